@@ -10,9 +10,7 @@
  *         #include "bags.h"
  *
  *     It needs libc and the operating system, nothing more: cc -O2 program.c.
- *     (After a system header it also works, except with -std=c99, -std=c11 and
- *     the like, or on 32-bit CPUs; the compiler then reports an error.) Codecs
- *     for images, video, msgpack and .npy are optional, one file each, in
+ *     Codecs for images, video, msgpack and .npy are optional, one file each, in
  *     formats/.
  *
  * A COMPLETE PROGRAM
@@ -70,47 +68,37 @@
  *                    unsigned 64-bit little-endian integers. Its last entry is
  *                    also the offset at which it begins, so the last 8 bytes of
  *                    the file locate every blob.
+ *     NAME.idx       the table without its 0, while NAME.bag is being written
  *     DATASET/       spec.json    {"label": "int(4)", "words": "utf8[]"}
- *                    refs.bag     one msgpack array per datapoint: its blobs
  *                    label.bag    one Bag per field
  *                    words.bag
+ *                    refs.bag     one msgpack array per datapoint. For each
+ *                                 field, sorted by name: the index of its blob;
+ *                                 for a sequence [first index, count], or []
  *     DATASET/       000000/ 000001/ ...   sharded: each a dataset as above
  *
  *     Three variants are read. v1 is drawn above and is the one that is written.
  *     v2 (granular 0.20 and 0.21): the table has no leading 0, and an empty Bag
- *     has 0 bytes. split (granular 0.22 and later): the table is in NAME.idx.
+ *     has 0 bytes. split (granular 0.22 and later): the table stays in NAME.idx,
+ *     and there is no refs.bag: blob i of every field belongs to datapoint i.
  *
  *     NAME.crc       optional, ignored by Python readers: checksums of NAME.bag.
  *                    CRC of blob 0 | ... | CRC of blob N-1 | trailer
  *                    Each is a CRC-32C (RFC 3720) in 4 little-endian bytes. The
- *                    trailer has 44 bytes:
- *                     0  8  N
- *                     8  8  size of NAME.bag
- *                    16  4  CRC of the table (split: of the entries of NAME.idx)
- *                    20  4  CRC of the N CRCs
- *                    24  4  CRC of the field's name, or of "refs"; 0 for a
- *                           standalone Bag
- *                    28  4  CRC that binds the shard together; 0 for a
- *                           standalone Bag
- *                    32  8  "BAGSCRC2"; for a standalone Bag "BAGSCRC1"
- *                    40  4  CRC of the 40 bytes before
- *                    The CRC at 28 is over the bytes of spec.json and then, for
- *                    each Bag of the shard, its name (without .bag) and the 4
- *                    bytes at 20 of its trailer: the fields in the order of
- *                    spec.json, then refs, unless the shard is split. So all
- *                    trailers of a shard have the same. With BAGSCRC1 in a
- *                    dataset, which is still read, it is over spec.json only.
+ *                    trailer, drawn in >>crc, binds them to NAME.bag and its shard.
  *
  * CONCEPTS
  *     blob       bytes: one encoded value.
  *     Bag        a file of blobs, found by index.
  *     field      a name and a type. The type names the codec between values and
  *                blobs ("jpeg", "int(4)"). With a trailing [] each datapoint has
- *                a sequence of values.
+ *                a sequence of values; without it, the field is plain.
  *     datapoint  one value, or one sequence, for every field.
  *     shard      a directory with some of the datapoints. Worker W of K writes
- *                the shards W, W+K, W+2K, ...
+ *                the shards W, W + K, W + 2K, ... An unsharded dataset is shard 0.
  *     row        what a reader returns for one datapoint.
+ *     journal    NAME.idx of a Bag that is being written, or whose writer crashed:
+ *                it lists the blobs that were flushed.
  *
  * RULES THAT HOLD EVERYWHERE
  *     Errors     A function that opens returns the object or NULL. Every other
@@ -118,33 +106,44 @@
  *                0. The last parameter is the caller's bags_error, or NULL; it
  *                is written on every failure. On failure, outputs are untouched
  *                unless the function states otherwise. Nothing is printed, and
- *                nothing aborts.
- *     Ownership  A bags_view is borrowed: each function states for how long it
- *                is valid. What the caller owns has a named function that frees
- *                it, which accepts NULL. What the caller passes in is copied or
- *                used up before the call returns, unless stated otherwise.
+ *                nothing aborts. A code that is listed without a cause has the one
+ *                that >>errors states. NULL where it is not accepted is
+ *                BAGS_ERROR_ARGUMENT, also where that is not listed.
+ *     Ownership  A bags_view is borrowed. What the caller owns has a named function
+ *                that frees it, which accepts NULL. What the caller passes in is
+ *                copied or used up before the call returns, unless stated otherwise.
+ *     Lifetime   A blob that is mapped or in memory is not copied, and is valid
+ *                until the reader is closed. Any other blob is valid until the
+ *                scratch is reused or freed. What describes a reader (its fields,
+ *                shards, path) is valid until the reader is closed.
  *     Scratch    A bags_buffer or a bags_row is the caller's memory that calls
  *                reuse, so that a loop does not allocate. Start it as {0}, use
  *                one per thread, and free it at the end.
  *     Threads    A reader does not change after it is opened: any number of
  *                threads may share it, each with its own scratch. A writer is
- *                used by one thread at a time.
+ *                used by one thread at a time. No thread may be using what is
+ *                closed. Functions without a reader or writer: any thread.
  *     Ranges     are half-open: start <= i < stop. A stop past the end is
  *                clamped to the end; so is a start past it, which leaves nothing.
- *                start > stop is an error.
+ *                start > stop is BAGS_ERROR_RANGE.
  *     Sizes      _length counts blobs or datapoints, _size counts bytes.
- *                uint64_t in files, size_t in memory.
+ *                uint64_t in files, size_t in memory. A NULL reader or writer
+ *                has length 0.
  *     Options    are structs in which 0 is the default of every member: {0} is
- *                always right. NULL means {0}.
+ *                always right. NULL means {0}. shard_start and shard_stop are
+ *                not a range: they select the shards of worker number shard_start
+ *                of shard_stop workers; 0, 0: all. Callbacks may be NULL; they run
+ *                in the thread of the call, and text that they receive is valid
+ *                until they return.
+ *     Reports    may be NULL. They are written on failure too.
  *     Paths      are UTF-8 and NUL-terminated. On Windows they may be long, and
  *                / and \ both separate their parts. A relative path of a local
  *                file is made absolute when a reader or writer is opened: chdir()
  *                may be called later. Messages show it as it was passed.
- *     fork()     In a child process, a writer of the parent returns
- *                BAGS_ERROR_STATE; close and abort only free its memory. Readers
- *                may be used.
- *     NULL       for a pointer that may not be NULL is BAGS_ERROR_ARGUMENT. A NULL
- *                reader or writer has length 0.
+ *     fork()     In a child process, a writer of the parent writes nothing: append
+ *                fails with BAGS_ERROR_STATE at the latest when its buffer is full,
+ *                close always; close and abort only free its memory. A reader may be
+ *                used if no other thread was using it during fork().
  *
  * UNTRUSTED FILES
  *     Every length and offset is checked before it is used. No bytes in files and
@@ -154,17 +153,16 @@
  *       - use more memory than their sizes justify. A dataset: 1 KiB per field,
  *         200 bytes per shard, and 600 bytes for each Bag that was used. A
  *         datapoint: 16 bytes per requested item (not mapped: 24, and 130 where a
- *         slice skips items), its row of refs.bag and,
- *         without mmap, the requested blobs, each at most once;
+ *         slice skips items), its row of refs.bag and, without mmap, the
+ *         requested blobs, each at most once;
  *       - work longer than their sizes justify. Opening costs the same for a file
  *         of any size; bags_verify reads every file about twice.
- *     A sparse file counts with its holes. What other codecs need to decode a blob
- *     is theirs to bound. Symbolic links inside a dataset are followed for reading,
- *     wherever they lead, so that a blob of an untrusted dataset may be the content
- *     of any file that the process may read. Where that matters, accept no dataset
- *     with links in it. A link in place of a file is never written through;
- *     bags_recover and `resume` do follow one in place of a shard's directory;
- *     bags_checksum follows none inside a dataset.
+ *     A sparse file counts with its holes. Codecs that you add must bound their own
+ *     memory and time. Symbolic links inside a dataset are followed for reading:
+ *     a blob may be the content of any file that the process may read. Where that
+ *     matters, accept no dataset with links in it. A link in place of a file is
+ *     never written through; bags_recover and `resume` do follow one in place of a
+ *     shard's directory; bags_checksum follows none inside a dataset.
  *
  * MACROS YOU MAY DEFINE
  *     BAGS_IMPLEMENTATION  in one source file: compile the functions there.
@@ -175,15 +173,15 @@
  *     BAGS_NO_WRITER       leave out everything that writes: the writers,
  *                          bags_recover, bags_finalize and bags_checksum.
  *     BAGS_NO_VERIFY       leave out bags_verify.
- *                          Define both the same way wherever bags.h is included.
+ *     Define the last two the same way wherever bags.h is included.
  *
  * KNOWN LIMITS
- *     - A mapped file must not be truncated while a reader has it open: an access
- *       past its new end terminates the process with SIGBUS, and up to the end of
- *       the last page it returns zeros. No check before an access can prevent it.
- *       (Windows refuses the truncation.) Where files may be rewritten, read with
- *       `no_mmap`: it is then an error that names the file. The library itself
- *       never truncates a finished file. The same holds for a disk that fails.
+ *     - A mapped file must not be truncated while a reader has it open, nor its
+ *       disk fail: an access past the new end terminates the process with SIGBUS,
+ *       and up to the end of the last page it returns zeros. No check can prevent
+ *       it. Where files may be rewritten, read with `no_mmap`: it is then an error
+ *       that names the file. (Windows refuses the truncation. The library itself
+ *       never truncates a finished file.)
  *     - spec.json: at most 1 MiB and 65,535 fields. Shard numbers: below 10^18.
  *     - After a power failure, empty blobs that were not synced look the same as
  *       a sector of zeros.
@@ -198,9 +196,9 @@
  *     - OpenBSD, whose maps do not see later writes: files are not mapped.
  *     - Windows: a directory with open files in it cannot be renamed, nor an open
  *       file be replaced.
- *     - It runs on POSIX systems and on Windows 7 and later, on CPUs of either
- *       byte order, 32-bit and 64-bit. It is tested on Linux, and with MinGW-w64
- *       and Wine; macOS, the BSDs and MSVC are supported but not run in tests.
+ *     - It runs on POSIX systems and Windows 7 and later, on 32-bit and 64-bit CPUs
+ *       of either byte order. It is tested on Linux, and with MinGW-w64 and Wine;
+ *       macOS, the BSDs and MSVC are supported but not run in tests.
  *
  * The licence is at the end of this file.
  */
@@ -321,14 +319,15 @@ BAGS_API const char *bags_version(void);
 
 typedef enum bags_code {
     BAGS_OK = 0,
-    BAGS_ERROR_ARGUMENT,   /* invalid argument: a bug in the caller */
+    BAGS_ERROR_ARGUMENT,   /* a bug in the caller: NULL that is not allowed, an
+                              invalid option, shard_start >= shard_stop */
     BAGS_ERROR_STATE,      /* a call out of order, such as end without begin; or
                               another process replaced or removed files in use */
     BAGS_ERROR_RANGE,      /* index out of range; start > stop */
     BAGS_ERROR_FIELD,      /* a field is unknown, missing or duplicate */
     BAGS_ERROR_TYPE,       /* invalid type string; no codec for this type */
     BAGS_ERROR_VALUE,      /* a value that its type cannot hold */
-    BAGS_ERROR_MISSING,    /* no such file or directory */
+    BAGS_ERROR_MISSING,    /* no such file or directory, or not a dataset */
     BAGS_ERROR_EXISTS,     /* what should be created already exists */
     BAGS_ERROR_LOCKED,     /* a running writer holds it */
     BAGS_ERROR_UNFINISHED, /* its writer has not finished it: recover */
@@ -353,9 +352,8 @@ typedef struct bags_error {
 /* A code in words, such as "out of memory". Never NULL; static. */
 BAGS_API const char *bags_code_name(bags_code code);
 
-/* Write an error, as a codec or an I/O hook must before it fails. err may be
- * NULL. format is printf's; a message that is too long is truncated. Returns
- * code. Threads: any. */
+/* Write an error, as a codec must before it fails; err may be NULL. format is
+ * printf's; a message that is too long is truncated. Returns code. */
 BAGS_API bags_code bags_fail(
     bags_error *err, bags_code code, const char *format, ...) BAGI_PRINTF(3, 4);
 
@@ -399,8 +397,8 @@ BAGI_INLINE uint64_t bagi_load_u64(const unsigned char *data) {
 #endif
 }
 
-/* Blob i of a range, 0 <= i < range->length; otherwise an empty view. Valid as
- * long as the range. Threads: any. Cost: O(1). */
+/* Blob i of a range, 0 <= i < range->length; otherwise an empty view. Valid as long
+ * as the range. Cost: O(1). */
 BAGI_INLINE bags_view bags_range_get(const bags_range *range, size_t i) {
     bags_view blob = {NULL, 0};
     if (BAGI_UNLIKELY(!range || i >= range->length))
@@ -423,8 +421,7 @@ typedef struct bags_buffer {
 
 /* Make the capacity at least `size` bytes; the content is kept, and the data is
  * aligned for any type. It grows by at least half, so that repeated calls cost
- * O(n) in total. Returns BAGS_OK, or BAGS_ERROR_MEMORY with the buffer
- * untouched. */
+ * O(n) in total. Returns BAGS_OK, or BAGS_ERROR_MEMORY with the buffer untouched. */
 BAGS_API bags_code bags_buffer_reserve(
     bags_buffer *buffer, size_t size, bags_error *err);
 
@@ -433,7 +430,7 @@ BAGS_API void bags_buffer_free(bags_buffer *buffer);
 
 /* True if the text is valid UTF-8 (no overlong forms, no surrogates, nothing
  * above U+10FFFF). Otherwise *bad, which may be NULL, receives the offset of the
- * first invalid byte. Threads: any. Cost: O(size). */
+ * first invalid byte. Cost: O(size). */
 BAGS_API bool bags_utf8_valid(const void *text, size_t size, size_t *bad);
 
 /* True if this platform is little-endian, as files are. */
@@ -445,7 +442,7 @@ BAGS_API void bags_swap_bytes(
     void *to, const void *from, size_t size, size_t element);
 
 /* The CRC-32C (RFC 3720) of bytes that follow others whose CRC is `crc`, 0 for
- * none. Threads: any. Cost: O(size), with the CPU's instructions if it has them. */
+ * none. Cost: O(size), with the CPU's instructions for it if it has them. */
 BAGS_API uint32_t bags_crc32c(uint32_t crc, const void *data, size_t size);
 
 /* ========================================================================
@@ -487,8 +484,7 @@ typedef struct bags_identity {
      * used again, of the creation. */
     uint64_t time;
     uint64_t size; /* in bytes */
-    bool link;     /* the last part of the path is a symbolic link: it was
-                      followed */
+    bool link;     /* a symbolic link at the end of the path was followed */
 } bags_identity;
 
 /* A range to read: `size` bytes of an open file, starting at `offset`. data NULL:
@@ -506,8 +502,8 @@ typedef struct bags_io_read {
  * to bags_error.system. Reads and writes pass explicit offsets. They may do less
  * than requested and are then called again; a read of 0 bytes means the end of
  * the file. A reader calls its hooks from several threads at once. Hooks marked
- * optional may be NULL; a reader needs none of those that write. open must not
- * return a NULL *file.
+ * optional may be NULL, and their failures are ignored (but not those of identify);
+ * a reader needs none of those that write. open must not return a NULL *file.
  */
 typedef struct bags_io {
     void *user;
@@ -539,16 +535,14 @@ typedef struct bags_io {
     int (*rename)(void *user, const char *from, const char *to);
     int (*remove)(void *user, const char *path);     /* a file */
     int (*remove_dir)(void *user, const char *path); /* an empty directory */
-    /* Optional. Allocate disk space up to `size` bytes of the file, whose size
-     * does not change: it will be written soon, and the rest truncated. A failure
-     * is ignored. */
+    /* Optional. Allocate disk space up to `size` bytes of the file, whose size does
+     * not change: it will be written soon, and the rest truncated. */
     int (*reserve)(void *user, void *file, uint64_t size);
     /* Optional. Announce how bytes will be read: of a map starting at `map`, or
-     * else of an open file starting at `offset`. A failure is ignored. */
+     * else of an open file starting at `offset`. */
     int (*advise)(void *user, void *file, const void *map, uint64_t offset,
         uint64_t size, bags_advice advice);
-    /* Optional. Start to write these bytes of the file to the disk, without
-     * waiting; it will be synced later. A failure is ignored: sync reports it. */
+    /* Optional. Start to write these bytes to the disk, without waiting. */
     int (*write_back)(void *user, void *file, uint64_t offset, uint64_t size);
     /* Optional. Identify an open file or, if `file` is NULL, what a path leads to,
      * without opening it; ENOENT if nothing exists there. NULL: it is not noticed
@@ -556,15 +550,15 @@ typedef struct bags_io {
     int (*identify)(
         void *user, void *file, const char *path, bags_identity *identity);
     /* Optional, for files that are far away, as are the next two. Read many ranges,
-     * of several files, at once. Each `done` is 0 before the call. A failure is not
-     * returned: read_at is called for what is missing, and returns it. */
+     * of several files, at once. Each `done` is 0 before the call. For what is
+     * missing, read_at is called, and returns the failure. */
     void (*read_many)(void *user, bags_io_read *reads, size_t count);
     /* Optional. A file may be opened soon, if it exists: start to look it up, and do
      * not wait. */
     void (*expect)(void *user, const char *path);
     /* Optional. Why a hook has just failed with `error` for a path, to be shown in
-     * place of errno's own text: NUL-terminated, at most `size` bytes. Leave `text`
-     * empty if there is nothing to add. */
+     * place of errno's own text; empty if there is nothing to add. NUL-terminated,
+     * at most `size` bytes. */
     void (*explain)(
         void *user, const char *path, int error, char *text, size_t size);
 } bags_io;
@@ -597,18 +591,16 @@ typedef struct bagi_mapped {
     uint64_t limit;  /* no blob ends after this offset */
 } bagi_mapped;
 
-/*
- * How data that is not in memory yet will be read.
- *
- * By default the system reads ahead of every access, which is right for a few
- * gigabytes, and for any order with prefetch. RANDOM is for data much larger than
- * memory of which little is read here and there: nothing is read ahead, and a blob
- * of several pages is requested at once; data already in memory is found slightly
- * slower. SEQUENTIAL reads far ahead and drops what was read.
- */
+/* How data that is not in memory yet will be read. */
 typedef enum bags_access {
+    /* The system reads ahead of every access: right for a few gigabytes, and for
+     * any order with prefetch. */
     BAGS_ACCESS_DEFAULT = 0,
+    /* Of data much larger than memory, little is read here and there. Nothing is
+     * read ahead, and a blob of several pages is requested at once; data already in
+     * memory is found slightly slower. */
     BAGS_ACCESS_RANDOM,
+    /* Read far ahead, and drop what was read. */
     BAGS_ACCESS_SEQUENTIAL
 } bags_access;
 
@@ -620,17 +612,18 @@ typedef enum bags_unfinished {
 } bags_unfinished;
 
 typedef struct bag_reader_options {
-    bool no_mmap;     /* read with explicit offsets instead of mapping */
-    bool cache_index; /* with no_mmap: keep the table in memory, 8 bytes per
-                         blob, so that a read is one system call, not two */
-    bool verify_checksums; /* compare every returned blob with its checksum in
-                              NAME.crc, which must exist */
-    bool allow_empty_file; /* 0 bytes is an empty Bag, as granular 0.20 and 0.21
-                              write it; otherwise an error, since a crash leaves
-                              the same */
-    bags_unfinished unfinished; /* READ: of a Bag with a journal NAME.idx, the
-                                   blobs that are complete, whatever a power
-                                   failure left after them. Not SKIP */
+    bool no_mmap; /* read with explicit offsets instead of mapping */
+    /* With no_mmap: keep the table in memory, 8 bytes per blob (12 with
+     * verify_checksums), so that a read is one system call, not two (or three). */
+    bool cache_index;
+    /* Compare every returned blob with its checksum in NAME.crc, which must exist. */
+    bool verify_checksums;
+    /* 0 bytes are an empty Bag, as granular 0.20 and 0.21 write it. Otherwise they
+     * are an error, since a crash leaves the same. */
+    bool allow_empty_file;
+    /* READ: of a Bag with a journal, the blobs that are complete, whatever a power
+     * failure left after them; implies no_mmap and cache_index. SKIP is invalid. */
+    bags_unfinished unfinished;
     bags_access access;
     bags_env env;
 } bag_reader_options;
@@ -650,24 +643,25 @@ typedef struct bag_reader_options {
  *                        in a table that contradicts NAME.idx; with
  *                        verify_checksums: NAME.crc is damaged or another Bag's
  *   BAGS_ERROR_ARGUMENT  an invalid option
- *   BAGS_ERROR_LIMIT     cache_index, and the table is too large for the address
- *                        space
- *   BAGS_ERROR_IO        a system call failed; err->system is errno
- *   BAGS_ERROR_MEMORY    out of memory
+ *   BAGS_ERROR_LIMIT     a table is too large to be kept in memory
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * Cost: O(1), a few system calls; the table is not read (unless cache_index, or
- * unfinished READ and there is a journal, or NAME.bag seems to contradict NAME.idx).
+ * Threads: any. Cost: O(1), a few system calls. The table is read only with
+ * cache_index, with unfinished READ, or if it seems to contradict NAME.idx; READ with
+ * verify_checksums also reads the blobs of a journal.
  */
 BAGS_API bag_reader *bag_reader_open(
     const char *path, const bag_reader_options *options, bags_error *err);
 
 /* Like bag_reader_open, but for a v1 or v2 Bag in memory. The bytes are borrowed:
- * they must not change until the reader is closed. They need no alignment. */
+ * they must not change until the reader is closed. They need no alignment. Of the
+ * options only allow_empty_file and env have an effect; verify_checksums is an error.
+ * Returns the reader, or NULL: BAGS_ERROR_CORRUPT, BAGS_ERROR_ARGUMENT,
+ * BAGS_ERROR_MEMORY. Cost: O(1). */
 BAGS_API bag_reader *bag_reader_open_memory(const void *data, size_t size,
     const bag_reader_options *options, bags_error *err);
 
-/* Free a reader and invalidate its views. NULL is accepted. No thread may be using
- * it. */
+/* Free a reader that no thread is using; its views become invalid. Accepts NULL. */
 BAGS_API void bag_reader_close(bag_reader *reader);
 
 /* Number of blobs. */
@@ -679,8 +673,8 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader);
 /*
  * Read one blob.
  *
- * *out is valid until the reader is closed (mapped or in memory), otherwise until
- * the scratch is reused or freed. It is not copied if mapped.
+ * *out is valid until the reader is closed (mapped or in memory, not copied),
+ * otherwise until the scratch is reused or freed.
  *
  *   index    0 <= index < bag_reader_length(reader)
  *   scratch  grown as needed; reuse it between calls
@@ -688,14 +682,14 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader);
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_RANGE    index out of range
- *   BAGS_ERROR_CORRUPT  the table places it outside the data; with
- *                       verify_checksums: a checksum mismatch
- *   BAGS_ERROR_IO       a read failed; err->system is errno
+ *   BAGS_ERROR_CORRUPT  the table places it outside the data; the file was truncated
+ *                       (not mapped); with verify_checksums: a checksum mismatch
  *   BAGS_ERROR_LIMIT    the blob is too large for the address space
- *   BAGS_ERROR_MEMORY   scratch cannot grow
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * Threads: any, each with its own scratch.
- * Cost: O(1) if mapped; otherwise one read, or two if the index is not cached.
+ * Threads: any, each with its own scratch. Cost: O(1) if mapped; otherwise one read,
+ * or two if the index is not cached. verify_checksums adds a CRC-32C of the blob and,
+ * if neither mapped nor cached, a read of the stored one.
  */
 BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_view *out, bags_error *err);
@@ -740,41 +734,27 @@ BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     return code;
 }
 
-/*
- * Read the consecutive blobs start <= i < stop with one contiguous read.
- *
- * *out is valid until the reader is closed (mapped or in memory), otherwise until
- * the scratch is reused or freed. It is not copied if mapped. A stop past the end
- * is clamped to the length.
- *
- * Returns BAGS_OK, BAGS_ERROR_RANGE (start > stop), or what bag_reader_get
- * returns; BAGS_ERROR_CORRUPT names the first invalid blob.
- *
- * Threads: any, each with its own scratch.
- * Cost: O(stop - start) to check the entries; no copy if mapped, otherwise one
- * read, or two if the index is not cached.
- */
+/* Read the consecutive blobs start <= i < stop with one contiguous read. A stop past
+ * the end is clamped to the length. Lifetime, errors and threads as for
+ * bag_reader_get; BAGS_ERROR_RANGE means start > stop, and BAGS_ERROR_CORRUPT names
+ * the first invalid blob. Cost: O(stop - start) to check the entries; no copy if
+ * mapped, otherwise the reads of one bag_reader_get. */
 BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
     uint64_t start, uint64_t stop, bags_buffer *scratch, bags_range *out,
     bags_error *err);
 
-/*
- * Read many blobs: out[i] becomes blob indices[i], for 0 <= i < count.
- *
- * Lifetime, errors and threads as for bag_reader_get. Without mmap, blobs are
- * read in file order, neighbours with one read, and a blob that is requested
- * again is read once; the scratch also holds about 100 bytes per index.
- */
+/* Read many blobs: out[i] becomes blob indices[i], for 0 <= i < count. Lifetime,
+ * errors and threads as for bag_reader_get. Cost: O(count), and a sort if the indices
+ * are not sorted; about 100 bytes of scratch per index. Without mmap, blobs are read
+ * in file order, each once, neighbours with one read. */
 BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
     bags_error *err);
 
-/*
- * Start to read blobs from the disk, all at once, and return without waiting, so
- * that reading them soon afterwards finds them in memory. Sorted indices are
- * fastest: neighbours are requested together. Errors and threads as for
- * bag_reader_get. Cost: about a microsecond per blob that is already in memory.
- */
+/* Start to read blobs from the disk, all at once, so that reading them soon
+ * afterwards finds them in memory. It waits for their entries of the table, not for
+ * the blobs. Errors and threads as for bag_reader_get. Cost: about a microsecond per
+ * blob that is already in memory; less for neighbours, if the indices are sorted. */
 BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch,
     bags_error *err);
@@ -792,42 +772,38 @@ typedef struct bag_writer_options {
 
 /*
  * Create a Bag, which must not exist. While it is being written it is locked, and
- * the end offsets of its blobs are in NAME.idx next to it, so that what was
- * flushed can be read even if the process dies, and bags_recover can finish it.
- * (If the path does not end in .bag, they are in PATH.idx, which no reader finds
- * automatically.)
+ * its journal is next to it, so that what was flushed can be read even if the
+ * process dies, and bags_recover can finish it. (If the path does not end in .bag,
+ * the journal is PATH.idx, which no reader finds automatically.)
  *
  * Returns the writer, to be ended with bag_writer_close or bag_writer_abort, or
  * NULL:
  *   BAGS_ERROR_EXISTS   it, NAME.idx or NAME.crc already exists
  *   BAGS_ERROR_MISSING  no such directory
- *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ *   BAGS_ERROR_LOCKED, BAGS_ERROR_STATE, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * Threads: one at a time.
+ * Threads: one at a time. Memory: 1.5 times the buffer size, or 1.75
+ * with checksums, however long the Bag is.
  */
 BAGS_API bag_writer *bag_writer_open(
     const char *path, const bag_writer_options *options, bags_error *err);
 
-/*
- * Append a blob. The bytes are copied; data may be NULL if size is 0. *index,
- * which may be NULL, receives its index.
- *
- * Returns BAGS_OK, BAGS_ERROR_IO or BAGS_ERROR_LIMIT (2^63 bytes). The writer
- * keeps its first failure, and every later call returns it.
- *
- * Cost: a copy; a system call when the buffer is full. No allocation.
- */
+/* Append a blob. The bytes are copied; data may be NULL if size is 0. *index, which
+ * may be NULL, receives its index. Returns BAGS_OK, BAGS_ERROR_IO, BAGS_ERROR_LIMIT
+ * (2^63 bytes) or BAGS_ERROR_STATE (in a child process). The writer keeps its first
+ * failure, and every later call returns it. Cost: a copy; system calls when a buffer
+ * is full. No allocation. */
 BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
     size_t size, uint64_t *index, bags_error *err);
 
 /* Pass all buffered data to the system: it then survives the end of this process.
- * Returns BAGS_OK or BAGS_ERROR_IO. */
+ * Returns what bag_writer_append does; BAGS_ERROR_STATE also if another process
+ * replaced or removed the file. Cost: one write per file. */
 BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err);
 
-/* Flush, and wait until the data is on stable storage: it then also survives a
- * power failure, and a reader with BAGS_UNFINISHED_READ finds it. Returns BAGS_OK
- * or BAGS_ERROR_IO. A failed sync ends the writer; it is never tried again. Cost:
- * three or four syncs. */
+/* Flush, and wait until the data is on stable storage, to survive a power failure:
+ * a reader with BAGS_UNFINISHED_READ then finds it. Errors as for bag_writer_flush. A
+ * failed sync ends the writer. Cost: three syncs, or four with checksums. */
 BAGS_API bags_code bag_writer_sync(bag_writer *writer, bags_error *err);
 
 /* Number of blobs appended. */
@@ -837,8 +813,9 @@ BAGS_API uint64_t bag_writer_length(const bag_writer *writer);
 BAGS_API uint64_t bag_writer_size(const bag_writer *writer);
 
 /* Write the table, wait for stable storage (unless no_sync), remove the journal,
- * and free the writer, also on failure. Returns the first failure; what was
- * flushed then stays, next to its journal. NULL is accepted: BAGS_OK. */
+ * and free the writer, also on failure. NULL is accepted: BAGS_OK. Returns the first
+ * failure, with errors as for bag_writer_flush; what was flushed then stays, next to
+ * its journal. Cost: the table is copied from the journal; syncs as above. */
 BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err);
 
 /* Remove what was written, and free the writer. NULL is accepted. */
@@ -848,7 +825,8 @@ BAGS_API void bag_writer_abort(bag_writer *writer);
 
 /* ========================================================================
  * >>types
- * Type strings, values in memory, and the codecs between values and blobs.
+ * Type strings, values in memory, and the codecs between values and blobs. Any
+ * thread may call these functions; up to the registry they allocate nothing.
  * ====================================================================== */
 
 #define BAGS_MAX_DIMS 64
@@ -904,7 +882,7 @@ typedef struct bags_type {
 } bags_type;
 
 /* Parse a type string: name or name(arg,arg), each with an optional []. *out is
- * valid as long as the text. Returns BAGS_OK or BAGS_ERROR_TYPE. */
+ * valid as long as the text. Returns BAGS_OK or BAGS_ERROR_TYPE. Cost: O(length). */
 BAGS_API bags_code bags_type_parse(
     const char *text, bags_type *out, bags_error *err);
 
@@ -934,8 +912,8 @@ typedef enum bags_kind {
  *
  * Array data is C-contiguous, in native byte order and, when decoded, aligned for
  * its dtype. shape has `dims` entries, the slowest-varying first; an array with
- * dims 0 is one element. A number is in both uint and sint if it fits both; kind
- * states which it is, and the other may be 0.
+ * dims 0 is one element. data may be NULL if size is 0. A number is in both uint
+ * and sint if it fits both; kind states which it is, and the other may be 0.
  */
 typedef struct bags_value {
     bags_kind kind;
@@ -992,7 +970,8 @@ typedef struct bags_codec {
 } bags_codec;
 
 /*
- * The codecs that a program uses. Always present:
+ * The codecs that a program uses. It must outlive the readers and writers that use
+ * it. NULL means the built-in codecs only, which every registry has:
  *
  *   bytes   BAGS_KIND_BYTES, stored as given
  *   utf8    BAGS_KIND_UTF8; invalid UTF-8 is refused
@@ -1009,19 +988,20 @@ typedef struct bags_codec {
  */
 typedef struct bags_registry bags_registry;
 
-/* Create a registry with the built-in codecs; free it with bags_registry_free.
+/* Create a registry with the built-in codecs, to be freed with bags_registry_free.
  * allocator NULL: malloc. Returns NULL if out of memory. */
 BAGS_API bags_registry *bags_registry_create(
     const bags_allocator *allocator, bags_error *err);
 
-/* Add a codec, which is copied; its `names` and `user` must stay valid. A codec
- * added later precedes earlier ones of the same name. Not while a reader or writer
- * uses the registry. Returns BAGS_OK, BAGS_ERROR_ARGUMENT or BAGS_ERROR_MEMORY. */
+/* Add a codec, which is copied; its `names` and `user` must stay valid. A codec added
+ * later precedes earlier ones of the same name. Returns BAGS_OK, BAGS_ERROR_ARGUMENT
+ * (no names) or BAGS_ERROR_MEMORY. Threads: one, and only while no reader or writer
+ * uses the registry. */
 BAGS_API bags_code bags_registry_add(
     bags_registry *registry, const bags_codec *codec, bags_error *err);
 
 /* The codec for a type's name, or NULL. registry NULL: the built-in codecs. Valid
- * until a codec is added or the registry is freed. Threads: any. */
+ * until a codec is added or the registry is freed. Cost: O(codecs). */
 BAGS_API const bags_codec *bags_registry_find(
     const bags_registry *registry, bags_view name);
 
@@ -1037,15 +1017,15 @@ BAGS_API void bags_registry_free(bags_registry *registry);
  * freed. registry NULL: the built-in codecs.
  *
  * Returns BAGS_OK or
- *   BAGS_ERROR_TYPE     invalid type string; no codec for it
- *   BAGS_ERROR_VALUE    bags_encode: the type cannot hold the value
- *   BAGS_ERROR_ARGUMENT bags_encode: a value of some bytes whose data is NULL
- *   BAGS_ERROR_CORRUPT, BAGS_ERROR_LIMIT
- *                       bags_decode: not a blob of this type; too large to decode
- *   BAGS_ERROR_MEMORY   out of memory
+ *   BAGS_ERROR_TYPE      invalid type string; no codec for it
+ *   BAGS_ERROR_VALUE     bags_encode: the type cannot hold the value
+ *   BAGS_ERROR_ARGUMENT  bags_encode: a value of some bytes whose data is NULL
+ *   BAGS_ERROR_CORRUPT   bags_decode: not a blob of this type
+ *   BAGS_ERROR_LIMIT     the value, or the type's size, is too large
+ *   BAGS_ERROR_MEMORY; what a codec that you added returns
  *
- * Threads: any, each with its own scratch.
- * Cost: the codec's, and opening it for its arguments.
+ * Threads: any, each with its own scratch. Cost: the codec's, and opening it for its
+ * arguments.
  */
 BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
     const bags_value *value, bags_buffer *scratch, bags_view *blob,
@@ -1071,24 +1051,19 @@ typedef struct bags_writer bags_writer;
 typedef struct bags_writer_options {
     uint64_t shard_size;   /* bytes per shard; 0: no limit */
     uint64_t shard_length; /* datapoints per shard; 0: no limit */
-    uint64_t
-        shard_start; /* this worker's index, 0 <= shard_start < shard_stop */
-    uint64_t shard_stop; /* the number of workers; 0: one */
-    bool sharded;        /* write shards even if all four are 0 */
-    bool resume;   /* continue what this worker wrote before, if anything */
-    bool append;   /* add shards after all that exist, also after
-                      bags_finalize; not with resume */
-    bool checksum; /* write NAME.crc next to each Bag: 4 bytes per blob. A
-                      resumed shard that was started with checksums keeps
-                      them in any case; one that was started without gets
-                      them when it is finished */
-    bool keep_idx; /* keep the .idx files: granular 0.22 then reads a
-                      dataset without sequences */
+    uint64_t shard_start;  /* this worker's index, below shard_stop */
+    uint64_t shard_stop;   /* the number of workers; 0: one */
+    bool sharded;          /* write shards even if all four are 0 */
+    bool resume; /* continue what this worker wrote before, if anything */
+    bool append; /* add shards after all that exist; not with resume */
+    /* Write NAME.crc next to each Bag: 4 bytes per blob. A resumed shard that was
+     * started with checksums keeps them in any case; one that was started without
+     * gets them when it is finished. */
+    bool checksum;
+    bool keep_idx; /* granular 0.22 then reads a dataset without sequences */
     bool no_sync;  /* finish shards without waiting for stable storage */
-    size_t buffer_size; /* bytes buffered per field, rounded up to a power of
-                           two of at least 4 KiB; 0: 2 MiB */
-    const bags_registry *registry; /* NULL: built-in types. Must outlive the
-                                      writer */
+    size_t buffer_size; /* per field; as in bag_writer_options */
+    const bags_registry *registry;
     bags_env env;
 } bags_writer_options;
 
@@ -1100,50 +1075,49 @@ typedef struct bags_writer_options {
  * when their first datapoint arrives; a worker that appends nothing creates
  * nothing. Parent directories are created as needed. A shard ends after the
  * datapoint with which its Bags reach shard_size bytes, or its length reaches
- * shard_length. Fields may be in any order; on disk they are sorted by name.
+ * shard_length. A worker's own shards have no gaps: a missing one was lost, which
+ * is an error. Fields may be in any order; on disk they are sorted by name.
  *
- * With `resume`, which requires the fields, shard_start and shard_stop that were
- * used before, an unfinished shard of this worker is recovered, as by bags_recover,
- * and continued. Finished shards are never changed; the next shard number follows
- * this worker's last. A finished unsharded dataset cannot be resumed. Worker W of K
- * that takes the inputs W, W + K, ... and appends each one continues at input
- * W + K * bags_writer_resumed: what was not flushed is lost with the process, and
- * not counted. Other worker numbers are only noticed if they leave a gap: otherwise
- * it continues another worker's shards, and counts wrong. So compare the inputs with
- * what exists, as `bags pack --resume` does.
+ * resume: pass the fields, shard_start and shard_stop that were used before. An
+ * unfinished shard of this worker is recovered, as by bags_recover, and continued;
+ * after it, or if there is none, the next number follows this worker's last shard.
+ * A finished unsharded dataset cannot be resumed. What was not flushed is lost with
+ * the process: worker W of K that takes the inputs W, W + K, ... and appends each
+ * one continues at input W + K * bags_writer_resumed. Other worker numbers are only
+ * noticed if they leave a gap; otherwise that count is wrong. So compare the inputs
+ * with what exists, as `bags pack --resume` does.
  *
- * A worker's own shards W, W + K, ... have no gaps: a missing one was lost, which is
- * an error, with and without `resume`. After bags_finalize the numbers no longer
- * tell who wrote a shard, and workers are refused. With `append` they are not: the next
- * shards are numbered after all that exist. An unfinished shard with datapoints is
- * continued only if `append` started it after bags_finalize; otherwise the input that
- * it is from could not be resumed any more: resume or recover it first. One writer
- * (K = 1) leaves no gaps then. Several may append at once, each with its own number:
- * they never share a shard, but leave gaps, which bags_finalize closes again. What
- * `append` counts as resumed is not what this worker wrote before: its inputs must all
- * be new.
+ * append: pass only new inputs. The next shards are numbered after all that exist.
+ * An unfinished shard of this worker with datapoints is refused, since it could not
+ * be resumed any more: resume or recover it first. After bags_finalize only `append`
+ * is accepted, since the numbers no longer tell which worker wrote a shard; an
+ * unfinished shard that `append` started is then continued. Several writers may
+ * append at once, each with its own number: they never share a shard, but leave
+ * gaps, which bags_finalize closes again.
  *
  * Returns the writer, to be ended with bags_writer_close or bags_writer_abort, or
  * NULL:
- *   BAGS_ERROR_EXISTS    the dataset, or this worker's first shard, exists; with
- *                        resume: it is finished, or has other fields; without
- *                        append: bags_finalize has renumbered its shards
- *   BAGS_ERROR_GAP       a shard of this worker is missing, although a later one
- *                        exists
- *   BAGS_ERROR_CORRUPT   resume, and the path has both spec.json and shards; or a
- *                        shard cannot be recovered
- *   BAGS_ERROR_LOCKED    resume, and a running writer holds this worker's shard
+ *   BAGS_ERROR_EXISTS   the dataset, or this worker's first shard, exists; with
+ *                       resume: it is finished, or has other fields; without
+ *                       append: bags_finalize has renumbered its shards
+ *   BAGS_ERROR_GAP      a shard of this worker is missing, and a later one exists
+ *   BAGS_ERROR_CORRUPT  the path has both spec.json and shards, or two shards with
+ *                       one number; a shard cannot be recovered
+ *   BAGS_ERROR_LOCKED   resume or append, and another process holds the shard
  *   BAGS_ERROR_UNFINISHED  append, and this worker's shard is unfinished
- *   BAGS_ERROR_FIELD     a name is duplicate, or cannot be a file name on every
- *                        system: refs, a leading '.', control characters,
- *                        / \ : * ? " < > |, device names such as "con"
- *   BAGS_ERROR_TYPE      an invalid type string, or invalid arguments of a built-in
- *                        type, such as int(0) or array(float31,2); types without a
- *                        codec are accepted
- *   BAGS_ERROR_ARGUMENT  shard_start is not below shard_stop; resume and append
- *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ *   BAGS_ERROR_FIELD    a name is duplicate, or cannot be a file name on every
+ *                       system: refs, "", a leading '.', control characters,
+ *                       / \ : * ? " < > |, device names such as "con", no UTF-8,
+ *                       more than 251 bytes
+ *   BAGS_ERROR_TYPE     an invalid type string, or invalid arguments of a built-in
+ *                       type, such as int(0); types without a codec are accepted
+ *   BAGS_ERROR_ARGUMENT shard_start is not below shard_stop; resume and append
+ *   BAGS_ERROR_LIMIT    too many fields, or a shard number or spec.json is too large
+ *   BAGS_ERROR_STATE, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * Threads: one at a time.
+ * Threads: one at a time. Memory: as for a bag_writer, for each field and refs. Cost:
+ * with resume and append, a few system calls per shard of this worker, and the
+ * journals and refs (with checksums: the blobs) of an unfinished one are read.
  */
 BAGS_API bags_writer *bags_writer_open(const char *path,
     const bags_field *fields, size_t count, const bags_writer_options *options,
@@ -1164,22 +1138,24 @@ typedef struct bags_entry {
  *   BAGS_ERROR_FIELD     a field is missing, unknown or duplicate
  *   BAGS_ERROR_TYPE      no codec for a type (a bags_blob needs none)
  *   BAGS_ERROR_VALUE     a value that its type cannot hold; not exactly one value
- *   BAGS_ERROR_STATE     a datapoint was begun and not ended; another process
- *                        replaced or removed the shard, which is left as it is; this
- *                        process is a child of the writer's
  *   BAGS_ERROR_ARGUMENT  an entry without a field name; a value whose data is NULL
- *   BAGS_ERROR_EXISTS    the next shard's directory exists: two workers have the
- *                        same shard_start; or the path became an unsharded dataset,
- *                        or bags_finalize renumbers the shards
- *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ *   BAGS_ERROR_STATE     a datapoint was begun and not ended; another process
+ *                        replaced or removed the shard; a child, after fork()
+ *   BAGS_ERROR_EXISTS    the next shard exists: two workers have one shard_start; or
+ *                        the path became an unsharded dataset, or bags_finalize
+ *                        renumbers the shards
+ *   BAGS_ERROR_LOCKED    a recovery took the next shard before it was locked
+ *   BAGS_ERROR_LIMIT     a file of 2^63 bytes, a shard number of 10^18
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY; what the codecs return
  *
- * A refused datapoint does not stop the writer. If err is NULL, close returns the
- * first such error, so that a loop may check once. After EXISTS, IO, MEMORY, or STATE
- * because of another process, every later call returns the same error. A datapoint
- * that an exception or longjmp out of a codec leaves is dropped by the next append or
- * begin.
+ * A datapoint that is refused, because of its fields, a value or a call out of order,
+ * does not stop the writer. If err is NULL, close returns the first such error, so
+ * that a loop may check once. After any other failure every later call returns the
+ * same error. What an exception or longjmp out of a codec leaves of a datapoint is
+ * dropped by the next append or begin.
  *
- * Cost: the codecs', and a copy of the blobs. No allocation.
+ * Cost: the codecs', and a copy of the blobs; system calls when a buffer is full. No
+ * allocation, except when a shard is started, or finished as by close.
  */
 BAGS_API bags_code bags_writer_append(bags_writer *writer,
     const bags_entry *entries, size_t count, bags_error *err);
@@ -1196,7 +1172,8 @@ BAGS_API bags_code bags_writer_append(bags_writer *writer,
  * set gives a plain field its value, push adds an item to a sequence; a sequence
  * without a push is empty. end appends the datapoint, cancel drops it. After a
  * failed call the others fail too, and end drops the datapoint and returns the
- * failure. Errors as for bags_writer_append.
+ * failure. Errors and cost as for bags_writer_append; BAGS_ERROR_STATE also without
+ * begin, BAGS_ERROR_VALUE also for set of a sequence or push to a plain field.
  */
 BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err);
 BAGS_API bags_code bags_writer_set(bags_writer *writer, const char *field,
@@ -1207,22 +1184,22 @@ BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err);
 BAGS_API void bags_writer_cancel(bags_writer *writer);
 
 /* Pass every complete datapoint to the system: it then survives the end of this
- * process. Returns BAGS_OK, BAGS_ERROR_IO or BAGS_ERROR_STATE (see
- * bags_writer_append). */
+ * process. Returns BAGS_OK, BAGS_ERROR_IO, BAGS_ERROR_LIMIT, BAGS_ERROR_STATE, or an
+ * earlier failure. Cost: a write for every file. */
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err);
 
 /* Flush, and wait until every complete datapoint of the unfinished shard is on
- * stable storage: it then also survives a power failure. (With no_sync, earlier
- * shards may not.) Returns BAGS_OK or BAGS_ERROR_IO. A failed sync ends the
- * writer; it is never tried again. Cost: about five syncs, and two per field. */
+ * stable storage, to survive a power failure. (With no_sync, earlier shards may
+ * not.) Errors as for bags_writer_flush. A failed sync ends the writer. Cost: about
+ * five syncs and two per field; with checksums six and three. */
 BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err);
 
 /* Number of datapoints appended since the writer was opened, in all its shards. */
 BAGS_API uint64_t bags_writer_length(const bags_writer *writer);
 
-/* Number of datapoints of this worker that existed when the writer was opened with
- * `resume`. Refused datapoints are not among them: a worker that skips inputs must
- * store their numbers in a field. */
+/* With `resume`: the number of datapoints of this worker that existed when the writer
+ * was opened. Refused ones are not among them: a worker that skips inputs must store
+ * their numbers in a field. */
 BAGS_API uint64_t bags_writer_resumed(const bags_writer *writer);
 
 /* Number of shards that this writer has finished since it was opened; 0 for an
@@ -1234,16 +1211,19 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer);
  * is complete and, unless no_sync, on stable storage. After a failure of the
  * system the shard stays without its spec.json, so that no reader takes it for
  * finished, unless it was complete and only waiting for stable storage failed.
- * NULL is accepted: BAGS_OK.
+ * A datapoint that was begun and not ended is refused. NULL is accepted: BAGS_OK.
  *
- * Returns the first failure; or the error of the first refused datapoint that was
- * not reported, with the number of those: then every other datapoint is written,
- * and the dataset is complete.
+ * Returns the first failure, with errors as for bags_writer_append; or the error of
+ * the first refused datapoint that was not reported, with the number of those: then
+ * every other datapoint is written, and the dataset is complete.
+ *
+ * Cost: the tables are copied from the journals; unless no_sync, one sync for each
+ * file that stays, and about three more.
  */
 BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err);
 
 /* Remove the unfinished shard, and free the writer. Finished shards stay, and of a
- * resumed shard what was there before. NULL is accepted. */
+ * resumed shard what existed before. NULL is accepted. */
 BAGS_API void bags_writer_abort(bags_writer *writer);
 
 /* What bags_recover did with a shard, or would do. */
@@ -1255,7 +1235,6 @@ typedef enum bags_recovery {
     BAGS_RECOVERY_FAILED    /* unchanged; `reason` is the error */
 } bags_recovery;
 
-/* Its texts are valid during the call that receives it. */
 typedef struct bags_recovered {
     const char *path; /* of the shard, or the standalone Bag */
     bags_recovery action;
@@ -1265,13 +1244,10 @@ typedef struct bags_recovered {
 } bags_recovered;
 
 typedef struct bags_recover_options {
-    bool dry_run;  /* report, but change nothing, and keep nothing locked: a
-                      writer that starts meanwhile is not disturbed */
-    bool keep_idx; /* as in bags_writer_options */
-    bool no_sync;
-    uint64_t shard_start, shard_stop; /* the shards of one worker; 0, 0: all */
-    /* Called for every shard, in order. May be NULL. */
-    void (*each)(void *user, const bags_recovered *shard);
+    bool dry_run; /* report, but change nothing, and keep nothing locked */
+    bool keep_idx, no_sync; /* as in bags_writer_options */
+    uint64_t shard_start, shard_stop;
+    void (*each)(void *user, const bags_recovered *shard); /* in order */
     void *user;
     bags_env env;
 } bags_recover_options;
@@ -1297,9 +1273,9 @@ typedef struct bags_recover_report {
  * interrupted and repeated. After a failed sync, check the disk and restart the
  * machine first: until then the system may return bytes that the disk lost.
  *
- * A standalone Bag that has its journal NAME.idx and no table receives a table
- * after its complete blobs. (A split Bag looks the same and becomes v1.) One whose
- * table and journal contradict each other is left unchanged and is an error.
+ * A standalone Bag that has its journal and no table receives a table after its
+ * complete blobs. (A split Bag looks the same and becomes v1.) One whose table and
+ * journal contradict each other is left unchanged and is an error.
  *
  * Returns BAGS_OK, or the first failure, after all other shards were processed:
  *   BAGS_ERROR_MISSING   no such path, or not a dataset
@@ -1308,8 +1284,10 @@ typedef struct bags_recover_report {
  *                        and shards
  *   BAGS_ERROR_ARGUMENT  shard_start is not below shard_stop; a file that belongs
  *                        to a dataset, or whose name does not end in .bag
- *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ *   BAGS_ERROR_STATE, BAGS_ERROR_IO, BAGS_ERROR_LIMIT, BAGS_ERROR_MEMORY
  * *report, which may be NULL, is always written. Memory: about 256 KiB per field.
+ * Cost: a few system calls per shard; journals and refs (with checksums: blobs) of
+ * unfinished ones are read.
  */
 BAGS_API bags_code bags_recover(const char *path,
     const bags_recover_options *options, bags_recover_report *report,
@@ -1321,32 +1299,34 @@ typedef struct bags_finalize_options {
 } bags_finalize_options;
 
 /*
- * Close the gaps in a sharded dataset's numbers by renaming shards to 000000,
- * 000001, ...; Python readers need that. Order and content do not change.
- * *renamed, which may be NULL, receives how many were renamed.
+ * Close the gaps in a sharded dataset's numbers by renaming shards to 000000, 000001,
+ * ...; Python readers need that. Order and content do not change. On success
+ * *renamed, which may be NULL, receives how many were renamed. Call it when all
+ * workers are done and no reader has the dataset open. If it is interrupted, the
+ * dataset is intact with other gaps; repeat it.
  *
- * A dataset without gaps is not changed. Otherwise it leaves a mark before it renames:
- * the file `finalized` in the first shard, which readers ignore. From then on a worker
- * that opens the dataset, or claims another shard, is refused, since the numbers no
- * longer tell which worker wrote a shard; only `append` continues. A failure before the
- * first shard is renamed removes the mark.
+ * A dataset without gaps is not changed. Otherwise a mark is left: the file
+ * `finalized` in the first shard, which readers ignore. From then on a worker that
+ * opens the dataset, or starts another shard, is refused unless it uses `append`: the
+ * numbers no longer tell which worker wrote a shard. A failure before the first shard
+ * is renamed removes the mark.
  *
- * If it is interrupted, the dataset is intact with other gaps; repeat it. Call it
- * when all workers are done and no reader has the dataset open.
- *
- * Returns BAGS_OK, BAGS_ERROR_UNFINISHED (a shard is unfinished; nothing was renamed,
- * or a worker claimed it in between, and only the first shard was),
- * BAGS_ERROR_MISSING (no shards), BAGS_ERROR_CORRUPT (also spec.json),
- * BAGS_ERROR_LOCKED (another process writes the checksums of a shard),
- * BAGS_ERROR_EXISTS (a writer started a shard meanwhile), BAGS_ERROR_IO or
- * BAGS_ERROR_MEMORY.
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_UNFINISHED  a shard is unfinished: nothing was renamed; or a worker
+ *                          claimed it in between: only the first shard was
+ *   BAGS_ERROR_MISSING     no shards
+ *   BAGS_ERROR_CORRUPT     there is also a spec.json; two shards with one number
+ *   BAGS_ERROR_LOCKED      another process writes the checksums of a shard
+ *   BAGS_ERROR_EXISTS      a writer started a shard meanwhile
+ *   BAGS_ERROR_STATE, BAGS_ERROR_IO, BAGS_ERROR_LIMIT, BAGS_ERROR_MEMORY
+ * Cost: a few system calls per shard.
  */
 BAGS_API bags_code bags_finalize(const char *path,
     const bags_finalize_options *options, uint64_t *renamed, bags_error *err);
 
 /* What bags_checksum did with a Bag. */
 typedef struct bags_checksummed {
-    const char *path; /* of the Bag; valid during the call */
+    const char *path; /* of the Bag */
     bool kept;        /* it had checksums; its blobs were not compared */
     uint64_t length;  /* blobs */
     uint64_t size;    /* bytes of the Bag */
@@ -1356,9 +1336,8 @@ typedef struct bags_checksum_options {
     bool replace; /* replace existing checksums: what the files contain now then
                      counts as correct */
     bool no_sync; /* do not wait for stable storage */
-    uint64_t shard_start, shard_stop; /* the shards of one worker; 0, 0: all */
-    /* Called for every Bag when it is done. May be NULL. */
-    void (*each)(void *user, const bags_checksummed *bag);
+    uint64_t shard_start, shard_stop;
+    void (*each)(void *user, const bags_checksummed *bag); /* a Bag is done */
     void *user;
     bags_env env;
 } bags_checksum_options;
@@ -1375,7 +1354,7 @@ typedef struct bags_checksum_report {
  * and repeated. A shard is locked meanwhile; readers need not be closed.
  *
  * Returns BAGS_OK, or the first failure, at which it stops:
- *   BAGS_ERROR_MISSING     no such file or dataset
+ *   BAGS_ERROR_MISSING     no such path, or not a dataset
  *   BAGS_ERROR_UNFINISHED  a shard is unfinished; nothing was written
  *   BAGS_ERROR_CORRUPT     a Bag's table, or spec.json, is invalid; existing
  *                          checksums are damaged, or of another version of their
@@ -1385,8 +1364,9 @@ typedef struct bags_checksum_report {
  *   BAGS_ERROR_ARGUMENT    a file that belongs to a dataset; shard_start is not
  *                          below shard_stop
  *   BAGS_ERROR_IO          also a link in place of a file or shard (ELOOP)
- *   BAGS_ERROR_MEMORY
- * *report, which may be NULL, is always written. Cost: reads every byte.
+ *   BAGS_ERROR_MEMORY; what bags_reader_open returns
+ * *report, which may be NULL, is always written. Cost: reads every byte of Bags that
+ * receive checksums.
  */
 BAGS_API bags_code bags_checksum(const char *path,
     const bags_checksum_options *options, bags_checksum_report *report,
@@ -1402,25 +1382,19 @@ BAGS_API bags_code bags_checksum(const char *path,
 typedef struct bags_reader bags_reader;
 
 typedef struct bags_reader_options {
-    uint64_t shard_start; /* read the shards of worker shard_start ... */
-    uint64_t shard_stop;  /* ... of shard_stop workers; 0: all. An unsharded
-                             dataset is shard 0 */
-    bool allow_gaps;      /* read the others if shards are missing */
-    bags_unfinished unfinished; /* of unfinished shards, and of a split dataset
-                                   whose fields differ in length */
-    bool no_mmap;     /* read with explicit offsets instead of mapping */
-    bool cache_index; /* with no_mmap: keep the tables of used files in memory,
-                         8 bytes per blob */
-    bool
-        verify_checksums; /* compare every returned blob, the refs and spec.json
-                             with their checksums; every NAME.crc must exist */
-    size_t max_files;     /* open files, with no_mmap; 0: 64 */
-    size_t max_maps;      /* mapped files; those beyond are read; 0: 16384. All
-                             readers of a process map at most a quarter of what
-                             the system allows */
-    bags_access access;   /* how data that is not in memory will be read */
-    const bags_registry *registry; /* NULL: built-in types. Must outlive the
-                                      reader */
+    uint64_t shard_start, shard_stop;
+    bool allow_gaps; /* read the others if shards are missing */
+    /* Of unfinished shards, and of a split dataset whose fields differ in length. */
+    bags_unfinished unfinished;
+    bool no_mmap, cache_index; /* as in bag_reader_options */
+    /* As there, and for refs.bag and spec.json too: every NAME.crc must exist. */
+    bool verify_checksums;
+    size_t max_files; /* open files, with no_mmap; 0: 64 */
+    /* Mapped files; those beyond are read; 0: 16384. All readers of a process map at
+     * most a quarter of what the system allows. */
+    size_t max_maps;
+    bags_access access;
+    const bags_registry *registry;
     bags_env env;
 } bags_reader_options;
 
@@ -1428,40 +1402,42 @@ typedef struct bags_reader_options {
  * Open a dataset, sharded or not.
  *
  * With unfinished READ, unfinished shards are included with the datapoints flushed
- * so far: those that bags_recover would keep (without verify_checksums, also
- * those whose checksums differ). The reader shows what there was at this call; open
- * again to see more. Writers are not affected, and the reader stays valid when they
- * finish. If a writer aborts, reading its shard fails. Shards that several workers
- * write have gaps most of the time: see allow_gaps.
+ * so far: those that bags_recover would keep (without verify_checksums, also those
+ * whose checksums differ). Open again to see more. Writers are not affected, and the
+ * reader stays valid when they finish. If a writer aborts, reading its shard fails.
+ * Shards that several workers write have gaps most of the time: see allow_gaps.
  *
- * A shard that is replaced, renamed or removed later is an error when a file of it is
- * opened, which names it: rows never mix two versions. Open the dataset again then.
+ * A shard that is replaced, renamed or removed later is an error when a file of it
+ * is opened: rows never mix two versions. Open the dataset again then.
  *
  * Returns the reader, to be closed with bags_reader_close, or NULL:
- *   BAGS_ERROR_MISSING     no such directory, or not a dataset
+ *   BAGS_ERROR_MISSING     no such directory, or not a dataset; with
+ *                          verify_checksums: no NAME.crc
  *   BAGS_ERROR_UNFINISHED  a shard is unfinished; or a split dataset's fields
  *                          differ in length
- *   BAGS_ERROR_GAP         shards are missing; the message lists them. Those missing
- *                          at the end leave no gap, and are not noticed. Or a shard
- *                          was removed or renamed while it was to be opened
+ *   BAGS_ERROR_GAP         shards are missing; the message lists them. Those
+ *                          missing at the end leave no gap, and are not noticed.
+ *                          Or a shard was removed or renamed meanwhile
  *   BAGS_ERROR_CORRUPT     spec.json or a Bag is invalid; shards with different
  *                          specs; two shards with one number; both spec.json and
  *                          shards; with verify_checksums: checksums that do not
  *                          belong together
  *   BAGS_ERROR_FIELD       spec.json names a file outside the dataset
+ *   BAGS_ERROR_TYPE        spec.json has an invalid type string
  *   BAGS_ERROR_LIMIT       spec.json or a shard number is too large
  *   BAGS_ERROR_ARGUMENT    shard_start is not below shard_stop
- *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ *   BAGS_ERROR_STATE, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
  * Cost: a few system calls per shard (split, or with verify_checksums: per field). No
- * table is read, and no file stays open. Of an unfinished shard, journals and refs are
- * read, 8 bytes per blob stay in memory, and it is never mapped.
+ * table is read, and no file stays open. An unfinished shard is never mapped:
+ * journals and refs (with verify_checksums: blobs) are read, 8 bytes (12) per blob
+ * stay in memory, and up to max_files files stay open.
  */
 BAGS_API bags_reader *bags_reader_open(
     const char *path, const bags_reader_options *options, bags_error *err);
 
-/* Free a reader and invalidate its views; rows stay the caller's to free. NULL is
- * accepted. No thread may be using it. */
+/* Free a reader that no thread is using; its views become invalid. Accepts NULL. Rows
+ * stay the caller's to free. */
 BAGS_API void bags_reader_close(bags_reader *reader);
 
 /* Number of datapoints in all shards. */
@@ -1477,12 +1453,11 @@ BAGS_API const bags_field *bags_reader_fields(
     const bags_reader *reader, size_t *count);
 
 /* The number of the field with this name, in *field. Returns BAGS_OK or
- * BAGS_ERROR_FIELD. */
+ * BAGS_ERROR_FIELD. Cost: O(log n) for n fields. */
 BAGS_API bags_code bags_reader_field(const bags_reader *reader,
     const char *name, size_t *field, bags_error *err);
 
-/* A field's parsed type, or NULL if there is no such field. Valid until the reader
- * is closed. */
+/* A field's parsed type; NULL if there is none. Valid until the reader is closed. */
 BAGS_API const bags_type *bags_reader_type(
     const bags_reader *reader, size_t field);
 
@@ -1490,13 +1465,12 @@ typedef struct bags_shard {
     uint64_t number; /* the shard's name as a number; 0 if unsharded */
     uint64_t start;  /* the index of its first datapoint */
     uint64_t length; /* its number of datapoints */
-    unsigned digits; /* of the shard's name, leading zeros included; 0 if
-                        unsharded */
+    unsigned digits; /* of its name, with leading zeros; 0 if unsharded */
     bool unfinished; /* only with BAGS_UNFINISHED_READ */
 } bags_shard;
 
-/* The shards that are read, in order; *count of them, 1 for an unsharded dataset.
- * Gaps show in their numbers. Valid until the reader is closed. */
+/* The shards that are read, in order; *count of them. An unsharded dataset is shard
+ * 0. Gaps show in their numbers. Valid until the reader is closed. */
 BAGS_API const bags_shard *bags_reader_shards(
     const bags_reader *reader, size_t *count);
 
@@ -1513,10 +1487,9 @@ typedef struct bags_field_info {
     uint64_t size;  /* bytes of these blobs */
 } bags_field_info;
 
-/* Describe a dataset. fields: NULL, or an array with an element for each field,
- * to be filled; after a failure, both are unspecified. Returns BAGS_OK,
- * BAGS_ERROR_CORRUPT, BAGS_ERROR_IO or BAGS_ERROR_MEMORY. Threads: any. Cost: opens
- * every file. */
+/* Describe a dataset. fields: NULL, or an array with an element for each field, to
+ * be filled. After a failure both are unspecified. Errors of files as for
+ * bags_reader_get. Threads: any. Cost: opens every Bag. */
 BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
     bags_field_info *fields, bags_error *err);
 
@@ -1565,9 +1538,9 @@ typedef struct bags_row {
 /*
  * Read a datapoint.
  *
- * The row holds the result: slot i for selects[i]. Its views are valid until the
- * reader is closed (mapped), otherwise until the row is reused or freed. They are
- * not copied if mapped. On failure the row is empty.
+ * The row holds the result, slot i for selects[i]. Its views are valid until the
+ * reader is closed (mapped; they are not copied), otherwise until the row is reused
+ * or freed. On failure the row is empty.
  *
  *   index    0 <= index < bags_reader_length(reader)
  *   selects  `count` selections, each field at most once; NULL: all fields, whole,
@@ -1579,65 +1552,64 @@ typedef struct bags_row {
  *   BAGS_ERROR_ARGUMENT  start, stop or step without slice
  *   BAGS_ERROR_CORRUPT   refs.bag or a table is invalid; the message names file and
  *                        index; with verify_checksums: a checksum mismatch
- *   BAGS_ERROR_STATE     the shard was replaced, renamed or removed since the reader
- *                        was opened
- *   BAGS_ERROR_IO        a read failed; err->system is errno
+ *   BAGS_ERROR_STATE     the shard was replaced since the reader was opened
+ *   BAGS_ERROR_MISSING   it was removed or renamed before its files were opened
  *   BAGS_ERROR_LIMIT     too large for the address space
- *   BAGS_ERROR_MEMORY    the row cannot grow
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * Threads: any, each with its own row.
- * Cost: if mapped, a few nanoseconds per field and item, no system call and, once
- * the row has grown, no allocation. A file is opened when it is first used.
- * Otherwise one contiguous read per field, and one or two for its table.
+ * Threads: any, each with its own row. Cost: if mapped, a few nanoseconds per item
+ * and per field of the dataset, no system call and, once the row has grown, no
+ * allocation. A file is opened when it is first used. Otherwise one contiguous read
+ * (a slice with a large step: several) of refs.bag and of each selected field and, if
+ * the index is not cached, the same of its table.
  */
 BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     const bags_select *selects, size_t count, bags_row *row, bags_error *err);
 
-/* Read one blob of a datapoint: of a plain field as item 0, or an item of a
- * sequence. *out has the lifetime of a row's views; on failure it is empty with
- * data NULL. The row is scratch and is empty afterwards. Errors and threads as for
- * bags_reader_get; BAGS_ERROR_RANGE also for the item. Cost: like bags_reader_get
- * of one item, but shorter. */
+/* Read one blob of a datapoint: of a plain field as item 0, or an item of a sequence.
+ * *out is valid like a row's views; on failure it is empty with data NULL. The row is
+ * scratch and is empty afterwards. Errors and threads as for bags_reader_get, with
+ * BAGS_ERROR_RANGE also for the item; it costs less. */
 BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
     uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
     bags_error *err);
 
 /* Read a plain field of the datapoints start <= i < stop. The row then has one slot
- * with an item per datapoint. A stop past the end is clamped to the length.
- * Lifetime, errors and threads as for bags_reader_get. Cost: O(stop - start);
- * without mmap, one contiguous read per shard. */
+ * with an item per datapoint. A stop past the end is clamped to the length. Lifetime,
+ * errors and threads as for bags_reader_get, with BAGS_ERROR_RANGE also for a
+ * sequence. Cost: O(stop - start); without mmap, neighbouring blobs are one read. */
 BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
     uint64_t start, uint64_t stop, size_t field, bags_row *row,
     bags_error *err);
 
 /* Read a plain field of many datapoints: the row then has one slot with item i for
- * indices[i], 0 <= i < count. Without mmap, blobs are read in file order, neighbours
- * with one read. Lifetime, errors and threads as for bags_reader_get. */
+ * indices[i], 0 <= i < count. For several fields, use a row for each. Lifetime,
+ * errors and threads as for bags_reader_get_range. Cost: O(count) if the blobs are in
+ * file order, otherwise also a sort; without mmap, neighbours are one read. */
 BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
     const uint64_t *indices, size_t count, size_t field, bags_row *row,
     bags_error *err);
 
 /* Start to read datapoints from the disk, all at once, so that reading them soon
  * afterwards finds them in memory. It waits for the refs and tables on the way, not
- * for the blobs. selects as for bags_reader_get, `select_count` of them. The row is
- * scratch and is empty afterwards. Errors and threads as for bags_reader_get. Cost:
- * about a microsecond per blob that is already in memory. */
+ * for the blobs. selects, errors and threads as for bags_reader_get; the row is
+ * scratch and is empty afterwards. Cost: about a microsecond per blob in memory. */
 BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count, bags_row *row, bags_error *err);
 
 /* Announce to the processor that mapped datapoints will be read next, so that it
  * waits for all of them at once: for about 64 small ones in random order. Only plain
- * fields of files that were used before. A hint: no result, and no error. selects as
- * for bags_reader_get; indices may be out of range. Threads: any. Cost: a few
- * nanoseconds per field. */
+ * fields of files that were used before. A hint: no result, and no error; indices may
+ * be out of range. selects as for bags_reader_get. Threads: any. Cost: a few
+ * nanoseconds per field and datapoint. */
 BAGS_API void bags_reader_touch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count);
 
 /* How many items a sequence has in a datapoint, in *count; 1 for a plain field. No
- * blob is read. The row is scratch and is empty afterwards. Errors and threads as
- * for bags_reader_get. */
+ * blob is read. The row is scratch and is empty afterwards. Errors and threads as for
+ * bags_reader_get. Cost: reads refs, and opens the field's Bag. */
 BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err);
 
@@ -1656,27 +1628,28 @@ typedef struct bags_column {
  * View a plain field of shard i, 0 <= i < the count of bags_reader_shards, as a
  * column: an array [length, ...], without a copy, if all blobs have one size.
  *
- * *out has the lifetime of a row's views. The row is scratch and is empty
- * afterwards. If mapped, at most the offsets are copied, 8 bytes per blob;
- * otherwise everything is. The data has no alignment.
+ * *out is valid like a row's views, its offsets until the row is reused or freed. The
+ * row is scratch and is empty afterwards. If mapped, at most the offsets are copied,
+ * 8 bytes per blob; otherwise everything is. The data has no alignment.
  *
  * Returns BAGS_OK, what bags_reader_get returns, or
  *   BAGS_ERROR_RANGE  no such shard; the field is a sequence; or its blobs are not
  *                     in the order of the datapoints: use bags_reader_get_range
  *
- * Threads: any, each with its own row. Cost: O(length) to check the table and,
- * the first time, the shard's refs.
+ * Threads: any, each with its own row. Cost: O(length) to check the table and, the
+ * first time, the shard's refs.
  */
 BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     size_t field, bags_row *row, bags_column *out, bags_error *err);
 
-/* Number of items in a slot: 1 for a plain field; 0 if there is no such slot. */
+/* Number of items in a slot: 1 for a plain field of one datapoint; 0 if there is no
+ * such slot. */
 BAGI_INLINE size_t bags_row_length(const bags_row *row, size_t slot) {
     return row && slot < row->length ? row->slots[slot].length : 0;
 }
 
-/* An item's encoded blob; an empty view if there is no such item. Valid as
- * described for bags_reader_get. Cost: O(1). */
+/* An item's encoded blob; an empty view if there is no such item. Valid as described
+ * for bags_reader_get. Cost: O(1). */
 BAGI_INLINE bags_view bags_row_bytes(
     const bags_row *row, size_t slot, size_t item) {
     bags_view none = {NULL, 0};
@@ -1688,21 +1661,19 @@ BAGI_INLINE bags_view bags_row_bytes(
 /*
  * Decode an item with the codec of its field's type. The reader must be open.
  *
- * *out is valid as long as the item's blob, and until the scratch is reused or
- * freed. scratch NULL: the row's own, which holds all values that are decoded until
- * the row is reused or freed. To decode many large values one after the other, pass a
- * scratch.
+ * *out is valid as long as the item's blob, and until the scratch is reused or freed.
+ * scratch NULL: all decoded values are kept until the row is reused or freed. To
+ * decode many large values one after the other, pass a scratch.
  *
  * Returns BAGS_OK or
- *   BAGS_ERROR_RANGE   no such slot or item
- *   BAGS_ERROR_TYPE    no codec for the type: use bags_row_bytes
+ *   BAGS_ERROR_RANGE  no such slot or item
+ *   BAGS_ERROR_TYPE   no codec for the type: use bags_row_bytes
  *   BAGS_ERROR_CORRUPT, BAGS_ERROR_VALUE, BAGS_ERROR_LIMIT
- *                      not a blob of this type, or too large to decode
- *   BAGS_ERROR_MEMORY  the scratch cannot grow
+ *                     not a blob of this type, or too large to decode
+ *   BAGS_ERROR_MEMORY; what a codec that you added returns
  *
- * Threads: any, each with its own row and scratch. Cost: the codec's. Built-in
- * codecs copy only arrays that are not aligned for their dtype, or not in native
- * byte order.
+ * Threads: any, each with its own row and scratch. Cost: the codec's. Built-in codecs
+ * copy only arrays that are not aligned for their dtype, or not in native byte order.
  */
 BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     bags_buffer *scratch, bags_value *out, bags_error *err);
@@ -1724,8 +1695,7 @@ typedef enum bags_fault_kind {
     BAGS_FAULT_DATAPOINT /* datapoints of the shard */
 } bags_fault_kind;
 
-/* A fault found by bags_verify. Its texts are valid during the call that receives
- * it. */
+/* A fault found by bags_verify. */
 typedef struct bags_fault {
     const char *path;  /* the shard's directory, or the dataset's; a standalone
                           Bag's file */
@@ -1733,39 +1703,34 @@ typedef struct bags_fault {
     bags_fault_kind kind;
     uint64_t index; /* of the blob or datapoint in this shard */
     uint64_t item;  /* of a sequence, the item that does not decode; else 0 */
-    uint64_t
-        offset; /* of the invalid bytes in field.bag (of an entry of a split
-                   table: in field.idx); 0 for the whole file */
+    /* Of the invalid bytes in field.bag (of an entry of a split table: in
+     * field.idx); 0 for the whole file. */
+    uint64_t offset;
     bags_code code;
-    const char
-        *message; /* all of the above in words, like bags_error.message */
+    const char *message; /* all of this in words, like bags_error.message */
 } bags_fault;
 
 typedef struct bags_verify_options {
-    bool
-        quick; /* only what costs O(1) per file: sizes, spec.json, and the first
-                  and last entries of every table and of refs */
-    bool
-        decode; /* also decode every blob with its field's codec. Not with quick */
+    /* Check only what costs O(1) per file: sizes, spec.json, and the first and last
+     * entries of every table and of refs. */
+    bool quick;
+    bool decode; /* decode every blob with its field's codec. Not with quick */
     bool allow_gaps;       /* missing shards are not a fault */
     bool allow_empty_file; /* see bag_reader_options */
-    bags_unfinished
-        unfinished; /* SKIP: unfinished shards, and fields of unequal
-                       length if split, are not a fault. Not READ */
-    uint64_t shard_start, shard_stop; /* the shards of one worker; 0, 0: all */
-    uint64_t part, parts; /* do only part `part` of `parts` of the work, so that
-                             threads or machines can share it; a Bag is the
-                             smallest unit. 0, 0: all */
-    uint64_t max_faults;  /* how many faults `each` receives; more are only
-                             counted. 0: 1000 */
-    /* Called for every fault, by the thread that called bags_verify. May be
-     * NULL. */
+    /* SKIP: unfinished shards, and fields of unequal length if split, are not a
+     * fault. Not READ. */
+    bags_unfinished unfinished;
+    uint64_t shard_start, shard_stop;
+    /* Do only part `part` of `parts` of the work, so that threads or machines can
+     * share it; a Bag is the smallest unit. 0, 0: all. */
+    uint64_t part, parts;
+    uint64_t max_faults; /* how many faults `each` receives; more are only
+                            counted. 0: 1000 */
     void (*each)(void *user, const bags_fault *fault);
-    /* Called from time to time with the bytes read since its last call. May be
-     * NULL. */
+    /* From time to time: the bytes read since the last call. */
     void (*progress)(void *user, uint64_t bytes);
     void *user;
-    const bags_registry *registry; /* for decode. NULL: built-in types */
+    const bags_registry *registry; /* for decode */
     bags_env env;
 } bags_verify_options;
 
@@ -1786,21 +1751,20 @@ typedef struct bags_verify_report {
 /*
  * Find every fault in a dataset, or a standalone Bag: in every spec.json, every
  * entry of every table, every row of refs.bag and what it refers to, every byte
- * that has a checksum and, with `decode`, every value. Missing or duplicate shards,
- * unfinished ones and those with another spec than the first valid one are faults
- * too; so are checksums that do not belong together, shards without checksums next to
- * others that have them, and both spec.json and shards. It continues after a fault,
- * also after a missing or unreadable file. One damaged byte may be reported at several
- * places where it shows.
+ * that has a checksum and, with `decode`, every value. Faults of the dataset are
+ * missing, duplicate or unfinished shards; shards with another spec than the first
+ * valid one; checksums that do not belong together, or that some shards lack; and
+ * both spec.json and shards. It continues after a fault, also after a missing or
+ * unreadable file. One damaged byte may be reported at several places.
  *
  * Returns BAGS_OK, or the code of the first fault, or of what ended the work:
  * BAGS_ERROR_MISSING (no such path, or not a dataset), BAGS_ERROR_ARGUMENT (an
  * invalid option), BAGS_ERROR_MEMORY, BAGS_ERROR_IO (the directory cannot be
  * listed). *report, which may be NULL, is always written.
  *
- * Files are read, not mapped. Memory: about 512 KiB, 16 bytes per shard, 64 per
- * field, and with decode one blob. Cost: reads all tables and refs; with checksums
- * or decode, the blobs too.
+ * Threads: any. Files are read, not mapped. Memory: about 512 KiB, 16 bytes per
+ * shard, 64 per field, and with decode one blob. Cost: reads all tables and refs;
+ * with checksums or decode, the blobs too.
  */
 BAGS_API bags_code bags_verify(const char *path,
     const bags_verify_options *options, bags_verify_report *report,
@@ -3040,9 +3004,23 @@ static uint32_t bagi_crc_text(const char *text) {
     return bagi_crc(0, (const unsigned char *)text, strlen(text));
 }
 
-/* The trailer of NAME.crc, which follows the CRCs of the blobs: see THE BYTES. It
- * binds them to one Bag of one dataset, so that a file that was copied from
- * elsewhere is noticed. */
+/*
+ * The trailer of NAME.crc, which follows the CRCs of the N blobs. It binds them to one
+ * Bag of one dataset, so that a file that was copied from elsewhere is noticed. It has
+ * 44 bytes (offset, size, content), with little-endian integers:
+ *
+ *      0  8  N
+ *      8  8  size of NAME.bag
+ *     16  4  CRC of the table (split: of the entries of NAME.idx)
+ *     20  4  CRC of the N CRCs
+ *     24  4  CRC of the field's name, or of "refs"; standalone: 0
+ *     28  4  CRC that binds the shard together; standalone: 0
+ *     32  8  "BAGSCRC2"; standalone: "BAGSCRC1"
+ *     40  4  CRC of the 40 bytes before
+ *
+ * The CRC at 28 is the same in all trailers of a shard: see bagi_bind. In datasets with
+ * BAGSCRC1, which are read too, it is over spec.json only.
+ */
 typedef struct bagi_trailer {
     uint64_t length;                  /* number of blobs */
     uint64_t size;                    /* of NAME.bag */
@@ -3054,9 +3032,9 @@ typedef struct bagi_trailer {
 #define BAGI_TRAILER_MAGIC "BAGSCRC1"
 #define BAGI_TRAILER_BOUND "BAGSCRC2"
 
-/* Continue the CRC that binds the Bags of a shard together. It begins as that of
- * spec.json; every Bag adds its name and the CRC of its CRCs, in the order of the
- * fields, then refs. */
+/* Continue the CRC that binds the Bags of a shard together. It begins as that of the
+ * bytes of spec.json; every Bag adds its name, without .bag, and the CRC of its CRCs:
+ * the fields in the order of spec.json, then refs, unless the shard is split. */
 static uint32_t bagi_bind(uint32_t crc, const char *name, uint32_t crcs) {
     unsigned char bytes[4];
     bagi_store_u32(bytes, crcs);

@@ -1216,7 +1216,8 @@ typedef struct bags_batch {
  * field and datapoint. It is the first failure in the order of the batches; those
  * before were returned, and every later call repeats it.
  *
- * Cost: waits for the batch; no allocation once its memory has grown.
+ * Threads: one at a time per loader. Cost: waits for the batch; no allocation once
+ * its memory has grown.
  */
 bags_code bags_loader_next(
     bags_loader *loader, const bags_batch **batch, bags_error *err);

@@ -401,7 +401,7 @@ command_windows() {
 
 # The program at the top of bags.h: it prints "cat".
 header_program() {
-    sed -n '/^ \* A WHOLE PROGRAM$/,/^ \* CONTENTS/s/^ \*     //p' bags.h
+    sed -n '/^ \* A COMPLETE PROGRAM$/,/^ \* CONTENTS/s/^ \*     //p' bags.h
 }
 
 # prepare CELL: a directory with bags.h and the programs, without what they made.

@@ -139,8 +139,9 @@ bags_source *bags_source_open(const bags_importer *importer, const char *path,
 /* Read datapoint `index`: *entries becomes an array of source->count entries, in the
  * order of source->fields, or NULL if `index` is the number of datapoints or above.
  * Calls have increasing indices, which may skip datapoints: a source that is a stream
- * reads over them. The entries are valid until the next call. After a failure no
- * more datapoint can be read. */
+ * reads over them. The entries are valid until the next call. After a failure *entries
+ * is NULL, and no more datapoint can be read. Returns BAGS_OK or the error of the
+ * importer's read. Threads: one at a time per source. Cost: the importer's. */
 bags_code bags_source_read(bags_source *source, uint64_t index,
     const bags_entry **entries, bags_error *err);
 
