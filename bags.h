@@ -7456,20 +7456,18 @@ static bags_code bagi_spec_add(const bags_allocator *memory, bagi_spec *spec,
     return field.name && field.type ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
+static int bagi_field_order(const void *a, const void *b) {
+    return strcmp(((const bags_field *)a)->name, ((const bags_field *)b)->name);
+}
+
 /* The index of a name among the sorted fields; `count` if it is missing. */
 static size_t bagi_spec_find(const bagi_spec *spec, const char *name) {
-    size_t low = 0, high = spec->count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        int order = strcmp(spec->fields[middle].name, name);
-        if (order == 0)
-            return middle;
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return spec->count;
+    bags_field key = {name, NULL};
+    const bags_field *found =
+        spec->count ? (const bags_field *)bsearch(&key, spec->fields,
+                          spec->count, sizeof key, bagi_field_order)
+                    : NULL;
+    return found ? (size_t)(found - spec->fields) : spec->count;
 }
 
 /* Both are sorted, so equal specs have their fields in one order. */
@@ -7492,28 +7490,22 @@ static const char *bagi_spec_name(const bagi_spec *spec, size_t field) {
  * The failure comes when a value is needed. */
 static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
     const bags_registry *registry, bags_error *err) {
+    bags_code code = BAGS_OK;
     spec->types =
         (bags_type *)bagi_alloc(memory, spec->count * sizeof *spec->types, err);
-    if (!spec->types)
-        return BAGS_ERROR_MEMORY;
-    for (size_t i = 0; i < spec->count; i++) {
-        bags_code code =
-            bags_type_parse(spec->fields[i].type, &spec->types[i], err);
-        if (code)
-            return bagi_prefix(
-                err, code, "field \"%.200s\": ", spec->fields[i].name);
-    }
     spec->coders = (bagi_coder *)bagi_alloc(
         memory, spec->count * sizeof *spec->coders, err);
-    if (!spec->coders)
+    if (!spec->types || !spec->coders)
         return BAGS_ERROR_MEMORY;
-    for (size_t i = 0; i < spec->count; i++) {
-        bags_code code = bagi_coder_open(
-            &spec->coders[i], registry, &spec->types[i], memory, err);
+    for (size_t i = 0; i < spec->count && !code; i++) {
+        code = bags_type_parse(spec->fields[i].type, &spec->types[i], err);
         if (code)
-            return code;
+            bagi_prefix(err, code, "field \"%.200s\": ", spec->fields[i].name);
+        else
+            code = bagi_coder_open(
+                &spec->coders[i], registry, &spec->types[i], memory, err);
     }
-    return BAGS_OK;
+    return code;
 }
 
 /* ---- names ---- */
@@ -7599,18 +7591,13 @@ static bags_code bagi_spec_pair(void *user, const char *key, size_t key_size,
     const char *fault = bagi_name_fault_read(name);
     if (fault)
         return bagi_fail_field(parsing->err, BAGS_ERROR_FIELD, name, fault);
-    const char *before =
-        spec->count > 1 ? spec->fields[spec->count - 2].name : NULL;
-    int order = before ? strcmp(before, name) : -1;
-    if (order == 0)
-        return bagi_fail_field(
-            parsing->err, BAGS_ERROR_CORRUPT, name, "duplicate");
-    if (order > 0)
-        return bags_fail(parsing->err, BAGS_ERROR_CORRUPT,
-            "field \"%.200s\": follows \"%.200s\"; fields must be sorted by "
-            "name",
-            name, before);
-    return BAGS_OK;
+    int order =
+        spec->count > 1 ? strcmp(spec->fields[spec->count - 2].name, name) : -1;
+    if (order < 0)
+        return BAGS_OK;
+    return bagi_fail_field(parsing->err, BAGS_ERROR_CORRUPT, name,
+        order ? "follows a greater name; fields must be sorted by name"
+              : "duplicate");
 }
 
 /* Parse the text of a spec.json into an empty spec, which is not sealed. */
@@ -7626,19 +7613,8 @@ static bags_code bagi_spec_parse(const bags_allocator *memory, bagi_spec *spec,
  */
 typedef struct bagi_common {
     const bags_registry *registry;
-    bagi_spec spec;
-    unsigned char *text; /* NULL: none was read yet */
-    size_t size;
+    bagi_spec spec; /* its types are NULL: none was read yet */
 } bagi_common;
-
-#if !defined(BAGS_NO_WRITER) || !defined(BAGS_NO_VERIFY)
-static void bagi_common_free(
-    const bags_allocator *memory, bagi_common *common) {
-    bagi_spec_free(memory, &common->spec);
-    bagi_free(memory, common->text, common->size);
-    common->text = NULL;
-}
-#endif
 
 /*
  * Read spec.json (or spec.json.partial) of a shard. The first valid one becomes the
@@ -7659,32 +7635,23 @@ static bags_code bagi_common_read(bagi_common *common, const bagi_dir *dir,
     if (code)
         return code;
     record->spec = bagi_crc(0, text, size);
-    if (common->text && size == common->size &&
-        memcmp(text, common->text, size) == 0) {
-        bagi_free(memory, text, size);
-        return BAGS_OK;
-    }
     code = bagi_spec_parse(memory, &spec, text, size, err);
-    if (!code && (own || !common->text))
+    bagi_free(memory, text, size);
+    bool first = !common->spec.types;
+    bool differs = !code && !first && !bagi_spec_same(&spec, &common->spec);
+    if (!code && (first || (differs && own)))
         code = bagi_spec_seal(memory, &spec, common->registry, err);
-    if (!code && !common->text) {
-        common->spec = spec;
-        common->text = text;
-        common->size = size;
-        return BAGS_OK;
-    }
-    bool differs = !code && !bagi_spec_same(&spec, &common->spec);
-    if (differs)
+    bagi_spec *out = code ? NULL : first ? &common->spec : differs ? own : NULL;
+    if (!code && differs)
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "differs from the spec of the first shard");
     if (code && code != BAGS_ERROR_MEMORY)
         bagi_prefix(
             err, code, "%s/spec.json%s: ", bagi_tail(dir->path), suffix);
-    if (differs && own)
-        *own = spec;
+    if (out)
+        *out = spec;
     else
         bagi_spec_free(memory, &spec);
-    bagi_free(memory, text, size);
     return code;
 }
 
@@ -9872,7 +9839,7 @@ static bags_code bagi_writer_resume(
         if (writer->number <= most)
             writer->number = bagi_shard_after(writer->number, stop);
     }
-    bagi_common_free(&env->memory, &common);
+    bagi_spec_free(&env->memory, &common.spec);
     writer->shards = 0;
     return code;
 }
@@ -9933,10 +9900,6 @@ static bags_code bagi_writer_start(bags_writer *writer) {
     }
     bagi_names_free(&names);
     return code;
-}
-
-static int bagi_field_order(const void *a, const void *b) {
-    return strcmp(((const bags_field *)a)->name, ((const bags_field *)b)->name);
 }
 
 /* Check the caller's fields, and sort copies of them. */
@@ -10671,7 +10634,7 @@ BAGI_COLD static bags_code bagi_opening_spec(
     bagi_record record;
     bool live = opening->reader->options.unfinished == BAGS_UNFINISHED_READ;
     (void)index;
-    if (opening->common.text)
+    if (opening->common.spec.types)
         return BAGS_OK;
     bags_code code = bagi_common_read(
         &opening->common, dir, "", NULL, &record, opening->err);
@@ -10782,10 +10745,10 @@ BAGI_COLD static bags_code bagi_opening_directory(
             code = bagi_each_shard(&names, reader->options.shard_start,
                 reader->options.shard_stop, bagi_opening_shard, opening, err);
         /* None of this worker has the spec; another one's may. */
-        if (!code && !opening->common.text)
+        if (!code && !opening->common.spec.types)
             code =
                 bagi_each_shard(&names, 0, 1, bagi_opening_spec, opening, err);
-        if (!code && !opening->common.text)
+        if (!code && !opening->common.spec.types)
             code = bags_fail(err, BAGS_ERROR_UNFINISHED,
                 "%s: no shard is finished; if their writers crashed, run "
                 "`bags recover`",
@@ -10856,10 +10819,9 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
         code = bagi_opening_shard(&opening, &dir, 0);
     else if (!code)
         code = bagi_opening_spec(&opening, &dir, 0);
-    if (!code && !opening.common.text)
+    if (!code && !opening.common.spec.types)
         code = bagi_fail_unfinished(&dir, &why);
     reader->spec = opening.common.spec; /* the reader's from here on */
-    bagi_free(&env.memory, opening.common.text, opening.common.size);
     if (!code)
         return reader;
     *err = why;
@@ -12347,7 +12309,7 @@ BAGI_COLD static bags_code bagi_verify_shard(
     bool unfinished =
         code == BAGS_ERROR_UNFINISHED || code == BAGS_ERROR_LOCKED;
     v->how.any_spec = code && !own.types;
-    v->spec = own.types ? &own : v->common.text ? &v->common.spec : NULL;
+    v->spec = own.types ? &own : v->common.spec.types ? &v->common.spec : NULL;
     v->report.unfinished += mine && unfinished;
     v->report.shards += mine && !unfinished;
     v->report.files += mine && !code;
@@ -12402,11 +12364,11 @@ BAGI_COLD static bags_code bagi_verify_find(
     bagi_verifying *v = (bagi_verifying *)user;
     bagi_record record;
     (void)index;
-    bags_code code = v->common.text ? BAGS_OK
-                                    : bagi_common_read(&v->common, dir, "",
-                                          NULL, &record, &v->why);
-    const char *names[] = {
-        "refs", v->common.text ? bagi_spec_name(&v->common.spec, 0) : "refs"};
+    bags_code code = v->common.spec.types ? BAGS_OK
+                                          : bagi_common_read(&v->common, dir,
+                                                "", NULL, &record, &v->why);
+    const char *names[] = {"refs",
+        v->common.spec.types ? bagi_spec_name(&v->common.spec, 0) : "refs"};
     for (int i = 0; i < 2 && !v->any_checksums && !v->options.quick; i++) {
         bool has = false, finished = false;
         bags_code failed = bagi_dir_has(dir, names[i], ".crc", &has, &v->why);
@@ -12539,7 +12501,7 @@ BAGS_API bags_code bags_verify(const char *path,
         if (!code && v.options.shard_start == 0)
             code = bagi_verify_shard(&v, &dir, 0);
     }
-    bagi_common_free(&v.env.memory, &v.common);
+    bagi_spec_free(&v.env.memory, &v.common.spec);
     bags_buffer_free(&v.scratch);
     if (report)
         *report = v.report;
