@@ -6743,7 +6743,7 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
 /* What the streams of a writer share. */
 typedef struct bagi_job {
     bagi_env env;
-    bool no_sync;
+    bool no_sync;     /* until a sync is requested: the rest is synced then */
     uint64_t process; /* which opened it */
     bags_error
         failure; /* the first one; its code is BAGS_OK if there is none */
@@ -6801,14 +6801,12 @@ typedef struct bagi_stream {
     char *path;
     void *handle; /* NULL: the file is not used, and every call does nothing */
     unsigned char *buffer; /* the bytes of the file starting at `base` */
-    size_t capacity;
+    size_t capacity;       /* of the buffer, which the first file gets */
     uint64_t base;
-    uint64_t end;      /* bytes appended */
-    uint64_t written;  /* bytes passed to the system */
-    uint64_t high;     /* the file may have this size: truncate it */
-    uint64_t reserved; /* disk space was requested up to here */
-    uint64_t started;  /* bytes whose writing to the disk was started */
-    bool moved;        /* base was not always 0: the buffer is not the file */
+    uint64_t end;     /* bytes appended */
+    uint64_t written; /* bytes passed to the system */
+    uint64_t high; /* the file may have this size, or disk space: truncate it */
+    uint64_t started; /* bytes whose writing to the disk was started */
 } bagi_stream;
 
 /* A job for one file. */
@@ -6835,8 +6833,7 @@ static void bagi_stream_fail(
 }
 
 /* Open a new file, or with BAGS_IO_WRITE one that a writer left, to continue at its
- * end or, after bagi_stream_rewind, before. The buffer, if there is one already, is
- * kept. */
+ * end or, after bagi_stream_rewind, before. The buffer is kept for the next one. */
 static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir,
     const char *name, const char *suffix, int mode) {
     bags_error *err = &stream->job->failure;
@@ -6844,21 +6841,22 @@ static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir,
     if (err->code)
         return;
     stream->base = stream->end = stream->written = stream->high = 0;
-    stream->reserved = stream->started = 0;
-    stream->moved = false;
-    stream->path = bagi_dir_path(dir, name, suffix, err);
-    if (!stream->path ||
-        bagi_open(dir->env, stream->path, mode, &stream->handle, err))
+    stream->started = 0;
+    if (stream->capacity && !stream->buffer)
+        stream->buffer = (unsigned char *)bagi_alloc_raw(
+            &dir->env->memory, stream->capacity, err);
+    if (!err->code)
+        stream->path = bagi_dir_path(dir, name, suffix, err);
+    if (err->code ||
+        bagi_open(dir->env, stream->path, mode, &stream->handle, err) ||
+        mode == BAGS_IO_CREATE)
         return;
-    if (mode == BAGS_IO_CREATE)
-        return;
-    /* How much disk space was reserved for it is unknown: truncate it. */
-    stream->reserved = io->reserve ? UINT64_MAX : 0;
-    bagi_file_size(dir->env, stream->handle, stream->path, &stream->high, err);
-    stream->end = stream->written = stream->started = stream->high;
+    bagi_file_size(dir->env, stream->handle, stream->path, &stream->end, err);
     stream->base =
-        stream->high - (stream->buffer ? stream->high % stream->capacity : 0);
-    stream->moved = true;
+        stream->end - (stream->capacity ? stream->end % stream->capacity : 0);
+    stream->written = stream->started = stream->end;
+    /* How much disk space was reserved for it is unknown. */
+    stream->high = io->reserve ? UINT64_MAX : stream->end;
 }
 
 /* Write to the file at `written`, past the buffer: the caller moves `end`. Nothing is
@@ -6879,9 +6877,9 @@ static void bagi_stream_write(
     /* Request disk space ahead of it: as much again as the file has, so that small
      * files use no more than they need. A full disk is reported by the write. */
     uint64_t end = stream->written + size;
-    if (io->reserve && end > stream->reserved && size >= BAGI_RESERVE_MIN) {
-        stream->reserved = end + BAGI_MIN(end, BAGI_RESERVE_MAX);
-        io->reserve(io->user, stream->handle, stream->reserved);
+    if (io->reserve && end > stream->high && size >= BAGI_RESERVE_MIN) {
+        stream->high = end + BAGI_MIN(end, BAGI_RESERVE_MAX);
+        io->reserve(io->user, stream->handle, stream->high);
     }
     while (size > 0) {
         size_t done = 0;
@@ -6923,10 +6921,8 @@ static size_t bagi_stream_space(const bagi_stream *stream) {
 /* Flush, so that the buffer is free for what follows. */
 static void bagi_stream_empty(bagi_stream *stream) {
     bagi_stream_flush(stream);
-    if (stream->written == stream->end) {
+    if (stream->written == stream->end)
         stream->base = stream->end;
-        stream->moved = true;
-    }
 }
 
 /* Add bytes at the end. After a failure nothing is added, and `end` stays: the job's
@@ -6969,12 +6965,11 @@ static void bagi_stream_rewind(bagi_stream *stream, uint64_t end) {
  * that was reserved. */
 static void bagi_stream_truncate(bagi_stream *stream) {
     const bags_io *io = &stream->job->env.io;
-    if (bagi_stream_idle(stream) ||
-        (stream->high <= stream->end && stream->reserved <= stream->end))
+    if (bagi_stream_idle(stream) || stream->high <= stream->end)
         return;
     bagi_stream_fail(stream,
         io->truncate(io->user, stream->handle, stream->end), "truncate");
-    stream->high = stream->reserved = stream->end;
+    stream->high = stream->end;
 }
 
 static void bagi_stream_sync(bagi_stream *stream) {
@@ -6999,9 +6994,8 @@ static void bagi_stream_close(bagi_stream *stream) {
 
 /* Close a file whose content no longer matters. */
 static void bagi_stream_forget(bagi_stream *stream) {
-    const bags_io *io = &stream->job->env.io;
     if (stream->handle)
-        io->close(io->user, stream->handle);
+        bagi_close_read(&stream->job->env, stream->handle);
     stream->handle = NULL;
     bagi_stream_close(stream);
 }
@@ -7017,23 +7011,20 @@ static void bagi_stream_remove(bagi_stream *stream) {
     bagi_stream_forget(stream);
 }
 
-/* Go over the file of a stream, which is flushed: continue *crc, and append it to
- * another stream, unless that is NULL. */
+/* Go over the file of a stream, which is flushed, through its buffer: continue *crc,
+ * and append it to another stream, unless that is NULL. */
 static void bagi_stream_copy(
     bagi_stream *from, bagi_stream *to, uint32_t *crc) {
-    const unsigned char *data = from->buffer; /* not moved: it is the file */
-    size_t step = (size_t)(from->moved ? 0 : from->end);
+    size_t step = 0;
     for (uint64_t at = 0; at < from->end && !bagi_stream_idle(from);
          at += step) {
-        if (from->moved) {
-            step = (size_t)BAGI_MIN(from->end - at, from->capacity);
-            if (bagi_read_at(&from->job->env, from->handle, from->path, at,
-                    from->buffer, step, &from->job->failure))
-                return;
-        }
-        *crc = bagi_crc(*crc, data, step);
+        step = (size_t)BAGI_MIN(from->end - at, from->capacity);
+        if (bagi_read_at(&from->job->env, from->handle, from->path, at,
+                from->buffer, step, &from->job->failure))
+            return;
+        *crc = bagi_crc(*crc, from->buffer, step);
         if (to)
-            bagi_stream_append(to, data, step);
+            bagi_stream_append(to, from->buffer, step);
     }
 }
 
@@ -7051,18 +7042,9 @@ typedef struct bagi_output {
 #define BAGI_BUFFER_DEFAULT ((size_t)2 << 20)
 #define BAGI_BUFFER_MIN ((size_t)4096)
 
-/* Allocate the buffer, unless the stream has one already, of the same capacity. */
-static bags_code bagi_stream_buffer(bagi_stream *stream, size_t capacity) {
-    stream->capacity = capacity;
-    if (!stream->buffer)
-        stream->buffer = (unsigned char *)bagi_alloc_raw(
-            &stream->job->env.memory, capacity, &stream->job->failure);
-    return stream->buffer ? BAGS_OK : BAGS_ERROR_MEMORY;
-}
-
-/* Allocate the buffers. Those of the ends and CRCs are full after the same number
+/* Set up the streams. The buffers of the ends and CRCs are full after the same number
  * of blobs. */
-static bags_code bagi_output_init(
+static void bagi_output_init(
     bagi_output *output, bagi_job *job, size_t buffer_size) {
     size_t size = BAGI_BUFFER_MIN;
     if (buffer_size == 0)
@@ -7071,16 +7053,9 @@ static bags_code bagi_output_init(
         size *= 2;
     for (int i = 0; i < BAGI_FILES; i++)
         output->stream[i].job = job;
-    bags_code code = bagi_stream_buffer(&output->stream[BAGI_BLOBS], size);
-    return code ? code
-                : bagi_stream_buffer(&output->stream[BAGI_ENDS], size / 2);
-}
-
-/* Write checksums too, from the first blob on. */
-static void bagi_output_add_checksums(bagi_output *output) {
-    bagi_stream *crcs = &output->stream[BAGI_CRCS];
-    output->checksums =
-        !bagi_stream_buffer(crcs, output->stream[BAGI_ENDS].capacity / 2);
+    output->stream[BAGI_BLOBS].capacity = size;
+    output->stream[BAGI_ENDS].capacity = size / 2;
+    output->stream[BAGI_CRCS].capacity = size / 4;
 }
 
 /* Free the buffers; a stream whose job is NULL was not set up. */
@@ -7196,8 +7171,7 @@ static uint64_t bagi_output_size(const bagi_output *output) {
 /* Make the Bag complete, except for the trailer of its checksums; the files stay
  * open. If the journal is kept, it is on the disk before there is a table, so that it
  * never lists fewer blobs. */
-static void bagi_output_finish(
-    bagi_output *output, bool keep_idx, bool no_sync) {
+static void bagi_output_finish(bagi_output *output, bool keep_idx) {
     static const unsigned char zero[8] = {0};
     bagi_stream *blobs = &output->stream[BAGI_BLOBS];
     bagi_stream *ends = &output->stream[BAGI_ENDS];
@@ -7205,7 +7179,7 @@ static void bagi_output_finish(
     bagi_output_flush(output);
     if (keep_idx) {
         bagi_stream_truncate(ends);
-        if (!no_sync)
+        if (!ends->job->no_sync)
             bagi_stream_sync(ends);
     }
     bagi_stream_append(blobs, zero, sizeof zero);
@@ -7220,7 +7194,7 @@ static void bagi_output_finish(
 }
 
 /* Write the trailer, if there are checksums, and sync the files that stay. */
-static void bagi_output_seal(bagi_output *output, bool no_sync) {
+static void bagi_output_seal(bagi_output *output) {
     bagi_stream *crcs = &output->stream[BAGI_CRCS];
     unsigned char bytes[BAGI_TRAILER_SIZE];
     if (output->checksums) {
@@ -7229,10 +7203,8 @@ static void bagi_output_seal(bagi_output *output, bool no_sync) {
         crcs->end = crcs->written;
         bagi_stream_truncate(crcs);
     }
-    if (!no_sync) {
-        bagi_stream_sync(&output->stream[BAGI_BLOBS]);
-        bagi_stream_sync(crcs);
-    }
+    if (!crcs->job->no_sync)
+        bagi_outputs_each(output, 1, BAGI_CONTENT, bagi_stream_sync);
 }
 
 /* ---- standalone Bags ---- */
@@ -7242,18 +7214,12 @@ struct bag_writer {
     bagi_output output;
     bagi_dir dir; /* it owns its path */
     bool keep_idx;
-    bool synced; /* no_sync does not apply to the rest */
 };
-
-BAGI_COLD static bags_code bagi_fail_no_writer(bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_ARGUMENT, "the writer is NULL");
-}
 
 static void bagi_bag_writer_free(bag_writer *writer) {
     bags_allocator memory = writer->job.env.memory;
     bagi_output_free(&writer->output);
-    if (writer->dir.path)
-        bagi_dir_free(&writer->dir);
+    bagi_dir_free(&writer->dir);
     bagi_free(&memory, writer, sizeof *writer);
 }
 
@@ -7297,8 +7263,7 @@ BAGS_API bag_writer *bag_writer_open(
     bags_error *failure = &writer->job.failure;
     bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
     bool exists = false;
-    if (options->checksum)
-        bagi_output_add_checksums(&writer->output);
+    writer->output.checksums = options->checksum;
     /* The Bag is locked before its journal exists: where there is a journal, there is
      * the lock. */
     bagi_stream_open(blobs, &writer->dir, "", ".bag", BAGS_IO_CREATE);
@@ -7320,9 +7285,7 @@ BAGS_API bag_writer *bag_writer_open(
 
 BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
     size_t size, uint64_t *index, bags_error *err) {
-    if (BAGI_UNLIKELY(!writer))
-        return bagi_fail_no_writer(err);
-    BAGI_NEED(data || !size, err);
+    BAGI_NEED(writer && (data || !size), err);
     if (!writer->job.failure.code)
         bagi_output_append(&writer->output, (const unsigned char *)data, size);
     if (BAGI_UNLIKELY(writer->job.failure.code)) {
@@ -7336,8 +7299,7 @@ BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
 
 BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
     BAGI_ERR(err);
-    if (!writer)
-        return bagi_fail_no_writer(err);
+    BAGI_NEED(writer, err);
     bagi_bag_writer_check(writer);
     bagi_output_flush(&writer->output);
     return bagi_job_end(&writer->job, err);
@@ -7354,7 +7316,7 @@ BAGS_API bags_code bag_writer_sync(bag_writer *writer, bags_error *err) {
     if (!job->failure.code)
         bagi_sync_parents(&job->env, writer->output.stream[BAGI_BLOBS].path, 1,
             &job->failure);
-    writer->synced = true;
+    job->no_sync = false; /* nor for the rest */
     return bagi_job_end(job, err);
 }
 
@@ -7373,11 +7335,10 @@ BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
     if (!writer)
         return BAGS_OK;
     bagi_job *job = &writer->job;
-    bool no_sync = job->no_sync && !writer->synced;
     bagi_bag_writer_check(writer);
-    bagi_output_finish(&writer->output, true, no_sync);
-    bagi_output_seal(&writer->output, no_sync);
-    if (!job->failure.code && !no_sync)
+    bagi_output_finish(&writer->output, true);
+    bagi_output_seal(&writer->output);
+    if (!job->failure.code && !job->no_sync)
         bagi_sync_parents(&job->env, writer->output.stream[BAGI_BLOBS].path, 1,
             &job->failure);
     if (!job->failure.code)
@@ -8512,10 +8473,8 @@ struct bags_writer {
     uint64_t shard_length;
     bool held;          /* the record is locked, and was found at its path */
     bool resumed_shard; /* another writer started it */
-    bool synced;    /* part of it must survive a power failure: no_sync does not
-                           apply to the rest */
-    bool finishing; /* tables were appended */
-    bool committed; /* its spec.json exists */
+    bool finishing;     /* tables were appended */
+    bool committed;     /* its spec.json exists */
 
     /* The dataset's directories. */
     void *last;          /* spec.json of the shard before, open; NULL: none */
@@ -8550,7 +8509,7 @@ static void bagi_writer_each(
 /* Let all Bags of the shard have checksums. */
 static void bagi_writer_add_checksums(bags_writer *writer) {
     for (size_t i = 0; i <= writer->spec.count; i++)
-        bagi_output_add_checksums(&writer->outputs[i]);
+        writer->outputs[i].checksums = true;
 }
 
 /* Fail unless the shard is still this writer's: its record, spec.json.partial, is the
@@ -8642,8 +8601,9 @@ static void bagi_writer_leave(bags_writer *writer) {
     bagi_stream_forget(&writer->record);
     bagi_dir_free(&writer->dir);
     writer->dir.path = NULL;
-    writer->resumed_shard = writer->synced = writer->committed = false;
+    writer->resumed_shard = writer->committed = false;
     writer->held = writer->finishing = false;
+    writer->job.no_sync = writer->options.no_sync;
 }
 
 /* After bags_finalize a worker's numbers no longer follow from shard_start and
@@ -8928,8 +8888,8 @@ static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
     bagi_stream_init(&stream, &job, dir->env, true);
     memset(trailer, 0, sizeof *trailer);
     bagi_cursor_open(&cursor, bag, 0, bag->length);
-    if (!bagi_stream_buffer(&stream, BAGI_BUFFER_MIN) &&
-        !bagi_dir_remove(dir, how->name, ".crc.partial", failure))
+    stream.capacity = BAGI_BUFFER_MIN;
+    if (!bagi_dir_remove(dir, how->name, ".crc.partial", failure))
         bagi_stream_open(
             &stream, dir, how->name, ".crc.partial", BAGS_IO_CREATE);
     while (!failure->code && cursor.next < cursor.last) {
@@ -9085,7 +9045,7 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
     bagi_dir *dir = &writer->dir;
     size_t count = writer->spec.count + 1;
     bool keep_idx = writer->options.keep_idx;
-    bool no_sync = writer->job.no_sync && !writer->synced;
+    bool no_sync = writer->job.no_sync;
     bool checksums = writer->outputs[0].checksums;
     uint32_t record =
         bagi_crc(0, (const unsigned char *)writer->text, writer->text_size);
@@ -9097,7 +9057,7 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
     /* The checksums can be bound together only when all Bags are complete. */
     for (size_t i = 0; i < count; i++) {
         bagi_output *output = &writer->outputs[i];
-        bagi_output_finish(output, keep_idx, no_sync);
+        bagi_output_finish(output, keep_idx);
         bound = bagi_bind(
             bound, bagi_spec_name(&writer->spec, i), output->trailer.crcs);
     }
@@ -9106,7 +9066,7 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
         trailer->bound = true;
         trailer->spec = bound;
         trailer->name = bagi_crc_text(bagi_spec_name(&writer->spec, i));
-        bagi_output_seal(&writer->outputs[i], no_sync);
+        bagi_output_seal(&writer->outputs[i]);
     }
     bagi_writer_each(writer, BAGI_CONTENT, bagi_stream_close);
 
@@ -9202,7 +9162,7 @@ BAGI_COLD static bags_code bagi_writer_refuse_state(
 
 /* The writer's failure; every call returns it. */
 static bags_code bagi_writer_state(const bags_writer *writer, bags_error *err) {
-    return writer ? bagi_job_end(&writer->job, err) : bagi_fail_no_writer(err);
+    return writer ? bagi_job_end(&writer->job, err) : bagi_fail_null(err);
 }
 
 /* Drop the datapoint that was begun: in every Bag the blobs after those that belong to
@@ -9449,8 +9409,7 @@ BAGS_API void bags_writer_cancel(bags_writer *writer) {
 
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
     BAGI_ERR(err);
-    if (!writer)
-        return bagi_fail_no_writer(err);
+    BAGI_NEED(writer, err);
     bagi_writer_check_idle(writer);
     if (writer->dir.path && !bagi_writer_check(writer))
         bagi_writer_flush_all(writer);
@@ -9467,7 +9426,7 @@ BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err) {
     if (!writer->job.failure.code)
         bagi_sync_dir(&writer->job.env, writer->dir.path, &writer->job.failure);
     bagi_writer_sync_parents(writer);
-    writer->synced = true;
+    writer->job.no_sync = false; /* nor for the rest of the shard */
     return bagi_job_end(&writer->job, err);
 }
 
@@ -9562,8 +9521,7 @@ static bags_code bagi_writer_prepare(
     if (!writer->outputs || !writer->slots || !writer->refs || !writer->row)
         return BAGS_ERROR_MEMORY;
     for (size_t i = 0; i <= count; i++)
-        if (bagi_output_init(&writer->outputs[i], &writer->job, buffer_size))
-            return bagi_job_end(&writer->job, err);
+        bagi_output_init(&writer->outputs[i], &writer->job, buffer_size);
     return BAGS_OK;
 }
 
@@ -10221,8 +10179,7 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
         done->reason = reason ? reason : "";
     }
     if (done->action && !dry_run) {
-        if (checksums)
-            bagi_output_add_checksums(&writer->output);
+        writer->output.checksums = checksums;
         bagi_output_continue(
             &writer->output, &writer->dir, "", bag.length, bag.limit);
     }
