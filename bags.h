@@ -153,7 +153,7 @@
  *       - wait: a pipe, a device or a directory in place of a file is refused;
  *       - use more memory than their sizes justify. A dataset: 1 KiB per field,
  *         200 bytes per shard, and 600 bytes for each Bag that was used. A
- *         datapoint: 16 bytes per requested item (not mapped: 24, and 130 where a
+ *         datapoint: 16 bytes per requested item (not mapped: 24, and 200 where a
  *         slice skips items), its row of refs.bag and,
  *         without mmap, the requested blobs, each at most once;
  *       - work longer than their sizes justify. Opening costs the same for a file
@@ -763,7 +763,7 @@ BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
  *
  * Lifetime, errors and threads as for bag_reader_get. Without mmap, blobs are
  * read in file order, neighbours with one read, and a blob that is requested
- * again is read once; the scratch also holds about 100 bytes per index.
+ * again is read once; the scratch also holds about 120 bytes per index.
  */
 BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
@@ -5245,27 +5245,28 @@ struct bag_reader {
     const bagi_env *env;
     bagi_files *files; /* NULL: the files stay open */
     bagi_file file[BAGI_FILES];
-    unsigned char *cached[BAGI_FILES]; /* the table or the CRCs in memory */
-    size_t cached_size[BAGI_FILES];
-    bagi_trailer trailer; /* if checksums were opened */
-    uint64_t record;      /* identity of its shard's record; 0: not checked */
+    bags_buffer cached[BAGI_FILES]; /* the table and the CRCs in memory */
+    bagi_trailer trailer;           /* if checksums were opened */
+    uint64_t record; /* identity of its shard's record; 0: not checked */
     bool split, v2;
     bool verify;   /* compare returned blobs with their checksums */
     bool random;   /* mapped for BAGS_ACCESS_RANDOM */
     void *ordered; /* not NULL: blob i belongs to datapoint i; set atomically */
 };
 
-/* The file that contains the table. */
-static const bagi_file *bagi_bag_table(const bag_reader *bag) {
-    return &bag->file[bag->split ? BAGI_ENDS : BAGI_BLOBS];
+/* The file that contains the blobs, their CRCs or their ends. */
+static const bagi_file *bagi_bag_file(const bag_reader *bag, int which) {
+    return &bag->file[which == BAGI_ENDS && !bag->split ? BAGI_BLOBS : which];
 }
 
 /* Open a file of a Bag. If the system allows no more, others of the set are closed;
- * its mutex is held. */
+ * its mutex is held. One that is listed was open before: it must still be the same, in
+ * the same shard. */
 static bags_code bagi_file_open(
     const bag_reader *bag, bagi_file *file, bags_error *err) {
     const bagi_env *env = bag->env;
     bagi_files *files = bag->files;
+    uint64_t size = 0, identity = 0;
     int error = 0;
     while (file->listed && files->count >= files->limit &&
            bagi_files_evict(files, env))
@@ -5277,55 +5278,51 @@ static bags_code bagi_file_open(
              bagi_files_evict(files, env));
     if (error)
         file->handle = NULL;
-    return bagi_fail_io(env, err, error, file->path, "open");
-}
-
-/* Keep a file open while it is read. A listed one may have to be opened again: then it
- * must still be the same, in the same shard. */
-static bags_code bagi_file_pin(const bag_reader *bag, const bagi_file *of,
-    void **handle, bags_error *err) {
-    const bagi_env *env = bag->env;
-    bagi_files *files = bag->files;
-    bagi_file *file = (bagi_file *)(uintptr_t)of; /* see bagi_files */
-    bags_code code = BAGS_OK;
-    uint64_t size = 0, identity = 0;
-    if (!file->listed) {
-        *handle = file->handle;
-        return BAGS_OK;
-    }
-    bagi_lock(&files->mutex);
-    bool open = file->handle != NULL;
-    if (open && files->newest != file) {
-        bagi_files_unlink(files, file);
-        bagi_files_link(files, file);
-    }
-    if (!open)
-        code = bagi_file_open(bag, file, err);
-    if (!open && !code)
-        code = bagi_check_record(env, file->path, bag->record, err);
-    if (!open && !code)
+    bags_code code = bagi_fail_io(env, err, error, file->path, "open");
+    if (code || !file->listed)
+        return code;
+    code = bagi_check_record(env, file->path, bag->record, err);
+    if (!code)
         code = bagi_file_size(env, file->handle, file->path, &size, err);
-    if (!open && !code &&
-        (file->grows ? size < file->size : size != file->size))
+    if (!code && (file->grows ? size < file->size : size != file->size))
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: changed while open (%" PRIu64 " bytes, was %" PRIu64 ")",
             bagi_tail(file->path), size, file->size);
-    if (!open && !code && file->identity)
+    if (!code && file->identity)
         code = bagi_fail_io(NULL, err,
             bagi_identify(env, file->handle, file->path, &identity), file->path,
             "identify");
-    if (!open && !code && identity != file->identity)
+    if (!code && identity != file->identity)
         code = bags_fail(err, BAGS_ERROR_STATE,
             "%s: changed while open: another process replaced or wrote it",
             bagi_tail(file->path));
     if (code) {
         bagi_close_read(env, file->handle);
         file->handle = NULL;
-    } else if (!open) {
+    }
+    return code;
+}
+
+/* Keep a file open while it is read. */
+static bags_code bagi_file_pin(const bag_reader *bag, const bagi_file *of,
+    void **handle, bags_error *err) {
+    bagi_files *files = bag->files;
+    bagi_file *file = (bagi_file *)(uintptr_t)of; /* see bagi_files */
+    bags_code code = BAGS_OK;
+    if (!file->listed) {
+        *handle = file->handle;
+        return BAGS_OK;
+    }
+    bagi_lock(&files->mutex);
+    if (file->handle)
+        bagi_files_unlink(files, file);
+    else
+        code = bagi_file_open(bag, file, err);
+    if (!code) {
         bagi_files_link(files, file);
+        file->pins++;
     }
     *handle = file->handle;
-    file->pins += !code;
     bagi_unlock(&files->mutex);
     return code;
 }
@@ -5519,10 +5516,9 @@ static bags_code bagi_bag_shape(
 
 /*
  * Judge a standalone Bag next to a NAME.idx with `length` entries, the last one being
- * `end`, of which bagi_bag_shape found that it ends in a table. *v1: that is a v1 table
- * that begins there and is as long. A valid table that differs contradicts the index:
- * which of them is right is unknown. But what is in place of a table, or the last 8
- * bytes locate, may also be
+ * `end`. *v1: it ends in a v1 table that begins there and is as long, and has its
+ * shape. A valid table that differs contradicts the index: which of them is right is
+ * unknown. But what is in place of a table, or the last 8 bytes locate, may also be
  *
  *   - nothing, or the beginning of the table that the index lists: its writer may have
  *     been closing the Bag
@@ -5536,7 +5532,15 @@ static bags_code bagi_bag_judge(bag_reader *bag, uint64_t length, uint64_t end,
     const bagi_file *file = &bag->file[BAGI_BLOBS];
     const char *path = bagi_tail(file->path);
     unsigned char found[512], expected[512] = {0};
-    bags_code code = BAGS_OK;
+    bags_error why;
+    *v1 = false;
+    bags_code code = bagi_bag_shape(bag, false, &why);
+    if (code == BAGS_ERROR_CORRUPT) /* no table */
+        return BAGS_OK;
+    if (code)
+        *err = why;
+    if (code)
+        return code;
     bool agrees = !bag->v2 && bag->limit == end && bag->length == length;
     bool other = recovery ? bag->length && (bag->limit || end == 0)
                           : bag->limit && !bag->v2;
@@ -5545,13 +5549,13 @@ static bags_code bagi_bag_judge(bag_reader *bag, uint64_t length, uint64_t end,
         return BAGS_OK;
     uint64_t rest = end <= file->size ? file->size - end : UINT64_MAX;
     bool listed = rest <= 8 + 8 * length, ascends = true;
-    for (uint64_t at = 0; listed && at < rest; at += sizeof found) {
-        size_t size = (size_t)BAGI_MIN(rest - at, sizeof found);
-        size_t zero = at == 0 ? BAGI_MIN(size, 8) : 0;
+    for (uint64_t at = 0, step = 8; listed && at < rest; at += step) {
+        step = at ? sizeof found : 8; /* the leading 0 */
+        size_t size = (size_t)BAGI_MIN(rest - at, step);
         code = bagi_file_read(bag, file, end + at, found, size, err);
-        if (!code && size > zero)
-            code = bagi_file_read(bag, &bag->file[BAGI_ENDS], at + zero - 8,
-                expected + zero, size - zero, err);
+        if (!code && at)
+            code = bagi_file_read(
+                bag, &bag->file[BAGI_ENDS], at - 8, expected, size, err);
         if (code)
             return code;
         listed = memcmp(found, expected, size) == 0;
@@ -5559,30 +5563,24 @@ static bags_code bagi_bag_judge(bag_reader *bag, uint64_t length, uint64_t end,
     if (listed && !agrees)
         return BAGS_OK;
     uint64_t last = 0;
-    for (uint64_t i = 0; ascends && i < bag->length; i += sizeof found / 8) {
-        uint64_t count = BAGI_MIN(bag->length - i, sizeof found / 8);
-        code = bagi_file_read(
-            bag, file, bag->table + 8 * i, found, (size_t)count * 8, err);
+    for (uint64_t i = 0; ascends && i < bag->length; i++) {
+        size_t at = (size_t)(8 * i % sizeof found);
+        if (at == 0)
+            code = bagi_file_read(bag, file, bag->table + 8 * i, found,
+                (size_t)BAGI_MIN(8 * (bag->length - i), sizeof found), err);
         if (code)
             return code;
-        for (uint64_t k = 0; k < count; k++) {
-            uint64_t stop = bagi_load_u64(found + 8 * k);
-            ascends = ascends && last <= stop && stop <= bag->limit;
-            last = stop;
-        }
+        uint64_t stop = bagi_load_u64(found + at);
+        ascends = last <= stop && stop <= bag->limit;
+        last = stop;
     }
     *v1 = agrees && ascends;
     if (!ascends || (agrees && listed))
         return BAGS_OK;
-    if (bag->length == length && bag->limit == end)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: the entries of its table and of its .idx differ; remove the "
-            ".idx only if the table is right",
-            path);
     return bags_fail(err, BAGS_ERROR_CORRUPT,
-        "%s: ends in a table of %" PRIu64 " blobs and %" PRIu64
-        " bytes, but its .idx lists %" PRIu64 " blobs and %" PRIu64
-        " bytes; remove the .idx only if the table is right",
+        "%s: its table (%" PRIu64 " blobs, %" PRIu64
+        " bytes) and its .idx (%" PRIu64 " blobs, %" PRIu64
+        " bytes) differ; remove the .idx only if the table is right",
         path, bag->length, bag->limit, length, end);
 }
 
@@ -5598,13 +5596,8 @@ static bags_code bagi_bag_shape_split(
     if (length)
         code = bagi_file_read(bag, index, length * 8 - 8, number, 8, err);
     uint64_t end = bagi_load_u64(number);
-    if (!code && how->where == BAGI_STANDALONE && !how->unfinished) {
-        code = bagi_bag_shape(bag, false, err);
-        if (!code)
-            code = bagi_bag_judge(bag, length, end, false, &v1, err);
-        else if (code == BAGS_ERROR_CORRUPT) /* no table */
-            code = BAGS_OK;
-    }
+    if (!code && how->where == BAGI_STANDALONE && !how->unfinished)
+        code = bagi_bag_judge(bag, length, end, false, &v1, err);
     if (code)
         return code;
     if (v1) {
@@ -5632,26 +5625,24 @@ static const size_t bagi_entry_size[] = {0, 4, 8};
 static bags_code bagi_bag_entries(
     bag_reader *bag, int which, bool cache, bags_error *err) {
     bool ends = which == BAGI_ENDS;
-    const bagi_file *file = ends ? bagi_bag_table(bag) : &bag->file[which];
+    const bagi_file *file = bagi_bag_file(bag, which);
     const unsigned char **out = ends ? &bag->ends : &bag->crcs;
     uint64_t offset = ends ? bag->table : 0;
     uint64_t count = ends ? bag->length : bag->trailer.length;
+    bags_buffer *copy = &bag->cached[which];
     size_t size = 0;
     *out = file->map ? file->map + offset : NULL;
     if (file->map || !cache || count == 0)
         return BAGS_OK;
-    if (!bagi_size(count, &size) || size > SIZE_MAX / 2 / 8)
+    if (!bagi_size(count * bagi_entry_size[which], &size))
         return bags_fail(err, BAGS_ERROR_LIMIT,
             "%s: the table is too large for the address space",
             bagi_tail(file->path));
-    size *= bagi_entry_size[which];
-    unsigned char *data =
-        (unsigned char *)bagi_alloc_raw(&bag->env->memory, size, err);
-    if (!data)
-        return BAGS_ERROR_MEMORY;
-    *out = bag->cached[which] = data;
-    bag->cached_size[which] = size;
-    return bagi_file_read(bag, file, offset, data, size, err);
+    bagi_buffer_adopt(copy, &bag->env->memory);
+    bags_code code = bags_buffer_reserve(copy, size, err);
+    *out = copy->data;
+    return code ? code
+                : bagi_file_read(bag, file, offset, copy->data, size, err);
 }
 
 /* ---- checksums next to a Bag ---- */
@@ -5735,19 +5726,15 @@ static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
         trailer->name != bagi_crc_text(name))
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: has the checksums of another Bag", bagi_tail(file->path));
-    bool other = !journal && !dir->standalone && !how->any_spec;
-    if (other && !trailer->bound && trailer->spec != how->record.spec)
+    bool all = trailer->bound; /* it binds all Bags of the shard */
+    bool known = !how->any_spec && (!all || how->record.is_bound);
+    uint32_t computed = all ? how->record.bound : how->record.spec;
+    if (!journal && !dir->standalone && known && trailer->spec != computed)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: spec.json: checksum mismatch (computed %08" PRIx32
-            ", stored %08" PRIx32 ")",
-            bagi_tail(file->path), how->record.spec, trailer->spec);
-    if (other && trailer->bound && how->record.is_bound &&
-        trailer->spec != how->record.bound)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: spec.json and the shard's Bags: checksum mismatch (computed "
-            "%08" PRIx32 ", stored %08" PRIx32
-            "): one of them is of another version",
-            bagi_tail(file->path), how->record.bound, trailer->spec);
+            "%s: spec.json%s: checksum mismatch (computed %08" PRIx32
+            ", stored %08" PRIx32 ")%s",
+            bagi_tail(file->path), all ? " and the shard's Bags" : "", computed,
+            trailer->spec, all ? ": one of them is of another version" : "");
     return bagi_bag_entries(bag, BAGI_CRCS, how->cache_index, err);
 }
 
@@ -5765,8 +5752,7 @@ BAGI_COLD static bags_code bagi_crcs_fail(const bag_reader *bag, uint64_t index,
 static void bagi_bag_release(bag_reader *bag) {
     for (int i = 0; i < BAGI_FILES; i++) {
         bagi_file_close(bag, &bag->file[i]);
-        bagi_free(&bag->env->memory, bag->cached[i], bag->cached_size[i]);
-        bag->cached[i] = NULL;
+        bags_buffer_free(&bag->cached[i]);
     }
 }
 
@@ -5835,12 +5821,12 @@ BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
         if (!code)
             code = bagi_file_map(bag, blobs, how->no_mmap, &why);
         moved = !code && search && !split && blobs->size != before;
-        if (!code && !moved)
+        if (!code)
             code = split ? bagi_bag_shape_split(bag, how, &why)
                          : bagi_bag_shape(bag, how->allow_empty, &why);
-        if (!code && !moved)
+        if (!code)
             code = bagi_bag_entries(bag, BAGI_ENDS, how->cache_index, &why);
-        if (!code && !moved && how->verify_checksums)
+        if (!code && how->verify_checksums)
             code = bagi_crcs_open(bag, dir, how, &why);
         /* What contradicts itself may be of two shards. */
         if ((!code || code == BAGS_ERROR_CORRUPT) && blobs->path) {
@@ -5863,7 +5849,7 @@ BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
     bag->verify = how->verify_checksums;
     bag->random =
         how->access == BAGS_ACCESS_RANDOM && env->io.advise && blobs->map;
-    if (bag->cached[BAGI_ENDS] && bag->split)
+    if (bag->cached[BAGI_ENDS].data && bag->split)
         bagi_file_close(bag, index); /* not needed any more */
     bagi_bag_point(bag);
     for (int i = 0; i < BAGI_FILES; i++) {
@@ -5924,42 +5910,20 @@ BAGI_COLD static bags_code bagi_bag_fail_bounds(const bag_reader *bag,
         path, index, start, stop);
 }
 
-BAGI_COLD static bags_code bagi_bag_fail_index(
-    const bag_reader *bag, uint64_t index, bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_RANGE,
-        "%s: blob index %" PRIu64 " out of range (length %" PRIu64 ")",
-        bagi_tail(bag->file[BAGI_BLOBS].path), index, bag->length);
-}
-
-#define BAGI_CRCS_STEP 128 /* CRCs read at once */
-
 /* Compare consecutive blobs, whose ends are in order, with their checksums; their
  * bytes begin at `data`. */
 BAGI_NOINLINE static bags_code bagi_crcs_compare(const bag_reader *bag,
     uint64_t index, uint64_t count, const unsigned char *ends,
-    const unsigned char *data, bags_error *err) {
-    unsigned char bytes[4 * BAGI_CRCS_STEP];
-    const unsigned char *crcs = bytes;
+    const unsigned char *crcs, const unsigned char *data, bags_error *err) {
     uint64_t start = index ? bagi_load_u64(ends - 8) : 0;
     for (uint64_t i = 0; i < count; i++) {
-        uint64_t at = i % BAGI_CRCS_STEP, left = count - i;
-        bags_code code = BAGS_OK;
-        if (bag->crcs)
-            crcs = bag->crcs + 4 * (index + i - at);
-        else if (at == 0)
-            code = bagi_file_read(bag, &bag->file[BAGI_CRCS], 4 * (index + i),
-                bytes,
-                (size_t)(left < BAGI_CRCS_STEP ? left : BAGI_CRCS_STEP) * 4,
-                err);
-        if (code)
-            return code;
-        uint64_t stop = bagi_load_u64(ends + 8 * i);
-        uint32_t stored = bagi_load_u32(crcs + 4 * at);
-        uint32_t computed = bagi_crc(0, data, (size_t)(stop - start));
+        size_t size = (size_t)(bagi_load_u64(ends + 8 * i) - start);
+        uint32_t stored = bagi_load_u32(crcs + 4 * i);
+        uint32_t computed = bagi_crc(0, data, size);
         if (stored != computed)
             return bagi_crcs_fail(bag, index + i, computed, stored, err);
-        data += stop - start;
-        start = stop;
+        data += size;
+        start += size;
     }
     return BAGS_OK;
 }
@@ -5968,9 +5932,9 @@ BAGI_NOINLINE static bags_code bagi_crcs_compare(const bag_reader *bag,
  *
  * Every read of blobs is a list of spans: consecutive blobs of one Bag, and the
  * place of the first among the results. First all table entries that are not at
- * hand are read, neighbours with one read; they are checked; then the blobs in the
- * same way. The buffer is sized once for each step. To prefetch, the same list is
- * passed to the system as advice. Hooks that read many ranges at once receive all
+ * hand are read; they are checked; then the CRCs, if they are compared, and the blobs
+ * in the same way. The buffer is sized once for each step. To prefetch, the same list
+ * is passed to the system as advice. Hooks that read many ranges at once receive all
  * ranges of a step in one call.
  */
 
@@ -5978,11 +5942,15 @@ typedef struct bagi_span {
     const bag_reader *bag;
     uint64_t first, count; /* blobs; count > 0 */
     size_t place;
-    uint64_t start, stop; /* bytes in the file that is being read */
-    size_t at, entries;   /* offsets in the buffer: of `start`, of the ends */
-    const unsigned char *ends; /* the result: end offsets of the blobs ... */
-    const unsigned char *data; /* ... and the bytes of the first one */
+    uint64_t start,
+        stop; /* the bytes of the blobs, when their ends are known */
+    size_t at[BAGI_FILES]; /* what was read of each file: where in the buffer */
 } bagi_span;
+
+/* What a span takes of the list: the ranges to read, which are at most as many as the
+ * spans, follow them, and then the Bags of these ranges. */
+#define BAGI_SPAN_SIZE                                                         \
+    (sizeof(bagi_span) + sizeof(bags_io_read) + sizeof(bag_reader *))
 
 typedef struct bagi_fetch {
     bags_buffer *spans; /* may be the same buffer as `data`, which may move */
@@ -6010,10 +5978,10 @@ static bags_code bagi_fetch_add(bagi_fetch *fetch, const bag_reader *bag,
             return BAGS_OK;
         }
     }
-    if (fetch->count >= SIZE_MAX / 4 / sizeof(bagi_span))
+    if (fetch->count >= SIZE_MAX / 4 / BAGI_SPAN_SIZE)
         return bagi_fail_memory(err, SIZE_MAX);
     bags_code code = bags_buffer_reserve(
-        fetch->spans, (fetch->count + 1) * sizeof(bagi_span), err);
+        fetch->spans, (fetch->count + 1) * BAGI_SPAN_SIZE, err);
     if (code)
         return code;
     bagi_span *span = &bagi_fetch_spans(fetch)[fetch->count++];
@@ -6033,128 +6001,131 @@ static int bagi_span_order(const void *a, const void *b) {
     return (x->first > y->first) - (x->first < y->first);
 }
 
-#define BAGI_ADVICE_GAP 8192 /* bytes between two parts requested as one */
-
-/*
- * One step of a fetch: read the ranges start .. stop of all spans, of their tables or
- * of their blobs, where these are neither mapped nor cached; or request them. A first
- * pass measures, so that the buffer is sized once; a second one reads. Parts of one
- * file with nothing between them, or for a request little, are read as one. For a hook
- * that reads many ranges at once they are listed, and their files pinned, until the
- * end.
- */
-static bags_code bagi_fetch_transfer(
-    bagi_fetch *fetch, bool blobs, bags_error *err) {
-    if (fetch->count == 0)
-        return BAGS_OK;
-    const bag_reader *any = bagi_fetch_spans(fetch)->bag;
-    const bagi_env *env =
-        any->env; /* which all of them share, like the files */
-    uint64_t gap = fetch->advise ? BAGI_ADVICE_GAP : 0, total = 0;
-    size_t listed = 0, size = 0;
-    const size_t list_size =
-        fetch->count * (sizeof(bags_io_read) + sizeof(bagi_file *));
-    bags_io_read *list = NULL;
-    const bagi_file **files = NULL; /* of the list's ranges, after them */
-    bool reads = false;
-    bags_code code = BAGS_OK;
-    if (env->io.read_many) {
-        list = (bags_io_read *)bagi_alloc(&env->memory, list_size, err);
-        if (!list)
-            return BAGS_ERROR_MEMORY;
-        files = (const bagi_file **)(void *)(list + fetch->count);
-    }
-    for (int pass = 0; pass < 2 && !code; pass++) {
-        /* From one run of spans, which are read as one, to the next. */
-        for (size_t i = 0, next; i < fetch->count && !code; i = next) {
-            bagi_span *spans = bagi_fetch_spans(fetch), *span = &spans[i];
-            const bag_reader *bag = span->bag;
-            const bagi_file *file =
-                blobs ? &bag->file[BAGI_BLOBS] : bagi_bag_table(bag);
-            const unsigned char *at_hand = blobs ? bag->data : bag->ends;
-            bool request = fetch->advise && (blobs || at_hand);
-            unsigned char *to = NULL;
-            uint64_t stop = span->stop;
-            for (next = i + 1; next < fetch->count && spans[next].bag == bag &&
-                               spans[next].start <= stop + gap;
-                 next++)
-                stop = BAGI_MAX(stop, spans[next].stop);
-            uint64_t range = stop - span->start;
-            if (pass == 0) {
-                if (request || at_hand)
-                    continue;
-                total = range > UINT64_MAX - total ? UINT64_MAX : total + range;
-                reads = true;
-                continue;
-            }
-            if (at_hand) {
-                if (request && (blobs || !bag->cached[BAGI_ENDS]))
-                    bagi_file_advise(
-                        bag, file, span->start, range, BAGS_ADVICE_SOON);
-                continue;
-            }
-            if (!request) {
-                to = fetch->data->data + fetch->used;
-                for (size_t k = i; k < next; k++)
-                    spans[k].at =
-                        fetch->used + (size_t)(spans[k].start - span->start);
-                fetch->used += (size_t)range;
-            }
-            if (list && range > 0) {
-                bags_io_read *read = &list[listed];
-                code = bagi_file_pin(bag, file, &read->file, err);
-                read->offset = span->start;
-                read->data = to;
-                read->size = (size_t)BAGI_MIN(range, SIZE_MAX);
-                files[listed] = file;
-                listed += !code;
-            } else if (request) {
-                bagi_file_advise(
-                    bag, file, span->start, range, BAGS_ADVICE_SOON);
-            } else {
-                code = bagi_file_read(
-                    bag, file, span->start, to, (size_t)range, err);
-            }
-        }
-        if (pass == 0 &&
-            (!bagi_size(total, &size) || size > SIZE_MAX / 2 - fetch->used))
-            code = bags_fail(err, BAGS_ERROR_LIMIT,
-                "%s: blob %" PRIu64
-                " and those requested with it are too large for the address "
-                "space (%" PRIu64 " bytes)",
-                bagi_tail(any->file[BAGI_BLOBS].path),
-                bagi_fetch_spans(fetch)->first, total);
-        if (pass == 0 && reads && !code)
-            code = bags_buffer_reserve(
-                fetch->data, fetch->used + size + BAGI_SLACK, err);
-    }
-    /* A hook that reads many ranges returns no failure: what is missing is read again,
-     * by the hook that does. */
-    if (listed > 0 && !code)
-        env->io.read_many(env->io.user, list, listed);
-    for (size_t i = 0; i < listed; i++) {
-        const bags_io_read *read = &list[i];
-        size_t done = BAGI_MIN(read->done, read->size);
-        if (!code && read->data && done < read->size)
-            code = bagi_read_at(env, read->file, files[i]->path,
-                read->offset + done, (unsigned char *)read->data + done,
-                read->size - done, err);
-        bagi_file_unpin(any, files[i]);
-    }
-    bagi_free(&env->memory, list, list_size);
-    return code;
+/* The blobs, CRCs or ends of a Bag in memory, starting with those of blob 0; NULL:
+ * they must be read. */
+static const unsigned char *bagi_bag_at_hand(const bag_reader *bag, int which) {
+    return which == BAGI_BLOBS  ? bag->data
+           : which == BAGI_CRCS ? bag->crcs
+                                : bag->ends;
 }
 
 /*
- * Run the fetch. Blob i of a span becomes items[place + i]; items may be NULL: the
- * spans' own results are then used. In order: the spans are sorted; the entries of
- * their tables are read; they are checked; the blobs are read, and compared with
- * their checksums; the results are set.
+ * One step of a fetch: read what the spans need from this file of their Bags, unless it
+ * is at hand; or request it. Ranges with nothing between them are read as one. The
+ * files of those that a hook reads are pinned meanwhile. That hook returns no failure:
+ * what is missing is read again.
+ */
+static bags_code bagi_fetch_transfer(
+    bagi_fetch *fetch, int which, bags_error *err) {
+    bagi_span *span = bagi_fetch_spans(fetch);
+    bags_io_read *reads = (bags_io_read *)(void *)(span + fetch->count);
+    const bag_reader **bags =
+        (const bag_reader **)(void *)(reads + fetch->count);
+    bool request = fetch->advise && which == BAGI_BLOBS;
+    const bag_reader *any =
+        NULL; /* not at hand; the hooks are the same for all */
+    uint64_t total = 0, end = 0;
+    size_t count = 0, size = 0;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < fetch->count; i++, span++) {
+        const bag_reader *bag = span->bag;
+        const bagi_file *file = bagi_bag_file(bag, which);
+        uint64_t start = span->start, stop = span->stop, before = 0;
+        if (which != BAGI_BLOBS) {
+            before = which == BAGI_ENDS && span->first ? 8 : 0;
+            start = (which == BAGI_ENDS ? bag->table : 0) +
+                    bagi_entry_size[which] * span->first;
+            stop = start + bagi_entry_size[which] * span->count;
+            start -= before;
+        }
+        if (bagi_bag_at_hand(bag, which)) {
+            if (fetch->advise && file->map)
+                bagi_file_advise(
+                    bag, file, start, stop - start, BAGS_ADVICE_SOON);
+            continue;
+        }
+        any = bag;
+        span->at[which] = fetch->used + (size_t)(total + before);
+        if (start == stop)
+            continue;
+        if (count == 0 || bags[count - 1] != bag || start > end) {
+            memset(&reads[count], 0, sizeof *reads);
+            reads[count].offset = end = start;
+            bags[count++] = bag;
+        }
+        span->at[which] -= (size_t)(end - start);
+        if (stop > end) {
+            uint64_t more = stop - end;
+            total = more > UINT64_MAX - total ? UINT64_MAX : total + more;
+            reads[count - 1].size += (size_t)more;
+            end = stop;
+        }
+    }
+    if (!any)
+        return BAGS_OK;
+    const bags_io *io = &any->env->io;
+    if (!request &&
+        (!bagi_size(total, &size) || size > SIZE_MAX / 2 - fetch->used))
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "%s: blob %" PRIu64
+            " and those requested with it are too large for the address "
+            "space (%" PRIu64 " bytes)",
+            bagi_tail(any->file[BAGI_BLOBS].path),
+            bagi_fetch_spans(fetch)->first, total);
+    if (!request)
+        code = bags_buffer_reserve(
+            fetch->data, fetch->used + size + BAGI_SLACK, err);
+    reads = (bags_io_read *)(void *)(bagi_fetch_spans(fetch) + fetch->count);
+    bags = (const bag_reader **)(void *)(reads + fetch->count);
+    for (size_t i = 0; i < count && !code; i++) {
+        const bagi_file *file = bagi_bag_file(bags[i], which);
+        if (!request) {
+            reads[i].data = fetch->data->data + fetch->used;
+            fetch->used += reads[i].size;
+        }
+        if (io->read_many)
+            code = bagi_file_pin(bags[i], file, &reads[i].file, err);
+        else if (request)
+            bagi_file_advise(bags[i], file, reads[i].offset, reads[i].size,
+                BAGS_ADVICE_SOON);
+    }
+    if (io->read_many && !code)
+        io->read_many(io->user, reads, count);
+    for (size_t i = 0; i < count; i++) {
+        const bagi_file *file = bagi_bag_file(bags[i], which);
+        size_t done = BAGI_MIN(reads[i].done, reads[i].size);
+        if (!code && !request)
+            code = bagi_file_read(bags[i], file, reads[i].offset + done,
+                (unsigned char *)reads[i].data + done, reads[i].size - done,
+                err);
+        if (reads[i].file)
+            bagi_file_unpin(bags[i], file);
+    }
+    return code;
+}
+
+/* The result of a fetch for a span. */
+static const unsigned char *bagi_fetch_result(
+    const bagi_fetch *fetch, const bagi_span *span, int which) {
+    const unsigned char *at_hand = bagi_bag_at_hand(span->bag, which);
+    if (!at_hand)
+        return fetch->data->data + span->at[which];
+    return at_hand + (which == BAGI_BLOBS
+                             ? span->start
+                             : span->first * bagi_entry_size[which]);
+}
+
+/*
+ * Run the fetch. Blob i of a span becomes items[place + i]; items may be NULL: then
+ * bagi_fetch_result is. In order: the spans are sorted; the entries of their tables are
+ * read; they are checked; the blobs are read, and compared with their checksums; the
+ * results are set.
  */
 static bags_code bagi_fetch_run_all(
     bagi_fetch *fetch, bags_view *items, bags_error *err) {
     bagi_span *spans = bagi_fetch_spans(fetch), *span;
     size_t count = fetch->count, i = 1;
+    bool verify = count && spans->bag->verify && !fetch->advise;
     while (i < count && bagi_span_order(&spans[i - 1], &spans[i]) <= 0)
         i++;
     if (i < count)
@@ -6163,11 +6134,25 @@ static bags_code bagi_fetch_run_all(
         const bag_reader *bag = span->bag;
         if (span->first >= bag->length ||
             span->count > bag->length - span->first)
-            return bagi_bag_fail_index(bag, span->first + span->count - 1, err);
-        span->start = bag->table + 8 * span->first - (span->first ? 8 : 0);
-        span->stop = bag->table + 8 * (span->first + span->count);
+            return bags_fail(err, BAGS_ERROR_RANGE,
+                "%s: blob index %" PRIu64 " out of range (length %" PRIu64 ")",
+                bagi_tail(bag->file[BAGI_BLOBS].path),
+                BAGI_MAX(span->first, bag->length), bag->length);
     }
-    bags_code code = bagi_fetch_transfer(fetch, false, err);
+    /* What is only requested has no places: neighbours become one span. */
+    for (span = spans, i = 1; i < count && fetch->advise; i++) {
+        if (spans[i].bag == span->bag &&
+            spans[i].first <= span->first + span->count)
+            span->count = BAGI_MAX(
+                span->count, spans[i].first + spans[i].count - span->first);
+        else
+            *++span = spans[i];
+        fetch->count = (size_t)(span - spans) + 1;
+    }
+    count = fetch->count;
+    bags_code code = bagi_fetch_transfer(fetch, BAGI_ENDS, err);
+    if (!code && verify)
+        code = bagi_fetch_transfer(fetch, BAGI_CRCS, err);
     if (code)
         return code;
     /* Blobs of a valid table do not overlap: this bounds what is read by the size
@@ -6176,12 +6161,9 @@ static bags_code bagi_fetch_run_all(
     spans = bagi_fetch_spans(fetch);       /* the buffer may have moved */
     for (span = spans, i = 0; i < count; i++, span++) {
         const bag_reader *bag = span->bag;
-        uint64_t stop = 0;
-        span->entries = span->at + (span->first ? 8 : 0);
-        const unsigned char *ends = bag->ends
-                                        ? bag->ends + 8 * span->first
-                                        : fetch->data->data + span->entries;
-        span->start = stop = span->first ? bagi_load_u64(ends - 8) : 0;
+        const unsigned char *ends = bagi_fetch_result(fetch, span, BAGI_ENDS);
+        uint64_t stop = span->first ? bagi_load_u64(ends - 8) : 0;
+        span->start = stop;
         for (uint64_t k = 0; k < span->count; k++) {
             uint64_t start = stop;
             stop = bagi_load_u64(ends + 8 * k);
@@ -6202,54 +6184,54 @@ static bags_code bagi_fetch_run_all(
         last_blob = BAGI_MAX(last_blob, span->first + span->count);
         last_byte = BAGI_MAX(last_byte, span->stop);
     }
-    code = bagi_fetch_transfer(fetch, true, err);
+    code = bagi_fetch_transfer(fetch, BAGI_BLOBS, err);
     if (code || fetch->advise)
         return code;
     spans = bagi_fetch_spans(fetch);
-    for (span = spans, i = 0; i < count; i++, span++) {
+    for (span = spans, i = 0; i < count && !code; i++, span++) {
         const bag_reader *bag = span->bag;
-        span->ends = bag->ends ? bag->ends + 8 * span->first
-                               : fetch->data->data + span->entries;
-        span->data =
-            bag->data ? bag->data + span->start : fetch->data->data + span->at;
         if (bag->random && span->stop - span->start > 4096)
             bagi_file_advise(bag, &bag->file[BAGI_BLOBS], span->start,
                 span->stop - span->start, BAGS_ADVICE_SOON);
-        if (bag->verify)
-            code = bagi_crcs_compare(
-                bag, span->first, span->count, span->ends, span->data, err);
-        if (code)
-            return code;
+        if (verify)
+            code = bagi_crcs_compare(bag, span->first, span->count,
+                bagi_fetch_result(fetch, span, BAGI_ENDS),
+                bagi_fetch_result(fetch, span, BAGI_CRCS),
+                bagi_fetch_result(fetch, span, BAGI_BLOBS), err);
     }
-    for (span = spans, i = 0; items && i < count; i++, span++) {
+    for (span = spans, i = 0; i < count && !code && items; i++, span++) {
+        const unsigned char *ends = bagi_fetch_result(fetch, span, BAGI_ENDS);
+        const unsigned char *data = bagi_fetch_result(fetch, span, BAGI_BLOBS);
         uint64_t start = span->start;
         for (uint64_t k = 0; k < span->count; k++) {
-            uint64_t stop = bagi_load_u64(span->ends + 8 * k);
-            items[span->place + k].data = span->data + (start - span->start);
+            uint64_t stop = bagi_load_u64(ends + 8 * k);
+            items[span->place + k].data = data + (start - span->start);
             items[span->place + k].size = (size_t)(stop - start);
             start = stop;
         }
     }
-    return BAGS_OK;
+    return code;
 }
 
-/* Fetch consecutive blobs into a buffer; *span receives where they are. */
+/* Fetch consecutive blobs, at least one. */
 static bags_code bagi_fetch_one(const bag_reader *bag, uint64_t first,
-    uint64_t count, bags_buffer *scratch, bagi_span *span, bags_view *items,
-    bags_error *err) {
-    bags_buffer spans = {(unsigned char *)span, sizeof *span, NULL, NULL};
-    bagi_fetch fetch = {&spans, 1, scratch, 0, false};
-    memset(span, 0, sizeof *span);
-    span->bag = bag;
-    span->first = first;
-    span->count = count;
+    uint64_t count, bags_buffer *scratch, bags_range *out, bags_error *err) {
+    uint64_t list[(BAGI_SPAN_SIZE + 7) / 8];
+    bags_buffer spans = {(unsigned char *)list, sizeof list, NULL, NULL};
+    bagi_fetch fetch = {&spans, 0, scratch, 0, false};
     bagi_buffer_adopt(scratch, &bag->env->memory);
-    return bagi_fetch_run_all(&fetch, items, err);
-}
-
-/* True if blobs are found without reading files. */
-static bool bagi_bag_needs_no_scratch(const bag_reader *bag) {
-    return bag->data && bag->ends && (!bag->verify || bag->crcs);
+    bags_code code = bagi_fetch_add(&fetch, bag, first, count, 0, err);
+    if (!code)
+        code = bagi_fetch_run_all(&fetch, NULL, err);
+    if (code)
+        return code;
+    const bagi_span *span = bagi_fetch_spans(&fetch);
+    out->data = bagi_fetch_result(&fetch, span, BAGI_BLOBS);
+    out->size = (size_t)(span->stop - span->start);
+    out->length = (size_t)count;
+    out->ends = bagi_fetch_result(&fetch, span, BAGI_ENDS);
+    out->start = span->start;
+    return BAGS_OK;
 }
 
 /* Not inline, and without an output parameter: see >>bag. It repeats what the mapped
@@ -6257,61 +6239,33 @@ static bool bagi_bag_needs_no_scratch(const bag_reader *bag) {
 BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(const bag_reader *reader,
     uint64_t index, bags_buffer *scratch, bags_error *err) {
     BAGI_ERR(err);
-    bags_view blob = {NULL, 0};
-    bagi_span span;
+    bags_range range;
     bags_code code = BAGS_OK;
-    if (!reader || (!scratch && !bagi_bag_needs_no_scratch(reader)))
-        code = bagi_fail_null(err);
-    else if (index >= reader->length)
-        code = bagi_bag_fail_index(reader, index, err);
+    if (reader && scratch)
+        code = bagi_fetch_one(reader, index, 1, scratch, &range, err);
     else
-        code = bagi_fetch_one(reader, index, 1, scratch, &span, &blob, err);
-    if (code) {
-        blob.data = NULL;
-        blob.size = (size_t)code;
+        code = bagi_fail_null(err);
+    bags_view blob = {NULL, (size_t)code};
+    if (!code) {
+        blob.data = range.data;
+        blob.size = range.size;
     }
     return blob;
-}
-
-/* bag_reader_get of pointers that are not NULL. */
-static BAGI_HOT bags_code bagi_get(const bag_reader *reader, uint64_t index,
-    bags_buffer *scratch, bags_view *out, bags_error *err) {
-    if (bagi_mapped_get((const bagi_mapped *)(const void *)reader, index, out))
-        return BAGS_OK;
-    bags_view blob = bagi_bag_get(reader, index, scratch, err);
-    bags_code code = blob.data ? BAGS_OK : (bags_code)blob.size;
-    out->data = blob.data;
-    out->size = code ? 0 : blob.size;
-    return code;
 }
 
 BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
     uint64_t start, uint64_t stop, bags_buffer *scratch, bags_range *out,
     bags_error *err) {
     BAGI_ERR(err);
-    bags_range range;
-    memset(&range, 0, sizeof range);
-    BAGI_NEED(
-        reader && out && (scratch || bagi_bag_needs_no_scratch(reader)), err);
+    BAGI_NEED(reader && scratch && out, err);
     if (start > stop)
         return bags_fail(err, BAGS_ERROR_RANGE,
             "%s: invalid range (start %" PRIu64 " > stop %" PRIu64 ")",
             bagi_tail(reader->file[BAGI_BLOBS].path), start, stop);
-    if (stop > reader->length)
-        stop = reader->length;
-    if (start < stop) {
-        bagi_span span;
-        bags_code code = bagi_fetch_one(
-            reader, start, stop - start, scratch, &span, NULL, err);
-        if (code)
-            return code;
-        range.data = span.data;
-        range.size = (size_t)(span.stop - span.start);
-        range.length = (size_t)span.count;
-        range.ends = span.ends;
-        range.start = span.start;
-    }
-    *out = range;
+    stop = BAGI_MIN(stop, reader->length);
+    if (start < stop)
+        return bagi_fetch_one(reader, start, stop - start, scratch, out, err);
+    memset(out, 0, sizeof *out);
     return BAGS_OK;
 }
 
@@ -6320,22 +6274,21 @@ BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
 static bags_code bagi_bag_fetch_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch, bool advise,
     bags_view *out, bags_error *err) {
+    BAGI_NEED(reader && scratch && (indices || !count), err);
+    BAGI_ERR(err);
     bagi_fetch fetch = {scratch, 0, scratch, 0, advise};
     bags_code code = BAGS_OK;
     bagi_buffer_adopt(scratch, &reader->env->memory);
     for (size_t i = 0; i < count && !code; i++)
-        code = indices[i] < reader->length
-                   ? bagi_fetch_add(&fetch, reader, indices[i], 1, i, err)
-                   : bagi_bag_fail_index(reader, indices[i], err);
-    fetch.used = fetch.count * sizeof(bagi_span);
+        code = bagi_fetch_add(&fetch, reader, indices[i], 1, i, err);
+    fetch.used = fetch.count * BAGI_SPAN_SIZE;
     return code ? code : bagi_fetch_run_all(&fetch, out, err);
 }
 
 BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
     bags_error *err) {
-    BAGI_NEED(reader && scratch && ((indices && out) || !count), err);
-    BAGI_ERR(err);
+    BAGI_NEED(out || !count, err);
     return bagi_bag_fetch_many(
         reader, indices, count, scratch, false, out, err);
 }
@@ -6343,8 +6296,6 @@ BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
 BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch,
     bags_error *err) {
-    BAGI_NEED(reader && scratch && (indices || !count), err);
-    BAGI_ERR(err);
     return bagi_bag_fetch_many(
         reader, indices, count, scratch, true, NULL, err);
 }
@@ -6359,7 +6310,9 @@ BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
  * usable, nor are those of overlapping blobs beyond twice the size of the data.
  */
 
-#define BAGI_CURSOR_ENTRIES ((size_t)8192)
+#define BAGI_CURSOR_ENTRIES ((size_t)4096)
+#define BAGI_CURSOR_WINDOW                                                     \
+    (8 * (BAGI_CURSOR_ENTRIES + 1) + 4 * BAGI_CURSOR_ENTRIES)
 #define BAGI_CURSOR_BYTES ((size_t)64 << 10)
 
 typedef struct bagi_cursor {
@@ -6374,13 +6327,11 @@ typedef struct bagi_cursor {
     uint64_t budget;      /* bytes that may still be usable */
     uint64_t block;       /* the first of the entries at hand; `next` is */
     uint64_t loaded;      /* before `loaded` if the next one is at hand */
-    const unsigned char *ends;
-    unsigned char *entries; /* the window of entries, if they are read */
-    bags_buffer bytes;      /* the window of bytes: of `at` .. at + held */
+    const unsigned char *ends, *crcs;
+    unsigned char *window; /* of both, if they are read */
+    bags_buffer bytes;     /* the window of bytes: of `at` .. at + held */
     uint64_t at;
     size_t held;
-    unsigned char crcs[4 * BAGI_CRCS_STEP]; /* the window of stored CRCs, */
-    uint64_t crcs_block;                    /* which begins with this blob's */
     uint32_t table_crc,
         crcs_crc;  /* running CRCs of the table and of the CRCs */
     uint64_t read; /* bytes read so far */
@@ -6395,7 +6346,6 @@ static void bagi_cursor_open(
     cursor->next = cursor->loaded = start;
     cursor->last = stop;
     cursor->usable = cursor->valid = true;
-    cursor->crcs_block = UINT64_MAX;
     cursor->budget = bag->limit > UINT64_MAX / 2 ? UINT64_MAX : 2 * bag->limit;
     if (!bag->split && !bag->v2)
         cursor->table_crc = bagi_crc(0, zero, sizeof zero);
@@ -6406,8 +6356,7 @@ static void bagi_cursor_open(
 static void bagi_cursor_close(bagi_cursor *cursor) {
     if (!cursor->bag)
         return;
-    bagi_free(&cursor->bag->env->memory, cursor->entries,
-        (BAGI_CURSOR_ENTRIES + 1) * 8);
+    bagi_free(&cursor->bag->env->memory, cursor->window, BAGI_CURSOR_WINDOW);
     bags_buffer_free(&cursor->bytes);
 }
 
@@ -6419,21 +6368,35 @@ static bags_code bagi_cursor_next(bagi_cursor *cursor, bags_error *err) {
         uint64_t count =
             BAGI_MIN(cursor->last - cursor->next, BAGI_CURSOR_ENTRIES);
         size_t before = cursor->next ? 8 : 0;
+        uint64_t crcs = bag->trailer.length; /* a journal may have fewer */
+        crcs = crcs > cursor->next ? BAGI_MIN(crcs - cursor->next, count) : 0;
+        bags_code code = BAGS_OK;
+        if (!cursor->window && (!bag->ends || (crcs && !bag->crcs))) {
+            cursor->window = (unsigned char *)bagi_alloc_raw(
+                &bag->env->memory, BAGI_CURSOR_WINDOW, err);
+            if (!cursor->window)
+                return BAGS_ERROR_MEMORY;
+        }
         if (bag->ends) {
             cursor->ends = bag->ends + 8 * cursor->next;
         } else {
-            if (!cursor->entries)
-                cursor->entries = (unsigned char *)bagi_alloc_raw(
-                    &bag->env->memory, (BAGI_CURSOR_ENTRIES + 1) * 8, err);
-            if (!cursor->entries)
-                return BAGS_ERROR_MEMORY;
-            bags_code code = bagi_file_read(bag, bagi_bag_table(bag),
+            cursor->ends = cursor->window + 8;
+            code = bagi_file_read(bag, bagi_bag_file(bag, BAGI_ENDS),
                 bag->table + 8 * cursor->next - before,
-                cursor->entries + 8 - before, (size_t)count * 8 + before, err);
-            if (code)
-                return code;
-            cursor->ends = cursor->entries + 8;
+                cursor->window + 8 - before, (size_t)count * 8 + before, err);
         }
+        if (crcs && bag->crcs) {
+            cursor->crcs = bag->crcs + 4 * cursor->next;
+        } else if (crcs && !code) {
+            unsigned char *to = cursor->window + 8 + 8 * BAGI_CURSOR_ENTRIES;
+            cursor->crcs = to;
+            code = bagi_file_read(bag, &bag->file[BAGI_CRCS], 4 * cursor->next,
+                to, (size_t)crcs * 4, err);
+        }
+        if (code)
+            return code;
+        cursor->crcs_crc =
+            bagi_crc(cursor->crcs_crc, cursor->crcs, (size_t)crcs * 4);
         if (!cursor->block && cursor->next) /* it does not start at blob 0 */
             cursor->stop = bagi_load_u64(cursor->ends - 8);
         cursor->read += count * 8;
@@ -6509,28 +6472,9 @@ static bags_code bagi_cursor_crc(
     return code;
 }
 
-/* The stored CRC of the current blob; every blob's must be requested in order. */
-static bags_code bagi_cursor_stored(
-    bagi_cursor *cursor, uint32_t *crc, bags_error *err) {
-    const bag_reader *bag = cursor->bag;
-    uint64_t block = cursor->index - cursor->index % BAGI_CRCS_STEP;
-    if (cursor->crcs_block != block) {
-        uint64_t left = bag->trailer.length - block;
-        size_t size =
-            4 * (size_t)(left < BAGI_CRCS_STEP ? left : BAGI_CRCS_STEP);
-        bags_code code = BAGS_OK;
-        if (bag->crcs)
-            memcpy(cursor->crcs, bag->crcs + 4 * block, size);
-        else
-            code = bagi_file_read(
-                bag, &bag->file[BAGI_CRCS], 4 * block, cursor->crcs, size, err);
-        if (code)
-            return code;
-        cursor->crcs_block = block;
-        cursor->crcs_crc = bagi_crc(cursor->crcs_crc, cursor->crcs, size);
-    }
-    *crc = bagi_load_u32(cursor->crcs + 4 * (cursor->index - block));
-    return BAGS_OK;
+/* The stored CRC of the current blob. */
+static uint32_t bagi_cursor_stored(const bagi_cursor *cursor) {
+    return bagi_load_u32(cursor->crcs + 4 * (cursor->index - cursor->block));
 }
 
 /* Go over `count` more blobs of a journal that are complete: in the file and, if
@@ -6543,7 +6487,7 @@ static bags_code bagi_cursor_complete(
         return BAGS_OK;
     }
     for (uint64_t i = 0; i < count; i++) {
-        uint32_t computed = 0, stored = 0;
+        uint32_t computed = 0;
         bags_code code = bagi_cursor_next(cursor, err);
         if (!code && !cursor->valid)
             *reason = cursor->outside ? "a blob is truncated"
@@ -6553,9 +6497,7 @@ static bags_code bagi_cursor_complete(
             *reason = "the checksums end before their blobs";
         if (!code && !*reason && crc) {
             code = bagi_cursor_crc(cursor, &computed, err);
-            if (!code)
-                code = bagi_cursor_stored(cursor, &stored, err);
-            if (!code && stored != computed)
+            if (!code && bagi_cursor_stored(cursor) != computed)
                 *reason = "a blob does not match its checksum";
         }
         if (code || *reason)
@@ -6590,15 +6532,15 @@ static bool bagi_is_bag_path(const char *path) {
     return size >= 4 && memcmp(path + size - 4, ".bag", 4) == 0;
 }
 
-/* The directory of a standalone Bag's files; free dir->path with
- * bagi_free_text. */
+/* The directory of a standalone Bag's files; free it with bagi_dir_free, also after a
+ * failure. */
 static bags_code bagi_dir_standalone(
     const bagi_env *env, const char *path, bagi_dir *dir, bags_error *err) {
+    *dir = bagi_dir_of(env, NULL);
+    dir->standalone = true;
     bags_code code = bagi_check_path(path, err);
     if (code)
         return code;
-    dir->env = env;
-    dir->standalone = true;
     dir->bare = !bagi_is_bag_path(path);
     dir->path =
         bagi_absolute(env, path, strlen(path) - (dir->bare ? 0 : 4), err);
@@ -6640,6 +6582,10 @@ BAGS_API bag_reader *bag_reader_open(
     bagi_dir dir;
     const char *reason = NULL;
     uint64_t trailing = 0;
+    bagi_standalone *bag = bagi_standalone_new(options, err);
+    if (!bag)
+        return NULL;
+    bags_code code = bagi_dir_standalone(&bag->env, path, &dir, err);
     memset(&how, 0, sizeof how);
     how.name = "";
     how.no_mmap = options->no_mmap || journal; /* its writer may truncate it */
@@ -6648,20 +6594,13 @@ BAGS_API bag_reader *bag_reader_open(
     how.allow_empty = options->allow_empty_file;
     how.grows = how.unfinished = journal;
     how.access = options->access;
-    if (options->unfinished == BAGS_UNFINISHED_SKIP) {
-        bags_fail(err, BAGS_ERROR_ARGUMENT,
+    if (!code && options->unfinished == BAGS_UNFINISHED_SKIP)
+        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
             "%s: BAGS_UNFINISHED_SKIP does not apply to a single Bag",
-            path ? bagi_tail(path) : "");
-        return NULL;
-    }
-    bagi_standalone *bag = bagi_standalone_new(options, err);
-    if (!bag)
-        return NULL;
-    bags_code code = bagi_dir_standalone(&bag->env, path, &dir, err);
-    if (!code) {
+            bagi_tail(path));
+    if (!code)
         code = bagi_bag_open(&bag->reader, &dir, &how, err);
-        bagi_dir_free(&dir);
-    }
+    bagi_dir_free(&dir);
     if (!code && journal && bag->reader.split)
         code = bagi_bag_keep_complete(&bag->reader, &reason, &trailing, err);
     if (!code)
@@ -10069,7 +10008,6 @@ static bool bagi_recover_is_sealed(bag_reader *bag, const bagi_dir *dir) {
 static bags_code bagi_recover_examine(const bagi_dir *dir, bag_reader *bag,
     bool *left, bool *finished, bags_error *err) {
     bagi_how how;
-    bags_error why;
     bool v1 = false, checksums = false;
     memset(&how, 0, sizeof how);
     how.name = "";
@@ -10091,14 +10029,7 @@ static bags_code bagi_recover_examine(const bagi_dir *dir, bag_reader *bag,
     if (code || !*left)
         return code;
     bag->split = false;
-    bag->length = bag->limit = 0;
-    code = bagi_bag_shape(bag, false, &why);
-    if (!code)
-        code = bagi_bag_judge(bag, length, end, true, &v1, &why);
-    else if (code == BAGS_ERROR_CORRUPT) /* no table */
-        code = BAGS_OK;
-    if (code)
-        *err = why;
+    code = bagi_bag_judge(bag, length, end, true, &v1, err);
     *finished = !code && v1 && (!checksums || bagi_recover_is_sealed(bag, dir));
     *left = !code && (!*finished || checksums);
     bag->split = true;
@@ -11200,7 +11131,7 @@ static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader,
         uint64_t local = index - reader->shards[*shard].start;
         code = bagi_reader_bag(reader, *shard, reader->spec.count, &bag, err);
         if (!code)
-            code = bagi_get(bag, local, &row->scratch, &blob, err);
+            code = bag_reader_get(bag, local, &row->scratch, &blob, err);
     }
     return code ? code : bagi_refs_of(reader, *shard, index, blob, *refs, err);
 }
@@ -11232,7 +11163,7 @@ static bags_code bagi_row_fetch_refs(const bags_reader *reader,
         if (!code)
             code = bagi_fetch_add(&fetch, bag, local, run, i, err);
     }
-    fetch.used = fetch.count * sizeof(bagi_span); /* row->spans is in use */
+    fetch.used = fetch.count * BAGI_SPAN_SIZE; /* row->spans is in use */
     return code ? code : bagi_fetch_run_all(&fetch, bagi_row_items(row), err);
 }
 
@@ -11435,7 +11366,8 @@ BAGI_NOINLINE static bags_code bagi_reader_get_blob(const bags_reader *reader,
             bagi_tail(reader->path), reader->spec.fields[field].name, index,
             item, refs[field].count);
     if (!code)
-        return bagi_get(bag, refs[field].first + item, &row->data, out, err);
+        return bag_reader_get(
+            bag, refs[field].first + item, &row->data, out, err);
     out->data = NULL;
     out->size = 0;
     return code;
@@ -12031,10 +11963,10 @@ static bags_code bagi_verify_range(bagi_verifying *v, const bag_reader *bag,
         } else if (!code) {
             offset = cursor.start;
         }
-        if (!code && crcs)
-            code = bagi_cursor_stored(&cursor, &stored, &v->why);
-        if (!code && crcs && cursor.usable)
+        if (!code && crcs && cursor.usable) {
+            stored = bagi_cursor_stored(&cursor);
             code = bagi_cursor_crc(&cursor, &computed, &v->why);
+        }
         if (!code && cursor.usable && stored != computed) {
             code = bagi_crcs_fail(bag, cursor.index, computed, stored, &v->why);
             code = bagi_verify_fault(
