@@ -5260,13 +5260,11 @@ static const bagi_file *bagi_bag_file(const bag_reader *bag, int which) {
 }
 
 /* Open a file of a Bag. If the system allows no more, others of the set are closed;
- * its mutex is held. One that is listed was open before: it must still be the same, in
- * the same shard. */
+ * its mutex is held. */
 static bags_code bagi_file_open(
     const bag_reader *bag, bagi_file *file, bags_error *err) {
     const bagi_env *env = bag->env;
     bagi_files *files = bag->files;
-    uint64_t size = 0, identity = 0;
     int error = 0;
     while (file->listed && files->count >= files->limit &&
            bagi_files_evict(files, env))
@@ -5278,47 +5276,48 @@ static bags_code bagi_file_open(
              bagi_files_evict(files, env));
     if (error)
         file->handle = NULL;
-    bags_code code = bagi_fail_io(env, err, error, file->path, "open");
-    if (code || !file->listed)
-        return code;
-    code = bagi_check_record(env, file->path, bag->record, err);
-    if (!code)
-        code = bagi_file_size(env, file->handle, file->path, &size, err);
+    return bagi_fail_io(env, err, error, file->path, "open");
+}
+
+/* Keep a file open while it is read. A listed one may have to be opened again: then it
+ * must still be the same, in the same shard. */
+static bags_code bagi_file_pin(const bag_reader *bag, const bagi_file *of,
+    void **handle, bags_error *err) {
+    const bagi_env *env = bag->env;
+    bagi_files *files = bag->files;
+    bagi_file *file = (bagi_file *)(uintptr_t)of; /* see bagi_files */
+    bags_code code = BAGS_OK;
+    uint64_t size = file->size, identity = file->identity;
+    if (!file->listed) {
+        *handle = file->handle;
+        return BAGS_OK;
+    }
+    bagi_lock(&files->mutex);
+    if (file->handle) {
+        bagi_files_unlink(files, file);
+    } else {
+        code = bagi_file_open(bag, file, err);
+        if (!code)
+            code = bagi_check_record(env, file->path, bag->record, err);
+        if (!code)
+            code = bagi_file_size(env, file->handle, file->path, &size, err);
+        if (!code && identity)
+            code = bagi_fail_io(NULL, err,
+                bagi_identify(env, file->handle, file->path, &identity),
+                file->path, "identify");
+    }
     if (!code && (file->grows ? size < file->size : size != file->size))
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: changed while open (%" PRIu64 " bytes, was %" PRIu64 ")",
             bagi_tail(file->path), size, file->size);
-    if (!code && file->identity)
-        code = bagi_fail_io(NULL, err,
-            bagi_identify(env, file->handle, file->path, &identity), file->path,
-            "identify");
-    if (!code && identity != file->identity)
+    else if (!code && identity != file->identity)
         code = bags_fail(err, BAGS_ERROR_STATE,
             "%s: changed while open: another process replaced or wrote it",
             bagi_tail(file->path));
     if (code) {
         bagi_close_read(env, file->handle);
         file->handle = NULL;
-    }
-    return code;
-}
-
-/* Keep a file open while it is read. */
-static bags_code bagi_file_pin(const bag_reader *bag, const bagi_file *of,
-    void **handle, bags_error *err) {
-    bagi_files *files = bag->files;
-    bagi_file *file = (bagi_file *)(uintptr_t)of; /* see bagi_files */
-    bags_code code = BAGS_OK;
-    if (!file->listed) {
-        *handle = file->handle;
-        return BAGS_OK;
-    }
-    bagi_lock(&files->mutex);
-    if (file->handle)
-        bagi_files_unlink(files, file);
-    else
-        code = bagi_file_open(bag, file, err);
-    if (!code) {
+    } else {
         bagi_files_link(files, file);
         file->pins++;
     }
@@ -5516,9 +5515,10 @@ static bags_code bagi_bag_shape(
 
 /*
  * Judge a standalone Bag next to a NAME.idx with `length` entries, the last one being
- * `end`. *v1: it ends in a v1 table that begins there and is as long, and has its
- * shape. A valid table that differs contradicts the index: which of them is right is
- * unknown. But what is in place of a table, or the last 8 bytes locate, may also be
+ * `end`, of which bagi_bag_shape found that it ends in a table. *v1: that is a v1 table
+ * that begins there and is as long. A valid table that differs contradicts the index:
+ * which of them is right is unknown. But what is in place of a table, or the last 8
+ * bytes locate, may also be
  *
  *   - nothing, or the beginning of the table that the index lists: its writer may have
  *     been closing the Bag
@@ -5532,15 +5532,7 @@ static bags_code bagi_bag_judge(bag_reader *bag, uint64_t length, uint64_t end,
     const bagi_file *file = &bag->file[BAGI_BLOBS];
     const char *path = bagi_tail(file->path);
     unsigned char found[512], expected[512] = {0};
-    bags_error why;
-    *v1 = false;
-    bags_code code = bagi_bag_shape(bag, false, &why);
-    if (code == BAGS_ERROR_CORRUPT) /* no table */
-        return BAGS_OK;
-    if (code)
-        *err = why;
-    if (code)
-        return code;
+    bags_code code = BAGS_OK;
     bool agrees = !bag->v2 && bag->limit == end && bag->length == length;
     bool other = recovery ? bag->length && (bag->limit || end == 0)
                           : bag->limit && !bag->v2;
@@ -5596,8 +5588,13 @@ static bags_code bagi_bag_shape_split(
     if (length)
         code = bagi_file_read(bag, index, length * 8 - 8, number, 8, err);
     uint64_t end = bagi_load_u64(number);
-    if (!code && how->where == BAGI_STANDALONE && !how->unfinished)
-        code = bagi_bag_judge(bag, length, end, false, &v1, err);
+    if (!code && how->where == BAGI_STANDALONE && !how->unfinished) {
+        code = bagi_bag_shape(bag, false, err);
+        if (!code)
+            code = bagi_bag_judge(bag, length, end, false, &v1, err);
+        else if (code == BAGS_ERROR_CORRUPT) /* no table */
+            code = BAGS_OK;
+    }
     if (code)
         return code;
     if (v1) {
@@ -10008,6 +10005,7 @@ static bool bagi_recover_is_sealed(bag_reader *bag, const bagi_dir *dir) {
 static bags_code bagi_recover_examine(const bagi_dir *dir, bag_reader *bag,
     bool *left, bool *finished, bags_error *err) {
     bagi_how how;
+    bags_error why;
     bool v1 = false, checksums = false;
     memset(&how, 0, sizeof how);
     how.name = "";
@@ -10029,7 +10027,13 @@ static bags_code bagi_recover_examine(const bagi_dir *dir, bag_reader *bag,
     if (code || !*left)
         return code;
     bag->split = false;
-    code = bagi_bag_judge(bag, length, end, true, &v1, err);
+    code = bagi_bag_shape(bag, false, &why);
+    if (!code)
+        code = bagi_bag_judge(bag, length, end, true, &v1, &why);
+    else if (code == BAGS_ERROR_CORRUPT) /* no table */
+        code = BAGS_OK;
+    if (code)
+        *err = why;
     *finished = !code && v1 && (!checksums || bagi_recover_is_sealed(bag, dir));
     *left = !code && (!*finished || checksums);
     bag->split = true;
