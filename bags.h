@@ -5235,13 +5235,13 @@ static bool bagi_files_evict(bagi_files *files, const bagi_env *env) {
 
 /* A checksum sidecar, a table and the blobs are read in the same way. */
 struct bag_reader {
-    bagi_mapped mapped;        /* must be the first member */
-    const unsigned char *data; /* offset 0 of the blobs; NULL: read them */
-    const unsigned char *ends; /* the end of blob 0; NULL: read them */
-    const unsigned char *crcs; /* the CRC of blob 0; NULL: read them */
-    uint64_t length;           /* blobs */
-    uint64_t limit;            /* no blob ends after this offset */
-    uint64_t table;            /* offset of the end of blob 0 in its file */
+    bagi_mapped mapped; /* must be the first member */
+    /* The blobs, CRCs and ends that are in memory, starting with those of blob 0; NULL:
+     * read them. */
+    const unsigned char *at_hand[BAGI_FILES];
+    uint64_t length; /* blobs */
+    uint64_t limit;  /* no blob ends after this offset */
+    uint64_t table;  /* offset of the end of blob 0 in its file */
     const bagi_env *env;
     bagi_files *files; /* NULL: the files stay open */
     bagi_file file[BAGI_FILES];
@@ -5257,6 +5257,16 @@ struct bag_reader {
 /* The file that contains the blobs, their CRCs or their ends. */
 static const bagi_file *bagi_bag_file(const bag_reader *bag, int which) {
     return &bag->file[which == BAGI_ENDS && !bag->split ? BAGI_BLOBS : which];
+}
+
+/* Bytes per blob in each file of a Bag; of the blobs themselves it varies. */
+static const size_t bagi_entry_size[] = {0, 4, 8};
+
+/* Where in that file the CRC or the end of a blob is. */
+static uint64_t bagi_bag_offset(
+    const bag_reader *bag, int which, uint64_t index) {
+    return (which == BAGI_ENDS ? bag->table : 0) +
+           bagi_entry_size[which] * index;
 }
 
 /* Open a file of a Bag. If the system allows no more, others of the set are closed;
@@ -5614,21 +5624,16 @@ static bags_code bagi_bag_shape_split(
     return BAGS_OK;
 }
 
-/* Bytes per blob in each file of a Bag; of the blobs themselves it varies. */
-static const size_t bagi_entry_size[] = {0, 4, 8};
-
-/* Set the pointer to the entries of a Bag: its end offsets or its CRCs. They are
- * mapped, or are read now to be kept in memory; otherwise the pointer is NULL. */
+/* Have the entries of a Bag, its end offsets or its CRCs, at hand, if they are mapped;
+ * with `cache` they are read now and kept in memory. */
 static bags_code bagi_bag_entries(
     bag_reader *bag, int which, bool cache, bags_error *err) {
-    bool ends = which == BAGI_ENDS;
     const bagi_file *file = bagi_bag_file(bag, which);
-    const unsigned char **out = ends ? &bag->ends : &bag->crcs;
-    uint64_t offset = ends ? bag->table : 0;
-    uint64_t count = ends ? bag->length : bag->trailer.length;
+    uint64_t offset = bagi_bag_offset(bag, which, 0);
+    uint64_t count = which == BAGI_ENDS ? bag->length : bag->trailer.length;
     bags_buffer *copy = &bag->cached[which];
     size_t size = 0;
-    *out = file->map ? file->map + offset : NULL;
+    bag->at_hand[which] = file->map ? file->map + offset : NULL;
     if (file->map || !cache || count == 0)
         return BAGS_OK;
     if (!bagi_size(count * bagi_entry_size[which], &size))
@@ -5637,7 +5642,7 @@ static bags_code bagi_bag_entries(
             bagi_tail(file->path));
     bagi_buffer_adopt(copy, &bag->env->memory);
     bags_code code = bags_buffer_reserve(copy, size, err);
-    *out = copy->data;
+    bag->at_hand[which] = copy->data;
     return code ? code
                 : bagi_file_read(bag, file, offset, copy->data, size, err);
 }
@@ -5764,12 +5769,14 @@ static void bagi_bag_expect(const bagi_dir *dir, const bagi_how *how) {
 
 /* Set the pointer to the blobs, if they are mapped, and what bag_reader_get needs. */
 static void bagi_bag_point(bag_reader *bag) {
-    bag->data = bag->file[BAGI_BLOBS].map;
+    const unsigned char *data = bag->file[BAGI_BLOBS].map;
+    const unsigned char *ends = bag->at_hand[BAGI_ENDS];
+    bag->at_hand[BAGI_BLOBS] = data;
     /* Blobs that are compared with checksums need more than two loads. */
-    if (bag->data && bag->ends && !bag->split && !bag->v2 && !bag->random &&
+    if (data && ends && !bag->split && !bag->v2 && !bag->random &&
         !bag->verify) {
-        bag->mapped.data = bag->data;
-        bag->mapped.table = bag->ends - 8;
+        bag->mapped.data = data;
+        bag->mapped.table = ends - 8;
         bag->mapped.length = bag->length;
         bag->mapped.limit = bag->limit;
     }
@@ -5939,8 +5946,7 @@ typedef struct bagi_span {
     const bag_reader *bag;
     uint64_t first, count; /* blobs; count > 0 */
     size_t place;
-    uint64_t start,
-        stop; /* the bytes of the blobs, when their ends are known */
+    uint64_t start, stop;  /* their bytes, when the ends are known */
     size_t at[BAGI_FILES]; /* what was read of each file: where in the buffer */
 } bagi_span;
 
@@ -5975,8 +5981,6 @@ static bags_code bagi_fetch_add(bagi_fetch *fetch, const bag_reader *bag,
             return BAGS_OK;
         }
     }
-    if (fetch->count >= SIZE_MAX / 4 / BAGI_SPAN_SIZE)
-        return bagi_fail_memory(err, SIZE_MAX);
     bags_code code = bags_buffer_reserve(
         fetch->spans, (fetch->count + 1) * BAGI_SPAN_SIZE, err);
     if (code)
@@ -5998,14 +6002,6 @@ static int bagi_span_order(const void *a, const void *b) {
     return (x->first > y->first) - (x->first < y->first);
 }
 
-/* The blobs, CRCs or ends of a Bag in memory, starting with those of blob 0; NULL:
- * they must be read. */
-static const unsigned char *bagi_bag_at_hand(const bag_reader *bag, int which) {
-    return which == BAGI_BLOBS  ? bag->data
-           : which == BAGI_CRCS ? bag->crcs
-                                : bag->ends;
-}
-
 /*
  * One step of a fetch: read what the spans need from this file of their Bags, unless it
  * is at hand; or request it. Ranges with nothing between them are read as one. The
@@ -6019,8 +6015,7 @@ static bags_code bagi_fetch_transfer(
     const bag_reader **bags =
         (const bag_reader **)(void *)(reads + fetch->count);
     bool request = fetch->advise && which == BAGI_BLOBS;
-    const bag_reader *any =
-        NULL; /* not at hand; the hooks are the same for all */
+    const bag_reader *any = NULL; /* one that is not at hand */
     uint64_t total = 0, end = 0;
     size_t count = 0, size = 0;
     bags_code code = BAGS_OK;
@@ -6030,12 +6025,10 @@ static bags_code bagi_fetch_transfer(
         uint64_t start = span->start, stop = span->stop, before = 0;
         if (which != BAGI_BLOBS) {
             before = which == BAGI_ENDS && span->first ? 8 : 0;
-            start = (which == BAGI_ENDS ? bag->table : 0) +
-                    bagi_entry_size[which] * span->first;
-            stop = start + bagi_entry_size[which] * span->count;
-            start -= before;
+            start = bagi_bag_offset(bag, which, span->first) - before;
+            stop = bagi_bag_offset(bag, which, span->first + span->count);
         }
-        if (bagi_bag_at_hand(bag, which)) {
+        if (bag->at_hand[which]) {
             if (fetch->advise && file->map)
                 bagi_file_advise(
                     bag, file, start, stop - start, BAGS_ADVICE_SOON);
@@ -6045,7 +6038,8 @@ static bags_code bagi_fetch_transfer(
         span->at[which] = fetch->used + (size_t)(total + before);
         if (start == stop)
             continue;
-        if (count == 0 || bags[count - 1] != bag || start > end) {
+        if (count == 0 || bags[count - 1] != bag || start > end ||
+            start < reads[count - 1].offset) {
             memset(&reads[count], 0, sizeof *reads);
             reads[count].offset = end = start;
             bags[count++] = bag;
@@ -6104,7 +6098,7 @@ static bags_code bagi_fetch_transfer(
 /* The result of a fetch for a span. */
 static const unsigned char *bagi_fetch_result(
     const bagi_fetch *fetch, const bagi_span *span, int which) {
-    const unsigned char *at_hand = bagi_bag_at_hand(span->bag, which);
+    const unsigned char *at_hand = span->bag->at_hand[which];
     if (!at_hand)
         return fetch->data->data + span->at[which];
     return at_hand + (which == BAGI_BLOBS
@@ -6237,11 +6231,9 @@ BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(const bag_reader *reader,
     uint64_t index, bags_buffer *scratch, bags_error *err) {
     BAGI_ERR(err);
     bags_range range;
-    bags_code code = BAGS_OK;
-    if (reader && scratch)
-        code = bagi_fetch_one(reader, index, 1, scratch, &range, err);
-    else
-        code = bagi_fail_null(err);
+    bags_code code = reader && scratch ? bagi_fetch_one(reader, index, 1,
+                                             scratch, &range, err)
+                                       : bagi_fail_null(err);
     bags_view blob = {NULL, (size_t)code};
     if (!code) {
         blob.data = range.data;
@@ -6357,6 +6349,25 @@ static void bagi_cursor_close(bagi_cursor *cursor) {
     bags_buffer_free(&cursor->bytes);
 }
 
+/* The next entries of the Bag; they are read to an offset of the window, and the end
+ * before them too. */
+static bags_code bagi_cursor_load(const bagi_cursor *cursor, int which,
+    size_t at, uint64_t count, const unsigned char **out, bags_error *err) {
+    const bag_reader *bag = cursor->bag;
+    size_t size = bagi_entry_size[which];
+    size_t before = which == BAGI_ENDS && cursor->next ? 8 : 0;
+    if (bag->at_hand[which]) {
+        *out = bag->at_hand[which] + size * cursor->next;
+        return BAGS_OK;
+    }
+    if (!cursor->window)
+        return BAGS_ERROR_MEMORY;
+    *out = cursor->window + at;
+    return bagi_file_read(bag, bagi_bag_file(bag, which),
+        bagi_bag_offset(bag, which, cursor->next) - before,
+        cursor->window + at - before, (size_t)count * size + before, err);
+}
+
 /* Go to the next blob; there must be one. If its entry is not at hand, a window of
  * them is read first. */
 static bags_code bagi_cursor_next(bagi_cursor *cursor, bags_error *err) {
@@ -6364,32 +6375,17 @@ static bags_code bagi_cursor_next(bagi_cursor *cursor, bags_error *err) {
     if (cursor->next == cursor->loaded) {
         uint64_t count =
             BAGI_MIN(cursor->last - cursor->next, BAGI_CURSOR_ENTRIES);
-        size_t before = cursor->next ? 8 : 0;
         uint64_t crcs = bag->trailer.length; /* a journal may have fewer */
         crcs = crcs > cursor->next ? BAGI_MIN(crcs - cursor->next, count) : 0;
-        bags_code code = BAGS_OK;
-        if (!cursor->window && (!bag->ends || (crcs && !bag->crcs))) {
+        if (!cursor->window &&
+            !(bag->at_hand[BAGI_ENDS] && (!crcs || bag->at_hand[BAGI_CRCS])))
             cursor->window = (unsigned char *)bagi_alloc_raw(
                 &bag->env->memory, BAGI_CURSOR_WINDOW, err);
-            if (!cursor->window)
-                return BAGS_ERROR_MEMORY;
-        }
-        if (bag->ends) {
-            cursor->ends = bag->ends + 8 * cursor->next;
-        } else {
-            cursor->ends = cursor->window + 8;
-            code = bagi_file_read(bag, bagi_bag_file(bag, BAGI_ENDS),
-                bag->table + 8 * cursor->next - before,
-                cursor->window + 8 - before, (size_t)count * 8 + before, err);
-        }
-        if (crcs && bag->crcs) {
-            cursor->crcs = bag->crcs + 4 * cursor->next;
-        } else if (crcs && !code) {
-            unsigned char *to = cursor->window + 8 + 8 * BAGI_CURSOR_ENTRIES;
-            cursor->crcs = to;
-            code = bagi_file_read(bag, &bag->file[BAGI_CRCS], 4 * cursor->next,
-                to, (size_t)crcs * 4, err);
-        }
+        bags_code code =
+            bagi_cursor_load(cursor, BAGI_ENDS, 8, count, &cursor->ends, err);
+        if (!code && crcs)
+            code = bagi_cursor_load(cursor, BAGI_CRCS,
+                8 + 8 * BAGI_CURSOR_ENTRIES, crcs, &cursor->crcs, err);
         if (code)
             return code;
         cursor->crcs_crc =
@@ -6424,8 +6420,8 @@ static bags_code bagi_cursor_next(bagi_cursor *cursor, bags_error *err) {
 static bags_code bagi_cursor_bytes(bagi_cursor *cursor, uint64_t at,
     size_t size, const unsigned char **data, bags_error *err) {
     const bag_reader *bag = cursor->bag;
-    if (bag->data) {
-        *data = bag->data + at;
+    if (bag->at_hand[BAGI_BLOBS]) {
+        *data = bag->at_hand[BAGI_BLOBS] + at;
         return BAGS_OK;
     }
     if (!cursor->bytes.data || at < cursor->at ||
@@ -6922,8 +6918,7 @@ static void bagi_stream_close(bagi_stream *stream) {
         if (!stream->job->failure.code)
             bagi_stream_fail(stream, error, "close");
     }
-    if (stream->path)
-        bagi_free_text(&stream->job->env.memory, stream->path);
+    bagi_free_text(&stream->job->env.memory, stream->path);
     stream->handle = NULL;
     stream->path = NULL;
 }
@@ -6994,14 +6989,11 @@ static void bagi_output_init(
     output->stream[BAGI_CRCS].capacity = size / 4;
 }
 
-/* Free the buffers; a stream whose job is NULL was not set up. */
+/* Free the buffers. */
 static void bagi_output_free(bagi_output *output) {
-    for (int i = 0; i < BAGI_FILES; i++) {
-        bagi_stream *stream = &output->stream[i];
-        if (stream->job)
-            bagi_free(
-                &stream->job->env.memory, stream->buffer, stream->capacity);
-    }
+    for (int i = 0; i < BAGI_FILES; i++)
+        bagi_free(&output->stream[i].job->env.memory, output->stream[i].buffer,
+            output->stream[i].capacity);
 }
 
 /* Open the files, or those that a writer left. One that is open already is left
@@ -7180,9 +7172,8 @@ static bag_writer *bagi_bag_writer_new(
     bagi_job *job = &writer->job;
     bagi_job_init(job, &env, options->no_sync);
     writer->keep_idx = options->keep_idx;
+    bagi_output_init(&writer->output, job, options->buffer_size);
     if (!bagi_dir_standalone(&job->env, path, &writer->dir, &job->failure))
-        bagi_output_init(&writer->output, job, options->buffer_size);
-    if (!job->failure.code)
         return writer;
     bagi_job_end(job, err);
     bagi_bag_writer_free(writer);
@@ -9448,6 +9439,8 @@ static bags_code bagi_writer_prepare(
         return err->code;
     writer->outputs = (bagi_output *)bagi_alloc(
         memory, (count + 1) * sizeof *writer->outputs, err);
+    for (size_t i = 0; writer->outputs && i <= count; i++)
+        bagi_output_init(&writer->outputs[i], &writer->job, buffer_size);
     writer->slots =
         (bagi_given *)bagi_alloc(memory, count * sizeof *writer->slots, err);
     writer->refs =
@@ -9456,8 +9449,6 @@ static bags_code bagi_writer_prepare(
         (unsigned char *)bagi_alloc(memory, 5 + count * BAGI_REF_MAX, err);
     if (!writer->outputs || !writer->slots || !writer->refs || !writer->row)
         return BAGS_ERROR_MEMORY;
-    for (size_t i = 0; i <= count; i++)
-        bagi_output_init(&writer->outputs[i], &writer->job, buffer_size);
     return BAGS_OK;
 }
 
@@ -11249,7 +11240,7 @@ static bags_code bagi_fetch_add_steps(bagi_fetch *fetch, const bag_reader *bag,
 /* The entries of a mapped blob are invalid. */
 BAGI_COLD static bags_code bagi_fail_mapped(
     const bag_reader *bag, uint64_t index, bags_error *err) {
-    const unsigned char *end = bag->ends + 8 * index;
+    const unsigned char *end = bag->at_hand[BAGI_ENDS] + 8 * index;
     return bagi_bag_fail_bounds(bag, index, index ? bagi_load_u64(end - 8) : 0,
         bagi_load_u64(end), err);
 }
