@@ -5465,12 +5465,6 @@ static void bagi_file_close(bag_reader *bag, bagi_file *file) {
  *     NAME.idx otherwise                               split, or still being written
  */
 
-typedef enum bagi_where {
-    BAGI_STANDALONE, /* look for NAME.idx, and decide */
-    BAGI_WITH_REFS,  /* in a dataset with refs.bag: NAME.idx is ignored */
-    BAGI_SPLIT       /* in a dataset without: NAME.idx is required */
-} bagi_where;
-
 /* What the files of a shard are compared with. */
 typedef struct bagi_record {
     uint64_t identity; /* of spec.json, or spec.json.partial; 0: unknown */
@@ -5479,9 +5473,9 @@ typedef struct bagi_record {
     bool is_bound;     /* ... if that is known */
 } bagi_record;
 
-/* How a Bag is opened. Zero is a finished standalone Bag, mapped. */
+/* How a Bag is opened. Zero is a finished Bag that is not split, mapped. */
 typedef struct bagi_how {
-    bagi_where where;
+    bool split; /* in a dataset: NAME.idx is required; otherwise ignored */
     const char *name; /* of the field, or "refs"; "" if standalone */
     bool no_mmap, cache_index, verify_checksums, allow_empty;
     bool grows;      /* a writer may be appending to it */
@@ -5598,7 +5592,7 @@ static bags_code bagi_bag_shape_split(
     if (length)
         code = bagi_file_read(bag, index, length * 8 - 8, number, 8, err);
     uint64_t end = bagi_load_u64(number);
-    if (!code && how->where == BAGI_STANDALONE && !how->unfinished) {
+    if (!code && !how->split && !how->unfinished) {
         code = bagi_bag_shape(bag, false, err);
         if (!code)
             code = bagi_bag_judge(bag, length, end, false, &v1, err);
@@ -5761,7 +5755,7 @@ static void bagi_bag_release(bag_reader *bag) {
 /* The files of a Bag may be opened soon. */
 static void bagi_bag_expect(const bagi_dir *dir, const bagi_how *how) {
     bagi_dir_expect(dir, how->name, bagi_suffix[BAGI_BLOBS]);
-    if (how->where == BAGI_SPLIT || (dir->standalone && !dir->bare))
+    if (how->split || (dir->standalone && !dir->bare))
         bagi_dir_expect(dir, how->name, bagi_suffix[BAGI_ENDS]);
     if (how->verify_checksums)
         bagi_dir_expect(dir, how->name, bagi_suffix[BAGI_CRCS]);
@@ -5802,7 +5796,7 @@ BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
     bagi_bag_expect(dir, how);
     do {
         uint64_t before = 0, after = 0;
-        bool split = how->where == BAGI_SPLIT || search;
+        bool split = how->split || search;
         bag->split = bag->v2 = false;
         bag->length = bag->limit = bag->table = 0;
         memset(&bag->trailer, 0, sizeof bag->trailer);
@@ -6259,13 +6253,13 @@ BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
 }
 
 /* Every index becomes a span in the scratch, unless it follows the one before; what is
- * read follows the spans. With `advise` the blobs are only requested. */
+ * read follows the spans. Without `out` the blobs are only requested. */
 static bags_code bagi_bag_fetch_many(const bag_reader *reader,
-    const uint64_t *indices, size_t count, bags_buffer *scratch, bool advise,
-    bags_view *out, bags_error *err) {
+    const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
+    bags_error *err) {
     BAGI_NEED(reader && scratch && (indices || !count), err);
     BAGI_ERR(err);
-    bagi_fetch fetch = {scratch, 0, scratch, 0, advise};
+    bagi_fetch fetch = {scratch, 0, scratch, 0, !out};
     bags_code code = BAGS_OK;
     bagi_buffer_adopt(scratch, &reader->env->memory);
     for (size_t i = 0; i < count && !code; i++)
@@ -6278,15 +6272,13 @@ BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
     bags_error *err) {
     BAGI_NEED(out || !count, err);
-    return bagi_bag_fetch_many(
-        reader, indices, count, scratch, false, out, err);
+    return bagi_bag_fetch_many(reader, indices, count, scratch, out, err);
 }
 
 BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch,
     bags_error *err) {
-    return bagi_bag_fetch_many(
-        reader, indices, count, scratch, true, NULL, err);
+    return bagi_bag_fetch_many(reader, indices, count, scratch, NULL, err);
 }
 
 /* ---- cursor ----
@@ -7965,7 +7957,7 @@ static bags_code bagi_shard_variant(
 static bags_code bagi_shard_measure(const bagi_dir *dir, const bagi_spec *spec,
     const bagi_how *how, const bag_reader *refs, bool allow_unequal,
     uint64_t *length, uint64_t *lengths, bagi_sink *sink) {
-    bool split = how->where == BAGI_SPLIT, unknown = false;
+    bool split = how->split, unknown = false;
     bool empty = !split && refs->file[BAGI_BLOBS].size == 0;
     bagi_how opening = *how;
     size_t least = 0, most = 0;
@@ -8036,7 +8028,7 @@ static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
     }
     how->record.bound = bound;
     how->record.is_bound = bind && !code;
-    how->where = split ? BAGI_SPLIT : BAGI_WITH_REFS;
+    how->split = split;
     how->name = "refs";
     how->no_mmap = how->allow_empty = true;
     how->cache_index = false;
@@ -8072,7 +8064,7 @@ static bags_code bagi_unfinished_open(const bagi_dir *dir,
     bag_reader **bags =
         (bag_reader **)bagi_alloc(&dir->env->memory, count * sizeof *bags, err);
     bags_code code = bags ? BAGS_OK : BAGS_ERROR_MEMORY;
-    opening.where = BAGI_SPLIT;
+    opening.split = true;
     opening.no_mmap = opening.unfinished = opening.grows = true;
     *listed = false;
     for (size_t i = count; i-- > 0 && !code;) {
@@ -8886,7 +8878,7 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
     const char *path, bags_checksum_report *report, bags_error *err) {
     const bagi_env *env = dir->env;
     bool no_sync = options->no_sync;
-    size_t count = spec ? spec->count + (how->where != BAGI_SPLIT) : 1;
+    size_t count = spec ? spec->count + !how->split : 1;
     uint32_t bound = how->record.spec;
     bagi_how opening = *how;
     bagi_summed *summed =
@@ -9006,7 +8998,6 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
         memset(&options, 0, sizeof options);
         options.replace = true;
         options.no_sync = no_sync;
-        how.where = BAGI_WITH_REFS;
         how.record.spec = record;
         bagi_checksum_dir(dir, &writer->spec, &how, &options,
             writer->record.handle, writer->record.path, &report, failure);
@@ -10262,7 +10253,7 @@ static bagi_how bagi_reader_how(
     const bags_reader *reader, const bagi_shard *part, const bag_reader *refs) {
     bagi_how how;
     memset(&how, 0, sizeof how);
-    how.where = part->split ? BAGI_SPLIT : BAGI_WITH_REFS;
+    how.split = part->split;
     how.grows = reader->options.unfinished == BAGS_UNFINISHED_READ;
     how.no_mmap = reader->options.no_mmap;
     how.cache_index = reader->options.cache_index;
@@ -10469,7 +10460,7 @@ BAGI_COLD static bags_code bagi_opening_shard(
         again = false;
         code = bagi_shard_open(&opening->common, dir,
             unfinished != BAGS_UNFINISHED_REFUSE, &how, &shard->length, &sink);
-        part->split = how.where == BAGI_SPLIT;
+        part->split = how.split;
         part->record = how.record;
         /* Without spec.json the shard is unfinished. What is missing next to a
          * spec.json that was read is a fault of a finished shard. */
@@ -11914,8 +11905,8 @@ static bags_code bagi_verify_value(bagi_verifying *v, bagi_cursor *cursor) {
     if (!code)
         return BAGS_OK;
     why.code = BAGS_OK;
-    bool known = v->how.where == BAGI_SPLIT ||
-                 bagi_verify_owner(v, cursor, &index, &item, &why);
+    bool known =
+        v->how.split || bagi_verify_owner(v, cursor, &index, &item, &why);
     if (why.code == BAGS_ERROR_MEMORY) {
         v->why = why;
         return BAGS_ERROR_MEMORY;
@@ -12042,7 +12033,7 @@ static bags_code bagi_verify_bag(bagi_verifying *v, bag_reader *bag) {
 BAGI_COLD static bags_code bagi_verify_unit(bagi_verifying *v, size_t field) {
     const bagi_spec *spec = v->spec;
     bool is_refs = !spec || field == spec->count;
-    bool split = v->how.where == BAGI_SPLIT;
+    bool split = v->how.split;
     uint64_t length = 0, faults = v->report.faults;
     bag_reader *bag = NULL;
     bags_code code = BAGS_OK;
@@ -12105,7 +12096,7 @@ BAGI_COLD static bags_code bagi_verify_unit(bagi_verifying *v, size_t field) {
 BAGI_COLD static bags_code bagi_verify_bound(bagi_verifying *v) {
     const char *first = NULL, *other = NULL;
     uint32_t bound = v->how.record.spec, stored = 0;
-    bool all = true, split = v->how.where == BAGI_SPLIT;
+    bool all = true, split = v->how.split;
     for (size_t i = 0; i < v->spec->count + !split; i++) {
         const char *name = bagi_spec_name(v->spec, i);
         bagi_trailer trailer;
@@ -12215,7 +12206,7 @@ BAGI_COLD static bags_code bagi_verify_shard(
     if (variant == BAGS_ERROR_MEMORY ||
         (variant && bagi_verify_mine(v, count + 1)))
         code = bagi_report_file(&v->sink, "refs", variant);
-    v->how.where = split ? BAGI_SPLIT : BAGI_WITH_REFS;
+    v->how.split = split;
     v->checksums = v->any_checksums;
     for (size_t i = count + 1;
          i-- > 0 && !code && !v->checksums && !v->options.quick;) {
