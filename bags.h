@@ -5940,7 +5940,7 @@ typedef struct bagi_span {
     const bag_reader *bag;
     uint64_t first, count; /* blobs; count > 0 */
     size_t place;
-    uint64_t start, stop;  /* their bytes, when the ends are known */
+    uint64_t start, stop;  /* bytes in the file that is being read */
     size_t at[BAGI_FILES]; /* what was read of each file: where in the buffer */
 } bagi_span;
 
@@ -5996,11 +5996,14 @@ static int bagi_span_order(const void *a, const void *b) {
     return (x->first > y->first) - (x->first < y->first);
 }
 
+#define BAGI_ADVICE_GAP 8192 /* bytes between two parts requested as one */
+
 /*
- * One step of a fetch: read what the spans need from this file of their Bags, unless it
- * is at hand; or request it. Ranges with nothing between them are read as one. The
- * files of those that a hook reads are pinned meanwhile. That hook returns no failure:
- * what is missing is read again.
+ * One step of a fetch: read the ranges start .. stop of all spans from this file of
+ * their Bags, unless they are at hand; or request them. Ranges with nothing between
+ * them are read as one, those with little are requested as one from a map. The files of
+ * those that a hook reads are pinned meanwhile. That hook returns no failure: what is
+ * missing is read again.
  */
 static bags_code bagi_fetch_transfer(
     bagi_fetch *fetch, int which, bags_error *err) {
@@ -6016,20 +6019,19 @@ static bags_code bagi_fetch_transfer(
     for (size_t i = 0; i < fetch->count; i++, span++) {
         const bag_reader *bag = span->bag;
         const bagi_file *file = bagi_bag_file(bag, which);
-        uint64_t start = span->start, stop = span->stop, before = 0;
-        if (which != BAGI_BLOBS) {
-            before = which == BAGI_ENDS && span->first ? 8 : 0;
-            start = bagi_bag_offset(bag, which, span->first) - before;
-            stop = bagi_bag_offset(bag, which, span->first + span->count);
-        }
+        uint64_t start = span->start, stop = span->stop;
         if (bag->at_hand[which]) {
+            for (; i + 1 < fetch->count && span[1].bag == bag &&
+                   span[1].start <= stop + BAGI_ADVICE_GAP;
+                 i++, span++)
+                stop = BAGI_MAX(stop, span[1].stop);
             if (fetch->advise && file->map)
                 bagi_file_advise(
                     bag, file, start, stop - start, BAGS_ADVICE_SOON);
             continue;
         }
         any = bag;
-        span->at[which] = fetch->used + (size_t)(total + before);
+        span->at[which] = fetch->used + (size_t)total;
         if (start == stop)
             continue;
         if (count == 0 || bags[count - 1] != bag || start > end ||
@@ -6123,19 +6125,16 @@ static bags_code bagi_fetch_run_all(
                 "%s: blob index %" PRIu64 " out of range (length %" PRIu64 ")",
                 bagi_tail(bag->file[BAGI_BLOBS].path),
                 BAGI_MAX(span->first, bag->length), bag->length);
+        span->start = bagi_bag_offset(bag, BAGI_ENDS, span->first);
+        span->start -= span->first ? 8 : 0; /* with the end before */
+        span->stop = bagi_bag_offset(bag, BAGI_ENDS, span->first + span->count);
     }
-    /* What is only requested has no places: neighbours become one span. */
-    for (span = spans, i = 1; i < count && fetch->advise; i++) {
-        if (spans[i].bag == span->bag &&
-            spans[i].first <= span->first + span->count)
-            span->count = BAGI_MAX(
-                span->count, spans[i].first + spans[i].count - span->first);
-        else
-            *++span = spans[i];
-        fetch->count = (size_t)(span - spans) + 1;
-    }
-    count = fetch->count;
     bags_code code = bagi_fetch_transfer(fetch, BAGI_ENDS, err);
+    for (span = bagi_fetch_spans(fetch), i = 0; i < count; i++, span++) {
+        span->at[BAGI_ENDS] += span->first ? 8 : 0;
+        span->start = bagi_bag_offset(span->bag, BAGI_CRCS, span->first);
+        span->stop = span->start + 4 * span->count;
+    }
     if (!code && verify)
         code = bagi_fetch_transfer(fetch, BAGI_CRCS, err);
     if (code)
