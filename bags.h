@@ -5930,10 +5930,10 @@ BAGI_NOINLINE static bags_code bagi_crcs_compare(const bag_reader *bag,
  *
  * Every read of blobs is a list of spans: consecutive blobs of one Bag, and the
  * place of the first among the results. First all table entries that are not at
- * hand are read; they are checked; then the CRCs, if they are compared, and the blobs
- * in the same way. The buffer is sized once for each step. To prefetch, the same list
- * is passed to the system as advice. Hooks that read many ranges at once receive all
- * ranges of a step in one call.
+ * hand are read, and the CRCs, if they are compared; the entries are checked; then the
+ * blobs are read in the same way. The buffer is sized once for each step. To prefetch,
+ * the same list is passed to the system as advice. Hooks that read many ranges at once
+ * receive all ranges of a step in one call.
  */
 
 typedef struct bagi_span {
@@ -6104,9 +6104,9 @@ static const unsigned char *bagi_fetch_result(
 
 /*
  * Run the fetch. Blob i of a span becomes items[place + i]; items may be NULL: then
- * bagi_fetch_result is. In order: the spans are sorted; the entries of their tables are
- * read; they are checked; the blobs are read, and compared with their checksums; the
- * results are set.
+ * bagi_fetch_result is. In order: the spans are sorted; the entries of their tables and
+ * the CRCs are read; the entries are checked; the blobs are read and compared with the
+ * CRCs; the results are set.
  */
 static bags_code bagi_fetch_run_all(
     bagi_fetch *fetch, bags_view *items, bags_error *err) {
