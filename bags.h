@@ -152,7 +152,7 @@
  *       - wait: a pipe, a device or a directory in place of a file is refused;
  *       - use more memory than their sizes justify. A dataset: 1 KiB per field,
  *         200 bytes per shard, and 600 bytes for each Bag that was used. A
- *         datapoint: 16 bytes per requested item (not mapped: 24, and 130 where a
+ *         datapoint: 16 bytes per requested item (not mapped: 24, and 200 where a
  *         slice skips items), its row of refs.bag and, without mmap, the
  *         requested blobs, each at most once;
  *       - work longer than their sizes justify. Opening costs the same for a file
@@ -745,7 +745,7 @@ BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
 
 /* Read many blobs: out[i] becomes blob indices[i], for 0 <= i < count. Lifetime,
  * errors and threads as for bag_reader_get. Cost: O(count), and a sort if the indices
- * are not sorted; about 100 bytes of scratch per index. Without mmap, blobs are read
+ * are not sorted; about 120 bytes of scratch per index. Without mmap, blobs are read
  * in file order, each once, neighbours with one read. */
 BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
@@ -5213,29 +5213,38 @@ static bool bagi_files_evict(bagi_files *files, const bagi_env *env) {
 
 /* A checksum sidecar, a table and the blobs are read in the same way. */
 struct bag_reader {
-    bagi_mapped mapped;        /* must be the first member */
-    const unsigned char *data; /* offset 0 of the blobs; NULL: read them */
-    const unsigned char *ends; /* the end of blob 0; NULL: read them */
-    const unsigned char *crcs; /* the CRC of blob 0; NULL: read them */
-    uint64_t length;           /* blobs */
-    uint64_t limit;            /* no blob ends after this offset */
-    uint64_t table;            /* offset of the end of blob 0 in its file */
+    bagi_mapped mapped; /* must be the first member */
+    /* The blobs, CRCs and ends that are in memory, starting with those of blob 0; NULL:
+     * read them. */
+    const unsigned char *at_hand[BAGI_FILES];
+    uint64_t length; /* blobs */
+    uint64_t limit;  /* no blob ends after this offset */
+    uint64_t table;  /* offset of the end of blob 0 in its file */
     const bagi_env *env;
     bagi_files *files; /* NULL: the files stay open */
     bagi_file file[BAGI_FILES];
-    unsigned char *cached[BAGI_FILES]; /* the table or the CRCs in memory */
-    size_t cached_size[BAGI_FILES];
-    bagi_trailer trailer; /* if checksums were opened */
-    uint64_t record;      /* identity of its shard's record; 0: not checked */
+    bags_buffer cached[BAGI_FILES]; /* the table and the CRCs in memory */
+    bagi_trailer trailer;           /* if checksums were opened */
+    uint64_t record; /* identity of its shard's record; 0: not checked */
     bool split, v2;
     bool verify;   /* compare returned blobs with their checksums */
     bool random;   /* mapped for BAGS_ACCESS_RANDOM */
     void *ordered; /* not NULL: blob i belongs to datapoint i; set atomically */
 };
 
-/* The file that contains the table. */
-static const bagi_file *bagi_bag_table(const bag_reader *bag) {
-    return &bag->file[bag->split ? BAGI_ENDS : BAGI_BLOBS];
+/* The file that contains the blobs, their CRCs or their ends. */
+static const bagi_file *bagi_bag_file(const bag_reader *bag, int which) {
+    return &bag->file[which == BAGI_ENDS && !bag->split ? BAGI_BLOBS : which];
+}
+
+/* Bytes per blob in each file of a Bag; of the blobs themselves it varies. */
+static const size_t bagi_entry_size[] = {0, 4, 8};
+
+/* Where in that file the CRC or the end of a blob is. */
+static uint64_t bagi_bag_offset(
+    const bag_reader *bag, int which, uint64_t index) {
+    return (which == BAGI_ENDS ? bag->table : 0) +
+           bagi_entry_size[which] * index;
 }
 
 /* Open a file of a Bag. If the system allows no more, others of the set are closed;
@@ -5266,44 +5275,41 @@ static bags_code bagi_file_pin(const bag_reader *bag, const bagi_file *of,
     bagi_files *files = bag->files;
     bagi_file *file = (bagi_file *)(uintptr_t)of; /* see bagi_files */
     bags_code code = BAGS_OK;
-    uint64_t size = 0, identity = 0;
+    uint64_t size = file->size, identity = file->identity;
     if (!file->listed) {
         *handle = file->handle;
         return BAGS_OK;
     }
     bagi_lock(&files->mutex);
-    bool open = file->handle != NULL;
-    if (open && files->newest != file) {
+    if (file->handle) {
         bagi_files_unlink(files, file);
-        bagi_files_link(files, file);
-    }
-    if (!open)
+    } else {
         code = bagi_file_open(bag, file, err);
-    if (!open && !code)
-        code = bagi_check_record(env, file->path, bag->record, err);
-    if (!open && !code)
-        code = bagi_file_size(env, file->handle, file->path, &size, err);
-    if (!open && !code &&
-        (file->grows ? size < file->size : size != file->size))
+        if (!code)
+            code = bagi_check_record(env, file->path, bag->record, err);
+        if (!code)
+            code = bagi_file_size(env, file->handle, file->path, &size, err);
+        if (!code && identity)
+            code = bagi_fail_io(NULL, err,
+                bagi_identify(env, file->handle, file->path, &identity),
+                file->path, "identify");
+    }
+    if (!code && (file->grows ? size < file->size : size != file->size))
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: changed while open (%" PRIu64 " bytes, was %" PRIu64 ")",
             bagi_tail(file->path), size, file->size);
-    if (!open && !code && file->identity)
-        code = bagi_fail_io(NULL, err,
-            bagi_identify(env, file->handle, file->path, &identity), file->path,
-            "identify");
-    if (!open && !code && identity != file->identity)
+    else if (!code && identity != file->identity)
         code = bags_fail(err, BAGS_ERROR_STATE,
             "%s: changed while open: another process replaced or wrote it",
             bagi_tail(file->path));
     if (code) {
         bagi_close_read(env, file->handle);
         file->handle = NULL;
-    } else if (!open) {
+    } else {
         bagi_files_link(files, file);
+        file->pins++;
     }
     *handle = file->handle;
-    file->pins += !code;
     bagi_unlock(&files->mutex);
     return code;
 }
@@ -5437,12 +5443,6 @@ static void bagi_file_close(bag_reader *bag, bagi_file *file) {
  *     NAME.idx otherwise                               split, or still being written
  */
 
-typedef enum bagi_where {
-    BAGI_STANDALONE, /* look for NAME.idx, and decide */
-    BAGI_WITH_REFS,  /* in a dataset with refs.bag: NAME.idx is ignored */
-    BAGI_SPLIT       /* in a dataset without: NAME.idx is required */
-} bagi_where;
-
 /* What the files of a shard are compared with. */
 typedef struct bagi_record {
     uint64_t identity; /* of spec.json, or spec.json.partial; 0: unknown */
@@ -5451,9 +5451,9 @@ typedef struct bagi_record {
     bool is_bound;     /* ... if that is known */
 } bagi_record;
 
-/* How a Bag is opened. Zero is a finished standalone Bag, mapped. */
+/* How a Bag is opened. Zero is a finished Bag that is not split, mapped. */
 typedef struct bagi_how {
-    bagi_where where;
+    bool split; /* in a dataset: NAME.idx is required; otherwise ignored */
     const char *name; /* of the field, or "refs"; "" if standalone */
     bool no_mmap, cache_index, verify_checksums, allow_empty;
     bool grows;      /* a writer may be appending to it */
@@ -5523,13 +5523,13 @@ static bags_code bagi_bag_judge(bag_reader *bag, uint64_t length, uint64_t end,
         return BAGS_OK;
     uint64_t rest = end <= file->size ? file->size - end : UINT64_MAX;
     bool listed = rest <= 8 + 8 * length, ascends = true;
-    for (uint64_t at = 0; listed && at < rest; at += sizeof found) {
-        size_t size = (size_t)BAGI_MIN(rest - at, sizeof found);
-        size_t zero = at == 0 ? BAGI_MIN(size, 8) : 0;
+    for (uint64_t at = 0, step = 8; listed && at < rest; at += step) {
+        step = at ? sizeof found : 8; /* the leading 0 */
+        size_t size = (size_t)BAGI_MIN(rest - at, step);
         code = bagi_file_read(bag, file, end + at, found, size, err);
-        if (!code && size > zero)
-            code = bagi_file_read(bag, &bag->file[BAGI_ENDS], at + zero - 8,
-                expected + zero, size - zero, err);
+        if (!code && at)
+            code = bagi_file_read(
+                bag, &bag->file[BAGI_ENDS], at - 8, expected, size, err);
         if (code)
             return code;
         listed = memcmp(found, expected, size) == 0;
@@ -5537,30 +5537,24 @@ static bags_code bagi_bag_judge(bag_reader *bag, uint64_t length, uint64_t end,
     if (listed && !agrees)
         return BAGS_OK;
     uint64_t last = 0;
-    for (uint64_t i = 0; ascends && i < bag->length; i += sizeof found / 8) {
-        uint64_t count = BAGI_MIN(bag->length - i, sizeof found / 8);
-        code = bagi_file_read(
-            bag, file, bag->table + 8 * i, found, (size_t)count * 8, err);
+    for (uint64_t i = 0; ascends && i < bag->length; i++) {
+        size_t at = (size_t)(8 * i % sizeof found);
+        if (at == 0)
+            code = bagi_file_read(bag, file, bag->table + 8 * i, found,
+                (size_t)BAGI_MIN(8 * (bag->length - i), sizeof found), err);
         if (code)
             return code;
-        for (uint64_t k = 0; k < count; k++) {
-            uint64_t stop = bagi_load_u64(found + 8 * k);
-            ascends = ascends && last <= stop && stop <= bag->limit;
-            last = stop;
-        }
+        uint64_t stop = bagi_load_u64(found + at);
+        ascends = last <= stop && stop <= bag->limit;
+        last = stop;
     }
     *v1 = agrees && ascends;
     if (!ascends || (agrees && listed))
         return BAGS_OK;
-    if (bag->length == length && bag->limit == end)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: the entries of its table and of its .idx differ; remove the "
-            ".idx only if the table is right",
-            path);
     return bags_fail(err, BAGS_ERROR_CORRUPT,
-        "%s: ends in a table of %" PRIu64 " blobs and %" PRIu64
-        " bytes, but its .idx lists %" PRIu64 " blobs and %" PRIu64
-        " bytes; remove the .idx only if the table is right",
+        "%s: its table (%" PRIu64 " blobs, %" PRIu64
+        " bytes) and its .idx (%" PRIu64 " blobs, %" PRIu64
+        " bytes) differ; remove the .idx only if the table is right",
         path, bag->length, bag->limit, length, end);
 }
 
@@ -5576,7 +5570,7 @@ static bags_code bagi_bag_shape_split(
     if (length)
         code = bagi_file_read(bag, index, length * 8 - 8, number, 8, err);
     uint64_t end = bagi_load_u64(number);
-    if (!code && how->where == BAGI_STANDALONE && !how->unfinished) {
+    if (!code && !how->split && !how->unfinished) {
         code = bagi_bag_shape(bag, false, err);
         if (!code)
             code = bagi_bag_judge(bag, length, end, false, &v1, err);
@@ -5602,34 +5596,27 @@ static bags_code bagi_bag_shape_split(
     return BAGS_OK;
 }
 
-/* Bytes per blob in each file of a Bag; of the blobs themselves it varies. */
-static const size_t bagi_entry_size[] = {0, 4, 8};
-
-/* Set the pointer to the entries of a Bag: its end offsets or its CRCs. They are
- * mapped, or are read now to be kept in memory; otherwise the pointer is NULL. */
+/* Have the entries of a Bag, its end offsets or its CRCs, at hand, if they are mapped;
+ * with `cache` they are read now and kept in memory. */
 static bags_code bagi_bag_entries(
     bag_reader *bag, int which, bool cache, bags_error *err) {
-    bool ends = which == BAGI_ENDS;
-    const bagi_file *file = ends ? bagi_bag_table(bag) : &bag->file[which];
-    const unsigned char **out = ends ? &bag->ends : &bag->crcs;
-    uint64_t offset = ends ? bag->table : 0;
-    uint64_t count = ends ? bag->length : bag->trailer.length;
+    const bagi_file *file = bagi_bag_file(bag, which);
+    uint64_t offset = bagi_bag_offset(bag, which, 0);
+    uint64_t count = which == BAGI_ENDS ? bag->length : bag->trailer.length;
+    bags_buffer *copy = &bag->cached[which];
     size_t size = 0;
-    *out = file->map ? file->map + offset : NULL;
+    bag->at_hand[which] = file->map ? file->map + offset : NULL;
     if (file->map || !cache || count == 0)
         return BAGS_OK;
-    if (!bagi_size(count, &size) || size > SIZE_MAX / 2 / 8)
+    if (!bagi_size(count * bagi_entry_size[which], &size))
         return bags_fail(err, BAGS_ERROR_LIMIT,
             "%s: the table is too large for the address space",
             bagi_tail(file->path));
-    size *= bagi_entry_size[which];
-    unsigned char *data =
-        (unsigned char *)bagi_alloc_raw(&bag->env->memory, size, err);
-    if (!data)
-        return BAGS_ERROR_MEMORY;
-    *out = bag->cached[which] = data;
-    bag->cached_size[which] = size;
-    return bagi_file_read(bag, file, offset, data, size, err);
+    bagi_buffer_adopt(copy, &bag->env->memory);
+    bags_code code = bags_buffer_reserve(copy, size, err);
+    bag->at_hand[which] = copy->data;
+    return code ? code
+                : bagi_file_read(bag, file, offset, copy->data, size, err);
 }
 
 /* ---- checksums next to a Bag ---- */
@@ -5713,19 +5700,15 @@ static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
         trailer->name != bagi_crc_text(name))
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: has the checksums of another Bag", bagi_tail(file->path));
-    bool other = !journal && !dir->standalone && !how->any_spec;
-    if (other && !trailer->bound && trailer->spec != how->record.spec)
+    bool all = trailer->bound; /* it binds all Bags of the shard */
+    bool known = !how->any_spec && (!all || how->record.is_bound);
+    uint32_t computed = all ? how->record.bound : how->record.spec;
+    if (!journal && !dir->standalone && known && trailer->spec != computed)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: spec.json: checksum mismatch (computed %08" PRIx32
-            ", stored %08" PRIx32 ")",
-            bagi_tail(file->path), how->record.spec, trailer->spec);
-    if (other && trailer->bound && how->record.is_bound &&
-        trailer->spec != how->record.bound)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: spec.json and the shard's Bags: checksum mismatch (computed "
-            "%08" PRIx32 ", stored %08" PRIx32
-            "): one of them is of another version",
-            bagi_tail(file->path), how->record.bound, trailer->spec);
+            "%s: spec.json%s: checksum mismatch (computed %08" PRIx32
+            ", stored %08" PRIx32 ")%s",
+            bagi_tail(file->path), all ? " and the shard's Bags" : "", computed,
+            trailer->spec, all ? ": one of them is of another version" : "");
     return bagi_bag_entries(bag, BAGI_CRCS, how->cache_index, err);
 }
 
@@ -5743,15 +5726,14 @@ BAGI_COLD static bags_code bagi_crcs_fail(const bag_reader *bag, uint64_t index,
 static void bagi_bag_release(bag_reader *bag) {
     for (int i = 0; i < BAGI_FILES; i++) {
         bagi_file_close(bag, &bag->file[i]);
-        bagi_free(&bag->env->memory, bag->cached[i], bag->cached_size[i]);
-        bag->cached[i] = NULL;
+        bags_buffer_free(&bag->cached[i]);
     }
 }
 
 /* The files of a Bag may be opened soon. */
 static void bagi_bag_expect(const bagi_dir *dir, const bagi_how *how) {
     bagi_dir_expect(dir, how->name, bagi_suffix[BAGI_BLOBS]);
-    if (how->where == BAGI_SPLIT || (dir->standalone && !dir->bare))
+    if (how->split || (dir->standalone && !dir->bare))
         bagi_dir_expect(dir, how->name, bagi_suffix[BAGI_ENDS]);
     if (how->verify_checksums)
         bagi_dir_expect(dir, how->name, bagi_suffix[BAGI_CRCS]);
@@ -5759,12 +5741,14 @@ static void bagi_bag_expect(const bagi_dir *dir, const bagi_how *how) {
 
 /* Set the pointer to the blobs, if they are mapped, and what bag_reader_get needs. */
 static void bagi_bag_point(bag_reader *bag) {
-    bag->data = bag->file[BAGI_BLOBS].map;
+    const unsigned char *data = bag->file[BAGI_BLOBS].map;
+    const unsigned char *ends = bag->at_hand[BAGI_ENDS];
+    bag->at_hand[BAGI_BLOBS] = data;
     /* Blobs that are compared with checksums need more than two loads. */
-    if (bag->data && bag->ends && !bag->split && !bag->v2 && !bag->random &&
+    if (data && ends && !bag->split && !bag->v2 && !bag->random &&
         !bag->verify) {
-        bag->mapped.data = bag->data;
-        bag->mapped.table = bag->ends - 8;
+        bag->mapped.data = data;
+        bag->mapped.table = ends - 8;
         bag->mapped.length = bag->length;
         bag->mapped.limit = bag->limit;
     }
@@ -5790,7 +5774,7 @@ BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
     bagi_bag_expect(dir, how);
     do {
         uint64_t before = 0, after = 0;
-        bool split = how->where == BAGI_SPLIT || search;
+        bool split = how->split || search;
         bag->split = bag->v2 = false;
         bag->length = bag->limit = bag->table = 0;
         memset(&bag->trailer, 0, sizeof bag->trailer);
@@ -5813,12 +5797,12 @@ BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
         if (!code)
             code = bagi_file_map(bag, blobs, how->no_mmap, &why);
         moved = !code && search && !split && blobs->size != before;
-        if (!code && !moved)
+        if (!code)
             code = split ? bagi_bag_shape_split(bag, how, &why)
                          : bagi_bag_shape(bag, how->allow_empty, &why);
-        if (!code && !moved)
+        if (!code)
             code = bagi_bag_entries(bag, BAGI_ENDS, how->cache_index, &why);
-        if (!code && !moved && how->verify_checksums)
+        if (!code && how->verify_checksums)
             code = bagi_crcs_open(bag, dir, how, &why);
         /* What contradicts itself may be of two shards. */
         if ((!code || code == BAGS_ERROR_CORRUPT) && blobs->path) {
@@ -5841,7 +5825,7 @@ BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
     bag->verify = how->verify_checksums;
     bag->random =
         how->access == BAGS_ACCESS_RANDOM && env->io.advise && blobs->map;
-    if (bag->cached[BAGI_ENDS] && bag->split)
+    if (bag->cached[BAGI_ENDS].data && bag->split)
         bagi_file_close(bag, index); /* not needed any more */
     bagi_bag_point(bag);
     for (int i = 0; i < BAGI_FILES; i++) {
@@ -5902,42 +5886,20 @@ BAGI_COLD static bags_code bagi_bag_fail_bounds(const bag_reader *bag,
         path, index, start, stop);
 }
 
-BAGI_COLD static bags_code bagi_bag_fail_index(
-    const bag_reader *bag, uint64_t index, bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_RANGE,
-        "%s: blob index %" PRIu64 " out of range (length %" PRIu64 ")",
-        bagi_tail(bag->file[BAGI_BLOBS].path), index, bag->length);
-}
-
-#define BAGI_CRCS_STEP 128 /* CRCs read at once */
-
 /* Compare consecutive blobs, whose ends are in order, with their checksums; their
  * bytes begin at `data`. */
 BAGI_NOINLINE static bags_code bagi_crcs_compare(const bag_reader *bag,
     uint64_t index, uint64_t count, const unsigned char *ends,
-    const unsigned char *data, bags_error *err) {
-    unsigned char bytes[4 * BAGI_CRCS_STEP];
-    const unsigned char *crcs = bytes;
+    const unsigned char *crcs, const unsigned char *data, bags_error *err) {
     uint64_t start = index ? bagi_load_u64(ends - 8) : 0;
     for (uint64_t i = 0; i < count; i++) {
-        uint64_t at = i % BAGI_CRCS_STEP, left = count - i;
-        bags_code code = BAGS_OK;
-        if (bag->crcs)
-            crcs = bag->crcs + 4 * (index + i - at);
-        else if (at == 0)
-            code = bagi_file_read(bag, &bag->file[BAGI_CRCS], 4 * (index + i),
-                bytes,
-                (size_t)(left < BAGI_CRCS_STEP ? left : BAGI_CRCS_STEP) * 4,
-                err);
-        if (code)
-            return code;
-        uint64_t stop = bagi_load_u64(ends + 8 * i);
-        uint32_t stored = bagi_load_u32(crcs + 4 * at);
-        uint32_t computed = bagi_crc(0, data, (size_t)(stop - start));
+        size_t size = (size_t)(bagi_load_u64(ends + 8 * i) - start);
+        uint32_t stored = bagi_load_u32(crcs + 4 * i);
+        uint32_t computed = bagi_crc(0, data, size);
         if (stored != computed)
             return bagi_crcs_fail(bag, index + i, computed, stored, err);
-        data += stop - start;
-        start = stop;
+        data += size;
+        start += size;
     }
     return BAGS_OK;
 }
@@ -5946,21 +5908,24 @@ BAGI_NOINLINE static bags_code bagi_crcs_compare(const bag_reader *bag,
  *
  * Every read of blobs is a list of spans: consecutive blobs of one Bag, and the
  * place of the first among the results. First all table entries that are not at
- * hand are read, neighbours with one read; they are checked; then the blobs in the
- * same way. The buffer is sized once for each step. To prefetch, the same list is
- * passed to the system as advice. Hooks that read many ranges at once receive all
- * ranges of a step in one call.
+ * hand are read, and the CRCs, if they are compared; the entries are checked; then the
+ * blobs are read in the same way. The buffer is sized once for each step. To prefetch,
+ * the same list is passed to the system as advice. Hooks that read many ranges at once
+ * receive all ranges of a step in one call.
  */
 
 typedef struct bagi_span {
     const bag_reader *bag;
     uint64_t first, count; /* blobs; count > 0 */
     size_t place;
-    uint64_t start, stop; /* bytes in the file that is being read */
-    size_t at, entries;   /* offsets in the buffer: of `start`, of the ends */
-    const unsigned char *ends; /* the result: end offsets of the blobs ... */
-    const unsigned char *data; /* ... and the bytes of the first one */
+    uint64_t start, stop;  /* bytes in the file that is being read */
+    size_t at[BAGI_FILES]; /* what was read of each file: where in the buffer */
 } bagi_span;
+
+/* What a span takes of the list: the ranges to read, which are at most as many as the
+ * spans, follow them, and then the Bags of these ranges. */
+#define BAGI_SPAN_SIZE                                                         \
+    (sizeof(bagi_span) + sizeof(bags_io_read) + sizeof(bag_reader *))
 
 typedef struct bagi_fetch {
     bags_buffer *spans; /* may be the same buffer as `data`, which may move */
@@ -5988,10 +5953,8 @@ static bags_code bagi_fetch_add(bagi_fetch *fetch, const bag_reader *bag,
             return BAGS_OK;
         }
     }
-    if (fetch->count >= SIZE_MAX / 4 / sizeof(bagi_span))
-        return bagi_fail_memory(err, SIZE_MAX);
     bags_code code = bags_buffer_reserve(
-        fetch->spans, (fetch->count + 1) * sizeof(bagi_span), err);
+        fetch->spans, (fetch->count + 1) * BAGI_SPAN_SIZE, err);
     if (code)
         return code;
     bagi_span *span = &bagi_fetch_spans(fetch)[fetch->count++];
@@ -6014,125 +5977,120 @@ static int bagi_span_order(const void *a, const void *b) {
 #define BAGI_ADVICE_GAP 8192 /* bytes between two parts requested as one */
 
 /*
- * One step of a fetch: read the ranges start .. stop of all spans, of their tables or
- * of their blobs, where these are neither mapped nor cached; or request them. A first
- * pass measures, so that the buffer is sized once; a second one reads. Parts of one
- * file with nothing between them, or for a request little, are read as one. For a hook
- * that reads many ranges at once they are listed, and their files pinned, until the
- * end.
+ * One step of a fetch: read the ranges start .. stop of all spans from this file of
+ * their Bags, unless they are at hand; or request them. Ranges with nothing between
+ * them are read as one, those with little are requested as one from a map. The files of
+ * those that a hook reads are pinned meanwhile. That hook returns no failure: what is
+ * missing is read again.
  */
 static bags_code bagi_fetch_transfer(
-    bagi_fetch *fetch, bool blobs, bags_error *err) {
-    if (fetch->count == 0)
-        return BAGS_OK;
-    const bag_reader *any = bagi_fetch_spans(fetch)->bag;
-    const bagi_env *env =
-        any->env; /* which all of them share, like the files */
-    uint64_t gap = fetch->advise ? BAGI_ADVICE_GAP : 0, total = 0;
-    size_t listed = 0, size = 0;
-    const size_t list_size =
-        fetch->count * (sizeof(bags_io_read) + sizeof(bagi_file *));
-    bags_io_read *list = NULL;
-    const bagi_file **files = NULL; /* of the list's ranges, after them */
-    bool reads = false;
+    bagi_fetch *fetch, int which, bags_error *err) {
+    bagi_span *span = bagi_fetch_spans(fetch);
+    bags_io_read *reads = (bags_io_read *)(void *)(span + fetch->count);
+    const bag_reader **bags =
+        (const bag_reader **)(void *)(reads + fetch->count);
+    bool request = fetch->advise && which == BAGI_BLOBS;
+    const bag_reader *any = NULL; /* one that is not at hand */
+    uint64_t total = 0, end = 0;
+    size_t count = 0, size = 0;
     bags_code code = BAGS_OK;
-    if (env->io.read_many) {
-        list = (bags_io_read *)bagi_alloc(&env->memory, list_size, err);
-        if (!list)
-            return BAGS_ERROR_MEMORY;
-        files = (const bagi_file **)(void *)(list + fetch->count);
-    }
-    for (int pass = 0; pass < 2 && !code; pass++) {
-        /* From one run of spans, which are read as one, to the next. */
-        for (size_t i = 0, next; i < fetch->count && !code; i = next) {
-            bagi_span *spans = bagi_fetch_spans(fetch), *span = &spans[i];
-            const bag_reader *bag = span->bag;
-            const bagi_file *file =
-                blobs ? &bag->file[BAGI_BLOBS] : bagi_bag_table(bag);
-            const unsigned char *at_hand = blobs ? bag->data : bag->ends;
-            bool request = fetch->advise && (blobs || at_hand);
-            unsigned char *to = NULL;
-            uint64_t stop = span->stop;
-            for (next = i + 1; next < fetch->count && spans[next].bag == bag &&
-                               spans[next].start <= stop + gap;
-                 next++)
-                stop = BAGI_MAX(stop, spans[next].stop);
-            uint64_t range = stop - span->start;
-            if (pass == 0) {
-                if (request || at_hand)
-                    continue;
-                total = range > UINT64_MAX - total ? UINT64_MAX : total + range;
-                reads = true;
-                continue;
-            }
-            if (at_hand) {
-                if (request && (blobs || !bag->cached[BAGI_ENDS]))
-                    bagi_file_advise(
-                        bag, file, span->start, range, BAGS_ADVICE_SOON);
-                continue;
-            }
-            if (!request) {
-                to = fetch->data->data + fetch->used;
-                for (size_t k = i; k < next; k++)
-                    spans[k].at =
-                        fetch->used + (size_t)(spans[k].start - span->start);
-                fetch->used += (size_t)range;
-            }
-            if (list && range > 0) {
-                bags_io_read *read = &list[listed];
-                code = bagi_file_pin(bag, file, &read->file, err);
-                read->offset = span->start;
-                read->data = to;
-                read->size = (size_t)BAGI_MIN(range, SIZE_MAX);
-                files[listed] = file;
-                listed += !code;
-            } else if (request) {
+    for (size_t i = 0; i < fetch->count; i++, span++) {
+        const bag_reader *bag = span->bag;
+        const bagi_file *file = bagi_bag_file(bag, which);
+        uint64_t start = span->start, stop = span->stop;
+        if (bag->at_hand[which]) {
+            for (; i + 1 < fetch->count && span[1].bag == bag &&
+                   span[1].start <= stop + BAGI_ADVICE_GAP;
+                 i++, span++)
+                stop = BAGI_MAX(stop, span[1].stop);
+            if (fetch->advise && file->map)
                 bagi_file_advise(
-                    bag, file, span->start, range, BAGS_ADVICE_SOON);
-            } else {
-                code = bagi_file_read(
-                    bag, file, span->start, to, (size_t)range, err);
-            }
+                    bag, file, start, stop - start, BAGS_ADVICE_SOON);
+            continue;
         }
-        if (pass == 0 &&
-            (!bagi_size(total, &size) || size > SIZE_MAX / 2 - fetch->used))
-            code = bags_fail(err, BAGS_ERROR_LIMIT,
-                "%s: blob %" PRIu64
-                " and those requested with it are too large for the address "
-                "space (%" PRIu64 " bytes)",
-                bagi_tail(any->file[BAGI_BLOBS].path),
-                bagi_fetch_spans(fetch)->first, total);
-        if (pass == 0 && reads && !code)
-            code = bags_buffer_reserve(
-                fetch->data, fetch->used + size + BAGI_SLACK, err);
+        any = bag;
+        span->at[which] = fetch->used + (size_t)total;
+        if (start == stop)
+            continue;
+        if (count == 0 || bags[count - 1] != bag || start > end ||
+            start < reads[count - 1].offset) {
+            memset(&reads[count], 0, sizeof *reads);
+            reads[count].offset = end = start;
+            bags[count++] = bag;
+        }
+        span->at[which] -= (size_t)(end - start);
+        if (stop > end) {
+            uint64_t more = stop - end;
+            total = more > UINT64_MAX - total ? UINT64_MAX : total + more;
+            reads[count - 1].size += (size_t)more;
+            end = stop;
+        }
     }
-    /* A hook that reads many ranges returns no failure: what is missing is read again,
-     * by the hook that does. */
-    if (listed > 0 && !code)
-        env->io.read_many(env->io.user, list, listed);
-    for (size_t i = 0; i < listed; i++) {
-        const bags_io_read *read = &list[i];
-        size_t done = BAGI_MIN(read->done, read->size);
-        if (!code && read->data && done < read->size)
-            code = bagi_read_at(env, read->file, files[i]->path,
-                read->offset + done, (unsigned char *)read->data + done,
-                read->size - done, err);
-        bagi_file_unpin(any, files[i]);
+    if (!any)
+        return BAGS_OK;
+    const bags_io *io = &any->env->io;
+    if (!request &&
+        (!bagi_size(total, &size) || size > SIZE_MAX / 2 - fetch->used))
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "%s: blob %" PRIu64
+            " and those requested with it are too large for the address "
+            "space (%" PRIu64 " bytes)",
+            bagi_tail(any->file[BAGI_BLOBS].path),
+            bagi_fetch_spans(fetch)->first, total);
+    if (!request)
+        code = bags_buffer_reserve(
+            fetch->data, fetch->used + size + BAGI_SLACK, err);
+    reads = (bags_io_read *)(void *)(bagi_fetch_spans(fetch) + fetch->count);
+    bags = (const bag_reader **)(void *)(reads + fetch->count);
+    for (size_t i = 0; i < count && !code; i++) {
+        const bagi_file *file = bagi_bag_file(bags[i], which);
+        if (!request) {
+            reads[i].data = fetch->data->data + fetch->used;
+            fetch->used += reads[i].size;
+        }
+        if (io->read_many)
+            code = bagi_file_pin(bags[i], file, &reads[i].file, err);
+        else if (request)
+            bagi_file_advise(bags[i], file, reads[i].offset, reads[i].size,
+                BAGS_ADVICE_SOON);
     }
-    bagi_free(&env->memory, list, list_size);
+    if (io->read_many && !code)
+        io->read_many(io->user, reads, count);
+    for (size_t i = 0; i < count; i++) {
+        const bagi_file *file = bagi_bag_file(bags[i], which);
+        size_t done = BAGI_MIN(reads[i].done, reads[i].size);
+        if (!code && !request)
+            code = bagi_file_read(bags[i], file, reads[i].offset + done,
+                (unsigned char *)reads[i].data + done, reads[i].size - done,
+                err);
+        if (reads[i].file)
+            bagi_file_unpin(bags[i], file);
+    }
     return code;
 }
 
+/* The result of a fetch for a span. */
+static const unsigned char *bagi_fetch_result(
+    const bagi_fetch *fetch, const bagi_span *span, int which) {
+    const unsigned char *at_hand = span->bag->at_hand[which];
+    if (!at_hand)
+        return fetch->data->data + span->at[which];
+    return at_hand + (which == BAGI_BLOBS
+                             ? span->start
+                             : span->first * bagi_entry_size[which]);
+}
+
 /*
- * Run the fetch. Blob i of a span becomes items[place + i]; items may be NULL: the
- * spans' own results are then used. In order: the spans are sorted; the entries of
- * their tables are read; they are checked; the blobs are read, and compared with
- * their checksums; the results are set.
+ * Run the fetch. Blob i of a span becomes items[place + i]; items may be NULL: then
+ * bagi_fetch_result is. In order: the spans are sorted; the entries of their tables and
+ * the CRCs are read; the entries are checked; the blobs are read and compared with the
+ * CRCs; the results are set.
  */
 static bags_code bagi_fetch_run_all(
     bagi_fetch *fetch, bags_view *items, bags_error *err) {
     bagi_span *spans = bagi_fetch_spans(fetch), *span;
     size_t count = fetch->count, i = 1;
+    bool verify = count && spans->bag->verify && !fetch->advise;
     while (i < count && bagi_span_order(&spans[i - 1], &spans[i]) <= 0)
         i++;
     if (i < count)
@@ -6141,11 +6099,22 @@ static bags_code bagi_fetch_run_all(
         const bag_reader *bag = span->bag;
         if (span->first >= bag->length ||
             span->count > bag->length - span->first)
-            return bagi_bag_fail_index(bag, span->first + span->count - 1, err);
-        span->start = bag->table + 8 * span->first - (span->first ? 8 : 0);
-        span->stop = bag->table + 8 * (span->first + span->count);
+            return bags_fail(err, BAGS_ERROR_RANGE,
+                "%s: blob index %" PRIu64 " out of range (length %" PRIu64 ")",
+                bagi_tail(bag->file[BAGI_BLOBS].path),
+                BAGI_MAX(span->first, bag->length), bag->length);
+        span->start = bagi_bag_offset(bag, BAGI_ENDS, span->first);
+        span->start -= span->first ? 8 : 0; /* with the end before */
+        span->stop = bagi_bag_offset(bag, BAGI_ENDS, span->first + span->count);
     }
-    bags_code code = bagi_fetch_transfer(fetch, false, err);
+    bags_code code = bagi_fetch_transfer(fetch, BAGI_ENDS, err);
+    for (span = bagi_fetch_spans(fetch), i = 0; i < count; i++, span++) {
+        span->at[BAGI_ENDS] += span->first ? 8 : 0;
+        span->start = bagi_bag_offset(span->bag, BAGI_CRCS, span->first);
+        span->stop = span->start + 4 * span->count;
+    }
+    if (!code && verify)
+        code = bagi_fetch_transfer(fetch, BAGI_CRCS, err);
     if (code)
         return code;
     /* Blobs of a valid table do not overlap: this bounds what is read by the size
@@ -6154,12 +6123,9 @@ static bags_code bagi_fetch_run_all(
     spans = bagi_fetch_spans(fetch);       /* the buffer may have moved */
     for (span = spans, i = 0; i < count; i++, span++) {
         const bag_reader *bag = span->bag;
-        uint64_t stop = 0;
-        span->entries = span->at + (span->first ? 8 : 0);
-        const unsigned char *ends = bag->ends
-                                        ? bag->ends + 8 * span->first
-                                        : fetch->data->data + span->entries;
-        span->start = stop = span->first ? bagi_load_u64(ends - 8) : 0;
+        const unsigned char *ends = bagi_fetch_result(fetch, span, BAGI_ENDS);
+        uint64_t stop = span->first ? bagi_load_u64(ends - 8) : 0;
+        span->start = stop;
         for (uint64_t k = 0; k < span->count; k++) {
             uint64_t start = stop;
             stop = bagi_load_u64(ends + 8 * k);
@@ -6180,54 +6146,54 @@ static bags_code bagi_fetch_run_all(
         last_blob = BAGI_MAX(last_blob, span->first + span->count);
         last_byte = BAGI_MAX(last_byte, span->stop);
     }
-    code = bagi_fetch_transfer(fetch, true, err);
+    code = bagi_fetch_transfer(fetch, BAGI_BLOBS, err);
     if (code || fetch->advise)
         return code;
     spans = bagi_fetch_spans(fetch);
-    for (span = spans, i = 0; i < count; i++, span++) {
+    for (span = spans, i = 0; i < count && !code; i++, span++) {
         const bag_reader *bag = span->bag;
-        span->ends = bag->ends ? bag->ends + 8 * span->first
-                               : fetch->data->data + span->entries;
-        span->data =
-            bag->data ? bag->data + span->start : fetch->data->data + span->at;
         if (bag->random && span->stop - span->start > 4096)
             bagi_file_advise(bag, &bag->file[BAGI_BLOBS], span->start,
                 span->stop - span->start, BAGS_ADVICE_SOON);
-        if (bag->verify)
-            code = bagi_crcs_compare(
-                bag, span->first, span->count, span->ends, span->data, err);
-        if (code)
-            return code;
+        if (verify)
+            code = bagi_crcs_compare(bag, span->first, span->count,
+                bagi_fetch_result(fetch, span, BAGI_ENDS),
+                bagi_fetch_result(fetch, span, BAGI_CRCS),
+                bagi_fetch_result(fetch, span, BAGI_BLOBS), err);
     }
-    for (span = spans, i = 0; items && i < count; i++, span++) {
+    for (span = spans, i = 0; i < count && !code && items; i++, span++) {
+        const unsigned char *ends = bagi_fetch_result(fetch, span, BAGI_ENDS);
+        const unsigned char *data = bagi_fetch_result(fetch, span, BAGI_BLOBS);
         uint64_t start = span->start;
         for (uint64_t k = 0; k < span->count; k++) {
-            uint64_t stop = bagi_load_u64(span->ends + 8 * k);
-            items[span->place + k].data = span->data + (start - span->start);
+            uint64_t stop = bagi_load_u64(ends + 8 * k);
+            items[span->place + k].data = data + (start - span->start);
             items[span->place + k].size = (size_t)(stop - start);
             start = stop;
         }
     }
-    return BAGS_OK;
+    return code;
 }
 
-/* Fetch consecutive blobs into a buffer; *span receives where they are. */
+/* Fetch consecutive blobs, at least one. */
 static bags_code bagi_fetch_one(const bag_reader *bag, uint64_t first,
-    uint64_t count, bags_buffer *scratch, bagi_span *span, bags_view *items,
-    bags_error *err) {
-    bags_buffer spans = {(unsigned char *)span, sizeof *span, NULL, NULL};
-    bagi_fetch fetch = {&spans, 1, scratch, 0, false};
-    memset(span, 0, sizeof *span);
-    span->bag = bag;
-    span->first = first;
-    span->count = count;
+    uint64_t count, bags_buffer *scratch, bags_range *out, bags_error *err) {
+    uint64_t list[(BAGI_SPAN_SIZE + 7) / 8];
+    bags_buffer spans = {(unsigned char *)list, sizeof list, NULL, NULL};
+    bagi_fetch fetch = {&spans, 0, scratch, 0, false};
     bagi_buffer_adopt(scratch, &bag->env->memory);
-    return bagi_fetch_run_all(&fetch, items, err);
-}
-
-/* True if blobs are found without reading files. */
-static bool bagi_bag_needs_no_scratch(const bag_reader *bag) {
-    return bag->data && bag->ends && (!bag->verify || bag->crcs);
+    bags_code code = bagi_fetch_add(&fetch, bag, first, count, 0, err);
+    if (!code)
+        code = bagi_fetch_run_all(&fetch, NULL, err);
+    if (code)
+        return code;
+    const bagi_span *span = bagi_fetch_spans(&fetch);
+    out->data = bagi_fetch_result(&fetch, span, BAGI_BLOBS);
+    out->size = (size_t)(span->stop - span->start);
+    out->length = (size_t)count;
+    out->ends = bagi_fetch_result(&fetch, span, BAGI_ENDS);
+    out->start = span->start;
+    return BAGS_OK;
 }
 
 /* Not inline, and without an output parameter: see >>bag. It repeats what the mapped
@@ -6235,96 +6201,61 @@ static bool bagi_bag_needs_no_scratch(const bag_reader *bag) {
 BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(const bag_reader *reader,
     uint64_t index, bags_buffer *scratch, bags_error *err) {
     BAGI_ERR(err);
-    bags_view blob = {NULL, 0};
-    bagi_span span;
-    bags_code code = BAGS_OK;
-    if (!reader || (!scratch && !bagi_bag_needs_no_scratch(reader)))
-        code = bagi_fail_null(err);
-    else if (index >= reader->length)
-        code = bagi_bag_fail_index(reader, index, err);
-    else
-        code = bagi_fetch_one(reader, index, 1, scratch, &span, &blob, err);
-    if (code) {
-        blob.data = NULL;
-        blob.size = (size_t)code;
+    bags_range range;
+    bags_code code = reader && scratch ? bagi_fetch_one(reader, index, 1,
+                                             scratch, &range, err)
+                                       : bagi_fail_null(err);
+    bags_view blob = {NULL, (size_t)code};
+    if (!code) {
+        blob.data = range.data;
+        blob.size = range.size;
     }
     return blob;
-}
-
-/* bag_reader_get of pointers that are not NULL. */
-static BAGI_HOT bags_code bagi_get(const bag_reader *reader, uint64_t index,
-    bags_buffer *scratch, bags_view *out, bags_error *err) {
-    if (bagi_mapped_get((const bagi_mapped *)(const void *)reader, index, out))
-        return BAGS_OK;
-    bags_view blob = bagi_bag_get(reader, index, scratch, err);
-    bags_code code = blob.data ? BAGS_OK : (bags_code)blob.size;
-    out->data = blob.data;
-    out->size = code ? 0 : blob.size;
-    return code;
 }
 
 BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
     uint64_t start, uint64_t stop, bags_buffer *scratch, bags_range *out,
     bags_error *err) {
     BAGI_ERR(err);
-    bags_range range;
-    memset(&range, 0, sizeof range);
-    BAGI_NEED(
-        reader && out && (scratch || bagi_bag_needs_no_scratch(reader)), err);
+    BAGI_NEED(reader && scratch && out, err);
     if (start > stop)
         return bags_fail(err, BAGS_ERROR_RANGE,
             "%s: invalid range (start %" PRIu64 " > stop %" PRIu64 ")",
             bagi_tail(reader->file[BAGI_BLOBS].path), start, stop);
-    if (stop > reader->length)
-        stop = reader->length;
-    if (start < stop) {
-        bagi_span span;
-        bags_code code = bagi_fetch_one(
-            reader, start, stop - start, scratch, &span, NULL, err);
-        if (code)
-            return code;
-        range.data = span.data;
-        range.size = (size_t)(span.stop - span.start);
-        range.length = (size_t)span.count;
-        range.ends = span.ends;
-        range.start = span.start;
-    }
-    *out = range;
+    stop = BAGI_MIN(stop, reader->length);
+    if (start < stop)
+        return bagi_fetch_one(reader, start, stop - start, scratch, out, err);
+    memset(out, 0, sizeof *out);
     return BAGS_OK;
 }
 
 /* Every index becomes a span in the scratch, unless it follows the one before; what is
- * read follows the spans. With `advise` the blobs are only requested. */
+ * read follows the spans. Without `out` the blobs are only requested. */
 static bags_code bagi_bag_fetch_many(const bag_reader *reader,
-    const uint64_t *indices, size_t count, bags_buffer *scratch, bool advise,
-    bags_view *out, bags_error *err) {
-    bagi_fetch fetch = {scratch, 0, scratch, 0, advise};
+    const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
+    bags_error *err) {
+    BAGI_NEED(reader && scratch && (indices || !count), err);
+    BAGI_ERR(err);
+    bagi_fetch fetch = {scratch, 0, scratch, 0, !out};
     bags_code code = BAGS_OK;
     bagi_buffer_adopt(scratch, &reader->env->memory);
     for (size_t i = 0; i < count && !code; i++)
-        code = indices[i] < reader->length
-                   ? bagi_fetch_add(&fetch, reader, indices[i], 1, i, err)
-                   : bagi_bag_fail_index(reader, indices[i], err);
-    fetch.used = fetch.count * sizeof(bagi_span);
+        code = bagi_fetch_add(&fetch, reader, indices[i], 1, i, err);
+    fetch.used = fetch.count * BAGI_SPAN_SIZE;
     return code ? code : bagi_fetch_run_all(&fetch, out, err);
 }
 
 BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
     bags_error *err) {
-    BAGI_NEED(reader && scratch && ((indices && out) || !count), err);
-    BAGI_ERR(err);
-    return bagi_bag_fetch_many(
-        reader, indices, count, scratch, false, out, err);
+    BAGI_NEED(out || !count, err);
+    return bagi_bag_fetch_many(reader, indices, count, scratch, out, err);
 }
 
 BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch,
     bags_error *err) {
-    BAGI_NEED(reader && scratch && (indices || !count), err);
-    BAGI_ERR(err);
-    return bagi_bag_fetch_many(
-        reader, indices, count, scratch, true, NULL, err);
+    return bagi_bag_fetch_many(reader, indices, count, scratch, NULL, err);
 }
 
 /* ---- cursor ----
@@ -6337,7 +6268,9 @@ BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
  * usable, nor are those of overlapping blobs beyond twice the size of the data.
  */
 
-#define BAGI_CURSOR_ENTRIES ((size_t)8192)
+#define BAGI_CURSOR_ENTRIES ((size_t)4096)
+#define BAGI_CURSOR_WINDOW                                                     \
+    (8 * (BAGI_CURSOR_ENTRIES + 1) + 4 * BAGI_CURSOR_ENTRIES)
 #define BAGI_CURSOR_BYTES ((size_t)64 << 10)
 
 typedef struct bagi_cursor {
@@ -6352,13 +6285,11 @@ typedef struct bagi_cursor {
     uint64_t budget;      /* bytes that may still be usable */
     uint64_t block;       /* the first of the entries at hand; `next` is */
     uint64_t loaded;      /* before `loaded` if the next one is at hand */
-    const unsigned char *ends;
-    unsigned char *entries; /* the window of entries, if they are read */
-    bags_buffer bytes;      /* the window of bytes: of `at` .. at + held */
+    const unsigned char *ends, *crcs;
+    unsigned char *window; /* of both, if they are read */
+    bags_buffer bytes;     /* the window of bytes: of `at` .. at + held */
     uint64_t at;
     size_t held;
-    unsigned char crcs[4 * BAGI_CRCS_STEP]; /* the window of stored CRCs, */
-    uint64_t crcs_block;                    /* which begins with this blob's */
     uint32_t table_crc,
         crcs_crc;  /* running CRCs of the table and of the CRCs */
     uint64_t read; /* bytes read so far */
@@ -6373,7 +6304,6 @@ static void bagi_cursor_open(
     cursor->next = cursor->loaded = start;
     cursor->last = stop;
     cursor->usable = cursor->valid = true;
-    cursor->crcs_block = UINT64_MAX;
     cursor->budget = bag->limit > UINT64_MAX / 2 ? UINT64_MAX : 2 * bag->limit;
     if (!bag->split && !bag->v2)
         cursor->table_crc = bagi_crc(0, zero, sizeof zero);
@@ -6384,9 +6314,27 @@ static void bagi_cursor_open(
 static void bagi_cursor_close(bagi_cursor *cursor) {
     if (!cursor->bag)
         return;
-    bagi_free(&cursor->bag->env->memory, cursor->entries,
-        (BAGI_CURSOR_ENTRIES + 1) * 8);
+    bagi_free(&cursor->bag->env->memory, cursor->window, BAGI_CURSOR_WINDOW);
     bags_buffer_free(&cursor->bytes);
+}
+
+/* The next entries of the Bag; they are read to an offset of the window, and the end
+ * before them too. */
+static bags_code bagi_cursor_load(const bagi_cursor *cursor, int which,
+    size_t at, uint64_t count, const unsigned char **out, bags_error *err) {
+    const bag_reader *bag = cursor->bag;
+    size_t size = bagi_entry_size[which];
+    size_t before = which == BAGI_ENDS && cursor->next ? 8 : 0;
+    if (bag->at_hand[which]) {
+        *out = bag->at_hand[which] + size * cursor->next;
+        return BAGS_OK;
+    }
+    if (!cursor->window)
+        return BAGS_ERROR_MEMORY;
+    *out = cursor->window + at;
+    return bagi_file_read(bag, bagi_bag_file(bag, which),
+        bagi_bag_offset(bag, which, cursor->next) - before,
+        cursor->window + at - before, (size_t)count * size + before, err);
 }
 
 /* Go to the next blob; there must be one. If its entry is not at hand, a window of
@@ -6396,22 +6344,21 @@ static bags_code bagi_cursor_next(bagi_cursor *cursor, bags_error *err) {
     if (cursor->next == cursor->loaded) {
         uint64_t count =
             BAGI_MIN(cursor->last - cursor->next, BAGI_CURSOR_ENTRIES);
-        size_t before = cursor->next ? 8 : 0;
-        if (bag->ends) {
-            cursor->ends = bag->ends + 8 * cursor->next;
-        } else {
-            if (!cursor->entries)
-                cursor->entries = (unsigned char *)bagi_alloc_raw(
-                    &bag->env->memory, (BAGI_CURSOR_ENTRIES + 1) * 8, err);
-            if (!cursor->entries)
-                return BAGS_ERROR_MEMORY;
-            bags_code code = bagi_file_read(bag, bagi_bag_table(bag),
-                bag->table + 8 * cursor->next - before,
-                cursor->entries + 8 - before, (size_t)count * 8 + before, err);
-            if (code)
-                return code;
-            cursor->ends = cursor->entries + 8;
-        }
+        uint64_t crcs = bag->trailer.length; /* a journal may have fewer */
+        crcs = crcs > cursor->next ? BAGI_MIN(crcs - cursor->next, count) : 0;
+        if (!cursor->window &&
+            !(bag->at_hand[BAGI_ENDS] && (!crcs || bag->at_hand[BAGI_CRCS])))
+            cursor->window = (unsigned char *)bagi_alloc_raw(
+                &bag->env->memory, BAGI_CURSOR_WINDOW, err);
+        bags_code code =
+            bagi_cursor_load(cursor, BAGI_ENDS, 8, count, &cursor->ends, err);
+        if (!code && crcs)
+            code = bagi_cursor_load(cursor, BAGI_CRCS,
+                8 + 8 * BAGI_CURSOR_ENTRIES, crcs, &cursor->crcs, err);
+        if (code)
+            return code;
+        cursor->crcs_crc =
+            bagi_crc(cursor->crcs_crc, cursor->crcs, (size_t)crcs * 4);
         if (!cursor->block && cursor->next) /* it does not start at blob 0 */
             cursor->stop = bagi_load_u64(cursor->ends - 8);
         cursor->read += count * 8;
@@ -6442,8 +6389,8 @@ static bags_code bagi_cursor_next(bagi_cursor *cursor, bags_error *err) {
 static bags_code bagi_cursor_bytes(bagi_cursor *cursor, uint64_t at,
     size_t size, const unsigned char **data, bags_error *err) {
     const bag_reader *bag = cursor->bag;
-    if (bag->data) {
-        *data = bag->data + at;
+    if (bag->at_hand[BAGI_BLOBS]) {
+        *data = bag->at_hand[BAGI_BLOBS] + at;
         return BAGS_OK;
     }
     if (!cursor->bytes.data || at < cursor->at ||
@@ -6487,28 +6434,9 @@ static bags_code bagi_cursor_crc(
     return code;
 }
 
-/* The stored CRC of the current blob; every blob's must be requested in order. */
-static bags_code bagi_cursor_stored(
-    bagi_cursor *cursor, uint32_t *crc, bags_error *err) {
-    const bag_reader *bag = cursor->bag;
-    uint64_t block = cursor->index - cursor->index % BAGI_CRCS_STEP;
-    if (cursor->crcs_block != block) {
-        uint64_t left = bag->trailer.length - block;
-        size_t size =
-            4 * (size_t)(left < BAGI_CRCS_STEP ? left : BAGI_CRCS_STEP);
-        bags_code code = BAGS_OK;
-        if (bag->crcs)
-            memcpy(cursor->crcs, bag->crcs + 4 * block, size);
-        else
-            code = bagi_file_read(
-                bag, &bag->file[BAGI_CRCS], 4 * block, cursor->crcs, size, err);
-        if (code)
-            return code;
-        cursor->crcs_block = block;
-        cursor->crcs_crc = bagi_crc(cursor->crcs_crc, cursor->crcs, size);
-    }
-    *crc = bagi_load_u32(cursor->crcs + 4 * (cursor->index - block));
-    return BAGS_OK;
+/* The stored CRC of the current blob. */
+static uint32_t bagi_cursor_stored(const bagi_cursor *cursor) {
+    return bagi_load_u32(cursor->crcs + 4 * (cursor->index - cursor->block));
 }
 
 /* Go over `count` more blobs of a journal that are complete: in the file and, if
@@ -6521,7 +6449,7 @@ static bags_code bagi_cursor_complete(
         return BAGS_OK;
     }
     for (uint64_t i = 0; i < count; i++) {
-        uint32_t computed = 0, stored = 0;
+        uint32_t computed = 0;
         bags_code code = bagi_cursor_next(cursor, err);
         if (!code && !cursor->valid)
             *reason = cursor->outside ? "a blob is truncated"
@@ -6531,9 +6459,7 @@ static bags_code bagi_cursor_complete(
             *reason = "the checksums end before their blobs";
         if (!code && !*reason && crc) {
             code = bagi_cursor_crc(cursor, &computed, err);
-            if (!code)
-                code = bagi_cursor_stored(cursor, &stored, err);
-            if (!code && stored != computed)
+            if (!code && bagi_cursor_stored(cursor) != computed)
                 *reason = "a blob does not match its checksum";
         }
         if (code || *reason)
@@ -6568,15 +6494,15 @@ static bool bagi_is_bag_path(const char *path) {
     return size >= 4 && memcmp(path + size - 4, ".bag", 4) == 0;
 }
 
-/* The directory of a standalone Bag's files; free dir->path with
- * bagi_free_text. */
+/* The directory of a standalone Bag's files; free it with bagi_dir_free, also after a
+ * failure. */
 static bags_code bagi_dir_standalone(
     const bagi_env *env, const char *path, bagi_dir *dir, bags_error *err) {
+    *dir = bagi_dir_of(env, NULL);
+    dir->standalone = true;
     bags_code code = bagi_check_path(path, err);
     if (code)
         return code;
-    dir->env = env;
-    dir->standalone = true;
     dir->bare = !bagi_is_bag_path(path);
     dir->path =
         bagi_absolute(env, path, strlen(path) - (dir->bare ? 0 : 4), err);
@@ -6618,6 +6544,10 @@ BAGS_API bag_reader *bag_reader_open(
     bagi_dir dir;
     const char *reason = NULL;
     uint64_t trailing = 0;
+    bagi_standalone *bag = bagi_standalone_new(options, err);
+    if (!bag)
+        return NULL;
+    bags_code code = bagi_dir_standalone(&bag->env, path, &dir, err);
     memset(&how, 0, sizeof how);
     how.name = "";
     how.no_mmap = options->no_mmap || journal; /* its writer may truncate it */
@@ -6626,20 +6556,13 @@ BAGS_API bag_reader *bag_reader_open(
     how.allow_empty = options->allow_empty_file;
     how.grows = how.unfinished = journal;
     how.access = options->access;
-    if (options->unfinished == BAGS_UNFINISHED_SKIP) {
-        bags_fail(err, BAGS_ERROR_ARGUMENT,
+    if (!code && options->unfinished == BAGS_UNFINISHED_SKIP)
+        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
             "%s: BAGS_UNFINISHED_SKIP does not apply to a single Bag",
-            path ? bagi_tail(path) : "");
-        return NULL;
-    }
-    bagi_standalone *bag = bagi_standalone_new(options, err);
-    if (!bag)
-        return NULL;
-    bags_code code = bagi_dir_standalone(&bag->env, path, &dir, err);
-    if (!code) {
+            bagi_tail(path));
+    if (!code)
         code = bagi_bag_open(&bag->reader, &dir, &how, err);
-        bagi_dir_free(&dir);
-    }
+    bagi_dir_free(&dir);
     if (!code && journal && bag->reader.split)
         code = bagi_bag_keep_complete(&bag->reader, &reason, &trailing, err);
     if (!code)
@@ -6721,7 +6644,7 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
 /* What the streams of a writer share. */
 typedef struct bagi_job {
     bagi_env env;
-    bool no_sync;
+    bool no_sync;     /* until a sync is requested: the rest is synced then */
     uint64_t process; /* which opened it */
     bags_error
         failure; /* the first one; its code is BAGS_OK if there is none */
@@ -6779,14 +6702,12 @@ typedef struct bagi_stream {
     char *path;
     void *handle; /* NULL: the file is not used, and every call does nothing */
     unsigned char *buffer; /* the bytes of the file starting at `base` */
-    size_t capacity;
+    size_t capacity;       /* of the buffer, which the first file gets */
     uint64_t base;
-    uint64_t end;      /* bytes appended */
-    uint64_t written;  /* bytes passed to the system */
-    uint64_t high;     /* the file may have this size: truncate it */
-    uint64_t reserved; /* disk space was requested up to here */
-    uint64_t started;  /* bytes whose writing to the disk was started */
-    bool moved;        /* base was not always 0: the buffer is not the file */
+    uint64_t end;     /* bytes appended */
+    uint64_t written; /* bytes passed to the system */
+    uint64_t high; /* the file may have this size, or disk space: truncate it */
+    uint64_t started; /* bytes whose writing to the disk was started */
 } bagi_stream;
 
 /* A job for one file. */
@@ -6813,8 +6734,7 @@ static void bagi_stream_fail(
 }
 
 /* Open a new file, or with BAGS_IO_WRITE one that a writer left, to continue at its
- * end or, after bagi_stream_rewind, before. The buffer, if there is one already, is
- * kept. */
+ * end or, after bagi_stream_rewind, before. The buffer is kept for the next one. */
 static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir,
     const char *name, const char *suffix, int mode) {
     bags_error *err = &stream->job->failure;
@@ -6822,21 +6742,22 @@ static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir,
     if (err->code)
         return;
     stream->base = stream->end = stream->written = stream->high = 0;
-    stream->reserved = stream->started = 0;
-    stream->moved = false;
-    stream->path = bagi_dir_path(dir, name, suffix, err);
-    if (!stream->path ||
-        bagi_open(dir->env, stream->path, mode, &stream->handle, err))
+    stream->started = 0;
+    if (stream->capacity && !stream->buffer)
+        stream->buffer = (unsigned char *)bagi_alloc_raw(
+            &dir->env->memory, stream->capacity, err);
+    if (!err->code)
+        stream->path = bagi_dir_path(dir, name, suffix, err);
+    if (err->code ||
+        bagi_open(dir->env, stream->path, mode, &stream->handle, err) ||
+        mode == BAGS_IO_CREATE)
         return;
-    if (mode == BAGS_IO_CREATE)
-        return;
-    /* How much disk space was reserved for it is unknown: truncate it. */
-    stream->reserved = io->reserve ? UINT64_MAX : 0;
-    bagi_file_size(dir->env, stream->handle, stream->path, &stream->high, err);
-    stream->end = stream->written = stream->started = stream->high;
+    bagi_file_size(dir->env, stream->handle, stream->path, &stream->end, err);
     stream->base =
-        stream->high - (stream->buffer ? stream->high % stream->capacity : 0);
-    stream->moved = true;
+        stream->end - (stream->capacity ? stream->end % stream->capacity : 0);
+    stream->written = stream->started = stream->end;
+    /* How much disk space was reserved for it is unknown. */
+    stream->high = io->reserve ? UINT64_MAX : stream->end;
 }
 
 /* Write to the file at `written`, past the buffer: the caller moves `end`. Nothing is
@@ -6857,9 +6778,9 @@ static void bagi_stream_write(
     /* Request disk space ahead of it: as much again as the file has, so that small
      * files use no more than they need. A full disk is reported by the write. */
     uint64_t end = stream->written + size;
-    if (io->reserve && end > stream->reserved && size >= BAGI_RESERVE_MIN) {
-        stream->reserved = end + BAGI_MIN(end, BAGI_RESERVE_MAX);
-        io->reserve(io->user, stream->handle, stream->reserved);
+    if (io->reserve && end > stream->high && size >= BAGI_RESERVE_MIN) {
+        stream->high = end + BAGI_MIN(end, BAGI_RESERVE_MAX);
+        io->reserve(io->user, stream->handle, stream->high);
     }
     while (size > 0) {
         size_t done = 0;
@@ -6901,10 +6822,8 @@ static size_t bagi_stream_space(const bagi_stream *stream) {
 /* Flush, so that the buffer is free for what follows. */
 static void bagi_stream_empty(bagi_stream *stream) {
     bagi_stream_flush(stream);
-    if (stream->written == stream->end) {
+    if (stream->written == stream->end)
         stream->base = stream->end;
-        stream->moved = true;
-    }
 }
 
 /* Add bytes at the end. After a failure nothing is added, and `end` stays: the job's
@@ -6947,12 +6866,11 @@ static void bagi_stream_rewind(bagi_stream *stream, uint64_t end) {
  * that was reserved. */
 static void bagi_stream_truncate(bagi_stream *stream) {
     const bags_io *io = &stream->job->env.io;
-    if (bagi_stream_idle(stream) ||
-        (stream->high <= stream->end && stream->reserved <= stream->end))
+    if (bagi_stream_idle(stream) || stream->high <= stream->end)
         return;
     bagi_stream_fail(stream,
         io->truncate(io->user, stream->handle, stream->end), "truncate");
-    stream->high = stream->reserved = stream->end;
+    stream->high = stream->end;
 }
 
 static void bagi_stream_sync(bagi_stream *stream) {
@@ -6969,17 +6887,15 @@ static void bagi_stream_close(bagi_stream *stream) {
         if (!stream->job->failure.code)
             bagi_stream_fail(stream, error, "close");
     }
-    if (stream->path)
-        bagi_free_text(&stream->job->env.memory, stream->path);
+    bagi_free_text(&stream->job->env.memory, stream->path);
     stream->handle = NULL;
     stream->path = NULL;
 }
 
 /* Close a file whose content no longer matters. */
 static void bagi_stream_forget(bagi_stream *stream) {
-    const bags_io *io = &stream->job->env.io;
     if (stream->handle)
-        io->close(io->user, stream->handle);
+        bagi_close_read(&stream->job->env, stream->handle);
     stream->handle = NULL;
     bagi_stream_close(stream);
 }
@@ -6995,23 +6911,20 @@ static void bagi_stream_remove(bagi_stream *stream) {
     bagi_stream_forget(stream);
 }
 
-/* Go over the file of a stream, which is flushed: continue *crc, and append it to
- * another stream, unless that is NULL. */
+/* Go over the file of a stream, which is flushed, through its buffer: continue *crc,
+ * and append it to another stream, unless that is NULL. */
 static void bagi_stream_copy(
     bagi_stream *from, bagi_stream *to, uint32_t *crc) {
-    const unsigned char *data = from->buffer; /* not moved: it is the file */
-    size_t step = (size_t)(from->moved ? 0 : from->end);
+    size_t step = 0;
     for (uint64_t at = 0; at < from->end && !bagi_stream_idle(from);
          at += step) {
-        if (from->moved) {
-            step = (size_t)BAGI_MIN(from->end - at, from->capacity);
-            if (bagi_read_at(&from->job->env, from->handle, from->path, at,
-                    from->buffer, step, &from->job->failure))
-                return;
-        }
-        *crc = bagi_crc(*crc, data, step);
+        step = (size_t)BAGI_MIN(from->end - at, from->capacity);
+        if (bagi_read_at(&from->job->env, from->handle, from->path, at,
+                from->buffer, step, &from->job->failure))
+            return;
+        *crc = bagi_crc(*crc, from->buffer, step);
         if (to)
-            bagi_stream_append(to, data, step);
+            bagi_stream_append(to, from->buffer, step);
     }
 }
 
@@ -7029,18 +6942,9 @@ typedef struct bagi_output {
 #define BAGI_BUFFER_DEFAULT ((size_t)2 << 20)
 #define BAGI_BUFFER_MIN ((size_t)4096)
 
-/* Allocate the buffer, unless the stream has one already, of the same capacity. */
-static bags_code bagi_stream_buffer(bagi_stream *stream, size_t capacity) {
-    stream->capacity = capacity;
-    if (!stream->buffer)
-        stream->buffer = (unsigned char *)bagi_alloc_raw(
-            &stream->job->env.memory, capacity, &stream->job->failure);
-    return stream->buffer ? BAGS_OK : BAGS_ERROR_MEMORY;
-}
-
-/* Allocate the buffers. Those of the ends and CRCs are full after the same number
+/* Set up the streams. The buffers of the ends and CRCs are full after the same number
  * of blobs. */
-static bags_code bagi_output_init(
+static void bagi_output_init(
     bagi_output *output, bagi_job *job, size_t buffer_size) {
     size_t size = BAGI_BUFFER_MIN;
     if (buffer_size == 0)
@@ -7049,26 +6953,16 @@ static bags_code bagi_output_init(
         size *= 2;
     for (int i = 0; i < BAGI_FILES; i++)
         output->stream[i].job = job;
-    bags_code code = bagi_stream_buffer(&output->stream[BAGI_BLOBS], size);
-    return code ? code
-                : bagi_stream_buffer(&output->stream[BAGI_ENDS], size / 2);
+    output->stream[BAGI_BLOBS].capacity = size;
+    output->stream[BAGI_ENDS].capacity = size / 2;
+    output->stream[BAGI_CRCS].capacity = size / 4;
 }
 
-/* Write checksums too, from the first blob on. */
-static void bagi_output_add_checksums(bagi_output *output) {
-    bagi_stream *crcs = &output->stream[BAGI_CRCS];
-    output->checksums =
-        !bagi_stream_buffer(crcs, output->stream[BAGI_ENDS].capacity / 2);
-}
-
-/* Free the buffers; a stream whose job is NULL was not set up. */
+/* Free the buffers. */
 static void bagi_output_free(bagi_output *output) {
-    for (int i = 0; i < BAGI_FILES; i++) {
-        bagi_stream *stream = &output->stream[i];
-        if (stream->job)
-            bagi_free(
-                &stream->job->env.memory, stream->buffer, stream->capacity);
-    }
+    for (int i = 0; i < BAGI_FILES; i++)
+        bagi_free(&output->stream[i].job->env.memory, output->stream[i].buffer,
+            output->stream[i].capacity);
 }
 
 /* Open the files, or those that a writer left. One that is open already is left
@@ -7174,8 +7068,7 @@ static uint64_t bagi_output_size(const bagi_output *output) {
 /* Make the Bag complete, except for the trailer of its checksums; the files stay
  * open. If the journal is kept, it is on the disk before there is a table, so that it
  * never lists fewer blobs. */
-static void bagi_output_finish(
-    bagi_output *output, bool keep_idx, bool no_sync) {
+static void bagi_output_finish(bagi_output *output, bool keep_idx) {
     static const unsigned char zero[8] = {0};
     bagi_stream *blobs = &output->stream[BAGI_BLOBS];
     bagi_stream *ends = &output->stream[BAGI_ENDS];
@@ -7183,7 +7076,7 @@ static void bagi_output_finish(
     bagi_output_flush(output);
     if (keep_idx) {
         bagi_stream_truncate(ends);
-        if (!no_sync)
+        if (!ends->job->no_sync)
             bagi_stream_sync(ends);
     }
     bagi_stream_append(blobs, zero, sizeof zero);
@@ -7198,7 +7091,7 @@ static void bagi_output_finish(
 }
 
 /* Write the trailer, if there are checksums, and sync the files that stay. */
-static void bagi_output_seal(bagi_output *output, bool no_sync) {
+static void bagi_output_seal(bagi_output *output) {
     bagi_stream *crcs = &output->stream[BAGI_CRCS];
     unsigned char bytes[BAGI_TRAILER_SIZE];
     if (output->checksums) {
@@ -7207,10 +7100,8 @@ static void bagi_output_seal(bagi_output *output, bool no_sync) {
         crcs->end = crcs->written;
         bagi_stream_truncate(crcs);
     }
-    if (!no_sync) {
-        bagi_stream_sync(&output->stream[BAGI_BLOBS]);
-        bagi_stream_sync(crcs);
-    }
+    if (!crcs->job->no_sync)
+        bagi_outputs_each(output, 1, BAGI_CONTENT, bagi_stream_sync);
 }
 
 /* ---- standalone Bags ---- */
@@ -7220,18 +7111,12 @@ struct bag_writer {
     bagi_output output;
     bagi_dir dir; /* it owns its path */
     bool keep_idx;
-    bool synced; /* no_sync does not apply to the rest */
 };
-
-BAGI_COLD static bags_code bagi_fail_no_writer(bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_ARGUMENT, "the writer is NULL");
-}
 
 static void bagi_bag_writer_free(bag_writer *writer) {
     bags_allocator memory = writer->job.env.memory;
     bagi_output_free(&writer->output);
-    if (writer->dir.path)
-        bagi_dir_free(&writer->dir);
+    bagi_dir_free(&writer->dir);
     bagi_free(&memory, writer, sizeof *writer);
 }
 
@@ -7256,9 +7141,8 @@ static bag_writer *bagi_bag_writer_new(
     bagi_job *job = &writer->job;
     bagi_job_init(job, &env, options->no_sync);
     writer->keep_idx = options->keep_idx;
+    bagi_output_init(&writer->output, job, options->buffer_size);
     if (!bagi_dir_standalone(&job->env, path, &writer->dir, &job->failure))
-        bagi_output_init(&writer->output, job, options->buffer_size);
-    if (!job->failure.code)
         return writer;
     bagi_job_end(job, err);
     bagi_bag_writer_free(writer);
@@ -7275,8 +7159,7 @@ BAGS_API bag_writer *bag_writer_open(
     bags_error *failure = &writer->job.failure;
     bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
     bool exists = false;
-    if (options->checksum)
-        bagi_output_add_checksums(&writer->output);
+    writer->output.checksums = options->checksum;
     /* The Bag is locked before its journal exists: where there is a journal, there is
      * the lock. */
     bagi_stream_open(blobs, &writer->dir, "", ".bag", BAGS_IO_CREATE);
@@ -7298,9 +7181,7 @@ BAGS_API bag_writer *bag_writer_open(
 
 BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
     size_t size, uint64_t *index, bags_error *err) {
-    if (BAGI_UNLIKELY(!writer))
-        return bagi_fail_no_writer(err);
-    BAGI_NEED(data || !size, err);
+    BAGI_NEED(writer && (data || !size), err);
     if (!writer->job.failure.code)
         bagi_output_append(&writer->output, (const unsigned char *)data, size);
     if (BAGI_UNLIKELY(writer->job.failure.code)) {
@@ -7314,8 +7195,7 @@ BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
 
 BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
     BAGI_ERR(err);
-    if (!writer)
-        return bagi_fail_no_writer(err);
+    BAGI_NEED(writer, err);
     bagi_bag_writer_check(writer);
     bagi_output_flush(&writer->output);
     return bagi_job_end(&writer->job, err);
@@ -7332,7 +7212,7 @@ BAGS_API bags_code bag_writer_sync(bag_writer *writer, bags_error *err) {
     if (!job->failure.code)
         bagi_sync_parents(&job->env, writer->output.stream[BAGI_BLOBS].path, 1,
             &job->failure);
-    writer->synced = true;
+    job->no_sync = false; /* nor for the rest */
     return bagi_job_end(job, err);
 }
 
@@ -7351,11 +7231,10 @@ BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
     if (!writer)
         return BAGS_OK;
     bagi_job *job = &writer->job;
-    bool no_sync = job->no_sync && !writer->synced;
     bagi_bag_writer_check(writer);
-    bagi_output_finish(&writer->output, true, no_sync);
-    bagi_output_seal(&writer->output, no_sync);
-    if (!job->failure.code && !no_sync)
+    bagi_output_finish(&writer->output, true);
+    bagi_output_seal(&writer->output);
+    if (!job->failure.code && !job->no_sync)
         bagi_sync_parents(&job->env, writer->output.stream[BAGI_BLOBS].path, 1,
             &job->failure);
     if (!job->failure.code)
@@ -7434,20 +7313,18 @@ static bags_code bagi_spec_add(const bags_allocator *memory, bagi_spec *spec,
     return field.name && field.type ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
+static int bagi_field_order(const void *a, const void *b) {
+    return strcmp(((const bags_field *)a)->name, ((const bags_field *)b)->name);
+}
+
 /* The index of a name among the sorted fields; `count` if it is missing. */
 static size_t bagi_spec_find(const bagi_spec *spec, const char *name) {
-    size_t low = 0, high = spec->count;
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        int order = strcmp(spec->fields[middle].name, name);
-        if (order == 0)
-            return middle;
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return spec->count;
+    bags_field key = {name, NULL};
+    const bags_field *found =
+        spec->count ? (const bags_field *)bsearch(&key, spec->fields,
+                          spec->count, sizeof key, bagi_field_order)
+                    : NULL;
+    return found ? (size_t)(found - spec->fields) : spec->count;
 }
 
 /* Both are sorted, so equal specs have their fields in one order. */
@@ -7470,28 +7347,22 @@ static const char *bagi_spec_name(const bagi_spec *spec, size_t field) {
  * The failure comes when a value is needed. */
 static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
     const bags_registry *registry, bags_error *err) {
+    bags_code code = BAGS_OK;
     spec->types =
         (bags_type *)bagi_alloc(memory, spec->count * sizeof *spec->types, err);
-    if (!spec->types)
-        return BAGS_ERROR_MEMORY;
-    for (size_t i = 0; i < spec->count; i++) {
-        bags_code code =
-            bags_type_parse(spec->fields[i].type, &spec->types[i], err);
-        if (code)
-            return bagi_prefix(
-                err, code, "field \"%.200s\": ", spec->fields[i].name);
-    }
     spec->coders = (bagi_coder *)bagi_alloc(
         memory, spec->count * sizeof *spec->coders, err);
-    if (!spec->coders)
+    if (!spec->types || !spec->coders)
         return BAGS_ERROR_MEMORY;
-    for (size_t i = 0; i < spec->count; i++) {
-        bags_code code = bagi_coder_open(
-            &spec->coders[i], registry, &spec->types[i], memory, err);
+    for (size_t i = 0; i < spec->count && !code; i++) {
+        code = bags_type_parse(spec->fields[i].type, &spec->types[i], err);
         if (code)
-            return code;
+            bagi_prefix(err, code, "field \"%.200s\": ", spec->fields[i].name);
+        else
+            code = bagi_coder_open(
+                &spec->coders[i], registry, &spec->types[i], memory, err);
     }
-    return BAGS_OK;
+    return code;
 }
 
 /* ---- names ---- */
@@ -7577,18 +7448,13 @@ static bags_code bagi_spec_pair(void *user, const char *key, size_t key_size,
     const char *fault = bagi_name_fault_read(name);
     if (fault)
         return bagi_fail_field(parsing->err, BAGS_ERROR_FIELD, name, fault);
-    const char *before =
-        spec->count > 1 ? spec->fields[spec->count - 2].name : NULL;
-    int order = before ? strcmp(before, name) : -1;
-    if (order == 0)
-        return bagi_fail_field(
-            parsing->err, BAGS_ERROR_CORRUPT, name, "duplicate");
-    if (order > 0)
-        return bags_fail(parsing->err, BAGS_ERROR_CORRUPT,
-            "field \"%.200s\": follows \"%.200s\"; fields must be sorted by "
-            "name",
-            name, before);
-    return BAGS_OK;
+    int order =
+        spec->count > 1 ? strcmp(spec->fields[spec->count - 2].name, name) : -1;
+    if (order < 0)
+        return BAGS_OK;
+    return bagi_fail_field(parsing->err, BAGS_ERROR_CORRUPT, name,
+        order ? "follows a greater name; fields must be sorted by name"
+              : "duplicate");
 }
 
 /* Parse the text of a spec.json into an empty spec, which is not sealed. */
@@ -7604,19 +7470,8 @@ static bags_code bagi_spec_parse(const bags_allocator *memory, bagi_spec *spec,
  */
 typedef struct bagi_common {
     const bags_registry *registry;
-    bagi_spec spec;
-    unsigned char *text; /* NULL: none was read yet */
-    size_t size;
+    bagi_spec spec; /* its types are NULL: none was read yet */
 } bagi_common;
-
-#if !defined(BAGS_NO_WRITER) || !defined(BAGS_NO_VERIFY)
-static void bagi_common_free(
-    const bags_allocator *memory, bagi_common *common) {
-    bagi_spec_free(memory, &common->spec);
-    bagi_free(memory, common->text, common->size);
-    common->text = NULL;
-}
-#endif
 
 /*
  * Read spec.json (or spec.json.partial) of a shard. The first valid one becomes the
@@ -7637,32 +7492,23 @@ static bags_code bagi_common_read(bagi_common *common, const bagi_dir *dir,
     if (code)
         return code;
     record->spec = bagi_crc(0, text, size);
-    if (common->text && size == common->size &&
-        memcmp(text, common->text, size) == 0) {
-        bagi_free(memory, text, size);
-        return BAGS_OK;
-    }
     code = bagi_spec_parse(memory, &spec, text, size, err);
-    if (!code && (own || !common->text))
+    bagi_free(memory, text, size);
+    bool first = !common->spec.types;
+    bool differs = !code && !first && !bagi_spec_same(&spec, &common->spec);
+    if (!code && (first || (differs && own)))
         code = bagi_spec_seal(memory, &spec, common->registry, err);
-    if (!code && !common->text) {
-        common->spec = spec;
-        common->text = text;
-        common->size = size;
-        return BAGS_OK;
-    }
-    bool differs = !code && !bagi_spec_same(&spec, &common->spec);
-    if (differs)
+    bagi_spec *out = code ? NULL : first ? &common->spec : differs ? own : NULL;
+    if (!code && differs)
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "differs from the spec of the first shard");
     if (code && code != BAGS_ERROR_MEMORY)
         bagi_prefix(
             err, code, "%s/spec.json%s: ", bagi_tail(dir->path), suffix);
-    if (differs && own)
-        *own = spec;
+    if (out)
+        *out = spec;
     else
         bagi_spec_free(memory, &spec);
-    bagi_free(memory, text, size);
     return code;
 }
 
@@ -8088,7 +7934,7 @@ static bags_code bagi_shard_variant(
 static bags_code bagi_shard_measure(const bagi_dir *dir, const bagi_spec *spec,
     const bagi_how *how, const bag_reader *refs, bool allow_unequal,
     uint64_t *length, uint64_t *lengths, bagi_sink *sink) {
-    bool split = how->where == BAGI_SPLIT, unknown = false;
+    bool split = how->split, unknown = false;
     bool empty = !split && refs->file[BAGI_BLOBS].size == 0;
     bagi_how opening = *how;
     size_t least = 0, most = 0;
@@ -8159,7 +8005,7 @@ static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
     }
     how->record.bound = bound;
     how->record.is_bound = bind && !code;
-    how->where = split ? BAGI_SPLIT : BAGI_WITH_REFS;
+    how->split = split;
     how->name = "refs";
     how->no_mmap = how->allow_empty = true;
     how->cache_index = false;
@@ -8195,7 +8041,7 @@ static bags_code bagi_unfinished_open(const bagi_dir *dir,
     bag_reader **bags =
         (bag_reader **)bagi_alloc(&dir->env->memory, count * sizeof *bags, err);
     bags_code code = bags ? BAGS_OK : BAGS_ERROR_MEMORY;
-    opening.where = BAGI_SPLIT;
+    opening.split = true;
     opening.no_mmap = opening.unfinished = opening.grows = true;
     *listed = false;
     for (size_t i = count; i-- > 0 && !code;) {
@@ -8523,10 +8369,8 @@ struct bags_writer {
     uint64_t shard_length;
     bool held;          /* the record is locked, and was found at its path */
     bool resumed_shard; /* another writer started it */
-    bool synced;    /* part of it must survive a power failure: no_sync does not
-                           apply to the rest */
-    bool finishing; /* tables were appended */
-    bool committed; /* its spec.json exists */
+    bool finishing;     /* tables were appended */
+    bool committed;     /* its spec.json exists */
 
     /* The dataset's directories. */
     void *last;          /* spec.json of the shard before, open; NULL: none */
@@ -8561,7 +8405,7 @@ static void bagi_writer_each(
 /* Let all Bags of the shard have checksums. */
 static void bagi_writer_add_checksums(bags_writer *writer) {
     for (size_t i = 0; i <= writer->spec.count; i++)
-        bagi_output_add_checksums(&writer->outputs[i]);
+        writer->outputs[i].checksums = true;
 }
 
 /* Fail unless the shard is still this writer's: its record, spec.json.partial, is the
@@ -8653,8 +8497,9 @@ static void bagi_writer_leave(bags_writer *writer) {
     bagi_stream_forget(&writer->record);
     bagi_dir_free(&writer->dir);
     writer->dir.path = NULL;
-    writer->resumed_shard = writer->synced = writer->committed = false;
+    writer->resumed_shard = writer->committed = false;
     writer->held = writer->finishing = false;
+    writer->job.no_sync = writer->options.no_sync;
 }
 
 /* After bags_finalize a worker's numbers no longer follow from shard_start and
@@ -8939,8 +8784,8 @@ static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
     bagi_stream_init(&stream, &job, dir->env, true);
     memset(trailer, 0, sizeof *trailer);
     bagi_cursor_open(&cursor, bag, 0, bag->length);
-    if (!bagi_stream_buffer(&stream, BAGI_BUFFER_MIN) &&
-        !bagi_dir_remove(dir, how->name, ".crc.partial", failure))
+    stream.capacity = BAGI_BUFFER_MIN;
+    if (!bagi_dir_remove(dir, how->name, ".crc.partial", failure))
         bagi_stream_open(
             &stream, dir, how->name, ".crc.partial", BAGS_IO_CREATE);
     while (!failure->code && cursor.next < cursor.last) {
@@ -9010,7 +8855,7 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
     const char *path, bags_checksum_report *report, bags_error *err) {
     const bagi_env *env = dir->env;
     bool no_sync = options->no_sync;
-    size_t count = spec ? spec->count + (how->where != BAGI_SPLIT) : 1;
+    size_t count = spec ? spec->count + !how->split : 1;
     uint32_t bound = how->record.spec;
     bagi_how opening = *how;
     bagi_summed *summed =
@@ -9096,7 +8941,7 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
     bagi_dir *dir = &writer->dir;
     size_t count = writer->spec.count + 1;
     bool keep_idx = writer->options.keep_idx;
-    bool no_sync = writer->job.no_sync && !writer->synced;
+    bool no_sync = writer->job.no_sync;
     bool checksums = writer->outputs[0].checksums;
     uint32_t record =
         bagi_crc(0, (const unsigned char *)writer->text, writer->text_size);
@@ -9108,7 +8953,7 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
     /* The checksums can be bound together only when all Bags are complete. */
     for (size_t i = 0; i < count; i++) {
         bagi_output *output = &writer->outputs[i];
-        bagi_output_finish(output, keep_idx, no_sync);
+        bagi_output_finish(output, keep_idx);
         bound = bagi_bind(
             bound, bagi_spec_name(&writer->spec, i), output->trailer.crcs);
     }
@@ -9117,7 +8962,7 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
         trailer->bound = true;
         trailer->spec = bound;
         trailer->name = bagi_crc_text(bagi_spec_name(&writer->spec, i));
-        bagi_output_seal(&writer->outputs[i], no_sync);
+        bagi_output_seal(&writer->outputs[i]);
     }
     bagi_writer_each(writer, BAGI_CONTENT, bagi_stream_close);
 
@@ -9130,7 +8975,6 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
         memset(&options, 0, sizeof options);
         options.replace = true;
         options.no_sync = no_sync;
-        how.where = BAGI_WITH_REFS;
         how.record.spec = record;
         bagi_checksum_dir(dir, &writer->spec, &how, &options,
             writer->record.handle, writer->record.path, &report, failure);
@@ -9213,7 +9057,7 @@ BAGI_COLD static bags_code bagi_writer_refuse_state(
 
 /* The writer's failure; every call returns it. */
 static bags_code bagi_writer_state(const bags_writer *writer, bags_error *err) {
-    return writer ? bagi_job_end(&writer->job, err) : bagi_fail_no_writer(err);
+    return writer ? bagi_job_end(&writer->job, err) : bagi_fail_null(err);
 }
 
 /* Drop the datapoint that was begun: in every Bag the blobs after those that belong to
@@ -9460,8 +9304,7 @@ BAGS_API void bags_writer_cancel(bags_writer *writer) {
 
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
     BAGI_ERR(err);
-    if (!writer)
-        return bagi_fail_no_writer(err);
+    BAGI_NEED(writer, err);
     bagi_writer_check_idle(writer);
     if (writer->dir.path && !bagi_writer_check(writer))
         bagi_writer_flush_all(writer);
@@ -9478,7 +9321,7 @@ BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err) {
     if (!writer->job.failure.code)
         bagi_sync_dir(&writer->job.env, writer->dir.path, &writer->job.failure);
     bagi_writer_sync_parents(writer);
-    writer->synced = true;
+    writer->job.no_sync = false; /* nor for the rest of the shard */
     return bagi_job_end(&writer->job, err);
 }
 
@@ -9564,6 +9407,8 @@ static bags_code bagi_writer_prepare(
         return err->code;
     writer->outputs = (bagi_output *)bagi_alloc(
         memory, (count + 1) * sizeof *writer->outputs, err);
+    for (size_t i = 0; writer->outputs && i <= count; i++)
+        bagi_output_init(&writer->outputs[i], &writer->job, buffer_size);
     writer->slots =
         (bagi_given *)bagi_alloc(memory, count * sizeof *writer->slots, err);
     writer->refs =
@@ -9572,9 +9417,6 @@ static bags_code bagi_writer_prepare(
         (unsigned char *)bagi_alloc(memory, 5 + count * BAGI_REF_MAX, err);
     if (!writer->outputs || !writer->slots || !writer->refs || !writer->row)
         return BAGS_ERROR_MEMORY;
-    for (size_t i = 0; i <= count; i++)
-        if (bagi_output_init(&writer->outputs[i], &writer->job, buffer_size))
-            return bagi_job_end(&writer->job, err);
     return BAGS_OK;
 }
 
@@ -9850,7 +9692,7 @@ static bags_code bagi_writer_resume(
         if (writer->number <= most)
             writer->number = bagi_shard_after(writer->number, stop);
     }
-    bagi_common_free(&env->memory, &common);
+    bagi_spec_free(&env->memory, &common.spec);
     writer->shards = 0;
     return code;
 }
@@ -9911,10 +9753,6 @@ static bags_code bagi_writer_start(bags_writer *writer) {
     }
     bagi_names_free(&names);
     return code;
-}
-
-static int bagi_field_order(const void *a, const void *b) {
-    return strcmp(((const bags_field *)a)->name, ((const bags_field *)b)->name);
 }
 
 /* Check the caller's fields, and sort copies of them. */
@@ -10148,7 +9986,6 @@ static bags_code bagi_recover_examine(const bagi_dir *dir, bag_reader *bag,
     if (code || !*left)
         return code;
     bag->split = false;
-    bag->length = bag->limit = 0;
     code = bagi_bag_shape(bag, false, &why);
     if (!code)
         code = bagi_bag_judge(bag, length, end, true, &v1, &why);
@@ -10236,8 +10073,7 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
         done->reason = reason ? reason : "";
     }
     if (done->action && !dry_run) {
-        if (checksums)
-            bagi_output_add_checksums(&writer->output);
+        writer->output.checksums = checksums;
         bagi_output_continue(
             &writer->output, &writer->dir, "", bag.length, bag.limit);
     }
@@ -10394,7 +10230,7 @@ static bagi_how bagi_reader_how(
     const bags_reader *reader, const bagi_shard *part, const bag_reader *refs) {
     bagi_how how;
     memset(&how, 0, sizeof how);
-    how.where = part->split ? BAGI_SPLIT : BAGI_WITH_REFS;
+    how.split = part->split;
     how.grows = reader->options.unfinished == BAGS_UNFINISHED_READ;
     how.no_mmap = reader->options.no_mmap;
     how.cache_index = reader->options.cache_index;
@@ -10601,7 +10437,7 @@ BAGI_COLD static bags_code bagi_opening_shard(
         again = false;
         code = bagi_shard_open(&opening->common, dir,
             unfinished != BAGS_UNFINISHED_REFUSE, &how, &shard->length, &sink);
-        part->split = how.where == BAGI_SPLIT;
+        part->split = how.split;
         part->record = how.record;
         /* Without spec.json the shard is unfinished. What is missing next to a
          * spec.json that was read is a fault of a finished shard. */
@@ -10649,7 +10485,7 @@ BAGI_COLD static bags_code bagi_opening_spec(
     bagi_record record;
     bool live = opening->reader->options.unfinished == BAGS_UNFINISHED_READ;
     (void)index;
-    if (opening->common.text)
+    if (opening->common.spec.types)
         return BAGS_OK;
     bags_code code = bagi_common_read(
         &opening->common, dir, "", NULL, &record, opening->err);
@@ -10760,10 +10596,10 @@ BAGI_COLD static bags_code bagi_opening_directory(
             code = bagi_each_shard(&names, reader->options.shard_start,
                 reader->options.shard_stop, bagi_opening_shard, opening, err);
         /* None of this worker has the spec; another one's may. */
-        if (!code && !opening->common.text)
+        if (!code && !opening->common.spec.types)
             code =
                 bagi_each_shard(&names, 0, 1, bagi_opening_spec, opening, err);
-        if (!code && !opening->common.text)
+        if (!code && !opening->common.spec.types)
             code = bags_fail(err, BAGS_ERROR_UNFINISHED,
                 "%s: no shard is finished; if their writers crashed, run "
                 "`bags recover`",
@@ -10834,10 +10670,9 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
         code = bagi_opening_shard(&opening, &dir, 0);
     else if (!code)
         code = bagi_opening_spec(&opening, &dir, 0);
-    if (!code && !opening.common.text)
+    if (!code && !opening.common.spec.types)
         code = bagi_fail_unfinished(&dir, &why);
     reader->spec = opening.common.spec; /* the reader's from here on */
-    bagi_free(&env.memory, opening.common.text, opening.common.size);
     if (!code)
         return reader;
     *err = why;
@@ -11259,7 +11094,7 @@ static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader,
         uint64_t local = index - reader->shards[*shard].start;
         code = bagi_reader_bag(reader, *shard, reader->spec.count, &bag, err);
         if (!code)
-            code = bagi_get(bag, local, &row->scratch, &blob, err);
+            code = bag_reader_get(bag, local, &row->scratch, &blob, err);
     }
     return code ? code : bagi_refs_of(reader, *shard, index, blob, *refs, err);
 }
@@ -11291,7 +11126,7 @@ static bags_code bagi_row_fetch_refs(const bags_reader *reader,
         if (!code)
             code = bagi_fetch_add(&fetch, bag, local, run, i, err);
     }
-    fetch.used = fetch.count * sizeof(bagi_span); /* row->spans is in use */
+    fetch.used = fetch.count * BAGI_SPAN_SIZE; /* row->spans is in use */
     return code ? code : bagi_fetch_run_all(&fetch, bagi_row_items(row), err);
 }
 
@@ -11373,7 +11208,7 @@ static bags_code bagi_fetch_add_steps(bagi_fetch *fetch, const bag_reader *bag,
 /* The entries of a mapped blob are invalid. */
 BAGI_COLD static bags_code bagi_fail_mapped(
     const bag_reader *bag, uint64_t index, bags_error *err) {
-    const unsigned char *end = bag->ends + 8 * index;
+    const unsigned char *end = bag->at_hand[BAGI_ENDS] + 8 * index;
     return bagi_bag_fail_bounds(bag, index, index ? bagi_load_u64(end - 8) : 0,
         bagi_load_u64(end), err);
 }
@@ -11494,7 +11329,8 @@ BAGI_NOINLINE static bags_code bagi_reader_get_blob(const bags_reader *reader,
             bagi_tail(reader->path), reader->spec.fields[field].name, index,
             item, refs[field].count);
     if (!code)
-        return bagi_get(bag, refs[field].first + item, &row->data, out, err);
+        return bag_reader_get(
+            bag, refs[field].first + item, &row->data, out, err);
     out->data = NULL;
     out->size = 0;
     return code;
@@ -12046,8 +11882,8 @@ static bags_code bagi_verify_value(bagi_verifying *v, bagi_cursor *cursor) {
     if (!code)
         return BAGS_OK;
     why.code = BAGS_OK;
-    bool known = v->how.where == BAGI_SPLIT ||
-                 bagi_verify_owner(v, cursor, &index, &item, &why);
+    bool known =
+        v->how.split || bagi_verify_owner(v, cursor, &index, &item, &why);
     if (why.code == BAGS_ERROR_MEMORY) {
         v->why = why;
         return BAGS_ERROR_MEMORY;
@@ -12090,10 +11926,10 @@ static bags_code bagi_verify_range(bagi_verifying *v, const bag_reader *bag,
         } else if (!code) {
             offset = cursor.start;
         }
-        if (!code && crcs)
-            code = bagi_cursor_stored(&cursor, &stored, &v->why);
-        if (!code && crcs && cursor.usable)
+        if (!code && crcs && cursor.usable) {
+            stored = bagi_cursor_stored(&cursor);
             code = bagi_cursor_crc(&cursor, &computed, &v->why);
+        }
         if (!code && cursor.usable && stored != computed) {
             code = bagi_crcs_fail(bag, cursor.index, computed, stored, &v->why);
             code = bagi_verify_fault(
@@ -12174,7 +12010,7 @@ static bags_code bagi_verify_bag(bagi_verifying *v, bag_reader *bag) {
 BAGI_COLD static bags_code bagi_verify_unit(bagi_verifying *v, size_t field) {
     const bagi_spec *spec = v->spec;
     bool is_refs = !spec || field == spec->count;
-    bool split = v->how.where == BAGI_SPLIT;
+    bool split = v->how.split;
     uint64_t length = 0, faults = v->report.faults;
     bag_reader *bag = NULL;
     bags_code code = BAGS_OK;
@@ -12237,7 +12073,7 @@ BAGI_COLD static bags_code bagi_verify_unit(bagi_verifying *v, size_t field) {
 BAGI_COLD static bags_code bagi_verify_bound(bagi_verifying *v) {
     const char *first = NULL, *other = NULL;
     uint32_t bound = v->how.record.spec, stored = 0;
-    bool all = true, split = v->how.where == BAGI_SPLIT;
+    bool all = true, split = v->how.split;
     for (size_t i = 0; i < v->spec->count + !split; i++) {
         const char *name = bagi_spec_name(v->spec, i);
         bagi_trailer trailer;
@@ -12325,7 +12161,7 @@ BAGI_COLD static bags_code bagi_verify_shard(
     bool unfinished =
         code == BAGS_ERROR_UNFINISHED || code == BAGS_ERROR_LOCKED;
     v->how.any_spec = code && !own.types;
-    v->spec = own.types ? &own : v->common.text ? &v->common.spec : NULL;
+    v->spec = own.types ? &own : v->common.spec.types ? &v->common.spec : NULL;
     v->report.unfinished += mine && unfinished;
     v->report.shards += mine && !unfinished;
     v->report.files += mine && !code;
@@ -12347,7 +12183,7 @@ BAGI_COLD static bags_code bagi_verify_shard(
     if (variant == BAGS_ERROR_MEMORY ||
         (variant && bagi_verify_mine(v, count + 1)))
         code = bagi_report_file(&v->sink, "refs", variant);
-    v->how.where = split ? BAGI_SPLIT : BAGI_WITH_REFS;
+    v->how.split = split;
     v->checksums = v->any_checksums;
     for (size_t i = count + 1;
          i-- > 0 && !code && !v->checksums && !v->options.quick;) {
@@ -12380,11 +12216,11 @@ BAGI_COLD static bags_code bagi_verify_find(
     bagi_verifying *v = (bagi_verifying *)user;
     bagi_record record;
     (void)index;
-    bags_code code = v->common.text ? BAGS_OK
-                                    : bagi_common_read(&v->common, dir, "",
-                                          NULL, &record, &v->why);
-    const char *names[] = {
-        "refs", v->common.text ? bagi_spec_name(&v->common.spec, 0) : "refs"};
+    bags_code code = v->common.spec.types ? BAGS_OK
+                                          : bagi_common_read(&v->common, dir,
+                                                "", NULL, &record, &v->why);
+    const char *names[] = {"refs",
+        v->common.spec.types ? bagi_spec_name(&v->common.spec, 0) : "refs"};
     for (int i = 0; i < 2 && !v->any_checksums && !v->options.quick; i++) {
         bool has = false, finished = false;
         bags_code failed = bagi_dir_has(dir, names[i], ".crc", &has, &v->why);
@@ -12517,7 +12353,7 @@ BAGS_API bags_code bags_verify(const char *path,
         if (!code && v.options.shard_start == 0)
             code = bagi_verify_shard(&v, &dir, 0);
     }
-    bagi_common_free(&v.env.memory, &v.common);
+    bagi_spec_free(&v.env.memory, &v.common.spec);
     bags_buffer_free(&v.scratch);
     if (report)
         *report = v.report;

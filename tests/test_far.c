@@ -111,6 +111,27 @@ static void a_batch_is_read_in_one_call_per_step(void **state) {
     bags_row_free(&row);
 }
 
+static void checksums_are_a_step_of_their_own(void **state) {
+    bags_row row = {0};
+    bags_reader_options options;
+    bags_reader *reader = open_far(false);
+    (void)state;
+    bags_reader_close(reader);
+    assert_ok(bags_checksum(at("ds"), NULL, NULL, &said));
+    memset(&options, 0, sizeof options);
+    options.verify_checksums = true;
+    options.env.io = &far;
+    assert_opens(reader, bags_reader_open(at("ds"), &options, &said));
+    assert_ok(bags_reader_get_many(reader, some, SOME, 0, &row, &said));
+    memset(&seen, 0, sizeof seen);
+    assert_ok(bags_reader_get_many(reader, some, SOME, 0, &row, &said));
+    check_many(&row, some, SOME);
+    assert_int_equal(seen.calls, 6);
+    assert_int_equal(seen.at, 0);
+    bags_row_free(&row);
+    bags_reader_close(reader);
+}
+
 static void all_fields_of_a_datapoint_are_read_in_one_call_per_step(
     void **state) {
     bags_row row = {0};
@@ -218,6 +239,7 @@ static void the_failure_of_every_allocation_is_an_error(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_batch_is_read_in_one_call_per_step),
+        TEST(checksums_are_a_step_of_their_own),
         TEST(all_fields_of_a_datapoint_are_read_in_one_call_per_step),
         TEST(what_a_call_left_out_is_read_at_its_place),
         TEST(a_failure_is_what_read_at_returns_in_the_hooks_words),

@@ -1062,7 +1062,7 @@ static void all_readers_leave_most_maps_to_the_process(void **state) {
 
 static void null_is_an_invalid_argument(void **state) {
     bags_reader *reader;
-    bag_reader *bag;
+    bag_reader *bag, *memory;
     bags_row row = {0};
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_view view = {NULL, 0}, views[2];
@@ -1098,6 +1098,13 @@ static void null_is_an_invalid_argument(void **state) {
     assert_null_is_refused(bag_reader_get(NULL, 0, &scratch, &view, &said));
     assert_null_is_refused(bag_reader_get(bag, 0, &scratch, NULL, &said));
     assert_ok(bag_reader_get(bag, 0, NULL, &view, &said)); /* mapped */
+    /* A v2 Bag, whose blobs are found in another way: "abc". */
+    assert_opens(
+        memory, bag_reader_open_memory("abc\3\0\0\0\0\0\0", 11, NULL, &said));
+    assert_null_is_refused(bag_reader_get(memory, 0, NULL, &view, &said));
+    assert_null_is_refused(
+        bag_reader_get_range(memory, 0, 1, NULL, &range, &said));
+    bag_reader_close(memory);
     assert_null_is_refused(
         bag_reader_get_range(NULL, 0, 1, &scratch, &range, &said));
     assert_null_is_refused(
