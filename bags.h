@@ -6580,31 +6580,21 @@ typedef struct bagi_scanned {
     uint64_t length, end;
 } bagi_scanned;
 
-/* Go over the next datapoint, if it is complete: first its refs, which are the last
- * of the Bags. Otherwise *reason states why it is not. */
-static bags_code bagi_prefix_next(bagi_scanned *bags, const bags_type *types,
+/* Parse the current row of refs, which is complete. If it is invalid, *reason states
+ * why. */
+static bags_code bagi_prefix_refs(bagi_cursor *cursor, const bags_type *types,
     size_t count, bagi_ref *refs, const char **reason, bags_error *err) {
-    bagi_cursor *cursor = &bags[count].cursor;
     bags_view row = {NULL, 0};
-    bags_code code = bagi_cursor_complete(cursor, 1, reason, err);
-    if (code || *reason || !types)
-        return code;
     uint64_t size = cursor->stop - cursor->start;
     if (size > 5 + 23 * (uint64_t)count) {
         *reason = "a blob of refs.bag is too long";
         return BAGS_OK;
     }
     row.size = (size_t)size;
-    code = bagi_cursor_bytes(cursor, cursor->start, row.size, &row.data, err);
+    bags_code code =
+        bagi_cursor_bytes(cursor, cursor->start, row.size, &row.data, err);
     if (!code && !bagi_refs_parse(row, types, count, refs))
         *reason = "a blob of refs.bag is damaged";
-    for (size_t i = 0; i < count && !code && !*reason; i++) {
-        cursor = &bags[i].cursor;
-        if (refs[i].count && refs[i].first != cursor->next)
-            *reason = "refs.bag and a journal disagree";
-        else
-            code = bagi_cursor_complete(cursor, refs[i].count, reason, err);
-    }
     return code;
 }
 
@@ -6626,7 +6616,19 @@ static bags_code bagi_prefix_scan(bag_reader **readers, const bags_type *types,
     for (size_t i = 0; i <= count && !code; i++)
         bagi_cursor_open(&bags[i].cursor, readers[i], 0, readers[i]->length);
     while (!code && found->length < readers[count]->length) {
-        code = bagi_prefix_next(bags, types, count, refs, &found->reason, err);
+        bagi_cursor *cursor = &bags[count].cursor;
+        code = bagi_cursor_complete(cursor, 1, &found->reason, err);
+        if (!code && !found->reason && types)
+            code = bagi_prefix_refs(
+                cursor, types, count, refs, &found->reason, err);
+        for (size_t i = 0; i < count && !code && !found->reason; i++) {
+            cursor = &bags[i].cursor;
+            if (refs[i].count && refs[i].first != cursor->next)
+                found->reason = "refs.bag and a journal disagree";
+            else
+                code = bagi_cursor_complete(
+                    cursor, refs[i].count, &found->reason, err);
+        }
         if (code || found->reason)
             break;
         found->length++;
@@ -8758,9 +8760,9 @@ static bags_code bagi_writer_check_single(bags_writer *writer) {
 /* What the writer would create exists already. Of a sharded dataset that is the next
  * shard of this worker: another one with the same number made it, or an earlier run. */
 BAGI_COLD static bags_code bagi_fail_claimed(
-    const bags_writer *writer, const char *path, bags_error *err) {
+    const bags_writer *writer, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_EXISTS, "%s: already exists; %s",
-        bagi_tail(path),
+        bagi_tail(writer->dir.path),
         writer->sharded
             ? "another writer has the same shard_start, or the dataset was "
               "written before"
@@ -8797,7 +8799,7 @@ static void bagi_writer_claim_once(bags_writer *writer) {
         !bagi_make_parents(env, dir->path, &writer->unsynced, err)) {
         int error = env->io.make_dir(env->io.user, dir->path);
         if (error == EEXIST)
-            bagi_fail_claimed(writer, dir->path, err);
+            bagi_fail_claimed(writer, err);
         else
             bagi_fail_io(NULL, err, error, dir->path, "create directory");
     }
@@ -8902,26 +8904,20 @@ static void bagi_writer_sync_parents(bags_writer *writer) {
 /* What is known of a Bag while the checksums of its shard are made. */
 typedef struct bagi_summed {
     bagi_trailer trailer;
-    uint64_t size;
+    uint64_t length, size; /* of the Bag */
     bool kept;
 } bagi_summed;
 
 /* Write the checksums of a Bag to NAME.crc.partial, but not their trailer, and find
  * out what that contains. */
 static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
-    const bagi_how *how, bagi_trailer *trailer, bags_error *err) {
-    bagi_job job;
-    bagi_stream stream;
+    const char *name, bagi_stream *stream, bagi_trailer *trailer) {
     bagi_cursor cursor;
     unsigned char bytes[4];
-    bags_error *failure = &job.failure;
-    bagi_stream_init(&stream, &job, dir->env, true);
-    memset(trailer, 0, sizeof *trailer);
+    bags_error *failure = &stream->job->failure;
     bagi_cursor_open(&cursor, bag, 0, bag->length);
-    if (!bagi_stream_buffer(&stream, BAGI_BUFFER_MIN) &&
-        !bagi_dir_remove(dir, how->name, ".crc.partial", failure))
-        bagi_stream_open(
-            &stream, dir, how->name, ".crc.partial", BAGS_IO_CREATE);
+    if (!bagi_dir_remove(dir, name, ".crc.partial", failure))
+        bagi_stream_open(stream, dir, name, ".crc.partial", BAGS_IO_CREATE);
     while (!failure->code && cursor.next < cursor.last) {
         uint32_t crc = 0;
         if (!bagi_cursor_next(&cursor, failure) && !cursor.valid)
@@ -8931,48 +8927,47 @@ static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
             bagi_cursor_crc(&cursor, &crc, failure);
         bagi_store_u32(bytes, crc);
         trailer->crcs = bagi_crc(trailer->crcs, bytes, 4);
-        bagi_stream_append(&stream, bytes, 4);
+        bagi_stream_append(stream, bytes, 4);
     }
     trailer->length = bag->length;
     trailer->size = bag->file[BAGI_BLOBS].size;
     trailer->table = cursor.table_crc;
     bagi_cursor_close(&cursor);
-    bagi_stream_flush(&stream);
+    bagi_stream_flush(stream);
     if (failure->code)
-        bagi_stream_remove(&stream);
-    bagi_stream_close(&stream);
-    bagi_free(&job.env.memory, stream.buffer, stream.capacity);
-    return bagi_job_end(&job, err);
+        bagi_stream_remove(stream);
+    bagi_stream_close(stream);
+    return failure->code;
 }
 
 /* Make the checksums of one Bag, or keep those that it has. A link in place of a file
  * leads to what is not the dataset's: its checksums are not written. */
 static bags_code bagi_checksum_bag(const bagi_dir *dir, const bagi_how *how,
-    bool replace, bagi_summed *summed, bags_error *err) {
+    bool replace, bagi_stream *stream, bagi_summed *summed) {
     const bagi_env *env = dir->env;
+    bags_error *err = &stream->job->failure;
     bag_reader *bag = NULL;
     bags_identity found;
     bool exists = false;
-    found.link = false;
     bags_code code = bagi_bag_new(dir, how, NULL, &bag, err);
     for (int i = 0; i < BAGI_FILES && !code && env->io.identify; i++) {
         const char *path = bag->file[i].path;
-        int error =
-            path ? env->io.identify(env->io.user, NULL, path, &found) : 0;
-        if (!error && path && found.link)
-            error = ELOOP;
-        code = bagi_fail_io(NULL, err, error, path ? path : "", "open");
+        if (path)
+            code = bagi_fail_io(NULL, err,
+                env->io.identify(env->io.user, NULL, path, &found), path,
+                "open");
+        if (!code && path && found.link)
+            code = bagi_fail_io(NULL, err, ELOOP, path, "open");
     }
     if (!code)
         code = bagi_dir_has(dir, how->name, ".crc", &exists, err);
     summed->kept = exists && !replace;
-    summed->size = code ? 0 : bag_reader_size(bag);
+    summed->length = bag_reader_length(bag);
+    summed->size = bag_reader_size(bag);
     if (!code && !summed->kept)
-        code = bagi_crcs_write(bag, dir, how, &summed->trailer, err);
+        code = bagi_crcs_write(bag, dir, how->name, stream, &summed->trailer);
     else if (!code)
         code = bagi_crcs_read_trailer(dir, how->name, &summed->trailer, err);
-    if (!code && summed->kept)
-        summed->trailer.length = bag->length;
     bagi_bag_free(env, bag);
     return code;
 }
@@ -8992,62 +8987,51 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
     size_t count = spec ? spec->count + (how->where != BAGI_SPLIT) : 1;
     uint32_t bound = how->record.spec;
     bagi_how opening = *how;
-    bagi_summed *summed =
-        (bagi_summed *)bagi_alloc(&env->memory, count * sizeof *summed, err);
-    if (!summed)
-        return BAGS_ERROR_MEMORY;
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i < count && !code; i++) {
+    bagi_job job;
+    bagi_output
+        output; /* the stream of its CRCs is that of one Bag after another */
+    bags_error *failure = &job.failure, ignored;
+    bagi_stream *stream = &output.stream[BAGI_CRCS];
+    memset(&output, 0, sizeof output);
+    bagi_stream_init(stream, &job, env, no_sync);
+    output.checksums = true;
+    bagi_summed *summed = (bagi_summed *)bagi_alloc(
+        &env->memory, count * sizeof *summed, failure);
+    if (summed)
+        bagi_stream_buffer(stream, BAGI_BUFFER_MIN);
+    for (size_t i = 0; i < count && !failure->code; i++) {
         opening.name = bagi_spec_name(spec, i);
-        code =
-            bagi_checksum_bag(dir, &opening, options->replace, &summed[i], err);
-        if (spec && !code)
-            bound = bagi_bind(bound, opening.name, summed[i].trailer.crcs);
+        bagi_checksum_bag(dir, &opening, options->replace, stream, &summed[i]);
+        bound = bagi_bind(bound, opening.name, summed[i].trailer.crcs);
     }
-    for (size_t i = 0; i < count && !code; i++)
+    for (size_t i = 0; i < count && !failure->code; i++)
         if (summed[i].kept && summed[i].trailer.bound &&
             summed[i].trailer.spec != bound)
-            code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            bags_fail(failure, BAGS_ERROR_CORRUPT,
                 "%s/%s.crc: is of another version of the shard; verify it, or "
                 "replace all checksums",
                 bagi_tail(dir->path), bagi_spec_name(spec, i));
 
-    for (size_t i = 0; i < count && !code; i++) {
+    for (size_t i = 0; i < count && !failure->code; i++) {
         const char *name = bagi_spec_name(spec, i);
-        bagi_trailer trailer = summed[i].trailer;
-        unsigned char bytes[BAGI_TRAILER_SIZE];
-        bagi_job job;
-        bagi_stream stream;
-        if (summed[i].kept)
-            continue;
-        trailer.bound = spec != NULL;
-        trailer.name = spec ? bagi_crc_text(name) : 0;
-        trailer.spec = spec ? bound : 0;
-        bagi_trailer_store(&trailer, bytes);
-        bagi_stream_init(&stream, &job, env, no_sync);
-        if (!bagi_check_same(env, file, path, &job.failure))
-            bagi_stream_open(&stream, dir, name, ".crc.partial", BAGS_IO_WRITE);
-        bagi_stream_write(&stream, bytes, sizeof bytes);
-        if (!no_sync)
-            bagi_stream_sync(&stream);
-        bagi_stream_close(&stream);
-        if (!job.failure.code)
-            bagi_dir_rename(dir, name, ".crc.partial", ".crc", &job.failure);
-        code = bagi_job_end(&job, err);
-    }
-    if (!code && !no_sync)
-        code = dir->standalone ? bagi_sync_parents(env, path, 1, err)
-                               : bagi_sync_dir(env, dir->path, err);
-
-    for (size_t i = 0; i < count && !code; i++) {
         bool kept = summed[i].kept;
-        char *bag = bagi_dir_path(dir, bagi_spec_name(spec, i), ".bag", err);
-        if (!bag) {
-            code = BAGS_ERROR_MEMORY;
-            break;
+        output.trailer = summed[i].trailer;
+        output.trailer.bound = spec != NULL;
+        output.trailer.name = spec ? bagi_crc_text(name) : 0;
+        output.trailer.spec = spec ? bound : 0;
+        if (!kept && !bagi_check_same(env, file, path, failure)) {
+            bagi_stream_open(stream, dir, name, ".crc.partial", BAGS_IO_WRITE);
+            bagi_output_seal(&output, no_sync);
+            bagi_stream_close(stream);
         }
+        if (!kept && !failure->code)
+            bagi_dir_rename(dir, name, ".crc.partial", ".crc", failure);
+        char *bag =
+            failure->code ? NULL : bagi_dir_path(dir, name, ".bag", failure);
+        if (!bag)
+            break;
         bags_checksummed done = {
-            bagi_shown(bag), kept, summed[i].trailer.length, summed[i].size};
+            bagi_shown(bag), kept, summed[i].length, summed[i].size};
         report->kept += kept;
         report->made += !kept;
         report->blobs += kept ? 0 : done.length;
@@ -9056,15 +9040,18 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
             options->each(options->user, &done);
         bagi_free_text(&env->memory, bag);
     }
-    for (size_t i = 0; i < count && code; i++) {
-        bags_error ignored;
+    if (!failure->code && !no_sync && dir->standalone)
+        bagi_sync_parents(env, path, 1, failure);
+    else if (!failure->code && !no_sync)
+        bagi_sync_dir(env, dir->path, failure);
+    for (size_t i = 0; summed && i < count && failure->code; i++)
         if (summed[i].trailer.size && !summed[i].kept &&
             !bagi_check_same(env, file, path, &ignored))
             bagi_dir_remove(
                 dir, bagi_spec_name(spec, i), ".crc.partial", &ignored);
-    }
+    bagi_output_free(&output);
     bagi_free(&env->memory, summed, count * sizeof *summed);
-    return code;
+    return bagi_job_end(&job, err);
 }
 
 /* Finish the shard being written: from the tables to the rename of the record. If it
@@ -9721,66 +9708,56 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name,
 /* Refuse what the numbers of the shards do not show to be this worker's to write: they
  * were renumbered; its first shard exists, without `resume`; or one of its own is
  * missing. */
-static bags_code bagi_writer_check_names(const bags_writer *writer,
-    const bagi_names *names, bool *finalized, bags_error *err) {
+static bags_code bagi_writer_check_names(
+    bags_writer *writer, const bagi_names *names, bool *finalized) {
+    bags_error *err = &writer->job.failure;
     uint64_t start = writer->options.shard_start, next = start;
     uint64_t stop = writer->options.shard_stop;
-    bags_code code = BAGS_OK;
     if (names->count)
-        code = bagi_has_mark(
-            names->env, names->path, names->names[0], finalized, err);
-    if (!code && *finalized && !writer->options.append)
-        code = bagi_fail_finalized(writer, err);
-    for (size_t i = 0; i < names->count && !code && !*finalized; i++) {
+        bagi_has_mark(names->env, names->path, names->names[0], finalized, err);
+    if (*finalized && !writer->options.append)
+        bagi_fail_finalized(writer, err);
+    for (size_t i = 0; i < names->count && !err->code && !*finalized; i++) {
         uint64_t number = names->names[i].number;
         if (number % stop != start)
             continue;
-        if (number == start && !writer->options.resume) {
-            char *path =
-                bagi_shard_path(names->env, names->path, names->names[i], err);
-            code =
-                path ? bagi_fail_claimed(writer, path, err) : BAGS_ERROR_MEMORY;
-            bagi_free_text(&names->env->memory, path);
-            return code;
-        }
         if (number != next)
             return bags_fail(err, BAGS_ERROR_GAP,
                 "%s: shard %06" PRIu64 " of this worker is missing (%06" PRIu64
                 " exists): lost, or the shards were written with other worker "
                 "numbers",
                 bagi_tail(writer->path), next, number);
+        if (!writer->options.resume &&
+            !bagi_writer_enter(writer, names->names[i]))
+            return bagi_fail_claimed(writer, err);
         next = bagi_shard_after(number, stop);
     }
-    return code;
+    return err->code;
 }
 
 /* Go over this worker's shards: count what is finished, and take over what is not.
  * The last one is continued, unless it is full; the others are finished. */
 static bags_code bagi_writer_resume(
     bags_writer *writer, const bagi_names *names, bool finalized) {
-    const bagi_env *env = &writer->job.env;
     bags_error *err = &writer->job.failure;
     uint64_t start = writer->options.shard_start;
     uint64_t stop = writer->options.shard_stop;
-    size_t last = 0;
     /* Before finalize, an unfinished shard may be part of a worker's input, which must
      * stay able to be resumed. After it, only `append` can have started one. */
     bagi_taking taking =
         writer->options.append && !finalized ? BAGI_TAKE_EMPTY : BAGI_TAKE;
     bagi_common common;
-    bags_code code = BAGS_OK;
     memset(&common, 0, sizeof common);
-    for (size_t i = 0; i < names->count; i++)
-        if (names->names[i].number % stop == start)
-            last = i;
-    for (size_t i = 0; i < names->count && !code; i++) {
+    for (size_t i = 0; i < names->count && !err->code; i++) {
         uint64_t number = names->names[i].number, length = 0;
         bool finished = false;
         bagi_scan found;
         if (number % stop != start)
             continue;
+        if (writer->dir.path && bagi_writer_finish(writer))
+            break;
         writer->number = number;
-        code = bagi_writer_take(
+        bags_code code = bagi_writer_take(
             writer, names->names[i], taking, &finished, &found);
         if (!code && finished) {
             bagi_sink sink = {err, NULL};
@@ -9789,25 +9766,25 @@ static bags_code bagi_writer_resume(
             code = bagi_shard_open(
                 &common, &writer->dir, false, &how, &length, &sink);
             if (!code && !bagi_spec_same(&common.spec, &writer->spec))
-                code = bags_fail(err, BAGS_ERROR_EXISTS,
+                bags_fail(err, BAGS_ERROR_EXISTS,
                     "%s: has shards with other fields",
                     bagi_tail(writer->path));
             bagi_writer_leave(writer);
             writer->number = bagi_shard_after(number, stop);
         }
         writer->resumed += finished ? length : found.length;
-        if (!code && found.length && (i != last || bagi_writer_full(writer)))
-            code = bagi_writer_finish(writer);
     }
-    if (!code && finalized && !writer->dir.path) {
+    if (!err->code && writer->dir.path && bagi_writer_full(writer))
+        bagi_writer_finish(writer);
+    if (!err->code && finalized && !writer->dir.path) {
         uint64_t most = names->names[names->count - 1].number;
         writer->number = most - most % stop + start;
         if (writer->number <= most)
             writer->number = bagi_shard_after(writer->number, stop);
     }
-    bagi_common_free(&env->memory, &common);
+    bagi_common_free(&writer->job.env.memory, &common);
     writer->shards = 0;
-    return code;
+    return err->code;
 }
 
 /* Check what exists at the path, and continue it if that is requested. An unsharded
@@ -9836,7 +9813,7 @@ static bags_code bagi_writer_start(bags_writer *writer) {
     if (!code && !single)
         code = bagi_names_list(env, writer->path, &sink, &names);
     if (!code && sharded) {
-        code = bagi_writer_check_names(writer, &names, &finalized, err);
+        code = bagi_writer_check_names(writer, &names, &finalized);
         if (!code && resume)
             code = bagi_writer_resume(writer, &names, finalized);
     } else if (!code && names.count) {
