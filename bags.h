@@ -3535,10 +3535,11 @@ static bags_code bagi_sync_parents(
     return code;
 }
 
-/* Create the missing directories above the last part of a path, and count them in
+/* Create the missing directories above the last part of a path. Each is synced
+ * into its parent, since a recovery does not know of it, or with no_sync counted in
  * *unsynced. */
-static bags_code bagi_make_parents(
-    const bagi_env *env, const char *path, size_t *unsynced, bags_error *err) {
+static bags_code bagi_make_parents(const bagi_env *env, const char *path,
+    bool no_sync, size_t *unsynced, bags_error *err) {
     char *copy = bagi_copy_text(&env->memory, path, strlen(path), err);
     if (!copy)
         return BAGS_ERROR_MEMORY;
@@ -3558,7 +3559,10 @@ static bags_code bagi_make_parents(
             int error = env->io.make_dir(env->io.user, copy);
             if (error && error != EEXIST)
                 code = bagi_fail_io(NULL, err, error, copy, "create directory");
-            *unsynced += !error;
+            else if (!error && no_sync)
+                ++*unsynced;
+            else if (!error)
+                code = bagi_sync_parents(env, copy, 1, err);
         }
         copy[i] = slash;
     }
@@ -8796,7 +8800,7 @@ static void bagi_writer_claim_once(bags_writer *writer) {
     if (bagi_job_is_ours(&writer->job, writer->path) && !err->code &&
         !bagi_writer_enter(writer, bagi_shard_name(writer->number)) &&
         !bagi_kind(env, writer->path, &kind, err) &&
-        !bagi_make_parents(env, dir->path, &writer->unsynced, err)) {
+        !bagi_make_parents(env, dir->path, no_sync, &writer->unsynced, err)) {
         int error = env->io.make_dir(env->io.user, dir->path);
         if (error == EEXIST)
             bagi_fail_claimed(writer, err);
