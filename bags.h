@@ -8023,8 +8023,6 @@ static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
     bags_error why;
     bagi_sink sink = {&why, NULL};
     bagi_names names;
-    if (!env->io.list)
-        return BAGS_OK;
     bags_code code = bagi_names_list(env, dir->path, &sink, &names);
     if (code && why.system == ENOSYS) /* an unsharded dataset needs no list */
         return BAGS_OK;
@@ -8122,18 +8120,18 @@ static bags_code bagi_bag_new(const bagi_dir *dir, const bagi_how *how,
  * sequence, and there is an index. */
 static bags_code bagi_shard_variant(
     const bagi_dir *dir, const bagi_spec *spec, bool *split, bagi_sink *sink) {
-    bool found = false;
+    bool found = false, sequence = false;
     bags_code code = bagi_dir_has(dir, "refs", ".bag", &found, sink->err);
     *split = !code && !found;
-    if (code || found || spec->count == 0)
+    if (!*split || spec->count == 0)
         return code;
-    for (size_t i = 0; i < spec->count; i++)
-        *split = *split && !spec->types[i].sequence;
-    for (size_t i = 0; *split && i < spec->count && !found && !code; i++)
+    for (size_t i = 0; i < spec->count && !found && !code; i++)
         code =
             bagi_dir_has(dir, spec->fields[i].name, ".idx", &found, sink->err);
-    *split = found;
-    if (code || found)
+    for (size_t i = 0; i < spec->count; i++)
+        sequence = sequence || spec->types[i].sequence;
+    *split = found && !sequence;
+    if (code || *split)
         return code;
     code = bags_fail(sink->err, BAGS_ERROR_MISSING,
         "%s/refs.bag: missing, and not a split dataset (those have .idx files "
@@ -8437,7 +8435,7 @@ BAGS_API bags_code bags_finalize(const char *path,
  *   - A datapoint exists once its entry in refs.idx does; what it refers to was
  *     passed to the system before.
  *   - Files are changed only while the record is held: locked, and found at its
- *     path after that (bagi_writer_check).
+ *     path after that (bagi_writer_owns).
  *
  * The life of a shard, with the function that makes each transition:
  *
@@ -8471,8 +8469,8 @@ BAGS_API bags_code bags_finalize(const char *path,
  *     writer, claiming     spec.json.partial,  waits 0.2 s, since a dry run locks it
  *                          which it created    for a moment; if a recovery took it,
  *                                              claims again when that removed it
- *     resuming writer,     spec.json.partial   fails with BAGS_ERROR_LOCKED
- *     append, bags_recover
+ *     resuming writer,     spec.json.partial,  fails with BAGS_ERROR_LOCKED
+ *     append, bags_recover created if missing
  *     dry run              spec.json.partial,  reports BAGS_ERROR_LOCKED
  *                          for a moment
  *     bags_checksum        spec.json           fails with BAGS_ERROR_LOCKED
@@ -8696,18 +8694,18 @@ static void bagi_writer_check_idle(bags_writer *writer) {
         writer->job.failure = why;
 }
 
-/* Remove the files with two suffixes of every Bag of the shard: those of refs first,
- * since without refs.idx no datapoint exists, and without refs.crc recovery expects
- * no other checksums. */
-static bags_code bagi_writer_remove(const bags_writer *writer,
-    const char *suffix, const char *other, bags_error *err) {
+/* Remove all files of the Bags of the shard, or only their checksums: those of refs
+ * first, since without refs.idx no datapoint exists, and without refs.crc recovery
+ * expects no other checksums. */
+static bags_code bagi_writer_remove(
+    const bags_writer *writer, bool all, bags_error *err) {
+    static const char *const suffixes[] = {
+        ".idx", ".bag", ".crc", ".crc.partial"};
     bags_code code = BAGS_OK;
-    for (size_t i = writer->spec.count + 1; i-- > 0 && !code;) {
-        const char *name = bagi_spec_name(&writer->spec, i);
-        code = bagi_dir_remove(&writer->dir, name, suffix, err);
-        if (!code)
-            code = bagi_dir_remove(&writer->dir, name, other, err);
-    }
+    for (size_t i = writer->spec.count + 1; i-- > 0;)
+        for (int k = all ? 0 : 2; k < 4 && !code; k++)
+            code = bagi_dir_remove(&writer->dir,
+                bagi_spec_name(&writer->spec, i), suffixes[k], err);
     return code;
 }
 
@@ -8722,9 +8720,7 @@ static bags_code bagi_writer_discard(
     bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_close);
     bags_code code = bagi_writer_owns(writer, err);
     if (!code)
-        code = bagi_writer_remove(writer, ".idx", ".bag", err);
-    if (!code)
-        code = bagi_writer_remove(writer, ".crc", ".crc.partial", err);
+        code = bagi_writer_remove(writer, true, err);
     if (!code)
         code = bagi_check_same(dir->env, record->handle, record->path, err);
     if (!code)
@@ -9093,13 +9089,11 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
 
     /* A shard that was started without checksums gets them before it is committed. */
     if (writer->options.checksum && !checksums && !failure->code) {
-        bags_checksum_options options;
+        bags_checksum_options options = {
+            true, no_sync, 0, 0, NULL, NULL, {NULL, NULL}};
         bags_checksum_report report = {0, 0, 0, 0};
         bagi_how how;
         memset(&how, 0, sizeof how);
-        memset(&options, 0, sizeof options);
-        options.replace = true;
-        options.no_sync = no_sync;
         how.where = BAGI_WITH_REFS;
         how.record.spec = record;
         bagi_checksum_dir(dir, &writer->spec, &how, &options,
@@ -9699,7 +9693,7 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name,
      * while it was finished: its blobs may become others. */
     bagi_writer_check(writer);
     if (!failure->code && !writer->outputs[0].checksums)
-        bagi_writer_remove(writer, ".crc", ".crc.partial", failure);
+        bagi_writer_remove(writer, false, failure);
     for (size_t i = 0; i <= spec->count; i++)
         bagi_output_continue(&writer->outputs[i], dir, bagi_spec_name(spec, i),
             writer->outputs[i].resumed_length, writer->outputs[i].resumed_end);
@@ -10011,8 +10005,7 @@ static bags_code bagi_recover_shard(const bagi_recovering *work,
     memset(&options, 0, sizeof options);
     options.no_sync = work->options.no_sync;
     options.keep_idx = work->options.keep_idx;
-    options.env.allocator = &work->env.memory;
-    options.env.io = &work->env.io;
+    options.env = work->options.env;
     bags_writer *writer = bagi_writer_new(dir->path, &options, err);
     if (!writer)
         return err->code;
@@ -10072,8 +10065,7 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
     options.no_sync = work->options.no_sync;
     options.keep_idx = work->options.keep_idx;
     options.buffer_size = BAGI_RECOVER_BUFFER;
-    options.env.allocator = &env->memory;
-    options.env.io = &env->io;
+    options.env = work->options.env;
     bags_code code = bagi_check_standalone(env, path, err);
     if (!code && !bagi_is_bag_path(path))
         code = bags_fail(err, BAGS_ERROR_ARGUMENT,
