@@ -8988,17 +8988,16 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
     uint32_t bound = how->record.spec;
     bagi_how opening = *how;
     bagi_job job;
-    bagi_output
-        output; /* the stream of its CRCs is that of one Bag after another */
+    bagi_output output; /* of one Bag after another, with CRCs only */
     bags_error *failure = &job.failure, ignored;
     bagi_stream *stream = &output.stream[BAGI_CRCS];
     memset(&output, 0, sizeof output);
-    bagi_stream_init(stream, &job, env, no_sync);
-    output.checksums = true;
+    memset(&job, 0, sizeof job);
+    bagi_job_init(&job, env, no_sync);
     bagi_summed *summed = (bagi_summed *)bagi_alloc(
         &env->memory, count * sizeof *summed, failure);
-    if (summed)
-        bagi_stream_buffer(stream, BAGI_BUFFER_MIN);
+    if (summed && !bagi_output_init(&output, &job, 4 * BAGI_BUFFER_MIN))
+        bagi_output_add_checksums(&output);
     for (size_t i = 0; i < count && !failure->code; i++) {
         opening.name = bagi_spec_name(spec, i);
         bagi_checksum_bag(dir, &opening, options->replace, stream, &summed[i]);
