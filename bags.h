@@ -8435,7 +8435,7 @@ BAGS_API bags_code bags_finalize(const char *path,
  *   - A datapoint exists once its entry in refs.idx does; what it refers to was
  *     passed to the system before.
  *   - Files are changed only while the record is held: locked, and found at its
- *     path after that (bagi_writer_owns).
+ *     path after that (bagi_writer_check).
  *
  * The life of a shard, with the function that makes each transition:
  *
@@ -8559,26 +8559,12 @@ static void bagi_writer_add_checksums(bags_writer *writer) {
 }
 
 /* Fail unless the shard is still this writer's: its record, spec.json.partial, is the
- * file that it holds open and locked, and no other process has finished it. */
-static bags_code bagi_writer_owns(const bags_writer *writer, bags_error *err) {
-    const bagi_stream *record = &writer->record;
-    bool finished = false;
-    bags_code code =
-        bagi_check_same(&writer->job.env, record->handle, record->path, err);
-    if (!code)
-        code = bagi_is_finished(&writer->dir, &finished, err);
-    if (!code && finished)
-        code = bags_fail(err, BAGS_ERROR_STATE,
-            "%s: has a spec.json that another process wrote; nothing was "
-            "changed",
-            bagi_tail(writer->dir.path));
-    return code;
-}
-
-/* The same of a writer that did not fail before. Called before everything that changes
- * files by their paths. */
+ * file that it holds open and locked, and no other process has finished it. Called
+ * before everything that changes files by their paths. */
 static bags_code bagi_writer_check(bags_writer *writer) {
+    const bagi_stream *record = &writer->record;
     bags_error *failure = &writer->job.failure;
+    bool finished = false;
     if (!bagi_job_is_ours(&writer->job, writer->path) || failure->code)
         return failure->code;
     if (writer->finishing)
@@ -8586,7 +8572,14 @@ static bags_code bagi_writer_check(bags_writer *writer) {
             "%s: finishing it was interrupted by an exception or longjmp; "
             "recover it",
             bagi_tail(writer->dir.path));
-    return bagi_writer_owns(writer, failure);
+    if (!bagi_check_same(
+            &writer->job.env, record->handle, record->path, failure) &&
+        !bagi_is_finished(&writer->dir, &finished, failure) && finished)
+        bags_fail(failure, BAGS_ERROR_STATE,
+            "%s: has a spec.json that another process wrote; nothing was "
+            "changed",
+            bagi_tail(writer->dir.path));
+    return failure->code;
 }
 
 #define BAGI_LOCK_TRIES 200 /* a millisecond each */
@@ -8709,17 +8702,22 @@ static bags_code bagi_writer_remove(
     return code;
 }
 
-/* Remove an unfinished shard whose record is held: the files of the fields, the record,
- * and the directory, unless it contains something *else. An interrupted removal can be
- * continued. Files are closed before, for Windows. */
+/* Remove an unfinished shard whose record is held: the files of the fields, unless they
+ * are next to a spec.json of another process, the record, and the directory, unless it
+ * contains something *else. An interrupted removal can be continued. Files are closed
+ * before, for Windows. */
 static bags_code bagi_writer_discard(
     bags_writer *writer, bool *other, bags_error *err) {
     const bagi_dir *dir = &writer->dir;
     const bags_io *io = &writer->job.env.io;
     const bagi_stream *record = &writer->record;
+    bool finished = false;
     bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_close);
-    bags_code code = bagi_writer_owns(writer, err);
+    bags_code code =
+        bagi_check_same(dir->env, record->handle, record->path, err);
     if (!code)
+        code = bagi_is_finished(dir, &finished, err);
+    if (!code && !finished)
         code = bagi_writer_remove(writer, true, err);
     if (!code)
         code = bagi_check_same(dir->env, record->handle, record->path, err);
