@@ -3514,7 +3514,8 @@ static bags_code bagi_sync_parents(
 }
 
 /* Create the missing directories above the last part of a path. Each is synced
- * into its parent, or with no_sync counted in *unsynced. */
+ * into its parent, since a recovery does not know of it, or with no_sync counted in
+ * *unsynced. */
 static bags_code bagi_make_parents(const bagi_env *env, const char *path,
     bool no_sync, size_t *unsynced, bags_error *err) {
     char *copy = bagi_copy_text(&env->memory, path, strlen(path), err);
@@ -5459,6 +5460,8 @@ typedef struct bagi_how {
     bool grows;      /* a writer may be appending to it */
     bool unfinished; /* the index is a journal that may list more blobs than
                         exist: the caller finds out, and trims */
+    bool recovering; /* then too, a table that agrees with it is used, and one
+                        that contradicts it is an error */
     bags_access access;
     bagi_record record; /* of its shard, unless standalone */
     bool any_spec;      /* spec.json cannot be read */
@@ -5570,10 +5573,10 @@ static bags_code bagi_bag_shape_split(
     if (length)
         code = bagi_file_read(bag, index, length * 8 - 8, number, 8, err);
     uint64_t end = bagi_load_u64(number);
-    if (!code && !how->split && !how->unfinished) {
+    if (!code && !how->split && (!how->unfinished || how->recovering)) {
         code = bagi_bag_shape(bag, false, err);
         if (!code)
-            code = bagi_bag_judge(bag, length, end, false, &v1, err);
+            code = bagi_bag_judge(bag, length, end, how->recovering, &v1, err);
         else if (code == BAGS_ERROR_CORRUPT) /* no table */
             code = BAGS_OK;
     }
@@ -6468,6 +6471,89 @@ static bags_code bagi_cursor_complete(
     return BAGS_OK;
 }
 
+/* ---- the complete prefix of a journal ---- */
+
+/* What bagi_prefix_scan found. */
+typedef struct bagi_scan {
+    bool listed;        /* the journal has an entry, complete or not */
+    uint64_t length;    /* complete datapoints, or blobs of a standalone Bag */
+    uint64_t trailing;  /* bytes after them in all files */
+    const char *reason; /* why the next one is not; NULL: there is none */
+} bagi_scan;
+
+/* A Bag that is scanned, and where the complete datapoints end in it. */
+typedef struct bagi_scanned {
+    bagi_cursor cursor;
+    uint64_t length, end;
+} bagi_scanned;
+
+/* Parse the current row of refs, which is complete. If it is invalid, *reason states
+ * why. */
+static bags_code bagi_prefix_refs(bagi_cursor *cursor, const bags_type *types,
+    size_t count, bagi_ref *refs, const char **reason, bags_error *err) {
+    bags_view row = {NULL, 0};
+    uint64_t size = cursor->stop - cursor->start;
+    if (size > 5 + 23 * (uint64_t)count) {
+        *reason = "a blob of refs.bag is too long";
+        return BAGS_OK;
+    }
+    row.size = (size_t)size;
+    bags_code code =
+        bagi_cursor_bytes(cursor, cursor->start, row.size, &row.data, err);
+    if (!code && !bagi_refs_parse(row, types, count, refs))
+        *reason = "a blob of refs.bag is damaged";
+    return code;
+}
+
+/*
+ * Find the longest prefix of complete datapoints: those whose refs are valid and
+ * whose blobs are in the files and match their checksums. The Bags, one per field
+ * (of these types) and then refs, are trimmed to it. A standalone Bag has no fields,
+ * and types is NULL: then its blobs are the datapoints.
+ */
+static bags_code bagi_prefix_scan(bag_reader **readers, const bags_type *types,
+    size_t count, bagi_scan *found, bags_error *err) {
+    const bags_allocator *memory = &readers[0]->env->memory;
+    size_t size = (count + 1) * sizeof(bagi_scanned);
+    bagi_scanned *bags = (bagi_scanned *)bagi_alloc(memory, size, err);
+    bagi_ref *refs = (bagi_ref *)bagi_alloc(memory, count * sizeof *refs, err);
+    bags_code code = bags && refs ? BAGS_OK : BAGS_ERROR_MEMORY;
+    memset(found, 0, sizeof *found);
+    found->listed = readers[count]->length > 0;
+    for (size_t i = 0; i <= count && !code; i++)
+        bagi_cursor_open(&bags[i].cursor, readers[i], 0, readers[i]->length);
+    while (!code && found->length < readers[count]->length) {
+        bagi_cursor *cursor = &bags[count].cursor;
+        code = bagi_cursor_complete(cursor, 1, &found->reason, err);
+        if (!code && !found->reason && types)
+            code = bagi_prefix_refs(
+                cursor, types, count, refs, &found->reason, err);
+        for (size_t i = 0; i < count && !code && !found->reason; i++) {
+            cursor = &bags[i].cursor;
+            if (refs[i].count && refs[i].first != cursor->next)
+                found->reason = "refs.bag and a journal disagree";
+            else
+                code = bagi_cursor_complete(
+                    cursor, refs[i].count, &found->reason, err);
+        }
+        if (code || found->reason)
+            break;
+        found->length++;
+        for (size_t i = 0; i <= count; i++) {
+            bags[i].length = bags[i].cursor.next;
+            bags[i].end = bags[i].cursor.stop;
+        }
+    }
+    for (size_t i = 0; i <= count && !code; i++)
+        found->trailing +=
+            bagi_bag_trim(readers[i], bags[i].length, bags[i].end);
+    for (size_t i = 0; bags && i <= count; i++)
+        bagi_cursor_close(&bags[i].cursor);
+    bagi_free(memory, bags, size);
+    bagi_free(memory, refs, count * sizeof *refs);
+    return code;
+}
+
 /* ---- standalone Bags ---- */
 
 /* A reader of one Bag with an environment of its own. */
@@ -6513,28 +6599,6 @@ static void bagi_dir_free(const bagi_dir *dir) {
     bagi_free_text(&dir->env->memory, (char *)(uintptr_t)dir->path);
 }
 
-/* Trim a Bag that has a journal to its complete blobs. *reason states why the next
- * one is not, *trailing how many bytes follow. */
-static bags_code bagi_bag_keep_complete(
-    bag_reader *bag, const char **reason, uint64_t *trailing, bags_error *err) {
-    bagi_cursor cursor;
-    uint64_t length = 0, end = 0;
-    bags_code code = BAGS_OK;
-    *reason = NULL;
-    bagi_cursor_open(&cursor, bag, 0, bag->length);
-    while (!code && !*reason && length < bag->length) {
-        code = bagi_cursor_complete(&cursor, 1, reason, err);
-        if (!code && !*reason) {
-            length = cursor.next;
-            end = cursor.stop;
-        }
-    }
-    bagi_cursor_close(&cursor);
-    if (!code)
-        *trailing = bagi_bag_trim(bag, length, end);
-    return code;
-}
-
 BAGS_API bag_reader *bag_reader_open(
     const char *path, const bag_reader_options *options, bags_error *err) {
     BAGI_ERR(err);
@@ -6542,11 +6606,11 @@ BAGS_API bag_reader *bag_reader_open(
     bool journal = options->unfinished == BAGS_UNFINISHED_READ;
     bagi_how how;
     bagi_dir dir;
-    const char *reason = NULL;
-    uint64_t trailing = 0;
+    bagi_scan found;
     bagi_standalone *bag = bagi_standalone_new(options, err);
     if (!bag)
         return NULL;
+    bag_reader *reader = &bag->reader;
     bags_code code = bagi_dir_standalone(&bag->env, path, &dir, err);
     memset(&how, 0, sizeof how);
     how.name = "";
@@ -6561,13 +6625,13 @@ BAGS_API bag_reader *bag_reader_open(
             "%s: BAGS_UNFINISHED_SKIP does not apply to a single Bag",
             bagi_tail(path));
     if (!code)
-        code = bagi_bag_open(&bag->reader, &dir, &how, err);
+        code = bagi_bag_open(reader, &dir, &how, err);
     bagi_dir_free(&dir);
-    if (!code && journal && bag->reader.split)
-        code = bagi_bag_keep_complete(&bag->reader, &reason, &trailing, err);
+    if (!code && journal && reader->split)
+        code = bagi_prefix_scan(&reader, NULL, 0, &found, err);
     if (!code)
-        return &bag->reader;
-    bag_reader_close(&bag->reader);
+        return reader;
+    bag_reader_close(reader);
     return NULL;
 }
 
@@ -6970,6 +7034,7 @@ static void bagi_output_free(bagi_output *output) {
 static void bagi_output_open(
     bagi_output *output, const bagi_dir *dir, const char *name, int mode) {
     output->length = output->kept_length = output->kept_end = 0;
+    output->resumed_length = output->resumed_end = 0;
     for (int i = 0; i < BAGI_FILES; i++)
         if (!output->stream[i].handle && (i != BAGI_CRCS || output->checksums))
             bagi_stream_open(
@@ -7788,8 +7853,6 @@ static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
     bags_error why;
     bagi_sink sink = {&why, NULL};
     bagi_names names;
-    if (!env->io.list)
-        return BAGS_OK;
     bags_code code = bagi_names_list(env, dir->path, &sink, &names);
     if (code && why.system == ENOSYS) /* an unsharded dataset needs no list */
         return BAGS_OK;
@@ -7812,27 +7875,12 @@ static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
     return code;
 }
 
-/* The error of a directory without spec.json: `code` and `what`, unless it has the
- * files of a finished shard, but lost spec.json: a writer's record exists before the
- * first of them, until it becomes spec.json. */
-BAGI_COLD static bags_code bagi_fail_without_spec(
-    const bagi_dir *dir, bags_code code, const char *what, bags_error *err) {
-    bool refs = false, single = false;
-    bags_code failed = bagi_dir_has(dir, "refs", ".bag", &refs, err);
-    if (!failed && refs)
-        failed = bagi_is_single(dir, &single, err);
-    if (failed)
-        return failed;
-    if (refs && !single)
-        what = "spec.json is missing; restore it from a copy or another shard";
-    return bags_fail(err, code, "%s: %s", bagi_tail(dir->path), what);
-}
-
 BAGI_COLD static bags_code bagi_fail_unfinished(
     const bagi_dir *dir, bags_error *err) {
-    return bagi_fail_without_spec(dir, BAGS_ERROR_UNFINISHED,
-        "unfinished (no spec.json); if its writer crashed, run `bags recover`",
-        err);
+    return bags_fail(err, BAGS_ERROR_UNFINISHED,
+        "%s: unfinished (no spec.json); if its writer crashed, run `bags "
+        "recover`",
+        bagi_tail(dir->path));
 }
 
 /* For bagi_each_shard, with a bags_error as `user`: refuse an unfinished shard. */
@@ -7847,8 +7895,8 @@ static bags_code bagi_check_finished(
 
 BAGI_COLD static bags_code bagi_fail_no_dataset(
     const bagi_dir *dir, bags_error *err) {
-    return bagi_fail_without_spec(dir, BAGS_ERROR_MISSING,
-        "not a dataset (no spec.json, no shards)", err);
+    return bags_fail(err, BAGS_ERROR_MISSING,
+        "%s: not a dataset (no spec.json, no shards)", bagi_tail(dir->path));
 }
 
 #ifndef BAGS_NO_WRITER
@@ -7902,18 +7950,18 @@ static bags_code bagi_bag_new(const bagi_dir *dir, const bagi_how *how,
  * sequence, and there is an index. */
 static bags_code bagi_shard_variant(
     const bagi_dir *dir, const bagi_spec *spec, bool *split, bagi_sink *sink) {
-    bool found = false;
+    bool found = false, sequence = false;
     bags_code code = bagi_dir_has(dir, "refs", ".bag", &found, sink->err);
     *split = !code && !found;
-    if (code || found || spec->count == 0)
+    if (!*split || spec->count == 0)
         return code;
-    for (size_t i = 0; i < spec->count; i++)
-        *split = *split && !spec->types[i].sequence;
-    for (size_t i = 0; *split && i < spec->count && !found && !code; i++)
+    for (size_t i = 0; i < spec->count && !found && !code; i++)
         code =
             bagi_dir_has(dir, spec->fields[i].name, ".idx", &found, sink->err);
-    *split = found;
-    if (code || found)
+    for (size_t i = 0; i < spec->count; i++)
+        sequence = sequence || spec->types[i].sequence;
+    *split = found && !sequence;
+    if (code || *split)
         return code;
     code = bags_fail(sink->err, BAGS_ERROR_MISSING,
         "%s/refs.bag: missing, and not a split dataset (those have .idx files "
@@ -8029,13 +8077,13 @@ static void bagi_bags_free(
         bagi_free(&env->memory, bags, count * sizeof *bags);
 }
 
-/* Open the Bags of an unfinished shard as far as their journals go: one per field,
- * then refs, which is opened first, so that the fields cover what it refers to. If
- * it has no datapoint, the others stay NULL. Free them with bagi_bags_free. *listed
- * if there is a datapoint, also on failure. */
+/* Open the Bags of an unfinished shard, trimmed to its complete datapoints: one per
+ * field, then refs, which is opened first, so that the fields cover what it refers to.
+ * If it lists no datapoint, the others stay NULL. Free them with bagi_bags_free.
+ * found->listed is valid also after a failure. */
 static bags_code bagi_unfinished_open(const bagi_dir *dir,
     const bagi_spec *spec, const bagi_how *how, bagi_files *files,
-    bag_reader ***out, bool *listed, bags_error *err) {
+    bag_reader ***out, bagi_scan *found, bags_error *err) {
     size_t count = spec->count + 1;
     bagi_how opening = *how;
     bag_reader **bags =
@@ -8043,93 +8091,20 @@ static bags_code bagi_unfinished_open(const bagi_dir *dir,
     bags_code code = bags ? BAGS_OK : BAGS_ERROR_MEMORY;
     opening.split = true;
     opening.no_mmap = opening.unfinished = opening.grows = true;
-    *listed = false;
+    memset(found, 0, sizeof *found);
     for (size_t i = count; i-- > 0 && !code;) {
         opening.name = bagi_spec_name(spec, i);
-        if (i + 1 == count || *listed)
+        if (i + 1 == count || found->listed)
             code = bagi_bag_new(dir, &opening, files, &bags[i], err);
         if (i + 1 == count)
-            *listed = !code && bags[i]->length > 0;
+            found->listed = !code && bags[i]->length > 0;
     }
+    if (!code && found->listed)
+        code = bagi_prefix_scan(bags, spec->types, spec->count, found, err);
     if (code)
         bagi_bags_free(dir->env, bags, count);
     else
         *out = bags;
-    return code;
-}
-
-/* What bagi_prefix_scan found. */
-typedef struct bagi_scan {
-    uint64_t length;    /* complete datapoints */
-    uint64_t trailing;  /* bytes after them in all files */
-    const char *reason; /* why the next one is not; NULL: there is none */
-} bagi_scan;
-
-/* Go over the next datapoint, if it is complete: first its refs, which are the last
- * of the cursors. Otherwise *reason states why it is not. */
-static bags_code bagi_prefix_next(bagi_cursor *cursors, const bagi_spec *spec,
-    bagi_ref *refs, const char **reason, bags_error *err) {
-    size_t count = spec->count;
-    bagi_cursor *cursor = &cursors[count];
-    bags_view row = {NULL, 0};
-    bags_code code = bagi_cursor_complete(cursor, 1, reason, err);
-    if (code || *reason)
-        return code;
-    uint64_t size = cursor->stop - cursor->start;
-    if (size > 5 + 23 * (uint64_t)count) {
-        *reason = "a blob of refs.bag is too long";
-        return BAGS_OK;
-    }
-    row.size = (size_t)size;
-    code = bagi_cursor_bytes(cursor, cursor->start, row.size, &row.data, err);
-    if (!code && !bagi_refs_parse(row, spec->types, count, refs))
-        *reason = "a blob of refs.bag is damaged";
-    for (size_t i = 0; i < count && !code && !*reason; i++) {
-        if (refs[i].count && refs[i].first != cursors[i].next)
-            *reason = "refs.bag and a journal disagree";
-        else
-            code =
-                bagi_cursor_complete(&cursors[i], refs[i].count, reason, err);
-    }
-    return code;
-}
-
-/*
- * Find the longest prefix of complete datapoints: those whose refs are valid and
- * whose blobs are in the files and match their checksums. The Bags, one per field
- * and then refs, are trimmed to it.
- */
-static bags_code bagi_prefix_scan(const bagi_env *env, const bagi_spec *spec,
-    bag_reader **bags, bagi_scan *prefix, bags_error *err) {
-    size_t count = spec->count;
-    bagi_cursor *cursors = (bagi_cursor *)bagi_alloc(
-        &env->memory, (count + 1) * sizeof *cursors, err);
-    uint64_t *kept = (uint64_t *)bagi_alloc(
-        &env->memory, 2 * (count + 1) * sizeof *kept, err);
-    bagi_ref *refs =
-        (bagi_ref *)bagi_alloc(&env->memory, count * sizeof *refs, err);
-    bags_code code = cursors && kept && refs ? BAGS_OK : BAGS_ERROR_MEMORY;
-    memset(prefix, 0, sizeof *prefix);
-    for (size_t i = 0; i <= count && !code; i++)
-        bagi_cursor_open(&cursors[i], bags[i], 0, bags[i]->length);
-    while (!code && cursors[count].next < cursors[count].last) {
-        code = bagi_prefix_next(cursors, spec, refs, &prefix->reason, err);
-        if (code || prefix->reason)
-            break;
-        prefix->length++;
-        for (size_t i = 0; i <= count; i++) {
-            kept[2 * i] = cursors[i].next;
-            kept[2 * i + 1] = cursors[i].stop;
-        }
-    }
-    for (size_t i = 0; i <= count && !code; i++)
-        prefix->trailing +=
-            bagi_bag_trim(bags[i], kept[2 * i], kept[2 * i + 1]);
-    for (size_t i = 0; cursors && i <= count; i++)
-        bagi_cursor_close(&cursors[i]);
-    bagi_free(&env->memory, cursors, (count + 1) * sizeof *cursors);
-    bagi_free(&env->memory, kept, 2 * (count + 1) * sizeof *kept);
-    bagi_free(&env->memory, refs, count * sizeof *refs);
     return code;
 }
 
@@ -8324,8 +8299,8 @@ BAGS_API bags_code bags_finalize(const char *path,
  *     writer, claiming     spec.json.partial,  waits 0.2 s, since a dry run locks it
  *                          which it created    for a moment; if a recovery took it,
  *                                              claims again when that removed it
- *     resuming writer,     spec.json.partial   fails with BAGS_ERROR_LOCKED
- *     append, bags_recover
+ *     resuming writer,     spec.json.partial,  fails with BAGS_ERROR_LOCKED
+ *     append, bags_recover created if missing
  *     dry run              spec.json.partial,  reports BAGS_ERROR_LOCKED
  *                          for a moment
  *     bags_checksum        spec.json           fails with BAGS_ERROR_LOCKED
@@ -8367,10 +8342,7 @@ struct bags_writer {
     bagi_dir dir;       /* it owns its path; NULL: there is none */
     bagi_stream record; /* its spec.json.partial */
     uint64_t shard_length;
-    bool held;          /* the record is locked, and was found at its path */
-    bool resumed_shard; /* another writer started it */
-    bool finishing;     /* tables were appended */
-    bool committed;     /* its spec.json exists */
+    bool finishing; /* tables were appended */
 
     /* The dataset's directories. */
     void *last;          /* spec.json of the shard before, open; NULL: none */
@@ -8388,9 +8360,15 @@ struct bags_writer {
     bool partial;       /* blobs of it may be appended */
     bags_error pending; /* why it is refused */
     bool pending_reported; /* the caller received that error */
-    bags_error refusal;    /* of the first datapoint whose refusal was not */
-    uint64_t refused;      /* reported, and how many there were */
+    bags_error unread;     /* receives errors of callers that passed NULL */
+    bags_error refusal;    /* the first refusal among those: close returns it */
+    uint64_t refused;      /* how many there were */
 };
+
+/* The first statement of a function that reports refused datapoints. */
+#define BAGI_WRITER_ERR(writer, err)                                           \
+    BAGI_NEED(writer, err);                                                    \
+    (err) = (err) ? (err) : &(writer)->unread
 
 /* Do the same with these streams of all Bags of the shard. */
 static void bagi_writer_each(
@@ -8450,14 +8428,13 @@ static bags_code bagi_writer_lock(
         code = bags_fail(err, BAGS_ERROR_LOCKED,
             "%s: unfinished; another process is finishing or removing it",
             bagi_tail(writer->dir.path));
-    writer->held = !code;
     return code;
 }
 
-/* Open and lock spec.json.partial of a shard that is not the writer's own. It fails if
- * locks have no effect, as on some network file systems: another open file could lock
- * the record too. (Claiming a shard is safe without them.) With BAGS_IO_READ it is only
- * found out that it is not locked. */
+/* Open and lock spec.json.partial of a shard that another writer has left, or create it
+ * if that did not come so far. It fails if locks have no effect, as on some network file
+ * systems: another open file could lock the record too. (Claiming a shard is safe
+ * without them.) With BAGS_IO_READ it is only found out that it is not locked. */
 static bags_code bagi_writer_open_record(
     bags_writer *writer, int mode, bags_error *err) {
     const bagi_env *env = &writer->job.env;
@@ -8467,6 +8444,9 @@ static bags_code bagi_writer_open_record(
     bags_code code =
         record->path ? bagi_open(env, record->path, mode, &record->handle, err)
                      : BAGS_ERROR_MEMORY;
+    if (code == BAGS_ERROR_EXISTS) /* its writer has just come so far */
+        code = bags_fail(err, BAGS_ERROR_LOCKED, "%s: " BAGI_LOCKED_BY_WRITER,
+            bagi_tail(writer->dir.path));
     if (!code)
         code = bagi_writer_lock(writer, 1, err);
     if (!code)
@@ -8485,7 +8465,6 @@ static bags_code bagi_writer_open_record(
     }
     if (mode == BAGS_IO_READ) /* a writer that starts now must not fail */
         bagi_stream_forget(record);
-    writer->held = !code && record->handle;
     return code;
 }
 
@@ -8497,8 +8476,7 @@ static void bagi_writer_leave(bags_writer *writer) {
     bagi_stream_forget(&writer->record);
     bagi_dir_free(&writer->dir);
     writer->dir.path = NULL;
-    writer->resumed_shard = writer->committed = false;
-    writer->held = writer->finishing = false;
+    writer->finishing = false;
     writer->job.no_sync = writer->options.no_sync;
 }
 
@@ -8513,17 +8491,17 @@ BAGI_COLD static bags_code bagi_fail_finalized(
         bagi_tail(writer->path));
 }
 
-/* Fail if the dataset is no longer the one that this writer opened, or, with *marked,
- * if bags_finalize renumbers it. */
+/* Fail if the dataset is no longer the one that this writer opened, or with
+ * BAGS_ERROR_EXISTS if bags_finalize renumbers it. */
 static bags_code bagi_writer_check_last(
-    const bags_writer *writer, bool *marked, bags_error *err) {
+    const bags_writer *writer, bags_error *err) {
     const bagi_env *env = &writer->job.env;
+    bool marked = false;
     bags_code code = BAGS_OK;
-    *marked = false;
     if (writer->sharded && !writer->options.append)
         code =
-            bagi_has_mark(env, writer->path, bagi_shard_name(0), marked, err);
-    if (*marked)
+            bagi_has_mark(env, writer->path, bagi_shard_name(0), &marked, err);
+    if (marked)
         code = bagi_fail_finalized(writer, err);
     else if (!code && writer->last)
         code = bagi_check_same(env, writer->last, writer->last_path, err);
@@ -8533,58 +8511,46 @@ static bags_code bagi_writer_check_last(
 /* What was finished must still exist when a call between two shards reports it. */
 static void bagi_writer_check_idle(bags_writer *writer) {
     bags_error why;
-    bool marked = false;
     if (!writer->job.failure.code && !writer->dir.path && writer->last &&
-        bagi_writer_check_last(writer, &marked, &why) && !marked)
+        bagi_writer_check_last(writer, &why) && why.code != BAGS_ERROR_EXISTS)
         writer->job.failure = why;
 }
 
-/* Remove the files with two suffixes of every Bag of the shard: those of refs first,
- * since without refs.idx no datapoint exists, and without refs.crc recovery expects
- * no other checksums. */
-static bags_code bagi_writer_remove(const bags_writer *writer,
-    const char *suffix, const char *other, bags_error *err) {
+/* Remove all files of the Bags of the shard, or only their checksums: those of refs
+ * first, since without refs.idx no datapoint exists, and without refs.crc recovery
+ * expects no other checksums. */
+static bags_code bagi_writer_remove(
+    const bags_writer *writer, bool all, bags_error *err) {
+    static const char *const suffixes[] = {
+        ".idx", ".bag", ".crc", ".crc.partial"};
     bags_code code = BAGS_OK;
-    for (size_t i = writer->spec.count + 1; i-- > 0 && !code;) {
-        const char *name = bagi_spec_name(&writer->spec, i);
-        code = bagi_dir_remove(&writer->dir, name, suffix, err);
-        if (!code)
-            code = bagi_dir_remove(&writer->dir, name, other, err);
-    }
+    for (size_t i = writer->spec.count + 1; i-- > 0;)
+        for (int k = all ? 0 : 2; k < 4 && !code; k++)
+            code = bagi_dir_remove(&writer->dir,
+                bagi_spec_name(&writer->spec, i), suffixes[k], err);
     return code;
 }
 
-/* Remove an unfinished shard: the files of the fields, if they are known, the
- * record, and the directory, unless it contains something *else. Without a record
- * that is held the files may be another writer's, and stay; so do those next to a
- * spec.json. For a refs.crc that is alone, the record is created. An interrupted
- * removal can be continued. Files are closed before, for Windows. */
+/* Remove an unfinished shard whose record is held: the files of the fields, unless they
+ * are next to a spec.json of another process, the record, and the directory, unless it
+ * contains something *else. An interrupted removal can be continued. Files are closed
+ * before, for Windows. */
 static bags_code bagi_writer_discard(
-    bags_writer *writer, bool known, bool *other, bags_error *err) {
+    bags_writer *writer, bool *other, bags_error *err) {
     const bagi_dir *dir = &writer->dir;
     const bags_io *io = &writer->job.env.io;
     const bagi_stream *record = &writer->record;
-    bool checksums = false, finished = false;
-    bags_code code = BAGS_OK;
-    if (!record->path)
-        code = bagi_dir_has(dir, "refs", ".crc", &checksums, err);
-    if (!code && checksums)
-        code = bagi_writer_open_record(writer, BAGS_IO_CREATE, err);
-    bool held = writer->held;
-    if (!code && held)
-        code = bagi_check_same(dir->env, record->handle, record->path, err);
+    bool finished = false;
+    bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_close);
+    bags_code code =
+        bagi_check_same(dir->env, record->handle, record->path, err);
     if (!code)
         code = bagi_is_finished(dir, &finished, err);
-    bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_close);
-    if (!code && known && held && !finished)
-        code = bagi_writer_remove(writer, ".idx", ".bag", err);
-    if (!code && known && held && !finished)
-        code = bagi_writer_remove(writer, ".crc", ".crc.partial", err);
-    if (!code && held && !finished)
-        code = bagi_dir_remove(dir, "refs", ".crc", err);
-    if (!code && held)
+    if (!code && !finished)
+        code = bagi_writer_remove(writer, true, err);
+    if (!code)
         code = bagi_check_same(dir->env, record->handle, record->path, err);
-    if (!code && held)
+    if (!code)
         code = bagi_dir_remove(dir, "spec.json", ".partial", err);
     bagi_stream_forget(&writer->record);
     int error = code ? 0 : io->remove_dir(io->user, dir->path);
@@ -8596,15 +8562,14 @@ static bags_code bagi_writer_discard(
 }
 
 /* Remove the shard being written, unless it is complete and only waiting for the
- * disk failed. */
-static void bagi_writer_drop(bags_writer *writer, bool known, bags_error *err) {
+ * disk failed, and the dataset's directory if this writer created it for nothing. */
+static void bagi_writer_drop(bags_writer *writer, bags_error *err) {
     const bags_io *io = &writer->job.env.io;
     bool other = false;
-    if (writer->dir.path && !writer->committed)
-        bagi_writer_discard(writer, known, &other, err);
+    if (writer->dir.path)
+        bagi_writer_discard(writer, &other, err);
     if (writer->created_path && writer->shards == 0)
         io->remove_dir(io->user, writer->path);
-    bagi_writer_leave(writer);
 }
 
 /* Refuse shards in the directory of an unsharded dataset. */
@@ -8622,101 +8587,99 @@ static bags_code bagi_writer_check_single(bags_writer *writer) {
 /* What the writer would create exists already. Of a sharded dataset that is the next
  * shard of this worker: another one with the same number made it, or an earlier run. */
 BAGI_COLD static bags_code bagi_fail_claimed(
-    const bags_writer *writer, const char *path, bags_error *err) {
+    const bags_writer *writer, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_EXISTS, "%s: already exists; %s",
-        bagi_tail(path),
+        bagi_tail(writer->dir.path),
         writer->sharded
             ? "another writer has the same shard_start, or the dataset was "
               "written before"
             : "remove it, or write to a new path");
 }
 
+/* Start with a shard: of a sharded dataset, that of this name. */
+static bags_code bagi_writer_enter(bags_writer *writer, bagi_name name) {
+    const bagi_env *env = &writer->job.env;
+    bags_error *failure = &writer->job.failure;
+    writer->shard_length = 0;
+    writer->dir.path = writer->sharded
+                           ? bagi_shard_path(env, writer->path, name, failure)
+                           : bagi_copy_text(&env->memory, writer->path,
+                                 strlen(writer->path), failure);
+    return failure->code;
+}
+
 /* Create the next shard's directory, which claims it, its record, and its files. */
 static void bagi_writer_claim_once(bags_writer *writer) {
     const bagi_env *env = &writer->job.env;
+    const bagi_dir *dir = &writer->dir;
     bags_error *err = &writer->job.failure, why;
     bagi_stream *record = &writer->record;
     bool checksum = writer->options.checksum, no_sync = writer->job.no_sync;
-    bool marked = false;
     bags_path_kind kind = BAGS_PATH_NONE;
-    char *path = NULL;
     if (writer->sharded && writer->number >= BAGI_SHARD_LIMIT)
         bags_fail(err, BAGS_ERROR_LIMIT,
             "%s: shard number too large (%" PRIu64 ", maximum 10^18 - 1)",
             bagi_tail(writer->path), writer->number);
-    else if (bagi_job_is_ours(&writer->job, writer->path))
-        path = writer->sharded ? bagi_shard_path(env, writer->path,
-                                     bagi_shard_name(writer->number), err)
-                               : bagi_copy_text(&env->memory, writer->path,
-                                     strlen(writer->path), err);
-    if (path && !bagi_kind(env, writer->path, &kind, err) &&
-        !bagi_make_parents(env, path, no_sync, &writer->unsynced, err)) {
-        int error = env->io.make_dir(env->io.user, path);
+    if (bagi_job_is_ours(&writer->job, writer->path) && !err->code &&
+        !bagi_writer_enter(writer, bagi_shard_name(writer->number)) &&
+        !bagi_kind(env, writer->path, &kind, err) &&
+        !bagi_make_parents(env, dir->path, no_sync, &writer->unsynced, err)) {
+        int error = env->io.make_dir(env->io.user, dir->path);
         if (error == EEXIST)
-            bagi_fail_claimed(writer, path, err);
+            bagi_fail_claimed(writer, err);
         else
-            bagi_fail_io(NULL, err, error, path, "create directory");
+            bagi_fail_io(NULL, err, error, dir->path, "create directory");
     }
     if (err->code) {
-        bagi_free_text(&env->memory, path);
+        bagi_writer_leave(writer);
         return;
     }
-    writer->dir.path = path;
-    writer->shard_length = 0;
     writer->created_path =
         writer->sharded && (writer->created_path || kind == BAGS_PATH_NONE);
 
     /* The record is locked as long as the writer lives. It is on the disk before any
      * other file is created, so that a shard that has files without it was not left by
-     * a writer. */
-    bagi_stream_open(
-        record, &writer->dir, "spec.json", ".partial", BAGS_IO_CREATE);
-    if (!bagi_stream_idle(record) &&
-        bagi_writer_lock(writer, BAGI_LOCK_TRIES, &why)) {
-        if (why.code != BAGS_ERROR_LOCKED)
-            bagi_stream_remove(record);
+     * a writer. If it exists, a recovery has created it. */
+    bagi_stream_open(record, dir, "spec.json", ".partial", BAGS_IO_CREATE);
+    if (err->code == BAGS_ERROR_EXISTS)
+        err->code = BAGS_ERROR_LOCKED;
+    else if (!err->code && bagi_writer_lock(writer, BAGI_LOCK_TRIES, &why))
         *err = why;
-    }
     if (!err->code)
         bagi_writer_check(writer);
     bagi_stream_write(
         record, (const unsigned char *)writer->text, writer->text_size);
     if (!no_sync)
         bagi_stream_sync(record);
-
-    /* It may be too late for this shard. Only the record and an empty directory are
-     * the writer's: another process may have put a finished shard in its place. */
-    if (!err->code && bagi_writer_check_last(writer, &marked, &why)) {
-        bagi_stream_remove(record);
-        env->io.remove_dir(env->io.user, path);
-        bagi_writer_leave(writer);
-        *err = why;
-        return;
-    }
+    if (!err->code && bagi_writer_check_last(writer, &why))
+        *err = why; /* it is too late for this shard */
 
     /* refs.crc alone gets to the disk together with the record, also with no_sync, so
      * that recovery knows that there are checksums. */
     if (checksum && !err->code) {
         bagi_writer_add_checksums(writer);
         bagi_stream_open(&writer->outputs[writer->spec.count].stream[BAGI_CRCS],
-            &writer->dir, "refs", ".crc", BAGS_IO_CREATE);
+            dir, "refs", ".crc", BAGS_IO_CREATE);
     }
     if (!err->code && (checksum || !no_sync))
-        bagi_sync_dir(env, path, err);
+        bagi_sync_dir(env, dir->path, err);
     for (size_t i = 0; i <= writer->spec.count; i++)
-        bagi_output_open(&writer->outputs[i], &writer->dir,
+        bagi_output_open(&writer->outputs[i], dir,
             bagi_spec_name(&writer->spec, i), BAGS_IO_CREATE);
     if (!err->code && writer->sharded)
         bagi_writer_check_single(writer);
-    if (err->code) {
-        /* A file that existed is another writer's: then only those go that are open
-         * here. */
-        bool known = err->code != BAGS_ERROR_EXISTS;
-        bags_error ignored;
-        if (!known)
-            bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_remove);
-        bagi_writer_drop(writer, known, &ignored);
-    }
+    if (!err->code)
+        return;
+
+    /* Remove what is open here. Anything else, which may be a finished shard that was
+     * renamed to this number, is another process's; so is a record that it locked. */
+    if (err->code == BAGS_ERROR_LOCKED)
+        bagi_stream_forget(record);
+    bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_remove);
+    bagi_stream_remove(record);
+    env->io.remove_dir(env->io.user, dir->path);
+    bagi_writer_leave(writer);
+    bagi_writer_drop(writer, &why);
 }
 
 /* A recovery that sees the shard before its record is locked takes it for one that
@@ -8768,26 +8731,20 @@ static void bagi_writer_sync_parents(bags_writer *writer) {
 /* What is known of a Bag while the checksums of its shard are made. */
 typedef struct bagi_summed {
     bagi_trailer trailer;
-    uint64_t size;
+    uint64_t length, size; /* of the Bag */
     bool kept;
 } bagi_summed;
 
 /* Write the checksums of a Bag to NAME.crc.partial, but not their trailer, and find
  * out what that contains. */
 static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
-    const bagi_how *how, bagi_trailer *trailer, bags_error *err) {
-    bagi_job job;
-    bagi_stream stream;
+    const char *name, bagi_stream *stream, bagi_trailer *trailer) {
     bagi_cursor cursor;
     unsigned char bytes[4];
-    bags_error *failure = &job.failure;
-    bagi_stream_init(&stream, &job, dir->env, true);
-    memset(trailer, 0, sizeof *trailer);
+    bags_error *failure = &stream->job->failure;
     bagi_cursor_open(&cursor, bag, 0, bag->length);
-    stream.capacity = BAGI_BUFFER_MIN;
-    if (!bagi_dir_remove(dir, how->name, ".crc.partial", failure))
-        bagi_stream_open(
-            &stream, dir, how->name, ".crc.partial", BAGS_IO_CREATE);
+    if (!bagi_dir_remove(dir, name, ".crc.partial", failure))
+        bagi_stream_open(stream, dir, name, ".crc.partial", BAGS_IO_CREATE);
     while (!failure->code && cursor.next < cursor.last) {
         uint32_t crc = 0;
         if (!bagi_cursor_next(&cursor, failure) && !cursor.valid)
@@ -8797,48 +8754,47 @@ static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
             bagi_cursor_crc(&cursor, &crc, failure);
         bagi_store_u32(bytes, crc);
         trailer->crcs = bagi_crc(trailer->crcs, bytes, 4);
-        bagi_stream_append(&stream, bytes, 4);
+        bagi_stream_append(stream, bytes, 4);
     }
     trailer->length = bag->length;
     trailer->size = bag->file[BAGI_BLOBS].size;
     trailer->table = cursor.table_crc;
     bagi_cursor_close(&cursor);
-    bagi_stream_flush(&stream);
+    bagi_stream_flush(stream);
     if (failure->code)
-        bagi_stream_remove(&stream);
-    bagi_stream_close(&stream);
-    bagi_free(&job.env.memory, stream.buffer, stream.capacity);
-    return bagi_job_end(&job, err);
+        bagi_stream_remove(stream);
+    bagi_stream_close(stream);
+    return failure->code;
 }
 
 /* Make the checksums of one Bag, or keep those that it has. A link in place of a file
  * leads to what is not the dataset's: its checksums are not written. */
 static bags_code bagi_checksum_bag(const bagi_dir *dir, const bagi_how *how,
-    bool replace, bagi_summed *summed, bags_error *err) {
+    bool replace, bagi_stream *stream, bagi_summed *summed) {
     const bagi_env *env = dir->env;
+    bags_error *err = &stream->job->failure;
     bag_reader *bag = NULL;
     bags_identity found;
     bool exists = false;
-    found.link = false;
     bags_code code = bagi_bag_new(dir, how, NULL, &bag, err);
     for (int i = 0; i < BAGI_FILES && !code && env->io.identify; i++) {
         const char *path = bag->file[i].path;
-        int error =
-            path ? env->io.identify(env->io.user, NULL, path, &found) : 0;
-        if (!error && path && found.link)
-            error = ELOOP;
-        code = bagi_fail_io(NULL, err, error, path ? path : "", "open");
+        if (path)
+            code = bagi_fail_io(NULL, err,
+                env->io.identify(env->io.user, NULL, path, &found), path,
+                "open");
+        if (!code && path && found.link)
+            code = bagi_fail_io(NULL, err, ELOOP, path, "open");
     }
     if (!code)
         code = bagi_dir_has(dir, how->name, ".crc", &exists, err);
     summed->kept = exists && !replace;
-    summed->size = code ? 0 : bag_reader_size(bag);
+    summed->length = bag_reader_length(bag);
+    summed->size = bag_reader_size(bag);
     if (!code && !summed->kept)
-        code = bagi_crcs_write(bag, dir, how, &summed->trailer, err);
+        code = bagi_crcs_write(bag, dir, how->name, stream, &summed->trailer);
     else if (!code)
         code = bagi_crcs_read_trailer(dir, how->name, &summed->trailer, err);
-    if (!code && summed->kept)
-        summed->trailer.length = bag->length;
     bagi_bag_free(env, bag);
     return code;
 }
@@ -8858,62 +8814,50 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
     size_t count = spec ? spec->count + !how->split : 1;
     uint32_t bound = how->record.spec;
     bagi_how opening = *how;
-    bagi_summed *summed =
-        (bagi_summed *)bagi_alloc(&env->memory, count * sizeof *summed, err);
-    if (!summed)
-        return BAGS_ERROR_MEMORY;
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i < count && !code; i++) {
+    bagi_job job;
+    bagi_output output; /* of one Bag after another, with CRCs only */
+    bags_error *failure = &job.failure, ignored;
+    bagi_stream *stream = &output.stream[BAGI_CRCS];
+    memset(&output, 0, sizeof output);
+    memset(&job, 0, sizeof job);
+    bagi_job_init(&job, env, no_sync);
+    bagi_summed *summed = (bagi_summed *)bagi_alloc(
+        &env->memory, count * sizeof *summed, failure);
+    bagi_output_init(&output, &job, 4 * BAGI_BUFFER_MIN);
+    output.checksums = true;
+    for (size_t i = 0; i < count && !failure->code; i++) {
         opening.name = bagi_spec_name(spec, i);
-        code =
-            bagi_checksum_bag(dir, &opening, options->replace, &summed[i], err);
-        if (spec && !code)
-            bound = bagi_bind(bound, opening.name, summed[i].trailer.crcs);
+        bagi_checksum_bag(dir, &opening, options->replace, stream, &summed[i]);
+        bound = bagi_bind(bound, opening.name, summed[i].trailer.crcs);
     }
-    for (size_t i = 0; i < count && !code; i++)
+    for (size_t i = 0; i < count && !failure->code; i++)
         if (summed[i].kept && summed[i].trailer.bound &&
             summed[i].trailer.spec != bound)
-            code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            bags_fail(failure, BAGS_ERROR_CORRUPT,
                 "%s/%s.crc: is of another version of the shard; verify it, or "
                 "replace all checksums",
                 bagi_tail(dir->path), bagi_spec_name(spec, i));
 
-    for (size_t i = 0; i < count && !code; i++) {
+    for (size_t i = 0; i < count && !failure->code; i++) {
         const char *name = bagi_spec_name(spec, i);
-        bagi_trailer trailer = summed[i].trailer;
-        unsigned char bytes[BAGI_TRAILER_SIZE];
-        bagi_job job;
-        bagi_stream stream;
-        if (summed[i].kept)
-            continue;
-        trailer.bound = spec != NULL;
-        trailer.name = spec ? bagi_crc_text(name) : 0;
-        trailer.spec = spec ? bound : 0;
-        bagi_trailer_store(&trailer, bytes);
-        bagi_stream_init(&stream, &job, env, no_sync);
-        if (!bagi_check_same(env, file, path, &job.failure))
-            bagi_stream_open(&stream, dir, name, ".crc.partial", BAGS_IO_WRITE);
-        bagi_stream_write(&stream, bytes, sizeof bytes);
-        if (!no_sync)
-            bagi_stream_sync(&stream);
-        bagi_stream_close(&stream);
-        if (!job.failure.code)
-            bagi_dir_rename(dir, name, ".crc.partial", ".crc", &job.failure);
-        code = bagi_job_end(&job, err);
-    }
-    if (!code && !no_sync)
-        code = dir->standalone ? bagi_sync_parents(env, path, 1, err)
-                               : bagi_sync_dir(env, dir->path, err);
-
-    for (size_t i = 0; i < count && !code; i++) {
         bool kept = summed[i].kept;
-        char *bag = bagi_dir_path(dir, bagi_spec_name(spec, i), ".bag", err);
-        if (!bag) {
-            code = BAGS_ERROR_MEMORY;
-            break;
+        output.trailer = summed[i].trailer;
+        output.trailer.bound = spec != NULL;
+        output.trailer.name = spec ? bagi_crc_text(name) : 0;
+        output.trailer.spec = spec ? bound : 0;
+        if (!kept && !bagi_check_same(env, file, path, failure)) {
+            bagi_stream_open(stream, dir, name, ".crc.partial", BAGS_IO_WRITE);
+            bagi_output_seal(&output);
+            bagi_stream_close(stream);
         }
+        if (!kept && !failure->code)
+            bagi_dir_rename(dir, name, ".crc.partial", ".crc", failure);
+        char *bag =
+            failure->code ? NULL : bagi_dir_path(dir, name, ".bag", failure);
+        if (!bag)
+            break;
         bags_checksummed done = {
-            bagi_shown(bag), kept, summed[i].trailer.length, summed[i].size};
+            bagi_shown(bag), kept, summed[i].length, summed[i].size};
         report->kept += kept;
         report->made += !kept;
         report->blobs += kept ? 0 : done.length;
@@ -8922,15 +8866,18 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
             options->each(options->user, &done);
         bagi_free_text(&env->memory, bag);
     }
-    for (size_t i = 0; i < count && code; i++) {
-        bags_error ignored;
+    if (!failure->code && !no_sync && dir->standalone)
+        bagi_sync_parents(env, path, 1, failure);
+    else if (!failure->code && !no_sync)
+        bagi_sync_dir(env, dir->path, failure);
+    for (size_t i = 0; summed && i < count && failure->code; i++)
         if (summed[i].trailer.size && !summed[i].kept &&
             !bagi_check_same(env, file, path, &ignored))
             bagi_dir_remove(
                 dir, bagi_spec_name(spec, i), ".crc.partial", &ignored);
-    }
+    bagi_output_free(&output);
     bagi_free(&env->memory, summed, count * sizeof *summed);
-    return code;
+    return bagi_job_end(&job, err);
 }
 
 /* Finish the shard being written: from the tables to the rename of the record. If it
@@ -8999,8 +8946,7 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
     if (!failure->code && !writer->sharded)
         bagi_check_mixed(dir, failure);
     if (!failure->code && !bagi_writer_check(writer))
-        writer->committed =
-            !bagi_dir_rename(dir, "spec.json", ".partial", "", failure);
+        bagi_dir_rename(dir, "spec.json", ".partial", "", failure);
     if (!failure->code && !no_sync)
         bagi_sync_dir(env, dir->path, failure);
     if (!no_sync)
@@ -9034,30 +8980,23 @@ static bool bagi_writer_full(const bags_writer *writer) {
  * the datapoint or drops it. What refuses a datapoint is `pending`; what stops the
  * writer is the failure of the job. */
 
-/* A refused datapoint that was not reported is reported by close. */
-static bags_code bagi_writer_refuse(bags_writer *writer, const bags_error *why,
-    bool reported, bags_error *err) {
-    if (!reported) {
-        if (!writer->refused)
-            writer->refusal = *why;
-        writer->refused++;
-    }
+/* Refuse a datapoint. If the caller does not learn it, close returns it. */
+static bags_code bagi_writer_refuse(
+    bags_writer *writer, const bags_error *why, bags_error *err) {
+    bool reported = why == &writer->pending && writer->pending_reported;
+    if (err == &writer->unread && !reported && writer->refused++ == 0)
+        writer->refusal = *why;
     *err = *why;
     return why->code;
 }
 
 /* Refuse a call that is out of order, such as begin within a datapoint. */
 BAGI_COLD static bags_code bagi_writer_refuse_state(
-    bags_writer *writer, const char *what, bool reported, bags_error *err) {
+    bags_writer *writer, const char *what, bags_error *err) {
     bags_error why;
     bags_fail(&why, BAGS_ERROR_STATE, "%s: datapoint %" PRIu64 ": %s",
         bagi_tail(writer->path), writer->length, what);
-    return bagi_writer_refuse(writer, &why, reported, err);
-}
-
-/* The writer's failure; every call returns it. */
-static bags_code bagi_writer_state(const bags_writer *writer, bags_error *err) {
-    return writer ? bagi_job_end(&writer->job, err) : bagi_fail_null(err);
+    return bagi_writer_refuse(writer, &why, err);
 }
 
 /* Drop the datapoint that was begun: in every Bag the blobs after those that belong to
@@ -9071,14 +9010,12 @@ static void bagi_datapoint_rewind(bags_writer *writer) {
 
 /* Start a datapoint. One that was abandoned, by an exception or longjmp out of a
  * codec, is dropped. */
-static bags_code bagi_datapoint_begin(
-    bags_writer *writer, bool reported, bags_error *err) {
-    bags_code code = bagi_writer_state(writer, err);
+static bags_code bagi_datapoint_begin(bags_writer *writer, bags_error *err) {
+    bags_code code = bagi_job_end(&writer->job, err);
     if (code)
         return code;
     if (writer->begun && !writer->inside)
-        return bagi_writer_refuse_state(
-            writer, "begun and not ended", reported, err);
+        return bagi_writer_refuse_state(writer, "begun and not ended", err);
     writer->begun = false;
     if (writer->partial)
         bagi_datapoint_rewind(writer);
@@ -9168,7 +9105,7 @@ static size_t bagi_datapoint_field(
 /* End a datapoint: write its refs and keep it, or drop it and report why. A sequence
  * that was streamed may be missing: it is empty. */
 static bags_code bagi_datapoint_end(
-    bags_writer *writer, bool streamed, bool reported, bags_error *err) {
+    bags_writer *writer, bool streamed, bags_error *err) {
     const bagi_spec *spec = &writer->spec;
     bagi_output *refs = &writer->outputs[spec->count];
     bags_error *why = &writer->pending;
@@ -9180,8 +9117,7 @@ static bags_code bagi_datapoint_end(
                 writer, BAGS_ERROR_FIELD, spec->fields[i].name, "missing");
     if (why->code && !failure->code) {
         bagi_datapoint_rewind(writer);
-        return bagi_writer_refuse(
-            writer, why, reported || writer->pending_reported, err);
+        return bagi_writer_refuse(writer, why, err);
     }
     if (!failure->code) {
         /* What the refs refer to must be in the fields' files before they are in
@@ -9210,9 +9146,8 @@ static bags_code bagi_datapoint_end(
 
 BAGS_API bags_code bags_writer_append(bags_writer *writer,
     const bags_entry *entries, size_t count, bags_error *err) {
-    bool reported = err != NULL;
-    BAGI_ERR(err);
-    bags_code code = bagi_datapoint_begin(writer, reported, err);
+    BAGI_WRITER_ERR(writer, err);
+    bags_code code = bagi_datapoint_begin(writer, err);
     if (code)
         return code;
     if (!entries && count > 0)
@@ -9229,13 +9164,12 @@ BAGS_API bags_code bags_writer_append(bags_writer *writer,
         for (size_t k = 0; k < entry->count && !code; k++)
             code = bagi_datapoint_add(writer, field, &entry->values[k]);
     }
-    return bagi_datapoint_end(writer, false, reported, err);
+    return bagi_datapoint_end(writer, false, err);
 }
 
 BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err) {
-    bool reported = err != NULL;
-    BAGI_ERR(err);
-    bags_code code = bagi_datapoint_begin(writer, reported, err);
+    BAGI_WRITER_ERR(writer, err);
+    bags_code code = bagi_datapoint_begin(writer, err);
     if (!code)
         writer->begun = true;
     return code;
@@ -9244,13 +9178,12 @@ BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err) {
 /* What set and push share. The first failure refuses the datapoint. */
 static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
     const bags_value *value, bool sequence, bags_error *err) {
-    bool reported = err != NULL;
-    BAGI_ERR(err);
-    bags_code code = bagi_writer_state(writer, err);
+    BAGI_WRITER_ERR(writer, err);
+    bags_code code = bagi_job_end(&writer->job, err);
     if (code)
         return code;
     if (!writer->begun)
-        return bagi_writer_refuse_state(writer, "not begun", reported, err);
+        return bagi_writer_refuse_state(writer, "not begun", err);
     bags_error *why = &writer->pending;
     bagi_datapoint_check_left(writer);
     if (!why->code) {
@@ -9266,7 +9199,7 @@ static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
             bagi_datapoint_add(writer, field, value);
     }
     if (!writer->job.failure.code && why->code) {
-        writer->pending_reported = writer->pending_reported || reported;
+        writer->pending_reported |= err != &writer->unread;
         *err = *why;
         return why->code;
     }
@@ -9284,15 +9217,14 @@ BAGS_API bags_code bags_writer_push(bags_writer *writer, const char *field,
 }
 
 BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err) {
-    bool reported = err != NULL;
-    BAGI_ERR(err);
-    bags_code code = bagi_writer_state(writer, err);
+    BAGI_WRITER_ERR(writer, err);
+    bags_code code = bagi_job_end(&writer->job, err);
     if (code)
         return code;
     if (!writer->begun)
-        return bagi_writer_refuse_state(writer, "not begun", reported, err);
+        return bagi_writer_refuse_state(writer, "not begun", err);
     writer->begun = false;
-    return bagi_datapoint_end(writer, true, reported, err);
+    return bagi_datapoint_end(writer, true, err);
 }
 
 BAGS_API void bags_writer_cancel(bags_writer *writer) {
@@ -9303,8 +9235,7 @@ BAGS_API void bags_writer_cancel(bags_writer *writer) {
 }
 
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
-    BAGI_ERR(err);
-    BAGI_NEED(writer, err);
+    BAGI_WRITER_ERR(writer, err);
     bagi_writer_check_idle(writer);
     if (writer->dir.path && !bagi_writer_check(writer))
         bagi_writer_flush_all(writer);
@@ -9451,50 +9382,39 @@ static bags_code bagi_writer_scan(
     size_t count = spec->count + 1;
     bag_reader **bags = NULL;
     bagi_how how;
-    bool checksums = false, listed = false, more = false, exists = true;
+    bool left = false, exists = true;
     memset(&how, 0, sizeof how);
-    bags_code code = bagi_dir_has(dir, "refs", ".crc", &checksums, err);
+    bags_code code =
+        bagi_dir_has(dir, "refs", ".crc", &how.verify_checksums, err);
     if (code)
         return code;
-    if (checksums)
+    if (how.verify_checksums)
         bagi_writer_add_checksums(writer);
-    how.verify_checksums = checksums;
-    code = bagi_unfinished_open(dir, spec, &how, NULL, &bags, &listed, err);
-    if (!code && listed)
-        code = bagi_prefix_scan(dir->env, spec, bags, found, err);
-    for (size_t i = 0; i < count && !code && listed; i++) {
+    code = bagi_unfinished_open(dir, spec, &how, NULL, &bags, found, err);
+    for (size_t i = 0; i < count && !code && found->length; i++) {
         writer->outputs[i].resumed_length = bags[i]->length;
         writer->outputs[i].resumed_end = bags[i]->limit;
     }
     bagi_bags_free(dir->env, bags, count);
-    if (code == BAGS_ERROR_MISSING)
-        found->reason = "not all files exist";
-    else if (code)
+    if ((code && code != BAGS_ERROR_MISSING) || found->length)
         return code;
-    if (found->length > 0)
-        return BAGS_OK;
+    if (code)
+        found->reason = "not all files exist";
 
-    code = bagi_left_more(dir, ".idx", 7, &more, err);
-    if (!code && more)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: refs.idx lists datapoints, but none is complete (%s); if a "
-            "power failure came before anything was synced, remove the "
-            "directory",
-            bagi_tail(dir->path),
-            found->reason ? found->reason : "files are missing");
+    code = bagi_left_more(dir, ".idx", 7, &left, err);
     for (size_t i = 0; i < spec->count && exists && !code; i++)
         code = bagi_dir_has(dir, spec->fields[i].name, ".idx", &exists, err);
-    if (code || exists)
+    if (!code && !left && !exists)
+        code = bagi_left_more(dir, ".bag", 0, &left, err);
+    if (code || !left)
         return code;
-    code = bagi_left_more(dir, ".bag", 0, &more, err);
-    return code || !more
-               ? code
-               : bags_fail(err, BAGS_ERROR_CORRUPT,
-                     "%s: refs.bag has datapoints, but .idx files are missing, "
-                     "as in a copy made while the shard was finished; if every "
-                     "Bag has its table, rename spec.json.partial to spec.json "
-                     "and verify it",
-                     bagi_tail(dir->path));
+    return bags_fail(err, BAGS_ERROR_CORRUPT,
+        "%s: refs.bag or refs.idx has datapoints, but none is complete (%s); "
+        "if a power failure came before anything was synced, remove the "
+        "directory; if every Bag has its table, rename spec.json.partial to "
+        "spec.json and verify it",
+        bagi_tail(dir->path),
+        found->reason ? found->reason : "files are missing");
 }
 
 typedef enum bagi_taking {
@@ -9504,12 +9424,12 @@ typedef enum bagi_taking {
 } bagi_taking;
 
 /*
- * Take over the shard at a path, which is taken over too. Unless it is *finished:
+ * Take over a shard, of a sharded dataset the one of this name. Unless it is *finished:
  * lock its record, find its complete datapoints, and continue after them, or remove it
  * if there are none. Its fields must be the writer's; a writer that has none gets
  * those of the record.
  */
-static bags_code bagi_writer_take(bags_writer *writer, char *path,
+static bags_code bagi_writer_take(bags_writer *writer, bagi_name name,
     bagi_taking taking, bool *finished, bagi_scan *found) {
     const bags_allocator *memory = &writer->job.env.memory;
     const bags_io *io = &writer->job.env.io;
@@ -9520,14 +9440,15 @@ static bags_code bagi_writer_take(bags_writer *writer, char *path,
     unsigned char *text = NULL;
     size_t size = 0;
     bool record = false, known = false, other = false;
+    bool dry_run = taking == BAGI_TAKE_NOTHING;
     bags_code refusal = writer->text ? BAGS_ERROR_EXISTS : BAGS_ERROR_CORRUPT;
     const char *fault = "has files but neither spec.json nor "
-                        "spec.json.partial; no writer left it";
+                        "spec.json.partial, so that no writer left it; restore "
+                        "spec.json from a copy or another shard";
     memset(found, 0, sizeof *found);
     *finished = false;
-    if (!path)
+    if (bagi_writer_enter(writer, name))
         return failure->code;
-    writer->dir.path = path;
     bags_code code = bagi_is_finished(dir, finished, failure);
     if (code || *finished)
         return code;
@@ -9535,8 +9456,8 @@ static bags_code bagi_writer_take(bags_writer *writer, char *path,
     /* Lock the record before it is read. Without one, nothing was written. */
     code = bagi_dir_has(dir, "spec.json", ".partial", &record, &why);
     if (!code && record)
-        code = bagi_writer_open_record(writer,
-            taking == BAGI_TAKE_NOTHING ? BAGS_IO_READ : BAGS_IO_WRITE, &why);
+        code = bagi_writer_open_record(
+            writer, dry_run ? BAGS_IO_READ : BAGS_IO_WRITE, &why);
     if (!code && record)
         code = bagi_dir_read(dir, "spec.json", ".partial", BAGI_SPEC_MAX, &text,
             &size, NULL, &why);
@@ -9553,8 +9474,10 @@ static bags_code bagi_writer_take(bags_writer *writer, char *path,
         if (!code)
             code = bagi_writer_prepare(writer, BAGI_RECOVER_BUFFER, &why);
         known = !code;
-        if (code != BAGS_ERROR_MEMORY)
+        if (code && code != BAGS_ERROR_MEMORY) {
+            bagi_spec_free(memory, spec);
             code = BAGS_OK;
+        }
     }
     bagi_free(memory, text, size);
 
@@ -9563,28 +9486,31 @@ static bags_code bagi_writer_take(bags_writer *writer, char *path,
     if (!code && known) {
         code = bagi_writer_scan(writer, found, &why);
     } else if (!code) {
-        int error = io->list ? io->list(io->user, path, bagi_left_other, &other)
-                             : ENOSYS;
-        code = other ? bagi_fail_without_spec(dir, refusal, fault, &why)
-                     : bagi_fail_io(NULL, &why, error, path, "list");
+        int error = io->list
+                        ? io->list(io->user, dir->path, bagi_left_other, &other)
+                        : ENOSYS;
+        code = other ? bags_fail(
+                           &why, refusal, "%s: %s", bagi_tail(dir->path), fault)
+                     : bagi_fail_io(NULL, &why, error, dir->path, "list");
     }
-    if (code && !writer->held && !bagi_is_finished(dir, finished, &ignored) &&
-        *finished)
+    if (!code && !record && !dry_run)
+        code = bagi_writer_open_record(writer, BAGS_IO_CREATE, &why);
+    if (code && !bagi_is_finished(dir, finished, &ignored) && *finished)
         return BAGS_OK; /* meanwhile, by its writer or a recovery */
     if (code) {
         *failure = why;
         return code;
     }
-    if (taking == BAGI_TAKE_NOTHING)
+    if (dry_run)
         return BAGS_OK;
     if (found->length && taking == BAGI_TAKE_EMPTY)
         return bags_fail(failure, BAGS_ERROR_UNFINISHED,
             "%s: unfinished (datapoints: %" PRIu64 "); `resume` (--resume) "
             "continues the input that they are from, `bags recover` keeps only "
             "them; append after that",
-            bagi_tail(path), found->length);
+            bagi_tail(dir->path), found->length);
     if (!found->length) {
-        code = bagi_writer_discard(writer, known, &other, failure);
+        code = bagi_writer_discard(writer, &other, failure);
         if (other)
             found->reason = "no datapoint; files that no writer creates stay";
         return code;
@@ -9593,12 +9519,11 @@ static bags_code bagi_writer_take(bags_writer *writer, char *path,
      * while it was finished: its blobs may become others. */
     bagi_writer_check(writer);
     if (!failure->code && !writer->outputs[0].checksums)
-        bagi_writer_remove(writer, ".crc", ".crc.partial", failure);
+        bagi_writer_remove(writer, false, failure);
     for (size_t i = 0; i <= spec->count; i++)
         bagi_output_continue(&writer->outputs[i], dir, bagi_spec_name(spec, i),
             writer->outputs[i].resumed_length, writer->outputs[i].resumed_end);
     writer->shard_length = found->length;
-    writer->resumed_shard = true;
     return failure->code;
 }
 
@@ -9607,68 +9532,57 @@ static bags_code bagi_writer_take(bags_writer *writer, char *path,
 /* Refuse what the numbers of the shards do not show to be this worker's to write: they
  * were renumbered; its first shard exists, without `resume`; or one of its own is
  * missing. */
-static bags_code bagi_writer_check_names(const bags_writer *writer,
-    const bagi_names *names, bool *finalized, bags_error *err) {
+static bags_code bagi_writer_check_names(
+    bags_writer *writer, const bagi_names *names, bool *finalized) {
+    bags_error *err = &writer->job.failure;
     uint64_t start = writer->options.shard_start, next = start;
     uint64_t stop = writer->options.shard_stop;
-    bags_code code = BAGS_OK;
     if (names->count)
-        code = bagi_has_mark(
-            names->env, names->path, names->names[0], finalized, err);
-    if (!code && *finalized && !writer->options.append)
-        code = bagi_fail_finalized(writer, err);
-    for (size_t i = 0; i < names->count && !code && !*finalized; i++) {
+        bagi_has_mark(names->env, names->path, names->names[0], finalized, err);
+    if (*finalized && !writer->options.append)
+        bagi_fail_finalized(writer, err);
+    for (size_t i = 0; i < names->count && !err->code && !*finalized; i++) {
         uint64_t number = names->names[i].number;
         if (number % stop != start)
             continue;
-        if (number == start && !writer->options.resume) {
-            char *path =
-                bagi_shard_path(names->env, names->path, names->names[i], err);
-            code =
-                path ? bagi_fail_claimed(writer, path, err) : BAGS_ERROR_MEMORY;
-            bagi_free_text(&names->env->memory, path);
-            return code;
-        }
         if (number != next)
             return bags_fail(err, BAGS_ERROR_GAP,
                 "%s: shard %06" PRIu64 " of this worker is missing (%06" PRIu64
                 " exists): lost, or the shards were written with other worker "
                 "numbers",
                 bagi_tail(writer->path), next, number);
+        if (!writer->options.resume &&
+            !bagi_writer_enter(writer, names->names[i]))
+            return bagi_fail_claimed(writer, err);
         next = bagi_shard_after(number, stop);
     }
-    return code;
+    return err->code;
 }
 
 /* Go over this worker's shards: count what is finished, and take over what is not.
  * The last one is continued, unless it is full; the others are finished. */
 static bags_code bagi_writer_resume(
     bags_writer *writer, const bagi_names *names, bool finalized) {
-    const bagi_env *env = &writer->job.env;
     bags_error *err = &writer->job.failure;
     uint64_t start = writer->options.shard_start;
     uint64_t stop = writer->options.shard_stop;
-    size_t last = 0;
     /* Before finalize, an unfinished shard may be part of a worker's input, which must
      * stay able to be resumed. After it, only `append` can have started one. */
     bagi_taking taking =
         writer->options.append && !finalized ? BAGI_TAKE_EMPTY : BAGI_TAKE;
     bagi_common common;
-    bags_code code = BAGS_OK;
     memset(&common, 0, sizeof common);
-    for (size_t i = 0; i < names->count; i++)
-        if (names->names[i].number % stop == start)
-            last = i;
-    for (size_t i = 0; i < names->count && !code; i++) {
+    for (size_t i = 0; i < names->count && !err->code; i++) {
         uint64_t number = names->names[i].number, length = 0;
         bool finished = false;
         bagi_scan found;
         if (number % stop != start)
             continue;
+        if (writer->dir.path && bagi_writer_finish(writer))
+            break;
         writer->number = number;
-        code = bagi_writer_take(writer,
-            bagi_shard_path(env, writer->path, names->names[i], err), taking,
-            &finished, &found);
+        bags_code code = bagi_writer_take(
+            writer, names->names[i], taking, &finished, &found);
         if (!code && finished) {
             bagi_sink sink = {err, NULL};
             bagi_how how;
@@ -9676,25 +9590,25 @@ static bags_code bagi_writer_resume(
             code = bagi_shard_open(
                 &common, &writer->dir, false, &how, &length, &sink);
             if (!code && !bagi_spec_same(&common.spec, &writer->spec))
-                code = bags_fail(err, BAGS_ERROR_EXISTS,
+                bags_fail(err, BAGS_ERROR_EXISTS,
                     "%s: has shards with other fields",
                     bagi_tail(writer->path));
             bagi_writer_leave(writer);
             writer->number = bagi_shard_after(number, stop);
         }
         writer->resumed += finished ? length : found.length;
-        if (!code && found.length && (i != last || bagi_writer_full(writer)))
-            code = bagi_writer_finish(writer);
     }
-    if (!code && finalized && !writer->dir.path) {
+    if (!err->code && writer->dir.path && bagi_writer_full(writer))
+        bagi_writer_finish(writer);
+    if (!err->code && finalized && !writer->dir.path) {
         uint64_t most = names->names[names->count - 1].number;
         writer->number = most - most % stop + start;
         if (writer->number <= most)
             writer->number = bagi_shard_after(writer->number, stop);
     }
-    bagi_spec_free(&env->memory, &common.spec);
+    bagi_spec_free(&writer->job.env.memory, &common.spec);
     writer->shards = 0;
-    return code;
+    return err->code;
 }
 
 /* Check what exists at the path, and continue it if that is requested. An unsharded
@@ -9712,26 +9626,18 @@ static bags_code bagi_writer_start(bags_writer *writer) {
     memset(&names, 0, sizeof names);
     names.env = env;
     bags_code code = bagi_kind(env, writer->path, &kind, err);
-    if (!code && (kind == BAGS_PATH_NONE ||
-                     (!resume && (!sharded || kind != BAGS_PATH_DIRECTORY))))
+    if (!code && (kind == BAGS_PATH_NONE || (!resume && !sharded)))
         return sharded ? BAGS_OK : bagi_writer_claim(writer);
-    if (!code && resume)
+    if (!code)
         code = bagi_is_single(&dir, &single, err);
-    if (!code && single)
+    if (!code && single && resume)
         code = bagi_check_mixed(&dir, err);
-    if (!code && single)
-        code = bagi_is_finished(&dir, &finished, err);
-    if (!code && finished)
-        code = bags_fail(err, BAGS_ERROR_EXISTS,
-            "%s: finished and not sharded, cannot be continued; write to a new "
-            "path, or with shards",
-            bagi_tail(writer->path));
     if (!code && sharded)
         code = bagi_writer_check_single(writer);
-    if (!code && (sharded || !single))
+    if (!code && !single)
         code = bagi_names_list(env, writer->path, &sink, &names);
     if (!code && sharded) {
-        code = bagi_writer_check_names(writer, &names, &finalized, err);
+        code = bagi_writer_check_names(writer, &names, &finalized);
         if (!code && resume)
             code = bagi_writer_resume(writer, &names, finalized);
     } else if (!code && names.count) {
@@ -9740,16 +9646,17 @@ static bags_code bagi_writer_start(bags_writer *writer) {
             "it was started with",
             bagi_tail(writer->path));
     } else if (!code) {
-        code = bagi_writer_take(writer,
-            bagi_copy_text(
-                &env->memory, writer->path, strlen(writer->path), err),
+        code = bagi_writer_take(writer, bagi_shard_name(0),
             writer->options.append ? BAGI_TAKE_EMPTY : BAGI_TAKE, &finished,
             &found);
         writer->resumed = found.length;
-        if (!code && !found.length) {
-            bagi_writer_leave(writer);
+        if (!code && finished)
+            code = bags_fail(err, BAGS_ERROR_EXISTS,
+                "%s: finished and not sharded, cannot be continued; write to a "
+                "new path, or with shards",
+                bagi_tail(writer->path));
+        if (!code && !found.length)
             code = bagi_writer_claim(writer);
-        }
     }
     bagi_names_free(&names);
     return code;
@@ -9840,12 +9747,13 @@ BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err) {
         writer->partial)
         bagi_datapoint_rewind(writer);
     if (!failure->code && writer->begun)
-        bagi_writer_refuse_state(writer, "begun and not ended", false, err);
+        bagi_writer_refuse_state(
+            writer, "begun and not ended", &writer->unread);
     bagi_writer_check_idle(writer);
     /* An unfinished shard without a datapoint would stop readers. */
     if (!failure->code && writer->dir.path && writer->sharded &&
         writer->shard_length == 0)
-        bagi_writer_drop(writer, true, failure);
+        bagi_writer_drop(writer, failure);
     else if (!failure->code && writer->dir.path)
         bagi_writer_finish(writer);
     bags_code code = bagi_job_end(&writer->job, err);
@@ -9868,15 +9776,16 @@ BAGS_API void bags_writer_abort(bags_writer *writer) {
     if (!writer)
         return;
     bool ours = bagi_job_is_ours(&writer->job, writer->path);
-    if (ours && writer->resumed_shard && !writer->committed) {
+    bool resumed = writer->outputs[writer->spec.count].resumed_length > 0;
+    if (ours && resumed) {
         writer->job.failure.code = BAGS_OK; /* truncate in any case */
         for (size_t i = 0; i <= writer->spec.count; i++)
             bagi_output_rewind(&writer->outputs[i],
                 writer->outputs[i].resumed_length,
                 writer->outputs[i].resumed_end);
         bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_truncate);
-    } else if (ours && !writer->resumed_shard) {
-        bagi_writer_drop(writer, true, &ignored);
+    } else if (ours) {
+        bagi_writer_drop(writer, &ignored);
     }
     bagi_writer_free(writer);
 }
@@ -9906,8 +9815,7 @@ typedef struct bagi_recovering {
     bagi_env env;
     bags_recover_options options;
     bags_recover_report report;
-    bags_code code; /* of the first failure */
-    bags_error *err;
+    bags_error first; /* failure of a shard, which does not stop the others */
 } bagi_recovering;
 
 /* Finish a shard, or remove it. */
@@ -9919,14 +9827,11 @@ static bags_code bagi_recover_shard(const bagi_recovering *work,
     memset(&options, 0, sizeof options);
     options.no_sync = work->options.no_sync;
     options.keep_idx = work->options.keep_idx;
-    options.env.allocator = &work->env.memory;
-    options.env.io = &work->env.io;
+    options.env = work->options.env;
     bags_writer *writer = bagi_writer_new(dir->path, &options, err);
     if (!writer)
         return err->code;
-    bags_code code = bagi_writer_take(writer,
-        bagi_copy_text(&work->env.memory, dir->path, strlen(dir->path),
-            &writer->job.failure),
+    bags_code code = bagi_writer_take(writer, bagi_shard_name(0),
         dry_run ? BAGI_TAKE_NOTHING : BAGI_TAKE, &finished, &found);
     if (!code && !finished) {
         done->length = found.length;
@@ -9954,77 +9859,35 @@ static bool bagi_recover_is_sealed(bag_reader *bag, const bagi_dir *dir) {
     return sealed;
 }
 
-/*
- * Find out what a standalone Bag is, whose file is locked. *left: it has a journal;
- * then it is open as far as that goes. *finished: it also has a table that agrees, and
- * no checksums or finished ones. A valid table that contradicts the journal is an
- * error: which of them is right is unknown. A split Bag looks as if it was left,
- * unless it has finished checksums.
- */
-static bags_code bagi_recover_examine(const bagi_dir *dir, bag_reader *bag,
-    bool *left, bool *finished, bags_error *err) {
-    bagi_how how;
-    bags_error why;
-    bool v1 = false, checksums = false;
-    memset(&how, 0, sizeof how);
-    how.name = "";
-    how.no_mmap = how.unfinished = how.grows = true;
-    bags_code code = bagi_bag_open(bag, dir, &how, err);
-    *left = !code && bag->split;
-    if (!*left)
-        return code;
-    uint64_t length = bag->length, end = 0;
+/* True if the last entry of the journal of a Bag is the end of its file: no table or
+ * unlisted blob follows. */
+static bool bagi_recover_is_split(const bag_reader *bag, bags_error *err) {
     unsigned char entry[8] = {0};
-    if (length)
-        code = bagi_file_read(
-            bag, &bag->file[BAGI_ENDS], 8 * length - 8, entry, 8, err);
-    end = bagi_load_u64(entry);
-    if (!code)
-        code = bagi_dir_has(dir, "", ".crc", &checksums, err);
-    if (!code && checksums && end == bag->limit)
-        *left = !bagi_recover_is_sealed(bag, dir);
-    if (code || !*left)
-        return code;
-    bag->split = false;
-    code = bagi_bag_shape(bag, false, &why);
-    if (!code)
-        code = bagi_bag_judge(bag, length, end, true, &v1, &why);
-    else if (code == BAGS_ERROR_CORRUPT) /* no table */
-        code = BAGS_OK;
-    if (code)
-        *err = why;
-    *finished = !code && v1 && (!checksums || bagi_recover_is_sealed(bag, dir));
-    *left = !code && (!*finished || checksums);
-    bag->split = true;
-    bag->v2 = false;
-    bag->table = 0;
-    bag->length = length;
-    bag->limit = bag->file[BAGI_BLOBS].size;
-    return code;
+    return bag->split &&
+           (!bag->length || !bagi_file_read(bag, &bag->file[BAGI_ENDS],
+                                8 * bag->length - 8, entry, 8, err)) &&
+           bagi_load_u64(entry) == bag->limit;
 }
 
-/* Recover a standalone Bag that was left: keep its complete blobs, and write the table.
- * A Bag that is `finished` as far as its table shows may still have blobs that do not
- * match their checksums, which no crash explains. */
+/* Recover a standalone Bag: see the table above. */
 static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
     bags_recovered *done, bags_error *err) {
     const bagi_env *env = &work->env;
-    bool dry_run = work->options.dry_run, left = false, finished = false;
+    bool dry_run = work->options.dry_run, finished = true, sealed = false;
     bool journal = false, checksums = false;
-    const char *reason = NULL;
     bag_writer_options options;
-    bag_reader bag;
+    bag_reader bag, *bags = &bag;
     bagi_how how;
+    bagi_scan found = {false, 0, 0, NULL};
     memset(&bag, 0, sizeof bag);
     memset(&how, 0, sizeof how);
     memset(&options, 0, sizeof options);
     how.name = "";
-    how.no_mmap = how.unfinished = true;
+    how.no_mmap = how.unfinished = how.recovering = true;
     options.no_sync = work->options.no_sync;
     options.keep_idx = work->options.keep_idx;
     options.buffer_size = BAGI_RECOVER_BUFFER;
-    options.env.allocator = &env->memory;
-    options.env.io = &env->io;
+    options.env = work->options.env;
     bags_code code = bagi_check_standalone(env, path, err);
     if (!code && !bagi_is_bag_path(path))
         code = bags_fail(err, BAGS_ERROR_ARGUMENT,
@@ -10032,53 +9895,61 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
     bag_writer *writer = code ? NULL : bagi_bag_writer_new(path, &options, err);
     if (!writer)
         return err->code;
+    const bagi_dir *dir = &writer->dir;
     bags_error *failure = &writer->job.failure;
     bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
     bag.env = &writer->job.env;
 
-    /* The lock belongs to the file: a dry run, which holds none, opens it again. */
-    bagi_dir_has(&writer->dir, "", ".idx", &journal, failure);
-    bagi_stream_open(blobs, &writer->dir, "", ".bag",
+    /* The lock belongs to the open file; a dry run holds none. */
+    bagi_dir_has(dir, "", ".idx", &journal, failure);
+    bagi_stream_open(blobs, dir, "", ".bag",
         journal && !dry_run ? BAGS_IO_WRITE : BAGS_IO_READ);
     if (!failure->code)
         bagi_lock_file(
             env, blobs->handle, path, path, BAGI_LOCKED_BY_WRITER, failure);
-    if (!failure->code && dry_run) {
+    if (dry_run)
         bagi_stream_forget(blobs);
-        bagi_stream_open(blobs, &writer->dir, "", ".bag", BAGS_IO_READ);
-    }
     if (!failure->code)
-        bagi_recover_examine(&writer->dir, &bag, &left, &finished, failure);
-    if (!failure->code && left)
-        bagi_dir_has(&writer->dir, "", ".crc", &checksums, failure);
-    if (!failure->code && left && checksums)
-        bagi_crcs_open(&bag, &writer->dir, &how, failure);
-    if (!failure->code && left)
-        bagi_bag_keep_complete(&bag, &reason, &done->truncated, failure);
-    if (!failure->code && reason && bag.length == 0)
-        bags_fail(failure, BAGS_ERROR_CORRUPT,
-            "%s: cannot be recovered: its .idx lists blobs, but none is "
-            "complete (%s)",
-            bagi_tail(path), reason);
-    else if (!failure->code && reason && finished)
+        bagi_dir_has(dir, "", ".crc", &checksums, failure);
+    if (!failure->code)
+        bagi_bag_open(&bag, dir, &how, failure);
+    if (!failure->code && journal && checksums)
+        sealed = bagi_recover_is_sealed(&bag, dir);
+    if (!failure->code && journal &&
+        (bag.split ? !sealed || !bagi_recover_is_split(&bag, failure)
+                   : checksums)) {
+        /* A Bag with a table and finished checksums is only compared with them. */
+        finished = !bag.split && sealed;
+        bagi_bag_release(&bag);
+        how.recovering = false;
+        how.verify_checksums = checksums;
+        if (!failure->code)
+            bagi_bag_open(&bag, dir, &how, failure);
+        if (!failure->code)
+            bagi_prefix_scan(&bags, NULL, 0, &found, failure);
+    }
+    if (!failure->code && found.reason && finished)
         bags_fail(failure, BAGS_ERROR_CORRUPT,
             "%s: finished, but blob %" PRIu64 " is damaged (%s); nothing was "
             "changed",
-            bagi_tail(path), bag.length, reason);
-    if (failure->code || !left || finished) {
-        done->truncated = 0;
-    } else {
+            bagi_tail(path), found.length, found.reason);
+    else if (!failure->code && found.reason && !found.length)
+        bags_fail(failure, BAGS_ERROR_CORRUPT,
+            "%s: cannot be recovered: its .idx lists blobs, but none is "
+            "complete (%s)",
+            bagi_tail(path), found.reason);
+    if (!failure->code && !finished) {
         done->action = BAGS_RECOVERY_FINISHED;
-        done->length = bag.length;
-        done->reason = reason ? reason : "";
-    }
-    if (done->action && !dry_run) {
+        done->length = found.length;
+        done->truncated = found.trailing;
+        done->reason = found.reason ? found.reason : "";
         writer->output.checksums = checksums;
-        bagi_output_continue(
-            &writer->output, &writer->dir, "", bag.length, bag.limit);
+        if (!dry_run)
+            bagi_output_continue(
+                &writer->output, dir, "", bag.length, bag.limit);
     }
     bagi_bag_release(&bag);
-    if (done->action && !dry_run && !failure->code)
+    if (!failure->code && !finished && !dry_run)
         return bag_writer_close(writer, err);
     bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_close);
     code = bagi_job_end(&writer->job, err);
@@ -10086,8 +9957,7 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
     return code;
 }
 
-/* Recover one shard, or a standalone Bag, and report it. Failures do not stop the
- * others. */
+/* Recover one shard, or a standalone Bag, and report it. */
 static bags_code bagi_recover_one(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_recovering *work = (bagi_recovering *)user;
@@ -10103,9 +9973,8 @@ static bags_code bagi_recover_one(
                                                 : BAGS_RECOVERY_FAILED;
         done.length = done.truncated = 0;
         done.reason = why.message;
-        if (!work->code)
-            *work->err = why;
-        work->code = work->code ? work->code : code;
+        if (!work->first.code)
+            work->first = why;
     }
     report->finished_before += done.action == BAGS_RECOVERY_NOTHING;
     report->finished_now += done.action == BAGS_RECOVERY_FINISHED;
@@ -10124,8 +9993,7 @@ BAGS_API bags_code bags_recover(const char *path,
     const bags_recover_options *options, bags_recover_report *report,
     bags_error *err) {
     BAGI_ERR(err);
-    bags_error why; /* after a shard's failure the first one is in *err */
-    bagi_sink sink = {&why, NULL};
+    bagi_sink sink = {err, NULL};
     bagi_recovering work;
     bagi_names names;
     bags_path_kind kind = BAGS_PATH_NONE;
@@ -10134,37 +10002,36 @@ BAGS_API bags_code bags_recover(const char *path,
     if (options)
         work.options = *options;
     work.env = bagi_env_of(&work.options.env);
-    work.err = err;
     uint64_t start = work.options.shard_start, *stop = &work.options.shard_stop;
-    bags_code code = bagi_check_worker(path, start, stop, &why);
+    bags_code code = bagi_check_worker(path, start, stop, err);
     bagi_dir dir = bagi_dir_of(&work.env, path);
     if (!code)
-        code = bagi_kind(&work.env, path, &kind, &why);
+        code = bagi_kind(&work.env, path, &kind, err);
     dir.standalone = kind == BAGS_PATH_FILE;
     if (!code && !dir.standalone)
-        code = bagi_is_single(&dir, &single, &why);
+        code = bagi_is_single(&dir, &single, err);
     if (!code && single)
-        code = bagi_check_mixed(&dir, &why);
+        code = bagi_check_mixed(&dir, err);
     if (!code && (single || dir.standalone)) {
         if (start == 0) /* it counts as shard 0 */
             code = bagi_recover_one(&work, &dir, 0);
     } else if (!code) {
         code = bagi_names_list(&work.env, path, &sink, &names);
         if (!code && names.count == 0)
-            code = bagi_fail_no_dataset(&dir, &why);
+            code = bagi_fail_no_dataset(&dir, err);
         if (!code)
             code = bagi_each_shard(
-                &names, start, *stop, bagi_recover_one, &work, &why);
+                &names, start, *stop, bagi_recover_one, &work, err);
         if (!code && work.report.finished_now && !work.options.no_sync &&
             !work.options.dry_run)
-            code = bagi_sync_parents(&work.env, path, 1, &why);
+            code = bagi_sync_parents(&work.env, path, 1, err);
         bagi_names_free(&names);
     }
     if (report)
         *report = work.report;
-    if (code && !work.code)
-        *err = why;
-    return work.code ? work.code : code;
+    if (work.first.code)
+        *err = work.first;
+    return work.first.code ? work.first.code : code;
 }
 #endif /* BAGS_NO_WRITER */
 
@@ -10362,8 +10229,7 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     bags_error *err = opening->err;
     bag_reader **bags = NULL;
     bagi_spec own;
-    bagi_scan prefix = {0, 0, NULL};
-    bool listed = false;
+    bagi_scan prefix;
     memset(&own, 0, sizeof own);
     bags_code code = bagi_common_read(
         &opening->common, dir, ".partial", &own, &part->record, err);
@@ -10381,15 +10247,8 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     bagi_how how = bagi_reader_how(reader, part, NULL);
     how.cache_index = true;
     code = bagi_unfinished_open(
-        dir, spec, &how, &reader->files, &bags, &listed, err);
-    if (code) {
-        *again = code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT ||
-                 code == BAGS_ERROR_STATE;
-        return err->system == ENOENT && !listed ? BAGS_OK : code;
-    }
-    if (listed)
-        code = bagi_prefix_scan(&reader->env, spec, bags, &prefix, err);
-    if (!code && listed && !prefix.length)
+        dir, spec, &how, &reader->files, &bags, &prefix, err);
+    if (!code && prefix.reason && !prefix.length)
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: refs.idx lists datapoints, but none is complete (%s)",
             bagi_tail(dir->path), prefix.reason);
@@ -10397,7 +10256,7 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
              code == BAGS_ERROR_STATE;
     if (code || !prefix.length) {
         bagi_bags_free(&reader->env, bags, spec->count + 1);
-        return code;
+        return code && err->system == ENOENT && !prefix.listed ? BAGS_OK : code;
     }
     shard->length = prefix.length;
     part->bags = (void **)bags;

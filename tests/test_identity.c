@@ -216,6 +216,26 @@ static void a_claim_does_not_destroy_a_shard_that_was_renamed_over_it(
     }
 }
 
+/* What a writer does that claimed the number before and was slow. */
+static void finish_the_claim(void) {
+    remove_tree(at("x/000002"));
+    copy_tree(at("x/000001"), at("x/000002"));
+}
+
+static void recovery_leaves_a_shard_that_is_finished_just_before(void **state) {
+    bags_recover_options options;
+    (void)state;
+    memset(&options, 0, sizeof(options));
+    write_set(at("x"), 2, 0, 4, false);
+    make_dir(at("x/000002"));
+    bags_io io =
+        disturbed("/spec.json.partial", BAGS_IO_CREATE, finish_the_claim);
+    options.env.io = &io;
+    assert_ok(bags_recover(at("x"), &options, NULL, &said));
+    assert_true(in_front_of == NULL);
+    assert_same_tree(at("x/000002"), at("x/000001"));
+}
+
 static void claim_the_gap(void) { make_dir(at("x/000001")); }
 
 static void finalize_does_not_replace_what_a_writer_has_claimed(void **state) {
@@ -1062,7 +1082,7 @@ static void all_readers_leave_most_maps_to_the_process(void **state) {
 
 static void null_is_an_invalid_argument(void **state) {
     bags_reader *reader;
-    bag_reader *bag, *memory;
+    bag_reader *bag, *in_memory;
     bags_row row = {0};
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_view view = {NULL, 0}, views[2];
@@ -1099,12 +1119,12 @@ static void null_is_an_invalid_argument(void **state) {
     assert_null_is_refused(bag_reader_get(bag, 0, &scratch, NULL, &said));
     assert_ok(bag_reader_get(bag, 0, NULL, &view, &said)); /* mapped */
     /* A v2 Bag, whose blobs are found in another way: "abc". */
-    assert_opens(
-        memory, bag_reader_open_memory("abc\3\0\0\0\0\0\0", 11, NULL, &said));
-    assert_null_is_refused(bag_reader_get(memory, 0, NULL, &view, &said));
+    assert_opens(in_memory,
+        bag_reader_open_memory("abc\3\0\0\0\0\0\0", 11, NULL, &said));
+    assert_null_is_refused(bag_reader_get(in_memory, 0, NULL, &view, &said));
     assert_null_is_refused(
-        bag_reader_get_range(memory, 0, 1, NULL, &range, &said));
-    bag_reader_close(memory);
+        bag_reader_get_range(in_memory, 0, 1, NULL, &range, &said));
+    bag_reader_close(in_memory);
     assert_null_is_refused(
         bag_reader_get_range(NULL, 0, 1, &scratch, &range, &said));
     assert_null_is_refused(
@@ -1233,6 +1253,7 @@ int main(void) {
         TEST(a_writer_does_not_touch_what_replaced_its_shard),
         TEST(a_bag_writer_does_not_touch_what_replaced_its_bag),
         TEST(a_claim_does_not_destroy_a_shard_that_was_renamed_over_it),
+        TEST(recovery_leaves_a_shard_that_is_finished_just_before),
         TEST(finalize_does_not_replace_what_a_writer_has_claimed),
         TEST(a_record_that_was_replaced_before_it_was_locked_is_noticed),
         TEST(a_sharded_and_an_unsharded_dataset_do_not_share_a_path),
