@@ -1524,8 +1524,8 @@ typedef struct bags_row {
     const bags_reader *reader;
     uint64_t index;
     uint64_t shard;
-    size_t length, capacity;
-    struct bagi_slot *slots;
+    size_t length;
+    bags_buffer slots;   /* struct bagi_slot */
     bags_buffer items;   /* of all slots */
     bags_buffer data;    /* blobs that are not mapped */
     bags_buffer scratch; /* blobs of refs.bag */
@@ -1642,10 +1642,15 @@ typedef struct bags_column {
 BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     size_t field, bags_row *row, bags_column *out, bags_error *err);
 
+/* Private. */
+BAGI_INLINE struct bagi_slot *bagi_row_slots(const bags_row *row) {
+    return (struct bagi_slot *)(void *)row->slots.data;
+}
+
 /* Number of items in a slot: 1 for a plain field of one datapoint; 0 if there is no
  * such slot. */
 BAGI_INLINE size_t bags_row_length(const bags_row *row, size_t slot) {
-    return row && slot < row->length ? row->slots[slot].length : 0;
+    return row && slot < row->length ? bagi_row_slots(row)[slot].length : 0;
 }
 
 /* An item's encoded blob; an empty view if there is no such item. Valid as described
@@ -1655,7 +1660,7 @@ BAGI_INLINE bags_view bags_row_bytes(
     bags_view none = {NULL, 0};
     if (BAGI_UNLIKELY(item >= bags_row_length(row, slot)))
         return none;
-    return row->slots[slot].items[item];
+    return bagi_row_slots(row)[slot].items[item];
 }
 
 /*
@@ -11002,8 +11007,8 @@ static BAGI_HOT void bagi_row_begin(const bags_reader *reader, bags_row *row) {
     row->length = 0;
     row->stale = true;
     if (BAGI_UNLIKELY(!row->items.resize)) {
-        bags_buffer *buffers[] = {
-            &row->items, &row->data, &row->scratch, &row->spans, &row->refs};
+        bags_buffer *buffers[] = {&row->slots, &row->items, &row->data,
+            &row->scratch, &row->spans, &row->refs};
         for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
             bagi_buffer_adopt(buffers[i], &reader->env.memory);
     }
@@ -11014,26 +11019,15 @@ static bags_allocator bagi_row_memory(const bags_row *row) {
     return memory;
 }
 
-/* Make at least `count` slots available. */
-static bags_code bagi_row_slots(bags_row *row, size_t count, bags_error *err) {
-    size_t size = sizeof(struct bagi_slot);
-    bags_allocator memory = bagi_row_memory(row);
-    if (count <= row->capacity)
-        return BAGS_OK;
-    if (count > SIZE_MAX / size)
-        return bagi_fail_memory(err, SIZE_MAX);
-    void *slots = memory.resize(
-        memory.user, row->slots, row->capacity * size, count * size);
-    if (!slots)
-        return bagi_fail_memory(err, count * size);
-    row->slots = (struct bagi_slot *)slots;
-    memset(row->slots + row->capacity, 0, (count - row->capacity) * size);
-    row->capacity = count;
-    return BAGS_OK;
-}
-
 static bags_view *bagi_row_items(const bags_row *row) {
     return (bags_view *)(void *)row->items.data;
+}
+
+/* bags_buffer_reserve, but no call if the buffer is large enough. */
+static BAGI_HOT bags_code bagi_reserve(
+    bags_buffer *buffer, size_t size, bags_error *err) {
+    return size <= buffer->capacity ? BAGS_OK
+                                    : bags_buffer_reserve(buffer, size, err);
 }
 
 /* Reserve space for `count` items in all slots; those that exist are kept. The
@@ -11042,10 +11036,8 @@ static BAGI_HOT bags_code bagi_row_reserve(
     bags_row *row, uint64_t count, bags_error *err) {
     if (BAGI_UNLIKELY(count > SIZE_MAX / 2 / sizeof(bags_view)))
         return bagi_fail_memory(err, SIZE_MAX);
-    size_t size = (size_t)(count + 1) * sizeof(bags_view);
-    return size <= row->items.capacity
-               ? BAGS_OK
-               : bags_buffer_reserve(&row->items, size, err);
+    return bagi_reserve(
+        &row->items, (size_t)(count + 1) * sizeof(bags_view), err);
 }
 
 /* ---- memory of decoded values ---- */
@@ -11127,9 +11119,8 @@ static void *bagi_values_resize(
 BAGS_API void bags_row_free(bags_row *row) {
     if (!row)
         return;
-    bags_allocator memory = bagi_row_memory(row);
     (void)bagi_values_free(row);
-    bagi_free(&memory, row->slots, row->capacity * sizeof *row->slots);
+    bags_buffer_free(&row->slots);
     bags_buffer_free(&row->items);
     bags_buffer_free(&row->data);
     bags_buffer_free(&row->scratch);
@@ -11212,10 +11203,8 @@ BAGI_COLD static bags_code bagi_fail_ref(const char *path,
 /* The row's array of refs, one per field, and after it a mark per field. */
 static BAGI_HOT bags_code bagi_row_refs(const bags_reader *reader,
     bags_row *row, bagi_ref **refs, bags_error *err) {
-    size_t size = reader->spec.count * (sizeof **refs + 1) + 1;
-    bags_code code = size <= row->refs.capacity
-                         ? BAGS_OK
-                         : bags_buffer_reserve(&row->refs, size, err);
+    bags_code code = bagi_reserve(
+        &row->refs, reader->spec.count * (sizeof **refs + 1) + 1, err);
     *refs = (bagi_ref *)(void *)row->refs.data;
     return code;
 }
@@ -11395,8 +11384,8 @@ BAGI_NOINLINE static bags_code bagi_row_place(
     bagi_fetch fetch = {&row->spans, spans, &row->data, 0, false};
     bags_view *items = bagi_row_items(row);
     for (size_t i = 0; i < count; i++) {
-        row->slots[i].items = items;
-        items += row->slots[i].length;
+        bagi_row_slots(row)[i].items = items;
+        items += bagi_row_slots(row)[i].length;
     }
     return spans ? bagi_fetch_run_all(&fetch, bagi_row_items(row), err)
                  : BAGS_OK;
@@ -11412,8 +11401,8 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     bags_code code = bagi_row_read_refs(reader, index, row, &shard, &refs, err);
     if (!selects)
         count = fields;
-    if (!code && BAGI_UNLIKELY(count > row->capacity))
-        code = bagi_row_slots(row, count, err);
+    if (!code)
+        code = bagi_reserve(&row->slots, count * sizeof(struct bagi_slot), err);
     if (code)
         return code;
     /* Mapped blobs are found at once. Those that are read, and all slots if the items
@@ -11425,7 +11414,7 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     if (count > 1 && selects)
         memset(marks, 0, fields);
     for (size_t i = 0; i < count; i++) {
-        struct bagi_slot *slot = &row->slots[i];
+        struct bagi_slot *slot = &bagi_row_slots(row)[i];
         const bags_select *select = selects ? &selects[i] : &whole;
         const bag_reader *bag = NULL;
         bagi_steps steps;
@@ -11655,14 +11644,15 @@ static bags_code bagi_read_many(const bags_reader *reader,
         }
     }
     if (!code && !advise)
-        code = bagi_row_slots(row, 1, err);
+        code = bagi_reserve(&row->slots, sizeof(struct bagi_slot), err);
     if (!code)
         code = bagi_fetch_run_all(&fetch, bagi_row_items(row), err);
     if (code || advise)
         return code;
-    row->slots[0].field = selects->field;
-    row->slots[0].length = count;
-    row->slots[0].items = bagi_row_items(row);
+    struct bagi_slot *slot = bagi_row_slots(row);
+    slot->field = selects->field;
+    slot->length = count;
+    slot->items = bagi_row_items(row);
     row->index = indices ? BAGI_ROW_MANY : start;
     row->length = 1;
     return BAGS_OK;
@@ -11831,7 +11821,7 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
             (uint64_t)slot, (uint64_t)item,
             (uint64_t)bags_row_length(row, slot));
     const bags_reader *reader = row->reader;
-    struct bagi_slot *from = &row->slots[slot];
+    struct bagi_slot *from = &bagi_row_slots(row)[slot];
     const bags_field *field = &reader->spec.fields[from->field];
     bool sequence = reader->spec.types[from->field].sequence;
     bags_buffer own = {NULL, 0, bagi_values_resize, row};
