@@ -1543,12 +1543,12 @@ typedef struct bags_row {
  * or freed. On failure the row is empty.
  *
  *   index    0 <= index < bags_reader_length(reader)
- *   selects  `count` selections, each field at most once; NULL: all fields, whole,
- *            in order
+ *   selects  `count` selections, in any order; a field may have several. NULL: all
+ *            fields, whole, in order
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_RANGE     index out of range; start > stop; a slice of a plain field
- *   BAGS_ERROR_FIELD     no such field, or selected twice
+ *   BAGS_ERROR_FIELD     no such field
  *   BAGS_ERROR_ARGUMENT  start, stop or step without slice
  *   BAGS_ERROR_CORRUPT   refs.bag or a table is invalid; the message names file and
  *                        index; with verify_checksums: a checksum mismatch
@@ -11200,11 +11200,11 @@ BAGI_COLD static bags_code bagi_fail_ref(const char *path,
     return bagi_fail_refs(path, spec, index, field, what, err);
 }
 
-/* The row's array of refs, one per field, and after it a mark per field. */
+/* The row's array of refs, one per field. */
 static BAGI_HOT bags_code bagi_row_refs(const bags_reader *reader,
     bags_row *row, bagi_ref **refs, bags_error *err) {
-    bags_code code = bagi_reserve(
-        &row->refs, reader->spec.count * (sizeof **refs + 1) + 1, err);
+    bags_code code =
+        bagi_reserve(&row->refs, (reader->spec.count + 1) * sizeof **refs, err);
     *refs = (bagi_ref *)(void *)row->refs.data;
     return code;
 }
@@ -11407,12 +11407,9 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
         return code;
     /* Mapped blobs are found at once. Those that are read, and all slots if the items
      * moved while they were collected, are set at the end, by bagi_row_place. */
-    unsigned char *marks = (unsigned char *)(refs + fields);
     size_t before = row->items.capacity; /* a growth may return to old memory */
     if (BAGI_UNLIKELY(reader->env.io.expect != NULL))
         bagi_reader_expect(reader, shard, selects, count);
-    if (count > 1 && selects)
-        memset(marks, 0, fields);
     for (size_t i = 0; i < count; i++) {
         struct bagi_slot *slot = &bagi_row_slots(row)[i];
         const bags_select *select = selects ? &selects[i] : &whole;
@@ -11422,10 +11419,6 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
         size_t field = select->field;
         if (BAGI_UNLIKELY(field >= fields))
             return bagi_fail_field_index(reader, field, err);
-        if (count > 1 && selects && marks[field]++)
-            return bags_fail(err, BAGS_ERROR_FIELD,
-                "%s: field \"%.200s\": selected twice", bagi_tail(reader->path),
-                reader->spec.fields[field].name);
         code = bagi_select_apply(reader, select, &refs[field], &steps, err);
         if (!code)
             code = bagi_reader_check_ref(
