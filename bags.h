@@ -11055,63 +11055,46 @@ struct bagi_block {
         ~(BAGI_VALUE_ALIGN - 1))
 #define BAGI_BLOCK_MIN ((size_t)4096)
 
-/* Free all blocks. Returns the bytes that they had: a next use of the row most likely
- * needs as much. */
-static size_t bagi_values_free(bags_row *row) {
+/* Free these blocks. */
+static void bagi_values_free(bags_row *row, struct bagi_block **blocks) {
     bags_allocator memory = bagi_row_memory(row);
-    size_t total = 0;
-    while (row->values) {
-        struct bagi_block *block = row->values;
-        row->values = block->older;
-        total += block->capacity;
+    while (*blocks) {
+        struct bagi_block *block = *blocks;
+        *blocks = block->older;
         bagi_free(&memory, block, BAGI_BLOCK_SIZE + block->capacity);
     }
-    return total;
-}
-
-/* Add a block of `size` bytes or more; false if out of memory. */
-static bool bagi_values_grow(bags_row *row, size_t size) {
-    bags_allocator memory = bagi_row_memory(row);
-    size_t twice = row->values ? row->values->capacity : BAGI_BLOCK_MIN / 2;
-    if (twice <= SIZE_MAX / 4 && size < 2 * twice)
-        size = 2 * twice;
-    struct bagi_block *block = (struct bagi_block *)memory.resize(
-        memory.user, NULL, 0, BAGI_BLOCK_SIZE + size);
-    if (!block)
-        return false;
-    block->older = row->values;
-    block->capacity = size;
-    block->used = 0;
-    block->last = NULL;
-    row->values = block;
-    return true;
 }
 
 /* For a bags_buffer: its memory is a piece of the row's blocks, and stays when it
- * grows or is freed. */
+ * grows or is freed. The last piece grows in place. */
 static void *bagi_values_resize(
     void *user, void *data, size_t old_size, size_t new_size) {
     bags_row *row = (bags_row *)user;
-    size_t size = (new_size + BAGI_VALUE_ALIGN - 1) & ~(BAGI_VALUE_ALIGN - 1);
     struct bagi_block *block = row->values;
-    if (new_size == 0 || size < new_size || size > SIZE_MAX - BAGI_BLOCK_SIZE)
+    size_t size = (new_size + BAGI_VALUE_ALIGN - 1) & ~(BAGI_VALUE_ALIGN - 1);
+    size_t used = block ? block->used : 0;
+    if (new_size == 0 || size < new_size || size > SIZE_MAX / 2)
         return NULL;
-    if (data && block && block->last == data) {
-        unsigned char *bytes = (unsigned char *)block + BAGI_BLOCK_SIZE;
-        size_t start = (size_t)((unsigned char *)data - bytes);
-        if (size <= block->capacity - start) {
-            block->used = start + size;
-            return data;
-        }
+    if (data && block && block->last == data)
+        used = (size_t)((char *)data - (char *)block) - BAGI_BLOCK_SIZE;
+    if (!block || size > block->capacity - used) {
+        bags_allocator memory = bagi_row_memory(row);
+        bool doubles = block && block->capacity <= SIZE_MAX / 4;
+        size_t least = doubles ? 2 * block->capacity : BAGI_BLOCK_MIN;
+        size_t capacity = BAGI_MAX(size, least);
+        block = (struct bagi_block *)memory.resize(
+            memory.user, NULL, 0, BAGI_BLOCK_SIZE + capacity);
+        if (!block)
+            return NULL;
+        block->older = row->values;
+        block->capacity = capacity;
+        row->values = block;
+        used = 0;
     }
-    if ((!block || size > block->capacity - block->used) &&
-        !bagi_values_grow(row, size))
-        return NULL;
-    block = row->values;
-    void *piece = (unsigned char *)block + BAGI_BLOCK_SIZE + block->used;
-    if (data)
+    void *piece = (char *)block + BAGI_BLOCK_SIZE + used;
+    if (data && piece != data)
         memcpy(piece, data, old_size < new_size ? old_size : new_size);
-    block->used += size;
+    block->used = used + size;
     block->last = piece;
     return piece;
 }
@@ -11119,7 +11102,7 @@ static void *bagi_values_resize(
 BAGS_API void bags_row_free(bags_row *row) {
     if (!row)
         return;
-    (void)bagi_values_free(row);
+    bagi_values_free(row, &row->values);
     bags_buffer_free(&row->slots);
     bags_buffer_free(&row->items);
     bags_buffer_free(&row->data);
@@ -11455,28 +11438,37 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     return BAGS_OK;
 }
 
+/* The items of one field of a datapoint: blobs of *bag. */
+static BAGI_HOT bags_code bagi_row_find(const bags_reader *reader,
+    uint64_t index, size_t field, bags_row *row, bagi_ref *ref,
+    const bag_reader **bag, bags_error *err) {
+    bagi_ref *refs = NULL;
+    size_t shard = 0;
+    bags_code code = bagi_row_read_refs(reader, index, row, &shard, &refs, err);
+    if (!code && field >= reader->spec.count)
+        code = bagi_fail_field_index(reader, field, err);
+    if (code)
+        return code;
+    *ref = refs[field];
+    return bagi_reader_check_ref(reader, shard, index, field, ref, bag, err);
+}
+
 /* Not inline: a check in front of the rest would make it save more registers. */
 BAGI_NOINLINE static bags_code bagi_reader_get_blob(const bags_reader *reader,
     uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
     bags_error *err) {
     BAGI_ERR(err);
-    bagi_ref *refs = NULL;
+    bagi_ref ref;
     const bag_reader *bag = NULL;
-    size_t shard = 0;
-    bags_code code = bagi_row_read_refs(reader, index, row, &shard, &refs, err);
-    if (!code && field >= reader->spec.count)
-        code = bagi_fail_field_index(reader, field, err);
-    if (!code)
-        code = bagi_reader_check_ref(
-            reader, shard, index, field, &refs[field], &bag, err);
-    if (!code && BAGI_UNLIKELY(item >= refs[field].count))
+    bags_code code = bagi_row_find(reader, index, field, row, &ref, &bag, err);
+    if (!code && BAGI_UNLIKELY(item >= ref.count))
         code = bags_fail(err, BAGS_ERROR_RANGE,
             "%s: field \"%.200s\": datapoint %" PRIu64 ": item index %" PRIu64
             " out of range (length %" PRIu64 ")",
             bagi_tail(reader->path), reader->spec.fields[field].name, index,
-            item, refs[field].count);
+            item, ref.count);
     if (!code)
-        return bagi_get(bag, refs[field].first + item, &row->data, out, err);
+        return bagi_get(bag, ref.first + item, &row->data, out, err);
     out->data = NULL;
     out->size = 0;
     return code;
@@ -11537,17 +11529,11 @@ BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err) {
     BAGI_NEED(reader && row && count, err);
     BAGI_ERR(err);
-    bagi_ref *refs = NULL;
+    bagi_ref ref;
     const bag_reader *bag = NULL;
-    size_t shard = 0;
-    bags_code code = bagi_row_read_refs(reader, index, row, &shard, &refs, err);
-    if (!code && field >= reader->spec.count)
-        code = bagi_fail_field_index(reader, field, err);
+    bags_code code = bagi_row_find(reader, index, field, row, &ref, &bag, err);
     if (!code)
-        code = bagi_reader_check_ref(
-            reader, shard, index, field, &refs[field], &bag, err);
-    if (!code)
-        *count = refs[field].count;
+        *count = ref.count;
     return code;
 }
 
@@ -11818,12 +11804,10 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     const bags_field *field = &reader->spec.fields[from->field];
     bool sequence = reader->spec.types[from->field].sequence;
     bags_buffer own = {NULL, 0, bagi_values_resize, row};
-    /* The values of an earlier use of the row are not needed any more. If they needed
-     * several blocks, the next ones get one of that size. */
-    if (!scratch && row->stale && row->values && row->values->older) {
-        size_t total = bagi_values_free(row);
-        (void)bagi_values_grow(row, total); /* otherwise it starts small */
-    } else if (!scratch && row->stale && row->values) {
+    /* The values of an earlier use of the row are not needed any more. Of their blocks
+     * the largest is kept: most likely the next ones need about as much. */
+    if (!scratch && row->stale && row->values) {
+        bagi_values_free(row, &row->values->older);
         row->values->used = 0;
         row->values->last = NULL;
     }
