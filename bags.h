@@ -10462,13 +10462,9 @@ static BAGI_HOT bags_code bagi_reader_bag(const bags_reader *reader,
                : bagi_reader_first_bag(reader, shard, field, out, err);
 }
 
-#define BAGI_EVERY_FILE SIZE_MAX
-
-/* The Bags of these fields (NULL: of all) in a shard may be opened soon; for a count of
- * BAGI_EVERY_FILE all of its files, also those that are open. */
+/* The Bags of these fields (NULL: of all) in a shard may be opened soon. */
 BAGI_COLD static void bagi_reader_expect(const bags_reader *reader,
     size_t shard, const bags_select *selects, size_t count) {
-    bool describe = count == BAGI_EVERY_FILE;
     void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
     bagi_how how = bagi_reader_how(reader, &reader->parts[shard], NULL);
     size_t fields = reader->spec.count;
@@ -10477,12 +10473,10 @@ BAGI_COLD static void bagi_reader_expect(const bags_reader *reader,
     if (!reader->env.io.expect ||
         bagi_reader_dir(reader, shard, &dir, &ignored))
         return;
-    how.verify_checksums |= describe;
-    for (size_t i = 0; i < (selects ? count : fields + describe); i++) {
+    for (size_t i = 0; i < (selects ? count : fields); i++) {
         size_t field = selects ? selects[i].field : i;
-        bool known = BAGI_ATOMIC && bags && field < fields &&
-                     BAGI_LOAD(&bags[field]) != NULL;
-        if (field >= fields + describe || (known && !describe))
+        if (field >= fields ||
+            (BAGI_ATOMIC && bags && BAGI_LOAD(&bags[field]) != NULL))
             continue;
         how.name = bagi_spec_name(&reader->spec, field);
         bagi_bag_expect(&dir, &how);
@@ -10913,35 +10907,22 @@ BAGS_API const bags_type *bags_reader_type(
                                                 : NULL;
 }
 
-/* Describe one Bag of a shard, without keeping it open. If too many files are open,
- * one that the reader keeps is closed. */
+/* Describe one Bag of a shard, without keeping it open. */
 BAGI_COLD static bags_code bagi_info_bag(const bags_reader *from, size_t shard,
     const bagi_dir *dir, size_t field, bags_info *info, bags_field_info *fields,
     bool *checksums, bags_error *err) {
     bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
     const bagi_shard *part = &reader->parts[shard];
-    bool open = reader->shards[shard].unfinished, evicted = false;
+    bool unfinished = reader->shards[shard].unfinished;
     bag_reader *bag =
-        open && part->bags ? (bag_reader *)part->bags[field] : NULL;
+        unfinished && part->bags ? (bag_reader *)part->bags[field] : NULL;
     bagi_how how = bagi_reader_how(reader, part, NULL);
     bags_code code = BAGS_OK;
-    bags_error why;
-    memset(&why, 0, sizeof why);
     how.name = bagi_spec_name(&reader->spec, field);
     how.no_mmap = true;
     how.cache_index = how.verify_checksums = false;
-    do {
-        if (!open)
-            code = bagi_bag_new(dir, &how, NULL, &bag, &why);
-        evicted = false;
-        if (code && (why.system == EMFILE || why.system == ENFILE)) {
-            bagi_lock(&reader->files.mutex);
-            evicted = bagi_files_evict(&reader->files, &reader->env);
-            bagi_unlock(&reader->files.mutex);
-        }
-    } while (evicted);
-    if (code)
-        *err = why;
+    if (!unfinished)
+        code = bagi_bag_new(dir, &how, &reader->files, &bag, err);
     if (!code && bag && !*checksums)
         code = bagi_dir_has(dir, how.name, ".crc", checksums, err);
     if (!code && bag) {
@@ -10951,12 +10932,13 @@ BAGI_COLD static bags_code bagi_info_bag(const bags_reader *from, size_t shard,
             fields[field].size += bag->limit;
         }
     }
-    if (!open)
+    if (!unfinished) {
+        bagi_lock(&reader->files.mutex);
         bagi_bag_free(&reader->env, bag);
+        bagi_unlock(&reader->files.mutex);
+    }
     return code;
 }
-
-#define BAGI_INFO_AHEAD 64 /* shards that are described at once */
 
 BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *reader,
     bags_info *info, bags_field_info *fields, bags_error *err) {
@@ -10973,8 +10955,13 @@ BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *reader,
         bool checksums = false;
         size_t bags = count + !reader->parts[i].split;
         bagi_dir dir;
-        for (; ahead < reader->count && ahead < i + BAGI_INFO_AHEAD; ahead++)
-            bagi_reader_expect(reader, ahead, NULL, BAGI_EVERY_FILE);
+        for (; ahead < reader->count && ahead < i + BAGI_BAGS_AHEAD; ahead++) {
+            code = bagi_reader_dir(reader, ahead, &dir, err);
+            if (code)
+                return code;
+            bagi_shard_expect(&dir, &reader->spec);
+            bagi_dir_free(&dir);
+        }
         code = bagi_reader_dir(reader, i, &dir, err);
         for (size_t field = 0; field < bags && !code; field++)
             code = bagi_info_bag(
