@@ -11196,13 +11196,6 @@ static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader, size_t shard,
     return bagi_fail_row(reader->path, spec, index, blob, err);
 }
 
-/* The same as a call, where time is spent elsewhere. */
-BAGI_NOINLINE static bags_code bagi_refs_at(const bags_reader *reader,
-    size_t shard, uint64_t index, bags_view blob, bagi_ref *refs,
-    bags_error *err) {
-    return bagi_refs_of(reader, shard, index, blob, refs, err);
-}
-
 /* Read and parse the refs of one datapoint. *shard is where it is. */
 static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader,
     uint64_t index, bags_row *row, size_t *shard, bagi_ref **refs,
@@ -11540,16 +11533,14 @@ static bags_code bagi_check_plain(
 }
 
 /*
- * Read selections (NULL: all fields) of the datapoints start <= i < start + count, or
- * (not NULL) of `indices`. With `advise` refs and blobs are requested, and only the
- * refs are waited for. Otherwise there is one selection, of a plain field, and its
- * blobs become the items of the row's only slot.
+ * Plan to read selections (NULL: all fields) of the datapoints start <= i < start +
+ * count, or (not NULL) of `indices`: their refs are read, and what they refer to is
+ * added to the fetch. The first blob of datapoint i has place i.
  */
-static bags_code bagi_read_many(const bags_reader *reader,
+static bags_code bagi_plan_many(const bags_reader *reader,
     const uint64_t *indices, uint64_t start, size_t count,
-    const bags_select *selects, size_t select_count, bool advise, bags_row *row,
-    bags_error *err) {
-    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, advise};
+    const bags_select *selects, size_t select_count, bags_row *row,
+    bagi_fetch *fetch, bags_error *err) {
     bagi_ref *refs = NULL;
     size_t last = SIZE_MAX, step = indices ? count : BAGI_REFS_STEP;
     /* The files of every shard that is used are looked up before the first is opened:
@@ -11563,9 +11554,10 @@ static bags_code bagi_read_many(const bags_reader *reader,
             bagi_reader_expect(reader, shard, selects, select_count);
         last = shard;
     }
-    bags_code code = advise ? bagi_row_fetch_refs(
-                                  reader, indices, start, count, row, true, err)
-                            : bagi_row_reserve(row, count, err);
+    bags_code code = BAGS_OK;
+    if (fetch->advise)
+        code =
+            bagi_row_fetch_refs(reader, indices, start, count, row, true, err);
     if (!code)
         code = bagi_row_refs(reader, row, &refs, err);
     for (size_t i = 0, at = 0; i < count && !code; i++, at++) {
@@ -11580,15 +11572,7 @@ static bags_code bagi_read_many(const bags_reader *reader,
         size_t shard = bagi_reader_find_shard(reader, index, row);
         code = bagi_refs_of(
             reader, shard, index, bagi_row_items(row)[at], refs, err);
-        if (!code && !advise) {
-            const bag_reader *bag = NULL;
-            const bagi_ref *ref = &refs[selects->field];
-            code = bagi_reader_check_ref(
-                reader, shard, index, selects->field, ref, &bag, err);
-            if (!code)
-                code = bagi_fetch_add(&fetch, bag, ref->first, 1, i, err);
-        }
-        for (size_t k = 0; advise && k < select_count && !code; k++) {
+        for (size_t k = 0; k < select_count && !code; k++) {
             bags_select whole = bags_whole(k);
             const bags_select *select = selects ? &selects[k] : &whole;
             const bag_reader *bag = NULL;
@@ -11601,22 +11585,38 @@ static bags_code bagi_read_many(const bags_reader *reader,
                 code = bagi_reader_check_ref(
                     reader, shard, index, select->field, ref, &bag, err);
             /* A slice with a short step is requested as one part. */
-            if (!code && steps.count && steps.step > 1 && steps.step < 8) {
+            if (!code && fetch->advise && steps.count && steps.step < 8) {
                 steps.count = (steps.count - 1) * steps.step + 1;
                 steps.step = 1;
             }
             if (!code)
-                code = bagi_fetch_add_steps(&fetch, bag, &steps, 0, err);
+                code = bagi_fetch_add_steps(fetch, bag, &steps, i, err);
         }
     }
-    if (!code && !advise)
+    return code;
+}
+
+/* Read a plain field of many datapoints: its blobs become the items of the row's only
+ * slot. */
+static bags_code bagi_read_many(const bags_reader *reader,
+    const uint64_t *indices, uint64_t start, size_t count, size_t field,
+    bags_row *row, bags_error *err) {
+    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
+    bags_select whole = bags_whole(field);
+    bags_code code = bagi_check_plain(reader, field, err);
+    if (!code)
+        code = bagi_row_reserve(row, count, err);
+    if (!code)
+        code = bagi_plan_many(
+            reader, indices, start, count, &whole, 1, row, &fetch, err);
+    if (!code)
         code = bagi_reserve(&row->slots, sizeof(struct bagi_slot), err);
     if (!code)
         code = bagi_fetch_run_all(&fetch, bagi_row_items(row), err);
-    if (code || advise)
+    if (code)
         return code;
     struct bagi_slot *slot = bagi_row_slots(row);
-    slot->field = selects->field;
+    slot->field = field;
     slot->length = count;
     slot->items = bagi_row_items(row);
     row->index = indices ? BAGI_ROW_MANY : start;
@@ -11629,21 +11629,17 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
     bags_error *err) {
     BAGI_NEED(reader && row, err);
     BAGI_ERR(err);
-    bags_select whole = bags_whole(field);
     size_t count = 0;
     bagi_row_begin(reader, row);
-    bags_code code = bagi_check_plain(reader, field, err);
-    if (!code && start > stop)
-        code = bags_fail(err, BAGS_ERROR_RANGE,
+    if (start > stop)
+        return bags_fail(err, BAGS_ERROR_RANGE,
             "%s: invalid range (start %" PRIu64 " > stop %" PRIu64 ")",
             bagi_tail(reader->path), start, stop);
     stop = BAGI_MIN(stop, reader->length);
     start = BAGI_MIN(start, stop);
-    if (!code && !bagi_size(stop - start, &count))
-        code = bagi_fail_memory(err, SIZE_MAX);
-    return code ? code
-                : bagi_read_many(
-                      reader, NULL, start, count, &whole, 1, false, row, err);
+    if (!bagi_size(stop - start, &count))
+        return bagi_fail_memory(err, SIZE_MAX);
+    return bagi_read_many(reader, NULL, start, count, field, row, err);
 }
 
 BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
@@ -11652,12 +11648,9 @@ BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
     BAGI_NEED(reader && row && (indices || !count), err);
     BAGI_ERR(err);
     static const uint64_t none[1] = {0};
-    bags_select whole = bags_whole(field);
     bagi_row_begin(reader, row);
-    bags_code code = bagi_check_plain(reader, field, err);
-    return code ? code
-                : bagi_read_many(reader, count ? indices : none, 0, count,
-                      &whole, 1, false, row, err);
+    return bagi_read_many(
+        reader, count ? indices : none, 0, count, field, row, err);
 }
 
 BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
@@ -11665,39 +11658,38 @@ BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     size_t select_count, bags_row *row, bags_error *err) {
     BAGI_NEED(reader && row && (indices || !count), err);
     BAGI_ERR(err);
+    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, true};
     bagi_row_begin(reader, row);
-    return bagi_read_many(reader, indices, 0, count, selects,
-        selects ? select_count : reader->spec.count, true, row, err);
+    bags_code code = bagi_plan_many(reader, indices, 0, count, selects,
+        selects ? select_count : reader->spec.count, row, &fetch, err);
+    return code ? code : bagi_fetch_run_all(&fetch, NULL, err);
 }
 
 /* ---- columns ---- */
 
 /* Check that blob n of a plain field, whose Bag this is, belongs to datapoint n of the
- * shard. */
+ * shard: then all of them are one span. */
 static bags_code bagi_column_check(const bags_reader *reader, size_t shard,
     size_t field, const bag_reader *bag, bags_row *row, bags_error *err) {
-    uint64_t start = reader->shards[shard].start;
-    uint64_t stop = start + reader->shards[shard].length;
-    bagi_ref *refs = NULL;
-    bags_code code = bagi_row_refs(reader, row, &refs, err);
-    for (uint64_t i = start; i < stop && !code; i++) {
-        size_t at = (size_t)(i - start) % BAGI_REFS_STEP;
-        if (at == 0)
-            code = bagi_row_fetch_refs(reader, NULL, i,
-                (size_t)BAGI_MIN(stop - i, BAGI_REFS_STEP), row, false, err);
-        if (!code)
-            code = bagi_refs_at(
-                reader, shard, i, bagi_row_items(row)[at], refs, err);
-        if (!code && !bagi_ref_fits(&refs[field], bag->length))
-            code = bagi_fail_ref(reader->path, &reader->spec, i, field,
-                &refs[field], bag->length, err);
-        if (!code && refs[field].first != i - start)
-            code = bags_fail(err, BAGS_ERROR_RANGE,
-                "%s: blobs are not in the order of the datapoints (datapoint "
-                "%" PRIu64 " has blob %" PRIu64 "); use bags_reader_get_range",
-                bagi_tail(bag->file[BAGI_BLOBS].path), i, refs[field].first);
-    }
-    return code;
+    const bags_shard *of = &reader->shards[shard];
+    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
+    bags_select whole = bags_whole(field);
+    size_t count = 0;
+    if (!bagi_size(of->length, &count))
+        return bagi_fail_memory(err, SIZE_MAX);
+    bags_code code = bagi_plan_many(
+        reader, NULL, of->start, count, &whole, 1, row, &fetch, err);
+    if (code)
+        return code;
+    const bagi_span *span = bagi_fetch_spans(&fetch);
+    span += span->first == 0 && fetch.count > 1;
+    if (span->first == span->place)
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_RANGE,
+        "%s: blobs are not in the order of the datapoints (datapoint %" PRIu64
+        " has blob %" PRIu64 "); use bags_reader_get_range",
+        bagi_tail(bag->file[BAGI_BLOBS].path), of->start + span->place,
+        span->first);
 }
 
 BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
