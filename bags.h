@@ -1768,7 +1768,7 @@ typedef struct bags_verify_report {
  * listed). *report, which may be NULL, is always written.
  *
  * Threads: any. Files are read, not mapped. Memory: about 512 KiB, 16 bytes per
- * shard, 64 per field, and with decode one blob. Cost: reads all tables and refs;
+ * shard, 1 KiB per field, and with decode one blob. Cost: reads all tables and refs;
  * with checksums or decode, the blobs too.
  */
 BAGS_API bags_code bags_verify(const char *path,
@@ -5684,9 +5684,8 @@ static bags_code bagi_crcs_read_trailer(const bagi_dir *dir, const char *name,
 
 /*
  * Open the sidecar of a Bag whose shape is known, and check what costs O(1): it is
- * complete, of a Bag of this shape and name, next to this spec.json and, if that is
- * known, next to these other Bags. A Bag of a dataset may be read as a standalone one,
- * and a standalone one may be renamed.
+ * complete, of a Bag of this shape and name. A Bag of a dataset may be read as a
+ * standalone one, and a standalone one may be renamed.
  *
  * Of a Bag that is being written it is a journal without a trailer, which is kept in
  * memory: there may be fewer CRCs than ends after a power failure.
@@ -5718,20 +5717,30 @@ static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
         trailer->name != bagi_crc_text(name))
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: has the checksums of another Bag", bagi_tail(file->path));
-    bool other = !journal && !dir->standalone && !how->any_spec;
-    if (other && !trailer->bound && trailer->spec != how->record.spec)
+    return bagi_bag_entries(bag, BAGI_CRCS, how->cache_index, err);
+}
+
+/* Check that a sidecar that is open belongs to its shard: to spec.json and, if that is
+ * known, to the other Bags. */
+static bags_code bagi_crcs_check_shard(const bag_reader *bag,
+    const bagi_dir *dir, const bagi_how *how, bags_error *err) {
+    const char *path = bagi_tail(bag->file[BAGI_CRCS].path);
+    const bagi_trailer *trailer = &bag->trailer;
+    if (dir->standalone || how->unfinished || how->any_spec)
+        return BAGS_OK;
+    if (!trailer->bound && trailer->spec != how->record.spec)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: spec.json: checksum mismatch (computed %08" PRIx32
             ", stored %08" PRIx32 ")",
-            bagi_tail(file->path), how->record.spec, trailer->spec);
-    if (other && trailer->bound && how->record.is_bound &&
+            path, how->record.spec, trailer->spec);
+    if (trailer->bound && how->record.is_bound &&
         trailer->spec != how->record.bound)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: spec.json and the shard's Bags: checksum mismatch (computed "
             "%08" PRIx32 ", stored %08" PRIx32
             "): one of them is of another version",
-            bagi_tail(file->path), how->record.bound, trailer->spec);
-    return bagi_bag_entries(bag, BAGI_CRCS, how->cache_index, err);
+            path, how->record.bound, trailer->spec);
+    return BAGS_OK;
 }
 
 BAGI_COLD static bags_code bagi_crcs_fail(const bag_reader *bag, uint64_t index,
@@ -5825,6 +5834,8 @@ BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
             code = bagi_bag_entries(bag, BAGI_ENDS, how->cache_index, &why);
         if (!code && !moved && how->verify_checksums)
             code = bagi_crcs_open(bag, dir, how, &why);
+        if (!code && !moved && how->verify_checksums)
+            code = bagi_crcs_check_shard(bag, dir, how, &why);
         /* What contradicts itself may be of two shards. */
         if ((!code || code == BAGS_ERROR_CORRUPT) && blobs->path) {
             bags_code same =
@@ -7715,35 +7726,9 @@ static char *bagi_spec_text(const bags_allocator *memory, const bagi_spec *spec,
  *   - spec.json makes a directory a finished shard. spec.json.partial, which becomes
  *     spec.json, makes it an unfinished one. Neither: it is none of the writer's.
  *   - Numbers order shards; a number with leading zeros is the same number.
- *   - Faults go to a sink: opening stops at the first one, verify reports them all.
  *
  * Its life on disk, and who locks which file, is drawn in >>dataset-write.
  * ====================================================================== */
-
-/* ---- faults ---- */
-
-/* What an index of a fault counts is in bags_fault_kind; without verify only the
- * first fault matters. */
-typedef struct bagi_fault {
-    bags_code code;
-    const char *field; /* NULL: the shard */
-    int kind;
-    uint64_t index, item, offset;
-} bagi_fault;
-
-/* Where faults go. The message is written to `err` first; then report returns
- * BAGS_OK to go on, or the code to stop. Without `report` the first one stops. */
-typedef struct bagi_sink {
-    bags_error *err;
-    bags_code (*report)(struct bagi_sink *sink, const bagi_fault *fault);
-} bagi_sink;
-
-/* Report a fault of a whole file, or of the shard if `field` is NULL. */
-static bags_code bagi_report_file(
-    bagi_sink *sink, const char *field, bags_code code) {
-    bagi_fault fault = {code, field, 0, 0, 0, 0};
-    return sink->report ? sink->report(sink, &fault) : code;
-}
 
 /* ---- names ---- */
 
@@ -7761,8 +7746,9 @@ typedef struct bagi_names {
     const char *path; /* of the dataset */
     bagi_name *names; /* sorted by number */
     size_t count, capacity;
-    bagi_sink *sink; /* of numbers that are too large, or duplicate */
-    bags_code code;
+    size_t checked;        /* how many bagi_names_check has passed */
+    bags_error *err;       /* while they are collected */
+    bags_code code;        /* if a number was too large */
     const bagi_spec *spec; /* not NULL: all Bags of its fields will be opened */
 } bagi_names;
 
@@ -7792,20 +7778,18 @@ static int bagi_names_collect(void *user, const char *text) {
     if (digits == 0 || text[digits])
         return 0;
     if (digits - zeros > BAGI_SHARD_DIGITS) {
-        bags_code code = bags_fail(names->sink->err, BAGS_ERROR_LIMIT,
+        names->code = bags_fail(names->err, BAGS_ERROR_LIMIT,
             "%s: shard number too large (%.40s, maximum 10^18 - 1)",
             bagi_tail(names->path), text);
-        names->code = bagi_report_file(names->sink, NULL, code);
-        return names->code ? EOVERFLOW : 0;
+        return 0;
     }
     for (size_t i = zeros; i < digits; i++)
         name.number = name.number * 10 + (uint64_t)(text[i] - '0');
     void *array = names->names;
-    names->code = bagi_grow(&names->env->memory, &array, &names->capacity,
-        names->count, sizeof *names->names, names->sink->err);
-    names->names = (bagi_name *)array;
-    if (names->code)
+    if (bagi_grow(&names->env->memory, &array, &names->capacity, names->count,
+            sizeof *names->names, names->err))
         return ENOMEM;
+    names->names = (bagi_name *)array;
     names->names[names->count++] = name;
     return 0;
 }
@@ -7826,38 +7810,41 @@ static void bagi_names_free(bagi_names *names) {
     names->count = names->capacity = 0;
 }
 
-/* List the shards of a dataset; free them with bagi_names_free. Two with one number
- * are a fault. */
+/* Find the next fault of the names: a number that is too large, then those that two
+ * shards have. */
+static bags_code bagi_names_check(bagi_names *names, bags_error *err) {
+    bags_code code = names->code;
+    names->code = BAGS_OK;
+    while (!code && ++names->checked < names->count) {
+        const bagi_name *name = &names->names[names->checked];
+        if (name->number == name[-1].number)
+            code = bags_fail(err, BAGS_ERROR_CORRUPT,
+                "%s: two shards with number %" PRIu64 ": %0*" PRIu64
+                " and %0*" PRIu64,
+                bagi_tail(names->path), name->number, (int)name[-1].digits,
+                name->number, (int)name->digits, name->number);
+    }
+    return code;
+}
+
+/* List the shards of a dataset; free them with bagi_names_free, also after a failure.
+ * After a fault of the names, the list is complete. */
 static bags_code bagi_names_list(
-    const bagi_env *env, const char *path, bagi_sink *sink, bagi_names *names) {
+    const bagi_env *env, const char *path, bagi_names *names, bags_error *err) {
     memset(names, 0, sizeof *names);
     names->env = env;
     names->path = path;
-    names->sink = sink;
+    names->err = err;
     int error = env->io.list ? env->io.list(env->io.user, path,
                                    bagi_names_collect, names)
                              : ENOSYS;
-    bags_code code = names->code;
-    if (error && !code)
-        code = bagi_fail_io(
-            env, sink->err, error, path, error == ENOENT ? "open" : "list");
-    if (!code && names->count > 1)
+    if (error)
+        return bagi_fail_io(
+            env, err, error, path, error == ENOENT ? "open" : "list");
+    if (names->count > 1)
         qsort(
             names->names, names->count, sizeof *names->names, bagi_names_order);
-    for (size_t i = 1; i < names->count && !code; i++) {
-        const bagi_name *name = &names->names[i];
-        if (name->number != name[-1].number)
-            continue;
-        code = bags_fail(sink->err, BAGS_ERROR_CORRUPT,
-            "%s: two shards with number %" PRIu64 ": %0*" PRIu64
-            " and %0*" PRIu64,
-            bagi_tail(path), name->number, (int)name[-1].digits, name->number,
-            (int)name->digits, name->number);
-        code = bagi_report_file(sink, NULL, code);
-    }
-    if (code)
-        bagi_names_free(names);
-    return code;
+    return bagi_names_check(names, err);
 }
 
 /* Check a pair of worker numbers; shard_stop 0 becomes 1. */
@@ -7945,14 +7932,11 @@ static bags_code bagi_is_single(
 static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
     const bagi_env *env = dir->env;
     bags_error why;
-    bagi_sink sink = {&why, NULL};
     bagi_names names;
-    if (!env->io.list)
-        return BAGS_OK;
-    bags_code code = bagi_names_list(env, dir->path, &sink, &names);
+    bags_code code = bagi_names_list(env, dir->path, &names, &why);
     if (code && why.system == ENOSYS) /* an unsharded dataset needs no list */
-        return BAGS_OK;
-    if (code)
+        code = BAGS_OK;
+    else if (code)
         *err = why;
     for (size_t i = 0; i < names.count && !code; i++) {
         bags_path_kind kind = BAGS_PATH_NONE;
@@ -8060,57 +8044,45 @@ static bags_code bagi_bag_new(const bagi_dir *dir, const bagi_how *how,
 /* Find out whether a shard is split. Without refs.bag it must be: no field is a
  * sequence, and there is an index. */
 static bags_code bagi_shard_variant(
-    const bagi_dir *dir, const bagi_spec *spec, bool *split, bagi_sink *sink) {
+    const bagi_dir *dir, const bagi_spec *spec, bool *split, bags_error *err) {
     bool found = false;
-    bags_code code = bagi_dir_has(dir, "refs", ".bag", &found, sink->err);
+    bags_code code = bagi_dir_has(dir, "refs", ".bag", &found, err);
     *split = !code && !found;
     if (code || found || spec->count == 0)
         return code;
     for (size_t i = 0; i < spec->count; i++)
         *split = *split && !spec->types[i].sequence;
     for (size_t i = 0; *split && i < spec->count && !found && !code; i++)
-        code =
-            bagi_dir_has(dir, spec->fields[i].name, ".idx", &found, sink->err);
+        code = bagi_dir_has(dir, spec->fields[i].name, ".idx", &found, err);
     *split = found;
     if (code || found)
         return code;
-    code = bags_fail(sink->err, BAGS_ERROR_MISSING,
+    return bags_fail(err, BAGS_ERROR_MISSING,
         "%s/refs.bag: missing, and not a split dataset (those have .idx files "
         "and no sequences)",
         bagi_tail(dir->path));
-    return bagi_report_file(sink, "refs", code);
 }
 
-#define BAGI_UNKNOWN UINT64_MAX /* the length of a Bag that cannot be opened */
-
-/*
- * Count the datapoints of a shard: refs.bag has one blob each; if it is split, all
- * fields have the same length. lengths, unless NULL, receives the length of every
- * field. how: how to open the Bags, apart from their names. A Bag that cannot be
- * opened for other reasons than memory is not reported if lengths is not NULL: the
- * caller opens it by itself.
- */
+/* Count the datapoints of a shard: refs.bag has one blob each; if it is split, all
+ * fields have the same length. how: how to open the Bags, apart from their names. */
 static bags_code bagi_shard_measure(const bagi_dir *dir, const bagi_spec *spec,
     const bagi_how *how, const bag_reader *refs, bool allow_unequal,
-    uint64_t *length, uint64_t *lengths, bagi_sink *sink) {
-    bool split = how->where == BAGI_SPLIT, unknown = false;
+    uint64_t *length, bags_error *err) {
+    bool split = how->where == BAGI_SPLIT;
     bool empty = !split && refs->file[BAGI_BLOBS].size == 0;
     bagi_how opening = *how;
     size_t least = 0, most = 0;
     uint64_t low = UINT64_MAX, high = 0;
     *length = split ? 0 : refs->length;
-    for (size_t i = 0; i < spec->count && (split || empty || lengths); i++) {
+    for (size_t i = 0; i < spec->count && (split || empty); i++) {
         bag_reader *bag = NULL;
         opening.name = spec->fields[i].name;
-        bags_code code = bagi_bag_new(dir, &opening, NULL, &bag, sink->err);
-        if (code && (!lengths || code == BAGS_ERROR_MEMORY))
+        bags_code code = bagi_bag_new(dir, &opening, NULL, &bag, err);
+        if (code)
             return code;
-        uint64_t blobs = code ? BAGI_UNKNOWN : bag->length;
-        bool filled = !code && !bag->v2 && blobs > 0;
+        uint64_t blobs = bag->length;
+        bool filled = !bag->v2 && blobs > 0;
         bagi_bag_free(dir->env, bag);
-        unknown = unknown || code;
-        if (lengths)
-            lengths[i] = blobs;
         if (blobs < low) {
             low = blobs;
             least = i;
@@ -8119,24 +8091,38 @@ static bags_code bagi_shard_measure(const bagi_dir *dir, const bagi_spec *spec,
             high = blobs;
             most = i;
         }
-        if (empty && filled) {
-            code = bags_fail(sink->err, BAGS_ERROR_CORRUPT,
+        if (empty && filled)
+            return bags_fail(err, BAGS_ERROR_CORRUPT,
                 "%s/refs.bag: never closed (0 bytes, but %s.bag has blobs)",
                 bagi_tail(dir->path), opening.name);
-            return bagi_report_file(sink, "refs", code);
-        }
     }
-    if (!split || unknown || spec->count == 0)
+    if (!split || spec->count == 0)
         return BAGS_OK;
     *length = low;
     if (low == high || allow_unequal)
         return BAGS_OK;
-    bags_code code = bags_fail(sink->err, BAGS_ERROR_UNFINISHED,
+    return bags_fail(err, BAGS_ERROR_UNFINISHED,
         "%s: fields of unequal length (\"%.200s\" has %" PRIu64
         " blobs, \"%.200s\" has %" PRIu64 ")",
         bagi_tail(dir->path), spec->fields[least].name, low,
         spec->fields[most].name, high);
-    return bagi_report_file(sink, NULL, code);
+}
+
+/* Find what the trailers of a shard's checksums, which must all exist, contain if none
+ * of its files was replaced. */
+static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec *spec,
+    bool split, bagi_record *record, bags_error *err) {
+    record->bound = record->spec;
+    for (size_t i = 0; i < spec->count + !split; i++) {
+        const char *name = bagi_spec_name(spec, i);
+        bagi_trailer trailer;
+        bags_code code = bagi_crcs_read_trailer(dir, name, &trailer, err);
+        if (code)
+            return code;
+        record->bound = bagi_bind(record->bound, name, trailer.crcs);
+    }
+    record->is_bound = true;
+    return BAGS_OK;
 }
 
 /*
@@ -8144,35 +8130,24 @@ static bags_code bagi_shard_measure(const bagi_dir *dir, const bagi_spec *spec,
  * of datapoints, and in *how its variant and what its files are compared with.
  */
 static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
-    bool allow_unequal, bagi_how *how, uint64_t *length, bagi_sink *sink) {
+    bool allow_unequal, bagi_how *how, uint64_t *length, bags_error *err) {
     bag_reader *refs = NULL;
     bool split = false;
-    bags_code code =
-        bagi_common_read(common, dir, "", NULL, &how->record, sink->err);
+    bags_code code = bagi_common_read(common, dir, "", NULL, &how->record, err);
     if (!code)
-        code = bagi_shard_variant(dir, &common->spec, &split, sink);
-    /* What the trailers of its checksums, which must all exist, contain now. */
+        code = bagi_shard_variant(dir, &common->spec, &split, err);
     const bagi_spec *spec = &common->spec;
-    bool bind = !code && how->verify_checksums;
-    uint32_t bound = how->record.spec;
-    for (size_t i = 0; bind && i < spec->count + !split && !code; i++) {
-        const char *name = bagi_spec_name(spec, i);
-        bagi_trailer trailer;
-        code = bagi_crcs_read_trailer(dir, name, &trailer, sink->err);
-        if (!code)
-            bound = bagi_bind(bound, name, trailer.crcs);
-    }
-    how->record.bound = bound;
-    how->record.is_bound = bind && !code;
+    if (!code && how->verify_checksums)
+        code = bagi_shard_bind(dir, spec, split, &how->record, err);
     how->where = split ? BAGI_SPLIT : BAGI_WITH_REFS;
     how->name = "refs";
     how->no_mmap = how->allow_empty = true;
     how->cache_index = false;
     if (!code && !split)
-        code = bagi_bag_new(dir, how, NULL, &refs, sink->err);
+        code = bagi_bag_new(dir, how, NULL, &refs, err);
     if (!code)
         code = bagi_shard_measure(
-            dir, spec, how, refs, allow_unequal, length, NULL, sink);
+            dir, spec, how, refs, allow_unequal, length, err);
     bagi_bag_free(dir->env, refs);
     return code;
 }
@@ -8390,7 +8365,6 @@ BAGS_API bags_code bags_finalize(const char *path,
     BAGI_OPTIONS(bags_finalize_options, options);
     bagi_env env = bagi_env_of(&options->env);
     bagi_dir dataset = bagi_dir_of(&env, path), first = bagi_dir_of(&env, NULL);
-    bagi_sink sink = {err, NULL};
     bagi_names names;
     uint64_t count = 0;
     bool single = false, marked = false, made = false, gaps = true;
@@ -8401,7 +8375,7 @@ BAGS_API bags_code bags_finalize(const char *path,
     if (!code && single)
         code = bagi_check_mixed(&dataset, err);
     for (int round = 0; round < 2 && gaps && !code; round++) {
-        code = bagi_names_list(&env, path, &sink, &names);
+        code = bagi_names_list(&env, path, &names, err);
         if (!code && names.count == 0)
             code = bags_fail(
                 err, BAGS_ERROR_MISSING, "%s: no shards", bagi_tail(path));
@@ -9833,11 +9807,10 @@ static bags_code bagi_writer_resume(
             bagi_shard_path(env, writer->path, names->names[i], err), taking,
             &finished, &found);
         if (!code && finished) {
-            bagi_sink sink = {err, NULL};
             bagi_how how;
             memset(&how, 0, sizeof how);
             code = bagi_shard_open(
-                &common, &writer->dir, false, &how, &length, &sink);
+                &common, &writer->dir, false, &how, &length, err);
             if (!code && !bagi_spec_same(&common.spec, &writer->spec))
                 code = bags_fail(err, BAGS_ERROR_EXISTS,
                     "%s: has shards with other fields",
@@ -9868,7 +9841,6 @@ static bags_code bagi_writer_start(bags_writer *writer) {
     bool resume = writer->options.resume, sharded = writer->sharded;
     bool finished = false, single = false, finalized = false;
     bagi_dir dir = bagi_dir_of(env, writer->path);
-    bagi_sink sink = {err, NULL};
     bagi_names names;
     bagi_scan found;
     bags_path_kind kind = BAGS_PATH_NONE;
@@ -9892,7 +9864,7 @@ static bags_code bagi_writer_start(bags_writer *writer) {
     if (!code && sharded)
         code = bagi_writer_check_single(writer);
     if (!code && (sharded || !single))
-        code = bagi_names_list(env, writer->path, &sink, &names);
+        code = bagi_names_list(env, writer->path, &names, err);
     if (!code && sharded) {
         code = bagi_writer_check_names(writer, &names, &finalized, err);
         if (!code && resume)
@@ -10294,7 +10266,6 @@ BAGS_API bags_code bags_recover(const char *path,
     bags_error *err) {
     BAGI_ERR(err);
     bags_error why; /* after a shard's failure the first one is in *err */
-    bagi_sink sink = {&why, NULL};
     bagi_recovering work;
     bagi_names names;
     bags_path_kind kind = BAGS_PATH_NONE;
@@ -10318,7 +10289,7 @@ BAGS_API bags_code bags_recover(const char *path,
         if (start == 0) /* it counts as shard 0 */
             code = bagi_recover_one(&work, &dir, 0);
     } else if (!code) {
-        code = bagi_names_list(&work.env, path, &sink, &names);
+        code = bagi_names_list(&work.env, path, &names, &why);
         if (!code && names.count == 0)
             code = bagi_fail_no_dataset(&dir, &why);
         if (!code)
@@ -10577,7 +10548,6 @@ BAGI_COLD static bags_code bagi_opening_shard(
     void *shards = reader->shards, *parts = reader->parts;
     bags_unfinished unfinished = reader->options.unfinished;
     bags_path_kind kind = BAGS_PATH_DIRECTORY;
-    bagi_sink sink = {opening->err, NULL};
     bool found = false, again = false;
     bagi_tries tries;
     memset(&tries, 0, sizeof tries);
@@ -10599,7 +10569,8 @@ BAGI_COLD static bags_code bagi_opening_shard(
         bagi_how how = bagi_reader_how(reader, part, NULL);
         again = false;
         code = bagi_shard_open(&opening->common, dir,
-            unfinished != BAGS_UNFINISHED_REFUSE, &how, &shard->length, &sink);
+            unfinished != BAGS_UNFINISHED_REFUSE, &how, &shard->length,
+            opening->err);
         part->split = how.where == BAGI_SPLIT;
         part->record = how.record;
         /* Without spec.json the shard is unfinished. What is missing next to a
@@ -10661,59 +10632,34 @@ BAGI_COLD static bags_code bagi_opening_spec(
     return code == BAGS_ERROR_MISSING ? BAGS_OK : code;
 }
 
-/* Find the next gap in the shard numbers of a worker: *first to *last, in steps, are
- * missing. Start with *at 0 and *next the worker's first number. */
-static bool bagi_names_gap(const bagi_names *names, uint64_t start,
-    uint64_t step, size_t *at, uint64_t *next, uint64_t *first,
-    uint64_t *last) {
-    while (*at < names->count) {
-        uint64_t number = names->names[(*at)++].number;
+/* Refuse missing numbers among the shards of a worker; the first 20 are listed. */
+BAGI_COLD static bags_code bagi_check_gaps(
+    const bagi_names *names, uint64_t start, uint64_t step, bags_error *err) {
+    uint64_t next = start, found = 0, missing = 0;
+    char list[512] = "";
+    size_t used = 0, listed = 0;
+    for (size_t i = 0; i < names->count; i++) {
+        uint64_t number = names->names[i].number;
         if (number % step != start)
             continue;
-        *first = *next;
-        *last = number - step;
-        *next = bagi_shard_after(number, step);
-        if (number > *first)
-            return true;
-    }
-    return false;
-}
-
-/* Refuse missing numbers among the shards that this reader should have. A gap next to
- * an unfinished shard is most likely one whose writer has not reached it: that is
- * reported first. */
-BAGI_COLD static bags_code bagi_opening_gaps(bagi_opening *opening) {
-    const bags_reader *reader = opening->reader;
-    const bagi_names *names = opening->names;
-    uint64_t start = reader->options.shard_start;
-    uint64_t step = reader->options.shard_stop;
-    uint64_t next = start, first = 0, last = 0, found = 0, missing = 0;
-    char list[512] = ""; /* of the first 20 */
-    size_t used = 0, listed = 0, at = 0;
-    while (bagi_names_gap(names, start, step, &at, &next, &first, &last)) {
-        missing += (last - first) / step + 1;
-        for (; listed < 20 && first <= last; first += step) {
+        found += number >= next; /* of two shards with one number, one */
+        if (number > next)
+            missing += (number - next) / step;
+        for (; next < number && listed < 20; next += step) {
             int size = snprintf(list + used, sizeof list - used, "%s%" PRIu64,
-                listed++ ? ", " : "", first);
+                listed++ ? ", " : "", next);
             used += size > 0 ? (size_t)size : 0;
         }
+        next = bagi_shard_after(number, step);
     }
-    if (!missing || reader->options.allow_gaps)
+    if (!missing)
         return BAGS_OK;
-    bags_code code = BAGS_OK;
-    if (reader->options.unfinished == BAGS_UNFINISHED_REFUSE)
-        code = bagi_each_shard(names, start, step, bagi_check_finished,
-            opening->err, opening->err);
-    if (code)
-        return code;
-    for (size_t i = 0; i < names->count; i++)
-        found += names->names[i].number % step == start;
-    return bags_fail(opening->err, BAGS_ERROR_GAP,
+    return bags_fail(err, BAGS_ERROR_GAP,
         "%s: missing shards %s%s (found %" PRIu64 " of %" PRIu64
         "): lost, or their workers are not done; set allow_gaps (--allow-gaps) "
         "to read the others, or close gaps with bags_finalize (`bags "
         "finalize`)",
-        bagi_tail(reader->path), list, missing > listed ? ", ..." : "", found,
+        bagi_tail(names->path), list, missing > listed ? ", ..." : "", found,
         found + missing);
 }
 
@@ -10741,23 +10687,31 @@ BAGI_COLD static bags_code bagi_opening_directory(
     bags_reader *reader = opening->reader;
     bags_error *err = opening->err;
     bool live = reader->options.unfinished != BAGS_UNFINISHED_REFUSE;
-    bagi_sink sink = {err, NULL};
     bags_code code = BAGS_OK;
+    uint64_t start = reader->options.shard_start;
+    uint64_t stop = reader->options.shard_stop;
     bagi_names names;
     bagi_tries tries;
     memset(&tries, 0, sizeof tries);
     reader->sharded = true;
     opening->names = &names;
     do {
-        code = bagi_names_list(&reader->env, reader->path, &sink, &names);
-        if (code)
-            return code;
         bagi_reader_drop(reader, &opening->common.spec);
-        code = names.count ? bagi_opening_gaps(opening)
-                           : bagi_fail_no_dataset(dir, err);
+        code = bagi_names_list(&reader->env, reader->path, &names, err);
+        if (!code && names.count == 0)
+            code = bagi_fail_no_dataset(dir, err);
+        if (!code && !reader->options.allow_gaps)
+            code = bagi_check_gaps(&names, start, stop, err);
+        /* A gap next to an unfinished shard is most likely one whose writer has not
+         * reached it: that is reported first. */
+        if (code == BAGS_ERROR_GAP && !live) {
+            bags_code other = bagi_each_shard(
+                &names, start, stop, bagi_check_finished, err, err);
+            code = other ? other : code;
+        }
         if (!code)
-            code = bagi_each_shard(&names, reader->options.shard_start,
-                reader->options.shard_stop, bagi_opening_shard, opening, err);
+            code = bagi_each_shard(
+                &names, start, stop, bagi_opening_shard, opening, err);
         /* None of this worker has the spec; another one's may. */
         if (!code && !opening->common.text)
             code =
@@ -11812,10 +11766,9 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
 #ifndef BAGS_NO_VERIFY
 /* ========================================================================
  * >>verify
- * This section owns one run of bags_verify, its only entry. A shard is opened with
- * the functions of >>shards that a reader opens it with, but their sink goes on after
- * a fault; then one cursor goes over each Bag, so that memory does not grow with the
- * files.
+ * This section owns one run of bags_verify, its only entry. The Bags of a shard are
+ * opened once; then one cursor goes over each of them, so that memory does not grow
+ * with the files.
  *
  *     bags_verify -> bagi_verify_shard -> bagi_verify_unit -> bagi_verify_bag
  *         -> bagi_verify_range -> bagi_verify_row (refs), bagi_verify_value
@@ -11830,11 +11783,11 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
 #define BAGI_VERIFY_PROGRESS ((uint64_t)1 << 20)
 
 typedef struct bagi_verifying {
-    bagi_sink sink; /* must be the first member */
     bagi_env env;
     bags_verify_options options;
     bags_verify_report report;
     bagi_common common;
+    bagi_files files;
     bags_code code;      /* of the first fault, */
     bags_error *err;     /* which is written there */
     bags_error why;      /* the fault that is being reported */
@@ -11843,52 +11796,44 @@ typedef struct bagi_verifying {
     /* The shard, or standalone Bag: */
     const char *path;
     const bagi_dir *dir;
-    const bagi_spec *spec; /* NULL: unknown */
-    uint64_t place;        /* among the dataset's shards */
-    bool checksums;        /* a Bag has checksums: all must */
-    bagi_ref *row;         /* the refs of a datapoint */
-    uint64_t *lengths;     /* blobs of every field */
-    /* The Bag: */
+    const bagi_spec *spec;
+    bool known;        /* the spec is; otherwise it has no fields */
+    uint64_t place;    /* among the dataset's shards */
+    bagi_ref *row;     /* the refs of a datapoint */
+    bag_reader **bags; /* one per field, then refs; NULL: it cannot be opened */
     bagi_how how;
+    /* The Bag: */
     const char *name; /* of the field, or "refs" */
     size_t field;     /* the number of the field */
-    bag_reader *refs; /* NULL: there is none */
     bool parse;       /* the blobs are rows of refs */
     bool decode;
     bagi_cursor
         owners; /* over refs, from the first blob that does not decode */
 } bagi_verifying;
 
-/* For bagi_sink. Only a lack of memory ends the work, unless it is that of a codec:
- * a blob that needs too much is a fault of its own. */
-static bags_code bagi_verify_report(bagi_sink *sink, const bagi_fault *fault) {
-    bagi_verifying *v = (bagi_verifying *)(void *)sink;
-    if (fault->code == BAGS_ERROR_MEMORY && fault->kind == BAGS_FAULT_FILE) {
+/* Report the fault in v->why. Only a lack of memory ends the work, unless it is that of
+ * a codec: a blob that needs too much is a fault of its own. */
+static bags_code bagi_verify_fault(bagi_verifying *v, bags_code code,
+    bags_fault_kind kind, uint64_t index, uint64_t item, uint64_t offset) {
+    bool ends = code == BAGS_ERROR_MEMORY && kind == BAGS_FAULT_FILE;
+    if (ends || !v->code)
         *v->err = v->why;
-        return fault->code;
-    }
-    if (!v->code) {
-        v->code = fault->code;
-        *v->err = v->why;
-    }
+    if (ends)
+        return code;
+    if (!v->code)
+        v->code = code;
     if (v->report.faults++ < v->options.max_faults && v->options.each) {
-        bags_fault out = {v->path, fault->field, (bags_fault_kind)fault->kind,
-            fault->index, fault->item, fault->offset, fault->code,
-            v->why.message};
-        v->options.each(v->options.user, &out);
+        bags_fault fault = {
+            v->path, v->name, kind, index, item, offset, code, v->why.message};
+        v->options.each(v->options.user, &fault);
     }
     return BAGS_OK;
 }
 
-static bags_code bagi_verify_fault(bagi_verifying *v, bags_code code,
-    bags_fault_kind kind, uint64_t index, uint64_t item, uint64_t offset) {
-    bagi_fault fault = {code, v->name, (int)kind, index, item, offset};
-    return bagi_verify_report(&v->sink, &fault);
-}
-
 /* Report a failure that concerns a file as a unit; BAGS_OK is none. */
 static bags_code bagi_verify_file(bagi_verifying *v, bags_code code) {
-    return code ? bagi_report_file(&v->sink, v->name, code) : BAGS_OK;
+    return code ? bagi_verify_fault(v, code, BAGS_FAULT_FILE, 0, 0, 0)
+                : BAGS_OK;
 }
 
 /* Units of one shard belong to different parts of the work, and so do those of one
@@ -11896,6 +11841,13 @@ static bags_code bagi_verify_file(bagi_verifying *v, bags_code code) {
 static bool bagi_verify_mine(const bagi_verifying *v, uint64_t unit) {
     uint64_t parts = v->options.parts;
     return (v->place % parts + unit % parts) % parts == v->options.part;
+}
+
+/* Report a failure of a unit, which another part may do. */
+static bags_code bagi_verify_unit_file(
+    bagi_verifying *v, uint64_t unit, bags_code code) {
+    bool mine = code == BAGS_ERROR_MEMORY || bagi_verify_mine(v, unit);
+    return mine ? bagi_verify_file(v, code) : BAGS_OK;
 }
 
 /* ---- a Bag ---- */
@@ -11927,11 +11879,11 @@ static bags_code bagi_verify_row(bagi_verifying *v, bagi_cursor *cursor) {
             v, code, BAGS_FAULT_DATAPOINT, cursor->index, 0, cursor->start);
     }
     for (size_t i = 0; i < spec->count && !code; i++) {
-        if (v->lengths[i] == BAGI_UNKNOWN ||
-            bagi_ref_fits(&v->row[i], v->lengths[i]))
+        const bag_reader *bag = v->bags[i];
+        if (!bag || bagi_ref_fits(&v->row[i], bag->length))
             continue;
-        code = bagi_fail_ref(v->path, spec, cursor->index, i, &v->row[i],
-            v->lengths[i], &v->why);
+        code = bagi_fail_ref(
+            v->path, spec, cursor->index, i, &v->row[i], bag->length, &v->why);
         code = bagi_verify_fault(
             v, code, BAGS_FAULT_DATAPOINT, cursor->index, 0, cursor->start);
     }
@@ -11945,10 +11897,11 @@ static bool bagi_verify_owner(bagi_verifying *v, const bagi_cursor *blobs,
     uint64_t *datapoint, uint64_t *item, bags_error *err) {
     bagi_cursor *cursor = &v->owners;
     bagi_ref *ref = &v->row[v->field];
-    if (!v->refs)
+    const bag_reader *refs = v->bags[v->spec->count];
+    if (!refs)
         return false;
     if (!cursor->bag) {
-        bagi_cursor_open(cursor, v->refs, 0, v->refs->length);
+        bagi_cursor_open(cursor, refs, 0, refs->length);
         ref->count = 0;
     }
     while (ref->count == 0 || ref->first > blobs->index ||
@@ -12084,7 +12037,7 @@ static bags_code bagi_verify_range(bagi_verifying *v, const bag_reader *bag,
  * with more blobs or fewer has its table in the wrong place: nothing in it means
  * anything. */
 static bags_code bagi_verify_bag(bagi_verifying *v, bag_reader *bag) {
-    bool exists = false, crcs = false;
+    const bagi_trailer *trailer = &bag->trailer;
     uint64_t length = bag->length;
     v->report.files += 1 + bag->split;
     if (v->options.quick) {
@@ -12093,152 +12046,74 @@ static bags_code bagi_verify_bag(bagi_verifying *v, bag_reader *bag) {
                    ? code
                    : bagi_verify_range(v, bag, length - 1, length, false);
     }
-    bags_code code =
-        bagi_dir_has(v->dir, v->how.name, ".crc", &exists, &v->why);
+    bags_code code = bagi_crcs_open(bag, v->dir, &v->how, &v->why);
+    bool exists = code != BAGS_ERROR_MISSING, crcs = !code;
+    bool other =
+        trailer->size && (trailer->length != length ||
+                             trailer->size != bag->file[BAGI_BLOBS].size);
     v->report.bags++;
     v->report.checksums += exists;
     v->report.files += exists;
-    if (!code && (exists || v->checksums)) {
-        code = bagi_crcs_open(bag, v->dir, &v->how, &v->why);
-        crcs = !code;
-    }
-    /* A trailer that was read, of another Bag. */
-    bool other = bag->trailer.size &&
-                 (bag->trailer.length != length ||
-                     bag->trailer.size != bag->file[BAGI_BLOBS].size);
-    bool failed = code != BAGS_OK;
-    code = bagi_verify_file(v, code);
-    return code || (failed && other)
-               ? code
-               : bagi_verify_range(v, bag, 0, length, crcs);
+    if (crcs)
+        code = bagi_crcs_check_shard(bag, v->dir, &v->how, &v->why);
+    if (exists || v->any_checksums)
+        code = bagi_verify_file(v, code);
+    else
+        code = BAGS_OK;
+    if (!code && !other)
+        code = bagi_verify_range(v, bag, 0, length, crcs);
+    bagi_file_close(bag, &bag->file[BAGI_CRCS]);
+    return code;
 }
 
 /* ---- a shard ---- */
 
-/* Check the Bag of a field or, for field spec->count, refs.bag and that the shard has
- * the datapoints that it should; if split, that the fields have the same length. */
+/* Check the Bag of a field or, for field spec->count, refs.bag. A missing codec is not
+ * a fault of the files; that it refuses the type's arguments is one. */
 BAGI_COLD static bags_code bagi_verify_unit(bagi_verifying *v, size_t field) {
     const bagi_spec *spec = v->spec;
-    bool is_refs = !spec || field == spec->count;
-    bool split = v->how.where == BAGI_SPLIT;
-    uint64_t length = 0, faults = v->report.faults;
-    bag_reader *bag = NULL;
+    bag_reader *bag = v->bags[field];
+    bool is_refs = field == spec->count;
     bags_code code = BAGS_OK;
-    v->refs = NULL;
     v->field = field;
-    v->name = v->how.name = "refs";
-    v->parse = v->decode = false;
-    v->how.allow_empty = true;
-    if (!split) /* that it cannot be opened is reported by its own unit */
-        code = bagi_bag_new(v->dir, &v->how, NULL, &v->refs, &v->why);
-    if (code && (is_refs || code == BAGS_ERROR_MEMORY))
-        return bagi_verify_file(v, code);
-    /* 0 bytes are an empty Bag only next to those of granular 0.20 and 0.21. */
-    v->how.allow_empty = v->refs && (v->refs->v2 || v->refs->length == 0);
-    if (is_refs) {
-        bag = v->refs;
-        v->parse = bag && spec;
-        if (spec) /* memory: other faults are in the report */
-            code = bagi_verify_file(
-                v, bagi_shard_measure(v->dir, spec, &v->how, bag,
-                       v->options.unfinished == BAGS_UNFINISHED_SKIP, &length,
-                       v->lengths, &v->sink));
-        v->report.datapoints += bag ? bag->length : length;
-        /* Rows that cannot be right are not reported one by one. */
-        if (!code && bag && v->report.faults == faults)
-            code = bagi_verify_bag(v, bag);
-    } else {
-        v->name = v->how.name = spec->fields[field].name;
-        code = bagi_verify_file(
-            v, bagi_bag_new(v->dir, &v->how, NULL, &bag, &v->why));
-        v->report.blobs += bag ? bag->length : 0;
-        if (bag && v->options.decode) {
-            /* A missing codec is not a fault of the files; that it refuses the
-             * type's arguments is one. */
-            const bagi_coder *coder = &spec->coders[field];
-            v->decode = coder->ready && coder->codec->decode;
-            if (coder->codec && !coder->ready) {
-                code =
-                    bagi_coder_fail(coder, spec->fields[field].type, &v->why);
-                bagi_prefix(&v->why, code,
-                    "%s: ", bagi_tail(bag->file[BAGI_BLOBS].path));
-                code = bagi_verify_file(v, code);
-            } else if (!v->decode) {
-                v->report.undecoded += bag->length;
-            }
+    v->name = v->how.name = bagi_spec_name(spec, field);
+    v->parse = is_refs && v->known;
+    v->decode = false;
+    v->report.blobs += is_refs ? 0 : bag->length;
+    if (!is_refs && v->options.decode) {
+        const bagi_coder *coder = &spec->coders[field];
+        v->decode = coder->ready && coder->codec->decode;
+        if (coder->codec && !coder->ready) {
+            code = bagi_coder_fail(coder, spec->fields[field].type, &v->why);
+            bagi_prefix(
+                &v->why, code, "%s: ", bagi_tail(bag->file[BAGI_BLOBS].path));
+            code = bagi_verify_file(v, code);
+        } else if (!v->decode) {
+            v->report.undecoded += bag->length;
         }
-        if (!code && bag)
-            code = bagi_verify_bag(v, bag);
-        bagi_bag_free(&v->env, bag);
     }
+    if (!code)
+        code = bagi_verify_bag(v, bag);
     bagi_cursor_close(&v->owners);
     memset(&v->owners, 0, sizeof v->owners);
-    bagi_bag_free(&v->env, v->refs);
     return code;
 }
 
-/* Check that the checksums of a shard belong together, and to its spec.json: this finds
- * a Bag that was replaced with its checksums, which agree with each other. Those that
- * cannot be read are reported with their Bag. */
-BAGI_COLD static bags_code bagi_verify_bound(bagi_verifying *v) {
-    const char *first = NULL, *other = NULL;
-    uint32_t bound = v->how.record.spec, stored = 0;
-    bool all = true, split = v->how.where == BAGI_SPLIT;
-    for (size_t i = 0; i < v->spec->count + !split; i++) {
-        const char *name = bagi_spec_name(v->spec, i);
-        bagi_trailer trailer;
-        bags_code code =
-            bagi_crcs_read_trailer(v->dir, name, &trailer, &v->why);
-        if (code == BAGS_ERROR_MEMORY)
-            return bagi_verify_file(v, code);
-        if (code) {
-            all = false;
-            continue;
-        }
-        bound = bagi_bind(bound, name, trailer.crcs);
-        if (trailer.bound && first && trailer.spec != stored)
-            other = name;
-        if (trailer.bound && !first) {
-            first = name;
-            stored = trailer.spec;
-        }
+/* Open the Bags of a shard, refs first: see bagi_reader_how. *all: none is missing. */
+static bags_code bagi_verify_open(bagi_verifying *v, bool has_refs, bool *all) {
+    size_t count = v->spec->count;
+    bags_code code = BAGS_OK;
+    *all = true;
+    for (size_t i = count + has_refs; i-- > 0 && !code;) {
+        const bag_reader *refs = v->bags[count];
+        v->name = v->how.name = bagi_spec_name(v->spec, i);
+        v->how.allow_empty =
+            i == count || (refs && (refs->v2 || refs->length == 0));
+        code = bagi_bag_new(v->dir, &v->how, &v->files, &v->bags[i], &v->why);
+        *all = *all && !code;
+        code = bagi_verify_unit_file(v, i + 1, code);
     }
-    if (!first || (!other && (!all || bound == stored)))
-        return BAGS_OK;
-    if (other)
-        return bagi_verify_file(
-            v, bags_fail(&v->why, BAGS_ERROR_CORRUPT,
-                   "%s: %.200s.crc and %.200s.crc are of different versions of "
-                   "this shard; so may be the Bags",
-                   bagi_tail(v->path), first, other));
-    return bagi_verify_file(
-        v, bags_fail(&v->why, BAGS_ERROR_CORRUPT,
-               "%s: spec.json and checksums: checksum mismatch (computed "
-               "%08" PRIx32 ", stored %08" PRIx32
-               "): one of them was changed or replaced",
-               bagi_tail(v->path), bound, stored));
-}
-
-/* What a shard without spec.json is: LOCKED, UNFINISHED, or BAGS_OK if it was
- * finished in the meantime. */
-static bags_code bagi_verify_unfinished(const bagi_dir *dir, bags_error *err) {
-    const bagi_env *env = dir->env;
-    void *file = NULL;
-    bool finished = false, locked = false;
-    char *path = bagi_dir_path(dir, "spec.json", ".partial", err);
-    if (!path)
-        return BAGS_ERROR_MEMORY;
-    if (!bagi_open(env, path, BAGS_IO_READ, &file, err) && env->io.lock)
-        locked = env->io.lock(env->io.user, file) == EWOULDBLOCK;
-    bagi_close_read(env, file);
-    bagi_free_text(&env->memory, path);
-    bags_code code = bagi_is_finished(dir, &finished, err);
-    if (code || finished)
-        return code;
-    return locked ? bags_fail(err, BAGS_ERROR_LOCKED,
-                        "%s: unfinished, locked by a running writer",
-                        bagi_tail(dir->path))
-                  : bagi_fail_unfinished(dir, err);
+    return code;
 }
 
 /* Check one shard. If its spec.json is invalid, the common spec states which Bags
@@ -12247,71 +12122,69 @@ BAGI_COLD static bags_code bagi_verify_shard(
     void *user, const bagi_dir *dir, size_t place) {
     bagi_verifying *v = (bagi_verifying *)user;
     const bags_allocator *memory = &v->env.memory;
-    bagi_sink first = {&v->why, NULL}; /* only one unit reports the variant */
-    bool split = false, found = false;
+    bool split = false, all = false;
+    uint64_t length = 0;
     bagi_spec own;
-    bags_code code = BAGS_OK, variant = BAGS_OK;
+    bags_code wrong = BAGS_OK;
     memset(&own, 0, sizeof own);
     memset(&v->how, 0, sizeof v->how);
     v->how.no_mmap = true;
     v->path = dir->path;
     v->dir = dir;
     v->place = place;
-    /* A shard that is finished between the two checks is read again, once. */
-    for (int tries = 0; tries < 2; tries++) {
-        code = bagi_common_read(
-            &v->common, dir, "", &own, &v->how.record, &v->why);
-        if (code != BAGS_ERROR_MISSING || v->why.system != ENOENT || tries)
-            break;
-        code = bagi_verify_unfinished(dir, &v->why);
-        if (code)
-            break;
-    }
+    v->name = NULL;
+    bags_code code =
+        bagi_common_read(&v->common, dir, "", &own, &v->how.record, &v->why);
+    if (code == BAGS_ERROR_MISSING && v->why.system == ENOENT)
+        code = bagi_fail_unfinished(dir, &v->why);
     bool mine = bagi_verify_mine(v, 0);
-    bool unfinished =
-        code == BAGS_ERROR_UNFINISHED || code == BAGS_ERROR_LOCKED;
+    bool unfinished = code == BAGS_ERROR_UNFINISHED;
     v->how.any_spec = code && !own.types;
-    v->spec = own.types ? &own : v->common.text ? &v->common.spec : NULL;
+    v->known = own.types || v->common.text;
+    v->spec = own.types ? &own : &v->common.spec;
     v->report.unfinished += mine && unfinished;
     v->report.shards += mine && !unfinished;
     v->report.files += mine && !code;
-    if ((unfinished && v->options.unfinished == BAGS_UNFINISHED_SKIP) ||
-        (!mine && code != BAGS_ERROR_MEMORY))
-        code = BAGS_OK; /* not a fault, or reported by another part */
-    code = bagi_verify_file(v, code);
+    if (unfinished && v->options.unfinished == BAGS_UNFINISHED_SKIP)
+        code = BAGS_OK;
+    code = bagi_verify_unit_file(v, 0, code);
     if (code || unfinished)
         return code; /* it has no spec of its own */
-    size_t count = v->spec ? v->spec->count : 0;
+    size_t count = v->spec->count;
     v->row =
         (bagi_ref *)bagi_alloc(memory, (count + 1) * sizeof *v->row, &v->why);
-    v->lengths = (uint64_t *)bagi_alloc(
-        memory, (count + 1) * sizeof *v->lengths, &v->why);
-    if (!v->row || !v->lengths)
+    v->bags = (bag_reader **)bagi_alloc(
+        memory, (count + 1) * sizeof *v->bags, &v->why);
+    if (!v->row || !v->bags)
         code = bagi_verify_file(v, BAGS_ERROR_MEMORY);
-    if (!code && v->spec)
-        variant = bagi_shard_variant(dir, v->spec, &split, &first);
-    if (variant == BAGS_ERROR_MEMORY ||
-        (variant && bagi_verify_mine(v, count + 1)))
-        code = bagi_report_file(&v->sink, "refs", variant);
+    v->name = "refs";
+    if (!code && v->known)
+        wrong = bagi_shard_variant(dir, v->spec, &split, &v->why);
+    code = code ? code : bagi_verify_unit_file(v, count + 1, wrong);
     v->how.where = split ? BAGI_SPLIT : BAGI_WITH_REFS;
-    v->checksums = v->any_checksums;
-    for (size_t i = count + 1;
-         i-- > 0 && !code && !v->checksums && !v->options.quick;) {
-        v->name = v->spec ? bagi_spec_name(v->spec, i) : "refs";
-        code = bagi_verify_file(
-            v, bagi_dir_has(dir, v->name, ".crc", &found, &v->why));
-        v->checksums = !code && found;
+    if (!code)
+        code = bagi_verify_open(v, !split && !wrong, &all);
+    /* Trailers that cannot be read are reported with their Bag. */
+    if (!code && v->any_checksums && v->known && !v->how.any_spec &&
+        bagi_shard_bind(dir, v->spec, split, &v->how.record, &v->why) ==
+            BAGS_ERROR_MEMORY)
+        code = bagi_verify_file(v, BAGS_ERROR_MEMORY);
+    v->name = split ? NULL : "refs";
+    if (!code && v->bags[count])
+        length = v->bags[count]->length;
+    if (!code && !wrong && v->known && all) {
+        wrong = bagi_shard_measure(dir, v->spec, &v->how, v->bags[count],
+            v->options.unfinished == BAGS_UNFINISHED_SKIP, &length, &v->why);
+        code = bagi_verify_unit_file(v, count + 1, wrong);
     }
-    v->name = NULL;
-    if (!code && v->spec && v->checksums && !v->options.quick &&
-        !v->how.any_spec && mine)
-        code = bagi_verify_bound(v);
-    for (size_t i = 0; i <= count && !code; i++)
-        if (bagi_verify_mine(v, i + 1) && (i < count || !variant))
+    v->report.datapoints += bagi_verify_mine(v, count + 1) ? length : 0;
+    /* Rows that cannot be right are not reported one by one. */
+    for (size_t i = 0; i < count + !wrong && !code; i++)
+        if (v->bags[i] && bagi_verify_mine(v, i + 1))
             code = bagi_verify_unit(v, i);
     v->name = NULL;
+    bagi_bags_free(&v->env, v->bags, count + 1);
     bagi_free(memory, v->row, (count + 1) * sizeof *v->row);
-    bagi_free(memory, v->lengths, (count + 1) * sizeof *v->lengths);
     bagi_spec_free(memory, &own);
     return code;
 }
@@ -12324,29 +12197,22 @@ BAGI_COLD static bags_code bagi_verify_shard(
 BAGI_COLD static bags_code bagi_verify_find(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_verifying *v = (bagi_verifying *)user;
+    const bagi_spec *spec = &v->common.spec;
     bagi_record record;
+    bool has = false, finished = false;
     (void)index;
     bags_code code = v->common.text ? BAGS_OK
                                     : bagi_common_read(&v->common, dir, "",
                                           NULL, &record, &v->why);
-    const char *names[] = {
-        "refs", v->common.text ? bagi_spec_name(&v->common.spec, 0) : "refs"};
-    for (int i = 0; i < 2 && !v->any_checksums && !v->options.quick; i++) {
-        bool has = false, finished = false;
-        bags_code failed = bagi_dir_has(dir, names[i], ".crc", &has, &v->why);
-        if (!failed && has)
-            failed = bagi_is_finished(dir, &finished, &v->why);
+    for (size_t i = spec->count + 1; i-- > 0 && code != BAGS_ERROR_MEMORY &&
+                                     !v->any_checksums && !v->options.quick;) {
+        code =
+            bagi_dir_has(dir, bagi_spec_name(spec, i), ".crc", &has, &v->why);
+        if (!code && has)
+            code = bagi_is_finished(dir, &finished, &v->why);
         v->any_checksums = has && finished;
-        if (failed == BAGS_ERROR_MEMORY)
-            code = failed;
     }
     return bagi_verify_file(v, code == BAGS_ERROR_MEMORY ? code : BAGS_OK);
-}
-
-/* For bagi_sink, of the parts of the work that another part reports. */
-static bags_code bagi_verify_ignore(bagi_sink *sink, const bagi_fault *fault) {
-    (void)sink;
-    return fault->code == BAGS_ERROR_MEMORY ? fault->code : BAGS_OK;
 }
 
 /* Check all shards of a worker. When the work is divided into parts, all of them list
@@ -12355,33 +12221,24 @@ static bags_code bagi_verify_ignore(bagi_sink *sink, const bagi_fault *fault) {
 BAGI_COLD static bags_code bagi_verify_sharded(
     bagi_verifying *v, const bagi_dir *dir) {
     uint64_t start = v->options.shard_start, stop = v->options.shard_stop;
-    uint64_t next = start, first = 0, last = 0;
-    size_t at = 0;
-    bagi_sink ignore = {&v->why, bagi_verify_ignore};
+    bool mine = v->options.part == 0;
     bagi_names names;
-    bags_code code = bagi_names_list(
-        &v->env, dir->path, v->options.part ? &ignore : &v->sink, &names);
-    if (code) {
-        *v->err = v->why;
-        return code;
+    bags_code code = bagi_names_list(&v->env, dir->path, &names, &v->why);
+    while (code == BAGS_ERROR_LIMIT || code == BAGS_ERROR_CORRUPT) {
+        code = mine ? bagi_verify_file(v, code) : BAGS_OK;
+        if (!code)
+            code = bagi_names_check(&names, &v->why);
     }
-    if (names.count == 0 && !v->code)
+    if (code)
+        *v->err = v->why;
+    else if (names.count == 0 && !v->code)
         code = bagi_fail_no_dataset(dir, v->err);
     names.spec = &v->common.spec;
     if (!code)
         code = bagi_each_shard(&names, 0, 1, bagi_verify_find, v, v->err);
-    while (!code && v->options.part == 0 && !v->options.allow_gaps &&
-           bagi_names_gap(&names, start, stop, &at, &next, &first, &last)) {
-        char to[32] = "", every[32] = "";
-        if (last > first)
-            (void)snprintf(to, sizeof to, " to %" PRIu64, last);
-        if (last > first && stop > 1)
-            (void)snprintf(every, sizeof every, " (every %" PRIu64 "th)", stop);
-        code = bagi_verify_file(
-            v, bags_fail(&v->why, BAGS_ERROR_GAP,
-                   "%s: missing shard%s %" PRIu64 "%s%s", bagi_tail(names.path),
-                   last > first ? "s" : "", first, to, every));
-    }
+    if (!code && mine && !v->options.allow_gaps)
+        code =
+            bagi_verify_file(v, bagi_check_gaps(&names, start, stop, &v->why));
     if (!code)
         code =
             bagi_each_shard(&names, start, stop, bagi_verify_shard, v, v->err);
@@ -12431,8 +12288,7 @@ BAGS_API bags_code bags_verify(const char *path,
     v.env = bagi_env_of(&v.options.env);
     v.path = path;
     bagi_dir dir = bagi_dir_of(&v.env, path);
-    v.sink.err = &v.why;
-    v.sink.report = bagi_verify_report;
+    v.files.limit = 64;
     v.common.registry = v.options.registry;
     v.err = err;
     if (v.options.part >= v.options.parts)
@@ -12442,8 +12298,10 @@ BAGS_API bags_code bags_verify(const char *path,
     else if (v.options.unfinished == BAGS_UNFINISHED_READ)
         fault = "BAGS_UNFINISHED_READ does not apply to verify";
     bagi_buffer_adopt(&v.scratch, &v.env.memory);
-    bags_code code = bagi_check_worker(
-        path, v.options.shard_start, &v.options.shard_stop, err);
+    bool mutex = bagi_mutex_init(&v.files.mutex);
+    bags_code code = mutex ? bagi_check_worker(path, v.options.shard_start,
+                                 &v.options.shard_stop, err)
+                           : bagi_fail_memory(err, 0);
     if (!code && fault)
         code = bags_fail(
             err, BAGS_ERROR_ARGUMENT, "%s: %s", bagi_tail(path), fault);
@@ -12460,9 +12318,13 @@ BAGS_API bags_code bags_verify(const char *path,
     } else if (!code) { /* an unsharded dataset is shard 0 */
         if (v.options.part == 0)
             code = bagi_verify_file(&v, bagi_check_mixed(&dir, &v.why));
+        if (!code)
+            code = bagi_verify_find(&v, &dir, 0);
         if (!code && v.options.shard_start == 0)
             code = bagi_verify_shard(&v, &dir, 0);
     }
+    if (mutex)
+        bagi_mutex_free(&v.files.mutex);
     bagi_common_free(&v.env.memory, &v.common);
     bags_buffer_free(&v.scratch);
     if (report)
