@@ -11387,10 +11387,10 @@ static BAGI_HOT bags_code bagi_row_find(const bags_reader *reader,
     return bagi_reader_check_ref(reader, shard, index, field, ref, bag, err);
 }
 
-/* Not inline: a check in front of the rest would make it save more registers. */
-BAGI_NOINLINE static bags_code bagi_reader_get_blob(const bags_reader *reader,
+BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
     uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
     bags_error *err) {
+    BAGI_NEED(reader && row && out, err);
     BAGI_ERR(err);
     bagi_ref ref;
     const bag_reader *bag = NULL;
@@ -11406,14 +11406,6 @@ BAGI_NOINLINE static bags_code bagi_reader_get_blob(const bags_reader *reader,
     out->data = NULL;
     out->size = 0;
     return code;
-}
-
-BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
-    uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
-    bags_error *err) {
-    BAGI_NEED(reader && row, err); /* three checks as one would be slower */
-    BAGI_NEED(out, err);
-    return bagi_reader_get_blob(reader, index, field, item, row, out, err);
 }
 
 /* One after the other, every entry of a table and every blob would be waited for:
@@ -11538,11 +11530,6 @@ static bags_code bagi_plan_many(const bags_reader *reader,
             if (!code)
                 code = bagi_reader_check_ref(
                     reader, shard, index, select->field, ref, &bag, err);
-            /* A slice with a short step is requested as one part. */
-            if (!code && fetch->advise && steps.count && steps.step < 8) {
-                steps.count = (steps.count - 1) * steps.step + 1;
-                steps.step = 1;
-            }
             if (!code)
                 code = bagi_fetch_add_steps(fetch, bag, &steps, i, err);
         }
@@ -11601,10 +11588,8 @@ BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
     bags_error *err) {
     BAGI_NEED(reader && row && (indices || !count), err);
     BAGI_ERR(err);
-    static const uint64_t none[1] = {0};
     bagi_row_begin(reader, row);
-    return bagi_read_many(
-        reader, count ? indices : none, 0, count, field, row, err);
+    return bagi_read_many(reader, indices, 0, count, field, row, err);
 }
 
 BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
