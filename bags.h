@@ -10486,12 +10486,10 @@ static bool bagi_tries_again(bagi_tries *tries, const bags_error *why) {
  * lists does not change any more, whatever the writer appends. The journals are read
  * into memory, since they are removed when the shard is finished. The Bags stay the
  * same files, to which the writer adds a table; they are not mapped, since an abort
- * truncates them. *again if files are missing or in motion: the shard may have been
- * finished or removed since.
+ * truncates them. *found if there is a record.
  */
 BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
-    const bagi_dir *dir, bags_shard *shard, bagi_shard *part, bool *found,
-    bool *again) {
+    const bagi_dir *dir, bags_shard *shard, bagi_shard *part, bool *found) {
     bags_reader *reader = opening->reader;
     bags_error *err = opening->err;
     bag_reader **bags = NULL;
@@ -10503,11 +10501,8 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
         &opening->common, dir, ".partial", &own, &part->record, err);
     bool differs = own.types != NULL;
     bagi_spec_free(&reader->env.memory, &own);
-    if (code == BAGS_ERROR_MISSING ||
-        (code == BAGS_ERROR_CORRUPT && !differs)) {
-        *again = true; /* the record is not written yet, or not any more */
-        return BAGS_OK;
-    }
+    if (code == BAGS_ERROR_MISSING || (code == BAGS_ERROR_CORRUPT && !differs))
+        return BAGS_OK; /* the record is not written yet, or not any more */
     if (code)
         return code;
     *found = shard->unfinished = true;
@@ -10516,19 +10511,14 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     how.cache_index = true;
     code = bagi_unfinished_open(
         dir, spec, &how, &reader->files, &bags, &listed, err);
-    if (code) {
-        *again = code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT ||
-                 code == BAGS_ERROR_STATE;
+    if (code)
         return err->system == ENOENT && !listed ? BAGS_OK : code;
-    }
     if (listed)
         code = bagi_prefix_scan(&reader->env, spec, bags, &prefix, err);
     if (!code && listed && !prefix.length)
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: refs.idx lists datapoints, but none is complete (%s)",
             bagi_tail(dir->path), prefix.reason);
-    *again = code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT ||
-             code == BAGS_ERROR_STATE;
     if (code || !prefix.length) {
         bagi_bags_free(&reader->env, bags, spec->count + 1);
         return code;
@@ -10539,8 +10529,9 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     return BAGS_OK;
 }
 
-/* Open one shard. If it is written, finished or removed in the meantime, try
- * again; on the last try, missing files do not exist yet. */
+/* Open one shard. If nothing of an unfinished one is complete, or its files contradict
+ * each other, it may be written, finished or removed in the meantime: try again. On the
+ * last try, missing files do not exist yet. */
 BAGI_COLD static bags_code bagi_opening_shard(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_opening *opening = (bagi_opening *)user;
@@ -10567,7 +10558,6 @@ BAGI_COLD static bags_code bagi_opening_shard(
         memset(shard, 0, sizeof *shard);
         memset(part, 0, sizeof *part);
         bagi_how how = bagi_reader_how(reader, part, NULL);
-        again = false;
         code = bagi_shard_open(&opening->common, dir,
             unfinished != BAGS_UNFINISHED_REFUSE, &how, &shard->length,
             opening->err);
@@ -10577,11 +10567,14 @@ BAGI_COLD static bags_code bagi_opening_shard(
          * spec.json that was read is a fault of a finished shard. */
         found = code != BAGS_ERROR_MISSING || opening->err->system != ENOENT ||
                 part->record.spec;
-        if (!found)
-            code = unfinished == BAGS_UNFINISHED_READ
-                       ? bagi_opening_unfinished(
-                             opening, dir, shard, part, &found, &again)
-                       : BAGS_OK;
+        bool live = !found && unfinished == BAGS_UNFINISHED_READ;
+        if (live)
+            code = bagi_opening_unfinished(opening, dir, shard, part, &found);
+        else if (!found)
+            code = BAGS_OK;
+        again =
+            live && (code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT ||
+                        code == BAGS_ERROR_STATE || (!code && !shard->length));
     } while (again && bagi_tries_again(&tries, opening->err));
     if (!code && !found && opening->names)
         code = bagi_kind(&reader->env, dir->path, &kind, opening->err);
