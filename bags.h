@@ -8127,7 +8127,9 @@ static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec *spec,
 
 /*
  * Open a finished shard by its spec.json, as *how states apart from names: its number
- * of datapoints, and in *how its variant and what its files are compared with.
+ * of datapoints, and in *how its variant, what its files are compared with, and whether
+ * Bags may have 0 bytes: only next to those of granular 0.20 and 0.21, which refs.bag
+ * shows.
  */
 static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
     bool allow_unequal, bagi_how *how, uint64_t *length, bags_error *err) {
@@ -8148,6 +8150,7 @@ static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
     if (!code)
         code = bagi_shard_measure(
             dir, spec, how, refs, allow_unequal, length, err);
+    how->allow_empty = !refs || refs->v2 || refs->length == 0;
     bagi_bag_free(dir->env, refs);
     return code;
 }
@@ -8945,24 +8948,27 @@ static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
     return bagi_job_end(&job, err);
 }
 
-/* Make the checksums of one Bag, or keep those that it has. A link in place of a file
- * leads to what is not the dataset's: its checksums are not written. */
+/* Refuse a link: it leads to what is not the dataset's. */
+static bags_code bagi_check_no_link(
+    const bagi_env *env, const char *path, bags_error *err) {
+    bags_identity found;
+    if (!env->io.identify)
+        return BAGS_OK;
+    int error = env->io.identify(env->io.user, NULL, path, &found);
+    if (!error && found.link)
+        error = ELOOP;
+    return bagi_fail_io(NULL, err, error, path, "open");
+}
+
+/* Make the checksums of one Bag, or keep those that it has. */
 static bags_code bagi_checksum_bag(const bagi_dir *dir, const bagi_how *how,
     bool replace, bagi_summed *summed, bags_error *err) {
-    const bagi_env *env = dir->env;
     bag_reader *bag = NULL;
-    bags_identity found;
     bool exists = false;
-    found.link = false;
     bags_code code = bagi_bag_new(dir, how, NULL, &bag, err);
-    for (int i = 0; i < BAGI_FILES && !code && env->io.identify; i++) {
-        const char *path = bag->file[i].path;
-        int error =
-            path ? env->io.identify(env->io.user, NULL, path, &found) : 0;
-        if (!error && path && found.link)
-            error = ELOOP;
-        code = bagi_fail_io(NULL, err, error, path ? path : "", "open");
-    }
+    for (int i = 0; i < BAGI_FILES && !code; i++)
+        if (bag->file[i].path)
+            code = bagi_check_no_link(dir->env, bag->file[i].path, err);
     if (!code)
         code = bagi_dir_has(dir, how->name, ".crc", &exists, err);
     summed->kept = exists && !replace;
@@ -8973,7 +8979,7 @@ static bags_code bagi_checksum_bag(const bagi_dir *dir, const bagi_how *how,
         code = bagi_crcs_read_trailer(dir, how->name, &summed->trailer, err);
     if (!code && summed->kept)
         summed->trailer.length = bag->length;
-    bagi_bag_free(env, bag);
+    bagi_bag_free(dir->env, bag);
     return code;
 }
 
@@ -10330,6 +10336,8 @@ BAGS_API bags_code bags_recover(const char *path,
 /* What a reader needs of a shard besides bags_shard. */
 typedef struct bagi_shard {
     bool split; /* no refs.bag */
+    bool
+        allow_empty; /* Bags of 0 bytes are of granular 0.20 or 0.21, like refs.bag */
     bagi_record record;
     void **bags; /* one bag_reader per field, then refs; NULL: not used yet.
                         Of an unfinished shard they are opened with the reader;
@@ -10364,10 +10372,9 @@ static bags_code bagi_reader_dir(
     return path ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
-/* How the Bags of a finished shard are opened. 0 bytes are an empty Bag only next
- * to those of granular 0.20 and 0.21, which refs.bag shows. */
+/* How the Bags of a finished shard are opened. */
 static bagi_how bagi_reader_how(
-    const bags_reader *reader, const bagi_shard *part, const bag_reader *refs) {
+    const bags_reader *reader, const bagi_shard *part) {
     bagi_how how;
     memset(&how, 0, sizeof how);
     how.where = part->split ? BAGI_SPLIT : BAGI_WITH_REFS;
@@ -10377,27 +10384,18 @@ static bagi_how bagi_reader_how(
     how.verify_checksums = reader->options.verify_checksums;
     how.access = reader->options.access;
     how.record = part->record;
-    how.allow_empty = !refs || refs->v2 || refs->length == 0;
+    how.allow_empty = part->allow_empty;
     return how;
 }
-
-static bags_code bagi_reader_bag(const bags_reader *reader, size_t shard,
-    size_t field, const bag_reader **out, bags_error *err);
 
 /* Open a Bag and publish it, unless another thread does that first. */
 BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
     size_t shard, size_t field, const bag_reader **out, bags_error *err) {
     bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
     bagi_shard *part = &reader->parts[shard];
-    const bag_reader *refs = NULL;
     bag_reader *bag = NULL;
     bagi_dir dir;
     bags_code code = BAGS_OK;
-    /* Before the lock, which is not recursive. */
-    if (!part->split && field < reader->spec.count)
-        code = bagi_reader_bag(reader, shard, reader->spec.count, &refs, err);
-    if (code)
-        return code;
     bagi_lock(&reader->mutex);
     if (!part->bags) {
         void **bags = (void **)bagi_alloc(
@@ -10409,7 +10407,7 @@ BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
     if (!code && part->bags[field]) {
         bag = (bag_reader *)part->bags[field];
     } else if (!code) {
-        bagi_how how = bagi_reader_how(reader, part, refs);
+        bagi_how how = bagi_reader_how(reader, part);
         how.name = bagi_spec_name(&reader->spec, field);
         code = bagi_reader_dir(reader, shard, &dir, err);
         if (!code)
@@ -10437,7 +10435,7 @@ static BAGI_HOT bags_code bagi_reader_bag(const bags_reader *reader,
 BAGI_COLD static void bagi_reader_expect(const bags_reader *reader,
     size_t shard, const bags_select *selects, size_t count) {
     void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
-    bagi_how how = bagi_reader_how(reader, &reader->parts[shard], NULL);
+    bagi_how how = bagi_reader_how(reader, &reader->parts[shard]);
     size_t fields = reader->spec.count;
     bagi_dir dir;
     bags_error ignored;
@@ -10507,7 +10505,7 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
         return code;
     *found = shard->unfinished = true;
     const bagi_spec *spec = &opening->common.spec;
-    bagi_how how = bagi_reader_how(reader, part, NULL);
+    bagi_how how = bagi_reader_how(reader, part);
     how.cache_index = true;
     code = bagi_unfinished_open(
         dir, spec, &how, &reader->files, &bags, &listed, err);
@@ -10557,11 +10555,12 @@ BAGI_COLD static bags_code bagi_opening_shard(
     do {
         memset(shard, 0, sizeof *shard);
         memset(part, 0, sizeof *part);
-        bagi_how how = bagi_reader_how(reader, part, NULL);
+        bagi_how how = bagi_reader_how(reader, part);
         code = bagi_shard_open(&opening->common, dir,
             unfinished != BAGS_UNFINISHED_REFUSE, &how, &shard->length,
             opening->err);
         part->split = how.where == BAGI_SPLIT;
+        part->allow_empty = how.allow_empty;
         part->record = how.record;
         /* Without spec.json the shard is unfinished. What is missing next to a
          * spec.json that was read is a fault of a finished shard. */
@@ -10863,7 +10862,7 @@ BAGI_COLD static bags_code bagi_info_bag(const bags_reader *from, size_t shard,
     bool unfinished = reader->shards[shard].unfinished;
     bag_reader *bag =
         unfinished && part->bags ? (bag_reader *)part->bags[field] : NULL;
-    bagi_how how = bagi_reader_how(reader, part, NULL);
+    bagi_how how = bagi_reader_how(reader, part);
     bags_code code = BAGS_OK;
     how.name = bagi_spec_name(&reader->spec, field);
     how.no_mmap = true;
@@ -12343,8 +12342,7 @@ BAGI_COLD static bags_code bagi_checksum_standalone(const bagi_env *env,
     if (!code)
         code = bagi_checksum_dir(
             &dir, NULL, &how, options, file, path, report, err);
-    if (file)
-        env->io.close(env->io.user, file);
+    bagi_close_read(env, file);
     bagi_dir_free(&dir);
     return code;
 }
@@ -12358,7 +12356,6 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
     bags_path_kind kind = BAGS_PATH_NONE;
     bags_reader_options reading;
     bags_reader *reader = NULL;
-    bags_identity found;
     bagi_env env = bagi_env_of(&options->env);
     memset(&reading, 0, sizeof reading);
     reading.shard_start = options->shard_start;
@@ -12375,22 +12372,15 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
         code = reader ? BAGS_OK : err->code;
     }
     for (size_t i = 0; reader && i < reader->count && !code; i++) {
-        bagi_how how = bagi_reader_how(reader, &reader->parts[i], NULL);
+        bagi_how how = bagi_reader_how(reader, &reader->parts[i]);
         bagi_dir dir;
         void *file = NULL;
         char *locked = NULL;
         code = bagi_reader_dir(reader, i, &dir, err);
         if (!code)
             code = bagi_lock_shard(&dir, &file, &locked, err);
-        /* A link in place of a shard leads outside the dataset. */
-        if (!code && reader->sharded && env.io.identify) {
-            int error = env.io.identify(env.io.user, NULL, dir.path, &found);
-            code = bagi_fail_io(NULL, err,
-                error        ? error
-                : found.link ? ELOOP
-                             : 0,
-                dir.path, "open");
-        }
+        if (!code && reader->sharded)
+            code = bagi_check_no_link(&env, dir.path, err);
         if (!code)
             code = bagi_checksum_dir(
                 &dir, &reader->spec, &how, options, file, locked, &done, err);
