@@ -1524,8 +1524,8 @@ typedef struct bags_row {
     const bags_reader *reader;
     uint64_t index;
     uint64_t shard;
-    size_t length, capacity;
-    struct bagi_slot *slots;
+    size_t length;
+    bags_buffer slots;   /* struct bagi_slot */
     bags_buffer items;   /* of all slots */
     bags_buffer data;    /* blobs that are not mapped */
     bags_buffer scratch; /* blobs of refs.bag */
@@ -1543,12 +1543,12 @@ typedef struct bags_row {
  * or freed. On failure the row is empty.
  *
  *   index    0 <= index < bags_reader_length(reader)
- *   selects  `count` selections, each field at most once; NULL: all fields, whole,
- *            in order
+ *   selects  `count` selections, in any order; a field may have several. NULL: all
+ *            fields, whole, in order
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_RANGE     index out of range; start > stop; a slice of a plain field
- *   BAGS_ERROR_FIELD     no such field, or selected twice
+ *   BAGS_ERROR_FIELD     no such field
  *   BAGS_ERROR_ARGUMENT  start, stop or step without slice
  *   BAGS_ERROR_CORRUPT   refs.bag or a table is invalid; the message names file and
  *                        index; with verify_checksums: a checksum mismatch
@@ -1642,10 +1642,15 @@ typedef struct bags_column {
 BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     size_t field, bags_row *row, bags_column *out, bags_error *err);
 
+/* Private. */
+BAGI_INLINE struct bagi_slot *bagi_row_slots(const bags_row *row) {
+    return (struct bagi_slot *)(void *)row->slots.data;
+}
+
 /* Number of items in a slot: 1 for a plain field of one datapoint; 0 if there is no
  * such slot. */
 BAGI_INLINE size_t bags_row_length(const bags_row *row, size_t slot) {
-    return row && slot < row->length ? row->slots[slot].length : 0;
+    return row && slot < row->length ? bagi_row_slots(row)[slot].length : 0;
 }
 
 /* An item's encoded blob; an empty view if there is no such item. Valid as described
@@ -1655,7 +1660,7 @@ BAGI_INLINE bags_view bags_row_bytes(
     bags_view none = {NULL, 0};
     if (BAGI_UNLIKELY(item >= bags_row_length(row, slot)))
         return none;
-    return row->slots[slot].items[item];
+    return bagi_row_slots(row)[slot].items[item];
 }
 
 /*
@@ -1763,7 +1768,7 @@ typedef struct bags_verify_report {
  * listed). *report, which may be NULL, is always written.
  *
  * Threads: any. Files are read, not mapped. Memory: about 512 KiB, 16 bytes per
- * shard, 64 per field, and with decode one blob. Cost: reads all tables and refs;
+ * shard, 1 KiB per field, and with decode one blob. Cost: reads all tables and refs;
  * with checksums or decode, the blobs too.
  */
 BAGS_API bags_code bags_verify(const char *path,
@@ -5669,9 +5674,8 @@ static bags_code bagi_crcs_read_trailer(const bagi_dir *dir, const char *name,
 
 /*
  * Open the sidecar of a Bag whose shape is known, and check what costs O(1): it is
- * complete, of a Bag of this shape and name, next to this spec.json and, if that is
- * known, next to these other Bags. A Bag of a dataset may be read as a standalone one,
- * and a standalone one may be renamed.
+ * complete, of a Bag of this shape and name. A Bag of a dataset may be read as a
+ * standalone one, and a standalone one may be renamed.
  *
  * Of a Bag that is being written it is a journal without a trailer, which is kept in
  * memory: there may be fewer CRCs than ends after a power failure.
@@ -5703,16 +5707,26 @@ static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
         trailer->name != bagi_crc_text(name))
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: has the checksums of another Bag", bagi_tail(file->path));
+    return bagi_bag_entries(bag, BAGI_CRCS, how->cache_index, err);
+}
+
+/* Check that a sidecar that is open belongs to its shard: to spec.json and, if that is
+ * known, to the other Bags. */
+static bags_code bagi_crcs_check_shard(const bag_reader *bag,
+    const bagi_dir *dir, const bagi_how *how, bags_error *err) {
+    const bagi_trailer *trailer = &bag->trailer;
     bool all = trailer->bound; /* it binds all Bags of the shard */
     bool known = !how->any_spec && (!all || how->record.is_bound);
     uint32_t computed = all ? how->record.bound : how->record.spec;
-    if (!journal && !dir->standalone && known && trailer->spec != computed)
+    if (!dir->standalone && !how->unfinished && known &&
+        trailer->spec != computed)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: spec.json%s: checksum mismatch (computed %08" PRIx32
             ", stored %08" PRIx32 ")%s",
-            bagi_tail(file->path), all ? " and the shard's Bags" : "", computed,
-            trailer->spec, all ? ": one of them is of another version" : "");
-    return bagi_bag_entries(bag, BAGI_CRCS, how->cache_index, err);
+            bagi_tail(bag->file[BAGI_CRCS].path),
+            all ? " and the shard's Bags" : "", computed, trailer->spec,
+            all ? ": one of them is of another version" : "");
+    return BAGS_OK;
 }
 
 BAGI_COLD static bags_code bagi_crcs_fail(const bag_reader *bag, uint64_t index,
@@ -5807,6 +5821,8 @@ BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
             code = bagi_bag_entries(bag, BAGI_ENDS, how->cache_index, &why);
         if (!code && how->verify_checksums)
             code = bagi_crcs_open(bag, dir, how, &why);
+        if (!code && !moved && how->verify_checksums)
+            code = bagi_crcs_check_shard(bag, dir, how, &why);
         /* What contradicts itself may be of two shards. */
         if ((!code || code == BAGS_ERROR_CORRUPT) && blobs->path) {
             bags_code same =
@@ -7621,35 +7637,9 @@ static char *bagi_spec_text(const bags_allocator *memory, const bagi_spec *spec,
  *   - spec.json makes a directory a finished shard. spec.json.partial, which becomes
  *     spec.json, makes it an unfinished one. Neither: it is none of the writer's.
  *   - Numbers order shards; a number with leading zeros is the same number.
- *   - Faults go to a sink: opening stops at the first one, verify reports them all.
  *
  * Its life on disk, and who locks which file, is drawn in >>dataset-write.
  * ====================================================================== */
-
-/* ---- faults ---- */
-
-/* What an index of a fault counts is in bags_fault_kind; without verify only the
- * first fault matters. */
-typedef struct bagi_fault {
-    bags_code code;
-    const char *field; /* NULL: the shard */
-    int kind;
-    uint64_t index, item, offset;
-} bagi_fault;
-
-/* Where faults go. The message is written to `err` first; then report returns
- * BAGS_OK to go on, or the code to stop. Without `report` the first one stops. */
-typedef struct bagi_sink {
-    bags_error *err;
-    bags_code (*report)(struct bagi_sink *sink, const bagi_fault *fault);
-} bagi_sink;
-
-/* Report a fault of a whole file, or of the shard if `field` is NULL. */
-static bags_code bagi_report_file(
-    bagi_sink *sink, const char *field, bags_code code) {
-    bagi_fault fault = {code, field, 0, 0, 0, 0};
-    return sink->report ? sink->report(sink, &fault) : code;
-}
 
 /* ---- names ---- */
 
@@ -7667,8 +7657,9 @@ typedef struct bagi_names {
     const char *path; /* of the dataset */
     bagi_name *names; /* sorted by number */
     size_t count, capacity;
-    bagi_sink *sink; /* of numbers that are too large, or duplicate */
-    bags_code code;
+    size_t checked;        /* how many bagi_names_check has passed */
+    bags_error *err;       /* while they are collected */
+    bags_code code;        /* if a number was too large */
     const bagi_spec *spec; /* not NULL: all Bags of its fields will be opened */
 } bagi_names;
 
@@ -7698,20 +7689,18 @@ static int bagi_names_collect(void *user, const char *text) {
     if (digits == 0 || text[digits])
         return 0;
     if (digits - zeros > BAGI_SHARD_DIGITS) {
-        bags_code code = bags_fail(names->sink->err, BAGS_ERROR_LIMIT,
+        names->code = bags_fail(names->err, BAGS_ERROR_LIMIT,
             "%s: shard number too large (%.40s, maximum 10^18 - 1)",
             bagi_tail(names->path), text);
-        names->code = bagi_report_file(names->sink, NULL, code);
-        return names->code ? EOVERFLOW : 0;
+        return 0;
     }
     for (size_t i = zeros; i < digits; i++)
         name.number = name.number * 10 + (uint64_t)(text[i] - '0');
     void *array = names->names;
-    names->code = bagi_grow(&names->env->memory, &array, &names->capacity,
-        names->count, sizeof *names->names, names->sink->err);
-    names->names = (bagi_name *)array;
-    if (names->code)
+    if (bagi_grow(&names->env->memory, &array, &names->capacity, names->count,
+            sizeof *names->names, names->err))
         return ENOMEM;
+    names->names = (bagi_name *)array;
     names->names[names->count++] = name;
     return 0;
 }
@@ -7732,38 +7721,41 @@ static void bagi_names_free(bagi_names *names) {
     names->count = names->capacity = 0;
 }
 
-/* List the shards of a dataset; free them with bagi_names_free. Two with one number
- * are a fault. */
+/* Find the next fault of the names: a number that is too large, then those that two
+ * shards have. */
+static bags_code bagi_names_check(bagi_names *names, bags_error *err) {
+    bags_code code = names->code;
+    names->code = BAGS_OK;
+    while (!code && ++names->checked < names->count) {
+        const bagi_name *name = &names->names[names->checked];
+        if (name->number == name[-1].number)
+            code = bags_fail(err, BAGS_ERROR_CORRUPT,
+                "%s: two shards with number %" PRIu64 ": %0*" PRIu64
+                " and %0*" PRIu64,
+                bagi_tail(names->path), name->number, (int)name[-1].digits,
+                name->number, (int)name->digits, name->number);
+    }
+    return code;
+}
+
+/* List the shards of a dataset; free them with bagi_names_free, also after a failure.
+ * After a fault of the names, the list is complete. */
 static bags_code bagi_names_list(
-    const bagi_env *env, const char *path, bagi_sink *sink, bagi_names *names) {
+    const bagi_env *env, const char *path, bagi_names *names, bags_error *err) {
     memset(names, 0, sizeof *names);
     names->env = env;
     names->path = path;
-    names->sink = sink;
+    names->err = err;
     int error = env->io.list ? env->io.list(env->io.user, path,
                                    bagi_names_collect, names)
                              : ENOSYS;
-    bags_code code = names->code;
-    if (error && !code)
-        code = bagi_fail_io(
-            env, sink->err, error, path, error == ENOENT ? "open" : "list");
-    if (!code && names->count > 1)
+    if (error)
+        return bagi_fail_io(
+            env, err, error, path, error == ENOENT ? "open" : "list");
+    if (names->count > 1)
         qsort(
             names->names, names->count, sizeof *names->names, bagi_names_order);
-    for (size_t i = 1; i < names->count && !code; i++) {
-        const bagi_name *name = &names->names[i];
-        if (name->number != name[-1].number)
-            continue;
-        code = bags_fail(sink->err, BAGS_ERROR_CORRUPT,
-            "%s: two shards with number %" PRIu64 ": %0*" PRIu64
-            " and %0*" PRIu64,
-            bagi_tail(path), name->number, (int)name[-1].digits, name->number,
-            (int)name->digits, name->number);
-        code = bagi_report_file(sink, NULL, code);
-    }
-    if (code)
-        bagi_names_free(names);
-    return code;
+    return bagi_names_check(names, err);
 }
 
 /* Check a pair of worker numbers; shard_stop 0 becomes 1. */
@@ -7851,12 +7843,11 @@ static bags_code bagi_is_single(
 static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
     const bagi_env *env = dir->env;
     bags_error why;
-    bagi_sink sink = {&why, NULL};
     bagi_names names;
-    bags_code code = bagi_names_list(env, dir->path, &sink, &names);
+    bags_code code = bagi_names_list(env, dir->path, &names, &why);
     if (code && why.system == ENOSYS) /* an unsharded dataset needs no list */
-        return BAGS_OK;
-    if (code)
+        code = BAGS_OK;
+    else if (code)
         *err = why;
     for (size_t i = 0; i < names.count && !code; i++) {
         bags_path_kind kind = BAGS_PATH_NONE;
@@ -7949,57 +7940,45 @@ static bags_code bagi_bag_new(const bagi_dir *dir, const bagi_how *how,
 /* Find out whether a shard is split. Without refs.bag it must be: no field is a
  * sequence, and there is an index. */
 static bags_code bagi_shard_variant(
-    const bagi_dir *dir, const bagi_spec *spec, bool *split, bagi_sink *sink) {
+    const bagi_dir *dir, const bagi_spec *spec, bool *split, bags_error *err) {
     bool found = false, sequence = false;
-    bags_code code = bagi_dir_has(dir, "refs", ".bag", &found, sink->err);
+    bags_code code = bagi_dir_has(dir, "refs", ".bag", &found, err);
     *split = !code && !found;
     if (!*split || spec->count == 0)
         return code;
     for (size_t i = 0; i < spec->count && !found && !code; i++)
-        code =
-            bagi_dir_has(dir, spec->fields[i].name, ".idx", &found, sink->err);
+        code = bagi_dir_has(dir, spec->fields[i].name, ".idx", &found, err);
     for (size_t i = 0; i < spec->count; i++)
         sequence = sequence || spec->types[i].sequence;
     *split = found && !sequence;
     if (code || *split)
         return code;
-    code = bags_fail(sink->err, BAGS_ERROR_MISSING,
+    return bags_fail(err, BAGS_ERROR_MISSING,
         "%s/refs.bag: missing, and not a split dataset (those have .idx files "
         "and no sequences)",
         bagi_tail(dir->path));
-    return bagi_report_file(sink, "refs", code);
 }
 
-#define BAGI_UNKNOWN UINT64_MAX /* the length of a Bag that cannot be opened */
-
-/*
- * Count the datapoints of a shard: refs.bag has one blob each; if it is split, all
- * fields have the same length. lengths, unless NULL, receives the length of every
- * field. how: how to open the Bags, apart from their names. A Bag that cannot be
- * opened for other reasons than memory is not reported if lengths is not NULL: the
- * caller opens it by itself.
- */
+/* Count the datapoints of a shard: refs.bag has one blob each; if it is split, all
+ * fields have the same length. how: how to open the Bags, apart from their names. */
 static bags_code bagi_shard_measure(const bagi_dir *dir, const bagi_spec *spec,
     const bagi_how *how, const bag_reader *refs, bool allow_unequal,
-    uint64_t *length, uint64_t *lengths, bagi_sink *sink) {
-    bool split = how->split, unknown = false;
+    uint64_t *length, bags_error *err) {
+    bool split = how->split;
     bool empty = !split && refs->file[BAGI_BLOBS].size == 0;
     bagi_how opening = *how;
     size_t least = 0, most = 0;
     uint64_t low = UINT64_MAX, high = 0;
     *length = split ? 0 : refs->length;
-    for (size_t i = 0; i < spec->count && (split || empty || lengths); i++) {
+    for (size_t i = 0; i < spec->count && (split || empty); i++) {
         bag_reader *bag = NULL;
         opening.name = spec->fields[i].name;
-        bags_code code = bagi_bag_new(dir, &opening, NULL, &bag, sink->err);
-        if (code && (!lengths || code == BAGS_ERROR_MEMORY))
+        bags_code code = bagi_bag_new(dir, &opening, NULL, &bag, err);
+        if (code)
             return code;
-        uint64_t blobs = code ? BAGI_UNKNOWN : bag->length;
-        bool filled = !code && !bag->v2 && blobs > 0;
+        uint64_t blobs = bag->length;
+        bool filled = !bag->v2 && blobs > 0;
         bagi_bag_free(dir->env, bag);
-        unknown = unknown || code;
-        if (lengths)
-            lengths[i] = blobs;
         if (blobs < low) {
             low = blobs;
             least = i;
@@ -8008,60 +7987,66 @@ static bags_code bagi_shard_measure(const bagi_dir *dir, const bagi_spec *spec,
             high = blobs;
             most = i;
         }
-        if (empty && filled) {
-            code = bags_fail(sink->err, BAGS_ERROR_CORRUPT,
+        if (empty && filled)
+            return bags_fail(err, BAGS_ERROR_CORRUPT,
                 "%s/refs.bag: never closed (0 bytes, but %s.bag has blobs)",
                 bagi_tail(dir->path), opening.name);
-            return bagi_report_file(sink, "refs", code);
-        }
     }
-    if (!split || unknown || spec->count == 0)
+    if (!split || spec->count == 0)
         return BAGS_OK;
     *length = low;
     if (low == high || allow_unequal)
         return BAGS_OK;
-    bags_code code = bags_fail(sink->err, BAGS_ERROR_UNFINISHED,
+    return bags_fail(err, BAGS_ERROR_UNFINISHED,
         "%s: fields of unequal length (\"%.200s\" has %" PRIu64
         " blobs, \"%.200s\" has %" PRIu64 ")",
         bagi_tail(dir->path), spec->fields[least].name, low,
         spec->fields[most].name, high);
-    return bagi_report_file(sink, NULL, code);
+}
+
+/* Find what the trailers of a shard's checksums, which must all exist, contain if none
+ * of its files was replaced. */
+static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec *spec,
+    bool split, bagi_record *record, bags_error *err) {
+    record->bound = record->spec;
+    for (size_t i = 0; i < spec->count + !split; i++) {
+        const char *name = bagi_spec_name(spec, i);
+        bagi_trailer trailer;
+        bags_code code = bagi_crcs_read_trailer(dir, name, &trailer, err);
+        if (code)
+            return code;
+        record->bound = bagi_bind(record->bound, name, trailer.crcs);
+    }
+    record->is_bound = true;
+    return BAGS_OK;
 }
 
 /*
  * Open a finished shard by its spec.json, as *how states apart from names: its number
- * of datapoints, and in *how its variant and what its files are compared with.
+ * of datapoints, and in *how its variant, what its files are compared with, and whether
+ * Bags may have 0 bytes: only next to those of granular 0.20 and 0.21, which refs.bag
+ * shows.
  */
 static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
-    bool allow_unequal, bagi_how *how, uint64_t *length, bagi_sink *sink) {
+    bool allow_unequal, bagi_how *how, uint64_t *length, bags_error *err) {
     bag_reader *refs = NULL;
     bool split = false;
-    bags_code code =
-        bagi_common_read(common, dir, "", NULL, &how->record, sink->err);
+    bags_code code = bagi_common_read(common, dir, "", NULL, &how->record, err);
     if (!code)
-        code = bagi_shard_variant(dir, &common->spec, &split, sink);
-    /* What the trailers of its checksums, which must all exist, contain now. */
+        code = bagi_shard_variant(dir, &common->spec, &split, err);
     const bagi_spec *spec = &common->spec;
-    bool bind = !code && how->verify_checksums;
-    uint32_t bound = how->record.spec;
-    for (size_t i = 0; bind && i < spec->count + !split && !code; i++) {
-        const char *name = bagi_spec_name(spec, i);
-        bagi_trailer trailer;
-        code = bagi_crcs_read_trailer(dir, name, &trailer, sink->err);
-        if (!code)
-            bound = bagi_bind(bound, name, trailer.crcs);
-    }
-    how->record.bound = bound;
-    how->record.is_bound = bind && !code;
+    if (!code && how->verify_checksums)
+        code = bagi_shard_bind(dir, spec, split, &how->record, err);
     how->split = split;
     how->name = "refs";
     how->no_mmap = how->allow_empty = true;
     how->cache_index = false;
     if (!code && !split)
-        code = bagi_bag_new(dir, how, NULL, &refs, sink->err);
+        code = bagi_bag_new(dir, how, NULL, &refs, err);
     if (!code)
         code = bagi_shard_measure(
-            dir, spec, how, refs, allow_unequal, length, NULL, sink);
+            dir, spec, how, refs, allow_unequal, length, err);
+    how->allow_empty = !refs || refs->v2 || refs->length == 0;
     bagi_bag_free(dir->env, refs);
     return code;
 }
@@ -8206,7 +8191,6 @@ BAGS_API bags_code bags_finalize(const char *path,
     BAGI_OPTIONS(bags_finalize_options, options);
     bagi_env env = bagi_env_of(&options->env);
     bagi_dir dataset = bagi_dir_of(&env, path), first = bagi_dir_of(&env, NULL);
-    bagi_sink sink = {err, NULL};
     bagi_names names;
     uint64_t count = 0;
     bool single = false, marked = false, made = false, gaps = true;
@@ -8217,7 +8201,7 @@ BAGS_API bags_code bags_finalize(const char *path,
     if (!code && single)
         code = bagi_check_mixed(&dataset, err);
     for (int round = 0; round < 2 && gaps && !code; round++) {
-        code = bagi_names_list(&env, path, &sink, &names);
+        code = bagi_names_list(&env, path, &names, err);
         if (!code && names.count == 0)
             code = bags_fail(
                 err, BAGS_ERROR_MISSING, "%s: no shards", bagi_tail(path));
@@ -8767,25 +8751,28 @@ static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
     return failure->code;
 }
 
-/* Make the checksums of one Bag, or keep those that it has. A link in place of a file
- * leads to what is not the dataset's: its checksums are not written. */
+/* Refuse a link: it leads to what is not the dataset's. */
+static bags_code bagi_check_no_link(
+    const bagi_env *env, const char *path, bags_error *err) {
+    bags_identity found;
+    if (!env->io.identify)
+        return BAGS_OK;
+    int error = env->io.identify(env->io.user, NULL, path, &found);
+    if (!error && found.link)
+        error = ELOOP;
+    return bagi_fail_io(NULL, err, error, path, "open");
+}
+
+/* Make the checksums of one Bag, or keep those that it has. */
 static bags_code bagi_checksum_bag(const bagi_dir *dir, const bagi_how *how,
     bool replace, bagi_stream *stream, bagi_summed *summed) {
-    const bagi_env *env = dir->env;
     bags_error *err = &stream->job->failure;
     bag_reader *bag = NULL;
-    bags_identity found;
     bool exists = false;
     bags_code code = bagi_bag_new(dir, how, NULL, &bag, err);
-    for (int i = 0; i < BAGI_FILES && !code && env->io.identify; i++) {
-        const char *path = bag->file[i].path;
-        if (path)
-            code = bagi_fail_io(NULL, err,
-                env->io.identify(env->io.user, NULL, path, &found), path,
-                "open");
-        if (!code && path && found.link)
-            code = bagi_fail_io(NULL, err, ELOOP, path, "open");
-    }
+    for (int i = 0; i < BAGI_FILES && !code; i++)
+        if (bag->file[i].path)
+            code = bagi_check_no_link(dir->env, bag->file[i].path, err);
     if (!code)
         code = bagi_dir_has(dir, how->name, ".crc", &exists, err);
     summed->kept = exists && !replace;
@@ -8795,7 +8782,7 @@ static bags_code bagi_checksum_bag(const bagi_dir *dir, const bagi_how *how,
         code = bagi_crcs_write(bag, dir, how->name, stream, &summed->trailer);
     else if (!code)
         code = bagi_crcs_read_trailer(dir, how->name, &summed->trailer, err);
-    bagi_bag_free(env, bag);
+    bagi_bag_free(dir->env, bag);
     return code;
 }
 
@@ -9584,11 +9571,10 @@ static bags_code bagi_writer_resume(
         bags_code code = bagi_writer_take(
             writer, names->names[i], taking, &finished, &found);
         if (!code && finished) {
-            bagi_sink sink = {err, NULL};
             bagi_how how;
             memset(&how, 0, sizeof how);
             code = bagi_shard_open(
-                &common, &writer->dir, false, &how, &length, &sink);
+                &common, &writer->dir, false, &how, &length, err);
             if (!code && !bagi_spec_same(&common.spec, &writer->spec))
                 bags_fail(err, BAGS_ERROR_EXISTS,
                     "%s: has shards with other fields",
@@ -9619,7 +9605,6 @@ static bags_code bagi_writer_start(bags_writer *writer) {
     bool resume = writer->options.resume, sharded = writer->sharded;
     bool finished = false, single = false, finalized = false;
     bagi_dir dir = bagi_dir_of(env, writer->path);
-    bagi_sink sink = {err, NULL};
     bagi_names names;
     bagi_scan found;
     bags_path_kind kind = BAGS_PATH_NONE;
@@ -9635,7 +9620,7 @@ static bags_code bagi_writer_start(bags_writer *writer) {
     if (!code && sharded)
         code = bagi_writer_check_single(writer);
     if (!code && !single)
-        code = bagi_names_list(env, writer->path, &sink, &names);
+        code = bagi_names_list(env, writer->path, &names, err);
     if (!code && sharded) {
         code = bagi_writer_check_names(writer, &names, &finalized);
         if (!code && resume)
@@ -9993,7 +9978,6 @@ BAGS_API bags_code bags_recover(const char *path,
     const bags_recover_options *options, bags_recover_report *report,
     bags_error *err) {
     BAGI_ERR(err);
-    bagi_sink sink = {err, NULL};
     bagi_recovering work;
     bagi_names names;
     bags_path_kind kind = BAGS_PATH_NONE;
@@ -10016,7 +10000,7 @@ BAGS_API bags_code bags_recover(const char *path,
         if (start == 0) /* it counts as shard 0 */
             code = bagi_recover_one(&work, &dir, 0);
     } else if (!code) {
-        code = bagi_names_list(&work.env, path, &sink, &names);
+        code = bagi_names_list(&work.env, path, &names, err);
         if (!code && names.count == 0)
             code = bagi_fail_no_dataset(&dir, err);
         if (!code)
@@ -10057,6 +10041,8 @@ BAGS_API bags_code bags_recover(const char *path,
 /* What a reader needs of a shard besides bags_shard. */
 typedef struct bagi_shard {
     bool split; /* no refs.bag */
+    bool
+        allow_empty; /* Bags of 0 bytes are of granular 0.20 or 0.21, like refs.bag */
     bagi_record record;
     void **bags; /* one bag_reader per field, then refs; NULL: not used yet.
                         Of an unfinished shard they are opened with the reader;
@@ -10091,10 +10077,9 @@ static bags_code bagi_reader_dir(
     return path ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
-/* How the Bags of a finished shard are opened. 0 bytes are an empty Bag only next
- * to those of granular 0.20 and 0.21, which refs.bag shows. */
+/* How the Bags of a finished shard are opened. */
 static bagi_how bagi_reader_how(
-    const bags_reader *reader, const bagi_shard *part, const bag_reader *refs) {
+    const bags_reader *reader, const bagi_shard *part) {
     bagi_how how;
     memset(&how, 0, sizeof how);
     how.split = part->split;
@@ -10104,27 +10089,18 @@ static bagi_how bagi_reader_how(
     how.verify_checksums = reader->options.verify_checksums;
     how.access = reader->options.access;
     how.record = part->record;
-    how.allow_empty = !refs || refs->v2 || refs->length == 0;
+    how.allow_empty = part->allow_empty;
     return how;
 }
-
-static bags_code bagi_reader_bag(const bags_reader *reader, size_t shard,
-    size_t field, const bag_reader **out, bags_error *err);
 
 /* Open a Bag and publish it, unless another thread does that first. */
 BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
     size_t shard, size_t field, const bag_reader **out, bags_error *err) {
     bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
     bagi_shard *part = &reader->parts[shard];
-    const bag_reader *refs = NULL;
     bag_reader *bag = NULL;
     bagi_dir dir;
     bags_code code = BAGS_OK;
-    /* Before the lock, which is not recursive. */
-    if (!part->split && field < reader->spec.count)
-        code = bagi_reader_bag(reader, shard, reader->spec.count, &refs, err);
-    if (code)
-        return code;
     bagi_lock(&reader->mutex);
     if (!part->bags) {
         void **bags = (void **)bagi_alloc(
@@ -10136,7 +10112,7 @@ BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
     if (!code && part->bags[field]) {
         bag = (bag_reader *)part->bags[field];
     } else if (!code) {
-        bagi_how how = bagi_reader_how(reader, part, refs);
+        bagi_how how = bagi_reader_how(reader, part);
         how.name = bagi_spec_name(&reader->spec, field);
         code = bagi_reader_dir(reader, shard, &dir, err);
         if (!code)
@@ -10160,27 +10136,21 @@ static BAGI_HOT bags_code bagi_reader_bag(const bags_reader *reader,
                : bagi_reader_first_bag(reader, shard, field, out, err);
 }
 
-#define BAGI_EVERY_FILE SIZE_MAX
-
-/* The Bags of these fields (NULL: of all) in a shard may be opened soon; for a count of
- * BAGI_EVERY_FILE all of its files, also those that are open. */
+/* The Bags of these fields (NULL: of all) in a shard may be opened soon. */
 BAGI_COLD static void bagi_reader_expect(const bags_reader *reader,
     size_t shard, const bags_select *selects, size_t count) {
-    bool describe = count == BAGI_EVERY_FILE;
     void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
-    bagi_how how = bagi_reader_how(reader, &reader->parts[shard], NULL);
+    bagi_how how = bagi_reader_how(reader, &reader->parts[shard]);
     size_t fields = reader->spec.count;
     bagi_dir dir;
     bags_error ignored;
     if (!reader->env.io.expect ||
         bagi_reader_dir(reader, shard, &dir, &ignored))
         return;
-    how.verify_checksums |= describe;
-    for (size_t i = 0; i < (selects ? count : fields + describe); i++) {
+    for (size_t i = 0; i < (selects ? count : fields); i++) {
         size_t field = selects ? selects[i].field : i;
-        bool known = BAGI_ATOMIC && bags && field < fields &&
-                     BAGI_LOAD(&bags[field]) != NULL;
-        if (field >= fields + describe || (known && !describe))
+        if (field >= fields ||
+            (BAGI_ATOMIC && bags && BAGI_LOAD(&bags[field]) != NULL))
             continue;
         how.name = bagi_spec_name(&reader->spec, field);
         bagi_bag_expect(&dir, &how);
@@ -10219,12 +10189,10 @@ static bool bagi_tries_again(bagi_tries *tries, const bags_error *why) {
  * lists does not change any more, whatever the writer appends. The journals are read
  * into memory, since they are removed when the shard is finished. The Bags stay the
  * same files, to which the writer adds a table; they are not mapped, since an abort
- * truncates them. *again if files are missing or in motion: the shard may have been
- * finished or removed since.
+ * truncates them. *found if there is a record.
  */
 BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
-    const bagi_dir *dir, bags_shard *shard, bagi_shard *part, bool *found,
-    bool *again) {
+    const bagi_dir *dir, bags_shard *shard, bagi_shard *part, bool *found) {
     bags_reader *reader = opening->reader;
     bags_error *err = opening->err;
     bag_reader **bags = NULL;
@@ -10235,16 +10203,13 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
         &opening->common, dir, ".partial", &own, &part->record, err);
     bool differs = own.types != NULL;
     bagi_spec_free(&reader->env.memory, &own);
-    if (code == BAGS_ERROR_MISSING ||
-        (code == BAGS_ERROR_CORRUPT && !differs)) {
-        *again = true; /* the record is not written yet, or not any more */
-        return BAGS_OK;
-    }
+    if (code == BAGS_ERROR_MISSING || (code == BAGS_ERROR_CORRUPT && !differs))
+        return BAGS_OK; /* the record is not written yet, or not any more */
     if (code)
         return code;
     *found = shard->unfinished = true;
     const bagi_spec *spec = &opening->common.spec;
-    bagi_how how = bagi_reader_how(reader, part, NULL);
+    bagi_how how = bagi_reader_how(reader, part);
     how.cache_index = true;
     code = bagi_unfinished_open(
         dir, spec, &how, &reader->files, &bags, &prefix, err);
@@ -10252,8 +10217,6 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: refs.idx lists datapoints, but none is complete (%s)",
             bagi_tail(dir->path), prefix.reason);
-    *again = code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT ||
-             code == BAGS_ERROR_STATE;
     if (code || !prefix.length) {
         bagi_bags_free(&reader->env, bags, spec->count + 1);
         return code && err->system == ENOENT && !prefix.listed ? BAGS_OK : code;
@@ -10264,8 +10227,9 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     return BAGS_OK;
 }
 
-/* Open one shard. If it is written, finished or removed in the meantime, try
- * again; on the last try, missing files do not exist yet. */
+/* Open one shard. If nothing of an unfinished one is complete, or its files contradict
+ * each other, it may be written, finished or removed in the meantime: try again. On the
+ * last try, missing files do not exist yet. */
 BAGI_COLD static bags_code bagi_opening_shard(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_opening *opening = (bagi_opening *)user;
@@ -10273,7 +10237,6 @@ BAGI_COLD static bags_code bagi_opening_shard(
     void *shards = reader->shards, *parts = reader->parts;
     bags_unfinished unfinished = reader->options.unfinished;
     bags_path_kind kind = BAGS_PATH_DIRECTORY;
-    bagi_sink sink = {opening->err, NULL};
     bool found = false, again = false;
     bagi_tries tries;
     memset(&tries, 0, sizeof tries);
@@ -10292,21 +10255,25 @@ BAGI_COLD static bags_code bagi_opening_shard(
     do {
         memset(shard, 0, sizeof *shard);
         memset(part, 0, sizeof *part);
-        bagi_how how = bagi_reader_how(reader, part, NULL);
-        again = false;
+        bagi_how how = bagi_reader_how(reader, part);
         code = bagi_shard_open(&opening->common, dir,
-            unfinished != BAGS_UNFINISHED_REFUSE, &how, &shard->length, &sink);
+            unfinished != BAGS_UNFINISHED_REFUSE, &how, &shard->length,
+            opening->err);
         part->split = how.split;
+        part->allow_empty = how.allow_empty;
         part->record = how.record;
         /* Without spec.json the shard is unfinished. What is missing next to a
          * spec.json that was read is a fault of a finished shard. */
         found = code != BAGS_ERROR_MISSING || opening->err->system != ENOENT ||
                 part->record.spec;
-        if (!found)
-            code = unfinished == BAGS_UNFINISHED_READ
-                       ? bagi_opening_unfinished(
-                             opening, dir, shard, part, &found, &again)
-                       : BAGS_OK;
+        bool live = !found && unfinished == BAGS_UNFINISHED_READ;
+        if (live)
+            code = bagi_opening_unfinished(opening, dir, shard, part, &found);
+        else if (!found)
+            code = BAGS_OK;
+        again =
+            live && (code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT ||
+                        code == BAGS_ERROR_STATE || (!code && !shard->length));
     } while (again && bagi_tries_again(&tries, opening->err));
     if (!code && !found && opening->names)
         code = bagi_kind(&reader->env, dir->path, &kind, opening->err);
@@ -10357,59 +10324,34 @@ BAGI_COLD static bags_code bagi_opening_spec(
     return code == BAGS_ERROR_MISSING ? BAGS_OK : code;
 }
 
-/* Find the next gap in the shard numbers of a worker: *first to *last, in steps, are
- * missing. Start with *at 0 and *next the worker's first number. */
-static bool bagi_names_gap(const bagi_names *names, uint64_t start,
-    uint64_t step, size_t *at, uint64_t *next, uint64_t *first,
-    uint64_t *last) {
-    while (*at < names->count) {
-        uint64_t number = names->names[(*at)++].number;
+/* Refuse missing numbers among the shards of a worker; the first 20 are listed. */
+BAGI_COLD static bags_code bagi_check_gaps(
+    const bagi_names *names, uint64_t start, uint64_t step, bags_error *err) {
+    uint64_t next = start, found = 0, missing = 0;
+    char list[512] = "";
+    size_t used = 0, listed = 0;
+    for (size_t i = 0; i < names->count; i++) {
+        uint64_t number = names->names[i].number;
         if (number % step != start)
             continue;
-        *first = *next;
-        *last = number - step;
-        *next = bagi_shard_after(number, step);
-        if (number > *first)
-            return true;
-    }
-    return false;
-}
-
-/* Refuse missing numbers among the shards that this reader should have. A gap next to
- * an unfinished shard is most likely one whose writer has not reached it: that is
- * reported first. */
-BAGI_COLD static bags_code bagi_opening_gaps(bagi_opening *opening) {
-    const bags_reader *reader = opening->reader;
-    const bagi_names *names = opening->names;
-    uint64_t start = reader->options.shard_start;
-    uint64_t step = reader->options.shard_stop;
-    uint64_t next = start, first = 0, last = 0, found = 0, missing = 0;
-    char list[512] = ""; /* of the first 20 */
-    size_t used = 0, listed = 0, at = 0;
-    while (bagi_names_gap(names, start, step, &at, &next, &first, &last)) {
-        missing += (last - first) / step + 1;
-        for (; listed < 20 && first <= last; first += step) {
+        found += number >= next; /* of two shards with one number, one */
+        if (number > next)
+            missing += (number - next) / step;
+        for (; next < number && listed < 20; next += step) {
             int size = snprintf(list + used, sizeof list - used, "%s%" PRIu64,
-                listed++ ? ", " : "", first);
+                listed++ ? ", " : "", next);
             used += size > 0 ? (size_t)size : 0;
         }
+        next = bagi_shard_after(number, step);
     }
-    if (!missing || reader->options.allow_gaps)
+    if (!missing)
         return BAGS_OK;
-    bags_code code = BAGS_OK;
-    if (reader->options.unfinished == BAGS_UNFINISHED_REFUSE)
-        code = bagi_each_shard(names, start, step, bagi_check_finished,
-            opening->err, opening->err);
-    if (code)
-        return code;
-    for (size_t i = 0; i < names->count; i++)
-        found += names->names[i].number % step == start;
-    return bags_fail(opening->err, BAGS_ERROR_GAP,
+    return bags_fail(err, BAGS_ERROR_GAP,
         "%s: missing shards %s%s (found %" PRIu64 " of %" PRIu64
         "): lost, or their workers are not done; set allow_gaps (--allow-gaps) "
         "to read the others, or close gaps with bags_finalize (`bags "
         "finalize`)",
-        bagi_tail(reader->path), list, missing > listed ? ", ..." : "", found,
+        bagi_tail(names->path), list, missing > listed ? ", ..." : "", found,
         found + missing);
 }
 
@@ -10437,23 +10379,31 @@ BAGI_COLD static bags_code bagi_opening_directory(
     bags_reader *reader = opening->reader;
     bags_error *err = opening->err;
     bool live = reader->options.unfinished != BAGS_UNFINISHED_REFUSE;
-    bagi_sink sink = {err, NULL};
     bags_code code = BAGS_OK;
+    uint64_t start = reader->options.shard_start;
+    uint64_t stop = reader->options.shard_stop;
     bagi_names names;
     bagi_tries tries;
     memset(&tries, 0, sizeof tries);
     reader->sharded = true;
     opening->names = &names;
     do {
-        code = bagi_names_list(&reader->env, reader->path, &sink, &names);
-        if (code)
-            return code;
         bagi_reader_drop(reader, &opening->common.spec);
-        code = names.count ? bagi_opening_gaps(opening)
-                           : bagi_fail_no_dataset(dir, err);
+        code = bagi_names_list(&reader->env, reader->path, &names, err);
+        if (!code && names.count == 0)
+            code = bagi_fail_no_dataset(dir, err);
+        if (!code && !reader->options.allow_gaps)
+            code = bagi_check_gaps(&names, start, stop, err);
+        /* A gap next to an unfinished shard is most likely one whose writer has not
+         * reached it: that is reported first. */
+        if (code == BAGS_ERROR_GAP && !live) {
+            bags_code other = bagi_each_shard(
+                &names, start, stop, bagi_check_finished, err, err);
+            code = other ? other : code;
+        }
         if (!code)
-            code = bagi_each_shard(&names, reader->options.shard_start,
-                reader->options.shard_stop, bagi_opening_shard, opening, err);
+            code = bagi_each_shard(
+                &names, start, stop, bagi_opening_shard, opening, err);
         /* None of this worker has the spec; another one's may. */
         if (!code && !opening->common.spec.types)
             code =
@@ -10602,35 +10552,22 @@ BAGS_API const bags_type *bags_reader_type(
                                                 : NULL;
 }
 
-/* Describe one Bag of a shard, without keeping it open. If too many files are open,
- * one that the reader keeps is closed. */
+/* Describe one Bag of a shard, without keeping it open. */
 BAGI_COLD static bags_code bagi_info_bag(const bags_reader *from, size_t shard,
     const bagi_dir *dir, size_t field, bags_info *info, bags_field_info *fields,
     bool *checksums, bags_error *err) {
     bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
     const bagi_shard *part = &reader->parts[shard];
-    bool open = reader->shards[shard].unfinished, evicted = false;
+    bool unfinished = reader->shards[shard].unfinished;
     bag_reader *bag =
-        open && part->bags ? (bag_reader *)part->bags[field] : NULL;
-    bagi_how how = bagi_reader_how(reader, part, NULL);
+        unfinished && part->bags ? (bag_reader *)part->bags[field] : NULL;
+    bagi_how how = bagi_reader_how(reader, part);
     bags_code code = BAGS_OK;
-    bags_error why;
-    memset(&why, 0, sizeof why);
     how.name = bagi_spec_name(&reader->spec, field);
     how.no_mmap = true;
     how.cache_index = how.verify_checksums = false;
-    do {
-        if (!open)
-            code = bagi_bag_new(dir, &how, NULL, &bag, &why);
-        evicted = false;
-        if (code && (why.system == EMFILE || why.system == ENFILE)) {
-            bagi_lock(&reader->files.mutex);
-            evicted = bagi_files_evict(&reader->files, &reader->env);
-            bagi_unlock(&reader->files.mutex);
-        }
-    } while (evicted);
-    if (code)
-        *err = why;
+    if (!unfinished)
+        code = bagi_bag_new(dir, &how, &reader->files, &bag, err);
     if (!code && bag && !*checksums)
         code = bagi_dir_has(dir, how.name, ".crc", checksums, err);
     if (!code && bag) {
@@ -10640,12 +10577,13 @@ BAGI_COLD static bags_code bagi_info_bag(const bags_reader *from, size_t shard,
             fields[field].size += bag->limit;
         }
     }
-    if (!open)
+    if (!unfinished) {
+        bagi_lock(&reader->files.mutex);
         bagi_bag_free(&reader->env, bag);
+        bagi_unlock(&reader->files.mutex);
+    }
     return code;
 }
-
-#define BAGI_INFO_AHEAD 64 /* shards that are described at once */
 
 BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *reader,
     bags_info *info, bags_field_info *fields, bags_error *err) {
@@ -10662,8 +10600,13 @@ BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *reader,
         bool checksums = false;
         size_t bags = count + !reader->parts[i].split;
         bagi_dir dir;
-        for (; ahead < reader->count && ahead < i + BAGI_INFO_AHEAD; ahead++)
-            bagi_reader_expect(reader, ahead, NULL, BAGI_EVERY_FILE);
+        for (; ahead < reader->count && ahead < i + BAGI_BAGS_AHEAD; ahead++) {
+            code = bagi_reader_dir(reader, ahead, &dir, err);
+            if (code)
+                return code;
+            bagi_shard_expect(&dir, &reader->spec);
+            bagi_dir_free(&dir);
+        }
         code = bagi_reader_dir(reader, i, &dir, err);
         for (size_t field = 0; field < bags && !code; field++)
             code = bagi_info_bag(
@@ -10696,8 +10639,8 @@ static BAGI_HOT void bagi_row_begin(const bags_reader *reader, bags_row *row) {
     row->length = 0;
     row->stale = true;
     if (BAGI_UNLIKELY(!row->items.resize)) {
-        bags_buffer *buffers[] = {
-            &row->items, &row->data, &row->scratch, &row->spans, &row->refs};
+        bags_buffer *buffers[] = {&row->slots, &row->items, &row->data,
+            &row->scratch, &row->spans, &row->refs};
         for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
             bagi_buffer_adopt(buffers[i], &reader->env.memory);
     }
@@ -10708,26 +10651,15 @@ static bags_allocator bagi_row_memory(const bags_row *row) {
     return memory;
 }
 
-/* Make at least `count` slots available. */
-static bags_code bagi_row_slots(bags_row *row, size_t count, bags_error *err) {
-    size_t size = sizeof(struct bagi_slot);
-    bags_allocator memory = bagi_row_memory(row);
-    if (count <= row->capacity)
-        return BAGS_OK;
-    if (count > SIZE_MAX / size)
-        return bagi_fail_memory(err, SIZE_MAX);
-    void *slots = memory.resize(
-        memory.user, row->slots, row->capacity * size, count * size);
-    if (!slots)
-        return bagi_fail_memory(err, count * size);
-    row->slots = (struct bagi_slot *)slots;
-    memset(row->slots + row->capacity, 0, (count - row->capacity) * size);
-    row->capacity = count;
-    return BAGS_OK;
-}
-
 static bags_view *bagi_row_items(const bags_row *row) {
     return (bags_view *)(void *)row->items.data;
+}
+
+/* bags_buffer_reserve, but no call if the buffer is large enough. */
+static BAGI_HOT bags_code bagi_reserve(
+    bags_buffer *buffer, size_t size, bags_error *err) {
+    return size <= buffer->capacity ? BAGS_OK
+                                    : bags_buffer_reserve(buffer, size, err);
 }
 
 /* Reserve space for `count` items in all slots; those that exist are kept. The
@@ -10736,10 +10668,8 @@ static BAGI_HOT bags_code bagi_row_reserve(
     bags_row *row, uint64_t count, bags_error *err) {
     if (BAGI_UNLIKELY(count > SIZE_MAX / 2 / sizeof(bags_view)))
         return bagi_fail_memory(err, SIZE_MAX);
-    size_t size = (size_t)(count + 1) * sizeof(bags_view);
-    return size <= row->items.capacity
-               ? BAGS_OK
-               : bags_buffer_reserve(&row->items, size, err);
+    return bagi_reserve(
+        &row->items, (size_t)(count + 1) * sizeof(bags_view), err);
 }
 
 /* ---- memory of decoded values ---- */
@@ -10757,63 +10687,46 @@ struct bagi_block {
         ~(BAGI_VALUE_ALIGN - 1))
 #define BAGI_BLOCK_MIN ((size_t)4096)
 
-/* Free all blocks. Returns the bytes that they had: a next use of the row most likely
- * needs as much. */
-static size_t bagi_values_free(bags_row *row) {
+/* Free these blocks. */
+static void bagi_values_free(bags_row *row, struct bagi_block **blocks) {
     bags_allocator memory = bagi_row_memory(row);
-    size_t total = 0;
-    while (row->values) {
-        struct bagi_block *block = row->values;
-        row->values = block->older;
-        total += block->capacity;
+    while (*blocks) {
+        struct bagi_block *block = *blocks;
+        *blocks = block->older;
         bagi_free(&memory, block, BAGI_BLOCK_SIZE + block->capacity);
     }
-    return total;
-}
-
-/* Add a block of `size` bytes or more; false if out of memory. */
-static bool bagi_values_grow(bags_row *row, size_t size) {
-    bags_allocator memory = bagi_row_memory(row);
-    size_t twice = row->values ? row->values->capacity : BAGI_BLOCK_MIN / 2;
-    if (twice <= SIZE_MAX / 4 && size < 2 * twice)
-        size = 2 * twice;
-    struct bagi_block *block = (struct bagi_block *)memory.resize(
-        memory.user, NULL, 0, BAGI_BLOCK_SIZE + size);
-    if (!block)
-        return false;
-    block->older = row->values;
-    block->capacity = size;
-    block->used = 0;
-    block->last = NULL;
-    row->values = block;
-    return true;
 }
 
 /* For a bags_buffer: its memory is a piece of the row's blocks, and stays when it
- * grows or is freed. */
+ * grows or is freed. The last piece grows in place. */
 static void *bagi_values_resize(
     void *user, void *data, size_t old_size, size_t new_size) {
     bags_row *row = (bags_row *)user;
-    size_t size = (new_size + BAGI_VALUE_ALIGN - 1) & ~(BAGI_VALUE_ALIGN - 1);
     struct bagi_block *block = row->values;
-    if (new_size == 0 || size < new_size || size > SIZE_MAX - BAGI_BLOCK_SIZE)
+    size_t size = (new_size + BAGI_VALUE_ALIGN - 1) & ~(BAGI_VALUE_ALIGN - 1);
+    size_t used = block ? block->used : 0;
+    if (new_size == 0 || size < new_size || size > SIZE_MAX / 2)
         return NULL;
-    if (data && block && block->last == data) {
-        unsigned char *bytes = (unsigned char *)block + BAGI_BLOCK_SIZE;
-        size_t start = (size_t)((unsigned char *)data - bytes);
-        if (size <= block->capacity - start) {
-            block->used = start + size;
-            return data;
-        }
+    if (data && block && block->last == data)
+        used = (size_t)((char *)data - (char *)block) - BAGI_BLOCK_SIZE;
+    if (!block || size > block->capacity - used) {
+        bags_allocator memory = bagi_row_memory(row);
+        bool doubles = block && block->capacity <= SIZE_MAX / 4;
+        size_t least = doubles ? 2 * block->capacity : BAGI_BLOCK_MIN;
+        size_t capacity = BAGI_MAX(size, least);
+        block = (struct bagi_block *)memory.resize(
+            memory.user, NULL, 0, BAGI_BLOCK_SIZE + capacity);
+        if (!block)
+            return NULL;
+        block->older = row->values;
+        block->capacity = capacity;
+        row->values = block;
+        used = 0;
     }
-    if ((!block || size > block->capacity - block->used) &&
-        !bagi_values_grow(row, size))
-        return NULL;
-    block = row->values;
-    void *piece = (unsigned char *)block + BAGI_BLOCK_SIZE + block->used;
-    if (data)
+    void *piece = (char *)block + BAGI_BLOCK_SIZE + used;
+    if (data && piece != data)
         memcpy(piece, data, old_size < new_size ? old_size : new_size);
-    block->used += size;
+    block->used = used + size;
     block->last = piece;
     return piece;
 }
@@ -10821,9 +10734,8 @@ static void *bagi_values_resize(
 BAGS_API void bags_row_free(bags_row *row) {
     if (!row)
         return;
-    bags_allocator memory = bagi_row_memory(row);
-    (void)bagi_values_free(row);
-    bagi_free(&memory, row->slots, row->capacity * sizeof *row->slots);
+    bagi_values_free(row, &row->values);
+    bags_buffer_free(&row->slots);
     bags_buffer_free(&row->items);
     bags_buffer_free(&row->data);
     bags_buffer_free(&row->scratch);
@@ -10903,13 +10815,11 @@ BAGI_COLD static bags_code bagi_fail_ref(const char *path,
     return bagi_fail_refs(path, spec, index, field, what, err);
 }
 
-/* The row's array of refs, one per field, and after it a mark per field. */
+/* The row's array of refs, one per field. */
 static BAGI_HOT bags_code bagi_row_refs(const bags_reader *reader,
     bags_row *row, bagi_ref **refs, bags_error *err) {
-    size_t size = reader->spec.count * (sizeof **refs + 1) + 1;
-    bags_code code = size <= row->refs.capacity
-                         ? BAGS_OK
-                         : bags_buffer_reserve(&row->refs, size, err);
+    bags_code code =
+        bagi_reserve(&row->refs, (reader->spec.count + 1) * sizeof **refs, err);
     *refs = (bagi_ref *)(void *)row->refs.data;
     return code;
 }
@@ -10929,13 +10839,6 @@ static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader, size_t shard,
     if (bagi_refs_parse(blob, spec->types, spec->count, refs))
         return BAGS_OK;
     return bagi_fail_row(reader->path, spec, index, blob, err);
-}
-
-/* The same as a call, where time is spent elsewhere. */
-BAGI_NOINLINE static bags_code bagi_refs_at(const bags_reader *reader,
-    size_t shard, uint64_t index, bags_view blob, bagi_ref *refs,
-    bags_error *err) {
-    return bagi_refs_of(reader, shard, index, blob, refs, err);
 }
 
 /* Read and parse the refs of one datapoint. *shard is where it is. */
@@ -11089,8 +10992,8 @@ BAGI_NOINLINE static bags_code bagi_row_place(
     bagi_fetch fetch = {&row->spans, spans, &row->data, 0, false};
     bags_view *items = bagi_row_items(row);
     for (size_t i = 0; i < count; i++) {
-        row->slots[i].items = items;
-        items += row->slots[i].length;
+        bagi_row_slots(row)[i].items = items;
+        items += bagi_row_slots(row)[i].length;
     }
     return spans ? bagi_fetch_run_all(&fetch, bagi_row_items(row), err)
                  : BAGS_OK;
@@ -11106,20 +11009,17 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     bags_code code = bagi_row_read_refs(reader, index, row, &shard, &refs, err);
     if (!selects)
         count = fields;
-    if (!code && BAGI_UNLIKELY(count > row->capacity))
-        code = bagi_row_slots(row, count, err);
+    if (!code)
+        code = bagi_reserve(&row->slots, count * sizeof(struct bagi_slot), err);
     if (code)
         return code;
     /* Mapped blobs are found at once. Those that are read, and all slots if the items
      * moved while they were collected, are set at the end, by bagi_row_place. */
-    unsigned char *marks = (unsigned char *)(refs + fields);
     size_t before = row->items.capacity; /* a growth may return to old memory */
     if (BAGI_UNLIKELY(reader->env.io.expect != NULL))
         bagi_reader_expect(reader, shard, selects, count);
-    if (count > 1 && selects)
-        memset(marks, 0, fields);
     for (size_t i = 0; i < count; i++) {
-        struct bagi_slot *slot = &row->slots[i];
+        struct bagi_slot *slot = &bagi_row_slots(row)[i];
         const bags_select *select = selects ? &selects[i] : &whole;
         const bag_reader *bag = NULL;
         bagi_steps steps;
@@ -11127,10 +11027,6 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
         size_t field = select->field;
         if (BAGI_UNLIKELY(field >= fields))
             return bagi_fail_field_index(reader, field, err);
-        if (count > 1 && selects && marks[field]++)
-            return bags_fail(err, BAGS_ERROR_FIELD,
-                "%s: field \"%.200s\": selected twice", bagi_tail(reader->path),
-                reader->spec.fields[field].name);
         code = bagi_select_apply(reader, select, &refs[field], &steps, err);
         if (!code)
             code = bagi_reader_check_ref(
@@ -11167,40 +11063,40 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     return BAGS_OK;
 }
 
-/* Not inline: a check in front of the rest would make it save more registers. */
-BAGI_NOINLINE static bags_code bagi_reader_get_blob(const bags_reader *reader,
-    uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
-    bags_error *err) {
-    BAGI_ERR(err);
+/* The items of one field of a datapoint: blobs of *bag. */
+static BAGI_HOT bags_code bagi_row_find(const bags_reader *reader,
+    uint64_t index, size_t field, bags_row *row, bagi_ref *ref,
+    const bag_reader **bag, bags_error *err) {
     bagi_ref *refs = NULL;
-    const bag_reader *bag = NULL;
     size_t shard = 0;
     bags_code code = bagi_row_read_refs(reader, index, row, &shard, &refs, err);
     if (!code && field >= reader->spec.count)
         code = bagi_fail_field_index(reader, field, err);
-    if (!code)
-        code = bagi_reader_check_ref(
-            reader, shard, index, field, &refs[field], &bag, err);
-    if (!code && BAGI_UNLIKELY(item >= refs[field].count))
-        code = bags_fail(err, BAGS_ERROR_RANGE,
-            "%s: field \"%.200s\": datapoint %" PRIu64 ": item index %" PRIu64
-            " out of range (length %" PRIu64 ")",
-            bagi_tail(reader->path), reader->spec.fields[field].name, index,
-            item, refs[field].count);
-    if (!code)
-        return bag_reader_get(
-            bag, refs[field].first + item, &row->data, out, err);
-    out->data = NULL;
-    out->size = 0;
-    return code;
+    if (code)
+        return code;
+    *ref = refs[field];
+    return bagi_reader_check_ref(reader, shard, index, field, ref, bag, err);
 }
 
 BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
     uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
     bags_error *err) {
-    BAGI_NEED(reader && row, err); /* three checks as one would be slower */
-    BAGI_NEED(out, err);
-    return bagi_reader_get_blob(reader, index, field, item, row, out, err);
+    BAGI_NEED(reader && row && out, err);
+    BAGI_ERR(err);
+    bagi_ref ref;
+    const bag_reader *bag = NULL;
+    bags_code code = bagi_row_find(reader, index, field, row, &ref, &bag, err);
+    if (!code && BAGI_UNLIKELY(item >= ref.count))
+        code = bags_fail(err, BAGS_ERROR_RANGE,
+            "%s: field \"%.200s\": datapoint %" PRIu64 ": item index %" PRIu64
+            " out of range (length %" PRIu64 ")",
+            bagi_tail(reader->path), reader->spec.fields[field].name, index,
+            item, ref.count);
+    if (!code)
+        return bag_reader_get(bag, ref.first + item, &row->data, out, err);
+    out->data = NULL;
+    out->size = 0;
+    return code;
 }
 
 /* One after the other, every entry of a table and every blob would be waited for:
@@ -11250,17 +11146,11 @@ BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err) {
     BAGI_NEED(reader && row && count, err);
     BAGI_ERR(err);
-    bagi_ref *refs = NULL;
+    bagi_ref ref;
     const bag_reader *bag = NULL;
-    size_t shard = 0;
-    bags_code code = bagi_row_read_refs(reader, index, row, &shard, &refs, err);
-    if (!code && field >= reader->spec.count)
-        code = bagi_fail_field_index(reader, field, err);
+    bags_code code = bagi_row_find(reader, index, field, row, &ref, &bag, err);
     if (!code)
-        code = bagi_reader_check_ref(
-            reader, shard, index, field, &refs[field], &bag, err);
-    if (!code)
-        *count = refs[field].count;
+        *count = ref.count;
     return code;
 }
 
@@ -11280,16 +11170,14 @@ static bags_code bagi_check_plain(
 }
 
 /*
- * Read selections (NULL: all fields) of the datapoints start <= i < start + count, or
- * (not NULL) of `indices`. With `advise` refs and blobs are requested, and only the
- * refs are waited for. Otherwise there is one selection, of a plain field, and its
- * blobs become the items of the row's only slot.
+ * Plan to read selections (NULL: all fields) of the datapoints start <= i < start +
+ * count, or (not NULL) of `indices`: their refs are read, and what they refer to is
+ * added to the fetch. The first blob of datapoint i has place i.
  */
-static bags_code bagi_read_many(const bags_reader *reader,
+static bags_code bagi_plan_many(const bags_reader *reader,
     const uint64_t *indices, uint64_t start, size_t count,
-    const bags_select *selects, size_t select_count, bool advise, bags_row *row,
-    bags_error *err) {
-    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, advise};
+    const bags_select *selects, size_t select_count, bags_row *row,
+    bagi_fetch *fetch, bags_error *err) {
     bagi_ref *refs = NULL;
     size_t last = SIZE_MAX, step = indices ? count : BAGI_REFS_STEP;
     /* The files of every shard that is used are looked up before the first is opened:
@@ -11303,9 +11191,10 @@ static bags_code bagi_read_many(const bags_reader *reader,
             bagi_reader_expect(reader, shard, selects, select_count);
         last = shard;
     }
-    bags_code code = advise ? bagi_row_fetch_refs(
-                                  reader, indices, start, count, row, true, err)
-                            : bagi_row_reserve(row, count, err);
+    bags_code code = BAGS_OK;
+    if (fetch->advise)
+        code =
+            bagi_row_fetch_refs(reader, indices, start, count, row, true, err);
     if (!code)
         code = bagi_row_refs(reader, row, &refs, err);
     for (size_t i = 0, at = 0; i < count && !code; i++, at++) {
@@ -11320,15 +11209,7 @@ static bags_code bagi_read_many(const bags_reader *reader,
         size_t shard = bagi_reader_find_shard(reader, index, row);
         code = bagi_refs_of(
             reader, shard, index, bagi_row_items(row)[at], refs, err);
-        if (!code && !advise) {
-            const bag_reader *bag = NULL;
-            const bagi_ref *ref = &refs[selects->field];
-            code = bagi_reader_check_ref(
-                reader, shard, index, selects->field, ref, &bag, err);
-            if (!code)
-                code = bagi_fetch_add(&fetch, bag, ref->first, 1, i, err);
-        }
-        for (size_t k = 0; advise && k < select_count && !code; k++) {
+        for (size_t k = 0; k < select_count && !code; k++) {
             bags_select whole = bags_whole(k);
             const bags_select *select = selects ? &selects[k] : &whole;
             const bag_reader *bag = NULL;
@@ -11340,24 +11221,36 @@ static bags_code bagi_read_many(const bags_reader *reader,
             if (!code)
                 code = bagi_reader_check_ref(
                     reader, shard, index, select->field, ref, &bag, err);
-            /* A slice with a short step is requested as one part. */
-            if (!code && steps.count && steps.step > 1 && steps.step < 8) {
-                steps.count = (steps.count - 1) * steps.step + 1;
-                steps.step = 1;
-            }
             if (!code)
-                code = bagi_fetch_add_steps(&fetch, bag, &steps, 0, err);
+                code = bagi_fetch_add_steps(fetch, bag, &steps, i, err);
         }
     }
-    if (!code && !advise)
-        code = bagi_row_slots(row, 1, err);
+    return code;
+}
+
+/* Read a plain field of many datapoints: its blobs become the items of the row's only
+ * slot. */
+static bags_code bagi_read_many(const bags_reader *reader,
+    const uint64_t *indices, uint64_t start, size_t count, size_t field,
+    bags_row *row, bags_error *err) {
+    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
+    bags_select whole = bags_whole(field);
+    bags_code code = bagi_check_plain(reader, field, err);
+    if (!code)
+        code = bagi_row_reserve(row, count, err);
+    if (!code)
+        code = bagi_plan_many(
+            reader, indices, start, count, &whole, 1, row, &fetch, err);
+    if (!code)
+        code = bagi_reserve(&row->slots, sizeof(struct bagi_slot), err);
     if (!code)
         code = bagi_fetch_run_all(&fetch, bagi_row_items(row), err);
-    if (code || advise)
+    if (code)
         return code;
-    row->slots[0].field = selects->field;
-    row->slots[0].length = count;
-    row->slots[0].items = bagi_row_items(row);
+    struct bagi_slot *slot = bagi_row_slots(row);
+    slot->field = field;
+    slot->length = count;
+    slot->items = bagi_row_items(row);
     row->index = indices ? BAGI_ROW_MANY : start;
     row->length = 1;
     return BAGS_OK;
@@ -11368,21 +11261,17 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
     bags_error *err) {
     BAGI_NEED(reader && row, err);
     BAGI_ERR(err);
-    bags_select whole = bags_whole(field);
     size_t count = 0;
     bagi_row_begin(reader, row);
-    bags_code code = bagi_check_plain(reader, field, err);
-    if (!code && start > stop)
-        code = bags_fail(err, BAGS_ERROR_RANGE,
+    if (start > stop)
+        return bags_fail(err, BAGS_ERROR_RANGE,
             "%s: invalid range (start %" PRIu64 " > stop %" PRIu64 ")",
             bagi_tail(reader->path), start, stop);
     stop = BAGI_MIN(stop, reader->length);
     start = BAGI_MIN(start, stop);
-    if (!code && !bagi_size(stop - start, &count))
-        code = bagi_fail_memory(err, SIZE_MAX);
-    return code ? code
-                : bagi_read_many(
-                      reader, NULL, start, count, &whole, 1, false, row, err);
+    if (!bagi_size(stop - start, &count))
+        return bagi_fail_memory(err, SIZE_MAX);
+    return bagi_read_many(reader, NULL, start, count, field, row, err);
 }
 
 BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
@@ -11390,13 +11279,8 @@ BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
     bags_error *err) {
     BAGI_NEED(reader && row && (indices || !count), err);
     BAGI_ERR(err);
-    static const uint64_t none[1] = {0};
-    bags_select whole = bags_whole(field);
     bagi_row_begin(reader, row);
-    bags_code code = bagi_check_plain(reader, field, err);
-    return code ? code
-                : bagi_read_many(reader, count ? indices : none, 0, count,
-                      &whole, 1, false, row, err);
+    return bagi_read_many(reader, indices, 0, count, field, row, err);
 }
 
 BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
@@ -11404,39 +11288,38 @@ BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     size_t select_count, bags_row *row, bags_error *err) {
     BAGI_NEED(reader && row && (indices || !count), err);
     BAGI_ERR(err);
+    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, true};
     bagi_row_begin(reader, row);
-    return bagi_read_many(reader, indices, 0, count, selects,
-        selects ? select_count : reader->spec.count, true, row, err);
+    bags_code code = bagi_plan_many(reader, indices, 0, count, selects,
+        selects ? select_count : reader->spec.count, row, &fetch, err);
+    return code ? code : bagi_fetch_run_all(&fetch, NULL, err);
 }
 
 /* ---- columns ---- */
 
 /* Check that blob n of a plain field, whose Bag this is, belongs to datapoint n of the
- * shard. */
+ * shard: then all of them are one span. */
 static bags_code bagi_column_check(const bags_reader *reader, size_t shard,
     size_t field, const bag_reader *bag, bags_row *row, bags_error *err) {
-    uint64_t start = reader->shards[shard].start;
-    uint64_t stop = start + reader->shards[shard].length;
-    bagi_ref *refs = NULL;
-    bags_code code = bagi_row_refs(reader, row, &refs, err);
-    for (uint64_t i = start; i < stop && !code; i++) {
-        size_t at = (size_t)(i - start) % BAGI_REFS_STEP;
-        if (at == 0)
-            code = bagi_row_fetch_refs(reader, NULL, i,
-                (size_t)BAGI_MIN(stop - i, BAGI_REFS_STEP), row, false, err);
-        if (!code)
-            code = bagi_refs_at(
-                reader, shard, i, bagi_row_items(row)[at], refs, err);
-        if (!code && !bagi_ref_fits(&refs[field], bag->length))
-            code = bagi_fail_ref(reader->path, &reader->spec, i, field,
-                &refs[field], bag->length, err);
-        if (!code && refs[field].first != i - start)
-            code = bags_fail(err, BAGS_ERROR_RANGE,
-                "%s: blobs are not in the order of the datapoints (datapoint "
-                "%" PRIu64 " has blob %" PRIu64 "); use bags_reader_get_range",
-                bagi_tail(bag->file[BAGI_BLOBS].path), i, refs[field].first);
-    }
-    return code;
+    const bags_shard *of = &reader->shards[shard];
+    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
+    bags_select whole = bags_whole(field);
+    size_t count = 0;
+    if (!bagi_size(of->length, &count))
+        return bagi_fail_memory(err, SIZE_MAX);
+    bags_code code = bagi_plan_many(
+        reader, NULL, of->start, count, &whole, 1, row, &fetch, err);
+    if (code)
+        return code;
+    const bagi_span *span = bagi_fetch_spans(&fetch);
+    span += span->first == 0 && fetch.count > 1;
+    if (span->first == span->place)
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_RANGE,
+        "%s: blobs are not in the order of the datapoints (datapoint %" PRIu64
+        " has blob %" PRIu64 "); use bags_reader_get_range",
+        bagi_tail(bag->file[BAGI_BLOBS].path), of->start + span->place,
+        span->first);
 }
 
 BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
@@ -11526,16 +11409,14 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
             (uint64_t)slot, (uint64_t)item,
             (uint64_t)bags_row_length(row, slot));
     const bags_reader *reader = row->reader;
-    struct bagi_slot *from = &row->slots[slot];
+    struct bagi_slot *from = &bagi_row_slots(row)[slot];
     const bags_field *field = &reader->spec.fields[from->field];
     bool sequence = reader->spec.types[from->field].sequence;
     bags_buffer own = {NULL, 0, bagi_values_resize, row};
-    /* The values of an earlier use of the row are not needed any more. If they needed
-     * several blocks, the next ones get one of that size. */
-    if (!scratch && row->stale && row->values && row->values->older) {
-        size_t total = bagi_values_free(row);
-        (void)bagi_values_grow(row, total); /* otherwise it starts small */
-    } else if (!scratch && row->stale && row->values) {
+    /* The values of an earlier use of the row are not needed any more. Of their blocks
+     * the largest is kept: most likely the next ones need about as much. */
+    if (!scratch && row->stale && row->values) {
+        bagi_values_free(row, &row->values->older);
         row->values->used = 0;
         row->values->last = NULL;
     }
@@ -11561,10 +11442,9 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
 #ifndef BAGS_NO_VERIFY
 /* ========================================================================
  * >>verify
- * This section owns one run of bags_verify, its only entry. A shard is opened with
- * the functions of >>shards that a reader opens it with, but their sink goes on after
- * a fault; then one cursor goes over each Bag, so that memory does not grow with the
- * files.
+ * This section owns one run of bags_verify, its only entry. The Bags of a shard are
+ * opened once; then one cursor goes over each of them, so that memory does not grow
+ * with the files.
  *
  *     bags_verify -> bagi_verify_shard -> bagi_verify_unit -> bagi_verify_bag
  *         -> bagi_verify_range -> bagi_verify_row (refs), bagi_verify_value
@@ -11579,11 +11459,11 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
 #define BAGI_VERIFY_PROGRESS ((uint64_t)1 << 20)
 
 typedef struct bagi_verifying {
-    bagi_sink sink; /* must be the first member */
     bagi_env env;
     bags_verify_options options;
     bags_verify_report report;
     bagi_common common;
+    bagi_files files;
     bags_code code;      /* of the first fault, */
     bags_error *err;     /* which is written there */
     bags_error why;      /* the fault that is being reported */
@@ -11592,52 +11472,44 @@ typedef struct bagi_verifying {
     /* The shard, or standalone Bag: */
     const char *path;
     const bagi_dir *dir;
-    const bagi_spec *spec; /* NULL: unknown */
-    uint64_t place;        /* among the dataset's shards */
-    bool checksums;        /* a Bag has checksums: all must */
-    bagi_ref *row;         /* the refs of a datapoint */
-    uint64_t *lengths;     /* blobs of every field */
-    /* The Bag: */
+    const bagi_spec *spec;
+    bool known;        /* the spec is; otherwise it has no fields */
+    uint64_t place;    /* among the dataset's shards */
+    bagi_ref *row;     /* the refs of a datapoint */
+    bag_reader **bags; /* one per field, then refs; NULL: it cannot be opened */
     bagi_how how;
+    /* The Bag: */
     const char *name; /* of the field, or "refs" */
     size_t field;     /* the number of the field */
-    bag_reader *refs; /* NULL: there is none */
     bool parse;       /* the blobs are rows of refs */
     bool decode;
     bagi_cursor
         owners; /* over refs, from the first blob that does not decode */
 } bagi_verifying;
 
-/* For bagi_sink. Only a lack of memory ends the work, unless it is that of a codec:
- * a blob that needs too much is a fault of its own. */
-static bags_code bagi_verify_report(bagi_sink *sink, const bagi_fault *fault) {
-    bagi_verifying *v = (bagi_verifying *)(void *)sink;
-    if (fault->code == BAGS_ERROR_MEMORY && fault->kind == BAGS_FAULT_FILE) {
+/* Report the fault in v->why. Only a lack of memory ends the work, unless it is that of
+ * a codec: a blob that needs too much is a fault of its own. */
+static bags_code bagi_verify_fault(bagi_verifying *v, bags_code code,
+    bags_fault_kind kind, uint64_t index, uint64_t item, uint64_t offset) {
+    bool ends = code == BAGS_ERROR_MEMORY && kind == BAGS_FAULT_FILE;
+    if (ends || !v->code)
         *v->err = v->why;
-        return fault->code;
-    }
-    if (!v->code) {
-        v->code = fault->code;
-        *v->err = v->why;
-    }
+    if (ends)
+        return code;
+    if (!v->code)
+        v->code = code;
     if (v->report.faults++ < v->options.max_faults && v->options.each) {
-        bags_fault out = {v->path, fault->field, (bags_fault_kind)fault->kind,
-            fault->index, fault->item, fault->offset, fault->code,
-            v->why.message};
-        v->options.each(v->options.user, &out);
+        bags_fault fault = {
+            v->path, v->name, kind, index, item, offset, code, v->why.message};
+        v->options.each(v->options.user, &fault);
     }
     return BAGS_OK;
 }
 
-static bags_code bagi_verify_fault(bagi_verifying *v, bags_code code,
-    bags_fault_kind kind, uint64_t index, uint64_t item, uint64_t offset) {
-    bagi_fault fault = {code, v->name, (int)kind, index, item, offset};
-    return bagi_verify_report(&v->sink, &fault);
-}
-
 /* Report a failure that concerns a file as a unit; BAGS_OK is none. */
 static bags_code bagi_verify_file(bagi_verifying *v, bags_code code) {
-    return code ? bagi_report_file(&v->sink, v->name, code) : BAGS_OK;
+    return code ? bagi_verify_fault(v, code, BAGS_FAULT_FILE, 0, 0, 0)
+                : BAGS_OK;
 }
 
 /* Units of one shard belong to different parts of the work, and so do those of one
@@ -11645,6 +11517,13 @@ static bags_code bagi_verify_file(bagi_verifying *v, bags_code code) {
 static bool bagi_verify_mine(const bagi_verifying *v, uint64_t unit) {
     uint64_t parts = v->options.parts;
     return (v->place % parts + unit % parts) % parts == v->options.part;
+}
+
+/* Report a failure of a unit, which another part may do. */
+static bags_code bagi_verify_unit_file(
+    bagi_verifying *v, uint64_t unit, bags_code code) {
+    bool mine = code == BAGS_ERROR_MEMORY || bagi_verify_mine(v, unit);
+    return mine ? bagi_verify_file(v, code) : BAGS_OK;
 }
 
 /* ---- a Bag ---- */
@@ -11676,11 +11555,11 @@ static bags_code bagi_verify_row(bagi_verifying *v, bagi_cursor *cursor) {
             v, code, BAGS_FAULT_DATAPOINT, cursor->index, 0, cursor->start);
     }
     for (size_t i = 0; i < spec->count && !code; i++) {
-        if (v->lengths[i] == BAGI_UNKNOWN ||
-            bagi_ref_fits(&v->row[i], v->lengths[i]))
+        const bag_reader *bag = v->bags[i];
+        if (!bag || bagi_ref_fits(&v->row[i], bag->length))
             continue;
-        code = bagi_fail_ref(v->path, spec, cursor->index, i, &v->row[i],
-            v->lengths[i], &v->why);
+        code = bagi_fail_ref(
+            v->path, spec, cursor->index, i, &v->row[i], bag->length, &v->why);
         code = bagi_verify_fault(
             v, code, BAGS_FAULT_DATAPOINT, cursor->index, 0, cursor->start);
     }
@@ -11694,10 +11573,11 @@ static bool bagi_verify_owner(bagi_verifying *v, const bagi_cursor *blobs,
     uint64_t *datapoint, uint64_t *item, bags_error *err) {
     bagi_cursor *cursor = &v->owners;
     bagi_ref *ref = &v->row[v->field];
-    if (!v->refs)
+    const bag_reader *refs = v->bags[v->spec->count];
+    if (!refs)
         return false;
     if (!cursor->bag) {
-        bagi_cursor_open(cursor, v->refs, 0, v->refs->length);
+        bagi_cursor_open(cursor, refs, 0, refs->length);
         ref->count = 0;
     }
     while (ref->count == 0 || ref->first > blobs->index ||
@@ -11833,7 +11713,7 @@ static bags_code bagi_verify_range(bagi_verifying *v, const bag_reader *bag,
  * with more blobs or fewer has its table in the wrong place: nothing in it means
  * anything. */
 static bags_code bagi_verify_bag(bagi_verifying *v, bag_reader *bag) {
-    bool exists = false, crcs = false;
+    const bagi_trailer *trailer = &bag->trailer;
     uint64_t length = bag->length;
     v->report.files += 1 + bag->split;
     if (v->options.quick) {
@@ -11842,152 +11722,74 @@ static bags_code bagi_verify_bag(bagi_verifying *v, bag_reader *bag) {
                    ? code
                    : bagi_verify_range(v, bag, length - 1, length, false);
     }
-    bags_code code =
-        bagi_dir_has(v->dir, v->how.name, ".crc", &exists, &v->why);
+    bags_code code = bagi_crcs_open(bag, v->dir, &v->how, &v->why);
+    bool exists = code != BAGS_ERROR_MISSING, crcs = !code;
+    bool other =
+        trailer->size && (trailer->length != length ||
+                             trailer->size != bag->file[BAGI_BLOBS].size);
     v->report.bags++;
     v->report.checksums += exists;
     v->report.files += exists;
-    if (!code && (exists || v->checksums)) {
-        code = bagi_crcs_open(bag, v->dir, &v->how, &v->why);
-        crcs = !code;
-    }
-    /* A trailer that was read, of another Bag. */
-    bool other = bag->trailer.size &&
-                 (bag->trailer.length != length ||
-                     bag->trailer.size != bag->file[BAGI_BLOBS].size);
-    bool failed = code != BAGS_OK;
-    code = bagi_verify_file(v, code);
-    return code || (failed && other)
-               ? code
-               : bagi_verify_range(v, bag, 0, length, crcs);
+    if (crcs)
+        code = bagi_crcs_check_shard(bag, v->dir, &v->how, &v->why);
+    if (exists || v->any_checksums)
+        code = bagi_verify_file(v, code);
+    else
+        code = BAGS_OK;
+    if (!code && !other)
+        code = bagi_verify_range(v, bag, 0, length, crcs);
+    bagi_file_close(bag, &bag->file[BAGI_CRCS]);
+    return code;
 }
 
 /* ---- a shard ---- */
 
-/* Check the Bag of a field or, for field spec->count, refs.bag and that the shard has
- * the datapoints that it should; if split, that the fields have the same length. */
+/* Check the Bag of a field or, for field spec->count, refs.bag. A missing codec is not
+ * a fault of the files; that it refuses the type's arguments is one. */
 BAGI_COLD static bags_code bagi_verify_unit(bagi_verifying *v, size_t field) {
     const bagi_spec *spec = v->spec;
-    bool is_refs = !spec || field == spec->count;
-    bool split = v->how.split;
-    uint64_t length = 0, faults = v->report.faults;
-    bag_reader *bag = NULL;
+    bag_reader *bag = v->bags[field];
+    bool is_refs = field == spec->count;
     bags_code code = BAGS_OK;
-    v->refs = NULL;
     v->field = field;
-    v->name = v->how.name = "refs";
-    v->parse = v->decode = false;
-    v->how.allow_empty = true;
-    if (!split) /* that it cannot be opened is reported by its own unit */
-        code = bagi_bag_new(v->dir, &v->how, NULL, &v->refs, &v->why);
-    if (code && (is_refs || code == BAGS_ERROR_MEMORY))
-        return bagi_verify_file(v, code);
-    /* 0 bytes are an empty Bag only next to those of granular 0.20 and 0.21. */
-    v->how.allow_empty = v->refs && (v->refs->v2 || v->refs->length == 0);
-    if (is_refs) {
-        bag = v->refs;
-        v->parse = bag && spec;
-        if (spec) /* memory: other faults are in the report */
-            code = bagi_verify_file(
-                v, bagi_shard_measure(v->dir, spec, &v->how, bag,
-                       v->options.unfinished == BAGS_UNFINISHED_SKIP, &length,
-                       v->lengths, &v->sink));
-        v->report.datapoints += bag ? bag->length : length;
-        /* Rows that cannot be right are not reported one by one. */
-        if (!code && bag && v->report.faults == faults)
-            code = bagi_verify_bag(v, bag);
-    } else {
-        v->name = v->how.name = spec->fields[field].name;
-        code = bagi_verify_file(
-            v, bagi_bag_new(v->dir, &v->how, NULL, &bag, &v->why));
-        v->report.blobs += bag ? bag->length : 0;
-        if (bag && v->options.decode) {
-            /* A missing codec is not a fault of the files; that it refuses the
-             * type's arguments is one. */
-            const bagi_coder *coder = &spec->coders[field];
-            v->decode = coder->ready && coder->codec->decode;
-            if (coder->codec && !coder->ready) {
-                code =
-                    bagi_coder_fail(coder, spec->fields[field].type, &v->why);
-                bagi_prefix(&v->why, code,
-                    "%s: ", bagi_tail(bag->file[BAGI_BLOBS].path));
-                code = bagi_verify_file(v, code);
-            } else if (!v->decode) {
-                v->report.undecoded += bag->length;
-            }
+    v->name = v->how.name = bagi_spec_name(spec, field);
+    v->parse = is_refs && v->known;
+    v->decode = false;
+    v->report.blobs += is_refs ? 0 : bag->length;
+    if (!is_refs && v->options.decode) {
+        const bagi_coder *coder = &spec->coders[field];
+        v->decode = coder->ready && coder->codec->decode;
+        if (coder->codec && !coder->ready) {
+            code = bagi_coder_fail(coder, spec->fields[field].type, &v->why);
+            bagi_prefix(
+                &v->why, code, "%s: ", bagi_tail(bag->file[BAGI_BLOBS].path));
+            code = bagi_verify_file(v, code);
+        } else if (!v->decode) {
+            v->report.undecoded += bag->length;
         }
-        if (!code && bag)
-            code = bagi_verify_bag(v, bag);
-        bagi_bag_free(&v->env, bag);
     }
+    if (!code)
+        code = bagi_verify_bag(v, bag);
     bagi_cursor_close(&v->owners);
     memset(&v->owners, 0, sizeof v->owners);
-    bagi_bag_free(&v->env, v->refs);
     return code;
 }
 
-/* Check that the checksums of a shard belong together, and to its spec.json: this finds
- * a Bag that was replaced with its checksums, which agree with each other. Those that
- * cannot be read are reported with their Bag. */
-BAGI_COLD static bags_code bagi_verify_bound(bagi_verifying *v) {
-    const char *first = NULL, *other = NULL;
-    uint32_t bound = v->how.record.spec, stored = 0;
-    bool all = true, split = v->how.split;
-    for (size_t i = 0; i < v->spec->count + !split; i++) {
-        const char *name = bagi_spec_name(v->spec, i);
-        bagi_trailer trailer;
-        bags_code code =
-            bagi_crcs_read_trailer(v->dir, name, &trailer, &v->why);
-        if (code == BAGS_ERROR_MEMORY)
-            return bagi_verify_file(v, code);
-        if (code) {
-            all = false;
-            continue;
-        }
-        bound = bagi_bind(bound, name, trailer.crcs);
-        if (trailer.bound && first && trailer.spec != stored)
-            other = name;
-        if (trailer.bound && !first) {
-            first = name;
-            stored = trailer.spec;
-        }
+/* Open the Bags of a shard, refs first: see bagi_reader_how. *all: none is missing. */
+static bags_code bagi_verify_open(bagi_verifying *v, bool has_refs, bool *all) {
+    size_t count = v->spec->count;
+    bags_code code = BAGS_OK;
+    *all = true;
+    for (size_t i = count + has_refs; i-- > 0 && !code;) {
+        const bag_reader *refs = v->bags[count];
+        v->name = v->how.name = bagi_spec_name(v->spec, i);
+        v->how.allow_empty =
+            i == count || (refs && (refs->v2 || refs->length == 0));
+        code = bagi_bag_new(v->dir, &v->how, &v->files, &v->bags[i], &v->why);
+        *all = *all && !code;
+        code = bagi_verify_unit_file(v, i + 1, code);
     }
-    if (!first || (!other && (!all || bound == stored)))
-        return BAGS_OK;
-    if (other)
-        return bagi_verify_file(
-            v, bags_fail(&v->why, BAGS_ERROR_CORRUPT,
-                   "%s: %.200s.crc and %.200s.crc are of different versions of "
-                   "this shard; so may be the Bags",
-                   bagi_tail(v->path), first, other));
-    return bagi_verify_file(
-        v, bags_fail(&v->why, BAGS_ERROR_CORRUPT,
-               "%s: spec.json and checksums: checksum mismatch (computed "
-               "%08" PRIx32 ", stored %08" PRIx32
-               "): one of them was changed or replaced",
-               bagi_tail(v->path), bound, stored));
-}
-
-/* What a shard without spec.json is: LOCKED, UNFINISHED, or BAGS_OK if it was
- * finished in the meantime. */
-static bags_code bagi_verify_unfinished(const bagi_dir *dir, bags_error *err) {
-    const bagi_env *env = dir->env;
-    void *file = NULL;
-    bool finished = false, locked = false;
-    char *path = bagi_dir_path(dir, "spec.json", ".partial", err);
-    if (!path)
-        return BAGS_ERROR_MEMORY;
-    if (!bagi_open(env, path, BAGS_IO_READ, &file, err) && env->io.lock)
-        locked = env->io.lock(env->io.user, file) == EWOULDBLOCK;
-    bagi_close_read(env, file);
-    bagi_free_text(&env->memory, path);
-    bags_code code = bagi_is_finished(dir, &finished, err);
-    if (code || finished)
-        return code;
-    return locked ? bags_fail(err, BAGS_ERROR_LOCKED,
-                        "%s: unfinished, locked by a running writer",
-                        bagi_tail(dir->path))
-                  : bagi_fail_unfinished(dir, err);
+    return code;
 }
 
 /* Check one shard. If its spec.json is invalid, the common spec states which Bags
@@ -11996,71 +11798,69 @@ BAGI_COLD static bags_code bagi_verify_shard(
     void *user, const bagi_dir *dir, size_t place) {
     bagi_verifying *v = (bagi_verifying *)user;
     const bags_allocator *memory = &v->env.memory;
-    bagi_sink first = {&v->why, NULL}; /* only one unit reports the variant */
-    bool split = false, found = false;
+    bool split = false, all = false;
+    uint64_t length = 0;
     bagi_spec own;
-    bags_code code = BAGS_OK, variant = BAGS_OK;
+    bags_code wrong = BAGS_OK;
     memset(&own, 0, sizeof own);
     memset(&v->how, 0, sizeof v->how);
     v->how.no_mmap = true;
     v->path = dir->path;
     v->dir = dir;
     v->place = place;
-    /* A shard that is finished between the two checks is read again, once. */
-    for (int tries = 0; tries < 2; tries++) {
-        code = bagi_common_read(
-            &v->common, dir, "", &own, &v->how.record, &v->why);
-        if (code != BAGS_ERROR_MISSING || v->why.system != ENOENT || tries)
-            break;
-        code = bagi_verify_unfinished(dir, &v->why);
-        if (code)
-            break;
-    }
+    v->name = NULL;
+    bags_code code =
+        bagi_common_read(&v->common, dir, "", &own, &v->how.record, &v->why);
+    if (code == BAGS_ERROR_MISSING && v->why.system == ENOENT)
+        code = bagi_fail_unfinished(dir, &v->why);
     bool mine = bagi_verify_mine(v, 0);
-    bool unfinished =
-        code == BAGS_ERROR_UNFINISHED || code == BAGS_ERROR_LOCKED;
+    bool unfinished = code == BAGS_ERROR_UNFINISHED;
     v->how.any_spec = code && !own.types;
-    v->spec = own.types ? &own : v->common.spec.types ? &v->common.spec : NULL;
+    v->known = own.types || v->common.spec.types;
+    v->spec = own.types ? &own : &v->common.spec;
     v->report.unfinished += mine && unfinished;
     v->report.shards += mine && !unfinished;
     v->report.files += mine && !code;
-    if ((unfinished && v->options.unfinished == BAGS_UNFINISHED_SKIP) ||
-        (!mine && code != BAGS_ERROR_MEMORY))
-        code = BAGS_OK; /* not a fault, or reported by another part */
-    code = bagi_verify_file(v, code);
+    if (unfinished && v->options.unfinished == BAGS_UNFINISHED_SKIP)
+        code = BAGS_OK;
+    code = bagi_verify_unit_file(v, 0, code);
     if (code || unfinished)
         return code; /* it has no spec of its own */
-    size_t count = v->spec ? v->spec->count : 0;
+    size_t count = v->spec->count;
     v->row =
         (bagi_ref *)bagi_alloc(memory, (count + 1) * sizeof *v->row, &v->why);
-    v->lengths = (uint64_t *)bagi_alloc(
-        memory, (count + 1) * sizeof *v->lengths, &v->why);
-    if (!v->row || !v->lengths)
+    v->bags = (bag_reader **)bagi_alloc(
+        memory, (count + 1) * sizeof *v->bags, &v->why);
+    if (!v->row || !v->bags)
         code = bagi_verify_file(v, BAGS_ERROR_MEMORY);
-    if (!code && v->spec)
-        variant = bagi_shard_variant(dir, v->spec, &split, &first);
-    if (variant == BAGS_ERROR_MEMORY ||
-        (variant && bagi_verify_mine(v, count + 1)))
-        code = bagi_report_file(&v->sink, "refs", variant);
+    v->name = "refs";
+    if (!code && v->known)
+        wrong = bagi_shard_variant(dir, v->spec, &split, &v->why);
+    code = code ? code : bagi_verify_unit_file(v, count + 1, wrong);
     v->how.split = split;
-    v->checksums = v->any_checksums;
-    for (size_t i = count + 1;
-         i-- > 0 && !code && !v->checksums && !v->options.quick;) {
-        v->name = v->spec ? bagi_spec_name(v->spec, i) : "refs";
-        code = bagi_verify_file(
-            v, bagi_dir_has(dir, v->name, ".crc", &found, &v->why));
-        v->checksums = !code && found;
+    if (!code)
+        code = bagi_verify_open(v, !split && !wrong, &all);
+    /* Trailers that cannot be read are reported with their Bag. */
+    if (!code && v->any_checksums && v->known && !v->how.any_spec &&
+        bagi_shard_bind(dir, v->spec, split, &v->how.record, &v->why) ==
+            BAGS_ERROR_MEMORY)
+        code = bagi_verify_file(v, BAGS_ERROR_MEMORY);
+    v->name = split ? NULL : "refs";
+    if (!code && v->bags[count])
+        length = v->bags[count]->length;
+    if (!code && !wrong && v->known && all) {
+        wrong = bagi_shard_measure(dir, v->spec, &v->how, v->bags[count],
+            v->options.unfinished == BAGS_UNFINISHED_SKIP, &length, &v->why);
+        code = bagi_verify_unit_file(v, count + 1, wrong);
     }
-    v->name = NULL;
-    if (!code && v->spec && v->checksums && !v->options.quick &&
-        !v->how.any_spec && mine)
-        code = bagi_verify_bound(v);
-    for (size_t i = 0; i <= count && !code; i++)
-        if (bagi_verify_mine(v, i + 1) && (i < count || !variant))
+    v->report.datapoints += bagi_verify_mine(v, count + 1) ? length : 0;
+    /* Rows that cannot be right are not reported one by one. */
+    for (size_t i = 0; i < count + !wrong && !code; i++)
+        if (v->bags[i] && bagi_verify_mine(v, i + 1))
             code = bagi_verify_unit(v, i);
     v->name = NULL;
+    bagi_bags_free(&v->env, v->bags, count + 1);
     bagi_free(memory, v->row, (count + 1) * sizeof *v->row);
-    bagi_free(memory, v->lengths, (count + 1) * sizeof *v->lengths);
     bagi_spec_free(memory, &own);
     return code;
 }
@@ -12073,29 +11873,22 @@ BAGI_COLD static bags_code bagi_verify_shard(
 BAGI_COLD static bags_code bagi_verify_find(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_verifying *v = (bagi_verifying *)user;
+    const bagi_spec *spec = &v->common.spec;
     bagi_record record;
+    bool has = false, finished = false;
     (void)index;
     bags_code code = v->common.spec.types ? BAGS_OK
                                           : bagi_common_read(&v->common, dir,
                                                 "", NULL, &record, &v->why);
-    const char *names[] = {"refs",
-        v->common.spec.types ? bagi_spec_name(&v->common.spec, 0) : "refs"};
-    for (int i = 0; i < 2 && !v->any_checksums && !v->options.quick; i++) {
-        bool has = false, finished = false;
-        bags_code failed = bagi_dir_has(dir, names[i], ".crc", &has, &v->why);
-        if (!failed && has)
-            failed = bagi_is_finished(dir, &finished, &v->why);
+    for (size_t i = spec->count + 1; i-- > 0 && code != BAGS_ERROR_MEMORY &&
+                                     !v->any_checksums && !v->options.quick;) {
+        code =
+            bagi_dir_has(dir, bagi_spec_name(spec, i), ".crc", &has, &v->why);
+        if (!code && has)
+            code = bagi_is_finished(dir, &finished, &v->why);
         v->any_checksums = has && finished;
-        if (failed == BAGS_ERROR_MEMORY)
-            code = failed;
     }
     return bagi_verify_file(v, code == BAGS_ERROR_MEMORY ? code : BAGS_OK);
-}
-
-/* For bagi_sink, of the parts of the work that another part reports. */
-static bags_code bagi_verify_ignore(bagi_sink *sink, const bagi_fault *fault) {
-    (void)sink;
-    return fault->code == BAGS_ERROR_MEMORY ? fault->code : BAGS_OK;
 }
 
 /* Check all shards of a worker. When the work is divided into parts, all of them list
@@ -12104,33 +11897,24 @@ static bags_code bagi_verify_ignore(bagi_sink *sink, const bagi_fault *fault) {
 BAGI_COLD static bags_code bagi_verify_sharded(
     bagi_verifying *v, const bagi_dir *dir) {
     uint64_t start = v->options.shard_start, stop = v->options.shard_stop;
-    uint64_t next = start, first = 0, last = 0;
-    size_t at = 0;
-    bagi_sink ignore = {&v->why, bagi_verify_ignore};
+    bool mine = v->options.part == 0;
     bagi_names names;
-    bags_code code = bagi_names_list(
-        &v->env, dir->path, v->options.part ? &ignore : &v->sink, &names);
-    if (code) {
-        *v->err = v->why;
-        return code;
+    bags_code code = bagi_names_list(&v->env, dir->path, &names, &v->why);
+    while (code == BAGS_ERROR_LIMIT || code == BAGS_ERROR_CORRUPT) {
+        code = mine ? bagi_verify_file(v, code) : BAGS_OK;
+        if (!code)
+            code = bagi_names_check(&names, &v->why);
     }
-    if (names.count == 0 && !v->code)
+    if (code)
+        *v->err = v->why;
+    else if (names.count == 0 && !v->code)
         code = bagi_fail_no_dataset(dir, v->err);
     names.spec = &v->common.spec;
     if (!code)
         code = bagi_each_shard(&names, 0, 1, bagi_verify_find, v, v->err);
-    while (!code && v->options.part == 0 && !v->options.allow_gaps &&
-           bagi_names_gap(&names, start, stop, &at, &next, &first, &last)) {
-        char to[32] = "", every[32] = "";
-        if (last > first)
-            (void)snprintf(to, sizeof to, " to %" PRIu64, last);
-        if (last > first && stop > 1)
-            (void)snprintf(every, sizeof every, " (every %" PRIu64 "th)", stop);
-        code = bagi_verify_file(
-            v, bags_fail(&v->why, BAGS_ERROR_GAP,
-                   "%s: missing shard%s %" PRIu64 "%s%s", bagi_tail(names.path),
-                   last > first ? "s" : "", first, to, every));
-    }
+    if (!code && mine && !v->options.allow_gaps)
+        code =
+            bagi_verify_file(v, bagi_check_gaps(&names, start, stop, &v->why));
     if (!code)
         code =
             bagi_each_shard(&names, start, stop, bagi_verify_shard, v, v->err);
@@ -12180,8 +11964,7 @@ BAGS_API bags_code bags_verify(const char *path,
     v.env = bagi_env_of(&v.options.env);
     v.path = path;
     bagi_dir dir = bagi_dir_of(&v.env, path);
-    v.sink.err = &v.why;
-    v.sink.report = bagi_verify_report;
+    v.files.limit = 64;
     v.common.registry = v.options.registry;
     v.err = err;
     if (v.options.part >= v.options.parts)
@@ -12191,8 +11974,10 @@ BAGS_API bags_code bags_verify(const char *path,
     else if (v.options.unfinished == BAGS_UNFINISHED_READ)
         fault = "BAGS_UNFINISHED_READ does not apply to verify";
     bagi_buffer_adopt(&v.scratch, &v.env.memory);
-    bags_code code = bagi_check_worker(
-        path, v.options.shard_start, &v.options.shard_stop, err);
+    bool mutex = bagi_mutex_init(&v.files.mutex);
+    bags_code code = mutex ? bagi_check_worker(path, v.options.shard_start,
+                                 &v.options.shard_stop, err)
+                           : bagi_fail_memory(err, 0);
     if (!code && fault)
         code = bags_fail(
             err, BAGS_ERROR_ARGUMENT, "%s: %s", bagi_tail(path), fault);
@@ -12209,9 +11994,13 @@ BAGS_API bags_code bags_verify(const char *path,
     } else if (!code) { /* an unsharded dataset is shard 0 */
         if (v.options.part == 0)
             code = bagi_verify_file(&v, bagi_check_mixed(&dir, &v.why));
+        if (!code)
+            code = bagi_verify_find(&v, &dir, 0);
         if (!code && v.options.shard_start == 0)
             code = bagi_verify_shard(&v, &dir, 0);
     }
+    if (mutex)
+        bagi_mutex_free(&v.files.mutex);
     bagi_spec_free(&v.env.memory, &v.common.spec);
     bags_buffer_free(&v.scratch);
     if (report)
@@ -12252,8 +12041,7 @@ BAGI_COLD static bags_code bagi_checksum_standalone(const bagi_env *env,
     if (!code)
         code = bagi_checksum_dir(
             &dir, NULL, &how, options, file, path, report, err);
-    if (file)
-        env->io.close(env->io.user, file);
+    bagi_close_read(env, file);
     bagi_dir_free(&dir);
     return code;
 }
@@ -12267,7 +12055,6 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
     bags_path_kind kind = BAGS_PATH_NONE;
     bags_reader_options reading;
     bags_reader *reader = NULL;
-    bags_identity found;
     bagi_env env = bagi_env_of(&options->env);
     memset(&reading, 0, sizeof reading);
     reading.shard_start = options->shard_start;
@@ -12284,22 +12071,15 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
         code = reader ? BAGS_OK : err->code;
     }
     for (size_t i = 0; reader && i < reader->count && !code; i++) {
-        bagi_how how = bagi_reader_how(reader, &reader->parts[i], NULL);
+        bagi_how how = bagi_reader_how(reader, &reader->parts[i]);
         bagi_dir dir;
         void *file = NULL;
         char *locked = NULL;
         code = bagi_reader_dir(reader, i, &dir, err);
         if (!code)
             code = bagi_lock_shard(&dir, &file, &locked, err);
-        /* A link in place of a shard leads outside the dataset. */
-        if (!code && reader->sharded && env.io.identify) {
-            int error = env.io.identify(env.io.user, NULL, dir.path, &found);
-            code = bagi_fail_io(NULL, err,
-                error        ? error
-                : found.link ? ELOOP
-                             : 0,
-                dir.path, "open");
-        }
+        if (!code && reader->sharded)
+            code = bagi_check_no_link(&env, dir.path, err);
         if (!code)
             code = bagi_checksum_dir(
                 &dir, &reader->spec, &how, options, file, locked, &done, err);

@@ -425,6 +425,26 @@ static void existing_checksums_are_replaced_only_on_request(void **state) {
     set_free(&set);
 }
 
+/* 0 bytes are an empty Bag only next to those of granular 0.20 and 0.21. */
+static void a_field_of_0_bytes_is_neither_checksummed_nor_described(
+    void **state) {
+    hand_set set = some_set(4);
+    bags_info info;
+    (void)state;
+    set_save(&set, V1, at("set"));
+    save_text(at("set/text.bag"), "");
+    assert_fails(BAGS_ERROR_CORRUPT, checksum(at("set"), false, NULL));
+    assert_says("set/text.bag: *0 bytes");
+    assert_false(exists(at("set/text.crc")));
+    bags_reader *reader = NULL;
+    assert_opens(reader, bags_reader_open(at("set"), NULL, &said));
+    assert_fails(
+        BAGS_ERROR_CORRUPT, bags_reader_info(reader, &info, NULL, &said));
+    assert_says("set/text.bag: *0 bytes");
+    bags_reader_close(reader);
+    set_free(&set);
+}
+
 static void a_bag_of_a_dataset_can_be_read_alone_but_not_checksummed_alone(
     void **state) {
     hand_set set = some_set(4);
@@ -995,6 +1015,7 @@ int main(void) {
         TEST(verifying_missing_checksums_is_an_error_with_a_remedy),
         TEST(checksums_are_added_to_datasets),
         TEST(existing_checksums_are_replaced_only_on_request),
+        TEST(a_field_of_0_bytes_is_neither_checksummed_nor_described),
         TEST(a_bag_of_a_dataset_can_be_read_alone_but_not_checksummed_alone),
         TEST(unfinished_shards_are_refused),
         TEST(the_bag_of_a_running_writer_gets_no_checksums),
