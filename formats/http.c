@@ -287,20 +287,19 @@ static char *http_url(
 
 /* ---- listings ---- */
 
-/* The text between <NAME> and the next <, starting at `at`. */
-static const char *http_element(
-    const char *at, const char *stop, const char *name, size_t *size) {
-    size_t length = strlen(name);
-    while (at && (at = (const char *)memchr(at, '<', (size_t)(stop - at)))) {
-        if ((size_t)(stop - at) < length + 2)
-            return NULL;
-        const char *text = at++ + length + 2;
-        if (memcmp(at, name, length) != 0 || text[-1] != '>')
+/* The text after the next of these marks, up to the quote or the tag that ends it. */
+static const char *http_after(
+    const char *at, const char *stop, const char *mark, size_t *size) {
+    size_t length = strlen(mark);
+    char end = mark[length - 1] == '>' ? '<' : mark[length - 1];
+    for (; stop - at > (ptrdiff_t)length; at++) {
+        if (strncasecmp(at, mark, length) != 0)
             continue;
-        const char *end =
-            (const char *)memchr(text, '<', (size_t)(stop - text));
-        *size = end ? (size_t)(end - text) : 0;
-        return end ? text : NULL;
+        const char *text = at + length;
+        const char *found =
+            (const char *)memchr(text, end, (size_t)(stop - text));
+        *size = found ? (size_t)(found - text) : 0;
+        return found ? text : NULL;
     }
     return NULL;
 }
@@ -322,11 +321,11 @@ static size_t http_entities(char *text, size_t size) {
     return to;
 }
 
-/* The first element of this name in an answer, to be freed, or NULL. */
-static char *http_xml(const void *page, size_t size, const char *name) {
+/* The text of the first <NAME> in an answer, to be freed, or NULL. */
+static char *http_xml(const void *page, size_t size, const char *mark) {
     const char *start = (const char *)page;
     const char *text =
-        start ? http_element(start, start + size, name, &size) : NULL;
+        start ? http_after(start, start + size, mark, &size) : NULL;
     char *out =
         text && size < 8192 ? http_format("%.*s", (int)size, text) : NULL;
     if (out)
@@ -348,68 +347,39 @@ static int http_name(const char *text, size_t size,
     return strcmp(name, ".") && strcmp(name, "..") ? each(user, name) : 0;
 }
 
-/* The links of an index page, relative or with the directory's own path. */
-static int http_links(const char *page, size_t size, const char *directory,
-    int (*each)(void *user, const char *name), void *user) {
-    const char *stop = page + size;
-    size_t prefix = strlen(directory);
-    int code = 0;
-    for (const char *at = page; !code && stop - at > 6; at++) {
-        char name[8192];
-        if (strncasecmp(at, "href=", 5) != 0 || (at[5] != '"' && at[5] != '\''))
-            continue;
-        const char *text = at + 6;
-        const char *end =
-            (const char *)memchr(text, at[5], (size_t)(stop - text));
-        if (!end)
-            break;
-        at = end;
-        if ((size_t)(end - text) > prefix && !memcmp(text, directory, prefix))
-            text += prefix;
-        if (end - text > 2 && memcmp(text, "./", 2) == 0)
-            text += 2;
-        size_t length = (size_t)(end - text);
-        if (length == 0 || length >= sizeof name || strchr("?#/", *text))
-            continue;
-        memcpy(name, text, length);
-        int size_of_plain = (int)http_entities(name, length);
-        char *plain =
-            curl_easy_unescape(NULL, name, size_of_plain, &size_of_plain);
-        if (plain)
-            code = http_name(plain, (size_t)size_of_plain, each, user);
-        curl_free(plain);
-    }
-    return code;
-}
-
-/* The keys and prefixes of S3's XML, without the prefix that was requested. */
-static int http_keys(const char *page, size_t size, const char *prefix,
-    int (*each)(void *user, const char *name), void *user) {
-    static const char *const lists[] = {"Contents", "CommonPrefixes"};
-    static const char *const elements[] = {"Key", "Prefix"};
-    const char *stop = page + size;
-    size_t front = strlen(prefix), length = 0;
-    int code = 0;
-    for (int i = 0; i < 2; i++) {
-        const char *at = page;
-        while (!code && (at = http_element(at, stop, lists[i], &length)) &&
-               (at = http_element(at, stop, elements[i], &length))) {
-            char name[8192];
-            if (length >= sizeof name)
-                continue;
-            memcpy(name, at, length);
-            length = http_entities(name, length);
-            if (length > front && memcmp(name, prefix, front) == 0)
-                code = http_name(name + front, length - front, each, user);
-        }
-    }
-    return code;
-}
-
 int bags_http_names(const void *page, size_t size, bool xml, const char *prefix,
     int (*each)(void *user, const char *name), void *user) {
-    return (xml ? http_keys : http_links)(
-        (const char *)page, size, prefix, each, user);
+    static const char *const marks[] = {
+        "href=\"", "href='", "<Key>", "<Prefix>"};
+    const char *at = NULL, *stop = (const char *)page + size;
+    size_t front = strlen(prefix), length = 0;
+    int code = 0;
+    for (int i = xml ? 2 : 0; i < (xml ? 4 : 2); i++)
+        for (at = (const char *)page;
+             !code && (at = http_after(at, stop, marks[i], &length)) != NULL;
+             at += length) {
+            char name[8192], *plain = NULL;
+            if (length == 0 || length >= sizeof name ||
+                (!xml && strchr("?#", *at)))
+                continue;
+            memcpy(name, at, length);
+            int used = (int)http_entities(name, length);
+            if (!xml) { /* a link, relative or with the directory's own path */
+                plain = curl_easy_unescape(NULL, name, used, &used);
+                used = plain ? used : 0;
+            }
+            const char *text = plain ? plain : name, *end = text + used;
+            bool inside =
+                (size_t)used > front && memcmp(text, prefix, front) == 0;
+            if (inside)
+                text += front;
+            else if (!xml && used > 2 && memcmp(text, "./", 2) == 0)
+                text += 2;
+            if (inside || !xml)
+                code = http_name(text, (size_t)(end - text), each, user);
+            curl_free(plain);
+        }
+    return code;
 }
 
 /* ---- objects and their parts: all with the mutex held ---- */
@@ -821,7 +791,7 @@ static void http_describe(http_request *request, CURLcode result) {
                                       : curl_easy_strerror(result)));
         return;
     }
-    char *code = http_xml(request->text, request->text_size, "Code");
+    char *code = http_xml(request->text, request->text_size, "<Code>");
     bool changed = status == 412 || (status == 416 && request->part);
     request->error = status == 404 || status == 410   ? ENOENT
                      : status == 401 || status == 403 ? EACCES
@@ -1249,6 +1219,7 @@ static int http_list_page(bags_http *http, const char *path, char **more,
     http_names *names, char *why) {
     bool s3 = http_is_s3(path);
     const char *prefix = strchr(path + (s3 ? 5 : 8), '/');
+    char *directory = s3 ? NULL : curl_easy_unescape(NULL, prefix, 0, NULL);
     char *encoded = http_encode(prefix + s3, "");
     char *token = *more ? http_encode(*more, "") : NULL;
     char *query =
@@ -1268,12 +1239,13 @@ static int http_list_page(bags_http *http, const char *path, char **more,
     } else if (request && request->body.data) {
         if (s3 || request->is_html)
             code = bags_http_names(request->body.data, request->size, s3,
-                prefix + s3, http_names_add, names);
+                directory ? directory : prefix + s3, http_names_add, names);
         if (s3)
             *more = http_xml(
-                request->body.data, request->size, "NextContinuationToken");
+                request->body.data, request->size, "<NextContinuationToken>");
     }
     http_request_free(request);
+    curl_free(directory);
     free(encoded);
     free(token);
     free(query);
@@ -1886,7 +1858,7 @@ static bags_code http_upload_multipart(bags_http *http, const char *url,
     bags_code code = http_send_s3(
         http, "POST", url, "uploads=", NULL, 0, NULL, &request, from->err);
     char *plain =
-        code ? NULL : http_xml(request->body.data, request->size, "UploadId");
+        code ? NULL : http_xml(request->body.data, request->size, "<UploadId>");
     char *id = plain ? http_encode(plain, "") : NULL;
     char *query = id ? http_format("uploadId=%s", id) : NULL;
     char *xml = http_copy("<CompleteMultipartUpload>"), *all = NULL;
@@ -1908,9 +1880,9 @@ static bags_code http_upload_multipart(bags_http *http, const char *url,
             (const unsigned char *)all, strlen(all), NULL, &request, from->err);
     /* The status is 200 even if S3 then fails to put the parts together. */
     char *etag =
-        code ? NULL : http_xml(request->body.data, request->size, "ETag");
+        code ? NULL : http_xml(request->body.data, request->size, "<ETag>");
     char *why =
-        code ? NULL : http_xml(request->body.data, request->size, "Code");
+        code ? NULL : http_xml(request->body.data, request->size, "<Code>");
     if (!code && !etag)
         code =
             bags_fail(from->err, BAGS_ERROR_IO, "%.320s: cannot upload: %.100s",
