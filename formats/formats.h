@@ -18,7 +18,7 @@
  *     index.c     (keys)        none
  *     archive.c   (zip, tar)    none
  *     zip.c       (zip)         none
- *     http.c      (URLs)        libcurl, libcrypto  -lcurl -lcrypto -pthread
+ *     http.c      (URLs)        libcurl, libssl  -lcurl -lssl -lcrypto -pthread
  *
  * A codec serves its types once it is in the registry with which a reader or a
  * writer is opened:
@@ -1315,7 +1315,7 @@ typedef struct bags_http_options {
                              truncated, stalled. 0: 50 */
     double stall_seconds; /* a transfer that does not move for this time fails,
                              and is repeated. 0: 30 */
-    size_t connections;   /* at most; 0: 384 */
+    size_t connections;   /* at most; 0: 256 */
     uint64_t gap; /* bytes between two ranges that are at most read over to save
                      a request, where requests are more than half of the
                      connections; 0: 1 MiB. Never more than is wanted */

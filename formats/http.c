@@ -1,7 +1,7 @@
 /*
  * http.c - reads datasets from web servers and object stores, and uploads them, on
- * libcurl 7.75 or later (Debian: libcurl4-openssl-dev), libcrypto (libssl-dev; only
- * for MD5) and POSIX threads.
+ * libcurl 7.75 or later (Debian: libcurl4-openssl-dev), libssl and libcrypto (libssl-dev;
+ * for tickets of TLS, and MD5) and POSIX threads.
  *
  * A bags_http is a bags_io whose paths are URLs:
  *
@@ -42,9 +42,12 @@
 
 #include <curl/curl.h>
 #include <openssl/evp.h>
+#include <openssl/ssl.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -161,7 +164,10 @@ struct bags_http {
     pid_t process;
     CURLM *multi;
     CURLSH *share;
-    bool started, stop, woken;
+    bool started, stop, woken, ended; /* ended: callers must look again */
+    int wake[2];        /* a pipe: what is written to it wakes the thread */
+    bags_buffer memory; /* of the sockets: a pollfd for every file descriptor */
+    size_t sockets;
     http_object *objects[HTTP_BUCKETS];
     http_request *queue, **queue_end;
     http_request *active; /* those that are running */
@@ -170,6 +176,7 @@ struct bags_http {
     uint64_t cached, requests, received;
     uint32_t random;
     bool from_start; /* the server does not know ranges from the end */
+    bool is_openssl; /* libcurl uses the libssl that this file uses */
 };
 
 /* ---- text ---- */
@@ -181,7 +188,7 @@ static double http_now(void) {
 }
 
 /* printf to new memory. */
-static char *http_format(const char *format, ...) BAGI_PRINTF(1, 2);
+BAGI_PRINTF(1, 2)
 static char *http_format(const char *format, ...) {
     char *out = NULL;
     va_list arguments;
@@ -291,13 +298,13 @@ static char *http_url(
 static const char *http_after(
     const char *at, const char *stop, const char *mark, size_t *size) {
     size_t length = strlen(mark);
-    char end = mark[length - 1] == '>' ? '<' : mark[length - 1];
+    char last = mark[length - 1];
     for (; stop - at > (ptrdiff_t)length; at++) {
         if (strncasecmp(at, mark, length) != 0)
             continue;
         const char *text = at + length;
-        const char *found =
-            (const char *)memchr(text, end, (size_t)(stop - text));
+        const char *found = (const char *)memchr(
+            text, last == '>' ? '<' : last, (size_t)(stop - text));
         *size = found ? (size_t)(found - text) : 0;
         return found ? text : NULL;
     }
@@ -312,10 +319,11 @@ static size_t http_entities(char *text, size_t size) {
     size_t to = 0;
     for (size_t i = 0; i < size; to++) {
         size_t k = 0, count = sizeof entity / sizeof *entity;
-        while (k < count && (size - i < strlen(entity[k]) ||
-                                memcmp(text + i, entity[k], strlen(entity[k]))))
+        while (k < count &&
+               (size - i < strlen(entity[k]) ||
+                   memcmp(text + i, entity[k], strlen(entity[k])) != 0))
             k++;
-        text[to] = k < count ? plain[k] : text[i];
+        text[to] = *(k < count ? &plain[k] : &text[i]);
         i += k < count ? strlen(entity[k]) : 1;
     }
     return to;
@@ -344,7 +352,8 @@ static int http_name(const char *text, size_t size,
         return 0;
     memcpy(name, text, size);
     name[size] = '\0';
-    return strcmp(name, ".") && strcmp(name, "..") ? each(user, name) : 0;
+    bool inside = strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
+    return inside ? each(user, name) : 0;
 }
 
 int bags_http_names(const void *page, size_t size, bool xml, const char *prefix,
@@ -493,9 +502,8 @@ static void http_request_free(http_request *request) {
 
 /* Wake the thread, once, however many requests are queued. The mutex is held. */
 static void http_wake(bags_http *http) {
-    if (!http->woken)
-        curl_multi_wakeup(http->multi);
-    http->woken = true;
+    if (!http->woken) /* if the pipe is full, the thread is woken anyway */
+        http->woken = write(http->wake[1], "", 1) == 1;
 }
 
 /* The mutex is held. The thread must be woken afterwards. */
@@ -570,7 +578,7 @@ static void http_look(bags_http *http, http_object *object) {
 
 static bool http_refuse(http_request *request, int error, const char *why) {
     request->error = error;
-    snprintf(request->why, sizeof request->why, "%s", why);
+    (void)snprintf(request->why, sizeof request->why, "%s", why);
     return false;
 }
 
@@ -594,7 +602,8 @@ static void http_keep(
     while (size > start && (unsigned char)line[size - 1] <= ' ')
         size--;
     if (size - start < capacity)
-        snprintf(out, capacity, "%.*s", (int)(size - start), line + start);
+        (void)snprintf(
+            out, capacity, "%.*s", (int)(size - start), line + start);
 }
 
 /* A header line. Those of a redirect are forgotten when the next answer begins. */
@@ -768,7 +777,7 @@ static bool http_complete(http_request *request) {
                                                     : request->size;
     if (request->size == size)
         return true;
-    snprintf(request->why, sizeof request->why,
+    (void)snprintf(request->why, sizeof request->why,
         "truncated (%" PRIu64 " of %" PRIu64 " bytes)", (uint64_t)request->size,
         size);
     request->error = EAGAIN;
@@ -784,7 +793,7 @@ static void http_describe(http_request *request, CURLcode result) {
         return;
     if (result) {
         request->error = EIO;
-        snprintf(request->why, sizeof request->why, "%s",
+        (void)snprintf(request->why, sizeof request->why, "%s",
             result == CURLE_OPERATION_TIMEDOUT
                 ? "the transfer stalled"
                 : (*request->curl_why ? request->curl_why
@@ -799,8 +808,8 @@ static void http_describe(http_request *request, CURLcode result) {
                                                       : EIO;
     if (request->error == EACCES && code && strcmp(code, "AccessDenied") != 0)
         request->error = EPERM; /* an invalid key, not a missing object */
-    snprintf(request->why, sizeof request->why, "HTTP %ld%s%.64s%s", status,
-        code ? " " : "", code ? code : "",
+    (void)snprintf(request->why, sizeof request->why, "HTTP %ld%s%.64s%s",
+        status, code ? " " : "", code ? code : "",
         changed ? ": changed while open" : "");
     free(code);
 }
@@ -817,6 +826,15 @@ static bool http_add_header(
     if (list)
         request->headers = list;
     return list || !value;
+}
+
+/* For libcurl, which forbids the tickets of TLS 1.2 because of servers of 2009: a
+ * handshake with one takes half of the processor's time. */
+static CURLcode http_allow_tickets(CURL *easy, void *context, void *user) {
+    (void)easy;
+    (void)user;
+    SSL_CTX_clear_options((SSL_CTX *)context, SSL_OP_NO_TICKET);
+    return CURLE_OK;
 }
 
 #define HTTP_SET(option, value)                                                \
@@ -844,10 +862,11 @@ static bool http_set(http_request *request, CURL *easy) {
            http_add_header(request, "Content-Type",
                request->method ? "application/octet-stream" : NULL);
     if (part)
-        snprintf(range, sizeof range, "%" PRIu64 "-%" PRIu64,
+        (void)snprintf(range, sizeof range, "%" PRIu64 "-%" PRIu64,
             part->start + request->size, part->stop - 1);
     else if (request->object)
-        snprintf(range, sizeof range, request->from_start ? "0-%u" : "-%u",
+        (void)snprintf(range, sizeof range,
+            request->from_start ? "0-%u" : "-%u",
             (unsigned)http_tail(request) - request->from_start);
     HTTP_SET(CURLOPT_URL, request->url);
     HTTP_SET(CURLOPT_PATH_AS_IS, 1L);
@@ -877,8 +896,14 @@ static bool http_set(http_request *request, CURL *easy) {
     HTTP_SET(CURLOPT_REDIR_PROTOCOLS,
         (long)((is_tls ? 0 : CURLPROTO_HTTP) | CURLPROTO_HTTPS));
 #endif
+    /* Every connection would read the certificates again if there were a directory of
+     * them, too. */
     if (http->ca_file)
         HTTP_SET(CURLOPT_CAINFO, http->ca_file);
+    if (http->ca_file || curl_version_info(CURLVERSION_NOW)->cainfo)
+        HTTP_SET(CURLOPT_CAPATH, NULL);
+    if (http->is_openssl)
+        HTTP_SET(CURLOPT_SSL_CTX_FUNCTION, http_allow_tickets);
     if (request->object)
         HTTP_SET(CURLOPT_RANGE, range);
     if (request->method) {
@@ -892,7 +917,7 @@ static bool http_set(http_request *request, CURL *easy) {
         if (http->user)
             HTTP_SET(CURLOPT_USERPWD, http->user);
     } else if (is_signed) {
-        snprintf(sign, sizeof sign, "aws:amz:%.60s:s3", http->region);
+        (void)snprintf(sign, sizeof sign, "aws:amz:%.60s:s3", http->region);
         HTTP_SET(CURLOPT_AWS_SIGV4, sign);
         HTTP_SET(CURLOPT_USERNAME, http->key);
         HTTP_SET(CURLOPT_PASSWORD, http->secret);
@@ -1050,7 +1075,7 @@ static void http_finish(http_request *request, CURLcode result) {
         http_describe(request, result);
         size_t used = strlen(request->why);
         if (request->tries > 1)
-            snprintf(request->why + used, sizeof request->why - used,
+            (void)snprintf(request->why + used, sizeof request->why - used,
                 " (%d attempts in %.0f s)", request->tries + 1,
                 http_now() - request->since);
         if (object) {
@@ -1059,6 +1084,7 @@ static void http_finish(http_request *request, CURLcode result) {
                 HTTP_FAILED;
         }
     }
+    http->ended = http->ended || !again;
     if (!again)
         request->state = good ? HTTP_DONE : HTTP_FAILED;
     if (!again && object)
@@ -1072,7 +1098,8 @@ static int http_start(bags_http *http) {
     http_request *last = http->queue, *request = NULL;
     while (last && last->next)
         last = last->next;
-    while (request != last && http->running < http->connections) {
+    while (
+        http->queue && request != last && http->running < http->connections) {
         request = http->queue;
         http->queue = request->next;
         http->queue_end = http->queue ? http->queue_end : &http->queue;
@@ -1094,27 +1121,76 @@ static int http_start(bags_http *http) {
     return (int)(wait * 1000) + 1;
 }
 
+/* What to wait for on a socket, from libcurl. It is called for every change, so that
+ * nothing has to be collected where hundreds of connections are open. */
+static int http_socket(
+    CURL *easy, curl_socket_t socket, int what, void *user, void *own) {
+    bags_http *http = (bags_http *)user;
+    size_t i = (size_t)socket, size = (i + 1) * sizeof(struct pollfd);
+    (void)easy;
+    (void)own;
+    if (i >= http->sockets) {
+        if (bags_buffer_reserve(&http->memory, size, NULL))
+            return -1;
+        struct pollfd *added = (struct pollfd *)(void *)http->memory.data;
+        for (; http->sockets <= i; http->sockets++)
+            added[http->sockets].fd = -1;
+    }
+    struct pollfd *polled = (struct pollfd *)(void *)http->memory.data + i;
+    polled->fd = what == CURL_POLL_REMOVE ? -1 : socket;
+    polled->events = (short)((what & CURL_POLL_IN ? POLLIN : 0) |
+                             (what & CURL_POLL_OUT ? POLLOUT : 0));
+    polled->revents = 0;
+    return 0;
+}
+
+/* Wait for sockets, for timers of libcurl and for the pipe; at most `wait` ms. Then let
+ * libcurl go on with those transfers that can. */
+static void http_transfer(bags_http *http, int wait) {
+    long due = -1;
+    int running = 0;
+    char bytes[64];
+    curl_multi_timeout(http->multi, &due);
+    bool timer = due >= 0 && due <= wait;
+    int ready = poll((struct pollfd *)(void *)http->memory.data,
+        (nfds_t)http->sockets, timer ? (int)due : wait);
+    if (timer)
+        curl_multi_socket_action(http->multi, CURL_SOCKET_TIMEOUT, 0, &running);
+    for (size_t i = 0; i < http->sockets && ready > 0; i++) {
+        struct pollfd one = ((struct pollfd *)(void *)http->memory.data)[i];
+        if (one.fd < 0 || !one.revents)
+            continue;
+        ready--;
+        if (one.fd == http->wake[0])
+            while (read(one.fd, bytes, sizeof bytes) > 0)
+                ;
+        else
+            curl_multi_socket_action(http->multi, one.fd,
+                (one.revents & POLLOUT ? CURL_CSELECT_OUT : 0) |
+                    (one.revents & ~POLLOUT ? CURL_CSELECT_IN : 0),
+                &running);
+    }
+}
+
 static void *http_work(void *user) {
     bags_http *http = (bags_http *)user;
     pthread_mutex_lock(&http->mutex);
     while (!http->stop) {
         http->woken = false;
-        int running = 0, left = 0, wait = http_start(http);
-        bool ended = false;
+        int left = 0, wait = http_start(http);
         CURLMsg *message = NULL;
         pthread_mutex_unlock(&http->mutex);
-        curl_multi_perform(http->multi, &running);
+        http_transfer(http, wait);
         while ((message = curl_multi_info_read(http->multi, &left)) != NULL) {
             char *request = NULL;
             CURLcode result = message->data.result;
             curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &request);
             http_finish((http_request *)(void *)request, result);
-            ended = true;
         }
-        if (!ended)
-            curl_multi_poll(http->multi, NULL, 0, wait, NULL);
         pthread_mutex_lock(&http->mutex);
-        pthread_cond_broadcast(&http->changed);
+        if (http->ended)
+            pthread_cond_broadcast(&http->changed);
+        http->ended = false;
     }
     pthread_mutex_unlock(&http->mutex);
     return NULL;
@@ -1170,7 +1246,7 @@ static void http_explain(
     bags_http *http = (bags_http *)user;
     size_t length = http_path_size(path);
     if (!http_alive(http)) {
-        snprintf(text, size, "a bags_http cannot be used after fork");
+        (void)snprintf(text, size, "a bags_http cannot be used after fork");
         return;
     }
     char *listed = http_format("%.*s/", (int)length, path);
@@ -1179,7 +1255,7 @@ static void http_explain(
         listed ? http_find(http, listed, length + 1, false) : NULL};
     for (int i = 1; i >= 0; i--)
         if (objects[i] && objects[i]->why && objects[i]->error == error)
-            snprintf(text, size, "%s", objects[i]->why);
+            (void)snprintf(text, size, "%s", objects[i]->why);
     pthread_mutex_unlock(&http->mutex);
     free(listed);
 }
@@ -1328,7 +1404,8 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
             broken = inside[i];
     }
     code = directory ? 0 : http_wait(http, object);
-    if (broken && (code == ENOENT || code == EACCES)) { /* it is the cause */
+    if (object && broken &&
+        (code == ENOENT || code == EACCES)) { /* it is the cause */
         code = broken->error;
         http_object_fail(object, code, broken->why);
     }
@@ -1353,10 +1430,10 @@ static int http_probe(bags_http *http, const char *path,
         uint64_t more = missing ? HTTP_MISSING - missing : 3 * i + HTTP_MISSING;
         uint64_t stop = i == ahead ? i + (more < 256 ? more : 256) : ahead;
         for (; ahead < stop; ahead++) {
-            snprintf(name, sizeof name, "%06" PRIu64 "/spec.json", ahead);
+            (void)snprintf(name, sizeof name, "%06" PRIu64 "/spec.json", ahead);
             http_look_in(http, path, name);
         }
-        snprintf(name, sizeof name, "%06" PRIu64 "/spec.json", i);
+        (void)snprintf(name, sizeof name, "%06" PRIu64 "/spec.json", i);
         int code = http_wait(http, http_look_in(http, path, name));
         pthread_mutex_unlock(&http->mutex);
         name[strcspn(name, "/")] = '\0';
@@ -1435,7 +1512,7 @@ typedef struct http_call {
 
 static bool http_call_add(http_call *call, http_part *part) {
     if (bags_buffer_reserve(
-            &call->memory, (call->count + 1) * sizeof part, NULL))
+            &call->memory, (call->count + 1) * sizeof(http_part *), NULL))
         return false;
     call->parts = (http_part **)(void *)call->memory.data;
     part->users++;
@@ -1785,7 +1862,7 @@ bags_code bags_http_same(bags_http *http, const char *url, const bags_io *io,
     http_object *object = http_find(http, url, http_path_size(url), true);
     int error = code ? 0 : http_wait(http, object);
     if (!code && !error && object->size == from.size && object->tag)
-        snprintf(found, sizeof found, "%.63s", object->tag);
+        (void)snprintf(found, sizeof found, "%.63s", object->tag);
     pthread_mutex_unlock(&http->mutex);
     if (error && error != ENOENT) {
         http_explain(http, url, error, why, sizeof why);
@@ -1954,7 +2031,7 @@ static char *http_ini(const char *path, const char *section, const char *name) {
             found = http_copy(start + strspn(start, " \t"));
     }
     if (file)
-        fclose(file);
+        (void)fclose(file);
     return found;
 }
 
@@ -2038,8 +2115,11 @@ void bags_http_close(bags_http *http) {
         for (http_object *object = http->objects[i], *next; object;
              object = next) {
             next = object->next;
-            while (object->parts)
-                http_part_free(http, object->parts);
+            for (http_part *part = object->parts, *after; part; part = after) {
+                after = part->next;
+                bags_buffer_free(&part->data);
+                free(part);
+            }
             free(object->path);
             free(object->why);
             free(object->tag);
@@ -2048,6 +2128,10 @@ void bags_http_close(bags_http *http) {
         }
     curl_multi_cleanup(http->multi);
     curl_share_cleanup(http->share);
+    for (int i = 0; i < 2; i++)
+        if (http->wake[i] >= 0)
+            close(http->wake[i]);
+    bags_buffer_free(&http->memory);
     pthread_mutex_destroy(&http->mutex);
     pthread_cond_destroy(&http->changed);
     char *texts[] = {http->query, http->user, http->key, http->secret,
@@ -2069,7 +2153,7 @@ static bool http_set_up(bags_http *http, const bags_http_options *options) {
         options->retry_seconds > 0 ? options->retry_seconds : 50;
     http->stall_seconds =
         options->stall_seconds > 0 ? options->stall_seconds : 30;
-    http->connections = options->connections ? options->connections : 384;
+    http->connections = options->connections ? options->connections : 256;
     http->gap = options->gap ? options->gap : (uint64_t)1 << 20;
     http->cache_size =
         options->cache_size ? options->cache_size : (uint64_t)256 << 20;
@@ -2078,14 +2162,30 @@ static bool http_set_up(bags_http *http, const bags_http_options *options) {
     if (!OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL) ||
         curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
         return false;
+    const char *tls = curl_version_info(CURLVERSION_NOW)->ssl_version;
+    const char *ours =
+        OpenSSL_version(OPENSSL_VERSION); /* "OpenSSL 3.0.1 ..." */
+    size_t size = tls ? strlen(tls) : 0;
+    http->is_openssl = size > 8 && strncmp(tls, "OpenSSL/", 8) == 0 &&
+                       strncmp(tls + 8, ours + 8, size - 8) == 0 &&
+                       ours[size] == ' ';
     http->multi = curl_multi_init();
     http->share = curl_share_init();
-    return http->multi && http->share && http->region &&
+    for (int i = 0; i < 2 && http->wake[i] >= 0; i++)
+        if (fcntl(http->wake[i], F_SETFL, O_NONBLOCK) ||
+            fcntl(http->wake[i], F_SETFD, FD_CLOEXEC))
+            return false;
+    return http->multi && http->share && http->region && http->wake[0] >= 0 &&
+           !http_socket(NULL, http->wake[0], CURL_POLL_IN, http, NULL) &&
            (!options->query || !*options->query || http->query) &&
            (!options->user || !*options->user || http->user) &&
            (!options->ca_file || !*options->ca_file || http->ca_file) &&
            curl_share_setopt(http->share, CURLSHOPT_SHARE,
                CURL_LOCK_DATA_SSL_SESSION) == CURLSHE_OK &&
+           curl_multi_setopt(
+               http->multi, CURLMOPT_SOCKETFUNCTION, http_socket) == CURLM_OK &&
+           curl_multi_setopt(http->multi, CURLMOPT_SOCKETDATA, http) ==
+               CURLM_OK &&
            curl_multi_setopt(http->multi, CURLMOPT_MAXCONNECTS,
                (long)http->connections) == CURLM_OK;
 }
@@ -2108,6 +2208,8 @@ bags_http *bags_http_open(const bags_http_options *options, bags_error *err) {
     pthread_mutex_init(&http->mutex, NULL);
     pthread_cond_init(&http->changed, NULL);
     http->queue_end = &http->queue;
+    if (pipe(http->wake))
+        http->wake[0] = http->wake[1] = -1;
     http->process = getpid();
     http->random = (uint32_t)http->process * 2654435761u;
     http->io.user = http;

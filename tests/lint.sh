@@ -332,7 +332,7 @@ analysers() {
     if have cppcheck; then
         cell 'cppcheck bags.h' check_c --std=c99 --language=c -DBAGS_IMPLEMENTATION \
             -UBAGI_IMPLEMENTED -U_WIN32 bags.h
-        cell 'cppcheck formats' check_c --std=c99 $formats
+        cell 'cppcheck formats' check_c --std=c99 '-DBAGI_PRINTF(format,arguments)=' $formats
         cell 'cppcheck examples' check_c --std=c11 -DBAGI_IMPLEMENTED \
             -U_WIN32 "${flags[@]}" $examples
     fi
