@@ -1400,22 +1400,11 @@ int bags_http_names(const void *page, size_t size, bool xml, const char *prefix,
 
 #ifdef BAGI_FORMATS
 
-/* An empty buffer of this allocator; NULL means malloc. */
-static inline bags_buffer bagi_buffer(const bags_allocator *allocator) {
-    bags_buffer buffer;
-    memset(&buffer, 0, sizeof buffer);
-    if (allocator) {
-        buffer.resize = allocator->resize;
-        buffer.user = allocator->user;
-    }
-    return buffer;
-}
-
 /* Allocate the zeroed state of an open codec or file, whose first member is the
  * buffer that holds it. NULL if out of memory. */
 static inline void *bagi_state(
     const bags_allocator *allocator, size_t size, bags_error *err) {
-    bags_buffer memory = bagi_buffer(allocator);
+    bags_buffer memory = bags_buffer_of(allocator);
     if (bags_buffer_reserve(&memory, size, err))
         return NULL;
     memset(memory.data, 0, size);
@@ -1429,24 +1418,6 @@ static inline void bagi_state_close(void *state) {
         return;
     memcpy(&memory, state, sizeof memory);
     bags_buffer_free(&memory);
-}
-
-/* A hook has returned `error` for a path. */
-static inline bags_code bagi_fail_system(const bags_io *io, int error,
-    const char *path, const char *doing, bags_error *err) {
-    bags_code code = error == ENOENT || error == ENOTDIR ? BAGS_ERROR_MISSING
-                     : error == EEXIST                   ? BAGS_ERROR_EXISTS
-                     : error == ENOMEM                   ? BAGS_ERROR_MEMORY
-                                                         : BAGS_ERROR_IO;
-    char why[512] = "";
-    if (io->explain)
-        io->explain(io->user, path, error, why, sizeof why);
-    bags_fail(err, code, "%s: cannot %s: %s", path, doing,
-        *why             ? why
-        : error == ENXIO ? "not a regular file"
-                         : strerror(error));
-    err->system = error;
-    return code;
 }
 
 /* In the scratch, the shape of a value precedes its pixels. A multiple of 64, so

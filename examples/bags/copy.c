@@ -233,17 +233,6 @@ static void advance(void *user, uint64_t bytes) {
     pthread_mutex_unlock(&mutex);
 }
 
-static bags_code fail_file(const bags_io *io, const char *path, int error,
-    const char *doing, bags_error *err) {
-    char why[512] = "";
-    if (io->explain)
-        io->explain(io->user, path, error, why, sizeof why);
-    bags_fail(err, BAGS_ERROR_IO, "%.320s: cannot %s: %s", path, doing,
-        *why ? why : strerror(error));
-    err->system = error;
-    return BAGS_ERROR_IO;
-}
-
 /* Read `size` bytes at most, fewer only at the end. */
 static bags_code read_block(const bags_io *io, void *file, const char *path,
     uint64_t offset, unsigned char *data, size_t *size, bags_error *err) {
@@ -253,7 +242,7 @@ static bags_code read_block(const bags_io *io, void *file, const char *path,
         int error = io->read_at(
             io->user, file, offset + done, data + done, *size - done, &step);
         if (error)
-            return fail_file(io, path, error, "read", err);
+            return bags_fail_io(io, error, path, "read", err);
         if (!step)
             break;
         done += step;
@@ -286,7 +275,7 @@ static bags_code pass_bytes(const entry *one, void *from, void *to,
             int error = out->write_at(
                 out->user, to, at + done, data + done, size - done, &step);
             if (error)
-                code = fail_file(out, one->to, error, "write", err);
+                code = bags_fail_io(out, error, one->to, "write", err);
             done += step;
         }
         at += size;
@@ -306,7 +295,7 @@ static bags_code is_same(
     bags_path_kind kind = BAGS_PATH_NONE;
     int error = out->kind(out->user, one->to, &kind);
     if (error)
-        return fail_file(out, one->to, error, "open", err);
+        return bags_fail_io(out, error, one->to, "open", err);
     *exists = kind != BAGS_PATH_NONE;
     if (kind != BAGS_PATH_FILE)
         return BAGS_OK;
@@ -321,9 +310,9 @@ static bags_code is_same(
     if (!error)
         error = out->size(out->user, to, &size);
     if (error)
-        code = fail_file(out, one->to, error, "open", err);
+        code = bags_fail_io(out, error, one->to, "open", err);
     else if ((error = in->open(in->user, one->from, BAGS_IO_READ, &from)))
-        code = fail_file(in, one->from, error, "open", err);
+        code = bags_fail_io(in, error, one->from, "open", err);
     else if (size == one->size)
         code = pass_bytes(one, from, to, true, same, err);
     if (to)
@@ -341,20 +330,20 @@ static bags_code write_file(const entry *one, bags_error *err) {
     bags_code code = BAGS_OK;
     int error = in->open(in->user, one->from, BAGS_IO_READ, &from);
     if (error)
-        code = fail_file(in, one->from, error, "open", err);
+        code = bags_fail_io(in, error, one->from, "open", err);
     (void)out->remove(out->user, partial); /* of an interrupted run */
     if (!code && (error = out->open(out->user, partial, BAGS_IO_CREATE, &to)))
-        code = fail_file(out, partial, error, "create", err);
+        code = bags_fail_io(out, error, partial, "create", err);
     if (!code)
         code = pass_bytes(one, from, to, false, &same, err);
     if (!code && (error = out->sync(out->user, to)))
-        code = fail_file(out, partial, error, "sync", err);
+        code = bags_fail_io(out, error, partial, "sync", err);
     if (to && (error = out->close(out->user, to)) && !code)
-        code = fail_file(out, partial, error, "close", err);
+        code = bags_fail_io(out, error, partial, "close", err);
     if (from)
         in->close(in->user, from);
     if (!code && (error = out->rename(out->user, partial, one->to)))
-        code = fail_file(out, one->to, error, "create", err);
+        code = bags_fail_io(out, error, one->to, "create", err);
     if (code)
         (void)out->remove(out->user, partial);
     free(partial);

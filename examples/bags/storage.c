@@ -228,15 +228,9 @@ bool path_is_remote(const char *path) { return bags_http_is_url(path); }
 bags_path_kind path_kind(const char *path) {
     const bags_io *io = io_for_path(path);
     bags_path_kind kind = BAGS_PATH_NONE;
-    char why[512] = "";
     int error = io->kind(io->user, path, &kind);
-    if (!error)
-        return kind;
-    if (io->explain)
-        io->explain(io->user, path, error, why, sizeof why);
-    if (*why)
-        fail(BAGS_ERROR_IO, "%s: cannot open: %s", path, why);
-    fail_system(error, path, "open");
+    must(bags_fail_io(io, error, path, "open", &failure));
+    return kind;
 }
 
 void path_must_be_writable(const char *path) {
