@@ -726,8 +726,8 @@ void bags_index_close(bags_index *index);
  * index, in order of their numbers. None has it if both are equal.
  *
  *   key      a number, for a field of numbers: bags_int, bags_uint or an array of
- *            one element (of a float32 field, rounded to it); otherwise bags_utf8 or
- *            bags_bytes
+ *            one element (a float64 is rounded if the field is float32); otherwise
+ *            bags_utf8 or bags_bytes
  *   scratch  grown as needed
  *
  * Returns BAGS_OK or
@@ -740,8 +740,8 @@ void bags_index_close(bags_index *index);
 bags_code bags_index_find(const bags_index *index, const bags_value *key,
     bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err);
 
-/* Like bags_index_find, for the keys `from` <= key < `to`, in their order. NULL:
- * from the first key, or to the last one. BAGS_ERROR_RANGE: from > to. */
+/* Like bags_index_find, for the keys `from` <= key < `to`, in their order; neither is
+ * rounded. NULL: from the first key, or to the last one. BAGS_ERROR_RANGE: from > to. */
 bags_code bags_index_find_range(const bags_index *index, const bags_value *from,
     const bags_value *to, bags_buffer *scratch, uint64_t *start, uint64_t *stop,
     bags_error *err);

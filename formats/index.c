@@ -30,6 +30,7 @@
 #include "formats.h"
 
 #include <errno.h>
+#include <float.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,7 +56,7 @@ typedef enum key_class {
 
 typedef struct key_type {
     key_class order;
-    bool single; /* float32: keys are rounded to it */
+    bool single; /* float32: a key that is searched for is rounded to it */
 } key_type;
 
 struct bags_index {
@@ -175,8 +176,6 @@ static bags_code key_make(const key_type *type, const bags_value *value,
         if (is_whole &&
             (real >= 9007199254740992.0 || real <= -9007199254740992.0))
             wrong = "number out of range (2^53 or above)";
-        if (type->single)
-            real = (double)(float)real;
         if (real != real)
             wrong = "NaN has no order";
         real += 0.0; /* -0 equals 0 */
@@ -888,7 +887,7 @@ static bags_code bound(const bags_index *index, bags_view key, bool past,
     return BAGS_OK;
 }
 
-/* The key of a value that a caller asks for. */
+/* The key of a value that a caller asks for. The ends of a range are exact. */
 static bags_code asked(const bags_index *index, const bags_value *value,
     unsigned char number[INDEX_NUMBER], bags_view *key, bags_error *err) {
     bags_error why;
@@ -902,9 +901,19 @@ bags_code bags_index_find(const bags_index *index, const bags_value *key,
     bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err) {
     unsigned char number[INDEX_NUMBER];
     uint64_t first = 0, last;
+    double real = 0;
+    float single;
+    bags_value rounded;
     bags_view at;
     if (!index || !key || !scratch || !start || !stop)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
+    if (index->type.single && key->kind == BAGS_KIND_ARRAY &&
+        key->dtype == BAGS_DTYPE_FLOAT64 && key->size == sizeof real)
+        memcpy(&real, key->data, sizeof real);
+    single = real < FLT_MAX && real > -FLT_MAX ? (float)real : 0;
+    rounded = bags_array(BAGS_DTYPE_FLOAT32, 0, NULL, &single);
+    if (single < 0 || single > 0)
+        key = &rounded;
     bags_code code = asked(index, key, number, &at, err);
     if (!code)
         code = bound(index, at, false, scratch, &first, err);

@@ -238,8 +238,8 @@ const type_info *type_find(const char *type);
 type_class type_kind(const char *type);
 /* False if the type's codec does not accept its arguments; `failure` states why. */
 bool type_is_valid(const char *type);
-/* True if the type states the dtype of its arrays, as array(float32,2) does. */
-bool type_has_dtype(const char *type);
+/* The dtype that a type states, as array(float32,2) does; BAGS_DTYPE_NONE: none. */
+bags_dtype type_dtype(const char *type);
 /* The ending of a file with a blob of this type: "jpg". Valid as long as
  * `buffer`. */
 const char *type_ending(const char *type, bags_view blob, char buffer[16]);
@@ -357,6 +357,8 @@ bags_view npy_encode(const bags_value *array, bags_buffer *scratch);
 
 /* How values of a manifest are read. */
 typedef struct value_reader {
+/* True if a float32 is shown as this number. */
+bool single_is_shown(double value);
     const char *directory; /* of the manifest */
     bool unchecked;        /* do not decode encoded values to check them */
     bags_buffer file, scratch;

@@ -309,11 +309,9 @@ static bags_value parse_array(
     bags_type parsed;
     list to = {BAGS_DTYPE_NONE, 0, with->shape, {0}, {with->file, 0}};
     must(bags_type_parse(type, &parsed, &failure));
-    bags_view name = bags_type_argument(&parsed, 0);
+    to.dtype = type_dtype(type);
     if (parsed.count == 0)
         json = read_dtype(&to, json);
-    else
-        to.dtype = bags_dtype_parse((const char *)name.data, name.size, NULL);
     if (!to.dtype)
         fail(BAGS_ERROR_TYPE,
             "the dtype of %.80s is not supported; pass {\"file\": PATH} or "
