@@ -4734,9 +4734,15 @@ BAGI_COLD static bags_code bagi_array_open(const bags_codec *codec,
                 (uint64_t)i);
         }
     }
-    if (!bags_array_size(made.dtype, made.dims, made.shape, &made.bytes))
+    if (!bags_array_size(made.dtype, made.dims, made.shape, &made.bytes)) {
+        uint64_t bytes = bags_dtype_size(made.dtype);
+        for (size_t i = 0; i < made.dims; bytes *= made.shape[i++])
+            if (made.shape[i] > UINT64_MAX / bytes)
+                return bags_fail(err, BAGS_ERROR_TYPE,
+                    "invalid dimensions (an array above 2^64 bytes)");
         return bags_fail(
             err, BAGS_ERROR_LIMIT, "array too large for the address space");
+    }
     if (made.bytes == 0 && made.wild < made.dims)
         return bags_fail(err, BAGS_ERROR_TYPE,
             "invalid dimensions (-1 next to 0 cannot be derived from a size)");
@@ -5524,9 +5530,9 @@ static bags_code bagi_bag_shape(
     uint64_t table = bagi_load_u64(number);
     if (!code && (table > file->size - 8 || (file->size - table) % 8 != 0))
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: not a Bag, truncated, or never closed (the last 8 bytes place "
-            "the table at %" PRIu64 " of %" PRIu64 " bytes)",
-            bagi_tail(file->path), table, file->size);
+            "%s: not a Bag, truncated, or never closed (the last 8 bytes are "
+            "not the offset of a table)",
+            bagi_tail(file->path));
     if (!code)
         code = bagi_file_read(bag, file, table, number, 8, err);
     if (code)
