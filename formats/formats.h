@@ -1144,7 +1144,9 @@ typedef struct bags_loader_options {
     bool random_window;    /* windows of sequences start at random */
     uint64_t window_start; /* otherwise here */
     const bags_load_field *fields;
-    size_t field_count; /* 0: all fields of the first dataset, as they are */
+    size_t
+        field_count; /* 0, with `fields` NULL: all fields of the first dataset, as
+                           they are */
     const bags_loader_images *images; /* NULL: none */
     const bags_allocator *tensors;   /* of batches, such as pinned memory; NULL:
                                          that of everything else */

@@ -1778,11 +1778,12 @@ static bags_code open_columns(bags_loader *l, bags_error *err) {
     const bags_field *fields = bags_reader_fields(l->readers[0], &count);
     const bags_load_field *given = l->options.fields;
     bags_code code = BAGS_OK;
-    if (given || l->options.field_count)
+    if (!given != !l->options.field_count)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            given ? "fields without field_count"
+                  : "field_count without fields");
+    if (given)
         count = l->options.field_count;
-    if (!given && l->options.field_count)
-        return bags_fail(
-            err, BAGS_ERROR_ARGUMENT, "field_count without fields");
     l->columns = (column *)loader_allocate(l, count, sizeof *l->columns, err);
     l->column_count = l->columns ? count : 0;
     for (size_t i = 0; i < l->column_count && !code; i++) {

@@ -172,7 +172,7 @@ static bool choose_fields(
     }
     if (size && !found)
         usage("--crop: no field that is loaded is an image");
-    loading->fields = fields;
+    loading->fields = count ? fields : NULL;
     loading->field_count = count;
     return found;
 }
