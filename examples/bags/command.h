@@ -331,6 +331,16 @@ bags_view source_bytes(size_t slot, size_t item);
  * `failure` has the error. */
 bool source_value(size_t slot, size_t item, const char *type, bags_value *out);
 
+/* The shards in a directory in the order of their numbers, also those that no reader
+ * accepts: only `number` and `digits`. *count is 0 if it is not a directory. */
+bags_shard *shards_list(const char *path, size_t *count);
+/* The directory of a shard of the dataset at `path`. */
+char *shard_path(const char *path, const bags_shard *shard);
+/* The missing numbers before shard i of a list: *start <= number < the result. */
+uint64_t shards_missing(const bags_shard *shards, size_t i, uint64_t *start);
+/* Write all that are missing: "000002, 000004 to 000006". False if none is. */
+bool text_missing(text *out, const bags_shard *shards, size_t count);
+
 /* ---- index.c ---- */
 
 /* Find the datapoints with the keys of a word such as "id=7" or "time=100:200": the

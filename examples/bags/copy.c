@@ -43,38 +43,12 @@ static void add(char *from, char *to, bool last, bool finished) {
 
 static const char *const suffixes[] = {".bag", ".idx", ".crc"};
 
-/* Are these checksums those of a standalone Bag? Those of a dataset's Bag have its name
- * and what binds the dataset together, and would not fit to a copy outside of it. */
-static bool is_standalone(const char *path) {
-    unsigned char part[8];
-    void *file = NULL;
-    uint64_t size = 0;
-    size_t done = 0;
-    int error = in->open(in->user, path, BAGS_IO_READ, &file);
-    if (!error)
-        error = in->size(in->user, file, &size);
-    while (!error && size >= 44 && done < sizeof part) {
-        size_t step = 0;
-        error = in->read_at(in->user, file, size - 20 + done, part + done,
-            sizeof part - done, &step);
-        if (!step)
-            break;
-        done += step;
-    }
-    if (file)
-        in->close(in->user, file);
-    if (error)
-        fail_system(error, path, "read");
-    return done < sizeof part || !memcmp(part, "\0\0\0\0\0\0\0\0", 8);
-}
-
-/* The files of a Bag that exist. */
+/* The files of a Bag that exist, `most` of them. */
 static void add_bag(
-    const char *from, const char *to, bool finished, bool alone) {
-    for (size_t i = 0; i < 3; i++) {
+    const char *from, const char *to, bool finished, size_t most) {
+    for (size_t i = 0; i < most; i++) {
         char *path = string_format("%s%s", from, suffixes[i]);
-        if (path_kind(path) == BAGS_PATH_FILE &&
-            (i < 2 || !alone || is_standalone(path)))
+        if (path_kind(path) == BAGS_PATH_FILE)
             add(path, string_format("%s%s", to, suffixes[i]), false, finished);
         else
             free(path);
@@ -107,7 +81,7 @@ static void add_shard(
         const char *name = i < fields_count ? fields[i].name : "refs";
         char *bag = string_format("%s/%s", from, name);
         char *copy = string_format("%s/%s", to, name);
-        add_bag(bag, copy, finished, false);
+        add_bag(bag, copy, finished, 3);
         free(bag);
         free(copy);
     }
@@ -119,92 +93,51 @@ static void add_shard(
     add(string_format("%s/spec.json", from), spec, true, finished);
 }
 
-/* The names of shards. */
-typedef struct names {
-    char **names;
-    size_t count;
-} names;
-
-static int add_name(void *user, const char *name) {
-    names *found = (names *)user;
-    if (!*name || name[strspn(name, "0123456789")])
-        return 0;
-    found->names =
-        (char **)grow(found->names, found->count, sizeof *found->names);
-    found->names[found->count++] = string_format("%s", name);
-    return 0;
-}
-
-static int order(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-static names list_shards(const bags_io *io, const char *path) {
-    names found = {NULL, 0};
-    if (path_kind(path) != BAGS_PATH_DIRECTORY)
-        return found;
-    int error = io->list(io->user, path, add_name, &found);
-    if (error && error != ENOENT)
-        fail_system(error, path, "list");
-    if (found.count)
-        qsort(found.names, found.count, sizeof *found.names, order);
-    return found;
-}
-
-static void free_names(names *some) {
-    for (size_t i = 0; i < some->count; i++)
-        free(some->names[i]);
-    free(some->names);
-}
-
 /* Of two datasets in one directory, readers would see one, or a mixture. */
 static void check_destination(
-    const char *to, const names *shards, bool sharded) {
-    names found = list_shards(out, to);
+    const char *to, const bags_shard *shards, size_t shards_count) {
+    size_t found_count;
+    bags_shard *found = shards_list(to, &found_count);
     char *spec = string_format("%s/spec.json", to);
-    if (sharded && path_kind(spec) == BAGS_PATH_FILE)
+    if (shards->digits && path_kind(spec) == BAGS_PATH_FILE)
         fail(BAGS_ERROR_EXISTS, "%s: already has another, unsharded dataset",
             to);
-    for (size_t i = 0; i < found.count; i++) {
-        bool known = false;
-        for (size_t k = 0; sharded && k < shards->count && !known; k++)
-            known = !strcmp(found.names[i], shards->names[k]);
-        if (!known)
+    for (size_t i = 0, k = 0; i < found_count; i++) {
+        while (k < shards_count && shards[k].number < found[i].number)
+            k++;
+        if (k == shards_count || shards[k].number != found[i].number ||
+            shards[k].digits != found[i].digits)
             fail(BAGS_ERROR_EXISTS,
-                "%s: already has another dataset (shard %s is not in the one "
-                "that is copied)",
-                to, found.names[i]);
+                "%s: already has another dataset (shard %0*ju is not in the "
+                "one that is copied)",
+                to, (int)found[i].digits, (uintmax_t)found[i].number);
     }
     free(spec);
-    free_names(&found);
+    free(found);
 }
 
 static void plan_dataset(const char *from, const char *to) {
     bags_reader_options options = {0};
-    bags_info info;
-    names shards = {NULL, 0};
+    size_t shards_count;
     options.env.io = in;
     options.no_mmap = true;
     bags_reader *reader = bags_reader_open(from, &options, &failure);
     if (!reader)
         die();
-    must(bags_reader_info(reader, &info, NULL, &failure));
-    if (info.sharded)
-        shards = list_shards(in, from);
-    check_destination(to, &shards, info.sharded);
-    if (!info.sharded)
-        add_shard(from, to, reader, false);
-    for (size_t i = 0; i < shards.count; i++) {
-        char *a = string_format("%s/%s", from, shards.names[i]);
-        char *b = string_format("%s/%s", to, shards.names[i]);
-        add_shard(a, b, reader, i == 0);
+    const bags_shard *shards = bags_reader_shards(reader, &shards_count);
+    check_destination(to, shards, shards_count);
+    for (size_t i = 0; i < shards_count; i++) {
+        char *a = shard_path(from, &shards[i]);
+        char *b = shard_path(to, &shards[i]);
+        add_shard(a, b, reader, i == 0 && shards[i].digits);
         free(a);
         free(b);
     }
-    free_names(&shards);
     bags_reader_close(reader);
 }
 
+/* The checksums of a dataset's Bag have its name and what binds the dataset together:
+ * they would not fit to a copy outside of it. */
 static void plan_bag(const char *from, const char *to) {
     bag_reader_options options = {0};
     options.env.io = in;
@@ -216,9 +149,14 @@ static void plan_bag(const char *from, const char *to) {
     if (!bag)
         die();
     bag_reader_close(bag);
+    char *directory = path_parent(from);
+    char *spec = string_format("%s/spec.json", directory);
     char *a = string_format("%.*s", (int)strlen(from) - 4, from);
     char *b = string_format("%.*s", (int)strlen(to) - 4, to);
-    add_bag(a, b, path_kind(to) == BAGS_PATH_FILE, true);
+    bool in_dataset = path_kind(spec) == BAGS_PATH_FILE;
+    add_bag(a, b, path_kind(to) == BAGS_PATH_FILE, in_dataset ? 2 : 3);
+    free(directory);
+    free(spec);
     free(a);
     free(b);
 }

@@ -6,13 +6,18 @@
 static int run(int count, char **operands) {
     (void)count;
     uint64_t renamed = 0;
+    size_t shards_count;
+    text missing = {0};
     path_must_be_writable(operands[0]);
+    const bags_shard *shards = shards_list(operands[0], &shards_count);
     bags_code code = bags_finalize(operands[0], NULL, &renamed, &failure);
     if (code == BAGS_ERROR_MISSING && path_kind(operands[0]) != BAGS_PATH_NONE)
         failure_suffix("; only a sharded dataset can have gaps");
     must(code);
-    printf("%s: %ju shard%s renamed\n", operands[0], (uintmax_t)renamed,
-        plural(renamed));
+    bool any = text_missing(&missing, shards, shards_count);
+    printf("%s: %ju shard%s renamed%s%.*s\n", operands[0], (uintmax_t)renamed,
+        plural(renamed), any ? "; missing before: " : "", (int)missing.size,
+        any ? (const char *)missing.buffer.data : "");
     return 0;
 }
 

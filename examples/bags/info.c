@@ -27,8 +27,8 @@ static size_t count;
 static const bags_shard *shards; /* of a Bag, none */
 static size_t shards_count;
 static uint64_t unfinished;
-static uint64_t *numbers; /* of all shards that exist, also of skipped ones */
-static size_t numbers_count;
+static const bags_shard *existing; /* the same, and skipped ones */
+static size_t existing_count;
 static text out;
 
 /* ---- what there is to show ---- */
@@ -42,41 +42,6 @@ static bool has_crc(void) {
     }
     free(crc);
     return found;
-}
-
-static void add_number(uint64_t number) {
-    numbers = (uint64_t *)grow(numbers, numbers_count, sizeof *numbers);
-    numbers[numbers_count++] = number;
-}
-
-static int add_name(void *user, const char *name) {
-    (void)user;
-    if (*name && !name[strspn(name, "0123456789")])
-        add_number(strtoull(name, NULL, 10));
-    return 0;
-}
-
-static int compare_numbers(const void *a, const void *b) {
-    const uint64_t *one = (const uint64_t *)a, *two = (const uint64_t *)b;
-    return *one < *two ? -1 : *one > *two;
-}
-
-/* A shard that was skipped is not missing. */
-static void find_numbers(void) {
-    const bags_io *io = io_for_path(source_path());
-    if (info.skipped)
-        io->list(io->user, source_path(), add_name, NULL);
-    else
-        for (size_t i = 0; info.sharded && i < shards_count; i++)
-            add_number(shards[i].number);
-    if (numbers)
-        qsort(numbers, numbers_count, sizeof *numbers, compare_numbers);
-}
-
-/* The missing numbers before the i-th that exists: start <= number < stop. */
-static uint64_t missing_before(size_t i, uint64_t *start) {
-    *start = i ? numbers[i - 1] + 1 : 0;
-    return numbers[i];
 }
 
 static void load(void) {
@@ -94,7 +59,10 @@ static void load(void) {
         unfinished += shards[i].unfinished;
     sizes = (bags_field_info *)allocate(count, sizeof *sizes);
     must(bags_reader_info(reader, &info, sizes, &failure));
-    find_numbers();
+    existing = shards;
+    existing_count = shards_count;
+    if (info.skipped)
+        existing = shards_list(source_path(), &existing_count);
 }
 
 /* ---- as JSON ---- */
@@ -109,9 +77,9 @@ static void show_json(void) {
     text_member_number(&out, "unfinished", unfinished);
     text_member(&out, "missing");
     text_puts(&out, "[");
-    for (size_t i = 0; i < numbers_count; i++) {
-        stop = missing_before(i, &start);
-        if (stop - start > MAX_MISSING)
+    for (size_t i = 0; i < existing_count; i++) {
+        stop = shards_missing(existing, i, &start);
+        if (stop > start + MAX_MISSING)
             fail(BAGS_ERROR_LIMIT,
                 "%s: more than %d shards are missing, too many to list",
                 source_path(), MAX_MISSING);
@@ -198,22 +166,6 @@ static void put_table(void) {
     }
 }
 
-static void put_gaps(void) {
-    bool any = false;
-    uint64_t start, stop;
-    for (size_t i = 0; i < numbers_count; i++) {
-        stop = missing_before(i, &start);
-        if (start == stop)
-            continue;
-        text_format(
-            &out, "%s%06ju", any ? ", " : "missing    ", (uintmax_t)start);
-        if (stop - start > 1)
-            text_format(&out, " to %06ju", (uintmax_t)stop - 1);
-        any = true;
-    }
-    text_puts(&out, any ? "\n" : "");
-}
-
 static void show_text(void) {
     uint64_t length = source_length();
     text_format(&out, "kind       %s\n",
@@ -238,7 +190,10 @@ static void show_text(void) {
     if (unfinished)
         text_format(&out, "unfinished %ju, with the data that was flushed\n",
             (uintmax_t)unfinished);
-    put_gaps();
+    text missing = {0};
+    if (text_missing(&missing, existing, existing_count))
+        text_format(&out, "missing    %.*s\n", (int)missing.size,
+            (const char *)missing.buffer.data);
     put_table();
 }
 

@@ -167,3 +167,69 @@ bool source_value(size_t slot, size_t item, const char *type, bags_value *out) {
         die();
     return !code;
 }
+
+/* ---- shards ---- */
+
+typedef struct shard_list {
+    bags_shard *shards;
+    size_t count;
+} shard_list;
+
+static int add_shard(void *user, const char *name) {
+    shard_list *list = (shard_list *)user;
+    size_t digits = strlen(name);
+    if (!digits || name[strspn(name, "0123456789")])
+        return 0;
+    list->shards =
+        (bags_shard *)grow(list->shards, list->count, sizeof *list->shards);
+    bags_shard shard = {
+        strtoull(name, NULL, 10), 0, 0, (unsigned)digits, false};
+    list->shards[list->count++] = shard;
+    return 0;
+}
+
+static int compare_shards(const void *a, const void *b) {
+    uint64_t one = ((const bags_shard *)a)->number;
+    uint64_t two = ((const bags_shard *)b)->number;
+    return one < two ? -1 : one > two;
+}
+
+bags_shard *shards_list(const char *of, size_t *count) {
+    shard_list list = {NULL, 0};
+    const bags_io *io = io_for_path(of);
+    int error = path_kind(of) == BAGS_PATH_DIRECTORY
+                    ? io->list(io->user, of, add_shard, &list)
+                    : 0;
+    if (error && error != ENOENT)
+        fail_system(error, of, "list");
+    if (list.count)
+        qsort(list.shards, list.count, sizeof *list.shards, compare_shards);
+    *count = list.count;
+    return list.shards;
+}
+
+char *shard_path(const char *of, const bags_shard *shard) {
+    if (!shard->digits)
+        return string_format("%s", of);
+    return string_format(
+        "%s/%0*ju", of, (int)shard->digits, (uintmax_t)shard->number);
+}
+
+uint64_t shards_missing(const bags_shard *shards, size_t i, uint64_t *start) {
+    *start = i ? shards[i - 1].number + 1 : 0;
+    return shards[i].number;
+}
+
+bool text_missing(text *out, const bags_shard *shards, size_t count) {
+    bool any = false;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t start, stop = shards_missing(shards, i, &start);
+        if (start >= stop)
+            continue;
+        text_format(out, "%s%06ju", any ? ", " : "", (uintmax_t)start);
+        if (stop - start > 1)
+            text_format(out, " to %06ju", (uintmax_t)stop - 1);
+        any = true;
+    }
+    return any;
+}
