@@ -357,6 +357,8 @@ bool value_write(
     text *out, const char *type, const bags_value *value, bool lists);
 /* Write a blob of this type as `bags get` shows it. */
 void value_show(const char *type, bags_view blob, bool lists, text *out);
+/* True if a float32 is shown as this number. */
+bool single_is_shown(double value);
 /* Write a blob to a new file, and {"KEY": NAME} to the line. */
 void value_file(text *line, const char *key, const char *path, const char *name,
     bags_view blob);
@@ -367,8 +369,6 @@ bags_view npy_encode(const bags_value *array, bags_buffer *scratch);
 
 /* How values of a manifest are read. */
 typedef struct value_reader {
-/* True if a float32 is shown as this number. */
-bool single_is_shown(double value);
     const char *directory; /* of the manifest */
     bool unchecked;        /* do not decode encoded values to check them */
     bags_buffer file, scratch;
@@ -392,8 +392,9 @@ bags_value value_from_file(
 
 extern const option writing_options[];
 
-/* Check and convert writing_options. */
-void writing_check(void);
+/* Check writing_options, and that the name of a dataset is not that of a Bag; NULL: it
+ * may be a Bag. */
+void writing_check(const char *dataset);
 /* True if input number `i` is this worker's; a hash may take the place of the
  * number. */
 bool writing_is_mine(uint64_t i);

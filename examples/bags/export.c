@@ -34,6 +34,7 @@ static bool made_out; /* OUT was missing before */
 static char *partial, *manifest, *spec;
 static char **directories; /* files/FIELD, for each field, */
 static bool *made;         /* and whether it was created */
+static uint64_t files;     /* written there */
 static FILE *lines;
 static text line;
 
@@ -55,6 +56,7 @@ static void put_file(const char *key, uint64_t index, size_t field, size_t item,
         made[field] = true;
     }
     value_file(&line, key, path, name, blob);
+    files++;
     free(name);
     free(path);
 }
@@ -137,13 +139,13 @@ static void put_line(uint64_t index) {
 
 /* Remove what was created, and nothing else. */
 static void remove_out(void) {
-    char *files = path_join(out, "files");
+    char *inner = path_join(out, "files");
     if (lines)
         fclose(lines);
     unlink(partial);
     unlink(spec);
-    directory_remove(files);
-    free(files);
+    directory_remove(inner);
+    free(inner);
     if (made_out)
         rmdir(out);
 }
@@ -193,13 +195,16 @@ static int run(int operands_count, char **operands) {
     if (source_dataset())
         file_write(spec, line.buffer.data, line.size);
     uint64_t length = source_length();
+    const char *unit = source_dataset() ? "datapoint" : "blob";
     for (uint64_t i = 0; i < length; i++) {
         put_line(i);
-        progress_show("export", source_dataset() ? "datapoints" : "blobs",
-            i + 1, length, i + 1);
+        progress_show("export", "lines", i + 1, length, i + 1);
     }
     progress_end();
     finish();
+    printf("%s: wrote %ju %s%s of %s, with %ju file%s\n", out,
+        (uintmax_t)length, unit, plural(length), source_path(),
+        (uintmax_t)files, plural(files));
     return 0;
 }
 

@@ -370,7 +370,7 @@ static int run(int operands_count, char **operands) {
         usage("--type: \"%s\" is not jpeg, png or bytes", type);
     if (type && !type_is_valid(type))
         usage("--type: %s", failure.message);
-    writing_check();
+    writing_check(operands[1]);
     find_images();
     if (classes_path)
         read_classes();

@@ -436,11 +436,9 @@ static void expect_crashes(void) {}
 static int run(int operands_count, char **operands) {
     source_name = path_without_secrets(operands[0]);
     on_failure = explain_failure;
-    writing_check();
     if (!dry_run && operands_count < 2)
         usage("expected SRC DST");
-    if (operands_count > 1 && has_ending(operands[1], ".bag"))
-        usage("%s: a source becomes a dataset, not a Bag", operands[1]);
+    writing_check(operands_count > 1 ? operands[1] : NULL);
     const bags_importer *importer = importer_find(source_name);
     if (!strcmp(importer->name, "hdf5"))
         expect_crashes();

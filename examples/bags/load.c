@@ -201,7 +201,8 @@ static void *state_create(void) {
     void *file = NULL;
     int error = io->open(io->user, state_fresh, BAGS_IO_CREATE, &file);
     if (error)
-        fail_system(error, state_fresh, "create");
+        fail_system(
+            error, error == EEXIST ? state_fresh : state_path, "create");
     return file;
 }
 

@@ -206,7 +206,7 @@ static int run(int operands_count, char **operands) {
     bool from_pipe = !strcmp(operands[0], "-");
     bool is_bag = has_ending(out, ".bag");
     on_failure = explain_failure;
-    writing_check();
+    writing_check(NULL);
     lines_open(operands[0]);
     values.directory = from_pipe ? "." : path_parent(operands[0]);
     if (is_bag && spec)

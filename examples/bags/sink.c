@@ -50,8 +50,12 @@ const option writing_options[] = {
     OPTIONS_END,
 };
 
-void writing_check(void) {
+void writing_check(const char *dataset_path) {
     uint64_t workers = shard_stop.value ? shard_stop.value : 1;
+    if (dataset_path && has_ending(dataset_path, ".bag"))
+        usage("%s: a dataset is written, not a Bag: its name must not end in "
+              ".bag",
+            dataset_path);
     if (sync_size.given && no_sync)
         usage("--sync-size and --no-sync are mutually exclusive");
     if (resume && append)

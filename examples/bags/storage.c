@@ -7,6 +7,25 @@
 
 #include "../../formats/formats.h"
 
+/* ---- URLs ---- */
+
+/* True for a URL of any scheme; one letter is a drive of Windows. */
+bool path_is_remote(const char *path) {
+    size_t size = strcspn(path, ":/\\");
+    return size > 1 && !strncmp(path + size, "://", 3);
+}
+
+/* Refuse a URL of another scheme, or without a host. */
+static void check_url(const char *path) {
+    const char *host = strstr(path, "://") + 3;
+    bool known = !strncmp(path, "http://", 7) ||
+                 !strncmp(path, "https://", 8) || !strncmp(path, "s3://", 5);
+    if (!known || !*host || *host == '/')
+        usage("%s: a URL is http://HOST/PATH, https://HOST/PATH or "
+              "s3://BUCKET/PATH",
+            path);
+}
+
 #ifdef BAGS_WITH_HTTP
 
 /* A place that was opened, until the program ends: the query and the password of a
@@ -71,8 +90,9 @@ static bags_http *http_for_path(const char *path) {
 }
 
 const char *path_without_secrets(const char *path) {
-    if (!bags_http_is_url(path))
+    if (!path_is_remote(path))
         return path;
+    check_url(path);
     static char **shown; /* they live as long as the program */
     static size_t shown_count;
     char *clean = string_format("%s", path);
@@ -99,6 +119,7 @@ const char *path_without_secrets(const char *path) {
 }
 
 static const bags_io *io_for_url(const char *path) {
+    check_url(path);
     return bags_http_io(http_for_path(path));
 }
 
@@ -116,16 +137,10 @@ bags_code object_same(
 
 #else
 
-static bool is_url(const char *path) {
-    return !strncmp(path, "http://", 7) || !strncmp(path, "https://", 8) ||
-           !strncmp(path, "s3://", 5);
-}
-
-#define bags_http_is_url is_url
-
 const char *path_without_secrets(const char *path) { return path; }
 
 ENDS static const bags_io *io_for_url(const char *path) {
+    check_url(path);
     fail(BAGS_ERROR_TYPE,
         "%s: formats/http.c was not linked: libcurl or libcrypto was not found",
         path);
@@ -174,7 +189,7 @@ static bool has_archive_name(const char *path) {
 
 /* The hooks for everything that is not in an archive. */
 static const bags_io *base_io(const char *path) {
-    return bags_http_is_url(path) ? io_for_url(path) : bags_io_local();
+    return path_is_remote(path) ? io_for_url(path) : bags_io_local();
 }
 
 /* The archive at the start of a path, to be freed; NULL if there is none. */
@@ -223,8 +238,6 @@ const bags_io *io_for_path(const char *path) {
     return io;
 }
 
-bool path_is_remote(const char *path) { return bags_http_is_url(path); }
-
 bags_path_kind path_kind(const char *path) {
     const bags_io *io = io_for_path(path);
     bags_path_kind kind = BAGS_PATH_NONE;
@@ -234,7 +247,7 @@ bags_path_kind path_kind(const char *path) {
 }
 
 void path_must_be_writable(const char *path) {
-    if (bags_http_is_url(path))
+    if (path_is_remote(path))
         fail(BAGS_ERROR_IO,
             "%s: cannot write: what is remote is only read; write a local "
             "dataset, then use bags copy",
