@@ -3,8 +3,7 @@
  */
 #include "command.h"
 
-static int run(int count, char **operands) {
-    (void)count;
+static int run(char **operands) {
     uint64_t renamed = 0;
     size_t shards_count;
     text missing = {0};
@@ -15,9 +14,8 @@ static int run(int count, char **operands) {
         failure_suffix("; only a sharded dataset can have gaps");
     must(code);
     bool any = text_missing(&missing, shards, shards_count);
-    printf("%s: %ju shard%s renamed%s%.*s\n", operands[0], (uintmax_t)renamed,
-        plural(renamed), any ? "; missing before: " : "", (int)missing.size,
-        any ? (const char *)missing.buffer.data : "");
+    printf("%s: %s renamed%s%s\n", operands[0], counted(renamed, "shard"),
+        any ? "; missing before: " : "", text_string(&missing));
     return 0;
 }
 

@@ -54,20 +54,20 @@ static void leave_out(const char *path, const char *reason) {
 static const char *const bag_files[] = {".bag", ".idx", ".crc", ".partial"};
 
 static void add_file(const char *name, const char *path) {
+    const bags_io *io = bags_io_local();
     unsigned char head[16];
-    /* O_NONBLOCK: a pipe or a device must not make the command wait. */
-    int file = open_file(path, O_RDONLY | O_NONBLOCK);
-    if (file < 0)
-        fail_system(errno, path, "open");
-    ssize_t got = read_some(file, head, sizeof head);
-    if (got < 0)
-        fail_system(errno, path, "read");
-    close(file);
+    size_t got = sizeof head;
+    void *file = NULL;
+    int error = io->open(io->user, path, BAGS_IO_READ, &file);
+    must(bags_fail_io(io, error, path, "open", &failure));
+    error = read_all(io, file, 0, head, &got);
+    must(bags_fail_io(io, error, path, "read", &failure));
+    io->close(io->user, file);
     /* A Bag begins with its first blob, which may be an image. */
     for (size_t i = 0; i < sizeof bag_files / sizeof *bag_files; i++)
         if (has_ending(name, bag_files[i]))
             got = 0;
-    bags_view start = {head, (size_t)got};
+    bags_view start = {head, got};
     const char *found = type_of_bytes(start);
     bool png = found && !strcmp(found, "png");
     if (!png && (!found || strcmp(found, "jpeg"))) {
@@ -333,9 +333,9 @@ static void print_summary(void) {
     size_t labels = 0;
     for (size_t i = 0; i < count; i++)
         labels += is_new_label(i);
-    printf("%s: %zu image%s of type %s (%zu JPEG, %zu PNG), %zu label%s\n",
-        root, count, plural(count), type, count - pngs, pngs, labels,
-        plural(labels));
+    printf("%s: %s of type %s (%zu JPEG, %zu PNG), %s\n", root,
+        counted(count, "image"), type, count - pngs, pngs,
+        counted(labels, "label"));
     if (converted)
         printf("%s: converted: %zu %s\n", root, converted,
             strncmp(type, "png", 3) ? "PNG to JPEG" : "JPEG to PNG");
@@ -363,8 +363,7 @@ static bool is_image_type(void) {
            (kind == TYPE_IMAGE || !strcmp(type, "bytes"));
 }
 
-static int run(int operands_count, char **operands) {
-    (void)operands_count;
+static int run(char **operands) {
     root = operands[0];
     if (type && !is_image_type())
         usage("--type: \"%s\" is not jpeg, png or bytes", type);

@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <string.h>
 
-static option_number memory;
+static option_number memory = {0, 65536, 0, false};
 
 static const option options[] = {
     {"memory", OPTION_SIZE, &memory, "SIZE",
@@ -23,19 +23,15 @@ static const option options[] = {
 static bags_value parse_number(
     const char *word, size_t size, bool is_single, double *real) {
     char *end = NULL;
-    bool whole = strspn(word, "-0123456789") >= size;
-    errno = 0;
-    bags_value out = *word == '-' ? bags_int(strtoll(word, &end, 10))
-                                  : bags_uint(strtoull(word, &end, 10));
-    if (!whole || errno || end == word) {
-        *real = strtod(word, &end);
-        if (is_single && single_is_shown(*real))
-            *real = (double)(float)*real;
-        out = bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, real);
-    }
+    bags_value out;
+    if (number_parse(word, size, &out))
+        return out;
+    *real = strtod(word, &end);
     if (!size || end != word + size || strspn(word, "+-.0123456789eE") < size)
         usage("--key: \"%.*s\" is not a number", (int)size, word);
-    return out;
+    if (is_single && single_is_shown(*real))
+        *real = (double)(float)*real;
+    return bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, real);
 }
 
 /* The field of FIELD=KEY. Its name may contain an =. */
@@ -72,8 +68,7 @@ void key_find(const char *word, uint64_t *start, uint64_t *stop) {
         (size_t)(field - fields), NULL, &failure);
     if (!found_index && failure.code == BAGS_ERROR_MISSING)
         failure_suffix(" with `bags index %s %s`", source_path(), field->name);
-    if (!found_index)
-        die();
+    must_open(found_index);
     type_class kind = type_kind(field->type);
     bool is_number = kind == TYPE_NUMBER || kind == TYPE_ARRAY;
     bool is_single = type_dtype(field->type) == BAGS_DTYPE_FLOAT32;
@@ -117,39 +112,33 @@ static void progress(void *user, uint64_t done, uint64_t total) {
 ENDS static void fail_no_field(const char *path, const char *name) {
     size_t count = 0;
     bags_reader *reader = bags_reader_open(path, NULL, &failure);
-    if (!reader)
-        die();
+    must_open(reader);
     const bags_field *fields = bags_reader_fields(reader, &count);
     fail_field(path, name, fields, count);
 }
 
-static int run(int count, char **operands) {
+static int run(char **operands) {
     bags_index_options how = {0};
-    (void)count;
     how.memory = (size_t)memory.value;
     how.progress = progress;
-    if (memory.given && memory.value < 65536)
-        usage("--memory: must be at least 64K");
     path_must_be_writable(operands[0]);
     bags_code code = bags_index_build(operands[0], operands[1], &how, &failure);
     progress_end();
     if (code == BAGS_ERROR_FIELD)
         fail_no_field(operands[0], operands[1]);
     must(code);
-    printf("%s: indexed %ju datapoint%s by %s\n", operands[0],
-        (uintmax_t)indexed, plural(indexed), operands[1]);
+    printf("%s: indexed %s by %s\n", operands[0], counted(indexed, "datapoint"),
+        operands[1]);
     return 0;
 }
 
 const command command_index = {"index", "an index, to find datapoints by key",
     "DATASET FIELD", 2, 2, options, NULL,
     "Writes a sorted index of a field of numbers, utf8 or bytes, with which "
-    "`bags "
-    "get DATASET --key FIELD=KEY` finds datapoints without reading all. It is "
-    "stored in the dataset's directory, in that of its first shard if it is "
-    "sharded; other readers ignore it. When the dataset has changed, the index "
-    "is "
-    "refused until it is built again.\n",
+    "`bags get DATASET --key FIELD=KEY` finds datapoints without reading all. "
+    "It is stored in the dataset's directory, in that of its first shard if it "
+    "is sharded; other readers ignore it. When the dataset has changed, the "
+    "index is refused until it is built again.\n",
     "  bags index pets name\n"
     "  bags get pets --key name=rex label\n",
     run};

@@ -34,14 +34,9 @@ static text out;
 /* ---- what there is to show ---- */
 
 static bool has_crc(void) {
-    char *crc = string_format("%s", source_path());
-    bool found = has_ending(crc, ".bag");
-    if (found) {
-        memcpy(crc + strlen(crc) - 3, "crc", 3);
-        found = path_kind(crc) == BAGS_PATH_FILE;
-    }
-    free(crc);
-    return found;
+    const char *path = source_path();
+    const char *crc = temp_format("%.*s.crc", (int)strlen(path) - 4, path);
+    return has_ending(path, ".bag") && path_kind(crc) == BAGS_PATH_FILE;
 }
 
 static void load(void) {
@@ -115,7 +110,7 @@ static void put_size(uint64_t size) {
     for (; shown >= 1024 && unit < 5; unit++)
         shown /= 1024;
     if (size < 1024)
-        text_format(&out, "%ju byte%s\n", (uintmax_t)size, plural(size));
+        text_format(&out, "%s\n", counted(size, "byte"));
     else
         text_format(&out, "%.1f %s\n", shown, units[unit]);
 }
@@ -137,11 +132,6 @@ static size_t put_name(text *to, const char *name) {
     return width;
 }
 
-static void put_padding(size_t used, size_t column) {
-    for (; used < column + 2; used++)
-        text_puts(&out, " ");
-}
-
 static void put_table(void) {
     size_t names = 5, types = 4;
     for (size_t i = 0; i < count; i++) {
@@ -152,28 +142,24 @@ static void put_table(void) {
         width = strlen(fields[i].type);
         types = width > types && width <= 40 ? width : types;
     }
-    text_puts(&out, "\nfield");
-    put_padding(5, names);
-    text_puts(&out, "type");
-    put_padding(4, types);
-    text_puts(&out, "       blobs  bytes\n");
+    text_format(&out, "\nfield%*s%-*s         blobs  bytes\n", (int)names - 3,
+        "", (int)types, "type");
     for (size_t i = 0; i < count; i++) {
-        put_padding(put_name(&out, fields[i].name), names);
-        text_puts(&out, fields[i].type);
-        put_padding(strlen(fields[i].type), types);
-        text_format(&out, "%12ju  ", (uintmax_t)sizes[i].blobs);
+        size_t width = put_name(&out, fields[i].name);
+        text_format(&out, "%*s%-*s  %12ju  ",
+            width < names ? (int)(names + 2 - width) : 2, "", (int)types,
+            fields[i].type, (uintmax_t)sizes[i].blobs);
         put_size(sizes[i].size);
     }
 }
 
 static void show_text(void) {
-    uint64_t length = source_length();
     text_format(&out, "kind       %s\n",
         is_bag         ? "Bag"
         : info.sharded ? "sharded dataset"
                        : "dataset");
-    text_format(&out, "length     %ju %s%s\nsize       ", (uintmax_t)length,
-        is_bag ? "blob" : "datapoint", plural(length));
+    text_format(&out, "length     %s\nsize       ",
+        counted(source_length(), is_bag ? "blob" : "datapoint"));
     put_size(info.size);
     if (info.checksums && info.checksums == shards_count)
         text_puts(&out, "checksums  yes\n");
@@ -192,13 +178,11 @@ static void show_text(void) {
             (uintmax_t)unfinished);
     text missing = {0};
     if (text_missing(&missing, existing, existing_count))
-        text_format(&out, "missing    %.*s\n", (int)missing.size,
-            (const char *)missing.buffer.data);
+        text_format(&out, "missing    %s\n", text_string(&missing));
     put_table();
 }
 
-static int run(int operands_count, char **operands) {
-    (void)operands_count;
+static int run(char **operands) {
     source_open(operands[0]);
     load();
     if (json)

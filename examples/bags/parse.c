@@ -243,8 +243,7 @@ ENDS static void fail_element(
     static text where;
     for (size_t i = 0; i < dim; i++)
         text_format(&where, "[%zu]%s", to->at[i], i + 1 < dim ? "" : ": ");
-    text_put(&where, "", 1);
-    fail(BAGS_ERROR_VALUE, "%s%.80s %s (%s)", (char *)where.buffer.data,
+    fail(BAGS_ERROR_VALUE, "%s%.80s %s (%s)", text_string(&where),
         json_object_is_type(json, json_type_array)    ? "a list"
         : json_object_is_type(json, json_type_object) ? "an object"
         : json ? json_object_to_json_string(json)

@@ -190,8 +190,7 @@ const bags_registry *registry_get(void) {
     if (registry)
         return registry;
     registry = bags_registry_create(NULL, &failure);
-    if (!registry)
-        die();
+    must_open(registry);
     jpeg_options.max_pixels = png_options.max_pixels = max_pixels.value;
     for (size_t i = 0; linked[i].codec; i++) {
         bags_codec codec = *linked[i].codec;
