@@ -84,7 +84,8 @@ static void add_shard(
 /* Of two datasets in one directory, readers would see one, or a mixture. */
 static void check_destination(const bags_shard *shards, size_t shards_count) {
     size_t found_count;
-    bags_shard *found = shards_list(target, &found_count);
+    static bags_shard *found;
+    found = shards_list(target, &found_count);
     if (shards->digits && path_has(target, "spec.json"))
         fail(BAGS_ERROR_EXISTS, "%s: already has another, unsharded dataset",
             target);

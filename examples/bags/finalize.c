@@ -6,9 +6,10 @@
 static int run(char **operands) {
     uint64_t renamed = 0;
     size_t shards_count;
-    text missing = {0};
+    static text missing;
+    static bags_shard *shards;
     path_must_be_writable(operands[0]);
-    const bags_shard *shards = shards_list(operands[0], &shards_count);
+    shards = shards_list(operands[0], &shards_count);
     bags_code code = bags_finalize(operands[0], NULL, &renamed, &failure);
     if (code == BAGS_ERROR_MISSING && path_kind(operands[0]) != BAGS_PATH_NONE)
         failure_suffix("; only a sharded dataset can have gaps");

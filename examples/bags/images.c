@@ -28,9 +28,8 @@ static const option options[] = {
 };
 
 typedef struct image {
-    char *path; /* relative to DIR, with "/" */
-    const char
-        *label; /* the folder in DIR that contains it; "" for DIR itself */
+    char *path;        /* relative to DIR, with "/" */
+    const char *label; /* the folder in DIR that contains it; "" for DIR */
     bool png;
 } image;
 
@@ -82,20 +81,14 @@ static void add_file(const char *name, const char *path) {
 }
 
 typedef struct directory_id {
-    size_t
-        class_number; /* of the class that it is visited for; 0: DIR itself */
+    size_t class_number; /* of the class it is visited for; 0: DIR itself */
     dev_t device;
     ino_t inode;
 } directory_id;
 
+/* Their padding is zero. */
 static int compare_ids(const void *a, const void *b) {
-    const directory_id *one = (const directory_id *)a;
-    const directory_id *two = (const directory_id *)b;
-    if (one->class_number != two->class_number)
-        return one->class_number < two->class_number ? -1 : 1;
-    if (one->device != two->device)
-        return one->device < two->device ? -1 : 1;
-    return one->inode < two->inode ? -1 : one->inode > two->inode;
+    return memcmp(a, b, sizeof(directory_id));
 }
 
 /* True if a directory is not DIR and was not visited for this class before. */

@@ -111,7 +111,8 @@ static void progress(void *user, uint64_t done, uint64_t total) {
 
 ENDS static void fail_no_field(const char *path, const char *name) {
     size_t count = 0;
-    bags_reader *reader = bags_reader_open(path, NULL, &failure);
+    static bags_reader *reader;
+    reader = bags_reader_open(path, NULL, &failure);
     must_open(reader);
     const bags_field *fields = bags_reader_fields(reader, &count);
     fail_field(path, name, fields, count);

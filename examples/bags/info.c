@@ -176,7 +176,7 @@ static void show_text(void) {
     if (unfinished)
         text_format(&out, "unfinished %ju, with the data that was flushed\n",
             (uintmax_t)unfinished);
-    text missing = {0};
+    static text missing;
     if (text_missing(&missing, existing, existing_count))
         text_format(&out, "missing    %s\n", text_string(&missing));
     put_table();

@@ -95,8 +95,8 @@ void fail_system(int error, const char *path, const char *doing) {
     if (error == EEXIST && !strcmp(doing, "create"))
         fail(BAGS_ERROR_EXISTS,
             "%s: already exists; remove it, or write to a new path", path);
-    fail(error == ENOMEM ? BAGS_ERROR_MEMORY : BAGS_ERROR_IO,
-        "%s: cannot %s: %s", path, doing, strerror(error));
+    bags_fail_io(NULL, error, path, doing, &failure);
+    die();
 }
 
 void must(bags_code code) {

@@ -167,12 +167,12 @@ static void run_jobs(job *jobs, size_t count) {
     for (size_t i = 1; i < count; i++)
         jobs[i].started =
             pthread_create(&jobs[i].thread, NULL, do_job, &jobs[i]) == 0;
-    for (size_t i = 0; i < count; i++)
-        if (!jobs[i].started)
-            do_job(&jobs[i]);
+    do_job(&jobs[0]);
     for (size_t i = 1; i < count; i++)
         if (jobs[i].started)
             pthread_join(jobs[i].thread, NULL);
+        else
+            do_job(&jobs[i]);
 }
 
 /* All members of a report are numbers; those of the parts add up. */
