@@ -901,7 +901,7 @@ bags_code bags_index_find(const bags_index *index, const bags_value *key,
     bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err) {
     unsigned char number[INDEX_NUMBER];
     uint64_t first = 0, last;
-    double real = 0;
+    double real = 0, most = (double)FLT_MAX;
     float single;
     bags_value rounded;
     bags_view at;
@@ -910,7 +910,7 @@ bags_code bags_index_find(const bags_index *index, const bags_value *key,
     if (index->type.single && key->kind == BAGS_KIND_ARRAY &&
         key->dtype == BAGS_DTYPE_FLOAT64 && key->size == sizeof real)
         memcpy(&real, key->data, sizeof real);
-    single = real < FLT_MAX && real > -FLT_MAX ? (float)real : 0;
+    single = real < most && real > -most ? (float)real : 0;
     rounded = bags_array(BAGS_DTYPE_FLOAT32, 0, NULL, &single);
     if (single < 0 || single > 0)
         key = &rounded;

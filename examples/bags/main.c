@@ -165,6 +165,7 @@ void *grow(void *array, size_t count, size_t size) {
     return grown;
 }
 
+BAGI_PRINTF(1, 0)
 static char *format_list(const char *format, va_list arguments) {
     va_list again;
     va_copy(again, arguments);
