@@ -97,28 +97,21 @@ static const double *parse_weights(void) {
 
 /* ---- fields ---- */
 
-#if defined(BAGS_WITH_RESAMPLE)
-static const bags_loader_images images = {
-    bags_resample,
+/* What the loader needs of the formats that were linked. */
+static void link_images(void) {
+#ifdef BAGS_WITH_RESAMPLE
+    static bags_loader_images images = {bags_resample, NULL, NULL, NULL, NULL};
 #ifdef BAGS_WITH_JPEG
-    bags_jpeg_probe,
-    bags_jpeg_decode,
-#else
-    NULL,
-    NULL,
+    images.jpeg_probe = bags_jpeg_probe;
+    images.jpeg_decode = bags_jpeg_decode;
 #endif
 #ifdef BAGS_WITH_PNG
-    bags_png_probe,
-    bags_png_decode,
-#else
-    NULL,
-    NULL,
+    images.png_probe = bags_png_probe;
+    images.png_decode = bags_png_decode;
 #endif
-};
-static const bags_loader_images *const all_images = &images;
-#else
-static const bags_loader_images *const all_images = NULL;
+    loading.images = &images;
 #endif
+}
 
 static bool is_image(const bags_reader *reader, const char *name) {
     size_t count;
@@ -130,7 +123,7 @@ static bool is_image(const bags_reader *reader, const char *name) {
 static void choose_crop(bags_load_field *field, uint32_t size) {
     static const float mean[3] = {0.485f, 0.456f, 0.406f};
     static const float deviation[3] = {0.229f, 0.224f, 0.225f};
-    if (!all_images)
+    if (!loading.images)
         fail(BAGS_ERROR_TYPE,
             "--crop is not in this build of bags; formats/resample.c has it");
     field->width = field->height = size;
@@ -321,7 +314,7 @@ static int run(char **operands) {
     loading.threads = (uint32_t)threads.value;
     loading.order.chunk = chunk.value;
     loading.order.window = window.value;
-    loading.images = all_images;
+    link_images();
     if (rank.given && !ranks.given)
         usage("--rank needs --ranks");
     if (loading.rank >= loading.ranks)
