@@ -1141,12 +1141,11 @@ typedef struct bags_loader_options {
     bool prefetch;    /* announce a batch to the disk before it is read, see
                           bags_reader_prefetch; from a server, a batch then takes a
                           round trip and not one per datapoint */
-    bool random_window;    /* windows of sequences start at random */
-    uint64_t window_start; /* otherwise here */
-    const bags_load_field *fields;
-    size_t
-        field_count; /* 0, with `fields` NULL: all fields of the first dataset, as
-                           they are */
+    bool random_window;            /* windows of sequences start at random */
+    uint64_t window_start;         /* otherwise here */
+    const bags_load_field *fields; /* NULL: all fields of the first dataset, as
+                                      they are; field_count is then 0 */
+    size_t field_count;
     const bags_loader_images *images; /* NULL: none */
     const bags_allocator *tensors;   /* of batches, such as pinned memory; NULL:
                                          that of everything else */
