@@ -425,6 +425,9 @@ typedef struct bags_buffer {
 BAGS_API bags_code bags_buffer_reserve(
     bags_buffer *buffer, size_t size, bags_error *err);
 
+/* An empty buffer of an allocator; NULL: malloc. */
+BAGS_API bags_buffer bags_buffer_of(const struct bags_allocator *allocator);
+
 /* Free the buffer's memory and make it {0} again. NULL is accepted. */
 BAGS_API void bags_buffer_free(bags_buffer *buffer);
 
@@ -571,6 +574,13 @@ typedef struct bags_env {
     const bags_allocator *allocator; /* NULL: malloc, realloc and free */
     const bags_io *io;               /* NULL: local files */
 } bags_env;
+
+/* Write the error of a hook that returned `error` for a path: "pets/id.bag: cannot
+ * open: No such file or directory", or the hook's own reason (explain). `doing` is what
+ * failed: "open". io and err may be NULL. Returns the code: BAGS_ERROR_MISSING, _EXISTS,
+ * _LOCKED, _MEMORY or _IO; 0 is no failure. Threads: any. */
+BAGS_API bags_code bags_fail_io(const bags_io *io, int error, const char *path,
+    const char *doing, bags_error *err);
 
 /* ========================================================================
  * >>bag
@@ -3364,6 +3374,14 @@ static void bagi_buffer_adopt(
         buffer->user = memory->user;
     }
 }
+
+BAGS_API bags_buffer bags_buffer_of(const bags_allocator *allocator) {
+    bags_buffer buffer;
+    memset(&buffer, 0, sizeof buffer);
+    if (allocator)
+        bagi_buffer_adopt(&buffer, allocator);
+    return buffer;
+}
 /* ========================================================================
  * >>files
  * What the rest calls instead of the hooks: reads that are complete or fail with a
@@ -3380,17 +3398,14 @@ static bags_code bagi_check_path(const char *path, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_ARGUMENT, "the path is empty");
 }
 
-/* "PATH: cannot open: No such file or directory". `error` is an errno value; 0 is
- * no failure, so that a hook's result can be passed on. For a hook that reads, `env`
- * is passed, and the reason is in the hook's own words if it has any; for one that
- * writes, NULL. */
-BAGI_COLD static bags_code bagi_fail_io(const bagi_env *env, bags_error *err,
-    int error, const char *path, const char *doing) {
+BAGS_API bags_code bags_fail_io(const bags_io *io, int error, const char *path,
+    const char *doing, bags_error *err) {
     char why[512] = "", buffer[128];
     if (!error)
         return BAGS_OK;
-    if (env && env->io.explain)
-        env->io.explain(env->io.user, path, error, why, sizeof why);
+    BAGI_ERR(err);
+    if (io && io->explain)
+        io->explain(io->user, path, error, why, sizeof why);
     /* bags_io_local refuses a pipe or a device with ENXIO, whose own text would
      * mislead. */
     const char *text = *why ? why
@@ -3405,6 +3420,12 @@ BAGI_COLD static bags_code bagi_fail_io(const bagi_env *env, bags_error *err,
     bags_fail(err, code, "%s: cannot %s: %s", bagi_tail(path), doing, text);
     err->system = error;
     return code;
+}
+
+/* For a hook that writes, env is NULL. */
+BAGI_COLD static bags_code bagi_fail_io(const bagi_env *env, bags_error *err,
+    int error, const char *path, const char *doing) {
+    return bags_fail_io(env ? &env->io : NULL, error, path, doing, err);
 }
 
 /* *file is NULL after a failure. */
@@ -4697,9 +4718,15 @@ BAGI_COLD static bags_code bagi_array_open(const bags_codec *codec,
                 (uint64_t)i);
         }
     }
-    if (!bags_array_size(made.dtype, made.dims, made.shape, &made.bytes))
+    if (!bags_array_size(made.dtype, made.dims, made.shape, &made.bytes)) {
+        uint64_t bytes = bags_dtype_size(made.dtype);
+        for (size_t i = 0; i < made.dims; bytes *= made.shape[i++])
+            if (made.shape[i] > UINT64_MAX / bytes)
+                return bags_fail(err, BAGS_ERROR_TYPE,
+                    "invalid dimensions (an array above 2^64 bytes)");
         return bags_fail(
             err, BAGS_ERROR_LIMIT, "array too large for the address space");
+    }
     if (made.bytes == 0 && made.wild < made.dims)
         return bags_fail(err, BAGS_ERROR_TYPE,
             "invalid dimensions (-1 next to 0 cannot be derived from a size)");
@@ -5489,9 +5516,9 @@ static bags_code bagi_bag_shape(
     uint64_t table = bagi_load_u64(number);
     if (!code && (table > file->size - 8 || (file->size - table) % 8 != 0))
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: not a Bag, truncated, or never closed (the last 8 bytes place "
-            "the table at %" PRIu64 " of %" PRIu64 " bytes)",
-            bagi_tail(file->path), table, file->size);
+            "%s: not a Bag, truncated, or never closed (the last 8 bytes are "
+            "not the offset of a table)",
+            bagi_tail(file->path));
     if (!code)
         code = bagi_file_read(bag, file, table, number, 8, err);
     if (code)

@@ -152,7 +152,7 @@ static bags_code archive_bytes(const bags_archive *a, archive_window *w,
             int error = a->base.read_at(a->base.user, a->file, offset + w->size,
                 w->buffer.data + w->size, part - w->size, &done);
             if (error)
-                return bagi_fail_system(&a->base, error, a->path, "read", err);
+                return bags_fail_io(&a->base, error, a->path, "read", err);
             if (done == 0 || done > part - w->size)
                 return bags_fail(err, BAGS_ERROR_CORRUPT,
                     "%s: truncated while open (%" PRIu64 " bytes, was %" PRIu64
@@ -813,7 +813,7 @@ typedef struct archive_path {
 static int archive_look_up(
     const bags_archive *a, const char *path, archive_path *out) {
     size_t length = strlen(path), size = a->path_size;
-    bags_buffer memory = bagi_buffer(&a->allocator);
+    bags_buffer memory = bags_buffer_of(&a->allocator);
     memset(out, 0, sizeof *out);
     if (length < size || memcmp(path, a->path, size) != 0 ||
         (length > size && !IS_SLASH(path[size])))
@@ -852,7 +852,7 @@ static int hook_kind(void *user, const char *path, bags_path_kind *kind) {
 static int hook_list(void *user, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     const bags_archive *a = (const bags_archive *)user;
-    bags_buffer child = bagi_buffer(&a->allocator);
+    bags_buffer child = bags_buffer_of(&a->allocator);
     archive_path at;
     int error = archive_look_up(a, path, &at);
     size_t i = at.first, start = at.size ? at.size + 1 : 0;
@@ -908,7 +908,7 @@ static int archive_locate(
     const bags_archive *a, archive_member *m, bags_error *err) {
     archive_window window;
     memset(&window, 0, sizeof window);
-    window.buffer = bagi_buffer(&a->allocator);
+    window.buffer = bags_buffer_of(&a->allocator);
     window.step = SOON_START; /* all of a header with one read, usually */
     err->system = 0;
     bags_code code = m->located ? BAGS_OK : zip_locate(a, &window, m, err);
@@ -975,7 +975,7 @@ static int hook_read_at(void *user, void *file, uint64_t offset, void *data,
 
 static void hook_read_many(void *user, bags_io_read *reads, size_t count) {
     const bags_archive *a = (const bags_archive *)user;
-    bags_buffer memory = bagi_buffer(&a->allocator);
+    bags_buffer memory = bags_buffer_of(&a->allocator);
     if (bags_buffer_reserve(&memory, count * sizeof *reads, NULL))
         return; /* they are read one by one */
     bags_io_read *moved = (bags_io_read *)(void *)memory.data;
@@ -1095,7 +1095,7 @@ static bags_code archive_load(bags_archive *a, bags_error *err) {
     tar_next next;
     memset(&window, 0, sizeof window);
     memset(&next, 0, sizeof next);
-    window.buffer = next.name = bagi_buffer(&a->allocator);
+    window.buffer = next.name = bags_buffer_of(&a->allocator);
     bags_code code = zip_find_end(a, &window, &end, &is_zip, err);
     if (!code)
         code = is_zip ? zip_read(a, &window, end, &start, err)
@@ -1118,12 +1118,11 @@ static bags_code archive_open(bags_archive *a, bags_error *err) {
     int error = a->base.open(a->base.user, a->path, BAGS_IO_READ, &a->file);
     if (error) {
         a->file = NULL;
-        return bagi_fail_system(&a->base, error, a->path, "open", err);
+        return bags_fail_io(&a->base, error, a->path, "open", err);
     }
     error = a->base.size(a->base.user, a->file, &a->size);
     if (error)
-        return bagi_fail_system(
-            &a->base, error, a->path, "get the size of", err);
+        return bags_fail_io(&a->base, error, a->path, "get the size of", err);
     bags_code code = archive_load(a, err);
     if (!code && a->base.map && a->size > 0 && a->size <= SIZE_MAX &&
         !a->base.map(a->base.user, a->file, (size_t)a->size, &map))
@@ -1147,7 +1146,7 @@ bags_archive *bags_archive_open(
         return NULL;
     if (allocator)
         a->allocator = *allocator;
-    a->names = a->members_memory = bagi_buffer(allocator);
+    a->names = a->members_memory = bags_buffer_of(allocator);
     a->path = (const char *)memcpy(a + 1, path, size + 1);
     a->path_size = size;
     a->base = options && options->env.io ? *options->env.io : *bags_io_local();

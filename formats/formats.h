@@ -726,8 +726,8 @@ void bags_index_close(bags_index *index);
  * index, in order of their numbers. None has it if both are equal.
  *
  *   key      a number, for a field of numbers: bags_int, bags_uint or an array of
- *            one element (of a float32 field, rounded to it); otherwise bags_utf8 or
- *            bags_bytes
+ *            one element (a float64 is rounded if the field is float32); otherwise
+ *            bags_utf8 or bags_bytes
  *   scratch  grown as needed
  *
  * Returns BAGS_OK or
@@ -740,8 +740,8 @@ void bags_index_close(bags_index *index);
 bags_code bags_index_find(const bags_index *index, const bags_value *key,
     bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err);
 
-/* Like bags_index_find, for the keys `from` <= key < `to`, in their order. NULL:
- * from the first key, or to the last one. BAGS_ERROR_RANGE: from > to. */
+/* Like bags_index_find, for the keys `from` <= key < `to`, in their order; neither is
+ * rounded. NULL: from the first key, or to the last one. BAGS_ERROR_RANGE: from > to. */
 bags_code bags_index_find_range(const bags_index *index, const bags_value *from,
     const bags_value *to, bags_buffer *scratch, uint64_t *start, uint64_t *stop,
     bags_error *err);
@@ -1141,10 +1141,11 @@ typedef struct bags_loader_options {
     bool prefetch;    /* announce a batch to the disk before it is read, see
                           bags_reader_prefetch; from a server, a batch then takes a
                           round trip and not one per datapoint */
-    bool random_window;    /* windows of sequences start at random */
-    uint64_t window_start; /* otherwise here */
-    const bags_load_field *fields;
-    size_t field_count; /* 0: all fields of the first dataset, as they are */
+    bool random_window;            /* windows of sequences start at random */
+    uint64_t window_start;         /* otherwise here */
+    const bags_load_field *fields; /* NULL: all fields of the first dataset, as
+                                      they are; field_count is then 0 */
+    size_t field_count;
     const bags_loader_images *images; /* NULL: none */
     const bags_allocator *tensors;   /* of batches, such as pinned memory; NULL:
                                          that of everything else */
@@ -1401,22 +1402,11 @@ int bags_http_names(const void *page, size_t size, bool xml, const char *prefix,
 
 #ifdef BAGI_FORMATS
 
-/* An empty buffer of this allocator; NULL means malloc. */
-static inline bags_buffer bagi_buffer(const bags_allocator *allocator) {
-    bags_buffer buffer;
-    memset(&buffer, 0, sizeof buffer);
-    if (allocator) {
-        buffer.resize = allocator->resize;
-        buffer.user = allocator->user;
-    }
-    return buffer;
-}
-
 /* Allocate the zeroed state of an open codec or file, whose first member is the
  * buffer that holds it. NULL if out of memory. */
 static inline void *bagi_state(
     const bags_allocator *allocator, size_t size, bags_error *err) {
-    bags_buffer memory = bagi_buffer(allocator);
+    bags_buffer memory = bags_buffer_of(allocator);
     if (bags_buffer_reserve(&memory, size, err))
         return NULL;
     memset(memory.data, 0, size);
@@ -1430,24 +1420,6 @@ static inline void bagi_state_close(void *state) {
         return;
     memcpy(&memory, state, sizeof memory);
     bags_buffer_free(&memory);
-}
-
-/* A hook has returned `error` for a path. */
-static inline bags_code bagi_fail_system(const bags_io *io, int error,
-    const char *path, const char *doing, bags_error *err) {
-    bags_code code = error == ENOENT || error == ENOTDIR ? BAGS_ERROR_MISSING
-                     : error == EEXIST                   ? BAGS_ERROR_EXISTS
-                     : error == ENOMEM                   ? BAGS_ERROR_MEMORY
-                                                         : BAGS_ERROR_IO;
-    char why[512] = "";
-    if (io->explain)
-        io->explain(io->user, path, error, why, sizeof why);
-    bags_fail(err, code, "%s: cannot %s: %s", path, doing,
-        *why             ? why
-        : error == ENXIO ? "not a regular file"
-                         : strerror(error));
-    err->system = error;
-    return code;
 }
 
 /* In the scratch, the shape of a value precedes its pixels. A multiple of 64, so

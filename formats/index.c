@@ -30,6 +30,7 @@
 #include "formats.h"
 
 #include <errno.h>
+#include <float.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,7 +56,7 @@ typedef enum key_class {
 
 typedef struct key_type {
     key_class order;
-    bool single; /* float32: keys are rounded to it */
+    bool single; /* float32: a key that is searched for is rounded to it */
 } key_type;
 
 struct bags_index {
@@ -175,8 +176,6 @@ static bags_code key_make(const key_type *type, const bags_value *value,
         if (is_whole &&
             (real >= 9007199254740992.0 || real <= -9007199254740992.0))
             wrong = "number out of range (2^53 or above)";
-        if (type->single)
-            real = (double)(float)real;
         if (real != real)
             wrong = "NaN has no order";
         real += 0.0; /* -0 equals 0 */
@@ -299,7 +298,7 @@ static bags_code stamp_make(const bags_reader *reader, const bags_env *env,
                 k == 1 ? ".crc" : ".bag");
             int error = code ? 0 : stamp_file(io, file, out);
             if (error && (k == 0 || error != ENOENT))
-                code = bagi_fail_system(io, error, file, "read", err);
+                code = bags_fail_io(io, error, file, "read", err);
             mix(&out->content, (uint64_t)(error == 0));
         }
     }
@@ -541,7 +540,7 @@ static bags_code merge_runs(build *b, const bag_reader *bag, run *runs,
 /* Merge what is in runs.bag. */
 static bags_code write_merged(build *b, bag_writer *out, bags_error *err) {
     bag_reader_options options;
-    bags_buffer memory = bagi_buffer(b->options->env.allocator);
+    bags_buffer memory = bags_buffer_of(b->options->env.allocator);
     memset(&options, 0, sizeof options);
     options.no_mmap = true; /* which would not bound the memory that is used */
     options.env = b->options->env;
@@ -558,7 +557,7 @@ static bags_code write_merged(build *b, bag_writer *out, bags_error *err) {
         run *runs = (run *)(void *)memory.data;
         memset(runs, 0, b->runs * sizeof *runs);
         for (size_t i = 0; i < b->runs; i++)
-            runs[i].scratch = bagi_buffer(b->options->env.allocator);
+            runs[i].scratch = bags_buffer_of(b->options->env.allocator);
         code = merge_runs(b, bag, runs, out, err);
         for (size_t i = 0; i < b->runs; i++)
             bags_buffer_free(&runs[i].scratch);
@@ -602,7 +601,7 @@ static bags_code publish(build *b, bags_error *err) {
             path_make(b->to, err, b->directory, b->field->name, endings[i]);
         int error = code ? 0 : b->io->remove(b->io->user, b->to);
         if (error && error != ENOENT)
-            code = bagi_fail_system(b->io, error, b->to, "remove", err);
+            code = bags_fail_io(b->io, error, b->to, "remove", err);
         if (code)
             return code;
     }
@@ -611,10 +610,10 @@ static bags_code publish(build *b, bags_error *err) {
         path_make(b->to, err, b->directory, b->field->name, endings[i]);
         int error = b->io->rename(b->io->user, b->from, b->to);
         if (error)
-            return bagi_fail_system(b->io, error, b->from, "rename", err);
+            return bags_fail_io(b->io, error, b->from, "rename", err);
     }
     int error = b->io->sync_dir(b->io->user, b->directory);
-    return error ? bagi_fail_system(b->io, error, b->directory, "sync", err)
+    return error ? bags_fail_io(b->io, error, b->directory, "sync", err)
                  : BAGS_OK;
 }
 
@@ -635,7 +634,7 @@ static bags_code build_locked(build *b, bags_error *err) {
         error = b->io->make_dir(b->io->user, made);
     }
     if (error)
-        return bagi_fail_system(b->io, error, made, "create directory", err);
+        return bags_fail_io(b->io, error, made, "create directory", err);
     /* Half for the bytes of small keys, half for the array that is sorted. */
     memory = memory < 4096 ? 2048 : memory / 2;
     b->capacity = memory / sizeof(bags_view);
@@ -670,14 +669,14 @@ static bags_code build_index(build *b, bags_error *err) {
         return code;
     int error = b->io->open(b->io->user, b->from, BAGS_IO_READ, &file);
     if (error)
-        return bagi_fail_system(b->io, error, b->from, "open", err);
+        return bags_fail_io(b->io, error, b->from, "open", err);
     error = b->io->lock(b->io->user, file);
     if (error == EWOULDBLOCK)
         code = bags_fail(err, BAGS_ERROR_LOCKED,
             "%.300s: field \"%.200s\": another process is building its index",
             b->path, b->field->name);
     else if (error)
-        code = bagi_fail_system(b->io, error, b->from, "lock", err);
+        code = bags_fail_io(b->io, error, b->from, "lock", err);
     else
         code = build_locked(b, err);
     b->io->close(b->io->user, file);
@@ -724,7 +723,7 @@ bags_code bags_index_build(const char *path, const char *field,
     b->options = options;
     b->io = io_of(&options->env);
     b->path = path;
-    b->entries = b->bytes = b->stops = bagi_buffer(options->env.allocator);
+    b->entries = b->bytes = b->stops = bags_buffer_of(options->env.allocator);
     reading.env = options->env;
     reading.no_mmap = true;
     b->reader = bags_reader_open(path, &reading, err);
@@ -790,7 +789,7 @@ static bags_code open_files(bags_index *index, const char *path,
     const bags_index_options *options, bags_error *err) {
     bag_reader_options reading;
     char directory[INDEX_PATH];
-    bags_buffer scratch = bagi_buffer(options->env.allocator);
+    bags_buffer scratch = bags_buffer_of(options->env.allocator);
     bags_row row;
     memset(&row, 0, sizeof row);
     memset(&reading, 0, sizeof reading);
@@ -888,7 +887,7 @@ static bags_code bound(const bags_index *index, bags_view key, bool past,
     return BAGS_OK;
 }
 
-/* The key of a value that a caller asks for. */
+/* The key of a value that a caller asks for. The ends of a range are exact. */
 static bags_code asked(const bags_index *index, const bags_value *value,
     unsigned char number[INDEX_NUMBER], bags_view *key, bags_error *err) {
     bags_error why;
@@ -902,9 +901,19 @@ bags_code bags_index_find(const bags_index *index, const bags_value *key,
     bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err) {
     unsigned char number[INDEX_NUMBER];
     uint64_t first = 0, last;
+    double real = 0, most = (double)FLT_MAX;
+    float single;
+    bags_value rounded;
     bags_view at;
     if (!index || !key || !scratch || !start || !stop)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
+    if (index->type.single && key->kind == BAGS_KIND_ARRAY &&
+        key->dtype == BAGS_DTYPE_FLOAT64 && key->size == sizeof real)
+        memcpy(&real, key->data, sizeof real);
+    single = real < most && real > -most ? (float)real : 0;
+    rounded = bags_array(BAGS_DTYPE_FLOAT32, 0, NULL, &single);
+    if (single < 0 || single > 0)
+        key = &rounded;
     bags_code code = asked(index, key, number, &at, err);
     if (!code)
         code = bound(index, at, false, scratch, &first, err);

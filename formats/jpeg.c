@@ -357,6 +357,9 @@ static void connect(decoder *d) {
 
 static void read_header(decoder *d) {
     struct jpeg_decompress_struct *library = &d->library;
+    const unsigned char *start = d->blob.data;
+    if (d->blob.size < 2 || start[0] != 0xFF || start[1] != 0xD8)
+        REFUSE(&d->failed, BAGS_ERROR_CORRUPT, "not a JPEG");
     connect(d);
     jpeg_read_header(library, TRUE);
     check_colour(d);

@@ -327,17 +327,6 @@ static bags_code check_order(const bags_order_options *given,
     return BAGS_OK;
 }
 
-/* An empty buffer. */
-static bags_buffer buffer_of(const bags_allocator *allocator) {
-    bags_buffer buffer;
-    memset(&buffer, 0, sizeof buffer);
-    if (allocator) {
-        buffer.resize = allocator->resize;
-        buffer.user = allocator->user;
-    }
-    return buffer;
-}
-
 bags_code bags_order_init(bags_order *order, const uint64_t *lengths,
     size_t count, const bags_order_options *options,
     const bags_allocator *allocator, bags_error *err) {
@@ -355,7 +344,7 @@ bags_code bags_order_init(bags_order *order, const uint64_t *lengths,
     order->weighted = given.weights != NULL;
     order->chunk = given.chunk;
     order->window = given.chunk && !given.window ? 256 : given.window;
-    order->memory = buffer_of(allocator);
+    order->memory = bags_buffer_of(allocator);
     if (count >= SIZE_MAX / 32)
         return bags_fail(err, BAGS_ERROR_LIMIT, "too many datasets");
     code = bags_buffer_reserve(&order->memory,
@@ -1789,11 +1778,12 @@ static bags_code open_columns(bags_loader *l, bags_error *err) {
     const bags_field *fields = bags_reader_fields(l->readers[0], &count);
     const bags_load_field *given = l->options.fields;
     bags_code code = BAGS_OK;
-    if (given || l->options.field_count)
+    if (!given != !l->options.field_count)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            given ? "fields without field_count"
+                  : "field_count without fields");
+    if (given)
         count = l->options.field_count;
-    if (!given && l->options.field_count)
-        return bags_fail(
-            err, BAGS_ERROR_ARGUMENT, "field_count without fields");
     l->columns = (column *)loader_allocate(l, count, sizeof *l->columns, err);
     l->column_count = l->columns ? count : 0;
     for (size_t i = 0; i < l->column_count && !code; i++) {
@@ -1810,7 +1800,7 @@ static bags_code open_columns(bags_loader *l, bags_error *err) {
 static bags_code open_slots(bags_loader *l, bags_error *err) {
     const bags_loader_options *o = &l->options;
     size_t columns = l->column_count;
-    bags_buffer empty = buffer_of(o->allocator);
+    bags_buffer empty = bags_buffer_of(o->allocator);
     l->slots = (slot *)loader_allocate(l, l->slot_count, sizeof(slot), err);
     l->workers =
         (worker *)loader_allocate(l, l->worker_count, sizeof(worker), err);
@@ -1826,7 +1816,7 @@ static bags_code open_slots(bags_loader *l, bags_error *err) {
         for (size_t k = 0; k < columns; k++) {
             part *p = &s->parts[k];
             p->offsets = p->ends = p->values = p->shapes = empty;
-            p->data = buffer_of(o->tensors ? o->tensors : o->allocator);
+            p->data = bags_buffer_of(o->tensors ? o->tensors : o->allocator);
         }
     }
     for (size_t i = 0; l->workers && i < l->worker_count; i++) {

@@ -266,6 +266,8 @@ static void check_pixels(decoder *d) {
 }
 
 static void read_header(decoder *d) {
+    if (d->blob.size < 8 || png_sig_cmp(d->blob.data, 0, 8))
+        REFUSE(&d->failed, BAGS_ERROR_CORRUPT, "not a PNG");
     connect(d);
     png_read_info(d->library, d->info);
     int colour = png_get_color_type(d->library, d->info);

@@ -108,7 +108,7 @@ static bags_code zip_write(
         int error =
             z->io->write_at(z->io->user, z->file, at, data, size, &done);
         if (error || done == 0 || done > size)
-            return bagi_fail_system(
+            return bags_fail_io(
                 z->io, error ? error : EIO, z->path, "write", z->err);
         at += done;
         data += done;
@@ -170,7 +170,7 @@ static bags_code zip_check_same(
     uint64_t found;
     int error = zip_identify(z, file, path, &found);
     if (error && error != ENOENT)
-        return bagi_fail_system(z->from, error, path, "identify", z->err);
+        return bags_fail_io(z->from, error, path, "identify", z->err);
     if (error || found != m->identity)
         return bags_fail(z->err, BAGS_ERROR_CORRUPT,
             "%s: changed while it was read: another process replaced, renamed, "
@@ -207,14 +207,13 @@ static bags_code zip_add(zip_writer *z, size_t shard, const char *directory,
     if (!error)
         error = z->from->open(z->from->user, path, BAGS_IO_READ, &file);
     if (error)
-        return bagi_fail_system(z->from, error, path, "open", z->err);
+        return bags_fail_io(z->from, error, path, "open", z->err);
     error = zip_identify(z, file, path, &member.identity);
     if (!error)
         error = z->from->size(z->from->user, file, &member.size);
     z->from->close(z->from->user, file);
     if (error)
-        return bagi_fail_system(
-            z->from, error, path, "get the size of", z->err);
+        return bags_fail_io(z->from, error, path, "get the size of", z->err);
     if (strlen(name) > NAME_MOST)
         return bags_fail(z->err, BAGS_ERROR_LIMIT,
             "%s: the name is too long for a zip file", path);
@@ -333,14 +332,14 @@ static bags_code zip_copy(zip_writer *z, zip_member *m, const char *path) {
     bags_code code = BAGS_OK;
     int error = z->from->open(z->from->user, path, BAGS_IO_READ, &file);
     if (error)
-        return bagi_fail_system(z->from, error, path, "open", z->err);
+        return bags_fail_io(z->from, error, path, "open", z->err);
     for (size_t done = 1; done > 0 && !code && read <= m->size; read += done) {
         done = 0;
         size_t part = PART - (size_t)(z->at % PART);
         error = z->from->read_at(
             z->from->user, file, read, z->part.data, part, &done);
         if (error)
-            code = bagi_fail_system(z->from, error, path, "read", z->err);
+            code = bags_fail_io(z->from, error, path, "read", z->err);
         crc = crc_add(z, crc, z->part.data, done);
         if (!code)
             code = zip_append(z, z->part.data, done);
@@ -465,7 +464,7 @@ static bags_code zip_check_target(zip_writer *z) {
     if (!error && kind != BAGS_PATH_NONE)
         return bags_fail(z->err, BAGS_ERROR_EXISTS,
             "%s: already exists; remove it, or write to a new path", z->path);
-    return error ? bagi_fail_system(z->io, error, z->path, "create", z->err)
+    return error ? bags_fail_io(z->io, error, z->path, "create", z->err)
                  : BAGS_OK;
 }
 
@@ -476,7 +475,7 @@ static bags_code zip_create(zip_writer *z, char *partial, size_t size) {
         (void)snprintf(partial, size, "%s.%d.partial", z->path, i);
         error = z->io->open(z->io->user, partial, BAGS_IO_CREATE, &z->file);
     }
-    return error ? bagi_fail_system(z->io, error, partial, "create", z->err)
+    return error ? bags_fail_io(z->io, error, partial, "create", z->err)
                  : BAGS_OK;
 }
 
@@ -487,14 +486,13 @@ static bags_code zip_sync_parent(zip_writer *z, char *path) {
         size--;
     path[size] = 0;
     int error = z->io->sync_dir(z->io->user, size ? path : ".");
-    return error ? bagi_fail_system(
-                       z->io, error, size ? path : ".", "sync", z->err)
+    return error ? bags_fail_io(z->io, error, size ? path : ".", "sync", z->err)
                  : BAGS_OK;
 }
 
 static bags_code zip_create_and_write(zip_writer *z) {
     size_t size = strlen(z->path) + 16;
-    bags_buffer memory = bagi_buffer(z->options.env.allocator);
+    bags_buffer memory = bags_buffer_of(z->options.env.allocator);
     if (bags_buffer_reserve(&memory, size, z->err))
         return BAGS_ERROR_MEMORY;
     char *partial = (char *)memory.data;
@@ -505,17 +503,17 @@ static bags_code zip_create_and_write(zip_writer *z) {
     int error =
         code || z->options.no_sync ? 0 : z->io->sync(z->io->user, z->file);
     if (error)
-        code = bagi_fail_system(z->io, error, z->path, "sync", z->err);
+        code = bags_fail_io(z->io, error, z->path, "sync", z->err);
     error = created ? z->io->close(z->io->user, z->file) : 0;
     if (error && !code)
-        code = bagi_fail_system(z->io, error, z->path, "close", z->err);
+        code = bags_fail_io(z->io, error, z->path, "close", z->err);
     if (!code)
         code = zip_check_all(z);
     if (!code)
         code = zip_check_target(z);
     error = code ? 0 : z->io->rename(z->io->user, partial, z->path);
     if (error)
-        code = bagi_fail_system(z->io, error, z->path, "create", z->err);
+        code = bags_fail_io(z->io, error, z->path, "create", z->err);
     if (code && created)
         z->io->remove(z->io->user, partial);
     if (!code && !z->options.no_sync)
@@ -540,7 +538,7 @@ bags_code bags_zip(const char *dataset, const char *path,
     z->io = z->options.env.io ? z->options.env.io : bags_io_local();
     z->from = z->options.from ? z->options.from : z->io;
     z->tables = z->part = z->names = z->members_memory = z->text =
-        bagi_buffer(z->options.env.allocator);
+        bags_buffer_of(z->options.env.allocator);
     bags_code code = zip_check_target(z);
     if (!code)
         code = crc_start(z);

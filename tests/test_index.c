@@ -269,6 +269,42 @@ static void nan_is_refused_and_zeros_are_equal(void **state) {
     }
 }
 
+/* Only a key that is searched for is rounded to float32. */
+static void a_range_of_float32_is_exact(void **state) {
+    (void)state;
+    static const bags_field field = {"x", "array(float32)"};
+    float numbers[] = {0.7f, 16777216, 0, -0.3f, INFINITY};
+    double real = 0.7, tiny = 1e-60, huge = 1e300;
+    bags_value number = bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, &real);
+    bags_value above_0 = bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, &tiny);
+    bags_value finite = bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, &huge);
+    bags_value odd = bags_int(16777217);
+    const char *path = at("rows");
+    bags_writer *writer;
+    assert_opens(writer, bags_writer_open(path, &field, 1, NULL, &said));
+    for (size_t i = 0; i < 5; i++) {
+        bags_value value = bags_array(BAGS_DTYPE_FLOAT32, 0, NULL, &numbers[i]);
+        bags_entry entry = {"x", &value, 1};
+        assert_ok(bags_writer_append(writer, &entry, 1, &said));
+    }
+    assert_ok(bags_writer_close(writer, &said));
+    assert_ok(bags_index_build(path, "x", NULL, &said));
+    bags_reader *reader = open_rows(path);
+    bags_index *index = open_index(path, reader, 0);
+    assert_true((double)numbers[0] < real);
+    assert_string_equal(find_range(index, &number, NULL), "1 4");
+    assert_string_equal(find_range(index, NULL, &number), "3 2 0");
+    assert_string_equal(find_range(index, &number, &odd), "1");
+    assert_string_equal(find_range(index, NULL, &above_0), "3 2");
+    assert_string_equal(find_range(index, NULL, &finite), "3 2 0 1");
+    assert_string_equal(find(index, number), "0");
+    assert_string_equal(find(index, odd), "");
+    assert_string_equal(find(index, above_0), "");
+    assert_string_equal(find(index, finite), "");
+    bags_index_close(index);
+    bags_reader_close(reader);
+}
+
 static void an_index_older_than_its_dataset_is_an_error(void **state) {
     (void)state;
     bags_index_options options = with_env();
@@ -533,6 +569,7 @@ int main(void) {
         TEST(every_key_is_found),
         TEST(what_cannot_be_a_key_is_refused),
         TEST(nan_is_refused_and_zeros_are_equal),
+        TEST(a_range_of_float32_is_exact),
         TEST(an_index_older_than_its_dataset_is_an_error),
         TEST(a_dataset_of_the_same_time_and_size_is_not_the_same),
         TEST(a_sort_of_many_runs_needs_few_files),

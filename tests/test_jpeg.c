@@ -452,12 +452,15 @@ static void a_file_truncated_anywhere_is_corrupt(void **unused) {
 
 static void what_is_not_a_jpeg_is_corrupt(void **unused) {
     (void)unused;
-    static const char *texts[] = {"", "\xff", "\xff\xd8", "GIF89a", "\x89PNG"};
+    static const char *texts[] = {
+        "\xff\xd8", "", "\xff", "x", "GIF89a", "\x89PNG"};
     bags_image image = {1, 2, 3, 4, BAGS_DTYPE_NONE};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         bags_view blob = {(const unsigned char *)texts[i], strlen(texts[i])};
         assert_int_equal(
             bags_jpeg_probe(blob, NULL, &image, &err), BAGS_ERROR_CORRUPT);
+        assert_string_equal(
+            err.message, i ? "not a JPEG" : "truncated JPEG (2 bytes)");
         assert_int_equal(
             bags_jpeg_probe(blob, NULL, &image, NULL), BAGS_ERROR_CORRUPT);
     }

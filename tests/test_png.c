@@ -314,13 +314,15 @@ static void a_byte_changed_anywhere_is_corrupt(void **unused) {
 
 static void what_is_not_a_png_is_corrupt(void **unused) {
     (void)unused;
-    static const char *texts[] = {
-        "", "\x89", "\x89PNG\r\n\x1a\n", "GIF89a...", "\xff\xd8\xff\xe0 JFIF"};
+    static const char *texts[] = {"\x89PNG\r\n\x1a\n", "", "\x89", "x",
+        "GIF89a...", "\xff\xd8\xff\xe0 JFIF"};
     bags_image image = {1, 2, 3, 4, BAGS_DTYPE_NONE};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         bags_view blob = {(const unsigned char *)texts[i], strlen(texts[i])};
         assert_int_equal(
             bags_png_probe(blob, NULL, &image, &err), BAGS_ERROR_CORRUPT);
+        assert_string_equal(
+            err.message, i ? "not a PNG" : "truncated PNG (8 bytes)");
         assert_int_equal(
             bags_png_probe(blob, NULL, &image, NULL), BAGS_ERROR_CORRUPT);
     }

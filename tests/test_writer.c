@@ -154,7 +154,8 @@ static void invalid_arguments_are_refused_when_a_writer_is_opened(
     void **state) {
     static const char *const types[] = {"int(0)", "int(0,big)[]", "int(x)",
         "int(4,5,6)", "i64(8)", "utf8(3)", "bytes(4)[]", "array()",
-        "array(float31,2)", "array(float32,a)", "array(float32,-1,-1)"};
+        "array(float31,2)", "array(float32,a)", "array(float32,-1,-1)",
+        "array(float32,4294967296,4294967296)"};
     (void)state;
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
         bags_field fields[] = {{"label", "int(4)"}, {"thing", types[i]}};
@@ -170,8 +171,7 @@ static void invalid_arguments_are_refused_when_a_writer_is_opened(
  * are. */
 static void unknown_types_are_legal_with_any_arguments(void **state) {
     static const char *const types[] = {"q()", "floats(0)", "int32(0)",
-        "jpeg(900)", "array(complex64,2)", "int(2000)",
-        "array(uint8,4294967296,4294967296,4294967296)"};
+        "jpeg(900)", "array(complex64,2)", "int(2000)"};
     bags_value blob = bags_blob("any", 3);
     bags_entry one = entry("thing", &blob, 1);
     (void)state;

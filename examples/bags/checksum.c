@@ -13,16 +13,14 @@ static const option options[] = {
     OPTIONS_END,
 };
 
-static int run(int count, char **operands) {
-    (void)count;
+static int run(char **operands) {
     bags_checksum_report made;
     path_must_be_writable(operands[0]);
     bags_code code = bags_checksum(operands[0], &given, &made, &failure);
     if (made.made || made.kept)
-        printf("%s: wrote checksums of %ju blob%s in %ju Bag%s, kept those of "
-               "%ju\n",
-            operands[0], (uintmax_t)made.blobs, plural(made.blobs),
-            (uintmax_t)made.made, plural(made.made), (uintmax_t)made.kept);
+        printf("%s: wrote checksums of %s in %s, kept those of %ju\n",
+            operands[0], counted(made.blobs, "blob"), counted(made.made, "Bag"),
+            (uintmax_t)made.kept);
     must(code);
     return 0;
 }

@@ -61,7 +61,8 @@ ENDS void fail(bags_code code, const char *format, ...) BAGI_PRINTF(2, 3);
 /* For an invalid command line. */
 #define usage(...) fail(BAGS_ERROR_ARGUMENT, __VA_ARGS__)
 ENDS void fail_system(int error, const char *path, const char *doing);
-void must(bags_code code); /* be BAGS_OK, otherwise die */
+void must(bags_code code);          /* be BAGS_OK, otherwise die */
+void must_open(const void *opened); /* not be NULL, otherwise die */
 
 /* Add words before or after the message in `failure`. */
 void failure_prefix(const char *format, ...) BAGI_PRINTF(1, 2);
@@ -82,11 +83,13 @@ void output(const void *data, size_t size);
 void *allocate(size_t count, size_t size);
 void *grow(void *array, size_t count, size_t size);
 
-/* Like asprintf. */
+/* Like asprintf; and the same, valid until the sixteenth call after it, for the main
+ * thread. */
 char *string_format(const char *format, ...) BAGI_PRINTF(1, 2);
+const char *temp_format(const char *format, ...) BAGI_PRINTF(1, 2);
 
-/* "" for 1, otherwise "s". */
-const char *plural(uint64_t count);
+/* "1 blob", "2 blobs"; by temp_format. */
+const char *counted(uint64_t count, const char *unit);
 
 /* ---- text.c ---- */
 
@@ -112,6 +115,12 @@ void text_member_number(text *out, const char *name, uint64_t value);
 void text_spec(text *out, const bags_field *fields, size_t count);
 void text_base64(text *out, const void *data, size_t size);
 void text_output(const text *out);
+/* The text, NUL-terminated, until it grows. */
+const char *text_string(text *out);
+
+/* Parse a decimal integer of 64 bits that is all of these bytes: bags_uint, or bags_int
+ * if it begins with "-". False if it is none. */
+bool number_parse(const char *word, size_t size, bags_value *out);
 
 /* Decode standard base64 with padding. Returns NULL, or what is wrong. */
 const char *base64_decode(
@@ -127,8 +136,9 @@ typedef enum option_kind {
 } option_kind;
 
 typedef struct option_number {
+    uint64_t value;       /* its default, until it is given */
+    uint64_t least, most; /* most 0: no limit */
     bool given;
-    uint64_t value;
 } option_number;
 
 /* A row of a table of options, which ends with a row without a name. Parsing,
@@ -146,18 +156,18 @@ typedef struct option {
 
 typedef struct command {
     const char *name;
-    const char *summary;   /* half a line */
-    const char *operands;  /* as in "PATH INDEX [SELECT...]" */
-    int least, most;       /* number of operands; most 0: no limit */
-    const option *options; /* its own; may be NULL */
-    const option *shared;  /* reading_options, writing_options or NULL */
-    const char *about;     /* paragraphs, each ended by a newline */
-    const char *examples;  /* lines */
-    int (*run)(int count, char **operands); /* returns the exit code */
+    const char *summary;         /* half a line */
+    const char *operands;        /* as in "PATH INDEX [SELECT...]" */
+    int least, most;             /* number of operands; most 0: no limit */
+    const option *options;       /* its own; may be NULL */
+    const option *shared;        /* reading_options, writing_options or NULL */
+    const char *about;           /* paragraphs, each ended by a newline */
+    const char *examples;        /* lines */
+    int (*run)(char **operands); /* up to NULL; returns the exit code */
 } command;
 
 /* Parse the options, wherever they are. Returns the number of operands, which it
- * moves to words[0], words[1], ...; or -1 after printing the help. */
+ * moves to words[0], words[1], ..., NULL; or -1 after printing the help. */
 int options_parse(const command *about, int count, char **words);
 void options_help(text *out, const command *about);
 
@@ -189,8 +199,16 @@ json_object *json_read(const char *string, size_t size);
 
 /* ---- files.c ---- */
 
+/* Read *size bytes of an open file at an offset, fewer only at its end; write them.
+ * Return 0 or an errno value. */
+int read_all(
+    const bags_io *io, void *file, uint64_t at, void *data, size_t *size);
+int write_all(
+    const bags_io *io, void *file, uint64_t at, const void *data, size_t size);
 /* Read a regular file into the buffer, followed by a zero byte. */
 bags_view file_read(const char *path, bags_buffer *buffer);
+/* Create a local file, for write_all. It must not exist. */
+void *file_create(const char *path);
 /* Write a new file. It must not exist; it is removed if writing fails. */
 void file_write(const char *path, const void *data, size_t size);
 /* Create a directory, which may exist, and its parents. */
@@ -203,8 +221,8 @@ bool path_exists(const char *path);
 bool has_ending(const char *path, const char *ending); /* ignores case */
 /* "directory/name". An absolute name stays as it is. */
 char *path_join(const char *directory, const char *name);
-/* The directory of a path, "." if it names none. */
-char *path_parent(const char *path);
+/* The directory of a path, "." if it names none; by temp_format. */
+const char *path_parent(const char *path);
 /* File names for fields, after a prefix, valid and distinct on every file system: the field's own
  * name if it is short and plain. */
 char **names_make(const bags_field *fields, size_t count, const char *prefix);
@@ -238,8 +256,8 @@ const type_info *type_find(const char *type);
 type_class type_kind(const char *type);
 /* False if the type's codec does not accept its arguments; `failure` states why. */
 bool type_is_valid(const char *type);
-/* True if the type states the dtype of its arrays, as array(float32,2) does. */
-bool type_has_dtype(const char *type);
+/* The dtype that a type states, as array(float32,2) does; BAGS_DTYPE_NONE: none. */
+bags_dtype type_dtype(const char *type);
 /* The ending of a file with a blob of this type: "jpg". Valid as long as
  * `buffer`. */
 const char *type_ending(const char *type, bags_view blob, char buffer[16]);
@@ -283,6 +301,8 @@ const bags_io *io_for_path(const char *path);
 /* The same, but NULL if the archive is invalid. */
 const bags_io *io_find(const char *path, bags_error *err);
 bags_path_kind path_kind(const char *path);
+/* True if there is a file of this name in a directory. */
+bool path_has(const char *directory, const char *name);
 bool path_is_remote(const char *path);
 /* Fail if the path is a URL or in an archive. */
 void path_must_be_writable(const char *path);
@@ -291,12 +311,12 @@ void path_hint(const char *path);
 /* The path to be shown: a URL without its query and its user, which are remembered
  * for it. */
 const char *path_without_secrets(const char *path);
-/* See bags_http_upload and bags_http_same; url and path are URLs or paths. Any thread,
- * once both were passed to io_for_path. */
-bags_code object_upload(const char *url, const char *path,
-    void (*progress)(void *user, uint64_t bytes), void *user, bags_error *err);
-bags_code object_same(
-    const char *url, const char *path, bool *same, bags_error *err);
+/* See bags_http_upload and bags_http_same. Any thread, once the URL was passed to
+ * io_for_path. */
+bags_code object_upload(const char *url, const bags_io *io, const char *path,
+    void (*progress)(void *user, uint64_t bytes), bags_error *err);
+bags_code object_same(const char *url, const bags_io *io, const char *path,
+    bool *same, bags_error *err);
 
 /* ---- source.c: the Bag or dataset that is read. A Bag is like a dataset with
  * one plain field "blob" of type bytes. ---- */
@@ -331,6 +351,16 @@ bags_view source_bytes(size_t slot, size_t item);
  * `failure` has the error. */
 bool source_value(size_t slot, size_t item, const char *type, bags_value *out);
 
+/* The shards in a directory in the order of their numbers, also those that no reader
+ * accepts: only `number` and `digits`. *count is 0 if it is not a directory. */
+bags_shard *shards_list(const char *path, size_t *count);
+/* The directory of a shard of the dataset at `path`; by temp_format. */
+const char *shard_path(const char *path, const bags_shard *shard);
+/* The missing numbers before shard i of a list: *start <= number < the result. */
+uint64_t shards_missing(const bags_shard *shards, size_t i, uint64_t *start);
+/* Write all that are missing: "000002, 000004 to 000006". False if none is. */
+bool text_missing(text *out, const bags_shard *shards, size_t count);
+
 /* ---- index.c ---- */
 
 /* Find the datapoints with the keys of a word such as "id=7" or "time=100:200": the
@@ -347,6 +377,8 @@ bool value_write(
     text *out, const char *type, const bags_value *value, bool lists);
 /* Write a blob of this type as `bags get` shows it. */
 void value_show(const char *type, bags_view blob, bool lists, text *out);
+/* True if a float32 is shown as this number. */
+bool single_is_shown(double value);
 /* Write a blob to a new file, and {"KEY": NAME} to the line. */
 void value_file(text *line, const char *key, const char *path, const char *name,
     bags_view blob);
@@ -380,8 +412,9 @@ bags_value value_from_file(
 
 extern const option writing_options[];
 
-/* Check and convert writing_options. */
-void writing_check(void);
+/* Check writing_options, and that the name of a dataset is not that of a Bag; NULL: it
+ * may be a Bag. */
+void writing_check(const char *dataset);
 /* True if input number `i` is this worker's; a hash may take the place of the
  * number. */
 bool writing_is_mine(uint64_t i);

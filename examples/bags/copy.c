@@ -12,7 +12,6 @@
 #define MAX_THREADS 8               /* each may hold a part of 64 MiB */
 #define COPY_SIZE ((size_t)8 << 20) /* bytes read at once */
 
-/* A file to be copied, relative to the dataset; "" for a Bag's own. */
 typedef struct entry {
     char *from, *to;
     uint64_t size;
@@ -22,6 +21,7 @@ typedef struct entry {
 
 static entry *entries;
 static size_t count;
+static const char *source, *target; /* datasets, or Bags without their .bag */
 static const bags_io *in, *out;
 static bool to_url;
 
@@ -33,194 +33,110 @@ static bags_error fault;
 
 /* ---- what there is to copy ---- */
 
-static void add(char *from, char *to, bool last, bool finished) {
+/* Add a file of the dataset, if it exists; a spec.json does. */
+static void add(
+    const char *shard, const char *name, const char *suffix, bool finished) {
+    entry one = {NULL, NULL, 0, !strcmp(suffix, ".json"), finished};
+    void *file = NULL;
+    one.from = string_format("%s%s%s%s", source, shard, name, suffix);
+    if (!one.last && path_kind(one.from) != BAGS_PATH_FILE) {
+        free(one.from);
+        return;
+    }
+    one.to = string_format("%s%s%s%s", target, shard, name, suffix);
+    int error = in->open(in->user, one.from, BAGS_IO_READ, &file);
+    if (!error) {
+        error = in->size(in->user, file, &one.size);
+        in->close(in->user, file);
+    }
+    must(bags_fail_io(in, error, one.from, "open", &failure));
+    bytes_total += one.size;
     entries = (entry *)grow(entries, count, sizeof *entries);
-    entries[count].from = from;
-    entries[count].to = to;
-    entries[count].last = last;
-    entries[count++].finished = finished;
+    entries[count++] = one;
 }
 
 static const char *const suffixes[] = {".bag", ".idx", ".crc"};
 
-/* Are these checksums those of a standalone Bag? Those of a dataset's Bag have its name
- * and what binds the dataset together, and would not fit to a copy outside of it. */
-static bool is_standalone(const char *path) {
-    unsigned char part[8];
-    void *file = NULL;
-    uint64_t size = 0;
-    size_t done = 0;
-    int error = in->open(in->user, path, BAGS_IO_READ, &file);
-    if (!error)
-        error = in->size(in->user, file, &size);
-    while (!error && size >= 44 && done < sizeof part) {
-        size_t step = 0;
-        error = in->read_at(in->user, file, size - 20 + done, part + done,
-            sizeof part - done, &step);
-        if (!step)
-            break;
-        done += step;
-    }
-    if (file)
-        in->close(in->user, file);
-    if (error)
-        fail_system(error, path, "read");
-    return done < sizeof part || !memcmp(part, "\0\0\0\0\0\0\0\0", 8);
-}
-
-/* The files of a Bag that exist. */
-static void add_bag(
-    const char *from, const char *to, bool finished, bool alone) {
-    for (size_t i = 0; i < 3; i++) {
-        char *path = string_format("%s%s", from, suffixes[i]);
-        if (path_kind(path) == BAGS_PATH_FILE &&
-            (i < 2 || !alone || is_standalone(path)))
-            add(path, string_format("%s%s", to, suffixes[i]), false, finished);
-        else
-            free(path);
-    }
-}
-
-/* All these files will be looked up. */
-static void expect(const char *from, const bags_reader *reader) {
-    size_t fields_count;
-    const bags_field *fields = bags_reader_fields(reader, &fields_count);
-    for (size_t i = 0; in->expect && i <= fields_count; i++)
-        for (size_t k = 0; k < 3; k++) {
-            char *path = string_format("%s/%s%s", from,
-                i < fields_count ? fields[i].name : "refs", suffixes[k]);
-            in->expect(in->user, path);
-            free(path);
-        }
-}
-
-/* One shard, or an unsharded dataset. The first shard may have the mark without which
- * a worker would resume what bags_finalize has renumbered. */
+/* One shard, "/000001", or an unsharded dataset, "". The first shard may have the mark
+ * without which a worker would resume what bags_finalize has renumbered. */
 static void add_shard(
-    const char *from, const char *to, const bags_reader *reader, bool first) {
+    const char *shard, const bags_reader *reader, bool first) {
     size_t fields_count;
     const bags_field *fields = bags_reader_fields(reader, &fields_count);
-    char *spec = string_format("%s/spec.json", to);
-    bool finished = path_kind(spec) == BAGS_PATH_FILE;
-    expect(from, reader);
-    for (size_t i = 0; i <= fields_count; i++) {
-        const char *name = i < fields_count ? fields[i].name : "refs";
-        char *bag = string_format("%s/%s", from, name);
-        char *copy = string_format("%s/%s", to, name);
-        add_bag(bag, copy, finished, false);
-        free(bag);
-        free(copy);
-    }
-    char *mark = string_format("%s/finalized", from);
-    if (first && path_kind(mark) == BAGS_PATH_FILE)
-        add(mark, string_format("%s/finalized", to), false, finished);
-    else
-        free(mark);
-    add(string_format("%s/spec.json", from), spec, true, finished);
-}
-
-/* The names of shards. */
-typedef struct names {
-    char **names;
-    size_t count;
-} names;
-
-static int add_name(void *user, const char *name) {
-    names *found = (names *)user;
-    if (!*name || name[strspn(name, "0123456789")])
-        return 0;
-    found->names =
-        (char **)grow(found->names, found->count, sizeof *found->names);
-    found->names[found->count++] = string_format("%s", name);
-    return 0;
-}
-
-static int order(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
-static names list_shards(const bags_io *io, const char *path) {
-    names found = {NULL, 0};
-    if (path_kind(path) != BAGS_PATH_DIRECTORY)
-        return found;
-    int error = io->list(io->user, path, add_name, &found);
-    if (error && error != ENOENT)
-        fail_system(error, path, "list");
-    if (found.count)
-        qsort(found.names, found.count, sizeof *found.names, order);
-    return found;
-}
-
-static void free_names(names *some) {
-    for (size_t i = 0; i < some->count; i++)
-        free(some->names[i]);
-    free(some->names);
+    bool finished = path_has(temp_format("%s%s", target, shard), "spec.json");
+    /* All of them will be looked up: announce it first. */
+    for (int round = in->expect ? 0 : 1; round < 2; round++)
+        for (size_t i = 0; i < 3 * (fields_count + 1); i++) {
+            const char *name = i < 3 ? "refs" : fields[i / 3 - 1].name;
+            const char *bag = temp_format("/%s", name);
+            const char *path =
+                temp_format("%s%s%s%s", source, shard, bag, suffixes[i % 3]);
+            if (round == 0)
+                in->expect(in->user, path);
+            else
+                add(shard, bag, suffixes[i % 3], finished);
+        }
+    if (first)
+        add(shard, "/finalized", "", finished);
+    add(shard, "/spec", ".json", finished);
 }
 
 /* Of two datasets in one directory, readers would see one, or a mixture. */
-static void check_destination(
-    const char *to, const names *shards, bool sharded) {
-    names found = list_shards(out, to);
-    char *spec = string_format("%s/spec.json", to);
-    if (sharded && path_kind(spec) == BAGS_PATH_FILE)
+static void check_destination(const bags_shard *shards, size_t shards_count) {
+    size_t found_count;
+    static bags_shard *found;
+    found = shards_list(target, &found_count);
+    if (shards->digits && path_has(target, "spec.json"))
         fail(BAGS_ERROR_EXISTS, "%s: already has another, unsharded dataset",
-            to);
-    for (size_t i = 0; i < found.count; i++) {
-        bool known = false;
-        for (size_t k = 0; sharded && k < shards->count && !known; k++)
-            known = !strcmp(found.names[i], shards->names[k]);
-        if (!known)
+            target);
+    for (size_t i = 0, k = 0; i < found_count; i++) {
+        while (k < shards_count && shards[k].number < found[i].number)
+            k++;
+        if (k == shards_count || shards[k].number != found[i].number ||
+            shards[k].digits != found[i].digits)
             fail(BAGS_ERROR_EXISTS,
-                "%s: already has another dataset (shard %s is not in the one "
-                "that is copied)",
-                to, found.names[i]);
+                "%s: already has another dataset (shard %0*ju is not in the "
+                "one that is copied)",
+                target, (int)found[i].digits, (uintmax_t)found[i].number);
     }
-    free(spec);
-    free_names(&found);
+    free(found);
 }
 
-static void plan_dataset(const char *from, const char *to) {
+static void plan_dataset(void) {
     bags_reader_options options = {0};
-    bags_info info;
-    names shards = {NULL, 0};
+    size_t shards_count;
     options.env.io = in;
     options.no_mmap = true;
-    bags_reader *reader = bags_reader_open(from, &options, &failure);
-    if (!reader)
-        die();
-    must(bags_reader_info(reader, &info, NULL, &failure));
-    if (info.sharded)
-        shards = list_shards(in, from);
-    check_destination(to, &shards, info.sharded);
-    if (!info.sharded)
-        add_shard(from, to, reader, false);
-    for (size_t i = 0; i < shards.count; i++) {
-        char *a = string_format("%s/%s", from, shards.names[i]);
-        char *b = string_format("%s/%s", to, shards.names[i]);
-        add_shard(a, b, reader, i == 0);
-        free(a);
-        free(b);
+    bags_reader *reader = bags_reader_open(source, &options, &failure);
+    must_open(reader);
+    const bags_shard *shards = bags_reader_shards(reader, &shards_count);
+    check_destination(shards, shards_count);
+    for (size_t i = 0; i < shards_count; i++) {
+        char *shard = string_format("%s", shard_path("", &shards[i]));
+        add_shard(shard, reader, i == 0 && shards[i].digits);
+        free(shard);
     }
-    free_names(&shards);
     bags_reader_close(reader);
 }
 
-static void plan_bag(const char *from, const char *to) {
+/* The checksums of a dataset's Bag have its name and what binds the dataset together:
+ * they would not fit to a copy outside of it. */
+static void plan_bag(void) {
     bag_reader_options options = {0};
     options.env.io = in;
     options.no_mmap = true;
     options.allow_empty_file = true;
-    if (!has_ending(from, ".bag") || !has_ending(to, ".bag"))
+    if (!has_ending(source, ".bag") || !has_ending(target, ".bag"))
         usage("the names of both Bags must end in .bag");
-    bag_reader *bag = bag_reader_open(from, &options, &failure);
-    if (!bag)
-        die();
+    bag_reader *bag = bag_reader_open(source, &options, &failure);
+    must_open(bag);
     bag_reader_close(bag);
-    char *a = string_format("%.*s", (int)strlen(from) - 4, from);
-    char *b = string_format("%.*s", (int)strlen(to) - 4, to);
-    add_bag(a, b, path_kind(to) == BAGS_PATH_FILE, true);
-    free(a);
-    free(b);
+    bool in_dataset = path_has(path_parent(source), "spec.json");
+    bool finished = path_kind(target) == BAGS_PATH_FILE;
+    source = string_format("%.*s", (int)strlen(source) - 4, source);
+    target = string_format("%.*s", (int)strlen(target) - 4, target);
+    for (size_t i = 0; i < (in_dataset ? 2 : 3); i++)
+        add("", "", suffixes[i], finished);
 }
 
 /* ---- copying a file: what fails is written to the error ---- */
@@ -231,35 +147,6 @@ static void advance(void *user, uint64_t bytes) {
     bytes_done += bytes;
     progress_show("copying", "MB", bytes_done, bytes_total, bytes_done >> 20);
     pthread_mutex_unlock(&mutex);
-}
-
-static bags_code fail_file(const bags_io *io, const char *path, int error,
-    const char *doing, bags_error *err) {
-    char why[512] = "";
-    if (io->explain)
-        io->explain(io->user, path, error, why, sizeof why);
-    bags_fail(err, BAGS_ERROR_IO, "%.320s: cannot %s: %s", path, doing,
-        *why ? why : strerror(error));
-    err->system = error;
-    return BAGS_ERROR_IO;
-}
-
-/* Read `size` bytes at most, fewer only at the end. */
-static bags_code read_block(const bags_io *io, void *file, const char *path,
-    uint64_t offset, unsigned char *data, size_t *size, bags_error *err) {
-    size_t done = 0;
-    while (done < *size) {
-        size_t step = 0;
-        int error = io->read_at(
-            io->user, file, offset + done, data + done, *size - done, &step);
-        if (error)
-            return fail_file(io, path, error, "read", err);
-        if (!step)
-            break;
-        done += step;
-    }
-    *size = done;
-    return BAGS_OK;
 }
 
 /* Copy the bytes to a new file, or with `compare` find out whether it has them. */
@@ -273,21 +160,19 @@ static bags_code pass_bytes(const entry *one, void *from, void *to,
     for (uint64_t at = 0; at < one->size && *same && !code;) {
         size_t size = COPY_SIZE, other = COPY_SIZE;
         unsigned char *written = data + COPY_SIZE;
-        code = read_block(in, from, one->from, at, data, &size, err);
+        int error = read_all(in, from, at, data, &size);
+        code = bags_fail_io(in, error, one->from, "read", err);
         if (!code && (!size || at + size > one->size))
             code = bags_fail(err, BAGS_ERROR_CORRUPT,
                 "%.320s: changed while it was copied", one->from);
         if (!code && compare) {
-            code = read_block(out, to, one->to, at, written, &other, err);
+            error = read_all(out, to, at, written, &other);
+            code = bags_fail_io(out, error, one->to, "read", err);
             *same = !code && size == other && !memcmp(data, written, size);
         }
-        for (size_t done = 0; !code && !compare && done < size;) {
-            size_t step = 0;
-            int error = out->write_at(
-                out->user, to, at + done, data + done, size - done, &step);
-            if (error)
-                code = fail_file(out, one->to, error, "write", err);
-            done += step;
+        if (!code && !compare) {
+            error = write_all(out, to, at, data, size);
+            code = bags_fail_io(out, error, one->to, "write", err);
         }
         at += size;
         if (!code && !compare)
@@ -306,14 +191,14 @@ static bags_code is_same(
     bags_path_kind kind = BAGS_PATH_NONE;
     int error = out->kind(out->user, one->to, &kind);
     if (error)
-        return fail_file(out, one->to, error, "open", err);
+        return bags_fail_io(out, error, one->to, "open", err);
     *exists = kind != BAGS_PATH_NONE;
     if (kind != BAGS_PATH_FILE)
         return BAGS_OK;
     if (path_is_remote(one->to))
-        return object_same(one->to, one->from, same, err);
+        return object_same(one->to, in, one->from, same, err);
     bags_code code = path_is_remote(one->from)
-                         ? object_same(one->from, one->to, same, err)
+                         ? object_same(one->from, out, one->to, same, err)
                          : BAGS_OK;
     if (code || *same || (path_is_remote(one->from) && !one->finished))
         return code;
@@ -321,9 +206,9 @@ static bags_code is_same(
     if (!error)
         error = out->size(out->user, to, &size);
     if (error)
-        code = fail_file(out, one->to, error, "open", err);
+        code = bags_fail_io(out, error, one->to, "open", err);
     else if ((error = in->open(in->user, one->from, BAGS_IO_READ, &from)))
-        code = fail_file(in, one->from, error, "open", err);
+        code = bags_fail_io(in, error, one->from, "open", err);
     else if (size == one->size)
         code = pass_bytes(one, from, to, true, same, err);
     if (to)
@@ -341,20 +226,20 @@ static bags_code write_file(const entry *one, bags_error *err) {
     bags_code code = BAGS_OK;
     int error = in->open(in->user, one->from, BAGS_IO_READ, &from);
     if (error)
-        code = fail_file(in, one->from, error, "open", err);
+        code = bags_fail_io(in, error, one->from, "open", err);
     (void)out->remove(out->user, partial); /* of an interrupted run */
     if (!code && (error = out->open(out->user, partial, BAGS_IO_CREATE, &to)))
-        code = fail_file(out, partial, error, "create", err);
+        code = bags_fail_io(out, error, partial, "create", err);
     if (!code)
         code = pass_bytes(one, from, to, false, &same, err);
     if (!code && (error = out->sync(out->user, to)))
-        code = fail_file(out, partial, error, "sync", err);
+        code = bags_fail_io(out, error, partial, "sync", err);
     if (to && (error = out->close(out->user, to)) && !code)
-        code = fail_file(out, partial, error, "close", err);
+        code = bags_fail_io(out, error, partial, "close", err);
     if (from)
         in->close(in->user, from);
     if (!code && (error = out->rename(out->user, partial, one->to)))
-        code = fail_file(out, one->to, error, "create", err);
+        code = bags_fail_io(out, error, one->to, "create", err);
     if (code)
         (void)out->remove(out->user, partial);
     free(partial);
@@ -381,7 +266,7 @@ static bags_code copy_entry(const entry *one, bags_error *err) {
     if (!code && one->finished && exists)
         code = fail_different(one, err);
     if (!code)
-        code = to_url ? object_upload(one->to, one->from, advance, NULL, err)
+        code = to_url ? object_upload(one->to, in, one->from, advance, err)
                       : write_file(one, err);
     pthread_mutex_lock(&mutex);
     files_copied += !code;
@@ -443,55 +328,37 @@ static void copy_bags(size_t threads) {
     }
 }
 
-static void measure(entry *one) {
-    void *file = NULL;
-    int error = in->open(in->user, one->from, BAGS_IO_READ, &file);
-    if (!error) {
-        error = in->size(in->user, file, &one->size);
-        in->close(in->user, file);
-    }
-    if (error)
-        fail_system(error, one->from, "open");
-    bytes_total += one->size;
-}
-
-static void make_directory(const char *path) {
-    char *parent = path_parent(path);
-    directory_make(parent);
-    free(parent);
-}
-
-static int run(int operands_count, char **operands) {
-    const char *from = path_without_secrets(operands[0]);
-    const char *to = path_without_secrets(operands[1]);
-    (void)operands_count;
-    in = io_for_path(from);
-    out = io_for_path(to);
-    to_url = path_is_remote(to);
-    if (to_url && strncmp(to, "s3://", 5) != 0)
-        usage("%s: only local paths and s3:// can be written", to);
-    bags_path_kind kind = path_kind(from);
+static int run(char **operands) {
+    const char *shown = path_without_secrets(operands[1]);
+    source = path_without_secrets(operands[0]);
+    target = shown;
+    in = io_for_path(source);
+    out = io_for_path(target);
+    to_url = path_is_remote(target);
+    if (to_url && strncmp(target, "s3://", 5) != 0)
+        usage("%s: only local paths and s3:// can be written", target);
+    bags_path_kind kind = path_kind(source);
     if (kind == BAGS_PATH_NONE)
-        fail_system(ENOENT, from, "open");
+        fail_system(ENOENT, source, "open");
+    bool remote = to_url || path_is_remote(source);
     if (kind == BAGS_PATH_DIRECTORY)
-        plan_dataset(from, to);
+        plan_dataset();
     else
-        plan_bag(from, to);
+        plan_bag();
     for (size_t i = 0; i < count; i++) {
-        measure(&entries[i]);
         if (!to_url)
-            make_directory(entries[i].to);
+            directory_make(path_parent(entries[i].to));
         else if (out->expect)
             out->expect(out->user, entries[i].to);
     }
     check_spec();
-    copy_bags(to_url || path_is_remote(from) ? MAX_THREADS : 2);
+    copy_bags(remote ? MAX_THREADS : 2);
     for (size_t i = count; i-- > 0;)
         if (entries[i].last)
             must(copy_entry(&entries[i], &failure));
     progress_end();
-    printf("%s: %ju file%s copied, %ju already equal, %ju bytes\n", to,
-        (uintmax_t)files_copied, plural(files_copied), (uintmax_t)files_kept,
+    printf("%s: %s copied, %ju already equal, %ju bytes\n", shown,
+        counted(files_copied, "file"), (uintmax_t)files_kept,
         (uintmax_t)bytes_total);
     for (size_t i = 0; i < count; i++) {
         free(entries[i].from);
@@ -506,8 +373,8 @@ const command command_copy = {"copy", "to another place, or an object store",
     "then each spec.json, so that the copy is unfinished until it is complete. "
     "Of a Bag that belongs to a dataset, the checksums are left out: they are "
     "those of the dataset. FROM is a path, an http:// or https:// URL, or "
-    "s3://BUCKET/PATH; TO is a "
-    "path or s3://BUCKET/PATH. Other files are not copied.\n"
+    "s3://BUCKET/PATH; TO is a path or s3://BUCKET/PATH. Other files are not "
+    "copied.\n"
     "If it is interrupted, call it again: files that are equal are kept. Equal "
     "means the same bytes; for an object in a store, the same size and MD5, "
     "from its ETag. What is finished and differs is never replaced.\n",

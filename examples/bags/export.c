@@ -12,6 +12,7 @@
 #include "system.h"
 
 #define MAX_INLINE 256 /* bytes of blobs that --raw writes into the line */
+#define WRITE_SIZE ((size_t)1 << 16)
 #define MAX_TEXT ((size_t)1 << 27) /* bytes of text in the line */
 
 static bool raw, npy, lists;
@@ -34,8 +35,10 @@ static bool made_out; /* OUT was missing before */
 static char *partial, *manifest, *spec;
 static char **directories; /* files/FIELD, for each field, */
 static bool *made;         /* and whether it was created */
-static FILE *lines;
-static text line;
+static uint64_t files;     /* written there */
+static void *manifest_file;
+static uint64_t written; /* bytes of it */
+static text line;        /* what is written next */
 
 /* ---- one value ---- */
 
@@ -45,17 +48,15 @@ static void put_file(const char *key, uint64_t index, size_t field, size_t item,
     char suffix[32] = "";
     if (source_is_sequence(field))
         snprintf(suffix, sizeof suffix, "-%06zu", item);
-    char *name = string_format(
+    const char *name = temp_format(
         "%s/%06ju%s.%s", directories[field], (uintmax_t)index, suffix, ending);
     char *path = path_join(out, name);
     if (!made[field]) {
-        char *parent = path_parent(path);
-        directory_make(parent);
-        free(parent);
+        directory_make(path_parent(path));
         made[field] = true;
     }
     value_file(&line, key, path, name, blob);
-    free(name);
+    files++;
     free(path);
 }
 
@@ -68,10 +69,8 @@ static bool put_in_line(const char *type, const bags_value *value) {
         return false;
     if (value->kind != BAGS_KIND_ARRAY)
         return true;
-    text_put(&line, "", 1);
-    line.size--;
     json_object *json =
-        json_read((const char *)line.buffer.data + start, line.size - start);
+        json_read(text_string(&line) + start, line.size - start);
     bags_value again = value_parse(&reader, type, json);
     bool same = again.size == value->size &&
                 (!again.size || !memcmp(again.data, value->data, again.size));
@@ -112,9 +111,17 @@ static void put_item(uint64_t index, size_t field, size_t item) {
     }
 }
 
+static void write_lines(void) {
+    int error = write_all(
+        bags_io_local(), manifest_file, written, line.buffer.data, line.size);
+    if (error)
+        fail_system(error, partial, "write");
+    written += line.size;
+    line.size = 0;
+}
+
 static void put_line(uint64_t index) {
     source_get(index, NULL, 0);
-    line.size = 0;
     text_puts(&line, "{");
     for (size_t i = 0; i < count; i++) {
         bool list = source_is_sequence(i);
@@ -128,22 +135,19 @@ static void put_line(uint64_t index) {
         text_puts(&line, list ? "]" : "");
     }
     text_puts(&line, "}\n");
-    errno = 0;
-    if (fwrite(line.buffer.data, 1, line.size, lines) != line.size)
-        fail_system(errno ? errno : EIO, partial, "write");
+    if (line.size >= WRITE_SIZE)
+        write_lines();
 }
 
 /* ---- the directory ---- */
 
 /* Remove what was created, and nothing else. */
 static void remove_out(void) {
-    char *files = path_join(out, "files");
-    if (lines)
-        fclose(lines);
+    if (manifest_file)
+        bags_io_local()->close(NULL, manifest_file);
     unlink(partial);
     unlink(spec);
-    directory_remove(files);
-    free(files);
+    directory_remove(temp_format("%s/files", out));
     if (made_out)
         rmdir(out);
 }
@@ -159,28 +163,24 @@ static void make_out(void) {
     manifest = path_join(out, "manifest.jsonl");
     spec = path_join(out, "spec.json");
     on_failure = remove_out;
-    lines = create_stream(partial);
-    if (!lines)
-        fail_system(errno, partial, "create");
+    manifest_file = file_create(partial);
     made = (bool *)allocate(count, sizeof *made);
     directories = names_make(fields, count, "files/");
 }
 
 static void finish(void) {
-    errno = 0;
-    bool complete = !fflush(lines) && !ferror(lines);
-    int error = errno;
-    complete = !fclose(lines) && complete;
-    lines = NULL;
-    if (!complete)
-        fail_system(error ? error : EIO, partial, "write");
+    const bags_io *io = bags_io_local();
+    write_lines();
+    int error = io->close(io->user, manifest_file);
+    manifest_file = NULL;
+    if (error)
+        fail_system(error, partial, "write");
     if (rename(partial, manifest))
         fail_system(errno, manifest, "create");
     on_failure = NULL;
 }
 
-static int run(int operands_count, char **operands) {
-    (void)operands_count;
+static int run(char **operands) {
     out = operands[1];
     if (raw && (npy || lists))
         usage("--raw and %s are mutually exclusive", npy ? "--npy" : "--lists");
@@ -192,14 +192,17 @@ static int run(int operands_count, char **operands) {
     text_spec(&line, fields, count);
     if (source_dataset())
         file_write(spec, line.buffer.data, line.size);
+    line.size = 0;
     uint64_t length = source_length();
     for (uint64_t i = 0; i < length; i++) {
         put_line(i);
-        progress_show("export", source_dataset() ? "datapoints" : "blobs",
-            i + 1, length, i + 1);
+        progress_show("export", "lines", i + 1, length, i + 1);
     }
     progress_end();
     finish();
+    printf("%s: wrote %s of %s, with %s\n", out,
+        counted(length, source_dataset() ? "datapoint" : "blob"), source_path(),
+        counted(files, "file"));
     return 0;
 }
 

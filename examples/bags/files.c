@@ -18,14 +18,14 @@ char *path_join(const char *directory, const char *name) {
     return string_format(slash ? "%s%s" : "%s/%s", directory, name);
 }
 
-char *path_parent(const char *path) {
+const char *path_parent(const char *path) {
     const char *slash = NULL;
     for (const char *at = path; *at; at++)
         if (is_separator(*at))
             slash = at;
     if (!slash)
-        return string_format(".");
-    return string_format("%.*s", slash == path ? 1 : (int)(slash - path), path);
+        return ".";
+    return temp_format("%.*s", slash == path ? 1 : (int)(slash - path), path);
 }
 
 bool path_exists(const char *path) {
@@ -40,53 +40,73 @@ bool has_ending(const char *path, const char *ending) {
 
 /* ---- files ---- */
 
+int read_all(
+    const bags_io *io, void *file, uint64_t at, void *data, size_t *size) {
+    size_t done = 0, step = 1;
+    int error = 0;
+    for (; done < *size && step > 0 && !error; done += step) {
+        step = 0;
+        error = io->read_at(io->user, file, at + done, (char *)data + done,
+            *size - done, &step);
+    }
+    *size = done;
+    return error;
+}
+
+int write_all(
+    const bags_io *io, void *file, uint64_t at, const void *data, size_t size) {
+    int error = 0;
+    for (size_t done = 0, step = 0; done < size && !error; done += step) {
+        step = 0;
+        error = io->write_at(io->user, file, at + done,
+            (const char *)data + done, size - done, &step);
+        if (!error && !step)
+            error = EIO;
+    }
+    return error;
+}
+
 bags_view file_read(const char *path, bags_buffer *buffer) {
-    /* O_NONBLOCK: opening a named pipe returns, and is then refused. */
-    int file = open_file(path, O_RDONLY | O_NONBLOCK);
-    struct stat about;
-    if (file < 0)
-        fail_system(errno, path, "open");
-    if (fstat(file, &about))
-        fail_system(errno, path, "stat");
-    if (!S_ISREG(about.st_mode))
-        fail(BAGS_ERROR_IO, "%s: cannot read: %s", path,
-            S_ISDIR(about.st_mode) ? "it is a directory"
-                                   : "not a regular file");
-    size_t size = 0;
-    ssize_t got = (ssize_t)about.st_size;
-    do {
-        /* Always more than the file has: reading 0 bytes is its end, and a zero
-         * byte follows. */
+    const bags_io *io = bags_io_local();
+    uint64_t expected = 0;
+    size_t size = 0, more = 1;
+    void *file = NULL;
+    int error = io->open(io->user, path, BAGS_IO_READ, &file);
+    must(bags_fail_io(io, error, path, "open", &failure));
+    error = io->size(io->user, file, &expected);
+    /* Always more than the file has: its end is where a read is short, and a zero
+     * byte follows. */
+    while (!error && more > 0) {
         must(bags_buffer_reserve(
-            buffer, size + (size ? 0 : (size_t)got) + 4096, &failure));
-        got = read_some(file, buffer->data + size, buffer->capacity - size - 1);
-        if (got < 0 && errno != EINTR)
-            fail_system(errno, path, "read");
-        size += got > 0 ? (size_t)got : 0;
-    } while (got);
-    close(file);
+            buffer, size + (size ? 0 : (size_t)expected) + 4096, &failure));
+        more = buffer->capacity - size - 1;
+        error = read_all(io, file, size, buffer->data + size, &more);
+        size += more;
+    }
+    must(bags_fail_io(io, error, path, "read", &failure));
+    io->close(io->user, file);
     buffer->data[size] = 0;
     bags_view content = {buffer->data, size};
     return content;
 }
 
+void *file_create(const char *path) {
+    const bags_io *io = bags_io_local();
+    void *file = NULL;
+    int error = io->open(io->user, path, BAGS_IO_CREATE, &file);
+    if (error)
+        fail_system(error, path, "create");
+    return file;
+}
+
 void file_write(const char *path, const void *data, size_t size) {
-    int file = open_file(path, O_WRONLY | O_CREAT | O_EXCL);
-    const unsigned char *from = (const unsigned char *)data;
-    int error = 0;
-    if (file < 0)
-        fail_system(errno, path, "create");
-    while (size > 0 && !error) {
-        ssize_t done = write_some(file, from, size);
-        if (done < 0 && errno != EINTR)
-            error = errno;
-        from += done > 0 ? done : 0;
-        size -= done > 0 ? (size_t)done : 0;
-    }
-    if (close(file) && !error)
-        error = errno;
+    const bags_io *io = bags_io_local();
+    void *file = file_create(path);
+    int error = write_all(io, file, 0, data, size);
+    int closed = io->close(io->user, file);
+    error = error ? error : closed;
     if (error) {
-        unlink(path);
+        (void)io->remove(io->user, path);
         fail_system(error, path, "write");
     }
 }

@@ -3,16 +3,20 @@
  */
 #include "command.h"
 
-static int run(int count, char **operands) {
-    (void)count;
+static int run(char **operands) {
     uint64_t renamed = 0;
+    size_t shards_count;
+    static text missing;
+    static bags_shard *shards;
     path_must_be_writable(operands[0]);
+    shards = shards_list(operands[0], &shards_count);
     bags_code code = bags_finalize(operands[0], NULL, &renamed, &failure);
     if (code == BAGS_ERROR_MISSING && path_kind(operands[0]) != BAGS_PATH_NONE)
         failure_suffix("; only a sharded dataset can have gaps");
     must(code);
-    printf("%s: %ju shard%s renamed\n", operands[0], (uintmax_t)renamed,
-        plural(renamed));
+    bool any = text_missing(&missing, shards, shards_count);
+    printf("%s: %s renamed%s%s\n", operands[0], counted(renamed, "shard"),
+        any ? "; missing before: " : "", text_string(&missing));
     return 0;
 }
 

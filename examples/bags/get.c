@@ -25,8 +25,7 @@ static const char *directory, *key;
 static const option options[] = {
     {"key", OPTION_TEXT, &key, "FIELD=KEY",
         "instead of INDEX: the datapoints with this key; of numbers also the "
-        "keys "
-        "START:STOP, in their order. `bags index` makes the index"},
+        "keys START:STOP, in their order. `bags index` makes the index"},
     {"lists", OPTION_FLAG, &lists, NULL,
         "show arrays of up to 1024 elements completely, as nested lists"},
     {"raw", OPTION_FLAG, &raw, NULL,
@@ -221,12 +220,11 @@ static void put_file(uint64_t index, size_t slot, size_t item) {
     if (one->items.one || one->sequence)
         snprintf(suffix, sizeof suffix, "-%06ju",
             (uintmax_t)(selects[slot].start + item * step));
-    char *name =
-        string_format("%06ju-%s%s.%s", (uintmax_t)index, names[one->field],
+    const char *name =
+        temp_format("%06ju-%s%s.%s", (uintmax_t)index, names[one->field],
             suffix, type_ending(fields[one->field].type, blob, buffer));
     char *path = path_join(directory, name);
     value_file(&line, "file", path, path, blob);
-    free(name);
     free(path);
 }
 
@@ -329,19 +327,22 @@ static void get_all(const indices *all) {
 
 /* ---- the command ---- */
 
-static int run(int operands_count, char **operands) {
+static int run(char **operands) {
     indices datapoints = {NULL, true, false, 0, 0, 1};
     uint64_t start = 0, stop = 1;
-    int before = key ? 1 : 2; /* the SELECT words */
-    if (operands_count < before)
+    char **words = operands + (key ? 1 : 2); /* SELECT */
+    size_t words_count = 0;
+    if (!key && !operands[1])
         usage("missing INDEX, or --key");
     if (!key)
         datapoints = parse_indices(operands[1]);
     source_open(operands[0]);
     fields = source_fields(&fields_count);
-    if (!source_dataset() && operands_count > before)
+    while (words[words_count])
+        words_count++;
+    if (!source_dataset() && words_count)
         usage("%s is a Bag, which has no fields", operands[0]);
-    parse_selections(operands + before, (size_t)(operands_count - before));
+    parse_selections(words, words_count);
     if (raw + npy + (directory != NULL) > 1)
         usage("--raw, --npy and --out are mutually exclusive");
     if (key)
@@ -368,8 +369,7 @@ const command command_get = {"get", "datapoints as JSON, or a blob's bytes",
     "list); without one, all fields. For a Bag, INDEX is the blob.\n"
     "Numbers, text and msgpack are shown as JSON, arrays as their dtype, shape "
     "and first elements (without dimensions, as a number), other blobs as "
-    "their "
-    "type and number of bytes.\n",
+    "their type and number of bytes.\n",
     "  bags get pets 0:3 label 'words[0:2]'\n"
     "  bags get pets -1 photo --raw >photo.jpg\n",
     run};

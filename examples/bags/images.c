@@ -28,9 +28,8 @@ static const option options[] = {
 };
 
 typedef struct image {
-    char *path; /* relative to DIR, with "/" */
-    const char
-        *label; /* the folder in DIR that contains it; "" for DIR itself */
+    char *path;        /* relative to DIR, with "/" */
+    const char *label; /* the folder in DIR that contains it; "" for DIR */
     bool png;
 } image;
 
@@ -54,20 +53,20 @@ static void leave_out(const char *path, const char *reason) {
 static const char *const bag_files[] = {".bag", ".idx", ".crc", ".partial"};
 
 static void add_file(const char *name, const char *path) {
+    const bags_io *io = bags_io_local();
     unsigned char head[16];
-    /* O_NONBLOCK: a pipe or a device must not make the command wait. */
-    int file = open_file(path, O_RDONLY | O_NONBLOCK);
-    if (file < 0)
-        fail_system(errno, path, "open");
-    ssize_t got = read_some(file, head, sizeof head);
-    if (got < 0)
-        fail_system(errno, path, "read");
-    close(file);
+    size_t got = sizeof head;
+    void *file = NULL;
+    int error = io->open(io->user, path, BAGS_IO_READ, &file);
+    must(bags_fail_io(io, error, path, "open", &failure));
+    error = read_all(io, file, 0, head, &got);
+    must(bags_fail_io(io, error, path, "read", &failure));
+    io->close(io->user, file);
     /* A Bag begins with its first blob, which may be an image. */
     for (size_t i = 0; i < sizeof bag_files / sizeof *bag_files; i++)
         if (has_ending(name, bag_files[i]))
             got = 0;
-    bags_view start = {head, (size_t)got};
+    bags_view start = {head, got};
     const char *found = type_of_bytes(start);
     bool png = found && !strcmp(found, "png");
     if (!png && (!found || strcmp(found, "jpeg"))) {
@@ -82,20 +81,14 @@ static void add_file(const char *name, const char *path) {
 }
 
 typedef struct directory_id {
-    size_t
-        class_number; /* of the class that it is visited for; 0: DIR itself */
+    size_t class_number; /* of the class it is visited for; 0: DIR itself */
     dev_t device;
     ino_t inode;
 } directory_id;
 
+/* Their padding is zero. */
 static int compare_ids(const void *a, const void *b) {
-    const directory_id *one = (const directory_id *)a;
-    const directory_id *two = (const directory_id *)b;
-    if (one->class_number != two->class_number)
-        return one->class_number < two->class_number ? -1 : 1;
-    if (one->device != two->device)
-        return one->device < two->device ? -1 : 1;
-    return one->inode < two->inode ? -1 : one->inode > two->inode;
+    return memcmp(a, b, sizeof(directory_id));
 }
 
 /* True if a directory is not DIR and was not visited for this class before. */
@@ -333,9 +326,9 @@ static void print_summary(void) {
     size_t labels = 0;
     for (size_t i = 0; i < count; i++)
         labels += is_new_label(i);
-    printf("%s: %zu image%s of type %s (%zu JPEG, %zu PNG), %zu label%s\n",
-        root, count, plural(count), type, count - pngs, pngs, labels,
-        plural(labels));
+    printf("%s: %s of type %s (%zu JPEG, %zu PNG), %s\n", root,
+        counted(count, "image"), type, count - pngs, pngs,
+        counted(labels, "label"));
     if (converted)
         printf("%s: converted: %zu %s\n", root, converted,
             strncmp(type, "png", 3) ? "PNG to JPEG" : "JPEG to PNG");
@@ -363,14 +356,13 @@ static bool is_image_type(void) {
            (kind == TYPE_IMAGE || !strcmp(type, "bytes"));
 }
 
-static int run(int operands_count, char **operands) {
-    (void)operands_count;
+static int run(char **operands) {
     root = operands[0];
     if (type && !is_image_type())
         usage("--type: \"%s\" is not jpeg, png or bytes", type);
     if (type && !type_is_valid(type))
         usage("--type: %s", failure.message);
-    writing_check();
+    writing_check(operands[1]);
     find_images();
     if (classes_path)
         read_classes();

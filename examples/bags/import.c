@@ -66,14 +66,13 @@ static const option options[] = {
 
 /* ---- importers ---- */
 
-static char *importers_names(void) {
+static const char *importers_names(void) {
     static text names;
     names.size = 0;
     for (size_t i = 0; importers[i]; i++)
         text_format(&names, "%s%s", i ? " " : "", importers[i]->name);
     text_puts(&names, importers[0] ? "" : "none; see formats/import/");
-    text_put(&names, "", 1);
-    return (char *)names.buffer.data;
+    return text_string(&names);
 }
 
 void importers_print(void) { printf("importers: %s\n", importers_names()); }
@@ -99,13 +98,11 @@ static const bags_importer *importer_find(const char *path) {
         fail(BAGS_ERROR_MISSING, "%s: no file has such a name", path);
     if (!found && !path_exists(path))
         fail_system(ENOENT, path, "open");
-    char *spec = string_format("%s/spec.json", path);
-    if (!found && path_exists(spec))
+    if (!found && path_has(path, "spec.json"))
         fail(BAGS_ERROR_TYPE,
             "%s: is a dataset already, or was exported; use `bags copy` or "
             "`bags pack`",
             path);
-    free(spec);
     if (!found && has_ending(path, ".jsonl"))
         fail(BAGS_ERROR_TYPE, "%s: lines of JSON are packed: use `bags pack`",
             path);
@@ -133,11 +130,10 @@ static size_t count;
 
 /* The number of a source's field, whose name may be as the source has it. */
 static size_t find_source(const char *word) {
-    size_t i = 0, size = strlen(word);
+    size_t size = strlen(word);
     char *name = (char *)allocate(size + 2, 1);
     bags_import_name(word, size, name);
-    while (i < source->count && strcmp(source->fields[i].name, name))
-        i++;
+    size_t i = field_find(source->fields, source->count, name, strlen(name));
     free(name);
     if (i == source->count)
         fail_field(source_name, word, source->fields, source->count);
@@ -239,19 +235,11 @@ static const plan *in_plan; /* in a value of this field, or NULL */
 
 /* Text as the number that it is. */
 static bags_value number_from_text(const bags_value *value) {
-    char word[32] = "", *end = word;
-    bool negative = value->size > 0 && *(const char *)value->data == '-';
+    const char *word = (const char *)value->data;
     bags_value number;
-    if (value->size < sizeof word)
-        memcpy(word, value->data, value->size);
-    errno = 0;
-    number = negative ? bags_int(strtoll(word, &end, 10))
-                      : bags_uint(strtoull(word, &end, 10));
-    char first = word[negative];
-    if (first < '0' || first > '9' || end != word + value->size || errno)
+    if (!number_parse(word, value->size, &number))
         fail(BAGS_ERROR_VALUE, "\"%.*s\" is not a number of 64 bits",
-            (int)(value->size < 40 ? value->size : 40),
-            (const char *)value->data);
+            (int)(value->size < 40 ? value->size : 40), word);
     return number;
 }
 
@@ -433,20 +421,17 @@ static void expect_crashes(void) {
 static void expect_crashes(void) {}
 #endif
 
-static int run(int operands_count, char **operands) {
+static int run(char **operands) {
     source_name = path_without_secrets(operands[0]);
     on_failure = explain_failure;
-    writing_check();
-    if (!dry_run && operands_count < 2)
+    if (!dry_run && !operands[1])
         usage("expected SRC DST");
-    if (operands_count > 1 && has_ending(operands[1], ".bag"))
-        usage("%s: a source becomes a dataset, not a Bag", operands[1]);
+    writing_check(operands[1]);
     const bags_importer *importer = importer_find(source_name);
     if (!strcmp(importer->name, "hdf5"))
         expect_crashes();
     source = bags_source_open(importer, source_name, NULL, &failure);
-    if (!source)
-        die();
+    must_open(source);
     bags_field *fields = plan_fields();
     if (dry_run) {
         show(fields);

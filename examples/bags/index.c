@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <string.h>
 
-static option_number memory;
+static option_number memory = {0, 65536, 0, false};
 
 static const option options[] = {
     {"memory", OPTION_SIZE, &memory, "SIZE",
@@ -18,90 +18,76 @@ static const option options[] = {
 
 /* ---- bags get --key ---- */
 
-/* A number that a word starts with, in `out`; `real` is the memory of one with a
- * fraction. Returns what follows it, or NULL. */
-static const char *parse_number(
-    const char *word, double *real, bags_value *out) {
+/* Parse a number, the first bytes of a word. One with a fraction is in *real; of a
+ * field of float32, it means the key that is shown like that. */
+static bags_value parse_number(
+    const char *word, size_t size, bool is_single, double *real) {
     char *end = NULL;
-    size_t digits = strspn(word + (*word == '-'), "0123456789");
-    if (strspn(word, "+-.0123456789eE") < strcspn(word, ":"))
-        return NULL;
-    errno = 0;
-    *out = *word == '-' ? bags_int(strtoll(word, &end, 10))
-                        : bags_uint(strtoull(word, &end, 10));
-    if (digits && !errno && (!*end || *end == ':'))
-        return end;
+    bags_value out;
+    if (number_parse(word, size, &out))
+        return out;
     *real = strtod(word, &end);
-    *out = bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, real);
-    return end == word ? NULL : end;
+    if (!size || end != word + size || strspn(word, "+-.0123456789eE") < size)
+        usage("--key: \"%.*s\" is not a number", (int)size, word);
+    if (is_single && single_is_shown(*real))
+        *real = (double)(float)*real;
+    return bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, real);
 }
 
 /* The field of FIELD=KEY. Its name may contain an =. */
 static size_t find_field(const char *word, const bags_field *fields,
     size_t count, const char **key) {
-    for (const char *at = strchr(word, '='); at; at = strchr(at + 1, '='))
-        for (size_t i = 0; i < count; i++)
-            if (strlen(fields[i].name) == (size_t)(at - word) &&
-                !strncmp(fields[i].name, word, (size_t)(at - word))) {
-                *key = at + 1;
-                return i;
-            }
-    if (!strchr(word, '='))
+    const char *at = strchr(word, '=');
+    if (!at)
         usage("--key %s: must be FIELD=KEY", word);
-    fail(BAGS_ERROR_FIELD, "%s: --key %s: no such field", source_path(), word);
+    for (; at; at = strchr(at + 1, '=')) {
+        size_t i = field_find(fields, count, word, (size_t)(at - word));
+        *key = at + 1;
+        if (i < count)
+            return i;
+    }
+    fail_field(source_path(), word, fields, count);
 }
 
 static bags_index *found_index;
 
 /* Text is a key as it is; a number may be the start of a range. */
 void key_find(const char *word, uint64_t *start, uint64_t *stop) {
+    static bags_buffer scratch;
     size_t count = 0;
     double reals[2];
-    bags_value values[2];
-    bags_buffer scratch = {0};
-    const char *key = "", *at;
+    bags_value from = bags_int(0), to = from;
+    const char *key = "";
     const bags_field *fields = source_fields(&count);
     if (!source_dataset())
         usage("%s is a Bag, which has no keys", source_path());
     if (io_for_path(source_path()) != bags_io_local())
         usage("--key: %s is not a local directory", source_path());
-    size_t field = find_field(word, fields, count, &key);
-    found_index =
-        bags_index_open(source_path(), source_dataset(), field, NULL, &failure);
+    const bags_field *field = &fields[find_field(word, fields, count, &key)];
+    found_index = bags_index_open(source_path(), source_dataset(),
+        (size_t)(field - fields), NULL, &failure);
     if (!found_index && failure.code == BAGS_ERROR_MISSING)
-        failure_suffix(
-            " with `bags index %s %s`", source_path(), fields[field].name);
-    if (!found_index)
-        die();
-    type_class kind = type_kind(fields[field].type);
-    if (kind != TYPE_NUMBER && kind != TYPE_ARRAY) {
-        values[0] = bags_utf8(key);
-        must(bags_index_find(
-            found_index, &values[0], &scratch, start, stop, &failure));
-    } else {
-        at = *key == ':' ? key : parse_number(key, &reals[0], &values[0]);
-        if (at && *at == ':') {
-            const char *end =
-                at[1] ? parse_number(at + 1, &reals[1], &values[1]) : at + 1;
-            if (!end || *end)
-                usage("--key %s: \"%s\" is not a number", word, at + 1);
-            must(bags_index_find_range(found_index,
-                *key == ':' ? NULL : &values[0], at[1] ? &values[1] : NULL,
-                &scratch, start, stop, &failure));
-            bags_buffer_free(&scratch);
-            return;
-        }
-        if (!at || *at)
-            usage("--key %s: \"%s\" is not a number, START:, :STOP or "
-                  "START:STOP",
-                word, key);
-        must(bags_index_find(
-            found_index, &values[0], &scratch, start, stop, &failure));
+        failure_suffix(" with `bags index %s %s`", source_path(), field->name);
+    must_open(found_index);
+    type_class kind = type_kind(field->type);
+    bool is_number = kind == TYPE_NUMBER || kind == TYPE_ARRAY;
+    bool is_single = type_dtype(field->type) == BAGS_DTYPE_FLOAT32;
+    const char *colon = is_number ? strchr(key, ':') : NULL;
+    if (!is_number)
+        from = bags_utf8(key);
+    else if (!colon || colon > key)
+        from = parse_number(key, strcspn(key, ":"), is_single, &reals[0]);
+    if (colon && colon[1])
+        to = parse_number(colon + 1, strlen(colon + 1), is_single, &reals[1]);
+    if (colon) {
+        must(bags_index_find_range(found_index, colon > key ? &from : NULL,
+            colon[1] ? &to : NULL, &scratch, start, stop, &failure));
+        return;
     }
-    bags_buffer_free(&scratch);
+    must(bags_index_find(found_index, &from, &scratch, start, stop, &failure));
     if (*start == *stop)
         fail(BAGS_ERROR_RANGE, "%s: field \"%s\": no datapoint has the key %s",
-            source_path(), fields[field].name, key);
+            source_path(), field->name, key);
 }
 
 uint64_t key_datapoint(uint64_t position) {
@@ -115,34 +101,45 @@ uint64_t key_datapoint(uint64_t position) {
 
 /* ---- the command ---- */
 
+static uint64_t indexed; /* datapoints */
+
 static void progress(void *user, uint64_t done, uint64_t total) {
     (void)user;
+    indexed = done;
     progress_show("indexing", "datapoints", done, total, done);
 }
 
-static int run(int count, char **operands) {
+ENDS static void fail_no_field(const char *path, const char *name) {
+    size_t count = 0;
+    static bags_reader *reader;
+    reader = bags_reader_open(path, NULL, &failure);
+    must_open(reader);
+    const bags_field *fields = bags_reader_fields(reader, &count);
+    fail_field(path, name, fields, count);
+}
+
+static int run(char **operands) {
     bags_index_options how = {0};
-    (void)count;
     how.memory = (size_t)memory.value;
     how.progress = progress;
-    if (memory.given && memory.value < 65536)
-        usage("--memory: must be at least 64K");
     path_must_be_writable(operands[0]);
     bags_code code = bags_index_build(operands[0], operands[1], &how, &failure);
     progress_end();
+    if (code == BAGS_ERROR_FIELD)
+        fail_no_field(operands[0], operands[1]);
     must(code);
+    printf("%s: indexed %s by %s\n", operands[0], counted(indexed, "datapoint"),
+        operands[1]);
     return 0;
 }
 
 const command command_index = {"index", "an index, to find datapoints by key",
     "DATASET FIELD", 2, 2, options, NULL,
     "Writes a sorted index of a field of numbers, utf8 or bytes, with which "
-    "`bags "
-    "get DATASET --key FIELD=KEY` finds datapoints without reading all. It is "
-    "stored in the dataset's directory, in that of its first shard if it is "
-    "sharded; other readers ignore it. When the dataset has changed, the index "
-    "is "
-    "refused until it is built again.\n",
+    "`bags get DATASET --key FIELD=KEY` finds datapoints without reading all. "
+    "It is stored in the dataset's directory, in that of its first shard if it "
+    "is sharded; other readers ignore it. When the dataset has changed, the "
+    "index is refused until it is built again.\n",
     "  bags index pets name\n"
     "  bags get pets --key name=rex label\n",
     run};

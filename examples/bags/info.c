@@ -27,56 +27,16 @@ static size_t count;
 static const bags_shard *shards; /* of a Bag, none */
 static size_t shards_count;
 static uint64_t unfinished;
-static uint64_t *numbers; /* of all shards that exist, also of skipped ones */
-static size_t numbers_count;
+static const bags_shard *existing; /* the same, and skipped ones */
+static size_t existing_count;
 static text out;
 
 /* ---- what there is to show ---- */
 
 static bool has_crc(void) {
-    char *crc = string_format("%s", source_path());
-    bool found = has_ending(crc, ".bag");
-    if (found) {
-        memcpy(crc + strlen(crc) - 3, "crc", 3);
-        found = path_kind(crc) == BAGS_PATH_FILE;
-    }
-    free(crc);
-    return found;
-}
-
-static void add_number(uint64_t number) {
-    numbers = (uint64_t *)grow(numbers, numbers_count, sizeof *numbers);
-    numbers[numbers_count++] = number;
-}
-
-static int add_name(void *user, const char *name) {
-    (void)user;
-    if (*name && !name[strspn(name, "0123456789")])
-        add_number(strtoull(name, NULL, 10));
-    return 0;
-}
-
-static int compare_numbers(const void *a, const void *b) {
-    const uint64_t *one = (const uint64_t *)a, *two = (const uint64_t *)b;
-    return *one < *two ? -1 : *one > *two;
-}
-
-/* A shard that was skipped is not missing. */
-static void find_numbers(void) {
-    const bags_io *io = io_for_path(source_path());
-    if (info.skipped)
-        io->list(io->user, source_path(), add_name, NULL);
-    else
-        for (size_t i = 0; info.sharded && i < shards_count; i++)
-            add_number(shards[i].number);
-    if (numbers)
-        qsort(numbers, numbers_count, sizeof *numbers, compare_numbers);
-}
-
-/* The missing numbers before the i-th that exists: start <= number < stop. */
-static uint64_t missing_before(size_t i, uint64_t *start) {
-    *start = i ? numbers[i - 1] + 1 : 0;
-    return numbers[i];
+    const char *path = source_path();
+    const char *crc = temp_format("%.*s.crc", (int)strlen(path) - 4, path);
+    return has_ending(path, ".bag") && path_kind(crc) == BAGS_PATH_FILE;
 }
 
 static void load(void) {
@@ -94,7 +54,10 @@ static void load(void) {
         unfinished += shards[i].unfinished;
     sizes = (bags_field_info *)allocate(count, sizeof *sizes);
     must(bags_reader_info(reader, &info, sizes, &failure));
-    find_numbers();
+    existing = shards;
+    existing_count = shards_count;
+    if (info.skipped)
+        existing = shards_list(source_path(), &existing_count);
 }
 
 /* ---- as JSON ---- */
@@ -109,9 +72,9 @@ static void show_json(void) {
     text_member_number(&out, "unfinished", unfinished);
     text_member(&out, "missing");
     text_puts(&out, "[");
-    for (size_t i = 0; i < numbers_count; i++) {
-        stop = missing_before(i, &start);
-        if (stop - start > MAX_MISSING)
+    for (size_t i = 0; i < existing_count; i++) {
+        stop = shards_missing(existing, i, &start);
+        if (stop > start + MAX_MISSING)
             fail(BAGS_ERROR_LIMIT,
                 "%s: more than %d shards are missing, too many to list",
                 source_path(), MAX_MISSING);
@@ -147,7 +110,7 @@ static void put_size(uint64_t size) {
     for (; shown >= 1024 && unit < 5; unit++)
         shown /= 1024;
     if (size < 1024)
-        text_format(&out, "%ju byte%s\n", (uintmax_t)size, plural(size));
+        text_format(&out, "%s\n", counted(size, "byte"));
     else
         text_format(&out, "%.1f %s\n", shown, units[unit]);
 }
@@ -169,11 +132,6 @@ static size_t put_name(text *to, const char *name) {
     return width;
 }
 
-static void put_padding(size_t used, size_t column) {
-    for (; used < column + 2; used++)
-        text_puts(&out, " ");
-}
-
 static void put_table(void) {
     size_t names = 5, types = 4;
     for (size_t i = 0; i < count; i++) {
@@ -184,44 +142,24 @@ static void put_table(void) {
         width = strlen(fields[i].type);
         types = width > types && width <= 40 ? width : types;
     }
-    text_puts(&out, "\nfield");
-    put_padding(5, names);
-    text_puts(&out, "type");
-    put_padding(4, types);
-    text_puts(&out, "       blobs  bytes\n");
+    text_format(&out, "\nfield%*s%-*s         blobs  bytes\n", (int)names - 3,
+        "", (int)types, "type");
     for (size_t i = 0; i < count; i++) {
-        put_padding(put_name(&out, fields[i].name), names);
-        text_puts(&out, fields[i].type);
-        put_padding(strlen(fields[i].type), types);
-        text_format(&out, "%12ju  ", (uintmax_t)sizes[i].blobs);
+        size_t width = put_name(&out, fields[i].name);
+        text_format(&out, "%*s%-*s  %12ju  ",
+            width < names ? (int)(names + 2 - width) : 2, "", (int)types,
+            fields[i].type, (uintmax_t)sizes[i].blobs);
         put_size(sizes[i].size);
     }
 }
 
-static void put_gaps(void) {
-    bool any = false;
-    uint64_t start, stop;
-    for (size_t i = 0; i < numbers_count; i++) {
-        stop = missing_before(i, &start);
-        if (start == stop)
-            continue;
-        text_format(
-            &out, "%s%06ju", any ? ", " : "missing    ", (uintmax_t)start);
-        if (stop - start > 1)
-            text_format(&out, " to %06ju", (uintmax_t)stop - 1);
-        any = true;
-    }
-    text_puts(&out, any ? "\n" : "");
-}
-
 static void show_text(void) {
-    uint64_t length = source_length();
     text_format(&out, "kind       %s\n",
         is_bag         ? "Bag"
         : info.sharded ? "sharded dataset"
                        : "dataset");
-    text_format(&out, "length     %ju %s%s\nsize       ", (uintmax_t)length,
-        is_bag ? "blob" : "datapoint", plural(length));
+    text_format(&out, "length     %s\nsize       ",
+        counted(source_length(), is_bag ? "blob" : "datapoint"));
     put_size(info.size);
     if (info.checksums && info.checksums == shards_count)
         text_puts(&out, "checksums  yes\n");
@@ -238,12 +176,13 @@ static void show_text(void) {
     if (unfinished)
         text_format(&out, "unfinished %ju, with the data that was flushed\n",
             (uintmax_t)unfinished);
-    put_gaps();
+    static text missing;
+    if (text_missing(&missing, existing, existing_count))
+        text_format(&out, "missing    %s\n", text_string(&missing));
     put_table();
 }
 
-static int run(int operands_count, char **operands) {
-    (void)operands_count;
+static int run(char **operands) {
     source_open(operands[0]);
     load();
     if (json)

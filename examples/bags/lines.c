@@ -31,7 +31,7 @@ void lines_open(const char *path) {
     struct stat about;
     bool standard = !strcmp(path, "-");
     name = standard ? "standard input" : path;
-    file = standard ? STDIN_FILENO : open_file(path, O_RDONLY);
+    file = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0)
         fail_system(errno, path, "open");
     if (fstat(file, &about))
@@ -50,10 +50,10 @@ static bool read_more(int patience) {
     scanned -= start;
     stop -= start;
     start = 0;
-    must(bags_buffer_reserve(&buffer, stop + READ_SIZE, &failure));
+    must(bags_buffer_reserve(&buffer, stop + READ_SIZE + 1, &failure));
     ssize_t got;
     do
-        got = read_some(file, buffer.data + stop, buffer.capacity - stop - 1);
+        got = read(file, buffer.data + stop, READ_SIZE);
     while (got < 0 && errno == EINTR);
     if (got < 0)
         fail_system(errno, name, "read");

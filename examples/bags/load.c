@@ -13,9 +13,17 @@
 #include "../../formats/formats.h"
 
 static const char *weights_given, *fields_given, *state_path;
-static option_number batch, seed, epochs, batches, rank, ranks, threads;
-static option_number chunk, window, crop;
-static bool in_order, indices, digest, skip_damaged;
+static option_number batch = {32, 1, UINT32_MAX, false}, seed;
+static option_number epochs = {1, 0, 0, false};
+static option_number batches = {UINT64_MAX, 0, 0, false};
+static option_number rank = {0, 0, UINT32_MAX, false};
+static option_number ranks = {1, 1, UINT32_MAX, false};
+static option_number threads = {0, 1, 1024, false};
+static option_number chunk = {0, 1, 0, false};
+static option_number window = {0, 1, 0, false};
+static option_number crop = {0, 1, 65535, false};
+static bags_loader_options loading;
+static bool indices, digest;
 
 static const option options[] = {
     {"batch", OPTION_NUMBER, &batch, "B",
@@ -38,8 +46,8 @@ static const option options[] = {
     {"fields", OPTION_TEXT, &fields_given, "F,...", "load these fields (all)"},
     {"crop", OPTION_NUMBER, &crop, "SIZE",
         "of images, random crops of this size, as to train"},
-    {"in-order", OPTION_FLAG, &in_order, NULL, "do not shuffle"},
-    {"skip-damaged", OPTION_FLAG, &skip_damaged, NULL,
+    {"in-order", OPTION_FLAG, &loading.order.in_order, NULL, "do not shuffle"},
+    {"skip-damaged", OPTION_FLAG, &loading.skip_damaged, NULL,
         "leave out and count damaged datapoints"},
     {"state", OPTION_TEXT, &state_path, "FILE",
         "continue at FILE, if it exists; save there"},
@@ -54,16 +62,6 @@ static bags_loader *loader;
 static size_t dataset_count;
 
 /* ---- options ---- */
-
-static uint64_t number(const option_number *given, const char *name,
-    uint64_t least, uint64_t most, uint64_t otherwise) {
-    if (!given->given)
-        return otherwise;
-    if (given->value < least || given->value > most)
-        usage(
-            "--%s must be %ju to %ju", name, (uintmax_t)least, (uintmax_t)most);
-    return given->value;
-}
 
 /* The parts of a list; *count of them. */
 static char **split(const char *list, size_t *count) {
@@ -87,8 +85,8 @@ static const double *parse_weights(void) {
     parts = split(weights_given, &count);
     weights = (double *)allocate(count, sizeof *weights);
     if (count != dataset_count)
-        usage("--weights: %ju weight%s for %ju dataset%s", (uintmax_t)count,
-            plural(count), (uintmax_t)dataset_count, plural(dataset_count));
+        usage("--weights: %s for %s", counted(count, "weight"),
+            counted(dataset_count, "dataset"));
     for (size_t i = 0; i < count; i++) {
         weights[i] = strtod(parts[i], &end);
         if (*end || end == parts[i] || !(weights[i] > 0))
@@ -99,42 +97,33 @@ static const double *parse_weights(void) {
 
 /* ---- fields ---- */
 
-#if defined(BAGS_WITH_RESAMPLE)
-static const bags_loader_images images = {
-    bags_resample,
+/* What the loader needs of the formats that were linked. */
+static void link_images(void) {
+#ifdef BAGS_WITH_RESAMPLE
+    static bags_loader_images images = {bags_resample, NULL, NULL, NULL, NULL};
 #ifdef BAGS_WITH_JPEG
-    bags_jpeg_probe,
-    bags_jpeg_decode,
-#else
-    NULL,
-    NULL,
+    images.jpeg_probe = bags_jpeg_probe;
+    images.jpeg_decode = bags_jpeg_decode;
 #endif
 #ifdef BAGS_WITH_PNG
-    bags_png_probe,
-    bags_png_decode,
-#else
-    NULL,
-    NULL,
+    images.png_probe = bags_png_probe;
+    images.png_decode = bags_png_decode;
 #endif
-};
-static const bags_loader_images *const all_images = &images;
-#else
-static const bags_loader_images *const all_images = NULL;
+    loading.images = &images;
 #endif
+}
 
 static bool is_image(const bags_reader *reader, const char *name) {
     size_t count;
     const bags_field *fields = bags_reader_fields(reader, &count);
-    for (size_t i = 0; i < count; i++)
-        if (!strcmp(fields[i].name, name))
-            return type_kind(fields[i].type) == TYPE_IMAGE;
-    return false;
+    size_t i = field_find(fields, count, name, strlen(name));
+    return i < count && type_kind(fields[i].type) == TYPE_IMAGE;
 }
 
 static void choose_crop(bags_load_field *field, uint32_t size) {
     static const float mean[3] = {0.485f, 0.456f, 0.406f};
     static const float deviation[3] = {0.229f, 0.224f, 0.225f};
-    if (!all_images)
+    if (!loading.images)
         fail(BAGS_ERROR_TYPE,
             "--crop is not in this build of bags; formats/resample.c has it");
     field->width = field->height = size;
@@ -147,8 +136,7 @@ static void choose_crop(bags_load_field *field, uint32_t size) {
 
 /* The fields to load: all of the first dataset, or those that were given. Returns
  * true if some are images. */
-static bool choose_fields(
-    const char *path, const bags_reader *reader, bags_loader_options *loading) {
+static bool choose_fields(const char *path, const bags_reader *reader) {
     size_t count, all_count;
     bool found = false;
     const bags_field *all = bags_reader_fields(reader, &all_count);
@@ -158,7 +146,7 @@ static bool choose_fields(
     for (size_t i = 0; names && i < count; i++)
         if (field_find(all, all_count, names[i], strlen(names[i])) == all_count)
             fail_field(path, names[i], all, all_count);
-    uint32_t size = (uint32_t)number(&crop, "crop", 1, 65535, 0);
+    uint32_t size = (uint32_t)crop.value;
     static bags_load_field
         *fields; /* it and `names` live as long as the loader */
     fields = (bags_load_field *)allocate(count, sizeof *fields);
@@ -172,8 +160,8 @@ static bool choose_fields(
     }
     if (size && !found)
         usage("--crop: no field that is loaded is an image");
-    loading->fields = fields;
-    loading->field_count = count;
+    loading.fields = count ? fields : NULL;
+    loading.field_count = count;
     return found;
 }
 
@@ -196,21 +184,17 @@ static bool state_read(void) {
 /* What becomes the state. Each rank has one of its own, should they share FILE. */
 static const char *state_fresh;
 
-static void *state_create(void) {
-    const bags_io *io = bags_io_local();
-    void *file = NULL;
-    int error = io->open(io->user, state_fresh, BAGS_IO_CREATE, &file);
-    if (error)
-        fail_system(error, state_fresh, "create");
-    return file;
-}
-
 /* Fail before anything is printed if no state can be written. */
 static void state_prepare(void) {
     const bags_io *io = bags_io_local();
+    void *file = NULL;
     state_fresh = string_format("%s.new%ju", state_path, (uintmax_t)rank.value);
     (void)io->remove(io->user, state_fresh); /* of a run that was killed */
-    (void)io->close(io->user, state_create());
+    int error = io->open(io->user, state_fresh, BAGS_IO_CREATE, &file);
+    if (error)
+        fail_system(
+            error, error == EEXIST ? state_fresh : state_path, "create");
+    (void)io->close(io->user, file);
     (void)io->remove(io->user, state_fresh);
 }
 
@@ -219,16 +203,9 @@ static void state_prepare(void) {
 static void state_write(void) {
     const bags_io *io = bags_io_local();
     unsigned char state[BAGS_LOADER_STATE];
-    size_t done = 0;
     must(bags_loader_save(loader, state, &failure));
-    void *file = state_create();
-    int error = io->write_at(io->user, file, 0, state, sizeof state, &done);
-    if (!error && done < sizeof state)
-        error = ENOSPC;
-    int closed = io->close(io->user, file);
-    error = error ? error : closed;
-    if (!error)
-        error = io->rename(io->user, state_fresh, state_path);
+    file_write(state_fresh, state, sizeof state);
+    int error = io->rename(io->user, state_fresh, state_path);
     if (error) {
         (void)io->remove(io->user, state_fresh);
         fail_system(error, state_path, "replace");
@@ -281,17 +258,15 @@ static void add(totals *sum, const bags_reader *reader, const bags_batch *one) {
 static void print_summary(const totals *sum, bool has_images) {
     double seconds = sum->seconds > 1e-9 ? sum->seconds : 1e-9;
     text line = {0};
-    text_format(&line,
-        "%ju datapoint%s in %ju batch%s, %.1f s: ", (uintmax_t)sum->datapoints,
-        plural(sum->datapoints), (uintmax_t)sum->batches,
-        sum->batches == 1 ? "" : "es", sum->seconds);
-    text_format(&line, "%.0f datapoints/s", (double)sum->datapoints / seconds);
+    text_format(&line, "%s in %s, %.1f s: %.0f datapoints/s",
+        counted(sum->datapoints, "datapoint"), counted(sum->batches, "batch"),
+        sum->seconds, (double)sum->datapoints / seconds);
     if (has_images)
         text_format(&line, ", %.0f images/s", (double)sum->images / seconds);
     text_format(&line, ", %.1f MB/s", (double)sum->bytes / 1e6 / seconds);
     if (sum->skipped)
-        text_format(&line, "; %ju damaged datapoint%s left out",
-            (uintmax_t)sum->skipped, plural(sum->skipped));
+        text_format(
+            &line, "; %s left out", counted(sum->skipped, "damaged datapoint"));
     text_puts(&line, "\n");
     if (indices || digest)
         fwrite(line.buffer.data, 1, line.size, stderr);
@@ -326,22 +301,20 @@ static totals load_all(
     return sum;
 }
 
-static int run(int count, char **operands) {
-    bags_loader_options loading = {0};
-    dataset_count = (size_t)count;
+static int run(char **operands) {
+    while (operands[dataset_count])
+        dataset_count++;
     const bags_reader **readers =
         (const bags_reader **)allocate(dataset_count, sizeof *readers);
-    loading.batch = (uint32_t)number(&batch, "batch", 1, UINT32_MAX, 32);
+    loading.batch = (uint32_t)batch.value;
     loading.order.seed = seed.value;
-    loading.epochs = number(&epochs, "epochs", 0, UINT64_MAX, 1);
-    loading.ranks = (uint32_t)number(&ranks, "ranks", 1, UINT32_MAX, 1);
-    loading.rank = (uint32_t)number(&rank, "rank", 0, UINT32_MAX, 0);
-    loading.threads = (uint32_t)number(&threads, "threads", 1, 1024, 0);
-    loading.order.chunk = number(&chunk, "chunk", 1, UINT64_MAX, 0);
-    loading.order.window = number(&window, "window", 1, UINT64_MAX, 0);
-    loading.order.in_order = in_order;
-    loading.skip_damaged = skip_damaged;
-    loading.images = all_images;
+    loading.epochs = epochs.value;
+    loading.ranks = (uint32_t)ranks.value;
+    loading.rank = (uint32_t)rank.value;
+    loading.threads = (uint32_t)threads.value;
+    loading.order.chunk = chunk.value;
+    loading.order.window = window.value;
+    link_images();
     if (rank.given && !ranks.given)
         usage("--rank needs --ranks");
     if (loading.rank >= loading.ranks)
@@ -349,7 +322,7 @@ static int run(int count, char **operands) {
             (uintmax_t)loading.ranks);
     if (window.given && !chunk.given)
         usage("--window needs --chunk");
-    if (in_order && (chunk.given || weights_given))
+    if (loading.order.in_order && (chunk.given || weights_given))
         usage("--in-order and %s are mutually exclusive",
             chunk.given ? "--chunk" : "--weights");
     if (state_path && !*state_path)
@@ -363,14 +336,13 @@ static int run(int count, char **operands) {
         readers[i] = dataset_open(path);
     }
     bool has_images =
-        choose_fields(path_without_secrets(operands[0]), readers[0], &loading);
+        choose_fields(path_without_secrets(operands[0]), readers[0]);
     loading.prefetch = has_images || remote;
-    uint64_t most = number(&batches, "batches", 0, UINT64_MAX, UINT64_MAX);
+    uint64_t most = batches.value;
     if (loading.epochs == 0)
         most = 0;
     loader = bags_loader_open(readers, dataset_count, &loading, &failure);
-    if (!loader)
-        die();
+    must_open(loader);
     bool resumed = state_path && state_read();
     totals sum = load_all(readers[0], most, operands[0]);
     if (sum.batches || !resumed)

@@ -11,23 +11,12 @@
 
 #include <stdarg.h>
 
-extern const command command_checksum;
-extern const command command_copy;
-extern const command command_export;
-extern const command command_finalize;
-extern const command command_get;
-extern const command command_images;
-extern const command command_index;
-extern const command command_import;
-extern const command command_info;
-extern const command command_load;
-extern const command command_pack;
-extern const command command_recover;
-extern const command command_sheet;
-extern const command command_verify;
-extern const command command_zip;
+extern const command command_checksum, command_copy, command_export,
+    command_finalize, command_get, command_images, command_index,
+    command_import, command_info, command_load, command_pack, command_recover,
+    command_sheet, command_verify, command_zip;
 
-/* A new subcommand is one line above and one here. */
+/* A new subcommand is one name above and one here. */
 static const command *const commands[] = {
     &command_info,
     &command_get,
@@ -106,12 +95,17 @@ void fail_system(int error, const char *path, const char *doing) {
     if (error == EEXIST && !strcmp(doing, "create"))
         fail(BAGS_ERROR_EXISTS,
             "%s: already exists; remove it, or write to a new path", path);
-    fail(error == ENOMEM ? BAGS_ERROR_MEMORY : BAGS_ERROR_IO,
-        "%s: cannot %s: %s", path, doing, strerror(error));
+    bags_fail_io(NULL, error, path, doing, &failure);
+    die();
 }
 
 void must(bags_code code) {
     if (code)
+        die();
+}
+
+void must_open(const void *opened) {
+    if (!opened)
         die();
 }
 
@@ -171,19 +165,42 @@ void *grow(void *array, size_t count, size_t size) {
     return grown;
 }
 
+BAGI_PRINTF(1, 0)
+static char *format_list(const char *format, va_list arguments) {
+    va_list again;
+    va_copy(again, arguments);
+    int size = vsnprintf(NULL, 0, format, again);
+    va_end(again);
+    char *made = (char *)allocate(size < 0 ? 0 : (size_t)size, 1);
+    vsnprintf(made, (size_t)size + 1, format, arguments);
+    return made;
+}
+
 char *string_format(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    int size = vsnprintf(NULL, 0, format, arguments);
-    va_end(arguments);
-    char *made = (char *)allocate(size < 0 ? 0 : (size_t)size, 1);
-    va_start(arguments, format);
-    vsnprintf(made, (size_t)size + 1, format, arguments);
+    char *made = format_list(format, arguments);
     va_end(arguments);
     return made;
 }
 
-const char *plural(uint64_t count) { return count == 1 ? "" : "s"; }
+const char *temp_format(const char *format, ...) {
+    static char *temps[16];
+    static size_t next;
+    size_t i = next++ % 16;
+    va_list arguments;
+    va_start(arguments, format);
+    char *made = format_list(format, arguments);
+    va_end(arguments);
+    free(temps[i]);
+    temps[i] = made;
+    return made;
+}
+
+const char *counted(uint64_t count, const char *unit) {
+    const char *plural = count == 1 ? "" : has_ending(unit, "ch") ? "es" : "s";
+    return temp_format("%ju %s%s", (uintmax_t)count, unit, plural);
+}
 
 /* ---- help ---- */
 
@@ -266,7 +283,7 @@ static int run(int count, char **words) {
     for (int i = 1; i <= count && i <= 2; i++)
         if (!*words[i])
             usage("expected %s, not an empty word", chosen->operands);
-    return chosen->run(count, words + 1);
+    return chosen->run(words + 1);
 }
 
 int main(int argc, char **argv) {

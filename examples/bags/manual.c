@@ -83,12 +83,11 @@ void manual_help(text *out, const command *const *commands) {
         put_options(out, one->shared);
         text_puts(out, has_options(one) ? ".El\n" : "");
     }
-    text_puts(out, ".It Cm help\nPrint the help of one command, of all, or of "
-                   "the types, or "
-                   "this page.\n.El\n.Sh TYPES\n.Bd -literal\n");
+    text_puts(out,
+        ".It Cm help\nPrint the help of one command, of all, or of the types, "
+        "or this page.\n.El\n.Sh TYPES\n.Bd -literal\n");
     types_help(&types);
-    text_put(&types, "", 1);
-    put_lines(out, (const char *)types.buffer.data);
+    put_lines(out, text_string(&types));
     text_puts(out, ".Ed\n.Sh EXIT STATUS\n");
     put_sentences(out, help_codes);
     text_puts(out, ".Sh EXAMPLES\n.Bd -literal -offset indent\n");

@@ -25,25 +25,18 @@ static const option *find_in(
     return NULL;
 }
 
-/* A decimal number below 2^64 at the start of a word; *rest is what follows it. */
-static bool parse_number(const char *word, char **rest, uint64_t *out) {
-    errno = 0;
-    *out = strtoull(word, rest, 10);
-    return is_digit(*word) && !errno;
-}
-
 /* 512, 10K, 512M, 10G, 2T, optionally followed by B or iB: powers of 1024. */
 static bool parse_size(const char *word, uint64_t *out) {
     static const char units[] = "KMGT";
-    char *rest;
-    uint64_t value;
-    if (!parse_number(word, &rest, &value))
+    bags_value value;
+    const char *rest = word + strspn(word, "0123456789");
+    if (!number_parse(word, (size_t)(rest - word), &value))
         return false;
     const char *unit = *rest ? strchr(units, *rest) : NULL;
     unsigned shift = unit ? 10 * (unsigned)(unit - units + 1) : 0;
     rest += unit != NULL;
-    *out = value << shift;
-    return value <= UINT64_MAX >> shift &&
+    *out = value.uint << shift;
+    return value.uint <= UINT64_MAX >> shift &&
            (!*rest || !strcmp(rest, unit ? "iB" : "B"));
 }
 
@@ -64,11 +57,17 @@ static void set_value(const option *given, const char *value) {
     if (given->kind == OPTION_SIZE && !parse_size(value, &to->value))
         usage("--%s: \"%s\" is not a size, as 512M and 10G are", given->name,
             value);
-    char *rest = NULL;
-    if (given->kind == OPTION_NUMBER &&
-        (!parse_number(value, &rest, &to->value) || *rest))
-        usage("--%s: \"%s\" is not a number from 0 to 2^64-1", given->name,
-            value);
+    bags_value number;
+    if (given->kind == OPTION_NUMBER) {
+        if (*value == '-' || !number_parse(value, strlen(value), &number))
+            usage("--%s: \"%s\" is not a number from 0 to 2^64-1", given->name,
+                value);
+        to->value = number.uint;
+    }
+    if (to->value < to->least)
+        usage("--%s must be at least %ju", given->name, (uintmax_t)to->least);
+    if (to->most && to->value > to->most)
+        usage("--%s must be at most %ju", given->name, (uintmax_t)to->most);
 }
 
 /* Parse the option at words[0]. Returns the number of its words. */
@@ -110,6 +109,7 @@ int options_parse(const command *about, int count, char **words) {
             words[kept++] = words[i++];
         }
     }
+    words[kept] = NULL;
     return kept;
 }
 

@@ -200,15 +200,15 @@ static void put_lines(bool is_bag) {
     progress_end();
 }
 
-static int run(int operands_count, char **operands) {
-    (void)operands_count;
+static int run(char **operands) {
     const char *out = operands[1];
     bool from_pipe = !strcmp(operands[0], "-");
     bool is_bag = has_ending(out, ".bag");
     on_failure = explain_failure;
-    writing_check();
+    writing_check(NULL);
     lines_open(operands[0]);
-    values.directory = from_pipe ? "." : path_parent(operands[0]);
+    values.directory =
+        string_format("%s", from_pipe ? "." : path_parent(operands[0]));
     if (is_bag && spec)
         usage("%s: a Bag has no --spec", out);
     if (is_bag)

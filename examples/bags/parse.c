@@ -243,8 +243,7 @@ ENDS static void fail_element(
     static text where;
     for (size_t i = 0; i < dim; i++)
         text_format(&where, "[%zu]%s", to->at[i], i + 1 < dim ? "" : ": ");
-    text_put(&where, "", 1);
-    fail(BAGS_ERROR_VALUE, "%s%.80s %s (%s)", (char *)where.buffer.data,
+    fail(BAGS_ERROR_VALUE, "%s%.80s %s (%s)", text_string(&where),
         json_object_is_type(json, json_type_array)    ? "a list"
         : json_object_is_type(json, json_type_object) ? "an object"
         : json ? json_object_to_json_string(json)
@@ -309,11 +308,9 @@ static bags_value parse_array(
     bags_type parsed;
     list to = {BAGS_DTYPE_NONE, 0, with->shape, {0}, {with->file, 0}};
     must(bags_type_parse(type, &parsed, &failure));
-    bags_view name = bags_type_argument(&parsed, 0);
+    to.dtype = type_dtype(type);
     if (parsed.count == 0)
         json = read_dtype(&to, json);
-    else
-        to.dtype = bags_dtype_parse((const char *)name.data, name.size, NULL);
     if (!to.dtype)
         fail(BAGS_ERROR_TYPE,
             "the dtype of %.80s is not supported; pass {\"file\": PATH} or "

@@ -34,11 +34,11 @@ static void show(void *user, const bags_recovered *shard) {
     case BAGS_RECOVERY_NOTHING:
         return;
     case BAGS_RECOVERY_FINISHED:
-        printf("%s: %sfinished, %ju %s%s kept", shard->path, later,
-            (uintmax_t)shard->length, unit, plural(shard->length));
+        printf("%s: %sfinished, %s kept", shard->path, later,
+            counted(shard->length, unit));
         if (shard->truncated)
-            printf("; %ju byte%s after %s %struncated",
-                (uintmax_t)shard->truncated, plural(shard->truncated),
+            printf("; %s after %s %struncated",
+                counted(shard->truncated, "byte"),
                 shard->length == 1 ? "it" : "them", later);
         break;
     case BAGS_RECOVERY_REMOVED:
@@ -82,8 +82,7 @@ static void show_summary(const char *path, const bags_recover_report *sum) {
     putchar('\n');
 }
 
-static int run(int count, char **operands) {
-    (void)count;
+static int run(char **operands) {
     struct stat about;
     bags_recover_report sum;
     path_must_be_writable(operands[0]);

@@ -19,7 +19,7 @@
 #define MAX_SIDE ((uint64_t)1 << 23) /* which bags_resample accepts */
 
 static const char *field_name;
-static option_number rows;
+static option_number rows = {8, 1, MAX_ROWS, false};
 
 static const option options[] = {
     {"field", OPTION_TEXT, &field_name, "NAME",
@@ -229,8 +229,7 @@ static void write_sheet(const char *path, const char *format) {
     bags_buffer_free(&scratch);
 }
 
-static int run(int operands_count, char **operands) {
-    (void)operands_count;
+static int run(char **operands) {
     const char *path = operands[1];
     const char *format = has_ending(path, ".png") ? "png"
                          : has_ending(path, ".jpg") || has_ending(path, ".jpeg")
@@ -238,11 +237,6 @@ static int run(int operands_count, char **operands) {
                              : NULL;
     if (!format)
         usage("%s: the name must end in .png, .jpg or .jpeg", path);
-    if (!rows.given)
-        rows.value = 8;
-    if (rows.value == 0 || rows.value > MAX_ROWS)
-        usage("--rows out of range (%ju, allowed are 1 to %d)",
-            (uintmax_t)rows.value, MAX_ROWS);
     registry_expand_palettes();
     source_open(operands[0]);
     if (!source_dataset())

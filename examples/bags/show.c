@@ -34,6 +34,13 @@ static void shortest_digits(char out[40], double value, bool is_single) {
     }
 }
 
+bool single_is_shown(double value) {
+    char digits[40];
+    shortest_digits(digits, (double)(float)value, true);
+    double back = strtod(digits, NULL);
+    return !(back < value || back > value);
+}
+
 /* JSON has no infinities and no NaN: they become strings. */
 static void put_double(text *out, double value, bool is_single) {
     char digits[40];
@@ -118,7 +125,7 @@ static void put_nested(
 
 static bool write_array(
     text *out, const char *type, const bags_value *array, bool lists) {
-    bool stated = type_has_dtype(type);
+    bool stated = type_dtype(type) != BAGS_DTYPE_NONE;
     size_t count = element_count(array), at = 0;
     /* Of an array without elements, a list shows only the last dimension. */
     if (count > MAX_ELEMENTS || (!count && array->dims != 1) ||

@@ -21,14 +21,14 @@
 #define FLUSH_SECONDS 1.0
 #define SAMPLES 101
 
-static bool resume, append, idx, no_sync, checksum;
+static bags_writer_options writing;
 static option_number shard_size, shard_length, shard_start, shard_stop;
 static option_number sync_size;
 
 const option writing_options[] = {
-    {"resume", OPTION_FLAG, &resume, NULL,
+    {"resume", OPTION_FLAG, &writing.resume, NULL,
         "continue where the same command with the same input stopped"},
-    {"append", OPTION_FLAG, &append, NULL,
+    {"append", OPTION_FLAG, &writing.append, NULL,
         "add all of the input to a sharded dataset, also after bags finalize"},
     {"shard-size", OPTION_SIZE, &shard_size, "N",
         "start a new shard at N bytes: 512M, 10G"},
@@ -39,22 +39,27 @@ const option writing_options[] = {
     {"shard-start", OPTION_NUMBER, &shard_start, "W",
         "this worker's number, from 0 to K-1. Any --shard option makes shards; "
         "0 is no limit"},
-    {"checksum", OPTION_FLAG, &checksum, NULL,
+    {"checksum", OPTION_FLAG, &writing.checksum, NULL,
         "write checksums next to each Bag: bags help checksum"},
-    {"idx", OPTION_FLAG, &idx, NULL,
+    {"idx", OPTION_FLAG, &writing.keep_idx, NULL,
         "keep .idx files, which granular 0.22 reads"},
     {"sync-size", OPTION_SIZE, &sync_size, "N",
         "wait for stable storage after every N bytes, not only at the end of a "
         "shard: earlier data then survives a power failure"},
-    {"no-sync", OPTION_FLAG, &no_sync, NULL, "do not wait for stable storage"},
+    {"no-sync", OPTION_FLAG, &writing.no_sync, NULL,
+        "do not wait for stable storage"},
     OPTIONS_END,
 };
 
-void writing_check(void) {
+void writing_check(const char *dataset_path) {
     uint64_t workers = shard_stop.value ? shard_stop.value : 1;
-    if (sync_size.given && no_sync)
+    if (dataset_path && has_ending(dataset_path, ".bag"))
+        usage("%s: a dataset is written, not a Bag: its name must not end in "
+              ".bag",
+            dataset_path);
+    if (sync_size.given && writing.no_sync)
         usage("--sync-size and --no-sync are mutually exclusive");
-    if (resume && append)
+    if (writing.resume && writing.append)
         usage("--resume and --append are mutually exclusive");
     if (shard_start.value >= workers)
         usage("--shard-start out of range (%ju, --shard-stop is %ju)",
@@ -92,24 +97,18 @@ static bool comparing;      /* and whether one is being compared */
 static bags_row row;
 static bags_buffer scratch;
 
-static bool has_file(const char *name) {
-    char *file = path_join(path, name);
-    bool exists = path_exists(file);
-    free(file);
-    return exists;
-}
-
 /* Refuse what cannot be resumed or appended to because of its shards. A writer that
  * was killed at once may leave an empty directory. */
 static void check_shards(void) {
-    bool unsharded = has_file("spec.json") || has_file("spec.json.partial");
-    if (append && unsharded)
+    bool unsharded =
+        path_has(path, "spec.json") || path_has(path, "spec.json.partial");
+    if (writing.append && unsharded)
         fail(BAGS_ERROR_EXISTS,
             "%s: is not sharded; --append needs a sharded dataset", path);
-    if (resume && sharded && unsharded)
+    if (writing.resume && sharded && unsharded)
         fail(BAGS_ERROR_EXISTS,
             "%s: is not sharded; resume it without --shard options", path);
-    if (resume && !sharded && path_exists(path) && !unsharded &&
+    if (writing.resume && !sharded && path_exists(path) && !unsharded &&
         !directory_is_empty(path))
         fail(BAGS_ERROR_EXISTS,
             "%s: is not an unsharded dataset; to resume a sharded one, pass "
@@ -119,15 +118,14 @@ static void check_shards(void) {
 
 static void open_bag(void) {
     bag_writer_options options = {0};
-    options.keep_idx = idx;
-    options.no_sync = no_sync;
-    options.checksum = checksum;
-    if (append || resume || sharded)
+    options.keep_idx = writing.keep_idx;
+    options.no_sync = writing.no_sync;
+    options.checksum = writing.checksum;
+    if (writing.append || writing.resume || sharded)
         usage("%s: a Bag has no shards and cannot be resumed or appended to",
             path);
     bag = bag_writer_open(path, &options, &failure);
-    if (!bag)
-        die();
+    must_open(bag);
 }
 
 /* Open a reader of the datapoints that exist, to compare them. */
@@ -139,8 +137,7 @@ static void open_before(bool finished) {
     options.shard_start = shard_start.value;
     options.shard_stop = shard_stop.value;
     before = bags_reader_open(path, &options, &failure);
-    if (!before)
-        die();
+    must_open(before);
     size_t length;
     const bags_field *old = bags_reader_fields(before, &length);
     bool same = length == count;
@@ -160,36 +157,29 @@ static void open_complete(void) {
     open_before(true);
     existing = bags_reader_length(before);
     must(bags_reader_info(before, &info, NULL, &failure));
-    if (checksum && !info.checksums)
+    if (writing.checksum && !info.checksums)
         fail(BAGS_ERROR_EXISTS,
             "%s: is finished and has no checksums; `bags checksum` adds them",
             path);
 }
 
 static void open_dataset(void) {
-    bags_writer_options options = {0};
-    options.shard_size = shard_size.value;
-    options.shard_length = shard_length.value;
-    options.shard_start = shard_start.value;
-    options.shard_stop = shard_stop.value;
-    options.sharded = sharded;
-    options.resume = resume;
-    options.append = append;
-    options.checksum = checksum;
-    options.keep_idx = idx;
-    options.no_sync = no_sync;
-    options.registry = registry_get();
-    if (resume || append)
+    writing.shard_size = shard_size.value;
+    writing.shard_length = shard_length.value;
+    writing.shard_start = shard_start.value;
+    writing.shard_stop = shard_stop.value;
+    writing.sharded = sharded;
+    writing.registry = registry_get();
+    if (writing.resume || writing.append)
         check_shards();
-    if (resume && !sharded && has_file("spec.json")) {
+    if (writing.resume && !sharded && path_has(path, "spec.json")) {
         open_complete();
         return;
     }
-    dataset = bags_writer_open(path, fields, count, &options, &failure);
-    if (!dataset)
-        die();
+    dataset = bags_writer_open(path, fields, count, &writing, &failure);
+    must_open(dataset);
     shards = bags_writer_shards(dataset);
-    existing = resume ? bags_writer_resumed(dataset) : 0;
+    existing = writing.resume ? bags_writer_resumed(dataset) : 0;
     if (existing)
         open_before(false);
 }
@@ -201,7 +191,7 @@ void sink_open(const char *out, const char *from, const bags_field *given,
     fields = given;
     count = length;
     path_must_be_writable(path);
-    sharded = append || shard_size.given || shard_length.given ||
+    sharded = writing.append || shard_size.given || shard_length.given ||
               shard_start.given || shard_stop.given;
     states = (field_state *)allocate(count, sizeof *states);
     for (size_t i = 0; i < count; i++) {
@@ -234,14 +224,11 @@ ENDS static void fail_difference(size_t field, const char *what) {
     const bags_shard *all = bags_reader_shards(before, &length);
     while (i + 1 < length && index >= all[i].start + all[i].length)
         i++;
-    char shard[32] = "";
-    if (sharded)
-        snprintf(shard, sizeof shard, "/%06ju", (uintmax_t)all[i].number);
     fail(BAGS_ERROR_VALUE,
-        "field \"%s\": another %s than datapoint %ju of %s%s; --resume needs "
-        "the same input and options as before, --append adds to a dataset",
-        fields[field].name, what, (uintmax_t)(index - all[i].start), path,
-        shard);
+        "field \"%s\": another %s than datapoint %ju of %s; --resume needs the "
+        "same input and options as before, --append adds to a dataset",
+        fields[field].name, what, (uintmax_t)(index - all[i].start),
+        shard_path(path, &all[i]));
 }
 
 static bags_view encode(size_t field, const bags_value *value) {
@@ -281,9 +268,9 @@ void sink_begin(void) {
         must(bags_writer_begin(dataset, &failure));
     else if (!bag)
         fail(BAGS_ERROR_EXISTS,
-            "%s: is finished with %ju datapoint%s and not sharded, so that it "
-            "cannot be continued",
-            path, (uintmax_t)existing, plural(existing));
+            "%s: is finished with %s and not sharded, so that it cannot be "
+            "continued",
+            path, counted(existing, "datapoint"));
 }
 
 void sink_put(size_t field, size_t item, const bags_value *value) {
@@ -353,9 +340,9 @@ uint64_t sink_length(void) {
 /* ---- the end ---- */
 
 static const char *next_step(bool is_bag) {
-    return is_bag   ? "`bags recover` finishes it"
-           : append ? "append only the others"
-                    : "--resume continues";
+    return is_bag           ? "`bags recover` finishes it"
+           : writing.append ? "append only the others"
+                            : "--resume continues";
 }
 
 /* Append to the message that what was flushed is kept. */
@@ -372,10 +359,9 @@ void sink_finish(void) {
     comparing = true;
     if (seen < existing)
         fail(BAGS_ERROR_VALUE,
-            "%s: has %ju datapoint%s, but %s has only %ju for it; --resume "
-            "needs the same input as before",
-            path, (uintmax_t)existing, plural(existing), input,
-            (uintmax_t)seen);
+            "%s: has %s, but %s has only %ju for it; --resume needs the same "
+            "input as before",
+            path, counted(existing, "datapoint"), input, (uintmax_t)seen);
     bags_reader_close(before);
     bags_code code = bag ? bag_writer_close(bag, &failure)
                          : bags_writer_close(dataset, &failure);
@@ -393,13 +379,12 @@ void sink_finish(void) {
         printf(
             "%s: no datapoint of the input is this worker's: no shard\n", path);
     else if (complete)
-        printf("%s: %ju %s%s, already complete\n", path, (uintmax_t)resumed,
-            unit, plural(resumed));
+        printf("%s: %s, already complete\n", path, counted(resumed, unit));
     else if (resumed)
-        printf("%s: %ju %s%s, after %ju that existed\n", path,
-            (uintmax_t)length, unit, plural(length), (uintmax_t)resumed);
+        printf("%s: %s, after %ju that existed\n", path, counted(length, unit),
+            (uintmax_t)resumed);
     else
-        printf("%s: %ju %s%s\n", path, (uintmax_t)length, unit, plural(length));
+        printf("%s: %s\n", path, counted(length, unit));
 }
 
 void sink_failed(void) {
@@ -408,12 +393,12 @@ void sink_failed(void) {
     bool flushed = true;
     if (dataset) {
         bags_writer_cancel(dataset);
-        kept += append ? 0 : bags_writer_resumed(dataset);
+        kept += writing.append ? 0 : bags_writer_resumed(dataset);
     }
-    if (appended > 0 && append) {
+    if (appended > 0 && writing.append) {
         flushed = !bags_writer_close(dataset, &ignored);
     } else if (appended > 0) {
-        flushed = !sync_or_flush(!no_sync, &ignored);
+        flushed = !sync_or_flush(!writing.no_sync, &ignored);
     } else {
         bags_writer_abort(dataset);
         bag_writer_abort(bag);
@@ -421,8 +406,8 @@ void sink_failed(void) {
     if (kept == 0 || comparing)
         return;
     if (flushed)
-        failure_suffix("; %s: %ju %s%s kept, %s", path, (uintmax_t)kept,
-            bag ? "blob" : "datapoint", kept == 1 ? " is" : "s are",
+        failure_suffix("; %s: %s %s kept, %s", path,
+            counted(kept, bag ? "blob" : "datapoint"), kept == 1 ? "is" : "are",
             next_step(bag != NULL));
     else
         explain_flushed(bag != NULL);

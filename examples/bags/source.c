@@ -6,7 +6,8 @@
 #include "system.h"
 
 static const bags_field bag_field = {"blob", "bytes"};
-static bool allow_gaps, skip_unfinished, live, check;
+static bags_reader_options reading;
+static bool skip_unfinished, live;
 
 static const char *path;
 static bag_reader *bag; /* one of these two */
@@ -16,9 +17,9 @@ static bags_buffer scratch;
 static bags_view blob;
 
 const option reading_options[] = {
-    {"check", OPTION_FLAG, &check, NULL,
+    {"check", OPTION_FLAG, &reading.verify_checksums, NULL,
         "compare every blob with its checksum, which must exist"},
-    {"allow-gaps", OPTION_FLAG, &allow_gaps, NULL,
+    {"allow-gaps", OPTION_FLAG, &reading.allow_gaps, NULL,
         "read the other shards if some are missing"},
     {"skip-unfinished", OPTION_FLAG, &skip_unfinished, NULL,
         "leave out unfinished shards"},
@@ -38,7 +39,7 @@ static bags_unfinished how_unfinished(void) {
 
 static void open_bag(void) {
     bag_reader_options options = {0};
-    options.verify_checksums = check;
+    options.verify_checksums = reading.verify_checksums;
     /* granular 0.20 and 0.21 write an empty Bag as an empty file. */
     options.allow_empty_file = true;
     options.unfinished = how_unfinished() == BAGS_UNFINISHED_READ
@@ -46,8 +47,7 @@ static void open_bag(void) {
                              : BAGS_UNFINISHED_REFUSE;
     options.env.io = io_for_path(path);
     bag = bag_reader_open(path, &options, &failure);
-    if (!bag)
-        die();
+    must_open(bag);
     bag_note_empty(path, bag);
 }
 
@@ -59,13 +59,10 @@ void bag_note_empty(const char *of, const bag_reader *opened) {
 }
 
 bags_reader *dataset_open(const char *given) {
-    bags_reader_options options = {0};
-    options.allow_gaps = allow_gaps;
-    options.verify_checksums = check;
-    options.unfinished = how_unfinished();
-    options.registry = registry_get();
-    options.env.io = io_for_path(given);
-    bags_reader *reader = bags_reader_open(given, &options, &failure);
+    reading.unfinished = how_unfinished();
+    reading.registry = registry_get();
+    reading.env.io = io_for_path(given);
+    bags_reader *reader = bags_reader_open(given, &reading, &failure);
     if (!reader && failure.code == BAGS_ERROR_UNFINISHED)
         failure_remedy(given,
             "if its writer crashed, `bags recover` finishes it; --live reads "
@@ -75,8 +72,7 @@ bags_reader *dataset_open(const char *given) {
             "--allow-gaps reads the others, `bags finalize` closes gaps");
     if (!reader && failure.code == BAGS_ERROR_MISSING)
         path_hint(given);
-    if (!reader)
-        die();
+    must_open(reader);
     return reader;
 }
 
@@ -107,9 +103,8 @@ void fail_field(
     for (size_t i = 0; i < count && i < 20; i++)
         text_format(&names, "%s %.60s", i ? "," : "", fields[i].name);
     text_puts(&names, count > 20 ? ", ..." : "");
-    text_put(&names, "", 1);
     fail(BAGS_ERROR_FIELD, "%s: no field \"%.300s\"; the fields are%s", of,
-        word, (char *)names.buffer.data);
+        word, text_string(&names));
 }
 
 const bags_reader *source_dataset(void) { return dataset; }
@@ -166,4 +161,70 @@ bool source_value(size_t slot, size_t item, const char *type, bags_value *out) {
     if (code == BAGS_ERROR_MEMORY)
         die();
     return !code;
+}
+
+/* ---- shards ---- */
+
+typedef struct shard_list {
+    bags_shard *shards;
+    size_t count;
+} shard_list;
+
+static int add_shard(void *user, const char *name) {
+    shard_list *list = (shard_list *)user;
+    size_t digits = strlen(name);
+    if (!digits || name[strspn(name, "0123456789")])
+        return 0;
+    list->shards =
+        (bags_shard *)grow(list->shards, list->count, sizeof *list->shards);
+    bags_shard shard = {
+        strtoull(name, NULL, 10), 0, 0, (unsigned)digits, false};
+    list->shards[list->count++] = shard;
+    return 0;
+}
+
+static int compare_shards(const void *a, const void *b) {
+    uint64_t one = ((const bags_shard *)a)->number;
+    uint64_t two = ((const bags_shard *)b)->number;
+    return one < two ? -1 : one > two;
+}
+
+bags_shard *shards_list(const char *of, size_t *count) {
+    shard_list list = {NULL, 0};
+    const bags_io *io = io_for_path(of);
+    int error = path_kind(of) == BAGS_PATH_DIRECTORY
+                    ? io->list(io->user, of, add_shard, &list)
+                    : 0;
+    if (error && error != ENOENT)
+        fail_system(error, of, "list");
+    if (list.count)
+        qsort(list.shards, list.count, sizeof *list.shards, compare_shards);
+    *count = list.count;
+    return list.shards;
+}
+
+const char *shard_path(const char *of, const bags_shard *shard) {
+    if (!shard->digits)
+        return of;
+    return temp_format(
+        "%s/%0*ju", of, (int)shard->digits, (uintmax_t)shard->number);
+}
+
+uint64_t shards_missing(const bags_shard *shards, size_t i, uint64_t *start) {
+    *start = i ? shards[i - 1].number + 1 : 0;
+    return shards[i].number;
+}
+
+bool text_missing(text *out, const bags_shard *shards, size_t count) {
+    bool any = false;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t start, stop = shards_missing(shards, i, &start);
+        if (start >= stop)
+            continue;
+        text_format(out, "%s%06ju", any ? ", " : "", (uintmax_t)start);
+        if (stop - start > 1)
+            text_format(out, " to %06ju", (uintmax_t)stop - 1);
+        any = true;
+    }
+    return any;
 }

@@ -7,6 +7,25 @@
 
 #include "../../formats/formats.h"
 
+/* ---- URLs ---- */
+
+/* True for a URL of any scheme; one letter is a drive of Windows. */
+bool path_is_remote(const char *path) {
+    size_t size = strcspn(path, ":/\\");
+    return size > 1 && !strncmp(path + size, "://", 3);
+}
+
+/* Refuse a URL of another scheme, or without a host. */
+static void check_url(const char *path) {
+    const char *host = strstr(path, "://") + 3;
+    bool known = !strncmp(path, "http://", 7) ||
+                 !strncmp(path, "https://", 8) || !strncmp(path, "s3://", 5);
+    if (!known || !*host || *host == '/')
+        usage("%s: a URL is http://HOST/PATH, https://HOST/PATH or "
+              "s3://BUCKET/PATH",
+            path);
+}
+
 #ifdef BAGS_WITH_HTTP
 
 /* A place that was opened, until the program ends: the query and the password of a
@@ -47,14 +66,13 @@ static bags_http *open_place(
     options.retry_seconds = seconds_of("BAGS_RETRY_SECONDS");
     options.stall_seconds = seconds_of("BAGS_STALL_SECONDS");
     bags_http *http = bags_http_open(&options, &failure);
-    if (!http)
-        die();
+    must_open(http);
     if (!places_count && getenv("BAGS_COUNT_REQUESTS"))
         atexit(count_requests);
     places = (place *)grow(places, places_count, sizeof *places);
     /* The checksums and the index of a Bag are next to it. */
     places[places_count].path = has_ending(path, ".bag")
-                                    ? path_parent(path)
+                                    ? string_format("%s", path_parent(path))
                                     : string_format("%s", path);
     places[places_count++].http = http;
     return http;
@@ -71,8 +89,9 @@ static bags_http *http_for_path(const char *path) {
 }
 
 const char *path_without_secrets(const char *path) {
-    if (!bags_http_is_url(path))
+    if (!path_is_remote(path))
         return path;
+    check_url(path);
     static char **shown; /* they live as long as the program */
     static size_t shown_count;
     char *clean = string_format("%s", path);
@@ -99,49 +118,44 @@ const char *path_without_secrets(const char *path) {
 }
 
 static const bags_io *io_for_url(const char *path) {
+    check_url(path);
     return bags_http_io(http_for_path(path));
 }
 
-bags_code object_upload(const char *url, const char *path,
-    void (*progress)(void *user, uint64_t bytes), void *user, bags_error *err) {
+bags_code object_upload(const char *url, const bags_io *io, const char *path,
+    void (*progress)(void *user, uint64_t bytes), bags_error *err) {
     return bags_http_upload(
-        http_for_path(url), url, io_for_path(path), path, progress, user, err);
+        http_for_path(url), url, io, path, progress, NULL, err);
 }
 
-bags_code object_same(
-    const char *url, const char *path, bool *same, bags_error *err) {
-    return bags_http_same(
-        http_for_path(url), url, io_for_path(path), path, same, err);
+bags_code object_same(const char *url, const bags_io *io, const char *path,
+    bool *same, bags_error *err) {
+    return bags_http_same(http_for_path(url), url, io, path, same, err);
 }
 
 #else
 
-static bool is_url(const char *path) {
-    return !strncmp(path, "http://", 7) || !strncmp(path, "https://", 8) ||
-           !strncmp(path, "s3://", 5);
-}
-
-#define bags_http_is_url is_url
-
 const char *path_without_secrets(const char *path) { return path; }
 
 ENDS static const bags_io *io_for_url(const char *path) {
+    check_url(path);
     fail(BAGS_ERROR_TYPE,
         "%s: formats/http.c was not linked: libcurl or libcrypto was not found",
         path);
 }
 
-bags_code object_upload(const char *url, const char *path,
-    void (*progress)(void *user, uint64_t bytes), void *user, bags_error *err) {
+bags_code object_upload(const char *url, const bags_io *io, const char *path,
+    void (*progress)(void *user, uint64_t bytes), bags_error *err) {
+    (void)io;
     (void)path;
     (void)progress;
-    (void)user;
     (void)err;
     io_for_url(url);
 }
 
-bags_code object_same(
-    const char *url, const char *path, bool *same, bags_error *err) {
+bags_code object_same(const char *url, const bags_io *io, const char *path,
+    bool *same, bags_error *err) {
+    (void)io;
     (void)path;
     (void)same;
     (void)err;
@@ -174,81 +188,72 @@ static bool has_archive_name(const char *path) {
 
 /* The hooks for everything that is not in an archive. */
 static const bags_io *base_io(const char *path) {
-    return bags_http_is_url(path) ? io_for_url(path) : bags_io_local();
+    return path_is_remote(path) ? io_for_url(path) : bags_io_local();
 }
 
-/* The archive at the start of a path, to be freed; NULL if there is none. */
-static char *find_archive(const char *path) {
+/* The archive at the start of a path, valid until the next call; NULL if there is
+ * none. */
+static const char *find_archive(const char *path) {
+    static text front;
     const bags_io *base = base_io(path);
     size_t size = strlen(path);
     for (size_t i = 1; i <= size; i++) {
         bags_path_kind kind = BAGS_PATH_NONE;
         if (path[i] && !is_separator(path[i]))
             continue;
-        char *front = string_format("%.*s", (int)i, path);
-        if (has_archive_name(front) && !base->kind(base->user, front, &kind) &&
+        front.size = 0;
+        text_put(&front, path, i);
+        const char *name = text_string(&front);
+        if (has_archive_name(name) && !base->kind(base->user, name, &kind) &&
             kind == BAGS_PATH_FILE)
-            return front;
-        free(front);
+            return name;
     }
     return NULL;
 }
 
 const bags_io *io_find(const char *path, bags_error *err) {
     bags_archive_options options = {0};
-    char *front = find_archive(path);
+    const char *front = find_archive(path);
     if (!front)
         return base_io(path);
     for (size_t i = 0; i < archives_count; i++)
-        if (!strcmp(archives[i].path, front)) {
-            free(front);
+        if (!strcmp(archives[i].path, front))
             return bags_archive_io(archives[i].archive);
-        }
     options.env.io = base_io(front);
     bags_archive *archive = bags_archive_open(front, &options, err);
-    if (!archive) {
-        free(front);
+    if (!archive)
         return NULL;
-    }
     archives = (opened *)grow(archives, archives_count, sizeof *archives);
-    archives[archives_count].path = front;
+    archives[archives_count].path = string_format("%s", front);
     archives[archives_count++].archive = archive;
     return bags_archive_io(archive);
 }
 
 const bags_io *io_for_path(const char *path) {
     const bags_io *io = io_find(path, &failure);
-    if (!io)
-        die();
+    must_open(io);
     return io;
 }
-
-bool path_is_remote(const char *path) { return bags_http_is_url(path); }
 
 bags_path_kind path_kind(const char *path) {
     const bags_io *io = io_for_path(path);
     bags_path_kind kind = BAGS_PATH_NONE;
-    char why[512] = "";
     int error = io->kind(io->user, path, &kind);
-    if (!error)
-        return kind;
-    if (io->explain)
-        io->explain(io->user, path, error, why, sizeof why);
-    if (*why)
-        fail(BAGS_ERROR_IO, "%s: cannot open: %s", path, why);
-    fail_system(error, path, "open");
+    must(bags_fail_io(io, error, path, "open", &failure));
+    return kind;
+}
+
+bool path_has(const char *directory, const char *name) {
+    return path_kind(temp_format("%s/%s", directory, name)) == BAGS_PATH_FILE;
 }
 
 void path_must_be_writable(const char *path) {
-    if (bags_http_is_url(path))
+    if (path_is_remote(path))
         fail(BAGS_ERROR_IO,
             "%s: cannot write: what is remote is only read; write a local "
             "dataset, then use bags copy",
             path);
-    char *front = find_archive(path);
-    bool found = front != NULL;
-    free(front);
-    if (found)
+    if (find_archive(path))
         fail(BAGS_ERROR_IO,
             "%s: cannot write: an archive is only read; unpack it first", path);
 }

@@ -26,8 +26,7 @@
 #include <direct.h>
 #include <io.h>
 
-#define O_NONBLOCK 0
-#define O_CLOEXEC (O_NOINHERIT | O_BINARY) /* all opens of data have it */
+#define O_CLOEXEC (O_NOINHERIT | O_BINARY)
 #define S_ISLNK(mode) ((void)(mode), 0)
 #define lstat(path, about) stat(path, about)
 #define mkdir(path, mode) _mkdir(path)
@@ -127,34 +126,5 @@ static inline void prepare_standard_files(void) {
     signal(SIGXFSZ, SIG_IGN); /* ... and with EFBIG */
 }
 #endif
-
-/* The most bytes that one call moves, on every system. */
-#define MOVE_MOST ((size_t)1 << 30)
-
-static inline ssize_t read_some(int file, void *data, size_t size) {
-    return read(file, data, (unsigned)(size < MOVE_MOST ? size : MOVE_MOST));
-}
-
-static inline ssize_t write_some(int file, const void *data, size_t size) {
-    return write(file, data, (unsigned)(size < MOVE_MOST ? size : MOVE_MOST));
-}
-
-/* On some file systems a signal interrupts open. */
-static inline int open_file(const char *path, int flags) {
-    int file;
-    do
-        file = open(path, flags | O_CLOEXEC, 0666);
-    while (file < 0 && errno == EINTR);
-    return file;
-}
-
-/* A new file; EEXIST if it exists. The C library of Windows has no "wx". */
-static inline FILE *create_stream(const char *path) {
-    int file = open_file(path, O_WRONLY | O_CREAT | O_EXCL);
-    FILE *stream = file < 0 ? NULL : fdopen(file, "wb");
-    if (file >= 0 && !stream)
-        close(file);
-    return stream;
-}
 
 #endif /* BAGS_SYSTEM_H */

@@ -1,8 +1,10 @@
 /*
- * Text that grows, and what is written into it: JSON strings, specs, base64.
+ * Text that grows, and what is written into it: JSON strings, specs, base64; and
+ * numbers in text.
  */
 #include "command.h"
 
+#include <errno.h>
 #include <stdarg.h>
 
 void text_put(text *out, const void *data, size_t size) {
@@ -30,6 +32,12 @@ void text_format(text *out, const char *format, ...) {
         }
         most = size + 1;
     }
+}
+
+const char *text_string(text *out) {
+    text_put(out, "", 1);
+    out->size--;
+    return (const char *)out->buffer.data;
 }
 
 void text_output(const text *out) { output(out->buffer.data, out->size); }
@@ -106,6 +114,20 @@ void text_spec(text *out, const bags_field *fields, size_t count) {
     for (size_t i = 0; i < count; i++)
         text_member_string(out, fields[i].name, fields[i].type);
     text_puts(out, "}");
+}
+
+/* ---- numbers ---- */
+
+bool number_parse(const char *word, size_t size, bags_value *out) {
+    char digits[32] = "";
+    bool negative = size > 0 && *word == '-';
+    if (size == negative || size >= sizeof digits)
+        return false;
+    memcpy(digits, word, size);
+    errno = 0;
+    *out = negative ? bags_int(strtoll(digits, NULL, 10))
+                    : bags_uint(strtoull(digits, NULL, 10));
+    return strspn(digits + negative, "0123456789") == size - negative && !errno;
 }
 
 /* ---- base64 ---- */

@@ -80,9 +80,12 @@ bool type_is_valid(const char *type) {
                &failure) != BAGS_ERROR_TYPE;
 }
 
-bool type_has_dtype(const char *type) {
+bags_dtype type_dtype(const char *type) {
     bags_type parsed;
-    return !bags_type_parse(type, &parsed, NULL) && parsed.count > 0;
+    if (type_kind(type) != TYPE_ARRAY || bags_type_parse(type, &parsed, NULL))
+        return BAGS_DTYPE_NONE;
+    bags_view name = bags_type_argument(&parsed, 0);
+    return bags_dtype_parse((const char *)name.data, name.size, NULL);
 }
 
 /* ---- kinds of files ---- */
@@ -110,7 +113,7 @@ const char *type_ending(const char *type, bags_view blob, char buffer[16]) {
         const char *kind = type_of_bytes(blob);
         return kind ? type_find(kind)->ending : "bin";
     }
-    return info->kind == TYPE_ARRAY && !info->format && !type_has_dtype(type)
+    return info->kind == TYPE_ARRAY && !info->format && !strchr(type, '(')
                ? "msgpack"
                : info->ending;
 }
@@ -187,8 +190,7 @@ const bags_registry *registry_get(void) {
     if (registry)
         return registry;
     registry = bags_registry_create(NULL, &failure);
-    if (!registry)
-        die();
+    must_open(registry);
     jpeg_options.max_pixels = png_options.max_pixels = max_pixels.value;
     for (size_t i = 0; linked[i].codec; i++) {
         bags_codec codec = *linked[i].codec;

@@ -18,7 +18,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of what follows: */
 static uint64_t bytes, shown;
 
 static bool json;
-static option_number jobs_given;
+static option_number jobs_given = {0, 1, 0, false};
 
 static bags_verify_options given;
 static bool skip_unfinished;
@@ -119,21 +119,19 @@ static void text_summary(text *line, const bags_verify_report *sum) {
     uint64_t length = bag ? sum->blobs : sum->datapoints;
     text_puts(line, path);
     if (sum->faults)
-        text_format(line, ": %ju fault%s%s: ", (uintmax_t)sum->faults,
-            plural(sum->faults),
+        text_format(line, ": %s%s: ", counted(sum->faults, "fault"),
             sum->faults > shown ? ", not all of them shown" : "");
     else
         text_puts(line, ": good: ");
-    text_format(line, "%ju %s%s", (uintmax_t)length, bag ? "blob" : "datapoint",
-        plural(length));
+    text_puts(line, counted(length, bag ? "blob" : "datapoint"));
     if (sum->shards > 1)
         text_format(line, " in %ju shards", (uintmax_t)sum->shards);
     if (sum->unfinished)
-        text_format(line, ", %ju unfinished shard%s left out",
-            (uintmax_t)sum->unfinished, plural(sum->unfinished));
+        text_format(line, ", %s left out",
+            counted(sum->unfinished, "unfinished shard"));
     if (sum->undecoded)
-        text_format(line, ", %ju blob%s without a codec not decoded",
-            (uintmax_t)sum->undecoded, plural(sum->undecoded));
+        text_format(line, ", %s without a codec not decoded",
+            counted(sum->undecoded, "blob"));
     if (!sum->faults)
         put_extent(line, sum);
     text_puts(line, "\n");
@@ -169,12 +167,12 @@ static void run_jobs(job *jobs, size_t count) {
     for (size_t i = 1; i < count; i++)
         jobs[i].started =
             pthread_create(&jobs[i].thread, NULL, do_job, &jobs[i]) == 0;
-    for (size_t i = 0; i < count; i++)
-        if (!jobs[i].started)
-            do_job(&jobs[i]);
+    do_job(&jobs[0]);
     for (size_t i = 1; i < count; i++)
         if (jobs[i].started)
             pthread_join(jobs[i].thread, NULL);
+        else
+            do_job(&jobs[i]);
 }
 
 /* All members of a report are numbers; those of the parts add up. */
@@ -279,12 +277,10 @@ static bool check(const char *operand, job *jobs, size_t count) {
     return sum.faults == 0;
 }
 
-static int run(int count, char **operands) {
+static int run(char **operands) {
     uint64_t threads = processors() > 0 ? (uint64_t)processors() : 1;
     threads = jobs_given.given ? jobs_given.value : threads;
     given.parts = threads < MAX_JOBS ? threads : MAX_JOBS;
-    if (threads == 0)
-        usage("--jobs must be at least 1");
     if (given.quick && given.decode)
         usage("--quick and --decode are mutually exclusive");
     if (skip_unfinished)
@@ -295,8 +291,8 @@ static int run(int count, char **operands) {
     given.progress = show_progress;
     job *jobs = (job *)allocate((size_t)given.parts, sizeof *jobs);
     bool good = true;
-    for (int i = 0; i < count; i++)
-        good = check(operands[i], jobs, (size_t)given.parts) && good;
+    for (; *operands; operands++)
+        good = check(*operands, jobs, (size_t)given.parts) && good;
     free(jobs);
     return good ? 0 : 1;
 }

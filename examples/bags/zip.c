@@ -22,33 +22,27 @@ static void show_progress(void *user, uint64_t done, uint64_t total) {
     progress_show(dataset, "MiB", done, total, done >> 20);
 }
 
-static int run(int count, char **operands) {
-    (void)count;
+static int run(char **operands) {
     dataset = path_without_secrets(operands[0]);
     if (!has_ending(operands[1], ".zip"))
         usage("%s: the name of the zip file must end in .zip", operands[1]);
     if (path_kind(dataset) == BAGS_PATH_FILE)
         fail(BAGS_ERROR_MISSING, "%s: not a dataset, but a file", dataset);
-    char *parent = path_parent(operands[1]);
-    path_must_be_writable(parent);
-    free(parent);
+    path_must_be_writable(path_parent(operands[1]));
     given.from = io_for_path(dataset);
     given.progress = show_progress;
     must(bags_zip(dataset, operands[1], &given, &failure));
     progress_end();
-    printf("%s: wrote %ju byte%s of %s\n", operands[1], (uintmax_t)copied,
-        plural(copied), dataset);
+    printf(
+        "%s: wrote %s of %s\n", operands[1], counted(copied, "byte"), dataset);
     return 0;
 }
 
 const command command_zip = {"zip", "write a dataset as one file",
     "DATASET X.zip", 2, 2, options, NULL,
     "Writes a finished dataset as a zip file, which the other commands read "
-    "like "
-    "the directory, and which every unzip unpacks. Nothing is compressed, and "
-    "every Bag starts at a multiple of 4096 bytes, so that it is read in "
-    "place. "
-    "X.zip must not exist, and has its name once it is complete; until then it "
-    "is "
-    "X.zip.0.partial.\n",
+    "like the directory, and which every unzip unpacks. Nothing is compressed, "
+    "and every Bag starts at a multiple of 4096 bytes, so that it is read in "
+    "place. X.zip must not exist, and has its name once it is complete; until "
+    "then it is X.zip.0.partial.\n",
     "  bags zip pets pets.zip && bags get pets.zip 0\n", run};

@@ -28,18 +28,6 @@ bags_code bags_source_no_memory(bags_source *s) {
     return bags_fail(s->err, BAGS_ERROR_MEMORY, "out of memory");
 }
 
-static bags_code im_system(
-    bags_error *err, int error, const char *path, const char *doing) {
-    bags_code code = error == ENOENT || error == ENOTDIR ? BAGS_ERROR_MISSING
-                     : error == ENOMEM                   ? BAGS_ERROR_MEMORY
-                                                         : BAGS_ERROR_IO;
-    bags_fail(err, code, "%s: cannot %s: %s", path, doing,
-        error == ENXIO ? "not a regular file" : strerror(error));
-    if (err)
-        err->system = error;
-    return code;
-}
-
 /* ---- memory ---- */
 
 #define IM_ALIGN 16
@@ -139,14 +127,6 @@ char *bags_source_format(bags_source *s, const char *format, ...) {
     return made;
 }
 
-static bags_buffer im_buffer(const bags_source *s) {
-    bags_buffer buffer;
-    memset(&buffer, 0, sizeof buffer);
-    buffer.resize = s->allocator.resize;
-    buffer.user = s->allocator.user;
-    return buffer;
-}
-
 typedef struct im_owned {
     bags_buffer buffer; /* the first member */
     struct im_owned *next;
@@ -159,7 +139,7 @@ bags_buffer *bags_source_buffer(bags_source *s) {
     s->opened = opened;
     if (!owned)
         return NULL;
-    owned->buffer = im_buffer(s);
+    owned->buffer = bags_buffer_of(&s->allocator);
     owned->next = (im_owned *)s->buffers;
     s->buffers = owned;
     return &owned->buffer;
@@ -172,10 +152,10 @@ static bags_code im_open(
     const bags_io *io = bags_io_local();
     int error = io->open(io->user, path, BAGS_IO_READ, &file->handle);
     if (error)
-        return im_system(err, error, path, "open");
+        return bags_fail_io(NULL, error, path, "open", err);
     file->path = path;
     error = io->size(io->user, file->handle, &file->size);
-    return error ? im_system(err, error, path, "stat") : BAGS_OK;
+    return error ? bags_fail_io(NULL, error, path, "stat", err) : BAGS_OK;
 }
 
 static void im_close(bags_import_file *file) {
@@ -194,7 +174,7 @@ static bags_code im_read(const bags_import_file *file, uint64_t offset,
         int error = io->read_at(io->user, file->handle, offset + done,
             (char *)data + done, size - done, &part);
         if (error)
-            return im_system(err, error, file->path, "read");
+            return bags_fail_io(NULL, error, file->path, "read", err);
         done += part;
     }
     if (done < size)
@@ -490,17 +470,18 @@ static bags_code im_find(
     if (kind == BAGS_PATH_NONE) {
         listing->pattern = bags_import_base(path);
         if (!strchr(listing->pattern, '*'))
-            return im_system(err, ENOENT, path, "open");
+            return bags_fail_io(NULL, ENOENT, path, "open", err);
         size_t size = (size_t)(listing->pattern - path);
         parent = (char *)malloc(size + 2);
         if (!parent)
-            return im_system(err, ENOMEM, path, "list");
+            return bags_fail_io(NULL, ENOMEM, path, "list", err);
         memcpy(parent, size ? path : "./", size ? size : 2);
         parent[size ? size : 2] = 0;
     }
     int error = io->list(io->user, parent ? parent : path, im_list, listing);
     bags_code code =
-        error ? im_system(err, error, parent ? parent : path, "list") : BAGS_OK;
+        error ? bags_fail_io(NULL, error, parent ? parent : path, "list", err)
+              : BAGS_OK;
     free(parent);
     return code;
 }
@@ -755,7 +736,8 @@ bags_source *bags_source_open(const bags_importer *importer, const char *path,
     s->importer = importer;
     s->allocator = *use;
     s->err = &s->error;
-    s->where_buffer = s->loaded = s->file.window = im_buffer(s);
+    s->where_buffer = s->loaded = s->file.window =
+        bags_buffer_of(&s->allocator);
     s->path = s->where = bags_source_text(s, path, strlen(path));
     s->state = bags_source_alloc(s, 1, importer->state_size);
     bags_code code =

@@ -337,3 +337,19 @@ def very_many_missing_shards_do_not_make_it_endless():
     text = run('info', 'out', '--allow-gaps').out.decode()
     assert '000001 to 999999999999998' in text
     assert _get('1', 'n', '--allow-gaps') == [{'n': 1}]
+
+
+def a_file_that_is_no_bag_is_not_shown_as_an_offset():
+    pathlib.Path('x.bag').write_bytes(b'some text, not a Bag')
+    result = refuse('info', 'x.bag', says=('x.bag', 'not a Bag', 'truncated'))
+    assert not any(c.isdigit() for c in result.err.replace('8 bytes', '')), result.err
+
+
+def what_was_exported_is_printed():
+    pack([{'s': 'a', 'b': {'base64': 'AA=='}}], 's=utf8, b=bytes')
+    assert run('export', 'out', 'x').out == \
+        b'x: wrote 1 datapoint of out, with 1 file\n'
+    assert run('export', 'out/b.bag', 'y').out == \
+        b'y: wrote 1 blob of out/b.bag, with 1 file\n'
+    pack([{'s': 'a'}, {'s': 'b'}], 's=utf8', 'z')
+    assert run('export', 'z', 'w').out == b'w: wrote 2 datapoints of z, with 0 files\n'

@@ -105,6 +105,12 @@ def a_path_that_is_not_there_is_named(name):
     refuse(name, 'no/such', *more, says='no/such')
 
 
+@each(['ftp://host/ds', 'HTTP://host/ds', 's3://', 'https:///ds', 's3:///x'])
+def a_url_that_cannot_be_read_is_refused(url):
+    for words in (['info'], ['get', '0'], ['verify'], ['load'], ['copy', 'out']):
+        refuse(words[0], url, *words[1:], says=('s3://BUCKET/PATH', url), code=2)
+
+
 def _dataset(count=3):
     pack([{'text': 'x' * 1000}] * count, 'text=utf8')
 

@@ -497,3 +497,9 @@ def images_of_the_other_format_are_converted_when_chosen():
         assert blob.startswith(b'\xff\xd8\xff')
     run('images', 'd', 'same', '--type', 'png')
     assert [b for _, _, b in _images('same')] == [_png(), _png(5, 5)]
+
+
+def a_bag_is_not_made_of_images():
+    os.mkdir('d')
+    refuse('images', 'd', 'x.bag', says=('x.bag', 'not a Bag'), code=2)
+    refuse('images', 'd', 'out', says='contains no JPEG')

@@ -56,7 +56,7 @@ def what_is_not_a_key_is_refused(case):
 
 def what_cannot_be_found_is_refused():
     _dataset()
-    refuse('get', 'out', '--key', 'y=1', says='y=1')
+    refuse('get', 'out', '--key', 'y=1', says=('y=1', 'id, n, raw, t, tag, x'))
     refuse('get', 'out', '--key', 't=5:3', says='start > stop')
     refuse('get', 'out', '--key', 't=0.5', says='whole number')
     refuse('get', 'out', '--key', 't=18446744073709551616', says='out of range')
@@ -65,11 +65,27 @@ def what_cannot_be_found_is_refused():
     refuse('get', 'out', '--key', 'id=k3', 'raw', '--raw', code=2, says='--raw')
     refuse('get', 'out', code=2, says='INDEX')
     refuse('index', 'out', 'tag', says=('tag', 'utf8[]'))
-    refuse('index', 'out', 'y', says='y')
+    refuse('index', 'out', 'y', says=('no field "y"', 'id, n, raw, t, tag, x'))
     refuse('index', 'nowhere', 'id', says='nowhere')
     pathlib.Path('out/index').rename('out/elsewhere')
     pathlib.Path('out/index').write_text('')
     refuse('index', 'out', 'id', says='bags: out/index/id.partial: cannot create')
+
+
+def what_was_indexed_is_printed():
+    pack([_row(i) for i in range(3)], SPEC)
+    assert run('index', 'out', 'id').out == b'out: indexed 3 datapoints by id\n'
+    pack([], 'n=int', 'none')
+    assert run('index', 'none', 'n').out == b'none: indexed 0 datapoints by n\n'
+
+
+def a_range_of_float32_is_that_of_the_numbers_shown():
+    _dataset()
+    assert _numbers('x=0.7:0.8') == [7] and _numbers('x=0.6:0.7') == [6]
+    # float32 has neither of these; between 0.7 and 0.70000001 is no float32.
+    assert _numbers('x=0.6:0.70000001') == [6, 7]
+    assert _numbers('x=0.70000001:0.8') == []
+    refuse('get', 'out', '--key', 'x=0:1:2', says='1:2', code=2)
 
 
 def an_index_that_is_missing_or_old_is_an_error():

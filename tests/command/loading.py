@@ -163,7 +163,8 @@ def a_state_of_something_else_is_refused_and_stays():
     pathlib.Path('s').mkdir()
     refuse('load', 'x', *words, says='s')
     for words in ([], ['--indices'], ['--digest', '--batches', '1']):
-        result = refuse('load', 'x', *words, '--state', 'no/such/s', says='no/such/s')
+        result = refuse('load', 'x', *words, '--state', 'no/such/s',
+                        says='bags: no/such/s: cannot create')
         assert result.out == b''
     _load('x', '--indices', '--batches', '1', '--state', 't')
     assert not [name for name in os.listdir() if '.new' in name]

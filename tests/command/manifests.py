@@ -630,3 +630,10 @@ def text_that_is_not_utf8_is_exported_and_packed_unchecked():
     refuse('pack', 'x/manifest.jsonl', 'again', says=('line 1', 'UTF-8', '--unchecked'))
     run('pack', 'x/manifest.jsonl', 'again', '--unchecked')
     assert files('again') == files('out')
+
+
+@each(['float32(4294967296,4294967296)', 'array(uint8,4294967296,4294967296)[]'])
+def an_array_above_2_to_the_64_bytes_is_no_type(type):
+    write_lines('m.jsonl', [])
+    refuse('pack', 'm.jsonl', 'out', '--spec', f'x={type}', says=('"x"', '2^64 bytes'),
+           code=2)

@@ -515,3 +515,12 @@ def an_unfinished_shard_is_named_before_the_gap_that_it_explains():
     said = refuse('info', 'out', says='000005').err
     assert 'missing' not in said, said
     refuse('info', 'out', '--skip-unfinished', says=('missing', '3, ', '4'))
+
+
+def finalize_prints_which_numbers_were_missing():
+    harness.pack([{'n': i} for i in range(4)], 'n=int', 'out', '--shard-length', '1')
+    for before, after in (('000003', '000007'), ('000002', '000004')):
+        pathlib.Path('out', before).rename(pathlib.Path('out', after))
+    assert run('finalize', 'out').out == \
+        b'out: 2 shards renamed; missing before: 000002 to 000003, 000005 to 000006\n'
+    assert run('finalize', 'out').out == b'out: 0 shards renamed\n'
