@@ -113,6 +113,41 @@ def videos_of_gulp_are_as_its_manifest_has_them(kind):
 @each(_sources)
 def a_dry_run_shows_what_an_import_would_write_and_writes_nothing(name):
     shown = run('import', SOURCES / name, '--dry-run').json
+@each(lambda: [
+    ('[18446744073709551616]', 'an integer outside -2^63 .. 2^64-1'),
+    ('[-9223372036854775809]', 'an integer outside -2^63 .. 2^64-1'),
+    ('["\\ud800"]', 'an unpaired surrogate'),
+    ('[{"a\\u0000b": 1}]', 'U+0000 in a name'),
+    ('[{"a": 1, "a": 2}]', 'duplicate name'),
+    ('[1e999]', 'a number above 1.8e308'),
+] if 'gulp' in _kinds() else [])
+def metadata_of_gulp_that_would_change_are_an_error(case):
+    pathlib.Path('in').mkdir()
+    pathlib.Path('in/data_0.gulp').write_bytes(b'')
+    meta = pathlib.Path('in/meta_0.gmeta')
+    meta.write_text('{"v": {"frame_info": [], "meta_data": %s}}' % case[0])
+    refuse('import', 'in', 'out', says=['in/meta_0.gmeta: invalid JSON', case[1]])
+    meta.write_text('{"v": {"frame_info": [], "meta_data": '
+                    '[18446744073709551615, -9223372036854775808, NaN, {"é\\u0000": {}}]}}')
+    refuse('import', 'in', 'out', says='U+0000 in a name')
+    meta.write_text('{"v": {"frame_info": [], "meta_data": '
+                    '[18446744073709551615, -9223372036854775808, "\\u0000", {"é": {}}]}}')
+    run('import', 'in', 'out')
+    assert run('get', 'out', '0', 'meta').json['meta'] == [
+        2**64 - 1, -2**63, '\0', {'é': {}}]
+
+
+def a_chunk_of_gulp_that_lacks_a_file_is_an_error():
+    if 'gulp' not in _kinds():
+        return
+    for missing in ('data_1.gulp', 'meta_1.gmeta'):
+        shutil.copytree(SOURCES / 'gulp', 'in')
+        os.remove(f'in/{missing}')
+        for path in ('in', 'in/*_1.*'):
+            refuse('import', path, 'out', says=f'in/{missing}: cannot open')
+        shutil.rmtree('in')
+
+
     assert list(shown) == ['spec', 'length', 'first'] and os.listdir('.') == []
     assert shown['spec'] == MANIFEST[name]['spec']
     assert shown['length'] in (None, len(MANIFEST[name]['data']))
