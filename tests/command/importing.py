@@ -1,4 +1,5 @@
 """bags import: sources that the formats' own writers made, and hostile ones."""
+import base64
 import gzip
 import io
 import json
@@ -12,6 +13,8 @@ import subprocess
 import sys
 import tarfile
 import time
+import warnings
+import zipfile
 
 import harness
 from harness import ROOT, each, files, read, refuse, run, values
@@ -444,6 +447,38 @@ def columns_of_arrow_are_what_its_writers_wrote():
 
 def what_is_too_large_does_not_exhaust_memory():
     if 'tfrecord' not in _kinds():
+def _zarray(dtype, fill):
+    return json.dumps({'zarr_format': 2, 'shape': [4], 'chunks': [2], 'dtype': dtype,
+                       'compressor': None, 'filters': None, 'order': 'C', 'fill_value': fill})
+
+
+def a_zip_that_zarr_changed_has_what_was_written_last():
+    """zarr-python adds a chunk again to a .zip, with a warning."""
+    if 'zarr' not in _kinds():
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        with zipfile.ZipFile('x.zip', 'w') as out:
+            out.writestr('.zarray', _zarray('<i4', 0))
+            out.writestr('0', struct.pack('<2i', 1, 0))
+            out.writestr('1', struct.pack('<2i', 3, 4))
+            out.writestr('0', struct.pack('<2i', 1, 2))
+    run('import', 'x.zip', 'out')
+    assert [row['data'] for row in run('get', 'out', ':').lines] == [1, 2, 3, 4]
+
+
+def a_structure_of_one_member_has_a_fill_value():
+    if 'zarr' not in _kinds():
+        return
+    pathlib.Path('x.zarr').mkdir()
+    pathlib.Path('x.zarr/.zarray').write_text(
+        _zarray([['centroid', '<i2', [2]]], base64.b64encode(struct.pack('<2h', 5, 6)).decode()))
+    pathlib.Path('x.zarr/0').write_bytes(struct.pack('<4h', 1, 2, 3, 4))
+    run('import', 'x.zarr', 'out')
+    assert [row['centroid'] for row in run('get', 'out', ':', '--lists').lines] == [
+        [1, 2], [3, 4], [5, 6], [5, 6]]
+
+
         return
     head = struct.pack('<Q', 2**50)
     pathlib.Path('x.tfrecord').write_bytes(head + struct.pack('<I', _crc(head)) + b'xxxx')
