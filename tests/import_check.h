@@ -20,8 +20,8 @@ static bytes import_all(
     bags_buffer scratch = {0};
     uint64_t length = 0;
     poison();
-    bags_source *source =
-        bags_source_open(importer, path, &memory.allocator, &said);
+    bags_source_options options = {&memory.allocator, NULL, NULL};
+    bags_source *source = bags_source_open(importer, path, &options, &said);
     *code = source ? BAGS_OK : said.code;
     if (!source)
         return text;

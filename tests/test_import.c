@@ -51,8 +51,8 @@ static bags_code read_source(const bags_importer *importer, const char *path,
     sha256 sum;
     sha256_start(&sum);
     *length = 0;
-    bags_source *source =
-        bags_source_open(importer, path, &memory.allocator, &said);
+    bags_source_options options = {&memory.allocator, NULL, NULL};
+    bags_source *source = bags_source_open(importer, path, &options, &said);
     bags_code code = source ? BAGS_OK : said.code;
     for (uint64_t i = first; !code; i += step) {
         const bags_entry *entries;
@@ -95,6 +95,30 @@ static void datapoints_are_read_in_steps_and_detected_by_one_importer(
         assert_says("none*cannot open");
         bags_source_close(NULL);
     }
+}
+
+static void count_bytes(void *user, uint64_t read) {
+    uint64_t *counted = (uint64_t *)user;
+    assert_true(read > *counted);
+    *counted = read;
+}
+
+static void a_first_pass_reports_its_progress(void **state) {
+    (void)state;
+#ifdef BAGS_WITH_IMPORT_TFRECORD
+    uint64_t counted = 0;
+    const bags_entry *entries;
+    bags_source_options options = {NULL, count_bytes, &counted};
+    bytes file = load(DATA "tfrecord/examples.tfrecord");
+    bags_source *source = bags_source_open(&bags_import_tfrecord,
+        DATA "tfrecord/examples.tfrecord", &options, &said);
+    assert_non_null(source);
+    assert_int_equal(counted, file.size);
+    assert_ok(bags_source_read(source, 0, &entries, &said));
+    assert_int_equal(counted, file.size);
+    bags_source_close(source);
+    bytes_free(&file);
+#endif
 }
 
 /* Read a damaged source: the same as before, or an error that names a file of it,
@@ -209,7 +233,8 @@ static const bags_importer names_importer = {
     "names", NULL, 0, open_names, NULL, NULL};
 
 static bags_source *open_path(const char *path) {
-    return bags_source_open(&names_importer, path, &memory.allocator, &said);
+    bags_source_options options = {&memory.allocator, NULL, NULL};
+    return bags_source_open(&names_importer, path, &options, &said);
 }
 
 static void fields_that_become_equal_are_an_error(void **state) {
@@ -270,6 +295,7 @@ static void files_are_in_the_order_of_their_numbers_and_complete(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(datapoints_are_read_in_steps_and_detected_by_one_importer),
+        TEST(a_first_pass_reports_its_progress),
         TEST(every_byte_flipped_and_every_length_is_found_or_harmless),
         TEST(the_failure_of_every_allocation_is_an_error),
         TEST(names_become_names_of_files),

@@ -28,11 +28,16 @@ static void every_dtype_is_read_and_missing_chunks_are_the_fill_value(
 /* An array of this shape and dtype, with 4 elements per chunk. */
 static void save_array(const char *path, const char *shape, const char *chunks,
     const char *dtype, const char *more) {
+    static const char *const usual[][2] = {{"\"zarr_format\"", "2"},
+        {"\"order\"", "\"C\""}, {"\"filters\"", "null"},
+        {"\"fill_value\"", "0"}, {"\"compressor\"", "null"}};
     bytes text = {0};
-    put_format(&text,
-        "{\"zarr_format\":2,\"order\":\"C\",\"filters\":null,\"fill_value\":0,"
-        "\"compressor\":null,\"shape\":%s,\"chunks\":%s,\"dtype\":%s%s}",
-        shape, chunks, dtype, more);
+    put_text(&text, "{");
+    for (size_t i = 0; i < sizeof usual / sizeof *usual; i++)
+        if (!strstr(more, usual[i][0]))
+            put_format(&text, "%s:%s,", usual[i][0], usual[i][1]);
+    put_format(&text, "\"shape\":%s,\"chunks\":%s,\"dtype\":%s%s}", shape,
+        chunks, dtype, more);
     make_dir(path);
     char file[512];
     snprintf(file, sizeof file, "%s/.zarray", path);

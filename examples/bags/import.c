@@ -421,7 +421,13 @@ static void expect_crashes(void) {
 static void expect_crashes(void) {}
 #endif
 
+static void show_opening(void *user, uint64_t bytes) {
+    (void)user;
+    progress_show("reading", "MiB", 0, 0, bytes >> 20);
+}
+
 static int run(char **operands) {
+    bags_source_options how = {NULL, show_opening, NULL};
     source_name = path_without_secrets(operands[0]);
     on_failure = explain_failure;
     if (!dry_run && !operands[1])
@@ -430,8 +436,9 @@ static int run(char **operands) {
     const bags_importer *importer = importer_find(source_name);
     if (!strcmp(importer->name, "hdf5"))
         expect_crashes();
-    source = bags_source_open(importer, source_name, NULL, &failure);
+    source = bags_source_open(importer, source_name, &how, &failure);
     must_open(source);
+    progress_end();
     bags_field *fields = plan_fields();
     if (dry_run) {
         show(fields);

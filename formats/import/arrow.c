@@ -119,7 +119,7 @@ typedef struct ar_node {
     int type;
     bags_dtype dtype; /* of numbers */
     uint64_t width;   /* bytes of an element; items of a fixed-size list */
-    int64_t scale;    /* of a decimal */
+    int64_t scale;    /* of a decimal; the unit of a time, as it is stored */
     struct ar_node *children;
     size_t count;
     ar_dictionary *dictionary; /* elements are indices into it */
@@ -152,7 +152,7 @@ typedef struct ar_state {
     bool open;               /* or will be */
     uint64_t at, end;        /* offsets of the next message in it, of the end */
     uint64_t start;          /* of the last one, for messages */
-    bags_view schema;        /* of the first file */
+    bool parsed;             /* the schema of the first file, in */
     ar_node root;            /* its children are the fields */
     size_t nodes;
     ar_dictionary *dictionaries;
@@ -220,6 +220,8 @@ static bool ar_parse_type(bags_view fb, size_t type, ar_node *node) {
     case AR_DATE:
     case AR_TIMESTAMP:
     case AR_DURATION:
+        if (node->type != AR_INT)
+            node->scale = ar_number(fb, type, 0, 2, -1);
         if (node->type == AR_INT)
             bits = first;
         else if (node->type == AR_TIME)
@@ -493,6 +495,9 @@ static bags_code ar_message(
         skip = 8;
     }
     a->at += skip + size;
+    /* A file has its footer after the end of its stream. */
+    if (size == 0 && a->end == s->file.size && a->at < a->end)
+        return ar_bad(s, "the stream ends here, but the file does not");
     if (size == 0)
         return BAGS_OK;
     if (size > left - skip || size < 8)
@@ -515,6 +520,21 @@ static bags_code ar_message(
     body->size -= (size_t)size;
     *header = ar_table(*fb, message, 2);
     return BAGS_OK;
+}
+
+/* True if fields that were parsed from two files are equal: a schema is stored with
+ * other offsets in each. */
+static bool ar_same(const ar_node *a, const ar_node *b) {
+    bool same = !strcmp(a->name, b->name) && a->type == b->type &&
+                a->dtype == b->dtype && a->width == b->width &&
+                a->scale == b->scale && a->count == b->count &&
+                !a->dictionary == !b->dictionary;
+    if (same && a->dictionary)
+        same = a->dictionary->id == b->dictionary->id &&
+               ar_same(&a->dictionary->values, &b->dictionary->values);
+    for (size_t i = 0; same && i < a->count; i++)
+        same = ar_same(&a->children[i], &b->children[i]);
+    return same;
 }
 
 /* Open a file and read its schema: of a stream, the first message; of a file, in the
@@ -561,17 +581,20 @@ static bags_code ar_open_file(bags_source *s) {
             s, BAGS_ERROR_TYPE, "big-endian files are not supported");
     for (ar_dictionary *d = a->dictionaries; d; d = d->next)
         d->loaded = false;
-    if (a->schema.data)
-        return fb.size == a->schema.size &&
-                       memcmp(fb.data, a->schema.data, fb.size) == 0
-                   ? BAGS_OK
-                   : bags_source_fail(s, BAGS_ERROR_TYPE,
-                         "other columns than in %s", a->paths[0]);
-    a->schema.size = fb.size;
-    a->schema.data =
-        (const unsigned char *)bags_source_text(s, fb.data, fb.size);
-    return a->schema.data ? ar_parse_children(s, fb, schema, 1, &a->root, 0)
-                          : BAGS_ERROR_MEMORY;
+    bool again = a->parsed;
+    ar_dictionary *dictionaries = a->dictionaries;
+    ar_node other;
+    memset(&other, 0, sizeof other);
+    other.name = a->root.name = "";
+    a->parsed = true;
+    a->nodes = 0;
+    code = ar_parse_children(s, fb, schema, 1, again ? &other : &a->root, 0);
+    if (again)
+        a->dictionaries = dictionaries;
+    return code || !again || ar_same(&a->root, &other)
+               ? code
+               : bags_source_fail(s, BAGS_ERROR_TYPE,
+                     "other columns than in %s", a->paths[0]);
 }
 
 /* Load the next record batch, and the dictionaries before it. Sets `ended` if there

@@ -1,8 +1,8 @@
 /*
  * duckdb.c - imports Parquet, CSV and the results of SQL queries, with DuckDB's
  * library (1.0 or later), which is loaded at run time: libduckdb.so, found by the
- * loader's usual path. Longer than others because it declares that library. Longer than others because it declares the
- * functions of that library.
+ * loader's usual path. Longer than others because it declares the functions of that
+ * library.
  *
  *     parquet  a file, directory or pattern
  *     csv      a .csv or .tsv file, compressed or not; types are detected
@@ -152,10 +152,26 @@ typedef struct dk_state {
     size_t count;
 } dk_state;
 
+/* DuckDB's message as one line, without its advice and its copy of the query. Of CSV,
+ * the file follows the advice. */
 static bags_code dk_fail(bags_source *s, const char *why) {
-    size_t size = why ? strcspn(why, "\n") : 0;
-    return bags_source_fail(s, BAGS_ERROR_CORRUPT, "%.*s",
-        (int)(size < 500 ? size : 500), size ? why : "DuckDB failed");
+    char line[500] = "DuckDB failed";
+    const char *file = why ? strstr(why, "\n  file = ") : NULL;
+    bool ended = false; /* a line, that another may follow */
+    for (size_t used = 0; why && *why && used < 400; why++) {
+        if (!strncmp(why, "\nPo", 3) || !strncmp(why, "\nLINE ", 6))
+            break;
+        if (*why != '\n') {
+            if (ended && used > 0)
+                line[used++] = ' ';
+            line[used++] = *why;
+            line[used] = 0;
+        }
+        ended = *why == '\n';
+    }
+    return bags_source_fail(s, BAGS_ERROR_CORRUPT, "%s%s%.*s%s", line,
+        file ? " (" : "", file ? (int)strcspn(file + 3, "\n") : 0,
+        file ? file + 3 : "", file ? ")" : "");
 }
 
 /* Text in quotes, for SQL. */
@@ -172,6 +188,22 @@ static const char *dk_quote(bags_source *s, const char *text, char quote) {
     }
     *to = quote;
     return out;
+}
+
+/* A path for SQL: brackets around characters that would otherwise make it a
+ * pattern. */
+static const char *dk_path(bags_source *s, const char *path) {
+    char *out = (char *)bags_source_alloc(s, 3 * strlen(path) + 1, 1);
+    char *to = out;
+    for (; out && *path; path++) {
+        bool special = strchr("*?[", *path) != NULL;
+        if (special)
+            *to++ = '[';
+        *to++ = *path;
+        if (special)
+            *to++ = ']';
+    }
+    return out ? dk_quote(s, out, '\'') : NULL;
 }
 
 /* ---- queries ---- */
@@ -568,9 +600,9 @@ static bags_code dk_count(bags_source *s) {
     return code;
 }
 
-/* The files of a source as a table function of DuckDB. */
-static bags_code dk_from_files(
-    bags_source *s, const char *function, bool (*accept)(const char *)) {
+/* The files of a source as a table function of DuckDB with options. */
+static bags_code dk_from_files(bags_source *s, const char *function,
+    const char *options, bool (*accept)(const char *)) {
     dk_state *d = (dk_state *)s->state;
     char **paths;
     size_t count;
@@ -580,10 +612,15 @@ static bags_code dk_from_files(
     for (size_t i = 0; !code && i < count; i++) {
         code = dk_add(s, i ? ", " : "([");
         if (!code)
-            code = dk_add(s, dk_quote(s, paths[i], '\''));
+            code = dk_add(s, dk_path(s, paths[i]));
     }
+    /* A directory named a=b is no column. */
     if (!code)
-        code = dk_add(s, "])");
+        code = dk_add(s, "], hive_partitioning=false");
+    if (!code)
+        code = dk_add(s, options);
+    if (!code)
+        code = dk_add(s, ")");
     if (!code)
         d->from = bags_source_text(s, d->query->data, d->query_size);
     d->query_size = 0;
@@ -629,12 +666,12 @@ static void dk_close(bags_source *s) {
         d->call.close(&d->database);
 }
 
-static bags_code dk_open(
-    bags_source *s, const char *function, bool (*accept)(const char *)) {
+static bags_code dk_open(bags_source *s, const char *function,
+    const char *options, bool (*accept)(const char *)) {
     dk_state *d = (dk_state *)s->state;
     d->query = bags_source_buffer(s);
     bags_code code = !d->query  ? BAGS_ERROR_MEMORY
-                     : function ? dk_from_files(s, function, accept)
+                     : function ? dk_from_files(s, function, options, accept)
                                 : dk_from_query(s);
     if (!code)
         code = dk_load(s);
@@ -687,14 +724,26 @@ static bags_code dk_read(bags_source *s, uint64_t index) {
 }
 
 static bags_code parquet_open(bags_source *s) {
-    return dk_open(s, "read_parquet", dk_is_parquet);
+    return dk_open(s, "read_parquet", "", dk_is_parquet);
 }
 
+/* No line is left out, and quotes are those of RFC 4180. What does not fit is then one
+ * column of entire lines, as DuckDB detects it. */
 static bags_code csv_open(bags_source *s) {
-    return dk_open(s, "read_csv", dk_is_csv);
+    const dk_state *d = (const dk_state *)s->state;
+    bags_code code = dk_open(s, "read_csv",
+        ", quote='\"', escape='\"', comment='', skip=0", dk_is_csv);
+    if (!code && d->count == 1 && strpbrk(d->columns[0].name, ",;\t|"))
+        return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+            "lines differ in their number of values, or a quote is not closed "
+            "(columns %.200s); state the format in a query (--from sql)",
+            d->columns[0].name);
+    return code;
 }
 
-static bags_code sql_open(bags_source *s) { return dk_open(s, NULL, NULL); }
+static bags_code sql_open(bags_source *s) {
+    return dk_open(s, NULL, NULL, NULL);
+}
 
 static bool parquet_detect(const char *path) {
     return bags_import_starts(path, "PAR1", 4) ||

@@ -44,7 +44,7 @@ static int gu_pack_text(msgpack_packer *to, const char *text, size_t size) {
     return failed ? failed : msgpack_pack_str_body(to, text, size);
 }
 
-/* At most 128 levels: see json.h. */
+/* At most 500 levels: see json.h. */
 static int gu_pack(msgpack_packer *to, json_object *json) {
     int failed;
     switch (json_object_get_type(json)) {
@@ -188,18 +188,41 @@ static void gu_close(bags_source *s) {
     json_object_put(((gu_state *)s->state)->videos);
 }
 
-static bool gu_accept(const char *name) {
-    return bags_import_ends(name, ".gmeta");
-}
-
 static bool gu_is_data(const char *name) {
     return bags_import_ends(name, ".gulp");
+}
+
+static bool gu_accept(const char *name) {
+    return bags_import_ends(name, ".gmeta") || gu_is_data(name);
+}
+
+/* Find the .gmeta of every file, each once: a .gulp without one is an error. */
+static bags_code gu_find(bags_source *s) {
+    gu_state *g = (gu_state *)s->state;
+    size_t count = 0;
+    bags_code code = bags_source_files(s, gu_accept, &g->paths, &count);
+    if (code)
+        return code;
+    for (size_t i = 0; i < count; i++) {
+        if (!gu_accept(g->paths[i]))
+            return bags_fail(s->err, BAGS_ERROR_TYPE,
+                "%s: not a .gmeta or .gulp file", g->paths[i]);
+        if (gu_is_data(g->paths[i]))
+            g->paths[i] = gu_pair(s, g->paths[i], "meta");
+        if (!g->paths[i])
+            return BAGS_ERROR_MEMORY;
+    }
+    qsort(g->paths, count, sizeof *g->paths, bags_import_compare);
+    for (size_t i = 0; i < count; i++)
+        if (g->count == 0 || strcmp(g->paths[i], g->paths[g->count - 1]) != 0)
+            g->paths[g->count++] = g->paths[i];
+    return BAGS_OK;
 }
 
 /* Count the videos. */
 static bags_code gu_open(bags_source *s) {
     gu_state *g = (gu_state *)s->state;
-    bags_code code = bags_source_files(s, gu_accept, &g->paths, &g->count);
+    bags_code code = gu_find(s);
     if (code)
         return code;
     g->meta = bags_source_buffer(s);
@@ -207,13 +230,6 @@ static bags_code gu_open(bags_source *s) {
     if (!g->meta || !g->stops)
         return BAGS_ERROR_MEMORY;
     for (size_t i = 0; !code && i < g->count; i++) {
-        if (gu_is_data(g->paths[i]))
-            g->paths[i] = gu_pair(s, g->paths[i], "meta");
-        if (!g->paths[i])
-            return BAGS_ERROR_MEMORY;
-        if (!gu_accept(g->paths[i]))
-            return bags_source_fail(s, BAGS_ERROR_TYPE,
-                "neither a directory nor a .gmeta or .gulp file");
         code = gu_open_chunk(s, i);
         s->length = g->stops[i] =
             g->index +
@@ -252,8 +268,7 @@ static bags_code gu_read(bags_source *s, uint64_t index) {
 }
 
 static bool gu_detect(const char *path) {
-    return bags_import_has_files(path, gu_accept) ||
-           (gu_is_data(path) && bags_import_kind(path, NULL) == BAGS_PATH_FILE);
+    return bags_import_has_files(path, gu_accept);
 }
 
 const bags_importer bags_import_gulp = {

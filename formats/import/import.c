@@ -236,6 +236,9 @@ bags_code bags_source_view(
             return code;
         file->window_start = offset;
         file->window_size = more;
+        s->bytes += more;
+        if (s->options.progress && !s->opened)
+            s->options.progress(s->options.user, s->bytes);
     }
     out->data = file->window.data + (offset - file->window_start);
     return BAGS_OK;
@@ -723,10 +726,12 @@ bags_code bags_source_add_columns(
 /* ---- sources ---- */
 
 bags_source *bags_source_open(const bags_importer *importer, const char *path,
-    const bags_allocator *allocator, bags_error *err) {
+    const bags_source_options *options, bags_error *err) {
     static const bags_allocator standard = {im_resize, NULL};
     const bags_allocator *use =
-        allocator && allocator->resize ? allocator : &standard;
+        options && options->allocator && options->allocator->resize
+            ? options->allocator
+            : &standard;
     bags_source *s = (bags_source *)use->resize(use->user, NULL, 0, sizeof *s);
     if (!s) {
         bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
@@ -735,6 +740,8 @@ bags_source *bags_source_open(const bags_importer *importer, const char *path,
     memset(s, 0, sizeof *s);
     s->importer = importer;
     s->allocator = *use;
+    if (options)
+        s->options = *options;
     s->err = &s->error;
     s->where_buffer = s->loaded = s->file.window =
         bags_buffer_of(&s->allocator);

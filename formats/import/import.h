@@ -77,6 +77,15 @@ typedef struct bags_import_arena {
     size_t used;
 } bags_import_arena;
 
+typedef struct bags_source_options {
+    const bags_allocator *allocator; /* NULL: malloc, realloc and free */
+    /* Called from time to time while a source is opened, with the bytes of its files
+     * that were read so far: where no list of the fields exists, open reads all of
+     * them. May be NULL. */
+    void (*progress)(void *user, uint64_t bytes);
+    void *user;
+} bags_source_options;
+
 /* A source that is open. A program reads path, fields, count and length. */
 struct bags_source {
     const bags_importer *importer;
@@ -99,7 +108,9 @@ struct bags_source {
     size_t column_count;
 
     /* Private. */
+    bags_source_options options;
     bags_allocator allocator;
+    uint64_t bytes; /* read */
     bags_import_arena arena, scratch;
     bags_error error; /* copied to the caller if open or read fails */
     bool opened;
@@ -116,7 +127,9 @@ extern const bags_importer bags_import_webdataset; /* libarchive, zlib */
 extern const bags_importer bags_import_tfrecord;   /* none */
 extern const bags_importer bags_import_mds;        /* json-c, libzstd,
                                                       libcrypto, libxxhash */
-extern const bags_importer bags_import_hdf5;       /* libhdf5 */
+extern const bags_importer bags_import_hdf5;       /* libhdf5; versions before
+                                                      1.14 crash on some damaged
+                                                      files */
 extern const bags_importer bags_import_mcap;       /* libzstd, liblz4, zlib */
 extern const bags_importer bags_import_arrow;      /* libzstd, liblz4 */
 /* duckdb.c: libduckdb, at run time. */
@@ -129,12 +142,12 @@ extern const bags_importer bags_import_sql;
  * error of the importer's open, or BAGS_ERROR_FIELD if two fields of the source
  * would have the same name.
  *
- *   allocator  NULL: malloc
+ *   options  NULL: the defaults
  *
  * Threads: one at a time per source; different sources, any.
  */
 bags_source *bags_source_open(const bags_importer *importer, const char *path,
-    const bags_allocator *allocator, bags_error *err);
+    const bags_source_options *options, bags_error *err);
 
 /* Read datapoint `index`: *entries becomes an array of source->count entries, in the
  * order of source->fields, or NULL if `index` is the number of datapoints or above.

@@ -1,50 +1,190 @@
 /*
- * json.h - a JSON file by json-c, for the importers that need it. Private.
+ * json.h - JSON by json-c, for the importers and the command that need it. Private.
+ *
+ * Even when it is strict, json-c 0.16 silently changes some values: integers outside
+ * 64 bits are clamped, an unpaired surrogate becomes U+FFFD, a name ends at U+0000, of
+ * duplicate names the last one wins. So the strings and numbers of the text are checked
+ * first, and the names are counted. What is JSON and what is not, json-c decides.
  */
 #ifndef BAGS_IMPORT_JSON_H
 #define BAGS_IMPORT_JSON_H
 
 #include "import.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <json-c/json.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
 
-/* Parse text, which must be one JSON object of at most 128 levels and be followed by
- * a zero byte. *out is owned (json_object_put). Messages begin with `path`. */
-static inline bags_code bags_source_parse_json(
-    bags_source *source, const char *path, bags_view text, json_object **out) {
-    json_tokener *tokener = json_tokener_new_ex(128);
-    if (!tokener)
-        return bags_source_no_memory(source);
-    json_tokener_set_flags(tokener, JSON_TOKENER_VALIDATE_UTF8);
-    /* With its zero byte, so that a number at the end is complete. */
-    json_object *json = json_tokener_parse_ex(
-        tokener, (const char *)text.data, (int)text.size + 1);
-    enum json_tokener_error error = json_tokener_get_error(tokener);
-    size_t end = json_tokener_get_parse_end(tokener);
-    json_tokener_free(tokener);
-    while (
-        end < text.size && text.data[end] && strchr(" \t\r\n", text.data[end]))
-        end++;
-    bool good = error == json_tokener_success && end >= text.size;
-    if (good && json_object_is_type(json, json_type_object)) {
-        *out = json;
+#define BAGS_IMPORT_JSON_DEPTH 500
+
+typedef struct bags_import_scan {
+    const char *text;
+    size_t size, at;
+    uint64_t names;  /* strings that a colon follows */
+    uint64_t tokens; /* about as many as json-c makes objects */
+} bags_import_scan;
+
+/* The code unit of \uXXXX at this offset, or -1. */
+static inline int bags_import_code_unit(const bags_import_scan *s, size_t at) {
+    char digits[5] = "";
+    if (s->size - at < 6 || s->text[at] != '\\' || s->text[at + 1] != 'u')
+        return -1;
+    memcpy(digits, s->text + at + 2, 4);
+    return strspn(digits, "0123456789abcdefABCDEF") == 4
+               ? (int)strtol(digits, NULL, 16)
+               : -1;
+}
+
+/* Move past a string, from its opening quote. What is wrong, at s->at, or NULL; so
+ * does the next. */
+static inline const char *bags_import_check_string(bags_import_scan *s) {
+    size_t start = s->at++;
+    bool zero = false;
+    for (; s->at < s->size && s->text[s->at] != '"'; s->at++) {
+        if ((unsigned char)s->text[s->at] < 0x20)
+            return "a control character in a string";
+        if (s->text[s->at] != '\\')
+            continue;
+        int unit = bags_import_code_unit(s, s->at);
+        bool high = unit >= 0xD800 && unit < 0xDC00;
+        int low = high ? bags_import_code_unit(s, s->at + 6) : -1;
+        if ((high && (low < 0xDC00 || low > 0xDFFF)) ||
+            (unit >= 0xDC00 && unit <= 0xDFFF))
+            return "an unpaired surrogate";
+        zero = zero || unit == 0;
+        s->at += high ? 11 : unit >= 0 ? 5 : 1;
+    }
+    s->at = s->at < s->size ? s->at + 1 : s->size;
+    size_t after = s->at + strspn(s->text + s->at, " \t\r\n");
+    if (s->text[after] != ':')
+        return NULL;
+    s->names++;
+    if (zero)
+        s->at = start;
+    return zero ? "U+0000 in a name" : NULL;
+}
+
+static inline const char *bags_import_check_number(bags_import_scan *s) {
+    const char *start = s->text + s->at;
+    size_t size = strspn(start, "+-.0123456789eE");
+    bool integer = strcspn(start, ".eE") >= size;
+    errno = 0;
+    if (!integer && !isfinite(strtod(start, NULL)))
+        return "a number above 1.8e308";
+    if (integer && *start == '-')
+        strtoll(start, NULL, 10);
+    else if (integer)
+        strtoull(start, NULL, 10);
+    if (integer && errno == ERANGE)
+        return "an integer outside -2^63 .. 2^64-1";
+    s->at += size;
+    return NULL;
+}
+
+static inline const char *bags_import_check_json(bags_import_scan *s) {
+    const char *what = NULL;
+    if (!bags_utf8_valid(s->text, s->size, &s->at))
+        return "invalid UTF-8";
+    for (s->at = 0; !what && s->at < s->size;) {
+        char c = s->text[s->at];
+        s->tokens += strchr(" \t\r\n", c) == NULL;
+        if (c == '"')
+            what = bags_import_check_string(s);
+        else if (c && strchr("-0123456789", c) &&
+                 strncmp(s->text + s->at, "-Infinity", 9))
+            what = bags_import_check_number(s);
+        else if (c == 0 || c == '\'')
+            what = "this is not JSON";
+        else
+            s->at++;
+    }
+    return what;
+}
+
+static inline uint64_t bags_import_count_names(json_object *tree) {
+    uint64_t count = 0;
+    if (json_object_is_type(tree, json_type_object)) {
+        json_object_iter at;
+        json_object_object_foreachC(tree, at) count +=
+            1 + bags_import_count_names(at.val);
+    } else if (json_object_is_type(tree, json_type_array)) {
+        for (size_t i = 0; i < json_object_array_length(tree); i++)
+            count +=
+                bags_import_count_names(json_object_array_get_idx(tree, i));
+    }
+    return count;
+}
+
+/* json-c 0.16 writes to a null pointer when it gets no memory for a name, so check
+ * first whether a tree of this text fits. */
+static inline bool bags_import_json_fits(const bags_import_scan *s) {
+    uint64_t size = 3 * (uint64_t)s->size + 256 * s->tokens + 65536;
+    void *probe = size < SIZE_MAX ? malloc((size_t)size) : NULL;
+    free(probe);
+    return probe != NULL;
+}
+
+/* Parse text of less than 2 GiB that a zero byte follows. *out is owned
+ * (json_object_put), and NULL for null. Returns BAGS_OK, BAGS_ERROR_MEMORY, or
+ * BAGS_ERROR_VALUE with what is wrong, and where. */
+static inline bags_code bags_import_json(
+    bags_view bytes, json_object **out, const char **what, size_t *at) {
+    bags_import_scan s = {(const char *)bytes.data, bytes.size, 0, 0, 0};
+    *out = NULL;
+    *what = bags_import_check_json(&s);
+    *at = s.at;
+    if (*what)
+        return BAGS_ERROR_VALUE;
+    json_tokener *parser = bags_import_json_fits(&s)
+                               ? json_tokener_new_ex(BAGS_IMPORT_JSON_DEPTH + 1)
+                               : NULL;
+    if (!parser)
+        return BAGS_ERROR_MEMORY;
+    json_tokener_set_flags(parser, JSON_TOKENER_STRICT);
+    /* The zero byte tells the parser that the text ends. */
+    json_object *tree = json_tokener_parse_ex(parser, s.text, (int)s.size + 1);
+    enum json_tokener_error fault = json_tokener_get_error(parser);
+    *at = json_tokener_get_parse_end(parser);
+    json_tokener_free(parser);
+    if (fault != json_tokener_success)
+        *what = json_tokener_error_desc(fault);
+    else if (bags_import_count_names(tree) != s.names)
+        *what = "an object has a duplicate name";
+    if (!*what) {
+        *out = tree;
         return BAGS_OK;
     }
-    json_object_put(json);
+    json_object_put(tree);
+    return BAGS_ERROR_VALUE;
+}
+
+/* The same for a part of a source, which must be an object. Messages begin with
+ * `path`. */
+static inline bags_code bags_source_parse_json(
+    bags_source *source, const char *path, bags_view bytes, json_object **out) {
+    const char *what = NULL;
+    size_t at = 0;
+    bags_code code = bags_import_json(bytes, out, &what, &at);
+    if (code == BAGS_ERROR_MEMORY)
+        return bags_source_no_memory(source);
+    if (!code && json_object_is_type(*out, json_type_object))
+        return BAGS_OK;
+    json_object_put(*out);
+    *out = NULL;
     return bags_fail(source->err, BAGS_ERROR_CORRUPT,
-        "%s: invalid JSON before byte %" PRIu64 ": %s", path, (uint64_t)end,
-        error != json_tokener_success ? json_tokener_error_desc(error)
-        : good                        ? "not an object"
-                                      : "trailing bytes");
+        "%s: invalid JSON before byte %" PRIu64 ": %s", path, (uint64_t)at,
+        code ? what : "not an object");
 }
 
 /* The same for a file. */
 static inline bags_code bags_source_json(
     bags_source *source, const char *path, json_object **out) {
-    bags_view text = {NULL, 0};
-    bags_code code = bags_source_load(source, path, INT32_MAX - 1, &text);
-    return code ? code : bags_source_parse_json(source, path, text, out);
+    bags_view file = {NULL, 0};
+    bags_code code = bags_source_load(source, path, INT32_MAX - 1, &file);
+    return code ? code : bags_source_parse_json(source, path, file, out);
 }
 
 /* The member of a type; NULL if there is none. */

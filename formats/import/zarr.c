@@ -72,8 +72,16 @@ typedef struct zr_array {
     bags_buffer *band;
 } zr_array;
 
+/* A member of a .zip. */
+typedef struct zr_entry {
+    const char *name;
+    uint64_t index;
+} zr_entry;
+
 typedef struct zr_state {
-    zip_t *zip; /* NULL: a directory */
+    zip_t *zip;        /* NULL: a directory */
+    zr_entry *entries; /* sorted by name, each once */
+    size_t entry_count;
     const char *root;
     bags_buffer *file, *chunk;
     const char **keys; /* of arrays */
@@ -92,15 +100,51 @@ static bags_code zr_bad_zip(bags_source *s, const char *key) {
         zip_strerror(((zr_state *)s->state)->zip));
 }
 
+static int zr_compare_entries(const void *a, const void *b) {
+    const zr_entry *x = (const zr_entry *)a, *y = (const zr_entry *)b;
+    int order = strcmp(x->name, y->name);
+    return order ? order : (x->index > y->index) - (x->index < y->index);
+}
+
+/* List the members. zarr-python adds a member again when it changes a chunk: the last
+ * one of a name counts. */
+static bags_code zr_list_zip(bags_source *s) {
+    zr_state *z = (zr_state *)s->state;
+    zip_int64_t count = zip_get_num_entries(z->zip, 0);
+    size_t length = 0;
+    z->entries =
+        (zr_entry *)bags_source_alloc(s, (size_t)count, sizeof(zr_entry));
+    if (!z->entries)
+        return BAGS_ERROR_MEMORY;
+    for (zip_int64_t i = 0; i < count; i++) {
+        const char *name = zip_get_name(z->zip, (zip_uint64_t)i, 0);
+        z->entries[length].index = (uint64_t)i;
+        z->entries[length].name = name;
+        length += name != NULL;
+    }
+    if (length)
+        qsort(z->entries, length, sizeof(zr_entry), zr_compare_entries);
+    for (size_t i = 0; i < length; i++)
+        if (i + 1 == length ||
+            strcmp(z->entries[i].name, z->entries[i + 1].name) != 0)
+            z->entries[z->entry_count++] = z->entries[i];
+    return BAGS_OK;
+}
+
+static int zr_compare_name(const void *name, const void *entry) {
+    return strcmp((const char *)name, ((const zr_entry *)entry)->name);
+}
+
 static bags_code zr_read_zip(
     bags_source *s, const char *key, uint64_t limit, bags_view *out) {
     zr_state *z = (zr_state *)s->state;
-    zip_int64_t index = zip_name_locate(z->zip, key, 0);
+    const zr_entry *entry = (const zr_entry *)bsearch(
+        key, z->entries, z->entry_count, sizeof *entry, zr_compare_name);
     zip_stat_t about;
-    if (index < 0)
+    if (!entry)
         return BAGS_ERROR_MISSING;
     zip_stat_init(&about);
-    if (zip_stat_index(z->zip, (zip_uint64_t)index, 0, &about) ||
+    if (zip_stat_index(z->zip, entry->index, 0, &about) ||
         (about.valid & (ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE)) !=
             (ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE))
         return zr_bad_zip(s, key);
@@ -112,7 +156,7 @@ static bags_code zr_read_zip(
     bags_code code = bags_buffer_reserve(z->file, size + 1, s->err);
     if (code)
         return code;
-    zip_file_t *member = zip_fopen_index(z->zip, (zip_uint64_t)index, 0);
+    zip_file_t *member = zip_fopen_index(z->zip, entry->index, 0);
     if (!member)
         return zr_bad_zip(s, key);
     /* One more byte: the library compares the checksum at the end. */
@@ -330,13 +374,13 @@ static bags_code zr_fill(bags_source *s, zr_array *a, json_object *value) {
     bool good = strcmp(text, "0") == 0;
     if (good)
         return BAGS_OK;
-    if (a->count == 1 && member->dtype) {
+    bool plain = a->count == 1 && !*member->name;
+    if (plain && member->dtype) {
         good = zr_number(value, member->kind, member->size, fill);
         bags_swap_bytes(fill, fill, a->item, member->swap);
     } else if (json_object_is_type(value, json_type_string)) {
-        good = a->count == 1 && member->kind == 'U'
-                   ? *text == 0
-                   : zr_base64(text, fill, a->item);
+        good = plain && member->kind == 'U' ? *text == 0
+                                            : zr_base64(text, fill, a->item);
     }
     return good ? BAGS_OK : zr_refuse(s, a, "fill_value", text);
 }
@@ -838,11 +882,10 @@ static int zr_walk(void *user, const char *name) {
 /* A .zip may contain the directory itself: its root is the shortest key. */
 static int zr_walk_zip(bags_source *s) {
     zr_state *z = (zr_state *)s->state;
-    zip_int64_t count = zip_get_num_entries(z->zip, 0);
     size_t root = SIZE_MAX;
-    for (zip_int64_t i = 0; i < count; i++) {
-        const char *name = zip_get_name(z->zip, (zip_uint64_t)i, 0);
-        size_t size = name ? strlen(name) : 0;
+    for (size_t i = 0; i < z->entry_count; i++) {
+        const char *name = z->entries[i].name;
+        size_t size = strlen(name);
         bool array = size >= 7 && !strcmp(name + size - 7, ".zarray");
         bool group = size >= 7 && !strcmp(name + size - 7, ".zgroup");
         if ((!array && !group) || (size > 7 && name[size - 8] != '/'))
@@ -876,6 +919,8 @@ static bags_code zr_open_arrays(bags_source *s) {
         zip_error_t why;
         int error = 0;
         z->zip = zip_open(s->path, ZIP_RDONLY | ZIP_CHECKCONS, &error);
+        if (error == ZIP_ER_EXISTS) /* two of a name */
+            z->zip = zip_open(s->path, ZIP_RDONLY, &error);
         zip_error_init_with_code(&why, error);
         if (!z->zip)
             bags_source_fail(s, BAGS_ERROR_CORRUPT, "cannot open as .zip: %s",
@@ -885,7 +930,9 @@ static bags_code zr_open_arrays(bags_source *s) {
             return BAGS_ERROR_CORRUPT;
     }
     bags_view unused;
-    bags_code code = zr_read(s, "zarr.json", ZR_METADATA, &unused);
+    bags_code code = z->zip ? zr_list_zip(s) : BAGS_OK;
+    if (!code)
+        code = zr_read(s, "zarr.json", ZR_METADATA, &unused);
     if (code == BAGS_ERROR_MEMORY)
         return code;
     if (code != BAGS_ERROR_MISSING)

@@ -1,4 +1,5 @@
 """bags import: sources that the formats' own writers made, and hostile ones."""
+import base64
 import gzip
 import io
 import json
@@ -12,6 +13,8 @@ import subprocess
 import sys
 import tarfile
 import time
+import warnings
+import zipfile
 
 import harness
 from harness import ROOT, each, files, read, refuse, run, values
@@ -108,6 +111,41 @@ def videos_of_gulp_are_as_its_manifest_has_them(kind):
             f'{{"v": {{"frame_info": [{name}], "meta_data": []}}}}')
         refuse('import', 'bad', 'x', says=['bad/data_0.gulp: id "v": frame 0: ', text])
         shutil.rmtree('x', ignore_errors=True)
+
+
+@each(lambda: [
+    ('[18446744073709551616]', 'an integer outside -2^63 .. 2^64-1'),
+    ('[-9223372036854775809]', 'an integer outside -2^63 .. 2^64-1'),
+    ('["\\ud800"]', 'an unpaired surrogate'),
+    ('[{"a\\u0000b": 1}]', 'U+0000 in a name'),
+    ('[{"a": 1, "a": 2}]', 'duplicate name'),
+    ('[1e999]', 'a number above 1.8e308'),
+] if 'gulp' in _kinds() else [])
+def metadata_of_gulp_that_would_change_are_an_error(case):
+    pathlib.Path('in').mkdir()
+    pathlib.Path('in/data_0.gulp').write_bytes(b'')
+    meta = pathlib.Path('in/meta_0.gmeta')
+    meta.write_text('{"v": {"frame_info": [], "meta_data": %s}}' % case[0])
+    refuse('import', 'in', 'out', says=['in/meta_0.gmeta: invalid JSON', case[1]])
+    meta.write_text('{"v": {"frame_info": [], "meta_data": '
+                    '[18446744073709551615, -9223372036854775808, NaN, {"é\\u0000": {}}]}}')
+    refuse('import', 'in', 'out', says='U+0000 in a name')
+    meta.write_text('{"v": {"frame_info": [], "meta_data": '
+                    '[18446744073709551615, -9223372036854775808, "\\u0000", {"é": {}}]}}')
+    run('import', 'in', 'out')
+    assert run('get', 'out', '0', 'meta').json['meta'] == [
+        2**64 - 1, -2**63, '\0', {'é': {}}]
+
+
+def a_chunk_of_gulp_that_lacks_a_file_is_an_error():
+    if 'gulp' not in _kinds():
+        return
+    for missing in ('data_1.gulp', 'meta_1.gmeta'):
+        shutil.copytree(SOURCES / 'gulp', 'in')
+        os.remove(f'in/{missing}')
+        for path in ('in', 'in/*_1.*'):
+            refuse('import', path, 'out', says=f'in/{missing}: cannot open')
+        shutil.rmtree('in')
 
 
 @each(_sources)
@@ -248,8 +286,10 @@ def samples_of_webdataset_are_grouped_as_it_groups_them():
     _tar('folder/0.tar', [('1.txt', b'a')])
     _tar('folder/1.tar.gz', [('1.txt', b'b')], 'w:gz')
     _tar('folder/2.tar.xz', [('1.txt', b'c')], 'w:xz')
-    run('import', 'folder', 'three')
-    assert [row['txt'] for row in values('three')] == ['a', 'b', 'c']
+    _tar('folder/3.txz', [('1.txt', b'd')], 'w:xz')
+    _tar('folder/4.tbz2', [('1.txt', b'e')], 'w:bz2')
+    run('import', 'folder', 'five')
+    assert [row['txt'] for row in values('five')] == ['a', 'b', 'c', 'd', 'e']
 
 
 def damage_of_a_tar_is_found():
@@ -405,6 +445,38 @@ def columns_of_arrow_are_what_its_writers_wrote():
         assert [row['s'] for row in found] == texts and [row['d'] for row in found] == [0, 1, 2]
         assert [plain(row['l']) for row in found] == [[1, 2], [3], []]
         assert 'cat' not in found[0] or [row['cat'] for row in found] == texts
+
+
+def _zarray(dtype, fill):
+    return json.dumps({'zarr_format': 2, 'shape': [4], 'chunks': [2], 'dtype': dtype,
+                       'compressor': None, 'filters': None, 'order': 'C', 'fill_value': fill})
+
+
+def a_zip_that_zarr_changed_has_what_was_written_last():
+    """zarr-python adds a chunk again to a .zip, with a warning."""
+    if 'zarr' not in _kinds():
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore')
+        with zipfile.ZipFile('x.zip', 'w') as out:
+            out.writestr('.zarray', _zarray('<i4', 0))
+            out.writestr('0', struct.pack('<2i', 1, 0))
+            out.writestr('1', struct.pack('<2i', 3, 4))
+            out.writestr('0', struct.pack('<2i', 1, 2))
+    run('import', 'x.zip', 'out')
+    assert [row['data'] for row in run('get', 'out', ':').lines] == [1, 2, 3, 4]
+
+
+def a_structure_of_one_member_has_a_fill_value():
+    if 'zarr' not in _kinds():
+        return
+    pathlib.Path('x.zarr').mkdir()
+    pathlib.Path('x.zarr/.zarray').write_text(
+        _zarray([['centroid', '<i2', [2]]], base64.b64encode(struct.pack('<2h', 5, 6)).decode()))
+    pathlib.Path('x.zarr/0').write_bytes(struct.pack('<4h', 1, 2, 3, 4))
+    run('import', 'x.zarr', 'out')
+    assert [row['centroid'] for row in run('get', 'out', ':', '--lists').lines] == [
+        [1, 2], [3, 4], [5, 6], [5, 6]]
 
 
 def what_is_too_large_does_not_exhaust_memory():
