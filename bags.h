@@ -1415,9 +1415,9 @@ typedef struct bags_reader_options {
         verify_checksums; /* compare every returned blob, the refs and spec.json
                              with their checksums; every NAME.crc must exist */
     size_t max_files;     /* open files, with no_mmap; 0: 64 */
-    size_t max_maps;      /* mapped files; those beyond are read; 0: 16384. All
-                             readers of a process map at most a quarter of what
-                             the system allows */
+    size_t max_maps;      /* mapped files of all readers of this process; those
+                             beyond are read; 0: 16384, which is a quarter of
+                             what Linux allows */
     bags_access access;   /* how data that is not in memory will be read */
     const bags_registry *registry; /* NULL: built-in types. Must outlive the
                                       reader */
@@ -1823,8 +1823,6 @@ BAGS_API bags_code bags_verify(const char *path,
  * bagi_system_text and the hooks for local files, and it sets feature macros to
  * 0 or 1:
  *
- *     BAGI_ATOMIC         BAGI_LOAD and BAGI_STORE publish a pointer to other
- *                         threads without a lock; BAGI_ADD adds to a long
  *     BAGI_WINDOWS_PATHS  paths follow the rules of Windows
  *     BAGI_HWCAP          bagi_hwcap returns the features of an ARM CPU
  *
@@ -1864,10 +1862,11 @@ BAGS_API bags_code bags_verify(const char *path,
 #define BAGI_WINDOWS_PATHS 0
 #endif
 
-/* BAGI_COLD is for functions that are called once, if ever: they write a message, or
- * open, describe or verify a dataset. They are compiled for size. */
+/* BAGI_LOAD and BAGI_STORE publish a pointer to other threads without a lock; a
+ * compiler without them loads NULL, and then the lock is taken. BAGI_ADD adds to a
+ * long. BAGI_COLD is for functions that are called once, if ever: they write a message,
+ * or open, describe or verify a dataset. They are compiled for size. */
 #if defined(__GNUC__) || defined(__clang__)
-#define BAGI_ATOMIC 1
 #define BAGI_LOAD(slot) __atomic_load_n(slot, __ATOMIC_ACQUIRE)
 #define BAGI_STORE(slot, value) __atomic_store_n(slot, value, __ATOMIC_RELEASE)
 #define BAGI_ADD(number, more)                                                 \
@@ -1881,14 +1880,12 @@ BAGS_API bags_code bags_verify(const char *path,
 #else
 #define BAGI_TOUCH(data) ((void)(data))
 #if defined(_MSC_VER)
-#define BAGI_ATOMIC 1
 #define BAGI_LOAD(slot) ReadPointerAcquire((PVOID const volatile *)(slot))
 #define BAGI_STORE(slot, value)                                                \
     WritePointerRelease((PVOID volatile *)(slot), (PVOID)(value))
 #define BAGI_ADD(number, more) (InterlockedExchangeAdd(number, more) + (more))
 #else
-#define BAGI_ATOMIC 0
-#define BAGI_LOAD(slot) (*(slot))
+#define BAGI_LOAD(slot) NULL
 #define BAGI_STORE(slot, value) (*(slot) = (value))
 #define BAGI_ADD(number, more) (*(number) += (more))
 #endif
@@ -2693,24 +2690,6 @@ BAGS_API const bags_io *bags_io_local(void) {
     return &io;
 }
 
-/* How many files all readers of this process may map: a quarter of what the system
- * allows, which on Linux is 65530 by default. */
-static size_t bagi_maps_allowed(void) {
-    unsigned long count = 65530;
-#if defined(__linux__)
-    char text[24] = "";
-    size_t done = 0;
-    void *file = NULL;
-    if (!bagi_local_open(
-            NULL, "/proc/sys/vm/max_map_count", BAGS_IO_READ, &file)) {
-        if (!bagi_local_read_at(NULL, file, 0, text, sizeof text - 1, &done) &&
-            strtoul(text, NULL, 10) > 0)
-            count = strtoul(text, NULL, 10);
-        bagi_local_close(NULL, file);
-    }
-#endif
-    return count / 4;
-}
 /* ========================================================================
  * >>bytes
  * Little-endian integers at any address, byte order, UTF-8, and the check of a
@@ -2875,54 +2854,46 @@ static bool bagi_same(bags_view bytes, const char *text) {
 #define BAGI_CRC_ARM 0
 #endif
 
-/* A table of 256 entries, made from those of the bytes 1, 2, 4, ..., 128: a CRC is
- * linear, so the entry of any byte is the exclusive or of those of its bits. */
-#define BAGI_CRC_2(x, a) (x), (x) ^ (a)
-#define BAGI_CRC_4(x, a, b) BAGI_CRC_2(x, a), BAGI_CRC_2((x) ^ (b), a)
-#define BAGI_CRC_8(x, a, b, c) BAGI_CRC_4(x, a, b), BAGI_CRC_4((x) ^ (c), a, b)
-#define BAGI_CRC_16(x, a, b, c, d)                                             \
-    BAGI_CRC_8(x, a, b, c), BAGI_CRC_8((x) ^ (d), a, b, c)
-#define BAGI_CRC_32(x, a, b, c, d, e)                                          \
-    BAGI_CRC_16(x, a, b, c, d), BAGI_CRC_16((x) ^ (e), a, b, c, d)
-#define BAGI_CRC_64(x, a, b, c, d, e, f)                                       \
-    BAGI_CRC_32(x, a, b, c, d, e), BAGI_CRC_32((x) ^ (f), a, b, c, d, e)
-#define BAGI_CRC_128(x, a, b, c, d, e, f, g)                                   \
-    BAGI_CRC_64(x, a, b, c, d, e, f), BAGI_CRC_64((x) ^ (g), a, b, c, d, e, f)
-#define BAGI_CRC_256(a, b, c, d, e, f, g, h)                                   \
+/* A table of 16 entries, made from those of 1, 2, 4 and 8: a CRC is linear, so the
+ * entry of any number is the exclusive or of those of its bits. */
+#define BAGI_CRC_4(x, a, b) (x), (x) ^ (a), (x) ^ (b), (x) ^ (a) ^ (b)
+#define BAGI_CRC_16(a, b, c, d)                                                \
     {                                                                          \
-        BAGI_CRC_128(0U, a, b, c, d, e, f, g),                                 \
-            BAGI_CRC_128((uint32_t)(h), a, b, c, d, e, f, g)                   \
+        BAGI_CRC_4(0U, a, b), BAGI_CRC_4((uint32_t)(c), a, b),                 \
+            BAGI_CRC_4((uint32_t)(d), a, b), BAGI_CRC_4((c) ^ (d), a, b)       \
     }
 
-/* Eight bytes per step. Table k is for a byte that is followed by k others. */
+/* Eight bytes per step, with a table for each of their 16 halves. The last two tables
+ * are those of a byte that no other follows. */
 static uint32_t bagi_crc_tables(
     uint32_t crc, const unsigned char *data, size_t size) {
-    static const uint32_t tables[8][256] = {
-        BAGI_CRC_256(0xF26B8303U, 0xE13B70F7U, 0xC79A971FU, 0x8AD958CFU,
-            0x105EC76FU, 0x20BD8EDEU, 0x417B1DBCU, 0x82F63B78U),
-        BAGI_CRC_256(0x13A29877U, 0x274530EEU, 0x4E8A61DCU, 0x9D14C3B8U,
-            0x3FC5F181U, 0x7F8BE302U, 0xFF17C604U, 0xFBC3FAF9U),
-        BAGI_CRC_256(0xA541927EU, 0x4F6F520DU, 0x9EDEA41AU, 0x38513EC5U,
-            0x70A27D8AU, 0xE144FB14U, 0xC76580D9U, 0x8B277743U),
-        BAGI_CRC_256(0xDD45AAB8U, 0xBF672381U, 0x7B2231F3U, 0xF64463E6U,
-            0xE964B13DU, 0xD725148BU, 0xABA65FE7U, 0x52A0C93FU),
-        BAGI_CRC_256(0x38116FACU, 0x7022DF58U, 0xE045BEB0U, 0xC5670B91U,
-            0x8F2261D3U, 0x1BA8B557U, 0x37516AAEU, 0x6EA2D55CU),
-        BAGI_CRC_256(0xEF306B19U, 0xDB8CA0C3U, 0xB2F53777U, 0x6006181FU,
-            0xC00C303EU, 0x85F4168DU, 0x0E045BEBU, 0x1C08B7D6U),
-        BAGI_CRC_256(0x68032CC8U, 0xD0065990U, 0xA5E0C5D1U, 0x4E2DFD53U,
-            0x9C5BFAA6U, 0x3D5B83BDU, 0x7AB7077AU, 0xF56E0EF4U),
-        BAGI_CRC_256(0x493C7D27U, 0x9278FA4EU, 0x211D826DU, 0x423B04DAU,
-            0x847609B4U, 0x0D006599U, 0x1A00CB32U, 0x34019664U)};
+    static const uint32_t tables[16][16] = {
+        BAGI_CRC_16(0x493C7D27U, 0x9278FA4EU, 0x211D826DU, 0x423B04DAU),
+        BAGI_CRC_16(0x847609B4U, 0x0D006599U, 0x1A00CB32U, 0x34019664U),
+        BAGI_CRC_16(0x68032CC8U, 0xD0065990U, 0xA5E0C5D1U, 0x4E2DFD53U),
+        BAGI_CRC_16(0x9C5BFAA6U, 0x3D5B83BDU, 0x7AB7077AU, 0xF56E0EF4U),
+        BAGI_CRC_16(0xEF306B19U, 0xDB8CA0C3U, 0xB2F53777U, 0x6006181FU),
+        BAGI_CRC_16(0xC00C303EU, 0x85F4168DU, 0x0E045BEBU, 0x1C08B7D6U),
+        BAGI_CRC_16(0x38116FACU, 0x7022DF58U, 0xE045BEB0U, 0xC5670B91U),
+        BAGI_CRC_16(0x8F2261D3U, 0x1BA8B557U, 0x37516AAEU, 0x6EA2D55CU),
+        BAGI_CRC_16(0xDD45AAB8U, 0xBF672381U, 0x7B2231F3U, 0xF64463E6U),
+        BAGI_CRC_16(0xE964B13DU, 0xD725148BU, 0xABA65FE7U, 0x52A0C93FU),
+        BAGI_CRC_16(0xA541927EU, 0x4F6F520DU, 0x9EDEA41AU, 0x38513EC5U),
+        BAGI_CRC_16(0x70A27D8AU, 0xE144FB14U, 0xC76580D9U, 0x8B277743U),
+        BAGI_CRC_16(0x13A29877U, 0x274530EEU, 0x4E8A61DCU, 0x9D14C3B8U),
+        BAGI_CRC_16(0x3FC5F181U, 0x7F8BE302U, 0xFF17C604U, 0xFBC3FAF9U),
+        BAGI_CRC_16(0xF26B8303U, 0xE13B70F7U, 0xC79A971FU, 0x8AD958CFU),
+        BAGI_CRC_16(0x105EC76FU, 0x20BD8EDEU, 0x417B1DBCU, 0x82F63B78U)};
     for (; size >= 8; data += 8, size -= 8) {
-        crc ^= bagi_load_u32(data);
-        crc = tables[7][crc & 255] ^ tables[6][crc >> 8 & 255] ^
-              tables[5][crc >> 16 & 255] ^ tables[4][crc >> 24] ^
-              tables[3][data[4]] ^ tables[2][data[5]] ^ tables[1][data[6]] ^
-              tables[0][data[7]];
+        uint64_t word = bagi_load_u64(data) ^ crc;
+        crc = 0;
+        for (int i = 0; i < 16; i++, word >>= 4)
+            crc ^= tables[i][word & 15];
     }
-    for (; size > 0; data++, size--)
-        crc = crc >> 8 ^ tables[0][(crc ^ *data) & 255];
+    for (; size > 0; data++, size--) {
+        crc ^= *data;
+        crc = crc >> 8 ^ tables[14][crc & 15] ^ tables[15][crc >> 4 & 15];
+    }
     return crc;
 }
 
@@ -3022,22 +2993,13 @@ static bool bagi_crc_has_cpu(void) {
 }
 #endif
 
-/* Continue a CRC with more bytes. The CRC of no bytes is 0. */
-static uint32_t bagi_crc(uint32_t crc, const unsigned char *data, size_t size) {
+BAGS_API uint32_t bags_crc32c(uint32_t crc, const void *data, size_t size) {
+    const unsigned char *bytes = (const unsigned char *)data;
 #if BAGI_CRC_X86 || BAGI_CRC_ARM
     if (bagi_crc_has_cpu())
-        return ~bagi_crc_cpu(~crc, data, size);
+        return ~bagi_crc_cpu(~crc, bytes, size);
 #endif
-    return ~bagi_crc_tables(~crc, data, size);
-}
-
-BAGS_API uint32_t bags_crc32c(uint32_t crc, const void *data, size_t size) {
-    return bagi_crc(crc, (const unsigned char *)data, size);
-}
-
-/* The CRC of a NUL-terminated text. */
-static uint32_t bagi_crc_text(const char *text) {
-    return bagi_crc(0, (const unsigned char *)text, strlen(text));
+    return ~bagi_crc_tables(~crc, bytes, size);
 }
 
 /* The trailer of NAME.crc, which follows the CRCs of the blobs: see THE BYTES. It
@@ -3060,8 +3022,8 @@ typedef struct bagi_trailer {
 static uint32_t bagi_bind(uint32_t crc, const char *name, uint32_t crcs) {
     unsigned char bytes[4];
     bagi_store_u32(bytes, crcs);
-    crc = bagi_crc(crc, (const unsigned char *)name, strlen(name));
-    return bagi_crc(crc, bytes, sizeof bytes);
+    crc = bags_crc32c(crc, name, strlen(name));
+    return bags_crc32c(crc, bytes, sizeof bytes);
 }
 
 #ifndef BAGS_NO_WRITER
@@ -3076,7 +3038,7 @@ static void bagi_trailer_store(
     bagi_store_u32(data + 28, trailer->spec);
     memcpy(
         data + 32, trailer->bound ? BAGI_TRAILER_BOUND : BAGI_TRAILER_MAGIC, 8);
-    bagi_store_u32(data + 40, bagi_crc(0, data, 40));
+    bagi_store_u32(data + 40, bags_crc32c(0, data, 40));
 }
 #endif
 
@@ -3091,7 +3053,7 @@ static bool bagi_trailer_load(
     trailer->spec = bagi_load_u32(data + 28);
     trailer->bound = memcmp(data + 32, BAGI_TRAILER_BOUND, 8) == 0;
     return (trailer->bound || memcmp(data + 32, BAGI_TRAILER_MAGIC, 8) == 0) &&
-           bagi_load_u32(data + 40) == bagi_crc(0, data, 40);
+           bagi_load_u32(data + 40) == bags_crc32c(0, data, 40);
 }
 /* ========================================================================
  * >>fail
@@ -5198,8 +5160,7 @@ typedef struct bagi_file {
 typedef struct bagi_files {
     bagi_mutex mutex;
     size_t limit, count;
-    size_t maps, maps_limit; /* only changed while a Bag is opened or closed */
-    size_t maps_allowed;     /* of all readers of this process */
+    size_t maps_limit; /* of bagi_maps */
     bagi_file *newest, *oldest;
 } bagi_files;
 
@@ -5395,7 +5356,8 @@ static bags_code bagi_file_attach(bag_reader *bag, const bagi_dir *dir,
     return code;
 }
 
-/* How many files all readers of this process have mapped. */
+/* How many files all readers of this process have mapped. A map is a resource that
+ * malloc needs, too. */
 static volatile long bagi_maps;
 
 /* Get the size of an open file and map it, if that is possible and allowed. One that
@@ -5411,16 +5373,12 @@ static bags_code bagi_file_map(
     bags_code code =
         bagi_file_size(bag->env, file->handle, file->path, &file->size, err);
     bool mapped = !code && !no_mmap && io->map && bagi_size(file->size, &size);
-    if (mapped && size > 0 && files && files->maps >= files->maps_limit)
-        mapped = false;
     if (mapped && size > 0) {
-        size_t allowed = files ? files->maps_allowed : SIZE_MAX;
-        mapped = (size_t)BAGI_ADD(&bagi_maps, 1) <= allowed &&
+        size_t limit = files ? files->maps_limit : SIZE_MAX;
+        mapped = (size_t)BAGI_ADD(&bagi_maps, 1) <= limit &&
                  io->map(io->user, file->handle, size, &map) == 0;
         if (!mapped)
             (void)BAGI_ADD(&bagi_maps, -1);
-        else if (files)
-            files->maps++;
     }
     if (mapped)
         file->map = (const unsigned char *)map;
@@ -5438,8 +5396,6 @@ static void bagi_file_close(bag_reader *bag, bagi_file *file) {
     if (file->map && file->size > 0) {
         env->io.unmap(env->io.user, file->map, (size_t)file->size);
         (void)BAGI_ADD(&bagi_maps, -1);
-        if (files)
-            files->maps--;
     }
     if (file->handle && file->listed)
         bagi_files_unlink(files, file);
@@ -5732,7 +5688,7 @@ static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
         if (bagi_is_slash(*at))
             name = at + 1;
     if (!journal && (trailer->name || !dir->standalone) &&
-        trailer->name != bagi_crc_text(name))
+        trailer->name != bags_crc32c(0, name, strlen(name)))
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: has the checksums of another Bag", bagi_tail(file->path));
     bool other = !journal && !dir->standalone && !how->any_spec;
@@ -5955,7 +5911,7 @@ BAGI_NOINLINE static bags_code bagi_crcs_compare(const bag_reader *bag,
             return code;
         uint64_t stop = bagi_load_u64(ends + 8 * i);
         uint32_t stored = bagi_load_u32(crcs + 4 * at);
-        uint32_t computed = bagi_crc(0, data, (size_t)(stop - start));
+        uint32_t computed = bags_crc32c(0, data, (size_t)(stop - start));
         if (stored != computed)
             return bagi_crcs_fail(bag, index + i, computed, stored, err);
         data += stop - start;
@@ -6398,7 +6354,7 @@ static void bagi_cursor_open(
     cursor->crcs_block = UINT64_MAX;
     cursor->budget = bag->limit > UINT64_MAX / 2 ? UINT64_MAX : 2 * bag->limit;
     if (!bag->split && !bag->v2)
-        cursor->table_crc = bagi_crc(0, zero, sizeof zero);
+        cursor->table_crc = bags_crc32c(0, zero, sizeof zero);
     bagi_buffer_adopt(&cursor->bytes, &bag->env->memory);
 }
 
@@ -6438,7 +6394,7 @@ static bags_code bagi_cursor_next(bagi_cursor *cursor, bags_error *err) {
             cursor->stop = bagi_load_u64(cursor->ends - 8);
         cursor->read += count * 8;
         cursor->table_crc =
-            bagi_crc(cursor->table_crc, cursor->ends, (size_t)count * 8);
+            bags_crc32c(cursor->table_crc, cursor->ends, (size_t)count * 8);
         cursor->block = cursor->next;
         cursor->loaded = cursor->next + count;
     }
@@ -6503,7 +6459,7 @@ static bags_code bagi_cursor_crc(
             left < BAGI_CURSOR_BYTES ? (size_t)left : BAGI_CURSOR_BYTES;
         code = bagi_cursor_bytes(cursor, at, size, &data, err);
         if (!code)
-            *crc = bagi_crc(*crc, data, size);
+            *crc = bags_crc32c(*crc, data, size);
         at += size;
     }
     return code;
@@ -6527,7 +6483,7 @@ static bags_code bagi_cursor_stored(
         if (code)
             return code;
         cursor->crcs_block = block;
-        cursor->crcs_crc = bagi_crc(cursor->crcs_crc, cursor->crcs, size);
+        cursor->crcs_crc = bags_crc32c(cursor->crcs_crc, cursor->crcs, size);
     }
     *crc = bagi_load_u32(cursor->crcs + 4 * (cursor->index - block));
     return BAGS_OK;
@@ -7031,7 +6987,7 @@ static void bagi_stream_copy(
                     from->buffer, step, &from->job->failure))
                 return;
         }
-        *crc = bagi_crc(*crc, data, step);
+        *crc = bags_crc32c(*crc, data, step);
         if (to)
             bagi_stream_append(to, data, step);
     }
@@ -7151,7 +7107,7 @@ static inline void bagi_output_append(
     bagi_stream *ends = &output->stream[BAGI_ENDS];
     if (BAGI_UNLIKELY(output->checksums)) {
         unsigned char crc[4];
-        bagi_store_u32(crc, bagi_crc(0, data, size));
+        bagi_store_u32(crc, bags_crc32c(0, data, size));
         bagi_stream_append(&output->stream[BAGI_CRCS], crc, sizeof crc);
     }
     if (BAGI_UNLIKELY(
@@ -7201,7 +7157,7 @@ static void bagi_output_finish(
     static const unsigned char zero[8] = {0};
     bagi_stream *blobs = &output->stream[BAGI_BLOBS];
     bagi_stream *ends = &output->stream[BAGI_ENDS];
-    uint32_t table = bagi_crc(0, zero, sizeof zero);
+    uint32_t table = bags_crc32c(0, zero, sizeof zero);
     bagi_output_flush(output);
     if (keep_idx) {
         bagi_stream_truncate(ends);
@@ -7658,7 +7614,7 @@ static bags_code bagi_common_read(bagi_common *common, const bagi_dir *dir,
         &text, &size, &record->identity, err);
     if (code)
         return code;
-    record->spec = bagi_crc(0, text, size);
+    record->spec = bags_crc32c(0, text, size);
     if (common->text && size == common->size &&
         memcmp(text, common->text, size) == 0) {
         bagi_free(memory, text, size);
@@ -8973,7 +8929,7 @@ static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
         if (!failure->code)
             bagi_cursor_crc(&cursor, &crc, failure);
         bagi_store_u32(bytes, crc);
-        trailer->crcs = bagi_crc(trailer->crcs, bytes, 4);
+        trailer->crcs = bags_crc32c(trailer->crcs, bytes, 4);
         bagi_stream_append(&stream, bytes, 4);
     }
     trailer->length = bag->length;
@@ -9064,7 +9020,7 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
         if (summed[i].kept)
             continue;
         trailer.bound = spec != NULL;
-        trailer.name = spec ? bagi_crc_text(name) : 0;
+        trailer.name = spec ? bags_crc32c(0, name, strlen(name)) : 0;
         trailer.spec = spec ? bound : 0;
         bagi_trailer_store(&trailer, bytes);
         bagi_stream_init(&stream, &job, env, no_sync);
@@ -9121,7 +9077,7 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
     bool no_sync = writer->job.no_sync && !writer->synced;
     bool checksums = writer->outputs[0].checksums;
     uint32_t record =
-        bagi_crc(0, (const unsigned char *)writer->text, writer->text_size);
+        bags_crc32c(0, writer->text, writer->text_size);
     uint32_t bound = record;
     bagi_writer_check(writer);
     bagi_writer_flush_all(writer);
@@ -9138,7 +9094,8 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
         bagi_trailer *trailer = &writer->outputs[i].trailer;
         trailer->bound = true;
         trailer->spec = bound;
-        trailer->name = bagi_crc_text(bagi_spec_name(&writer->spec, i));
+        const char *name = bagi_spec_name(&writer->spec, i);
+        trailer->name = bags_crc32c(0, name, strlen(name));
         bagi_output_seal(&writer->outputs[i], no_sync);
     }
     bagi_writer_each(writer, BAGI_CONTENT, bagi_stream_close);
@@ -10473,7 +10430,7 @@ BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
 static BAGI_HOT bags_code bagi_reader_bag(const bags_reader *reader,
     size_t shard, size_t field, const bag_reader **out, bags_error *err) {
     void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
-    void *bag = BAGI_ATOMIC && bags ? (void *)BAGI_LOAD(&bags[field]) : NULL;
+    void *bag = bags ? (void *)BAGI_LOAD(&bags[field]) : NULL;
     *out = (const bag_reader *)bag;
     return bag ? BAGS_OK
                : bagi_reader_first_bag(reader, shard, field, out, err);
@@ -10497,7 +10454,7 @@ BAGI_COLD static void bagi_reader_expect(const bags_reader *reader,
     how.verify_checksums |= describe;
     for (size_t i = 0; i < (selects ? count : fields + describe); i++) {
         size_t field = selects ? selects[i].field : i;
-        bool known = BAGI_ATOMIC && bags && field < fields &&
+        bool known = bags && field < fields &&
                      BAGI_LOAD(&bags[field]) != NULL;
         if (field >= fields + describe || (known && !describe))
             continue;
@@ -10817,7 +10774,6 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
     reader->options = *options;
     reader->files.limit = options->max_files ? options->max_files : 64;
     reader->files.maps_limit = options->max_maps ? options->max_maps : 16384;
-    reader->files.maps_allowed = bagi_maps_allowed();
     bags_code code = bagi_check_worker(
         path, options->shard_start, &reader->options.shard_stop, &why);
     if (!code) {
@@ -11536,7 +11492,7 @@ BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
 BAGS_API void bags_reader_touch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count) {
-    if (!BAGI_ATOMIC || !reader || !indices || reader->length == 0)
+    if (!reader || !indices || reader->length == 0)
         return;
     size_t fields = reader->spec.count;
     if (!selects)
@@ -11796,9 +11752,9 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
         return code;
     /* Once checked, this is remembered for all threads. */
     void **ordered = &((bag_reader *)(uintptr_t)bag)->ordered;
-    if (!BAGI_ATOMIC || !BAGI_LOAD(ordered))
+    if (!BAGI_LOAD(ordered))
         code = bagi_column_check(reader, (size_t)shard, field, bag, row, err);
-    if (!code && BAGI_ATOMIC)
+    if (!code)
         BAGI_STORE(ordered, (void *)(uintptr_t)bag);
     if (!code)
         code = bag_reader_get_range(
