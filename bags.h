@@ -3261,17 +3261,6 @@ static bags_code bagi_grow(const bags_allocator *memory, void **data,
     return BAGS_OK;
 }
 
-/* A NUL-terminated copy of a text; free it with bagi_free_text. */
-static char *bagi_copy_text(const bags_allocator *memory, const char *text,
-    size_t size, bags_error *err) {
-    char *copy = (char *)bagi_alloc_raw(memory, size + 1, err);
-    if (!copy)
-        return NULL;
-    memcpy(copy, text, size);
-    copy[size] = '\0';
-    return copy;
-}
-
 /* The text must contain no NUL: its length is the size that is freed. */
 static void bagi_free_text(const bags_allocator *memory, char *text) {
     if (text)
@@ -3292,12 +3281,9 @@ static char *bagi_print(
         bags_fail(err, BAGS_ERROR_ARGUMENT, "text cannot be formatted");
         return NULL;
     }
-    char *text =
-        (char *)memory->resize(memory->user, NULL, 0, (size_t)size + 1);
-    if (!text) {
-        bagi_fail_memory(err, (size_t)size + 1);
+    char *text = (char *)bagi_alloc_raw(memory, (size_t)size + 1, err);
+    if (!text)
         return NULL;
-    }
     va_start(arguments, format);
     (void)vsnprintf(text, (size_t)size + 1, format, arguments);
     va_end(arguments);
@@ -3471,8 +3457,8 @@ static char *bagi_parent(
         size--;
     while (size > root + !root && bagi_is_slash(path[size - 1]))
         size--;
-    return size ? bagi_copy_text(memory, path, size, err)
-                : bagi_copy_text(memory, ".", 1, err);
+    return bagi_print(
+        memory, err, "%.*s", (int)(size ? size : 1), size ? path : ".");
 }
 
 /* Wait until the names in a directory are on stable storage. */
@@ -3482,18 +3468,15 @@ static bags_code bagi_sync_dir(
         NULL, err, env->io.sync_dir(env->io.user, path), path, "sync");
 }
 
-/* Sync `levels` directories, starting with the parent of a path. */
+/* Sync `levels` directories, at least one, starting with the parent of a path. */
 static bags_code bagi_sync_parents(
     const bagi_env *env, const char *path, size_t levels, bags_error *err) {
-    char *at = bagi_copy_text(&env->memory, path, strlen(path), err);
-    bags_code code = at ? BAGS_OK : BAGS_ERROR_MEMORY;
-    for (size_t i = 0; i < levels && !code; i++) {
-        char *parent = bagi_parent(&env->memory, at, err);
-        code = parent ? bagi_sync_dir(env, parent, err) : BAGS_ERROR_MEMORY;
-        bagi_free_text(&env->memory, at);
-        at = parent;
-    }
-    bagi_free_text(&env->memory, at);
+    char *parent = bagi_parent(&env->memory, path, err);
+    bags_code code =
+        parent ? bagi_sync_dir(env, parent, err) : BAGS_ERROR_MEMORY;
+    if (!code && levels > 1)
+        code = bagi_sync_parents(env, parent, levels - 1, err);
+    bagi_free_text(&env->memory, parent);
     return code;
 }
 
@@ -3501,33 +3484,22 @@ static bags_code bagi_sync_parents(
  * into its parent, or with no_sync counted in *unsynced. */
 static bags_code bagi_make_parents(const bagi_env *env, const char *path,
     bool no_sync, size_t *unsynced, bags_error *err) {
-    char *copy = bagi_copy_text(&env->memory, path, strlen(path), err);
-    if (!copy)
-        return BAGS_ERROR_MEMORY;
-    bags_code code = BAGS_OK;
-    size_t size = strlen(copy), root = bagi_root_size(copy);
-    while (size > root && bagi_is_slash(copy[size - 1]))
-        size--;
-    /* The copy is truncated at one slash after the other. */
-    for (size_t i = root + 1; i < size && !code; i++) {
-        const char slash = copy[i];
-        bags_path_kind kind = BAGS_PATH_NONE;
-        if (!bagi_is_slash(slash) || bagi_is_slash(copy[i - 1]))
-            continue;
-        copy[i] = '\0';
-        code = bagi_kind(env, copy, &kind, err);
-        if (!code && kind == BAGS_PATH_NONE) {
-            int error = env->io.make_dir(env->io.user, copy);
-            if (error && error != EEXIST)
-                code = bagi_fail_io(NULL, err, error, copy, "create directory");
-            else if (!error && no_sync)
-                ++*unsynced;
-            else if (!error)
-                code = bagi_sync_parents(env, copy, 1, err);
-        }
-        copy[i] = slash;
+    bags_path_kind kind = BAGS_PATH_NONE;
+    char *parent = bagi_parent(&env->memory, path, err);
+    bags_code code =
+        parent ? bagi_kind(env, parent, &kind, err) : BAGS_ERROR_MEMORY;
+    /* A root is its own parent. */
+    if (!code && kind == BAGS_PATH_NONE && strcmp(parent, path) != 0) {
+        code = bagi_make_parents(env, parent, no_sync, unsynced, err);
+        int error = code ? 0 : env->io.make_dir(env->io.user, parent);
+        if (error && error != EEXIST)
+            code = bagi_fail_io(NULL, err, error, parent, "create directory");
+        else if (!code && !error && no_sync)
+            ++*unsynced;
+        else if (!code && !error)
+            code = bagi_sync_parents(env, parent, 1, err);
     }
-    bagi_free_text(&env->memory, copy);
+    bagi_free_text(&env->memory, parent);
     return code;
 }
 #endif
@@ -3539,12 +3511,11 @@ static char *bagi_absolute(
     const size_t most = 4096;
     bool absolute = bagi_is_slash(path[0]) ||
                     (BAGI_WINDOWS_PATHS && path[0] && path[1] == ':');
-    if (absolute || env->io.open != bagi_local_open)
-        return bagi_copy_text(&env->memory, path, size, err);
     char *here = (char *)bagi_alloc(&env->memory, most, err);
     if (!here)
         return NULL;
-    bool known = bagi_local_directory(here, most);
+    bool known = !absolute && env->io.open == bagi_local_open &&
+                 bagi_local_directory(here, most);
     char *out = bagi_print(&env->memory, err, "%s%s%.*s", known ? here : "",
         known ? BAGI_HERE : "", (int)size, path);
     bagi_free(&env->memory, here, most);
@@ -3566,33 +3537,28 @@ static bags_code bagi_check_same(
     int error = env->io.identify(env->io.user, file, path, &opened);
     if (!error)
         error = env->io.identify(env->io.user, NULL, path, &found);
-    if (error == ENOENT)
-        return bags_fail(err, BAGS_ERROR_STATE,
-            "%s: was removed or renamed while it was open; nothing was changed",
-            bagi_tail(path));
-    if (error)
+    if (error && error != ENOENT)
         return bagi_fail_io(NULL, err, error, path, "identify");
-    if (opened.device == found.device && opened.inode == found.inode)
+    if (!error && opened.device == found.device && opened.inode == found.inode)
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_STATE,
-        "%s: is another file than the one that was opened: another process "
-        "replaced it; nothing was changed",
+        "%s: another process replaced, renamed or removed it while it was "
+        "open; "
+        "nothing was changed",
         bagi_tail(path));
 }
-
 #endif
 
-/* The identity of an open file or a path in 8 bytes; 0 without the hook. Returns an
- * errno value. */
-static int bagi_identify(
-    const bagi_env *env, void *file, const char *path, uint64_t *identity) {
+/* The identity of an open file or a path in 8 bytes; 0 without the hook. */
+static bags_code bagi_identify(const bagi_env *env, void *file,
+    const char *path, uint64_t *identity, bags_error *err) {
     bags_identity found;
     *identity = 0;
     if (!env->io.identify)
-        return 0;
+        return BAGS_OK;
     int error = env->io.identify(env->io.user, file, path, &found);
     if (error)
-        return error;
+        return bagi_fail_io(NULL, err, error, path, "identify");
     uint64_t words[] = {found.device, found.inode, found.time, found.size};
     uint64_t mix = 0;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
@@ -3600,7 +3566,7 @@ static int bagi_identify(
         mix ^= mix >> 32;
     }
     *identity = mix ? mix : 1;
-    return 0;
+    return BAGS_OK;
 }
 
 /* Check that the shard with a file is still the one whose record had this identity
@@ -3611,26 +3577,28 @@ static bags_code bagi_check_record(
     static const char *const names[] = {
         "spec.json", "spec.json.partial", "spec.json"};
     uint64_t found = 0;
-    int error = 0;
-    if (!identity || !env->io.identify)
+    bags_code code = BAGS_OK;
+    bags_error why; /* a missing record is not a failure */
+    if (!identity)
         return BAGS_OK;
     size_t size = strlen(path), most = size + sizeof "spec.json.partial";
     while (size > 0 && !bagi_is_slash(path[size - 1]))
         size--;
     /* On the stack, unless it is very long: advice has no way to report failures. */
     char space[1024];
-    char *record = most <= sizeof space ? space
-                                        : (char *)env->memory.resize(
-                                              env->memory.user, NULL, 0, most);
+    char *record = most <= sizeof space
+                       ? space
+                       : (char *)bagi_alloc_raw(&env->memory, most, err);
     if (!record)
-        return bagi_fail_memory(err, most);
-    for (int i = 0; i < 3 && !error && found != identity; i++) {
+        return BAGS_ERROR_MEMORY;
+    for (int i = 0; i < 3 && !code && found != identity; i++) {
         memcpy(record, path, size);
         strcpy(record + size, names[i]);
-        error = bagi_identify(env, NULL, record, &found);
-        error = error == ENOENT ? 0 : error;
+        code = bagi_identify(env, NULL, record, &found, &why);
+        code = code == BAGS_ERROR_MISSING ? BAGS_OK : code;
     }
-    bags_code code = bagi_fail_io(NULL, err, error, record, "identify");
+    if (code)
+        *err = why;
     if (record != space)
         bagi_free(&env->memory, record, most);
     if (code || found == identity)
@@ -3748,8 +3716,7 @@ static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
     if (!code)
         code = bagi_read_at(env, file, path, 0, content, (size_t)length, err);
     if (!code && identity)
-        code = bagi_fail_io(NULL, err, bagi_identify(env, file, path, identity),
-            path, "identify");
+        code = bagi_identify(env, file, path, identity, err);
     bagi_close_read(env, file);
     bagi_free_text(&env->memory, path);
     if (code) {
@@ -3764,184 +3731,109 @@ static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
  * >>json
  * The JSON of spec.json: one object whose keys and values are strings. It is read
  * with any whitespace and escapes, and written as Python's json.dumps writes it. A
- * parser returns false after the first fault, and leaves `at` there for the message.
- * Only >>spec calls it.
+ * parser returns false, 0 or NULL after the first fault, and leaves `at` there for the
+ * message. Only >>spec calls it.
  * ====================================================================== */
 
 typedef struct bagi_json {
     const unsigned char *text;
     size_t size, at;
-    char *buffer; /* decoded strings. A string is never longer than its JSON
-                     text, so the size of the whole text is enough */
-    size_t used;
-    const char *fault; /* what is wrong at `at` */
+    char *
+        out; /* the next decoded string. One is never longer than its JSON text,
+                  so a buffer of the size of the text is enough */
 } bagi_json;
-
-/* The first fault; false, to be returned. */
-static bool bagi_json_fault(bagi_json *json, const char *fault) {
-    json->fault = fault;
-    return false;
-}
 
 /* The next byte, or 0 at the end: a NUL in the text is invalid everywhere. */
 static unsigned char bagi_json_peek(const bagi_json *json) {
     return json->at < json->size ? json->text[json->at] : 0;
 }
 
-/* Skip whitespace. */
-static void bagi_json_space(bagi_json *json) {
+/* Skip whitespace, and a mark after it. */
+static bool bagi_json_mark(bagi_json *json, char mark) {
     while (bagi_json_peek(json) && strchr(" \t\r\n", bagi_json_peek(json)))
         json->at++;
+    bool found = bagi_json_peek(json) == (unsigned char)mark;
+    json->at += found;
+    return found;
 }
 
-/* Skip a mark, after any whitespace. */
-static bool bagi_json_mark(bagi_json *json, char mark, const char *fault) {
-    bagi_json_space(json);
-    if (bagi_json_peek(json) != (unsigned char)mark)
-        return bagi_json_fault(json, fault);
-    json->at++;
-    return true;
-}
-
-/* The four digits of \u; UINT32_MAX if they are invalid. */
-static uint32_t bagi_json_hex(bagi_json *json) {
-    static const char digits[] = "0123456789abcdefABCDEF";
-    uint32_t number = 0;
-    for (int i = 0; i < 4; i++, json->at++) {
-        unsigned char next = bagi_json_peek(json);
-        const char *found = next ? strchr(digits, next) : NULL;
-        if (!found)
-            return UINT32_MAX;
-        uint32_t digit = (uint32_t)(found - digits);
-        number = number << 4 | (digit < 16 ? digit : digit - 6);
-    }
-    return number;
-}
-
-/* The character of what follows a backslash: one letter, or \u, or two of these if they
- * are a surrogate pair. NUL is refused, since names and types are NUL-terminated in
- * memory. */
-static bool bagi_json_escape(bagi_json *json, uint32_t *point) {
+/* The character of what follows a backslash: one letter, or u and four digits. 0 if it
+ * is invalid; NUL is, since names and types are NUL-terminated in memory. */
+static uint32_t bagi_json_escape(bagi_json *json) {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    static const char digits[] = "0123456789abcdefABCDEF";
     unsigned char next = bagi_json_peek(json);
     const char *found = next ? strchr(from, next) : NULL;
+    uint32_t number = 0;
     if (!found && next != 'u')
-        return bagi_json_fault(json, "invalid escape");
+        return 0;
     json->at++;
-    *point = found ? (unsigned char)to[found - from] : bagi_json_hex(json);
-    if (*point == UINT32_MAX)
-        return bagi_json_fault(json, "\\u without four hexadecimal digits");
-    if (*point >= 0xD800 && *point < 0xE000) {
-        uint32_t low = 0;
-        if (json->size - json->at >= 2 &&
-            memcmp(json->text + json->at, "\\u", 2) == 0) {
-            json->at += 2;
-            low = bagi_json_hex(json);
-        }
-        if (*point >= 0xDC00 || low < 0xDC00 || low > 0xDFFF)
-            return bagi_json_fault(json, "unpaired surrogate");
-        *point = 0x10000 + ((*point - 0xD800) << 10) + (low - 0xDC00);
+    for (int i = 0; i < 4 && !found; i++, json->at++) {
+        next = bagi_json_peek(json);
+        const char *digit = next ? strchr(digits, next) : NULL;
+        if (!digit)
+            return 0;
+        number = number << 4 |
+                 (uint32_t)(digit - digits - (digit - digits < 16 ? 0 : 6));
     }
-    return *point || bagi_json_fault(json, "NUL character in a string");
+    return found ? (unsigned char)to[found - from] : number;
 }
 
-/* Append a decoded string to the buffer. */
-static bool bagi_json_string(bagi_json *json, const char *fault) {
-    if (!bagi_json_mark(json, '"', fault))
-        return false;
+/* Parse a string, which is copied to json->out, NUL-terminated. */
+static const char *bagi_json_string(bagi_json *json) {
+    const char *string = json->out;
+    if (!bagi_json_mark(json, '"'))
+        return NULL;
     while (json->at < json->size) {
         uint32_t point;
         size_t length = bagi_utf8_sequence(
             json->text + json->at, json->size - json->at, &point);
-        if (length == 0)
-            return bagi_json_fault(json, "invalid UTF-8");
-        if (point < 0x20)
-            return bagi_json_fault(json, "control character in a string");
+        if (length == 0 || point < 0x20)
+            return NULL;
         json->at += length;
-        if (point == '"')
-            return true;
-        if (point == '\\' && !bagi_json_escape(json, &point))
-            return false;
-        json->used += bagi_utf8_encode(point, json->buffer + json->used);
+        if (point == '"') {
+            *json->out++ = '\0';
+            return string;
+        }
+        if (point == '\\') {
+            point = bagi_json_escape(json);
+            /* A surrogate is the first of a pair. */
+            if (point >= 0xD800 && point < 0xDC00 &&
+                bagi_json_peek(json) == '\\') {
+                json->at++;
+                uint32_t low = bagi_json_escape(json);
+                if (low >= 0xDC00 && low < 0xE000)
+                    point = 0x10000 + ((point - 0xD800) << 10) + low - 0xDC00;
+            }
+            if (point == 0 || (point >= 0xD800 && point < 0xE000))
+                return NULL;
+        }
+        json->out += bagi_utf8_encode(point, json->out);
     }
-    return bagi_json_fault(json, "string without an end");
-}
-
-/* A function that receives the pairs of an object. The strings are not
- * NUL-terminated, but contain no NUL. */
-typedef bags_code (*bagi_json_each)(void *user, const char *key,
-    size_t key_size, const char *value, size_t value_size);
-
-/* Call each() with every pair of the object in the text, in its order. Returns
- * BAGS_OK, the first failure of each(), BAGS_ERROR_CORRUPT or
- * BAGS_ERROR_MEMORY. */
-static bags_code bagi_json_object(const bags_allocator *memory, bags_view text,
-    bagi_json_each each, void *user, bags_error *err) {
-    bags_code code = BAGS_OK;
-    bagi_json json = {text.data, text.size, 0, NULL, 0, NULL};
-    json.buffer = (char *)bagi_alloc_raw(memory, text.size, err);
-    if (!json.buffer)
-        return BAGS_ERROR_MEMORY;
-    bool valid = bagi_json_mark(&json, '{', "expected a JSON object");
-    bool more = valid && !bagi_json_mark(&json, '}', "");
-    while (valid && more) {
-        json.used = 0;
-        valid = bagi_json_string(&json, "expected a name in quotes");
-        size_t key = json.used;
-        valid = valid &&
-                bagi_json_mark(&json, ':', "expected : after a name") &&
-                bagi_json_string(&json, "expected a type in quotes");
-        if (!valid)
-            break;
-        code = each(user, json.buffer, key, json.buffer + key, json.used - key);
-        if (code)
-            break;
-        more = bagi_json_mark(&json, ',', "");
-        valid =
-            more || bagi_json_mark(&json, '}', "expected , or } after a type");
-    }
-    if (valid && !code) {
-        bagi_json_space(&json);
-        if (json.at < json.size)
-            valid = bagi_json_fault(&json, "trailing bytes after the object");
-    }
-    if (!valid)
-        code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "invalid JSON: %s (offset %" PRIu64 ")", json.fault,
-            (uint64_t)json.at);
-    bagi_free(memory, json.buffer, text.size);
-    return code;
+    return NULL;
 }
 
 #ifndef BAGS_NO_WRITER
 /* Write a valid UTF-8 text as a JSON string in ASCII to `out`, unless that is NULL.
  * Returns its size: a first call with NULL measures it. */
 static size_t bagi_json_quote(const char *text, char *out) {
-    static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
     const unsigned char *in = (const unsigned char *)text;
     size_t used = 1; /* the quote */
     char piece[16];
     for (size_t size = strlen(text), step; size > 0; in += step, size -= step) {
         uint32_t point;
         step = bagi_utf8_sequence(in, size, &point);
-        const char *found = point < 0x80 ? strchr(from, (int)point) : NULL;
-        size_t length = 0;
-        if (found) {
-            piece[length++] = '\\';
-            piece[length++] = to[found - from];
-        } else if (point >= 0x20 && point < 0x7F) {
-            piece[length++] = (char)point;
-        } else if (point < 0x10000) {
-            length = 6;
-            (void)snprintf(piece, sizeof piece, "\\u%04" PRIx32, point);
-        } else {
-            length = 12; /* two surrogates */
-            (void)snprintf(piece, sizeof piece, "\\u%04" PRIx32 "\\u%04" PRIx32,
-                0xD7C0 + (point >> 10), 0xDC00 | (point & 0x3FF));
-        }
+        int length = 1;
+        piece[0] = (char)point;
+        if (point >= 0x10000) /* two surrogates */
+            length =
+                snprintf(piece, sizeof piece, "\\u%04" PRIx32 "\\u%04" PRIx32,
+                    0xD7C0 + (point >> 10), 0xDC00 | (point & 0x3FF));
+        else if (point < 0x20 || point > 0x7E || strchr("\"\\", (int)point))
+            length = snprintf(piece, sizeof piece, "\\u%04" PRIx32, point);
         if (out)
-            memcpy(out + used, piece, length);
-        used += length;
+            memcpy(out + used, piece, (size_t)length);
+        used += (size_t)length;
     }
     if (out)
         out[0] = out[used] = '"';
@@ -4111,20 +4003,14 @@ BAGI_COLD static const char *bagi_refs_fault(
     uint64_t length = 0;
     size_t at = bagi_msgpack_array(blob, 0, &length);
     bagi_ref ref;
-    *field = count;
-    if (at > blob.size)
-        return "not a msgpack array";
-    if (length != count)
-        return "number of elements differs from the fields of spec.json";
-    for (size_t i = 0; i < count; i++) {
-        at = bagi_refs_field(blob, at, types[i].sequence, &ref);
-        if (at <= blob.size)
-            continue;
-        *field = i;
-        return types[i].sequence ? "not [] or [first, count]"
-                                 : "not a blob index";
+    for (*field = 0; *field < count && length == count; ++*field) {
+        bool sequence = types[*field].sequence;
+        at = bagi_refs_field(blob, at, sequence, &ref);
+        if (at > blob.size)
+            return sequence ? "not [] or [first, count]" : "not a blob index";
     }
-    return "trailing bytes after the array";
+    *field = count;
+    return "not a msgpack array with one element per field";
 }
 
 #ifndef BAGS_NO_WRITER
@@ -5272,9 +5158,7 @@ static bags_code bagi_file_pin(const bag_reader *bag, const bagi_file *of,
             "%s: changed while open (%" PRIu64 " bytes, was %" PRIu64 ")",
             bagi_tail(file->path), size, file->size);
     if (!open && !code && file->identity)
-        code = bagi_fail_io(NULL, err,
-            bagi_identify(env, file->handle, file->path, &identity), file->path,
-            "identify");
+        code = bagi_identify(env, file->handle, file->path, &identity, err);
     if (!open && !code && identity != file->identity)
         code = bags_fail(err, BAGS_ERROR_STATE,
             "%s: changed while open: another process replaced or wrote it",
@@ -5383,9 +5267,8 @@ static bags_code bagi_file_map(
     if (mapped)
         file->map = (const unsigned char *)map;
     else if (!code && files && !file->grows)
-        code = bagi_fail_io(NULL, err,
-            bagi_identify(bag->env, file->handle, file->path, &file->identity),
-            file->path, "identify");
+        code = bagi_identify(
+            bag->env, file->handle, file->path, &file->identity, err);
     return code;
 }
 
@@ -6644,7 +6527,7 @@ BAGS_API bag_reader *bag_reader_open_memory(const void *data, size_t size,
         return NULL;
     bag_reader *reader = &bag->reader;
     bagi_file *file = &reader->file[BAGI_BLOBS];
-    file->path = bagi_copy_text(&bag->env.memory, "(memory)", 8, err);
+    file->path = bagi_print(&bag->env.memory, err, "(memory)");
     file->size = size;
     file->map = (const unsigned char *)data;
     bags_code code = file->path ? BAGS_OK : BAGS_ERROR_MEMORY;
@@ -7394,8 +7277,7 @@ static void bagi_spec_free(const bags_allocator *memory, bagi_spec *spec) {
 /* Add a field at the end. One whose texts could not be allocated is counted too, with
  * NULL in their place, so that bagi_spec_free frees the other text. */
 static bags_code bagi_spec_add(const bags_allocator *memory, bagi_spec *spec,
-    const char *name, size_t name_size, const char *type, size_t type_size,
-    bags_error *err) {
+    const char *name, const char *type, bags_error *err) {
     if (spec->count == BAGI_FIELDS_MAX)
         return bags_fail(
             err, BAGS_ERROR_LIMIT, "more than %d fields", BAGI_FIELDS_MAX);
@@ -7406,8 +7288,8 @@ static bags_code bagi_spec_add(const bags_allocator *memory, bagi_spec *spec,
     if (code)
         return code;
     bags_field field;
-    field.name = bagi_copy_text(memory, name, name_size, err);
-    field.type = bagi_copy_text(memory, type, type_size, err);
+    field.name = bagi_print(memory, err, "%s", name);
+    field.type = bagi_print(memory, err, "%s", type);
     spec->fields[spec->count++] = field;
     return field.name && field.type ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
@@ -7536,33 +7418,22 @@ static bags_code bagi_fail_field(
 
 /* ---- spec.json ---- */
 
-typedef struct bagi_spec_parsing {
-    const bags_allocator *memory;
-    bagi_spec *spec;
-    bags_error *err;
-} bagi_spec_parsing;
-
-/* One pair of the JSON object. */
-static bags_code bagi_spec_pair(void *user, const char *key, size_t key_size,
-    const char *value, size_t value_size) {
-    bagi_spec_parsing *parsing = (bagi_spec_parsing *)user;
-    bagi_spec *spec = parsing->spec;
-    bags_code code = bagi_spec_add(
-        parsing->memory, spec, key, key_size, value, value_size, parsing->err);
+/* Add a field that was read. */
+static bags_code bagi_spec_add_read(const bags_allocator *memory,
+    bagi_spec *spec, const char *name, const char *type, bags_error *err) {
+    bags_code code = bagi_spec_add(memory, spec, name, type, err);
     if (code)
         return code;
-    const char *name = spec->fields[spec->count - 1].name;
     const char *fault = bagi_name_fault_read(name);
     if (fault)
-        return bagi_fail_field(parsing->err, BAGS_ERROR_FIELD, name, fault);
+        return bagi_fail_field(err, BAGS_ERROR_FIELD, name, fault);
     const char *before =
         spec->count > 1 ? spec->fields[spec->count - 2].name : NULL;
     int order = before ? strcmp(before, name) : -1;
     if (order == 0)
-        return bagi_fail_field(
-            parsing->err, BAGS_ERROR_CORRUPT, name, "duplicate");
+        return bagi_fail_field(err, BAGS_ERROR_CORRUPT, name, "duplicate");
     if (order > 0)
-        return bags_fail(parsing->err, BAGS_ERROR_CORRUPT,
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
             "field \"%.200s\": follows \"%.200s\"; fields must be sorted by "
             "name",
             name, before);
@@ -7572,9 +7443,30 @@ static bags_code bagi_spec_pair(void *user, const char *key, size_t key_size,
 /* Parse the text of a spec.json into an empty spec, which is not sealed. */
 static bags_code bagi_spec_parse(const bags_allocator *memory, bagi_spec *spec,
     const unsigned char *text, size_t size, bags_error *err) {
-    bagi_spec_parsing parsing = {memory, spec, err};
-    bags_view view = {text, size};
-    return bagi_json_object(memory, view, bagi_spec_pair, &parsing, err);
+    bagi_json json = {text, size, 0, NULL};
+    char *strings = (char *)bagi_alloc_raw(memory, size, err);
+    if (!strings)
+        return BAGS_ERROR_MEMORY;
+    json.out = strings;
+    bags_code code = BAGS_OK;
+    bool valid = bagi_json_mark(&json, '{');
+    bool more = valid && !bagi_json_mark(&json, '}');
+    while (valid && more && !code) {
+        const char *name = bagi_json_string(&json);
+        valid = name && bagi_json_mark(&json, ':');
+        const char *type = valid ? bagi_json_string(&json) : NULL;
+        more = type && bagi_json_mark(&json, ',');
+        valid = type && (more || bagi_json_mark(&json, '}'));
+        if (type)
+            code = bagi_spec_add_read(memory, spec, name, type, err);
+    }
+    bool ended = valid && bagi_json_mark(&json, '\0') && json.at > size;
+    if (!code && !ended)
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "not a JSON object of strings (offset %" PRIu64 ")",
+            (uint64_t)json.at);
+    bagi_free(memory, strings, size);
+    return code;
 }
 
 /*
@@ -8778,10 +8670,10 @@ static void bagi_writer_claim_once(bags_writer *writer) {
             "%s: shard number too large (%" PRIu64 ", maximum 10^18 - 1)",
             bagi_tail(writer->path), writer->number);
     else if (bagi_job_is_ours(&writer->job, writer->path))
-        path = writer->sharded ? bagi_shard_path(env, writer->path,
-                                     bagi_shard_name(writer->number), err)
-                               : bagi_copy_text(&env->memory, writer->path,
-                                     strlen(writer->path), err);
+        path = writer->sharded
+                   ? bagi_shard_path(env, writer->path,
+                         bagi_shard_name(writer->number), err)
+                   : bagi_print(&env->memory, err, "%s", writer->path);
     if (path && !bagi_kind(env, writer->path, &kind, err) &&
         !bagi_make_parents(env, path, no_sync, &writer->unsynced, err)) {
         int error = env->io.make_dir(env->io.user, path);
@@ -8893,7 +8785,7 @@ static void bagi_writer_sync_parents(bags_writer *writer) {
         bagi_sync_dir(env, writer->path, failure);
     if (!failure->code && !writer->parents_synced)
         writer->parents_synced =
-            !bagi_sync_parents(env, writer->path, levels ? levels : 1, failure);
+            !bagi_sync_parents(env, writer->path, levels, failure);
 }
 
 /* ---- checksums of Bags that exist ---- */
@@ -9076,8 +8968,7 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
     bool keep_idx = writer->options.keep_idx;
     bool no_sync = writer->job.no_sync && !writer->synced;
     bool checksums = writer->outputs[0].checksums;
-    uint32_t record =
-        bags_crc32c(0, writer->text, writer->text_size);
+    uint32_t record = bags_crc32c(0, writer->text, writer->text_size);
     uint32_t bound = record;
     bagi_writer_check(writer);
     bagi_writer_flush_all(writer);
@@ -9878,8 +9769,7 @@ static bags_code bagi_writer_start(bags_writer *writer) {
             bagi_tail(writer->path));
     } else if (!code) {
         code = bagi_writer_take(writer,
-            bagi_copy_text(
-                &env->memory, writer->path, strlen(writer->path), err),
+            bagi_print(&env->memory, err, "%s", writer->path),
             writer->options.append ? BAGI_TAKE_EMPTY : BAGI_TAKE, &finished,
             &found);
         writer->resumed = found.length;
@@ -9910,8 +9800,7 @@ static bags_code bagi_writer_set_fields(bags_writer *writer,
         const char *fault = bagi_name_fault_write(name);
         if (fault)
             return bagi_fail_field(err, BAGS_ERROR_FIELD, name, fault);
-        bags_code code = bagi_spec_add(
-            memory, spec, name, strlen(name), type, strlen(type), err);
+        bags_code code = bagi_spec_add(memory, spec, name, type, err);
         if (code)
             return code;
     }
@@ -10066,8 +9955,7 @@ static bags_code bagi_recover_shard(const bagi_recovering *work,
     if (!writer)
         return err->code;
     bags_code code = bagi_writer_take(writer,
-        bagi_copy_text(&work->env.memory, dir->path, strlen(dir->path),
-            &writer->job.failure),
+        bagi_print(&work->env.memory, &writer->job.failure, "%s", dir->path),
         dry_run ? BAGI_TAKE_NOTHING : BAGI_TAKE, &finished, &found);
     if (!code && !finished) {
         done->length = found.length;
@@ -10361,8 +10249,7 @@ static bags_code bagi_reader_dir(
         reader->shards[shard].number, reader->shards[shard].digits};
     char *path = reader->sharded
                      ? bagi_shard_path(&reader->env, reader->path, name, err)
-                     : bagi_copy_text(&reader->env.memory, reader->path,
-                           strlen(reader->path), err);
+                     : bagi_print(&reader->env.memory, err, "%s", reader->path);
     *dir = bagi_dir_of(&reader->env, path);
     return path ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
@@ -10454,8 +10341,7 @@ BAGI_COLD static void bagi_reader_expect(const bags_reader *reader,
     how.verify_checksums |= describe;
     for (size_t i = 0; i < (selects ? count : fields + describe); i++) {
         size_t field = selects ? selects[i].field : i;
-        bool known = bags && field < fields &&
-                     BAGI_LOAD(&bags[field]) != NULL;
+        bool known = bags && field < fields && BAGI_LOAD(&bags[field]) != NULL;
         if (field >= fields + describe || (known && !describe))
             continue;
         how.name = bagi_spec_name(&reader->spec, field);
