@@ -1400,8 +1400,8 @@ typedef struct bags_reader_options {
     /* As there, and for refs.bag and spec.json too: every NAME.crc must exist. */
     bool verify_checksums;
     size_t max_files; /* open files, with no_mmap; 0: 64 */
-    /* Mapped files; those beyond are read; 0: 16384. All readers of a process map at
-     * most a quarter of what the system allows. */
+    /* Mapped files of all readers of this process; those beyond are read. 0: 16384,
+     * which is a quarter of what Linux allows. */
     size_t max_maps;
     bags_access access;
     const bags_registry *registry;
@@ -1802,8 +1802,6 @@ BAGS_API bags_code bags_verify(const char *path,
  * bagi_system_text and the hooks for local files, and it sets feature macros to
  * 0 or 1:
  *
- *     BAGI_ATOMIC         BAGI_LOAD and BAGI_STORE publish a pointer to other
- *                         threads without a lock; BAGI_ADD adds to a long
  *     BAGI_WINDOWS_PATHS  paths follow the rules of Windows
  *     BAGI_HWCAP          bagi_hwcap returns the features of an ARM CPU
  *
@@ -1843,10 +1841,11 @@ BAGS_API bags_code bags_verify(const char *path,
 #define BAGI_WINDOWS_PATHS 0
 #endif
 
-/* BAGI_COLD is for functions that are called once, if ever: they write a message, or
- * open, describe or verify a dataset. They are compiled for size. */
+/* BAGI_LOAD and BAGI_STORE publish a pointer to other threads without a lock; a
+ * compiler without them loads NULL, and then the lock is taken. BAGI_ADD adds to a
+ * long. BAGI_COLD is for functions that are called once, if ever: they write a message,
+ * or open, describe or verify a dataset. They are compiled for size. */
 #if defined(__GNUC__) || defined(__clang__)
-#define BAGI_ATOMIC 1
 #define BAGI_LOAD(slot) __atomic_load_n(slot, __ATOMIC_ACQUIRE)
 #define BAGI_STORE(slot, value) __atomic_store_n(slot, value, __ATOMIC_RELEASE)
 #define BAGI_ADD(number, more)                                                 \
@@ -1860,14 +1859,12 @@ BAGS_API bags_code bags_verify(const char *path,
 #else
 #define BAGI_TOUCH(data) ((void)(data))
 #if defined(_MSC_VER)
-#define BAGI_ATOMIC 1
 #define BAGI_LOAD(slot) ReadPointerAcquire((PVOID const volatile *)(slot))
 #define BAGI_STORE(slot, value)                                                \
     WritePointerRelease((PVOID volatile *)(slot), (PVOID)(value))
 #define BAGI_ADD(number, more) (InterlockedExchangeAdd(number, more) + (more))
 #else
-#define BAGI_ATOMIC 0
-#define BAGI_LOAD(slot) (*(slot))
+#define BAGI_LOAD(slot) NULL
 #define BAGI_STORE(slot, value) (*(slot) = (value))
 #define BAGI_ADD(number, more) (*(number) += (more))
 #endif
@@ -1875,6 +1872,9 @@ BAGS_API bags_code bags_verify(const char *path,
 #define BAGI_NOINLINE
 #define BAGI_HOT inline
 #endif
+
+#define BAGI_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define BAGI_MAX(a, b) ((a) > (b) ? (a) : (b))
 
 /* Linux transfers at most 2 GiB per call; some systems refuse larger sizes. */
 #define BAGI_LOCAL_MAX ((size_t)1 << 30)
@@ -1902,20 +1902,8 @@ static void bagi_lock(bagi_mutex *mutex) { AcquireSRWLockExclusive(mutex); }
 
 static void bagi_unlock(bagi_mutex *mutex) { ReleaseSRWLockExclusive(mutex); }
 
-/* The C library has no text for the newer errno values. */
 static const char *bagi_system_text(int error, char *buffer, size_t size) {
-    switch (error) {
-    case EWOULDBLOCK:
-        return "Resource temporarily unavailable";
-    case ELOOP:
-        return "Too many levels of symbolic links";
-    case EOVERFLOW:
-        return "Value too large for defined data type";
-    case ECANCELED:
-        return "Operation canceled";
-    default:
-        return strerror_s(buffer, size, error) == 0 ? buffer : "unknown error";
-    }
+    return strerror_s(buffer, size, error) == 0 ? buffer : "unknown error";
 }
 
 /* 0 if a call succeeded, otherwise the errno value for its error. Callers test for
@@ -2081,11 +2069,11 @@ static int bagi_local_read_at(BAGI_USER, void *file, uint64_t offset,
     OVERLAPPED at = bagi_windows_at(offset);
     if (offset > (uint64_t)INT64_MAX)
         return EOVERFLOW;
-    if (size > BAGI_LOCAL_MAX)
-        size = BAGI_LOCAL_MAX;
     /* Reading past the end is an error on Windows, not 0 bytes. */
-    int error = bagi_result(ReadFile(file, data, (DWORD)size, &count, &at) ||
-                            GetLastError() == ERROR_HANDLE_EOF);
+    int error =
+        bagi_result(ReadFile(file, data, (DWORD)BAGI_MIN(size, BAGI_LOCAL_MAX),
+                        &count, &at) ||
+                    GetLastError() == ERROR_HANDLE_EOF);
     if (!error)
         *done = count;
     return error;
@@ -2097,9 +2085,8 @@ static int bagi_local_write_at(BAGI_USER, void *file, uint64_t offset,
     OVERLAPPED at = bagi_windows_at(offset);
     if (offset > (uint64_t)INT64_MAX)
         return EFBIG;
-    if (size > BAGI_LOCAL_MAX)
-        size = BAGI_LOCAL_MAX;
-    int error = bagi_result(WriteFile(file, data, (DWORD)size, &count, &at));
+    int error = bagi_result(WriteFile(
+        file, data, (DWORD)BAGI_MIN(size, BAGI_LOCAL_MAX), &count, &at));
     if (!error)
         *done = count;
     return error;
@@ -2475,12 +2462,9 @@ static int bagi_local_size(BAGI_USER, void *file, uint64_t *size) {
 
 static int bagi_local_read_at(BAGI_USER, void *file, uint64_t offset,
     void *data, size_t size, size_t *done) {
-    if (offset > (uint64_t)INT64_MAX)
-        return EOVERFLOW;
-    if (size > BAGI_LOCAL_MAX)
-        size = BAGI_LOCAL_MAX;
     ssize_t count;
-    BAGI_RETRY(count, pread(bagi_local_fd(file), data, size, (off_t)offset));
+    BAGI_RETRY(count, pread(bagi_local_fd(file), data,
+                          BAGI_MIN(size, BAGI_LOCAL_MAX), (off_t)offset));
     if (count < 0)
         return errno;
     *done = (size_t)count;
@@ -2489,12 +2473,9 @@ static int bagi_local_read_at(BAGI_USER, void *file, uint64_t offset,
 
 static int bagi_local_write_at(BAGI_USER, void *file, uint64_t offset,
     const void *data, size_t size, size_t *done) {
-    if (offset > (uint64_t)INT64_MAX)
-        return EFBIG;
-    if (size > BAGI_LOCAL_MAX)
-        size = BAGI_LOCAL_MAX;
     ssize_t count;
-    BAGI_RETRY(count, pwrite(bagi_local_fd(file), data, size, (off_t)offset));
+    BAGI_RETRY(count, pwrite(bagi_local_fd(file), data,
+                          BAGI_MIN(size, BAGI_LOCAL_MAX), (off_t)offset));
     if (count < 0)
         return errno;
     *done = (size_t)count;
@@ -2502,8 +2483,6 @@ static int bagi_local_write_at(BAGI_USER, void *file, uint64_t offset,
 }
 
 static int bagi_local_truncate(BAGI_USER, void *file, uint64_t size) {
-    if (size > (uint64_t)INT64_MAX)
-        return EFBIG;
     int result;
     BAGI_RETRY(result, ftruncate(bagi_local_fd(file), (off_t)size));
     return bagi_result(result);
@@ -2672,24 +2651,6 @@ BAGS_API const bags_io *bags_io_local(void) {
     return &io;
 }
 
-/* How many files all readers of this process may map: a quarter of what the system
- * allows, which on Linux is 65530 by default. */
-static size_t bagi_maps_allowed(void) {
-    unsigned long count = 65530;
-#if defined(__linux__)
-    char text[24] = "";
-    size_t done = 0;
-    void *file = NULL;
-    if (!bagi_local_open(
-            NULL, "/proc/sys/vm/max_map_count", BAGS_IO_READ, &file)) {
-        if (!bagi_local_read_at(NULL, file, 0, text, sizeof text - 1, &done) &&
-            strtoul(text, NULL, 10) > 0)
-            count = strtoul(text, NULL, 10);
-        bagi_local_close(NULL, file);
-    }
-#endif
-    return count / 4;
-}
 /* ========================================================================
  * >>bytes
  * Little-endian integers at any address, byte order, UTF-8, and the check of a
@@ -2854,54 +2815,46 @@ static bool bagi_same(bags_view bytes, const char *text) {
 #define BAGI_CRC_ARM 0
 #endif
 
-/* A table of 256 entries, made from those of the bytes 1, 2, 4, ..., 128: a CRC is
- * linear, so the entry of any byte is the exclusive or of those of its bits. */
-#define BAGI_CRC_2(x, a) (x), (x) ^ (a)
-#define BAGI_CRC_4(x, a, b) BAGI_CRC_2(x, a), BAGI_CRC_2((x) ^ (b), a)
-#define BAGI_CRC_8(x, a, b, c) BAGI_CRC_4(x, a, b), BAGI_CRC_4((x) ^ (c), a, b)
-#define BAGI_CRC_16(x, a, b, c, d)                                             \
-    BAGI_CRC_8(x, a, b, c), BAGI_CRC_8((x) ^ (d), a, b, c)
-#define BAGI_CRC_32(x, a, b, c, d, e)                                          \
-    BAGI_CRC_16(x, a, b, c, d), BAGI_CRC_16((x) ^ (e), a, b, c, d)
-#define BAGI_CRC_64(x, a, b, c, d, e, f)                                       \
-    BAGI_CRC_32(x, a, b, c, d, e), BAGI_CRC_32((x) ^ (f), a, b, c, d, e)
-#define BAGI_CRC_128(x, a, b, c, d, e, f, g)                                   \
-    BAGI_CRC_64(x, a, b, c, d, e, f), BAGI_CRC_64((x) ^ (g), a, b, c, d, e, f)
-#define BAGI_CRC_256(a, b, c, d, e, f, g, h)                                   \
+/* A table of 16 entries, made from those of 1, 2, 4 and 8: a CRC is linear, so the
+ * entry of any number is the exclusive or of those of its bits. */
+#define BAGI_CRC_4(x, a, b) (x), (x) ^ (a), (x) ^ (b), (x) ^ (a) ^ (b)
+#define BAGI_CRC_16(a, b, c, d)                                                \
     {                                                                          \
-        BAGI_CRC_128(0U, a, b, c, d, e, f, g),                                 \
-            BAGI_CRC_128((uint32_t)(h), a, b, c, d, e, f, g)                   \
+        BAGI_CRC_4(0U, a, b), BAGI_CRC_4((uint32_t)(c), a, b),                 \
+            BAGI_CRC_4((uint32_t)(d), a, b), BAGI_CRC_4((c) ^ (d), a, b)       \
     }
 
-/* Eight bytes per step. Table k is for a byte that is followed by k others. */
+/* Eight bytes per step, with a table for each of their 16 halves. The last two tables
+ * are those of a byte that no other follows. */
 static uint32_t bagi_crc_tables(
     uint32_t crc, const unsigned char *data, size_t size) {
-    static const uint32_t tables[8][256] = {
-        BAGI_CRC_256(0xF26B8303U, 0xE13B70F7U, 0xC79A971FU, 0x8AD958CFU,
-            0x105EC76FU, 0x20BD8EDEU, 0x417B1DBCU, 0x82F63B78U),
-        BAGI_CRC_256(0x13A29877U, 0x274530EEU, 0x4E8A61DCU, 0x9D14C3B8U,
-            0x3FC5F181U, 0x7F8BE302U, 0xFF17C604U, 0xFBC3FAF9U),
-        BAGI_CRC_256(0xA541927EU, 0x4F6F520DU, 0x9EDEA41AU, 0x38513EC5U,
-            0x70A27D8AU, 0xE144FB14U, 0xC76580D9U, 0x8B277743U),
-        BAGI_CRC_256(0xDD45AAB8U, 0xBF672381U, 0x7B2231F3U, 0xF64463E6U,
-            0xE964B13DU, 0xD725148BU, 0xABA65FE7U, 0x52A0C93FU),
-        BAGI_CRC_256(0x38116FACU, 0x7022DF58U, 0xE045BEB0U, 0xC5670B91U,
-            0x8F2261D3U, 0x1BA8B557U, 0x37516AAEU, 0x6EA2D55CU),
-        BAGI_CRC_256(0xEF306B19U, 0xDB8CA0C3U, 0xB2F53777U, 0x6006181FU,
-            0xC00C303EU, 0x85F4168DU, 0x0E045BEBU, 0x1C08B7D6U),
-        BAGI_CRC_256(0x68032CC8U, 0xD0065990U, 0xA5E0C5D1U, 0x4E2DFD53U,
-            0x9C5BFAA6U, 0x3D5B83BDU, 0x7AB7077AU, 0xF56E0EF4U),
-        BAGI_CRC_256(0x493C7D27U, 0x9278FA4EU, 0x211D826DU, 0x423B04DAU,
-            0x847609B4U, 0x0D006599U, 0x1A00CB32U, 0x34019664U)};
+    static const uint32_t tables[16][16] = {
+        BAGI_CRC_16(0x493C7D27U, 0x9278FA4EU, 0x211D826DU, 0x423B04DAU),
+        BAGI_CRC_16(0x847609B4U, 0x0D006599U, 0x1A00CB32U, 0x34019664U),
+        BAGI_CRC_16(0x68032CC8U, 0xD0065990U, 0xA5E0C5D1U, 0x4E2DFD53U),
+        BAGI_CRC_16(0x9C5BFAA6U, 0x3D5B83BDU, 0x7AB7077AU, 0xF56E0EF4U),
+        BAGI_CRC_16(0xEF306B19U, 0xDB8CA0C3U, 0xB2F53777U, 0x6006181FU),
+        BAGI_CRC_16(0xC00C303EU, 0x85F4168DU, 0x0E045BEBU, 0x1C08B7D6U),
+        BAGI_CRC_16(0x38116FACU, 0x7022DF58U, 0xE045BEB0U, 0xC5670B91U),
+        BAGI_CRC_16(0x8F2261D3U, 0x1BA8B557U, 0x37516AAEU, 0x6EA2D55CU),
+        BAGI_CRC_16(0xDD45AAB8U, 0xBF672381U, 0x7B2231F3U, 0xF64463E6U),
+        BAGI_CRC_16(0xE964B13DU, 0xD725148BU, 0xABA65FE7U, 0x52A0C93FU),
+        BAGI_CRC_16(0xA541927EU, 0x4F6F520DU, 0x9EDEA41AU, 0x38513EC5U),
+        BAGI_CRC_16(0x70A27D8AU, 0xE144FB14U, 0xC76580D9U, 0x8B277743U),
+        BAGI_CRC_16(0x13A29877U, 0x274530EEU, 0x4E8A61DCU, 0x9D14C3B8U),
+        BAGI_CRC_16(0x3FC5F181U, 0x7F8BE302U, 0xFF17C604U, 0xFBC3FAF9U),
+        BAGI_CRC_16(0xF26B8303U, 0xE13B70F7U, 0xC79A971FU, 0x8AD958CFU),
+        BAGI_CRC_16(0x105EC76FU, 0x20BD8EDEU, 0x417B1DBCU, 0x82F63B78U)};
     for (; size >= 8; data += 8, size -= 8) {
-        crc ^= bagi_load_u32(data);
-        crc = tables[7][crc & 255] ^ tables[6][crc >> 8 & 255] ^
-              tables[5][crc >> 16 & 255] ^ tables[4][crc >> 24] ^
-              tables[3][data[4]] ^ tables[2][data[5]] ^ tables[1][data[6]] ^
-              tables[0][data[7]];
+        uint64_t word = bagi_load_u64(data) ^ crc;
+        crc = 0;
+        for (int i = 0; i < 16; i++, word >>= 4)
+            crc ^= tables[i][word & 15];
     }
-    for (; size > 0; data++, size--)
-        crc = crc >> 8 ^ tables[0][(crc ^ *data) & 255];
+    for (; size > 0; data++, size--) {
+        crc ^= *data;
+        crc = crc >> 8 ^ tables[14][crc & 15] ^ tables[15][crc >> 4 & 15];
+    }
     return crc;
 }
 
@@ -3001,22 +2954,13 @@ static bool bagi_crc_has_cpu(void) {
 }
 #endif
 
-/* Continue a CRC with more bytes. The CRC of no bytes is 0. */
-static uint32_t bagi_crc(uint32_t crc, const unsigned char *data, size_t size) {
+BAGS_API uint32_t bags_crc32c(uint32_t crc, const void *data, size_t size) {
+    const unsigned char *bytes = (const unsigned char *)data;
 #if BAGI_CRC_X86 || BAGI_CRC_ARM
     if (bagi_crc_has_cpu())
-        return ~bagi_crc_cpu(~crc, data, size);
+        return ~bagi_crc_cpu(~crc, bytes, size);
 #endif
-    return ~bagi_crc_tables(~crc, data, size);
-}
-
-BAGS_API uint32_t bags_crc32c(uint32_t crc, const void *data, size_t size) {
-    return bagi_crc(crc, (const unsigned char *)data, size);
-}
-
-/* The CRC of a NUL-terminated text. */
-static uint32_t bagi_crc_text(const char *text) {
-    return bagi_crc(0, (const unsigned char *)text, strlen(text));
+    return ~bagi_crc_tables(~crc, bytes, size);
 }
 
 /*
@@ -3053,8 +2997,8 @@ typedef struct bagi_trailer {
 static uint32_t bagi_bind(uint32_t crc, const char *name, uint32_t crcs) {
     unsigned char bytes[4];
     bagi_store_u32(bytes, crcs);
-    crc = bagi_crc(crc, (const unsigned char *)name, strlen(name));
-    return bagi_crc(crc, bytes, sizeof bytes);
+    crc = bags_crc32c(crc, name, strlen(name));
+    return bags_crc32c(crc, bytes, sizeof bytes);
 }
 
 #ifndef BAGS_NO_WRITER
@@ -3069,7 +3013,7 @@ static void bagi_trailer_store(
     bagi_store_u32(data + 28, trailer->spec);
     memcpy(
         data + 32, trailer->bound ? BAGI_TRAILER_BOUND : BAGI_TRAILER_MAGIC, 8);
-    bagi_store_u32(data + 40, bagi_crc(0, data, 40));
+    bagi_store_u32(data + 40, bags_crc32c(0, data, 40));
 }
 #endif
 
@@ -3084,7 +3028,7 @@ static bool bagi_trailer_load(
     trailer->spec = bagi_load_u32(data + 28);
     trailer->bound = memcmp(data + 32, BAGI_TRAILER_BOUND, 8) == 0;
     return (trailer->bound || memcmp(data + 32, BAGI_TRAILER_MAGIC, 8) == 0) &&
-           bagi_load_u32(data + 40) == bagi_crc(0, data, 40);
+           bagi_load_u32(data + 40) == bags_crc32c(0, data, 40);
 }
 /* ========================================================================
  * >>fail
@@ -3292,17 +3236,6 @@ static bags_code bagi_grow(const bags_allocator *memory, void **data,
     return BAGS_OK;
 }
 
-/* A NUL-terminated copy of a text; free it with bagi_free_text. */
-static char *bagi_copy_text(const bags_allocator *memory, const char *text,
-    size_t size, bags_error *err) {
-    char *copy = (char *)bagi_alloc_raw(memory, size + 1, err);
-    if (!copy)
-        return NULL;
-    memcpy(copy, text, size);
-    copy[size] = '\0';
-    return copy;
-}
-
 /* The text must contain no NUL: its length is the size that is freed. */
 static void bagi_free_text(const bags_allocator *memory, char *text) {
     if (text)
@@ -3323,12 +3256,9 @@ static char *bagi_print(
         bags_fail(err, BAGS_ERROR_ARGUMENT, "text cannot be formatted");
         return NULL;
     }
-    char *text =
-        (char *)memory->resize(memory->user, NULL, 0, (size_t)size + 1);
-    if (!text) {
-        bagi_fail_memory(err, (size_t)size + 1);
+    char *text = (char *)bagi_alloc_raw(memory, (size_t)size + 1, err);
+    if (!text)
         return NULL;
-    }
     va_start(arguments, format);
     (void)vsnprintf(text, (size_t)size + 1, format, arguments);
     va_end(arguments);
@@ -3513,8 +3443,8 @@ static char *bagi_parent(
         size--;
     while (size > root + !root && bagi_is_slash(path[size - 1]))
         size--;
-    return size ? bagi_copy_text(memory, path, size, err)
-                : bagi_copy_text(memory, ".", 1, err);
+    return bagi_print(
+        memory, err, "%.*s", (int)(size ? size : 1), size ? path : ".");
 }
 
 /* Wait until the names in a directory are on stable storage. */
@@ -3524,18 +3454,15 @@ static bags_code bagi_sync_dir(
         NULL, err, env->io.sync_dir(env->io.user, path), path, "sync");
 }
 
-/* Sync `levels` directories, starting with the parent of a path. */
+/* Sync `levels` directories, at least one, starting with the parent of a path. */
 static bags_code bagi_sync_parents(
     const bagi_env *env, const char *path, size_t levels, bags_error *err) {
-    char *at = bagi_copy_text(&env->memory, path, strlen(path), err);
-    bags_code code = at ? BAGS_OK : BAGS_ERROR_MEMORY;
-    for (size_t i = 0; i < levels && !code; i++) {
-        char *parent = bagi_parent(&env->memory, at, err);
-        code = parent ? bagi_sync_dir(env, parent, err) : BAGS_ERROR_MEMORY;
-        bagi_free_text(&env->memory, at);
-        at = parent;
-    }
-    bagi_free_text(&env->memory, at);
+    char *parent = bagi_parent(&env->memory, path, err);
+    bags_code code =
+        parent ? bagi_sync_dir(env, parent, err) : BAGS_ERROR_MEMORY;
+    if (!code && levels > 1)
+        code = bagi_sync_parents(env, parent, levels - 1, err);
+    bagi_free_text(&env->memory, parent);
     return code;
 }
 
@@ -3544,33 +3471,22 @@ static bags_code bagi_sync_parents(
  * *unsynced. */
 static bags_code bagi_make_parents(const bagi_env *env, const char *path,
     bool no_sync, size_t *unsynced, bags_error *err) {
-    char *copy = bagi_copy_text(&env->memory, path, strlen(path), err);
-    if (!copy)
-        return BAGS_ERROR_MEMORY;
-    bags_code code = BAGS_OK;
-    size_t size = strlen(copy), root = bagi_root_size(copy);
-    while (size > root && bagi_is_slash(copy[size - 1]))
-        size--;
-    /* The copy is truncated at one slash after the other. */
-    for (size_t i = root + 1; i < size && !code; i++) {
-        const char slash = copy[i];
-        bags_path_kind kind = BAGS_PATH_NONE;
-        if (!bagi_is_slash(slash) || bagi_is_slash(copy[i - 1]))
-            continue;
-        copy[i] = '\0';
-        code = bagi_kind(env, copy, &kind, err);
-        if (!code && kind == BAGS_PATH_NONE) {
-            int error = env->io.make_dir(env->io.user, copy);
-            if (error && error != EEXIST)
-                code = bagi_fail_io(NULL, err, error, copy, "create directory");
-            else if (!error && no_sync)
-                ++*unsynced;
-            else if (!error)
-                code = bagi_sync_parents(env, copy, 1, err);
-        }
-        copy[i] = slash;
+    bags_path_kind kind = BAGS_PATH_NONE;
+    char *parent = bagi_parent(&env->memory, path, err);
+    bags_code code =
+        parent ? bagi_kind(env, parent, &kind, err) : BAGS_ERROR_MEMORY;
+    /* A root is its own parent. */
+    if (!code && kind == BAGS_PATH_NONE && strcmp(parent, path) != 0) {
+        code = bagi_make_parents(env, parent, no_sync, unsynced, err);
+        int error = code ? 0 : env->io.make_dir(env->io.user, parent);
+        if (error && error != EEXIST)
+            code = bagi_fail_io(NULL, err, error, parent, "create directory");
+        else if (!code && !error && no_sync)
+            ++*unsynced;
+        else if (!code && !error)
+            code = bagi_sync_parents(env, parent, 1, err);
     }
-    bagi_free_text(&env->memory, copy);
+    bagi_free_text(&env->memory, parent);
     return code;
 }
 #endif
@@ -3583,7 +3499,7 @@ static char *bagi_absolute(
     bool absolute = bagi_is_slash(path[0]) ||
                     (BAGI_WINDOWS_PATHS && path[0] && path[1] == ':');
     if (absolute || env->io.open != bagi_local_open)
-        return bagi_copy_text(&env->memory, path, size, err);
+        return bagi_print(&env->memory, err, "%.*s", (int)size, path);
     char *here = (char *)bagi_alloc(&env->memory, most, err);
     if (!here)
         return NULL;
@@ -3609,33 +3525,28 @@ static bags_code bagi_check_same(
     int error = env->io.identify(env->io.user, file, path, &opened);
     if (!error)
         error = env->io.identify(env->io.user, NULL, path, &found);
-    if (error == ENOENT)
-        return bags_fail(err, BAGS_ERROR_STATE,
-            "%s: was removed or renamed while it was open; nothing was changed",
-            bagi_tail(path));
-    if (error)
+    if (error && error != ENOENT)
         return bagi_fail_io(NULL, err, error, path, "identify");
-    if (opened.device == found.device && opened.inode == found.inode)
+    if (!error && opened.device == found.device && opened.inode == found.inode)
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_STATE,
-        "%s: is another file than the one that was opened: another process "
-        "replaced it; nothing was changed",
+        "%s: another process replaced, renamed or removed it while it was "
+        "open; "
+        "nothing was changed",
         bagi_tail(path));
 }
-
 #endif
 
-/* The identity of an open file or a path in 8 bytes; 0 without the hook. Returns an
- * errno value. */
-static int bagi_identify(
-    const bagi_env *env, void *file, const char *path, uint64_t *identity) {
+/* The identity of an open file or a path in 8 bytes; 0 without the hook. */
+static bags_code bagi_identify(const bagi_env *env, void *file,
+    const char *path, uint64_t *identity, bags_error *err) {
     bags_identity found;
     *identity = 0;
     if (!env->io.identify)
-        return 0;
+        return BAGS_OK;
     int error = env->io.identify(env->io.user, file, path, &found);
     if (error)
-        return error;
+        return bagi_fail_io(NULL, err, error, path, "identify");
     uint64_t words[] = {found.device, found.inode, found.time, found.size};
     uint64_t mix = 0;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
@@ -3643,7 +3554,7 @@ static int bagi_identify(
         mix ^= mix >> 32;
     }
     *identity = mix ? mix : 1;
-    return 0;
+    return BAGS_OK;
 }
 
 /* Check that the shard with a file is still the one whose record had this identity
@@ -3654,26 +3565,28 @@ static bags_code bagi_check_record(
     static const char *const names[] = {
         "spec.json", "spec.json.partial", "spec.json"};
     uint64_t found = 0;
-    int error = 0;
-    if (!identity || !env->io.identify)
+    bags_code code = BAGS_OK;
+    bags_error why; /* a missing record is not a failure */
+    if (!identity)
         return BAGS_OK;
     size_t size = strlen(path), most = size + sizeof "spec.json.partial";
     while (size > 0 && !bagi_is_slash(path[size - 1]))
         size--;
     /* On the stack, unless it is very long: advice has no way to report failures. */
     char space[1024];
-    char *record = most <= sizeof space ? space
-                                        : (char *)env->memory.resize(
-                                              env->memory.user, NULL, 0, most);
+    char *record = most <= sizeof space
+                       ? space
+                       : (char *)bagi_alloc_raw(&env->memory, most, err);
     if (!record)
-        return bagi_fail_memory(err, most);
-    for (int i = 0; i < 3 && !error && found != identity; i++) {
+        return BAGS_ERROR_MEMORY;
+    for (int i = 0; i < 3 && !code && found != identity; i++) {
         memcpy(record, path, size);
         strcpy(record + size, names[i]);
-        error = bagi_identify(env, NULL, record, &found);
-        error = error == ENOENT ? 0 : error;
+        code = bagi_identify(env, NULL, record, &found, &why);
+        code = code == BAGS_ERROR_MISSING ? BAGS_OK : code;
     }
-    bags_code code = bagi_fail_io(NULL, err, error, record, "identify");
+    if (code)
+        *err = why;
     if (record != space)
         bagi_free(&env->memory, record, most);
     if (code || found == identity)
@@ -3791,8 +3704,7 @@ static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
     if (!code)
         code = bagi_read_at(env, file, path, 0, content, (size_t)length, err);
     if (!code && identity)
-        code = bagi_fail_io(NULL, err, bagi_identify(env, file, path, identity),
-            path, "identify");
+        code = bagi_identify(env, file, path, identity, err);
     bagi_close_read(env, file);
     bagi_free_text(&env->memory, path);
     if (code) {
@@ -3807,184 +3719,109 @@ static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
  * >>json
  * The JSON of spec.json: one object whose keys and values are strings. It is read
  * with any whitespace and escapes, and written as Python's json.dumps writes it. A
- * parser returns false after the first fault, and leaves `at` there for the message.
- * Only >>spec calls it.
+ * parser returns false, 0 or NULL after the first fault, and leaves `at` there for the
+ * message. Only >>spec calls it.
  * ====================================================================== */
 
 typedef struct bagi_json {
     const unsigned char *text;
     size_t size, at;
-    char *buffer; /* decoded strings. A string is never longer than its JSON
-                     text, so the size of the whole text is enough */
-    size_t used;
-    const char *fault; /* what is wrong at `at` */
+    char *
+        out; /* the next decoded string. One is never longer than its JSON text,
+                  so a buffer of the size of the text is enough */
 } bagi_json;
-
-/* The first fault; false, to be returned. */
-static bool bagi_json_fault(bagi_json *json, const char *fault) {
-    json->fault = fault;
-    return false;
-}
 
 /* The next byte, or 0 at the end: a NUL in the text is invalid everywhere. */
 static unsigned char bagi_json_peek(const bagi_json *json) {
     return json->at < json->size ? json->text[json->at] : 0;
 }
 
-/* Skip whitespace. */
-static void bagi_json_space(bagi_json *json) {
+/* Skip whitespace, and a mark after it. */
+static bool bagi_json_mark(bagi_json *json, char mark) {
     while (bagi_json_peek(json) && strchr(" \t\r\n", bagi_json_peek(json)))
         json->at++;
+    bool found = bagi_json_peek(json) == (unsigned char)mark;
+    json->at += found;
+    return found;
 }
 
-/* Skip a mark, after any whitespace. */
-static bool bagi_json_mark(bagi_json *json, char mark, const char *fault) {
-    bagi_json_space(json);
-    if (bagi_json_peek(json) != (unsigned char)mark)
-        return bagi_json_fault(json, fault);
-    json->at++;
-    return true;
-}
-
-/* The four digits of \u; UINT32_MAX if they are invalid. */
-static uint32_t bagi_json_hex(bagi_json *json) {
-    static const char digits[] = "0123456789abcdefABCDEF";
-    uint32_t number = 0;
-    for (int i = 0; i < 4; i++, json->at++) {
-        unsigned char next = bagi_json_peek(json);
-        const char *found = next ? strchr(digits, next) : NULL;
-        if (!found)
-            return UINT32_MAX;
-        uint32_t digit = (uint32_t)(found - digits);
-        number = number << 4 | (digit < 16 ? digit : digit - 6);
-    }
-    return number;
-}
-
-/* The character of what follows a backslash: one letter, or \u, or two of these if they
- * are a surrogate pair. NUL is refused, since names and types are NUL-terminated in
- * memory. */
-static bool bagi_json_escape(bagi_json *json, uint32_t *point) {
+/* The character of what follows a backslash: one letter, or u and four digits. 0 if it
+ * is invalid; NUL is, since names and types are NUL-terminated in memory. */
+static uint32_t bagi_json_escape(bagi_json *json) {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    static const char digits[] = "0123456789abcdefABCDEF";
     unsigned char next = bagi_json_peek(json);
     const char *found = next ? strchr(from, next) : NULL;
+    uint32_t number = 0;
     if (!found && next != 'u')
-        return bagi_json_fault(json, "invalid escape");
+        return 0;
     json->at++;
-    *point = found ? (unsigned char)to[found - from] : bagi_json_hex(json);
-    if (*point == UINT32_MAX)
-        return bagi_json_fault(json, "\\u without four hexadecimal digits");
-    if (*point >= 0xD800 && *point < 0xE000) {
-        uint32_t low = 0;
-        if (json->size - json->at >= 2 &&
-            memcmp(json->text + json->at, "\\u", 2) == 0) {
-            json->at += 2;
-            low = bagi_json_hex(json);
-        }
-        if (*point >= 0xDC00 || low < 0xDC00 || low > 0xDFFF)
-            return bagi_json_fault(json, "unpaired surrogate");
-        *point = 0x10000 + ((*point - 0xD800) << 10) + (low - 0xDC00);
+    for (int i = 0; i < 4 && !found; i++, json->at++) {
+        next = bagi_json_peek(json);
+        const char *digit = next ? strchr(digits, next) : NULL;
+        if (!digit)
+            return 0;
+        number = number << 4 |
+                 (uint32_t)(digit - digits - (digit - digits < 16 ? 0 : 6));
     }
-    return *point || bagi_json_fault(json, "NUL character in a string");
+    return found ? (unsigned char)to[found - from] : number;
 }
 
-/* Append a decoded string to the buffer. */
-static bool bagi_json_string(bagi_json *json, const char *fault) {
-    if (!bagi_json_mark(json, '"', fault))
-        return false;
+/* Parse a string, which is copied to json->out, NUL-terminated. */
+static const char *bagi_json_string(bagi_json *json) {
+    const char *string = json->out;
+    if (!bagi_json_mark(json, '"'))
+        return NULL;
     while (json->at < json->size) {
         uint32_t point;
         size_t length = bagi_utf8_sequence(
             json->text + json->at, json->size - json->at, &point);
-        if (length == 0)
-            return bagi_json_fault(json, "invalid UTF-8");
-        if (point < 0x20)
-            return bagi_json_fault(json, "control character in a string");
+        if (length == 0 || point < 0x20)
+            return NULL;
         json->at += length;
-        if (point == '"')
-            return true;
-        if (point == '\\' && !bagi_json_escape(json, &point))
-            return false;
-        json->used += bagi_utf8_encode(point, json->buffer + json->used);
+        if (point == '"') {
+            *json->out++ = '\0';
+            return string;
+        }
+        if (point == '\\') {
+            point = bagi_json_escape(json);
+            /* A surrogate is the first of a pair. */
+            if (point >= 0xD800 && point < 0xDC00 &&
+                bagi_json_peek(json) == '\\') {
+                json->at++;
+                uint32_t low = bagi_json_escape(json);
+                if (low >= 0xDC00 && low < 0xE000)
+                    point = 0x10000 + ((point - 0xD800) << 10) + low - 0xDC00;
+            }
+            if (point == 0 || (point >= 0xD800 && point < 0xE000))
+                return NULL;
+        }
+        json->out += bagi_utf8_encode(point, json->out);
     }
-    return bagi_json_fault(json, "string without an end");
-}
-
-/* A function that receives the pairs of an object. The strings are not
- * NUL-terminated, but contain no NUL. */
-typedef bags_code (*bagi_json_each)(void *user, const char *key,
-    size_t key_size, const char *value, size_t value_size);
-
-/* Call each() with every pair of the object in the text, in its order. Returns
- * BAGS_OK, the first failure of each(), BAGS_ERROR_CORRUPT or
- * BAGS_ERROR_MEMORY. */
-static bags_code bagi_json_object(const bags_allocator *memory, bags_view text,
-    bagi_json_each each, void *user, bags_error *err) {
-    bags_code code = BAGS_OK;
-    bagi_json json = {text.data, text.size, 0, NULL, 0, NULL};
-    json.buffer = (char *)bagi_alloc_raw(memory, text.size, err);
-    if (!json.buffer)
-        return BAGS_ERROR_MEMORY;
-    bool valid = bagi_json_mark(&json, '{', "expected a JSON object");
-    bool more = valid && !bagi_json_mark(&json, '}', "");
-    while (valid && more) {
-        json.used = 0;
-        valid = bagi_json_string(&json, "expected a name in quotes");
-        size_t key = json.used;
-        valid = valid &&
-                bagi_json_mark(&json, ':', "expected : after a name") &&
-                bagi_json_string(&json, "expected a type in quotes");
-        if (!valid)
-            break;
-        code = each(user, json.buffer, key, json.buffer + key, json.used - key);
-        if (code)
-            break;
-        more = bagi_json_mark(&json, ',', "");
-        valid =
-            more || bagi_json_mark(&json, '}', "expected , or } after a type");
-    }
-    if (valid && !code) {
-        bagi_json_space(&json);
-        if (json.at < json.size)
-            valid = bagi_json_fault(&json, "trailing bytes after the object");
-    }
-    if (!valid)
-        code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "invalid JSON: %s (offset %" PRIu64 ")", json.fault,
-            (uint64_t)json.at);
-    bagi_free(memory, json.buffer, text.size);
-    return code;
+    return NULL;
 }
 
 #ifndef BAGS_NO_WRITER
 /* Write a valid UTF-8 text as a JSON string in ASCII to `out`, unless that is NULL.
  * Returns its size: a first call with NULL measures it. */
 static size_t bagi_json_quote(const char *text, char *out) {
-    static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
     const unsigned char *in = (const unsigned char *)text;
     size_t used = 1; /* the quote */
     char piece[16];
     for (size_t size = strlen(text), step; size > 0; in += step, size -= step) {
         uint32_t point;
         step = bagi_utf8_sequence(in, size, &point);
-        const char *found = point < 0x80 ? strchr(from, (int)point) : NULL;
-        size_t length = 0;
-        if (found) {
-            piece[length++] = '\\';
-            piece[length++] = to[found - from];
-        } else if (point >= 0x20 && point < 0x7F) {
-            piece[length++] = (char)point;
-        } else if (point < 0x10000) {
-            length = 6;
-            (void)snprintf(piece, sizeof piece, "\\u%04" PRIx32, point);
-        } else {
-            length = 12; /* two surrogates */
-            (void)snprintf(piece, sizeof piece, "\\u%04" PRIx32 "\\u%04" PRIx32,
-                0xD7C0 + (point >> 10), 0xDC00 | (point & 0x3FF));
-        }
+        int length = 1;
+        piece[0] = (char)point;
+        if (point >= 0x10000) /* two surrogates */
+            length =
+                snprintf(piece, sizeof piece, "\\u%04" PRIx32 "\\u%04" PRIx32,
+                    0xD7C0 + (point >> 10), 0xDC00 | (point & 0x3FF));
+        else if (point < 0x20 || point > 0x7E || strchr("\"\\", (int)point))
+            length = snprintf(piece, sizeof piece, "\\u%04" PRIx32, point);
         if (out)
-            memcpy(out + used, piece, length);
-        used += length;
+            memcpy(out + used, piece, (size_t)length);
+        used += (size_t)length;
     }
     if (out)
         out[0] = out[used] = '"';
@@ -4154,20 +3991,14 @@ BAGI_COLD static const char *bagi_refs_fault(
     uint64_t length = 0;
     size_t at = bagi_msgpack_array(blob, 0, &length);
     bagi_ref ref;
-    *field = count;
-    if (at > blob.size)
-        return "not a msgpack array";
-    if (length != count)
-        return "number of elements differs from the fields of spec.json";
-    for (size_t i = 0; i < count; i++) {
-        at = bagi_refs_field(blob, at, types[i].sequence, &ref);
-        if (at <= blob.size)
-            continue;
-        *field = i;
-        return types[i].sequence ? "not [] or [first, count]"
-                                 : "not a blob index";
+    for (*field = 0; *field < count && length == count; ++*field) {
+        bool sequence = types[*field].sequence;
+        at = bagi_refs_field(blob, at, sequence, &ref);
+        if (at > blob.size)
+            return sequence ? "not [] or [first, count]" : "not a blob index";
     }
-    return "trailing bytes after the array";
+    *field = count;
+    return "not a msgpack array with one element per field";
 }
 
 #ifndef BAGS_NO_WRITER
@@ -4684,12 +4515,6 @@ typedef struct bagi_array {
     uint64_t shape[BAGS_MAX_DIMS];
 } bagi_array;
 
-BAGI_COLD static bags_code bagi_fail_dims(
-    bags_error *err, bags_code code, size_t dims) {
-    return bags_fail(err, code, "too many dimensions (%" PRIu64 ", maximum %d)",
-        (uint64_t)dims, BAGS_MAX_DIMS);
-}
-
 /* Parse DTYPE,D0,...; one dimension may be -1. Without arguments all is 0. */
 BAGI_COLD static bags_code bagi_array_open(const bags_codec *codec,
     const bags_type *type, const bags_allocator *allocator, void **state,
@@ -4705,7 +4530,9 @@ BAGI_COLD static bags_code bagi_array_open(const bags_codec *codec,
         return bagi_fail_dtype(err, BAGS_ERROR_TYPE, name);
     made.wild = made.dims = type->count - 1;
     if (made.dims > BAGS_MAX_DIMS)
-        return bagi_fail_dims(err, BAGS_ERROR_TYPE, made.dims);
+        return bags_fail(err, BAGS_ERROR_TYPE,
+            "too many dimensions (%" PRIu64 ", maximum %d)",
+            (uint64_t)made.dims, BAGS_MAX_DIMS);
     for (size_t i = 0; i < made.dims; i++) {
         if (made.wild == made.dims &&
             bagi_same(bags_type_argument(type, i + 1), "-1")) {
@@ -4756,14 +4583,13 @@ static bags_code bagi_array_encode(void *state, const bags_value *value,
     size_t size = 0, used = 0;
     if (value->kind != BAGS_KIND_ARRAY)
         return bagi_fail_kind(err, value, "array");
-    if (!bags_dtype_size(value->dtype))
-        return bags_fail(err, BAGS_ERROR_VALUE, "array without a dtype");
-    if (value->dims > BAGS_MAX_DIMS)
-        return bagi_fail_dims(err, BAGS_ERROR_VALUE, value->dims);
-    if (!bags_array_size(value->dtype, value->dims, value->shape, &size) ||
+    if (value->dims > BAGS_MAX_DIMS ||
+        !bags_array_size(value->dtype, value->dims, value->shape, &size) ||
         size > SIZE_MAX - BAGI_HEAD_MAX)
-        return bags_fail(
-            err, BAGS_ERROR_VALUE, "array too large for the address space");
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "invalid array: no dtype, too many dimensions (%" PRIu64
+            ", maximum %d), or too large for the address space",
+            (uint64_t)value->dims, BAGS_MAX_DIMS);
     if (value->size != size)
         return bags_fail(err, BAGS_ERROR_VALUE,
             "size differs from that of the dtype and shape (%" PRIu64
@@ -4918,16 +4744,6 @@ static const bags_codec bagi_codecs_built_in[] = {
 #define BAGI_BUILT_IN                                                          \
     (sizeof bagi_codecs_built_in / sizeof *bagi_codecs_built_in)
 
-#ifndef BAGS_NO_WRITER
-/* A writer refuses invalid arguments only of types that it knows. */
-static bool bagi_codec_is_built_in(const bags_codec *codec) {
-    size_t i = 0;
-    while (i < BAGI_BUILT_IN && codec != &bagi_codecs_built_in[i])
-        i++;
-    return i < BAGI_BUILT_IN;
-}
-#endif
-
 /* Codecs that the program has added, in this order. */
 struct bags_registry {
     bags_allocator memory;
@@ -4984,18 +4800,14 @@ BAGS_API void bags_registry_free(bags_registry *registry) {
 /* ---- the coder ----
  * A codec with the state for one type. A type without a codec, or with arguments
  * that its codec refuses, is not a failure when a dataset is opened: its blobs can be
- * read and written. It becomes one when a value is needed; the codec is then opened
- * again, which is simpler than to keep a message for each field.
- *
- *     bagi_coder_open ---> ready -------> bagi_coder_encode, bagi_coder_decode
- *                     |                   until bagi_coder_close
- *                     '--> not ready ---> bagi_coder_fail, for the message
+ * read and written. It becomes one when a value is needed: `fault` is kept for that.
  */
 
 typedef struct bagi_coder {
     const bags_codec *codec; /* NULL: there is none for this type */
     void *state;
-    bool ready; /* the codec is open */
+    char *fault;    /* why the codec is not open; NULL: it is */
+    bags_code code; /* of the fault */
     bags_allocator memory;
 } bagi_coder;
 
@@ -5010,67 +4822,53 @@ static bags_code bagi_codec_result(
     return code;
 }
 
-/* Open the codec for a type. */
-static bags_code bagi_coder_start(
-    bagi_coder *coder, const bags_type *type, bags_error *err) {
-    const bags_codec *codec = coder->codec;
-    if (!codec)
-        return bags_fail(err, BAGS_ERROR_TYPE, "no codec for this type");
-    if (!codec->open && type->count)
-        return bagi_fail_arguments(err);
-    bags_error why;
-    why.code = BAGS_OK;
-    bags_code code = codec->open ? codec->open(codec, type, &coder->memory,
-                                       &coder->state, &why)
-                                 : BAGS_OK;
-    coder->ready = !code;
-    return bagi_codec_result(code, &why, err);
-}
-
-/* Fails only if out of memory. After any other failure err is untouched, and the
- * coder is not ready. */
+/* Fails only if out of memory; any other failure is the coder's fault. Close it in
+ * either case. */
 static bags_code bagi_coder_open(bagi_coder *coder,
     const bags_registry *registry, const bags_type *type,
     const bags_allocator *memory, bags_error *err) {
+    const bags_codec *codec = bags_registry_find(registry, type->name);
+    bags_error why, fault;
+    bags_code code = BAGS_OK;
     memset(coder, 0, sizeof *coder);
-    coder->codec = bags_registry_find(registry, type->name);
+    coder->codec = codec;
     coder->memory = *memory;
-    bags_error why;
-    bags_code code = bagi_coder_start(coder, type, &why);
-    if (code != BAGS_ERROR_MEMORY)
-        return BAGS_OK;
-    *err = why;
-    return code;
-}
-
-/* A coder that is not ready has no state. */
-static void bagi_coder_close(bagi_coder *coder) {
-    if (coder->ready && coder->codec->close)
-        coder->codec->close(coder->state);
-    coder->ready = false;
-}
-
-/* Report why a coder is not ready. */
-BAGI_COLD static bags_code bagi_coder_fail(
-    const bagi_coder *coder, const char *type_text, bags_error *err) {
-    bagi_coder again = *coder;
-    bags_type type;
-    bags_code code = bags_type_parse(type_text, &type, err);
+    why.code = BAGS_OK;
+    if (!codec)
+        code = bags_fail(&why, BAGS_ERROR_TYPE, "no codec for this type");
+    else if (codec->open)
+        code = codec->open(codec, type, &coder->memory, &coder->state, &why);
+    else if (type->count)
+        code = bagi_fail_arguments(&why);
     if (!code)
-        code = bagi_coder_start(&again, &type, err);
-    if (!code) {
-        bagi_coder_close(&again);
-        code = bags_fail(err, BAGS_ERROR_TYPE,
-            "the codec failed before, when it was opened");
-    }
-    return bagi_prefix(err, code, "type \"%.200s\": ", type_text);
+        return BAGS_OK;
+    coder->code = bagi_codec_result(code, &why, &fault);
+    if (code != BAGS_ERROR_MEMORY)
+        coder->fault = bagi_print(memory, &fault, "type \"%.200s\": %s",
+            (const char *)type->name.data, fault.message);
+    if (coder->fault)
+        return BAGS_OK;
+    coder->codec = NULL;
+    *err = fault;
+    return BAGS_ERROR_MEMORY;
+}
+
+static void bagi_coder_close(bagi_coder *coder) {
+    if (coder->codec && !coder->fault && coder->codec->close)
+        coder->codec->close(coder->state);
+    bagi_free_text(&coder->memory, coder->fault);
+    memset(coder, 0, sizeof *coder);
+}
+
+static bags_code bagi_coder_fail(const bagi_coder *coder, bags_error *err) {
+    return bags_fail(err, coder->code, "%s", coder->fault);
 }
 
 /* An encoded blob passes through without a codec. The codec writes to a view of its
  * own, so that *blob is untouched if it fails. */
 static bags_code bagi_coder_encode(const bagi_coder *coder,
-    const char *type_text, const bags_value *value, bags_buffer *scratch,
-    bags_view *blob, bags_error *err) {
+    const bags_value *value, bags_buffer *scratch, bags_view *blob,
+    bags_error *err) {
     bags_view made = {(const unsigned char *)value->data, value->size};
     bags_error why;
     bags_code code = BAGS_OK;
@@ -5081,8 +4879,8 @@ static bags_code bagi_coder_encode(const bagi_coder *coder,
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
             "the data is NULL (%" PRIu64 " bytes)", (uint64_t)value->size);
     if (value->kind != BAGS_KIND_BLOB) {
-        if (!coder->ready)
-            return bagi_coder_fail(coder, type_text, err);
+        if (coder->fault)
+            return bagi_coder_fail(coder, err);
         if (!coder->codec->encode)
             return bags_fail(
                 err, BAGS_ERROR_TYPE, "the codec cannot encode values");
@@ -5095,11 +4893,10 @@ static bags_code bagi_coder_encode(const bagi_coder *coder,
 }
 
 /* As for encoding, *value is untouched on failure. */
-static bags_code bagi_coder_decode(const bagi_coder *coder,
-    const char *type_text, bags_view blob, bags_buffer *scratch,
-    bags_value *value, bags_error *err) {
-    if (!coder->ready)
-        return bagi_coder_fail(coder, type_text, err);
+static bags_code bagi_coder_decode(const bagi_coder *coder, bags_view blob,
+    bags_buffer *scratch, bags_value *value, bags_error *err) {
+    if (coder->fault)
+        return bagi_coder_fail(coder, err);
     if (!coder->codec->decode)
         return bags_fail(err, BAGS_ERROR_TYPE, "the codec cannot decode blobs");
     bags_value made;
@@ -5120,7 +4917,7 @@ static bags_code bagi_coder_for(bagi_coder *coder,
     bags_allocator memory =
         bagi_allocator_of(registry ? &registry->memory : NULL);
     bagi_buffer_adopt(scratch, &memory);
-    coder->ready = false;
+    memset(coder, 0, sizeof *coder);
     bags_code code = bags_type_parse(type_text, &type, err);
     return code ? code : bagi_coder_open(coder, registry, &type, &memory, err);
 }
@@ -5133,7 +4930,7 @@ BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
     bagi_coder coder;
     bags_code code = bagi_coder_for(&coder, registry, type, scratch, err);
     if (!code)
-        code = bagi_coder_encode(&coder, type, value, scratch, blob, err);
+        code = bagi_coder_encode(&coder, value, scratch, blob, err);
     bagi_coder_close(&coder);
     return code;
 }
@@ -5145,7 +4942,7 @@ BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
     bagi_coder coder;
     bags_code code = bagi_coder_for(&coder, registry, type, scratch, err);
     if (!code)
-        code = bagi_coder_decode(&coder, type, blob, scratch, value, err);
+        code = bagi_coder_decode(&coder, blob, scratch, value, err);
     bagi_coder_close(&coder);
     return code;
 }
@@ -5169,9 +4966,6 @@ BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
  *   3. A file that is mapped is not open. One that belongs to a set may be closed and
  *      opened again; it must then be the same file, in the same shard.
  * ====================================================================== */
-
-#define BAGI_MIN(a, b) ((a) < (b) ? (a) : (b))
-#define BAGI_MAX(a, b) ((a) > (b) ? (a) : (b))
 
 /* ---- files that are read ----
  *
@@ -5209,8 +5003,7 @@ typedef struct bagi_file {
 typedef struct bagi_files {
     bagi_mutex mutex;
     size_t limit, count;
-    size_t maps, maps_limit; /* only changed while a Bag is opened or closed */
-    size_t maps_allowed;     /* of all readers of this process */
+    size_t maps_limit; /* of bagi_maps */
     bagi_file *newest, *oldest;
 } bagi_files;
 
@@ -5323,9 +5116,7 @@ static bags_code bagi_file_pin(const bag_reader *bag, const bagi_file *of,
         if (!code)
             code = bagi_file_size(env, file->handle, file->path, &size, err);
         if (!code && identity)
-            code = bagi_fail_io(NULL, err,
-                bagi_identify(env, file->handle, file->path, &identity),
-                file->path, "identify");
+            code = bagi_identify(env, file->handle, file->path, &identity, err);
     }
     if (!code && (file->grows ? size < file->size : size != file->size))
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
@@ -5412,7 +5203,8 @@ static bags_code bagi_file_attach(bag_reader *bag, const bagi_dir *dir,
     return code;
 }
 
-/* How many files all readers of this process have mapped. */
+/* How many files all readers of this process have mapped. A map is a resource that
+ * malloc needs, too. */
 static volatile long bagi_maps;
 
 /* Get the size of an open file and map it, if that is possible and allowed. One that
@@ -5428,23 +5220,18 @@ static bags_code bagi_file_map(
     bags_code code =
         bagi_file_size(bag->env, file->handle, file->path, &file->size, err);
     bool mapped = !code && !no_mmap && io->map && bagi_size(file->size, &size);
-    if (mapped && size > 0 && files && files->maps >= files->maps_limit)
-        mapped = false;
     if (mapped && size > 0) {
-        size_t allowed = files ? files->maps_allowed : SIZE_MAX;
-        mapped = (size_t)BAGI_ADD(&bagi_maps, 1) <= allowed &&
+        size_t limit = files ? files->maps_limit : SIZE_MAX;
+        mapped = (size_t)BAGI_ADD(&bagi_maps, 1) <= limit &&
                  io->map(io->user, file->handle, size, &map) == 0;
         if (!mapped)
             (void)BAGI_ADD(&bagi_maps, -1);
-        else if (files)
-            files->maps++;
     }
     if (mapped)
         file->map = (const unsigned char *)map;
     else if (!code && files && !file->grows)
-        code = bagi_fail_io(NULL, err,
-            bagi_identify(bag->env, file->handle, file->path, &file->identity),
-            file->path, "identify");
+        code = bagi_identify(
+            bag->env, file->handle, file->path, &file->identity, err);
     return code;
 }
 
@@ -5455,8 +5242,6 @@ static void bagi_file_close(bag_reader *bag, bagi_file *file) {
     if (file->map && file->size > 0) {
         env->io.unmap(env->io.user, file->map, (size_t)file->size);
         (void)BAGI_ADD(&bagi_maps, -1);
-        if (files)
-            files->maps--;
     }
     if (file->handle && file->listed)
         bagi_files_unlink(files, file);
@@ -5731,7 +5516,7 @@ static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
         if (bagi_is_slash(*at))
             name = at + 1;
     if (!journal && (trailer->name || !dir->standalone) &&
-        trailer->name != bagi_crc_text(name))
+        trailer->name != bags_crc32c(0, name, strlen(name)))
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: has the checksums of another Bag", bagi_tail(file->path));
     return bagi_bag_entries(bag, BAGI_CRCS, how->cache_index, err);
@@ -5941,7 +5726,7 @@ BAGI_NOINLINE static bags_code bagi_crcs_compare(const bag_reader *bag,
     for (uint64_t i = 0; i < count; i++) {
         size_t size = (size_t)(bagi_load_u64(ends + 8 * i) - start);
         uint32_t stored = bagi_load_u32(crcs + 4 * i);
-        uint32_t computed = bagi_crc(0, data, size);
+        uint32_t computed = bags_crc32c(0, data, size);
         if (stored != computed)
             return bagi_crcs_fail(bag, index + i, computed, stored, err);
         data += size;
@@ -6352,7 +6137,7 @@ static void bagi_cursor_open(
     cursor->usable = cursor->valid = true;
     cursor->budget = bag->limit > UINT64_MAX / 2 ? UINT64_MAX : 2 * bag->limit;
     if (!bag->split && !bag->v2)
-        cursor->table_crc = bagi_crc(0, zero, sizeof zero);
+        cursor->table_crc = bags_crc32c(0, zero, sizeof zero);
     bagi_buffer_adopt(&cursor->bytes, &bag->env->memory);
 }
 
@@ -6404,12 +6189,12 @@ static bags_code bagi_cursor_next(bagi_cursor *cursor, bags_error *err) {
         if (code)
             return code;
         cursor->crcs_crc =
-            bagi_crc(cursor->crcs_crc, cursor->crcs, (size_t)crcs * 4);
+            bags_crc32c(cursor->crcs_crc, cursor->crcs, (size_t)crcs * 4);
         if (!cursor->block && cursor->next) /* it does not start at blob 0 */
             cursor->stop = bagi_load_u64(cursor->ends - 8);
         cursor->read += count * 8;
         cursor->table_crc =
-            bagi_crc(cursor->table_crc, cursor->ends, (size_t)count * 8);
+            bags_crc32c(cursor->table_crc, cursor->ends, (size_t)count * 8);
         cursor->block = cursor->next;
         cursor->loaded = cursor->next + count;
     }
@@ -6474,7 +6259,7 @@ static bags_code bagi_cursor_crc(
             left < BAGI_CURSOR_BYTES ? (size_t)left : BAGI_CURSOR_BYTES;
         code = bagi_cursor_bytes(cursor, at, size, &data, err);
         if (!code)
-            *crc = bagi_crc(*crc, data, size);
+            *crc = bags_crc32c(*crc, data, size);
         at += size;
     }
     return code;
@@ -6696,7 +6481,7 @@ BAGS_API bag_reader *bag_reader_open_memory(const void *data, size_t size,
         return NULL;
     bag_reader *reader = &bag->reader;
     bagi_file *file = &reader->file[BAGI_BLOBS];
-    file->path = bagi_copy_text(&bag->env.memory, "(memory)", 8, err);
+    file->path = bagi_print(&bag->env.memory, err, "(memory)");
     file->size = size;
     file->map = (const unsigned char *)data;
     bags_code code = file->path ? BAGS_OK : BAGS_ERROR_MEMORY;
@@ -7029,7 +6814,7 @@ static void bagi_stream_copy(
         if (bagi_read_at(&from->job->env, from->handle, from->path, at,
                 from->buffer, step, &from->job->failure))
             return;
-        *crc = bagi_crc(*crc, from->buffer, step);
+        *crc = bags_crc32c(*crc, from->buffer, step);
         if (to)
             bagi_stream_append(to, from->buffer, step);
     }
@@ -7131,7 +6916,7 @@ static inline void bagi_output_append(
     bagi_stream *ends = &output->stream[BAGI_ENDS];
     if (BAGI_UNLIKELY(output->checksums)) {
         unsigned char crc[4];
-        bagi_store_u32(crc, bagi_crc(0, data, size));
+        bagi_store_u32(crc, bags_crc32c(0, data, size));
         bagi_stream_append(&output->stream[BAGI_CRCS], crc, sizeof crc);
     }
     if (BAGI_UNLIKELY(
@@ -7180,7 +6965,7 @@ static void bagi_output_finish(bagi_output *output, bool keep_idx) {
     static const unsigned char zero[8] = {0};
     bagi_stream *blobs = &output->stream[BAGI_BLOBS];
     bagi_stream *ends = &output->stream[BAGI_ENDS];
-    uint32_t table = bagi_crc(0, zero, sizeof zero);
+    uint32_t table = bags_crc32c(0, zero, sizeof zero);
     bagi_output_flush(output);
     if (keep_idx) {
         bagi_stream_truncate(ends);
@@ -7403,8 +7188,7 @@ static void bagi_spec_free(const bags_allocator *memory, bagi_spec *spec) {
 /* Add a field at the end. One whose texts could not be allocated is counted too, with
  * NULL in their place, so that bagi_spec_free frees the other text. */
 static bags_code bagi_spec_add(const bags_allocator *memory, bagi_spec *spec,
-    const char *name, size_t name_size, const char *type, size_t type_size,
-    bags_error *err) {
+    const char *name, const char *type, bags_error *err) {
     if (spec->count == BAGI_FIELDS_MAX)
         return bags_fail(
             err, BAGS_ERROR_LIMIT, "more than %d fields", BAGI_FIELDS_MAX);
@@ -7415,8 +7199,8 @@ static bags_code bagi_spec_add(const bags_allocator *memory, bagi_spec *spec,
     if (code)
         return code;
     bags_field field;
-    field.name = bagi_copy_text(memory, name, name_size, err);
-    field.type = bagi_copy_text(memory, type, type_size, err);
+    field.name = bagi_print(memory, err, "%s", name);
+    field.type = bagi_print(memory, err, "%s", type);
     spec->fields[spec->count++] = field;
     return field.name && field.type ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
@@ -7537,30 +7321,20 @@ static bags_code bagi_fail_field(
 
 /* ---- spec.json ---- */
 
-typedef struct bagi_spec_parsing {
-    const bags_allocator *memory;
-    bagi_spec *spec;
-    bags_error *err;
-} bagi_spec_parsing;
-
-/* One pair of the JSON object. */
-static bags_code bagi_spec_pair(void *user, const char *key, size_t key_size,
-    const char *value, size_t value_size) {
-    bagi_spec_parsing *parsing = (bagi_spec_parsing *)user;
-    bagi_spec *spec = parsing->spec;
-    bags_code code = bagi_spec_add(
-        parsing->memory, spec, key, key_size, value, value_size, parsing->err);
+/* Add a field that was read. */
+static bags_code bagi_spec_add_read(const bags_allocator *memory,
+    bagi_spec *spec, const char *name, const char *type, bags_error *err) {
+    bags_code code = bagi_spec_add(memory, spec, name, type, err);
     if (code)
         return code;
-    const char *name = spec->fields[spec->count - 1].name;
     const char *fault = bagi_name_fault_read(name);
     if (fault)
-        return bagi_fail_field(parsing->err, BAGS_ERROR_FIELD, name, fault);
+        return bagi_fail_field(err, BAGS_ERROR_FIELD, name, fault);
     int order =
         spec->count > 1 ? strcmp(spec->fields[spec->count - 2].name, name) : -1;
     if (order < 0)
         return BAGS_OK;
-    return bagi_fail_field(parsing->err, BAGS_ERROR_CORRUPT, name,
+    return bagi_fail_field(err, BAGS_ERROR_CORRUPT, name,
         order ? "follows a greater name; fields must be sorted by name"
               : "duplicate");
 }
@@ -7568,9 +7342,30 @@ static bags_code bagi_spec_pair(void *user, const char *key, size_t key_size,
 /* Parse the text of a spec.json into an empty spec, which is not sealed. */
 static bags_code bagi_spec_parse(const bags_allocator *memory, bagi_spec *spec,
     const unsigned char *text, size_t size, bags_error *err) {
-    bagi_spec_parsing parsing = {memory, spec, err};
-    bags_view view = {text, size};
-    return bagi_json_object(memory, view, bagi_spec_pair, &parsing, err);
+    bagi_json json = {text, size, 0, NULL};
+    char *strings = (char *)bagi_alloc_raw(memory, size, err);
+    if (!strings)
+        return BAGS_ERROR_MEMORY;
+    json.out = strings;
+    bags_code code = BAGS_OK;
+    bool valid = bagi_json_mark(&json, '{');
+    bool more = valid && !bagi_json_mark(&json, '}');
+    while (valid && more && !code) {
+        const char *name = bagi_json_string(&json);
+        valid = name && bagi_json_mark(&json, ':');
+        const char *type = valid ? bagi_json_string(&json) : NULL;
+        more = type && bagi_json_mark(&json, ',');
+        valid = type && (more || bagi_json_mark(&json, '}'));
+        if (type)
+            code = bagi_spec_add_read(memory, spec, name, type, err);
+    }
+    bool ended = valid && bagi_json_mark(&json, '\0') && json.at > size;
+    if (!code && !ended)
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "not a JSON object of strings (offset %" PRIu64 ")",
+            (uint64_t)json.at);
+    bagi_free(memory, strings, size);
+    return code;
 }
 
 /*
@@ -7599,7 +7394,7 @@ static bags_code bagi_common_read(bagi_common *common, const bagi_dir *dir,
         &text, &size, &record->identity, err);
     if (code)
         return code;
-    record->spec = bagi_crc(0, text, size);
+    record->spec = bags_crc32c(0, text, size);
     code = bagi_spec_parse(memory, &spec, text, size, err);
     bagi_free(memory, text, size);
     bool first = !common->spec.types;
@@ -8612,10 +8407,9 @@ static bags_code bagi_writer_enter(bags_writer *writer, bagi_name name) {
     const bagi_env *env = &writer->job.env;
     bags_error *failure = &writer->job.failure;
     writer->shard_length = 0;
-    writer->dir.path = writer->sharded
-                           ? bagi_shard_path(env, writer->path, name, failure)
-                           : bagi_copy_text(&env->memory, writer->path,
-                                 strlen(writer->path), failure);
+    writer->dir.path =
+        writer->sharded ? bagi_shard_path(env, writer->path, name, failure)
+                        : bagi_print(&env->memory, failure, "%s", writer->path);
     return failure->code;
 }
 
@@ -8734,7 +8528,7 @@ static void bagi_writer_sync_parents(bags_writer *writer) {
         bagi_sync_dir(env, writer->path, failure);
     if (!failure->code && !writer->parents_synced)
         writer->parents_synced =
-            !bagi_sync_parents(env, writer->path, levels ? levels : 1, failure);
+            !bagi_sync_parents(env, writer->path, levels, failure);
 }
 
 /* ---- checksums of Bags that exist ---- */
@@ -8764,7 +8558,7 @@ static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
         if (!failure->code)
             bagi_cursor_crc(&cursor, &crc, failure);
         bagi_store_u32(bytes, crc);
-        trailer->crcs = bagi_crc(trailer->crcs, bytes, 4);
+        trailer->crcs = bags_crc32c(trailer->crcs, bytes, 4);
         bagi_stream_append(stream, bytes, 4);
     }
     trailer->length = bag->length;
@@ -8857,7 +8651,7 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
         bool kept = summed[i].kept;
         output.trailer = summed[i].trailer;
         output.trailer.bound = spec != NULL;
-        output.trailer.name = spec ? bagi_crc_text(name) : 0;
+        output.trailer.name = spec ? bags_crc32c(0, name, strlen(name)) : 0;
         output.trailer.spec = spec ? bound : 0;
         if (!kept && !bagi_check_same(env, file, path, failure)) {
             bagi_stream_open(stream, dir, name, ".crc.partial", BAGS_IO_WRITE);
@@ -8904,8 +8698,7 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
     bool keep_idx = writer->options.keep_idx;
     bool no_sync = writer->job.no_sync;
     bool checksums = writer->outputs[0].checksums;
-    uint32_t record =
-        bagi_crc(0, (const unsigned char *)writer->text, writer->text_size);
+    uint32_t record = bags_crc32c(0, writer->text, writer->text_size);
     uint32_t bound = record;
     bagi_writer_check(writer);
     bagi_writer_flush_all(writer);
@@ -8922,7 +8715,8 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
         bagi_trailer *trailer = &writer->outputs[i].trailer;
         trailer->bound = true;
         trailer->spec = bound;
-        trailer->name = bagi_crc_text(bagi_spec_name(&writer->spec, i));
+        const char *name = bagi_spec_name(&writer->spec, i);
+        trailer->name = bags_crc32c(0, name, strlen(name));
         bagi_output_seal(&writer->outputs[i]);
     }
     bagi_writer_each(writer, BAGI_CONTENT, bagi_stream_close);
@@ -9074,8 +8868,8 @@ static bags_code bagi_datapoint_add(
         return bagi_datapoint_fail(
             writer, BAGS_ERROR_ARGUMENT, name, "the value is NULL");
     writer->inside = true;
-    bags_code code = bagi_coder_encode(&writer->spec.coders[field],
-        writer->spec.fields[field].type, value, &writer->scratch, &blob, why);
+    bags_code code = bagi_coder_encode(
+        &writer->spec.coders[field], value, &writer->scratch, &blob, why);
     if (code) {
         writer->inside = false;
         if (writer->spec.types[field].sequence)
@@ -9688,8 +9482,7 @@ static bags_code bagi_writer_set_fields(bags_writer *writer,
         const char *fault = bagi_name_fault_write(name);
         if (fault)
             return bagi_fail_field(err, BAGS_ERROR_FIELD, name, fault);
-        bags_code code = bagi_spec_add(
-            memory, spec, name, strlen(name), type, strlen(type), err);
+        bags_code code = bagi_spec_add(memory, spec, name, type, err);
         if (code)
             return code;
     }
@@ -9707,22 +9500,19 @@ static bags_code bagi_writer_set_fields(bags_writer *writer,
      * platform. */
     for (size_t i = 0; i < count && !code; i++) {
         const bagi_coder *coder = &spec->coders[i];
-        const char *type = spec->fields[i].type;
+        const bags_type *type = &spec->types[i];
+        const char *name = spec->fields[i].name;
         uint64_t bytes = 1;
-        bags_error why;
-        if (!coder->codec || !bagi_codec_is_built_in(coder->codec))
+        if (!coder->codec ||
+            coder->codec != bags_registry_find(NULL, type->name))
             continue;
-        why.code = BAGS_OK;
-        if (!coder->ready)
-            bagi_coder_fail(coder, type, &why);
-        else if (bags_type_number(&spec->types[i], 0, &bytes) && bytes == 0)
-            bags_fail(&why, BAGS_ERROR_TYPE,
-                "type \"%.200s\": an integer of 0 bytes holds only 0", type);
-        if (why.code == BAGS_ERROR_TYPE) {
-            *err = why;
-            code = bagi_prefix(
-                err, why.code, "field \"%.200s\": ", spec->fields[i].name);
-        }
+        if (coder->code == BAGS_ERROR_TYPE)
+            code = bagi_fail_field(err, coder->code, name, coder->fault);
+        else if (bags_type_number(type, 0, &bytes) && bytes == 0)
+            code = bags_fail(err, BAGS_ERROR_TYPE,
+                "field \"%.200s\": type \"%.200s\": an integer of 0 bytes "
+                "holds only 0",
+                name, spec->fields[i].type);
     }
     return code;
 }
@@ -10098,8 +9888,7 @@ static bags_code bagi_reader_dir(
         reader->shards[shard].number, reader->shards[shard].digits};
     char *path = reader->sharded
                      ? bagi_shard_path(&reader->env, reader->path, name, err)
-                     : bagi_copy_text(&reader->env.memory, reader->path,
-                           strlen(reader->path), err);
+                     : bagi_print(&reader->env.memory, err, "%s", reader->path);
     *dir = bagi_dir_of(&reader->env, path);
     return path ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
@@ -10157,7 +9946,7 @@ BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
 static BAGI_HOT bags_code bagi_reader_bag(const bags_reader *reader,
     size_t shard, size_t field, const bag_reader **out, bags_error *err) {
     void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
-    void *bag = BAGI_ATOMIC && bags ? (void *)BAGI_LOAD(&bags[field]) : NULL;
+    void *bag = bags ? (void *)BAGI_LOAD(&bags[field]) : NULL;
     *out = (const bag_reader *)bag;
     return bag ? BAGS_OK
                : bagi_reader_first_bag(reader, shard, field, out, err);
@@ -10176,8 +9965,7 @@ BAGI_COLD static void bagi_reader_expect(const bags_reader *reader,
         return;
     for (size_t i = 0; i < (selects ? count : fields); i++) {
         size_t field = selects ? selects[i].field : i;
-        if (field >= fields ||
-            (BAGI_ATOMIC && bags && BAGI_LOAD(&bags[field]) != NULL))
+        if (field >= fields || (bags && BAGI_LOAD(&bags[field]) != NULL))
             continue;
         how.name = bagi_spec_name(&reader->spec, field);
         bagi_bag_expect(&dir, &how);
@@ -10467,7 +10255,6 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
     reader->options = *options;
     reader->files.limit = options->max_files ? options->max_files : 64;
     reader->files.maps_limit = options->max_maps ? options->max_maps : 16384;
-    reader->files.maps_allowed = bagi_maps_allowed();
     bags_code code = bagi_check_worker(
         path, options->shard_start, &reader->options.shard_stop, &why);
     if (!code) {
@@ -11132,7 +10919,7 @@ BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
 BAGS_API void bags_reader_touch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count) {
-    if (!BAGI_ATOMIC || !reader || !indices || reader->length == 0)
+    if (!reader || !indices || reader->length == 0)
         return;
     size_t fields = reader->spec.count;
     if (!selects)
@@ -11379,9 +11166,9 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
         return code;
     /* Once checked, this is remembered for all threads. */
     void **ordered = &((bag_reader *)(uintptr_t)bag)->ordered;
-    if (!BAGI_ATOMIC || !BAGI_LOAD(ordered))
+    if (!BAGI_LOAD(ordered))
         code = bagi_column_check(reader, (size_t)shard, field, bag, row, err);
-    if (!code && BAGI_ATOMIC)
+    if (!code)
         BAGI_STORE(ordered, (void *)(uintptr_t)bag);
     if (!code)
         code = bag_reader_get_range(
@@ -11453,7 +11240,7 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     }
     bagi_buffer_adopt(scratch, &reader->env.memory);
     bags_code code = bagi_coder_decode(&reader->spec.coders[from->field],
-        field->type, from->items[item], scratch, out, err);
+        from->items[item], scratch, out, err);
     if (!code)
         return BAGS_OK;
     if (sequence)
@@ -11627,7 +11414,6 @@ static bool bagi_verify_owner(bagi_verifying *v, const bagi_cursor *blobs,
 /* Decode the current blob. One that is too large for memory is that blob's fault. A
  * fault names the datapoint, if that is known. */
 static bags_code bagi_verify_value(bagi_verifying *v, bagi_cursor *cursor) {
-    const bags_field *field = &v->spec->fields[v->field];
     const char *path = bagi_tail(cursor->bag->file[BAGI_BLOBS].path);
     uint64_t index = cursor->index, item = 0;
     bags_view blob = {NULL, 0};
@@ -11643,8 +11429,8 @@ static bags_code bagi_verify_value(bagi_verifying *v, bagi_cursor *cursor) {
     if (code && blob.size <= BAGI_CURSOR_BYTES)
         return code;
     if (!code)
-        code = bagi_coder_decode(&v->spec->coders[v->field], field->type, blob,
-            &v->scratch, &value, &v->why);
+        code = bagi_coder_decode(
+            &v->spec->coders[v->field], blob, &v->scratch, &value, &v->why);
     if (!code)
         return BAGS_OK;
     why.code = BAGS_OK;
@@ -11785,9 +11571,9 @@ BAGI_COLD static bags_code bagi_verify_unit(bagi_verifying *v, size_t field) {
     v->report.blobs += is_refs ? 0 : bag->length;
     if (!is_refs && v->options.decode) {
         const bagi_coder *coder = &spec->coders[field];
-        v->decode = coder->ready && coder->codec->decode;
-        if (coder->codec && !coder->ready) {
-            code = bagi_coder_fail(coder, spec->fields[field].type, &v->why);
+        v->decode = !coder->fault && coder->codec->decode;
+        if (coder->codec && coder->fault) {
+            code = bagi_coder_fail(coder, &v->why);
             bagi_prefix(
                 &v->why, code, "%s: ", bagi_tail(bag->file[BAGI_BLOBS].path));
             code = bagi_verify_file(v, code);

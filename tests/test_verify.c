@@ -415,7 +415,7 @@ static void many_faults_in_one_shard_are_all_reported(void **state) {
         {"s", "refs", BAGS_FAULT_DATAPOINT, 0, 0, 0, BAGS_ERROR_CORRUPT,
             "field \"b\": datapoint 0: refs.bag*[0, 9]*length 8"},
         {"s", "refs", BAGS_FAULT_DATAPOINT, 2, 0, 10, BAGS_ERROR_CORRUPT,
-            "elements"},
+            "one element per field"},
     };
     memory_disk m;
     bags_verify_options options = options_for(NULL, NULL);
