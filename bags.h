@@ -3328,8 +3328,8 @@ static bags_code bagi_check_path(const char *path, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_ARGUMENT, "the path is empty");
 }
 
-BAGS_API bags_code bags_fail_io(const bags_io *io, int error, const char *path,
-    const char *doing, bags_error *err) {
+BAGS_API BAGI_COLD bags_code bags_fail_io(const bags_io *io, int error,
+    const char *path, const char *doing, bags_error *err) {
     char why[512] = "", buffer[128];
     if (!error)
         return BAGS_OK;
@@ -3352,20 +3352,14 @@ BAGS_API bags_code bags_fail_io(const bags_io *io, int error, const char *path,
     return code;
 }
 
-/* For a hook that writes, env is NULL. */
-BAGI_COLD static bags_code bagi_fail_io(const bagi_env *env, bags_error *err,
-    int error, const char *path, const char *doing) {
-    return bags_fail_io(env ? &env->io : NULL, error, path, doing, err);
-}
-
 /* *file is NULL after a failure. */
 static bags_code bagi_open(const bagi_env *env, const char *path, int mode,
     void **file, bags_error *err) {
     int error = env->io.open(env->io.user, path, mode, file);
     if (error)
         *file = NULL;
-    return bagi_fail_io(
-        env, err, error, path, mode == BAGS_IO_CREATE ? "create" : "open");
+    return bags_fail_io(
+        &env->io, error, path, mode == BAGS_IO_CREATE ? "create" : "open", err);
 }
 
 /* Close a file that was only read: nothing can be lost. */
@@ -3376,8 +3370,8 @@ static void bagi_close_read(const bagi_env *env, void *file) {
 
 static bags_code bagi_file_size(const bagi_env *env, void *file,
     const char *path, uint64_t *size, bags_error *err) {
-    return bagi_fail_io(env, err, env->io.size(env->io.user, file, size), path,
-        "get the size of");
+    return bags_fail_io(&env->io, env->io.size(env->io.user, file, size), path,
+        "get the size of", err);
 }
 
 /* Read exactly `size` bytes. */
@@ -3389,7 +3383,7 @@ static bags_code bagi_read_at(const bagi_env *env, void *file, const char *path,
         int error =
             env->io.read_at(env->io.user, file, offset, out, size, &done);
         if (error)
-            return bagi_fail_io(env, err, error, path, "read");
+            return bags_fail_io(&env->io, error, path, "read", err);
         if (done == 0 || done > size)
             return bags_fail(err, BAGS_ERROR_CORRUPT,
                 "%s: truncated while open (ends at offset %" PRIu64 ", %" PRIu64
@@ -3405,8 +3399,8 @@ static bags_code bagi_read_at(const bagi_env *env, void *file, const char *path,
 /* What a path is, if anything exists there. */
 static bags_code bagi_kind(const bagi_env *env, const char *path,
     bags_path_kind *kind, bags_error *err) {
-    return bagi_fail_io(
-        env, err, env->io.kind(env->io.user, path, kind), path, "stat");
+    return bags_fail_io(
+        &env->io, env->io.kind(env->io.user, path, kind), path, "stat", err);
 }
 
 /* ---- paths ----
@@ -3450,8 +3444,8 @@ static char *bagi_parent(
 /* Wait until the names in a directory are on stable storage. */
 static bags_code bagi_sync_dir(
     const bagi_env *env, const char *path, bags_error *err) {
-    return bagi_fail_io(
-        NULL, err, env->io.sync_dir(env->io.user, path), path, "sync");
+    return bags_fail_io(
+        NULL, env->io.sync_dir(env->io.user, path), path, "sync", err);
 }
 
 /* Sync `levels` directories, at least one, starting with the parent of a path. */
@@ -3480,7 +3474,7 @@ static bags_code bagi_make_parents(const bagi_env *env, const char *path,
         code = bagi_make_parents(env, parent, no_sync, unsynced, err);
         int error = code ? 0 : env->io.make_dir(env->io.user, parent);
         if (error && error != EEXIST)
-            code = bagi_fail_io(NULL, err, error, parent, "create directory");
+            code = bags_fail_io(NULL, error, parent, "create directory", err);
         else if (!code && !error && no_sync)
             ++*unsynced;
         else if (!code && !error)
@@ -3526,7 +3520,7 @@ static bags_code bagi_check_same(
     if (!error)
         error = env->io.identify(env->io.user, NULL, path, &found);
     if (error && error != ENOENT)
-        return bagi_fail_io(NULL, err, error, path, "identify");
+        return bags_fail_io(NULL, error, path, "identify", err);
     if (!error && opened.device == found.device && opened.inode == found.inode)
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_STATE,
@@ -3546,7 +3540,7 @@ static bags_code bagi_identify(const bagi_env *env, void *file,
         return BAGS_OK;
     int error = env->io.identify(env->io.user, file, path, &found);
     if (error)
-        return bagi_fail_io(NULL, err, error, path, "identify");
+        return bags_fail_io(NULL, error, path, "identify", err);
     uint64_t words[] = {found.device, found.inode, found.time, found.size};
     uint64_t mix = 0;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
@@ -3662,7 +3656,7 @@ static bags_code bagi_dir_remove(const bagi_dir *dir, const char *name,
         return BAGS_ERROR_MEMORY;
     int error = dir->env->io.remove(dir->env->io.user, path);
     bags_code code =
-        bagi_fail_io(NULL, err, error == ENOENT ? 0 : error, path, "remove");
+        bags_fail_io(NULL, error == ENOENT ? 0 : error, path, "remove", err);
     bagi_free_text(&dir->env->memory, path);
     return code;
 }
@@ -3674,8 +3668,9 @@ static bags_code bagi_dir_rename(const bagi_dir *dir, const char *name,
     char *to = from ? bagi_dir_path(dir, name, to_suffix, err) : NULL;
     bags_code code = BAGS_ERROR_MEMORY;
     if (to)
-        code = bagi_fail_io(NULL, err,
-            dir->env->io.rename(dir->env->io.user, from, to), from, "rename");
+        code =
+            bags_fail_io(NULL, dir->env->io.rename(dir->env->io.user, from, to),
+                from, "rename", err);
     bagi_free_text(&dir->env->memory, from);
     bagi_free_text(&dir->env->memory, to);
     return code;
@@ -5090,7 +5085,7 @@ static bags_code bagi_file_open(
              bagi_files_evict(files, env));
     if (error)
         file->handle = NULL;
-    return bagi_fail_io(env, err, error, file->path, "open");
+    return bags_fail_io(&env->io, error, file->path, "open", err);
 }
 
 /* Keep a file open while it is read. A listed one may have to be opened again: then it
@@ -6577,7 +6572,7 @@ static bags_code bagi_lock_file(const bagi_env *env, void *file,
     if (error == EWOULDBLOCK)
         return bags_fail(
             err, BAGS_ERROR_LOCKED, "%s: %s", bagi_tail(path), why);
-    bags_code code = bagi_fail_io(NULL, err, error, file_path, "lock");
+    bags_code code = bags_fail_io(NULL, error, file_path, "lock", err);
     return code ? code : bagi_check_same(env, file, file_path, err);
 }
 
@@ -6622,7 +6617,7 @@ static bool bagi_stream_idle(const bagi_stream *stream) {
 static void bagi_stream_fail(
     const bagi_stream *stream, int error, const char *doing) {
     if (error)
-        bagi_fail_io(NULL, &stream->job->failure, error, stream->path, doing);
+        bags_fail_io(NULL, error, stream->path, doing, &stream->job->failure);
 }
 
 /* Open a new file, or with BAGS_IO_WRITE one that a writer left, to continue at its
@@ -7572,8 +7567,8 @@ static bags_code bagi_names_list(
                                    bagi_names_collect, names)
                              : ENOSYS;
     if (error)
-        return bagi_fail_io(
-            env, err, error, path, error == ENOENT ? "open" : "list");
+        return bags_fail_io(
+            &env->io, error, path, error == ENOENT ? "open" : "list", err);
     if (names->count > 1)
         qsort(
             names->names, names->count, sizeof *names->names, bagi_names_order);
@@ -7976,9 +7971,9 @@ static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
         code = bagi_check_same(env, file, spec, err);
     bagi_close_read(env, file); /* before, for Windows */
     if (!code)
-        code = bagi_fail_io(NULL, err,
-            env->io.rename(env->io.user, old_path, new_path), old_path,
-            "rename");
+        code =
+            bags_fail_io(NULL, env->io.rename(env->io.user, old_path, new_path),
+                old_path, "rename", err);
     bagi_free_text(&env->memory, spec);
     bagi_free_text(&env->memory, old_path);
     bagi_free_text(&env->memory, new_path);
@@ -8267,7 +8262,7 @@ static bags_code bagi_writer_open_record(
                 "disk to resume or recover it",
                 bagi_tail(record->path));
         else if (error != EWOULDBLOCK)
-            code = bagi_fail_io(NULL, err, error, record->path, "lock");
+            code = bags_fail_io(NULL, error, record->path, "lock", err);
     }
     if (mode == BAGS_IO_READ) /* a writer that starts now must not fail */
         bagi_stream_forget(record);
@@ -8362,7 +8357,7 @@ static bags_code bagi_writer_discard(
     int error = code ? 0 : io->remove_dir(io->user, dir->path);
     *other = error == ENOTEMPTY || error == EEXIST;
     if (error && !*other)
-        code = bagi_fail_io(NULL, err, error, dir->path, "remove");
+        code = bags_fail_io(NULL, error, dir->path, "remove", err);
     bagi_writer_leave(writer);
     return code;
 }
@@ -8433,7 +8428,7 @@ static void bagi_writer_claim_once(bags_writer *writer) {
         if (error == EEXIST)
             bagi_fail_claimed(writer, err);
         else
-            bagi_fail_io(NULL, err, error, dir->path, "create directory");
+            bags_fail_io(NULL, error, dir->path, "create directory", err);
     }
     if (err->code) {
         bagi_writer_leave(writer);
@@ -8581,7 +8576,7 @@ static bags_code bagi_check_no_link(
     int error = env->io.identify(env->io.user, NULL, path, &found);
     if (!error && found.link)
         error = ELOOP;
-    return bagi_fail_io(NULL, err, error, path, "open");
+    return bags_fail_io(NULL, error, path, "open", err);
 }
 
 /* Make the checksums of one Bag, or keep those that it has. */
@@ -9299,7 +9294,7 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name,
                         : ENOSYS;
         code = other ? bags_fail(
                            &why, refusal, "%s: %s", bagi_tail(dir->path), fault)
-                     : bagi_fail_io(NULL, &why, error, dir->path, "list");
+                     : bags_fail_io(NULL, error, dir->path, "list", &why);
     }
     if (!code && !record && !dry_run)
         code = bagi_writer_open_record(writer, BAGS_IO_CREATE, &why);
@@ -10278,7 +10273,7 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
         code = bagi_kind(&reader->env, reader->path, &kind, &why);
     }
     if (!code && kind == BAGS_PATH_NONE)
-        code = bagi_fail_io(NULL, &why, ENOENT, reader->path, "open");
+        code = bags_fail_io(NULL, ENOENT, reader->path, "open", &why);
     else if (!code && kind != BAGS_PATH_DIRECTORY)
         code = bags_fail(&why, BAGS_ERROR_MISSING,
             "%s: a file, not the directory of a dataset",
@@ -11797,7 +11792,7 @@ BAGS_API bags_code bags_verify(const char *path,
     if (!code)
         code = bagi_kind(&v.env, path, &kind, err);
     if (!code && kind == BAGS_PATH_NONE)
-        code = bagi_fail_io(NULL, err, ENOENT, path, "open");
+        code = bags_fail_io(NULL, ENOENT, path, "open", err);
     if (!code && kind != BAGS_PATH_FILE)
         code = bagi_is_single(&dir, &single, err);
     if (!code && kind == BAGS_PATH_FILE) {
