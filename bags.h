@@ -3525,22 +3525,21 @@ static bags_code bagi_check_same(
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_STATE,
         "%s: another process replaced, renamed or removed it while it was "
-        "open; "
-        "nothing was changed",
+        "open; nothing was changed",
         bagi_tail(path));
 }
 #endif
 
 /* The identity of an open file or a path in 8 bytes; 0 without the hook. */
-static bags_code bagi_identify(const bagi_env *env, void *file,
-    const char *path, uint64_t *identity, bags_error *err) {
+static int bagi_identify(
+    const bagi_env *env, void *file, const char *path, uint64_t *identity) {
     bags_identity found;
     *identity = 0;
     if (!env->io.identify)
-        return BAGS_OK;
+        return 0;
     int error = env->io.identify(env->io.user, file, path, &found);
     if (error)
-        return bags_fail_io(NULL, error, path, "identify", err);
+        return error;
     uint64_t words[] = {found.device, found.inode, found.time, found.size};
     uint64_t mix = 0;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
@@ -3548,7 +3547,7 @@ static bags_code bagi_identify(const bagi_env *env, void *file,
         mix ^= mix >> 32;
     }
     *identity = mix ? mix : 1;
-    return BAGS_OK;
+    return 0;
 }
 
 /* Check that the shard with a file is still the one whose record had this identity
@@ -3559,8 +3558,7 @@ static bags_code bagi_check_record(
     static const char *const names[] = {
         "spec.json", "spec.json.partial", "spec.json"};
     uint64_t found = 0;
-    bags_code code = BAGS_OK;
-    bags_error why; /* a missing record is not a failure */
+    int error = 0;
     if (!identity)
         return BAGS_OK;
     size_t size = strlen(path), most = size + sizeof "spec.json.partial";
@@ -3573,14 +3571,14 @@ static bags_code bagi_check_record(
                        : (char *)bagi_alloc_raw(&env->memory, most, err);
     if (!record)
         return BAGS_ERROR_MEMORY;
-    for (int i = 0; i < 3 && !code && found != identity; i++) {
+    for (int i = 0; i < 3 && !error && found != identity; i++) {
         memcpy(record, path, size);
         strcpy(record + size, names[i]);
-        code = bagi_identify(env, NULL, record, &found, &why);
-        code = code == BAGS_ERROR_MISSING ? BAGS_OK : code;
+        error = bagi_identify(env, NULL, record, &found);
+        if (error == ENOENT || error == ENOTDIR) /* missing is not a failure */
+            error = 0;
     }
-    if (code)
-        *err = why;
+    bags_code code = bags_fail_io(NULL, error, record, "identify", err);
     if (record != space)
         bagi_free(&env->memory, record, most);
     if (code || found == identity)
@@ -3699,7 +3697,8 @@ static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
     if (!code)
         code = bagi_read_at(env, file, path, 0, content, (size_t)length, err);
     if (!code && identity)
-        code = bagi_identify(env, file, path, identity, err);
+        code = bags_fail_io(NULL, bagi_identify(env, file, path, identity),
+            path, "identify", err);
     bagi_close_read(env, file);
     bagi_free_text(&env->memory, path);
     if (code) {
@@ -5111,7 +5110,9 @@ static bags_code bagi_file_pin(const bag_reader *bag, const bagi_file *of,
         if (!code)
             code = bagi_file_size(env, file->handle, file->path, &size, err);
         if (!code && identity)
-            code = bagi_identify(env, file->handle, file->path, &identity, err);
+            code = bags_fail_io(NULL,
+                bagi_identify(env, file->handle, file->path, &identity),
+                file->path, "identify", err);
     }
     if (!code && (file->grows ? size < file->size : size != file->size))
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
@@ -5225,8 +5226,9 @@ static bags_code bagi_file_map(
     if (mapped)
         file->map = (const unsigned char *)map;
     else if (!code && files && !file->grows)
-        code = bagi_identify(
-            bag->env, file->handle, file->path, &file->identity, err);
+        code = bags_fail_io(NULL,
+            bagi_identify(bag->env, file->handle, file->path, &file->identity),
+            file->path, "identify", err);
     return code;
 }
 
