@@ -8473,14 +8473,18 @@ static void bagi_writer_claim_once(bags_writer *writer) {
     if (!err->code)
         return;
 
-    /* Remove what is open here. Anything else, which may be a finished shard that was
-     * renamed to this number, is another process's; so is a record that it locked. */
+    /* A file that existed is another process's, as is a record that it locked: then
+     * only those go that are open here. */
+    bool other =
+        err->code == BAGS_ERROR_EXISTS || err->code == BAGS_ERROR_LOCKED;
     if (err->code == BAGS_ERROR_LOCKED)
         bagi_stream_forget(record);
-    bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_remove);
-    bagi_stream_remove(record);
-    env->io.remove_dir(env->io.user, dir->path);
-    bagi_writer_leave(writer);
+    if (other || !record->handle) {
+        bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_remove);
+        bagi_stream_remove(record);
+        env->io.remove_dir(env->io.user, dir->path);
+        bagi_writer_leave(writer);
+    }
     bagi_writer_drop(writer, &why);
 }
 
