@@ -6030,6 +6030,7 @@ BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(const bag_reader *reader,
     uint64_t index, bags_buffer *scratch, bags_error *err) {
     BAGI_ERR(err);
     bags_range range;
+    memset(&range, 0, sizeof range);
     bags_code code = reader && scratch ? bagi_fetch_one(reader, index, 1,
                                              scratch, &range, err)
                                        : bagi_fail_null(err);
