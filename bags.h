@@ -595,10 +595,9 @@ typedef struct bag_writer bag_writer;
  * needs no call. A v1 table that is mapped, and its blobs. */
 typedef struct bagi_mapped {
     const unsigned char *data;
-    const unsigned char
-        *table;      /* length + 1 entries, starting at the leading 0 */
-    uint64_t length; /* 0 if blobs are found in another way */
-    uint64_t limit;  /* no blob ends after this offset */
+    const unsigned char *table; /* length + 1 entries, the first is 0 */
+    uint64_t length;            /* 0 if blobs are found in another way */
+    uint64_t limit;             /* no blob ends after this offset */
 } bagi_mapped;
 
 /* How data that is not in memory yet will be read. */
@@ -3720,9 +3719,9 @@ static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
 typedef struct bagi_json {
     const unsigned char *text;
     size_t size, at;
-    char *
-        out; /* the next decoded string. One is never longer than its JSON text,
-                  so a buffer of the size of the text is enough */
+    /* The next decoded string. One is never longer than its JSON text, so a buffer of
+     * the size of the text is enough. */
+    char *out;
 } bagi_json;
 
 /* The next byte, or 0 at the end: a NUL in the text is invalid everywhere. */
@@ -9859,9 +9858,8 @@ BAGS_API bags_code bags_recover(const char *path,
 
 /* What a reader needs of a shard besides bags_shard. */
 typedef struct bagi_shard {
-    bool split; /* no refs.bag */
-    bool
-        allow_empty; /* Bags of 0 bytes are of granular 0.20 or 0.21, like refs.bag */
+    bool split;       /* no refs.bag */
+    bool allow_empty; /* 0 bytes are a Bag of granular 0.20 or 0.21 */
     bagi_record record;
     void **bags; /* one bag_reader per field, then refs; NULL: not used yet.
                         Of an unfinished shard they are opened with the reader;
