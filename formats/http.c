@@ -342,15 +342,12 @@ static char *http_xml(const void *page, size_t size, const char *mark) {
 }
 
 /* Pass a name on, unless it is not one: empty, with a slash, . or .. */
-static int http_name(const char *text, size_t size,
+static int http_name(char *name, size_t size,
     int (*each)(void *user, const char *name), void *user) {
-    char name[4097];
-    while (size > 0 && text[size - 1] == '/')
+    while (size > 0 && name[size - 1] == '/')
         size--;
-    if (size == 0 || size >= sizeof name || memchr(text, '/', size) ||
-        memchr(text, '\0', size))
+    if (size == 0 || memchr(name, '/', size) || memchr(name, '\0', size))
         return 0;
-    memcpy(name, text, size);
     name[size] = '\0';
     bool inside = strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
     return inside ? each(user, name) : 0;
@@ -377,7 +374,7 @@ int bags_http_names(const void *page, size_t size, bool xml, const char *prefix,
                 plain = curl_easy_unescape(NULL, name, used, &used);
                 used = plain ? used : 0;
             }
-            const char *text = plain ? plain : name, *end = text + used;
+            char *text = plain ? plain : name, *end = text + used;
             bool inside =
                 (size_t)used > front && memcmp(text, prefix, front) == 0;
             if (inside)
