@@ -3336,10 +3336,11 @@ BAGS_API BAGI_COLD bags_code bags_fail_io(const bags_io *io, int error,
     if (io && io->explain)
         io->explain(io->user, path, error, why, sizeof why);
     /* bags_io_local refuses a pipe or a device with ENXIO, whose own text would
-     * mislead. */
+     * mislead, as the text of ENOMEM does on Windows ("Not enough space"). */
     const char *text = *why ? why
-                       : error == ENXIO
-                           ? "not a regular file"
+                       : error == ENXIO ? "not a regular file"
+                       : error == ENOMEM
+                           ? "out of memory"
                            : bagi_system_text(error, buffer, sizeof buffer);
     bags_code code = error == ENOENT || error == ENOTDIR ? BAGS_ERROR_MISSING
                      : error == EEXIST                   ? BAGS_ERROR_EXISTS
@@ -10877,37 +10878,29 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     return BAGS_OK;
 }
 
-/* The items of one field of a datapoint: blobs of *bag. */
-static BAGI_HOT bags_code bagi_row_find(const bags_reader *reader,
-    uint64_t index, size_t field, bags_row *row, bagi_ref *ref,
-    const bag_reader **bag, bags_error *err) {
-    bagi_ref *refs = NULL;
-    size_t shard = 0;
-    bags_code code = bagi_row_read_refs(reader, index, row, &shard, &refs, err);
-    if (!code && field >= reader->spec.count)
-        code = bagi_fail_field_index(reader, field, err);
-    if (code)
-        return code;
-    *ref = refs[field];
-    return bagi_reader_check_ref(reader, shard, index, field, ref, bag, err);
-}
-
 BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
     uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
     bags_error *err) {
     BAGI_NEED(reader && row && out, err);
     BAGI_ERR(err);
-    bagi_ref ref;
+    bagi_ref *refs = NULL;
     const bag_reader *bag = NULL;
-    bags_code code = bagi_row_find(reader, index, field, row, &ref, &bag, err);
-    if (!code && BAGI_UNLIKELY(item >= ref.count))
+    size_t shard = 0;
+    bags_code code = bagi_row_read_refs(reader, index, row, &shard, &refs, err);
+    if (!code && field >= reader->spec.count)
+        code = bagi_fail_field_index(reader, field, err);
+    if (!code)
+        code = bagi_reader_check_ref(
+            reader, shard, index, field, &refs[field], &bag, err);
+    if (!code && BAGI_UNLIKELY(item >= refs[field].count))
         code = bags_fail(err, BAGS_ERROR_RANGE,
             "%s: field \"%.200s\": datapoint %" PRIu64 ": item index %" PRIu64
             " out of range (length %" PRIu64 ")",
             bagi_tail(reader->path), reader->spec.fields[field].name, index,
-            item, ref.count);
+            item, refs[field].count);
     if (!code)
-        return bag_reader_get(bag, ref.first + item, &row->data, out, err);
+        return bag_reader_get(
+            bag, refs[field].first + item, &row->data, out, err);
     out->data = NULL;
     out->size = 0;
     return code;
@@ -10960,11 +10953,17 @@ BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err) {
     BAGI_NEED(reader && row && count, err);
     BAGI_ERR(err);
-    bagi_ref ref;
+    bagi_ref *refs = NULL;
     const bag_reader *bag = NULL;
-    bags_code code = bagi_row_find(reader, index, field, row, &ref, &bag, err);
+    size_t shard = 0;
+    bags_code code = bagi_row_read_refs(reader, index, row, &shard, &refs, err);
+    if (!code && field >= reader->spec.count)
+        code = bagi_fail_field_index(reader, field, err);
     if (!code)
-        *count = ref.count;
+        code = bagi_reader_check_ref(
+            reader, shard, index, field, &refs[field], &bag, err);
+    if (!code)
+        *count = refs[field].count;
     return code;
 }
 
