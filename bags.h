@@ -3337,7 +3337,7 @@ BAGS_API BAGI_COLD bags_code bags_fail_io(const bags_io *io, int error,
         io->explain(io->user, path, error, why, sizeof why);
     /* bags_io_local refuses a pipe or a device with ENXIO, whose own text would
      * mislead, as the text of ENOMEM does on Windows ("Not enough space"). */
-    const char *text = *why ? why
+    const char *text = *why             ? why
                        : error == ENXIO ? "not a regular file"
                        : error == ENOMEM
                            ? "out of memory"
