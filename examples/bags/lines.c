@@ -31,7 +31,9 @@ void lines_open(const char *path) {
     struct stat about;
     bool standard = !strcmp(path, "-");
     name = standard ? "standard input" : path;
-    file = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    do
+        file = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    while (file < 0 && errno == EINTR);
     if (file < 0)
         fail_system(errno, path, "open");
     if (fstat(file, &about))
