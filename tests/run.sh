@@ -22,6 +22,7 @@ parts() {
     cat <<'END'
 # tier | part          | needs                     | command
 test  | command        | release:bags              | tests/command.sh build/release/tests/bags
+test  | release/test_power | release:test_power    | build/release/tests/test_power 8
 test  | readme         | release:all               | tests/readme.py
 test  | demo           | release:all               | tests/demo.sh
 test  | header         |                           | tests/header.sh quick
@@ -32,6 +33,8 @@ test  | examples       | release:all               | tests/examples.sh build/rel
 check | asan/command   | asan:all                  | tests/command.sh build/asan/bags
 check | header         |                           | tests/header.sh
 check | portability    | release:all               | tests/portability.sh part
+check | release/test_power | release:test_power    | build/release/tests/test_power
+check | asan/test_power | asan:test_power         | build/asan/tests/test_power 4
 check | install        | release:all               | tests/install.sh
 check | http           | release:bags release:bench/bench_http | tests/http.sh build/release
 check | lint           |                           | tests/lint.sh quick
@@ -43,6 +46,7 @@ check | cxx/examples   | cxx:all                   | tests/examples.sh build/cxx
 soak  | command        | release:all               | tests/command.sh build/release/bags
 soak  | kills          | release:all               | python3 tests/kills.py build/release/bags 500
 soak  | system         | release:all release:test_system | build/release/tests/test_system
+soak  | asan/power     | asan:test_power           | build/asan/tests/test_power
 soak  | asan/system    | asan:test_system          | build/asan/tests/test_system
 END
 }
@@ -61,10 +65,10 @@ programs() {
         test_threads) test=tsan check='release asan' ;;
         test_loader | test_http) test=asan check='release tsan' ;;
         test_system) test='' check='release asan' ;;
-        test_power | test_faults | test_hooks | test_live | test_pairs) test=release check=asan ;;
+        test_power) test='' check='' ;; # in parts()
+        test_faults | test_hooks | test_live | test_pairs) test=release check=asan ;;
         *) test=asan check=release ;;
         esac
-        [ "$tier $name" != 'test test_power' ] || words=8 # one image of a disk in eight
         for flavour in $test; do
             echo "test | $flavour/$name | $flavour:$name | build/$flavour/tests/$name $words"
         done
