@@ -3396,11 +3396,15 @@ static bags_code bagi_read_at(const bagi_env *env, void *file, const char *path,
     return BAGS_OK;
 }
 
-/* What a path is, if anything exists there. */
-static bags_code bagi_kind(const bagi_env *env, const char *path,
-    bags_path_kind *kind, bags_error *err) {
-    return bags_fail_io(
-        &env->io, env->io.kind(env->io.user, path, kind), path, "stat", err);
+/* What a path is, if anything exists there. A question that has a `code` is not asked
+ * after a failure: its answer is then no. */
+static bags_path_kind bagi_kind(
+    const bagi_env *env, const char *path, bags_code *code, bags_error *err) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    if (!*code)
+        *code = bags_fail_io(&env->io, env->io.kind(env->io.user, path, &kind),
+            path, "stat", err);
+    return *code ? BAGS_PATH_NONE : kind;
 }
 
 /* ---- paths ----
@@ -3465,10 +3469,9 @@ static bags_code bagi_sync_parents(
  * *unsynced. */
 static bags_code bagi_make_parents(const bagi_env *env, const char *path,
     bool no_sync, size_t *unsynced, bags_error *err) {
-    bags_path_kind kind = BAGS_PATH_NONE;
     char *parent = bagi_parent(&env->memory, path, err);
-    bags_code code =
-        parent ? bagi_kind(env, parent, &kind, err) : BAGS_ERROR_MEMORY;
+    bags_code code = parent ? BAGS_OK : BAGS_ERROR_MEMORY;
+    bags_path_kind kind = bagi_kind(env, parent, &code, err);
     /* A root is its own parent. */
     if (!code && kind == BAGS_PATH_NONE && strcmp(parent, path) != 0) {
         code = bagi_make_parents(env, parent, no_sync, unsynced, err);
@@ -3633,16 +3636,15 @@ static void bagi_dir_expect(
     bagi_free_text(&env->memory, path);
 }
 
-/* *has: there is a file of this name. */
-static bags_code bagi_dir_has(const bagi_dir *dir, const char *name,
-    const char *suffix, bool *has, bags_error *err) {
-    bags_path_kind kind = BAGS_PATH_NONE;
-    char *path = bagi_dir_path(dir, name, suffix, err);
-    bags_code code =
-        path ? bagi_kind(dir->env, path, &kind, err) : BAGS_ERROR_MEMORY;
+/* True if there is a file of this name. See bagi_kind. */
+static bool bagi_dir_has(const bagi_dir *dir, const char *name,
+    const char *suffix, bags_code *code, bags_error *err) {
+    char *path = *code ? NULL : bagi_dir_path(dir, name, suffix, err);
+    if (!path && !*code)
+        *code = BAGS_ERROR_MEMORY;
+    bool has = bagi_kind(dir->env, path, code, err) == BAGS_PATH_FILE;
     bagi_free_text(&dir->env->memory, path);
-    *has = !code && kind == BAGS_PATH_FILE;
-    return code;
+    return has;
 }
 
 #ifndef BAGS_NO_WRITER
@@ -7049,7 +7051,6 @@ BAGS_API bag_writer *bag_writer_open(
         return NULL;
     bags_error *failure = &writer->job.failure;
     bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
-    bool exists = false;
     writer->output.checksums = options->checksum;
     /* The Bag is locked before its journal exists: where there is a journal, there is
      * the lock. */
@@ -7059,8 +7060,8 @@ BAGS_API bag_writer *bag_writer_open(
             blobs->path, BAGI_LOCKED_BY_WRITER, failure);
     bagi_output_open(&writer->output, &writer->dir, "", BAGS_IO_CREATE);
     /* Checksums that remain from another Bag would be taken for this one's. */
-    if (!failure->code && !options->checksum &&
-        !bagi_dir_has(&writer->dir, "", ".crc", &exists, failure) && exists)
+    if (!options->checksum &&
+        bagi_dir_has(&writer->dir, "", ".crc", &failure->code, failure))
         bags_fail(failure, BAGS_ERROR_EXISTS,
             "%s.crc: already exists: the checksums of another Bag",
             bagi_tail(writer->dir.path));
@@ -7645,17 +7646,17 @@ static bags_code bagi_each_shard(const bagi_names *names, uint64_t start,
 
 /* ---- what a directory is ---- */
 
-static bags_code bagi_is_finished(
-    const bagi_dir *dir, bool *finished, bags_error *err) {
-    return bagi_dir_has(dir, "spec.json", "", finished, err);
+static bool bagi_is_finished(
+    const bagi_dir *dir, bags_code *code, bags_error *err) {
+    return bagi_dir_has(dir, "spec.json", "", code, err);
 }
 
 /* True for an unsharded dataset or a shard, finished or not. The record is checked
  * before what it is renamed to, so that one of them is seen. */
-static bags_code bagi_is_single(
-    const bagi_dir *dir, bool *single, bags_error *err) {
-    bags_code code = bagi_dir_has(dir, "spec.json", ".partial", single, err);
-    return code || *single ? code : bagi_is_finished(dir, single, err);
+static bool bagi_is_single(
+    const bagi_dir *dir, bags_code *code, bags_error *err) {
+    return bagi_dir_has(dir, "spec.json", ".partial", code, err) ||
+           bagi_is_finished(dir, code, err);
 }
 
 /* Refuse shards in a directory that bagi_is_single: which of the two datasets is
@@ -7670,11 +7671,11 @@ static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
     else if (code)
         *err = why;
     for (size_t i = 0; i < names.count && !code; i++) {
-        bags_path_kind kind = BAGS_PATH_NONE;
         char *path = bagi_shard_path(env, dir->path, names.names[i], err);
-        code = path ? bagi_kind(env, path, &kind, err) : BAGS_ERROR_MEMORY;
+        code = path ? BAGS_OK : BAGS_ERROR_MEMORY;
+        bags_path_kind kind = bagi_kind(env, path, &code, err);
         bagi_free_text(&env->memory, path);
-        if (!code && kind == BAGS_PATH_DIRECTORY)
+        if (kind == BAGS_PATH_DIRECTORY)
             code = bags_fail(err, BAGS_ERROR_CORRUPT,
                 "%s: has both spec.json and shards (%0*" PRIu64
                 "): two datasets were written to one path; move one of them "
@@ -7698,9 +7699,9 @@ BAGI_COLD static bags_code bagi_fail_unfinished(
 static bags_code bagi_check_finished(
     void *user, const bagi_dir *dir, size_t index) {
     bags_error *err = (bags_error *)user;
-    bool finished = false;
+    bags_code code = BAGS_OK;
     (void)index;
-    bags_code code = bagi_is_finished(dir, &finished, err);
+    bool finished = bagi_is_finished(dir, &code, err);
     return code || finished ? code : bagi_fail_unfinished(dir, err);
 }
 
@@ -7714,15 +7715,11 @@ BAGI_COLD static bags_code bagi_fail_no_dataset(
 /* Refuse a file of a dataset where a standalone Bag is expected. */
 static bags_code bagi_check_standalone(
     const bagi_env *env, const char *path, bags_error *err) {
-    bool dataset = false;
     char *parent = bagi_parent(&env->memory, path, err);
-    if (!parent)
-        return BAGS_ERROR_MEMORY;
     bagi_dir dir = bagi_dir_of(env, parent);
-    bags_code code = bagi_is_single(&dir, &dataset, err);
-    if (!code && !dataset)
-        code = bagi_dir_has(&dir, "refs", ".bag", &dataset, err);
-    if (!code && dataset)
+    bags_code code = parent ? BAGS_OK : BAGS_ERROR_MEMORY;
+    if (bagi_is_single(&dir, &code, err) ||
+        bagi_dir_has(&dir, "refs", ".bag", &code, err))
         code = bags_fail(err, BAGS_ERROR_ARGUMENT,
             "%s: belongs to the dataset %s; pass the dataset", bagi_tail(path),
             parent);
@@ -7761,13 +7758,14 @@ static bags_code bagi_bag_new(const bagi_dir *dir, const bagi_how *how,
  * sequence, and there is an index. */
 static bags_code bagi_shard_variant(
     const bagi_dir *dir, const bagi_spec *spec, bool *split, bags_error *err) {
-    bool found = false, sequence = false;
-    bags_code code = bagi_dir_has(dir, "refs", ".bag", &found, err);
+    bool sequence = false;
+    bags_code code = BAGS_OK;
+    bool found = bagi_dir_has(dir, "refs", ".bag", &code, err);
     *split = !code && !found;
     if (!*split || spec->count == 0)
         return code;
     for (size_t i = 0; i < spec->count && !found && !code; i++)
-        code = bagi_dir_has(dir, spec->fields[i].name, ".idx", &found, err);
+        found = bagi_dir_has(dir, spec->fields[i].name, ".idx", &code, err);
     for (size_t i = 0; i < spec->count; i++)
         sequence = sequence || spec->types[i].sequence;
     *split = found && !sequence;
@@ -7921,15 +7919,16 @@ static bags_code bagi_unfinished_open(const bagi_dir *dir,
  * shard to 000000. It is empty. */
 #define BAGI_MARK "finalized"
 
-/* *marked if a shard has the mark. */
-static bags_code bagi_has_mark(const bagi_env *env, const char *path,
-    bagi_name name, bool *marked, bags_error *err) {
+/* True if a shard has the mark. */
+static bool bagi_has_mark(const bagi_env *env, const char *path, bagi_name name,
+    bags_code *code, bags_error *err) {
     char *shard = bagi_shard_path(env, path, name, err);
     bagi_dir dir = bagi_dir_of(env, shard);
-    bags_code code = shard ? bagi_dir_has(&dir, BAGI_MARK, "", marked, err)
-                           : BAGS_ERROR_MEMORY;
+    if (!shard)
+        *code = BAGS_ERROR_MEMORY;
+    bool marked = bagi_dir_has(&dir, BAGI_MARK, "", code, err);
     bagi_free_text(&env->memory, shard);
-    return code;
+    return marked;
 }
 
 /* Open and lock spec.json of a finished shard, against other processes that change
@@ -7956,7 +7955,6 @@ static bool bagi_is_numbered(bagi_name name, uint64_t index) {
  * replaced. */
 static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
     bagi_name name, uint64_t to, bags_error *err) {
-    bags_path_kind kind = BAGS_PATH_NONE;
     void *file = NULL;
     char *spec = NULL, *new_path = NULL;
     char *old_path = bagi_shard_path(env, path, name, err);
@@ -7965,9 +7963,7 @@ static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
     bagi_dir dir = bagi_dir_of(env, old_path);
     bags_code code =
         new_path ? bagi_lock_shard(&dir, &file, &spec, err) : BAGS_ERROR_MEMORY;
-    if (!code)
-        code = bagi_kind(env, new_path, &kind, err);
-    if (!code && kind != BAGS_PATH_NONE)
+    if (bagi_kind(env, new_path, &code, err) != BAGS_PATH_NONE)
         code = bags_fail(err, BAGS_ERROR_EXISTS,
             "%s: already exists: a writer has started it", bagi_tail(new_path));
     if (!code)
@@ -8013,12 +8009,9 @@ BAGS_API bags_code bags_finalize(const char *path,
     bagi_dir dataset = bagi_dir_of(&env, path), first = bagi_dir_of(&env, NULL);
     bagi_names names;
     uint64_t count = 0;
-    bool single = false, marked = false, made = false, gaps = true;
-    bool no_sync = options->no_sync;
+    bool made = false, gaps = true, no_sync = options->no_sync;
     bags_code code = bagi_check_path(path, err);
-    if (!code)
-        code = bagi_is_single(&dataset, &single, err);
-    if (!code && single)
+    if (bagi_is_single(&dataset, &code, err))
         code = bagi_check_mixed(&dataset, err);
     for (int round = 0; round < 2 && gaps && !code; round++) {
         code = bagi_names_list(&env, path, &names, err);
@@ -8032,10 +8025,8 @@ BAGS_API bags_code bags_finalize(const char *path,
             gaps = gaps || !bagi_is_numbered(names.names[i], i);
         if (gaps && round == 0) {
             first.path = bagi_shard_path(&env, path, names.names[0], err);
-            code = first.path
-                       ? bagi_dir_has(&first, BAGI_MARK, "", &marked, err)
-                       : BAGS_ERROR_MEMORY;
-            if (!code && !marked)
+            code = first.path ? BAGS_OK : BAGS_ERROR_MEMORY;
+            if (!bagi_dir_has(&first, BAGI_MARK, "", &code, err) && !code)
                 code = bagi_finalize_mark(&first, no_sync, &made, err);
         }
         for (size_t i = 0; i < (round ? names.count : 1) && gaps && !code; i++)
@@ -8196,7 +8187,6 @@ static void bagi_writer_add_checksums(bags_writer *writer) {
 static bags_code bagi_writer_check(bags_writer *writer) {
     const bagi_stream *record = &writer->record;
     bags_error *failure = &writer->job.failure;
-    bool finished = false;
     if (!bagi_job_is_ours(&writer->job, writer->path) || failure->code)
         return failure->code;
     if (writer->finishing)
@@ -8206,7 +8196,7 @@ static bags_code bagi_writer_check(bags_writer *writer) {
             bagi_tail(writer->dir.path));
     if (!bagi_check_same(
             &writer->job.env, record->handle, record->path, failure) &&
-        !bagi_is_finished(&writer->dir, &finished, failure) && finished)
+        bagi_is_finished(&writer->dir, &failure->code, failure))
         bags_fail(failure, BAGS_ERROR_STATE,
             "%s: has a spec.json that another process wrote; nothing was "
             "changed",
@@ -8300,14 +8290,11 @@ BAGI_COLD static bags_code bagi_fail_finalized(
 static bags_code bagi_writer_check_last(
     const bags_writer *writer, bags_error *err) {
     const bagi_env *env = &writer->job.env;
-    bool marked = false;
     bags_code code = BAGS_OK;
-    if (writer->sharded && !writer->options.append)
-        code =
-            bagi_has_mark(env, writer->path, bagi_shard_name(0), &marked, err);
-    if (marked)
+    if (writer->sharded && !writer->options.append &&
+        bagi_has_mark(env, writer->path, bagi_shard_name(0), &code, err))
         code = bagi_fail_finalized(writer, err);
-    else if (!code && writer->last)
+    if (!code && writer->last)
         code = bagi_check_same(env, writer->last, writer->last_path, err);
     return code;
 }
@@ -8344,13 +8331,10 @@ static bags_code bagi_writer_discard(
     const bagi_dir *dir = &writer->dir;
     const bags_io *io = &writer->job.env.io;
     const bagi_stream *record = &writer->record;
-    bool finished = false;
     bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_close);
     bags_code code =
         bagi_check_same(dir->env, record->handle, record->path, err);
-    if (!code)
-        code = bagi_is_finished(dir, &finished, err);
-    if (!code && !finished)
+    if (!bagi_is_finished(dir, &code, err) && !code)
         code = bagi_writer_remove(writer, true, err);
     if (!code)
         code = bagi_check_same(dir->env, record->handle, record->path, err);
@@ -8380,10 +8364,8 @@ static void bagi_writer_drop(bags_writer *writer, bags_error *err) {
 static bags_code bagi_writer_check_single(bags_writer *writer) {
     bagi_dir dir = bagi_dir_of(&writer->job.env, writer->path);
     bags_error *err = &writer->job.failure;
-    bool single = false;
-    bags_code code = bagi_is_single(&dir, &single, err);
-    if (code || !single)
-        return code;
+    if (!bagi_is_single(&dir, &err->code, err))
+        return err->code;
     return bags_fail(err, BAGS_ERROR_EXISTS,
         "%s: is an unsharded dataset already", bagi_tail(writer->path));
 }
@@ -8418,14 +8400,14 @@ static void bagi_writer_claim_once(bags_writer *writer) {
     bags_error *err = &writer->job.failure, why;
     bagi_stream *record = &writer->record;
     bool checksum = writer->options.checksum, no_sync = writer->job.no_sync;
-    bags_path_kind kind = BAGS_PATH_NONE;
     if (writer->sharded && writer->number >= BAGI_SHARD_LIMIT)
         bags_fail(err, BAGS_ERROR_LIMIT,
             "%s: shard number too large (%" PRIu64 ", maximum 10^18 - 1)",
             bagi_tail(writer->path), writer->number);
-    if (bagi_job_is_ours(&writer->job, writer->path) && !err->code &&
-        !bagi_writer_enter(writer, bagi_shard_name(writer->number)) &&
-        !bagi_kind(env, writer->path, &kind, err) &&
+    if (bagi_job_is_ours(&writer->job, writer->path) && !err->code)
+        bagi_writer_enter(writer, bagi_shard_name(writer->number));
+    bags_path_kind kind = bagi_kind(env, writer->path, &err->code, err);
+    if (!err->code &&
         !bagi_make_parents(env, dir->path, no_sync, &writer->unsynced, err)) {
         int error = env->io.make_dir(env->io.user, dir->path);
         if (error == EEXIST)
@@ -8591,14 +8573,11 @@ static bags_code bagi_checksum_bag(const bagi_dir *dir, const bagi_how *how,
     bool replace, bagi_stream *stream, bagi_summed *summed) {
     bags_error *err = &stream->job->failure;
     bag_reader *bag = NULL;
-    bool exists = false;
     bags_code code = bagi_bag_new(dir, how, NULL, &bag, err);
     for (int i = 0; i < BAGI_FILES && !code; i++)
         if (bag->file[i].path)
             code = bagi_check_no_link(dir->env, bag->file[i].path, err);
-    if (!code)
-        code = bagi_dir_has(dir, how->name, ".crc", &exists, err);
-    summed->kept = exists && !replace;
+    summed->kept = bagi_dir_has(dir, how->name, ".crc", &code, err) && !replace;
     summed->length = bag_reader_length(bag);
     summed->size = bag_reader_size(bag);
     if (!code && !summed->kept)
@@ -9169,17 +9148,18 @@ static int bagi_left_other(void *user, const char *name) {
     return *(bool *)user ? ECANCELED : 0;
 }
 
-/* True if a file has more than `most` bytes, which are few; a missing one has none. */
-static bags_code bagi_left_more(const bagi_dir *dir, const char *suffix,
-    size_t most, bool *more, bags_error *err) {
+/* True if a file of refs has more than `most` bytes, which are few; a missing one has
+ * none. */
+static bool bagi_left_more(const bagi_dir *dir, const char *suffix, size_t most,
+    bags_code *code, bags_error *err) {
     unsigned char *content = NULL;
     size_t size = 0;
-    bags_code code =
+    bags_code found =
         bagi_dir_read(dir, "refs", suffix, most, &content, &size, NULL, err);
-    if (!code)
-        bagi_free(&dir->env->memory, content, size);
-    *more = code == BAGS_ERROR_LIMIT;
-    return *more || code == BAGS_ERROR_MISSING ? BAGS_OK : code;
+    bagi_free(&dir->env->memory, content, size);
+    if (found != BAGS_ERROR_LIMIT && found != BAGS_ERROR_MISSING)
+        *code = found;
+    return found == BAGS_ERROR_LIMIT;
 }
 
 /* Find the complete datapoints of the shard, whose fields are known. One that has none
@@ -9192,10 +9172,10 @@ static bags_code bagi_writer_scan(
     size_t count = spec->count + 1;
     bag_reader **bags = NULL;
     bagi_how how;
-    bool left = false, exists = true;
+    bool exists = true;
+    bags_code code = BAGS_OK;
     memset(&how, 0, sizeof how);
-    bags_code code =
-        bagi_dir_has(dir, "refs", ".crc", &how.verify_checksums, err);
+    how.verify_checksums = bagi_dir_has(dir, "refs", ".crc", &code, err);
     if (code)
         return code;
     if (how.verify_checksums)
@@ -9211,11 +9191,12 @@ static bags_code bagi_writer_scan(
     if (code)
         found->reason = "not all files exist";
 
-    code = bagi_left_more(dir, ".idx", 7, &left, err);
-    for (size_t i = 0; i < spec->count && exists && !code; i++)
-        code = bagi_dir_has(dir, spec->fields[i].name, ".idx", &exists, err);
+    code = BAGS_OK;
+    bool left = bagi_left_more(dir, ".idx", 7, &code, err);
+    for (size_t i = 0; i < spec->count && exists; i++)
+        exists = bagi_dir_has(dir, spec->fields[i].name, ".idx", &code, err);
     if (!code && !left && !exists)
-        code = bagi_left_more(dir, ".bag", 0, &left, err);
+        left = bagi_left_more(dir, ".bag", 0, &code, err);
     if (code || !left)
         return code;
     return bags_fail(err, BAGS_ERROR_CORRUPT,
@@ -9249,22 +9230,19 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name,
     bags_error why; /* a missing file is not a failure of the writer */
     unsigned char *text = NULL;
     size_t size = 0;
-    bool record = false, known = false, other = false;
-    bool dry_run = taking == BAGI_TAKE_NOTHING;
+    bool known = false, other = false, dry_run = taking == BAGI_TAKE_NOTHING;
     bags_code refusal = writer->text ? BAGS_ERROR_EXISTS : BAGS_ERROR_CORRUPT;
     const char *fault = "has files but neither spec.json nor "
                         "spec.json.partial, so that no writer left it; restore "
                         "spec.json from a copy or another shard";
     memset(found, 0, sizeof *found);
-    *finished = false;
-    if (bagi_writer_enter(writer, name))
-        return failure->code;
-    bags_code code = bagi_is_finished(dir, finished, failure);
+    bags_code code = bagi_writer_enter(writer, name);
+    *finished = bagi_is_finished(dir, &code, failure);
     if (code || *finished)
         return code;
 
     /* Lock the record before it is read. Without one, nothing was written. */
-    code = bagi_dir_has(dir, "spec.json", ".partial", &record, &why);
+    bool record = bagi_dir_has(dir, "spec.json", ".partial", &code, &why);
     if (!code && record)
         code = bagi_writer_open_record(
             writer, dry_run ? BAGS_IO_READ : BAGS_IO_WRITE, &why);
@@ -9305,7 +9283,9 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name,
     }
     if (!code && !record && !dry_run)
         code = bagi_writer_open_record(writer, BAGS_IO_CREATE, &why);
-    if (code && !bagi_is_finished(dir, finished, &ignored) && *finished)
+    ignored.code = BAGS_OK;
+    *finished = code && bagi_is_finished(dir, &ignored.code, &ignored);
+    if (*finished)
         return BAGS_OK; /* meanwhile, by its writer or a recovery */
     if (code) {
         *failure = why;
@@ -9348,7 +9328,8 @@ static bags_code bagi_writer_check_names(
     uint64_t start = writer->options.shard_start, next = start;
     uint64_t stop = writer->options.shard_stop;
     if (names->count)
-        bagi_has_mark(names->env, names->path, names->names[0], finalized, err);
+        *finalized = bagi_has_mark(
+            names->env, names->path, names->names[0], &err->code, err);
     if (*finalized && !writer->options.append)
         bagi_fail_finalized(writer, err);
     for (size_t i = 0; i < names->count && !err->code && !*finalized; i++) {
@@ -9426,19 +9407,18 @@ static bags_code bagi_writer_start(bags_writer *writer) {
     const bagi_env *env = &writer->job.env;
     bags_error *err = &writer->job.failure;
     bool resume = writer->options.resume, sharded = writer->sharded;
-    bool finished = false, single = false, finalized = false;
+    bool finished = false, finalized = false;
     bagi_dir dir = bagi_dir_of(env, writer->path);
     bagi_names names;
     bagi_scan found;
-    bags_path_kind kind = BAGS_PATH_NONE;
     memset(&names, 0, sizeof names);
     names.env = env;
-    bags_code code = bagi_kind(env, writer->path, &kind, err);
+    bags_code code = BAGS_OK;
+    bags_path_kind kind = bagi_kind(env, writer->path, &code, err);
     if (!code && (kind == BAGS_PATH_NONE || (!resume && !sharded)))
         return sharded ? BAGS_OK : bagi_writer_claim(writer);
-    if (!code)
-        code = bagi_is_single(&dir, &single, err);
-    if (!code && single && resume)
+    bool single = bagi_is_single(&dir, &code, err);
+    if (single && resume)
         code = bagi_check_mixed(&dir, err);
     if (!code && sharded)
         code = bagi_writer_check_single(writer);
@@ -9678,7 +9658,6 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
     bags_recovered *done, bags_error *err) {
     const bagi_env *env = &work->env;
     bool dry_run = work->options.dry_run, finished = true, sealed = false;
-    bool journal = false, checksums = false;
     bag_writer_options options;
     bag_reader bag, *bags = &bag;
     bagi_how how;
@@ -9705,7 +9684,7 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
     bag.env = &writer->job.env;
 
     /* The lock belongs to the open file; a dry run holds none. */
-    bagi_dir_has(dir, "", ".idx", &journal, failure);
+    bool journal = bagi_dir_has(dir, "", ".idx", &failure->code, failure);
     bagi_stream_open(blobs, dir, "", ".bag",
         journal && !dry_run ? BAGS_IO_WRITE : BAGS_IO_READ);
     if (!failure->code)
@@ -9713,8 +9692,7 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
             env, blobs->handle, path, path, BAGI_LOCKED_BY_WRITER, failure);
     if (dry_run)
         bagi_stream_forget(blobs);
-    if (!failure->code)
-        bagi_dir_has(dir, "", ".crc", &checksums, failure);
+    bool checksums = bagi_dir_has(dir, "", ".crc", &failure->code, failure);
     if (!failure->code)
         bagi_bag_open(&bag, dir, &how, failure);
     if (!failure->code && journal && checksums)
@@ -9799,8 +9777,6 @@ BAGS_API bags_code bags_recover(const char *path,
     BAGI_ERR(err);
     bagi_recovering work;
     bagi_names names;
-    bags_path_kind kind = BAGS_PATH_NONE;
-    bool single = false;
     memset(&work, 0, sizeof work);
     if (options)
         work.options = *options;
@@ -9808,12 +9784,9 @@ BAGS_API bags_code bags_recover(const char *path,
     uint64_t start = work.options.shard_start, *stop = &work.options.shard_stop;
     bags_code code = bagi_check_worker(path, start, stop, err);
     bagi_dir dir = bagi_dir_of(&work.env, path);
-    if (!code)
-        code = bagi_kind(&work.env, path, &kind, err);
-    dir.standalone = kind == BAGS_PATH_FILE;
-    if (!code && !dir.standalone)
-        code = bagi_is_single(&dir, &single, err);
-    if (!code && single)
+    dir.standalone = bagi_kind(&work.env, path, &code, err) == BAGS_PATH_FILE;
+    bool single = !dir.standalone && bagi_is_single(&dir, &code, err);
+    if (single)
         code = bagi_check_mixed(&dir, err);
     if (!code && (single || dir.standalone)) {
         if (start == 0) /* it counts as shard 0 */
@@ -10092,7 +10065,7 @@ BAGI_COLD static bags_code bagi_opening_shard(
                         code == BAGS_ERROR_STATE || (!code && !shard->length));
     } while (again && bagi_tries_again(&tries, opening->err));
     if (!code && !found && opening->names)
-        code = bagi_kind(&reader->env, dir->path, &kind, opening->err);
+        kind = bagi_kind(&reader->env, dir->path, &code, opening->err);
     if (code)
         return code;
     /* A directory that was listed and is gone was not unfinished: bags_finalize may
@@ -10240,7 +10213,6 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
     BAGI_OPTIONS(bags_reader_options, options);
     bagi_env env = bagi_env_of(&options->env);
     bags_path_kind kind = BAGS_PATH_NONE;
-    bool single = false;
     bagi_opening opening;
     bagi_dir dir;
     bags_error why; /* of tries that may be repeated; *err is written once */
@@ -10276,7 +10248,7 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
         bagi_dir_expect(&dir, "spec.json", ".partial");
         bagi_dir_expect(&dir, "spec.json", "");
         bagi_dir_expect(&dir, "refs", ".bag");
-        code = bagi_kind(&reader->env, reader->path, &kind, &why);
+        kind = bagi_kind(&reader->env, reader->path, &code, &why);
     }
     if (!code && kind == BAGS_PATH_NONE)
         code = bags_fail_io(NULL, ENOENT, reader->path, "open", &why);
@@ -10284,9 +10256,8 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
         code = bags_fail(&why, BAGS_ERROR_MISSING,
             "%s: a file, not the directory of a dataset",
             bagi_tail(reader->path));
-    if (!code)
-        code = bagi_is_single(&dir, &single, &why);
-    if (!code && single)
+    bool single = bagi_is_single(&dir, &code, &why);
+    if (single)
         code = bagi_check_mixed(&dir, &why);
     if (!code && !single)
         code = bagi_opening_directory(&opening, &dir);
@@ -10383,8 +10354,8 @@ BAGI_COLD static bags_code bagi_info_bag(const bags_reader *from, size_t shard,
     how.cache_index = how.verify_checksums = false;
     if (!unfinished)
         code = bagi_bag_new(dir, &how, &reader->files, &bag, err);
-    if (!code && bag && !*checksums)
-        code = bagi_dir_has(dir, how.name, ".crc", checksums, err);
+    if (bag && !*checksums)
+        *checksums = bagi_dir_has(dir, how.name, ".crc", &code, err);
     if (!code && bag) {
         info->size += bag_reader_size(bag);
         if (fields && field < reader->spec.count) {
@@ -11687,18 +11658,16 @@ BAGI_COLD static bags_code bagi_verify_find(
     bagi_verifying *v = (bagi_verifying *)user;
     const bagi_spec *spec = &v->common.spec;
     bagi_record record;
-    bool has = false, finished = false;
     (void)index;
     bags_code code = v->common.spec.types ? BAGS_OK
                                           : bagi_common_read(&v->common, dir,
                                                 "", NULL, &record, &v->why);
     for (size_t i = spec->count + 1; i-- > 0 && code != BAGS_ERROR_MEMORY &&
                                      !v->any_checksums && !v->options.quick;) {
-        code =
-            bagi_dir_has(dir, bagi_spec_name(spec, i), ".crc", &has, &v->why);
-        if (!code && has)
-            code = bagi_is_finished(dir, &finished, &v->why);
-        v->any_checksums = has && finished;
+        code = BAGS_OK;
+        v->any_checksums = bagi_dir_has(dir, bagi_spec_name(spec, i), ".crc",
+                               &code, &v->why) &&
+                           bagi_is_finished(dir, &code, &v->why);
     }
     return bagi_verify_file(v, code == BAGS_ERROR_MEMORY ? code : BAGS_OK);
 }
@@ -11764,8 +11733,6 @@ BAGS_API bags_code bags_verify(const char *path,
     bags_error *err) {
     BAGI_ERR(err);
     const char *fault = NULL;
-    bags_path_kind kind = BAGS_PATH_NONE;
-    bool single = false;
     bagi_verifying v;
     memset(&v, 0, sizeof v);
     if (options)
@@ -11793,12 +11760,10 @@ BAGS_API bags_code bags_verify(const char *path,
     if (!code && fault)
         code = bags_fail(
             err, BAGS_ERROR_ARGUMENT, "%s: %s", bagi_tail(path), fault);
-    if (!code)
-        code = bagi_kind(&v.env, path, &kind, err);
+    bags_path_kind kind = bagi_kind(&v.env, path, &code, err);
     if (!code && kind == BAGS_PATH_NONE)
         code = bags_fail_io(NULL, ENOENT, path, "open", err);
-    if (!code && kind != BAGS_PATH_FILE)
-        code = bagi_is_single(&dir, &single, err);
+    bool single = kind != BAGS_PATH_FILE && bagi_is_single(&dir, &code, err);
     if (!code && kind == BAGS_PATH_FILE) {
         code = bagi_verify_standalone(&v, path);
     } else if (!code && !single) {
@@ -11864,7 +11829,6 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
     BAGI_ERR(err);
     BAGI_OPTIONS(bags_checksum_options, options);
     bags_checksum_report done = {0, 0, 0, 0};
-    bags_path_kind kind = BAGS_PATH_NONE;
     bags_reader_options reading;
     bags_reader *reader = NULL;
     bagi_env env = bagi_env_of(&options->env);
@@ -11874,9 +11838,7 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
     reading.allow_gaps = true;
     reading.env = options->env;
     bags_code code = bagi_check_path(path, err);
-    if (!code)
-        code = bagi_kind(&env, path, &kind, err);
-    if (!code && kind == BAGS_PATH_FILE) {
+    if (bagi_kind(&env, path, &code, err) == BAGS_PATH_FILE) {
         code = bagi_checksum_standalone(&env, path, options, &done, err);
     } else if (!code) {
         reader = bags_reader_open(path, &reading, err);
