@@ -3217,24 +3217,6 @@ static void bagi_free(const bags_allocator *memory, void *data, size_t size) {
         memory->resize(memory->user, data, size ? size : 1, 0);
 }
 
-/* Reserve one more entry of `size` bytes in an array, whose capacity doubles. The
- * array is freed with bagi_free and capacity * size. */
-static bags_code bagi_grow(const bags_allocator *memory, void **data,
-    size_t *capacity, size_t count, size_t size, bags_error *err) {
-    if (count < *capacity)
-        return BAGS_OK;
-    size_t more = *capacity ? *capacity * 2 : 8;
-    if (more < *capacity || more > SIZE_MAX / size)
-        return bagi_fail_memory(err, SIZE_MAX);
-    void *grown =
-        memory->resize(memory->user, *data, *capacity * size, more * size);
-    if (!grown)
-        return bagi_fail_memory(err, more * size);
-    *data = grown;
-    *capacity = more;
-    return BAGS_OK;
-}
-
 /* The text must contain no NUL: its length is the size that is freed. */
 static void bagi_free_text(const bags_allocator *memory, char *text) {
     if (text)
@@ -3310,6 +3292,16 @@ BAGS_API bags_buffer bags_buffer_of(const bags_allocator *allocator) {
     if (allocator)
         bagi_buffer_adopt(&buffer, allocator);
     return buffer;
+}
+
+/* Append an item to an array of *count items. */
+static bags_code bagi_push(bags_buffer *array, const bags_allocator *memory,
+    size_t *count, const void *item, size_t size, bags_error *err) {
+    bagi_buffer_adopt(array, memory);
+    bags_code code = bags_buffer_reserve(array, (*count + 1) * size, err);
+    if (!code)
+        memcpy(array->data + (*count)++ * size, item, size);
+    return code;
 }
 /* ========================================================================
  * >>files
@@ -4743,8 +4735,8 @@ static const bags_codec bagi_codecs_built_in[] = {
 /* Codecs that the program has added, in this order. */
 struct bags_registry {
     bags_allocator memory;
-    bags_codec *added;
-    size_t count, capacity;
+    bags_buffer added;
+    size_t count;
 };
 
 BAGS_API bags_registry *bags_registry_create(
@@ -4764,20 +4756,17 @@ BAGS_API bags_code bags_registry_add(
     if (!registry || !codec || !codec->names || !*codec->names)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
             "invalid codec (it needs a registry and at least one name)");
-    void *added = registry->added;
-    bags_code code = bagi_grow(&registry->memory, &added, &registry->capacity,
-        registry->count, sizeof *codec, err);
-    registry->added = (bags_codec *)added;
-    if (!code)
-        registry->added[registry->count++] = *codec;
-    return code;
+    return bagi_push(&registry->added, &registry->memory, &registry->count,
+        codec, sizeof *codec, err);
 }
 
 BAGS_API const bags_codec *bags_registry_find(
     const bags_registry *registry, bags_view name) {
+    const void *data = registry ? registry->added.data : NULL;
+    const bags_codec *added = (const bags_codec *)data;
     for (size_t i = registry ? registry->count : 0; i > 0; i--)
-        if (bagi_has_word(registry->added[i - 1].names, name))
-            return &registry->added[i - 1];
+        if (bagi_has_word(added[i - 1].names, name))
+            return &added[i - 1];
     for (size_t i = 0; i < BAGI_BUILT_IN; i++)
         if (bagi_has_word(bagi_codecs_built_in[i].names, name))
             return &bagi_codecs_built_in[i];
@@ -4788,8 +4777,7 @@ BAGS_API void bags_registry_free(bags_registry *registry) {
     if (!registry)
         return;
     bags_allocator memory = registry->memory;
-    bagi_free(
-        &memory, registry->added, registry->capacity * sizeof(bags_codec));
+    bags_buffer_free(&registry->added);
     bagi_free(&memory, registry, sizeof *registry);
 }
 
@@ -7164,8 +7152,9 @@ BAGS_API void bag_writer_abort(bag_writer *writer) {
 #define BAGI_NAME_MAX 251 /* 255 with .bag */
 
 typedef struct bagi_spec {
-    bags_field *fields;
-    size_t count, capacity;
+    bags_buffer array;
+    bags_field *fields; /* its content */
+    size_t count;
     bags_type *types; /* NULL until sealed, like coders */
     bagi_coder *coders;
 } bagi_spec;
@@ -7180,7 +7169,7 @@ static void bagi_spec_free(const bags_allocator *memory, bagi_spec *spec) {
     }
     bagi_free(memory, spec->coders, spec->count * sizeof *spec->coders);
     bagi_free(memory, spec->types, spec->count * sizeof *spec->types);
-    bagi_free(memory, spec->fields, spec->capacity * sizeof *spec->fields);
+    bags_buffer_free(&spec->array);
     memset(spec, 0, sizeof *spec);
 }
 
@@ -7191,17 +7180,16 @@ static bags_code bagi_spec_add(const bags_allocator *memory, bagi_spec *spec,
     if (spec->count == BAGI_FIELDS_MAX)
         return bags_fail(
             err, BAGS_ERROR_LIMIT, "more than %d fields", BAGI_FIELDS_MAX);
-    void *fields = spec->fields;
-    bags_code code = bagi_grow(memory, &fields, &spec->capacity, spec->count,
-        sizeof *spec->fields, err);
-    spec->fields = (bags_field *)fields;
+    bags_field field = {NULL, NULL};
+    bags_code code = bagi_push(
+        &spec->array, memory, &spec->count, &field, sizeof field, err);
     if (code)
         return code;
-    bags_field field;
-    field.name = bagi_print(memory, err, "%s", name);
-    field.type = bagi_print(memory, err, "%s", type);
-    spec->fields[spec->count++] = field;
-    return field.name && field.type ? BAGS_OK : BAGS_ERROR_MEMORY;
+    spec->fields = (bags_field *)(void *)spec->array.data;
+    bags_field *added = &spec->fields[spec->count - 1];
+    added->name = bagi_print(memory, err, "%s", name);
+    added->type = bagi_print(memory, err, "%s", type);
+    return added->name && added->type ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
 static int bagi_field_order(const void *a, const void *b) {
@@ -7476,8 +7464,9 @@ typedef struct bagi_name {
 typedef struct bagi_names {
     const bagi_env *env;
     const char *path; /* of the dataset */
-    bagi_name *names; /* sorted by number */
-    size_t count, capacity;
+    bags_buffer array;
+    bagi_name *names; /* its content, sorted by number */
+    size_t count;
     size_t checked;        /* how many bagi_names_check has passed */
     bags_error *err;       /* while they are collected */
     bags_code code;        /* if a number was too large */
@@ -7517,13 +7506,10 @@ static int bagi_names_collect(void *user, const char *text) {
     }
     for (size_t i = zeros; i < digits; i++)
         name.number = name.number * 10 + (uint64_t)(text[i] - '0');
-    void *array = names->names;
-    if (bagi_grow(&names->env->memory, &array, &names->capacity, names->count,
-            sizeof *names->names, names->err))
-        return ENOMEM;
-    names->names = (bagi_name *)array;
-    names->names[names->count++] = name;
-    return 0;
+    bags_code code = bagi_push(&names->array, &names->env->memory,
+        &names->count, &name, sizeof name, names->err);
+    names->names = (bagi_name *)(void *)names->array.data;
+    return code ? ENOMEM : 0;
 }
 
 /* By number. Two names of one number, which are refused later, are ordered by their
@@ -7533,13 +7519,6 @@ static int bagi_names_order(const void *a, const void *b) {
     if (x->number != y->number)
         return x->number > y->number ? 1 : -1;
     return (x->digits > y->digits) - (x->digits < y->digits);
-}
-
-static void bagi_names_free(bagi_names *names) {
-    bagi_free(&names->env->memory, names->names,
-        names->capacity * sizeof *names->names);
-    names->names = NULL;
-    names->count = names->capacity = 0;
 }
 
 /* Find the next fault of the names: a number that is too large, then those that two
@@ -7559,8 +7538,8 @@ static bags_code bagi_names_check(bagi_names *names, bags_error *err) {
     return code;
 }
 
-/* List the shards of a dataset; free them with bagi_names_free, also after a failure.
- * After a fault of the names, the list is complete. */
+/* List the shards of a dataset, also after a failure to be freed with its `array`. After
+ * a fault of the names, the list is complete. */
 static bags_code bagi_names_list(
     const bagi_env *env, const char *path, bagi_names *names, bags_error *err) {
     memset(names, 0, sizeof *names);
@@ -7683,7 +7662,7 @@ static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
                 bagi_tail(dir->path), (int)names.names[i].digits,
                 names.names[i].number);
     }
-    bagi_names_free(&names);
+    bags_buffer_free(&names.array);
     return code;
 }
 
@@ -8034,7 +8013,7 @@ BAGS_API bags_code bags_finalize(const char *path,
                 code = bagi_finalize_rename(&env, path, names.names[i], i, err);
                 count += !code;
             }
-        bagi_names_free(&names);
+        bags_buffer_free(&names.array);
     }
     if (!code && count && !no_sync)
         code = bagi_sync_dir(&env, path, err);
@@ -9412,7 +9391,6 @@ static bags_code bagi_writer_start(bags_writer *writer) {
     bagi_names names;
     bagi_scan found;
     memset(&names, 0, sizeof names);
-    names.env = env;
     bags_code code = BAGS_OK;
     bags_path_kind kind = bagi_kind(env, writer->path, &code, err);
     if (!code && (kind == BAGS_PATH_NONE || (!resume && !sharded)))
@@ -9446,7 +9424,7 @@ static bags_code bagi_writer_start(bags_writer *writer) {
         if (!code && !found.length)
             code = bagi_writer_claim(writer);
     }
-    bagi_names_free(&names);
+    bags_buffer_free(&names.array);
     return code;
 }
 
@@ -9801,7 +9779,7 @@ BAGS_API bags_code bags_recover(const char *path,
         if (!code && work.report.finished_now && !work.options.no_sync &&
             !work.options.dry_run)
             code = bagi_sync_parents(&work.env, path, 1, err);
-        bagi_names_free(&names);
+        bags_buffer_free(&names.array);
     }
     if (report)
         *report = work.report;
@@ -9846,9 +9824,10 @@ struct bags_reader {
     char *path;
     bool sharded;
     bagi_spec spec;
-    bags_shard *shards; /* parallel arrays */
+    bags_shard *shards; /* parallel arrays, of `count` shards, ... */
     bagi_shard *parts;
-    size_t count, shards_capacity, parts_capacity;
+    bags_buffer arrays[2]; /* ... in this memory */
+    size_t count;
     uint64_t length, skipped;
     bagi_files files;
     bagi_mutex mutex;
@@ -10023,22 +10002,22 @@ BAGI_COLD static bags_code bagi_opening_shard(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_opening *opening = (bagi_opening *)user;
     bags_reader *reader = opening->reader;
-    void *shards = reader->shards, *parts = reader->parts;
+    bags_buffer *arrays = reader->arrays;
+    size_t count = reader->count + 1;
     bags_unfinished unfinished = reader->options.unfinished;
     bags_path_kind kind = BAGS_PATH_DIRECTORY;
     bool found = false, again = false;
     bagi_tries tries;
     memset(&tries, 0, sizeof tries);
-    bags_code code =
-        bagi_grow(&reader->env.memory, &shards, &reader->shards_capacity,
-            reader->count, sizeof *reader->shards, opening->err);
-    reader->shards = (bags_shard *)shards;
+    bags_code code = bags_buffer_reserve(
+        &arrays[0], count * sizeof *reader->shards, opening->err);
     if (!code)
-        code = bagi_grow(&reader->env.memory, &parts, &reader->parts_capacity,
-            reader->count, sizeof *reader->parts, opening->err);
-    reader->parts = (bagi_shard *)parts;
+        code = bags_buffer_reserve(
+            &arrays[1], count * sizeof *reader->parts, opening->err);
     if (code)
         return code;
+    reader->shards = (bags_shard *)(void *)arrays[0].data;
+    reader->parts = (bagi_shard *)(void *)arrays[1].data;
     bags_shard *shard = &reader->shards[reader->count];
     bagi_shard *part = &reader->parts[reader->count];
     do {
@@ -10146,17 +10125,10 @@ BAGI_COLD static bags_code bagi_check_gaps(
 
 /* Forget all shards. */
 static void bagi_reader_drop(bags_reader *reader, const bagi_spec *spec) {
-    const bags_allocator *memory = &reader->env.memory;
     for (size_t i = 0; i < reader->count; i++)
         bagi_bags_free(&reader->env, (bag_reader **)reader->parts[i].bags,
             spec->count + 1);
-    bagi_free(memory, reader->shards,
-        reader->shards_capacity * sizeof *reader->shards);
-    bagi_free(
-        memory, reader->parts, reader->parts_capacity * sizeof *reader->parts);
-    reader->shards = NULL;
-    reader->parts = NULL;
-    reader->count = reader->shards_capacity = reader->parts_capacity = 0;
+    reader->count = 0;
     reader->length = reader->skipped = 0;
 }
 
@@ -10202,7 +10174,7 @@ BAGI_COLD static bags_code bagi_opening_directory(
                 "%s: no shard is finished; if their writers crashed, run "
                 "`bags recover`",
                 bagi_tail(reader->path));
-        bagi_names_free(&names);
+        bags_buffer_free(&names.array);
     } while (code == BAGS_ERROR_GAP && live && bagi_tries_again(&tries, err));
     return code;
 }
@@ -10225,6 +10197,7 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
     opening.common.registry = options->registry;
     opening.err = &why;
     reader->env = env;
+    reader->arrays[0] = reader->arrays[1] = bags_buffer_of(&env.memory);
     reader->options = *options;
     reader->files.limit = options->max_files ? options->max_files : 64;
     reader->files.maps_limit = options->max_maps ? options->max_maps : 16384;
@@ -10280,6 +10253,8 @@ BAGS_API void bags_reader_close(bags_reader *reader) {
         return;
     bags_allocator memory = reader->env.memory;
     bagi_reader_drop(reader, &reader->spec);
+    bags_buffer_free(&reader->arrays[0]);
+    bags_buffer_free(&reader->arrays[1]);
     bagi_spec_free(&memory, &reader->spec);
     bagi_free_text(&memory, reader->path);
     if (reader->has_mutexes) {
@@ -11699,7 +11674,7 @@ BAGI_COLD static bags_code bagi_verify_sharded(
     if (!code)
         code =
             bagi_each_shard(&names, start, stop, bagi_verify_shard, v, v->err);
-    bagi_names_free(&names);
+    bags_buffer_free(&names.array);
     return code;
 }
 
