@@ -2294,8 +2294,11 @@ static int bagi_local_reserve(BAGI_USER, void *file, uint64_t size) {
     return bagi_result(SetFileInformationByHandle(
         file, FileAllocationInfo, &info, sizeof info));
 }
+#define BAGI_HWCAP 0
 #define BAGI_LOCAL_MAP bagi_local_map
 #define BAGI_LOCAL_RESERVE bagi_local_reserve
+#define BAGI_LOCAL_ADVISE NULL
+#define BAGI_LOCAL_WRITE_BACK NULL
 #else
 /* ---- POSIX systems: where Linux, macOS and the BSDs differ ---- */
 
@@ -2319,6 +2322,8 @@ static const char *bagi_system_text(int error, char *buffer, size_t size) {
 #include <sys/auxv.h>
 #define BAGI_HWCAP 1
 static unsigned long bagi_hwcap(void) { return getauxval(AT_HWCAP); }
+#else
+#define BAGI_HWCAP 0
 #endif
 
 #if defined(__APPLE__) || defined(__NetBSD__)
@@ -2344,6 +2349,8 @@ static int bagi_local_reserve(BAGI_USER, void *file, uint64_t size) {
         fd, FALLOC_FL_KEEP_SIZE, info.st_size, (off_t)size - info.st_size));
 }
 #define BAGI_LOCAL_RESERVE bagi_local_reserve
+#else
+#define BAGI_LOCAL_RESERVE NULL
 #endif
 
 /* Linux starts to write data to the disk only after half a minute. A caller that
@@ -2355,6 +2362,8 @@ static int bagi_local_write_back(
         (off_t)size, SYNC_FILE_RANGE_WRITE));
 }
 #define BAGI_LOCAL_WRITE_BACK bagi_local_write_back
+#else
+#define BAGI_LOCAL_WRITE_BACK NULL
 #endif
 
 /* On OpenBSD a map does not see data that is written after the map was read, so
@@ -2369,6 +2378,8 @@ static int bagi_local_map(
     return 0;
 }
 #define BAGI_LOCAL_MAP bagi_local_map
+#else
+#define BAGI_LOCAL_MAP NULL
 #endif
 
 /* macOS has advice for maps only; it gets none. */
@@ -2390,6 +2401,8 @@ static int bagi_local_advise(BAGI_USER, void *file, const void *map,
         bagi_local_fd(file), (off_t)offset, (off_t)size, of_file[advice]);
 }
 #define BAGI_LOCAL_ADVISE bagi_local_advise
+#else
+#define BAGI_LOCAL_ADVISE NULL
 #endif
 
 /* ---- POSIX systems: calls that all of them have ----
@@ -2621,23 +2634,6 @@ static void bagi_pause(void) {
 #endif
 #endif
 
-/* What this system lacks. */
-#if !defined(BAGI_HWCAP)
-#define BAGI_HWCAP 0
-#endif
-#if !defined(BAGI_LOCAL_MAP)
-#define BAGI_LOCAL_MAP NULL
-#endif
-#if !defined(BAGI_LOCAL_RESERVE)
-#define BAGI_LOCAL_RESERVE NULL
-#endif
-#if !defined(BAGI_LOCAL_ADVISE)
-#define BAGI_LOCAL_ADVISE NULL
-#endif
-#if !defined(BAGI_LOCAL_WRITE_BACK)
-#define BAGI_LOCAL_WRITE_BACK NULL
-#endif
-
 BAGS_API const bags_io *bags_io_local(void) {
     static const bags_io io = {NULL, bagi_local_open, bagi_local_close,
         bagi_local_size, bagi_local_read_at, bagi_local_write_at,
@@ -2801,17 +2797,17 @@ static bool bagi_same(bags_view bytes, const char *text) {
 
 #if defined(__x86_64__) && !defined(__TINYC__) &&                              \
     (defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 5))
-#define BAGI_CRC_X86 1
-#define BAGI_CRC_ARM 0
 #include <nmmintrin.h>
 #include <wmmintrin.h>
+#define BAGI_CRC_CPU                                                           \
+    (__builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul"))
 #elif defined(__aarch64__) && defined(__AARCH64EL__) &&                        \
     (defined(__ARM_FEATURE_CRC32) || BAGI_HWCAP)
-#define BAGI_CRC_X86 0
-#define BAGI_CRC_ARM 1
+#if defined(__ARM_FEATURE_CRC32)
+#define BAGI_CRC_CPU true
 #else
-#define BAGI_CRC_X86 0
-#define BAGI_CRC_ARM 0
+#define BAGI_CRC_CPU (bagi_hwcap() & 1UL << 7) /* HWCAP_CRC32 */
+#endif
 #endif
 
 /* A table of 16 entries, made from those of 1, 2, 4 and 8: a CRC is linear, so the
@@ -2857,9 +2853,9 @@ static uint32_t bagi_crc_tables(
     return crc;
 }
 
-#if BAGI_CRC_X86 || BAGI_CRC_ARM
+#if defined(BAGI_CRC_CPU)
 
-#if BAGI_CRC_X86
+#if defined(__x86_64__)
 #define BAGI_CRC_TARGET __attribute__((target("sse4.2,pclmul")))
 #define BAGI_CRC_STEP8(crc, word) _mm_crc32_u64(crc, word)
 #define BAGI_CRC_STEP1(crc, byte) _mm_crc32_u8((uint32_t)(crc), byte)
@@ -2930,7 +2926,7 @@ BAGI_CRC_TARGET static uint32_t bagi_crc_cpu(
     uint64_t crc = start;
     crc = bagi_crc_lanes(crc, &data, &size, 4096, 0x82F89C77U, 0x54A86326U);
     crc = bagi_crc_lanes(crc, &data, &size, 512, 0xDD7E3B0CU, 0x170076FAU);
-#if BAGI_CRC_X86
+#if defined(__x86_64__)
     crc = bagi_crc_lanes(crc, &data, &size, 64, 0x9E4ADDF8U, 0x0D3B6092U);
 #endif
     for (; size >= 8; data += 8, size -= 8)
@@ -2940,23 +2936,13 @@ BAGI_CRC_TARGET static uint32_t bagi_crc_cpu(
     return (uint32_t)crc;
 }
 
-/* True if the CPU has the instructions of bagi_crc_cpu. The test is a load; nothing
- * would be gained by remembering its result. */
-static bool bagi_crc_has_cpu(void) {
-#if BAGI_CRC_X86
-    return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
-#elif defined(__ARM_FEATURE_CRC32)
-    return true;
-#else
-    return (bagi_hwcap() & 1UL << 7) != 0; /* HWCAP_CRC32 */
-#endif
-}
 #endif
 
 BAGS_API uint32_t bags_crc32c(uint32_t crc, const void *data, size_t size) {
     const unsigned char *bytes = (const unsigned char *)data;
-#if BAGI_CRC_X86 || BAGI_CRC_ARM
-    if (bagi_crc_has_cpu())
+#if defined(BAGI_CRC_CPU)
+    /* The test is a load; nothing would be gained by remembering its result. */
+    if (BAGI_CRC_CPU)
         return ~bagi_crc_cpu(~crc, bytes, size);
 #endif
     return ~bagi_crc_tables(~crc, bytes, size);
@@ -3109,18 +3095,14 @@ static bags_code bagi_prefix(
  * result. If both do not fit, the end of the message is lost. */
 BAGI_COLD static bags_code bagi_prefix(
     bags_error *err, bags_code code, const char *format, ...) {
-    char text[BAGS_ERROR_SIZE];
-    int system = err->system;
+    char text[BAGS_ERROR_SIZE / 2] = "";
+    bags_error old = *err;
     va_list arguments;
     va_start(arguments, format);
-    if (vsnprintf(text, sizeof text / 2, format, arguments) < 0)
-        text[0] = '\0';
+    (void)vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    size_t front = strlen(text);
-    (void)snprintf(text + front, sizeof text - front, "%.*s",
-        (int)(sizeof text - front) - 1, err->message);
-    bags_fail(err, code, "%s", text);
-    err->system = system;
+    bags_fail(err, code, "%s%s", text, old.message);
+    err->system = old.system;
     return code;
 }
 
