@@ -3210,11 +3210,14 @@ static char *bagi_print(
         bags_fail(err, BAGS_ERROR_ARGUMENT, "text cannot be formatted");
         return NULL;
     }
-    char *text = (char *)bagi_alloc_raw(memory, (size_t)size + 1, err);
-    if (!text)
+    size_t needed = (size_t)size + 1;
+    char *text = (char *)memory->resize(memory->user, NULL, 0, needed);
+    if (!text) {
+        bagi_fail_memory(err, needed);
         return NULL;
+    }
     va_start(arguments, format);
-    (void)vsnprintf(text, (size_t)size + 1, format, arguments);
+    (void)vsnprintf(text, needed, format, arguments);
     va_end(arguments);
     return text;
 }
@@ -3533,12 +3536,12 @@ static bags_code bagi_check_record(
     while (size > 0 && !bagi_is_slash(path[size - 1]))
         size--;
     /* On the stack, unless it is very long: advice has no way to report failures. */
-    char space[1024];
-    char *record = most <= sizeof space
-                       ? space
-                       : (char *)bagi_alloc_raw(&env->memory, most, err);
+    const bags_allocator *memory = &env->memory;
+    char space[1024], *record = space;
+    if (most > sizeof space)
+        record = (char *)memory->resize(memory->user, NULL, 0, most);
     if (!record)
-        return BAGS_ERROR_MEMORY;
+        return bagi_fail_memory(err, most);
     for (int i = 0; i < 3 && !error && found != identity; i++) {
         memcpy(record, path, size);
         strcpy(record + size, names[i]);
@@ -3548,7 +3551,7 @@ static bags_code bagi_check_record(
     }
     bags_code code = bags_fail_io(NULL, error, record, "identify", err);
     if (record != space)
-        bagi_free(&env->memory, record, most);
+        bagi_free(memory, record, most);
     if (code || found == identity)
         return code;
     return bags_fail(err, BAGS_ERROR_STATE,
