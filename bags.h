@@ -3808,12 +3808,17 @@ static size_t bagi_json_quote(const char *text, char *out) {
  * checks only the last position.
  * ====================================================================== */
 
-#define BAGI_REF_MAX 19 /* bytes of the longest [first, count] */
-
 /* Which blobs of a field belong to a datapoint. */
 typedef struct bagi_ref {
     uint64_t first, count;
 } bagi_ref;
+
+/* Bytes of the longest blob for `count` fields: a head for all of them, and for each
+ * another one and two numbers, which writers other than ours may not have shortened. */
+static size_t bagi_refs_most(size_t count) {
+    const size_t head = 5, number = 9;
+    return head + count * (head + 2 * number);
+}
 
 /* A tag and a number of 2^width bytes, at least the given width. The tags of a
  * kind differ by their width: uint8 is 0xCC, uint64 0xCF. */
@@ -3966,8 +3971,8 @@ BAGI_COLD static const char *bagi_refs_fault(
 }
 
 #ifndef BAGS_NO_WRITER
-/* Write the blob for `refs` to `out`, whose capacity is 5 bytes and BAGI_REF_MAX per
- * field. Returns its size. */
+/* Write the blob for `refs` to `out`, whose capacity is bagi_refs_most. Returns its
+ * size. */
 static size_t bagi_refs_write(const bags_type *types, size_t count,
     const bagi_ref *refs, unsigned char *out) {
     size_t used = bagi_msgpack_put_array(out, count);
@@ -4997,6 +5002,14 @@ static bool bagi_files_evict(bagi_files *files, const bagi_env *env) {
     return true;
 }
 
+/* Where the ends of a Bag's blobs are:
+ *
+ *     BAGI_V1       NAME.bag    blobs | 0 | ends
+ *     BAGI_V2       NAME.bag    blobs | ends
+ *     BAGI_SPLIT    NAME.bag    blobs             NAME.idx    ends
+ */
+typedef enum bagi_layout { BAGI_V1, BAGI_V2, BAGI_SPLIT } bagi_layout;
+
 /* A checksum sidecar, a table and the blobs are read in the same way. */
 struct bag_reader {
     bagi_mapped mapped; /* must be the first member */
@@ -5005,22 +5018,27 @@ struct bag_reader {
     const unsigned char *at_hand[BAGI_FILES];
     uint64_t length; /* blobs */
     uint64_t limit;  /* no blob ends after this offset */
-    uint64_t table;  /* offset of the end of blob 0 in its file */
+    bagi_layout layout;
+    uint64_t table; /* offset of the end of blob 0 in its file */
     const bagi_env *env;
     bagi_files *files; /* NULL: the files stay open */
     bagi_file file[BAGI_FILES];
     bags_buffer cached[BAGI_FILES]; /* the table and the CRCs in memory */
     bagi_trailer trailer;           /* if checksums were opened */
     uint64_t record; /* identity of its shard's record; 0: not checked */
-    bool split, v2;
-    bool verify;   /* compare returned blobs with their checksums */
-    bool random;   /* mapped for BAGS_ACCESS_RANDOM */
+    bool verify;     /* compare returned blobs with their checksums */
+    bool random;     /* mapped for BAGS_ACCESS_RANDOM */
     void *ordered; /* not NULL: blob i belongs to datapoint i; set atomically */
 };
 
+static bool bagi_is_split(const bag_reader *bag) {
+    return bag->layout == BAGI_SPLIT;
+}
+
 /* The file that contains the blobs, their CRCs or their ends. */
 static const bagi_file *bagi_bag_file(const bag_reader *bag, int which) {
-    return &bag->file[which == BAGI_ENDS && !bag->split ? BAGI_BLOBS : which];
+    bool table = which == BAGI_ENDS && !bagi_is_split(bag);
+    return &bag->file[table ? BAGI_BLOBS : which];
 }
 
 /* Bytes per blob in each file of a Bag; of the blobs themselves it varies. */
@@ -5253,7 +5271,7 @@ static bags_code bagi_bag_shape(
     const bagi_file *file = &bag->file[BAGI_BLOBS];
     unsigned char number[8];
     if (file->size == 0 && allow_empty) {
-        bag->v2 = true;
+        bag->layout = BAGI_V2;
         return BAGS_OK;
     }
     if (file->size < 8)
@@ -5271,9 +5289,9 @@ static bags_code bagi_bag_shape(
         code = bagi_file_read(bag, file, table, number, 8, err);
     if (code)
         return code;
-    bag->v2 = bagi_load_u64(number) != 0;
+    bag->layout = bagi_load_u64(number) ? BAGI_V2 : BAGI_V1;
     bag->limit = table;
-    bag->table = bag->v2 ? table : table + 8;
+    bag->table = bag->layout == BAGI_V1 ? table + 8 : table;
     bag->length = (file->size - bag->table) / 8;
     return BAGS_OK;
 }
@@ -5298,9 +5316,10 @@ static bags_code bagi_bag_judge(bag_reader *bag, uint64_t length, uint64_t end,
     const char *path = bagi_tail(file->path);
     unsigned char found[512], expected[512] = {0};
     bags_code code = BAGS_OK;
-    bool agrees = !bag->v2 && bag->limit == end && bag->length == length;
+    bool is_v1 = bag->layout == BAGI_V1;
+    bool agrees = is_v1 && bag->limit == end && bag->length == length;
     bool other = recovery ? bag->length && (bag->limit || end == 0)
-                          : bag->limit && !bag->v2;
+                          : bag->limit && is_v1;
     *v1 = agrees;
     if (agrees ? !recovery : !other)
         return BAGS_OK;
@@ -5371,8 +5390,7 @@ static bags_code bagi_bag_shape_split(
             "%s: blob %" PRIu64 ": end offset out of range (%" PRIu64
             " in its .idx, the file has %" PRIu64 " bytes)",
             bagi_tail(file->path), length - 1, end, file->size);
-    bag->split = true;
-    bag->v2 = false;
+    bag->layout = BAGI_SPLIT;
     bag->table = 0;
     bag->limit = how->unfinished ? file->size : end;
     bag->length = length;
@@ -5460,7 +5478,7 @@ static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
     const bagi_file *file = &bag->file[BAGI_CRCS];
     const bagi_file *blobs = &bag->file[BAGI_BLOBS];
     const bagi_trailer *trailer = &bag->trailer;
-    bool journal = how->unfinished && bag->split;
+    bool journal = how->unfinished && bagi_is_split(bag);
     bags_code code =
         bagi_crcs_begin(bag, dir, how->name, how->no_mmap, journal, err);
     if (code)
@@ -5531,13 +5549,14 @@ static void bagi_bag_expect(const bagi_dir *dir, const bagi_how *how) {
         bagi_dir_expect(dir, how->name, bagi_suffix[BAGI_CRCS]);
 }
 
-/* Set the pointer to the blobs, if they are mapped, and what bag_reader_get needs. */
+/* Set the pointer to the blobs, if they are mapped, and what bag_reader_get needs. A
+ * mapped refs.bag has BAGI_SLACK: it is never split, so that its table follows. */
 static void bagi_bag_point(bag_reader *bag) {
     const unsigned char *data = bag->file[BAGI_BLOBS].map;
     const unsigned char *ends = bag->at_hand[BAGI_ENDS];
     bag->at_hand[BAGI_BLOBS] = data;
     /* Blobs that are compared with checksums need more than two loads. */
-    if (data && ends && !bag->split && !bag->v2 && !bag->random &&
+    if (data && ends && bag->layout == BAGI_V1 && !bag->random &&
         !bag->verify) {
         bag->mapped.data = data;
         bag->mapped.table = ends - 8;
@@ -5567,7 +5586,7 @@ BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
     do {
         uint64_t before = 0, after = 0;
         bool split = how->split || search;
-        bag->split = bag->v2 = false;
+        bag->layout = BAGI_V1;
         bag->length = bag->limit = bag->table = 0;
         memset(&bag->trailer, 0, sizeof bag->trailer);
         blobs->grows = index->grows = how->grows;
@@ -5619,7 +5638,7 @@ BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
     bag->verify = how->verify_checksums;
     bag->random =
         how->access == BAGS_ACCESS_RANDOM && env->io.advise && blobs->map;
-    if (bag->cached[BAGI_ENDS].data && bag->split)
+    if (bag->cached[BAGI_ENDS].data && bagi_is_split(bag))
         bagi_file_close(bag, index); /* not needed any more */
     bagi_bag_point(bag);
     for (int i = 0; i < BAGI_FILES; i++) {
@@ -5672,7 +5691,8 @@ BAGI_COLD static bags_code bagi_bag_fail_bounds(const bag_reader *bag,
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: blob %" PRIu64 ": end offset out of range (%" PRIu64
             ", %s %" PRIu64 ")",
-            path, index, stop, bag->split ? "data ends at" : "table starts at",
+            path, index, stop,
+            bagi_is_split(bag) ? "data ends at" : "table starts at",
             bag->limit);
     return bags_fail(err, BAGS_ERROR_CORRUPT,
         "%s: blob %" PRIu64 ": invalid range (start %" PRIu64 " > end %" PRIu64
@@ -6100,7 +6120,7 @@ static void bagi_cursor_open(
     cursor->last = stop;
     cursor->usable = cursor->valid = true;
     cursor->budget = bag->limit > UINT64_MAX / 2 ? UINT64_MAX : 2 * bag->limit;
-    if (!bag->split && !bag->v2)
+    if (bag->layout == BAGI_V1)
         cursor->table_crc = bags_crc32c(0, zero, sizeof zero);
     bagi_buffer_adopt(&cursor->bytes, &bag->env->memory);
 }
@@ -6234,6 +6254,19 @@ static uint32_t bagi_cursor_stored(const bagi_cursor *cursor) {
     return bagi_load_u32(cursor->crcs + 4 * (cursor->index - cursor->block));
 }
 
+/* Parse the current blob of refs.bag, which is usable: *row. One that is too long is
+ * read as far as shows that. */
+static bags_code bagi_cursor_refs(bagi_cursor *cursor, const bags_type *types,
+    size_t count, bagi_ref *refs, bags_view *row, bool *valid,
+    bags_error *err) {
+    uint64_t most = bagi_refs_most(count) + 1;
+    row->size = (size_t)BAGI_MIN(cursor->stop - cursor->start, most);
+    bags_code code =
+        bagi_cursor_bytes(cursor, cursor->start, row->size, &row->data, err);
+    *valid = !code && bagi_refs_parse(*row, types, count, refs);
+    return code;
+}
+
 /* Go over `count` more blobs of a journal that are complete: in the file and, if
  * checksums were opened, with those. Otherwise *reason states why not. */
 static bags_code bagi_cursor_complete(
@@ -6279,24 +6312,6 @@ typedef struct bagi_scanned {
     uint64_t length, end;
 } bagi_scanned;
 
-/* Parse the current row of refs, which is complete. If it is invalid, *reason states
- * why. */
-static bags_code bagi_prefix_refs(bagi_cursor *cursor, const bags_type *types,
-    size_t count, bagi_ref *refs, const char **reason, bags_error *err) {
-    bags_view row = {NULL, 0};
-    uint64_t size = cursor->stop - cursor->start;
-    if (size > 5 + 23 * (uint64_t)count) {
-        *reason = "a blob of refs.bag is too long";
-        return BAGS_OK;
-    }
-    row.size = (size_t)size;
-    bags_code code =
-        bagi_cursor_bytes(cursor, cursor->start, row.size, &row.data, err);
-    if (!code && !bagi_refs_parse(row, types, count, refs))
-        *reason = "a blob of refs.bag is damaged";
-    return code;
-}
-
 /*
  * Find the longest prefix of complete datapoints: those whose refs are valid and
  * whose blobs are in the files and match their checksums. The Bags, one per field
@@ -6316,10 +6331,14 @@ static bags_code bagi_prefix_scan(bag_reader **readers, const bags_type *types,
         bagi_cursor_open(&bags[i].cursor, readers[i], 0, readers[i]->length);
     while (!code && found->length < readers[count]->length) {
         bagi_cursor *cursor = &bags[count].cursor;
+        bags_view row;
+        bool valid = true;
         code = bagi_cursor_complete(cursor, 1, &found->reason, err);
         if (!code && !found->reason && types)
-            code = bagi_prefix_refs(
-                cursor, types, count, refs, &found->reason, err);
+            code =
+                bagi_cursor_refs(cursor, types, count, refs, &row, &valid, err);
+        if (!valid)
+            found->reason = "a blob of refs.bag is damaged";
         for (size_t i = 0; i < count && !code && !found->reason; i++) {
             cursor = &bags[i].cursor;
             if (refs[i].count && refs[i].first != cursor->next)
@@ -6419,7 +6438,7 @@ BAGS_API bag_reader *bag_reader_open(
     if (!code)
         code = bagi_bag_open(reader, &dir, &how, err);
     bagi_dir_free(&dir);
-    if (!code && journal && reader->split)
+    if (!code && journal && bagi_is_split(reader))
         code = bagi_prefix_scan(&reader, NULL, 0, &found, err);
     if (!code)
         return reader;
@@ -6475,9 +6494,10 @@ BAGS_API uint64_t bag_reader_length(const bag_reader *reader) {
 }
 
 BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
-    return !reader         ? 0
-           : reader->split ? reader->limit + 8 * reader->length
-                           : reader->file[BAGI_BLOBS].size;
+    if (!reader)
+        return 0;
+    return bagi_is_split(reader) ? reader->limit + 8 * reader->length
+                                 : reader->file[BAGI_BLOBS].size;
 }
 
 #ifndef BAGS_NO_WRITER
@@ -7750,7 +7770,7 @@ static bags_code bagi_shard_measure(const bagi_dir *dir, const bagi_spec *spec,
         if (code)
             return code;
         uint64_t blobs = bag->length;
-        bool filled = !bag->v2 && blobs > 0;
+        bool filled = bag->layout == BAGI_V1 && blobs > 0;
         bagi_bag_free(dir->env, bag);
         if (blobs < low) {
             low = blobs;
@@ -7777,6 +7797,12 @@ static bags_code bagi_shard_measure(const bagi_dir *dir, const bagi_spec *spec,
         spec->fields[most].name, high);
 }
 
+/* True if Bags may have 0 bytes: only next to those of granular 0.20 and 0.21, which
+ * refs.bag shows. */
+static bool bagi_refs_allow_empty(const bag_reader *refs) {
+    return refs && (refs->layout == BAGI_V2 || refs->length == 0);
+}
+
 /* Find what the trailers of a shard's checksums, which must all exist, contain if none
  * of its files was replaced. */
 static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec *spec,
@@ -7797,8 +7823,7 @@ static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec *spec,
 /*
  * Open a finished shard by its spec.json, as *how states apart from names: its number
  * of datapoints, and in *how its variant, what its files are compared with, and whether
- * Bags may have 0 bytes: only next to those of granular 0.20 and 0.21, which refs.bag
- * shows.
+ * Bags may have 0 bytes.
  */
 static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
     bool allow_unequal, bagi_how *how, uint64_t *length, bags_error *err) {
@@ -7819,7 +7844,7 @@ static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
     if (!code)
         code = bagi_shard_measure(
             dir, spec, how, refs, allow_unequal, length, err);
-    how->allow_empty = !refs || refs->v2 || refs->length == 0;
+    how->allow_empty = bagi_refs_allow_empty(refs);
     bagi_bag_free(dir->env, refs);
     return code;
 }
@@ -9031,7 +9056,7 @@ static void bagi_writer_free(bags_writer *writer) {
     bagi_free(&memory, writer->outputs, (count + 1) * sizeof *writer->outputs);
     bagi_free(&memory, writer->slots, count * sizeof *writer->slots);
     bagi_free(&memory, writer->refs, count * sizeof *writer->refs);
-    bagi_free(&memory, writer->row, 5 + count * BAGI_REF_MAX);
+    bagi_free(&memory, writer->row, bagi_refs_most(count));
     bagi_free(&memory, writer->text, writer->text_size);
     bagi_free_text(&memory, writer->path);
     bags_buffer_free(&writer->scratch);
@@ -9089,7 +9114,7 @@ static bags_code bagi_writer_prepare(
     writer->refs =
         (bagi_ref *)bagi_alloc(memory, count * sizeof *writer->refs, err);
     writer->row =
-        (unsigned char *)bagi_alloc(memory, 5 + count * BAGI_REF_MAX, err);
+        (unsigned char *)bagi_alloc(memory, bagi_refs_most(count), err);
     if (!writer->outputs || !writer->slots || !writer->refs || !writer->row)
         return BAGS_ERROR_MEMORY;
     return BAGS_OK;
@@ -9601,7 +9626,7 @@ static bool bagi_recover_is_sealed(bag_reader *bag, const bagi_dir *dir) {
  * unlisted blob follows. */
 static bool bagi_recover_is_split(const bag_reader *bag, bags_error *err) {
     unsigned char entry[8] = {0};
-    return bag->split &&
+    return bagi_is_split(bag) &&
            (!bag->length || !bagi_file_read(bag, &bag->file[BAGI_ENDS],
                                 8 * bag->length - 8, entry, 8, err)) &&
            bagi_load_u64(entry) == bag->limit;
@@ -9652,10 +9677,10 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
     if (!failure->code && journal && checksums)
         sealed = bagi_recover_is_sealed(&bag, dir);
     if (!failure->code && journal &&
-        (bag.split ? !sealed || !bagi_recover_is_split(&bag, failure)
-                   : checksums)) {
+        (bagi_is_split(&bag) ? !sealed || !bagi_recover_is_split(&bag, failure)
+                             : checksums)) {
         /* A Bag with a table and finished checksums is only compared with them. */
-        finished = !bag.split && sealed;
+        finished = !bagi_is_split(&bag) && sealed;
         bagi_bag_release(&bag);
         how.recovering = false;
         how.verify_checksums = checksums;
@@ -11254,25 +11279,13 @@ static bags_code bagi_verify_unit_file(
 
 /* ---- a Bag ---- */
 
-/* Parse the row of refs.bag that a cursor is at. One that is too long is read as far
- * as shows that. */
-static bags_code bagi_verify_parse(bagi_verifying *v, bagi_cursor *cursor,
-    bags_view *row, bool *valid, bags_error *err) {
-    uint64_t most = 6 + 23 * (uint64_t)v->spec->count;
-    row->size = (size_t)BAGI_MIN(cursor->stop - cursor->start, most);
-    bags_code code =
-        bagi_cursor_bytes(cursor, cursor->start, row->size, &row->data, err);
-    *valid =
-        !code && bagi_refs_parse(*row, v->spec->types, v->spec->count, v->row);
-    return code;
-}
-
 /* Check a row of refs, and that its blobs exist. */
 static bags_code bagi_verify_row(bagi_verifying *v, bagi_cursor *cursor) {
     const bagi_spec *spec = v->spec;
     bags_view row = {NULL, 0};
     bool valid = false;
-    bags_code code = bagi_verify_parse(v, cursor, &row, &valid, &v->why);
+    bags_code code = bagi_cursor_refs(
+        cursor, spec->types, spec->count, v->row, &row, &valid, &v->why);
     if (code)
         return bagi_verify_fault(v, code, BAGS_FAULT_FILE, 0, 0, cursor->start);
     if (!valid) {
@@ -11314,8 +11327,9 @@ static bool bagi_verify_owner(bagi_verifying *v, const bagi_cursor *blobs,
             cursor->next >= cursor->last || bagi_cursor_next(cursor, err))
             return false;
         if (!cursor->usable ||
-            bagi_verify_parse(v, cursor, &row, &valid, err) || !valid ||
-            !bagi_ref_fits(ref, blobs->bag->length))
+            bagi_cursor_refs(cursor, v->spec->types, v->spec->count, v->row,
+                &row, &valid, err) ||
+            !valid || !bagi_ref_fits(ref, blobs->bag->length))
             ref->count = 0;
     }
     *datapoint = cursor->index;
@@ -11440,7 +11454,7 @@ static bags_code bagi_verify_range(bagi_verifying *v, const bag_reader *bag,
 static bags_code bagi_verify_bag(bagi_verifying *v, bag_reader *bag) {
     const bagi_trailer *trailer = &bag->trailer;
     uint64_t length = bag->length;
-    v->report.files += 1 + bag->split;
+    v->report.files += 1 + bagi_is_split(bag);
     if (v->options.quick) {
         bags_code code = bagi_verify_range(v, bag, 0, length ? 1 : 0, false);
         return code || length < 2
@@ -11506,10 +11520,9 @@ static bags_code bagi_verify_open(bagi_verifying *v, bool has_refs, bool *all) {
     bags_code code = BAGS_OK;
     *all = true;
     for (size_t i = count + has_refs; i-- > 0 && !code;) {
-        const bag_reader *refs = v->bags[count];
         v->name = v->how.name = bagi_spec_name(v->spec, i);
         v->how.allow_empty =
-            i == count || (refs && (refs->v2 || refs->length == 0));
+            i == count || bagi_refs_allow_empty(v->bags[count]);
         code = bagi_bag_new(v->dir, &v->how, &v->files, &v->bags[i], &v->why);
         *all = *all && !code;
         code = bagi_verify_unit_file(v, i + 1, code);
