@@ -8495,6 +8495,16 @@ static void bagi_writer_sync_parents(bags_writer *writer) {
             !bagi_sync_parents(env, writer->path, levels, failure);
 }
 
+/* What the trailer of a Bag contains besides its own CRCs: what identifies the shard,
+ * which `bound` is of, and its name. A standalone Bag has no spec. */
+static void bagi_trailer_bind(bagi_trailer *trailer, const bagi_spec *spec,
+    size_t field, uint32_t bound) {
+    const char *name = bagi_spec_name(spec, field);
+    trailer->bound = spec != NULL;
+    trailer->name = bags_crc32c(0, name, strlen(name));
+    trailer->spec = spec ? bound : 0;
+}
+
 /* ---- checksums of Bags that exist ---- */
 
 /* What is known of a Bag while the checksums of its shard are made. */
@@ -8611,9 +8621,7 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
         const char *name = bagi_spec_name(spec, i);
         bool kept = summed[i].kept;
         output.trailer = summed[i].trailer;
-        output.trailer.bound = spec != NULL;
-        output.trailer.name = spec ? bags_crc32c(0, name, strlen(name)) : 0;
-        output.trailer.spec = spec ? bound : 0;
+        bagi_trailer_bind(&output.trailer, spec, i, bound);
         if (!kept && !bagi_check_same(env, file, path, failure)) {
             bagi_stream_open(stream, dir, name, ".crc.partial", BAGS_IO_WRITE);
             bagi_output_seal(&output);
@@ -8673,12 +8681,9 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
             bound, bagi_spec_name(&writer->spec, i), output->trailer.crcs);
     }
     for (size_t i = 0; i < count; i++) {
-        bagi_trailer *trailer = &writer->outputs[i].trailer;
-        trailer->bound = true;
-        trailer->spec = bound;
-        const char *name = bagi_spec_name(&writer->spec, i);
-        trailer->name = bags_crc32c(0, name, strlen(name));
-        bagi_output_seal(&writer->outputs[i]);
+        bagi_output *output = &writer->outputs[i];
+        bagi_trailer_bind(&output->trailer, &writer->spec, i, bound);
+        bagi_output_seal(output);
     }
     bagi_writer_each(writer, BAGI_CONTENT, bagi_stream_close);
 
