@@ -6527,6 +6527,7 @@ typedef struct bagi_job {
 } bagi_job;
 
 static void bagi_job_init(bagi_job *job, const bagi_env *env, bool no_sync) {
+    memset(job, 0, sizeof *job);
     job->env = *env;
     job->no_sync = no_sync;
     job->process = bagi_process();
@@ -6585,15 +6586,6 @@ typedef struct bagi_stream {
     uint64_t high; /* the file may have this size, or disk space: truncate it */
     uint64_t started; /* bytes whose writing to the disk was started */
 } bagi_stream;
-
-/* A job for one file. */
-static void bagi_stream_init(
-    bagi_stream *stream, bagi_job *job, const bagi_env *env, bool no_sync) {
-    memset(job, 0, sizeof *job);
-    memset(stream, 0, sizeof *stream);
-    bagi_job_init(job, env, no_sync);
-    stream->job = job;
-}
 
 #define BAGI_RESERVE_MIN ((uint64_t)1 << 20)
 #define BAGI_RESERVE_MAX ((uint64_t)64 << 20)
@@ -7469,8 +7461,12 @@ typedef struct bagi_names {
     const bagi_spec *spec; /* not NULL: all Bags of its fields will be opened */
 } bagi_names;
 
+/* The directory of a shard; for a name without digits the dataset's, which is not
+ * sharded. */
 static char *bagi_shard_path(
     const bagi_env *env, const char *path, bagi_name name, bags_error *err) {
+    if (!name.digits)
+        return bagi_print(&env->memory, err, "%s", path);
     return bagi_print(&env->memory, err, "%s/%0*" PRIu64, path,
         (int)name.digits, name.number);
 }
@@ -7964,7 +7960,9 @@ BAGI_NOINLINE static bags_code bagi_finalize_mark(
     const bagi_dir *dir, bool no_sync, bool *made, bags_error *err) {
     bagi_job job;
     bagi_stream stream;
-    bagi_stream_init(&stream, &job, dir->env, no_sync);
+    memset(&stream, 0, sizeof stream);
+    bagi_job_init(&job, dir->env, no_sync);
+    stream.job = &job;
     bagi_stream_open(&stream, dir, BAGI_MARK, "", BAGS_IO_CREATE);
     *made = stream.handle != NULL;
     if (!no_sync)
@@ -8364,12 +8362,12 @@ BAGI_COLD static bags_code bagi_fail_claimed(
 
 /* Start with a shard: of a sharded dataset, that of this name. */
 static bags_code bagi_writer_enter(bags_writer *writer, bagi_name name) {
-    const bagi_env *env = &writer->job.env;
     bags_error *failure = &writer->job.failure;
     writer->shard_length = 0;
+    if (!writer->sharded)
+        name.digits = 0;
     writer->dir.path =
-        writer->sharded ? bagi_shard_path(env, writer->path, name, failure)
-                        : bagi_print(&env->memory, failure, "%s", writer->path);
+        bagi_shard_path(&writer->job.env, writer->path, name, failure);
     return failure->code;
 }
 
@@ -8598,7 +8596,6 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
     bags_error *failure = &job.failure, ignored;
     bagi_stream *stream = &output.stream[BAGI_CRCS];
     memset(&output, 0, sizeof output);
-    memset(&job, 0, sizeof job);
     bagi_job_init(&job, env, no_sync);
     bagi_summed *summed = (bagi_summed *)bagi_alloc(
         &env->memory, count * sizeof *summed, failure);
@@ -9844,9 +9841,7 @@ static bags_code bagi_reader_dir(
     const bags_reader *reader, size_t shard, bagi_dir *dir, bags_error *err) {
     bagi_name name = {
         reader->shards[shard].number, reader->shards[shard].digits};
-    char *path = reader->sharded
-                     ? bagi_shard_path(&reader->env, reader->path, name, err)
-                     : bagi_print(&reader->env.memory, err, "%s", reader->path);
+    char *path = bagi_shard_path(&reader->env, reader->path, name, err);
     *dir = bagi_dir_of(&reader->env, path);
     return path ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
@@ -10725,14 +10720,6 @@ static bags_code bagi_fetch_add_steps(bagi_fetch *fetch, const bag_reader *bag,
     return code;
 }
 
-/* The entries of a mapped blob are invalid. */
-BAGI_COLD static bags_code bagi_fail_mapped(
-    const bag_reader *bag, uint64_t index, bags_error *err) {
-    const unsigned char *end = bag->at_hand[BAGI_ENDS] + 8 * index;
-    return bagi_bag_fail_bounds(bag, index, index ? bagi_load_u64(end - 8) : 0,
-        bagi_load_u64(end), err);
-}
-
 /* Plan to read the blobs of a selection that are not mapped: *spans of them. */
 BAGI_NOINLINE static bags_code bagi_row_plan(bags_row *row, size_t *spans,
     const bag_reader *bag, bagi_steps steps, size_t place, bags_error *err) {
@@ -10807,7 +10794,9 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
         }
         for (uint64_t at = steps.first; steps.count > 0; steps.count--) {
             if (BAGI_UNLIKELY(!bagi_mapped_get(&bag->mapped, at, items)))
-                return bagi_fail_mapped(bag, at, err);
+                code = bag_reader_get(bag, at, &row->data, items, err);
+            if (BAGI_UNLIKELY(code))
+                return code;
             at += steps.step;
             items++;
         }
