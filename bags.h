@@ -3191,9 +3191,9 @@ static void bagi_free(const bags_allocator *memory, void *data, size_t size) {
 }
 
 /* The text must contain no NUL: its length is the size that is freed. */
-static void bagi_free_text(const bags_allocator *memory, char *text) {
+static void bagi_free_text(const bags_allocator *memory, const char *text) {
     if (text)
-        bagi_free(memory, text, strlen(text) + 1);
+        bagi_free(memory, (void *)(uintptr_t)text, strlen(text) + 1);
 }
 
 /* A NUL-terminated text as printf writes it; free it with bagi_free_text. */
@@ -5250,7 +5250,7 @@ typedef struct bagi_record {
     bool is_bound;     /* ... if that is known */
 } bagi_record;
 
-/* How a Bag is opened. Zero is a finished Bag that is not split, mapped. */
+/* How a Bag is opened. */
 typedef struct bagi_how {
     bool split; /* in a dataset: NAME.idx is required; otherwise ignored */
     const char *name; /* of the field, or "refs"; "" if standalone */
@@ -5264,6 +5264,14 @@ typedef struct bagi_how {
     bagi_record record; /* of its shard, unless standalone */
     bool any_spec;      /* spec.json cannot be read */
 } bagi_how;
+
+/* A finished Bag that is not split, mapped: standalone, unless it gets a name. */
+static bagi_how bagi_how_new(void) {
+    bagi_how how;
+    memset(&how, 0, sizeof how);
+    how.name = "";
+    return how;
+}
 
 /* The shape of a Bag that ends in its own table: v1, or v2 without the 0. */
 static bags_code bagi_bag_shape(
@@ -6407,7 +6415,7 @@ static bags_code bagi_dir_standalone(
 }
 
 static void bagi_dir_free(const bagi_dir *dir) {
-    bagi_free_text(&dir->env->memory, (char *)(uintptr_t)dir->path);
+    bagi_free_text(&dir->env->memory, dir->path);
 }
 
 BAGS_API bag_reader *bag_reader_open(
@@ -6415,7 +6423,7 @@ BAGS_API bag_reader *bag_reader_open(
     BAGI_ERR(err);
     BAGI_OPTIONS(bag_reader_options, options);
     bool journal = options->unfinished == BAGS_UNFINISHED_READ;
-    bagi_how how;
+    bagi_how how = bagi_how_new();
     bagi_dir dir;
     bagi_scan found;
     bagi_standalone *bag = bagi_standalone_new(options, err);
@@ -6423,8 +6431,6 @@ BAGS_API bag_reader *bag_reader_open(
         return NULL;
     bag_reader *reader = &bag->reader;
     bags_code code = bagi_dir_standalone(&bag->env, path, &dir, err);
-    memset(&how, 0, sizeof how);
-    how.name = "";
     how.no_mmap = options->no_mmap || journal; /* its writer may truncate it */
     how.cache_index = options->cache_index || journal;
     how.verify_checksums = options->verify_checksums;
@@ -7152,8 +7158,8 @@ static void bagi_spec_free(const bags_allocator *memory, bagi_spec *spec) {
     for (size_t i = 0; spec->coders && i < spec->count; i++)
         bagi_coder_close(&spec->coders[i]);
     for (size_t i = 0; i < spec->count; i++) {
-        bagi_free_text(memory, (char *)(uintptr_t)spec->fields[i].name);
-        bagi_free_text(memory, (char *)(uintptr_t)spec->fields[i].type);
+        bagi_free_text(memory, spec->fields[i].name);
+        bagi_free_text(memory, spec->fields[i].type);
     }
     bagi_free(memory, spec->coders, spec->count * sizeof *spec->coders);
     bagi_free(memory, spec->types, spec->count * sizeof *spec->types);
@@ -7567,8 +7573,7 @@ static bags_code bagi_check_worker(
 
 /* All Bags of a shard may be opened soon, with their checksums. */
 static void bagi_shard_expect(const bagi_dir *dir, const bagi_spec *spec) {
-    bagi_how how;
-    memset(&how, 0, sizeof how);
+    bagi_how how = bagi_how_new();
     how.verify_checksums = true;
     for (size_t i = 0; i <= spec->count; i++) {
         how.name = bagi_spec_name(spec, i);
@@ -8688,8 +8693,7 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
     if (writer->options.checksum && !checksums && !failure->code) {
         bags_checksum_options options;
         bags_checksum_report report = {0, 0, 0, 0};
-        bagi_how how;
-        memset(&how, 0, sizeof how);
+        bagi_how how = bagi_how_new();
         memset(&options, 0, sizeof options);
         options.replace = true;
         options.no_sync = no_sync;
@@ -9153,10 +9157,9 @@ static bags_code bagi_writer_scan(
     const bagi_spec *spec = &writer->spec;
     size_t count = spec->count + 1;
     bag_reader **bags = NULL;
-    bagi_how how;
+    bagi_how how = bagi_how_new();
     bool exists = true;
     bags_code code = BAGS_OK;
-    memset(&how, 0, sizeof how);
     how.verify_checksums = bagi_dir_has(dir, "refs", ".crc", &code, err);
     if (code)
         return code;
@@ -9357,8 +9360,7 @@ static bags_code bagi_writer_resume(
         bags_code code = bagi_writer_take(
             writer, names->names[i], taking, &finished, &found);
         if (!code && finished) {
-            bagi_how how;
-            memset(&how, 0, sizeof how);
+            bagi_how how = bagi_how_new();
             code = bagi_shard_open(
                 &common, &writer->dir, false, &how, &length, err);
             if (!code && !bagi_spec_same(&common.spec, &writer->spec))
@@ -9614,10 +9616,8 @@ static bags_code bagi_recover_shard(const bagi_recovering *work,
 
 /* True if a Bag has finished checksums next to it, which fit its shape. */
 static bool bagi_recover_is_sealed(bag_reader *bag, const bagi_dir *dir) {
-    bagi_how how;
+    bagi_how how = bagi_how_new();
     bags_error ignored;
-    memset(&how, 0, sizeof how);
-    how.name = "";
     how.no_mmap = true;
     bool sealed = !bagi_crcs_open(bag, dir, &how, &ignored);
     bagi_file_close(bag, &bag->file[BAGI_CRCS]);
@@ -9641,12 +9641,10 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
     bool dry_run = work->options.dry_run, finished = true, sealed = false;
     bag_writer_options options;
     bag_reader bag, *bags = &bag;
-    bagi_how how;
+    bagi_how how = bagi_how_new();
     bagi_scan found = {false, 0, 0, NULL};
     memset(&bag, 0, sizeof bag);
-    memset(&how, 0, sizeof how);
     memset(&options, 0, sizeof options);
-    how.name = "";
     how.no_mmap = how.unfinished = how.recovering = true;
     options.no_sync = work->options.no_sync;
     options.keep_idx = work->options.keep_idx;
@@ -9849,8 +9847,7 @@ static bags_code bagi_reader_dir(
 /* How the Bags of a finished shard are opened. */
 static bagi_how bagi_reader_how(
     const bags_reader *reader, const bagi_shard *part) {
-    bagi_how how;
-    memset(&how, 0, sizeof how);
+    bagi_how how = bagi_how_new();
     how.split = part->split;
     how.grows = reader->options.unfinished == BAGS_UNFINISHED_READ;
     how.no_mmap = reader->options.no_mmap;
@@ -11535,7 +11532,7 @@ BAGI_COLD static bags_code bagi_verify_shard(
     bagi_spec own;
     bags_code wrong = BAGS_OK;
     memset(&own, 0, sizeof own);
-    memset(&v->how, 0, sizeof v->how);
+    v->how = bagi_how_new();
     v->how.no_mmap = true;
     v->path = dir->path;
     v->dir = dir;
@@ -11663,7 +11660,7 @@ BAGI_COLD static bags_code bagi_verify_standalone(
     if (code)
         return code;
     v->dir = &dir;
-    v->how.name = "";
+    v->how = bagi_how_new();
     v->how.no_mmap = true;
     v->how.allow_empty = v->options.allow_empty_file;
     code =
@@ -11748,10 +11745,8 @@ BAGS_API bags_code bags_verify(const char *path,
 BAGI_COLD static bags_code bagi_checksum_standalone(const bagi_env *env,
     const char *path, const bags_checksum_options *options,
     bags_checksum_report *report, bags_error *err) {
-    bagi_how how;
+    bagi_how how = bagi_how_new();
     bagi_dir dir;
-    memset(&how, 0, sizeof how);
-    how.name = "";
     how.allow_empty = true;
     bags_code code = bagi_check_standalone(env, path, err);
     if (code)
