@@ -3027,6 +3027,11 @@ static bool bagi_trailer_load(
             return bagi_fail_null(err);                                        \
     } while (0)
 
+/* Both, in this order. */
+#define BAGI_BEGIN(condition, err)                                             \
+    BAGI_ERR(err);                                                             \
+    BAGI_NEED(condition, err)
+
 /* The same for a public function whose options may be NULL: then all are 0. */
 #define BAGI_OPTIONS(type, options)                                            \
     type bagi_default_options;                                                 \
@@ -4890,8 +4895,7 @@ static bags_code bagi_coder_for(bagi_coder *coder,
 BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
     const bags_value *value, bags_buffer *scratch, bags_view *blob,
     bags_error *err) {
-    BAGI_NEED(type && value && scratch && blob, err);
-    BAGI_ERR(err);
+    BAGI_BEGIN(type && value && scratch && blob, err);
     bagi_coder coder;
     bags_code code = bagi_coder_for(&coder, registry, type, scratch, err);
     if (!code)
@@ -4902,8 +4906,7 @@ BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
 
 BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
     bags_view blob, bags_buffer *scratch, bags_value *value, bags_error *err) {
-    BAGI_NEED(type && value && scratch && (blob.data || !blob.size), err);
-    BAGI_ERR(err);
+    BAGI_BEGIN(type && value && scratch && (blob.data || !blob.size), err);
     bagi_coder coder;
     bags_code code = bagi_coder_for(&coder, registry, type, scratch, err);
     if (!code)
@@ -6039,8 +6042,7 @@ BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(const bag_reader *reader,
 BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
     uint64_t start, uint64_t stop, bags_buffer *scratch, bags_range *out,
     bags_error *err) {
-    BAGI_ERR(err);
-    BAGI_NEED(reader && scratch && out, err);
+    BAGI_BEGIN(reader && scratch && out, err);
     if (start > stop)
         return bags_fail(err, BAGS_ERROR_RANGE,
             "%s: invalid range (start %" PRIu64 " > stop %" PRIu64 ")",
@@ -6057,8 +6059,7 @@ BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
 static bags_code bagi_bag_fetch_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
     bags_error *err) {
-    BAGI_NEED(reader && scratch && (indices || !count), err);
-    BAGI_ERR(err);
+    BAGI_BEGIN(reader && scratch && (indices || !count), err);
     bagi_fetch fetch = {scratch, 0, scratch, 0, !out};
     bags_code code = BAGS_OK;
     bagi_buffer_adopt(scratch, &reader->env->memory);
@@ -7068,8 +7069,7 @@ BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
 }
 
 BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
-    BAGI_ERR(err);
-    BAGI_NEED(writer, err);
+    BAGI_BEGIN(writer, err);
     bagi_bag_writer_check(writer);
     bagi_output_flush(&writer->output);
     return bagi_job_end(&writer->job, err);
@@ -10286,8 +10286,7 @@ BAGI_COLD static bags_code bagi_fail_field_index(
 
 BAGS_API bags_code bags_reader_field(const bags_reader *reader,
     const char *name, size_t *field, bags_error *err) {
-    BAGI_NEED(reader && name && field, err);
-    BAGI_ERR(err);
+    BAGI_BEGIN(reader && name && field, err);
     size_t found = bagi_spec_find(&reader->spec, name);
     if (found == reader->spec.count)
         return bags_fail(err, BAGS_ERROR_FIELD, "%s: field \"%.200s\": unknown",
@@ -10337,8 +10336,7 @@ BAGI_COLD static bags_code bagi_info_bag(const bags_reader *from, size_t shard,
 
 BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *reader,
     bags_info *info, bags_field_info *fields, bags_error *err) {
-    BAGI_NEED(reader && info, err);
-    BAGI_ERR(err);
+    BAGI_BEGIN(reader && info, err);
     bags_code code = BAGS_OK;
     size_t count = reader->spec.count, ahead = 0;
     memset(info, 0, sizeof *info);
@@ -10743,8 +10741,7 @@ BAGI_NOINLINE static bags_code bagi_row_place(
 
 BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
-    BAGI_NEED(reader && row, err);
-    BAGI_ERR(err);
+    BAGI_BEGIN(reader && row, err);
     bagi_ref *refs = NULL;
     size_t shard = 0, fields = reader->spec.count, total = 0, spans = 0;
     bags_select whole = {0, false, 0, 0, 0};
@@ -10810,8 +10807,7 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
 BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
     uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
     bags_error *err) {
-    BAGI_NEED(reader && row && out, err);
-    BAGI_ERR(err);
+    BAGI_BEGIN(reader && row && out, err);
     bagi_ref *refs = NULL;
     const bag_reader *bag = NULL;
     size_t shard = 0;
@@ -10880,8 +10876,7 @@ BAGS_API void bags_reader_touch(const bags_reader *reader,
 
 BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err) {
-    BAGI_NEED(reader && row && count, err);
-    BAGI_ERR(err);
+    BAGI_BEGIN(reader && row && count, err);
     bagi_ref *refs = NULL;
     const bag_reader *bag = NULL;
     size_t shard = 0;
@@ -11001,8 +10996,7 @@ static bags_code bagi_read_many(const bags_reader *reader,
 BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
     uint64_t start, uint64_t stop, size_t field, bags_row *row,
     bags_error *err) {
-    BAGI_NEED(reader && row, err);
-    BAGI_ERR(err);
+    BAGI_BEGIN(reader && row, err);
     size_t count = 0;
     bagi_row_begin(reader, row);
     if (start > stop)
@@ -11019,8 +11013,7 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
 BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
     const uint64_t *indices, size_t count, size_t field, bags_row *row,
     bags_error *err) {
-    BAGI_NEED(reader && row && (indices || !count), err);
-    BAGI_ERR(err);
+    BAGI_BEGIN(reader && row && (indices || !count), err);
     bagi_row_begin(reader, row);
     return bagi_read_many(reader, indices, 0, count, field, row, err);
 }
@@ -11028,8 +11021,7 @@ BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
 BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count, bags_row *row, bags_error *err) {
-    BAGI_NEED(reader && row && (indices || !count), err);
-    BAGI_ERR(err);
+    BAGI_BEGIN(reader && row && (indices || !count), err);
     bagi_fetch fetch = {&row->spans, 0, &row->data, 0, true};
     bagi_row_begin(reader, row);
     bags_code code = bagi_plan_many(reader, indices, 0, count, selects,
@@ -11066,9 +11058,8 @@ static bags_code bagi_column_check(const bags_reader *reader, size_t shard,
 
 BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     size_t field, bags_row *row, bags_column *out, bags_error *err) {
-    BAGI_ERR(err);
+    BAGI_BEGIN(reader && row && out, err);
     static const uint64_t none[1] = {0};
-    BAGI_NEED(reader && row && out, err);
     const bag_reader *bag = NULL;
     bags_range range;
     bags_column column;
@@ -11142,8 +11133,7 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
 
 BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     bags_buffer *scratch, bags_value *out, bags_error *err) {
-    BAGI_NEED(row && out, err);
-    BAGI_ERR(err);
+    BAGI_BEGIN(row && out, err);
     if (item >= bags_row_length(row, slot))
         return bags_fail(err, BAGS_ERROR_RANGE,
             "slot %" PRIu64 " of the row: item index %" PRIu64
