@@ -3032,7 +3032,7 @@ static bool bagi_trailer_load(
     BAGI_ERR(err);                                                             \
     BAGI_NEED(condition, err)
 
-/* The same for a public function whose options may be NULL: then all are 0. */
+/* For a public function whose options may be NULL: then all are 0. */
 #define BAGI_OPTIONS(type, options)                                            \
     type bagi_default_options;                                                 \
     memset(&bagi_default_options, 0, sizeof bagi_default_options);             \
@@ -5673,22 +5673,27 @@ BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
     return BAGS_OK;
 }
 
-/* Where a file of a Bag ends after `length` blobs that end at `end`. */
-static uint64_t bagi_bag_position(int which, uint64_t length, uint64_t end) {
-    return which == BAGI_BLOBS ? end : length * bagi_entry_size[which];
+/* The first blobs of a Bag: how many, and where the last of them ends. */
+typedef struct bagi_extent {
+    uint64_t length, end;
+} bagi_extent;
+
+/* Where a file of a Bag ends after them. */
+static uint64_t bagi_extent_size(bagi_extent extent, int which) {
+    return which == BAGI_BLOBS ? extent.end
+                               : extent.length * bagi_entry_size[which];
 }
 
-/* Forget the blobs starting at `length`. Returns how many bytes of the files follow
- * the others, which end at `end`. */
-static uint64_t bagi_bag_trim(bag_reader *bag, uint64_t length, uint64_t end) {
+/* Forget the blobs after these. Returns how many bytes of the files follow. */
+static uint64_t bagi_bag_trim(bag_reader *bag, bagi_extent extent) {
     uint64_t trailing = 0;
     for (int i = 0; i < BAGI_FILES; i++)
         if (bag->file[i].path)
-            trailing += bag->file[i].size - bagi_bag_position(i, length, end);
-    bag->length = length;
-    bag->limit = end;
+            trailing += bag->file[i].size - bagi_extent_size(extent, i);
+    bag->length = extent.length;
+    bag->limit = extent.end;
     if (!bag->file[BAGI_BLOBS].map)
-        bag->file[BAGI_BLOBS].size = end;
+        bag->file[BAGI_BLOBS].size = extent.end;
     return trailing;
 }
 
@@ -6315,10 +6320,10 @@ typedef struct bagi_scan {
     const char *reason; /* why the next one is not; NULL: there is none */
 } bagi_scan;
 
-/* A Bag that is scanned, and where the complete datapoints end in it. */
+/* A Bag that is scanned, and its blobs that belong to complete datapoints. */
 typedef struct bagi_scanned {
     bagi_cursor cursor;
-    uint64_t length, end;
+    bagi_extent complete;
 } bagi_scanned;
 
 /*
@@ -6360,13 +6365,12 @@ static bags_code bagi_prefix_scan(bag_reader **readers, const bags_type *types,
             break;
         found->length++;
         for (size_t i = 0; i <= count; i++) {
-            bags[i].length = bags[i].cursor.next;
-            bags[i].end = bags[i].cursor.stop;
+            bags[i].complete.length = bags[i].cursor.next;
+            bags[i].complete.end = bags[i].cursor.stop;
         }
     }
     for (size_t i = 0; i <= count && !code; i++)
-        found->trailing +=
-            bagi_bag_trim(readers[i], bags[i].length, bags[i].end);
+        found->trailing += bagi_bag_trim(readers[i], bags[i].complete);
     for (size_t i = 0; bags && i <= count; i++)
         bagi_cursor_close(&bags[i].cursor);
     bagi_free(memory, bags, size);
@@ -6810,8 +6814,8 @@ typedef struct bagi_output {
     bool checksums;       /* there is a stream of CRCs */
     bagi_trailer trailer; /* of a finished Bag with checksums */
     uint64_t length;
-    uint64_t kept_length, kept_end;       /* used by complete datapoints */
-    uint64_t resumed_length, resumed_end; /* what existed when it was opened */
+    bagi_extent kept;    /* used by complete datapoints */
+    bagi_extent resumed; /* what existed when it was opened */
 } bagi_output;
 
 #define BAGI_BUFFER_DEFAULT ((size_t)2 << 20)
@@ -6844,8 +6848,9 @@ static void bagi_output_free(bagi_output *output) {
  * alone. */
 static void bagi_output_open(
     bagi_output *output, const bagi_dir *dir, const char *name, int mode) {
-    output->length = output->kept_length = output->kept_end = 0;
-    output->resumed_length = output->resumed_end = 0;
+    static const bagi_extent none = {0, 0};
+    output->length = 0;
+    output->kept = output->resumed = none;
     for (int i = 0; i < BAGI_FILES; i++)
         if (!output->stream[i].handle && (i != BAGI_CRCS || output->checksums))
             bagi_stream_open(
@@ -6915,25 +6920,22 @@ static inline void bagi_output_append(
     output->length++;
 }
 
-/* Forget the blobs starting at `length`; those before end at `end`. All files go back
- * together, so that they agree about how many blobs there are. */
-static void bagi_output_rewind(
-    bagi_output *output, uint64_t length, uint64_t end) {
+/* Forget the blobs after these. All files go back together, so that they agree about how
+ * many blobs there are. */
+static void bagi_output_rewind(bagi_output *output, bagi_extent extent) {
     for (int i = 0; i < BAGI_FILES; i++)
         if (output->stream[i].handle)
-            bagi_stream_rewind(
-                &output->stream[i], bagi_bag_position(i, length, end));
-    output->length = length;
+            bagi_stream_rewind(&output->stream[i], bagi_extent_size(extent, i));
+    output->length = extent.length;
 }
 
-/* Continue a Bag that a writer left, after `length` blobs that end at `end`. */
+/* Continue a Bag that a writer left, after these blobs. */
 static void bagi_output_continue(bagi_output *output, const bagi_dir *dir,
-    const char *name, uint64_t length, uint64_t end) {
+    const char *name, bagi_extent extent) {
     bagi_output_open(output, dir, name, BAGS_IO_WRITE);
-    bagi_output_rewind(output, length, end);
+    bagi_output_rewind(output, extent);
     bagi_outputs_each(output, 1, BAGI_STREAMS, bagi_stream_truncate);
-    output->kept_length = output->resumed_length = length;
-    output->kept_end = output->resumed_end = end;
+    output->kept = output->resumed = extent;
 }
 
 /* Size of the Bag if it were closed now. */
@@ -8778,8 +8780,7 @@ BAGI_COLD static bags_code bagi_writer_refuse_state(
  * complete datapoints. */
 static void bagi_datapoint_rewind(bags_writer *writer) {
     for (size_t i = 0; i <= writer->spec.count; i++)
-        bagi_output_rewind(&writer->outputs[i], writer->outputs[i].kept_length,
-            writer->outputs[i].kept_end);
+        bagi_output_rewind(&writer->outputs[i], writer->outputs[i].kept);
     writer->partial = writer->inside = false;
 }
 
@@ -8907,8 +8908,8 @@ static bags_code bagi_datapoint_end(
     if (!failure->code) {
         for (size_t i = 0; i <= spec->count; i++) {
             bagi_output *output = &writer->outputs[i];
-            output->kept_length = output->length;
-            output->kept_end = output->stream[BAGI_BLOBS].end;
+            output->kept.length = output->length;
+            output->kept.end = output->stream[BAGI_BLOBS].end;
         }
         writer->partial = false;
         writer->shard_length++;
@@ -9167,8 +9168,8 @@ static bags_code bagi_writer_scan(
         bagi_writer_add_checksums(writer);
     code = bagi_unfinished_open(dir, spec, &how, NULL, &bags, found, err);
     for (size_t i = 0; i < count && !code && found->length; i++) {
-        writer->outputs[i].resumed_length = bags[i]->length;
-        writer->outputs[i].resumed_end = bags[i]->limit;
+        writer->outputs[i].resumed.length = bags[i]->length;
+        writer->outputs[i].resumed.end = bags[i]->limit;
     }
     bagi_bags_free(dir->env, bags, count);
     if ((code && code != BAGS_ERROR_MISSING) || found->length)
@@ -9297,7 +9298,7 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name,
         bagi_writer_remove(writer, false, failure);
     for (size_t i = 0; i <= spec->count; i++)
         bagi_output_continue(&writer->outputs[i], dir, bagi_spec_name(spec, i),
-            writer->outputs[i].resumed_length, writer->outputs[i].resumed_end);
+            writer->outputs[i].resumed);
     writer->shard_length = found->length;
     return failure->code;
 }
@@ -9543,13 +9544,11 @@ BAGS_API void bags_writer_abort(bags_writer *writer) {
     if (!writer)
         return;
     bool ours = bagi_job_is_ours(&writer->job, writer->path);
-    bool resumed = writer->outputs[writer->spec.count].resumed_length > 0;
+    bool resumed = writer->outputs[writer->spec.count].resumed.length > 0;
     if (ours && resumed) {
         writer->job.failure.code = BAGS_OK; /* truncate in any case */
         for (size_t i = 0; i <= writer->spec.count; i++)
-            bagi_output_rewind(&writer->outputs[i],
-                writer->outputs[i].resumed_length,
-                writer->outputs[i].resumed_end);
+            bagi_output_rewind(&writer->outputs[i], writer->outputs[i].resumed);
         bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_truncate);
     } else if (ours) {
         bagi_writer_drop(writer, &ignored);
@@ -9705,9 +9704,9 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
         done->truncated = found.trailing;
         done->reason = found.reason ? found.reason : "";
         writer->output.checksums = checksums;
+        bagi_extent complete = {bag.length, bag.limit};
         if (!dry_run)
-            bagi_output_continue(
-                &writer->output, dir, "", bag.length, bag.limit);
+            bagi_output_continue(&writer->output, dir, "", complete);
     }
     bagi_bag_release(&bag);
     if (!failure->code && !finished && !dry_run)
