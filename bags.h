@@ -2313,7 +2313,7 @@ static const char *bagi_system_text(int error, char *buffer, size_t size) {
 #endif
 }
 
-#if defined(__linux__) && defined(__aarch64__)
+#if defined(__linux__) && defined(__aarch64__) && !defined(__ARM_FEATURE_CRC32)
 #include <sys/auxv.h>
 #define BAGI_HWCAP 1
 static unsigned long bagi_hwcap(void) { return getauxval(AT_HWCAP); }
