@@ -10786,10 +10786,11 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
             continue;
         }
         for (uint64_t at = steps.first; steps.count > 0; steps.count--) {
-            if (BAGI_UNLIKELY(!bagi_mapped_get(&bag->mapped, at, items)))
+            if (BAGI_UNLIKELY(!bagi_mapped_get(&bag->mapped, at, items))) {
                 code = bag_reader_get(bag, at, &row->data, items, err);
-            if (BAGI_UNLIKELY(code))
-                return code;
+                if (code)
+                    return code; /* what is wrong with its entries */
+            }
             at += steps.step;
             items++;
         }
