@@ -1872,6 +1872,15 @@ BAGS_API bags_code bags_verify(const char *path,
 #define BAGI_HOT inline
 #endif
 
+/* A struct whose members are 0, if the first one is not an enum. */
+#if defined(__cplusplus)
+#define BAGI_ZERO                                                              \
+    {}
+#else
+#define BAGI_ZERO                                                              \
+    { 0 }
+#endif
+
 #define BAGI_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define BAGI_MAX(a, b) ((a) > (b) ? (a) : (b))
 
@@ -2031,8 +2040,7 @@ static int bagi_local_open(BAGI_USER, const char *path, int mode, void **file) {
 
 /* How Windows calls receive an offset, in place of pread. */
 static OVERLAPPED bagi_windows_at(uint64_t offset) {
-    OVERLAPPED at;
-    memset(&at, 0, sizeof at);
+    OVERLAPPED at = BAGI_ZERO;
     at.Offset = (DWORD)(offset & 0xFFFFFFFF);
     at.OffsetHigh = (DWORD)(offset >> 32);
     return at;
@@ -3034,8 +3042,7 @@ static bool bagi_trailer_load(
 
 /* For a public function whose options may be NULL: then all are 0. */
 #define BAGI_OPTIONS(type, options)                                            \
-    type bagi_default_options;                                                 \
-    memset(&bagi_default_options, 0, sizeof bagi_default_options);             \
+    type bagi_default_options = BAGI_ZERO;                                     \
     (options) = (options) ? (options) : &bagi_default_options
 
 BAGS_API const char *bags_version(void) { return BAGS_VERSION; }
@@ -3268,8 +3275,7 @@ static void bagi_buffer_adopt(
 }
 
 BAGS_API bags_buffer bags_buffer_of(const bags_allocator *allocator) {
-    bags_buffer buffer;
-    memset(&buffer, 0, sizeof buffer);
+    bags_buffer buffer = BAGI_ZERO;
     if (allocator)
         bagi_buffer_adopt(&buffer, allocator);
     return buffer;
@@ -4017,8 +4023,7 @@ BAGS_API bags_code bags_type_parse(
     const char *text, bags_type *out, bags_error *err) {
     BAGI_NEED(text && out, err);
     size_t size = strlen(text), name = 0;
-    bags_type type;
-    memset(&type, 0, sizeof type);
+    bags_type type = BAGI_ZERO;
     if (size >= 2 && memcmp(text + size - 2, "[]", 2) == 0) {
         type.sequence = true;
         size -= 2;
@@ -4391,8 +4396,7 @@ BAGI_COLD static bags_code bagi_int_open(const bags_codec *codec,
         return bags_fail(err, BAGS_ERROR_LIMIT,
             "integer too large (%" PRIu64 " bytes, maximum %d)", size,
             BAGI_INT_MAX);
-    bagi_int made;
-    memset(&made, 0, sizeof made);
+    bagi_int made = BAGI_ZERO;
     made.size = (size_t)size;
     made.shortest = plain && type->count == 0;
     made.is_signed = bagi_same(type->name, "i64");
@@ -4494,8 +4498,7 @@ BAGI_COLD static bags_code bagi_array_open(const bags_codec *codec,
     const bags_type *type, const bags_allocator *allocator, void **state,
     bags_error *err) {
     (void)codec;
-    bagi_array made;
-    memset(&made, 0, sizeof made);
+    bagi_array made = BAGI_ZERO;
     if (!type->count)
         return bagi_state_open(allocator, &made.own, sizeof made, state, err);
     bags_view name = bags_type_argument(type, 0);
@@ -5270,8 +5273,7 @@ typedef struct bagi_how {
 
 /* A finished Bag that is not split, mapped: standalone, unless it gets a name. */
 static bagi_how bagi_how_new(void) {
-    bagi_how how;
-    memset(&how, 0, sizeof how);
+    bagi_how how = BAGI_ZERO;
     how.name = "";
     return how;
 }
@@ -5467,8 +5469,7 @@ static bags_code bagi_crcs_begin(bag_reader *bag, const bagi_dir *dir,
 /* Read the trailer of NAME.crc in a shard. */
 static bags_code bagi_crcs_read_trailer(const bagi_dir *dir, const char *name,
     bagi_trailer *trailer, bags_error *err) {
-    bag_reader bag;
-    memset(&bag, 0, sizeof bag);
+    bag_reader bag = BAGI_ZERO;
     bag.env = dir->env;
     bags_code code = bagi_crcs_begin(&bag, dir, name, true, false, err);
     *trailer = bag.trailer;
@@ -6031,8 +6032,7 @@ static bags_code bagi_fetch_one(const bag_reader *bag, uint64_t first,
 BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(const bag_reader *reader,
     uint64_t index, bags_buffer *scratch, bags_error *err) {
     BAGI_ERR(err);
-    bags_range range;
-    memset(&range, 0, sizeof range);
+    bags_range range = BAGI_ZERO;
     bags_code code = reader && scratch ? bagi_fetch_one(reader, index, 1,
                                              scratch, &range, err)
                                        : bagi_fail_null(err);
@@ -7368,10 +7368,9 @@ typedef struct bagi_common {
 static bags_code bagi_common_read(bagi_common *common, const bagi_dir *dir,
     const char *suffix, bagi_spec *own, bagi_record *record, bags_error *err) {
     const bags_allocator *memory = &dir->env->memory;
-    bagi_spec spec;
+    bagi_spec spec = BAGI_ZERO;
     unsigned char *text = NULL;
     size_t size = 0;
-    memset(&spec, 0, sizeof spec);
     memset(record, 0, sizeof *record);
     bags_code code = bagi_dir_read(dir, "spec.json", suffix, BAGI_SPEC_MAX,
         &text, &size, &record->identity, err);
@@ -7966,8 +7965,7 @@ static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
 BAGI_NOINLINE static bags_code bagi_finalize_mark(
     const bagi_dir *dir, bool no_sync, bool *made, bags_error *err) {
     bagi_job job;
-    bagi_stream stream;
-    memset(&stream, 0, sizeof stream);
+    bagi_stream stream = BAGI_ZERO;
     bagi_job_init(&job, dir->env, no_sync);
     stream.job = &job;
     bagi_stream_open(&stream, dir, BAGI_MARK, "", BAGS_IO_CREATE);
@@ -8599,10 +8597,10 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
     uint32_t bound = how->record.spec;
     bagi_how opening = *how;
     bagi_job job;
-    bagi_output output; /* of one Bag after another, with CRCs only */
+    /* Of one Bag after another, with CRCs only. */
+    bagi_output output = BAGI_ZERO;
     bags_error *failure = &job.failure, ignored;
     bagi_stream *stream = &output.stream[BAGI_CRCS];
-    memset(&output, 0, sizeof output);
     bagi_job_init(&job, env, no_sync);
     bagi_summed *summed = (bagi_summed *)bagi_alloc(
         &env->memory, count * sizeof *summed, failure);
@@ -8693,10 +8691,9 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
 
     /* A shard that was started without checksums gets them before it is committed. */
     if (writer->options.checksum && !checksums && !failure->code) {
-        bags_checksum_options options;
+        bags_checksum_options options = BAGI_ZERO;
         bags_checksum_report report = {0, 0, 0, 0};
         bagi_how how = bagi_how_new();
-        memset(&options, 0, sizeof options);
         options.replace = true;
         options.no_sync = no_sync;
         how.record.spec = record;
@@ -9347,8 +9344,7 @@ static bags_code bagi_writer_resume(
      * stay able to be resumed. After it, only `append` can have started one. */
     bagi_taking taking =
         writer->options.append && !finalized ? BAGI_TAKE_EMPTY : BAGI_TAKE;
-    bagi_common common;
-    memset(&common, 0, sizeof common);
+    bagi_common common = BAGI_ZERO;
     for (size_t i = 0; i < names->count && !err->code; i++) {
         uint64_t number = names->names[i].number, length = 0;
         bool finished = false;
@@ -9394,9 +9390,8 @@ static bags_code bagi_writer_start(bags_writer *writer) {
     bool resume = writer->options.resume, sharded = writer->sharded;
     bool finished = false, finalized = false;
     bagi_dir dir = bagi_dir_of(env, writer->path);
-    bagi_names names;
+    bagi_names names = BAGI_ZERO;
     bagi_scan found;
-    memset(&names, 0, sizeof names);
     bags_code code = BAGS_OK;
     bags_path_kind kind = bagi_kind(env, writer->path, &code, err);
     if (!code && (kind == BAGS_PATH_NONE || (!resume && !sharded)))
@@ -9588,9 +9583,8 @@ typedef struct bagi_recovering {
 static bags_code bagi_recover_shard(const bagi_recovering *work,
     const bagi_dir *dir, bags_recovered *done, bags_error *err) {
     bool dry_run = work->options.dry_run, finished = false;
-    bags_writer_options options;
+    bags_writer_options options = BAGI_ZERO;
     bagi_scan found;
-    memset(&options, 0, sizeof options);
     options.no_sync = work->options.no_sync;
     options.keep_idx = work->options.keep_idx;
     options.env = work->options.env;
@@ -9638,12 +9632,10 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
     bags_recovered *done, bags_error *err) {
     const bagi_env *env = &work->env;
     bool dry_run = work->options.dry_run, finished = true, sealed = false;
-    bag_writer_options options;
-    bag_reader bag, *bags = &bag;
+    bag_writer_options options = BAGI_ZERO;
+    bag_reader bag = BAGI_ZERO, *bags = &bag;
     bagi_how how = bagi_how_new();
     bagi_scan found = {false, 0, 0, NULL};
-    memset(&bag, 0, sizeof bag);
-    memset(&options, 0, sizeof options);
     how.no_mmap = how.unfinished = how.recovering = true;
     options.no_sync = work->options.no_sync;
     options.keep_idx = work->options.keep_idx;
@@ -9753,9 +9745,8 @@ BAGS_API bags_code bags_recover(const char *path,
     const bags_recover_options *options, bags_recover_report *report,
     bags_error *err) {
     BAGI_ERR(err);
-    bagi_recovering work;
+    bagi_recovering work = BAGI_ZERO;
     bagi_names names;
-    memset(&work, 0, sizeof work);
     if (options)
         work.options = *options;
     work.env = bagi_env_of(&work.options.env);
@@ -9960,9 +9951,8 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     bags_reader *reader = opening->reader;
     bags_error *err = opening->err;
     bag_reader **bags = NULL;
-    bagi_spec own;
+    bagi_spec own = BAGI_ZERO;
     bagi_scan prefix;
-    memset(&own, 0, sizeof own);
     bags_code code = bagi_common_read(
         &opening->common, dir, ".partial", &own, &part->record, err);
     bool differs = own.types != NULL;
@@ -10003,8 +9993,7 @@ BAGI_COLD static bags_code bagi_opening_shard(
     bags_unfinished unfinished = reader->options.unfinished;
     bags_path_kind kind = BAGS_PATH_DIRECTORY;
     bool found = false, again = false;
-    bagi_tries tries;
-    memset(&tries, 0, sizeof tries);
+    bagi_tries tries = BAGI_ZERO;
     bags_code code = bags_buffer_reserve(
         &arrays[0], count * sizeof *reader->shards, opening->err);
     if (!code)
@@ -10140,8 +10129,7 @@ BAGI_COLD static bags_code bagi_opening_directory(
     uint64_t start = reader->options.shard_start;
     uint64_t stop = reader->options.shard_stop;
     bagi_names names;
-    bagi_tries tries;
-    memset(&tries, 0, sizeof tries);
+    bagi_tries tries = BAGI_ZERO;
     reader->sharded = true;
     opening->names = &names;
     do {
@@ -10182,14 +10170,13 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
     bagi_env env = bagi_env_of(&options->env);
     bags_path_kind kind = BAGS_PATH_NONE;
     static const bagi_mutex unlocked = BAGI_MUTEX;
-    bagi_opening opening;
+    bagi_opening opening = BAGI_ZERO;
     bagi_dir dir;
     bags_error why; /* of tries that may be repeated; *err is written once */
     bags_reader *reader =
         (bags_reader *)bagi_alloc(&env.memory, sizeof *reader, err);
     if (!reader)
         return NULL;
-    memset(&opening, 0, sizeof opening);
     opening.reader = reader;
     opening.common.registry = options->registry;
     opening.err = &why;
@@ -10843,8 +10830,7 @@ BAGS_API void bags_reader_touch(const bags_reader *reader,
     if (!selects)
         select_count = fields;
     for (int blobs = 0; blobs < 2; blobs++) {
-        bags_row row;
-        memset(&row, 0, sizeof row);
+        bags_row row = BAGI_ZERO;
         for (size_t i = 0; i < count; i++) {
             size_t shard = bagi_reader_find_shard(reader, indices[i], &row);
             uint64_t local = indices[i] - reader->shards[shard].start;
@@ -11062,10 +11048,9 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     static const uint64_t none[1] = {0};
     const bag_reader *bag = NULL;
     bags_range range;
-    bags_column column;
+    bags_column column = BAGI_ZERO;
     uint64_t last = 0;
     bool same = true; /* all blobs have one size */
-    memset(&column, 0, sizeof column);
     bagi_row_begin(reader, row);
     bags_code code = bagi_check_plain(reader, field, err);
     if (!code && shard >= reader->count)
@@ -11519,9 +11504,8 @@ BAGI_COLD static bags_code bagi_verify_shard(
     const bags_allocator *memory = &v->env.memory;
     bool split = false, all = false;
     uint64_t length = 0;
-    bagi_spec own;
+    bagi_spec own = BAGI_ZERO;
     bags_code wrong = BAGS_OK;
-    memset(&own, 0, sizeof own);
     v->how = bagi_how_new();
     v->how.no_mmap = true;
     v->path = dir->path;
@@ -11670,8 +11654,7 @@ BAGS_API bags_code bags_verify(const char *path,
     BAGI_ERR(err);
     static const bagi_mutex unlocked = BAGI_MUTEX;
     const char *fault = NULL;
-    bagi_verifying v;
-    memset(&v, 0, sizeof v);
+    bagi_verifying v = BAGI_ZERO;
     v.files.mutex = unlocked;
     if (options)
         v.options = *options;
@@ -11762,10 +11745,9 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
     BAGI_ERR(err);
     BAGI_OPTIONS(bags_checksum_options, options);
     bags_checksum_report done = {0, 0, 0, 0};
-    bags_reader_options reading;
+    bags_reader_options reading = BAGI_ZERO;
     bags_reader *reader = NULL;
     bagi_env env = bagi_env_of(&options->env);
-    memset(&reading, 0, sizeof reading);
     reading.shard_start = options->shard_start;
     reading.shard_stop = options->shard_stop;
     reading.allow_gaps = true;
