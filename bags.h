@@ -7537,8 +7537,8 @@ static bags_code bagi_names_check(bagi_names *names, bags_error *err) {
     return code;
 }
 
-/* List the shards of a dataset, also after a failure to be freed with its `array`. After
- * a fault of the names, the list is complete. */
+/* List the shards of a dataset; free names->array, also after a failure. After a fault of
+ * the names, the list is complete. */
 static bags_code bagi_names_list(
     const bagi_env *env, const char *path, bagi_names *names, bags_error *err) {
     memset(names, 0, sizeof *names);
