@@ -2661,6 +2661,7 @@ BAGS_API bool bagi_mapped_get(
     const bagi_mapped *mapped, uint64_t index, bags_view *out);
 BAGS_API bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_view *out, bags_error *err);
+BAGS_API struct bagi_slot *bagi_row_slots(const bags_row *row);
 BAGS_API size_t bags_row_length(const bags_row *row, size_t slot);
 BAGS_API bags_view bags_row_bytes(
     const bags_row *row, size_t slot, size_t item);
