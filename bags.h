@@ -10288,42 +10288,11 @@ BAGS_API const bags_type *bags_reader_type(
                                                 : NULL;
 }
 
-/* Describe one Bag of a shard, without keeping it open. */
-BAGI_COLD static bags_code bagi_info_bag(const bags_reader *from, size_t shard,
-    const bagi_dir *dir, size_t field, bags_info *info, bags_field_info *fields,
-    bool *checksums, bags_error *err) {
-    bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
-    const bagi_shard *part = &reader->parts[shard];
-    bool unfinished = reader->shards[shard].unfinished;
-    bag_reader *bag =
-        unfinished && part->bags ? (bag_reader *)part->bags[field] : NULL;
-    bagi_how how = bagi_reader_how(reader, part);
-    bags_code code = BAGS_OK;
-    how.name = bagi_spec_name(&reader->spec, field);
-    how.no_mmap = true;
-    how.cache_index = how.verify_checksums = false;
-    if (!unfinished)
-        code = bagi_bag_new(dir, &how, &reader->files, &bag, err);
-    if (bag && !*checksums)
-        *checksums = bagi_dir_has(dir, how.name, ".crc", &code, err);
-    if (!code && bag) {
-        info->size += bag_reader_size(bag);
-        if (fields && field < reader->spec.count) {
-            fields[field].blobs += bag->length;
-            fields[field].size += bag->limit;
-        }
-    }
-    if (!unfinished) {
-        bagi_lock(&reader->files.mutex);
-        bagi_bag_free(&reader->env, bag);
-        bagi_unlock(&reader->files.mutex);
-    }
-    return code;
-}
-
-BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *reader,
+/* The Bags of a finished shard are opened without keeping them. */
+BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *from,
     bags_info *info, bags_field_info *fields, bags_error *err) {
-    BAGI_BEGIN(reader && info, err);
+    BAGI_BEGIN(from && info, err);
+    bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
     bags_code code = BAGS_OK;
     size_t count = reader->spec.count, ahead = 0;
     memset(info, 0, sizeof *info);
@@ -10332,9 +10301,12 @@ BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *reader,
     info->sharded = reader->sharded;
     info->skipped = reader->skipped;
     for (size_t i = 0; i < reader->count && !code; i++) {
-        bool checksums = false;
-        size_t bags = count + !reader->parts[i].split;
+        const bagi_shard *part = &reader->parts[i];
+        bool checksums = false, unfinished = reader->shards[i].unfinished;
+        bagi_how how = bagi_reader_how(reader, part);
         bagi_dir dir;
+        how.no_mmap = true;
+        how.cache_index = how.verify_checksums = false;
         for (; ahead < reader->count && ahead < i + BAGI_BAGS_AHEAD; ahead++) {
             code = bagi_reader_dir(reader, ahead, &dir, err);
             if (code)
@@ -10343,9 +10315,23 @@ BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *reader,
             bagi_dir_free(&dir);
         }
         code = bagi_reader_dir(reader, i, &dir, err);
-        for (size_t field = 0; field < bags && !code; field++)
-            code = bagi_info_bag(
-                reader, i, &dir, field, info, fields, &checksums, err);
+        for (size_t k = 0; k < count + !part->split && !code; k++) {
+            bag_reader *bag =
+                unfinished && part->bags ? (bag_reader *)part->bags[k] : NULL;
+            how.name = bagi_spec_name(&reader->spec, k);
+            if (!unfinished)
+                code = bagi_bag_new(&dir, &how, &reader->files, &bag, err);
+            if (bag && !checksums)
+                checksums = bagi_dir_has(&dir, how.name, ".crc", &code, err);
+            info->size += bag_reader_size(bag);
+            if (bag && fields && k < count) {
+                fields[k].blobs += bag->length;
+                fields[k].size += bag->limit;
+            }
+            bagi_lock(&reader->files.mutex);
+            bagi_bag_free(&reader->env, unfinished ? NULL : bag);
+            bagi_unlock(&reader->files.mutex);
+        }
         bagi_dir_free(&dir);
         info->checksums += checksums;
     }
