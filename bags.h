@@ -8031,9 +8031,7 @@ BAGS_API bags_code bags_finalize(const char *path,
         *renamed = count;
     return code;
 }
-#endif /* BAGS_NO_WRITER */
 
-#ifndef BAGS_NO_WRITER
 /* ========================================================================
  * >>dataset-write
  * Owns every change to a shard that is not finished: claiming, writing, finishing,
