@@ -10560,10 +10560,36 @@ static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader, size_t shard,
     return bagi_fail_row(reader->path, spec, index, blob, err);
 }
 
-/* Read and parse the refs of one datapoint. *shard is where it is. */
+/* Most often blob i of a plain field belongs to datapoint i: request the table's entry,
+ * or the blob, before the refs have been read, which say so. Elsewhere this is useless,
+ * and harmless. Field spec.count is refs.bag. */
+static BAGI_HOT void bagi_touch(const bags_reader *reader, size_t shard,
+    uint64_t index, size_t field, bool is_blob) {
+    size_t fields = reader->spec.count;
+    uint64_t local = index - reader->shards[shard].start;
+    void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
+    if (!bags || field > fields ||
+        (field < fields && reader->spec.types[field].sequence))
+        return;
+    const bag_reader *bag = (const bag_reader *)BAGI_LOAD(&bags[field]);
+    if (!bag || local >= bag->mapped.length)
+        return;
+    const unsigned char *entry = bag->mapped.table + 8 * local;
+    uint64_t start = is_blob ? bagi_load_u64(entry) : 0;
+    if (!is_blob)
+        BAGI_TOUCH(entry);
+    else if (start < bag->mapped.limit) {
+        BAGI_TOUCH(bag->mapped.data + start);
+        if (bag->mapped.limit - start > 64)
+            BAGI_TOUCH(bag->mapped.data + start + 64);
+    }
+}
+
+/* Read and parse the refs of one datapoint, whose selections (NULL: all fields) are
+ * read next. *shard is where it is. */
 static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader,
-    uint64_t index, bags_row *row, size_t *shard, bagi_ref **refs,
-    bags_error *err) {
+    uint64_t index, const bags_select *selects, size_t count, bags_row *row,
+    size_t *shard, bagi_ref **refs, bags_error *err) {
     const bag_reader *bag = NULL;
     bags_view blob = {NULL, 0};
     bagi_row_begin(reader, row);
@@ -10573,6 +10599,9 @@ static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader,
     bags_code code = bagi_row_refs(reader, row, refs, err);
     if (!code && !reader->parts[*shard].split) {
         uint64_t local = index - reader->shards[*shard].start;
+        for (size_t i = 0; i < count; i++)
+            bagi_touch(
+                reader, *shard, index, selects ? selects[i].field : i, true);
         code = bagi_reader_bag(reader, *shard, reader->spec.count, &bag, err);
         if (!code)
             code = bag_reader_get(bag, local, &row->scratch, &blob, err);
@@ -10716,9 +10745,10 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     bagi_ref *refs = NULL;
     size_t shard = 0, fields = reader->spec.count, total = 0, spans = 0;
     bags_select whole = {0, false, 0, 0, 0};
-    bags_code code = bagi_row_read_refs(reader, index, row, &shard, &refs, err);
     if (!selects)
         count = fields;
+    bags_code code = bagi_row_read_refs(
+        reader, index, selects, count, row, &shard, &refs, err);
     if (!code)
         code = bagi_reserve(&row->slots, count * sizeof(struct bagi_slot), err);
     if (code)
@@ -10783,7 +10813,9 @@ BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
     bagi_ref *refs = NULL;
     const bag_reader *bag = NULL;
     size_t shard = 0;
-    bags_code code = bagi_row_read_refs(reader, index, row, &shard, &refs, err);
+    bags_select select = bags_whole(field);
+    bags_code code =
+        bagi_row_read_refs(reader, index, &select, 1, row, &shard, &refs, err);
     if (!code && field >= reader->spec.count)
         code = bagi_fail_field_index(reader, field, err);
     if (!code)
@@ -10804,8 +10836,7 @@ BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
 }
 
 /* One after the other, every entry of a table and every blob would be waited for:
- * first all entries are requested, then all blobs. In most datasets blob i belongs
- * to datapoint i; elsewhere this is useless, and harmless. */
+ * first all entries are requested, then all blobs. */
 BAGS_API void bags_reader_touch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count) {
@@ -10818,29 +10849,10 @@ BAGS_API void bags_reader_touch(const bags_reader *reader,
         bags_row row = BAGI_ZERO;
         for (size_t i = 0; i < count; i++) {
             size_t shard = bagi_reader_find_shard(reader, indices[i], &row);
-            uint64_t local = indices[i] - reader->shards[shard].start;
-            void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
-            for (size_t k = 0; bags && k <= select_count; k++) {
-                size_t field = k == select_count ? fields
-                               : selects         ? selects[k].field
-                                                 : k;
-                if (field < fields && reader->spec.types[field].sequence)
-                    continue;
-                bag_reader *bag = field <= fields
-                                      ? (bag_reader *)BAGI_LOAD(&bags[field])
-                                      : NULL;
-                if (!bag || local >= bag->mapped.length)
-                    continue;
-                const unsigned char *entry = bag->mapped.table + 8 * local;
-                uint64_t start = blobs ? bagi_load_u64(entry) : 0;
-                if (!blobs)
-                    BAGI_TOUCH(entry);
-                else if (start < bag->mapped.limit) {
-                    BAGI_TOUCH(bag->mapped.data + start);
-                    if (bag->mapped.limit - start > 64)
-                        BAGI_TOUCH(bag->mapped.data + start + 64);
-                }
-            }
+            bagi_touch(reader, shard, indices[i], fields, blobs);
+            for (size_t k = 0; k < select_count; k++)
+                bagi_touch(reader, shard, indices[i],
+                    selects ? selects[k].field : k, blobs);
         }
     }
 }
@@ -10851,7 +10863,8 @@ BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     bagi_ref *refs = NULL;
     const bag_reader *bag = NULL;
     size_t shard = 0;
-    bags_code code = bagi_row_read_refs(reader, index, row, &shard, &refs, err);
+    bags_code code =
+        bagi_row_read_refs(reader, index, NULL, 0, row, &shard, &refs, err);
     if (!code && field >= reader->spec.count)
         code = bagi_fail_field_index(reader, field, err);
     if (!code)
