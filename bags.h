@@ -1896,8 +1896,13 @@ BAGS_API bags_code bags_verify(const char *path,
  * other calls accept 260 characters. Every file is opened so that other handles
  * may read, write, rename and remove it, as on POSIX systems. */
 
+/* Ready without memory, so that nothing is freed. */
 typedef SRWLOCK bagi_mutex;
-#define BAGI_MUTEX SRWLOCK_INIT
+
+static bool bagi_mutex_init(bagi_mutex *mutex) {
+    InitializeSRWLock(mutex);
+    return true;
+}
 
 static void bagi_mutex_free(bagi_mutex *mutex) { (void)mutex; }
 
@@ -2419,7 +2424,11 @@ static int bagi_local_advise(BAGI_USER, void *file, const void *map,
 
 /* An uncontended one needs no system call. */
 typedef pthread_mutex_t bagi_mutex;
-#define BAGI_MUTEX PTHREAD_MUTEX_INITIALIZER
+
+/* False if the system lacks memory or another resource. */
+static bool bagi_mutex_init(bagi_mutex *mutex) {
+    return pthread_mutex_init(mutex, NULL) == 0;
+}
 
 static void bagi_mutex_free(bagi_mutex *mutex) { pthread_mutex_destroy(mutex); }
 
@@ -9821,6 +9830,7 @@ struct bags_reader {
     uint64_t length, skipped;
     bagi_files files;
     bagi_mutex mutex;
+    bool has_mutexes;
 };
 
 /* The directory of a shard; free dir->path with bagi_dir_free. */
@@ -10168,7 +10178,6 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
     BAGI_OPTIONS(bags_reader_options, options);
     bagi_env env = bagi_env_of(&options->env);
     bags_path_kind kind = BAGS_PATH_NONE;
-    static const bagi_mutex unlocked = BAGI_MUTEX;
     bagi_opening opening = BAGI_ZERO;
     bagi_dir dir;
     bags_error why; /* of tries that may be repeated; *err is written once */
@@ -10180,7 +10189,6 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
     opening.common.registry = options->registry;
     opening.err = &why;
     reader->env = env;
-    reader->mutex = reader->files.mutex = unlocked;
     reader->arrays[0] = reader->arrays[1] = bags_buffer_of(&env.memory);
     reader->options = *options;
     reader->files.limit = options->max_files ? options->max_files : 64;
@@ -10190,6 +10198,14 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
     if (!code) {
         reader->path = bagi_absolute(&env, path, strlen(path), &why);
         code = reader->path ? BAGS_OK : BAGS_ERROR_MEMORY;
+    }
+    if (!code) {
+        reader->has_mutexes = bagi_mutex_init(&reader->mutex);
+        if (reader->has_mutexes && !bagi_mutex_init(&reader->files.mutex)) {
+            bagi_mutex_free(&reader->mutex);
+            reader->has_mutexes = false;
+        }
+        code = reader->has_mutexes ? BAGS_OK : bagi_fail_memory(&why, 0);
     }
     /* What the path is: an unsharded dataset is shard 0. */
     dir = bagi_dir_of(&reader->env, reader->path);
@@ -10233,8 +10249,10 @@ BAGS_API void bags_reader_close(bags_reader *reader) {
     bags_buffer_free(&reader->arrays[1]);
     bagi_spec_free(&memory, &reader->spec);
     bagi_free_text(&memory, reader->path);
-    bagi_mutex_free(&reader->mutex);
-    bagi_mutex_free(&reader->files.mutex);
+    if (reader->has_mutexes) {
+        bagi_mutex_free(&reader->mutex);
+        bagi_mutex_free(&reader->files.mutex);
+    }
     bagi_free(&memory, reader, sizeof *reader);
 }
 
@@ -11650,10 +11668,8 @@ BAGS_API bags_code bags_verify(const char *path,
     const bags_verify_options *options, bags_verify_report *report,
     bags_error *err) {
     BAGI_ERR(err);
-    static const bagi_mutex unlocked = BAGI_MUTEX;
     const char *fault = NULL;
     bagi_verifying v = BAGI_ZERO;
-    v.files.mutex = unlocked;
     if (options)
         v.options = *options;
     v.options.parts += !v.options.parts;
@@ -11672,8 +11688,10 @@ BAGS_API bags_code bags_verify(const char *path,
     else if (v.options.unfinished == BAGS_UNFINISHED_READ)
         fault = "BAGS_UNFINISHED_READ does not apply to verify";
     bagi_buffer_adopt(&v.scratch, &v.env.memory);
-    bags_code code = bagi_check_worker(
-        path, v.options.shard_start, &v.options.shard_stop, err);
+    bool mutex = bagi_mutex_init(&v.files.mutex);
+    bags_code code = mutex ? bagi_check_worker(path, v.options.shard_start,
+                                 &v.options.shard_stop, err)
+                           : bagi_fail_memory(err, 0);
     if (!code && fault)
         code = bags_fail(
             err, BAGS_ERROR_ARGUMENT, "%s: %s", bagi_tail(path), fault);
@@ -11693,7 +11711,8 @@ BAGS_API bags_code bags_verify(const char *path,
         if (!code && v.options.shard_start == 0)
             code = bagi_verify_shard(&v, &dir, 0);
     }
-    bagi_mutex_free(&v.files.mutex);
+    if (mutex)
+        bagi_mutex_free(&v.files.mutex);
     bagi_spec_free(&v.env.memory, &v.common.spec);
     bags_buffer_free(&v.scratch);
     if (report)
