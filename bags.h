@@ -1872,6 +1872,15 @@ BAGS_API bags_code bags_verify(const char *path,
 #define BAGI_HOT inline
 #endif
 
+/* A struct whose members are 0, if the first one is not an enum. */
+#if defined(__cplusplus)
+#define BAGI_ZERO                                                              \
+    {}
+#else
+#define BAGI_ZERO                                                              \
+    { 0 }
+#endif
+
 #define BAGI_MIN(a, b) ((a) < (b) ? (a) : (b))
 #define BAGI_MAX(a, b) ((a) > (b) ? (a) : (b))
 
@@ -2036,8 +2045,7 @@ static int bagi_local_open(BAGI_USER, const char *path, int mode, void **file) {
 
 /* How Windows calls receive an offset, in place of pread. */
 static OVERLAPPED bagi_windows_at(uint64_t offset) {
-    OVERLAPPED at;
-    memset(&at, 0, sizeof at);
+    OVERLAPPED at = BAGI_ZERO;
     at.Offset = (DWORD)(offset & 0xFFFFFFFF);
     at.OffsetHigh = (DWORD)(offset >> 32);
     return at;
@@ -2294,8 +2302,11 @@ static int bagi_local_reserve(BAGI_USER, void *file, uint64_t size) {
     return bagi_result(SetFileInformationByHandle(
         file, FileAllocationInfo, &info, sizeof info));
 }
+#define BAGI_HWCAP 0
 #define BAGI_LOCAL_MAP bagi_local_map
 #define BAGI_LOCAL_RESERVE bagi_local_reserve
+#define BAGI_LOCAL_ADVISE NULL
+#define BAGI_LOCAL_WRITE_BACK NULL
 #else
 /* ---- POSIX systems: where Linux, macOS and the BSDs differ ---- */
 
@@ -2315,10 +2326,12 @@ static const char *bagi_system_text(int error, char *buffer, size_t size) {
 #endif
 }
 
-#if defined(__linux__) && defined(__aarch64__)
+#if defined(__linux__) && defined(__aarch64__) && !defined(__ARM_FEATURE_CRC32)
 #include <sys/auxv.h>
 #define BAGI_HWCAP 1
 static unsigned long bagi_hwcap(void) { return getauxval(AT_HWCAP); }
+#else
+#define BAGI_HWCAP 0
 #endif
 
 #if defined(__APPLE__) || defined(__NetBSD__)
@@ -2344,6 +2357,8 @@ static int bagi_local_reserve(BAGI_USER, void *file, uint64_t size) {
         fd, FALLOC_FL_KEEP_SIZE, info.st_size, (off_t)size - info.st_size));
 }
 #define BAGI_LOCAL_RESERVE bagi_local_reserve
+#else
+#define BAGI_LOCAL_RESERVE NULL
 #endif
 
 /* Linux starts to write data to the disk only after half a minute. A caller that
@@ -2355,6 +2370,8 @@ static int bagi_local_write_back(
         (off_t)size, SYNC_FILE_RANGE_WRITE));
 }
 #define BAGI_LOCAL_WRITE_BACK bagi_local_write_back
+#else
+#define BAGI_LOCAL_WRITE_BACK NULL
 #endif
 
 /* On OpenBSD a map does not see data that is written after the map was read, so
@@ -2369,6 +2386,8 @@ static int bagi_local_map(
     return 0;
 }
 #define BAGI_LOCAL_MAP bagi_local_map
+#else
+#define BAGI_LOCAL_MAP NULL
 #endif
 
 /* macOS has advice for maps only; it gets none. */
@@ -2390,6 +2409,8 @@ static int bagi_local_advise(BAGI_USER, void *file, const void *map,
         bagi_local_fd(file), (off_t)offset, (off_t)size, of_file[advice]);
 }
 #define BAGI_LOCAL_ADVISE bagi_local_advise
+#else
+#define BAGI_LOCAL_ADVISE NULL
 #endif
 
 /* ---- POSIX systems: calls that all of them have ----
@@ -2621,23 +2642,6 @@ static void bagi_pause(void) {
 #endif
 #endif
 
-/* What this system lacks. */
-#if !defined(BAGI_HWCAP)
-#define BAGI_HWCAP 0
-#endif
-#if !defined(BAGI_LOCAL_MAP)
-#define BAGI_LOCAL_MAP NULL
-#endif
-#if !defined(BAGI_LOCAL_RESERVE)
-#define BAGI_LOCAL_RESERVE NULL
-#endif
-#if !defined(BAGI_LOCAL_ADVISE)
-#define BAGI_LOCAL_ADVISE NULL
-#endif
-#if !defined(BAGI_LOCAL_WRITE_BACK)
-#define BAGI_LOCAL_WRITE_BACK NULL
-#endif
-
 BAGS_API const bags_io *bags_io_local(void) {
     static const bags_io io = {NULL, bagi_local_open, bagi_local_close,
         bagi_local_size, bagi_local_read_at, bagi_local_write_at,
@@ -2666,6 +2670,7 @@ BAGS_API bool bagi_mapped_get(
     const bagi_mapped *mapped, uint64_t index, bags_view *out);
 BAGS_API bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_view *out, bags_error *err);
+BAGS_API struct bagi_slot *bagi_row_slots(const bags_row *row);
 BAGS_API size_t bags_row_length(const bags_row *row, size_t slot);
 BAGS_API bags_view bags_row_bytes(
     const bags_row *row, size_t slot, size_t item);
@@ -2801,17 +2806,17 @@ static bool bagi_same(bags_view bytes, const char *text) {
 
 #if defined(__x86_64__) && !defined(__TINYC__) &&                              \
     (defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 5))
-#define BAGI_CRC_X86 1
-#define BAGI_CRC_ARM 0
 #include <nmmintrin.h>
 #include <wmmintrin.h>
+#define BAGI_CRC_CPU                                                           \
+    (__builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul"))
 #elif defined(__aarch64__) && defined(__AARCH64EL__) &&                        \
     (defined(__ARM_FEATURE_CRC32) || BAGI_HWCAP)
-#define BAGI_CRC_X86 0
-#define BAGI_CRC_ARM 1
+#if defined(__ARM_FEATURE_CRC32)
+#define BAGI_CRC_CPU true
 #else
-#define BAGI_CRC_X86 0
-#define BAGI_CRC_ARM 0
+#define BAGI_CRC_CPU (bagi_hwcap() & 1UL << 7) /* HWCAP_CRC32 */
+#endif
 #endif
 
 /* A table of 16 entries, made from those of 1, 2, 4 and 8: a CRC is linear, so the
@@ -2857,9 +2862,9 @@ static uint32_t bagi_crc_tables(
     return crc;
 }
 
-#if BAGI_CRC_X86 || BAGI_CRC_ARM
+#if defined(BAGI_CRC_CPU)
 
-#if BAGI_CRC_X86
+#if defined(__x86_64__)
 #define BAGI_CRC_TARGET __attribute__((target("sse4.2,pclmul")))
 #define BAGI_CRC_STEP8(crc, word) _mm_crc32_u64(crc, word)
 #define BAGI_CRC_STEP1(crc, byte) _mm_crc32_u8((uint32_t)(crc), byte)
@@ -2930,7 +2935,7 @@ BAGI_CRC_TARGET static uint32_t bagi_crc_cpu(
     uint64_t crc = start;
     crc = bagi_crc_lanes(crc, &data, &size, 4096, 0x82F89C77U, 0x54A86326U);
     crc = bagi_crc_lanes(crc, &data, &size, 512, 0xDD7E3B0CU, 0x170076FAU);
-#if BAGI_CRC_X86
+#if defined(__x86_64__)
     crc = bagi_crc_lanes(crc, &data, &size, 64, 0x9E4ADDF8U, 0x0D3B6092U);
 #endif
     for (; size >= 8; data += 8, size -= 8)
@@ -2940,23 +2945,13 @@ BAGI_CRC_TARGET static uint32_t bagi_crc_cpu(
     return (uint32_t)crc;
 }
 
-/* True if the CPU has the instructions of bagi_crc_cpu. The test is a load; nothing
- * would be gained by remembering its result. */
-static bool bagi_crc_has_cpu(void) {
-#if BAGI_CRC_X86
-    return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul");
-#elif defined(__ARM_FEATURE_CRC32)
-    return true;
-#else
-    return (bagi_hwcap() & 1UL << 7) != 0; /* HWCAP_CRC32 */
-#endif
-}
 #endif
 
 BAGS_API uint32_t bags_crc32c(uint32_t crc, const void *data, size_t size) {
     const unsigned char *bytes = (const unsigned char *)data;
-#if BAGI_CRC_X86 || BAGI_CRC_ARM
-    if (bagi_crc_has_cpu())
+#if defined(BAGI_CRC_CPU)
+    /* The test is a load; nothing would be gained by remembering its result. */
+    if (BAGI_CRC_CPU)
         return ~bagi_crc_cpu(~crc, bytes, size);
 #endif
     return ~bagi_crc_tables(~crc, bytes, size);
@@ -3050,10 +3045,14 @@ static bool bagi_trailer_load(
             return bagi_fail_null(err);                                        \
     } while (0)
 
-/* The same for a public function whose options may be NULL: then all are 0. */
+/* Both, in this order. */
+#define BAGI_BEGIN(condition, err)                                             \
+    BAGI_ERR(err);                                                             \
+    BAGI_NEED(condition, err)
+
+/* For a public function whose options may be NULL: then all are 0. */
 #define BAGI_OPTIONS(type, options)                                            \
-    type bagi_default_options;                                                 \
-    memset(&bagi_default_options, 0, sizeof bagi_default_options);             \
+    type bagi_default_options = BAGI_ZERO;                                     \
     (options) = (options) ? (options) : &bagi_default_options
 
 BAGS_API const char *bags_version(void) { return BAGS_VERSION; }
@@ -3109,18 +3108,14 @@ static bags_code bagi_prefix(
  * result. If both do not fit, the end of the message is lost. */
 BAGI_COLD static bags_code bagi_prefix(
     bags_error *err, bags_code code, const char *format, ...) {
-    char text[BAGS_ERROR_SIZE];
-    int system = err->system;
+    char text[BAGS_ERROR_SIZE / 2] = "";
+    bags_error old = *err;
     va_list arguments;
     va_start(arguments, format);
-    if (vsnprintf(text, sizeof text / 2, format, arguments) < 0)
-        text[0] = '\0';
+    (void)vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    size_t front = strlen(text);
-    (void)snprintf(text + front, sizeof text - front, "%.*s",
-        (int)(sizeof text - front) - 1, err->message);
-    bags_fail(err, code, "%s", text);
-    err->system = system;
+    bags_fail(err, code, "%s%s", text, old.message);
+    err->system = old.system;
     return code;
 }
 
@@ -3217,28 +3212,10 @@ static void bagi_free(const bags_allocator *memory, void *data, size_t size) {
         memory->resize(memory->user, data, size ? size : 1, 0);
 }
 
-/* Reserve one more entry of `size` bytes in an array, whose capacity doubles. The
- * array is freed with bagi_free and capacity * size. */
-static bags_code bagi_grow(const bags_allocator *memory, void **data,
-    size_t *capacity, size_t count, size_t size, bags_error *err) {
-    if (count < *capacity)
-        return BAGS_OK;
-    size_t more = *capacity ? *capacity * 2 : 8;
-    if (more < *capacity || more > SIZE_MAX / size)
-        return bagi_fail_memory(err, SIZE_MAX);
-    void *grown =
-        memory->resize(memory->user, *data, *capacity * size, more * size);
-    if (!grown)
-        return bagi_fail_memory(err, more * size);
-    *data = grown;
-    *capacity = more;
-    return BAGS_OK;
-}
-
 /* The text must contain no NUL: its length is the size that is freed. */
-static void bagi_free_text(const bags_allocator *memory, char *text) {
+static void bagi_free_text(const bags_allocator *memory, const char *text) {
     if (text)
-        bagi_free(memory, text, strlen(text) + 1);
+        bagi_free(memory, (void *)(uintptr_t)text, strlen(text) + 1);
 }
 
 /* A NUL-terminated text as printf writes it; free it with bagi_free_text. */
@@ -3255,11 +3232,14 @@ static char *bagi_print(
         bags_fail(err, BAGS_ERROR_ARGUMENT, "text cannot be formatted");
         return NULL;
     }
-    char *text = (char *)bagi_alloc_raw(memory, (size_t)size + 1, err);
-    if (!text)
+    size_t needed = (size_t)size + 1;
+    char *text = (char *)memory->resize(memory->user, NULL, 0, needed);
+    if (!text) {
+        bagi_fail_memory(err, needed);
         return NULL;
+    }
     va_start(arguments, format);
-    (void)vsnprintf(text, (size_t)size + 1, format, arguments);
+    (void)vsnprintf(text, needed, format, arguments);
     va_end(arguments);
     return text;
 }
@@ -3305,11 +3285,20 @@ static void bagi_buffer_adopt(
 }
 
 BAGS_API bags_buffer bags_buffer_of(const bags_allocator *allocator) {
-    bags_buffer buffer;
-    memset(&buffer, 0, sizeof buffer);
+    bags_buffer buffer = BAGI_ZERO;
     if (allocator)
         bagi_buffer_adopt(&buffer, allocator);
     return buffer;
+}
+
+/* Append an item to an array of *count items. */
+static bags_code bagi_push(bags_buffer *array, const bags_allocator *memory,
+    size_t *count, const void *item, size_t size, bags_error *err) {
+    bagi_buffer_adopt(array, memory);
+    bags_code code = bags_buffer_reserve(array, (*count + 1) * size, err);
+    if (!code)
+        memcpy(array->data + (*count)++ * size, item, size);
+    return code;
 }
 /* ========================================================================
  * >>files
@@ -3396,11 +3385,15 @@ static bags_code bagi_read_at(const bagi_env *env, void *file, const char *path,
     return BAGS_OK;
 }
 
-/* What a path is, if anything exists there. */
-static bags_code bagi_kind(const bagi_env *env, const char *path,
-    bags_path_kind *kind, bags_error *err) {
-    return bags_fail_io(
-        &env->io, env->io.kind(env->io.user, path, kind), path, "stat", err);
+/* What a path is, if anything exists there. A question that has a `code` is not asked
+ * after a failure: its answer is then no. */
+static bags_path_kind bagi_kind(
+    const bagi_env *env, const char *path, bags_code *code, bags_error *err) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    if (!*code)
+        *code = bags_fail_io(&env->io, env->io.kind(env->io.user, path, &kind),
+            path, "stat", err);
+    return *code ? BAGS_PATH_NONE : kind;
 }
 
 /* ---- paths ----
@@ -3465,10 +3458,9 @@ static bags_code bagi_sync_parents(
  * *unsynced. */
 static bags_code bagi_make_parents(const bagi_env *env, const char *path,
     bool no_sync, size_t *unsynced, bags_error *err) {
-    bags_path_kind kind = BAGS_PATH_NONE;
     char *parent = bagi_parent(&env->memory, path, err);
-    bags_code code =
-        parent ? bagi_kind(env, parent, &kind, err) : BAGS_ERROR_MEMORY;
+    bags_code code = parent ? BAGS_OK : BAGS_ERROR_MEMORY;
+    bags_path_kind kind = bagi_kind(env, parent, &code, err);
     /* A root is its own parent. */
     if (!code && kind == BAGS_PATH_NONE && strcmp(parent, path) != 0) {
         code = bagi_make_parents(env, parent, no_sync, unsynced, err);
@@ -3565,12 +3557,12 @@ static bags_code bagi_check_record(
     while (size > 0 && !bagi_is_slash(path[size - 1]))
         size--;
     /* On the stack, unless it is very long: advice has no way to report failures. */
-    char space[1024];
-    char *record = most <= sizeof space
-                       ? space
-                       : (char *)bagi_alloc_raw(&env->memory, most, err);
+    const bags_allocator *memory = &env->memory;
+    char space[1024], *record = space;
+    if (most > sizeof space)
+        record = (char *)memory->resize(memory->user, NULL, 0, most);
     if (!record)
-        return BAGS_ERROR_MEMORY;
+        return bagi_fail_memory(err, most);
     for (int i = 0; i < 3 && !error && found != identity; i++) {
         memcpy(record, path, size);
         strcpy(record + size, names[i]);
@@ -3580,7 +3572,7 @@ static bags_code bagi_check_record(
     }
     bags_code code = bags_fail_io(NULL, error, record, "identify", err);
     if (record != space)
-        bagi_free(&env->memory, record, most);
+        bagi_free(memory, record, most);
     if (code || found == identity)
         return code;
     return bags_fail(err, BAGS_ERROR_STATE,
@@ -3633,16 +3625,15 @@ static void bagi_dir_expect(
     bagi_free_text(&env->memory, path);
 }
 
-/* *has: there is a file of this name. */
-static bags_code bagi_dir_has(const bagi_dir *dir, const char *name,
-    const char *suffix, bool *has, bags_error *err) {
-    bags_path_kind kind = BAGS_PATH_NONE;
-    char *path = bagi_dir_path(dir, name, suffix, err);
-    bags_code code =
-        path ? bagi_kind(dir->env, path, &kind, err) : BAGS_ERROR_MEMORY;
+/* True if there is a file of this name. See bagi_kind. */
+static bool bagi_dir_has(const bagi_dir *dir, const char *name,
+    const char *suffix, bags_code *code, bags_error *err) {
+    char *path = *code ? NULL : bagi_dir_path(dir, name, suffix, err);
+    if (!path && !*code)
+        *code = BAGS_ERROR_MEMORY;
+    bool has = bagi_kind(dir->env, path, code, err) == BAGS_PATH_FILE;
     bagi_free_text(&dir->env->memory, path);
-    *has = !code && kind == BAGS_PATH_FILE;
-    return code;
+    return has;
 }
 
 #ifndef BAGS_NO_WRITER
@@ -3838,12 +3829,17 @@ static size_t bagi_json_quote(const char *text, char *out) {
  * checks only the last position.
  * ====================================================================== */
 
-#define BAGI_REF_MAX 19 /* bytes of the longest [first, count] */
-
 /* Which blobs of a field belong to a datapoint. */
 typedef struct bagi_ref {
     uint64_t first, count;
 } bagi_ref;
+
+/* Bytes of the longest blob for `count` fields: a head for all of them, and for each
+ * another one and two numbers, which writers other than ours may not have shortened. */
+static size_t bagi_refs_most(size_t count) {
+    const size_t head = 5, number = 9;
+    return head + count * (head + 2 * number);
+}
 
 /* A tag and a number of 2^width bytes, at least the given width. The tags of a
  * kind differ by their width: uint8 is 0xCC, uint64 0xCF. */
@@ -3996,8 +3992,8 @@ BAGI_COLD static const char *bagi_refs_fault(
 }
 
 #ifndef BAGS_NO_WRITER
-/* Write the blob for `refs` to `out`, whose capacity is 5 bytes and BAGI_REF_MAX per
- * field. Returns its size. */
+/* Write the blob for `refs` to `out`, whose capacity is bagi_refs_most. Returns its
+ * size. */
 static size_t bagi_refs_write(const bags_type *types, size_t count,
     const bagi_ref *refs, unsigned char *out) {
     size_t used = bagi_msgpack_put_array(out, count);
@@ -4037,8 +4033,7 @@ BAGS_API bags_code bags_type_parse(
     const char *text, bags_type *out, bags_error *err) {
     BAGI_NEED(text && out, err);
     size_t size = strlen(text), name = 0;
-    bags_type type;
-    memset(&type, 0, sizeof type);
+    bags_type type = BAGI_ZERO;
     if (size >= 2 && memcmp(text + size - 2, "[]", 2) == 0) {
         type.sequence = true;
         size -= 2;
@@ -4411,8 +4406,7 @@ BAGI_COLD static bags_code bagi_int_open(const bags_codec *codec,
         return bags_fail(err, BAGS_ERROR_LIMIT,
             "integer too large (%" PRIu64 " bytes, maximum %d)", size,
             BAGI_INT_MAX);
-    bagi_int made;
-    memset(&made, 0, sizeof made);
+    bagi_int made = BAGI_ZERO;
     made.size = (size_t)size;
     made.shortest = plain && type->count == 0;
     made.is_signed = bagi_same(type->name, "i64");
@@ -4514,8 +4508,7 @@ BAGI_COLD static bags_code bagi_array_open(const bags_codec *codec,
     const bags_type *type, const bags_allocator *allocator, void **state,
     bags_error *err) {
     (void)codec;
-    bagi_array made;
-    memset(&made, 0, sizeof made);
+    bagi_array made = BAGI_ZERO;
     if (!type->count)
         return bagi_state_open(allocator, &made.own, sizeof made, state, err);
     bags_view name = bags_type_argument(type, 0);
@@ -4741,8 +4734,8 @@ static const bags_codec bagi_codecs_built_in[] = {
 /* Codecs that the program has added, in this order. */
 struct bags_registry {
     bags_allocator memory;
-    bags_codec *added;
-    size_t count, capacity;
+    bags_buffer added;
+    size_t count;
 };
 
 BAGS_API bags_registry *bags_registry_create(
@@ -4762,20 +4755,17 @@ BAGS_API bags_code bags_registry_add(
     if (!registry || !codec || !codec->names || !*codec->names)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
             "invalid codec (it needs a registry and at least one name)");
-    void *added = registry->added;
-    bags_code code = bagi_grow(&registry->memory, &added, &registry->capacity,
-        registry->count, sizeof *codec, err);
-    registry->added = (bags_codec *)added;
-    if (!code)
-        registry->added[registry->count++] = *codec;
-    return code;
+    return bagi_push(&registry->added, &registry->memory, &registry->count,
+        codec, sizeof *codec, err);
 }
 
 BAGS_API const bags_codec *bags_registry_find(
     const bags_registry *registry, bags_view name) {
+    const void *data = registry ? registry->added.data : NULL;
+    const bags_codec *added = (const bags_codec *)data;
     for (size_t i = registry ? registry->count : 0; i > 0; i--)
-        if (bagi_has_word(registry->added[i - 1].names, name))
-            return &registry->added[i - 1];
+        if (bagi_has_word(added[i - 1].names, name))
+            return &added[i - 1];
     for (size_t i = 0; i < BAGI_BUILT_IN; i++)
         if (bagi_has_word(bagi_codecs_built_in[i].names, name))
             return &bagi_codecs_built_in[i];
@@ -4786,8 +4776,7 @@ BAGS_API void bags_registry_free(bags_registry *registry) {
     if (!registry)
         return;
     bags_allocator memory = registry->memory;
-    bagi_free(
-        &memory, registry->added, registry->capacity * sizeof(bags_codec));
+    bags_buffer_free(&registry->added);
     bagi_free(&memory, registry, sizeof *registry);
 }
 
@@ -4919,8 +4908,7 @@ static bags_code bagi_coder_for(bagi_coder *coder,
 BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
     const bags_value *value, bags_buffer *scratch, bags_view *blob,
     bags_error *err) {
-    BAGI_NEED(type && value && scratch && blob, err);
-    BAGI_ERR(err);
+    BAGI_BEGIN(type && value && scratch && blob, err);
     bagi_coder coder;
     bags_code code = bagi_coder_for(&coder, registry, type, scratch, err);
     if (!code)
@@ -4931,8 +4919,7 @@ BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
 
 BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
     bags_view blob, bags_buffer *scratch, bags_value *value, bags_error *err) {
-    BAGI_NEED(type && value && scratch && (blob.data || !blob.size), err);
-    BAGI_ERR(err);
+    BAGI_BEGIN(type && value && scratch && (blob.data || !blob.size), err);
     bagi_coder coder;
     bags_code code = bagi_coder_for(&coder, registry, type, scratch, err);
     if (!code)
@@ -5031,6 +5018,14 @@ static bool bagi_files_evict(bagi_files *files, const bagi_env *env) {
     return true;
 }
 
+/* Where the ends of a Bag's blobs are:
+ *
+ *     BAGI_V1       NAME.bag    blobs | 0 | ends
+ *     BAGI_V2       NAME.bag    blobs | ends
+ *     BAGI_SPLIT    NAME.bag    blobs             NAME.idx    ends
+ */
+typedef enum bagi_layout { BAGI_V1, BAGI_V2, BAGI_SPLIT } bagi_layout;
+
 /* A checksum sidecar, a table and the blobs are read in the same way. */
 struct bag_reader {
     bagi_mapped mapped; /* must be the first member */
@@ -5039,22 +5034,27 @@ struct bag_reader {
     const unsigned char *at_hand[BAGI_FILES];
     uint64_t length; /* blobs */
     uint64_t limit;  /* no blob ends after this offset */
-    uint64_t table;  /* offset of the end of blob 0 in its file */
+    bagi_layout layout;
+    uint64_t table; /* offset of the end of blob 0 in its file */
     const bagi_env *env;
     bagi_files *files; /* NULL: the files stay open */
     bagi_file file[BAGI_FILES];
     bags_buffer cached[BAGI_FILES]; /* the table and the CRCs in memory */
     bagi_trailer trailer;           /* if checksums were opened */
     uint64_t record; /* identity of its shard's record; 0: not checked */
-    bool split, v2;
-    bool verify;   /* compare returned blobs with their checksums */
-    bool random;   /* mapped for BAGS_ACCESS_RANDOM */
+    bool verify;     /* compare returned blobs with their checksums */
+    bool random;     /* mapped for BAGS_ACCESS_RANDOM */
     void *ordered; /* not NULL: blob i belongs to datapoint i; set atomically */
 };
 
+static bool bagi_is_split(const bag_reader *bag) {
+    return bag->layout == BAGI_SPLIT;
+}
+
 /* The file that contains the blobs, their CRCs or their ends. */
 static const bagi_file *bagi_bag_file(const bag_reader *bag, int which) {
-    return &bag->file[which == BAGI_ENDS && !bag->split ? BAGI_BLOBS : which];
+    bool table = which == BAGI_ENDS && !bagi_is_split(bag);
+    return &bag->file[table ? BAGI_BLOBS : which];
 }
 
 /* Bytes per blob in each file of a Bag; of the blobs themselves it varies. */
@@ -5266,7 +5266,7 @@ typedef struct bagi_record {
     bool is_bound;     /* ... if that is known */
 } bagi_record;
 
-/* How a Bag is opened. Zero is a finished Bag that is not split, mapped. */
+/* How a Bag is opened. */
 typedef struct bagi_how {
     bool split; /* in a dataset: NAME.idx is required; otherwise ignored */
     const char *name; /* of the field, or "refs"; "" if standalone */
@@ -5281,13 +5281,20 @@ typedef struct bagi_how {
     bool any_spec;      /* spec.json cannot be read */
 } bagi_how;
 
+/* A finished Bag that is not split, mapped: standalone, unless it gets a name. */
+static bagi_how bagi_how_new(void) {
+    bagi_how how = BAGI_ZERO;
+    how.name = "";
+    return how;
+}
+
 /* The shape of a Bag that ends in its own table: v1, or v2 without the 0. */
 static bags_code bagi_bag_shape(
     bag_reader *bag, bool allow_empty, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_BLOBS];
     unsigned char number[8];
     if (file->size == 0 && allow_empty) {
-        bag->v2 = true;
+        bag->layout = BAGI_V2;
         return BAGS_OK;
     }
     if (file->size < 8)
@@ -5305,9 +5312,9 @@ static bags_code bagi_bag_shape(
         code = bagi_file_read(bag, file, table, number, 8, err);
     if (code)
         return code;
-    bag->v2 = bagi_load_u64(number) != 0;
+    bag->layout = bagi_load_u64(number) ? BAGI_V2 : BAGI_V1;
     bag->limit = table;
-    bag->table = bag->v2 ? table : table + 8;
+    bag->table = bag->layout == BAGI_V1 ? table + 8 : table;
     bag->length = (file->size - bag->table) / 8;
     return BAGS_OK;
 }
@@ -5332,9 +5339,10 @@ static bags_code bagi_bag_judge(bag_reader *bag, uint64_t length, uint64_t end,
     const char *path = bagi_tail(file->path);
     unsigned char found[512], expected[512] = {0};
     bags_code code = BAGS_OK;
-    bool agrees = !bag->v2 && bag->limit == end && bag->length == length;
+    bool is_v1 = bag->layout == BAGI_V1;
+    bool agrees = is_v1 && bag->limit == end && bag->length == length;
     bool other = recovery ? bag->length && (bag->limit || end == 0)
-                          : bag->limit && !bag->v2;
+                          : bag->limit && is_v1;
     *v1 = agrees;
     if (agrees ? !recovery : !other)
         return BAGS_OK;
@@ -5405,8 +5413,7 @@ static bags_code bagi_bag_shape_split(
             "%s: blob %" PRIu64 ": end offset out of range (%" PRIu64
             " in its .idx, the file has %" PRIu64 " bytes)",
             bagi_tail(file->path), length - 1, end, file->size);
-    bag->split = true;
-    bag->v2 = false;
+    bag->layout = BAGI_SPLIT;
     bag->table = 0;
     bag->limit = how->unfinished ? file->size : end;
     bag->length = length;
@@ -5472,8 +5479,7 @@ static bags_code bagi_crcs_begin(bag_reader *bag, const bagi_dir *dir,
 /* Read the trailer of NAME.crc in a shard. */
 static bags_code bagi_crcs_read_trailer(const bagi_dir *dir, const char *name,
     bagi_trailer *trailer, bags_error *err) {
-    bag_reader bag;
-    memset(&bag, 0, sizeof bag);
+    bag_reader bag = BAGI_ZERO;
     bag.env = dir->env;
     bags_code code = bagi_crcs_begin(&bag, dir, name, true, false, err);
     *trailer = bag.trailer;
@@ -5494,7 +5500,7 @@ static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
     const bagi_file *file = &bag->file[BAGI_CRCS];
     const bagi_file *blobs = &bag->file[BAGI_BLOBS];
     const bagi_trailer *trailer = &bag->trailer;
-    bool journal = how->unfinished && bag->split;
+    bool journal = how->unfinished && bagi_is_split(bag);
     bags_code code =
         bagi_crcs_begin(bag, dir, how->name, how->no_mmap, journal, err);
     if (code)
@@ -5565,13 +5571,14 @@ static void bagi_bag_expect(const bagi_dir *dir, const bagi_how *how) {
         bagi_dir_expect(dir, how->name, bagi_suffix[BAGI_CRCS]);
 }
 
-/* Set the pointer to the blobs, if they are mapped, and what bag_reader_get needs. */
+/* Set the pointer to the blobs, if they are mapped, and what bag_reader_get needs. A
+ * mapped refs.bag has BAGI_SLACK: it is never split, so that its table follows. */
 static void bagi_bag_point(bag_reader *bag) {
     const unsigned char *data = bag->file[BAGI_BLOBS].map;
     const unsigned char *ends = bag->at_hand[BAGI_ENDS];
     bag->at_hand[BAGI_BLOBS] = data;
     /* Blobs that are compared with checksums need more than two loads. */
-    if (data && ends && !bag->split && !bag->v2 && !bag->random &&
+    if (data && ends && bag->layout == BAGI_V1 && !bag->random &&
         !bag->verify) {
         bag->mapped.data = data;
         bag->mapped.table = ends - 8;
@@ -5601,7 +5608,7 @@ BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
     do {
         uint64_t before = 0, after = 0;
         bool split = how->split || search;
-        bag->split = bag->v2 = false;
+        bag->layout = BAGI_V1;
         bag->length = bag->limit = bag->table = 0;
         memset(&bag->trailer, 0, sizeof bag->trailer);
         blobs->grows = index->grows = how->grows;
@@ -5653,7 +5660,7 @@ BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
     bag->verify = how->verify_checksums;
     bag->random =
         how->access == BAGS_ACCESS_RANDOM && env->io.advise && blobs->map;
-    if (bag->cached[BAGI_ENDS].data && bag->split)
+    if (bag->cached[BAGI_ENDS].data && bagi_is_split(bag))
         bagi_file_close(bag, index); /* not needed any more */
     bagi_bag_point(bag);
     for (int i = 0; i < BAGI_FILES; i++) {
@@ -5677,22 +5684,27 @@ BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
     return BAGS_OK;
 }
 
-/* Where a file of a Bag ends after `length` blobs that end at `end`. */
-static uint64_t bagi_bag_position(int which, uint64_t length, uint64_t end) {
-    return which == BAGI_BLOBS ? end : length * bagi_entry_size[which];
+/* The first blobs of a Bag: how many, and where the last of them ends. */
+typedef struct bagi_extent {
+    uint64_t length, end;
+} bagi_extent;
+
+/* Where a file of a Bag ends after them. */
+static uint64_t bagi_extent_size(bagi_extent extent, int which) {
+    return which == BAGI_BLOBS ? extent.end
+                               : extent.length * bagi_entry_size[which];
 }
 
-/* Forget the blobs starting at `length`. Returns how many bytes of the files follow
- * the others, which end at `end`. */
-static uint64_t bagi_bag_trim(bag_reader *bag, uint64_t length, uint64_t end) {
+/* Forget the blobs after these. Returns how many bytes of the files follow. */
+static uint64_t bagi_bag_trim(bag_reader *bag, bagi_extent extent) {
     uint64_t trailing = 0;
     for (int i = 0; i < BAGI_FILES; i++)
         if (bag->file[i].path)
-            trailing += bag->file[i].size - bagi_bag_position(i, length, end);
-    bag->length = length;
-    bag->limit = end;
+            trailing += bag->file[i].size - bagi_extent_size(extent, i);
+    bag->length = extent.length;
+    bag->limit = extent.end;
     if (!bag->file[BAGI_BLOBS].map)
-        bag->file[BAGI_BLOBS].size = end;
+        bag->file[BAGI_BLOBS].size = extent.end;
     return trailing;
 }
 
@@ -5706,7 +5718,8 @@ BAGI_COLD static bags_code bagi_bag_fail_bounds(const bag_reader *bag,
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: blob %" PRIu64 ": end offset out of range (%" PRIu64
             ", %s %" PRIu64 ")",
-            path, index, stop, bag->split ? "data ends at" : "table starts at",
+            path, index, stop,
+            bagi_is_split(bag) ? "data ends at" : "table starts at",
             bag->limit);
     return bags_fail(err, BAGS_ERROR_CORRUPT,
         "%s: blob %" PRIu64 ": invalid range (start %" PRIu64 " > end %" PRIu64
@@ -6029,8 +6042,7 @@ static bags_code bagi_fetch_one(const bag_reader *bag, uint64_t first,
 BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(const bag_reader *reader,
     uint64_t index, bags_buffer *scratch, bags_error *err) {
     BAGI_ERR(err);
-    bags_range range;
-    memset(&range, 0, sizeof range);
+    bags_range range = BAGI_ZERO;
     bags_code code = reader && scratch ? bagi_fetch_one(reader, index, 1,
                                              scratch, &range, err)
                                        : bagi_fail_null(err);
@@ -6045,8 +6057,7 @@ BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(const bag_reader *reader,
 BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
     uint64_t start, uint64_t stop, bags_buffer *scratch, bags_range *out,
     bags_error *err) {
-    BAGI_ERR(err);
-    BAGI_NEED(reader && scratch && out, err);
+    BAGI_BEGIN(reader && scratch && out, err);
     if (start > stop)
         return bags_fail(err, BAGS_ERROR_RANGE,
             "%s: invalid range (start %" PRIu64 " > stop %" PRIu64 ")",
@@ -6063,8 +6074,7 @@ BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
 static bags_code bagi_bag_fetch_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
     bags_error *err) {
-    BAGI_NEED(reader && scratch && (indices || !count), err);
-    BAGI_ERR(err);
+    BAGI_BEGIN(reader && scratch && (indices || !count), err);
     bagi_fetch fetch = {scratch, 0, scratch, 0, !out};
     bags_code code = BAGS_OK;
     bagi_buffer_adopt(scratch, &reader->env->memory);
@@ -6134,7 +6144,7 @@ static void bagi_cursor_open(
     cursor->last = stop;
     cursor->usable = cursor->valid = true;
     cursor->budget = bag->limit > UINT64_MAX / 2 ? UINT64_MAX : 2 * bag->limit;
-    if (!bag->split && !bag->v2)
+    if (bag->layout == BAGI_V1)
         cursor->table_crc = bags_crc32c(0, zero, sizeof zero);
     bagi_buffer_adopt(&cursor->bytes, &bag->env->memory);
 }
@@ -6268,6 +6278,19 @@ static uint32_t bagi_cursor_stored(const bagi_cursor *cursor) {
     return bagi_load_u32(cursor->crcs + 4 * (cursor->index - cursor->block));
 }
 
+/* Parse the current blob of refs.bag, which is usable: *row. One that is too long is
+ * read as far as shows that. */
+static bags_code bagi_cursor_refs(bagi_cursor *cursor, const bags_type *types,
+    size_t count, bagi_ref *refs, bags_view *row, bool *valid,
+    bags_error *err) {
+    uint64_t most = bagi_refs_most(count) + 1;
+    row->size = (size_t)BAGI_MIN(cursor->stop - cursor->start, most);
+    bags_code code =
+        bagi_cursor_bytes(cursor, cursor->start, row->size, &row->data, err);
+    *valid = !code && bagi_refs_parse(*row, types, count, refs);
+    return code;
+}
+
 /* Go over `count` more blobs of a journal that are complete: in the file and, if
  * checksums were opened, with those. Otherwise *reason states why not. */
 static bags_code bagi_cursor_complete(
@@ -6307,29 +6330,11 @@ typedef struct bagi_scan {
     const char *reason; /* why the next one is not; NULL: there is none */
 } bagi_scan;
 
-/* A Bag that is scanned, and where the complete datapoints end in it. */
+/* A Bag that is scanned, and its blobs that belong to complete datapoints. */
 typedef struct bagi_scanned {
     bagi_cursor cursor;
-    uint64_t length, end;
+    bagi_extent complete;
 } bagi_scanned;
-
-/* Parse the current row of refs, which is complete. If it is invalid, *reason states
- * why. */
-static bags_code bagi_prefix_refs(bagi_cursor *cursor, const bags_type *types,
-    size_t count, bagi_ref *refs, const char **reason, bags_error *err) {
-    bags_view row = {NULL, 0};
-    uint64_t size = cursor->stop - cursor->start;
-    if (size > 5 + 23 * (uint64_t)count) {
-        *reason = "a blob of refs.bag is too long";
-        return BAGS_OK;
-    }
-    row.size = (size_t)size;
-    bags_code code =
-        bagi_cursor_bytes(cursor, cursor->start, row.size, &row.data, err);
-    if (!code && !bagi_refs_parse(row, types, count, refs))
-        *reason = "a blob of refs.bag is damaged";
-    return code;
-}
 
 /*
  * Find the longest prefix of complete datapoints: those whose refs are valid and
@@ -6350,10 +6355,14 @@ static bags_code bagi_prefix_scan(bag_reader **readers, const bags_type *types,
         bagi_cursor_open(&bags[i].cursor, readers[i], 0, readers[i]->length);
     while (!code && found->length < readers[count]->length) {
         bagi_cursor *cursor = &bags[count].cursor;
+        bags_view row;
+        bool valid = true;
         code = bagi_cursor_complete(cursor, 1, &found->reason, err);
         if (!code && !found->reason && types)
-            code = bagi_prefix_refs(
-                cursor, types, count, refs, &found->reason, err);
+            code =
+                bagi_cursor_refs(cursor, types, count, refs, &row, &valid, err);
+        if (!valid)
+            found->reason = "a blob of refs.bag is damaged";
         for (size_t i = 0; i < count && !code && !found->reason; i++) {
             cursor = &bags[i].cursor;
             if (refs[i].count && refs[i].first != cursor->next)
@@ -6366,13 +6375,12 @@ static bags_code bagi_prefix_scan(bag_reader **readers, const bags_type *types,
             break;
         found->length++;
         for (size_t i = 0; i <= count; i++) {
-            bags[i].length = bags[i].cursor.next;
-            bags[i].end = bags[i].cursor.stop;
+            bags[i].complete.length = bags[i].cursor.next;
+            bags[i].complete.end = bags[i].cursor.stop;
         }
     }
     for (size_t i = 0; i <= count && !code; i++)
-        found->trailing +=
-            bagi_bag_trim(readers[i], bags[i].length, bags[i].end);
+        found->trailing += bagi_bag_trim(readers[i], bags[i].complete);
     for (size_t i = 0; bags && i <= count; i++)
         bagi_cursor_close(&bags[i].cursor);
     bagi_free(memory, bags, size);
@@ -6422,7 +6430,7 @@ static bags_code bagi_dir_standalone(
 }
 
 static void bagi_dir_free(const bagi_dir *dir) {
-    bagi_free_text(&dir->env->memory, (char *)(uintptr_t)dir->path);
+    bagi_free_text(&dir->env->memory, dir->path);
 }
 
 BAGS_API bag_reader *bag_reader_open(
@@ -6430,7 +6438,7 @@ BAGS_API bag_reader *bag_reader_open(
     BAGI_ERR(err);
     BAGI_OPTIONS(bag_reader_options, options);
     bool journal = options->unfinished == BAGS_UNFINISHED_READ;
-    bagi_how how;
+    bagi_how how = bagi_how_new();
     bagi_dir dir;
     bagi_scan found;
     bagi_standalone *bag = bagi_standalone_new(options, err);
@@ -6438,8 +6446,6 @@ BAGS_API bag_reader *bag_reader_open(
         return NULL;
     bag_reader *reader = &bag->reader;
     bags_code code = bagi_dir_standalone(&bag->env, path, &dir, err);
-    memset(&how, 0, sizeof how);
-    how.name = "";
     how.no_mmap = options->no_mmap || journal; /* its writer may truncate it */
     how.cache_index = options->cache_index || journal;
     how.verify_checksums = options->verify_checksums;
@@ -6453,7 +6459,7 @@ BAGS_API bag_reader *bag_reader_open(
     if (!code)
         code = bagi_bag_open(reader, &dir, &how, err);
     bagi_dir_free(&dir);
-    if (!code && journal && reader->split)
+    if (!code && journal && bagi_is_split(reader))
         code = bagi_prefix_scan(&reader, NULL, 0, &found, err);
     if (!code)
         return reader;
@@ -6509,9 +6515,10 @@ BAGS_API uint64_t bag_reader_length(const bag_reader *reader) {
 }
 
 BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
-    return !reader         ? 0
-           : reader->split ? reader->limit + 8 * reader->length
-                           : reader->file[BAGI_BLOBS].size;
+    if (!reader)
+        return 0;
+    return bagi_is_split(reader) ? reader->limit + 8 * reader->length
+                                 : reader->file[BAGI_BLOBS].size;
 }
 
 #ifndef BAGS_NO_WRITER
@@ -6541,6 +6548,7 @@ typedef struct bagi_job {
 } bagi_job;
 
 static void bagi_job_init(bagi_job *job, const bagi_env *env, bool no_sync) {
+    memset(job, 0, sizeof *job);
     job->env = *env;
     job->no_sync = no_sync;
     job->process = bagi_process();
@@ -6599,15 +6607,6 @@ typedef struct bagi_stream {
     uint64_t high; /* the file may have this size, or disk space: truncate it */
     uint64_t started; /* bytes whose writing to the disk was started */
 } bagi_stream;
-
-/* A job for one file. */
-static void bagi_stream_init(
-    bagi_stream *stream, bagi_job *job, const bagi_env *env, bool no_sync) {
-    memset(job, 0, sizeof *job);
-    memset(stream, 0, sizeof *stream);
-    bagi_job_init(job, env, no_sync);
-    stream->job = job;
-}
 
 #define BAGI_RESERVE_MIN ((uint64_t)1 << 20)
 #define BAGI_RESERVE_MAX ((uint64_t)64 << 20)
@@ -6825,8 +6824,8 @@ typedef struct bagi_output {
     bool checksums;       /* there is a stream of CRCs */
     bagi_trailer trailer; /* of a finished Bag with checksums */
     uint64_t length;
-    uint64_t kept_length, kept_end;       /* used by complete datapoints */
-    uint64_t resumed_length, resumed_end; /* what existed when it was opened */
+    bagi_extent kept;    /* used by complete datapoints */
+    bagi_extent resumed; /* what existed when it was opened */
 } bagi_output;
 
 #define BAGI_BUFFER_DEFAULT ((size_t)2 << 20)
@@ -6859,8 +6858,9 @@ static void bagi_output_free(bagi_output *output) {
  * alone. */
 static void bagi_output_open(
     bagi_output *output, const bagi_dir *dir, const char *name, int mode) {
-    output->length = output->kept_length = output->kept_end = 0;
-    output->resumed_length = output->resumed_end = 0;
+    static const bagi_extent none = {0, 0};
+    output->length = 0;
+    output->kept = output->resumed = none;
     for (int i = 0; i < BAGI_FILES; i++)
         if (!output->stream[i].handle && (i != BAGI_CRCS || output->checksums))
             bagi_stream_open(
@@ -6930,25 +6930,22 @@ static inline void bagi_output_append(
     output->length++;
 }
 
-/* Forget the blobs starting at `length`; those before end at `end`. All files go back
- * together, so that they agree about how many blobs there are. */
-static void bagi_output_rewind(
-    bagi_output *output, uint64_t length, uint64_t end) {
+/* Forget the blobs after these. All files go back together, so that they agree about how
+ * many blobs there are. */
+static void bagi_output_rewind(bagi_output *output, bagi_extent extent) {
     for (int i = 0; i < BAGI_FILES; i++)
         if (output->stream[i].handle)
-            bagi_stream_rewind(
-                &output->stream[i], bagi_bag_position(i, length, end));
-    output->length = length;
+            bagi_stream_rewind(&output->stream[i], bagi_extent_size(extent, i));
+    output->length = extent.length;
 }
 
-/* Continue a Bag that a writer left, after `length` blobs that end at `end`. */
+/* Continue a Bag that a writer left, after these blobs. */
 static void bagi_output_continue(bagi_output *output, const bagi_dir *dir,
-    const char *name, uint64_t length, uint64_t end) {
+    const char *name, bagi_extent extent) {
     bagi_output_open(output, dir, name, BAGS_IO_WRITE);
-    bagi_output_rewind(output, length, end);
+    bagi_output_rewind(output, extent);
     bagi_outputs_each(output, 1, BAGI_STREAMS, bagi_stream_truncate);
-    output->kept_length = output->resumed_length = length;
-    output->kept_end = output->resumed_end = end;
+    output->kept = output->resumed = extent;
 }
 
 /* Size of the Bag if it were closed now. */
@@ -7049,7 +7046,6 @@ BAGS_API bag_writer *bag_writer_open(
         return NULL;
     bags_error *failure = &writer->job.failure;
     bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
-    bool exists = false;
     writer->output.checksums = options->checksum;
     /* The Bag is locked before its journal exists: where there is a journal, there is
      * the lock. */
@@ -7059,8 +7055,8 @@ BAGS_API bag_writer *bag_writer_open(
             blobs->path, BAGI_LOCKED_BY_WRITER, failure);
     bagi_output_open(&writer->output, &writer->dir, "", BAGS_IO_CREATE);
     /* Checksums that remain from another Bag would be taken for this one's. */
-    if (!failure->code && !options->checksum &&
-        !bagi_dir_has(&writer->dir, "", ".crc", &exists, failure) && exists)
+    if (!options->checksum &&
+        bagi_dir_has(&writer->dir, "", ".crc", &failure->code, failure))
         bags_fail(failure, BAGS_ERROR_EXISTS,
             "%s.crc: already exists: the checksums of another Bag",
             bagi_tail(writer->dir.path));
@@ -7085,8 +7081,7 @@ BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
 }
 
 BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
-    BAGI_ERR(err);
-    BAGI_NEED(writer, err);
+    BAGI_BEGIN(writer, err);
     bagi_bag_writer_check(writer);
     bagi_output_flush(&writer->output);
     return bagi_job_end(&writer->job, err);
@@ -7163,8 +7158,9 @@ BAGS_API void bag_writer_abort(bag_writer *writer) {
 #define BAGI_NAME_MAX 251 /* 255 with .bag */
 
 typedef struct bagi_spec {
-    bags_field *fields;
-    size_t count, capacity;
+    bags_buffer array;
+    bags_field *fields; /* its content */
+    size_t count;
     bags_type *types; /* NULL until sealed, like coders */
     bagi_coder *coders;
 } bagi_spec;
@@ -7174,12 +7170,12 @@ static void bagi_spec_free(const bags_allocator *memory, bagi_spec *spec) {
     for (size_t i = 0; spec->coders && i < spec->count; i++)
         bagi_coder_close(&spec->coders[i]);
     for (size_t i = 0; i < spec->count; i++) {
-        bagi_free_text(memory, (char *)(uintptr_t)spec->fields[i].name);
-        bagi_free_text(memory, (char *)(uintptr_t)spec->fields[i].type);
+        bagi_free_text(memory, spec->fields[i].name);
+        bagi_free_text(memory, spec->fields[i].type);
     }
     bagi_free(memory, spec->coders, spec->count * sizeof *spec->coders);
     bagi_free(memory, spec->types, spec->count * sizeof *spec->types);
-    bagi_free(memory, spec->fields, spec->capacity * sizeof *spec->fields);
+    bags_buffer_free(&spec->array);
     memset(spec, 0, sizeof *spec);
 }
 
@@ -7190,17 +7186,16 @@ static bags_code bagi_spec_add(const bags_allocator *memory, bagi_spec *spec,
     if (spec->count == BAGI_FIELDS_MAX)
         return bags_fail(
             err, BAGS_ERROR_LIMIT, "more than %d fields", BAGI_FIELDS_MAX);
-    void *fields = spec->fields;
-    bags_code code = bagi_grow(memory, &fields, &spec->capacity, spec->count,
-        sizeof *spec->fields, err);
-    spec->fields = (bags_field *)fields;
+    bags_field field = {NULL, NULL};
+    bags_code code = bagi_push(
+        &spec->array, memory, &spec->count, &field, sizeof field, err);
     if (code)
         return code;
-    bags_field field;
-    field.name = bagi_print(memory, err, "%s", name);
-    field.type = bagi_print(memory, err, "%s", type);
-    spec->fields[spec->count++] = field;
-    return field.name && field.type ? BAGS_OK : BAGS_ERROR_MEMORY;
+    spec->fields = (bags_field *)(void *)spec->array.data;
+    bags_field *added = &spec->fields[spec->count - 1];
+    added->name = bagi_print(memory, err, "%s", name);
+    added->type = bagi_print(memory, err, "%s", type);
+    return added->name && added->type ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
 static int bagi_field_order(const void *a, const void *b) {
@@ -7383,10 +7378,9 @@ typedef struct bagi_common {
 static bags_code bagi_common_read(bagi_common *common, const bagi_dir *dir,
     const char *suffix, bagi_spec *own, bagi_record *record, bags_error *err) {
     const bags_allocator *memory = &dir->env->memory;
-    bagi_spec spec;
+    bagi_spec spec = BAGI_ZERO;
     unsigned char *text = NULL;
     size_t size = 0;
-    memset(&spec, 0, sizeof spec);
     memset(record, 0, sizeof *record);
     bags_code code = bagi_dir_read(dir, "spec.json", suffix, BAGI_SPEC_MAX,
         &text, &size, &record->identity, err);
@@ -7475,16 +7469,21 @@ typedef struct bagi_name {
 typedef struct bagi_names {
     const bagi_env *env;
     const char *path; /* of the dataset */
-    bagi_name *names; /* sorted by number */
-    size_t count, capacity;
+    bags_buffer array;
+    bagi_name *names; /* its content, sorted by number */
+    size_t count;
     size_t checked;        /* how many bagi_names_check has passed */
     bags_error *err;       /* while they are collected */
     bags_code code;        /* if a number was too large */
     const bagi_spec *spec; /* not NULL: all Bags of its fields will be opened */
 } bagi_names;
 
+/* The directory of a shard; for a name without digits the dataset's, which is not
+ * sharded. */
 static char *bagi_shard_path(
     const bagi_env *env, const char *path, bagi_name name, bags_error *err) {
+    if (!name.digits)
+        return bagi_print(&env->memory, err, "%s", path);
     return bagi_print(&env->memory, err, "%s/%0*" PRIu64, path,
         (int)name.digits, name.number);
 }
@@ -7516,13 +7515,10 @@ static int bagi_names_collect(void *user, const char *text) {
     }
     for (size_t i = zeros; i < digits; i++)
         name.number = name.number * 10 + (uint64_t)(text[i] - '0');
-    void *array = names->names;
-    if (bagi_grow(&names->env->memory, &array, &names->capacity, names->count,
-            sizeof *names->names, names->err))
-        return ENOMEM;
-    names->names = (bagi_name *)array;
-    names->names[names->count++] = name;
-    return 0;
+    bags_code code = bagi_push(&names->array, &names->env->memory,
+        &names->count, &name, sizeof name, names->err);
+    names->names = (bagi_name *)(void *)names->array.data;
+    return code ? ENOMEM : 0;
 }
 
 /* By number. Two names of one number, which are refused later, are ordered by their
@@ -7532,13 +7528,6 @@ static int bagi_names_order(const void *a, const void *b) {
     if (x->number != y->number)
         return x->number > y->number ? 1 : -1;
     return (x->digits > y->digits) - (x->digits < y->digits);
-}
-
-static void bagi_names_free(bagi_names *names) {
-    bagi_free(&names->env->memory, names->names,
-        names->capacity * sizeof *names->names);
-    names->names = NULL;
-    names->count = names->capacity = 0;
 }
 
 /* Find the next fault of the names: a number that is too large, then those that two
@@ -7558,8 +7547,8 @@ static bags_code bagi_names_check(bagi_names *names, bags_error *err) {
     return code;
 }
 
-/* List the shards of a dataset; free them with bagi_names_free, also after a failure.
- * After a fault of the names, the list is complete. */
+/* List the shards of a dataset; free names->array, also after a failure. After a fault of
+ * the names, the list is complete. */
 static bags_code bagi_names_list(
     const bagi_env *env, const char *path, bagi_names *names, bags_error *err) {
     memset(names, 0, sizeof *names);
@@ -7595,8 +7584,7 @@ static bags_code bagi_check_worker(
 
 /* All Bags of a shard may be opened soon, with their checksums. */
 static void bagi_shard_expect(const bagi_dir *dir, const bagi_spec *spec) {
-    bagi_how how;
-    memset(&how, 0, sizeof how);
+    bagi_how how = bagi_how_new();
     how.verify_checksums = true;
     for (size_t i = 0; i <= spec->count; i++) {
         how.name = bagi_spec_name(spec, i);
@@ -7645,17 +7633,17 @@ static bags_code bagi_each_shard(const bagi_names *names, uint64_t start,
 
 /* ---- what a directory is ---- */
 
-static bags_code bagi_is_finished(
-    const bagi_dir *dir, bool *finished, bags_error *err) {
-    return bagi_dir_has(dir, "spec.json", "", finished, err);
+static bool bagi_is_finished(
+    const bagi_dir *dir, bags_code *code, bags_error *err) {
+    return bagi_dir_has(dir, "spec.json", "", code, err);
 }
 
 /* True for an unsharded dataset or a shard, finished or not. The record is checked
  * before what it is renamed to, so that one of them is seen. */
-static bags_code bagi_is_single(
-    const bagi_dir *dir, bool *single, bags_error *err) {
-    bags_code code = bagi_dir_has(dir, "spec.json", ".partial", single, err);
-    return code || *single ? code : bagi_is_finished(dir, single, err);
+static bool bagi_is_single(
+    const bagi_dir *dir, bags_code *code, bags_error *err) {
+    return bagi_dir_has(dir, "spec.json", ".partial", code, err) ||
+           bagi_is_finished(dir, code, err);
 }
 
 /* Refuse shards in a directory that bagi_is_single: which of the two datasets is
@@ -7670,11 +7658,11 @@ static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
     else if (code)
         *err = why;
     for (size_t i = 0; i < names.count && !code; i++) {
-        bags_path_kind kind = BAGS_PATH_NONE;
         char *path = bagi_shard_path(env, dir->path, names.names[i], err);
-        code = path ? bagi_kind(env, path, &kind, err) : BAGS_ERROR_MEMORY;
+        code = path ? BAGS_OK : BAGS_ERROR_MEMORY;
+        bags_path_kind kind = bagi_kind(env, path, &code, err);
         bagi_free_text(&env->memory, path);
-        if (!code && kind == BAGS_PATH_DIRECTORY)
+        if (kind == BAGS_PATH_DIRECTORY)
             code = bags_fail(err, BAGS_ERROR_CORRUPT,
                 "%s: has both spec.json and shards (%0*" PRIu64
                 "): two datasets were written to one path; move one of them "
@@ -7682,7 +7670,7 @@ static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
                 bagi_tail(dir->path), (int)names.names[i].digits,
                 names.names[i].number);
     }
-    bagi_names_free(&names);
+    bags_buffer_free(&names.array);
     return code;
 }
 
@@ -7698,9 +7686,9 @@ BAGI_COLD static bags_code bagi_fail_unfinished(
 static bags_code bagi_check_finished(
     void *user, const bagi_dir *dir, size_t index) {
     bags_error *err = (bags_error *)user;
-    bool finished = false;
+    bags_code code = BAGS_OK;
     (void)index;
-    bags_code code = bagi_is_finished(dir, &finished, err);
+    bool finished = bagi_is_finished(dir, &code, err);
     return code || finished ? code : bagi_fail_unfinished(dir, err);
 }
 
@@ -7714,15 +7702,11 @@ BAGI_COLD static bags_code bagi_fail_no_dataset(
 /* Refuse a file of a dataset where a standalone Bag is expected. */
 static bags_code bagi_check_standalone(
     const bagi_env *env, const char *path, bags_error *err) {
-    bool dataset = false;
     char *parent = bagi_parent(&env->memory, path, err);
-    if (!parent)
-        return BAGS_ERROR_MEMORY;
     bagi_dir dir = bagi_dir_of(env, parent);
-    bags_code code = bagi_is_single(&dir, &dataset, err);
-    if (!code && !dataset)
-        code = bagi_dir_has(&dir, "refs", ".bag", &dataset, err);
-    if (!code && dataset)
+    bags_code code = parent ? BAGS_OK : BAGS_ERROR_MEMORY;
+    if (bagi_is_single(&dir, &code, err) ||
+        bagi_dir_has(&dir, "refs", ".bag", &code, err))
         code = bags_fail(err, BAGS_ERROR_ARGUMENT,
             "%s: belongs to the dataset %s; pass the dataset", bagi_tail(path),
             parent);
@@ -7761,13 +7745,14 @@ static bags_code bagi_bag_new(const bagi_dir *dir, const bagi_how *how,
  * sequence, and there is an index. */
 static bags_code bagi_shard_variant(
     const bagi_dir *dir, const bagi_spec *spec, bool *split, bags_error *err) {
-    bool found = false, sequence = false;
-    bags_code code = bagi_dir_has(dir, "refs", ".bag", &found, err);
+    bool sequence = false;
+    bags_code code = BAGS_OK;
+    bool found = bagi_dir_has(dir, "refs", ".bag", &code, err);
     *split = !code && !found;
     if (!*split || spec->count == 0)
         return code;
     for (size_t i = 0; i < spec->count && !found && !code; i++)
-        code = bagi_dir_has(dir, spec->fields[i].name, ".idx", &found, err);
+        found = bagi_dir_has(dir, spec->fields[i].name, ".idx", &code, err);
     for (size_t i = 0; i < spec->count; i++)
         sequence = sequence || spec->types[i].sequence;
     *split = found && !sequence;
@@ -7797,7 +7782,7 @@ static bags_code bagi_shard_measure(const bagi_dir *dir, const bagi_spec *spec,
         if (code)
             return code;
         uint64_t blobs = bag->length;
-        bool filled = !bag->v2 && blobs > 0;
+        bool filled = bag->layout == BAGI_V1 && blobs > 0;
         bagi_bag_free(dir->env, bag);
         if (blobs < low) {
             low = blobs;
@@ -7824,6 +7809,12 @@ static bags_code bagi_shard_measure(const bagi_dir *dir, const bagi_spec *spec,
         spec->fields[most].name, high);
 }
 
+/* True if Bags may have 0 bytes: only next to those of granular 0.20 and 0.21, which
+ * refs.bag shows. */
+static bool bagi_refs_allow_empty(const bag_reader *refs) {
+    return refs && (refs->layout == BAGI_V2 || refs->length == 0);
+}
+
 /* Find what the trailers of a shard's checksums, which must all exist, contain if none
  * of its files was replaced. */
 static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec *spec,
@@ -7844,8 +7835,7 @@ static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec *spec,
 /*
  * Open a finished shard by its spec.json, as *how states apart from names: its number
  * of datapoints, and in *how its variant, what its files are compared with, and whether
- * Bags may have 0 bytes: only next to those of granular 0.20 and 0.21, which refs.bag
- * shows.
+ * Bags may have 0 bytes.
  */
 static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
     bool allow_unequal, bagi_how *how, uint64_t *length, bags_error *err) {
@@ -7866,7 +7856,7 @@ static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
     if (!code)
         code = bagi_shard_measure(
             dir, spec, how, refs, allow_unequal, length, err);
-    how->allow_empty = !refs || refs->v2 || refs->length == 0;
+    how->allow_empty = bagi_refs_allow_empty(refs);
     bagi_bag_free(dir->env, refs);
     return code;
 }
@@ -7921,15 +7911,16 @@ static bags_code bagi_unfinished_open(const bagi_dir *dir,
  * shard to 000000. It is empty. */
 #define BAGI_MARK "finalized"
 
-/* *marked if a shard has the mark. */
-static bags_code bagi_has_mark(const bagi_env *env, const char *path,
-    bagi_name name, bool *marked, bags_error *err) {
+/* True if a shard has the mark. */
+static bool bagi_has_mark(const bagi_env *env, const char *path, bagi_name name,
+    bags_code *code, bags_error *err) {
     char *shard = bagi_shard_path(env, path, name, err);
     bagi_dir dir = bagi_dir_of(env, shard);
-    bags_code code = shard ? bagi_dir_has(&dir, BAGI_MARK, "", marked, err)
-                           : BAGS_ERROR_MEMORY;
+    if (!shard)
+        *code = BAGS_ERROR_MEMORY;
+    bool marked = bagi_dir_has(&dir, BAGI_MARK, "", code, err);
     bagi_free_text(&env->memory, shard);
-    return code;
+    return marked;
 }
 
 /* Open and lock spec.json of a finished shard, against other processes that change
@@ -7956,7 +7947,6 @@ static bool bagi_is_numbered(bagi_name name, uint64_t index) {
  * replaced. */
 static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
     bagi_name name, uint64_t to, bags_error *err) {
-    bags_path_kind kind = BAGS_PATH_NONE;
     void *file = NULL;
     char *spec = NULL, *new_path = NULL;
     char *old_path = bagi_shard_path(env, path, name, err);
@@ -7965,9 +7955,7 @@ static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
     bagi_dir dir = bagi_dir_of(env, old_path);
     bags_code code =
         new_path ? bagi_lock_shard(&dir, &file, &spec, err) : BAGS_ERROR_MEMORY;
-    if (!code)
-        code = bagi_kind(env, new_path, &kind, err);
-    if (!code && kind != BAGS_PATH_NONE)
+    if (bagi_kind(env, new_path, &code, err) != BAGS_PATH_NONE)
         code = bags_fail(err, BAGS_ERROR_EXISTS,
             "%s: already exists: a writer has started it", bagi_tail(new_path));
     if (!code)
@@ -7987,8 +7975,9 @@ static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
 BAGI_NOINLINE static bags_code bagi_finalize_mark(
     const bagi_dir *dir, bool no_sync, bool *made, bags_error *err) {
     bagi_job job;
-    bagi_stream stream;
-    bagi_stream_init(&stream, &job, dir->env, no_sync);
+    bagi_stream stream = BAGI_ZERO;
+    bagi_job_init(&job, dir->env, no_sync);
+    stream.job = &job;
     bagi_stream_open(&stream, dir, BAGI_MARK, "", BAGS_IO_CREATE);
     *made = stream.handle != NULL;
     if (!no_sync)
@@ -8013,12 +8002,9 @@ BAGS_API bags_code bags_finalize(const char *path,
     bagi_dir dataset = bagi_dir_of(&env, path), first = bagi_dir_of(&env, NULL);
     bagi_names names;
     uint64_t count = 0;
-    bool single = false, marked = false, made = false, gaps = true;
-    bool no_sync = options->no_sync;
+    bool made = false, gaps = true, no_sync = options->no_sync;
     bags_code code = bagi_check_path(path, err);
-    if (!code)
-        code = bagi_is_single(&dataset, &single, err);
-    if (!code && single)
+    if (bagi_is_single(&dataset, &code, err))
         code = bagi_check_mixed(&dataset, err);
     for (int round = 0; round < 2 && gaps && !code; round++) {
         code = bagi_names_list(&env, path, &names, err);
@@ -8032,10 +8018,8 @@ BAGS_API bags_code bags_finalize(const char *path,
             gaps = gaps || !bagi_is_numbered(names.names[i], i);
         if (gaps && round == 0) {
             first.path = bagi_shard_path(&env, path, names.names[0], err);
-            code = first.path
-                       ? bagi_dir_has(&first, BAGI_MARK, "", &marked, err)
-                       : BAGS_ERROR_MEMORY;
-            if (!code && !marked)
+            code = first.path ? BAGS_OK : BAGS_ERROR_MEMORY;
+            if (!bagi_dir_has(&first, BAGI_MARK, "", &code, err) && !code)
                 code = bagi_finalize_mark(&first, no_sync, &made, err);
         }
         for (size_t i = 0; i < (round ? names.count : 1) && gaps && !code; i++)
@@ -8043,7 +8027,7 @@ BAGS_API bags_code bags_finalize(const char *path,
                 code = bagi_finalize_rename(&env, path, names.names[i], i, err);
                 count += !code;
             }
-        bagi_names_free(&names);
+        bags_buffer_free(&names.array);
     }
     if (!code && count && !no_sync)
         code = bagi_sync_dir(&env, path, err);
@@ -8056,9 +8040,7 @@ BAGS_API bags_code bags_finalize(const char *path,
         *renamed = count;
     return code;
 }
-#endif /* BAGS_NO_WRITER */
 
-#ifndef BAGS_NO_WRITER
 /* ========================================================================
  * >>dataset-write
  * Owns every change to a shard that is not finished: claiming, writing, finishing,
@@ -8196,7 +8178,6 @@ static void bagi_writer_add_checksums(bags_writer *writer) {
 static bags_code bagi_writer_check(bags_writer *writer) {
     const bagi_stream *record = &writer->record;
     bags_error *failure = &writer->job.failure;
-    bool finished = false;
     if (!bagi_job_is_ours(&writer->job, writer->path) || failure->code)
         return failure->code;
     if (writer->finishing)
@@ -8206,7 +8187,7 @@ static bags_code bagi_writer_check(bags_writer *writer) {
             bagi_tail(writer->dir.path));
     if (!bagi_check_same(
             &writer->job.env, record->handle, record->path, failure) &&
-        !bagi_is_finished(&writer->dir, &finished, failure) && finished)
+        bagi_is_finished(&writer->dir, &failure->code, failure))
         bags_fail(failure, BAGS_ERROR_STATE,
             "%s: has a spec.json that another process wrote; nothing was "
             "changed",
@@ -8300,14 +8281,11 @@ BAGI_COLD static bags_code bagi_fail_finalized(
 static bags_code bagi_writer_check_last(
     const bags_writer *writer, bags_error *err) {
     const bagi_env *env = &writer->job.env;
-    bool marked = false;
     bags_code code = BAGS_OK;
-    if (writer->sharded && !writer->options.append)
-        code =
-            bagi_has_mark(env, writer->path, bagi_shard_name(0), &marked, err);
-    if (marked)
+    if (writer->sharded && !writer->options.append &&
+        bagi_has_mark(env, writer->path, bagi_shard_name(0), &code, err))
         code = bagi_fail_finalized(writer, err);
-    else if (!code && writer->last)
+    if (!code && writer->last)
         code = bagi_check_same(env, writer->last, writer->last_path, err);
     return code;
 }
@@ -8344,13 +8322,10 @@ static bags_code bagi_writer_discard(
     const bagi_dir *dir = &writer->dir;
     const bags_io *io = &writer->job.env.io;
     const bagi_stream *record = &writer->record;
-    bool finished = false;
     bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_close);
     bags_code code =
         bagi_check_same(dir->env, record->handle, record->path, err);
-    if (!code)
-        code = bagi_is_finished(dir, &finished, err);
-    if (!code && !finished)
+    if (!bagi_is_finished(dir, &code, err) && !code)
         code = bagi_writer_remove(writer, true, err);
     if (!code)
         code = bagi_check_same(dir->env, record->handle, record->path, err);
@@ -8380,10 +8355,8 @@ static void bagi_writer_drop(bags_writer *writer, bags_error *err) {
 static bags_code bagi_writer_check_single(bags_writer *writer) {
     bagi_dir dir = bagi_dir_of(&writer->job.env, writer->path);
     bags_error *err = &writer->job.failure;
-    bool single = false;
-    bags_code code = bagi_is_single(&dir, &single, err);
-    if (code || !single)
-        return code;
+    if (!bagi_is_single(&dir, &err->code, err))
+        return err->code;
     return bags_fail(err, BAGS_ERROR_EXISTS,
         "%s: is an unsharded dataset already", bagi_tail(writer->path));
 }
@@ -8402,12 +8375,12 @@ BAGI_COLD static bags_code bagi_fail_claimed(
 
 /* Start with a shard: of a sharded dataset, that of this name. */
 static bags_code bagi_writer_enter(bags_writer *writer, bagi_name name) {
-    const bagi_env *env = &writer->job.env;
     bags_error *failure = &writer->job.failure;
     writer->shard_length = 0;
+    if (!writer->sharded)
+        name.digits = 0;
     writer->dir.path =
-        writer->sharded ? bagi_shard_path(env, writer->path, name, failure)
-                        : bagi_print(&env->memory, failure, "%s", writer->path);
+        bagi_shard_path(&writer->job.env, writer->path, name, failure);
     return failure->code;
 }
 
@@ -8418,14 +8391,14 @@ static void bagi_writer_claim_once(bags_writer *writer) {
     bags_error *err = &writer->job.failure, why;
     bagi_stream *record = &writer->record;
     bool checksum = writer->options.checksum, no_sync = writer->job.no_sync;
-    bags_path_kind kind = BAGS_PATH_NONE;
     if (writer->sharded && writer->number >= BAGI_SHARD_LIMIT)
         bags_fail(err, BAGS_ERROR_LIMIT,
             "%s: shard number too large (%" PRIu64 ", maximum 10^18 - 1)",
             bagi_tail(writer->path), writer->number);
-    if (bagi_job_is_ours(&writer->job, writer->path) && !err->code &&
-        !bagi_writer_enter(writer, bagi_shard_name(writer->number)) &&
-        !bagi_kind(env, writer->path, &kind, err) &&
+    if (bagi_job_is_ours(&writer->job, writer->path) && !err->code)
+        bagi_writer_enter(writer, bagi_shard_name(writer->number));
+    bags_path_kind kind = bagi_kind(env, writer->path, &err->code, err);
+    if (!err->code &&
         !bagi_make_parents(env, dir->path, no_sync, &writer->unsynced, err)) {
         int error = env->io.make_dir(env->io.user, dir->path);
         if (error == EEXIST)
@@ -8533,6 +8506,16 @@ static void bagi_writer_sync_parents(bags_writer *writer) {
             !bagi_sync_parents(env, writer->path, levels, failure);
 }
 
+/* What the trailer of a Bag contains besides its own CRCs: what identifies the shard,
+ * which `bound` is of, and its name. A standalone Bag has no spec. */
+static void bagi_trailer_bind(bagi_trailer *trailer, const bagi_spec *spec,
+    size_t field, uint32_t bound) {
+    const char *name = bagi_spec_name(spec, field);
+    trailer->bound = spec != NULL;
+    trailer->name = bags_crc32c(0, name, strlen(name));
+    trailer->spec = spec ? bound : 0;
+}
+
 /* ---- checksums of Bags that exist ---- */
 
 /* What is known of a Bag while the checksums of its shard are made. */
@@ -8591,14 +8574,11 @@ static bags_code bagi_checksum_bag(const bagi_dir *dir, const bagi_how *how,
     bool replace, bagi_stream *stream, bagi_summed *summed) {
     bags_error *err = &stream->job->failure;
     bag_reader *bag = NULL;
-    bool exists = false;
     bags_code code = bagi_bag_new(dir, how, NULL, &bag, err);
     for (int i = 0; i < BAGI_FILES && !code; i++)
         if (bag->file[i].path)
             code = bagi_check_no_link(dir->env, bag->file[i].path, err);
-    if (!code)
-        code = bagi_dir_has(dir, how->name, ".crc", &exists, err);
-    summed->kept = exists && !replace;
+    summed->kept = bagi_dir_has(dir, how->name, ".crc", &code, err) && !replace;
     summed->length = bag_reader_length(bag);
     summed->size = bag_reader_size(bag);
     if (!code && !summed->kept)
@@ -8625,11 +8605,10 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
     uint32_t bound = how->record.spec;
     bagi_how opening = *how;
     bagi_job job;
-    bagi_output output; /* of one Bag after another, with CRCs only */
+    /* Of one Bag after another, with CRCs only. */
+    bagi_output output = BAGI_ZERO;
     bags_error *failure = &job.failure, ignored;
     bagi_stream *stream = &output.stream[BAGI_CRCS];
-    memset(&output, 0, sizeof output);
-    memset(&job, 0, sizeof job);
     bagi_job_init(&job, env, no_sync);
     bagi_summed *summed = (bagi_summed *)bagi_alloc(
         &env->memory, count * sizeof *summed, failure);
@@ -8652,9 +8631,7 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
         const char *name = bagi_spec_name(spec, i);
         bool kept = summed[i].kept;
         output.trailer = summed[i].trailer;
-        output.trailer.bound = spec != NULL;
-        output.trailer.name = spec ? bags_crc32c(0, name, strlen(name)) : 0;
-        output.trailer.spec = spec ? bound : 0;
+        bagi_trailer_bind(&output.trailer, spec, i, bound);
         if (!kept && !bagi_check_same(env, file, path, failure)) {
             bagi_stream_open(stream, dir, name, ".crc.partial", BAGS_IO_WRITE);
             bagi_output_seal(&output);
@@ -8714,22 +8691,17 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
             bound, bagi_spec_name(&writer->spec, i), output->trailer.crcs);
     }
     for (size_t i = 0; i < count; i++) {
-        bagi_trailer *trailer = &writer->outputs[i].trailer;
-        trailer->bound = true;
-        trailer->spec = bound;
-        const char *name = bagi_spec_name(&writer->spec, i);
-        trailer->name = bags_crc32c(0, name, strlen(name));
-        bagi_output_seal(&writer->outputs[i]);
+        bagi_output *output = &writer->outputs[i];
+        bagi_trailer_bind(&output->trailer, &writer->spec, i, bound);
+        bagi_output_seal(output);
     }
     bagi_writer_each(writer, BAGI_CONTENT, bagi_stream_close);
 
     /* A shard that was started without checksums gets them before it is committed. */
     if (writer->options.checksum && !checksums && !failure->code) {
-        bags_checksum_options options;
+        bags_checksum_options options = BAGI_ZERO;
         bags_checksum_report report = {0, 0, 0, 0};
-        bagi_how how;
-        memset(&how, 0, sizeof how);
-        memset(&options, 0, sizeof options);
+        bagi_how how = bagi_how_new();
         options.replace = true;
         options.no_sync = no_sync;
         how.record.spec = record;
@@ -8813,8 +8785,7 @@ BAGI_COLD static bags_code bagi_writer_refuse_state(
  * complete datapoints. */
 static void bagi_datapoint_rewind(bags_writer *writer) {
     for (size_t i = 0; i <= writer->spec.count; i++)
-        bagi_output_rewind(&writer->outputs[i], writer->outputs[i].kept_length,
-            writer->outputs[i].kept_end);
+        bagi_output_rewind(&writer->outputs[i], writer->outputs[i].kept);
     writer->partial = writer->inside = false;
 }
 
@@ -8942,8 +8913,8 @@ static bags_code bagi_datapoint_end(
     if (!failure->code) {
         for (size_t i = 0; i <= spec->count; i++) {
             bagi_output *output = &writer->outputs[i];
-            output->kept_length = output->length;
-            output->kept_end = output->stream[BAGI_BLOBS].end;
+            output->kept.length = output->length;
+            output->kept.end = output->stream[BAGI_BLOBS].end;
         }
         writer->partial = false;
         writer->shard_length++;
@@ -9097,7 +9068,7 @@ static void bagi_writer_free(bags_writer *writer) {
     bagi_free(&memory, writer->outputs, (count + 1) * sizeof *writer->outputs);
     bagi_free(&memory, writer->slots, count * sizeof *writer->slots);
     bagi_free(&memory, writer->refs, count * sizeof *writer->refs);
-    bagi_free(&memory, writer->row, 5 + count * BAGI_REF_MAX);
+    bagi_free(&memory, writer->row, bagi_refs_most(count));
     bagi_free(&memory, writer->text, writer->text_size);
     bagi_free_text(&memory, writer->path);
     bags_buffer_free(&writer->scratch);
@@ -9155,7 +9126,7 @@ static bags_code bagi_writer_prepare(
     writer->refs =
         (bagi_ref *)bagi_alloc(memory, count * sizeof *writer->refs, err);
     writer->row =
-        (unsigned char *)bagi_alloc(memory, 5 + count * BAGI_REF_MAX, err);
+        (unsigned char *)bagi_alloc(memory, bagi_refs_most(count), err);
     if (!writer->outputs || !writer->slots || !writer->refs || !writer->row)
         return BAGS_ERROR_MEMORY;
     return BAGS_OK;
@@ -9169,17 +9140,18 @@ static int bagi_left_other(void *user, const char *name) {
     return *(bool *)user ? ECANCELED : 0;
 }
 
-/* True if a file has more than `most` bytes, which are few; a missing one has none. */
-static bags_code bagi_left_more(const bagi_dir *dir, const char *suffix,
-    size_t most, bool *more, bags_error *err) {
+/* True if a file of refs has more than `most` bytes, which are few; a missing one has
+ * none. */
+static bool bagi_left_more(const bagi_dir *dir, const char *suffix, size_t most,
+    bags_code *code, bags_error *err) {
     unsigned char *content = NULL;
     size_t size = 0;
-    bags_code code =
+    bags_code found =
         bagi_dir_read(dir, "refs", suffix, most, &content, &size, NULL, err);
-    if (!code)
-        bagi_free(&dir->env->memory, content, size);
-    *more = code == BAGS_ERROR_LIMIT;
-    return *more || code == BAGS_ERROR_MISSING ? BAGS_OK : code;
+    bagi_free(&dir->env->memory, content, size);
+    if (found != BAGS_ERROR_LIMIT && found != BAGS_ERROR_MISSING)
+        *code = found;
+    return found == BAGS_ERROR_LIMIT;
 }
 
 /* Find the complete datapoints of the shard, whose fields are known. One that has none
@@ -9191,19 +9163,18 @@ static bags_code bagi_writer_scan(
     const bagi_spec *spec = &writer->spec;
     size_t count = spec->count + 1;
     bag_reader **bags = NULL;
-    bagi_how how;
-    bool left = false, exists = true;
-    memset(&how, 0, sizeof how);
-    bags_code code =
-        bagi_dir_has(dir, "refs", ".crc", &how.verify_checksums, err);
+    bagi_how how = bagi_how_new();
+    bool exists = true;
+    bags_code code = BAGS_OK;
+    how.verify_checksums = bagi_dir_has(dir, "refs", ".crc", &code, err);
     if (code)
         return code;
     if (how.verify_checksums)
         bagi_writer_add_checksums(writer);
     code = bagi_unfinished_open(dir, spec, &how, NULL, &bags, found, err);
     for (size_t i = 0; i < count && !code && found->length; i++) {
-        writer->outputs[i].resumed_length = bags[i]->length;
-        writer->outputs[i].resumed_end = bags[i]->limit;
+        writer->outputs[i].resumed.length = bags[i]->length;
+        writer->outputs[i].resumed.end = bags[i]->limit;
     }
     bagi_bags_free(dir->env, bags, count);
     if ((code && code != BAGS_ERROR_MISSING) || found->length)
@@ -9211,11 +9182,12 @@ static bags_code bagi_writer_scan(
     if (code)
         found->reason = "not all files exist";
 
-    code = bagi_left_more(dir, ".idx", 7, &left, err);
-    for (size_t i = 0; i < spec->count && exists && !code; i++)
-        code = bagi_dir_has(dir, spec->fields[i].name, ".idx", &exists, err);
+    code = BAGS_OK;
+    bool left = bagi_left_more(dir, ".idx", 7, &code, err);
+    for (size_t i = 0; i < spec->count && exists; i++)
+        exists = bagi_dir_has(dir, spec->fields[i].name, ".idx", &code, err);
     if (!code && !left && !exists)
-        code = bagi_left_more(dir, ".bag", 0, &left, err);
+        left = bagi_left_more(dir, ".bag", 0, &code, err);
     if (code || !left)
         return code;
     return bags_fail(err, BAGS_ERROR_CORRUPT,
@@ -9249,22 +9221,19 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name,
     bags_error why; /* a missing file is not a failure of the writer */
     unsigned char *text = NULL;
     size_t size = 0;
-    bool record = false, known = false, other = false;
-    bool dry_run = taking == BAGI_TAKE_NOTHING;
+    bool known = false, other = false, dry_run = taking == BAGI_TAKE_NOTHING;
     bags_code refusal = writer->text ? BAGS_ERROR_EXISTS : BAGS_ERROR_CORRUPT;
     const char *fault = "has files but neither spec.json nor "
                         "spec.json.partial, so that no writer left it; restore "
                         "spec.json from a copy or another shard";
     memset(found, 0, sizeof *found);
-    *finished = false;
-    if (bagi_writer_enter(writer, name))
-        return failure->code;
-    bags_code code = bagi_is_finished(dir, finished, failure);
+    bags_code code = bagi_writer_enter(writer, name);
+    *finished = bagi_is_finished(dir, &code, failure);
     if (code || *finished)
         return code;
 
     /* Lock the record before it is read. Without one, nothing was written. */
-    code = bagi_dir_has(dir, "spec.json", ".partial", &record, &why);
+    bool record = bagi_dir_has(dir, "spec.json", ".partial", &code, &why);
     if (!code && record)
         code = bagi_writer_open_record(
             writer, dry_run ? BAGS_IO_READ : BAGS_IO_WRITE, &why);
@@ -9305,7 +9274,9 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name,
     }
     if (!code && !record && !dry_run)
         code = bagi_writer_open_record(writer, BAGS_IO_CREATE, &why);
-    if (code && !bagi_is_finished(dir, finished, &ignored) && *finished)
+    ignored.code = BAGS_OK;
+    *finished = code && bagi_is_finished(dir, &ignored.code, &ignored);
+    if (*finished)
         return BAGS_OK; /* meanwhile, by its writer or a recovery */
     if (code) {
         *failure = why;
@@ -9332,7 +9303,7 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name,
         bagi_writer_remove(writer, false, failure);
     for (size_t i = 0; i <= spec->count; i++)
         bagi_output_continue(&writer->outputs[i], dir, bagi_spec_name(spec, i),
-            writer->outputs[i].resumed_length, writer->outputs[i].resumed_end);
+            writer->outputs[i].resumed);
     writer->shard_length = found->length;
     return failure->code;
 }
@@ -9348,7 +9319,8 @@ static bags_code bagi_writer_check_names(
     uint64_t start = writer->options.shard_start, next = start;
     uint64_t stop = writer->options.shard_stop;
     if (names->count)
-        bagi_has_mark(names->env, names->path, names->names[0], finalized, err);
+        *finalized = bagi_has_mark(
+            names->env, names->path, names->names[0], &err->code, err);
     if (*finalized && !writer->options.append)
         bagi_fail_finalized(writer, err);
     for (size_t i = 0; i < names->count && !err->code && !*finalized; i++) {
@@ -9380,8 +9352,7 @@ static bags_code bagi_writer_resume(
      * stay able to be resumed. After it, only `append` can have started one. */
     bagi_taking taking =
         writer->options.append && !finalized ? BAGI_TAKE_EMPTY : BAGI_TAKE;
-    bagi_common common;
-    memset(&common, 0, sizeof common);
+    bagi_common common = BAGI_ZERO;
     for (size_t i = 0; i < names->count && !err->code; i++) {
         uint64_t number = names->names[i].number, length = 0;
         bool finished = false;
@@ -9394,8 +9365,7 @@ static bags_code bagi_writer_resume(
         bags_code code = bagi_writer_take(
             writer, names->names[i], taking, &finished, &found);
         if (!code && finished) {
-            bagi_how how;
-            memset(&how, 0, sizeof how);
+            bagi_how how = bagi_how_new();
             code = bagi_shard_open(
                 &common, &writer->dir, false, &how, &length, err);
             if (!code && !bagi_spec_same(&common.spec, &writer->spec))
@@ -9426,19 +9396,16 @@ static bags_code bagi_writer_start(bags_writer *writer) {
     const bagi_env *env = &writer->job.env;
     bags_error *err = &writer->job.failure;
     bool resume = writer->options.resume, sharded = writer->sharded;
-    bool finished = false, single = false, finalized = false;
+    bool finished = false, finalized = false;
     bagi_dir dir = bagi_dir_of(env, writer->path);
-    bagi_names names;
+    bagi_names names = BAGI_ZERO;
     bagi_scan found;
-    bags_path_kind kind = BAGS_PATH_NONE;
-    memset(&names, 0, sizeof names);
-    names.env = env;
-    bags_code code = bagi_kind(env, writer->path, &kind, err);
+    bags_code code = BAGS_OK;
+    bags_path_kind kind = bagi_kind(env, writer->path, &code, err);
     if (!code && (kind == BAGS_PATH_NONE || (!resume && !sharded)))
         return sharded ? BAGS_OK : bagi_writer_claim(writer);
-    if (!code)
-        code = bagi_is_single(&dir, &single, err);
-    if (!code && single && resume)
+    bool single = bagi_is_single(&dir, &code, err);
+    if (single && resume)
         code = bagi_check_mixed(&dir, err);
     if (!code && sharded)
         code = bagi_writer_check_single(writer);
@@ -9466,7 +9433,7 @@ static bags_code bagi_writer_start(bags_writer *writer) {
         if (!code && !found.length)
             code = bagi_writer_claim(writer);
     }
-    bagi_names_free(&names);
+    bags_buffer_free(&names.array);
     return code;
 }
 
@@ -9580,13 +9547,11 @@ BAGS_API void bags_writer_abort(bags_writer *writer) {
     if (!writer)
         return;
     bool ours = bagi_job_is_ours(&writer->job, writer->path);
-    bool resumed = writer->outputs[writer->spec.count].resumed_length > 0;
+    bool resumed = writer->outputs[writer->spec.count].resumed.length > 0;
     if (ours && resumed) {
         writer->job.failure.code = BAGS_OK; /* truncate in any case */
         for (size_t i = 0; i <= writer->spec.count; i++)
-            bagi_output_rewind(&writer->outputs[i],
-                writer->outputs[i].resumed_length,
-                writer->outputs[i].resumed_end);
+            bagi_output_rewind(&writer->outputs[i], writer->outputs[i].resumed);
         bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_truncate);
     } else if (ours) {
         bagi_writer_drop(writer, &ignored);
@@ -9626,9 +9591,8 @@ typedef struct bagi_recovering {
 static bags_code bagi_recover_shard(const bagi_recovering *work,
     const bagi_dir *dir, bags_recovered *done, bags_error *err) {
     bool dry_run = work->options.dry_run, finished = false;
-    bags_writer_options options;
+    bags_writer_options options = BAGI_ZERO;
     bagi_scan found;
-    memset(&options, 0, sizeof options);
     options.no_sync = work->options.no_sync;
     options.keep_idx = work->options.keep_idx;
     options.env = work->options.env;
@@ -9653,10 +9617,8 @@ static bags_code bagi_recover_shard(const bagi_recovering *work,
 
 /* True if a Bag has finished checksums next to it, which fit its shape. */
 static bool bagi_recover_is_sealed(bag_reader *bag, const bagi_dir *dir) {
-    bagi_how how;
+    bagi_how how = bagi_how_new();
     bags_error ignored;
-    memset(&how, 0, sizeof how);
-    how.name = "";
     how.no_mmap = true;
     bool sealed = !bagi_crcs_open(bag, dir, &how, &ignored);
     bagi_file_close(bag, &bag->file[BAGI_CRCS]);
@@ -9667,7 +9629,7 @@ static bool bagi_recover_is_sealed(bag_reader *bag, const bagi_dir *dir) {
  * unlisted blob follows. */
 static bool bagi_recover_is_split(const bag_reader *bag, bags_error *err) {
     unsigned char entry[8] = {0};
-    return bag->split &&
+    return bagi_is_split(bag) &&
            (!bag->length || !bagi_file_read(bag, &bag->file[BAGI_ENDS],
                                 8 * bag->length - 8, entry, 8, err)) &&
            bagi_load_u64(entry) == bag->limit;
@@ -9678,15 +9640,10 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
     bags_recovered *done, bags_error *err) {
     const bagi_env *env = &work->env;
     bool dry_run = work->options.dry_run, finished = true, sealed = false;
-    bool journal = false, checksums = false;
-    bag_writer_options options;
-    bag_reader bag, *bags = &bag;
-    bagi_how how;
+    bag_writer_options options = BAGI_ZERO;
+    bag_reader bag = BAGI_ZERO, *bags = &bag;
+    bagi_how how = bagi_how_new();
     bagi_scan found = {false, 0, 0, NULL};
-    memset(&bag, 0, sizeof bag);
-    memset(&how, 0, sizeof how);
-    memset(&options, 0, sizeof options);
-    how.name = "";
     how.no_mmap = how.unfinished = how.recovering = true;
     options.no_sync = work->options.no_sync;
     options.keep_idx = work->options.keep_idx;
@@ -9705,7 +9662,7 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
     bag.env = &writer->job.env;
 
     /* The lock belongs to the open file; a dry run holds none. */
-    bagi_dir_has(dir, "", ".idx", &journal, failure);
+    bool journal = bagi_dir_has(dir, "", ".idx", &failure->code, failure);
     bagi_stream_open(blobs, dir, "", ".bag",
         journal && !dry_run ? BAGS_IO_WRITE : BAGS_IO_READ);
     if (!failure->code)
@@ -9713,17 +9670,16 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
             env, blobs->handle, path, path, BAGI_LOCKED_BY_WRITER, failure);
     if (dry_run)
         bagi_stream_forget(blobs);
-    if (!failure->code)
-        bagi_dir_has(dir, "", ".crc", &checksums, failure);
+    bool checksums = bagi_dir_has(dir, "", ".crc", &failure->code, failure);
     if (!failure->code)
         bagi_bag_open(&bag, dir, &how, failure);
     if (!failure->code && journal && checksums)
         sealed = bagi_recover_is_sealed(&bag, dir);
     if (!failure->code && journal &&
-        (bag.split ? !sealed || !bagi_recover_is_split(&bag, failure)
-                   : checksums)) {
+        (bagi_is_split(&bag) ? !sealed || !bagi_recover_is_split(&bag, failure)
+                             : checksums)) {
         /* A Bag with a table and finished checksums is only compared with them. */
-        finished = !bag.split && sealed;
+        finished = !bagi_is_split(&bag) && sealed;
         bagi_bag_release(&bag);
         how.recovering = false;
         how.verify_checksums = checksums;
@@ -9748,9 +9704,9 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
         done->truncated = found.trailing;
         done->reason = found.reason ? found.reason : "";
         writer->output.checksums = checksums;
+        bagi_extent complete = {bag.length, bag.limit};
         if (!dry_run)
-            bagi_output_continue(
-                &writer->output, dir, "", bag.length, bag.limit);
+            bagi_output_continue(&writer->output, dir, "", complete);
     }
     bagi_bag_release(&bag);
     if (!failure->code && !finished && !dry_run)
@@ -9797,23 +9753,17 @@ BAGS_API bags_code bags_recover(const char *path,
     const bags_recover_options *options, bags_recover_report *report,
     bags_error *err) {
     BAGI_ERR(err);
-    bagi_recovering work;
+    bagi_recovering work = BAGI_ZERO;
     bagi_names names;
-    bags_path_kind kind = BAGS_PATH_NONE;
-    bool single = false;
-    memset(&work, 0, sizeof work);
     if (options)
         work.options = *options;
     work.env = bagi_env_of(&work.options.env);
     uint64_t start = work.options.shard_start, *stop = &work.options.shard_stop;
     bags_code code = bagi_check_worker(path, start, stop, err);
     bagi_dir dir = bagi_dir_of(&work.env, path);
-    if (!code)
-        code = bagi_kind(&work.env, path, &kind, err);
-    dir.standalone = kind == BAGS_PATH_FILE;
-    if (!code && !dir.standalone)
-        code = bagi_is_single(&dir, &single, err);
-    if (!code && single)
+    dir.standalone = bagi_kind(&work.env, path, &code, err) == BAGS_PATH_FILE;
+    bool single = !dir.standalone && bagi_is_single(&dir, &code, err);
+    if (single)
         code = bagi_check_mixed(&dir, err);
     if (!code && (single || dir.standalone)) {
         if (start == 0) /* it counts as shard 0 */
@@ -9828,7 +9778,7 @@ BAGS_API bags_code bags_recover(const char *path,
         if (!code && work.report.finished_now && !work.options.no_sync &&
             !work.options.dry_run)
             code = bagi_sync_parents(&work.env, path, 1, err);
-        bagi_names_free(&names);
+        bags_buffer_free(&names.array);
     }
     if (report)
         *report = work.report;
@@ -9873,9 +9823,10 @@ struct bags_reader {
     char *path;
     bool sharded;
     bagi_spec spec;
-    bags_shard *shards; /* parallel arrays */
+    bags_shard *shards; /* parallel arrays, of `count` shards, ... */
     bagi_shard *parts;
-    size_t count, shards_capacity, parts_capacity;
+    bags_buffer arrays[2]; /* ... in this memory */
+    size_t count;
     uint64_t length, skipped;
     bagi_files files;
     bagi_mutex mutex;
@@ -9887,9 +9838,7 @@ static bags_code bagi_reader_dir(
     const bags_reader *reader, size_t shard, bagi_dir *dir, bags_error *err) {
     bagi_name name = {
         reader->shards[shard].number, reader->shards[shard].digits};
-    char *path = reader->sharded
-                     ? bagi_shard_path(&reader->env, reader->path, name, err)
-                     : bagi_print(&reader->env.memory, err, "%s", reader->path);
+    char *path = bagi_shard_path(&reader->env, reader->path, name, err);
     *dir = bagi_dir_of(&reader->env, path);
     return path ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
@@ -9897,8 +9846,7 @@ static bags_code bagi_reader_dir(
 /* How the Bags of a finished shard are opened. */
 static bagi_how bagi_reader_how(
     const bags_reader *reader, const bagi_shard *part) {
-    bagi_how how;
-    memset(&how, 0, sizeof how);
+    bagi_how how = bagi_how_new();
     how.split = part->split;
     how.grows = reader->options.unfinished == BAGS_UNFINISHED_READ;
     how.no_mmap = reader->options.no_mmap;
@@ -10012,9 +9960,8 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     bags_reader *reader = opening->reader;
     bags_error *err = opening->err;
     bag_reader **bags = NULL;
-    bagi_spec own;
+    bagi_spec own = BAGI_ZERO;
     bagi_scan prefix;
-    memset(&own, 0, sizeof own);
     bags_code code = bagi_common_read(
         &opening->common, dir, ".partial", &own, &part->record, err);
     bool differs = own.types != NULL;
@@ -10050,22 +9997,21 @@ BAGI_COLD static bags_code bagi_opening_shard(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_opening *opening = (bagi_opening *)user;
     bags_reader *reader = opening->reader;
-    void *shards = reader->shards, *parts = reader->parts;
+    bags_buffer *arrays = reader->arrays;
+    size_t count = reader->count + 1;
     bags_unfinished unfinished = reader->options.unfinished;
     bags_path_kind kind = BAGS_PATH_DIRECTORY;
     bool found = false, again = false;
-    bagi_tries tries;
-    memset(&tries, 0, sizeof tries);
-    bags_code code =
-        bagi_grow(&reader->env.memory, &shards, &reader->shards_capacity,
-            reader->count, sizeof *reader->shards, opening->err);
-    reader->shards = (bags_shard *)shards;
+    bagi_tries tries = BAGI_ZERO;
+    bags_code code = bags_buffer_reserve(
+        &arrays[0], count * sizeof *reader->shards, opening->err);
     if (!code)
-        code = bagi_grow(&reader->env.memory, &parts, &reader->parts_capacity,
-            reader->count, sizeof *reader->parts, opening->err);
-    reader->parts = (bagi_shard *)parts;
+        code = bags_buffer_reserve(
+            &arrays[1], count * sizeof *reader->parts, opening->err);
     if (code)
         return code;
+    reader->shards = (bags_shard *)(void *)arrays[0].data;
+    reader->parts = (bagi_shard *)(void *)arrays[1].data;
     bags_shard *shard = &reader->shards[reader->count];
     bagi_shard *part = &reader->parts[reader->count];
     do {
@@ -10092,7 +10038,7 @@ BAGI_COLD static bags_code bagi_opening_shard(
                         code == BAGS_ERROR_STATE || (!code && !shard->length));
     } while (again && bagi_tries_again(&tries, opening->err));
     if (!code && !found && opening->names)
-        code = bagi_kind(&reader->env, dir->path, &kind, opening->err);
+        kind = bagi_kind(&reader->env, dir->path, &code, opening->err);
     if (code)
         return code;
     /* A directory that was listed and is gone was not unfinished: bags_finalize may
@@ -10173,17 +10119,10 @@ BAGI_COLD static bags_code bagi_check_gaps(
 
 /* Forget all shards. */
 static void bagi_reader_drop(bags_reader *reader, const bagi_spec *spec) {
-    const bags_allocator *memory = &reader->env.memory;
     for (size_t i = 0; i < reader->count; i++)
         bagi_bags_free(&reader->env, (bag_reader **)reader->parts[i].bags,
             spec->count + 1);
-    bagi_free(memory, reader->shards,
-        reader->shards_capacity * sizeof *reader->shards);
-    bagi_free(
-        memory, reader->parts, reader->parts_capacity * sizeof *reader->parts);
-    reader->shards = NULL;
-    reader->parts = NULL;
-    reader->count = reader->shards_capacity = reader->parts_capacity = 0;
+    reader->count = 0;
     reader->length = reader->skipped = 0;
 }
 
@@ -10199,8 +10138,7 @@ BAGI_COLD static bags_code bagi_opening_directory(
     uint64_t start = reader->options.shard_start;
     uint64_t stop = reader->options.shard_stop;
     bagi_names names;
-    bagi_tries tries;
-    memset(&tries, 0, sizeof tries);
+    bagi_tries tries = BAGI_ZERO;
     reader->sharded = true;
     opening->names = &names;
     do {
@@ -10229,7 +10167,7 @@ BAGI_COLD static bags_code bagi_opening_directory(
                 "%s: no shard is finished; if their writers crashed, run "
                 "`bags recover`",
                 bagi_tail(reader->path));
-        bagi_names_free(&names);
+        bags_buffer_free(&names.array);
     } while (code == BAGS_ERROR_GAP && live && bagi_tries_again(&tries, err));
     return code;
 }
@@ -10240,19 +10178,18 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
     BAGI_OPTIONS(bags_reader_options, options);
     bagi_env env = bagi_env_of(&options->env);
     bags_path_kind kind = BAGS_PATH_NONE;
-    bool single = false;
-    bagi_opening opening;
+    bagi_opening opening = BAGI_ZERO;
     bagi_dir dir;
     bags_error why; /* of tries that may be repeated; *err is written once */
     bags_reader *reader =
         (bags_reader *)bagi_alloc(&env.memory, sizeof *reader, err);
     if (!reader)
         return NULL;
-    memset(&opening, 0, sizeof opening);
     opening.reader = reader;
     opening.common.registry = options->registry;
     opening.err = &why;
     reader->env = env;
+    reader->arrays[0] = reader->arrays[1] = bags_buffer_of(&env.memory);
     reader->options = *options;
     reader->files.limit = options->max_files ? options->max_files : 64;
     reader->files.maps_limit = options->max_maps ? options->max_maps : 16384;
@@ -10276,7 +10213,7 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
         bagi_dir_expect(&dir, "spec.json", ".partial");
         bagi_dir_expect(&dir, "spec.json", "");
         bagi_dir_expect(&dir, "refs", ".bag");
-        code = bagi_kind(&reader->env, reader->path, &kind, &why);
+        kind = bagi_kind(&reader->env, reader->path, &code, &why);
     }
     if (!code && kind == BAGS_PATH_NONE)
         code = bags_fail_io(NULL, ENOENT, reader->path, "open", &why);
@@ -10284,9 +10221,8 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
         code = bags_fail(&why, BAGS_ERROR_MISSING,
             "%s: a file, not the directory of a dataset",
             bagi_tail(reader->path));
-    if (!code)
-        code = bagi_is_single(&dir, &single, &why);
-    if (!code && single)
+    bool single = bagi_is_single(&dir, &code, &why);
+    if (single)
         code = bagi_check_mixed(&dir, &why);
     if (!code && !single)
         code = bagi_opening_directory(&opening, &dir);
@@ -10309,6 +10245,8 @@ BAGS_API void bags_reader_close(bags_reader *reader) {
         return;
     bags_allocator memory = reader->env.memory;
     bagi_reader_drop(reader, &reader->spec);
+    bags_buffer_free(&reader->arrays[0]);
+    bags_buffer_free(&reader->arrays[1]);
     bagi_spec_free(&memory, &reader->spec);
     bagi_free_text(&memory, reader->path);
     if (reader->has_mutexes) {
@@ -10351,8 +10289,7 @@ BAGI_COLD static bags_code bagi_fail_field_index(
 
 BAGS_API bags_code bags_reader_field(const bags_reader *reader,
     const char *name, size_t *field, bags_error *err) {
-    BAGI_NEED(reader && name && field, err);
-    BAGI_ERR(err);
+    BAGI_BEGIN(reader && name && field, err);
     size_t found = bagi_spec_find(&reader->spec, name);
     if (found == reader->spec.count)
         return bags_fail(err, BAGS_ERROR_FIELD, "%s: field \"%.200s\": unknown",
@@ -10367,43 +10304,11 @@ BAGS_API const bags_type *bags_reader_type(
                                                 : NULL;
 }
 
-/* Describe one Bag of a shard, without keeping it open. */
-BAGI_COLD static bags_code bagi_info_bag(const bags_reader *from, size_t shard,
-    const bagi_dir *dir, size_t field, bags_info *info, bags_field_info *fields,
-    bool *checksums, bags_error *err) {
-    bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
-    const bagi_shard *part = &reader->parts[shard];
-    bool unfinished = reader->shards[shard].unfinished;
-    bag_reader *bag =
-        unfinished && part->bags ? (bag_reader *)part->bags[field] : NULL;
-    bagi_how how = bagi_reader_how(reader, part);
-    bags_code code = BAGS_OK;
-    how.name = bagi_spec_name(&reader->spec, field);
-    how.no_mmap = true;
-    how.cache_index = how.verify_checksums = false;
-    if (!unfinished)
-        code = bagi_bag_new(dir, &how, &reader->files, &bag, err);
-    if (!code && bag && !*checksums)
-        code = bagi_dir_has(dir, how.name, ".crc", checksums, err);
-    if (!code && bag) {
-        info->size += bag_reader_size(bag);
-        if (fields && field < reader->spec.count) {
-            fields[field].blobs += bag->length;
-            fields[field].size += bag->limit;
-        }
-    }
-    if (!unfinished) {
-        bagi_lock(&reader->files.mutex);
-        bagi_bag_free(&reader->env, bag);
-        bagi_unlock(&reader->files.mutex);
-    }
-    return code;
-}
-
-BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *reader,
+/* The Bags of a finished shard are opened without keeping them. */
+BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *from,
     bags_info *info, bags_field_info *fields, bags_error *err) {
-    BAGI_NEED(reader && info, err);
-    BAGI_ERR(err);
+    BAGI_BEGIN(from && info, err);
+    bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
     bags_code code = BAGS_OK;
     size_t count = reader->spec.count, ahead = 0;
     memset(info, 0, sizeof *info);
@@ -10412,9 +10317,12 @@ BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *reader,
     info->sharded = reader->sharded;
     info->skipped = reader->skipped;
     for (size_t i = 0; i < reader->count && !code; i++) {
-        bool checksums = false;
-        size_t bags = count + !reader->parts[i].split;
+        const bagi_shard *part = &reader->parts[i];
+        bool checksums = false, unfinished = reader->shards[i].unfinished;
+        bagi_how how = bagi_reader_how(reader, part);
         bagi_dir dir;
+        how.no_mmap = true;
+        how.cache_index = how.verify_checksums = false;
         for (; ahead < reader->count && ahead < i + BAGI_BAGS_AHEAD; ahead++) {
             code = bagi_reader_dir(reader, ahead, &dir, err);
             if (code)
@@ -10423,9 +10331,23 @@ BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *reader,
             bagi_dir_free(&dir);
         }
         code = bagi_reader_dir(reader, i, &dir, err);
-        for (size_t field = 0; field < bags && !code; field++)
-            code = bagi_info_bag(
-                reader, i, &dir, field, info, fields, &checksums, err);
+        for (size_t k = 0; k < count + !part->split && !code; k++) {
+            bag_reader *bag =
+                unfinished && part->bags ? (bag_reader *)part->bags[k] : NULL;
+            how.name = bagi_spec_name(&reader->spec, k);
+            if (!unfinished)
+                code = bagi_bag_new(&dir, &how, &reader->files, &bag, err);
+            if (bag && !checksums)
+                checksums = bagi_dir_has(&dir, how.name, ".crc", &code, err);
+            info->size += bag_reader_size(bag);
+            if (bag && fields && k < count) {
+                fields[k].blobs += bag->length;
+                fields[k].size += bag->limit;
+            }
+            bagi_lock(&reader->files.mutex);
+            bagi_bag_free(&reader->env, unfinished ? NULL : bag);
+            bagi_unlock(&reader->files.mutex);
+        }
         bagi_dir_free(&dir);
         info->checksums += checksums;
     }
@@ -10656,10 +10578,36 @@ static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader, size_t shard,
     return bagi_fail_row(reader->path, spec, index, blob, err);
 }
 
-/* Read and parse the refs of one datapoint. *shard is where it is. */
+/* Most often blob i of a plain field belongs to datapoint i: request the table's entry,
+ * or the blob, before the refs have been read, which say so. Elsewhere this is useless,
+ * and harmless. Field spec.count is refs.bag. */
+static BAGI_HOT void bagi_touch(const bags_reader *reader, size_t shard,
+    uint64_t index, size_t field, bool is_blob) {
+    size_t fields = reader->spec.count;
+    uint64_t local = index - reader->shards[shard].start;
+    void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
+    if (!bags || field > fields ||
+        (field < fields && reader->spec.types[field].sequence))
+        return;
+    const bag_reader *bag = (const bag_reader *)BAGI_LOAD(&bags[field]);
+    if (!bag || local >= bag->mapped.length)
+        return;
+    const unsigned char *entry = bag->mapped.table + 8 * local;
+    uint64_t start = is_blob ? bagi_load_u64(entry) : 0;
+    if (!is_blob)
+        BAGI_TOUCH(entry);
+    else if (start < bag->mapped.limit) {
+        BAGI_TOUCH(bag->mapped.data + start);
+        if (bag->mapped.limit - start > 64)
+            BAGI_TOUCH(bag->mapped.data + start + 64);
+    }
+}
+
+/* Read and parse the refs of one datapoint, whose selections (NULL: all fields) are
+ * read next. *shard is where it is. */
 static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader,
-    uint64_t index, bags_row *row, size_t *shard, bagi_ref **refs,
-    bags_error *err) {
+    uint64_t index, const bags_select *selects, size_t count, bags_row *row,
+    size_t *shard, bagi_ref **refs, bags_error *err) {
     const bag_reader *bag = NULL;
     bags_view blob = {NULL, 0};
     bagi_row_begin(reader, row);
@@ -10669,6 +10617,9 @@ static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader,
     bags_code code = bagi_row_refs(reader, row, refs, err);
     if (!code && !reader->parts[*shard].split) {
         uint64_t local = index - reader->shards[*shard].start;
+        for (size_t i = 0; i < count; i++)
+            bagi_touch(
+                reader, *shard, index, selects ? selects[i].field : i, true);
         code = bagi_reader_bag(reader, *shard, reader->spec.count, &bag, err);
         if (!code)
             code = bag_reader_get(bag, local, &row->scratch, &blob, err);
@@ -10782,14 +10733,6 @@ static bags_code bagi_fetch_add_steps(bagi_fetch *fetch, const bag_reader *bag,
     return code;
 }
 
-/* The entries of a mapped blob are invalid. */
-BAGI_COLD static bags_code bagi_fail_mapped(
-    const bag_reader *bag, uint64_t index, bags_error *err) {
-    const unsigned char *end = bag->at_hand[BAGI_ENDS] + 8 * index;
-    return bagi_bag_fail_bounds(bag, index, index ? bagi_load_u64(end - 8) : 0,
-        bagi_load_u64(end), err);
-}
-
 /* Plan to read the blobs of a selection that are not mapped: *spans of them. */
 BAGI_NOINLINE static bags_code bagi_row_plan(bags_row *row, size_t *spans,
     const bag_reader *bag, bagi_steps steps, size_t place, bags_error *err) {
@@ -10816,14 +10759,14 @@ BAGI_NOINLINE static bags_code bagi_row_place(
 
 BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
-    BAGI_NEED(reader && row, err);
-    BAGI_ERR(err);
+    BAGI_BEGIN(reader && row, err);
     bagi_ref *refs = NULL;
     size_t shard = 0, fields = reader->spec.count, total = 0, spans = 0;
     bags_select whole = {0, false, 0, 0, 0};
-    bags_code code = bagi_row_read_refs(reader, index, row, &shard, &refs, err);
     if (!selects)
         count = fields;
+    bags_code code = bagi_row_read_refs(
+        reader, index, selects, count, row, &shard, &refs, err);
     if (!code)
         code = bagi_reserve(&row->slots, count * sizeof(struct bagi_slot), err);
     if (code)
@@ -10863,8 +10806,11 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
             continue;
         }
         for (uint64_t at = steps.first; steps.count > 0; steps.count--) {
-            if (BAGI_UNLIKELY(!bagi_mapped_get(&bag->mapped, at, items)))
-                return bagi_fail_mapped(bag, at, err);
+            if (BAGI_UNLIKELY(!bagi_mapped_get(&bag->mapped, at, items))) {
+                code = bag_reader_get(bag, at, &row->data, items, err);
+                if (code)
+                    return code; /* what is wrong with its entries */
+            }
             at += steps.step;
             items++;
         }
@@ -10881,12 +10827,13 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
 BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
     uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
     bags_error *err) {
-    BAGI_NEED(reader && row && out, err);
-    BAGI_ERR(err);
+    BAGI_BEGIN(reader && row && out, err);
     bagi_ref *refs = NULL;
     const bag_reader *bag = NULL;
     size_t shard = 0;
-    bags_code code = bagi_row_read_refs(reader, index, row, &shard, &refs, err);
+    bags_select select = bags_whole(field);
+    bags_code code =
+        bagi_row_read_refs(reader, index, &select, 1, row, &shard, &refs, err);
     if (!code && field >= reader->spec.count)
         code = bagi_fail_field_index(reader, field, err);
     if (!code)
@@ -10907,8 +10854,7 @@ BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
 }
 
 /* One after the other, every entry of a table and every blob would be waited for:
- * first all entries are requested, then all blobs. In most datasets blob i belongs
- * to datapoint i; elsewhere this is useless, and harmless. */
+ * first all entries are requested, then all blobs. */
 BAGS_API void bags_reader_touch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count) {
@@ -10918,45 +10864,25 @@ BAGS_API void bags_reader_touch(const bags_reader *reader,
     if (!selects)
         select_count = fields;
     for (int blobs = 0; blobs < 2; blobs++) {
-        bags_row row;
-        memset(&row, 0, sizeof row);
+        bags_row row = BAGI_ZERO;
         for (size_t i = 0; i < count; i++) {
             size_t shard = bagi_reader_find_shard(reader, indices[i], &row);
-            uint64_t local = indices[i] - reader->shards[shard].start;
-            void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
-            for (size_t k = 0; bags && k <= select_count; k++) {
-                size_t field = k == select_count ? fields
-                               : selects         ? selects[k].field
-                                                 : k;
-                if (field < fields && reader->spec.types[field].sequence)
-                    continue;
-                bag_reader *bag = field <= fields
-                                      ? (bag_reader *)BAGI_LOAD(&bags[field])
-                                      : NULL;
-                if (!bag || local >= bag->mapped.length)
-                    continue;
-                const unsigned char *entry = bag->mapped.table + 8 * local;
-                uint64_t start = blobs ? bagi_load_u64(entry) : 0;
-                if (!blobs)
-                    BAGI_TOUCH(entry);
-                else if (start < bag->mapped.limit) {
-                    BAGI_TOUCH(bag->mapped.data + start);
-                    if (bag->mapped.limit - start > 64)
-                        BAGI_TOUCH(bag->mapped.data + start + 64);
-                }
-            }
+            bagi_touch(reader, shard, indices[i], fields, blobs);
+            for (size_t k = 0; k < select_count; k++)
+                bagi_touch(reader, shard, indices[i],
+                    selects ? selects[k].field : k, blobs);
         }
     }
 }
 
 BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err) {
-    BAGI_NEED(reader && row && count, err);
-    BAGI_ERR(err);
+    BAGI_BEGIN(reader && row && count, err);
     bagi_ref *refs = NULL;
     const bag_reader *bag = NULL;
     size_t shard = 0;
-    bags_code code = bagi_row_read_refs(reader, index, row, &shard, &refs, err);
+    bags_code code =
+        bagi_row_read_refs(reader, index, NULL, 0, row, &shard, &refs, err);
     if (!code && field >= reader->spec.count)
         code = bagi_fail_field_index(reader, field, err);
     if (!code)
@@ -11072,8 +10998,7 @@ static bags_code bagi_read_many(const bags_reader *reader,
 BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
     uint64_t start, uint64_t stop, size_t field, bags_row *row,
     bags_error *err) {
-    BAGI_NEED(reader && row, err);
-    BAGI_ERR(err);
+    BAGI_BEGIN(reader && row, err);
     size_t count = 0;
     bagi_row_begin(reader, row);
     if (start > stop)
@@ -11090,8 +11015,7 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
 BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
     const uint64_t *indices, size_t count, size_t field, bags_row *row,
     bags_error *err) {
-    BAGI_NEED(reader && row && (indices || !count), err);
-    BAGI_ERR(err);
+    BAGI_BEGIN(reader && row && (indices || !count), err);
     bagi_row_begin(reader, row);
     return bagi_read_many(reader, indices, 0, count, field, row, err);
 }
@@ -11099,8 +11023,7 @@ BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
 BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count, bags_row *row, bags_error *err) {
-    BAGI_NEED(reader && row && (indices || !count), err);
-    BAGI_ERR(err);
+    BAGI_BEGIN(reader && row && (indices || !count), err);
     bagi_fetch fetch = {&row->spans, 0, &row->data, 0, true};
     bagi_row_begin(reader, row);
     bags_code code = bagi_plan_many(reader, indices, 0, count, selects,
@@ -11137,15 +11060,13 @@ static bags_code bagi_column_check(const bags_reader *reader, size_t shard,
 
 BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     size_t field, bags_row *row, bags_column *out, bags_error *err) {
-    BAGI_ERR(err);
+    BAGI_BEGIN(reader && row && out, err);
     static const uint64_t none[1] = {0};
-    BAGI_NEED(reader && row && out, err);
     const bag_reader *bag = NULL;
     bags_range range;
-    bags_column column;
+    bags_column column = BAGI_ZERO;
     uint64_t last = 0;
     bool same = true; /* all blobs have one size */
-    memset(&column, 0, sizeof column);
     bagi_row_begin(reader, row);
     bags_code code = bagi_check_plain(reader, field, err);
     if (!code && shard >= reader->count)
@@ -11213,8 +11134,7 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
 
 BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     bags_buffer *scratch, bags_value *out, bags_error *err) {
-    BAGI_NEED(row && out, err);
-    BAGI_ERR(err);
+    BAGI_BEGIN(row && out, err);
     if (item >= bags_row_length(row, slot))
         return bags_fail(err, BAGS_ERROR_RANGE,
             "slot %" PRIu64 " of the row: item index %" PRIu64
@@ -11341,25 +11261,13 @@ static bags_code bagi_verify_unit_file(
 
 /* ---- a Bag ---- */
 
-/* Parse the row of refs.bag that a cursor is at. One that is too long is read as far
- * as shows that. */
-static bags_code bagi_verify_parse(bagi_verifying *v, bagi_cursor *cursor,
-    bags_view *row, bool *valid, bags_error *err) {
-    uint64_t most = 6 + 23 * (uint64_t)v->spec->count;
-    row->size = (size_t)BAGI_MIN(cursor->stop - cursor->start, most);
-    bags_code code =
-        bagi_cursor_bytes(cursor, cursor->start, row->size, &row->data, err);
-    *valid =
-        !code && bagi_refs_parse(*row, v->spec->types, v->spec->count, v->row);
-    return code;
-}
-
 /* Check a row of refs, and that its blobs exist. */
 static bags_code bagi_verify_row(bagi_verifying *v, bagi_cursor *cursor) {
     const bagi_spec *spec = v->spec;
     bags_view row = {NULL, 0};
     bool valid = false;
-    bags_code code = bagi_verify_parse(v, cursor, &row, &valid, &v->why);
+    bags_code code = bagi_cursor_refs(
+        cursor, spec->types, spec->count, v->row, &row, &valid, &v->why);
     if (code)
         return bagi_verify_fault(v, code, BAGS_FAULT_FILE, 0, 0, cursor->start);
     if (!valid) {
@@ -11401,8 +11309,9 @@ static bool bagi_verify_owner(bagi_verifying *v, const bagi_cursor *blobs,
             cursor->next >= cursor->last || bagi_cursor_next(cursor, err))
             return false;
         if (!cursor->usable ||
-            bagi_verify_parse(v, cursor, &row, &valid, err) || !valid ||
-            !bagi_ref_fits(ref, blobs->bag->length))
+            bagi_cursor_refs(cursor, v->spec->types, v->spec->count, v->row,
+                &row, &valid, err) ||
+            !valid || !bagi_ref_fits(ref, blobs->bag->length))
             ref->count = 0;
     }
     *datapoint = cursor->index;
@@ -11527,7 +11436,7 @@ static bags_code bagi_verify_range(bagi_verifying *v, const bag_reader *bag,
 static bags_code bagi_verify_bag(bagi_verifying *v, bag_reader *bag) {
     const bagi_trailer *trailer = &bag->trailer;
     uint64_t length = bag->length;
-    v->report.files += 1 + bag->split;
+    v->report.files += 1 + bagi_is_split(bag);
     if (v->options.quick) {
         bags_code code = bagi_verify_range(v, bag, 0, length ? 1 : 0, false);
         return code || length < 2
@@ -11593,10 +11502,9 @@ static bags_code bagi_verify_open(bagi_verifying *v, bool has_refs, bool *all) {
     bags_code code = BAGS_OK;
     *all = true;
     for (size_t i = count + has_refs; i-- > 0 && !code;) {
-        const bag_reader *refs = v->bags[count];
         v->name = v->how.name = bagi_spec_name(v->spec, i);
         v->how.allow_empty =
-            i == count || (refs && (refs->v2 || refs->length == 0));
+            i == count || bagi_refs_allow_empty(v->bags[count]);
         code = bagi_bag_new(v->dir, &v->how, &v->files, &v->bags[i], &v->why);
         *all = *all && !code;
         code = bagi_verify_unit_file(v, i + 1, code);
@@ -11612,10 +11520,9 @@ BAGI_COLD static bags_code bagi_verify_shard(
     const bags_allocator *memory = &v->env.memory;
     bool split = false, all = false;
     uint64_t length = 0;
-    bagi_spec own;
+    bagi_spec own = BAGI_ZERO;
     bags_code wrong = BAGS_OK;
-    memset(&own, 0, sizeof own);
-    memset(&v->how, 0, sizeof v->how);
+    v->how = bagi_how_new();
     v->how.no_mmap = true;
     v->path = dir->path;
     v->dir = dir;
@@ -11687,18 +11594,16 @@ BAGI_COLD static bags_code bagi_verify_find(
     bagi_verifying *v = (bagi_verifying *)user;
     const bagi_spec *spec = &v->common.spec;
     bagi_record record;
-    bool has = false, finished = false;
     (void)index;
     bags_code code = v->common.spec.types ? BAGS_OK
                                           : bagi_common_read(&v->common, dir,
                                                 "", NULL, &record, &v->why);
     for (size_t i = spec->count + 1; i-- > 0 && code != BAGS_ERROR_MEMORY &&
                                      !v->any_checksums && !v->options.quick;) {
-        code =
-            bagi_dir_has(dir, bagi_spec_name(spec, i), ".crc", &has, &v->why);
-        if (!code && has)
-            code = bagi_is_finished(dir, &finished, &v->why);
-        v->any_checksums = has && finished;
+        code = BAGS_OK;
+        v->any_checksums = bagi_dir_has(dir, bagi_spec_name(spec, i), ".crc",
+                               &code, &v->why) &&
+                           bagi_is_finished(dir, &code, &v->why);
     }
     return bagi_verify_file(v, code == BAGS_ERROR_MEMORY ? code : BAGS_OK);
 }
@@ -11730,7 +11635,7 @@ BAGI_COLD static bags_code bagi_verify_sharded(
     if (!code)
         code =
             bagi_each_shard(&names, start, stop, bagi_verify_shard, v, v->err);
-    bagi_names_free(&names);
+    bags_buffer_free(&names.array);
     return code;
 }
 
@@ -11745,7 +11650,7 @@ BAGI_COLD static bags_code bagi_verify_standalone(
     if (code)
         return code;
     v->dir = &dir;
-    v->how.name = "";
+    v->how = bagi_how_new();
     v->how.no_mmap = true;
     v->how.allow_empty = v->options.allow_empty_file;
     code =
@@ -11764,10 +11669,7 @@ BAGS_API bags_code bags_verify(const char *path,
     bags_error *err) {
     BAGI_ERR(err);
     const char *fault = NULL;
-    bags_path_kind kind = BAGS_PATH_NONE;
-    bool single = false;
-    bagi_verifying v;
-    memset(&v, 0, sizeof v);
+    bagi_verifying v = BAGI_ZERO;
     if (options)
         v.options = *options;
     v.options.parts += !v.options.parts;
@@ -11793,12 +11695,10 @@ BAGS_API bags_code bags_verify(const char *path,
     if (!code && fault)
         code = bags_fail(
             err, BAGS_ERROR_ARGUMENT, "%s: %s", bagi_tail(path), fault);
-    if (!code)
-        code = bagi_kind(&v.env, path, &kind, err);
+    bags_path_kind kind = bagi_kind(&v.env, path, &code, err);
     if (!code && kind == BAGS_PATH_NONE)
         code = bags_fail_io(NULL, ENOENT, path, "open", err);
-    if (!code && kind != BAGS_PATH_FILE)
-        code = bagi_is_single(&dir, &single, err);
+    bool single = kind != BAGS_PATH_FILE && bagi_is_single(&dir, &code, err);
     if (!code && kind == BAGS_PATH_FILE) {
         code = bagi_verify_standalone(&v, path);
     } else if (!code && !single) {
@@ -11835,10 +11735,8 @@ BAGS_API bags_code bags_verify(const char *path,
 BAGI_COLD static bags_code bagi_checksum_standalone(const bagi_env *env,
     const char *path, const bags_checksum_options *options,
     bags_checksum_report *report, bags_error *err) {
-    bagi_how how;
+    bagi_how how = bagi_how_new();
     bagi_dir dir;
-    memset(&how, 0, sizeof how);
-    how.name = "";
     how.allow_empty = true;
     bags_code code = bagi_check_standalone(env, path, err);
     if (code)
@@ -11864,19 +11762,15 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
     BAGI_ERR(err);
     BAGI_OPTIONS(bags_checksum_options, options);
     bags_checksum_report done = {0, 0, 0, 0};
-    bags_path_kind kind = BAGS_PATH_NONE;
-    bags_reader_options reading;
+    bags_reader_options reading = BAGI_ZERO;
     bags_reader *reader = NULL;
     bagi_env env = bagi_env_of(&options->env);
-    memset(&reading, 0, sizeof reading);
     reading.shard_start = options->shard_start;
     reading.shard_stop = options->shard_stop;
     reading.allow_gaps = true;
     reading.env = options->env;
     bags_code code = bagi_check_path(path, err);
-    if (!code)
-        code = bagi_kind(&env, path, &kind, err);
-    if (!code && kind == BAGS_PATH_FILE) {
+    if (bagi_kind(&env, path, &code, err) == BAGS_PATH_FILE) {
         code = bagi_checksum_standalone(&env, path, options, &done, err);
     } else if (!code) {
         reader = bags_reader_open(path, &reading, err);

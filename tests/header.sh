@@ -79,7 +79,7 @@ separate() { # a library in one language, its caller in another
 inlined() {
     case $1 in
     *++*) printf 'bagi_%s\n' bag_get ;;
-    *) printf 'bagi_%s\n' bag_get load_u64 mapped_get ;;
+    *) printf 'bagi_%s\n' bag_get load_u64 mapped_get row_slots ;;
     esac
 }
 
@@ -89,6 +89,12 @@ symbols() { nm -g --defined-only "$out/$1.o" | awk '$3 != "main" {print $3}'; }
 public_only() {
     compile "$1" "$2" library && symbols library | grep -q '^bags_version$' &&
         diff <(inlined "$2") <(symbols library | grep -v -E '^bags?_' | LC_ALL=C sort)
+}
+
+# A compiler that inlines nothing finds a definition of every inline function.
+all_emitted() {
+    "$1" -std="$2" -O0 -Dalways_inline=unused -I"$root" -c "$dir/library.c" \
+        -o "$out/library.o" && ! nm -u "$out/library.o" | grep bag
 }
 
 nothing_public() {
@@ -103,6 +109,7 @@ quick() {
     cell 'gcc -std=c99 twice' compile gcc c99 twice
     cell 'gcc -std=c99 symbols' public_only gcc c99
     cell 'gcc -std=c99 symbols, static' nothing_public gcc c99
+    cell 'gcc -std=c99 without inlining' all_emitted gcc c99
 }
 
 matrix() { # matrix C-COMPILER C++-COMPILER
