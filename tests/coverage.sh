@@ -12,9 +12,10 @@ unset MAKEFLAGS MAKELEVEL
 
 # -fkeep: else functions that are never called would not count. Of those that are
 # inlined into programs, the lines would count as the programs'.
+flags="-O0 -g --coverage -Dalways_inline=unused -fprofile-update=atomic"
+flags="$flags -fkeep-inline-functions -fkeep-static-functions"
 make -j"${JOBS:-$(getconf _NPROCESSORS_ONLN)}" FLAVOUR=coverage CC_coverage=gcc \
-    FLAGS_coverage='-O0 -g --coverage -Dalways_inline=unused -fprofile-update=atomic \
-        -fkeep-inline-functions -fkeep-static-functions' \
+    FLAGS_coverage="$flags" \
     all programs NAMES="$(cd tests && echo test_*.c fuzz_*.c | sed 's/\.c//g')" || exit
 find "$build" -name '*.gcda' -delete
 
