@@ -26,7 +26,7 @@
  * in bounded memory, and to find. A third of it is what recognizes a dataset that has
  * changed and reports each failure of the system.
  */
-#define BAGI_FORMATS
+#define FORMAT_PRIVATE
 #include "formats.h"
 
 #include <errno.h>
@@ -327,7 +327,7 @@ static bags_code index_place(const bags_reader *reader, const char *path,
 
 /* It is on the heap: a thread's stack may be small. */
 typedef struct build {
-    bags_buffer memory; /* see bagi_state */
+    bags_buffer memory; /* see format_state */
     const bags_index_options *options;
     const bags_io *io;
     const char *path;
@@ -717,7 +717,7 @@ bags_code bags_index_build(const char *path, const char *field,
             err, BAGS_ERROR_ARGUMENT, "the path or the field is NULL");
     if (!options)
         options = &none;
-    build *b = (build *)bagi_state(options->env.allocator, sizeof *b, err);
+    build *b = (build *)format_state(options->env.allocator, sizeof *b, err);
     if (!b)
         return err->code;
     b->options = options;
@@ -740,7 +740,7 @@ bags_code bags_index_build(const char *path, const char *field,
     bags_buffer_free(&b->entries);
     bags_buffer_free(&b->bytes);
     bags_buffer_free(&b->stops);
-    bagi_state_close(b);
+    format_state_close(b);
     return code;
 }
 
@@ -842,7 +842,7 @@ bags_index *bags_index_open(const char *path, const bags_reader *reader,
         return NULL;
     }
     bags_index *index =
-        (bags_index *)bagi_state(options->env.allocator, sizeof *index, err);
+        (bags_index *)format_state(options->env.allocator, sizeof *index, err);
     if (!index)
         return NULL;
     index->reader = reader;
@@ -856,7 +856,7 @@ bags_index *bags_index_open(const char *path, const bags_reader *reader,
 void bags_index_close(bags_index *index) {
     if (index)
         bag_reader_close(index->bag);
-    bagi_state_close(index);
+    format_state_close(index);
 }
 
 /* Move *position to the first key that is not below `key`; with `past`, to the first
