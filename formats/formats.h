@@ -664,6 +664,8 @@ typedef struct bags_index_options {
     bags_env env;
 } bags_index_options;
 
+#ifndef BAGS_NO_WRITER
+
 /*
  * Build the index of a field, and replace the former one. The dataset must be
  * complete, and must not change meanwhile.
@@ -689,22 +691,26 @@ typedef struct bags_index_options {
 bags_code bags_index_build(const char *path, const char *field,
     const bags_index_options *options, bags_error *err);
 
+#endif /* BAGS_NO_WRITER */
+
 typedef struct bags_index bags_index;
 
 /*
  * Open the index of a field.
  *
  *   path    the dataset
- *   reader  the same dataset, all of it. Must outlive the index
+ *   reader  the same dataset, all of its shards, finished. Must outlive the index
  *   field   the field's number
  *
  * Returns the index, to be closed with bags_index_close, or NULL:
- *   BAGS_ERROR_MISSING  the field has no index
- *   BAGS_ERROR_CORRUPT  the index is damaged, or older than the dataset: the time,
- *                       size or last bytes of one of the field's Bags, of its .crc
- *                       or of refs.bag differ, or one of 16 keys. Build it again.
- *                       (Not noticed: a change of a few keys that keeps sizes and
- *                       times, if the field has no checksums)
+ *   BAGS_ERROR_MISSING   the field has no index
+ *   BAGS_ERROR_ARGUMENT  the reader has unfinished shards
+ *   BAGS_ERROR_CORRUPT   the reader has not all shards; or the index is damaged, or
+ *                        older than the dataset: the time, size or last bytes of one
+ *                        of the field's Bags, of its .crc or of refs.bag differ, or
+ *                        one of 16 keys. Build it again. (Not noticed: a change of a
+ *                        few keys that keeps sizes and times, if the field has no
+ *                        checksums)
  *   BAGS_ERROR_FIELD, BAGS_ERROR_TYPE, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
  * Cost: about 15 system calls per shard, and 16 reads of keys.
@@ -735,7 +741,8 @@ bags_code bags_index_find(const bags_index *index, const bags_value *key,
     bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err);
 
 /* Like bags_index_find, for the keys `from` <= key < `to`, in their order; neither is
- * rounded. NULL: from the first key, or to the last one. BAGS_ERROR_RANGE: from > to. */
+ * rounded, and numbers that the type cannot hold are before or after all keys. NULL:
+ * from the first key, or to the last one. BAGS_ERROR_RANGE: from > to. */
 bags_code bags_index_find_range(const bags_index *index, const bags_value *from,
     const bags_value *to, bags_buffer *scratch, uint64_t *start, uint64_t *stop,
     bags_error *err);
