@@ -102,7 +102,7 @@ nothing_public() {
 }
 
 # The formats that can be built here, and how.
-format_flags=$(make print-formats | head -n 1)
+format_flags=$(make print-formats | sed -n 1p)
 formats=$(make print-formats | tail -n 1 | grep -o ' [^ ]*formats/[^ ]*\.o' |
     sed 's|.*/formats/|formats/|; s|o$|c|')
 
