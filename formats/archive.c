@@ -22,7 +22,7 @@
  * GNU) are parsed, none of which may lead outside the archive. About a third of the
  * lines state what is wrong with an archive.
  */
-#define BAGI_FORMATS
+#define FORMAT_PRIVATE
 #include "formats.h"
 
 #include <errno.h>
@@ -899,7 +899,7 @@ static void hook_expect(void *user, const char *path) {
 
 static int hook_close(void *user, void *file) {
     (void)user;
-    bagi_state_close(file);
+    format_state_close(file);
     return 0;
 }
 
@@ -934,7 +934,7 @@ static int hook_open(void *user, const char *path, int mode, void **file) {
         return error;
     member_expect(a, at.member);
     archive_file *f =
-        (archive_file *)bagi_state(&a->allocator, sizeof *f, &ignored);
+        (archive_file *)format_state(&a->allocator, sizeof *f, &ignored);
     if (!f)
         return ENOMEM;
     f->member = *at.member;
@@ -1141,7 +1141,7 @@ bags_archive *bags_archive_open(
     }
     size_t size = strlen(path);
     bags_archive *a =
-        (bags_archive *)bagi_state(allocator, sizeof *a + size + 1, err);
+        (bags_archive *)format_state(allocator, sizeof *a + size + 1, err);
     if (!a)
         return NULL;
     if (allocator)
@@ -1176,5 +1176,5 @@ void bags_archive_close(bags_archive *archive) {
         a->base.close(a->base.user, a->file);
     bags_buffer_free(&a->names);
     bags_buffer_free(&a->members_memory);
-    bagi_state_close(a);
+    format_state_close(a);
 }

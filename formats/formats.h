@@ -39,12 +39,6 @@
 
 #include "bags.h"
 
-#ifdef BAGI_FORMATS /* see the end */
-#include <errno.h>
-#include <inttypes.h>
-#include <string.h>
-#endif
-
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -670,6 +664,8 @@ typedef struct bags_index_options {
     bags_env env;
 } bags_index_options;
 
+#ifndef BAGS_NO_WRITER
+
 /*
  * Build the index of a field, and replace the former one. The dataset must be
  * complete, and must not change meanwhile.
@@ -695,22 +691,26 @@ typedef struct bags_index_options {
 bags_code bags_index_build(const char *path, const char *field,
     const bags_index_options *options, bags_error *err);
 
+#endif /* BAGS_NO_WRITER */
+
 typedef struct bags_index bags_index;
 
 /*
  * Open the index of a field.
  *
  *   path    the dataset
- *   reader  the same dataset, all of it. Must outlive the index
+ *   reader  the same dataset, all of its shards, finished. Must outlive the index
  *   field   the field's number
  *
  * Returns the index, to be closed with bags_index_close, or NULL:
- *   BAGS_ERROR_MISSING  the field has no index
- *   BAGS_ERROR_CORRUPT  the index is damaged, or older than the dataset: the time,
- *                       size or last bytes of one of the field's Bags, of its .crc
- *                       or of refs.bag differ, or one of 16 keys. Build it again.
- *                       (Not noticed: a change of a few keys that keeps sizes and
- *                       times, if the field has no checksums)
+ *   BAGS_ERROR_MISSING   the field has no index
+ *   BAGS_ERROR_ARGUMENT  the reader has unfinished shards
+ *   BAGS_ERROR_CORRUPT   the reader has not all shards; or the index is damaged, or
+ *                        older than the dataset: the time, size or last bytes of one
+ *                        of the field's Bags, of its .crc or of refs.bag differ, or
+ *                        one of 16 keys. Build it again. (Not noticed: a change of a
+ *                        few keys that keeps sizes and times, if the field has no
+ *                        checksums)
  *   BAGS_ERROR_FIELD, BAGS_ERROR_TYPE, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
  * Cost: about 15 system calls per shard, and 16 reads of keys.
@@ -741,7 +741,8 @@ bags_code bags_index_find(const bags_index *index, const bags_value *key,
     bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err);
 
 /* Like bags_index_find, for the keys `from` <= key < `to`, in their order; neither is
- * rounded. NULL: from the first key, or to the last one. BAGS_ERROR_RANGE: from > to. */
+ * rounded, and numbers that the type cannot hold are before or after all keys. NULL:
+ * from the first key, or to the last one. BAGS_ERROR_RANGE: from > to. */
 bags_code bags_index_find_range(const bags_index *index, const bags_value *from,
     const bags_value *to, bags_buffer *scratch, uint64_t *start, uint64_t *stop,
     bags_error *err);
@@ -1079,12 +1080,20 @@ typedef struct bags_load_item {
  *                                                     without a codec, the blob
  *
  * Numbers of the types int and i64 become int64, those of u64 uint64.
+ *
+ * bags_loader_open refuses options that have no effect or exclude each other: dims,
+ * shape and dtype are set together; everything of images needs width and height,
+ * `resize` BAGS_CROP_CENTER, `scaled` BAGS_CROP_RANDOM, `mean` and `std` float32;
+ * `stride` needs a window; and dims and width exclude each other.
  */
 typedef struct bags_load_field {
     const char *name;
-    bags_dtype dtype;      /* convert numbers and elements; one that the dtype
-                              cannot hold is an error. NONE: as they are */
-    size_t dims;           /* stack arrays that all have this shape, up to 6 */
+    bags_dtype dtype; /* convert numbers and elements: integers and bool to
+                              each other, float32 and float64, these to each other.
+                              A number that the dtype cannot hold, integers exactly,
+                              is an error. NONE: as they are */
+    size_t dims;      /* stack arrays that all have this shape, up to 6; needs
+                              a dtype */
     const uint64_t *shape; /* dimensions */
 
     /* For images: width and height set request a tensor of this size, uint8, or
@@ -1130,7 +1139,8 @@ typedef struct bags_loader_options {
                              Slices differ in size by at most one, and may be
                              empty */
     uint32_t threads; /* 0: the number of processors */
-    bool no_threads;  /* bags_loader_next does the work itself */
+    bool no_threads;  /* bags_loader_next does the work itself. Not with threads
+                         or ahead */
     uint32_t ahead;   /* batches that may wait, besides one per thread; 0: 2 */
     uint32_t hold;    /* a batch stays valid for this many more calls of
                       bags_loader_next */
@@ -1142,7 +1152,8 @@ typedef struct bags_loader_options {
                           bags_reader_prefetch; from a server, a batch then takes a
                           round trip and not one per datapoint */
     bool random_window;            /* windows of sequences start at random */
-    uint64_t window_start;         /* otherwise here */
+    uint64_t window_start;         /* otherwise here. Both need a field with a
+                                      window, and exclude each other */
     const bags_load_field *fields; /* NULL: all fields of the first dataset, as
                                       they are; field_count is then 0 */
     size_t field_count;
@@ -1160,7 +1171,8 @@ typedef struct bags_loader_options {
  * Returns the loader, or NULL:
  *   BAGS_ERROR_ARGUMENT  invalid options
  *   BAGS_ERROR_FIELD     a dataset has no such field, or it is listed twice
- *   BAGS_ERROR_TYPE      a field cannot become what its options request
+ *   BAGS_ERROR_TYPE      no value of a field's type can become what its options
+ *                        request
  *   BAGS_ERROR_LIMIT     2^63 datapoints; a tensor above the address space
  *   BAGS_ERROR_MEMORY    out of memory
  *
@@ -1213,8 +1225,9 @@ typedef struct bags_batch {
  * The next batch, or this rank's slice of it, in *batch; NULL after the last. It is
  * valid until the next call (see `hold`), or until the loader is closed.
  *
- * Returns BAGS_OK, or what reading and decoding return; the message names dataset,
- * field and datapoint. It is the first failure in the order of the batches; those
+ * Returns BAGS_OK, or what reading and decoding return, or BAGS_ERROR_TYPE for a blob
+ * of a dtype that cannot be converted to the field's; the message names dataset, field
+ * and datapoint. It is the first failure in the order of the batches; those
  * before were returned, and every later call repeats it.
  *
  * Threads: one at a time per loader. Cost: waits for the batch; no allocation once
@@ -1262,12 +1275,19 @@ bags_code bags_loader_seek(
  *    52  4  hash of the options that determine the order, and drop_last
  *    56  8  hash of the bytes before
  *
- * Numbers are little-endian. restore continues there. Returns BAGS_OK or
+ * Numbers are little-endian. restore continues there.
+ *
+ * The first call of either reads the three datapoints of each dataset. Later ones read
+ * nothing, and then saving cannot fail: call it once before the first batch, so that a
+ * position can be saved after bags_loader_next has failed, too.
+ *
+ * Returns BAGS_OK or
  *   BAGS_ERROR_CORRUPT  not a state: truncated, or damaged
  *   BAGS_ERROR_VALUE    of other datasets or other options; the message names what
  *                       differs
- *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
- *                       reading the three datapoints failed
+ *   or, of the three datapoints, what bags_reader_get_blob returns, except for damage:
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY, BAGS_ERROR_MISSING, BAGS_ERROR_STATE; or the
+ *   failure of the loader, in restore
  */
 bags_code bags_loader_save(bags_loader *loader,
     unsigned char state[BAGS_LOADER_STATE], bags_error *err);
@@ -1396,15 +1416,25 @@ bags_code bags_http_same(bags_http *http, const char *url, const bags_io *io,
 int bags_http_names(const void *page, size_t size, bool xml, const char *prefix,
     int (*each)(void *user, const char *name), void *user);
 
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* BAGS_FORMATS_H */
+
 /* ========================================================================
  * Private: what several of the files next to this one share.
  * ====================================================================== */
 
-#ifdef BAGI_FORMATS
+#if defined(FORMAT_PRIVATE) && !defined(FORMAT_SHAPE)
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
 
 /* Allocate the zeroed state of an open codec or file, whose first member is the
  * buffer that holds it. NULL if out of memory. */
-static inline void *bagi_state(
+static inline void *format_state(
     const bags_allocator *allocator, size_t size, bags_error *err) {
     bags_buffer memory = bags_buffer_of(allocator);
     if (bags_buffer_reserve(&memory, size, err))
@@ -1414,7 +1444,7 @@ static inline void *bagi_state(
     return memory.data;
 }
 
-static inline void bagi_state_close(void *state) {
+static inline void format_state_close(void *state) {
     bags_buffer memory;
     if (!state)
         return;
@@ -1424,22 +1454,37 @@ static inline void bagi_state_close(void *state) {
 
 /* In the scratch, the shape of a value precedes its pixels. A multiple of 64, so
  * that the pixels are aligned for vector units. */
-#define BAGI_SHAPE 64
+#define FORMAT_SHAPE 64
 
 /* Where pixels go: the caller's memory, or a scratch. */
-typedef struct bagi_pixels {
+typedef struct format_pixels {
     unsigned char *pixels;
     size_t size, stride;
     bags_buffer *scratch; /* NULL: the caller's memory */
-} bagi_pixels;
+} format_pixels;
 
 /* Bytes per row. */
-static inline size_t bagi_image_row(const bags_image *image) {
+static inline size_t format_image_row(const bags_image *image) {
     return (size_t)image->width * image->channels * (image->depth / 8);
 }
 
+/* An array to be encoded has as many bytes as its dtype and shape state. */
+static inline bags_code format_array_check(
+    const bags_value *value, bags_error *err) {
+    size_t size = 0;
+    if (!bags_array_size(value->dtype, value->dims, value->shape, &size))
+        return bags_fail(
+            err, BAGS_ERROR_VALUE, "array too large for the address space");
+    if (value->size == size)
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_VALUE,
+        "size differs from that of the dtype and shape (%" PRIu64
+        " bytes, expected %" PRIu64 ")",
+        (uint64_t)value->size, (uint64_t)size);
+}
+
 /* The image that a value to be encoded is; `most` pixels per side. */
-static inline bags_code bagi_image_of(const bags_value *value,
+static inline bags_code format_image_of(const bags_value *value,
     uint64_t channels, uint32_t depth, uint64_t most, bags_image *out,
     bags_error *err) {
     for (size_t i = 0; i < 2; i++)
@@ -1453,13 +1498,13 @@ static inline bags_code bagi_image_of(const bags_value *value,
     out->channels = (uint32_t)channels;
     out->depth = depth;
     out->dtype = value->dtype;
-    return BAGS_OK;
+    return format_array_check(value, err);
 }
 
 /* Allocate memory for an image in the scratch, or check the caller's. */
-static inline bags_code bagi_image_prepare(
-    const bags_image *image, bagi_pixels *to, bags_error *err) {
-    size_t row = bagi_image_row(image);
+static inline bags_code format_image_prepare(
+    const bags_image *image, format_pixels *to, bags_error *err) {
+    size_t row = format_image_row(image);
     if (!to->scratch) {
         if (to->stride == 0)
             to->stride = row;
@@ -1474,11 +1519,11 @@ static inline bags_code bagi_image_prepare(
                 (uint64_t)to->size, image->height, (uint64_t)to->stride);
         return BAGS_OK;
     }
-    if (row > (SIZE_MAX - BAGI_SHAPE) / image->height)
+    if (row > (SIZE_MAX - FORMAT_SHAPE) / image->height)
         return bags_fail(
             err, BAGS_ERROR_LIMIT, "image too large for the address space");
-    bags_code code =
-        bags_buffer_reserve(to->scratch, BAGI_SHAPE + row * image->height, err);
+    bags_code code = bags_buffer_reserve(
+        to->scratch, FORMAT_SHAPE + row * image->height, err);
     if (code)
         return code;
     uint64_t shape[3];
@@ -1486,22 +1531,16 @@ static inline bags_code bagi_image_prepare(
     shape[1] = image->width;
     shape[2] = image->channels;
     memcpy(to->scratch->data, shape, sizeof shape);
-    to->pixels = to->scratch->data + BAGI_SHAPE;
+    to->pixels = to->scratch->data + FORMAT_SHAPE;
     to->stride = row;
     return BAGS_OK;
 }
 
 /* The value of an image that was decoded to a scratch. */
-static inline bags_value bagi_image_value(
-    const bags_image *image, const bagi_pixels *to) {
+static inline bags_value format_image_value(
+    const bags_image *image, const format_pixels *to) {
     return bags_array(image->dtype, image->channels == 1 ? 2 : 3,
         (const uint64_t *)(const void *)to->scratch->data, to->pixels);
 }
 
-#endif /* BAGI_FORMATS */
-
-#ifdef __cplusplus
-}
-#endif
-
-#endif /* BAGS_FORMATS_H */
+#endif /* FORMAT_PRIVATE */

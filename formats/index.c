@@ -26,7 +26,7 @@
  * in bounded memory, and to find. A third of it is what recognizes a dataset that has
  * changed and reports each failure of the system.
  */
-#define BAGI_FORMATS
+#define FORMAT_PRIVATE
 #include "formats.h"
 
 #include <errno.h>
@@ -147,12 +147,17 @@ static bags_value key_element(const bags_value *array, double *real) {
     return bags_int((int64_t)((number ^ sign) - sign));
 }
 
-/* The key of a value. Numbers are stored in `number`, text is not copied. */
+/* The key of a value. Numbers are stored in `number`, text is not copied. The end of
+ * a range may be `beyond` the type: it is then before or after all keys. */
 static bags_code key_make(const key_type *type, const bags_value *value,
-    unsigned char number[INDEX_NUMBER], bags_view *key, bags_error *err) {
+    bool is_end, unsigned char number[INDEX_NUMBER], bags_view *key,
+    bags_error *err) {
+    static const unsigned char after[INDEX_NUMBER + 1] = {
+        255, 255, 255, 255, 255, 255, 255, 255, 255};
     uint64_t bits = 0;
     double real = 0;
-    const char *wrong = NULL;
+    const char *wrong = NULL, *beyond = NULL;
+    bool above = false;
     bags_value element = *value;
     if (type->order == KEY_BYTES) {
         if (value->kind != BAGS_KIND_BYTES && value->kind != BAGS_KIND_UTF8)
@@ -182,21 +187,25 @@ static bags_code key_make(const key_type *type, const bags_value *value,
         memcpy(&bits, &real, sizeof bits);
         bits = bits >> 63 ? ~bits : bits | (uint64_t)1 << 63;
     } else if (!is_whole) {
-        wrong = real >= 9223372036854775808.0 || real < -9223372036854775808.0
-                    ? "number out of range"
-                    : "a key of this field is a whole number";
+        above = real >= 18446744073709551616.0;
+        if (above || real < -9223372036854775808.0)
+            beyond = "number out of range";
+        else
+            wrong = "a key of this field is a whole number";
     } else if (type->order == KEY_INT) {
-        if (is_uint && element.uint > INT64_MAX)
-            wrong = "number out of range (above 2^63-1)";
+        above = is_uint && element.uint > INT64_MAX;
+        beyond = above ? "number out of range (above 2^63-1)" : NULL;
         bits ^= (uint64_t)1 << 63;
     } else if (is_int && element.sint < 0) {
-        wrong = "number out of range (below 0)";
+        beyond = "number out of range (below 0)";
     }
+    if (beyond && !is_end)
+        wrong = beyond;
     if (wrong)
         return bags_fail(err, BAGS_ERROR_VALUE, "%s", wrong);
-    key_store(number, bits);
-    key->data = number;
-    key->size = INDEX_NUMBER;
+    key_store(number, beyond ? 0 : bits);
+    key->data = above ? after : number;
+    key->size = above ? sizeof after : INDEX_NUMBER;
     return BAGS_OK;
 }
 
@@ -210,14 +219,6 @@ static int key_compare(bags_view a, bags_view b) {
 static bags_view key_of(bags_view entry) {
     entry.size -= INDEX_NUMBER;
     return entry;
-}
-
-static int entry_compare(const void *a, const void *b) {
-    bags_view x = *(const bags_view *)a, y = *(const bags_view *)b;
-    int order = key_compare(key_of(x), key_of(y));
-    return order ? order
-                 : memcmp(x.data + x.size - INDEX_NUMBER,
-                       y.data + y.size - INDEX_NUMBER, INDEX_NUMBER);
 }
 
 /* ---- files ---- */
@@ -317,17 +318,48 @@ static bags_code index_place(const bags_reader *reader, const char *path,
     if (count == 0)
         return bags_fail(err, BAGS_ERROR_MISSING,
             "%.300s: an index needs a finished shard", path);
-    bags_code code = shard_path(shard, err, path, shards);
+    bags_shard first = shards[0];
+    first.number = 0; /* the reader may have only later ones */
+    bags_code code = shard_path(shard, err, path, &first);
     if (!code)
         code = path_make(directory, err, shard, "index", "");
     return code ? code : path_make(bag, err, shard, field, ".bag");
 }
 
+/* Types that cannot be keys are refused by name. */
+static bags_code find_field(const bags_reader *reader, size_t field,
+    const char *path, key_type *type, bags_error *err) {
+    size_t count = 0;
+    const bags_field *fields = bags_reader_fields(reader, &count);
+    if (field >= count)
+        return bags_fail(err, BAGS_ERROR_FIELD,
+            "%.300s: field number %" PRIu64 " out of range (%" PRIu64
+            " fields)",
+            path, (uint64_t)field, (uint64_t)count);
+    *type = key_type_of(bags_reader_type(reader, field));
+    if (type->order != KEY_NONE)
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_TYPE,
+        "%.300s: field \"%.200s\": values of type %.100s cannot be keys (only "
+        "numbers, utf8 and bytes)",
+        path, fields[field].name, fields[field].type);
+}
+
 /* ---- building ---- */
+
+#ifndef BAGS_NO_WRITER
+
+static int entry_compare(const void *a, const void *b) {
+    bags_view x = *(const bags_view *)a, y = *(const bags_view *)b;
+    int order = key_compare(key_of(x), key_of(y));
+    return order ? order
+                 : memcmp(x.data + x.size - INDEX_NUMBER,
+                       y.data + y.size - INDEX_NUMBER, INDEX_NUMBER);
+}
 
 /* It is on the heap: a thread's stack may be small. */
 typedef struct build {
-    bags_buffer memory; /* see bagi_state */
+    bags_buffer memory; /* see format_state */
     const bags_index_options *options;
     const bags_io *io;
     const char *path;
@@ -444,7 +476,7 @@ static bags_code read_keys(build *b, bags_error *err) {
             bags_view key = {NULL, 0};
             bytes += bags_row_bytes(&row, 0, j).size;
             code = bags_row_value(&row, 0, j, NULL, &value, err);
-            if (!code && key_make(&b->type, &value, number, &key, &why))
+            if (!code && key_make(&b->type, &value, false, number, &key, &why))
                 code = bags_fail(err, why.code,
                     "%.300s: field \"%.200s\": datapoint %" PRIu64 ": %s",
                     b->path, b->field->name, i + j, why.message);
@@ -683,25 +715,6 @@ static bags_code build_index(build *b, bags_error *err) {
     return code;
 }
 
-/* Types that cannot be keys are refused by name. */
-static bags_code find_field(const bags_reader *reader, size_t field,
-    const char *path, key_type *type, bags_error *err) {
-    size_t count = 0;
-    const bags_field *fields = bags_reader_fields(reader, &count);
-    if (field >= count)
-        return bags_fail(err, BAGS_ERROR_FIELD,
-            "%.300s: field number %" PRIu64 " out of range (%" PRIu64
-            " fields)",
-            path, (uint64_t)field, (uint64_t)count);
-    *type = key_type_of(bags_reader_type(reader, field));
-    if (type->order != KEY_NONE)
-        return BAGS_OK;
-    return bags_fail(err, BAGS_ERROR_TYPE,
-        "%.300s: field \"%.200s\": values of type %.100s cannot be keys (only "
-        "numbers, utf8 and bytes)",
-        path, fields[field].name, fields[field].type);
-}
-
 bags_code bags_index_build(const char *path, const char *field,
     const bags_index_options *options, bags_error *err) {
     bags_error ignored;
@@ -717,7 +730,7 @@ bags_code bags_index_build(const char *path, const char *field,
             err, BAGS_ERROR_ARGUMENT, "the path or the field is NULL");
     if (!options)
         options = &none;
-    build *b = (build *)bagi_state(options->env.allocator, sizeof *b, err);
+    build *b = (build *)format_state(options->env.allocator, sizeof *b, err);
     if (!b)
         return err->code;
     b->options = options;
@@ -740,9 +753,11 @@ bags_code bags_index_build(const char *path, const char *field,
     bags_buffer_free(&b->entries);
     bags_buffer_free(&b->bytes);
     bags_buffer_free(&b->stops);
-    bagi_state_close(b);
+    format_state_close(b);
     return code;
 }
+
+#endif /* BAGS_NO_WRITER */
 
 /* ---- finding ---- */
 
@@ -771,6 +786,12 @@ static bags_code check_header(const bags_index *index, const char *path,
         return code ? code : fail_index(index, "not an index", err);
     for (size_t i = 24; i-- > 0;)
         numbers[i / 8] = numbers[i / 8] << 8 | header.data[8 + i];
+    if (numbers[0] > index->length)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%.300s: the reader has only %" PRIu64 " of the %" PRIu64
+            " datapoints that were indexed; open all shards, or build the "
+            "index again",
+            index->path, index->length, numbers[0]);
     if (numbers[0] != index->length ||
         bag_reader_length(index->bag) - 1 != index->length ||
         header.size != INDEX_HEADER + type ||
@@ -806,6 +827,13 @@ static bags_code open_files(bags_index *index, const char *path,
         code = path_make(index->path, err, directory, field, ".bag");
     if (code)
         return code;
+    size_t count = 0;
+    const bags_shard *shards = bags_reader_shards(index->reader, &count);
+    for (size_t i = 0; i < count; i++)
+        if (shards[i].unfinished)
+            return bags_fail(err, BAGS_ERROR_ARGUMENT,
+                "%.300s: the reader has unfinished shards, which no index has",
+                path);
     index->length = bags_reader_length(index->reader);
     index->bag = bag_reader_open(index->path, &reading, err);
     if (!index->bag && err->code == BAGS_ERROR_MISSING)
@@ -842,7 +870,7 @@ bags_index *bags_index_open(const char *path, const bags_reader *reader,
         return NULL;
     }
     bags_index *index =
-        (bags_index *)bagi_state(options->env.allocator, sizeof *index, err);
+        (bags_index *)format_state(options->env.allocator, sizeof *index, err);
     if (!index)
         return NULL;
     index->reader = reader;
@@ -856,7 +884,7 @@ bags_index *bags_index_open(const char *path, const bags_reader *reader,
 void bags_index_close(bags_index *index) {
     if (index)
         bag_reader_close(index->bag);
-    bagi_state_close(index);
+    format_state_close(index);
 }
 
 /* Move *position to the first key that is not below `key`; with `past`, to the first
@@ -889,9 +917,10 @@ static bags_code bound(const bags_index *index, bags_view key, bool past,
 
 /* The key of a value that a caller asks for. The ends of a range are exact. */
 static bags_code asked(const bags_index *index, const bags_value *value,
-    unsigned char number[INDEX_NUMBER], bags_view *key, bags_error *err) {
+    bool is_end, unsigned char number[INDEX_NUMBER], bags_view *key,
+    bags_error *err) {
     bags_error why;
-    if (!key_make(&index->type, value, number, key, &why))
+    if (!key_make(&index->type, value, is_end, number, key, &why))
         return BAGS_OK;
     return bags_fail(err, why.code, "field \"%.200s\": %s",
         index_field(index)->name, why.message);
@@ -914,7 +943,7 @@ bags_code bags_index_find(const bags_index *index, const bags_value *key,
     rounded = bags_array(BAGS_DTYPE_FLOAT32, 0, NULL, &single);
     if (single < 0 || single > 0)
         key = &rounded;
-    bags_code code = asked(index, key, number, &at, err);
+    bags_code code = asked(index, key, false, number, &at, err);
     if (!code)
         code = bound(index, at, false, scratch, &first, err);
     last = first;
@@ -937,9 +966,9 @@ bags_code bags_index_find_range(const bags_index *index, const bags_value *from,
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
     uint64_t first = 0, last = to ? 0 : index->length;
     if (from)
-        code = asked(index, from, numbers[0], &low, err);
+        code = asked(index, from, true, numbers[0], &low, err);
     if (to && !code)
-        code = asked(index, to, numbers[1], &high, err);
+        code = asked(index, to, true, numbers[1], &high, err);
     if (from && to && !code && key_compare(low, high) > 0)
         code = bags_fail(
             err, BAGS_ERROR_RANGE, "invalid range of keys (start > stop)");
@@ -981,7 +1010,7 @@ bags_code bags_index_get(const bags_index *index, uint64_t position,
         code = bags_row_value(row, 0, 0, NULL, &value, err);
     if (code)
         return code;
-    if (key_make(&index->type, &value, number, &key, &why) ||
+    if (key_make(&index->type, &value, false, number, &key, &why) ||
         key_compare(key, key_of(entry)) != 0)
         return fail_index(index, "the dataset has other keys", err);
     *datapoint = found;

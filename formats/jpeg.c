@@ -19,7 +19,7 @@
  * with all that changes, and one function that calls setjmp and does nothing
  * else: no local variable is in use across a jump.
  */
-#define BAGI_FORMATS
+#define FORMAT_PRIVATE
 #include "formats.h"
 
 #include <inttypes.h>
@@ -125,7 +125,7 @@ static bags_code jpeg_open(const bags_codec *codec, const bags_type *type,
             "invalid argument of jpeg (\"%.*s\", expected a quality, 1 to 100)",
             (int)(type->arguments.size < 80 ? type->arguments.size : 80),
             (const char *)type->arguments.data);
-    jpeg_state *made = (jpeg_state *)bagi_state(allocator, sizeof *made, err);
+    jpeg_state *made = (jpeg_state *)format_state(allocator, sizeof *made, err);
     if (!made)
         return BAGS_ERROR_MEMORY;
     made->quality = (int)quality;
@@ -219,7 +219,7 @@ static bags_code image_of(
     if (!array || (channels != 1 && channels != 3))
         return bags_fail(err, BAGS_ERROR_VALUE,
             "expected an array of uint8, H x W, H x W x 1 or H x W x 3");
-    return bagi_image_of(value, channels, 8, JPEG_MAX_DIMENSION, out, err);
+    return format_image_of(value, channels, 8, JPEG_MAX_DIMENSION, out, err);
 }
 
 static bags_code jpeg_encode(void *state, const bags_value *value,
@@ -256,7 +256,7 @@ typedef struct decoder {
     bags_view blob;
     bags_jpeg_options options; /* complete: no zeros that mean a default */
     bags_image image;          /* the result */
-    bagi_pixels to;
+    format_pixels to;
 } decoder;
 
 static void source_ignore(j_decompress_ptr library) { (void)library; }
@@ -457,13 +457,13 @@ static void check_end(decoder *d) {
 }
 
 static void decode_image(decoder *d) {
-    bags_code code = bagi_image_prepare(&d->image, &d->to, d->failed.err);
+    bags_code code = format_image_prepare(&d->image, &d->to, d->failed.err);
     if (code)
         leave(&d->failed, code);
     jpeg_start_decompress(&d->library);
     uint32_t bottom = d->options.top + d->image.height;
     if (d->image.width < d->library.output_width || d->options.top > 0)
-        read_rectangle(d, bagi_image_row(&d->image));
+        read_rectangle(d, format_image_row(&d->image));
     else
         read_rows(d, d->to.pixels, d->to.stride, bottom);
     if (bottom == d->library.output_height)
@@ -516,7 +516,7 @@ static bags_code jpeg_decode(void *state, bags_view blob, bags_buffer *scratch,
     if (!code)
         code = decoder_run(&d, true);
     if (!code)
-        *value = bagi_image_value(&d.image, &d.to);
+        *value = format_image_value(&d.image, &d.to);
     return code;
 }
 
@@ -544,4 +544,4 @@ bags_code bags_jpeg_decode(bags_view blob, const bags_jpeg_options *options,
 /* ------------------------------------------------------------ table */
 
 const bags_codec bags_codec_jpeg = {
-    "jpeg jpg", jpeg_open, jpeg_encode, jpeg_decode, bagi_state_close, NULL};
+    "jpeg jpg", jpeg_open, jpeg_encode, jpeg_decode, format_state_close, NULL};

@@ -35,7 +35,7 @@
 #define _NETBSD_SOURCE 1
 #endif
 
-#define BAGI_FORMATS
+#define FORMAT_PRIVATE
 #include "formats.h"
 
 #include <inttypes.h>
@@ -608,7 +608,7 @@ typedef struct worker {
 
 /* Memory that is freed with the loader: this, and what was requested. */
 typedef struct block {
-    bags_buffer memory; /* see bagi_state */
+    bags_buffer memory; /* see format_state */
     struct block *next;
 } block;
 
@@ -617,7 +617,7 @@ typedef struct cursor {
 } cursor;
 
 struct bags_loader {
-    bags_buffer memory; /* of the loader itself; see bagi_state */
+    bags_buffer memory; /* of the loader itself; see format_state */
     bags_loader_options options;
     block *blocks;
     const bags_reader **readers;
@@ -654,7 +654,7 @@ static void *loader_allocate(
     if (count > (SIZE_MAX - sizeof *made) / size)
         bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
     else
-        made = (block *)bagi_state(
+        made = (block *)format_state(
             l->options.allocator, sizeof *made + count * size, err);
     if (!made)
         return NULL;
@@ -719,18 +719,28 @@ static bool whole_store(
     return true;
 }
 
-/* False if the dtype cannot hold it; integers must be exact. */
-static bool real_store(
-    bags_dtype dtype, unsigned char *to, double value, bool whole) {
-    double most = dtype == BAGS_DTYPE_FLOAT32 ? 16777216.0 : 9007199254740992.0;
+/* True if a float can hold this integer, or its negative. */
+static bool is_exact(bags_dtype dtype, uint64_t whole) {
+    int digits = dtype == BAGS_DTYPE_FLOAT32 ? 24 : 53;
+    while (whole >> digits && whole % 2 == 0)
+        whole /= 2;
+    return whole >> digits == 0;
+}
+
+/* False if the dtype cannot hold it. */
+static bool real_store(bags_dtype dtype, unsigned char *to, double value) {
     float narrow = (float)value;
-    if (whole && fabs(value) > most)
-        return false;
     if (dtype == BAGS_DTYPE_FLOAT64)
         memcpy(to, &value, sizeof value);
     else
         memcpy(to, &narrow, sizeof narrow);
     return dtype == BAGS_DTYPE_FLOAT64 || !isinf(narrow) || isinf(value);
+}
+
+/* True if some elements can be converted. */
+static bool is_convertible(bags_dtype to, bags_dtype from) {
+    return to == from || (is_number(to) && is_number(from) &&
+                             (is_whole(from) || !is_whole(to)));
 }
 
 /* Convert elements. */
@@ -745,15 +755,14 @@ static bags_code convert(bags_dtype to_dtype, unsigned char *to,
             memcpy(to, from, count * to_size);
         return BAGS_OK;
     }
-    if (!is_number(to_dtype) || !is_number(from_dtype) ||
-        (is_whole(to_dtype) && !whole))
-        return bags_fail(err, BAGS_ERROR_VALUE,
-            "dtype mismatch (%s, expected %s)", bags_dtype_name(from_dtype),
-            bags_dtype_name(to_dtype));
+    if (!is_convertible(to_dtype, from_dtype))
+        return bags_fail(err, BAGS_ERROR_TYPE, "%s cannot become %s",
+            bags_dtype_name(from_dtype), bags_dtype_name(to_dtype));
     for (size_t i = 0; i < count && fits; i++) {
         uint64_t bits = whole ? whole_load(from_dtype, from) : 0;
         bool negative = is_signed(from_dtype) && bits >> 63;
-        double value = negative ? -(double)(0 - bits) : (double)bits;
+        uint64_t magnitude = negative ? 0 - bits : bits;
+        double value = negative ? -(double)magnitude : (double)magnitude;
         float narrow;
         if (from_dtype == BAGS_DTYPE_FLOAT64)
             memcpy(&value, from, sizeof value);
@@ -762,7 +771,14 @@ static bags_code convert(bags_dtype to_dtype, unsigned char *to,
             value = (double)narrow;
         }
         fits = is_whole(to_dtype) ? whole_store(to_dtype, to, bits, negative)
-                                  : real_store(to_dtype, to, value, whole);
+                                  : is_exact(to_dtype, magnitude) &&
+                                        real_store(to_dtype, to, value);
+        if (!fits && whole)
+            return bags_fail(err, BAGS_ERROR_VALUE,
+                "element %" PRIu64 ": %s %s (%s%" PRIu64 ")", (uint64_t)i,
+                is_whole(to_dtype) ? "value out of range for"
+                                   : "not exactly representable as",
+                bags_dtype_name(to_dtype), negative ? "-" : "", magnitude);
         if (!fits)
             return bags_fail(err, BAGS_ERROR_VALUE,
                 "element %" PRIu64 ": value out of range for %s (%.17g)",
@@ -808,7 +824,7 @@ static bags_code store_stacked(const column *c, const bags_value *value,
     char has[200], needs[200];
     if (!dtype)
         return bags_fail(
-            err, BAGS_ERROR_VALUE, "not a number or an array of numbers");
+            err, BAGS_ERROR_TYPE, "not a number or an array of numbers");
     for (size_t i = 0; i < dims && same; i++)
         same = value->shape[i] == c->shape[i];
     if (!same)
@@ -1507,30 +1523,37 @@ static bool view_is(bags_view view, const char *text) {
     return view.size == strlen(text) && !memcmp(view.data, text, view.size);
 }
 
+/* The dtype of all values of a type; NONE if it states none. */
+static bags_dtype dtype_of(const bags_type *type) {
+    bags_view first = bags_type_argument(type, 0);
+    if (view_is(type->name, "int") || view_is(type->name, "i64"))
+        return BAGS_DTYPE_INT64;
+    if (view_is(type->name, "u64"))
+        return BAGS_DTYPE_UINT64;
+    if (view_is(type->name, "array"))
+        return bags_dtype_parse((const char *)first.data, first.size, NULL);
+    return BAGS_DTYPE_NONE;
+}
+
 /* Without options, what becomes of values of a type. */
 static void classify(const bags_type *type, column *out) {
-    bags_view first = bags_type_argument(type, 0);
     out->form = FORM_VALUES;
     out->dtype = BAGS_DTYPE_NONE;
     out->dims = 0;
     if (view_is(type->name, "bytes") || view_is(type->name, "utf8")) {
         out->form = FORM_BYTES;
         out->dtype = BAGS_DTYPE_UINT8;
-    } else if (view_is(type->name, "int") || view_is(type->name, "i64") ||
-               view_is(type->name, "u64")) {
-        out->form = FORM_STACKED;
-        out->dtype =
-            view_is(type->name, "u64") ? BAGS_DTYPE_UINT64 : BAGS_DTYPE_INT64;
-    } else if (view_is(type->name, "array") && type->count > 0 &&
-               type->count <= MAX_DIMS + 1) {
-        for (size_t i = 1; i < type->count; i++)
+    } else if (dtype_of(type)) {
+        bool array = view_is(type->name, "array");
+        if (array && type->count > MAX_DIMS + 1)
+            return;
+        for (size_t i = 1; array && i < type->count; i++)
             if (!bags_type_number(type, i, &out->shape[out->dims++])) {
                 out->dims = 0;
                 return; /* -1: any */
             }
-        out->dtype =
-            bags_dtype_parse((const char *)first.data, first.size, NULL);
-        out->form = out->dtype ? FORM_STACKED : FORM_VALUES;
+        out->dtype = dtype_of(type);
+        out->form = FORM_STACKED;
     }
 }
 
@@ -1621,10 +1644,10 @@ static bags_code check_field(const bags_loader *l, const column *c,
         const char *what;
     } rules[] = {
         {!image && (has_scale || g->channels || g->crop || g->resize ||
-                       g->flip || g->nchw || g->scaled),
+                       g->filter || g->flip || g->nchw || g->scaled),
             "options of images without width and height"},
-        {g->dims > MAX_DIMS || (g->dims && (!g->shape || !g->dtype)),
-            "dims needs a shape of at most 6 dimensions, and a dtype"},
+        {g->dims > MAX_DIMS || !g->dims != !g->shape || (g->dims && !g->dtype),
+            "dims, at most 6, shape and dtype must be set together"},
         {g->dtype && !bags_dtype_size(g->dtype), "no such dtype"},
         {image && !l->images.resample,
             "width and height need options.images with resample"},
@@ -1634,6 +1657,7 @@ static bags_code check_field(const bags_loader *l, const column *c,
         {image && g->dims > 0, "dims and width are mutually exclusive"},
         {g->crop > BAGS_CROP_RANDOM || g->filter > BAGS_FILTER_BICUBIC,
             "no such crop or filter"},
+        {g->resize && !is_center, "resize needs crop BAGS_CROP_CENTER"},
         {is_center && g->resize &&
                 (g->resize < g->width || g->resize < g->height ||
                     g->resize > MAX_SIDE),
@@ -1650,9 +1674,6 @@ static bags_code check_field(const bags_loader *l, const column *c,
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].broken)
             return fail_field(c, BAGS_ERROR_ARGUMENT, rules[i].what, err);
-    if (g->dtype && !g->decode && !g->dims && c->form == FORM_BYTES && !image)
-        return fail_field(
-            c, BAGS_ERROR_TYPE, "bytes and text have no dtype", err);
     g->stride = g->stride ? g->stride : 1;
     if (!image)
         return BAGS_OK;
@@ -1660,6 +1681,35 @@ static bags_code check_field(const bags_loader *l, const column *c,
     g->dtype = g->dtype ? g->dtype : BAGS_DTYPE_UINT8;
     if (!g->resize)
         g->resize = g->width > g->height ? g->width : g->height;
+    return BAGS_OK;
+}
+
+/* Refuse what no value of a field's type can become. */
+static bags_code check_types(
+    const bags_loader *l, const column *c, bags_error *err) {
+    bags_dtype dtype = c->given.dtype;
+    for (size_t d = 0; d < l->count && dtype && !c->given.decode; d++) {
+        size_t count, field = c->sources[d].field;
+        const bags_type *type = bags_reader_type(l->readers[d], field);
+        bags_dtype stored = dtype_of(type);
+        column other;
+        memset(&other, 0, sizeof other);
+        classify(type, &other);
+        other.dtype = c->dtype;
+        bool possible = !stored    ? other.form != FORM_BYTES
+                        : c->image ? stored == BAGS_DTYPE_UINT8
+                                   : is_convertible(dtype, stored);
+        bool fits =
+            c->image || other.form != c->form || is_same_form(c, &other);
+        if (!possible || !fits)
+            return bags_fail(err, BAGS_ERROR_TYPE,
+                "%.200s: field \"%.100s\": values of type %.80s cannot become "
+                "%s%s",
+                bags_reader_path(l->readers[d]), c->given.name,
+                bags_reader_fields(l->readers[d], &count)[field].type,
+                c->image ? "images" : bags_dtype_name(dtype),
+                possible ? " of that shape" : "");
+    }
     return BAGS_OK;
 }
 
@@ -1699,6 +1749,9 @@ static bags_code column_open(
     }
     if (g->dtype && c->form == FORM_STACKED)
         c->dtype = g->dtype;
+    code = check_types(l, c, err);
+    if (code)
+        return code;
     if (c->image && g->dtype == BAGS_DTYPE_FLOAT32 && !make_scale(l, c, err))
         return BAGS_ERROR_MEMORY;
     uint64_t most = g->window ? g->window : 1;
@@ -1727,9 +1780,9 @@ static bags_code check_options(bags_loader *l, bags_error *err) {
         o->hold > MAX_THREADS)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
             "threads, ahead or hold out of range (at most 1024)");
-    if (o->no_threads && o->threads)
-        return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "threads and no_threads are mutually exclusive");
+    if (o->no_threads && (o->threads || o->ahead))
+        return bags_fail(
+            err, BAGS_ERROR_ARGUMENT, "no_threads excludes threads and ahead");
     if (o->random_window && o->window_start)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
             "random_window and window_start are mutually exclusive");
@@ -1793,6 +1846,10 @@ static bags_code open_columns(bags_loader *l, bags_error *err) {
             whole.name = fields[i].name;
         code = column_open(l, &l->columns[i], given ? &given[i] : &whole, err);
     }
+    if (l->columns && !code && !l->windowed &&
+        (l->options.random_window || l->options.window_start))
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "random_window and window_start need a field with a window");
     return l->columns ? code : BAGS_ERROR_MEMORY;
 }
 
@@ -1854,13 +1911,13 @@ bags_loader *bags_loader_open(const bags_reader *const *readers, size_t count,
     bags_error local;
     if (!err)
         err = &local;
-    bags_loader *l = (bags_loader *)bagi_state(
+    bags_loader *l = (bags_loader *)format_state(
         options ? options->allocator : NULL, sizeof *l, err);
     if (!l)
         return NULL;
     if (!gate_start(&l->monitor)) {
         bags_fail(err, BAGS_ERROR_MEMORY, "cannot make a lock");
-        bagi_state_close(l);
+        format_state_close(l);
         return NULL;
     }
     if (options)
@@ -1936,9 +1993,9 @@ void bags_loader_close(bags_loader *l) {
     while (l->blocks) {
         block *first = l->blocks;
         l->blocks = first->next;
-        bagi_state_close(first);
+        format_state_close(first);
     }
-    bagi_state_close(l);
+    format_state_close(l);
 }
 
 /* ------------------------------------------------------------------------

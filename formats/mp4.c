@@ -31,7 +31,7 @@
  * allocates memory for it. Another fifth is the index, without which frames could only
  * be read from front to back.
  */
-#define BAGI_FORMATS
+#define FORMAT_PRIVATE
 #include "formats.h"
 
 #include <limits.h>
@@ -179,7 +179,7 @@ static bags_code mp4_parse_arguments(
 
 static bags_code mp4_open(const bags_codec *codec, const bags_type *type,
     const bags_allocator *allocator, void **state, bags_error *err) {
-    mp4_state *made = (mp4_state *)bagi_state(allocator, sizeof *made, err);
+    mp4_state *made = (mp4_state *)format_state(allocator, sizeof *made, err);
     if (!made)
         return BAGS_ERROR_MEMORY;
     if (codec->user)
@@ -188,7 +188,7 @@ static bags_code mp4_open(const bags_codec *codec, const bags_type *type,
         made->options.webm = true;
     bags_code code = mp4_parse_arguments(type, made, err);
     if (code)
-        bagi_state_close(made);
+        format_state_close(made);
     else
         *state = made;
     return code;
@@ -1288,6 +1288,9 @@ static bags_code mp4_encode(void *state, const bags_value *value,
         value->dims != 4 || value->shape[3] != 3)
         return bags_fail(
             err, BAGS_ERROR_VALUE, "expected an array of uint8, T x H x W x 3");
+    bags_code code = format_array_check(value, err);
+    if (code)
+        return code;
     uint64_t frames = value->shape[0];
     if (frames == 0) {
         blob->data = NULL;
@@ -1324,4 +1327,4 @@ static bags_code mp4_decode(void *state, bags_view blob, bags_buffer *scratch,
 }
 
 const bags_codec bags_codec_mp4 = {
-    "mp4 webm", mp4_open, mp4_encode, mp4_decode, bagi_state_close, NULL};
+    "mp4 webm", mp4_open, mp4_encode, mp4_decode, format_state_close, NULL};

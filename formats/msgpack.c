@@ -14,6 +14,7 @@
  *
  * Rejected: what is not one complete value, the byte 0xC1, more than 512 levels.
  */
+#define FORMAT_PRIVATE
 #include "formats.h"
 
 #include <msgpack.h>
@@ -697,16 +698,18 @@ static void mp_make_text(
 
 bags_code bags_tree_leaf(const bags_value *value, bags_buffer *scratch,
     msgpack_object *object, bags_error *err) {
-    size_t size = 0, dims = value->dims;
+    size_t dims = value->dims;
     if (value->kind != BAGS_KIND_ARRAY || !bags_dtype_size(value->dtype) ||
         dims > BAGS_MAX_DIMS)
         return bags_fail(err, BAGS_ERROR_VALUE, "expected an array");
-    if (!bags_array_size(value->dtype, dims, value->shape, &size) ||
-        size > UINT32_MAX)
+    bags_code code = format_array_check(value, err);
+    if (code)
+        return code;
+    if (value->size > UINT32_MAX)
         return bags_fail(
             err, BAGS_ERROR_VALUE, "array above 2^32-1 bytes in a tree");
     const size_t text_size = 16;
-    bags_code code = bags_buffer_reserve(
+    code = bags_buffer_reserve(
         scratch, (4 + dims) * sizeof *object + text_size, err);
     if (code)
         return code;
@@ -727,7 +730,7 @@ bags_code bags_tree_leaf(const bags_value *value, bags_buffer *scratch,
         parts[4 + i].via.u64 = value->shape[i];
     }
     parts[3].type = MSGPACK_OBJECT_BIN;
-    parts[3].via.bin.size = (uint32_t)size;
+    parts[3].via.bin.size = (uint32_t)value->size;
     parts[3].via.bin.ptr = (const char *)value->data;
     object->type = MSGPACK_OBJECT_ARRAY;
     object->via.array.size = 4;

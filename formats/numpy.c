@@ -24,6 +24,7 @@
  * Half of the lines parse the header, since NumPy writes structures, dates and names as
  * Python's literals. No C library reads these.
  */
+#define FORMAT_PRIVATE
 #include "formats.h"
 
 #include <ctype.h>
@@ -623,9 +624,7 @@ static bags_code npy_from_value(
         npy->dims = value->dims;
         npy->shape = value->shape;
         npy->rows = (const unsigned char *)value->data;
-        if (npy->dims <= BAGS_MAX_DIMS &&
-            !bags_array_size(value->dtype, npy->dims, npy->shape, &npy->size))
-            npy->size = SIZE_MAX;
+        npy->size = value->size;
     } else {
         return bags_fail(err, BAGS_ERROR_VALUE, "expected an array");
     }
@@ -636,7 +635,7 @@ static bags_code npy_from_value(
     if (npy->size > PTRDIFF_MAX)
         return bags_fail(
             err, BAGS_ERROR_VALUE, "array too large for the address space");
-    return BAGS_OK;
+    return npy->descr == descr ? format_array_check(value, err) : BAGS_OK;
 }
 
 /* Write version, size and padding around a header's text, `size` bytes of UTF-8

@@ -17,7 +17,7 @@
  * with all that changes, and one function that calls setjmp and does nothing
  * else: no local variable is in use across a jump.
  */
-#define BAGI_FORMATS
+#define FORMAT_PRIVATE
 #include "formats.h"
 
 #include <inttypes.h>
@@ -104,7 +104,7 @@ static bags_code png_open(const bags_codec *codec, const bags_type *type,
             "invalid argument of png (\"%.*s\", expected a level, 0 to 9)",
             (int)(type->arguments.size < 80 ? type->arguments.size : 80),
             (const char *)type->arguments.data);
-    png_state *made = (png_state *)bagi_state(allocator, sizeof *made, err);
+    png_state *made = (png_state *)format_state(allocator, sizeof *made, err);
     if (!made)
         return BAGS_ERROR_MEMORY;
     made->level = type->count ? (int)level : DEFAULT_LEVEL;
@@ -161,7 +161,7 @@ static void encode_image(encoder *e) {
     png_write_info(e->library, e->info);
     png_set_packing(e->library);
     set_byte_order(e->library, e->image.dtype);
-    size_t row = bagi_image_row(&e->image);
+    size_t row = format_image_row(&e->image);
     for (size_t i = 0; i < e->image.height; i++)
         png_write_row(e->library, e->pixels + i * row);
     png_write_end(e->library, NULL);
@@ -187,7 +187,7 @@ static bags_code image_of(
         return bags_fail(err, BAGS_ERROR_VALUE,
             "expected an array of uint8 or uint16, H x W or H x W x 1 to 4, or "
             "of bool, H x W");
-    return bagi_image_of(
+    return format_image_of(
         value, channels, deep ? 16 : 8, PNG_UINT_31_MAX, out, err);
 }
 
@@ -220,7 +220,7 @@ typedef struct decoder {
     size_t at; /* bytes of the blob that have been read */
     bags_png_options options;
     bags_image image; /* the result */
-    bagi_pixels to;
+    format_pixels to;
 } decoder;
 
 static void input_bytes(png_structp library, png_bytep data, size_t size) {
@@ -298,7 +298,7 @@ static void decode_image(decoder *d) {
     set_byte_order(d->library, d->image.dtype);
     int passes = png_set_interlace_handling(d->library);
     png_read_update_info(d->library, d->info);
-    bags_code code = bagi_image_prepare(&d->image, &d->to, d->failed.err);
+    bags_code code = format_image_prepare(&d->image, &d->to, d->failed.err);
     if (code)
         leave(&d->failed, code);
     for (int pass = 0; pass < passes; pass++)
@@ -339,7 +339,7 @@ static bags_code png_decode(void *state, bags_view blob, bags_buffer *scratch,
     d.to.scratch = scratch;
     bags_code code = decoder_run(&d, true);
     if (!code)
-        *value = bagi_image_value(&d.image, &d.to);
+        *value = format_image_value(&d.image, &d.to);
     return code;
 }
 
@@ -366,4 +366,4 @@ bags_code bags_png_decode(bags_view blob, const bags_png_options *options,
 /* ------------------------------------------------------------ table */
 
 const bags_codec bags_codec_png = {
-    "png", png_open, png_encode, png_decode, bagi_state_close, NULL};
+    "png", png_open, png_encode, png_decode, format_state_close, NULL};

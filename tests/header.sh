@@ -101,6 +101,34 @@ nothing_public() {
     compile "$1" "$2" static && ! symbols static | grep .
 }
 
+# The formats that can be built here, and how.
+format_flags=$(make print-formats | sed -n 1p)
+formats=$(make print-formats | tail -n 1 | grep -o ' [^ ]*formats/[^ ]*\.o' |
+    sed 's|.*/formats/|formats/|; s|o$|c|')
+
+# They compile for a program that only reads, or an #error says why not.
+formats_reading() {
+    local file
+    for file in $formats; do
+        "$1" -std=c99 -fsyntax-only $warnings $format_flags -DBAGS_NO_WRITER \
+            -DBAGS_NO_VERIFY "$file" >"$out/said" 2>&1 ||
+            grep -q '#error "an importer' "$out/said" || {
+            cat "$out/said"
+            return 1
+        }
+    done
+}
+
+# bags.h with its implementation and any of them are one file.
+formats_together() {
+    local file
+    for file in $formats; do
+        printf '#include "%s"\n' formats/formats.h "$root/$file" |
+            cat "$dir/library.c" - >"$out/together.c"
+        "$1" -std=c99 -fsyntax-only $warnings $format_flags "$out/together.c" || return 1
+    done
+}
+
 # The build and the README compile the implementation as C.
 quick() {
     cell 'g++ -std=c++11 implementation' compile g++ c++11 implementation
@@ -110,6 +138,8 @@ quick() {
     cell 'gcc -std=c99 symbols' public_only gcc c99
     cell 'gcc -std=c99 symbols, static' nothing_public gcc c99
     cell 'gcc -std=c99 without inlining' all_emitted gcc c99
+    cell 'gcc -std=c99 formats without the writer' formats_reading gcc
+    cell 'gcc -std=c99 each format in one file with bags.h' formats_together gcc
 }
 
 matrix() { # matrix C-COMPILER C++-COMPILER
@@ -134,6 +164,8 @@ matrix() { # matrix C-COMPILER C++-COMPILER
         cell "$compiler -std=$standard symbols, static" nothing_public "$compiler" $standard
         cell "$compiler -std=$standard two files" separate "$compiler" $standard "$compiler" $standard
     done
+    cell "$1 -std=c99 formats without the writer" formats_reading "$1"
+    cell "$1 -std=c99 each format in one file with bags.h" formats_together "$1"
     cell "$1 library, $2 caller" separate "$1" c99 "$2" c++11
     cell "$2 library, $1 caller" separate "$2" c++11 "$1" c99
 }

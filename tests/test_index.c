@@ -236,6 +236,45 @@ static void what_cannot_be_a_key_is_refused(void **state) {
     bags_buffer_free(&scratch);
 }
 
+/* Numbers that the type cannot hold are before or after all keys. */
+static void the_ends_of_a_range_may_be_outside_the_type(void **state) {
+    static const double reals[] = {-1e30, 1e30};
+    bags_index_options options = with_env();
+    bags_buffer scratch = {0};
+    uint64_t start = 0, stop = 0;
+    const char *path = at("rows");
+    (void)state;
+    write_rows(path, 0, 9, 0, false);
+    bags_reader *reader = open_rows(path);
+    assert_ok(bags_index_build(path, "unsigned", &options, &said));
+    assert_ok(bags_index_build(path, "time", &options, &said));
+    for (size_t field = TIME; field <= UNSIGNED; field++) {
+        bags_index *index = open_index(path, reader, field);
+        bags_value low = bags_int(-1),
+                   least = bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, &reals[0]),
+                   high = bags_uint(UINT64_MAX),
+                   most = bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, &reals[1]);
+        const char *all = "8 7 6 5 4 3 2 1 0", *rest = "8 7 6 5 4 3 2 1";
+        if (field == TIME) { /* -50 -13 24 -40 -3 34 -30 7 44 */
+            all = "0 3 6 1 4 7 2 5 8";
+            rest = "7 2 5 8";
+        }
+        assert_string_equal(find_range(index, &least, &most), all);
+        assert_string_equal(
+            find_range(index, &low, &most), field == TIME ? rest : all);
+        assert_string_equal(find_range(index, &low, &high), rest);
+        assert_string_equal(find_range(index, &most, NULL), "");
+        assert_string_equal(find_range(index, NULL, &least), "");
+        assert_fails(BAGS_ERROR_RANGE, bags_index_find_range(index, &most, &low,
+                                           &scratch, &start, &stop, &said));
+        assert_fails(BAGS_ERROR_VALUE,
+            bags_index_find(index, &most, &scratch, &start, &stop, &said));
+        bags_index_close(index);
+    }
+    bags_reader_close(reader);
+    bags_buffer_free(&scratch);
+}
+
 static void nan_is_refused_and_zeros_are_equal(void **state) {
     (void)state;
     static const bags_field field = {"x", "array(float64)"};
@@ -303,6 +342,41 @@ static void a_range_of_float32_is_exact(void **state) {
     assert_string_equal(find(index, finite), "");
     bags_index_close(index);
     bags_reader_close(reader);
+}
+
+/* The index is right, but not for this reader. */
+static void a_reader_of_other_shards_is_the_cause_that_is_named(void **state) {
+    (void)state;
+    bags_index_options options = with_env();
+    bags_reader_options reading = {0};
+    bags_writer_options writing = {0};
+    const char *path = at("rows");
+    bags_reader *reader;
+    bags_writer *writer;
+    write_rows(path, 0, 50, 20, false);
+    assert_ok(bags_index_build(path, "time", &options, &said));
+    reading.shard_start = 1;
+    reading.shard_stop = 2;
+    assert_opens(reader, bags_reader_open(path, &reading, &said));
+    assert_refused(BAGS_ERROR_CORRUPT,
+        bags_index_open(path, reader, TIME, &options, &said));
+    assert_says("000000/index/time.bag: the reader has only 20 of the 50 "
+                "datapoints that were indexed; open all shards");
+    bags_reader_close(reader);
+    writing.append = true;
+    writing.shard_length = 20;
+    assert_opens(
+        writer, bags_writer_open(path, fields, FIELDS, &writing, &said));
+    append(writer, 50);
+    assert_ok(bags_writer_flush(writer, &said));
+    reading.shard_start = reading.shard_stop = 0;
+    reading.unfinished = BAGS_UNFINISHED_READ;
+    assert_opens(reader, bags_reader_open(path, &reading, &said));
+    assert_refused(BAGS_ERROR_ARGUMENT,
+        bags_index_open(path, reader, TIME, &options, &said));
+    assert_says("rows: the reader has unfinished shards");
+    bags_reader_close(reader);
+    assert_ok(bags_writer_close(writer, &said));
 }
 
 static void an_index_older_than_its_dataset_is_an_error(void **state) {
@@ -568,8 +642,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(every_key_is_found),
         TEST(what_cannot_be_a_key_is_refused),
+        TEST(the_ends_of_a_range_may_be_outside_the_type),
         TEST(nan_is_refused_and_zeros_are_equal),
         TEST(a_range_of_float32_is_exact),
+        TEST(a_reader_of_other_shards_is_the_cause_that_is_named),
         TEST(an_index_older_than_its_dataset_is_an_error),
         TEST(a_dataset_of_the_same_time_and_size_is_not_the_same),
         TEST(a_sort_of_many_runs_needs_few_files),

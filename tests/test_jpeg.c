@@ -488,7 +488,8 @@ static void values_other_than_images_are_rejected(void **unused) {
     static const unsigned char pixels[64] = {0};
     static const uint64_t none[] = {0, 4, 3}, thin[] = {4, 0},
                           wide[] = {1, 65501}, two[] = {4, 4, 2},
-                          four[] = {4, 4, 4}, four_dims[] = {1, 4, 4, 3};
+                          four[] = {4, 4, 4}, four_dims[] = {1, 4, 4, 3},
+                          full[] = {4, 4, 3};
     bags_value wrong[] = {bags_int(1), bags_utf8("x"),
         bags_array(BAGS_DTYPE_UINT8, 3, none, pixels),
         bags_array(BAGS_DTYPE_UINT8, 2, thin, pixels),
@@ -499,7 +500,9 @@ static void values_other_than_images_are_rejected(void **unused) {
         bags_array(BAGS_DTYPE_UINT8, 1, four, pixels),
         bags_array(BAGS_DTYPE_UINT8, 0, NULL, pixels),
         bags_array(BAGS_DTYPE_UINT16, 2, four, pixels),
-        bags_array(BAGS_DTYPE_FLOAT32, 2, four, pixels)};
+        bags_array(BAGS_DTYPE_FLOAT32, 2, four, pixels),
+        bags_array(BAGS_DTYPE_UINT8, 3, full, pixels)};
+    wrong[sizeof wrong / sizeof *wrong - 1].size = 10;
     void *state = opened(&bags_codec_jpeg, "jpeg");
     bags_buffer scratch = {0};
     bags_view blob;
@@ -507,6 +510,7 @@ static void values_other_than_images_are_rejected(void **unused) {
         assert_int_equal(
             bags_codec_jpeg.encode(state, &wrong[i], &scratch, &blob, &err),
             BAGS_ERROR_VALUE);
+    assert_non_null(strstr(err.message, "(10 bytes, expected 48)"));
     bags_codec_jpeg.close(state);
     bags_buffer_free(&scratch);
 }

@@ -844,7 +844,9 @@ static void values_that_are_not_videos_are_rejected(void **state) {
         bags_array(BAGS_DTYPE_UINT8, 3, shape + 1, data),
         bags_array(BAGS_DTYPE_UINT8, 4, gray, data),
         bags_array(BAGS_DTYPE_UINT8, 4, none, data),
-        bags_array(BAGS_DTYPE_UINT8, 4, wide, data)};
+        bags_array(BAGS_DTYPE_UINT8, 4, wide, data),
+        bags_array(BAGS_DTYPE_UINT8, 4, shape, data)};
+    values[sizeof values / sizeof *values - 1].size = 10;
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
         opened codec;
         bags_error err = {BAGS_OK, 0, ""};

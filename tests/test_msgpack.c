@@ -438,6 +438,11 @@ static void an_array_becomes_a_leaf_and_back(void **state) {
     (void)state;
     assert_fails(
         BAGS_ERROR_VALUE, bags_tree_leaf(&large, &leaf, &object, &said));
+    large = value;
+    large.size = 10;
+    assert_fails(
+        BAGS_ERROR_VALUE, bags_tree_leaf(&large, &leaf, &object, &said));
+    assert_says("(10 bytes, expected 24)");
     assert_fails(
         BAGS_ERROR_VALUE, bags_tree_leaf(&number, &leaf, &object, &said));
     assert_ok(bags_tree_leaf(&value, &leaf, &object, &said));

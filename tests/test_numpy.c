@@ -271,7 +271,9 @@ static void a_large_array_can_be_written_as_header_and_elements(void **state) {
 }
 
 static void values_other_than_arrays_are_not_written(void **state) {
-    const uint64_t huge[] = {(uint64_t)1 << 40, (uint64_t)1 << 40};
+    const uint64_t huge[] = {(uint64_t)1 << 40, (uint64_t)1 << 40},
+                   rows[] = {2};
+    const float elements[] = {1, 2};
     bags_buffer scratch = {0};
     bags_view out;
     (void)state;
@@ -285,6 +287,11 @@ static void values_other_than_arrays_are_not_written(void **state) {
     value.dims = BAGS_MAX_DIMS + 1;
     assert_fails(
         BAGS_ERROR_VALUE, bags_npy_write(&value, &scratch, &out, &said));
+    value = bags_array(BAGS_DTYPE_FLOAT32, 1, rows, elements);
+    value.size = 4;
+    assert_fails(
+        BAGS_ERROR_VALUE, bags_npy_write(&value, &scratch, &out, &said));
+    assert_says("(4 bytes, expected 8)");
     bags_buffer_free(&scratch);
 }
 

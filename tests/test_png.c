@@ -350,7 +350,7 @@ static void values_other_than_images_are_rejected(void **unused) {
     static const uint64_t none[] = {0, 4, 3}, thin[] = {4, 0},
                           wide[] = {1, (uint64_t)1 << 31}, zero[] = {4, 4, 0},
                           five[] = {4, 4, 5}, rgb[] = {2, 2, 3},
-                          four_dims[] = {1, 4, 4, 3};
+                          four_dims[] = {1, 4, 4, 3}, full[] = {4, 4, 3};
     bags_value wrong[] = {bags_int(1), bags_utf8("x"),
         bags_array(BAGS_DTYPE_UINT8, 3, none, pixels),
         bags_array(BAGS_DTYPE_UINT8, 2, thin, pixels),
@@ -362,7 +362,9 @@ static void values_other_than_images_are_rejected(void **unused) {
         bags_array(BAGS_DTYPE_UINT8, 0, NULL, pixels),
         bags_array(BAGS_DTYPE_BOOL, 3, rgb, pixels),
         bags_array(BAGS_DTYPE_INT16, 2, five, pixels),
-        bags_array(BAGS_DTYPE_FLOAT32, 2, five, pixels)};
+        bags_array(BAGS_DTYPE_FLOAT32, 2, five, pixels),
+        bags_array(BAGS_DTYPE_UINT8, 3, full, pixels)};
+    wrong[sizeof wrong / sizeof *wrong - 1].size = 10;
     void *state = opened(&bags_codec_png, "png");
     bags_buffer scratch = {0};
     bags_view blob;
@@ -370,6 +372,7 @@ static void values_other_than_images_are_rejected(void **unused) {
         assert_int_equal(
             bags_codec_png.encode(state, &wrong[i], &scratch, &blob, &err),
             BAGS_ERROR_VALUE);
+    assert_non_null(strstr(err.message, "(10 bytes, expected 48)"));
     bags_codec_png.close(state);
     bags_buffer_free(&scratch);
 }

@@ -5,6 +5,7 @@
  */
 #include "command.h"
 
+#include <ctype.h>
 #include <errno.h>
 
 #define HELP_WIDTH 72
@@ -25,14 +26,15 @@ static const option *find_in(
     return NULL;
 }
 
-/* 512, 10K, 512M, 10G, 2T, optionally followed by B or iB: powers of 1024. */
+/* 512, 10K, 512M, 10g, 2T, optionally followed by B or iB: powers of 1024. */
 static bool parse_size(const char *word, uint64_t *out) {
     static const char units[] = "KMGT";
     bags_value value;
     const char *rest = word + strspn(word, "0123456789");
     if (!number_parse(word, (size_t)(rest - word), &value))
         return false;
-    const char *unit = *rest ? strchr(units, *rest) : NULL;
+    const char *unit =
+        *rest ? strchr(units, toupper((unsigned char)*rest)) : NULL;
     unsigned shift = unit ? 10 * (unsigned)(unit - units + 1) : 0;
     rest += unit != NULL;
     *out = value.uint << shift;

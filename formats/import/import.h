@@ -23,6 +23,11 @@
 #ifndef BAGS_IMPORT_H
 #define BAGS_IMPORT_H
 
+#ifdef BAGS_NO_WRITER
+#error                                                                         \
+    "an importer reads the entries of a writer: compile without BAGS_NO_WRITER"
+#endif
+
 #include "bags.h"
 
 #ifdef __cplusplus

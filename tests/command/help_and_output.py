@@ -99,6 +99,12 @@ def a_command_line_that_makes_no_sense_ends_with_2(words):
     assert result.out == b'' and 'bags help' in result.err
 
 
+@each(['1k', '1K', '1kiB', '1024B'])
+def units_of_sizes_may_be_in_lower_case(size):
+    pack([{'x': 'y' * 100} for _ in range(30)], 'x=utf8', 'out', '--shard-size', size)
+    assert len(list(pathlib.Path('out').iterdir())) == 4
+
+
 @each(['info', 'get', 'export', 'verify', 'sheet'])
 def a_path_that_is_not_there_is_named(name):
     more = {'get': ['0'], 'export': ['out'], 'sheet': ['o.png']}.get(name, [])

@@ -32,6 +32,10 @@ def a_key_finds_its_datapoints(options):
     assert _numbers('t=:') == list(range(20)) and _numbers('t=1:2') == []
     assert _numbers('x=0.7') == [7] and _numbers('x=0.25:0.5') == [3, 4]
     assert _numbers('raw=r12') == [12] and _numbers('n=12') == [12]
+    # A range is a set of keys: its ends may be outside the type.
+    assert _numbers('n=-1:2') == [0, 1] and _numbers('n=18:70000') == [18, 19]
+    assert _numbers('t=125:18446744073709551616') == [18, 19]
+    assert _numbers('n=:-1') == []
     assert run('get', 'out', '--key', 'n=4', 'id', 'tag[0]').lines == [
         {'id': 'k4', 'tag': 'a'}]
     assert run('get', 'out', '--key', 'n=4', 'raw', '--raw').out == b'r4'
