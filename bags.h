@@ -807,7 +807,7 @@ BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
 
 /* Pass all buffered data to the system: it then survives the end of this process.
  * Returns what bag_writer_append does; BAGS_ERROR_STATE also if another process
- * replaced or removed the file. Cost: one write per file. */
+ * replaced or removed a file of it. Cost: a write per file, and two stats. */
 BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err);
 
 /* Flush, and wait until the data is on stable storage, to survive a power failure:
@@ -1149,7 +1149,7 @@ typedef struct bags_entry {
  *   BAGS_ERROR_VALUE     a value that its type cannot hold; not exactly one value
  *   BAGS_ERROR_ARGUMENT  an entry without a field name; a value whose data is NULL
  *   BAGS_ERROR_STATE     a datapoint was begun and not ended; another process
- *                        replaced or removed the shard; a child, after fork()
+ *                        replaced or removed files of the shard; a child, after fork()
  *   BAGS_ERROR_EXISTS    the next shard exists: two workers have one shard_start; or
  *                        the path became an unsharded dataset, or bags_finalize
  *                        renumbers the shards
@@ -1193,8 +1193,9 @@ BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err);
 BAGS_API void bags_writer_cancel(bags_writer *writer);
 
 /* Pass every complete datapoint to the system: it then survives the end of this
- * process. Returns BAGS_OK, BAGS_ERROR_IO, BAGS_ERROR_LIMIT, BAGS_ERROR_STATE, or an
- * earlier failure. Cost: a write for every file. */
+ * process. Returns BAGS_OK, BAGS_ERROR_IO, BAGS_ERROR_LIMIT, BAGS_ERROR_STATE (another
+ * process replaced or removed a file of the shard), or an earlier failure. Cost: a
+ * write for every file, and two stats. */
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err);
 
 /* Flush, and wait until every complete datapoint of the unfinished shard is on
@@ -6762,6 +6763,13 @@ static void bagi_stream_truncate(bagi_stream *stream) {
     stream->high = stream->end;
 }
 
+/* Fail if the path does not lead to the open file any more. */
+static void bagi_stream_check(bagi_stream *stream) {
+    if (!bagi_stream_idle(stream))
+        bagi_check_same(&stream->job->env, stream->handle, stream->path,
+            &stream->job->failure);
+}
+
 static void bagi_stream_sync(bagi_stream *stream) {
     const bags_io *io = &stream->job->env.io;
     if (!bagi_stream_idle(stream))
@@ -7008,13 +7016,11 @@ static void bagi_bag_writer_free(bag_writer *writer) {
     bagi_free(&memory, writer, sizeof *writer);
 }
 
-/* Fail if the path does not lead to the Bag any more, which is open and locked, or in
- * another process than the one that opened it. */
+/* Fail if the paths do not lead to the Bag's files any more, or in another process
+ * than the one that opened it. */
 static void bagi_bag_writer_check(bag_writer *writer) {
-    const bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
-    if (bagi_job_is_ours(&writer->job, blobs->path) && !bagi_stream_idle(blobs))
-        bagi_check_same(
-            &writer->job.env, blobs->handle, blobs->path, &writer->job.failure);
+    if (bagi_job_is_ours(&writer->job, writer->output.stream[BAGI_BLOBS].path))
+        bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_check);
 }
 
 /* Create a writer whose files are not open yet. Its streams refer to its job, so it
@@ -8173,10 +8179,10 @@ static void bagi_writer_add_checksums(bags_writer *writer) {
 }
 
 /* Fail unless the shard is still this writer's: its record, spec.json.partial, is the
- * file that it holds open and locked, and no other process has finished it. Called
- * before everything that changes files by their paths. */
+ * file that it holds open and locked, no other process has finished it, and the paths
+ * of its Bags lead to what it writes. Called before everything that changes files by
+ * their paths, or reports that they are written. */
 static bags_code bagi_writer_check(bags_writer *writer) {
-    const bagi_stream *record = &writer->record;
     bags_error *failure = &writer->job.failure;
     if (!bagi_job_is_ours(&writer->job, writer->path) || failure->code)
         return failure->code;
@@ -8185,13 +8191,13 @@ static bags_code bagi_writer_check(bags_writer *writer) {
             "%s: finishing it was interrupted by an exception or longjmp; "
             "recover it",
             bagi_tail(writer->dir.path));
-    if (!bagi_check_same(
-            &writer->job.env, record->handle, record->path, failure) &&
-        bagi_is_finished(&writer->dir, &failure->code, failure))
+    bagi_stream_check(&writer->record);
+    if (bagi_is_finished(&writer->dir, &failure->code, failure))
         bags_fail(failure, BAGS_ERROR_STATE,
             "%s: has a spec.json that another process wrote; nothing was "
             "changed",
             bagi_tail(writer->dir.path));
+    bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_check);
     return failure->code;
 }
 
