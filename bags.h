@@ -1097,12 +1097,12 @@ typedef struct bags_writer_options {
  * with what exists, as `bags pack --resume` does.
  *
  * append: pass only new inputs. The next shards are numbered after all that exist.
- * An unfinished shard of this worker with datapoints is refused, since it could not
- * be resumed any more: resume or recover it first. After bags_finalize only `append`
- * is accepted, since the numbers no longer tell which worker wrote a shard; an
- * unfinished shard that `append` started is then continued. Several writers may
- * append at once, each with its own number: they never share a shard, but leave
- * gaps, which bags_finalize closes again.
+ * An unfinished shard of this worker with datapoints is refused: its input was
+ * interrupted, and what is kept of it would be appended again. Recover it, and pass
+ * the inputs after those; or resume it, if `append` did not start it. After
+ * bags_finalize only `append` is accepted, since the numbers no longer tell which
+ * worker wrote a shard. Several writers may append at once, each with its own number:
+ * they never share a shard, but leave gaps, which bags_finalize closes again.
  *
  * Returns the writer, to be ended with bags_writer_close or bags_writer_abort, or
  * NULL:
@@ -1209,7 +1209,7 @@ BAGS_API uint64_t bags_writer_length(const bags_writer *writer);
 
 /* With `resume`: the number of datapoints of this worker that existed when the writer
  * was opened. Refused ones are not among them: a worker that skips inputs must store
- * their numbers in a field. */
+ * their numbers in a field. With `append` 0, since no shard is continued. */
 BAGS_API uint64_t bags_writer_resumed(const bags_writer *writer);
 
 /* Number of shards that this writer has finished since it was opened; 0 for an
@@ -8082,7 +8082,7 @@ BAGS_API bags_code bags_finalize(const char *path,
  *     a lock. bagi_writer_take (resume, recover): lock, scan, then    |
  *       no datapoint: bagi_writer_discard ----------------------------+
  *       some: truncate what follows them. RECOVERED: it is WRITTEN again.
- *       (append refuses it, unless append started it: after bags_finalize)
+ *       (append refuses it: its input must not be appended again)
  *
  * Locks are the system's, on an open file: they end with the process. What each
  * takes, in this order; none of them waits while it holds another one:
@@ -9205,20 +9205,14 @@ static bags_code bagi_writer_scan(
         found->reason ? found->reason : "files are missing");
 }
 
-typedef enum bagi_taking {
-    BAGI_TAKE,         /* continue it, or remove it */
-    BAGI_TAKE_EMPTY,   /* fail if it has a datapoint */
-    BAGI_TAKE_NOTHING, /* only find out what would be done */
-} bagi_taking;
-
 /*
  * Take over a shard, of a sharded dataset the one of this name. Unless it is *finished:
- * lock its record, find its complete datapoints, and continue after them, or remove it
- * if there are none. Its fields must be the writer's; a writer that has none gets
- * those of the record.
+ * lock its record, find its complete datapoints, and continue after them (`append`
+ * refuses them), or remove it if there are none; a dry run only finds out which. Its
+ * fields must be the writer's; a writer that has none gets those of the record.
  */
 static bags_code bagi_writer_take(bags_writer *writer, bagi_name name,
-    bagi_taking taking, bool *finished, bagi_scan *found) {
+    bool dry_run, bool *finished, bagi_scan *found) {
     const bags_allocator *memory = &writer->job.env.memory;
     const bags_io *io = &writer->job.env.io;
     const bagi_dir *dir = &writer->dir;
@@ -9227,7 +9221,7 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name,
     bags_error why; /* a missing file is not a failure of the writer */
     unsigned char *text = NULL;
     size_t size = 0;
-    bool known = false, other = false, dry_run = taking == BAGI_TAKE_NOTHING;
+    bool known = false, other = false;
     bags_code refusal = writer->text ? BAGS_ERROR_EXISTS : BAGS_ERROR_CORRUPT;
     const char *fault = "has files but neither spec.json nor "
                         "spec.json.partial, so that no writer left it; restore "
@@ -9290,11 +9284,12 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name,
     }
     if (dry_run)
         return BAGS_OK;
-    if (found->length && taking == BAGI_TAKE_EMPTY)
+    if (found->length && writer->options.append)
         return bags_fail(failure, BAGS_ERROR_UNFINISHED,
-            "%s: unfinished (datapoints: %" PRIu64 "); `resume` (--resume) "
-            "continues the input that they are from, `bags recover` keeps only "
-            "them; append after that",
+            "%s: unfinished (datapoints: %" PRIu64 "), since its input was "
+            "interrupted; `bags recover` finishes it and `bags info` prints "
+            "the length: append the rest of that input after that; what "
+            "append did not start can be resumed (`resume`, --resume) instead",
             bagi_tail(dir->path), found->length);
     if (!found->length) {
         code = bagi_writer_discard(writer, &other, failure);
@@ -9354,10 +9349,6 @@ static bags_code bagi_writer_resume(
     bags_error *err = &writer->job.failure;
     uint64_t start = writer->options.shard_start;
     uint64_t stop = writer->options.shard_stop;
-    /* Before finalize, an unfinished shard may be part of a worker's input, which must
-     * stay able to be resumed. After it, only `append` can have started one. */
-    bagi_taking taking =
-        writer->options.append && !finalized ? BAGI_TAKE_EMPTY : BAGI_TAKE;
     bagi_common common = BAGI_ZERO;
     for (size_t i = 0; i < names->count && !err->code; i++) {
         uint64_t number = names->names[i].number, length = 0;
@@ -9368,8 +9359,8 @@ static bags_code bagi_writer_resume(
         if (writer->dir.path && bagi_writer_finish(writer))
             break;
         writer->number = number;
-        bags_code code = bagi_writer_take(
-            writer, names->names[i], taking, &finished, &found);
+        bags_code code =
+            bagi_writer_take(writer, names->names[i], false, &finished, &found);
         if (!code && finished) {
             bagi_how how = bagi_how_new();
             code = bagi_shard_open(
@@ -9381,11 +9372,12 @@ static bags_code bagi_writer_resume(
             bagi_writer_leave(writer);
             writer->number = bagi_shard_after(number, stop);
         }
-        writer->resumed += finished ? length : found.length;
+        if (!writer->options.append)
+            writer->resumed += finished ? length : found.length;
     }
     if (!err->code && writer->dir.path && bagi_writer_full(writer))
         bagi_writer_finish(writer);
-    if (!err->code && finalized && !writer->dir.path) {
+    if (!err->code && finalized) {
         uint64_t most = names->names[names->count - 1].number;
         writer->number = most - most % stop + start;
         if (writer->number <= most)
@@ -9427,9 +9419,8 @@ static bags_code bagi_writer_start(bags_writer *writer) {
             "it was started with",
             bagi_tail(writer->path));
     } else if (!code) {
-        code = bagi_writer_take(writer, bagi_shard_name(0),
-            writer->options.append ? BAGI_TAKE_EMPTY : BAGI_TAKE, &finished,
-            &found);
+        code = bagi_writer_take(
+            writer, bagi_shard_name(0), false, &finished, &found);
         writer->resumed = found.length;
         if (!code && finished)
             code = bags_fail(err, BAGS_ERROR_EXISTS,
@@ -9605,8 +9596,8 @@ static bags_code bagi_recover_shard(const bagi_recovering *work,
     bags_writer *writer = bagi_writer_new(dir->path, &options, err);
     if (!writer)
         return err->code;
-    bags_code code = bagi_writer_take(writer, bagi_shard_name(0),
-        dry_run ? BAGI_TAKE_NOTHING : BAGI_TAKE, &finished, &found);
+    bags_code code = bagi_writer_take(
+        writer, bagi_shard_name(0), dry_run, &finished, &found);
     if (!code && !finished) {
         done->length = found.length;
         done->truncated = found.trailing;
