@@ -1435,7 +1435,7 @@ typedef struct bags_reader_options {
  *   BAGS_ERROR_FIELD       spec.json names a file outside the dataset
  *   BAGS_ERROR_TYPE        spec.json has an invalid type string
  *   BAGS_ERROR_LIMIT       spec.json or a shard number is too large
- *   BAGS_ERROR_ARGUMENT    shard_start is not below shard_stop
+ *   BAGS_ERROR_ARGUMENT    shard_start is not below shard_stop; an invalid option
  *   BAGS_ERROR_STATE, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
  * Cost: a few system calls per shard (split, or with verify_checksums: per field). No
@@ -3315,6 +3315,17 @@ static bags_code bagi_check_path(const char *path, bags_error *err) {
     if (path && *path) /* "" would put shards into the root directory */
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_ARGUMENT, "the path is empty");
+}
+
+/* Refuse values that the enums of a reader's options do not have. */
+static bags_code bagi_check_enums(const char *path, bags_unfinished unfinished,
+    bags_access access, bags_error *err) {
+    if ((unsigned)unfinished <= BAGS_UNFINISHED_READ &&
+        (unsigned)access <= BAGS_ACCESS_SEQUENTIAL)
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_ARGUMENT,
+        "%s: invalid option (unfinished %d, access %d)", bagi_tail(path),
+        (int)unfinished, (int)access);
 }
 
 BAGS_API BAGI_COLD bags_code bags_fail_io(const bags_io *io, int error,
@@ -6453,6 +6464,9 @@ BAGS_API bag_reader *bag_reader_open(
     how.allow_empty = options->allow_empty_file;
     how.grows = how.unfinished = journal;
     how.access = options->access;
+    if (!code)
+        code =
+            bagi_check_enums(path, options->unfinished, options->access, err);
     if (!code && options->unfinished == BAGS_UNFINISHED_SKIP)
         code = bags_fail(err, BAGS_ERROR_ARGUMENT,
             "%s: BAGS_UNFINISHED_SKIP does not apply to a single Bag",
@@ -10192,6 +10206,9 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
     reader->files.maps_limit = options->max_maps ? options->max_maps : 16384;
     bags_code code = bagi_check_worker(
         path, options->shard_start, &reader->options.shard_stop, &why);
+    if (!code)
+        code =
+            bagi_check_enums(path, options->unfinished, options->access, &why);
     if (!code) {
         reader->path = bagi_absolute(&env, path, strlen(path), &why);
         code = reader->path ? BAGS_OK : BAGS_ERROR_MEMORY;
@@ -11682,8 +11699,8 @@ BAGS_API bags_code bags_verify(const char *path,
         fault = "part is not below parts";
     else if (v.options.quick && v.options.decode)
         fault = "quick and decode are mutually exclusive";
-    else if (v.options.unfinished == BAGS_UNFINISHED_READ)
-        fault = "BAGS_UNFINISHED_READ does not apply to verify";
+    else if ((unsigned)v.options.unfinished > BAGS_UNFINISHED_SKIP)
+        fault = "unfinished must be BAGS_UNFINISHED_REFUSE or _SKIP";
     bagi_buffer_adopt(&v.scratch, &v.env.memory);
     bool mutex = bagi_mutex_init(&v.files.mutex);
     bags_code code = mutex ? bagi_check_worker(path, v.options.shard_start,
