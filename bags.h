@@ -955,10 +955,11 @@ BAGS_API bags_value bags_array(
  *   open    checks the type's arguments and makes *state, which the other three
  *           receive. The type and its text are invalid after the call. allocator
  *           is never NULL. NULL: no arguments are accepted, and state is NULL
- *   encode  makes a blob. *blob may view the value's own bytes, or `scratch`,
- *           which the codec may grow. NULL: only encoded blobs are accepted
- *   decode  makes a value, which may view the blob's bytes or `scratch`, but not
- *           the state. Several threads may call it with one state at the same
+ *   encode  makes a blob. *blob, which is empty before, may view the value's own
+ *           bytes, or `scratch`, which the codec may grow. NULL: only encoded
+ *           blobs are accepted
+ *   decode  makes a value, whose kind is BAGS_KIND_NONE before. It may view the
+ *           blob's bytes or `scratch`, but not the state. Several threads may call it with one state at the same
  *           time. NULL: values cannot be decoded, only blobs read
  *   close   frees the state. May be NULL
  *   user    yours
@@ -1118,8 +1119,9 @@ typedef struct bags_writer_options {
  *                       system: refs, "", a leading '.', control characters,
  *                       / \ : * ? " < > |, device names such as "con", no UTF-8,
  *                       more than 251 bytes
- *   BAGS_ERROR_TYPE     an invalid type string, or invalid arguments of a built-in
- *                       type, such as int(0); types without a codec are accepted
+ *   BAGS_ERROR_TYPE     an invalid type string, or arguments that its codec refuses,
+ *                       such as int(0) (with the code that the codec returns); types
+ *                       without a codec are accepted
  *   BAGS_ERROR_ARGUMENT shard_start is not below shard_stop; resume and append
  *   BAGS_ERROR_LIMIT    too many fields, or a shard number or spec.json is too large
  *   BAGS_ERROR_STATE, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
@@ -4859,32 +4861,45 @@ static bags_code bagi_coder_fail(const bagi_coder *coder, bags_error *err) {
     return bags_fail(err, coder->code, "%s", coder->fault);
 }
 
+/* A codec succeeded, and made nothing of use: a bug in it. */
+BAGI_COLD static bags_code bagi_coder_fail_result(
+    const bagi_coder *coder, const char *what, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_ARGUMENT,
+        "the codec of \"%.200s\" returned %s", coder->codec->names, what);
+}
+
 /* An encoded blob passes through without a codec. The codec writes to a view of its
  * own, so that *blob is untouched if it fails. */
 static bags_code bagi_coder_encode(const bagi_coder *coder,
     const bags_value *value, bags_buffer *scratch, bags_view *blob,
     bags_error *err) {
-    bags_view made = {(const unsigned char *)value->data, value->size};
+    bags_view made = {NULL, 0};
     bags_error why;
-    bags_code code = BAGS_OK;
     if (value->kind == BAGS_KIND_NONE)
         return bags_fail(err, BAGS_ERROR_VALUE, "no value");
     if (BAGI_UNLIKELY(!value->data) && value->size > 0 &&
         value->kind != BAGS_KIND_OBJECT)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
             "the data is NULL (%" PRIu64 " bytes)", (uint64_t)value->size);
-    if (value->kind != BAGS_KIND_BLOB) {
-        if (coder->fault)
-            return bagi_coder_fail(coder, err);
-        if (!coder->codec->encode)
-            return bags_fail(
-                err, BAGS_ERROR_TYPE, "the codec cannot encode values");
-        why.code = BAGS_OK;
-        code = coder->codec->encode(coder->state, value, scratch, &made, &why);
+    if (value->kind == BAGS_KIND_BLOB) {
+        blob->data = (const unsigned char *)value->data;
+        blob->size = value->size;
+        return BAGS_OK;
     }
-    if (!code)
-        *blob = made;
-    return bagi_codec_result(code, &why, err);
+    if (coder->fault)
+        return bagi_coder_fail(coder, err);
+    if (!coder->codec->encode)
+        return bags_fail(
+            err, BAGS_ERROR_TYPE, "the codec cannot encode values");
+    why.code = BAGS_OK;
+    bags_code code =
+        coder->codec->encode(coder->state, value, scratch, &made, &why);
+    if (code)
+        return bagi_codec_result(code, &why, err);
+    if (BAGI_UNLIKELY(!made.data) && made.size > 0)
+        return bagi_coder_fail_result(coder, "a blob whose data is NULL", err);
+    *blob = made;
+    return BAGS_OK;
 }
 
 /* As for encoding, *value is untouched on failure. */
@@ -4894,14 +4909,17 @@ static bags_code bagi_coder_decode(const bagi_coder *coder, bags_view blob,
         return bagi_coder_fail(coder, err);
     if (!coder->codec->decode)
         return bags_fail(err, BAGS_ERROR_TYPE, "the codec cannot decode blobs");
-    bags_value made;
+    bags_value made = bagi_value(BAGS_KIND_NONE, NULL, 0);
     bags_error why;
     why.code = BAGS_OK;
     bags_code code =
         coder->codec->decode(coder->state, blob, scratch, &made, &why);
-    if (!code)
-        *value = made;
-    return bagi_codec_result(code, &why, err);
+    if (code)
+        return bagi_codec_result(code, &why, err);
+    if (BAGI_UNLIKELY(made.kind == BAGS_KIND_NONE))
+        return bagi_coder_fail_result(coder, "no value", err);
+    *value = made;
+    return BAGS_OK;
 }
 
 /* A coder for one call, to be closed after a failure, too. */
@@ -9475,20 +9493,19 @@ static bags_code bagi_writer_set_fields(bags_writer *writer,
     bags_code code =
         bagi_spec_seal(memory, spec, writer->options.registry, err);
 
-    /* Refuse a built-in type whose arguments no value can satisfy. Those of other types
-     * are not ours to check, nor are arguments that are only too large for this
-     * platform. */
+    /* Refuse what no value can satisfy: arguments that the type's codec refuses, unless
+     * they are only too large for this platform, and integers of 0 bytes. */
     for (size_t i = 0; i < count && !code; i++) {
         const bagi_coder *coder = &spec->coders[i];
         const bags_type *type = &spec->types[i];
         const char *name = spec->fields[i].name;
         uint64_t bytes = 1;
-        if (!coder->codec ||
-            coder->codec != bags_registry_find(NULL, type->name))
+        if (!coder->codec)
             continue;
-        if (coder->code == BAGS_ERROR_TYPE)
+        if (coder->fault && coder->code != BAGS_ERROR_LIMIT)
             code = bagi_fail_field(err, coder->code, name, coder->fault);
-        else if (bags_type_number(type, 0, &bytes) && bytes == 0)
+        else if (coder->codec == bags_registry_find(NULL, type->name) &&
+                 bags_type_number(type, 0, &bytes) && bytes == 0)
             code = bags_fail(err, BAGS_ERROR_TYPE,
                 "field \"%.200s\": type \"%.200s\": an integer of 0 bytes "
                 "holds only 0",
