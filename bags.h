@@ -1416,7 +1416,8 @@ typedef struct bags_reader_options {
  * With unfinished READ, unfinished shards are included with the datapoints flushed
  * so far: those that bags_recover would keep (without verify_checksums, also those
  * whose checksums differ). Open again to see more. Writers are not affected, and the
- * reader stays valid when they finish. If a writer aborts, reading its shard fails.
+ * reader stays valid when they finish. If a writer aborts, reading its shard fails or
+ * still returns what was discarded.
  * Shards that several workers write have gaps most of the time: see allow_gaps.
  *
  * A shard that is replaced, renamed or removed later is an error when a file of it
