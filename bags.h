@@ -807,7 +807,7 @@ BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
 
 /* Pass all buffered data to the system: it then survives the end of this process.
  * Returns what bag_writer_append does; BAGS_ERROR_STATE also if another process
- * replaced or removed the file. Cost: one write per file. */
+ * replaced or removed a file of it. Cost: a write per file, and two stats. */
 BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err);
 
 /* Flush, and wait until the data is on stable storage, to survive a power failure:
@@ -955,10 +955,11 @@ BAGS_API bags_value bags_array(
  *   open    checks the type's arguments and makes *state, which the other three
  *           receive. The type and its text are invalid after the call. allocator
  *           is never NULL. NULL: no arguments are accepted, and state is NULL
- *   encode  makes a blob. *blob may view the value's own bytes, or `scratch`,
- *           which the codec may grow. NULL: only encoded blobs are accepted
- *   decode  makes a value, which may view the blob's bytes or `scratch`, but not
- *           the state. Several threads may call it with one state at the same
+ *   encode  makes a blob. *blob, which is empty before, may view the value's own
+ *           bytes, or `scratch`, which the codec may grow. NULL: only encoded
+ *           blobs are accepted
+ *   decode  makes a value, whose kind is BAGS_KIND_NONE before. It may view the
+ *           blob's bytes or `scratch`, but not the state. Several threads may call it with one state at the same
  *           time. NULL: values cannot be decoded, only blobs read
  *   close   frees the state. May be NULL
  *   user    yours
@@ -1097,12 +1098,12 @@ typedef struct bags_writer_options {
  * with what exists, as `bags pack --resume` does.
  *
  * append: pass only new inputs. The next shards are numbered after all that exist.
- * An unfinished shard of this worker with datapoints is refused, since it could not
- * be resumed any more: resume or recover it first. After bags_finalize only `append`
- * is accepted, since the numbers no longer tell which worker wrote a shard; an
- * unfinished shard that `append` started is then continued. Several writers may
- * append at once, each with its own number: they never share a shard, but leave
- * gaps, which bags_finalize closes again.
+ * An unfinished shard of this worker with datapoints is refused: its input was
+ * interrupted, and what is kept of it would be appended again. Recover it, and pass
+ * the inputs after those; or resume it, if `append` did not start it. After
+ * bags_finalize only `append` is accepted, since the numbers no longer tell which
+ * worker wrote a shard. Several writers may append at once, each with its own number:
+ * they never share a shard, but leave gaps, which bags_finalize closes again.
  *
  * Returns the writer, to be ended with bags_writer_close or bags_writer_abort, or
  * NULL:
@@ -1118,8 +1119,9 @@ typedef struct bags_writer_options {
  *                       system: refs, "", a leading '.', control characters,
  *                       / \ : * ? " < > |, device names such as "con", no UTF-8,
  *                       more than 251 bytes
- *   BAGS_ERROR_TYPE     an invalid type string, or invalid arguments of a built-in
- *                       type, such as int(0); types without a codec are accepted
+ *   BAGS_ERROR_TYPE     an invalid type string, or arguments that its codec refuses,
+ *                       such as int(0) (with the code that the codec returns); types
+ *                       without a codec are accepted
  *   BAGS_ERROR_ARGUMENT shard_start is not below shard_stop; resume and append
  *   BAGS_ERROR_LIMIT    too many fields, or a shard number or spec.json is too large
  *   BAGS_ERROR_STATE, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
@@ -1149,7 +1151,7 @@ typedef struct bags_entry {
  *   BAGS_ERROR_VALUE     a value that its type cannot hold; not exactly one value
  *   BAGS_ERROR_ARGUMENT  an entry without a field name; a value whose data is NULL
  *   BAGS_ERROR_STATE     a datapoint was begun and not ended; another process
- *                        replaced or removed the shard; a child, after fork()
+ *                        replaced or removed files of the shard; a child, after fork()
  *   BAGS_ERROR_EXISTS    the next shard exists: two workers have one shard_start; or
  *                        the path became an unsharded dataset, or bags_finalize
  *                        renumbers the shards
@@ -1193,8 +1195,9 @@ BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err);
 BAGS_API void bags_writer_cancel(bags_writer *writer);
 
 /* Pass every complete datapoint to the system: it then survives the end of this
- * process. Returns BAGS_OK, BAGS_ERROR_IO, BAGS_ERROR_LIMIT, BAGS_ERROR_STATE, or an
- * earlier failure. Cost: a write for every file. */
+ * process. Returns BAGS_OK, BAGS_ERROR_IO, BAGS_ERROR_LIMIT, BAGS_ERROR_STATE (another
+ * process replaced or removed a file of the shard), or an earlier failure. Cost: a
+ * write for every file, and two stats. */
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err);
 
 /* Flush, and wait until every complete datapoint of the unfinished shard is on
@@ -1208,7 +1211,7 @@ BAGS_API uint64_t bags_writer_length(const bags_writer *writer);
 
 /* With `resume`: the number of datapoints of this worker that existed when the writer
  * was opened. Refused ones are not among them: a worker that skips inputs must store
- * their numbers in a field. */
+ * their numbers in a field. With `append` 0, since no shard is continued. */
 BAGS_API uint64_t bags_writer_resumed(const bags_writer *writer);
 
 /* Number of shards that this writer has finished since it was opened; 0 for an
@@ -1413,7 +1416,8 @@ typedef struct bags_reader_options {
  * With unfinished READ, unfinished shards are included with the datapoints flushed
  * so far: those that bags_recover would keep (without verify_checksums, also those
  * whose checksums differ). Open again to see more. Writers are not affected, and the
- * reader stays valid when they finish. If a writer aborts, reading its shard fails.
+ * reader stays valid when they finish. If a writer aborts, reading its shard fails or
+ * still returns what was discarded.
  * Shards that several workers write have gaps most of the time: see allow_gaps.
  *
  * A shard that is replaced, renamed or removed later is an error when a file of it
@@ -1434,7 +1438,7 @@ typedef struct bags_reader_options {
  *   BAGS_ERROR_FIELD       spec.json names a file outside the dataset
  *   BAGS_ERROR_TYPE        spec.json has an invalid type string
  *   BAGS_ERROR_LIMIT       spec.json or a shard number is too large
- *   BAGS_ERROR_ARGUMENT    shard_start is not below shard_stop
+ *   BAGS_ERROR_ARGUMENT    shard_start is not below shard_stop; an invalid option
  *   BAGS_ERROR_STATE, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
  * Cost: a few system calls per shard (split, or with verify_checksums: per field). No
@@ -3316,6 +3320,17 @@ static bags_code bagi_check_path(const char *path, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_ARGUMENT, "the path is empty");
 }
 
+/* Refuse values that the enums of a reader's options do not have. */
+static bags_code bagi_check_enums(const char *path, bags_unfinished unfinished,
+    bags_access access, bags_error *err) {
+    if ((unsigned)unfinished <= BAGS_UNFINISHED_READ &&
+        (unsigned)access <= BAGS_ACCESS_SEQUENTIAL)
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_ARGUMENT,
+        "%s: invalid option (unfinished %d, access %d)", bagi_tail(path),
+        (int)unfinished, (int)access);
+}
+
 BAGS_API BAGI_COLD bags_code bags_fail_io(const bags_io *io, int error,
     const char *path, const char *doing, bags_error *err) {
     char why[512] = "", buffer[128];
@@ -4847,32 +4862,45 @@ static bags_code bagi_coder_fail(const bagi_coder *coder, bags_error *err) {
     return bags_fail(err, coder->code, "%s", coder->fault);
 }
 
+/* A codec succeeded, and made nothing of use: a bug in it. */
+BAGI_COLD static bags_code bagi_coder_fail_result(
+    const bagi_coder *coder, const char *what, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_ARGUMENT,
+        "the codec of \"%.200s\" returned %s", coder->codec->names, what);
+}
+
 /* An encoded blob passes through without a codec. The codec writes to a view of its
  * own, so that *blob is untouched if it fails. */
 static bags_code bagi_coder_encode(const bagi_coder *coder,
     const bags_value *value, bags_buffer *scratch, bags_view *blob,
     bags_error *err) {
-    bags_view made = {(const unsigned char *)value->data, value->size};
+    bags_view made = {NULL, 0};
     bags_error why;
-    bags_code code = BAGS_OK;
     if (value->kind == BAGS_KIND_NONE)
         return bags_fail(err, BAGS_ERROR_VALUE, "no value");
     if (BAGI_UNLIKELY(!value->data) && value->size > 0 &&
         value->kind != BAGS_KIND_OBJECT)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
             "the data is NULL (%" PRIu64 " bytes)", (uint64_t)value->size);
-    if (value->kind != BAGS_KIND_BLOB) {
-        if (coder->fault)
-            return bagi_coder_fail(coder, err);
-        if (!coder->codec->encode)
-            return bags_fail(
-                err, BAGS_ERROR_TYPE, "the codec cannot encode values");
-        why.code = BAGS_OK;
-        code = coder->codec->encode(coder->state, value, scratch, &made, &why);
+    if (value->kind == BAGS_KIND_BLOB) {
+        blob->data = (const unsigned char *)value->data;
+        blob->size = value->size;
+        return BAGS_OK;
     }
-    if (!code)
-        *blob = made;
-    return bagi_codec_result(code, &why, err);
+    if (coder->fault)
+        return bagi_coder_fail(coder, err);
+    if (!coder->codec->encode)
+        return bags_fail(
+            err, BAGS_ERROR_TYPE, "the codec cannot encode values");
+    why.code = BAGS_OK;
+    bags_code code =
+        coder->codec->encode(coder->state, value, scratch, &made, &why);
+    if (code)
+        return bagi_codec_result(code, &why, err);
+    if (BAGI_UNLIKELY(!made.data) && made.size > 0)
+        return bagi_coder_fail_result(coder, "a blob whose data is NULL", err);
+    *blob = made;
+    return BAGS_OK;
 }
 
 /* As for encoding, *value is untouched on failure. */
@@ -4882,14 +4910,17 @@ static bags_code bagi_coder_decode(const bagi_coder *coder, bags_view blob,
         return bagi_coder_fail(coder, err);
     if (!coder->codec->decode)
         return bags_fail(err, BAGS_ERROR_TYPE, "the codec cannot decode blobs");
-    bags_value made;
+    bags_value made = bagi_value(BAGS_KIND_NONE, NULL, 0);
     bags_error why;
     why.code = BAGS_OK;
     bags_code code =
         coder->codec->decode(coder->state, blob, scratch, &made, &why);
-    if (!code)
-        *value = made;
-    return bagi_codec_result(code, &why, err);
+    if (code)
+        return bagi_codec_result(code, &why, err);
+    if (BAGI_UNLIKELY(made.kind == BAGS_KIND_NONE))
+        return bagi_coder_fail_result(coder, "no value", err);
+    *value = made;
+    return BAGS_OK;
 }
 
 /* A coder for one call, to be closed after a failure, too. */
@@ -6452,6 +6483,9 @@ BAGS_API bag_reader *bag_reader_open(
     how.allow_empty = options->allow_empty_file;
     how.grows = how.unfinished = journal;
     how.access = options->access;
+    if (!code)
+        code =
+            bagi_check_enums(path, options->unfinished, options->access, err);
     if (!code && options->unfinished == BAGS_UNFINISHED_SKIP)
         code = bags_fail(err, BAGS_ERROR_ARGUMENT,
             "%s: BAGS_UNFINISHED_SKIP does not apply to a single Bag",
@@ -6762,6 +6796,13 @@ static void bagi_stream_truncate(bagi_stream *stream) {
     stream->high = stream->end;
 }
 
+/* Fail if the path does not lead to the open file any more. */
+static void bagi_stream_check(bagi_stream *stream) {
+    if (!bagi_stream_idle(stream))
+        bagi_check_same(&stream->job->env, stream->handle, stream->path,
+            &stream->job->failure);
+}
+
 static void bagi_stream_sync(bagi_stream *stream) {
     const bags_io *io = &stream->job->env.io;
     if (!bagi_stream_idle(stream))
@@ -7008,13 +7049,11 @@ static void bagi_bag_writer_free(bag_writer *writer) {
     bagi_free(&memory, writer, sizeof *writer);
 }
 
-/* Fail if the path does not lead to the Bag any more, which is open and locked, or in
- * another process than the one that opened it. */
+/* Fail if the paths do not lead to the Bag's files any more, or in another process
+ * than the one that opened it. */
 static void bagi_bag_writer_check(bag_writer *writer) {
-    const bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
-    if (bagi_job_is_ours(&writer->job, blobs->path) && !bagi_stream_idle(blobs))
-        bagi_check_same(
-            &writer->job.env, blobs->handle, blobs->path, &writer->job.failure);
+    if (bagi_job_is_ours(&writer->job, writer->output.stream[BAGI_BLOBS].path))
+        bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_check);
 }
 
 /* Create a writer whose files are not open yet. Its streams refer to its job, so it
@@ -8076,7 +8115,7 @@ BAGS_API bags_code bags_finalize(const char *path,
  *     a lock. bagi_writer_take (resume, recover): lock, scan, then    |
  *       no datapoint: bagi_writer_discard ----------------------------+
  *       some: truncate what follows them. RECOVERED: it is WRITTEN again.
- *       (append refuses it, unless append started it: after bags_finalize)
+ *       (append refuses it: its input must not be appended again)
  *
  * Locks are the system's, on an open file: they end with the process. What each
  * takes, in this order; none of them waits while it holds another one:
@@ -8173,10 +8212,10 @@ static void bagi_writer_add_checksums(bags_writer *writer) {
 }
 
 /* Fail unless the shard is still this writer's: its record, spec.json.partial, is the
- * file that it holds open and locked, and no other process has finished it. Called
- * before everything that changes files by their paths. */
+ * file that it holds open and locked, no other process has finished it, and the paths
+ * of its Bags lead to what it writes. Called before everything that changes files by
+ * their paths, or reports that they are written. */
 static bags_code bagi_writer_check(bags_writer *writer) {
-    const bagi_stream *record = &writer->record;
     bags_error *failure = &writer->job.failure;
     if (!bagi_job_is_ours(&writer->job, writer->path) || failure->code)
         return failure->code;
@@ -8185,13 +8224,13 @@ static bags_code bagi_writer_check(bags_writer *writer) {
             "%s: finishing it was interrupted by an exception or longjmp; "
             "recover it",
             bagi_tail(writer->dir.path));
-    if (!bagi_check_same(
-            &writer->job.env, record->handle, record->path, failure) &&
-        bagi_is_finished(&writer->dir, &failure->code, failure))
+    bagi_stream_check(&writer->record);
+    if (bagi_is_finished(&writer->dir, &failure->code, failure))
         bags_fail(failure, BAGS_ERROR_STATE,
             "%s: has a spec.json that another process wrote; nothing was "
             "changed",
             bagi_tail(writer->dir.path));
+    bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_check);
     return failure->code;
 }
 
@@ -9199,20 +9238,14 @@ static bags_code bagi_writer_scan(
         found->reason ? found->reason : "files are missing");
 }
 
-typedef enum bagi_taking {
-    BAGI_TAKE,         /* continue it, or remove it */
-    BAGI_TAKE_EMPTY,   /* fail if it has a datapoint */
-    BAGI_TAKE_NOTHING, /* only find out what would be done */
-} bagi_taking;
-
 /*
  * Take over a shard, of a sharded dataset the one of this name. Unless it is *finished:
- * lock its record, find its complete datapoints, and continue after them, or remove it
- * if there are none. Its fields must be the writer's; a writer that has none gets
- * those of the record.
+ * lock its record, find its complete datapoints, and continue after them (`append`
+ * refuses them), or remove it if there are none; a dry run only finds out which. Its
+ * fields must be the writer's; a writer that has none gets those of the record.
  */
 static bags_code bagi_writer_take(bags_writer *writer, bagi_name name,
-    bagi_taking taking, bool *finished, bagi_scan *found) {
+    bool dry_run, bool *finished, bagi_scan *found) {
     const bags_allocator *memory = &writer->job.env.memory;
     const bags_io *io = &writer->job.env.io;
     const bagi_dir *dir = &writer->dir;
@@ -9221,7 +9254,7 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name,
     bags_error why; /* a missing file is not a failure of the writer */
     unsigned char *text = NULL;
     size_t size = 0;
-    bool known = false, other = false, dry_run = taking == BAGI_TAKE_NOTHING;
+    bool known = false, other = false;
     bags_code refusal = writer->text ? BAGS_ERROR_EXISTS : BAGS_ERROR_CORRUPT;
     const char *fault = "has files but neither spec.json nor "
                         "spec.json.partial, so that no writer left it; restore "
@@ -9284,11 +9317,12 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name,
     }
     if (dry_run)
         return BAGS_OK;
-    if (found->length && taking == BAGI_TAKE_EMPTY)
+    if (found->length && writer->options.append)
         return bags_fail(failure, BAGS_ERROR_UNFINISHED,
-            "%s: unfinished (datapoints: %" PRIu64 "); `resume` (--resume) "
-            "continues the input that they are from, `bags recover` keeps only "
-            "them; append after that",
+            "%s: unfinished (datapoints: %" PRIu64 "), since its input was "
+            "interrupted; `bags recover` finishes it and `bags info` prints "
+            "the length: append the rest of that input after that; what "
+            "append did not start can be resumed (`resume`, --resume) instead",
             bagi_tail(dir->path), found->length);
     if (!found->length) {
         code = bagi_writer_discard(writer, &other, failure);
@@ -9348,10 +9382,6 @@ static bags_code bagi_writer_resume(
     bags_error *err = &writer->job.failure;
     uint64_t start = writer->options.shard_start;
     uint64_t stop = writer->options.shard_stop;
-    /* Before finalize, an unfinished shard may be part of a worker's input, which must
-     * stay able to be resumed. After it, only `append` can have started one. */
-    bagi_taking taking =
-        writer->options.append && !finalized ? BAGI_TAKE_EMPTY : BAGI_TAKE;
     bagi_common common = BAGI_ZERO;
     for (size_t i = 0; i < names->count && !err->code; i++) {
         uint64_t number = names->names[i].number, length = 0;
@@ -9362,8 +9392,8 @@ static bags_code bagi_writer_resume(
         if (writer->dir.path && bagi_writer_finish(writer))
             break;
         writer->number = number;
-        bags_code code = bagi_writer_take(
-            writer, names->names[i], taking, &finished, &found);
+        bags_code code =
+            bagi_writer_take(writer, names->names[i], false, &finished, &found);
         if (!code && finished) {
             bagi_how how = bagi_how_new();
             code = bagi_shard_open(
@@ -9375,11 +9405,12 @@ static bags_code bagi_writer_resume(
             bagi_writer_leave(writer);
             writer->number = bagi_shard_after(number, stop);
         }
-        writer->resumed += finished ? length : found.length;
+        if (!writer->options.append)
+            writer->resumed += finished ? length : found.length;
     }
     if (!err->code && writer->dir.path && bagi_writer_full(writer))
         bagi_writer_finish(writer);
-    if (!err->code && finalized && !writer->dir.path) {
+    if (!err->code && finalized) {
         uint64_t most = names->names[names->count - 1].number;
         writer->number = most - most % stop + start;
         if (writer->number <= most)
@@ -9421,9 +9452,8 @@ static bags_code bagi_writer_start(bags_writer *writer) {
             "it was started with",
             bagi_tail(writer->path));
     } else if (!code) {
-        code = bagi_writer_take(writer, bagi_shard_name(0),
-            writer->options.append ? BAGI_TAKE_EMPTY : BAGI_TAKE, &finished,
-            &found);
+        code = bagi_writer_take(
+            writer, bagi_shard_name(0), false, &finished, &found);
         writer->resumed = found.length;
         if (!code && finished)
             code = bags_fail(err, BAGS_ERROR_EXISTS,
@@ -9464,20 +9494,19 @@ static bags_code bagi_writer_set_fields(bags_writer *writer,
     bags_code code =
         bagi_spec_seal(memory, spec, writer->options.registry, err);
 
-    /* Refuse a built-in type whose arguments no value can satisfy. Those of other types
-     * are not ours to check, nor are arguments that are only too large for this
-     * platform. */
+    /* Refuse what no value can satisfy: arguments that the type's codec refuses, unless
+     * they are only too large for this platform, and integers of 0 bytes. */
     for (size_t i = 0; i < count && !code; i++) {
         const bagi_coder *coder = &spec->coders[i];
         const bags_type *type = &spec->types[i];
         const char *name = spec->fields[i].name;
         uint64_t bytes = 1;
-        if (!coder->codec ||
-            coder->codec != bags_registry_find(NULL, type->name))
+        if (!coder->codec)
             continue;
-        if (coder->code == BAGS_ERROR_TYPE)
+        if (coder->fault && coder->code != BAGS_ERROR_LIMIT)
             code = bagi_fail_field(err, coder->code, name, coder->fault);
-        else if (bags_type_number(type, 0, &bytes) && bytes == 0)
+        else if (coder->codec == bags_registry_find(NULL, type->name) &&
+                 bags_type_number(type, 0, &bytes) && bytes == 0)
             code = bags_fail(err, BAGS_ERROR_TYPE,
                 "field \"%.200s\": type \"%.200s\": an integer of 0 bytes "
                 "holds only 0",
@@ -9599,8 +9628,8 @@ static bags_code bagi_recover_shard(const bagi_recovering *work,
     bags_writer *writer = bagi_writer_new(dir->path, &options, err);
     if (!writer)
         return err->code;
-    bags_code code = bagi_writer_take(writer, bagi_shard_name(0),
-        dry_run ? BAGI_TAKE_NOTHING : BAGI_TAKE, &finished, &found);
+    bags_code code = bagi_writer_take(
+        writer, bagi_shard_name(0), dry_run, &finished, &found);
     if (!code && !finished) {
         done->length = found.length;
         done->truncated = found.trailing;
@@ -10195,6 +10224,9 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
     reader->files.maps_limit = options->max_maps ? options->max_maps : 16384;
     bags_code code = bagi_check_worker(
         path, options->shard_start, &reader->options.shard_stop, &why);
+    if (!code)
+        code =
+            bagi_check_enums(path, options->unfinished, options->access, &why);
     if (!code) {
         reader->path = bagi_absolute(&env, path, strlen(path), &why);
         code = reader->path ? BAGS_OK : BAGS_ERROR_MEMORY;
@@ -11685,8 +11717,8 @@ BAGS_API bags_code bags_verify(const char *path,
         fault = "part is not below parts";
     else if (v.options.quick && v.options.decode)
         fault = "quick and decode are mutually exclusive";
-    else if (v.options.unfinished == BAGS_UNFINISHED_READ)
-        fault = "BAGS_UNFINISHED_READ does not apply to verify";
+    else if ((unsigned)v.options.unfinished > BAGS_UNFINISHED_SKIP)
+        fault = "unfinished must be BAGS_UNFINISHED_REFUSE or _SKIP";
     bagi_buffer_adopt(&v.scratch, &v.env.memory);
     bool mutex = bagi_mutex_init(&v.files.mutex);
     bags_code code = mutex ? bagi_check_worker(path, v.options.shard_start,

@@ -155,6 +155,78 @@ static void a_bag_writer_does_not_touch_what_replaced_its_bag(void **state) {
     }
 }
 
+/* Remove a file, or replace it by another one. */
+static void lose(const char *path, bool replace) {
+    if (!replace) {
+        assert_int_equal(remove(path), 0);
+        return;
+    }
+    save_text(at("another"), "another");
+    rename_path(at("another"), path);
+}
+
+static void assert_lost(const char *path, bool replaced) {
+    if (replaced)
+        assert_file(path, "another", 7);
+    else
+        assert_false(exists(path));
+}
+
+static void a_writer_notices_that_a_file_of_its_shard_is_lost(void **state) {
+    static const char *const names[] = {
+        "label.bag", "text.idx", "text.crc", "refs.bag", "refs.crc"};
+    enum { FLUSH, SYNC, CLOSE, END, WAYS };
+    (void)state;
+    skip_on_windows("an open file cannot be replaced");
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        for (int way = 0; way < 2 * WAYS; way++) {
+            bool replace = way % 2;
+            bags_writer_options options = writing(4);
+            options.checksum = true;
+            bags_writer *writer = open_writer(at("x"), &options);
+            append_all(writer, 0, 3);
+            assert_ok(bags_writer_flush(writer, &said));
+            lose(at("x/000000/%s", names[i]), replace);
+            if (way / 2 == FLUSH)
+                assert_fails(
+                    BAGS_ERROR_STATE, bags_writer_flush(writer, &said));
+            else if (way / 2 == SYNC)
+                assert_fails(BAGS_ERROR_STATE, bags_writer_sync(writer, &said));
+            else if (way / 2 == END)
+                assert_fails(BAGS_ERROR_STATE, append(writer, 3));
+            assert_fails(BAGS_ERROR_STATE, bags_writer_close(writer, &said));
+            assert_says(names[i]);
+            assert_says("another process");
+            assert_lost(at("x/000000/%s", names[i]), replace);
+            assert_false(exists(at("x/000000/spec.json")));
+            remove_tree(at("x"));
+        }
+}
+
+static void a_bag_writer_notices_that_a_file_next_to_it_is_lost(void **state) {
+    (void)state;
+    skip_on_windows("an open file cannot be replaced");
+    for (int way = 0; way < 8; way++) {
+        const char *lost = way < 4 ? "a.idx" : "a.crc";
+        bag_writer_options options;
+        bag_writer *writer;
+        memset(&options, 0, sizeof(options));
+        options.checksum = true;
+        assert_opens(writer, bag_writer_open(at("a.bag"), &options, &said));
+        assert_ok(bag_writer_append(writer, "abc", 3, NULL, &said));
+        assert_ok(bag_writer_flush(writer, &said));
+        lose(at("%s", lost), way & 1);
+        if (way & 2)
+            assert_fails(BAGS_ERROR_STATE, bag_writer_flush(writer, &said));
+        assert_fails(BAGS_ERROR_STATE, bag_writer_close(writer, &said));
+        assert_says(lost);
+        assert_lost(at("%s", lost), way & 1);
+        remove(at("a.bag"));
+        remove(at("a.idx"));
+        remove(at("a.crc"));
+    }
+}
+
 static void (*in_between)(void);
 static const char
     *in_front_of; /* the end of a path that is opened or removed */
@@ -1243,6 +1315,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_writer_does_not_touch_what_replaced_its_shard),
         TEST(a_bag_writer_does_not_touch_what_replaced_its_bag),
+        TEST(a_writer_notices_that_a_file_of_its_shard_is_lost),
+        TEST(a_bag_writer_notices_that_a_file_next_to_it_is_lost),
         TEST(a_claim_does_not_destroy_a_shard_that_was_renamed_over_it),
         TEST(recovery_leaves_a_shard_that_is_finished_just_before),
         TEST(finalize_does_not_replace_what_a_writer_has_claimed),

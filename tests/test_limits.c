@@ -494,11 +494,11 @@ static bags_code fail_long(void *codec, const bags_value *value,
 
 static void a_message_that_becomes_too_long_is_truncated(void **state) {
     static const bags_codec codec = {"long", NULL, fail_long, NULL, NULL, NULL};
-    static const bags_field fields[] = {{"a", "long"}, {"b", "long(1)"}};
+    static const bags_field field = {"a", "long"};
     bags_registry *codecs = bags_registry_create(&memory.allocator, &said);
     bags_writer_options options;
-    bags_value values[2];
-    bags_entry entries[] = {{"a", &values[0], 1}, {"b", &values[1], 1}};
+    bags_value value = bags_int(1);
+    bags_entry entry = {"a", &value, 1};
     bags_writer *writer;
     (void)state;
     assert_ok(bags_registry_add(codecs, &codec, &said));
@@ -506,17 +506,12 @@ static void a_message_that_becomes_too_long_is_truncated(void **state) {
     options.env.io = &disk.io;
     options.env.allocator = &memory.allocator;
     options.registry = codecs;
-    values[0] = values[1] = bags_int(1);
-    assert_opens(writer, bags_writer_open(at("x"), fields, 2, &options, &said));
+    assert_opens(writer, bags_writer_open(at("x"), &field, 1, &options, &said));
     assert_fails(
-        BAGS_ERROR_VALUE, bags_writer_append(writer, entries, 2, &said));
+        BAGS_ERROR_VALUE, bags_writer_append(writer, &entry, 1, &said));
     assert_int_equal(strlen(said.message), BAGS_ERROR_SIZE - 1);
     assert_says("field \"a\"");
     assert_says("mmmmm");
-    values[0] = bags_blob("x", 1);
-    assert_fails(
-        BAGS_ERROR_TYPE, bags_writer_append(writer, entries, 2, &said));
-    assert_says("x: field \"b\": datapoint 0*\"long(1)\"*no arguments");
     bags_writer_abort(writer);
     bags_registry_free(codecs);
 }
@@ -938,15 +933,19 @@ static void close_later(void *codec_state) {
     times_closed++;
 }
 
-static void codecs_may_fail_to_open_or_be_unable_to_encode(void **state) {
+/* Values of its type could never be written or read, blobs never be decoded. */
+static void a_codec_that_cannot_be_opened_refuses_its_type(void **state) {
     static const bags_codec later = {
         "later", open_later, fail_long, NULL, close_later, NULL};
     static const bags_codec reads = {"reads", NULL, NULL, NULL, NULL, NULL};
-    static const bags_field fields[] = {{"a", "later"}, {"b", "reads"}};
+    static const bags_field fields[] = {{"b", "reads"}, {"a", "later[]"}};
+    static const bags_field given = {"b", "reads(1)"};
     bags_registry *codecs = bags_registry_create(&memory.allocator, &said);
     bags_writer_options options;
-    bags_value values[2] = {bags_int(1), bags_int(2)};
-    bags_entry entries[] = {{"a", &values[0], 1}, {"b", &values[1], 1}};
+    bags_buffer scratch = {0};
+    bags_value value = bags_int(1);
+    bags_entry entry = {"b", &value, 1};
+    bags_view blob;
     bags_writer *writer;
     (void)state;
     times_opened = times_closed = 0;
@@ -956,17 +955,22 @@ static void codecs_may_fail_to_open_or_be_unable_to_encode(void **state) {
     options.env.io = &disk.io;
     options.env.allocator = &memory.allocator;
     options.registry = codecs;
-    assert_opens(writer, bags_writer_open(at("x"), fields, 2, &options, &said));
-    assert_fails(
-        BAGS_ERROR_TYPE, bags_writer_append(writer, entries, 2, &said));
-    assert_says("x: field \"a\": datapoint 0*\"later\"*not today");
-    values[0] = bags_blob("x", 1);
-    assert_fails(
-        BAGS_ERROR_TYPE, bags_writer_append(writer, entries, 2, &said));
+    assert_refused(
+        BAGS_ERROR_TYPE, bags_writer_open(at("x"), fields, 2, &options, &said));
+    assert_says("x: field \"a\": type \"later[]\": not today");
+    assert_refused(
+        BAGS_ERROR_TYPE, bags_writer_open(at("x"), &given, 1, &options, &said));
+    assert_says("x: field \"b\": type \"reads(1)\": this type accepts no arg");
+    assert_fails(BAGS_ERROR_TYPE,
+        bags_encode(codecs, "later", &value, &scratch, &blob, &said));
+    assert_says("type \"later\": not today");
+    assert_opens(writer, bags_writer_open(at("x"), fields, 1, &options, &said));
+    assert_fails(BAGS_ERROR_TYPE, bags_writer_append(writer, &entry, 1, &said));
     assert_says("x: field \"b\": datapoint 0*cannot encode");
     bags_writer_abort(writer);
+    bags_buffer_free(&scratch);
     bags_registry_free(codecs);
-    assert_int_equal(times_opened, 1);
+    assert_int_equal(times_opened, 2);
     assert_int_equal(times_closed, 0);
 }
 
@@ -1001,7 +1005,7 @@ int main(void) {
         TEST(a_failing_recovery_may_also_run_out_of_memory),
         TEST(a_row_of_refs_that_is_too_long_ends_the_datapoints),
         TEST(an_empty_refs_file_next_to_blobs_was_never_closed),
-        TEST(codecs_may_fail_to_open_or_be_unable_to_encode),
+        TEST(a_codec_that_cannot_be_opened_refuses_its_type),
     };
     return cmocka_run_group_tests_name("limits", tests, NULL, NULL);
 }

@@ -373,6 +373,36 @@ static void start_or_stop_without_slice_is_an_argument_error(void **state) {
     }
 }
 
+/* Enums are checked: an unknown `unfinished` is not one of those that exist. */
+static void unknown_options_are_argument_errors(void **state) {
+    static const int unknown[] = {-1, 3, 9, 1 << 30};
+    (void)state;
+    save_formula(at("x"), 13, V1);
+    for (size_t i = 0; i < 8; i++) {
+        bags_reader_options options;
+        bag_reader_options single;
+        bags_verify_options verify;
+        memset(&options, 0, sizeof(options));
+        memset(&single, 0, sizeof(single));
+        memset(&verify, 0, sizeof(verify));
+        if (i % 2)
+            options.unfinished = (bags_unfinished)unknown[i / 2];
+        else
+            options.access = (bags_access)unknown[i / 2];
+        single.unfinished = verify.unfinished = options.unfinished;
+        single.access = options.access;
+        assert_refused(
+            BAGS_ERROR_ARGUMENT, bags_reader_open(at("x"), &options, &said));
+        assert_says("x: invalid option");
+        assert_refused(BAGS_ERROR_ARGUMENT,
+            bag_reader_open(at("x/refs.bag"), &single, &said));
+        assert_says("x/refs.bag: invalid option");
+        if (i % 2)
+            assert_fails(BAGS_ERROR_ARGUMENT,
+                bags_verify(at("x"), &verify, NULL, &said));
+    }
+}
+
 static void unknown_fields_are_errors(void **state) {
     static const size_t rows[] = {
         FIELDS, FIELDS + 1, 64, SIZE_MAX, SIZE_MAX / sizeof(void *) + 1};
@@ -1940,6 +1970,7 @@ int main(void) {
         TEST(a_slice_is_applied_literally),
         TEST(a_slice_of_a_plain_field_is_an_error),
         TEST(start_or_stop_without_slice_is_an_argument_error),
+        TEST(unknown_options_are_argument_errors),
         TEST(unknown_fields_are_errors),
         TEST(a_datapoint_past_the_end_is_a_range_error),
         TEST(items_are_counted_without_reading_them),

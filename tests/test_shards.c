@@ -1433,7 +1433,8 @@ static void append_continues_after_finalize(void **state) {
         at("x"), "000000 000001 000002 000003 000004 000005 000006 000007", 16);
 }
 
-static void append_continues_an_unfinished_shard_after_finalize(void **state) {
+/* It would store again what the interrupted `append` has stored. */
+static void append_refuses_an_unfinished_shard_after_finalize(void **state) {
     bags_writer_options options = worker(0, 1, APPEND);
     (void)state;
     save_shards(at("x"), (const char *const[]){"000001", NULL});
@@ -1446,6 +1447,16 @@ static void append_continues_an_unfinished_shard_after_finalize(void **state) {
     bags_writer_abort(writer);
     remove_tree(at("x"));
     copy_tree(at("crashed"), at("x"));
+    for (int again = 0; again < 2; again++) {
+        assert_refused(BAGS_ERROR_UNFINISHED,
+            bags_writer_open(at("x"), fields, 2, &options, &said));
+        assert_says("x/000001: unfinished (datapoints: 1)*recover*info*append");
+        assert_same_tree(at("crashed"), at("x"));
+    }
+    assert_ok(bags_recover(at("x"), NULL, NULL, &said));
+    writer = open_writer(at("x"), &options);
+    assert_true(bags_writer_resumed(writer) == 0);
+    assert_ok(bags_writer_close(writer, &said));
     write_as(&options, 4, 7);
     check_finalized(at("x"), "000000 000001 000002", 7);
     /* Without finalize its numbers must fit; it resumes otherwise. */
@@ -1475,7 +1486,7 @@ static void append_refuses_the_shard_of_an_interrupted_input(void **state) {
         copy_tree(at("crashed"), at("x"));
         assert_refused(BAGS_ERROR_UNFINISHED,
             bags_writer_open(at("x"), fields, 2, &append, &said));
-        assert_says("x/000001: unfinished (datapoints: 1)*resume*recover");
+        assert_says("x/000001: unfinished (datapoints: 1)*recover*resume");
         assert_same_tree(at("crashed"), at("x"));
         /* Either way the input is continued, and then another one appended. */
         if (recover) {
@@ -1583,7 +1594,7 @@ int main(void) {
         TEST(a_worker_whose_shard_is_missing_is_refused),
         TEST(workers_refuse_a_finalized_dataset),
         TEST(append_continues_after_finalize),
-        TEST(append_continues_an_unfinished_shard_after_finalize),
+        TEST(append_refuses_an_unfinished_shard_after_finalize),
         TEST(append_refuses_the_shard_of_an_interrupted_input),
         TEST(finalize_leaves_no_mark_in_a_dataset_without_gaps),
         TEST(a_running_worker_is_refused_after_finalize),

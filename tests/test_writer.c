@@ -206,10 +206,79 @@ static void a_registered_codec_has_its_own_arguments(void **state) {
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
         bags_field field = {"thing", types[i]};
         bags_writer *writer;
-        assert_opens(writer,
-            bags_writer_open(at("%d", (int)i), &field, 1, &options, &said));
-        assert_ok(bags_writer_close(writer, &said));
+        if (i < 3) {
+            assert_opens(writer,
+                bags_writer_open(at("%d", (int)i), &field, 1, &options, &said));
+            assert_ok(bags_writer_close(writer, &said));
+            continue;
+        }
+        assert_refused(BAGS_ERROR_TYPE,
+            bags_writer_open(at("x"), &field, 1, &options, &said));
+        assert_says("x: field \"thing\": type \"int(4,5,6)\": not three");
     }
+    assert_names(at("."), "0 1 2");
+    bags_registry_free(codecs);
+}
+
+/* Codecs that succeed and make nothing: `lost` states a size without data. */
+static bags_code encode_idle(void *mine, const bags_value *value,
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
+    (void)mine;
+    (void)value;
+    (void)scratch;
+    (void)blob;
+    (void)err;
+    return BAGS_OK;
+}
+
+static bags_code encode_lost(void *mine, const bags_value *value,
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
+    blob->data = NULL;
+    blob->size = 5;
+    return encode_idle(mine, value, scratch, blob, err);
+}
+
+static bags_code decode_idle(void *mine, bags_view blob, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
+    (void)mine;
+    (void)blob;
+    (void)scratch;
+    (void)value;
+    (void)err;
+    return BAGS_OK;
+}
+
+static void what_a_codec_does_not_return_is_not_invented(void **state) {
+    static const bags_codec idle = {
+        "idle", NULL, encode_idle, decode_idle, NULL, NULL};
+    static const bags_codec lost = {
+        "lost gone", NULL, encode_lost, NULL, NULL, NULL};
+    static const bags_field fields[] = {{"a", "idle"}, {"b", "gone"}};
+    bags_registry *codecs = bags_registry_create(NULL, &said);
+    bags_writer_options options = writing(0);
+    bags_buffer scratch = {0};
+    bags_value text = bags_utf8("secret"), blob = bags_blob("x", 1), read;
+    bags_entry entries[] = {entry("a", &text, 1), entry("b", &text, 1)};
+    bags_view made;
+    bags_writer *writer;
+    (void)state;
+    assert_ok(bags_registry_add(codecs, &idle, &said));
+    assert_ok(bags_registry_add(codecs, &lost, &said));
+    options.registry = codecs;
+    assert_opens(writer, bags_writer_open(at("x"), fields, 2, &options, &said));
+    assert_fails(
+        BAGS_ERROR_ARGUMENT, bags_writer_append(writer, entries, 2, &said));
+    assert_says("x: field \"b\": datapoint 0: the codec of \"lost gone\"*NULL");
+    entries[1].values = &blob;
+    assert_ok(bags_writer_append(writer, entries, 2, &said));
+    assert_ok(bags_writer_close(writer, &said));
+    assert_file(at("x/a.bag"), "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 16);
+    assert_ok(bags_encode(codecs, "idle", &text, &scratch, &made, &said));
+    assert_int_equal(made.size, 0);
+    assert_fails(BAGS_ERROR_ARGUMENT,
+        bags_decode(codecs, "idle", made, &scratch, &read, &said));
+    assert_says("the codec of \"idle\" returned no value");
+    bags_buffer_free(&scratch);
     bags_registry_free(codecs);
 }
 
@@ -1762,6 +1831,7 @@ int main(void) {
         TEST(invalid_arguments_are_refused_when_a_writer_is_opened),
         TEST(unknown_types_are_legal_with_any_arguments),
         TEST(a_registered_codec_has_its_own_arguments),
+        TEST(what_a_codec_does_not_return_is_not_invented),
         TEST(an_invalid_type_on_disk_is_read_as_bytes),
         TEST(names_that_are_too_long_are_refused),
         TEST(more_fields_than_a_spec_can_hold_are_refused),

@@ -40,9 +40,8 @@ static char *complete_type(const char *type) {
     return string_format("array(%s)%s", name, type + size);
 }
 
-/* Unknown types and arguments are legal, but more likely a mistake. In a spec.json
- * next to the manifest, which `bags export` may have written, they are only
- * reported. */
+/* Unknown types are legal, but more likely a mistake. In a spec.json next to the
+ * manifest, which `bags export` may have written, they are only reported. */
 static void add_field(const char *name, const char *type, bool given) {
     bags_type parsed;
     fields = (bags_field *)grow(fields, count, sizeof *fields);
@@ -58,7 +57,7 @@ static void add_field(const char *name, const char *type, bool given) {
             "unknown type \"%.160s\"; see `bags help types`%s", type,
             given ? ", or pass --any-type" : "");
     failure_prefix("field \"%.160s\": ", name);
-    if (given || !legal)
+    if (given || !legal || known)
         die();
     note("%s", failure.message);
 }

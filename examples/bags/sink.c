@@ -179,7 +179,7 @@ static void open_dataset(void) {
     dataset = bags_writer_open(path, fields, count, &writing, &failure);
     must_open(dataset);
     shards = bags_writer_shards(dataset);
-    existing = writing.resume ? bags_writer_resumed(dataset) : 0;
+    existing = bags_writer_resumed(dataset);
     if (existing)
         open_before(false);
 }
@@ -393,7 +393,7 @@ void sink_failed(void) {
     bool flushed = true;
     if (dataset) {
         bags_writer_cancel(dataset);
-        kept += writing.append ? 0 : bags_writer_resumed(dataset);
+        kept += bags_writer_resumed(dataset);
     }
     if (appended > 0 && writing.append) {
         flushed = !bags_writer_close(dataset, &ignored);

@@ -258,17 +258,18 @@ def append_adds_every_line_to_a_sharded_dataset():
     shards = ['--shard-length', '4']
     _pack(LINES[:6], 'out', *shards)
     done = _pack(LINES[2:5], 'out', '--append', *shards).out
-    assert b'3 datapoints, after 6 that existed' in done, done
+    assert done == b'out: 3 datapoints\n', done
     assert _datapoints('out') == ROWS[:6] + ROWS[2:5]
     assert read('out')['shards'] == [4, 2, 3]
     _pack(LINES[:1], 'out', '--append')
     assert _datapoints('out') == ROWS[:6] + ROWS[2:5] + ROWS[:1]
-    # What a killed pack left unfinished may be an input to be resumed: its end is
-    # counted first, and then appended.
+    # What a killed pack left unfinished is part of an input: it is finished and
+    # counted first, and the rest of that input appended after that.
     _kill_after(2, 'out', '--append', *shards)
     before = files('out')
     _pack(LINES[7:8], 'out', '--append', *shards, call=refuse,
-          says=('out/000004: unfinished (datapoints: 2)', '--resume', 'recover'))
+          says=('out/000004: unfinished (datapoints: 2)', 'bags recover',
+                'bags info', 'append the rest', '--resume'))
     assert files('out') == before
     assert b'out/000004: finished, 2 datapoints kept' in run(
         'recover', 'out').out
@@ -320,11 +321,20 @@ def a_finalized_dataset_is_appended_to_and_not_resumed():
     run('verify', 'out')
 
 
-def a_killed_append_after_finalize_is_continued():
+def a_killed_append_after_finalize_is_not_repeated():
     _pack(LINES[:4], 'out', '--shard-length', '4')
     os.rename('out/000000', 'out/000001')
     run('finalize', 'out')
     _kill_after(2, 'out', '--append', '--shard-length', '4')
+    before = files('out')
+    # With 2, the shard that was left would be full.
+    for length in '4', '2':
+        _pack(LINES[:5], 'out', '--append', '--shard-length', length, call=refuse,
+              says=('out/000001: unfinished (datapoints: 2)', 'bags recover',
+                    'bags info', 'append the rest'))
+        assert files('out') == before
+    run('recover', 'out')
+    assert run('info', 'out', '--json').json['length'] == 6
     _pack(LINES[2:5], 'out', '--append', '--shard-length', '4')
     assert _datapoints('out') == ROWS[:4] + ROWS[:5]
 
