@@ -176,10 +176,9 @@ static void open_dataset(void) {
         open_complete();
         return;
     }
-    bool started = sharded || path_has(path, "spec.json.partial");
     dataset = bags_writer_open(path, fields, count, &writing, &failure);
     if (!dataset && failure.code == BAGS_ERROR_EXISTS && writing.resume &&
-        !started && path_kind(path) == BAGS_PATH_DIRECTORY)
+        !sharded && strstr(failure.message, ": already exists; "))
         failure_remedy(path, "another writer has just started it");
     must_open(dataset);
     shards = bags_writer_shards(dataset);
