@@ -52,6 +52,10 @@ extern bags_error failure;
 /* Paragraphs of the help: what a path is, and the exit codes. */
 extern const char help_about[], help_codes[];
 
+/* The Bag or dataset that is mapped, which a message names if one of its files is
+ * truncated; NULL: none, or several. */
+extern const char *mapped_path;
+
 /* Called once when the program fails, before the message is printed: it may
  * extend the message, and clean up. */
 extern void (*on_failure)(void);
@@ -61,6 +65,9 @@ ENDS void fail(bags_code code, const char *format, ...) BAGI_PRINTF(2, 3);
 /* For an invalid command line. */
 #define usage(...) fail(BAGS_ERROR_ARGUMENT, __VA_ARGS__)
 ENDS void fail_system(int error, const char *path, const char *doing);
+/* For signal handlers: print one line, and end with exit code 1. The path may be
+ * NULL. */
+ENDS void fail_in_signal(const char *path, const char *what);
 void must(bags_code code);          /* be BAGS_OK, otherwise die */
 void must_open(const void *opened); /* not be NULL, otherwise die */
 

@@ -5,8 +5,7 @@
 
 #include "../../formats/formats.h"
 
-#include <errno.h>
-#include <string.h>
+#include <math.h>
 
 static option_number memory = {0, 65536, 0, false};
 
@@ -18,17 +17,27 @@ static const option options[] = {
 
 /* ---- bags get --key ---- */
 
+static const char *given; /* FIELD=KEY */
+
+ENDS static void fail_key(const char *what) {
+    usage("%s: --key %s: %s", source_path(), given, what);
+}
+
 /* Parse a number, the first bytes of a word. One with a fraction is in *real; of a
  * field of float32, it means the key that is shown like that. */
 static bags_value parse_number(
     const char *word, size_t size, bool is_single, double *real) {
     char *end = NULL;
+    bool is_infinity = !strncmp(word + (*word == '-'), "Infinity", 8);
     bags_value out;
     if (number_parse(word, size, &out))
         return out;
     *real = strtod(word, &end);
-    if (!size || end != word + size || strspn(word, "+-.0123456789eE") < size)
-        usage("--key: \"%.*s\" is not a number", (int)size, word);
+    if (!size || end != word + size ||
+        (!is_infinity && strspn(word, "+-.0123456789eE") < size))
+        fail_key(temp_format("\"%.*s\" is not a number", (int)size, word));
+    if (isinf(*real) && !is_infinity)
+        fail_key("a number above 1.8e308");
     if (is_single && single_is_shown(*real))
         *real = (double)(float)*real;
     return bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, real);
@@ -58,6 +67,7 @@ void key_find(const char *word, uint64_t *start, uint64_t *stop) {
     double reals[2];
     bags_value from = bags_int(0), to = from;
     const char *key = "";
+    given = word;
     const bags_field *fields = source_fields(&count);
     if (!source_dataset())
         usage("%s is a Bag, which has no keys", source_path());
@@ -79,13 +89,17 @@ void key_find(const char *word, uint64_t *start, uint64_t *stop) {
         from = parse_number(key, strcspn(key, ":"), is_single, &reals[0]);
     if (colon && colon[1])
         to = parse_number(colon + 1, strlen(colon + 1), is_single, &reals[1]);
-    if (colon) {
-        must(bags_index_find_range(found_index, colon > key ? &from : NULL,
-            colon[1] ? &to : NULL, &scratch, start, stop, &failure));
-        return;
-    }
-    must(bags_index_find(found_index, &from, &scratch, start, stop, &failure));
-    if (*start == *stop)
+    bags_code code;
+    if (colon)
+        code = bags_index_find_range(found_index, colon > key ? &from : NULL,
+            colon[1] ? &to : NULL, &scratch, start, stop, &failure);
+    else
+        code = bags_index_find(
+            found_index, &from, &scratch, start, stop, &failure);
+    if (code == BAGS_ERROR_VALUE || code == BAGS_ERROR_RANGE)
+        fail_key(failure.message);
+    must(code);
+    if (*start == *stop && !colon)
         fail(BAGS_ERROR_RANGE, "%s: field \"%s\": no datapoint has the key %s",
             source_path(), field->name, key);
 }

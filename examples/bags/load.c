@@ -334,6 +334,7 @@ static int run(char **operands) {
         const char *path = path_without_secrets(operands[i]);
         remote = remote || path_is_remote(path);
         readers[i] = dataset_open(path);
+        mapped_path = dataset_count == 1 ? path : NULL;
     }
     bool has_images =
         choose_fields(path_without_secrets(operands[0]), readers[0]);

@@ -10,6 +10,7 @@
 #include "system.h"
 
 #include <stdarg.h>
+#include <stdatomic.h>
 
 extern const command command_checksum, command_copy, command_export,
     command_finalize, command_get, command_images, command_index,
@@ -40,8 +41,11 @@ static const command *chosen;
 
 /* ---- failures ---- */
 
+#define TRUNCATED "a file was truncated while it was read, or its disk failed"
+
 bags_error failure;
 void (*on_failure)(void);
+const char *mapped_path;
 
 /* Names come from untrusted files: they must not control a terminal. */
 static void print_line(const char *message) {
@@ -95,9 +99,39 @@ void fail_system(int error, const char *path, const char *doing) {
     if (error == EEXIST && !strcmp(doing, "create"))
         fail(BAGS_ERROR_EXISTS,
             "%s: already exists; remove it, or write to a new path", path);
+    if (error == EFAULT) /* of a write, what is SIGBUS of a read */
+        fail(BAGS_ERROR_IO, "%s%s" TRUNCATED, mapped_path ? mapped_path : "",
+            mapped_path ? ": " : "");
     bags_fail_io(NULL, error, path, doing, &failure);
     die();
 }
+
+#ifndef _WIN32
+void fail_in_signal(const char *path, const char *what) {
+    static atomic_flag failed = ATOMIC_FLAG_INIT;
+    while (atomic_flag_test_and_set(&failed))
+        pause(); /* another thread prints it */
+    progress_hide();
+    const char *const parts[] = {
+        "bags: ", path ? path : "", path ? ": " : "", what, "\n"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (write(STDERR_FILENO, parts[i], strlen(parts[i])) < 0)
+            break;
+    _exit(1);
+}
+
+static void say_truncated(int number) {
+    (void)number;
+    fail_in_signal(mapped_path, TRUNCATED);
+}
+
+static void expect_truncation(void) {
+    struct sigaction action = {.sa_handler = say_truncated};
+    sigaction(SIGBUS, &action, NULL);
+}
+#else
+static void expect_truncation(void) {}
+#endif
 
 void must(bags_code code) {
     if (code)
@@ -288,6 +322,7 @@ static int run(int count, char **words) {
 
 int main(int argc, char **argv) {
     prepare_standard_files();
+    expect_truncation();
     int code = run(argc - 1, argv + 1);
     bool complete = !ferror(stdout);
     errno = 0;

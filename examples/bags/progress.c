@@ -47,10 +47,11 @@ void progress_show(const char *title, const char *unit, uint64_t done,
     fflush(stderr);
 }
 
+/* A signal handler may call it. */
 void progress_hide(void) {
-    if (shown > 0)
-        fputs("\r\033[K", stderr);
-    shown = 0;
+    static const char clear[] = "\r\033[K";
+    if (shown > 0 && write(STDERR_FILENO, clear, sizeof clear - 1) > 0)
+        shown = 0;
 }
 
 void progress_end(void) {

@@ -177,6 +177,9 @@ static void open_dataset(void) {
         return;
     }
     dataset = bags_writer_open(path, fields, count, &writing, &failure);
+    if (!dataset && failure.code == BAGS_ERROR_EXISTS && writing.resume &&
+        !sharded && strstr(failure.message, ": already exists; "))
+        failure_remedy(path, "another writer has just started it");
     must_open(dataset);
     shards = bags_writer_shards(dataset);
     existing = bags_writer_resumed(dataset);
@@ -345,10 +348,11 @@ static const char *next_step(bool is_bag) {
                             : "--resume continues";
 }
 
-/* Append to the message that what was flushed is kept. */
+/* Append to the message that what was flushed is kept. The failure may have come
+ * before anything was. */
 static void explain_flushed(bool is_bag) {
-    failure_suffix(
-        "; %s: the data that was flushed is kept, %s", path, next_step(is_bag));
+    failure_suffix("; %s: the data that was flushed, if any, is kept, %s", path,
+        next_step(is_bag));
 }
 
 void sink_finish(void) {

@@ -77,7 +77,7 @@ bags_reader *dataset_open(const char *given) {
 }
 
 void source_open(const char *given) {
-    path = path_without_secrets(given);
+    path = mapped_path = path_without_secrets(given);
     how_unfinished();
     bags_path_kind kind = path_kind(path);
     if (kind == BAGS_PATH_NONE)

@@ -3,8 +3,9 @@
  *
  * Even when it is strict, json-c 0.16 silently changes some values: integers outside
  * 64 bits are clamped, an unpaired surrogate becomes U+FFFD, a name ends at U+0000, of
- * duplicate names the last one wins. So the strings and numbers of the text are checked
- * first, and the names are counted. What is JSON and what is not, json-c decides.
+ * duplicate names the last one wins. It also accepts numbers that are not JSON, such as
+ * 00, 1. and -.5. So the strings and numbers of the text are checked first, and the
+ * names are counted. What else is JSON and what is not, json-c decides.
  */
 #ifndef BAGS_IMPORT_JSON_H
 #define BAGS_IMPORT_JSON_H
@@ -67,10 +68,32 @@ static inline const char *bags_import_check_string(bags_import_scan *s) {
     return zero ? "U+0000 in a name" : NULL;
 }
 
+/* Where the JSON number that starts here ends; `at` itself if it is none. */
+static inline const char *bags_import_number_end(const char *at) {
+    static const char digits[] = "0123456789";
+    const char *start = at;
+    at += *at == '-';
+    size_t whole = strspn(at, digits), fraction = 1, exponent = 1;
+    bool valid = whole == 1 || (whole > 1 && *at != '0');
+    at += whole;
+    if (*at == '.') {
+        fraction = strspn(++at, digits);
+        at += fraction;
+    }
+    if (*at == 'e' || *at == 'E') {
+        at += at[1] == '-' || at[1] == '+' ? 2 : 1;
+        exponent = strspn(at, digits);
+        at += exponent;
+    }
+    return valid && fraction && exponent ? at : start;
+}
+
 static inline const char *bags_import_check_number(bags_import_scan *s) {
     const char *start = s->text + s->at;
     size_t size = strspn(start, "+-.0123456789eE");
     bool integer = strcspn(start, ".eE") >= size;
+    if (bags_import_number_end(start) != start + size)
+        return "not a JSON number";
     errno = 0;
     if (!integer && !isfinite(strtod(start, NULL)))
         return "a number above 1.8e308";

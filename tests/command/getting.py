@@ -1,10 +1,12 @@
 """bags get: what is selected, how it is shown, and what is refused."""
 import base64
 import json
+import os
 import pathlib
 import subprocess
 import struct
 
+import harness
 from harness import each, pack, refuse, run
 
 SPEC = 'n=int(4),words=utf8[],raw=bytes,frames=bytes[],text=utf8'
@@ -353,3 +355,31 @@ def what_was_exported_is_printed():
         b'y: wrote 1 blob of out/b.bag, with 1 file\n'
     pack([{'s': 'a'}, {'s': 'b'}], 's=utf8', 'z')
     assert run('export', 'z', 'w').out == b'w: wrote 2 datapoints of z, with 0 files\n'
+
+
+def _truncate_while(path, *words):
+    """Truncate this file while the command waits until its output is read."""
+    job = subprocess.Popen([harness.PROGRAM, *words], stdout=subprocess.PIPE,
+                           stderr=subprocess.PIPE)
+    assert job.stdout.read(1)
+    os.truncate(path, 4096)
+    said = job.communicate()[1].decode()
+    assert job.returncode == 1, (job.returncode, said)
+    return said
+
+
+@each([('get', 'out', ':'), ('get', 'out/n.bag', ':'),
+       ('load', 'out', '--batch', '1', '--indices'),
+       ('load', 'out', 'more', '--batch', '1', '--indices')])
+def a_file_truncated_while_it_is_read_is_an_error(words):
+    pack([{'n': i} for i in range(30_000)], 'n=int(4)')
+    pack([{'n': 1}], 'n=int(4)', 'more')
+    names = '' if 'more' in words else f'{words[1]}: '
+    assert _truncate_while('out/n.bag', *words) == \
+        f'bags: {names}a file was truncated while it was read, or its disk failed\n'
+
+
+def a_file_truncated_while_a_blob_is_printed_is_an_error():
+    pack([{'b': {'base64': 'AAAA' * 500_000}}], 'b=bytes')
+    assert _truncate_while('out/b.bag', 'get', 'out', '0', '--raw') == \
+        'bags: out: a file was truncated while it was read, or its disk failed\n'

@@ -1,5 +1,6 @@
 """bags index, and bags get --key."""
 import base64
+import math
 import pathlib
 
 from harness import each, files, pack, read, refuse, run, write_lines
@@ -52,19 +53,32 @@ def a_missing_key_names_the_value_and_prints_nothing():
 
 
 @each([('t=x', 'x'), ('t=1:x', 'x'), ('t=', 'number'), ('t', 'FIELD=KEY'),
-       ('t=0x10', '0x10')])
+       ('t=0x10', '0x10'), ('t=5:3', 'start > stop'), ('t=0.5', 'whole number'),
+       ('n=1e0', 'whole number'), ('t=18446744073709551616', 'out of range'),
+       ('n=-1', 'below 0'), ('x=1e400', '1.8e308'), ('x=NaN', '"NaN"'),
+       ('x=infinity', '"infinity"'), ('x=Infinity0', '"Infinity0"')])
 def what_is_not_a_key_is_refused(case):
     _dataset()
-    refuse('get', 'out', '--key', case[0], says=case[1], code=2)
+    where = f'out: --key {case[0]}: ' if '=' in case[0] else case[0]
+    refuse('get', 'out', '--key', case[0], says=(where, case[1]), code=2)
+
+
+def infinities_are_keys():
+    rows = [{'x': x, 'y': x} for x in (math.inf, 0, -math.inf, 1)]
+    pack(rows, 'x=float32,y=float64')
+    for field in 'xy':
+        run('index', 'out', field)
+        for key, want in [('Infinity', [0]), ('-Infinity', [2]),
+                          ('-Infinity:1', [2, 1]), ('1:Infinity', [3]),
+                          ('-Infinity:Infinity', [2, 1, 3]), ('Infinity:', [0])]:
+            found = run('get', 'out', '--key', f'{field}={key}', field).lines
+            assert [float(line[field]) for line in found] == \
+                [rows[i]['x'] for i in want], key
 
 
 def what_cannot_be_found_is_refused():
     _dataset()
     refuse('get', 'out', '--key', 'y=1', says=('y=1', 'id, n, raw, t, tag, x'))
-    refuse('get', 'out', '--key', 't=5:3', says='start > stop')
-    refuse('get', 'out', '--key', 't=0.5', says='whole number')
-    refuse('get', 'out', '--key', 't=18446744073709551616', says='out of range')
-    refuse('get', 'out', '--key', 'n=-1', says='below 0')
     refuse('get', 'out', '--key', 'tag=a', says=('tag', 'utf8[]'))
     refuse('get', 'out', '--key', 'id=k3', 'raw', '--raw', code=2, says='--raw')
     refuse('get', 'out', code=2, says='INDEX')

@@ -90,6 +90,9 @@ BAD = [
     ('below 64 bits', _with(i=-2**63 - 1), '2^63'),
     ('above i64', _with(i=2**63), '"i"'),
     ('a leading zero', _text('"n": 1', '"n": 01'), 'line 2'),
+    *[(f'the number {number}', _text('"n": 1', f'"n": {number}'),
+       ('column', 'not a JSON number'))
+      for number in ('00', '-00', '00.5', '01.5', '1.', '-.5', '1.e2', '1e', '-')],
     ('a plus', _text('"n": 1', '"n": +1'), 'line 2'),
     ('NaN', _text('"n": 1', '"n": NaN'), 'line 2'),
     ('Infinity', _text('"n": 1', '"n": -Infinity'), 'line 2'),

@@ -387,6 +387,25 @@ def resuming_after_recover_continues():
               says=('line 25', '"n"', 'another value than datapoint 24'))
 
 
+def the_loser_of_a_race_is_not_told_to_remove_what_the_other_writes():
+    for i in range(40):
+        words = [harness.PROGRAM, 'pack', '-', f'out{i}', '--spec', 'n=int',
+                 '--no-sync', '--resume']
+        jobs = [subprocess.Popen(words, stdin=subprocess.PIPE,
+                                 stdout=subprocess.DEVNULL,
+                                 stderr=subprocess.PIPE) for _ in range(4)]
+        said = [job.communicate(b'{"n": 1}\n')[1].decode() for job in jobs]
+        assert not [line for line in said if 'remove it' in line], said
+        assert '' in said, said
+
+
+def resuming_with_other_shard_lengths_goes_on_with_those():
+    _pack(LINES[:15], 'out', '--shard-length', '10')
+    _pack(LINES, 'out', '--shard-length', '20', '--resume')
+    assert _datapoints('out') == ROWS
+    assert read('out')['shards'] == [10, 5, 20, 20, 5]
+
+
 def a_manifest_from_a_closed_standard_input_is_an_error():
     for out in 'out', 'out.bag':
         words = [harness.PROGRAM, 'pack', '-', out]

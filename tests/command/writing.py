@@ -205,6 +205,16 @@ def a_full_disk_keeps_what_was_flushed():
     refuse('info', 'out', says='recover')
 
 
+def a_full_disk_before_anything_was_flushed_does_not_say_that_something_was():
+    def limit():
+        import resource
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+    write_lines('m.jsonl', _rows(1000))
+    refuse('pack', 'm.jsonl', 'out', '--spec', SPEC, preexec_fn=limit,
+           says='; out: the data that was flushed, if any, is kept, --resume')
+    assert run('info', 'out', '--live', '--json').json['length'] == 0
+
+
 def finished_shards_stay_when_a_line_is_bad():
     rows = _rows(7) + ['{"n": 1}\n']
     write_lines('m.jsonl', rows)
