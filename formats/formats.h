@@ -1452,6 +1452,26 @@ static inline void format_state_close(void *state) {
     bags_buffer_free(&memory);
 }
 
+/* Check that an open file or, if it is NULL, what a path leads to is what had this
+ * identity when it was found: that the files of a dataset are of one version. Without
+ * the hook, it is not noticed. */
+static inline bags_code format_check_identity(const bags_io *io, void *file,
+    const char *path, const bags_identity *was, bags_error *err) {
+    bags_identity now;
+    if (!io->identify)
+        return BAGS_OK;
+    int error = io->identify(io->user, file, path, &now);
+    if (error && error != ENOENT)
+        return bags_fail_io(io, error, path, "identify", err);
+    if (!error && now.device == was->device && now.inode == was->inode &&
+        now.time == was->time && now.size == was->size)
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_CORRUPT,
+        "%s: changed while it was read: another process replaced, renamed, "
+        "removed or wrote it",
+        path);
+}
+
 /* In the scratch, the shape of a value precedes its pixels. A multiple of 64, so
  * that the pixels are aligned for vector units. */
 #define FORMAT_SHAPE 64

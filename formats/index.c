@@ -248,6 +248,19 @@ static bags_code shard_path(char out[INDEX_PATH], bags_error *err,
     return size < 0 || size >= INDEX_PATH ? fail_long(path, err) : BAGS_OK;
 }
 
+/* Refuse a link, which leads to what is not the dataset's. */
+static bags_code check_no_link(
+    const bags_io *io, const char *path, bags_error *err) {
+    bags_identity found;
+    if (!io->identify)
+        return BAGS_OK;
+    int error = io->identify(io->user, NULL, path, &found);
+    if (!error && found.link)
+        error = ELOOP;
+    return error == ENOENT ? BAGS_OK
+                           : bags_fail_io(io, error, path, "open", err);
+}
+
 static void mix(uint64_t *hash, uint64_t number) {
     *hash = (*hash ^ number) * UINT64_C(0x9E3779B97F4A7C15);
     *hash ^= *hash >> 29;
@@ -307,11 +320,11 @@ static bags_code stamp_make(const bags_reader *reader, const bags_env *env,
     return code;
 }
 
-/* Where the index of a field is: the directory of indexes; and the first of the
- * field's Bags, which is locked while the index is built. */
-static bags_code index_place(const bags_reader *reader, const char *path,
-    const char *field, char directory[INDEX_PATH], char bag[INDEX_PATH],
-    bags_error *err) {
+/* Where the index of a field is: the directory of indexes, which is the dataset's own;
+ * and the first of the field's Bags, which is locked while the index is built. */
+static bags_code index_place(const bags_reader *reader, const bags_io *io,
+    const char *path, const char *field, char directory[INDEX_PATH],
+    char bag[INDEX_PATH], bags_error *err) {
     char shard[INDEX_PATH];
     size_t count = 0;
     const bags_shard *shards = bags_reader_shards(reader, &count);
@@ -321,8 +334,12 @@ static bags_code index_place(const bags_reader *reader, const char *path,
     bags_shard first = shards[0];
     first.number = 0; /* the reader may have only later ones */
     bags_code code = shard_path(shard, err, path, &first);
+    if (!code && first.digits)
+        code = check_no_link(io, shard, err);
     if (!code)
         code = path_make(directory, err, shard, "index", "");
+    if (!code)
+        code = check_no_link(io, directory, err);
     return code ? code : path_make(bag, err, shard, field, ".bag");
 }
 
@@ -693,10 +710,12 @@ static bags_code build_locked(build *b, bags_error *err) {
 static bags_code build_index(build *b, bags_error *err) {
     void *file = NULL;
     bags_code code = index_place(
-        b->reader, b->path, b->field->name, b->directory, b->from, err);
+        b->reader, b->io, b->path, b->field->name, b->directory, b->from, err);
     if (!code)
         code = path_make(
             b->partial, err, b->directory, b->field->name, ".partial");
+    if (!code)
+        code = check_no_link(b->io, b->partial, err);
     if (code)
         return code;
     int error = b->io->open(b->io->user, b->from, BAGS_IO_READ, &file);
@@ -822,9 +841,15 @@ static bags_code open_files(bags_index *index, const char *path,
     if (code)
         return code;
     const char *field = index_field(index)->name;
-    code = index_place(index->reader, path, field, directory, index->path, err);
-    if (!code)
-        code = path_make(index->path, err, directory, field, ".bag");
+    const bags_io *io = io_of(&options->env);
+    code = index_place(
+        index->reader, io, path, field, directory, index->path, err);
+    for (size_t i = 3; i-- > 0 && !code;) {
+        static const char *const endings[] = {".bag", ".crc", ".idx"};
+        code = path_make(index->path, err, directory, field, endings[i]);
+        if (!code)
+            code = check_no_link(io, index->path, err);
+    }
     if (code)
         return code;
     size_t count = 0;

@@ -33,7 +33,7 @@ typedef struct zip_member {
     size_t name;         /* in zip_writer.names: relative to the dataset */
     size_t shard, order; /* its index among the shards, and the members */
     uint64_t size, offset;
-    uint64_t identity; /* see zip_identify */
+    bags_identity identity;
     uint32_t crc;
     bool last; /* spec.json */
 } zip_member;
@@ -140,45 +140,6 @@ static const char *zip_path(zip_writer *z, const char *name) {
     return (const char *)z->text.data;
 }
 
-/* What identifies an open file, or what a path leads to, in 8 bytes. 0 without the
- * hook. */
-static int zip_identify(
-    const zip_writer *z, void *file, const char *path, uint64_t *identity) {
-    bags_identity found;
-    uint64_t words[4], mix = 1;
-    *identity = 0;
-    if (!z->from->identify)
-        return 0;
-    int error = z->from->identify(z->from->user, file, path, &found);
-    if (error)
-        return error;
-    words[0] = found.device;
-    words[1] = found.inode;
-    words[2] = found.time;
-    words[3] = found.size;
-    for (size_t i = 0; i < 4; i++) {
-        mix = (mix ^ words[i]) * UINT64_C(0x9E3779B97F4A7C15);
-        mix ^= mix >> 32;
-    }
-    *identity = mix;
-    return 0;
-}
-
-/* Check that an open file, or what a path leads to, is the one that was added. */
-static bags_code zip_check_same(
-    zip_writer *z, const zip_member *m, void *file, const char *path) {
-    uint64_t found;
-    int error = zip_identify(z, file, path, &found);
-    if (error && error != ENOENT)
-        return bags_fail_io(z->from, error, path, "identify", z->err);
-    if (error || found != m->identity)
-        return bags_fail(z->err, BAGS_ERROR_CORRUPT,
-            "%s: changed while it was read: another process replaced, renamed, "
-            "removed or wrote it",
-            path);
-    return BAGS_OK;
-}
-
 /* Add the file directory/stem.suffix of the dataset, if it exists. */
 static bags_code zip_add(zip_writer *z, size_t shard, const char *directory,
     const char *stem, const char *suffix) {
@@ -208,7 +169,8 @@ static bags_code zip_add(zip_writer *z, size_t shard, const char *directory,
         error = z->from->open(z->from->user, path, BAGS_IO_READ, &file);
     if (error)
         return bags_fail_io(z->from, error, path, "open", z->err);
-    error = zip_identify(z, file, path, &member.identity);
+    if (z->from->identify)
+        error = z->from->identify(z->from->user, file, path, &member.identity);
     if (!error)
         error = z->from->size(z->from->user, file, &member.size);
     z->from->close(z->from->user, file);
@@ -253,9 +215,11 @@ static int zip_order(const void *x, const void *y) {
     return a->order < b->order ? -1 : a->order > b->order;
 }
 
-/* Find the files of the dataset, which must be complete. */
+/* Find the files of the dataset, which must be complete. Its Bags are opened once they
+ * were found: they, and the reader's fields, are of one version. */
 static bags_code zip_collect(zip_writer *z) {
     bags_reader_options options;
+    bags_info about;
     size_t count = 0;
     char directory[256] = ""; /* the longest name of a file */
     memset(&options, 0, sizeof options);
@@ -272,6 +236,8 @@ static bags_code zip_collect(zip_writer *z) {
                 (int)shards[i].digits, shards[i].number);
         code = zip_add_shard(z, reader, i, directory);
     }
+    if (!code)
+        code = bags_reader_info(reader, &about, NULL, z->err);
     bags_reader_close(reader);
     if (!code)
         qsort(z->members, z->length, sizeof *z->members, zip_order);
@@ -349,7 +315,7 @@ static bags_code zip_copy(zip_writer *z, zip_member *m, const char *path) {
     }
     m->crc = ~crc;
     if (!code && read == m->size)
-        code = zip_check_same(z, m, file, path);
+        code = format_check_identity(z->from, file, path, &m->identity, z->err);
     z->from->close(z->from->user, file);
     if (!code && read != m->size)
         code = bags_fail(z->err, BAGS_ERROR_CORRUPT,
@@ -451,7 +417,8 @@ static bags_code zip_check_all(zip_writer *z) {
     bags_code code = BAGS_OK;
     for (size_t i = 0; z->from->identify && i < z->length && !code; i++) {
         const char *path = zip_path(z, zip_name(z, &z->members[i]));
-        code = path ? zip_check_same(z, &z->members[i], NULL, path)
+        code = path ? format_check_identity(
+                          z->from, NULL, path, &z->members[i].identity, z->err)
                     : BAGS_ERROR_MEMORY;
     }
     return code;

@@ -3,9 +3,17 @@
  *
  * All Bags are copied first, by several threads; then each spec.json, from the last
  * shard to the first. Until the end the copy is unfinished for every reader.
+ *
+ * A local copy is locked meanwhile, against other copies: the lock is on the file that
+ * becomes spec.json or, of a Bag, NAME.bag at the end. A dataset in shards has one of
+ * that name next to them, which is removed at the end. What a copy that was killed has
+ * left is locked and used again.
  */
 #include "command.h"
 #include "system.h"
+
+#define FORMAT_PRIVATE
+#include "../../formats/formats.h"
 
 #include <pthread.h>
 
@@ -15,8 +23,9 @@
 typedef struct entry {
     char *from, *to;
     uint64_t size;
-    bool last;     /* a spec.json: after all others */
-    bool finished; /* the directory to which it is copied has a spec.json */
+    bags_identity identity;
+    bool last;     /* a spec.json, or the .bag of a Bag: after all others */
+    bool finished; /* the place to which it is copied has the last one */
 } entry;
 
 static entry *entries;
@@ -24,6 +33,8 @@ static size_t count;
 static const char *source, *target; /* datasets, or Bags without their .bag */
 static const bags_io *in, *out;
 static bool to_url;
+static char *lock_path; /* of the file that is locked */
+static void *lock_file; /* NULL: none is */
 
 /* Of the threads. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -33,11 +44,12 @@ static bags_error fault;
 
 /* ---- what there is to copy ---- */
 
-/* Add a file of the dataset, if it exists; a spec.json does. */
+/* Add a file of the dataset, if it exists; the last one does. */
 static void add(
-    const char *shard, const char *name, const char *suffix, bool finished) {
-    entry one = {NULL, NULL, 0, !strcmp(suffix, ".json"), finished};
+    const char *shard, const char *name, const char *suffix, bool last) {
+    entry one = {0};
     void *file = NULL;
+    one.last = last;
     one.from = string_format("%s%s%s%s", source, shard, name, suffix);
     if (!one.last && path_kind(one.from) != BAGS_PATH_FILE) {
         free(one.from);
@@ -47,6 +59,8 @@ static void add(
     int error = in->open(in->user, one.from, BAGS_IO_READ, &file);
     if (!error) {
         error = in->size(in->user, file, &one.size);
+        if (!error && in->identify)
+            error = in->identify(in->user, file, one.from, &one.identity);
         in->close(in->user, file);
     }
     must(bags_fail_io(in, error, one.from, "open", &failure));
@@ -63,7 +77,6 @@ static void add_shard(
     const char *shard, const bags_reader *reader, bool first) {
     size_t fields_count;
     const bags_field *fields = bags_reader_fields(reader, &fields_count);
-    bool finished = path_has(temp_format("%s%s", target, shard), "spec.json");
     /* All of them will be looked up: announce it first. */
     for (int round = in->expect ? 0 : 1; round < 2; round++)
         for (size_t i = 0; i < 3 * (fields_count + 1); i++) {
@@ -74,11 +87,108 @@ static void add_shard(
             if (round == 0)
                 in->expect(in->user, path);
             else
-                add(shard, bag, suffixes[i % 3], finished);
+                add(shard, bag, suffixes[i % 3], false);
         }
     if (first)
-        add(shard, "/finalized", "", finished);
-    add(shard, "/spec", ".json", finished);
+        add(shard, "/finalized", "", false);
+    add(shard, "/spec", ".json", true);
+}
+
+/* Each shard's last file follows its others. */
+static void find_finished(void) {
+    bool finished = false;
+    for (size_t i = count; i-- > 0; entries[i].finished = finished)
+        if (entries[i].last)
+            finished = path_kind(entries[i].to) == BAGS_PATH_FILE;
+}
+
+/* ---- the lock ---- */
+
+static bool same_file(const bags_identity *a, const bags_identity *b) {
+    return a->device == b->device && a->inode == b->inode;
+}
+
+/* True if the path, of which the end may not exist, leads into a directory. */
+static bool is_inside(const char *path, const char *directory) {
+    const bags_io *io = bags_io_local();
+    bags_identity top, at, below = {0};
+    int error = io->identify(io->user, NULL, directory, &top);
+    char *up = string_format("%s", path);
+    while (!error && !path_exists(up)) {
+        char *parent = string_format("%s", path_parent(up));
+        free(up);
+        up = parent;
+    }
+    for (;;) {
+        if (!error)
+            error = io->identify(io->user, NULL, up, &at);
+        bool found = !error && same_file(&at, &top);
+        char *parent = string_format("%s/..", up);
+        free(up);
+        up = parent;
+        if (error || found || same_file(&at, &below)) { /* / is in itself */
+            free(up);
+            return found;
+        }
+        below = at;
+    }
+}
+
+ENDS static void fail_locked(void) {
+    fail(BAGS_ERROR_LOCKED, "%s: locked by another running copy", target);
+}
+
+/* Fail if a copy of a shard of the target, or of the dataset to which the target
+ * belongs, is writing this directory. Both lock their own file before they check. */
+static void check_not_locked(const char *directory) {
+    void *file = NULL;
+    const char *path = temp_format("%s/spec.json.copy", directory);
+    if (out->open(out->user, path, BAGS_IO_WRITE, &file))
+        return;
+    int error = out->lock(out->user, file);
+    out->close(out->user, file);
+    if (error == EWOULDBLOCK)
+        fail_locked();
+}
+
+static void unlock_target(void) {
+    if (!lock_file)
+        return;
+    (void)out->remove(out->user, lock_path);
+    (void)out->close(out->user, lock_file);
+    lock_file = NULL;
+}
+
+/* Between opening and locking the file, another copy may have finished with it. */
+static void lock_target(const char *ending) {
+    if (to_url)
+        return;
+    lock_path = string_format("%s%s.copy", target, ending);
+    directory_make(path_parent(lock_path));
+    while (!lock_file) {
+        bags_identity opened, found;
+        void *file = NULL;
+        int error = out->open(out->user, lock_path, BAGS_IO_WRITE, &file);
+        if (error == ENOENT)
+            error = out->open(out->user, lock_path, BAGS_IO_CREATE, &file);
+        if (error == EEXIST)
+            continue;
+        must(bags_fail_io(out, error, lock_path, "create", &failure));
+        error = out->lock(out->user, file);
+        if (error == EWOULDBLOCK)
+            fail_locked();
+        if (!error)
+            error = out->identify(out->user, file, lock_path, &opened);
+        must(bags_fail_io(out, error, lock_path, "lock", &failure));
+        error = out->identify(out->user, NULL, lock_path, &found);
+        must(bags_fail_io(
+            out, error == ENOENT ? 0 : error, lock_path, "lock", &failure));
+        if (!error && same_file(&opened, &found))
+            lock_file = file;
+        else
+            out->close(out->user, file);
+    }
+    on_failure = unlock_target;
 }
 
 /* Of two datasets in one directory, readers would see one, or a mixture. */
@@ -104,18 +214,31 @@ static void check_destination(const bags_shard *shards, size_t shards_count) {
 
 static void plan_dataset(void) {
     bags_reader_options options = {0};
+    bags_info about;
     size_t shards_count;
     options.env.io = in;
     options.no_mmap = true;
     bags_reader *reader = bags_reader_open(source, &options, &failure);
     must_open(reader);
     const bags_shard *shards = bags_reader_shards(reader, &shards_count);
-    check_destination(shards, shards_count);
+    bool local = !to_url && in == bags_io_local();
+    if (local && is_inside(target, source))
+        usage("%s: is in the dataset %s", target, source);
+    if (local && is_inside(source, target))
+        usage("%s: contains the dataset %s", target, source);
     for (size_t i = 0; i < shards_count; i++) {
         char *shard = string_format("%s", shard_path("", &shards[i]));
         add_shard(shard, reader, i == 0 && shards[i].digits);
         free(shard);
     }
+    /* Opens every Bag. What was added is of the version that the reader has open. */
+    must(bags_reader_info(reader, &about, NULL, &failure));
+    lock_target("/spec.json");
+    if (!to_url)
+        check_not_locked(temp_format("%s/..", target));
+    for (size_t i = 0; i < shards_count && !to_url && shards[i].digits; i++)
+        check_not_locked(shard_path(target, &shards[i]));
+    check_destination(shards, shards_count);
     bags_reader_close(reader);
 }
 
@@ -132,11 +255,11 @@ static void plan_bag(void) {
     must_open(bag);
     bag_reader_close(bag);
     bool in_dataset = path_has(path_parent(source), "spec.json");
-    bool finished = path_kind(target) == BAGS_PATH_FILE;
     source = string_format("%.*s", (int)strlen(source) - 4, source);
     target = string_format("%.*s", (int)strlen(target) - 4, target);
-    for (size_t i = 0; i < (in_dataset ? 2 : 3); i++)
-        add("", "", suffixes[i], finished);
+    for (size_t i = in_dataset ? 2 : 3; i-- > 0;)
+        add("", "", suffixes[i], i == 0);
+    lock_target(".bag");
 }
 
 /* ---- copying a file: what fails is written to the error ---- */
@@ -179,7 +302,9 @@ static bags_code pass_bytes(const entry *one, void *from, void *to,
             advance(NULL, size);
     }
     free(data);
-    return code;
+    return code ? code
+                : format_check_identity(
+                      in, from, one->from, &one->identity, err);
 }
 
 /* Local files: compare them, unless the source is remote and its ETag is enough. */
@@ -218,30 +343,42 @@ static bags_code is_same(
     return code;
 }
 
-/* The name appears when the bytes are on stable storage. */
+/* The name appears when the bytes are on stable storage; that of a last file, only if
+ * nothing has it. The lock is held until then. */
 static bags_code write_file(const entry *one, bags_error *err) {
     char *partial = string_format("%s.copy", one->to);
-    void *from = NULL, *to = NULL;
-    bool same;
+    bool same, locked = !strcmp(partial, lock_path);
+    void *from = NULL, *to = locked ? lock_file : NULL;
     bags_code code = BAGS_OK;
     int error = in->open(in->user, one->from, BAGS_IO_READ, &from);
     if (error)
         code = bags_fail_io(in, error, one->from, "open", err);
-    (void)out->remove(out->user, partial); /* of an interrupted run */
-    if (!code && (error = out->open(out->user, partial, BAGS_IO_CREATE, &to)))
+    if (!locked) /* what an interrupted run has left */
+        (void)out->remove(out->user, partial);
+    if (!code) {
+        error = locked ? out->truncate(out->user, to, 0)
+                       : out->open(out->user, partial, BAGS_IO_CREATE, &to);
         code = bags_fail_io(out, error, partial, "create", err);
+    }
     if (!code)
         code = pass_bytes(one, from, to, false, &same, err);
     if (!code && (error = out->sync(out->user, to)))
         code = bags_fail_io(out, error, partial, "sync", err);
-    if (to && (error = out->close(out->user, to)) && !code)
+    if (to && !locked && (error = out->close(out->user, to)) && !code)
         code = bags_fail_io(out, error, partial, "close", err);
     if (from)
         in->close(in->user, from);
-    if (!code && (error = out->rename(out->user, partial, one->to)))
-        code = bags_fail_io(out, error, one->to, "create", err);
-    if (code)
+    if (!code && one->last && publish_file(partial, one->to))
+        code = bags_fail_io(out, errno, one->to, "create", err);
+    else if (!code && !one->last)
+        code = bags_fail_io(out, out->rename(out->user, partial, one->to),
+            one->to, "create", err);
+    if (code && !locked)
         (void)out->remove(out->user, partial);
+    if (!code && locked) {
+        (void)out->close(out->user, lock_file);
+        lock_file = NULL;
+    }
     free(partial);
     return code;
 }
@@ -335,6 +472,8 @@ static int run(char **operands) {
     in = io_for_path(source);
     out = io_for_path(target);
     to_url = path_is_remote(target);
+    if (!*target)
+        usage("the name of the copy is empty");
     if (to_url && strncmp(target, "s3://", 5) != 0)
         usage("%s: only local paths and s3:// can be written", target);
     bags_path_kind kind = path_kind(source);
@@ -351,11 +490,16 @@ static int run(char **operands) {
         else if (out->expect)
             out->expect(out->user, entries[i].to);
     }
+    find_finished();
     check_spec();
     copy_bags(remote ? MAX_THREADS : 2);
+    for (size_t i = 0; i < count; i++)
+        must(format_check_identity(
+            in, NULL, entries[i].from, &entries[i].identity, &failure));
     for (size_t i = count; i-- > 0;)
         if (entries[i].last)
             must(copy_entry(&entries[i], &failure));
+    unlock_target();
     progress_end();
     printf("%s: %s copied, %ju already equal, %ju bytes\n", shown,
         counted(files_copied, "file"), (uintmax_t)files_kept,
@@ -377,7 +521,9 @@ const command command_copy = {"copy", "to another place, or an object store",
     "copied.\n"
     "If it is interrupted, call it again: files that are equal are kept. Equal "
     "means the same bytes; for an object in a store, the same size and MD5, "
-    "from its ETag. What is finished and differs is never replaced.\n",
+    "from its ETag. What is finished and differs is never replaced. A second "
+    "copy to the same local place fails while the first is running; to an "
+    "object store, run only one at a time.\n",
     "  bags copy pets s3://datasets/pets\n"
     "  bags copy s3://datasets/pets pets\n",
     run};

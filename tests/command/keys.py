@@ -1,7 +1,9 @@
 """bags index, and bags get --key."""
 import base64
 import math
+import os
 import pathlib
+import shutil
 
 from harness import each, files, pack, read, refuse, run, write_lines
 
@@ -124,3 +126,41 @@ def a_dataset_replaced_in_place_is_noticed():
     for name, data in files('new').items():
         (pathlib.Path('out') / name).write_bytes(data)
     refuse('get', 'out', '--key', 'id=k3', says=('id.bag', 'older'))
+
+
+@each([(), ('--shard-length', 6)])
+def an_index_does_not_leave_its_dataset(options):
+    pack([_row(i) for i in range(20)], SPEC, 'out', *options)
+    shutil.copytree('out', 'evil')
+    first = 'evil/000000' if options else 'evil'
+    run('index', 'out', 'n')
+    # A build would replace files of these names, and remove the others.
+    os.mkdir('precious')
+    for name in ('keys.bag', 'keys.crc', 'runs.bag', 'n.bag', 'n.crc'):
+        (pathlib.Path('precious') / name).write_text('precious')
+    before = files('precious')
+    paths = [f'{first}/index', f'{first}/index/n.partial'] + [first] * bool(options)
+    for path in paths:
+        if path.endswith('.partial'):
+            os.mkdir(f'{first}/index')
+        elif path == first:
+            os.rename(first, 'moved')
+        os.symlink(os.path.abspath('moved' if path == first else 'precious'), path)
+        refuse('index', 'evil', 'n', says=(path, 'symbolic links'))
+        assert files('precious') == before
+        os.remove(path)
+        shutil.rmtree(f'{first}/index', ignore_errors=True)
+    if options:
+        os.rename('moved', first)
+    there = os.path.abspath('out/000000/index' if options else 'out/index')
+    os.symlink(there, f'{first}/index')
+    refuse('get', 'evil', '--key', 'n=3', says=(f'{first}/index', 'symbolic links'))
+    os.remove(f'{first}/index')
+    shutil.copytree(there, f'{first}/index')
+    for name in 'n.bag', 'n.crc':
+        path = f'{first}/index/{name}'
+        os.remove(path)
+        os.symlink(f'{there}/{name}', path)
+        refuse('get', 'evil', '--key', 'n=3', says=(path, 'symbolic links'))
+        os.remove(path)
+        shutil.copyfile(f'{there}/{name}', path)

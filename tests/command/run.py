@@ -16,6 +16,7 @@ MODULES = [
     'checksums',
     'keys',
     'archives',
+    'copying',
     'remote',
     'importing',
     'loading',

@@ -1,0 +1,155 @@
+"""bags copy between local directories: at the same time, of what changes, of what is
+damaged, into itself."""
+import contextlib
+import fcntl
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import time
+
+import harness
+from harness import each, files, pack, refuse, run
+
+LOCKED = 'locked by another running copy'
+
+
+def _pack(name, first, *options):
+    pack([{'n': first + i, 'm': i} for i in range(200)], 'n=int(4),m=int(4)', name,
+         *options)
+
+
+@contextlib.contextmanager
+def _lock(path):
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open('w') as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+        assert path.exists()
+    path.unlink()
+
+
+def _start(*words):
+    return subprocess.Popen([harness.PROGRAM, *words], stdout=subprocess.DEVNULL,
+                            stderr=subprocess.PIPE)
+
+
+@each([(), ('--shard-length', 50)])
+def two_copies_at_once_do_not_mix(options):
+    _pack('a', 0, *options)
+    _pack('b', 1000, *options)
+    for _ in range(8):
+        copies = {name: _start('copy', name, 'out') for name in 'ab'}
+        errors = {name: copy.communicate(timeout=60)[1] for name, copy in copies.items()}
+        done = [name for name, copy in copies.items() if copy.returncode == 0]
+        assert len(done) == 1, errors
+        assert files('out') == files(done[0])
+        shutil.rmtree('out')
+
+
+def a_running_copy_excludes_others():
+    _pack('a', 0)
+    _pack('s', 0, '--shard-length', 50)
+    with _lock('out/spec.json.copy'):
+        refuse('copy', 'a', 'out', says=('out: ', LOCKED))
+        refuse('copy', 's', 'out', says=('out: ', LOCKED))
+        refuse('copy', 's/000001', 'out/000001', says=('out/000001: ', LOCKED))
+        assert list(files('out')) == ['spec.json.copy']
+    with _lock('out/000001/spec.json.copy'):
+        refuse('copy', 's', 'out', says=('out: ', LOCKED))
+        run('copy', 's/000003', 'out/000003')
+    run('copy', 's', 'out/')
+    assert files('out') == files('s')
+    refuse('copy', 's', '', says='empty', code=2)
+    with _lock('m.bag.copy'):
+        refuse('copy', 'a/m.bag', 'm.bag', says=('m', LOCKED))
+    run('copy', 'a/m.bag', 'm.bag')
+    assert files('.')['m.bag'] == files('a')['m.bag']
+
+
+@each([(), ('--shard-length', 50)])
+def a_copy_that_was_killed_is_continued(options):
+    _pack('a', 0, *options)
+    _pack('b', 1000, *options)
+    shutil.copytree('b', 'out')
+    for spec in pathlib.Path('out').rglob('spec.json'):
+        spec.rename(f'{spec}.copy')
+        spec.with_name('n.bag.copy').write_text('left')
+    pathlib.Path('out/spec.json.copy').write_text('left')
+    run('copy', 'a', 'out')
+    assert files('out') == files('a')
+    # The shard's name was given, and the other not yet removed.
+    spec = 'out/000000/spec.json' if options else 'out/spec.json'
+    os.link(spec, f'{spec}.copy')
+    run('copy', 'a', 'out')
+    refuse('copy', 'b', 'out', says='differs')
+    pathlib.Path(f'{spec}.copy').unlink(missing_ok=True)
+    assert files('out') == files('a')
+
+
+def _damage(how):
+    if how == 'missing':
+        os.remove('a/m.bag')
+    else:
+        os.truncate('a/m.bag', 20)
+
+
+@each(['missing', 'truncated'])
+def a_dataset_with_a_damaged_bag_is_not_copied(how):
+    _pack('a', 0)
+    _damage(how)
+    said = refuse('info', 'a', says='a/m.bag').err
+    for words in ('copy', 'a', 'out'), ('zip', 'a', 'out.zip'):
+        assert refuse(*words).err == said
+    assert not os.path.exists('out') and not os.path.exists('out.zip')
+
+
+def _stopped_copy():
+    """A copy of `a` that is stopped before its end."""
+    while True:
+        copy = _start('copy', 'a', 'out')
+        while not os.path.exists('out/data.bag.copy') and copy.poll() is None:
+            time.sleep(0.001)
+        copy.send_signal(signal.SIGSTOP)
+        if copy.poll() is None and os.path.exists('out/data.bag.copy'):
+            return copy
+        copy.send_signal(signal.SIGCONT)
+        copy.communicate(timeout=60)
+        shutil.rmtree('out')
+
+
+@each(['replaced', 'written'])
+def a_dataset_that_changes_while_it_is_copied_is_not_copied(how):
+    for name in 'a', 'b':
+        with open('large', 'wb') as file:
+            file.truncate(40 << 20)
+        pack([{'data': {'file': 'large'}, 'n': ord(name)}], 'data=bytes,n=int(4)', name)
+    copy = _stopped_copy()
+    if how == 'replaced':
+        os.rename('a', 'before')
+        os.rename('b', 'a')
+    else:
+        shutil.copyfile('b/n.bag', 'a/n.bag')
+    copy.send_signal(signal.SIGCONT)
+    error = copy.communicate(timeout=60)[1].decode()
+    assert copy.returncode == 1, error
+    assert 'changed while it was read' in error, error
+    assert not os.path.exists('out/spec.json')
+    assert not [name for name in files('out') if name.endswith('.copy')]
+
+
+def a_dataset_is_not_copied_into_itself():
+    _pack('a', 0, '--shard-length', 50)
+    os.symlink('a', 'link')
+    os.symlink('a/000001', 'shard')
+    before = files('a')
+    for to in ('a', 'a/000004', './a/none/more', 'link', 'link/000004', 'shard/../000004',
+               os.path.abspath('a/000004')):
+        refuse('copy', 'a', to, says=f'{to}: is in the dataset a', code=2)
+    refuse('copy', 'link', 'a/000004', says='is in the dataset link', code=2)
+    refuse('copy', 'a', '.', says='.: contains the dataset a', code=2)
+    refuse('copy', 'a/000001', 'a', says='a: contains the dataset a/000001', code=2)
+    assert files('a') == before
+    run('copy', 'a/000001', 'b/000000')
