@@ -958,9 +958,9 @@ BAGS_API bags_value bags_array(
  *   encode  makes a blob. *blob, which is empty before, may view the value's own
  *           bytes, or `scratch`, which the codec may grow. NULL: only encoded
  *           blobs are accepted
- *   decode  makes a value, whose kind is BAGS_KIND_NONE before. It may view the
- *           blob's bytes or `scratch`, but not the state. Several threads may call it with one state at the same
- *           time. NULL: values cannot be decoded, only blobs read
+ *   decode  makes a value, of BAGS_KIND_NONE before, which may view the blob's bytes or
+ *           `scratch`, but not the state. Several threads may call it with one state
+ *           at the same time. NULL: values cannot be decoded, only blobs read
  *   close   frees the state. May be NULL
  *   user    yours
  *

@@ -230,8 +230,8 @@ bool has_ending(const char *path, const char *ending); /* ignores case */
 char *path_join(const char *directory, const char *name);
 /* The directory of a path, "." if it names none; by temp_format. */
 const char *path_parent(const char *path);
-/* File names for fields, after a prefix, valid and distinct on every file system: the field's own
- * name if it is short and plain. */
+/* File names for fields, after a prefix, valid and distinct on every file system: the
+ * field's own name if it is short and plain. */
 char **names_make(const bags_field *fields, size_t count, const char *prefix);
 
 /* ---- types.c ---- */
