@@ -22,7 +22,7 @@ version=$(sed -n 's/^.define BAGS_VERSION "\(.*\)"/\1/p' bags.h)
 abi=${version%.*}
 
 # These and the functions that the inline ones of bags.h call are exported.
-exports='{ global: bag_*; bags_*; bagi_bag_get*; bagi_load_u64; bagi_mapped_get*; local: *; };'
+exports='{ global: bag_*; bags_*; bagi_bag_get*; bagi_load_u64; bagi_mapped_get*; bagi_row_slots; local: *; };'
 
 # library NAME PACKAGES OBJECT...: static, shared and for pkg-config.
 library() {
