@@ -56,7 +56,7 @@ END
 # sanitizers: of these it is the other way round.
 programs() {
     local source name test check words
-    for source in tests/test_{power,system,faults,hooks,live,pairs,threads}.c tests/test_*.c tests/fuzz_*.c; do
+    for source in tests/test_{pairs,faults,hooks,live,system,threads}.c tests/test_*.c tests/fuzz_*.c; do
         name=$(basename "$source" .c)
         words=
         case $name in
