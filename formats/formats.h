@@ -1336,9 +1336,9 @@ typedef struct bags_http_options {
                              truncated, stalled. 0: 50 */
     double stall_seconds; /* a transfer that does not move for this time fails,
                              and is repeated. 0: 30 */
-    size_t connections;   /* at most; 0: 256 */
+    size_t connections;   /* at most; 0: 384 */
     uint64_t gap; /* bytes between two ranges that are at most read over to save
-                     a request, where requests are more than half of the
+                     a request, where requests are more than a third of the
                      connections; 0: 1 MiB. Never more than is wanted */
     uint64_t
         cache_size; /* bytes of memory for what was looked up, read ahead or

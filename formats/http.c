@@ -1572,7 +1572,7 @@ static bool http_joins(
            next->stop - at->start <= HTTP_CHUNK;
 }
 
-/* The gap that is read over: as small as lets the requests be at most half as many as
+/* The gap that is read over: as small as lets the requests be at most a third of the
  * connections, and not so large that more is read over than is wanted. */
 static uint64_t http_choose_gap(
     const bags_http *http, const http_want *wants, size_t count) {
@@ -1594,7 +1594,7 @@ static uint64_t http_choose_gap(
         }
         if (over > wanted || gap > http->gap)
             return last;
-        if (requests <= http->connections / 2)
+        if (requests <= http->connections / 3)
             return gap;
     }
 }
@@ -2150,7 +2150,7 @@ static bool http_set_up(bags_http *http, const bags_http_options *options) {
         options->retry_seconds > 0 ? options->retry_seconds : 50;
     http->stall_seconds =
         options->stall_seconds > 0 ? options->stall_seconds : 30;
-    http->connections = options->connections ? options->connections : 256;
+    http->connections = options->connections ? options->connections : 384;
     http->gap = options->gap ? options->gap : (uint64_t)1 << 20;
     http->cache_size =
         options->cache_size ? options->cache_size : (uint64_t)256 << 20;

@@ -7,7 +7,7 @@
  * A round trip of 0 measures without requirements; otherwise it is a failure if many
  * requests take turns, or are more than 1.25 per datapoint. (The limits leave time for
  * other programs: on an idle machine a batch of 32 takes 1.1 round trips, one of 256
- * 1.5, and 1,000 shards are open after 11.) Of five runs the fastest counts.
+ * 1.5, and 1,000 shards are open after 9.) Of five runs the fastest counts.
  * tests/http.sh runs it with a server whose answers take 30 ms.
  */
 #include "../../bags.h"
