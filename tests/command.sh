@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests of the bags command: tests/command.sh [build/bags]. One line a check; at
-# the end "N passed, N failed". They need Python 3 and nothing else.
+# Tests of the bags command: tests/command.sh [build/bags [PART/PARTS]]. One line a
+# check; at the end "N passed, N failed". They need Python 3 and nothing else.
 #
 # BAGS_GOLDEN and BAGS_REFERENCE say where the golden data and the independent
 # reader are, if not in tests/.
@@ -10,4 +10,4 @@ program=$(realpath "${1:-build/bags}")
 export BAGS_GOLDEN=${BAGS_GOLDEN:-$here/data/golden}
 export BAGS_REFERENCE=${BAGS_REFERENCE:-$here/bagref.py}
 export PYTHONDONTWRITEBYTECODE=1
-exec python3 "$here/command/run.py" "$program"
+exec python3 "$here/command/run.py" "$program" "${2:-1/1}"

@@ -1492,3 +1492,5 @@ int support_teardown(void **state) {
     }
     return 0;
 }
+
+uint64_t support_stride(void) { return getenv("BAGS_QUICK") ? 3 : 1; }
