@@ -87,7 +87,6 @@ typedef enum http_state {
 /* Bytes of an object, in memory or on the way. */
 typedef struct http_part {
     struct http_object *object;
-    struct http_part *next;          /* of the object */
     struct http_part *newer, *older; /* of all */
     uint64_t start, stop;
     bags_buffer data;
@@ -106,7 +105,9 @@ typedef struct http_object {
     uint64_t size;
     char
         *tag; /* ETag, or the time of the last change; NULL: there is neither */
-    http_part *parts;
+    bags_buffer parts; /* pointers to http_part, sorted by their start */
+    size_t count;      /* of parts */
+    uint64_t longest;  /* bytes of the longest part that there ever was */
     bags_buffer names; /* of a directory: NUL-terminated, one after the other */
     size_t names_size;
     /* Of reads in order: */
@@ -407,11 +408,33 @@ static void http_part_link(bags_http *http, http_part *part) {
     http->newest = part;
 }
 
+static http_part **http_parts(const http_object *object) {
+    return (http_part **)(void *)object->parts.data;
+}
+
+/* How many of an object's parts start before `offset`. */
+static size_t http_parts_before(const http_object *object, uint64_t offset) {
+    http_part **parts = http_parts(object);
+    size_t first = 0, last = object->count;
+    while (first < last) {
+        size_t middle = first + (last - first) / 2;
+        if (parts[middle]->start < offset)
+            first = middle + 1;
+        else
+            last = middle;
+    }
+    return first;
+}
+
 static void http_part_free(bags_http *http, http_part *part) {
-    http_part **at = &part->object->parts;
+    http_object *object = part->object;
+    http_part **at =
+        http_parts(object) + http_parts_before(object, part->start);
     while (*at != part)
-        at = &(*at)->next;
-    *at = part->next;
+        at++;
+    memmove(at, at + 1,
+        (size_t)(http_parts(object) + object->count - at - 1) * sizeof *at);
+    object->count--;
     http_part_unlink(http, part);
     http->cached -= http_cost(part->start, part->stop);
     bags_buffer_free(&part->data);
@@ -433,6 +456,9 @@ static bool http_make_room(bags_http *http, uint64_t size) {
 /* Bytes of an object, which a request brings. */
 static http_part *http_part_new(
     bags_http *http, http_object *object, uint64_t start, uint64_t stop) {
+    size_t more = (object->count + 1) * sizeof(http_part *);
+    if (bags_buffer_reserve(&object->parts, more, NULL))
+        return NULL;
     http_part *part = (http_part *)calloc(1, sizeof *part);
     if (!part)
         return NULL;
@@ -440,9 +466,14 @@ static http_part *http_part_new(
     part->start = start;
     part->stop = stop;
     part->state = HTTP_WAITING;
-    part->next = object->parts;
-    object->parts = part;
+    if (object->longest < stop - start)
+        object->longest = stop - start;
     http_make_room(http, http_cost(start, stop));
+    http_part **at = http_parts(object) + http_parts_before(object, start);
+    memmove(at + 1, at,
+        (size_t)(http_parts(object) + object->count - at) * sizeof *at);
+    *at = part;
+    object->count++;
     http->cached += http_cost(start, stop);
     http_part_link(http, part);
     return part;
@@ -451,10 +482,14 @@ static http_part *http_part_new(
 /* The part with the byte at `offset`: if possible one that is done. */
 static http_part *http_part_find(const http_object *object, uint64_t offset) {
     http_part *found = NULL;
-    for (http_part *part = object->parts; part; part = part->next)
-        if (part->start <= offset && offset < part->stop &&
-            part->state != HTTP_FAILED && (!found || part->state == HTTP_DONE))
+    for (size_t i = http_parts_before(object, offset + 1); i > 0; i--) {
+        http_part *part = http_parts(object)[i - 1];
+        if (offset - part->start >= object->longest)
+            break; /* those before it end before the offset, too */
+        if (offset < part->stop && part->state != HTTP_FAILED &&
+            (!found || part->state == HTTP_DONE))
             found = part;
+    }
     return found;
 }
 
@@ -2112,11 +2147,11 @@ void bags_http_close(bags_http *http) {
         for (http_object *object = http->objects[i], *next; object;
              object = next) {
             next = object->next;
-            for (http_part *part = object->parts, *after; part; part = after) {
-                after = part->next;
-                bags_buffer_free(&part->data);
-                free(part);
+            for (size_t k = 0; k < object->count; k++) {
+                bags_buffer_free(&http_parts(object)[k]->data);
+                free(http_parts(object)[k]);
             }
+            bags_buffer_free(&object->parts);
             free(object->path);
             free(object->why);
             free(object->tag);
