@@ -192,8 +192,8 @@ static const bags_io *base_io(const char *path) {
 }
 
 /* The archive at the start of a path, valid until the next call; NULL if there is
- * none. */
-static const char *find_archive(const char *path) {
+ * none, or if a server failed: then *err states how. */
+static const char *find_archive(const char *path, bags_error *err) {
     static text front;
     const bags_io *base = base_io(path);
     size_t size = strlen(path);
@@ -204,18 +204,28 @@ static const char *find_archive(const char *path) {
         front.size = 0;
         text_put(&front, path, i);
         const char *name = text_string(&front);
-        if (has_archive_name(name) && !base->kind(base->user, name, &kind) &&
-            kind == BAGS_PATH_FILE)
+        if (!has_archive_name(name))
+            continue;
+        int error = base->kind(base->user, name, &kind);
+        if (!error && kind == BAGS_PATH_FILE)
             return name;
+        /* Its other files would take the same time to fail. */
+        if (path_is_remote(path) && error && error != EACCES) {
+            bags_fail_io(base, error, name, "open", err);
+            return NULL;
+        }
     }
     return NULL;
 }
 
 const bags_io *io_find(const char *path, bags_error *err) {
     bags_archive_options options = {0};
-    const char *front = find_archive(path);
+    bags_error why = {BAGS_OK, 0, ""};
+    const char *front = find_archive(path, &why);
+    if (why.code)
+        *err = why;
     if (!front)
-        return base_io(path);
+        return why.code ? NULL : base_io(path);
     for (size_t i = 0; i < archives_count; i++)
         if (!strcmp(archives[i].path, front))
             return bags_archive_io(archives[i].archive);
@@ -253,7 +263,7 @@ void path_must_be_writable(const char *path) {
             "%s: cannot write: what is remote is only read; write a local "
             "dataset, then use bags copy",
             path);
-    if (find_archive(path))
+    if (find_archive(path, &failure))
         fail(BAGS_ERROR_IO,
             "%s: cannot write: an archive is only read; unpack it first", path);
 }

@@ -172,6 +172,74 @@ def a_lasting_fault_is_an_error_in_time(which):
         assert time.monotonic() - start < 12
 
 
+@each(['503', 'stall'])
+def a_lasting_fault_takes_the_time_of_one(which):
+    """Whatever number of files is looked up."""
+    def fault(handler, number):
+        if which == '503':
+            return handler.answer(503)
+        time.sleep(30)
+        handler.close_connection = True
+        return True
+
+    os.mkdir('site')
+    with Server('site', fault=fault) as server:
+        for name in 'ds', 'a.zip/ds', 'a.zip/b.zip/ds':
+            start = time.monotonic()
+            refuse('info', server.url + '/' + name, says=server.url,
+                   env=_environment(BAGS_RETRY_SECONDS='3', BAGS_STALL_SECONDS='2'))
+            assert time.monotonic() - start < 5.5, name
+
+
+@each(['http', 's3'])
+def what_is_missing_may_be_forbidden(how):
+    """S3 answers 403 where the list is not permitted."""
+    def fault(handler, number):
+        return not handler.local.is_file() and handler.refuse(403, 'AccessDenied')
+
+    for options in [], ['--shard-length', '7'], ['--shard-length', '7', '--checksum']:
+        subprocess.run(['rm', '-rf', 'site', 'back'], check=True)
+        path = _pack('site/ds', *options)
+        with Server('site', fault=fault) as server:
+            url = server.url + '/ds' if how == 'http' else 's3://site/ds'
+            server.root = server.root if how == 'http' else server.root.parent
+            environment = _environment(server)
+            _same(path, url, env=environment)
+            _copy(url, 'back', env=environment)
+            assert files('back') == files(path)
+            missing = url.rpartition('/')[0] + '/nothing'
+            refuse('info', missing, says=[missing, '403'], env=environment)
+
+
+def a_list_that_is_truncated_without_a_token_is_an_error():
+    os.mkdir('site')
+    _pack('site/bucket/ds', '--shard-length', '7')
+
+    def fault(handler, number):
+        return 'list-type' in handler.path and handler.answer(
+            200, b'<ListBucketResult><IsTruncated>true</IsTruncated>'
+            b'<CommonPrefixes><Prefix>ds/000000/</Prefix></CommonPrefixes>'
+            b'</ListBucketResult>', Content_Type='application/xml')
+
+    with Server('site', s3=True, fault=fault) as server:
+        refuse('info', 's3://bucket/ds', says=['s3://bucket/ds', 'truncated list'],
+               env=_environment(server))
+
+
+@each(['n.bag', 'n.crc'])
+def only_an_object_of_no_bytes_is_empty(name):
+    """416 states a size that contradicts it."""
+    _pack('site/ds', '--checksum')
+
+    def fault(handler, number):
+        return handler.path.endswith(name) and handler.answer(
+            416, Content_Range='bytes */40')
+
+    with Server('site', fault=fault) as server:
+        refuse('copy', server.url + '/ds', 'back', says=[name, 'HTTP 416'],
+               env=_environment())
+
+
 @each(['other range', 'no range', 'other size', 'more bytes', 'less bytes',
        'whole', 'an other object'])
 def a_wrong_answer_is_never_data(which):
