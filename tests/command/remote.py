@@ -632,6 +632,28 @@ def a_finished_dataset_receives_no_field_of_another():
     assert files('one') == before
 
 
+@each(['there', 's3://bucket/ds'])
+def an_interrupted_copy_leaves_no_file_to_another_dataset(place):
+    one = _pack('here/one', '--checksum', '--idx')
+    two = _pack('here/two')
+    os.makedirs('site/bucket')
+    with Server('site', s3=True) as server:
+        environment = _environment(server)
+        _copy(one, place, env=environment)
+        root = pathlib.Path('site' if '://' in place else '.', place.replace('s3://', ''))
+        (root / 'spec.json').unlink()
+        refuse('copy', two, place, says=[place, 'already exists', 'no such file'],
+               env=environment)
+        assert not (root / 'spec.json').exists()
+        for file in root.iterdir():
+            if file.suffix != '.bag':
+                file.unlink()
+        _copy(two, place, env=environment)
+        # What is made of a finished copy is its own.
+        (root / 'n.crc').write_bytes(b'')
+        _copy(two, place, env=environment)
+
+
 def a_bag_of_a_dataset_is_copied_without_the_checksums_of_the_dataset():
     harness.pack([{'n': 1}], 'n=int(4)', 'ds', '--checksum')
     assert b' 1 file copied' in run('copy', 'ds/n.bag', 'n.bag').out
