@@ -15,15 +15,31 @@ bool path_is_remote(const char *path) {
     return size > 1 && !strncmp(path + size, "://", 3);
 }
 
-/* Refuse a URL of another scheme, or without a host. */
+/* True if what precedes a URL's path may be a host: an invalid one may be a part of a
+ * password, or be it. Buckets contain no user. */
+static bool has_host(const char *host, bool s3) {
+    const char *end = host + strcspn(host, s3 ? "/" : "/?"), *port = end;
+    if (s3)
+        return end > host && !memchr(host, '@', (size_t)(end - host)) &&
+               !memchr(host, ':', (size_t)(end - host));
+    while (port > host && port[-1] != ':' && port[-1] != ']' && port[-1] != '@')
+        port--;
+    bool has_port = port > host && port[-1] == ':';
+    return end > host &&
+           (!has_port || port + strspn(port, "0123456789") == end);
+}
+
+/* Refuse a URL of another scheme, or without a valid host. What follows its scheme may
+ * be secret. */
 static void check_url(const char *path) {
     const char *host = strstr(path, "://") + 3;
-    bool known = !strncmp(path, "http://", 7) ||
-                 !strncmp(path, "https://", 8) || !strncmp(path, "s3://", 5);
-    if (!known || !*host || *host == '/')
-        usage("%s: a URL is http://HOST/PATH, https://HOST/PATH or "
+    bool s3 = !strncmp(path, "s3://", 5);
+    bool known =
+        s3 || !strncmp(path, "http://", 7) || !strncmp(path, "https://", 8);
+    if (!known || !has_host(host, s3))
+        usage("%.*s...: a URL is http://HOST/PATH, https://HOST/PATH or "
               "s3://BUCKET/PATH",
-            path);
+            (int)(host - path), path);
 }
 
 #ifdef BAGS_WITH_HTTP
@@ -88,6 +104,57 @@ static bags_http *http_for_path(const char *path) {
     return open_place(path, NULL, NULL);
 }
 
+static const bags_io *io_for_url(const char *path) {
+    check_url(path);
+    return bags_http_io(http_for_path(path));
+}
+
+bags_code object_upload(const char *url, const bags_io *io, const char *path,
+    void (*progress)(void *user, uint64_t bytes), bags_error *err) {
+    return bags_http_upload(
+        http_for_path(url), url, io, path, progress, NULL, err);
+}
+
+bags_code object_same(const char *url, const bags_io *io, const char *path,
+    bool *same, bags_error *err) {
+    return bags_http_same(http_for_path(url), url, io, path, same, err);
+}
+
+#else
+
+static void open_place(const char *path, const char *query, const char *user) {
+    (void)path;
+    (void)query;
+    (void)user;
+}
+
+ENDS static const bags_io *io_for_url(const char *path) {
+    check_url(path);
+    fail(BAGS_ERROR_TYPE,
+        "%s: formats/http.c was not linked: libcurl or libcrypto was not found",
+        path);
+}
+
+bags_code object_upload(const char *url, const bags_io *io, const char *path,
+    void (*progress)(void *user, uint64_t bytes), bags_error *err) {
+    (void)io;
+    (void)path;
+    (void)progress;
+    (void)err;
+    io_for_url(url);
+}
+
+bags_code object_same(const char *url, const bags_io *io, const char *path,
+    bool *same, bags_error *err) {
+    (void)io;
+    (void)path;
+    (void)same;
+    (void)err;
+    io_for_url(url);
+}
+
+#endif
+
 const char *path_without_secrets(const char *path) {
     if (!path_is_remote(path))
         return path;
@@ -116,53 +183,6 @@ const char *path_without_secrets(const char *path) {
     free(user);
     return clean;
 }
-
-static const bags_io *io_for_url(const char *path) {
-    check_url(path);
-    return bags_http_io(http_for_path(path));
-}
-
-bags_code object_upload(const char *url, const bags_io *io, const char *path,
-    void (*progress)(void *user, uint64_t bytes), bags_error *err) {
-    return bags_http_upload(
-        http_for_path(url), url, io, path, progress, NULL, err);
-}
-
-bags_code object_same(const char *url, const bags_io *io, const char *path,
-    bool *same, bags_error *err) {
-    return bags_http_same(http_for_path(url), url, io, path, same, err);
-}
-
-#else
-
-const char *path_without_secrets(const char *path) { return path; }
-
-ENDS static const bags_io *io_for_url(const char *path) {
-    check_url(path);
-    fail(BAGS_ERROR_TYPE,
-        "%s: formats/http.c was not linked: libcurl or libcrypto was not found",
-        path);
-}
-
-bags_code object_upload(const char *url, const bags_io *io, const char *path,
-    void (*progress)(void *user, uint64_t bytes), bags_error *err) {
-    (void)io;
-    (void)path;
-    (void)progress;
-    (void)err;
-    io_for_url(url);
-}
-
-bags_code object_same(const char *url, const bags_io *io, const char *path,
-    bool *same, bags_error *err) {
-    (void)io;
-    (void)path;
-    (void)same;
-    (void)err;
-    io_for_url(url);
-}
-
-#endif
 
 /* ---- archives ---- */
 
@@ -262,7 +282,7 @@ void path_must_be_writable(const char *path) {
         fail(BAGS_ERROR_IO,
             "%s: cannot write: what is remote is only read; write a local "
             "dataset, then use bags copy",
-            path);
+            path_without_secrets(path));
     if (find_archive(path, &failure))
         fail(BAGS_ERROR_IO,
             "%s: cannot write: an archive is only read; unpack it first", path);

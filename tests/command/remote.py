@@ -444,6 +444,22 @@ def secrets_of_a_url_are_not_shown():
         assert 'sig' not in result.err and 'pass' not in result.err
 
 
+@each([['info'], ['copy', 'ds'], ['zip', 'ds'], ['recover'], ['checksum'], ['finalize'],
+       ['pack', 'manifest.jsonl', '--spec', 'n=int(4)']])
+def secrets_of_a_url_that_is_refused_are_not_shown(words):
+    harness.pack([{'n': 1}], 'n=int(4)', 'ds')
+    before = files('.')
+    for front in ['HTTP://user:hidden@', 'ftp://user:hidden@', 'http:///hidden@',
+                  'http://user:p/hidden@', 'http://user:p?hidden@', 's3://key:hidden@',
+                  's3://key:p/hidden@', 'http://user:hidden@', 'http://127.0.0.1:1?hidden']:
+        operands = [words[0], *words[1:2], front + '127.0.0.1:1', *words[2:]]
+        done = subprocess.run([harness.PROGRAM, *operands], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, env=_environment())
+        assert done.returncode in (1, 2), (front, done)
+        assert b'hidden' not in done.stdout and b'Sanitizer' not in done.stdout, done
+        assert files('.') == before
+
+
 @each(['me:p%40s%25s', 'me:p@s%25s'])
 def a_password_is_encoded_in_a_url(user):
     _pack()
