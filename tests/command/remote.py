@@ -451,7 +451,8 @@ def secrets_of_a_url_that_is_refused_are_not_shown(words):
     before = files('.')
     for front in ['HTTP://user:hidden@', 'ftp://user:hidden@', 'http:///hidden@',
                   'http://user:p/hidden@', 'http://user:p?hidden@', 's3://key:hidden@',
-                  's3://key:p/hidden@', 'http://user:hidden@', 'http://127.0.0.1:1?hidden']:
+                  's3://key:p/hidden@', 'http://user:hidden@',
+                  'http://127.0.0.1:1?hidden']:
         operands = [words[0], *words[1:2], front + '127.0.0.1:1', *words[2:]]
         done = subprocess.run([harness.PROGRAM, *operands], stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, env=_environment())
