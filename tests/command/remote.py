@@ -725,6 +725,9 @@ def a_host_that_does_not_exist_is_an_error():
 def nothing_is_written_to_a_url():
     refuse('pack', harness.write_lines('m.jsonl', [{'n': 1}]), 's3://b/out',
            '--spec', 'n=int(4)', says='bags copy')
+    harness.pack([{'n': 1}], 'n=int(4)', 'ds')
+    result = refuse('export', 'ds', 'http://user:pass@127.0.0.1:1/out', says='bags copy')
+    assert 'pass' not in result.err and not pathlib.Path('http:').exists()
 
 
 @each(['whole', 'shards'])
