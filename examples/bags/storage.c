@@ -29,17 +29,19 @@ static bool has_host(const char *host, bool s3) {
            (!has_port || port + strspn(port, "0123456789") == end);
 }
 
-/* Refuse a URL of another scheme, or without a valid host. What follows its scheme may
- * be secret. */
+/* Refuse a URL of another scheme, or without a valid host. A part of it may be secret if
+ * it contains a user or a query. */
 static void check_url(const char *path) {
     const char *host = strstr(path, "://") + 3;
     bool s3 = !strncmp(path, "s3://", 5);
     bool known =
         s3 || !strncmp(path, "http://", 7) || !strncmp(path, "https://", 8);
+    bool hide = strpbrk(host, "@?") != NULL;
     if (!known || !has_host(host, s3))
-        usage("%.*s...: a URL is http://HOST/PATH, https://HOST/PATH or "
+        usage("%.*s%s: a URL is http://HOST/PATH, https://HOST/PATH or "
               "s3://BUCKET/PATH",
-            (int)(host - path), path);
+            hide ? (int)(host - path) : (int)strlen(path), path,
+            hide ? "..." : "");
 }
 
 #ifdef BAGS_WITH_HTTP
