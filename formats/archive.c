@@ -448,7 +448,8 @@ static bags_code zip_add(bags_archive *a, const unsigned char *p,
     }
     found.size = found.error ? packed : size;
     found.offset = directory->shift + offset;
-    if (load16(p + 34) != 0 && !wrong)
+    unsigned disk = load16(p + 34); /* all ones: in zip64's, and there is one */
+    if (disk != 0 && disk != 0xFFFF && !wrong)
         wrong = "on another disk";
     if (!wrong && (offset > stop || stop - offset < LOCAL_SIZE + name_size ||
                       stop - offset - LOCAL_SIZE - name_size < found.size))

@@ -799,7 +799,8 @@ static bool http_complete(http_request *request) {
     if (!request->object)
         return request->status / 100 == 2;
     if (request->status == 416 && !part) /* of an empty object */
-        return request->from_start || !strcmp(request->range, "bytes */0");
+        return !strcmp(request->range, "bytes */0") ||
+               (request->from_start && !*request->range);
     if (request->status != 200 && request->status != 206)
         return false;
     uint64_t size = part ? part->stop - part->start
@@ -1351,6 +1352,14 @@ static int http_list_page(bags_http *http, const char *path, char **more,
         if (s3)
             *more = http_xml(
                 request->body.data, request->size, "<NextContinuationToken>");
+        char *truncated = s3 && !*more ? http_xml(request->body.data,
+                                             request->size, "<IsTruncated>")
+                                       : NULL;
+        if (!code && truncated && strcmp(truncated, "true") == 0) {
+            code = EIO;
+            strcpy(why, "a truncated list without a NextContinuationToken");
+        }
+        free(truncated);
     }
     http_request_free(request);
     curl_free(directory);
@@ -1406,6 +1415,21 @@ static int http_listing(bags_http *http, const char *path, http_object **out) {
     return code;
 }
 
+/* Some servers, and S3 for those that may not list, answer 403 for what is missing:
+ * true for a file that need not exist. Shards have a spec.json each, and none is next
+ * to them. The mutex is held. */
+static bool http_is_optional(bags_http *http, const char *path) {
+    const char *name = strrchr(path, '/') + 1;
+    if (strcmp(name, "spec.json") != 0)
+        return strcmp(name, "finalized") == 0 ||
+               http_ends_in(name, ".idx .crc .partial ");
+    char *shard = http_format("%.*s000000/%s", (int)(name - path), path, name);
+    http_object *first =
+        shard ? http_find(http, shard, strlen(shard), true) : NULL;
+    free(shard);
+    return http_wait(http, first) == 0;
+}
+
 static int http_kind(void *user, const char *path, bags_path_kind *kind) {
     bags_http *http = (bags_http *)user;
     http_object *inside[3] = {NULL, NULL, NULL}, *listing = NULL;
@@ -1435,17 +1459,14 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
         if (error != ENOENT && error != EACCES && inside[i])
             broken = inside[i];
     }
-    code = directory ? 0 : http_wait(http, object);
-    if (object && broken &&
-        (code == ENOENT || code == EACCES)) { /* it is the cause */
-        code = broken->error;
-        http_object_fail(object, code, broken->why);
+    if (object && broken && !directory && object->state == HTTP_NEW) {
+        object->state = HTTP_FAILED; /* do not wait for this server again */
+        http_object_fail(object, broken->error, broken->why);
     }
+    code = directory ? 0 : http_wait(http, object);
     if (!code)
         *kind = directory ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
-    /* Some servers answer 403 for what is missing: these files need not exist. */
-    if (code == ENOENT ||
-        (code == EACCES && http_ends_in(path, ".idx .crc .partial ")))
+    if (code == ENOENT || (code == EACCES && http_is_optional(http, path)))
         code = listed == ENOENT || listed == EACCES ? 0 : listed;
     pthread_mutex_unlock(&http->mutex);
     return code;
@@ -1506,6 +1527,8 @@ static int http_open(void *user, const char *path, int mode, void **file) {
     pthread_mutex_lock(&http->mutex);
     http_object *object = http_find(http, path, http_path_size(path), true);
     int code = http_wait(http, object);
+    if (code == EACCES && http_is_optional(http, path))
+        code = ENOENT;
     pthread_mutex_unlock(&http->mutex);
     if (!code)
         *file = object;

@@ -26,6 +26,7 @@ typedef struct entry {
     bags_identity identity;
     bool last;     /* a spec.json, or the .bag of a Bag: after all others */
     bool finished; /* the place to which it is copied has the last one */
+    bool missing;  /* in the dataset: the copy must not have it either */
 } entry;
 
 static entry *entries;
@@ -44,20 +45,18 @@ static bags_error fault;
 
 /* ---- what there is to copy ---- */
 
-/* Add a file of the dataset, if it exists; the last one does. */
+/* Add a file of the dataset, which may be missing; the last one is not. */
 static void add(
     const char *shard, const char *name, const char *suffix, bool last) {
     entry one = {0};
     void *file = NULL;
     one.last = last;
     one.from = string_format("%s%s%s%s", source, shard, name, suffix);
-    if (!one.last && path_kind(one.from) != BAGS_PATH_FILE) {
-        free(one.from);
-        return;
-    }
+    one.missing = !one.last && path_kind(one.from) != BAGS_PATH_FILE;
     one.to = string_format("%s%s%s%s", target, shard, name, suffix);
-    int error = in->open(in->user, one.from, BAGS_IO_READ, &file);
-    if (!error) {
+    int error =
+        one.missing ? 0 : in->open(in->user, one.from, BAGS_IO_READ, &file);
+    if (file) {
         error = in->size(in->user, file, &one.size);
         if (!error && in->identify)
             error = in->identify(in->user, file, one.from, &one.identity);
@@ -411,6 +410,18 @@ static bags_code copy_entry(const entry *one, bags_error *err) {
     return code;
 }
 
+/* What an interrupted copy of another dataset has left would become a part of this one,
+ * and readers would take it for damage. */
+static void check_missing(void) {
+    for (size_t i = 0; i < count; i++)
+        if (entries[i].missing && !entries[i].finished &&
+            path_kind(entries[i].to) != BAGS_PATH_NONE)
+            fail(BAGS_ERROR_EXISTS,
+                "%s: already exists, and what is copied has no such file; "
+                "remove the old copy, or write to a new path",
+                entries[i].to);
+}
+
 /* Nothing is added to a finished dataset with another spec: all shards have the same. */
 static void check_spec(void) {
     bool exists = false, same = false;
@@ -431,7 +442,8 @@ static void *work(void *user) {
     (void)user;
     for (;;) {
         pthread_mutex_lock(&mutex);
-        while (next_entry < count && entries[next_entry].last)
+        while (next_entry < count &&
+               (entries[next_entry].last || entries[next_entry].missing))
             next_entry++;
         size_t i = fault.code ? count : next_entry;
         next_entry += i < count;
@@ -492,10 +504,12 @@ static int run(char **operands) {
     }
     find_finished();
     check_spec();
+    check_missing();
     copy_bags(remote ? MAX_THREADS : 2);
     for (size_t i = 0; i < count; i++)
-        must(format_check_identity(
-            in, NULL, entries[i].from, &entries[i].identity, &failure));
+        if (!entries[i].missing)
+            must(format_check_identity(
+                in, NULL, entries[i].from, &entries[i].identity, &failure));
     for (size_t i = count; i-- > 0;)
         if (entries[i].last)
             must(copy_entry(&entries[i], &failure));

@@ -186,6 +186,7 @@ static int run(char **operands) {
         usage("--raw and %s are mutually exclusive", npy ? "--npy" : "--lists");
     if (!strcmp(out, "-"))
         usage("OUT is a directory, not standard output; ./- is one named -");
+    path_must_be_writable(out);
     source_open(operands[0]);
     fields = source_fields(&count);
     make_out();

@@ -15,15 +15,33 @@ bool path_is_remote(const char *path) {
     return size > 1 && !strncmp(path + size, "://", 3);
 }
 
-/* Refuse a URL of another scheme, or without a host. */
+/* True if what precedes a URL's path may be a host: an invalid one may be a part of a
+ * password, or be it. Buckets contain no user. */
+static bool has_host(const char *host, bool s3) {
+    const char *end = host + strcspn(host, s3 ? "/" : "/?"), *port = end;
+    if (s3)
+        return end > host && !memchr(host, '@', (size_t)(end - host)) &&
+               !memchr(host, ':', (size_t)(end - host));
+    while (port > host && port[-1] != ':' && port[-1] != ']' && port[-1] != '@')
+        port--;
+    bool has_port = port > host && port[-1] == ':';
+    return end > host &&
+           (!has_port || port + strspn(port, "0123456789") == end);
+}
+
+/* Refuse a URL of another scheme, or without a valid host. A part of it may be secret if
+ * it contains a user or a query. */
 static void check_url(const char *path) {
     const char *host = strstr(path, "://") + 3;
-    bool known = !strncmp(path, "http://", 7) ||
-                 !strncmp(path, "https://", 8) || !strncmp(path, "s3://", 5);
-    if (!known || !*host || *host == '/')
-        usage("%s: a URL is http://HOST/PATH, https://HOST/PATH or "
+    bool s3 = !strncmp(path, "s3://", 5);
+    bool known =
+        s3 || !strncmp(path, "http://", 7) || !strncmp(path, "https://", 8);
+    bool hide = strpbrk(host, "@?") != NULL;
+    if (!known || !has_host(host, s3))
+        usage("%.*s%s: a URL is http://HOST/PATH, https://HOST/PATH or "
               "s3://BUCKET/PATH",
-            path);
+            hide ? (int)(host - path) : (int)strlen(path), path,
+            hide ? "..." : "");
 }
 
 #ifdef BAGS_WITH_HTTP
@@ -88,6 +106,57 @@ static bags_http *http_for_path(const char *path) {
     return open_place(path, NULL, NULL);
 }
 
+static const bags_io *io_for_url(const char *path) {
+    check_url(path);
+    return bags_http_io(http_for_path(path));
+}
+
+bags_code object_upload(const char *url, const bags_io *io, const char *path,
+    void (*progress)(void *user, uint64_t bytes), bags_error *err) {
+    return bags_http_upload(
+        http_for_path(url), url, io, path, progress, NULL, err);
+}
+
+bags_code object_same(const char *url, const bags_io *io, const char *path,
+    bool *same, bags_error *err) {
+    return bags_http_same(http_for_path(url), url, io, path, same, err);
+}
+
+#else
+
+static void open_place(const char *path, const char *query, const char *user) {
+    (void)path;
+    (void)query;
+    (void)user;
+}
+
+ENDS static const bags_io *io_for_url(const char *path) {
+    check_url(path);
+    fail(BAGS_ERROR_TYPE,
+        "%s: formats/http.c was not linked: libcurl or libcrypto was not found",
+        path);
+}
+
+bags_code object_upload(const char *url, const bags_io *io, const char *path,
+    void (*progress)(void *user, uint64_t bytes), bags_error *err) {
+    (void)io;
+    (void)path;
+    (void)progress;
+    (void)err;
+    io_for_url(url);
+}
+
+bags_code object_same(const char *url, const bags_io *io, const char *path,
+    bool *same, bags_error *err) {
+    (void)io;
+    (void)path;
+    (void)same;
+    (void)err;
+    io_for_url(url);
+}
+
+#endif
+
 const char *path_without_secrets(const char *path) {
     if (!path_is_remote(path))
         return path;
@@ -117,53 +186,6 @@ const char *path_without_secrets(const char *path) {
     return clean;
 }
 
-static const bags_io *io_for_url(const char *path) {
-    check_url(path);
-    return bags_http_io(http_for_path(path));
-}
-
-bags_code object_upload(const char *url, const bags_io *io, const char *path,
-    void (*progress)(void *user, uint64_t bytes), bags_error *err) {
-    return bags_http_upload(
-        http_for_path(url), url, io, path, progress, NULL, err);
-}
-
-bags_code object_same(const char *url, const bags_io *io, const char *path,
-    bool *same, bags_error *err) {
-    return bags_http_same(http_for_path(url), url, io, path, same, err);
-}
-
-#else
-
-const char *path_without_secrets(const char *path) { return path; }
-
-ENDS static const bags_io *io_for_url(const char *path) {
-    check_url(path);
-    fail(BAGS_ERROR_TYPE,
-        "%s: formats/http.c was not linked: libcurl or libcrypto was not found",
-        path);
-}
-
-bags_code object_upload(const char *url, const bags_io *io, const char *path,
-    void (*progress)(void *user, uint64_t bytes), bags_error *err) {
-    (void)io;
-    (void)path;
-    (void)progress;
-    (void)err;
-    io_for_url(url);
-}
-
-bags_code object_same(const char *url, const bags_io *io, const char *path,
-    bool *same, bags_error *err) {
-    (void)io;
-    (void)path;
-    (void)same;
-    (void)err;
-    io_for_url(url);
-}
-
-#endif
-
 /* ---- archives ---- */
 
 /* An archive that was opened, until the program ends. */
@@ -192,8 +214,8 @@ static const bags_io *base_io(const char *path) {
 }
 
 /* The archive at the start of a path, valid until the next call; NULL if there is
- * none. */
-static const char *find_archive(const char *path) {
+ * none, or if a server failed: then *err states how. */
+static const char *find_archive(const char *path, bags_error *err) {
     static text front;
     const bags_io *base = base_io(path);
     size_t size = strlen(path);
@@ -204,18 +226,28 @@ static const char *find_archive(const char *path) {
         front.size = 0;
         text_put(&front, path, i);
         const char *name = text_string(&front);
-        if (has_archive_name(name) && !base->kind(base->user, name, &kind) &&
-            kind == BAGS_PATH_FILE)
+        if (!has_archive_name(name))
+            continue;
+        int error = base->kind(base->user, name, &kind);
+        if (!error && kind == BAGS_PATH_FILE)
             return name;
+        /* Its other files would take the same time to fail. */
+        if (path_is_remote(path) && error && error != EACCES) {
+            bags_fail_io(base, error, name, "open", err);
+            return NULL;
+        }
     }
     return NULL;
 }
 
 const bags_io *io_find(const char *path, bags_error *err) {
     bags_archive_options options = {0};
-    const char *front = find_archive(path);
+    bags_error why = {BAGS_OK, 0, ""};
+    const char *front = find_archive(path, &why);
+    if (why.code)
+        *err = why;
     if (!front)
-        return base_io(path);
+        return why.code ? NULL : base_io(path);
     for (size_t i = 0; i < archives_count; i++)
         if (!strcmp(archives[i].path, front))
             return bags_archive_io(archives[i].archive);
@@ -252,8 +284,8 @@ void path_must_be_writable(const char *path) {
         fail(BAGS_ERROR_IO,
             "%s: cannot write: what is remote is only read; write a local "
             "dataset, then use bags copy",
-            path);
-    if (find_archive(path))
+            path_without_secrets(path));
+    if (find_archive(path, &failure))
         fail(BAGS_ERROR_IO,
             "%s: cannot write: an archive is only read; unpack it first", path);
 }

@@ -24,6 +24,8 @@ static void show_progress(void *user, uint64_t done, uint64_t total) {
 
 static int run(char **operands) {
     dataset = path_without_secrets(operands[0]);
+    if (path_is_remote(operands[1]))
+        path_must_be_writable(operands[1]);
     if (!has_ending(operands[1], ".zip"))
         usage("%s: the name of the zip file must end in .zip", operands[1]);
     if (path_kind(dataset) == BAGS_PATH_FILE)

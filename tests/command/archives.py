@@ -1,8 +1,10 @@
 """Datasets in zip and tar files, those of bags zip and those of others."""
 import io
 import pathlib
+import re
 import resource
 import shutil
+import struct
 import subprocess
 import tarfile
 import zipfile
@@ -366,4 +368,18 @@ def a_zip_that_was_streamed_or_has_a_front_is_read():
                 file.write(data)
         archive.comment = b'a comment'
     pathlib.Path('a.zip').write_bytes(b'#!/bin/sh\n' + pipe.data)
+    assert _all('a.zip') == _all('pets')
+
+
+def the_disk_of_a_member_may_be_in_zip64():
+    _dataset()
+    with zipfile.ZipFile('a.zip', 'w') as archive:
+        for name, data in files('pets').items():
+            info = zipfile.ZipInfo(name)
+            info.extra = struct.pack('<HHI', 1, 4, 0)
+            archive.writestr(info, data)
+    data = bytearray(pathlib.Path('a.zip').read_bytes())
+    for entry in re.finditer(b'PK\1\2', bytes(data)):
+        data[entry.start() + 34:entry.start() + 36] = b'\xff\xff'
+    pathlib.Path('a.zip').write_bytes(data)
     assert _all('a.zip') == _all('pets')

@@ -172,6 +172,74 @@ def a_lasting_fault_is_an_error_in_time(which):
         assert time.monotonic() - start < 12
 
 
+@each(['503', 'stall'])
+def a_lasting_fault_takes_the_time_of_one(which):
+    """Whatever number of files is looked up."""
+    def fault(handler, number):
+        if which == '503':
+            return handler.answer(503)
+        time.sleep(30)
+        handler.close_connection = True
+        return True
+
+    os.mkdir('site')
+    with Server('site', fault=fault) as server:
+        for name in 'ds', 'a.zip/ds', 'a.zip/b.zip/ds':
+            start = time.monotonic()
+            refuse('info', server.url + '/' + name, says=server.url,
+                   env=_environment(BAGS_RETRY_SECONDS='3', BAGS_STALL_SECONDS='2'))
+            assert time.monotonic() - start < 5.5, name
+
+
+@each(['http', 's3'])
+def what_is_missing_may_be_forbidden(how):
+    """S3 answers 403 where the list is not permitted."""
+    def fault(handler, number):
+        return not handler.local.is_file() and handler.refuse(403, 'AccessDenied')
+
+    for options in [], ['--shard-length', '7'], ['--shard-length', '7', '--checksum']:
+        subprocess.run(['rm', '-rf', 'site', 'back'], check=True)
+        path = _pack('site/ds', *options)
+        with Server('site', fault=fault) as server:
+            url = server.url + '/ds' if how == 'http' else 's3://site/ds'
+            server.root = server.root if how == 'http' else server.root.parent
+            environment = _environment(server)
+            _same(path, url, env=environment)
+            _copy(url, 'back', env=environment)
+            assert files('back') == files(path)
+            missing = url.rpartition('/')[0] + '/nothing'
+            refuse('info', missing, says=[missing, '403'], env=environment)
+
+
+def a_list_that_is_truncated_without_a_token_is_an_error():
+    os.mkdir('site')
+    _pack('site/bucket/ds', '--shard-length', '7')
+
+    def fault(handler, number):
+        return 'list-type' in handler.path and handler.answer(
+            200, b'<ListBucketResult><IsTruncated>true</IsTruncated>'
+            b'<CommonPrefixes><Prefix>ds/000000/</Prefix></CommonPrefixes>'
+            b'</ListBucketResult>', Content_Type='application/xml')
+
+    with Server('site', s3=True, fault=fault) as server:
+        refuse('info', 's3://bucket/ds', says=['s3://bucket/ds', 'truncated list'],
+               env=_environment(server))
+
+
+@each(['n.bag', 'n.crc'])
+def only_an_object_of_no_bytes_is_empty(name):
+    """416 states a size that contradicts it."""
+    _pack('site/ds', '--checksum')
+
+    def fault(handler, number):
+        return handler.path.endswith(name) and handler.answer(
+            416, Content_Range='bytes */40')
+
+    with Server('site', fault=fault) as server:
+        refuse('copy', server.url + '/ds', 'back', says=[name, 'HTTP 416'],
+               env=_environment())
+
+
 @each(['other range', 'no range', 'other size', 'more bytes', 'less bytes',
        'whole', 'an other object'])
 def a_wrong_answer_is_never_data(which):
@@ -376,6 +444,23 @@ def secrets_of_a_url_are_not_shown():
         assert 'sig' not in result.err and 'pass' not in result.err
 
 
+@each([['info'], ['copy', 'ds'], ['zip', 'ds'], ['recover'], ['checksum'], ['finalize'],
+       ['pack', 'manifest.jsonl', '--spec', 'n=int(4)']])
+def secrets_of_a_url_that_is_refused_are_not_shown(words):
+    harness.pack([{'n': 1}], 'n=int(4)', 'ds')
+    before = files('.')
+    for front in ['HTTP://user:hidden@', 'ftp://user:hidden@', 'http:///hidden@',
+                  'http://user:p/hidden@', 'http://user:p?hidden@', 's3://key:hidden@',
+                  's3://key:p/hidden@', 'http://user:hidden@',
+                  'http://127.0.0.1:1?hidden']:
+        operands = [words[0], *words[1:2], front + '127.0.0.1:1', *words[2:]]
+        done = subprocess.run([harness.PROGRAM, *operands], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, env=_environment())
+        assert done.returncode in (1, 2), (front, done)
+        assert b'hidden' not in done.stdout and b'Sanitizer' not in done.stdout, done
+        assert files('.') == before
+
+
 @each(['me:p%40s%25s', 'me:p@s%25s'])
 def a_password_is_encoded_in_a_url(user):
     _pack()
@@ -564,6 +649,28 @@ def a_finished_dataset_receives_no_field_of_another():
     assert files('one') == before
 
 
+@each(['there', 's3://bucket/ds'])
+def an_interrupted_copy_leaves_no_file_to_another_dataset(place):
+    one = _pack('here/one', '--checksum', '--idx')
+    two = _pack('here/two')
+    os.makedirs('site/bucket')
+    with Server('site', s3=True) as server:
+        environment = _environment(server)
+        _copy(one, place, env=environment)
+        root = pathlib.Path('site' if '://' in place else '.', place.replace('s3://', ''))
+        (root / 'spec.json').unlink()
+        refuse('copy', two, place, says=[place, 'already exists', 'no such file'],
+               env=environment)
+        assert not (root / 'spec.json').exists()
+        for file in root.iterdir():
+            if file.suffix != '.bag':
+                file.unlink()
+        _copy(two, place, env=environment)
+        # What is made of a finished copy is its own.
+        (root / 'n.crc').write_bytes(b'')
+        _copy(two, place, env=environment)
+
+
 def a_bag_of_a_dataset_is_copied_without_the_checksums_of_the_dataset():
     harness.pack([{'n': 1}], 'n=int(4)', 'ds', '--checksum')
     assert b' 1 file copied' in run('copy', 'ds/n.bag', 'n.bag').out
@@ -618,6 +725,9 @@ def a_host_that_does_not_exist_is_an_error():
 def nothing_is_written_to_a_url():
     refuse('pack', harness.write_lines('m.jsonl', [{'n': 1}]), 's3://b/out',
            '--spec', 'n=int(4)', says='bags copy')
+    harness.pack([{'n': 1}], 'n=int(4)', 'ds')
+    result = refuse('export', 'ds', 'http://user:pass@127.0.0.1:1/out', says='bags copy')
+    assert 'pass' not in result.err and not pathlib.Path('http:').exists()
 
 
 @each(['whole', 'shards'])
