@@ -24,6 +24,7 @@ typedef struct entry {
     char *from, *to;
     uint64_t size;
     bags_identity identity;
+    bool missing;  /* not copied; what an earlier copy has left is removed */
     bool last;     /* a spec.json, or the .bag of a Bag: after all others */
     bool finished; /* the place to which it is copied has the last one */
 } entry;
@@ -44,20 +45,19 @@ static bags_error fault;
 
 /* ---- what there is to copy ---- */
 
-/* Add a file of the dataset, if it exists; the last one does. */
-static void add(
-    const char *shard, const char *name, const char *suffix, bool last) {
+/* Add a file of the dataset, if it exists; the last one does. With `omit` it is not
+ * copied. */
+static void add(const char *shard, const char *name, const char *suffix,
+    bool last, bool omit) {
     entry one = {0};
     void *file = NULL;
     one.last = last;
     one.from = string_format("%s%s%s%s", source, shard, name, suffix);
-    if (!one.last && path_kind(one.from) != BAGS_PATH_FILE) {
-        free(one.from);
-        return;
-    }
     one.to = string_format("%s%s%s%s", target, shard, name, suffix);
-    int error = in->open(in->user, one.from, BAGS_IO_READ, &file);
-    if (!error) {
+    one.missing = omit || (!last && path_kind(one.from) != BAGS_PATH_FILE);
+    int error =
+        one.missing ? 0 : in->open(in->user, one.from, BAGS_IO_READ, &file);
+    if (!error && file) {
         error = in->size(in->user, file, &one.size);
         if (!error && in->identify)
             error = in->identify(in->user, file, one.from, &one.identity);
@@ -87,11 +87,11 @@ static void add_shard(
             if (round == 0)
                 in->expect(in->user, path);
             else
-                add(shard, bag, suffixes[i % 3], false);
+                add(shard, bag, suffixes[i % 3], false, false);
         }
     if (first)
-        add(shard, "/finalized", "", false);
-    add(shard, "/spec", ".json", true);
+        add(shard, "/finalized", "", false, false);
+    add(shard, "/spec", ".json", true, false);
 }
 
 /* Each shard's last file follows its others. */
@@ -191,11 +191,27 @@ static void lock_target(const char *ending) {
     on_failure = unlock_target;
 }
 
+/* What a writer has left, or is writing, is never replaced: `bags recover` can still
+ * finish it. */
+static void check_not_begun(const char *directory) {
+    char *path = string_format("%s", directory);
+    if (path_has(path, "spec.json.partial") && !path_has(path, "spec.json"))
+        fail(BAGS_ERROR_EXISTS,
+            "%s: already has an unfinished dataset; if its writer crashed, "
+            "`bags recover` finishes it",
+            path);
+    free(path);
+}
+
 /* Of two datasets in one directory, readers would see one, or a mixture. */
 static void check_destination(const bags_shard *shards, size_t shards_count) {
     size_t found_count;
     static bags_shard *found;
     found = shards_list(target, &found_count);
+    if (!to_url)
+        check_not_begun(target);
+    for (size_t i = 0; i < found_count && !to_url; i++)
+        check_not_begun(shard_path(target, &found[i]));
     if (shards->digits && path_has(target, "spec.json"))
         fail(BAGS_ERROR_EXISTS, "%s: already has another, unsharded dataset",
             target);
@@ -257,8 +273,8 @@ static void plan_bag(void) {
     bool in_dataset = path_has(path_parent(source), "spec.json");
     source = string_format("%.*s", (int)strlen(source) - 4, source);
     target = string_format("%.*s", (int)strlen(target) - 4, target);
-    for (size_t i = in_dataset ? 2 : 3; i-- > 0;)
-        add("", "", suffixes[i], i == 0);
+    for (size_t i = 3; i-- > 0;)
+        add("", "", suffixes[i], i == 0, i == 2 && in_dataset);
     lock_target(".bag");
 }
 
@@ -390,8 +406,19 @@ static bags_code fail_different(const entry *one, bags_error *err) {
         one->to);
 }
 
+/* Remove what would be read with the copy, but is not part of it. */
+static bags_code remove_stray(const entry *one, bags_error *err) {
+    int error = 0;
+    if (!one->finished && !to_url)
+        error = out->remove(out->user, one->to);
+    return bags_fail_io(
+        out, error == ENOENT ? 0 : error, one->to, "remove", err);
+}
+
 static bags_code copy_entry(const entry *one, bags_error *err) {
     bool exists = false, same = false;
+    if (one->missing)
+        return remove_stray(one, err);
     bags_code code = is_same(one, &exists, &same, err);
     if (!code && same) {
         pthread_mutex_lock(&mutex);
@@ -487,15 +514,16 @@ static int run(char **operands) {
     for (size_t i = 0; i < count; i++) {
         if (!to_url)
             directory_make(path_parent(entries[i].to));
-        else if (out->expect)
+        else if (out->expect && !entries[i].missing)
             out->expect(out->user, entries[i].to);
     }
     find_finished();
     check_spec();
     copy_bags(remote ? MAX_THREADS : 2);
     for (size_t i = 0; i < count; i++)
-        must(format_check_identity(
-            in, NULL, entries[i].from, &entries[i].identity, &failure));
+        if (!entries[i].missing)
+            must(format_check_identity(
+                in, NULL, entries[i].from, &entries[i].identity, &failure));
     for (size_t i = count; i-- > 0;)
         if (entries[i].last)
             must(copy_entry(&entries[i], &failure));
