@@ -104,6 +104,20 @@ static void every_line_of_csv_is_imported_or_an_error(void **state) {
     bytes_free(&late);
 }
 
+static void integers_in_csv_are_not_rounded(void **state) {
+    (void)state;
+    skip_without_duckdb();
+    check_csv("a,b\n1,13835058055282163713\n2,13835058055282163714\n3,\n",
+        BAGS_ERROR_VALUE,
+        "x.csv: column \"b\": integers above 2^63-1 would be rounded*UBIGINT");
+    check_csv("a\n9223372036854775807\n-1\n", BAGS_OK, "2\ni64 * a\n");
+    check_csv(
+        "a\n13835058055282163713\n0.5\n", BAGS_OK, "2\narray(float64) * a\n");
+    check_csv("a\n1e30\nInfinity\n", BAGS_OK, "2\narray(float64) * a\n");
+    check_csv(
+        "a,b\n1,2.0\n,\n", BAGS_OK, "2\ni64[] * a\narray(float64)[] * b\n");
+}
+
 static void names_of_files_are_no_patterns(void **state) {
     bags_code code;
     (void)state;
@@ -152,6 +166,7 @@ int main(void) {
         TEST(a_query_can_be_imported),
         TEST(what_has_no_counterpart_is_an_error),
         TEST(every_line_of_csv_is_imported_or_an_error),
+        TEST(integers_in_csv_are_not_rounded),
         TEST(names_of_files_are_no_patterns),
         TEST(a_message_names_the_file_of_a_directory),
         TEST(a_truncated_file_is_an_error),

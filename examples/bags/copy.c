@@ -26,7 +26,7 @@ typedef struct entry {
     bags_identity identity;
     bool last;     /* a spec.json, or the .bag of a Bag: after all others */
     bool finished; /* the place to which it is copied has the last one */
-    bool missing;  /* in the dataset: the copy must not have it either */
+    bool missing;  /* it is not copied, and the copy must not have it */
 } entry;
 
 static entry *entries;
@@ -45,15 +45,16 @@ static bags_error fault;
 
 /* ---- what there is to copy ---- */
 
-/* Add a file of the dataset, which may be missing; the last one is not. */
-static void add(
-    const char *shard, const char *name, const char *suffix, bool last) {
+/* Add a file of the dataset, which may be missing; the last one is not. With `omit` it
+ * is not copied. */
+static void add(const char *shard, const char *name, const char *suffix,
+    bool last, bool omit) {
     entry one = {0};
     void *file = NULL;
     one.last = last;
     one.from = string_format("%s%s%s%s", source, shard, name, suffix);
-    one.missing = !one.last && path_kind(one.from) != BAGS_PATH_FILE;
     one.to = string_format("%s%s%s%s", target, shard, name, suffix);
+    one.missing = omit || (!last && path_kind(one.from) != BAGS_PATH_FILE);
     int error =
         one.missing ? 0 : in->open(in->user, one.from, BAGS_IO_READ, &file);
     if (file) {
@@ -86,11 +87,11 @@ static void add_shard(
             if (round == 0)
                 in->expect(in->user, path);
             else
-                add(shard, bag, suffixes[i % 3], false);
+                add(shard, bag, suffixes[i % 3], false, false);
         }
     if (first)
-        add(shard, "/finalized", "", false);
-    add(shard, "/spec", ".json", true);
+        add(shard, "/finalized", "", false, false);
+    add(shard, "/spec", ".json", true, false);
 }
 
 /* Each shard's last file follows its others. */
@@ -190,11 +191,27 @@ static void lock_target(const char *ending) {
     on_failure = unlock_target;
 }
 
+/* What a writer has left, or is writing, is never replaced: `bags recover` can still
+ * finish it. */
+static void check_not_begun(const char *directory) {
+    char *path = string_format("%s", directory);
+    if (path_has(path, "spec.json.partial") && !path_has(path, "spec.json"))
+        fail(BAGS_ERROR_EXISTS,
+            "%s: already has an unfinished dataset; if its writer crashed, "
+            "`bags recover` finishes it",
+            path);
+    free(path);
+}
+
 /* Of two datasets in one directory, readers would see one, or a mixture. */
 static void check_destination(const bags_shard *shards, size_t shards_count) {
     size_t found_count;
     static bags_shard *found;
     found = shards_list(target, &found_count);
+    if (!to_url)
+        check_not_begun(target);
+    for (size_t i = 0; i < found_count && !to_url; i++)
+        check_not_begun(shard_path(target, &found[i]));
     if (shards->digits && path_has(target, "spec.json"))
         fail(BAGS_ERROR_EXISTS, "%s: already has another, unsharded dataset",
             target);
@@ -256,8 +273,8 @@ static void plan_bag(void) {
     bool in_dataset = path_has(path_parent(source), "spec.json");
     source = string_format("%.*s", (int)strlen(source) - 4, source);
     target = string_format("%.*s", (int)strlen(target) - 4, target);
-    for (size_t i = in_dataset ? 2 : 3; i-- > 0;)
-        add("", "", suffixes[i], i == 0);
+    for (size_t i = 3; i-- > 0;)
+        add("", "", suffixes[i], i == 0, i == 2 && in_dataset);
     lock_target(".bag");
 }
 

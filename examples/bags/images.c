@@ -312,8 +312,10 @@ static void add_image(const image *one) {
 }
 
 static void explain_failure(void) {
-    if (current)
-        failure_prefix("%s/%s: ", root, current->path);
+    char *path = current ? path_join(root, current->path) : NULL;
+    if (path && strncmp(failure.message, path, strlen(path)) != 0)
+        failure_prefix("%s: ", path);
+    free(path);
     sink_failed();
 }
 

@@ -187,6 +187,7 @@ static const char *state_fresh;
 /* Fail before anything is printed if no state can be written. */
 static void state_prepare(void) {
     const bags_io *io = bags_io_local();
+    unsigned char state[BAGS_LOADER_STATE] = {0};
     void *file = NULL;
     state_fresh = string_format("%s.new%ju", state_path, (uintmax_t)rank.value);
     (void)io->remove(io->user, state_fresh); /* of a run that was killed */
@@ -194,8 +195,12 @@ static void state_prepare(void) {
     if (error)
         fail_system(
             error, error == EEXIST ? state_fresh : state_path, "create");
-    (void)io->close(io->user, file);
+    error = write_all(io, file, 0, state, sizeof state);
+    int closed = io->close(io->user, file);
     (void)io->remove(io->user, state_fresh);
+    error = error ? error : closed;
+    if (error)
+        fail_system(error, state_path, "write");
 }
 
 /* Not synced: that takes milliseconds, longer than most batches. After a power

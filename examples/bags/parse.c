@@ -161,6 +161,11 @@ static const char *put_float(text *out, size_t size, double value) {
     return fits ? NULL : "is too large";
 }
 
+/* True if the digits from `at` to `end` are of a number that no double holds. */
+static bool is_too_large(double value, const char *at, const char *end) {
+    return isinf(value) && strcspn(at, "0123456789") < (size_t)(end - at);
+}
+
 /* A number, or text such as "1.5-2j". */
 static const char *put_complex(text *out, size_t size, json_object *json) {
     double parts[2] = {0, 0};
@@ -173,6 +178,9 @@ static const char *put_complex(text *out, size_t size, json_object *json) {
         parts[1] = strtod(middle, &end);
         if (middle == word || end == middle || strcmp(end, "j"))
             return "is not a complex number";
+        if (is_too_large(parts[0], word, middle) ||
+            is_too_large(parts[1], middle, end))
+            return "is too large";
     }
     const char *fault = put_float(out, size / 2, parts[0]);
     return fault ? fault : put_float(out, size / 2, parts[1]);

@@ -141,6 +141,7 @@ typedef struct dk_column {
 typedef struct dk_state {
     dk_library call;
     const char *from; /* in SQL */
+    bool csv;         /* DuckDB detects the types */
     bags_buffer *query;
     size_t query_size;
     void *database, *connection, *statement, *pending;
@@ -532,8 +533,14 @@ static bags_code dk_connect(bags_source *s) {
     return code;
 }
 
-/* Ask for the number of rows and, of each column, for the number of values and, of
- * blobs, whether all begin like a JPEG, or a PNG. */
+/* In CSV, integers above 2^63-1 make a column of float64, which would round them. */
+static bool dk_may_round(const dk_state *d, const dk_column *c) {
+    return d->csv && c->type == DK_DOUBLE && !c->list;
+}
+
+/* Ask for the number of rows and, of each column, for the number of values; of blobs,
+ * whether all begin like a JPEG, or a PNG; of numbers, whether all are integers and
+ * some have 64 bits. */
 static bags_code dk_ask(bags_source *s) {
     const dk_state *d = (const dk_state *)s->state;
     bags_code code = dk_add(s, "SELECT count(*)");
@@ -541,6 +548,12 @@ static bags_code dk_ask(bags_source *s) {
         const dk_column *c = &d->columns[i];
         const char *x = c->list ? "x" : c->expression;
         code = dk_add(s, bags_source_format(s, ", count(%s)", c->expression));
+        if (!code && dk_may_round(d, c))
+            code = dk_add(
+                s, bags_source_format(s,
+                       ", bool_and(%s = trunc(%s) AND abs(%s) < 1.9e19) AND "
+                       "max(abs(%s)) > 9.2e18",
+                       x, x, x, x));
         for (int k = 0; !code && c->type == DK_BLOB && k < 2; k++) {
             const char *test =
                 k ? bags_source_format(s,
@@ -589,12 +602,19 @@ static bags_code dk_count(bags_source *s) {
         dk_value(d, &number, d->call.data_chunk_get_vector(d->chunk, at++), 0,
             &value);
         c->optional = !c->list && value.uint != s->length;
-        for (int k = 0; c->type == DK_BLOB && k < 2; k++) {
+        int tests = c->type == DK_BLOB ? 2 : dk_may_round(d, c) ? 1 : 0;
+        for (int k = 0; k < tests; k++) {
             void *vector = d->call.data_chunk_get_vector(d->chunk, at++);
             dk_value(d, &truth, vector, 0, &value);
             kinds[k] =
                 !dk_is_null(d, vector, 0) && *(const unsigned char *)value.data;
         }
+        if (kinds[0] && dk_may_round(d, c))
+            return bags_source_fail(s, BAGS_ERROR_VALUE,
+                "column \"%.200s\": integers above 2^63-1 would be rounded; "
+                "state their type in a query (--from sql \"SELECT * FROM "
+                "read_csv('x.csv', types={'%.200s': 'UBIGINT'})\")",
+                c->name, c->name);
         code = bags_source_field(s, c->name, dk_type(s, c, kinds[0], kinds[1]));
     }
     return code;
@@ -730,7 +750,8 @@ static bags_code parquet_open(bags_source *s) {
 /* No line is left out, and quotes are those of RFC 4180. What does not fit is then one
  * column of entire lines, as DuckDB detects it. */
 static bags_code csv_open(bags_source *s) {
-    const dk_state *d = (const dk_state *)s->state;
+    dk_state *d = (dk_state *)s->state;
+    d->csv = true;
     bags_code code = dk_open(s, "read_csv",
         ", quote='\"', escape='\"', comment='', skip=0", dk_is_csv);
     if (!code && d->count == 1 && strpbrk(d->columns[0].name, ",;\t|"))

@@ -153,3 +153,39 @@ def a_dataset_is_not_copied_into_itself():
     refuse('copy', 'a/000001', 'a', says='a: contains the dataset a/000001', code=2)
     assert files('a') == before
     run('copy', 'a/000001', 'b/000000')
+
+
+def what_a_writer_has_left_is_not_replaced():
+    _pack('a', 0)
+    _pack('s', 0, '--shard-length', 50)
+    rows = [{'n': 7, 'm': 8}, 'bad']
+    for name, options in ('one', ()), ('some', ('--shard-length', 50)):
+        pack(rows, 'n=int(4),m=int(4)', name, *options, code=1)
+        before = files(name)
+        for source in 'a', 's', 'a':
+            says = 'already has' if source == 'a' else 'has an unfinished dataset'
+            refuse('copy', source, name, says=says)
+            assert files(name) == before
+        run('recover', name)
+        assert run('get', name, ':').lines == [{'n': 7, 'm': 8}]
+
+
+def a_copy_has_no_files_of_one_that_was_interrupted():
+    _pack('a', 0, '--checksum', '--idx')
+    _pack('b', 1000)
+    run('copy', 'a', 'out')
+    os.remove('out/spec.json')
+    for left in sorted(set(files('a')) - set(files('b'))):
+        refuse('copy', 'b', 'out', says='and what is copied has no such file')
+        os.remove(pathlib.Path('out', left))
+    run('copy', 'b', 'out')
+    assert files('out') == files('b')
+    run('copy', 'a/n.bag', 'n.bag')
+    pathlib.Path('n.crc').write_bytes(b'left')
+    os.remove('n.bag')
+    refuse('copy', 'a/n.bag', 'n.bag', says='n.crc: already exists')
+    # What is finished keeps its checksums.
+    run('checksum', 'out')
+    run('copy', 'b', 'out')
+    run('verify', 'out')
+    assert os.path.exists('out/n.crc')

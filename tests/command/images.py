@@ -503,3 +503,11 @@ def a_bag_is_not_made_of_images():
     os.mkdir('d')
     refuse('images', 'd', 'x.bag', says=('x.bag', 'not a Bag'), code=2)
     refuse('images', 'd', 'out', says='contains no JPEG')
+
+
+def a_damaged_image_is_named_once():
+    if not _has('png', 'png', _png()) or not _has('jpeg', 'png', _png()):
+        return
+    _tree({'d/a/bad.png': _png()[:40]})
+    error = refuse('images', 'd/', 'out', '--type', 'jpeg', says='d/a/bad.png: ').err
+    assert error.count('bad.png') == 1, error

@@ -315,3 +315,14 @@ def a_full_disk_is_an_error_and_the_state_stays():
         refuse('load', 'x', '--indices', '--batch', '2', '--state', 's', stdout=full,
                says='standard output')
     assert pathlib.Path('s').read_bytes() == saved
+
+
+def nothing_is_printed_if_the_state_does_not_fit_on_the_disk():
+    _dataset('x', 60)
+    words = [harness.PROGRAM, 'load', 'x', '--indices', '--state', 's']
+    done = subprocess.run(
+        ['sh', '-c', 'trap "" XFSZ; ulimit -f 0; exec "$@"', 'sh', *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+    assert done.returncode == 1, done
+    assert done.stdout == b'' and b'bags: s: cannot write' in done.stderr, done
+    assert not list(pathlib.Path('.').glob('s*'))

@@ -454,6 +454,8 @@ BAD_LISTS = [
     ('array', {'dtype': 'float31', 'list': []}, 'not a dtype'),
     ('array', {'list': []}, '"dtype"'),
     ('array(complex64,1)', ['1+2'], '"v": [0]: "1+2" is not a complex number'),
+    ('array(complex128,1)', ['1e400+1j'], '"v": [0]: "1e400+1j" is too large'),
+    ('array(complex128,1)', ['inf-1e400j'], '"v": [0]: "inf-1e400j" is too large'),
     ('int', [1], 'a sequence has type int[]'),
     ('int', 1.5, 'expected a whole number'),
     ('utf8', 1.5, 'expected text'),
