@@ -9382,13 +9382,16 @@ static bags_code bagi_writer_resume(
     bags_error *err = &writer->job.failure;
     uint64_t start = writer->options.shard_start;
     uint64_t stop = writer->options.shard_stop;
+    uint64_t next = 0; /* after the last shard that stays */
     bagi_common common = BAGI_ZERO;
     for (size_t i = 0; i < names->count && !err->code; i++) {
         uint64_t number = names->names[i].number, length = 0;
         bool finished = false;
         bagi_scan found;
-        if (number % stop != start)
+        if (number % stop != start) {
+            next = number + 1;
             continue;
+        }
         if (writer->dir.path && bagi_writer_finish(writer))
             break;
         writer->number = number;
@@ -9405,15 +9408,16 @@ static bags_code bagi_writer_resume(
             bagi_writer_leave(writer);
             writer->number = bagi_shard_after(number, stop);
         }
+        if (finished || found.length)
+            next = number + 1;
         if (!writer->options.append)
             writer->resumed += finished ? length : found.length;
     }
     if (!err->code && writer->dir.path && bagi_writer_full(writer))
         bagi_writer_finish(writer);
     if (!err->code && finalized) {
-        uint64_t most = names->names[names->count - 1].number;
-        writer->number = most - most % stop + start;
-        if (writer->number <= most)
+        writer->number = next - next % stop + start;
+        if (writer->number < next)
             writer->number = bagi_shard_after(writer->number, stop);
     }
     bagi_spec_free(&writer->job.env.memory, &common.spec);
