@@ -9382,14 +9382,14 @@ static bags_code bagi_writer_resume(
     bags_error *err = &writer->job.failure;
     uint64_t start = writer->options.shard_start;
     uint64_t stop = writer->options.shard_stop;
-    uint64_t next = 0; /* after the last shard that stays */
+    uint64_t next = 0; /* after the last shard that counts, and stays */
     bagi_common common = BAGI_ZERO;
     for (size_t i = 0; i < names->count && !err->code; i++) {
         uint64_t number = names->names[i].number, length = 0;
         bool finished = false;
         bagi_scan found;
         if (number % stop != start) {
-            next = number + 1;
+            next = finalized ? number + 1 : next;
             continue;
         }
         if (writer->dir.path && bagi_writer_finish(writer))
@@ -9406,7 +9406,6 @@ static bags_code bagi_writer_resume(
                     "%s: has shards with other fields",
                     bagi_tail(writer->path));
             bagi_writer_leave(writer);
-            writer->number = bagi_shard_after(number, stop);
         }
         if (finished || found.length)
             next = number + 1;
@@ -9415,7 +9414,7 @@ static bags_code bagi_writer_resume(
     }
     if (!err->code && writer->dir.path && bagi_writer_full(writer))
         bagi_writer_finish(writer);
-    if (!err->code && finalized) {
+    if (!err->code && !writer->dir.path) {
         writer->number = next - next % stop + start;
         if (writer->number < next)
             writer->number = bagi_shard_after(writer->number, stop);
