@@ -1065,7 +1065,7 @@ typedef struct bags_writer_options {
     uint64_t shard_stop;   /* the number of workers; 0: one */
     bool sharded;          /* write shards even if all four are 0 */
     bool resume; /* continue what this worker wrote before, if anything */
-    bool append; /* add shards after all that exist; not with resume */
+    bool append; /* add shards of new inputs; not with resume */
     /* Write NAME.crc next to each Bag: 4 bytes per blob. A resumed shard that was
      * started with checksums keeps them in any case; one that was started without
      * gets them when it is finished. */
@@ -1097,7 +1097,8 @@ typedef struct bags_writer_options {
  * noticed if they leave a gap; otherwise that count is wrong. So compare the inputs
  * with what exists, as `bags pack --resume` does.
  *
- * append: pass only new inputs. The next shards are numbered after all that exist.
+ * append: pass only new inputs. The next shards are numbered after this worker's own;
+ * after bags_finalize, after all that exist.
  * An unfinished shard of this worker with datapoints is refused: its input was
  * interrupted, and what is kept of it would be appended again. Recover it, and pass
  * the inputs after those; or resume it, if `append` did not start it. After
@@ -8992,6 +8993,9 @@ BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err) {
     bags_code code = bagi_datapoint_begin(writer, err);
     if (!code)
         writer->begun = true;
+    else if (writer->begun) /* else one datapoint got the values of both */
+        bagi_datapoint_fail(
+            writer, BAGS_ERROR_STATE, NULL, "begun again before it was ended");
     return code;
 }
 
@@ -9382,13 +9386,16 @@ static bags_code bagi_writer_resume(
     bags_error *err = &writer->job.failure;
     uint64_t start = writer->options.shard_start;
     uint64_t stop = writer->options.shard_stop;
+    uint64_t next = 0; /* after the last shard that counts, and stays */
     bagi_common common = BAGI_ZERO;
     for (size_t i = 0; i < names->count && !err->code; i++) {
         uint64_t number = names->names[i].number, length = 0;
         bool finished = false;
         bagi_scan found;
-        if (number % stop != start)
+        if (number % stop != start) {
+            next = finalized ? number + 1 : next;
             continue;
+        }
         if (writer->dir.path && bagi_writer_finish(writer))
             break;
         writer->number = number;
@@ -9403,17 +9410,17 @@ static bags_code bagi_writer_resume(
                     "%s: has shards with other fields",
                     bagi_tail(writer->path));
             bagi_writer_leave(writer);
-            writer->number = bagi_shard_after(number, stop);
         }
+        if (finished || found.length)
+            next = number + 1;
         if (!writer->options.append)
             writer->resumed += finished ? length : found.length;
     }
     if (!err->code && writer->dir.path && bagi_writer_full(writer))
         bagi_writer_finish(writer);
-    if (!err->code && finalized) {
-        uint64_t most = names->names[names->count - 1].number;
-        writer->number = most - most % stop + start;
-        if (writer->number <= most)
+    if (!err->code && !writer->dir.path) {
+        writer->number = next - next % stop + start;
+        if (writer->number < next)
             writer->number = bagi_shard_after(writer->number, stop);
     }
     bagi_spec_free(&writer->job.env.memory, &common.spec);

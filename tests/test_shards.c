@@ -1512,6 +1512,39 @@ static void append_refuses_the_shard_of_an_interrupted_input(void **state) {
     bags_reader_close(reader);
 }
 
+/* It is removed, and its number is used again: a gap would be an error of readers. */
+static void append_after_finalize_leaves_no_gap_for_an_empty_shard(
+    void **state) {
+    bags_writer_options options = worker(0, 1, APPEND);
+    (void)state;
+    save_shards(at("x"), (const char *const[]){"000001", NULL});
+    assert_ok(finalize(at("x"), NULL));
+    make_dir(at("x/000001"));
+    write_as(&options, 3, 5);
+    check_finalized(at("x"), "000000 000001", 5);
+}
+
+/* Three workers crashed before their first flush; one takes their place. */
+static void several_empty_shards_leave_no_gap(void **state) {
+    (void)state;
+    for (uint64_t first = 0; first < 2; first++)
+        for (int how = RESUME; how <= APPEND; how++) {
+            bags_writer_options options = worker(0, 1, how);
+            if (first)
+                save_shards(at("x"), (const char *const[]){"000000", NULL});
+            else
+                make_dir(at("x"));
+            for (uint64_t i = first; i < 3; i++)
+                make_dir(at("x/00000%d", (int)i));
+            write_as(&options, 3 * first, 3 * first + 2);
+            assert_names(at("x"), first ? "000000 000001" : "000000");
+            bags_reader *reader = open_reader(at("x"), false);
+            check_formulas(reader, NULL, 3 * first + 2);
+            bags_reader_close(reader);
+            remove_tree(at("x"));
+        }
+}
+
 /* Its workers may go on: their numbers did not change. */
 static void finalize_leaves_no_mark_in_a_dataset_without_gaps(void **state) {
     bags_writer_options options = worker(1, 2, RESUME);
@@ -1595,6 +1628,8 @@ int main(void) {
         TEST(workers_refuse_a_finalized_dataset),
         TEST(append_continues_after_finalize),
         TEST(append_refuses_an_unfinished_shard_after_finalize),
+        TEST(append_after_finalize_leaves_no_gap_for_an_empty_shard),
+        TEST(several_empty_shards_leave_no_gap),
         TEST(append_refuses_the_shard_of_an_interrupted_input),
         TEST(finalize_leaves_no_mark_in_a_dataset_without_gaps),
         TEST(a_running_worker_is_refused_after_finalize),

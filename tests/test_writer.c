@@ -903,6 +903,29 @@ static void calls_out_of_order_are_state_errors(void **state) {
     free(s.bytes);
 }
 
+/* Otherwise the first would be stored with the items of both. */
+static void a_begin_without_an_end_refuses_both_datapoints(void **state) {
+    bags_field field = {"words", "utf8[]"};
+    (void)state;
+    for (int checked = 0; checked < 2; checked++) {
+        bags_writer *writer = open_writer(at("%d", checked), &field, 1, 0);
+        for (int i = 0; i < 2; i++) {
+            bags_value word = bags_utf8(i ? "second" : "first");
+            bags_writer_begin(writer, NULL);
+            bags_writer_push(writer, "words", &word, NULL);
+        }
+        if (checked) {
+            assert_fails(BAGS_ERROR_STATE, bags_writer_end(writer, &said));
+            assert_says("datapoint 0: begun again");
+        } else {
+            bags_writer_end(writer, NULL);
+        }
+        assert_true(bags_writer_length(writer) == 0);
+        assert_fails(BAGS_ERROR_STATE, bags_writer_close(writer, &said));
+        assert_says("begun and not ended");
+    }
+}
+
 /* A loop that checks only at the end must learn that all was lost. */
 static void close_reports_a_set_or_push_without_begin(void **state) {
     sample s;
@@ -1845,6 +1868,7 @@ int main(void) {
         TEST(encoded_blobs_are_stored_whatever_the_type),
         TEST(a_value_of_kind_none_is_refused),
         TEST(calls_out_of_order_are_state_errors),
+        TEST(a_begin_without_an_end_refuses_both_datapoints),
         TEST(close_reports_a_set_or_push_without_begin),
         TEST(calls_on_a_writer_that_did_not_open_fail),
         TEST(a_codec_that_fails_without_a_message_does_no_harm),
