@@ -596,7 +596,7 @@ typedef struct bag_writer bag_writer;
 typedef struct bagi_mapped {
     const unsigned char *data;
     const unsigned char *table; /* length + 1 entries, the first is 0 */
-    uint64_t length;            /* 0 if blobs are found in another way */
+    uint64_t length;            /* 0 if bag_reader_get needs a call */
     uint64_t limit;             /* no blob ends after this offset */
 } bagi_mapped;
 
@@ -5061,6 +5061,7 @@ typedef enum bagi_layout { BAGI_V1, BAGI_V2, BAGI_SPLIT } bagi_layout;
 /* A checksum sidecar, a table and the blobs are read in the same way. */
 struct bag_reader {
     bagi_mapped mapped; /* must be the first member */
+    uint64_t found;     /* its length where bag_reader_get needs a call, too */
     /* The blobs, CRCs and ends that are in memory, starting with those of blob 0; NULL:
      * read them. */
     const unsigned char *at_hand[BAGI_FILES];
@@ -5603,19 +5604,21 @@ static void bagi_bag_expect(const bagi_dir *dir, const bagi_how *how) {
         bagi_dir_expect(dir, how->name, bagi_suffix[BAGI_CRCS]);
 }
 
-/* Set the pointer to the blobs, if they are mapped, and what bag_reader_get needs. A
+/* Set the pointer to the blobs, if they are mapped, and what finds one of them. A
  * mapped refs.bag has BAGI_SLACK: it is never split, so that its table follows. */
 static void bagi_bag_point(bag_reader *bag) {
     const unsigned char *data = bag->file[BAGI_BLOBS].map;
     const unsigned char *ends = bag->at_hand[BAGI_ENDS];
+    bool crcs = !bag->verify || bag->at_hand[BAGI_CRCS];
     bag->at_hand[BAGI_BLOBS] = data;
-    /* Blobs that are compared with checksums need more than two loads. */
-    if (data && ends && bag->layout == BAGI_V1 && !bag->random &&
-        !bag->verify) {
+    if (data && ends && crcs && bag->layout == BAGI_V1) {
         bag->mapped.data = data;
         bag->mapped.table = ends - 8;
-        bag->mapped.length = bag->length;
         bag->mapped.limit = bag->limit;
+        bag->found = bag->length;
+        /* Blobs that are requested or compared need more than two loads. */
+        if (!bag->random && !bag->verify)
+            bag->mapped.length = bag->length;
     }
 }
 
@@ -5775,6 +5778,15 @@ BAGI_NOINLINE static bags_code bagi_crcs_compare(const bag_reader *bag,
         start += size;
     }
     return BAGS_OK;
+}
+
+/* With BAGS_ACCESS_RANDOM, bytes of several pages are requested before the first of
+ * them is touched. */
+static void bagi_bag_request(
+    const bag_reader *bag, uint64_t start, uint64_t size) {
+    if (bag->random && size > 4096)
+        bagi_file_advise(
+            bag, &bag->file[BAGI_BLOBS], start, size, BAGS_ADVICE_SOON);
 }
 
 /* ---- fetch ----
@@ -6025,9 +6037,7 @@ static bags_code bagi_fetch_run_all(
     spans = bagi_fetch_spans(fetch);
     for (span = spans, i = 0; i < count && !code; i++, span++) {
         const bag_reader *bag = span->bag;
-        if (bag->random && span->stop - span->start > 4096)
-            bagi_file_advise(bag, &bag->file[BAGI_BLOBS], span->start,
-                span->stop - span->start, BAGS_ADVICE_SOON);
+        bagi_bag_request(bag, span->start, span->stop - span->start);
         if (verify)
             code = bagi_crcs_compare(bag, span->first, span->count,
                 bagi_fetch_result(fetch, span, BAGI_ENDS),
@@ -6069,19 +6079,36 @@ static bags_code bagi_fetch_one(const bag_reader *bag, uint64_t first,
     return BAGS_OK;
 }
 
-/* Not inline, and without an output parameter: see >>bag. It repeats what the mapped
- * read has checked, since that only states that something is wrong. */
+/* Not inline, and without an output parameter: see >>bag. A fetch repeats what the
+ * mapped read has checked, since that only states that something is wrong. */
 BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(const bag_reader *reader,
     uint64_t index, bags_buffer *scratch, bags_error *err) {
     BAGI_ERR(err);
     bags_range range = BAGI_ZERO;
-    bags_code code = reader && scratch ? bagi_fetch_one(reader, index, 1,
-                                             scratch, &range, err)
-                                       : bagi_fail_null(err);
-    bags_view blob = {NULL, (size_t)code};
-    if (!code) {
+    bags_view blob;
+    bags_code code = BAGS_OK;
+    bagi_mapped mapped = BAGI_ZERO;
+    if (reader) {
+        mapped = reader->mapped;
+        mapped.length = reader->found;
+    }
+    if (!reader || !scratch) {
+        code = bagi_fail_null(err);
+    } else if (bagi_mapped_get(&mapped, index, &blob)) {
+        bagi_bag_request(
+            reader, (uint64_t)(blob.data - mapped.data), blob.size);
+        if (reader->verify)
+            code = bagi_crcs_compare(reader, index, 1,
+                mapped.table + 8 * (index + 1),
+                reader->at_hand[BAGI_CRCS] + 4 * index, blob.data, err);
+    } else {
+        code = bagi_fetch_one(reader, index, 1, scratch, &range, err);
         blob.data = range.data;
         blob.size = range.size;
+    }
+    if (code) {
+        blob.data = NULL;
+        blob.size = (size_t)code;
     }
     return blob;
 }
@@ -10629,7 +10656,7 @@ static BAGI_HOT void bagi_touch(const bags_reader *reader, size_t shard,
         (field < fields && reader->spec.types[field].sequence))
         return;
     const bag_reader *bag = (const bag_reader *)BAGI_LOAD(&bags[field]);
-    if (!bag || local >= bag->mapped.length)
+    if (!bag || local >= bag->found)
         return;
     const unsigned char *entry = bag->mapped.table + 8 * local;
     uint64_t start = is_blob ? bagi_load_u64(entry) : 0;
@@ -10772,10 +10799,14 @@ static bags_code bagi_fetch_add_steps(bagi_fetch *fetch, const bag_reader *bag,
     return code;
 }
 
-/* Plan to read the blobs of a selection that are not mapped: *spans of them. */
+/* Plan to read the blobs of a selection that are not mapped: *spans of them. A mapped
+ * one that needs more than two loads is read now. */
 BAGI_NOINLINE static bags_code bagi_row_plan(bags_row *row, size_t *spans,
     const bag_reader *bag, bagi_steps steps, size_t place, bags_error *err) {
     bagi_fetch fetch = {&row->spans, *spans, &row->data, 0, false};
+    if (bag->found && steps.count == 1)
+        return bag_reader_get(
+            bag, steps.first, &row->data, bagi_row_items(row) + place, err);
     bags_code code = bagi_fetch_add_steps(&fetch, bag, &steps, place, err);
     *spans = fetch.count;
     return code;

@@ -171,13 +171,14 @@ static void existing_checksums_are_not_overwritten(void **state) {
     assert_file(at("x.crc"), "mine", 4);
 }
 
-enum mode { MAPPED, NO_MMAP, CACHED_INDEX, MODES };
+enum mode { MAPPED, RANDOM, NO_MMAP, CACHED_INDEX, MODES };
 
 static bag_reader_options checking(int mode) {
     bag_reader_options options;
     memset(&options, 0, sizeof(options));
     options.verify_checksums = true;
-    options.no_mmap = mode != MAPPED;
+    options.access = mode == RANDOM ? BAGS_ACCESS_RANDOM : (bags_access)0;
+    options.no_mmap = mode >= NO_MMAP;
     options.cache_index = mode == CACHED_INDEX;
     options.allow_empty_file = true;
     options.env.allocator = &memory.allocator;
@@ -328,8 +329,22 @@ static void a_checksum_mismatch_among_many_datapoints_names_the_blob(
         file.data[8] ^= 64; /* datapoint 4 */
         save(at("x/000001/a.bag"), file.data, file.size);
         options.verify_checksums = true;
-        options.no_mmap = mode != MAPPED;
+        options.access = mode == RANDOM ? BAGS_ACCESS_RANDOM : (bags_access)0;
+        options.no_mmap = mode >= NO_MMAP;
         assert_opens(reader, bags_reader_open(at("x"), &options, &said));
+        bags_view blob;
+        assert_ok(bags_reader_get(reader, 5, NULL, 0, &row, &said));
+        assert_int_equal(bags_row_bytes(&row, 0, 0).data[0], 5);
+        assert_ok(bags_reader_get_blob(reader, 3, 0, 0, &row, &blob, &said));
+        assert_int_equal(blob.data[0], 3);
+        assert_fails(BAGS_ERROR_CORRUPT,
+            bags_reader_get(reader, 4, NULL, 0, &row, &said));
+        assert_says("x/000001/a.bag: blob 1*mismatch");
+        assert_int_equal(bags_row_length(&row, 0), 0);
+        assert_fails(BAGS_ERROR_CORRUPT,
+            bags_reader_get_blob(reader, 4, 0, 0, &row, &blob, &said));
+        assert_says("x/000001/a.bag: blob 1*mismatch");
+        assert_true(blob.data == NULL && blob.size == 0);
         assert_ok(bags_reader_get_many(reader, some, 3, 0, &row, &said));
         assert_fails(BAGS_ERROR_CORRUPT,
             bags_reader_get_many(reader, wrong, 3, 0, &row, &said));
@@ -346,6 +361,66 @@ static void a_checksum_mismatch_among_many_datapoints_names_the_blob(
         bytes_free(&file);
         remove_tree(at("x"));
     }
+}
+
+/* With checksums and without, in every mode. */
+static void invalid_entries_are_found_before_their_blobs_are_compared(
+    void **state) {
+    hand_bag bag = {{0}, {0}};
+    (void)state;
+    add_texts(&bag, 5);
+    hand_save(&bag, V1, at("."), "x");
+    assert_ok(checksum(at("x.bag"), false, NULL));
+    bytes file = load(at("x.bag"));
+    unsigned char *ends = file.data + bag.blobs.size + 8;
+    memset(ends + 8, 0, 8);         /* blob 1 has start > end */
+    memset(ends + 3 * 8 + 2, 1, 1); /* blob 3 ends after the data */
+    save(at("x.bag"), file.data, file.size);
+    for (int i = 0; i < 2 * MODES; i++) {
+        bag_reader_options options = checking(i / 2);
+        bag_reader *reader;
+        bags_buffer scratch = {NULL, 0, NULL, NULL};
+        bags_view blob;
+        options.verify_checksums = i % 2;
+        assert_opens(reader, bag_reader_open(at("x.bag"), &options, &said));
+        assert_ok(bag_reader_get(reader, 0, &scratch, &blob, &said));
+        assert_int_equal(blob.data[0], 'a');
+        assert_fails(BAGS_ERROR_CORRUPT,
+            bag_reader_get(reader, 1, &scratch, &blob, &said));
+        assert_says("x.bag: blob 1: invalid range*");
+        assert_true(blob.data == NULL && blob.size == 0);
+        assert_fails(BAGS_ERROR_CORRUPT,
+            bag_reader_get(reader, 3, &scratch, &blob, &said));
+        assert_says("x.bag: blob 3: end offset out of range*");
+        assert_fails(BAGS_ERROR_RANGE,
+            bag_reader_get(reader, 5, &scratch, &blob, &said));
+        assert_says("x.bag: blob index 5 out of range (length 5)");
+        assert_fails(BAGS_ERROR_RANGE,
+            bag_reader_get(reader, UINT64_MAX, &scratch, &blob, &said));
+        bags_buffer_free(&scratch);
+        bag_reader_close(reader);
+    }
+    bytes_free(&file);
+    hand_free(&bag);
+}
+
+static void truncated_checksums_are_refused_in_every_mode(void **state) {
+    hand_bag bag = {{0}, {0}};
+    (void)state;
+    add_texts(&bag, 5);
+    hand_save(&bag, V1, at("."), "x");
+    assert_ok(checksum(at("x.bag"), false, NULL));
+    bytes file = load(at("x.crc"));
+    for (size_t size = 0; size < file.size; size++) {
+        save(at("x.crc"), file.data, size);
+        for (int mode = 0; mode < MODES; mode++) {
+            bag_reader_options options = checking(mode);
+            assert_refused(BAGS_ERROR_CORRUPT,
+                bag_reader_open(at("x.bag"), &options, &said));
+        }
+    }
+    bytes_free(&file);
+    hand_free(&bag);
 }
 
 static void verifying_missing_checksums_is_an_error_with_a_remedy(
@@ -1012,6 +1087,8 @@ int main(void) {
         TEST(an_empty_bag_of_no_bytes_can_have_checksums),
         TEST(a_checksum_mismatch_names_the_blob),
         TEST(a_checksum_mismatch_among_many_datapoints_names_the_blob),
+        TEST(invalid_entries_are_found_before_their_blobs_are_compared),
+        TEST(truncated_checksums_are_refused_in_every_mode),
         TEST(verifying_missing_checksums_is_an_error_with_a_remedy),
         TEST(checksums_are_added_to_datasets),
         TEST(existing_checksums_are_replaced_only_on_request),
