@@ -482,6 +482,40 @@ static void checksums_are_added_to_datasets(void **state) {
     }
 }
 
+/* Hooks need not be able to identify files. */
+static void checksums_are_added_without_identities(void **state) {
+    hand_set set = some_set(20);
+    bags_io io = *bags_io_local();
+    bags_checksum_options options;
+    (void)state;
+    io.identify = NULL;
+    memset(&options, 0, sizeof(options));
+    options.env.io = &io;
+    set_save(&set, V1, at("set"));
+    assert_ok(bags_checksum(at("set"), &options, NULL, &said));
+    assert_sidecar(at("set/clip.crc"), &set.bags[0], V1, "clip", &set);
+    assert_ok(bags_verify(at("set"), NULL, NULL, &said));
+    set_free(&set);
+}
+
+/* Those of the other Bags bind them to the one that was there before. */
+static void a_replaced_bag_gets_no_checksums_next_to_those_of_others(
+    void **state) {
+    hand_set set = some_set(4);
+    (void)state;
+    set_save(&set, V1, at("set"));
+    assert_ok(checksum(at("set"), false, NULL));
+    bytes file = load(at("set/text.bag"));
+    file.data[0] = 'T';
+    save(at("set/text.bag"), file.data, file.size);
+    bytes_free(&file);
+    assert_int_equal(remove(at("set/text.crc")), 0);
+    assert_fails(BAGS_ERROR_CORRUPT, checksum(at("set"), false, NULL));
+    assert_says("clip.crc: is of another version of the shard");
+    assert_false(exists(at("set/text.crc")));
+    set_free(&set);
+}
+
 static void existing_checksums_are_replaced_only_on_request(void **state) {
     hand_set set = some_set(4);
     bags_checksum_report report;
@@ -1091,6 +1125,8 @@ int main(void) {
         TEST(truncated_checksums_are_refused_in_every_mode),
         TEST(verifying_missing_checksums_is_an_error_with_a_remedy),
         TEST(checksums_are_added_to_datasets),
+        TEST(checksums_are_added_without_identities),
+        TEST(a_replaced_bag_gets_no_checksums_next_to_those_of_others),
         TEST(existing_checksums_are_replaced_only_on_request),
         TEST(a_field_of_0_bytes_is_neither_checksummed_nor_described),
         TEST(a_bag_of_a_dataset_can_be_read_alone_but_not_checksummed_alone),

@@ -204,9 +204,23 @@ static void files_are_expected_before_they_are_opened(void **state) {
     seen.expected = 0;
     assert_ok(bags_reader_get_many(reader, some, SOME, 1, &row, &said));
     assert_int_equal(seen.expected, 0); /* they are open */
+    uint64_t beyond[] = {some[0], UINT64_MAX, bags_reader_length(reader)};
+    assert_fails(BAGS_ERROR_RANGE,
+        bags_reader_get_many(reader, beyond, 3, 1, &row, &said));
     assert_ok(bags_reader_info(reader, &info, NULL, &said));
     assert_true(seen.expected >= 9);
     bags_row_free(&row);
+    bags_reader_close(reader);
+    bags_reader_options second;
+    memset(&second, 0, sizeof second);
+    second.shard_start = 1;
+    second.shard_stop = 2;
+    second.env.io = &far;
+    seen.expected = 0;
+    assert_opens(reader, bags_reader_open(at("ds"), &second, &said));
+    assert_true(bags_reader_length(reader) < 30);
+    assert_true(seen.expected >= 2);
+    assert_non_null(strstr(seen.last, "/000001/"));
     bags_reader_close(reader);
 }
 

@@ -570,6 +570,44 @@ static void one_blob_of_a_column_is_read(void **state) {
     bags_reader_close(reader);
 }
 
+/* The offsets of a column are the table itself, where it is aligned; otherwise a copy. */
+static void a_column_of_blobs_of_different_sizes_has_offsets(void **state) {
+    static const char *const texts[] = {"a", "bcdefgh", "", "ijklmnop"};
+    (void)state;
+    for (size_t first = 0; first < 3; first++) {
+        bags_row row = {0};
+        bags_column column;
+        hand_set set;
+        uint64_t offset = 0;
+        memset(&set, 0, sizeof(set));
+        set_field(&set, "t", "utf8");
+        for (size_t i = first; i < 4; i++) {
+            set_begin(&set);
+            put_uint(&set.row, i - first);
+            set_end(&set);
+            hand_add(&set.bags[0], texts[i], strlen(texts[i]));
+        }
+        set_save(&set, V1, at("%d", (int)first));
+        set_free(&set);
+        bags_reader *reader = open_mode(at("%d", (int)first), MAPPED);
+        assert_ok(bags_reader_column(reader, 0, 0, &row, &column, &said));
+        assert_int_equal(column.length, 4 - first);
+        assert_int_equal(column.item_size, 0);
+        for (size_t i = first; i < 4; i++) {
+            assert_int_equal(column.offsets[i - first], offset);
+            assert_memory_equal(
+                column.data + offset, texts[i], strlen(texts[i]));
+            offset += strlen(texts[i]);
+        }
+        assert_int_equal(column.offsets[4 - first], offset);
+        bool aligned = offset % 8 == 0 && bags_little_endian();
+        assert_true(((const unsigned char *)column.offsets ==
+                        column.data + offset) == aligned);
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+}
+
 /* A plain field and a sequence whose refs have every length that writers
  * produce: blob i of each is the number i. */
 #define WIDE 70000
@@ -1740,6 +1778,63 @@ static void codecs_that_fail_without_a_message_do_no_harm(void **state) {
     }
 }
 
+static bags_code grow_decode(void *state, bags_view blob, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
+    bags_code code = bags_buffer_reserve(scratch, 100, err);
+    (void)state;
+    if (code)
+        return code;
+    memset(scratch->data, (int)blob.size, 100);
+    code = bags_buffer_reserve(
+        scratch, blob.size > 1 ? 100000 * blob.size : SIZE_MAX - 9, err);
+    value->kind = BAGS_KIND_BYTES;
+    value->data = scratch->data;
+    value->size = 100;
+    return code;
+}
+
+/* A codec may grow its scratch several times, also where the row keeps the values. */
+static void a_decoded_value_keeps_its_bytes_while_it_grows(void **state) {
+    bags_codec codec;
+    bags_registry *codecs;
+    bags_reader *reader;
+    bags_reader_options options = reading(MAPPED);
+    bags_row row = {0};
+    bags_value values[4];
+    hand_set set;
+    (void)state;
+    memset(&codec, 0, sizeof(codec));
+    codec.names = "grows";
+    codec.decode = grow_decode;
+    memset(&set, 0, sizeof(set));
+    set_field(&set, "a", "grows[]");
+    set_begin(&set);
+    put_array(&set.row, 2);
+    put_uint(&set.row, 0);
+    put_uint(&set.row, 4);
+    set_end(&set);
+    for (size_t i = 0; i < 4; i++)
+        hand_add(&set.bags[0], "wxyz", i + 1);
+    set_save(&set, V1, at("x"));
+    set_free(&set);
+    assert_opens(codecs, bags_registry_create(&memory.allocator, &said));
+    assert_ok(bags_registry_add(codecs, &codec, &said));
+    options.registry = codecs;
+    assert_opens(reader, bags_reader_open(at("x"), &options, &said));
+    assert_ok(bags_reader_get(reader, 0, NULL, 0, &row, &said));
+    for (size_t i = 1; i < 4; i++)
+        assert_ok(bags_row_value(&row, 0, i, NULL, &values[i], &said));
+    assert_fails(
+        BAGS_ERROR_MEMORY, bags_row_value(&row, 0, 0, NULL, &values[0], &said));
+    for (size_t i = 1; i < 4; i++)
+        for (size_t k = 0; k < 100; k++)
+            assert_int_equal(
+                ((const unsigned char *)values[i].data)[k], (int)i + 1);
+    bags_row_free(&row);
+    bags_reader_close(reader);
+    bags_registry_free(codecs);
+}
+
 /* 2000 datapoints that all refer to one blob of 64 KiB: 128 MiB if each had a
  * copy. */
 static void shared_blobs_need_bounded_memory(void **state) {
@@ -1977,6 +2072,7 @@ int main(void) {
         TEST(one_blob_is_read_in_every_mode_and_variant),
         TEST(a_missing_item_is_named),
         TEST(one_blob_of_a_column_is_read),
+        TEST(a_column_of_blobs_of_different_sizes_has_offsets),
         TEST(refs_of_every_layout_are_read_in_any_order),
         TEST(empty_refs_of_many_fields_are_refused),
         TEST(a_mapped_read_makes_no_calls),
@@ -2010,6 +2106,7 @@ int main(void) {
         TEST(memory_use_is_bounded_by_the_file_sizes),
         TEST(an_idx_that_shrinks_after_opening_is_an_error),
         TEST(codecs_that_fail_without_a_message_do_no_harm),
+        TEST(a_decoded_value_keeps_its_bytes_while_it_grows),
         TEST(shared_blobs_need_bounded_memory),
         TEST(a_row_is_not_confused_by_a_new_reader_at_the_same_address),
         TEST(zero_selects_are_nothing_and_null_is_everything),

@@ -321,6 +321,9 @@ static void bags_fail_writes_and_truncates_its_message(void **state) {
     assert_string_equal(said.message, "blob 7 of x.bag");
     assert_int_equal(said.system, 0);
     assert_int_equal(bags_fail(NULL, BAGS_ERROR_IO, "%s", ""), BAGS_ERROR_IO);
+    const char *none = NULL;
+    assert_int_equal(bags_fail(&said, BAGS_ERROR_IO, none), BAGS_ERROR_IO);
+    assert_string_equal(said.message, "");
     /* Truncated between characters, wherever the end is. */
     for (size_t front = 0; front < 4; front++) {
         size_t size = front;
