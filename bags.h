@@ -6085,7 +6085,7 @@ BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(const bag_reader *reader,
     uint64_t index, bags_buffer *scratch, bags_error *err) {
     BAGI_ERR(err);
     bags_range range = BAGI_ZERO;
-    bags_view blob;
+    bags_view blob = {NULL, 0};
     bags_code code = BAGS_OK;
     bagi_mapped mapped = BAGI_ZERO;
     if (reader) {
