@@ -1098,13 +1098,13 @@ typedef struct bags_writer_options {
  * with what exists, as `bags pack --resume` does.
  *
  * append: pass only new inputs. The next shards are numbered after this worker's own;
- * after bags_finalize, after all that exist.
- * An unfinished shard of this worker with datapoints is refused: its input was
- * interrupted, and what is kept of it would be appended again. Recover it, and pass
- * the inputs after those; or resume it, if `append` did not start it. After
- * bags_finalize only `append` is accepted, since the numbers no longer tell which
- * worker wrote a shard. Several writers may append at once, each with its own number:
- * they never share a shard, but leave gaps, which bags_finalize closes again.
+ * after bags_finalize, after all that exist. An unfinished shard of this worker with
+ * datapoints is refused: its input was interrupted, and what is kept of it would be
+ * appended again. Recover it, and pass the inputs after those; or resume it, if
+ * `append` did not start it. After bags_finalize only `append` is accepted, since the
+ * numbers no longer tell which worker wrote a shard. Several writers may append at
+ * once, each with its own number: they never share a shard, but leave gaps, which
+ * bags_finalize closes again.
  *
  * Returns the writer, to be ended with bags_writer_close or bags_writer_abort, or
  * NULL:
@@ -5061,7 +5061,7 @@ typedef enum bagi_layout { BAGI_V1, BAGI_V2, BAGI_SPLIT } bagi_layout;
 /* A checksum sidecar, a table and the blobs are read in the same way. */
 struct bag_reader {
     bagi_mapped mapped; /* must be the first member */
-    uint64_t found;     /* its length where bag_reader_get needs a call, too */
+    uint64_t found;     /* the same length, also where mapped.length is 0 */
     /* The blobs, CRCs and ends that are in memory, starting with those of blob 0; NULL:
      * read them. */
     const unsigned char *at_hand[BAGI_FILES];
@@ -9020,7 +9020,7 @@ BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err) {
     bags_code code = bagi_datapoint_begin(writer, err);
     if (!code)
         writer->begun = true;
-    else if (writer->begun) /* else one datapoint got the values of both */
+    else if (writer->begun) /* what follows is of another datapoint */
         bagi_datapoint_fail(
             writer, BAGS_ERROR_STATE, NULL, "begun again before it was ended");
     return code;

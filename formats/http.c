@@ -486,9 +486,11 @@ static http_part *http_part_find(const http_object *object, uint64_t offset) {
         http_part *part = http_parts(object)[i - 1];
         if (offset - part->start >= object->longest)
             break; /* those before it end before the offset, too */
-        if (offset < part->stop && part->state != HTTP_FAILED &&
-            (!found || part->state == HTTP_DONE))
-            found = part;
+        if (offset >= part->stop || part->state == HTTP_FAILED)
+            continue;
+        if (part->state == HTTP_DONE)
+            return part;
+        found = part;
     }
     return found;
 }

@@ -498,6 +498,13 @@ static void checksums_are_added_without_identities(void **state) {
     set_free(&set);
 }
 
+static void change_text(void) {
+    bytes file = load(at("set/text.bag"));
+    file.data[0] = 'T';
+    save(at("set/text.bag"), file.data, file.size);
+    bytes_free(&file);
+}
+
 /* Those of the other Bags bind them to the one that was there before. */
 static void a_replaced_bag_gets_no_checksums_next_to_those_of_others(
     void **state) {
@@ -505,10 +512,7 @@ static void a_replaced_bag_gets_no_checksums_next_to_those_of_others(
     (void)state;
     set_save(&set, V1, at("set"));
     assert_ok(checksum(at("set"), false, NULL));
-    bytes file = load(at("set/text.bag"));
-    file.data[0] = 'T';
-    save(at("set/text.bag"), file.data, file.size);
-    bytes_free(&file);
+    change_text();
     assert_int_equal(remove(at("set/text.crc")), 0);
     assert_fails(BAGS_ERROR_CORRUPT, checksum(at("set"), false, NULL));
     assert_says("clip.crc: is of another version of the shard");
@@ -522,10 +526,7 @@ static void existing_checksums_are_replaced_only_on_request(void **state) {
     (void)state;
     set_save(&set, V1, at("set"));
     assert_ok(checksum(at("set"), false, NULL));
-    bytes file = load(at("set/text.bag"));
-    file.data[0] = 'T';
-    save(at("set/text.bag"), file.data, file.size);
-    bytes_free(&file);
+    change_text();
     assert_ok(checksum(at("set"), false, NULL));
     assert_fails(BAGS_ERROR_CORRUPT, bags_verify(at("set"), NULL, NULL, &said));
     assert_ok(checksum(at("set"), true, &report));
