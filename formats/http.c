@@ -8,9 +8,9 @@
  *     https://host/ds, http://host/ds    any server that serves ranges
  *     s3://bucket/ds                     S3 and what is compatible with it
  *
- * One thread runs all transfers, in one multi handle. The hooks queue requests,
- * wake it, and wait for them; a request is in one of these states, and the function
- * that makes each transition is named at its arrow:
+ * A few threads run the transfers, each in a multi handle with connections of its own.
+ * The hooks queue requests, wake the threads, and wait for them; a request is in one of
+ * these states, and the function that makes each transition is named at its arrow:
  *
  *               http_queue            http_begin           http_finish
  *     (caller) -----------> queued -------------> running -------------> done
@@ -19,7 +19,7 @@
  *                             +----------------------+
  *
  * A queued, done or failed request and everything else is guarded by the mutex; a
- * running one belongs to the thread.
+ * running one belongs to its thread.
  *
  * The first request for an object is for its last bytes: the answer has its size,
  * its ETag and, of a Bag, most of its table. All of it is remembered; later ranges
@@ -69,6 +69,8 @@
 #define HTTP_BUCKETS 4096
 #define HTTP_PLAIN                                                             \
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~"
+#define HTTP_THREADS 4 /* at most, */
+#define HTTP_STEP 16   /* each for this number of requests at once */
 #define HTTP_REDIRECTS 5
 #define HTTP_FORGET 10.0 /* seconds until a failure is tried again */
 #define HTTP_MISSING 4   /* this number of missing shards ends the search */
@@ -119,6 +121,7 @@ typedef struct http_object {
 typedef struct http_request {
     struct http_request *next; /* in the queue, or of those that are running */
     struct bags_http *http;
+    struct http_thread *thread; /* whose queue it is in; NULL: none yet */
     http_object *object; /* NULL: the caller reads the body and frees it */
     http_part *part;     /* NULL: look the object up */
     http_state state;
@@ -153,26 +156,34 @@ typedef struct http_request {
     char why[256];
 } http_request;
 
+/* A thread that runs transfers. */
+typedef struct http_thread {
+    struct bags_http *http;
+    pthread_t thread;
+    CURLM *multi;
+    CURLSH *share;
+    bool started, woken;
+    int wake[2];        /* a pipe: what is written to it wakes the thread */
+    bags_buffer memory; /* of the sockets: a pollfd for every file descriptor */
+    size_t sockets;
+    http_request *queue, **queue_end;
+    http_request *active; /* those that are running; only the thread's */
+    size_t running, load; /* load: the queued ones and the running ones */
+} http_thread;
+
 struct bags_http {
     bags_io io;
     char *query, *user, *key, *secret, *token, *region, *endpoint, *ca_file;
     double retry_seconds, stall_seconds;
-    size_t connections;
+    size_t connections, connections_each; /* of each thread */
     uint64_t gap, cache_size;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
-    pthread_t thread;
     pid_t process;
-    CURLM *multi;
-    CURLSH *share;
-    bool started, stop, woken, ended; /* ended: callers must look again */
-    int wake[2];        /* a pipe: what is written to it wakes the thread */
-    bags_buffer memory; /* of the sockets: a pollfd for every file descriptor */
-    size_t sockets;
+    http_thread threads[HTTP_THREADS];
+    size_t thread_count;
+    bool stop, ended; /* ended: callers must look again */
     http_object *objects[HTTP_BUCKETS];
-    http_request *queue, **queue_end;
-    http_request *active; /* those that are running */
-    size_t running;
     http_part *newest, *oldest;
     uint64_t cached, requests, received;
     uint32_t random;
@@ -534,18 +545,32 @@ static void http_request_free(http_request *request) {
     free(request);
 }
 
-/* Wake the thread, once, however many requests are queued. The mutex is held. */
+/* Wake the threads with something to do, once, however many requests are queued. The
+ * mutex is held. */
 static void http_wake(bags_http *http) {
-    if (!http->woken) /* if the pipe is full, the thread is woken anyway */
-        http->woken = write(http->wake[1], "", 1) == 1;
+    for (size_t i = 0; i < http->thread_count; i++) {
+        http_thread *thread = &http->threads[i];
+        if ((thread->queue || http->stop) && !thread->woken)
+            thread->woken = write(thread->wake[1], "", 1) == 1;
+    }
 }
 
-/* The mutex is held. The thread must be woken afterwards. */
+/* Queue a request for the thread with the least to do, in steps of HTTP_STEP, so that
+ * the connections of few requests are always the same. The mutex is held. The threads
+ * must be woken afterwards. */
 static void http_queue(bags_http *http, http_request *request) {
+    if (!request->thread) {
+        http_thread *thread = http->threads;
+        for (size_t i = 1; i < http->thread_count; i++)
+            if (http->threads[i].load / HTTP_STEP < thread->load / HTTP_STEP)
+                thread = &http->threads[i];
+        request->thread = thread;
+        thread->load++;
+    }
     request->state = HTTP_WAITING;
     request->next = NULL;
-    *http->queue_end = request;
-    http->queue_end = &request->next;
+    *request->thread->queue_end = request;
+    request->thread->queue_end = &request->next;
 }
 
 static http_request *http_request_new(
@@ -919,7 +944,7 @@ static bool http_set(http_request *request, CURL *easy) {
      * HTTP/2, libcurl 7.88 also passed answers to other requests.) */
     HTTP_SET(CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
     HTTP_SET(CURLOPT_USERAGENT, "bags.h/" BAGS_VERSION);
-    HTTP_SET(CURLOPT_SHARE, http->share);
+    HTTP_SET(CURLOPT_SHARE, request->thread->share);
     HTTP_SET(CURLOPT_CONNECTTIMEOUT_MS, (long)(stall * 1000));
     HTTP_SET(CURLOPT_LOW_SPEED_LIMIT, 100L);
     HTTP_SET(CURLOPT_LOW_SPEED_TIME, (long)stall);
@@ -960,8 +985,11 @@ static bool http_set(http_request *request, CURL *easy) {
     return good;
 }
 
-/* Start a queued request. */
+/* Start a request that was queued. */
 static bool http_begin(http_request *request) {
+    http_thread *thread = request->thread;
+    request->next = thread->active;
+    thread->active = request;
     request->status = 0;
     request->text_size = 0;
     request->checked = false;
@@ -977,7 +1005,7 @@ static bool http_begin(http_request *request) {
             request, EPERM, "a key without a secret (AWS_SECRET_ACCESS_KEY)");
     request->easy = curl_easy_init();
     return (request->easy && http_set(request, request->easy) &&
-               curl_multi_add_handle(request->http->multi, request->easy) ==
+               curl_multi_add_handle(thread->multi, request->easy) ==
                    CURLM_OK) ||
            http_refuse(request, ENOMEM, "out of memory");
 }
@@ -1086,18 +1114,19 @@ static void http_arrived(http_request *request) {
 /* A transfer has ended. */
 static void http_finish(http_request *request, CURLcode result) {
     bags_http *http = request->http;
+    http_thread *thread = request->thread;
     http_object *object = request->object;
+    http_request **at = &thread->active;
     curl_off_t received = 0;
-    if (request->easy) {
-        curl_multi_remove_handle(http->multi, request->easy);
-        curl_easy_getinfo(request->easy, CURLINFO_SIZE_DOWNLOAD_T, &received);
-    }
-    pthread_mutex_lock(&http->mutex);
-    http_request **at = &http->active;
     while (*at != request)
         at = &(*at)->next;
     *at = request->next;
-    http->running--;
+    thread->running--;
+    if (request->easy) {
+        curl_multi_remove_handle(thread->multi, request->easy);
+        curl_easy_getinfo(request->easy, CURLINFO_SIZE_DOWNLOAD_T, &received);
+    }
+    pthread_mutex_lock(&http->mutex);
     http->requests++;
     http->received += (uint64_t)received;
     bool good = result == CURLE_OK && http_complete(request);
@@ -1120,38 +1149,41 @@ static void http_finish(http_request *request, CURLcode result) {
         }
     }
     http->ended = http->ended || !again;
-    if (!again)
+    if (!again) {
         request->state = good ? HTTP_DONE : HTTP_FAILED;
+        thread->load--;
+    }
     if (!again && object)
         http_request_free(request);
     pthread_mutex_unlock(&http->mutex);
 }
 
-/* Start what is due, in order. Returns the milliseconds until the next is. */
-static int http_start(bags_http *http) {
+/* Take up to HTTP_STEP requests from the queue that are due, in order. Returns the
+ * milliseconds until the next is. The mutex is held. */
+static int http_take(http_thread *thread, http_request **taken) {
+    size_t most = thread->running + HTTP_STEP;
     double now = http_now(), wait = 1;
-    http_request *last = http->queue, *request = NULL;
+    http_request *last = thread->queue, *request = NULL;
     while (last && last->next)
         last = last->next;
-    while (
-        http->queue && request != last && http->running < http->connections) {
-        request = http->queue;
-        http->queue = request->next;
-        http->queue_end = http->queue ? http->queue_end : &http->queue;
+    while (thread->queue && request != last &&
+           thread->running < thread->http->connections_each) {
+        if (thread->running == most)
+            return 0;
+        request = thread->queue;
+        thread->queue = request->next;
+        if (!thread->queue)
+            thread->queue_end = &thread->queue;
         double due = request->not_before - now;
         if (due > 0) {
-            http_queue(http, request);
+            http_queue(thread->http, request);
             wait = due < wait ? due : wait;
             continue;
         }
-        http->running++;
-        request->next = http->active;
-        http->active = request;
-        if (!http_begin(request)) {
-            pthread_mutex_unlock(&http->mutex);
-            http_finish(request, CURLE_OUT_OF_MEMORY);
-            pthread_mutex_lock(&http->mutex);
-        }
+        thread->running++;
+        request->next = NULL;
+        *taken = request;
+        taken = &request->next;
     }
     return (int)(wait * 1000) + 1;
 }
@@ -1160,18 +1192,18 @@ static int http_start(bags_http *http) {
  * nothing has to be collected where hundreds of connections are open. */
 static int http_socket(
     CURL *easy, curl_socket_t socket, int what, void *user, void *own) {
-    bags_http *http = (bags_http *)user;
+    http_thread *thread = (http_thread *)user;
     size_t i = (size_t)socket, size = (i + 1) * sizeof(struct pollfd);
     (void)easy;
     (void)own;
-    if (i >= http->sockets) {
-        if (bags_buffer_reserve(&http->memory, size, NULL))
+    if (i >= thread->sockets) {
+        if (bags_buffer_reserve(&thread->memory, size, NULL))
             return -1;
-        struct pollfd *added = (struct pollfd *)(void *)http->memory.data;
-        for (; http->sockets <= i; http->sockets++)
-            added[http->sockets].fd = -1;
+        struct pollfd *added = (struct pollfd *)(void *)thread->memory.data;
+        for (; thread->sockets <= i; thread->sockets++)
+            added[thread->sockets].fd = -1;
     }
-    struct pollfd *polled = (struct pollfd *)(void *)http->memory.data + i;
+    struct pollfd *polled = (struct pollfd *)(void *)thread->memory.data + i;
     polled->fd = what == CURL_POLL_REMOVE ? -1 : socket;
     polled->events = (short)((what & CURL_POLL_IN ? POLLIN : 0) |
                              (what & CURL_POLL_OUT ? POLLOUT : 0));
@@ -1181,26 +1213,27 @@ static int http_socket(
 
 /* Wait for sockets, for timers of libcurl and for the pipe; at most `wait` ms. Then let
  * libcurl go on with those transfers that can. */
-static void http_transfer(bags_http *http, int wait) {
+static void http_transfer(http_thread *thread, int wait) {
     long due = -1;
     int running = 0;
     char bytes[64];
-    curl_multi_timeout(http->multi, &due);
+    curl_multi_timeout(thread->multi, &due);
     bool timer = due >= 0 && due <= wait;
-    int ready = poll((struct pollfd *)(void *)http->memory.data,
-        (nfds_t)http->sockets, timer ? (int)due : wait);
+    int ready = poll((struct pollfd *)(void *)thread->memory.data,
+        (nfds_t)thread->sockets, timer ? (int)due : wait);
     if (timer)
-        curl_multi_socket_action(http->multi, CURL_SOCKET_TIMEOUT, 0, &running);
-    for (size_t i = 0; i < http->sockets && ready > 0; i++) {
-        struct pollfd one = ((struct pollfd *)(void *)http->memory.data)[i];
+        curl_multi_socket_action(
+            thread->multi, CURL_SOCKET_TIMEOUT, 0, &running);
+    for (size_t i = 0; i < thread->sockets && ready > 0; i++) {
+        struct pollfd one = ((struct pollfd *)(void *)thread->memory.data)[i];
         if (one.fd < 0 || !one.revents)
             continue;
         ready--;
-        if (one.fd == http->wake[0])
+        if (one.fd == thread->wake[0])
             while (read(one.fd, bytes, sizeof bytes) > 0)
                 ;
         else
-            curl_multi_socket_action(http->multi, one.fd,
+            curl_multi_socket_action(thread->multi, one.fd,
                 (one.revents & POLLOUT ? CURL_CSELECT_OUT : 0) |
                     (one.revents & ~POLLOUT ? CURL_CSELECT_IN : 0),
                 &running);
@@ -1208,15 +1241,23 @@ static void http_transfer(bags_http *http, int wait) {
 }
 
 static void *http_work(void *user) {
-    bags_http *http = (bags_http *)user;
+    http_thread *thread = (http_thread *)user;
+    bags_http *http = thread->http;
     pthread_mutex_lock(&http->mutex);
     while (!http->stop) {
-        http->woken = false;
-        int left = 0, wait = http_start(http);
+        thread->woken = false;
+        int left = 0;
+        http_request *taken = NULL, *next = NULL;
         CURLMsg *message = NULL;
+        int wait = http_take(thread, &taken);
         pthread_mutex_unlock(&http->mutex);
-        http_transfer(http, wait);
-        while ((message = curl_multi_info_read(http->multi, &left)) != NULL) {
+        for (; taken; taken = next) {
+            next = taken->next;
+            if (!http_begin(taken))
+                http_finish(taken, CURLE_OUT_OF_MEMORY);
+        }
+        http_transfer(thread, wait);
+        while ((message = curl_multi_info_read(thread->multi, &left)) != NULL) {
             char *request = NULL;
             CURLcode result = message->data.result;
             curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &request);
@@ -1231,7 +1272,7 @@ static void *http_work(void *user) {
     return NULL;
 }
 
-/* After a fork the thread is missing. */
+/* After a fork the threads are missing. */
 static bool http_alive(const bags_http *http) {
     return http->process == getpid();
 }
@@ -2149,25 +2190,64 @@ static void http_settings(bags_http *http, const bags_http_options *options) {
 
 /* ---- opening and closing ---- */
 
+/* Returns false if out of memory. */
+static bool http_thread_start(bags_http *http, http_thread *thread) {
+    thread->http = http;
+    thread->queue_end = &thread->queue;
+    thread->multi = curl_multi_init();
+    thread->share = curl_share_init();
+    if (pipe(thread->wake))
+        thread->wake[0] = thread->wake[1] = -1;
+    for (int i = 0; i < 2 && thread->wake[i] >= 0; i++)
+        if (fcntl(thread->wake[i], F_SETFL, O_NONBLOCK) ||
+            fcntl(thread->wake[i], F_SETFD, FD_CLOEXEC))
+            return false;
+    thread->started =
+        thread->multi && thread->share && thread->wake[0] >= 0 &&
+        !http_socket(NULL, thread->wake[0], CURL_POLL_IN, thread, NULL) &&
+        curl_share_setopt(thread->share, CURLSHOPT_SHARE,
+            CURL_LOCK_DATA_SSL_SESSION) == CURLSHE_OK &&
+        curl_multi_setopt(
+            thread->multi, CURLMOPT_SOCKETFUNCTION, http_socket) == CURLM_OK &&
+        curl_multi_setopt(thread->multi, CURLMOPT_SOCKETDATA, thread) ==
+            CURLM_OK &&
+        curl_multi_setopt(thread->multi, CURLMOPT_MAXCONNECTS,
+            (long)http->connections) == CURLM_OK &&
+        pthread_create(&thread->thread, NULL, http_work, thread) == 0;
+    return thread->started;
+}
+
+static void http_thread_stop(http_thread *thread) {
+    if (thread->started && http_alive(thread->http))
+        pthread_join(thread->thread, NULL);
+    while (thread->active || thread->queue) { /* requested in advance */
+        http_request **list = thread->active ? &thread->active : &thread->queue;
+        http_request *request = *list;
+        *list = request->next;
+        if (request->easy)
+            curl_multi_remove_handle(thread->multi, request->easy);
+        curl_easy_cleanup(request->easy);
+        http_request_free(request);
+    }
+    curl_multi_cleanup(thread->multi);
+    curl_share_cleanup(thread->share);
+    for (int i = 0; i < 2; i++)
+        if (thread->wake[i] >= 0)
+            close(thread->wake[i]);
+    bags_buffer_free(&thread->memory);
+}
+
 void bags_http_close(bags_http *http) {
     if (!http)
         return;
-    if (http->started && http_alive(http)) {
+    if (http_alive(http)) {
         pthread_mutex_lock(&http->mutex);
         http->stop = true;
         http_wake(http);
         pthread_mutex_unlock(&http->mutex);
-        pthread_join(http->thread, NULL);
     }
-    while (http->active || http->queue) { /* requested in advance */
-        http_request **list = http->active ? &http->active : &http->queue;
-        http_request *request = *list;
-        *list = request->next;
-        if (request->easy)
-            curl_multi_remove_handle(http->multi, request->easy);
-        curl_easy_cleanup(request->easy);
-        http_request_free(request);
-    }
+    for (size_t i = 0; i < http->thread_count; i++)
+        http_thread_stop(&http->threads[i]);
     for (size_t i = 0; i < HTTP_BUCKETS; i++)
         for (http_object *object = http->objects[i], *next; object;
              object = next) {
@@ -2183,12 +2263,6 @@ void bags_http_close(bags_http *http) {
             bags_buffer_free(&object->names);
             free(object);
         }
-    curl_multi_cleanup(http->multi);
-    curl_share_cleanup(http->share);
-    for (int i = 0; i < 2; i++)
-        if (http->wake[i] >= 0)
-            close(http->wake[i]);
-    bags_buffer_free(&http->memory);
     pthread_mutex_destroy(&http->mutex);
     pthread_cond_destroy(&http->changed);
     char *texts[] = {http->query, http->user, http->key, http->secret,
@@ -2226,25 +2300,10 @@ static bool http_set_up(bags_http *http, const bags_http_options *options) {
     http->is_openssl = size > 8 && strncmp(tls, "OpenSSL/", 8) == 0 &&
                        strncmp(tls + 8, ours + 8, size - 8) == 0 &&
                        ours[size] == ' ';
-    http->multi = curl_multi_init();
-    http->share = curl_share_init();
-    for (int i = 0; i < 2 && http->wake[i] >= 0; i++)
-        if (fcntl(http->wake[i], F_SETFL, O_NONBLOCK) ||
-            fcntl(http->wake[i], F_SETFD, FD_CLOEXEC))
-            return false;
-    return http->multi && http->share && http->region && http->wake[0] >= 0 &&
-           !http_socket(NULL, http->wake[0], CURL_POLL_IN, http, NULL) &&
+    return http->region &&
            (!options->query || !*options->query || http->query) &&
            (!options->user || !*options->user || http->user) &&
-           (!options->ca_file || !*options->ca_file || http->ca_file) &&
-           curl_share_setopt(http->share, CURLSHOPT_SHARE,
-               CURL_LOCK_DATA_SSL_SESSION) == CURLSHE_OK &&
-           curl_multi_setopt(
-               http->multi, CURLMOPT_SOCKETFUNCTION, http_socket) == CURLM_OK &&
-           curl_multi_setopt(http->multi, CURLMOPT_SOCKETDATA, http) ==
-               CURLM_OK &&
-           curl_multi_setopt(http->multi, CURLMOPT_MAXCONNECTS,
-               (long)http->connections) == CURLM_OK;
+           (!options->ca_file || !*options->ca_file || http->ca_file);
 }
 
 bags_http *bags_http_open(const bags_http_options *options, bags_error *err) {
@@ -2264,9 +2323,6 @@ bags_http *bags_http_open(const bags_http_options *options, bags_error *err) {
     }
     pthread_mutex_init(&http->mutex, NULL);
     pthread_cond_init(&http->changed, NULL);
-    http->queue_end = &http->queue;
-    if (pipe(http->wake))
-        http->wake[0] = http->wake[1] = -1;
     http->process = getpid();
     http->random = (uint32_t)http->process * 2654435761u;
     http->io.user = http;
@@ -2280,9 +2336,18 @@ bags_http *bags_http_open(const bags_http_options *options, bags_error *err) {
     http->io.expect = http_expect;
     http->io.explain = http_explain;
     bool good = http_set_up(http, options);
-    http->started =
-        good && pthread_create(&http->thread, NULL, http_work, http) == 0;
-    if (http->started)
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    size_t count = http->connections / HTTP_STEP;
+    count = count < HTTP_THREADS ? count : HTTP_THREADS;
+    count = cores > 0 && (size_t)cores < count ? (size_t)cores : count;
+    http->connections_each = http->connections / (count ? count : 1);
+    while (good && http->thread_count < (count ? count : 1)) {
+        good = http_thread_start(http, &http->threads[http->thread_count]);
+        pthread_mutex_lock(&http->mutex);
+        http->thread_count++;
+        pthread_mutex_unlock(&http->mutex);
+    }
+    if (good)
         return http;
     bags_fail(err, BAGS_ERROR_MEMORY,
         "out of memory, or of threads (bags_http_open)");
