@@ -47,6 +47,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -94,7 +96,17 @@ typedef struct http_part {
     bags_buffer data;
     unsigned users; /* calls that wait for it or copy from it */
     http_state state;
+    /* Until it is done, what the call that requested it wants of it: */
+    const struct http_want *wants;
+    size_t want_count;
 } http_part;
+
+/* Bytes that are not at hand. */
+typedef struct http_want {
+    struct http_object *object;
+    uint64_t start, stop;
+    bags_io_read *read; /* which waits for them; NULL: requested in advance */
+} http_want;
 
 /* What is known of a URL, and an open file. It lives until the end. */
 typedef struct http_object {
@@ -1111,6 +1123,22 @@ static void http_arrived(http_request *request) {
         object->error = 0;
 }
 
+/* Copy the bytes of a part, which have arrived, to the reads that want all of theirs
+ * from it, while other parts are on their way. */
+static void http_deliver(http_request *request) {
+    const http_part *part = request->part;
+    for (size_t i = 0; i < part->want_count; i++) {
+        const http_want *want = &part->wants[i];
+        bags_io_read *read = want->read;
+        if (want->start != read->offset || want->start < part->start ||
+            want->stop - want->start < read->size || want->stop > part->stop)
+            continue;
+        memcpy(read->data, request->body.data + (want->start - part->start),
+            read->size);
+        read->done = read->size;
+    }
+}
+
 /* A transfer has ended. */
 static void http_finish(http_request *request, CURLcode result) {
     bags_http *http = request->http;
@@ -1126,10 +1154,12 @@ static void http_finish(http_request *request, CURLcode result) {
         curl_multi_remove_handle(thread->multi, request->easy);
         curl_easy_getinfo(request->easy, CURLINFO_SIZE_DOWNLOAD_T, &received);
     }
+    bool good = result == CURLE_OK && http_complete(request);
+    if (good && request->part)
+        http_deliver(request);
     pthread_mutex_lock(&http->mutex);
     http->requests++;
     http->received += (uint64_t)received;
-    bool good = result == CURLE_OK && http_complete(request);
     bool again = !good && http_retry(request, result);
     if (good && object)
         http_arrived(request);
@@ -1229,14 +1259,21 @@ static void http_transfer(http_thread *thread, int wait) {
         if (one.fd < 0 || !one.revents)
             continue;
         ready--;
-        if (one.fd == thread->wake[0])
+        if (one.fd == thread->wake[0]) {
             while (read(one.fd, bytes, sizeof bytes) > 0)
                 ;
-        else
-            curl_multi_socket_action(thread->multi, one.fd,
-                (one.revents & POLLOUT ? CURL_CSELECT_OUT : 0) |
-                    (one.revents & ~POLLOUT ? CURL_CSELECT_IN : 0),
-                &running);
+            continue;
+        }
+#ifdef TCP_QUICKACK
+        /* A server that waits for an acknowledgement before it sends the end of an
+         * answer (TCP_CORK, packets of 64 KB) would otherwise get it 40 ms later. */
+        int on = 1;
+        (void)setsockopt(one.fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);
+#endif
+        curl_multi_socket_action(thread->multi, one.fd,
+            (one.revents & POLLOUT ? CURL_CSELECT_OUT : 0) |
+                (one.revents & ~POLLOUT ? CURL_CSELECT_IN : 0),
+            &running);
     }
 }
 
@@ -1594,13 +1631,6 @@ static int http_size(void *user, void *file, uint64_t *size) {
 
 /* ---- hooks that read ---- */
 
-/* Bytes that are not at hand. */
-typedef struct http_want {
-    http_object *object;
-    uint64_t start, stop;
-    bool wait; /* false: requested in advance */
-} http_want;
-
 /* The parts that a call waits for: until its end they are not dropped. */
 typedef struct http_call {
     bags_buffer memory;
@@ -1640,27 +1670,31 @@ static int http_want_order(const void *a, const void *b) {
     return (x->start > y->start) - (x->start < y->start);
 }
 
-/* Request these bytes, in pieces that arrive at the same time. */
-static void http_request_bytes(
-    bags_http *http, http_call *call, http_want want) {
-    uint64_t size = want.object->size;
-    if (want.stop - want.start < HTTP_GAP) { /* its neighbours are read soon */
-        want.start -= want.start % HTTP_BLOCK;
-        want.stop += (HTTP_BLOCK - want.stop % HTTP_BLOCK) % HTTP_BLOCK;
-        want.stop = want.stop < size ? want.stop : size;
+/* Request the bytes from the first of these wants to `stop`, in pieces that arrive at
+ * the same time. */
+static void http_request_bytes(bags_http *http, http_call *call,
+    const http_want *wants, size_t count, uint64_t stop) {
+    http_object *object = wants->object;
+    uint64_t at = wants->start, size = object->size;
+    if (stop - at < HTTP_GAP) { /* their neighbours are read soon */
+        at -= at % HTTP_BLOCK;
+        stop += (HTTP_BLOCK - stop % HTTP_BLOCK) % HTTP_BLOCK;
+        stop = stop < size ? stop : size;
     }
-    for (uint64_t at = want.start, stop; at < want.stop; at = stop) {
-        stop = want.stop - at < HTTP_CHUNK ? want.stop : at + HTTP_CHUNK;
-        if (!want.wait && !http_make_room(http, http_cost(at, stop)))
+    for (uint64_t end; at < stop; at = end) {
+        end = stop - at < HTTP_CHUNK ? stop : at + HTTP_CHUNK;
+        if (!wants->read && !http_make_room(http, http_cost(at, end)))
             return;
-        http_part *part = http_part_new(http, want.object, at, stop);
+        http_part *part = http_part_new(http, object, at, end);
         if (!part)
             return;
-        if (want.wait && !http_call_add(call, part)) {
+        if (wants->read && !http_call_add(call, part)) {
             http_part_free(http, part);
             return;
         }
-        http_request_object(http, want.object, part);
+        part->wants = wants;
+        part->want_count = wants->read ? count : 0;
+        http_request_object(http, object, part);
     }
 }
 
@@ -1668,7 +1702,7 @@ static void http_request_bytes(
  * What a call waits for is not delayed by what is only read ahead. */
 static bool http_joins(
     const http_want *at, const http_want *next, uint64_t stop, uint64_t gap) {
-    return next->object == at->object && next->wait == at->wait &&
+    return next->object == at->object && !next->read == !at->read &&
            (next->start <= stop || next->start - stop <= gap) &&
            next->stop - at->start <= HTTP_CHUNK;
 }
@@ -1707,18 +1741,16 @@ static void http_request_all(
         qsort(wants, count, sizeof *wants, http_want_order);
     uint64_t gap = http_choose_gap(http, wants, count);
     for (size_t i = 0, next; i < count; i = next) {
-        http_want all = wants[i];
+        uint64_t stop = wants[i].stop;
         for (next = i + 1;
-             next < count && http_joins(&all, &wants[next], all.stop, gap);
-             next++) {
-            all.stop =
-                wants[next].stop > all.stop ? wants[next].stop : all.stop;
-        }
-        http_request_bytes(http, call, all);
+             next < count && http_joins(&wants[i], &wants[next], stop, gap);
+             next++)
+            stop = wants[next].stop > stop ? wants[next].stop : stop;
+        http_request_bytes(http, call, &wants[i], next - i, stop);
     }
 }
 
-/* Copy what has arrived to a read. */
+/* Copy what has arrived to a read, unless that was done. */
 static void http_copy_read(bags_io_read *read) {
     const http_object *object = (http_object *)read->file;
     unsigned char *data = (unsigned char *)read->data;
@@ -1764,7 +1796,7 @@ static bool http_read_ahead(http_want *want) {
     }
     uint64_t window =
         object->window < HTTP_CHUNK ? 2 * object->window : HTTP_CHUNK;
-    want->wait = false;
+    want->read = NULL;
     want->start = object->ahead > stop ? object->ahead : stop;
     want->stop = object->size - want->start > window ? want->start + window
                                                      : object->size;
@@ -1790,10 +1822,10 @@ static void http_read_many(void *user, bags_io_read *reads, size_t count) {
     memset(&call, 0, sizeof call);
     pthread_mutex_lock(&http->mutex);
     for (size_t i = 0; i < count; i++) {
-        const bags_io_read *read = &reads[i];
+        bags_io_read *read = &reads[i];
         http_object *object = (http_object *)read->file;
         http_want want = {
-            object, read->offset, object->size, read->data != NULL};
+            object, read->offset, object->size, read->data ? read : NULL};
         wait = wait || read->data;
         uint64_t most = read->size < HTTP_READ ? read->size : HTTP_READ;
         if (want.start >= want.stop || most == 0)
@@ -1806,7 +1838,7 @@ static void http_read_many(void *user, bags_io_read *reads, size_t count) {
         if (want.start < want.stop && !failed)
             wants[wanted++] = want; /* after a failure, do not wait again */
         want.start = read->offset;
-        if (want.wait && !failed && http_read_ahead(&want))
+        if (want.read && !failed && http_read_ahead(&want))
             wants[wanted++] = want;
     }
     http_request_all(http, &call, wants, wanted);
@@ -1815,7 +1847,9 @@ static void http_read_many(void *user, bags_io_read *reads, size_t count) {
         while (call.parts[i]->state == HTTP_WAITING)
             pthread_cond_wait(&http->changed, &http->mutex);
     for (size_t i = 0; i < count; i++)
-        if (reads[i].data && ((http_object *)reads[i].file)->error != ESTALE)
+        if (((http_object *)reads[i].file)->error == ESTALE)
+            reads[i].done = 0;
+        else if (reads[i].data)
             http_copy_read(&reads[i]);
     http_call_end(http, &call);
     pthread_mutex_unlock(&http->mutex);
