@@ -1352,9 +1352,10 @@ typedef struct bags_http_options {
  *   BAGS_ERROR_ARGUMENT  invalid options
  *   BAGS_ERROR_MEMORY    out of memory, or of threads
  *
- * It has threads of its own: one for each core, at most 4. After a fork only the parent
- * may use it: in the child every hook fails. Initializes libcurl, and libcrypto without
- * its cleanup at exit, so that a program may exit while it is open.
+ * It has threads of its own: one for each core and each 16 connections, at most 4.
+ * After a fork only the parent may use it: in the child every hook fails. Initializes
+ * libcurl, and libcrypto without its cleanup at exit, so that a program may exit while
+ * it is open.
  */
 bags_http *bags_http_open(const bags_http_options *options, bags_error *err);
 

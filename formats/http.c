@@ -71,8 +71,8 @@
 #define HTTP_BUCKETS 4096
 #define HTTP_PLAIN                                                             \
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~"
-#define HTTP_THREADS 4 /* at most, */
-#define HTTP_STEP 16   /* each for this number of requests at once */
+#define HTTP_THREADS 4 /* at most */
+#define HTTP_STEP 16   /* requests; with more, another thread is used, too */
 #define HTTP_REDIRECTS 5
 #define HTTP_FORGET 10.0 /* seconds until a failure is tried again */
 #define HTTP_MISSING 4   /* this number of missing shards ends the search */
@@ -171,7 +171,7 @@ typedef struct http_request {
 /* A thread that runs transfers. */
 typedef struct http_thread {
     struct bags_http *http;
-    pthread_t thread;
+    pthread_t id;
     CURLM *multi;
     CURLSH *share;
     bool started, woken;
@@ -2246,14 +2246,14 @@ static bool http_thread_start(bags_http *http, http_thread *thread) {
         curl_multi_setopt(thread->multi, CURLMOPT_SOCKETDATA, thread) ==
             CURLM_OK &&
         curl_multi_setopt(thread->multi, CURLMOPT_MAXCONNECTS,
-            (long)http->connections) == CURLM_OK &&
-        pthread_create(&thread->thread, NULL, http_work, thread) == 0;
+            (long)http->connections_each) == CURLM_OK &&
+        pthread_create(&thread->id, NULL, http_work, thread) == 0;
     return thread->started;
 }
 
 static void http_thread_stop(http_thread *thread) {
     if (thread->started && http_alive(thread->http))
-        pthread_join(thread->thread, NULL);
+        pthread_join(thread->id, NULL);
     while (thread->active || thread->queue) { /* requested in advance */
         http_request **list = thread->active ? &thread->active : &thread->queue;
         http_request *request = *list;
@@ -2374,13 +2374,10 @@ bags_http *bags_http_open(const bags_http_options *options, bags_error *err) {
     size_t count = http->connections / HTTP_STEP;
     count = count < HTTP_THREADS ? count : HTTP_THREADS;
     count = cores > 0 && (size_t)cores < count ? (size_t)cores : count;
-    http->connections_each = http->connections / (count ? count : 1);
-    while (good && http->thread_count < (count ? count : 1)) {
-        good = http_thread_start(http, &http->threads[http->thread_count]);
-        pthread_mutex_lock(&http->mutex);
-        http->thread_count++;
-        pthread_mutex_unlock(&http->mutex);
-    }
+    count = count ? count : 1;
+    http->connections_each = http->connections / count;
+    while (good && http->thread_count < count)
+        good = http_thread_start(http, &http->threads[http->thread_count++]);
     if (good)
         return http;
     bags_fail(err, BAGS_ERROR_MEMORY,

@@ -32,7 +32,8 @@ http {
     access_log off;
     client_body_temp_path $dir/tmp; proxy_temp_path $dir/tmp;
     fastcgi_temp_path $dir/tmp; uwsgi_temp_path $dir/tmp; scgi_temp_path $dir/tmp;
-    sendfile on; tcp_nopush on; # as in Debian's nginx.conf
+    # As in Debian's nginx.conf. The ends of answers then wait for acknowledgements.
+    sendfile on; tcp_nopush on;
     keepalive_requests 1000000;
     root $dir/www;
     autoindex on;

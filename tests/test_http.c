@@ -22,9 +22,11 @@ static struct {
     pthread_t thread;
     pthread_mutex_t lock; /* guards the rest */
     unsigned requests, delay /* ms */, version /* of ETags */;
+    unsigned
+        changed; /* after this many requests the version is the next; 0: never */
     bool silent; /* do not answer */
     char root[2048];
-} server = {-1, 0, 0, PTHREAD_MUTEX_INITIALIZER, 0, 0, 0, false, ""};
+} server = {-1, 0, 0, PTHREAD_MUTEX_INITIALIZER, 0, 0, 0, 0, false, ""};
 
 static void pause_ms(unsigned ms) {
     struct timespec time = {ms / 1000, (long)(ms % 1000) * 1000000};
@@ -47,6 +49,7 @@ static void answer(int to, char *request) {
     pthread_mutex_lock(&server.lock);
     server.requests++;
     unsigned delay = server.delay, version = server.version;
+    version += server.changed && server.requests > server.changed;
     bool silent = server.silent;
     sscanf(request, "GET /%500s HTTP", path);
     snprintf(local, sizeof local, "%s/%s", server.root, path);
@@ -146,6 +149,7 @@ static void server_set(unsigned delay, unsigned version, bool silent) {
     server.delay = delay;
     server.version = version;
     server.silent = silent;
+    server.changed = 0;
     snprintf(server.root, sizeof server.root, "%s", at("."));
     server.requests = 0;
     pthread_mutex_unlock(&server.lock);
@@ -299,6 +303,57 @@ static void a_batch_takes_one_round_trip(void **state) {
     bags_http_close(http);
 }
 
+/* Every other row: ranges that are too far apart for one request. */
+#define APART (ROWS / 2)
+
+static const uint64_t *rows_apart(void) {
+    static uint64_t out[APART];
+    for (size_t i = 0; i < APART; i++)
+        out[i] = ROWS - 2 - 2 * i;
+    return out;
+}
+
+static void several_threads_read_a_large_batch(void **state) {
+    bags_row row = {0};
+    (void)state;
+    server_set(0, 0, false);
+    make_dataset(0);
+    bags_reader *reader = open_remote(20);
+    static const uint64_t other = 1;
+    assert_ok(bags_reader_get_many(reader, &other, 1, 0, &row, &said));
+    server_set(20, 0, false);
+    assert_ok(
+        bags_reader_get_many(reader, rows_apart(), APART, 0, &row, &said));
+    assert_int_equal(server_requests(), APART);
+    for (size_t i = 0; i < APART; i++)
+        assert_true(is_row(bags_row_bytes(&row, 0, i), rows_apart()[i]));
+    bags_row_free(&row);
+    bags_reader_close(reader);
+    bags_http_close(http);
+}
+
+/* What arrived before the change is not returned with what was refused after it. */
+static void an_object_that_changes_within_a_batch_is_an_error(void **state) {
+    static const uint64_t other = 1;
+    bags_row row = {0};
+    (void)state;
+    server_set(0, 1, false);
+    make_dataset(0);
+    bags_reader *reader = open_remote(20);
+    assert_ok(bags_reader_get_many(reader, &other, 1, 0, &row, &said));
+    server_set(0, 1, false);
+    pthread_mutex_lock(&server.lock);
+    server.changed = APART / 2;
+    pthread_mutex_unlock(&server.lock);
+    assert_fails(BAGS_ERROR_IO,
+        bags_reader_get_many(reader, rows_apart(), APART, 0, &row, &said));
+    assert_int_equal(said.system, ESTALE);
+    assert_says("data.bag: cannot read: *changed while");
+    bags_row_free(&row);
+    bags_reader_close(reader);
+    bags_http_close(http);
+}
+
 static void a_changed_object_is_an_error_until_the_end(void **state) {
     static const uint64_t some[] = {1, 30, 40};
     bags_row row = {0};
@@ -320,16 +375,17 @@ static void a_changed_object_is_an_error_until_the_end(void **state) {
 }
 
 static void closing_ends_requests_that_run(void **state) {
-    static const uint64_t some[] = {1, 30, 40};
+    static const uint64_t other = 1;
     bags_row row = {0};
     bags_select data = bags_whole(0);
     (void)state;
     server_set(0, 1, false);
     make_dataset(0);
     bags_reader *reader = open_remote(20);
-    assert_ok(bags_reader_get_many(reader, some, 1, 0, &row, &said));
+    assert_ok(bags_reader_get_many(reader, &other, 1, 0, &row, &said));
     server_set(0, 1, true);
-    assert_ok(bags_reader_prefetch(reader, some + 1, 2, &data, 1, &row, &said));
+    assert_ok(bags_reader_prefetch(
+        reader, rows_apart(), APART, &data, 1, &row, &said));
     bags_row_free(&row);
     bags_reader_close(reader);
     bags_http_close(http);
@@ -400,6 +456,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(threads_share_a_reader),
         TEST(a_batch_takes_one_round_trip),
+        TEST(several_threads_read_a_large_batch),
+        TEST(an_object_that_changes_within_a_batch_is_an_error),
         TEST(a_changed_object_is_an_error_until_the_end),
         TEST(closing_ends_requests_that_run),
         TEST(a_silent_server_is_an_error_in_time),
