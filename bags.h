@@ -106,8 +106,8 @@
  *                0. The last parameter is the caller's bags_error, or NULL; it
  *                is written on every failure. On failure, outputs are untouched
  *                unless the function states otherwise. Nothing is printed, and
- *                nothing aborts. A code that is listed without a cause has the one
- *                that >>errors states. NULL where it is not accepted is
+ *                nothing aborts. Codes without a comment mean what >>errors says.
+ *                NULL where it is not accepted is
  *                BAGS_ERROR_ARGUMENT, also where that is not listed.
  *     Ownership  A bags_view is borrowed. What the caller owns has a named function
  *                that frees it, which accepts NULL. What the caller passes in is
@@ -2803,8 +2803,8 @@ static bool bagi_same(bags_view bytes, const char *text) {
  * >>crc
  * CRC-32C (Castagnoli), as in iSCSI and SCTP, and the trailer of NAME.crc. x86-64
  * and ARM64 compute it with the CPU's own instruction, if it has one; it takes
- * three cycles, but one can start in every cycle, so long texts are read in three
- * lanes at the same time. Otherwise it is computed with tables, which are
+ * three cycles, but one can start in every cycle, so long inputs are processed in
+ * three lanes at the same time. Otherwise it is computed with tables, which are
  * constants: nothing is initialised at run time or shared by threads. Writers compute
  * the CRC of a blob as they buffer it, readers and verify as they return or walk it.
  * ====================================================================== */
@@ -3401,8 +3401,8 @@ static bags_code bagi_read_at(const bagi_env *env, void *file, const char *path,
     return BAGS_OK;
 }
 
-/* What a path is, if anything exists there. A question that has a `code` is not asked
- * after a failure: its answer is then no. */
+/* What a path is, if anything exists there. Does nothing if *code is an error, and
+ * returns NONE. */
 static bags_path_kind bagi_kind(
     const bagi_env *env, const char *path, bags_code *code, bags_error *err) {
     bags_path_kind kind = BAGS_PATH_NONE;
@@ -3469,9 +3469,8 @@ static bags_code bagi_sync_parents(
     return code;
 }
 
-/* Create the missing directories above the last part of a path. Each is synced
- * into its parent, since a recovery does not know of it, or with no_sync counted in
- * *unsynced. */
+/* Create the missing directories above the last part of a path. Sync the parent of each
+ * directory created here; recovery does not. With no_sync, count it in *unsynced. */
 static bags_code bagi_make_parents(const bagi_env *env, const char *path,
     bool no_sync, size_t *unsynced, bags_error *err) {
     char *parent = bagi_parent(&env->memory, path, err);
@@ -5453,8 +5452,8 @@ static bags_code bagi_bag_shape_split(
     return BAGS_OK;
 }
 
-/* Have the entries of a Bag, its end offsets or its CRCs, at hand, if they are mapped;
- * with `cache` they are read now and kept in memory. */
+/* Set the pointer to the entries of a Bag, its end offsets or its CRCs, if they are
+ * mapped; with `cache` they are read now and kept in memory. */
 static bags_code bagi_bag_entries(
     bag_reader *bag, int which, bool cache, bags_error *err) {
     const bagi_file *file = bagi_bag_file(bag, which);
@@ -6080,7 +6079,7 @@ static bags_code bagi_fetch_one(const bag_reader *bag, uint64_t first,
 }
 
 /* Not inline, and without an output parameter: see >>bag. A fetch repeats what the
- * mapped read has checked, since that only states that something is wrong. */
+ * mapped read has checked, because the fast path does not say what is wrong. */
 BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(const bag_reader *reader,
     uint64_t index, bags_buffer *scratch, bags_error *err) {
     BAGI_ERR(err);
@@ -6161,8 +6160,8 @@ BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
  * A forward walk over the blobs of a Bag. What is not mapped or cached passes
  * through windows of a fixed size. An invalid entry is reported once: if it is
  * outside the data, the next blob is measured from the last valid end; if it is
- * smaller than the entry before, which of the two is wrong is unknown, and the next
- * blob is measured from it. The bytes of a blob next to an invalid entry are not
+ * smaller than the entry before, either entry may be wrong, and the next blob is
+ * measured from it. The bytes of a blob next to an invalid entry are not
  * usable, nor are those of overlapping blobs beyond twice the size of the data.
  */
 
@@ -6337,8 +6336,8 @@ static uint32_t bagi_cursor_stored(const bagi_cursor *cursor) {
     return bagi_load_u32(cursor->crcs + 4 * (cursor->index - cursor->block));
 }
 
-/* Parse the current blob of refs.bag, which is usable: *row. One that is too long is
- * read as far as shows that. */
+/* Parse the current blob of refs.bag, which is usable: *row. Read at most one byte
+ * more than a valid row can have. */
 static bags_code bagi_cursor_refs(bagi_cursor *cursor, const bags_type *types,
     size_t count, bagi_ref *refs, bags_view *row, bool *valid,
     bags_error *err) {
@@ -7516,7 +7515,7 @@ static char *bagi_spec_text(const bags_allocator *memory, const bagi_spec *spec,
  * shard, except that bags_finalize renames it.
  *
  *   - spec.json makes a directory a finished shard. spec.json.partial, which becomes
- *     spec.json, makes it an unfinished one. Neither: it is none of the writer's.
+ *     spec.json, makes it an unfinished one. With neither, no writer created it.
  *   - Numbers order shards; a number with leading zeros is the same number.
  *
  * Its life on disk, and who locks which file, is drawn in >>dataset-write.
@@ -8058,9 +8057,9 @@ BAGI_NOINLINE static bags_code bagi_finalize_mark(
 /* Rename in order of the numbers: the number that a shard gets is free, since those
  * below have moved already, and it never moves up. In the first of two rounds, the
  * first shard is marked and renamed alone, so that the mark is where a claim searches
- * for it; the others are listed after that: of a worker that claims a shard and finds
- * no mark, the shard is seen here. A dataset without gaps keeps its numbers, and gets
- * no mark. */
+ * for it; the others are listed after that: a worker that claims a shard before the
+ * mark exists is seen by the second listing. A dataset without gaps keeps its numbers,
+ * and gets no mark. */
 BAGS_API bags_code bags_finalize(const char *path,
     const bags_finalize_options *options, uint64_t *renamed, bags_error *err) {
     BAGI_ERR(err);
@@ -8284,9 +8283,9 @@ static bags_code bagi_writer_lock(
 }
 
 /* Open and lock spec.json.partial of a shard that another writer has left, or create it
- * if that did not come so far. It fails if locks have no effect, as on some network file
+ * if the writer crashed before creating it. It fails if locks have no effect, as on some network file
  * systems: another open file could lock the record too. (Claiming a shard is safe
- * without them.) With BAGS_IO_READ it is only found out that it is not locked. */
+ * without them.) With BAGS_IO_READ, only test the lock. */
 static bags_code bagi_writer_open_record(
     bags_writer *writer, int mode, bags_error *err) {
     const bagi_env *env = &writer->job.env;
@@ -8296,7 +8295,7 @@ static bags_code bagi_writer_open_record(
     bags_code code =
         record->path ? bagi_open(env, record->path, mode, &record->handle, err)
                      : BAGS_ERROR_MEMORY;
-    if (code == BAGS_ERROR_EXISTS) /* its writer has just come so far */
+    if (code == BAGS_ERROR_EXISTS) /* its writer has just created it */
         code = bags_fail(err, BAGS_ERROR_LOCKED, "%s: " BAGI_LOCKED_BY_WRITER,
             bagi_tail(writer->dir.path));
     if (!code)
@@ -9225,8 +9224,8 @@ static bool bagi_left_more(const bagi_dir *dir, const char *suffix, size_t most,
 }
 
 /* Find the complete datapoints of the shard, whose fields are known. One that has none
- * must look like a shard whose writer crashed early: otherwise something else than a
- * crash happened to it, and a person must decide. */
+ * must look like a shard whose writer crashed early: otherwise the damage is not from
+ * a crash; do not guess. */
 static bags_code bagi_writer_scan(
     bags_writer *writer, bagi_scan *found, bags_error *err) {
     const bagi_dir *dir = &writer->dir;
@@ -9362,7 +9361,7 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name,
         return code;
     }
     /* A shard that was started without checksums may have some, if it was interrupted
-     * while it was finished: its blobs may become others. */
+     * while it was finished: its blobs will be overwritten. */
     bagi_writer_check(writer);
     if (!failure->code && !writer->outputs[0].checksums)
         bagi_writer_remove(writer, false, failure);
@@ -9375,9 +9374,8 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name,
 
 /* ---- opening ---- */
 
-/* Refuse what the numbers of the shards do not show to be this worker's to write: they
- * were renumbered; its first shard exists, without `resume`; or one of its own is
- * missing. */
+/* Check that the existing shards fit this worker's numbers: they were not renumbered;
+ * its first shard does not exist, or `resume` is set; and none of its own is missing. */
 static bags_code bagi_writer_check_names(
     bags_writer *writer, const bagi_names *names, bool *finalized) {
     bags_error *err = &writer->job.failure;
@@ -10189,8 +10187,8 @@ static void bagi_reader_drop(bags_reader *reader, const bagi_spec *spec) {
     reader->length = reader->skipped = 0;
 }
 
-/* A listing is not of one moment: a writer may create a shard that it has passed,
- * and then one that it reaches; a shard may be renamed or removed before it is opened.
+/* A listing is not atomic: a writer may create a shard that it has passed, and then one
+ * that it reaches; a shard may be renamed or removed before it is opened.
  * A reader that accepts unfinished shards lists again before it reports a gap. */
 BAGI_COLD static bags_code bagi_opening_directory(
     bagi_opening *opening, const bagi_dir *dir) {

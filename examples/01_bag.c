@@ -33,7 +33,7 @@ static bags_code read_words(const char *path, bags_error *err) {
     if (!code)
         printf("blob 4: %.*s\n", (int)word.size, (const char *)word.data);
 
-    /* Neighbours lie one behind the other: one read fetches them all. */
+    /* Consecutive blobs are contiguous: one read fetches all of them. */
     if (!code)
         code = bag_reader_get_range(reader, 0, 3, &scratch, &range, err);
     for (size_t i = 0; !code && i < range.length; i++) {

@@ -1,6 +1,6 @@
 /*
- * A dataset: a directory with one Bag a field. Datapoints are written whole and
- * read by index, with the fields that are asked for.
+ * A dataset: a directory with one Bag per field. A datapoint is written completely
+ * or not at all, and read by index; a reader selects the fields that it needs.
  *
  *     cc 02_dataset.c -o 02_dataset && ./02_dataset digits
  */
@@ -27,10 +27,10 @@ static bags_code write_digits(const char *path, bags_error *err) {
             {"label", &label, 1}, {"name", &name, 1}, {"image", &image, 1}};
         bags_writer_append(writer, datapoint, 3, NULL);
     }
-    return bags_writer_close(writer, err); /* reports what append refused */
+    return bags_writer_close(writer, err); /* returns the first failure of append */
 }
 
-/* Read the image and the label of a datapoint; its name is not touched. */
+/* Read the image and the label of a datapoint; its name is not read. */
 static bags_code print_digit(
     const bags_reader *reader, uint64_t index, bags_row *row, bags_error *err) {
     bags_select selects[2] = {bags_whole(0), bags_whole(0)};

@@ -1,7 +1,7 @@
 /*
  * Sequences: a field whose type ends in [] has any number of items in each
- * datapoint. They are pushed one at a time, so that a long recording never
- * stands in memory, and any range of them is read with one contiguous read.
+ * datapoint. Items are pushed one at a time, so a recording of any length needs
+ * little memory. Any range of items is read with one contiguous read.
  *
  *     cc 03_sequences.c -o 03_sequences && ./03_sequences throws
  */
@@ -9,7 +9,7 @@
 #include "../bags.h"
 #include <stdio.h>
 
-/* A ball thrown upwards, until it is back on the ground. */
+/* The states of a ball that is thrown upwards, until it reaches the ground. */
 static void write_throw(bags_writer *writer, float speed) {
     const uint64_t shape[] = {2};
     float state[2] = {0, speed}; /* height, speed */
@@ -23,7 +23,7 @@ static void write_throw(bags_writer *writer, float speed) {
         state[0] += state[1] / 8;
         state[1] -= 1;
     } while (state[0] >= 0);
-    bags_writer_end(writer, NULL); /* now the datapoint exists, or not at all */
+    bags_writer_end(writer, NULL); /* the datapoint is complete, or does not exist */
 }
 
 static bags_code write_throws(const char *path, bags_error *err) {
@@ -49,7 +49,7 @@ static bags_code print_throw(
         code = bags_reader_get(reader, index, &select, 1, row, err);
     if (code)
         return code;
-    printf("throw %d: %d states; from the third on:", (int)index, (int)count);
+    printf("throw %d: %d states; from index 3:", (int)index, (int)count);
     for (size_t i = 0; i < bags_row_length(row, 0); i++) {
         code = bags_row_value(row, 0, i, NULL, &item, err);
         if (code)
@@ -78,6 +78,6 @@ int main(int argc, char **argv) {
 }
 
 /* Output:
-throw 0: 6 states; from the third on: 0.375 0.250 0.000
-throw 1: 18 states; from the third on: 2.625 3.250 3.750
+throw 0: 6 states; from index 3: 0.375 0.250 0.000
+throw 1: 18 states; from index 3: 2.625 3.250 3.750
 */
