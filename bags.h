@@ -985,7 +985,11 @@ typedef struct bags_codec {
  *
  *   bytes   BAGS_KIND_BYTES, stored as given
  *   utf8    BAGS_KIND_UTF8; invalid UTF-8 is refused
- *   int     BAGS_KIND_UINT; the fewest bytes that hold it; 0 has no bytes
+ *   int     BAGS_KIND_UINT; little-endian, in the fewest bytes that hold it; 0 has no
+ *           bytes. If the top bit would be set (128 to 255, 2^15 to 2^16-1, ...), a
+ *           zero byte follows: granular 0.17.1 and later reads the bytes as signed.
+ *           Every blob is read as unsigned, with that byte or, as bags 0.5 writes
+ *           it, without
  *   int(N), int(N,little), int(N,big)
  *           BAGS_KIND_UINT; N bytes; a number that does not fit is refused
  *   u64     BAGS_KIND_UINT; 8 bytes
@@ -4382,7 +4386,7 @@ static bags_code bagi_bytes_decode(void *state, bags_view blob,
 /* ---- int, int(N), i64, u64 ----
  * Python's integers have any size, and so have these types; a value has 64 bits. A
  * blob with more bytes is accepted if the number fits. The numbers 300 and -2 in
- * these types:
+ * these types (int adds a zero byte if the top bit would be set: 200 is c8 00):
  *
  *     int          2c 01
  *     int(3)       2c 01 00
@@ -4402,7 +4406,7 @@ typedef struct bagi_int {
 #define BAGI_INT_MAX 1024
 
 /* Compile int, int(N), int(N,little), int(N,big), i64 and u64. Without arguments int
- * takes as many bytes as each number needs. */
+ * takes as many bytes as each number needs, and one more if its top bit is set. */
 BAGI_COLD static bags_code bagi_int_open(const bags_codec *codec,
     const bags_type *type, const bags_allocator *allocator, void **state,
     bags_error *err) {
@@ -4451,7 +4455,8 @@ static bags_code bagi_int_encode(void *state, const bags_value *value,
     size_t least = 0; /* bytes that the number needs */
     while (least < 8 && bits >> (8 * least))
         least++;
-    size_t size = codec->shortest ? least : codec->size;
+    bool top = least > 0 && bits >> (8 * least - 1);
+    size_t size = codec->shortest ? least + top : codec->size;
     uint64_t most = size < 8           ? ((uint64_t)1 << (8 * size)) - 1
                     : codec->is_signed ? (uint64_t)INT64_MAX
                                        : UINT64_MAX;

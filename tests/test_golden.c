@@ -432,6 +432,21 @@ static uint64_t option_of(const char *fixture, const char *name) {
     return number;
 }
 
+/* Numbers of type int whose top bit is set are the exception to writing the same
+ * bytes again: a zero byte follows them, so that newer Python packages do not read
+ * them as negative. Checks that, and keeps the blob of bags 0.5. */
+static void keep_top_bit(
+    const char *type, bags_view blob, bags_buffer *scratch, bags_value *value) {
+    bags_view again;
+    if ((strcmp(type, "int") && strcmp(type, "int[]")) || blob.size == 0 ||
+        blob.data[blob.size - 1] < 0x80)
+        return;
+    assert_ok(bags_encode(NULL, "int", value, scratch, &again, &said));
+    assert_true(again.size == blob.size + 1 && again.data[blob.size] == 0);
+    assert_memory_equal(again.data, blob.data, blob.size);
+    *value = bags_blob(blob.data, blob.size);
+}
+
 /* Append a datapoint of one dataset to another: its blobs, or the decoded
  * values of built-in types. */
 static void copy_datapoint(bags_writer *writer, const bags_reader *reader,
@@ -456,6 +471,7 @@ static void copy_datapoint(bags_writer *writer, const bags_reader *reader,
             bags_code code =
                 bags_row_value(row, f, i, &rooms[used], &values[used], &said);
             assert_true(code == BAGS_OK || code == BAGS_ERROR_TYPE);
+            keep_top_bit(fields[f].type, blob, &rooms[used], &values[used]);
         }
     }
     assert_ok(bags_writer_append(writer, entries, count, &said));

@@ -517,7 +517,53 @@ static void utf8_accepts_only_valid_text(void **state) {
     coder_close(&c);
 }
 
-static void integers_are_encoded_as_python_encodes_them(void **state) {
+/* The decoders of `int` of the two Python packages. bags 0.5:
+ * int.from_bytes(blob, 'little'). */
+static uint64_t python_unsigned(bags_view blob) {
+    uint64_t number = 0;
+    for (size_t i = blob.size; i > 0; i--) {
+        assert_true(number >> 56 == 0);
+        number = number << 8 | blob.data[i - 1];
+    }
+    return number;
+}
+
+/* granular 0.17.1 and later: int.from_bytes(blob, 'little', signed=True). */
+static uint64_t python_signed(bags_view blob, bool *negative) {
+    *negative = blob.size > 0 && blob.data[blob.size - 1] >= 0x80;
+    return *negative ? 0 : python_unsigned(blob);
+}
+
+static void every_python_version_reads_the_same_int(void **state) {
+    static const uint64_t rows[] = {0, 1, 127, 128, 200, 255, 256, 32767, 32768,
+        65535, 65536, ((uint64_t)1 << 56) - 1, (uint64_t)1 << 56,
+        (uint64_t)INT64_MAX, (uint64_t)INT64_MAX + 1, UINT64_MAX};
+    coder c = coder_open("int");
+    (void)state;
+    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+        bags_view blob = {NULL, 0};
+        bags_value value;
+        bool negative = true;
+        assert_ok(coder_encode(&c, bags_uint(rows[i]), &blob));
+        assert_true(python_unsigned(blob) == rows[i]);
+        assert_true(python_signed(blob, &negative) == rows[i]);
+        assert_false(negative);
+        assert_ok(coder_decode(&c, blob.data, blob.size, &value));
+        assert_true(value.uint == rows[i]);
+        /* No byte is there without need, */
+        size_t size = blob.size;
+        if (size == 0 || blob.data[size - 1])
+            continue;
+        assert_true(size > 1 && blob.data[size - 2] >= 0x80);
+        /* and bags 0.5 writes the same number without it. */
+        assert_ok(coder_decode(&c, blob.data, size - 1, &value));
+        assert_int_equal(value.kind, BAGS_KIND_UINT);
+        assert_true(value.uint == rows[i]);
+    }
+    coder_close(&c);
+}
+
+static void integers_are_encoded_as_documented(void **state) {
     static const struct {
         const char *type;
         uint64_t number;
@@ -526,13 +572,16 @@ static void integers_are_encoded_as_python_encodes_them(void **state) {
     } rows[] = {
         {"int", 0, "", 0},
         {"int", 1, "\x01", 1},
-        {"int", 255, "\xff", 1},
+        {"int", 127, "\x7f", 1},
+        {"int", 128, "\x80\x00", 2},
+        {"int", 255, "\xff\x00", 2},
         {"int", 256, "\x00\x01", 2},
-        {"int", 65535, "\xff\xff", 2},
+        {"int", 32767, "\xff\x7f", 2},
+        {"int", 65535, "\xff\xff\x00", 3},
         {"int", 65536, "\x00\x00\x01", 3},
         {"int", (uint64_t)1 << 56, "\0\0\0\0\0\0\0\x01", 8},
-        {"int", ((uint64_t)1 << 56) - 1, "\xff\xff\xff\xff\xff\xff\xff", 7},
-        {"int", UINT64_MAX, "\xff\xff\xff\xff\xff\xff\xff\xff", 8},
+        {"int", ((uint64_t)1 << 56) - 1, "\xff\xff\xff\xff\xff\xff\xff\0", 8},
+        {"int", UINT64_MAX, "\xff\xff\xff\xff\xff\xff\xff\xff\0", 9},
         {"int(0)", 0, "", 0},
         {"int(1)", 255, "\xff", 1},
         {"int(2)", 1, "\x01\x00", 2},
@@ -1373,7 +1422,8 @@ int main(void) {
         TEST(a_buffer_grows_by_half_and_keeps_its_content),
         TEST(bytes_are_stored_as_given),
         TEST(utf8_accepts_only_valid_text),
-        TEST(integers_are_encoded_as_python_encodes_them),
+        TEST(every_python_version_reads_the_same_int),
+        TEST(integers_are_encoded_as_documented),
         TEST(i64_is_signed),
         TEST(integers_that_do_not_fit_are_refused),
         TEST(integer_blobs_above_64_bits_are_too_large),

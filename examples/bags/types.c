@@ -17,8 +17,11 @@
 static const type_info types[] = {
     {"bytes", "bytes", "any bytes", NULL, BOTH, NULL, TYPE_OTHER},
     {"utf8", "utf8", "text", NULL, BOTH, "txt", TYPE_TEXT},
-    {"int", "int", "a whole number from 0, in as few bytes as hold it", NULL,
-        BOTH, "bin", TYPE_NUMBER},
+    {"int", "int",
+        "a whole number from 0, in as few bytes as hold it; a zero byte follows "
+        "if the top bit would be set (128 to 255, ...), since granular 0.17.1 "
+        "and later reads a sign",
+        NULL, BOTH, "bin", TYPE_NUMBER},
     {"int", "int(N), int(N,big)", "a number from 0 to 256^N - 1 in N bytes",
         NULL, BAGS_05, "bin", TYPE_NUMBER},
     {"u64", "u64", "a number from 0 to 2^64-1 in 8 bytes", NULL,

@@ -157,6 +157,23 @@ def packing_a_raw_export_gives_the_same_bytes(fixture):
     assert files('again') == files(_path(fixture))
 
 
+def _ints_as_written_now(want):
+    """The columns of ds-int. An int whose top bit is set is the exception to the
+    same bytes: a zero byte follows, so that newer granular reads no sign."""
+    columns = dict(want['columns'])
+    for key in ('free', 'many'):
+        digest = reference.Digest()
+        for row in want['data']:
+            if 'list' in row[key]:
+                digest.count(row[key]['list'])
+            for one in row[key].get('items', [row[key]]):
+                raw = bytes.fromhex(one['hex'])
+                digest.add(raw + b'\0' if raw[-1:] >= b'\x80' else raw)
+        assert digest.bytes > columns[key]['bytes']
+        columns[key] = digest.done()
+    return columns
+
+
 @each(lambda: [f for f in _good()
                if not f.endswith(('/ds-widths', '/bag-tiny'))])
 def packing_a_plain_export_gives_the_same_values(fixture):
@@ -190,7 +207,11 @@ def packing_a_plain_export_gives_the_same_values(fixture):
     again = reference.read('again', strict=True)
     assert 'error' not in again, again
     assert again['count'] == want['count'] and again['spec'] == want['spec']
-    if fixture.split('/')[0] == 'bags-0.5.1':
+    if fixture == 'bags-0.5.1/ds-int':
+        assert again['columns'] == _ints_as_written_now(want)
+        for row in reference.read('again', signed=True)['data']:
+            assert row['free']['value'] >= 0
+    elif fixture.split('/')[0] == 'bags-0.5.1':
         assert again['columns'] == want['columns']
 
 
