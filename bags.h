@@ -1165,10 +1165,10 @@ typedef struct bags_entry {
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY; what the codecs return
  *
  * A datapoint that is refused, because of its fields, a value or a call out of order,
- * does not stop the writer. If err is NULL, close returns the first such error, so
- * that a loop may check once. After any other failure every later call returns the
- * same error. What an exception or longjmp out of a codec leaves of a datapoint is
- * dropped by the next append or begin.
+ * does not stop the writer if the caller learns it from `err`. Any other failure does,
+ * and so does a refusal if err is NULL: every later call, and close, returns that error,
+ * so that a loop may check once. Datapoints before a refusal are then flushed. Codecs
+ * and hooks must return: no exception or longjmp may leave them.
  *
  * Cost: the codecs', and a copy of the blobs; system calls when a buffer is full. No
  * allocation, except when a shard is started, or finished as by close.
@@ -1228,11 +1228,11 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer);
  * is complete and, unless no_sync, on stable storage. After a failure of the
  * system the shard stays without its spec.json, so that no reader takes it for
  * finished, unless it was complete and only waiting for stable storage failed.
- * A datapoint that was begun and not ended is refused. NULL is accepted: BAGS_OK.
+ * So it does after a refusal that no `err` received, and if a datapoint was begun and
+ * not ended: recover it. NULL is accepted: BAGS_OK.
  *
- * Returns the first failure, with errors as for bags_writer_append; or the error of
- * the first refused datapoint that was not reported, with the number of those: then
- * every other datapoint is written, and the dataset is complete.
+ * Returns the first failure that stopped the writer, with errors as for
+ * bags_writer_append.
  *
  * Cost: the tables are copied from the journals; unless no_sync, one sync for each
  * file that stays, and about three more.
@@ -8199,7 +8199,6 @@ struct bags_writer {
     bagi_dir dir;       /* it owns its path; NULL: there is none */
     bagi_stream record; /* its spec.json.partial */
     uint64_t shard_length;
-    bool finishing; /* tables were appended */
 
     /* The dataset's directories. */
     void *last;          /* spec.json of the shard before, open; NULL: none */
@@ -8213,19 +8212,15 @@ struct bags_writer {
     unsigned char *row;  /* its blob of refs.bag */
     bags_buffer scratch; /* for codecs */
     bool begun;          /* by bags_writer_begin */
-    bool inside;        /* a codec or a hook was called, and has not returned */
-    bool partial;       /* blobs of it may be appended */
-    bags_error pending; /* why it is refused */
-    bool pending_reported; /* the caller received that error */
-    bags_error unread;     /* receives errors of callers that passed NULL */
-    bags_error refusal;    /* the first refusal among those: close returns it */
-    uint64_t refused;      /* how many there were */
+    bool partial;        /* blobs of it may be appended */
+    bags_error pending;  /* why it is refused */
 };
 
-/* The first statement of a function that reports refused datapoints. */
+/* The first statement of a function that reports refused datapoints. Without an err of
+ * the caller, a refusal becomes the failure of the writer, which close returns. */
 #define BAGI_WRITER_ERR(writer, err)                                           \
     BAGI_NEED(writer, err);                                                    \
-    (err) = (err) ? (err) : &(writer)->unread
+    (err) = (err) ? (err) : &(writer)->job.failure
 
 /* Do the same with these streams of all Bags of the shard. */
 static void bagi_writer_each(
@@ -8251,11 +8246,6 @@ static bags_code bagi_writer_check(bags_writer *writer) {
     bags_error *failure = &writer->job.failure;
     if (!bagi_job_is_ours(&writer->job, writer->path) || failure->code)
         return failure->code;
-    if (writer->finishing)
-        return bags_fail(failure, BAGS_ERROR_STATE,
-            "%s: finishing it was interrupted by an exception or longjmp; "
-            "recover it",
-            bagi_tail(writer->dir.path));
     bagi_stream_check(&writer->record);
     if (bagi_is_finished(&writer->dir, &failure->code, failure))
         bags_fail(failure, BAGS_ERROR_STATE,
@@ -8332,7 +8322,6 @@ static void bagi_writer_leave(bags_writer *writer) {
     bagi_stream_forget(&writer->record);
     bagi_dir_free(&writer->dir);
     writer->dir.path = NULL;
-    writer->finishing = false;
     writer->job.no_sync = writer->options.no_sync;
 }
 
@@ -8752,7 +8741,6 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
     uint32_t bound = record;
     bagi_writer_check(writer);
     bagi_writer_flush_all(writer);
-    writer->finishing = !failure->code;
 
     /* The checksums can be bound together only when all Bags are complete. */
     for (size_t i = 0; i < count; i++) {
@@ -8795,7 +8783,6 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
     /* Commit: spec.json.partial becomes spec.json. */
     if (!failure->code && !no_sync)
         bagi_sync_dir(env, dir->path, failure);
-    writer->finishing = false;
     if (!failure->code && !writer->sharded)
         bagi_check_mixed(dir, failure);
     if (!failure->code && !bagi_writer_check(writer))
@@ -8833,14 +8820,16 @@ static bool bagi_writer_full(const bags_writer *writer) {
  * the datapoint or drops it. What refuses a datapoint is `pending`; what stops the
  * writer is the failure of the job. */
 
-/* Refuse a datapoint. If the caller does not learn it, close returns it. */
+/* Refuse a datapoint. A caller without an err stops the writer: then the datapoints
+ * before it are flushed. */
 static bags_code bagi_writer_refuse(
     bags_writer *writer, const bags_error *why, bags_error *err) {
-    bool reported = why == &writer->pending && writer->pending_reported;
-    if (err == &writer->unread && !reported && writer->refused++ == 0)
-        writer->refusal = *why;
-    *err = *why;
-    return why->code;
+    bags_error *failure = &writer->job.failure;
+    if (err == failure && writer->dir.path)
+        bagi_writer_flush_all(writer);
+    if (err != failure || !failure->code)
+        *err = *why;
+    return err->code;
 }
 
 /* Refuse a call that is out of order, such as begin within a datapoint. */
@@ -8857,27 +8846,21 @@ BAGI_COLD static bags_code bagi_writer_refuse_state(
 static void bagi_datapoint_rewind(bags_writer *writer) {
     for (size_t i = 0; i <= writer->spec.count; i++)
         bagi_output_rewind(&writer->outputs[i], writer->outputs[i].kept);
-    writer->partial = writer->inside = false;
+    writer->partial = false;
 }
 
-/* Start a datapoint. One that was abandoned, by an exception or longjmp out of a
- * codec, is dropped. */
 static bags_code bagi_datapoint_begin(bags_writer *writer, bags_error *err) {
     bags_code code = bagi_job_end(&writer->job, err);
     if (code)
         return code;
-    if (writer->begun && !writer->inside)
+    if (writer->begun)
         return bagi_writer_refuse_state(writer, "begun and not ended", err);
-    writer->begun = false;
-    if (writer->partial)
-        bagi_datapoint_rewind(writer);
     if (!writer->dir.path && bagi_writer_claim(writer))
         return bagi_job_end(&writer->job, err);
     for (size_t i = 0; i < writer->spec.count; i++)
         writer->slots[i].given = false;
     memset(writer->refs, 0, writer->spec.count * sizeof *writer->refs);
     writer->pending.code = BAGS_OK;
-    writer->pending_reported = false;
     writer->partial = true;
     return BAGS_OK;
 }
@@ -8892,13 +8875,6 @@ BAGI_COLD static bags_code bagi_datapoint_fail(
         writer->length, what);
 }
 
-/* Refuse a datapoint of which an exception or longjmp has left a part undone. */
-static void bagi_datapoint_check_left(bags_writer *writer) {
-    if (BAGI_UNLIKELY(writer->inside) && !writer->pending.code)
-        bagi_datapoint_fail(writer, BAGS_ERROR_STATE, NULL,
-            "a codec or hook did not return; the datapoint is incomplete");
-}
-
 /* Encode a value and append it to its field. A value that cannot be encoded goes to
  * `pending`, a failure to write to the job. */
 static bags_code bagi_datapoint_add(
@@ -8911,11 +8887,9 @@ static bags_code bagi_datapoint_add(
     if (!value)
         return bagi_datapoint_fail(
             writer, BAGS_ERROR_ARGUMENT, name, "the value is NULL");
-    writer->inside = true;
     bags_code code = bagi_coder_encode(
         &writer->spec.coders[field], value, &writer->scratch, &blob, why);
     if (code) {
-        writer->inside = false;
         if (writer->spec.types[field].sequence)
             bagi_prefix(why, code, "item %" PRIu64 ": ", ref->count);
         return bagi_prefix(why, code,
@@ -8926,7 +8900,6 @@ static bags_code bagi_datapoint_add(
         ref->first = output->length;
     ref->count++;
     bagi_output_append(output, blob.data, blob.size);
-    writer->inside = false;
     return writer->job.failure.code;
 }
 
@@ -8962,7 +8935,6 @@ static bags_code bagi_datapoint_end(
     bagi_output *refs = &writer->outputs[spec->count];
     bags_error *why = &writer->pending;
     bags_error *failure = &writer->job.failure;
-    bagi_datapoint_check_left(writer);
     for (size_t i = 0; i < spec->count && !why->code; i++)
         if (!writer->slots[i].given && !(streamed && spec->types[i].sequence))
             bagi_datapoint_fail(
@@ -9040,7 +9012,6 @@ static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
     if (!writer->begun)
         return bagi_writer_refuse_state(writer, "not begun", err);
     bags_error *why = &writer->pending;
-    bagi_datapoint_check_left(writer);
     if (!why->code) {
         size_t field =
             bagi_datapoint_field(writer, name, writer->spec.count, sequence);
@@ -9053,11 +9024,8 @@ static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
         else
             bagi_datapoint_add(writer, field, value);
     }
-    if (!writer->job.failure.code && why->code) {
-        writer->pending_reported |= err != &writer->unread;
-        *err = *why;
-        return why->code;
-    }
+    if (!writer->job.failure.code && why->code)
+        return bagi_writer_refuse(writer, why, err);
     return bagi_job_end(&writer->job, err);
 }
 
@@ -9584,8 +9552,7 @@ BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err) {
         writer->partial)
         bagi_datapoint_rewind(writer);
     if (!failure->code && writer->begun)
-        bagi_writer_refuse_state(
-            writer, "begun and not ended", &writer->unread);
+        bagi_writer_refuse_state(writer, "begun and not ended", failure);
     bagi_writer_check_idle(writer);
     /* An unfinished shard without a datapoint would stop readers. */
     if (!failure->code && writer->dir.path && writer->sharded &&
@@ -9594,14 +9561,6 @@ BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err) {
     else if (!failure->code && writer->dir.path)
         bagi_writer_finish(writer);
     bags_code code = bagi_job_end(&writer->job, err);
-    if (!code && writer->refused) {
-        const bags_error *first = &writer->refusal;
-        code = first->code;
-        *err = *first;
-        if (writer->refused > 1)
-            bags_fail(err, code, "%s (the first of %" PRIu64 " refused)",
-                first->message, writer->refused);
-    }
     bagi_writer_free(writer);
     return code;
 }

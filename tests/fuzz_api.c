@@ -330,16 +330,16 @@ static void step_stream(program *p, worker *w) {
     bags_value wrong = bags_utf8("text");
     bool lacks = how & 1, twice = how & 2, another = how & 4;
     make_values(&pt, v);
-    bags_writer_begin(w->writer, NULL);
+    bags_writer_begin(w->writer, &err);
     for (size_t i = 0; i < pt.items; i++)
-        bags_writer_push(w->writer, "s", &v->items[i], NULL);
-    bags_writer_set(w->writer, "a", &v->plain[0], NULL);
+        bags_writer_push(w->writer, "s", &v->items[i], &err);
+    bags_writer_set(w->writer, "a", &v->plain[0], &err);
     if (!lacks)
-        bags_writer_set(w->writer, "n", &v->plain[1], NULL);
+        bags_writer_set(w->writer, "n", &v->plain[1], &err);
     if (twice)
-        bags_writer_set(w->writer, "a", &v->plain[0], NULL);
+        bags_writer_set(w->writer, "a", &v->plain[0], &err);
     if (another)
-        bags_writer_push(w->writer, "s", &wrong, NULL);
+        bags_writer_push(w->writer, "s", &wrong, &err);
     bags_code code = bags_writer_end(w->writer, &err);
     if (lacks || twice || another) {
         demand(code != BAGS_OK, "a wrong datapoint is taken", "");
@@ -357,12 +357,13 @@ static void step_begin(program *p, worker *w) {
         return;
     point pt = next_point(p, w);
     values *v = (values *)malloc(sizeof(*v));
+    bags_error err;
     uint64_t before = faults(p, w);
     make_values(&pt, v);
-    w->streams = !bags_writer_begin(w->writer, NULL);
+    w->streams = !bags_writer_begin(w->writer, &err);
     for (size_t i = 0; i < pt.items; i++)
-        bags_writer_push(w->writer, "s", &v->items[i], NULL);
-    bags_writer_set(w->writer, "a", &v->plain[0], NULL);
+        bags_writer_push(w->writer, "s", &v->items[i], &err);
+    bags_writer_set(w->writer, "a", &v->plain[0], &err);
     if (how & 1) {
         bags_writer_cancel(w->writer);
         w->streams = false;
@@ -409,11 +410,14 @@ static void step_close(program *p, worker *w) {
     left(w);
     demand(!code || met || streams, "close fails", err.message);
     w->doubt = code && met;
-    if (!w->doubt) {
-        w->least = w->shut = w->length;
-        w->maybe = false;
-        w->finished = true;
-    }
+    if (w->doubt)
+        return;
+    w->least = w->length; /* also flushed if a datapoint was not ended */
+    if (code)
+        return;
+    w->shut = w->length;
+    w->maybe = false;
+    w->finished = true;
 }
 
 /* Only finished shards, and what another writer flushed before, remain. */

@@ -956,94 +956,6 @@ static void lost_checksums_are_a_fault(void **state) {
     assert_ok(bags_verify(at("x"), NULL, NULL, &said));
 }
 
-/* ---- datapoints that are abandoned ---- */
-
-static jmp_buf out_of_codec;
-static int jumps_left;
-
-static bags_code encode_or_jump(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_view *blob, bags_error *err) {
-    (void)state;
-    (void)scratch;
-    (void)err;
-    if (jumps_left > 0 && --jumps_left == 0)
-        longjmp(out_of_codec, 1);
-    blob->data = (const unsigned char *)value->data;
-    blob->size = value->size;
-    return BAGS_OK;
-}
-
-static void an_abandoned_datapoint_is_dropped(void **state) {
-    static const bags_field some[] = {{"a", "utf8"}, {"b", "jumping[]"}};
-    bags_codec codec;
-    bags_registry *codecs = bags_registry_create(NULL, NULL);
-    (void)state;
-    memset(&codec, 0, sizeof(codec));
-    codec.names = "jumping";
-    codec.encode = encode_or_jump;
-    assert_ok(bags_registry_add(codecs, &codec, &said));
-    for (volatile int way = 0; way < 6; way++) {
-        bags_writer_options options = writing(0);
-        bags_reader *reader;
-        bags_info info;
-        options.registry = codecs;
-        options.no_sync = false;
-        bags_writer *writer =
-            bags_writer_open(at("x"), some, 2, &options, NULL);
-        bags_value text = bags_utf8("some text"), items[3];
-        for (int i = 0; i < 3; i++)
-            items[i] = bags_bytes("item", 4);
-        bags_entry entries[] = {{"a", &text, 1}, {"b", items, 3}};
-        assert_ok(bags_writer_append(writer, entries, 2, &said));
-        if (setjmp(out_of_codec) == 0) {
-            jumps_left = 2;
-            if (way % 2) {
-                bags_writer_append(writer, entries, 2, NULL);
-            } else {
-                bags_writer_begin(writer, NULL);
-                bags_writer_set(writer, "a", &text, NULL);
-                bags_writer_push(writer, "b", &items[0], NULL);
-                bags_writer_push(writer, "b", &items[1], NULL);
-            }
-            fail_msg("did not jump");
-        }
-        if (way / 2 == 1)
-            assert_ok(bags_writer_sync(writer, &said));
-        if (way == 4) { /* it is not taken for complete */
-            assert_fails(BAGS_ERROR_STATE,
-                bags_writer_push(writer, "b", &items[2], &said));
-            assert_says("datapoint 1: a codec or hook did not return");
-            assert_fails(BAGS_ERROR_STATE, bags_writer_end(writer, &said));
-        }
-        for (int i = 0; i < 2; i++) {
-            assert_ok(bags_writer_begin(writer, &said));
-            assert_ok(bags_writer_set(writer, "a", &text, &said));
-            assert_ok(bags_writer_push(writer, "b", &items[2], &said));
-            assert_ok(bags_writer_end(writer, &said));
-            assert_ok(bags_writer_append(writer, entries, 2, &said));
-        }
-        assert_ok(bags_writer_sync(writer, &said));
-        if (way / 2 == 0) { /* the process dies here */
-            copy_tree(at("x"), at("left"));
-            bags_writer_abort(writer);
-            rename_path(at("left"), at("x"));
-            assert_ok(bags_recover(at("x"), NULL, NULL, &said));
-        } else {
-            assert_ok(bags_writer_close(writer, &said));
-        }
-        bags_field_info blobs[2];
-        assert_ok(bags_verify(at("x"), NULL, NULL, &said));
-        assert_opens(reader, bags_reader_open(at("x"), NULL, &said));
-        assert_int_equal(bags_reader_length(reader), 5);
-        assert_ok(bags_reader_info(reader, &info, blobs, &said));
-        assert_int_equal(blobs[0].blobs, 5);
-        assert_int_equal(blobs[1].blobs, 3 + 2 * (1 + 3));
-        bags_reader_close(reader);
-        remove_tree(at("x"));
-    }
-    bags_registry_free(codecs);
-}
-
 /* ---- decoded values ---- */
 
 static void values_of_a_row_stay_until_it_is_used_again(void **state) {
@@ -1339,7 +1251,6 @@ int main(void) {
         TEST(checksum_follows_no_links),
         TEST(columns_of_two_versions_are_a_fault),
         TEST(lost_checksums_are_a_fault),
-        TEST(an_abandoned_datapoint_is_dropped),
         TEST(values_of_a_row_stay_until_it_is_used_again),
         TEST(all_readers_leave_most_maps_to_the_process),
         TEST(null_is_an_invalid_argument),
