@@ -18,7 +18,7 @@ static int run(char **operands) {
     path_must_be_writable(operands[0]);
     bags_code code = bags_checksum(operands[0], &given, &made, &failure);
     if (made.made || made.kept)
-        printf("%s: wrote checksums of %s in %s, kept those of %ju\n",
+        print("%s: wrote checksums of %s in %s, kept those of %ju\n",
             operands[0], counted(made.blobs, "blob"), counted(made.made, "Bag"),
             (uintmax_t)made.kept);
     must(code);
@@ -26,7 +26,8 @@ static int run(char **operands) {
 }
 
 const command command_checksum = {"checksum",
-    "write checksums next to the Bags", "PATH", 1, 1, options, NULL,
+    "write checksums next to the Bags", "PATH", {ARGUMENT_LOCAL}, 1, 1, options,
+    NULL,
     "Writes a NAME.crc next to each NAME.bag of a dataset, of its shards, or "
     "next to a standalone Bag: a CRC-32C of every blob, of the table and of "
     "spec.json. `bags verify` then finds any byte that has changed. Existing "

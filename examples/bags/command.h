@@ -78,12 +78,14 @@ void failure_suffix(const char *format, ...) BAGI_PRINTF(1, 2);
  * the command's own. */
 void failure_remedy(const char *path, const char *words);
 
-/* Print a remark: one line on stderr, with control characters escaped. It removes
- * the progress bar. */
+/* Print a remark: one line on stderr, as by text_clean. It removes the progress bar. */
 void note(const char *format, ...) BAGI_PRINTF(1, 2);
 
 /* Write to standard output. */
 void output(const void *data, size_t size);
+/* Like printf, with the values as by text_clean. Only the last character of the format
+ * may be a newline. Lines that are no JSON are printed by it. */
+void print(const char *format, ...) BAGI_PRINTF(1, 2);
 
 /* Memory, zeroed. `grow` makes an array of elements of this size longer by one,
  * if it is full: its capacity is a power of two. */
@@ -111,6 +113,8 @@ void text_format(text *out, const char *format, ...) BAGI_PRINTF(2, 3);
 /* A JSON string; invalid UTF-8 becomes U+FFFD. */
 void text_json(text *out, const void *data, size_t size);
 void text_json_string(text *out, const char *string);
+/* JSON made elsewhere, with the same characters escaped as by text_json. */
+void text_json_clean(text *out, bags_view json);
 /* Between the elements of a list, and the members of an object: ", ", but not before
  * the first. */
 void text_next(text *out);
@@ -125,6 +129,17 @@ void text_output(const text *out);
 /* The text, NUL-terminated, until it grows. */
 const char *text_string(text *out);
 
+/*
+ * Text of data, file names and servers is untrusted: it must not control a terminal.
+ * JSON has escapes. Other text is copied by these: controls, line separators and marks
+ * of the direction of text become \x1b or \u202e, bytes that are not UTF-8 \x9b.
+ * clean_copy truncates to the capacity; a signal handler may call it.
+ */
+void clean_copy(char *out, size_t capacity, const char *string);
+void text_clean(text *out, const char *string);
+/* True if that changes nothing. */
+bool is_clean(const char *string);
+
 /* Parse a decimal integer of 64 bits that is all of these bytes: bags_uint, or bags_int
  * if it begins with "-". False if it is none. */
 bool number_parse(const char *word, size_t size, bags_value *out);
@@ -138,6 +153,7 @@ const char *base64_decode(
 typedef enum option_kind {
     OPTION_FLAG,   /* bool */
     OPTION_TEXT,   /* const char *, NULL if not given */
+    OPTION_PATH,   /* the same, of a local file or directory */
     OPTION_NUMBER, /* option_number */
     OPTION_SIZE    /* option_number, given as 512, 10K, 512M, 10G or 2T */
 } option_kind;
@@ -161,10 +177,17 @@ typedef struct option {
 #define OPTIONS_END                                                            \
     { NULL, OPTION_FLAG, NULL, NULL, NULL }
 
+typedef enum argument_kind {
+    ARGUMENT_WORD,
+    ARGUMENT_PATH, /* a path, also of a server or in an archive */
+    ARGUMENT_LOCAL /* of a local file or directory: a URL is refused */
+} argument_kind;
+
 typedef struct command {
     const char *name;
     const char *summary;         /* half a line */
     const char *operands;        /* as in "PATH INDEX [SELECT...]" */
+    argument_kind kinds[3];      /* of the operands; of all others, the last */
     int least, most;             /* number of operands; most 0: no limit */
     const option *options;       /* its own; may be NULL */
     const option *shared;        /* reading_options, writing_options or NULL */
@@ -173,9 +196,9 @@ typedef struct command {
     int (*run)(char **operands); /* up to NULL; returns the exit code */
 } command;
 
-/* Parse the options, wherever they are. Returns the number of operands, which it
- * moves to words[0], words[1], ..., NULL; or -1 after printing the help. */
-int options_parse(const command *about, int count, char **words);
+/* Parse the options, wherever they are, and check the number and kinds of the operands,
+ * which are moved to words[0], words[1], ..., NULL. False after printing the help. */
+bool options_parse(const command *about, int count, char **words);
 void options_help(text *out, const command *about);
 
 /* The next part of 'a=int(8), b=utf8[]', up to a comma outside parentheses: what
@@ -311,7 +334,9 @@ bags_path_kind path_kind(const char *path);
 /* True if there is a file of this name in a directory. */
 bool path_has(const char *directory, const char *name);
 bool path_is_remote(const char *path);
-/* Fail if the path is a URL or in an archive. */
+/* Fail if the path, which `what` is, is a URL. Its password is not shown. */
+void path_must_be_local(const char *what, const char *path);
+/* Fail if the path, which is local, is in an archive. */
 void path_must_be_writable(const char *path);
 /* A path in an archive is not a dataset: append to the message what is below. */
 void path_hint(const char *path);

@@ -532,7 +532,7 @@ static int run(char **operands) {
             must(copy_entry(&entries[i], &failure));
     unlock_target();
     progress_end();
-    printf("%s: %s copied, %ju already equal, %ju bytes\n", shown,
+    print("%s: %s copied, %ju already equal, %ju bytes\n", shown,
         counted(files_copied, "file"), (uintmax_t)files_kept,
         (uintmax_t)bytes_total);
     for (size_t i = 0; i < count; i++) {
@@ -543,7 +543,7 @@ static int run(char **operands) {
 }
 
 const command command_copy = {"copy", "to another place, or an object store",
-    "FROM TO", 2, 2, NULL, NULL,
+    "FROM TO", {ARGUMENT_PATH, ARGUMENT_PATH}, 2, 2, NULL, NULL,
     "Copies a finished dataset, or a Bag: every Bag, its .crc and .idx files, "
     "then each spec.json, so that the copy is unfinished until it is complete. "
     "Of a Bag that belongs to a dataset, the checksums are left out: they are "

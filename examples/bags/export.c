@@ -201,14 +201,14 @@ static int run(char **operands) {
     }
     progress_end();
     finish();
-    printf("%s: wrote %s of %s, with %s\n", out,
+    print("%s: wrote %s of %s, with %s\n", out,
         counted(length, source_dataset() ? "datapoint" : "blob"), source_path(),
         counted(files, "file"));
     return 0;
 }
 
 const command command_export = {"export", "all of it as JSON lines and files",
-    "PATH OUT", 2, 2, options, reading_options,
+    "PATH OUT", {ARGUMENT_PATH, ARGUMENT_LOCAL}, 2, 2, options, reading_options,
     "Writes OUT/manifest.jsonl, one line per datapoint, OUT/spec.json, and the "
     "files that the lines name, in OUT/files. `bags pack OUT/manifest.jsonl "
     "NEW` reads all of it back. OUT must be missing or empty. A Bag becomes "

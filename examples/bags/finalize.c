@@ -15,13 +15,14 @@ static int run(char **operands) {
         failure_suffix("; only a sharded dataset can have gaps");
     must(code);
     bool any = text_missing(&missing, shards, shards_count);
-    printf("%s: %s renamed%s%s\n", operands[0], counted(renamed, "shard"),
+    print("%s: %s renamed%s%s\n", operands[0], counted(renamed, "shard"),
         any ? "; missing before: " : "", text_string(&missing));
     return 0;
 }
 
 const command command_finalize = {"finalize",
-    "renumber shards so that there are no gaps", "PATH", 1, 1, NULL, NULL,
+    "renumber shards so that there are no gaps", "PATH", {ARGUMENT_LOCAL}, 1, 1,
+    NULL, NULL,
     "Workers that wrote different numbers of shards leave gaps in the numbers, "
     "which the Python readers refuse. This renames the shards to 000000, "
     "000001, ... in the same order; their content does not change. Call it "

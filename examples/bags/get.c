@@ -32,7 +32,7 @@ static const option options[] = {
         "write the bytes of the one blob that is selected"},
     {"npy", OPTION_FLAG, &npy, NULL,
         "decode that blob, and write the array as a .npy file"},
-    {"out", OPTION_TEXT, &directory, "DIR",
+    {"out", OPTION_PATH, &directory, "DIR",
         "write every blob to its own file in DIR, and print the names"},
     OPTION_MAX_PIXELS,
     OPTIONS_END,
@@ -361,7 +361,8 @@ static int run(char **operands) {
 }
 
 const command command_get = {"get", "datapoints as JSON, or a blob's bytes",
-    "PATH INDEX [SELECT...]", 1, 0, options, reading_options,
+    "PATH INDEX [SELECT...]", {ARGUMENT_PATH, ARGUMENT_WORD}, 1, 0, options,
+    reading_options,
     "Prints one JSON object per datapoint. INDEX is one index, START:STOP, "
     "START:STOP:STEP or a list, [3,1,4]; negative numbers count from the end. "
     "A STOP past the end means the end; START and STOP may be missing. SELECT "

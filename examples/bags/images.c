@@ -19,7 +19,7 @@ static const option options[] = {
         "type of the field image: jpeg, jpeg(90), png, or bytes, which keeps "
         "every file as it is but is not decoded by readers. Files of the other "
         "format are converted. Needed if DIR contains both formats"},
-    {"classes", OPTION_TEXT, &classes_path, "FILE",
+    {"classes", OPTION_PATH, &classes_path, "FILE",
         "labels are numbers, int(4): the line of the class folder's name in "
         "FILE, from 0. If FILE is missing, it is written with the sorted "
         "names"},
@@ -321,21 +321,21 @@ static void explain_failure(void) {
 
 static void print_left_out(size_t number, const char *which) {
     if (number)
-        printf("%s: left out: %zu %s\n", root, number, which);
+        print("%s: left out: %zu %s\n", root, number, which);
 }
 
 static void print_summary(void) {
     size_t labels = 0;
     for (size_t i = 0; i < count; i++)
         labels += is_new_label(i);
-    printf("%s: %s of type %s (%zu JPEG, %zu PNG), %s\n", root,
+    print("%s: %s of type %s (%zu JPEG, %zu PNG), %s\n", root,
         counted(count, "image"), type, count - pngs, pngs,
         counted(labels, "label"));
     if (converted)
-        printf("%s: converted: %zu %s\n", root, converted,
+        print("%s: converted: %zu %s\n", root, converted,
             strncmp(type, "png", 3) ? "PNG to JPEG" : "JPEG to PNG");
     if (renamed)
-        printf("%s: %zu path%s not UTF-8: invalid bytes are written as \\xff\n",
+        print("%s: %zu path%s not UTF-8: invalid bytes are written as \\xff\n",
             root, renamed, renamed == 1 ? " is" : "s are");
     print_left_out(others, "that are neither JPEG nor PNG");
     print_left_out(hidden, "that are hidden");
@@ -384,7 +384,7 @@ static int run(char **operands) {
 }
 
 const command command_images = {"images", "a dataset from folders of images",
-    "DIR OUT", 2, 2, options, writing_options,
+    "DIR OUT", {ARGUMENT_LOCAL, ARGUMENT_LOCAL}, 2, 2, options, writing_options,
     "Packs the JPEG and PNG files in DIR, as they are, into the fields image, "
     "label (the folder in DIR that contains it; \"\" for files in DIR itself) "
     "and path (relative to DIR), sorted by label and path. The first bytes of "

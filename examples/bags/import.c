@@ -91,9 +91,6 @@ static const bags_importer *importer_find(const char *path) {
     if (!found && from)
         usage("--from %s: no such importer in this build (it has: %s)", from,
             importers_names());
-    if (!found && path_is_remote(path))
-        fail(BAGS_ERROR_MISSING,
-            "%s: only local files are imported; download it first", path);
     if (!found && !path_exists(path) && strchr(path, '*'))
         fail(BAGS_ERROR_MISSING, "%s: no file has such a name", path);
     if (!found && !path_exists(path))
@@ -425,7 +422,7 @@ static void show_opening(void *user, uint64_t bytes) {
 
 static int run(char **operands) {
     bags_source_options how = {NULL, show_opening, NULL};
-    source_name = path_without_secrets(operands[0]);
+    source_name = operands[0];
     on_failure = explain_failure;
     if (!dry_run && !operands[1])
         usage("expected SRC DST");
@@ -450,7 +447,7 @@ static int run(char **operands) {
 }
 
 const command command_import = {"import", "a dataset from another format",
-    "SRC DST", 1, 2, options, writing_options,
+    "SRC DST", {ARGUMENT_LOCAL, ARGUMENT_LOCAL}, 1, 2, options, writing_options,
     "SRC is a file, a directory of files that belong together, or a "
     "pattern such as 'train-*.tar', of which only the last part contains "
     "a star. Encoded values are stored as they are. "

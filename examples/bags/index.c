@@ -142,13 +142,13 @@ static int run(char **operands) {
     if (code == BAGS_ERROR_FIELD)
         fail_no_field(operands[0], operands[1]);
     must(code);
-    printf("%s: indexed %s by %s\n", operands[0], counted(indexed, "datapoint"),
+    print("%s: indexed %s by %s\n", operands[0], counted(indexed, "datapoint"),
         operands[1]);
     return 0;
 }
 
 const command command_index = {"index", "an index, to find datapoints by key",
-    "DATASET FIELD", 2, 2, options, NULL,
+    "DATASET FIELD", {ARGUMENT_LOCAL, ARGUMENT_WORD}, 2, 2, options, NULL,
     "Writes a sorted index of a field of numbers, utf8 or bytes, with which "
     "`bags get DATASET --key FIELD=KEY` finds datapoints without reading all. "
     "It is stored in the dataset's directory, in that of its first shard if it "

@@ -119,11 +119,7 @@ static void put_size(uint64_t size) {
  * or to a reader of the table. Returns its width in characters. */
 static size_t put_name(text *to, const char *name) {
     size_t before = to->size, size = strlen(name), width = 0;
-    bool plain = size > 0 && bags_utf8_valid(name, size, NULL);
-    for (size_t i = 0; i < size; i++)
-        plain = plain && (unsigned char)name[i] > ' ' && name[i] != 0x7F &&
-                name[i] != '"';
-    if (plain)
+    if (size > 0 && is_clean(name) && strcspn(name, " \"") == size)
         text_puts(to, name);
     else
         text_json_string(to, name);
@@ -194,7 +190,7 @@ static int run(char **operands) {
 }
 
 const command command_info = {"info", "what a Bag or a dataset contains",
-    "PATH", 1, 1, options, reading_options,
+    "PATH", {ARGUMENT_PATH}, 1, 1, options, reading_options,
     "Shows how many datapoints and shards PATH has, its size, and its fields "
     "with their types. PATH is a Bag, a dataset, or a directory of shards.\n",
     "  bags info pets --json\n", run};

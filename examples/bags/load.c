@@ -49,7 +49,7 @@ static const option options[] = {
     {"in-order", OPTION_FLAG, &loading.order.in_order, NULL, "do not shuffle"},
     {"skip-damaged", OPTION_FLAG, &loading.skip_damaged, NULL,
         "leave out and count damaged datapoints"},
-    {"state", OPTION_TEXT, &state_path, "FILE",
+    {"state", OPTION_PATH, &state_path, "FILE",
         "continue at FILE, if it exists; save there"},
     {"indices", OPTION_FLAG, &indices, NULL,
         "print each batch's datapoints as a line of JSON"},
@@ -341,8 +341,8 @@ static int run(char **operands) {
         readers[i] = dataset_open(path);
         mapped_path = dataset_count == 1 ? path : NULL;
     }
-    bool has_images =
-        choose_fields(path_without_secrets(operands[0]), readers[0]);
+    const char *first = path_without_secrets(operands[0]);
+    bool has_images = choose_fields(first, readers[0]);
     loading.prefetch = has_images || remote;
     uint64_t most = batches.value;
     if (loading.epochs == 0)
@@ -350,7 +350,7 @@ static int run(char **operands) {
     loader = bags_loader_open(readers, dataset_count, &loading, &failure);
     must_open(loader);
     bool resumed = state_path && state_read();
-    totals sum = load_all(readers[0], most, operands[0]);
+    totals sum = load_all(readers[0], most, first);
     if (sum.batches || !resumed)
         print_summary(&sum, has_images);
     bags_loader_close(loader);
@@ -361,7 +361,8 @@ static int run(char **operands) {
 }
 
 const command command_load = {"load", "load shuffled batches, as for training",
-    "DATASET...", 1, 0, options, reading_options,
+    "DATASET...", {ARGUMENT_PATH, ARGUMENT_PATH, ARGUMENT_PATH}, 1, 0, options,
+    reading_options,
     "Loads batches of decoded datapoints, in an order that is shuffled anew in "
     "every epoch, and prints how fast that was. With --indices or --digest it "
     "prints a line of JSON for each batch that was loaded, and the speed on "

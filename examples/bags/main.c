@@ -47,27 +47,15 @@ bags_error failure;
 void (*on_failure)(void);
 const char *mapped_path;
 
-/* Names come from untrusted files: they must not control a terminal. */
-static void print_line(const char *message) {
-    fputs("bags: ", stderr);
-    for (const char *c = message; *c; c++) {
-        unsigned char byte = (unsigned char)*c;
-        if (byte < 0x20 || byte == 0x7F)
-            fprintf(stderr, "\\x%02x", byte);
-        else
-            fputc(byte, stderr);
-    }
-    fputc('\n', stderr);
-}
-
 void note(const char *format, ...) {
-    char message[2 * BAGS_ERROR_SIZE];
+    char message[2 * BAGS_ERROR_SIZE], clean[4 * sizeof message];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(message, sizeof message, format, arguments);
     va_end(arguments);
+    clean_copy(clean, sizeof clean, message);
     progress_hide();
-    print_line(message);
+    fprintf(stderr, "bags: %s\n", clean);
 }
 
 void die(void) {
@@ -112,8 +100,10 @@ void fail_in_signal(const char *path, const char *what) {
     while (atomic_flag_test_and_set(&failed))
         pause(); /* another thread prints it */
     progress_hide();
-    const char *const parts[] = {
-        "bags: ", path ? path : "", path ? ": " : "", what, "\n"};
+    char clean[BAGS_ERROR_SIZE] = "";
+    if (path)
+        clean_copy(clean, sizeof clean, path);
+    const char *const parts[] = {"bags: ", clean, path ? ": " : "", what, "\n"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (write(STDERR_FILENO, parts[i], strlen(parts[i])) < 0)
             break;
@@ -231,6 +221,22 @@ const char *temp_format(const char *format, ...) {
     return made;
 }
 
+void print(const char *format, ...) {
+    static text out;
+    va_list arguments;
+    va_start(arguments, format);
+    char *made = format_list(format, arguments);
+    va_end(arguments);
+    size_t size = strlen(made);
+    bool ends = format[strlen(format) - 1] == '\n';
+    made[size - ends] = 0;
+    out.size = 0;
+    text_clean(&out, made);
+    text_puts(&out, ends ? "\n" : "");
+    text_output(&out);
+    free(made);
+}
+
 const char *counted(uint64_t count, const char *unit) {
     const char *plural = count == 1 ? "" : has_ending(unit, "ch") ? "es" : "s";
     return temp_format("%ju %s%s", (uintmax_t)count, unit, plural);
@@ -309,15 +315,8 @@ static int run(int count, char **words) {
         return 0;
     }
     chosen = find_command(words[0]);
-    count = options_parse(chosen, count - 1, words + 1);
-    if (count < 0)
-        return 0; /* it printed the help */
-    if (count < chosen->least || (chosen->most && count > chosen->most))
-        usage("expected %s", chosen->operands);
-    for (int i = 1; i <= count && i <= 2; i++)
-        if (!*words[i])
-            usage("expected %s, not an empty word", chosen->operands);
-    return chosen->run(words + 1);
+    return options_parse(chosen, count - 1, words + 1) ? chosen->run(words + 1)
+                                                       : 0;
 }
 
 int main(int argc, char **argv) {

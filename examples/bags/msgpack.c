@@ -15,7 +15,7 @@ bool msgpack_to_json(bags_view blob, text *out) {
     if (code == BAGS_ERROR_MEMORY)
         die();
     if (!code)
-        text_put(out, json.data, json.size);
+        text_json_clean(out, json);
     return !code;
 }
 

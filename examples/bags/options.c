@@ -49,9 +49,12 @@ static void set_value(const option *given, const char *value) {
         *(bool *)given->to = true;
         return;
     }
-    if (given->kind == OPTION_TEXT ? *string != NULL : to->given)
+    bool is_text = given->kind == OPTION_TEXT || given->kind == OPTION_PATH;
+    if (is_text ? *string != NULL : to->given)
         usage("duplicate option --%s", given->name);
-    if (given->kind == OPTION_TEXT) {
+    if (given->kind == OPTION_PATH)
+        path_must_be_local(temp_format("--%s", given->name), value);
+    if (is_text) {
         *string = value;
         return;
     }
@@ -93,14 +96,33 @@ static int parse_option(const command *about, char **words, int count) {
     return flag || equals ? 1 : 2;
 }
 
-int options_parse(const command *about, int count, char **words) {
+/* The name of operand `i` in "PATH INDEX [SELECT...]". */
+static const char *operand_name(const command *about, int i) {
+    const char *at = about->operands;
+    for (; i > 0 && strchr(at, ' '); i--)
+        at = strchr(at, ' ') + 1;
+    return temp_format("%.*s", (int)strcspn(at, " ."), at);
+}
+
+static void check_operands(const command *about, int count, char **words) {
+    if (count < about->least || (about->most && count > about->most))
+        usage("expected %s", about->operands);
+    for (int i = 0; i < count; i++) {
+        if (!*words[i] && i < 2)
+            usage("expected %s, not an empty word", about->operands);
+        if (about->kinds[i < 2 ? i : 2] == ARGUMENT_LOCAL)
+            path_must_be_local(operand_name(about, i), words[i]);
+    }
+}
+
+bool options_parse(const command *about, int count, char **words) {
     int kept = 0;
     for (int i = 0; i < count;) {
         if (!strcmp(words[i], "--help") || !strcmp(words[i], "-h")) {
             static text out;
             options_help(&out, about);
             text_output(&out);
-            return -1;
+            return false;
         }
         if (!strcmp(words[i], "--")) {
             while (++i < count)
@@ -112,7 +134,8 @@ int options_parse(const command *about, int count, char **words) {
         }
     }
     words[kept] = NULL;
-    return kept;
+    check_operands(about, kept, words);
+    return true;
 }
 
 /* Without spaces at both ends. */

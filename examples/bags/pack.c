@@ -205,6 +205,8 @@ static int run(char **operands) {
     bool is_bag = has_ending(out, ".bag");
     on_failure = explain_failure;
     writing_check(NULL);
+    if (spec)
+        path_must_be_local("--spec", spec);
     lines_open(operands[0]);
     values.directory =
         string_format("%s", from_pipe ? "." : path_parent(operands[0]));
@@ -222,7 +224,8 @@ static int run(char **operands) {
 }
 
 const command command_pack = {"pack", "a dataset from JSON lines and files",
-    "MANIFEST.jsonl OUT", 2, 2, options, writing_options,
+    "MANIFEST.jsonl OUT", {ARGUMENT_LOCAL, ARGUMENT_LOCAL}, 2, 2, options,
+    writing_options,
     "Each line is an object with a value for every field: numbers, text, lists "
     "for sequences, nested lists for arrays, any JSON for msgpack; {\"file\": "
     "PATH} and {\"base64\": TEXT}, which are encoded already; or {\"from\": "

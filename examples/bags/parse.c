@@ -85,6 +85,9 @@ static bags_value parse_file(value_reader *with, const char *type,
     static char *path; /* also of a failure */
     if (size == 0 || strlen(name) != size)
         fail(BAGS_ERROR_VALUE, "a path that is empty or contains U+0000");
+    if (path_is_remote(name))
+        fail(
+            BAGS_ERROR_VALUE, "the path is a URL; only local files are packed");
     free(path);
     path = path_join(with->directory, name);
     bags_view file = file_read(path, &with->file);

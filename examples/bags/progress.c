@@ -36,11 +36,13 @@ void progress_show(const char *title, const char *unit, uint64_t done,
     else
         snprintf(tail, sizeof tail, " %3.0f%%  %.0f %s/s  %.0f s left",
             100 * part, rate, unit, part > 0 ? elapsed / part - elapsed : 0);
+    char clean[256];
+    clean_copy(clean, sizeof clean, title);
     unsigned width = terminal_columns();
     width = width ? width : 80;
-    unsigned used = (unsigned)(strlen(title) + strlen(tail)) + 4;
+    unsigned used = (unsigned)(strlen(clean) + strlen(tail)) + 4;
     unsigned length = total && width > used ? width - used : 0;
-    fprintf(stderr, "\r%s ", title);
+    fprintf(stderr, "\r%s ", clean);
     for (unsigned i = 0; i < length; i++)
         fputc((double)i < part * (double)length ? '#' : '.', stderr);
     fprintf(stderr, "%.*s\033[K", (int)(width > 20 ? width - 12 : 8), tail);

@@ -34,32 +34,32 @@ static void show(void *user, const bags_recovered *shard) {
     case BAGS_RECOVERY_NOTHING:
         return;
     case BAGS_RECOVERY_FINISHED:
-        printf("%s: %sfinished, %s kept", shard->path, later,
+        print("%s: %sfinished, %s kept", shard->path, later,
             counted(shard->length, unit));
         if (shard->truncated)
-            printf("; %s after %s %struncated",
+            print("; %s after %s %struncated",
                 counted(shard->truncated, "byte"),
                 shard->length == 1 ? "it" : "them", later);
         break;
     case BAGS_RECOVERY_REMOVED:
-        printf("%s: contains no datapoint, %sremoved", shard->path, later);
+        print("%s: contains no datapoint, %sremoved", shard->path, later);
         break;
     case BAGS_RECOVERY_LOCKED:
-        printf("%s: unchanged", shard->path);
+        print("%s: unchanged", shard->path);
         break;
     case BAGS_RECOVERY_FAILED:
         if (bag_only) /* the error says it */
             return;
-        printf("%s: not recovered", shard->path);
+        print("%s: not recovered", shard->path);
         break;
     }
-    printf("%s%s\n", shard->reason[0] ? ": " : "", short_reason(shard));
+    print("%s%s\n", shard->reason[0] ? ": " : "", short_reason(shard));
 }
 
 static void show_count(const char *what, uint64_t count, const char **before) {
     if (count == 0)
         return;
-    printf("%s%ju %s", *before, (uintmax_t)count, what);
+    print("%s%ju %s", *before, (uintmax_t)count, what);
     *before = ", ";
 }
 
@@ -68,10 +68,10 @@ static void show_summary(const char *path, const bags_recover_report *sum) {
                       sum->locked + sum->failed;
     const char *before = ": ";
     if (shards == 1 && sum->finished_before)
-        printf("%s: already finished\n", path);
+        print("%s: already finished\n", path);
     if (shards < 2)
         return;
-    printf("%s: %ju shards", path, (uintmax_t)shards);
+    print("%s: %ju shards", path, (uintmax_t)shards);
     show_count("finished before", sum->finished_before, &before);
     show_count(given.dry_run ? "to be finished" : "finished now",
         sum->finished_now, &before);
@@ -79,7 +79,7 @@ static void show_summary(const char *path, const bags_recover_report *sum) {
         given.dry_run ? "to be removed" : "removed", sum->removed, &before);
     show_count("unchanged", sum->locked, &before);
     show_count("not recovered", sum->failed, &before);
-    putchar('\n');
+    print("\n");
 }
 
 static int run(char **operands) {
@@ -96,7 +96,7 @@ static int run(char **operands) {
 }
 
 const command command_recover = {"recover", "finish what crashed writers left",
-    "PATH", 1, 1, options, NULL,
+    "PATH", {ARGUMENT_LOCAL}, 1, 1, options, NULL,
     "Finishes every shard, or a Bag, that a crashed or killed writer left "
     "without its spec.json or its table: the data that was flushed is kept, "
     "what follows it is truncated, and a shard without a datapoint is removed. "

@@ -242,7 +242,7 @@ static int run(char **operands) {
     if (!source_dataset())
         fail(BAGS_ERROR_TYPE,
             "%s: a Bag has no types, so its images cannot be decoded",
-            operands[0]);
+            source_path());
     find_field();
     sheet_width = GAP + COLUMNS * (TILE + GAP);
     sheet_height = GAP + (size_t)rows.value * (TILE + GAP);
@@ -254,13 +254,14 @@ static int run(char **operands) {
             source_path(), field->name);
     crop();
     write_sheet(path, format);
-    printf("%s: %zu x %zu pixels, field %s\n", path, sheet_width, sheet_height,
+    print("%s: %zu x %zu pixels, field %s\n", path, sheet_width, sheet_height,
         field->name);
     return 0;
 }
 
 const command command_sheet = {"sheet", "an image of the first images",
-    "PATH OUT.png|OUT.jpg", 2, 2, options, reading_options,
+    "PATH OUT.png|OUT.jpg", {ARGUMENT_PATH, ARGUMENT_LOCAL}, 2, 2, options,
+    reading_options,
     "Draws the first images of a dataset, 8 in a row, into a PNG or JPEG file. "
     "If the field is a sequence or a video, each datapoint has a row with up "
     "to 8 of its images, evenly spaced.\n",

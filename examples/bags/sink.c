@@ -380,15 +380,15 @@ void sink_finish(void) {
             "--shard options %s becomes an empty dataset",
             input, path);
     if (sharded && !path_exists(path))
-        printf(
+        print(
             "%s: no datapoint of the input is this worker's: no shard\n", path);
     else if (complete)
-        printf("%s: %s, already complete\n", path, counted(resumed, unit));
+        print("%s: %s, already complete\n", path, counted(resumed, unit));
     else if (resumed)
-        printf("%s: %s, after %ju that existed\n", path, counted(length, unit),
+        print("%s: %s, after %ju that existed\n", path, counted(length, unit),
             (uintmax_t)resumed);
     else
-        printf("%s: %s\n", path, counted(length, unit));
+        print("%s: %s\n", path, counted(length, unit));
 }
 
 void sink_failed(void) {

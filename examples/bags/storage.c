@@ -70,8 +70,8 @@ static void count_requests(void) {
     for (size_t i = 0; i < places_count; i++) {
         uint64_t requests = 0, bytes = 0;
         bags_http_counts(places[i].http, &requests, &bytes);
-        fprintf(stderr, "bags: %s: %ju requests, %ju bytes\n", places[i].path,
-            (uintmax_t)requests, (uintmax_t)bytes);
+        note("%s: %ju requests, %ju bytes", places[i].path, (uintmax_t)requests,
+            (uintmax_t)bytes);
     }
 }
 
@@ -279,12 +279,14 @@ bool path_has(const char *directory, const char *name) {
     return path_kind(temp_format("%s/%s", directory, name)) == BAGS_PATH_FILE;
 }
 
-void path_must_be_writable(const char *path) {
+void path_must_be_local(const char *what, const char *path) {
     if (path_is_remote(path))
-        fail(BAGS_ERROR_IO,
-            "%s: cannot write: what is remote is only read; write a local "
-            "dataset, then use bags copy",
-            path_without_secrets(path));
+        usage("%s: a URL, but %s must be a local path; only datasets are read "
+              "from servers, and only `bags copy` writes to them",
+            path_without_secrets(path), what);
+}
+
+void path_must_be_writable(const char *path) {
     if (find_archive(path, &failure))
         fail(BAGS_ERROR_IO,
             "%s: cannot write: an archive is only read; unpack it first", path);

@@ -1,6 +1,6 @@
 /*
- * Text that grows, and what is written into it: JSON strings, specs, base64; and
- * numbers in text.
+ * Text that grows, and what is written into it: JSON strings, specs, base64; numbers
+ * in text; and what keeps text of others from controlling a terminal.
  */
 #include "command.h"
 
@@ -42,24 +42,107 @@ const char *text_string(text *out) {
 
 void text_output(const text *out) { output(out->buffer.data, out->size); }
 
+/* ---- characters that control a terminal ---- */
+
+/* The size of the character at the start of valid UTF-8 if it controls a terminal, or
+ * changes the order in which it shows others: a control character (below U+0020,
+ * U+007F to U+009F), a separator of lines or paragraphs, a mark of the direction of
+ * text. Otherwise 0. */
+static size_t control_size(
+    const unsigned char *at, size_t size, unsigned *code) {
+    if (at[0] < 0x20 || at[0] == 0x7F) {
+        *code = at[0];
+        return 1;
+    }
+    if (size >= 2 && at[0] >= 0xC2 && at[0] <= 0xDF) {
+        *code = (at[0] & 0x1Fu) << 6 | (at[1] & 0x3Fu);
+        return *code <= 0x9F || *code == 0x61C ? 2 : 0;
+    }
+    if (size < 3 || at[0] != 0xE2)
+        return 0;
+    *code = 0x2000 | (at[1] & 0x3Fu) << 6 | (at[2] & 0x3Fu);
+    bool marks = (*code >= 0x200E && *code <= 0x200F) ||
+                 (*code >= 0x2028 && *code <= 0x202E) ||
+                 (*code >= 0x2066 && *code <= 0x2069);
+    return marks ? 3 : 0;
+}
+
+bool is_clean(const char *string) {
+    size_t size = strlen(string), control = 0;
+    unsigned code;
+    for (size_t i = 0; i < size && !control; i++)
+        control =
+            control_size((const unsigned char *)string + i, size - i, &code);
+    return !control && bags_utf8_valid(string, size, NULL);
+}
+
+void clean_copy(char *out, size_t capacity, const char *string) {
+    const unsigned char *at = (const unsigned char *)string;
+    size_t left = strlen(string), valid = 0, used = 0;
+    while (left > 0) {
+        char escape[6] = "\\x";
+        const void *from = at;
+        size_t step = 1, size = 1;
+        unsigned code = at[0];
+        if (valid == 0) {
+            valid = left;
+            bags_utf8_valid(at, left, &valid);
+        }
+        size_t control = valid ? control_size(at, valid, &code) : 1;
+        if (control) {
+            step = control;
+            from = escape;
+            size = step > 1 ? 6 : 4;
+            escape[1] = step > 1 ? 'u' : 'x';
+            for (size_t i = size; i-- > 2; code >>= 4)
+                escape[i] = "0123456789abcdef"[code & 15];
+        }
+        if (used + size >= capacity)
+            break;
+        memcpy(out + used, from, size);
+        used += size;
+        at += step;
+        left -= step;
+        valid -= valid ? step : 0;
+    }
+    out[used] = 0;
+}
+
+void text_clean(text *out, const char *string) {
+    size_t most = 4 * strlen(string) + 1; /* \x1b for a byte */
+    must(bags_buffer_reserve(&out->buffer, out->size + most, &failure));
+    char *to = (char *)out->buffer.data + out->size;
+    clean_copy(to, most, string);
+    out->size += strlen(to);
+}
+
 /* ---- JSON ---- */
 
-/* Valid UTF-8 within a JSON string. */
-static void put_escaped(text *out, const unsigned char *at, size_t size) {
+/* Valid UTF-8 within a JSON string, or JSON itself: then `quote` is false. */
+static void put_escaped(
+    text *out, const unsigned char *at, size_t size, bool quote) {
     static const char bytes[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
     size_t done = 0;
-    for (size_t i = 0; i < size; i++) {
-        const char *found = at[i] ? strchr(bytes, at[i]) : NULL;
-        if (!found && at[i] >= 0x20 && at[i] != 0x7F)
+    for (size_t i = 0, length; i < size; i += length) {
+        unsigned code;
+        const char *found = quote && at[i] ? strchr(bytes, at[i]) : NULL;
+        length = found ? 1 : control_size(at + i, size - i, &code);
+        if (!length) {
+            length = 1;
             continue;
+        }
         text_put(out, at + done, i - done);
-        done = i + 1;
+        done = i + length;
         if (found)
             text_format(out, "\\%c", letters[found - bytes]);
         else
-            text_format(out, "\\u%04x", at[i]);
+            text_format(out, "\\u%04x", code);
     }
     text_put(out, at + done, size - done);
+}
+
+void text_json_clean(text *out, bags_view json) {
+    put_escaped(out, json.data, json.size, false);
 }
 
 void text_json(text *out, const void *data, size_t size) {
@@ -68,7 +151,7 @@ void text_json(text *out, const void *data, size_t size) {
     while (size > 0) {
         size_t valid = size;
         bags_utf8_valid(at, size, &valid);
-        put_escaped(out, at, valid);
+        put_escaped(out, at, valid, true);
         at += valid;
         size -= valid;
         if (size > 0) {

@@ -70,7 +70,7 @@ static void json_fault(text *line, const bags_fault *fault) {
 
 /* The message names the file, the field and the index; the offset is added. */
 static void text_fault(text *line, const bags_fault *fault) {
-    text_puts(line, fault->message);
+    text_clean(line, fault->message);
     if (fault->kind != BAGS_FAULT_FILE || (fault->field && fault->offset))
         text_format(line, " (at byte %ju)", (uintmax_t)fault->offset);
     text_puts(line, "\n");
@@ -117,7 +117,7 @@ static void put_extent(text *line, const bags_verify_report *sum) {
 static void text_summary(text *line, const bags_verify_report *sum) {
     bool bag = sum->shards + sum->unfinished == 0;
     uint64_t length = bag ? sum->blobs : sum->datapoints;
-    text_puts(line, path);
+    text_clean(line, path);
     if (sum->faults)
         text_format(line, ": %s%s: ", counted(sum->faults, "fault"),
             sum->faults > shown ? ", not all of them shown" : "");
@@ -297,8 +297,8 @@ static int run(char **operands) {
     return good ? 0 : 1;
 }
 
-const command command_verify = {"verify", "find every fault", "PATH...", 1, 0,
-    options, NULL,
+const command command_verify = {"verify", "find every fault", "PATH...",
+    {ARGUMENT_PATH, ARGUMENT_PATH, ARGUMENT_PATH}, 1, 0, options, NULL,
     "Checks every file of datasets and Bags: spec.json, each entry of each "
     "table, each datapoint's references and that the blobs exist; that no "
     "shard is missing, unfinished, duplicate, or has another spec; and, if "

@@ -24,8 +24,6 @@ static void show_progress(void *user, uint64_t done, uint64_t total) {
 
 static int run(char **operands) {
     dataset = path_without_secrets(operands[0]);
-    if (path_is_remote(operands[1]))
-        path_must_be_writable(operands[1]);
     if (!has_ending(operands[1], ".zip"))
         usage("%s: the name of the zip file must end in .zip", operands[1]);
     if (path_kind(dataset) == BAGS_PATH_FILE)
@@ -35,13 +33,13 @@ static int run(char **operands) {
     given.progress = show_progress;
     must(bags_zip(dataset, operands[1], &given, &failure));
     progress_end();
-    printf(
+    print(
         "%s: wrote %s of %s\n", operands[1], counted(copied, "byte"), dataset);
     return 0;
 }
 
 const command command_zip = {"zip", "write a dataset as one file",
-    "DATASET X.zip", 2, 2, options, NULL,
+    "DATASET X.zip", {ARGUMENT_PATH, ARGUMENT_LOCAL}, 2, 2, options, NULL,
     "Writes a finished dataset as a zip file, which the other commands read "
     "like the directory, and which every unzip unpacks. Nothing is compressed, "
     "and every Bag starts at a multiple of 4096 bytes, so that it is read in "

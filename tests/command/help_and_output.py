@@ -1,4 +1,5 @@
 """Help, exit codes, and what happens when output goes nowhere."""
+import json
 import os
 import pathlib
 import re
@@ -8,7 +9,7 @@ import subprocess
 import time
 
 import harness
-from harness import each, pack, refuse, run
+from harness import each, has_codec, pack, refuse, run
 
 COMMANDS = ('info', 'get', 'index', 'export', 'pack', 'images', 'import', 'sheet', 'load',
             'finalize', 'recover', 'verify', 'checksum', 'zip', 'copy')
@@ -185,6 +186,83 @@ def info_prints_utf8_as_get_does():
 def names_cannot_steer_the_terminal():
     result = refuse('info', 'bad\x1b[31m\nname')
     assert '\x1b' not in result.err and result.err.count('\n') == 1
+
+
+# What a terminal obeys, or shows in another order than it is stored.
+CONTROLS = [*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), '\u061c', '\u200e', '\u200f',
+            *map(chr, range(0x2028, 0x202F)), *map(chr, range(0x2066, 0x206A))]
+
+
+def _is_clean(bytes_, but='\n'):
+    text = bytes_.decode('utf-8')  # and it must be UTF-8
+    return not [c for c in CONTROLS if c in text and c not in but]
+
+
+def text_of_data_cannot_steer_the_terminal():
+    bad = ''.join(CONTROLS)
+    rows = [{'t': bad, 'm': {bad[1:]: [bad]}}] if has_codec('msgpack') else [{'t': bad}]
+    spec = 't=utf8' + (',m=msgpack' if has_codec('msgpack') else '')
+    pack(rows, spec)
+    for words in (['get', 'out', '0'], ['export', 'out', 'unpacked'],
+                  ['get', 'out', '0', '--out', 'files']):
+        assert _is_clean(run(*words).out), words
+    assert run('get', 'out', '0').lines == rows
+    assert _is_clean(pathlib.Path('unpacked/manifest.jsonl').read_bytes())
+    run('pack', 'unpacked/manifest.jsonl', 'again', '--spec', spec)
+    assert harness.files('again') == harness.files('out')
+
+
+def names_of_files_and_fields_cannot_steer_the_terminal():
+    bad = ''.join(c for c in CONTROLS if c not in '\0/')
+    field = 'é\x9b\u202e\u2066x'
+    os.mkdir(bad)
+    out = f'{bad}/\x9b2Jout'
+    for name in (out, bad + '/cut'):
+        made = pathlib.Path(name)
+        pack([{'x': 'y'}], 'x=utf8', name)
+        (made / 'x.bag').rename(made / f'{field}.bag')
+        (made / 'spec.json').write_text(json.dumps({field: 'utf8'}))
+    (made / f'{field}.bag').write_bytes(b'')
+    latin = bad.encode() + b'/\x9b\xe9'
+    for words, code in [(['info', out], 0), (['get', out, '0'], 0), (['get', out, '9'], 1),
+                        (['get', out, '0', 'none'], 1), (['verify', out], 0), (['verify', made], 1),
+                        (['verify', made, '--json'], 1), (['checksum', out], 0),
+                        (['recover', out], 0), (['finalize', out], 1), (['zip', out, bad + '/x.zip'], 0),
+                        (['index', out, field], 0), (['copy', out, bad + '/copy'], 0),
+                        (['export', out, bad + '/unpacked'], 0), (['load', out], None),
+                        (['images', bad, 'pictures'], 1), (['info', latin], 1), (['get', made, '0'], 1)]:
+        done = subprocess.run([harness.PROGRAM, *words], capture_output=True, timeout=60)
+        assert code in (None, done.returncode), (words, done)
+        assert done.stdout or done.stderr
+        assert _is_clean(done.stdout) and _is_clean(done.stderr), (words, done)
+    said = run('verify', out).out.decode()
+    assert '\\x1b' in said and '\\u009b2Jout' in said and '\\u202e' in said, said
+    assert '\\x9b\\xe9' in refuse('info', latin).err
+
+
+SECRET = 'https://user:hunter2@host/x?sig=hunter2'
+
+
+@each([('pack', SECRET, 'out', '--spec', 'a=int'), ('pack', 'm', SECRET),
+       ('pack', 'm', 'out', '--spec', SECRET + '.json'), ('images', SECRET, 'out'),
+       ('images', 'd', SECRET), ('images', 'd', 'out', '--classes', SECRET),
+       ('import', SECRET, 'out'), ('import', SECRET, '--dry-run'), ('import', 'x.tar', SECRET),
+       ('export', 'out', SECRET), ('sheet', 'out', SECRET + '.png'), ('index', SECRET, 'a'),
+       ('load', 'out', '--state', SECRET), ('load', 'out', '--state=' + SECRET),
+       ('get', 'out', '0', '--out', SECRET), ('finalize', SECRET), ('recover', SECRET),
+       ('checksum', SECRET), ('zip', 'out', SECRET + '.zip'), ('copy', 'out', SECRET)])
+def a_url_in_place_of_a_local_path_is_refused_without_its_password(words):
+    for scheme in ('https', 'ftp'):
+        words = [word.replace('https', scheme) for word in words]
+        said = refuse(*words, code=2).err
+        assert 'hunter2' not in said and scheme + '://' in said, said
+        assert words[0] == 'copy' or scheme == 'ftp' or 'must be a local path' in said, said
+    assert not os.listdir('.')
+
+
+def a_url_in_a_manifest_is_refused_without_its_password():
+    said = pack([{'a': {'file': SECRET}}], 'a=bytes', code=1).err
+    assert 'only local files are packed' in said and 'hunter2' not in said, said
 
 
 def no_bar_without_a_terminal():

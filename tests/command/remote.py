@@ -359,7 +359,7 @@ def what_the_server_does_not_list_is_not_requested():
 def an_index_needs_a_local_dataset():
     _pack()
     with Server('site', index=True) as server:
-        refuse('index', server.url + '/ds', 'n', says='what is remote is only read',
+        refuse('index', server.url + '/ds', 'n', says='DATASET must be a local path', code=2,
                env=_environment())
 
 
@@ -724,9 +724,10 @@ def a_host_that_does_not_exist_is_an_error():
 
 def nothing_is_written_to_a_url():
     refuse('pack', harness.write_lines('m.jsonl', [{'n': 1}]), 's3://b/out',
-           '--spec', 'n=int(4)', says='bags copy')
+           '--spec', 'n=int(4)', says='bags copy', code=2)
     harness.pack([{'n': 1}], 'n=int(4)', 'ds')
-    result = refuse('export', 'ds', 'http://user:pass@127.0.0.1:1/out', says='bags copy')
+    result = refuse('export', 'ds', 'http://user:pass@127.0.0.1:1/out', says='bags copy',
+                    code=2)
     assert 'pass' not in result.err and not pathlib.Path('http:').exists()
 
 
