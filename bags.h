@@ -3461,35 +3461,31 @@ static bags_code bagi_sync_dir(
         NULL, env->io.sync_dir(env->io.user, path), path, "sync", err);
 }
 
-/* Sync `levels` directories, at least one, starting with the parent of a path. */
-static bags_code bagi_sync_parents(
-    const bagi_env *env, const char *path, size_t levels, bags_error *err) {
+/* Sync the directory that contains what a path leads to. */
+static bags_code bagi_sync_parent(
+    const bagi_env *env, const char *path, bags_error *err) {
     char *parent = bagi_parent(&env->memory, path, err);
     bags_code code =
         parent ? bagi_sync_dir(env, parent, err) : BAGS_ERROR_MEMORY;
-    if (!code && levels > 1)
-        code = bagi_sync_parents(env, parent, levels - 1, err);
     bagi_free_text(&env->memory, parent);
     return code;
 }
 
 /* Create the missing directories above the last part of a path. Sync the parent of each
- * directory created here; recovery does not. With no_sync, count it in *unsynced. */
-static bags_code bagi_make_parents(const bagi_env *env, const char *path,
-    bool no_sync, size_t *unsynced, bags_error *err) {
+ * directory created here; recovery does not. */
+static bags_code bagi_make_parents(
+    const bagi_env *env, const char *path, bags_error *err) {
     char *parent = bagi_parent(&env->memory, path, err);
     bags_code code = parent ? BAGS_OK : BAGS_ERROR_MEMORY;
     bags_path_kind kind = bagi_kind(env, parent, &code, err);
     /* A root is its own parent. */
     if (!code && kind == BAGS_PATH_NONE && strcmp(parent, path) != 0) {
-        code = bagi_make_parents(env, parent, no_sync, unsynced, err);
+        code = bagi_make_parents(env, parent, err);
         int error = code ? 0 : env->io.make_dir(env->io.user, parent);
         if (error && error != EEXIST)
             code = bags_fail_io(NULL, error, parent, "create directory", err);
-        else if (!code && !error && no_sync)
-            ++*unsynced;
         else if (!code && !error)
-            code = bagi_sync_parents(env, parent, 1, err);
+            code = bagi_sync_parent(env, parent, err);
     }
     bagi_free_text(&env->memory, parent);
     return code;
@@ -7167,8 +7163,8 @@ BAGS_API bags_code bag_writer_sync(bag_writer *writer, bags_error *err) {
     bagi_job *job = &writer->job;
     bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_sync);
     if (!job->failure.code)
-        bagi_sync_parents(&job->env, writer->output.stream[BAGI_BLOBS].path, 1,
-            &job->failure);
+        bagi_sync_parent(
+            &job->env, writer->output.stream[BAGI_BLOBS].path, &job->failure);
     job->no_sync = false; /* nor for the rest */
     return bagi_job_end(job, err);
 }
@@ -7192,8 +7188,8 @@ BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
     bagi_output_finish(&writer->output, true);
     bagi_output_seal(&writer->output);
     if (!job->failure.code && !job->no_sync)
-        bagi_sync_parents(&job->env, writer->output.stream[BAGI_BLOBS].path, 1,
-            &job->failure);
+        bagi_sync_parent(
+            &job->env, writer->output.stream[BAGI_BLOBS].path, &job->failure);
     if (!job->failure.code)
         bagi_outputs_each(&writer->output, 1, BAGI_CONTENT, bagi_stream_close);
     if (!job->failure.code && !writer->keep_idx)
@@ -8201,11 +8197,9 @@ struct bags_writer {
     uint64_t shard_length;
 
     /* The dataset's directories. */
-    void *last;          /* spec.json of the shard before, open; NULL: none */
-    char *last_path;     /* of it */
-    bool created_path;   /* the directory of the shards did not exist before */
-    bool parents_synced; /* the names of the directories are on the disk */
-    size_t unsynced;     /* created parent directories that were not synced */
+    void *last;        /* spec.json of the shard before, open; NULL: none */
+    char *last_path;   /* of it */
+    bool created_path; /* the directory of the shards did not exist before */
 
     /* The current datapoint. */
     bagi_ref *refs;
@@ -8458,8 +8452,7 @@ static void bagi_writer_claim_once(bags_writer *writer) {
     if (bagi_job_is_ours(&writer->job, writer->path) && !err->code)
         bagi_writer_enter(writer, bagi_shard_name(writer->number));
     bags_path_kind kind = bagi_kind(env, writer->path, &err->code, err);
-    if (!err->code &&
-        !bagi_make_parents(env, dir->path, no_sync, &writer->unsynced, err)) {
+    if (!err->code && !bagi_make_parents(env, dir->path, err)) {
         int error = env->io.make_dir(env->io.user, dir->path);
         if (error == EEXIST)
             bagi_fail_claimed(writer, err);
@@ -8558,12 +8551,10 @@ static void bagi_writer_flush_all(bags_writer *writer) {
 static void bagi_writer_sync_parents(bags_writer *writer) {
     bags_error *failure = &writer->job.failure;
     const bagi_env *env = &writer->job.env;
-    size_t levels = writer->unsynced + !writer->sharded;
     if (!failure->code && writer->sharded)
         bagi_sync_dir(env, writer->path, failure);
-    if (!failure->code && !writer->parents_synced)
-        writer->parents_synced =
-            !bagi_sync_parents(env, writer->path, levels, failure);
+    if (!failure->code)
+        bagi_sync_parent(env, writer->path, failure);
 }
 
 /* What the trailer of a Bag contains besides its own CRCs: what identifies the shard,
@@ -8714,7 +8705,7 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
         bagi_free_text(&env->memory, bag);
     }
     if (!failure->code && !no_sync && dir->standalone)
-        bagi_sync_parents(env, path, 1, failure);
+        bagi_sync_parent(env, path, failure);
     else if (!failure->code && !no_sync)
         bagi_sync_dir(env, dir->path, failure);
     for (size_t i = 0; summed && i < count && failure->code; i++)
@@ -9802,7 +9793,7 @@ BAGS_API bags_code bags_recover(const char *path,
                 &names, start, *stop, bagi_recover_one, &work, err);
         if (!code && work.report.finished_now && !work.options.no_sync &&
             !work.options.dry_run)
-            code = bagi_sync_parents(&work.env, path, 1, err);
+            code = bagi_sync_parent(&work.env, path, err);
         bags_buffer_free(&names.array);
     }
     if (report)
