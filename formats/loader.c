@@ -2118,6 +2118,13 @@ static uint64_t hash_bytes(uint64_t hash, const void *data, size_t size) {
     return hash_number(hash, get_number(from, size));
 }
 
+/* The number that a value is, if it is one. */
+static uint64_t number_of(const bags_value *value) {
+    return value->kind == BAGS_KIND_UINT  ? value->uint
+           : value->kind == BAGS_KIND_INT ? (uint64_t)value->sint
+                                          : 0;
+}
+
 uint64_t bags_batch_digest(const bags_batch *batch) {
     uint64_t digest = 0;
     for (size_t i = 0; i < batch->length; i++) {
@@ -2140,7 +2147,7 @@ uint64_t bags_batch_digest(const bags_batch *batch) {
                 bytes.size =
                     v ? v->size : (size_t)(t->ends[j + 1] - t->ends[j]);
                 hash = hash_bytes(hash, bytes.data, bytes.size);
-                hash = hash_number(hash, v ? v->uint ^ (uint64_t)v->sint : 0);
+                hash = hash_number(hash, v ? number_of(v) : 0);
                 hash = hash_number(
                     hash, v ? (uint64_t)v->kind << 8 | (uint64_t)v->dtype : 0);
                 for (size_t d = 0; v && d < v->dims; d++)

@@ -987,6 +987,69 @@ static bags_code decode_size(void *codec, bags_view blob, bags_buffer *scratch,
     return BAGS_OK;
 }
 
+/* A dataset of one field of a codec's own type, and its only batch's digest. */
+static uint64_t digest_of_numbers(bags_registry *registry, const char *path,
+    const int64_t *numbers, size_t count) {
+    static const bags_field field = {"a", "number"};
+    bags_reader_options reading;
+    bags_writer *writer;
+    bags_reader *reader;
+    const bags_batch *b = NULL;
+    memset(&reading, 0, sizeof(reading));
+    reading.registry = registry;
+    assert_opens(writer, bags_writer_open(path, &field, 1, NULL, &said));
+    for (size_t i = 0; i < count; i++) {
+        bags_value value = bags_blob(&numbers[i], sizeof *numbers);
+        bags_entry entry = {"a", &value, 1};
+        assert_ok(bags_writer_append(writer, &entry, 1, &said));
+    }
+    assert_ok(bags_writer_close(writer, &said));
+    assert_opens(reader, bags_reader_open(path, &reading, &said));
+    bags_loader_options options = usual((uint32_t)count);
+    options.order.in_order = true;
+    bags_loader *loader = open_loader(reader, &options);
+    assert_ok(bags_loader_next(loader, &b, &said));
+    assert_int_equal(b->length, count);
+    for (size_t i = 0; i < count; i++)
+        assert_true(b->tensors[0].values[i].sint == numbers[i]);
+    uint64_t digest = bags_batch_digest(b);
+    bags_loader_close(loader);
+    bags_reader_close(reader);
+    return digest;
+}
+
+static bags_code decode_number(void *codec, bags_view blob,
+    bags_buffer *scratch, bags_value *value, bags_error *err) {
+    int64_t number;
+    (void)codec;
+    (void)scratch;
+    (void)err;
+    memcpy(&number, blob.data, sizeof number);
+    *value = bags_int(number);
+    return BAGS_OK;
+}
+
+static void a_digest_sees_the_numbers_of_values(void **state) {
+    static const bags_codec codec = {
+        "number", NULL, NULL, decode_number, NULL, NULL};
+    static const int64_t numbers[] = {7, -7, 0, INT64_MAX, INT64_MIN};
+    bags_registry *registry;
+    (void)state;
+    assert_opens(registry, bags_registry_create(NULL, &said));
+    assert_ok(bags_registry_add(registry, &codec, &said));
+    uint64_t digest = digest_of_numbers(registry, at("x"), numbers, 5);
+    assert_true(digest == digest_of_numbers(registry, at("same"), numbers, 5));
+    for (size_t i = 0; i < 5; i++) {
+        int64_t changed[5];
+        char name[2] = {(char)('0' + i), 0};
+        memcpy(changed, numbers, sizeof numbers);
+        changed[i] ^= 1;
+        assert_true(
+            digest != digest_of_numbers(registry, at(name), changed, 5));
+    }
+    bags_registry_free(registry);
+}
+
 static void numbers_of_other_codecs_are_converted(void **state) {
     static const bags_codec codec = {
         "size", NULL, NULL, decode_size, NULL, NULL};
@@ -1679,6 +1742,7 @@ int main(void) {
         TEST(images_are_resized_mirrored_and_normalised),
         TEST(a_callback_decodes_and_its_failure_is_named),
         TEST(a_callback_whose_array_is_not_its_shape_is_an_error),
+        TEST(a_digest_sees_the_numbers_of_values),
         TEST(numbers_of_other_codecs_are_converted),
         TEST(batches_do_not_depend_on_ranks_and_threads),
         TEST(slices_of_any_batch_and_any_ranks_are_even),
