@@ -402,18 +402,19 @@ uint64_t key_datapoint(uint64_t position);
 
 /* ---- show.c ---- */
 
+#define MAX_LIST 1024 /* elements of the arrays that --lists writes as lists */
+
 /* Write a value exactly, as a manifest may contain it: numbers and text; arrays
- * without dimensions, and with `lists` other small arrays as nested lists.
- * False, and nothing is written, if it is anything else. */
+ * without dimensions, and others of at most `most` elements as nested lists, unless
+ * that is 0. False, and nothing is written, if it is anything else. */
 bool value_write(
-    text *out, const char *type, const bags_value *value, bool lists);
+    text *out, const char *type, const bags_value *value, size_t most);
 /* Write a blob of this type as `bags get` shows it. */
 void value_show(const char *type, bags_view blob, bool lists, text *out);
 /* True if a float32 is shown as this number. */
 bool single_is_shown(double value);
-/* Write a blob to a new file, and {"KEY": NAME} to the line. */
-void value_file(text *line, const char *key, const char *path, const char *name,
-    bags_view blob);
+/* Write {"KEY": NAME}, in place of a blob that is a file. */
+void value_file(text *line, const char *key, const char *name);
 /* Encode an array as a .npy file. */
 bags_view npy_encode(const bags_value *array, bags_buffer *scratch);
 

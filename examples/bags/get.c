@@ -224,7 +224,8 @@ static void put_file(uint64_t index, size_t slot, size_t item) {
         temp_format("%06ju-%s%s.%s", (uintmax_t)index, names[one->field],
             suffix, type_ending(fields[one->field].type, blob, buffer));
     char *path = path_join(directory, name);
-    value_file(&line, "file", path, path, blob);
+    file_write(path, blob.data, blob.size);
+    value_file(&line, "file", path);
     free(path);
 }
 

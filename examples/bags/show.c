@@ -9,7 +9,6 @@
 
 #include <math.h>
 
-#define MAX_ELEMENTS 1024 /* of arrays that are written as lists */
 #define PREVIEW 8
 
 /* ---- elements ---- */
@@ -124,12 +123,12 @@ static void put_nested(
 }
 
 static bool write_array(
-    text *out, const char *type, const bags_value *array, bool lists) {
+    text *out, const char *type, const bags_value *array, size_t most) {
     bool stated = type_dtype(type) != BAGS_DTYPE_NONE;
     size_t count = element_count(array), at = 0;
+    bool is_list = array->dims > 0 || !stated;
     /* Of an array without elements, a list shows only the last dimension. */
-    if (count > MAX_ELEMENTS || (!count && array->dims != 1) ||
-        (!lists && (array->dims > 0 || !stated)))
+    if (is_list && (!most || count > most || (!count && array->dims != 1)))
         return false;
     if (!stated)
         text_format(out,
@@ -140,9 +139,9 @@ static bool write_array(
 }
 
 bool value_write(
-    text *out, const char *type, const bags_value *value, bool lists) {
+    text *out, const char *type, const bags_value *value, size_t most) {
     if (value->kind == BAGS_KIND_ARRAY)
-        return write_array(out, type, value, lists);
+        return write_array(out, type, value, most);
     if (value->kind == BAGS_KIND_UINT)
         text_format(out, "%ju", (uintmax_t)value->uint);
     else if (value->kind == BAGS_KIND_INT)
@@ -198,7 +197,7 @@ void value_show(const char *type, bags_view blob, bool lists, text *out) {
         return;
     if ((kind == TYPE_NUMBER || kind == TYPE_TEXT || kind == TYPE_ARRAY) &&
         decode(type, blob, &value)) {
-        if (value_write(out, type, &value, lists))
+        if (value_write(out, type, &value, lists ? MAX_LIST : 0))
             return;
         failure.code = BAGS_ERROR_TYPE;
         if (value.kind == BAGS_KIND_ARRAY) {
@@ -215,11 +214,7 @@ void value_show(const char *type, bags_view blob, bool lists, text *out) {
     text_puts(out, "}");
 }
 
-/* ---- files ---- */
-
-void value_file(text *line, const char *key, const char *path, const char *name,
-    bags_view blob) {
-    file_write(path, blob.data, blob.size);
+void value_file(text *line, const char *key, const char *name) {
     text_puts(line, "{");
     text_member_string(line, key, name);
     text_puts(line, "}");

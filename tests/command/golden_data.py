@@ -176,7 +176,7 @@ def _ints_as_written_now(want):
 
 @each(lambda: [f for f in _good()
                if not f.endswith(('/ds-widths', '/bag-tiny'))])
-def packing_a_plain_export_gives_the_same_values(fixture):
+def packing_a_plain_export_gives_the_same_blobs(fixture):
     want = _manifest(fixture)
     run('export', _path(fixture), 'plain')
     rows = [json.loads(line) for line in
@@ -194,10 +194,11 @@ def packing_a_plain_export_gives_the_same_values(fixture):
                                'big' if 'big' in want['spec'][key] else
                                'little')}
                     assert got == one['value'], (key, got, one)
-                else:
-                    assert list(got) == ['file'], got
+                elif isinstance(got, dict) and 'file' in got:
                     _agrees(pathlib.Path('plain', got['file']).read_bytes(),
                             one)
+                else:
+                    assert kind == 'array', (key, got)
     if want['kind'] == 'bag':
         run('pack', 'plain/manifest.jsonl', 'again.bag', '--no-sync')
         again = reference.read(pathlib.Path('again.bag'), strict=True)
@@ -208,11 +209,13 @@ def packing_a_plain_export_gives_the_same_values(fixture):
     assert 'error' not in again, again
     assert again['count'] == want['count'] and again['spec'] == want['spec']
     if fixture == 'bags-0.5.1/ds-int':
-        assert again['columns'] == _ints_as_written_now(want)
+        want['columns'] = _ints_as_written_now(want)
         for row in reference.read('again', signed=True)['data']:
             assert row['free']['value'] >= 0
-    elif fixture.split('/')[0] == 'bags-0.5.1':
-        assert again['columns'] == want['columns']
+    # Newer granular stores an int in other bytes.
+    for key, type in want['spec'].items():
+        assert again['columns'][key] == want['columns'][key] or (
+            type.startswith('int') and fixture.split('/')[0] != 'bags-0.5.1'), key
 
 
 @each(lambda: [f for f in _fixtures(WRITERS, good=False)

@@ -555,6 +555,58 @@ def encoded_values_are_checked_before_they_are_written():
     pack([{'v': {'base64': ''}, 'n': _blob(b'\1' * 9)}], 'v=mp4,n=int', 'good')
 
 
+def small_arrays_are_exported_into_the_lines():
+    rows = [{'v': [1] * n, 'w': [[[0.5] * 8] * 2] * 2, 's': [[i] * 3 for i in range(n)]}
+            for n in (0, 1, 64, 65)]
+    spec = 'v=array(int8,-1),w=array(float32,2,2,8),s=array(int8,3)[]'
+    pack(rows, spec)
+    assert run('export', 'out', 'x').out.endswith(b'with 1 file\n')
+    lines = [json.loads(line) for line in
+             pathlib.Path('x/manifest.jsonl').read_text().splitlines()]
+    assert lines[:3] == rows[:3] and lines[3]['w'] == rows[3]['w']
+    assert lines[3]['v'] == {'file': 'files/v/000003.bin'}
+    run('pack', 'x/manifest.jsonl', 'again', '--no-sync')
+    assert files('out') == files('again')
+    # With --npy, arrays are for other programs.
+    assert run('export', 'out', 'y', '--npy').out.endswith(b'with 138 files\n')
+    run('pack', 'y/manifest.jsonl', 'new', '--no-sync')
+    assert files('out') == files('new')
+
+
+def what_a_line_does_not_give_back_exactly_is_a_file():
+    def header(text, data):
+        text += ' ' * (-(len(text) + 11) % 64) + '\n'
+        return b'\x93NUMPY\1\0' + struct.pack('<H', len(text)) + text.encode() + data
+
+    in_lines = [('array(int64,2)', struct.pack('<2q', 2**53 + 1, -2**63)),
+                ('array(uint64,1)', struct.pack('<Q', 2**64 - 1)),
+                ('array(float64,2)', struct.pack('<2d', -0.0, 5e-324)),
+                ('array(float32,2)', struct.pack('<2I', 1 << 31, 0x3DCCCCCD)),
+                ('array(int8,-1)', b''), ('array(int8,0)', b''),
+                ('int(4,big)', b'\0\0\1\0'),
+                ('array', b'\x93\xa3|u1\x91\2\xc4\2\1\2')]
+    in_files = [('array(float64,1)', struct.pack('<Q', 0x7FF8 << 48 | 1)),
+                ('array(bool,2)', b'\1\2'), ('array(int8,0,3)', b''),
+                ('array(int8,-1,3)', b''), ('int(9)', b'\1' * 9),
+                ('array', b'\x93\xa3|u1\xdc\0\1\2\xc4\2\1\2')]
+    if has_codec('npy'):
+        order = "{'descr': '<f4', 'fortran_order': %s, 'shape': (2, 2), }"
+        in_lines.append(('npy', header(order % False, bytes(16))))
+        in_files += [('npy', header(order % True, bytes(16))),
+                     ('npy', header(order % False + ' ' * 64, bytes(16)))]
+    for where, cases in (('list', in_lines), ('file', in_files)):
+        for i, (type, blob) in enumerate(cases):
+            out = f'{where}{i}'
+            pack([{'v': _blob(blob)}] * 2, f'v={type}', out, '--unchecked')
+            run('export', out, 'x' + out)
+            manifest = pathlib.Path('x' + out, 'manifest.jsonl')
+            value = json.loads(manifest.read_text().splitlines()[0])['v']
+            is_file = isinstance(value, dict) and 'file' in value
+            assert is_file == (where == 'file'), (type, blob, value)
+            run('pack', manifest, 'again' + out, '--unchecked', '--no-sync')
+            assert files(out) == files('again' + out), (type, blob)
+
+
 def large_arrays_are_not_exported_as_lists():
     _arrays('v=array(int8,-1)', [1] * 1024, [1] * 1025)
     run('export', 'out', 'x', '--lists')
