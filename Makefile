@@ -36,13 +36,8 @@ BUILD = +@$(MAKE) $(if $(filter -j%,$(MAKEFLAGS)),,-j$(JOBS))
 
 # --- libraries
 have = $(shell pkg-config --exists $1 2>/dev/null && echo $1)
+LINUX := $(filter Linux,$(shell uname))
 include formats/packages.mk
-
-ALL_FORMATS := $(patsubst formats/%.c,%,$(filter-out %/import.c,$(wildcard formats/*.c formats/import/*.c)))
-FOUND := $(foreach f,$(ALL_FORMATS),$(if $(PKG_$f),$(if $(call have,$(PKG_$f)),$f),$f))
-FORMATS := $(FOUND)
-BUILT := $(foreach f,$(ALL_FORMATS),$(if $(and $(PKG_$f),$(filter-out $(FORMATS),$f)),,$f))
-MISSING := $(filter-out $(BUILT),$(ALL_FORMATS))
 JSON := $(call have,json-c)
 CMOCKA := $(call have,cmocka)
 MPICC := $(if $(filter release,$(FLAVOUR)),$(shell command -v mpicc))
@@ -53,13 +48,13 @@ SKIPPED := $(foreach f,$(filter-out $(FOUND),$(ALL_FORMATS)),'skipped formats/$f
     $(if $(MPICC)$(filter-out release,$(FLAVOUR)),,'skipped examples/07_mpi.c: mpicc not found')
 
 pkg = $(if $(strip $2),$(shell pkg-config $1 $2))
-with = $(shell printf ' %s' $(2:%=-D$1_WITH_%=1) | tr a-z/ A-Z_)
-WITH := $(call with,BAGS,$(BUILT))
+with = $(shell printf ' %s' $(2:%=-D$1_%=1) | tr a-z/ A-Z_)
+WITH := $(call with,BAGS_WITH,$(BUILT)) $(call with,BAGS_MODULE,$(MODULES))
 PACKAGES := $(foreach f,$(BUILT),$(PKG_$f))
 INCLUDES := -I. $(call pkg,--cflags,$(PACKAGES) $(JSON))
-TEST_INCLUDES := $(call pkg,--cflags,$(CMOCKA) $(PEERS)) $(call with,BENCH,$(PEERS))
+TEST_INCLUDES := $(call pkg,--cflags,$(CMOCKA) $(PEERS)) $(call with,BENCH_WITH,$(PEERS))
 # Every program is linked with all of these, and keeps those that it calls.
-LIBS := $(if $(filter Linux,$(shell uname)),-Xlinker --as-needed) $(call pkg,--libs,$(PACKAGES) $(JSON) $(CMOCKA) $(PEERS)) -lm -pthread
+LIBS := $(if $(LINUX),-Xlinker --as-needed) $(call pkg,--libs,$(PACKAGES) $(JSON) $(CMOCKA) $(PEERS)) -lm -pthread $(if $(LINUX),-ldl)
 
 # --- programs
 objects = $(patsubst %.c,$1/%.o,$(wildcard $2))
@@ -72,7 +67,7 @@ COMMAND := $(if $(JSON),$(if $(filter-out cxx,$(FLAVOUR)),$B/bags))
 COMMAND_OBJECTS := $(filter-out %/implementation.o,$(call objects,$B,examples/bags/*.c))
 DEMO := $(if $(filter-out cxx,$(FLAVOUR)),$B/balls $B/curve)
 # The shim of test_system replaces calls of Linux.
-TESTS := $(if $(CMOCKA),$(filter-out $(if $(filter Linux,$(shell uname)),,%/test_system),$(call programs,tests/test_)))
+TESTS := $(if $(CMOCKA),$(filter-out $(if $(LINUX),,%/test_system),$(call programs,tests/test_)))
 FUZZERS := $(filter-out %/fuzz_main,$(call programs,tests/fuzz_))
 BENCHES := $(call programs,tests/bench/bench_) $B/tests/bench/instructions
 SPEED := $B/tests/bench/speed
@@ -128,7 +123,7 @@ clean: ## remove build/
 
 # For scripts: those of NAMES that are tests or fuzzers of formats that can be built;
 # how the formats were compiled, and what a program that uses them is linked with.
-programs: $(filter $(NAMES:%=$B/tests/%),$(TESTS) $(FUZZERS) $(BENCHES) $(SPEED) $(COMMAND:$B/%=$B/tests/%))
+programs: $(filter $(NAMES:%=$B/tests/%),$(TESTS) $(FUZZERS) $(BENCHES) $(SPEED))
 	@:
 print-formats:
 	@echo '$(WITH) $(INCLUDES)'; echo '$B/$(IMPORT) $(foreach f,$(BUILT),$(call of_format,$B,$f)) $(LIBS)'
@@ -139,22 +134,22 @@ COMPILE = $(CC_$(FLAVOUR)) $(FLAGS_$(FLAVOUR)) $(CPPFLAGS) $(CFLAGS)
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Werror
 STANDARD = $(if $(filter bags.h formats/% examples/0%,$<),-std=c99,-std=gnu11) -Wstrict-prototypes -Wc++-compat
 OBJECT = @mkdir -p $(@D); echo '  CC $@'; $(COMPILE) $(WARN) $(if $(filter cxx,$(FLAVOUR)),,$(STANDARD)) \
-    $(WITH) $(INCLUDES) $(if $(filter tests/%,$<),$(TEST_INCLUDES)) -MMD -MP -c -o $@
-LINK = @mkdir -p $(@D); echo '  LD $@'; $(COMPILE) -x none $(filter %.o,$^) $(filter %.a,$^) $(LINK_$(FLAVOUR)) $(LDFLAGS) $(LIBS) -o $@
+    $(WITH) $(INCLUDES) $(if $(filter tests/%,$<),$(TEST_INCLUDES)) \
+    $(if $(findstring /pic/,$@)$(filter $(MODULES:%=formats/%.c),$<),-fPIC) -MMD -MP -c -o $@
+LINK = @mkdir -p $(@D); echo '  LD $@'; $(COMPILE) -x none $(filter %.o,$^) $(filter %.a,$^) $(LINK_$(FLAVOUR)) $(OWN) $(LDFLAGS) $(LIBS) -o $@
 
-$B/flags $B/peers: FORCE
+$B/flags $B/peers $B/libdir: FORCE
 	@mkdir -p $(@D); echo '$(NEW)' | cmp -s - $@ || echo '$(NEW)' >$@
 $B/flags: private NEW = $(COMPILE) $(WITH)
 $B/peers: private NEW = $(PEERS)
+$B/libdir: private NEW = $(abspath $(LIBDIR))
 $(call objects,$B,tests/bench/*.c): $B/peers
 FORCE:
 
-$B/bags.o: bags.h $B/flags
+$B/bags.o $B/pic/bags.o: bags.h $B/flags
 	$(OBJECT) -DBAGS_IMPLEMENTATION $(if $(filter cxx,$(FLAVOUR)),,-x c) $<
-$B/pic/bags.o: bags.h $B/flags
-	$(OBJECT) -fPIC -DBAGS_IMPLEMENTATION -x c $<
 $B/pic/%.o: %.c $B/flags
-	$(OBJECT) -fPIC $<
+	$(OBJECT) $<
 # Each example has an implementation of its own, which takes seconds to optimize.
 $B/examples/%.o: examples/%.c $B/flags
 	$(OBJECT) $(if $(findstring /,$*),,-O0) $<
@@ -162,7 +157,9 @@ $B/%.o: %.c $B/flags
 	$(OBJECT) $<
 $B/examples/07_mpi $B/examples/07_mpi.o: private CC_release = mpicc
 # The implementation and the formats: a program takes the objects that it needs.
-$B/bags.a: $B/bags.o $B/$(IMPORT) $(foreach f,$(BUILT),$(call of_format,$B,$f))
+$B/bags.a: $B/bags.o $B/$(IMPORT) $(foreach f,$(filter-out $(MODULES),$(BUILT)),$(call of_format,$B,$f))
+$B/modules.a: $(foreach f,$(MODULES),$(call of_format,$B,$f))
+$B/bags.a $B/modules.a:
 	@echo '  AR $@'; rm -f $@; $(AR) rcsD $@ $^
 
 $(EXAMPLES) $(TESTS) $(FUZZERS) $(BENCHES): %: %.o
@@ -171,17 +168,21 @@ $(FUZZERS): $(REPLAY)
 $(SPEED): $(filter-out $(BENCHES:%=%.o),$(call objects,$B,tests/bench/*.c))
 $B/balls: $B/examples/demo/balls.o $B/examples/demo/world.o
 $B/curve: $B/examples/demo/curve.o
-$B/bags: $(COMMAND_OBJECTS)
-# The command without FFmpeg, which takes 50 ms to load: its tests start it 2,000 times.
-$B/tests/bags: $(COMMAND_OBJECTS:%/types.o=%/few_types.o)
-$B/examples/bags/few_types.o: examples/bags/types.c $B/flags
-	$(OBJECT) -UBAGS_WITH_MP4 $<
+# The modules call the bags.h of the command. The dlopen of sanitizers finds them by a
+# DT_RPATH alone.
+$B/bags: $(COMMAND_OBJECTS) $B/libdir formats/exports | $(SHARED)
+$B/bags: private OWN = $(if $(MODULES),-Wl$(,)--dynamic-list=formats/exports$(,)--disable-new-dtags$(,)-rpath='$$ORIGIN:$$ORIGIN/../lib$(LIBDIR:%=:$(abspath $(LIBDIR)))')
+$(foreach f,$(MODULES),$(eval $(call shared,$f): $(call of_format,$B,$f)))
+$(SHARED): private OWN = -shared
 # These replace calls of libc, in this test alone and, preloaded, in another program.
 $B/tests/test_system: $B/tests/system/shim.o $B/tests/system/full_sync.o $B/tests/system/shim.so
 $B/tests/system/shim.so: tests/system/shim.c tests/system/shim.h $B/flags
 	@mkdir -p $(@D); echo '  LD $@'; $(filter-out -fsanitize=% -fno-sanitize%,$(COMPILE)) $(WARN) -fPIC -shared -DBAGS_SHIM_PRELOADED $< -o $@
 
-$(EXAMPLES) $(DEMO) $B/bags $B/tests/bags $(TESTS) $(FUZZERS) $(BENCHES) $(SPEED): $B/bags.a
+PROGRAMS := $(EXAMPLES) $(DEMO) $(TESTS) $(FUZZERS) $(BENCHES) $(SPEED)
+$(PROGRAMS): $B/modules.a
+$(PROGRAMS) $B/bags: $B/bags.a
+$(PROGRAMS) $B/bags $(SHARED):
 	$(LINK)
 build/bags: build/release/bags
 	@ln -sf release/bags $@

@@ -21,8 +21,8 @@ to=${DESTDIR:-}$prefix to_lib=${DESTDIR:-}$libdir
 version=$(sed -n 's/^.define BAGS_VERSION "\(.*\)"/\1/p' bags.h)
 abi=${version%.*}
 
-# These and the functions that the inline ones of bags.h call are exported.
-exports='{ global: bag_*; bags_*; bagi_bag_get*; bagi_load_u64; bagi_mapped_get*; bagi_row_slots; local: *; };'
+# The API and the functions that its inline ones call, as a version script.
+exports=$(sed 's/^{/{ global:/; s/ };$/ local: *; };/' formats/exports)
 
 # library NAME PACKAGES OBJECT...: static, shared and for pkg-config.
 library() {

@@ -14,3 +14,18 @@ PKG_import/mcap := libzstd liblz4 zlib
 PKG_import/mds := json-c libzstd libcrypto libxxhash
 PKG_import/webdataset := libarchive zlib
 PKG_import/zarr := json-c blosc libzip zlib libzstd liblz4
+
+ALL_FORMATS := $(patsubst formats/%.c,%,$(filter-out %/import.c,$(wildcard formats/*.c formats/import/*.c)))
+FOUND := $(foreach f,$(ALL_FORMATS),$(if $(PKG_$f),$(if $(call have,$(PKG_$f)),$f),$f))
+FORMATS := $(FOUND)
+BUILT := $(foreach f,$(ALL_FORMATS),$(if $(and $(PKG_$f),$(filter-out $(FORMATS),$f)),,$f))
+MISSING := $(filter-out $(BUILT),$(ALL_FORMATS))
+
+# Modules: the libraries of these formats need up to 130 others, which take up to 50 ms to
+# load. The command opens libbags-mp4.so when it needs it. If MODULES is empty, as on
+# other systems than Linux, it is linked with all.
+MODULES := $(if $(LINUX),$(filter mp4 http import/hdf5 import/webdataset import/zarr,$(BUILT)))
+ABI := $(shell sed -n 's/^.define BAGS_VERSION "\(.*\)\..*"/\1/p' bags.h)
+shared = $B/libbags-$(subst /,-,$1).so.$(ABI)
+SHARED := $(foreach f,$(MODULES),$(call shared,$f))
+, := ,

@@ -46,7 +46,7 @@ http {
 }
 END
 nginx -c "$dir/conf" 2>/dev/null
-python3 - "$build/tests/bags" "$dir/www" <<'END'
+python3 - "$build/bags" "$dir/www" <<'END'
 import base64, json, random, subprocess, sys
 random.seed(1)
 def pack(name, count, size, *options):
@@ -65,8 +65,8 @@ part() {
 # same LOCAL URL: what export writes.
 same() {
     rm -rf "$dir/a" "$dir/b"
-    "$build/tests/bags" export "$1" "$dir/a" --raw >/dev/null 2>"$dir/first" || return 0
-    BAGS_CA_FILE=$dir/cert.pem "$build/tests/bags" export "$2" "$dir/b" --raw \
+    "$build/bags" export "$1" "$dir/a" --raw >/dev/null 2>"$dir/first" || return 0
+    BAGS_CA_FILE=$dir/cert.pem "$build/bags" export "$2" "$dir/b" --raw \
         >/dev/null && diff -r "$dir/a" "$dir/b"
 }
 for url in "http://127.0.0.1:$port" "https://127.0.0.1:$((port + 1))"; do

@@ -283,6 +283,18 @@ no_formats() {
         { [ ! -x "$prefix/bin/bags" ] || ! needed "$prefix/bin/bags" | grep -v -e '^libc\.' -e '^libm\.' -e '^libjson-c\.'; }
 }
 
+# The command opens libraries of formats in ../lib and in LIBDIR.
+opens() { # opens BAGS: whether it finds libbags-http
+    "$1" info http://127.0.0.1:1/none 2>"$dir/said"
+    grep -q '127.0.0.1:1/none: cannot open' "$dir/said"
+}
+command_opens() { opens "$prefix/bin/bags"; }
+command_opens_libdir() {
+    make install PREFIX="$dir/split" LIBDIR="$dir/elsewhere/lib" && opens "$dir/split/bin/bags" &&
+        mv "$dir/elsewhere" "$dir/moved" && ! opens "$dir/split/bin/bags" && cat "$dir/said" &&
+        grep -q 'libbags-http.so.* must be in' "$dir/said"
+}
+
 check 'make install' in_place
 check 'every file is installed' has_all
 check 'a library for each format that needs one' all_formats
@@ -308,6 +320,10 @@ if [ -x build/release/bags ]; then
     need mandoc 'the manual has no faults' manual_is_clean
     need man 'the manual is shown' manual_renders
     check 'the manual has every command and option' manual_is_whole
+fi
+if [ -x "$prefix/bin/bags" ] && [ -e "$prefix/lib/libbags-http.so" ]; then
+    check 'the command opens the libraries of formats' command_opens
+    check 'and in a LIBDIR elsewhere' command_opens_libdir
 fi
 check 'make uninstall' removed "$prefix"
 check 'make uninstall with DESTDIR' removed /usr "$stage"

@@ -21,8 +21,8 @@ unset MAKEFLAGS MAKELEVEL
 parts() {
     cat <<'END'
 # tier | part          | needs                     | command
-test  | command/1      | release:bags              | tests/command.sh build/release/tests/bags 1/2
-test  | command/2      | release:bags              | tests/command.sh build/release/tests/bags 2/2
+test  | command/1      | release:all               | tests/command.sh build/release/bags 1/2
+test  | command/2      | release:all               | tests/command.sh build/release/bags 2/2
 test  | release/test_power | release:test_power    | build/release/tests/test_power 8
 test  | readme         | release:all               | tests/readme.py
 test  | demo           | release:all               | tests/demo.sh
@@ -38,7 +38,7 @@ check | portability    | release:all               | tests/portability.sh part
 check | release/test_power | release:test_power    | build/release/tests/test_power
 check | asan/test_power | asan:test_power         | build/asan/tests/test_power 4
 check | install        | release:all               | tests/install.sh
-check | http           | release:bags release:bench/bench_http | tests/http.sh build/release
+check | http           | release:all release:bench/bench_http | tests/http.sh build/release
 check | lint           |                           | tests/lint.sh quick
 check | pillow         |                           | tests/pillow.py
 check | footprint      |                           | tests/footprint.py README.md tests/bench/README.md

@@ -4,45 +4,55 @@
 #include "command.h"
 
 #include "../../formats/import/import.h"
+#include "modules.h"
 
 #include <errno.h>
 #include <signal.h>
 
-/* The importers that were linked, in the order in which they are tried. */
-static const bags_importer *const importers[] = {
+/* The importers of this build, in the order in which they are tried. */
+static const struct built {
+    const char *name;
+    const bags_importer *linked; /* NULL: in a module */
+} importers[] = {
 #ifdef BAGS_WITH_IMPORT_GULP
-    &bags_import_gulp,
+    {"gulp", &bags_import_gulp},
 #endif
-#ifdef BAGS_WITH_IMPORT_ZARR
-    &bags_import_zarr,
+#ifdef BAGS_MODULE_IMPORT_ZARR
+    {"zarr", NULL},
+#elif defined BAGS_WITH_IMPORT_ZARR
+    {"zarr", &bags_import_zarr},
 #endif
 #ifdef BAGS_WITH_IMPORT_BENZINA
-    &bags_import_benzina,
+    {"benzina", &bags_import_benzina},
 #endif
-#ifdef BAGS_WITH_IMPORT_WEBDATASET
-    &bags_import_webdataset,
+#ifdef BAGS_MODULE_IMPORT_WEBDATASET
+    {"webdataset", NULL},
+#elif defined BAGS_WITH_IMPORT_WEBDATASET
+    {"webdataset", &bags_import_webdataset},
 #endif
 #ifdef BAGS_WITH_IMPORT_TFRECORD
-    &bags_import_tfrecord,
+    {"tfrecord", &bags_import_tfrecord},
 #endif
 #ifdef BAGS_WITH_IMPORT_MDS
-    &bags_import_mds,
+    {"mds", &bags_import_mds},
 #endif
-#ifdef BAGS_WITH_IMPORT_HDF5
-    &bags_import_hdf5,
+#ifdef BAGS_MODULE_IMPORT_HDF5
+    {"hdf5", NULL},
+#elif defined BAGS_WITH_IMPORT_HDF5
+    {"hdf5", &bags_import_hdf5},
 #endif
 #ifdef BAGS_WITH_IMPORT_MCAP
-    &bags_import_mcap,
+    {"mcap", &bags_import_mcap},
 #endif
 #ifdef BAGS_WITH_IMPORT_ARROW
-    &bags_import_arrow,
+    {"arrow", &bags_import_arrow},
 #endif
 #ifdef BAGS_WITH_IMPORT_DUCKDB
-    &bags_import_parquet,
-    &bags_import_csv,
-    &bags_import_sql,
+    {"parquet", &bags_import_parquet},
+    {"csv", &bags_import_csv},
+    {"sql", &bags_import_sql},
 #endif
-    NULL,
+    {NULL, NULL},
 };
 
 static const char *from, *fields_words, *types_words;
@@ -69,25 +79,44 @@ static const option options[] = {
 static const char *importers_names(void) {
     static text names;
     names.size = 0;
-    for (size_t i = 0; importers[i]; i++)
-        text_format(&names, "%s%s", i ? " " : "", importers[i]->name);
-    text_puts(&names, importers[0] ? "" : "none; see formats/import/");
+    for (size_t i = 0; importers[i].name; i++)
+        text_format(&names, "%s%s", i ? " " : "", importers[i].name);
+    text_puts(&names, importers[0].name ? "" : "none; see formats/import/");
     return text_string(&names);
 }
 
 void importers_print(void) { printf("importers: %s\n", importers_names()); }
 
+/* NULL if its module is missing; then `failure` names it. */
+static const bags_importer *importer_open(const struct built *importer) {
+    if (importer->linked)
+        return importer->linked;
+    char *format = string_format("import/%s", importer->name);
+    char *symbol = string_format("bags_import_%s", importer->name);
+    const bags_importer *opened =
+        (const bags_importer *)module_find(format, symbol, &failure);
+    free(format);
+    free(symbol);
+    return opened;
+}
+
 static const bags_importer *importer_find(const char *path) {
     const bags_importer *found = NULL;
-    for (size_t i = 0; importers[i]; i++) {
-        if (from ? strcmp(from, importers[i]->name) != 0
-                 : !importers[i]->detect(path))
+    bool missing = false;
+    for (size_t i = 0; importers[i].name; i++) {
+        if (from && strcmp(from, importers[i].name) != 0)
+            continue;
+        const bags_importer *importer = importer_open(&importers[i]);
+        missing = missing || !importer;
+        if (!importer || (!from && !importer->detect(path)))
             continue;
         if (found)
             usage("%s: is it of format %s or %s? pass --from KIND", path,
-                found->name, importers[i]->name);
-        found = importers[i];
+                found->name, importer->name);
+        found = importer;
     }
+    if (!found && from && missing)
+        die();
     if (!found && from)
         usage("--from %s: no such importer in this build (it has: %s)", from,
             importers_names());
@@ -103,6 +132,10 @@ static const bags_importer *importer_find(const char *path) {
     if (!found && has_ending(path, ".jsonl"))
         fail(BAGS_ERROR_TYPE, "%s: lines of JSON are packed: use `bags pack`",
             path);
+    if (!found && missing)
+        failure_prefix("%s: unknown format, or ", path);
+    if (!found && missing)
+        die();
     if (!found)
         fail(BAGS_ERROR_TYPE,
             "%s: unknown format; pass --from KIND if it is one of: %s", path,

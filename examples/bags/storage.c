@@ -5,7 +5,7 @@
 #include "command.h"
 #include "system.h"
 
-#include "../../formats/formats.h"
+#include "modules.h"
 
 /* ---- URLs ---- */
 

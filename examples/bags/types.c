@@ -8,6 +8,9 @@
 
 #include "../../formats/formats.h"
 #include "../../formats/import/import.h"
+#include "modules.h"
+
+#include <pthread.h>
 
 #define BAGS_05 "bags 0.5"
 #define GRANULAR "granular"
@@ -164,6 +167,61 @@ option_number max_pixels;
 static bags_jpeg_options jpeg_options;
 static bags_png_options png_options;
 
+#ifdef BAGS_MODULE_MP4
+
+/* The registry with the codec of the module, or NULL with an error. */
+static const bags_registry *videos_get(bags_error *err) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static bags_registry *videos;
+    pthread_mutex_lock(&lock);
+    const bags_codec *codec =
+        videos ? NULL
+               : (const bags_codec *)module_find("mp4", "bags_codec_mp4", err);
+    bags_registry *made = codec ? bags_registry_create(NULL, err) : NULL;
+    if (made && bags_registry_add(made, codec, err))
+        bags_registry_free(made);
+    else if (made)
+        videos = made;
+    pthread_mutex_unlock(&lock);
+    return videos;
+}
+
+/* A codec that opens the module when a value is encoded or decoded, not when a dataset
+ * with a video is opened. Its state is the type. */
+static bags_code video_open(const bags_codec *codec, const bags_type *type,
+    const bags_allocator *memory, void **state, bags_error *err) {
+    (void)codec;
+    (void)memory;
+    (void)err;
+    *state =
+        string_format("%.*s", (int)strcspn((const char *)type->name.data, "["),
+            (const char *)type->name.data);
+    return BAGS_OK;
+}
+
+static bags_code video_encode(void *state, const bags_value *value,
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
+    const bags_registry *videos = videos_get(err);
+    return videos ? bags_encode(
+                        videos, (const char *)state, value, scratch, blob, err)
+                  : err->code;
+}
+
+static bags_code video_decode(void *state, bags_view blob, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
+    const bags_registry *videos = videos_get(err);
+    return videos ? bags_decode(
+                        videos, (const char *)state, blob, scratch, value, err)
+                  : err->code;
+}
+
+static const bags_codec video = {
+    "mp4 webm", video_open, video_encode, video_decode, free, NULL};
+
+#elif defined BAGS_WITH_MP4
+#define video bags_codec_mp4
+#endif
+
 static const struct linked {
     const bags_codec *codec; /* NULL: a format without types */
     const char *name;
@@ -183,7 +241,7 @@ static const struct linked {
     {&bags_codec_tree, NULL, NULL},
 #endif
 #ifdef BAGS_WITH_MP4
-    {&bags_codec_mp4, "mp4", NULL},
+    {&video, "mp4", NULL},
 #endif
     {NULL, NULL, NULL},
 };

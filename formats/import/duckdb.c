@@ -27,7 +27,6 @@
  */
 #include "import.h"
 
-#include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -495,20 +494,17 @@ static bags_code dk_entry(
 
 static bags_code dk_load(bags_source *s) {
     static const char *const names[] = {
-        "libduckdb.so", "libduckdb.so.1", "libduckdb.dylib"};
+        "libduckdb.so", "libduckdb.so.1", "libduckdb.dylib", NULL};
     dk_state *d = (dk_state *)s->state;
-    void *library = NULL;
-    for (size_t i = 0; !library && i < sizeof names / sizeof *names; i++)
-        library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-        return bags_source_fail(s, BAGS_ERROR_MISSING,
-            "libduckdb.so not found; install DuckDB's C library where the "
-            "loader finds it, or set LD_LIBRARY_PATH");
+    bags_error why;
 #define DK_LOAD(result, name, parameters)                                      \
     {                                                                          \
-        void *symbol = dlsym(library, "duckdb_" #name);                        \
+        void *symbol = bags_import_symbol(names, "duckdb_" #name, &why);       \
         if (!symbol)                                                           \
-            return dk_fail(s, "libduckdb.so lacks duckdb_" #name);             \
+            return bags_source_fail(s, BAGS_ERROR_MISSING,                     \
+                "%s; install DuckDB's C library, 1.0 or later, where the "     \
+                "loader finds it, or set LD_LIBRARY_PATH",                     \
+                why.message);                                                  \
         memcpy(&d->call.name, &symbol, sizeof symbol);                         \
     }
     DK_FUNCTIONS(DK_LOAD)

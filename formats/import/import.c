@@ -8,6 +8,9 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#ifndef _WIN32
+#include <dlfcn.h>
+#endif
 
 #define IM_WINDOW                                                              \
     ((uint64_t)1 << 20) /* bytes of a file that are read at a time */
@@ -556,6 +559,34 @@ const char *bags_import_magic(const void *data, size_t size) {
             return magics[i].type;
     return NULL;
 }
+
+#ifdef _WIN32
+
+void *bags_import_symbol(
+    const char *const *libraries, const char *symbol, bags_error *err) {
+    (void)symbol;
+    bags_fail(err, BAGS_ERROR_MISSING,
+        "%s: libraries are not opened at run time on Windows", libraries[0]);
+    return NULL;
+}
+
+#else
+
+void *bags_import_symbol(
+    const char *const *libraries, const char *symbol, bags_error *err) {
+    void *library = NULL;
+    for (size_t i = 0; !library && libraries[i]; i++) {
+        library = dlopen(libraries[i], RTLD_NOW | RTLD_LOCAL);
+        if (!library && i == 0)
+            bags_fail(err, BAGS_ERROR_MISSING, "%s", dlerror());
+    }
+    void *found = library ? dlsym(library, symbol) : NULL;
+    if (library && !found)
+        bags_fail(err, BAGS_ERROR_MISSING, "%s", dlerror());
+    return found;
+}
+
+#endif
 
 uint64_t bags_import_number(const void *data, size_t size) {
     const unsigned char *bytes = (const unsigned char *)data;

@@ -290,6 +290,15 @@ void bags_import_name(const void *name, size_t size, char *out);
  * "webm"; NULL if unknown. Static. */
 const char *bags_import_magic(const void *data, size_t size);
 
+/*
+ * Find a symbol of a library that is opened when it is first needed, with dlopen: the
+ * first of `libraries`, a list that ends with NULL, that the loader finds. It stays open.
+ * Returns NULL with BAGS_ERROR_MISSING if there is no such library (the message names the
+ * first, or the library that it lacks), or no such symbol in it. Threads: any.
+ */
+void *bags_import_symbol(
+    const char *const *libraries, const char *symbol, bags_error *err);
+
 /* A number of at most 8 little-endian bytes; as an integer of this dtype. */
 uint64_t bags_import_number(const void *data, size_t size);
 bags_value bags_import_integer(bags_dtype dtype, const void *data);

@@ -21,6 +21,7 @@ MODULES = [
     'copying',
     'checksums',
     'verifying',
+    'modules',
 ]
 
 

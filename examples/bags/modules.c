@@ -1,0 +1,35 @@
+/*
+ * Libraries of formats that are opened when they are needed. The program is linked with
+ * an rpath that names the directories in which they are; the current directory is not
+ * searched.
+ */
+#include "command.h"
+
+#include "../../formats/import/import.h"
+#include "modules.h"
+
+void *module_find(const char *format, const char *symbol, bags_error *err) {
+    const char *version = BAGS_VERSION;
+    bags_error why;
+    char *name = string_format("libbags-%s.so.%.*s", format,
+        (int)(strrchr(version, '.') - version), version);
+    const char *const names[] = {name, NULL};
+    for (char *slash = name; (slash = strchr(slash, '/'));)
+        *slash = '-';
+    void *found = bags_import_symbol(names, symbol, &why);
+    if (!found)
+        bags_fail(err, why.code,
+            "%s; formats/%s.c is in %s, which must be in ../lib of the "
+            "command's "
+            "directory or where the loader finds it",
+            why.message, format, name);
+    free(name);
+    return found;
+}
+
+void *module_get(const char *format, const char *symbol) {
+    void *found = module_find(format, symbol, &failure);
+    if (!found)
+        die();
+    return found;
+}
