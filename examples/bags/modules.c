@@ -27,9 +27,11 @@ void *module_find(const char *format, const char *symbol, bags_error *err) {
     return found;
 }
 
-void *module_get(const char *format, const char *symbol) {
+module_function module_get(const char *format, const char *symbol) {
     void *found = module_find(format, symbol, &failure);
+    module_function function;
     if (!found)
         die();
-    return found;
+    memcpy(&function, &found, sizeof function);
+    return function;
 }

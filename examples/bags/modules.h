@@ -9,16 +9,17 @@
 
 #include "../../formats/formats.h"
 
-/* A symbol of the library of a format, "mp4" or "import/zarr". Without the library,
- * whose name is in the message, module_find returns NULL and module_get ends the program.
- * Threads: any. */
+/* A symbol, or a function, of the library of a format, "mp4" or "import/zarr". Without
+ * the library, whose name is in the message, module_find returns NULL and module_get ends
+ * the program. Threads: any. */
+typedef void (*module_function)(void);
 void *module_find(const char *format, const char *symbol, bags_error *err);
-void *module_get(const char *format, const char *symbol);
+module_function module_get(const char *format, const char *symbol);
 
 /* A function that the command calls of a module needs a line here: without one the
  * program does not link. */
 #define MODULE(format, symbol)                                                 \
-    (*(__typeof__(symbol) *)(uintptr_t)module_get(format, #symbol))
+    (*(__typeof__(symbol) *)module_get(format, #symbol))
 
 #ifdef BAGS_MODULE_HTTP
 #define bags_http_open MODULE("http", bags_http_open)
@@ -29,7 +30,6 @@ void *module_get(const char *format, const char *symbol);
 #endif
 
 #ifdef BAGS_MODULE_MP4
-#define bags_codec_mp4 MODULE("mp4", bags_codec_mp4)
 #define bags_mp4_probe MODULE("mp4", bags_mp4_probe)
 #define bags_mp4_reader_open MODULE("mp4", bags_mp4_reader_open)
 #define bags_mp4_reader_close MODULE("mp4", bags_mp4_reader_close)
