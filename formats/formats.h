@@ -832,8 +832,8 @@ void bags_archive_close(bags_archive *archive);
 
 typedef struct bags_zip_options {
     bool no_sync; /* do not wait for stable storage */
-    /* Called from time to time with the bytes copied, and those of the dataset. May
-     * be NULL. */
+    /* Called from time to time with the bytes copied, and those of the dataset; with 0
+     * once PATH.partial was created. May be NULL. */
     void (*progress)(void *user, uint64_t done, uint64_t total);
     void *user;
     const bags_io *from; /* where the dataset is; NULL: env.io */
@@ -851,12 +851,13 @@ typedef struct bags_zip_options {
  * shards: what a remote reader needs first is near the end. One dataset always makes
  * the same bytes.
  *
- * It is written as PATH.N.partial, and renamed when it is complete. After a failure
- * that file is removed; one that a killed process left is in nobody's way, and may be
- * removed.
+ * It is written as PATH.partial, and renamed when it is complete. Until then that file
+ * is locked. After a failure it is removed; one that a killed process left is used
+ * again.
  *
  * Returns BAGS_OK, what bags_reader_open returns for the dataset, or
  *   BAGS_ERROR_EXISTS   the zip file exists
+ *   BAGS_ERROR_LOCKED   another running process writes it
  *   BAGS_ERROR_CORRUPT  the dataset changed while it was read
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *

@@ -435,15 +435,41 @@ static bags_code zip_check_target(zip_writer *z) {
                  : BAGS_OK;
 }
 
-/* Create the temporary file, whose name `partial` receives. */
-static bags_code zip_create(zip_writer *z, char *partial, size_t size) {
-    int error = EEXIST;
-    for (int i = 0; error == EEXIST && i < 1000; i++) {
-        (void)snprintf(partial, size, "%s.%d.partial", z->path, i);
-        error = z->io->open(z->io->user, partial, BAGS_IO_CREATE, &z->file);
+/* True if the open file has this path: another process may have renamed or removed it
+ * before it was locked. */
+static bool zip_is_at(zip_writer *z, const char *path) {
+    bags_identity opened, found;
+    if (!z->io->identify)
+        return true;
+    return !z->io->identify(z->io->user, z->file, path, &opened) &&
+           !z->io->identify(z->io->user, NULL, path, &found) &&
+           opened.device == found.device && opened.inode == found.inode;
+}
+
+/* Create the temporary file and lock it, or use that of a process that was killed. */
+static bags_code zip_create(zip_writer *z, const char *partial) {
+    for (;;) {
+        int error = z->io->open(z->io->user, partial, BAGS_IO_WRITE, &z->file);
+        if (error == ENOENT)
+            error = z->io->open(z->io->user, partial, BAGS_IO_CREATE, &z->file);
+        if (error == EEXIST)
+            continue;
+        if (error)
+            return bags_fail_io(z->io, error, partial, "create", z->err);
+        error = z->io->lock(z->io->user, z->file);
+        bool ours = !error && zip_is_at(z, partial);
+        if (ours)
+            error = z->io->truncate(z->io->user, z->file, 0);
+        if (ours && !error)
+            return BAGS_OK;
+        z->io->close(z->io->user, z->file);
+        if (error == EWOULDBLOCK)
+            return bags_fail(z->err, BAGS_ERROR_LOCKED,
+                "%s: locked by another running process that writes it",
+                z->path);
+        if (error)
+            return bags_fail_io(z->io, error, partial, "lock", z->err);
     }
-    return error ? bags_fail_io(z->io, error, partial, "create", z->err)
-                 : BAGS_OK;
 }
 
 /* Wait until the new name is on stable storage. */
@@ -457,23 +483,24 @@ static bags_code zip_sync_parent(zip_writer *z, char *path) {
                  : BAGS_OK;
 }
 
+/* The temporary file is locked until it has its name or is removed. */
 static bags_code zip_create_and_write(zip_writer *z) {
     size_t size = strlen(z->path) + 16;
     bags_buffer memory = bags_buffer_of(z->options.env.allocator);
     if (bags_buffer_reserve(&memory, size, z->err))
         return BAGS_ERROR_MEMORY;
     char *partial = (char *)memory.data;
-    bags_code code = zip_create(z, partial, size);
+    (void)snprintf(partial, size, "%s.partial", z->path);
+    bags_code code = zip_create(z, partial);
     bool created = !code;
+    if (!code && z->options.progress)
+        z->options.progress(z->options.user, 0, z->total);
     if (!code)
         code = zip_write_all(z);
     int error =
         code || z->options.no_sync ? 0 : z->io->sync(z->io->user, z->file);
     if (error)
         code = bags_fail_io(z->io, error, z->path, "sync", z->err);
-    error = created ? z->io->close(z->io->user, z->file) : 0;
-    if (error && !code)
-        code = bags_fail_io(z->io, error, z->path, "close", z->err);
     if (!code)
         code = zip_check_all(z);
     if (!code)
@@ -481,8 +508,14 @@ static bags_code zip_create_and_write(zip_writer *z) {
     error = code ? 0 : z->io->rename(z->io->user, partial, z->path);
     if (error)
         code = bags_fail_io(z->io, error, z->path, "create", z->err);
-    if (code && created)
+    bool renamed = !code;
+    if (created && !renamed)
         z->io->remove(z->io->user, partial);
+    error = created ? z->io->close(z->io->user, z->file) : 0;
+    if (error && renamed) {
+        z->io->remove(z->io->user, z->path);
+        code = bags_fail_io(z->io, error, z->path, "close", z->err);
+    }
     if (!code && !z->options.no_sync)
         code = zip_sync_parent(z, partial);
     bags_buffer_free(&memory);

@@ -20,6 +20,7 @@
  *     sink.c      writes a Bag or a dataset; --resume and --append
  *     lines.c     the lines of a manifest
  *     progress.c  the progress bar
+ *     interrupt.c Ctrl-C and SIGTERM
  *     system.h    what differs between POSIX and Windows
  *
  * A failure ends the program: it is printed, and the exit code is 2 for an
@@ -343,6 +344,8 @@ void path_hint(const char *path);
 /* The path to be shown: a URL without its query and its user, which are remembered
  * for it. */
 const char *path_without_secrets(const char *path);
+/* The same for a word that may be one; nothing is remembered. To be freed. */
+char *path_shown(const char *word);
 /* See bags_http_upload and bags_http_same. Any thread, once the URL was passed to
  * io_for_path. */
 bags_code object_upload(const char *url, const bags_io *io, const char *path,
@@ -463,7 +466,7 @@ void sink_begin(void);
 void sink_put(size_t field, size_t item, const bags_value *value);
 void sink_end(void);
 void sink_flush(void);
-/* Milliseconds until a flush is due; -1: there is nothing to flush. */
+/* Milliseconds after which to call it, if the input makes the caller wait. */
 int sink_patience(void);
 /* Number of datapoints appended. */
 uint64_t sink_length(void);
@@ -484,7 +487,7 @@ typedef enum line_state {
 /* "-" is standard input. */
 void lines_open(const char *path);
 /* The next line, NUL-terminated, without its newline, valid until the next call.
- * LINE_LATER: none came within `patience` milliseconds (-1: wait). */
+ * LINE_LATER: none came within `patience` milliseconds. */
 line_state lines_next(int patience, char **line, size_t *size);
 /* The path, the number of the last line from 1, and the bytes read and in all (0:
  * unknown). */
@@ -504,5 +507,25 @@ void progress_hide(void);
 void progress_end(void);
 
 double seconds_now(void);
+
+/* ---- interrupt.c: Ctrl-C and SIGTERM, which end the program at once, with a message,
+ * unless they are deferred ---- */
+
+/* Call it first, with the words of the command line. */
+void interrupt_expect(int count, char **argv);
+/* What the message states: what is kept ("" for nothing to be said), and `next`, as
+ * "continue with", before the same command, with the option `with` unless it has it.
+ * next and with may be NULL. */
+void interrupt_leaves(const char *kept, const char *next, const char *with);
+/* A file that is not complete, which an interruption removes; NULL: none. The path must
+ * stay valid. */
+void interrupt_removes(const char *path);
+/* From now on the first signal only makes interrupt_check fail: the program ends like
+ * after any failure, with on_failure, which states what is kept. The second signal still
+ * ends it at once. */
+void interrupt_defer(void);
+void interrupt_check(void);
+/* For die(): end by the signal, if there was one. */
+void interrupt_end(void);
 
 #endif /* BAGS_COMMAND_H */

@@ -102,8 +102,10 @@ void *file_create(const char *path) {
 void file_write(const char *path, const void *data, size_t size) {
     const bags_io *io = bags_io_local();
     void *file = file_create(path);
+    interrupt_removes(path);
     int error = write_all(io, file, 0, data, size);
     int closed = io->close(io->user, file);
+    interrupt_removes(NULL);
     error = error ? error : closed;
     if (error) {
         (void)io->remove(io->user, path);

@@ -373,6 +373,7 @@ static int run(char **operands) {
     on_failure = explain_failure;
     sink_open(operands[1], root, fields, 3, false);
     for (size_t i = 0; i < count; i++) {
+        interrupt_check();
         if (writing_is_mine(path_hash(images[i].path)) && sink_next())
             add_image(&images[i]);
         progress_show("images", "images", i + 1, count, sink_length());

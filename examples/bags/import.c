@@ -390,6 +390,7 @@ static void put_all(void) {
     const bags_entry *entries;
     bool known = source->length != BAGS_SOURCE_UNKNOWN;
     for (datapoint = 0; !known || datapoint < source->length; datapoint++) {
+        interrupt_check();
         if (!writing_is_mine(datapoint) || (known && !sink_next()))
             continue;
         must(bags_source_read(source, datapoint, &entries, &failure));

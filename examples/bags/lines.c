@@ -45,7 +45,7 @@ void lines_open(const char *path) {
 
 /* Read more bytes after those in the buffer. False: none came in time. */
 static bool read_more(int patience) {
-    if (patience >= 0 && !wait_for_bytes(file, patience))
+    if (!wait_for_bytes(file, patience))
         return false;
     if (start > 0)
         memmove(buffer.data, buffer.data + start, stop - start);

@@ -69,6 +69,7 @@ void die(void) {
             chosen->name);
     else
         note("%s", failure.message);
+    interrupt_end();
     exit(is_usage ? 2 : 1);
 }
 
@@ -322,6 +323,7 @@ static int run(int count, char **words) {
 int main(int argc, char **argv) {
     prepare_standard_files();
     expect_truncation();
+    interrupt_expect(argc, argv);
     int code = run(argc - 1, argv + 1);
     bool complete = !ferror(stdout);
     errno = 0;

@@ -188,6 +188,7 @@ static void put_lines(bool is_bag) {
     size_t size;
     while ((state = lines_next(sink_patience(), &line, &size)) != LINE_END) {
         uint64_t done, total;
+        interrupt_check();
         if (state == LINE_LATER)
             sink_flush();
         else if (writing_is_mine(lines_number() - 1) && sink_next())

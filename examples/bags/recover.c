@@ -86,6 +86,7 @@ static int run(char **operands) {
     struct stat about;
     bags_recover_report sum;
     path_must_be_writable(operands[0]);
+    interrupt_leaves("what is finished is kept", "continue with", NULL);
     bag_only = !stat(operands[0], &about) && S_ISREG(about.st_mode);
     unit = bag_only ? "blob" : "datapoint";
     given.each = show;

@@ -187,6 +187,12 @@ static void open_dataset(void) {
         open_before(false);
 }
 
+static const char *next_step(bool is_bag) {
+    return is_bag           ? temp_format("`bags recover %s` finishes it", path)
+           : writing.append ? "append only the others"
+                            : "--resume continues";
+}
+
 void sink_open(const char *out, const char *from, const bags_field *given,
     size_t length, bool is_bag) {
     path = out;
@@ -194,6 +200,10 @@ void sink_open(const char *out, const char *from, const bags_field *given,
     fields = given;
     count = length;
     path_must_be_writable(path);
+    interrupt_leaves(temp_format("%s: the data that was flushed is kept, %s",
+                         path, next_step(is_bag)),
+        is_bag || writing.append ? NULL : "continue with", "--resume");
+    interrupt_defer();
     sharded = writing.append || shard_size.given || shard_length.given ||
               shard_start.given || shard_stop.given;
     states = (field_state *)allocate(count, sizeof *states);
@@ -301,7 +311,10 @@ static bags_code sync_or_flush(bool sync, bags_error *err) {
                 : bags_writer_flush(dataset, err);
 }
 
-void sink_flush(void) { must(sync_or_flush(false, &failure)); }
+void sink_flush(void) {
+    if (unflushed)
+        must(sync_or_flush(false, &failure));
+}
 
 void sink_end(void) {
     if (comparing) {
@@ -328,9 +341,8 @@ void sink_end(void) {
 }
 
 int sink_patience(void) {
-    if (unflushed == 0)
-        return -1;
-    double left = flushed_at + FLUSH_SECONDS - seconds_now();
+    double left =
+        unflushed ? flushed_at + FLUSH_SECONDS - seconds_now() : FLUSH_SECONDS;
     return left > 0 ? (int)(left * 1000) + 1 : 0;
 }
 
@@ -342,12 +354,6 @@ uint64_t sink_length(void) {
 
 /* ---- the end ---- */
 
-static const char *next_step(bool is_bag) {
-    return is_bag           ? "`bags recover` finishes it"
-           : writing.append ? "append only the others"
-                            : "--resume continues";
-}
-
 /* Append to the message that what was flushed is kept. The failure may have come
  * before anything was. */
 static void explain_flushed(bool is_bag) {
@@ -355,7 +361,9 @@ static void explain_flushed(bool is_bag) {
         next_step(is_bag));
 }
 
+/* In a pipe, an interruption may end the input as well. */
 void sink_finish(void) {
+    interrupt_check();
     uint64_t length = sink_length();
     uint64_t resumed = dataset ? bags_writer_resumed(dataset) : existing;
     const char *unit = bag ? "blob" : "datapoint";
@@ -407,6 +415,8 @@ void sink_failed(void) {
         bags_writer_abort(dataset);
         bag_writer_abort(bag);
     }
+    if (kept == 0)
+        interrupt_leaves("", "start again with", NULL);
     if (kept == 0 || comparing)
         return;
     if (flushed)

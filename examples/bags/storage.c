@@ -157,26 +157,41 @@ bags_code object_same(const char *url, const bags_io *io, const char *path,
 
 #endif
 
+/* Remove the query and the user from a URL. *query is what follows the ?, and *user is
+ * to be freed; NULL: there is none. */
+static void split_url(char *url, char **query, char **user) {
+    bool s3 = !strncmp(url, "s3:", 3); /* where ? and @ are in names */
+    *query = s3 ? NULL : strchr(url, '?');
+    *user = NULL;
+    if (*query)
+        *(*query)++ = '\0';
+    char *host = strstr(url, "://") + 3, *at = host + strcspn(host, "/");
+    while (at > host && at[-1] != '@')
+        at--;
+    if (at > host && !s3) { /* the last one ends the password */
+        *user = string_format("%.*s", (int)(at - 1 - host), host);
+        memmove(host, at, strlen(at) + 1);
+    }
+}
+
+char *path_shown(const char *path) {
+    char *clean = string_format("%s", path), *query, *user = NULL;
+    if (path_is_remote(path))
+        split_url(clean, &query, &user);
+    free(user);
+    return clean;
+}
+
 const char *path_without_secrets(const char *path) {
     if (!path_is_remote(path))
         return path;
     check_url(path);
     static char **shown; /* they live as long as the program */
     static size_t shown_count;
-    char *clean = string_format("%s", path);
+    char *clean = string_format("%s", path), *query, *user;
     shown = (char **)grow(shown, shown_count, sizeof *shown);
     shown[shown_count++] = clean;
-    bool s3 = !strncmp(clean, "s3:", 3); /* where ? and @ are in names */
-    char *query = s3 ? NULL : strchr(clean, '?'), *user = NULL;
-    if (query)
-        *query++ = '\0';
-    char *host = strstr(clean, "://") + 3, *at = host + strcspn(host, "/");
-    while (at > host && at[-1] != '@')
-        at--;
-    if (at > host && !s3) { /* the last one ends the password */
-        user = string_format("%.*s", (int)(at - 1 - host), host);
-        memmove(host, at, strlen(at) + 1);
-    }
+    split_url(clean, &query, &user);
     size_t size = strlen(clean);
     while (size > 0 && clean[size - 1] == '/')
         clean[--size] = '\0';

@@ -6,7 +6,7 @@
 #include "../../formats/formats.h"
 
 static bags_zip_options given;
-static const char *dataset;
+static const char *dataset, *partial;
 
 static const option options[] = {
     {"no-sync", OPTION_FLAG, &given.no_sync, NULL,
@@ -19,6 +19,7 @@ static uint64_t copied; /* bytes */
 static void show_progress(void *user, uint64_t done, uint64_t total) {
     (void)user;
     copied = done;
+    interrupt_removes(partial); /* which exists, and is locked */
     progress_show(dataset, "MiB", done, total, done >> 20);
 }
 
@@ -31,7 +32,11 @@ static int run(char **operands) {
     path_must_be_writable(path_parent(operands[1]));
     given.from = io_for_path(dataset);
     given.progress = show_progress;
-    must(bags_zip(dataset, operands[1], &given, &failure));
+    partial = string_format("%s.partial", operands[1]);
+    interrupt_leaves("nothing is kept", "start again with", NULL);
+    bags_code code = bags_zip(dataset, operands[1], &given, &failure);
+    interrupt_removes(NULL);
+    must(code);
     progress_end();
     print(
         "%s: wrote %s of %s\n", operands[1], counted(copied, "byte"), dataset);
@@ -44,5 +49,5 @@ const command command_zip = {"zip", "write a dataset as one file",
     "like the directory, and which every unzip unpacks. Nothing is compressed, "
     "and every Bag starts at a multiple of 4096 bytes, so that it is read in "
     "place. X.zip must not exist, and has its name once it is complete; until "
-    "then it is X.zip.0.partial.\n",
+    "then it is X.zip.partial.\n",
     "  bags zip pets pets.zip && bags get pets.zip 0\n", run};

@@ -1,4 +1,5 @@
 """Datasets in zip and tar files, those of bags zip and those of others."""
+import fcntl
 import io
 import pathlib
 import re
@@ -182,13 +183,16 @@ def what_cannot_be_read_in_place_is_refused_by_name():
 
 def a_zip_appears_once_and_complete():
     _dataset('--checksum')
-    leftover = pathlib.Path('a.zip.0.partial')
-    leftover.write_text('of a killed process')
+    leftover = pathlib.Path('a.zip.partial')
+    with leftover.open('w') as file:
+        file.write('of a killed process' * 9999)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        refuse('zip', 'pets', 'a.zip', says=('a.zip', 'locked'))
+    assert leftover.exists()
     run('zip', 'pets', 'a.zip')
-    assert leftover.read_text() == 'of a killed process'
+    assert not leftover.exists()
     first = pathlib.Path('a.zip').read_bytes()
     refuse('zip', 'pets', 'a.zip', says=('a.zip', 'exists'))
-    leftover.unlink()
     run('zip', 'pets/', 'b.zip')
     assert pathlib.Path('b.zip').read_bytes() == first
     with zipfile.ZipFile('a.zip') as archive:

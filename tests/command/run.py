@@ -8,6 +8,7 @@ import harness
 MODULES = [
     'remote',
     'recovery',
+    'interrupting',
     'loading',
     'golden_data',
     'manifests',
