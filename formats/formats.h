@@ -13,6 +13,7 @@
  *     msgpack.c   msgpack tree  msgpack-c      -lmsgpackc
  *     mp4.c       mp4 webm      FFmpeg         -lavformat -lavcodec -lswscale
  *                                              -lavutil
+ *     image.c     (images)      none
  *     resample.c  (images)      none
  *     loader.c    (batches)     none           -lm -pthread
  *     index.c     (keys)        none
@@ -60,6 +61,20 @@ typedef struct bags_image {
 /* The most pixels of an image, unless options allow more: 268 million. */
 #define BAGS_IMAGE_MAX_PIXELS ((uint64_t)1 << 28)
 
+/*
+ * The orientation that the EXIF data of a JPEG or PNG file state, 1 to 8:
+ *
+ *     1 upright   3 turned by 180 degrees   6 to be turned clockwise by 90 degrees
+ *     2, 4 mirrored (left and right, top and bottom)     8 counterclockwise
+ *     5, 7 mirrored at the diagonal from upper left, upper right
+ *
+ * It is read as Pillow does: from the first APP1 segment of a JPEG with EXIF, or the
+ * chunk eXIf of a PNG. Returns 1 if there is none, or if it is invalid, and for all
+ * other files. Orientations in XMP or in PNG text are ignored. In image.c. Threads: any.
+ * Cost: O(segments or chunks), without decoding.
+ */
+uint32_t bags_image_orientation(bags_view file);
+
 /* ========================================================================
  * >>jpeg
  * Types: jpeg, jpg, each with or without (QUALITY), 1 to 100.
@@ -72,7 +87,8 @@ typedef struct bags_image {
  * progressive ones too. Pixels are those of libjpeg's exact integer transform and
  * smooth upsampling, as of `djpeg -dct int`. It rejects CMYK and YCCK, and what
  * is truncated or damaged: where libjpeg warns and continues, this is an error.
- * The orientation in EXIF is ignored: pixels are as they are stored.
+ * The orientation in EXIF is ignored, as by the decoders of PyTorch: pixels are as they
+ * are stored, unless the option `orient` turns them.
  * ====================================================================== */
 
 /*
@@ -105,6 +121,10 @@ typedef struct bags_jpeg_options {
                             image; 0: 100 */
     bool allow_trailing; /* ignore bytes after the image, which some cameras
                             write; otherwise they are an error */
+    bool orient; /* turn the image upright as its EXIF orientation states (see
+                    bags_image_orientation), exactly as exif_transpose of
+                    Pillow's ImageOps does. Shapes and the rectangle are those of
+                    the upright image */
 } bags_jpeg_options;
 
 /*
@@ -166,8 +186,9 @@ bags_code bags_jpeg_decode(bags_view blob, const bags_jpeg_options *options,
  * (Pillow returns gray of 16 bits as int32 or uint16, depending on its version,
  * and reduces colour of 16 bits to 8.) With the option `expand`, palettes become
  * RGB or RGBA, a transparent colour becomes alpha, and 1 bit 0 and 255. Interlaced
- * files are read, too. Gamma, colour profiles and all other extra chunks are
- * ignored. Truncated and damaged files are rejected, also by their checksums.
+ * files are read, too. Gamma, colour profiles, the orientation in EXIF (unless `orient`
+ * is set) and all other extra chunks are ignored. Truncated and damaged files are
+ * rejected, also by their checksums.
  * ====================================================================== */
 
 /* The codec. Its `user` is NULL, or in a copy of yours points to a
@@ -180,6 +201,7 @@ typedef struct bags_png_options {
     bool allow_trailing; /* ignore bytes after the image; otherwise they are an
                             error */
     bool expand;         /* decode to colours: see above */
+    bool orient;         /* turn the image upright: see bags_jpeg_options */
 } bags_png_options;
 
 /*
@@ -208,7 +230,8 @@ bags_code bags_png_probe(bags_view blob, const bags_png_options *options,
  *   BAGS_ERROR_ARGUMENT  stride or size too small
  *   BAGS_ERROR_CORRUPT   truncated, damaged, or trailing bytes
  *
- * Threads: any. Cost: that of libpng; memory only of its own, a few rows.
+ * Threads: any. Cost: that of libpng; memory only of its own, a few rows, or the image
+ * if it is interlaced and turned.
  */
 bags_code bags_png_decode(bags_view blob, const bags_png_options *options,
     void *pixels, size_t size, size_t stride, bags_error *err);
@@ -1037,7 +1060,8 @@ typedef struct bags_loader_images {
         uint32_t height, bags_buffer *scratch, void *out, size_t out_stride,
         bags_error *err);
     /* bags_jpeg_probe and bags_jpeg_decode: of JPEG files only the crop is
-     * decoded. NULL: the codec of the reader decodes all of it */
+     * decoded, and bytes after the image are ignored. NULL: the codec of the reader
+     * decodes all of it */
     bags_code (*jpeg_probe)(bags_view blob, const bags_jpeg_options *options,
         bags_image *out, bags_error *err);
     bags_code (*jpeg_decode)(bags_view blob, const bags_jpeg_options *options,
@@ -1085,7 +1109,8 @@ typedef struct bags_load_item {
  * bags_loader_open refuses options that have no effect or exclude each other: dims,
  * shape and dtype are set together; everything of images needs width and height,
  * `resize` BAGS_CROP_CENTER, `scaled` BAGS_CROP_RANDOM, `mean` and `std` float32;
- * `stride` needs a window; and dims and width exclude each other.
+ * `orient` fields of JPEG or PNG, which options.images decodes; `stride` needs a window;
+ * and dims and width exclude each other.
  */
 typedef struct bags_load_field {
     const char *name;
@@ -1104,10 +1129,15 @@ typedef struct bags_load_field {
     bags_crop crop;
     uint32_t resize; /* of BAGS_CROP_CENTER; 0: the larger of width, height */
     bags_filter filter;
-    bool flip;     /* mirror left and right, in every second datapoint */
-    bool nchw;     /* channels first: [n, c, h, w]; false: [n, h, w, c] */
-    bool scaled;   /* BAGS_CROP_RANDOM of a JPEG: decode to 1/2, 1/4 or 1/8 if
+    bool flip;   /* mirror left and right, in every second datapoint */
+    bool nchw;   /* channels first: [n, c, h, w]; false: [n, h, w, c] */
+    bool scaled; /* BAGS_CROP_RANDOM of a JPEG: decode to 1/2, 1/4 or 1/8 if
                           that still has the size: faster, other pixels */
+    bool orient; /* JPEG and PNG: turn images upright as their EXIF orientation
+                      states, before they are cropped and resized. false: pixels
+                      as they are stored, as by the decoders of PyTorch. (Without
+                      width and height the reader's codec decodes: set its option
+                      `orient`) */
     float mean[3]; /* per channel */
     float std[3];  /* 0: 1 */
 
@@ -1473,6 +1503,187 @@ static inline bags_code format_check_identity(const bags_io *io, void *file,
         "removed or wrote it",
         path);
 }
+
+/* ---- the orientation of images ---- */
+
+/* The marker of a JPEG at *at, which moves to what follows its segment, in *data: 0xD8
+ * is the first. Returns 0 if there is none, or its segment is truncated. */
+static inline unsigned format_jpeg_marker(
+    bags_view file, size_t *at, bags_view *data) {
+    const unsigned char *bytes = file.data;
+    size_t i = *at;
+    data->data = NULL;
+    data->size = 0;
+    if (i >= file.size || bytes[i] != 0xFF)
+        return 0;
+    while (i < file.size && bytes[i] == 0xFF) /* any number may precede it */
+        i++;
+    unsigned marker = i < file.size ? bytes[i++] : 0;
+    *at = i;
+    if (marker <= 1 || (marker >= 0xD0 && marker <= 0xD9))
+        return marker;
+    size_t size =
+        file.size - i < 2 ? 0 : (size_t)bytes[i] << 8 | (size_t)bytes[i + 1];
+    if (size < 2 || size > file.size - i)
+        return 0;
+    data->data = bytes + i + 2;
+    data->size = size - 2;
+    *at = i + size;
+    return marker;
+}
+
+#define FORMAT_PNG_START "\x89PNG\r\n\x1a\n" /* 8 bytes */
+
+/* The chunk of a PNG at *at, which moves to the next one: its name, which its data and
+ * four bytes of checksum follow. NULL if it is truncated. */
+static inline const unsigned char *format_png_chunk(
+    bags_view file, size_t *at, bags_view *data) {
+    size_t left = file.size - *at;
+    const unsigned char *bytes = file.data + *at;
+    if (left < 12)
+        return NULL;
+    data->data = bytes + 8;
+    data->size = (size_t)bytes[0] << 24 | (size_t)bytes[1] << 16 |
+                 (size_t)bytes[2] << 8 | (size_t)bytes[3];
+    if (data->size > left - 12)
+        return NULL;
+    *at += data->size + 12;
+    return bytes + 4;
+}
+
+/* Where the EXIF data of an image file are; empty if there are none. */
+static inline bags_view format_exif_find(bags_view file) {
+    bags_view data, found = {NULL, 0};
+    size_t at = 0;
+    if (file.size >= 8 && !memcmp(file.data, FORMAT_PNG_START, 8)) {
+        const unsigned char *name;
+        at = 8;
+        while ((name = format_png_chunk(file, &at, &data)) &&
+               (!found.data || memcmp(name, "IDAT", 4) != 0))
+            if (!memcmp(name, "eXIf", 4))
+                found = data;
+        return found;
+    }
+    unsigned marker = format_jpeg_marker(file, &at, &data);
+    if (marker != 0xD8)
+        return found;
+    while (
+        marker && marker != 0xDA && marker != 0xD9) { /* the pixels, the end */
+        marker = format_jpeg_marker(file, &at, &data);
+        if (marker != 0xE1 || data.size < 6 ||
+            memcmp(data.data, "Exif", 5) != 0)
+            continue;
+        if (data.data[5] == 0) {
+            found.data = data.data + 6;
+            found.size = data.size - 6;
+        }
+        break;
+    }
+    return found;
+}
+
+static inline uint64_t format_exif_number(
+    const unsigned char *at, size_t size, bool little) {
+    uint64_t number = 0;
+    for (size_t i = 0; i < size; i++)
+        number = number << 8 | at[little ? size - 1 - i : i];
+    return number;
+}
+
+/*
+ * The orientation that a file's EXIF data state, or 1. They are a TIFF file:
+ *
+ *     0  2  "II" (little-endian) or "MM"        an entry  0  2  tag
+ *     2  2  42                                            2  2  type of its numbers
+ *     4  4  where the entries are: their                  4  4  how many
+ *           number in 2 bytes, then each                  8  4  these, or if they are
+ *           in 12                                               larger, where they are
+ *
+ * As Pillow reads it: up to the first entry that leads outside, the last of several
+ * orientations, and numbers of any type but BYTE, which Pillow returns as text, and
+ * fractions.
+ */
+static inline uint32_t format_orientation(bags_view file) {
+    static const unsigned char sizes[17] = {
+        0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8};
+    const uint32_t whole = 1U << 3 | 1U << 4 | 1U << 6 | 1U << 8 | 1U << 9 |
+                           1U << 13 | 1U << 16; /* types of whole numbers */
+    bags_view exif = format_exif_find(file);
+    const unsigned char *from = exif.data;
+    uint32_t orientation = 1;
+    if (exif.size < 10)
+        return 1;
+    bool little = from[0] == 'I', swapped = from[2] == 42;
+    uint64_t at = format_exif_number(from + 4, 4, little);
+    if ((from[0] != 'I' && from[0] != 'M') || from[1] != from[0] ||
+        format_exif_number(from + 2, 2, swapped) != 42 || at > exif.size - 2)
+        return 1;
+    uint64_t count = format_exif_number(from + at, 2, little);
+    for (at += 2; count && exif.size - at >= 12; count--, at += 12) {
+        const unsigned char *entry = from + at, *value = entry + 8;
+        uint64_t type = format_exif_number(entry + 2, 2, little);
+        uint64_t numbers = format_exif_number(entry + 4, 4, little);
+        size_t each = type < sizeof sizes ? sizes[type] : 0;
+        uint64_t size = numbers * each;
+        if (size > 4) {
+            uint64_t place = format_exif_number(value, 4, little);
+            if (place > exif.size || size > exif.size - place)
+                break;
+            value = from + place;
+        }
+        if (format_exif_number(entry, 2, little) == 0x0112 && size > 0) {
+            uint64_t stated = format_exif_number(value, each, little);
+            bool valid = (whole >> type & 1) && stated >= 1 && stated <= 8;
+            orientation = valid ? (uint32_t)stated : 1;
+        }
+    }
+    return orientation;
+}
+
+/* What an orientation states of a stored row: its pixels become a column; it ends where
+ * it should start; the lowest row should be the first. */
+static inline bool format_turn_swaps(uint32_t orientation) {
+    return orientation >= 5;
+}
+static inline bool format_turn_mirrors(uint32_t orientation) {
+    return orientation == 2 || orientation == 3 || orientation >= 7;
+}
+static inline bool format_turn_flips(uint32_t orientation) {
+    return orientation == 3 || orientation == 4 || orientation == 6 ||
+           orientation == 7;
+}
+
+static inline void format_turn_size(bags_image *image, uint32_t orientation) {
+    uint32_t width = image->width;
+    if (!format_turn_swaps(orientation))
+        return;
+    image->width = image->height;
+    image->height = width;
+}
+
+/* Write row y of a stored image, of this width and height, to where it is in the upright
+ * one. */
+static inline void format_turn_row(uint32_t orientation,
+    const unsigned char *row, uint32_t y, uint32_t width, uint32_t height,
+    size_t pixel, unsigned char *to, size_t stride) {
+    bool swaps = format_turn_swaps(orientation);
+    ptrdiff_t step = (ptrdiff_t)(swaps ? stride : pixel);
+    if (format_turn_flips(orientation))
+        y = height - 1 - y;
+    to += y * (swaps ? pixel : stride);
+    if (format_turn_mirrors(orientation)) {
+        to += (ptrdiff_t)(width - 1) * step;
+        step = -step;
+    }
+    for (uint32_t x = 0; x < width; x++, row += pixel) {
+        unsigned char *at = to + (ptrdiff_t)x * step;
+        at[0] = row[0];
+        for (size_t i = 1; i < pixel; i++)
+            at[i] = row[i];
+    }
+}
+
+/* ---- decoded images ---- */
 
 /* In the scratch, the shape of a value precedes its pixels. A multiple of 64, so
  * that the pixels are aligned for vector units. */

@@ -254,8 +254,12 @@ typedef struct decoder {
     struct jpeg_source_mgr source;
     struct jpeg_progress_mgr progress;
     bags_view blob;
-    bags_jpeg_options options; /* complete: no zeros that mean a default */
-    bags_image image;          /* the result */
+    bags_jpeg_options
+        options; /* complete: no zeros that mean a default; the rectangle
+                                  is that of the stored image */
+    uint32_t orientation;
+    bags_image image;  /* the result, */
+    bags_image stored; /* before it is turned */
     format_pixels to;
 } decoder;
 
@@ -324,10 +328,13 @@ static void check_pixels(decoder *d) {
             (uint64_t)d->blob.size, height, width);
 }
 
-/* The requested rectangle, within the scaled image. */
+/* The requested rectangle, within the scaled image, which is upright. */
 static void check_rectangle(decoder *d) {
-    uint32_t width = d->library.output_width;
-    uint32_t height = d->library.output_height;
+    bags_image whole = d->image;
+    whole.width = d->library.output_width;
+    whole.height = d->library.output_height;
+    format_turn_size(&whole, d->orientation);
+    uint32_t width = whole.width, height = whole.height;
     const bags_jpeg_options *o = &d->options;
     bool inside = o->left < width && o->width <= width - o->left &&
                   o->top < height && o->height <= height - o->top;
@@ -339,6 +346,24 @@ static void check_rectangle(decoder *d) {
             (unsigned)o->left, (unsigned)height, (unsigned)width);
     d->image.width = o->width ? o->width : width - o->left;
     d->image.height = o->height ? o->height : height - o->top;
+}
+
+/* Where the rectangle is in the image as it is stored. */
+static void turn_rectangle(decoder *d) {
+    bags_jpeg_options *o = &d->options;
+    uint32_t left = o->left, top = o->top;
+    d->stored = d->image;
+    format_turn_size(&d->stored, d->orientation);
+    if (format_turn_swaps(d->orientation)) {
+        left = o->top;
+        top = o->left;
+    }
+    o->left = format_turn_mirrors(d->orientation)
+                  ? d->library.output_width - d->stored.width - left
+                  : left;
+    o->top = format_turn_flips(d->orientation)
+                 ? d->library.output_height - d->stored.height - top
+                 : top;
 }
 
 static void connect(decoder *d) {
@@ -374,7 +399,9 @@ static void read_header(decoder *d) {
     library->scale_num = 1;
     library->scale_denom = d->options.scale;
     jpeg_calc_output_dimensions(library);
+    d->orientation = d->options.orient ? format_orientation(d->blob) : 1;
     check_rectangle(d);
+    turn_rectangle(d);
 }
 
 /* Read the next rows, each as wide as libjpeg's output. */
@@ -421,7 +448,7 @@ static uint32_t crop(decoder *d) {
     uint32_t left = d->options.left, top = d->options.top;
     if (needs_everything(d))
         return left;
-    uint32_t right = left + d->image.width + MARGIN;
+    uint32_t right = left + d->stored.width + MARGIN;
     if (right > library->output_width)
         right = library->output_width;
     JDIMENSION first = left > MARGIN ? left - MARGIN : 0;
@@ -433,17 +460,22 @@ static uint32_t crop(decoder *d) {
     return left - first;
 }
 
-/* Read the rows of a rectangle through a wider one. */
-static void read_rectangle(decoder *d, size_t row) {
+/* Read the rows of a rectangle through a wider one, and turn them. */
+static void read_rectangle(decoder *d) {
     struct jpeg_decompress_struct *library = &d->library;
-    size_t before = (size_t)crop(d) * d->image.channels;
+    size_t pixel = d->image.channels, row = format_image_row(&d->stored);
+    size_t before = crop(d) * pixel;
     unsigned char *wide =
         (unsigned char *)library->mem->alloc_large((j_common_ptr)library,
-            JPOOL_IMAGE, (size_t)library->output_width * d->image.channels);
+            JPOOL_IMAGE, (size_t)library->output_width * pixel);
     read_rows(d, wide, 0, d->options.top - library->output_scanline);
-    for (uint32_t i = 0; i < d->image.height; i++) {
+    for (uint32_t i = 0; i < d->stored.height; i++) {
         read_rows(d, wide, 0, 1);
-        memcpy(d->to.pixels + i * d->to.stride, wide + before, row);
+        if (d->orientation == 1)
+            memcpy(d->to.pixels + i * d->to.stride, wide + before, row);
+        else
+            format_turn_row(d->orientation, wide + before, i, d->stored.width,
+                d->stored.height, pixel, d->to.pixels, d->to.stride);
     }
 }
 
@@ -461,9 +493,10 @@ static void decode_image(decoder *d) {
     if (code)
         leave(&d->failed, code);
     jpeg_start_decompress(&d->library);
-    uint32_t bottom = d->options.top + d->image.height;
-    if (d->image.width < d->library.output_width || d->options.top > 0)
-        read_rectangle(d, format_image_row(&d->image));
+    uint32_t bottom = d->options.top + d->stored.height;
+    if (d->stored.width < d->library.output_width || d->options.top > 0 ||
+        d->orientation > 1)
+        read_rectangle(d);
     else
         read_rows(d, d->to.pixels, d->to.stride, bottom);
     if (bottom == d->library.output_height)

@@ -997,7 +997,9 @@ static bags_code decode_jpeg(worker *w, const column *c, bags_view blob,
     const bags_loader_images *images = &w->loader->images;
     bags_jpeg_options options;
     memset(&options, 0, sizeof options);
-    bags_code code = images->jpeg_probe(blob, NULL, &p->image, err);
+    options.orient = c->given.orient;
+    options.allow_trailing = true;
+    bags_code code = images->jpeg_probe(blob, &options, &p->image, err);
     if (code)
         return code;
     if (c->given.crop == BAGS_CROP_RANDOM) {
@@ -1024,11 +1026,12 @@ static bags_code decode_jpeg(worker *w, const column *c, bags_view blob,
 }
 
 static bags_code decode_png(
-    worker *w, bags_view blob, picture *p, bags_error *err) {
+    worker *w, const column *c, bags_view blob, picture *p, bags_error *err) {
     const bags_loader_images *images = &w->loader->images;
     bags_png_options options;
     memset(&options, 0, sizeof options);
-    options.expand = true;
+    options.expand = options.allow_trailing = true;
+    options.orient = c->given.orient;
     bags_code code = images->png_probe(blob, &options, &p->image, err);
     if (!code && p->image.depth != 8)
         return bags_fail(err, BAGS_ERROR_VALUE,
@@ -1154,7 +1157,7 @@ static bags_code store_image(worker *w, const column *c, blob_kind kind,
     bool flip = c->given.flip && next_random(&random) >> 63;
     bags_code code = kind == BLOB_JPEG
                          ? decode_jpeg(w, c, blob, &random, &p, err)
-                     : kind == BLOB_PNG ? decode_png(w, blob, &p, err)
+                     : kind == BLOB_PNG ? decode_png(w, c, blob, &p, err)
                                         : picture_of(value, &p, err);
     if (code)
         return code;
@@ -1637,14 +1640,18 @@ static bags_code check_field(const bags_loader *l, const column *c,
     bool has_side =
         g->width && g->height && g->width <= MAX_SIDE && g->height <= MAX_SIDE;
     bool has_scale = false, is_center = g->crop == BAGS_CROP_CENTER;
+    bool has_exif = !g->decode;
+    for (size_t i = 0; i < l->count; i++)
+        has_exif = has_exif && c->sources[i].kind != BLOB_OTHER;
     for (size_t i = 0; i < 3; i++)
         has_scale = has_scale || is_set(g->mean[i]) || is_set(g->std[i]);
     const struct {
         bool broken;
         const char *what;
     } rules[] = {
-        {!image && (has_scale || g->channels || g->crop || g->resize ||
-                       g->filter || g->flip || g->nchw || g->scaled),
+        {!image &&
+                (has_scale || g->channels || g->crop || g->resize ||
+                    g->filter || g->flip || g->nchw || g->scaled || g->orient),
             "options of images without width and height"},
         {g->dims > MAX_DIMS || !g->dims != !g->shape || (g->dims && !g->dtype),
             "dims, at most 6, shape and dtype must be set together"},
@@ -1664,6 +1671,9 @@ static bags_code check_field(const bags_loader *l, const column *c,
             "resize must be at least width and height"},
         {g->scaled && g->crop != BAGS_CROP_RANDOM,
             "scaled needs crop BAGS_CROP_RANDOM"},
+        {g->orient && !has_exif,
+            "orient needs fields of JPEG or PNG, and options.images with their "
+            "functions"},
         {image && g->dtype && g->dtype != BAGS_DTYPE_UINT8 && !is_float,
             "the dtype of an image must be uint8 or float32"},
         {has_scale && !is_float, "mean and std need float32"},

@@ -219,7 +219,10 @@ typedef struct decoder {
     bags_view blob;
     size_t at; /* bytes of the blob that have been read */
     bags_png_options options;
-    bags_image image; /* the result */
+    uint32_t orientation;
+    bags_image image;      /* the result, */
+    bags_image stored;     /* before it is turned */
+    unsigned char *memory; /* of its rows */
     format_pixels to;
 } decoder;
 
@@ -286,6 +289,33 @@ static void read_header(decoder *d) {
                      : bits == 16 ? BAGS_DTYPE_UINT16
                                   : BAGS_DTYPE_UINT8;
     check_pixels(d);
+    d->stored = d->image;
+    d->orientation = d->options.orient ? format_orientation(d->blob) : 1;
+    format_turn_size(&d->image, d->orientation);
+}
+
+static void read_pixels(decoder *d, int passes) {
+    for (int pass = 0; pass < passes; pass++)
+        for (size_t i = 0; i < d->image.height; i++)
+            png_read_row(d->library, d->to.pixels + i * d->to.stride, NULL);
+}
+
+/* Read the rows to memory, from where they are turned: all of them if each pass has
+ * some of their pixels, otherwise one. */
+static void read_turned(decoder *d, int passes) {
+    uint32_t height = d->stored.height;
+    size_t row = format_image_row(&d->stored);
+    size_t pixel = d->stored.channels * (d->stored.depth / 8);
+    size_t rows = passes > 1 ? height : 1;
+    d->memory = (unsigned char *)png_malloc(d->library, rows * row);
+    for (int pass = 0; pass < passes; pass++)
+        for (uint32_t i = 0; i < height; i++) {
+            unsigned char *at = d->memory + (rows > 1 ? i * row : 0);
+            png_read_row(d->library, at, NULL);
+            if (pass == passes - 1)
+                format_turn_row(d->orientation, at, i, d->stored.width, height,
+                    pixel, d->to.pixels, d->to.stride);
+        }
 }
 
 static void decode_image(decoder *d) {
@@ -301,9 +331,10 @@ static void decode_image(decoder *d) {
     bags_code code = format_image_prepare(&d->image, &d->to, d->failed.err);
     if (code)
         leave(&d->failed, code);
-    for (int pass = 0; pass < passes; pass++)
-        for (size_t i = 0; i < d->image.height; i++)
-            png_read_row(d->library, d->to.pixels + i * d->to.stride, NULL);
+    if (d->orientation == 1)
+        read_pixels(d, passes);
+    else
+        read_turned(d, passes);
     png_read_end(d->library, NULL);
     if (d->at < d->blob.size && !d->options.allow_trailing)
         REFUSE(&d->failed, BAGS_ERROR_CORRUPT,
@@ -317,6 +348,7 @@ static bags_code decoder_run(decoder *d, bool pixels) {
         if (pixels)
             decode_image(d);
     }
+    free(d->memory);
     png_destroy_read_struct(&d->library, &d->info, NULL);
     return d->failed.code;
 }

@@ -53,6 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     options.max_pixels = 1 << 16;
     options.max_scans = 20;
     options.allow_trailing = seed >> 31;
+    options.orient = seed >> 26 & 1;
     options.scale = 1U << (seed >> 29 & 3);
     options.channels = (seed >> 27 & 3) % 2 ? 3 - (seed >> 27 & 2) : 0;
     bags_image image;

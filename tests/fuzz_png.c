@@ -94,6 +94,7 @@ static void check(const uint8_t *data, size_t size) {
     options.max_pixels = 1 << 16;
     options.allow_trailing = size & 1;
     options.expand = size & 2;
+    options.orient = size & 4;
     bags_image image;
     size_t bytes = 0;
     unsigned char *pixels = decode(blob, &options, &image, &bytes);

@@ -263,4 +263,93 @@ static inline void store(char path[64], bags_view bytes) {
     close(file);
 }
 
+/* ---- EXIF ---- */
+
+enum { EXIF_SIZE = 26 };
+
+/* EXIF data with an orientation, in one entry. */
+static inline void exif_of(
+    unsigned char to[EXIF_SIZE], unsigned orientation, bool big) {
+    /* Sizes and values after "II": 42, offset of the entries, their number; tag, type,
+     * count, the orientation. */
+    static const uint16_t parts[7][2] = {
+        {2, 42}, {4, 8}, {2, 1}, {2, 0x0112}, {2, 3}, {4, 1}, {2, 0}};
+    size_t at = 2;
+    memset(to, 0, EXIF_SIZE);
+    memset(to, big ? 'M' : 'I', 2);
+    for (size_t i = 0; i < 7; at += parts[i++][0]) {
+        unsigned value = i == 6 ? orientation : parts[i][1];
+        size_t end = at + parts[i][0];
+        to[big ? end - 1 : at] = (unsigned char)value;
+        to[big ? end - 2 : at + 1] = (unsigned char)(value >> 8);
+    }
+}
+
+/* A file with some bytes inserted; its own are freed. */
+static inline bags_view inserted(
+    bags_view file, size_t at, const void *bytes, size_t size) {
+    unsigned char *data = (unsigned char *)malloc(file.size + size);
+    bags_view out = {data, file.size + size};
+    memcpy(data, file.data, at);
+    memcpy(data + at, bytes, size);
+    memcpy(data + at + size, file.data + at, file.size - at);
+    unload(file);
+    return out;
+}
+
+/* An APP1 segment with EXIF data, at an offset of a JPEG. */
+static inline bags_view jpeg_with_exif(
+    bags_view file, size_t at, const void *exif, size_t size) {
+    unsigned char segment[1024] = {0xFF, 0xE1, (unsigned char)((size + 8) >> 8),
+        (unsigned char)(size + 8), 'E', 'x', 'i', 'f', 0, 0};
+    assert_true(size <= 1000);
+    memcpy(segment + 10, exif, size);
+    return inserted(file, at, segment, size + 10);
+}
+
+/* A chunk of EXIF data, at an offset of a PNG. */
+static inline bags_view png_with_exif(
+    bags_view file, size_t at, const void *exif, size_t size) {
+    unsigned char chunk[1024] = {0, 0, (unsigned char)(size >> 8),
+        (unsigned char)size, 'e', 'X', 'I', 'f'};
+    uint32_t crc = UINT32_MAX;
+    assert_true(size <= 1000);
+    memcpy(chunk + 8, exif, size);
+    for (size_t i = 4; i < size + 8; i++) {
+        crc ^= chunk[i];
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc & 1 ? crc >> 1 ^ 0xEDB88320U : crc >> 1;
+    }
+    for (size_t i = 0; i < 4; i++)
+        chunk[size + 8 + i] = (unsigned char)(~crc >> (24 - 8 * i));
+    return inserted(file, at, chunk, size + 12);
+}
+
+/* What a picture is after it was turned upright, pixel by pixel. */
+static inline picture turned(const picture *from, unsigned orientation) {
+    picture out = *from;
+    uint32_t w = from->image.width, h = from->image.height;
+    size_t pixel = from->image.channels * (from->image.depth / 8);
+    if (orientation > 4) {
+        out.image.width = h;
+        out.image.height = w;
+    }
+    unsigned char *to = (unsigned char *)malloc(picture_size(&out.image));
+    out.samples = to;
+    out.file.data = to;
+    out.file.size = picture_size(&out.image);
+    for (uint32_t v = 0; v < out.image.height; v++)
+        for (uint32_t u = 0; u < out.image.width; u++, to += pixel) {
+            uint32_t at[9][2] = {{0, 0}, {u, v}, {w - 1 - u, v},
+                {w - 1 - u, h - 1 - v}, {u, h - 1 - v}, {v, u}, {v, h - 1 - u},
+                {w - 1 - v, h - 1 - u}, {w - 1 - v, u}};
+            memcpy(to,
+                from->samples +
+                    ((size_t)at[orientation][1] * w + at[orientation][0]) *
+                        pixel,
+                pixel);
+        }
+    return out;
+}
+
 #endif /* PICTURES_H */

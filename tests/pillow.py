@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""Compare formats/resample.c and the images of formats/loader.c with Pillow and NumPy,
-byte by byte:
+"""Compare formats/resample.c, the images of formats/loader.c, and images that are turned
+upright, with Pillow and NumPy, byte by byte:
 
-    tests/pillow.py [N]     N random resizes (10,000), and N / 100 batches
+    tests/pillow.py [N]     N random resizes (10,000), N / 100 batches, N blocks of EXIF
     tests/pillow.py write   write what tests/test_resample.c expects, from Pillow
 
 Needs Debian's python3-pil and python3-numpy, and a C compiler."""
@@ -13,13 +13,15 @@ import io
 import math
 import os
 import random
+import struct
 import subprocess
 import sys
 import tempfile
+import warnings
 
 try:
     import numpy
-    from PIL import Image
+    from PIL import Image, ImageOps
 except ImportError as error:
     print('skipped pillow:', error)
     print('0 passed, 0 failed, 1 skipped')
@@ -93,7 +95,8 @@ def write():
 
 FIELDS = (('seed', 'Q'), ('epoch', 'Q'), ('batch', 'Q'), ('length', 'I'), ('width', 'I'),
           ('height', 'I'), ('channels', 'I'), ('resize', 'I'), ('crop', 'i'), ('filter', 'i'),
-          ('flip', 'i'), ('nchw', 'i'), ('real', 'i'), ('mean', 3), ('std', 3))
+          ('flip', 'i'), ('nchw', 'i'), ('real', 'i'), ('orient', 'i'), ('mean', 3),
+          ('std', 3))
 TYPES = {'Q': ctypes.c_uint64, 'I': ctypes.c_uint32, 'i': ctypes.c_int32, 3: ctypes.c_float * 3}
 CROP_NONE, CROP_CENTER, CROP_RANDOM = range(3)
 
@@ -113,7 +116,7 @@ class Library:
         self.images = found.returncode == 0
         files = ['pillow/calls.c', '../formats/resample.c']
         if self.images:
-            files += ['../formats/loader.c', '../formats/jpeg.c', '../formats/png.c']
+            files += ['../formats/%s.c' % name for name in ('loader', 'image', 'jpeg', 'png')]
         subprocess.run(
             [os.environ.get('CC', 'gcc'), '-O2', '-shared', '-fPIC', '-I' + HERE + '/..'] +
             ['-DWITH_IMAGES'] * self.images + [HERE + '/' + file for file in files] +
@@ -134,6 +137,20 @@ class Library:
                   channels, (ctypes.c_double * 4)(*box) if box else None, kind, new_width,
                   new_height, ctypes.c_void_p(out.ctypes.data))
         return out
+
+    def orientation(self, file):
+        class View(ctypes.Structure):
+            _fields_ = [('data', ctypes.c_char_p), ('size', ctypes.c_size_t)]
+        return self.library.bags_image_orientation(View(file, len(file)))
+
+    def upright(self, file, kind):
+        out = ctypes.create_string_buffer(1 << 20)
+        shape = (ctypes.c_uint32 * 3)()
+        self.call('decode_upright', kind, file, ctypes.c_size_t(len(file)), kind == 'png',
+                  out, ctypes.c_size_t(len(out)), shape)
+        shape = tuple(shape)[:2] if shape[2] == 1 else tuple(shape)
+        count = int(numpy.prod(shape))
+        return numpy.frombuffer(out.raw[:count], numpy.uint8).reshape(shape)
 
     def write(self, path, kind, files):
         self.call('write_images', path, path.encode(), kind.encode(),
@@ -199,6 +216,8 @@ def make_tensor(r, file, position):
     rng = Random(r.seed, r.epoch, position)
     flip = r.flip and rng.next() >> 63
     image = Image.open(io.BytesIO(file))
+    if r.orient:
+        image = ImageOps.exif_transpose(image)
     if r.crop == CROP_RANDOM:
         image = image.crop(random_box(rng, *image.size))
     image = image.convert('RGB' if r.channels == 3 else 'L')
@@ -239,8 +258,77 @@ def random_file(kind):
     file = io.BytesIO()
     options = {'quality': random.choice((50, 75, 95)), 'subsampling': random.choice((0, 1, 2)),
                'progressive': random.random() < 0.2}
-    image.convert(mode).save(file, kind, **(options if kind == 'jpeg' else {}))
+    options = options if kind == 'jpeg' else {}
+    image.convert(mode).save(file, kind, exif=exif_block(random.randint(0, 9)), **options)
     return file.getvalue()
+
+
+def exif_block(orientation, order='<>', entries=0):
+    """EXIF data with an orientation, and before it some other entries, as in a file."""
+    order = random.choice(order)
+    block = (b'II' if order == '<' else b'MM') + struct.pack(order + 'HLH', 42, 8, entries + 1)
+    for i in range(entries):
+        block += struct.pack(order + 'HHLL', 0x100 + i, 4, 1, i)
+    block += struct.pack(order + 'HHLHHL', 0x0112, 3, 1, orientation, 0, 0)
+    return b'Exif\0\0' + block
+
+
+def hostile_block():
+    """EXIF data with a few damaged bytes, or truncated, without fractions: Pillow accepts
+    6.0 as an orientation."""
+    block = bytearray(exif_block(random.randint(1, 8), entries=random.randint(0, 3)))
+    for _ in range(random.randint(0, 3)):
+        block[random.randrange(6, len(block))] = random.choice(
+            (0, 1, 2, 3, 4, 6, 7, 8, 9, 13, 14, 16, 18, 20, 30, 255, random.randrange(256)))
+    if random.random() < 0.3:
+        del block[random.randrange(6, len(block)):]
+    return bytes(block)
+
+
+def orientation_by_pillow(file):
+    """None: it does not open the file, or uses a fraction."""
+    try:
+        value = Image.open(io.BytesIO(file)).getexif().get(0x0112, 1)
+    except SyntaxError:
+        return 1
+    except (struct.error, OSError):
+        return None
+    if isinstance(value, int):
+        return value if 1 <= value <= 8 else 1
+    return None if isinstance(value, float) or hasattr(value, 'numerator') else 1
+
+
+def compare_orientations(library, count):
+    failed = done = 0
+    for kind, mode in (('jpeg', 'L'), ('jpeg', 'RGB'), ('png', 'L'), ('png', 'RGB'),
+                       ('png', 'RGBA'), ('png', 'LA'), ('png', 'P')):
+        for orientation in range(10):
+            for order in '<', '>':
+                image = pixels((orientation, 4, 37, 21))
+                image = Image.fromarray(image, 'RGBA').convert('RGB').convert(mode)
+                file = io.BytesIO()
+                image.save(file, kind, exif=exif_block(orientation, order, orientation % 3))
+                wanted = ImageOps.exif_transpose(Image.open(file))
+                got = library.upright(file.getvalue(), kind)
+                done += 1
+                if not numpy.array_equal(numpy.asarray(wanted), got):
+                    failed += 1
+                    print('FAILED', kind, mode, orientation, order)
+    file = io.BytesIO()
+    Image.new('L', (1, 1)).save(file, 'jpeg')
+    plain = file.getvalue()
+    warnings.simplefilter('ignore')
+    for _ in range(count):
+        block = hostile_block()
+        segment = b'\xff\xe1' + struct.pack('>H', len(block) + 2) + block
+        jpeg = plain[:20] + segment + plain[20:]
+        wanted = orientation_by_pillow(jpeg)
+        done += 1
+        if wanted not in (None, library.orientation(jpeg)):
+            failed += 1
+            print('FAILED', block.hex(), wanted, library.orientation(jpeg))
+    print('%d images and blocks of EXIF oriented as by Pillow' % (done - failed))
+    return failed
 
 
 def random_request():
@@ -250,7 +338,7 @@ def random_request():
     r.crop = random.choice((CROP_NONE, CROP_CENTER, CROP_RANDOM, CROP_RANDOM))
     if r.crop == CROP_CENTER:
         r.resize = max(r.width, r.height) + random.randint(0, 40)
-    r.filter, r.flip, r.nchw, r.real = (random.choice((0, 1)) for _ in range(4))
+    r.filter, r.flip, r.nchw, r.real, r.orient = (random.choice((0, 1)) for _ in range(5))
     if r.real:
         r.mean[:] = 0.485, 0.456, 0.406
         r.std[:] = 0.229, 0.224, 0.225
@@ -271,7 +359,7 @@ def compare_batches(library, folder, count):
                                   for i, index in enumerate(indices)])
             if not numpy.array_equal(wanted, got):
                 failed += 1
-                print('FAILED', kind, {name: getattr(r, name) for name, _ in FIELDS[:13]},
+                print('FAILED', kind, {name: getattr(r, name) for name, _ in FIELDS[:14]},
                       numpy.abs(wanted.astype(float) - got).max(axis=(1, 2, 3)))
     print('%d batches of images equal those by Pillow and NumPy %s' % (
         2 * count - failed, numpy.__version__))
@@ -299,6 +387,7 @@ def compare(count):
         results = [compare_resizes(library, count)]
         if library.images:
             results.append(compare_batches(library, folder, count // 100))
+            results.append(compare_orientations(library, count))
         else:
             print('skipped batches: libjpeg or libpng not found')
     bad = sum(result > 0 for result in results)

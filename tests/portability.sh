@@ -224,7 +224,7 @@ test_names() {
         fi
         case $name in
         import*) continue ;;
-        archive | index | loader | numpy | resample) echo "test_$name" ;;
+        archive | image | index | loader | numpy | resample) echo "test_$name" ;;
         *) [ -f "formats/$name.c" ] || echo "test_$name" ;;
         esac
     done

@@ -3,6 +3,7 @@
 #include "pictures.h"
 
 #include <pthread.h>
+#include <sys/stat.h>
 
 #ifdef BAGS_WITH_JPEG
 
@@ -233,6 +234,39 @@ static void a_rectangle_outside_is_a_range_error(void **unused) {
             bags_jpeg_probe(blob, &options, &image, &err), BAGS_ERROR_RANGE);
     }
     unload(blob);
+}
+
+/* For every orientation: the image, also scaled, and rectangles of it. */
+static void an_image_is_turned_upright_on_request(void **unused) {
+    (void)unused;
+    static const char *names[] = {
+        "420", "gray", "progressive", "rgb", "size-1x17"};
+    for (size_t i = 0; i < 10; i++)
+        for (unsigned o = 1; o <= 8; o++) {
+            unsigned char exif[EXIF_SIZE];
+            exif_of(exif, o, o % 2);
+            bags_view blob = jpeg_with_exif(
+                load_part(IMAGES, names[i / 2], ".jpg"), 2, exif, sizeof exif);
+            bags_jpeg_options options = {0};
+            options.scale = 1 + i % 2;
+            picture stored = decoded(&options, blob);
+            picture wanted = turned(&stored, o);
+            options.orient = true;
+            picture got = decoded(&options, blob);
+            assert_image(&got.image, &wanted.image);
+            assert_memory_equal(got.samples, wanted.samples, got.file.size);
+            for (int j = 0; j < 20; j++) {
+                options.left = any(got.image.width);
+                options.top = any(got.image.height);
+                options.width = 1 + any(got.image.width - options.left);
+                options.height = 1 + any(got.image.height - options.top);
+                assert_rectangle(blob, &got, &options);
+            }
+            unload(stored.file);
+            unload(wanted.file);
+            unload(got.file);
+            unload(blob);
+        }
 }
 
 /* -------------------------------------------------------- memory */
@@ -738,6 +772,121 @@ static void the_golden_images_are_as_djpeg_shows_them(void **unused) {
         assert_golden(lists[i][0], lists[i][1], "jpegs");
 }
 
+/* -------------------------------------------------------- the loader */
+
+#ifdef BAGS_WITH_PNG
+
+static bags_view upright_png(
+    bags_view file, bool png, unsigned orientation, bags_buffer *scratch) {
+    static unsigned char pixels[75 * 53 * 3];
+    picture stored;
+    bags_view blob;
+    uint64_t shape[3];
+    stored.samples = pixels;
+    stored.file = file;
+    assert_int_equal(png ? bags_png_probe(file, NULL, &stored.image, &err)
+                         : bags_jpeg_probe(file, NULL, &stored.image, &err),
+        BAGS_OK);
+    assert_int_equal(
+        png ? bags_png_decode(file, NULL, pixels, sizeof pixels, 0, &err)
+            : bags_jpeg_decode(file, NULL, pixels, sizeof pixels, 0, &err),
+        BAGS_OK);
+    picture upright = turned(&stored, orientation);
+    void *codec = opened(&bags_codec_png, "png");
+    bags_value value = value_of(&upright.image, upright.samples, shape);
+    assert_int_equal(
+        bags_codec_png.encode(codec, &value, scratch, &blob, &err), BAGS_OK);
+    bags_codec_png.close(codec);
+    unload(upright.file);
+    return blob;
+}
+
+/* A dataset of an image in all orientations: files that state them, or PNG files of the
+ * upright images. */
+static bags_reader *open_turned(const char *path, bool png, bool upright) {
+    bags_field field = {"image", upright || png ? "png" : "jpeg"};
+    bags_buffer scratch = {0};
+    bags_writer *writer = bags_writer_open(path, &field, 1, NULL, &err);
+    assert_non_null(writer);
+    for (unsigned o = 1; o <= 8; o++) {
+        unsigned char exif[EXIF_SIZE];
+        exif_of(exif, o, o % 2);
+        bags_view file = load_part(
+            IMAGES, png ? "rgba-interlaced" : "422", png ? ".png" : ".jpg");
+        file = png ? png_with_exif(file, 33, exif, sizeof exif)
+                   : jpeg_with_exif(file, 2, exif, sizeof exif);
+        bags_view blob = upright ? upright_png(file, png, o, &scratch) : file;
+        bags_value value = bags_blob(blob.data, blob.size);
+        bags_entry entry = {"image", &value, 1};
+        assert_int_equal(bags_writer_append(writer, &entry, 1, &err), BAGS_OK);
+        unload(file);
+    }
+    assert_int_equal(bags_writer_close(writer, &err), BAGS_OK);
+    bags_buffer_free(&scratch);
+    bags_reader *reader = bags_reader_open(path, NULL, &err);
+    assert_non_null(reader);
+    return reader;
+}
+
+static bags_loader *open_loader(
+    const bags_reader *reader, unsigned i, bool orient) {
+    static const bags_loader_images images = {bags_resample, bags_jpeg_probe,
+        bags_jpeg_decode, bags_png_probe, bags_png_decode};
+    bags_loader_options options = {0};
+    bags_load_field field = {0};
+    options.batch = 8;
+    options.order.seed = i;
+    options.images = &images;
+    options.fields = &field;
+    options.field_count = 1;
+    field.name = "image";
+    field.width = 16;
+    field.height = 11;
+    field.crop = (bags_crop)(i % 3);
+    field.flip = field.nchw = true;
+    field.orient = orient;
+    bags_loader *loader = bags_loader_open(&reader, 1, &options, &err);
+    assert_non_null(loader);
+    return loader;
+}
+
+static void the_loader_crops_and_resizes_upright_images(void **unused) {
+    (void)unused;
+    for (int png = 0; png < 2; png++) {
+        char folder[64], path[80], command[80];
+        const bags_reader *readers[2];
+        const bags_view nothing = {NULL, 0};
+        store(folder, nothing);
+        unlink(folder);
+        assert_int_equal(mkdir(folder, 0700), 0);
+        for (int upright = 0; upright < 2; upright++) {
+            snprintf(path, sizeof path, "%s/%d", folder, upright);
+            readers[upright] = open_turned(path, png, upright);
+        }
+        for (unsigned i = 0; i < 24; i++) {
+            bags_loader *loaders[2];
+            const bags_batch *batches[2];
+            for (int k = 0; k < 2; k++) {
+                loaders[k] = open_loader(readers[k], i, k == 0);
+                assert_int_equal(
+                    bags_loader_next(loaders[k], &batches[k], &err), BAGS_OK);
+            }
+            const bags_tensor *got = batches[0]->tensors;
+            assert_int_equal(got->size, 8 * 16 * 11 * 3);
+            assert_memory_equal(
+                got->data, batches[1]->tensors->data, got->size);
+            bags_loader_close(loaders[0]);
+            bags_loader_close(loaders[1]);
+        }
+        bags_reader_close((bags_reader *)(uintptr_t)readers[0]);
+        bags_reader_close((bags_reader *)(uintptr_t)readers[1]);
+        snprintf(command, sizeof command, "rm -rf %s", folder);
+        assert_int_equal(system(command), 0);
+    }
+}
+
+#endif
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_codec_opens_without_an_allocator),
@@ -750,6 +899,7 @@ int main(void) {
         cmocka_unit_test(a_rectangle_of_a_photograph_is_exact_too),
         cmocka_unit_test(a_rectangle_without_sides_goes_to_the_edges),
         cmocka_unit_test(a_rectangle_outside_is_a_range_error),
+        cmocka_unit_test(an_image_is_turned_upright_on_request),
         cmocka_unit_test(rows_go_where_the_stride_says_and_nowhere_else),
         cmocka_unit_test(too_little_memory_is_an_argument_error),
         cmocka_unit_test(invalid_options_are_argument_errors),
@@ -771,6 +921,9 @@ int main(void) {
         cmocka_unit_test(djpeg_opens_what_is_written),
         cmocka_unit_test(threads_decode_with_one_state_at_once),
         cmocka_unit_test(the_golden_images_are_as_djpeg_shows_them),
+#ifdef BAGS_WITH_PNG
+        cmocka_unit_test(the_loader_crops_and_resizes_upright_images),
+#endif
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1436,7 +1436,7 @@ static void invalid_options_are_refused(void **state) {
     static const uint64_t shape[] = {2};
     write_dataset(at("x"), 10, 0);
     bags_reader *reader = open_dataset(at("x"));
-    for (int i = 0; i < 35; i++) {
+    for (int i = 0; i < 37; i++) {
         bags_loader_options options = usual(4);
         bags_load_field fields[2] = {field_of("image"), field_of("image")};
         const bags_reader *readers[] = {reader};
@@ -1525,6 +1525,10 @@ static void invalid_options_are_refused(void **state) {
             options.threads = 0;
             options.ahead = 3;
         }
+        if (i >= 35)
+            fields[0].orient = true; /* no size; no JPEG or PNG */
+        if (i == 36)
+            fields[0].width = fields[0].height = 4;
         assert_refused(code, bags_loader_open(i == 25 ? NULL : readers,
                                  i == 25 ? 0 : 1, &options, &said));
     }

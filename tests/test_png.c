@@ -102,6 +102,35 @@ static void palettes_and_transparency_can_be_expanded_to_colours(
     assert_in_range(each_picture(".png", NULL, decodes_to_colours), 25, 100);
 }
 
+/* Every kind of pixel for every orientation, which the file states before or after its
+ * pixels. */
+static void an_image_is_turned_upright_on_request(void **unused) {
+    (void)unused;
+    static const char *names[] = {"gray", "gray-1-bit", "gray-alpha", "rgb",
+        "rgba", "rgba-interlaced", "gray-16", "rgba-16", "palette-alpha",
+        "size-7x1"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        for (unsigned o = 1; o <= 8; o++) {
+            unsigned char exif[EXIF_SIZE];
+            exif_of(exif, o, o % 2);
+            bags_view blob = load_part(IMAGES, names[i], ".png");
+            blob = png_with_exif(
+                blob, i % 2 ? blob.size - 12 : 33, exif, sizeof exif);
+            bags_png_options options = {0};
+            options.expand = i % 3 == 0;
+            picture stored = decoded_with(&options, blob);
+            picture wanted = turned(&stored, o);
+            options.orient = true;
+            picture got = decoded_with(&options, blob);
+            assert_image(&got.image, &wanted.image);
+            assert_memory_equal(got.samples, wanted.samples, got.file.size);
+            unload(stored.file);
+            unload(wanted.file);
+            unload(got.file);
+            unload(blob);
+        }
+}
+
 static void a_codec_opens_without_an_allocator(void **unused) {
     (void)unused;
     bags_type type;
@@ -603,6 +632,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_png_decodes_to_the_array_that_pillow_returns),
         cmocka_unit_test(palettes_and_transparency_can_be_expanded_to_colours),
+        cmocka_unit_test(an_image_is_turned_upright_on_request),
         cmocka_unit_test(a_codec_opens_without_an_allocator),
         cmocka_unit_test(rows_go_where_the_stride_says_and_nowhere_else),
         cmocka_unit_test(too_little_memory_is_an_argument_error),

@@ -308,6 +308,9 @@ extern option_number max_pixels;
 const bags_registry *registry_get(void);
 /* Call it first where palettes are to be decoded as colours, not as indices. */
 void registry_expand_palettes(void);
+/* Call it first where images are to be turned upright, as their EXIF orientation
+ * states. */
+void registry_orient(void);
 /* Fail with the file that has the codec, if none was linked for this type. */
 void codec_check(const char *type);
 bool codec_exists(const char *type);
@@ -434,8 +437,8 @@ typedef struct value_reader {
 /* The value that JSON means in a field of this type, valid as long as the JSON,
  * and until the next call. */
 bags_value value_parse(value_reader *with, const char *type, json_object *json);
-/* Decode a file, whose kind its first bytes or its name's ending determine. The
- * value is valid as long as the file's bytes and the scratch. */
+/* Decode a file, whose kind its first bytes or its name's ending determine; an image is
+ * turned upright. The value is valid as long as the file's bytes and the scratch. */
 bags_value value_from_file(
     const char *path, bags_view file, bags_buffer *scratch);
 

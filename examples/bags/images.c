@@ -12,6 +12,8 @@
 
 #include <search.h>
 
+#include "../../formats/formats.h"
+
 static const char *type, *classes_path;
 
 static const option options[] = {
@@ -262,6 +264,7 @@ static uint64_t find_class(const char *label) {
 /* ---- writing them ---- */
 
 static size_t converted, renamed;
+static size_t turned, to_turn; /* with an EXIF orientation other than 1 */
 
 static bags_value image_value(const image *one) {
     static bags_buffer buffer, scratch;
@@ -273,7 +276,10 @@ static bags_value image_value(const image *one) {
     bool fits = !strcmp(type, "bytes") || one->png == !strncmp(type, "png", 3);
     bags_value value = fits ? bags_blob(file.data, file.size)
                             : value_from_file(path, file, &scratch);
+    bool upright = bags_image_orientation(file) == 1;
     converted += !fits;
+    turned += !fits && !upright;
+    to_turn += fits && !upright;
     free(path);
     return value;
 }
@@ -334,6 +340,13 @@ static void print_summary(void) {
     if (converted)
         print("%s: converted: %zu %s\n", root, converted,
             strncmp(type, "png", 3) ? "PNG to JPEG" : "JPEG to PNG");
+    if (turned)
+        printf("%s: turned upright: %zu of them, by their EXIF orientation\n",
+            root, turned);
+    if (to_turn)
+        printf("%s: %s with an EXIF orientation, to be turned by readers "
+               "(bags load --orient)\n",
+            root, counted(to_turn, "image"));
     if (renamed)
         print("%s: %zu path%s not UTF-8: invalid bytes are written as \\xff\n",
             root, renamed, renamed == 1 ? " is" : "s are");

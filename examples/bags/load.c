@@ -23,7 +23,7 @@ static option_number chunk = {0, 1, 0, false};
 static option_number window = {0, 1, 0, false};
 static option_number crop = {0, 1, 65535, false};
 static bags_loader_options loading;
-static bool indices, digest;
+static bool indices, digest, orient;
 
 static const option options[] = {
     {"batch", OPTION_NUMBER, &batch, "B",
@@ -46,6 +46,8 @@ static const option options[] = {
     {"fields", OPTION_TEXT, &fields_given, "F,...", "load these fields (all)"},
     {"crop", OPTION_NUMBER, &crop, "SIZE",
         "of images, random crops of this size, as to train"},
+    {"orient", OPTION_FLAG, &orient, NULL,
+        "turn images upright, as their EXIF data state"},
     {"in-order", OPTION_FLAG, &loading.order.in_order, NULL, "do not shuffle"},
     {"skip-damaged", OPTION_FLAG, &loading.skip_damaged, NULL,
         "leave out and count damaged datapoints"},
@@ -128,6 +130,7 @@ static void choose_crop(bags_load_field *field, uint32_t size) {
             "--crop is not in this build of bags; formats/resample.c has it");
     field->width = field->height = size;
     field->crop = BAGS_CROP_RANDOM;
+    field->orient = orient;
     field->flip = field->nchw = true;
     field->dtype = BAGS_DTYPE_FLOAT32;
     memcpy(field->mean, mean, sizeof mean);
@@ -158,8 +161,9 @@ static bool choose_fields(const char *path, const bags_reader *reader) {
         if (size)
             choose_crop(&fields[i], size);
     }
-    if (size && !found)
-        usage("--crop: no field that is loaded is an image");
+    if ((size || orient) && !found)
+        usage("--%s: no field that is loaded is an image",
+            size ? "crop" : "orient");
     loading.fields = count ? fields : NULL;
     loading.field_count = count;
     return found;
@@ -320,6 +324,8 @@ static int run(char **operands) {
     loading.order.chunk = chunk.value;
     loading.order.window = window.value;
     link_images();
+    if (orient) /* images that are not cropped */
+        registry_orient();
     if (rank.given && !ranks.given)
         usage("--rank needs --ranks");
     if (loading.rank >= loading.ranks)

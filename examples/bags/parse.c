@@ -73,6 +73,7 @@ bags_value value_from_file(
             "which \"from\" accepts",
             path);
     codec_check(type);
+    registry_orient(); /* what is made of it has no EXIF data */
     if (bags_decode(registry_get(), type, file, scratch, &out, &failure)) {
         failure_prefix("%s: ", path);
         die();

@@ -253,6 +253,7 @@ const bags_registry *registry_get(void) {
     registry = bags_registry_create(NULL, &failure);
     must_open(registry);
     jpeg_options.max_pixels = png_options.max_pixels = max_pixels.value;
+    jpeg_options.allow_trailing = png_options.allow_trailing = true;
     for (size_t i = 0; linked[i].codec; i++) {
         bags_codec codec = *linked[i].codec;
         codec.user = linked[i].options;
@@ -262,6 +263,8 @@ const bags_registry *registry_get(void) {
 }
 
 void registry_expand_palettes(void) { png_options.expand = true; }
+
+void registry_orient(void) { jpeg_options.orient = png_options.orient = true; }
 
 bool codec_exists(const char *type) {
     bags_view name = {(const unsigned char *)type, name_size(type)};

@@ -499,6 +499,82 @@ def images_of_the_other_format_are_converted_when_chosen():
     assert [b for _, _, b in _images('same')] == [_png(), _png(5, 5)]
 
 
+def _photo(orientation, big=False):
+    """The file exif.jpg, 75 x 53, with another orientation."""
+    raw = pathlib.Path(harness.ROOT, 'tests/data/images/exif.jpg').read_bytes()
+    old = b'MM\0*\0\0\0\x08\0\1\1\x12\0\3\0\0\0\1\0\6\0\0'
+    new = struct.pack('>2sHLHHHLHH' if big else '<2sHLHHHLHH', b'MM' if big else b'II',
+                      42, 8, 1, 0x0112, 3, 1, orientation, 0)
+    assert raw.count(old) == 1 and len(new) == len(old)
+    return raw.replace(old, new)
+
+
+def _shape_and_data(npy):
+    """Of the output of get --npy."""
+    size, = struct.unpack('<H', npy[8:10])
+    shape = eval(npy[10:10 + size])['shape']
+    return shape, npy[10 + size:]
+
+
+def _turned(shape, data, orientation):
+    """The pixels of an RGB image, turned upright."""
+    height, width = shape[:2]
+    at = {1: lambda u, v: (u, v), 2: lambda u, v: (width - 1 - u, v),
+          3: lambda u, v: (width - 1 - u, height - 1 - v),
+          4: lambda u, v: (u, height - 1 - v), 5: lambda u, v: (v, u),
+          6: lambda u, v: (v, height - 1 - u),
+          7: lambda u, v: (width - 1 - v, height - 1 - u),
+          8: lambda u, v: (width - 1 - v, u)}[orientation]
+    columns, lines = (height, width) if orientation > 4 else (width, height)
+    out = b''
+    for v in range(lines):
+        for u in range(columns):
+            x, y = at(u, v)
+            out += data[3 * (y * width + x):][:3]
+    return (lines, columns, 3), out
+
+
+def converted_images_are_turned_upright():
+    if not harness.has_codec('jpeg') or not harness.has_codec('png'):
+        return
+    photos = {f'd/{o}.jpg': _photo(o, o % 2) for o in range(1, 9)}
+    _tree(photos)
+    done = run('images', 'd', 'kept').out.decode()
+    assert '7 images with an EXIF orientation' in done, done
+    assert [row[2] for row in _images('kept')] == list(photos.values())
+    stored = _shape_and_data(run('get', 'kept', '0', 'image', '--npy').out)
+    done = run('images', 'd', 'out', '--type', 'png').out.decode()
+    assert 'turned upright: 7' in done and 'with an EXIF' not in done, done
+    write_lines('m.jsonl', [{'i': {'from': path}} for path in photos])
+    run('pack', 'm.jsonl', 'packed', '--spec', 'i=array')
+    for o in range(1, 9):
+        def pixels(path, field, index=o - 1):
+            return _shape_and_data(run('get', path, index, field, '--npy').out)
+        wanted = _turned(*stored, o)
+        assert pixels('out', 'image') == wanted, o
+        assert pixels('packed', 'i') == wanted, o
+        # Reading leaves the pixels as they are stored.
+        assert pixels('kept', 'image') == stored
+
+
+def sheet_and_load_turn_images_upright():
+    if not harness.has_codec('jpeg') or not harness.has_codec('png'):
+        return
+    _tree({f'd/{o}.jpg': _photo(o) for o in range(1, 9)})
+    run('images', 'd', 'jpeg')
+    run('images', 'd', 'png', '--type', 'png')
+    for name in 'jpeg', 'png':
+        run('sheet', name, name + '-sheet.png')
+    assert files('.')['jpeg-sheet.png'] == files('.')['png-sheet.png']
+    for words in ([], ['--crop', '32']):
+        words += ['--fields', 'image', '--digest']
+        upright = run('load', 'png', *words).json
+        assert run('load', 'jpeg', '--orient', *words).json == upright
+        assert run('load', 'jpeg', *words).json != upright
+    refuse('load', 'png', '--fields', 'label', '--orient', code=2,
+           says='--orient: no field that is loaded is an image')
+
+
 def a_bag_is_not_made_of_images():
     os.mkdir('d')
     refuse('images', 'd', 'x.bag', says=('x.bag', 'not a Bag'), code=2)

@@ -52,11 +52,38 @@ bool write_images(const char *path, const char *type, const void **blobs,
     return good;
 }
 
+/* Decode an upright image of at most `size` bytes; its height, width and channels. */
+bool decode_upright(const void *blob, size_t blob_size, bool png, void *out,
+    size_t size, uint32_t shape[3], char *message);
+
+bool decode_upright(const void *blob, size_t blob_size, bool png, void *out,
+    size_t size, uint32_t shape[3], char *message) {
+    bags_view file = {(const unsigned char *)blob, blob_size};
+    bags_jpeg_options jpeg = {0};
+    bags_png_options plain = {0};
+    bags_image image;
+    bags_error err;
+    jpeg.orient = plain.orient = true;
+    bags_code code = png ? bags_png_probe(file, &plain, &image, &err)
+                         : bags_jpeg_probe(file, &jpeg, &image, &err);
+    if (!code)
+        code = png ? bags_png_decode(file, &plain, out, size, 0, &err)
+                   : bags_jpeg_decode(file, &jpeg, out, size, 0, &err);
+    if (code) {
+        snprintf(message, 1024, "%s", err.message);
+        return false;
+    }
+    shape[0] = image.height;
+    shape[1] = image.width;
+    shape[2] = image.channels;
+    return true;
+}
+
 /* What the loader is asked for. tests/pillow.py has the same structure. */
 typedef struct request {
     uint64_t seed, epoch, batch;
     uint32_t length, width, height, channels, resize;
-    int32_t crop, filter, flip, nchw, real;
+    int32_t crop, filter, flip, nchw, real, orient;
     float mean[3], std[3];
 } request;
 
@@ -95,6 +122,7 @@ bool load_batch(const char *path, const request *r, void *out,
     field.filter = (bags_filter)r->filter;
     field.flip = r->flip;
     field.nchw = r->nchw;
+    field.orient = r->orient;
     memcpy(field.mean, r->mean, sizeof field.mean);
     memcpy(field.std, r->std, sizeof field.std);
     bags_loader_options options = {0};
