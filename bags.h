@@ -8419,12 +8419,18 @@ static bags_code bagi_writer_check_single(bags_writer *writer) {
  * shard of this worker: another one with the same number made it, or an earlier run. */
 BAGI_COLD static bags_code bagi_fail_claimed(
     const bags_writer *writer, bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_EXISTS, "%s: already exists; %s",
-        bagi_tail(writer->dir.path),
-        writer->sharded
-            ? "another writer has the same shard_start, or the dataset was "
-              "written before"
-            : "remove it, or write to a new path");
+    const bags_writer_options *options = &writer->options;
+    bags_error ignored = {BAGS_OK, 0, ""};
+    const char *remedy = "; remove it, or write to a new path";
+    if (!options->resume && !options->append &&
+        bagi_dir_has(
+            &writer->dir, "spec.json", ".partial", &ignored.code, &ignored))
+        remedy = ", unfinished; set resume to continue it";
+    else if (writer->sharded)
+        remedy = "; another writer has the same shard_start, or the dataset was "
+                 "written before: set resume to continue it, or append to add to it";
+    return bags_fail(err, BAGS_ERROR_EXISTS, "%s: already exists%s",
+        bagi_tail(writer->dir.path), remedy);
 }
 
 /* Start with a shard: of a sharded dataset, that of this name. */

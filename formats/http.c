@@ -752,7 +752,8 @@ static bool http_check_whole(http_request *request) {
     if (large && (!part || part->start > 0 || part->stop != length))
         return http_refuse(request, EIO,
             "the server ignores ranges (HTTP 200 in place of 206), so "
-            "only files of up to 4 MiB can be read");
+            "only files of up to 4 MiB can be read; nginx, Apache and S3 serve "
+            "ranges");
     return true;
 }
 

@@ -63,6 +63,15 @@ static void what_is_not_supported_is_refused_by_name(void **state) {
     check_import_fails(HDF5, BAGS_ERROR_CORRUPT, at("x.h5"), "cannot read");
 }
 
+static void a_truncated_file_is_refused_with_the_reason(void **state) {
+    (void)state;
+    bytes file = load(IMPORT_DATA "rows.h5");
+    save(at("t.h5"), file.data, file.size - 1);
+    bytes_free(&file);
+    check_import_fails(HDF5, BAGS_ERROR_CORRUPT, at("t.h5"),
+        "cannot read: truncated file: eof = 17479");
+}
+
 static void damage_is_an_error_or_without_effect(void **state) {
     (void)state;
     bytes file = load(IMPORT_DATA "small.h5");
@@ -83,6 +92,7 @@ int main(void) {
         TEST(groups_are_episodes_in_the_order_of_their_numbers),
         TEST(a_group_of_a_file_can_be_imported),
         TEST(what_is_not_supported_is_refused_by_name),
+        TEST(a_truncated_file_is_refused_with_the_reason),
         TEST(damage_is_an_error_or_without_effect),
         TEST(an_allocation_that_fails_is_an_error),
     };

@@ -1032,6 +1032,7 @@ static void an_unfinished_dataset_has_a_partial_spec_and_journals(
     assert_says("recover");
     assert_refused(
         BAGS_ERROR_EXISTS, bags_writer_open(at("x"), fields, 2, NULL, &said));
+    assert_says("x: already exists, unfinished; set resume to continue it");
     entries[0] = entry("a", &text, 1);
     entries[1] = entry("b", &text, 1);
     for (int i = 0; i < 3; i++)

@@ -141,6 +141,21 @@ void text_clean(text *out, const char *string);
 /* True if that changes nothing. */
 bool is_clean(const char *string);
 
+/* What an unknown word may mean: start with {word, size, NULL, 0}, and try each of the
+ * names that exist. */
+typedef struct guess {
+    const char *word;
+    size_t size;
+    const char *name; /* NULL: none is similar */
+    size_t distance;
+} guess;
+
+void guess_name(guess *from, const char *name);
+/* "; did you mean "X"?", where X is the name, with these words before and after it; or
+ * "". By temp_format. */
+const char *guess_words(
+    const guess *from, const char *before, const char *after);
+
 /* Parse a decimal integer of 64 bits that is all of these bytes: bags_uint, or bags_int
  * if it begins with "-". False if it is none. */
 bool number_parse(const char *word, size_t size, bags_value *out);
@@ -294,6 +309,8 @@ bags_dtype type_dtype(const char *type);
 const char *type_ending(const char *type, bags_view blob, char buffer[16]);
 /* The type whose files begin like this, or NULL: "jpeg", "png", "npy", ... */
 const char *type_of_bytes(bags_view file);
+/* "; did you mean "float32(2,3)"?" for an unknown type, or "". */
+const char *type_guess(const char *type);
 void types_help(text *out);
 
 /* Images with more pixels are not decoded. */
@@ -372,7 +389,7 @@ const char *source_path(void);
 /* The number of a field; count: none has this name. */
 size_t field_find(
     const bags_field *fields, size_t count, const char *name, size_t size);
-/* There is no such field in what is at `path`; the message lists those that are. */
+/* There is no such field in what is at `path`; the message lists those that exist. */
 ENDS void fail_field(
     const char *path, const char *word, const bags_field *fields, size_t count);
 uint64_t source_length(void);

@@ -100,6 +100,14 @@ static const bags_importer *importer_open(const struct built *importer) {
     return opened;
 }
 
+ENDS static void fail_importer(void) {
+    guess near = {from, strlen(from), NULL, 0};
+    for (size_t i = 0; importers[i].name; i++)
+        guess_name(&near, importers[i].name);
+    usage("--from %s: no such importer in this build (it has: %s)%s", from,
+        importers_names(), guess_words(&near, "", ""));
+}
+
 static const bags_importer *importer_find(const char *path) {
     const bags_importer *found = NULL;
     bool missing = false;
@@ -118,8 +126,7 @@ static const bags_importer *importer_find(const char *path) {
     if (!found && from && missing)
         die();
     if (!found && from)
-        usage("--from %s: no such importer in this build (it has: %s)", from,
-            importers_names());
+        fail_importer();
     if (!found && !path_exists(path) && strchr(path, '*'))
         fail(BAGS_ERROR_MISSING, "%s: no file has such a name", path);
     if (!found && !path_exists(path))

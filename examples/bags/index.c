@@ -55,6 +55,7 @@ static size_t find_field(const char *word, const bags_field *fields,
         if (i < count)
             return i;
     }
+    word = string_format("%.*s", (int)strcspn(word, "="), word);
     fail_field(source_path(), word, fields, count);
 }
 

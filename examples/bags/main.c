@@ -282,7 +282,12 @@ static const command *find_command(const char *name) {
     for (size_t i = 0; commands[i]; i++)
         if (!strcmp(commands[i]->name, name))
             return commands[i];
-    usage("there is no command %s (see `bags help`)", name);
+    guess from = {name, strlen(name), NULL, 0};
+    for (size_t i = 0; commands[i]; i++)
+        guess_name(&from, commands[i]->name);
+    guess_name(&from, "help");
+    usage("there is no command %s%s (see `bags help`)", name,
+        guess_words(&from, "bags ", ""));
 }
 
 static void run_help(int count, char **words) {

@@ -75,6 +75,19 @@ static void set_value(const option *given, const char *value) {
         usage("--%s must be at most %ju", given->name, (uintmax_t)to->most);
 }
 
+/* The value is not shown: it may be a secret. */
+ENDS static void fail_option(
+    const command *about, const char *word, size_t size) {
+    size_t dashes = strspn(word, "-");
+    guess from = {word + dashes, size - dashes, NULL, 0};
+    for (const option *table = about->options; table && table->name; table++)
+        guess_name(&from, table->name);
+    for (const option *table = about->shared; table && table->name; table++)
+        guess_name(&from, table->name);
+    usage("there is no option %.*s%s", (int)size, word,
+        guess_words(&from, "--", ""));
+}
+
 /* Parse the option at words[0]. Returns the number of its words. */
 static int parse_option(const command *about, char **words, int count) {
     const char *name = words[0] + 2;
@@ -86,7 +99,8 @@ static int parse_option(const command *about, char **words, int count) {
     if (!found)
         found = find_in(about->shared, name, size);
     if (!found || size == 0)
-        usage("there is no option %s", words[0]);
+        fail_option(about, words[0],
+            equals ? (size_t)(equals - words[0]) : strlen(words[0]));
     bool flag = found->kind == OPTION_FLAG;
     if (flag && equals)
         usage("--%s has no value", found->name);

@@ -54,8 +54,10 @@ static void add_field(const char *name, const char *type, bool given) {
         return;
     if (legal && !known)
         bags_fail(&failure, BAGS_ERROR_TYPE,
-            "unknown type \"%.160s\"; see `bags help types`%s", type,
-            given ? ", or pass --any-type" : "");
+            "unknown type \"%.160s\"%s; see `bags help types`%s", type,
+            type_guess(type), given ? ", or pass --any-type" : "");
+    if (!legal)
+        failure_suffix("%s", type_guess(type));
     failure_prefix("field \"%.160s\": ", name);
     if (given || !legal || known)
         die();
@@ -68,6 +70,11 @@ static void spec_from_words(void) {
     while (list_next(&at, &name, &type)) {
         if (!type)
             usage("--spec: \"%s\" is not NAME=TYPE", name);
+        if (strpbrk(name, "= \t\n"))
+            usage("--spec: the name of a field in \"%s=%s\" contains = or "
+                  "spaces, which only a FILE.json may have; commas separate "
+                  "fields",
+                name, type);
         add_field(name, type, true);
     }
 }

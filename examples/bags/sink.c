@@ -125,6 +125,9 @@ static void open_bag(void) {
         usage("%s: a Bag has no shards and cannot be resumed or appended to",
             path);
     bag = bag_writer_open(path, &options, &failure);
+    if (!bag && failure.code == BAGS_ERROR_EXISTS)
+        failure_suffix("; remove it, or write to a new path; `bags recover` "
+                       "finishes one that is unfinished");
     must_open(bag);
 }
 
@@ -180,6 +183,12 @@ static void open_dataset(void) {
     if (!dataset && failure.code == BAGS_ERROR_EXISTS && writing.resume &&
         !sharded && strstr(failure.message, ": already exists; "))
         failure_remedy(path, "another writer has just started it");
+    if (!dataset && strstr(failure.message, "; set resume to"))
+        failure_remedy(path, "--resume continues it");
+    else if (!dataset && strstr(failure.message, ": set resume to"))
+        failure_remedy(path,
+            "another writer has the same --shard-start, or the dataset was "
+            "written before: --resume continues it, --append adds to it");
     must_open(dataset);
     shards = bags_writer_shards(dataset);
     existing = bags_writer_resumed(dataset);

@@ -100,11 +100,16 @@ size_t field_find(
 void fail_field(
     const char *of, const char *word, const bags_field *fields, size_t count) {
     static text names;
+    guess from = {word, strcspn(word, "=["), NULL, 0};
     for (size_t i = 0; i < count && i < 20; i++)
         text_format(&names, "%s %.60s", i ? "," : "", fields[i].name);
     text_puts(&names, count > 20 ? ", ..." : "");
-    fail(BAGS_ERROR_FIELD, "%s: no field \"%.300s\"; the fields are%s", of,
-        word, text_string(&names));
+    for (size_t i = 0; i < count; i++)
+        guess_name(&from, fields[i].name);
+    fail(BAGS_ERROR_FIELD, "%s: no field \"%.300s\"%s%s%s", of, word,
+        guess_words(&from, "", ""),
+        from.name ? " The fields are" : "; the fields are",
+        text_string(&names));
 }
 
 const bags_reader *source_dataset(void) { return dataset; }

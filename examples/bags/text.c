@@ -1,11 +1,14 @@
 /*
  * Text that grows, and what is written into it: JSON strings, specs, base64; numbers
- * in text; and what keeps text of others from controlling a terminal.
+ * in text; words that are misspelt; and what keeps text of others from controlling a
+ * terminal.
  */
 #include "command.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
+#include <strings.h>
 
 void text_put(text *out, const void *data, size_t size) {
     must(bags_buffer_reserve(&out->buffer, out->size + size, &failure));
@@ -211,6 +214,129 @@ bool number_parse(const char *word, size_t size, bags_value *out) {
     *out = negative ? bags_int(strtoll(digits, NULL, 10))
                     : bags_uint(strtoull(digits, NULL, 10));
     return strspn(digits + negative, "0123456789") == size - negative && !errno;
+}
+
+/* ---- misspelt words ---- */
+
+#define MAX_WORD 32
+
+/* The number of letters to insert, delete, replace, or to exchange with the next one,
+ * in any case, that make one word of the other. */
+static size_t edits(const char *one, size_t size, const char *two) {
+    size_t last = strlen(two), rows[3][MAX_WORD + 1];
+    size_t *before = rows[0], *above = rows[1], *row = rows[2];
+    if (size > MAX_WORD || last > MAX_WORD)
+        return MAX_WORD;
+    for (size_t k = 0; k <= last; k++)
+        row[k] = k;
+    for (size_t i = 1; i <= size; i++) {
+        size_t *free_row = before;
+        before = above;
+        above = row;
+        row = free_row;
+        row[0] = i;
+        for (size_t k = 1; k <= last; k++) {
+            int a = tolower((unsigned char)one[i - 1]);
+            int b = tolower((unsigned char)two[k - 1]);
+            size_t least = above[k - 1] + (a != b);
+            least = above[k] + 1 < least ? above[k] + 1 : least;
+            least = row[k - 1] + 1 < least ? row[k - 1] + 1 : least;
+            if (i > 1 && k > 1 && a != b && before[k - 2] + 1 < least &&
+                a == tolower((unsigned char)two[k - 2]) &&
+                b == tolower((unsigned char)one[i - 2]))
+                least = before[k - 2] + 1;
+            row[k] = least;
+        }
+    }
+    return row[last];
+}
+
+/* What others call commands, options and types. */
+static const struct other_name {
+    const char *word, *name;
+} other_names[] = {
+    {"ls", "info"},
+    {"list", "info"},
+    {"show", "info"},
+    {"stat", "info"},
+    {"cat", "get"},
+    {"head", "get"},
+    {"read", "get"},
+    {"print", "get"},
+    {"add", "pack"},
+    {"create", "pack"},
+    {"write", "pack"},
+    {"unpack", "export"},
+    {"extract", "export"},
+    {"dump", "export"},
+    {"convert", "import"},
+    {"preview", "sheet"},
+    {"train", "load"},
+    {"repair", "recover"},
+    {"fix", "recover"},
+    {"check", "verify"},
+    {"test", "verify"},
+    {"validate", "verify"},
+    {"cp", "copy"},
+    {"upload", "copy"},
+    {"continue", "resume"},
+    {"output", "out"},
+    {"schema", "spec"},
+    {"workers", "shard-stop"},
+    {"threads", "jobs"},
+    {"jobs", "threads"},
+    {"half", "float16"},
+    {"float", "float32"},
+    {"double", "float64"},
+    {"integer", "int"},
+    {"number", "int"},
+    {"uint", "int"},
+    {"long", "i64"},
+    {"str", "utf8"},
+    {"string", "utf8"},
+    {"text", "utf8"},
+    {"binary", "bytes"},
+    {"blob", "bytes"},
+    {"raw", "bytes"},
+    {"image", "jpeg"},
+    {"img", "jpeg"},
+    {"picture", "jpeg"},
+    {"video", "mp4"},
+    {"json", "msgpack"},
+    {"dict", "msgpack"},
+    {"object", "msgpack"},
+    {"numpy", "npy"},
+    {"ndarray", "array"},
+    {"tensor", "array"},
+};
+
+static bool is_other_name(const char *word, size_t size, const char *name) {
+    for (size_t i = 0; i < sizeof other_names / sizeof *other_names; i++)
+        if (strlen(other_names[i].word) == size &&
+            !strncasecmp(other_names[i].word, word, size) &&
+            !strcmp(other_names[i].name, name))
+            return true;
+    return false;
+}
+
+void guess_name(guess *from, const char *name) {
+    size_t size = from->size, limit = size < 3 ? 0 : size < 6 ? 1 : 2;
+    size_t distance = edits(from->word, size, name);
+    if (is_other_name(from->word, size, name))
+        distance = 0;
+    else if (distance > 1 && size >= 3 && !strncasecmp(from->word, name, size))
+        distance = 1; /* it is the start of the name */
+    if (distance <= limit && (!from->name || distance < from->distance)) {
+        from->name = name;
+        from->distance = distance;
+    }
+}
+
+const char *guess_words(
+    const guess *from, const char *before, const char *after) {
+    return from->name ? temp_format("; did you mean \"%s%s%s\"?", before,
+                            from->name, after)
+                      : "";
 }
 
 /* ---- base64 ---- */

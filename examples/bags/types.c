@@ -21,7 +21,8 @@ static const type_info types[] = {
     {"bytes", "bytes", "any bytes", NULL, BOTH, NULL, TYPE_OTHER},
     {"utf8", "utf8", "text", NULL, BOTH, "txt", TYPE_TEXT},
     {"int", "int",
-        "a whole number from 0, in as few bytes as hold it; a zero byte follows "
+        "a whole number from 0, in as few bytes as hold it; a zero byte "
+        "follows "
         "if the top bit would be set (128 to 255, ...), since granular 0.17.1 "
         "and later reads a sign",
         NULL, BOTH, "bin", TYPE_NUMBER},
@@ -122,6 +123,15 @@ const char *type_ending(const char *type, bags_view blob, char buffer[16]) {
     return info->kind == TYPE_ARRAY && !info->format && !strchr(type, '(')
                ? "msgpack"
                : info->ending;
+}
+
+const char *type_guess(const char *type) {
+    guess from = {type, name_size(type), NULL, 0};
+    for (size_t i = 0; i < TYPES; i++)
+        guess_name(&from, types[i].name);
+    for (int i = BAGS_DTYPE_BOOL; i <= BAGS_DTYPE_COMPLEX128; i++)
+        guess_name(&from, bags_dtype_name((bags_dtype)i));
+    return guess_words(&from, "", type + from.size);
 }
 
 /* ---- help ---- */
@@ -279,7 +289,8 @@ void codec_check(const char *type) {
         fail(BAGS_ERROR_TYPE,
             "no codec for type \"%.80s\" in this build of bags; %s has one",
             type, info->format);
-    fail(BAGS_ERROR_TYPE, "no codec for type \"%.80s\"", type);
+    fail(BAGS_ERROR_TYPE, "no codec for type \"%.80s\"%s", type,
+        type_guess(type));
 }
 
 void formats_print(void) {

@@ -94,6 +94,7 @@ typedef struct h5_state {
 
 /* ---- errors ---- */
 
+/* The last one is the innermost call, which has the reason. */
 static herr_t h5_describe(
     unsigned n, const H5E_error2_t *error, void *description) {
     (void)n;
@@ -103,7 +104,7 @@ static herr_t h5_describe(
 
 static bags_code h5_fail(bags_source *s, const char *where) {
     const char *why = "";
-    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, h5_describe, &why);
+    H5Ewalk2(H5E_DEFAULT, H5E_WALK_DOWNWARD, h5_describe, &why);
     bags_code code = bags_source_fail(
         s, BAGS_ERROR_CORRUPT, "%s: cannot read: %.200s", where, why);
     H5Eclear2(H5E_DEFAULT);
@@ -822,9 +823,11 @@ static bags_code h5_open_file(bags_source *s) {
     hid_t access = H5Pcreate(H5P_FILE_ACCESS);
     H5Pset_fclose_degree(access, H5F_CLOSE_STRONG);
     h->file = H5Fopen(file, H5F_ACC_RDONLY, access);
-    H5Pclose(access);
     if (h->file < 0)
-        return h5_fail(s, "file");
+        code = h5_fail(s, "file"); /* another call forgets the reason */
+    H5Pclose(access);
+    if (code)
+        return code;
     h->group = H5Gopen2(h->file, *group ? group : "/", H5P_DEFAULT);
     return h->group < 0 ? bags_source_fail(
                               s, BAGS_ERROR_MISSING, "no group %s in it", group)

@@ -156,11 +156,13 @@ def raw_bytes_go_to_standard_output():
 
 def files_get_names_and_endings():
     jpeg = base64.b64encode(b'\xff\xd8\xff\xe0 picture').decode()
+    pathlib.Path('s.json').write_text(json.dumps(
+        {'b': 'bytes[]', 'p': 'png', 't': 'utf8', 'v': 'mp4(5)', 'm': 'msgpack',
+         'F O\u00d6[1]': 'int(2)', 'audio': 'flac'}))
     pack([{'b': [{'base64': jpeg}, {'base64': ''}], 'p': {'base64': jpeg},
            't': 'text', 'v': {'base64': ''}, 'm': {'base64': 'wA=='},
            'F O\u00d6[1]': 7, 'audio': {'base64': ''}}],
-         'b=bytes[],p=png,t=utf8,v=mp4(5),m=msgpack,F O\u00d6[1]=int(2),'
-         'audio=flac', 'out', '--any-type', '--unchecked')
+         's.json', 'out', '--any-type', '--unchecked')
     got = run('get', 'out', '0', '--out', 'deep/er').json
     names = {k: [e['file'] for e in v] if isinstance(v, list) else v['file']
              for k, v in got.items()}

@@ -188,6 +188,43 @@ def names_cannot_steer_the_terminal():
     assert '\x1b' not in result.err and result.err.count('\n') == 1
 
 
+@each([(('infp',), 'bags info'), (('VERFIY', 'x'), 'bags verify'), (('check', 'x'), 'bags verify'),
+       (('hlep',), 'bags help'), (('unpack',), 'bags export'), (('help', 'expotr'), 'bags export'),
+       (('pack', 'm', 'o', '--chekcsum'), '--checksum'), (('pack', 'm', 'o', '--continue'), '--resume'),
+       (('info', 'x', '--jsno'), '--json'), (('verify', 'x', '--threads=2'), '--jobs'),
+       (('load', 'x', '--jobs', '2'), '--threads'), (('get', 'x', '0', '-out', 'd'), '--out'),
+       (('import', 'x', '--from', 'hdf', '--dry-run'), 'hdf5'),
+       (('import', 'x', '--from', 'web-dataset', '--dry-run'), 'webdataset'),
+       (('frobnicate',), ''), (('x',), ''), (('pack', 'm', 'o', '--frobnicate'), ''),
+       (('get', 'x', '0', '-x'), '')])
+def a_misspelt_word_is_named_with_what_it_may_mean(case):
+    words, meant = case
+    said = refuse(*words, code=2).err
+    if meant in ('hdf5', 'webdataset') and meant not in run('--version').out.decode().split():
+        return
+    assert said.count('did you mean') == bool(meant), said
+    assert not meant or f'; did you mean "{meant}"?' in said, said
+
+
+def the_value_of_a_misspelt_option_is_not_shown():
+    said = refuse('load', 'x', '--sate=' + SECRET, code=2).err
+    assert 'no option --sate; did you mean "--state"?' in said and 'hunter2' not in said, said
+
+
+def a_misspelt_field_is_named_with_what_it_may_mean():
+    pack([{'id': 1, 'caption': 'x', 'photo': {'base64': ''}}], 'id=int,caption=utf8,photo=jpeg',
+         'out', '--unchecked')
+    fields = 'The fields are caption, id, photo'
+    for words in (['get', 'out', '0', 'captoin'], ['get', 'out', '0', 'caption[0'],
+                  ['get', 'out', '--key', 'captoin=a=b'], ['index', 'out', 'CAPTION'],
+                  ['load', 'out', '--fields', 'capt'], ['sheet', 'out', 'o.png', '--field', 'capton']):
+        refuse(*words, says=('; did you mean "caption"? ' + fields))
+    refuse('get', 'out', '0', 'id=3', says='no field "id=3"; did you mean "id"?')
+    said = refuse('get', 'out', '--key', 'ids=3', says='no field "ids"; did you mean "id"?').err
+    assert 'ids=3' not in said, said
+    refuse('get', 'out', '0', 'weight', says='no field "weight"; the fields are caption, id, photo')
+
+
 # What a terminal obeys, or shows in another order than it is stored.
 CONTROLS = [*map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), '\u061c', '\u200e', '\u200f',
             *map(chr, range(0x2028, 0x202F)), *map(chr, range(0x2066, 0x206A))]

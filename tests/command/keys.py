@@ -80,7 +80,7 @@ def infinities_are_keys():
 
 def what_cannot_be_found_is_refused():
     _dataset()
-    refuse('get', 'out', '--key', 'y=1', says=('y=1', 'id, n, raw, t, tag, x'))
+    refuse('get', 'out', '--key', 'y=1', says=('no field "y"', 'id, n, raw, t, tag, x'))
     refuse('get', 'out', '--key', 'tag=a', says=('tag', 'utf8[]'))
     refuse('get', 'out', '--key', 'id=k3', 'raw', '--raw', code=2, says='--raw')
     refuse('get', 'out', code=2, says='INDEX')

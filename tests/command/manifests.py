@@ -1,5 +1,6 @@
 """bags pack: what a manifest may say, and what is refused."""
 import base64
+import gzip
 import json
 import math
 import os
@@ -7,6 +8,7 @@ import pathlib
 import resource
 import struct
 import subprocess
+import time
 
 import harness
 from harness import each, files, has_codec, pack, read, refuse, run, values, write_lines
@@ -208,11 +210,9 @@ def the_spec_is_words_or_a_file_or_beside_the_manifest():
     assert files('one') == files('two') == files('three')
     assert pathlib.Path('one/spec.json').read_text() == json.dumps(
         dict(sorted(spec.items())))
-    write_lines('n.jsonl', [{'b': 1, 'c': {'base64': ''}, 'x=y': []}])
-    run('pack', 'n.jsonl', 'four', '--spec=c=array(float32,0),b=int(8),'
-        'x=y=utf8[]')
-    assert read('four')['spec'] == {'b': 'int(8)', 'c': 'array(float32,0)',
-                                    'x=y': 'utf8[]'}
+    write_lines('n.jsonl', [{'b': 1, 'c': {'base64': ''}, 'x': []}])
+    run('pack', 'n.jsonl', 'four', '--spec=c=array(float32,0),b=int(8),x=utf8[]')
+    assert read('four')['spec'] == {'b': 'int(8)', 'c': 'array(float32,0)', 'x': 'utf8[]'}
 
 
 @each(['a', 'a=int,', 'a=int,,b=int', '=', ',', 'a=int,b'])
@@ -691,6 +691,86 @@ def text_that_is_not_utf8_is_exported_and_packed_unchecked():
     refuse('pack', 'x/manifest.jsonl', 'again', says=('line 1', 'UTF-8', '--unchecked'))
     run('pack', 'x/manifest.jsonl', 'again', '--unchecked')
     assert files('again') == files('out')
+
+
+@each([('float', 'float32'), ('double(2,3)[]', 'float64(2,3)[]'), ('str[]', 'utf8[]'),
+       ('String', 'utf8'), ('image', 'jpeg'), ('image(90)', 'jpeg(90)'), ('flaot32', 'float32'),
+       ('utf-8', 'utf8'), ('int_', 'int'), ('unit8(3)', 'uint8(3)'), ('video', 'mp4'), ('foo', '')])
+def an_unknown_type_is_named_with_what_it_may_mean(case):
+    type, meant = case
+    said = pack([], f'x={type}', code=2).err
+    assert not meant or f'; did you mean "{meant}"?' in said, said
+    assert meant or 'did you mean' not in said, said
+
+
+@each(['a=b=int', 'a b=int', 'x=int y=utf8', 'x=int\ny=utf8'])
+def a_name_with_an_equals_sign_or_spaces_is_refused_in_words(spec):
+    said = pack([], spec, code=2).err
+    assert f'"{spec}" contains = or spaces'.replace('\n', '\\x0a') in said, said
+    name = spec[:spec.rindex('=')].replace('\n', ' ')
+    pathlib.Path('s.json').write_text(json.dumps({name: 'int'}))
+    run('pack', write_lines('m.jsonl', [{name: 3}]), 'out', '--spec', 's.json')
+    assert values('out') == [{name: 3}]
+
+
+def a_byte_order_mark_before_the_first_line_is_read():
+    pack(['\ufeff{"n": 1}\n', '{"n": 2}\n'], 'n=int')
+    assert values('out') == [{'n': 1}, {'n': 2}]
+    pack(['\ufeff'], 'n=int', 'none')
+    assert values('none') == []
+    refuse('pack', write_lines('m.jsonl', ['\ufeff\ufeff{"n": 1}\n']), 'no', '--spec', 'n=int',
+           says='line 1')
+
+
+def _gzip_is_read():
+    pathlib.Path('t.gz').write_bytes(gzip.compress(b''))
+    done = subprocess.run([harness.PROGRAM, 'pack', 't.gz', 't', '--spec', 'n=int'],
+                          capture_output=True)
+    if b'zlib was not found' in done.stderr:
+        print('skipped: the command was built without zlib')
+    return b'zlib was not found' not in done.stderr
+
+
+def a_manifest_that_gzip_compressed_is_read():
+    if not _gzip_is_read():
+        return
+    lines = [json.dumps({'n': i, 't': str(i) * 50}).encode() + b'\n' for i in range(30000)]
+    text = b''.join(lines)
+    spec = 'n=int(4),t=utf8'
+    pathlib.Path('m.jsonl').write_bytes(text)
+    run('pack', 'm.jsonl', 'plain', '--spec', spec)
+    cut = 1234567 - 7  # in the middle of a line
+    for name, packed in [('one', gzip.compress(text)), ('stored', gzip.compress(text, 0)),
+                         ('members', gzip.compress(b'\xef\xbb\xbf' + text[:cut]) +
+                          gzip.compress(b'') + gzip.compress(text[cut:]))]:
+        path = pathlib.Path(name + '.jsonl.gz')
+        path.write_bytes(packed)
+        run('pack', path, name, '--spec', spec)
+        assert files(name) == files('plain'), name
+        run('pack', '-', name + '2', '--spec', spec, stdin=packed)
+        assert files(name + '2') == files('plain'), name
+    for damaged in (packed[:-1], packed[:-5000], packed[:11], packed[:2], packed + b'x',
+                    packed[:-8] + bytes(4) + packed[-4:]):
+        path.write_bytes(damaged)
+        refuse('pack', path, 'bad', '--spec', spec, says=f'{path}: gzip: ')
+        subprocess.run(['rm', '-rf', 'bad'], check=True)
+
+
+def lines_of_gzip_arrive_one_by_one():
+    if not _gzip_is_read():
+        return
+    job = subprocess.Popen([harness.PROGRAM, 'pack', '-', 'out', '--spec', 'n=int(4)'],
+                           stdin=subprocess.PIPE)
+    packed = gzip.compress(b'{"n": 7}\n')
+    for byte in packed:  # also the first bytes, which show what it is
+        job.stdin.write(bytes([byte]))
+        job.stdin.flush()
+    end = time.monotonic() + 10
+    while not (os.path.exists('out/refs.idx') and os.path.getsize('out/refs.idx') == 8):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    job.stdin.close()
+    assert job.wait() == 0 and values('out') == [{'n': 7}]
 
 
 @each(['float32(4294967296,4294967296)', 'array(uint8,4294967296,4294967296)[]'])

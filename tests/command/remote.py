@@ -273,7 +273,7 @@ def a_wrong_answer_is_never_data(which):
             {} if which == 'no range' else {'Content_Range': shown}))
 
     says = {'other range': 'another range', 'no range': 'Content-Range',
-            'other size': 'changed while open', 'whole': 'ignores ranges',
+            'other size': 'changed while open', 'whole': 'nginx, Apache and S3 serve ranges',
             'more bytes': 'contradicting', 'less bytes': 'contradicting',
             'an other object': 'changed while open'}[which]
     with Server('site', fault=fault) as server:
