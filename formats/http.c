@@ -75,6 +75,7 @@
 #define HTTP_STEP 16   /* requests; with more, another thread is used, too */
 #define HTTP_REDIRECTS 5
 #define HTTP_FORGET 10.0 /* seconds until a failure is tried again */
+#define HTTP_STARTS 5.0  /* seconds that a server may take until it accepts */
 #define HTTP_MISSING 4   /* this number of missing shards ends the search */
 
 #ifndef ESTALE
@@ -199,8 +200,9 @@ struct bags_http {
     http_part *newest, *oldest;
     uint64_t cached, requests, received;
     uint32_t random;
-    bool from_start; /* the server does not know ranges from the end */
-    bool is_openssl; /* libcurl uses the libssl that this file uses */
+    bool from_start;    /* the server does not know ranges from the end */
+    bool answered[256]; /* by the hash of a server: it has answered a request */
+    bool is_openssl;    /* libcurl uses the libssl that this file uses */
 };
 
 /* ---- text ---- */
@@ -1023,7 +1025,20 @@ static bool http_begin(http_request *request) {
            http_refuse(request, ENOMEM, "out of memory");
 }
 
-/* True for a failure that another try may not meet. `refused`: only two of them. */
+/* True if the server of a request has answered one: then it exists. Servers of the same
+ * hash count as one, which only makes an error come later. */
+static bool *http_has_answered(const http_request *request) {
+    const char *at = strstr(request->url, "://");
+    at = at ? at + 3 : request->url;
+    size_t size = strcspn(at, "/?");
+    uint32_t hash = 2166136261u;
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ (unsigned char)at[i]) * 16777619u;
+    return &request->http->answered[hash >> 24];
+}
+
+/* True for a failure that another try may not meet. `refused`: there was no
+ * connection. */
 static bool http_may_retry(
     const http_request *request, CURLcode result, bool *refused) {
     long status = request->status;
@@ -1063,27 +1078,34 @@ static bool http_retry_from_start(http_request *request) {
     return request->from_start;
 }
 
-/* Queue a failed request again, unless the time for it is over. */
+/* Queue a failed request again, unless the time for it is over. A server that has not
+ * answered yet may be starting; names and certificates do not change by that. */
 static bool http_retry(http_request *request, CURLcode result) {
     bags_http *http = request->http;
     bool refused = false;
-    double now = http_now();
+    double now = http_now(), longest = 6.4, patience = http->retry_seconds;
     curl_off_t retry_after = 0;
     if (http_retry_from_start(request))
         return true;
-    if (!http_may_retry(request, result, &refused) ||
-        (refused && request->tries >= 2))
+    if (!http_may_retry(request, result, &refused))
         return false;
+    if (refused && !*http_has_answered(request)) {
+        if (result != CURLE_COULDNT_CONNECT && request->tries >= 2)
+            return false;
+        longest = 0.4;
+        patience = patience < HTTP_STARTS ? patience : HTTP_STARTS + longest;
+    }
     if (request->tries++ == 0 && request->size > 0)
         request->since = now;
     double delay =
         0.1 * (double)(1u << (request->tries < 7 ? request->tries : 6));
+    delay = delay < longest ? delay : longest;
     http->random = http->random * 1664525u + 1013904223u;
     delay *= 0.5 + (double)(http->random >> 8) / (double)(1u << 25);
     curl_easy_getinfo(request->easy, CURLINFO_RETRY_AFTER, &retry_after);
     if (delay < (double)retry_after)
         delay = (double)retry_after;
-    if (now + delay - request->since > http->retry_seconds)
+    if (now + delay - request->since > patience)
         return false;
     request->not_before = now + delay;
     http_queue(http, request);
@@ -1161,6 +1183,8 @@ static void http_finish(http_request *request, CURLcode result) {
     pthread_mutex_lock(&http->mutex);
     http->requests++;
     http->received += (uint64_t)received;
+    if (request->status)
+        *http_has_answered(request) = true;
     bool again = !good && http_retry(request, result);
     if (good && object)
         http_arrived(request);

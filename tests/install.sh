@@ -285,7 +285,7 @@ no_formats() {
 
 # The command opens libraries of formats in ../lib and in LIBDIR.
 opens() { # opens BAGS: whether it finds libbags-http
-    "$1" info http://127.0.0.1:1/none 2>"$dir/said"
+    BAGS_RETRY_SECONDS=1 "$1" info http://127.0.0.1:1/none 2>"$dir/said"
     grep -q '127.0.0.1:1/none: cannot open' "$dir/said"
 }
 command_opens() { opens "$prefix/bin/bags"; }

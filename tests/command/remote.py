@@ -22,7 +22,7 @@ FAST = {'BAGS_RETRY_SECONDS': '1', 'BAGS_STALL_SECONDS': '1'}
 def _is_linked():
     """Without libcurl the command has no such paths."""
     done = subprocess.run([harness.PROGRAM, 'info', 'http://127.0.0.1:1/x'],
-                          stderr=subprocess.PIPE)
+                          stderr=subprocess.PIPE, env=_environment())
     return b'not linked' not in done.stderr
 
 
@@ -950,6 +950,68 @@ def a_batch_takes_at_most_one_and_a_quarter_requests_per_datapoint():
         out = run('get', server.url + '/ds', '[' + ','.join(indices) + ']', env=_environment()).out
         assert len(out.splitlines()) == 32
         assert len([r for _, _, r in server.log]) <= 40, server.log
+
+
+def _start(*words, **more):
+    return subprocess.Popen([harness.PROGRAM, *words], stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, env=_environment(**more))
+
+
+def a_server_that_starts_within_five_seconds_is_read():
+    path = _pack('site/ds', '--shard-length', '7')
+    with Server('site') as server, Server('site') as other:
+        port = server.server_address[1]
+        url, never = server.url + '/ds', other.url + '/ds'
+    start = time.monotonic()
+    jobs = [_start('get', url, ':', BAGS_RETRY_SECONDS='50'),
+            _start('verify', never, BAGS_RETRY_SECONDS='50'),
+            _start('verify', never, BAGS_RETRY_SECONDS='1')]
+    out, error = jobs[2].communicate(timeout=20)
+    assert jobs[2].returncode == 1 and time.monotonic() - start < 3, error
+    time.sleep(max(0, start + 4.3 - time.monotonic()))
+    assert jobs[0].poll() is None and jobs[1].poll() is None
+    with Server('site', port=port):
+        out, error = jobs[0].communicate(timeout=30)
+    assert jobs[0].returncode == 0, error
+    assert out == run('get', path, ':').out
+    out, error = jobs[1].communicate(timeout=20)
+    assert jobs[1].returncode == 1 and b'connect' in error, error
+    assert 5 < time.monotonic() - start < 10
+
+
+@each(['load', 'copy', 's3'])
+def a_server_that_restarts_ends_no_training(which):
+    """It accepts no connection for two seconds: more than two tries take."""
+    os.mkdir('site')
+    _pack('site/bucket/ds', '--shard-length', '4')
+    down = threading.Event()
+
+    def fault(handler, number):
+        reads = handler.headers.get('Range', '').startswith('bytes=16384')
+        if reads if which == 'load' else number == 20:  # files are looked up
+            down.set()
+        if down.is_set():  # it is killed: nothing is answered any more
+            handler.close_connection = True
+            return True
+        return False
+
+    with Server('site', s3=which == 's3', fault=fault) as server:
+        url = ('s3:/' if which == 's3' else server.url) + '/bucket/ds'
+        port = server.server_address[1]
+        words = {'load': ['--digest', '--epochs', '3', '--batch', '4'],
+                 'copy': ['out'], 's3': [':']}[which]
+        word = 'get' if which == 's3' else which
+        job = _start(word, url, *words, **server.environment, BAGS_RETRY_SECONDS='50')
+        assert down.wait(20)
+    time.sleep(2)
+    assert job.poll() is None, job.communicate()
+    with Server('site', s3=which == 's3', port=port) as server:
+        out, error = job.communicate(timeout=40)
+    assert job.returncode == 0, error
+    if which == 'copy':
+        assert files('out') == files('site/bucket/ds')
+    else:
+        assert out == run(word, 'site/bucket/ds', *words).out
 
 
 if not _is_linked():

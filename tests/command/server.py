@@ -31,8 +31,8 @@ class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 512
 
-    def __init__(self, root, index=False, s3=False, fault=None, token=None):
-        super().__init__(('127.0.0.1', 0), Handler)
+    def __init__(self, root, index=False, s3=False, fault=None, token=None, port=0):
+        super().__init__(('127.0.0.1', port), Handler)
         self.root = pathlib.Path(root).resolve()
         self.index, self.s3, self.fault, self.token = index, s3, fault, token
         self.lock = threading.Lock()
