@@ -75,6 +75,18 @@ typedef struct bags_image {
  */
 uint32_t bags_image_orientation(bags_view file);
 
+/*
+ * Check that a JPEG or PNG file is complete, without decoding it. A JPEG has a header,
+ * scans of all components and an end marker, and nothing between its segments; a PNG has
+ * a header, pixels and an end, and valid checksums of the chunks that pixels need. Bytes
+ * after the end are accepted. Damaged pixels of a JPEG are not found.
+ *
+ * Returns BAGS_OK or BAGS_ERROR_CORRUPT: err states what is wrong, and where.
+ *
+ * In image.c. Threads: any. Cost: reads the file once.
+ */
+bags_code bags_image_check(bags_view file, bags_error *err);
+
 /* ========================================================================
  * >>jpeg
  * Types: jpeg, jpg, each with or without (QUALITY), 1 to 100.
@@ -1505,7 +1517,39 @@ static inline bags_code format_check_identity(const bags_io *io, void *file,
         path);
 }
 
-/* ---- the orientation of images ---- */
+/* The CRC-32 of zip and PNG. Its tables are of eight bytes at once: table[k][i] is the
+ * CRC of byte i and k zeros. */
+static inline void format_crc_tables(uint32_t (*table)[256]) {
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t crc = i;
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc >> 1 ^ (crc & 1 ? 0xEDB88320u : 0);
+        table[0][i] = crc;
+    }
+    for (int k = 1; k < 8; k++)
+        for (uint32_t i = 0; i < 256; i++) {
+            uint32_t crc = table[k - 1][i];
+            table[k][i] = crc >> 8 ^ table[0][crc & 255];
+        }
+}
+
+/* Start with UINT32_MAX; the CRC is the complement of the last result. */
+static inline uint32_t format_crc_add(uint32_t (*table)[256], uint32_t crc,
+    const unsigned char *data, size_t size) {
+    for (; size >= 8; data += 8, size -= 8) {
+        crc ^= (uint32_t)data[0] | (uint32_t)data[1] << 8 |
+               (uint32_t)data[2] << 16 | (uint32_t)data[3] << 24;
+        crc = table[7][crc & 255] ^ table[6][crc >> 8 & 255] ^
+              table[5][crc >> 16 & 255] ^ table[4][crc >> 24] ^
+              table[3][data[4]] ^ table[2][data[5]] ^ table[1][data[6]] ^
+              table[0][data[7]];
+    }
+    for (; size > 0; data++, size--)
+        crc = crc >> 8 ^ table[0][(crc ^ *data) & 255];
+    return crc;
+}
+
+/* ---- image files, without decoding them ---- */
 
 /* The marker of a JPEG at *at, which moves to what follows its segment, in *data: 0xD8
  * is the first. Returns 0 if there is none, or its segment is truncated. */

@@ -4,6 +4,169 @@
 #define FORMAT_PRIVATE
 #include "formats.h"
 
+#include <inttypes.h>
+#include <string.h>
+
 uint32_t bags_image_orientation(bags_view file) {
     return format_orientation(file);
+}
+
+static bags_code refuse(
+    bags_error *err, const char *format, const char *what, size_t at) {
+    return bags_fail(err, BAGS_ERROR_CORRUPT, "%s %s (at byte %" PRIu64 ")",
+        format, what, (uint64_t)at);
+}
+
+static bags_code refuse_truncated(
+    bags_error *err, const char *format, bags_view file) {
+    return bags_fail(err, BAGS_ERROR_CORRUPT,
+        "truncated %s (%" PRIu64 " bytes)", format, (uint64_t)file.size);
+}
+
+/* ------------------------------------------------------------ JPEG */
+
+enum { SOI = 0xD8, EOI = 0xD9, SOS = 0xDA };
+
+/* What the segments of a JPEG promise so far. */
+typedef struct promise {
+    bool frame;       /* its header was found */
+    bool progressive; /* then the first scan of a component is that of its DC */
+    uint32_t components;      /* of which no scan was found */
+    unsigned char lacks[256]; /* how many have an identifier */
+} promise;
+
+/* Start of frame: SOF0 to SOF15 without DHT, JPG and DAC. */
+static bool is_frame(unsigned marker) {
+    return marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 &&
+           marker != 0xC8 && marker != 0xCC;
+}
+
+/* Its header: bits, height and width in 2 bytes each, number of components; then 3
+ * bytes of each, first its identifier. Returns what is wrong, or NULL. */
+static const char *check_frame(promise *p, unsigned marker, bags_view header) {
+    const unsigned char *from = header.data;
+    if (p->frame)
+        return "has two frame headers";
+    if (header.size < 6 || header.size != 6 + 3 * (size_t)from[5])
+        return "has an invalid frame header";
+    if (!(from[1] | from[2]) || !(from[3] | from[4]) || !from[5])
+        return "states a height, width or number of components of 0";
+    p->frame = true;
+    p->progressive = marker % 4 == 2;
+    p->components = from[5];
+    for (size_t i = 0; i < from[5]; i++)
+        p->lacks[from[6 + 3 * i]]++;
+    return NULL;
+}
+
+/* The header of a scan: number of components; 2 bytes of each, first its identifier;
+ * first and last coefficient; bits that earlier scans had, and those of this one. */
+static const char *check_scan(promise *p, bags_view header) {
+    size_t count = header.size > 0 ? header.data[0] : 0;
+    if (!p->frame)
+        return "has a scan before its frame header";
+    if (count == 0 || header.size != 4 + 2 * count)
+        return "has an invalid scan header";
+    const unsigned char *part = header.data + 1 + 2 * count;
+    if (p->progressive && (part[0] != 0 || part[2] >> 4 != 0))
+        return NULL; /* not the first */
+    for (size_t i = 0; i < count; i++) {
+        unsigned char *lacks = &p->lacks[header.data[1 + 2 * i]];
+        p->components -= *lacks;
+        *lacks = 0;
+    }
+    return NULL;
+}
+
+/* The marker after the data of a scan: 0xFF in them precedes 0, or is that of a restart
+ * marker. */
+static size_t skip_scan(bags_view file, size_t at) {
+    const unsigned char *bytes = file.data;
+    while (at < file.size) {
+        const unsigned char *found =
+            (const unsigned char *)memchr(bytes + at, 0xFF, file.size - at);
+        if (!found || found + 1 == bytes + file.size)
+            return file.size;
+        at = (size_t)(found - bytes);
+        unsigned next = found[1];
+        if (next != 0 && next != 0xFF && (next < 0xD0 || next > 0xD7))
+            return at;
+        at += next == 0xFF ? 1 : 2;
+    }
+    return at;
+}
+
+static bags_code check_jpeg(bags_view file, bags_error *err) {
+    promise p;
+    bags_view data;
+    size_t at = 2; /* after SOI */
+    memset(&p, 0, sizeof p);
+    for (;;) {
+        size_t start = at;
+        const char *fault = NULL;
+        unsigned marker = format_jpeg_marker(file, &at, &data);
+        if (marker == EOI)
+            break;
+        if (marker == 0 && start < file.size && file.data[start] != 0xFF)
+            fault = "has no marker where one must be";
+        else if (marker == 0)
+            return refuse_truncated(err, "JPEG", file);
+        else if (marker == SOI)
+            fault = "has a second start";
+        else if (is_frame(marker))
+            fault = check_frame(&p, marker, data);
+        else if (marker == SOS) {
+            fault = check_scan(&p, data);
+            at = skip_scan(file, at);
+        }
+        if (fault)
+            return refuse(err, "JPEG", fault, start);
+    }
+    if (!p.frame || p.components > 0)
+        return refuse(err, "JPEG", "ends without all of its scans", at);
+    return BAGS_OK;
+}
+
+/* ------------------------------------------------------------ PNG */
+
+static bags_code check_png(bags_view file, bags_error *err) {
+    uint32_t table[8][256];
+    bool header = false, pixels = false;
+    size_t at = 8;
+    format_crc_tables(table);
+    for (;;) {
+        bags_view data;
+        size_t start = at;
+        const char *fault = NULL;
+        const unsigned char *name = format_png_chunk(file, &at, &data);
+        if (!name)
+            return refuse_truncated(err, "PNG", file);
+        uint32_t crc =
+            name[0] & 0x20 /* not needed */
+                ? 0
+                : ~format_crc_add(table, UINT32_MAX, name, data.size + 4);
+        const unsigned char *sum = data.data + data.size;
+        uint32_t stored = (uint32_t)sum[0] << 24 | (uint32_t)sum[1] << 16 |
+                          (uint32_t)sum[2] << 8 | sum[3];
+        if (!(name[0] & 0x20) && crc != stored)
+            fault = "has a chunk with a checksum mismatch";
+        else if (header != (memcmp(name, "IHDR", 4) != 0))
+            fault = "does not have one header, as its first chunk";
+        else if (!memcmp(name, "IEND", 4) && !pixels)
+            fault = "ends without pixels";
+        if (fault)
+            return refuse(err, "PNG", fault, start);
+        if (!memcmp(name, "IEND", 4))
+            return BAGS_OK;
+        header = true;
+        pixels = pixels || !memcmp(name, "IDAT", 4);
+    }
+}
+
+bags_code bags_image_check(bags_view file, bags_error *err) {
+    if (file.size >= 2 && file.data[0] == 0xFF && file.data[1] == SOI)
+        return check_jpeg(file, err);
+    if (file.size >= 8 && !memcmp(file.data, FORMAT_PNG_START, 8))
+        return check_png(file, err);
+    return bags_fail(err, BAGS_ERROR_CORRUPT, "neither JPEG nor PNG");
 }

@@ -54,39 +54,12 @@ typedef struct zip_writer {
 
 /* ---- bytes ---- */
 
-/* The tables of eight bytes at once: table[k][i] is the CRC of byte i and k zeros. */
 static bags_code crc_start(zip_writer *z) {
     if (bags_buffer_reserve(&z->tables, 8 * sizeof *z->table, z->err))
         return BAGS_ERROR_MEMORY;
     z->table = (uint32_t(*)[256])(void *)z->tables.data;
-    for (uint32_t i = 0; i < 256; i++) {
-        uint32_t crc = i;
-        for (int bit = 0; bit < 8; bit++)
-            crc = crc >> 1 ^ (crc & 1 ? 0xEDB88320u : 0);
-        z->table[0][i] = crc;
-    }
-    for (int k = 1; k < 8; k++)
-        for (uint32_t i = 0; i < 256; i++) {
-            uint32_t crc = z->table[k - 1][i];
-            z->table[k][i] = crc >> 8 ^ z->table[0][crc & 255];
-        }
+    format_crc_tables(z->table);
     return BAGS_OK;
-}
-
-/* Start with UINT32_MAX; the CRC is the complement of the last result. */
-static uint32_t crc_add(
-    const zip_writer *z, uint32_t crc, const unsigned char *data, size_t size) {
-    for (; size >= 8; data += 8, size -= 8) {
-        crc ^= (uint32_t)data[0] | (uint32_t)data[1] << 8 |
-               (uint32_t)data[2] << 16 | (uint32_t)data[3] << 24;
-        crc = z->table[7][crc & 255] ^ z->table[6][crc >> 8 & 255] ^
-              z->table[5][crc >> 16 & 255] ^ z->table[4][crc >> 24] ^
-              z->table[3][data[4]] ^ z->table[2][data[5]] ^
-              z->table[1][data[6]] ^ z->table[0][data[7]];
-    }
-    for (; size > 0; data++, size--)
-        crc = crc >> 8 ^ z->table[0][(crc ^ *data) & 255];
-    return crc;
 }
 
 /* Append `size` little-endian bytes of a number to a record. */
@@ -306,7 +279,7 @@ static bags_code zip_copy(zip_writer *z, zip_member *m, const char *path) {
             z->from->user, file, read, z->part.data, part, &done);
         if (error)
             code = bags_fail_io(z->from, error, path, "read", z->err);
-        crc = crc_add(z, crc, z->part.data, done);
+        crc = format_crc_add(z->table, crc, z->part.data, done);
         if (!code)
             code = zip_append(z, z->part.data, done);
         z->done += done;

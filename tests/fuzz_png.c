@@ -1,6 +1,6 @@
 /* Any bytes as a PNG, as they are and with the checksums of all chunks put
- * right: few others come past libpng's front door. What is accepted must have
- * the shape that was probed, and come back exactly when it is written again. */
+ * right: few others come past libpng's front door. What is accepted must be complete,
+ * have the shape that was probed, and come back exactly when it is written again. */
 #include "../formats/formats.h"
 
 #include <stdlib.h>
@@ -98,6 +98,8 @@ static void check(const uint8_t *data, size_t size) {
     bags_image image;
     size_t bytes = 0;
     unsigned char *pixels = decode(blob, &options, &image, &bytes);
+    if (bags_image_check(blob, NULL) && pixels)
+        abort();
     if (pixels)
         check_again(&image, pixels, bytes);
     free(pixels);

@@ -168,6 +168,119 @@ static void truncated_and_changed_files_are_read_safely(void **unused) {
     }
 }
 
+/* ---- complete files ---- */
+
+static bags_error err;
+
+static void assert_check(bags_view file, const char *says) {
+    bags_code code = bags_image_check(file, &err);
+    if (code != (says ? BAGS_ERROR_CORRUPT : BAGS_OK))
+        fail_msg("%d: %s", code, code ? err.message : "accepted");
+    if (says && !strstr(err.message, says))
+        fail_msg("\"%s\" is not in \"%s\"", says, err.message);
+    assert_int_equal(bags_image_check(file, NULL), code);
+}
+
+/* Every part is refused, and every continuation is accepted. */
+static void check_parts(const char *name, const char *ending) {
+    bags_view file = load_part(IMAGES, name, ending);
+    assert_check(file, NULL);
+    for (size_t size = 0; size < file.size; size += 1 + file.size / 3000) {
+        bags_view part = copy(file, size);
+        assert_check(part, size < 8 && size < 2 + 6 * (ending[1] == 'p')
+                               ? "neither JPEG nor PNG"
+                               : "truncated");
+        unload(part);
+    }
+    file = inserted(file, file.size, "\xFF\xD8\xFF\0 more", 9);
+    assert_check(file, NULL);
+    unload(file);
+}
+
+static void check_jpeg(const char *name) { check_parts(name, ".jpg"); }
+static void check_png(const char *name) { check_parts(name, ".png"); }
+
+static void complete_files_are_accepted_and_parts_refused(void **unused) {
+    (void)unused;
+    each_picture(".jpg", NULL, check_jpeg);
+    each_picture(".png", NULL, check_png);
+    static const char *accepted[] = {"bad-cmyk.jpg", "bad-trailing.jpg",
+        "bad-trailing.png", "bad-extra-checksum.png"};
+    for (size_t i = 0; i < 4; i++) {
+        bags_view file = load_part(IMAGES, accepted[i], "");
+        assert_check(file, NULL);
+        unload(file);
+    }
+    bags_view file = load_part(PHOTOS, "china", ".jpg");
+    assert_check(file, NULL);
+    unload(file);
+}
+
+/* The offset of the first place with these bytes. */
+static size_t find(bags_view file, const char *bytes, size_t size) {
+    for (size_t i = 0; i + size <= file.size; i++)
+        if (!memcmp(file.data + i, bytes, size))
+            return i;
+    fail_msg("not found");
+    return 0;
+}
+
+static bags_view changed(bags_view file, size_t at, int value) {
+    ((unsigned char *)(uintptr_t)file.data)[at] = (unsigned char)value;
+    return file;
+}
+
+static void faults_of_a_jpeg_are_named(void **unused) {
+    (void)unused;
+    bags_view files[8];
+    static const char *says[8] = {"no marker where one must be (at byte 20)",
+        "two frame headers", "states a height", "invalid frame header",
+        "without all of its scans", "a second start", "before its frame",
+        "without all of its scans"};
+    for (int i = 0; i < 8; i++)
+        files[i] = load_part(IMAGES, i == 4 ? "progressive" : "420", ".jpg");
+    size_t frame = find(files[0], "\xFF\xC0", 2);
+    files[0] = inserted(files[0], 20, "x", 1);
+    files[1] =
+        inserted(files[1], frame, "\xFF\xC0\0\x0B\x08\0\1\0\1\1\1\x11\0", 13);
+    changed(changed(files[2], frame + 5, 0), frame + 6, 0);
+    changed(files[3], frame + 9, 4);
+    /* Now the first scan has no DC. */
+    size_t scan = find(files[4], "\xFF\xDA\0\x0C\3", 5);
+    changed(files[4], scan + 11, 1);
+    files[5] = inserted(files[5], frame, "\xFF\xD8", 2);
+    files[6] = inserted(files[6], 20, "\xFF\xDA\0\x08\1\1\0\0\x3F\0", 10);
+    files[7] = inserted(files[7], frame, "\xFF\xD9", 2);
+    for (int i = 0; i < 8; i++) {
+        assert_check(files[i], says[i]);
+        unload(files[i]);
+    }
+}
+
+static void faults_of_a_png_are_named(void **unused) {
+    (void)unused;
+    bags_view file = load_part(IMAGES, "rgb", ".png");
+    size_t pixels = find(file, "IDAT", 4) - 4;
+    for (size_t i = 8; i < file.size; i++) {
+        unsigned char old = file.data[i];
+        changed(file, i, old ^ 1);
+        bags_code code = bags_image_check(file, &err);
+        assert_int_equal(code, BAGS_ERROR_CORRUPT);
+        changed(file, i, old);
+    }
+    bags_view none = copy(file, pixels + 12);
+    memcpy((unsigned char *)(uintptr_t)none.data + pixels,
+        file.data + file.size - 12, 12);
+    assert_check(none, "ends without pixels");
+    unload(none);
+    file = inserted(file, 33, "\0\0\0\0IHDR\xA8\xA1\xAE\x0A", 12);
+    assert_check(file, "one header");
+    unload(file);
+    file = load_part(IMAGES, "bad-checksum", ".png");
+    assert_check(file, "checksum mismatch (at byte");
+    unload(file);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_orientation_is_found_in_either_byte_order),
@@ -175,6 +288,9 @@ int main(void) {
         cmocka_unit_test(of_several_chunks_with_exif_one_counts),
         cmocka_unit_test(entries_are_read_as_pillow_reads_them),
         cmocka_unit_test(truncated_and_changed_files_are_read_safely),
+        cmocka_unit_test(complete_files_are_accepted_and_parts_refused),
+        cmocka_unit_test(faults_of_a_jpeg_are_named),
+        cmocka_unit_test(faults_of_a_png_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,7 +2,8 @@
  * bags images: a folder of JPEG and PNG files as a dataset. The first bytes of a
  * file state its format: in real collections some endings are wrong.
  *
- * All files are found and sorted first, then written. Links are followed, so that a
+ * All files are found and sorted first, then written. Those that are not converted are
+ * checked to be complete, but not decoded. Links are followed, so that a
  * class folder may be one, even if another leads to the same images. Within a class
  * every directory is visited once, links to directories after the others, and DIR
  * itself never again, so that circular links end.
@@ -15,6 +16,7 @@
 #include "../../formats/formats.h"
 
 static const char *type, *classes_path;
+static bool skip_damaged;
 
 static const option options[] = {
     {"type", OPTION_TEXT, &type, "T",
@@ -25,6 +27,9 @@ static const option options[] = {
         "labels are numbers, int(4): the line of the class folder's name in "
         "FILE, from 0. If FILE is missing, it is written with the sorted "
         "names"},
+    {"skip-damaged", OPTION_FLAG, &skip_damaged, NULL,
+        "leave out, name and count files that are damaged or cannot be "
+        "converted"},
     OPTION_MAX_PIXELS,
     OPTIONS_END,
 };
@@ -266,22 +271,44 @@ static uint64_t find_class(const char *label) {
 static size_t converted, renamed;
 static size_t turned, to_turn; /* with an EXIF orientation other than 1 */
 
-static bags_value image_value(const image *one) {
-    static bags_buffer buffer, scratch;
+static size_t damaged, damaged_pngs;
+
+/* Decode a file, turned upright, and encode it as the field's type. */
+static bags_code convert(const char *from, bags_view file, bags_view *out) {
+    static bags_buffer decoded, encoded;
+    bags_value value;
+    codec_check(from);
+    registry_orient();
+    bags_code code =
+        bags_decode(registry_get(), from, file, &decoded, &value, &failure);
+    return code ? code
+                : bags_encode(
+                      registry_get(), type, &value, &encoded, out, &failure);
+}
+
+/* Read an image, as its blob. False, and `failure` states why, if it is damaged or
+ * cannot be converted. */
+static bool read_image(const image *one, bags_value *out) {
+    static bags_buffer buffer;
     char *path = path_join(root, one->path);
-    bags_view file = file_read(path, &buffer);
+    bags_view file = file_read(path, &buffer), blob = file;
     const char *found = type_of_bytes(file);
+    free(path);
     if (!found || strcmp(found, one->png ? "png" : "jpeg"))
         fail(BAGS_ERROR_VALUE, "changed since it was found");
     bool fits = !strcmp(type, "bytes") || one->png == !strncmp(type, "png", 3);
-    bags_value value = fits ? bags_blob(file.data, file.size)
-                            : value_from_file(path, file, &scratch);
+    bags_code code =
+        fits ? bags_image_check(file, &failure) : convert(found, file, &blob);
+    if (code == BAGS_ERROR_MEMORY)
+        die();
+    if (code)
+        return false;
     bool upright = bags_image_orientation(file) == 1;
     converted += !fits;
     turned += !fits && !upright;
     to_turn += fits && !upright;
-    free(path);
-    return value;
+    *out = bags_blob(blob.data, blob.size);
+    return true;
 }
 
 /* Bytes that are not UTF-8 become \xff. */
@@ -303,9 +330,21 @@ static const image *current; /* for failures */
 
 static void add_image(const image *one) {
     static text label, path;
-    current = one;
     bags_value values[3];
-    values[0] = image_value(one);
+    current = one;
+    /* One that is left out is not the next datapoint: it is read first. */
+    if (skip_damaged && !read_image(one, &values[0])) {
+        damaged++;
+        damaged_pngs += one->png;
+        note("%s/%s: left out: %s", root, one->path, failure.message);
+        return;
+    }
+    if (!sink_next())
+        return;
+    if (!skip_damaged && !read_image(one, &values[0])) {
+        failure_suffix("; --skip-damaged leaves it out");
+        die();
+    }
     values[1] = classes_path ? bags_uint(find_class(one->label))
                              : name_value(&label, one->label);
     values[2] = name_value(&path, one->path);
@@ -334,22 +373,24 @@ static void print_summary(void) {
     size_t labels = 0;
     for (size_t i = 0; i < count; i++)
         labels += is_new_label(i);
+    size_t good = count - damaged, good_pngs = pngs - damaged_pngs;
     print("%s: %s of type %s (%zu JPEG, %zu PNG), %s\n", root,
-        counted(count, "image"), type, count - pngs, pngs,
+        counted(good, "image"), type, good - good_pngs, good_pngs,
         counted(labels, "label"));
     if (converted)
         print("%s: converted: %zu %s\n", root, converted,
             strncmp(type, "png", 3) ? "PNG to JPEG" : "JPEG to PNG");
     if (turned)
-        printf("%s: turned upright: %zu of them, by their EXIF orientation\n",
+        print("%s: turned upright: %zu of them, by their EXIF orientation\n",
             root, turned);
     if (to_turn)
-        printf("%s: %s with an EXIF orientation, to be turned by readers "
-               "(bags load --orient)\n",
+        print("%s: %s with an EXIF orientation, to be turned by readers "
+              "(bags load --orient)\n",
             root, counted(to_turn, "image"));
     if (renamed)
         print("%s: %zu path%s not UTF-8: invalid bytes are written as \\xff\n",
             root, renamed, renamed == 1 ? " is" : "s are");
+    print_left_out(damaged, "that are damaged or cannot be converted");
     print_left_out(others, "that are neither JPEG nor PNG");
     print_left_out(hidden, "that are hidden");
     print_left_out(again, "that are directories visited before");
@@ -387,7 +428,7 @@ static int run(char **operands) {
     sink_open(operands[1], root, fields, 3, false);
     for (size_t i = 0; i < count; i++) {
         interrupt_check();
-        if (writing_is_mine(path_hash(images[i].path)) && sink_next())
+        if (writing_is_mine(path_hash(images[i].path)))
             add_image(&images[i]);
         progress_show("images", "images", i + 1, count, sink_length());
     }
@@ -404,7 +445,7 @@ const command command_images = {"images", "a dataset from folders of images",
     "and path (relative to DIR), sorted by label and path. The first bytes of "
     "a file state its format. Other files, files of Bags, and hidden ones, are "
     "left out and counted. Links are followed; within a folder in DIR, every "
-    "directory is visited once.\n"
+    "directory is visited once. A file that is truncated is an error.\n"
     "Workers share the images by a hash of their paths: --shard-start W of K "
     "packs those whose 64-bit FNV-1a hash is W modulo K.\n",
     "  bags images imagenet/train train --shard-size 1G --classes names.txt\n",

@@ -37,6 +37,10 @@ static unsigned char *pixels; /* RGB */
 static size_t sheet_width, sheet_height;
 static size_t used_columns, used_rows;
 
+/* Why tiles are empty. */
+static char **faults;
+static size_t faults_count, drawn;
+
 /* ---- images ---- */
 
 /* The number of frames of a decoded value; 0 if it is not an image or a video. */
@@ -72,6 +76,13 @@ static const unsigned char *as_bytes(
     return buffer.data;
 }
 
+static void use_tile(size_t row, size_t column) {
+    if (column >= used_columns)
+        used_columns = column + 1;
+    if (row >= used_rows)
+        used_rows = row + 1;
+}
+
 /* Draw frame i of a value that count_frames accepts into a tile, as large as fits and
  * centred. */
 static void draw(
@@ -101,10 +112,8 @@ static void draw(
             for (size_t c = 0; c < 3; c++)
                 *at++ = from[image.channels > 2 ? c : 0];
     }
-    if (column >= used_columns)
-        used_columns = column + 1;
-    if (row >= used_rows)
-        used_rows = row + 1;
+    use_tile(row, column);
+    drawn++;
 }
 
 /* ---- which images ---- */
@@ -118,18 +127,21 @@ static uint64_t at_most_a_row(uint64_t count) {
     return count < COLUMNS ? count : COLUMNS;
 }
 
-static bags_value read_value(uint64_t index, bags_select select) {
-    bags_value value;
+/* Read an image or a video. False if it is none: then its tile stays empty. */
+static bool read_value(uint64_t index, bags_select select, bags_value *out) {
     source_get(index, &select, 1);
     codec_check(field->type);
-    if (!source_value(0, 0, field->type, &value))
-        die();
-    if (!count_frames(&value))
-        fail(BAGS_ERROR_TYPE,
-            "%s: field \"%s\": type %s is not an image (uint8, uint16 or bool, "
-            "height x width x 1 to 4 channels)",
-            source_path(), field->name, field->type);
-    return value;
+    if (source_value(0, 0, field->type, out)) {
+        if (count_frames(out))
+            return true;
+        bags_fail(&failure, BAGS_ERROR_TYPE,
+            "%s: field \"%s\": datapoint %ju: type %s is not an image (uint8, "
+            "uint16 or bool, height x width x 1 to 4 channels)",
+            source_path(), field->name, (uintmax_t)index, field->type);
+    }
+    faults = (char **)grow(faults, faults_count, sizeof *faults);
+    faults[faults_count++] = string_format("%s", failure.message);
+    return false;
 }
 
 /* A row of the items of a sequence: the first frame of each item. */
@@ -137,31 +149,45 @@ static void draw_sequence(uint64_t index, size_t row) {
     uint64_t count = source_count(index, field_index);
     for (uint64_t i = 0; i < at_most_a_row(count); i++) {
         uint64_t item = spaced(i, count);
-        bags_value value =
-            read_value(index, bags_slice(field_index, item, item + 1, 1));
-        draw(&value, 0, row, (size_t)i);
+        bags_value value;
+        if (read_value(
+                index, bags_slice(field_index, item, item + 1, 1), &value))
+            draw(&value, 0, row, (size_t)i);
+        else
+            use_tile(row, (size_t)i);
     }
 }
 
+/* Draw one datapoint after the other; a video has its own row. */
 static void draw_all(void) {
     uint64_t length = source_length(), place = 0;
     bool sequence = source_is_sequence(field_index);
     for (uint64_t i = 0; i < length && place < rows.value * COLUMNS; i++) {
+        bool own_row = sequence || type_kind(field->type) == TYPE_VIDEO;
+        bags_value value;
         if (sequence) {
             draw_sequence(i, (size_t)i);
-            place += COLUMNS;
-            continue;
+        } else if (read_value(i, bags_whole(field_index), &value)) {
+            uint64_t frames = count_frames(&value);
+            for (uint64_t j = 0; j < at_most_a_row(frames); j++) {
+                uint64_t now = place + j;
+                draw(&value, spaced(j, frames), (size_t)(now / COLUMNS),
+                    (size_t)(now % COLUMNS));
+            }
+            own_row = value.dims == 4;
+        } else {
+            use_tile((size_t)(place / COLUMNS), (size_t)(place % COLUMNS));
         }
-        /* One datapoint after the other; a video has its own row. */
-        bags_value value = read_value(i, bags_whole(field_index));
-        uint64_t frames = count_frames(&value);
-        for (uint64_t j = 0; j < at_most_a_row(frames); j++) {
-            uint64_t now = place + j;
-            draw(&value, spaced(j, frames), (size_t)(now / COLUMNS),
-                (size_t)(now % COLUMNS));
-        }
-        place += value.dims == 4 ? COLUMNS : 1;
+        place += own_row ? COLUMNS : 1;
     }
+}
+
+/* Name the images that were not drawn, or fail with the first if none was. */
+static void report_faults(void) {
+    if (faults_count && !drawn)
+        fail(BAGS_ERROR_VALUE, "%s", faults[0]);
+    for (size_t i = 0; i < faults_count; i++)
+        note("%s: an empty tile", faults[i]);
 }
 
 /* ---- which field ---- */
@@ -251,6 +277,7 @@ static int run(char **operands) {
     pixels = (unsigned char *)allocate(sheet_width * sheet_height, 3);
     memset(pixels, BACKGROUND, sheet_width * sheet_height * 3);
     draw_all();
+    report_faults();
     if (used_rows == 0)
         fail(BAGS_ERROR_MISSING, "%s: field \"%s\": contains no image",
             source_path(), field->name);
@@ -266,5 +293,8 @@ const command command_sheet = {"sheet", "an image of the first images",
     reading_options,
     "Draws the first images of a dataset, 8 in a row, into a PNG or JPEG file. "
     "If the field is a sequence or a video, each datapoint has a row with up "
-    "to 8 of its images, evenly spaced.\n",
+    "to 8 of its images, evenly spaced. Images are turned upright by their "
+    "EXIF "
+    "orientation. The tile of one that cannot be decoded is empty, and it is "
+    "named.\n",
     "  bags sheet pets pets.png --field photo --rows 4\n", run};

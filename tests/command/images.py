@@ -3,6 +3,7 @@ import base64
 import json
 import os
 import pathlib
+import re
 import shutil
 import struct
 import subprocess
@@ -12,8 +13,10 @@ import zlib
 import harness
 from harness import each, files, pack, read, refuse, run, write_lines
 
-# What begins like this is JPEG to the command; it is not decoded here.
-JPEG = b'\xff\xd8\xff\xe0 not really a picture'
+# A complete JPEG to the command: a frame of 1 x 1, a scan, the end, after which cameras
+# may write anything. It is not decoded here.
+JPEG = (b'\xff\xd8\xff\xc0\0\x0b\x08\0\1\0\1\1\1\x11\0'
+        b'\xff\xda\0\x08\1\1\0\0\x3f\0 not really a picture \xff\xd9')
 
 
 def _png(width=4, height=3, color=(10, 200, 30)):
@@ -579,6 +582,70 @@ def a_bag_is_not_made_of_images():
     os.mkdir('d')
     refuse('images', 'd', 'x.bag', says=('x.bag', 'not a Bag'), code=2)
     refuse('images', 'd', 'out', says='contains no JPEG')
+
+
+def truncated_images_are_refused_or_left_out():
+    png, half = _png(), _png()[:40]
+    _tree({'d/a/1.jpg': JPEG, 'd/a/2.jpg': JPEG[:-2], 'd/b/3.jpg': JPEG + b'trailer',
+           'd/b/4.png': half, 'd/b/5.png': png})
+    words = ['images', 'd', 'out', '--type', 'bytes', '--shard-length', '2']
+    done = refuse(*words, says=('d/a/2.jpg: truncated JPEG', '--skip-damaged',
+                                '1 datapoint'))
+    assert done.err.count('2.jpg') == 1, done.err
+    done = run(*words, '--resume', '--skip-damaged')
+    assert [row[1:] for row in _images()] == [
+        ('a/1.jpg', JPEG), ('b/3.jpg', JPEG + b'trailer'), ('b/5.png', png)]
+    assert done.err.splitlines() == [
+        f'bags: d/a/2.jpg: left out: truncated JPEG ({len(JPEG) - 2} bytes)',
+        'bags: d/b/4.png: left out: truncated PNG (40 bytes)'], done.err
+    text = done.out.decode()
+    assert '3 images' in text and '(2 JPEG, 1 PNG)' in text, text
+    assert 'left out: 2 that are damaged' in text, text
+    # Those that are left out are not datapoints to --resume either.
+    assert b'0 datapoints, after 3' in run(*words, '--resume', '--skip-damaged').out
+
+
+def what_cannot_be_converted_is_refused_or_left_out():
+    if not harness.has_codec('jpeg') or not harness.has_codec('png'):
+        return
+    data = harness.ROOT / 'tests/data/images'
+    shutil.copytree(data, 'all', ignore=lambda _, names: [
+        name for name in names
+        if not name.endswith('.jpg') and (name[:4] == 'bad-' or name[-4:] != '.png')])
+    shutil.copytree('all', 'd', ignore=lambda _, names: [
+        name for name in names if name not in ('420.jpg', 'bad-cmyk.jpg', 'rgba.png')])
+    for kind, bad, good in (('png', 'bad-cmyk.jpg', ['420.jpg', 'rgba.png']),
+                            ('jpeg', 'rgba.png', ['420.jpg', 'bad-cmyk.jpg'])):
+        refuse('images', 'd', 'refused', '--type', kind, says=(f'd/{bad}: ', '--skip'))
+        shutil.rmtree('refused', ignore_errors=True)
+        done = run('images', 'd', kind, '--type', kind, '--skip-damaged')
+        assert [row[1] for row in _images(kind)] == good
+        assert f'd/{bad}: left out: ' in done.err, done.err
+    done = run('images', 'all', 'out', '--type', 'png', '--skip-damaged')
+    left_out = re.findall('all/(.*): left out', done.err)
+    assert f'left out: {len(left_out)} that are damaged' in done.out.decode()
+    assert all(name.startswith('bad-') for name in left_out), left_out
+    run('verify', 'out', '--decode')
+
+
+def a_damaged_image_is_an_empty_tile():
+    if not _has('png', 'png', _png()):
+        return
+    good, bad = ({'base64': base64.b64encode(x).decode()} for x in (_png(), _png()[:40]))
+    pack([{'p': good, 's': [good, bad]}, {'p': bad, 's': [bad]}, {'p': good, 's': []}],
+         'p=png,s=png[]')
+    done = run('sheet', 'out', 'p.png')
+    assert 'datapoint 1' in done.err and 'empty tile' in done.err, done.err
+    assert done.err.count('\n') == 1, done.err
+    width, height, rows = _pixels('p.png')
+    assert (width, height) == (4 + 3 * 132, 136)
+    assert [_color(rows, 4 + 132 * i + 64, 68) for i in range(3)] == [
+        (10, 200, 30), (24, 24, 24), (10, 200, 30)]
+    run('sheet', 'out', 's.png', '--field', 's')
+    assert _pixels('s.png')[:2] == (4 + 2 * 132, 4 + 2 * 132)
+    pack([{'p': bad}] * 2, 'p=png', 'none')
+    refuse('sheet', 'none', 'none.png', says=('none', 'datapoint 0', 'truncated'))
+    assert not pathlib.Path('none.png').exists()
 
 
 def a_damaged_image_is_named_once():
