@@ -11,6 +11,27 @@
 
 #define IMPORT_DATA "tests/data/import/"
 
+/* Of the sources that are imported. */
+static bags_source_layout import_layout;
+
+/* What the last one left out: "what 2 a,b;" for each kind. */
+static char import_left_out[1024];
+
+BAGI_UNUSED static void note_left_out(const bags_source *source) {
+    size_t used = 0, size = sizeof import_left_out;
+    *import_left_out = 0;
+    for (size_t i = 0; i < source->left_out_count; i++) {
+        const bags_left_out *kind = &source->left_out[i];
+        used += (size_t)snprintf(import_left_out + used, size - used, "%s %llu",
+            kind->what, (unsigned long long)kind->count);
+        for (size_t k = 0; k < BAGS_LEFT_OUT_NAMES && kind->names[k]; k++)
+            used += (size_t)snprintf(import_left_out + used, size - used,
+                "%c%s", k ? ',' : ' ', kind->names[k]);
+        used += (size_t)snprintf(import_left_out + used, size - used, ";");
+        CHECK(used < size && kind->count > 0);
+    }
+}
+
 /* What a source contains, as in NAME.expected, its fields sorted; free with
  * bytes_free. `said` has the error, and *code its code. */
 static bytes import_all(
@@ -20,11 +41,13 @@ static bytes import_all(
     bags_buffer scratch = {0};
     uint64_t length = 0;
     poison();
-    bags_source_options options = {&memory.allocator, NULL, NULL};
+    bags_source_options options = {
+        &memory.allocator, NULL, NULL, import_layout};
     bags_source *source = bags_source_open(importer, path, &options, &said);
     *code = source ? BAGS_OK : said.code;
     if (!source)
         return text;
+    note_left_out(source);
     sha256 *digests = (sha256 *)calloc(source->count, sizeof *digests);
     for (size_t i = 0; i < source->count; i++)
         sha256_start(&digests[i]);

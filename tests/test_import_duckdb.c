@@ -22,6 +22,7 @@ static void columns_of_every_type_are_fields(void **state) {
     skip_without_duckdb();
     check_import(PARQUET, IMPORT_DATA "types.parquet",
         IMPORT_DATA "types.parquet.expected");
+    assert_string_equal(import_left_out, "column 2 image.path,images.path;");
     check_import(PARQUET, IMPORT_DATA "polars.parquet",
         IMPORT_DATA "polars.parquet.expected");
     check_import(&bags_import_csv, IMPORT_DATA "table.csv",

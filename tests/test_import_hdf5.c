@@ -22,6 +22,68 @@ static void groups_are_episodes_in_the_order_of_their_numbers(void **state) {
         HDF5, IMPORT_DATA "episodes.h5/data", IMPORT_DATA "episodes.expected");
 }
 
+static void check_layout(
+    const char *name, bags_source_layout layout, const char *pattern) {
+    bags_code code;
+    char path[256];
+    snprintf(path, sizeof path, IMPORT_DATA "%s", name);
+    import_layout = layout;
+    bytes text = import_all(HDF5, path, &code);
+    import_layout = BAGS_LAYOUT_DETECT;
+    CHECK(is_code(BAGS_OK, (int)code, path));
+    CHECK(contains((const char *)text.data, pattern));
+    bytes_free(&text);
+}
+
+static void
+a_file_that_is_rows_or_episodes_is_an_error_unless_a_layout_is_stated(
+    void **state) {
+    (void)state;
+    check_import_fails(HDF5, BAGS_ERROR_TYPE, IMPORT_DATA "cameras.h5",
+        "cameras.h5: ambiguous: *row of all 3 datasets (4 of each), or a group "
+        "in "
+        "\"/cameras\" (cam_0, ...; 2 in all) without 1 datasets elsewhere "
+        "(time); pass --layout rows or --layout episodes");
+    check_layout("cameras.h5", BAGS_LAYOUT_ROWS,
+        "4\ni64 * cameras.cam_0.x\ni64 * cameras.cam_1.x\ni64 * time\n");
+    assert_string_equal(import_left_out, "");
+    check_layout(
+        "cameras.h5", BAGS_LAYOUT_EPISODES, "2\ni64[] * x\nutf8 * group\n");
+    assert_string_equal(import_left_out, "dataset 1 time;");
+    /* Neither reading has all. */
+    check_import_fails(HDF5, BAGS_ERROR_TYPE, IMPORT_DATA "rates.h5",
+        "ambiguous: *which differ in length: cameras/cam_0/x 4, "
+        "cameras/cam_1/x 2*"
+        "without 1 datasets elsewhere (time)");
+    check_layout("rates.h5/cameras", BAGS_LAYOUT_DETECT, "2\ni64[] * x\n");
+    check_import_fails(HDF5, BAGS_ERROR_TYPE, IMPORT_DATA "equal.h5",
+        "ambiguous: *row of all 2 datasets (3 of each), or a group in \"/\" "
+        "(0, ");
+    check_layout("equal.h5", BAGS_LAYOUT_EPISODES, "2\ni64[] * x\n");
+    import_layout = BAGS_LAYOUT_EPISODES;
+    check_import_fails(HDF5, BAGS_ERROR_TYPE, IMPORT_DATA "rows.h5",
+        "no group of groups with the same datasets");
+    import_layout = BAGS_LAYOUT_DETECT;
+}
+
+static void what_is_left_out_is_counted_and_named(void **state) {
+    (void)state;
+    /* Names such as demo_0 decide. */
+    check_layout(
+        "demos.h5", BAGS_LAYOUT_DETECT, "2\ni64[] * x\nutf8 * group\n");
+    assert_string_equal(import_left_out,
+        "attribute 3 data/demo_0@num_samples,data/demo_1@num_samples,mask@a;"
+        "named type 1 kind;dataset 1 mask/train;");
+}
+
+static void types_are_what_they_are_and_not_what_they_look_like(void **state) {
+    (void)state;
+    check_import(
+        HDF5, IMPORT_DATA "members.h5", IMPORT_DATA "members.expected");
+    assert_string_equal(import_left_out,
+        "enum name 4 color: BLUE,color: RED,not: FALSE,not: TRUE;");
+}
+
 static void a_group_of_a_file_can_be_imported(void **state) {
     bags_code code;
     (void)state;
@@ -90,6 +152,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(datasets_of_equal_length_are_rows),
         TEST(groups_are_episodes_in_the_order_of_their_numbers),
+        TEST(
+            a_file_that_is_rows_or_episodes_is_an_error_unless_a_layout_is_stated),
+        TEST(what_is_left_out_is_counted_and_named),
+        TEST(types_are_what_they_are_and_not_what_they_look_like),
         TEST(a_group_of_a_file_can_be_imported),
         TEST(what_is_not_supported_is_refused_by_name),
         TEST(a_truncated_file_is_refused_with_the_reason),

@@ -60,7 +60,8 @@ static void what_is_not_supported_is_refused_by_name(void **state) {
             BAGS_ERROR_TYPE},
         {"[4]", "[4]", "\"|O\"", "", "dtype*|O", BAGS_ERROR_TYPE},
         {"[4]", "[4]", "\"<f16\"", "", "dtype*<f16", BAGS_ERROR_TYPE},
-        {"[4,2]", "[4,2]", "\"<U3\"", "", "strings", BAGS_ERROR_TYPE},
+        {"[4,2]", "[4,2]", "\"<U3\"", ",\"fill_value\":\"\"", "strings",
+            BAGS_ERROR_TYPE},
         {"[4]", "[4]", "[[\"a\",[[\"b\",\"<i2\"]],[2]]]", "", "structures",
             BAGS_ERROR_TYPE},
         {"[4]", "[4]", "\"<i8\"", ",\"fill_value\":\"x\"", "fill_value",
@@ -101,6 +102,162 @@ static void what_is_not_supported_is_refused_by_name(void **state) {
     save_array(at("group/b"), "[5]", "[4]", "\"<i8\"", "");
     check_import_fails(
         ZARR, BAGS_ERROR_TYPE, at("group"), "differ in length (a 4, b 5)");
+}
+
+/* What of a fill value becomes an element; bytes NULL: its dtype cannot hold it. */
+static void a_fill_value_is_held_exactly_or_an_error(void **state) {
+    static const struct {
+        const char *dtype, *fill, *bytes;
+        size_t size;
+    } cases[] = {
+        {"|i1", "-128", "\x80", 1},
+        {"|i1", "300", NULL, 0},
+        {"|i1", "128", NULL, 0},
+        {"|i1", "-129", NULL, 0},
+        {"|u1", "255", "\xff", 1},
+        {"|u1", "-1", NULL, 0},
+        {"|u1", "256", NULL, 0},
+        {"<i4", "1.9", NULL, 0},
+        {"<i4", "2.0", "\2\0\0\0", 4},
+        {"<i4", "\"1\"", NULL, 0},
+        {"<i4", "true", NULL, 0},
+        {"<i4", "1e300", NULL, 0},
+        {"<i4", "[1]", NULL, 0},
+        {">i4", "-2", "\xff\xff\xff\xfe", 4},
+        {"<i4", "NaN", NULL, 0},
+        {"<i4", "\"NaN\"", NULL, 0},
+        {"<i8", "-9223372036854775808", "\0\0\0\0\0\0\0\x80", 8},
+        {"<i8", "9223372036854775808", NULL, 0},
+        {"<u8", "18446744073709551615", "\xff\xff\xff\xff\xff\xff\xff\xff", 8},
+        {"<u8", "-1", NULL, 0},
+        {"<f4", "1e300", NULL, 0},
+        {"<f4", "1e-300", NULL, 0},
+        {"<f4", "0.1", "\xcd\xcc\xcc\x3d", 4},
+        {"<f4", "0.10000000149011612", "\xcd\xcc\xcc\x3d", 4},
+        {"<f4", "0.123456789", NULL, 0},
+        {"<f4", "16777217", NULL, 0},
+        {"<f4", "16777216", "\0\0\x80\x4b", 4},
+        {"<f4", "16777217.0", NULL, 0},
+        {">f4", "-0.5", "\xbf\0\0\0", 4},
+        {"<f4", "-0.0", "\0\0\0\x80", 4},
+        {"<f4", "\"NaN\"", "\0\0\xc0\x7f", 4},
+        {"<f4", "\"-Infinity\"", "\0\0\x80\xff", 4},
+        {"<f4", "\"1\"", NULL, 0},
+        {"<f4", "\"0x7fc00000\"", NULL, 0},
+        {"<f4", "\"nan\"", NULL, 0},
+        {"<f4", "false", NULL, 0},
+        {"<f8", "1e400", NULL, 0},
+        {"<f8", "1e-400", NULL, 0},
+        {"<f8", "5e-324", "\1\0\0\0\0\0\0\0", 8},
+        {"<f8", "9007199254740993", NULL, 0},
+        {"<f8", "0.1", "\x9a\x99\x99\x99\x99\x99\xb9\x3f", 8},
+        {"<f8", "0.1234567890123456789", NULL, 0},
+        {"<f8", "\"Infinity\"", "\0\0\0\0\0\0\xf0\x7f", 8},
+        {"<f2", "1", "\0\x3c", 2},
+        {"<f2", "65504", "\xff\x7b", 2},
+        {"<f2", "65505", NULL, 0},
+        {"<f2", "65536", NULL, 0},
+        {"<f2", "0.1", "\x66\x2e", 2},
+        {"<f2", "0.33333", NULL, 0},
+        {"<f2", "6e-8", "\1\0", 2},
+        {"<f2", "1e-9", NULL, 0},
+        {"<f2", "-2.5", "\0\xc1", 2},
+        {">f2", "\"NaN\"", "\x7e\0", 2},
+        {"<f2", "\"-Infinity\"", "\0\xfc", 2},
+        {"<f2", "2049", NULL, 0},
+        {"|b1", "true", "\1", 1},
+        {"|b1", "1", "\1", 1},
+        {"|b1", "2", NULL, 0},
+        {"|b1", "\"true\"", NULL, 0},
+        {"|b1", "0.5", NULL, 0},
+        {"<c8", "[1, \"NaN\"]", "\0\0\x80\x3f\0\0\xc0\x7f", 8},
+        {"<c8", "1", "\0\0\x80\x3f\0\0\0\0", 8},
+        {"<c8", "[1]", NULL, 0},
+        {"<c8", "[1, 1e300]", NULL, 0},
+        {"<c8", "\"1\"", NULL, 0},
+        {"<M8[ns]", "-9223372036854775808", "\0\0\0\0\0\0\0\x80", 8},
+        {"<m8[s]", "1.5", NULL, 0},
+        {"<M8[s]", "\"2024-01-01\"", NULL, 0},
+        {"|S3", "\"eno=\"", "zz", 2},
+        {"|S3", "\"\"", "", 0},
+        {"|S3", "\"enp6eg==\"", NULL, 0},
+        {"|S1", "\"eno=\"", NULL, 0},
+        {"|S3", "\"0\"", NULL, 0},
+        {"|S3", "0", NULL, 0},
+        {"|S3", "\"en!6\"", NULL, 0},
+        {"|S3", "\"eno\"", NULL, 0},
+        {"|S3", "\"enp=\"", NULL, 0},
+        {"|V2", "\"eno=\"", "zz", 2},
+        {"|V3", "\"eno=\"", NULL, 0},
+        {"|V2", "0", "\0\0", 2},
+        {"|V2", "1", NULL, 0},
+        {"<U2", "\"0\"", "0", 1},
+        {">U2", "\"\xc3\xa9\xf0\x9f\x98\x80\"", "\xc3\xa9\xf0\x9f\x98\x80", 6},
+        {"<U2", "\"abc\"", NULL, 0},
+        {"<U2", "0", NULL, 0},
+        {"<U2", "\"a\\u0000\"", NULL, 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *path = at("fill%d", (int)i), *fill = cases[i].fill;
+        char dtype[32], more[128];
+        snprintf(dtype, sizeof dtype, "\"%s\"", cases[i].dtype);
+        snprintf(more, sizeof more, ",\"fill_value\":%s", fill);
+        save_array(path, "[1]", "[1]", dtype, more);
+        bags_source *source = bags_source_open(ZARR, path, NULL, &said);
+        if ((source != NULL) != (cases[i].bytes != NULL))
+            fail_msg("%s of %s", fill, cases[i].dtype);
+        if (!source) {
+            assert_says(strcmp(fill, "1e400")
+                            ? "fill_value: not a value of its dtype"
+                            : "a number above 1.8e308");
+            continue;
+        }
+        const bags_entry *entries;
+        bags_buffer scratch = {0};
+        bags_view blob = {NULL, 0};
+        assert_ok(bags_source_read(source, 0, &entries, &said));
+        const bags_value *value = entries->values;
+        bool number =
+            value->kind == BAGS_KIND_INT || value->kind == BAGS_KIND_UINT;
+        assert_ok(bags_encode(
+            NULL, source->fields->type, value, &scratch, &blob, &said));
+        bool big = dtype[1] == '>' && dtype[2] != 'U';
+        for (size_t k = 0; k < cases[i].size; k++)
+            if (blob.data[big ? cases[i].size - 1 - k : k] !=
+                (unsigned char)cases[i].bytes[k])
+                fail_msg("%s of %s: byte %d", fill, cases[i].dtype, (int)k);
+        assert_int_equal(blob.size, number ? 8 : cases[i].size);
+        bags_buffer_free(&scratch);
+        bags_source_close(source);
+    }
+}
+
+static void a_missing_chunk_without_a_fill_value_is_an_error(void **state) {
+    (void)state;
+    save_array(at("none"), "[2]", "[1]", "\"|u1\"", ",\"fill_value\":null");
+    save(at("none/0"), "x", 1);
+    check_import_fails(ZARR, BAGS_ERROR_GAP, at("none"),
+        "none: 1: is missing, and the array has no fill_value");
+}
+
+static void what_is_left_out_is_counted_and_named(void **state) {
+    bags_code code;
+    (void)state;
+    make_dir(at("g"));
+    save_text(at("g/.zgroup"), "{\"zarr_format\":2}");
+    save_text(at("g/.zattrs"), "{\"a\":1,\"b\":[2]}");
+    save_array(at("g/x"), "[1]", "[1]", "\"|u1\"", "");
+    save_text(at("g/x/.zattrs"), "{\"units\":\"m\"}");
+    save_text(at("g/README"), "");
+    bytes text = import_all(ZARR, at("g"), &code);
+    bytes_free(&text);
+    assert_int_equal(code, BAGS_OK);
+    assert_string_equal(
+        import_left_out, "other file 1 README;attribute 3 @a,@b,x/@units;");
+    save_text(at("g/.zattrs"), "{");
+    check_import_fails(
+        ZARR, BAGS_ERROR_CORRUPT, at("g"), "g: .zattrs: invalid JSON");
 }
 
 static void a_chunk_of_another_size_is_an_error_that_names_it(void **state) {
@@ -163,6 +320,17 @@ static void an_interval_out_of_range_is_an_error(void **state) {
     assert_int_equal(code, BAGS_OK);
     assert_true(
         contains((const char *)text.data, "array(float32)[]*agents.yaw"));
+    assert_string_equal(import_left_out, "array 1 agents_mask.0.5;");
+    bytes_free(&text);
+    uint64_t late[4] = {0, 2, 2, 2}, few[4] = {1, 1, 1, 2};
+    turn_elements(late, sizeof late, 8);
+    turn_elements(few, sizeof few, 8);
+    save(at("d/scenes/0"), late, sizeof late);
+    save(at("d/frames/0"), few, sizeof few);
+    text = import_all(ZARR, at("d"), &code);
+    assert_int_equal(code, BAGS_OK);
+    assert_string_equal(import_left_out, "array 1 agents_mask.0.5;empty scene "
+                                         "1 1;unused agent 2 0 to 0,2 to 2;");
     bytes_free(&text);
 }
 
@@ -214,6 +382,9 @@ int main(void) {
         TEST(every_codec_and_shuffle_is_read_from_a_zip),
         TEST(every_dtype_is_read_and_missing_chunks_are_the_fill_value),
         TEST(what_is_not_supported_is_refused_by_name),
+        TEST(a_fill_value_is_held_exactly_or_an_error),
+        TEST(a_missing_chunk_without_a_fill_value_is_an_error),
+        TEST(what_is_left_out_is_counted_and_named),
         TEST(a_chunk_of_another_size_is_an_error_that_names_it),
         TEST(an_interval_out_of_range_is_an_error),
         TEST(a_datapoint_may_be_skipped),

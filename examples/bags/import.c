@@ -55,7 +55,7 @@ static const struct built {
     {NULL, NULL},
 };
 
-static const char *from, *fields_words, *types_words;
+static const char *from, *fields_words, *types_words, *layout_word;
 static bool dry_run, any_type;
 
 static const option options[] = {
@@ -64,13 +64,15 @@ static const option options[] = {
     {"dry-run", OPTION_FLAG, &dry_run, NULL,
         "write nothing; print the \"spec\", \"length\" (or null) and "
         "\"first\" datapoint as JSON"},
+    {"layout", OPTION_TEXT, &layout_word, "LAYOUT",
+        "of HDF5: a datapoint is a row of all datasets (rows) or a group of "
+        "them (episodes)"},
     {"fields", OPTION_TEXT, &fields_words, "FIELDS",
-        "import only these fields, and rename some, as in "
-        "'photo,label=class'"},
+        "import only these, some renamed: photo,label=class"},
     {"type", OPTION_TEXT, &types_words, "TYPES",
-        "store fields as other types, as in 'photo=jpeg,label=int(4)'"},
+        "store fields as other types: photo=jpeg,label=int(4)"},
     {"any-type", OPTION_FLAG, &any_type, NULL,
-        "accept types without a codec in --type, unchecked: bags help types"},
+        "accept types without a codec in --type, unchecked"},
     OPTIONS_END,
 };
 
@@ -461,8 +463,33 @@ static void show_opening(void *user, uint64_t bytes) {
     progress_show("reading", "MiB", 0, 0, bytes >> 20);
 }
 
+static bags_source_layout layout_parse(void) {
+    if (!layout_word)
+        return BAGS_LAYOUT_DETECT;
+    bool episodes = !strcmp(layout_word, "episodes");
+    if (!episodes && strcmp(layout_word, "rows") != 0)
+        usage("--layout %s: expected rows or episodes", layout_word);
+    return episodes ? BAGS_LAYOUT_EPISODES : BAGS_LAYOUT_ROWS;
+}
+
+/* What the source contains that no field has. */
+static void note_left_out(void) {
+    static text line;
+    for (size_t i = 0; i < source->left_out_count; i++) {
+        const bags_left_out *kind = &source->left_out[i];
+        line.size = 0;
+        text_format(&line, "%s: left out: %ju %s%s (", source_name,
+            (uintmax_t)kind->count, kind->what, kind->count > 1 ? "s" : "");
+        for (size_t k = 0; k < BAGS_LEFT_OUT_NAMES && kind->names[k]; k++)
+            text_format(&line, "%s%.200s", k ? ", " : "", kind->names[k]);
+        text_puts(
+            &line, kind->names_count > BAGS_LEFT_OUT_NAMES ? ", ...)" : ")");
+        note("%s", text_string(&line));
+    }
+}
+
 static int run(char **operands) {
-    bags_source_options how = {NULL, show_opening, NULL};
+    bags_source_options how = {NULL, show_opening, NULL, layout_parse()};
     source_name = operands[0];
     on_failure = explain_failure;
     if (!dry_run && !operands[1])
@@ -471,9 +498,12 @@ static int run(char **operands) {
     const bags_importer *importer = importer_find(source_name);
     if (!strcmp(importer->name, "hdf5"))
         expect_crashes();
+    else if (layout_word)
+        usage("--layout: only HDF5 has layouts (this is %s)", importer->name);
     source = bags_source_open(importer, source_name, &how, &failure);
     must_open(source);
     progress_end();
+    note_left_out();
     bags_field *fields = plan_fields();
     if (dry_run) {
         show(fields);

@@ -1,12 +1,14 @@
 /*
  * arrow.c - imports Arrow files and streams (.arrow, .arrows, .feather version 2,
- * .ipc), raw or compressed, on zstd and lz4 (Debian: libzstd-dev liblz4-dev). Longer
- * than others because it parses flatbuffers itself: Debian has no Arrow library.
+ * .ipc), raw or compressed, on zstd and lz4 (Debian: libzstd-dev liblz4-dev). It parses
+ * flatbuffers itself: Debian has no Arrow library.
  *
  * A column is a field; of a struct, each member is: "column.member". A datapoint is
  * a row.
  *
- *     integers           i64, u64; dates, times and durations: i64, in their unit
+ *     integers           i64, u64
+ *     dates, times,      i64, in their unit since 1970 or midnight, which ends the
+ *     durations          field's name: "time_ns"; time zones are left out
  *     floats, Booleans   array(DTYPE)
  *     text               utf8; so are decimals
  *     binary             jpeg, png, ... if all of them begin like that, else bytes
@@ -117,9 +119,10 @@ typedef struct ar_dictionary ar_dictionary;
 typedef struct ar_node {
     const char *name;
     int type;
-    bags_dtype dtype; /* of numbers */
-    uint64_t width;   /* bytes of an element; items of a fixed-size list */
-    int64_t scale;    /* of a decimal; the unit of a time, as it is stored */
+    bags_dtype dtype;        /* of numbers */
+    const char *unit, *zone; /* of dates and times; NULL: none */
+    uint64_t width; /* bytes of an element; items of a fixed-size list */
+    int64_t scale;  /* of a decimal; the unit of a time, as it is stored */
     struct ar_node *children;
     size_t count;
     ar_dictionary *dictionary; /* elements are indices into it */
@@ -262,6 +265,49 @@ static bags_code ar_parse_children(bags_source *s, bags_view fb, size_t table,
     return code;
 }
 
+/* Report the metadata of a schema or field, a vector of it, as left out. */
+static bags_code ar_metadata(bags_source *s, bags_view fb, size_t table,
+    unsigned i, const char *prefix) {
+    size_t count, at = ar_vector(fb, table, i, 4, &count);
+    bags_code code = BAGS_OK;
+    for (size_t k = 0; !code && k < count; k++) {
+        size_t size, pair = ar_follow(fb, at + 4 * k);
+        size_t key = ar_vector(fb, pair, 0, 1, &size);
+        const char *name = key ? (const char *)fb.data + key : "";
+        code = bags_source_leave_out(s, "metadata value",
+            bags_source_format(s, "%s%s%.*s", prefix, *prefix ? "@" : "",
+                (int)(size < 200 ? size : 200), name),
+            1);
+    }
+    return code;
+}
+
+/* Set the unit and the time zone of a date or time, which its name in the schema then
+ * states. */
+static bags_code ar_parse_time(
+    bags_source *s, bags_view fb, size_t type, ar_node *node) {
+    static const char *const units[] = {"s", "ms", "us", "ns"};
+    bool is_time = node->type == AR_TIME || node->type == AR_DURATION;
+    int64_t unit =
+        ar_number(fb, type, 0, 2, is_time || node->type == AR_DATE ? 1 : 0);
+    if (node->type == AR_DATE)
+        node->unit = unit ? "ms" : "D";
+    else if (unit >= 0 && unit <= 3)
+        node->unit = units[unit];
+    size_t size = 0, zone = node->type == AR_TIMESTAMP
+                                ? ar_vector(fb, type, 1, 1, &size)
+                                : 0;
+    node->zone = bags_source_text(s, zone ? fb.data + zone : NULL, size);
+    if (!node->unit)
+        return ar_refuse(s, node);
+    if (!node->zone)
+        return BAGS_ERROR_MEMORY;
+    return size
+               ? bags_source_leave_out(s, "time zone",
+                     bags_source_format(s, "%s: %s", node->name, node->zone), 1)
+               : BAGS_OK;
+}
+
 static bags_code ar_parse_field(
     bags_source *s, bags_view fb, size_t field, ar_node *node, int depth) {
     ar_state *a = (ar_state *)s->state;
@@ -293,7 +339,15 @@ static bags_code ar_parse_field(
     values->type = (int)ar_number(fb, field, 2, 1, 0);
     if (!ar_parse_type(fb, ar_table(fb, field, 3), values))
         return ar_refuse(s, node);
-    bags_code code = ar_parse_children(s, fb, field, 5, values, depth);
+    bool is_time = values->type == AR_DATE || values->type == AR_TIME ||
+                   values->type == AR_TIMESTAMP || values->type == AR_DURATION;
+    bags_code code = is_time
+                         ? ar_parse_time(s, fb, ar_table(fb, field, 3), values)
+                         : BAGS_OK;
+    if (!code)
+        code = ar_metadata(s, fb, field, 6, node->name);
+    if (!code)
+        code = ar_parse_children(s, fb, field, 5, values, depth);
     bool list = values->type == AR_LIST || values->type == AR_LARGE_LIST ||
                 values->type == AR_MAP || values->type == AR_FIXED_LIST;
     if (!code && (list ? values->count != 1
@@ -528,7 +582,8 @@ static bool ar_same(const ar_node *a, const ar_node *b) {
     bool same = !strcmp(a->name, b->name) && a->type == b->type &&
                 a->dtype == b->dtype && a->width == b->width &&
                 a->scale == b->scale && a->count == b->count &&
-                !a->dictionary == !b->dictionary;
+                !a->dictionary == !b->dictionary && !a->zone == !b->zone &&
+                (!a->zone || !strcmp(a->zone, b->zone));
     if (same && a->dictionary)
         same = a->dictionary->id == b->dictionary->id &&
                ar_same(&a->dictionary->values, &b->dictionary->values);
@@ -588,7 +643,10 @@ static bags_code ar_open_file(bags_source *s) {
     other.name = a->root.name = "";
     a->parsed = true;
     a->nodes = 0;
-    code = ar_parse_children(s, fb, schema, 1, again ? &other : &a->root, 0);
+    code = ar_metadata(s, fb, schema, 2, "");
+    if (!code)
+        code =
+            ar_parse_children(s, fb, schema, 1, again ? &other : &a->root, 0);
     if (again)
         a->dictionaries = dictionaries;
     return code || !again || ar_same(&a->root, &other)
@@ -680,6 +738,9 @@ static bags_code ar_add_columns(
                 return BAGS_ERROR_MEMORY;
             if (!file || !strcmp(member->name, "bytes"))
                 code = ar_add_columns(s, full, member, column);
+            else
+                code = bags_source_leave_out(s, "column",
+                    bags_source_format(s, "%s.%s", name, member->name), 1);
         }
         return code;
     }
@@ -696,7 +757,9 @@ static bags_code ar_add_columns(
     ar_column *columns =
         (ar_column *)bags_source_grow(s, a->columns, a->count, sizeof *columns);
     column.values = bags_source_buffer(s);
-    if (!columns || !column.values)
+    if (inner->unit)
+        column.name = bags_source_unit(s, name, inner->unit);
+    if (!columns || !column.values || !column.name)
         return BAGS_ERROR_MEMORY;
     a->columns = columns;
     a->columns[a->count++] = column;

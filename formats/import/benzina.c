@@ -237,7 +237,10 @@ static bags_code bz_open(bags_source *s) {
         if (memcmp(type, "trak", 4) != 0)
             continue;
         code = bz_open_track(s, &track, box);
-        if (code || strcmp(track.name, "bzna_thumb") == 0)
+        bool thumb = !code && strcmp(track.name, "bzna_thumb") == 0;
+        if (thumb)
+            code = bags_source_leave_out(s, "track", track.name, 1);
+        if (code || thumb)
             continue;
         if (s->count == 0)
             s->length = track.sizes.count;

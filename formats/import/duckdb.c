@@ -1,8 +1,7 @@
 /*
  * duckdb.c - imports Parquet, CSV and the results of SQL queries, with DuckDB's
  * library (1.0 or later), which is loaded at run time: libduckdb.so, found by the
- * loader's usual path. Longer than others because it declares the functions of that
- * library.
+ * loader's usual path.
  *
  *     parquet  a file, directory or pattern
  *     csv      a .csv or .tsv file, compressed or not; types are detected
@@ -13,7 +12,9 @@
  *
  *     integers           i64, u64
  *     floats, Booleans   array(DTYPE)
- *     dates and times    i64: days, or the column's unit since 1970 or midnight
+ *     dates and times    i64, in the column's unit since 1970 or midnight, which ends
+ *                        the field's name: "day_days", "time_us"; time zones are left
+ *                        out
  *     text               utf8; so are decimals, huge integers, UUIDs, enums,
  *                        intervals and bits
  *     blobs              jpeg or png if all of them begin like that, else bytes
@@ -139,8 +140,9 @@ typedef struct dk_column {
 
 typedef struct dk_state {
     dk_library call;
-    const char *from; /* in SQL */
-    bool csv;         /* DuckDB detects the types */
+    const char *from;     /* in SQL */
+    const char *metadata; /* the same for those of Parquet, or NULL */
+    bool csv;             /* DuckDB detects the types */
     bags_buffer *query;
     size_t query_size;
     void *database, *connection, *statement, *pending;
@@ -234,11 +236,11 @@ static void dk_stop(dk_state *d) {
 
 /* Complete the query with what it reads, and start it: its result is then read in
  * chunks. */
-static bags_code dk_run(bags_source *s) {
+static bags_code dk_run(bags_source *s, const char *from) {
     dk_state *d = (dk_state *)s->state;
     bags_code code = dk_add(s, " FROM ");
     if (!code)
-        code = dk_add(s, d->from);
+        code = dk_add(s, from);
     d->query_size = 0;
     if (code)
         return code;
@@ -287,6 +289,14 @@ static size_t dk_time(int type) {
                : 0;
 }
 
+static const char *dk_unit(int type) {
+    return type == DK_DATE           ? "D"
+           : type == DK_TIMESTAMP_S  ? "s"
+           : type == DK_TIMESTAMP_MS ? "ms"
+           : type == DK_TIMESTAMP_NS ? "ns"
+                                     : "us";
+}
+
 static bool dk_is_text(int type) {
     return type == DK_INTERVAL || type == DK_HUGEINT || type == DK_DECIMAL ||
            type == DK_ENUM || type == DK_UUID || type == DK_BIT ||
@@ -327,6 +337,9 @@ static bags_code dk_members(bags_source *s, const char *name,
             code = BAGS_ERROR_MEMORY;
         else if (!file || !strcmp(member, "bytes"))
             code = dk_columns(s, full, value, inner, list, depth + 1);
+        else
+            code = bags_source_leave_out(
+                s, "column", bags_source_format(s, "%s.%s", name, member), 1);
         call->free(member);
         call->destroy_logical_type(&inner);
     }
@@ -378,6 +391,14 @@ static bags_code dk_columns(bags_source *s, const char *name,
             "column %.200s: its type is not supported; convert it in a query "
             "(--from sql)",
             name);
+    if (dk_time(column.type))
+        column.name = bags_source_unit(s, name, dk_unit(column.type));
+    if (column.type == DK_TIMESTAMP_TZ &&
+        bags_source_leave_out(
+            s, "time zone", bags_source_format(s, "%s: UTC", name), 1))
+        return BAGS_ERROR_MEMORY;
+    if (!column.name)
+        return BAGS_ERROR_MEMORY;
     d->columns =
         (dk_column *)bags_source_grow(s, d->columns, d->count, sizeof column);
     if (!d->columns)
@@ -569,7 +590,7 @@ static bags_code dk_ask(bags_source *s) {
                      : BAGS_ERROR_MEMORY;
         }
     }
-    return code ? code : dk_run(s);
+    return code ? code : dk_run(s, d->from);
 }
 
 /* The number of rows, and which columns have NULLs or only images. */
@@ -616,31 +637,44 @@ static bags_code dk_count(bags_source *s) {
     return code;
 }
 
+/* Report the metadata of Parquet files as left out. */
+static bags_code dk_metadata(bags_source *s) {
+    dk_state *d = (dk_state *)s->state;
+    dk_column text;
+    memset(&text, 0, sizeof text);
+    text.type = DK_VARCHAR;
+    bags_code code = dk_add(s, "SELECT DISTINCT CAST(key AS VARCHAR)");
+    if (!code)
+        code = dk_run(s, d->metadata);
+    while (!code && !(code = dk_next(s)) && d->chunk_size > 0) {
+        void *vector = d->call.data_chunk_get_vector(d->chunk, 0);
+        for (uint64_t i = 0; !code && i < d->chunk_size; i++) {
+            bags_value key;
+            dk_value(d, &text, vector, i, &key);
+            code = bags_source_leave_out(s, "metadata value",
+                bags_source_text(s, key.data, key.size), 1);
+        }
+    }
+    d->chunk_start = d->chunk_size = 0;
+    return code;
+}
+
 /* The files of a source as a table function of DuckDB with options. */
 static bags_code dk_from_files(bags_source *s, const char *function,
-    const char *options, bool (*accept)(const char *)) {
+    const char *options, char **paths, size_t count, const char **from) {
     dk_state *d = (dk_state *)s->state;
-    char **paths;
-    size_t count;
-    bags_code code = bags_source_files(s, accept, &paths, &count);
-    if (!code)
-        code = dk_add(s, function);
+    bags_code code = dk_add(s, function);
     for (size_t i = 0; !code && i < count; i++) {
         code = dk_add(s, i ? ", " : "([");
         if (!code)
             code = dk_add(s, dk_path(s, paths[i]));
     }
-    /* A directory named a=b is no column. */
-    if (!code)
-        code = dk_add(s, "], hive_partitioning=false");
     if (!code)
         code = dk_add(s, options);
     if (!code)
-        code = dk_add(s, ")");
-    if (!code)
-        d->from = bags_source_text(s, d->query->data, d->query_size);
+        *from = bags_source_text(s, d->query->data, d->query_size);
     d->query_size = 0;
-    return code ? code : d->from ? BAGS_OK : BAGS_ERROR_MEMORY;
+    return code ? code : *from ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
 static bool dk_is_parquet(const char *name) {
@@ -685,18 +719,27 @@ static void dk_close(bags_source *s) {
 static bags_code dk_open(bags_source *s, const char *function,
     const char *options, bool (*accept)(const char *)) {
     dk_state *d = (dk_state *)s->state;
+    char **paths = NULL;
+    size_t files = 0;
     d->query = bags_source_buffer(s);
     bags_code code = !d->query  ? BAGS_ERROR_MEMORY
-                     : function ? dk_from_files(s, function, options, accept)
+                     : function ? bags_source_files(s, accept, &paths, &files)
                                 : dk_from_query(s);
+    if (!code && function)
+        code = dk_from_files(s, function, options, paths, files, &d->from);
+    if (!code && accept == dk_is_parquet)
+        code = dk_from_files(
+            s, "parquet_kv_metadata", "])", paths, files, &d->metadata);
     if (!code)
         code = dk_load(s);
     if (!code)
         code = dk_connect(s);
+    if (!code && d->metadata)
+        code = dk_metadata(s);
     if (!code)
         code = dk_add(s, "SELECT *");
     if (!code)
-        code = dk_run(s);
+        code = dk_run(s, d->from);
     uint64_t count = code ? 0 : d->call.column_count(&d->result);
     for (uint64_t i = 0; !code && i < count; i++) {
         const char *name = d->call.column_name(&d->result, i);
@@ -717,7 +760,7 @@ static bags_code dk_open(bags_source *s, const char *function,
             code = dk_add(s, d->columns[i].expression);
     }
     if (!code)
-        code = dk_run(s);
+        code = dk_run(s, d->from);
     d->chunk_start = d->chunk_size = 0;
     return code;
 }
@@ -740,7 +783,9 @@ static bags_code dk_read(bags_source *s, uint64_t index) {
 }
 
 static bags_code parquet_open(bags_source *s) {
-    return dk_open(s, "read_parquet", "", dk_is_parquet);
+    /* A directory named a=b is no column. */
+    return dk_open(
+        s, "read_parquet", "], hive_partitioning=false)", dk_is_parquet);
 }
 
 /* No line is left out, and quotes are those of RFC 4180. What does not fit is then one
@@ -749,7 +794,9 @@ static bags_code csv_open(bags_source *s) {
     dk_state *d = (dk_state *)s->state;
     d->csv = true;
     bags_code code = dk_open(s, "read_csv",
-        ", quote='\"', escape='\"', comment='', skip=0", dk_is_csv);
+        "], hive_partitioning=false, quote='\"', escape='\"', comment='', "
+        "skip=0)",
+        dk_is_csv);
     if (!code && d->count == 1 && strpbrk(d->columns[0].name, ",;\t|"))
         return bags_source_fail(s, BAGS_ERROR_CORRUPT,
             "lines differ in their number of values, or a quote is not closed "

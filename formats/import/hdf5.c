@@ -1,6 +1,5 @@
 /*
- * hdf5.c - imports HDF5 files, on libhdf5 1.10 or later (Debian: libhdf5-dev). Longer
- * than others because types and layouts have no common form.
+ * hdf5.c - imports HDF5 files, on libhdf5 1.10 or later (Debian: libhdf5-dev).
  *
  * A source is a file, or a group in it: FILE/GROUP. It is one of
  *
@@ -11,19 +10,25 @@
  *               value. Datasets become sequences of their rows; the field "group"
  *               has the group's name. Datasets elsewhere are left out
  *
+ * A file that can be either is an error unless the groups have names of episodes (see
+ * h5_are_named) or the layout is stated (bags_source_options).
+ *
  * A field has the path of its dataset, joined by dots, and of a member of a
  * compound, of which each is a field.
  *
  *     integers   i64, u64; in arrays array(DTYPE,shape of a row)
- *     floats     array(DTYPE,shape of a row); so are Booleans of h5py and compounds
- *                of r and i, which are complex numbers
+ *     floats     array(DTYPE,shape of a row); so are Booleans of h5py (enums of FALSE
+ *                = 0, TRUE = 1) and compounds of r and i, two float32 or two float64,
+ *                which are complex numbers
+ *     enums      as their integers; their names are left out
  *     strings    utf8
  *     sequences  of variable length: array(DTYPE,-1)
- *     opaque     bytes
+ *     opaque     bytes; dates and times of NumPy, as h5py writes them: i64, and the
+ *                unit follows the name of the field
  *
  * Rejected: references, bit fields, times, floats that are not IEEE's, arrays of
  * strings in a row; links to other names or files, and data in other files.
- * Attributes are left out.
+ * Attributes and named types are left out.
  */
 #include "import.h"
 
@@ -66,18 +71,22 @@ typedef struct h5_column {
     const char *member; /* "" or ".member.member" */
     h5_form form;
     bags_dtype dtype;
+    const char *unit; /* of a date or time, as in NumPy; otherwise NULL */
     H5T_str_t pad;
     int inner; /* dimensions of an array type: */
     hsize_t shape[H5S_MAX_RANK];
     size_t offset, size; /* in an element */
 } h5_column;
 
-/* Names in a group, or paths of the datasets below it. */
+/* What is listed: the names of the groups in a group, or the paths of the datasets below
+ * it; then attributes and named types may be reported as left out. */
+typedef enum h5_walk { H5_GROUPS, H5_PATHS, H5_REPORT } h5_walk;
+
 typedef struct h5_list {
-    bool paths;
+    h5_walk walk;
     const char **names;
     size_t count;
-    size_t others; /* links to anything else, if not paths */
+    size_t others; /* links to anything else, if H5_GROUPS */
     bags_code code;
 } h5_list;
 
@@ -134,6 +143,33 @@ static void h5_add(bags_source *s, h5_list *list, const char *name) {
         list->names[list->count++] = name;
 }
 
+typedef struct h5_owner {
+    h5_visit *visit;
+    const char *path;
+} h5_owner;
+
+static herr_t h5_attribute(
+    hid_t object, const char *name, const H5A_info_t *info, void *user) {
+    const h5_owner *owner = (const h5_owner *)user;
+    bags_source *s = owner->visit->s;
+    (void)object;
+    (void)info;
+    bags_code code = bags_source_leave_out(s, "attribute",
+        bags_source_format(
+            s, "%s%s%s", owner->path, *owner->path ? "@" : "", name),
+        1);
+    owner->visit->list->code = code;
+    return code ? -1 : 0;
+}
+
+/* Report the attributes of a group or dataset as left out. */
+static herr_t h5_attributes(h5_visit *visit, hid_t object, const char *path) {
+    h5_owner owner = {visit, path};
+    hsize_t at = 0;
+    return H5Aiterate2(
+        object, H5_INDEX_NAME, H5_ITER_NATIVE, &at, h5_attribute, &owner);
+}
+
 /* Add what a link names: to a list of paths, datasets here and below; to another,
  * groups, the datasets being counted. */
 static herr_t h5_link(
@@ -142,6 +178,7 @@ static herr_t h5_link(
     h5_visit inner = *visit;
     bags_source *s = visit->s;
     h5_list *list = visit->list;
+    bool paths = list->walk != H5_GROUPS;
     const char *path = bags_source_format(s, "%s%s", visit->prefix, name);
     list->code = path ? BAGS_OK : BAGS_ERROR_MEMORY;
     if (path && info->type != H5L_TYPE_HARD)
@@ -152,9 +189,13 @@ static herr_t h5_link(
     hid_t object = H5Oopen(group, name, H5P_DEFAULT);
     H5I_type_t kind = object < 0 ? H5I_BADID : H5Iget_type(object);
     herr_t result = 0;
-    if (kind == H5I_BADID) {
+    if (kind != H5I_BADID && list->walk == H5_REPORT)
+        result = h5_attributes(visit, object, path);
+    if (result < 0) {
+        list->code = list->code ? list->code : h5_fail(s, path);
+    } else if (kind == H5I_BADID) {
         list->code = h5_fail(s, path);
-    } else if (list->paths && kind == H5I_GROUP && visit->depth < H5_DEPTH) {
+    } else if (paths && kind == H5I_GROUP && visit->depth < H5_DEPTH) {
         inner.depth++;
         inner.prefix = bags_source_format(s, "%s/", path);
         if (!inner.prefix)
@@ -162,13 +203,15 @@ static herr_t h5_link(
         else
             result = H5Literate(
                 object, H5_INDEX_NAME, H5_ITER_INC, NULL, h5_link, &inner);
-    } else if (list->paths && kind == H5I_GROUP) {
+    } else if (paths && kind == H5I_GROUP) {
         list->code = bags_source_fail(s, BAGS_ERROR_LIMIT,
             "%s: groups are nested too deeply (maximum %d)", path, H5_DEPTH);
-    } else if (kind == (list->paths ? H5I_DATASET : H5I_GROUP)) {
+    } else if (kind == (paths ? H5I_DATASET : H5I_GROUP)) {
         h5_add(s, list, path);
     } else {
         list->others++;
+        if (list->walk == H5_REPORT)
+            list->code = bags_source_leave_out(s, "named type", path, 1);
     }
     if (object >= 0)
         H5Oclose(object);
@@ -177,12 +220,13 @@ static herr_t h5_link(
 
 /* List a group's groups, or the paths of its datasets. */
 static bags_code h5_list_group(
-    bags_source *s, hid_t group, bool paths, h5_list *list) {
+    bags_source *s, hid_t group, h5_walk walk, h5_list *list) {
     h5_visit visit = {s, list, "", 0};
     memset(list, 0, sizeof *list);
-    list->paths = paths;
-    if (H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, NULL, h5_link, &visit) <
-            0 &&
+    list->walk = walk;
+    if (((walk == H5_REPORT && h5_attributes(&visit, group, "") < 0) ||
+            H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, NULL, h5_link,
+                &visit) < 0) &&
         !list->code)
         list->code = h5_fail(s, "a group");
     if (!list->code && list->count > 0)
@@ -191,13 +235,13 @@ static bags_code h5_list_group(
 }
 
 /* The same for a group in a group. */
-static bags_code h5_list_inner(
-    bags_source *s, hid_t group, const char *name, bool paths, h5_list *list) {
+static bags_code h5_list_inner(bags_source *s, hid_t group, const char *name,
+    h5_walk walk, h5_list *list) {
     memset(list, 0, sizeof *list);
     hid_t inner = H5Gopen2(group, name, H5P_DEFAULT);
     if (inner < 0)
         return h5_fail(s, name);
-    bags_code code = h5_list_group(s, inner, paths, list);
+    bags_code code = h5_list_group(s, inner, walk, list);
     H5Gclose(inner);
     return code;
 }
@@ -223,14 +267,14 @@ static bags_code h5_is_episodes(
                 return BAGS_OK;
     }
     /* Of a difference, read returns an error. */
-    bags_code code = h5_list_inner(s, group, list->names[0], false, &first);
+    bags_code code = h5_list_inner(s, group, list->names[0], H5_GROUPS, &first);
     *are = !any && !code && first.others > 0;
     if (code || *are)
         return code;
-    code = h5_list_inner(s, group, list->names[0], true, &first);
+    code = h5_list_inner(s, group, list->names[0], H5_PATHS, &first);
     if (!code)
-        code =
-            h5_list_inner(s, group, list->names[list->count - 1], true, &last);
+        code = h5_list_inner(
+            s, group, list->names[list->count - 1], H5_PATHS, &last);
     *are = !code && first.count > 0 && first.count == last.count;
     for (size_t i = 0; *are && i < first.count; i++)
         *are = strcmp(first.names[i], last.names[i]) == 0;
@@ -242,13 +286,13 @@ static bags_code h5_find(bags_source *s, hid_t group, const char *path,
     int depth, bool any, const char **found) {
     h5_list list;
     bool are = false;
-    bags_code code = h5_list_group(s, group, false, &list);
+    bags_code code = h5_list_group(s, group, H5_GROUPS, &list);
     if (!code)
         code = h5_is_episodes(s, group, &list, any, &are);
     if (are && *found)
         return bags_source_fail(s, BAGS_ERROR_TYPE,
             "several groups of episodes (%.200s and %.200s); import "
-            "one of them, as FILE/GROUP",
+            "one of them, as FILE/GROUP, or pass --layout rows",
             *found, path);
     if (are)
         *found = path;
@@ -299,15 +343,6 @@ static bool h5_is_sound(hid_t type) {
     return sound;
 }
 
-/* True if a compound has the members r and i, as h5py writes complex numbers. */
-static bool h5_is_complex(hid_t type) {
-    return H5Tget_class(type) == H5T_COMPOUND && H5Tget_nmembers(type) == 2 &&
-           H5Tget_member_index(type, "r") == 0 &&
-           H5Tget_member_index(type, "i") == 1 &&
-           H5Tget_member_class(type, 0) == H5T_FLOAT &&
-           H5Tget_member_class(type, 1) == H5T_FLOAT && h5_is_sound(type);
-}
-
 /* The little-endian type of integers and floats, in either byte order, and their
  * dtype; below 0 if they are others, such as some without all bits. */
 static hid_t h5_plain(hid_t type, bags_dtype *dtype) {
@@ -346,6 +381,37 @@ static hid_t h5_plain(hid_t type, bags_dtype *dtype) {
     return -1;
 }
 
+/* True if a compound has the members r and i, which are both float32 or both float64,
+ * as h5py writes complex numbers. */
+static bool h5_is_complex(hid_t type) {
+    bags_dtype dtypes[2] = {BAGS_DTYPE_NONE, BAGS_DTYPE_NONE};
+    if (H5Tget_class(type) != H5T_COMPOUND || H5Tget_nmembers(type) != 2 ||
+        H5Tget_member_index(type, "r") != 0 ||
+        H5Tget_member_index(type, "i") != 1 || !h5_is_sound(type))
+        return false;
+    for (unsigned i = 0; i < 2; i++) {
+        hid_t part = H5Tget_member_type(type, i);
+        hid_t plain = h5_plain(part, &dtypes[i]);
+        if (plain >= 0)
+            H5Tclose(plain);
+        H5Tclose(part);
+    }
+    return dtypes[0] == dtypes[1] &&
+           (dtypes[0] == BAGS_DTYPE_FLOAT32 || dtypes[0] == BAGS_DTYPE_FLOAT64);
+}
+
+/* True if an enum is FALSE = 0, TRUE = 1, as h5py writes Booleans. */
+static bool h5_is_bool(hid_t type) {
+    signed char no = -1, yes = -1;
+    int first = H5Tget_member_index(type, "FALSE");
+    int second = H5Tget_member_index(type, "TRUE");
+    return H5Tget_size(type) == 1 && H5Tget_nmembers(type) == 2 && first >= 0 &&
+           second >= 0 &&
+           H5Tget_member_value(type, (unsigned)first, &no) >= 0 &&
+           H5Tget_member_value(type, (unsigned)second, &yes) >= 0 && no == 0 &&
+           yes == 1;
+}
+
 /* The type in memory, little-endian, of numbers of this type, and their dtype;
  * below 0 if they are none. */
 static hid_t h5_number(hid_t type, bags_dtype *dtype) {
@@ -353,31 +419,55 @@ static hid_t h5_number(hid_t type, bags_dtype *dtype) {
     if (H5Tget_class(type) == H5T_ENUM && h5_is_sound(type)) {
         base = H5Tget_super(type);
         memory = h5_plain(base, dtype);
-        char *name = H5Tget_member_name(type, 0);
-        if (*dtype == BAGS_DTYPE_INT8 && H5Tget_nmembers(type) == 2 && name &&
-            !strcmp(name, "FALSE"))
+        if (*dtype == BAGS_DTYPE_INT8 && h5_is_bool(type))
             *dtype = BAGS_DTYPE_BOOL;
-        H5free_memory(name);
     } else if (h5_is_complex(type)) {
         base = H5Tget_member_type(type, 0);
         hid_t part = h5_plain(base, dtype);
         size_t size = bags_dtype_size(*dtype);
-        *dtype = *dtype == BAGS_DTYPE_FLOAT32   ? BAGS_DTYPE_COMPLEX64
-                 : *dtype == BAGS_DTYPE_FLOAT64 ? BAGS_DTYPE_COMPLEX128
-                                                : BAGS_DTYPE_NONE;
-        if (*dtype) {
-            memory = H5Tcreate(H5T_COMPOUND, 2 * size);
-            H5Tinsert(memory, "r", 0, part);
-            H5Tinsert(memory, "i", size, part);
-        }
-        if (part >= 0)
-            H5Tclose(part);
+        *dtype = *dtype == BAGS_DTYPE_FLOAT32 ? BAGS_DTYPE_COMPLEX64
+                                              : BAGS_DTYPE_COMPLEX128;
+        memory = H5Tcreate(H5T_COMPOUND, 2 * size);
+        H5Tinsert(memory, "r", 0, part);
+        H5Tinsert(memory, "i", size, part);
+        H5Tclose(part);
     } else {
         memory = h5_plain(type, dtype);
     }
     if (base >= 0)
         H5Tclose(base);
     return memory;
+}
+
+/* Report what of a type no field has: the names of an enum, the tag of an opaque type,
+ * unless it is NumPy's of a date or time, whose unit is copied. */
+static bags_code h5_report_type(bags_source *s, const h5_set *set,
+    const char *member, hid_t type, bool is_bool, const char **unit) {
+    bags_code code = BAGS_OK;
+    bool is_opaque = H5Tget_class(type) == H5T_OPAQUE;
+    int names =
+        H5Tget_class(type) == H5T_ENUM && !is_bool ? H5Tget_nmembers(type) : 0;
+    char *tag = is_opaque ? H5Tget_tag(type) : NULL;
+    if (tag &&
+        (!strncmp(tag, "NUMPY:<M8[", 10) || !strncmp(tag, "NUMPY:<m8[", 10)) &&
+        H5Tget_size(type) == 8) {
+        *unit = bags_source_text(s, tag + 10, strcspn(tag + 10, "]"));
+        code = *unit ? BAGS_OK : BAGS_ERROR_MEMORY;
+    } else if (tag && *tag) {
+        code = bags_source_leave_out(s, "opaque tag",
+            bags_source_format(s, "%s%s: %s", set->path, member, tag), 1);
+    }
+    H5free_memory(tag);
+    for (int i = 0; !code && i < names; i++) {
+        char *name = H5Tget_member_name(type, (unsigned)i);
+        code = name ? bags_source_leave_out(s, "enum name",
+                          bags_source_format(
+                              s, "%s%s: %s", set->path, member, name),
+                          1)
+                    : h5_fail(s, set->path);
+        H5free_memory(name);
+    }
+    return code;
 }
 
 /* Add the column of elements of this type, which is no other compound: *memory is
@@ -396,7 +486,13 @@ static bags_code h5_leaf(bags_source *s, h5_set *set, hid_t type,
     c->set = h->set_count - 1;
     c->member = member;
     c->offset = offset;
-    if (kind == H5T_STRING || kind == H5T_OPAQUE) {
+    bags_code code = BAGS_OK;
+    if (kind == H5T_OPAQUE)
+        code = h5_report_type(s, set, member, type, false, &c->unit);
+    if (c->unit) {
+        c->dtype = BAGS_DTYPE_INT64;
+        *memory = H5Tcopy(type);
+    } else if (kind == H5T_STRING || kind == H5T_OPAQUE) {
         c->form = kind == H5T_OPAQUE             ? H5_BYTES
                   : H5Tis_variable_str(type) > 0 ? H5_TEXT
                                                  : H5_FIXED;
@@ -412,13 +508,21 @@ static bags_code h5_leaf(bags_source *s, h5_set *set, hid_t type,
             *memory = kind == H5T_VLEN ? H5Tvlen_create(number)
                                        : H5Tarray_create2(number,
                                              (unsigned)c->inner, c->shape);
-        if (number >= 0)
+        if (number >= 0) {
             H5Tclose(number);
+            code = h5_report_type(
+                s, set, member, base, c->dtype == BAGS_DTYPE_BOOL, &c->unit);
+        }
         if (base >= 0)
             H5Tclose(base);
     } else {
         *memory = h5_number(type, &c->dtype);
+        if (*memory >= 0)
+            code = h5_report_type(
+                s, set, member, type, c->dtype == BAGS_DTYPE_BOOL, &c->unit);
     }
+    if (code)
+        return code;
     if (*memory < 0)
         return h5_refuse(s, set->path, member,
             kind == H5T_REFERENCE  ? "references are not supported"
@@ -676,6 +780,8 @@ static bags_code h5_add_field(bags_source *s, const h5_column *c) {
                ? bags_source_array_type(s, c->dtype, dims, shape, set->sequence)
                : bags_source_format(s, "%s%s", type, set->sequence ? "[]" : "");
     char *name = bags_source_format(s, "%s%s", set->path, c->member);
+    if (c->unit)
+        name = bags_source_unit(s, name, c->unit);
     for (char *at = name; at && *at; at++)
         if (*at == '/')
             *at = '.';
@@ -686,7 +792,7 @@ static bags_code h5_add_field(bags_source *s, const h5_column *c) {
 static bags_code h5_open_sets(bags_source *s, hid_t group) {
     h5_state *h = (h5_state *)s->state;
     h5_list list;
-    bags_code code = h5_list_group(s, group, true, &list);
+    bags_code code = h5_list_group(s, group, H5_PATHS, &list);
     h->sets = code
                   ? NULL
                   : (h5_set *)bags_source_alloc(s, list.count, sizeof *h->sets);
@@ -712,30 +818,6 @@ static bags_code h5_open_sets(bags_source *s, hid_t group) {
     return code;
 }
 
-/* The length of rows: that of all datasets which are not scalars. *other becomes
- * one that differs. */
-static bags_code h5_rows_length(bags_source *s, const h5_set **other) {
-    const h5_state *h = (const h5_state *)s->state;
-    const h5_set *first = NULL;
-    *other = NULL;
-    s->length = 1;
-    for (size_t i = 0; i < h->set_count; i++) {
-        const h5_set *c = &h->sets[i];
-        if (c->rank == 0)
-            continue;
-        if (!first)
-            s->length = (first = c)->dims[0];
-        if (c->dims[0] == s->length)
-            continue;
-        *other = c;
-        return bags_source_fail(s, BAGS_ERROR_TYPE,
-            "the datasets differ in length (%s %" PRIu64 ", %s %" PRIu64
-            "); import a group of it, as FILE/GROUP",
-            first->path, s->length, c->path, (uint64_t)c->dims[0]);
-    }
-    return BAGS_OK;
-}
-
 static void h5_close_set(h5_set *c) {
     h5_release(c);
     if (c->set >= 0)
@@ -754,41 +836,173 @@ static void h5_drop_sets(h5_state *h) {
     h->count = h->set_count = 0;
 }
 
+/* True if all groups have names such as demo_0 or episode12. */
+static bool h5_are_named(const h5_list *groups) {
+    static const char *const words[] = {
+        "demo", "ep", "episode", "traj", "trajectory", "rollout"};
+    for (size_t i = 0; i < groups->count; i++) {
+        const char *name = groups->names[i];
+        size_t size = strcspn(name, "_-0123456789"), k = 0;
+        const size_t count = sizeof words / sizeof *words;
+        while (k < count &&
+               (strlen(words[k]) != size || memcmp(words[k], name, size) != 0))
+            k++;
+        name += size;
+        name += *name == '_' || *name == '-';
+        if (k == count || !*name || name[strspn(name, "0123456789")])
+            return false;
+    }
+    return true;
+}
+
+/* How the datasets of a group can be read. */
+typedef struct h5_readings {
+    h5_list sets;
+    const char *first, *other; /* those of unequal length; other NULL: none */
+    uint64_t length, other_length;
+    const char *episodes; /* the path of the group of episodes, or NULL */
+    h5_list groups;       /* in it */
+    size_t outside;       /* datasets elsewhere that are not scalars */
+    const char *outsider; /* the first of them */
+} h5_readings;
+
+/* Learn the lengths of all datasets, and which are outside of the episodes. */
+static bags_code h5_compare(bags_source *s, h5_readings *r) {
+    h5_state *h = (h5_state *)s->state;
+    size_t size = r->episodes ? strlen(r->episodes) : 0;
+    r->first = r->other = NULL;
+    r->outside = 0;
+    for (size_t i = 0; i < r->sets.count; i++) {
+        const char *path = r->sets.names[i];
+        h5_set set;
+        memset(&set, 0, sizeof set);
+        set.set = set.file_type = -1;
+        bags_code code = h5_open_set(s, h->group, path, &set);
+        h5_close_set(&set);
+        if (code)
+            return code;
+        if (set.rank == 0)
+            continue;
+        if (!r->first) {
+            r->first = path;
+            r->length = set.dims[0];
+        } else if (!r->other && set.dims[0] != r->length) {
+            r->other = path;
+            r->other_length = set.dims[0];
+        }
+        if (size && (strncmp(path, r->episodes, size) || path[size] != '/') &&
+            r->outside++ == 0)
+            r->outsider = path;
+    }
+    return BAGS_OK;
+}
+
+/* Find the only group of episodes, if there is one. */
+static bags_code h5_find_episodes(bags_source *s, bool any, h5_readings *r) {
+    h5_state *h = (h5_state *)s->state;
+    bags_code code = h5_find(s, h->group, "", 0, any, &r->episodes);
+    hid_t group =
+        code || !r->episodes
+            ? -1
+            : H5Gopen2(h->group, *r->episodes ? r->episodes : ".", H5P_DEFAULT);
+    if (!code && r->episodes)
+        code = group < 0 ? h5_fail(s, r->episodes)
+                         : h5_list_group(s, group, H5_GROUPS, &r->groups);
+    if (group >= 0)
+        H5Gclose(group);
+    return code ? code : h5_compare(s, r);
+}
+
+/* Both readings are possible, or one of them would leave out data. Names decide, unless
+ * the datasets outside of the episodes have the length of all others. */
+static bags_code h5_ambiguous(bags_source *s, const h5_readings *r) {
+    const char *rows =
+        r->other ? bags_source_format(s,
+                       "which differ in length: %s %" PRIu64 ", %s %" PRIu64,
+                       r->first, r->length, r->other, r->other_length)
+                 : bags_source_format(s, "%" PRIu64 " of each", r->length);
+    const char *left =
+        r->outside ? bags_source_format(s,
+                         " without %" PRIu64 " datasets elsewhere (%.100s%s)",
+                         (uint64_t)r->outside, r->outsider,
+                         r->outside > 1 ? ", ..." : "")
+                   : "";
+    if (!rows || !left)
+        return BAGS_ERROR_MEMORY;
+    return bags_source_fail(s, BAGS_ERROR_TYPE,
+        "ambiguous: a datapoint may be a row of all %" PRIu64
+        " datasets (%.300s), or a group in \"/%.100s\" (%.60s, ...; %" PRIu64
+        " in all)%s; pass --layout rows or --layout episodes, or import a "
+        "group, as FILE/GROUP",
+        (uint64_t)r->sets.count, rows, r->episodes, r->groups.names[0],
+        (uint64_t)r->groups.count, left);
+}
+
+/* Decide what the source is: set `episodes` of *r to NULL if it is rows. */
+static bags_code h5_decide(bags_source *s, h5_readings *r) {
+    h5_state *h = (h5_state *)s->state;
+    bags_source_layout layout = s->options.layout;
+    memset(r, 0, sizeof *r);
+    bags_code code = h5_list_group(s, h->group, H5_REPORT, &r->sets);
+    if (code || layout == BAGS_LAYOUT_ROWS)
+        return code ? code : h5_compare(s, r);
+    code = h5_find_episodes(s, false, r);
+    bool any = !code && !r->episodes && r->other;
+    if (any || (!code && !r->episodes && layout == BAGS_LAYOUT_EPISODES)) {
+        code = h5_find_episodes(s, true, r);
+        if (code && code != BAGS_ERROR_MEMORY && layout == BAGS_LAYOUT_DETECT) {
+            r->episodes = NULL; /* the lengths are what is wrong */
+            code = BAGS_OK;
+        }
+    }
+    if (code)
+        return code;
+    if (!r->episodes)
+        return layout == BAGS_LAYOUT_EPISODES
+                   ? bags_source_fail(s, BAGS_ERROR_TYPE,
+                         "no group of groups with the same datasets in it")
+                   : BAGS_OK;
+    bool named = h5_are_named(&r->groups);
+    bool both = !r->other && r->outside > 0;
+    if (layout == BAGS_LAYOUT_DETECT && (both || !named) &&
+        (!r->other || r->outside > 0))
+        return h5_ambiguous(s, r);
+    size_t size = strlen(r->episodes);
+    for (size_t i = 0; !code && size && i < r->sets.count; i++) {
+        const char *path = r->sets.names[i];
+        if (strncmp(path, r->episodes, size) || path[size] != '/')
+            code = bags_source_leave_out(s, "dataset", path, 1);
+    }
+    return code;
+}
+
 /* Decide what the source is, and open its columns. */
 static bags_code h5_open_layout(bags_source *s) {
     h5_state *h = (h5_state *)s->state;
-    const char *found = NULL;
-    const h5_set *other = NULL;
-    bags_code code = h5_find(s, h->group, "", 0, false, &found);
-    if (!code && !found) {
-        code = h5_open_sets(s, h->group);
-        if (!code)
-            code = h5_rows_length(s, &other);
-        if (!other)
-            return code;
-        bags_error differ = *s->err;
-        code = h5_find(s, h->group, "", 0, true, &found);
-        if (code == BAGS_ERROR_MEMORY)
-            return code;
-        if (code || !found) {
-            *s->err = differ;
-            return differ.code;
-        }
-        h5_drop_sets(h);
+    h5_readings found;
+    bags_code code = h5_decide(s, &found);
+    if (!code && !found.episodes && found.other)
+        return bags_source_fail(s, BAGS_ERROR_TYPE,
+            "the datasets differ in length (%s %" PRIu64 ", %s %" PRIu64
+            "); import a group of it, as FILE/GROUP",
+            found.first, found.length, found.other, found.other_length);
+    if (!code && !found.episodes) {
+        s->length = found.first ? found.length : 1;
+        return h5_open_sets(s, h->group);
     }
     if (code)
         return code;
     h->episodes = true;
-    hid_t group = H5Gopen2(h->group, *found ? found : ".", H5P_DEFAULT);
+    hid_t group =
+        H5Gopen2(h->group, *found.episodes ? found.episodes : ".", H5P_DEFAULT);
     if (group < 0)
-        return h5_fail(s, found);
+        return h5_fail(s, found.episodes);
     H5Gclose(h->group);
     h->group = group;
-    code = h5_list_group(s, group, false, &h->names);
+    h->names = found.groups;
     s->length = h->names.count;
-    hid_t first = code ? -1 : H5Gopen2(group, h->names.names[0], H5P_DEFAULT);
-    if (!code)
-        code = first < 0 ? h5_fail(s, found) : h5_open_sets(s, first);
+    hid_t first = H5Gopen2(group, h->names.names[0], H5P_DEFAULT);
+    code = first < 0 ? h5_fail(s, found.episodes) : h5_open_sets(s, first);
     if (first >= 0)
         H5Gclose(first);
     return code;
@@ -851,7 +1065,7 @@ static bags_code h5_open_episode(bags_source *s, const char *name) {
     h5_list list;
     if (group < 0)
         return h5_fail(s, name);
-    bags_code code = h5_list_group(s, group, true, &list);
+    bags_code code = h5_list_group(s, group, H5_PATHS, &list);
     for (size_t i = 0; !code && i < h->set_count; i++) {
         h5_set *c = &h->sets[i];
         h5_release(c);

@@ -148,6 +148,51 @@ bags_buffer *bags_source_buffer(bags_source *s) {
     return &owned->buffer;
 }
 
+/* ---- what is left out ---- */
+
+bags_code bags_source_leave_out(
+    bags_source *s, const char *what, const char *name, uint64_t count) {
+    size_t i = 0;
+    if (s->opened)
+        return BAGS_OK;
+    while (i < s->left_out_count && strcmp(s->left_out[i].what, what) != 0)
+        i++;
+    if (i == s->left_out_count) {
+        bags_left_out *grown =
+            (bags_left_out *)bags_source_grow(s, s->left_out, i, sizeof *grown);
+        if (!grown)
+            return BAGS_ERROR_MEMORY;
+        s->left_out = grown;
+        memset(&grown[i], 0, sizeof *grown);
+        grown[i].what = what;
+        s->left_out_count++;
+    }
+    bags_left_out *kind = &s->left_out[i];
+    char *copy = name && kind->names_count < BAGS_LEFT_OUT_NAMES
+                     ? bags_source_text(s, name, strlen(name))
+                     : NULL;
+    if (kind->names_count < BAGS_LEFT_OUT_NAMES)
+        kind->names[kind->names_count] = copy;
+    if (!name || (!copy && kind->names_count < BAGS_LEFT_OUT_NAMES))
+        return BAGS_ERROR_MEMORY;
+    kind->names_count++;
+    kind->count += count;
+    return BAGS_OK;
+}
+
+char *bags_source_unit(bags_source *s, const char *name, const char *unit) {
+    static const char *const words[][2] = {{"Y", "years"}, {"M", "months"},
+        {"W", "weeks"}, {"D", "days"}, {"h", "hours"}, {"m", "minutes"}};
+    size_t digits = unit ? strspn(unit, "0123456789") : 0;
+    const char *word = unit ? unit + digits : NULL;
+    for (size_t i = 0; word && i < sizeof words / sizeof *words; i++)
+        if (strcmp(word, words[i][0]) == 0)
+            word = words[i][1];
+    return name && unit ? bags_source_format(
+                              s, "%s_%.*s%s", name, (int)digits, unit, word)
+                        : NULL;
+}
+
 /* ---- files ---- */
 
 static bags_code im_open(
@@ -449,7 +494,10 @@ static int im_list(void *user, const char *name) {
     if (name[0] == '.' ||
         !(listing->pattern ? im_matches(listing->pattern, name)
                            : listing->accept(name)))
-        return 0;
+        return listing->s && !listing->pattern &&
+                       bags_source_leave_out(listing->s, "other file", name, 1)
+                   ? ENOMEM
+                   : 0;
     listing->found = listing->found || listing->accept(name);
     if (!listing->s)
         return 0;

@@ -82,6 +82,22 @@ typedef struct bags_import_arena {
     size_t used;
 } bags_import_arena;
 
+/* What groups of arrays are, if the source itself leaves it open. */
+typedef enum bags_source_layout {
+    BAGS_LAYOUT_DETECT, /* an ambiguous source is an error that names the readings */
+    BAGS_LAYOUT_ROWS,     /* a datapoint is a row of every array */
+    BAGS_LAYOUT_EPISODES, /* a datapoint is a group of arrays */
+} bags_source_layout;
+
+/* Things of one kind that are left out of the dataset. */
+#define BAGS_LEFT_OUT_NAMES 5
+typedef struct bags_left_out {
+    const char *what; /* the kind, in the singular: "attribute" */
+    uint64_t count;
+    uint64_t names_count; /* names that were reported; the first are in */
+    const char *names[BAGS_LEFT_OUT_NAMES];
+} bags_left_out;
+
 typedef struct bags_source_options {
     const bags_allocator *allocator; /* NULL: malloc, realloc and free */
     /* Called from time to time while a source is opened, with the bytes of its files
@@ -89,15 +105,19 @@ typedef struct bags_source_options {
      * them. May be NULL. */
     void (*progress)(void *user, uint64_t bytes);
     void *user;
+    bags_source_layout layout; /* of HDF5; other formats have one layout */
 } bags_source_options;
 
-/* A source that is open. A program reads path, fields, count and length. */
+/* A source that is open. A program reads path, fields, count, length and left_out:
+ * whatever the source contains that no field has. */
 struct bags_source {
     const bags_importer *importer;
     const char *path;   /* as it was passed */
     bags_field *fields; /* `count` of them */
     size_t count;
-    uint64_t length; /* number of datapoints, or BAGS_SOURCE_UNKNOWN */
+    uint64_t length;         /* number of datapoints, or BAGS_SOURCE_UNKNOWN */
+    bags_left_out *left_out; /* `left_out_count` kinds */
+    size_t left_out_count;
 
     /* For importers. */
     void *state;
@@ -202,6 +222,16 @@ bags_code bags_source_field(
 char *bags_source_array_type(bags_source *source, bags_dtype dtype, size_t dims,
     const uint64_t *shape, bool sequence);
 
+/* Report things that the fields lack, during open. Every importer reports whatever it
+ * leaves out: `count` things of a kind, whose name is copied. Returns BAGS_OK or, also if
+ * `name` is NULL, BAGS_ERROR_MEMORY. */
+bags_code bags_source_leave_out(
+    bags_source *source, const char *what, const char *name, uint64_t count);
+/* The name of a field of dates, times or durations, which are numbers of a unit of NumPy:
+ * "time_ns" for "time" and "ns", "day_days" for "D", "t_25s" for "25s". NULL if out of
+ * memory. */
+char *bags_source_unit(bags_source *source, const char *name, const char *unit);
+
 /* Open a file of the source as source->file, in place of the one before; messages
  * then begin with its path, which is copied. */
 bags_code bags_source_open_file(bags_source *source, const char *path);
@@ -224,7 +254,8 @@ bags_code bags_source_load(
  * these files. Names that begin with a dot are left out. If a name has a part such
  * as -00003-of-00010, the files must be one complete set.
  *
- * There is at least one, otherwise it fails with BAGS_ERROR_MISSING.
+ * There is at least one, otherwise it fails with BAGS_ERROR_MISSING. What else is in
+ * the directory is reported as left out.
  */
 bags_code bags_source_files(bags_source *source,
     bool (*accept)(const char *name), char ***paths, size_t *count);

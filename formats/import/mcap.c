@@ -10,7 +10,7 @@
  *     TOPIC         bytes[]: for each topic, 1 item if the message is of it, or 0
  *
  * Messages are stored as they are; their encodings and schemas, attachments and
- * metadata are left out. Checksums are compared where the file has them. If the file
+ * metadata are left out, and reported. Checksums are compared where the file has them. If the file
  * has no summary, open reads all of it to find the topics.
  *
  * Rejected: other compressions, chunks of more than 1 GiB, 10,000 topics.
@@ -30,10 +30,15 @@
 
 enum {
     MC_FOOTER = 2,
-    MC_CHANNEL = 4,
-    MC_MESSAGE = 5,
-    MC_CHUNK = 6,
-    MC_STATISTICS = 11,
+    MC_SCHEMA,
+    MC_CHANNEL,
+    MC_MESSAGE,
+    MC_CHUNK,
+    MC_ATTACHMENT = 9,
+    MC_ATTACHMENT_INDEX,
+    MC_STATISTICS,
+    MC_METADATA,
+    MC_METADATA_INDEX,
     MC_DATA_END = 15
 };
 
@@ -53,6 +58,7 @@ typedef struct mc_state {
     bool ended, known; /* the data have ended; all topics are known */
     uint64_t next;     /* number of the next message */
     bags_import_column *topics[65536]; /* by channel */
+    unsigned char schemas[65536 / 8];  /* bits: it was reported */
 } mc_state;
 
 /* The next `size` bytes. */
@@ -120,12 +126,36 @@ static uint32_t mc_crc(uint32_t crc, const void *data, uint64_t size) {
 
 /* ---- records ---- */
 
+/* Report a record that is left out. */
+static bags_code mc_leave_out(bags_source *s, int kind, mc_bytes body) {
+    mc_state *m = (mc_state *)s->state;
+    const char *what = kind == MC_SCHEMA ? "schema"
+                       : kind == MC_ATTACHMENT || kind == MC_ATTACHMENT_INDEX
+                           ? "attachment"
+                           : "metadata record";
+    if (kind == MC_SCHEMA) {
+        size_t id = (size_t)mc_number(&body, 2);
+        unsigned bit = 1U << id % 8;
+        if (m->schemas[id / 8] & bit)
+            return BAGS_OK;
+        m->schemas[id / 8] |= (unsigned char)bit;
+    } else if (kind != MC_METADATA) {
+        mc_part(&body, kind == MC_ATTACHMENT       ? 16
+                       : kind == MC_METADATA_INDEX ? 16
+                                                   : 40);
+    }
+    bags_view name = mc_text(&body, 4);
+    return body.bad ? mc_bad(s, "invalid record")
+                    : bags_source_leave_out(s, what,
+                          bags_source_text(s, name.data, name.size), 1);
+}
+
 /* Find or add the field of a topic. */
 static bags_code mc_channel(bags_source *s, mc_bytes body) {
     mc_state *m = (mc_state *)s->state;
     size_t id = (size_t)mc_number(&body, 2);
     mc_part(&body, 2);
-    bags_view topic = mc_text(&body, 4);
+    bags_view topic = mc_text(&body, 4), encoding = mc_text(&body, 4);
     if (body.bad || memchr(topic.data, 0, topic.size))
         return mc_bad(s, "invalid channel");
     if (s->column_count == MC_TOPICS && !m->known)
@@ -137,9 +167,15 @@ static bags_code mc_channel(bags_source *s, mc_bytes body) {
                         : BAGS_ERROR_MEMORY;
     if (m->topics[id] && m->topics[id] != column)
         return mc_bad(s, "a channel changes its topic");
+    bool is_new = !m->topics[id];
     column->sequence = true;
     m->topics[id] = column;
-    return BAGS_OK;
+    return !is_new ? BAGS_OK
+                   : bags_source_leave_out(s, "message encoding",
+                         bags_source_format(s, "%s: %.*s", column->name,
+                             (int)(encoding.size < 40 ? encoding.size : 40),
+                             (const char *)encoding.data),
+                         1);
 }
 
 static bags_code mc_open_chunk(bags_source *s, mc_bytes body) {
@@ -197,6 +233,11 @@ static bags_code mc_top(bags_source *s, int *kind, mc_bytes *body) {
         done += part;
     }
     body->size = 0;
+    if (!s->opened && (*kind == MC_SCHEMA || *kind == MC_ATTACHMENT ||
+                          *kind == MC_METADATA)) {
+        uint64_t most = *kind == MC_SCHEMA ? UINT64_MAX : MC_PART;
+        code = mc_view(s, start + 9, size - 9 < most ? size - 9 : most, body);
+    }
     if (*kind == MC_CHANNEL || *kind == MC_MESSAGE || *kind == MC_CHUNK ||
         *kind == MC_DATA_END)
         code = mc_view(s, start + 9, size - 9, body);
@@ -229,6 +270,9 @@ static bags_code mc_next(bags_source *s, mc_bytes *message) {
         }
         if (kind == MC_CHANNEL) {
             code = mc_channel(s, body);
+        } else if (!s->opened && (kind == MC_SCHEMA || kind == MC_ATTACHMENT ||
+                                     kind == MC_METADATA)) {
+            code = mc_leave_out(s, kind, body);
         } else if (kind == MC_CHUNK && !inside) {
             code = mc_open_chunk(s, body);
         } else if (kind == MC_DATA_END && !inside) {
@@ -250,12 +294,14 @@ static void mc_rewind(mc_state *m) {
 
 /* ---- the source ---- */
 
-/* Read the topics and the length from the summary; `known` is set if it has
- * them. */
+/* Read the topics, the length and what is left out from the summary; `known` is set if it
+ * has all of them. */
 static bags_code mc_summary(bags_source *s) {
     mc_state *m = (mc_state *)s->state;
     const uint64_t tail = 9 + 20 + 8; /* footer, magic */
-    uint64_t channels = 0, expected = UINT64_MAX, stop = s->file.size - tail;
+    /* Schemas, channels, attachments, metadata. */
+    uint64_t found[4] = {0}, expected[4] = {UINT64_MAX, 0, 0, 0};
+    uint64_t stop = s->file.size - tail;
     mc_bytes end, rest;
     m->record = stop;
     bags_code code = mc_view(s, stop, tail, &end);
@@ -276,22 +322,35 @@ static bags_code mc_summary(bags_source *s) {
     if (!code)
         code = mc_check(s, crc, mc_crc(0, rest.data, rest.size), "summary");
     rest.size = stop - start;
+    mc_bytes all = rest;
     while (!code && rest.size > 0) {
         int kind = (int)mc_number(&rest, 1);
         mc_bytes body = {NULL, mc_number(&rest, 8), false};
         body.data = mc_part(&rest, body.size);
         if (rest.bad)
             return mc_bad(s, "invalid record in the summary");
+        found[0] += kind == MC_SCHEMA;
+        found[1] += kind == MC_CHANNEL;
+        found[2] += kind == MC_ATTACHMENT_INDEX;
+        found[3] += kind == MC_METADATA_INDEX;
         if (kind == MC_CHANNEL) {
             code = mc_channel(s, body);
-            channels++;
         } else if (kind == MC_STATISTICS) {
             s->length = mc_number(&body, 8);
-            mc_part(&body, 2);
-            expected = mc_number(&body, 4);
+            expected[0] = mc_number(&body, 2);
+            for (size_t i = 1; i < 4; i++)
+                expected[i] = mc_number(&body, 4);
         }
     }
-    m->known = !code && channels == expected;
+    m->known = !code && memcmp(found, expected, sizeof found) == 0;
+    while (m->known && !code && all.size > 0) {
+        int kind = (int)mc_number(&all, 1);
+        mc_bytes body = {NULL, mc_number(&all, 8), false};
+        body.data = mc_part(&all, body.size);
+        if (kind == MC_SCHEMA || kind == MC_ATTACHMENT_INDEX ||
+            kind == MC_METADATA_INDEX)
+            code = mc_leave_out(s, kind, body);
+    }
     return code;
 }
 

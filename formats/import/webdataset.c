@@ -6,7 +6,7 @@
  * The members "dir/000017.jpg" and "dir/000017.seg.png", one after the other, are
  * the sample with the key "dir/000017" and the fields `jpg` and `seg.png` (in lower
  * case). Members that are not files, whose names have no such ending, begin with a
- * dot, or are like __this__, belong to no sample. A tar file may be compressed
+ * dot, or are like __this__, belong to no sample, and are left out. A tar file may be compressed
  * (gzip, zstd, xz, bzip2, lz4).
  *
  * A first pass over the members finds the fields. `__key__` is utf8; the others are
@@ -249,6 +249,8 @@ static bags_code wd_advance(bags_source *s) {
         if (archive_entry_filetype(entry) == AE_IFREG &&
             !archive_entry_hardlink(entry))
             code = wd_split(s, name);
+        if (!code && !w->pending && archive_entry_filetype(entry) != AE_IFDIR)
+            code = bags_source_leave_out(s, "member", name, 1);
     }
     return code;
 }

@@ -1,23 +1,25 @@
 /*
  * zarr.c - imports Zarr 2 groups and arrays, and L5Kit's datasets, on json-c,
  * libblosc 1.16, libzip 1.5, zlib, zstd and lz4 (Debian: libjson-c-dev
- * libblosc-dev libzip-dev zlib1g-dev libzstd-dev liblz4-dev). Longer than others because
- * it is two formats.
+ * libblosc-dev libzip-dev zlib1g-dev libzstd-dev liblz4-dev).
  *
  * A source is a directory or a .zip file. Its arrays must have the same length:
  * datapoint i is row i of each. A field has the name of its array, groups and
  * members of a structured dtype being joined by dots. Of a source that is itself
  * an array, the fields are its members, or "data".
  *
- *     scalar      integers: i64, u64; dates: i64, their number of units;
- *                 others: array(DTYPE)
+ *     scalar      integers: i64, u64; dates and times: i64, their number of units
+ *                 since 1970, and the field's name ends in the unit: "time_ns"; NaT is
+ *                 -2^63; others: array(DTYPE)
  *     array       array(DTYPE,shape of a row and of the member)
  *     <U          utf8;  |S and |V: bytes (|S without its trailing NULs)
  *
  * An L5Kit dataset has a datapoint per frame. Members of frames are plain fields;
  * those of agents and of traffic light faces are sequences, "agents.centroid";
  * those of its scene are repeated, "scenes.host", and scene_index is its number.
- * agents_mask, which L5Kit derives from the others, is left out.
+ * agents_mask, which L5Kit derives from the others, is left out, as are attributes.
+ *
+ * A missing chunk is the fill value, which its dtype must hold exactly.
  *
  * Rejected: Zarr 3, filters, order F, other compressors, objects, and arrays of
  * strings or of structures in a row or member.
@@ -31,6 +33,8 @@
 #include <zstd.h>
 
 #include <errno.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #define ZR_BAND ((uint64_t)64 << 20) /* bytes in memory per array, or one row */
@@ -48,10 +52,11 @@ typedef struct zr_member {
     bags_dtype dtype; /* of numbers */
     size_t dims;
     uint64_t shape[BAGS_MAX_DIMS];
-    size_t offset; /* in a record */
-    size_t size;   /* in a record */
-    size_t swap;   /* bytes to be reversed at a time; 1: none */
-    bool number;   /* an integer that becomes i64 or u64 */
+    size_t offset;    /* in a record */
+    size_t size;      /* in a record */
+    size_t swap;      /* bytes to be reversed at a time; 1: none */
+    bool number;      /* an integer that becomes i64 or u64 */
+    const char *unit; /* of dates and times; NULL: none */
 } zr_member;
 
 typedef struct zr_array {
@@ -63,7 +68,7 @@ typedef struct zr_array {
     const char *codec;     /* static; NULL: stored as they are */
     size_t item, row;      /* bytes of a record, of a row of them */
     size_t chunk_size;
-    const unsigned char *fill; /* a record */
+    unsigned char *fill; /* a record; NULL: none */
     zr_member *members;
     size_t count; /* of them */
     size_t first; /* its first field */
@@ -86,6 +91,8 @@ typedef struct zr_state {
     bags_buffer *file, *chunk;
     const char **keys; /* of arrays */
     size_t key_count;
+    const char **attributes; /* keys of .zattrs, without that name */
+    size_t attributes_count;
     zr_array *arrays;
     size_t count;
     /* L5Kit's arrays; scenes is NULL if it is another source. */
@@ -241,9 +248,14 @@ static bags_code zr_add_member(
         if (member.dims > 0)
             return zr_refuse(s, a, "a shape of strings", dtype);
     } else {
-        if (strchr("mM", member.kind) && unit == 8)
+        if (strchr("mM", member.kind) && unit == 8) {
+            const char *in = strchr(dtype, '[');
             member.dtype = BAGS_DTYPE_INT64;
-        else
+            if (in)
+                member.unit = bags_source_text(s, in + 1, strcspn(in + 1, "]"));
+            if (in && !member.unit)
+                return BAGS_ERROR_MEMORY;
+        } else
             member.dtype = bags_dtype_parse(dtype, length, &big);
         if (!member.dtype)
             return zr_refuse(s, a, "dtype", dtype);
@@ -310,79 +322,217 @@ static bags_code zr_dtype(bags_source *s, zr_array *a, json_object *dtype,
     return BAGS_OK;
 }
 
-/* The bytes that base64 stands for: false unless they are `size`, or fewer. */
-static bool zr_base64(const char *text, unsigned char *out, size_t size) {
+/* The bytes that Base64 stands for: their number, or -1 if it is none, or if they are
+ * more than `size`. */
+static int64_t zr_base64(const char *text, unsigned char *out, size_t size) {
     static const char digits[] =
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     size_t length = strcspn(text, "="), made = 0;
     uint32_t bits = 0;
+    size_t padding = strlen(text + length);
+    if ((length + padding) % 4 || padding > 2 ||
+        strspn(text + length, "=") != padding)
+        return -1;
     for (size_t i = 0; i < length; i++) {
         const char *digit = strchr(digits, text[i]);
         if (!digit)
-            return false;
+            return -1;
         bits = bits << 6 | (uint32_t)(digit - digits);
         if (i % 4 == 0)
             continue;
         if (made == size)
-            return false;
+            return -1;
         out[made++] = (unsigned char)(bits >> (6 - i % 4 * 2));
+    }
+    /* The bits of the last digit that no byte has must be 0. */
+    return bits & ((1U << 2 * padding) - 1) ? -1 : (int64_t)made;
+}
+
+/* The number that a positive float16 is. */
+static double zr_half_number(unsigned bits) {
+    double number = (bits & 1023) + (bits >> 10 ? 1024 : 0);
+    for (unsigned exponent = bits >> 10; exponent > 1; exponent--)
+        number *= 2;
+    return number / 16777216;
+}
+
+/* The positive float16 that is nearest to a positive number; of two, the even one. */
+static unsigned zr_half(double number) {
+    unsigned low = 0, high = 0x7C00; /* infinity */
+    while (high - low > 1) {
+        unsigned middle = (low + high) / 2;
+        if (zr_half_number(middle) <= number)
+            low = middle;
+        else
+            high = middle;
+    }
+    double below = number - zr_half_number(low);
+    double above = zr_half_number(high) - number;
+    return below < above || (below <= above && low % 2 == 0) ? low : high;
+}
+
+/* True if a decimal, whose nearest float64 is `number`, is what a float `held` is when
+ * written with as many digits: 0.1 is a float32, 16777217 is not. */
+static bool zr_is_decimal(const char *text, double number, double held) {
+    char again[64];
+    int digits = 0, zeros = 0; /* significant ones; trailing zeros among them */
+    for (; *text && *text != 'e' && *text != 'E'; text++) {
+        if (*text < '0' || *text > '9' || (*text == '0' && digits == 0))
+            continue;
+        digits++;
+        zeros = *text == '0' ? zeros + 1 : 0;
+    }
+    digits -= zeros;
+    if (digits == 0 || number == 0)
+        return digits == 0;
+    snprintf(again, sizeof again, "%.*e", digits > 17 ? 16 : digits - 1, held);
+    double same = strtod(again, NULL);
+    return digits <= 17 && same <= number && same >= number;
+}
+
+/* A number in JSON, or one of three words, as a little-endian float. */
+static bool zr_float(json_object *value, size_t size, unsigned char *out) {
+    static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
+    const double numbers[] = {(double)NAN, HUGE_VAL, -HUGE_VAL};
+    bool is_int = json_object_is_type(value, json_type_int);
+    bool is_double = json_object_is_type(value, json_type_double);
+    const char *text = json_object_get_string(value);
+    size_t word = 0;
+    if (!is_int && !is_double && !json_object_is_type(value, json_type_string))
+        return false;
+    while (word < 3 && strcmp(text, words[word]) != 0)
+        word++;
+    if (word == 3 && !is_int && !is_double)
+        return false;
+    double number = word < 3 ? numbers[word]
+                    : is_double || *text == '-'
+                        ? json_object_get_double(value)
+                        : (double)json_object_get_uint64(value);
+    bool negative = signbit(number) != 0;
+    float single = (float)number;
+    unsigned half = word == 0 ? 0x7E00 : zr_half(negative ? -number : number);
+    double held = size == 8 ? number : (double)single;
+    if (size == 2)
+        held = negative ? -zr_half_number(half) : zr_half_number(half);
+    uint64_t bits = half | (negative && word ? 0x8000U : 0);
+    uint32_t low;
+    memcpy(&low, &single, sizeof low);
+    if (size == 4)
+        bits = low;
+    else if (size == 8)
+        memcpy(&bits, &number, sizeof bits);
+    for (size_t i = 0; i < size; i++)
+        out[i] = (unsigned char)(bits >> 8 * i);
+    if (word < 3)
+        return true;
+    if (isinf(number) || isinf(held) || (size == 2 && half == 0x7C00))
+        return false;
+    if (is_double)
+        return zr_is_decimal(text, number, held);
+    return negative ? held >= -9223372036854775808.0 &&
+                          (int64_t)held == json_object_get_int64(value)
+                    : held < 18446744073709551616.0 &&
+                          (uint64_t)held == json_object_get_uint64(value);
+}
+
+/* A number in JSON, which may be 2.0, as a little-endian integer. */
+static bool zr_integer(
+    json_object *value, bool is_signed, size_t size, unsigned char *out) {
+    const char *text = json_object_get_string(value);
+    double number = json_object_get_double(value);
+    bool is_double = json_object_is_type(value, json_type_double);
+    if (is_double && !(number > -9e15 && number < 9e15))
+        return false;
+    if (!is_double && !json_object_is_type(value, json_type_int))
+        return false;
+    bool negative = is_double ? number < 0 : *text == '-';
+    uint64_t bits = is_double  ? (uint64_t)(int64_t)number
+                    : negative ? (uint64_t)json_object_get_int64(value)
+                               : json_object_get_uint64(value);
+    double whole = (double)(int64_t)bits;
+    if (is_double && (whole < number || whole > number))
+        return false;
+    for (size_t i = 0; i < size; i++)
+        out[i] = (unsigned char)(bits >> 8 * i);
+    uint64_t most = UINT64_MAX >> (64 - 8 * size + is_signed);
+    negative = negative && bits != 0; /* -0 */
+    return negative ? is_signed && ~bits <= most : bits <= most;
+}
+
+/* Text as UCS-4, little-endian. */
+static bool zr_text(json_object *value, unsigned char *out, size_t size) {
+    const unsigned char *text =
+        (const unsigned char *)json_object_get_string(value);
+    size_t length = (size_t)json_object_get_string_len(value), made = 0;
+    for (size_t i = 0; i < length;) {
+        unsigned char c = text[i++];
+        size_t more = c < 0xC0 ? 0 : c < 0xE0 ? 1 : c < 0xF0 ? 2 : 3;
+        uint32_t point = more ? c & (0x3FU >> more) : c;
+        for (; more > 0 && i < length; more--)
+            point = point << 6 | (text[i++] & 0x3F);
+        if (size - made < 4 || (point == 0 && i == length))
+            return false; /* a NUL at the end would be padding */
+        for (size_t b = 0; b < 4; b++)
+            out[made++] = (unsigned char)(point >> 8 * b);
     }
     return true;
 }
 
-/* A number, true, "NaN", "Infinity" or "-Infinity" as a little-endian element;
- * of complex numbers, [real, imaginary]. Of float16, only 0 is accepted. */
-static bool zr_number(
-    json_object *value, char kind, size_t size, unsigned char *out) {
-    if (kind == 'c' && json_object_is_type(value, json_type_array))
-        return json_object_array_length(value) == 2 &&
-               zr_number(
-                   json_object_array_get_idx(value, 0), 'f', size / 2, out) &&
-               zr_number(json_object_array_get_idx(value, 1), 'f', size / 2,
-                   out + size / 2);
+/* Write a fill value as an element. False unless the dtype holds it exactly. Floats and
+ * complex numbers are as zarr-python writes them; |S and |V are in Base64. */
+static bool zr_element(const zr_array *a, json_object *value) {
+    const zr_member *member = &a->members[0];
+    bool plain = a->count == 1 && !*member->name;
     bool text = json_object_is_type(value, json_type_string);
-    const char *word = text ? json_object_get_string(value) : "";
-    if (json_object_is_type(value, json_type_array) ||
-        json_object_is_type(value, json_type_object) ||
-        (text &&
-            (kind != 'f' || (strcmp(word, "NaN") && strcmp(word, "Infinity") &&
-                                strcmp(word, "-Infinity")))))
-        return false;
-    double number = text ? strtod(word, NULL) : json_object_get_double(value);
-    float single = (float)number;
-    uint64_t bits = kind == 'u' ? json_object_get_uint64(value)
-                                : (uint64_t)json_object_get_int64(value);
-    uint32_t low;
-    memcpy(&low, &single, sizeof low);
-    if (kind == 'f' && size == 8)
-        memcpy(&bits, &number, sizeof bits);
-    else if (kind == 'f')
-        bits = low;
-    for (size_t i = 0; i < size && kind != 'c'; i++)
-        out[i] = (unsigned char)(bits >> 8 * i);
-    return kind == 'c' ? zr_number(value, 'f', size / 2, out)
-                       : kind != 'f' || size > 2 || low == 0;
+    size_t size = member->size;
+    unsigned char *fill = a->fill;
+    char kind = plain ? member->kind : 'V';
+    int64_t bytes =
+        text && strchr("SV", kind)
+            ? zr_base64(json_object_get_string(value), fill, a->item)
+            : -1;
+    switch (kind) {
+    case 'S':
+        return bytes >= 0;
+    case 'V': /* 0 is what older versions of zarr-python wrote for zeros */
+        return bytes == (int64_t)a->item ||
+               (json_object_is_type(value, json_type_int) &&
+                   json_object_get_int64(value) == 0);
+    case 'U':
+        return text && zr_text(value, fill, size);
+    case 'f':
+        return zr_float(value, size, fill);
+    case 'c':
+        if (!json_object_is_type(value, json_type_array))
+            return !text && zr_float(value, size / 2, fill);
+        return json_object_array_length(value) == 2 &&
+               zr_float(json_object_array_get_idx(value, 0), size / 2, fill) &&
+               zr_float(json_object_array_get_idx(value, 1), size / 2,
+                   fill + size / 2);
+    case 'b':
+        *fill = json_object_get_int64(value) != 0;
+        return json_object_is_type(value, json_type_boolean) ||
+               (json_object_is_type(value, json_type_int) &&
+                   json_object_get_uint64(value) <= 1);
+    default:
+        return zr_integer(value, kind != 'u', size, fill);
+    }
 }
 
+/* Without a fill value, no chunk may be missing. */
 static bags_code zr_fill(bags_source *s, zr_array *a, json_object *value) {
-    unsigned char *fill = (unsigned char *)bags_source_alloc(s, a->item, 1);
-    const zr_member *member = &a->members[0];
-    const char *text = value ? json_object_get_string(value) : "0";
-    if (!fill)
-        return BAGS_ERROR_MEMORY;
-    a->fill = fill;
-    bool good = strcmp(text, "0") == 0;
-    if (good)
+    if (!value)
         return BAGS_OK;
-    bool plain = a->count == 1 && !*member->name;
-    if (plain && member->dtype) {
-        good = zr_number(value, member->kind, member->size, fill);
-        bags_swap_bytes(fill, fill, a->item, member->swap);
-    } else if (json_object_is_type(value, json_type_string)) {
-        good = plain && member->kind == 'U' ? *text == 0
-                                            : zr_base64(text, fill, a->item);
-    }
-    return good ? BAGS_OK : zr_refuse(s, a, "fill_value", text);
+    a->fill = (unsigned char *)bags_source_alloc(s, a->item, 1);
+    if (!a->fill)
+        return BAGS_ERROR_MEMORY;
+    if (!zr_element(a, value))
+        return bags_source_fail(s, BAGS_ERROR_TYPE,
+            "%s.zarray: fill_value: not a value of its dtype (%.200s)", a->key,
+            json_object_get_string(value));
+    if (a->count == 1 && a->members[0].swap > 1 && !*a->members[0].name)
+        bags_swap_bytes(a->fill, a->fill, a->item, a->members[0].swap);
+    return BAGS_OK;
 }
 
 /* What of the metadata can be read; sets codec and separator. */
@@ -522,6 +672,9 @@ static bags_code zr_chunk(bags_source *s, zr_array *a, const uint64_t *at,
         return BAGS_ERROR_MEMORY;
     bags_code code = zr_read(s, key, limit, &in);
     *data = NULL;
+    if (code == BAGS_ERROR_MISSING && !a->fill)
+        return bags_source_fail(s, BAGS_ERROR_GAP,
+            "%s: is missing, and the array has no fill_value", key);
     if (code)
         return code == BAGS_ERROR_MISSING ? BAGS_OK : code;
     if (a->codec ? a->chunk_size / ZR_RATIO > in.size
@@ -729,8 +882,11 @@ static bags_code zr_l5kit(bags_source *s) {
             return bags_source_fail(s, BAGS_ERROR_TYPE,
                 "%s: not an array of an L5Kit dataset; import it by itself",
                 a->key);
-        if (!known)
-            a->count = 0; /* left out */
+        if (!known) {
+            a->count = 0;
+            if (bags_source_leave_out(s, "array", a->name, 1))
+                return BAGS_ERROR_MEMORY;
+        }
     }
     z->scenes = scenes;
     z->frames = frames;
@@ -739,13 +895,19 @@ static bags_code zr_l5kit(bags_source *s) {
     return BAGS_OK;
 }
 
-/* The interval in this member of the row that was read last. */
-static bags_code zr_refers(bags_source *s, const zr_array *a, const char *name,
+/* Read the interval that a member of a row is. */
+static bags_code zr_refers(bags_source *s, zr_array *a, const char *name,
     const zr_array *to, uint64_t row, uint64_t *start, uint64_t *stop) {
     const zr_member *member = zr_interval(a, name);
-    const bags_value *value =
-        s->entries[a->first + (size_t)(member - a->members)].values;
-    const unsigned char *bytes = (const unsigned char *)value->data;
+    unsigned char bytes[16];
+    bags_code code = row < a->band_start || row >= a->band_stop
+                         ? zr_load(s, a, row)
+                         : BAGS_OK;
+    if (code)
+        return code;
+    bags_swap_bytes(bytes,
+        a->band->data + (row - a->band_start) * a->row + member->offset, 16,
+        member->swap);
     *start = bags_import_number(bytes, 8);
     *stop = bags_import_number(bytes + 8, 8);
     if (*start <= *stop && *stop <= to->shape[0])
@@ -754,6 +916,75 @@ static bags_code zr_refers(bags_source *s, const zr_array *a, const char *name,
         "field \"%s.%s\": row %" PRIu64 ": invalid interval (%" PRId64
         " to %" PRId64 ", length %" PRIu64 ")",
         a->name, name, row, (int64_t)*start, (int64_t)*stop, to->shape[0]);
+}
+
+/* Rows that others refer to, as merged intervals. */
+typedef struct zr_span {
+    uint64_t start, stop;
+} zr_span;
+
+static int zr_compare_spans(const void *left, const void *right) {
+    const zr_span *a = (const zr_span *)left, *b = (const zr_span *)right;
+    return (a->start > b->start) - (a->start < b->start);
+}
+
+/* Report the rows of `to` that no row of an array refers to as left out. */
+static bags_code zr_unused(bags_source *s, zr_array *a, const char *name,
+    const zr_array *to, const char *what) {
+    zr_span *spans = NULL;
+    size_t count = 0;
+    for (uint64_t row = 0; row < a->shape[0]; row++) {
+        zr_span span;
+        bags_code code =
+            zr_refers(s, a, name, to, row, &span.start, &span.stop);
+        if (code)
+            return code;
+        if (span.start == span.stop)
+            continue;
+        if (count > 0 && spans[count - 1].stop == span.start) {
+            spans[count - 1].stop = span.stop;
+            continue;
+        }
+        spans = (zr_span *)bags_source_grow(s, spans, count, sizeof span);
+        if (!spans)
+            return BAGS_ERROR_MEMORY;
+        spans[count++] = span;
+    }
+    if (count)
+        qsort(spans, count, sizeof *spans, zr_compare_spans);
+    uint64_t next = 0;
+    for (size_t i = 0; i <= count; i++) {
+        uint64_t start = i < count ? spans[i].start : to->shape[0];
+        if (start > next && bags_source_leave_out(s, what,
+                                bags_source_format(s, "%" PRIu64 " to %" PRIu64,
+                                    next, start - 1),
+                                start - next))
+            return BAGS_ERROR_MEMORY;
+        if (i < count && spans[i].stop > next)
+            next = spans[i].stop;
+    }
+    return BAGS_OK;
+}
+
+/* Report what of an L5Kit dataset no frame has. */
+static bags_code zr_unused_rows(bags_source *s) {
+    zr_state *z = (zr_state *)s->state;
+    bags_code code = BAGS_OK;
+    for (uint64_t row = 0; !code && row < z->scenes->shape[0]; row++) {
+        uint64_t start, stop;
+        code = zr_refers(s, z->scenes, "frame_index_interval", z->frames, row,
+            &start, &stop);
+        if (!code && start == stop)
+            code = bags_source_leave_out(
+                s, "empty scene", bags_source_format(s, "%" PRIu64, row), 1);
+    }
+    if (!code)
+        code = zr_unused(
+            s, z->frames, "agent_index_interval", z->agents, "unused agent");
+    if (!code && z->lights)
+        code = zr_unused(s, z->frames, "traffic_light_faces_index_interval",
+            z->lights, "unused traffic light face");
+    return code;
 }
 
 /* The scene of a frame; those without frames are skipped. */
@@ -830,25 +1061,52 @@ static bags_code zr_add_fields(bags_source *s, zr_array *a) {
                    ? bags_source_array_type(
                          s, member->dtype, dims, shape, sequence)
                    : bags_source_format(s, "%s%s", type, sequence ? "[]" : "");
-        code = bags_source_field(s,
-            bags_source_format(s, "%s%s%s", prefix ? a->name : "",
-                prefix && *member->name ? "." : "",
-                !prefix && !*member->name ? "data" : member->name),
-            type);
+        const char *name = bags_source_format(s, "%s%s%s",
+            prefix ? a->name : "", prefix && *member->name ? "." : "",
+            !prefix && !*member->name ? "data" : member->name);
+        if (member->unit)
+            name = bags_source_unit(s, name, member->unit);
+        code = bags_source_field(s, name, type);
     }
     return code;
 }
 
-static int zr_add_key(bags_source *s, const char *key, size_t size) {
-    zr_state *z = (zr_state *)s->state;
+static int zr_add_key(bags_source *s, const char ***keys, size_t *count,
+    const char *key, size_t size) {
     const char *copy = bags_source_text(s, key, size);
-    if (copy)
-        z->keys = (const char **)bags_source_grow(
-            s, z->keys, z->key_count, sizeof copy);
-    if (!copy || !z->keys)
+    const char **grown =
+        copy ? (const char **)bags_source_grow(s, *keys, *count, sizeof copy)
+             : NULL;
+    if (!grown)
         return ENOMEM;
-    z->keys[z->key_count++] = copy;
+    *keys = grown;
+    grown[(*count)++] = copy;
     return 0;
+}
+
+/* Report attributes as left out. */
+static bags_code zr_attributes(bags_source *s, const char *key) {
+    zr_state *z = (zr_state *)s->state;
+    const char *file = bags_source_format(s, "%s.zattrs", key);
+    const char *path =
+        file ? bags_source_format(s, "%s: %s", s->path, file) : NULL;
+    json_object *about = NULL;
+    bags_view text;
+    bags_code code =
+        path ? zr_read(s, file, ZR_METADATA, &text) : BAGS_ERROR_MEMORY;
+    if (!code)
+        code = bags_source_parse_json(s, path, text, &about);
+    if (code)
+        return code;
+    json_object_iter at;
+    json_object_object_foreachC(about, at) {
+        if (!code)
+            code = bags_source_leave_out(s, "attribute",
+                bags_source_format(s, "%s@%s", key + strlen(z->root), at.key),
+                1);
+    }
+    json_object_put(about);
+    return code;
 }
 
 /* A directory of the source. */
@@ -870,11 +1128,23 @@ static int zr_walk(void *user, const char *name) {
         below.key ? bags_source_format(s, "%s/%s", s->path, below.key) : NULL;
     if (!path)
         return ENOMEM;
+    zr_state *z = (zr_state *)s->state;
     int error = name[0] == '.' ? 0 : io->kind(io->user, path, &kind);
+    if (!error && kind == BAGS_PATH_NONE && name[0] != '.')
+        return bags_source_leave_out(s, "other file",
+                   bags_source_format(s, "%s%s", in->key, name), 1)
+                   ? ENOMEM
+                   : 0;
     if (error || kind != BAGS_PATH_DIRECTORY)
         return error;
-    if (bags_import_kind(path, ".zarray") != BAGS_PATH_NONE)
-        return zr_add_key(s, below.key, strlen(below.key));
+    if (bags_import_kind(path, ".zattrs") == BAGS_PATH_FILE)
+        error = zr_add_key(s, &z->attributes, &z->attributes_count, below.key,
+            strlen(below.key));
+    if (!error && bags_import_kind(path, ".zarray") != BAGS_PATH_NONE)
+        return zr_add_key(
+            s, &z->keys, &z->key_count, below.key, strlen(below.key));
+    if (error)
+        return error;
     return below.depth > ZR_DEPTH ? ELOOP
                                   : io->list(io->user, path, zr_walk, &below);
 }
@@ -888,7 +1158,13 @@ static int zr_walk_zip(bags_source *s) {
         size_t size = strlen(name);
         bool array = size >= 7 && !strcmp(name + size - 7, ".zarray");
         bool group = size >= 7 && !strcmp(name + size - 7, ".zgroup");
-        if ((!array && !group) || (size > 7 && name[size - 8] != '/'))
+        bool about = size >= 7 && !strcmp(name + size - 7, ".zattrs");
+        if (size > 7 && name[size - 8] != '/')
+            continue;
+        if (about &&
+            zr_add_key(s, &z->attributes, &z->attributes_count, name, size - 7))
+            return ENOMEM;
+        if (!array && !group)
             continue;
         if (size - 7 < root) {
             root = size - 7;
@@ -896,7 +1172,7 @@ static int zr_walk_zip(bags_source *s) {
             if (!z->root)
                 return ENOMEM;
         }
-        if (array && zr_add_key(s, name, size - 7))
+        if (array && zr_add_key(s, &z->keys, &z->key_count, name, size - 7))
             return ENOMEM;
     }
     return 0;
@@ -950,6 +1226,8 @@ static bags_code zr_open_arrays(bags_source *s) {
     code = z->arrays ? BAGS_OK : BAGS_ERROR_MEMORY;
     for (; !code && z->count < z->key_count; z->count++)
         code = zr_open_array(s, &z->arrays[z->count], z->keys[z->count]);
+    for (size_t i = 0; !code && i < z->attributes_count; i++)
+        code = zr_attributes(s, z->attributes[i]);
     return code;
 }
 
@@ -982,7 +1260,7 @@ static bags_code zr_open(bags_source *s) {
     }
     if (!code && z->scenes)
         code = bags_source_field(s, "scene_index", "i64");
-    return code;
+    return !code && z->scenes ? zr_unused_rows(s) : code;
 }
 
 static bags_code zr_read_row(bags_source *s, uint64_t index) {

@@ -409,15 +409,15 @@ def columns_of_arrow_are_what_its_writers_wrote():
         return
     jpeg = [{'type': 'jpeg', 'bytes': size} for size in (4, 3, 5, 3)]
     rows = {
-        'b': [True, False, True, True], 'bin': jpeg, 'day': [19723, -1, 0, 0],
+        'b': [True, False, True, True], 'bin': jpeg, 'day_days': [19723, -1, 0, 0],
         'dec': ['123.45', '0.05', '-0.01', '0.00'], 'dict': ['x', 'y', 'x', 'x'],
-        'dur': [1, 2, 3, 4], 'f16': [1, 2, 3, .5], 'f32': [1, 2, 3, .5],
+        'dur_s': [1, 2, 3, 4], 'f16': [1, 2, 3, .5], 'f32': [1, 2, 3, .5],
         'fb': [{'type': 'bytes', 'bytes': 3}] * 4,
         'fl': [[1, 2], [3, 4], [5, 6], [7, 8]], 'i8': [[1], [-2], [], [4]],
         'im': [{'type': 'jpeg', 'bytes': 4}] * 4, 'l': [[1, 2], [], [3], []],
         'll': [[[1, 2], [3]], [], [[]], [[4]]], 'ls': ['a', 'bé', '', 'x'],
         'lst.k': [[1, 2], [], [3], [9]], 'nil': [[]] * 4, 's': [['a'], ['bé'], [''], []],
-        'st.x': [1, 2, 3, 4], 'st.y': ['p', 'q', 'r', 's'], 'ts': [1000, 2000, 3000, 4000],
+        'st.x': [1, 2, 3, 4], 'st.y': ['p', 'q', 'r', 's'], 'ts_us': [1000, 2000, 3000, 4000],
         'u64': [1, 2, 3, 2**63]}
 
     def plain(value):
@@ -433,18 +433,68 @@ def columns_of_arrow_are_what_its_writers_wrote():
                  for row in run('get', name, ':', '--lists').lines]
         assert found == expected * times, found
     assert read('types.arrow')['spec'] == {
-        'b': 'array(bool)', 'bin': 'jpeg', 'day': 'i64', 'dec': 'utf8', 'dict': 'utf8',
-        'dur': 'i64', 'f16': 'array(float16)', 'f32': 'array(float32)', 'fb': 'bytes',
+        'b': 'array(bool)', 'bin': 'jpeg', 'day_days': 'i64', 'dec': 'utf8', 'dict': 'utf8',
+        'dur_s': 'i64', 'f16': 'array(float16)', 'f32': 'array(float32)', 'fb': 'bytes',
         'fl': 'array(float32,2)', 'i8': 'i64[]', 'im': 'jpeg', 'l': 'i64[]',
         'll': 'array(float32,-1)[]', 'ls': 'utf8', 'lst.k': 'i64[]', 'nil': 'i64[]',
-        's': 'utf8[]', 'st.x': 'i64', 'st.y': 'utf8', 'ts': 'i64', 'u64': 'u64'}
+        's': 'utf8[]', 'st.x': 'i64', 'st.y': 'utf8', 'ts_us': 'i64', 'u64': 'u64'}
     texts = [['a'], ['bcdefghijklmnopqrstuvwxyz'], []]
     for name in ('polars-lz4.arrow', 'polars-zstd.arrow', 'category.feather'):
         run('import', SOURCES / 'arrow' / name, name)
         found = run('get', name, ':', '--lists').lines
-        assert [row['s'] for row in found] == texts and [row['d'] for row in found] == [0, 1, 2]
+        assert [row['s'] for row in found] == texts and [row['d_ms'] for row in found] == [0, 1, 2]
         assert [plain(row['l']) for row in found] == [[1, 2], [3], []]
         assert 'cat' not in found[0] or [row['cat'] for row in found] == texts
+
+
+def what_is_left_out_is_counted_and_named():
+    """By every importer, in the same words."""
+    _tar('x.tar', [('1.txt', b'a'), ('README', b''), ('.hidden', b''), ('__x__', b'')])
+    for kind, source, says in (
+            ('webdataset', 'x.tar', ['left out: 3 members (README, .hidden, __x__)']),
+            ('benzina', SOURCES.parent / 'golden/benzina/data.bzna',
+             ['left out: 1 track (bzna_thumb)']),
+            ('mcap', SOURCES / 'mcap/plain.mcap',
+             ['left out: 3 message encodings (/camera/front: json, /imu: json, status: json)',
+              'left out: 1 schema (s)', 'left out: 1 attachment (a)',
+              'left out: 1 metadata record (m)']),
+            ('mcap', SOURCES / 'mcap/no-index.mcap',
+             ['left out: 3 message', 'left out: 1 schema (s)', 'left out: 1 attachment (a)',
+              'left out: 1 metadata record (m)']),
+            ('arrow', SOURCES / 'arrow/types.arrow', ['left out: 1 column (im.path)']),
+            ('hdf5', SOURCES / 'demos.h5',
+             ['left out: 3 attributes (data/demo_0@num_samples, data/demo_1@num_samples, mask@a)',
+              'left out: 1 named type (kind)', 'left out: 1 dataset (mask/train)'])):
+        if kind in _kinds():
+            for options in (['--dry-run'], ['out']):
+                said = run('import', source, *options).err.splitlines()
+                assert sorted(line for line in said if 'left out' in line) == sorted(
+                    line for part in says for line in said if part in line), said
+                assert len([line for line in said if 'left out' in line]) == len(says), said
+            shutil.rmtree('out')
+    if 'tfrecord' in _kinds():
+        pathlib.Path('in').mkdir()
+        pathlib.Path('in/x.tfrecord').write_bytes(_record(b'1'))
+        for i in range(7):
+            pathlib.Path(f'in/{i}').write_bytes(b'')
+        said = run('import', 'in', '--dry-run').err
+        assert 'in: left out: 7 other files (' in said and ', ...)' in said, said
+
+
+def an_ambiguous_hdf5_file_needs_a_layout():
+    if 'hdf5' not in _kinds():
+        return
+    refuse('import', SOURCES / 'cameras.h5', 'out', says=[
+        'cameras.h5: ambiguous', '--layout rows or --layout episodes', 'FILE/GROUP'])
+    rows = run('import', SOURCES / 'cameras.h5', '--dry-run', '--layout', 'rows').json
+    assert rows['length'] == 4 and len(rows['spec']) == 3
+    episodes = run('import', SOURCES / 'cameras.h5', '--dry-run', '--layout', 'episodes').json
+    assert episodes['length'] == 2 and episodes['spec'] == {'group': 'utf8', 'x': 'i64[]'}
+    refuse('import', SOURCES / 'cameras.h5', 'out', '--layout', 'row', says='rows or episodes',
+           code=2)
+    refuse('import', SOURCES / 'mcap/plain.mcap', 'out', '--layout', 'rows', says='only HDF5',
+           code=2) if 'mcap' in _kinds() else None
+    assert not os.path.exists('out')
 
 
 def _zarray(dtype, fill):

@@ -84,7 +84,8 @@ def fields_of(name, array):
             yield from fields_of(f'{name}.{member}' if name else member, array[member])
     else:
         shape = array.shape[1:]
-        yield name, kind(array.dtype, shape), [blob(x, not shape) for x in array]
+        unit = np.datetime_data(array.dtype)[0] if array.dtype.kind in 'Mm' else ''
+        yield name + '_' * bool(unit) + unit, kind(array.dtype, shape), [blob(x, not shape) for x in array]
 
 
 def group(path, arrays, **options):
@@ -244,6 +245,42 @@ def hdf5():
         f['x'] = h5py.Empty('f4')
 
 
+def layouts():
+    """Files that can be read as rows or as episodes, and types that are not what they seem."""
+    def file(name):
+        return h5py.File(HERE / f'{name}.h5', 'w', libver='latest')
+    for name, second in (('cameras', 4), ('rates', 2)):
+        with file(name) as f:
+            f['time'] = np.arange(4)
+            f['cameras/cam_0/x'], f['cameras/cam_1/x'] = np.arange(4), np.arange(second)
+    with file('equal') as f:
+        f['0/x'], f['1/x'] = np.arange(3), np.arange(3)
+    with file('demos') as f:
+        for i in range(2):
+            f[f'data/demo_{i}/x'] = np.arange(3)
+            f[f'data/demo_{i}'].attrs['num_samples'] = 3
+        f['mask/train'] = np.array([b'demo_0', b'demo_1'])
+        f['mask'].attrs['a'] = 1
+        f['kind'] = np.dtype('i4')
+    with file('members') as f:
+        f['mixed'] = np.array([(1.5, 2.25)], np.dtype([('r', '<f4'), ('i', '<f8')]))
+        f['half'] = np.array([(1.5, 2.25)], np.dtype([('r', '<f2'), ('i', '<f2')]))
+        for name, values in (('not', {'FALSE': 1, 'TRUE': 0}), ('bool', {'TRUE': 1, 'FALSE': 0}),
+                             ('color', {'RED': 5, 'BLUE': 7})):
+            f.create_dataset(name, data=np.array([1], 'i1'), dtype=h5py.enum_dtype(values, 'i1'))
+        date = np.array(['2024-01-01T00:00:01'], '<M8[us]')
+        f['date'] = date.astype(h5py.opaque_dtype(date.dtype))
+        f['dates'] = np.array([date] * 1).astype(h5py.opaque_dtype(date.dtype))
+        f['other'] = np.array([b'ab'], 'V2')
+    fields = [('mixed.r', 'array(float32)', np.float32(1.5)), ('mixed.i', 'array(float64)', 2.25),
+              ('half.r', 'array(float16)', np.float16(1.5)),
+              ('half.i', 'array(float16)', np.float16(2.25)),
+              ('not', 'i64', np.int64(1)), ('bool', 'array(bool)', True), ('color', 'i64', np.int64(1)),
+              ('date_us', 'i64', np.int64(1704067201000000)),
+              ('dates_us', 'array(int64,1)', np.int64(1704067201000000)), ('other', 'bytes', b'ab')]
+    expect('members', 1, [(n, t, [blob(v, False)]) for n, t, v in fields])
+
+
 def benzina():
     manifest = json.loads((HERE.parent / 'golden/benzina/manifest.json').read_text())
     data = (HERE.parent / 'golden/benzina/data.bzna').read_bytes()
@@ -272,8 +309,8 @@ def tables():
         ('single', 'array(float32)', [f32(i).tobytes() for i in range(n)]),
         ('even', 'array(bool)', [bytes([i % 2 == 0]) for i in range(n)]),
         ('text', 'utf8', [f'té{i}'.encode() for i in range(n)]),
-        ('time', 'i64', [i64((days * 24 + i) * 3600 * 10**6) for i in range(n)]),
-        ('day', 'i64', [i64(days + i) for i in range(n)]),
+        ('time_us', 'i64', [i64((days * 24 + i) * 3600 * 10**6) for i in range(n)]),
+        ('day_days', 'i64', [i64(days + i) for i in range(n)]),
         ('some', 'i64[]', [[i64(i)] if i % 3 else [] for i in range(n)]),
         ('list', 'i64[]', [[i64(k) for k in range(i)] for i in range(n)]),
         ('texts', 'utf8[]', [[b'a', b'bcdefghijklmnopq%d' % i] for i in range(n)]),
@@ -310,5 +347,6 @@ codecs()
 types()
 l5kit()
 hdf5()
+layouts()
 benzina()
 tables()
