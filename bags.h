@@ -556,8 +556,8 @@ typedef struct bags_io {
      * of several files, at once. Each `done` is 0 before the call. For what is
      * missing, read_at is called, and returns the failure. */
     void (*read_many)(void *user, bags_io_read *reads, size_t count);
-    /* Optional. A file may be opened soon, if it exists: start to look it up, and do
-     * not wait. */
+    /* Optional. A file may be opened soon, or identified by its path, if it exists:
+     * start to look it up, and do not wait. */
     void (*expect)(void *user, const char *path);
     /* Optional. Why a hook has just failed with `error` for a path, to be shown in
      * place of errno's own text; empty if there is nothing to add. NUL-terminated,
@@ -578,7 +578,7 @@ typedef struct bags_env {
 /* Write the error of a hook that returned `error` for a path: "pets/id.bag: cannot
  * open: No such file or directory", or the hook's own reason (explain). `doing` is what
  * failed: "open". io and err may be NULL. Returns the code: BAGS_ERROR_MISSING, _EXISTS,
- * _LOCKED, _MEMORY or _IO; 0 is no failure. Threads: any. */
+ * _LOCKED, _MEMORY, _STATE (ESTALE) or _IO; 0 is no failure. Threads: any. */
 BAGS_API bags_code bags_fail_io(const bags_io *io, int error, const char *path,
     const char *doing, bags_error *err);
 
@@ -1511,6 +1511,15 @@ typedef struct bags_field_info {
 BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
     bags_field_info *fields, bags_error *err);
 
+/* Check that all that was read is of one version of the dataset. Of local files it is,
+ * since each shard is identified when a Bag is opened; where hooks look files up in
+ * advance (expect), a shard may have been replaced meanwhile. Returns BAGS_OK,
+ * BAGS_ERROR_STATE with the name of the shard, or errors of files as for
+ * bags_reader_get. Threads: any. Cost: none for local files; otherwise one round trip
+ * if Bags were opened since the last call. */
+BAGS_API bags_code bags_reader_check(
+    const bags_reader *reader, bags_error *err);
+
 /*
  * What to read of a datapoint: a field by its number; of a sequence, if `slice` is
  * true, only the items start, start + step, ... below stop. If `slice` is false,
@@ -1826,6 +1835,12 @@ BAGS_API bags_code bags_verify(const char *path,
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#if defined(ESTALE) /* Windows has none */
+#define BAGI_STALE ESTALE
+#else
+#define BAGI_STALE (-1)
+#endif
 
 #if defined(_WIN32)
 #if !defined(WIN32_LEAN_AND_MEAN)
@@ -3355,6 +3370,7 @@ BAGS_API BAGI_COLD bags_code bags_fail_io(const bags_io *io, int error,
                      : error == EEXIST                   ? BAGS_ERROR_EXISTS
                      : error == EWOULDBLOCK              ? BAGS_ERROR_LOCKED
                      : error == ENOMEM                   ? BAGS_ERROR_MEMORY
+                     : error == BAGI_STALE               ? BAGS_ERROR_STATE
                                                          : BAGS_ERROR_IO;
     bags_fail(err, code, "%s: cannot %s: %s", bagi_tail(path), doing, text);
     err->system = error;
@@ -3559,9 +3575,10 @@ static int bagi_identify(
 
 /* Check that the shard with a file is still the one whose record had this identity
  * when it was opened; 0: unknown. Its record is spec.json; until the shard is
- * finished, which may happen meanwhile, the same file is spec.json.partial. */
-static bags_code bagi_check_record(
-    const bagi_env *env, const char *path, uint64_t identity, bags_error *err) {
+ * finished, which may happen meanwhile, the same file is spec.json.partial. With
+ * `expect` the check is only announced. */
+static bags_code bagi_check_record(const bagi_env *env, const char *path,
+    uint64_t identity, bool expect, bags_error *err) {
     static const char *const names[] = {
         "spec.json", "spec.json.partial", "spec.json"};
     uint64_t found = 0;
@@ -3581,11 +3598,17 @@ static bags_code bagi_check_record(
     for (int i = 0; i < 3 && !error && found != identity; i++) {
         memcpy(record, path, size);
         strcpy(record + size, names[i]);
+        if (expect) {
+            if (env->io.expect)
+                env->io.expect(env->io.user, record);
+            found = identity;
+            continue;
+        }
         error = bagi_identify(env, NULL, record, &found);
         if (error == ENOENT || error == ENOTDIR) /* missing is not a failure */
             error = 0;
     }
-    bags_code code = bags_fail_io(NULL, error, record, "identify", err);
+    bags_code code = bags_fail_io(&env->io, error, record, "identify", err);
     if (record != space)
         bagi_free(memory, record, most);
     if (code || found == identity)
@@ -4975,7 +4998,7 @@ BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
  *   1. `length`, `limit` and `table` fit the sizes of the files. The entries between
  *      are not checked: every read checks those that it uses.
  *   2. Any number of threads may read. Nothing changes but the files of a set, which
- *      its mutex guards, and `ordered`, which is set atomically.
+ *      its mutex guards, and `ordered` and `checked`, which are set atomically.
  *   3. A file that is mapped is not open. One that belongs to a set may be closed and
  *      opened again; it must then be the same file, in the same shard.
  * ====================================================================== */
@@ -5077,7 +5100,11 @@ struct bag_reader {
     uint64_t record; /* identity of its shard's record; 0: not checked */
     bool verify;     /* compare returned blobs with their checksums */
     bool random;     /* mapped for BAGS_ACCESS_RANDOM */
+    bool is_refs;    /* refs.bag */
     void *ordered; /* not NULL: blob i belongs to datapoint i; set atomically */
+    void *
+        checked; /* not NULL: the record was compared after the files were opened; set
+                      atomically, when blobs are read and files are far away */
 };
 
 static bool bagi_is_split(const bag_reader *bag) {
@@ -5139,7 +5166,7 @@ static bags_code bagi_file_pin(const bag_reader *bag, const bagi_file *of,
     } else {
         code = bagi_file_open(bag, file, err);
         if (!code)
-            code = bagi_check_record(env, file->path, bag->record, err);
+            code = bagi_check_record(env, file->path, bag->record, false, err);
         if (!code)
             code = bagi_file_size(env, file->handle, file->path, &size, err);
         if (!code && identity)
@@ -5676,8 +5703,8 @@ BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
             code = bagi_crcs_check_shard(bag, dir, how, &why);
         /* What contradicts itself may be of two shards. */
         if ((!code || code == BAGS_ERROR_CORRUPT) && blobs->path) {
-            bags_code same =
-                bagi_check_record(env, blobs->path, how->record.identity, &why);
+            bags_code same = bagi_check_record(
+                env, blobs->path, how->record.identity, false, &why);
             code = same ? same : code;
         }
         if (code == BAGS_ERROR_CORRUPT && search && index->handle)
@@ -5692,6 +5719,7 @@ BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
     }
     /* From here on nothing fails. */
     bag->record = how->record.identity;
+    bag->is_refs = !how->split && strcmp(how->name, "refs") == 0;
     bag->verify = how->verify_checksums;
     bag->random =
         how->access == BAGS_ACCESS_RANDOM && env->io.advise && blobs->map;
@@ -5861,6 +5889,10 @@ static int bagi_span_order(const void *a, const void *b) {
 
 #define BAGI_ADVICE_GAP 8192 /* bytes between two parts requested as one */
 
+static bool bagi_needs_check(const bag_reader *bag) {
+    return bag->record && !bag->is_refs && !BAGI_LOAD(&bag->checked);
+}
+
 /*
  * One step of a fetch: read the ranges start .. stop of all spans from this file of
  * their Bags, unless they are at hand; or request them. Ranges with nothing between
@@ -5939,6 +5971,13 @@ static bags_code bagi_fetch_transfer(
             bagi_file_advise(bags[i], file, reads[i].offset, reads[i].size,
                 BAGS_ADVICE_SOON);
     }
+    /* Far away, what is read is only as old as the check that follows it. What refs
+     * refer to is read, and checked, after them. */
+    bool check = io->expect && which == BAGI_BLOBS && !request;
+    for (size_t i = 0; i < count && check && !code; i++)
+        if (bagi_needs_check(bags[i]))
+            (void)bagi_check_record(bags[i]->env, bags[i]->file[which].path,
+                bags[i]->record, true, err);
     if (io->read_many && !code)
         io->read_many(io->user, reads, count);
     for (size_t i = 0; i < count; i++) {
@@ -5950,6 +5989,15 @@ static bags_code bagi_fetch_transfer(
                 err);
         if (reads[i].file)
             bagi_file_unpin(bags[i], file);
+    }
+    for (size_t i = 0; i < count && check && !code; i++) {
+        if (!bagi_needs_check(bags[i]))
+            continue;
+        code = bagi_check_record(bags[i]->env, bags[i]->file[which].path,
+            bags[i]->record, false, err);
+        if (!code)
+            BAGI_STORE(&((bag_reader *)(uintptr_t)bags[i])->checked,
+                (void *)(uintptr_t)bags[i]);
     }
     return code;
 }
@@ -10375,6 +10423,27 @@ BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *from,
         }
         bagi_dir_free(&dir);
         info->checksums += checksums;
+    }
+    return code ? code : bags_reader_check(reader, err);
+}
+
+BAGS_API BAGI_COLD bags_code bags_reader_check(
+    const bags_reader *reader, bags_error *err) {
+    BAGI_BEGIN(reader, err);
+    size_t count = reader->env.io.expect ? reader->count : 0;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < 2 * count && !code; i++) {
+        size_t shard = i % count; /* first all are announced */
+        bagi_dir dir;
+        code = bagi_reader_dir(reader, shard, &dir, err);
+        char *path = code ? NULL : bagi_dir_path(&dir, "spec.json", "", err);
+        if (!code)
+            code =
+                path ? bagi_check_record(&reader->env, path,
+                           reader->parts[shard].record.identity, i < count, err)
+                     : BAGS_ERROR_MEMORY;
+        bagi_free_text(&reader->env.memory, path);
+        bagi_dir_free(&dir);
     }
     return code;
 }

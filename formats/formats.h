@@ -1271,7 +1271,8 @@ typedef struct bags_batch {
  * Returns BAGS_OK, or what reading and decoding return, or BAGS_ERROR_TYPE for a blob
  * of a dtype that cannot be converted to the field's; the message names dataset, field
  * and datapoint. It is the first failure in the order of the batches; those
- * before were returned, and every later call repeats it.
+ * before were returned, and every later call repeats it. At the end of an epoch,
+ * bags_reader_check.
  *
  * Threads: one at a time per loader. Cost: waits for the batch; no allocation once
  * its memory has grown.
@@ -1347,10 +1348,15 @@ bags_code bags_loader_restore(
  * S3 is signed with SigV4, and not signed without keys. Azure and Google Cloud are
  * read by signed URLs, whose query belongs in the options.
  *
- * An object is looked up once, by one request for its last 32 KiB. Its size and ETag
- * are remembered until bags_http_close, and so is that it is missing: an object that
- * is replaced in the meantime is an error, never a mixture. Open another bags_http to
- * see what is new.
+ * An object is looked up once, by one request for its last 32 KiB. Its size, ETag and
+ * Last-Modified are remembered until bags_http_close, and so is that it is missing. An
+ * object that is replaced in the meantime is an error, and so is a dataset: its
+ * spec.json is looked at again with every lookup of a file next to it, and with the
+ * first read after one. Where ETags are hashes of the content, that read looks at all
+ * files of the shard that were looked up before. Open another bags_http to see what is
+ * new. Caches that return outdated files in spite of "no-cache", and servers that state
+ * neither an ETag nor a Last-Modified (see bags_http_is_versioned), can hide a change
+ * that leaves the size as it was: then only checksums find it.
  *
  * The shards of a dataset are listed by S3's API (s3://), or from the index page of
  * the directory (nginx's autoindex, Apache, Python's http.server). Where neither
@@ -1424,6 +1430,9 @@ bool bags_http_is_url(const char *path);
 /* How many requests were made so far, repeated ones included, and how many bytes of
  * bodies were received. */
 void bags_http_counts(bags_http *http, uint64_t *requests, uint64_t *bytes);
+
+/* False if an object that was found has neither an ETag nor a Last-Modified. */
+bool bags_http_is_versioned(bags_http *http);
 
 /*
  * Upload a file that `io` reads to s3://: with one request up to 64 MiB, otherwise in

@@ -120,6 +120,18 @@ typedef struct http_object {
     uint64_t size;
     char
         *tag; /* ETag, or the time of the last change; NULL: there is neither */
+    bags_identity identity;     /* its ETag, Last-Modified and size */
+    struct http_object *record; /* spec.json next to it; NULL: it is that one */
+    struct http_object *sibling; /* the next file of the same record */
+    bool opened;                 /* of a spec.json: a file next to it was */
+    /* Of a spec.json; points in time are numbers of bags_http.time: */
+    struct http_object *files;  /* those next to it that were looked up, ... */
+    struct http_object *latest; /* ... the last of them, ... */
+    uint64_t answered, others;  /* ... and when it was, and the others */
+    size_t checks;              /* requests that look at them again */
+    uint64_t glanced;           /* when this one was last looked at again, */
+    uint64_t
+        asked; /* with all files; of a file, when its lookup was requested */
     bags_buffer parts; /* pointers to http_part, sorted by their start */
     size_t count;      /* of parts */
     uint64_t longest;  /* bytes of the longest part that there ever was */
@@ -140,6 +152,7 @@ typedef struct http_request {
     http_state state;
     char *url;
     bool is_s3, from_start; /* look up by the first bytes */
+    bool again;             /* look only whether the object is still the same */
     const char *method;     /* of uploads */
     const char *send;
     size_t send_size;
@@ -148,9 +161,9 @@ typedef struct http_request {
     size_t size; /* of the body */
     /* the answer */
     long status;
-    char tag[512], modified[64], range[96]; /* headers */
-    uint64_t first, last, total;            /* of a valid Content-Range */
-    uint64_t length;                        /* UINT64_MAX: unknown */
+    char tag[512], modified[64], range[96], encoding[32]; /* headers */
+    uint64_t first, last, total; /* of a valid Content-Range */
+    uint64_t length;             /* UINT64_MAX: unknown */
     uint64_t skip; /* bytes before the range, of a server that ignores it */
     uint64_t most; /* bytes of the body that are read */
     bool is_html;
@@ -199,6 +212,9 @@ struct bags_http {
     http_object *objects[HTTP_BUCKETS];
     http_part *newest, *oldest;
     uint64_t cached, requests, received;
+    uint64_t time;    /* counts requested checks and answered lookups */
+    uint64_t looked;  /* when the last file was looked up */
+    bool unversioned; /* an object has neither an ETag nor a Last-Modified */
     uint32_t random;
     bool from_start;    /* the server does not know ranges from the end */
     bool answered[256]; /* by the hash of a server: it has answered a request */
@@ -541,6 +557,19 @@ static http_object *http_find(
     return object;
 }
 
+/* The spec.json next to a file, which may not exist; NULL for itself and directories. */
+static http_object *http_record(bags_http *http, const http_object *object) {
+    const char *name = strrchr(object->path, '/') + 1;
+    if (!*name || strcmp(name, "spec.json") == 0)
+        return NULL;
+    char *path =
+        http_format("%.*sspec.json", (int)(name - object->path), object->path);
+    http_object *record =
+        path ? http_find(http, path, strlen(path), true) : NULL;
+    free(path);
+    return record;
+}
+
 static void http_object_fail(http_object *object, int error, const char *why) {
     free(object->why);
     object->why = http_copy(why);
@@ -601,6 +630,77 @@ static http_request *http_request_new(
     return NULL;
 }
 
+/*
+ * The files of a shard are of one version if its spec.json is the same before the first
+ * of them was looked up and after the last. So it is looked at again in the round trip
+ * of every lookup of a file and, since that may be answered before the file is, when it
+ * is expected to be identified. Where ETags are hashes of the content, an equal spec.json
+ * may be of another version: then that looks at all files again, too.
+ */
+
+/* True if a run of its characters may be MD5 or a longer hash. */
+static bool http_is_hash(const char *tag) {
+    size_t digits = 0;
+    for (; tag && *tag && digits < 32; tag++)
+        digits = http_hex(*tag) >= 0 ? digits + 1 : 0;
+    return digits == 32;
+}
+
+/* A shard is another one than when it was opened. */
+static void http_record_changed(http_object *record) {
+    record->identity.device++;
+    http_object_fail(record, ESTALE,
+        "replaced or removed while open; open the dataset again");
+}
+
+/* Look at an object again. The mutex is held. */
+static void http_request_check(
+    bags_http *http, http_object *record, http_object *object) {
+    http_request *request = http_request_new(http, object->path, false, NULL);
+    if (!request) {
+        http_object_fail(record, ENOMEM, "out of memory");
+        return;
+    }
+    request->object = object;
+    request->again = true;
+    request->from_start = http->from_start;
+    record->checks++;
+    http_queue(http, request);
+}
+
+/* Look at a spec.json again, unless that was requested after this point in time; with
+ * `files`, where they can differ, at the files too: not at one that was looked up when
+ * all others had been. The mutex is held. */
+static void http_check(
+    bags_http *http, http_object *record, uint64_t since, bool files) {
+    if (!record || record->state != HTTP_DONE)
+        return;
+    bool hashes = http_is_hash(record->tag);
+    bool failed = record->error &&
+                  (record->error == ESTALE || http_now() - record->when < 1);
+    if (failed || (files || !hashes ? record->asked : record->glanced) > since)
+        return;
+    record->error = 0;
+    record->glanced = ++http->time;
+    http_request_check(http, record, record);
+    if (!files && hashes)
+        return;
+    record->asked = record->glanced;
+    for (http_object *file = record->files; file && hashes;
+         file = file->sibling)
+        if (file->state == HTTP_DONE &&
+            (file != record->latest || file->asked < record->others))
+            http_request_check(http, record, file);
+}
+
+/* Wait until all checks of a shard have ended. Returns errno. The mutex is held. */
+static int http_wait_checks(bags_http *http, const http_object *record) {
+    http_wake(http);
+    while (record && record->checks)
+        pthread_cond_wait(&http->changed, &http->mutex);
+    return record && record->state == HTTP_DONE ? record->error : 0;
+}
+
 /* Request a part, or with NULL look the object up. The mutex is held. */
 static void http_request_object(
     bags_http *http, http_object *object, http_part *part) {
@@ -645,7 +745,14 @@ static void http_look(bags_http *http, http_object *object) {
         object->state = HTTP_FAILED;
         http_object_fail(object, ENOENT, "not in the server's list");
     } else if (object->state == HTTP_NEW || again) {
+        if (!object->record && (object->record = http_record(http, object))) {
+            object->sibling = object->record->files;
+            object->record->files = object;
+        }
         http_request_object(http, object, NULL);
+        object->asked = ++http->time;
+        if (object->record)
+            http_check(http, object->record, object->record->answered, false);
     }
 }
 
@@ -657,6 +764,8 @@ static bool http_refuse(http_request *request, int error, const char *why) {
 
 /* The number of bytes that look an object up: its last ones, or first. */
 static uint64_t http_tail(const http_request *request) {
+    if (request->again)
+        return 1;
     bool zip =
         !request->from_start && http_ends_in(request->object->path, ".zip ");
     return zip ? HTTP_ZIP : HTTP_TAIL;
@@ -684,13 +793,28 @@ static size_t http_header(char *line, size_t one, size_t size, void *user) {
     http_request *request = (http_request *)user;
     (void)one;
     if (size > 5 && memcmp(line, "HTTP/", 5) == 0)
-        *request->tag = *request->modified = *request->range = '\0';
+        *request->tag = *request->modified = *request->range =
+            *request->encoding = '\0';
     http_keep(line, size, "etag:", request->tag, sizeof request->tag);
     http_keep(line, size, "last-modified:", request->modified,
         sizeof request->modified);
     http_keep(
         line, size, "content-range:", request->range, sizeof request->range);
+    http_keep(line, size, "content-encoding:", request->encoding,
+        sizeof request->encoding);
     return size;
+}
+
+/* A weak ETag may become strong a second after the last change. */
+static const char *http_strong(const char *tag) {
+    return tag && strncmp(tag, "W/", 2) == 0 ? tag + 2 : tag ? tag : "";
+}
+
+static uint64_t http_hash(const char *text) {
+    uint64_t hash = UINT64_C(14695981039346656037);
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * UINT64_C(1099511628211);
+    return hash;
 }
 
 static const char *http_tag(const http_request *request) {
@@ -729,7 +853,7 @@ static bool http_same(http_request *request, uint64_t total) {
     if (total != object->size)
         return http_refuse(
             request, ESTALE, "changed while open (its size differs)");
-    return !strcmp(object->tag ? object->tag : "", http_tag(request)) ||
+    return !strcmp(http_strong(object->tag), http_strong(http_tag(request))) ||
            http_refuse(
                request, ESTALE, "changed while open (its ETag differs)");
 }
@@ -740,6 +864,10 @@ static bool http_check_whole(http_request *request) {
     uint64_t length = request->length;
     bool large = length != UINT64_MAX && length > HTTP_WHOLE;
     request->size = 0; /* it starts at the front again */
+    if (request->again) {
+        request->most = UINT64_MAX;
+        return true;
+    }
     if (!part && !request->from_start && length > http_tail(request) &&
         length != UINT64_MAX)
         return http_refuse(request, EAGAIN, "");
@@ -774,6 +902,14 @@ static bool http_check_head(http_request *request) {
     request->most = HTTP_LISTING;
     if (!request->object)
         return true;
+    if (request->status / 100 == 2 && *request->encoding &&
+        strcasecmp(request->encoding, "identity") != 0) {
+        (void)snprintf(request->why, sizeof request->why,
+            "Content-Encoding %s: the server must send files as they are",
+            request->encoding);
+        request->error = EIO;
+        return false;
+    }
     if (request->status == 200)
         return http_check_whole(request);
     if (request->status != 206)
@@ -820,6 +956,10 @@ static size_t http_body(char *bytes, size_t one, size_t all, void *user) {
             return 0;
         }
         size = (size_t)(request->most - request->size);
+    }
+    if (request->again) {
+        request->size += size;
+        return all;
     }
     uint64_t least = request->part ? request->most : request->size + size;
     if (bags_buffer_reserve(&request->body, (size_t)least, NULL)) {
@@ -933,6 +1073,9 @@ static bool http_set(http_request *request, CURL *easy) {
                is_signed ? http->token : NULL) &&
            /* Weak ones never match. */
            http_add_header(request, "If-Match", *tag == '"' ? tag : NULL) &&
+           /* For caches between here and the server. */
+           http_add_header(
+               request, "Cache-Control", request->again ? "no-cache" : NULL) &&
            http_add_header(request, "Content-MD5", request->md5) &&
            http_add_header(request, "Content-Type",
                request->method ? "application/octet-stream" : NULL);
@@ -1112,6 +1255,39 @@ static bool http_retry(http_request *request, CURLcode result) {
     return true;
 }
 
+/* What an answer states of an object. */
+static bags_identity http_identity(const http_request *request) {
+    bags_identity found;
+    memset(&found, 0, sizeof found);
+    found.inode = http_hash(http_strong(request->tag));
+    found.time = http_hash(request->modified);
+    found.size = request->status == 416   ? 0
+                 : request->status == 206 ? request->total
+                                          : request->size;
+    return found;
+}
+
+/* An object was looked at again. */
+static void http_checked(http_request *request, bool good) {
+    http_object *object = request->object;
+    http_object *record = object->record ? object->record : object;
+    int error = request->error;
+    bool changed = good || error == ENOENT || error == ESTALE;
+    record->checks--;
+    if (good) {
+        bags_identity found = http_identity(request);
+        changed = found.inode != object->identity.inode ||
+                  found.time != object->identity.time ||
+                  found.size != object->identity.size;
+    }
+    if (changed) {
+        http_record_changed(record);
+    } else if (!good && record->error != ESTALE) {
+        record->glanced = record->asked = 0; /* request it again */
+        http_object_fail(record, error, request->why);
+    }
+}
+
 /* Bytes of an object have arrived. Of a lookup, they are its last ones, or first. */
 static void http_arrived(http_request *request) {
     bags_http *http = request->http;
@@ -1129,9 +1305,10 @@ static void http_arrived(http_request *request) {
         }
         free(object->tag);
         object->tag = http_copy(http_tag(request));
-        object->size = request->status == 416   ? 0
-                       : request->status == 206 ? request->total
-                                                : request->size;
+        object->identity = http_identity(request);
+        object->size = object->identity.size;
+        if (!object->tag && request->status != 416)
+            http->unversioned = true;
         http->from_start = http->from_start || request->from_start;
         uint64_t start = request->status == 206 ? request->first : 0;
         if (request->size > 0)
@@ -1186,7 +1363,17 @@ static void http_finish(http_request *request, CURLcode result) {
     if (request->status)
         *http_has_answered(request) = true;
     bool again = !good && http_retry(request, result);
-    if (good && object)
+    if (object && !again && !request->part && !request->again) {
+        http->looked = ++http->time;
+        http_object *record = object->record;
+        if (record && record->latest != object) {
+            record->latest = object;
+            record->others = record->answered;
+        }
+        if (record)
+            record->answered = http->time;
+    }
+    if (good && object && !request->again)
         http_arrived(request);
     curl_easy_cleanup(request->easy);
     request->easy = NULL;
@@ -1197,13 +1384,15 @@ static void http_finish(http_request *request, CURLcode result) {
             (void)snprintf(request->why + used, sizeof request->why - used,
                 " (%d attempts in %.0f s)", request->tries + 1,
                 http_now() - request->since);
-        if (object) {
+        if (object && !request->again) {
             http_object_fail(object, request->error, request->why);
             *(request->part ? &request->part->state : &object->state) =
                 HTTP_FAILED;
         }
     }
     http->ended = http->ended || !again;
+    if (request->again && !again)
+        http_checked(request, good);
     if (!again) {
         request->state = good ? HTTP_DONE : HTTP_FAILED;
         thread->load--;
@@ -1372,10 +1561,12 @@ static void http_expect(void *user, const char *path) {
         return;
     pthread_mutex_lock(&http->mutex);
     http_object *object = http_find(http, path, http_path_size(path), true);
-    if (object && object->state == HTTP_NEW) {
+    if (object && object->state == HTTP_NEW)
         http_look(http, object);
-        http_wake(http);
-    }
+    else if (object && object->opened)
+        http_check(http, object,
+            http_is_hash(object->tag) ? http->looked : object->answered, true);
+    http_wake(http);
     pthread_mutex_unlock(&http->mutex);
 }
 
@@ -1389,9 +1580,10 @@ static void http_explain(
     }
     char *listed = http_format("%.*s/", (int)length, path);
     pthread_mutex_lock(&http->mutex);
-    http_object *objects[] = {http_find(http, path, length, false),
+    http_object *object = http_find(http, path, length, false);
+    http_object *objects[] = {object, object ? object->record : NULL,
         listed ? http_find(http, listed, length + 1, false) : NULL};
-    for (int i = 1; i >= 0; i--)
+    for (int i = 2; i >= 0; i--)
         if (objects[i] && objects[i]->why && objects[i]->error == error)
             (void)snprintf(text, size, "%s", objects[i]->why);
     pthread_mutex_unlock(&http->mutex);
@@ -1634,9 +1826,37 @@ static int http_open(void *user, const char *path, int mode, void **file) {
     int code = http_wait(http, object);
     if (code == EACCES && http_is_optional(http, path))
         code = ENOENT;
+    if (!code && object->record)
+        object->record->opened = true;
     pthread_mutex_unlock(&http->mutex);
     if (!code)
         *file = object;
+    return code;
+}
+
+/* Of an open file, what its lookup found, and of spec.json, what the last check of its
+ * shard did. A check that was requested with the lookups has ended with them. */
+static int http_identify(
+    void *user, void *file, const char *path, bags_identity *identity) {
+    bags_http *http = (bags_http *)user;
+    if (!bags_http_is_url(path))
+        return EINVAL;
+    if (!http_alive(http))
+        return EIO;
+    pthread_mutex_lock(&http->mutex);
+    http_object *object =
+        file ? (http_object *)file
+             : http_find(http, path, http_path_size(path), true);
+    int code = http_wait(http, object);
+    if (code == EACCES && http_is_optional(http, path))
+        code = ENOENT;
+    if (!code && !file)
+        code = http_wait_checks(http, object->record ? object->record : object);
+    if (code == ESTALE && !object->record)
+        code = 0; /* it differs from what it was when the file was opened */
+    if (!code)
+        *identity = object->identity;
+    pthread_mutex_unlock(&http->mutex);
     return code;
 }
 
@@ -2394,6 +2614,7 @@ bags_http *bags_http_open(const bags_http_options *options, bags_error *err) {
     http->io.read_many = http_read_many;
     http->io.expect = http_expect;
     http->io.explain = http_explain;
+    http->io.identify = http_identify;
     bool good = http_set_up(http, options);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     size_t count = http->connections / HTTP_STEP;
@@ -2412,6 +2633,13 @@ bags_http *bags_http_open(const bags_http_options *options, bags_error *err) {
 }
 
 const bags_io *bags_http_io(const bags_http *http) { return &http->io; }
+
+bool bags_http_is_versioned(bags_http *http) {
+    pthread_mutex_lock(&http->mutex);
+    bool versioned = !http->unversioned;
+    pthread_mutex_unlock(&http->mutex);
+    return versioned;
+}
 
 void bags_http_counts(bags_http *http, uint64_t *requests, uint64_t *bytes) {
     pthread_mutex_lock(&http->mutex);

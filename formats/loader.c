@@ -2044,6 +2044,10 @@ bags_code bags_loader_next(
         s->ready = false;
         gate_unlock(&l->monitor);
     }
+    /* The batches of an epoch are of one version. */
+    for (size_t i = 0; i < l->count && l->next.batch + 1 == l->batches; i++)
+        if (!s->code)
+            s->code = bags_reader_check(l->readers[i], &s->err);
     if (s->code)
         return loader_fail(l, s->code, &s->err, err);
     l->delivered++;

@@ -388,6 +388,12 @@ static bags_code zip_write_all(zip_writer *z) {
 /* Fail if the dataset is not the one that was copied. */
 static bags_code zip_check_all(zip_writer *z) {
     bags_code code = BAGS_OK;
+    for (size_t i = 0; z->from->expect && i < z->length && !code; i++) {
+        const char *path = zip_path(z, zip_name(z, &z->members[i]));
+        code = path ? BAGS_OK : BAGS_ERROR_MEMORY;
+        if (path)
+            z->from->expect(z->from->user, path);
+    }
     for (size_t i = 0; z->from->identify && i < z->length && !code; i++) {
         const char *path = zip_path(z, zip_name(z, &z->members[i]));
         code = path ? format_check_identity(

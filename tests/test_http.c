@@ -17,6 +17,9 @@
 
 /* ---- the server: a thread per connection; files are read when requested ---- */
 
+/* What differs between two versions of a file. */
+enum { BY_VERSION, BY_TIME, BY_CONTENT, BY_NOTHING };
+
 static struct {
     int socket, port;
     pthread_t thread;
@@ -24,9 +27,12 @@ static struct {
     unsigned requests, delay /* ms */, version /* of ETags */;
     unsigned
         changed; /* after this many requests the version is the next; 0: never */
-    bool silent; /* do not answer */
+    bool silent;  /* do not answer */
+    int versions; /* not 0: they are in old/ and in new/ */
+    int identified;
     char root[2048];
-} server = {-1, 0, 0, PTHREAD_MUTEX_INITIALIZER, 0, 0, 0, 0, false, ""};
+} server = {
+    -1, 0, 0, PTHREAD_MUTEX_INITIALIZER, 0, 0, 0, 0, false, 0, BY_VERSION, ""};
 
 static void pause_ms(unsigned ms) {
     struct timespec time = {ms / 1000, (long)(ms % 1000) * 1000000};
@@ -51,22 +57,17 @@ static void answer(int to, char *request) {
     unsigned delay = server.delay, version = server.version;
     version += server.changed && server.requests > server.changed;
     bool silent = server.silent;
+    int identified = server.identified;
     sscanf(request, "GET /%500s HTTP", path);
-    snprintf(local, sizeof local, "%s/%s", server.root, path);
+    snprintf(local, sizeof local, "%s/%s%s", server.root,
+        !server.versions ? ""
+        : version        ? "new/"
+                         : "old/",
+        path);
     pthread_mutex_unlock(&server.lock);
     pause_ms(delay);
-    char *range = strstr(request, "Range: bytes="), *tag = NULL;
-    char etag[32];
-    snprintf(etag, sizeof etag, "\"v%u\"", version);
-    tag = strstr(request, "If-Match: ");
     if (silent)
         return;
-    if (tag && strncmp(tag + 10, etag, strlen(etag)) != 0) {
-        snprintf(
-            head, sizeof head, "HTTP/1.1 412 X\r\nContent-Length: 0\r\n\r\n");
-        send_all(to, head, strlen(head));
-        return;
-    }
     FILE *file = strchr(path, '.') ? fopen(local, "rb") : NULL;
     if (!file) {
         snprintf(
@@ -76,6 +77,24 @@ static void answer(int to, char *request) {
     }
     fclose(file);
     bytes all = load(local);
+    char *range = strstr(request, "Range: bytes=");
+    char *tag = strstr(request, "If-Match: "), etag[64], identity[128] = "";
+    snprintf(etag, sizeof etag, "\"v%u\"", version);
+    if (identified == BY_CONTENT) /* as MD5 is printed */
+        snprintf(etag, sizeof etag, "\"%032x\"",
+            (unsigned)bags_crc32c(0, all.data, all.size));
+    if (identified == BY_TIME)
+        snprintf(identity, sizeof identity,
+            "Last-Modified: Mon, 23 Nov 2026 12:00:0%u GMT\r\n", version);
+    else if (identified != BY_NOTHING)
+        snprintf(identity, sizeof identity, "ETag: %s\r\n", etag);
+    if (tag && strncmp(tag + 10, etag, strlen(etag)) != 0) {
+        snprintf(
+            head, sizeof head, "HTTP/1.1 412 X\r\nContent-Length: 0\r\n\r\n");
+        send_all(to, head, strlen(head));
+        bytes_free(&all);
+        return;
+    }
     if (range && sscanf(range, "Range: bytes=-%lu", &last) == 1) {
         first = last < all.size ? all.size - last : 0;
         last = all.size - 1;
@@ -85,9 +104,9 @@ static void answer(int to, char *request) {
     }
     last = last < all.size ? last : all.size - 1;
     snprintf(head, sizeof head,
-        "HTTP/1.1 206 X\r\nETag: %s\r\nContent-Range: bytes %lu-%lu/%lu\r\n"
+        "HTTP/1.1 206 X\r\n%sContent-Range: bytes %lu-%lu/%lu\r\n"
         "Content-Length: %lu\r\n\r\n",
-        etag, first, last, (unsigned long)all.size, last - first + 1);
+        identity, first, last, (unsigned long)all.size, last - first + 1);
     send_all(to, head, strlen(head));
     send_all(to, all.data + first, last - first + 1);
     bytes_free(&all);
@@ -150,6 +169,8 @@ static void server_set(unsigned delay, unsigned version, bool silent) {
     server.version = version;
     server.silent = silent;
     server.changed = 0;
+    server.versions = 0;
+    server.identified = BY_VERSION;
     snprintf(server.root, sizeof server.root, "%s", at("."));
     server.requests = 0;
     pthread_mutex_unlock(&server.lock);
@@ -345,7 +366,7 @@ static void an_object_that_changes_within_a_batch_is_an_error(void **state) {
     pthread_mutex_lock(&server.lock);
     server.changed = APART / 2;
     pthread_mutex_unlock(&server.lock);
-    assert_fails(BAGS_ERROR_IO,
+    assert_fails(BAGS_ERROR_STATE,
         bags_reader_get_many(reader, rows_apart(), APART, 0, &row, &said));
     assert_int_equal(said.system, ESTALE);
     assert_says("data.bag: cannot read: *changed while");
@@ -364,14 +385,128 @@ static void a_changed_object_is_an_error_until_the_end(void **state) {
     assert_ok(bags_reader_get_many(reader, some, 1, 0, &row, &said));
     server_set(0, 2, false);
     for (int i = 0; i < 2; i++) {
-        assert_fails(BAGS_ERROR_IO,
+        assert_fails(BAGS_ERROR_STATE,
             bags_reader_get_many(reader, some + 1, 1, 0, &row, &said));
         assert_int_equal(said.system, ESTALE);
-        assert_says("http://127.0.0.1:*data.bag: cannot read: *changed while");
+        assert_says("http://127.0.0.1:*/ds/*: cannot read: *while open");
     }
     bags_row_free(&row);
     bags_reader_close(reader);
     bags_http_close(http);
+}
+
+#define SHARD 4
+
+/* A dataset of two shards whose rows, of two fields, state a version and the row. */
+static void make_version(const char *path, uint64_t version, size_t size) {
+    bags_field fields[] = {{"data", "bytes"}, {"n", "int(4)"}};
+    bags_writer_options options;
+    bags_writer *writer;
+    unsigned char blob[SIZE];
+    memset(&options, 0, sizeof options);
+    options.shard_length = SHARD;
+    options.no_sync = true;
+    assert_opens(writer, bags_writer_open(path, fields, 2, &options, &said));
+    for (uint64_t i = 0; i < 2 * SHARD; i++) {
+        uint64_t number = 100 * version + i;
+        fill(blob, sizeof blob, number);
+        bags_value data = bags_bytes(blob, size), n = bags_int((int64_t)number);
+        bags_entry entries[] = {{"data", &data, 1}, {"n", &n, 1}};
+        assert_ok(bags_writer_append(writer, entries, 2, &said));
+    }
+    assert_ok(bags_writer_close(writer, &said));
+}
+
+static bags_code read_field(
+    const bags_reader *reader, size_t field, bags_row *row, uint64_t seen[2]) {
+    bags_select select = bags_whole(field);
+    for (uint64_t i = 0; i < 2 * SHARD; i++) {
+        unsigned char expected[SIZE];
+        if (bags_reader_get(reader, i, &select, 1, row, &said))
+            return said.code;
+        bags_view blob = bags_row_bytes(row, 0, 0);
+        for (uint64_t version = 0; version < 2; version++) {
+            uint64_t number = 100 * version + i;
+            fill(expected, sizeof expected, number);
+            seen[version] += field == 1
+                                 ? blob.data[0] == number
+                                 : !memcmp(blob.data, expected, blob.size);
+        }
+    }
+    return BAGS_OK;
+}
+
+/* One field after the other, so that files are opened in between. */
+static bags_code read_versions(uint64_t seen[2]) {
+    bags_http_options options;
+    bags_reader_options reading;
+    bags_row row = {0};
+    memset(&options, 0, sizeof options);
+    memset(&reading, 0, sizeof reading);
+    assert_opens(http, bags_http_open(&options, &said));
+    reading.env.io = bags_http_io(http);
+    bags_reader *reader = bags_reader_open(url("ds"), &reading, &said);
+    bags_code code = reader ? BAGS_OK : said.code;
+    for (size_t field = 0; field < 2 && !code; field++)
+        code = read_field(reader, field, &row, seen);
+    if (!code)
+        code = bags_reader_check(reader, &said);
+    bags_row_free(&row);
+    bags_reader_close(reader);
+    return code;
+}
+
+static void what_is_read_is_of_one_version_or_an_error(void **state) {
+    (void)state;
+    for (int size = 10; size <= SIZE; size += SIZE - 10) {
+        make_dir(at("old"));
+        make_dir(at("new"));
+        make_version(at("old/ds"), 0, (size_t)size);
+        make_version(at("new/ds"), 1, (size_t)size);
+        for (int by = BY_VERSION; by <= BY_CONTENT; by++) {
+            unsigned errors = 0, complete = 0, n = 1;
+            for (unsigned left = 1; left > 0 && n < 500; n++) {
+                uint64_t seen[2] = {0, 0};
+                server_set(0, 0, false);
+                server.versions = 2;
+                server.identified = by;
+                server.changed = n;
+                bags_code code = read_versions(seen);
+                unsigned requests = server_requests();
+                left = requests > n;
+                bags_http_close(http);
+                /* Two shards are compared in the end if all that differs is data. */
+                assert_true(!seen[0] || !seen[1] || (code && by == BY_CONTENT));
+                if (code) {
+                    assert_int_equal(code, BAGS_ERROR_STATE);
+                    assert_says("/ds/00000");
+                    errors++;
+                } else {
+                    assert_int_equal(seen[0] + seen[1], 4 * SHARD);
+                    complete++;
+                }
+            }
+            assert_true(errors > 5 && complete > 0 && n < 500);
+        }
+        remove_tree(at("old"));
+        remove_tree(at("new"));
+    }
+}
+
+static void a_server_that_identifies_nothing_is_known(void **state) {
+    (void)state;
+    make_dir(at("old"));
+    make_version(at("old/ds"), 0, 10);
+    for (int by = BY_VERSION; by <= BY_NOTHING; by++) {
+        uint64_t seen[2] = {0, 0};
+        server_set(0, 0, false);
+        server.versions = 2;
+        server.identified = by;
+        assert_ok(read_versions(seen));
+        assert_int_equal(bags_http_is_versioned(http), by != BY_NOTHING);
+        bags_http_close(http);
+    }
+    remove_tree(at("old"));
 }
 
 static void closing_ends_requests_that_run(void **state) {
@@ -402,7 +537,7 @@ static void a_silent_server_is_an_error_in_time(void **state) {
     time_t start = time(NULL);
     assert_fails(
         BAGS_ERROR_IO, bags_reader_get_many(reader, some, 3, 0, &row, &said));
-    assert_says("data.bag: cannot open: *stalled");
+    assert_says("http://127.0.0.1:*/ds/*: cannot *: *stalled");
     assert_true(time(NULL) - start < 30);
     bags_row_free(&row);
     bags_reader_close(reader);
@@ -459,6 +594,8 @@ int main(void) {
         TEST(several_threads_read_a_large_batch),
         TEST(an_object_that_changes_within_a_batch_is_an_error),
         TEST(a_changed_object_is_an_error_until_the_end),
+        TEST(what_is_read_is_of_one_version_or_an_error),
+        TEST(a_server_that_identifies_nothing_is_known),
         TEST(closing_ends_requests_that_run),
         TEST(a_silent_server_is_an_error_in_time),
         TEST(the_child_of_a_fork_is_refused),

@@ -386,6 +386,8 @@ void bag_note_empty(const char *path, const bag_reader *opened);
 /* The dataset, or NULL: it is a Bag. */
 const bags_reader *source_dataset(void);
 const char *source_path(void);
+/* Fail unless all that was read is of one version of the dataset. */
+void source_check(void);
 /* The number of a field; count: none has this name. */
 size_t field_find(
     const bags_field *fields, size_t count, const char *name, size_t size);

@@ -524,6 +524,8 @@ static int run(char **operands) {
     check_spec();
     check_missing();
     copy_bags(remote ? MAX_THREADS : 2);
+    for (size_t i = 0; in->expect && i < count; i++)
+        in->expect(in->user, entries[i].from);
     for (size_t i = 0; i < count; i++)
         if (!entries[i].missing)
             must(format_check_identity(

@@ -349,6 +349,7 @@ static int run(char **operands) {
         put_line(i);
         progress_show("export", "lines", i + 1, length, i + 1);
     }
+    source_check();
     progress_end();
     finish();
     print("%s: %s %s of %s, with %s\n", out, complete ? "already has" : "wrote",

@@ -358,6 +358,8 @@ static int run(char **operands) {
         get_keys(start, stop);
     else
         get_all(&datapoints);
+    if (key || !datapoints.one) /* they may be of several shards */
+        source_check();
     return 0;
 }
 

@@ -25,6 +25,7 @@ module_function module_get(const char *format, const char *symbol);
 #define bags_http_open MODULE("http", bags_http_open)
 #define bags_http_io MODULE("http", bags_http_io)
 #define bags_http_counts MODULE("http", bags_http_counts)
+#define bags_http_is_versioned MODULE("http", bags_http_is_versioned)
 #define bags_http_same MODULE("http", bags_http_same)
 #define bags_http_upload MODULE("http", bags_http_upload)
 #endif

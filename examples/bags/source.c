@@ -116,6 +116,11 @@ const bags_reader *source_dataset(void) { return dataset; }
 
 const char *source_path(void) { return path; }
 
+void source_check(void) {
+    if (dataset)
+        must(bags_reader_check(dataset, &failure));
+}
+
 uint64_t source_length(void) {
     return bag ? bag_reader_length(bag) : bags_reader_length(dataset);
 }

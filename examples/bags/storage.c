@@ -75,6 +75,18 @@ static void count_requests(void) {
     }
 }
 
+/* Without these, a dataset that is replaced while it is read may not be noticed. */
+static void note_unversioned(void) {
+    for (size_t i = 0; i < places_count; i++)
+        if (!bags_http_is_versioned(places[i].http)) {
+            note("%s: the server states neither an ETag nor a Last-Modified: a "
+                 "dataset that is replaced while it is read is noticed only if "
+                 "sizes differ",
+                places[i].path);
+            return;
+        }
+}
+
 static bags_http *open_place(
     const char *path, const char *query, const char *user) {
     bags_http_options options = {0};
@@ -85,6 +97,8 @@ static bags_http *open_place(
     options.stall_seconds = seconds_of("BAGS_STALL_SECONDS");
     bags_http *http = bags_http_open(&options, &failure);
     must_open(http);
+    if (!places_count)
+        atexit(note_unversioned);
     if (!places_count && getenv("BAGS_COUNT_REQUESTS"))
         atexit(count_requests);
     places = (place *)grow(places, places_count, sizeof *places);

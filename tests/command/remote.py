@@ -321,15 +321,16 @@ def few_requests_and_bytes_are_needed(how):
     # Files of a directory are looked up one by one: there are 50 of 10 shards, and as
     # many that may exist, for which their directories have no list at hand. How many
     # headers of a tar are read with the tables before them depends on the threads.
-    lookups = {'': [0, 0, 0], '.zip': [0, 0, 10], '.tar': [20 if how else 0, 0, 15]}
-    lookups[''] = [80, 15, 60] if how else [0, 0, 0]
+    # ETags that are hashes: what was looked up is looked at again.
+    lookups = {'': [0, 0, 6], '.zip': [0, 0, 10], '.tar': [20 if how else 0, 0, 15]}
+    lookups[''] = [150, 20, 160] if how else [0, 0, 6]
     for ending, more in lookups.items():
         first = 4 if ending == '.zip' else 20
         for words, size, most in (
                 (['info'], 2 << 20, 20 + more[0]),
                 (['get', '0'], 3 << 20, first + more[1]),
                 (['get', '777', 'n'], 3 << 20, 20 + more[1]),
-                (['get', batch], 6 << 20, 40 + (more[2] if how else 0))):
+                (['get', batch], 6 << 20, 40 + more[2])):
             with Server('site', index=True) as server:
                 run(words[0], f'{server.url}/ds{ending}', *words[1:],
                     env=_environment(BAGS_STALL_SECONDS='20', BAGS_RETRY_SECONDS='20'))
@@ -346,6 +347,68 @@ def shards_are_verified_in_a_few_round_trips():
             env=_environment(BAGS_STALL_SECONDS='20', BAGS_RETRY_SECONDS='20'))
         # One file after the other: 40 shards of 9 take 18 s.
         assert time.monotonic() - start < 10
+
+
+@each(['neither', 'an ETag', 'a time'])
+def a_server_that_identifies_nothing_is_named(what):
+    _pack()
+
+    def fault(handler, number):
+        if not handler.local.is_file():
+            return False
+        data = handler.local.read_bytes()
+        first, last = handler.headers['Range'][6:].split('-')
+        start = int(first) if first else max(0, len(data) - int(last))
+        stop = int(last) + 1 if first else len(data)
+        return handler.answer(206, data[start:stop],
+                              Content_Range=f'bytes {start}-{stop - 1}/{len(data)}',
+                              **{'neither': {}, 'an ETag': {'ETag': '"1"'},
+                                 'a time': {'Last_Modified': 'today'}}[what])
+
+    with Server('site', fault=fault) as server:
+        said = run('get', server.url + '/ds', ':', env=_environment()).err
+        assert said.count('neither an ETag nor a Last-Modified') == (what == 'neither')
+
+
+def a_compressed_answer_is_refused():
+    _pack()
+    with Server('site', fault=lambda handler, number: handler.local.is_file() and
+                handler.answer(200, b'x', Content_Encoding='gzip')) as server:
+        refuse('info', server.url + '/ds', says='Content-Encoding gzip', env=_environment())
+
+
+@each(['probing', 'index', 's3'])
+def a_dataset_that_is_replaced_is_of_one_version_or_an_error(how):
+    """At every fifth request; of s3, ETags are hashes, and two files are equal."""
+    for v in 'ab':
+        harness.pack([{'x': f'{v}{i}', 'y': f'{v}{i}'} for i in range(9)],
+                     'x=utf8,y=utf8', f'{v}/bucket/ds', '--shard-length', '3')
+    for words in ['export', 'out'], ['copy', 'out'], ['get', ':']:
+        results = []
+
+        def fault(handler, number):
+            handler.server.root = roots[number >= at]
+            return how != 's3' and handler.local.is_file() and bool(handler.send_range(
+                handler.local.read_bytes(),
+                f'"{number >= at} {handler.local.stat().st_size}"')) | True
+
+        for at in [10**9, 0, *range(1, 60, 5)]:
+            subprocess.run(['rm', '-rf', 'out'], check=True)
+            with Server('.', how == 'index', how == 's3', fault=fault) as server:
+                roots = [pathlib.Path('a').resolve(), pathlib.Path('b').resolve()]
+                url = 's3://bucket/ds' if how == 's3' else server.url + '/bucket/ds'
+                done = subprocess.run(
+                    [harness.PROGRAM, words[0], url, *words[1:]], env=_environment(server),
+                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            found = files('out') if words[1] == 'out' else done.stdout
+            if len(results) < 2:
+                assert done.returncode == 0, done.stderr
+                results.append(found)
+            elif done.returncode == 0:
+                assert found in results, (words, at)
+            else:
+                assert done.returncode == 1 and b'ds/' in done.stderr and (
+                    b' replaced' in done.stderr or b'changed' in done.stderr), done.stderr
 
 
 def what_the_server_does_not_list_is_not_requested():
