@@ -19,7 +19,7 @@
  *     index.c     indexes and keys
  *     sink.c      writes a Bag or a dataset; --resume and --append
  *     lines.c     the lines of a manifest
- *     progress.c  the progress bar
+ *     progress.c  the progress of long work
  *     interrupt.c Ctrl-C and SIGTERM
  *     system.h    what differs between POSIX and Windows
  *
@@ -519,8 +519,10 @@ void lines_progress(uint64_t *done, uint64_t *total);
 
 /* ---- progress.c ---- */
 
-/* A bar on stderr, if that is a terminal and the work takes more than a second.
- * `done` of `total` (0: unknown) parts of the work; `count` units. */
+/* Call it before the first of the others: BAGS_PROGRESS_SECONDS is checked. */
+void progress_prepare(void);
+/* A bar on stderr, if that is a terminal and the work takes more than a second;
+ * otherwise a line a minute, or every BAGS_PROGRESS_SECONDS. `done` of `total` (0: unknown) parts of the work; `count` units. */
 void progress_show(const char *title, const char *unit, uint64_t done,
     uint64_t total, uint64_t count);
 /* Remove the bar, before something else is printed; remarks and failures do so. */
@@ -529,6 +531,8 @@ void progress_hide(void);
 void progress_end(void);
 
 double seconds_now(void);
+/* A number of seconds above 0 in the environment; 0: none. */
+double seconds_of(const char *variable);
 
 /* ---- interrupt.c: Ctrl-C and SIGTERM, which end the program at once, with a message,
  * unless they are deferred ---- */

@@ -286,9 +286,19 @@ static void print_summary(const totals *sum, bool has_images) {
 
 /* ---- the loop ---- */
 
+/* How many batches will be loaded in this run; 0: unknown. */
+static uint64_t count_batches(const bags_batch *first, uint64_t most) {
+    uint64_t each = bags_loader_batches(loader), all = UINT64_MAX;
+    if (epochs.value < UINT64_MAX / each)
+        all = epochs.value * each - (first->epoch * each + first->batch);
+    most = all < most ? all : most;
+    return most < UINT64_MAX ? most : 0;
+}
+
 static totals load_all(
     const bags_reader *reader, uint64_t most, const char *title) {
     totals sum = {0};
+    uint64_t total = 0;
     double start = seconds_now();
     setvbuf(stdout, NULL, _IONBF, 0); /* a line is written before its state */
     while (sum.batches < most) {
@@ -298,12 +308,14 @@ static totals load_all(
             break;
         if (state_path && sum.batches == 0)
             state_prepare();
+        if (sum.batches == 0)
+            total = count_batches(loaded, most);
         add(&sum, reader, loaded);
         if (indices || digest)
             print_batch(loaded);
         if (state_path)
             state_write();
-        progress_show(title, "datapoints", 0, 0, sum.datapoints);
+        progress_show(title, "datapoints", sum.batches, total, sum.datapoints);
     }
     sum.seconds = seconds_now() - start;
     progress_end();

@@ -321,8 +321,10 @@ static int run(int count, char **words) {
         return 0;
     }
     chosen = find_command(words[0]);
-    return options_parse(chosen, count - 1, words + 1) ? chosen->run(words + 1)
-                                                       : 0;
+    if (!options_parse(chosen, count - 1, words + 1))
+        return 0;
+    progress_prepare();
+    return chosen->run(words + 1);
 }
 
 int main(int argc, char **argv) {

@@ -1,6 +1,6 @@
 /*
- * A progress bar on stderr, with percentage, rate and time left, if stderr is a
- * terminal and the work takes more than a second.
+ * Progress on stderr, with percentage, rate and time left: a bar if it is a terminal and
+ * the work takes more than a second, otherwise a line a minute, for logs.
  */
 #include "command.h"
 #include "system.h"
@@ -15,6 +15,14 @@ double seconds_now(void) {
 
 static double started, shown;
 static bool terminal;
+static double interval, noted; /* of lines */
+
+void progress_prepare(void) {
+    interval = seconds_of("BAGS_PROGRESS_SECONDS");
+    if (interval <= 0)
+        interval = 60;
+    noted = seconds_now();
+}
 
 void progress_show(const char *title, const char *unit, uint64_t done,
     uint64_t total, uint64_t count) {
@@ -24,11 +32,10 @@ void progress_show(const char *title, const char *unit, uint64_t done,
         terminal = isatty(STDERR_FILENO) == 1;
     }
     double elapsed = now - started;
-    if (!terminal || elapsed <= 1 || now - shown <= 0.1)
+    if (terminal ? elapsed <= 1 || now - shown <= 0.1 : now - noted < interval)
         return;
-    shown = now;
     double part = total && done < total ? (double)done / (double)total : 1;
-    double rate = (double)count / elapsed;
+    double rate = elapsed > 0 ? (double)count / elapsed : 0;
     char tail[128];
     if (total == 0)
         snprintf(
@@ -36,6 +43,12 @@ void progress_show(const char *title, const char *unit, uint64_t done,
     else
         snprintf(tail, sizeof tail, " %3.0f%%  %.0f %s/s  %.0f s left",
             100 * part, rate, unit, part > 0 ? elapsed / part - elapsed : 0);
+    if (!terminal) {
+        noted = now;
+        note("%s: %s", title, tail + strspn(tail, " "));
+        return;
+    }
+    shown = now;
     char clean[256];
     clean_copy(clean, sizeof clean, title);
     unsigned width = terminal_columns();

@@ -160,9 +160,9 @@ static void draw_sequence(uint64_t index, size_t row) {
 
 /* Draw one datapoint after the other; a video has its own row. */
 static void draw_all(void) {
-    uint64_t length = source_length(), place = 0;
+    uint64_t length = source_length(), place = 0, most = rows.value * COLUMNS;
     bool sequence = source_is_sequence(field_index);
-    for (uint64_t i = 0; i < length && place < rows.value * COLUMNS; i++) {
+    for (uint64_t i = 0; i < length && place < most; i++) {
         bool own_row = sequence || type_kind(field->type) == TYPE_VIDEO;
         bags_value value;
         if (sequence) {
@@ -178,8 +178,12 @@ static void draw_all(void) {
         } else {
             use_tile((size_t)(place / COLUMNS), (size_t)(place % COLUMNS));
         }
-        place += own_row ? COLUMNS : 1;
+        uint64_t each = own_row ? COLUMNS : 1;
+        place += each;
+        progress_show("sheet", "images", place,
+            length < most / each ? length * each : most, drawn);
     }
+    progress_end();
 }
 
 /* Name the images that were not drawn, or fail with the first if none was. */

@@ -56,8 +56,7 @@ typedef struct place {
 static place *places;
 static size_t places_count;
 
-/* A number of seconds in the environment; 0: the default. */
-static double seconds_of(const char *variable) {
+double seconds_of(const char *variable) {
     const char *value = getenv(variable);
     char *end = NULL;
     double seconds = value && *value ? strtod(value, &end) : 0;

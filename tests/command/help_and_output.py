@@ -1,5 +1,6 @@
 """Help, exit codes, and what happens when output goes nowhere."""
 import json
+import base64
 import os
 import pathlib
 import re
@@ -305,6 +306,28 @@ def a_url_in_a_manifest_is_refused_without_its_password():
 def no_bar_without_a_terminal():
     result = pack([{'text': 'x'}] * 20000, 'text=utf8')
     assert result.err == ''
+
+
+def a_line_a_minute_without_a_terminal():
+    photo = {'base64': base64.b64encode(bytes(300 * 300 * 3)).decode()}
+    pack([{'n': i, 'a': photo} for i in range(64)], 'n=int,a=array(uint8,300,300,3)')
+    zips = iter(range(100))
+    for words in (lambda: ['zip', 'out', f'{next(zips)}.zip'],
+                  lambda: ['load', 'out', '--batch', '1', '--epochs', '3'],
+                  lambda: ['sheet', 'out', f'{next(zips)}.png'],
+                  lambda: ['export', 'out', f'{next(zips)}']):
+        if words()[0] == 'sheet' and not harness.has_codec('png'):
+            continue
+        lines = run(*words(), env={**os.environ, 'BAGS_PROGRESS_SECONDS': '0.0001'}
+                    ).err.splitlines()
+        assert len(lines) > 1, (words(), lines)
+        for line in lines:
+            assert re.fullmatch(r'bags: \w+: \d+%  \d+ [a-zA-Z]+/s  \d+ s left', line), line
+        # Within the minute there is none.
+        assert run(*words()).err == ''
+    for wrong in '0', '-1', 'x', '5 s':
+        refuse('info', 'out', code=2, says='BAGS_PROGRESS_SECONDS must be a number',
+               env={**os.environ, 'BAGS_PROGRESS_SECONDS': wrong})
 
 
 def _large_dataset(out, count, size=1 << 20):
