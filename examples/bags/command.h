@@ -170,9 +170,16 @@ typedef enum option_kind {
     OPTION_FLAG,   /* bool */
     OPTION_TEXT,   /* const char *, NULL if not given */
     OPTION_PATH,   /* the same, of a local file or directory */
+    OPTION_CHOICE, /* option_choice */
     OPTION_NUMBER, /* option_number */
     OPTION_SIZE    /* option_number, given as 512, 10K, 512M, 10G or 2T */
 } option_kind;
+
+typedef struct option_choice {
+    const char *(*name)(size_t i); /* of a choice; NULL after the last */
+    size_t value;                  /* the number of that which was given */
+    bool given;
+} option_choice;
 
 typedef struct option_number {
     uint64_t value;       /* its default, until it is given */
@@ -285,6 +292,17 @@ typedef enum type_class {
     TYPE_VIDEO    /* a video file */
 } type_class;
 
+#define PYTHON_VERSIONS 4
+
+/* What a version of the Python packages reads. */
+typedef struct python_version {
+    const char *name; /* of --for */
+    bool sequences;
+    bool idx; /* it needs .idx files */
+} python_version;
+
+extern const python_version python_versions[PYTHON_VERSIONS];
+
 /* What the command knows about a type. */
 typedef struct type_info {
     const char *name;
@@ -292,7 +310,9 @@ typedef struct type_info {
     const char *value;
     const char
         *format; /* the file in formats/ with its codec; NULL: built in */
-    const char *python; /* the versions that read it */
+    /* For each version of the Python packages the type by which it reads the same
+     * values: with an asterisk, and the same arguments. NULL: it reads none. */
+    const char *python[PYTHON_VERSIONS];
     const char *ending; /* of files; NULL: by their first bytes */
     type_class kind;
 } type_info;
@@ -300,6 +320,9 @@ typedef struct type_info {
 /* The row of a type, or NULL if the type is unknown. */
 const type_info *type_find(const char *type);
 type_class type_kind(const char *type);
+/* The type by which a version reads the values of a type, which may be the same; NULL if
+ * it reads none. Free it. Images and video keep their bytes, other values do not. */
+char *type_for_python(const char *type, size_t version);
 /* False if the type's codec does not accept its arguments; `failure` states why. */
 bool type_is_valid(const char *type);
 /* The dtype that a type states, as array(float32,2) does; BAGS_DTYPE_NONE: none. */

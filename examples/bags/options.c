@@ -42,11 +42,35 @@ static bool parse_size(const char *word, uint64_t *out) {
            (!*rest || !strcmp(rest, unit ? "iB" : "B"));
 }
 
+static void choose(const option *given, const char *value) {
+    option_choice *to = (option_choice *)given->to;
+    guess from = {value, strlen(value), NULL, 0};
+    static text names;
+    const char *name;
+    if (to->given)
+        usage("duplicate option --%s", given->name);
+    to->given = true;
+    for (to->value = 0; (name = to->name(to->value)); to->value++) {
+        if (!strcmp(name, value))
+            return;
+        guess_name(&from, name);
+        text_format(&names, "%s%s", to->value ? ", " : "", name);
+    }
+    usage("--%s: \"%s\" is not one of %s%s", given->name, value,
+        names.size ? text_string(&names)
+                   : "those of this build, which has none",
+        guess_words(&from, "", ""));
+}
+
 static void set_value(const option *given, const char *value) {
     option_number *to = (option_number *)given->to;
     const char **string = (const char **)given->to;
     if (given->kind == OPTION_FLAG) {
         *(bool *)given->to = true;
+        return;
+    }
+    if (given->kind == OPTION_CHOICE) {
+        choose(given, value);
         return;
     }
     bool is_text = given->kind == OPTION_TEXT || given->kind == OPTION_PATH;

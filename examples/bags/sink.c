@@ -25,6 +25,12 @@ static bags_writer_options writing;
 static option_number shard_size, shard_length, shard_start, shard_stop;
 static option_number sync_size;
 
+static const char *version_name(size_t i) {
+    return i < PYTHON_VERSIONS ? python_versions[i].name : NULL;
+}
+
+static option_choice version = {version_name, 0, false};
+
 const option writing_options[] = {
     {"resume", OPTION_FLAG, &writing.resume, NULL,
         "continue where the same command with the same input stopped"},
@@ -42,7 +48,10 @@ const option writing_options[] = {
     {"checksum", OPTION_FLAG, &writing.checksum, NULL,
         "write checksums next to each Bag: bags help checksum"},
     {"idx", OPTION_FLAG, &writing.keep_idx, NULL,
-        "keep .idx files, which granular 0.22 reads"},
+        "keep .idx files, which granular 0.22 needs"},
+    {"for", OPTION_CHOICE, &version, "VERSION",
+        "write what it reads: bags-0.5, granular-0.16, granular-0.21 or "
+        "granular-0.22, as in bags help types"},
     {"sync-size", OPTION_SIZE, &sync_size, "N",
         "wait for stable storage after every N bytes, not only at the end of a "
         "shard: earlier data then survives a power failure"},
@@ -57,6 +66,8 @@ void writing_check(const char *dataset_path) {
         usage("%s: a dataset is written, not a Bag: its name must not end in "
               ".bag",
             dataset_path);
+    if (version.given && python_versions[version.value].idx)
+        writing.keep_idx = true;
     if (sync_size.given && writing.no_sync)
         usage("--sync-size and --no-sync are mutually exclusive");
     if (writing.resume && writing.append)
@@ -76,6 +87,8 @@ bool writing_is_mine(uint64_t i) {
 /* ---- opening ---- */
 
 typedef struct field_state {
+    const char
+        *type; /* of the input: with --for, that of the field may be another */
     bool sequence;
     size_t before; /* its number in the reader of the existing datapoints */
     size_t items;  /* items of the datapoint that is being compared */
@@ -114,6 +127,39 @@ static void check_shards(void) {
             "%s: is not an unsharded dataset; to resume a sharded one, pass "
             "the same --shard options as before",
             path);
+}
+
+/* The fields as --for stores them. */
+static bags_field *fields_for_python(void) {
+    const python_version *one = &python_versions[version.value];
+    bags_field *made = (bags_field *)allocate(count, sizeof *made);
+    for (size_t i = 0; i < count; i++) {
+        made[i].name = fields[i].name;
+        made[i].type = type_for_python(fields[i].type, version.value);
+        if (!made[i].type)
+            usage("field \"%.160s\": %s reads no %s (%.160s)", fields[i].name,
+                one->name,
+                states[i].sequence && !one->sequences ? "sequences"
+                                                      : "such type",
+                fields[i].type);
+    }
+    return made;
+}
+
+/* What exists must be what the version reads, too. */
+static void check_idx(void) {
+    size_t length;
+    bags_shard single = {0, 0, 0, 0, false}, *list = shards_list(path, &length);
+    const python_version *one = &python_versions[version.value];
+    for (size_t i = 0; count && i < (length ? length : 1); i++) {
+        const char *shard = shard_path(path, length ? &list[i] : &single);
+        const char *idx = temp_format("%s.idx", fields[0].name);
+        if (path_has(shard, "spec.json") && !path_has(shard, idx))
+            fail(BAGS_ERROR_EXISTS,
+                "%s: has no .idx files, which --for %s needs", shard,
+                one->name);
+    }
+    free(list);
 }
 
 static void open_bag(void) {
@@ -175,6 +221,8 @@ static void open_dataset(void) {
     writing.registry = registry_get();
     if (writing.resume || writing.append)
         check_shards();
+    if (version.given && python_versions[version.value].idx)
+        check_idx();
     if (writing.resume && !sharded && path_has(path, "spec.json")) {
         open_complete();
         return;
@@ -220,7 +268,10 @@ void sink_open(const char *out, const char *from, const bags_field *given,
         bags_type parsed;
         must(bags_type_parse(fields[i].type, &parsed, &failure));
         states[i].sequence = parsed.sequence;
+        states[i].type = fields[i].type;
     }
+    if (version.given)
+        fields = fields_for_python();
     if (is_bag)
         open_bag();
     else
@@ -274,6 +325,31 @@ static void compare(size_t field, size_t item, const bags_value *value) {
         fail_difference(field, "value");
 }
 
+/* A value of the input as one of the type that is stored. It is encoded as its own
+ * type first, which checks it. */
+static bags_value stored_value(size_t field, const bags_value *value) {
+    static bags_buffer encoded, decoded;
+    const char *type = states[field].type;
+    bags_view blob = {(const unsigned char *)value->data, value->size};
+    bags_value out = *value;
+    bags_code code = BAGS_OK;
+    if (!strcmp(type, fields[field].type))
+        return out;
+    if (value->kind != BAGS_KIND_BLOB)
+        code =
+            bags_encode(registry_get(), type, value, &encoded, &blob, &failure);
+    if (type_kind(type) == TYPE_IMAGE || type_kind(type) == TYPE_VIDEO)
+        out = bags_blob(blob.data, blob.size);
+    else if (!code)
+        code =
+            bags_decode(registry_get(), type, blob, &decoded, &out, &failure);
+    if (code) {
+        failure_prefix("field \"%s\": ", fields[field].name);
+        die();
+    }
+    return out;
+}
+
 /* ---- one datapoint ---- */
 
 static uint64_t bytes; /* of the datapoint that is being written */
@@ -295,8 +371,10 @@ void sink_begin(void) {
             path, counted(existing, "datapoint"));
 }
 
-void sink_put(size_t field, size_t item, const bags_value *value) {
+void sink_put(size_t field, size_t item, const bags_value *given) {
     const char *name = fields[field].name;
+    bags_value stored = stored_value(field, given);
+    const bags_value *value = &stored;
     bytes += value->size;
     if (comparing) {
         compare(field, item, value);
@@ -383,6 +461,11 @@ void sink_finish(void) {
             "%s: has %s, but %s has only %ju for it; --resume needs the same "
             "input as before",
             path, counted(existing, "datapoint"), input, (uintmax_t)seen);
+    if (!is_bag && !sharded && length + resumed == 0 && version.given &&
+        python_versions[version.value].idx)
+        fail(BAGS_ERROR_VALUE,
+            "%s: contains no datapoint, and %s reads no empty dataset", input,
+            python_versions[version.value].name);
     bags_reader_close(before);
     bags_code code = bag ? bag_writer_close(bag, &failure)
                          : bags_writer_close(dataset, &failure);

@@ -1,6 +1,7 @@
 /*
  * What the command knows about types: one row for each, which says how values
- * are shown, which file has the codec, and who reads it. And the codecs
+ * are shown, which file has the codec, and which versions of the Python packages
+ * read it. And the codecs
  * themselves: those of the formats whose libraries were found when the command
  * was built. Without one, blobs of its types are still packed and unpacked.
  */
@@ -12,52 +13,61 @@
 
 #include <pthread.h>
 
-#define BAGS_05 "bags 0.5"
-#define GRANULAR "granular"
-#define BOTH BAGS_05 ", " GRANULAR
+const python_version python_versions[PYTHON_VERSIONS] = {
+    {"bags-0.5", true, false},
+    {"granular-0.16", true, false},
+    {"granular-0.21", true, false},
+    {"granular-0.22", false, true},
+};
+
+#define NAMED(name)                                                            \
+    { name, name, name, name }
 
 /* Rows of one name are next to each other; the first is what type_find finds. */
 static const type_info types[] = {
-    {"bytes", "bytes", "any bytes", NULL, BOTH, NULL, TYPE_OTHER},
-    {"utf8", "utf8", "text", NULL, BOTH, "txt", TYPE_TEXT},
+    {"bytes", "bytes", "any bytes", NULL, NAMED("bytes"), NULL, TYPE_OTHER},
+    {"utf8", "utf8", "text", NULL, NAMED("utf8"), "txt", TYPE_TEXT},
     {"int", "int",
         "a whole number from 0, in as few bytes as hold it; a zero byte "
         "follows "
         "if the top bit would be set (128 to 255, ...), since granular 0.17.1 "
         "and later reads a sign",
-        NULL, BOTH, "bin", TYPE_NUMBER},
+        NULL, NAMED("int"), "bin", TYPE_NUMBER},
     {"int", "int(N), int(N,big)", "a number from 0 to 256^N - 1 in N bytes",
-        NULL, BAGS_05, "bin", TYPE_NUMBER},
+        NULL, {"int*", "int", "int", "int"}, "bin", TYPE_NUMBER},
     {"u64", "u64", "a number from 0 to 2^64-1 in 8 bytes", NULL,
-        "granular 0.20 and later", "bin", TYPE_NUMBER},
+        {"int(8)", "int", "u64", "u64"}, "bin", TYPE_NUMBER},
     {"i64", "i64", "a number from -2^63 to 2^63-1 in 8 bytes", NULL,
-        "granular 0.20 and later", "bin", TYPE_NUMBER},
+        {NULL, NULL, "i64", "i64"}, "bin", TYPE_NUMBER},
     {"array", "array(DTYPE,D0,D1,...)",
         "an array of exactly this dtype and shape; the first dimension may be "
         "-1: any. In --spec, DTYPE alone means array(DTYPE): one number",
-        NULL, BAGS_05, "bin", TYPE_ARRAY},
+        NULL, {"array*", "array", "array", "array"}, "bin", TYPE_ARRAY},
     {"array", "array", "an array of any dtype and shape, which the blob states",
-        NULL, GRANULAR, "msgpack", TYPE_ARRAY},
+        NULL, {NULL, "array", "array", "array"}, "msgpack", TYPE_ARRAY},
     {"npy", "npy", "an array of any dtype and shape, as a .npy file",
-        "formats/numpy.c", "none", "npy", TYPE_ARRAY},
+        "formats/numpy.c", {NULL, "array", "array", "array"}, "npy",
+        TYPE_ARRAY},
     {"msgpack", "msgpack", "any JSON value", "formats/msgpack.c (msgpack-c)",
-        BOTH, "msgpack", TYPE_MSGPACK},
+        NAMED("msgpack"), "msgpack", TYPE_MSGPACK},
     {"tree", "tree", "like msgpack, and may contain arrays",
-        "formats/msgpack.c (msgpack-c)", GRANULAR, "msgpack", TYPE_MSGPACK},
+        "formats/msgpack.c (msgpack-c)", {NULL, "tree", "tree", "tree"},
+        "msgpack", TYPE_MSGPACK},
     {"jpeg", "jpeg, jpeg(QUALITY)", "a JPEG image; QUALITY is 1 to 100",
-        "formats/jpeg.c (libjpeg-turbo)", BAGS_05, "jpg", TYPE_IMAGE},
-    {"jpg", "jpg, jpg(QUALITY)", "the same; Python reads it without QUALITY",
-        "formats/jpeg.c (libjpeg-turbo)", GRANULAR, "jpg", TYPE_IMAGE},
-    {"png", "png, png(LEVEL)",
-        "a PNG image; LEVEL is 0 to 9; Python reads it without LEVEL",
-        "formats/png.c (libpng)", BOTH, "png", TYPE_IMAGE},
+        "formats/jpeg.c (libjpeg-turbo)", {"jpeg*", "jpg", "jpg", "jpg"}, "jpg",
+        TYPE_IMAGE},
+    {"jpg", "jpg, jpg(QUALITY)", "the same", "formats/jpeg.c (libjpeg-turbo)",
+        {"jpeg*", "jpg", "jpg", "jpg"}, "jpg", TYPE_IMAGE},
+    {"png", "png, png(LEVEL)", "a PNG image; LEVEL is 0 to 9",
+        "formats/png.c (libpng)", {"png*", "png", "png", "png"}, "png",
+        TYPE_IMAGE},
     {"mp4", "mp4, mp4(FPS), mp4(FPS,CODEC)",
-        "an MP4 video; CODEC: mpeg4, h264, hevc, vp9, av1; granular reads it "
-        "without arguments, bags 0.5 without CODEC",
-        "formats/mp4.c (FFmpeg)", BOTH, "mp4", TYPE_VIDEO},
+        "an MP4 video; CODEC: mpeg4, h264, hevc, vp9, av1",
+        "formats/mp4.c (FFmpeg)", {"mp4*", "mp4", "mp4", "mp4"}, "mp4",
+        TYPE_VIDEO},
     {"webm", "webm, webm(FPS), webm(FPS,CODEC)",
-        "a WebM video; CODEC: vp9, av1; Python reads it without arguments",
-        "formats/mp4.c (FFmpeg)", GRANULAR, "webm", TYPE_VIDEO},
+        "a WebM video; CODEC: vp9, av1", "formats/mp4.c (FFmpeg)",
+        {NULL, "webm", "webm", "webm"}, "webm", TYPE_VIDEO},
 };
 
 #define TYPES (sizeof types / sizeof *types)
@@ -70,6 +80,29 @@ const type_info *type_find(const char *type) {
         if (strlen(types[i].name) == size && !memcmp(types[i].name, type, size))
             return &types[i];
     return NULL;
+}
+
+/* True if the type is one of the forms of a row: with arguments, or without. */
+static bool has_form(const type_info *info, const char *type) {
+    size_t size = name_size(type);
+    return strlen(info->name) == size && !memcmp(info->name, type, size) &&
+           (type[size] == '(' ? strchr(info->forms, '(') != NULL
+                              : info->forms[size] != '(');
+}
+
+char *type_for_python(const char *type, size_t version) {
+    size_t i = 0;
+    const char *arguments = type + name_size(type);
+    size_t size = strcspn(arguments, ")[") + (*arguments == '(');
+    bool sequence = arguments[size] == '[';
+    while (i < TYPES && !has_form(&types[i], type))
+        i++;
+    const char *name = i < TYPES ? types[i].python[version] : NULL;
+    if (!name || (sequence && !python_versions[version].sequences))
+        return NULL;
+    bool keep = has_ending(name, "*");
+    return string_format("%.*s%.*s%s", (int)strcspn(name, "*"), name,
+        keep ? (int)size : 0, arguments, sequence ? "[]" : "");
 }
 
 type_class type_kind(const char *type) {
@@ -141,6 +174,66 @@ static void put_row(text *out, const char *title, const char *words) {
     text_wrapped(out, words, 12, 12);
 }
 
+/* A row of the table of Python packages: its title, and a cell for each version. */
+static void put_cells(text *out, const char *title, char *const cells[]) {
+    text_format(out, "%-24s", title);
+    for (size_t i = 0; i < PYTHON_VERSIONS; i++)
+        text_format(out, "%-*s%s", i ? 8 : 13, cells[i],
+            i + 1 < PYTHON_VERSIONS ? "  " : "");
+    while (out->buffer.data[out->size - 1] == ' ')
+        out->size--;
+    text_puts(out, "\n");
+}
+
+static void put_python(text *out, const char *form) {
+    static char yes[] = "yes", no[] = "-";
+    char *cells[PYTHON_VERSIONS], *types_read[PYTHON_VERSIONS];
+    for (size_t i = 0; i < PYTHON_VERSIONS; i++) {
+        char *type = types_read[i] = type_for_python(form, i);
+        cells[i] = !type ? no : strcmp(type, form) ? type : yes;
+    }
+    put_cells(out, form, cells);
+    for (size_t i = 0; i < PYTHON_VERSIONS; i++)
+        free(types_read[i]);
+}
+
+static void put_python_table(text *out) {
+    char *packages[PYTHON_VERSIONS], *versions[PYTHON_VERSIONS];
+    static char yes[] = "yes", no[] = "-", needed[] = "needed";
+    char *sequences[PYTHON_VERSIONS], *idx[PYTHON_VERSIONS];
+    for (size_t i = 0; i < PYTHON_VERSIONS; i++) {
+        const python_version *one = &python_versions[i];
+        packages[i] = string_format("%s", one->name);
+        versions[i] = strchr(packages[i], '-') + 1;
+        versions[i][-1] = 0;
+        sequences[i] = one->sequences ? yes : no;
+        idx[i] = one->idx ? needed : no;
+    }
+    text_puts(out,
+        "\n"
+        "What the versions of the Python packages read: \"yes\", or the type\n"
+        "as which --for VERSION of pack, images and import stores the values:\n"
+        "\n");
+    put_cells(out, "", packages);
+    put_cells(out, "type", versions);
+    for (size_t i = 0; i < TYPES; i++) {
+        char *forms = string_format("%s", types[i].forms), *next;
+        for (char *form = forms; form; form = next) {
+            next = strstr(form, ", ");
+            if (next) {
+                *next = 0;
+                next += 2;
+            }
+            put_python(out, form);
+        }
+        free(forms);
+    }
+    put_cells(out, "sequences: TYPE[]", sequences);
+    put_cells(out, ".idx files: --idx", idx);
+    for (size_t i = 0; i < PYTHON_VERSIONS; i++)
+        free(packages[i]);
+}
+
 void types_help(text *out) {
     text_puts(out,
         "The type of a field states how its values become bytes. With a\n"
@@ -150,8 +243,8 @@ void types_help(text *out) {
         text_format(out, "%s\n", types[i].forms);
         put_row(out, "value", types[i].value);
         put_row(out, "codec", types[i].format ? types[i].format : "built in");
-        put_row(out, "Python", types[i].python);
     }
+    put_python_table(out);
     text_puts(out, "\nDTYPE:");
     for (int i = BAGS_DTYPE_BOOL; i <= BAGS_DTYPE_COMPLEX128; i++)
         text_format(out, "%s %s",
@@ -159,8 +252,6 @@ void types_help(text *out) {
             bags_dtype_name((bags_dtype)i));
     text_puts(out,
         "\n"
-        "\n"
-        "granular 0.22 and later reads no sequences.\n"
         "\n"
         "A list of lists is a sequence of arrays: array(float32,-1,3)[] has\n"
         "any number of arrays, each with any number of rows of 3. For other\n"

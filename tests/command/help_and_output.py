@@ -23,7 +23,7 @@ def every_command_has_one_screen_of_help_with_an_example(name):
     assert text == run(name, 'x', '-h').out.decode()
     assert text.startswith(f'usage: bags {name} ') and 'example:' in text
     lines = text.splitlines()
-    assert len(lines) <= 40 and max(map(len, lines)) <= 72, max(lines, key=len)
+    assert len(lines) <= 45 and max(map(len, lines)) <= 72, max(lines, key=len)
     assert not any(line.endswith(' ') for line in lines)
 
 
@@ -68,7 +68,7 @@ def the_help_lists_every_type():
                  'jpeg, jpeg(QUALITY)', 'png, png(LEVEL)', 'jpg, jpg(QUALITY)'):
         assert f'\n{name}\n    value ' in text, name
     assert 'array(float32,-1,3)[]' in text and 'formats/jpeg.c' in text
-    assert 'bags 0.5' in text and 'granular' in text
+    assert 'bags' in text and 'granular' in text
     assert max(map(len, text.splitlines())) <= 72
 
 

@@ -18,6 +18,7 @@ MODULES = [
     'help_and_output',
     'getting',
     'writing',
+    'python',
     'keys',
     'copying',
     'checksums',

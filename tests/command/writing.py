@@ -240,7 +240,7 @@ def a_pack_that_failed_is_called_again_with_resume():
     refuse('pack', 'good.jsonl', 'set', '--spec', 'n=int', '--shard-length', '2',
            says=('--resume continues it', '--append adds to it'))
     write_lines('blobs.jsonl', [{'blob': {'base64': 'AA=='}}, 'x'])
-    refuse('pack', 'blobs.jsonl', 'x.bag', says='`bags recover` finishes it')
+    refuse('pack', 'blobs.jsonl', 'x.bag', says='`bags recover x.bag` finishes it')
     refuse('pack', 'blobs.jsonl', 'x.bag', says=('x.bag: ', 'exists', '`bags recover`'))
 
 
