@@ -8,6 +8,7 @@ PKG_mp4 := libavformat libavcodec libswscale libavutil
 PKG_msgpack := $(or $(call have,msgpack-c),$(call have,msgpack),msgpack-c)
 PKG_http := libcurl libssl libcrypto
 PKG_import/arrow := libzstd liblz4
+PKG_import/csv := zlib
 PKG_import/gulp := json-c $(PKG_msgpack)
 PKG_import/hdf5 := hdf5
 PKG_import/mcap := libzstd liblz4 zlib

@@ -14,6 +14,7 @@
  *     c  an MCAP file
  *     h  an HDF5 file
  *     a  an Arrow file or stream
+ *     v  a CSV file
  */
 #include "../bags.h"
 #include "../formats/import/import.h"
@@ -30,7 +31,7 @@ static volatile unsigned sink; /* every byte was read */
 static void remove_directory(void) {
     static const char *const names[] = {"x.tfrecord", "x.tar", "meta_0.gmeta",
         "data_0.gulp", "index.json", "0.mds", "0", "1", ".zarray", "x.zip",
-        "x.bzna", "x.mcap", "x.h5", "x.arrow"};
+        "x.bzna", "x.mcap", "x.h5", "x.arrow", "x.csv"};
     char path[128];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(path, sizeof path, "%s/%s", directory, names[i]);
@@ -152,6 +153,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
 #ifdef BAGS_WITH_IMPORT_MCAP
     case 'c':
         read_all(&bags_import_mcap, save("x.mcap", data, size));
+        break;
+#endif
+#ifdef BAGS_WITH_IMPORT_CSV
+    case 'v':
+        read_all(&bags_import_csv, save("x.csv", data, size));
         break;
 #endif
 #ifdef BAGS_WITH_IMPORT_HDF5

@@ -47,9 +47,11 @@ static const struct built {
 #ifdef BAGS_WITH_IMPORT_ARROW
     {"arrow", &bags_import_arrow},
 #endif
+#ifdef BAGS_WITH_IMPORT_CSV
+    {"csv", &bags_import_csv},
+#endif
 #ifdef BAGS_WITH_IMPORT_DUCKDB
     {"parquet", &bags_import_parquet},
-    {"csv", &bags_import_csv},
     {"sql", &bags_import_sql},
 #endif
     {NULL, NULL},

@@ -1,10 +1,9 @@
 /*
- * duckdb.c - imports Parquet, CSV and the results of SQL queries, with DuckDB's
+ * duckdb.c - imports Parquet and the results of SQL queries, with DuckDB's
  * library (1.0 or later), which is loaded at run time: libduckdb.so, found by the
  * loader's usual path.
  *
  *     parquet  a file, directory or pattern
- *     csv      a .csv or .tsv file, compressed or not; types are detected
  *     sql      a query, or a .sql file with one, which may read what DuckDB can
  *
  * A column is a field; of a struct, each member is: "column.member". A datapoint is
@@ -142,7 +141,6 @@ typedef struct dk_state {
     dk_library call;
     const char *from;     /* in SQL */
     const char *metadata; /* the same for those of Parquet, or NULL */
-    bool csv;             /* DuckDB detects the types */
     bags_buffer *query;
     size_t query_size;
     void *database, *connection, *statement, *pending;
@@ -523,8 +521,9 @@ static bags_code dk_load(bags_source *s) {
         void *symbol = bags_import_symbol(names, "duckdb_" #name, &why);       \
         if (!symbol)                                                           \
             return bags_source_fail(s, BAGS_ERROR_MISSING,                     \
-                "%s; install DuckDB's C library, 1.0 or later, where the "     \
-                "loader finds it, or set LD_LIBRARY_PATH",                     \
+                "%s; Parquet and SQL need DuckDB's C library, 1.0 or later: "  \
+                "install libduckdb.so (https://duckdb.org/install, C/C++) "    \
+                "where the loader finds it, or set LD_LIBRARY_PATH",           \
                 why.message);                                                  \
         memcpy(&d->call.name, &symbol, sizeof symbol);                         \
     }
@@ -550,14 +549,8 @@ static bags_code dk_connect(bags_source *s) {
     return code;
 }
 
-/* In CSV, integers above 2^63-1 make a column of float64, which would round them. */
-static bool dk_may_round(const dk_state *d, const dk_column *c) {
-    return d->csv && c->type == DK_DOUBLE && !c->list;
-}
-
 /* Ask for the number of rows and, of each column, for the number of values; of blobs,
- * whether all begin like a JPEG, or a PNG; of numbers, whether all are integers and
- * some have 64 bits. */
+ * whether all begin like a JPEG, or a PNG. */
 static bags_code dk_ask(bags_source *s) {
     const dk_state *d = (const dk_state *)s->state;
     bags_code code = dk_add(s, "SELECT count(*)");
@@ -565,12 +558,6 @@ static bags_code dk_ask(bags_source *s) {
         const dk_column *c = &d->columns[i];
         const char *x = c->list ? "x" : c->expression;
         code = dk_add(s, bags_source_format(s, ", count(%s)", c->expression));
-        if (!code && dk_may_round(d, c))
-            code = dk_add(
-                s, bags_source_format(s,
-                       ", bool_and(%s = trunc(%s) AND abs(%s) < 1.9e19) AND "
-                       "max(abs(%s)) > 9.2e18",
-                       x, x, x, x));
         for (int k = 0; !code && c->type == DK_BLOB && k < 2; k++) {
             const char *test =
                 k ? bags_source_format(s,
@@ -619,19 +606,13 @@ static bags_code dk_count(bags_source *s) {
         dk_value(d, &number, d->call.data_chunk_get_vector(d->chunk, at++), 0,
             &value);
         c->optional = !c->list && value.uint != s->length;
-        int tests = c->type == DK_BLOB ? 2 : dk_may_round(d, c) ? 1 : 0;
+        int tests = c->type == DK_BLOB ? 2 : 0;
         for (int k = 0; k < tests; k++) {
             void *vector = d->call.data_chunk_get_vector(d->chunk, at++);
             dk_value(d, &truth, vector, 0, &value);
             kinds[k] =
                 !dk_is_null(d, vector, 0) && *(const unsigned char *)value.data;
         }
-        if (kinds[0] && dk_may_round(d, c))
-            return bags_source_fail(s, BAGS_ERROR_VALUE,
-                "column \"%.200s\": integers above 2^63-1 would be rounded; "
-                "state their type in a query (--from sql \"SELECT * FROM "
-                "read_csv('x.csv', types={'%.200s': 'UBIGINT'})\")",
-                c->name, c->name);
         code = bags_source_field(s, c->name, dk_type(s, c, kinds[0], kinds[1]));
     }
     return code;
@@ -679,12 +660,6 @@ static bags_code dk_from_files(bags_source *s, const char *function,
 
 static bool dk_is_parquet(const char *name) {
     return bags_import_ends(name, ".parquet");
-}
-
-static bool dk_is_csv(const char *name) {
-    return bags_import_ends(name, ".csv") || bags_import_ends(name, ".tsv") ||
-           bags_import_ends(name, ".csv.gz") ||
-           bags_import_ends(name, ".tsv.gz");
 }
 
 /* A query, or a file that contains it. */
@@ -788,23 +763,6 @@ static bags_code parquet_open(bags_source *s) {
         s, "read_parquet", "], hive_partitioning=false)", dk_is_parquet);
 }
 
-/* No line is left out, and quotes are those of RFC 4180. What does not fit is then one
- * column of entire lines, as DuckDB detects it. */
-static bags_code csv_open(bags_source *s) {
-    dk_state *d = (dk_state *)s->state;
-    d->csv = true;
-    bags_code code = dk_open(s, "read_csv",
-        "], hive_partitioning=false, quote='\"', escape='\"', comment='', "
-        "skip=0)",
-        dk_is_csv);
-    if (!code && d->count == 1 && strpbrk(d->columns[0].name, ",;\t|"))
-        return bags_source_fail(s, BAGS_ERROR_CORRUPT,
-            "lines differ in their number of values, or a quote is not closed "
-            "(columns %.200s); state the format in a query (--from sql)",
-            d->columns[0].name);
-    return code;
-}
-
 static bags_code sql_open(bags_source *s) {
     return dk_open(s, NULL, NULL, NULL);
 }
@@ -815,10 +773,6 @@ static bool parquet_detect(const char *path) {
                bags_import_has_files(path, dk_is_parquet));
 }
 
-static bool csv_detect(const char *path) {
-    return bags_import_has_files(path, dk_is_csv);
-}
-
 static bool sql_detect(const char *path) {
     return bags_import_ends(path, ".sql") &&
            bags_import_kind(path, NULL) == BAGS_PATH_FILE;
@@ -826,7 +780,5 @@ static bool sql_detect(const char *path) {
 
 const bags_importer bags_import_parquet = {"parquet", parquet_detect,
     sizeof(dk_state), parquet_open, dk_read, dk_close};
-const bags_importer bags_import_csv = {
-    "csv", csv_detect, sizeof(dk_state), csv_open, dk_read, dk_close};
 const bags_importer bags_import_sql = {
     "sql", sql_detect, sizeof(dk_state), sql_open, dk_read, dk_close};

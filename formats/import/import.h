@@ -157,9 +157,9 @@ extern const bags_importer bags_import_hdf5;       /* libhdf5; versions before
                                                       files */
 extern const bags_importer bags_import_mcap;       /* libzstd, liblz4, zlib */
 extern const bags_importer bags_import_arrow;      /* libzstd, liblz4 */
+extern const bags_importer bags_import_csv;        /* zlib */
 /* duckdb.c: libduckdb, at run time. */
 extern const bags_importer bags_import_parquet;
-extern const bags_importer bags_import_csv;
 extern const bags_importer bags_import_sql;
 
 /*

@@ -481,6 +481,24 @@ def what_is_left_out_is_counted_and_named():
         assert 'in: left out: 7 other files (' in said and ', ...)' in said, said
 
 
+def csv_needs_no_duckdb():
+    if 'csv' not in _kinds():
+        return
+    text = b'\xef\xbb\xbfid,zip,note\r\n1,007,"a,\r\n""b"""\r\n2,010,\r\n'
+    pathlib.Path('x.csv').write_bytes(text)
+    with gzip.open('y.csv.gz', 'wb') as out:
+        out.write(text)
+    for source in ('x.csv', 'y.csv.gz'):
+        run('import', source, source + '.out')
+        assert read(source + '.out')['spec'] == {'id': 'i64', 'note': 'utf8[]', 'zip': 'utf8'}
+        assert run('get', source + '.out', ':').lines == [
+            {'id': 1, 'note': ['a,\r\n"b"'], 'zip': '007'}, {'id': 2, 'note': [], 'zip': '010'}]
+    pathlib.Path('y.csv.gz').write_bytes(pathlib.Path('y.csv.gz').read_bytes()[:-1])
+    refuse('import', 'y.csv.gz', 'bad', says='y.csv.gz: gzip before byte')
+    pathlib.Path('ragged.csv').write_bytes(b'a,b\n1,2\n3\n')
+    refuse('import', 'ragged.csv', 'bad', says=['ragged.csv: ', 'line 3: 1, the first line: 2'])
+
+
 def an_ambiguous_hdf5_file_needs_a_layout():
     if 'hdf5' not in _kinds():
         return

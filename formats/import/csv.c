@@ -1,0 +1,733 @@
+/*
+ * csv.c - imports CSV: .csv and .tsv files, also compressed by gzip (.csv.gz), on zlib.
+ *
+ * Lines and values are those of RFC 4180: a value in quotes may contain separators, line
+ * breaks and, as two, quotes. Lines end in LF, CRLF or, if the file has no LF, CR. The
+ * text is UTF-8, with or without a BOM.
+ *
+ * The separator is , tab ; or |: the one that splits the first lines into the same number
+ * of values, at least 2. If none does, it is the one of the first line; if this has none,
+ * a line is one value. All lines must have the same number of values. A line without any
+ * value is left out, unless there is one column.
+ *
+ * The first line has the names, unless columns of numbers or Booleans begin with one. All
+ * values of a column decide what it is:
+ *
+ *     true, false, in any case      array(bool)
+ *     integers within 64 bits       i64
+ *     other numbers, NaN, Infinity  array(float64)
+ *     anything else                 utf8, as it is
+ *
+ * A column is text if a number would lose something: leading zeros (007), a plus sign,
+ * integers above 2^64, floats above 1.8e308. So are dates, t, f, yes and no. A value that
+ * is missing makes a sequence of 0 or 1; "" in quotes is empty text in a column of text.
+ *
+ * Rejected: integers between 2^63 and 2^64 (state their type in a query of DuckDB).
+ */
+#include "import.h"
+
+#include <float.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <zlib.h>
+
+#define CV_BLOCK ((size_t)1 << 18)    /* bytes per read */
+#define CV_RECORD ((uint64_t)1 << 30) /* most bytes of a line */
+#define CV_VALUES ((size_t)1 << 20)   /* most values of a line */
+#define CV_SAMPLE 1000 /* lines by which the separator is detected */
+#define CV_NUMBER 400  /* most characters of a number */
+#define CV_END (-1)
+
+/* What the values of a column are. */
+typedef enum cv_kind {
+    CV_NONE,
+    CV_BOOL,
+    CV_INTEGER,
+    CV_FLOAT,
+    CV_TEXT
+} cv_kind;
+
+/* A value of the current line. */
+typedef struct cv_value {
+    size_t at, size; /* from its start */
+    bool quoted;
+} cv_value;
+
+typedef struct cv_column {
+    const char *name;
+    cv_kind kind;
+    bool missing, empty; /* some values are: nothing, "" in quotes */
+    bool large, huge;    /* integers of more than 63, of more than 64 bits */
+    bool sequence;
+} cv_column;
+
+typedef struct cv_state {
+    char **paths;
+    size_t path_count, path; /* the file that is open, or is next */
+    bool open, gzip, in_gzip;
+    z_stream zip;
+    uint64_t offset;   /* of the next byte of the file */
+    bags_buffer *data; /* bytes start to stop are not parsed yet */
+    size_t start, stop;
+    bool ended;     /* there are no more */
+    char separator; /* 0: none */
+    char line_break;
+    uint64_t line, first; /* numbers of the next line and of the current one */
+    bags_buffer *cells;
+    cv_value *values; /* of the current line, in `cells` */
+    size_t count;
+    const char **header; /* the first line; NULL: it is data */
+    cv_column *columns;
+    size_t column_count;
+    uint64_t next; /* the index of the next datapoint */
+} cv_state;
+
+/* ---- bytes ---- */
+
+static bags_code cv_inflate(bags_source *s, size_t *made) {
+    cv_state *c = (cv_state *)s->state;
+    z_stream *zip = &c->zip;
+    zip->next_out = c->data->data + c->stop;
+    zip->avail_out = CV_BLOCK;
+    while (zip->avail_out == CV_BLOCK) {
+        if (zip->avail_in == 0) {
+            uint64_t left = s->file.size - c->offset;
+            bags_view in;
+            bags_code code = bags_source_view(
+                s, c->offset, left < CV_BLOCK ? left : CV_BLOCK, &in);
+            if (code)
+                return code;
+            c->offset += in.size;
+            zip->next_in = (Bytef *)(uintptr_t)in.data;
+            zip->avail_in = (uInt)in.size;
+        }
+        if (zip->avail_in == 0 && !c->in_gzip)
+            break;
+        if (!c->in_gzip)
+            inflateReset(zip);
+        int result = inflate(zip, Z_NO_FLUSH);
+        c->in_gzip = result != Z_STREAM_END;
+        if (result != Z_OK && result != Z_STREAM_END)
+            return bags_source_fail(s,
+                result == Z_MEM_ERROR ? BAGS_ERROR_MEMORY : BAGS_ERROR_CORRUPT,
+                "gzip before byte %" PRIu64 ": %s", c->offset - zip->avail_in,
+                result == Z_BUF_ERROR ? "truncated"
+                : zip->msg            ? zip->msg
+                                      : "invalid");
+    }
+    *made = CV_BLOCK - zip->avail_out;
+    return BAGS_OK;
+}
+
+/* Append bytes to those that are not parsed, or set `ended`. */
+static bags_code cv_fill(bags_source *s) {
+    cv_state *c = (cv_state *)s->state;
+    size_t left = c->stop - c->start, made = 0;
+    if (c->start > 0 && left > 0)
+        memmove(c->data->data, c->data->data + c->start, left);
+    c->start = 0;
+    c->stop = left;
+    if (left > CV_RECORD)
+        return bags_source_fail(s, BAGS_ERROR_LIMIT,
+            "line %" PRIu64
+            ": too long (maximum 1 GiB), or a quote is not closed",
+            c->first);
+    bags_code code = bags_buffer_reserve(c->data, left + CV_BLOCK, s->err);
+    if (!code && c->gzip) {
+        code = cv_inflate(s, &made);
+    } else if (!code) {
+        uint64_t rest = s->file.size - c->offset;
+        bags_view in = {NULL, 0};
+        made = rest < CV_BLOCK ? (size_t)rest : CV_BLOCK;
+        code = bags_source_view(s, c->offset, made, &in);
+        if (!code && made)
+            memcpy(c->data->data + left, in.data, made);
+        c->offset += made;
+    }
+    c->stop += code ? 0 : made;
+    c->ended = made == 0;
+    return code;
+}
+
+/* Set *byte to the one at this distance from the start, or CV_END. */
+static bags_code cv_byte(bags_source *s, size_t at, int *byte) {
+    cv_state *c = (cv_state *)s->state;
+    bags_code code = BAGS_OK;
+    while (!code && at >= c->stop - c->start && !c->ended)
+        code = cv_fill(s);
+    *byte = code || at >= c->stop - c->start ? CV_END
+                                             : c->data->data[c->start + at];
+    return code;
+}
+
+static void cv_close_file(cv_state *c) {
+    if (c->gzip)
+        inflateEnd(&c->zip);
+    c->gzip = c->open = false;
+}
+
+/* Open the file at `path`, after its BOM. */
+static bags_code cv_open_file(bags_source *s) {
+    cv_state *c = (cv_state *)s->state;
+    unsigned char head[3] = {0};
+    bags_view magic;
+    cv_close_file(c);
+    bags_code code = bags_source_open_file(s, c->paths[c->path]);
+    if (!code)
+        code = bags_source_view(s, 0, s->file.size < 2 ? 0 : 2, &magic);
+    if (code)
+        return code;
+    c->open = true;
+    c->offset = c->start = c->stop = 0;
+    c->ended = c->in_gzip = false;
+    c->line = c->first = 1;
+    memset(&c->zip, 0, sizeof c->zip);
+    bool packed = magic.size && magic.data[0] == 0x1F && magic.data[1] == 0x8B;
+    c->gzip = packed && inflateInit2(&c->zip, 15 + 16) == Z_OK;
+    if (packed != c->gzip)
+        return bags_source_no_memory(s);
+    for (size_t i = 0; !code && i < 3; i++) {
+        int byte;
+        code = cv_byte(s, i, &byte);
+        head[i] = (unsigned char)(byte == CV_END ? 0 : byte);
+    }
+    if (!code && (!memcmp(head, "\xFF\xFE", 2) || !memcmp(head, "\xFE\xFF", 2)))
+        return bags_source_fail(s, BAGS_ERROR_TYPE,
+            "UTF-16 is not supported; convert it to UTF-8 first");
+    if (!memcmp(head, "\xEF\xBB\xBF", 3))
+        c->start = 3;
+    size_t size = c->stop - c->start;
+    const unsigned char *text = c->data->data + c->start;
+    c->line_break =
+        !code && size && !memchr(text, '\n', size) && memchr(text, '\r', size)
+            ? '\r'
+            : '\n';
+    return code;
+}
+
+/* ---- lines ---- */
+
+static bags_code cv_bad_line(bags_source *s, uint64_t line, const char *what) {
+    return bags_source_fail(
+        s, BAGS_ERROR_CORRUPT, "line %" PRIu64 ": %s", line, what);
+}
+
+/* True at the end of a line: *size becomes that of its break. */
+static bags_code cv_is_end(
+    bags_source *s, size_t at, int byte, bool *end, size_t *size) {
+    cv_state *c = (cv_state *)s->state;
+    bags_code code = BAGS_OK;
+    int next = 0;
+    *end = byte == CV_END || byte == c->line_break;
+    *size = byte != CV_END;
+    if (byte != '\r' || *end)
+        return BAGS_OK;
+    code = cv_byte(s, at + 1, &next);
+    *end = next == '\n' || next == CV_END;
+    *size = next == '\n' ? 2 : 1;
+    return code;
+}
+
+/* Parse the value at *at, which is then after it: at a separator or the end of the line.
+ * What is in quotes is moved over the quotes. */
+static bags_code cv_parse_value(bags_source *s, size_t *at, cv_value *value) {
+    cv_state *c = (cv_state *)s->state;
+    size_t to = *at, size;
+    int byte, next;
+    bool end = false;
+    bags_code code = cv_byte(s, *at, &byte);
+    value->at = *at;
+    value->quoted = byte == '"';
+    *at += value->quoted;
+    while (!code && value->quoted) {
+        code = cv_byte(s, *at, &byte);
+        if (code)
+            return code;
+        if (byte == CV_END)
+            return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+                "lines differ in their number of values, or a quote is not "
+                "closed (line %" PRIu64 ": a quote that nothing closes)",
+                c->first);
+        ++*at;
+        if (byte == '"') {
+            code = cv_byte(s, *at, &next);
+            if (next != '"')
+                break;
+            ++*at;
+        }
+        c->line += byte == c->line_break;
+        c->data->data[c->start + to++] = (unsigned char)byte;
+    }
+    value->size = to - value->at;
+    while (!code) {
+        code = cv_byte(s, *at, &byte);
+        if (!code)
+            code = cv_is_end(s, *at, byte, &end, &size);
+        if (code || end || (c->separator && byte == c->separator))
+            break;
+        if (value->quoted)
+            return cv_bad_line(s, c->line, "a quote is followed by other text");
+        ++*at;
+        value->size++;
+    }
+    return code;
+}
+
+/* Read a line: its values remain until the next one. count 0: there is none. */
+static bags_code cv_line(bags_source *s) {
+    cv_state *c = (cv_state *)s->state;
+    size_t at = 0, size = 0;
+    bool end = false;
+    int byte;
+    c->count = 0;
+    c->first = c->line;
+    bags_code code = cv_byte(s, 0, &byte);
+    if (code || byte == CV_END)
+        return code;
+    while (!code && !end) {
+        if (c->count == CV_VALUES)
+            return cv_bad_line(s, c->first, "too many values");
+        code = bags_buffer_reserve(
+            c->cells, (c->count + 1) * sizeof *c->values, s->err);
+        c->values = (cv_value *)(void *)c->cells->data;
+        if (!code)
+            code = cv_parse_value(s, &at, &c->values[c->count++]);
+        if (!code)
+            code = cv_byte(s, at, &byte);
+        if (!code)
+            code = cv_is_end(s, at, byte, &end, &size);
+        at += end ? size : 1;
+    }
+    c->line++;
+    /* The values are before `start`, which no byte is moved to until the next line. */
+    for (size_t i = 0; i < c->count; i++)
+        c->values[i].at += c->start;
+    c->start += code ? 0 : at;
+    return code;
+}
+
+/* ---- values ---- */
+
+static bool cv_is_word(const char *text, size_t size, const char *word) {
+    size_t i = 0;
+    for (; i < size && word[i]; i++)
+        if ((text[i] | 32) != word[i])
+            return false;
+    return i == size && !word[i];
+}
+
+typedef struct cv_parsed {
+    double number;
+    int64_t integer;
+    bool large, huge; /* see cv_column */
+} cv_parsed;
+
+/* Parse text that is a number without a loss; CV_TEXT if it is none. */
+static cv_kind cv_number(const char *text, size_t size, cv_parsed *out) {
+    static const char decimal[] = "0123456789";
+    char copy[CV_NUMBER + 1], half[8];
+    memset(out, 0, sizeof *out);
+    if (size == 0 || size > CV_NUMBER || memchr(text, 0, size))
+        return CV_TEXT;
+    memcpy(copy, text, size);
+    copy[size] = 0;
+    bool negative = *copy == '-', zero;
+    char *digits = copy + negative;
+    if (cv_is_word(digits, size - negative, "nan") ||
+        cv_is_word(digits, size - negative, "inf") ||
+        cv_is_word(digits, size - negative, "infinity")) {
+        out->number = strtod(copy, NULL);
+        return CV_FLOAT;
+    }
+    size_t whole = strspn(digits, decimal), part = 0;
+    char *rest = digits + whole, *after = rest;
+    if (*rest == '.') {
+        part = strspn(rest + 1, decimal);
+        after += 1 + part;
+    }
+    zero = strcspn(digits, "123456789") >= (size_t)(after - digits);
+    if (whole + part == 0 || (whole > 1 && *digits == '0'))
+        return CV_TEXT;
+    if (*after == 'e' || *after == 'E') {
+        after += after[1] == '-' || after[1] == '+' ? 2 : 1;
+        size_t exponent = strspn(after, decimal);
+        after += exponent;
+        if (exponent == 0)
+            return CV_TEXT;
+    }
+    if (*after)
+        return CV_TEXT;
+    bool integer = after == digits + whole && !(negative && zero);
+    snprintf(half, sizeof half, "%.1f", 0.5);
+    if (*rest == '.')
+        *rest = half[1]; /* the locale's */
+    out->number = strtod(copy, NULL);
+    if (out->number > DBL_MAX || out->number < -DBL_MAX ||
+        (!zero && !(out->number > 0) && !(out->number < 0)))
+        return CV_TEXT; /* too large, or too small */
+    if (!integer)
+        return CV_FLOAT;
+    uint64_t value = 0;
+    for (size_t i = 0; i < whole; i++) {
+        unsigned digit = (unsigned)(digits[i] - '0');
+        out->huge = out->huge || value > (UINT64_MAX - digit) / 10;
+        value = value * 10 + digit;
+    }
+    out->large = out->huge || value > (uint64_t)INT64_MAX + negative;
+    value = negative ? 0 - value : value;
+    memcpy(&out->integer, &value, sizeof value);
+    return CV_INTEGER;
+}
+
+/* What a value is. Spaces around numbers and Booleans do not matter. */
+static cv_kind cv_parse(
+    const cv_state *c, const cv_value *value, cv_parsed *out) {
+    const char *text = (const char *)c->data->data + value->at;
+    size_t size = value->size;
+    if (size == 0)
+        return CV_NONE;
+    while (size > 0 && *text == ' ') {
+        text++;
+        size--;
+    }
+    while (size > 0 && text[size - 1] == ' ')
+        size--;
+    out->integer = cv_is_word(text, size, "true");
+    if (out->integer || cv_is_word(text, size, "false"))
+        return CV_BOOL;
+    return cv_number(text, size, out);
+}
+
+/* Learn what a column is from a value of the current line. */
+static bags_code cv_learn(bags_source *s, cv_column *column, size_t i) {
+    const cv_state *c = (const cv_state *)s->state;
+    const cv_value *value = &c->values[i];
+    cv_parsed parsed;
+    cv_kind kind = column->kind == CV_TEXT && value->size > 0
+                       ? CV_TEXT
+                       : cv_parse(c, value, &parsed);
+    if (kind == CV_NONE) {
+        column->missing = column->missing || !value->quoted;
+        column->empty = column->empty || value->quoted;
+        return BAGS_OK;
+    }
+    if (kind == CV_INTEGER) {
+        column->large = column->large || parsed.large;
+        column->huge = column->huge || parsed.huge;
+    }
+    if (column->kind == CV_NONE ||
+        (kind > column->kind && column->kind != CV_BOOL))
+        column->kind = kind;
+    else if ((kind == CV_BOOL) != (column->kind == CV_BOOL))
+        column->kind = CV_TEXT;
+    if (kind != CV_TEXT ||
+        bags_utf8_valid(c->data->data + value->at, value->size, NULL))
+        return BAGS_OK;
+    return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+        "line %" PRIu64 ": not UTF-8; convert the file first, as with iconv",
+        c->first);
+}
+
+/* ---- files ---- */
+
+static bool cv_is_blank(const cv_state *c) {
+    return c->count == 1 && c->values[0].size == 0 && !c->values[0].quoted;
+}
+
+/* Read the next line with data of all files. Sets `ended` if there is none. */
+static bags_code cv_next(bags_source *s) {
+    cv_state *c = (cv_state *)s->state;
+    for (;;) {
+        bool opens = !c->open;
+        s->ended = c->path == c->path_count;
+        bags_code code = s->ended || !opens ? BAGS_OK : cv_open_file(s);
+        if (!code && !s->ended)
+            code = cv_line(s);
+        if (code || s->ended)
+            return code;
+        if (c->count == 0) {
+            cv_close_file(c);
+            c->path++;
+            continue;
+        }
+        if (cv_is_blank(c) && c->column_count > 1) {
+            code =
+                opens && c->header
+                    ? cv_bad_line(s, 1, "blank, but it must have the names")
+                    : bags_source_leave_out(s, "blank line",
+                          bags_source_format(s, "line %" PRIu64, c->first), 1);
+            if (code)
+                return code;
+            continue;
+        }
+        if (c->count != c->column_count)
+            return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+                "lines differ in their number of values, or a quote is not "
+                "closed (line %" PRIu64 ": %" PRIu64
+                ", the first line: %" PRIu64 ")",
+                c->first, (uint64_t)c->count, (uint64_t)c->column_count);
+        for (size_t i = 0; opens && c->header && i < c->count; i++)
+            if (strlen(c->header[i]) != c->values[i].size ||
+                memcmp(c->header[i], c->data->data + c->values[i].at,
+                    c->values[i].size) != 0)
+                return bags_source_fail(s, BAGS_ERROR_TYPE,
+                    "other columns than in %s (\"%.*s\", \"%.200s\")",
+                    c->paths[0],
+                    (int)(c->values[i].size < 200 ? c->values[i].size : 200),
+                    (const char *)c->data->data + c->values[i].at,
+                    c->header[i]);
+        if (!opens || !c->header)
+            return BAGS_OK;
+    }
+}
+
+/* Choose the separator by the first lines of the first file. */
+static bags_code cv_choose(bags_source *s) {
+    static const char separators[] = {',', '\t', ';', '|'};
+    cv_state *c = (cv_state *)s->state;
+    size_t most = 1, most_first = 1;
+    char best = 0, best_first = 0;
+    for (size_t i = 0; i < sizeof separators; i++) {
+        size_t count = 0;
+        c->separator = separators[i];
+        bags_code code = cv_open_file(s);
+        for (size_t line = 0; !code && line < CV_SAMPLE; line++) {
+            code = cv_line(s);
+            if (line == 0 && !code && c->count > most_first) {
+                most_first = c->count;
+                best_first = c->separator;
+            }
+            if (code || c->count == 0)
+                break;
+            count = line == 0                             ? c->count
+                    : count == c->count || cv_is_blank(c) ? count
+                                                          : 0;
+            if (count == 0)
+                break;
+        }
+        if (code && code != BAGS_ERROR_CORRUPT)
+            return code;
+        if (!code && count > most) {
+            most = count;
+            best = c->separator;
+        }
+    }
+    c->separator = best ? best : best_first;
+    cv_close_file(c);
+    return BAGS_OK;
+}
+
+/* ---- the source ---- */
+
+static const char *const cv_types[] = {
+    "utf8", "array(bool)", "i64", "array(float64)", "utf8"};
+
+/* Decide whether the first line of the first file, `firsts`, is the header: unless a
+ * column of numbers or Booleans begins with one. The columns are those of the lines after
+ * it. */
+static bags_code cv_decide(
+    bags_source *s, const char **firsts, const cv_column *of_first) {
+    cv_state *c = (cv_state *)s->state;
+    bool data = false, text = false;
+    for (size_t i = 0; i < c->column_count; i++) {
+        cv_kind kind = c->columns[i].kind, first = of_first[i].kind;
+        bool number = kind == CV_INTEGER || kind == CV_FLOAT;
+        bool is_number = first == CV_INTEGER || first == CV_FLOAT;
+        if (s->length == 0) { /* only this line */
+            data = data || is_number || first == CV_BOOL;
+            text = text || first == CV_TEXT;
+        } else if (number || kind == CV_BOOL) {
+            data = data || first != CV_NONE;
+            text = text || (first != CV_NONE &&
+                               (number ? !is_number : first != CV_BOOL));
+        }
+    }
+    if (!data || text) {
+        c->header = firsts;
+        return BAGS_OK;
+    }
+    s->length++;
+    for (size_t i = 0; i < c->column_count; i++) {
+        cv_column *column = &c->columns[i];
+        const cv_column *first = &of_first[i];
+        column->missing = column->missing || first->missing;
+        column->empty = column->empty || first->empty;
+        column->large = column->large || first->large;
+        column->huge = column->huge || first->huge;
+        if (first->kind == CV_NONE || first->kind == column->kind)
+            continue;
+        column->kind = column->kind == CV_NONE ? first->kind
+                       : column->kind == CV_BOOL || first->kind == CV_BOOL
+                           ? CV_TEXT
+                       : first->kind > column->kind ? first->kind
+                                                    : column->kind;
+    }
+    return BAGS_OK;
+}
+
+/* The name of a column: that of the header, a number after one that is a duplicate. */
+static const char *cv_name(bags_source *s, size_t i) {
+    cv_state *c = (cv_state *)s->state;
+    const char *word = c->header ? c->header[i] : "", *name = word;
+    bool unique = false;
+    if (!*word)
+        name = word = bags_source_format(s, "column%" PRIu64, (uint64_t)i);
+    for (unsigned again = 1; name && !unique; again++) {
+        unique = true;
+        for (size_t k = 0; unique && k < i; k++)
+            unique = strcmp(c->columns[k].name, name) != 0;
+        if (!unique)
+            name = bags_source_format(s, "%s_%u", word, again);
+    }
+    return name;
+}
+
+static bags_code cv_add_field(bags_source *s, size_t i) {
+    cv_column *column = &((cv_state *)s->state)->columns[i];
+    column->name = cv_name(s, i);
+    if (!column->name)
+        return BAGS_ERROR_MEMORY;
+    if (column->kind == CV_INTEGER && column->large && !column->huge)
+        return bags_source_fail(s, BAGS_ERROR_VALUE,
+            "column \"%.200s\": integers above 2^63-1 would be rounded; "
+            "state their type in a query of DuckDB (--from sql \"SELECT * FROM "
+            "read_csv('x.csv', types={'%.200s': 'UBIGINT'})\")",
+            column->name, column->name);
+    if (column->kind == CV_NONE || (column->kind == CV_INTEGER && column->huge))
+        column->kind = CV_TEXT;
+    column->sequence =
+        column->missing || (column->empty && column->kind != CV_TEXT);
+    return bags_source_field(s, column->name,
+        bags_source_format(
+            s, "%s%s", cv_types[column->kind], column->sequence ? "[]" : ""));
+}
+
+static bool cv_accept(const char *name) {
+    return bags_import_ends(name, ".csv") || bags_import_ends(name, ".tsv") ||
+           bags_import_ends(name, ".csv.gz") ||
+           bags_import_ends(name, ".tsv.gz");
+}
+
+/* Read the first line of the first file: the columns, and its text. */
+static bags_code cv_open_columns(
+    bags_source *s, const char ***firsts, cv_column **of_first) {
+    cv_state *c = (cv_state *)s->state;
+    bags_code code = cv_open_file(s);
+    if (!code)
+        code = cv_line(s);
+    if (!code && c->count == 0)
+        return bags_source_fail(s, BAGS_ERROR_MISSING, "it is empty");
+    if (code)
+        return code;
+    c->column_count = c->count;
+    c->columns =
+        (cv_column *)bags_source_alloc(s, c->count, sizeof *c->columns);
+    *of_first = (cv_column *)bags_source_alloc(s, c->count, sizeof *c->columns);
+    *firsts =
+        (const char **)bags_source_alloc(s, c->count, sizeof(const char *));
+    if (!c->columns || !*of_first || !*firsts)
+        return BAGS_ERROR_MEMORY;
+    for (size_t i = 0; !code && i < c->count; i++) {
+        (*firsts)[i] = bags_source_text(
+            s, c->data->data + c->values[i].at, c->values[i].size);
+        code =
+            (*firsts)[i] ? cv_learn(s, &(*of_first)[i], i) : BAGS_ERROR_MEMORY;
+    }
+    return code;
+}
+
+static bags_code cv_open(bags_source *s) {
+    cv_state *c = (cv_state *)s->state;
+    const char **firsts = NULL;
+    cv_column *of_first = NULL;
+    bool decided = false;
+    c->data = bags_source_buffer(s);
+    c->cells = bags_source_buffer(s);
+    bags_code code = c->data && c->cells ? bags_source_files(s, cv_accept,
+                                               &c->paths, &c->path_count)
+                                         : BAGS_ERROR_MEMORY;
+    if (!code)
+        code = cv_choose(s);
+    if (!code)
+        code = cv_open_columns(s, &firsts, &of_first);
+    for (s->ended = false; !code;) {
+        /* The other files are read when it is known whether there is a header. */
+        size_t count = c->path_count;
+        c->path_count = decided ? count : 1;
+        code = cv_next(s);
+        c->path_count = count;
+        if (!code && s->ended && !decided) {
+            code = cv_decide(s, firsts, of_first);
+            decided = true;
+            continue;
+        }
+        if (code || s->ended)
+            break;
+        s->length++;
+        for (size_t i = 0; !code && i < c->column_count; i++)
+            code = cv_learn(s, &c->columns[i], i);
+    }
+    s->where = s->path;
+    for (size_t i = 0; !code && i < c->column_count; i++)
+        code = cv_add_field(s, i);
+    cv_close_file(c);
+    c->path = 0;
+    return code;
+}
+
+static bags_code cv_read(bags_source *s, uint64_t index) {
+    static const unsigned char bits[2] = {0, 1};
+    cv_state *c = (cv_state *)s->state;
+    bags_code code = BAGS_OK;
+    s->ended = false;
+    while (!code && !s->ended && c->next <= index) {
+        code = cv_next(s);
+        c->next += !code && !s->ended;
+    }
+    if (code)
+        return code;
+    if (s->ended ? c->next != s->length : c->next > s->length)
+        return bags_source_fail(
+            s, BAGS_ERROR_CORRUPT, "the file changed while it was read");
+    cv_parsed *all = s->ended ? NULL
+                              : (cv_parsed *)bags_source_alloc(
+                                    s, c->column_count, sizeof *all);
+    if (!all)
+        return s->ended ? BAGS_OK : BAGS_ERROR_MEMORY;
+    for (size_t i = 0; i < c->column_count; i++) {
+        const cv_column *column = &c->columns[i];
+        const cv_value *value = &c->values[i];
+        cv_kind kind = column->kind == CV_TEXT
+                           ? (value->size || value->quoted ? CV_TEXT : CV_NONE)
+                           : cv_parse(c, value, &all[i]);
+        bool good = kind == column->kind ||
+                    (kind == CV_INTEGER && column->kind == CV_FLOAT) ||
+                    (kind == CV_NONE && column->sequence);
+        if (!good ||
+            (kind == CV_INTEGER && column->kind == CV_INTEGER && all[i].large))
+            return bags_source_fail(
+                s, BAGS_ERROR_CORRUPT, "the file changed while it was read");
+        s->entries[i].count = kind != CV_NONE;
+        if (kind == CV_TEXT)
+            s->values[i] = bags_utf8_sized(
+                (const char *)c->data->data + value->at, value->size);
+        else if (kind == CV_BOOL)
+            s->values[i] = bags_blob(bits + all[i].integer, 1);
+        else if (column->kind == CV_INTEGER)
+            s->values[i] = bags_int(all[i].integer);
+        else
+            s->values[i] =
+                bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, &all[i].number);
+    }
+    return BAGS_OK;
+}
+
+static void cv_close(bags_source *s) { cv_close_file((cv_state *)s->state); }
+
+static bool cv_detect(const char *path) {
+    return bags_import_has_files(path, cv_accept);
+}
+
+const bags_importer bags_import_csv = {
+    "csv", cv_detect, sizeof(cv_state), cv_open, cv_read, cv_close};
