@@ -50,6 +50,10 @@ static const struct built {
 #ifdef BAGS_WITH_IMPORT_CSV
     {"csv", &bags_import_csv},
 #endif
+#ifdef BAGS_WITH_IMPORT_FOLDER
+    {"npy", &bags_import_npy},
+    {"video", &bags_import_video},
+#endif
 #ifdef BAGS_WITH_IMPORT_DUCKDB
     {"parquet", &bags_import_parquet},
     {"sql", &bags_import_sql},

@@ -481,6 +481,54 @@ def what_is_left_out_is_counted_and_named():
         assert 'in: left out: 7 other files (' in said and ', ...)' in said, said
 
 
+def _box(kind, data):
+    return struct.pack('>I', len(data) + 8) + kind + data
+
+
+def files_of_a_folder_are_datapoints_as_they_are():
+    if 'npy' not in _kinds():
+        return
+    pathlib.Path('in').mkdir()
+    head = b"{'descr': '<M8[ns]', 'fortran_order': False, 'shape': (1,), }"
+    npy = b'\x93NUMPY\1\0' + struct.pack('<H', len(head)) + head
+    for i in (10, 9, 1):
+        pathlib.Path(f'in/{i}.npy').write_bytes(npy + struct.pack('<q', i))
+    pathlib.Path('in/notes.txt').write_text('x')
+    assert 'left out: 1 other file (notes.txt)' in run('import', 'in', 'out').err
+    assert read('out')['spec'] == {'array': 'npy', 'path': 'utf8'}
+    assert [row['path'] for row in values('out')] == ['1.npy', '9.npy', '10.npy']
+    assert pathlib.Path('out/array.bag').read_bytes().startswith(npy + struct.pack('<q', 1) + npy)
+    pathlib.Path('in/9.npy').write_bytes(npy)
+    refuse('import', 'in', 'bad', says=['in/9.npy: ', '.npy'])
+    shutil.rmtree('bad')
+    mp4 = _box(b'ftyp', b'isom\0\0\0\0') + _box(b'moov', b'x') + _box(b'mdat', bytes(9))
+    webm = (b'\x1a\x45\xdf\xa3\x87\x42\x82\x84webm' + b'\x18\x53\x80\x67\x85' + bytes(5))
+    avi = b'RIFF\4\0\0\0AVI '
+    for name, videos, type_ in (
+            ('mp4', {'2.mp4': mp4, '10.MOV': mp4}, 'mp4'), ('webm', {'a.webm': webm}, 'webm'),
+            ('mixed', {'a.mp4': mp4, 'b.webm': webm}, 'bytes'),
+            ('mkv', {'a.mkv': webm.replace(b'\x87\x42\x82\x84webm', b'\x80')}, 'bytes'),
+            ('avi', {'a.avi': avi}, 'bytes')):
+        pathlib.Path(name).mkdir()
+        for file, data in videos.items():
+            pathlib.Path(name, file).write_bytes(data)
+        run('import', name, name + '.out')
+        assert read(name + '.out')['spec'] == {'path': 'utf8', 'video': type_}, name
+        assert [row['path'] for row in values(name + '.out')] == list(videos)
+        bag = pathlib.Path(name + '.out/video.bag').read_bytes()
+        assert bag.startswith(b''.join(videos.values()))
+    run('import', 'mp4/*.mp4', 'pattern')
+    for file, data in (('mp4/2.mp4', mp4[:-1]), ('mp4/2.mp4', mp4[:16]), ('webm/a.webm', webm[:-1]),
+                       ('webm/a.webm', webm[:12])):
+        pathlib.Path(file).write_bytes(data)
+        refuse('import', file, 'bad', says=[f'{file}: ', 'not a complete video'])
+        shutil.rmtree('bad')
+    pathlib.Path('mp4/2.mp4').write_bytes(b'text')
+    refuse('import', 'mp4', 'bad', says='mp4/2.mp4: not an MP4, WebM, Matroska or AVI file')
+    shutil.copy('in/1.npy', 'mp4')
+    refuse('import', 'mp4', 'bad', says=['npy or video', '--from'], code=2)
+
+
 def csv_needs_no_duckdb():
     if 'csv' not in _kinds():
         return

@@ -1,0 +1,211 @@
+/*
+ * folder.c - imports folders of files that are datapoints: arrays of NumPy (.npy), or
+ * videos (.mp4, .m4v, .mov, .webm, .mkv, .avi). No library; formats/numpy.c checks arrays.
+ *
+ * A datapoint is a file, in the order of the names, numbers in them by value. The file is
+ * stored as it is.
+ *
+ *     path    utf8: the name of the file
+ *     array   npy
+ *     video   mp4 or webm if all files are; otherwise, as of .mkv and .avi, bytes
+ *
+ * Rejected: arrays that numpy.c does not read, as of Python's objects; files that do not
+ * begin like their names, and MP4, WebM and Matroska files that are truncated.
+ */
+#include "import.h"
+
+#include "../formats.h"
+
+#include <inttypes.h>
+
+typedef struct fo_state {
+    char **paths;
+    size_t count;
+    bool video;
+} fo_state;
+
+typedef enum fo_kind { FO_NONE, FO_MP4, FO_WEBM, FO_MATROSKA, FO_AVI } fo_kind;
+
+/* ---- containers ---- */
+
+/* What begins with these bytes. */
+static fo_kind fo_find_kind(const unsigned char *data, size_t size) {
+    const char *magic = bags_import_magic(data, size);
+    if (magic && !strcmp(magic, "mp4"))
+        return FO_MP4;
+    if (size >= 12 && !memcmp(data, "RIFF", 4) && !memcmp(data + 8, "AVI ", 4))
+        return FO_AVI;
+    if (!magic || strcmp(magic, "webm") != 0)
+        return FO_NONE;
+    for (size_t i = 0; i + 7 <= size; i++) /* DocType, 4 bytes */
+        if (!memcmp(data + i, "\x42\x82\x84webm", 7))
+            return FO_WEBM;
+    return FO_MATROSKA;
+}
+
+static uint64_t fo_big_endian(const unsigned char *data, size_t size) {
+    uint64_t number = 0;
+    for (size_t i = 0; i < size; i++)
+        number = number << 8 | data[i];
+    return number;
+}
+
+/* True if an MP4 file has an index, and its boxes end where it does. */
+static bool fo_is_mp4(bags_view file) {
+    bool index = false;
+    for (size_t at = 0; at < file.size;) {
+        size_t left = file.size - at;
+        const unsigned char *box = file.data + at;
+        uint64_t size = left < 8 ? 0 : fo_big_endian(box, 4);
+        if (left < 8)
+            return false;
+        if (size == 1 && left >= 16)
+            size = fo_big_endian(box + 8, 8);
+        else if (size == 0) /* up to the end */
+            size = left;
+        if (size < 8 || size > left)
+            return false;
+        index = index || !memcmp(box + 4, "moov", 4);
+        at += (size_t)size;
+    }
+    return index;
+}
+
+/* Read the ID and the size of an element of EBML, whose bytes are skipped. *size becomes
+ * UINT64_MAX if it is unknown. */
+static bool fo_element(bags_view *at, uint64_t *id, uint64_t *size) {
+    uint64_t *out[2] = {id, size};
+    for (size_t i = 0; i < 2; i++) {
+        size_t length = 1;
+        if (at->size == 0 || at->data[0] == 0)
+            return false;
+        while (!(at->data[0] >> (8 - length) & 1))
+            length++;
+        if (length > at->size)
+            return false;
+        *out[i] = fo_big_endian(at->data, length);
+        uint64_t mask = (UINT64_C(1) << 7 * length) - 1;
+        if (i == 1)
+            *size = (*size & mask) == mask ? UINT64_MAX : *size & mask;
+        at->data += length;
+        at->size -= length;
+    }
+    return true;
+}
+
+/* True if a WebM or Matroska file has its header, and a segment that is complete. */
+static bool fo_is_matroska(bags_view file) {
+    uint64_t id, size;
+    while (fo_element(&file, &id, &size)) {
+        if (size == UINT64_MAX) /* as written to a pipe */
+            return id == 0x18538067;
+        if (size > file.size)
+            return false;
+        if (id == 0x18538067)
+            return true;
+        file.data += size;
+        file.size -= (size_t)size;
+    }
+    return false;
+}
+
+/* ---- the source ---- */
+
+static bool fo_is_array(const char *name) {
+    return bags_import_ends(name, ".npy");
+}
+
+static bool fo_is_video(const char *name) {
+    static const char *const endings[] = {
+        ".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi"};
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (bags_import_ends(name, endings[i]))
+            return true;
+    return false;
+}
+
+/* What videos are, by their first bytes. */
+static bags_code fo_learn(bags_source *s, fo_kind *all) {
+    const fo_state *f = (const fo_state *)s->state;
+    for (size_t i = 0; i < f->count; i++) {
+        unsigned char head[64];
+        size_t size = bags_import_peek(f->paths[i], head, sizeof head);
+        fo_kind kind = fo_find_kind(head, size);
+        if (kind == FO_NONE)
+            return bags_fail(s->err, BAGS_ERROR_CORRUPT,
+                "%s: not an MP4, WebM, Matroska or AVI file", f->paths[i]);
+        *all = i == 0 || *all == kind ? kind : FO_NONE;
+    }
+    return BAGS_OK;
+}
+
+static bags_code fo_open(bags_source *s) {
+    fo_state *f = (fo_state *)s->state;
+    fo_kind kind = FO_NONE;
+    f->video = s->importer == &bags_import_video;
+    bags_code code = bags_source_files(
+        s, f->video ? fo_is_video : fo_is_array, &f->paths, &f->count);
+    if (!code && f->video)
+        code = fo_learn(s, &kind);
+    s->length = f->count;
+    if (!code)
+        code = bags_source_field(s, "path", "utf8");
+    if (!code)
+        code = bags_source_field(s, f->video ? "video" : "array",
+            !f->video         ? "npy"
+            : kind == FO_MP4  ? "mp4"
+            : kind == FO_WEBM ? "webm"
+                              : "bytes");
+    return code;
+}
+
+/* Check that a file is complete. */
+static bags_code fo_check(bags_source *s, bags_view file) {
+    const fo_state *f = (const fo_state *)s->state;
+    bags_buffer scratch = bags_buffer_of(&s->allocator);
+    bags_error why;
+    bags_value ignored;
+    fo_kind kind = fo_find_kind(file.data, file.size < 64 ? file.size : 64);
+    bool bad =
+        (kind == FO_MP4 && !fo_is_mp4(file)) ||
+        ((kind == FO_WEBM || kind == FO_MATROSKA) && !fo_is_matroska(file)) ||
+        kind == FO_NONE;
+    if (f->video)
+        return bad ? bags_source_fail(s, BAGS_ERROR_CORRUPT,
+                         "truncated or damaged: not a complete video")
+                   : BAGS_OK;
+    bags_code code =
+        bags_codec_npy.decode(NULL, file, &scratch, &ignored, &why);
+    bags_buffer_free(&scratch);
+    return code ? bags_source_fail(s, code, "%s", why.message) : BAGS_OK;
+}
+
+static bags_code fo_read(bags_source *s, uint64_t index) {
+    const fo_state *f = (const fo_state *)s->state;
+    bags_view file;
+    if (s->ended)
+        return BAGS_OK;
+    bags_code code = bags_source_open_file(s, f->paths[index]);
+    if (!code)
+        code = bags_source_copy(s, 0, s->file.size, &file);
+    if (!code)
+        code = fo_check(s, file);
+    if (code)
+        return code;
+    s->values[0] = bags_utf8(bags_import_base(f->paths[index]));
+    s->values[1] = bags_blob(file.data, file.size);
+    return BAGS_OK;
+}
+
+static bool fo_detect_arrays(const char *path) {
+    return bags_import_has_files(path, fo_is_array);
+}
+
+static bool fo_detect_videos(const char *path) {
+    return bags_import_has_files(path, fo_is_video);
+}
+
+const bags_importer bags_import_npy = {
+    "npy", fo_detect_arrays, sizeof(fo_state), fo_open, fo_read, NULL};
+const bags_importer bags_import_video = {
+    "video", fo_detect_videos, sizeof(fo_state), fo_open, fo_read, NULL};
