@@ -745,10 +745,12 @@ typedef struct bags_index bags_index;
  *                        of the field's Bags, of its .crc or of refs.bag differ, or
  *                        one of 16 keys. Build it again. (Not noticed: a change of a
  *                        few keys that keeps sizes and times, if the field has no
- *                        checksums)
+ *                        checksums. In archives and far away, where hooks have
+ *                        read_many, times are not compared)
  *   BAGS_ERROR_FIELD, BAGS_ERROR_TYPE, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * Cost: about 15 system calls per shard, and 16 reads of keys.
+ * Cost: about 15 system calls per shard, and 16 reads of keys; far away, about 12 round
+ * trips.
  */
 bags_index *bags_index_open(const char *path, const bags_reader *reader,
     size_t field, const bags_index_options *options, bags_error *err);
@@ -782,6 +784,20 @@ bags_code bags_index_find_range(const bags_index *index, const bags_value *from,
     const bags_value *to, bags_buffer *scratch, uint64_t *start, uint64_t *stop,
     bags_error *err);
 
+/* Like bags_index_find, for the keys that begin with these bytes, in their order. Every
+ * key begins with no bytes. BAGS_ERROR_VALUE: the field is one of numbers. */
+bags_code bags_index_find_prefix(const bags_index *index,
+    const bags_value *prefix, bags_buffer *scratch, uint64_t *start,
+    uint64_t *stop, bags_error *err);
+
+/* Like bags_index_find, for the largest key that is not above `key`, which is not
+ * rounded and may be a number that the type cannot hold. Of several datapoints with
+ * that key, the one with the highest number: *stop is *start + 1, or, if there is no
+ * such key, *start. */
+bags_code bags_index_find_at_or_before(const bags_index *index,
+    const bags_value *key, bags_buffer *scratch, uint64_t *start,
+    uint64_t *stop, bags_error *err);
+
 /*
  * The datapoint at a position, 0 <= position < the length of the dataset. Its key is
  * read from the dataset and compared.
@@ -794,6 +810,12 @@ bags_code bags_index_find_range(const bags_index *index, const bags_value *from,
  */
 bags_code bags_index_get(const bags_index *index, uint64_t position,
     bags_buffer *scratch, bags_row *row, uint64_t *datapoint, bags_error *err);
+
+/* Like bags_index_get, for datapoints[i] at positions[i], 0 <= i < count; after a
+ * failure they are undefined. Cost: those of 256 positions are read at once. */
+bags_code bags_index_get_many(const bags_index *index,
+    const uint64_t *positions, size_t count, bags_buffer *scratch,
+    bags_row *row, uint64_t *datapoints, bags_error *err);
 
 /* ========================================================================
  * >>archive

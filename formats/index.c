@@ -15,7 +15,7 @@
  * `content` and `times` indicate whether the dataset is the one that was indexed:
  * they are hashes of the sizes and last bytes (where tables and checksums end), and of
  * the times, of FIELD.bag, FIELD.crc and refs.bag of every shard; times is 0 where
- * files have none. When the index is opened, some of its keys are compared, too.
+ * files have none, and is not compared where they are those of a copy. When the index is opened, some of its keys are compared, too.
  *
  * Building is an external merge sort in the directory index/FIELD.partial: sorted runs
  * of `memory` bytes are written to runs.bag one after the other, then merged into
@@ -42,7 +42,10 @@
 #define INDEX_CHUNK 1024 /* the most datapoints or entries read at once */
 #define INDEX_NUMBER 8   /* bytes of a datapoint, and of a number as a key */
 #define INDEX_SAMPLES 16 /* keys that are compared when an index is opened */
-#define INDEX_LAST 64    /* bytes at the end of a file that are compared */
+#define INDEX_PROBES                                                           \
+    31 /* keys that a step of a search reads if they are far away */
+#define INDEX_LAST 64  /* bytes at the end of a file that are compared */
+#define INDEX_MANY 256 /* entries that are read at once */
 #define INDEX_MEMORY ((size_t)64 << 20)
 
 /* How values become keys. */
@@ -65,6 +68,7 @@ struct bags_index {
     const bags_reader *reader;
     size_t field;
     key_type type;
+    bool far;
     uint64_t length;
     char path[INDEX_PATH];
 };
@@ -203,9 +207,9 @@ static bags_code key_make(const key_type *type, const bags_value *value,
         wrong = beyond;
     if (wrong)
         return bags_fail(err, BAGS_ERROR_VALUE, "%s", wrong);
-    key_store(number, beyond ? 0 : bits);
+    key_store(number, bits);
     key->data = above ? after : number;
-    key->size = above ? sizeof after : INDEX_NUMBER;
+    key->size = above ? sizeof after : beyond ? 0 : INDEX_NUMBER;
     return BAGS_OK;
 }
 
@@ -226,6 +230,9 @@ static bags_view key_of(bags_view entry) {
 static const bags_io *io_of(const bags_env *env) {
     return env->io ? env->io : bags_io_local();
 }
+
+/* Files that are far away have no links, and the times of their copies. */
+static bool is_far(const bags_io *io) { return io->read_many != NULL; }
 
 static bags_code fail_long(const char *path, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_LIMIT, "%.300s: path too long", path);
@@ -252,7 +259,7 @@ static bags_code shard_path(char out[INDEX_PATH], bags_error *err,
 static bags_code check_no_link(
     const bags_io *io, const char *path, bags_error *err) {
     bags_identity found;
-    if (!io->identify)
+    if (!io->identify || is_far(io))
         return BAGS_OK;
     int error = io->identify(io->user, NULL, path, &found);
     if (!error && found.link)
@@ -281,7 +288,7 @@ static int stamp_file(const bags_io *io, const char *path, stamp *out) {
         return error;
     memset(&found, 0, sizeof found);
     error = io->size(io->user, file, &size);
-    if (!error && io->identify)
+    if (!error && io->identify && !is_far(io))
         error = io->identify(io->user, file, path, &found);
     size_t part = size < sizeof last ? (size_t)size : sizeof last, done = 1;
     for (size_t at = 0; at < part && !error && done > 0; at += done) {
@@ -305,18 +312,27 @@ static bags_code stamp_make(const bags_reader *reader, const bags_env *env,
     const bags_shard *shards = bags_reader_shards(reader, &count);
     bags_code code = BAGS_OK;
     memset(out, 0, sizeof *out);
-    for (size_t i = 0; i < count && !code; i++) {
-        code = shard_path(directory, err, path, &shards[i]);
-        for (int k = 0; k < 3 && !code; k++) {
-            code = path_make(file, err, directory, k < 2 ? field : "refs",
-                k == 1 ? ".crc" : ".bag");
-            int error = code ? 0 : stamp_file(io, file, out);
+    /* All of them will be looked up: announce it first. */
+    for (int round = io->expect ? 0 : 1; round < 2; round++)
+        for (size_t i = 0; i < 3 * count && !code; i++) {
+            size_t k = i % 3;
+            int error = 0;
+            code = shard_path(directory, err, path, &shards[i / 3]);
+            if (!code)
+                code = path_make(file, err, directory, k < 2 ? field : "refs",
+                    k == 1 ? ".crc" : ".bag");
+            if (!code && round == 0) {
+                io->expect(io->user, file);
+                continue;
+            }
+            if (!code)
+                error = stamp_file(io, file, out);
             if (error && (k == 0 || error != ENOENT))
                 code = bags_fail_io(io, error, file, "read", err);
             mix(&out->content, (uint64_t)(error == 0));
         }
-    }
-    out->times = io->identify ? out->times + !out->times : 0;
+    bool timed = io->identify && !is_far(io);
+    out->times = timed ? out->times + !out->times : 0;
     return code;
 }
 
@@ -860,6 +876,7 @@ static bags_code open_files(bags_index *index, const char *path,
                 "%.300s: the reader has unfinished shards, which no index has",
                 path);
     index->length = bags_reader_length(index->reader);
+    index->far = is_far(io);
     index->bag = bag_reader_open(index->path, &reading, err);
     if (!index->bag && err->code == BAGS_ERROR_MISSING)
         return bags_fail(err, BAGS_ERROR_MISSING,
@@ -871,11 +888,14 @@ static bags_code open_files(bags_index *index, const char *path,
                ? fail_index(index, "not an index", err)
                : check_header(index, path, &options->env, &scratch, err);
     /* A dataset may have been replaced by one of equal sizes and times. */
-    for (uint64_t i = 0; i < INDEX_SAMPLES && i < index->length && !code; i++) {
-        uint64_t step = (index->length - 1) / (INDEX_SAMPLES - 1), datapoint;
-        code = bags_index_get(
-            index, step ? i * step : i, &scratch, &row, &datapoint, err);
-    }
+    uint64_t samples[INDEX_SAMPLES], ignored[INDEX_SAMPLES];
+    uint64_t step = index->length / INDEX_SAMPLES;
+    size_t length = step ? INDEX_SAMPLES : (size_t)index->length;
+    for (size_t i = 0; i < length; i++)
+        samples[i] = step ? i * (index->length - 1) / (INDEX_SAMPLES - 1) : i;
+    if (!code)
+        code = bags_index_get_many(
+            index, samples, length, &scratch, &row, ignored, err);
     bags_row_free(&row);
     bags_buffer_free(&scratch);
     return code;
@@ -912,31 +932,67 @@ void bags_index_close(bags_index *index) {
     format_state_close(index);
 }
 
-/* Move *position to the first key that is not below `key`; with `past`, to the first
- * one above it, which is near: a step of 1, 2, 4, ... finds where. */
-static bags_code bound(const bags_index *index, bags_view key, bool past,
+/* Which keys bound searches for. */
+typedef enum bound_kind {
+    BOUND_FROM,  /* the first that is not below */
+    BOUND_PAST,  /* the first above, which is near */
+    BOUND_PREFIX /* the first above that does not begin with it, which is near */
+} bound_kind;
+
+/* Move *position to a key, by reading the one in the middle of those that are left, or
+ * far away, where a read takes long, several in equal distances. What is near is found
+ * by steps of 1, 2, 4, ... */
+static bags_code bound(const bags_index *index, bags_view key, bound_kind kind,
     bags_buffer *scratch, uint64_t *position, bags_error *err) {
-    uint64_t low = *position, high = index->length, step = past;
-    while (low < high) {
-        uint64_t middle = low + (high - low) / 2;
-        bags_view entry;
-        if (step && step <= middle - low)
-            middle = low + step - 1;
-        bags_code code =
-            bag_reader_get(index->bag, middle + 1, scratch, &entry, err);
-        if (code)
-            return code;
-        if (entry.size < INDEX_NUMBER)
-            return fail_index(index, "an entry is too short", err);
-        int order = key_compare(key_of(entry), key);
-        bool below = order < 0 || (past && order == 0);
-        if (below)
-            low = middle + 1;
-        else
-            high = middle;
-        step = below ? 2 * step : 0;
+    uint64_t low = *position, high = index->length;
+    uint64_t step = kind != BOUND_FROM, blobs[INDEX_PROBES];
+    bags_view entries[INDEX_PROBES];
+    bags_code code = BAGS_OK;
+    while (low < high && !code) {
+        uint64_t left = high - low, most = index->far ? INDEX_PROBES : 1;
+        size_t count = (size_t)(left < most ? left : most), i = 0;
+        if (step > left / (2 * most))
+            step = 0;
+        for (; i < count; i++)
+            blobs[i] = low + (step ? step * (i + 1)
+                                   : left * (i + 1) / (count + 1) + 1);
+        code = count == 1
+                   ? bag_reader_get(index->bag, blobs[0], scratch, entries, err)
+                   : bag_reader_get_many(
+                         index->bag, blobs, count, scratch, entries, err);
+        for (i = 0; i < count && !code; i++) {
+            if (entries[i].size < INDEX_NUMBER)
+                return fail_index(index, "an entry is too short", err);
+            bags_view entry = key_of(entries[i]);
+            if (kind == BOUND_PREFIX && entry.size > key.size)
+                entry.size = key.size;
+            int order = key_compare(entry, key);
+            if (order > 0 || (order == 0 && kind == BOUND_FROM)) {
+                high = blobs[i] - 1;
+                step = 0;
+                break;
+            }
+            low = blobs[i];
+        }
+        step *= 2 * most;
     }
     *position = low;
+    return code;
+}
+
+/* The positions from the first key that is not below to the one that `kind` finds. */
+static bags_code find_both(const bags_index *index, bags_view key,
+    bound_kind kind, bags_buffer *scratch, uint64_t *start, uint64_t *stop,
+    bags_error *err) {
+    uint64_t first = 0;
+    bags_code code = bound(index, key, BOUND_FROM, scratch, &first, err);
+    uint64_t last = first;
+    if (!code)
+        code = bound(index, key, kind, scratch, &last, err);
+    if (code)
+        return code;
+    *start = first;
+    *stop = last;
     return BAGS_OK;
 }
 
@@ -954,7 +1010,6 @@ static bags_code asked(const bags_index *index, const bags_value *value,
 bags_code bags_index_find(const bags_index *index, const bags_value *key,
     bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err) {
     unsigned char number[INDEX_NUMBER];
-    uint64_t first = 0, last;
     double real = 0, most = (double)FLT_MAX;
     float single;
     bags_value rounded;
@@ -969,14 +1024,40 @@ bags_code bags_index_find(const bags_index *index, const bags_value *key,
     if (single < 0 || single > 0)
         key = &rounded;
     bags_code code = asked(index, key, false, number, &at, err);
+    return code ? code
+                : find_both(index, at, BOUND_PAST, scratch, start, stop, err);
+}
+
+bags_code bags_index_find_prefix(const bags_index *index,
+    const bags_value *prefix, bags_buffer *scratch, uint64_t *start,
+    uint64_t *stop, bags_error *err) {
+    unsigned char number[INDEX_NUMBER];
+    bags_view at;
+    if (!index || !prefix || !scratch || !start || !stop)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
+    if (index->type.order != KEY_BYTES)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "field \"%.200s\": a number has no prefix",
+            index_field(index)->name);
+    bags_code code = asked(index, prefix, true, number, &at, err);
+    return code ? code
+                : find_both(index, at, BOUND_PREFIX, scratch, start, stop, err);
+}
+
+bags_code bags_index_find_at_or_before(const bags_index *index,
+    const bags_value *key, bags_buffer *scratch, uint64_t *start,
+    uint64_t *stop, bags_error *err) {
+    unsigned char number[INDEX_NUMBER];
+    uint64_t first, last;
+    bags_view at;
+    if (!index || !key || !scratch || !start || !stop)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
+    bags_code code = asked(index, key, true, number, &at, err);
     if (!code)
-        code = bound(index, at, false, scratch, &first, err);
-    last = first;
-    if (!code)
-        code = bound(index, at, true, scratch, &last, err);
+        code = find_both(index, at, BOUND_PAST, scratch, &first, &last, err);
     if (code)
         return code;
-    *start = first;
+    *start = last - (last > 0);
     *stop = last;
     return BAGS_OK;
 }
@@ -998,9 +1079,9 @@ bags_code bags_index_find_range(const bags_index *index, const bags_value *from,
         code = bags_fail(
             err, BAGS_ERROR_RANGE, "invalid range of keys (start > stop)");
     if (from && !code)
-        code = bound(index, low, false, scratch, &first, err);
+        code = bound(index, low, BOUND_FROM, scratch, &first, err);
     if (to && !code)
-        code = bound(index, high, false, scratch, &last, err);
+        code = bound(index, high, BOUND_FROM, scratch, &last, err);
     if (code)
         return code;
     *start = first;
@@ -1008,36 +1089,60 @@ bags_code bags_index_find_range(const bags_index *index, const bags_value *from,
     return BAGS_OK;
 }
 
-bags_code bags_index_get(const bags_index *index, uint64_t position,
-    bags_buffer *scratch, bags_row *row, uint64_t *datapoint, bags_error *err) {
+/* Reading the entries, then the values, are a few batches whatever their number. */
+bags_code bags_index_get_many(const bags_index *index,
+    const uint64_t *positions, size_t count, bags_buffer *scratch,
+    bags_row *row, uint64_t *datapoints, bags_error *err) {
     unsigned char number[INDEX_NUMBER];
-    bags_view entry, key;
+    bags_view entries[INDEX_MANY], key;
     bags_value value;
     bags_error why;
-    if (!index || !scratch || !row || !datapoint)
+    bags_code code = BAGS_OK;
+    if (!index || !scratch || !row || (count && (!positions || !datapoints)))
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
-    if (position >= index->length)
-        return bags_fail(err, BAGS_ERROR_RANGE,
-            "%.300s: position %" PRIu64 " out of range (length %" PRIu64 ")",
-            index->path, position, index->length);
+    for (size_t i = 0; i < count; i++)
+        if (positions[i] >= index->length)
+            return bags_fail(err, BAGS_ERROR_RANGE,
+                "%.300s: position %" PRIu64 " out of range (length %" PRIu64
+                ")",
+                index->path, positions[i], index->length);
+    for (size_t done = 0, part; done < count && !code; done += part) {
+        uint64_t *found = datapoints + done;
+        part = count - done < INDEX_MANY ? count - done : INDEX_MANY;
+        for (size_t i = 0; i < part; i++)
+            found[i] = positions[done + i] + 1; /* the blob */
+        code =
+            bag_reader_get_many(index->bag, found, part, scratch, entries, err);
+        for (size_t i = 0; i < part && !code; i++) {
+            if (entries[i].size < INDEX_NUMBER)
+                return fail_index(index, "an entry is too short", err);
+            found[i] =
+                key_load(entries[i].data + entries[i].size - INDEX_NUMBER);
+            if (found[i] >= index->length)
+                return fail_index(index, "a datapoint is out of range", err);
+        }
+        if (!code)
+            code = bags_reader_get_many(
+                index->reader, found, part, index->field, row, err);
+        for (size_t i = 0; i < part && !code; i++) {
+            code = bags_row_value(row, 0, i, NULL, &value, err);
+            if (!code &&
+                (key_make(&index->type, &value, false, number, &key, &why) ||
+                    key_compare(key, key_of(entries[i])) != 0))
+                code = fail_index(index, "the dataset has other keys", err);
+        }
+    }
+    return code;
+}
+
+bags_code bags_index_get(const bags_index *index, uint64_t position,
+    bags_buffer *scratch, bags_row *row, uint64_t *datapoint, bags_error *err) {
+    uint64_t found;
+    if (!datapoint)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
     bags_code code =
-        bag_reader_get(index->bag, position + 1, scratch, &entry, err);
-    if (code)
-        return code;
-    if (entry.size < INDEX_NUMBER)
-        return fail_index(index, "an entry is too short", err);
-    uint64_t found = key_load(entry.data + entry.size - INDEX_NUMBER);
-    if (found >= index->length)
-        return fail_index(index, "a datapoint is out of range", err);
-    code = bags_reader_get_range(
-        index->reader, found, found + 1, index->field, row, err);
+        bags_index_get_many(index, &position, 1, scratch, row, &found, err);
     if (!code)
-        code = bags_row_value(row, 0, 0, NULL, &value, err);
-    if (code)
-        return code;
-    if (key_make(&index->type, &value, false, number, &key, &why) ||
-        key_compare(key, key_of(entry)) != 0)
-        return fail_index(index, "the dataset has other keys", err);
-    *datapoint = found;
-    return BAGS_OK;
+        *datapoint = found;
+    return code;
 }

@@ -275,6 +275,320 @@ static void the_ends_of_a_range_may_be_outside_the_type(void **state) {
     bags_buffer_free(&scratch);
 }
 
+/* Like unzip, which sets the times that the archive states. */
+static void copy_with_time(const char *from, const char *to) {
+    const struct timespec times[2] = {{1000000000, 0}, {1000000000, 0}};
+    bytes data = load(from);
+    int descriptor = open(to, O_WRONLY | O_TRUNC);
+    assert_int_equal(write(descriptor, data.data, data.size), data.size);
+    assert_int_equal(futimens(descriptor, times), 0);
+    close(descriptor);
+    bytes_free(&data);
+}
+
+typedef bags_code (*finder)(const bags_index *index, const bags_value *key,
+    bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err);
+
+static const char *find_by(finder by, const bags_index *index, bags_value key) {
+    bags_buffer scratch = {0};
+    uint64_t start = 0, stop = 0;
+    assert_ok(by(index, &key, &scratch, &start, &stop, &said));
+    bags_buffer_free(&scratch);
+    return datapoints(index, start, stop, true);
+}
+
+#define find_prefix(index, key) find_by(bags_index_find_prefix, index, key)
+#define find_before(index, key)                                                \
+    find_by(bags_index_find_at_or_before, index, key)
+
+/* One field of these values, indexed. */
+static bags_index *index_values(const char *type, const bags_value *values,
+    size_t count, bags_reader **reader) {
+    bags_field field = {"x", type};
+    bags_index_options options = with_env();
+    bags_writer *writer;
+    if (access(at("values"), F_OK) == 0)
+        remove_tree(at("values"));
+    assert_opens(
+        writer, bags_writer_open(at("values"), &field, 1, NULL, &said));
+    for (size_t i = 0; i < count; i++) {
+        bags_entry entry = {"x", &values[i], 1};
+        assert_ok(bags_writer_append(writer, &entry, 1, &said));
+    }
+    assert_ok(bags_writer_close(writer, &said));
+    assert_ok(bags_index_build(at("values"), "x", &options, &said));
+    *reader = open_rows(at("values"));
+    return open_index(at("values"), *reader, 0);
+}
+
+static void keys_are_found_by_what_they_begin_with(void **state) {
+    static const struct {
+        const char *key;
+        size_t size;
+    } keys[] = {{"b", 1}, {"", 0}, {"ab", 2}, {"a", 1}, {"\xff", 1}, {"abc", 3},
+        {"ab\0", 3}, {"\xff\xff", 2}, {"ab", 2}, {"\xfe", 1}, {"ab\xff", 3},
+        {"ac", 2}, {"\xff\xff\0", 3}, {"ab", 2}, {"a\xff\xff", 3}};
+    static const struct {
+        const char *prefix, *found;
+        size_t size;
+    } cases[] = {{"a", "3 2 8 13 6 5 10 11 14", 1}, {"ab", "2 8 13 6 5 10", 2},
+        {"abc", "5", 3}, {"ab\0", "6", 3}, {"ab\xff", "10", 3}, {"b", "0", 1},
+        {"\xff", "4 7 12", 1}, {"\xff\xff", "7 12", 2}, {"\xff\xff\0", "12", 3},
+        {"\xff\xff\xff", "", 3}, {"a\xff", "14", 2}, {"\xfe", "9", 1},
+        {"c", "", 1}, {"abcd", "", 4}, {"\0", "", 1}, {"", NULL, 0}};
+    bags_value values[15];
+    bags_reader *reader;
+    (void)state;
+    for (size_t i = 0; i < 15; i++)
+        values[i] = bags_bytes(keys[i].key, keys[i].size);
+    bags_index *index = index_values("bytes", values, 15, &reader);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_string_equal(
+            find_prefix(index, bags_bytes(cases[i].prefix, cases[i].size)),
+            cases[i].found ? cases[i].found
+                           : "1 3 2 8 13 6 5 10 11 14 0 9 4 7 12");
+    assert_string_equal(find_prefix(index, bags_utf8("ac")), "11");
+    bags_index_close(index);
+    bags_reader_close(reader);
+    /* Without any key, and in a field of numbers. */
+    index = index_values("utf8", NULL, 0, &reader);
+    assert_string_equal(find_prefix(index, bags_utf8("")), "");
+    assert_string_equal(find_before(index, bags_utf8("z")), "");
+    bags_value text = bags_utf8("1"), number = bags_int(1);
+    bags_buffer scratch = {0};
+    uint64_t start = 7, stop = 7;
+    assert_fails(BAGS_ERROR_VALUE,
+        bags_index_find_prefix(index, &number, &scratch, &start, &stop, &said));
+    assert_says("\"x\"*text");
+    assert_fails(BAGS_ERROR_ARGUMENT,
+        bags_index_find_prefix(index, NULL, &scratch, &start, &stop, &said));
+    bags_index_close(index);
+    bags_reader_close(reader);
+    index = index_values("i64", &number, 1, &reader);
+    assert_fails(BAGS_ERROR_VALUE,
+        bags_index_find_prefix(index, &text, &scratch, &start, &stop, &said));
+    assert_says("\"x\"*prefix");
+    assert_fails(BAGS_ERROR_VALUE, bags_index_find_at_or_before(index, &text,
+                                       &scratch, &start, &stop, &said));
+    assert_int_equal(start, 7);
+    assert_int_equal(stop, 7);
+    bags_index_close(index);
+    bags_reader_close(reader);
+    bags_buffer_free(&scratch);
+}
+
+static bags_value real_of(const double *real) {
+    return bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, real);
+}
+
+/* Of equal keys, the datapoint with the highest number. */
+static void the_last_key_at_or_before_is_found(void **state) {
+    static const double reals[] = {-1e30, 1e30, 20.5, -INFINITY, INFINITY, NAN};
+    bags_buffer scratch = {0};
+    bags_value values[7];
+    bags_reader *reader;
+    uint64_t start = 0, stop = 0;
+    (void)state;
+    const int64_t times[] = {20, -5, 10, 20, -5, 10, 20};
+    for (size_t i = 0; i < 7; i++)
+        values[i] = bags_int(times[i]);
+    bags_index *index = index_values("i64", values, 7, &reader);
+    const struct {
+        int64_t at;
+        const char *found;
+    } cases[] = {{INT64_MIN, ""}, {-6, ""}, {-5, "4"}, {-4, "4"}, {0, "4"},
+        {9, "4"}, {10, "5"}, {11, "5"}, {19, "5"}, {20, "6"}, {21, "6"},
+        {INT64_MAX, "6"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_string_equal(
+            find_before(index, bags_int(cases[i].at)), cases[i].found);
+    assert_string_equal(find_before(index, bags_uint(UINT64_MAX)), "6");
+    assert_string_equal(find_before(index, real_of(&reals[0])), "");
+    assert_string_equal(find_before(index, real_of(&reals[1])), "6");
+    bags_value fraction = real_of(&reals[2]), nan = real_of(&reals[5]);
+    assert_fails(
+        BAGS_ERROR_VALUE, bags_index_find_at_or_before(index, &fraction,
+                              &scratch, &start, &stop, &said));
+    bags_index_close(index);
+    bags_reader_close(reader);
+
+    /* A number below the type is below its least one. */
+    const uint64_t numbers[] = {0, UINT64_MAX, 0};
+    for (size_t i = 0; i < 3; i++)
+        values[i] = bags_uint(numbers[i]);
+    index = index_values("u64", values, 3, &reader);
+    assert_string_equal(find_before(index, bags_int(-1)), "");
+    assert_string_equal(find_before(index, bags_int(0)), "2");
+    assert_string_equal(find_before(index, bags_uint(UINT64_MAX)), "1");
+    assert_string_equal(find_before(index, real_of(&reals[1])), "1");
+    bags_value below = bags_int(-1), zero = bags_int(0), one = bags_int(1);
+    assert_string_equal(find_range(index, &below, &zero), "");
+    assert_string_equal(find_range(index, &below, &one), "0 2");
+    bags_index_close(index);
+    bags_reader_close(reader);
+
+    const double floats[] = {0.5, -0.0, INFINITY, 0, -2.25};
+    for (size_t i = 0; i < 5; i++)
+        values[i] = real_of(&floats[i]);
+    index = index_values("array(float64)", values, 5, &reader);
+    assert_string_equal(find_before(index, real_of(&reals[3])), "");
+    assert_string_equal(find_before(index, bags_int(-1)), "4");
+    assert_string_equal(find_before(index, bags_int(0)), "3");
+    assert_string_equal(find_before(index, real_of(&reals[2])), "0");
+    assert_string_equal(find_before(index, real_of(&reals[4])), "2");
+    assert_fails(BAGS_ERROR_VALUE, bags_index_find_at_or_before(index, &nan,
+                                       &scratch, &start, &stop, &said));
+    assert_says("\"x\"*NaN");
+    bags_index_close(index);
+    bags_reader_close(reader);
+
+    const char *names[] = {"b", "a", "b", "", "b\xff"};
+    for (size_t i = 0; i < 5; i++)
+        values[i] = bags_bytes(names[i], strlen(names[i]));
+    index = index_values("bytes", values, 5, &reader);
+    assert_string_equal(find_before(index, bags_utf8("")), "3");
+    assert_string_equal(find_before(index, bags_utf8("A")), "3");
+    assert_string_equal(find_before(index, bags_utf8("b")), "2");
+    assert_string_equal(find_before(index, bags_utf8("ba")), "2");
+    assert_string_equal(find_before(index, bags_utf8("c")), "4");
+    bags_index_close(index);
+    bags_reader_close(reader);
+    bags_buffer_free(&scratch);
+}
+
+/* By looking at every key; with many equal ones. */
+static void prefixes_and_neighbours_agree_with_a_scan(void **state) {
+    char texts[300][8];
+    bags_value values[300];
+    bags_reader *reader;
+    (void)state;
+    for (int i = 0; i < 300; i++) {
+        snprintf(texts[i], sizeof texts[i], "%d", i * 7919 % 301 / 4);
+        values[i] = bags_utf8(texts[i]);
+    }
+    bags_index *index = index_values("utf8", values, 300, &reader);
+    bags_buffer scratch = {0};
+    for (int number = -1; number < 80; number++) {
+        char key[8] = "";
+        uint64_t start, stop, length = 0;
+        int best = -1;
+        if (number >= 0)
+            snprintf(key, sizeof key, "%d", number);
+        bags_value word = bags_utf8(key);
+        for (int i = 0; i < 300; i++) {
+            length += strncmp(texts[i], key, strlen(key)) == 0;
+            if (strcmp(texts[i], key) <= 0 &&
+                (best < 0 || strcmp(texts[i], texts[best]) >= 0))
+                best = i;
+        }
+        assert_ok(bags_index_find_prefix(
+            index, &word, &scratch, &start, &stop, &said));
+        assert_int_equal(stop - start, length);
+        char expected[16] = "";
+        if (best >= 0)
+            snprintf(expected, sizeof expected, "%d", best);
+        assert_string_equal(find_before(index, word), expected);
+    }
+    uint64_t positions[600], found[600];
+    bags_row row = {0};
+    for (uint64_t i = 0; i < 600; i++)
+        positions[i] = i * 131 % 300;
+    assert_ok(bags_index_get_many(
+        index, positions, 600, &scratch, &row, found, &said));
+    for (size_t i = 0; i < 600; i++) {
+        uint64_t one = 0;
+        assert_ok(
+            bags_index_get(index, positions[i], &scratch, &row, &one, &said));
+        assert_int_equal(one, found[i]);
+    }
+    positions[599] = 300;
+    assert_fails(BAGS_ERROR_RANGE, bags_index_get_many(index, positions, 600,
+                                       &scratch, &row, found, &said));
+    assert_ok(bags_index_get_many(index, NULL, 0, &scratch, &row, NULL, &said));
+    bags_row_free(&row);
+    bags_buffer_free(&scratch);
+    bags_index_close(index);
+    bags_reader_close(reader);
+}
+
+static size_t far_calls;
+
+static void far_read_many(void *user, bags_io_read *reads, size_t count) {
+    (void)user;
+    far_calls++;
+    for (size_t i = 0; i < count; i++)
+        if (reads[i].data)
+            bags_io_local()->read_at(user, reads[i].file, reads[i].offset,
+                reads[i].data, reads[i].size, &reads[i].done);
+}
+
+static size_t far_expected;
+
+static void far_expect(void *user, const char *path) {
+    (void)user;
+    far_expected += strstr(path, "time") || strstr(path, "refs");
+}
+
+/* A copy has other times; what is read is announced, so that few round trips do. */
+static void an_index_that_is_far_away_is_used(void **state) {
+    bags_index_options options = with_env();
+    bags_reader_options reading = {0};
+    bags_buffer scratch = {0};
+    bags_row row = {0};
+    bags_index *index;
+    bags_reader *reader;
+    (void)state;
+    write_rows(at("rows"), 0, 3000, 500, false);
+    assert_ok(bags_index_build(at("rows"), "time", &options, &said));
+    for (int i = 0; i < 6; i++)
+        copy_with_time(
+            at("rows/00000%d/time.bag", i), at("rows/00000%d/time.bag", i));
+    reader = open_rows(at("rows"));
+    assert_refused(BAGS_ERROR_CORRUPT,
+        bags_index_open(at("rows"), reader, TIME, &options, &said));
+    bags_reader_close(reader);
+    bags_io far = *bags_io_local();
+    far.map = NULL;
+    far.read_many = far_read_many;
+    far.expect = far_expect;
+    reading.env.io = options.env.io = &far;
+    assert_opens(reader, bags_reader_open(at("rows"), &reading, &said));
+    far_calls = far_expected = 0;
+    assert_opens(
+        index, bags_index_open(at("rows"), reader, TIME, &options, &said));
+    assert_in_range(far_calls, 1, 10);
+    assert_true(far_expected >= 18);
+    far_calls = 0;
+    assert_string_equal(find(index, bags_int(3)), scan(3000, 3, 4));
+    bags_value key = bags_int(7);
+    uint64_t start, stop, positions[3000], found[3000];
+    far_calls = 0;
+    assert_ok(bags_index_find_at_or_before(
+        index, &key, &scratch, &start, &stop, &said));
+    assert_in_range(far_calls, 1, 12);
+    for (uint64_t i = 0; i < 250; i++)
+        positions[i] = i * 11;
+    far_calls = 0;
+    assert_ok(bags_index_get_many(
+        index, positions, 250, &scratch, &row, found, &said));
+    assert_in_range(far_calls, 1, 10);
+    bags_index_close(index);
+    bags_reader_close(reader);
+    /* A dataset of other sizes is not the one that was indexed. */
+    write_rows(at("other"), 0, 2999, 500, false);
+    bytes data = load(at("other/000005/time.bag"));
+    int file = open(at("rows/000005/time.bag"), O_WRONLY | O_TRUNC);
+    assert_int_equal(write(file, data.data, data.size), data.size);
+    close(file);
+    bytes_free(&data);
+    assert_opens(reader, bags_reader_open(at("rows"), &reading, &said));
+    assert_refused(BAGS_ERROR_CORRUPT,
+        bags_index_open(at("rows"), reader, TIME, &options, &said));
+    bags_reader_close(reader);
+    bags_row_free(&row);
+    bags_buffer_free(&scratch);
+}
+
 static void nan_is_refused_and_zeros_are_equal(void **state) {
     (void)state;
     static const bags_field field = {"x", "array(float64)"};
@@ -427,17 +741,6 @@ static void an_index_older_than_its_dataset_is_an_error(void **state) {
     bags_reader_close(reader);
 }
 
-/* Like unzip, which sets the times that the archive states. */
-static void copy_with_time(const char *from, const char *to) {
-    const struct timespec times[2] = {{1000000000, 0}, {1000000000, 0}};
-    bytes data = load(from);
-    int descriptor = open(to, O_WRONLY | O_TRUNC);
-    assert_int_equal(write(descriptor, data.data, data.size), data.size);
-    assert_int_equal(futimens(descriptor, times), 0);
-    close(descriptor);
-    bytes_free(&data);
-}
-
 /* Replaced by files of equal sizes and times: by other values, or by others' order. */
 static void a_dataset_of_the_same_time_and_size_is_not_the_same(void **state) {
     (void)state;
@@ -517,8 +820,12 @@ static void every_changed_byte_is_harmless_or_reported(void **state) {
     assert_ok(bags_index_build(path, "id", &options, &said));
     bags_reader *reader = open_rows(path);
     bags_index *index = open_index(path, reader, ID);
-    char expected[1024];
+    char expected[1024], prefixed[1024], before[1024];
+    bags_value prefix = bags_utf8("a"), key = bags_utf8("b");
     strcpy(expected, datapoints(index, 0, 20, true));
+    strcpy(prefixed, find_prefix(index, prefix));
+    strcpy(before, find_before(index, key));
+    bags_buffer scratch = {0};
     bags_index_close(index);
     bytes good = load(at("rows/index/id.bag"));
     for (size_t i = 0; i < 2 * good.size; i++) {
@@ -540,8 +847,20 @@ static void every_changed_byte_is_harmless_or_reported(void **state) {
             found = after_found;
             want = after_want;
         }
+        uint64_t start, stop;
+        if (!bags_index_find_prefix(
+                index, &prefix, &scratch, &start, &stop, &said)) {
+            found = datapoints(index, start, stop, false);
+            assert_true(strstr(found, "-1") || !strcmp(found, prefixed));
+        }
+        if (!bags_index_find_at_or_before(
+                index, &key, &scratch, &start, &stop, &said)) {
+            found = datapoints(index, start, stop, false);
+            assert_true(!strcmp(found, "-1") || !strcmp(found, before));
+        }
         bags_index_close(index);
     }
+    bags_buffer_free(&scratch);
     bytes_free(&good);
     bags_reader_close(reader);
 }
@@ -643,6 +962,10 @@ int main(void) {
         TEST(every_key_is_found),
         TEST(what_cannot_be_a_key_is_refused),
         TEST(the_ends_of_a_range_may_be_outside_the_type),
+        TEST(keys_are_found_by_what_they_begin_with),
+        TEST(the_last_key_at_or_before_is_found),
+        TEST(prefixes_and_neighbours_agree_with_a_scan),
+        TEST(an_index_that_is_far_away_is_used),
         TEST(nan_is_refused_and_zeros_are_equal),
         TEST(a_range_of_float32_is_exact),
         TEST(a_reader_of_other_shards_is_the_cause_that_is_named),
