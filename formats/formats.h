@@ -894,7 +894,11 @@ typedef struct bags_zip_options {
     void (*progress)(void *user, uint64_t done, uint64_t total);
     void *user;
     const bags_io *from; /* where the dataset is; NULL: env.io */
-    bags_env env;        /* env.io: where the zip file will be */
+    /* Further files to be included, such as indexes: their names in the dataset's
+     * directory, "index/id.bag". Those that do not exist are left out. */
+    const char *const *files;
+    size_t files_count;
+    bags_env env; /* env.io: where the zip file will be */
 } bags_zip_options;
 
 /*
@@ -902,7 +906,7 @@ typedef struct bags_zip_options {
  * process creates in the last moment is replaced.)
  *
  * It contains the files of the dataset (spec.json, the Bags, .crc, .idx and the mark
- * of bags_finalize; no indexes) under their names in its directory, without
+ * of bags_finalize), and `files`, under their names in its directory, without
  * compression. Every Bag starts at a multiple of 4,096 bytes. Files of 64 KiB or more
  * are first, then smaller ones, then those named spec.json, each in the order of the
  * shards: what a remote reader needs first is near the end. One dataset always makes

@@ -209,6 +209,8 @@ static bags_code zip_collect(zip_writer *z) {
                 (int)shards[i].digits, shards[i].number);
         code = zip_add_shard(z, reader, i, directory);
     }
+    for (size_t i = 0; i < z->options.files_count && !code; i++)
+        code = zip_add(z, count, "", z->options.files[i], "");
     if (!code)
         code = bags_reader_info(reader, &about, NULL, z->err);
     bags_reader_close(reader);

@@ -354,6 +354,14 @@ void registry_orient(void);
 /* Fail with the file that has the codec, if none was linked for this type. */
 void codec_check(const char *type);
 bool codec_exists(const char *type);
+/* Append the size of an image, or the frames of a video and their size, to an object.
+ * Other types have none. `failure` has the error; BAGS_OK if there is none. */
+void media_members(const char *type, bags_view blob, text *out);
+/* Open a video, to read some of its frames: T x H x W x 3, valid until the next call.
+ * False: `failure` states why. */
+bool frames_open(bags_view blob, uint64_t *count);
+bool frames_get(
+    uint64_t start, uint64_t stop, uint64_t step, bags_value *value);
 void formats_print(void);
 
 /* ---- import.c ---- */
@@ -423,6 +431,9 @@ const bags_field *source_fields(size_t *count);
 bool source_is_sequence(size_t field);
 /* Read a datapoint; NULL, 0: all fields. */
 void source_get(uint64_t index, const bags_select *selects, size_t count);
+/* Start to read datapoints of a dataset that is far away. */
+void source_prefetch(const uint64_t *indices, size_t count,
+    const bags_select *selects, size_t select_count);
 /* The number of items of a sequence; forgets what source_get read. */
 uint64_t source_count(uint64_t index, size_t field);
 size_t source_items(size_t slot);
@@ -443,10 +454,18 @@ bool text_missing(text *out, const bags_shard *shards, size_t count);
 
 /* ---- index.c ---- */
 
-/* Find the datapoints with the keys of a word such as "id=7" or "time=100:200": the
- * positions start <= i < stop of an index. Fails if the one key does not exist. */
+/* The numbers of the fields that have an index. Of one that cannot be used, a remark
+ * states why. */
+size_t *indexes_find(
+    const char *path, const bags_reader *reader, size_t *count);
+/* The names of their files in the dataset's directory, "index/id.bag". */
+char **index_files(const char *path, size_t *count);
+/* Find the datapoints with the keys of a word such as "id=7", "time=100:200", "id=a*" or
+ * "time<=7": the positions start <= i < stop of an index. Fails if the one key does not
+ * exist. */
 void key_find(const char *word, uint64_t *start, uint64_t *stop);
-uint64_t key_datapoint(uint64_t position);
+/* The datapoints at `count` positions. */
+void key_datapoints(uint64_t start, size_t count, uint64_t *datapoints);
 
 /* ---- show.c ---- */
 
@@ -457,8 +476,12 @@ uint64_t key_datapoint(uint64_t position);
  * that is 0. False, and nothing is written, if it is anything else. */
 bool value_write(
     text *out, const char *type, const bags_value *value, size_t most);
-/* Write a blob of this type as `bags get` shows it. */
+/* Write a blob of this type as `bags get` shows it; an array that was decoded; and a
+ * blob by its size, with the error in `failure`. */
 void value_show(const char *type, bags_view blob, bool lists, text *out);
+void array_show(
+    const char *type, const bags_value *array, bool lists, text *out);
+void blob_show(const char *type, bags_view blob, text *out);
 /* True if a float32 is shown as this number. */
 bool single_is_shown(double value);
 /* Write {"KEY": NAME}, in place of a blob that is a file. */

@@ -27,6 +27,7 @@ typedef struct entry {
     bool last;     /* a spec.json, or the .bag of a Bag: after all others */
     bool finished; /* the place to which it is copied has the last one */
     bool missing;  /* it is not copied, and the copy must not have it */
+    bool index;    /* it may be replaced */
 } entry;
 
 static entry *entries;
@@ -92,6 +93,18 @@ static void add_shard(
     if (first)
         add(shard, "/finalized", "", false, false);
     add(shard, "/spec", ".json", true, false);
+}
+
+/* Indexes belong to the first shard. */
+static void add_indexes(void) {
+    size_t length;
+    char **names = index_files(source, &length);
+    for (size_t i = 0; i < length; i++) {
+        add("", temp_format("/%s", names[i]), "", false, false);
+        entries[count - 1].index = true;
+        free(names[i]);
+    }
+    free(names);
 }
 
 /* Each shard's last file follows its others. */
@@ -242,6 +255,9 @@ static void plan_dataset(void) {
         usage("%s: is in the dataset %s", target, source);
     if (local && is_inside(source, target))
         usage("%s: contains the dataset %s", target, source);
+    /* Of a local copy, they recognize the dataset by the times of the former one. */
+    if (to_url)
+        add_indexes();
     for (size_t i = 0; i < shards_count; i++) {
         char *shard = string_format("%s", shard_path("", &shards[i]));
         add_shard(shard, reader, i == 0 && shards[i].digits);
@@ -416,7 +432,7 @@ static bags_code copy_entry(const entry *one, bags_error *err) {
         advance(NULL, one->size);
         return BAGS_OK;
     }
-    if (!code && one->finished && exists)
+    if (!code && one->finished && exists && !one->index)
         code = fail_different(one, err);
     if (!code)
         code = to_url ? object_upload(one->to, in, one->from, advance, err)
@@ -550,7 +566,9 @@ const command command_copy = {"copy", "to another place, or an object store",
     "Copies a finished dataset, or a Bag: every Bag, its .crc and .idx files, "
     "then each spec.json, so that the copy is unfinished until it is complete. "
     "Of a Bag that belongs to a dataset, the checksums are left out: they are "
-    "those of the dataset. FROM is a path, an http:// or https:// URL, or "
+    "those of the dataset. An object store also receives the indexes that are "
+    "not older than the dataset. FROM is a path, an http:// or https:// URL, "
+    "or "
     "s3://BUCKET/PATH; TO is a path or s3://BUCKET/PATH. Other files are not "
     "copied.\n"
     "If it is interrupted, call it again: files that are equal are kept. Equal "

@@ -3,6 +3,8 @@
  */
 #include "command.h"
 
+#define KEYS_AT_ONCE 64 /* datapoints that are read together */
+
 /* One index, start:stop:step, or a list. Negative numbers count from the end. */
 typedef struct indices {
     const char *word; /* as given */
@@ -14,7 +16,8 @@ typedef struct indices {
 /* What a word such as frames[0:8:2] selects. */
 typedef struct selection {
     size_t field;
-    bool whole; /* all of the field; otherwise the items: */
+    bool whole;  /* all blobs of the field; otherwise the items: */
+    bool frames; /* not the blob, a video, but of its frames the items: */
     indices items;
     bool sequence; /* shown as a list */
 } selection;
@@ -24,8 +27,10 @@ static const char *directory, *key;
 
 static const option options[] = {
     {"key", OPTION_TEXT, &key, "FIELD=KEY",
-        "instead of INDEX: the datapoints with this key; of numbers also the "
-        "keys START:STOP, in their order. `bags index` makes the index"},
+        "instead of INDEX: the datapoints with this key, with their numbers as "
+        "\"#\"; of numbers also the keys START:STOP, of text those that begin "
+        "with KEY*, in their order. FIELD<=KEY: the last one at or before it. "
+        "`bags index` makes the index"},
     {"lists", OPTION_FLAG, &lists, NULL,
         "show arrays of up to 1024 elements completely, as nested lists"},
     {"raw", OPTION_FLAG, &raw, NULL,
@@ -133,7 +138,7 @@ static bags_select *selects;
 static size_t count; /* of both */
 
 static selection parse_selection(const char *word) {
-    selection out = {0, true, {NULL, false, false, 0, 0, 0}, false};
+    selection out = {0, true, false, {NULL, false, false, 0, 0, 0}, false};
     size_t size = strlen(word);
     const char *open = strrchr(word, '[');
     /* A field's name may itself end in brackets. */
@@ -147,12 +152,16 @@ static selection parse_selection(const char *word) {
             fail_field(source_path(), word, fields, fields_count);
         out.items = parse_indices(
             string_format("%.*s", (int)strlen(open) - 2, open + 1));
-        if (!source_is_sequence(out.field))
+        bool is_video = type_kind(fields[out.field].type) == TYPE_VIDEO;
+        out.whole = out.frames = is_video && !source_is_sequence(out.field);
+        if (!out.frames && !source_is_sequence(out.field))
             fail(BAGS_ERROR_RANGE,
-                "%s: field \"%s\": not a sequence, so it has no items",
+                "%s: field \"%s\": neither a sequence nor a video, so it has "
+                "no items",
                 source_path(), fields[out.field].name);
     }
-    out.sequence = !out.items.one && source_is_sequence(out.field);
+    out.sequence =
+        !out.items.one && (out.frames || source_is_sequence(out.field));
     return out;
 }
 
@@ -175,74 +184,154 @@ static void parse_selections(char **words, size_t words_count) {
     }
 }
 
+/* The range start <= i < stop of the items; empty if there is no such one. */
+static void find_items(
+    const indices *items, uint64_t length, uint64_t *start, uint64_t *stop) {
+    *start = range_end(items->start, length);
+    *stop = range_end(items->stop, length);
+    if (items->one)
+        *stop = *start + (from_start(items->start, length) >= 0);
+    else if (*start > *stop)
+        *stop = *start;
+}
+
 /* Convert the items of selection i to what the reader needs. Negative numbers
  * depend on the length of the sequence. */
 static void resolve(uint64_t index, size_t i) {
     const indices *items = &selections[i].items;
-    uint64_t length = 0;
+    uint64_t length = 0, start, stop;
     if (selections[i].whole)
         return;
     if (is_negative(items))
         length = source_count(index, selections[i].field);
-    uint64_t start = range_end(items->start, length);
-    uint64_t stop = range_end(items->stop, length);
-    if (items->one)
-        stop = from_start(items->start, length) < 0 ? start : start + 1;
-    else if (start > stop)
-        stop = start;
+    find_items(items, length, &start, &stop);
     selects[i] = bags_slice(selections[i].field, start, stop, items->step);
+}
+
+ENDS static void fail_items(uint64_t index, size_t i, uint64_t length) {
+    const selection *one = &selections[i];
+    fail(BAGS_ERROR_RANGE,
+        "%s: field \"%s\": datapoint %ju: %s %.40s out of range (length %ju)",
+        source_path(), fields[one->field].name, (uintmax_t)index,
+        one->frames ? "frame" : "item", one->items.word, (uintmax_t)length);
 }
 
 /* FIELD[i] must exist. */
 static void check_items(uint64_t index) {
-    for (size_t i = 0; i < count; i++) {
-        const selection *one = &selections[i];
-        if (one->items.one && source_items(i) != 1)
-            fail(BAGS_ERROR_RANGE,
-                "%s: field \"%s\": datapoint %ju: item %.40s out of range "
-                "(length %ju)",
-                source_path(), fields[one->field].name, (uintmax_t)index,
-                one->items.word, (uintmax_t)source_count(index, one->field));
-    }
+    for (size_t i = 0; i < count; i++)
+        if (selections[i].items.one && source_items(i) != 1)
+            fail_items(index, i, source_count(index, selections[i].field));
 }
 
 /* ---- what is written ---- */
 
-static char **names; /* of files, for each field */
+static char **names;                  /* of files, for each field */
+static const char *number_name = "#"; /* of the datapoint, with --key */
 static text line;
 
 /* Write a blob to its own file, whose name becomes the value that is shown. */
-static void put_file(uint64_t index, size_t slot, size_t item) {
-    const selection *one = &selections[slot];
-    bags_view blob = source_bytes(slot, item);
-    char buffer[16], suffix[32] = "";
-    uint64_t step = selects[slot].step ? selects[slot].step : 1;
-    if (one->items.one || one->sequence)
-        snprintf(suffix, sizeof suffix, "-%06ju",
-            (uintmax_t)(selects[slot].start + item * step));
-    const char *name =
-        temp_format("%06ju-%s%s.%s", (uintmax_t)index, names[one->field],
-            suffix, type_ending(fields[one->field].type, blob, buffer));
+static void put_file(uint64_t index, size_t slot, const char *suffix,
+    const char *ending, bags_view blob) {
+    const char *name = temp_format("%06ju-%s%s.%s", (uintmax_t)index,
+        names[selections[slot].field], suffix, ending);
     char *path = path_join(directory, name);
     file_write(path, blob.data, blob.size);
     value_file(&line, "file", path);
     free(path);
 }
 
+static void put_blob(uint64_t index, size_t slot, size_t item) {
+    const selection *one = &selections[slot];
+    const char *type = fields[one->field].type;
+    bags_view blob = source_bytes(slot, item);
+    char buffer[16], suffix[32] = "";
+    uint64_t step = selects[slot].step ? selects[slot].step : 1;
+    if (!directory) {
+        value_show(type, blob, lists, &line);
+        return;
+    }
+    if (one->items.one || one->sequence)
+        snprintf(suffix, sizeof suffix, "-%06ju",
+            (uintmax_t)(selects[slot].start + item * step));
+    put_file(index, slot, suffix, type_ending(type, blob, buffer), blob);
+}
+
+/* ---- frames of videos ---- */
+
+/* Open the video of a slot, and find the frames that are selected. False: it does not
+ * decode. */
+static bool open_frames(
+    uint64_t index, size_t slot, uint64_t *start, uint64_t *stop) {
+    const indices *items = &selections[slot].items;
+    uint64_t length = 0;
+    codec_check(fields[selections[slot].field].type);
+    if (!frames_open(source_bytes(slot, 0), &length))
+        return false;
+    find_items(items, length, start, stop);
+    *stop = *stop < length ? *stop : length;
+    if (items->one && *start >= *stop)
+        fail_items(index, slot, length);
+    return true;
+}
+
+/* Frames of 1 x H x W x 3 as one of H x W x 3. */
+static void make_frame(bags_value *frames) {
+    frames->shape++;
+    frames->dims--;
+}
+
+ENDS static void fail_frames(uint64_t index, size_t slot) {
+    failure_prefix("%s: field \"%s\": datapoint %ju: ", source_path(),
+        fields[selections[slot].field].name, (uintmax_t)index);
+    die();
+}
+
+/* A frame as an array or, with --out, as a PNG file. */
+static void put_frame(
+    uint64_t index, size_t slot, uint64_t i, bags_value *frame) {
+    static bags_buffer scratch;
+    bags_view blob;
+    make_frame(frame);
+    if (!directory) {
+        array_show("npy", frame, lists, &line);
+        return;
+    }
+    codec_check("png");
+    must(bags_encode(registry_get(), "png", frame, &scratch, &blob, &failure));
+    put_file(index, slot, temp_format("-%06ju", (uintmax_t)i), "png", blob);
+}
+
+static void show_frames(uint64_t index, size_t slot) {
+    uint64_t start = 0, stop = 0, step = selections[slot].items.step;
+    bags_value frame;
+    bool good = open_frames(index, slot, &start, &stop);
+    for (uint64_t i = start; i < stop && good; i += step) {
+        good = frames_get(i, i + 1, 1, &frame);
+        if (selections[slot].sequence)
+            text_next(&line);
+        if (good)
+            put_frame(index, slot, i, &frame);
+        if (stop - i <= step)
+            break;
+    }
+    if (!good)
+        fail_frames(index, slot);
+}
+
 static void show_datapoint(uint64_t index) {
     line.size = 0;
     text_puts(&line, "{");
+    if (key)
+        text_member_number(&line, number_name, index);
     for (size_t i = 0; i < count; i++) {
-        const bags_field *field = &fields[selections[i].field];
-        text_member(&line, field->name);
+        text_member(&line, fields[selections[i].field].name);
         text_puts(&line, selections[i].sequence ? "[" : "");
-        for (size_t j = 0; j < source_items(i); j++) {
+        if (selections[i].frames)
+            show_frames(index, i);
+        for (size_t j = 0; !selections[i].frames && j < source_items(i); j++) {
             if (selections[i].sequence)
                 text_next(&line);
-            if (directory)
-                put_file(index, i, j);
-            else
-                value_show(field->type, source_bytes(i, j), lists, &line);
+            put_blob(index, i, j);
         }
         text_puts(&line, selections[i].sequence ? "]" : "");
     }
@@ -250,13 +339,23 @@ static void show_datapoint(uint64_t index) {
     text_output(&line);
 }
 
-/* --npy: the decoded array as a file. A blob of type npy is one already. */
-static bags_view read_npy(void) {
+/* --npy: the decoded array, or frames, as a file. A blob of type npy is one already. */
+static bags_view read_npy(uint64_t index) {
     static bags_buffer scratch;
     const bags_field *field = &fields[selections[0].field];
+    const indices *items = &selections[0].items;
     bags_view blob = source_bytes(0, 0);
     const char *kind = type_of_bytes(blob);
     bags_value value;
+    uint64_t start, stop;
+    if (selections[0].frames) {
+        if (!open_frames(index, 0, &start, &stop) ||
+            !frames_get(start, stop, items->step, &value))
+            fail_frames(index, 0);
+        if (items->one)
+            make_frame(&value);
+        return npy_encode(&value, &scratch);
+    }
     if (!strncmp(field->type, "npy", 3) && kind && !strcmp(kind, "npy"))
         return blob;
     if (source_dataset())
@@ -278,7 +377,7 @@ static void get_one(uint64_t index) {
         show_datapoint(index);
         return;
     }
-    bags_view blob = npy ? read_npy() : source_bytes(0, 0);
+    bags_view blob = npy ? read_npy(index) : source_bytes(0, 0);
     output(blob.data, blob.size);
 }
 
@@ -300,8 +399,25 @@ static uint64_t find_index(const char *word) {
 static void get_keys(uint64_t start, uint64_t stop) {
     if (directory)
         directory_make(directory);
-    for (uint64_t i = start; i < stop; i++)
-        get_one(key_datapoint(i));
+    /* No field has that name. */
+    while (field_find(fields, fields_count, number_name, strlen(number_name)) <
+           fields_count)
+        number_name = string_format("%s#", number_name);
+    bool ahead = true;
+    for (size_t i = 0; i < count; i++)
+        ahead = ahead &&
+                (selections[i].whole || !is_negative(&selections[i].items));
+    for (uint64_t i = start, part; i < stop; i += part) {
+        uint64_t numbers[KEYS_AT_ONCE];
+        part = stop - i < KEYS_AT_ONCE ? stop - i : KEYS_AT_ONCE;
+        key_datapoints(i, (size_t)part, numbers);
+        for (size_t j = 0; ahead && j < count; j++)
+            resolve(0, j);
+        if (ahead)
+            source_prefetch(numbers, (size_t)part, selects, count);
+        for (size_t j = 0; j < part; j++)
+            get_one(numbers[j]);
+    }
 }
 
 static void get_all(const indices *all) {
@@ -348,8 +464,12 @@ static int run(char **operands) {
         usage("--raw, --npy and --out are mutually exclusive");
     if (key)
         key_find(key, &start, &stop);
+    bool frames = count == 1 && selections[0].frames;
+    if (raw && frames)
+        usage("--raw: a frame has no bytes of its own; --npy writes its array, "
+              "--out a PNG file");
     if ((raw || npy) && (!datapoints.one || stop - start != 1 || count != 1 ||
-                            selections[0].sequence))
+                            (selections[0].sequence && !frames)))
         usage("--%s needs one datapoint, and one FIELD or FIELD[i] that is one "
               "blob",
             raw ? "raw" : "npy");
@@ -370,10 +490,13 @@ const command command_get = {"get", "datapoints as JSON, or a blob's bytes",
     "START:STOP:STEP or a list, [3,1,4]; negative numbers count from the end. "
     "A STOP past the end means the end; START and STOP may be missing. SELECT "
     "is FIELD, FIELD[i] (that item itself), or FIELD[START:STOP:STEP] (a "
-    "list); without one, all fields. For a Bag, INDEX is the blob.\n"
+    "list); without one, all fields. For a Bag, INDEX is the blob. The items "
+    "of a video are its frames.\n"
     "Numbers, text and msgpack are shown as JSON, arrays as their dtype, shape "
     "and first elements (without dimensions, as a number), other blobs as "
-    "their type and number of bytes.\n",
+    "their type and number of bytes; of images and videos, also their size and "
+    "the number of frames.\n",
     "  bags get pets 0:3 label 'words[0:2]'\n"
+    "  bags get pets --key 'name=re*'\n"
     "  bags get pets -1 photo --raw >photo.jpg\n",
     run};

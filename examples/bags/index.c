@@ -5,6 +5,7 @@
 
 #include "../../formats/formats.h"
 
+#include <errno.h>
 #include <math.h>
 
 static option_number memory = {0, 65536, 0, false};
@@ -14,6 +15,65 @@ static const option options[] = {
         "sort with this much memory; 64M if not given"},
     OPTIONS_END,
 };
+
+/* ---- which there are ---- */
+
+size_t *indexes_find(
+    const char *path, const bags_reader *reader, size_t *count) {
+    bags_index_options how = {0};
+    size_t shards_count, fields_count;
+    const bags_field *fields = bags_reader_fields(reader, &fields_count);
+    const bags_shard *shards = bags_reader_shards(reader, &shards_count);
+    size_t *found = (size_t *)allocate(fields_count, sizeof *found);
+    how.env.io = io_for_path(path);
+    *count = 0;
+    if (!shards_count)
+        return found;
+    bags_shard first = shards[0];
+    first.number = 0;
+    for (size_t i = 0; i < fields_count && how.env.io->expect; i++)
+        how.env.io->expect(
+            how.env.io->user, temp_format("%s/index/%s.bag",
+                                  shard_path(path, &first), fields[i].name));
+    for (size_t i = 0; i < fields_count; i++) {
+        bags_index *index = bags_index_open(path, reader, i, &how, &failure);
+        bags_code code = index ? BAGS_OK : failure.code;
+        bags_index_close(index);
+        if (code == BAGS_ERROR_MEMORY)
+            die();
+        if (!code)
+            found[(*count)++] = i;
+        /* Some servers answer 403 for what is missing. */
+        else if (code == BAGS_ERROR_CORRUPT ||
+                 (code == BAGS_ERROR_IO &&
+                     !(how.env.io->read_many && failure.system == EACCES)))
+            note("%s", failure.message);
+    }
+    return found;
+}
+
+char **index_files(const char *path, size_t *count) {
+    bags_reader_options reading = {0};
+    size_t length, ignored;
+    reading.env.io = io_for_path(path);
+    bags_reader *reader = bags_reader_open(path, &reading, &failure);
+    must_open(reader);
+    size_t *found = indexes_find(path, reader, &length);
+    char **names = (char **)allocate(2 * length, sizeof *names);
+    for (size_t i = 0; i < 2 * length; i++) {
+        bags_shard first = bags_reader_shards(reader, &ignored)[0];
+        first.number = 0;
+        const char *directory = shard_path("", &first);
+        names[i] = string_format("%s%sindex/%s%s",
+            directory + (*directory != 0), *directory ? "/" : "",
+            bags_reader_fields(reader, &ignored)[found[i / 2]].name,
+            i % 2 ? ".crc" : ".bag");
+    }
+    *count = 2 * length;
+    free(found);
+    bags_reader_close(reader);
+    return names;
+}
 
 /* ---- bags get --key ---- */
 
@@ -43,15 +103,19 @@ static bags_value parse_number(
     return bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, real);
 }
 
-/* The field of FIELD=KEY. Its name may contain an =. */
+/* The field of FIELD=KEY or FIELD<=KEY. Its name may contain an = or end in <. */
 static size_t find_field(const char *word, const bags_field *fields,
-    size_t count, const char **key) {
+    size_t count, const char **key, bool *before) {
     const char *at = strchr(word, '=');
     if (!at)
-        usage("--key %s: must be FIELD=KEY", word);
+        usage("--key %s: must be FIELD=KEY or FIELD<=KEY", word);
     for (; at; at = strchr(at + 1, '=')) {
-        size_t i = field_find(fields, count, word, (size_t)(at - word));
+        size_t size = (size_t)(at - word);
+        size_t i = field_find(fields, count, word, size);
         *key = at + 1;
+        *before = i == count && size && at[-1] == '<';
+        if (*before)
+            i = field_find(fields, count, word, size - 1);
         if (i < count)
             return i;
     }
@@ -61,57 +125,93 @@ static size_t find_field(const char *word, const bags_field *fields,
 
 static bags_index *found_index;
 
-/* Text is a key as it is; a number may be the start of a range. */
+static void open_index(size_t field, const char *name) {
+    bags_index_options how = {0};
+    how.env.io = io_for_path(source_path());
+    found_index =
+        bags_index_open(source_path(), source_dataset(), field, &how, &failure);
+    if (found_index || failure.code != BAGS_ERROR_MISSING) {
+        must_open(found_index);
+        return;
+    }
+    if (how.env.io == bags_io_local())
+        failure_suffix(" with `bags index %s %s`", source_path(), name);
+    else
+        failure_suffix(" where the dataset was written, and copy it again");
+    die();
+}
+
+/* What a key means. */
+typedef enum key_kind { KEY_EQUAL, KEY_RANGE, KEY_PREFIX, KEY_BEFORE } key_kind;
+
+/* The value of a key of text or bytes. A final * stands for any end, two for one. */
+static bags_value parse_text(const char *key, key_kind *kind) {
+    size_t size = strlen(key);
+    bool is_star = *kind == KEY_EQUAL && size > 0 && key[size - 1] == '*';
+    bool are_two = is_star && size > 1 && key[size - 2] == '*';
+    if (is_star && !are_two)
+        *kind = KEY_PREFIX;
+    return bags_utf8_sized(key, size - is_star);
+}
+
 void key_find(const char *word, uint64_t *start, uint64_t *stop) {
     static bags_buffer scratch;
     size_t count = 0;
     double reals[2];
     bags_value from = bags_int(0), to = from;
     const char *key = "";
+    bool before;
     given = word;
     const bags_field *fields = source_fields(&count);
     if (!source_dataset())
         usage("%s is a Bag, which has no keys", source_path());
-    if (io_for_path(source_path()) != bags_io_local())
-        usage("--key: %s is not a local directory", source_path());
-    const bags_field *field = &fields[find_field(word, fields, count, &key)];
-    found_index = bags_index_open(source_path(), source_dataset(),
-        (size_t)(field - fields), NULL, &failure);
-    if (!found_index && failure.code == BAGS_ERROR_MISSING)
-        failure_suffix(" with `bags index %s %s`", source_path(), field->name);
-    must_open(found_index);
-    type_class kind = type_kind(field->type);
-    bool is_number = kind == TYPE_NUMBER || kind == TYPE_ARRAY;
+    size_t number = find_field(word, fields, count, &key, &before);
+    const bags_field *field = &fields[number];
+    open_index(number, field->name);
+    type_class type = type_kind(field->type);
+    bool is_number = type == TYPE_NUMBER || type == TYPE_ARRAY;
     bool is_single = type_dtype(field->type) == BAGS_DTYPE_FLOAT32;
-    const char *colon = is_number ? strchr(key, ':') : NULL;
+    const char *colon = is_number && !before ? strchr(key, ':') : NULL;
+    key_kind kind = before ? KEY_BEFORE : colon ? KEY_RANGE : KEY_EQUAL;
     if (!is_number)
-        from = bags_utf8(key);
+        from = parse_text(key, &kind);
     else if (!colon || colon > key)
-        from = parse_number(key, strcspn(key, ":"), is_single, &reals[0]);
+        from = parse_number(key, colon ? (size_t)(colon - key) : strlen(key),
+            is_single, &reals[0]);
     if (colon && colon[1])
         to = parse_number(colon + 1, strlen(colon + 1), is_single, &reals[1]);
     bags_code code;
-    if (colon)
+    if (kind == KEY_RANGE)
         code = bags_index_find_range(found_index, colon > key ? &from : NULL,
             colon[1] ? &to : NULL, &scratch, start, stop, &failure);
+    else if (kind == KEY_PREFIX)
+        code = bags_index_find_prefix(
+            found_index, &from, &scratch, start, stop, &failure);
+    else if (kind == KEY_BEFORE)
+        code = bags_index_find_at_or_before(
+            found_index, &from, &scratch, start, stop, &failure);
     else
         code = bags_index_find(
             found_index, &from, &scratch, start, stop, &failure);
     if (code == BAGS_ERROR_VALUE || code == BAGS_ERROR_RANGE)
         fail_key(failure.message);
     must(code);
-    if (*start == *stop && !colon)
-        fail(BAGS_ERROR_RANGE, "%s: field \"%s\": no datapoint has the key %s",
-            source_path(), field->name, key);
+    if (*start == *stop && (kind == KEY_EQUAL || kind == KEY_BEFORE))
+        fail(BAGS_ERROR_RANGE, "%s: field \"%s\": no datapoint has %s %.*s",
+            source_path(), field->name,
+            kind == KEY_BEFORE ? "a key at or before" : "the key",
+            is_number ? (int)strlen(key) : (int)from.size, key);
 }
 
-uint64_t key_datapoint(uint64_t position) {
-    static bags_buffer scratch;
+void key_datapoints(uint64_t start, size_t count, uint64_t *datapoints) {
+    static bags_buffer scratch, positions;
     static bags_row row;
-    uint64_t datapoint = 0;
-    must(bags_index_get(
-        found_index, position, &scratch, &row, &datapoint, &failure));
-    return datapoint;
+    must(bags_buffer_reserve(&positions, count * sizeof start, &failure));
+    uint64_t *list = (uint64_t *)(void *)positions.data;
+    for (size_t i = 0; i < count; i++)
+        list[i] = start + i;
+    must(bags_index_get_many(
+        found_index, list, count, &scratch, &row, datapoints, &failure));
 }
 
 /* ---- the command ---- */

@@ -13,9 +13,9 @@ static const option options[] = {
     {"json", OPTION_FLAG, &json, NULL,
         "print one JSON object: path, length, shards, skipped (left out), "
         "unfinished (shards read with --live), missing (numbers of shards), "
-        "size (bytes of all Bags), checksums (shards that have them), spec, "
-        "and fields (blobs and bytes of each). A Bag has an empty spec and no "
-        "fields"},
+        "size (bytes of all Bags), checksums (shards that have them), indexes "
+        "(fields that have one), spec, and fields (blobs and bytes of each). A "
+        "Bag has an empty spec and no fields"},
     OPTIONS_END,
 };
 
@@ -29,6 +29,8 @@ static size_t shards_count;
 static uint64_t unfinished;
 static const bags_shard *existing; /* the same, and skipped ones */
 static size_t existing_count;
+static size_t *indexes; /* the fields that have one */
+static size_t indexes_count;
 static text out;
 
 /* ---- what there is to show ---- */
@@ -58,6 +60,7 @@ static void load(void) {
     existing_count = shards_count;
     if (info.skipped)
         existing = shards_list(source_path(), &existing_count);
+    indexes = indexes_find(source_path(), reader, &indexes_count);
 }
 
 /* ---- as JSON ---- */
@@ -86,6 +89,13 @@ static void show_json(void) {
     text_puts(&out, "]");
     text_member_number(&out, "size", info.size);
     text_member_number(&out, "checksums", info.checksums);
+    text_member(&out, "indexes");
+    text_puts(&out, "[");
+    for (size_t i = 0; i < indexes_count; i++) {
+        text_next(&out);
+        text_json_string(&out, fields[indexes[i]].name);
+    }
+    text_puts(&out, "]");
     text_member(&out, "spec");
     text_spec(&out, fields, count);
     text_member(&out, "fields");
@@ -164,6 +174,11 @@ static void show_text(void) {
             (uintmax_t)info.checksums, shards_count);
     if (is_bag)
         return;
+    for (size_t i = 0; i < indexes_count; i++) {
+        text_puts(&out, i ? ", " : "indexes    ");
+        put_name(&out, fields[indexes[i]].name);
+        text_puts(&out, i + 1 < indexes_count ? "" : "\n");
+    }
     if (info.sharded)
         text_format(&out, "shards     %zu\n", shards_count);
     if (info.skipped)

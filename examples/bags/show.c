@@ -180,8 +180,10 @@ static void summarize_array(text *out, const bags_value *array) {
  * error. */
 static bool decode(const char *type, bags_view blob, bags_value *out) {
     static bags_buffer scratch;
-    if (!codec_exists(type))
+    if (!codec_exists(type)) {
+        failure.code = BAGS_ERROR_TYPE;
         return false;
+    }
     bags_code code =
         bags_decode(registry_get(), type, blob, &scratch, out, &failure);
     if (code == BAGS_ERROR_MEMORY)
@@ -189,29 +191,40 @@ static bool decode(const char *type, bags_view blob, bags_value *out) {
     return !code;
 }
 
+void array_show(
+    const char *type, const bags_value *array, bool lists, text *out) {
+    if (!value_write(out, type, array, lists ? MAX_LIST : 0))
+        summarize_array(out, array);
+}
+
+void blob_show(const char *type, bags_view blob, text *out) {
+    text_puts(out, "{\"type\": ");
+    text_json(out, type, strcspn(type, "["));
+    text_member_number(out, "bytes", blob.size);
+    media_members(type, blob, out);
+    /* A number above 64 bits, or a format that was not linked, is not a fault. */
+    if (failure.code && failure.code != BAGS_ERROR_LIMIT &&
+        failure.code != BAGS_ERROR_TYPE)
+        text_member_string(out, "error", failure.message);
+    text_puts(out, "}");
+}
+
 void value_show(const char *type, bags_view blob, bool lists, text *out) {
     type_class kind = type_kind(type);
     bags_value value;
-    failure.code = BAGS_ERROR_TYPE;
+    failure.code = BAGS_OK;
     if (kind == TYPE_MSGPACK && msgpack_to_json(blob, out))
         return;
     if ((kind == TYPE_NUMBER || kind == TYPE_TEXT || kind == TYPE_ARRAY) &&
         decode(type, blob, &value)) {
-        if (value_write(out, type, &value, lists ? MAX_LIST : 0))
+        failure.code = BAGS_OK;
+        if (value.kind == BAGS_KIND_ARRAY)
+            array_show(type, &value, lists, out);
+        if (value.kind == BAGS_KIND_ARRAY ||
+            value_write(out, type, &value, lists ? MAX_LIST : 0))
             return;
-        failure.code = BAGS_ERROR_TYPE;
-        if (value.kind == BAGS_KIND_ARRAY) {
-            summarize_array(out, &value);
-            return;
-        }
     }
-    text_puts(out, "{\"type\": ");
-    text_json(out, type, strcspn(type, "["));
-    text_member_number(out, "bytes", blob.size);
-    /* A number above 64 bits, or a format that was not linked, is not a fault. */
-    if (failure.code != BAGS_ERROR_LIMIT && failure.code != BAGS_ERROR_TYPE)
-        text_member_string(out, "error", failure.message);
-    text_puts(out, "}");
+    blob_show(type, blob, out);
 }
 
 void value_file(text *line, const char *key, const char *name) {

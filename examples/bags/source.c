@@ -144,6 +144,13 @@ void source_get(uint64_t index, const bags_select *selects, size_t count) {
              : bags_reader_get(dataset, index, selects, count, &row, &failure));
 }
 
+void source_prefetch(const uint64_t *indices, size_t length,
+    const bags_select *selects, size_t count) {
+    if (dataset && io_for_path(path)->read_many)
+        must(bags_reader_prefetch(
+            dataset, indices, length, selects, count, &row, &failure));
+}
+
 uint64_t source_count(uint64_t index, size_t field) {
     uint64_t count = 0;
     must(bags_reader_items(dataset, index, field, &row, &count, &failure));

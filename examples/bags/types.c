@@ -391,3 +391,116 @@ void formats_print(void) {
             printf(" %s", linked[i].name);
     puts(linked[0].codec ? "" : " none; see formats/");
 }
+
+/* ---- what is in images and videos ---- */
+
+static void put_size(text *out, uint64_t height, uint64_t width) {
+    text_member_number(out, "height", height);
+    text_member_number(out, "width", width);
+}
+
+/* Only the header of an image is read, so its number of pixels has no limit. */
+static void put_image(const char *type, bags_view blob, text *out) {
+    bool is_png = !strcmp(type_find(type)->ending, "png");
+    bags_image image;
+    memset(&image, 0, sizeof image);
+    failure.code = BAGS_ERROR_TYPE;
+#ifdef BAGS_WITH_JPEG
+    bags_jpeg_options jpeg = {0};
+    jpeg.max_pixels = UINT64_MAX;
+    if (!is_png)
+        failure.code = bags_jpeg_probe(blob, &jpeg, &image, &failure);
+#endif
+#ifdef BAGS_WITH_PNG
+    bags_png_options png = {0};
+    png.max_pixels = UINT64_MAX;
+    if (is_png)
+        failure.code = bags_png_probe(blob, &png, &image, &failure);
+#endif
+    if (failure.code)
+        return;
+    put_size(out, image.height, image.width);
+    text_member_number(out, "channels", image.channels);
+}
+
+#ifdef BAGS_WITH_MP4
+
+/* False, once with a remark, if the library of videos is missing. */
+static bool has_videos(void) {
+#ifdef BAGS_MODULE_MP4
+    static bool said;
+    if (module_find("mp4", "bags_mp4_probe", &failure))
+        return true;
+    if (!said)
+        note("%s", failure.message);
+    said = true;
+    failure.code = BAGS_ERROR_TYPE;
+    return false;
+#else
+    return true;
+#endif
+}
+
+static void put_video(bags_view blob, text *out) {
+    bags_mp4_options options = {0};
+    bags_mp4_info info;
+    options.max_pixels = UINT64_MAX;
+    if (!has_videos())
+        return;
+    failure.code = bags_mp4_probe(blob, &options, &info, &failure);
+    if (failure.code)
+        return;
+    text_member_number(out, "frames", info.frames);
+    put_size(out, info.height, info.width);
+}
+
+static bags_mp4_reader *frames;
+
+bool frames_open(bags_view blob, uint64_t *count) {
+    bags_mp4_reader_close(frames);
+    frames = bags_mp4_reader_open(blob, NULL, &failure);
+    if (frames)
+        *count = bags_mp4_reader_info(frames)->frames;
+    return frames != NULL;
+}
+
+bool frames_get(
+    uint64_t start, uint64_t stop, uint64_t step, bags_value *value) {
+    static bags_buffer scratch;
+    return !bags_mp4_reader_get(
+        frames, start, stop, step, &scratch, value, &failure);
+}
+
+#else
+
+static void put_video(bags_view blob, text *out) {
+    (void)blob;
+    (void)out;
+    failure.code = BAGS_ERROR_TYPE;
+}
+
+bool frames_open(bags_view blob, uint64_t *count) {
+    (void)blob;
+    (void)count;
+    codec_check("mp4");
+    return false;
+}
+
+bool frames_get(
+    uint64_t start, uint64_t stop, uint64_t step, bags_value *value) {
+    (void)start;
+    (void)stop;
+    (void)step;
+    (void)value;
+    return false;
+}
+
+#endif
+
+void media_members(const char *type, bags_view blob, text *out) {
+    type_class kind = type_kind(type);
+    if (kind == TYPE_IMAGE)
+        put_image(type, blob, out);
+    if (kind == TYPE_VIDEO)
+        put_video(blob, out);
+}

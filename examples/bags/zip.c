@@ -31,6 +31,7 @@ static int run(char **operands) {
         fail(BAGS_ERROR_MISSING, "%s: not a dataset, but a file", dataset);
     path_must_be_writable(path_parent(operands[1]));
     given.from = io_for_path(dataset);
+    given.files = (const char *const *)index_files(dataset, &given.files_count);
     given.progress = show_progress;
     partial = string_format("%s.partial", operands[1]);
     interrupt_leaves("nothing is kept", "start again with", NULL);
@@ -48,6 +49,7 @@ const command command_zip = {"zip", "write a dataset as one file",
     "Writes a finished dataset as a zip file, which the other commands read "
     "like the directory, and which every unzip unpacks. Nothing is compressed, "
     "and every Bag starts at a multiple of 4096 bytes, so that it is read in "
-    "place. X.zip must not exist, and has its name once it is complete; until "
+    "place. Indexes that are not older than the dataset are included. X.zip "
+    "must not exist, and has its name once it is complete; until "
     "then it is X.zip.partial.\n",
     "  bags zip pets pets.zip && bags get pets.zip 0\n", run};

@@ -260,7 +260,9 @@ def names_of_shards_may_have_many_digits():
     run('zip', 'pets', 'a.zip', '--no-sync')
     assert _all('a.zip') == want
     run('index', 'pets', 'n')
-    assert run('get', 'pets', '--key', 'n=3', 'n').json == {'n': 3}
+    assert run('get', 'pets', '--key', 'n=3', 'n').json == {'#': 3, 'n': 3}
+    run('zip', 'pets', 'b.zip', '--no-sync')
+    assert run('get', 'b.zip', '--key', 'n=3', 'n').json == {'#': 3, 'n': 3}
 
 
 def a_field_of_any_script_is_found():

@@ -3,11 +3,12 @@ import base64
 import json
 import os
 import pathlib
-import subprocess
 import struct
+import subprocess
+import zlib
 
 import harness
-from harness import each, pack, refuse, run
+from harness import each, has_codec, pack, refuse, run
 
 SPEC = 'n=int(4),words=utf8[],raw=bytes,frames=bytes[],text=utf8'
 
@@ -178,6 +179,103 @@ def files_get_names_and_endings():
     refuse('get', 'out', '0', '--out', 'deep/er', says='exists')
     got = run('get', 'out', '0', 'b[1:2]', '--out', 'other').json
     assert got == {'b': [{'file': 'other/000000-b-000001.bin'}]}
+
+
+DATA = harness.ROOT / 'tests/data'
+
+
+def images_are_shown_with_their_size():
+    if not has_codec('jpeg') or not has_codec('png'):
+        return
+    jpeg = (DATA / 'photos/china.jpg').read_bytes()
+    gray = b'\x89PNG\r\n\x1a\n'
+    for name, data in ((b'IHDR', struct.pack('>IIBBBBB', 3, 2, 8, 4, 0, 0, 0)),
+                       (b'IDAT', zlib.compress((b'\0' + b'ab' * 3) * 2)), (b'IEND', b'')):
+        gray += struct.pack('>I', len(data)) + name + data + struct.pack(
+            '>I', zlib.crc32(name + data))
+    rows = [{'j': {'base64': base64.b64encode(j).decode()},
+             'p': [{'base64': base64.b64encode(p).decode()} for p in ps]}
+            for j, ps in ((jpeg, [gray, gray]), (b'\xff\xd8\xff', []),
+                          (jpeg[:300], [gray[:30]]))]
+    pack(rows, 'j=jpeg,p=png[]', 'out', '--unchecked')
+    png = {'type': 'png', 'bytes': len(gray), 'height': 2, 'width': 3, 'channels': 2}
+    assert run('get', 'out', '0').json == {
+        'j': {'type': 'jpeg', 'bytes': 196653, 'height': 427, 'width': 640,
+              'channels': 3}, 'p': [png, png]}
+    assert run('get', 'out', '0', 'p[1]').json == {'p': png}
+    for row in 1, 2:
+        done = subprocess.run([harness.PROGRAM, 'get', 'out', str(row)],
+                              capture_output=True)
+        got = json.loads(done.stdout)
+        assert got['j']['error'] and 'height' not in got['j'], got
+        assert all('error' in p and 'height' not in p for p in got['p']), got
+
+
+def videos_are_shown_with_their_frames():
+    if not has_codec('mp4'):
+        return
+    pack([{'v': {'file': str(DATA / 'video/mpeg4_odd.mp4')},
+           'w': [{'file': str(DATA / 'video/vp9_odd.webm')}] * 2},
+          {'v': {'base64': ''}, 'w': []}], 'v=mp4,w=webm[]')
+    video = {'type': 'mp4', 'bytes': 5343, 'frames': 12, 'height': 49, 'width': 65}
+    got = run('get', 'out', '0').json
+    assert got['v'] == video and len(got['w']) == 2, got
+    assert (got['w'][0]['height'], got['w'][0]['width']) == (49, 65), got
+    assert run('get', 'out', '1').json == {
+        'v': {'type': 'mp4', 'bytes': 0, 'frames': 0, 'height': 0, 'width': 0}, 'w': []}
+    # The same frames as of the entire video, of which frame 5 is what PyAV decodes.
+    size = 49 * 65 * 3
+    frames = run('get', 'out', '0', 'v', '--npy').out[-12 * size:]
+    assert frames[5 * size:6 * size] == \
+        (DATA / 'video/mpeg4_odd.mp4.pyav.rgb').read_bytes()
+    for select, i in (('v[3]', 3), ('v[0]', 0), ('v[-1]', 11), ('v[-12]', 0)):
+        raw = run('get', 'out', '0', select, '--npy').out
+        assert raw[-size:] == frames[i * size:(i + 1) * size], select
+        assert b"'shape': (49, 65, 3)" in raw
+        assert run('get', 'out', '0', select).json == {'v': {
+            'dtype': 'uint8', 'shape': [49, 65, 3],
+            'preview': list(frames[i * size:i * size + 8])}}
+    raw = run('get', 'out', '0', 'v[1:8:3]', '--npy').out
+    assert b"'shape': (3, 49, 65, 3)" in raw
+    assert raw[-3 * size:] == b''.join(frames[i * size:][:size] for i in (1, 4, 7))
+    got = run('get', 'out', '0', 'v[-2:]', 'w[1]').json
+    assert [frame['preview'] for frame in got['v']] == [
+        list(frames[i * size:][:8]) for i in (10, 11)]
+    assert got['w']['type'] == 'webm'
+    assert run('get', 'out', '0', 'v[5:5]').json == {'v': []}
+    assert run('get', 'out', '0', 'v[10:99]', 'w[0:0]').json['w'] == []
+    assert run('get', 'out', '1', 'v[:]').json == {'v': []}
+    for select in ('v[12]', 'v[-13]', 'v[99999999999999999999]'):
+        result = refuse('get', 'out', '0', select, says=(
+            f'datapoint 0: frame {select[2:-1]} out of range (length 12)'))
+        assert result.out == b''
+    refuse('get', 'out', '1', 'v[0]', says='frame 0 out of range (length 0)')
+    refuse('get', 'out', '0', 'v[3]', '--raw', says=('--raw', '--npy'), code=2)
+    refuse('get', 'out', '0', 'v[x]', code=2)
+    refuse('get', 'out', '0', 'v', 'v[1]', code=2)
+    if has_codec('png'):
+        got = run('get', 'out', '0', 'v[3]', '--out', 'd').json
+        assert got == {'v': {'file': 'd/000000-v-000003.png'}}
+        got = run('get', 'out', '0', 'v[1:3]', '--out', 'd').json
+        assert [f['file'][-10:] for f in got['v']] == ['000001.png', '000002.png']
+        pack([{'p': {'file': 'd/000000-v-000003.png'}}], 'p=png', 'png')
+        assert run('get', 'png', '0', 'p', '--npy').out[-size:] == \
+            frames[3 * size:4 * size]
+
+
+def a_video_that_does_not_decode_has_no_frames():
+    if not has_codec('mp4'):
+        return
+    good = (DATA / 'video/mpeg4_odd.mp4').read_bytes()
+    pack([{'v': {'base64': base64.b64encode(bad).decode()}}
+          for bad in (good, good[:3000], b'no video')], 'v=mp4', 'out', '--unchecked')
+    for row in 1, 2:
+        done = subprocess.run([harness.PROGRAM, 'get', 'out', str(row)],
+                              capture_output=True)
+        got = json.loads(done.stdout)['v']
+        assert got['error'] and 'frames' not in got, got
+        refuse('get', 'out', row, 'v[0]', '--npy', says=f'"v": datapoint {row}: ')
+        assert refuse('get', 'out', row, 'v[0]', says=f'"v": datapoint {row}: ').out == b''
 
 
 def a_field_whose_name_ends_in_brackets_is_found():

@@ -4,8 +4,13 @@ import math
 import os
 import pathlib
 import shutil
+import subprocess
+import tarfile
+import zipfile
 
+import harness
 from harness import each, files, pack, read, refuse, run, write_lines
+from server import Server
 
 SPEC = 'id=utf8,t=i64,x=float32,n=int(4),tag=utf8[],raw=bytes'
 
@@ -40,7 +45,7 @@ def a_key_finds_its_datapoints(options):
     assert _numbers('t=125:18446744073709551616') == [18, 19]
     assert _numbers('n=:-1') == []
     assert run('get', 'out', '--key', 'n=4', 'id', 'tag[0]').lines == [
-        {'id': 'k4', 'tag': 'a'}]
+        {'#': 4, 'id': 'k4', 'tag': 'a'}]
     assert run('get', 'out', '--key', 'n=4', 'raw', '--raw').out == b'r4'
     # Python's datasets have no such directory: nothing but the index is new.
     read('out')
@@ -164,3 +169,213 @@ def an_index_does_not_leave_its_dataset(options):
         refuse('get', 'evil', '--key', 'n=3', says=(path, 'symbolic links'))
         os.remove(path)
         shutil.copyfile(f'{there}/{name}', path)
+
+
+def the_number_of_a_datapoint_is_printed():
+    _dataset()
+    lines = run('get', 'out', '--key', 'id=k3', 'n').lines
+    assert [list(line) for line in lines] == [['#', 'n']] * 3
+    assert [line['#'] for line in lines] == [3, 10, 17]
+    for line in lines:
+        assert run('get', 'out', line['#'], 'n').json == {'n': line['n']}
+    got = run('get', 'out', '--key', 'n=7', 'raw', '--out', 'd').json
+    assert got == {'#': 7, 'raw': {'file': 'd/000007-raw.bin'}}
+    assert run('get', 'out', '--key', 'n=7', 'raw', '--raw').out == b'r7'
+    # A field may have the name.
+    pack([{'#': 'x', '##': 7}], '#=utf8,##=int', 'odd')
+    run('index', 'odd', '#')
+    assert run('get', 'odd', '--key', '#=x').out == \
+        b'{"###": 0, "#": "x", "##": 7}\n'
+
+
+NAMES = ['abc', 'ab', 'b', 'abd', 'a*', 'ab*', 'ab**', 'ab', 'aé', '', '*', 'ab\\*']
+
+
+def keys_are_found_by_what_they_begin_with():
+    pack([{'t': t, 'n': i, 'b': {'base64': base64.b64encode(b).decode()}}
+          for i, (t, b) in enumerate(zip(NAMES, [
+              b'\xff', b'\xff\xff', b'\xfe', b'', b'\xff\0', b'\xff*', b'\xff\xff\xff',
+              b'a', b'b', b'\xfe\xff', b'*', b'**']))], 't=utf8,n=int,b=bytes')
+    for field in 'tbn':
+        run('index', 'out', field)
+
+    def numbers(key):
+        return [line['#'] for line in run('get', 'out', '--key', key, 'n').lines]
+
+    def names(key):
+        return [NAMES[i] for i in numbers(key)]
+
+    for prefix in ('', 'a', 'ab', 'abc', 'b', 'aé', 'a*b', 'ab\\', 'x'):
+        assert names(f't={prefix}*') == sorted(
+            [n for n in NAMES if n.startswith(prefix)], key=lambda n: n.encode()), prefix
+    # Two stars are one that the key has.
+    for key in ('a*', 'ab*', 'ab**', '*', 'ab\\*'):
+        assert names(f't={key}*') == [key], key
+    refuse('get', 'out', '--key', 't=b**', says=('"t"', 'no datapoint has the key b*\n'))
+    assert names('t=ab') == ['ab', 'ab']
+    for prefix in (b'\xff', b'\xff\xff', b'\xff\xff\xff', b'\xff\xff\xff\xff', b'\xfe'):
+        found = numbers(os.fsdecode(b'b=' + prefix + b'*'))
+        assert len(found) == {b'\xff': 5, b'\xff\xff': 2, b'\xff\xff\xff': 1,
+                              b'\xff\xff\xff\xff': 0, b'\xfe': 2}[prefix], prefix
+    refuse('get', 'out', '--key', 'n=1*', says='"1*" is not a number', code=2)
+
+
+@each([(), ('--shard-length', 3)])
+def the_last_key_at_or_before_is_found(options):
+    # Of equal keys, the datapoint with the highest number.
+    rows = [{'t': t, 'u': u, 'x': x, 'id': i} for t, u, x, i in [
+        (20, 7, 0.5, 'b'), (-5, 0, -1.5, 'a'), (10, 7, 0.1, 'b'), (20, 2**64 - 1, 0.5, ''),
+        (-5, 0, math.inf, 'bb'), (10, 8, 2, 'a')]]
+    pack(rows, 't=i64,u=u64,x=float32,id=utf8', 'out', *options)
+    for field in ('t', 'u', 'x', 'id'):
+        run('index', 'out', field)
+    for key, number in [
+            ('t<=20', 3), ('t<=19', 5), ('t<=10', 5), ('t<=9', 4), ('t<=-5', 4),
+            ('t<=18446744073709551616', 3), ('t<=1e300', 3), ('u<=0', 4), ('u<=6', 4),
+            ('u<=7', 2), ('u<=18446744073709551615', 3), ('u<=18446744073709551614', 5),
+            ('x<=0.1', 2), ('x<=0.09', 1), ('x<=0.5', 3), ('x<=Infinity', 4),
+            ('x<=1e30', 5), ('id<=', 3), ('id<=a', 5), ('id<=b', 2), ('id<=b*', 2),
+            ('id<=bb', 4), ('id<=zz', 4)]:
+        lines = run('get', 'out', '--key', key, 'id').lines
+        assert [line['#'] for line in lines] == [number], (key, lines)
+    for key in ('t<=-6', 't<=-1e300', 'u<=-1', 'x<=-2', 'x<=-Infinity'):
+        result = refuse('get', 'out', '--key', key, says=(
+            f'field "{key[0]}": no datapoint has a key at or before {key[3:]}\n'))
+        assert result.out == b''
+    for key in ('t<=', 't<=x', 't<=1:2', 't<=0.5', 'x<=NaN'):
+        refuse('get', 'out', '--key', key, says=key, code=2)
+    refuse('get', 'out', '--key', 'y<=1', says='y')
+    assert run('get', 'out', '--key', 'u<=6', 'id', '--raw').out == b'bb'
+    # A field's own name comes first.
+    pack([{'t': 5, 't_': 3}], 't=int,t_=int', 'odd')
+    for path in pathlib.Path('odd').glob('*.crc'):
+        path.unlink()
+    os.rename('odd/t_.bag', 'odd/t<.bag')
+    spec = pathlib.Path('odd/spec.json')
+    spec.write_text(spec.read_text().replace('t_', 't<'))
+    for field in ('t', 't<'):
+        run('index', 'odd', field)
+    assert run('get', 'odd', '--key', 't<=3', 't').json == {'#': 0, 't': 5}
+    refuse('get', 'odd', '--key', 't<=4', says='"t<": no datapoint has the key 4')
+    assert run('get', 'odd', '--key', 't<<=4', 't').json == {'#': 0, 't': 5}
+
+
+def info_lists_the_indexes():
+    pack([_row(i) for i in range(20)], SPEC, 'out', '--shard-length', 6)
+    assert run('info', 'out', '--json').json['indexes'] == []
+    assert b'indexes' not in run('info', 'out').out
+    run('index', 'out', 't')
+    run('index', 'out', 'id')
+    assert run('info', 'out', '--json').json['indexes'] == ['id', 't']
+    shown = run('info', 'out')
+    assert b'\nindexes    id, t\n' in shown.out and not shown.err
+    run('pack', write_lines('more.jsonl', [_row(20)]), 'out', '--append',
+        '--shard-length', 6, '--spec', SPEC, '--no-sync')
+    run('index', 'out', 't')
+    shown = run('info', 'out')
+    assert b'\nindexes    t\n' in shown.out, shown.out
+    assert 'index/id.bag' in shown.err and 'build the index again' in shown.err
+    assert len(shown.err.splitlines()) == 1
+
+
+@each([(), ('--shard-length', 6)])
+def keys_are_found_in_archives(options):
+    _dataset(20, *options)
+    keys = ('id=k3', 't=100:130', 'id=k*', 't<=35', 'x=0.7', 'raw=r1*', 'n<=300')
+    want = [_numbers(key) for key in keys]
+    run('zip', 'out', 'ours.zip', '--no-sync')
+    with tarfile.open('out.tar', 'w') as tar:
+        tar.add('out', 'in/side')
+    with zipfile.ZipFile('python.zip', 'w') as archive:
+        for name in files('out'):
+            archive.write(f'out/{name}', name)
+    for path in ('ours.zip', 'python.zip', 'out.tar/in/side'):
+        assert [[line['n'] for line in run('get', path, '--key', key, 'n').lines]
+                for key in keys] == want, path
+        assert run('info', path, '--json').json['indexes'] == [
+            'id', 'n', 'raw', 't', 'x']
+        refuse('get', path, '--key', 't<=-51', says='at or before -51')
+        refuse('get', path, '--key', 'tag=a', says='utf8[]')
+    # An index of other data, and none.
+    run('zip', 'ours.zip', 'again.zip', '--no-sync')
+    assert files('.')['again.zip'] == files('.')['ours.zip']
+    first = 'out/000000' if options else 'out'
+    path = pathlib.Path(first, 'index/id.bag')
+    path.rename(pathlib.Path(first, 'index/n.bag'))
+    pathlib.Path(first, 'index/id.crc').rename(pathlib.Path(first, 'index/n.crc'))
+    with tarfile.open('bad.tar', 'w') as tar:
+        tar.add('out', '.')
+    refuse('get', 'bad.tar', '--key', 'n=3', says=('n.bag', 'build the index again'))
+    refuse('get', 'bad.tar', '--key', 'id=k3',
+           says=('"id" has no index', 'where the dataset was written'))
+    assert run('info', 'bad.tar', '--json').json['indexes'] == ['raw', 't', 'x']
+    # What cannot be used is not passed on.
+    said = run('zip', 'out', 'other.zip', '--no-sync').err
+    assert 'index/n.bag' in said, said
+    with zipfile.ZipFile('other.zip') as archive:
+        assert not [n for n in archive.namelist() if n.endswith(('/n.bag', '/id.crc'))
+                    and 'index' in n]
+
+
+@each(['index', 'probing', 's3'])
+def keys_are_found_on_servers(how):
+    if b'not linked' in subprocess.run([harness.PROGRAM, 'info', 'http://127.0.0.1:1/x'],
+                                       capture_output=True).stderr:
+        return
+    os.makedirs('site/bucket')
+    keys = ('id=k3', 't=100:130', 'id=k*', 't<=35', 'id=none*')
+    _dataset(300, '--shard-length', 60)
+    want = [_numbers(key) for key in keys]
+    with Server('site', how == 'index', how == 's3') as server:
+        env = {**os.environ, 'BAGS_RETRY_SECONDS': '1', **server.environment}
+        if how == 's3':
+            url = 's3://bucket/set'
+            run('copy', 'out', url, env=env)
+            first = files('site')
+            again = run('copy', 'out', url, env=env).out
+            assert b': 0 files copied' in again, again
+            # A new index replaces the former one; nothing else is replaced.
+            os.utime('out/000001/t.bag')
+            run('index', 'out', 't')
+            again = run('copy', 'out', url, env=env).out
+            assert b': 2 files copied' in again, again
+            changed = {name for name, data in files('site').items()
+                       if first.get(name) != data}
+            assert changed == {f'bucket/set/000000/index/t.{end}' for end in
+                               ('bag', 'crc')}, changed
+        else:
+            url = server.url + '/set'
+            shutil.copytree('out', 'site/set')
+        for key, numbers in zip(keys, want):
+            server.log.clear()
+            found = run('get', url, '--key', key, 'n', env=env).lines
+            assert [line['n'] for line in found] == numbers, key
+            assert len(server.log) < 200, len(server.log)
+        assert run('info', url, '--json', env=env).json['indexes'] == [
+            'id', 'n', 'raw', 't', 'x']
+        refuse('get', url, '--key', 't<=-51', says='at or before', env=env)
+        refuse('get', url, '--key', 'x=77.5', says='no datapoint', env=env)
+        refuse('get', url, '--key', 'tag=a', says='utf8[]', env=env)
+        # A dataset of other values, with the index of the former.
+        root = 'site/bucket/set' if how == 's3' else 'site/set'
+        pack([dict(_row(i), id=f'k{(i + 1) % 7}', t=i) for i in range(300)], SPEC, 'new',
+             '--shard-length', 60)
+        for name, data in files('new').items():
+            pathlib.Path(root, name).write_bytes(data)
+        for key in ('id=k3', 't=100'):
+            refuse('get', url, '--key', key, says='build the index again', env=env)
+        # Half of an index, and a page in its place.
+        path = pathlib.Path(root, '000000/index/n.bag')
+        data = path.read_bytes()
+        for bad in (data[:len(data) // 2], b'<html>not found</html>', b''):
+            path.write_bytes(bad)
+            refuse('get', url, '--key', 'n=3', says='n.bag', env=env)
+        path.unlink()
+        refuse('get', url, '--key', 'n=3', says='"n" has no index', env=env)
+
+
+def a_local_copy_has_no_indexes():
+    _dataset()
+    run('copy', 'out', 'copy')
+    assert not pathlib.Path('copy/index').exists()
+    refuse('get', 'copy', '--key', 'n=3', says='bags index copy n')
