@@ -202,7 +202,7 @@ struct bags_http {
     char *query, *user, *key, *secret, *token, *region, *endpoint, *ca_file;
     double retry_seconds, stall_seconds;
     size_t connections, connections_each; /* of each thread */
-    uint64_t gap, cache_size;
+    uint64_t gap, cache_size, read_ahead;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     pid_t process;
@@ -2024,7 +2024,7 @@ static void http_call_end(bags_http *http, http_call *call) {
 /* Where reads are in order, read ahead of them: twice as much each time. Returns false
  * if there is nothing to be read yet. Small reads elsewhere, of a Bag's table, do not
  * end the order. */
-static bool http_read_ahead(http_want *want) {
+static bool http_read_ahead(const bags_http *http, http_want *want) {
     http_object *object = want->object;
     uint64_t start = want->start, stop = want->stop;
     if (start == 0 || start != object->last) {
@@ -2039,8 +2039,8 @@ static bool http_read_ahead(http_want *want) {
         object->window = 2 * HTTP_TAIL;
         return false;
     }
-    uint64_t window =
-        object->window < HTTP_CHUNK ? 2 * object->window : HTTP_CHUNK;
+    uint64_t most = http->read_ahead;
+    uint64_t window = object->window < most ? 2 * object->window : most;
     want->read = NULL;
     want->start = object->ahead > stop ? object->ahead : stop;
     want->stop = object->size - want->start > window ? want->start + window
@@ -2083,7 +2083,7 @@ static void http_read_many(void *user, bags_io_read *reads, size_t count) {
         if (want.start < want.stop && !failed)
             wants[wanted++] = want; /* after a failure, do not wait again */
         want.start = read->offset;
-        if (want.read && !failed && http_read_ahead(&want))
+        if (want.read && !failed && http_read_ahead(http, &want))
             wants[wanted++] = want;
     }
     http_request_all(http, &call, wants, wanted);
@@ -2565,6 +2565,7 @@ static bool http_set_up(bags_http *http, const bags_http_options *options) {
         options->stall_seconds > 0 ? options->stall_seconds : 30;
     http->connections = options->connections ? options->connections : 384;
     http->gap = options->gap ? options->gap : (uint64_t)1 << 20;
+    http->read_ahead = options->read_ahead ? options->read_ahead : HTTP_CHUNK;
     http->cache_size =
         options->cache_size ? options->cache_size : (uint64_t)256 << 20;
     http_settings(http, options);

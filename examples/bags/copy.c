@@ -8,6 +8,15 @@
  * becomes spec.json or, of a Bag, NAME.bag at the end. A dataset in shards has one of
  * that name next to them, which is removed at the end. What a copy that was killed has
  * left is locked and used again.
+ *
+ * Until the end, each local copy has a record next to it, NAME.copied:
+ *
+ *     boot of the system | device, inode, time and size of the source | its path
+ *
+ * Of a server, these are its ETag, Last-Modified and size. If they still are those of
+ * the source, a copy that is complete is kept, and a part of one, NAME.copy, continues
+ * at its end; that only in the same boot, since it may not be on stable storage.
+ * Otherwise, both are removed before the record is replaced.
  */
 #include "command.h"
 #include "system.h"
@@ -19,6 +28,8 @@
 
 #define MAX_THREADS 8               /* each may hold a part of 64 MiB */
 #define COPY_SIZE ((size_t)8 << 20) /* bytes read at once */
+/* From a server: what was not written yet is sent again after a kill. */
+#define FAR_SIZE ((size_t)1 << 20)
 
 typedef struct entry {
     char *from, *to;
@@ -35,8 +46,9 @@ static size_t count;
 static const char *source, *target; /* datasets, or Bags without their .bag */
 static const bags_io *in, *out;
 static bool to_url;
-static char *lock_path; /* of the file that is locked */
-static void *lock_file; /* NULL: none is */
+static char *lock_path;     /* of the file that is locked */
+static void *lock_file;     /* NULL: none is */
+static bool lock_continues; /* a part of a Bag is in it, which is kept */
 
 /* Of the threads. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -167,7 +179,8 @@ static void check_not_locked(const char *directory) {
 static void unlock_target(void) {
     if (!lock_file)
         return;
-    (void)out->remove(out->user, lock_path);
+    if (!lock_continues)
+        (void)out->remove(out->user, lock_path);
     (void)out->close(out->user, lock_file);
     lock_file = NULL;
 }
@@ -294,6 +307,99 @@ static void plan_bag(void) {
     lock_target(".bag");
 }
 
+/* ---- records of the copies that are not finished ---- */
+
+typedef enum left {
+    LEFT_OTHER,    /* what is left is of another version, or unknown */
+    LEFT_COMPLETE, /* a complete copy is of this version, */
+    LEFT_PART      /* and a part of one too */
+} left;
+
+/* An identifier of this boot of the system; "" if there is none. */
+static const char *boot_id(void) {
+    static char id[64];
+    const bags_io *io = bags_io_local();
+    void *file = NULL;
+    size_t size = sizeof id - 1;
+    if (*id || io->open(io->user, "/proc/sys/kernel/random/boot_id",
+                   BAGS_IO_READ, &file))
+        return id;
+    if (read_all(io, file, 0, id, &size))
+        size = 0;
+    id[size] = 0;
+    id[strcspn(id, " \n")] = 0;
+    io->close(io->user, file);
+    return id;
+}
+
+/* The record of a file; NULL: its source does not tell versions apart. Two hashes of
+ * nothing are equal. */
+static char *record_of(const entry *one) {
+    const bags_identity *from = &one->identity;
+    if (to_url || !in->identify || from->inode == from->time)
+        return NULL;
+    return string_format("%s %jx %jx %jx %ju %s\n", boot_id(),
+        (uintmax_t)from->device, (uintmax_t)from->inode, (uintmax_t)from->time,
+        (uintmax_t)from->size, one->from);
+}
+
+static left what_is_left(const entry *one) {
+    char *record = record_of(one);
+    char *path = string_format("%s.copied", one->to);
+    size_t size = record ? strlen(record) + 1 : 0;
+    char *found = record ? (char *)malloc(size + 1) : NULL;
+    void *file = NULL;
+    left result = LEFT_OTHER;
+    if (found && !out->open(out->user, path, BAGS_IO_READ, &file)) {
+        if (read_all(out, file, 0, found, &size))
+            size = 0;
+        found[size] = 0;
+        const char *version = strchr(found, ' ');
+        if (version && !strcmp(version, strchr(record, ' ')))
+            result = *boot_id() && !strcmp(found, record) ? LEFT_PART
+                                                          : LEFT_COMPLETE;
+        out->close(out->user, file);
+    }
+    free(found);
+    free(path);
+    free(record);
+    return result;
+}
+
+/* Remove what is left of another version, then write the record of this one. */
+static bags_code start_record(const entry *one, bags_error *err) {
+    char *record = record_of(one), *path = string_format("%s.copied", one->to);
+    char *directory = string_format("%s", one->to);
+    void *file = NULL;
+    int removed = out->remove(out->user, path), error = 0;
+    if (!one->last)
+        removed = out->remove(out->user, one->to) && removed;
+    if (!removed) { /* also after a power failure, no record is of another file */
+        size_t size = strlen(directory);
+        while (size > 0 && !is_separator(directory[size - 1]))
+            size--;
+        directory[size] = 0;
+        error = out->sync_dir(out->user, size ? directory : ".");
+    }
+    if (!error && record)
+        error = out->open(out->user, path, BAGS_IO_CREATE, &file);
+    if (file) {
+        error = write_all(out, file, 0, record, strlen(record));
+        int closed = out->close(out->user, file);
+        error = error ? error : closed;
+    }
+    bags_code code = bags_fail_io(out, error, path, "create", err);
+    free(directory);
+    free(path);
+    free(record);
+    return code;
+}
+
+static void remove_records(void) {
+    for (size_t i = 0; i < count && !to_url; i++)
+        (void)out->remove(out->user, temp_format("%s.copied", entries[i].to));
+}
+
 /* ---- copying a file: what fails is written to the error ---- */
 
 static void advance(void *user, uint64_t bytes) {
@@ -304,16 +410,18 @@ static void advance(void *user, uint64_t bytes) {
     pthread_mutex_unlock(&mutex);
 }
 
-/* Copy the bytes to a new file, or with `compare` find out whether it has them. */
-static bags_code pass_bytes(const entry *one, void *from, void *to,
+/* Copy the bytes that follow `at` to a new file, or with `compare` find out whether it
+ * has them. */
+static bags_code pass_bytes(const entry *one, uint64_t at, void *from, void *to,
     bool compare, bool *same, bags_error *err) {
     unsigned char *data = (unsigned char *)malloc(2 * COPY_SIZE);
     bags_code code = data ? BAGS_OK : BAGS_ERROR_MEMORY;
     *same = true;
     if (!data)
         bags_fail(err, code, "out of memory");
-    for (uint64_t at = 0; at < one->size && *same && !code;) {
-        size_t size = COPY_SIZE, other = COPY_SIZE;
+    while (at < one->size && *same && !code) {
+        size_t size = path_is_remote(one->from) ? FAR_SIZE : COPY_SIZE;
+        size_t other = size;
         unsigned char *written = data + COPY_SIZE;
         int error = read_all(in, from, at, data, &size);
         code = bags_fail_io(in, error, one->from, "read", err);
@@ -339,7 +447,8 @@ static bags_code pass_bytes(const entry *one, void *from, void *to,
                       in, from, one->from, &one->identity, err);
 }
 
-/* Local files: compare them, unless the source is remote and its ETag is enough. */
+/* Local files: compare them, unless there is a record, or the source is remote and its
+ * ETag is enough. */
 static bags_code is_same(
     const entry *one, bool *exists, bool *same, bags_error *err) {
     void *from = NULL, *to = NULL;
@@ -354,20 +463,28 @@ static bags_code is_same(
         return BAGS_OK;
     if (path_is_remote(one->to))
         return object_same(one->to, in, one->from, same, err);
+    error = out->open(out->user, one->to, BAGS_IO_READ, &to);
+    if (!error)
+        error = out->size(out->user, to, &size);
+    if (to)
+        out->close(out->user, to);
+    to = NULL;
+    if (error)
+        return bags_fail_io(out, error, one->to, "open", err);
+    *same = size == one->size && what_is_left(one) != LEFT_OTHER;
+    if (*same)
+        return BAGS_OK;
     bags_code code = path_is_remote(one->from)
                          ? object_same(one->from, out, one->to, same, err)
                          : BAGS_OK;
     if (code || *same || (path_is_remote(one->from) && !one->finished))
         return code;
-    error = out->open(out->user, one->to, BAGS_IO_READ, &to);
-    if (!error)
-        error = out->size(out->user, to, &size);
-    if (error)
+    if ((error = out->open(out->user, one->to, BAGS_IO_READ, &to)))
         code = bags_fail_io(out, error, one->to, "open", err);
     else if ((error = in->open(in->user, one->from, BAGS_IO_READ, &from)))
         code = bags_fail_io(in, error, one->from, "open", err);
     else if (size == one->size)
-        code = pass_bytes(one, from, to, true, same, err);
+        code = pass_bytes(one, 0, from, to, true, same, err);
     if (to)
         out->close(out->user, to);
     if (from)
@@ -380,22 +497,39 @@ static bags_code is_same(
 static bags_code write_file(const entry *one, bags_error *err) {
     char *partial = string_format("%s.copy", one->to);
     bool same, locked = !strcmp(partial, lock_path);
+    bool has_part = what_is_left(one) == LEFT_PART;
     void *from = NULL, *to = locked ? lock_file : NULL;
+    uint64_t start = 0;
     bags_code code = BAGS_OK;
     int error = in->open(in->user, one->from, BAGS_IO_READ, &from);
     if (error)
         code = bags_fail_io(in, error, one->from, "open", err);
-    if (!locked) /* what an interrupted run has left */
+    if (!has_part && !locked) /* what an interrupted run has left */
         (void)out->remove(out->user, partial);
+    if (!has_part && !code)
+        code = start_record(one, err);
     if (!code) {
-        error = locked ? out->truncate(out->user, to, 0)
-                       : out->open(out->user, partial, BAGS_IO_CREATE, &to);
+        error = locked     ? 0
+                : has_part ? out->open(out->user, partial, BAGS_IO_WRITE, &to)
+                           : ENOENT;
+        if (error == ENOENT)
+            error = out->open(out->user, partial, BAGS_IO_CREATE, &to);
+        if (!error && has_part)
+            error = out->size(out->user, to, &start);
+        start = start > one->size ? 0 : start;
+        if (!error)
+            error = out->truncate(out->user, to, start);
         code = bags_fail_io(out, error, partial, "create", err);
     }
-    if (!code)
-        code = pass_bytes(one, from, to, false, &same, err);
+    if (!code) {
+        advance(NULL, start);
+        code = pass_bytes(one, start, from, to, false, &same, err);
+    }
     if (!code && (error = out->sync(out->user, to)))
         code = bags_fail_io(out, error, partial, "sync", err);
+    bool keep = code == BAGS_ERROR_IO && from && to &&
+                !out->size(out->user, to, &start) && start > 0 &&
+                what_is_left(one) == LEFT_PART;
     if (to && !locked && (error = out->close(out->user, to)) && !code)
         code = bags_fail_io(out, error, partial, "close", err);
     if (from)
@@ -405,8 +539,9 @@ static bags_code write_file(const entry *one, bags_error *err) {
     else if (!code && !one->last)
         code = bags_fail_io(out, out->rename(out->user, partial, one->to),
             one->to, "create", err);
-    if (code && !locked)
+    if (code && !keep && !locked)
         (void)out->remove(out->user, partial);
+    lock_continues = locked && code && keep;
     if (!code && locked) {
         (void)out->close(out->user, lock_file);
         lock_file = NULL;
@@ -492,6 +627,13 @@ static void *work(void *user) {
     }
 }
 
+static void must_copy(bags_code code) {
+    if (code && code != BAGS_ERROR_EXISTS)
+        failure_suffix("; call it again to continue");
+    progress_hide();
+    must(code);
+}
+
 static void copy_bags(size_t threads) {
     pthread_t others[MAX_THREADS];
     size_t started = 0;
@@ -501,16 +643,14 @@ static void copy_bags(size_t threads) {
     work(NULL);
     while (started > 0)
         pthread_join(others[--started], NULL);
-    if (fault.code) {
+    if (fault.code)
         failure = fault;
-        if (failure.code != BAGS_ERROR_EXISTS)
-            failure_suffix("; call it again to continue");
-        progress_end();
-        die();
-    }
+    must_copy(fault.code);
 }
 
 static int run(char **operands) {
+    read_ahead = FAR_SIZE;
+    (void)boot_id(); /* before the threads */
     const char *shown = path_without_secrets(operands[1]);
     source = path_without_secrets(operands[0]);
     target = shown;
@@ -548,7 +688,8 @@ static int run(char **operands) {
                 in, NULL, entries[i].from, &entries[i].identity, &failure));
     for (size_t i = count; i-- > 0;)
         if (entries[i].last)
-            must(copy_entry(&entries[i], &failure));
+            must_copy(copy_entry(&entries[i], &failure));
+    remove_records();
     unlock_target();
     progress_end();
     print("%s: %s copied, %ju already equal, %ju bytes\n", shown,
@@ -571,9 +712,12 @@ const command command_copy = {"copy", "to another place, or an object store",
     "or "
     "s3://BUCKET/PATH; TO is a path or s3://BUCKET/PATH. Other files are not "
     "copied.\n"
-    "If it is interrupted, call it again: files that are equal are kept. Equal "
-    "means the same bytes; for an object in a store, the same size and MD5, "
-    "from its ETag. What is finished and differs is never replaced. A second "
+    "If it is interrupted, call it again: files that are equal are kept, and a "
+    "local file that is not complete continues where it ended, if its source "
+    "has not changed. Equal means the same bytes; for an object in a store, "
+    "the same size and MD5, from its ETag. Until the end, NAME.copied states "
+    "which version was copied. What is finished and differs is never replaced. "
+    "A second "
     "copy to the same local place fails while the first is running; to an "
     "object store, run only one at a time.\n",
     "  bags copy pets s3://datasets/pets\n"

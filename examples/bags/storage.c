@@ -44,6 +44,8 @@ static void check_url(const char *path) {
             hide ? "..." : "");
 }
 
+uint64_t read_ahead;
+
 #ifdef BAGS_WITH_HTTP
 
 /* A place that was opened, until the program ends: the query and the password of a
@@ -92,6 +94,7 @@ static bags_http *open_place(
     options.query = query;
     options.user = user;
     options.ca_file = getenv("BAGS_CA_FILE");
+    options.read_ahead = read_ahead;
     options.retry_seconds = seconds_of("BAGS_RETRY_SECONDS");
     options.stall_seconds = seconds_of("BAGS_STALL_SECONDS");
     bags_http *http = bags_http_open(&options, &failure);

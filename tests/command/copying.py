@@ -7,10 +7,12 @@ import pathlib
 import shutil
 import signal
 import subprocess
+import threading
 import time
 
 import harness
 from harness import each, files, pack, refuse, run
+from server import Server
 
 LOCKED = 'locked by another running copy'
 
@@ -189,3 +191,124 @@ def a_copy_has_no_files_of_one_that_was_interrupted():
     run('copy', 'b', 'out')
     run('verify', 'out')
     assert os.path.exists('out/n.crc')
+
+
+def _far(name, letter, count, size):
+    """A dataset in which the fields differ, and so does another letter."""
+    os.makedirs('files', exist_ok=True)
+    for i in range(count):
+        with open(f'files/{i}', 'wb') as file:
+            file.write((letter + b'%06d\n' % i) * (size // 8))
+    pack([{f'f{i}': {'file': f'files/{i}'} for i in range(count)}],
+         ','.join(f'f{i}=bytes' for i in range(count)), name, '--no-sync')
+    shutil.rmtree('files')
+
+
+def _slow(handler, _):
+    time.sleep(0.004)
+    return False
+
+
+def _starts(path, letter):
+    try:
+        with open(path, 'rb') as file:
+            return file.read(1) == letter
+    except FileNotFoundError:
+        return False
+
+
+def _killed_copy(server, words, most):
+    """Kill a copy once this many bytes were sent."""
+    before, copy = server.sent, _start(*words)
+    while server.sent - before < most and copy.poll() is None:
+        time.sleep(0.001)
+    assert copy.poll() is None, copy.communicate()
+    copy.kill()
+    copy.communicate()
+
+
+def a_download_that_was_killed_continues():
+    """At most 15% is sent again: what had arrived and was not written yet."""
+    _far('site/ds', b'a', 8, 28 << 20)
+    with Server('site', index=True, fault=_slow) as server:
+        words = ['copy', server.url + '/ds', 'out']
+        _killed_copy(server, words, 110 << 20)
+        run(*words)
+        assert server.sent <= 1.15 * (224 << 20), server.sent / (224 << 20)
+    assert files('out') == files('site/ds')
+
+
+def a_download_of_a_bag_that_failed_continues():
+    """After a kill, and after the server has failed."""
+    _far('site/ds', b'a', 1, 40 << 20)
+    with Server('site', fault=_slow) as server:
+        words = ['copy', server.url + '/ds/f0.bag', 'out.bag']
+        _killed_copy(server, words, 10 << 20)
+        most = server.sent + (10 << 20)
+        server.fault = lambda handler, _: server.sent > most and handler.answer(503)
+        refuse(*words, says=('HTTP 503', 'call it again to continue'),
+               env={**os.environ, 'BAGS_RETRY_SECONDS': '0.1'})
+        server.fault = None
+        run(*words)
+        assert server.sent <= 1.15 * (40 << 20), server.sent / (40 << 20)
+    assert files('.')['out.bag'] == files('site/ds')['f0.bag']
+    assert [name for name in os.listdir() if name.startswith('out')] == ['out.bag']
+
+
+@each(['same', 'replaced', 'replaced twice', 'another source', 'another boot'])
+def a_download_is_never_a_mixture(how):
+    """A field has arrived, one partly, and one not."""
+    matches = []
+
+    def fault(handler, _):
+        given = handler.headers.get('Range') or ''
+        first = int(given[6:].split('-')[0] or 0)
+        if waits and (handler.path.endswith('f2.bag') and '=-' not in given or
+                      handler.path.endswith('f1.bag') and first > 3 << 20):
+            waits.wait()
+        if '=-' not in given and given:
+            matches.append((handler.path[-6:], first, handler.headers.get('If-Match')))
+        return False
+
+    def kill(letter):
+        copy = _start(*words)
+        part = pathlib.Path('out/f1.bag.copy')
+        while not (_starts('out/f0.bag', letter) and _starts(part, letter) and
+                   part.stat().st_size > 1 << 20):
+            assert copy.poll() is None, copy.communicate()
+            time.sleep(0.001)
+        copy.kill()
+        copy.communicate()
+        matches.clear()
+
+    def choose(name):
+        os.symlink(name, 'site/new')
+        os.rename('site/new', 'site/ds')
+
+    for letter in b'ab':
+        _far(f'site/{letter:c}', b'%c' % letter, 3, 6 << 20)
+    choose('a')
+    waits = threading.Event()
+    with Server('site', index=True, fault=fault) as server:
+        words = ['copy', server.url + '/ds', 'out']
+        kill(b'a')
+        if how == 'replaced twice':
+            choose('b')
+            kill(b'b')
+        choose('b' if how == 'replaced' else 'a')
+        if how == 'another source':
+            words[1] = server.url + '/b'
+        if how == 'another boot':
+            for record in pathlib.Path('out').glob('*.copied'):
+                record.write_text('another ' + record.read_text().split(' ', 1)[1])
+            part = pathlib.Path('out/f1.bag.copy')
+            part.write_bytes(bytes(part.stat().st_size))
+        waits.set()
+        run(*words)
+    letter = 'b' if how in ('replaced', 'another source') else 'a'
+    assert files('out') == files(f'site/{letter}')
+    starts = {name: min(first for path, first, _ in matches if path == name)
+              for name in {path for path, _, _ in matches}}
+    assert all(match for _, _, match in matches), matches
+    assert ('f0.bag' in starts) == (how not in ('same', 'another boot')), starts
+    assert (starts['f1.bag'] > 0) == (how == 'same'), starts
