@@ -212,6 +212,13 @@ static void files_of_a_directory_have_the_same_columns(void **state) {
         "d/2.csv: other columns than in *d/1.csv (\"c\", \"b\")");
 }
 
+static void damage_is_an_error_or_without_effect(void **state) {
+    (void)state;
+    save_text(at("y.csv"), "\xEF\xBB\xBF"
+                           "a,b;c\r\n1,\"x\"\"\n\"\r\n-0.5e1,nan\r\n\n");
+    check_damage(&bags_import_csv, at("y.csv"), at("y.csv"), false, 16 << 20);
+}
+
 static void an_allocation_that_fails_is_an_error(void **state) {
     (void)state;
     check_out_of_memory(&bags_import_csv, IMPORT_DATA "table.csv");
@@ -228,6 +235,7 @@ int main(void) {
         TEST(values_are_those_of_rfc_4180),
         TEST(a_value_may_be_anywhere_in_a_file),
         TEST(files_of_a_directory_have_the_same_columns),
+        TEST(damage_is_an_error_or_without_effect),
         TEST(an_allocation_that_fails_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -59,6 +59,9 @@ a_file_that_is_rows_or_episodes_is_an_error_unless_a_layout_is_stated(
     check_import_fails(HDF5, BAGS_ERROR_TYPE, IMPORT_DATA "equal.h5",
         "ambiguous: *row of all 2 datasets (3 of each), or a group in \"/\" "
         "(0, ");
+    check_import_fails(HDF5, BAGS_ERROR_TYPE, IMPORT_DATA "twins.h5",
+        "ambiguous: *row of all 3 datasets (3 of each), or a group in "
+        "\"/data\"");
     check_layout("equal.h5", BAGS_LAYOUT_EPISODES, "2\ni64[] * x\n");
     import_layout = BAGS_LAYOUT_EPISODES;
     check_import_fails(HDF5, BAGS_ERROR_TYPE, IMPORT_DATA "rows.h5",

@@ -545,6 +545,10 @@ def csv_needs_no_duckdb():
     refuse('import', 'y.csv.gz', 'bad', says='y.csv.gz: gzip before byte')
     pathlib.Path('ragged.csv').write_bytes(b'a,b\n1,2\n3\n')
     refuse('import', 'ragged.csv', 'bad', says=['ragged.csv: ', 'line 3: 1, the first line: 2'])
+    if 'parquet' in _kinds():  # DuckDB may be installed
+        done = subprocess.run([harness.PROGRAM, 'import', SOURCES / 'types.parquet', '--dry-run'],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        assert done.returncode == 0 or b'Parquet and SQL need' in done.stderr, done.stderr
 
 
 def an_ambiguous_hdf5_file_needs_a_layout():

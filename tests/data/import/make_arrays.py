@@ -255,6 +255,9 @@ def layouts():
             f['cameras/cam_0/x'], f['cameras/cam_1/x'] = np.arange(4), np.arange(second)
     with file('equal') as f:
         f['0/x'], f['1/x'] = np.arange(3), np.arange(3)
+    with file('twins') as f:
+        f['time'] = np.arange(3)
+        f['data/demo_0/x'], f['data/demo_1/x'] = np.arange(3), np.arange(3)
     with file('demos') as f:
         for i in range(2):
             f[f'data/demo_{i}/x'] = np.arange(3)
