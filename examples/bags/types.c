@@ -11,7 +11,6 @@
 #include "../../formats/import/import.h"
 #include "modules.h"
 
-#include <pthread.h>
 
 const python_version python_versions[PYTHON_VERSIONS] = {
     {"bags-0.5", true, false},
@@ -269,6 +268,7 @@ static bags_jpeg_options jpeg_options;
 static bags_png_options png_options;
 
 #ifdef BAGS_MODULE_MP4
+#include <pthread.h>
 
 /* The registry with the codec of the module, or NULL with an error. */
 static const bags_registry *videos_get(bags_error *err) {
