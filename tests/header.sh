@@ -129,7 +129,8 @@ formats_together() {
     done
 }
 
-# The build and the README compile the implementation as C.
+# Without what takes long: `all` includes these. The build and the README compile the
+# implementation as C.
 quick() {
     cell 'g++ -std=c++11 implementation' compile g++ c++11 implementation
     cell 'g++ -std=c++11 declarations' compile g++ c++11 declarations
@@ -139,7 +140,6 @@ quick() {
     cell 'gcc -std=c99 symbols, static' nothing_public gcc c99
     cell 'gcc -std=c99 without inlining' all_emitted gcc c99
     cell 'gcc -std=c99 formats without the writer' formats_reading gcc
-    cell 'gcc -std=c99 each format in one file with bags.h' formats_together gcc
 }
 
 matrix() { # matrix C-COMPILER C++-COMPILER

@@ -33,6 +33,7 @@ test  | pillow         |                           | tests/pillow.py 500
 test  | examples       | release:all               | tests/examples.sh build/release
 check | asan/command/1 | asan:all                  | tests/command.sh build/asan/bags 1/2
 check | asan/command/2 | asan:all                  | tests/command.sh build/asan/bags 2/2
+check | readme         | release:all               | tests/readme.py
 check | header         |                           | tests/header.sh
 check | portability    | release:all               | tests/portability.sh part
 check | release/test_power | release:test_power    | build/release/tests/test_power
@@ -95,6 +96,7 @@ build() {
         names=$(grep -o "\<$flavour:[^ ]*" <<<"$needs" | sed 's/.*://')
         [ -z "$names" ] ||
             make -j"$jobs" FLAVOUR=$flavour $(grep -qx all <<<"$names" && echo all) \
+                $([ $tier/$flavour != test/tsan ] || echo FORMATS=) \
                 programs NAMES="$(echo $names)" || return
     done
 }
