@@ -73,8 +73,14 @@ install_all() {
     if "$command" help man >"$build/bags.1"; then
         install -m 644 "$build/bags.1" "$to/share/man/man1"
     else
-        echo 'skipped bags.1: bags does not run here'
+        echo 'skipped bags.1 and completion: bags does not run here'
+        return
     fi
+    install -d "$to/share/bash-completion/completions" "$to/share/zsh/site-functions"
+    "$command" help bash >"$build/completion"
+    install -m 644 "$build/completion" "$to/share/bash-completion/completions/bags"
+    "$command" help zsh >"$build/completion"
+    install -m 644 "$build/completion" "$to/share/zsh/site-functions/_bags"
     echo 'installed bags, the command'
 }
 
@@ -90,7 +96,8 @@ uninstall() {
             "$to_lib/lib$name.so.$version" "$to_lib/pkgconfig/$name.pc"
     done
     rm -f "$to/include/bags.h" "$to/include/bags/formats.h" "$to/include/bags/import.h" \
-        "$to/bin/bags" "$to/share/man/man1/bags.1"
+        "$to/bin/bags" "$to/share/man/man1/bags.1" \
+        "$to/share/bash-completion/completions/bags" "$to/share/zsh/site-functions/_bags"
     rmdir "$to/include/bags" 2>/dev/null || :
 }
 

@@ -70,6 +70,7 @@ pkg-config --exists liburing            | liburing-dev
 command -v cmake                        | cmake
 command -v meson                        | meson
 command -v mandoc                       | mandoc
+command -v zsh                          | zsh
 command -v man                          | man-db
 to_m32                                  | gcc-%-multilib gcc-12-multilib
 [ -f /usr/share/mingw-w64/include/windows.h ] | mingw-w64-x86-64-dev

@@ -77,7 +77,9 @@ has_all() {
         lib/pkgconfig/bags.pc; do
         [ -f "$prefix/$file" ] || { echo "no $file"; return 1; }
     done
-    [ ! -x build/release/bags ] || { [ -x "$prefix/bin/bags" ] && [ -f "$prefix/share/man/man1/bags.1" ]; }
+    [ ! -x build/release/bags ] || { [ -x "$prefix/bin/bags" ] && [ -f "$prefix/share/man/man1/bags.1" ] &&
+        [ -f "$prefix/share/bash-completion/completions/bags" ] &&
+        [ -f "$prefix/share/zsh/site-functions/_bags" ]; }
 }
 
 config() { PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config "$@"; }

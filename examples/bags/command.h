@@ -7,6 +7,7 @@
  *     main.c      finds and runs the subcommand; failures; standard output
  *     options.c   the words of a command line; the help made from their tables
  *     manual.c    the man page made from them
+ *     completion.c  what bash and zsh complete, made from them
  *     text.c      text that grows: JSON strings, base64
  *     json.c      reads JSON
  *     files.c     files, directories, names for files
@@ -238,6 +239,12 @@ void text_wrapped(text *out, const char *words, size_t at, size_t indent);
 
 /* The man page; the list of commands ends with NULL. */
 void manual_help(text *out, const command *const *commands);
+
+/* ---- completion.c ---- */
+
+/* What bash and zsh complete. */
+void completion_bash(text *out, const command *const *commands);
+void completion_zsh(text *out, const command *const *commands);
 
 /* ---- json.c ---- */
 

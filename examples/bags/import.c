@@ -61,11 +61,14 @@ static const struct built {
     {NULL, NULL},
 };
 
-static const char *from, *fields_words, *types_words, *layout_word;
+static const char *importer_name(size_t i) { return importers[i].name; }
+
+static option_choice from = {importer_name, 0, false};
+static const char *fields_words, *types_words, *layout_word;
 static bool dry_run, any_type;
 
 static const option options[] = {
-    {"from", OPTION_TEXT, &from, "KIND",
+    {"from", OPTION_CHOICE, &from, "KIND",
         "the format of SRC, if it is not detected"},
     {"dry-run", OPTION_FLAG, &dry_run, NULL,
         "write nothing; print the \"spec\", \"length\" (or null) and "
@@ -108,33 +111,23 @@ static const bags_importer *importer_open(const struct built *importer) {
     return opened;
 }
 
-ENDS static void fail_importer(void) {
-    guess near = {from, strlen(from), NULL, 0};
-    for (size_t i = 0; importers[i].name; i++)
-        guess_name(&near, importers[i].name);
-    usage("--from %s: no such importer in this build (it has: %s)%s", from,
-        importers_names(), guess_words(&near, "", ""));
-}
-
 static const bags_importer *importer_find(const char *path) {
     const bags_importer *found = NULL;
     bool missing = false;
     for (size_t i = 0; importers[i].name; i++) {
-        if (from && strcmp(from, importers[i].name) != 0)
+        if (from.given && i != from.value)
             continue;
         const bags_importer *importer = importer_open(&importers[i]);
         missing = missing || !importer;
-        if (!importer || (!from && !importer->detect(path)))
+        if (!importer || (!from.given && !importer->detect(path)))
             continue;
         if (found)
             usage("%s: is it of format %s or %s? pass --from KIND", path,
                 found->name, importer->name);
         found = importer;
     }
-    if (!found && from && missing)
+    if (!found && from.given && missing)
         die();
-    if (!found && from)
-        fail_importer();
     if (!found && !path_exists(path) && strchr(path, '*'))
         fail(BAGS_ERROR_MISSING, "%s: no file has such a name", path);
     if (!found && !path_exists(path))

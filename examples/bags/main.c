@@ -264,7 +264,8 @@ static void put_help(text *out) {
     text_puts(out,
         "  help      this text; bags help COMMAND: about a command;\n"
         "            bags help types: the types of fields;\n"
-        "            bags help man: the man page\n"
+        "            bags help man: the man page;\n"
+        "            bags help bash, bags help zsh: what they complete\n"
         "  --version the version, and the formats and importers built in\n"
         "\n");
     text_wrapped(out, help_about, 0, 0);
@@ -301,6 +302,10 @@ static void run_help(int count, char **words) {
         types_help(&out);
     else if (!strcmp(about, "man"))
         manual_help(&out, commands);
+    else if (!strcmp(about, "bash"))
+        completion_bash(&out, commands);
+    else if (!strcmp(about, "zsh"))
+        completion_zsh(&out, commands);
     else
         options_help(&out, find_command(about));
     text_output(&out);

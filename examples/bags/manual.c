@@ -70,8 +70,9 @@ void manual_help(text *out, const command *const *commands) {
         put_text(out, commands[i]->operands, strlen(commands[i]->operands));
         text_puts(out, has_options(commands[i]) ? " [OPTION...]\n" : "\n");
     }
-    text_puts(out, ".Nm\n.Cm help\n.Op Ar command | Cm types | Cm man\n"
-                   ".Nm\n.Fl Fl version\n.Sh DESCRIPTION\n");
+    text_puts(out,
+        ".Nm\n.Cm help\n.Op Ar command | Cm types | Cm man | Cm bash | Cm zsh\n"
+        ".Nm\n.Fl Fl version\n.Sh DESCRIPTION\n");
     put_sentences(out, help_about);
     text_puts(out, ".Pp\nThe commands are:\n.Bl -tag -width Ds\n");
     for (size_t i = 0; commands[i]; i++) {
@@ -85,7 +86,8 @@ void manual_help(text *out, const command *const *commands) {
     }
     text_puts(out,
         ".It Cm help\nPrint the help of one command, of all, or of the types, "
-        "or this page.\n.El\n.Sh TYPES\n.Bd -literal\n");
+        "or this page, or what bash or zsh complete.\n.El\n.Sh TYPES\n.Bd "
+        "-literal\n");
     types_help(&types);
     put_lines(out, text_string(&types));
     text_puts(out, ".Ed\n.Sh EXIT STATUS\n");

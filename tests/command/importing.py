@@ -230,7 +230,7 @@ def an_existing_destination_and_unknown_sources_are_refused():
         assert files('out') == before
     refuse('import', 'some.txt', 'new', says='some.txt: unknown format')
     refuse('import', 'nothing', 'new', says='nothing: cannot open')
-    refuse('import', 'some.txt', 'new', '--from', 'x', says='no such importer', code=2)
+    refuse('import', 'some.txt', 'new', '--from', 'x', says='"x" is not one of ', code=2)
     refuse('import', 'some.txt', says='expected SRC DST', code=2)
     assert not os.path.exists('new')
 

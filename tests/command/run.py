@@ -22,6 +22,7 @@ MODULES = [
     'keys',
     'copying',
     'checksums',
+    'completion',
     'verifying',
     'modules',
 ]
