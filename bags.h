@@ -1070,9 +1070,8 @@ typedef struct bags_writer_options {
     bool sharded;          /* write shards even if all four are 0 */
     bool resume; /* continue what this worker wrote before, if anything */
     bool append; /* add shards of new inputs; not with resume */
-    /* Write NAME.crc next to each Bag: 4 bytes per blob. A resumed shard that was
-     * started with checksums keeps them in any case; one that was started without
-     * gets them when it is finished. */
+    /* Write NAME.crc next to each Bag: 4 bytes per blob. With resume and append, what
+     * exists decides; so it does for keep_idx. */
     bool checksum;
     bool keep_idx; /* granular 0.22 then reads a dataset without sequences */
     bool no_sync;  /* finish shards without waiting for stable storage */
@@ -1110,11 +1109,19 @@ typedef struct bags_writer_options {
  * once, each with its own number: they never share a shard, but leave gaps, which
  * bags_finalize closes again.
  *
+ * resume and append: new shards have checksums, and .idx files, if the first finished
+ * shard has them, whichever worker wrote it, so that all shards are alike; to request
+ * what it has not is an error. If none is finished, `checksum` and `keep_idx` decide, but
+ * an unfinished shard that was started with checksums keeps them, and so do those
+ * after it; one that was started without gets them when it is finished.
+ *
  * Returns the writer, to be ended with bags_writer_close or bags_writer_abort, or
  * NULL:
  *   BAGS_ERROR_EXISTS   the dataset, or this worker's first shard, exists; with
- *                       resume: it is finished, or has other fields; without
- *                       append: bags_finalize has renumbered its shards
+ *                       resume: it is finished; with resume and append: it has other
+ *                       fields, or not the checksums or .idx files that are
+ *                       requested; without append: bags_finalize has renumbered its
+ *                       shards
  *   BAGS_ERROR_GAP      a shard of this worker is missing, and a later one exists
  *   BAGS_ERROR_CORRUPT  the path has both spec.json and shards, or two shards with
  *                       one number; a shard cannot be recovered
@@ -9256,8 +9263,10 @@ static bags_code bagi_writer_scan(
     how.verify_checksums = bagi_dir_has(dir, "refs", ".crc", &code, err);
     if (code)
         return code;
-    if (how.verify_checksums)
+    if (how.verify_checksums) {
         bagi_writer_add_checksums(writer);
+        writer->options.checksum = true; /* and for the shards after it */
+    }
     code = bagi_unfinished_open(dir, spec, &how, NULL, &bags, found, err);
     for (size_t i = 0; i < count && !code && found->length; i++) {
         writer->outputs[i].resumed.length = bags[i]->length;
@@ -9422,6 +9431,44 @@ static bags_code bagi_writer_check_names(
     return err->code;
 }
 
+/* True if a finished shard has such files next to its Bags. A split one has no refs. */
+static bool bagi_shard_has(const bagi_dir *dir, const bagi_spec *spec,
+    const char *suffix, bags_code *code, bags_error *err) {
+    return bagi_dir_has(dir, "refs", suffix, code, err) ||
+           bagi_dir_has(dir, bagi_spec_name(spec, 0), suffix, code, err);
+}
+
+/* Let new shards have checksums and journals if the first finished shard has. */
+static bags_code bagi_writer_follow(
+    bags_writer *writer, const bagi_names *names) {
+    const bagi_env *env = &writer->job.env;
+    const bagi_spec *spec = &writer->spec;
+    bags_writer_options *options = &writer->options;
+    bags_error *err = &writer->job.failure;
+    bool found = false;
+    for (size_t i = 0; i < names->count && !found && !err->code; i++) {
+        char *path = bagi_shard_path(env, names->path, names->names[i], err);
+        bagi_dir dir = bagi_dir_of(env, path);
+        found = path && bagi_is_finished(&dir, &err->code, err);
+        if (found) {
+            bool crc = bagi_shard_has(&dir, spec, ".crc", &err->code, err);
+            bool idx = bagi_shard_has(&dir, spec, ".idx", &err->code, err);
+            const char *missing = options->checksum && !crc   ? "checksums"
+                                  : options->keep_idx && !idx ? ".idx files"
+                                                              : NULL;
+            if (missing && !err->code)
+                bags_fail(err, BAGS_ERROR_EXISTS,
+                    "%s: has no %s, which are requested for the shards after "
+                    "it; request what exists, or none",
+                    bagi_tail(path), missing);
+            options->checksum = crc;
+            options->keep_idx = idx;
+        }
+        bagi_free_text(&env->memory, path);
+    }
+    return err->code;
+}
+
 /* Go over this worker's shards: count what is finished, and take over what is not.
  * The last one is continued, unless it is full; the others are finished. */
 static bags_code bagi_writer_resume(
@@ -9494,6 +9541,8 @@ static bags_code bagi_writer_start(bags_writer *writer) {
         code = bagi_names_list(env, writer->path, &names, err);
     if (!code && sharded) {
         code = bagi_writer_check_names(writer, &names, &finalized);
+        if (!code && resume)
+            code = bagi_writer_follow(writer, &names);
         if (!code && resume)
             code = bagi_writer_resume(writer, &names, finalized);
     } else if (!code && names.count) {

@@ -1433,6 +1433,65 @@ static void append_continues_after_finalize(void **state) {
         at("x"), "000000 000001 000002 000003 000004 000005 000006 000007", 16);
 }
 
+/* Checksums of some shards only would be a fault that verify finds. */
+static void new_shards_have_the_files_that_the_finished_ones_have(
+    void **state) {
+    (void)state;
+    for (int how = RESUME; how <= APPEND; how++)
+        for (unsigned has = 0; has < 4; has++) {
+            bags_writer_options options = worker(0, 2, ANEW);
+            options.checksum = has & 1;
+            options.keep_idx = has & 2;
+            write_as(&options, 0, 2);
+            for (unsigned asks = 0; asks < 4; asks++) {
+                options = worker(0, 2, how);
+                options.checksum = asks & 1;
+                options.keep_idx = asks & 2;
+                if ((asks & has) == asks)
+                    continue;
+                assert_refused(BAGS_ERROR_EXISTS,
+                    bags_writer_open(at("x"), fields, 2, &options, &said));
+                assert_says((asks & ~has) & 1 ? "x/000000: has no checksums"
+                                              : "x/000000: has no .idx files");
+            }
+            /* Its own shards follow, as do those of a worker that has none. */
+            options = worker(0, 2, how);
+            write_as(&options, 2, 4);
+            options = worker(1, 2, how);
+            write_as(&options, 4, 6);
+            assert_names(at("x"), "000000 000001 000002");
+            for (int i = 0; i < 3; i++) {
+                char name[32];
+                snprintf(name, sizeof(name), "x/%06d/refs.crc", i);
+                assert_int_equal(exists(at(name)), has & 1);
+                snprintf(name, sizeof(name), "x/%06d/refs.idx", i);
+                assert_int_equal(exists(at(name)), (has & 2) != 0);
+            }
+            assert_ok(bags_verify(at("x"), NULL, NULL, &said));
+            remove_tree(at("x"));
+        }
+}
+
+static void shards_after_a_resumed_one_with_checksums_have_them(void **state) {
+    bags_writer_options options = worker(0, 1, ANEW);
+    (void)state;
+    options.checksum = true;
+    bags_writer *writer = open_writer(at("x"), &options);
+    assert_ok(append_formula(writer, 0));
+    assert_ok(bags_writer_flush(writer, &said));
+    /* It crashes: what it leaves is copied, and brought back after it ends. */
+    copy_tree(at("x"), at("crashed"));
+    bags_writer_abort(writer);
+    copy_tree(at("crashed"), at("x"));
+    options = worker(0, 1, RESUME);
+    options.shard_length = 2;
+    write_as(&options, 1, 5);
+    assert_names(at("x"), "000000 000001 000002");
+    assert_true(exists(at("x/000000/refs.crc")));
+    assert_true(exists(at("x/000002/refs.crc")));
+    assert_ok(bags_verify(at("x"), NULL, NULL, &said));
+}
+
 /* It would store again what the interrupted `append` has stored. */
 static void append_refuses_an_unfinished_shard_after_finalize(void **state) {
     bags_writer_options options = worker(0, 1, APPEND);
@@ -1627,6 +1686,8 @@ int main(void) {
         TEST(a_worker_whose_shard_is_missing_is_refused),
         TEST(workers_refuse_a_finalized_dataset),
         TEST(append_continues_after_finalize),
+        TEST(new_shards_have_the_files_that_the_finished_ones_have),
+        TEST(shards_after_a_resumed_one_with_checksums_have_them),
         TEST(append_refuses_an_unfinished_shard_after_finalize),
         TEST(append_after_finalize_leaves_no_gap_for_an_empty_shard),
         TEST(several_empty_shards_leave_no_gap),
