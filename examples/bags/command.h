@@ -531,6 +531,9 @@ void writing_check(const char *dataset);
 /* True if input number `i` is this worker's; a hash may take the place of the
  * number. */
 bool writing_is_mine(uint64_t i);
+/* With --append: the spec.json of the dataset that is appended to, to be freed. NULL if
+ * none is finished. */
+char *sink_appended_spec(const char *path);
 /* Start to write, or to resume. path, input (which messages name) and fields must
  * stay valid. A Bag has one plain field. */
 void sink_open(const char *path, const char *input, const bags_field *fields,

@@ -10,7 +10,7 @@ static value_reader values;
 static const option options[] = {
     {"spec", OPTION_TEXT, &spec, "SPEC",
         "'photo=jpeg,label=int(4),words=utf8[]', or a FILE.json; without it, "
-        "the spec.json next to the manifest"},
+        "the spec.json next to the manifest or, with --append, that of OUT"},
     {"any-type", OPTION_FLAG, &any_type, NULL,
         "accept unknown types in --spec: bags help types"},
     {"unchecked", OPTION_FLAG, &values.unchecked, NULL,
@@ -99,22 +99,26 @@ static void spec_from_file(const char *path, bool given) {
     spec_path = NULL;
 }
 
-static void read_spec(bool from_pipe) {
-    char *path = path_join(values.directory, "spec.json");
+static void read_spec(const char *out, bool from_pipe) {
+    char *beside = path_join(values.directory, "spec.json");
+    char *appended = sink_appended_spec(out);
     if (spec && (has_ending(spec, ".json") ||
                     (!strchr(spec, '=') && path_exists(spec))))
         spec_from_file(spec, true);
     else if (spec)
         spec_from_words();
+    else if (!from_pipe && path_exists(beside))
+        spec_from_file(beside, false);
+    else if (appended)
+        spec_from_file(appended, false);
     else if (from_pipe)
         usage("a manifest from standard input needs --spec");
-    else if (!path_exists(path))
+    else
         usage(
             "needs --spec, or a spec.json next to the manifest (%s is missing)",
-            path);
-    else
-        spec_from_file(path, false);
-    free(path);
+            beside);
+    free(beside);
+    free(appended);
 }
 
 /* ---- lines ---- */
@@ -223,7 +227,7 @@ static int run(char **operands) {
     if (is_bag)
         add_field("blob", "bytes", true);
     else
-        read_spec(from_pipe);
+        read_spec(out, from_pipe);
     sink_open(out, lines_path(), fields, count, is_bag);
     in_words = false;
     put_lines(is_bag);

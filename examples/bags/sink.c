@@ -7,6 +7,7 @@
  * that another input is refused instead of losing its first datapoints.
  * --append: every datapoint of the input is new. It works after finalize too, when
  * the numbers of the shards no longer tell which worker wrote them.
+ * Both follow what is finished: its checksums and .idx files, or their absence.
  *
  * After a failure, everything written before it is kept: the writer is flushed
  * and not closed, so that the shard is unfinished, as after a crash, and
@@ -22,6 +23,7 @@
 #define SAMPLES 101
 
 static bags_writer_options writing;
+static bool with_checksums, without_checksums;
 static option_number shard_size, shard_length, shard_start, shard_stop;
 static option_number sync_size;
 
@@ -35,7 +37,7 @@ const option writing_options[] = {
     {"resume", OPTION_FLAG, &writing.resume, NULL,
         "continue where the same command with the same input stopped"},
     {"append", OPTION_FLAG, &writing.append, NULL,
-        "add all of the input to a sharded dataset, also after bags finalize"},
+        "add all of the input to a sharded dataset"},
     {"shard-size", OPTION_SIZE, &shard_size, "N",
         "start a new shard at N bytes: 512M, 10G"},
     {"shard-length", OPTION_NUMBER, &shard_length, "N",
@@ -45,8 +47,9 @@ const option writing_options[] = {
     {"shard-start", OPTION_NUMBER, &shard_start, "W",
         "this worker's number, from 0 to K-1. Any --shard option makes shards; "
         "0 is no limit"},
-    {"checksum", OPTION_FLAG, &writing.checksum, NULL,
-        "write checksums next to each Bag: bags help checksum"},
+    {"checksum", OPTION_FLAG, &with_checksums, NULL,
+        "write checksums of all blobs: the default"},
+    {"no-checksum", OPTION_FLAG, &without_checksums, NULL, "write none"},
     {"idx", OPTION_FLAG, &writing.keep_idx, NULL,
         "keep .idx files, which granular 0.22 needs"},
     {"for", OPTION_CHOICE, &version, "VERSION",
@@ -68,6 +71,8 @@ void writing_check(const char *dataset_path) {
             dataset_path);
     if (version.given && python_versions[version.value].idx)
         writing.keep_idx = true;
+    if (with_checksums && without_checksums)
+        usage("--checksum and --no-checksum are mutually exclusive");
     if (sync_size.given && writing.no_sync)
         usage("--sync-size and --no-sync are mutually exclusive");
     if (writing.resume && writing.append)
@@ -166,7 +171,7 @@ static void open_bag(void) {
     bag_writer_options options = {0};
     options.keep_idx = writing.keep_idx;
     options.no_sync = writing.no_sync;
-    options.checksum = writing.checksum;
+    options.checksum = !without_checksums;
     if (writing.append || writing.resume || sharded)
         usage("%s: a Bag has no shards and cannot be resumed or appended to",
             path);
@@ -199,17 +204,61 @@ static void open_before(bool finished) {
         fail(BAGS_ERROR_EXISTS, "%s: exists and has other fields", path);
 }
 
+/* The dataset or its first shard, whichever is finished; NULL if none is. */
+static char *find_finished(const char *of) {
+    size_t length, i = 0;
+    if (path_has(of, "spec.json"))
+        return string_format("%s", of);
+    bags_shard *all = shards_list(of, &length);
+    while (i < length && !path_has(shard_path(of, &all[i]), "spec.json"))
+        i++;
+    char *found =
+        i < length ? string_format("%s", shard_path(of, &all[i])) : NULL;
+    free(all);
+    return found;
+}
+
+char *sink_appended_spec(const char *out) {
+    char *finished = writing.append ? find_finished(out) : NULL;
+    char *spec = finished ? path_join(finished, "spec.json") : NULL;
+    free(finished);
+    return spec;
+}
+
+/* A shard without refs has such files next to its fields. */
+static bool finished_has(const char *finished, const char *ending) {
+    return path_has(finished, temp_format("refs.%s", ending)) ||
+           (count > 0 && path_has(finished,
+                             temp_format("%s.%s", fields[0].name, ending)));
+}
+
+/* Write checksums and .idx files if what is finished has them, so that all shards are
+ * alike, and refuse options that state otherwise. */
+static void follow_finished(void) {
+    char *finished = find_finished(path);
+    if (!finished)
+        return;
+    bool has_checksums = finished_has(finished, "crc");
+    bool has_idx = finished_has(finished, "idx");
+    if (with_checksums && !has_checksums)
+        fail(BAGS_ERROR_EXISTS,
+            "%s: has no checksums; omit --checksum, or add them first with "
+            "`bags checksum`",
+            path);
+    if (without_checksums && has_checksums)
+        fail(BAGS_ERROR_EXISTS, "%s: has checksums; omit --no-checksum", path);
+    if (writing.keep_idx && !has_idx)
+        fail(BAGS_ERROR_EXISTS, "%s: has no .idx files; omit --idx", path);
+    writing.checksum = has_checksums;
+    writing.keep_idx = has_idx;
+    free(finished);
+}
+
 /* An unsharded dataset that is finished has no writer: everything is compared,
  * and nothing may follow. */
 static void open_complete(void) {
-    bags_info info;
     open_before(true);
     existing = bags_reader_length(before);
-    must(bags_reader_info(before, &info, NULL, &failure));
-    if (writing.checksum && !info.checksums)
-        fail(BAGS_ERROR_EXISTS,
-            "%s: is finished and has no checksums; `bags checksum` adds them",
-            path);
 }
 
 static void open_dataset(void) {
@@ -219,10 +268,13 @@ static void open_dataset(void) {
     writing.shard_stop = shard_stop.value;
     writing.sharded = sharded;
     writing.registry = registry_get();
-    if (writing.resume || writing.append)
+    writing.checksum = !without_checksums;
+    if (writing.resume || writing.append) {
         check_shards();
-    if (version.given && python_versions[version.value].idx)
-        check_idx();
+        if (version.given && python_versions[version.value].idx)
+            check_idx();
+        follow_finished();
+    }
     if (writing.resume && !sharded && path_has(path, "spec.json")) {
         open_complete();
         return;

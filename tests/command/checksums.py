@@ -56,8 +56,12 @@ def _without_checksums(path):
 
 @each([[], SHARDS])
 def pack_makes_what_checksum_adds(options):
-    pack(ROWS, SPEC, 'plain', *options)
-    pack(ROWS, SPEC, 'out', '--checksum', *options)
+    pack(ROWS, SPEC, 'plain', '--no-checksum', *options)
+    pack(ROWS, SPEC, 'out', *options)
+    pack(ROWS, SPEC, 'asked', '--checksum', *options)
+    assert files('asked') == files('out')
+    refuse('pack', 'manifest.jsonl', 'both', '--spec', SPEC, '--checksum',
+           '--no-checksum', code=2, says='--no-checksum')
     assert _without_checksums('out') == files('plain')
     bags = 9 if options else 3
     assert len(files('out')) == len(files('plain')) + bags
@@ -108,17 +112,17 @@ def a_changed_spec_or_checksum_is_found():
 
 
 def to_check_what_has_no_checksums_is_an_error():
-    pack(ROWS, SPEC)
+    pack(ROWS, SPEC, 'out', '--no-checksum')
     refuse('get', 'out', '0', '--check', says='crc')
     pathlib.Path('m.jsonl').write_text('{"blob": {"base64": "YWJj"}}\n')
-    run('pack', 'm.jsonl', 'x.bag')
+    run('pack', 'm.jsonl', 'x.bag', '--no-checksum')
     refuse('get', 'x.bag', '0', '--check', says='x.')
 
 
 def a_lone_bag_can_have_checksums():
     pathlib.Path('m.jsonl').write_text('{"blob": {"base64": "YWJj"}}\n' * 3)
-    run('pack', 'm.jsonl', 'x.bag', '--checksum')
-    run('pack', 'm.jsonl', 'y.bag')
+    run('pack', 'm.jsonl', 'x.bag')
+    run('pack', 'm.jsonl', 'y.bag', '--no-checksum')
     run('checksum', 'y.bag')
     assert pathlib.Path('x.crc').read_bytes() == \
         pathlib.Path('y.crc').read_bytes()
@@ -129,7 +133,7 @@ def a_lone_bag_can_have_checksums():
 
 
 def info_says_whether_there_are_checksums():
-    pack(ROWS, SPEC, 'out', *SHARDS)
+    pack(ROWS, SPEC, 'out', '--no-checksum', *SHARDS)
     assert 'checksums' not in run('info', 'out').out.decode()
     run('checksum', 'out')
     assert 'checksums  yes\n' in run('info', 'out').out.decode()

@@ -257,7 +257,7 @@ def names_of_files_and_fields_cannot_steer_the_terminal():
     out = f'{bad}/\x9b2Jout'
     for name in (out, bad + '/cut'):
         made = pathlib.Path(name)
-        pack([{'x': 'y'}], 'x=utf8', name)
+        pack([{'x': 'y'}], 'x=utf8', name, '--no-checksum')
         (made / 'x.bag').rename(made / f'{field}.bag')
         (made / 'spec.json').write_text(json.dumps({field: 'utf8'}))
     (made / f'{field}.bag').write_bytes(b'')

@@ -185,6 +185,7 @@ def an_empty_manifest_makes_an_empty_dataset_and_is_refused_for_shards():
         run('pack', 'm.jsonl', 'x.bag')
         assert pathlib.Path('x.bag').read_bytes() == bytes(8)
         pathlib.Path('x.bag').unlink()
+        pathlib.Path('x.crc').unlink()
 
 
 def a_spec_without_fields_is_a_spec():

@@ -285,6 +285,34 @@ def append_adds_every_line_to_a_sharded_dataset():
     assert read('new')['shards'] == [2]
 
 
+@each([[], ['--idx'], ['--no-checksum'], ['--no-checksum', '--idx']])
+def append_follows_the_dataset_and_needs_no_spec(options):
+    shards = ['--shard-length', '2']
+    _pack(LINES[:2], 'out', *shards, *options)
+    pathlib.Path('more.jsonl').write_bytes(LINES[2])
+    run('pack', 'more.jsonl', 'out', '--append')
+    run('pack', '-', 'out', '--append', stdin=LINES[3])
+    _pack(LINES[:6], 'out', *shards, '--resume')
+    assert _datapoints('out') == ROWS[:6]
+    crc, idx = '--no-checksum' not in options, '--idx' in options
+    for number in range(4):
+        names = {name.split('.')[-1] for name in os.listdir(f'out/{number:06}')}
+        assert ('crc' in names, 'idx' in names) == (crc, idx), names
+    said = run('verify', 'out').out.decode()
+    assert said.endswith('with checksums\n' if crc else 'without checksums\n')
+    before = files('out')
+    for word, wrong in (('--checksum', not crc), ('--no-checksum', crc),
+                        ('--idx', not idx)):
+        for how in '--append', '--resume':
+            if wrong:
+                _pack(LINES[:7], 'out', *shards, how, word, call=refuse,
+                      says=('out: has ', word))
+    assert files('out') == before
+    refuse('pack', 'more.jsonl', 'new', '--append', code=2, says='--spec')
+    pathlib.Path('spec.json').write_text('{"n": "int(8)"}')
+    refuse('pack', 'more.jsonl', 'out', '--append')
+
+
 def a_finalized_dataset_is_appended_to_and_not_resumed():
     shards = ['--shard-length', '4', '--shard-stop', '2']
     for worker in '0', '1':
@@ -447,13 +475,14 @@ def what_is_complete_must_have_the_spec_and_the_checksums_asked_for():
         return call('pack', 'm.jsonl', 'out', '--spec', spec, '--resume',
                     *options, **says).out
 
-    run('pack', 'm.jsonl', 'out', '--spec', 'n=int(4)')
+    run('pack', 'm.jsonl', 'out', '--spec', 'n=int(4)', '--no-checksum')
     assert b'already complete' in again('n=int(4)')
     again('n=int(8)', says='other fields')
     again('n=int(4),more=utf8', says='other fields')
     again('n=int(4)', '--checksum', says='bags checksum')
     run('checksum', 'out')
     assert b'already complete' in again('n=int(4)', '--checksum')
+    again('n=int(4)', '--no-checksum', says='omit --no-checksum')
 
 
 def recover_says_in_one_line_what_it_truncated_and_why():
