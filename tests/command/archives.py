@@ -1,6 +1,7 @@
 """Datasets in zip and tar files, those of bags zip and those of others."""
 import fcntl
 import io
+import json
 import pathlib
 import re
 import resource
@@ -266,7 +267,8 @@ def names_of_shards_may_have_many_digits():
 
 
 def a_field_of_any_script_is_found():
-    pack([{'größe ü': 'x'}], 'größe ü=utf8', 'pets')
+    pathlib.Path('given.json').write_text(json.dumps({'größe ü': 'utf8'}))
+    pack([{'größe ü': 'x'}], 'given.json', 'pets')
     want = _all('pets')
     run('zip', 'pets', 'ours.zip', '--no-sync')
     _python_zip('a.zip', 'pets')
