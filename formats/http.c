@@ -67,10 +67,13 @@
 #define HTTP_WHOLE ((uint64_t)4 << 20)  /* at most, without ranges */
 #define HTTP_LISTING ((size_t)64 << 20) /* the largest page of a listing */
 #define HTTP_PAGES 2000                 /* of a listing */
+#define HTTP_HEADERS ((size_t)1 << 20)  /* of an answer, at most */
+#define HTTP_ERROR ((size_t)64 << 10)   /* of the body of an error, at most */
 #define HTTP_PART ((uint64_t)64 << 20)  /* of uploads */
 #define HTTP_BUCKETS 4096
-#define HTTP_PLAIN                                                             \
-    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~"
+#define HTTP_WORD                                                              \
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789."
+#define HTTP_PLAIN HTTP_WORD "-_~"
 #define HTTP_THREADS 4 /* at most */
 #define HTTP_STEP 16   /* requests; with more, another thread is used, too */
 #define HTTP_REDIRECTS 5
@@ -124,6 +127,7 @@ typedef struct http_object {
     struct http_object *record; /* spec.json next to it; NULL: it is that one */
     struct http_object *sibling; /* the next file of the same record */
     bool opened;                 /* of a spec.json: a file next to it was */
+    bool in_dataset; /* its spec.json was found before: its name is a field's */
     /* Of a spec.json; points in time are numbers of bags_http.time: */
     struct http_object *files;  /* those next to it that were looked up, ... */
     struct http_object *latest; /* ... the last of them, ... */
@@ -169,7 +173,9 @@ typedef struct http_request {
     bool is_html;
     bool checked;    /* its head, before the first byte of its body */
     char text[1024]; /* the start of an error's body */
-    size_t text_size;
+    size_t text_size, error_size, headers_size;
+    double begun;
+    bool ended; /* the rest of an error's body is not read */
     /* its life */
     CURL *easy;
     struct curl_slist *headers;
@@ -299,18 +305,27 @@ static char *http_encode(const char *text, const char *keep) {
 }
 
 /* The URL of a path. `query`, encoded and sorted, may be NULL. For S3, `bucket`
- * means the bucket itself. */
-static char *http_url(
-    const bags_http *http, const char *path, bool bucket, const char *query) {
+ * means the bucket itself. The name of a field is not encoded in a path, as the rest of
+ * it may be: `field` means that the path ends with one. */
+static char *http_url(const bags_http *http, const char *path, bool bucket,
+    bool field, const char *query) {
     if (!http_is_s3(path)) {
         const char *host = strstr(path, "://") + 3;
         size_t front = (size_t)(host - path) + strcspn(host, "/");
-        char *rest = http_encode(path + front, "/%!$&'()*+,;=:@[]");
+        const char *keep = "/%!$&'()*+,;=:@[]";
+        const char *last = field ? strrchr(path, '/') : path + strlen(path);
+        char *directory = http_format(
+            "%.*s", (int)(last - path - (ptrdiff_t)front), path + front);
+        char *rest = directory ? http_encode(directory, keep) : NULL;
+        char *name = http_encode(last, "/!$&'()*+,;=:@[]");
         char *out =
-            !rest ? NULL
-                  : http_format("%.*s%s%s%s", (int)front, path, rest,
-                        http->query ? "?" : "", http->query ? http->query : "");
+            !rest || !name
+                ? NULL
+                : http_format("%.*s%s%s%s%s", (int)front, path, rest, name,
+                      http->query ? "?" : "", http->query ? http->query : "");
+        free(directory);
         free(rest);
+        free(name);
         return out;
     }
     const char *name = path + 5;
@@ -381,6 +396,15 @@ static char *http_xml(const void *page, size_t size, const char *mark) {
     if (out)
         out[http_entities(out, strlen(out))] = '\0';
     return out;
+}
+
+/* The server's own code of an error, or NULL. Of anything else, such as an echo of the
+ * request, its signature would be shown. */
+static char *http_code(const void *page, size_t size) {
+    char *code = http_xml(page, size, "<Code>");
+    if (code)
+        code[strspn(code, HTTP_WORD)] = '\0';
+    return code;
 }
 
 /* Pass a name on, unless it is not one: empty, with a slash, . or .. */
@@ -616,14 +640,14 @@ static void http_queue(bags_http *http, http_request *request) {
     request->thread->queue_end = &request->next;
 }
 
-static http_request *http_request_new(
-    bags_http *http, const char *path, bool bucket, const char *query) {
+static http_request *http_request_new(bags_http *http, const char *path,
+    bool bucket, bool field, const char *query) {
     http_request *request = (http_request *)calloc(1, sizeof *request);
     if (!request)
         return NULL;
     request->http = http;
     request->is_s3 = http_is_s3(path);
-    request->url = http_url(http, path, bucket, query);
+    request->url = http_url(http, path, bucket, field, query);
     if (request->url)
         return request;
     http_request_free(request);
@@ -656,7 +680,8 @@ static void http_record_changed(http_object *record) {
 /* Look at an object again. The mutex is held. */
 static void http_request_check(
     bags_http *http, http_object *record, http_object *object) {
-    http_request *request = http_request_new(http, object->path, false, NULL);
+    http_request *request =
+        http_request_new(http, object->path, false, object->in_dataset, NULL);
     if (!request) {
         http_object_fail(record, ENOMEM, "out of memory");
         return;
@@ -704,7 +729,8 @@ static int http_wait_checks(bags_http *http, const http_object *record) {
 /* Request a part, or with NULL look the object up. The mutex is held. */
 static void http_request_object(
     bags_http *http, http_object *object, http_part *part) {
-    http_request *request = http_request_new(http, object->path, false, NULL);
+    http_request *request =
+        http_request_new(http, object->path, false, object->in_dataset, NULL);
     *(part ? &part->state : &object->state) =
         request ? HTTP_WAITING : HTTP_FAILED;
     if (!request) {
@@ -748,6 +774,7 @@ static void http_look(bags_http *http, http_object *object) {
         if (!object->record && (object->record = http_record(http, object))) {
             object->sibling = object->record->files;
             object->record->files = object;
+            object->in_dataset = object->record->state == HTTP_DONE;
         }
         http_request_object(http, object, NULL);
         object->asked = ++http->time;
@@ -792,6 +819,11 @@ static void http_keep(
 static size_t http_header(char *line, size_t one, size_t size, void *user) {
     http_request *request = (http_request *)user;
     (void)one;
+    request->headers_size += size; /* and of trailers, which need not end */
+    if (request->headers_size > HTTP_HEADERS) {
+        http_refuse(request, EFBIG, "the headers are too large");
+        return 0;
+    }
     if (size > 5 && memcmp(line, "HTTP/", 5) == 0)
         *request->tag = *request->modified = *request->range =
             *request->encoding = '\0';
@@ -944,7 +976,11 @@ static size_t http_body(char *bytes, size_t one, size_t all, void *user) {
         size = size < most ? size : most;
         memcpy(request->text + request->text_size, bytes, size);
         request->text_size += size;
-        return all;
+        request->error_size += all;
+        request->ended = request->error_size > HTTP_ERROR ||
+                         (request->error_size > sizeof request->text &&
+                             http_now() - request->begun > 2);
+        return request->ended ? 0 : all;
     }
     size_t skip = request->skip < size ? (size_t)request->skip : size;
     request->skip -= skip;
@@ -1015,12 +1051,13 @@ static void http_describe(http_request *request, CURLcode result) {
                                       : curl_easy_strerror(result)));
         return;
     }
-    char *code = http_xml(request->text, request->text_size, "<Code>");
+    char *code = http_code(request->text, request->text_size);
     bool changed = status == 412 || (status == 416 && request->part);
-    request->error = status == 404 || status == 410   ? ENOENT
-                     : status == 401 || status == 403 ? EACCES
-                     : changed                        ? ESTALE
-                                                      : EIO;
+    request->error = status == 404 || status == 410 ? ENOENT
+                     : status == 401                ? EPERM
+                     : status == 403                ? EACCES
+                     : changed                      ? ESTALE
+                                                    : EIO;
     if (request->error == EACCES && code && strcmp(code, "AccessDenied") != 0)
         request->error = EPERM; /* an invalid key, not a missing object */
     (void)snprintf(request->why, sizeof request->why, "HTTP %ld%s%.64s%s",
@@ -1149,7 +1186,9 @@ static bool http_begin(http_request *request) {
     request->next = thread->active;
     thread->active = request;
     request->status = 0;
-    request->text_size = 0;
+    request->text_size = request->error_size = request->headers_size = 0;
+    request->begun = http_now();
+    request->ended = false;
     request->checked = false;
     request->skip = 0;
     request->error = 0;
@@ -1354,6 +1393,8 @@ static void http_finish(http_request *request, CURLcode result) {
         curl_multi_remove_handle(thread->multi, request->easy);
         curl_easy_getinfo(request->easy, CURLINFO_SIZE_DOWNLOAD_T, &received);
     }
+    if (request->ended)
+        result = CURLE_OK;
     bool good = result == CURLE_OK && http_complete(request);
     if (good && request->part)
         http_deliver(request);
@@ -1605,6 +1646,7 @@ typedef struct http_names {
     bags_buffer text;
     size_t size;
     bool dataset; /* there is a spec.json, or a number */
+    size_t read;  /* bytes of the pages */
 } http_names;
 
 static int http_names_add(void *user, const char *name) {
@@ -1635,7 +1677,8 @@ static int http_list_page(bags_http *http, const char *path, char **more,
                   token ? "&" : "", encoded)
             : NULL;
     http_request *request =
-        query ? http_request_new(http, path, s3, s3 ? query : NULL) : NULL;
+        query ? http_request_new(http, path, s3, false, s3 ? query : NULL)
+              : NULL;
     int code = request ? 0 : ENOMEM;
     free(*more);
     *more = NULL;
@@ -1643,6 +1686,7 @@ static int http_list_page(bags_http *http, const char *path, char **more,
         code = request->error;
         memcpy(why, request->why, sizeof request->why);
     } else if (request && request->body.data) {
+        names->read += request->size;
         if (s3 || request->is_html)
             code = bags_http_names(request->body.data, request->size, s3,
                 directory ? directory : prefix + s3, http_names_add, names);
@@ -1685,7 +1729,7 @@ static int http_listing(bags_http *http, const char *path, http_object **out) {
     *out = object;
     for (int i = 0; !known && !code && (i == 0 || more); i++) {
         code = http_list_page(http, key, &more, &names, why);
-        if (!code && more && i == HTTP_PAGES) {
+        if (!code && more && (i == HTTP_PAGES || names.read > HTTP_LISTING)) {
             code = EFBIG;
             strcpy(why, "the listing does not end");
         }
@@ -2259,7 +2303,7 @@ static bags_code http_send_s3(bags_http *http, const char *method,
     const char *url, const char *query, const unsigned char *data, size_t size,
     const unsigned char *md5, http_request **out, bags_error *err) {
     char base64[32];
-    http_request *request = http_request_new(http, url, false, query);
+    http_request *request = http_request_new(http, url, false, false, query);
     *out = request;
     if (!request)
         return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
@@ -2335,8 +2379,7 @@ static bags_code http_upload_multipart(bags_http *http, const char *url,
     /* The status is 200 even if S3 then fails to put the parts together. */
     char *etag =
         code ? NULL : http_xml(request->body.data, request->size, "<ETag>");
-    char *why =
-        code ? NULL : http_xml(request->body.data, request->size, "<Code>");
+    char *why = code ? NULL : http_code(request->body.data, request->size);
     if (!code && !etag)
         code =
             bags_fail(from->err, BAGS_ERROR_IO, "%.320s: cannot upload: %.100s",
