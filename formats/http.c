@@ -80,6 +80,9 @@
 #define HTTP_FORGET 10.0 /* seconds until a failure is tried again */
 #define HTTP_STARTS 5.0  /* seconds that a server may take until it accepts */
 #define HTTP_MISSING 4   /* this number of missing shards ends the search */
+#define HTTP_AHEAD 90    /* shards are looked up at once, at most */
+#define HTTP_FILES ".bag .idx .crc .json .partial .zip .tar "
+#define HTTP_CONTROL "no.such.file" /* next to a dataset's files */
 
 #ifndef ESTALE
 #define ESTALE EIO
@@ -128,6 +131,8 @@ typedef struct http_object {
     struct http_object *sibling; /* the next file of the same record */
     bool opened;                 /* of a spec.json: a file next to it was */
     bool in_dataset; /* its spec.json was found before: its name is a field's */
+    bool is_html;
+    bool is_real; /* it is not the page of http_refuse_page */
     /* Of a spec.json; points in time are numbers of bags_http.time: */
     struct http_object *files;  /* those next to it that were looked up, ... */
     struct http_object *latest; /* ... the last of them, ... */
@@ -584,7 +589,7 @@ static http_object *http_find(
 /* The spec.json next to a file, which may not exist; NULL for itself and directories. */
 static http_object *http_record(bags_http *http, const http_object *object) {
     const char *name = strrchr(object->path, '/') + 1;
-    if (!*name || strcmp(name, "spec.json") == 0)
+    if (!*name || !strcmp(name, "spec.json") || !strcmp(name, HTTP_CONTROL))
         return NULL;
     char *path =
         http_format("%.*sspec.json", (int)(name - object->path), object->path);
@@ -1345,9 +1350,8 @@ static void http_arrived(http_request *request) {
         free(object->tag);
         object->tag = http_copy(http_tag(request));
         object->identity = http_identity(request);
+        object->is_html = request->is_html;
         object->size = object->identity.size;
-        if (!object->tag && request->status != 416)
-            http->unversioned = true;
         http->from_start = http->from_start || request->from_start;
         uint64_t start = request->status == 206 ? request->first : 0;
         if (request->size > 0)
@@ -1583,6 +1587,126 @@ static int http_wait(bags_http *http, http_object *object) {
     return object->state == HTTP_DONE ? 0 : object->error;
 }
 
+/* ---- servers that answer every path ----
+ * Some answer names that do not exist with a page and 200, or with 403. What could be
+ * such a page, and what is forbidden, is compared with the answer to a name that does
+ * not exist either: the control, which is looked up once for each dataset. */
+
+/* Start to look up the control of a path. The mutex is held. */
+static http_object *http_control(bags_http *http, const char *path) {
+    const char *host = strstr(path, "://") + 3;
+    const char *name = strrchr(host, '/');
+    size_t size = name ? (size_t)(name - path) : strlen(path), digits = size;
+    while (digits > 0 && path[digits - 1] >= '0' && path[digits - 1] <= '9')
+        digits--; /* a shard */
+    if (digits < size && path[digits - 1] == '/' && path + digits > host)
+        size = digits - 1;
+    char *control = http_format("%.*s/" HTTP_CONTROL, (int)size, path);
+    http_object *object =
+        control ? http_find(http, control, strlen(control), true) : NULL;
+    if (object)
+        http_look(http, object);
+    free(control);
+    return object;
+}
+
+/* True if 403 is this server's answer to what is missing. The mutex is held. */
+static bool http_is_missing(bags_http *http, const char *path) {
+    http_object *control = http_control(http, path);
+    return http_wait(http, control) == EACCES;
+}
+
+/* A JSON object with strings, and nothing else in it but at least one. */
+static bool http_is_spec(const char *at, const char *stop) {
+    static const char order[] = "{\":\""; /* then , and the second again */
+    size_t next = 0, strings = 0;
+    for (; at < stop; at++) {
+        if (strchr(" \t\r\n", *at) && *at)
+            continue;
+        if (next == 4 && *at == '}') {
+            while (++at < stop && strchr(" \t\r\n", *at) && *at)
+                ;
+            return at == stop && strings > 0;
+        }
+        if (*at != (next == 4 ? ',' : order[next]))
+            return false;
+        next = next == 4 ? 1 : next + 1;
+        if (*at != '"')
+            continue;
+        strings++;
+        while (++at < stop && *at != '"')
+            at += *at == '\\';
+    }
+    return false;
+}
+
+/* True if what a lookup found may be the file of a dataset by its first or last bytes,
+ * which are at hand. */
+static bool http_is_plausible(const http_object *object) {
+    const char *name = strrchr(object->path, '/') + 1;
+    const http_part *part = object->count ? http_parts(object)[0] : NULL;
+    uint64_t size = object->size, table = 0;
+    if (object->is_html)
+        return false;
+    if (part && (part->state != HTTP_DONE || part->stop - part->start < 8))
+        part = NULL;
+    if (strncmp(name, "spec.json", 9) == 0 && size >= HTTP_TAIL)
+        return true;
+    if (strcmp(name, "spec.json") == 0 && part && part->start == 0)
+        return http_is_spec((const char *)part->data.data,
+            (const char *)part->data.data + part->stop);
+    for (size_t i = 0; i < 8 && part; i++)
+        table |= (uint64_t)part->data.data[part->stop - part->start - 8 + i]
+                 << 8 * i;
+    if (http_ends_in(name, ".bag "))
+        return part && (part->stop < size || table <= size - 8);
+    return http_ends_in(name, ".zip .tar ");
+}
+
+/* True if the answers are the same, as far as they are at hand. */
+static bool http_is_equal(const http_object *a, const http_object *b) {
+    const http_part *x = a->count ? http_parts(a)[0] : NULL;
+    const http_part *y = b->count ? http_parts(b)[0] : NULL;
+    return a->size == b->size && !x == !y &&
+           (!x || (x->state == HTTP_DONE && y->state == HTTP_DONE &&
+                      x->start == y->start && x->stop == y->stop &&
+                      memcmp(x->data.data, y->data.data,
+                          (size_t)(x->stop - x->start)) == 0));
+}
+
+/* What was found is missing if it is the page that the server has for everything.
+ * Returns errno. The mutex is held. */
+static int http_refuse_page(bags_http *http, http_object *object) {
+    char start[41] = "", why[128];
+    if (http_is_s3(object->path) || object->is_real ||
+        (object->is_real = http_is_plausible(object)))
+        return 0;
+    http_object *control = http_control(http, object->path);
+    object->is_real = http_wait(http, control) != 0;
+    if (object->is_real)
+        return 0;
+    const http_part *part = control->count ? http_parts(control)[0] : NULL;
+    for (size_t i = 0;
+         part && i < sizeof start - 1 && i < part->stop - part->start; i++) {
+        unsigned char c = part->data.data[i];
+        start[i] = c < ' ' || c > '~' ? ' ' : (char)c;
+    }
+    bool page = object->is_html || http_is_equal(object, control) ||
+                strcmp(strrchr(object->path, '/'), "/spec.json") == 0;
+    /* Two objects of JSON may be the same error, with the path in it. */
+    const http_part *own = object->count ? http_parts(object)[0] : NULL;
+    object->is_real = !page && !(*start == '{' && own && own->start == 0 &&
+                                   own->data.data[0] == '{');
+    if (object->is_real)
+        return 0;
+    (void)snprintf(why, sizeof why,
+        "the server answers names that do not exist, too (HTTP 200: %s)",
+        start);
+    object->state = HTTP_FAILED;
+    http_object_fail(object, page ? ENOENT : EIO, why);
+    return object->error;
+}
+
 /* Start to look up DIRECTORY/NAME. The mutex is held. */
 static http_object *http_look_in(
     bags_http *http, const char *directory, const char *name) {
@@ -1625,7 +1749,9 @@ static void http_explain(
     http_object *objects[] = {object, object ? object->record : NULL,
         listed ? http_find(http, listed, length + 1, false) : NULL};
     for (int i = 2; i >= 0; i--)
-        if (objects[i] && objects[i]->why && objects[i]->error == error)
+        if (objects[i] && objects[i]->why && objects[i]->error == error &&
+            (error != ENOENT || http_ends_in(path, HTTP_FILES) ||
+                strstr(objects[i]->why, "HTTP 200")))
             (void)snprintf(text, size, "%s", objects[i]->why);
     pthread_mutex_unlock(&http->mutex);
     free(listed);
@@ -1761,6 +1887,8 @@ static int http_listing(bags_http *http, const char *path, http_object **out) {
  * to them. The mutex is held. */
 static bool http_is_optional(bags_http *http, const char *path) {
     const char *name = strrchr(path, '/') + 1;
+    if (!http_is_missing(http, path))
+        return false;
     if (strcmp(name, "spec.json") != 0)
         return strcmp(name, "finalized") == 0 ||
                http_ends_in(name, ".idx .crc .partial ");
@@ -1776,7 +1904,7 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
     http_object *inside[3] = {NULL, NULL, NULL}, *listing = NULL;
     static const char *const names[] = {
         "spec.json", "refs.bag", "000000/spec.json"};
-    bool file = http_ends_in(path, ".bag .idx .crc .json .partial .zip .tar ");
+    bool file = http_ends_in(path, HTTP_FILES);
     *kind = BAGS_PATH_NONE;
     if (!bags_http_is_url(path))
         return EINVAL;
@@ -1796,6 +1924,8 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
     const http_object *broken = NULL;
     for (int i = 0; i < 3 && !file && !directory; i++) {
         int error = http_wait(http, inside[i]);
+        if (!error)
+            error = http_refuse_page(http, inside[i]);
         directory = !error;
         if (error != ENOENT && error != EACCES && inside[i])
             broken = inside[i];
@@ -1805,6 +1935,8 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
         http_object_fail(object, broken->error, broken->why);
     }
     code = directory ? 0 : http_wait(http, object);
+    if (!code && !directory)
+        code = http_refuse_page(http, object);
     if (!code)
         *kind = directory ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
     if (code == ENOENT || (code == EACCES && http_is_optional(http, path)))
@@ -1813,29 +1945,51 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
     return code;
 }
 
-/* Find shards where the server lists nothing: 000000, 000001, ... */
+/* Find shards where the server lists nothing: 000000, 000001, ... Of a server that
+ * answers every path, those with the spec of the first one. */
 static int http_probe(bags_http *http, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     uint64_t ahead = 0, missing = 0;
+    http_object *first = NULL;
     for (uint64_t i = 0; missing < HTTP_MISSING; i++) {
         char name[32];
         pthread_mutex_lock(&http->mutex);
         /* The longer the row is, the more of its rest are looked up at once. */
         uint64_t more = missing ? HTTP_MISSING - missing : 3 * i + HTTP_MISSING;
-        uint64_t stop = i == ahead ? i + (more < 256 ? more : 256) : ahead;
+        uint64_t stop =
+            i == ahead ? i + (more < HTTP_AHEAD ? more : HTTP_AHEAD) : ahead;
         for (; ahead < stop; ahead++) {
             (void)snprintf(name, sizeof name, "%06" PRIu64 "/spec.json", ahead);
             http_look_in(http, path, name);
         }
         (void)snprintf(name, sizeof name, "%06" PRIu64 "/spec.json", i);
-        int code = http_wait(http, http_look_in(http, path, name));
+        http_object *object = http_look_in(http, path, name);
+        http_object *control = object ? http_control(http, object->path) : NULL;
+        int code = http_wait(http, object);
+        int none = http_wait(http, control);
+        if (!code)
+            code = http_refuse_page(http, object);
+        if (!code && !none &&
+            (http_is_equal(object, control) ||
+                (first && !http_is_equal(object, first))))
+            code = ENOENT;
+        first = code || first ? first : object;
         pthread_mutex_unlock(&http->mutex);
         name[strcspn(name, "/")] = '\0';
-        missing = code == ENOENT || code == EACCES ? missing + 1 : 0;
+        missing = code == ENOENT || (code == EACCES && none == EACCES)
+                      ? missing + 1
+                      : 0;
         if (!code)
             code = each(each_user, name);
-        if (code && !missing)
+        if (code && !missing) {
+            pthread_mutex_lock(&http->mutex);
+            http_object *directory =
+                http_find(http, path, http_path_size(path), true);
+            if (directory && object && object->why)
+                http_object_fail(directory, code, object->why);
+            pthread_mutex_unlock(&http->mutex);
             return code;
+        }
     }
     return 0;
 }
@@ -1870,8 +2024,12 @@ static int http_open(void *user, const char *path, int mode, void **file) {
     int code = http_wait(http, object);
     if (code == EACCES && http_is_optional(http, path))
         code = ENOENT;
+    if (!code)
+        code = http_refuse_page(http, object);
     if (!code && object->record)
         object->record->opened = true;
+    if (!code && !object->tag && object->size > 0)
+        http->unversioned = true;
     pthread_mutex_unlock(&http->mutex);
     if (!code)
         *file = object;

@@ -664,7 +664,7 @@ static int run(char **operands) {
     interrupt_leaves("what was copied is kept", "continue with", NULL);
     bags_path_kind kind = path_kind(source);
     if (kind == BAGS_PATH_NONE)
-        fail_system(ENOENT, source, "open");
+        must(bags_fail_io(in, ENOENT, source, "open", &failure));
     bool remote = to_url || path_is_remote(source);
     if (kind == BAGS_PATH_DIRECTORY)
         plan_dataset();

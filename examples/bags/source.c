@@ -81,7 +81,7 @@ void source_open(const char *given) {
     how_unfinished();
     bags_path_kind kind = path_kind(path);
     if (kind == BAGS_PATH_NONE)
-        fail_system(ENOENT, path, "open");
+        must(bags_fail_io(io_for_path(path), ENOENT, path, "open", &failure));
     if (kind == BAGS_PATH_DIRECTORY)
         dataset = dataset_open(path);
     else

@@ -411,6 +411,119 @@ def a_dataset_that_is_replaced_is_of_one_version_or_an_error(how):
                     b' replaced' in done.stderr or b'changed' in done.stderr), done.stderr
 
 
+_PAGES = {'HTML': '<!doctype html><title>app</title>', 'a list': '[]', 'nothing': '',
+          'JSON': '{"error": "not found"}', 'JSON of a path': '{"error": "no %s"}',
+          'JSON of numbers': '{"code": 404}', 'text': 'spec.json'}
+
+
+@each([(page, how) for page in _PAGES for how in ('whole', 'shards', 'nothing')])
+def a_server_that_answers_every_path_ends(case):
+    """With what is there, or an error that shows the answer; the page is never stored."""
+    page, how = case
+    os.mkdir('site')
+    if how != 'nothing':
+        _pack('site/ds', *(['--shard-length', '7'] if how == 'shards' else []))
+
+    def fault(handler, number):
+        kind = 'text/html' if page == 'HTML' else 'application/json'
+        body = _PAGES[page].replace('%s', handler.path).encode()
+        return not handler.local.is_file() and handler.answer(200, body, Content_Type=kind)
+
+    with Server('site', fault=fault) as server:
+        for words in ['info', '--json'], ['get', ':'], ['copy', 'out']:
+            before, start = len(server.log), time.monotonic()
+            done = subprocess.run([harness.PROGRAM, words[0], server.url + '/ds', *words[1:]],
+                                  env=_environment(), stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, timeout=60)
+            assert time.monotonic() - start < 20 and len(server.log) - before < 160
+            assert done.returncode in (0, 1), done.stderr
+            assert not done.returncode or b'/ds' in done.stderr, done.stderr
+            if how == 'nothing':
+                assert done.returncode == 1
+            elif page in ('HTML', 'a list', 'nothing', 'text'):
+                assert done.returncode == 0, (words, done.stderr)
+            if done.returncode == 0 and words[0] == 'copy':
+                assert files('out') == files('site/ds')
+            elif done.returncode == 0:
+                local = run(words[0], 'site/ds', *words[1:]).out
+                assert done.stdout.replace(server.url.encode(), b'site') == local
+            elif how == 'nothing' and page == 'HTML':
+                assert b'<!doctype html>' in done.stderr, done.stderr
+            if os.path.exists('out'):
+                stored = b''.join(files('out').values())
+                assert page == 'nothing' or _PAGES[page][:12].encode() not in stored or \
+                    page == 'text' or page == 'a list'
+
+
+@each(['401', '403', '403 of all that is missing'])
+def a_shard_that_is_refused_is_an_error(which):
+    _pack('site/ds', '--shard-length', '7')
+
+    def fault(handler, number):
+        if 'all' in which and not handler.local.is_file():
+            return handler.answer(403)
+        return 'all' not in which and '/00000' in handler.path and \
+            handler.path > '/ds/000003' and handler.answer(int(which[:3]))
+
+    with Server('site', fault=fault) as server:
+        if 'all' in which:
+            run('info', server.url + '/ds', env=_environment())
+        else:
+            refuse('info', server.url + '/ds', says='HTTP ' + which, env=_environment())
+
+
+@each(['trailers', 'error', 'slow error', 'list'])
+def an_answer_without_an_end_is_an_error(what):
+    _pack()
+    sent = [0]
+
+    def fault(handler, number):
+        write = handler.wfile.write
+        handler.close_connection = True
+        if what == 'list':
+            sent[0] += 9 << 20
+            return handler.answer(200, b'<ListBucketResult><NextContinuationToken>x'
+                                  b'</NextContinuationToken>' + b' ' * (9 << 20))
+        handler.send_response(404 if 'error' in what else 200)
+        handler.send_header('Transfer-Encoding', 'chunked')
+        handler.end_headers()
+        if what == 'trailers':
+            write(b'1\r\nx\r\n0\r\n')
+        chunk = b'X-More: ' + b'x' * 50_000 + b'\r\n' if what == 'trailers' else \
+            b'8\r\nnothing!\r\n' * 200
+        try:
+            while sent[0] < 200 << 20:
+                write(chunk)
+                sent[0] += len(chunk)
+                time.sleep(0.3 if what == 'slow error' else 0)
+        except OSError:
+            pass
+        return True
+
+    with Server('site', s3=what == 'list', fault=fault) as server:
+        start = time.monotonic()
+        url = 's3://b/ds' if what == 'list' else server.url + '/ds'
+        refuse('info', url, says='/ds', env=_environment(server), timeout=100)
+        assert time.monotonic() - start < 60 and sent[0] < 190 << 20, sent
+
+
+def the_code_of_an_error_contains_no_secret():
+    _pack()
+    with Server('site', fault=lambda handler, number: handler.answer(
+            500, b'<Error><Code>Bad.1?sig=hidden&amp;x</Code></Error>')) as server:
+        said = refuse('info', server.url + '/ds', says='HTTP 500 Bad.1', env=_environment()).err
+        assert 'hidden' not in said and 'sig' not in said, said
+
+
+def the_name_of_a_field_is_not_encoded():
+    pathlib.Path('spec.json').write_text(json.dumps({'%41': 'int(4)', 'A': 'int(4)'}))
+    run('pack', harness.write_lines('m.jsonl', [{'%41': 1, 'A': 2}]), 'site/ds',
+        '--spec', 'spec.json', '--no-sync')
+    for index in True, False:
+        with Server('site', index) as server:
+            _same('site/ds', server.url + '/ds', env=_environment())
+
+
 def what_the_server_does_not_list_is_not_requested():
     _pack()
     with Server('site', index=True) as server:
