@@ -85,7 +85,8 @@ def many_shards_are_listed_page_by_page():
     harness.pack([{'n': i} for i in range(230)], 'n=int(4)', 'site/bucket/ds',
                  '--shard-length', '1')
     with Server('site', s3=True) as server:
-        shown = run('info', 's3://bucket/ds', '--json', env=_environment(server)).json
+        shown = run('info', 's3://bucket/ds', '--json', env=_environment(
+            server, BAGS_STALL_SECONDS='20', BAGS_RETRY_SECONDS='20')).json
         assert shown['length'] == shown['shards'] == 230
 
 
