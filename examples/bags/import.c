@@ -63,8 +63,14 @@ static const struct built {
 
 static const char *importer_name(size_t i) { return importers[i].name; }
 
+static const char *layout_name(size_t i) {
+    static const char *const names[] = {"rows", "episodes", NULL};
+    return names[i];
+}
+
 static option_choice from = {importer_name, 0, false};
-static const char *fields_words, *types_words, *layout_word;
+static option_choice layout = {layout_name, 0, false};
+static const char *fields_words, *types_words;
 static bool dry_run, any_type;
 
 static const option options[] = {
@@ -73,7 +79,7 @@ static const option options[] = {
     {"dry-run", OPTION_FLAG, &dry_run, NULL,
         "write nothing; print the \"spec\", \"length\" (or null) and "
         "\"first\" datapoint as JSON"},
-    {"layout", OPTION_TEXT, &layout_word, "LAYOUT",
+    {"layout", OPTION_CHOICE, &layout, "LAYOUT",
         "of HDF5: a datapoint is a row of all datasets (rows) or a group of "
         "them (episodes)"},
     {"fields", OPTION_TEXT, &fields_words, "FIELDS",
@@ -462,15 +468,6 @@ static void show_opening(void *user, uint64_t bytes) {
     progress_show("reading", "MiB", 0, 0, bytes >> 20);
 }
 
-static bags_source_layout layout_parse(void) {
-    if (!layout_word)
-        return BAGS_LAYOUT_DETECT;
-    bool episodes = !strcmp(layout_word, "episodes");
-    if (!episodes && strcmp(layout_word, "rows") != 0)
-        usage("--layout %s: expected rows or episodes", layout_word);
-    return episodes ? BAGS_LAYOUT_EPISODES : BAGS_LAYOUT_ROWS;
-}
-
 /* What the source contains that no field has. */
 static void note_left_out(void) {
     static text line;
@@ -488,7 +485,9 @@ static void note_left_out(void) {
 }
 
 static int run(char **operands) {
-    bags_source_options how = {NULL, show_opening, NULL, layout_parse()};
+    bags_source_options how = {NULL, show_opening, NULL, BAGS_LAYOUT_DETECT};
+    if (layout.given)
+        how.layout = layout.value ? BAGS_LAYOUT_EPISODES : BAGS_LAYOUT_ROWS;
     source_name = operands[0];
     on_failure = explain_failure;
     if (!dry_run && !operands[1])
@@ -497,7 +496,7 @@ static int run(char **operands) {
     const bags_importer *importer = importer_find(source_name);
     if (!strcmp(importer->name, "hdf5"))
         expect_crashes();
-    else if (layout_word)
+    else if (layout.given)
         usage("--layout: only HDF5 has layouts (this is %s)", importer->name);
     source = bags_source_open(importer, source_name, &how, &failure);
     must_open(source);

@@ -573,7 +573,7 @@ def an_ambiguous_hdf5_file_needs_a_layout():
     assert rows['length'] == 4 and len(rows['spec']) == 3
     episodes = run('import', SOURCES / 'cameras.h5', '--dry-run', '--layout', 'episodes').json
     assert episodes['length'] == 2 and episodes['spec'] == {'group': 'utf8', 'x': 'i64[]'}
-    refuse('import', SOURCES / 'cameras.h5', 'out', '--layout', 'row', says='rows or episodes',
+    refuse('import', SOURCES / 'cameras.h5', 'out', '--layout', 'row', says='rows, episodes',
            code=2)
     refuse('import', SOURCES / 'mcap/plain.mcap', 'out', '--layout', 'rows', says='only HDF5',
            code=2) if 'mcap' in _kinds() else None
