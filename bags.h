@@ -179,7 +179,7 @@
  *     - A mapped file must not be truncated while a reader has it open, nor its
  *       disk fail: an access past the new end terminates the process with SIGBUS,
  *       and up to the end of the last page it returns zeros. No check can prevent
- *       it. Where files may be rewritten, read with `no_mmap`: it is then an error
+ *       it. Where files may be truncated, read with `no_mmap`: it is then an error
  *       that names the file. (Windows refuses the truncation. The library itself
  *       never truncates a finished file.)
  *     - spec.json: at most 1 MiB and 65,535 fields. Shard numbers: below 10^18.
@@ -191,8 +191,9 @@
  *       lost its shard to another one notices that and fails, but not at the same
  *       instant. Where locks have no effect at all, `resume` and bags_recover fail.
  *     - A reader notices that a shard was replaced by the identity of its spec.json.
- *       A Bag that is replaced alone, before it is first used, is noticed only with
- *       checksums.
+ *       A Bag that is replaced alone, as by rsync next to a spec.json that stays the
+ *       same, or rewritten in place with its size unchanged, is noticed only with
+ *       checksums: a reader with or without `no_mmap` may return bytes of both.
  *     - OpenBSD, whose maps do not see later writes: files are not mapped.
  *     - Windows: a directory with open files in it cannot be renamed, nor an open
  *       file be replaced.
@@ -8482,8 +8483,9 @@ BAGI_COLD static bags_code bagi_fail_claimed(
             &writer->dir, "spec.json", ".partial", &ignored.code, &ignored))
         remedy = ", unfinished; set resume to continue it";
     else if (writer->sharded)
-        remedy = "; another writer has the same shard_start, or the dataset was "
-                 "written before: set resume to continue it, or append to add to it";
+        remedy =
+            "; another writer has the same shard_start, or the dataset was "
+            "written before: set resume to continue it, or append to add to it";
     return bags_fail(err, BAGS_ERROR_EXISTS, "%s: already exists%s",
         bagi_tail(writer->dir.path), remedy);
 }

@@ -486,7 +486,8 @@ void key_datapoints(uint64_t start, size_t count, uint64_t *datapoints);
 bool value_write(
     text *out, const char *type, const bags_value *value, size_t most);
 /* Write a blob of this type as `bags get` shows it; an array that was decoded; and a
- * blob by its size, with the error in `failure`. */
+ * blob by its size, with the error in `failure`. How many had an error. */
+extern uint64_t errors_shown;
 void value_show(const char *type, bags_view blob, bool lists, text *out);
 void array_show(
     const char *type, const bags_value *array, bool lists, text *out);

@@ -480,6 +480,9 @@ static int run(char **operands) {
         get_all(&datapoints);
     if (key || !datapoints.one) /* they may be of several shards */
         source_check();
+    if (errors_shown)
+        fail(BAGS_ERROR_CORRUPT, "%s: %s not decoded (\"error\")",
+            source_path(), counted(errors_shown, "value"));
     return 0;
 }
 
@@ -495,7 +498,8 @@ const command command_get = {"get", "datapoints as JSON, or a blob's bytes",
     "Numbers, text and msgpack are shown as JSON, arrays as their dtype, shape "
     "and first elements (without dimensions, as a number), other blobs as "
     "their type and number of bytes; of images and videos, also their size and "
-    "the number of frames.\n",
+    "the number of frames. A blob that does not decode is shown with its "
+    "error, and the exit code is 1 at the end.\n",
     "  bags get pets 0:3 label 'words[0:2]'\n"
     "  bags get pets --key 'name=re*'\n"
     "  bags get pets -1 photo --raw >photo.jpg\n",

@@ -82,15 +82,33 @@ static void show_summary(const char *path, const bags_recover_report *sum) {
     print("\n");
 }
 
+/* What is finished is not recovered. If it is damaged, say so. */
+static void check_finished(const char *path) {
+    bags_verify_options how = {0};
+    how.quick = how.allow_gaps = how.allow_empty_file = true;
+    how.unfinished = BAGS_UNFINISHED_SKIP;
+    if (bags_verify(path, &how, NULL, &failure)) {
+        failure_suffix("; it is finished, and recover does not repair it: "
+                       "`bags verify` finds every fault");
+        die();
+    }
+}
+
 static int run(char **operands) {
     struct stat about;
     bags_recover_report sum;
     path_must_be_writable(operands[0]);
+    if (directory_is_empty(operands[0])) {
+        print("%s: nothing to recover\n", operands[0]);
+        return 0;
+    }
     interrupt_leaves("what is finished is kept", "continue with", NULL);
     bag_only = !stat(operands[0], &about) && S_ISREG(about.st_mode);
     unit = bag_only ? "blob" : "datapoint";
     given.each = show;
     bags_code code = bags_recover(operands[0], &given, &sum, &failure);
+    if (!code && sum.finished_before)
+        check_finished(operands[0]);
     show_summary(operands[0], &sum);
     must(code);
     return 0;

@@ -197,6 +197,8 @@ void array_show(
         summarize_array(out, array);
 }
 
+uint64_t errors_shown;
+
 void blob_show(const char *type, bags_view blob, text *out) {
     text_puts(out, "{\"type\": ");
     text_json(out, type, strcspn(type, "["));
@@ -204,8 +206,10 @@ void blob_show(const char *type, bags_view blob, text *out) {
     media_members(type, blob, out);
     /* A number above 64 bits, or a format that was not linked, is not a fault. */
     if (failure.code && failure.code != BAGS_ERROR_LIMIT &&
-        failure.code != BAGS_ERROR_TYPE)
+        failure.code != BAGS_ERROR_TYPE) {
         text_member_string(out, "error", failure.message);
+        errors_shown++;
+    }
     text_puts(out, "}");
 }
 

@@ -203,10 +203,10 @@ def images_are_shown_with_their_size():
         'j': {'type': 'jpeg', 'bytes': 196653, 'height': 427, 'width': 640,
               'channels': 3}, 'p': [png, png]}
     assert run('get', 'out', '0', 'p[1]').json == {'p': png}
+    assert len(refuse('get', 'out', ':', says='out: 3 values not decoded').lines) == 3
     for row in 1, 2:
-        done = subprocess.run([harness.PROGRAM, 'get', 'out', str(row)],
-                              capture_output=True)
-        got = json.loads(done.stdout)
+        done = refuse('get', 'out', row, says='not decoded')
+        got = done.json
         assert got['j']['error'] and 'height' not in got['j'], got
         assert all('error' in p and 'height' not in p for p in got['p']), got
 
@@ -270,9 +270,7 @@ def a_video_that_does_not_decode_has_no_frames():
     pack([{'v': {'base64': base64.b64encode(bad).decode()}}
           for bad in (good, good[:3000], b'no video')], 'v=mp4', 'out', '--unchecked')
     for row in 1, 2:
-        done = subprocess.run([harness.PROGRAM, 'get', 'out', str(row)],
-                              capture_output=True)
-        got = json.loads(done.stdout)['v']
+        got = refuse('get', 'out', row, says='not decoded').json['v']
         assert got['error'] and 'frames' not in got, got
         refuse('get', 'out', row, 'v[0]', '--npy', says=f'"v": datapoint {row}: ')
         assert refuse('get', 'out', row, 'v[0]', says=f'"v": datapoint {row}: ').out == b''
@@ -381,7 +379,7 @@ def long_arrays_are_shown_in_part():
 
 def an_array_of_the_wrong_size_is_shown_by_its_size():
     pack([{'a': {'base64': 'AAAA'}}], 'a=array(uint8,4)', 'out', '--unchecked')
-    got = run('get', 'out', '0').json['a']
+    got = refuse('get', 'out', '0', says='1 value not decoded').json['a']
     assert got['type'] == 'array(uint8,4)' and got['bytes'] == 3
 
 

@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import time
@@ -485,6 +486,26 @@ def what_is_complete_must_have_the_spec_and_the_checksums_asked_for():
     again('n=int(4)', '--no-checksum', says='omit --no-checksum')
 
 
+def recover_refuses_what_is_finished_and_damaged():
+    for options in [], ['--shard-length', '4']:
+        _pack(LINES[:9], 'out', *options)
+        assert b'finished' in run('recover', 'out').out
+        shard = 'out/000001' if options else 'out'
+        bag = pathlib.Path(shard, 'words.bag')
+        bag.write_bytes(bag.read_bytes()[:-9])
+        before = files('out')
+        done = refuse('recover', 'out', says=(str(bag), 'finished', 'bags verify'))
+        assert done.out == b'' and files('out') == before
+        shutil.rmtree('out')
+
+
+def recover_of_an_empty_directory_has_nothing_to_do():
+    os.mkdir('out')
+    for options in [], ['--dry-run']:
+        assert run('recover', 'out', *options).out == b'out: nothing to recover\n'
+    assert os.listdir('out') == []
+
+
 def recover_says_in_one_line_what_it_truncated_and_why():
     _kill_after(25, 'out', '--shard-length', '10')
     idx = pathlib.Path('out/000002/n.idx')
@@ -542,8 +563,6 @@ def missing_paths_are_said_in_one_way():
 
 def recover_of_what_nobody_left_is_an_error():
     refuse('recover', 'nowhere', says='nowhere')
-    pathlib.Path('empty').mkdir()
-    refuse('recover', 'empty', says='empty')
     pathlib.Path('mine/0').mkdir(parents=True)
     pathlib.Path('mine/0/precious.bag').write_bytes(b'precious')
     refuse('recover', 'mine', says='mine')
