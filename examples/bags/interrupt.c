@@ -29,9 +29,7 @@ static const char *volatile doomed; /* a file that the handler removes */
 
 /* Append a word as a shell reads it. Control characters must not reach a terminal. */
 static void put_word(text *out, const char *word) {
-    bool control = false;
-    for (const char *at = word; *at; at++)
-        control = control || (unsigned char)*at < 0x20 || *at == 0x7F;
+    bool control = !is_clean(word);
     if (*word && !word[strspn(word, PLAIN)]) {
         text_puts(out, word);
         return;
@@ -39,7 +37,7 @@ static void put_word(text *out, const char *word) {
     text_puts(out, control ? "$'" : "'");
     for (const char *at = word; *at; at++) {
         unsigned char byte = (unsigned char)*at;
-        if (control && (byte < 0x20 || byte == 0x7F))
+        if (control && (byte < 0x20 || byte >= 0x7F))
             text_format(out, "\\%03o", byte);
         else if (control && (byte == '\'' || byte == '\\'))
             text_format(out, "\\%c", byte);
@@ -63,18 +61,22 @@ static void put_command(text *out, const char *with) {
 }
 
 void interrupt_leaves(const char *kept, const char *next, const char *with) {
-    text line = {0}, all = {0};
+    static text texts[2]
+                     [2]; /* those of the last call may be printed meanwhile */
+    static unsigned turn;
+    text *line = &texts[turn ^= 1][0], *all = &texts[turn][1];
     bool given = false;
+    line->size = all->size = 0;
     for (size_t i = 0; with && words && words[i]; i++)
         given = given || !strcmp(words[i], with);
     if (next) {
-        text_format(&line, "bags: %s: ", next);
-        put_command(&line, given ? NULL : with);
-        text_puts(&line, "\n");
+        text_format(line, "bags: %s: ", next);
+        put_command(line, given ? NULL : with);
+        text_puts(line, "\n");
     }
-    text_format(&all, "bags: interrupted%s%s\n", *kept ? "; " : "", kept);
-    notice = text_string(&all);
-    next_line = text_string(&line);
+    text_format(all, "bags: interrupted%s%s\n", *kept ? "; " : "", kept);
+    notice = text_string(all);
+    next_line = text_string(line);
 }
 
 /* ---- the signals ---- */
