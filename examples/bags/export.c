@@ -19,7 +19,7 @@
 
 #define MAX_INLINE 256 /* bytes of blobs that --raw writes into the line */
 #define MAX_SMALL 64   /* elements of arrays that are in the line by default */
-#define MAX_TEXT ((size_t)1 << 27) /* bytes of text in the line */
+#define MAX_TEXT ((size_t)1 << 20) /* bytes of text in the line */
 #define WRITE_SIZE ((size_t)1 << 16)
 #define WRITE_SECONDS 1.0
 

@@ -12,7 +12,8 @@
 #include <zlib.h>
 #endif
 
-#define MAX_LINE ((size_t)1 << 30)
+/* A parsed line takes three times its size. */
+#define MAX_LINE ((size_t)1 << 28)
 #define READ_SIZE ((size_t)1 << 16)
 
 static const char *name;
@@ -166,8 +167,9 @@ static line_state any_line(int patience, char **line, size_t *size) {
             break;
         if (stop - start > MAX_LINE)
             fail(BAGS_ERROR_LIMIT,
-                "%s: line %ju: too long (maximum 2^30 bytes)", name,
-                (uintmax_t)last + 1);
+                "%s: line %ju: too long (maximum 256 MiB); store large values "
+                "in files, as {\"file\": PATH}",
+                name, (uintmax_t)last + 1);
         if (!read_more(patience))
             return LINE_LATER;
     }
