@@ -321,7 +321,7 @@ def text_is_whole():
 def text_that_is_not_utf8_never_becomes_wrong_json():
     bad = base64.b64encode(b'a\xff\xed\xa0\x80').decode()
     pack([{'t': {'base64': bad}}], 't=utf8', 'out', '--unchecked')
-    got, = _get('0')
+    got = run('get', 'out', '0', code=1).json
     assert got['t']['type'] == 'utf8' and got['t']['bytes'] == 5
     run('export', 'out', 'plain')
     line = json.loads(pathlib.Path('plain/manifest.jsonl').read_text())

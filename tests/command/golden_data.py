@@ -92,12 +92,13 @@ def info_tells_length_shards_size_spec_and_fields(fixture):
     want = _manifest(fixture)
     got = run('info', _path(fixture), '--json').json
     assert set(got) == {'path', 'length', 'shards', 'skipped', 'unfinished',
-                        'missing', 'size', 'checksums', 'spec', 'fields'}
+                        'missing', 'size', 'checksums', 'spec', 'fields', 'indexes'}
     assert got['path'] == str(_path(fixture))
     assert got['length'] == want['count']
     assert got['size'] == want['size']
     assert got['shards'] == len(want.get('shards', [0]))
-    assert got['skipped'] == got['checksums'] == 0 and got['missing'] == []
+    assert got['skipped'] == got['checksums'] == 0
+    assert got['missing'] == got['indexes'] == []
     assert got['spec'] == want.get('spec', {})
     assert list(got['spec']) == list(want.get('spec', {}))
     if want['kind'] != 'bag':

@@ -271,7 +271,7 @@ def samples_of_webdataset_are_grouped_as_it_groups_them():
     assert read('out')['spec'] == {'__key__': 'utf8', 'jpg': 'jpeg[]', 'txt': 'utf8',
                                    'x.y': 'bytes[]'}
     assert [(row['__key__'], row['txt'], len(row['jpg']), len(row['x.y']))
-            for row in run('get', 'out', ':').lines] == \
+            for row in run('get', 'out', ':', code=1).lines] == \
         [('d/1', 'one', 1, 0), ('d/2', 'two', 0, 0), ('2', 'other', 0, 1), ('d/1', 'again', 0, 0)]
     _tar('twice.tar', [('1.txt', b'a'), ('1.TXT', b'b')])
     refuse('import', 'twice.tar', 'bad', says=['twice.tar', '1.txt', 'duplicate'])
