@@ -8,7 +8,7 @@
 #include "command.h"
 #include "system.h"
 
-#ifdef BAGS_WITH_ZLIB
+#ifdef COMMAND_WITH_ZLIB
 #include <zlib.h>
 #endif
 
@@ -61,7 +61,7 @@ static size_t read_some(void *to) {
     return (size_t)got;
 }
 
-#ifdef BAGS_WITH_ZLIB
+#ifdef COMMAND_WITH_ZLIB
 static z_stream unpacking;
 static unsigned char input[READ_SIZE];
 
