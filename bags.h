@@ -106,9 +106,9 @@
  *                0. The last parameter is the caller's bags_error, or NULL; it
  *                is written on every failure. On failure, outputs are untouched
  *                unless the function states otherwise. Nothing is printed, and
- *                nothing aborts. Codes without a comment mean what >>errors says.
- *                NULL where it is not accepted is
- *                BAGS_ERROR_ARGUMENT, also where that is not listed.
+ *                nothing aborts. A code without a cause has the one that >>errors
+ *                states. NULL where it is not accepted is BAGS_ERROR_ARGUMENT,
+ *                also where that is not listed.
  *     Ownership  A bags_view is borrowed. What the caller owns has a named function
  *                that frees it, which accepts NULL. What the caller passes in is
  *                copied or used up before the call returns, unless stated otherwise.
@@ -1071,8 +1071,8 @@ typedef struct bags_writer_options {
     bool sharded;          /* write shards even if all four are 0 */
     bool resume; /* continue what this worker wrote before, if anything */
     bool append; /* add shards of new inputs; not with resume */
-    /* Write NAME.crc next to each Bag: 4 bytes per blob. With resume and append, what
-     * exists decides; so it does for keep_idx. */
+    /* Write NAME.crc next to each Bag: 4 bytes per blob. With resume and append, the
+     * shards that exist decide this, and keep_idx: see bags_writer_open. */
     bool checksum;
     bool keep_idx; /* granular 0.22 then reads a dataset without sequences */
     bool no_sync;  /* finish shards without waiting for stable storage */
@@ -1111,18 +1111,17 @@ typedef struct bags_writer_options {
  * bags_finalize closes again.
  *
  * resume and append: new shards have checksums, and .idx files, if the first finished
- * shard has them, whichever worker wrote it, so that all shards are alike; to request
- * what it has not is an error. If none is finished, `checksum` and `keep_idx` decide, but
- * an unfinished shard that was started with checksums keeps them, and so do those
- * after it; one that was started without gets them when it is finished.
+ * shard has them, whichever worker wrote it, so that all shards are alike. Requesting
+ * what it lacks is an error. If no shard is finished, `checksum` and `keep_idx` decide.
+ * But if an unfinished shard was started with checksums, it and those after it have
+ * them; one that was started without gets them when it is finished.
  *
  * Returns the writer, to be ended with bags_writer_close or bags_writer_abort, or
  * NULL:
  *   BAGS_ERROR_EXISTS   the dataset, or this worker's first shard, exists; with
- *                       resume: it is finished; with resume and append: it has other
- *                       fields, or not the checksums or .idx files that are
- *                       requested; without append: bags_finalize has renumbered its
- *                       shards
+ *                       resume: it is finished; with resume or append: it has other
+ *                       fields, or lacks requested checksums or .idx files; without
+ *                       append: bags_finalize has renumbered its shards
  *   BAGS_ERROR_GAP      a shard of this worker is missing, and a later one exists
  *   BAGS_ERROR_CORRUPT  the path has both spec.json and shards, or two shards with
  *                       one number; a shard cannot be recovered
@@ -1173,10 +1172,11 @@ typedef struct bags_entry {
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY; what the codecs return
  *
  * A datapoint that is refused, because of its fields, a value or a call out of order,
- * does not stop the writer if the caller learns it from `err`. Any other failure does,
- * and so does a refusal if err is NULL: every later call, and close, returns that error,
- * so that a loop may check once. Datapoints before a refusal are then flushed. Codecs
- * and hooks must return: no exception or longjmp may leave them.
+ * does not stop the writer if `err` is not NULL. If `err` is NULL, the refusal stops the
+ * writer, after flushing the datapoints before it. Any other failure also stops it. A
+ * writer that was stopped returns that error from every later call, and from close, so
+ * that a loop may check once. Codecs and hooks must return: no exception or longjmp may
+ * leave them.
  *
  * Cost: the codecs', and a copy of the blobs; system calls when a buffer is full. No
  * allocation, except when a shard is started, or finished as by close.
@@ -1233,11 +1233,11 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer);
 
 /*
  * Finish the shard, and free the writer, also on failure. On success the dataset
- * is complete and, unless no_sync, on stable storage. After a failure of the
- * system the shard stays without its spec.json, so that no reader takes it for
- * finished, unless it was complete and only waiting for stable storage failed.
- * So it does after a refusal that no `err` received, and if a datapoint was begun and
- * not ended: recover it. NULL is accepted: BAGS_OK.
+ * is complete and, unless no_sync, on stable storage. If the writer was stopped (see
+ * bags_writer_append), if a datapoint was begun and not ended, or if finishing fails,
+ * the shard stays without its spec.json, so that no reader treats it as finished:
+ * resume or recover it. Exception: it was complete, and only waiting for stable storage
+ * failed. NULL is accepted: BAGS_OK.
  *
  * Returns the first failure that stopped the writer, with errors as for
  * bags_writer_append.
@@ -1519,12 +1519,18 @@ typedef struct bags_field_info {
 BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
     bags_field_info *fields, bags_error *err);
 
-/* Check that all that was read is of one version of the dataset. Of local files it is,
- * since each shard is identified when a Bag is opened; where hooks look files up in
- * advance (expect), a shard may have been replaced meanwhile. Returns BAGS_OK,
- * BAGS_ERROR_STATE with the name of the shard, or errors of files as for
- * bags_reader_get. Threads: any. Cost: none for local files; otherwise one round trip
- * if Bags were opened since the last call. */
+/*
+ * Check that everything the reader has returned is of one version of the dataset. Call
+ * it after the last read. Local files need no check, since each shard is identified when
+ * a Bag is opened; where hooks look files up in advance (expect), a shard may have been
+ * replaced since then.
+ *
+ * Returns BAGS_OK, errors of files as for bags_reader_get, or
+ *   BAGS_ERROR_STATE  a shard was replaced; the message names it
+ *
+ * Threads: any. Cost: none for local files; otherwise one round trip if Bags were opened
+ * since the last call.
+ */
 BAGS_API bags_code bags_reader_check(
     const bags_reader *reader, bags_error *err);
 
@@ -5110,9 +5116,9 @@ struct bag_reader {
     bool random;     /* mapped for BAGS_ACCESS_RANDOM */
     bool is_refs;    /* refs.bag */
     void *ordered; /* not NULL: blob i belongs to datapoint i; set atomically */
-    void *
-        checked; /* not NULL: the record was compared after the files were opened; set
-                      atomically, when blobs are read and files are far away */
+    /* Not NULL: the record was compared after the files were opened. Set atomically,
+     * when blobs are read and files are far away. */
+    void *checked;
 };
 
 static bool bagi_is_split(const bag_reader *bag) {
@@ -8328,9 +8334,9 @@ static bags_code bagi_writer_lock(
 }
 
 /* Open and lock spec.json.partial of a shard that another writer has left, or create it
- * if the writer crashed before creating it. It fails if locks have no effect, as on some network file
- * systems: another open file could lock the record too. (Claiming a shard is safe
- * without them.) With BAGS_IO_READ, only test the lock. */
+ * if that writer crashed before creating it. Fail if locks have no effect, as on some
+ * network file systems: another open file could lock the record too. (Claiming a shard
+ * is safe without them.) With BAGS_IO_READ, only test the lock. */
 static bags_code bagi_writer_open_record(
     bags_writer *writer, int mode, bags_error *err) {
     const bagi_env *env = &writer->job.env;

@@ -62,16 +62,19 @@ typedef struct bags_image {
 #define BAGS_IMAGE_MAX_PIXELS ((uint64_t)1 << 28)
 
 /*
- * The orientation that the EXIF data of a JPEG or PNG file state, 1 to 8:
+ * The orientation that the EXIF data of a JPEG or PNG file state, 1 to 8. To be upright,
+ * the stored image must be
  *
- *     1 upright   3 turned by 180 degrees   6 to be turned clockwise by 90 degrees
- *     2, 4 mirrored (left and right, top and bottom)     8 counterclockwise
- *     5, 7 mirrored at the diagonal from upper left, upper right
+ *     1  left as it is             5  mirrored at the diagonal from the upper left
+ *     2  mirrored left to right    6  turned clockwise by 90 degrees
+ *     3  turned by 180 degrees     7  mirrored at the diagonal from the upper right
+ *     4  mirrored top to bottom    8  turned counterclockwise by 90 degrees
  *
  * It is read as Pillow does: from the first APP1 segment of a JPEG with EXIF, or the
- * chunk eXIf of a PNG. Returns 1 if there is none, or if it is invalid, and for all
- * other files. Orientations in XMP or in PNG text are ignored. In image.c. Threads: any.
- * Cost: O(segments or chunks), without decoding.
+ * chunk eXIf of a PNG. Returns 1 if none exists or it is invalid, and for all other
+ * files. Orientations in XMP or in PNG text are ignored.
+ *
+ * In image.c. Threads: any. Cost: O(segments or chunks), without decoding.
  */
 uint32_t bags_image_orientation(bags_view file);
 
@@ -784,16 +787,16 @@ bags_code bags_index_find_range(const bags_index *index, const bags_value *from,
     const bags_value *to, bags_buffer *scratch, uint64_t *start, uint64_t *stop,
     bags_error *err);
 
-/* Like bags_index_find, for the keys that begin with these bytes, in their order. Every
- * key begins with no bytes. BAGS_ERROR_VALUE: the field is one of numbers. */
+/* Like bags_index_find, for the keys that begin with the bytes of `prefix`, in the order
+ * of the keys. An empty prefix finds all. BAGS_ERROR_VALUE: it is a field of numbers. */
 bags_code bags_index_find_prefix(const bags_index *index,
     const bags_value *prefix, bags_buffer *scratch, uint64_t *start,
     uint64_t *stop, bags_error *err);
 
-/* Like bags_index_find, for the largest key that is not above `key`, which is not
- * rounded and may be a number that the type cannot hold. Of several datapoints with
- * that key, the one with the highest number: *stop is *start + 1, or, if there is no
- * such key, *start. */
+/* Like bags_index_find, for the largest key that is not above `key`. `key` may be a
+ * number that the type cannot hold; it is not rounded. If several datapoints have the key
+ * that is found, the one with the highest number is returned: *stop is *start + 1. If no
+ * such key exists, *stop is *start. */
 bags_code bags_index_find_at_or_before(const bags_index *index,
     const bags_value *key, bags_buffer *scratch, uint64_t *start,
     uint64_t *stop, bags_error *err);
@@ -811,8 +814,9 @@ bags_code bags_index_find_at_or_before(const bags_index *index,
 bags_code bags_index_get(const bags_index *index, uint64_t position,
     bags_buffer *scratch, bags_row *row, uint64_t *datapoint, bags_error *err);
 
-/* Like bags_index_get, for datapoints[i] at positions[i], 0 <= i < count; after a
- * failure they are undefined. Cost: those of 256 positions are read at once. */
+/* Like bags_index_get, for several positions: datapoints[i] is set to the datapoint at
+ * positions[i], 0 <= i < count. After a failure, `datapoints` is unspecified. Cost: 256
+ * positions are read at once. */
 bags_code bags_index_get_many(const bags_index *index,
     const uint64_t *positions, size_t count, bags_buffer *scratch,
     bags_row *row, uint64_t *datapoints, bags_error *err);
@@ -889,8 +893,8 @@ void bags_archive_close(bags_archive *archive);
 
 typedef struct bags_zip_options {
     bool no_sync; /* do not wait for stable storage */
-    /* Called from time to time with the bytes copied, and those of the dataset; with 0
-     * once PATH.partial was created. May be NULL. */
+    /* Called from time to time with the bytes copied, and those of the dataset; first
+     * with `done` 0, when PATH.partial has been created. May be NULL. */
     void (*progress)(void *user, uint64_t done, uint64_t total);
     void *user;
     const bags_io *from; /* where the dataset is; NULL: env.io */
@@ -913,8 +917,8 @@ typedef struct bags_zip_options {
  * the same bytes.
  *
  * It is written as PATH.partial, and renamed when it is complete. Until then that file
- * is locked. After a failure it is removed; one that a killed process left is used
- * again.
+ * is locked. After a failure it is removed; one that a killed process left is
+ * overwritten by the next call.
  *
  * Returns BAGS_OK, what bags_reader_open returns for the dataset, or
  *   BAGS_ERROR_EXISTS   the zip file exists
@@ -1297,8 +1301,8 @@ typedef struct bags_batch {
  * Returns BAGS_OK, or what reading and decoding return, or BAGS_ERROR_TYPE for a blob
  * of a dtype that cannot be converted to the field's; the message names dataset, field
  * and datapoint. It is the first failure in the order of the batches; those
- * before were returned, and every later call repeats it. At the end of an epoch,
- * bags_reader_check.
+ * before were returned, and every later call repeats it. At the end of an epoch, it also
+ * returns the failures of bags_reader_check for each reader.
  *
  * Threads: one at a time per loader. Cost: waits for the batch; no allocation once
  * its memory has grown.
@@ -1377,10 +1381,10 @@ bags_code bags_loader_restore(
  * An object is looked up once, by one request for its last 32 KiB. Its size, ETag and
  * Last-Modified are remembered until bags_http_close, and so is that it is missing. An
  * object that is replaced in the meantime is an error, and so is a dataset: its
- * spec.json is looked at again with every lookup of a file next to it, and with the
- * first read after one. Where ETags are hashes of the content, that read looks at all
- * files of the shard that were looked up before. Open another bags_http to see what is
- * new. Caches that return outdated files in spite of "no-cache", and servers that state
+ * spec.json is looked up again with every lookup of a file next to it, and with the
+ * first read after one. Where ETags are hashes of the content, that read also looks up
+ * all files of the shard that were looked up before. Open another bags_http to read the
+ * new version. Caches that return outdated files in spite of "no-cache", and servers that state
  * neither an ETag nor a Last-Modified (see bags_http_is_versioned), can hide a change
  * that leaves the size as it was: then only checksums find it.
  *
@@ -1458,7 +1462,8 @@ bool bags_http_is_url(const char *path);
  * bodies were received. */
 void bags_http_counts(bags_http *http, uint64_t *requests, uint64_t *bytes);
 
-/* False if an object that was found has neither an ETag nor a Last-Modified. */
+/* False if an object that was found has neither an ETag nor a Last-Modified: its
+ * replacement is noticed only if the size differs. Threads: any. */
 bool bags_http_is_versioned(bags_http *http);
 
 /*
@@ -1680,9 +1685,9 @@ static inline uint64_t format_exif_number(
  *           number in 2 bytes, then each                  8  4  these, or if they are
  *           in 12                                               larger, where they are
  *
- * As Pillow reads it: up to the first entry that leads outside, the last of several
- * orientations, and numbers of any type but BYTE, which Pillow returns as text, and
- * fractions.
+ * As Pillow reads it: entries up to the first whose numbers are outside of the data; of
+ * several orientations, the last; numbers of any type except BYTE, which Pillow returns
+ * as bytes, and fractions.
  */
 static inline uint32_t format_orientation(bags_view file) {
     static const unsigned char sizes[17] = {
@@ -1721,8 +1726,8 @@ static inline uint32_t format_orientation(bags_view file) {
     return orientation;
 }
 
-/* What an orientation states of a stored row: its pixels become a column; it ends where
- * it should start; the lowest row should be the first. */
+/* What turning an image upright does to its stored rows: a row becomes a column; its
+ * pixels are reversed; the order of the rows is reversed. */
 static inline bool format_turn_swaps(uint32_t orientation) {
     return orientation >= 5;
 }

@@ -581,7 +581,8 @@ void lines_progress(uint64_t *done, uint64_t *total);
 /* Call it before the first of the others: BAGS_PROGRESS_SECONDS is checked. */
 void progress_prepare(void);
 /* A bar on stderr, if that is a terminal and the work takes more than a second;
- * otherwise a line a minute, or every BAGS_PROGRESS_SECONDS. `done` of `total` (0: unknown) parts of the work; `count` units. */
+ * otherwise a line a minute, or every BAGS_PROGRESS_SECONDS. `done` of `total` (0:
+ * unknown) parts of the work; `count` units. */
 void progress_show(const char *title, const char *unit, uint64_t done,
     uint64_t total, uint64_t count);
 /* Remove the bar, before something else is printed; remarks and failures do so. */

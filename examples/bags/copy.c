@@ -332,8 +332,9 @@ static const char *boot_id(void) {
     return id;
 }
 
-/* The record of a file; NULL: its source does not tell versions apart. Two hashes of
- * nothing are equal. */
+/* The record of a file; NULL: its source has nothing that identifies a version. (Of a
+ * server, inode and time are hashes, which are equal if it states neither an ETag nor a
+ * Last-Modified.) */
 static char *record_of(const entry *one) {
     const bags_identity *from = &one->identity;
     if (to_url || !in->identify || from->inode == from->time)
@@ -709,17 +710,15 @@ const command command_copy = {"copy", "to another place, or an object store",
     "Of a Bag that belongs to a dataset, the checksums are left out: they are "
     "those of the dataset. An object store also receives the indexes that are "
     "not older than the dataset. FROM is a path, an http:// or https:// URL, "
-    "or "
-    "s3://BUCKET/PATH; TO is a path or s3://BUCKET/PATH. Other files are not "
-    "copied.\n"
+    "or s3://BUCKET/PATH; TO is a path or s3://BUCKET/PATH. Other files are "
+    "not copied.\n"
     "If it is interrupted, call it again: files that are equal are kept, and a "
     "local file that is not complete continues where it ended, if its source "
     "has not changed. Equal means the same bytes; for an object in a store, "
     "the same size and MD5, from its ETag. Until the end, NAME.copied states "
     "which version was copied. What is finished and differs is never replaced. "
-    "A second "
-    "copy to the same local place fails while the first is running; to an "
-    "object store, run only one at a time.\n",
+    "A second copy to the same local place fails while the first is running; "
+    "to an object store, run only one at a time.\n",
     "  bags copy pets s3://datasets/pets\n"
     "  bags copy s3://datasets/pets pets\n",
     run};

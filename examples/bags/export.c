@@ -50,7 +50,7 @@ static uint64_t files;     /* written there */
 static void *manifest_file;
 static bool complete;     /* --resume: it has the name manifest.jsonl, */
 static uint64_t existing; /* and these bytes */
-static uint64_t written;  /* bytes of it; so many of `existing` are equal */
+static uint64_t written;  /* bytes of it; those of `existing` below are equal */
 static uint64_t lines;    /* complete ones among them */
 static double written_at;
 static text line; /* what is written next */
@@ -62,8 +62,7 @@ ENDS static void fail_difference(const char *path, const char *what) {
     on_failure = NULL;
     fail(BAGS_ERROR_VALUE,
         "%s: %s; --resume needs the same source and options as before; to "
-        "start "
-        "again, remove %s",
+        "start again, remove %s",
         path, what, out);
 }
 
@@ -227,6 +226,7 @@ static void put_line(uint64_t index) {
     if (line.size >= WRITE_SIZE || seconds_now() - written_at > WRITE_SECONDS)
         write_lines();
 }
+
 /* ---- the directory ---- */
 
 /* Keep what can be resumed. Otherwise remove what was created, and nothing else. */

@@ -61,8 +61,8 @@ static void put_command(text *out, const char *with) {
 }
 
 void interrupt_leaves(const char *kept, const char *next, const char *with) {
-    static text texts[2]
-                     [2]; /* those of the last call may be printed meanwhile */
+    /* Those of the last call may be printed meanwhile. */
+    static text texts[2][2];
     static unsigned turn;
     text *line = &texts[turn ^= 1][0], *all = &texts[turn][1];
     bool given = false;

@@ -20,8 +20,7 @@ void *module_find(const char *format, const char *symbol, bags_error *err) {
     if (!found)
         bags_fail(err, why.code,
             "%s; formats/%s.c is in %s, which must be in ../lib of the "
-            "command's "
-            "directory or where the loader finds it",
+            "command's directory or where the loader finds it",
             why.message, format, name);
     free(name);
     return found;

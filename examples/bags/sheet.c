@@ -298,7 +298,6 @@ const command command_sheet = {"sheet", "an image of the first images",
     "Draws the first images of a dataset, 8 in a row, into a PNG or JPEG file. "
     "If the field is a sequence or a video, each datapoint has a row with up "
     "to 8 of its images, evenly spaced. Images are turned upright by their "
-    "EXIF "
-    "orientation. The tile of one that cannot be decoded is empty, and it is "
-    "named.\n",
+    "EXIF orientation. The tile of one that cannot be decoded is empty, and it "
+    "is named.\n",
     "  bags sheet pets pets.png --field photo --rows 4\n", run};

@@ -92,8 +92,8 @@ bool writing_is_mine(uint64_t i) {
 /* ---- opening ---- */
 
 typedef struct field_state {
-    const char
-        *type; /* of the input: with --for, that of the field may be another */
+    /* Of the input; with --for, that of the field may be another. */
+    const char *type;
     bool sequence;
     size_t before; /* its number in the reader of the existing datapoints */
     size_t items;  /* items of the datapoint that is being compared */

@@ -163,6 +163,9 @@ const char *type_guess(const char *type) {
         guess_name(&from, types[i].name);
     for (int i = BAGS_DTYPE_BOOL; i <= BAGS_DTYPE_COMPLEX128; i++)
         guess_name(&from, bags_dtype_name((bags_dtype)i));
+    if (from.name && from.size == strlen(from.name) &&
+        !memcmp(from.name, type, from.size))
+        return ""; /* what follows the name is wrong */
     return guess_words(&from, "", type + from.size);
 }
 

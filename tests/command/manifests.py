@@ -706,7 +706,8 @@ def text_that_is_not_utf8_is_exported_and_packed_unchecked():
 
 @each([('float', 'float32'), ('double(2,3)[]', 'float64(2,3)[]'), ('str[]', 'utf8[]'),
        ('String', 'utf8'), ('image', 'jpeg'), ('image(90)', 'jpeg(90)'), ('flaot32', 'float32'),
-       ('utf-8', 'utf8'), ('int_', 'int'), ('unit8(3)', 'uint8(3)'), ('video', 'mp4'), ('foo', '')])
+       ('utf-8', 'utf8'), ('int_', 'int'), ('unit8(3)', 'uint8(3)'), ('video', 'mp4'), ('foo', ''),
+       ('float32(2', ''), ('int[3]', '')])
 def an_unknown_type_is_named_with_what_it_may_mean(case):
     type, meant = case
     said = pack([], f'x={type}', code=2).err
