@@ -8885,7 +8885,7 @@ static bool bagi_writer_full(const bags_writer *writer) {
 static bags_code bagi_writer_refuse(
     bags_writer *writer, const bags_error *why, bags_error *err) {
     bags_error *failure = &writer->job.failure;
-    if (err == failure && writer->dir.path)
+    if (err == failure && writer->dir.path && !bagi_writer_check(writer))
         bagi_writer_flush_all(writer);
     if (err != failure || !failure->code)
         *err = *why;
