@@ -353,8 +353,9 @@ extern option_number max_pixels;
 
 /* All built-in types, and the formats that were linked. */
 const bags_registry *registry_get(void);
-/* Call it first where palettes are to be decoded as colours, not as indices. */
-void registry_expand_palettes(void);
+/* From now on, decode palettes as colours, with transparent ones as alpha, or as their
+ * indices, which is the default. */
+void registry_expand_palettes(bool expand);
 /* Call it first where images are to be turned upright, as their EXIF orientation
  * states. */
 void registry_orient(void);
@@ -512,10 +513,11 @@ typedef struct value_reader {
 /* The value that JSON means in a field of this type, valid as long as the JSON,
  * and until the next call. */
 bags_value value_parse(value_reader *with, const char *type, json_object *json);
-/* Decode a file, whose kind its first bytes or its name's ending determine; an image is
- * turned upright. The value is valid as long as the file's bytes and the scratch. */
+/* Decode a file, whose kind its first bytes or its name's ending determine, to be
+ * encoded as a type; an image is turned upright. The value is valid as long as the
+ * file's bytes and the scratch. */
 bags_value value_from_file(
-    const char *path, bags_view file, bags_buffer *scratch);
+    const char *to, const char *path, bags_view file, bags_buffer *scratch);
 
 /* ---- sink.c: the Bag or dataset that is written. With --resume it starts with
  * the datapoints that exist, which the input must repeat: they are compared.

@@ -279,6 +279,7 @@ static bags_code convert(const char *from, bags_view file, bags_view *out) {
     bags_value value;
     codec_check(from);
     registry_orient();
+    registry_expand_palettes(true); /* a JPEG of indices would be no image */
     bags_code code =
         bags_decode(registry_get(), from, file, &decoded, &value, &failure);
     return code ? code

@@ -60,7 +60,7 @@ static void check_encoded(
 }
 
 bags_value value_from_file(
-    const char *path, bags_view file, bags_buffer *scratch) {
+    const char *to, const char *path, bags_view file, bags_buffer *scratch) {
     const char *type = type_of_bytes(file);
     bags_value out;
     if (!type && has_ending(path, ".txt"))
@@ -74,6 +74,8 @@ bags_value value_from_file(
             path);
     codec_check(type);
     registry_orient(); /* what is made of it has no EXIF data */
+    /* A JPEG of indices would be no image; arrays and PNG may be class masks. */
+    registry_expand_palettes(!strncmp(to, "jpeg", 4) || !strncmp(to, "jpg", 3));
     if (bags_decode(registry_get(), type, file, scratch, &out, &failure)) {
         failure_prefix("%s: ", path);
         die();
@@ -93,7 +95,7 @@ static bags_value parse_file(value_reader *with, const char *type,
     path = path_join(with->directory, name);
     bags_view file = file_read(path, &with->file);
     if (decode)
-        return value_from_file(path, file, &with->scratch);
+        return value_from_file(type, path, file, &with->scratch);
     check_encoded(with, type, file);
     return bags_blob(file.data, file.size);
 }

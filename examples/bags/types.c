@@ -11,7 +11,6 @@
 #include "../../formats/import/import.h"
 #include "modules.h"
 
-
 const python_version python_versions[PYTHON_VERSIONS] = {
     {"bags-0.5", true, false},
     {"granular-0.16", true, false},
@@ -366,7 +365,7 @@ const bags_registry *registry_get(void) {
     return registry;
 }
 
-void registry_expand_palettes(void) { png_options.expand = true; }
+void registry_expand_palettes(bool expand) { png_options.expand = expand; }
 
 void registry_orient(void) { jpeg_options.orient = png_options.orient = true; }
 

@@ -289,18 +289,46 @@ def images_of_many_pixels_need_an_option():
     run('verify', 'out', '--decode', '--max-pixels', 1 << 29, timeout=120)
 
 
-def a_sheet_shows_the_colours_of_palettes():
-    if not _has('png', 'png', _png()):
-        return
-
+def _palette_png(extra=b''):
+    """2 x 2 pixels of index 1, which is (200, 30, 40)."""
     def chunk(kind, data):
         return (struct.pack('>I', len(data)) + kind + data +
                 struct.pack('>I', zlib.crc32(kind + data)))
-    png = (b'\x89PNG\r\n\x1a\n' +
-           chunk(b'IHDR', struct.pack('>2I5B', 2, 2, 8, 3, 0, 0, 0)) +
-           chunk(b'PLTE', bytes([0, 0, 0, 200, 30, 40])) +
-           chunk(b'IDAT', zlib.compress(b'\0\1\1\0\1\1')) +
-           chunk(b'IEND', b''))
+    return (b'\x89PNG\r\n\x1a\n' +
+            chunk(b'IHDR', struct.pack('>2I5B', 2, 2, 8, 3, 0, 0, 0)) +
+            chunk(b'PLTE', bytes([0, 0, 0, 200, 30, 40])) +
+            (chunk(b'tRNS', extra) if extra else b'') +
+            chunk(b'IDAT', zlib.compress(b'\0\1\1\0\1\1')) +
+            chunk(b'IEND', b''))
+
+
+def palettes_become_the_colours_of_a_jpeg():
+    if not harness.has_codec('jpeg') or not harness.has_codec('png'):
+        return
+    _tree({'d/p.png': _palette_png(), 'e/transparent.png': _palette_png(b'\xff\0')})
+
+    def check_colour(path, field):
+        shape, data = _shape_and_data(run('get', path, '0', field, '--npy').out)
+        assert shape == (2, 2, 3), shape
+        for i in range(12):
+            assert abs(data[i] - (200, 30, 40)[i % 3]) < 8, data
+    run('images', 'd', 'out', '--type', 'jpeg(100)')
+    check_colour('out', 'image')
+    refuse('images', 'e', 'refused', '--type', 'jpeg', says='transparent.png')
+    # Arrays and PNG, which may be class masks, are of the indices, whatever the order.
+    pack([{name: {'from': 'd/p.png'} for name in 'abcd'}],
+         'a=array,b=jpeg(100),c=png,d=jpg(100)', 'packed')
+    check_colour('packed', 'b')
+    check_colour('packed', 'd')
+    for name in 'ac':
+        npy = run('get', 'packed', '0', name, '--npy').out
+        assert _shape_and_data(npy) == ((2, 2), bytes([1] * 4)), npy
+
+
+def a_sheet_shows_the_colours_of_palettes():
+    if not _has('png', 'png', _png()):
+        return
+    png = _palette_png()
     pack([{'p': {'base64': base64.b64encode(png).decode()}}], 'p=png')
     run('sheet', 'out', 'sheet.png')
     assert _color(_pixels('sheet.png')[2], 68, 68) == (200, 30, 40)
