@@ -362,13 +362,13 @@ const command command_export = {"export", "all of it as JSON lines and files",
     "PATH OUT", {ARGUMENT_PATH, ARGUMENT_LOCAL}, 2, 2, options, reading_options,
     "Writes OUT/manifest.jsonl, one line per datapoint, OUT/spec.json, and the "
     "files that the lines name, in OUT/files. `bags pack OUT/manifest.jsonl "
-    "NEW` makes the same bytes of them. OUT must be missing or empty. A Bag "
+    "NEW` gives the same bytes again. OUT must be missing or empty. A Bag "
     "becomes lines {\"blob\": ...} without a spec.\n"
     "Numbers, text and arrays of up to 64 elements are in the lines. Other "
-    "blobs are files, as they are: {\"file\": PATH}; so is what pack would not "
-    "make the same bytes of, such as numbers above 64 bits and the sign of "
-    "NaN. (An `int` is a number, also if another writer has stored it in other "
-    "bytes; --raw keeps them.) Text that is not UTF-8 needs `bags pack "
+    "blobs are files, as they are: {\"file\": PATH}; so are values that pack "
+    "would encode differently, such as numbers above 64 bits and a NaN with a "
+    "sign. (An `int` is a number, also if another writer has stored it in "
+    "other bytes; --raw keeps them.) Text that is not UTF-8 needs `bags pack "
     "--unchecked`.\n"
     "An export that was interrupted is kept, as is one that fails after a "
     "second: call it again with --resume.\n",

@@ -299,9 +299,10 @@ static bags_view msgpack_from_text(
     return blob;
 }
 
-/* The value that --type makes of one: text becomes a number or, if it is JSON,
- * msgpack; other bytes must be a blob of the type; numbers and arrays must fit,
- * which is checked when they are encoded. */
+/* The value that --type makes of one: text becomes a whole number or, if it is JSON,
+ * msgpack, and never the elements of an array, which any bytes could be; other bytes
+ * must be a blob of the type; numbers and arrays must fit, which is checked when they
+ * are encoded. */
 static bags_value convert(const plan *to, const bags_value *value) {
     static bags_buffer scratch;
     bool is_text = !strncmp(source->fields[to->from].type, "utf8", 4);
@@ -313,6 +314,11 @@ static bags_value convert(const plan *to, const bags_value *value) {
         return *value;
     if (is_text && kind == TYPE_NUMBER)
         return number_from_text(value);
+    if (is_text && kind == TYPE_ARRAY)
+        fail(BAGS_ERROR_VALUE,
+            "text is not a value of type %s; --type makes only whole numbers "
+            "and msgpack of text",
+            to->type);
     if (is_text && kind == TYPE_MSGPACK)
         blob = msgpack_from_text(value, &scratch);
     else if (codec_exists(to->type))
@@ -523,7 +529,7 @@ const command command_import = {"import", "a dataset from another format",
     "formats/import/README.md lists the formats, and how each becomes "
     "fields.\n"
     "Fields have the names of SRC; characters that file names cannot have"
-    " become _. --type makes numbers and msgpack (from JSON) of text; "
+    " become _. --type makes whole numbers and msgpack (from JSON) of text; "
     "other bytes must be a blob of the type.\n"
     "What was imported before a failure is kept: continue with --resume.\n",
     "  bags import train.tar pets --dry-run\n"

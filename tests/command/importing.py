@@ -180,6 +180,7 @@ def fields_are_selected_renamed_and_converted():
             (('--type', 'jpg=png'), ['samples.tar: datapoint 0: field "jpg"'], 1),
             (('--type', 'bin=int(4)'), ['samples.tar: datapoint 0: field "bin"'], 1),
             (('--type', 'json=int(4)'), ['field "json"', 'not a number'], 1),
+            (('--type', 'cls=array(int8)'), ['field "cls"', 'text is not a value of type'], 1),
             (('--type', 'seg.png=png'), ['field "seg.png"', '0 items'], 1),
             (('--type', 'jpg=flac'), 'no codec for type "flac"', 1),
             (('--type', 'jpg=int(0)'), 'int(0)', 1),
