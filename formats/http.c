@@ -664,7 +664,8 @@ static http_request *http_request_new(bags_http *http, const char *path,
  * of them was looked up and after the last. So it is looked at again in the round trip
  * of every lookup of a file and, since that may be answered before the file is, when it
  * is expected to be identified. Where ETags are hashes of the content, an equal spec.json
- * may be of another version: then that looks at all files again, too.
+ * may be of another version: then that looks at all files again, too. Not all hashes are
+ * recognized, but a file that was written again has another Last-Modified, if any.
  */
 
 /* True if a run of its characters may be MD5 or a longer hash. */
@@ -673,6 +674,18 @@ static bool http_is_hash(const char *tag) {
     for (; tag && *tag && digits < 32; tag++)
         digits = http_hex(*tag) >= 0 ? digits + 1 : 0;
     return digits == 32;
+}
+
+static uint64_t http_hash(const char *text) {
+    uint64_t hash = UINT64_C(14695981039346656037);
+    for (; *text; text++)
+        hash = (hash ^ (unsigned char)*text) * UINT64_C(1099511628211);
+    return hash;
+}
+
+/* True if two versions of a spec.json may be identified alike. */
+static bool http_hides_change(const http_object *record) {
+    return record->identity.time == http_hash("") || http_is_hash(record->tag);
 }
 
 /* A shard is another one than when it was opened. */
@@ -705,7 +718,7 @@ static void http_check(
     bags_http *http, http_object *record, uint64_t since, bool files) {
     if (!record || record->state != HTTP_DONE)
         return;
-    bool hashes = http_is_hash(record->tag);
+    bool hashes = http_hides_change(record);
     bool failed = record->error &&
                   (record->error == ESTALE || http_now() - record->when < 1);
     if (failed || (files || !hashes ? record->asked : record->glanced) > since)
@@ -845,13 +858,6 @@ static size_t http_header(char *line, size_t one, size_t size, void *user) {
 /* A weak ETag may become strong a second after the last change. */
 static const char *http_strong(const char *tag) {
     return tag && strncmp(tag, "W/", 2) == 0 ? tag + 2 : tag ? tag : "";
-}
-
-static uint64_t http_hash(const char *text) {
-    uint64_t hash = UINT64_C(14695981039346656037);
-    for (; *text; text++)
-        hash = (hash ^ (unsigned char)*text) * UINT64_C(1099511628211);
-    return hash;
 }
 
 static const char *http_tag(const http_request *request) {
@@ -1730,7 +1736,7 @@ static void http_expect(void *user, const char *path) {
         http_look(http, object);
     else if (object && object->opened)
         http_check(http, object,
-            http_is_hash(object->tag) ? http->looked : object->answered, true);
+            http_hides_change(object) ? http->looked : object->answered, true);
     http_wake(http);
     pthread_mutex_unlock(&http->mutex);
 }
