@@ -1102,13 +1102,14 @@ typedef struct bags_writer_options {
  * with what exists, as `bags pack --resume` does.
  *
  * append: pass only new inputs. The next shards are numbered after this worker's own;
- * after bags_finalize, after all that exist. An unfinished shard of this worker with
- * datapoints is refused: its input was interrupted, and what is kept of it would be
- * appended again. Recover it, and pass the inputs after those; or resume it, if
- * `append` did not start it. After bags_finalize only `append` is accepted, since the
- * numbers no longer tell which worker wrote a shard. Several writers may append at
- * once, each with its own number: they never share a shard, but leave gaps, which
- * bags_finalize closes again.
+ * after bags_finalize, after all that exist. An unfinished shard of this worker is
+ * refused: its input was interrupted, and what is kept of it, there or in the shards
+ * before, would be appended again. Recover it, and pass the inputs after those; or
+ * resume it, if `append` did not start it. (The first shard without a datapoint, and an
+ * empty directory, are taken over.) After bags_finalize only `append` is accepted,
+ * since the numbers no longer tell which worker wrote a shard. Several writers may
+ * append at once, each with its own number: they never share a shard, but leave gaps,
+ * which bags_finalize closes again.
  *
  * resume and append: new shards have checksums, and .idx files, if the first finished
  * shard has them, whichever worker wrote it, so that all shards are alike. Requesting
@@ -9306,7 +9307,7 @@ static bags_code bagi_writer_scan(
 /*
  * Take over a shard, of a sharded dataset the one of this name. Unless it is *finished:
  * lock its record, find its complete datapoints, and continue after them (`append`
- * refuses them), or remove it if there are none; a dry run only finds out which. Its
+ * refuses that), or remove it if there are none; a dry run only finds out which. Its
  * fields must be the writer's; a writer that has none gets those of the record.
  */
 static bags_code bagi_writer_take(bags_writer *writer, bagi_name name,
@@ -9382,12 +9383,16 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name,
     }
     if (dry_run)
         return BAGS_OK;
-    if (found->length && writer->options.append)
+    /* Without datapoints too: those of its input may be in the shards before. */
+    if (writer->options.append &&
+        (found->length ||
+            (record && writer->number >= writer->options.shard_stop)))
         return bags_fail(failure, BAGS_ERROR_UNFINISHED,
             "%s: unfinished (datapoints: %" PRIu64 "), since its input was "
-            "interrupted; `bags recover` finishes it and `bags info` prints "
-            "the length: append the rest of that input after that; what "
-            "append did not start can be resumed (`resume`, --resume) instead",
+            "interrupted; `bags recover` finishes or removes it and `bags "
+            "info` prints the length: append the rest of that input after "
+            "that; what append did not start can be resumed (`resume`, "
+            "--resume) instead",
             bagi_tail(dir->path), found->length);
     if (!found->length) {
         code = bagi_writer_discard(writer, &other, failure);

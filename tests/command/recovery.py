@@ -350,6 +350,27 @@ def a_finalized_dataset_is_appended_to_and_not_resumed():
     run('verify', 'out')
 
 
+def an_append_killed_at_the_start_of_a_later_shard_is_not_repeated():
+    _pack(LINES[:4], 'out', '--shard-length', '4')
+    # As a kill leaves it before the first flush. The datapoints of 000000 may be those
+    # of the same input.
+    os.mkdir('out/000001')
+    shutil.copy('out/000000/spec.json', 'out/000001/spec.json.partial')
+    before = files('out')
+    _pack(LINES[:5], 'out', '--append', call=refuse,
+          says=('out/000001: unfinished (datapoints: 0)', 'bags recover', 'bags info',
+                'append the rest'))
+    assert files('out') == before
+    assert b'out/000001: contains no datapoint, removed' in run('recover', 'out').out
+    _pack(LINES[4:6], 'out', '--append')
+    assert _datapoints('out') == ROWS[:6]
+    # There is nothing before the first shard.
+    os.makedirs('new/000000')
+    shutil.copy('out/000000/spec.json', 'new/000000/spec.json.partial')
+    _pack(LINES[:2], 'new', '--append')
+    assert _datapoints('new') == ROWS[:2]
+
+
 def a_killed_append_after_finalize_is_not_repeated():
     _pack(LINES[:4], 'out', '--shard-length', '4')
     os.rename('out/000000', 'out/000001')
