@@ -9389,10 +9389,10 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name,
             (record && writer->number >= writer->options.shard_stop)))
         return bags_fail(failure, BAGS_ERROR_UNFINISHED,
             "%s: unfinished (datapoints: %" PRIu64 "), since its input was "
-            "interrupted; `bags recover` finishes or removes it and `bags "
-            "info` prints the length: append the rest of that input after "
-            "that; what append did not start can be resumed (`resume`, "
-            "--resume) instead",
+            "interrupted; run `bags recover`, then append the rest of that "
+            "input (`bags info` prints how many datapoints are stored); if "
+            "append did not start this shard, it can be resumed instead "
+            "(`resume`, --resume)",
             bagi_tail(dir->path), found->length);
     if (!found->length) {
         code = bagi_writer_discard(writer, &other, failure);
