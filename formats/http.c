@@ -1019,6 +1019,19 @@ static size_t http_body(char *bytes, size_t one, size_t all, void *user) {
     return all;
 }
 
+/* The bodies of redirects are read by libcurl alone. */
+static int http_progress(void *user, curl_off_t total, curl_off_t received,
+    curl_off_t upload, curl_off_t sent) {
+    http_request *request = (http_request *)user;
+    long status = 0;
+    (void)total, (void)upload, (void)sent;
+    curl_easy_getinfo(request->easy, CURLINFO_RESPONSE_CODE, &status);
+    if (status / 100 != 3 || received <= (curl_off_t)HTTP_ERROR)
+        return 0;
+    http_refuse(request, EFBIG, "the answer is too large");
+    return 1;
+}
+
 /* The body of a 2xx or 416 must be what the head promised. Returns true if it is;
  * EAGAIN is a body that ended early. */
 static bool http_complete(http_request *request) {
@@ -1143,6 +1156,9 @@ static bool http_set(http_request *request, CURL *easy) {
     HTTP_SET(CURLOPT_HEADERDATA, request);
     HTTP_SET(CURLOPT_WRITEFUNCTION, http_body);
     HTTP_SET(CURLOPT_WRITEDATA, request);
+    HTTP_SET(CURLOPT_XFERINFOFUNCTION, http_progress);
+    HTTP_SET(CURLOPT_XFERINFODATA, request);
+    HTTP_SET(CURLOPT_NOPROGRESS, 0L);
     HTTP_SET(CURLOPT_NOSIGNAL, 1L);
     HTTP_SET(CURLOPT_TCP_KEEPALIVE, 1L);
     HTTP_SET(CURLOPT_BUFFERSIZE, 65536L);

@@ -478,7 +478,7 @@ def a_shard_that_is_refused_is_an_error(which):
             refuse('info', server.url + '/ds', says='HTTP ' + which, env=_environment())
 
 
-@each(['trailers', 'error', 'slow error', 'list'])
+@each(['trailers', 'error', 'slow error', 'list', 'redirect'])
 def an_answer_without_an_end_is_an_error(what):
     _pack()
     sent = [0]
@@ -490,7 +490,10 @@ def an_answer_without_an_end_is_an_error(what):
             sent[0] += 9 << 20
             return handler.answer(200, b'<ListBucketResult><NextContinuationToken>x'
                                   b'</NextContinuationToken>' + b' ' * (9 << 20))
-        handler.send_response(404 if 'error' in what else 200)
+        handler.send_response(
+            404 if 'error' in what else 302 if what == 'redirect' else 200)
+        if what == 'redirect':
+            handler.send_header('Location', '/')
         handler.send_header('Transfer-Encoding', 'chunked')
         handler.end_headers()
         if what == 'trailers':
