@@ -1048,7 +1048,7 @@ bags_code bags_index_find_at_or_before(const bags_index *index,
     const bags_value *key, bags_buffer *scratch, uint64_t *start,
     uint64_t *stop, bags_error *err) {
     unsigned char number[INDEX_NUMBER];
-    uint64_t first, last;
+    uint64_t first = 0, last = 0;
     bags_view at;
     if (!index || !key || !scratch || !start || !stop)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");

@@ -400,9 +400,13 @@ static void get_keys(uint64_t start, uint64_t stop) {
     if (directory)
         directory_make(directory);
     /* No field has that name. */
+    char *longer = NULL;
     while (field_find(fields, fields_count, number_name, strlen(number_name)) <
-           fields_count)
-        number_name = string_format("%s#", number_name);
+           fields_count) {
+        char *next = string_format("%s#", number_name);
+        free(longer);
+        number_name = longer = next;
+    }
     bool ahead = true;
     for (size_t i = 0; i < count; i++)
         ahead = ahead &&

@@ -86,7 +86,7 @@ void manual_help(text *out, const command *const *commands) {
     }
     text_puts(out,
         ".It Cm help\nPrint the help of one command, of all, or of the types, "
-        "or this page, or what bash or zsh complete.\n.El\n.Sh TYPES\n.Bd "
+        "or this page,\nor what bash or zsh complete.\n.El\n.Sh TYPES\n.Bd "
         "-literal\n");
     types_help(&types);
     put_lines(out, text_string(&types));

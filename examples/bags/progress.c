@@ -13,6 +13,15 @@ double seconds_now(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+double seconds_of(const char *variable) {
+    const char *value = getenv(variable);
+    char *end = NULL;
+    double seconds = value && *value ? strtod(value, &end) : 0;
+    if (end && (*end || !(seconds > 0)))
+        usage("%s must be a number of seconds above 0", variable);
+    return seconds;
+}
+
 static double started, shown;
 static bool terminal;
 static double interval, noted; /* of lines */

@@ -58,15 +58,6 @@ typedef struct place {
 static place *places;
 static size_t places_count;
 
-double seconds_of(const char *variable) {
-    const char *value = getenv(variable);
-    char *end = NULL;
-    double seconds = value && *value ? strtod(value, &end) : 0;
-    if (end && (*end || !(seconds > 0)))
-        usage("%s must be a number of seconds above 0", variable);
-    return seconds;
-}
-
 static void count_requests(void) {
     for (size_t i = 0; i < places_count; i++) {
         uint64_t requests = 0, bytes = 0;

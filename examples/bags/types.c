@@ -407,6 +407,8 @@ static void put_image(const char *type, bags_view blob, text *out) {
     bags_image image;
     memset(&image, 0, sizeof image);
     failure.code = BAGS_ERROR_TYPE;
+    (void)is_png; /* in a build without the codecs */
+    (void)blob;
 #ifdef BAGS_WITH_JPEG
     bags_jpeg_options jpeg = {0};
     jpeg.max_pixels = UINT64_MAX;

@@ -33,6 +33,8 @@ def _environment(server=None, **more):
 
 def _pack(out='site/ds', *options):
     pathlib.Path(out).parent.mkdir(exist_ok=True)
+    if '--checksum' not in options: # requests and files are counted
+        options += ('--no-checksum',)
     harness.pack(ROWS, SPEC, out, *options)
     return out
 
@@ -325,8 +327,8 @@ def few_requests_and_bytes_are_needed(how):
     # many that may exist, for which their directories have no list at hand. How many
     # headers of a tar are read with the tables before them depends on the threads.
     # ETags that are hashes: what was looked up is looked at again.
-    lookups = {'': [0, 0, 6], '.zip': [0, 0, 10], '.tar': [20 if how else 0, 0, 15]}
-    lookups[''] = [150, 20, 160] if how else [0, 0, 6]
+    lookups = {'': None, '.zip': [0, 0, 10], '.tar': [20 if how else 0, 0, 15]}
+    lookups[''] = [150, 20, 160] if how else [12, 0, 6]
     for ending, more in lookups.items():
         first = 4 if ending == '.zip' else 20
         for words, size, most in (
@@ -537,7 +539,7 @@ def what_the_server_does_not_list_is_not_requested():
     _pack()
     with Server('site', index=True) as server:
         run('info', server.url + '/ds', env=_environment())
-        asked = {path for _, path, _ in server.log}
+        asked = {path for _, path, _ in server.log if '/index/' not in path}
         assert not [path for path in asked if path.endswith(('.crc', '.partial'))], asked
 
 
@@ -765,7 +767,7 @@ def parts_of_a_failed_upload_are_discarded():
     with open('large', 'wb') as file:
         file.truncate(66 << 20)
     run('pack', harness.write_lines('m.jsonl', [{'blob': {'file': 'large'}}]), 'x.bag',
-        '--no-sync')
+        '--no-sync', '--no-checksum')
     with Server('site', s3=True, fault=lambda handler, number: 'partNumber=2' in
                 handler.path and handler.refuse(403, 'QuotaExceeded')) as server:
         refuse('copy', 'x.bag', 's3://bucket/x.bag', env=_environment(server),
@@ -813,7 +815,7 @@ def a_finished_dataset_is_not_replaced():
     harness.pack([{'n': 1}], 'n=int(4)', 'one')
     harness.pack([{'n': 1}], 'n=int(4)', 'two', '--shard-length', '1')
     harness.pack([dict(row, n=row['n'] + 1) for row in ROWS], SPEC, 'changed',
-                 '--shard-length', '7')
+                 '--shard-length', '7', '--no-checksum')
     os.makedirs('site/bucket')
     with Server('site', s3=True) as server:
         environment = _environment(server)
@@ -870,7 +872,8 @@ def a_large_bag_is_uploaded_in_parts():
     row = {'blob': {'file': 'large'}}
     with open('large', 'wb') as file:
         file.truncate(66 << 20)
-    run('pack', harness.write_lines('m.jsonl', [row, row]), 'x.bag', '--no-sync')
+    run('pack', harness.write_lines('m.jsonl', [row, row]), 'x.bag', '--no-sync',
+        '--no-checksum')
     with Server('site', s3=True) as server:
         environment = _environment(server, BAGS_STALL_SECONDS='20',
                                    BAGS_RETRY_SECONDS='20')
