@@ -266,7 +266,10 @@ static void step_open(program *p, worker *w) {
         }
         demand(!fresh, "nothing is there and yet it fails", err.message);
         demand(err.code == BAGS_ERROR_EXISTS, "another code", err.message);
-        demand(!options.resume || (!p->sharded && (w->finished || w->doubt)),
+        bool contradicts = options.resume && options.keep_idx && p->sharded &&
+                           strstr(err.message, "has no .idx files");
+        demand(!options.resume || contradicts ||
+                   (!p->sharded && (w->finished || w->doubt)),
             "append is refused", err.message);
         return;
     }

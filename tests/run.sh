@@ -56,7 +56,7 @@ END
 
 # Every tests/test_*.c and tests/fuzz_*.c is two parts: `test` runs it under the
 # sanitizers, `check` without them. Those that try every fault take minutes under the
-# sanitizers, and importers rarely change: of these it is the other way round.
+# sanitizers, FFmpeg too, and importers rarely change: of these it is the other way round.
 programs() {
     local source name test check words
     for source in tests/test_{pairs,faults,hooks,live,system,threads}.c tests/test_*.c tests/fuzz_*.c; do
@@ -69,7 +69,9 @@ programs() {
         test_loader | test_http) test=asan check='release tsan' ;;
         test_system) test='' check='release asan' ;;
         test_power) test='' check='' ;; # in parts()
-        test_faults | test_hooks | test_live | test_pairs | test_import*) test=release check=asan ;;
+        test_faults | test_hooks | test_live | test_mp4 | test_pairs | test_sizes | test_import*)
+            test=release check=asan
+            ;;
         *) test=asan check=release ;;
         esac
         for flavour in $test; do
@@ -158,8 +160,8 @@ run() {
             echo '0 0 1' >"$logs/${name//\//_}.count"
             continue
         fi
-        # One more than there are cores: many tests wait for disks, timers and servers.
-        while [ "$(jobs -rp | wc -l)" -gt "$jobs" ]; do
+        # Two more than there are cores: many tests wait for disks, timers and servers.
+        while [ "$(jobs -rp | wc -l)" -gt $((jobs + 1)) ]; do
             wait -n
         done
         SECONDS=0
