@@ -182,7 +182,7 @@ static bags_code fo_check(bags_source *s, bags_view file) {
 
 static bags_code fo_read(bags_source *s, uint64_t index) {
     const fo_state *f = (const fo_state *)s->state;
-    bags_view file;
+    bags_view file = {NULL, 0};
     if (s->ended)
         return BAGS_OK;
     bags_code code = bags_source_open_file(s, f->paths[index]);

@@ -383,7 +383,8 @@ static bool zr_is_decimal(const char *text, double number, double held) {
         zeros = *text == '0' ? zeros + 1 : 0;
     }
     digits -= zeros;
-    if (digits == 0 || number == 0)
+    bool is_zero = number <= 0 && number >= 0;
+    if (digits == 0 || is_zero)
         return digits == 0;
     snprintf(again, sizeof again, "%.*e", digits > 17 ? 16 : digits - 1, held);
     double same = strtod(again, NULL);
@@ -404,10 +405,10 @@ static bool zr_float(json_object *value, size_t size, unsigned char *out) {
         word++;
     if (word == 3 && !is_int && !is_double)
         return false;
-    double number = word < 3 ? numbers[word]
-                    : is_double || *text == '-'
-                        ? json_object_get_double(value)
-                        : (double)json_object_get_uint64(value);
+    uint64_t whole = json_object_get_uint64(value);
+    double number = word < 3                    ? numbers[word]
+                    : is_double || *text == '-' ? json_object_get_double(value)
+                                                : (double)whole;
     bool negative = signbit(number) != 0;
     float single = (float)number;
     unsigned half = word == 0 ? 0x7E00 : zr_half(negative ? -number : number);
@@ -1091,7 +1092,7 @@ static bags_code zr_attributes(bags_source *s, const char *key) {
     const char *path =
         file ? bags_source_format(s, "%s: %s", s->path, file) : NULL;
     json_object *about = NULL;
-    bags_view text;
+    bags_view text = {NULL, 0};
     bags_code code =
         path ? zr_read(s, file, ZR_METADATA, &text) : BAGS_ERROR_MEMORY;
     if (!code)
