@@ -55,8 +55,9 @@ END
 }
 
 # Every tests/test_*.c and tests/fuzz_*.c is two parts: `test` runs it under the
-# sanitizers, `check` without them. Those that try every fault take minutes under the
-# sanitizers, FFmpeg too, and importers rarely change: of these it is the other way round.
+# sanitizers, `check` without them. Those that try every fault or many crashes take minutes
+# under the sanitizers, FFmpeg too, and importers rarely change: of these it is the other
+# way round.
 programs() {
     local source name test check words
     for source in tests/test_{pairs,faults,hooks,live,system,threads}.c tests/test_*.c tests/fuzz_*.c; do
@@ -69,7 +70,8 @@ programs() {
         test_loader | test_http) test=asan check='release tsan' ;;
         test_system) test='' check='release asan' ;;
         test_power) test='' check='' ;; # in parts()
-        test_faults | test_hooks | test_live | test_mp4 | test_pairs | test_sizes | test_import*)
+        test_faults | test_hooks | test_live | test_mp4 | test_pairs | test_recover | test_sizes | \
+            test_verify | test_writer | test_import*)
             test=release check=asan
             ;;
         *) test=asan check=release ;;
