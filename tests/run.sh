@@ -21,8 +21,9 @@ unset MAKEFLAGS MAKELEVEL
 parts() {
     cat <<'END'
 # tier | part          | needs                     | command
-test  | command/1      | release:all               | tests/command.sh build/release/bags 1/2
-test  | command/2      | release:all               | tests/command.sh build/release/bags 2/2
+test  | command/1      | release:all               | tests/command.sh build/release/bags 1/3
+test  | command/2      | release:all               | tests/command.sh build/release/bags 2/3
+test  | command/3      | release:all               | tests/command.sh build/release/bags 3/3
 test  | release/test_power | release:test_power    | build/release/tests/test_power 8
 test  | readme         | release:all               | tests/readme.py
 test  | demo           | release:all               | tests/demo.sh
@@ -31,8 +32,9 @@ test  | kills          | release:all               | python3 tests/kills.py buil
 test  | instructions   | release:bench/instructions| tests/bench/instructions.sh build/release/tests/bench/instructions
 test  | pillow         |                           | tests/pillow.py 500
 test  | examples       | release:all               | tests/examples.sh build/release
-check | asan/command/1 | asan:all                  | tests/command.sh build/asan/bags 1/2
-check | asan/command/2 | asan:all                  | tests/command.sh build/asan/bags 2/2
+check | asan/command/1 | asan:all                  | tests/command.sh build/asan/bags 1/3
+check | asan/command/2 | asan:all                  | tests/command.sh build/asan/bags 2/3
+check | asan/command/3 | asan:all                  | tests/command.sh build/asan/bags 3/3
 check | readme         | release:all               | tests/readme.py
 check | header         |                           | tests/header.sh
 check | portability    | release:all               | tests/portability.sh part

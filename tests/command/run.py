@@ -4,7 +4,7 @@ import sys
 
 import harness
 
-# Those that take longest come first, so that halves take about equally long.
+# Those that take longest come first, so that parts take about equally long.
 MODULES = [
     'remote',
     'recovery',
