@@ -209,8 +209,7 @@
 
 /* The implementation calls POSIX functions and needs 64-bit file offsets. Both
  * must be requested before the first system header. */
-#if defined(BAGS_IMPLEMENTATION) && !defined(BAGI_IMPLEMENTED) &&              \
-    !defined(_WIN32)
+#if defined(BAGS_IMPLEMENTATION) && !defined(BAGI_IMPLEMENTED) && !defined(_WIN32)
 #if !defined(_GNU_SOURCE) && !defined(_FEATURES_H)
 #define _GNU_SOURCE 1
 #endif
@@ -226,17 +225,15 @@
 /* If a system header came first, glibc and musl hide these functions in strict
  * standard C (-std=c99), and on 32-bit CPUs glibc's off_t has 32 bits. Then this
  * error is the only one: nothing else is compiled. */
-#if defined(_FEATURES_H) &&                                                    \
-    (defined(__GLIBC__) ? !defined(__USE_XOPEN2K8)                             \
+#if defined(_FEATURES_H) &&                                                            \
+    (defined(__GLIBC__) ? !defined(__USE_XOPEN2K8)                                     \
                         : !defined(_GNU_SOURCE) && !defined(_BSD_SOURCE))
-#error                                                                         \
-    "bags.h: a system header came first, and with this -std= it hides what \
+#error "bags.h: a system header came first, and with this -std= it hides what \
 bags.h needs: define BAGS_IMPLEMENTATION and include bags.h before any system \
 header, or compile with -std=gnu99 or -D_GNU_SOURCE"
 #define BAGI_IMPLEMENTED
-#elif defined(_FEATURES_H) && defined(__GLIBC__) &&                            \
-    !defined(__USE_FILE_OFFSET64) && !defined(__OFF_T_MATCHES_OFF64_T) &&      \
-    __SIZEOF_POINTER__ == 4
+#elif defined(_FEATURES_H) && defined(__GLIBC__) && !defined(__USE_FILE_OFFSET64) &&   \
+    !defined(__OFF_T_MATCHES_OFF64_T) && __SIZEOF_POINTER__ == 4
 #error "bags.h: a system header came first, and files of 2 GiB would be too \
 large: define BAGS_IMPLEMENTATION and include bags.h before any system header, or \
 compile with -D_FILE_OFFSET_BITS=64"
@@ -265,13 +262,11 @@ compile with -D_FILE_OFFSET_BITS=64"
  * functions and calls a few. */
 #if defined(__GNUC__) || defined(__clang__)
 #define BAGI_UNUSED __attribute__((unused))
-#if defined(__MINGW32__) && defined(__GNUC__) && !defined(__clang__) &&        \
+#if defined(__MINGW32__) && defined(__GNUC__) && !defined(__clang__) &&                \
     __USE_MINGW_ANSI_STDIO
-#define BAGI_PRINTF(string, first)                                             \
-    __attribute__((format(gnu_printf, string, first)))
+#define BAGI_PRINTF(string, first) __attribute__((format(gnu_printf, string, first)))
 #else
-#define BAGI_PRINTF(string, first)                                             \
-    __attribute__((format(printf, string, first)))
+#define BAGI_PRINTF(string, first) __attribute__((format(printf, string, first)))
 #endif
 #else
 #define BAGI_UNUSED
@@ -355,8 +350,8 @@ BAGS_API const char *bags_code_name(bags_code code);
 
 /* Write an error, as a codec must before it fails; err may be NULL. format is
  * printf's; a message that is too long is truncated. Returns code. */
-BAGS_API bags_code bags_fail(
-    bags_error *err, bags_code code, const char *format, ...) BAGI_PRINTF(3, 4);
+BAGS_API bags_code bags_fail(bags_error *err, bags_code code, const char *format, ...)
+    BAGI_PRINTF(3, 4);
 
 /* ========================================================================
  * >>views
@@ -391,9 +386,8 @@ BAGI_INLINE uint64_t bagi_load_u64(const unsigned char *data) {
     memcpy(&number, data, sizeof number);
     return number;
 #else
-    return (uint64_t)data[0] | (uint64_t)data[1] << 8 |
-           (uint64_t)data[2] << 16 | (uint64_t)data[3] << 24 |
-           (uint64_t)data[4] << 32 | (uint64_t)data[5] << 40 |
+    return (uint64_t)data[0] | (uint64_t)data[1] << 8 | (uint64_t)data[2] << 16 |
+           (uint64_t)data[3] << 24 | (uint64_t)data[4] << 32 | (uint64_t)data[5] << 40 |
            (uint64_t)data[6] << 48 | (uint64_t)data[7] << 56;
 #endif
 }
@@ -442,8 +436,7 @@ BAGS_API bool bags_little_endian(void);
 
 /* Copy elements of `element` bytes each, reversing the bytes of every element;
  * size is in bytes, a multiple of element. `to` may be equal to `from`. */
-BAGS_API void bags_swap_bytes(
-    void *to, const void *from, size_t size, size_t element);
+BAGS_API void bags_swap_bytes(void *to, const void *from, size_t size, size_t element);
 
 /* The CRC-32C (RFC 3720) of bytes that follow others whose CRC is `crc`, 0 for
  * none. Cost: O(size), with the CPU's instructions for it if it has them. */
@@ -514,8 +507,8 @@ typedef struct bags_io {
     int (*open)(void *user, const char *path, int mode, void **file);
     int (*close)(void *user, void *file);
     int (*size)(void *user, void *file, uint64_t *size);
-    int (*read_at)(void *user, void *file, uint64_t offset, void *data,
-        size_t size, size_t *done);
+    int (*read_at)(
+        void *user, void *file, uint64_t offset, void *data, size_t size, size_t *done);
     int (*write_at)(void *user, void *file, uint64_t offset, const void *data,
         size_t size, size_t *done);
     int (*truncate)(void *user, void *file, uint64_t size);
@@ -551,8 +544,7 @@ typedef struct bags_io {
     /* Optional. Identify an open file or, if `file` is NULL, what a path leads to,
      * without opening it; ENOENT if nothing exists there. NULL: it is not noticed
      * that another process replaced, renamed or removed a file that is in use. */
-    int (*identify)(
-        void *user, void *file, const char *path, bags_identity *identity);
+    int (*identify)(void *user, void *file, const char *path, bags_identity *identity);
     /* Optional, for files that are far away, as are the next two. Read many ranges,
      * of several files, at once. Each `done` is 0 before the call. For what is
      * missing, read_at is called, and returns the failure. */
@@ -563,8 +555,7 @@ typedef struct bags_io {
     /* Optional. Why a hook has just failed with `error` for a path, to be shown in
      * place of errno's own text; empty if there is nothing to add. NUL-terminated,
      * at most `size` bytes. */
-    void (*explain)(
-        void *user, const char *path, int error, char *text, size_t size);
+    void (*explain)(void *user, const char *path, int error, char *text, size_t size);
 } bags_io;
 
 /* The hooks for local files, to be wrapped in your own. Static. */
@@ -580,8 +571,8 @@ typedef struct bags_env {
  * open: No such file or directory", or the hook's own reason (explain). `doing` is what
  * failed: "open". io and err may be NULL. Returns the code: BAGS_ERROR_MISSING, _EXISTS,
  * _LOCKED, _MEMORY, _STATE (ESTALE) or _IO; 0 is no failure. Threads: any. */
-BAGS_API bags_code bags_fail_io(const bags_io *io, int error, const char *path,
-    const char *doing, bags_error *err);
+BAGS_API bags_code bags_fail_io(
+    const bags_io *io, int error, const char *path, const char *doing, bags_error *err);
 
 /* ========================================================================
  * >>bag
@@ -668,8 +659,8 @@ BAGS_API bag_reader *bag_reader_open(
  * options only allow_empty_file and env have an effect; verify_checksums is an error.
  * Returns the reader, or NULL: BAGS_ERROR_CORRUPT, BAGS_ERROR_ARGUMENT,
  * BAGS_ERROR_MEMORY. Cost: O(1). */
-BAGS_API bag_reader *bag_reader_open_memory(const void *data, size_t size,
-    const bag_reader_options *options, bags_error *err);
+BAGS_API bag_reader *bag_reader_open_memory(
+    const void *data, size_t size, const bag_reader_options *options, bags_error *err);
 
 /* Free a reader that no thread is using; its views become invalid. Accepts NULL. */
 BAGS_API void bag_reader_close(bag_reader *reader);
@@ -707,8 +698,8 @@ BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
 /* Private: bag_reader_get for what is not two loads from a map, or fails: then
  * data is NULL and size is the code. By value, so that a caller's *out can stay
  * in registers. */
-BAGS_API bags_view bagi_bag_get(const bag_reader *reader, uint64_t index,
-    bags_buffer *scratch, bags_error *err);
+BAGS_API bags_view bagi_bag_get(
+    const bag_reader *reader, uint64_t index, bags_buffer *scratch, bags_error *err);
 
 /* Private: false if the blob is not found in this way, or its entries are
  * invalid. */
@@ -749,9 +740,8 @@ BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
  * bag_reader_get; BAGS_ERROR_RANGE means start > stop, and BAGS_ERROR_CORRUPT names
  * the first invalid blob. Cost: O(stop - start) to check the entries; no copy if
  * mapped, otherwise the reads of one bag_reader_get. */
-BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
-    uint64_t start, uint64_t stop, bags_buffer *scratch, bags_range *out,
-    bags_error *err);
+BAGS_API bags_code bag_reader_get_range(const bag_reader *reader, uint64_t start,
+    uint64_t stop, bags_buffer *scratch, bags_range *out, bags_error *err);
 
 /* Read many blobs: out[i] becomes blob indices[i], for 0 <= i < count. Lifetime,
  * errors and threads as for bag_reader_get. Cost: O(count), and a sort if the indices
@@ -766,15 +756,14 @@ BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
  * the blobs. Errors and threads as for bag_reader_get. Cost: about a microsecond per
  * blob that is already in memory; less for neighbours, if the indices are sorted. */
 BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
-    const uint64_t *indices, size_t count, bags_buffer *scratch,
-    bags_error *err);
+    const uint64_t *indices, size_t count, bags_buffer *scratch, bags_error *err);
 
 #ifndef BAGS_NO_WRITER
 
 typedef struct bag_writer_options {
-    bool keep_idx; /* keep the journal NAME.idx: granular 0.22 reads it */
-    bool no_sync;  /* close without waiting for stable storage */
-    bool checksum; /* write NAME.crc next to it: a checksum of every blob */
+    bool keep_idx;      /* keep the journal NAME.idx: granular 0.22 reads it */
+    bool no_sync;       /* close without waiting for stable storage */
+    bool checksum;      /* write NAME.crc next to it: a checksum of every blob */
     size_t buffer_size; /* bytes buffered, rounded up to a power of two of at
                            least 4 KiB; 0: 2 MiB */
     bags_env env;
@@ -803,8 +792,8 @@ BAGS_API bag_writer *bag_writer_open(
  * (2^63 bytes) or BAGS_ERROR_STATE (in a child process). The writer keeps its first
  * failure, and every later call returns it. Cost: a copy; system calls when a buffer
  * is full. No allocation. */
-BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
-    size_t size, uint64_t *index, bags_error *err);
+BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data, size_t size,
+    uint64_t *index, bags_error *err);
 
 /* Pass all buffered data to the system: it then survives the end of this process.
  * Returns what bag_writer_append does; BAGS_ERROR_STATE also if another process
@@ -875,8 +864,7 @@ BAGS_API size_t bags_dtype_swap(bags_dtype dtype);
 /* Parse a dtype in any of NumPy's spellings: "float32", "f4", "<f4", "single".
  * *big_endian, which may be NULL, receives true for big-endian elements (">f4").
  * Returns BAGS_DTYPE_NONE if the text is not the name of a dtype listed above. */
-BAGS_API bags_dtype bags_dtype_parse(
-    const char *text, size_t size, bool *big_endian);
+BAGS_API bags_dtype bags_dtype_parse(const char *text, size_t size, bool *big_endian);
 
 /* The size of an array in bytes. False if it does not fit in size_t, or dtype is
  * not a dtype; *size is then untouched. */
@@ -887,14 +875,13 @@ BAGS_API bool bags_array_size(
 typedef struct bags_type {
     bags_view name;      /* "array" */
     bags_view arguments; /* "float32,64,128": without the parentheses */
-    size_t count;  /* number of arguments; "q()" has one, which is empty */
-    bool sequence; /* it has a trailing [] */
+    size_t count;        /* number of arguments; "q()" has one, which is empty */
+    bool sequence;       /* it has a trailing [] */
 } bags_type;
 
 /* Parse a type string: name or name(arg,arg), each with an optional []. *out is
  * valid as long as the text. Returns BAGS_OK or BAGS_ERROR_TYPE. Cost: O(length). */
-BAGS_API bags_code bags_type_parse(
-    const char *text, bags_type *out, bags_error *err);
+BAGS_API bags_code bags_type_parse(const char *text, bags_type *out, bags_error *err);
 
 /* Argument i, 0 <= i < type->count; otherwise an empty view. Valid as long as the
  * type's text; not NUL-terminated. */
@@ -906,14 +893,14 @@ BAGS_API bool bags_type_number(const bags_type *type, size_t i, uint64_t *out);
 
 typedef enum bags_kind {
     BAGS_KIND_NONE = 0, /* no value: refused by writers */
-    BAGS_KIND_BLOB,  /* data, size: an encoded blob, stored as it is, whatever
+    BAGS_KIND_BLOB,     /* data, size: an encoded blob, stored as it is, whatever
                         the field's type */
-    BAGS_KIND_BYTES, /* data, size: bytes, for a codec to encode */
-    BAGS_KIND_UTF8,  /* data, size: UTF-8 text; may contain NUL */
-    BAGS_KIND_UINT,  /* uint: a number from 0 to 2^64-1 */
-    BAGS_KIND_INT,   /* sint: a number from -2^63 to 2^63-1 */
-    BAGS_KIND_ARRAY, /* data, size, dtype, dims, shape: elements in C order */
-    BAGS_KIND_OBJECT /* object: defined by the codec's own header */
+    BAGS_KIND_BYTES,    /* data, size: bytes, for a codec to encode */
+    BAGS_KIND_UTF8,     /* data, size: UTF-8 text; may contain NUL */
+    BAGS_KIND_UINT,     /* uint: a number from 0 to 2^64-1 */
+    BAGS_KIND_INT,      /* sint: a number from -2^63 to 2^63-1 */
+    BAGS_KIND_ARRAY,    /* data, size, dtype, dims, shape: elements in C order */
+    BAGS_KIND_OBJECT    /* object: defined by the codec's own header */
 } bags_kind;
 
 /*
@@ -972,8 +959,8 @@ typedef struct bags_codec {
     const char *names;
     bags_code (*open)(const struct bags_codec *codec, const bags_type *type,
         const bags_allocator *allocator, void **state, bags_error *err);
-    bags_code (*encode)(void *state, const bags_value *value,
-        bags_buffer *scratch, bags_view *blob, bags_error *err);
+    bags_code (*encode)(void *state, const bags_value *value, bags_buffer *scratch,
+        bags_view *blob, bags_error *err);
     bags_code (*decode)(void *state, bags_view blob, bags_buffer *scratch,
         bags_value *value, bags_error *err);
     void (*close)(void *state);
@@ -1043,8 +1030,7 @@ BAGS_API void bags_registry_free(bags_registry *registry);
  * arguments.
  */
 BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
-    const bags_value *value, bags_buffer *scratch, bags_view *blob,
-    bags_error *err);
+    const bags_value *value, bags_buffer *scratch, bags_view *blob, bags_error *err);
 BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
     bags_view blob, bags_buffer *scratch, bags_value *value, bags_error *err);
 
@@ -1069,13 +1055,13 @@ typedef struct bags_writer_options {
     uint64_t shard_start;  /* this worker's index, below shard_stop */
     uint64_t shard_stop;   /* the number of workers; 0: one */
     bool sharded;          /* write shards even if all four are 0 */
-    bool resume; /* continue what this worker wrote before, if anything */
-    bool append; /* add shards of new inputs; not with resume */
+    bool resume;           /* continue what this worker wrote before, if anything */
+    bool append;           /* add shards of new inputs; not with resume */
     /* Write NAME.crc next to each Bag: 4 bytes per blob. With resume and append, the
      * shards that exist decide this, and keep_idx: see bags_writer_open. */
     bool checksum;
-    bool keep_idx; /* granular 0.22 then reads a dataset without sequences */
-    bool no_sync;  /* finish shards without waiting for stable storage */
+    bool keep_idx;      /* granular 0.22 then reads a dataset without sequences */
+    bool no_sync;       /* finish shards without waiting for stable storage */
     size_t buffer_size; /* per field; as in bag_writer_options */
     const bags_registry *registry;
     bags_env env;
@@ -1143,9 +1129,8 @@ typedef struct bags_writer_options {
  * with resume and append, a few system calls per shard of this worker, and the
  * journals and refs (with checksums: the blobs) of an unfinished one are read.
  */
-BAGS_API bags_writer *bags_writer_open(const char *path,
-    const bags_field *fields, size_t count, const bags_writer_options *options,
-    bags_error *err);
+BAGS_API bags_writer *bags_writer_open(const char *path, const bags_field *fields,
+    size_t count, const bags_writer_options *options, bags_error *err);
 
 /* The values of one field in a datapoint. */
 typedef struct bags_entry {
@@ -1182,8 +1167,8 @@ typedef struct bags_entry {
  * Cost: the codecs', and a copy of the blobs; system calls when a buffer is full. No
  * allocation, except when a shard is started, or finished as by close.
  */
-BAGS_API bags_code bags_writer_append(bags_writer *writer,
-    const bags_entry *entries, size_t count, bags_error *err);
+BAGS_API bags_code bags_writer_append(
+    bags_writer *writer, const bags_entry *entries, size_t count, bags_error *err);
 
 /*
  * Append a datapoint in pieces, so that a long sequence need not be in memory:
@@ -1201,10 +1186,10 @@ BAGS_API bags_code bags_writer_append(bags_writer *writer,
  * begin, BAGS_ERROR_VALUE also for set of a sequence or push to a plain field.
  */
 BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err);
-BAGS_API bags_code bags_writer_set(bags_writer *writer, const char *field,
-    const bags_value *value, bags_error *err);
-BAGS_API bags_code bags_writer_push(bags_writer *writer, const char *field,
-    const bags_value *item, bags_error *err);
+BAGS_API bags_code bags_writer_set(
+    bags_writer *writer, const char *field, const bags_value *value, bags_error *err);
+BAGS_API bags_code bags_writer_push(
+    bags_writer *writer, const char *field, const bags_value *item, bags_error *err);
 BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err);
 BAGS_API void bags_writer_cancel(bags_writer *writer);
 
@@ -1270,7 +1255,7 @@ typedef struct bags_recovered {
 } bags_recovered;
 
 typedef struct bags_recover_options {
-    bool dry_run; /* report, but change nothing, and keep nothing locked */
+    bool dry_run;           /* report, but change nothing, and keep nothing locked */
     bool keep_idx, no_sync; /* as in bags_writer_options */
     uint64_t shard_start, shard_stop;
     void (*each)(void *user, const bags_recovered *shard); /* in order */
@@ -1281,7 +1266,7 @@ typedef struct bags_recover_options {
 /* Numbers of shards, by what was done with them. */
 typedef struct bags_recover_report {
     uint64_t finished_before, finished_now, removed, locked, failed;
-    uint64_t length; /* datapoints (of a standalone Bag, blobs) kept in shards
+    uint64_t length;    /* datapoints (of a standalone Bag, blobs) kept in shards
                         that were finished now */
     uint64_t truncated; /* bytes removed */
 } bags_recover_report;
@@ -1315,9 +1300,8 @@ typedef struct bags_recover_report {
  * Cost: a few system calls per shard; journals and refs (with checksums: blobs) of
  * unfinished ones are read.
  */
-BAGS_API bags_code bags_recover(const char *path,
-    const bags_recover_options *options, bags_recover_report *report,
-    bags_error *err);
+BAGS_API bags_code bags_recover(const char *path, const bags_recover_options *options,
+    bags_recover_report *report, bags_error *err);
 
 typedef struct bags_finalize_options {
     bool no_sync; /* do not wait for stable storage */
@@ -1347,8 +1331,8 @@ typedef struct bags_finalize_options {
  *   BAGS_ERROR_STATE, BAGS_ERROR_IO, BAGS_ERROR_LIMIT, BAGS_ERROR_MEMORY
  * Cost: a few system calls per shard.
  */
-BAGS_API bags_code bags_finalize(const char *path,
-    const bags_finalize_options *options, uint64_t *renamed, bags_error *err);
+BAGS_API bags_code bags_finalize(const char *path, const bags_finalize_options *options,
+    uint64_t *renamed, bags_error *err);
 
 /* What bags_checksum did with a Bag. */
 typedef struct bags_checksummed {
@@ -1394,9 +1378,8 @@ typedef struct bags_checksum_report {
  * *report, which may be NULL, is always written. Cost: reads every byte of Bags that
  * receive checksums.
  */
-BAGS_API bags_code bags_checksum(const char *path,
-    const bags_checksum_options *options, bags_checksum_report *report,
-    bags_error *err);
+BAGS_API bags_code bags_checksum(const char *path, const bags_checksum_options *options,
+    bags_checksum_report *report, bags_error *err);
 
 #endif /* BAGS_NO_WRITER */
 
@@ -1476,17 +1459,15 @@ BAGS_API const char *bags_reader_path(const bags_reader *reader);
 
 /* The fields, sorted by name; *count of them. A field's index in this array is its
  * number in every other function. Valid until the reader is closed. */
-BAGS_API const bags_field *bags_reader_fields(
-    const bags_reader *reader, size_t *count);
+BAGS_API const bags_field *bags_reader_fields(const bags_reader *reader, size_t *count);
 
 /* The number of the field with this name, in *field. Returns BAGS_OK or
  * BAGS_ERROR_FIELD. Cost: O(log n) for n fields. */
-BAGS_API bags_code bags_reader_field(const bags_reader *reader,
-    const char *name, size_t *field, bags_error *err);
+BAGS_API bags_code bags_reader_field(
+    const bags_reader *reader, const char *name, size_t *field, bags_error *err);
 
 /* A field's parsed type; NULL if there is none. Valid until the reader is closed. */
-BAGS_API const bags_type *bags_reader_type(
-    const bags_reader *reader, size_t field);
+BAGS_API const bags_type *bags_reader_type(const bags_reader *reader, size_t field);
 
 typedef struct bags_shard {
     uint64_t number; /* the shard's name as a number; 0 if unsharded */
@@ -1498,8 +1479,7 @@ typedef struct bags_shard {
 
 /* The shards that are read, in order; *count of them. An unsharded dataset is shard
  * 0. Gaps show in their numbers. Valid until the reader is closed. */
-BAGS_API const bags_shard *bags_reader_shards(
-    const bags_reader *reader, size_t *count);
+BAGS_API const bags_shard *bags_reader_shards(const bags_reader *reader, size_t *count);
 
 typedef struct bags_info {
     bool sharded;       /* a directory of shards */
@@ -1532,8 +1512,7 @@ BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
  * Threads: any. Cost: none for local files; otherwise one round trip if Bags were opened
  * since the last call.
  */
-BAGS_API bags_code bags_reader_check(
-    const bags_reader *reader, bags_error *err);
+BAGS_API bags_code bags_reader_check(const bags_reader *reader, bags_error *err);
 
 /*
  * What to read of a datapoint: a field by its number; of a sequence, if `slice` is
@@ -1612,17 +1591,15 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
  * *out is valid like a row's views; on failure it is empty with data NULL. The row is
  * scratch and is empty afterwards. Errors and threads as for bags_reader_get, with
  * BAGS_ERROR_RANGE also for the item; it costs less. */
-BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
-    uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
-    bags_error *err);
+BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t index,
+    size_t field, uint64_t item, bags_row *row, bags_view *out, bags_error *err);
 
 /* Read a plain field of the datapoints start <= i < stop. The row then has one slot
  * with an item per datapoint. A stop past the end is clamped to the length. Lifetime,
  * errors and threads as for bags_reader_get, with BAGS_ERROR_RANGE also for a
  * sequence. Cost: O(stop - start); without mmap, neighbouring blobs are one read. */
-BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
-    uint64_t start, uint64_t stop, size_t field, bags_row *row,
-    bags_error *err);
+BAGS_API bags_code bags_reader_get_range(const bags_reader *reader, uint64_t start,
+    uint64_t stop, size_t field, bags_row *row, bags_error *err);
 
 /* Read a plain field of many datapoints: the row then has one slot with item i for
  * indices[i], 0 <= i < count. For several fields, use a row for each. Lifetime,
@@ -1645,9 +1622,8 @@ BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
  * fields of files that were used before. A hint: no result, and no error; indices may
  * be out of range. selects as for bags_reader_get. Threads: any. Cost: a few
  * nanoseconds per field and datapoint. */
-BAGS_API void bags_reader_touch(const bags_reader *reader,
-    const uint64_t *indices, size_t count, const bags_select *selects,
-    size_t select_count);
+BAGS_API void bags_reader_touch(const bags_reader *reader, const uint64_t *indices,
+    size_t count, const bags_select *selects, size_t select_count);
 
 /* How many items a sequence has in a datapoint, in *count; 1 for a plain field. No
  * blob is read. The row is scratch and is empty afterwards. Errors and threads as for
@@ -1660,8 +1636,8 @@ typedef struct bags_column {
     const unsigned char *data; /* contiguous blobs */
     uint64_t length;           /* number of blobs */
     uint64_t size;             /* bytes of all */
-    uint64_t item_size;      /* bytes of each, if all are equal; otherwise 0 */
-    const uint64_t *offsets; /* length + 1: blob i is the bytes offsets[i] ..
+    uint64_t item_size;        /* bytes of each, if all are equal; otherwise 0 */
+    const uint64_t *offsets;   /* length + 1: blob i is the bytes offsets[i] ..
                                 offsets[i + 1] of data, like Arrow's
                                 LargeBinary. NULL if item_size is not 0 */
 } bags_column;
@@ -1697,8 +1673,7 @@ BAGI_INLINE size_t bags_row_length(const bags_row *row, size_t slot) {
 
 /* An item's encoded blob; an empty view if there is no such item. Valid as described
  * for bags_reader_get. Cost: O(1). */
-BAGI_INLINE bags_view bags_row_bytes(
-    const bags_row *row, size_t slot, size_t item) {
+BAGI_INLINE bags_view bags_row_bytes(const bags_row *row, size_t slot, size_t item) {
     bags_view none = {NULL, 0};
     if (BAGI_UNLIKELY(item >= bags_row_length(row, slot)))
         return none;
@@ -1761,8 +1736,8 @@ typedef struct bags_verify_options {
     /* Check only what costs O(1) per file: sizes, spec.json, and the first and last
      * entries of every table and of refs. */
     bool quick;
-    bool decode; /* decode every blob with its field's codec. Not with quick */
-    bool allow_gaps;       /* missing shards are not a fault */
+    bool decode;     /* decode every blob with its field's codec. Not with quick */
+    bool allow_gaps; /* missing shards are not a fault */
     bool allow_empty_file; /* see bag_reader_options */
     /* SKIP: unfinished shards, and fields of unequal length if split, are not a
      * fault. Not READ. */
@@ -1790,7 +1765,7 @@ typedef struct bags_verify_report {
     uint64_t datapoints;
     uint64_t bytes;     /* read from the files */
     uint64_t undecoded; /* with decode: blobs of types without a codec */
-    uint64_t bags; /* Bags whose bytes were to be compared with checksums */
+    uint64_t bags;      /* Bags whose bytes were to be compared with checksums */
     uint64_t checksums; /* those of them that have checksums */
     uint64_t faults;    /* found, whether passed to `each` or not */
 } bags_verify_report;
@@ -1813,9 +1788,8 @@ typedef struct bags_verify_report {
  * shard, 1 KiB per field, and with decode one blob. Cost: reads all tables and refs;
  * with checksums or decode, the blobs too.
  */
-BAGS_API bags_code bags_verify(const char *path,
-    const bags_verify_options *options, bags_verify_report *report,
-    bags_error *err);
+BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *options,
+    bags_verify_report *report, bags_error *err);
 
 #endif /* BAGS_NO_VERIFY */
 
@@ -1886,8 +1860,7 @@ BAGS_API bags_code bags_verify(const char *path,
 #if defined(__GNUC__) || defined(__clang__)
 #define BAGI_LOAD(slot) __atomic_load_n(slot, __ATOMIC_ACQUIRE)
 #define BAGI_STORE(slot, value) __atomic_store_n(slot, value, __ATOMIC_RELEASE)
-#define BAGI_ADD(number, more)                                                 \
-    __atomic_add_fetch(number, more, __ATOMIC_RELAXED)
+#define BAGI_ADD(number, more) __atomic_add_fetch(number, more, __ATOMIC_RELAXED)
 #define BAGI_COLD __attribute__((cold, noinline))
 /* For the slow path of a fast function, which would otherwise save registers for
  * it, and for the parts of a fast function, which must not become calls. */
@@ -1898,7 +1871,7 @@ BAGS_API bags_code bags_verify(const char *path,
 #define BAGI_TOUCH(data) ((void)(data))
 #if defined(_MSC_VER)
 #define BAGI_LOAD(slot) ReadPointerAcquire((PVOID const volatile *)(slot))
-#define BAGI_STORE(slot, value)                                                \
+#define BAGI_STORE(slot, value)                                                        \
     WritePointerRelease((PVOID volatile *)(slot), (PVOID)(value))
 #define BAGI_ADD(number, more) (InterlockedExchangeAdd(number, more) + (more))
 #else
@@ -1913,10 +1886,10 @@ BAGS_API bags_code bags_verify(const char *path,
 
 /* A struct whose members are 0, if the first one is not an enum. */
 #if defined(__cplusplus)
-#define BAGI_ZERO                                                              \
+#define BAGI_ZERO                                                                      \
     {}
 #else
-#define BAGI_ZERO                                                              \
+#define BAGI_ZERO                                                                      \
     { 0 }
 #endif
 
@@ -1972,16 +1945,14 @@ static int bagi_result(BOOL succeeded) {
         {ERROR_NOT_ENOUGH_MEMORY, ENOMEM}, {ERROR_OUTOFMEMORY, ENOMEM},
         {ERROR_COMMITMENT_LIMIT, ENOMEM}, {ERROR_DISK_FULL, ENOSPC},
         {ERROR_HANDLE_DISK_FULL, ENOSPC},
-        {1295 /* ERROR_DISK_QUOTA_EXCEEDED */, ENOSPC},
-        {ERROR_FILE_TOO_LARGE, EFBIG}, {ERROR_TOO_MANY_OPEN_FILES, EMFILE},
-        {ERROR_NO_SYSTEM_RESOURCES, EMFILE}, {ERROR_NOT_SAME_DEVICE, EXDEV},
-        {ERROR_FILENAME_EXCED_RANGE, ENAMETOOLONG},
+        {1295 /* ERROR_DISK_QUOTA_EXCEEDED */, ENOSPC}, {ERROR_FILE_TOO_LARGE, EFBIG},
+        {ERROR_TOO_MANY_OPEN_FILES, EMFILE}, {ERROR_NO_SYSTEM_RESOURCES, EMFILE},
+        {ERROR_NOT_SAME_DEVICE, EXDEV}, {ERROR_FILENAME_EXCED_RANGE, ENAMETOOLONG},
         {ERROR_BUFFER_OVERFLOW, ENAMETOOLONG},
         {ERROR_INSUFFICIENT_BUFFER, ENAMETOOLONG}, {ERROR_INVALID_NAME, EINVAL},
         {ERROR_INVALID_PARAMETER, EINVAL}, {ERROR_INVALID_HANDLE, EBADF},
-        {ERROR_NO_UNICODE_TRANSLATION, EILSEQ},
-        {ERROR_CANT_RESOLVE_FILENAME, ELOOP}, {ERROR_NOT_SUPPORTED, ENOSYS},
-        {ERROR_INVALID_FUNCTION, ENOSYS}};
+        {ERROR_NO_UNICODE_TRANSLATION, EILSEQ}, {ERROR_CANT_RESOLVE_FILENAME, ELOOP},
+        {ERROR_NOT_SUPPORTED, ENOSYS}, {ERROR_INVALID_FUNCTION, ENOSYS}};
     if (succeeded)
         return 0;
     DWORD error = GetLastError();
@@ -2028,20 +1999,19 @@ static int bagi_wide(const char *path, wchar_t **out) {
 
 /* A directory is reported as such: opening it as a file fails with EACCES, which
  * would suggest missing permissions. */
-static int bagi_windows_open(const char *path, DWORD access, DWORD creation,
-    DWORD flags, HANDLE *handle) {
+static int bagi_windows_open(
+    const char *path, DWORD access, DWORD creation, DWORD flags, HANDLE *handle) {
     wchar_t *wide = NULL;
     int error = bagi_wide(path, &wide);
     if (error)
         return error;
     HANDLE opened = CreateFileW(wide, access,
-        FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, NULL, creation,
-        flags, NULL);
+        FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE, NULL, creation, flags,
+        NULL);
     error = bagi_result(opened != INVALID_HANDLE_VALUE);
     if (error == EACCES) {
         DWORD found = GetFileAttributesW(wide);
-        if (found != INVALID_FILE_ATTRIBUTES &&
-            (found & FILE_ATTRIBUTE_DIRECTORY))
+        if (found != INVALID_FILE_ATTRIBUTES && (found & FILE_ATTRIBUTE_DIRECTORY))
             error = EISDIR;
     }
     free(wide);
@@ -2054,8 +2024,7 @@ static int bagi_windows_open(const char *path, DWORD access, DWORD creation,
  * to follow it: the link itself is opened, and then refused. */
 static int bagi_local_open(BAGI_USER, const char *path, int mode, void **file) {
     HANDLE handle = NULL;
-    DWORD access =
-        mode == BAGS_IO_READ ? GENERIC_READ : GENERIC_READ | GENERIC_WRITE;
+    DWORD access = mode == BAGS_IO_READ ? GENERIC_READ : GENERIC_READ | GENERIC_WRITE;
     DWORD creation = mode == BAGS_IO_CREATE ? CREATE_NEW : OPEN_EXISTING;
     DWORD flags = FILE_ATTRIBUTE_NORMAL;
     if (mode == BAGS_IO_WRITE)
@@ -2109,30 +2078,29 @@ static int bagi_local_size(BAGI_USER, void *file, uint64_t *size) {
     return error;
 }
 
-static int bagi_local_read_at(BAGI_USER, void *file, uint64_t offset,
-    void *data, size_t size, size_t *done) {
+static int bagi_local_read_at(
+    BAGI_USER, void *file, uint64_t offset, void *data, size_t size, size_t *done) {
     DWORD count = 0;
     OVERLAPPED at = bagi_windows_at(offset);
     if (offset > (uint64_t)INT64_MAX)
         return EOVERFLOW;
     /* Reading past the end is an error on Windows, not 0 bytes. */
-    int error =
-        bagi_result(ReadFile(file, data, (DWORD)BAGI_MIN(size, BAGI_LOCAL_MAX),
-                        &count, &at) ||
-                    GetLastError() == ERROR_HANDLE_EOF);
+    int error = bagi_result(
+        ReadFile(file, data, (DWORD)BAGI_MIN(size, BAGI_LOCAL_MAX), &count, &at) ||
+        GetLastError() == ERROR_HANDLE_EOF);
     if (!error)
         *done = count;
     return error;
 }
 
-static int bagi_local_write_at(BAGI_USER, void *file, uint64_t offset,
-    const void *data, size_t size, size_t *done) {
+static int bagi_local_write_at(BAGI_USER, void *file, uint64_t offset, const void *data,
+    size_t size, size_t *done) {
     DWORD count = 0;
     OVERLAPPED at = bagi_windows_at(offset);
     if (offset > (uint64_t)INT64_MAX)
         return EFBIG;
-    int error = bagi_result(WriteFile(
-        file, data, (DWORD)BAGI_MIN(size, BAGI_LOCAL_MAX), &count, &at));
+    int error = bagi_result(
+        WriteFile(file, data, (DWORD)BAGI_MIN(size, BAGI_LOCAL_MAX), &count, &at));
     if (!error)
         *done = count;
     return error;
@@ -2154,13 +2122,12 @@ static int bagi_local_sync(BAGI_USER, void *file) {
 
 static int bagi_local_lock(BAGI_USER, void *file) {
     OVERLAPPED at = bagi_windows_at(BAGI_LOCKED_BYTE);
-    return bagi_result(LockFileEx(file,
-        LOCKFILE_EXCLUSIVE_LOCK | LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &at));
+    return bagi_result(LockFileEx(
+        file, LOCKFILE_EXCLUSIVE_LOCK | LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &at));
 }
 
 /* The view keeps the file and the mapping object alive; both may be closed. */
-static int bagi_local_map(
-    BAGI_USER, void *file, size_t size, const void **data) {
+static int bagi_local_map(BAGI_USER, void *file, size_t size, const void **data) {
     HANDLE mapping = CreateFileMappingW(file, NULL, PAGE_READONLY, 0, 0, NULL);
     if (!mapping)
         return bagi_result(FALSE);
@@ -2197,10 +2164,9 @@ static int bagi_local_kind(BAGI_USER, const char *path, bags_path_kind *kind) {
     int error = bagi_windows_info(path, 0, &info);
     if (error && error != ENOENT)
         return error;
-    *kind = error ? BAGS_PATH_NONE
-            : info.dwFileAttributes & FILE_ATTRIBUTE_DIRECTORY
-                ? BAGS_PATH_DIRECTORY
-                : BAGS_PATH_FILE;
+    *kind = error                                              ? BAGS_PATH_NONE
+            : info.dwFileAttributes & FILE_ATTRIBUTE_DIRECTORY ? BAGS_PATH_DIRECTORY
+                                                               : BAGS_PATH_FILE;
     return 0;
 }
 
@@ -2234,8 +2200,8 @@ static int bagi_local_make_dir(BAGI_USER, const char *path) {
  * failure, since nothing else could be done; a failing disk (EIO) is one. */
 static int bagi_local_sync_dir(BAGI_USER, const char *path) {
     HANDLE handle = NULL;
-    int error = bagi_windows_open(path, GENERIC_WRITE, OPEN_EXISTING,
-        FILE_FLAG_BACKUP_SEMANTICS, &handle);
+    int error = bagi_windows_open(
+        path, GENERIC_WRITE, OPEN_EXISTING, FILE_FLAG_BACKUP_SEMANTICS, &handle);
     if (error)
         return error == ENOENT || error == ENOTDIR ? error : 0;
     error = bagi_result(FlushFileBuffers(handle));
@@ -2259,14 +2225,14 @@ static int bagi_local_list(BAGI_USER, const char *path,
     char name[3 * MAX_PATH + 1];
     HANDLE search = FindFirstFileW(wide, &entry);
     /* The root of a drive may be empty; other directories contain "." at least. */
-    error = bagi_result(search != INVALID_HANDLE_VALUE ||
-                        GetLastError() == ERROR_FILE_NOT_FOUND);
+    error = bagi_result(
+        search != INVALID_HANDLE_VALUE || GetLastError() == ERROR_FILE_NOT_FOUND);
     free(wide);
     if (search == INVALID_HANDLE_VALUE)
         return error;
     do {
-        error = bagi_result(WideCharToMultiByte(CP_UTF8, 0, entry.cFileName, -1,
-                                name, (int)sizeof name, NULL, NULL) > 0);
+        error = bagi_result(WideCharToMultiByte(CP_UTF8, 0, entry.cFileName, -1, name,
+                                (int)sizeof name, NULL, NULL) > 0);
         if (!error && strcmp(name, ".") != 0 && strcmp(name, "..") != 0)
             error = each(each_user, name);
     } while (!error && FindNextFileW(search, &entry));
@@ -2283,8 +2249,8 @@ static int bagi_local_rename(BAGI_USER, const char *from, const char *to) {
     if (!error)
         error = bagi_wide(to, &wide_to);
     if (!error)
-        error = bagi_result(MoveFileExW(wide_from, wide_to,
-            MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH));
+        error = bagi_result(MoveFileExW(
+            wide_from, wide_to, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH));
     free(wide_from);
     free(wide_to);
     return error;
@@ -2295,11 +2261,10 @@ static int bagi_local_rename(BAGI_USER, const char *from, const char *to) {
 static int bagi_local_identify(
     BAGI_USER, void *file, const char *path, bags_identity *identity) {
     BY_HANDLE_FILE_INFORMATION info;
-    int error =
-        file ? bagi_result(GetFileInformationByHandle(file, &info))
-             : bagi_windows_info(path, FILE_FLAG_OPEN_REPARSE_POINT, &info);
-    bool link = !file && !error &&
-                (info.dwFileAttributes & FILE_ATTRIBUTE_REPARSE_POINT);
+    int error = file ? bagi_result(GetFileInformationByHandle(file, &info))
+                     : bagi_windows_info(path, FILE_FLAG_OPEN_REPARSE_POINT, &info);
+    bool link =
+        !file && !error && (info.dwFileAttributes & FILE_ATTRIBUTE_REPARSE_POINT);
     if (link)
         error = bagi_windows_info(path, 0, &info);
     if (error)
@@ -2317,9 +2282,9 @@ static int bagi_local_identify(
 static bool bagi_local_directory(char *out, size_t size) {
     wchar_t *wide = (wchar_t *)malloc(BAGI_WIDE_SIZE * sizeof *wide);
     DWORD length = wide ? GetCurrentDirectoryW(BAGI_WIDE_MAX, wide) : 0;
-    bool known = length > 0 && length < BAGI_WIDE_MAX &&
-                 WideCharToMultiByte(
-                     CP_UTF8, 0, wide, -1, out, (int)size, NULL, NULL) > 0;
+    bool known =
+        length > 0 && length < BAGI_WIDE_MAX &&
+        WideCharToMultiByte(CP_UTF8, 0, wide, -1, out, (int)size, NULL, NULL) > 0;
     free(wide);
     return known;
 }
@@ -2338,8 +2303,8 @@ static int bagi_local_reserve(BAGI_USER, void *file, uint64_t size) {
     if (error || size <= used || size > (uint64_t)INT64_MAX)
         return error;
     info.AllocationSize.QuadPart = (LONGLONG)size;
-    return bagi_result(SetFileInformationByHandle(
-        file, FileAllocationInfo, &info, sizeof info));
+    return bagi_result(
+        SetFileInformationByHandle(file, FileAllocationInfo, &info, sizeof info));
 }
 #define BAGI_HWCAP 0
 #define BAGI_LOCAL_MAP bagi_local_map
@@ -2357,7 +2322,7 @@ static int bagi_result(int result) { return result < 0 ? errno : 0; }
 
 /* strerror is not thread-safe, and strerror_r has two incompatible forms. */
 static const char *bagi_system_text(int error, char *buffer, size_t size) {
-#if defined(__CYGWIN__) ||                                                     \
+#if defined(__CYGWIN__) ||                                                             \
     ((defined(__GLIBC__) || defined(__BIONIC__)) && defined(__USE_GNU))
     return strerror_r(error, buffer, size);
 #else
@@ -2392,8 +2357,8 @@ static int bagi_local_reserve(BAGI_USER, void *file, uint64_t size) {
     int fd = bagi_local_fd(file), error = bagi_result(fstat(fd, &info));
     if (error || size <= (uint64_t)info.st_size || size > (uint64_t)INT64_MAX)
         return error;
-    return bagi_result(fallocate(
-        fd, FALLOC_FL_KEEP_SIZE, info.st_size, (off_t)size - info.st_size));
+    return bagi_result(
+        fallocate(fd, FALLOC_FL_KEEP_SIZE, info.st_size, (off_t)size - info.st_size));
 }
 #define BAGI_LOCAL_RESERVE bagi_local_reserve
 #else
@@ -2405,8 +2370,8 @@ static int bagi_local_reserve(BAGI_USER, void *file, uint64_t size) {
 #if defined(__linux__) && defined(SYNC_FILE_RANGE_WRITE)
 static int bagi_local_write_back(
     BAGI_USER, void *file, uint64_t offset, uint64_t size) {
-    return bagi_result(sync_file_range(bagi_local_fd(file), (off_t)offset,
-        (off_t)size, SYNC_FILE_RANGE_WRITE));
+    return bagi_result(sync_file_range(
+        bagi_local_fd(file), (off_t)offset, (off_t)size, SYNC_FILE_RANGE_WRITE));
 }
 #define BAGI_LOCAL_WRITE_BACK bagi_local_write_back
 #else
@@ -2416,8 +2381,7 @@ static int bagi_local_write_back(
 /* On OpenBSD a map does not see data that is written after the map was read, so
  * nothing is mapped. */
 #if !defined(__OpenBSD__)
-static int bagi_local_map(
-    BAGI_USER, void *file, size_t size, const void **data) {
+static int bagi_local_map(BAGI_USER, void *file, size_t size, const void **data) {
     void *map = mmap(NULL, size, PROT_READ, MAP_SHARED, bagi_local_fd(file), 0);
     if (map == MAP_FAILED)
         return errno;
@@ -2431,8 +2395,8 @@ static int bagi_local_map(
 
 /* macOS has advice for maps only; it gets none. */
 #if defined(POSIX_MADV_WILLNEED) && defined(POSIX_FADV_WILLNEED)
-static int bagi_local_advise(BAGI_USER, void *file, const void *map,
-    uint64_t offset, uint64_t size, bags_advice advice) {
+static int bagi_local_advise(BAGI_USER, void *file, const void *map, uint64_t offset,
+    uint64_t size, bags_advice advice) {
     static const int of_map[] = {
         POSIX_MADV_RANDOM, POSIX_MADV_SEQUENTIAL, POSIX_MADV_WILLNEED};
     static const int of_file[] = {
@@ -2456,9 +2420,9 @@ static int bagi_local_advise(BAGI_USER, void *file, const void *map,
  * flock is one of them, although POSIX lacks it. */
 
 /* A signal may interrupt any of these calls: then it is repeated. */
-#define BAGI_RETRY(result, call)                                               \
-    do {                                                                       \
-        (result) = (call);                                                     \
+#define BAGI_RETRY(result, call)                                                       \
+    do {                                                                               \
+        (result) = (call);                                                             \
     } while ((result) < 0 && errno == EINTR)
 
 /* An uncontended one needs no system call. */
@@ -2519,22 +2483,22 @@ static int bagi_local_size(BAGI_USER, void *file, uint64_t *size) {
     return error;
 }
 
-static int bagi_local_read_at(BAGI_USER, void *file, uint64_t offset,
-    void *data, size_t size, size_t *done) {
+static int bagi_local_read_at(
+    BAGI_USER, void *file, uint64_t offset, void *data, size_t size, size_t *done) {
     ssize_t count;
-    BAGI_RETRY(count, pread(bagi_local_fd(file), data,
-                          BAGI_MIN(size, BAGI_LOCAL_MAX), (off_t)offset));
+    BAGI_RETRY(count, pread(bagi_local_fd(file), data, BAGI_MIN(size, BAGI_LOCAL_MAX),
+                          (off_t)offset));
     if (count < 0)
         return errno;
     *done = (size_t)count;
     return 0;
 }
 
-static int bagi_local_write_at(BAGI_USER, void *file, uint64_t offset,
-    const void *data, size_t size, size_t *done) {
+static int bagi_local_write_at(BAGI_USER, void *file, uint64_t offset, const void *data,
+    size_t size, size_t *done) {
     ssize_t count;
-    BAGI_RETRY(count, pwrite(bagi_local_fd(file), data,
-                          BAGI_MIN(size, BAGI_LOCAL_MAX), (off_t)offset));
+    BAGI_RETRY(count, pwrite(bagi_local_fd(file), data, BAGI_MIN(size, BAGI_LOCAL_MAX),
+                          (off_t)offset));
     if (count < 0)
         return errno;
     *done = (size_t)count;
@@ -2645,8 +2609,8 @@ static int bagi_local_remove_dir(BAGI_USER, const char *path) {
 static int bagi_local_identify(
     BAGI_USER, void *file, const char *path, bags_identity *identity) {
     struct stat info;
-    int error = bagi_result(
-        file ? fstat(bagi_local_fd(file), &info) : lstat(path, &info));
+    int error =
+        bagi_result(file ? fstat(bagi_local_fd(file), &info) : lstat(path, &info));
     identity->link = !error && S_ISLNK(info.st_mode);
     if (identity->link)
         error = bagi_result(stat(path, &info));
@@ -2664,9 +2628,8 @@ static int bagi_local_identify(
  * none by which this process may reach it. */
 static bool bagi_local_directory(char *out, size_t size) {
     struct stat by_name, here;
-    return getcwd(out, size) && stat(out, &by_name) == 0 &&
-           stat(".", &here) == 0 && by_name.st_dev == here.st_dev &&
-           by_name.st_ino == here.st_ino;
+    return getcwd(out, size) && stat(out, &by_name) == 0 && stat(".", &here) == 0 &&
+           by_name.st_dev == here.st_dev && by_name.st_ino == here.st_ino;
 }
 
 #ifndef BAGS_NO_WRITER
@@ -2682,14 +2645,12 @@ static void bagi_pause(void) {
 #endif
 
 BAGS_API const bags_io *bags_io_local(void) {
-    static const bags_io io = {NULL, bagi_local_open, bagi_local_close,
-        bagi_local_size, bagi_local_read_at, bagi_local_write_at,
-        bagi_local_truncate, bagi_local_sync, bagi_local_lock, BAGI_LOCAL_MAP,
-        bagi_local_unmap, bagi_local_kind, bagi_local_make_dir,
-        bagi_local_sync_dir, bagi_local_list, bagi_local_rename,
-        bagi_local_remove, bagi_local_remove_dir, BAGI_LOCAL_RESERVE,
-        BAGI_LOCAL_ADVISE, BAGI_LOCAL_WRITE_BACK, bagi_local_identify, NULL,
-        NULL, NULL};
+    static const bags_io io = {NULL, bagi_local_open, bagi_local_close, bagi_local_size,
+        bagi_local_read_at, bagi_local_write_at, bagi_local_truncate, bagi_local_sync,
+        bagi_local_lock, BAGI_LOCAL_MAP, bagi_local_unmap, bagi_local_kind,
+        bagi_local_make_dir, bagi_local_sync_dir, bagi_local_list, bagi_local_rename,
+        bagi_local_remove, bagi_local_remove_dir, BAGI_LOCAL_RESERVE, BAGI_LOCAL_ADVISE,
+        BAGI_LOCAL_WRITE_BACK, bagi_local_identify, NULL, NULL, NULL};
     return &io;
 }
 
@@ -2711,8 +2672,7 @@ BAGS_API bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_view *out, bags_error *err);
 BAGS_API struct bagi_slot *bagi_row_slots(const bags_row *row);
 BAGS_API size_t bags_row_length(const bags_row *row, size_t slot);
-BAGS_API bags_view bags_row_bytes(
-    const bags_row *row, size_t slot, size_t item);
+BAGS_API bags_view bags_row_bytes(const bags_row *row, size_t slot, size_t item);
 #endif
 
 static inline void bagi_store_u64(unsigned char *data, uint64_t number) {
@@ -2725,8 +2685,8 @@ static inline void bagi_store_u64(unsigned char *data, uint64_t number) {
 }
 
 static inline uint32_t bagi_load_u32(const unsigned char *data) {
-    return (uint32_t)data[0] | (uint32_t)data[1] << 8 |
-           (uint32_t)data[2] << 16 | (uint32_t)data[3] << 24;
+    return (uint32_t)data[0] | (uint32_t)data[1] << 8 | (uint32_t)data[2] << 16 |
+           (uint32_t)data[3] << 24;
 }
 
 static inline void bagi_store_u32(unsigned char *data, uint32_t number) {
@@ -2750,8 +2710,7 @@ BAGS_API bool bags_little_endian(void) {
     return first == 1;
 }
 
-BAGS_API void bags_swap_bytes(
-    void *to, const void *from, size_t size, size_t element) {
+BAGS_API void bags_swap_bytes(void *to, const void *from, size_t size, size_t element) {
     unsigned char *out = (unsigned char *)to;
     const unsigned char *in = (const unsigned char *)from;
     if (!to || !from || element == 0)
@@ -2799,8 +2758,7 @@ BAGS_API bool bags_utf8_valid(const void *text, size_t size, size_t *bad) {
         return size == 0;
     for (size_t i = 0; i < size;) {
         /* Most text is ASCII: no byte of eight has its highest bit set. */
-        if (size - i >= 8 &&
-            !(bagi_load_u64(in + i) & UINT64_C(0x8080808080808080))) {
+        if (size - i >= 8 && !(bagi_load_u64(in + i) & UINT64_C(0x8080808080808080))) {
             i += 8;
             continue;
         }
@@ -2818,10 +2776,7 @@ BAGS_API bool bags_utf8_valid(const void *text, size_t size, size_t *bad) {
 /* Write a code point, and return the size of its sequence. */
 static size_t bagi_utf8_encode(uint32_t point, char out[4]) {
     static const unsigned char marks[] = {0, 0, 0xC0, 0xE0, 0xF0};
-    size_t length = point < 0x80      ? 1
-                    : point < 0x800   ? 2
-                    : point < 0x10000 ? 3
-                                      : 4;
+    size_t length = point < 0x80 ? 1 : point < 0x800 ? 2 : point < 0x10000 ? 3 : 4;
     for (size_t i = length - 1; i > 0; i--, point >>= 6)
         out[i] = (char)(0x80 | (point & 0x3F));
     out[0] = (char)(marks[length] | point);
@@ -2843,13 +2798,13 @@ static bool bagi_same(bags_view bytes, const char *text) {
  * the CRC of a blob as they buffer it, readers and verify as they return or walk it.
  * ====================================================================== */
 
-#if defined(__x86_64__) && !defined(__TINYC__) &&                              \
+#if defined(__x86_64__) && !defined(__TINYC__) &&                                      \
     (defined(__clang__) || (defined(__GNUC__) && __GNUC__ >= 5))
 #include <nmmintrin.h>
 #include <wmmintrin.h>
-#define BAGI_CRC_CPU                                                           \
+#define BAGI_CRC_CPU                                                                   \
     (__builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul"))
-#elif defined(__aarch64__) && defined(__AARCH64EL__) &&                        \
+#elif defined(__aarch64__) && defined(__AARCH64EL__) &&                                \
     (defined(__ARM_FEATURE_CRC32) || BAGI_HWCAP)
 #if defined(__ARM_FEATURE_CRC32)
 #define BAGI_CRC_CPU true
@@ -2861,16 +2816,15 @@ static bool bagi_same(bags_view bytes, const char *text) {
 /* A table of 16 entries, made from those of 1, 2, 4 and 8: a CRC is linear, so the
  * entry of any number is the exclusive or of those of its bits. */
 #define BAGI_CRC_4(x, a, b) (x), (x) ^ (a), (x) ^ (b), (x) ^ (a) ^ (b)
-#define BAGI_CRC_16(a, b, c, d)                                                \
-    {                                                                          \
-        BAGI_CRC_4(0U, a, b), BAGI_CRC_4((uint32_t)(c), a, b),                 \
-            BAGI_CRC_4((uint32_t)(d), a, b), BAGI_CRC_4((c) ^ (d), a, b)       \
+#define BAGI_CRC_16(a, b, c, d)                                                        \
+    {                                                                                  \
+        BAGI_CRC_4(0U, a, b), BAGI_CRC_4((uint32_t)(c), a, b),                         \
+            BAGI_CRC_4((uint32_t)(d), a, b), BAGI_CRC_4((c) ^ (d), a, b)               \
     }
 
 /* Eight bytes per step, with a table for each of their 16 halves. The last two tables
  * are those of a byte that no other follows. */
-static uint32_t bagi_crc_tables(
-    uint32_t crc, const unsigned char *data, size_t size) {
+static uint32_t bagi_crc_tables(uint32_t crc, const unsigned char *data, size_t size) {
     static const uint32_t tables[16][16] = {
         BAGI_CRC_16(0x493C7D27U, 0x9278FA4EU, 0x211D826DU, 0x423B04DAU),
         BAGI_CRC_16(0x847609B4U, 0x0D006599U, 0x1A00CB32U, 0x34019664U),
@@ -2910,8 +2864,7 @@ static uint32_t bagi_crc_tables(
 
 /* Shift a CRC past the next lane, that is, append its number of zero bytes: a
  * product of polynomials. `power` is x^(8 * bytes - 33). */
-BAGI_CRC_TARGET static inline uint64_t bagi_crc_shift(
-    uint64_t crc, uint32_t power) {
+BAGI_CRC_TARGET static inline uint64_t bagi_crc_shift(uint64_t crc, uint32_t power) {
     __m128i product = _mm_clmulepi64_si128(
         _mm_cvtsi64_si128((int64_t)crc), _mm_cvtsi32_si128((int)power), 0);
     return _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(product));
@@ -2925,17 +2878,13 @@ BAGI_CRC_TARGET static inline uint64_t bagi_crc_shift(
  * everywhere. */
 
 static inline uint64_t bagi_crc_word(uint64_t crc, uint64_t word) {
-    __asm__(".arch_extension crc\n\tcrc32cx %w0, %w0, %x1"
-            : "+r"(crc)
-            : "r"(word));
+    __asm__(".arch_extension crc\n\tcrc32cx %w0, %w0, %x1" : "+r"(crc) : "r"(word));
     return crc;
 }
 
 static inline uint64_t bagi_crc_byte(uint64_t crc, unsigned char byte) {
     uint32_t word = byte;
-    __asm__(".arch_extension crc\n\tcrc32cb %w0, %w0, %w1"
-            : "+r"(crc)
-            : "r"(word));
+    __asm__(".arch_extension crc\n\tcrc32cb %w0, %w0, %w1" : "+r"(crc) : "r"(word));
     return crc;
 }
 
@@ -2951,8 +2900,7 @@ static inline uint64_t bagi_crc_shift(uint64_t crc, uint32_t power) {
 /* Three lanes at the same time, while the data is long enough. `one` and `two`
  * shift a CRC past one lane and two lanes. */
 BAGI_CRC_TARGET static inline uint64_t bagi_crc_lanes(uint64_t crc,
-    const unsigned char **data, size_t *size, size_t lane, uint32_t one,
-    uint32_t two) {
+    const unsigned char **data, size_t *size, size_t lane, uint32_t one, uint32_t two) {
     const unsigned char *at = *data;
     for (; *size >= 3 * lane; *size -= 3 * lane) {
         uint64_t second = 0, third = 0;
@@ -3017,7 +2965,7 @@ typedef struct bagi_trailer {
     uint64_t length;                  /* number of blobs */
     uint64_t size;                    /* of NAME.bag */
     uint32_t table, crcs, name, spec; /* CRCs */
-    bool bound; /* `spec` binds the Bags of a shard together */
+    bool bound;                       /* `spec` binds the Bags of a shard together */
 } bagi_trailer;
 
 #define BAGI_TRAILER_SIZE 44
@@ -3044,8 +2992,7 @@ static void bagi_trailer_store(
     bagi_store_u32(data + 20, trailer->crcs);
     bagi_store_u32(data + 24, trailer->name);
     bagi_store_u32(data + 28, trailer->spec);
-    memcpy(
-        data + 32, trailer->bound ? BAGI_TRAILER_BOUND : BAGI_TRAILER_MAGIC, 8);
+    memcpy(data + 32, trailer->bound ? BAGI_TRAILER_BOUND : BAGI_TRAILER_MAGIC, 8);
     bagi_store_u32(data + 40, bags_crc32c(0, data, 40));
 }
 #endif
@@ -3073,35 +3020,35 @@ static bool bagi_trailer_load(
 
 /* The first statement of a public function whose err may be NULL and is passed to
  * private functions. */
-#define BAGI_ERR(err)                                                          \
-    bags_error bagi_local_err;                                                 \
+#define BAGI_ERR(err)                                                                  \
+    bags_error bagi_local_err;                                                         \
     (err) = (err) ? (err) : &bagi_local_err
 
 /* Return from a public function that a caller passed NULL where that is not allowed. */
-#define BAGI_NEED(condition, err)                                              \
-    do {                                                                       \
-        if (BAGI_UNLIKELY(!(condition)))                                       \
-            return bagi_fail_null(err);                                        \
+#define BAGI_NEED(condition, err)                                                      \
+    do {                                                                               \
+        if (BAGI_UNLIKELY(!(condition)))                                               \
+            return bagi_fail_null(err);                                                \
     } while (0)
 
 /* Both, in this order. */
-#define BAGI_BEGIN(condition, err)                                             \
-    BAGI_ERR(err);                                                             \
+#define BAGI_BEGIN(condition, err)                                                     \
+    BAGI_ERR(err);                                                                     \
     BAGI_NEED(condition, err)
 
 /* For a public function whose options may be NULL: then all are 0. */
-#define BAGI_OPTIONS(type, options)                                            \
-    type bagi_default_options = BAGI_ZERO;                                     \
+#define BAGI_OPTIONS(type, options)                                                    \
+    type bagi_default_options = BAGI_ZERO;                                             \
     (options) = (options) ? (options) : &bagi_default_options
 
 BAGS_API const char *bags_version(void) { return BAGS_VERSION; }
 
 BAGS_API const char *bags_code_name(bags_code code) {
-    static const char *const names[] = {"ok", "invalid argument",
-        "call out of order", "index or range out of bounds", "invalid field",
-        "invalid type", "invalid value", "missing", "already exists",
-        "locked by a writer", "unfinished", "missing shards", "corrupt data",
-        "too large", "input or output failed", "out of memory"};
+    static const char *const names[] = {"ok", "invalid argument", "call out of order",
+        "index or range out of bounds", "invalid field", "invalid type",
+        "invalid value", "missing", "already exists", "locked by a writer",
+        "unfinished", "missing shards", "corrupt data", "too large",
+        "input or output failed", "out of memory"};
     size_t i = (size_t)code;
     return i < sizeof names / sizeof *names ? names[i] : "unknown error";
 }
@@ -3136,12 +3083,11 @@ BAGS_API BAGI_COLD bags_code bags_fail(
 }
 
 BAGI_COLD static bags_code bagi_fail_null(bags_error *err) {
-    return bags_fail(
-        err, BAGS_ERROR_ARGUMENT, "invalid argument: a pointer is NULL");
+    return bags_fail(err, BAGS_ERROR_ARGUMENT, "invalid argument: a pointer is NULL");
 }
 
-static bags_code bagi_prefix(
-    bags_error *err, bags_code code, const char *format, ...) BAGI_PRINTF(3, 4);
+static bags_code bagi_prefix(bags_error *err, bags_code code, const char *format, ...)
+    BAGI_PRINTF(3, 4);
 
 /* Insert text in front of a message. Returns code, so that a caller can return the
  * result. If both do not fit, the end of the message is lost. */
@@ -3237,8 +3183,7 @@ static void *bagi_alloc_raw(
 }
 
 /* Zeroed memory, or NULL with err written. */
-static void *bagi_alloc(
-    const bags_allocator *memory, size_t size, bags_error *err) {
+static void *bagi_alloc(const bags_allocator *memory, size_t size, bags_error *err) {
     void *data = bagi_alloc_raw(memory, size, err);
     if (data)
         memset(data, 0, size);
@@ -3297,8 +3242,7 @@ BAGS_API bags_code bags_buffer_reserve(
         more = size;
     if (more < 64)
         more = 64;
-    void *data =
-        buffer->resize(buffer->user, buffer->data, buffer->capacity, more);
+    void *data = buffer->resize(buffer->user, buffer->data, buffer->capacity, more);
     if (!data)
         return bagi_fail_memory(err, more);
     buffer->data = (unsigned char *)data;
@@ -3315,8 +3259,7 @@ BAGS_API void bags_buffer_free(bags_buffer *buffer) {
 }
 
 /* A buffer without an allocator takes the one of the object that it serves. */
-static void bagi_buffer_adopt(
-    bags_buffer *buffer, const bags_allocator *memory) {
+static void bagi_buffer_adopt(bags_buffer *buffer, const bags_allocator *memory) {
     if (!buffer->resize) {
         buffer->resize = memory->resize;
         buffer->user = memory->user;
@@ -3356,8 +3299,8 @@ static bags_code bagi_check_path(const char *path, bags_error *err) {
 }
 
 /* Refuse values that the enums of a reader's options do not have. */
-static bags_code bagi_check_enums(const char *path, bags_unfinished unfinished,
-    bags_access access, bags_error *err) {
+static bags_code bagi_check_enums(
+    const char *path, bags_unfinished unfinished, bags_access access, bags_error *err) {
     if ((unsigned)unfinished <= BAGS_UNFINISHED_READ &&
         (unsigned)access <= BAGS_ACCESS_SEQUENTIAL)
         return BAGS_OK;
@@ -3393,8 +3336,8 @@ BAGS_API BAGI_COLD bags_code bags_fail_io(const bags_io *io, int error,
 }
 
 /* *file is NULL after a failure. */
-static bags_code bagi_open(const bagi_env *env, const char *path, int mode,
-    void **file, bags_error *err) {
+static bags_code bagi_open(
+    const bagi_env *env, const char *path, int mode, void **file, bags_error *err) {
     int error = env->io.open(env->io.user, path, mode, file);
     if (error)
         *file = NULL;
@@ -3408,10 +3351,10 @@ static void bagi_close_read(const bagi_env *env, void *file) {
         env->io.close(env->io.user, file);
 }
 
-static bags_code bagi_file_size(const bagi_env *env, void *file,
-    const char *path, uint64_t *size, bags_error *err) {
-    return bags_fail_io(&env->io, env->io.size(env->io.user, file, size), path,
-        "get the size of", err);
+static bags_code bagi_file_size(const bagi_env *env, void *file, const char *path,
+    uint64_t *size, bags_error *err) {
+    return bags_fail_io(
+        &env->io, env->io.size(env->io.user, file, size), path, "get the size of", err);
 }
 
 /* Read exactly `size` bytes. */
@@ -3420,8 +3363,7 @@ static bags_code bagi_read_at(const bagi_env *env, void *file, const char *path,
     unsigned char *out = (unsigned char *)data;
     while (size > 0) {
         size_t done = 0;
-        int error =
-            env->io.read_at(env->io.user, file, offset, out, size, &done);
+        int error = env->io.read_at(env->io.user, file, offset, out, size, &done);
         if (error)
             return bags_fail_io(&env->io, error, path, "read", err);
         if (done == 0 || done > size)
@@ -3442,8 +3384,8 @@ static bags_path_kind bagi_kind(
     const bagi_env *env, const char *path, bags_code *code, bags_error *err) {
     bags_path_kind kind = BAGS_PATH_NONE;
     if (!*code)
-        *code = bags_fail_io(&env->io, env->io.kind(env->io.user, path, &kind),
-            path, "stat", err);
+        *code = bags_fail_io(
+            &env->io, env->io.kind(env->io.user, path, &kind), path, "stat", err);
     return *code ? BAGS_PATH_NONE : kind;
 }
 
@@ -3481,23 +3423,19 @@ static char *bagi_parent(
         size--;
     while (size > root + !root && bagi_is_slash(path[size - 1]))
         size--;
-    return bagi_print(
-        memory, err, "%.*s", (int)(size ? size : 1), size ? path : ".");
+    return bagi_print(memory, err, "%.*s", (int)(size ? size : 1), size ? path : ".");
 }
 
 /* Wait until the names in a directory are on stable storage. */
-static bags_code bagi_sync_dir(
-    const bagi_env *env, const char *path, bags_error *err) {
-    return bags_fail_io(
-        NULL, env->io.sync_dir(env->io.user, path), path, "sync", err);
+static bags_code bagi_sync_dir(const bagi_env *env, const char *path, bags_error *err) {
+    return bags_fail_io(NULL, env->io.sync_dir(env->io.user, path), path, "sync", err);
 }
 
 /* Sync the directory that contains what a path leads to. */
 static bags_code bagi_sync_parent(
     const bagi_env *env, const char *path, bags_error *err) {
     char *parent = bagi_parent(&env->memory, path, err);
-    bags_code code =
-        parent ? bagi_sync_dir(env, parent, err) : BAGS_ERROR_MEMORY;
+    bags_code code = parent ? bagi_sync_dir(env, parent, err) : BAGS_ERROR_MEMORY;
     bagi_free_text(&env->memory, parent);
     return code;
 }
@@ -3528,8 +3466,8 @@ static bags_code bagi_make_parents(
 static char *bagi_absolute(
     const bagi_env *env, const char *path, size_t size, bags_error *err) {
     const size_t most = 4096;
-    bool absolute = bagi_is_slash(path[0]) ||
-                    (BAGI_WINDOWS_PATHS && path[0] && path[1] == ':');
+    bool absolute =
+        bagi_is_slash(path[0]) || (BAGI_WINDOWS_PATHS && path[0] && path[1] == ':');
     if (absolute || env->io.open != bagi_local_open)
         return bagi_print(&env->memory, err, "%.*s", (int)size, path);
     char *here = (char *)bagi_alloc(&env->memory, most, err);
@@ -3594,8 +3532,7 @@ static int bagi_identify(
  * `expect` the check is only announced. */
 static bags_code bagi_check_record(const bagi_env *env, const char *path,
     uint64_t identity, bool expect, bags_error *err) {
-    static const char *const names[] = {
-        "spec.json", "spec.json.partial", "spec.json"};
+    static const char *const names[] = {"spec.json", "spec.json.partial", "spec.json"};
     uint64_t found = 0;
     int error = 0;
     if (!identity)
@@ -3657,8 +3594,8 @@ static bagi_dir bagi_dir_of(const bagi_env *env, const char *path) {
 }
 
 /* The path of a file; free it with bagi_free_text. */
-static char *bagi_dir_path(const bagi_dir *dir, const char *name,
-    const char *suffix, bags_error *err) {
+static char *bagi_dir_path(
+    const bagi_dir *dir, const char *name, const char *suffix, bags_error *err) {
     if (dir->bare && strcmp(suffix, ".bag") == 0)
         suffix = "";
     return bagi_print(&dir->env->memory, err, "%s%s%s%s", dir->path,
@@ -3666,8 +3603,7 @@ static char *bagi_dir_path(const bagi_dir *dir, const char *name,
 }
 
 /* A file of a directory may be opened soon. */
-static void bagi_dir_expect(
-    const bagi_dir *dir, const char *name, const char *suffix) {
+static void bagi_dir_expect(const bagi_dir *dir, const char *name, const char *suffix) {
     const bagi_env *env = dir->env;
     bags_error ignored;
     if (!env->io.expect)
@@ -3679,8 +3615,8 @@ static void bagi_dir_expect(
 }
 
 /* True if there is a file of this name. See bagi_kind. */
-static bool bagi_dir_has(const bagi_dir *dir, const char *name,
-    const char *suffix, bags_code *code, bags_error *err) {
+static bool bagi_dir_has(const bagi_dir *dir, const char *name, const char *suffix,
+    bags_code *code, bags_error *err) {
     char *path = *code ? NULL : bagi_dir_path(dir, name, suffix, err);
     if (!path && !*code)
         *code = BAGS_ERROR_MEMORY;
@@ -3691,8 +3627,8 @@ static bool bagi_dir_has(const bagi_dir *dir, const char *name,
 
 #ifndef BAGS_NO_WRITER
 /* Remove a file; a missing one is not a failure. */
-static bags_code bagi_dir_remove(const bagi_dir *dir, const char *name,
-    const char *suffix, bags_error *err) {
+static bags_code bagi_dir_remove(
+    const bagi_dir *dir, const char *name, const char *suffix, bags_error *err) {
     char *path = bagi_dir_path(dir, name, suffix, err);
     if (!path)
         return BAGS_ERROR_MEMORY;
@@ -3710,9 +3646,8 @@ static bags_code bagi_dir_rename(const bagi_dir *dir, const char *name,
     char *to = from ? bagi_dir_path(dir, name, to_suffix, err) : NULL;
     bags_code code = BAGS_ERROR_MEMORY;
     if (to)
-        code =
-            bags_fail_io(NULL, dir->env->io.rename(dir->env->io.user, from, to),
-                from, "rename", err);
+        code = bags_fail_io(NULL, dir->env->io.rename(dir->env->io.user, from, to),
+            from, "rename", err);
     bagi_free_text(&dir->env->memory, from);
     bagi_free_text(&dir->env->memory, to);
     return code;
@@ -3728,21 +3663,21 @@ static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
     void *file = NULL, *content = NULL;
     uint64_t length = 0;
     char *path = bagi_dir_path(dir, name, suffix, err);
-    bags_code code = path ? bagi_open(env, path, BAGS_IO_READ, &file, err)
-                          : BAGS_ERROR_MEMORY;
+    bags_code code =
+        path ? bagi_open(env, path, BAGS_IO_READ, &file, err) : BAGS_ERROR_MEMORY;
     if (!code)
         code = bagi_file_size(env, file, path, &length, err);
     if (!code && length > most)
         code = bags_fail(err, BAGS_ERROR_LIMIT,
-            "%s: too large (%" PRIu64 " bytes, maximum %" PRIu64 ")",
-            bagi_tail(path), length, (uint64_t)most);
+            "%s: too large (%" PRIu64 " bytes, maximum %" PRIu64 ")", bagi_tail(path),
+            length, (uint64_t)most);
     if (!code && !(content = bagi_alloc(&env->memory, (size_t)length, err)))
         code = BAGS_ERROR_MEMORY;
     if (!code)
         code = bagi_read_at(env, file, path, 0, content, (size_t)length, err);
     if (!code && identity)
-        code = bags_fail_io(NULL, bagi_identify(env, file, path, identity),
-            path, "identify", err);
+        code = bags_fail_io(
+            NULL, bagi_identify(env, file, path, identity), path, "identify", err);
     bagi_close_read(env, file);
     bagi_free_text(&env->memory, path);
     if (code) {
@@ -3799,8 +3734,8 @@ static uint32_t bagi_json_escape(bagi_json *json) {
         const char *digit = next ? strchr(digits, next) : NULL;
         if (!digit)
             return 0;
-        number = number << 4 |
-                 (uint32_t)(digit - digits - (digit - digits < 16 ? 0 : 6));
+        number =
+            number << 4 | (uint32_t)(digit - digits - (digit - digits < 16 ? 0 : 6));
     }
     return found ? (unsigned char)to[found - from] : number;
 }
@@ -3812,8 +3747,8 @@ static const char *bagi_json_string(bagi_json *json) {
         return NULL;
     while (json->at < json->size) {
         uint32_t point;
-        size_t length = bagi_utf8_sequence(
-            json->text + json->at, json->size - json->at, &point);
+        size_t length =
+            bagi_utf8_sequence(json->text + json->at, json->size - json->at, &point);
         if (length == 0 || point < 0x20)
             return NULL;
         json->at += length;
@@ -3824,8 +3759,7 @@ static const char *bagi_json_string(bagi_json *json) {
         if (point == '\\') {
             point = bagi_json_escape(json);
             /* A surrogate is the first of a pair. */
-            if (point >= 0xD800 && point < 0xDC00 &&
-                bagi_json_peek(json) == '\\') {
+            if (point >= 0xD800 && point < 0xDC00 && bagi_json_peek(json) == '\\') {
                 json->at++;
                 uint32_t low = bagi_json_escape(json);
                 if (low >= 0xDC00 && low < 0xE000)
@@ -3852,9 +3786,8 @@ static size_t bagi_json_quote(const char *text, char *out) {
         int length = 1;
         piece[0] = (char)point;
         if (point >= 0x10000) /* two surrogates */
-            length =
-                snprintf(piece, sizeof piece, "\\u%04" PRIx32 "\\u%04" PRIx32,
-                    0xD7C0 + (point >> 10), 0xDC00 | (point & 0x3FF));
+            length = snprintf(piece, sizeof piece, "\\u%04" PRIx32 "\\u%04" PRIx32,
+                0xD7C0 + (point >> 10), 0xDC00 | (point & 0x3FF));
         else if (point < 0x20 || point > 0x7E || strchr("\"\\", (int)point))
             length = snprintf(piece, sizeof piece, "\\u%04" PRIx32, point);
         if (out)
@@ -3907,8 +3840,7 @@ static size_t bagi_msgpack_put(
     return bytes + 1;
 }
 
-BAGI_NOINLINE static size_t bagi_msgpack_put_uint(
-    unsigned char *out, uint64_t number) {
+BAGI_NOINLINE static size_t bagi_msgpack_put_uint(unsigned char *out, uint64_t number) {
     out[0] = (unsigned char)number;
     return number < 0x80 ? 1 : bagi_msgpack_put(out, 0xCC, number, 0);
 }
@@ -3942,8 +3874,7 @@ BAGI_NOINLINE static size_t bagi_msgpack_uint(
         return SIZE_MAX;
     size_t bytes = (size_t)1 << (tag & 3);
     at = bagi_msgpack_number(blob, at + 1, bytes, number);
-    bool negative =
-        tag >= 0xD0 && at <= blob.size && blob.data[at - bytes] >> 7;
+    bool negative = tag >= 0xD0 && at <= blob.size && blob.data[at - bytes] >> 7;
     return negative ? SIZE_MAX : at;
 }
 
@@ -3966,8 +3897,7 @@ BAGI_NOINLINE static size_t bagi_msgpack_array(
 
 /* bagi_msgpack_uint at a position up to the blob's size. The forms that are written
  * for indices below 2^32 are parsed in place. */
-static BAGI_HOT size_t bagi_refs_uint(
-    bags_view blob, size_t at, uint64_t *number) {
+static BAGI_HOT size_t bagi_refs_uint(bags_view blob, size_t at, uint64_t *number) {
     const unsigned char *in = blob.data + at;
     if (in[0] < 0x80) {
         *number = in[0];
@@ -3978,8 +3908,8 @@ static BAGI_HOT size_t bagi_refs_uint(
         return at + 3;
     }
     if (in[0] == 0xCE) {
-        *number = (uint32_t)in[1] << 24 | (uint32_t)in[2] << 16 |
-                  (uint32_t)in[3] << 8 | in[4];
+        *number = (uint32_t)in[1] << 24 | (uint32_t)in[2] << 16 | (uint32_t)in[3] << 8 |
+                  in[4];
         return at + 5;
     }
     if (in[0] == 0xCC) {
@@ -4047,8 +3977,8 @@ BAGI_COLD static const char *bagi_refs_fault(
 #ifndef BAGS_NO_WRITER
 /* Write the blob for `refs` to `out`, whose capacity is bagi_refs_most. Returns its
  * size. */
-static size_t bagi_refs_write(const bags_type *types, size_t count,
-    const bagi_ref *refs, unsigned char *out) {
+static size_t bagi_refs_write(
+    const bags_type *types, size_t count, const bagi_ref *refs, unsigned char *out) {
     size_t used = bagi_msgpack_put_array(out, count);
     for (size_t i = 0; i < count; i++) {
         bool sequence = types[i].sequence, empty = sequence && !refs[i].count;
@@ -4078,12 +4008,11 @@ static size_t bagi_refs_write(const bags_type *types, size_t count,
 /* True if the character may be in a name, or among the arguments, with the commas
  * between them. */
 static bool bagi_type_char(char c, bool argument) {
-    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' ||
-           c == '_' || (argument && (c == '.' || c == ','));
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+           (argument && (c == '.' || c == ','));
 }
 
-BAGS_API bags_code bags_type_parse(
-    const char *text, bags_type *out, bags_error *err) {
+BAGS_API bags_code bags_type_parse(const char *text, bags_type *out, bags_error *err) {
     BAGI_NEED(text && out, err);
     size_t size = strlen(text), name = 0;
     bags_type type = BAGI_ZERO;
@@ -4136,8 +4065,7 @@ BAGS_API bool bags_type_number(const bags_type *type, size_t i, uint64_t *out) {
     uint64_t number = 0;
     for (size_t at = 0; at < text.size; at++) {
         unsigned char c = text.data[at];
-        if (c < '0' || c > '9' ||
-            number > (UINT64_MAX - (uint64_t)(c - '0')) / 10)
+        if (c < '0' || c > '9' || number > (UINT64_MAX - (uint64_t)(c - '0')) / 10)
             return false;
         number = number * 10 + (uint64_t)(c - '0');
     }
@@ -4151,8 +4079,7 @@ BAGS_API bool bags_type_number(const bags_type *type, size_t i, uint64_t *out) {
 static bool bagi_has_word(const char *words, bags_view word) {
     while (*words) {
         size_t size = strcspn(words, " ");
-        if (size > 0 && size == word.size &&
-            memcmp(words, word.data, size) == 0)
+        if (size > 0 && size == word.size && memcmp(words, word.data, size) == 0)
             return true;
         words += size + (words[size] == ' ');
     }
@@ -4174,8 +4101,8 @@ static const bagi_dtype bagi_dtypes[] = {{"", "", "", 0, 0},
     {"uint16", "u2", "H ushort", 2, 2}, {"uint32", "u4", "I uintc", 4, 4},
     {"uint64", "u8", "Q uint ulonglong", 8, 8}, {"int8", "i1", "b byte", 1, 1},
     {"int16", "i2", "h short", 2, 2}, {"int32", "i4", "i intc", 4, 4},
-    {"int64", "i8", "q int int_ longlong", 8, 8},
-    {"float16", "f2", "e half", 2, 2}, {"float32", "f4", "f single", 4, 4},
+    {"int64", "i8", "q int int_ longlong", 8, 8}, {"float16", "f2", "e half", 2, 2},
+    {"float32", "f4", "f single", 4, 4},
     {"float64", "f8", "d double float float_", 8, 8},
     {"complex64", "c8", "F csingle singlecomplex", 8, 4},
     {"complex128", "c16", "D cdouble complex complex_ cfloat", 16, 8}};
@@ -4196,17 +4123,12 @@ BAGS_API const char *bags_dtype_code(bags_dtype dtype) {
     return bagi_dtype_of(dtype)->code;
 }
 
-BAGS_API size_t bags_dtype_size(bags_dtype dtype) {
-    return bagi_dtype_of(dtype)->size;
-}
+BAGS_API size_t bags_dtype_size(bags_dtype dtype) { return bagi_dtype_of(dtype)->size; }
 
-BAGS_API size_t bags_dtype_swap(bags_dtype dtype) {
-    return bagi_dtype_of(dtype)->swap;
-}
+BAGS_API size_t bags_dtype_swap(bags_dtype dtype) { return bagi_dtype_of(dtype)->swap; }
 
 /* In front of a code, the byte order: < little, > big, = native, | irrelevant. */
-BAGS_API bags_dtype bags_dtype_parse(
-    const char *text, size_t size, bool *big_endian) {
+BAGS_API bags_dtype bags_dtype_parse(const char *text, size_t size, bool *big_endian) {
     bags_view rest = {(const unsigned char *)text, size};
     bool big = false;
     if (!text)
@@ -4330,8 +4252,8 @@ BAGS_API bags_value bags_array(
 /* The value is of another kind than the codec expects. */
 BAGI_COLD static bags_code bagi_fail_kind(
     bags_error *err, const bags_value *value, const char *expected) {
-    static const char *const names[] = {"no value", "encoded blob", "bytes",
-        "text", "number", "number", "array", "object"};
+    static const char *const names[] = {"no value", "encoded blob", "bytes", "text",
+        "number", "number", "array", "object"};
     size_t i = (size_t)value->kind;
     return bags_fail(err, BAGS_ERROR_VALUE, "kind mismatch (%s, expected %s)",
         i < sizeof names / sizeof *names ? names[i] : "invalid kind", expected);
@@ -4348,8 +4270,8 @@ typedef struct bagi_state {
 } bagi_state;
 
 /* Copy a state of `size` bytes, which `open` has filled in, to *out. */
-static bags_code bagi_state_open(const bags_allocator *memory,
-    bagi_state *state, size_t size, void **out, bags_error *err) {
+static bags_code bagi_state_open(const bags_allocator *memory, bagi_state *state,
+    size_t size, void **out, bags_error *err) {
     void *copy = bagi_alloc_raw(memory, size, err);
     if (!copy)
         return BAGS_ERROR_MEMORY;
@@ -4388,9 +4310,8 @@ static bags_code bagi_bytes_check(
     size_t bad = 0;
     if (!is_utf8 || bags_utf8_valid(text.data, text.size, &bad))
         return BAGS_OK;
-    return bags_fail(err, code,
-        "invalid UTF-8 (byte 0x%02x at offset %" PRIu64 ")", text.data[bad],
-        (uint64_t)bad);
+    return bags_fail(err, code, "invalid UTF-8 (byte 0x%02x at offset %" PRIu64 ")",
+        text.data[bad], (uint64_t)bad);
 }
 
 static bags_code bagi_bytes_encode(void *state, const bags_value *value,
@@ -4399,21 +4320,19 @@ static bags_code bagi_bytes_encode(void *state, const bags_value *value,
     if (value->kind != (state ? BAGS_KIND_UTF8 : BAGS_KIND_BYTES))
         return bagi_fail_kind(err, value, state ? "text" : "bytes");
     bags_view bytes = {(const unsigned char *)value->data, value->size};
-    bags_code code =
-        bagi_bytes_check(state != NULL, bytes, BAGS_ERROR_VALUE, err);
+    bags_code code = bagi_bytes_check(state != NULL, bytes, BAGS_ERROR_VALUE, err);
     if (!code)
         *blob = bytes;
     return code;
 }
 
-static bags_code bagi_bytes_decode(void *state, bags_view blob,
-    bags_buffer *scratch, bags_value *value, bags_error *err) {
+static bags_code bagi_bytes_decode(void *state, bags_view blob, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
     (void)scratch;
-    bags_code code =
-        bagi_bytes_check(state != NULL, blob, BAGS_ERROR_CORRUPT, err);
+    bags_code code = bagi_bytes_check(state != NULL, blob, BAGS_ERROR_CORRUPT, err);
     if (!code)
-        *value = bagi_value(
-            state ? BAGS_KIND_UTF8 : BAGS_KIND_BYTES, blob.data, blob.size);
+        *value =
+            bagi_value(state ? BAGS_KIND_UTF8 : BAGS_KIND_BYTES, blob.data, blob.size);
     return code;
 }
 
@@ -4441,9 +4360,8 @@ typedef struct bagi_int {
 
 /* Compile int, int(N), int(N,little), int(N,big), i64 and u64. Without arguments int
  * takes as many bytes as each number needs, and one more if its top bit is set. */
-BAGI_COLD static bags_code bagi_int_open(const bags_codec *codec,
-    const bags_type *type, const bags_allocator *allocator, void **state,
-    bags_error *err) {
+BAGI_COLD static bags_code bagi_int_open(const bags_codec *codec, const bags_type *type,
+    const bags_allocator *allocator, void **state, bags_error *err) {
     (void)codec;
     uint64_t size = 8;
     bool plain = bagi_same(type->name, "int");
@@ -4457,8 +4375,7 @@ BAGI_COLD static bags_code bagi_int_open(const bags_codec *codec,
             "int(N,big), i64 or u64; N is a number of bytes)");
     if (size > BAGI_INT_MAX)
         return bags_fail(err, BAGS_ERROR_LIMIT,
-            "integer too large (%" PRIu64 " bytes, maximum %d)", size,
-            BAGI_INT_MAX);
+            "integer too large (%" PRIu64 " bytes, maximum %d)", size, BAGI_INT_MAX);
     bagi_int made = BAGI_ZERO;
     made.size = (size_t)size;
     made.shortest = plain && type->count == 0;
@@ -4484,8 +4401,7 @@ static bags_code bagi_int_encode(void *state, const bags_value *value,
         return bags_fail(err, BAGS_ERROR_VALUE,
             "value out of range for %s (%" PRId64 ", minimum 0)", codec->text,
             value->sint);
-    uint64_t bits =
-        value->kind == BAGS_KIND_INT ? (uint64_t)value->sint : value->uint;
+    uint64_t bits = value->kind == BAGS_KIND_INT ? (uint64_t)value->sint : value->uint;
     size_t least = 0; /* bytes that the number needs */
     while (least < 8 && bits >> (8 * least))
         least++;
@@ -4496,8 +4412,8 @@ static bags_code bagi_int_encode(void *state, const bags_value *value,
                                        : UINT64_MAX;
     if (bits > most && !negative)
         return bags_fail(err, BAGS_ERROR_VALUE,
-            "value out of range for %s (%" PRIu64 ", maximum %" PRIu64 ")",
-            codec->text, bits, most);
+            "value out of range for %s (%" PRIu64 ", maximum %" PRIu64 ")", codec->text,
+            bits, most);
     /* bagi_store_u64 writes 8 bytes, even if fewer are used. */
     bags_code code = bags_buffer_reserve(scratch, size + 8, err);
     if (code)
@@ -4512,8 +4428,8 @@ static bags_code bagi_int_encode(void *state, const bags_value *value,
 }
 
 /* Bytes after the eighth must be 0. */
-static bags_code bagi_int_decode(void *state, bags_view blob,
-    bags_buffer *scratch, bags_value *value, bags_error *err) {
+static bags_code bagi_int_decode(void *state, bags_view blob, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
     const bagi_int *codec = (const bagi_int *)state;
     (void)scratch;
     if (!codec->shortest && blob.size != codec->size)
@@ -4572,8 +4488,8 @@ BAGI_COLD static bags_code bagi_array_open(const bags_codec *codec,
     made.wild = made.dims = type->count - 1;
     if (made.dims > BAGS_MAX_DIMS)
         return bags_fail(err, BAGS_ERROR_TYPE,
-            "too many dimensions (%" PRIu64 ", maximum %d)",
-            (uint64_t)made.dims, BAGS_MAX_DIMS);
+            "too many dimensions (%" PRIu64 ", maximum %d)", (uint64_t)made.dims,
+            BAGS_MAX_DIMS);
     for (size_t i = 0; i < made.dims; i++) {
         if (made.wild == made.dims &&
             bagi_same(bags_type_argument(type, i + 1), "-1")) {
@@ -4581,8 +4497,7 @@ BAGI_COLD static bags_code bagi_array_open(const bags_codec *codec,
             made.shape[i] = 1; /* `bytes` is then the size of one step */
         } else if (!bags_type_number(type, i + 1, &made.shape[i])) {
             return bags_fail(err, BAGS_ERROR_TYPE,
-                "invalid dimension %" PRIu64
-                " (expected a number; one may be -1)",
+                "invalid dimension %" PRIu64 " (expected a number; one may be -1)",
                 (uint64_t)i);
         }
     }
@@ -4637,9 +4552,8 @@ static bags_code bagi_array_encode(void *state, const bags_value *value,
             " bytes, expected %" PRIu64 ")",
             (uint64_t)value->size, (uint64_t)size);
     if (!self && value->dtype != codec->dtype)
-        return bags_fail(err, BAGS_ERROR_VALUE,
-            "dtype mismatch (%s, expected %s)", bags_dtype_name(value->dtype),
-            bags_dtype_name(codec->dtype));
+        return bags_fail(err, BAGS_ERROR_VALUE, "dtype mismatch (%s, expected %s)",
+            bags_dtype_name(value->dtype), bags_dtype_name(codec->dtype));
     if (!self && value->dims != codec->dims)
         return bags_fail(err, BAGS_ERROR_VALUE,
             "shape mismatch (%" PRIu64 " dimensions, expected %" PRIu64 ")",
@@ -4692,8 +4606,7 @@ static size_t bagi_msgpack_bytes(
         size = first & 0x1F;
         at++;
     } else if (first >= tag && first <= tag + 2) {
-        at = bagi_msgpack_number(
-            blob, at + 1, (size_t)1 << (first - tag), &size);
+        at = bagi_msgpack_number(blob, at + 1, (size_t)1 << (first - tag), &size);
     } else {
         return SIZE_MAX;
     }
@@ -4707,8 +4620,8 @@ static size_t bagi_msgpack_bytes(
 /* Find dtype, shape and elements, in the blob or by the type. The value is a view of
  * the elements if they are aligned and in native byte order, otherwise a copy. The
  * shape is copied to scratch, since the codec may be closed before the value is used. */
-static bags_code bagi_array_decode(void *state, bags_view blob,
-    bags_buffer *scratch, bags_value *value, bags_error *err) {
+static bags_code bagi_array_decode(void *state, bags_view blob, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
     const bagi_array *codec = (const bagi_array *)state;
     bags_dtype dtype = codec->dtype;
     uint64_t dims = codec->dims, shape[BAGS_MAX_DIMS];
@@ -4729,11 +4642,9 @@ static bags_code bagi_array_decode(void *state, bags_view blob,
         dtype = bags_dtype_parse((const char *)name.data, name.size, &big);
         if (dtype == BAGS_DTYPE_NONE)
             return bagi_fail_dtype(err, BAGS_ERROR_LIMIT, name);
-        if (!bags_array_size(dtype, (size_t)dims, shape, &size) ||
-            size != data.size)
+        if (!bags_array_size(dtype, (size_t)dims, shape, &size) || size != data.size)
             return bags_fail(err, BAGS_ERROR_CORRUPT,
-                "size differs from that of the dtype and shape (%" PRIu64
-                " bytes)",
+                "size differs from that of the dtype and shape (%" PRIu64 " bytes)",
                 (uint64_t)data.size);
     } else {
         if (wild ? blob.size % codec->bytes != 0 : blob.size != codec->bytes)
@@ -4758,8 +4669,7 @@ static bags_code bagi_array_decode(void *state, bags_view blob,
         return code;
     memcpy(scratch->data, shape, front);
     if (copy) {
-        bagi_array_copy(
-            scratch->data + front, data.data, data.size, dtype, swap);
+        bagi_array_copy(scratch->data + front, data.data, data.size, dtype, swap);
         data.data = scratch->data + front;
     }
     *value = bagi_value(BAGS_KIND_ARRAY, data.data, data.size);
@@ -4775,15 +4685,13 @@ static bags_code bagi_array_decode(void *state, bags_view blob,
  * dataset is opened: a list is fast enough. */
 
 static const bags_codec bagi_codecs_built_in[] = {
-    {"bytes utf8", bagi_bytes_open, bagi_bytes_encode, bagi_bytes_decode, NULL,
+    {"bytes utf8", bagi_bytes_open, bagi_bytes_encode, bagi_bytes_decode, NULL, NULL},
+    {"int i64 u64", bagi_int_open, bagi_int_encode, bagi_int_decode, bagi_state_close,
         NULL},
-    {"int i64 u64", bagi_int_open, bagi_int_encode, bagi_int_decode,
-        bagi_state_close, NULL},
-    {"array", bagi_array_open, bagi_array_encode, bagi_array_decode,
-        bagi_state_close, NULL}};
+    {"array", bagi_array_open, bagi_array_encode, bagi_array_decode, bagi_state_close,
+        NULL}};
 
-#define BAGI_BUILT_IN                                                          \
-    (sizeof bagi_codecs_built_in / sizeof *bagi_codecs_built_in)
+#define BAGI_BUILT_IN (sizeof bagi_codecs_built_in / sizeof *bagi_codecs_built_in)
 
 /* Codecs that the program has added, in this order. */
 struct bags_registry {
@@ -4809,8 +4717,8 @@ BAGS_API bags_code bags_registry_add(
     if (!registry || !codec || !codec->names || !*codec->names)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
             "invalid codec (it needs a registry and at least one name)");
-    return bagi_push(&registry->added, &registry->memory, &registry->count,
-        codec, sizeof *codec, err);
+    return bagi_push(&registry->added, &registry->memory, &registry->count, codec,
+        sizeof *codec, err);
 }
 
 BAGS_API const bags_codec *bags_registry_find(
@@ -4861,9 +4769,8 @@ static bags_code bagi_codec_result(
 
 /* Fails only if out of memory; any other failure is the coder's fault. Close it in
  * either case. */
-static bags_code bagi_coder_open(bagi_coder *coder,
-    const bags_registry *registry, const bags_type *type,
-    const bags_allocator *memory, bags_error *err) {
+static bags_code bagi_coder_open(bagi_coder *coder, const bags_registry *registry,
+    const bags_type *type, const bags_allocator *memory, bags_error *err) {
     const bags_codec *codec = bags_registry_find(registry, type->name);
     bags_error why, fault;
     bags_code code = BAGS_OK;
@@ -4904,15 +4811,14 @@ static bags_code bagi_coder_fail(const bagi_coder *coder, bags_error *err) {
 /* A codec succeeded, and made nothing of use: a bug in it. */
 BAGI_COLD static bags_code bagi_coder_fail_result(
     const bagi_coder *coder, const char *what, bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_ARGUMENT,
-        "the codec of \"%.200s\" returned %s", coder->codec->names, what);
+    return bags_fail(err, BAGS_ERROR_ARGUMENT, "the codec of \"%.200s\" returned %s",
+        coder->codec->names, what);
 }
 
 /* An encoded blob passes through without a codec. The codec writes to a view of its
  * own, so that *blob is untouched if it fails. */
-static bags_code bagi_coder_encode(const bagi_coder *coder,
-    const bags_value *value, bags_buffer *scratch, bags_view *blob,
-    bags_error *err) {
+static bags_code bagi_coder_encode(const bagi_coder *coder, const bags_value *value,
+    bags_buffer *scratch, bags_view *blob, bags_error *err) {
     bags_view made = {NULL, 0};
     bags_error why;
     if (value->kind == BAGS_KIND_NONE)
@@ -4929,11 +4835,9 @@ static bags_code bagi_coder_encode(const bagi_coder *coder,
     if (coder->fault)
         return bagi_coder_fail(coder, err);
     if (!coder->codec->encode)
-        return bags_fail(
-            err, BAGS_ERROR_TYPE, "the codec cannot encode values");
+        return bags_fail(err, BAGS_ERROR_TYPE, "the codec cannot encode values");
     why.code = BAGS_OK;
-    bags_code code =
-        coder->codec->encode(coder->state, value, scratch, &made, &why);
+    bags_code code = coder->codec->encode(coder->state, value, scratch, &made, &why);
     if (code)
         return bagi_codec_result(code, &why, err);
     if (BAGI_UNLIKELY(!made.data) && made.size > 0)
@@ -4952,8 +4856,7 @@ static bags_code bagi_coder_decode(const bagi_coder *coder, bags_view blob,
     bags_value made = bagi_value(BAGS_KIND_NONE, NULL, 0);
     bags_error why;
     why.code = BAGS_OK;
-    bags_code code =
-        coder->codec->decode(coder->state, blob, scratch, &made, &why);
+    bags_code code = coder->codec->decode(coder->state, blob, scratch, &made, &why);
     if (code)
         return bagi_codec_result(code, &why, err);
     if (BAGI_UNLIKELY(made.kind == BAGS_KIND_NONE))
@@ -4963,12 +4866,10 @@ static bags_code bagi_coder_decode(const bagi_coder *coder, bags_view blob,
 }
 
 /* A coder for one call, to be closed after a failure, too. */
-static bags_code bagi_coder_for(bagi_coder *coder,
-    const bags_registry *registry, const char *type_text, bags_buffer *scratch,
-    bags_error *err) {
+static bags_code bagi_coder_for(bagi_coder *coder, const bags_registry *registry,
+    const char *type_text, bags_buffer *scratch, bags_error *err) {
     bags_type type;
-    bags_allocator memory =
-        bagi_allocator_of(registry ? &registry->memory : NULL);
+    bags_allocator memory = bagi_allocator_of(registry ? &registry->memory : NULL);
     bagi_buffer_adopt(scratch, &memory);
     memset(coder, 0, sizeof *coder);
     bags_code code = bags_type_parse(type_text, &type, err);
@@ -4976,8 +4877,7 @@ static bags_code bagi_coder_for(bagi_coder *coder,
 }
 
 BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
-    const bags_value *value, bags_buffer *scratch, bags_view *blob,
-    bags_error *err) {
+    const bags_value *value, bags_buffer *scratch, bags_view *blob, bags_error *err) {
     BAGI_BEGIN(type && value && scratch && blob, err);
     bagi_coder coder;
     bags_code code = bagi_coder_for(&coder, registry, type, scratch, err);
@@ -5038,8 +4938,8 @@ typedef struct bagi_file {
     unsigned pins;            /* threads that are reading it */
     bool listed;              /* it belongs to a set, open or not; constant once
                                  the Bag is open */
-    bool grows;        /* a writer may append to it: `size` is a minimum */
-    uint64_t identity; /* if it is listed and does not grow */
+    bool grows;               /* a writer may append to it: `size` is a minimum */
+    uint64_t identity;        /* if it is listed and does not grow */
     struct bagi_file *newer, *older;
 } bagi_file;
 
@@ -5112,19 +5012,17 @@ struct bag_reader {
     bagi_file file[BAGI_FILES];
     bags_buffer cached[BAGI_FILES]; /* the table and the CRCs in memory */
     bagi_trailer trailer;           /* if checksums were opened */
-    uint64_t record; /* identity of its shard's record; 0: not checked */
-    bool verify;     /* compare returned blobs with their checksums */
-    bool random;     /* mapped for BAGS_ACCESS_RANDOM */
-    bool is_refs;    /* refs.bag */
+    uint64_t record;                /* identity of its shard's record; 0: not checked */
+    bool verify;                    /* compare returned blobs with their checksums */
+    bool random;                    /* mapped for BAGS_ACCESS_RANDOM */
+    bool is_refs;                   /* refs.bag */
     void *ordered; /* not NULL: blob i belongs to datapoint i; set atomically */
     /* Not NULL: the record was compared after the files were opened. Set atomically,
      * when blobs are read and files are far away. */
     void *checked;
 };
 
-static bool bagi_is_split(const bag_reader *bag) {
-    return bag->layout == BAGI_SPLIT;
-}
+static bool bagi_is_split(const bag_reader *bag) { return bag->layout == BAGI_SPLIT; }
 
 /* The file that contains the blobs, their CRCs or their ends. */
 static const bagi_file *bagi_bag_file(const bag_reader *bag, int which) {
@@ -5136,10 +5034,8 @@ static const bagi_file *bagi_bag_file(const bag_reader *bag, int which) {
 static const size_t bagi_entry_size[] = {0, 4, 8};
 
 /* Where in that file the CRC or the end of a blob is. */
-static uint64_t bagi_bag_offset(
-    const bag_reader *bag, int which, uint64_t index) {
-    return (which == BAGI_ENDS ? bag->table : 0) +
-           bagi_entry_size[which] * index;
+static uint64_t bagi_bag_offset(const bag_reader *bag, int which, uint64_t index) {
+    return (which == BAGI_ENDS ? bag->table : 0) + bagi_entry_size[which] * index;
 }
 
 /* Open a file of a Bag. If the system allows no more, others of the set are closed;
@@ -5149,14 +5045,12 @@ static bags_code bagi_file_open(
     const bagi_env *env = bag->env;
     bagi_files *files = bag->files;
     int error = 0;
-    while (file->listed && files->count >= files->limit &&
-           bagi_files_evict(files, env))
+    while (file->listed && files->count >= files->limit && bagi_files_evict(files, env))
         ;
     do {
-        error =
-            env->io.open(env->io.user, file->path, BAGS_IO_READ, &file->handle);
-    } while ((error == EMFILE || error == ENFILE) && files &&
-             bagi_files_evict(files, env));
+        error = env->io.open(env->io.user, file->path, BAGS_IO_READ, &file->handle);
+    } while (
+        (error == EMFILE || error == ENFILE) && files && bagi_files_evict(files, env));
     if (error)
         file->handle = NULL;
     return bags_fail_io(&env->io, error, file->path, "open", err);
@@ -5164,8 +5058,8 @@ static bags_code bagi_file_open(
 
 /* Keep a file open while it is read. A listed one may have to be opened again: then it
  * must still be the same, in the same shard. */
-static bags_code bagi_file_pin(const bag_reader *bag, const bagi_file *of,
-    void **handle, bags_error *err) {
+static bags_code bagi_file_pin(
+    const bag_reader *bag, const bagi_file *of, void **handle, bags_error *err) {
     const bagi_env *env = bag->env;
     bagi_files *files = bag->files;
     bagi_file *file = (bagi_file *)(uintptr_t)of; /* see bagi_files */
@@ -5186,8 +5080,8 @@ static bags_code bagi_file_pin(const bag_reader *bag, const bagi_file *of,
             code = bagi_file_size(env, file->handle, file->path, &size, err);
         if (!code && identity)
             code = bags_fail_io(NULL,
-                bagi_identify(env, file->handle, file->path, &identity),
-                file->path, "identify", err);
+                bagi_identify(env, file->handle, file->path, &identity), file->path,
+                "identify", err);
     }
     if (!code && (file->grows ? size < file->size : size != file->size))
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
@@ -5343,7 +5237,7 @@ typedef struct bagi_record {
 
 /* How a Bag is opened. */
 typedef struct bagi_how {
-    bool split; /* in a dataset: NAME.idx is required; otherwise ignored */
+    bool split;       /* in a dataset: NAME.idx is required; otherwise ignored */
     const char *name; /* of the field, or "refs"; "" if standalone */
     bool no_mmap, cache_index, verify_checksums, allow_empty;
     bool grows;      /* a writer may be appending to it */
@@ -5364,8 +5258,7 @@ static bagi_how bagi_how_new(void) {
 }
 
 /* The shape of a Bag that ends in its own table: v1, or v2 without the 0. */
-static bags_code bagi_bag_shape(
-    bag_reader *bag, bool allow_empty, bags_error *err) {
+static bags_code bagi_bag_shape(bag_reader *bag, bool allow_empty, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_BLOBS];
     unsigned char number[8];
     if (file->size == 0 && allow_empty) {
@@ -5374,8 +5267,8 @@ static bags_code bagi_bag_shape(
     }
     if (file->size < 8)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: not a Bag (%" PRIu64 " bytes, minimum 8)",
-            bagi_tail(file->path), file->size);
+            "%s: not a Bag (%" PRIu64 " bytes, minimum 8)", bagi_tail(file->path),
+            file->size);
     bags_code code = bagi_file_read(bag, file, file->size - 8, number, 8, err);
     uint64_t table = bagi_load_u64(number);
     if (!code && (table > file->size - 8 || (file->size - table) % 8 != 0))
@@ -5416,8 +5309,8 @@ static bags_code bagi_bag_judge(bag_reader *bag, uint64_t length, uint64_t end,
     bags_code code = BAGS_OK;
     bool is_v1 = bag->layout == BAGI_V1;
     bool agrees = is_v1 && bag->limit == end && bag->length == length;
-    bool other = recovery ? bag->length && (bag->limit || end == 0)
-                          : bag->limit && is_v1;
+    bool other =
+        recovery ? bag->length && (bag->limit || end == 0) : bag->limit && is_v1;
     *v1 = agrees;
     if (agrees ? !recovery : !other)
         return BAGS_OK;
@@ -5428,8 +5321,8 @@ static bags_code bagi_bag_judge(bag_reader *bag, uint64_t length, uint64_t end,
         size_t size = (size_t)BAGI_MIN(rest - at, step);
         code = bagi_file_read(bag, file, end + at, found, size, err);
         if (!code && at)
-            code = bagi_file_read(
-                bag, &bag->file[BAGI_ENDS], at - 8, expected, size, err);
+            code =
+                bagi_file_read(bag, &bag->file[BAGI_ENDS], at - 8, expected, size, err);
         if (code)
             return code;
         listed = memcmp(found, expected, size) == 0;
@@ -5452,9 +5345,8 @@ static bags_code bagi_bag_judge(bag_reader *bag, uint64_t length, uint64_t end,
     if (!ascends || (agrees && listed))
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_CORRUPT,
-        "%s: its table (%" PRIu64 " blobs, %" PRIu64
-        " bytes) and its .idx (%" PRIu64 " blobs, %" PRIu64
-        " bytes) differ; remove the .idx only if the table is right",
+        "%s: its table (%" PRIu64 " blobs, %" PRIu64 " bytes) and its .idx (%" PRIu64
+        " blobs, %" PRIu64 " bytes) differ; remove the .idx only if the table is right",
         path, bag->length, bag->limit, length, end);
 }
 
@@ -5509,20 +5401,18 @@ static bags_code bagi_bag_entries(
         return BAGS_OK;
     if (!bagi_size(count * bagi_entry_size[which], &size))
         return bags_fail(err, BAGS_ERROR_LIMIT,
-            "%s: the table is too large for the address space",
-            bagi_tail(file->path));
+            "%s: the table is too large for the address space", bagi_tail(file->path));
     bagi_buffer_adopt(copy, &bag->env->memory);
     bags_code code = bags_buffer_reserve(copy, size, err);
     bag->at_hand[which] = copy->data;
-    return code ? code
-                : bagi_file_read(bag, file, offset, copy->data, size, err);
+    return code ? code : bagi_file_read(bag, file, offset, copy->data, size, err);
 }
 
 /* ---- checksums next to a Bag ---- */
 
 /* Open NAME.crc and, unless it is a `journal`, which has none, read its trailer. */
-static bags_code bagi_crcs_begin(bag_reader *bag, const bagi_dir *dir,
-    const char *name, bool no_mmap, bool journal, bags_error *err) {
+static bags_code bagi_crcs_begin(bag_reader *bag, const bagi_dir *dir, const char *name,
+    bool no_mmap, bool journal, bags_error *err) {
     bagi_file *file = &bag->file[BAGI_CRCS];
     unsigned char bytes[BAGI_TRAILER_SIZE];
     bags_code code = bagi_file_attach(bag, dir, name, BAGI_CRCS, err);
@@ -5552,8 +5442,8 @@ static bags_code bagi_crcs_begin(bag_reader *bag, const bagi_dir *dir,
 }
 
 /* Read the trailer of NAME.crc in a shard. */
-static bags_code bagi_crcs_read_trailer(const bagi_dir *dir, const char *name,
-    bagi_trailer *trailer, bags_error *err) {
+static bags_code bagi_crcs_read_trailer(
+    const bagi_dir *dir, const char *name, bagi_trailer *trailer, bags_error *err) {
     bag_reader bag = BAGI_ZERO;
     bag.env = dir->env;
     bags_code code = bagi_crcs_begin(&bag, dir, name, true, false, err);
@@ -5570,14 +5460,13 @@ static bags_code bagi_crcs_read_trailer(const bagi_dir *dir, const char *name,
  * Of a Bag that is being written it is a journal without a trailer, which is kept in
  * memory: there may be fewer CRCs than ends after a power failure.
  */
-static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
-    const bagi_how *how, bags_error *err) {
+static bags_code bagi_crcs_open(
+    bag_reader *bag, const bagi_dir *dir, const bagi_how *how, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_CRCS];
     const bagi_file *blobs = &bag->file[BAGI_BLOBS];
     const bagi_trailer *trailer = &bag->trailer;
     bool journal = how->unfinished && bagi_is_split(bag);
-    bags_code code =
-        bagi_crcs_begin(bag, dir, how->name, how->no_mmap, journal, err);
+    bags_code code = bagi_crcs_begin(bag, dir, how->name, how->no_mmap, journal, err);
     if (code)
         return code;
     if (journal)
@@ -5602,20 +5491,18 @@ static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
 
 /* Check that a sidecar that is open belongs to its shard: to spec.json and, if that is
  * known, to the other Bags. */
-static bags_code bagi_crcs_check_shard(const bag_reader *bag,
-    const bagi_dir *dir, const bagi_how *how, bags_error *err) {
+static bags_code bagi_crcs_check_shard(
+    const bag_reader *bag, const bagi_dir *dir, const bagi_how *how, bags_error *err) {
     const bagi_trailer *trailer = &bag->trailer;
     bool all = trailer->bound; /* it binds all Bags of the shard */
     bool known = !how->any_spec && (!all || how->record.is_bound);
     uint32_t computed = all ? how->record.bound : how->record.spec;
-    if (!dir->standalone && !how->unfinished && known &&
-        trailer->spec != computed)
+    if (!dir->standalone && !how->unfinished && known && trailer->spec != computed)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: spec.json%s: checksum mismatch (computed %08" PRIx32
             ", stored %08" PRIx32 ")%s",
-            bagi_tail(bag->file[BAGI_CRCS].path),
-            all ? " and the shard's Bags" : "", computed, trailer->spec,
-            all ? ": one of them is of another version" : "");
+            bagi_tail(bag->file[BAGI_CRCS].path), all ? " and the shard's Bags" : "",
+            computed, trailer->spec, all ? ": one of them is of another version" : "");
     return BAGS_OK;
 }
 
@@ -5673,8 +5560,8 @@ static void bagi_bag_point(bag_reader *bag) {
  * contradicts it, may only have changed since it was measured: then everything is
  * opened again.
  */
-BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
-    const bagi_how *how, bags_error *err) {
+BAGI_COLD static bags_code bagi_bag_open(
+    bag_reader *bag, const bagi_dir *dir, const bagi_how *how, bags_error *err) {
     const bagi_env *env = bag->env;
     bagi_files *files = bag->files;
     bagi_file *blobs = &bag->file[BAGI_BLOBS], *index = &bag->file[BAGI_ENDS];
@@ -5691,8 +5578,7 @@ BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
         blobs->grows = index->grows = how->grows;
         code = bagi_file_attach(bag, dir, how->name, BAGI_BLOBS, &why);
         if (!code && search)
-            code =
-                bagi_file_size(env, blobs->handle, blobs->path, &before, &why);
+            code = bagi_file_size(env, blobs->handle, blobs->path, &before, &why);
         if (!code && split)
             code = bagi_file_attach(bag, dir, how->name, BAGI_ENDS, &why);
         if (code == BAGS_ERROR_MISSING && search && index->path) {
@@ -5718,8 +5604,8 @@ BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
             code = bagi_crcs_check_shard(bag, dir, how, &why);
         /* What contradicts itself may be of two shards. */
         if ((!code || code == BAGS_ERROR_CORRUPT) && blobs->path) {
-            bags_code same = bagi_check_record(
-                env, blobs->path, how->record.identity, false, &why);
+            bags_code same =
+                bagi_check_record(env, blobs->path, how->record.identity, false, &why);
             code = same ? same : code;
         }
         if (code == BAGS_ERROR_CORRUPT && search && index->handle)
@@ -5736,8 +5622,7 @@ BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
     bag->record = how->record.identity;
     bag->is_refs = !how->split && strcmp(how->name, "refs") == 0;
     bag->verify = how->verify_checksums;
-    bag->random =
-        how->access == BAGS_ACCESS_RANDOM && env->io.advise && blobs->map;
+    bag->random = how->access == BAGS_ACCESS_RANDOM && env->io.advise && blobs->map;
     if (bag->cached[BAGI_ENDS].data && bagi_is_split(bag))
         bagi_file_close(bag, index); /* not needed any more */
     bagi_bag_point(bag);
@@ -5769,8 +5654,7 @@ typedef struct bagi_extent {
 
 /* Where a file of a Bag ends after them. */
 static uint64_t bagi_extent_size(bagi_extent extent, int which) {
-    return which == BAGI_BLOBS ? extent.end
-                               : extent.length * bagi_entry_size[which];
+    return which == BAGI_BLOBS ? extent.end : extent.length * bagi_entry_size[which];
 }
 
 /* Forget the blobs after these. Returns how many bytes of the files follow. */
@@ -5789,27 +5673,25 @@ static uint64_t bagi_bag_trim(bag_reader *bag, bagi_extent extent) {
 /* ---- invalid blobs ---- */
 
 /* What is wrong with a blob whose entries are invalid. */
-BAGI_COLD static bags_code bagi_bag_fail_bounds(const bag_reader *bag,
-    uint64_t index, uint64_t start, uint64_t stop, bags_error *err) {
+BAGI_COLD static bags_code bagi_bag_fail_bounds(const bag_reader *bag, uint64_t index,
+    uint64_t start, uint64_t stop, bags_error *err) {
     const char *path = bagi_tail(bag->file[BAGI_BLOBS].path);
     if (stop > bag->limit)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: blob %" PRIu64 ": end offset out of range (%" PRIu64
-            ", %s %" PRIu64 ")",
-            path, index, stop,
-            bagi_is_split(bag) ? "data ends at" : "table starts at",
+            "%s: blob %" PRIu64 ": end offset out of range (%" PRIu64 ", %s %" PRIu64
+            ")",
+            path, index, stop, bagi_is_split(bag) ? "data ends at" : "table starts at",
             bag->limit);
     return bags_fail(err, BAGS_ERROR_CORRUPT,
-        "%s: blob %" PRIu64 ": invalid range (start %" PRIu64 " > end %" PRIu64
-        ")",
+        "%s: blob %" PRIu64 ": invalid range (start %" PRIu64 " > end %" PRIu64 ")",
         path, index, start, stop);
 }
 
 /* Compare consecutive blobs, whose ends are in order, with their checksums; their
  * bytes begin at `data`. */
-BAGI_NOINLINE static bags_code bagi_crcs_compare(const bag_reader *bag,
-    uint64_t index, uint64_t count, const unsigned char *ends,
-    const unsigned char *crcs, const unsigned char *data, bags_error *err) {
+BAGI_NOINLINE static bags_code bagi_crcs_compare(const bag_reader *bag, uint64_t index,
+    uint64_t count, const unsigned char *ends, const unsigned char *crcs,
+    const unsigned char *data, bags_error *err) {
     uint64_t start = index ? bagi_load_u64(ends - 8) : 0;
     for (uint64_t i = 0; i < count; i++) {
         size_t size = (size_t)(bagi_load_u64(ends + 8 * i) - start);
@@ -5825,11 +5707,9 @@ BAGI_NOINLINE static bags_code bagi_crcs_compare(const bag_reader *bag,
 
 /* With BAGS_ACCESS_RANDOM, bytes of several pages are requested before the first of
  * them is touched. */
-static void bagi_bag_request(
-    const bag_reader *bag, uint64_t start, uint64_t size) {
+static void bagi_bag_request(const bag_reader *bag, uint64_t start, uint64_t size) {
     if (bag->random && size > 4096)
-        bagi_file_advise(
-            bag, &bag->file[BAGI_BLOBS], start, size, BAGS_ADVICE_SOON);
+        bagi_file_advise(bag, &bag->file[BAGI_BLOBS], start, size, BAGS_ADVICE_SOON);
 }
 
 /* ---- fetch ----
@@ -5852,8 +5732,7 @@ typedef struct bagi_span {
 
 /* What a span takes of the list: the ranges to read, which are at most as many as the
  * spans, follow them, and then the Bags of these ranges. */
-#define BAGI_SPAN_SIZE                                                         \
-    (sizeof(bagi_span) + sizeof(bags_io_read) + sizeof(bag_reader *))
+#define BAGI_SPAN_SIZE (sizeof(bagi_span) + sizeof(bags_io_read) + sizeof(bag_reader *))
 
 typedef struct bagi_fetch {
     bags_buffer *spans; /* may be the same buffer as `data`, which may move */
@@ -5881,8 +5760,8 @@ static bags_code bagi_fetch_add(bagi_fetch *fetch, const bag_reader *bag,
             return BAGS_OK;
         }
     }
-    bags_code code = bags_buffer_reserve(
-        fetch->spans, (fetch->count + 1) * BAGI_SPAN_SIZE, err);
+    bags_code code =
+        bags_buffer_reserve(fetch->spans, (fetch->count + 1) * BAGI_SPAN_SIZE, err);
     if (code)
         return code;
     bagi_span *span = &bagi_fetch_spans(fetch)[fetch->count++];
@@ -5915,12 +5794,10 @@ static bool bagi_needs_check(const bag_reader *bag) {
  * those that a hook reads are pinned meanwhile. That hook returns no failure: what is
  * missing is read again.
  */
-static bags_code bagi_fetch_transfer(
-    bagi_fetch *fetch, int which, bags_error *err) {
+static bags_code bagi_fetch_transfer(bagi_fetch *fetch, int which, bags_error *err) {
     bagi_span *span = bagi_fetch_spans(fetch);
     bags_io_read *reads = (bags_io_read *)(void *)(span + fetch->count);
-    const bag_reader **bags =
-        (const bag_reader **)(void *)(reads + fetch->count);
+    const bag_reader **bags = (const bag_reader **)(void *)(reads + fetch->count);
     bool request = fetch->advise && which == BAGI_BLOBS;
     const bag_reader *any = NULL; /* one that is not at hand */
     uint64_t total = 0, end = 0;
@@ -5936,8 +5813,7 @@ static bags_code bagi_fetch_transfer(
                  i++, span++)
                 stop = BAGI_MAX(stop, span[1].stop);
             if (fetch->advise && file->map)
-                bagi_file_advise(
-                    bag, file, start, stop - start, BAGS_ADVICE_SOON);
+                bagi_file_advise(bag, file, start, stop - start, BAGS_ADVICE_SOON);
             continue;
         }
         any = bag;
@@ -5961,17 +5837,15 @@ static bags_code bagi_fetch_transfer(
     if (!any)
         return BAGS_OK;
     const bags_io *io = &any->env->io;
-    if (!request &&
-        (!bagi_size(total, &size) || size > SIZE_MAX / 2 - fetch->used))
+    if (!request && (!bagi_size(total, &size) || size > SIZE_MAX / 2 - fetch->used))
         return bags_fail(err, BAGS_ERROR_LIMIT,
             "%s: blob %" PRIu64
             " and those requested with it are too large for the address "
             "space (%" PRIu64 " bytes)",
-            bagi_tail(any->file[BAGI_BLOBS].path),
-            bagi_fetch_spans(fetch)->first, total);
+            bagi_tail(any->file[BAGI_BLOBS].path), bagi_fetch_spans(fetch)->first,
+            total);
     if (!request)
-        code = bags_buffer_reserve(
-            fetch->data, fetch->used + size + BAGI_SLACK, err);
+        code = bags_buffer_reserve(fetch->data, fetch->used + size + BAGI_SLACK, err);
     reads = (bags_io_read *)(void *)(bagi_fetch_spans(fetch) + fetch->count);
     bags = (const bag_reader **)(void *)(reads + fetch->count);
     for (size_t i = 0; i < count && !code; i++) {
@@ -5983,16 +5857,16 @@ static bags_code bagi_fetch_transfer(
         if (io->read_many)
             code = bagi_file_pin(bags[i], file, &reads[i].file, err);
         else if (request)
-            bagi_file_advise(bags[i], file, reads[i].offset, reads[i].size,
-                BAGS_ADVICE_SOON);
+            bagi_file_advise(
+                bags[i], file, reads[i].offset, reads[i].size, BAGS_ADVICE_SOON);
     }
     /* Far away, what is read is only as old as the check that follows it. What refs
      * refer to is read, and checked, after them. */
     bool check = io->expect && which == BAGI_BLOBS && !request;
     for (size_t i = 0; i < count && check && !code; i++)
         if (bagi_needs_check(bags[i]))
-            (void)bagi_check_record(bags[i]->env, bags[i]->file[which].path,
-                bags[i]->record, true, err);
+            (void)bagi_check_record(
+                bags[i]->env, bags[i]->file[which].path, bags[i]->record, true, err);
     if (io->read_many && !code)
         io->read_many(io->user, reads, count);
     for (size_t i = 0; i < count; i++) {
@@ -6000,16 +5874,15 @@ static bags_code bagi_fetch_transfer(
         size_t done = BAGI_MIN(reads[i].done, reads[i].size);
         if (!code && !request)
             code = bagi_file_read(bags[i], file, reads[i].offset + done,
-                (unsigned char *)reads[i].data + done, reads[i].size - done,
-                err);
+                (unsigned char *)reads[i].data + done, reads[i].size - done, err);
         if (reads[i].file)
             bagi_file_unpin(bags[i], file);
     }
     for (size_t i = 0; i < count && check && !code; i++) {
         if (!bagi_needs_check(bags[i]))
             continue;
-        code = bagi_check_record(bags[i]->env, bags[i]->file[which].path,
-            bags[i]->record, false, err);
+        code = bagi_check_record(
+            bags[i]->env, bags[i]->file[which].path, bags[i]->record, false, err);
         if (!code)
             BAGI_STORE(&((bag_reader *)(uintptr_t)bags[i])->checked,
                 (void *)(uintptr_t)bags[i]);
@@ -6023,9 +5896,8 @@ static const unsigned char *bagi_fetch_result(
     const unsigned char *at_hand = span->bag->at_hand[which];
     if (!at_hand)
         return fetch->data->data + span->at[which];
-    return at_hand + (which == BAGI_BLOBS
-                             ? span->start
-                             : span->first * bagi_entry_size[which]);
+    return at_hand +
+           (which == BAGI_BLOBS ? span->start : span->first * bagi_entry_size[which]);
 }
 
 /*
@@ -6045,8 +5917,7 @@ static bags_code bagi_fetch_run_all(
         qsort(spans, count, sizeof *spans, bagi_span_order);
     for (span = spans, i = 0; i < count; i++, span++) {
         const bag_reader *bag = span->bag;
-        if (span->first >= bag->length ||
-            span->count > bag->length - span->first)
+        if (span->first >= bag->length || span->count > bag->length - span->first)
             return bags_fail(err, BAGS_ERROR_RANGE,
                 "%s: blob index %" PRIu64 " out of range (length %" PRIu64 ")",
                 bagi_tail(bag->file[BAGI_BLOBS].path),
@@ -6078,16 +5949,14 @@ static bags_code bagi_fetch_run_all(
             uint64_t start = stop;
             stop = bagi_load_u64(ends + 8 * k);
             if (BAGI_UNLIKELY(start > stop || stop > bag->limit))
-                return bagi_bag_fail_bounds(
-                    bag, span->first + k, start, stop, err);
+                return bagi_bag_fail_bounds(bag, span->first + k, start, stop, err);
         }
         span->stop = stop;
         if (i == 0 || span[-1].bag != bag)
             last_blob = last_byte = 0;
         if (span->first >= last_blob && span->start < last_byte)
             return bags_fail(err, BAGS_ERROR_CORRUPT,
-                "%s: blob %" PRIu64
-                ": overlaps earlier blobs (starts at %" PRIu64
+                "%s: blob %" PRIu64 ": overlaps earlier blobs (starts at %" PRIu64
                 ", they end at %" PRIu64 ")",
                 bagi_tail(bag->file[BAGI_BLOBS].path), span->first, span->start,
                 last_byte);
@@ -6122,8 +5991,8 @@ static bags_code bagi_fetch_run_all(
 }
 
 /* Fetch consecutive blobs, at least one. */
-static bags_code bagi_fetch_one(const bag_reader *bag, uint64_t first,
-    uint64_t count, bags_buffer *scratch, bags_range *out, bags_error *err) {
+static bags_code bagi_fetch_one(const bag_reader *bag, uint64_t first, uint64_t count,
+    bags_buffer *scratch, bags_range *out, bags_error *err) {
     uint64_t list[(BAGI_SPAN_SIZE + 7) / 8];
     bags_buffer spans = {(unsigned char *)list, sizeof list, NULL, NULL};
     bagi_fetch fetch = {&spans, 0, scratch, 0, false};
@@ -6144,8 +6013,8 @@ static bags_code bagi_fetch_one(const bag_reader *bag, uint64_t first,
 
 /* Not inline, and without an output parameter: see >>bag. A fetch repeats what the
  * mapped read has checked, because the fast path does not say what is wrong. */
-BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(const bag_reader *reader,
-    uint64_t index, bags_buffer *scratch, bags_error *err) {
+BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(
+    const bag_reader *reader, uint64_t index, bags_buffer *scratch, bags_error *err) {
     BAGI_ERR(err);
     bags_range range = BAGI_ZERO;
     bags_view blob = {NULL, 0};
@@ -6158,11 +6027,9 @@ BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(const bag_reader *reader,
     if (!reader || !scratch) {
         code = bagi_fail_null(err);
     } else if (bagi_mapped_get(&mapped, index, &blob)) {
-        bagi_bag_request(
-            reader, (uint64_t)(blob.data - mapped.data), blob.size);
+        bagi_bag_request(reader, (uint64_t)(blob.data - mapped.data), blob.size);
         if (reader->verify)
-            code = bagi_crcs_compare(reader, index, 1,
-                mapped.table + 8 * (index + 1),
+            code = bagi_crcs_compare(reader, index, 1, mapped.table + 8 * (index + 1),
                 reader->at_hand[BAGI_CRCS] + 4 * index, blob.data, err);
     } else {
         code = bagi_fetch_one(reader, index, 1, scratch, &range, err);
@@ -6176,9 +6043,8 @@ BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(const bag_reader *reader,
     return blob;
 }
 
-BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
-    uint64_t start, uint64_t stop, bags_buffer *scratch, bags_range *out,
-    bags_error *err) {
+BAGS_API bags_code bag_reader_get_range(const bag_reader *reader, uint64_t start,
+    uint64_t stop, bags_buffer *scratch, bags_range *out, bags_error *err) {
     BAGI_BEGIN(reader && scratch && out, err);
     if (start > stop)
         return bags_fail(err, BAGS_ERROR_RANGE,
@@ -6193,9 +6059,8 @@ BAGS_API bags_code bag_reader_get_range(const bag_reader *reader,
 
 /* Every index becomes a span in the scratch, unless it follows the one before; what is
  * read follows the spans. Without `out` the blobs are only requested. */
-static bags_code bagi_bag_fetch_many(const bag_reader *reader,
-    const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
-    bags_error *err) {
+static bags_code bagi_bag_fetch_many(const bag_reader *reader, const uint64_t *indices,
+    size_t count, bags_buffer *scratch, bags_view *out, bags_error *err) {
     BAGI_BEGIN(reader && scratch && (indices || !count), err);
     bagi_fetch fetch = {scratch, 0, scratch, 0, !out};
     bags_code code = BAGS_OK;
@@ -6214,8 +6079,7 @@ BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
 }
 
 BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
-    const uint64_t *indices, size_t count, bags_buffer *scratch,
-    bags_error *err) {
+    const uint64_t *indices, size_t count, bags_buffer *scratch, bags_error *err) {
     return bagi_bag_fetch_many(reader, indices, count, scratch, NULL, err);
 }
 
@@ -6230,8 +6094,7 @@ BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
  */
 
 #define BAGI_CURSOR_ENTRIES ((size_t)4096)
-#define BAGI_CURSOR_WINDOW                                                     \
-    (8 * (BAGI_CURSOR_ENTRIES + 1) + 4 * BAGI_CURSOR_ENTRIES)
+#define BAGI_CURSOR_WINDOW (8 * (BAGI_CURSOR_ENTRIES + 1) + 4 * BAGI_CURSOR_ENTRIES)
 #define BAGI_CURSOR_BYTES ((size_t)64 << 10)
 
 typedef struct bagi_cursor {
@@ -6251,9 +6114,8 @@ typedef struct bagi_cursor {
     bags_buffer bytes;     /* the window of bytes: of `at` .. at + held */
     uint64_t at;
     size_t held;
-    uint32_t table_crc,
-        crcs_crc;  /* running CRCs of the table and of the CRCs */
-    uint64_t read; /* bytes read so far */
+    uint32_t table_crc, crcs_crc; /* running CRCs of the table and of the CRCs */
+    uint64_t read;                /* bytes read so far */
 } bagi_cursor;
 
 /* Walk over the blobs start <= i < stop. Close it with bagi_cursor_close. */
@@ -6281,8 +6143,8 @@ static void bagi_cursor_close(bagi_cursor *cursor) {
 
 /* The next entries of the Bag; they are read to an offset of the window, and the end
  * before them too. */
-static bags_code bagi_cursor_load(const bagi_cursor *cursor, int which,
-    size_t at, uint64_t count, const unsigned char **out, bags_error *err) {
+static bags_code bagi_cursor_load(const bagi_cursor *cursor, int which, size_t at,
+    uint64_t count, const unsigned char **out, bags_error *err) {
     const bag_reader *bag = cursor->bag;
     size_t size = bagi_entry_size[which];
     size_t before = which == BAGI_ENDS && cursor->next ? 8 : 0;
@@ -6303,8 +6165,7 @@ static bags_code bagi_cursor_load(const bagi_cursor *cursor, int which,
 static bags_code bagi_cursor_next(bagi_cursor *cursor, bags_error *err) {
     const bag_reader *bag = cursor->bag;
     if (cursor->next == cursor->loaded) {
-        uint64_t count =
-            BAGI_MIN(cursor->last - cursor->next, BAGI_CURSOR_ENTRIES);
+        uint64_t count = BAGI_MIN(cursor->last - cursor->next, BAGI_CURSOR_ENTRIES);
         uint64_t crcs = bag->trailer.length; /* a journal may have fewer */
         crcs = crcs > cursor->next ? BAGI_MIN(crcs - cursor->next, count) : 0;
         if (!cursor->window &&
@@ -6314,8 +6175,8 @@ static bags_code bagi_cursor_next(bagi_cursor *cursor, bags_error *err) {
         bags_code code =
             bagi_cursor_load(cursor, BAGI_ENDS, 8, count, &cursor->ends, err);
         if (!code && crcs)
-            code = bagi_cursor_load(cursor, BAGI_CRCS,
-                8 + 8 * BAGI_CURSOR_ENTRIES, crcs, &cursor->crcs, err);
+            code = bagi_cursor_load(cursor, BAGI_CRCS, 8 + 8 * BAGI_CURSOR_ENTRIES,
+                crcs, &cursor->crcs, err);
         if (code)
             return code;
         cursor->crcs_crc =
@@ -6332,8 +6193,7 @@ static bags_code bagi_cursor_next(bagi_cursor *cursor, bags_error *err) {
     if (!cursor->outside)
         cursor->start = cursor->stop;
     cursor->index = cursor->next++;
-    cursor->stop =
-        bagi_load_u64(cursor->ends + 8 * (cursor->index - cursor->block));
+    cursor->stop = bagi_load_u64(cursor->ends + 8 * (cursor->index - cursor->block));
     cursor->outside = cursor->stop > bag->limit;
     cursor->valid = !cursor->outside && cursor->start <= cursor->stop;
     cursor->usable = before && cursor->valid;
@@ -6347,8 +6207,8 @@ static bags_code bagi_cursor_next(bagi_cursor *cursor, bags_error *err) {
 }
 
 /* A view of bytes of the current blob, valid until the next call. */
-static bags_code bagi_cursor_bytes(bagi_cursor *cursor, uint64_t at,
-    size_t size, const unsigned char **data, bags_error *err) {
+static bags_code bagi_cursor_bytes(bagi_cursor *cursor, uint64_t at, size_t size,
+    const unsigned char **data, bags_error *err) {
     const bag_reader *bag = cursor->bag;
     if (bag->at_hand[BAGI_BLOBS]) {
         *data = bag->at_hand[BAGI_BLOBS] + at;
@@ -6362,11 +6222,10 @@ static bags_code bagi_cursor_bytes(bagi_cursor *cursor, uint64_t at,
             window = size; /* more only pays where the blobs are in order */
         window = (size_t)BAGI_MIN(rest, window);
         cursor->held = 0;
-        bags_code code =
-            bags_buffer_reserve(&cursor->bytes, window + BAGI_SLACK, err);
+        bags_code code = bags_buffer_reserve(&cursor->bytes, window + BAGI_SLACK, err);
         if (!code)
-            code = bagi_file_read(bag, &bag->file[BAGI_BLOBS], at,
-                cursor->bytes.data, window, err);
+            code = bagi_file_read(
+                bag, &bag->file[BAGI_BLOBS], at, cursor->bytes.data, window, err);
         if (code)
             return code;
         cursor->read += window;
@@ -6378,15 +6237,13 @@ static bags_code bagi_cursor_bytes(bagi_cursor *cursor, uint64_t at,
 }
 
 /* The CRC of the current blob, which is usable. */
-static bags_code bagi_cursor_crc(
-    bagi_cursor *cursor, uint32_t *crc, bags_error *err) {
+static bags_code bagi_cursor_crc(bagi_cursor *cursor, uint32_t *crc, bags_error *err) {
     const unsigned char *data = NULL;
     bags_code code = BAGS_OK;
     *crc = 0;
     for (uint64_t at = cursor->start; at < cursor->stop && !code;) {
         uint64_t left = cursor->stop - at;
-        size_t size =
-            left < BAGI_CURSOR_BYTES ? (size_t)left : BAGI_CURSOR_BYTES;
+        size_t size = left < BAGI_CURSOR_BYTES ? (size_t)left : BAGI_CURSOR_BYTES;
         code = bagi_cursor_bytes(cursor, at, size, &data, err);
         if (!code)
             *crc = bags_crc32c(*crc, data, size);
@@ -6403,8 +6260,7 @@ static uint32_t bagi_cursor_stored(const bagi_cursor *cursor) {
 /* Parse the current blob of refs.bag, which is usable: *row. Read at most one byte
  * more than a valid row can have. */
 static bags_code bagi_cursor_refs(bagi_cursor *cursor, const bags_type *types,
-    size_t count, bagi_ref *refs, bags_view *row, bool *valid,
-    bags_error *err) {
+    size_t count, bagi_ref *refs, bags_view *row, bool *valid, bags_error *err) {
     uint64_t most = bagi_refs_most(count) + 1;
     row->size = (size_t)BAGI_MIN(cursor->stop - cursor->start, most);
     bags_code code =
@@ -6426,8 +6282,7 @@ static bags_code bagi_cursor_complete(
         uint32_t computed = 0;
         bags_code code = bagi_cursor_next(cursor, err);
         if (!code && !cursor->valid)
-            *reason = cursor->outside ? "a blob is truncated"
-                                      : "the journal decreases";
+            *reason = cursor->outside ? "a blob is truncated" : "the journal decreases";
         bool crc = bag->file[BAGI_CRCS].path != NULL;
         if (!code && !*reason && crc && cursor->index >= bag->trailer.length)
             *reason = "the checksums end before their blobs";
@@ -6481,8 +6336,7 @@ static bags_code bagi_prefix_scan(bag_reader **readers, const bags_type *types,
         bool valid = true;
         code = bagi_cursor_complete(cursor, 1, &found->reason, err);
         if (!code && !found->reason && types)
-            code =
-                bagi_cursor_refs(cursor, types, count, refs, &row, &valid, err);
+            code = bagi_cursor_refs(cursor, types, count, refs, &row, &valid, err);
         if (!valid)
             found->reason = "a blob of refs.bag is damaged";
         for (size_t i = 0; i < count && !code && !found->reason; i++) {
@@ -6490,8 +6344,7 @@ static bags_code bagi_prefix_scan(bag_reader **readers, const bags_type *types,
             if (refs[i].count && refs[i].first != cursor->next)
                 found->reason = "refs.bag and a journal disagree";
             else
-                code = bagi_cursor_complete(
-                    cursor, refs[i].count, &found->reason, err);
+                code = bagi_cursor_complete(cursor, refs[i].count, &found->reason, err);
         }
         if (code || found->reason)
             break;
@@ -6522,8 +6375,7 @@ typedef struct bagi_standalone {
 static bagi_standalone *bagi_standalone_new(
     const bag_reader_options *options, bags_error *err) {
     bagi_env env = bagi_env_of(&options->env);
-    bagi_standalone *bag =
-        (bagi_standalone *)bagi_alloc(&env.memory, sizeof *bag, err);
+    bagi_standalone *bag = (bagi_standalone *)bagi_alloc(&env.memory, sizeof *bag, err);
     if (!bag)
         return NULL;
     bag->env = env;
@@ -6546,8 +6398,7 @@ static bags_code bagi_dir_standalone(
     if (code)
         return code;
     dir->bare = !bagi_is_bag_path(path);
-    dir->path =
-        bagi_absolute(env, path, strlen(path) - (dir->bare ? 0 : 4), err);
+    dir->path = bagi_absolute(env, path, strlen(path) - (dir->bare ? 0 : 4), err);
     return dir->path ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
@@ -6575,12 +6426,10 @@ BAGS_API bag_reader *bag_reader_open(
     how.grows = how.unfinished = journal;
     how.access = options->access;
     if (!code)
-        code =
-            bagi_check_enums(path, options->unfinished, options->access, err);
+        code = bagi_check_enums(path, options->unfinished, options->access, err);
     if (!code && options->unfinished == BAGS_UNFINISHED_SKIP)
         code = bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "%s: BAGS_UNFINISHED_SKIP does not apply to a single Bag",
-            bagi_tail(path));
+            "%s: BAGS_UNFINISHED_SKIP does not apply to a single Bag", bagi_tail(path));
     if (!code)
         code = bagi_bag_open(reader, &dir, &how, err);
     bagi_dir_free(&dir);
@@ -6592,8 +6441,8 @@ BAGS_API bag_reader *bag_reader_open(
     return NULL;
 }
 
-BAGS_API bag_reader *bag_reader_open_memory(const void *data, size_t size,
-    const bag_reader_options *options, bags_error *err) {
+BAGS_API bag_reader *bag_reader_open_memory(
+    const void *data, size_t size, const bag_reader_options *options, bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bag_reader_options, options);
     if (!data && size > 0) {
@@ -6666,10 +6515,9 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
 /* What the streams of a writer share. */
 typedef struct bagi_job {
     bagi_env env;
-    bool no_sync;     /* until a sync is requested: the rest is synced then */
-    uint64_t process; /* which opened it */
-    bags_error
-        failure; /* the first one; its code is BAGS_OK if there is none */
+    bool no_sync;       /* until a sync is requested: the rest is synced then */
+    uint64_t process;   /* which opened it */
+    bags_error failure; /* the first one; its code is BAGS_OK if there is none */
 } bagi_job;
 
 static void bagi_job_init(bagi_job *job, const bagi_env *env, bool no_sync) {
@@ -6701,13 +6549,12 @@ static bags_code bagi_job_end(const bagi_job *job, bags_error *err) {
 
 /* Lock an open file, and check that its path still leads to it. The message names
  * `path` and states why another process has locked it. */
-static bags_code bagi_lock_file(const bagi_env *env, void *file,
-    const char *file_path, const char *path, const char *why, bags_error *err) {
+static bags_code bagi_lock_file(const bagi_env *env, void *file, const char *file_path,
+    const char *path, const char *why, bags_error *err) {
     int error = env->io.lock ? env->io.lock(env->io.user, file)
                              : EROFS; /* hooks that only read */
     if (error == EWOULDBLOCK)
-        return bags_fail(
-            err, BAGS_ERROR_LOCKED, "%s: %s", bagi_tail(path), why);
+        return bags_fail(err, BAGS_ERROR_LOCKED, "%s: %s", bagi_tail(path), why);
     bags_code code = bags_fail_io(NULL, error, file_path, "lock", err);
     return code ? code : bagi_check_same(env, file, file_path, err);
 }
@@ -6723,13 +6570,13 @@ static bags_code bagi_lock_file(const bagi_env *env, void *file,
 typedef struct bagi_stream {
     bagi_job *job;
     char *path;
-    void *handle; /* NULL: the file is not used, and every call does nothing */
+    void *handle;          /* NULL: the file is not used, and every call does nothing */
     unsigned char *buffer; /* the bytes of the file starting at `base` */
     size_t capacity;       /* of the buffer, which the first file gets */
     uint64_t base;
     uint64_t end;     /* bytes appended */
     uint64_t written; /* bytes passed to the system */
-    uint64_t high; /* the file may have this size, or disk space: truncate it */
+    uint64_t high;    /* the file may have this size, or disk space: truncate it */
     uint64_t started; /* bytes whose writing to the disk was started */
 } bagi_stream;
 
@@ -6741,16 +6588,15 @@ static bool bagi_stream_idle(const bagi_stream *stream) {
     return !stream->handle || stream->job->failure.code;
 }
 
-static void bagi_stream_fail(
-    const bagi_stream *stream, int error, const char *doing) {
+static void bagi_stream_fail(const bagi_stream *stream, int error, const char *doing) {
     if (error)
         bags_fail_io(NULL, error, stream->path, doing, &stream->job->failure);
 }
 
 /* Open a new file, or with BAGS_IO_WRITE one that a writer left, to continue at its
  * end or, after bagi_stream_rewind, before. The buffer is kept for the next one. */
-static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir,
-    const char *name, const char *suffix, int mode) {
+static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir, const char *name,
+    const char *suffix, int mode) {
     bags_error *err = &stream->job->failure;
     const bags_io *io = &dir->env->io;
     if (err->code)
@@ -6758,12 +6604,11 @@ static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir,
     stream->base = stream->end = stream->written = stream->high = 0;
     stream->started = 0;
     if (stream->capacity && !stream->buffer)
-        stream->buffer = (unsigned char *)bagi_alloc_raw(
-            &dir->env->memory, stream->capacity, err);
+        stream->buffer =
+            (unsigned char *)bagi_alloc_raw(&dir->env->memory, stream->capacity, err);
     if (!err->code)
         stream->path = bagi_dir_path(dir, name, suffix, err);
-    if (err->code ||
-        bagi_open(dir->env, stream->path, mode, &stream->handle, err) ||
+    if (err->code || bagi_open(dir->env, stream->path, mode, &stream->handle, err) ||
         mode == BAGS_IO_CREATE)
         return;
     bagi_file_size(dir->env, stream->handle, stream->path, &stream->end, err);
@@ -6781,12 +6626,11 @@ static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir,
 static void bagi_stream_write(
     bagi_stream *stream, const unsigned char *data, size_t size) {
     const bags_io *io = &stream->job->env.io;
-    if (bagi_stream_idle(stream) ||
-        !bagi_job_is_ours(stream->job, stream->path))
+    if (bagi_stream_idle(stream) || !bagi_job_is_ours(stream->job, stream->path))
         return;
     if (stream->written > (uint64_t)INT64_MAX - size) {
-        bags_fail(&stream->job->failure, BAGS_ERROR_LIMIT,
-            "%s: larger than 2^63 bytes", bagi_tail(stream->path));
+        bags_fail(&stream->job->failure, BAGS_ERROR_LIMIT, "%s: larger than 2^63 bytes",
+            bagi_tail(stream->path));
         return;
     }
     /* Request disk space ahead of it: as much again as the file has, so that small
@@ -6798,8 +6642,8 @@ static void bagi_stream_write(
     }
     while (size > 0) {
         size_t done = 0;
-        int error = io->write_at(
-            io->user, stream->handle, stream->written, data, size, &done);
+        int error =
+            io->write_at(io->user, stream->handle, stream->written, data, size, &done);
         if (!error && (done == 0 || done > size))
             error = EIO;
         bagi_stream_fail(stream, error, "write");
@@ -6813,8 +6657,7 @@ static void bagi_stream_write(
     }
     /* Start to write to the disk early, so that the sync at the end waits less. */
     uint64_t waiting = stream->written - stream->started;
-    if (io->write_back && !stream->job->no_sync &&
-        waiting >= BAGI_WRITE_BACK_MIN) {
+    if (io->write_back && !stream->job->no_sync && waiting >= BAGI_WRITE_BACK_MIN) {
         io->write_back(io->user, stream->handle, stream->started, waiting);
         stream->started = stream->written;
     }
@@ -6823,8 +6666,7 @@ static void bagi_stream_write(
 /* Write the bytes of the buffer that the file does not have yet. */
 static void bagi_stream_flush(bagi_stream *stream) {
     if (stream->written < stream->end)
-        bagi_stream_write(stream,
-            stream->buffer + (stream->written - stream->base),
+        bagi_stream_write(stream, stream->buffer + (stream->written - stream->base),
             (size_t)(stream->end - stream->written));
 }
 
@@ -6882,16 +6724,16 @@ static void bagi_stream_truncate(bagi_stream *stream) {
     const bags_io *io = &stream->job->env.io;
     if (bagi_stream_idle(stream) || stream->high <= stream->end)
         return;
-    bagi_stream_fail(stream,
-        io->truncate(io->user, stream->handle, stream->end), "truncate");
+    bagi_stream_fail(
+        stream, io->truncate(io->user, stream->handle, stream->end), "truncate");
     stream->high = stream->end;
 }
 
 /* Fail if the path does not lead to the open file any more. */
 static void bagi_stream_check(bagi_stream *stream) {
     if (!bagi_stream_idle(stream))
-        bagi_check_same(&stream->job->env, stream->handle, stream->path,
-            &stream->job->failure);
+        bagi_check_same(
+            &stream->job->env, stream->handle, stream->path, &stream->job->failure);
 }
 
 static void bagi_stream_sync(bagi_stream *stream) {
@@ -6926,22 +6768,19 @@ static void bagi_stream_forget(bagi_stream *stream) {
 static void bagi_stream_remove(bagi_stream *stream) {
     bags_error ignored;
     if (stream->handle && bagi_job_is_ours(stream->job, stream->path) &&
-        !bagi_check_same(
-            &stream->job->env, stream->handle, stream->path, &ignored))
+        !bagi_check_same(&stream->job->env, stream->handle, stream->path, &ignored))
         stream->job->env.io.remove(stream->job->env.io.user, stream->path);
     bagi_stream_forget(stream);
 }
 
 /* Go over the file of a stream, which is flushed, through its buffer: continue *crc,
  * and append it to another stream, unless that is NULL. */
-static void bagi_stream_copy(
-    bagi_stream *from, bagi_stream *to, uint32_t *crc) {
+static void bagi_stream_copy(bagi_stream *from, bagi_stream *to, uint32_t *crc) {
     size_t step = 0;
-    for (uint64_t at = 0; at < from->end && !bagi_stream_idle(from);
-         at += step) {
+    for (uint64_t at = 0; at < from->end && !bagi_stream_idle(from); at += step) {
         step = (size_t)BAGI_MIN(from->end - at, from->capacity);
-        if (bagi_read_at(&from->job->env, from->handle, from->path, at,
-                from->buffer, step, &from->job->failure))
+        if (bagi_read_at(&from->job->env, from->handle, from->path, at, from->buffer,
+                step, &from->job->failure))
             return;
         *crc = bags_crc32c(*crc, from->buffer, step);
         if (to)
@@ -6965,8 +6804,7 @@ typedef struct bagi_output {
 
 /* Set up the streams. The buffers of the ends and CRCs are full after the same number
  * of blobs. */
-static void bagi_output_init(
-    bagi_output *output, bagi_job *job, size_t buffer_size) {
+static void bagi_output_init(bagi_output *output, bagi_job *job, size_t buffer_size) {
     size_t size = BAGI_BUFFER_MIN;
     if (buffer_size == 0)
         buffer_size = BAGI_BUFFER_DEFAULT;
@@ -6995,8 +6833,7 @@ static void bagi_output_open(
     output->kept = output->resumed = none;
     for (int i = 0; i < BAGI_FILES; i++)
         if (!output->stream[i].handle && (i != BAGI_CRCS || output->checksums))
-            bagi_stream_open(
-                &output->stream[i], dir, name, bagi_suffix[i], mode);
+            bagi_stream_open(&output->stream[i], dir, name, bagi_suffix[i], mode);
 }
 
 /* Which streams of a Bag: those that the entries of the journal refer to, which are
@@ -7006,8 +6843,8 @@ static void bagi_output_open(
 #define BAGI_STREAMS (BAGI_CONTENT | BAGI_JOURNAL)
 
 /* Do the same with these streams of several Bags. */
-static void bagi_outputs_each(bagi_output *outputs, size_t count,
-    unsigned streams, void (*each)(bagi_stream *stream)) {
+static void bagi_outputs_each(bagi_output *outputs, size_t count, unsigned streams,
+    void (*each)(bagi_stream *stream)) {
     for (size_t i = 0; i < count; i++)
         for (int k = 0; k < BAGI_FILES; k++)
             if (streams >> k & 1)
@@ -7072,8 +6909,8 @@ static void bagi_output_rewind(bagi_output *output, bagi_extent extent) {
 }
 
 /* Continue a Bag that a writer left, after these blobs. */
-static void bagi_output_continue(bagi_output *output, const bagi_dir *dir,
-    const char *name, bagi_extent extent) {
+static void bagi_output_continue(
+    bagi_output *output, const bagi_dir *dir, const char *name, bagi_extent extent) {
     bagi_output_open(output, dir, name, BAGS_IO_WRITE);
     bagi_output_rewind(output, extent);
     bagi_outputs_each(output, 1, BAGI_STREAMS, bagi_stream_truncate);
@@ -7152,8 +6989,7 @@ static void bagi_bag_writer_check(bag_writer *writer) {
 static bag_writer *bagi_bag_writer_new(
     const char *path, const bag_writer_options *options, bags_error *err) {
     bagi_env env = bagi_env_of(&options->env);
-    bag_writer *writer =
-        (bag_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
+    bag_writer *writer = (bag_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
     if (!writer)
         return NULL;
     bagi_job *job = &writer->job;
@@ -7181,8 +7017,8 @@ BAGS_API bag_writer *bag_writer_open(
      * the lock. */
     bagi_stream_open(blobs, &writer->dir, "", ".bag", BAGS_IO_CREATE);
     if (!failure->code)
-        bagi_lock_file(&writer->job.env, blobs->handle, blobs->path,
-            blobs->path, BAGI_LOCKED_BY_WRITER, failure);
+        bagi_lock_file(&writer->job.env, blobs->handle, blobs->path, blobs->path,
+            BAGI_LOCKED_BY_WRITER, failure);
     bagi_output_open(&writer->output, &writer->dir, "", BAGS_IO_CREATE);
     /* Checksums that remain from another Bag would be taken for this one's. */
     if (!options->checksum &&
@@ -7196,8 +7032,8 @@ BAGS_API bag_writer *bag_writer_open(
     return NULL;
 }
 
-BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data,
-    size_t size, uint64_t *index, bags_error *err) {
+BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data, size_t size,
+    uint64_t *index, bags_error *err) {
     BAGI_NEED(writer && (data || !size), err);
     if (!writer->job.failure.code)
         bagi_output_append(&writer->output, (const unsigned char *)data, size);
@@ -7314,11 +7150,10 @@ static void bagi_spec_free(const bags_allocator *memory, bagi_spec *spec) {
 static bags_code bagi_spec_add(const bags_allocator *memory, bagi_spec *spec,
     const char *name, const char *type, bags_error *err) {
     if (spec->count == BAGI_FIELDS_MAX)
-        return bags_fail(
-            err, BAGS_ERROR_LIMIT, "more than %d fields", BAGI_FIELDS_MAX);
+        return bags_fail(err, BAGS_ERROR_LIMIT, "more than %d fields", BAGI_FIELDS_MAX);
     bags_field field = {NULL, NULL};
-    bags_code code = bagi_push(
-        &spec->array, memory, &spec->count, &field, sizeof field, err);
+    bags_code code =
+        bagi_push(&spec->array, memory, &spec->count, &field, sizeof field, err);
     if (code)
         return code;
     spec->fields = (bags_field *)(void *)spec->array.data;
@@ -7335,10 +7170,10 @@ static int bagi_field_order(const void *a, const void *b) {
 /* The index of a name among the sorted fields; `count` if it is missing. */
 static size_t bagi_spec_find(const bagi_spec *spec, const char *name) {
     bags_field key = {name, NULL};
-    const bags_field *found =
-        spec->count ? (const bags_field *)bsearch(&key, spec->fields,
-                          spec->count, sizeof key, bagi_field_order)
-                    : NULL;
+    const bags_field *found = spec->count
+                                  ? (const bags_field *)bsearch(&key, spec->fields,
+                                        spec->count, sizeof key, bagi_field_order)
+                                  : NULL;
     return found ? (size_t)(found - spec->fields) : spec->count;
 }
 
@@ -7365,8 +7200,8 @@ static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
     bags_code code = BAGS_OK;
     spec->types =
         (bags_type *)bagi_alloc(memory, spec->count * sizeof *spec->types, err);
-    spec->coders = (bagi_coder *)bagi_alloc(
-        memory, spec->count * sizeof *spec->coders, err);
+    spec->coders =
+        (bagi_coder *)bagi_alloc(memory, spec->count * sizeof *spec->coders, err);
     if (!spec->types || !spec->coders)
         return BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < spec->count && !code; i++) {
@@ -7393,8 +7228,7 @@ static bool bagi_is_device(const char *name) {
     if (size < 3 || size > 4)
         return false;
     for (size_t i = 0; i < size; i++)
-        low[i] =
-            (char)(name[i] >= 'A' && name[i] <= 'Z' ? name[i] + 32 : name[i]);
+        low[i] = (char)(name[i] >= 'A' && name[i] <= 'Z' ? name[i] + 32 : name[i]);
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++)
         if (strcmp(low, devices[i]) == 0)
             return true;
@@ -7445,21 +7279,19 @@ static bags_code bagi_fail_field(
 /* ---- spec.json ---- */
 
 /* Add a field that was read. */
-static bags_code bagi_spec_add_read(const bags_allocator *memory,
-    bagi_spec *spec, const char *name, const char *type, bags_error *err) {
+static bags_code bagi_spec_add_read(const bags_allocator *memory, bagi_spec *spec,
+    const char *name, const char *type, bags_error *err) {
     bags_code code = bagi_spec_add(memory, spec, name, type, err);
     if (code)
         return code;
     const char *fault = bagi_name_fault_read(name);
     if (fault)
         return bagi_fail_field(err, BAGS_ERROR_FIELD, name, fault);
-    int order =
-        spec->count > 1 ? strcmp(spec->fields[spec->count - 2].name, name) : -1;
+    int order = spec->count > 1 ? strcmp(spec->fields[spec->count - 2].name, name) : -1;
     if (order < 0)
         return BAGS_OK;
     return bagi_fail_field(err, BAGS_ERROR_CORRUPT, name,
-        order ? "follows a greater name; fields must be sorted by name"
-              : "duplicate");
+        order ? "follows a greater name; fields must be sorted by name" : "duplicate");
 }
 
 /* Parse the text of a spec.json into an empty spec, which is not sealed. */
@@ -7485,8 +7317,7 @@ static bags_code bagi_spec_parse(const bags_allocator *memory, bagi_spec *spec,
     bool ended = valid && bagi_json_mark(&json, '\0') && json.at > size;
     if (!code && !ended)
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "not a JSON object of strings (offset %" PRIu64 ")",
-            (uint64_t)json.at);
+            "not a JSON object of strings (offset %" PRIu64 ")", (uint64_t)json.at);
     bagi_free(memory, strings, size);
     return code;
 }
@@ -7512,8 +7343,8 @@ static bags_code bagi_common_read(bagi_common *common, const bagi_dir *dir,
     unsigned char *text = NULL;
     size_t size = 0;
     memset(record, 0, sizeof *record);
-    bags_code code = bagi_dir_read(dir, "spec.json", suffix, BAGI_SPEC_MAX,
-        &text, &size, &record->identity, err);
+    bags_code code = bagi_dir_read(
+        dir, "spec.json", suffix, BAGI_SPEC_MAX, &text, &size, &record->identity, err);
     if (code)
         return code;
     record->spec = bags_crc32c(0, text, size);
@@ -7525,11 +7356,10 @@ static bags_code bagi_common_read(bagi_common *common, const bagi_dir *dir,
         code = bagi_spec_seal(memory, &spec, common->registry, err);
     bagi_spec *out = code ? NULL : first ? &common->spec : differs ? own : NULL;
     if (!code && differs)
-        code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "differs from the spec of the first shard");
+        code = bags_fail(
+            err, BAGS_ERROR_CORRUPT, "differs from the spec of the first shard");
     if (code && code != BAGS_ERROR_MEMORY)
-        bagi_prefix(
-            err, code, "%s/spec.json%s: ", bagi_tail(dir->path), suffix);
+        bagi_prefix(err, code, "%s/spec.json%s: ", bagi_tail(dir->path), suffix);
     if (out)
         *out = spec;
     else
@@ -7614,8 +7444,8 @@ static char *bagi_shard_path(
     const bagi_env *env, const char *path, bagi_name name, bags_error *err) {
     if (!name.digits)
         return bagi_print(&env->memory, err, "%s", path);
-    return bagi_print(&env->memory, err, "%s/%0*" PRIu64, path,
-        (int)name.digits, name.number);
+    return bagi_print(
+        &env->memory, err, "%s/%0*" PRIu64, path, (int)name.digits, name.number);
 }
 
 #ifndef BAGS_NO_WRITER
@@ -7645,8 +7475,8 @@ static int bagi_names_collect(void *user, const char *text) {
     }
     for (size_t i = zeros; i < digits; i++)
         name.number = name.number * 10 + (uint64_t)(text[i] - '0');
-    bags_code code = bagi_push(&names->array, &names->env->memory,
-        &names->count, &name, sizeof name, names->err);
+    bags_code code = bagi_push(&names->array, &names->env->memory, &names->count, &name,
+        sizeof name, names->err);
     names->names = (bagi_name *)(void *)names->array.data;
     return code ? ENOMEM : 0;
 }
@@ -7669,8 +7499,7 @@ static bags_code bagi_names_check(bagi_names *names, bags_error *err) {
         const bagi_name *name = &names->names[names->checked];
         if (name->number == name[-1].number)
             code = bags_fail(err, BAGS_ERROR_CORRUPT,
-                "%s: two shards with number %" PRIu64 ": %0*" PRIu64
-                " and %0*" PRIu64,
+                "%s: two shards with number %" PRIu64 ": %0*" PRIu64 " and %0*" PRIu64,
                 bagi_tail(names->path), name->number, (int)name[-1].digits,
                 name->number, (int)name->digits, name->number);
     }
@@ -7685,15 +7514,14 @@ static bags_code bagi_names_list(
     names->env = env;
     names->path = path;
     names->err = err;
-    int error = env->io.list ? env->io.list(env->io.user, path,
-                                   bagi_names_collect, names)
-                             : ENOSYS;
+    int error = env->io.list
+                    ? env->io.list(env->io.user, path, bagi_names_collect, names)
+                    : ENOSYS;
     if (error)
         return bags_fail_io(
             &env->io, error, path, error == ENOENT ? "open" : "list", err);
     if (names->count > 1)
-        qsort(
-            names->names, names->count, sizeof *names->names, bagi_names_order);
+        qsort(names->names, names->count, sizeof *names->names, bagi_names_order);
     return bagi_names_check(names, err);
 }
 
@@ -7724,10 +7552,9 @@ static void bagi_shard_expect(const bagi_dir *dir, const bagi_spec *spec) {
 
 /* Call each() with the directory of every shard of a worker, and its index among
  * the names, until it fails. Those that follow may be opened soon. */
-static bags_code bagi_each_shard(const bagi_names *names, uint64_t start,
-    uint64_t stop,
-    bags_code (*each)(void *user, const bagi_dir *dir, size_t index),
-    void *user, bags_error *err) {
+static bags_code bagi_each_shard(const bagi_names *names, uint64_t start, uint64_t stop,
+    bags_code (*each)(void *user, const bagi_dir *dir, size_t index), void *user,
+    bags_error *err) {
     const bagi_env *env = names->env;
     bags_code code = BAGS_OK;
     size_t ahead = env->io.expect ? 0 : SIZE_MAX;
@@ -7735,15 +7562,13 @@ static bags_code bagi_each_shard(const bagi_names *names, uint64_t start,
         if (names->names[i].number % stop != start)
             continue;
         const bagi_spec *spec = names->spec;
-        size_t step = !spec         ? BAGI_SHARDS_AHEAD
-                      : spec->count ? BAGI_BAGS_AHEAD
-                                    : 1;
+        size_t step = !spec ? BAGI_SHARDS_AHEAD : spec->count ? BAGI_BAGS_AHEAD : 1;
         for (; ahead < names->count && ahead < i + step; ahead++) {
             bags_error ignored;
             if (names->names[ahead].number % stop != start)
                 continue;
-            char *path = bagi_shard_path(
-                env, names->path, names->names[ahead], &ignored);
+            char *path =
+                bagi_shard_path(env, names->path, names->names[ahead], &ignored);
             bagi_dir dir = bagi_dir_of(env, path);
             if (path) {
                 bagi_dir_expect(&dir, "spec.json", "");
@@ -7763,15 +7588,13 @@ static bags_code bagi_each_shard(const bagi_names *names, uint64_t start,
 
 /* ---- what a directory is ---- */
 
-static bool bagi_is_finished(
-    const bagi_dir *dir, bags_code *code, bags_error *err) {
+static bool bagi_is_finished(const bagi_dir *dir, bags_code *code, bags_error *err) {
     return bagi_dir_has(dir, "spec.json", "", code, err);
 }
 
 /* True for an unsharded dataset or a shard, finished or not. The record is checked
  * before what it is renamed to, so that one of them is seen. */
-static bool bagi_is_single(
-    const bagi_dir *dir, bags_code *code, bags_error *err) {
+static bool bagi_is_single(const bagi_dir *dir, bags_code *code, bags_error *err) {
     return bagi_dir_has(dir, "spec.json", ".partial", code, err) ||
            bagi_is_finished(dir, code, err);
 }
@@ -7804,8 +7627,7 @@ static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
     return code;
 }
 
-BAGI_COLD static bags_code bagi_fail_unfinished(
-    const bagi_dir *dir, bags_error *err) {
+BAGI_COLD static bags_code bagi_fail_unfinished(const bagi_dir *dir, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_UNFINISHED,
         "%s: unfinished (no spec.json); if its writer crashed, run `bags "
         "recover`",
@@ -7813,8 +7635,7 @@ BAGI_COLD static bags_code bagi_fail_unfinished(
 }
 
 /* For bagi_each_shard, with a bags_error as `user`: refuse an unfinished shard. */
-static bags_code bagi_check_finished(
-    void *user, const bagi_dir *dir, size_t index) {
+static bags_code bagi_check_finished(void *user, const bagi_dir *dir, size_t index) {
     bags_error *err = (bags_error *)user;
     bags_code code = BAGS_OK;
     (void)index;
@@ -7822,8 +7643,7 @@ static bags_code bagi_check_finished(
     return code || finished ? code : bagi_fail_unfinished(dir, err);
 }
 
-BAGI_COLD static bags_code bagi_fail_no_dataset(
-    const bagi_dir *dir, bags_error *err) {
+BAGI_COLD static bags_code bagi_fail_no_dataset(const bagi_dir *dir, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_MISSING,
         "%s: not a dataset (no spec.json, no shards)", bagi_tail(dir->path));
 }
@@ -7838,8 +7658,7 @@ static bags_code bagi_check_standalone(
     if (bagi_is_single(&dir, &code, err) ||
         bagi_dir_has(&dir, "refs", ".bag", &code, err))
         code = bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "%s: belongs to the dataset %s; pass the dataset", bagi_tail(path),
-            parent);
+            "%s: belongs to the dataset %s; pass the dataset", bagi_tail(path), parent);
     bagi_free_text(&env->memory, parent);
     return code;
 }
@@ -7897,8 +7716,8 @@ static bags_code bagi_shard_variant(
 /* Count the datapoints of a shard: refs.bag has one blob each; if it is split, all
  * fields have the same length. how: how to open the Bags, apart from their names. */
 static bags_code bagi_shard_measure(const bagi_dir *dir, const bagi_spec *spec,
-    const bagi_how *how, const bag_reader *refs, bool allow_unequal,
-    uint64_t *length, bags_error *err) {
+    const bagi_how *how, const bag_reader *refs, bool allow_unequal, uint64_t *length,
+    bags_error *err) {
     bool split = how->split;
     bool empty = !split && refs->file[BAGI_BLOBS].size == 0;
     bagi_how opening = *how;
@@ -7935,8 +7754,8 @@ static bags_code bagi_shard_measure(const bagi_dir *dir, const bagi_spec *spec,
     return bags_fail(err, BAGS_ERROR_UNFINISHED,
         "%s: fields of unequal length (\"%.200s\" has %" PRIu64
         " blobs, \"%.200s\" has %" PRIu64 ")",
-        bagi_tail(dir->path), spec->fields[least].name, low,
-        spec->fields[most].name, high);
+        bagi_tail(dir->path), spec->fields[least].name, low, spec->fields[most].name,
+        high);
 }
 
 /* True if Bags may have 0 bytes: only next to those of granular 0.20 and 0.21, which
@@ -7947,8 +7766,8 @@ static bool bagi_refs_allow_empty(const bag_reader *refs) {
 
 /* Find what the trailers of a shard's checksums, which must all exist, contain if none
  * of its files was replaced. */
-static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec *spec,
-    bool split, bagi_record *record, bags_error *err) {
+static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec *spec, bool split,
+    bagi_record *record, bags_error *err) {
     record->bound = record->spec;
     for (size_t i = 0; i < spec->count + !split; i++) {
         const char *name = bagi_spec_name(spec, i);
@@ -7984,8 +7803,7 @@ static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
     if (!code && !split)
         code = bagi_bag_new(dir, how, NULL, &refs, err);
     if (!code)
-        code = bagi_shard_measure(
-            dir, spec, how, refs, allow_unequal, length, err);
+        code = bagi_shard_measure(dir, spec, how, refs, allow_unequal, length, err);
     how->allow_empty = bagi_refs_allow_empty(refs);
     bagi_bag_free(dir->env, refs);
     return code;
@@ -7994,8 +7812,7 @@ static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
 /* ---- an unfinished shard ---- */
 
 /* `bags` may be NULL, and each of them too. */
-static void bagi_bags_free(
-    const bagi_env *env, bag_reader **bags, size_t count) {
+static void bagi_bags_free(const bagi_env *env, bag_reader **bags, size_t count) {
     for (size_t i = 0; bags && i < count; i++)
         bagi_bag_free(env, bags[i]);
     if (bags)
@@ -8006,9 +7823,9 @@ static void bagi_bags_free(
  * field, then refs, which is opened first, so that the fields cover what it refers to.
  * If it lists no datapoint, the others stay NULL. Free them with bagi_bags_free.
  * found->listed is valid also after a failure. */
-static bags_code bagi_unfinished_open(const bagi_dir *dir,
-    const bagi_spec *spec, const bagi_how *how, bagi_files *files,
-    bag_reader ***out, bagi_scan *found, bags_error *err) {
+static bags_code bagi_unfinished_open(const bagi_dir *dir, const bagi_spec *spec,
+    const bagi_how *how, bagi_files *files, bag_reader ***out, bagi_scan *found,
+    bags_error *err) {
     size_t count = spec->count + 1;
     bagi_how opening = *how;
     bag_reader **bags =
@@ -8059,8 +7876,8 @@ static bags_code bagi_lock_shard(
     const bagi_dir *dir, void **file, char **path, bags_error *err) {
     const bagi_env *env = dir->env;
     *path = bagi_dir_path(dir, "spec.json", "", err);
-    bags_code code = *path ? bagi_open(env, *path, BAGS_IO_READ, file, err)
-                           : BAGS_ERROR_MEMORY;
+    bags_code code =
+        *path ? bagi_open(env, *path, BAGS_IO_READ, file, err) : BAGS_ERROR_MEMORY;
     if (code)
         return code;
     return bagi_lock_file(env, *file, *path, dir->path,
@@ -8092,9 +7909,8 @@ static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
         code = bagi_check_same(env, file, spec, err);
     bagi_close_read(env, file); /* before, for Windows */
     if (!code)
-        code =
-            bags_fail_io(NULL, env->io.rename(env->io.user, old_path, new_path),
-                old_path, "rename", err);
+        code = bags_fail_io(NULL, env->io.rename(env->io.user, old_path, new_path),
+            old_path, "rename", err);
     bagi_free_text(&env->memory, spec);
     bagi_free_text(&env->memory, old_path);
     bagi_free_text(&env->memory, new_path);
@@ -8124,8 +7940,8 @@ BAGI_NOINLINE static bags_code bagi_finalize_mark(
  * for it; the others are listed after that: a worker that claims a shard before the
  * mark exists is seen by the second listing. A dataset without gaps keeps its numbers,
  * and gets no mark. */
-BAGS_API bags_code bags_finalize(const char *path,
-    const bags_finalize_options *options, uint64_t *renamed, bags_error *err) {
+BAGS_API bags_code bags_finalize(const char *path, const bags_finalize_options *options,
+    uint64_t *renamed, bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bags_finalize_options, options);
     bagi_env env = bagi_env_of(&options->env);
@@ -8139,8 +7955,7 @@ BAGS_API bags_code bags_finalize(const char *path,
     for (int round = 0; round < 2 && gaps && !code; round++) {
         code = bagi_names_list(&env, path, &names, err);
         if (!code && names.count == 0)
-            code = bags_fail(
-                err, BAGS_ERROR_MISSING, "%s: no shards", bagi_tail(path));
+            code = bags_fail(err, BAGS_ERROR_MISSING, "%s: no shards", bagi_tail(path));
         if (!code)
             code = bagi_each_shard(&names, 0, 1, bagi_check_finished, err, err);
         gaps = false;
@@ -8275,16 +8090,15 @@ struct bags_writer {
 
 /* The first statement of a function that reports refused datapoints. Without an err of
  * the caller, a refusal becomes the failure of the writer, which close returns. */
-#define BAGI_WRITER_ERR(writer, err)                                           \
-    BAGI_NEED(writer, err);                                                    \
+#define BAGI_WRITER_ERR(writer, err)                                                   \
+    BAGI_NEED(writer, err);                                                            \
     (err) = (err) ? (err) : &(writer)->job.failure
 
 /* Do the same with these streams of all Bags of the shard. */
 static void bagi_writer_each(
     bags_writer *writer, unsigned streams, void (*each)(bagi_stream *stream)) {
     if (writer->outputs)
-        bagi_outputs_each(
-            writer->outputs, writer->spec.count + 1, streams, each);
+        bagi_outputs_each(writer->outputs, writer->spec.count + 1, streams, each);
 }
 
 /* ---- claiming a shard ---- */
@@ -8317,8 +8131,7 @@ static bags_code bagi_writer_check(bags_writer *writer) {
 
 /* Lock the record, which is open. It may have been replaced or removed in between:
  * then another process has the shard. */
-static bags_code bagi_writer_lock(
-    bags_writer *writer, int tries, bags_error *err) {
+static bags_code bagi_writer_lock(bags_writer *writer, int tries, bags_error *err) {
     const bagi_stream *record = &writer->record;
     bags_code code = BAGS_ERROR_LOCKED;
     for (int i = 0; i < tries && code == BAGS_ERROR_LOCKED; i++) {
@@ -8344,9 +8157,9 @@ static bags_code bagi_writer_open_record(
     bagi_stream *record = &writer->record;
     void *second = NULL;
     record->path = bagi_dir_path(&writer->dir, "spec.json", ".partial", err);
-    bags_code code =
-        record->path ? bagi_open(env, record->path, mode, &record->handle, err)
-                     : BAGS_ERROR_MEMORY;
+    bags_code code = record->path
+                         ? bagi_open(env, record->path, mode, &record->handle, err)
+                         : BAGS_ERROR_MEMORY;
     if (code == BAGS_ERROR_EXISTS) /* its writer has just created it */
         code = bags_fail(err, BAGS_ERROR_LOCKED, "%s: " BAGI_LOCKED_BY_WRITER,
             bagi_tail(writer->dir.path));
@@ -8395,8 +8208,7 @@ BAGI_COLD static bags_code bagi_fail_finalized(
 
 /* Fail if the dataset is no longer the one that this writer opened, or with
  * BAGS_ERROR_EXISTS if bags_finalize renumbers it. */
-static bags_code bagi_writer_check_last(
-    const bags_writer *writer, bags_error *err) {
+static bags_code bagi_writer_check_last(const bags_writer *writer, bags_error *err) {
     const bagi_env *env = &writer->job.env;
     bags_code code = BAGS_OK;
     if (writer->sharded && !writer->options.append &&
@@ -8420,13 +8232,12 @@ static void bagi_writer_check_idle(bags_writer *writer) {
  * expects no other checksums. */
 static bags_code bagi_writer_remove(
     const bags_writer *writer, bool all, bags_error *err) {
-    static const char *const suffixes[] = {
-        ".idx", ".bag", ".crc", ".crc.partial"};
+    static const char *const suffixes[] = {".idx", ".bag", ".crc", ".crc.partial"};
     bags_code code = BAGS_OK;
     for (size_t i = writer->spec.count + 1; i-- > 0;)
         for (int k = all ? 0 : 2; k < 4 && !code; k++)
-            code = bagi_dir_remove(&writer->dir,
-                bagi_spec_name(&writer->spec, i), suffixes[k], err);
+            code = bagi_dir_remove(
+                &writer->dir, bagi_spec_name(&writer->spec, i), suffixes[k], err);
     return code;
 }
 
@@ -8440,8 +8251,7 @@ static bags_code bagi_writer_discard(
     const bags_io *io = &writer->job.env.io;
     const bagi_stream *record = &writer->record;
     bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_close);
-    bags_code code =
-        bagi_check_same(dir->env, record->handle, record->path, err);
+    bags_code code = bagi_check_same(dir->env, record->handle, record->path, err);
     if (!bagi_is_finished(dir, &code, err) && !code)
         code = bagi_writer_remove(writer, true, err);
     if (!code)
@@ -8474,8 +8284,8 @@ static bags_code bagi_writer_check_single(bags_writer *writer) {
     bags_error *err = &writer->job.failure;
     if (!bagi_is_single(&dir, &err->code, err))
         return err->code;
-    return bags_fail(err, BAGS_ERROR_EXISTS,
-        "%s: is an unsharded dataset already", bagi_tail(writer->path));
+    return bags_fail(err, BAGS_ERROR_EXISTS, "%s: is an unsharded dataset already",
+        bagi_tail(writer->path));
 }
 
 /* What the writer would create exists already. Of a sharded dataset that is the next
@@ -8486,13 +8296,11 @@ BAGI_COLD static bags_code bagi_fail_claimed(
     bags_error ignored = {BAGS_OK, 0, ""};
     const char *remedy = "; remove it, or write to a new path";
     if (!options->resume && !options->append &&
-        bagi_dir_has(
-            &writer->dir, "spec.json", ".partial", &ignored.code, &ignored))
+        bagi_dir_has(&writer->dir, "spec.json", ".partial", &ignored.code, &ignored))
         remedy = ", unfinished; set resume to continue it";
     else if (writer->sharded)
-        remedy =
-            "; another writer has the same shard_start, or the dataset was "
-            "written before: set resume to continue it, or append to add to it";
+        remedy = "; another writer has the same shard_start, or the dataset was "
+                 "written before: set resume to continue it, or append to add to it";
     return bags_fail(err, BAGS_ERROR_EXISTS, "%s: already exists%s",
         bagi_tail(writer->dir.path), remedy);
 }
@@ -8503,8 +8311,7 @@ static bags_code bagi_writer_enter(bags_writer *writer, bagi_name name) {
     writer->shard_length = 0;
     if (!writer->sharded)
         name.digits = 0;
-    writer->dir.path =
-        bagi_shard_path(&writer->job.env, writer->path, name, failure);
+    writer->dir.path = bagi_shard_path(&writer->job.env, writer->path, name, failure);
     return failure->code;
 }
 
@@ -8546,8 +8353,7 @@ static void bagi_writer_claim_once(bags_writer *writer) {
         *err = why;
     if (!err->code)
         bagi_writer_check(writer);
-    bagi_stream_write(
-        record, (const unsigned char *)writer->text, writer->text_size);
+    bagi_stream_write(record, (const unsigned char *)writer->text, writer->text_size);
     if (!no_sync)
         bagi_stream_sync(record);
     if (!err->code && bagi_writer_check_last(writer, &why))
@@ -8557,14 +8363,14 @@ static void bagi_writer_claim_once(bags_writer *writer) {
      * that recovery knows that there are checksums. */
     if (checksum && !err->code) {
         bagi_writer_add_checksums(writer);
-        bagi_stream_open(&writer->outputs[writer->spec.count].stream[BAGI_CRCS],
-            dir, "refs", ".crc", BAGS_IO_CREATE);
+        bagi_stream_open(&writer->outputs[writer->spec.count].stream[BAGI_CRCS], dir,
+            "refs", ".crc", BAGS_IO_CREATE);
     }
     if (!err->code && (checksum || !no_sync))
         bagi_sync_dir(env, dir->path, err);
     for (size_t i = 0; i <= writer->spec.count; i++)
-        bagi_output_open(&writer->outputs[i], dir,
-            bagi_spec_name(&writer->spec, i), BAGS_IO_CREATE);
+        bagi_output_open(
+            &writer->outputs[i], dir, bagi_spec_name(&writer->spec, i), BAGS_IO_CREATE);
     if (!err->code && writer->sharded)
         bagi_writer_check_single(writer);
     if (!err->code)
@@ -8572,8 +8378,7 @@ static void bagi_writer_claim_once(bags_writer *writer) {
 
     /* A file that existed is another process's, as is a record that it locked: then
      * only those go that are open here. */
-    bool other =
-        err->code == BAGS_ERROR_EXISTS || err->code == BAGS_ERROR_LOCKED;
+    bool other = err->code == BAGS_ERROR_EXISTS || err->code == BAGS_ERROR_LOCKED;
     if (err->code == BAGS_ERROR_LOCKED)
         bagi_stream_forget(record);
     if (other || !record->handle) {
@@ -8629,8 +8434,8 @@ static void bagi_writer_sync_parents(bags_writer *writer) {
 
 /* What the trailer of a Bag contains besides its own CRCs: what identifies the shard,
  * which `bound` is of, and its name. A standalone Bag has no spec. */
-static void bagi_trailer_bind(bagi_trailer *trailer, const bagi_spec *spec,
-    size_t field, uint32_t bound) {
+static void bagi_trailer_bind(
+    bagi_trailer *trailer, const bagi_spec *spec, size_t field, uint32_t bound) {
     const char *name = bagi_spec_name(spec, field);
     trailer->bound = spec != NULL;
     trailer->name = bags_crc32c(0, name, strlen(name));
@@ -8659,8 +8464,7 @@ static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
     while (!failure->code && cursor.next < cursor.last) {
         uint32_t crc = 0;
         if (!bagi_cursor_next(&cursor, failure) && !cursor.valid)
-            bagi_bag_fail_bounds(
-                bag, cursor.index, cursor.start, cursor.stop, failure);
+            bagi_bag_fail_bounds(bag, cursor.index, cursor.start, cursor.stop, failure);
         if (!failure->code)
             bagi_cursor_crc(&cursor, &crc, failure);
         bagi_store_u32(bytes, crc);
@@ -8731,8 +8535,8 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
     bags_error *failure = &job.failure, ignored;
     bagi_stream *stream = &output.stream[BAGI_CRCS];
     bagi_job_init(&job, env, no_sync);
-    bagi_summed *summed = (bagi_summed *)bagi_alloc(
-        &env->memory, count * sizeof *summed, failure);
+    bagi_summed *summed =
+        (bagi_summed *)bagi_alloc(&env->memory, count * sizeof *summed, failure);
     bagi_output_init(&output, &job, 4 * BAGI_BUFFER_MIN);
     output.checksums = true;
     for (size_t i = 0; i < count && !failure->code; i++) {
@@ -8760,8 +8564,7 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
         }
         if (!kept && !failure->code)
             bagi_dir_rename(dir, name, ".crc.partial", ".crc", failure);
-        char *bag =
-            failure->code ? NULL : bagi_dir_path(dir, name, ".bag", failure);
+        char *bag = failure->code ? NULL : bagi_dir_path(dir, name, ".bag", failure);
         if (!bag)
             break;
         bags_checksummed done = {
@@ -8781,8 +8584,7 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
     for (size_t i = 0; summed && i < count && failure->code; i++)
         if (summed[i].trailer.size && !summed[i].kept &&
             !bagi_check_same(env, file, path, &ignored))
-            bagi_dir_remove(
-                dir, bagi_spec_name(spec, i), ".crc.partial", &ignored);
+            bagi_dir_remove(dir, bagi_spec_name(spec, i), ".crc.partial", &ignored);
     bagi_output_free(&output);
     bagi_free(&env->memory, summed, count * sizeof *summed);
     return bagi_job_end(&job, err);
@@ -8807,8 +8609,8 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
     for (size_t i = 0; i < count; i++) {
         bagi_output *output = &writer->outputs[i];
         bagi_output_finish(output, keep_idx);
-        bound = bagi_bind(
-            bound, bagi_spec_name(&writer->spec, i), output->trailer.crcs);
+        bound =
+            bagi_bind(bound, bagi_spec_name(&writer->spec, i), output->trailer.crcs);
     }
     for (size_t i = 0; i < count; i++) {
         bagi_output *output = &writer->outputs[i];
@@ -8825,8 +8627,8 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
         options.replace = true;
         options.no_sync = no_sync;
         how.record.spec = record;
-        bagi_checksum_dir(dir, &writer->spec, &how, &options,
-            writer->record.handle, writer->record.path, &report, failure);
+        bagi_checksum_dir(dir, &writer->spec, &how, &options, writer->record.handle,
+            writer->record.path, &report, failure);
     }
 
     /* Keep the record open, without a lock: as long as it is at its path, the dataset
@@ -8837,8 +8639,7 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
         writer->last = NULL;
         writer->last_path = bagi_dir_path(dir, "spec.json", "", failure);
         if (writer->last_path)
-            bagi_open(
-                env, writer->record.path, BAGS_IO_READ, &writer->last, failure);
+            bagi_open(env, writer->record.path, BAGS_IO_READ, &writer->last, failure);
     }
 
     /* Commit: spec.json.partial becomes spec.json. */
@@ -8858,8 +8659,7 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
         bagi_writer_each(writer, BAGI_JOURNAL, bagi_stream_remove);
     bagi_writer_leave(writer);
     writer->shards++;
-    writer->number =
-        bagi_shard_after(writer->number, writer->options.shard_stop);
+    writer->number = bagi_shard_after(writer->number, writer->options.shard_stop);
     return BAGS_OK;
 }
 
@@ -8930,10 +8730,9 @@ static bags_code bagi_datapoint_begin(bags_writer *writer, bags_error *err) {
  * NULL, is at fault. */
 BAGI_COLD static bags_code bagi_datapoint_fail(
     bags_writer *writer, bags_code code, const char *field, const char *what) {
-    return bags_fail(&writer->pending, code,
-        "%s: %s%.200s%sdatapoint %" PRIu64 ": %s", bagi_tail(writer->path),
-        field ? "field \"" : "", field ? field : "", field ? "\": " : "",
-        writer->length, what);
+    return bags_fail(&writer->pending, code, "%s: %s%.200s%sdatapoint %" PRIu64 ": %s",
+        bagi_tail(writer->path), field ? "field \"" : "", field ? field : "",
+        field ? "\": " : "", writer->length, what);
 }
 
 /* Encode a value and append it to its field. A value that cannot be encoded goes to
@@ -8953,8 +8752,7 @@ static bags_code bagi_datapoint_add(
     if (code) {
         if (writer->spec.types[field].sequence)
             bagi_prefix(why, code, "item %" PRIu64 ": ", ref->count);
-        return bagi_prefix(why, code,
-            "%s: field \"%.200s\": datapoint %" PRIu64 ": ",
+        return bagi_prefix(why, code, "%s: field \"%.200s\": datapoint %" PRIu64 ": ",
             bagi_tail(writer->path), name, writer->length);
     }
     if (!ref->count)
@@ -8971,8 +8769,7 @@ static size_t bagi_datapoint_field(
     const bagi_spec *spec = &writer->spec;
     size_t field = guess < spec->count ? writer->slots[guess].order : 0;
     if (!name) {
-        bagi_datapoint_fail(
-            writer, BAGS_ERROR_ARGUMENT, NULL, "a field name is NULL");
+        bagi_datapoint_fail(writer, BAGS_ERROR_ARGUMENT, NULL, "a field name is NULL");
         return spec->count;
     }
     if (guess >= spec->count || strcmp(spec->fields[field].name, name) != 0)
@@ -9007,8 +8804,8 @@ static bags_code bagi_datapoint_end(
     if (!failure->code) {
         /* What the refs refer to must be in the fields' files before they are in
          * theirs. */
-        size_t size = bagi_refs_write(
-            spec->types, spec->count, writer->refs, writer->row);
+        size_t size =
+            bagi_refs_write(spec->types, spec->count, writer->refs, writer->row);
         if (bagi_stream_space(&refs->stream[BAGI_BLOBS]) <= size ||
             bagi_stream_space(&refs->stream[BAGI_ENDS]) <= 8)
             bagi_writer_flush_fields(writer);
@@ -9029,8 +8826,8 @@ static bags_code bagi_datapoint_end(
     return bagi_job_end(&writer->job, err);
 }
 
-BAGS_API bags_code bags_writer_append(bags_writer *writer,
-    const bags_entry *entries, size_t count, bags_error *err) {
+BAGS_API bags_code bags_writer_append(
+    bags_writer *writer, const bags_entry *entries, size_t count, bags_error *err) {
     BAGI_WRITER_ERR(writer, err);
     bags_code code = bagi_datapoint_begin(writer, err);
     if (code)
@@ -9044,8 +8841,8 @@ BAGS_API bags_code bags_writer_append(bags_writer *writer,
         if (field == writer->spec.count)
             break;
         if (!writer->spec.types[field].sequence && entry->count != 1)
-            code = bagi_datapoint_fail(writer, BAGS_ERROR_VALUE, entry->field,
-                "exactly one value expected");
+            code = bagi_datapoint_fail(
+                writer, BAGS_ERROR_VALUE, entry->field, "exactly one value expected");
         for (size_t k = 0; k < entry->count && !code; k++)
             code = bagi_datapoint_add(writer, field, &entry->values[k]);
     }
@@ -9074,8 +8871,7 @@ static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
         return bagi_writer_refuse_state(writer, "not begun", err);
     bags_error *why = &writer->pending;
     if (!why->code) {
-        size_t field =
-            bagi_datapoint_field(writer, name, writer->spec.count, sequence);
+        size_t field = bagi_datapoint_field(writer, name, writer->spec.count, sequence);
         if (field == writer->spec.count)
             ; /* reported below */
         else if (writer->spec.types[field].sequence != sequence)
@@ -9090,13 +8886,13 @@ static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
     return bagi_job_end(&writer->job, err);
 }
 
-BAGS_API bags_code bags_writer_set(bags_writer *writer, const char *field,
-    const bags_value *value, bags_error *err) {
+BAGS_API bags_code bags_writer_set(
+    bags_writer *writer, const char *field, const bags_value *value, bags_error *err) {
     return bagi_writer_stream(writer, field, value, false, err);
 }
 
-BAGS_API bags_code bags_writer_push(bags_writer *writer, const char *field,
-    const bags_value *item, bags_error *err) {
+BAGS_API bags_code bags_writer_push(
+    bags_writer *writer, const char *field, const bags_value *item, bags_error *err) {
     return bagi_writer_stream(writer, field, item, true, err);
 }
 
@@ -9192,8 +8988,7 @@ static bags_writer *bagi_writer_new(
         return NULL;
     }
     with.resume = with.resume || with.append;
-    bags_writer *writer =
-        (bags_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
+    bags_writer *writer = (bags_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
     if (!writer)
         return NULL;
     bagi_job_init(&writer->job, &env, with.no_sync);
@@ -9216,20 +9011,17 @@ static bags_code bagi_writer_prepare(
     bags_writer *writer, size_t buffer_size, bags_error *err) {
     const bags_allocator *memory = &writer->job.env.memory;
     size_t count = writer->spec.count;
-    writer->text =
-        bagi_spec_text(memory, &writer->spec, &writer->text_size, err);
+    writer->text = bagi_spec_text(memory, &writer->spec, &writer->text_size, err);
     if (!writer->text)
         return err->code;
-    writer->outputs = (bagi_output *)bagi_alloc(
-        memory, (count + 1) * sizeof *writer->outputs, err);
+    writer->outputs =
+        (bagi_output *)bagi_alloc(memory, (count + 1) * sizeof *writer->outputs, err);
     for (size_t i = 0; writer->outputs && i <= count; i++)
         bagi_output_init(&writer->outputs[i], &writer->job, buffer_size);
     writer->slots =
         (bagi_given *)bagi_alloc(memory, count * sizeof *writer->slots, err);
-    writer->refs =
-        (bagi_ref *)bagi_alloc(memory, count * sizeof *writer->refs, err);
-    writer->row =
-        (unsigned char *)bagi_alloc(memory, bagi_refs_most(count), err);
+    writer->refs = (bagi_ref *)bagi_alloc(memory, count * sizeof *writer->refs, err);
+    writer->row = (unsigned char *)bagi_alloc(memory, bagi_refs_most(count), err);
     if (!writer->outputs || !writer->slots || !writer->refs || !writer->row)
         return BAGS_ERROR_MEMORY;
     return BAGS_OK;
@@ -9300,8 +9092,7 @@ static bags_code bagi_writer_scan(
         "if a power failure came before anything was synced, remove the "
         "directory; if every Bag has its table, rename spec.json.partial to "
         "spec.json and verify it",
-        bagi_tail(dir->path),
-        found->reason ? found->reason : "files are missing");
+        bagi_tail(dir->path), found->reason ? found->reason : "files are missing");
 }
 
 /*
@@ -9310,8 +9101,8 @@ static bags_code bagi_writer_scan(
  * refuses that), or remove it if there are none; a dry run only finds out which. Its
  * fields must be the writer's; a writer that has none gets those of the record.
  */
-static bags_code bagi_writer_take(bags_writer *writer, bagi_name name,
-    bool dry_run, bool *finished, bagi_scan *found) {
+static bags_code bagi_writer_take(bags_writer *writer, bagi_name name, bool dry_run,
+    bool *finished, bagi_scan *found) {
     const bags_allocator *memory = &writer->job.env.memory;
     const bags_io *io = &writer->job.env.io;
     const bagi_dir *dir = &writer->dir;
@@ -9337,13 +9128,11 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name,
         code = bagi_writer_open_record(
             writer, dry_run ? BAGS_IO_READ : BAGS_IO_WRITE, &why);
     if (!code && record)
-        code = bagi_dir_read(dir, "spec.json", ".partial", BAGI_SPEC_MAX, &text,
-            &size, NULL, &why);
+        code = bagi_dir_read(
+            dir, "spec.json", ".partial", BAGI_SPEC_MAX, &text, &size, NULL, &why);
     if (!code && record && writer->text) {
-        fault =
-            "was started with other fields; pass those, or write to a new path";
-        known =
-            size == writer->text_size && memcmp(text, writer->text, size) == 0;
+        fault = "was started with other fields; pass those, or write to a new path";
+        known = size == writer->text_size && memcmp(text, writer->text, size) == 0;
     } else if (!code && record) {
         fault = "spec.json.partial is damaged";
         code = bagi_spec_parse(memory, spec, text, size, &why);
@@ -9364,11 +9153,9 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name,
     if (!code && known) {
         code = bagi_writer_scan(writer, found, &why);
     } else if (!code) {
-        int error = io->list
-                        ? io->list(io->user, dir->path, bagi_left_other, &other)
-                        : ENOSYS;
-        code = other ? bags_fail(
-                           &why, refusal, "%s: %s", bagi_tail(dir->path), fault)
+        int error =
+            io->list ? io->list(io->user, dir->path, bagi_left_other, &other) : ENOSYS;
+        code = other ? bags_fail(&why, refusal, "%s: %s", bagi_tail(dir->path), fault)
                      : bags_fail_io(NULL, error, dir->path, "list", &why);
     }
     if (!code && !record && !dry_run)
@@ -9385,8 +9172,7 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name,
         return BAGS_OK;
     /* Without datapoints too: those of its input may be in the shards before. */
     if (writer->options.append &&
-        (found->length ||
-            (record && writer->number >= writer->options.shard_stop)))
+        (found->length || (record && writer->number >= writer->options.shard_stop)))
         return bags_fail(failure, BAGS_ERROR_UNFINISHED,
             "%s: unfinished (datapoints: %" PRIu64 "), since its input was "
             "interrupted; run `bags recover`, then append the rest of that "
@@ -9422,8 +9208,8 @@ static bags_code bagi_writer_check_names(
     uint64_t start = writer->options.shard_start, next = start;
     uint64_t stop = writer->options.shard_stop;
     if (names->count)
-        *finalized = bagi_has_mark(
-            names->env, names->path, names->names[0], &err->code, err);
+        *finalized =
+            bagi_has_mark(names->env, names->path, names->names[0], &err->code, err);
     if (*finalized && !writer->options.append)
         bagi_fail_finalized(writer, err);
     for (size_t i = 0; i < names->count && !err->code && !*finalized; i++) {
@@ -9436,8 +9222,7 @@ static bags_code bagi_writer_check_names(
                 " exists): lost, or the shards were written with other worker "
                 "numbers",
                 bagi_tail(writer->path), next, number);
-        if (!writer->options.resume &&
-            !bagi_writer_enter(writer, names->names[i]))
+        if (!writer->options.resume && !bagi_writer_enter(writer, names->names[i]))
             return bagi_fail_claimed(writer, err);
         next = bagi_shard_after(number, stop);
     }
@@ -9452,8 +9237,7 @@ static bool bagi_shard_has(const bagi_dir *dir, const bagi_spec *spec,
 }
 
 /* Let new shards have checksums and journals if the first finished shard has. */
-static bags_code bagi_writer_follow(
-    bags_writer *writer, const bagi_names *names) {
+static bags_code bagi_writer_follow(bags_writer *writer, const bagi_names *names) {
     const bagi_env *env = &writer->job.env;
     const bagi_spec *spec = &writer->spec;
     bags_writer_options *options = &writer->options;
@@ -9506,11 +9290,9 @@ static bags_code bagi_writer_resume(
             bagi_writer_take(writer, names->names[i], false, &finished, &found);
         if (!code && finished) {
             bagi_how how = bagi_how_new();
-            code = bagi_shard_open(
-                &common, &writer->dir, false, &how, &length, err);
+            code = bagi_shard_open(&common, &writer->dir, false, &how, &length, err);
             if (!code && !bagi_spec_same(&common.spec, &writer->spec))
-                bags_fail(err, BAGS_ERROR_EXISTS,
-                    "%s: has shards with other fields",
+                bags_fail(err, BAGS_ERROR_EXISTS, "%s: has shards with other fields",
                     bagi_tail(writer->path));
             bagi_writer_leave(writer);
         }
@@ -9564,8 +9346,7 @@ static bags_code bagi_writer_start(bags_writer *writer) {
             "it was started with",
             bagi_tail(writer->path));
     } else if (!code) {
-        code = bagi_writer_take(
-            writer, bagi_shard_name(0), false, &finished, &found);
+        code = bagi_writer_take(writer, bagi_shard_name(0), false, &finished, &found);
         writer->resumed = found.length;
         if (!code && finished)
             code = bags_fail(err, BAGS_ERROR_EXISTS,
@@ -9580,8 +9361,8 @@ static bags_code bagi_writer_start(bags_writer *writer) {
 }
 
 /* Check the caller's fields, and sort copies of them. */
-static bags_code bagi_writer_set_fields(bags_writer *writer,
-    const bags_field *fields, size_t count, bags_error *err) {
+static bags_code bagi_writer_set_fields(
+    bags_writer *writer, const bags_field *fields, size_t count, bags_error *err) {
     const bags_allocator *memory = &writer->job.env.memory;
     bagi_spec *spec = &writer->spec;
     BAGI_NEED(fields || !count, err);
@@ -9603,8 +9384,7 @@ static bags_code bagi_writer_set_fields(bags_writer *writer,
         if (strcmp(spec->fields[i - 1].name, spec->fields[i].name) == 0)
             return bagi_fail_field(
                 err, BAGS_ERROR_FIELD, spec->fields[i].name, "duplicate");
-    bags_code code =
-        bagi_spec_seal(memory, spec, writer->options.registry, err);
+    bags_code code = bagi_spec_seal(memory, spec, writer->options.registry, err);
 
     /* Refuse what no value can satisfy: arguments that the type's codec refuses, unless
      * they are only too large for this platform, and integers of 0 bytes. */
@@ -9627,9 +9407,8 @@ static bags_code bagi_writer_set_fields(bags_writer *writer,
     return code;
 }
 
-BAGS_API bags_writer *bags_writer_open(const char *path,
-    const bags_field *fields, size_t count, const bags_writer_options *options,
-    bags_error *err) {
+BAGS_API bags_writer *bags_writer_open(const char *path, const bags_field *fields,
+    size_t count, const bags_writer_options *options, bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bags_writer_options, options);
     bags_writer *writer = bagi_writer_new(path, options, err);
@@ -9720,8 +9499,8 @@ typedef struct bagi_recovering {
 } bagi_recovering;
 
 /* Finish a shard, or remove it. */
-static bags_code bagi_recover_shard(const bagi_recovering *work,
-    const bagi_dir *dir, bags_recovered *done, bags_error *err) {
+static bags_code bagi_recover_shard(const bagi_recovering *work, const bagi_dir *dir,
+    bags_recovered *done, bags_error *err) {
     bool dry_run = work->options.dry_run, finished = false;
     bags_writer_options options = BAGI_ZERO;
     bagi_scan found;
@@ -9731,14 +9510,13 @@ static bags_code bagi_recover_shard(const bagi_recovering *work,
     bags_writer *writer = bagi_writer_new(dir->path, &options, err);
     if (!writer)
         return err->code;
-    bags_code code = bagi_writer_take(
-        writer, bagi_shard_name(0), dry_run, &finished, &found);
+    bags_code code =
+        bagi_writer_take(writer, bagi_shard_name(0), dry_run, &finished, &found);
     if (!code && !finished) {
         done->length = found.length;
         done->truncated = found.trailing;
         done->reason = found.reason ? found.reason : "";
-        done->action =
-            found.length ? BAGS_RECOVERY_FINISHED : BAGS_RECOVERY_REMOVED;
+        done->action = found.length ? BAGS_RECOVERY_FINISHED : BAGS_RECOVERY_REMOVED;
         if (found.length && !dry_run)
             bagi_writer_finish(writer);
     }
@@ -9795,11 +9573,10 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
 
     /* The lock belongs to the open file; a dry run holds none. */
     bool journal = bagi_dir_has(dir, "", ".idx", &failure->code, failure);
-    bagi_stream_open(blobs, dir, "", ".bag",
-        journal && !dry_run ? BAGS_IO_WRITE : BAGS_IO_READ);
+    bagi_stream_open(
+        blobs, dir, "", ".bag", journal && !dry_run ? BAGS_IO_WRITE : BAGS_IO_READ);
     if (!failure->code)
-        bagi_lock_file(
-            env, blobs->handle, path, path, BAGI_LOCKED_BY_WRITER, failure);
+        bagi_lock_file(env, blobs->handle, path, path, BAGI_LOCKED_BY_WRITER, failure);
     if (dry_run)
         bagi_stream_forget(blobs);
     bool checksums = bagi_dir_has(dir, "", ".crc", &failure->code, failure);
@@ -9850,19 +9627,17 @@ static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
 }
 
 /* Recover one shard, or a standalone Bag, and report it. */
-static bags_code bagi_recover_one(
-    void *user, const bagi_dir *dir, size_t index) {
+static bags_code bagi_recover_one(void *user, const bagi_dir *dir, size_t index) {
     bagi_recovering *work = (bagi_recovering *)user;
     bags_recover_report *report = &work->report;
     bags_recovered done = {dir->path, BAGS_RECOVERY_NOTHING, 0, 0, ""};
     bags_error why;
     (void)index;
-    bags_code code = dir->standalone
-                         ? bagi_recover_bag(work, dir->path, &done, &why)
-                         : bagi_recover_shard(work, dir, &done, &why);
+    bags_code code = dir->standalone ? bagi_recover_bag(work, dir->path, &done, &why)
+                                     : bagi_recover_shard(work, dir, &done, &why);
     if (code) {
-        done.action = code == BAGS_ERROR_LOCKED ? BAGS_RECOVERY_LOCKED
-                                                : BAGS_RECOVERY_FAILED;
+        done.action =
+            code == BAGS_ERROR_LOCKED ? BAGS_RECOVERY_LOCKED : BAGS_RECOVERY_FAILED;
         done.length = done.truncated = 0;
         done.reason = why.message;
         if (!work->first.code)
@@ -9881,9 +9656,8 @@ static bags_code bagi_recover_one(
     return BAGS_OK;
 }
 
-BAGS_API bags_code bags_recover(const char *path,
-    const bags_recover_options *options, bags_recover_report *report,
-    bags_error *err) {
+BAGS_API bags_code bags_recover(const char *path, const bags_recover_options *options,
+    bags_recover_report *report, bags_error *err) {
     BAGI_ERR(err);
     bagi_recovering work = BAGI_ZERO;
     bagi_names names;
@@ -9905,8 +9679,7 @@ BAGS_API bags_code bags_recover(const char *path,
         if (!code && names.count == 0)
             code = bagi_fail_no_dataset(&dir, err);
         if (!code)
-            code = bagi_each_shard(
-                &names, start, *stop, bagi_recover_one, &work, err);
+            code = bagi_each_shard(&names, start, *stop, bagi_recover_one, &work, err);
         if (!code && work.report.finished_now && !work.options.no_sync &&
             !work.options.dry_run)
             code = bagi_sync_parent(&work.env, path, err);
@@ -9968,16 +9741,14 @@ struct bags_reader {
 /* The directory of a shard; free dir->path with bagi_dir_free. */
 static bags_code bagi_reader_dir(
     const bags_reader *reader, size_t shard, bagi_dir *dir, bags_error *err) {
-    bagi_name name = {
-        reader->shards[shard].number, reader->shards[shard].digits};
+    bagi_name name = {reader->shards[shard].number, reader->shards[shard].digits};
     char *path = bagi_shard_path(&reader->env, reader->path, name, err);
     *dir = bagi_dir_of(&reader->env, path);
     return path ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
 /* How the Bags of a finished shard are opened. */
-static bagi_how bagi_reader_how(
-    const bags_reader *reader, const bagi_shard *part) {
+static bagi_how bagi_reader_how(const bags_reader *reader, const bagi_shard *part) {
     bagi_how how = bagi_how_new();
     how.split = part->split;
     how.grows = reader->options.unfinished == BAGS_UNFINISHED_READ;
@@ -10024,25 +9795,23 @@ BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
 }
 
 /* The Bag of a field (spec.count: of refs) in a shard, opened if need be. */
-static BAGI_HOT bags_code bagi_reader_bag(const bags_reader *reader,
-    size_t shard, size_t field, const bag_reader **out, bags_error *err) {
+static BAGI_HOT bags_code bagi_reader_bag(const bags_reader *reader, size_t shard,
+    size_t field, const bag_reader **out, bags_error *err) {
     void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
     void *bag = bags ? (void *)BAGI_LOAD(&bags[field]) : NULL;
     *out = (const bag_reader *)bag;
-    return bag ? BAGS_OK
-               : bagi_reader_first_bag(reader, shard, field, out, err);
+    return bag ? BAGS_OK : bagi_reader_first_bag(reader, shard, field, out, err);
 }
 
 /* The Bags of these fields (NULL: of all) in a shard may be opened soon. */
-BAGI_COLD static void bagi_reader_expect(const bags_reader *reader,
-    size_t shard, const bags_select *selects, size_t count) {
+BAGI_COLD static void bagi_reader_expect(
+    const bags_reader *reader, size_t shard, const bags_select *selects, size_t count) {
     void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
     bagi_how how = bagi_reader_how(reader, &reader->parts[shard]);
     size_t fields = reader->spec.count;
     bagi_dir dir;
     bags_error ignored;
-    if (!reader->env.io.expect ||
-        bagi_reader_dir(reader, shard, &dir, &ignored))
+    if (!reader->env.io.expect || bagi_reader_dir(reader, shard, &dir, &ignored))
         return;
     for (size_t i = 0; i < (selects ? count : fields); i++) {
         size_t field = selects ? selects[i].field : i;
@@ -10060,7 +9829,7 @@ typedef struct bagi_opening {
     bags_reader *reader;
     bagi_common common;
     const bagi_names *names; /* NULL: unsharded */
-    bags_error *err; /* not the caller's: a failed try may be repeated */
+    bags_error *err;         /* not the caller's: a failed try may be repeated */
 } bagi_opening;
 
 /* Tries to read what another process is changing. */
@@ -10073,8 +9842,7 @@ typedef struct bagi_tries {
  * same failure are counted: while a writer makes progress, what the tries find
  * differs, and the reader does not give up, however the two are scheduled. */
 static bool bagi_tries_again(bagi_tries *tries, const bags_error *why) {
-    bool same =
-        tries->count++ && strcmp(tries->last.message, why->message) == 0;
+    bool same = tries->count++ && strcmp(tries->last.message, why->message) == 0;
     tries->same = same ? tries->same + 1 : 1;
     tries->last = *why;
     return tries->same < 4 && tries->count < 100;
@@ -10094,8 +9862,8 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     bag_reader **bags = NULL;
     bagi_spec own = BAGI_ZERO;
     bagi_scan prefix;
-    bags_code code = bagi_common_read(
-        &opening->common, dir, ".partial", &own, &part->record, err);
+    bags_code code =
+        bagi_common_read(&opening->common, dir, ".partial", &own, &part->record, err);
     bool differs = own.types != NULL;
     bagi_spec_free(&reader->env.memory, &own);
     if (code == BAGS_ERROR_MISSING || (code == BAGS_ERROR_CORRUPT && !differs))
@@ -10106,8 +9874,7 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     const bagi_spec *spec = &opening->common.spec;
     bagi_how how = bagi_reader_how(reader, part);
     how.cache_index = true;
-    code = bagi_unfinished_open(
-        dir, spec, &how, &reader->files, &bags, &prefix, err);
+    code = bagi_unfinished_open(dir, spec, &how, &reader->files, &bags, &prefix, err);
     if (!code && prefix.reason && !prefix.length)
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: refs.idx lists datapoints, but none is complete (%s)",
@@ -10135,8 +9902,8 @@ BAGI_COLD static bags_code bagi_opening_shard(
     bags_path_kind kind = BAGS_PATH_DIRECTORY;
     bool found = false, again = false;
     bagi_tries tries = BAGI_ZERO;
-    bags_code code = bags_buffer_reserve(
-        &arrays[0], count * sizeof *reader->shards, opening->err);
+    bags_code code =
+        bags_buffer_reserve(&arrays[0], count * sizeof *reader->shards, opening->err);
     if (!code)
         code = bags_buffer_reserve(
             &arrays[1], count * sizeof *reader->parts, opening->err);
@@ -10151,8 +9918,7 @@ BAGI_COLD static bags_code bagi_opening_shard(
         memset(part, 0, sizeof *part);
         bagi_how how = bagi_reader_how(reader, part);
         code = bagi_shard_open(&opening->common, dir,
-            unfinished != BAGS_UNFINISHED_REFUSE, &how, &shard->length,
-            opening->err);
+            unfinished != BAGS_UNFINISHED_REFUSE, &how, &shard->length, opening->err);
         part->split = how.split;
         part->allow_empty = how.allow_empty;
         part->record = how.record;
@@ -10165,9 +9931,8 @@ BAGI_COLD static bags_code bagi_opening_shard(
             code = bagi_opening_unfinished(opening, dir, shard, part, &found);
         else if (!found)
             code = BAGS_OK;
-        again =
-            live && (code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT ||
-                        code == BAGS_ERROR_STATE || (!code && !shard->length));
+        again = live && (code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT ||
+                            code == BAGS_ERROR_STATE || (!code && !shard->length));
     } while (again && bagi_tries_again(&tries, opening->err));
     if (!code && !found && opening->names)
         kind = bagi_kind(&reader->env, dir->path, &code, opening->err);
@@ -10207,8 +9972,8 @@ BAGI_COLD static bags_code bagi_opening_spec(
     (void)index;
     if (opening->common.spec.types)
         return BAGS_OK;
-    bags_code code = bagi_common_read(
-        &opening->common, dir, "", NULL, &record, opening->err);
+    bags_code code =
+        bagi_common_read(&opening->common, dir, "", NULL, &record, opening->err);
     if (code == BAGS_ERROR_MISSING && live) {
         code = bagi_common_read(
             &opening->common, dir, ".partial", NULL, &record, opening->err);
@@ -10252,8 +10017,8 @@ BAGI_COLD static bags_code bagi_check_gaps(
 /* Forget all shards. */
 static void bagi_reader_drop(bags_reader *reader, const bagi_spec *spec) {
     for (size_t i = 0; i < reader->count; i++)
-        bagi_bags_free(&reader->env, (bag_reader **)reader->parts[i].bags,
-            spec->count + 1);
+        bagi_bags_free(
+            &reader->env, (bag_reader **)reader->parts[i].bags, spec->count + 1);
     reader->count = 0;
     reader->length = reader->skipped = 0;
 }
@@ -10283,17 +10048,16 @@ BAGI_COLD static bags_code bagi_opening_directory(
         /* A gap next to an unfinished shard is most likely one whose writer has not
          * reached it: that is reported first. */
         if (code == BAGS_ERROR_GAP && !live) {
-            bags_code other = bagi_each_shard(
-                &names, start, stop, bagi_check_finished, err, err);
+            bags_code other =
+                bagi_each_shard(&names, start, stop, bagi_check_finished, err, err);
             code = other ? other : code;
         }
         if (!code)
-            code = bagi_each_shard(
-                &names, start, stop, bagi_opening_shard, opening, err);
+            code =
+                bagi_each_shard(&names, start, stop, bagi_opening_shard, opening, err);
         /* None of this worker has the spec; another one's may. */
         if (!code && !opening->common.spec.types)
-            code =
-                bagi_each_shard(&names, 0, 1, bagi_opening_spec, opening, err);
+            code = bagi_each_shard(&names, 0, 1, bagi_opening_spec, opening, err);
         if (!code && !opening->common.spec.types)
             code = bags_fail(err, BAGS_ERROR_UNFINISHED,
                 "%s: no shard is finished; if their writers crashed, run "
@@ -10313,8 +10077,7 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
     bagi_opening opening = BAGI_ZERO;
     bagi_dir dir;
     bags_error why; /* of tries that may be repeated; *err is written once */
-    bags_reader *reader =
-        (bags_reader *)bagi_alloc(&env.memory, sizeof *reader, err);
+    bags_reader *reader = (bags_reader *)bagi_alloc(&env.memory, sizeof *reader, err);
     if (!reader)
         return NULL;
     opening.reader = reader;
@@ -10328,8 +10091,7 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
     bags_code code = bagi_check_worker(
         path, options->shard_start, &reader->options.shard_stop, &why);
     if (!code)
-        code =
-            bagi_check_enums(path, options->unfinished, options->access, &why);
+        code = bagi_check_enums(path, options->unfinished, options->access, &why);
     if (!code) {
         reader->path = bagi_absolute(&env, path, strlen(path), &why);
         code = reader->path ? BAGS_OK : BAGS_ERROR_MEMORY;
@@ -10354,8 +10116,7 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
         code = bags_fail_io(NULL, ENOENT, reader->path, "open", &why);
     else if (!code && kind != BAGS_PATH_DIRECTORY)
         code = bags_fail(&why, BAGS_ERROR_MISSING,
-            "%s: a file, not the directory of a dataset",
-            bagi_tail(reader->path));
+            "%s: a file, not the directory of a dataset", bagi_tail(reader->path));
     bool single = bagi_is_single(&dir, &code, &why);
     if (single)
         code = bagi_check_mixed(&dir, &why);
@@ -10422,8 +10183,8 @@ BAGI_COLD static bags_code bagi_fail_field_index(
         bagi_tail(reader->path), (uint64_t)field, (uint64_t)reader->spec.count);
 }
 
-BAGS_API bags_code bags_reader_field(const bags_reader *reader,
-    const char *name, size_t *field, bags_error *err) {
+BAGS_API bags_code bags_reader_field(
+    const bags_reader *reader, const char *name, size_t *field, bags_error *err) {
     BAGI_BEGIN(reader && name && field, err);
     size_t found = bagi_spec_find(&reader->spec, name);
     if (found == reader->spec.count)
@@ -10433,15 +10194,13 @@ BAGS_API bags_code bags_reader_field(const bags_reader *reader,
     return BAGS_OK;
 }
 
-BAGS_API const bags_type *bags_reader_type(
-    const bags_reader *reader, size_t field) {
-    return reader && field < reader->spec.count ? &reader->spec.types[field]
-                                                : NULL;
+BAGS_API const bags_type *bags_reader_type(const bags_reader *reader, size_t field) {
+    return reader && field < reader->spec.count ? &reader->spec.types[field] : NULL;
 }
 
 /* The Bags of a finished shard are opened without keeping them. */
-BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *from,
-    bags_info *info, bags_field_info *fields, bags_error *err) {
+BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *from, bags_info *info,
+    bags_field_info *fields, bags_error *err) {
     BAGI_BEGIN(from && info, err);
     bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
     bags_code code = BAGS_OK;
@@ -10500,10 +10259,9 @@ BAGS_API BAGI_COLD bags_code bags_reader_check(
         code = bagi_reader_dir(reader, shard, &dir, err);
         char *path = code ? NULL : bagi_dir_path(&dir, "spec.json", "", err);
         if (!code)
-            code =
-                path ? bagi_check_record(&reader->env, path,
-                           reader->parts[shard].record.identity, i < count, err)
-                     : BAGS_ERROR_MEMORY;
+            code = path ? bagi_check_record(&reader->env, path,
+                              reader->parts[shard].record.identity, i < count, err)
+                        : BAGS_ERROR_MEMORY;
         bagi_free_text(&reader->env.memory, path);
         bagi_dir_free(&dir);
     }
@@ -10532,8 +10290,8 @@ static BAGI_HOT void bagi_row_begin(const bags_reader *reader, bags_row *row) {
     row->length = 0;
     row->stale = true;
     if (BAGI_UNLIKELY(!row->items.resize)) {
-        bags_buffer *buffers[] = {&row->slots, &row->items, &row->data,
-            &row->scratch, &row->spans, &row->refs};
+        bags_buffer *buffers[] = {&row->slots, &row->items, &row->data, &row->scratch,
+            &row->spans, &row->refs};
         for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
             bagi_buffer_adopt(buffers[i], &reader->env.memory);
     }
@@ -10551,8 +10309,7 @@ static bags_view *bagi_row_items(const bags_row *row) {
 /* bags_buffer_reserve, but no call if the buffer is large enough. */
 static BAGI_HOT bags_code bagi_reserve(
     bags_buffer *buffer, size_t size, bags_error *err) {
-    return size <= buffer->capacity ? BAGS_OK
-                                    : bags_buffer_reserve(buffer, size, err);
+    return size <= buffer->capacity ? BAGS_OK : bags_buffer_reserve(buffer, size, err);
 }
 
 /* Reserve space for `count` items in all slots; those that exist are kept. The
@@ -10561,8 +10318,7 @@ static BAGI_HOT bags_code bagi_row_reserve(
     bags_row *row, uint64_t count, bags_error *err) {
     if (BAGI_UNLIKELY(count > SIZE_MAX / 2 / sizeof(bags_view)))
         return bagi_fail_memory(err, SIZE_MAX);
-    return bagi_reserve(
-        &row->items, (size_t)(count + 1) * sizeof(bags_view), err);
+    return bagi_reserve(&row->items, (size_t)(count + 1) * sizeof(bags_view), err);
 }
 
 /* ---- memory of decoded values ---- */
@@ -10575,9 +10331,8 @@ struct bagi_block {
 };
 
 #define BAGI_VALUE_ALIGN ((size_t)16)
-#define BAGI_BLOCK_SIZE                                                        \
-    ((sizeof(struct bagi_block) + BAGI_VALUE_ALIGN - 1) &                      \
-        ~(BAGI_VALUE_ALIGN - 1))
+#define BAGI_BLOCK_SIZE                                                                \
+    ((sizeof(struct bagi_block) + BAGI_VALUE_ALIGN - 1) & ~(BAGI_VALUE_ALIGN - 1))
 #define BAGI_BLOCK_MIN ((size_t)4096)
 
 /* Free these blocks. */
@@ -10666,21 +10421,19 @@ BAGI_COLD static bags_code bagi_fail_datapoint(
 }
 
 /* A fault of refs.bag; field is spec->count if it concerns the row as a whole. */
-BAGI_COLD static bags_code bagi_fail_refs(const char *path,
-    const bagi_spec *spec, uint64_t index, size_t field, const char *what,
-    bags_error *err) {
+BAGI_COLD static bags_code bagi_fail_refs(const char *path, const bagi_spec *spec,
+    uint64_t index, size_t field, const char *what, bags_error *err) {
     if (field < spec->count)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: field \"%.200s\": datapoint %" PRIu64 ": refs.bag: %s",
             bagi_tail(path), spec->fields[field].name, index, what);
-    return bags_fail(err, BAGS_ERROR_CORRUPT,
-        "%s: datapoint %" PRIu64 ": refs.bag: %s", bagi_tail(path), index,
-        what);
+    return bags_fail(err, BAGS_ERROR_CORRUPT, "%s: datapoint %" PRIu64 ": refs.bag: %s",
+        bagi_tail(path), index, what);
 }
 
 /* Refs that cannot be parsed. */
-BAGI_COLD static bags_code bagi_fail_row(const char *path,
-    const bagi_spec *spec, uint64_t index, bags_view row, bags_error *err) {
+BAGI_COLD static bags_code bagi_fail_row(const char *path, const bagi_spec *spec,
+    uint64_t index, bags_view row, bags_error *err) {
     size_t field = 0;
     const char *fault = bagi_refs_fault(row, spec->types, spec->count, &field);
     return bagi_fail_refs(path, spec, index, field, fault, err);
@@ -10692,9 +10445,9 @@ static bool bagi_ref_fits(const bagi_ref *ref, uint64_t length) {
 }
 
 /* What is wrong with a ref that does not fit. */
-BAGI_COLD static bags_code bagi_fail_ref(const char *path,
-    const bagi_spec *spec, uint64_t index, size_t field, const bagi_ref *ref,
-    uint64_t length, bags_error *err) {
+BAGI_COLD static bags_code bagi_fail_ref(const char *path, const bagi_spec *spec,
+    uint64_t index, size_t field, const bagi_ref *ref, uint64_t length,
+    bags_error *err) {
     char what[128];
     if (spec->types[field].sequence)
         (void)snprintf(what, sizeof what,
@@ -10703,14 +10456,14 @@ BAGI_COLD static bags_code bagi_fail_ref(const char *path,
             ref->first, ref->count, length);
     else
         (void)snprintf(what, sizeof what,
-            "blob index %" PRIu64 " out of range (length %" PRIu64 ")",
-            ref->first, length);
+            "blob index %" PRIu64 " out of range (length %" PRIu64 ")", ref->first,
+            length);
     return bagi_fail_refs(path, spec, index, field, what, err);
 }
 
 /* The row's array of refs, one per field. */
-static BAGI_HOT bags_code bagi_row_refs(const bags_reader *reader,
-    bags_row *row, bagi_ref **refs, bags_error *err) {
+static BAGI_HOT bags_code bagi_row_refs(
+    const bags_reader *reader, bags_row *row, bagi_ref **refs, bags_error *err) {
     bags_code code =
         bagi_reserve(&row->refs, (reader->spec.count + 1) * sizeof **refs, err);
     *refs = (bagi_ref *)(void *)row->refs.data;
@@ -10737,8 +10490,8 @@ static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader, size_t shard,
 /* Most often blob i of a plain field belongs to datapoint i: request the table's entry,
  * or the blob, before the refs have been read, which say so. Elsewhere this is useless,
  * and harmless. Field spec.count is refs.bag. */
-static BAGI_HOT void bagi_touch(const bags_reader *reader, size_t shard,
-    uint64_t index, size_t field, bool is_blob) {
+static BAGI_HOT void bagi_touch(const bags_reader *reader, size_t shard, uint64_t index,
+    size_t field, bool is_blob) {
     size_t fields = reader->spec.count;
     uint64_t local = index - reader->shards[shard].start;
     void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
@@ -10761,9 +10514,9 @@ static BAGI_HOT void bagi_touch(const bags_reader *reader, size_t shard,
 
 /* Read and parse the refs of one datapoint, whose selections (NULL: all fields) are
  * read next. *shard is where it is. */
-static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader,
-    uint64_t index, const bags_select *selects, size_t count, bags_row *row,
-    size_t *shard, bagi_ref **refs, bags_error *err) {
+static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader, uint64_t index,
+    const bags_select *selects, size_t count, bags_row *row, size_t *shard,
+    bagi_ref **refs, bags_error *err) {
     const bag_reader *bag = NULL;
     bags_view blob = {NULL, 0};
     bagi_row_begin(reader, row);
@@ -10774,8 +10527,7 @@ static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader,
     if (!code && !reader->parts[*shard].split) {
         uint64_t local = index - reader->shards[*shard].start;
         for (size_t i = 0; i < count; i++)
-            bagi_touch(
-                reader, *shard, index, selects ? selects[i].field : i, true);
+            bagi_touch(reader, *shard, index, selects ? selects[i].field : i, true);
         code = bagi_reader_bag(reader, *shard, reader->spec.count, &bag, err);
         if (!code)
             code = bag_reader_get(bag, local, &row->scratch, &blob, err);
@@ -10783,15 +10535,13 @@ static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader,
     return code ? code : bagi_refs_of(reader, *shard, index, blob, *refs, err);
 }
 
-#define BAGI_REFS_STEP                                                         \
-    4096 /* consecutive datapoints whose refs are read at once */
+#define BAGI_REFS_STEP 4096 /* consecutive datapoints whose refs are read at once */
 
 /* Read the refs of datapoints start <= i < start + count, or (not NULL) of `indices`:
  * the row's item i becomes the blob of refs.bag. With `advise` they are only
  * requested. */
-static bags_code bagi_row_fetch_refs(const bags_reader *reader,
-    const uint64_t *indices, uint64_t start, size_t count, bags_row *row,
-    bool advise, bags_error *err) {
+static bags_code bagi_row_fetch_refs(const bags_reader *reader, const uint64_t *indices,
+    uint64_t start, size_t count, bags_row *row, bool advise, bags_error *err) {
     bagi_fetch fetch = {&row->scratch, 0, &row->scratch, 0, advise};
     bags_code code = advise ? BAGS_OK : bagi_row_reserve(row, count, err);
     for (size_t i = 0, run = 1; i < count && !code; i += run) {
@@ -10802,8 +10552,7 @@ static bags_code bagi_row_fetch_refs(const bags_reader *reader,
         size_t shard = bagi_reader_find_shard(reader, index, row);
         uint64_t local = index - reader->shards[shard].start;
         if (!indices) /* the rest of the shard */
-            run = (size_t)BAGI_MIN(
-                count - i, reader->shards[shard].length - local);
+            run = (size_t)BAGI_MIN(count - i, reader->shards[shard].length - local);
         if (reader->parts[shard].split)
             continue;
         code = bagi_reader_bag(reader, shard, reader->spec.count, &bag, err);
@@ -10827,16 +10576,14 @@ BAGI_COLD static bags_code bagi_fail_select(
     const char *name = reader->spec.fields[select->field].name;
     if (!select->slice)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "%s: field \"%.200s\": start, stop or step without slice", path,
-            name);
+            "%s: field \"%.200s\": start, stop or step without slice", path, name);
     if (select->start > select->stop)
         return bags_fail(err, BAGS_ERROR_RANGE,
-            "%s: field \"%.200s\": invalid range (start %" PRIu64
-            " > stop %" PRIu64 ")",
+            "%s: field \"%.200s\": invalid range (start %" PRIu64 " > stop %" PRIu64
+            ")",
             path, name, select->start, select->stop);
     return bags_fail(err, BAGS_ERROR_RANGE,
-        "%s: field \"%.200s\": a slice of a field that is not a sequence", path,
-        name);
+        "%s: field \"%.200s\": a slice of a field that is not a sequence", path, name);
 }
 
 /* Apply a selection to a datapoint's ref. */
@@ -10866,13 +10613,13 @@ static BAGI_HOT bags_code bagi_select_apply(const bags_reader *reader,
 }
 
 /* Find the Bag of a field, and check that a ref is within it. */
-static BAGI_HOT bags_code bagi_reader_check_ref(const bags_reader *reader,
-    size_t shard, uint64_t index, size_t field, const bagi_ref *ref,
-    const bag_reader **bag, bags_error *err) {
+static BAGI_HOT bags_code bagi_reader_check_ref(const bags_reader *reader, size_t shard,
+    uint64_t index, size_t field, const bagi_ref *ref, const bag_reader **bag,
+    bags_error *err) {
     bags_code code = bagi_reader_bag(reader, shard, field, bag, err);
     if (!code && BAGI_UNLIKELY(!bagi_ref_fits(ref, (*bag)->length)))
-        code = bagi_fail_ref(reader->path, &reader->spec, index, field, ref,
-            (*bag)->length, err);
+        code = bagi_fail_ref(
+            reader->path, &reader->spec, index, field, ref, (*bag)->length, err);
     return code;
 }
 
@@ -10880,12 +10627,11 @@ static BAGI_HOT bags_code bagi_reader_check_ref(const bags_reader *reader,
 static bags_code bagi_fetch_add_steps(bagi_fetch *fetch, const bag_reader *bag,
     const bagi_steps *steps, size_t place, bags_error *err) {
     if (steps->step == 1)
-        return bagi_fetch_add(
-            fetch, bag, steps->first, steps->count, place, err);
+        return bagi_fetch_add(fetch, bag, steps->first, steps->count, place, err);
     bags_code code = BAGS_OK;
     for (uint64_t i = 0; i < steps->count && !code; i++)
-        code = bagi_fetch_add(fetch, bag, steps->first + i * steps->step, 1,
-            place + (size_t)i, err);
+        code = bagi_fetch_add(
+            fetch, bag, steps->first + i * steps->step, 1, place + (size_t)i, err);
     return code;
 }
 
@@ -10913,8 +10659,7 @@ BAGI_NOINLINE static bags_code bagi_row_place(
         bagi_row_slots(row)[i].items = items;
         items += bagi_row_slots(row)[i].length;
     }
-    return spans ? bagi_fetch_run_all(&fetch, bagi_row_items(row), err)
-                 : BAGS_OK;
+    return spans ? bagi_fetch_run_all(&fetch, bagi_row_items(row), err) : BAGS_OK;
 }
 
 BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
@@ -10925,8 +10670,8 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     bags_select whole = {0, false, 0, 0, 0};
     if (!selects)
         count = fields;
-    bags_code code = bagi_row_read_refs(
-        reader, index, selects, count, row, &shard, &refs, err);
+    bags_code code =
+        bagi_row_read_refs(reader, index, selects, count, row, &shard, &refs, err);
     if (!code)
         code = bagi_reserve(&row->slots, count * sizeof(struct bagi_slot), err);
     if (code)
@@ -10959,8 +10704,7 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
         slot->items = items;
         total += slot->length;
         if (BAGI_UNLIKELY(bag->mapped.length == 0)) {
-            code = bagi_row_plan(
-                row, &spans, bag, steps, total - slot->length, err);
+            code = bagi_row_plan(row, &spans, bag, steps, total - slot->length, err);
             if (code)
                 return code;
             continue;
@@ -10984,9 +10728,8 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     return BAGS_OK;
 }
 
-BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
-    uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
-    bags_error *err) {
+BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t index,
+    size_t field, uint64_t item, bags_row *row, bags_view *out, bags_error *err) {
     BAGI_BEGIN(reader && row && out, err);
     bagi_ref *refs = NULL;
     const bag_reader *bag = NULL;
@@ -10997,17 +10740,16 @@ BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
     if (!code && field >= reader->spec.count)
         code = bagi_fail_field_index(reader, field, err);
     if (!code)
-        code = bagi_reader_check_ref(
-            reader, shard, index, field, &refs[field], &bag, err);
+        code =
+            bagi_reader_check_ref(reader, shard, index, field, &refs[field], &bag, err);
     if (!code && BAGI_UNLIKELY(item >= refs[field].count))
         code = bags_fail(err, BAGS_ERROR_RANGE,
             "%s: field \"%.200s\": datapoint %" PRIu64 ": item index %" PRIu64
             " out of range (length %" PRIu64 ")",
-            bagi_tail(reader->path), reader->spec.fields[field].name, index,
-            item, refs[field].count);
+            bagi_tail(reader->path), reader->spec.fields[field].name, index, item,
+            refs[field].count);
     if (!code)
-        return bag_reader_get(
-            bag, refs[field].first + item, &row->data, out, err);
+        return bag_reader_get(bag, refs[field].first + item, &row->data, out, err);
     out->data = NULL;
     out->size = 0;
     return code;
@@ -11015,9 +10757,8 @@ BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader,
 
 /* One after the other, every entry of a table and every blob would be waited for:
  * first all entries are requested, then all blobs. */
-BAGS_API void bags_reader_touch(const bags_reader *reader,
-    const uint64_t *indices, size_t count, const bags_select *selects,
-    size_t select_count) {
+BAGS_API void bags_reader_touch(const bags_reader *reader, const uint64_t *indices,
+    size_t count, const bags_select *selects, size_t select_count) {
     if (!reader || !indices || reader->length == 0)
         return;
     size_t fields = reader->spec.count;
@@ -11029,8 +10770,8 @@ BAGS_API void bags_reader_touch(const bags_reader *reader,
             size_t shard = bagi_reader_find_shard(reader, indices[i], &row);
             bagi_touch(reader, shard, indices[i], fields, blobs);
             for (size_t k = 0; k < select_count; k++)
-                bagi_touch(reader, shard, indices[i],
-                    selects ? selects[k].field : k, blobs);
+                bagi_touch(
+                    reader, shard, indices[i], selects ? selects[k].field : k, blobs);
         }
     }
 }
@@ -11046,8 +10787,8 @@ BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     if (!code && field >= reader->spec.count)
         code = bagi_fail_field_index(reader, field, err);
     if (!code)
-        code = bagi_reader_check_ref(
-            reader, shard, index, field, &refs[field], &bag, err);
+        code =
+            bagi_reader_check_ref(reader, shard, index, field, &refs[field], &bag, err);
     if (!code)
         *count = refs[field].count;
     return code;
@@ -11073,10 +10814,9 @@ static bags_code bagi_check_plain(
  * count, or (not NULL) of `indices`: their refs are read, and what they refer to is
  * added to the fetch. The first blob of datapoint i has place i.
  */
-static bags_code bagi_plan_many(const bags_reader *reader,
-    const uint64_t *indices, uint64_t start, size_t count,
-    const bags_select *selects, size_t select_count, bags_row *row,
-    bagi_fetch *fetch, bags_error *err) {
+static bags_code bagi_plan_many(const bags_reader *reader, const uint64_t *indices,
+    uint64_t start, size_t count, const bags_select *selects, size_t select_count,
+    bags_row *row, bagi_fetch *fetch, bags_error *err) {
     bagi_ref *refs = NULL;
     size_t last = SIZE_MAX, step = indices ? count : BAGI_REFS_STEP;
     /* The files of every shard that is used are looked up before the first is opened:
@@ -11092,22 +10832,20 @@ static bags_code bagi_plan_many(const bags_reader *reader,
     }
     bags_code code = BAGS_OK;
     if (fetch->advise)
-        code =
-            bagi_row_fetch_refs(reader, indices, start, count, row, true, err);
+        code = bagi_row_fetch_refs(reader, indices, start, count, row, true, err);
     if (!code)
         code = bagi_row_refs(reader, row, &refs, err);
     for (size_t i = 0, at = 0; i < count && !code; i++, at++) {
         uint64_t index = indices ? indices[i] : start + i;
         if (at == step || i == 0) {
             at = 0;
-            code = bagi_row_fetch_refs(reader, indices, index,
-                BAGI_MIN(step, count - i), row, false, err);
+            code = bagi_row_fetch_refs(
+                reader, indices, index, BAGI_MIN(step, count - i), row, false, err);
             if (code)
                 return code;
         }
         size_t shard = bagi_reader_find_shard(reader, index, row);
-        code = bagi_refs_of(
-            reader, shard, index, bagi_row_items(row)[at], refs, err);
+        code = bagi_refs_of(reader, shard, index, bagi_row_items(row)[at], refs, err);
         for (size_t k = 0; k < select_count && !code; k++) {
             bags_select whole = bags_whole(k);
             const bags_select *select = selects ? &selects[k] : &whole;
@@ -11129,17 +10867,16 @@ static bags_code bagi_plan_many(const bags_reader *reader,
 
 /* Read a plain field of many datapoints: its blobs become the items of the row's only
  * slot. */
-static bags_code bagi_read_many(const bags_reader *reader,
-    const uint64_t *indices, uint64_t start, size_t count, size_t field,
-    bags_row *row, bags_error *err) {
+static bags_code bagi_read_many(const bags_reader *reader, const uint64_t *indices,
+    uint64_t start, size_t count, size_t field, bags_row *row, bags_error *err) {
     bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
     bags_select whole = bags_whole(field);
     bags_code code = bagi_check_plain(reader, field, err);
     if (!code)
         code = bagi_row_reserve(row, count, err);
     if (!code)
-        code = bagi_plan_many(
-            reader, indices, start, count, &whole, 1, row, &fetch, err);
+        code =
+            bagi_plan_many(reader, indices, start, count, &whole, 1, row, &fetch, err);
     if (!code)
         code = bagi_reserve(&row->slots, sizeof(struct bagi_slot), err);
     if (!code)
@@ -11155,9 +10892,8 @@ static bags_code bagi_read_many(const bags_reader *reader,
     return BAGS_OK;
 }
 
-BAGS_API bags_code bags_reader_get_range(const bags_reader *reader,
-    uint64_t start, uint64_t stop, size_t field, bags_row *row,
-    bags_error *err) {
+BAGS_API bags_code bags_reader_get_range(const bags_reader *reader, uint64_t start,
+    uint64_t stop, size_t field, bags_row *row, bags_error *err) {
     BAGI_BEGIN(reader && row, err);
     size_t count = 0;
     bagi_row_begin(reader, row);
@@ -11203,8 +10939,8 @@ static bags_code bagi_column_check(const bags_reader *reader, size_t shard,
     size_t count = 0;
     if (!bagi_size(of->length, &count))
         return bagi_fail_memory(err, SIZE_MAX);
-    bags_code code = bagi_plan_many(
-        reader, NULL, of->start, count, &whole, 1, row, &fetch, err);
+    bags_code code =
+        bagi_plan_many(reader, NULL, of->start, count, &whole, 1, row, &fetch, err);
     if (code)
         return code;
     const bagi_span *span = bagi_fetch_spans(&fetch);
@@ -11214,8 +10950,7 @@ static bags_code bagi_column_check(const bags_reader *reader, size_t shard,
     return bags_fail(err, BAGS_ERROR_RANGE,
         "%s: blobs are not in the order of the datapoints (datapoint %" PRIu64
         " has blob %" PRIu64 "); use bags_reader_get_range",
-        bagi_tail(bag->file[BAGI_BLOBS].path), of->start + span->place,
-        span->first);
+        bagi_tail(bag->file[BAGI_BLOBS].path), of->start + span->place, span->first);
 }
 
 BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
@@ -11251,8 +10986,7 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     if (!code)
         BAGI_STORE(ordered, (void *)(uintptr_t)bag);
     if (!code)
-        code = bag_reader_get_range(
-            bag, 0, column.length, &row->data, &range, err);
+        code = bag_reader_get_range(bag, 0, column.length, &row->data, &range, err);
     if (code)
         return code;
     column.data = range.data;
@@ -11275,9 +11009,9 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     if (table && bags_little_endian() && (uintptr_t)table % 8 == 0) {
         column.offsets = (const uint64_t *)(const void *)table;
     } else {
-        code = range.length > SIZE_MAX / 16 ? bagi_fail_memory(err, SIZE_MAX)
-                                            : bags_buffer_reserve(&row->items,
-                                                  8 * range.length + 8, err);
+        code = range.length > SIZE_MAX / 16
+                   ? bagi_fail_memory(err, SIZE_MAX)
+                   : bags_buffer_reserve(&row->items, 8 * range.length + 8, err);
         if (code)
             return code;
         uint64_t *offsets = (uint64_t *)(void *)row->items.data;
@@ -11299,8 +11033,7 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
         return bags_fail(err, BAGS_ERROR_RANGE,
             "slot %" PRIu64 " of the row: item index %" PRIu64
             " out of range (length %" PRIu64 ")",
-            (uint64_t)slot, (uint64_t)item,
-            (uint64_t)bags_row_length(row, slot));
+            (uint64_t)slot, (uint64_t)item, (uint64_t)bags_row_length(row, slot));
     const bags_reader *reader = row->reader;
     struct bagi_slot *from = &bagi_row_slots(row)[slot];
     const bags_field *field = &reader->spec.fields[from->field];
@@ -11318,8 +11051,8 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
         scratch = &own;
     }
     bagi_buffer_adopt(scratch, &reader->env.memory);
-    bags_code code = bagi_coder_decode(&reader->spec.coders[from->field],
-        from->items[item], scratch, out, err);
+    bags_code code = bagi_coder_decode(
+        &reader->spec.coders[from->field], from->items[item], scratch, out, err);
     if (!code)
         return BAGS_OK;
     if (sequence)
@@ -11376,8 +11109,7 @@ typedef struct bagi_verifying {
     size_t field;     /* the number of the field */
     bool parse;       /* the blobs are rows of refs */
     bool decode;
-    bagi_cursor
-        owners; /* over refs, from the first blob that does not decode */
+    bagi_cursor owners; /* over refs, from the first blob that does not decode */
 } bagi_verifying;
 
 /* Report the fault in v->why. Only a lack of memory ends the work, unless it is that of
@@ -11401,8 +11133,7 @@ static bags_code bagi_verify_fault(bagi_verifying *v, bags_code code,
 
 /* Report a failure that concerns a file as a unit; BAGS_OK is none. */
 static bags_code bagi_verify_file(bagi_verifying *v, bags_code code) {
-    return code ? bagi_verify_fault(v, code, BAGS_FAULT_FILE, 0, 0, 0)
-                : BAGS_OK;
+    return code ? bagi_verify_fault(v, code, BAGS_FAULT_FILE, 0, 0, 0) : BAGS_OK;
 }
 
 /* Units of one shard belong to different parts of the work, and so do those of one
@@ -11465,12 +11196,12 @@ static bool bagi_verify_owner(bagi_verifying *v, const bagi_cursor *blobs,
            blobs->index - ref->first >= ref->count) {
         bags_view row;
         bool valid = false;
-        if ((ref->count && ref->first > blobs->index) ||
-            cursor->next >= cursor->last || bagi_cursor_next(cursor, err))
+        if ((ref->count && ref->first > blobs->index) || cursor->next >= cursor->last ||
+            bagi_cursor_next(cursor, err))
             return false;
         if (!cursor->usable ||
-            bagi_cursor_refs(cursor, v->spec->types, v->spec->count, v->row,
-                &row, &valid, err) ||
+            bagi_cursor_refs(
+                cursor, v->spec->types, v->spec->count, v->row, &row, &valid, err) ||
             !valid || !bagi_ref_fits(ref, blobs->bag->length))
             ref->count = 0;
     }
@@ -11489,11 +11220,9 @@ static bags_code bagi_verify_value(bagi_verifying *v, bagi_cursor *cursor) {
     bags_error why;
     bags_code code = BAGS_OK;
     if (!bagi_size(cursor->stop - cursor->start, &blob.size))
-        code = bags_fail(
-            &v->why, BAGS_ERROR_LIMIT, "too large for the address space");
+        code = bags_fail(&v->why, BAGS_ERROR_LIMIT, "too large for the address space");
     else
-        code = bagi_cursor_bytes(
-            cursor, cursor->start, blob.size, &blob.data, &v->why);
+        code = bagi_cursor_bytes(cursor, cursor->start, blob.size, &blob.data, &v->why);
     if (code && blob.size <= BAGI_CURSOR_BYTES)
         return code;
     if (!code)
@@ -11502,21 +11231,19 @@ static bags_code bagi_verify_value(bagi_verifying *v, bagi_cursor *cursor) {
     if (!code)
         return BAGS_OK;
     why.code = BAGS_OK;
-    bool known =
-        v->how.split || bagi_verify_owner(v, cursor, &index, &item, &why);
+    bool known = v->how.split || bagi_verify_owner(v, cursor, &index, &item, &why);
     if (why.code == BAGS_ERROR_MEMORY) {
         v->why = why;
         return BAGS_ERROR_MEMORY;
     }
     if (known && v->spec->types[v->field].sequence)
-        bagi_prefix(&v->why, code,
-            "%s: datapoint %" PRIu64 ": item %" PRIu64 ": ", path, index, item);
+        bagi_prefix(&v->why, code, "%s: datapoint %" PRIu64 ": item %" PRIu64 ": ",
+            path, index, item);
     else
         bagi_prefix(&v->why, code, "%s: %s %" PRIu64 ": ", path,
             known ? "datapoint" : "blob", index);
-    return bagi_verify_fault(v, code,
-        known ? BAGS_FAULT_DATAPOINT : BAGS_FAULT_BLOB, index, item,
-        cursor->start);
+    return bagi_verify_fault(v, code, known ? BAGS_FAULT_DATAPOINT : BAGS_FAULT_BLOB,
+        index, item, cursor->start);
 }
 
 static void bagi_verify_progress(bagi_verifying *v, uint64_t bytes) {
@@ -11541,8 +11268,7 @@ static bags_code bagi_verify_range(bagi_verifying *v, const bag_reader *bag,
         if (!code && !cursor.valid) {
             code = bagi_bag_fail_bounds(
                 bag, cursor.index, cursor.start, cursor.stop, &v->why);
-            code = bagi_verify_fault(
-                v, code, BAGS_FAULT_BLOB, cursor.index, 0, offset);
+            code = bagi_verify_fault(v, code, BAGS_FAULT_BLOB, cursor.index, 0, offset);
         } else if (!code) {
             offset = cursor.start;
         }
@@ -11552,8 +11278,7 @@ static bags_code bagi_verify_range(bagi_verifying *v, const bag_reader *bag,
         }
         if (!code && cursor.usable && stored != computed) {
             code = bagi_crcs_fail(bag, cursor.index, computed, stored, &v->why);
-            code = bagi_verify_fault(
-                v, code, BAGS_FAULT_BLOB, cursor.index, 0, offset);
+            code = bagi_verify_fault(v, code, BAGS_FAULT_BLOB, cursor.index, 0, offset);
         } else if (!code && cursor.usable && v->parse) {
             code = bagi_verify_row(v, &cursor);
         } else if (!code && cursor.usable && v->decode) {
@@ -11569,10 +11294,9 @@ static bags_code bagi_verify_range(bagi_verifying *v, const bag_reader *bag,
         }
     }
     if (!code && cursor.overlap)
-        code = bagi_verify_file(
-            v, bags_fail(&v->why, BAGS_ERROR_CORRUPT,
-                   "%s: overlapping blobs; not all were checked",
-                   bagi_tail(bag->file[BAGI_BLOBS].path)));
+        code = bagi_verify_file(v, bags_fail(&v->why, BAGS_ERROR_CORRUPT,
+                                       "%s: overlapping blobs; not all were checked",
+                                       bagi_tail(bag->file[BAGI_BLOBS].path)));
     /* The running CRCs of the table and of the CRCs are those of the trailer. */
     for (int i = 0; i < 2 && crcs && !ended && !code; i++) {
         uint32_t computed = i ? cursor.crcs_crc : cursor.table_crc;
@@ -11605,9 +11329,8 @@ static bags_code bagi_verify_bag(bagi_verifying *v, bag_reader *bag) {
     }
     bags_code code = bagi_crcs_open(bag, v->dir, &v->how, &v->why);
     bool exists = code != BAGS_ERROR_MISSING, crcs = !code;
-    bool other =
-        trailer->size && (trailer->length != length ||
-                             trailer->size != bag->file[BAGI_BLOBS].size);
+    bool other = trailer->size && (trailer->length != length ||
+                                      trailer->size != bag->file[BAGI_BLOBS].size);
     v->report.bags++;
     v->report.checksums += exists;
     v->report.files += exists;
@@ -11642,8 +11365,7 @@ BAGI_COLD static bags_code bagi_verify_unit(bagi_verifying *v, size_t field) {
         v->decode = !coder->fault && coder->codec->decode;
         if (coder->codec && coder->fault) {
             code = bagi_coder_fail(coder, &v->why);
-            bagi_prefix(
-                &v->why, code, "%s: ", bagi_tail(bag->file[BAGI_BLOBS].path));
+            bagi_prefix(&v->why, code, "%s: ", bagi_tail(bag->file[BAGI_BLOBS].path));
             code = bagi_verify_file(v, code);
         } else if (!v->decode) {
             v->report.undecoded += bag->length;
@@ -11663,8 +11385,7 @@ static bags_code bagi_verify_open(bagi_verifying *v, bool has_refs, bool *all) {
     *all = true;
     for (size_t i = count + has_refs; i-- > 0 && !code;) {
         v->name = v->how.name = bagi_spec_name(v->spec, i);
-        v->how.allow_empty =
-            i == count || bagi_refs_allow_empty(v->bags[count]);
+        v->how.allow_empty = i == count || bagi_refs_allow_empty(v->bags[count]);
         code = bagi_bag_new(v->dir, &v->how, &v->files, &v->bags[i], &v->why);
         *all = *all && !code;
         code = bagi_verify_unit_file(v, i + 1, code);
@@ -11706,10 +11427,8 @@ BAGI_COLD static bags_code bagi_verify_shard(
     if (code || unfinished)
         return code; /* it has no spec of its own */
     size_t count = v->spec->count;
-    v->row =
-        (bagi_ref *)bagi_alloc(memory, (count + 1) * sizeof *v->row, &v->why);
-    v->bags = (bag_reader **)bagi_alloc(
-        memory, (count + 1) * sizeof *v->bags, &v->why);
+    v->row = (bagi_ref *)bagi_alloc(memory, (count + 1) * sizeof *v->row, &v->why);
+    v->bags = (bag_reader **)bagi_alloc(memory, (count + 1) * sizeof *v->bags, &v->why);
     if (!v->row || !v->bags)
         code = bagi_verify_file(v, BAGS_ERROR_MEMORY);
     v->name = "refs";
@@ -11756,14 +11475,14 @@ BAGI_COLD static bags_code bagi_verify_find(
     bagi_record record;
     (void)index;
     bags_code code = v->common.spec.types ? BAGS_OK
-                                          : bagi_common_read(&v->common, dir,
-                                                "", NULL, &record, &v->why);
+                                          : bagi_common_read(&v->common, dir, "", NULL,
+                                                &record, &v->why);
     for (size_t i = spec->count + 1; i-- > 0 && code != BAGS_ERROR_MEMORY &&
                                      !v->any_checksums && !v->options.quick;) {
         code = BAGS_OK;
-        v->any_checksums = bagi_dir_has(dir, bagi_spec_name(spec, i), ".crc",
-                               &code, &v->why) &&
-                           bagi_is_finished(dir, &code, &v->why);
+        v->any_checksums =
+            bagi_dir_has(dir, bagi_spec_name(spec, i), ".crc", &code, &v->why) &&
+            bagi_is_finished(dir, &code, &v->why);
     }
     return bagi_verify_file(v, code == BAGS_ERROR_MEMORY ? code : BAGS_OK);
 }
@@ -11771,8 +11490,7 @@ BAGI_COLD static bags_code bagi_verify_find(
 /* Check all shards of a worker. When the work is divided into parts, all of them list
  * the shards and look for the common spec, but what concerns the dataset as a whole,
  * its names and its gaps, is reported by part 0 alone. */
-BAGI_COLD static bags_code bagi_verify_sharded(
-    bagi_verifying *v, const bagi_dir *dir) {
+BAGI_COLD static bags_code bagi_verify_sharded(bagi_verifying *v, const bagi_dir *dir) {
     uint64_t start = v->options.shard_start, stop = v->options.shard_stop;
     bool mine = v->options.part == 0;
     bagi_names names;
@@ -11790,18 +11508,15 @@ BAGI_COLD static bags_code bagi_verify_sharded(
     if (!code)
         code = bagi_each_shard(&names, 0, 1, bagi_verify_find, v, v->err);
     if (!code && mine && !v->options.allow_gaps)
-        code =
-            bagi_verify_file(v, bagi_check_gaps(&names, start, stop, &v->why));
+        code = bagi_verify_file(v, bagi_check_gaps(&names, start, stop, &v->why));
     if (!code)
-        code =
-            bagi_each_shard(&names, start, stop, bagi_verify_shard, v, v->err);
+        code = bagi_each_shard(&names, start, stop, bagi_verify_shard, v, v->err);
     bags_buffer_free(&names.array);
     return code;
 }
 
 /* A standalone Bag has no spec: its blobs are compared with their checksums only. */
-BAGI_COLD static bags_code bagi_verify_standalone(
-    bagi_verifying *v, const char *path) {
+BAGI_COLD static bags_code bagi_verify_standalone(bagi_verifying *v, const char *path) {
     bagi_dir dir;
     bag_reader *bag = NULL;
     if (v->options.part)
@@ -11813,8 +11528,7 @@ BAGI_COLD static bags_code bagi_verify_standalone(
     v->how = bagi_how_new();
     v->how.no_mmap = true;
     v->how.allow_empty = v->options.allow_empty_file;
-    code =
-        bagi_verify_file(v, bagi_bag_new(&dir, &v->how, NULL, &bag, &v->why));
+    code = bagi_verify_file(v, bagi_bag_new(&dir, &v->how, NULL, &bag, &v->why));
     if (bag) {
         v->report.blobs += bag->length;
         code = bagi_verify_bag(v, bag);
@@ -11824,9 +11538,8 @@ BAGI_COLD static bags_code bagi_verify_standalone(
     return code;
 }
 
-BAGS_API bags_code bags_verify(const char *path,
-    const bags_verify_options *options, bags_verify_report *report,
-    bags_error *err) {
+BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *options,
+    bags_verify_report *report, bags_error *err) {
     BAGI_ERR(err);
     const char *fault = NULL;
     bagi_verifying v = BAGI_ZERO;
@@ -11853,8 +11566,7 @@ BAGS_API bags_code bags_verify(const char *path,
                                  &v.options.shard_stop, err)
                            : bagi_fail_memory(err, 0);
     if (!code && fault)
-        code = bags_fail(
-            err, BAGS_ERROR_ARGUMENT, "%s: %s", bagi_tail(path), fault);
+        code = bags_fail(err, BAGS_ERROR_ARGUMENT, "%s: %s", bagi_tail(path), fault);
     bags_path_kind kind = bagi_kind(&v.env, path, &code, err);
     if (!code && kind == BAGS_PATH_NONE)
         code = bags_fail_io(NULL, ENOENT, path, "open", err);
@@ -11906,11 +11618,9 @@ BAGI_COLD static bags_code bagi_checksum_standalone(const bagi_env *env,
     if (!code)
         code = bagi_open(env, path, BAGS_IO_READ, &file, err);
     if (!code)
-        code =
-            bagi_lock_file(env, file, path, path, BAGI_LOCKED_BY_WRITER, err);
+        code = bagi_lock_file(env, file, path, path, BAGI_LOCKED_BY_WRITER, err);
     if (!code)
-        code = bagi_checksum_dir(
-            &dir, NULL, &how, options, file, path, report, err);
+        code = bagi_checksum_dir(&dir, NULL, &how, options, file, path, report, err);
     bagi_close_read(env, file);
     bagi_dir_free(&dir);
     return code;

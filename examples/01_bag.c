@@ -38,8 +38,7 @@ static bags_code read_words(const char *path, bags_error *err) {
         code = bag_reader_get_range(reader, 0, 3, &scratch, &range, err);
     for (size_t i = 0; !code && i < range.length; i++) {
         word = bags_range_get(&range, i);
-        printf(
-            "blob %d: %.*s\n", (int)i, (int)word.size, (const char *)word.data);
+        printf("blob %d: %.*s\n", (int)i, (int)word.size, (const char *)word.data);
     }
     bags_buffer_free(&scratch);
     bag_reader_close(reader);

@@ -46,8 +46,8 @@ static bags_code print_digit(
         code = bags_row_value(row, 1, 0, NULL, &label, err);
     if (code)
         return code;
-    printf("label %d, image %d x %d of %s:", (int)label.uint,
-        (int)image.shape[0], (int)image.shape[1], bags_dtype_name(image.dtype));
+    printf("label %d, image %d x %d of %s:", (int)label.uint, (int)image.shape[0],
+        (int)image.shape[1], bags_dtype_name(image.dtype));
     for (size_t i = 0; i < image.size; i++)
         printf(" %d", ((const unsigned char *)image.data)[i]);
     printf("\n");

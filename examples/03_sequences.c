@@ -27,8 +27,7 @@ static void write_throw(bags_writer *writer, float speed) {
 }
 
 static bags_code write_throws(const char *path, bags_error *err) {
-    const bags_field fields[] = {
-        {"caption", "utf8"}, {"states", "array(float32,2)[]"}};
+    const bags_field fields[] = {{"caption", "utf8"}, {"states", "array(float32,2)[]"}};
     bags_writer *writer = bags_writer_open(path, fields, 2, NULL, err);
     if (!writer)
         return err->code;

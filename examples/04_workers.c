@@ -68,8 +68,8 @@ static bags_code add_up(const char *path, bags_error *err) {
     }
     bags_reader_shards(reader, &shards);
     if (!code)
-        printf("%d datapoints in %d shards, sum %d\n",
-            (int)bags_reader_length(reader), (int)shards, (int)sum);
+        printf("%d datapoints in %d shards, sum %d\n", (int)bags_reader_length(reader),
+            (int)shards, (int)sum);
     bags_row_free(&row);
     bags_reader_close(reader);
     return code;

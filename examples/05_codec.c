@@ -41,14 +41,13 @@ static bags_code color_decode(void *state, bags_view blob, bags_buffer *scratch,
             err, BAGS_ERROR_CORRUPT, "a color of %d bytes", (int)blob.size);
     if (bags_buffer_reserve(scratch, 8, err))
         return BAGS_ERROR_MEMORY;
-    snprintf((char *)scratch->data, 8, "#%02x%02x%02x", blob.data[0],
-        blob.data[1], blob.data[2]);
+    snprintf((char *)scratch->data, 8, "#%02x%02x%02x", blob.data[0], blob.data[1],
+        blob.data[2]);
     *value = bags_utf8_sized((const char *)scratch->data, 7);
     return BAGS_OK;
 }
 
-static const bags_codec color = {
-    "color", NULL, color_encode, color_decode, NULL, NULL};
+static const bags_codec color = {"color", NULL, color_encode, color_decode, NULL, NULL};
 
 static bags_code write_palette(
     const char *path, const bags_registry *codecs, bags_error *err) {
@@ -91,8 +90,7 @@ int main(int argc, char **argv) {
     bags_error err;
     bags_registry *codecs = bags_registry_create(NULL, &err);
     int failed = !codecs || bags_registry_add(codecs, &color, &err) ||
-                 write_palette(path, codecs, &err) ||
-                 read_palette(path, codecs, &err);
+                 write_palette(path, codecs, &err) || read_palette(path, codecs, &err);
     if (failed)
         fprintf(stderr, "%s\n", err.message);
     bags_registry_free(codecs);

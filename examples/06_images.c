@@ -15,8 +15,7 @@ enum { PHOTO_MAX = 1 << 24, SMALL_MAX = 1 << 20 };
 static unsigned char photo[PHOTO_MAX], small[SMALL_MAX];
 
 /* Append a photograph, and what a decoder makes of it at an eighth. */
-static bags_code add_photo(
-    bags_writer *writer, const char *path, bags_error *err) {
+static bags_code add_photo(bags_writer *writer, const char *path, bags_error *err) {
     bags_jpeg_options eighth = {0};
     bags_image size;
     eighth.scale = 8;
@@ -71,9 +70,8 @@ static bags_code read_album(
         if (!code)
             code = bags_row_value(&row, 1, 0, NULL, &thumb, err);
         if (!code)
-            printf("photograph %d x %d, small copy %d x %d\n",
-                (int)image.shape[1], (int)image.shape[0], (int)thumb.shape[1],
-                (int)thumb.shape[0]);
+            printf("photograph %d x %d, small copy %d x %d\n", (int)image.shape[1],
+                (int)image.shape[0], (int)thumb.shape[1], (int)thumb.shape[0]);
     }
     bags_row_free(&row);
     bags_reader_close(reader);

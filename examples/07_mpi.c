@@ -63,8 +63,8 @@ static bags_code add_up(const char *path, bags_error *err) {
             sum += value.uint;
     }
     if (!code)
-        printf("%d datapoints, %d steps in all\n",
-            (int)bags_reader_length(reader), (int)sum);
+        printf("%d datapoints, %d steps in all\n", (int)bags_reader_length(reader),
+            (int)sum);
     bags_row_free(&row);
     bags_reader_close(reader);
     return code;

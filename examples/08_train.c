@@ -64,8 +64,7 @@ static bags_loader *open_loader(
 }
 
 /* The error of the network in one frame, and the direction that reduces it. */
-static float learn_frame(
-    const float *pixels, const float *state, network *gradient) {
+static float learn_frame(const float *pixels, const float *state, network *gradient) {
     const network *net = &now.net;
     float hidden[HIDDEN], back[HIDDEN] = {0}, loss = 0;
     for (int i = 0; i < HIDDEN; i++) {
@@ -105,8 +104,7 @@ static float learn_batch(const bags_batch *batch) {
     float frames = (float)(batch->length * FRAMES);
     memset(&gradient, 0, sizeof gradient);
     for (size_t i = 0; i < batch->length * FRAMES; i++)
-        loss +=
-            learn_frame(pixels + i * INPUTS, state + i * BALLS * 4, &gradient);
+        loss += learn_frame(pixels + i * INPUTS, state + i * BALLS * 4, &gradient);
     for (size_t i = 0; i < WEIGHTS; i++) {
         speed[i] = momentum * speed[i] - rate * slope[i] / frames;
         net[i] += speed[i];
@@ -135,8 +133,7 @@ static bags_code save(const char *path, bags_error *err) {
     return BAGS_OK;
 }
 
-static bags_code resume(
-    bags_loader *loader, const char *path, bags_error *err) {
+static bags_code resume(bags_loader *loader, const char *path, bags_error *err) {
     FILE *file = fopen(path, "rb");
     if (!file) {
         start_network();

@@ -92,27 +92,24 @@ typedef struct archive_file {
 /* The archive itself is damaged at an offset. */
 static bags_code fail_archive(
     const bags_archive *a, const char *why, uint64_t offset, bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_CORRUPT, "%s: %s (at byte %" PRIu64 ")",
-        a->path, why, offset);
+    return bags_fail(
+        err, BAGS_ERROR_CORRUPT, "%s: %s (at byte %" PRIu64 ")", a->path, why, offset);
 }
 
-static bags_code fail_member(const bags_archive *a, bags_code code,
-    const void *name, size_t size, const char *why, bags_error *err) {
+static bags_code fail_member(const bags_archive *a, bags_code code, const void *name,
+    size_t size, const char *why, bags_error *err) {
     return bags_fail(err, code, "%s: member \"%.*s\": %s", a->path,
         size > 300 ? 300 : (int)size, (const char *)name, why);
 }
 
-static bags_code fail_corrupt(const bags_archive *a, const archive_member *m,
-    const char *why, bags_error *err) {
-    return fail_member(
-        a, BAGS_ERROR_CORRUPT, m->name.text, m->name_size, why, err);
+static bags_code fail_corrupt(
+    const bags_archive *a, const archive_member *m, const char *why, bags_error *err) {
+    return fail_member(a, BAGS_ERROR_CORRUPT, m->name.text, m->name_size, why, err);
 }
 
 /* ---- bytes ---- */
 
-static uint32_t load16(const unsigned char *p) {
-    return (uint32_t)(p[0] | p[1] << 8);
-}
+static uint32_t load16(const unsigned char *p) { return (uint32_t)(p[0] | p[1] << 8); }
 
 static uint32_t load32(const unsigned char *p) {
     return load16(p) | load16(p + 2) << 16;
@@ -155,8 +152,7 @@ static bags_code archive_bytes(const bags_archive *a, archive_window *w,
                 return bags_fail_io(&a->base, error, a->path, "read", err);
             if (done == 0 || done > part - w->size)
                 return bags_fail(err, BAGS_ERROR_CORRUPT,
-                    "%s: truncated while open (%" PRIu64 " bytes, was %" PRIu64
-                    ")",
+                    "%s: truncated while open (%" PRIu64 " bytes, was %" PRIu64 ")",
                     a->path, offset + w->size, a->size);
         }
     }
@@ -165,8 +161,7 @@ static bags_code archive_bytes(const bags_archive *a, archive_window *w,
 }
 
 /* Start to read what will be needed, if the hooks can do that. */
-static void archive_expect(
-    const bags_archive *a, uint64_t offset, uint64_t size) {
+static void archive_expect(const bags_archive *a, uint64_t offset, uint64_t size) {
     bags_io_read read = {NULL, offset, NULL, (size_t)size, 0};
     read.file = a->file;
     if (a->base.read_many && !a->base.map && size <= SIZE_MAX)
@@ -183,8 +178,7 @@ static bool has_ending(const char *name, size_t size, const char *ending) {
 /* True for a file that readers of datasets open. */
 static bool is_of_dataset(const char *name, size_t size) {
     return has_ending(name, size, ".bag") || has_ending(name, size, ".idx") ||
-           has_ending(name, size, ".crc") ||
-           has_ending(name, size, "spec.json");
+           has_ending(name, size, ".crc") || has_ending(name, size, "spec.json");
 }
 
 /* Copy a name without empty and "." parts, and without a slash at the end. Returns
@@ -231,11 +225,9 @@ static bags_code archive_add(
     bags_code code = BAGS_ERROR_CORRUPT;
     if (a->length >= a->max_members)
         return bags_fail(err, BAGS_ERROR_LIMIT,
-            "%s: too many members (more than %" PRIu64 ")", a->path,
-            a->max_members);
+            "%s: too many members (more than %" PRIu64 ")", a->path, a->max_members);
     if (bags_buffer_reserve(&a->names, a->names_size + size + 1, err) ||
-        bags_buffer_reserve(
-            &a->members_memory, (size_t)(a->length + 1) * one, err))
+        bags_buffer_reserve(&a->members_memory, (size_t)(a->length + 1) * one, err))
         return BAGS_ERROR_MEMORY;
     char *name = (char *)a->names.data + a->names_size;
     const char *why = name_clean(name, &size, found->name, size);
@@ -307,8 +299,7 @@ static size_t archive_search(
 
 /* True if member i is in the directory, or is its own entry. The empty name is the
  * archive. */
-static bool is_below(
-    const bags_archive *a, size_t i, const char *name, size_t size) {
+static bool is_below(const bags_archive *a, size_t i, const char *name, size_t size) {
     if (i >= a->length || size == 0)
         return i < a->length;
     const archive_member *m = &a->members[i];
@@ -365,10 +356,8 @@ static bags_code zip_find_directory(const bags_archive *a, archive_window *w,
         if ((length != 0xFFFF && length != load64(wide + 32)) ||
             (size != UINT32_MAX && size != load64(wide + 40)) ||
             (offset != UINT32_MAX && offset != load64(wide + 48)))
-            return fail_archive(
-                a, "the two records at the end differ", end, err);
-        disks = load32(wide + 16) | load32(wide + 20) |
-                load32(wide + END64_SIZE + 4) |
+            return fail_archive(a, "the two records at the end differ", end, err);
+        disks = load32(wide + 16) | load32(wide + 20) | load32(wide + END64_SIZE + 4) |
                 (load32(wide + END64_SIZE + 16) > 1);
         here = load64(wide + 24);
         length = load64(wide + 32);
@@ -381,8 +370,7 @@ static bags_code zip_find_directory(const bags_archive *a, archive_window *w,
     if (size > end || offset > end - size)
         return fail_archive(a, "the zip file's directory is outside", end, err);
     if (length > size / ENTRY_SIZE)
-        return fail_archive(
-            a, "more members than fit into the directory", end, err);
+        return fail_archive(a, "more members than fit into the directory", end, err);
     out->start = end - size;
     out->stop = end;
     out->shift = out->start - offset;
@@ -392,8 +380,8 @@ static bags_code zip_find_directory(const bags_archive *a, archive_window *w,
 
 /* Replace numbers of 32 bits that are saturated by those of the extra field of zip64.
  * False if they are missing. `extra` has been read; numbers are in its order. */
-static bool zip_widen(const unsigned char *extra, size_t size,
-    uint64_t *numbers[], size_t count) {
+static bool zip_widen(
+    const unsigned char *extra, size_t size, uint64_t *numbers[], size_t count) {
     const unsigned char *from = extra;
     size_t left = 0;
     for (size_t at = 0; size - at >= 4; at += 4 + load16(extra + at + 2)) {
@@ -454,14 +442,13 @@ static bags_code zip_add(bags_archive *a, const unsigned char *p,
     if (!wrong && (offset > stop || stop - offset < LOCAL_SIZE + name_size ||
                       stop - offset - LOCAL_SIZE - name_size < found.size))
         wrong = "past the end of the members";
-    return wrong ? fail_member(
-                       a, BAGS_ERROR_CORRUPT, found.name, name_size, wrong, err)
+    return wrong ? fail_member(a, BAGS_ERROR_CORRUPT, found.name, name_size, wrong, err)
                  : archive_add(a, &found, err);
 }
 
 /* Check a member's local header against the directory, and find its bytes. */
-static bags_code zip_locate(const bags_archive *a, archive_window *w,
-    archive_member *m, bags_error *err) {
+static bags_code zip_locate(
+    const bags_archive *a, archive_window *w, archive_member *m, bags_error *err) {
     const char *why = NULL;
     const unsigned char *p;
     bags_code code = archive_bytes(a, w, m->offset, LOCAL_SIZE, &p, err);
@@ -497,16 +484,13 @@ static bags_code zip_locate(const bags_archive *a, archive_window *w,
 }
 
 /* A zip's members are known, and that they end at `stop`: find where each ends. */
-static bags_code zip_check_overlap(
-    bags_archive *a, uint64_t stop, bags_error *err) {
+static bags_code zip_check_overlap(bags_archive *a, uint64_t stop, bags_error *err) {
     if (a->length > 0)
-        qsort(a->members, (size_t)a->length, sizeof *a->members,
-            member_offset_order);
+        qsort(a->members, (size_t)a->length, sizeof *a->members, member_offset_order);
     for (size_t i = (size_t)a->length; i-- > 0; stop = a->members[i].offset) {
         archive_member *m = &a->members[i];
         m->stop = stop;
-        if (stop - m->offset < LOCAL_SIZE ||
-            stop - m->offset - LOCAL_SIZE < m->size)
+        if (stop - m->offset < LOCAL_SIZE || stop - m->offset - LOCAL_SIZE < m->size)
             return fail_corrupt(a, m, "overlaps the next one", err);
     }
     return BAGS_OK;
@@ -535,8 +519,7 @@ static bags_code zip_read(bags_archive *a, archive_window *w, uint64_t end,
             fits = directory.stop - at >= size;
         }
         if (!fits)
-            return fail_archive(
-                a, "the zip file's directory is truncated", at, err);
+            return fail_archive(a, "the zip file's directory is truncated", at, err);
         if (!code)
             code = archive_bytes(a, w, at, size, &p, err);
         if (!code)
@@ -544,8 +527,7 @@ static bags_code zip_read(bags_archive *a, archive_window *w, uint64_t end,
         at += size;
     }
     if (!code && at != directory.stop)
-        return fail_archive(
-            a, "bytes after the last entry of the directory", at, err);
+        return fail_archive(a, "bytes after the last entry of the directory", at, err);
     return code;
 }
 
@@ -627,16 +609,14 @@ static bool is_text(
 }
 
 /* Apply the records of a pax header: "SIZE KEY=VALUE\n". */
-static bags_code tar_pax(const bags_archive *a, uint64_t offset,
-    const unsigned char *p, size_t size, bool global, tar_next *next,
-    bags_error *err) {
+static bags_code tar_pax(const bags_archive *a, uint64_t offset, const unsigned char *p,
+    size_t size, bool global, tar_next *next, bags_error *err) {
     const unsigned char *end = p + size, *stop;
     for (; p < end; p = stop) {
         uint64_t record = 0;
         const unsigned char *key = parse_decimal(p, end, &record);
         const unsigned char *value = NULL;
-        if (key && record > (uint64_t)(key - p) &&
-            record <= (uint64_t)(end - p))
+        if (key && record > (uint64_t)(key - p) && record <= (uint64_t)(end - p))
             value = (const unsigned char *)memchr(
                 key, '=', (size_t)record - (size_t)(key - p));
         stop = value ? p + record : end;
@@ -652,8 +632,7 @@ static bags_code tar_pax(const bags_archive *a, uint64_t offset,
         if ((is_path || is_size) && global)
             return fail_archive(a, "a global name or size", offset, err);
         value++;
-        if (is_path &&
-            tar_keep_name(next, value, (size_t)(stop - 1 - value), err))
+        if (is_path && tar_keep_name(next, value, (size_t)(stop - 1 - value), err))
             return BAGS_ERROR_MEMORY;
         if (is_size && parse_decimal(value, stop, &next->size) != stop - 1)
             return fail_archive(a, "an invalid pax header", offset, err);
@@ -663,8 +642,8 @@ static bags_code tar_pax(const bags_archive *a, uint64_t offset,
 }
 
 /* Add the member of a header. */
-static bags_code tar_add(bags_archive *a, const unsigned char *p,
-    uint64_t offset, uint64_t size, tar_next *next, bags_error *err) {
+static bags_code tar_add(bags_archive *a, const unsigned char *p, uint64_t offset,
+    uint64_t size, tar_next *next, bags_error *err) {
     char joined[155 + 1 + 100], type = (char)p[156];
     archive_found found;
     const char *wrong = NULL;
@@ -677,8 +656,7 @@ static bags_code tar_add(bags_archive *a, const unsigned char *p,
     found.name_size = next->name_size;
     if (found.name_size == 0) {
         /* Only POSIX has a prefix; GNU has other things there. */
-        size_t prefix =
-            memcmp(p + 257, "ustar", 6) ? 0 : text_size(p + 345, 155);
+        size_t prefix = memcmp(p + 257, "ustar", 6) ? 0 : text_size(p + 345, 155);
         size_t name = text_size(p, 100), at = prefix ? prefix + 1 : 0;
         memcpy(joined, p + 345, prefix);
         joined[prefix] = '/';
@@ -755,10 +733,8 @@ static bags_code tar_read(
         const unsigned char *p = NULL;
         bool fits = at <= a->size && a->size - at >= BLOCK;
         if (fits && size > w->step) /* also the table of the Bag before it */
-            archive_expect(
-                a, at - BLOCK - SOON_TABLE, BLOCK + SOON_TABLE + w->step);
-        bags_code code =
-            fits ? archive_bytes(a, w, at, BLOCK, &p, err) : BAGS_OK;
+            archive_expect(a, at - BLOCK - SOON_TABLE, BLOCK + SOON_TABLE + w->step);
+        bags_code code = fits ? archive_bytes(a, w, at, BLOCK, &p, err) : BAGS_OK;
         if (code)
             return code;
         if (fits && is_zero(p, BLOCK))
@@ -770,8 +746,8 @@ static bags_code tar_read(
                                       : "the tar file is truncated: no end",
                                  at, err);
         char type = (char)p[156];
-        bool about_next = type == 'L' || type == 'K' || type == 'x' ||
-                          type == 'g' || type == 'V';
+        bool about_next =
+            type == 'L' || type == 'K' || type == 'x' || type == 'g' || type == 'V';
         if (!tar_number(p + 124, 12, &size))
             return fail_archive(a, "an invalid size in a tar header", at, err);
         if (next->has_size && !about_next)
@@ -811,8 +787,7 @@ typedef struct archive_path {
 } archive_path;
 
 /* Find a path. Returns 0, or an errno value. */
-static int archive_look_up(
-    const bags_archive *a, const char *path, archive_path *out) {
+static int archive_look_up(const bags_archive *a, const char *path, archive_path *out) {
     size_t length = strlen(path), size = a->path_size;
     bags_buffer memory = bags_buffer_of(&a->allocator);
     memset(out, 0, sizeof *out);
@@ -832,8 +807,7 @@ static int archive_look_up(
         if (out->size == 0 || is_below(a, out->first, name, out->size)) {
             out->kind = BAGS_PATH_DIRECTORY;
             out->name = out->size ? a->members[out->first].name.text : "";
-        } else if (i < a->length &&
-                   !name_order(&a->members[i], name, out->size, 0)) {
+        } else if (i < a->length && !name_order(&a->members[i], name, out->size, 0)) {
             out->kind = BAGS_PATH_FILE;
             out->member = &a->members[i];
         }
@@ -866,9 +840,8 @@ static int hook_list(void *user, const char *path,
         const char *slash = (const char *)memchr(name, '/', size);
         size = slash ? (size_t)(slash - name) : size;
         /* '0' follows '/': the first name that is not below the child. */
-        i = slash && size > 0
-                ? archive_search(a, m->name.text, start + size, '/' + 1)
-                : i + 1;
+        i = slash && size > 0 ? archive_search(a, m->name.text, start + size, '/' + 1)
+                              : i + 1;
         if (size == 0) /* the directory's own entry */
             continue;
         if (bags_buffer_reserve(&child, size + 1, NULL)) {
@@ -905,8 +878,7 @@ static int hook_close(void *user, void *file) {
 }
 
 /* The code of zip_locate, as errno. */
-static int archive_locate(
-    const bags_archive *a, archive_member *m, bags_error *err) {
+static int archive_locate(const bags_archive *a, archive_member *m, bags_error *err) {
     archive_window window;
     memset(&window, 0, sizeof window);
     window.buffer = bags_buffer_of(&a->allocator);
@@ -934,8 +906,7 @@ static int hook_open(void *user, const char *path, int mode, void **file) {
     if (error)
         return error;
     member_expect(a, at.member);
-    archive_file *f =
-        (archive_file *)format_state(&a->allocator, sizeof *f, &ignored);
+    archive_file *f = (archive_file *)format_state(&a->allocator, sizeof *f, &ignored);
     if (!f)
         return ENOMEM;
     f->member = *at.member;
@@ -962,16 +933,16 @@ static void move_read(const bags_archive *a, bags_io_read *read) {
     read->file = a->file;
 }
 
-static int hook_read_at(void *user, void *file, uint64_t offset, void *data,
-    size_t size, size_t *done) {
+static int hook_read_at(
+    void *user, void *file, uint64_t offset, void *data, size_t size, size_t *done) {
     const bags_archive *a = (const bags_archive *)user;
     bags_io_read read = {NULL, offset, NULL, size, 0};
     read.file = file;
     move_read(a, &read);
     *done = 0;
     return read.size == 0 ? 0
-                          : a->base.read_at(a->base.user, a->file, read.offset,
-                                data, read.size, done);
+                          : a->base.read_at(a->base.user, a->file, read.offset, data,
+                                read.size, done);
 }
 
 static void hook_read_many(void *user, bags_io_read *reads, size_t count) {
@@ -1073,8 +1044,8 @@ static void archive_set_hooks(bags_archive *a) {
 /* ---- open and close ---- */
 
 /* Find a zip's last record: *end receives its offset. Otherwise it is a tar. */
-static bags_code zip_find_end(const bags_archive *a, archive_window *w,
-    uint64_t *end, bool *is_zip, bags_error *err) {
+static bags_code zip_find_end(const bags_archive *a, archive_window *w, uint64_t *end,
+    bool *is_zip, bags_error *err) {
     size_t most = END_SIZE + COMMENT_MOST;
     const unsigned char *p = NULL;
     most = a->size < most ? (size_t)a->size : most;
@@ -1083,8 +1054,7 @@ static bags_code zip_find_end(const bags_archive *a, archive_window *w,
     for (size_t after = END_SIZE; !code && !*is_zip && after <= most; after++) {
         const unsigned char *record = p + most - after;
         *end = a->size - after;
-        *is_zip =
-            is_marked(record, 5, 6) && load16(record + 20) == after - END_SIZE;
+        *is_zip = is_marked(record, 5, 6) && load16(record + 20) == after - END_SIZE;
     }
     return code;
 }
@@ -1107,8 +1077,7 @@ static bags_code archive_load(bags_archive *a, bags_error *err) {
         return code;
     a->members = (archive_member *)(void *)a->members_memory.data;
     for (size_t i = 0; i < a->length; i++)
-        a->members[i].name.text =
-            (const char *)a->names.data + a->members[i].name.at;
+        a->members[i].name.text = (const char *)a->names.data + a->members[i].name.at;
     if (is_zip)
         code = zip_check_overlap(a, start, err);
     return code ? code : archive_sort(a, err);
@@ -1163,9 +1132,7 @@ bags_archive *bags_archive_open(
     return a;
 }
 
-const bags_io *bags_archive_io(const bags_archive *archive) {
-    return &archive->io;
-}
+const bags_io *bags_archive_io(const bags_archive *archive) { return &archive->io; }
 
 void bags_archive_close(bags_archive *archive) {
     bags_archive *a = archive;

@@ -136,7 +136,7 @@ typedef struct bags_jpeg_options {
                             image; 0: 100 */
     bool allow_trailing; /* ignore bytes after the image, which some cameras
                             write; otherwise they are an error */
-    bool orient; /* turn the image upright as its EXIF orientation states (see
+    bool orient;         /* turn the image upright as its EXIF orientation states (see
                     bags_image_orientation), exactly as exif_transpose of
                     Pillow's ImageOps does. Shapes and the rectangle are those of
                     the upright image */
@@ -159,8 +159,8 @@ typedef struct bags_jpeg_options {
  *
  * Threads: any. Cost: about a microsecond; some KB of libjpeg's own memory.
  */
-bags_code bags_jpeg_probe(bags_view blob, const bags_jpeg_options *options,
-    bags_image *out, bags_error *err);
+bags_code bags_jpeg_probe(
+    bags_view blob, const bags_jpeg_options *options, bags_image *out, bags_error *err);
 
 /*
  * Decode a JPEG file into the caller's memory.
@@ -234,8 +234,8 @@ typedef struct bags_png_options {
  *
  * Threads: any. Cost: about a microsecond; some KB of libpng's own memory.
  */
-bags_code bags_png_probe(bags_view blob, const bags_png_options *options,
-    bags_image *out, bags_error *err);
+bags_code bags_png_probe(
+    bags_view blob, const bags_png_options *options, bags_image *out, bags_error *err);
 
 /*
  * Decode a PNG file into the caller's memory, which need not be aligned. Its
@@ -248,8 +248,8 @@ bags_code bags_png_probe(bags_view blob, const bags_png_options *options,
  * Threads: any. Cost: that of libpng; memory only of its own, a few rows, or the image
  * if it is interlaced and turned.
  */
-bags_code bags_png_decode(bags_view blob, const bags_png_options *options,
-    void *pixels, size_t size, size_t stride, bags_error *err);
+bags_code bags_png_decode(bags_view blob, const bags_png_options *options, void *pixels,
+    size_t size, size_t stride, bags_error *err);
 
 /* ========================================================================
  * >>numpy
@@ -311,8 +311,7 @@ typedef struct bags_npy {
 
 /* A field of a structure by its name, or else by its title; NULL if there is
  * none. Threads: any. Cost: O(fields). */
-const bags_npy_type *bags_npy_field(
-    const bags_npy_type *type, const char *name);
+const bags_npy_type *bags_npy_field(const bags_npy_type *type, const char *name);
 
 /*
  * Decode a .npy file of version 1, 2 or 3, as the codec does. *value is valid
@@ -336,8 +335,8 @@ bags_code bags_npy_read(
 
 /* Like bags_npy_read, but the same for every dtype: rows as they are in the file.
  * Only arrays in Fortran order are copied. */
-bags_code bags_npy_view(bags_view file, bags_buffer *scratch,
-    const bags_npy **out, bags_error *err);
+bags_code bags_npy_view(
+    bags_view file, bags_buffer *scratch, const bags_npy **out, bags_error *err);
 
 /*
  * Encode an array as numpy.save does, to the byte. bags_npy_header makes only the
@@ -355,10 +354,10 @@ bags_code bags_npy_view(bags_view file, bags_buffer *scratch,
  *
  * Threads: any, each with its own scratch. Cost: O(header), or O(file).
  */
-bags_code bags_npy_header(const bags_value *value, bags_buffer *scratch,
-    bags_view *out, bags_error *err);
-bags_code bags_npy_write(const bags_value *value, bags_buffer *scratch,
-    bags_view *out, bags_error *err);
+bags_code bags_npy_header(
+    const bags_value *value, bags_buffer *scratch, bags_view *out, bags_error *err);
+bags_code bags_npy_write(
+    const bags_value *value, bags_buffer *scratch, bags_view *out, bags_error *err);
 
 /* ========================================================================
  * >>npz
@@ -402,8 +401,8 @@ bags_view bags_npz_name(const bags_npz *npz, size_t i);
  *
  * Threads: one at a time per archive. Cost: that of inflating it.
  */
-bags_code bags_npz_read(bags_npz *npz, size_t i, uint64_t limit,
-    bags_buffer *scratch, bags_view *out, bags_error *err);
+bags_code bags_npz_read(bags_npz *npz, size_t i, uint64_t limit, bags_buffer *scratch,
+    bags_view *out, bags_error *err);
 
 /* ========================================================================
  * >>msgpack
@@ -449,8 +448,8 @@ bags_code bags_msgpack_read(bags_view blob, bags_buffer *scratch,
  * Returns BAGS_OK, BAGS_ERROR_VALUE (an object of unknown type) or
  * BAGS_ERROR_MEMORY. Threads: any, each with its own scratch. Cost: O(output).
  */
-bags_code bags_msgpack_write(const struct msgpack_object *object,
-    bags_buffer *scratch, bags_view *out, bags_error *err);
+bags_code bags_msgpack_write(const struct msgpack_object *object, bags_buffer *scratch,
+    bags_view *out, bags_error *err);
 
 /*
  * Print an object, or a blob, as JSON in UTF-8 on one line, with ", " and ": " as
@@ -470,8 +469,8 @@ bags_code bags_msgpack_write(const struct msgpack_object *object,
  * unknown type) or BAGS_ERROR_LIMIT (nested above 512 levels). Threads: any, each
  * with its own scratch. Cost: O(output).
  */
-bags_code bags_msgpack_print(const struct msgpack_object *object,
-    bags_buffer *scratch, bags_view *json, bags_error *err);
+bags_code bags_msgpack_print(const struct msgpack_object *object, bags_buffer *scratch,
+    bags_view *json, bags_error *err);
 bags_code bags_msgpack_to_json(
     bags_view blob, bags_buffer *scratch, bags_view *json, bags_error *err);
 
@@ -492,8 +491,8 @@ bool bags_tree_is_array(const struct msgpack_object *object);
  * Threads: any, each with its own scratch. Cost: O(1); elements are copied only if
  * they are misaligned or in the other byte order.
  */
-bags_code bags_tree_array(const struct msgpack_object *object,
-    bags_buffer *scratch, bags_value *value, bags_error *err);
+bags_code bags_tree_array(const struct msgpack_object *object, bags_buffer *scratch,
+    bags_value *value, bags_error *err);
 
 /*
  * Make *object an array in a tree, to be part of one that is written. It is valid
@@ -543,7 +542,7 @@ typedef struct bags_mp4_options {
                               0: the encoder's default */
     /* For reading. */
     uint64_t max_pixels; /* H x W; 0: 2^26 */
-    uint64_t max_size; /* bytes of the frames that one call returns; 0: 2^32 */
+    uint64_t max_size;   /* bytes of the frames that one call returns; 0: 2^32 */
     /* For both. */
     uint32_t threads; /* per video; 0: 1 */
 } bags_mp4_options;
@@ -616,9 +615,8 @@ const bags_mp4_info *bags_mp4_reader_info(const bags_mp4_reader *reader);
  * Threads: one at a time per reader. Cost: decodes from the preceding keyframe, or
  * from where the last call stopped, whichever is nearer.
  */
-bags_code bags_mp4_reader_get(bags_mp4_reader *reader, uint64_t start,
-    uint64_t stop, uint64_t step, bags_buffer *scratch, bags_value *out,
-    bags_error *err);
+bags_code bags_mp4_reader_get(bags_mp4_reader *reader, uint64_t start, uint64_t stop,
+    uint64_t step, bags_buffer *scratch, bags_value *out, bags_error *err);
 
 /*
  * Like bags_mp4_reader_get, but into the caller's memory.
@@ -755,8 +753,8 @@ typedef struct bags_index bags_index;
  * Cost: about 15 system calls per shard, and 16 reads of keys; far away, about 12 round
  * trips.
  */
-bags_index *bags_index_open(const char *path, const bags_reader *reader,
-    size_t field, const bags_index_options *options, bags_error *err);
+bags_index *bags_index_open(const char *path, const bags_reader *reader, size_t field,
+    const bags_index_options *options, bags_error *err);
 
 /* NULL is accepted. */
 void bags_index_close(bags_index *index);
@@ -789,17 +787,15 @@ bags_code bags_index_find_range(const bags_index *index, const bags_value *from,
 
 /* Like bags_index_find, for the keys that begin with the bytes of `prefix`, in the order
  * of the keys. An empty prefix finds all. BAGS_ERROR_VALUE: it is a field of numbers. */
-bags_code bags_index_find_prefix(const bags_index *index,
-    const bags_value *prefix, bags_buffer *scratch, uint64_t *start,
-    uint64_t *stop, bags_error *err);
+bags_code bags_index_find_prefix(const bags_index *index, const bags_value *prefix,
+    bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err);
 
 /* Like bags_index_find, for the largest key that is not above `key`. `key` may be a
  * number that the type cannot hold; it is not rounded. If several datapoints have the key
  * that is found, the one with the highest number is returned: *stop is *start + 1. If no
  * such key exists, *stop is *start. */
-bags_code bags_index_find_at_or_before(const bags_index *index,
-    const bags_value *key, bags_buffer *scratch, uint64_t *start,
-    uint64_t *stop, bags_error *err);
+bags_code bags_index_find_at_or_before(const bags_index *index, const bags_value *key,
+    bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err);
 
 /*
  * The datapoint at a position, 0 <= position < the length of the dataset. Its key is
@@ -817,9 +813,9 @@ bags_code bags_index_get(const bags_index *index, uint64_t position,
 /* Like bags_index_get, for several positions: datapoints[i] is set to the datapoint at
  * positions[i], 0 <= i < count. After a failure, `datapoints` is unspecified. Cost: 256
  * positions are read at once. */
-bags_code bags_index_get_many(const bags_index *index,
-    const uint64_t *positions, size_t count, bags_buffer *scratch,
-    bags_row *row, uint64_t *datapoints, bags_error *err);
+bags_code bags_index_get_many(const bags_index *index, const uint64_t *positions,
+    size_t count, bags_buffer *scratch, bags_row *row, uint64_t *datapoints,
+    bags_error *err);
 
 /* ========================================================================
  * >>archive
@@ -842,7 +838,7 @@ typedef struct bags_archive bags_archive;
 typedef struct bags_archive_options {
     uint64_t max_members; /* reject an archive with more; 0:
                              BAGS_ARCHIVE_MAX_MEMBERS */
-    bags_env env; /* env.io: where the archive is. Any hooks that read */
+    bags_env env;         /* env.io: where the archive is. Any hooks that read */
 } bags_archive_options;
 
 /*
@@ -937,10 +933,7 @@ bags_code bags_zip(const char *dataset, const char *path,
  * Resize images as Pillow does. No library.
  * ====================================================================== */
 
-typedef enum bags_filter {
-    BAGS_FILTER_BILINEAR,
-    BAGS_FILTER_BICUBIC
-} bags_filter;
+typedef enum bags_filter { BAGS_FILTER_BILINEAR, BAGS_FILTER_BICUBIC } bags_filter;
 
 /* A part of an image, in pixels from its upper left corner; pixel (x, y) is the
  * square from (x, y) to (x + 1, y + 1). Fractions are allowed. */
@@ -980,10 +973,9 @@ typedef struct bags_box {
  * arithmetic (bicubic: 4), and per pixel of the result as many or, where it is larger,
  * 2 (4). Memory: the weights, and the few rows that one row of the result is made of.
  */
-bags_code bags_resample(const bags_image *image, const void *pixels,
-    size_t stride, const bags_box *box, bags_filter filter, uint32_t width,
-    uint32_t height, bags_buffer *scratch, void *out, size_t out_stride,
-    bags_error *err);
+bags_code bags_resample(const bags_image *image, const void *pixels, size_t stride,
+    const bags_box *box, bags_filter filter, uint32_t width, uint32_t height,
+    bags_buffer *scratch, void *out, size_t out_stride, bags_error *err);
 
 /* ========================================================================
  * >>loader
@@ -1033,9 +1025,9 @@ uint64_t bags_permute_inverse(
  */
 typedef struct bags_order_options {
     uint64_t seed;
-    bool in_order;   /* position p is datapoint p. Not with chunk or weights */
-    uint64_t chunk;  /* datapoints per chunk; 0: a complete shuffle */
-    uint64_t window; /* chunks per window; 0: 256. Only with chunk */
+    bool in_order;         /* position p is datapoint p. Not with chunk or weights */
+    uint64_t chunk;        /* datapoints per chunk; 0: a complete shuffle */
+    uint64_t window;       /* chunks per window; 0: 256. Only with chunk */
     const double *weights; /* one for each dataset, relative; NULL: none */
 } bags_order_options;
 
@@ -1069,9 +1061,9 @@ typedef struct bags_order {
  *
  * Cost: 8 bytes per dataset; with weights 8 KiB more.
  */
-bags_code bags_order_init(bags_order *order, const uint64_t *lengths,
-    size_t count, const bags_order_options *options,
-    const bags_allocator *allocator, bags_error *err);
+bags_code bags_order_init(bags_order *order, const uint64_t *lengths, size_t count,
+    const bags_order_options *options, const bags_allocator *allocator,
+    bags_error *err);
 void bags_order_free(bags_order *order);
 
 /*
@@ -1084,8 +1076,8 @@ void bags_order_free(bags_order *order);
  * logarithm of their number; with chunk 40 in a call for thousands, 120 in one for
  * few; with weights 100 for each position from the multiple of 1,024 before `start`.
  */
-bags_code bags_order_get(const bags_order *order, uint64_t epoch,
-    uint64_t start, size_t count, bags_pick *picks, bags_error *err);
+bags_code bags_order_get(const bags_order *order, uint64_t epoch, uint64_t start,
+    size_t count, bags_pick *picks, bags_error *err);
 
 /* ---- what becomes of a field ---- */
 
@@ -1097,10 +1089,9 @@ bags_code bags_order_get(const bags_order *order, uint64_t epoch,
  */
 typedef struct bags_loader_images {
     /* bags_resample. NULL: images keep their size */
-    bags_code (*resample)(const bags_image *image, const void *pixels,
-        size_t stride, const bags_box *box, bags_filter filter, uint32_t width,
-        uint32_t height, bags_buffer *scratch, void *out, size_t out_stride,
-        bags_error *err);
+    bags_code (*resample)(const bags_image *image, const void *pixels, size_t stride,
+        const bags_box *box, bags_filter filter, uint32_t width, uint32_t height,
+        bags_buffer *scratch, void *out, size_t out_stride, bags_error *err);
     /* bags_jpeg_probe and bags_jpeg_decode: of JPEG files only the crop is
      * decoded, and bytes after the image are ignored. NULL: the codec of the reader
      * decodes all of it */
@@ -1118,9 +1109,9 @@ typedef struct bags_loader_images {
 
 typedef enum bags_crop {
     BAGS_CROP_NONE = 0, /* all of it is resized to width x height */
-    BAGS_CROP_CENTER, /* the shorter side is resized to `resize`, then the middle
+    BAGS_CROP_CENTER,   /* the shorter side is resized to `resize`, then the middle
                          is cut out: Resize and CenterCrop of torchvision */
-    BAGS_CROP_RANDOM /* a random rectangle of 0.08 to 1 of the area and an aspect
+    BAGS_CROP_RANDOM    /* a random rectangle of 0.08 to 1 of the area and an aspect
                          ratio of 3/4 to 4/3 is resized: RandomResizedCrop of
                          torchvision */
 } bags_crop;
@@ -1156,11 +1147,11 @@ typedef struct bags_load_item {
  */
 typedef struct bags_load_field {
     const char *name;
-    bags_dtype dtype; /* convert numbers and elements: integers and bool to
+    bags_dtype dtype;      /* convert numbers and elements: integers and bool to
                               each other, float32 and float64, these to each other.
                               A number that the dtype cannot hold, integers exactly,
                               is an error. NONE: as they are */
-    size_t dims;      /* stack arrays that all have this shape, up to 6; needs
+    size_t dims;           /* stack arrays that all have this shape, up to 6; needs
                               a dtype */
     const uint64_t *shape; /* dimensions */
 
@@ -1171,11 +1162,11 @@ typedef struct bags_load_field {
     bags_crop crop;
     uint32_t resize; /* of BAGS_CROP_CENTER; 0: the larger of width, height */
     bags_filter filter;
-    bool flip;   /* mirror left and right, in every second datapoint */
-    bool nchw;   /* channels first: [n, c, h, w]; false: [n, h, w, c] */
-    bool scaled; /* BAGS_CROP_RANDOM of a JPEG: decode to 1/2, 1/4 or 1/8 if
+    bool flip;     /* mirror left and right, in every second datapoint */
+    bool nchw;     /* channels first: [n, c, h, w]; false: [n, h, w, c] */
+    bool scaled;   /* BAGS_CROP_RANDOM of a JPEG: decode to 1/2, 1/4 or 1/8 if
                           that still has the size: faster, other pixels */
-    bool orient; /* JPEG and PNG: turn images upright as their EXIF orientation
+    bool orient;   /* JPEG and PNG: turn images upright as their EXIF orientation
                       states, before they are cropped and resized. false: pixels
                       as they are stored, as by the decoders of PyTorch. (Without
                       width and height the reader's codec decodes: set its option
@@ -1193,8 +1184,8 @@ typedef struct bags_load_field {
     /* Decode with this instead of the reader's codec. *value may view the scratch.
      * It is called by several threads. On failure it writes err (see bags_fail) and
      * returns the code. */
-    bags_code (*decode)(void *user, const bags_load_item *item,
-        bags_buffer *scratch, bags_value *value, bags_error *err);
+    bags_code (*decode)(void *user, const bags_load_item *item, bags_buffer *scratch,
+        bags_value *value, bags_error *err);
     void *user;
 } bags_load_field;
 
@@ -1204,36 +1195,34 @@ typedef struct bags_loader bags_loader;
 
 typedef struct bags_loader_options {
     bags_order_options order;
-    uint32_t batch;  /* datapoints per batch, of all ranks together; 0: 32 */
-    bool drop_last;  /* drop a short batch at the end of an epoch */
-    uint64_t epochs; /* end after epoch epochs - 1; 0: never */
-    uint32_t rank,
-        ranks;        /* load slice `rank` of `ranks` of each batch; 0, 0: all.
+    uint32_t batch;        /* datapoints per batch, of all ranks together; 0: 32 */
+    bool drop_last;        /* drop a short batch at the end of an epoch */
+    uint64_t epochs;       /* end after epoch epochs - 1; 0: never */
+    uint32_t rank, ranks;  /* load slice `rank` of `ranks` of each batch; 0, 0: all.
                              Slices differ in size by at most one, and may be
                              empty */
-    uint32_t threads; /* 0: the number of processors */
-    bool no_threads;  /* bags_loader_next does the work itself. Not with threads
+    uint32_t threads;      /* 0: the number of processors */
+    bool no_threads;       /* bags_loader_next does the work itself. Not with threads
                          or ahead */
-    uint32_t ahead;   /* batches that may wait, besides one per thread; 0: 2 */
-    uint32_t hold;    /* a batch stays valid for this many more calls of
+    uint32_t ahead;        /* batches that may wait, besides one per thread; 0: 2 */
+    uint32_t hold;         /* a batch stays valid for this many more calls of
                       bags_loader_next */
-    bool
-        skip_damaged; /* leave out and count datapoints that are damaged or do not
+    bool skip_damaged;     /* leave out and count datapoints that are damaged or do not
                           fit the fields' options; otherwise they are an error.
                           Failed reads are an error in any case */
-    bool prefetch;    /* announce a batch to the disk before it is read, see
+    bool prefetch;         /* announce a batch to the disk before it is read, see
                           bags_reader_prefetch; from a server, a batch then takes a
                           round trip and not one per datapoint */
-    bool random_window;            /* windows of sequences start at random */
-    uint64_t window_start;         /* otherwise here. Both need a field with a
+    bool random_window;    /* windows of sequences start at random */
+    uint64_t window_start; /* otherwise here. Both need a field with a
                                       window, and exclude each other */
     const bags_load_field *fields; /* NULL: all fields of the first dataset, as
                                       they are; field_count is then 0 */
     size_t field_count;
     const bags_loader_images *images; /* NULL: none */
-    const bags_allocator *tensors;   /* of batches, such as pinned memory; NULL:
+    const bags_allocator *tensors;    /* of batches, such as pinned memory; NULL:
                                          that of everything else */
-    const bags_allocator *allocator; /* of everything else; NULL: malloc. Both
+    const bags_allocator *allocator;  /* of everything else; NULL: malloc. Both
                                          must be thread-safe */
 } bags_loader_options;
 
@@ -1273,9 +1262,9 @@ typedef struct bags_tensor {
     bags_dtype dtype; /* NONE if `values` is set */
     size_t dims;      /* of shape, which starts with n, or with the items */
     uint64_t shape[8];
-    void *data;  /* aligned to 64 bytes, as far as its allocator aligns to 16 */
-    size_t size; /* bytes of data */
-    uint64_t items;           /* of all datapoints */
+    void *data;     /* aligned to 64 bytes, as far as its allocator aligns to 16 */
+    size_t size;    /* bytes of data */
+    uint64_t items; /* of all datapoints */
     const uint64_t *offsets;  /* of a ragged sequence: datapoint i has the items
                                 offsets[i] .. offsets[i + 1]. Otherwise NULL: all
                                 have the same number */
@@ -1284,9 +1273,9 @@ typedef struct bags_tensor {
 } bags_tensor;
 
 typedef struct bags_batch {
-    uint64_t epoch, batch; /* batch counts from 0 in each epoch */
-    uint64_t position; /* in the epoch, of the first datapoint of the slice */
-    size_t length;     /* datapoints in the tensors */
+    uint64_t epoch, batch;  /* batch counts from 0 in each epoch */
+    uint64_t position;      /* in the epoch, of the first datapoint of the slice */
+    size_t length;          /* datapoints in the tensors */
     const bags_pick *picks; /* `length` of them */
     uint64_t skipped;       /* datapoints that were left out */
     uint64_t bytes;         /* of the blobs that were decoded */
@@ -1313,8 +1302,8 @@ bags_code bags_loader_next(
 /* The bytes of datapoint i in a tensor, from its first item to the end of its last,
  * and in *first and *count, which may be NULL, its items. Empty if there is no such
  * datapoint. */
-bags_view bags_tensor_get(const bags_batch *batch, const bags_tensor *tensor,
-    size_t i, uint64_t *first, uint64_t *count);
+bags_view bags_tensor_get(const bags_batch *batch, const bags_tensor *tensor, size_t i,
+    uint64_t *first, uint64_t *count);
 
 /* A checksum of a batch: for each datapoint of its dataset, index and tensors; these
  * are added modulo 2^64. So the digests of all ranks' slices add up to that of the
@@ -1363,8 +1352,8 @@ bags_code bags_loader_seek(
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY, BAGS_ERROR_MISSING, BAGS_ERROR_STATE; or the
  *   failure of the loader, in restore
  */
-bags_code bags_loader_save(bags_loader *loader,
-    unsigned char state[BAGS_LOADER_STATE], bags_error *err);
+bags_code bags_loader_save(
+    bags_loader *loader, unsigned char state[BAGS_LOADER_STATE], bags_error *err);
 bags_code bags_loader_restore(
     bags_loader *loader, const void *state, size_t size, bags_error *err);
 
@@ -1402,27 +1391,24 @@ typedef struct bags_http bags_http;
  * profile AWS_PROFILE in ~/.aws/credentials and ~/.aws/config does. An empty
  * variable is an unset one. */
 typedef struct bags_http_options {
-    const char
-        *query;       /* appended to every http(s) URL after a "?", encoded: the
+    const char *query; /* appended to every http(s) URL after a "?", encoded: the
                           signature of a signed URL */
-    const char *user; /* NAME:PASSWORD, encoded as in a URL, for http(s) URLs */
+    const char *user;  /* NAME:PASSWORD, encoded as in a URL, for http(s) URLs */
     const char *key, *secret, *token; /* of S3 */
     const char *region;               /* of S3; without any, us-east-1 */
     const char *endpoint; /* of S3: https://host[:port], then in path style */
     const char *ca_file;  /* certificates to trust; NULL: the system's */
-    double
-        retry_seconds; /* how long a request that fails is repeated: 429, 5xx,
+    double retry_seconds; /* how long a request that fails is repeated: 429, 5xx,
                              truncated, stalled, refused (5 s at most until the
                              server has answered a request). 0: 50 */
     double stall_seconds; /* a transfer that does not move for this time fails,
                              and is repeated. 0: 30 */
     size_t connections;   /* at most; 0: 384 */
-    uint64_t gap; /* bytes between two ranges that are at most read over to save
+    uint64_t gap;         /* bytes between two ranges that are at most read over to save
                      a request, where requests are more than a third of the
                      connections; 0: 1 MiB. Never more than is wanted */
-    uint64_t read_ahead; /* bytes of a file that is read in order, at most; 0: 8 MiB */
-    uint64_t
-        cache_size; /* bytes of memory for what was looked up, read ahead or
+    uint64_t read_ahead;  /* bytes of a file that is read in order, at most; 0: 8 MiB */
+    uint64_t cache_size;  /* bytes of memory for what was looked up, read ahead or
                             requested in advance; 0: 256 MiB */
 } bags_http_options;
 
@@ -1575,15 +1561,14 @@ static inline void format_crc_tables(uint32_t (*table)[256]) {
 }
 
 /* Start with UINT32_MAX; the CRC is the complement of the last result. */
-static inline uint32_t format_crc_add(uint32_t (*table)[256], uint32_t crc,
-    const unsigned char *data, size_t size) {
+static inline uint32_t format_crc_add(
+    uint32_t (*table)[256], uint32_t crc, const unsigned char *data, size_t size) {
     for (; size >= 8; data += 8, size -= 8) {
-        crc ^= (uint32_t)data[0] | (uint32_t)data[1] << 8 |
-               (uint32_t)data[2] << 16 | (uint32_t)data[3] << 24;
+        crc ^= (uint32_t)data[0] | (uint32_t)data[1] << 8 | (uint32_t)data[2] << 16 |
+               (uint32_t)data[3] << 24;
         crc = table[7][crc & 255] ^ table[6][crc >> 8 & 255] ^
-              table[5][crc >> 16 & 255] ^ table[4][crc >> 24] ^
-              table[3][data[4]] ^ table[2][data[5]] ^ table[1][data[6]] ^
-              table[0][data[7]];
+              table[5][crc >> 16 & 255] ^ table[4][crc >> 24] ^ table[3][data[4]] ^
+              table[2][data[5]] ^ table[1][data[6]] ^ table[0][data[7]];
     }
     for (; size > 0; data++, size--)
         crc = crc >> 8 ^ table[0][(crc ^ *data) & 255];
@@ -1594,8 +1579,7 @@ static inline uint32_t format_crc_add(uint32_t (*table)[256], uint32_t crc,
 
 /* The marker of a JPEG at *at, which moves to what follows its segment, in *data: 0xD8
  * is the first. Returns 0 if there is none, or its segment is truncated. */
-static inline unsigned format_jpeg_marker(
-    bags_view file, size_t *at, bags_view *data) {
+static inline unsigned format_jpeg_marker(bags_view file, size_t *at, bags_view *data) {
     const unsigned char *bytes = file.data;
     size_t i = *at;
     data->data = NULL;
@@ -1608,8 +1592,7 @@ static inline unsigned format_jpeg_marker(
     *at = i;
     if (marker <= 1 || (marker >= 0xD0 && marker <= 0xD9))
         return marker;
-    size_t size =
-        file.size - i < 2 ? 0 : (size_t)bytes[i] << 8 | (size_t)bytes[i + 1];
+    size_t size = file.size - i < 2 ? 0 : (size_t)bytes[i] << 8 | (size_t)bytes[i + 1];
     if (size < 2 || size > file.size - i)
         return 0;
     data->data = bytes + i + 2;
@@ -1653,11 +1636,9 @@ static inline bags_view format_exif_find(bags_view file) {
     unsigned marker = format_jpeg_marker(file, &at, &data);
     if (marker != 0xD8)
         return found;
-    while (
-        marker && marker != 0xDA && marker != 0xD9) { /* the pixels, the end */
+    while (marker && marker != 0xDA && marker != 0xD9) { /* the pixels, the end */
         marker = format_jpeg_marker(file, &at, &data);
-        if (marker != 0xE1 || data.size < 6 ||
-            memcmp(data.data, "Exif", 5) != 0)
+        if (marker != 0xE1 || data.size < 6 || memcmp(data.data, "Exif", 5) != 0)
             continue;
         if (data.data[5] == 0) {
             found.data = data.data + 6;
@@ -1692,8 +1673,8 @@ static inline uint64_t format_exif_number(
 static inline uint32_t format_orientation(bags_view file) {
     static const unsigned char sizes[17] = {
         0, 1, 1, 2, 4, 8, 1, 1, 2, 4, 8, 4, 8, 4, 0, 0, 8};
-    const uint32_t whole = 1U << 3 | 1U << 4 | 1U << 6 | 1U << 8 | 1U << 9 |
-                           1U << 13 | 1U << 16; /* types of whole numbers */
+    const uint32_t whole = 1U << 3 | 1U << 4 | 1U << 6 | 1U << 8 | 1U << 9 | 1U << 13 |
+                           1U << 16; /* types of whole numbers */
     bags_view exif = format_exif_find(file);
     const unsigned char *from = exif.data;
     uint32_t orientation = 1;
@@ -1728,15 +1709,12 @@ static inline uint32_t format_orientation(bags_view file) {
 
 /* What turning an image upright does to its stored rows: a row becomes a column; its
  * pixels are reversed; the order of the rows is reversed. */
-static inline bool format_turn_swaps(uint32_t orientation) {
-    return orientation >= 5;
-}
+static inline bool format_turn_swaps(uint32_t orientation) { return orientation >= 5; }
 static inline bool format_turn_mirrors(uint32_t orientation) {
     return orientation == 2 || orientation == 3 || orientation >= 7;
 }
 static inline bool format_turn_flips(uint32_t orientation) {
-    return orientation == 3 || orientation == 4 || orientation == 6 ||
-           orientation == 7;
+    return orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7;
 }
 
 static inline void format_turn_size(bags_image *image, uint32_t orientation) {
@@ -1749,9 +1727,9 @@ static inline void format_turn_size(bags_image *image, uint32_t orientation) {
 
 /* Write row y of a stored image, of this width and height, to where it is in the upright
  * one. */
-static inline void format_turn_row(uint32_t orientation,
-    const unsigned char *row, uint32_t y, uint32_t width, uint32_t height,
-    size_t pixel, unsigned char *to, size_t stride) {
+static inline void format_turn_row(uint32_t orientation, const unsigned char *row,
+    uint32_t y, uint32_t width, uint32_t height, size_t pixel, unsigned char *to,
+    size_t stride) {
     bool swaps = format_turn_swaps(orientation);
     ptrdiff_t step = (ptrdiff_t)(swaps ? stride : pixel);
     if (format_turn_flips(orientation))
@@ -1788,8 +1766,7 @@ static inline size_t format_image_row(const bags_image *image) {
 }
 
 /* An array to be encoded has as many bytes as its dtype and shape state. */
-static inline bags_code format_array_check(
-    const bags_value *value, bags_error *err) {
+static inline bags_code format_array_check(const bags_value *value, bags_error *err) {
     size_t size = 0;
     if (!bags_array_size(value->dtype, value->dims, value->shape, &size))
         return bags_fail(
@@ -1803,14 +1780,12 @@ static inline bags_code format_array_check(
 }
 
 /* The image that a value to be encoded is; `most` pixels per side. */
-static inline bags_code format_image_of(const bags_value *value,
-    uint64_t channels, uint32_t depth, uint64_t most, bags_image *out,
-    bags_error *err) {
+static inline bags_code format_image_of(const bags_value *value, uint64_t channels,
+    uint32_t depth, uint64_t most, bags_image *out, bags_error *err) {
     for (size_t i = 0; i < 2; i++)
         if (value->shape[i] < 1 || value->shape[i] > most)
             return bags_fail(err, BAGS_ERROR_VALUE,
-                "image size out of range (%" PRIu64 " x %" PRIu64
-                ", 1 to %" PRIu64 ")",
+                "image size out of range (%" PRIu64 " x %" PRIu64 ", 1 to %" PRIu64 ")",
                 value->shape[0], value->shape[1], most);
     out->height = (uint32_t)value->shape[0];
     out->width = (uint32_t)value->shape[1];
@@ -1833,16 +1808,15 @@ static inline bags_code format_image_prepare(
                 (uint64_t)to->stride, (uint64_t)row);
         if (to->size < row || (to->size - row) / to->stride < image->height - 1)
             return bags_fail(err, BAGS_ERROR_ARGUMENT,
-                "buffer too small (%" PRIu64 " bytes, %" PRIu32
-                " rows of %" PRIu64 ")",
+                "buffer too small (%" PRIu64 " bytes, %" PRIu32 " rows of %" PRIu64 ")",
                 (uint64_t)to->size, image->height, (uint64_t)to->stride);
         return BAGS_OK;
     }
     if (row > (SIZE_MAX - FORMAT_SHAPE) / image->height)
         return bags_fail(
             err, BAGS_ERROR_LIMIT, "image too large for the address space");
-    bags_code code = bags_buffer_reserve(
-        to->scratch, FORMAT_SHAPE + row * image->height, err);
+    bags_code code =
+        bags_buffer_reserve(to->scratch, FORMAT_SHAPE + row * image->height, err);
     if (code)
         return code;
     uint64_t shape[3];

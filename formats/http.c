@@ -58,8 +58,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define HTTP_TAIL ((uint64_t)32 << 10) /* read when an object is looked up, */
-#define HTTP_ZIP ((uint64_t)1 << 20) /* if it is a zip: all its names usually */
+#define HTTP_TAIL ((uint64_t)32 << 10)  /* read when an object is looked up, */
+#define HTTP_ZIP ((uint64_t)1 << 20)    /* if it is a zip: all its names usually */
 #define HTTP_BLOCK ((uint64_t)16 << 10) /* small reads are widened to this */
 #define HTTP_GAP ((uint64_t)16 << 10)   /* is always read over */
 #define HTTP_CHUNK ((uint64_t)8 << 20)  /* larger reads are several requests */
@@ -71,8 +71,7 @@
 #define HTTP_ERROR ((size_t)64 << 10)   /* of the body of an error, at most */
 #define HTTP_PART ((uint64_t)64 << 20)  /* of uploads */
 #define HTTP_BUCKETS 4096
-#define HTTP_WORD                                                              \
-    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789."
+#define HTTP_WORD "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789."
 #define HTTP_PLAIN HTTP_WORD "-_~"
 #define HTTP_THREADS 4 /* at most */
 #define HTTP_STEP 16   /* requests; with more, another thread is used, too */
@@ -124,10 +123,9 @@ typedef struct http_object {
     char *why; /* why the last request failed */
     double when;
     uint64_t size;
-    char
-        *tag; /* ETag, or the time of the last change; NULL: there is neither */
-    bags_identity identity;     /* its ETag, Last-Modified and size */
-    struct http_object *record; /* spec.json next to it; NULL: it is that one */
+    char *tag; /* ETag, or the time of the last change; NULL: there is neither */
+    bags_identity identity;      /* its ETag, Last-Modified and size */
+    struct http_object *record;  /* spec.json next to it; NULL: it is that one */
     struct http_object *sibling; /* the next file of the same record */
     bool opened;                 /* of a spec.json: a file next to it was */
     bool in_dataset; /* its spec.json was found before: its name is a field's */
@@ -139,8 +137,7 @@ typedef struct http_object {
     uint64_t answered, others;  /* ... and when it was, and the others */
     size_t checks;              /* requests that look at them again */
     uint64_t glanced;           /* when this one was last looked at again, */
-    uint64_t
-        asked; /* with all files; of a file, when its lookup was requested */
+    uint64_t asked;    /* with all files; of a file, when its lookup was requested */
     bags_buffer parts; /* pointers to http_part, sorted by their start */
     size_t count;      /* of parts */
     uint64_t longest;  /* bytes of the longest part that there ever was */
@@ -156,8 +153,8 @@ typedef struct http_request {
     struct http_request *next; /* in the queue, or of those that are running */
     struct bags_http *http;
     struct http_thread *thread; /* whose queue it is in; NULL: none yet */
-    http_object *object; /* NULL: the caller reads the body and frees it */
-    http_part *part;     /* NULL: look the object up */
+    http_object *object;        /* NULL: the caller reads the body and frees it */
+    http_part *part;            /* NULL: look the object up */
     http_state state;
     char *url;
     bool is_s3, from_start; /* look up by the first bytes */
@@ -171,8 +168,8 @@ typedef struct http_request {
     /* the answer */
     long status;
     char tag[512], modified[64], range[96], encoding[32]; /* headers */
-    uint64_t first, last, total; /* of a valid Content-Range */
-    uint64_t length;             /* UINT64_MAX: unknown */
+    uint64_t first, last, total;                          /* of a valid Content-Range */
+    uint64_t length;                                      /* UINT64_MAX: unknown */
     uint64_t skip; /* bytes before the range, of a server that ignores it */
     uint64_t most; /* bytes of the body that are read */
     bool is_html;
@@ -186,8 +183,7 @@ typedef struct http_request {
     struct curl_slist *headers;
     char curl_why[CURL_ERROR_SIZE];
     int tries;
-    double
-        since; /* the first try, or its failure after some bytes had arrived */
+    double since; /* the first try, or its failure after some bytes had arrived */
     double not_before;
     int error;
     char why[256];
@@ -255,9 +251,7 @@ static char *http_copy(const char *text) {
     return text && *text ? http_format("%s", text) : NULL;
 }
 
-static bool http_is_s3(const char *path) {
-    return strncmp(path, "s3://", 5) == 0;
-}
+static bool http_is_s3(const char *path) { return strncmp(path, "s3://", 5) == 0; }
 
 bool bags_http_is_url(const char *path) {
     const char *host = strstr(path, "://");
@@ -302,8 +296,8 @@ static char *http_encode(const char *text, const char *keep) {
         if (plain)
             out[size++] = c;
         else
-            size += (size_t)snprintf(
-                out + size, 4, "%%%02X", (unsigned)(unsigned char)c);
+            size +=
+                (size_t)snprintf(out + size, 4, "%%%02X", (unsigned)(unsigned char)c);
     }
     out[size] = '\0';
     return out;
@@ -312,22 +306,21 @@ static char *http_encode(const char *text, const char *keep) {
 /* The URL of a path. `query`, encoded and sorted, may be NULL. For S3, `bucket`
  * means the bucket itself. The name of a field is not encoded in a path, as the rest of
  * it may be: `field` means that the path ends with one. */
-static char *http_url(const bags_http *http, const char *path, bool bucket,
-    bool field, const char *query) {
+static char *http_url(const bags_http *http, const char *path, bool bucket, bool field,
+    const char *query) {
     if (!http_is_s3(path)) {
         const char *host = strstr(path, "://") + 3;
         size_t front = (size_t)(host - path) + strcspn(host, "/");
         const char *keep = "/%!$&'()*+,;=:@[]";
         const char *last = field ? strrchr(path, '/') : path + strlen(path);
-        char *directory = http_format(
-            "%.*s", (int)(last - path - (ptrdiff_t)front), path + front);
+        char *directory =
+            http_format("%.*s", (int)(last - path - (ptrdiff_t)front), path + front);
         char *rest = directory ? http_encode(directory, keep) : NULL;
         char *name = http_encode(last, "/!$&'()*+,;=:@[]");
-        char *out =
-            !rest || !name
-                ? NULL
-                : http_format("%.*s%s%s%s%s", (int)front, path, rest, name,
-                      http->query ? "?" : "", http->query ? http->query : "");
+        char *out = !rest || !name
+                        ? NULL
+                        : http_format("%.*s%s%s%s%s", (int)front, path, rest, name,
+                              http->query ? "?" : "", http->query ? http->query : "");
         free(directory);
         free(rest);
         free(name);
@@ -339,16 +332,14 @@ static char *http_url(const bags_http *http, const char *path, bool bucket,
     /* A certificate is for one name before the region: one without dots. */
     bool in_path = http->endpoint || memchr(name, '.', size);
     char *host = http->endpoint ? http_copy(http->endpoint)
-                 : in_path
-                     ? http_format("https://s3.%s.amazonaws.com", http->region)
-                     : http_format("https://%.*s.s3.%s.amazonaws.com",
-                           (int)size, name, http->region);
+                 : in_path ? http_format("https://s3.%s.amazonaws.com", http->region)
+                           : http_format("https://%.*s.s3.%s.amazonaws.com", (int)size,
+                                 name, http->region);
     char *rest = http_encode(bucket ? "" : key, "/");
     char *out = NULL;
     if (host && rest)
         out = http_format("%s%s%.*s/%s%s%s", host, in_path ? "/" : "",
-            in_path ? (int)size : 0, name, rest, query ? "?" : "",
-            query ? query : "");
+            in_path ? (int)size : 0, name, rest, query ? "?" : "", query ? query : "");
     free(host);
     free(rest);
     return out;
@@ -365,8 +356,8 @@ static const char *http_after(
         if (strncasecmp(at, mark, length) != 0)
             continue;
         const char *text = at + length;
-        const char *found = (const char *)memchr(
-            text, last == '>' ? '<' : last, (size_t)(stop - text));
+        const char *found =
+            (const char *)memchr(text, last == '>' ? '<' : last, (size_t)(stop - text));
         *size = found ? (size_t)(found - text) : 0;
         return found ? text : NULL;
     }
@@ -381,9 +372,8 @@ static size_t http_entities(char *text, size_t size) {
     size_t to = 0;
     for (size_t i = 0; i < size; to++) {
         size_t k = 0, count = sizeof entity / sizeof *entity;
-        while (k < count &&
-               (size - i < strlen(entity[k]) ||
-                   memcmp(text + i, entity[k], strlen(entity[k])) != 0))
+        while (k < count && (size - i < strlen(entity[k]) ||
+                                memcmp(text + i, entity[k], strlen(entity[k])) != 0))
             k++;
         text[to] = *(k < count ? &plain[k] : &text[i]);
         i += k < count ? strlen(entity[k]) : 1;
@@ -394,10 +384,8 @@ static size_t http_entities(char *text, size_t size) {
 /* The text of the first <NAME> in an answer, to be freed, or NULL. */
 static char *http_xml(const void *page, size_t size, const char *mark) {
     const char *start = (const char *)page;
-    const char *text =
-        start ? http_after(start, start + size, mark, &size) : NULL;
-    char *out =
-        text && size < 8192 ? http_format("%.*s", (int)size, text) : NULL;
+    const char *text = start ? http_after(start, start + size, mark, &size) : NULL;
+    char *out = text && size < 8192 ? http_format("%.*s", (int)size, text) : NULL;
     if (out)
         out[http_entities(out, strlen(out))] = '\0';
     return out;
@@ -413,8 +401,8 @@ static char *http_code(const void *page, size_t size) {
 }
 
 /* Pass a name on, unless it is not one: empty, with a slash, . or .. */
-static int http_name(char *name, size_t size,
-    int (*each)(void *user, const char *name), void *user) {
+static int http_name(
+    char *name, size_t size, int (*each)(void *user, const char *name), void *user) {
     while (size > 0 && name[size - 1] == '/')
         size--;
     if (size == 0 || memchr(name, '/', size) || memchr(name, '\0', size))
@@ -426,8 +414,7 @@ static int http_name(char *name, size_t size,
 
 int bags_http_names(const void *page, size_t size, bool xml, const char *prefix,
     int (*each)(void *user, const char *name), void *user) {
-    static const char *const marks[] = {
-        "href=\"", "href='", "<Key>", "<Prefix>"};
+    static const char *const marks[] = {"href=\"", "href='", "<Key>", "<Prefix>"};
     const char *at = NULL, *stop = (const char *)page + size;
     size_t front = strlen(prefix), length = 0;
     int code = 0;
@@ -436,8 +423,7 @@ int bags_http_names(const void *page, size_t size, bool xml, const char *prefix,
              !code && (at = http_after(at, stop, marks[i], &length)) != NULL;
              at += length) {
             char name[8192], *plain = NULL;
-            if (length == 0 || length >= sizeof name ||
-                (!xml && strchr("?#", *at)))
+            if (length == 0 || length >= sizeof name || (!xml && strchr("?#", *at)))
                 continue;
             memcpy(name, at, length);
             int used = (int)http_entities(name, length);
@@ -446,8 +432,7 @@ int bags_http_names(const void *page, size_t size, bool xml, const char *prefix,
                 used = plain ? used : 0;
             }
             char *text = plain ? plain : name, *end = text + used;
-            bool inside =
-                (size_t)used > front && memcmp(text, prefix, front) == 0;
+            bool inside = (size_t)used > front && memcmp(text, prefix, front) == 0;
             if (inside)
                 text += front;
             else if (!xml && used > 2 && memcmp(text, "./", 2) == 0)
@@ -498,12 +483,11 @@ static size_t http_parts_before(const http_object *object, uint64_t offset) {
 
 static void http_part_free(bags_http *http, http_part *part) {
     http_object *object = part->object;
-    http_part **at =
-        http_parts(object) + http_parts_before(object, part->start);
+    http_part **at = http_parts(object) + http_parts_before(object, part->start);
     while (*at != part)
         at++;
-    memmove(at, at + 1,
-        (size_t)(http_parts(object) + object->count - at - 1) * sizeof *at);
+    memmove(
+        at, at + 1, (size_t)(http_parts(object) + object->count - at - 1) * sizeof *at);
     object->count--;
     http_part_unlink(http, part);
     http->cached -= http_cost(part->start, part->stop);
@@ -540,8 +524,7 @@ static http_part *http_part_new(
         object->longest = stop - start;
     http_make_room(http, http_cost(start, stop));
     http_part **at = http_parts(object) + http_parts_before(object, start);
-    memmove(at + 1, at,
-        (size_t)(http_parts(object) + object->count - at) * sizeof *at);
+    memmove(at + 1, at, (size_t)(http_parts(object) + object->count - at) * sizeof *at);
     *at = part;
     object->count++;
     http->cached += http_cost(start, stop);
@@ -574,8 +557,7 @@ static http_object *http_find(
     for (; *at; at = &(*at)->next)
         if (strncmp((*at)->path, path, size) == 0 && !(*at)->path[size])
             return *at;
-    http_object *object =
-        create ? (http_object *)calloc(1, sizeof *object) : NULL;
+    http_object *object = create ? (http_object *)calloc(1, sizeof *object) : NULL;
     if (object)
         object->path = http_format("%.*s", (int)size, path);
     if (!object || !object->path) {
@@ -591,10 +573,8 @@ static http_object *http_record(bags_http *http, const http_object *object) {
     const char *name = strrchr(object->path, '/') + 1;
     if (!*name || !strcmp(name, "spec.json") || !strcmp(name, HTTP_CONTROL))
         return NULL;
-    char *path =
-        http_format("%.*sspec.json", (int)(name - object->path), object->path);
-    http_object *record =
-        path ? http_find(http, path, strlen(path), true) : NULL;
+    char *path = http_format("%.*sspec.json", (int)(name - object->path), object->path);
+    http_object *record = path ? http_find(http, path, strlen(path), true) : NULL;
     free(path);
     return record;
 }
@@ -645,8 +625,8 @@ static void http_queue(bags_http *http, http_request *request) {
     request->thread->queue_end = &request->next;
 }
 
-static http_request *http_request_new(bags_http *http, const char *path,
-    bool bucket, bool field, const char *query) {
+static http_request *http_request_new(
+    bags_http *http, const char *path, bool bucket, bool field, const char *query) {
     http_request *request = (http_request *)calloc(1, sizeof *request);
     if (!request)
         return NULL;
@@ -691,8 +671,8 @@ static bool http_hides_change(const http_object *record) {
 /* A shard is another one than when it was opened. */
 static void http_record_changed(http_object *record) {
     record->identity.device++;
-    http_object_fail(record, ESTALE,
-        "replaced or removed while open; open the dataset again");
+    http_object_fail(
+        record, ESTALE, "replaced or removed while open; open the dataset again");
 }
 
 /* Look at an object again. The mutex is held. */
@@ -719,8 +699,8 @@ static void http_check(
     if (!record || record->state != HTTP_DONE)
         return;
     bool hashes = http_hides_change(record);
-    bool failed = record->error &&
-                  (record->error == ESTALE || http_now() - record->when < 1);
+    bool failed =
+        record->error && (record->error == ESTALE || http_now() - record->when < 1);
     if (failed || (files || !hashes ? record->asked : record->glanced) > since)
         return;
     record->error = 0;
@@ -729,8 +709,7 @@ static void http_check(
     if (!files && hashes)
         return;
     record->asked = record->glanced;
-    for (http_object *file = record->files; file && hashes;
-         file = file->sibling)
+    for (http_object *file = record->files; file && hashes; file = file->sibling)
         if (file->state == HTTP_DONE &&
             (file != record->latest || file->asked < record->others))
             http_request_check(http, record, file);
@@ -745,12 +724,10 @@ static int http_wait_checks(bags_http *http, const http_object *record) {
 }
 
 /* Request a part, or with NULL look the object up. The mutex is held. */
-static void http_request_object(
-    bags_http *http, http_object *object, http_part *part) {
+static void http_request_object(bags_http *http, http_object *object, http_part *part) {
     http_request *request =
         http_request_new(http, object->path, false, object->in_dataset, NULL);
-    *(part ? &part->state : &object->state) =
-        request ? HTTP_WAITING : HTTP_FAILED;
+    *(part ? &part->state : &object->state) = request ? HTTP_WAITING : HTTP_FAILED;
     if (!request) {
         http_object_fail(object, ENOMEM, "out of memory");
         return;
@@ -765,8 +742,7 @@ static void http_request_object(
  * other characters may be listed in an encoding that is not known here. */
 static bool http_is_unlisted(bags_http *http, const char *path) {
     const char *name = strrchr(path, '/') + 1;
-    const http_object *listing =
-        http_find(http, path, (size_t)(name - path), false);
+    const http_object *listing = http_find(http, path, (size_t)(name - path), false);
     if (!*name || !listing || !listing->names.data)
         return false;
     if (name[strspn(name, HTTP_PLAIN)])
@@ -811,8 +787,7 @@ static bool http_refuse(http_request *request, int error, const char *why) {
 static uint64_t http_tail(const http_request *request) {
     if (request->again)
         return 1;
-    bool zip =
-        !request->from_start && http_ends_in(request->object->path, ".zip ");
+    bool zip = !request->from_start && http_ends_in(request->object->path, ".zip ");
     return zip ? HTTP_ZIP : HTTP_TAIL;
 }
 
@@ -829,8 +804,7 @@ static void http_keep(
     while (size > start && (unsigned char)line[size - 1] <= ' ')
         size--;
     if (size - start < capacity)
-        (void)snprintf(
-            out, capacity, "%.*s", (int)(size - start), line + start);
+        (void)snprintf(out, capacity, "%.*s", (int)(size - start), line + start);
 }
 
 /* A header line. Those of a redirect are forgotten when the next answer begins. */
@@ -843,15 +817,14 @@ static size_t http_header(char *line, size_t one, size_t size, void *user) {
         return 0;
     }
     if (size > 5 && memcmp(line, "HTTP/", 5) == 0)
-        *request->tag = *request->modified = *request->range =
-            *request->encoding = '\0';
+        *request->tag = *request->modified = *request->range = *request->encoding =
+            '\0';
     http_keep(line, size, "etag:", request->tag, sizeof request->tag);
-    http_keep(line, size, "last-modified:", request->modified,
-        sizeof request->modified);
     http_keep(
-        line, size, "content-range:", request->range, sizeof request->range);
-    http_keep(line, size, "content-encoding:", request->encoding,
-        sizeof request->encoding);
+        line, size, "last-modified:", request->modified, sizeof request->modified);
+    http_keep(line, size, "content-range:", request->range, sizeof request->range);
+    http_keep(
+        line, size, "content-encoding:", request->encoding, sizeof request->encoding);
     return size;
 }
 
@@ -894,11 +867,9 @@ static bool http_parse_range(http_request *request) {
 static bool http_same(http_request *request, uint64_t total) {
     const http_object *object = request->object;
     if (total != object->size)
-        return http_refuse(
-            request, ESTALE, "changed while open (its size differs)");
+        return http_refuse(request, ESTALE, "changed while open (its size differs)");
     return !strcmp(http_strong(object->tag), http_strong(http_tag(request))) ||
-           http_refuse(
-               request, ESTALE, "changed while open (its ETag differs)");
+           http_refuse(request, ESTALE, "changed while open (its ETag differs)");
 }
 
 /* HTTP 200, the whole object: of a lookup, or of a server that ignores ranges. */
@@ -918,8 +889,7 @@ static bool http_check_whole(http_request *request) {
         part ? part->stop - part->start : HTTP_WHOLE; /* the rest is dropped */
     request->skip = part ? part->start : 0;
     if (part && length == UINT64_MAX)
-        return http_refuse(
-            request, EIO, "HTTP 200 without a length in place of 206");
+        return http_refuse(request, EIO, "HTTP 200 without a length in place of 206");
     if (part && !http_same(request, length))
         return false;
     if (large && (!part || part->start > 0 || part->stop != length))
@@ -935,8 +905,7 @@ static bool http_check_head(http_request *request) {
     const http_part *part = request->part;
     curl_off_t length = -1;
     curl_easy_getinfo(request->easy, CURLINFO_RESPONSE_CODE, &request->status);
-    curl_easy_getinfo(
-        request->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
+    curl_easy_getinfo(request->easy, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
     const char *type = NULL;
     curl_easy_getinfo(request->easy, CURLINFO_CONTENT_TYPE, &type);
     request->is_html = type && strncasecmp(type, "text/html", 9) == 0;
@@ -958,8 +927,7 @@ static bool http_check_head(http_request *request) {
     if (request->status != 206)
         return true;
     if (!http_parse_range(request))
-        return http_refuse(
-            request, EIO, "HTTP 206 without a valid Content-Range");
+        return http_refuse(request, EIO, "HTTP 206 without a valid Content-Range");
     uint64_t size = request->last - request->first + 1;
     if (request->length != UINT64_MAX && request->length != size)
         return http_refuse(request, EIO,
@@ -972,8 +940,7 @@ static bool http_check_head(http_request *request) {
                  : request->from_start ? request->first == 0
                                        : request->last == request->total - 1;
     return (right && size <= request->most) ||
-           http_refuse(
-               request, EIO, "HTTP 206 with another range than requested");
+           http_refuse(request, EIO, "HTTP 206 with another range than requested");
 }
 
 static size_t http_body(char *bytes, size_t one, size_t all, void *user) {
@@ -1045,16 +1012,14 @@ static bool http_complete(http_request *request) {
                (request->from_start && !*request->range);
     if (request->status != 200 && request->status != 206)
         return false;
-    uint64_t size = part ? part->stop - part->start
-                    : request->status == 206
-                        ? request->last + 1 - request->first
+    uint64_t size = part                            ? part->stop - part->start
+                    : request->status == 206        ? request->last + 1 - request->first
                     : request->length != UINT64_MAX ? request->length
                                                     : request->size;
     if (request->size == size)
         return true;
     (void)snprintf(request->why, sizeof request->why,
-        "truncated (%" PRIu64 " of %" PRIu64 " bytes)", (uint64_t)request->size,
-        size);
+        "truncated (%" PRIu64 " of %" PRIu64 " bytes)", (uint64_t)request->size, size);
     request->error = EAGAIN;
     return false;
 }
@@ -1084,9 +1049,8 @@ static void http_describe(http_request *request, CURLcode result) {
                                                     : EIO;
     if (request->error == EACCES && code && strcmp(code, "AccessDenied") != 0)
         request->error = EPERM; /* an invalid key, not a missing object */
-    (void)snprintf(request->why, sizeof request->why, "HTTP %ld%s%.64s%s",
-        status, code ? " " : "", code ? code : "",
-        changed ? ": changed while open" : "");
+    (void)snprintf(request->why, sizeof request->why, "HTTP %ld%s%.64s%s", status,
+        code ? " " : "", code ? code : "", changed ? ": changed while open" : "");
     free(code);
 }
 
@@ -1096,8 +1060,7 @@ static void http_describe(http_request *request, CURLcode result) {
 static bool http_add_header(
     http_request *request, const char *name, const char *value) {
     char *line = value ? http_format("%s: %s", name, value) : NULL;
-    struct curl_slist *list =
-        line ? curl_slist_append(request->headers, line) : NULL;
+    struct curl_slist *list = line ? curl_slist_append(request->headers, line) : NULL;
     free(line);
     if (list)
         request->headers = list;
@@ -1113,7 +1076,7 @@ static CURLcode http_allow_tickets(CURL *easy, void *context, void *user) {
     return CURLE_OK;
 }
 
-#define HTTP_SET(option, value)                                                \
+#define HTTP_SET(option, value)                                                        \
     (good = good && curl_easy_setopt(easy, option, value) == CURLE_OK)
 
 /* Everything that a request's handle is told. */
@@ -1128,24 +1091,23 @@ static bool http_set(http_request *request, CURL *easy) {
     bool good = true;
     curl_slist_free_all(request->headers);
     request->headers = NULL;
-    good = http_add_header(request, "x-amz-content-sha256",
-               is_signed ? "UNSIGNED-PAYLOAD" : NULL) &&
-           http_add_header(request, "x-amz-security-token",
-               is_signed ? http->token : NULL) &&
-           /* Weak ones never match. */
-           http_add_header(request, "If-Match", *tag == '"' ? tag : NULL) &&
-           /* For caches between here and the server. */
-           http_add_header(
-               request, "Cache-Control", request->again ? "no-cache" : NULL) &&
-           http_add_header(request, "Content-MD5", request->md5) &&
-           http_add_header(request, "Content-Type",
-               request->method ? "application/octet-stream" : NULL);
+    good =
+        http_add_header(
+            request, "x-amz-content-sha256", is_signed ? "UNSIGNED-PAYLOAD" : NULL) &&
+        http_add_header(
+            request, "x-amz-security-token", is_signed ? http->token : NULL) &&
+        /* Weak ones never match. */
+        http_add_header(request, "If-Match", *tag == '"' ? tag : NULL) &&
+        /* For caches between here and the server. */
+        http_add_header(request, "Cache-Control", request->again ? "no-cache" : NULL) &&
+        http_add_header(request, "Content-MD5", request->md5) &&
+        http_add_header(request, "Content-Type",
+            request->method ? "application/octet-stream" : NULL);
     if (part)
         (void)snprintf(range, sizeof range, "%" PRIu64 "-%" PRIu64,
             part->start + request->size, part->stop - 1);
     else if (request->object)
-        (void)snprintf(range, sizeof range,
-            request->from_start ? "0-%u" : "-%u",
+        (void)snprintf(range, sizeof range, request->from_start ? "0-%u" : "-%u",
             (unsigned)http_tail(request) - request->from_start);
     HTTP_SET(CURLOPT_URL, request->url);
     HTTP_SET(CURLOPT_PATH_AS_IS, 1L);
@@ -1229,8 +1191,7 @@ static bool http_begin(http_request *request) {
             request, EPERM, "a key without a secret (AWS_SECRET_ACCESS_KEY)");
     request->easy = curl_easy_init();
     return (request->easy && http_set(request, request->easy) &&
-               curl_multi_add_handle(thread->multi, request->easy) ==
-                   CURLM_OK) ||
+               curl_multi_add_handle(thread->multi, request->easy) == CURLM_OK) ||
            http_refuse(request, ENOMEM, "out of memory");
 }
 
@@ -1258,8 +1219,7 @@ static bool http_may_retry(
         return request->error == EAGAIN;
     switch ((int)result) {
     case CURLE_OK:
-        return status == 429 || status == 408 ||
-               (status >= 500 && status != 501);
+        return status == 429 || status == 408 || (status >= 500 && status != 501);
     case CURLE_PARTIAL_FILE:
     case CURLE_RECV_ERROR:
     case CURLE_SEND_ERROR:
@@ -1280,8 +1240,7 @@ static bool http_retry_from_start(http_request *request) {
     if (!request->object || request->part || request->from_start)
         return false;
     request->from_start = status == 200 || status == 400 || status == 416 ||
-                          status == 501 ||
-                          (status >= 500 && request->tries > 2);
+                          status == 501 || (status >= 500 && request->tries > 2);
     if (request->from_start)
         http_queue(request->http, request);
     return request->from_start;
@@ -1306,8 +1265,7 @@ static bool http_retry(http_request *request, CURLcode result) {
     }
     if (request->tries++ == 0 && request->size > 0)
         request->since = now;
-    double delay =
-        0.1 * (double)(1u << (request->tries < 7 ? request->tries : 6));
+    double delay = 0.1 * (double)(1u << (request->tries < 7 ? request->tries : 6));
     delay = delay < longest ? delay : longest;
     http->random = http->random * 1664525u + 1013904223u;
     delay *= 0.5 + (double)(http->random >> 8) / (double)(1u << 25);
@@ -1398,8 +1356,8 @@ static void http_deliver(http_request *request) {
         if (want->start != read->offset || want->start < part->start ||
             want->stop - want->start < read->size || want->stop > part->stop)
             continue;
-        memcpy(read->data, request->body.data + (want->start - part->start),
-            read->size);
+        memcpy(
+            read->data, request->body.data + (want->start - part->start), read->size);
         read->done = read->size;
     }
 }
@@ -1453,8 +1411,7 @@ static void http_finish(http_request *request, CURLcode result) {
                 http_now() - request->since);
         if (object && !request->again) {
             http_object_fail(object, request->error, request->why);
-            *(request->part ? &request->part->state : &object->state) =
-                HTTP_FAILED;
+            *(request->part ? &request->part->state : &object->state) = HTTP_FAILED;
         }
     }
     http->ended = http->ended || !again;
@@ -1533,8 +1490,7 @@ static void http_transfer(http_thread *thread, int wait) {
     int ready = poll((struct pollfd *)(void *)thread->memory.data,
         (nfds_t)thread->sockets, timer ? (int)due : wait);
     if (timer)
-        curl_multi_socket_action(
-            thread->multi, CURL_SOCKET_TIMEOUT, 0, &running);
+        curl_multi_socket_action(thread->multi, CURL_SOCKET_TIMEOUT, 0, &running);
     for (size_t i = 0; i < thread->sockets && ready > 0; i++) {
         struct pollfd one = ((struct pollfd *)(void *)thread->memory.data)[i];
         if (one.fd < 0 || !one.revents)
@@ -1591,9 +1547,7 @@ static void *http_work(void *user) {
 }
 
 /* After a fork the threads are missing. */
-static bool http_alive(const bags_http *http) {
-    return http->process == getpid();
-}
+static bool http_alive(const bags_http *http) { return http->process == getpid(); }
 
 /* ---- hooks that look up ---- */
 
@@ -1675,11 +1629,10 @@ static bool http_is_plausible(const http_object *object) {
     if (strncmp(name, "spec.json", 9) == 0 && size >= HTTP_TAIL)
         return true;
     if (strcmp(name, "spec.json") == 0 && part && part->start == 0)
-        return http_is_spec((const char *)part->data.data,
-            (const char *)part->data.data + part->stop);
+        return http_is_spec(
+            (const char *)part->data.data, (const char *)part->data.data + part->stop);
     for (size_t i = 0; i < 8 && part; i++)
-        table |= (uint64_t)part->data.data[part->stop - part->start - 8 + i]
-                 << 8 * i;
+        table |= (uint64_t)part->data.data[part->stop - part->start - 8 + i] << 8 * i;
     if (http_ends_in(name, ".bag "))
         return part && (part->stop < size || table <= size - 8);
     return http_ends_in(name, ".zip .tar ");
@@ -1708,8 +1661,8 @@ static int http_refuse_page(bags_http *http, http_object *object) {
     if (object->is_real)
         return 0;
     const http_part *part = control->count ? http_parts(control)[0] : NULL;
-    for (size_t i = 0;
-         part && i < sizeof start - 1 && i < part->stop - part->start; i++) {
+    for (size_t i = 0; part && i < sizeof start - 1 && i < part->stop - part->start;
+         i++) {
         unsigned char c = part->data.data[i];
         start[i] = c < ' ' || c > '~' ? ' ' : (char)c;
     }
@@ -1717,13 +1670,12 @@ static int http_refuse_page(bags_http *http, http_object *object) {
                 strcmp(strrchr(object->path, '/'), "/spec.json") == 0;
     /* Two objects of JSON may be the same error, with the path in it. */
     const http_part *own = object->count ? http_parts(object)[0] : NULL;
-    object->is_real = !page && !(*start == '{' && own && own->start == 0 &&
-                                   own->data.data[0] == '{');
+    object->is_real =
+        !page && !(*start == '{' && own && own->start == 0 && own->data.data[0] == '{');
     if (object->is_real)
         return 0;
     (void)snprintf(why, sizeof why,
-        "the server answers names that do not exist, too (HTTP 200: %s)",
-        start);
+        "the server answers names that do not exist, too (HTTP 200: %s)", start);
     object->state = HTTP_FAILED;
     http_object_fail(object, page ? ENOENT : EIO, why);
     return object->error;
@@ -1734,8 +1686,7 @@ static http_object *http_look_in(
     bags_http *http, const char *directory, const char *name) {
     char *path =
         http_format("%.*s/%s", (int)http_path_size(directory), directory, name);
-    http_object *object =
-        path ? http_find(http, path, strlen(path), true) : NULL;
+    http_object *object = path ? http_find(http, path, strlen(path), true) : NULL;
     if (object)
         http_look(http, object);
     free(path);
@@ -1811,22 +1762,20 @@ static int http_names_add(void *user, const char *name) {
 
 /* One page of a listing of PATH, which ends in a slash. *more: the token of the next
  * one. Returns errno; `why` has 256 bytes. */
-static int http_list_page(bags_http *http, const char *path, char **more,
-    http_names *names, char *why) {
+static int http_list_page(
+    bags_http *http, const char *path, char **more, http_names *names, char *why) {
     bool s3 = http_is_s3(path);
     const char *prefix = strchr(path + (s3 ? 5 : 8), '/');
     char *directory = s3 ? NULL : curl_easy_unescape(NULL, prefix, 0, NULL);
     char *encoded = http_encode(prefix + s3, "");
     char *token = *more ? http_encode(*more, "") : NULL;
-    char *query =
-        encoded && (token || !*more)
-            ? http_format("%s%s%sdelimiter=%%2F&list-type=2&prefix=%s",
-                  token ? "continuation-token=" : "", token ? token : "",
-                  token ? "&" : "", encoded)
-            : NULL;
+    char *query = encoded && (token || !*more)
+                      ? http_format("%s%s%sdelimiter=%%2F&list-type=2&prefix=%s",
+                            token ? "continuation-token=" : "", token ? token : "",
+                            token ? "&" : "", encoded)
+                      : NULL;
     http_request *request =
-        query ? http_request_new(http, path, s3, false, s3 ? query : NULL)
-              : NULL;
+        query ? http_request_new(http, path, s3, false, s3 ? query : NULL) : NULL;
     int code = request ? 0 : ENOMEM;
     free(*more);
     *more = NULL;
@@ -1839,11 +1788,11 @@ static int http_list_page(bags_http *http, const char *path, char **more,
             code = bags_http_names(request->body.data, request->size, s3,
                 directory ? directory : prefix + s3, http_names_add, names);
         if (s3)
-            *more = http_xml(
-                request->body.data, request->size, "<NextContinuationToken>");
-        char *truncated = s3 && !*more ? http_xml(request->body.data,
-                                             request->size, "<IsTruncated>")
-                                       : NULL;
+            *more =
+                http_xml(request->body.data, request->size, "<NextContinuationToken>");
+        char *truncated =
+            s3 && !*more ? http_xml(request->body.data, request->size, "<IsTruncated>")
+                         : NULL;
         if (!code && truncated && strcmp(truncated, "true") == 0) {
             code = EIO;
             strcpy(why, "a truncated list without a NextContinuationToken");
@@ -1915,8 +1864,7 @@ static bool http_is_optional(bags_http *http, const char *path) {
         return strcmp(name, "finalized") == 0 ||
                http_ends_in(name, ".idx .crc .partial ");
     char *shard = http_format("%.*s000000/%s", (int)(name - path), path, name);
-    http_object *first =
-        shard ? http_find(http, shard, strlen(shard), true) : NULL;
+    http_object *first = shard ? http_find(http, shard, strlen(shard), true) : NULL;
     free(shard);
     return http_wait(http, first) == 0;
 }
@@ -1924,8 +1872,7 @@ static bool http_is_optional(bags_http *http, const char *path) {
 static int http_kind(void *user, const char *path, bags_path_kind *kind) {
     bags_http *http = (bags_http *)user;
     http_object *inside[3] = {NULL, NULL, NULL}, *listing = NULL;
-    static const char *const names[] = {
-        "spec.json", "refs.bag", "000000/spec.json"};
+    static const char *const names[] = {"spec.json", "refs.bag", "000000/spec.json"};
     bool file = http_ends_in(path, HTTP_FILES);
     *kind = BAGS_PATH_NONE;
     if (!bags_http_is_url(path))
@@ -1998,15 +1945,13 @@ static int http_probe(bags_http *http, const char *path,
         first = code || first ? first : object;
         pthread_mutex_unlock(&http->mutex);
         name[strcspn(name, "/")] = '\0';
-        missing = code == ENOENT || (code == EACCES && none == EACCES)
-                      ? missing + 1
-                      : 0;
+        missing =
+            code == ENOENT || (code == EACCES && none == EACCES) ? missing + 1 : 0;
         if (!code)
             code = each(each_user, name);
         if (code && !missing) {
             pthread_mutex_lock(&http->mutex);
-            http_object *directory =
-                http_find(http, path, http_path_size(path), true);
+            http_object *directory = http_find(http, path, http_path_size(path), true);
             if (directory && object && object->why)
                 http_object_fail(directory, code, object->why);
             pthread_mutex_unlock(&http->mutex);
@@ -2069,8 +2014,7 @@ static int http_identify(
         return EIO;
     pthread_mutex_lock(&http->mutex);
     http_object *object =
-        file ? (http_object *)file
-             : http_find(http, path, http_path_size(path), true);
+        file ? (http_object *)file : http_find(http, path, http_path_size(path), true);
     int code = http_wait(http, object);
     if (code == EACCES && http_is_optional(http, path))
         code = ENOENT;
@@ -2119,8 +2063,8 @@ static bool http_call_add(http_call *call, http_part *part) {
 
 /* Add the parts that have the first of these bytes. Returns the end of what they have,
  * which is `stop` if they have all. */
-static uint64_t http_cover(bags_http *http, http_call *call,
-    const http_object *object, uint64_t start, uint64_t stop) {
+static uint64_t http_cover(bags_http *http, http_call *call, const http_object *object,
+    uint64_t start, uint64_t stop) {
     while (start < stop) {
         http_part *part = http_part_find(object, start);
         if (!part || !http_call_add(call, part))
@@ -2141,8 +2085,8 @@ static int http_want_order(const void *a, const void *b) {
 
 /* Request the bytes from the first of these wants to `stop`, in pieces that arrive at
  * the same time. */
-static void http_request_bytes(bags_http *http, http_call *call,
-    const http_want *wants, size_t count, uint64_t stop) {
+static void http_request_bytes(bags_http *http, http_call *call, const http_want *wants,
+    size_t count, uint64_t stop) {
     http_object *object = wants->object;
     uint64_t at = wants->start, size = object->size;
     if (stop - at < HTTP_GAP) { /* their neighbours are read soon */
@@ -2212,8 +2156,7 @@ static void http_request_all(
     for (size_t i = 0, next; i < count; i = next) {
         uint64_t stop = wants[i].stop;
         for (next = i + 1;
-             next < count && http_joins(&wants[i], &wants[next], stop, gap);
-             next++)
+             next < count && http_joins(&wants[i], &wants[next], stop, gap); next++)
             stop = wants[next].stop > stop ? wants[next].stop : stop;
         http_request_bytes(http, call, &wants[i], next - i, stop);
     }
@@ -2267,8 +2210,8 @@ static bool http_read_ahead(const bags_http *http, http_want *want) {
     uint64_t window = object->window < most ? 2 * object->window : most;
     want->read = NULL;
     want->start = object->ahead > stop ? object->ahead : stop;
-    want->stop = object->size - want->start > window ? want->start + window
-                                                     : object->size;
+    want->stop =
+        object->size - want->start > window ? want->start + window : object->size;
     /* Not until half of what was read ahead has been used. */
     if (want->start >= want->stop || want->start - stop > window / 2)
         return false;
@@ -2293,16 +2236,15 @@ static void http_read_many(void *user, bags_io_read *reads, size_t count) {
     for (size_t i = 0; i < count; i++) {
         bags_io_read *read = &reads[i];
         http_object *object = (http_object *)read->file;
-        http_want want = {
-            object, read->offset, object->size, read->data ? read : NULL};
+        http_want want = {object, read->offset, object->size, read->data ? read : NULL};
         wait = wait || read->data;
         uint64_t most = read->size < HTTP_READ ? read->size : HTTP_READ;
         if (want.start >= want.stop || most == 0)
             continue;
         if (want.stop - want.start > most)
             want.stop = want.start + most;
-        bool failed = object->error &&
-                      (object->error == ESTALE || now - object->when < 1);
+        bool failed =
+            object->error && (object->error == ESTALE || now - object->when < 1);
         want.start = http_cover(http, &call, object, want.start, want.stop);
         if (want.start < want.stop && !failed)
             wants[wanted++] = want; /* after a failure, do not wait again */
@@ -2325,8 +2267,8 @@ static void http_read_many(void *user, bags_io_read *reads, size_t count) {
     free(wants);
 }
 
-static int http_read_at(void *user, void *file, uint64_t offset, void *data,
-    size_t size, size_t *done) {
+static int http_read_at(
+    void *user, void *file, uint64_t offset, void *data, size_t size, size_t *done) {
     bags_http *http = (bags_http *)user;
     http_object *object = (http_object *)file;
     bags_io_read read = {file, offset, data, size, 0};
@@ -2387,12 +2329,10 @@ static bags_code http_source_open(
     from->part = HTTP_PART;
     while (from->size / 10000 >= from->part)
         from->part *= 2;
-    from->count = from->size <= from->part
-                      ? 1
-                      : (size_t)((from->size - 1) / from->part + 1);
+    from->count =
+        from->size <= from->part ? 1 : (size_t)((from->size - 1) / from->part + 1);
     uint64_t size = from->size < from->part ? from->size : from->part;
-    from->data =
-        size < SIZE_MAX ? (unsigned char *)malloc((size_t)size + 1) : NULL;
+    from->data = size < SIZE_MAX ? (unsigned char *)malloc((size_t)size + 1) : NULL;
     return from->data ? BAGS_OK : http_fail_path(err, ENOMEM, path, "upload");
 }
 
@@ -2417,8 +2357,8 @@ static bags_code http_source_read(
     *size = (size_t)(rest < from->part ? rest : from->part);
     for (size_t at = 0; at < *size;) {
         size_t done = 0;
-        int error = from->io->read_at(from->io->user, from->file, start + at,
-            from->data + at, *size - at, &done);
+        int error = from->io->read_at(
+            from->io->user, from->file, start + at, from->data + at, *size - at, &done);
         if (error)
             return http_fail_path(from->err, error, from->path, "read");
         if (!done)
@@ -2479,9 +2419,9 @@ bags_code bags_http_same(bags_http *http, const char *url, const bags_io *io,
 }
 
 /* Send a body for a key of S3, and return the request: free it. */
-static bags_code http_send_s3(bags_http *http, const char *method,
-    const char *url, const char *query, const unsigned char *data, size_t size,
-    const unsigned char *md5, http_request **out, bags_error *err) {
+static bags_code http_send_s3(bags_http *http, const char *method, const char *url,
+    const char *query, const unsigned char *data, size_t size, const unsigned char *md5,
+    http_request **out, bags_error *err) {
     char base64[32];
     http_request *request = http_request_new(http, url, false, false, query);
     *out = request;
@@ -2496,16 +2436,15 @@ static bags_code http_send_s3(bags_http *http, const char *method,
     request->send_size = size;
     if (http_run(http, request))
         return BAGS_OK;
-    bags_fail(
-        err, BAGS_ERROR_IO, "%.320s: cannot upload: %s", url, request->why);
+    bags_fail(err, BAGS_ERROR_IO, "%.320s: cannot upload: %s", url, request->why);
     if (err)
         err->system = request->error;
     return BAGS_ERROR_IO;
 }
 
 /* Upload part i, and append its line to the list of parts in *xml. */
-static bags_code http_upload_part(bags_http *http, const char *url,
-    const char *id, http_source *from, size_t i, char **xml) {
+static bags_code http_upload_part(bags_http *http, const char *url, const char *id,
+    http_source *from, size_t i, char **xml) {
     http_request *request = NULL;
     unsigned char md5[16];
     size_t size = 0;
@@ -2514,8 +2453,8 @@ static bags_code http_upload_part(bags_http *http, const char *url,
     bags_code code = query ? http_source_read(from, i, &size, md5)
                            : http_fail_path(from->err, ENOMEM, url, "upload");
     if (!code)
-        code = http_send_s3(http, "PUT", url, query, from->data, size, md5,
-            &request, from->err);
+        code = http_send_s3(
+            http, "PUT", url, query, from->data, size, md5, &request, from->err);
     char *longer = code ? NULL
                         : http_format("%s<Part><PartNumber>%" PRIu64
                                       "</PartNumber><ETag>%s</ETag></Part>",
@@ -2530,11 +2469,10 @@ static bags_code http_upload_part(bags_http *http, const char *url,
 }
 
 static bags_code http_upload_multipart(bags_http *http, const char *url,
-    http_source *from, void (*progress)(void *user, uint64_t bytes),
-    void *user) {
+    http_source *from, void (*progress)(void *user, uint64_t bytes), void *user) {
     http_request *request = NULL;
-    bags_code code = http_send_s3(
-        http, "POST", url, "uploads=", NULL, 0, NULL, &request, from->err);
+    bags_code code =
+        http_send_s3(http, "POST", url, "uploads=", NULL, 0, NULL, &request, from->err);
     char *plain =
         code ? NULL : http_xml(request->body.data, request->size, "<UploadId>");
     char *id = plain ? http_encode(plain, "") : NULL;
@@ -2554,21 +2492,18 @@ static bags_code http_upload_multipart(bags_http *http, const char *url,
     if (!code && !(all = http_format("%s</CompleteMultipartUpload>", xml)))
         code = http_fail_path(from->err, ENOMEM, url, "upload");
     if (!code)
-        code = http_send_s3(http, "POST", url, query,
-            (const unsigned char *)all, strlen(all), NULL, &request, from->err);
+        code = http_send_s3(http, "POST", url, query, (const unsigned char *)all,
+            strlen(all), NULL, &request, from->err);
     /* The status is 200 even if S3 then fails to put the parts together. */
-    char *etag =
-        code ? NULL : http_xml(request->body.data, request->size, "<ETag>");
+    char *etag = code ? NULL : http_xml(request->body.data, request->size, "<ETag>");
     char *why = code ? NULL : http_code(request->body.data, request->size);
     if (!code && !etag)
-        code =
-            bags_fail(from->err, BAGS_ERROR_IO, "%.320s: cannot upload: %.100s",
-                url, why ? why : "the answer has no ETag");
+        code = bags_fail(from->err, BAGS_ERROR_IO, "%.320s: cannot upload: %.100s", url,
+            why ? why : "the answer has no ETag");
     http_request_free(request);
     request = NULL;
     if (code && query)
-        (void)http_send_s3(
-            http, "DELETE", url, query, NULL, 0, NULL, &request, NULL);
+        (void)http_send_s3(http, "DELETE", url, query, NULL, 0, NULL, &request, NULL);
     http_request_free(request);
     char *texts[] = {plain, id, query, xml, all, etag, why};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
@@ -2643,8 +2578,7 @@ static char *http_aws_file(const char *variable, const char *name) {
 }
 
 /* The first of an option and two variables that is not empty. */
-static char *http_setting(
-    const char *option, const char *variable, const char *other) {
+static char *http_setting(const char *option, const char *variable, const char *other) {
     char *found = http_copy(option);
     found = found ? found : http_copy(getenv(variable));
     return found || !other ? found : http_copy(getenv(other));
@@ -2673,10 +2607,9 @@ static void http_settings(bags_http *http, const bags_http_options *options) {
         http->secret = http_ini(keys, profile, "aws_secret_access_key");
         http->token = http_ini(keys, profile, "aws_session_token");
     }
-    http->region =
-        http_setting(options->region, "AWS_REGION", "AWS_DEFAULT_REGION");
-    http->endpoint = http_setting(
-        options->endpoint, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL");
+    http->region = http_setting(options->region, "AWS_REGION", "AWS_DEFAULT_REGION");
+    http->endpoint =
+        http_setting(options->endpoint, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL");
     if (!http->region)
         http->region = http_ini(config, in_config, "region");
     if (!http->region)
@@ -2707,12 +2640,11 @@ static bool http_thread_start(bags_http *http, http_thread *thread) {
     thread->started =
         thread->multi && thread->share && thread->wake[0] >= 0 &&
         !http_socket(NULL, thread->wake[0], CURL_POLL_IN, thread, NULL) &&
-        curl_share_setopt(thread->share, CURLSHOPT_SHARE,
-            CURL_LOCK_DATA_SSL_SESSION) == CURLSHE_OK &&
-        curl_multi_setopt(
-            thread->multi, CURLMOPT_SOCKETFUNCTION, http_socket) == CURLM_OK &&
-        curl_multi_setopt(thread->multi, CURLMOPT_SOCKETDATA, thread) ==
+        curl_share_setopt(thread->share, CURLSHOPT_SHARE, CURL_LOCK_DATA_SSL_SESSION) ==
+            CURLSHE_OK &&
+        curl_multi_setopt(thread->multi, CURLMOPT_SOCKETFUNCTION, http_socket) ==
             CURLM_OK &&
+        curl_multi_setopt(thread->multi, CURLMOPT_SOCKETDATA, thread) == CURLM_OK &&
         curl_multi_setopt(thread->multi, CURLMOPT_MAXCONNECTS,
             (long)http->connections_each) == CURLM_OK &&
         pthread_create(&thread->id, NULL, http_work, thread) == 0;
@@ -2751,8 +2683,7 @@ void bags_http_close(bags_http *http) {
     for (size_t i = 0; i < http->thread_count; i++)
         http_thread_stop(&http->threads[i]);
     for (size_t i = 0; i < HTTP_BUCKETS; i++)
-        for (http_object *object = http->objects[i], *next; object;
-             object = next) {
+        for (http_object *object = http->objects[i], *next; object; object = next) {
             next = object->next;
             for (size_t k = 0; k < object->count; k++) {
                 bags_buffer_free(&http_parts(object)[k]->data);
@@ -2767,8 +2698,8 @@ void bags_http_close(bags_http *http) {
         }
     pthread_mutex_destroy(&http->mutex);
     pthread_cond_destroy(&http->changed);
-    char *texts[] = {http->query, http->user, http->key, http->secret,
-        http->token, http->region, http->endpoint, http->ca_file};
+    char *texts[] = {http->query, http->user, http->key, http->secret, http->token,
+        http->region, http->endpoint, http->ca_file};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         free(texts[i]);
     free(http);
@@ -2782,29 +2713,23 @@ static bool http_set_up(bags_http *http, const bags_http_options *options) {
     http->user = http_copy(user);
     curl_free(user);
     http->ca_file = http_copy(options->ca_file);
-    http->retry_seconds =
-        options->retry_seconds > 0 ? options->retry_seconds : 50;
-    http->stall_seconds =
-        options->stall_seconds > 0 ? options->stall_seconds : 30;
+    http->retry_seconds = options->retry_seconds > 0 ? options->retry_seconds : 50;
+    http->stall_seconds = options->stall_seconds > 0 ? options->stall_seconds : 30;
     http->connections = options->connections ? options->connections : 384;
     http->gap = options->gap ? options->gap : (uint64_t)1 << 20;
     http->read_ahead = options->read_ahead ? options->read_ahead : HTTP_CHUNK;
-    http->cache_size =
-        options->cache_size ? options->cache_size : (uint64_t)256 << 20;
+    http->cache_size = options->cache_size ? options->cache_size : (uint64_t)256 << 20;
     http_settings(http, options);
     /* A program may exit while transfers run: what signs them must not be freed. */
     if (!OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL) ||
         curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
         return false;
     const char *tls = curl_version_info(CURLVERSION_NOW)->ssl_version;
-    const char *ours =
-        OpenSSL_version(OPENSSL_VERSION); /* "OpenSSL 3.0.1 ..." */
+    const char *ours = OpenSSL_version(OPENSSL_VERSION); /* "OpenSSL 3.0.1 ..." */
     size_t size = tls ? strlen(tls) : 0;
     http->is_openssl = size > 8 && strncmp(tls, "OpenSSL/", 8) == 0 &&
-                       strncmp(tls + 8, ours + 8, size - 8) == 0 &&
-                       ours[size] == ' ';
-    return http->region &&
-           (!options->query || !*options->query || http->query) &&
+                       strncmp(tls + 8, ours + 8, size - 8) == 0 && ours[size] == ' ';
+    return http->region && (!options->query || !*options->query || http->query) &&
            (!options->user || !*options->user || http->user) &&
            (!options->ca_file || !*options->ca_file || http->ca_file);
 }
@@ -2815,8 +2740,7 @@ bags_http *bags_http_open(const bags_http_options *options, bags_error *err) {
     options = options ? options : &none;
     if (options->retry_seconds < 0 || options->stall_seconds < 0 ||
         options->connections > 65535 || (options->key && !options->secret)) {
-        bags_fail(
-            err, BAGS_ERROR_ARGUMENT, "invalid options of bags_http_open");
+        bags_fail(err, BAGS_ERROR_ARGUMENT, "invalid options of bags_http_open");
         return NULL;
     }
     bags_http *http = (bags_http *)calloc(1, sizeof *http);
@@ -2850,8 +2774,7 @@ bags_http *bags_http_open(const bags_http_options *options, bags_error *err) {
         good = http_thread_start(http, &http->threads[http->thread_count++]);
     if (good)
         return http;
-    bags_fail(err, BAGS_ERROR_MEMORY,
-        "out of memory, or of threads (bags_http_open)");
+    bags_fail(err, BAGS_ERROR_MEMORY, "out of memory, or of threads (bags_http_open)");
     bags_http_close(http);
     return NULL;
 }

@@ -7,20 +7,17 @@
 #include <inttypes.h>
 #include <string.h>
 
-uint32_t bags_image_orientation(bags_view file) {
-    return format_orientation(file);
-}
+uint32_t bags_image_orientation(bags_view file) { return format_orientation(file); }
 
 static bags_code refuse(
     bags_error *err, const char *format, const char *what, size_t at) {
-    return bags_fail(err, BAGS_ERROR_CORRUPT, "%s %s (at byte %" PRIu64 ")",
-        format, what, (uint64_t)at);
+    return bags_fail(err, BAGS_ERROR_CORRUPT, "%s %s (at byte %" PRIu64 ")", format,
+        what, (uint64_t)at);
 }
 
-static bags_code refuse_truncated(
-    bags_error *err, const char *format, bags_view file) {
-    return bags_fail(err, BAGS_ERROR_CORRUPT,
-        "truncated %s (%" PRIu64 " bytes)", format, (uint64_t)file.size);
+static bags_code refuse_truncated(bags_error *err, const char *format, bags_view file) {
+    return bags_fail(err, BAGS_ERROR_CORRUPT, "truncated %s (%" PRIu64 " bytes)",
+        format, (uint64_t)file.size);
 }
 
 /* ------------------------------------------------------------ JPEG */
@@ -29,16 +26,16 @@ enum { SOI = 0xD8, EOI = 0xD9, SOS = 0xDA };
 
 /* What the segments of a JPEG promise so far. */
 typedef struct promise {
-    bool frame;       /* its header was found */
-    bool progressive; /* then the first scan of a component is that of its DC */
+    bool frame;               /* its header was found */
+    bool progressive;         /* then the first scan of a component is that of its DC */
     uint32_t components;      /* of which no scan was found */
     unsigned char lacks[256]; /* how many have an identifier */
 } promise;
 
 /* Start of frame: SOF0 to SOF15 without DHT, JPG and DAC. */
 static bool is_frame(unsigned marker) {
-    return marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 &&
-           marker != 0xC8 && marker != 0xCC;
+    return marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 &&
+           marker != 0xCC;
 }
 
 /* Its header: bits, height and width in 2 bytes each, number of components; then 3
@@ -141,10 +138,9 @@ static bags_code check_png(bags_view file, bags_error *err) {
         const unsigned char *name = format_png_chunk(file, &at, &data);
         if (!name)
             return refuse_truncated(err, "PNG", file);
-        uint32_t crc =
-            name[0] & 0x20 /* not needed */
-                ? 0
-                : ~format_crc_add(table, UINT32_MAX, name, data.size + 4);
+        uint32_t crc = name[0] & 0x20 /* not needed */
+                           ? 0
+                           : ~format_crc_add(table, UINT32_MAX, name, data.size + 4);
         const unsigned char *sum = data.data + data.size;
         uint32_t stored = (uint32_t)sum[0] << 24 | (uint32_t)sum[1] << 16 |
                           (uint32_t)sum[2] << 8 | sum[3];

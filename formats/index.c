@@ -42,20 +42,13 @@
 #define INDEX_CHUNK 1024 /* the most datapoints or entries read at once */
 #define INDEX_NUMBER 8   /* bytes of a datapoint, and of a number as a key */
 #define INDEX_SAMPLES 16 /* keys that are compared when an index is opened */
-#define INDEX_PROBES                                                           \
-    31 /* keys that a step of a search reads if they are far away */
-#define INDEX_LAST 64  /* bytes at the end of a file that are compared */
-#define INDEX_MANY 256 /* entries that are read at once */
+#define INDEX_PROBES 31  /* keys that a step of a search reads if they are far away */
+#define INDEX_LAST 64    /* bytes at the end of a file that are compared */
+#define INDEX_MANY 256   /* entries that are read at once */
 #define INDEX_MEMORY ((size_t)64 << 20)
 
 /* How values become keys. */
-typedef enum key_class {
-    KEY_NONE,
-    KEY_BYTES,
-    KEY_UINT,
-    KEY_INT,
-    KEY_FLOAT
-} key_class;
+typedef enum key_class { KEY_NONE, KEY_BYTES, KEY_UINT, KEY_INT, KEY_FLOAT } key_class;
 
 typedef struct key_type {
     key_class order;
@@ -110,8 +103,7 @@ static key_type key_type_of(const bags_type *type) {
             return out;
     }
     bags_view name = bags_type_argument(type, 0);
-    bags_dtype dtype =
-        bags_dtype_parse((const char *)name.data, name.size, NULL);
+    bags_dtype dtype = bags_dtype_parse((const char *)name.data, name.size, NULL);
     char code = *bags_dtype_code(dtype); /* "u2", "f4", ... */
     out.single = dtype == BAGS_DTYPE_FLOAT32;
     out.order = code == 'u' || code == 'b'                  ? KEY_UINT
@@ -153,9 +145,8 @@ static bags_value key_element(const bags_value *array, double *real) {
 
 /* The key of a value. Numbers are stored in `number`, text is not copied. The end of
  * a range may be `beyond` the type: it is then before or after all keys. */
-static bags_code key_make(const key_type *type, const bags_value *value,
-    bool is_end, unsigned char number[INDEX_NUMBER], bags_view *key,
-    bags_error *err) {
+static bags_code key_make(const key_type *type, const bags_value *value, bool is_end,
+    unsigned char number[INDEX_NUMBER], bags_view *key, bags_error *err) {
     static const unsigned char after[INDEX_NUMBER + 1] = {
         255, 255, 255, 255, 255, 255, 255, 255, 255};
     uint64_t bits = 0;
@@ -165,8 +156,7 @@ static bags_code key_make(const key_type *type, const bags_value *value,
     bags_value element = *value;
     if (type->order == KEY_BYTES) {
         if (value->kind != BAGS_KIND_BYTES && value->kind != BAGS_KIND_UTF8)
-            return bags_fail(
-                err, BAGS_ERROR_VALUE, "a key of this field is text");
+            return bags_fail(err, BAGS_ERROR_VALUE, "a key of this field is text");
         key->data = (const unsigned char *)value->data;
         key->size = value->size;
         return BAGS_OK;
@@ -182,8 +172,7 @@ static bags_code key_make(const key_type *type, const bags_value *value,
     } else if (type->order == KEY_FLOAT) {
         if (is_whole)
             real = is_int ? (double)element.sint : (double)element.uint;
-        if (is_whole &&
-            (real >= 9007199254740992.0 || real <= -9007199254740992.0))
+        if (is_whole && (real >= 9007199254740992.0 || real <= -9007199254740992.0))
             wrong = "number out of range (2^53 or above)";
         if (real != real)
             wrong = "NaN has no order";
@@ -238,34 +227,30 @@ static bags_code fail_long(const char *path, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_LIMIT, "%.300s: path too long", path);
 }
 
-static bags_code path_make(char out[INDEX_PATH], bags_error *err,
-    const char *directory, const char *name, const char *ending) {
+static bags_code path_make(char out[INDEX_PATH], bags_error *err, const char *directory,
+    const char *name, const char *ending) {
     int size = snprintf(out, INDEX_PATH, "%s/%s%s", directory, name, ending);
     return size < 0 || size >= INDEX_PATH ? fail_long(directory, err) : BAGS_OK;
 }
 
 /* The directory of a shard of the reader's dataset. */
-static bags_code shard_path(char out[INDEX_PATH], bags_error *err,
-    const char *path, const bags_shard *shard) {
+static bags_code shard_path(
+    char out[INDEX_PATH], bags_error *err, const char *path, const bags_shard *shard) {
     char name[256 + 1]; /* the longest name of a file */
-    (void)snprintf(
-        name, sizeof name, "/%0*" PRIu64, (int)shard->digits, shard->number);
-    int size =
-        snprintf(out, INDEX_PATH, "%s%s", path, shard->digits ? name : "");
+    (void)snprintf(name, sizeof name, "/%0*" PRIu64, (int)shard->digits, shard->number);
+    int size = snprintf(out, INDEX_PATH, "%s%s", path, shard->digits ? name : "");
     return size < 0 || size >= INDEX_PATH ? fail_long(path, err) : BAGS_OK;
 }
 
 /* Refuse a link, which leads to what is not the dataset's. */
-static bags_code check_no_link(
-    const bags_io *io, const char *path, bags_error *err) {
+static bags_code check_no_link(const bags_io *io, const char *path, bags_error *err) {
     bags_identity found;
     if (!io->identify || is_far(io))
         return BAGS_OK;
     int error = io->identify(io->user, NULL, path, &found);
     if (!error && found.link)
         error = ELOOP;
-    return error == ENOENT ? BAGS_OK
-                           : bags_fail_io(io, error, path, "open", err);
+    return error == ENOENT ? BAGS_OK : bags_fail_io(io, error, path, "open", err);
 }
 
 static void mix(uint64_t *hash, uint64_t number) {
@@ -293,8 +278,8 @@ static int stamp_file(const bags_io *io, const char *path, stamp *out) {
     size_t part = size < sizeof last ? (size_t)size : sizeof last, done = 1;
     for (size_t at = 0; at < part && !error && done > 0; at += done) {
         done = 0;
-        error = io->read_at(
-            io->user, file, size - part + at, last + at, part - at, &done);
+        error =
+            io->read_at(io->user, file, size - part + at, last + at, part - at, &done);
         if (!error)
             mix(&out->content, bags_crc32c(0, last + at, done));
     }
@@ -345,8 +330,8 @@ static bags_code index_place(const bags_reader *reader, const bags_io *io,
     size_t count = 0;
     const bags_shard *shards = bags_reader_shards(reader, &count);
     if (count == 0)
-        return bags_fail(err, BAGS_ERROR_MISSING,
-            "%.300s: an index needs a finished shard", path);
+        return bags_fail(
+            err, BAGS_ERROR_MISSING, "%.300s: an index needs a finished shard", path);
     bags_shard first = shards[0];
     first.number = 0; /* the reader may have only later ones */
     bags_code code = shard_path(shard, err, path, &first);
@@ -360,15 +345,14 @@ static bags_code index_place(const bags_reader *reader, const bags_io *io,
 }
 
 /* Types that cannot be keys are refused by name. */
-static bags_code find_field(const bags_reader *reader, size_t field,
-    const char *path, key_type *type, bags_error *err) {
+static bags_code find_field(const bags_reader *reader, size_t field, const char *path,
+    key_type *type, bags_error *err) {
     size_t count = 0;
     const bags_field *fields = bags_reader_fields(reader, &count);
     if (field >= count)
         return bags_fail(err, BAGS_ERROR_FIELD,
-            "%.300s: field number %" PRIu64 " out of range (%" PRIu64
-            " fields)",
-            path, (uint64_t)field, (uint64_t)count);
+            "%.300s: field number %" PRIu64 " out of range (%" PRIu64 " fields)", path,
+            (uint64_t)field, (uint64_t)count);
     *type = key_type_of(bags_reader_type(reader, field));
     if (type->order != KEY_NONE)
         return BAGS_OK;
@@ -438,33 +422,28 @@ static bags_code write_sorted(build *b, bag_writer *out, bags_error *err) {
     if (b->count)
         qsort(entries, b->count, sizeof *entries, entry_compare);
     for (size_t i = 0; i < b->count && !code; i++)
-        code =
-            bag_writer_append(out, entries[i].data, entries[i].size, NULL, err);
+        code = bag_writer_append(out, entries[i].data, entries[i].size, NULL, err);
     b->count = b->used = 0;
     return code;
 }
 
 static bags_code write_run(build *b, bags_error *err) {
-    bags_code code =
-        b->sorted ? BAGS_OK : create(b, "runs", false, &b->sorted, err);
+    bags_code code = b->sorted ? BAGS_OK : create(b, "runs", false, &b->sorted, err);
     if (!code)
-        code = bags_buffer_reserve(
-            &b->stops, (b->runs + 1) * sizeof(uint64_t), err);
+        code = bags_buffer_reserve(&b->stops, (b->runs + 1) * sizeof(uint64_t), err);
     if (!code)
         code = write_sorted(b, b->sorted, err);
     if (!code)
-        ((uint64_t *)(void *)b->stops.data)[b->runs++] =
-            bag_writer_length(b->sorted);
+        ((uint64_t *)(void *)b->stops.data)[b->runs++] = bag_writer_length(b->sorted);
     return code;
 }
 
-static bags_code add(
-    build *b, bags_view key, uint64_t datapoint, bags_error *err) {
+static bags_code add(build *b, bags_view key, uint64_t datapoint, bags_error *err) {
     size_t size = key.size + INDEX_NUMBER;
     if (key.size > b->bytes.capacity / 2)
         return bags_fail(err, BAGS_ERROR_LIMIT,
-            "%.300s: field \"%.200s\": datapoint %" PRIu64
-            ": key too large (%" PRIu64 " bytes, maximum %" PRIu64 ")",
+            "%.300s: field \"%.200s\": datapoint %" PRIu64 ": key too large (%" PRIu64
+            " bytes, maximum %" PRIu64 ")",
             b->path, b->field->name, datapoint, (uint64_t)key.size,
             (uint64_t)b->bytes.capacity / 2);
     if (b->count == b->capacity || size > b->bytes.capacity - b->used) {
@@ -499,8 +478,7 @@ static bags_code read_keys(build *b, bags_error *err) {
     memset(&row, 0, sizeof row);
     for (uint64_t i = 0; i < length && !code; i += count) {
         uint64_t bytes = 1;
-        code = bags_reader_get_range(
-            b->reader, i, i + chunk, b->number, &row, err);
+        code = bags_reader_get_range(b->reader, i, i + chunk, b->number, &row, err);
         count = code ? 0 : bags_row_length(&row, 0);
         for (size_t j = 0; j < count && !code; j++) {
             unsigned char number[INDEX_NUMBER];
@@ -511,8 +489,8 @@ static bags_code read_keys(build *b, bags_error *err) {
             code = bags_row_value(&row, 0, j, NULL, &value, err);
             if (!code && key_make(&b->type, &value, false, number, &key, &why))
                 code = bags_fail(err, why.code,
-                    "%.300s: field \"%.200s\": datapoint %" PRIu64 ": %s",
-                    b->path, b->field->name, i + j, why.message);
+                    "%.300s: field \"%.200s\": datapoint %" PRIu64 ": %s", b->path,
+                    b->field->name, i + j, why.message);
             if (!code)
                 code = add(b, key, i + j, err);
         }
@@ -539,8 +517,8 @@ static bags_code run_next(
     static const char changed[] = "another process changed a sorted run";
     if (r->at == r->range.length) {
         uint64_t stop = r->stop - r->next < chunk ? r->stop : r->next + chunk;
-        bags_code code = bag_reader_get_range(
-            bag, r->next, stop, &r->scratch, &r->range, err);
+        bags_code code =
+            bag_reader_get_range(bag, r->next, stop, &r->scratch, &r->range, err);
         if (code)
             return code;
         if (r->range.length != stop - r->next)
@@ -572,8 +550,8 @@ static void sift_down(run *runs, size_t count, size_t i) {
     }
 }
 
-static bags_code merge_runs(build *b, const bag_reader *bag, run *runs,
-    bag_writer *out, bags_error *err) {
+static bags_code merge_runs(
+    build *b, const bag_reader *bag, run *runs, bag_writer *out, bags_error *err) {
     const uint64_t *stops = (const uint64_t *)(const void *)b->stops.data;
     uint64_t chunk = chunk_of(b->bytes.capacity / b->runs,
         bag_reader_size(bag) / (bag_reader_length(bag) + 1), INDEX_CHUNK);
@@ -587,8 +565,8 @@ static bags_code merge_runs(build *b, const bag_reader *bag, run *runs,
     for (size_t i = count; i > 0 && !code; i--)
         sift_down(runs, count, i - 1);
     while (count > 0 && !code) {
-        code = bag_writer_append(
-            out, runs[0].entry.data, runs[0].entry.size, NULL, err);
+        code =
+            bag_writer_append(out, runs[0].entry.data, runs[0].entry.size, NULL, err);
         if (!code)
             code = run_next(&runs[0], bag, chunk, err);
         if (!code && !runs[0].entry.data) {
@@ -642,8 +620,7 @@ static bags_code write_index(build *b, const stamp *now, bags_error *err) {
     size_t type = strlen(b->field->type);
     bag_writer *out = NULL;
     if (type > sizeof header - INDEX_HEADER)
-        return bags_fail(
-            err, BAGS_ERROR_LIMIT, "%.300s: type too long", b->path);
+        return bags_fail(err, BAGS_ERROR_LIMIT, "%.300s: type too long", b->path);
     for (size_t i = 0; i < 24; i++)
         header[8 + i] = (unsigned char)(numbers[i / 8] >> 8 * (i % 8));
     memcpy(header + INDEX_HEADER, b->field->type, type);
@@ -678,8 +655,7 @@ static bags_code publish(build *b, bags_error *err) {
             return bags_fail_io(b->io, error, b->from, "rename", err);
     }
     int error = b->io->sync_dir(b->io->user, b->directory);
-    return error ? bags_fail_io(b->io, error, b->directory, "sync", err)
-                 : BAGS_OK;
+    return error ? bags_fail_io(b->io, error, b->directory, "sync", err) : BAGS_OK;
 }
 
 /* With the lock: sort, write and publish. */
@@ -687,8 +663,7 @@ static bags_code build_locked(build *b, bags_error *err) {
     const bags_env *env = &b->options->env;
     size_t memory = b->options->memory ? b->options->memory : INDEX_MEMORY;
     stamp before, after;
-    bags_code code =
-        stamp_make(b->reader, env, b->path, b->field->name, &before, err);
+    bags_code code = stamp_make(b->reader, env, b->path, b->field->name, &before, err);
     if (code)
         return code;
     remove_partial(b);
@@ -728,8 +703,7 @@ static bags_code build_index(build *b, bags_error *err) {
     bags_code code = index_place(
         b->reader, b->io, b->path, b->field->name, b->directory, b->from, err);
     if (!code)
-        code = path_make(
-            b->partial, err, b->directory, b->field->name, ".partial");
+        code = path_make(b->partial, err, b->directory, b->field->name, ".partial");
     if (!code)
         code = check_no_link(b->io, b->partial, err);
     if (code)
@@ -740,8 +714,8 @@ static bags_code build_index(build *b, bags_error *err) {
     error = b->io->lock(b->io->user, file);
     if (error == EWOULDBLOCK)
         code = bags_fail(err, BAGS_ERROR_LOCKED,
-            "%.300s: field \"%.200s\": another process is building its index",
-            b->path, b->field->name);
+            "%.300s: field \"%.200s\": another process is building its index", b->path,
+            b->field->name);
     else if (error)
         code = bags_fail_io(b->io, error, b->from, "lock", err);
     else
@@ -761,8 +735,7 @@ bags_code bags_index_build(const char *path, const char *field,
     if (!err)
         err = &ignored;
     if (!path || !field)
-        return bags_fail(
-            err, BAGS_ERROR_ARGUMENT, "the path or the field is NULL");
+        return bags_fail(err, BAGS_ERROR_ARGUMENT, "the path or the field is NULL");
     if (!options)
         options = &none;
     build *b = (build *)format_state(options->env.allocator, sizeof *b, err);
@@ -775,9 +748,8 @@ bags_code bags_index_build(const char *path, const char *field,
     reading.env = options->env;
     reading.no_mmap = true;
     b->reader = bags_reader_open(path, &reading, err);
-    bags_code code = b->reader
-                         ? bags_reader_field(b->reader, field, &b->number, err)
-                         : err->code;
+    bags_code code =
+        b->reader ? bags_reader_field(b->reader, field, &b->number, err) : err->code;
     if (!code)
         code = find_field(b->reader, b->number, path, &b->type, err);
     if (!code) {
@@ -798,8 +770,8 @@ bags_code bags_index_build(const char *path, const char *field,
 
 static bags_code fail_index(
     const bags_index *index, const char *what, bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_CORRUPT,
-        "%.300s: %s; build the index again", index->path, what);
+    return bags_fail(err, BAGS_ERROR_CORRUPT, "%.300s: %s; build the index again",
+        index->path, what);
 }
 
 static const bags_field *index_field(const bags_index *index) {
@@ -816,8 +788,7 @@ static bags_code check_header(const bags_index *index, const char *path,
     uint64_t numbers[3] = {0, 0, 0}; /* length, content, times */
     size_t type = strlen(field->type);
     bags_code code = bag_reader_get(index->bag, 0, scratch, &header, err);
-    if (code || header.size < INDEX_HEADER ||
-        memcmp(header.data, INDEX_MAGIC, 8) != 0)
+    if (code || header.size < INDEX_HEADER || memcmp(header.data, INDEX_MAGIC, 8) != 0)
         return code ? code : fail_index(index, "not an index", err);
     for (size_t i = 24; i-- > 0;)
         numbers[i / 8] = numbers[i / 8] << 8 | header.data[8 + i];
@@ -832,8 +803,7 @@ static bags_code check_header(const bags_index *index, const char *path,
         header.size != INDEX_HEADER + type ||
         memcmp(header.data + INDEX_HEADER, field->type, type) != 0)
         return fail_index(index,
-            "the dataset has another length or type than when it was indexed",
-            err);
+            "the dataset has another length or type than when it was indexed", err);
     code = stamp_make(index->reader, env, path, field->name, &now, err);
     if (!code && (now.content != numbers[1] ||
                      (now.times && numbers[2] && now.times != numbers[2])))
@@ -852,14 +822,12 @@ static bags_code open_files(bags_index *index, const char *path,
     reading.verify_checksums = true;
     reading.no_mmap = options->no_mmap;
     reading.env = options->env;
-    bags_code code =
-        find_field(index->reader, index->field, path, &index->type, err);
+    bags_code code = find_field(index->reader, index->field, path, &index->type, err);
     if (code)
         return code;
     const char *field = index_field(index)->name;
     const bags_io *io = io_of(&options->env);
-    code = index_place(
-        index->reader, io, path, field, directory, index->path, err);
+    code = index_place(index->reader, io, path, field, directory, index->path, err);
     for (size_t i = 3; i-- > 0 && !code;) {
         static const char *const endings[] = {".bag", ".crc", ".idx"};
         code = path_make(index->path, err, directory, field, endings[i]);
@@ -873,15 +841,14 @@ static bags_code open_files(bags_index *index, const char *path,
     for (size_t i = 0; i < count; i++)
         if (shards[i].unfinished)
             return bags_fail(err, BAGS_ERROR_ARGUMENT,
-                "%.300s: the reader has unfinished shards, which no index has",
-                path);
+                "%.300s: the reader has unfinished shards, which no index has", path);
     index->length = bags_reader_length(index->reader);
     index->far = is_far(io);
     index->bag = bag_reader_open(index->path, &reading, err);
     if (!index->bag && err->code == BAGS_ERROR_MISSING)
         return bags_fail(err, BAGS_ERROR_MISSING,
-            "%.300s: field \"%.200s\" has no index (%.300s); build one", path,
-            field, index->path);
+            "%.300s: field \"%.200s\" has no index (%.300s); build one", path, field,
+            index->path);
     if (!index->bag)
         return err->code;
     code = bag_reader_length(index->bag) == 0
@@ -894,15 +861,15 @@ static bags_code open_files(bags_index *index, const char *path,
     for (size_t i = 0; i < length; i++)
         samples[i] = step ? i * (index->length - 1) / (INDEX_SAMPLES - 1) : i;
     if (!code)
-        code = bags_index_get_many(
-            index, samples, length, &scratch, &row, ignored, err);
+        code =
+            bags_index_get_many(index, samples, length, &scratch, &row, ignored, err);
     bags_row_free(&row);
     bags_buffer_free(&scratch);
     return code;
 }
 
-bags_index *bags_index_open(const char *path, const bags_reader *reader,
-    size_t field, const bags_index_options *options, bags_error *err) {
+bags_index *bags_index_open(const char *path, const bags_reader *reader, size_t field,
+    const bags_index_options *options, bags_error *err) {
     bags_error ignored;
     bags_index_options none;
     memset(&none, 0, sizeof none);
@@ -954,12 +921,10 @@ static bags_code bound(const bags_index *index, bags_view key, bound_kind kind,
         if (step > left / (2 * most))
             step = 0;
         for (; i < count; i++)
-            blobs[i] = low + (step ? step * (i + 1)
-                                   : left * (i + 1) / (count + 1) + 1);
-        code = count == 1
-                   ? bag_reader_get(index->bag, blobs[0], scratch, entries, err)
-                   : bag_reader_get_many(
-                         index->bag, blobs, count, scratch, entries, err);
+            blobs[i] = low + (step ? step * (i + 1) : left * (i + 1) / (count + 1) + 1);
+        code = count == 1 ? bag_reader_get(index->bag, blobs[0], scratch, entries, err)
+                          : bag_reader_get_many(
+                                index->bag, blobs, count, scratch, entries, err);
         for (i = 0; i < count && !code; i++) {
             if (entries[i].size < INDEX_NUMBER)
                 return fail_index(index, "an entry is too short", err);
@@ -981,9 +946,8 @@ static bags_code bound(const bags_index *index, bags_view key, bound_kind kind,
 }
 
 /* The positions from the first key that is not below to the one that `kind` finds. */
-static bags_code find_both(const bags_index *index, bags_view key,
-    bound_kind kind, bags_buffer *scratch, uint64_t *start, uint64_t *stop,
-    bags_error *err) {
+static bags_code find_both(const bags_index *index, bags_view key, bound_kind kind,
+    bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err) {
     uint64_t first = 0;
     bags_code code = bound(index, key, BOUND_FROM, scratch, &first, err);
     uint64_t last = first;
@@ -997,14 +961,13 @@ static bags_code find_both(const bags_index *index, bags_view key,
 }
 
 /* The key of a value that a caller asks for. The ends of a range are exact. */
-static bags_code asked(const bags_index *index, const bags_value *value,
-    bool is_end, unsigned char number[INDEX_NUMBER], bags_view *key,
-    bags_error *err) {
+static bags_code asked(const bags_index *index, const bags_value *value, bool is_end,
+    unsigned char number[INDEX_NUMBER], bags_view *key, bags_error *err) {
     bags_error why;
     if (!key_make(&index->type, value, is_end, number, key, &why))
         return BAGS_OK;
-    return bags_fail(err, why.code, "field \"%.200s\": %s",
-        index_field(index)->name, why.message);
+    return bags_fail(
+        err, why.code, "field \"%.200s\": %s", index_field(index)->name, why.message);
 }
 
 bags_code bags_index_find(const bags_index *index, const bags_value *key,
@@ -1024,29 +987,24 @@ bags_code bags_index_find(const bags_index *index, const bags_value *key,
     if (single < 0 || single > 0)
         key = &rounded;
     bags_code code = asked(index, key, false, number, &at, err);
-    return code ? code
-                : find_both(index, at, BOUND_PAST, scratch, start, stop, err);
+    return code ? code : find_both(index, at, BOUND_PAST, scratch, start, stop, err);
 }
 
-bags_code bags_index_find_prefix(const bags_index *index,
-    const bags_value *prefix, bags_buffer *scratch, uint64_t *start,
-    uint64_t *stop, bags_error *err) {
+bags_code bags_index_find_prefix(const bags_index *index, const bags_value *prefix,
+    bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err) {
     unsigned char number[INDEX_NUMBER];
     bags_view at;
     if (!index || !prefix || !scratch || !start || !stop)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
     if (index->type.order != KEY_BYTES)
         return bags_fail(err, BAGS_ERROR_VALUE,
-            "field \"%.200s\": a number has no prefix",
-            index_field(index)->name);
+            "field \"%.200s\": a number has no prefix", index_field(index)->name);
     bags_code code = asked(index, prefix, true, number, &at, err);
-    return code ? code
-                : find_both(index, at, BOUND_PREFIX, scratch, start, stop, err);
+    return code ? code : find_both(index, at, BOUND_PREFIX, scratch, start, stop, err);
 }
 
-bags_code bags_index_find_at_or_before(const bags_index *index,
-    const bags_value *key, bags_buffer *scratch, uint64_t *start,
-    uint64_t *stop, bags_error *err) {
+bags_code bags_index_find_at_or_before(const bags_index *index, const bags_value *key,
+    bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err) {
     unsigned char number[INDEX_NUMBER];
     uint64_t first = 0, last = 0;
     bags_view at;
@@ -1076,8 +1034,7 @@ bags_code bags_index_find_range(const bags_index *index, const bags_value *from,
     if (to && !code)
         code = asked(index, to, true, numbers[1], &high, err);
     if (from && to && !code && key_compare(low, high) > 0)
-        code = bags_fail(
-            err, BAGS_ERROR_RANGE, "invalid range of keys (start > stop)");
+        code = bags_fail(err, BAGS_ERROR_RANGE, "invalid range of keys (start > stop)");
     if (from && !code)
         code = bound(index, low, BOUND_FROM, scratch, &first, err);
     if (to && !code)
@@ -1090,9 +1047,9 @@ bags_code bags_index_find_range(const bags_index *index, const bags_value *from,
 }
 
 /* Reading the entries, then the values, are a few batches whatever their number. */
-bags_code bags_index_get_many(const bags_index *index,
-    const uint64_t *positions, size_t count, bags_buffer *scratch,
-    bags_row *row, uint64_t *datapoints, bags_error *err) {
+bags_code bags_index_get_many(const bags_index *index, const uint64_t *positions,
+    size_t count, bags_buffer *scratch, bags_row *row, uint64_t *datapoints,
+    bags_error *err) {
     unsigned char number[INDEX_NUMBER];
     bags_view entries[INDEX_MANY], key;
     bags_value value;
@@ -1103,21 +1060,18 @@ bags_code bags_index_get_many(const bags_index *index,
     for (size_t i = 0; i < count; i++)
         if (positions[i] >= index->length)
             return bags_fail(err, BAGS_ERROR_RANGE,
-                "%.300s: position %" PRIu64 " out of range (length %" PRIu64
-                ")",
+                "%.300s: position %" PRIu64 " out of range (length %" PRIu64 ")",
                 index->path, positions[i], index->length);
     for (size_t done = 0, part; done < count && !code; done += part) {
         uint64_t *found = datapoints + done;
         part = count - done < INDEX_MANY ? count - done : INDEX_MANY;
         for (size_t i = 0; i < part; i++)
             found[i] = positions[done + i] + 1; /* the blob */
-        code =
-            bag_reader_get_many(index->bag, found, part, scratch, entries, err);
+        code = bag_reader_get_many(index->bag, found, part, scratch, entries, err);
         for (size_t i = 0; i < part && !code; i++) {
             if (entries[i].size < INDEX_NUMBER)
                 return fail_index(index, "an entry is too short", err);
-            found[i] =
-                key_load(entries[i].data + entries[i].size - INDEX_NUMBER);
+            found[i] = key_load(entries[i].data + entries[i].size - INDEX_NUMBER);
             if (found[i] >= index->length)
                 return fail_index(index, "a datapoint is out of range", err);
         }
@@ -1126,9 +1080,8 @@ bags_code bags_index_get_many(const bags_index *index,
                 index->reader, found, part, index->field, row, err);
         for (size_t i = 0; i < part && !code; i++) {
             code = bags_row_value(row, 0, i, NULL, &value, err);
-            if (!code &&
-                (key_make(&index->type, &value, false, number, &key, &why) ||
-                    key_compare(key, key_of(entries[i])) != 0))
+            if (!code && (key_make(&index->type, &value, false, number, &key, &why) ||
+                             key_compare(key, key_of(entries[i])) != 0))
                 code = fail_index(index, "the dataset has other keys", err);
         }
     }

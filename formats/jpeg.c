@@ -118,8 +118,8 @@ typedef struct jpeg_state {
 static bags_code jpeg_open(const bags_codec *codec, const bags_type *type,
     const bags_allocator *allocator, void **state, bags_error *err) {
     uint64_t quality = DEFAULT_QUALITY;
-    bool valid = type->count == 0 ||
-                 (type->count == 1 && bags_type_number(type, 0, &quality));
+    bool valid =
+        type->count == 0 || (type->count == 1 && bags_type_number(type, 0, &quality));
     if (!valid || quality < 1 || quality > 100)
         return bags_fail(err, BAGS_ERROR_TYPE,
             "invalid argument of jpeg (\"%.*s\", expected a quality, 1 to 100)",
@@ -210,10 +210,8 @@ static bags_code encoder_run(encoder *e) {
 }
 
 /* The image that a value is. */
-static bags_code image_of(
-    const bags_value *value, bags_image *out, bags_error *err) {
-    bool array = value->kind == BAGS_KIND_ARRAY &&
-                 value->dtype == BAGS_DTYPE_UINT8 &&
+static bags_code image_of(const bags_value *value, bags_image *out, bags_error *err) {
+    bool array = value->kind == BAGS_KIND_ARRAY && value->dtype == BAGS_DTYPE_UINT8 &&
                  (value->dims == 2 || value->dims == 3);
     uint64_t channels = array && value->dims == 3 ? value->shape[2] : 1;
     if (!array || (channels != 1 && channels != 3))
@@ -222,8 +220,8 @@ static bags_code image_of(
     return format_image_of(value, channels, 8, JPEG_MAX_DIMENSION, out, err);
 }
 
-static bags_code jpeg_encode(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_view *blob, bags_error *err) {
+static bags_code jpeg_encode(void *state, const bags_value *value, bags_buffer *scratch,
+    bags_view *blob, bags_error *err) {
     encoder e;
     memset(&e, 0, sizeof e);
     bags_code code = image_of(value, &e.image, err);
@@ -254,8 +252,7 @@ typedef struct decoder {
     struct jpeg_source_mgr source;
     struct jpeg_progress_mgr progress;
     bags_view blob;
-    bags_jpeg_options
-        options; /* complete: no zeros that mean a default; the rectangle
+    bags_jpeg_options options; /* complete: no zeros that mean a default; the rectangle
                                   is that of the stored image */
     uint32_t orientation;
     bags_image image;  /* the result, */
@@ -288,8 +285,7 @@ static void source_skip(j_decompress_ptr library, long size) {
 static void watch_scans(j_common_ptr library) {
     decoder *d = (decoder *)library->err;
     if (d->library.input_scan_number > (int)d->options.max_scans)
-        REFUSE(&d->failed, BAGS_ERROR_LIMIT,
-            "too many scans in a JPEG (maximum %u)",
+        REFUSE(&d->failed, BAGS_ERROR_LIMIT, "too many scans in a JPEG (maximum %u)",
             (unsigned)d->options.max_scans);
 }
 
@@ -319,12 +315,11 @@ static void check_pixels(decoder *d) {
     uint64_t height = d->library.image_height;
     if (width * height > d->options.max_pixels)
         REFUSE(&d->failed, BAGS_ERROR_LIMIT,
-            "too many pixels (%" PRIu64 " x %" PRIu64 ", maximum %" PRIu64 ")",
-            height, width, d->options.max_pixels);
+            "too many pixels (%" PRIu64 " x %" PRIu64 ", maximum %" PRIu64 ")", height,
+            width, d->options.max_pixels);
     if (!d->library.arith_code && width * height / 1024 > d->blob.size)
         REFUSE(&d->failed, BAGS_ERROR_CORRUPT,
-            "JPEG of %" PRIu64 " bytes cannot contain %" PRIu64 " x %" PRIu64
-            " pixels",
+            "JPEG of %" PRIu64 " bytes cannot contain %" PRIu64 " x %" PRIu64 " pixels",
             (uint64_t)d->blob.size, height, width);
 }
 
@@ -336,8 +331,8 @@ static void check_rectangle(decoder *d) {
     format_turn_size(&whole, d->orientation);
     uint32_t width = whole.width, height = whole.height;
     const bags_jpeg_options *o = &d->options;
-    bool inside = o->left < width && o->width <= width - o->left &&
-                  o->top < height && o->height <= height - o->top;
+    bool inside = o->left < width && o->width <= width - o->left && o->top < height &&
+                  o->height <= height - o->top;
     if (!inside)
         REFUSE(&d->failed, BAGS_ERROR_RANGE,
             "rectangle out of range (%u x %u at row %u, column %u; image %u x "
@@ -405,8 +400,7 @@ static void read_header(decoder *d) {
 }
 
 /* Read the next rows, each as wide as libjpeg's output. */
-static void read_rows(
-    decoder *d, unsigned char *to, size_t stride, uint32_t count) {
+static void read_rows(decoder *d, unsigned char *to, size_t stride, uint32_t count) {
     JSAMPROW rows[16];
     while (count > 0) {
         JDIMENSION some = count < 16 ? count : 16;
@@ -465,9 +459,8 @@ static void read_rectangle(decoder *d) {
     struct jpeg_decompress_struct *library = &d->library;
     size_t pixel = d->image.channels, row = format_image_row(&d->stored);
     size_t before = crop(d) * pixel;
-    unsigned char *wide =
-        (unsigned char *)library->mem->alloc_large((j_common_ptr)library,
-            JPOOL_IMAGE, (size_t)library->output_width * pixel);
+    unsigned char *wide = (unsigned char *)library->mem->alloc_large(
+        (j_common_ptr)library, JPOOL_IMAGE, (size_t)library->output_width * pixel);
     read_rows(d, wide, 0, d->options.top - library->output_scanline);
     for (uint32_t i = 0; i < d->stored.height; i++) {
         read_rows(d, wide, 0, 1);
@@ -513,8 +506,8 @@ static bags_code decoder_run(decoder *d, bool pixels) {
     return d->failed.code;
 }
 
-static bags_code decoder_start(decoder *d, bags_view blob,
-    const bags_jpeg_options *options, bags_error *err) {
+static bags_code decoder_start(
+    decoder *d, bags_view blob, const bags_jpeg_options *options, bags_error *err) {
     memset(d, 0, sizeof *d);
     d->library.err = failure_start(&d->failed, BAGS_ERROR_CORRUPT, err);
     d->blob = blob;
@@ -531,12 +524,10 @@ static bags_code decoder_start(decoder *d, bags_view blob,
         o->max_scans = INT_MAX;
     if (o->scale != 1 && o->scale != 2 && o->scale != 4 && o->scale != 8)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "invalid scale of a JPEG (%u, expected 1, 2, 4 or 8)",
-            (unsigned)o->scale);
+            "invalid scale of a JPEG (%u, expected 1, 2, 4 or 8)", (unsigned)o->scale);
     if (o->channels != 0 && o->channels != 1 && o->channels != 3)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "invalid channels of a JPEG (%u, expected 1 or 3)",
-            (unsigned)o->channels);
+            "invalid channels of a JPEG (%u, expected 1 or 3)", (unsigned)o->channels);
     return BAGS_OK;
 }
 

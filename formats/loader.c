@@ -273,13 +273,11 @@ static bags_code share_slots(
     for (size_t i = 0; i < order->count; i++) {
         if (!(weights[i] > 0))
             return bags_fail(err, BAGS_ERROR_ARGUMENT,
-                "weight %" PRIu64 " is not positive (%g)", (uint64_t)i,
-                weights[i]);
+                "weight %" PRIu64 " is not positive (%g)", (uint64_t)i, weights[i]);
         sum += weights[i];
     }
     if (!(sum <= 1e300))
-        return bags_fail(
-            err, BAGS_ERROR_ARGUMENT, "weights too large (sum %g)", sum);
+        return bags_fail(err, BAGS_ERROR_ARGUMENT, "weights too large (sum %g)", sum);
     for (size_t i = 0; i < order->count; i++) {
         double exact = (double)BLOCK * weights[i] / sum;
         t.shares[i] = (uint32_t)exact;
@@ -306,8 +304,8 @@ static bags_code share_slots(
     return BAGS_OK;
 }
 
-static bags_code check_order(const bags_order_options *given,
-    const uint64_t *lengths, size_t count, bags_error *err) {
+static bags_code check_order(const bags_order_options *given, const uint64_t *lengths,
+    size_t count, bags_error *err) {
     if (count == 0)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "no dataset");
     if (given->in_order && (given->chunk || given->weights))
@@ -327,9 +325,9 @@ static bags_code check_order(const bags_order_options *given,
     return BAGS_OK;
 }
 
-bags_code bags_order_init(bags_order *order, const uint64_t *lengths,
-    size_t count, const bags_order_options *options,
-    const bags_allocator *allocator, bags_error *err) {
+bags_code bags_order_init(bags_order *order, const uint64_t *lengths, size_t count,
+    const bags_order_options *options, const bags_allocator *allocator,
+    bags_error *err) {
     bags_order_options given;
     memset(&given, 0, sizeof given);
     memset(order, 0, sizeof *order);
@@ -406,19 +404,19 @@ static void pick_block(const bags_order *order, uint64_t block, size_t from,
         uint64_t length = t.starts[dataset + 1] - t.starts[dataset];
         if (i < from)
             continue;
-        walk w = walk_start(order, make_key(order->seed, ~(uint64_t)dataset),
-            number / length, length);
+        walk w = walk_start(
+            order, make_key(order->seed, ~(uint64_t)dataset), number / length, length);
         picks[i - from].dataset = dataset;
         picks[i - from].index = walk_get(&w, number % length);
     }
 }
 
-bags_code bags_order_get(const bags_order *order, uint64_t epoch,
-    uint64_t start, size_t count, bags_pick *picks, bags_error *err) {
+bags_code bags_order_get(const bags_order *order, uint64_t epoch, uint64_t start,
+    size_t count, bags_pick *picks, bags_error *err) {
     if (start > order->length || count > order->length - start)
         return bags_fail(err, BAGS_ERROR_RANGE,
-            "positions out of range (%" PRIu64 " and %" PRIu64
-            " more, length %" PRIu64 ")",
+            "positions out of range (%" PRIu64 " and %" PRIu64 " more, length %" PRIu64
+            ")",
             start, (uint64_t)count, order->length);
     if (count == 0)
         return BAGS_OK;
@@ -702,9 +700,8 @@ static uint64_t whole_load(bags_dtype dtype, const unsigned char *from) {
 static bool whole_store(
     bags_dtype dtype, unsigned char *to, uint64_t whole, bool negative) {
     size_t size = bags_dtype_size(dtype);
-    uint64_t most = dtype == BAGS_DTYPE_BOOL
-                        ? 1
-                        : UINT64_MAX >> (64 - 8 * size + is_signed(dtype));
+    uint64_t most =
+        dtype == BAGS_DTYPE_BOOL ? 1 : UINT64_MAX >> (64 - 8 * size + is_signed(dtype));
     uint8_t one = (uint8_t)whole;
     uint16_t two = (uint16_t)whole;
     uint32_t four = (uint32_t)whole;
@@ -739,14 +736,13 @@ static bool real_store(bags_dtype dtype, unsigned char *to, double value) {
 
 /* True if some elements can be converted. */
 static bool is_convertible(bags_dtype to, bags_dtype from) {
-    return to == from || (is_number(to) && is_number(from) &&
-                             (is_whole(from) || !is_whole(to)));
+    return to == from ||
+           (is_number(to) && is_number(from) && (is_whole(from) || !is_whole(to)));
 }
 
 /* Convert elements. */
-static bags_code convert(bags_dtype to_dtype, unsigned char *to,
-    bags_dtype from_dtype, const unsigned char *from, size_t count,
-    bags_error *err) {
+static bags_code convert(bags_dtype to_dtype, unsigned char *to, bags_dtype from_dtype,
+    const unsigned char *from, size_t count, bags_error *err) {
     size_t to_size = bags_dtype_size(to_dtype);
     size_t from_size = bags_dtype_size(from_dtype);
     bool fits = true, whole = is_whole(from_dtype);
@@ -770,9 +766,9 @@ static bags_code convert(bags_dtype to_dtype, unsigned char *to,
             memcpy(&narrow, from, sizeof narrow);
             value = (double)narrow;
         }
-        fits = is_whole(to_dtype) ? whole_store(to_dtype, to, bits, negative)
-                                  : is_exact(to_dtype, magnitude) &&
-                                        real_store(to_dtype, to, value);
+        fits = is_whole(to_dtype)
+                   ? whole_store(to_dtype, to, bits, negative)
+                   : is_exact(to_dtype, magnitude) && real_store(to_dtype, to, value);
         if (!fits && whole)
             return bags_fail(err, BAGS_ERROR_VALUE,
                 "element %" PRIu64 ": %s %s (%s%" PRIu64 ")", (uint64_t)i,
@@ -781,8 +777,8 @@ static bags_code convert(bags_dtype to_dtype, unsigned char *to,
                 bags_dtype_name(to_dtype), negative ? "-" : "", magnitude);
         if (!fits)
             return bags_fail(err, BAGS_ERROR_VALUE,
-                "element %" PRIu64 ": value out of range for %s (%.17g)",
-                (uint64_t)i, bags_dtype_name(to_dtype), value);
+                "element %" PRIu64 ": value out of range for %s (%.17g)", (uint64_t)i,
+                bags_dtype_name(to_dtype), value);
         from += from_size;
         to += to_size;
     }
@@ -790,8 +786,7 @@ static bags_code convert(bags_dtype to_dtype, unsigned char *to,
 }
 
 /* The elements of a value that is a number or an array. NONE: it is neither. */
-static bags_dtype value_elements(
-    const bags_value *value, const unsigned char **data) {
+static bags_dtype value_elements(const bags_value *value, const unsigned char **data) {
     *data = (const unsigned char *)value->data;
     if (value->kind == BAGS_KIND_UINT)
         *data = (const unsigned char *)&value->uint;
@@ -804,36 +799,32 @@ static bags_dtype value_elements(
 }
 
 /* A shape in words. */
-static const char *shape_text(
-    size_t dims, const uint64_t *shape, char text[200]) {
+static const char *shape_text(size_t dims, const uint64_t *shape, char text[200]) {
     int used = 0;
     text[0] = 0;
     for (size_t i = 0; i < dims && used >= 0 && used < 160; i++)
-        used += snprintf(text + used, 200 - (size_t)used, "%s%" PRIu64,
-            i ? " x " : "", shape[i]);
+        used += snprintf(
+            text + used, 200 - (size_t)used, "%s%" PRIu64, i ? " x " : "", shape[i]);
     return dims ? text : "one element";
 }
 
 /* Make an item of a stacked field of a value. */
-static bags_code store_stacked(const column *c, const bags_value *value,
-    unsigned char *to, bags_error *err) {
+static bags_code store_stacked(
+    const column *c, const bags_value *value, unsigned char *to, bags_error *err) {
     const unsigned char *from;
     bags_dtype dtype = value_elements(value, &from);
     size_t dims = value->kind == BAGS_KIND_ARRAY ? value->dims : 0;
     bool same = dims == c->dims;
     char has[200], needs[200];
     if (!dtype)
-        return bags_fail(
-            err, BAGS_ERROR_TYPE, "not a number or an array of numbers");
+        return bags_fail(err, BAGS_ERROR_TYPE, "not a number or an array of numbers");
     for (size_t i = 0; i < dims && same; i++)
         same = value->shape[i] == c->shape[i];
     if (!same)
-        return bags_fail(err, BAGS_ERROR_VALUE,
-            "shape mismatch (%s, expected %s)",
-            shape_text(dims, value->shape, has),
-            shape_text(c->dims, c->shape, needs));
-    return convert(c->dtype, to, dtype, from,
-        c->item_size / bags_dtype_size(c->dtype), err);
+        return bags_fail(err, BAGS_ERROR_VALUE, "shape mismatch (%s, expected %s)",
+            shape_text(dims, value->shape, has), shape_text(c->dims, c->shape, needs));
+    return convert(
+        c->dtype, to, dtype, from, c->item_size / bags_dtype_size(c->dtype), err);
 }
 
 /* Reserve the next bytes of a buffer. */
@@ -849,8 +840,7 @@ static bags_code part_push(
     bags_buffer *buffer, uint64_t at, uint64_t value, bags_error *err) {
     if (at >= SIZE_MAX / 16)
         return bags_fail(err, BAGS_ERROR_LIMIT, "too many items in a batch");
-    bags_code code =
-        bags_buffer_reserve(buffer, ((size_t)at + 1) * sizeof value, err);
+    bags_code code = bags_buffer_reserve(buffer, ((size_t)at + 1) * sizeof value, err);
     if (!code)
         memcpy(buffer->data + (size_t)at * sizeof value, &value, sizeof value);
     return code;
@@ -869,8 +859,7 @@ static bags_code store_value(const column *c, part *p, const bags_value *value,
         from = blob.data;
     } else if (converted) {
         copy = bags_array(c->given.dtype,
-            value->kind == BAGS_KIND_ARRAY ? value->dims : 0, value->shape,
-            NULL);
+            value->kind == BAGS_KIND_ARRAY ? value->dims : 0, value->shape, NULL);
         if (!bags_array_size(copy.dtype, copy.dims, copy.shape, &copy.size))
             return bags_fail(
                 err, BAGS_ERROR_LIMIT, "array too large for the address space");
@@ -887,21 +876,19 @@ static bags_code store_value(const column *c, part *p, const bags_value *value,
     for (size_t i = 0; i < copy.dims && !code; i++)
         code = part_push(&p->shapes, p->used.dims + i, copy.shape[i], err);
     if (!code && converted)
-        code = convert(copy.dtype, p->data.data + p->used.size + pad, dtype,
-            from, copy.size / bags_dtype_size(copy.dtype), err);
+        code = convert(copy.dtype, p->data.data + p->used.size + pad, dtype, from,
+            copy.size / bags_dtype_size(copy.dtype), err);
     else if (!code && copy.size)
         memcpy(p->data.data + p->used.size + pad, from, copy.size);
     if (code)
         return code;
-    memcpy(p->values.data + (size_t)p->used.items * sizeof copy, &copy,
-        sizeof copy);
+    memcpy(p->values.data + (size_t)p->used.items * sizeof copy, &copy, sizeof copy);
     p->used.size += pad + copy.size;
     p->used.dims += copy.dims;
     return BAGS_OK;
 }
 
-static bags_code store_bytes(
-    part *p, const bags_value *value, bags_error *err) {
+static bags_code store_bytes(part *p, const bags_value *value, bags_error *err) {
     if (value->kind != BAGS_KIND_BYTES && value->kind != BAGS_KIND_UTF8)
         return bags_fail(err, BAGS_ERROR_VALUE, "not bytes or text");
     bags_code code = part_reserve(&p->data, p->used.size, value->size, err);
@@ -966,9 +953,7 @@ static rectangle crop_random(uint64_t *state, const bags_image *image) {
 }
 
 /* Half of it, rounded to even as Python's round does. */
-static uint32_t half_even(uint32_t x) {
-    return x / 2 + (x % 2 && x / 2 % 2 ? 1 : 0);
-}
+static uint32_t half_even(uint32_t x) { return x / 2 + (x % 2 && x / 2 % 2 ? 1 : 0); }
 
 /* Pixels in memory. */
 typedef struct picture {
@@ -1035,8 +1020,7 @@ static bags_code decode_png(
     bags_code code = images->png_probe(blob, &options, &p->image, err);
     if (!code && p->image.depth != 8)
         return bags_fail(err, BAGS_ERROR_VALUE,
-            "image has %" PRIu32 " bits per channel (8 are supported)",
-            p->image.depth);
+            "image has %" PRIu32 " bits per channel (8 are supported)", p->image.depth);
     if (!code)
         code = reserve_pixels(&w->pixels, &p->image, err);
     if (!code)
@@ -1046,16 +1030,14 @@ static bags_code decode_png(
     return code;
 }
 
-static bags_code picture_of(
-    const bags_value *value, picture *p, bags_error *err) {
+static bags_code picture_of(const bags_value *value, picture *p, bags_error *err) {
     uint64_t channels = value->dims == 3 ? value->shape[2] : 1;
     char has[200];
     if (value->kind != BAGS_KIND_ARRAY || value->dtype != BAGS_DTYPE_UINT8)
-        return bags_fail(
-            err, BAGS_ERROR_VALUE, "not an image of 8 bits per channel");
+        return bags_fail(err, BAGS_ERROR_VALUE, "not an image of 8 bits per channel");
     if (value->dims < 2 || value->dims > 3 || channels < 1 || channels > 4 ||
-        value->shape[0] < 1 || value->shape[0] > INT32_MAX ||
-        value->shape[1] < 1 || value->shape[1] > INT32_MAX)
+        value->shape[0] < 1 || value->shape[0] > INT32_MAX || value->shape[1] < 1 ||
+        value->shape[1] > INT32_MAX)
         return bags_fail(err, BAGS_ERROR_VALUE, "not an image (%s)",
             shape_text(value->dims, value->shape, has));
     p->image.height = (uint32_t)value->shape[0];
@@ -1085,11 +1067,10 @@ static bags_code convert_channels(
                 *to++ = at[from > 2 ? 1 : 0];
                 *to++ = at[from > 2 ? 2 : 0];
             } else
-                *to++ = from < 3
-                            ? at[0]
-                            : (unsigned char)((at[0] * 19595u + at[1] * 38470u +
-                                                  at[2] * 7471u + 32768) >>
-                                              16);
+                *to++ = from < 3 ? at[0]
+                                 : (unsigned char)((at[0] * 19595u + at[1] * 38470u +
+                                                       at[2] * 7471u + 32768) >>
+                                                   16);
         }
     }
     p->image = image;
@@ -1099,8 +1080,8 @@ static bags_code convert_channels(
 }
 
 /* Resize, unless it has this size. */
-static bags_code resize_picture(worker *w, const column *c, picture *p,
-    uint32_t width, uint32_t height, bags_error *err) {
+static bags_code resize_picture(worker *w, const column *c, picture *p, uint32_t width,
+    uint32_t height, bags_error *err) {
     bags_image image = p->image;
     if (image.width == width && image.height == height)
         return BAGS_OK;
@@ -1110,8 +1091,8 @@ static bags_code resize_picture(worker *w, const column *c, picture *p,
     bags_code code = reserve_pixels(&w->resized, &image, err);
     if (!code)
         code = w->loader->images.resample(&p->image, p->pixels, p->stride, NULL,
-            c->given.filter, width, height, &w->resampling, w->resized.data,
-            stride, err);
+            c->given.filter, width, height, &w->resampling, w->resized.data, stride,
+            err);
     p->image = image;
     p->pixels = w->resized.data;
     p->stride = stride;
@@ -1146,17 +1127,15 @@ static void store_pixels(
 
 /* Make an image of the requested size of a blob, or of the value that it was
  * decoded to. */
-static bags_code store_image(worker *w, const column *c, blob_kind kind,
-    bags_view blob, const bags_value *value, uint64_t random, unsigned char *to,
-    bags_error *err) {
+static bags_code store_image(worker *w, const column *c, blob_kind kind, bags_view blob,
+    const bags_value *value, uint64_t random, unsigned char *to, bags_error *err) {
     picture p;
     memset(&p, 0, sizeof p);
     p.image.depth = 8;
     p.image.dtype = BAGS_DTYPE_UINT8;
     uint32_t width = c->given.width, height = c->given.height;
     bool flip = c->given.flip && next_random(&random) >> 63;
-    bags_code code = kind == BLOB_JPEG
-                         ? decode_jpeg(w, c, blob, &random, &p, err)
+    bags_code code = kind == BLOB_JPEG  ? decode_jpeg(w, c, blob, &random, &p, err)
                      : kind == BLOB_PNG ? decode_png(w, c, blob, &p, err)
                                         : picture_of(value, &p, err);
     if (code)
@@ -1203,18 +1182,16 @@ static bool is_damage(bags_code code) {
 
 /* Name dataset, field and datapoint, and of a sequence the item (UINT64_MAX: none),
  * in front of a message. */
-static bags_code fail_item(const bags_loader *l, const column *c,
-    const bags_pick *pick, uint64_t item, bags_code code, bags_error *err) {
+static bags_code fail_item(const bags_loader *l, const column *c, const bags_pick *pick,
+    uint64_t item, bags_code code, bags_error *err) {
     const char *path = bags_reader_path(l->readers[pick->dataset]);
     char message[600], of[40] = "";
     size_t size = strlen(path);
     (void)snprintf(message, sizeof message, "%.599s", err->message);
     if (c->sequence && item != UINT64_MAX)
         (void)snprintf(of, sizeof of, "item %" PRIu64 ": ", item);
-    return bags_fail(err, code,
-        "%s: field \"%.100s\": datapoint %" PRIu64 ": %s%s",
-        size > 200 ? path + size - 200 : path, c->given.name, pick->index, of,
-        message);
+    return bags_fail(err, code, "%s: field \"%.100s\": datapoint %" PRIu64 ": %s%s",
+        size > 200 ? path + size - 200 : path, c->given.name, pick->index, of, message);
 }
 
 /* A codec may be the program's own: what its value refers to is copied only if its
@@ -1236,8 +1213,8 @@ static bags_code check_value(const bags_value *value, bags_error *err) {
 }
 
 /* Read an item of the row and append it to a tensor. */
-static bags_code load_item(worker *w, const column *c, part *p,
-    bags_load_item *item, size_t field, bags_error *err) {
+static bags_code load_item(worker *w, const column *c, part *p, bags_load_item *item,
+    size_t field, bags_error *err) {
     const bags_loader *l = w->loader;
     const source *from = &c->sources[item->pick.dataset];
     bags_value value;
@@ -1249,8 +1226,8 @@ static bags_code load_item(worker *w, const column *c, part *p,
     if (c->given.decode)
         code = c->given.decode(c->given.user, item, &w->value, &value, err);
     else if (!c->image || from->kind == BLOB_OTHER) {
-        code = bags_row_value(
-            &w->row, field, (size_t)item->item, &w->value, &value, err);
+        code =
+            bags_row_value(&w->row, field, (size_t)item->item, &w->value, &value, err);
         if (code == BAGS_ERROR_TYPE && c->form == FORM_VALUES) {
             value = bags_blob(item->blob.data, item->blob.size);
             code = BAGS_OK;
@@ -1289,26 +1266,25 @@ static bags_code find_window(worker *w, const bags_pick *pick, uint64_t *random,
         if (!c->span)
             continue;
         uint64_t first = l->options.random_window ? 0 : l->options.window_start;
-        bags_code code = bags_reader_items(l->readers[pick->dataset],
-            pick->index, c->sources[pick->dataset].field, &w->row, &items, err);
+        bags_code code = bags_reader_items(l->readers[pick->dataset], pick->index,
+            c->sources[pick->dataset].field, &w->row, &items, err);
         if (code)
             return code;
         if (items < c->span || items - c->span < first) {
             bags_fail(err, BAGS_ERROR_RANGE,
-                "too short for the window (%" PRIu64 " items, needs %" PRIu64
-                ")",
+                "too short for the window (%" PRIu64 " items, needs %" PRIu64 ")",
                 items, first + c->span);
             return fail_item(l, c, pick, UINT64_MAX, BAGS_ERROR_RANGE, err);
         }
         last = items - c->span < last ? items - c->span : last;
     }
-    *start = l->options.random_window ? next_below(random, last)
-                                      : l->options.window_start;
+    *start =
+        l->options.random_window ? next_below(random, last) : l->options.window_start;
     return BAGS_OK;
 }
 
-static bags_code load_datapoint(worker *w, slot *s, const bags_pick *pick,
-    uint64_t random, bags_error *err) {
+static bags_code load_datapoint(
+    worker *w, slot *s, const bags_pick *pick, uint64_t random, bags_error *err) {
     const bags_loader *l = w->loader;
     const bags_reader *reader = l->readers[pick->dataset];
     uint64_t start = 0;
@@ -1323,9 +1299,9 @@ static bags_code load_datapoint(worker *w, slot *s, const bags_pick *pick,
     for (size_t i = 0; i < l->column_count && !code; i++) {
         const column *c = &l->columns[i];
         size_t field = c->sources[pick->dataset].field;
-        w->selects[i] =
-            c->span ? bags_slice(field, start, start + c->span, c->given.stride)
-                    : bags_whole(field);
+        w->selects[i] = c->span
+                            ? bags_slice(field, start, start + c->span, c->given.stride)
+                            : bags_whole(field);
     }
     if (!code)
         code = bags_reader_get(
@@ -1337,16 +1313,15 @@ static bags_code load_datapoint(worker *w, slot *s, const bags_pick *pick,
             code = load_item(w, &l->columns[i], &s->parts[i], &item, i, err);
         }
         if (!code && s->parts[i].offsets.capacity)
-            code = part_push(&s->parts[i].offsets, s->batch.length + 1,
-                s->parts[i].used.items, err);
+            code = part_push(
+                &s->parts[i].offsets, s->batch.length + 1, s->parts[i].used.items, err);
     }
     return code;
 }
 
 /* Announce datapoints to the disk, or to the processor. Failures show when they are
  * read. */
-static void announce(
-    worker *w, const bags_pick *picks, size_t count, bool to_disk) {
+static void announce(worker *w, const bags_pick *picks, size_t count, bool to_disk) {
     const bags_loader *l = w->loader;
     if (bags_buffer_reserve(&w->indices, count * sizeof(uint64_t), NULL))
         return;
@@ -1359,8 +1334,8 @@ static void announce(
         for (size_t i = 0; found && i < l->column_count; i++)
             w->selects[i] = bags_whole(l->columns[i].sources[d].field);
         if (found && to_disk)
-            (void)bags_reader_prefetch(l->readers[d], indices, found,
-                w->selects, l->column_count, &w->row, NULL);
+            (void)bags_reader_prefetch(l->readers[d], indices, found, w->selects,
+                l->column_count, &w->row, NULL);
         else if (found)
             bags_reader_touch(
                 l->readers[d], indices, found, w->selects, l->column_count);
@@ -1390,8 +1365,7 @@ static bags_code start_parts(
         size_t each = c->given.window ? (size_t)c->given.window : 1;
         memset(&p->used, 0, sizeof p->used);
         if (c->form == FORM_STACKED && (!c->sequence || c->given.window))
-            code =
-                bags_buffer_reserve(&p->data, count * each * c->item_size, err);
+            code = bags_buffer_reserve(&p->data, count * each * c->item_size, err);
         if (!code && c->sequence && !c->given.window)
             code = part_push(&p->offsets, 0, 0, err);
     }
@@ -1407,8 +1381,7 @@ static bags_code finish_parts(const bags_loader *l, slot *s, bags_error *err) {
         bags_value *values = (bags_value *)(void *)p->values.data;
         uint64_t *shapes = (uint64_t *)(void *)p->shapes.data;
         if (c->form != FORM_STACKED) {
-            bags_code code =
-                part_push(&p->ends, p->used.items, p->used.size, err);
+            bags_code code = part_push(&p->ends, p->used.items, p->used.size, err);
             if (code)
                 return code;
         }
@@ -1438,8 +1411,7 @@ static bags_code finish_parts(const bags_loader *l, slot *s, bags_error *err) {
 }
 
 /* Make batch `at` in a slot. */
-static bags_code load_batch(
-    worker *w, slot *s, const cursor *at, bags_error *err) {
+static bags_code load_batch(worker *w, slot *s, const cursor *at, bags_error *err) {
     const bags_loader *l = w->loader;
     const bags_loader_options *o = &l->options;
     uint64_t start = at->batch * o->batch, left = l->order.length - start;
@@ -1452,8 +1424,8 @@ static bags_code load_batch(
     s->batch.batch = at->batch;
     s->batch.position = start + first;
     s->batch.picks = s->picks;
-    bags_code code = bags_order_get(
-        &l->order, at->epoch, start + first, count, s->picks, err);
+    bags_code code =
+        bags_order_get(&l->order, at->epoch, start + first, count, s->picks, err);
     if (!code)
         code = start_parts(l, s, count, err);
     if (!code && o->prefetch)
@@ -1462,12 +1434,10 @@ static bags_code load_batch(
         size_t unwatched = w->unwatched;
         bags_pick pick = s->picks[i];
         if (i % TOUCHED == 0 && l->count <= 8)
-            announce(w, s->picks + i, count - i < TOUCHED ? count - i : TOUCHED,
-                false);
+            announce(w, s->picks + i, count - i < TOUCHED ? count - i : TOUCHED, false);
         for (size_t k = 0; k < l->column_count; k++)
             s->parts[k].mark = s->parts[k].used;
-        code =
-            load_datapoint(w, s, &pick, mix(key + s->batch.position + i), err);
+        code = load_datapoint(w, s, &pick, mix(key + s->batch.position + i), err);
         if (!code) {
             s->picks[s->batch.length++] = pick;
             s->batch.bytes += w->unwatched - unwatched;
@@ -1484,8 +1454,7 @@ static bags_code load_batch(
 }
 
 static bool is_last(const bags_loader *l, const cursor *at) {
-    return l->batches == 0 ||
-           (l->options.epochs && at->epoch >= l->options.epochs);
+    return l->batches == 0 || (l->options.epochs && at->epoch >= l->options.epochs);
 }
 
 static void advance(const bags_loader *l, cursor *at) {
@@ -1500,8 +1469,7 @@ static thread_result THREAD_CALL run_worker(void *user) {
     bags_loader *l = w->loader;
     gate_lock(&l->monitor);
     while (!l->stopping) {
-        if (l->claimed >= l->released + l->slot_count ||
-            is_last(l, &l->claim)) {
+        if (l->claimed >= l->released + l->slot_count || is_last(l, &l->claim)) {
             gate_wait(&l->monitor);
             continue;
         }
@@ -1567,8 +1535,8 @@ static bool is_same_form(const column *a, const column *b) {
 
 static bags_code fail_field(
     const column *c, bags_code code, const char *what, bags_error *err) {
-    return bags_fail(err, code, "%.400s: field \"%.200s\": %s", c->path,
-        c->given.name, what);
+    return bags_fail(
+        err, code, "%.400s: field \"%.200s\": %s", c->path, c->given.name, what);
 }
 
 /* Find a field in all datasets. */
@@ -1591,8 +1559,7 @@ static bags_code find_sources(bags_loader *l, column *c, bags_error *err) {
             c->dims = other.dims;
             memcpy(c->shape, other.shape, sizeof c->shape);
             /* A name that lives as long as the reader. */
-            c->given.name =
-                bags_reader_fields(l->readers[0], &count)[s->field].name;
+            c->given.name = bags_reader_fields(l->readers[0], &count)[s->field].name;
         }
         if (c->sequence != type->sequence ||
             (!c->given.decode && !c->image && !c->given.dtype &&
@@ -1603,14 +1570,12 @@ static bags_code find_sources(bags_loader *l, column *c, bags_error *err) {
                 "as in %.100s)",
                 bags_reader_path(l->readers[d]), c->given.name,
                 bags_reader_fields(l->readers[d], &count)[s->field].type,
-                bags_reader_fields(l->readers[0], &count)[c->sources->field]
-                    .type,
+                bags_reader_fields(l->readers[0], &count)[c->sources->field].type,
                 c->path);
         if (l->images.jpeg_probe && l->images.jpeg_decode &&
             (view_is(type->name, "jpeg") || view_is(type->name, "jpg")))
             s->kind = BLOB_JPEG;
-        if (l->images.png_probe && l->images.png_decode &&
-            view_is(type->name, "png"))
+        if (l->images.png_probe && l->images.png_decode && view_is(type->name, "png"))
             s->kind = BLOB_PNG;
     }
     return BAGS_OK;
@@ -1634,8 +1599,8 @@ static bool make_scale(bags_loader *l, column *c, bags_error *err) {
 }
 
 /* Check the options of a field, and set the defaults. */
-static bags_code check_field(const bags_loader *l, const column *c,
-    bags_load_field *g, bags_error *err) {
+static bags_code check_field(
+    const bags_loader *l, const column *c, bags_load_field *g, bags_error *err) {
     bool image = c->image, is_float = g->dtype == BAGS_DTYPE_FLOAT32;
     bool has_side =
         g->width && g->height && g->width <= MAX_SIDE && g->height <= MAX_SIDE;
@@ -1649,9 +1614,8 @@ static bags_code check_field(const bags_loader *l, const column *c,
         bool broken;
         const char *what;
     } rules[] = {
-        {!image &&
-                (has_scale || g->channels || g->crop || g->resize ||
-                    g->filter || g->flip || g->nchw || g->scaled || g->orient),
+        {!image && (has_scale || g->channels || g->crop || g->resize || g->filter ||
+                       g->flip || g->nchw || g->scaled || g->orient),
             "options of images without width and height"},
         {g->dims > MAX_DIMS || !g->dims != !g->shape || (g->dims && !g->dtype),
             "dims, at most 6, shape and dtype must be set together"},
@@ -1666,8 +1630,7 @@ static bags_code check_field(const bags_loader *l, const column *c,
             "no such crop or filter"},
         {g->resize && !is_center, "resize needs crop BAGS_CROP_CENTER"},
         {is_center && g->resize &&
-                (g->resize < g->width || g->resize < g->height ||
-                    g->resize > MAX_SIDE),
+                (g->resize < g->width || g->resize < g->height || g->resize > MAX_SIDE),
             "resize must be at least width and height"},
         {g->scaled && g->crop != BAGS_CROP_RANDOM,
             "scaled needs crop BAGS_CROP_RANDOM"},
@@ -1695,8 +1658,7 @@ static bags_code check_field(const bags_loader *l, const column *c,
 }
 
 /* Refuse what no value of a field's type can become. */
-static bags_code check_types(
-    const bags_loader *l, const column *c, bags_error *err) {
+static bags_code check_types(const bags_loader *l, const column *c, bags_error *err) {
     bags_dtype dtype = c->given.dtype;
     for (size_t d = 0; d < l->count && dtype && !c->given.decode; d++) {
         size_t count, field = c->sources[d].field;
@@ -1709,8 +1671,7 @@ static bags_code check_types(
         bool possible = !stored    ? other.form != FORM_BYTES
                         : c->image ? stored == BAGS_DTYPE_UINT8
                                    : is_convertible(dtype, stored);
-        bool fits =
-            c->image || other.form != c->form || is_same_form(c, &other);
+        bool fits = c->image || other.form != c->form || is_same_form(c, &other);
         if (!possible || !fits)
             return bags_fail(err, BAGS_ERROR_TYPE,
                 "%.200s: field \"%.100s\": values of type %.80s cannot become "
@@ -1731,8 +1692,7 @@ static bags_code column_open(
     c->path = bags_reader_path(l->readers[0]);
     if (!given->name)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "a field without a name");
-    c->sources =
-        (source *)loader_allocate(l, l->count, sizeof *c->sources, err);
+    c->sources = (source *)loader_allocate(l, l->count, sizeof *c->sources, err);
     if (!c->sources)
         return BAGS_ERROR_MEMORY;
     c->image = given->width || given->height;
@@ -1783,11 +1743,9 @@ static bags_code check_options(bags_loader *l, bags_error *err) {
     o->batch = o->batch ? o->batch : 32;
     if (o->ranks ? o->rank >= o->ranks : o->rank)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "rank out of range (%" PRIu32 ", ranks %" PRIu32 ")", o->rank,
-            o->ranks);
+            "rank out of range (%" PRIu32 ", ranks %" PRIu32 ")", o->rank, o->ranks);
     o->ranks = o->ranks ? o->ranks : 1;
-    if (o->threads > MAX_THREADS || o->ahead > MAX_THREADS ||
-        o->hold > MAX_THREADS)
+    if (o->threads > MAX_THREADS || o->ahead > MAX_THREADS || o->hold > MAX_THREADS)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
             "threads, ahead or hold out of range (at most 1024)");
     if (o->no_threads && (o->threads || o->ahead))
@@ -1810,14 +1768,13 @@ static bags_code check_options(bags_loader *l, bags_error *err) {
 
 static bags_code open_order(bags_loader *l, bags_error *err) {
     const bags_loader_options *o = &l->options;
-    uint64_t *lengths =
-        (uint64_t *)loader_allocate(l, l->count, sizeof *lengths, err);
+    uint64_t *lengths = (uint64_t *)loader_allocate(l, l->count, sizeof *lengths, err);
     if (!lengths)
         return BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < l->count; i++)
         lengths[i] = bags_reader_length(l->readers[i]);
-    bags_code code = bags_order_init(
-        &l->order, lengths, l->count, &o->order, o->allocator, err);
+    bags_code code =
+        bags_order_init(&l->order, lengths, l->count, &o->order, o->allocator, err);
     l->options.order.weights = NULL;
     l->batches = l->order.length / o->batch;
     if (!o->drop_last && l->order.length % o->batch)
@@ -1825,8 +1782,8 @@ static bags_code open_order(bags_loader *l, bags_error *err) {
     uint64_t most = l->order.length < o->batch ? l->order.length : o->batch;
     most = (most + o->ranks - 1) / o->ranks;
     if (!code && most > SIZE_MAX / sizeof(bags_pick))
-        code = bags_fail(
-            err, BAGS_ERROR_LIMIT, "batch too large for the address space");
+        code =
+            bags_fail(err, BAGS_ERROR_LIMIT, "batch too large for the address space");
     l->slice_most = (size_t)most;
     if (!code && l->batches == 0 && l->order.length)
         code = bags_fail(err, BAGS_ERROR_ARGUMENT,
@@ -1843,8 +1800,7 @@ static bags_code open_columns(bags_loader *l, bags_error *err) {
     bags_code code = BAGS_OK;
     if (!given != !l->options.field_count)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            given ? "fields without field_count"
-                  : "field_count without fields");
+            given ? "fields without field_count" : "field_count without fields");
     if (given)
         count = l->options.field_count;
     l->columns = (column *)loader_allocate(l, count, sizeof *l->columns, err);
@@ -1869,12 +1825,11 @@ static bags_code open_slots(bags_loader *l, bags_error *err) {
     size_t columns = l->column_count;
     bags_buffer empty = bags_buffer_of(o->allocator);
     l->slots = (slot *)loader_allocate(l, l->slot_count, sizeof(slot), err);
-    l->workers =
-        (worker *)loader_allocate(l, l->worker_count, sizeof(worker), err);
+    l->workers = (worker *)loader_allocate(l, l->worker_count, sizeof(worker), err);
     for (size_t i = 0; l->slots && i < l->slot_count; i++) {
         slot *s = &l->slots[i];
-        s->picks = (bags_pick *)loader_allocate(
-            l, l->slice_most, sizeof *s->picks, err);
+        s->picks =
+            (bags_pick *)loader_allocate(l, l->slice_most, sizeof *s->picks, err);
         s->tensors =
             (bags_tensor *)loader_allocate(l, columns, sizeof *s->tensors, err);
         s->parts = (part *)loader_allocate(l, columns, sizeof *s->parts, err);
@@ -1968,8 +1923,8 @@ static void loader_start(bags_loader *l) {
     l->started = true;
     l->claim = l->next;
     gate_lock(&l->monitor); /* `running` is read by the threads */
-    while (started < count && thread_start(&l->workers[started].id, run_worker,
-                                  &l->workers[started]))
+    while (started < count &&
+           thread_start(&l->workers[started].id, run_worker, &l->workers[started]))
         started++;
     l->running = started;
     gate_unlock(&l->monitor);
@@ -2022,8 +1977,7 @@ static bags_code loader_fail(
     return code;
 }
 
-bags_code bags_loader_next(
-    bags_loader *l, const bags_batch **batch, bags_error *err) {
+bags_code bags_loader_next(bags_loader *l, const bags_batch **batch, bags_error *err) {
     *batch = NULL;
     if (l->error.code)
         return loader_fail(l, l->error.code, &l->error, err);
@@ -2072,14 +2026,13 @@ bags_code bags_loader_seek(
     return BAGS_OK;
 }
 
-bags_view bags_tensor_get(const bags_batch *batch, const bags_tensor *t,
-    size_t i, uint64_t *first, uint64_t *count) {
+bags_view bags_tensor_get(const bags_batch *batch, const bags_tensor *t, size_t i,
+    uint64_t *first, uint64_t *count) {
     bags_view bytes = {NULL, 0};
     uint64_t start = 0, stop = 0;
     if (i < batch->length) {
         start = t->offsets ? t->offsets[i] : t->items / batch->length * i;
-        stop =
-            t->offsets ? t->offsets[i + 1] : start + t->items / batch->length;
+        stop = t->offsets ? t->offsets[i + 1] : start + t->items / batch->length;
     }
     if (start < stop) {
         uint64_t each = t->size / t->items;
@@ -2142,8 +2095,7 @@ static uint64_t number_of(const bags_value *value) {
 uint64_t bags_batch_digest(const bags_batch *batch) {
     uint64_t digest = 0;
     for (size_t i = 0; i < batch->length; i++) {
-        uint64_t hash =
-            hash_number(batch->picks[i].dataset, batch->picks[i].index);
+        uint64_t hash = hash_number(batch->picks[i].dataset, batch->picks[i].index);
         for (size_t k = 0; k < batch->count; k++) {
             const bags_tensor *t = &batch->tensors[k];
             uint64_t first, count;
@@ -2158,8 +2110,7 @@ uint64_t bags_batch_digest(const bags_batch *batch) {
             for (uint64_t j = first; t->ends && j < first + count; j++) {
                 const bags_value *v = t->values ? &t->values[j] : NULL;
                 bytes.data = (const unsigned char *)t->data + t->ends[j];
-                bytes.size =
-                    v ? v->size : (size_t)(t->ends[j + 1] - t->ends[j]);
+                bytes.size = v ? v->size : (size_t)(t->ends[j + 1] - t->ends[j]);
                 hash = hash_bytes(hash, bytes.data, bytes.size);
                 hash = hash_number(hash, v ? number_of(v) : 0);
                 hash = hash_number(
@@ -2199,8 +2150,8 @@ static bags_code hash_dataset(
                 return code;
             }
             *hash = hash_number(*hash, blob.size);
-            *hash = hash_bytes(
-                *hash, blob.data, blob.size < SAMPLE ? blob.size : SAMPLE);
+            *hash =
+                hash_bytes(*hash, blob.data, blob.size < SAMPLE ? blob.size : SAMPLE);
         }
     }
     return BAGS_OK;
@@ -2223,8 +2174,8 @@ static bags_code hash_all(bags_loader *l, bags_error *err) {
         return code;
     order = hash_number(order, o->chunk);
     order = hash_number(order, o->window);
-    order = hash_number(
-        order, (uint64_t)o->in_order << 1 | (uint64_t)l->options.drop_last);
+    order =
+        hash_number(order, (uint64_t)o->in_order << 1 | (uint64_t)l->options.drop_last);
     for (size_t i = 0; o->weighted && i < o->count; i++)
         order = hash_number(order, shares[i] + UINT64_C(1));
     l->data_hash = (uint32_t)(data >> 32);
@@ -2288,15 +2239,13 @@ bags_code bags_loader_restore(
     uint64_t numbers[STATE_MEMBERS], needs[STATE_MEMBERS];
     if (size != sizeof saved)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "not a loader's state (%" PRIu64 " bytes, expected 64)",
-            (uint64_t)size);
+            "not a loader's state (%" PRIu64 " bytes, expected 64)", (uint64_t)size);
     memcpy(saved, state, sizeof saved);
     if (memcmp(saved, STATE_MAGIC, 8) != 0)
-        return bags_fail(
-            err, BAGS_ERROR_CORRUPT, "not a loader's state of version 1");
+        return bags_fail(err, BAGS_ERROR_CORRUPT, "not a loader's state of version 1");
     if (get_number(saved + 56, 8) != hash_bytes(0, saved, 56))
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "a damaged loader's state (checksum mismatch)");
+        return bags_fail(
+            err, BAGS_ERROR_CORRUPT, "a damaged loader's state (checksum mismatch)");
     bags_code code = bags_loader_save(l, here, err);
     if (code)
         return code;
@@ -2307,11 +2256,10 @@ bags_code bags_loader_restore(
         if (!state_members[i] || numbers[i] == needs[i])
             continue;
         if (i < STATE_HASHES)
-            (void)snprintf(values, sizeof values,
-                " (%" PRIu64 ", here %" PRIu64 ")", numbers[i], needs[i]);
+            (void)snprintf(values, sizeof values, " (%" PRIu64 ", here %" PRIu64 ")",
+                numbers[i], needs[i]);
         return bags_fail(err, BAGS_ERROR_VALUE,
-            "a state of other datasets or options: %s%s", state_members[i],
-            values);
+            "a state of other datasets or options: %s%s", state_members[i], values);
     }
     return bags_loader_seek(l, numbers[STATE_EPOCH], numbers[STATE_BATCH], err);
 }

@@ -58,8 +58,8 @@ extern "C" {
 #define MP4_MOST_PACKETS 8 /* times the size of the file */
 #define MP4_IO_SIZE 32768
 #define MP4_ALIGN 64
-#define MP4_HEADER 64 /* before the pixels of a decoded value: its shape */
-#define MP4_QUIET 128 /* added to a level; higher bits would mean colors */
+#define MP4_HEADER 64         /* before the pixels of a decoded value: its shape */
+#define MP4_QUIET 128         /* added to a level; higher bits would mean colors */
 #define MP4_HIDDEN UINT32_MAX /* the rank of a packet that shows nothing */
 
 /* For messages. */
@@ -91,8 +91,7 @@ static void mp4_silence(AVFormatContext *format, AVClass *quiet) {
     *quiet = *format->av_class;
     /* The library must not look for members that our copy does not have. */
     quiet->version = LIBAVUTIL_VERSION_INT;
-    quiet->log_level_offset_offset =
-        (int)offsetof(AVFormatContext, fps_probe_size);
+    quiet->log_level_offset_offset = (int)offsetof(AVFormatContext, fps_probe_size);
     format->fps_probe_size = MP4_QUIET;
     format->av_class = quiet;
 }
@@ -100,8 +99,8 @@ static void mp4_silence(AVFormatContext *format, AVClass *quiet) {
 void bags_mp4_silence(void) { av_log_set_level(AV_LOG_QUIET); }
 
 /* A video must not open other files. */
-static int mp4_refuse_open(AVFormatContext *format, AVIOContext **io,
-    const char *url, int flags, AVDictionary **options) {
+static int mp4_refuse_open(AVFormatContext *format, AVIOContext **io, const char *url,
+    int flags, AVDictionary **options) {
     (void)format, (void)io, (void)url, (void)flags, (void)options;
     return AVERROR(EPERM);
 }
@@ -155,8 +154,8 @@ static bags_code mp4_parse_arguments(
     bags_view codec = bags_type_argument(type, 1);
     AVRational fps;
     if (type->count > 2)
-        return bags_fail(err, BAGS_ERROR_TYPE,
-            "too many arguments, expected mp4(FPS,CODEC)");
+        return bags_fail(
+            err, BAGS_ERROR_TYPE, "too many arguments, expected mp4(FPS,CODEC)");
     if (type->count > 0) {
         if (!mp4_parse_rate(rate, &fps))
             return bags_fail(err, BAGS_ERROR_TYPE,
@@ -227,8 +226,7 @@ static const AVCodec *mp4_choose_encoder(
     char have[64] = "";
     for (size_t i = 0; i < MP4_CODECS; i++) {
         const AVCodec *encoder = avcodec_find_encoder(mp4_codecs[i].id);
-        if (!encoder ||
-            !(options->webm ? mp4_codecs[i].webm : mp4_codecs[i].mp4))
+        if (!encoder || !(options->webm ? mp4_codecs[i].webm : mp4_codecs[i].mp4))
             continue;
         *even = mp4_codecs[i].even;
         if (strcmp(mp4_codecs[i].name, name) == 0)
@@ -237,8 +235,8 @@ static const AVCodec *mp4_choose_encoder(
         strcat(have, mp4_codecs[i].name);
     }
     bags_fail(err, BAGS_ERROR_TYPE,
-        "this build of FFmpeg has no encoder for \"%s\" in %s; it has: %s",
-        name, options->webm ? "webm" : "mp4", have[0] ? have : "none");
+        "this build of FFmpeg has no encoder for \"%s\" in %s; it has: %s", name,
+        options->webm ? "webm" : "mp4", have[0] ? have : "none");
     return NULL;
 }
 
@@ -281,8 +279,8 @@ static AVIOContext *mp4_make_io(mp4_input *input) {
     unsigned char *memory = (unsigned char *)av_malloc(MP4_IO_SIZE);
     if (!memory)
         return NULL;
-    AVIOContext *io = avio_alloc_context(
-        memory, MP4_IO_SIZE, 0, input, mp4_read, NULL, mp4_seek);
+    AVIOContext *io =
+        avio_alloc_context(memory, MP4_IO_SIZE, 0, input, mp4_read, NULL, mp4_seek);
     if (!io)
         av_free(memory);
     return io;
@@ -310,10 +308,9 @@ static uint64_t mp4_big(const unsigned char *data, size_t size) {
 static const struct {
     char name[5];
     unsigned char at, least;
-} mp4_boxes[] = {{"stts", 8, 8}, {"stss", 8, 4}, {"stps", 8, 4},
-    {"stsc", 8, 12}, {"stco", 8, 4}, {"co64", 8, 8}, {"ctts", 8, 8},
-    {"elst", 8, 12}, {"dref", 8, 12}, {"sbgp", 12, 8}, {"stsz", 12, 1},
-    {"stz2", 12, 1}, {"trun", 8, 1}};
+} mp4_boxes[] = {{"stts", 8, 8}, {"stss", 8, 4}, {"stps", 8, 4}, {"stsc", 8, 12},
+    {"stco", 8, 4}, {"co64", 8, 8}, {"ctts", 8, 8}, {"elst", 8, 12}, {"dref", 8, 12},
+    {"sbgp", 12, 8}, {"stsz", 12, 1}, {"stz2", 12, 1}, {"trun", 8, 1}};
 #define MP4_BOXES (sizeof mp4_boxes / sizeof *mp4_boxes)
 
 typedef struct mp4_claims {
@@ -327,8 +324,8 @@ static uint64_t mp4_most(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* Returns false if the box whose name is at `data`, or all boxes together, claim
  * more than a file of `total` bytes can contain; `size` bytes are in the box. */
-static bool mp4_check_claim(mp4_claims *claims, const unsigned char *data,
-    uint64_t size, uint64_t total) {
+static bool mp4_check_claim(
+    mp4_claims *claims, const unsigned char *data, uint64_t size, uint64_t total) {
     size_t i = 0;
     while (i < MP4_BOXES && memcmp(data, mp4_boxes[i].name, 4) != 0)
         i++;
@@ -406,17 +403,15 @@ static void mp4_file_close(mp4_file *file) {
 }
 
 /* Packets as they are stored: parsers would print, and guess what is missing. */
-static bags_code mp4_file_open(
-    mp4_file *file, bags_view blob, bags_error *err) {
+static bags_code mp4_file_open(mp4_file *file, bags_view blob, bags_error *err) {
     bool matroska = blob.size >= 4 && mp4_big(blob.data, 4) == 0x1A45DFA3;
     bags_code code = matroska ? BAGS_OK : mp4_check_boxes(blob, err);
     if (code)
         return code;
-    const AVInputFormat *demuxer =
-        av_find_input_format(matroska ? "matroska" : "mov");
+    const AVInputFormat *demuxer = av_find_input_format(matroska ? "matroska" : "mov");
     if (!demuxer)
-        return bags_fail(err, BAGS_ERROR_TYPE,
-            "this build of FFmpeg does not read %s", matroska ? "webm" : "mp4");
+        return bags_fail(err, BAGS_ERROR_TYPE, "this build of FFmpeg does not read %s",
+            matroska ? "webm" : "mp4");
     file->input.blob = blob;
     file->io = mp4_make_io(&file->input);
     file->format = avformat_alloc_context();
@@ -442,8 +437,7 @@ static bags_code mp4_file_open(
         else
             stream->discard = AVDISCARD_ALL;
     }
-    return file->stream ? BAGS_OK
-                        : bags_fail(err, BAGS_ERROR_TYPE, "no video track");
+    return file->stream ? BAGS_OK : bags_fail(err, BAGS_ERROR_TYPE, "no video track");
 }
 
 /* ---- index ---- */
@@ -539,8 +533,8 @@ static bool mp4_shows(enum AVCodecID id, const AVPacket *packet) {
 
 /* Append a packet to the index. *left bounds the memory of all packets: edit lists
  * can repeat some, and containers can compress them. */
-static bags_code mp4_index_add(bags_mp4_reader *reader, AVPacket *packet,
-    uint64_t *left, bags_error *err) {
+static bags_code mp4_index_add(
+    bags_mp4_reader *reader, AVPacket *packet, uint64_t *left, bags_error *err) {
     enum AVCodecID id = reader->parameters->codec_id;
     int n = reader->length;
     size_t size = packet->size < 0 ? 0 : (size_t)packet->size;
@@ -551,8 +545,7 @@ static bags_code mp4_index_add(bags_mp4_reader *reader, AVPacket *packet,
         fault = "changes the codec's settings";
     else if (size > *left)
         fault = "all together are many times larger than the file";
-    else if (id == AV_CODEC_ID_VP9 &&
-             mp4_vp9_superframe(packet->data, size) < 0)
+    else if (id == AV_CODEC_ID_VP9 && mp4_vp9_superframe(packet->data, size) < 0)
         fault = "an invalid superframe";
     if (fault)
         return bags_fail(
@@ -578,8 +571,7 @@ static bags_code mp4_index_add(bags_mp4_reader *reader, AVPacket *packet,
  */
 static bags_code mp4_find_size(
     bags_mp4_reader *reader, const AVPacket *packet, bags_error *err) {
-    AVCodecParserContext *parser =
-        av_parser_init((int)reader->parameters->codec_id);
+    AVCodecParserContext *parser = av_parser_init((int)reader->parameters->codec_id);
     AVCodecContext *codec = avcodec_alloc_context3(NULL);
     int width = reader->parameters->width, height = reader->parameters->height;
     if (parser && codec &&
@@ -619,8 +611,7 @@ static bags_code mp4_index_read(
     while (!code && (result = av_read_frame(file->format, packet)) >= 0) {
         if (packet->stream_index == file->stream->index) {
             code = mp4_index_add(reader, packet, &left, err);
-            if (!code && (packet->flags & AV_PKT_FLAG_KEY) &&
-                reader->info.width == 0) {
+            if (!code && (packet->flags & AV_PKT_FLAG_KEY) && reader->info.width == 0) {
                 reader->first = (uint32_t)reader->length - 1;
                 code = mp4_find_size(reader, packet, err);
             }
@@ -663,8 +654,8 @@ static bags_code mp4_index_sort(bags_mp4_reader *reader, bags_error *err) {
         if (packets[i].packet->flags & AV_PKT_FLAG_KEY)
             key = i;
         packets[i].key = key;
-        while (packets[i].key > reader->first &&
-               packets[packets[i].key].packet->pts > pts)
+        while (
+            packets[i].key > reader->first && packets[packets[i].key].packet->pts > pts)
             packets[i].key = packets[packets[i].key - 1].key;
         if (!shown)
             continue;
@@ -683,8 +674,7 @@ static bags_code mp4_index_sort(bags_mp4_reader *reader, bags_error *err) {
     return BAGS_OK;
 }
 
-static bags_code mp4_index(
-    bags_mp4_reader *reader, mp4_file *file, bags_error *err) {
+static bags_code mp4_index(bags_mp4_reader *reader, mp4_file *file, bags_error *err) {
     const AVCodecParameters *parameters = file->stream->codecpar;
     size_t kind = 0;
     while (kind < MP4_CODECS && mp4_codecs[kind].id != parameters->codec_id)
@@ -814,25 +804,24 @@ static bags_code mp4_scaler(bags_mp4_reader *reader, bags_error *err) {
         if (full[i][0] == format)
             format = full[i][1];
     if (!sws_isSupportedInput(format))
-        return bags_fail(err, BAGS_ERROR_TYPE, "unsupported pixel format (%d)",
-            frame->format);
+        return bags_fail(
+            err, BAGS_ERROR_TYPE, "unsupported pixel format (%d)", frame->format);
     sws_freeContext(reader->scaler);
-    reader->scaler =
-        sws_getContext(frame->width, frame->height, format, frame->width,
-            frame->height, AV_PIX_FMT_RGB24, SWS_BILINEAR, NULL, NULL, NULL);
+    reader->scaler = sws_getContext(frame->width, frame->height, format, frame->width,
+        frame->height, AV_PIX_FMT_RGB24, SWS_BILINEAR, NULL, NULL, NULL);
     if (!reader->scaler)
         return mp4_fail_memory(err);
     reader->scaler_format = frame->format;
     if ((int)format != frame->format)
-        sws_setColorspaceDetails(reader->scaler, coefficients, 1, coefficients,
-            0, 0, 1 << 16, 1 << 16);
+        sws_setColorspaceDetails(
+            reader->scaler, coefficients, 1, coefficients, 0, 0, 1 << 16, 1 << 16);
     return BAGS_OK;
 }
 
 /* Allocate a frame with padded lines, which are zero: the scaler reads the
  * padding. */
-static bags_code mp4_padded(AVFrame *frame, enum AVPixelFormat format,
-    int width, int height, bags_error *err) {
+static bags_code mp4_padded(
+    AVFrame *frame, enum AVPixelFormat format, int width, int height, bags_error *err) {
     if (frame->buf[0])
         return BAGS_OK;
     frame->format = format;
@@ -855,18 +844,17 @@ static bags_code mp4_convert(
     bool direct = frame->width % 32 == 0 && (uintptr_t)out % 16 == 0;
     bags_code code = mp4_scaler(reader, err);
     if (!code && !direct) {
-        code = mp4_padded(
-            reader->rgb, AV_PIX_FMT_RGB24, frame->width, frame->height, err);
+        code =
+            mp4_padded(reader->rgb, AV_PIX_FMT_RGB24, frame->width, frame->height, err);
         lines[0] = reader->rgb->data[0];
         strides[0] = reader->rgb->linesize[0];
     }
     if (code)
         return code;
-    sws_scale(reader->scaler, (const uint8_t *const *)frame->data,
-        frame->linesize, 0, frame->height, lines, strides);
+    sws_scale(reader->scaler, (const uint8_t *const *)frame->data, frame->linesize, 0,
+        frame->height, lines, strides);
     if (!direct)
-        av_image_copy_plane(
-            out, line, lines[0], strides[0], line, frame->height);
+        av_image_copy_plane(out, line, lines[0], strides[0], line, frame->height);
     return BAGS_OK;
 }
 
@@ -881,8 +869,8 @@ static bags_code mp4_take(
             (long long)frame->pts, frame->height, frame->width, (mp4_ull)height,
             (mp4_ull)width);
     if ((frame->flags & AV_FRAME_FLAG_CORRUPT) || frame->decode_error_flags)
-        return bags_fail(err, BAGS_ERROR_CORRUPT, "frame %lld is damaged",
-            (long long)frame->pts);
+        return bags_fail(
+            err, BAGS_ERROR_CORRUPT, "frame %lld is damaged", (long long)frame->pts);
     return mp4_convert(reader, out, err);
 }
 
@@ -907,8 +895,8 @@ static int mp4_feed(bags_mp4_reader *reader) {
  * matter: the decoder then receives the end of the video, so that it returns the
  * frames that it holds back.
  */
-static bags_code mp4_pump(bags_mp4_reader *reader, uint64_t rank,
-    unsigned char *out, bags_error *err) {
+static bags_code mp4_pump(
+    bags_mp4_reader *reader, uint64_t rank, unsigned char *out, bags_error *err) {
     const AVFrame *frame = reader->frame;
     char what[64];
     for (;;) {
@@ -949,11 +937,10 @@ static void mp4_rewind(bags_mp4_reader *reader, uint32_t packet) {
  * keyframe. If that fails, keyframes may not be what the index states: from the
  * start.
  */
-static bags_code mp4_read_frame(bags_mp4_reader *reader, uint64_t rank,
-    unsigned char *out, bags_error *err) {
+static bags_code mp4_read_frame(
+    bags_mp4_reader *reader, uint64_t rank, unsigned char *out, bags_error *err) {
     uint32_t key = reader->packets[reader->order[rank].packet].key;
-    bool resume =
-        reader->positioned && reader->next >= key && reader->shown <= rank;
+    bool resume = reader->positioned && reader->next >= key && reader->shown <= rank;
     if (!resume)
         mp4_rewind(reader, key);
     bags_code code = mp4_pump(reader, rank, out, err);
@@ -967,13 +954,11 @@ static bags_code mp4_read_frame(bags_mp4_reader *reader, uint64_t rank,
 
 /* Clamp a range. *count receives its frames, *size their bytes. */
 static bags_code mp4_range(const bags_mp4_reader *reader, uint64_t start,
-    uint64_t *stop, uint64_t *step, uint64_t *count, size_t *size,
-    bags_error *err) {
+    uint64_t *stop, uint64_t *step, uint64_t *count, size_t *size, bags_error *err) {
     uint64_t frame = reader->info.height * reader->info.width * 3;
     if (start > *stop)
         return bags_fail(err, BAGS_ERROR_RANGE,
-            "invalid range (start %llu > stop %llu)", (mp4_ull)start,
-            (mp4_ull)*stop);
+            "invalid range (start %llu > stop %llu)", (mp4_ull)start, (mp4_ull)*stop);
     if (*stop > reader->info.frames)
         *stop = reader->info.frames;
     if (*step == 0)
@@ -982,8 +967,8 @@ static bags_code mp4_range(const bags_mp4_reader *reader, uint64_t start,
     if (*count > 0 && (*count > reader->options.max_size / frame ||
                           *count > (SIZE_MAX - MP4_HEADER) / frame))
         return bags_fail(err, BAGS_ERROR_LIMIT,
-            "frames too large (%llu of %llu bytes, maximum %llu)",
-            (mp4_ull)*count, (mp4_ull)frame, (mp4_ull)reader->options.max_size);
+            "frames too large (%llu of %llu bytes, maximum %llu)", (mp4_ull)*count,
+            (mp4_ull)frame, (mp4_ull)reader->options.max_size);
     *size = (size_t)(*count * frame);
     return BAGS_OK;
 }
@@ -997,8 +982,7 @@ bags_code bags_mp4_reader_get_into(bags_mp4_reader *reader, uint64_t start,
     bags_code code = mp4_range(reader, start, &stop, &step, &count, &need, err);
     if (!code && need > size)
         code = bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "buffer too small (%llu bytes, need %llu)", (mp4_ull)size,
-            (mp4_ull)need);
+            "buffer too small (%llu bytes, need %llu)", (mp4_ull)size, (mp4_ull)need);
     if (!code && count > 0)
         code = mp4_decoder_open(reader, err);
     for (uint64_t i = 0; i < count && !code; i++, out += need / count)
@@ -1008,9 +992,8 @@ bags_code bags_mp4_reader_get_into(bags_mp4_reader *reader, uint64_t start,
     return code;
 }
 
-bags_code bags_mp4_reader_get(bags_mp4_reader *reader, uint64_t start,
-    uint64_t stop, uint64_t step, bags_buffer *scratch, bags_value *out,
-    bags_error *err) {
+bags_code bags_mp4_reader_get(bags_mp4_reader *reader, uint64_t start, uint64_t stop,
+    uint64_t step, bags_buffer *scratch, bags_value *out, bags_error *err) {
     uint64_t count = 0;
     size_t size = 0;
     bags_code code = mp4_range(reader, start, &stop, &step, &count, &size, err);
@@ -1020,8 +1003,7 @@ bags_code bags_mp4_reader_get(bags_mp4_reader *reader, uint64_t start,
         return code;
     uint64_t *shape = (uint64_t *)(void *)scratch->data;
     unsigned char *pixels = scratch->data + MP4_HEADER;
-    code = bags_mp4_reader_get_into(
-        reader, start, stop, step, pixels, size, NULL, err);
+    code = bags_mp4_reader_get_into(reader, start, stop, step, pixels, size, NULL, err);
     if (code)
         return code;
     shape[0] = count;
@@ -1078,16 +1060,15 @@ static bags_code mp4_encoder_open(bags_mp4_writer *writer, uint64_t height,
     bool odd = even && (height % 2 || width % 2);
     AVRational rate = av_make_q(options->webm ? 20 : 15, 1);
     if (options->fps_num)
-        rate = av_make_q((int)options->fps_num,
-            options->fps_den ? (int)options->fps_den : 1);
+        rate = av_make_q(
+            (int)options->fps_num, options->fps_den ? (int)options->fps_den : 1);
     codec->log_level_offset = MP4_QUIET;
     codec->width = (int)width;
     codec->height = (int)height;
     codec->pix_fmt = odd ? AV_PIX_FMT_YUV444P : AV_PIX_FMT_YUV420P;
     codec->framerate = rate;
     codec->time_base = av_inv_q(rate);
-    codec->bit_rate =
-        options->bit_rate ? (int64_t)options->bit_rate : MP4_BIT_RATE;
+    codec->bit_rate = options->bit_rate ? (int64_t)options->bit_rate : MP4_BIT_RATE;
     codec->bit_rate_tolerance = MP4_BIT_RATE_TOLERANCE;
     codec->thread_count = mp4_threads(options);
     if (options->key_interval)
@@ -1117,8 +1098,8 @@ static bags_code mp4_muxer_open(
     const char *name = options->webm ? "webm" : "mp4";
     avformat_alloc_output_context2(&writer->format, NULL, name, NULL);
     if (!writer->format)
-        return bags_fail(err, BAGS_ERROR_TYPE,
-            "this build of FFmpeg does not write %s", name);
+        return bags_fail(
+            err, BAGS_ERROR_TYPE, "this build of FFmpeg does not write %s", name);
     mp4_silence(writer->format, &writer->quiet);
     if (avio_open_dyn_buf(&writer->io) < 0)
         return mp4_fail_memory(err);
@@ -1145,9 +1126,8 @@ static bags_code mp4_write_header(bags_mp4_writer *writer, bags_error *err) {
     writer->packet = av_packet_alloc();
     writer->rgb = av_frame_alloc();
     writer->frame = av_frame_alloc();
-    writer->scaler = sws_getContext(codec->width, codec->height,
-        AV_PIX_FMT_RGB24, codec->width, codec->height, codec->pix_fmt,
-        SWS_BILINEAR, NULL, NULL, NULL);
+    writer->scaler = sws_getContext(codec->width, codec->height, AV_PIX_FMT_RGB24,
+        codec->width, codec->height, codec->pix_fmt, SWS_BILINEAR, NULL, NULL, NULL);
     if (!writer->packet || !writer->rgb || !writer->frame || !writer->scaler)
         return mp4_fail_memory(err);
     return BAGS_OK;
@@ -1165,8 +1145,8 @@ bags_mp4_writer *bags_mp4_writer_open(uint64_t height, uint64_t width,
         code = mp4_fail_memory(err);
     else if (height - 1 >= INT16_MAX || width - 1 >= INT16_MAX)
         code = bags_fail(err, BAGS_ERROR_VALUE,
-            "frame size out of range (%llu x %llu, 1 to 32767)",
-            (mp4_ull)height, (mp4_ull)width);
+            "frame size out of range (%llu x %llu, 1 to 32767)", (mp4_ull)height,
+            (mp4_ull)width);
     else if (options->fps_num > INT_MAX || options->fps_den > INT_MAX ||
              options->bit_rate > INT_MAX || options->key_interval > INT_MAX)
         code = bags_fail(
@@ -1200,8 +1180,7 @@ static bags_code mp4_compress(bags_mp4_writer *writer, const AVFrame *frame) {
          * than its delay: two frames, for pyramids of B-frames. */
         if (codec->codec_id == AV_CODEC_ID_HEVC)
             packet->dts = writer->packets++ - 2;
-        av_packet_rescale_ts(
-            packet, codec->time_base, writer->stream->time_base);
+        av_packet_rescale_ts(packet, codec->time_base, writer->stream->time_base);
         packet->stream_index = writer->stream->index;
         result = av_interleaved_write_frame(writer->format, packet);
     }
@@ -1220,17 +1199,15 @@ static bags_code mp4_prepare(bags_mp4_writer *writer, const void *pixels) {
     int width = writer->codec->width, height = writer->codec->height;
     if (frame->buf[0] && !av_frame_is_writable(frame))
         av_frame_unref(frame);
-    bags_code code =
-        mp4_padded(rgb, AV_PIX_FMT_RGB24, width, height, &writer->error);
+    bags_code code = mp4_padded(rgb, AV_PIX_FMT_RGB24, width, height, &writer->error);
     if (!code)
-        code = mp4_padded(
-            frame, writer->codec->pix_fmt, width, height, &writer->error);
+        code = mp4_padded(frame, writer->codec->pix_fmt, width, height, &writer->error);
     if (code)
         return code;
-    av_image_copy_plane(rgb->data[0], rgb->linesize[0],
-        (const unsigned char *)pixels, width * 3, width * 3, height);
-    sws_scale(writer->scaler, (const uint8_t *const *)rgb->data, rgb->linesize,
-        0, height, frame->data, frame->linesize);
+    av_image_copy_plane(rgb->data[0], rgb->linesize[0], (const unsigned char *)pixels,
+        width * 3, width * 3, height);
+    sws_scale(writer->scaler, (const uint8_t *const *)rgb->data, rgb->linesize, 0,
+        height, frame->data, frame->linesize);
     return BAGS_OK;
 }
 
@@ -1251,14 +1228,13 @@ bags_code bags_mp4_writer_close(
         return BAGS_OK;
     uint8_t *file = NULL;
     int size = 0;
-    if (!writer->error.code && writer->frames > 0 &&
-        !mp4_compress(writer, NULL)) {
+    if (!writer->error.code && writer->frames > 0 && !mp4_compress(writer, NULL)) {
         int result = av_write_trailer(writer->format);
         if (result >= 0 && writer->io->error < 0)
             result = writer->io->error;
         if (result < 0)
-            mp4_fail(&writer->error, BAGS_ERROR_VALUE, result,
-                "cannot finish the video");
+            mp4_fail(
+                &writer->error, BAGS_ERROR_VALUE, result, "cannot finish the video");
         size = avio_close_dyn_buf(writer->io, &file);
         writer->io = NULL;
     }
@@ -1281,8 +1257,8 @@ bags_code bags_mp4_writer_close(
 
 /* ---- table ---- */
 
-static bags_code mp4_encode(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_view *blob, bags_error *err) {
+static bags_code mp4_encode(void *state, const bags_value *value, bags_buffer *scratch,
+    bags_view *blob, bags_error *err) {
     const mp4_state *made = (const mp4_state *)state;
     if (value->kind != BAGS_KIND_ARRAY || value->dtype != BAGS_DTYPE_UINT8 ||
         value->dims != 4 || value->shape[3] != 3)
@@ -1320,8 +1296,7 @@ static bags_code mp4_decode(void *state, bags_view blob, bags_buffer *scratch,
     bags_mp4_reader *reader = bags_mp4_reader_open(blob, &made->options, err);
     if (!reader)
         return err->code;
-    bags_code code =
-        bags_mp4_reader_get(reader, 0, UINT64_MAX, 1, scratch, value, err);
+    bags_code code = bags_mp4_reader_get(reader, 0, UINT64_MAX, 1, scratch, value, err);
     bags_mp4_reader_close(reader);
     return code;
 }

@@ -40,8 +40,7 @@ static bool mp_has(const mp_input *in, uint64_t size) {
 }
 
 static uint32_t mp_load_four(const unsigned char *at) {
-    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 |
-           (uint32_t)at[2] << 8 | at[3];
+    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
 
 /* A big-endian number of 1, 2, 4 or 8 bytes, which are known to exist. */
@@ -61,8 +60,8 @@ static uint64_t mp_load(mp_input *in, unsigned size) {
 }
 
 static void mp_set_signed(msgpack_object *item, int64_t number) {
-    item->type = number < 0 ? MSGPACK_OBJECT_NEGATIVE_INTEGER
-                            : MSGPACK_OBJECT_POSITIVE_INTEGER;
+    item->type =
+        number < 0 ? MSGPACK_OBJECT_NEGATIVE_INTEGER : MSGPACK_OBJECT_POSITIVE_INTEGER;
     item->via.i64 = number;
 }
 
@@ -81,8 +80,8 @@ static bool mp_integer(mp_input *in, unsigned char tag, msgpack_object *item) {
     uint64_t sign = (uint64_t)1 << 63;
     number <<= shift;
     /* A right shift of a negative number is implementation-defined. */
-    int64_t wide = number & sign ? -(int64_t)(~number >> shift) - 1
-                                 : (int64_t)(number >> shift);
+    int64_t wide =
+        number & sign ? -(int64_t)(~number >> shift) - 1 : (int64_t)(number >> shift);
     mp_set_signed(item, wide);
     return true;
 }
@@ -108,8 +107,8 @@ static inline bool mp_double(mp_input *in, msgpack_object *item) {
 }
 
 /* A string, a binary or an extension of `size` bytes. */
-static bool mp_bytes(mp_input *in, msgpack_object_type type, uint64_t size,
-    msgpack_object *item) {
+static bool mp_bytes(
+    mp_input *in, msgpack_object_type type, uint64_t size, msgpack_object *item) {
     bool extension = type == MSGPACK_OBJECT_EXT;
     if (!mp_has(in, size + extension))
         return false;
@@ -128,8 +127,8 @@ static bool mp_bytes(mp_input *in, msgpack_object_type type, uint64_t size,
 }
 
 /* Like mp_bytes, but the size precedes the bytes, in 1, 2 or 4 bytes. */
-static bool mp_sized(mp_input *in, msgpack_object_type type, unsigned width,
-    msgpack_object *item) {
+static bool mp_sized(
+    mp_input *in, msgpack_object_type type, unsigned width, msgpack_object *item) {
     if (!mp_has(in, width))
         return false;
     return mp_bytes(in, type, mp_load(in, width), item);
@@ -146,8 +145,8 @@ static bool mp_container(mp_input *in, msgpack_object_type type, uint64_t count,
     return mp_has(in, *items);
 }
 
-static bool mp_sized_container(mp_input *in, msgpack_object_type type,
-    unsigned width, msgpack_object *item, uint64_t *items) {
+static bool mp_sized_container(mp_input *in, msgpack_object_type type, unsigned width,
+    msgpack_object *item, uint64_t *items) {
     if (!mp_has(in, width))
         return false;
     return mp_container(in, type, mp_load(in, width), item, items);
@@ -199,8 +198,7 @@ static bool mp_tagged(
 }
 
 /* Consume one value, without the *items in it. */
-static inline bool mp_item(
-    mp_input *in, msgpack_object *item, uint64_t *items) {
+static inline bool mp_item(mp_input *in, msgpack_object *item, uint64_t *items) {
     *items = 0;
     if (in->at == in->end)
         return false;
@@ -215,25 +213,21 @@ static inline bool mp_item(
         return mp_tagged(in, tag, item, items);
     if (tag >= 0xA0)
         return mp_bytes(in, MSGPACK_OBJECT_STR, tag & 31, item);
-    return mp_container(in,
-        tag < 0x90 ? MSGPACK_OBJECT_MAP : MSGPACK_OBJECT_ARRAY, tag & 15, item,
-        items);
+    return mp_container(in, tag < 0x90 ? MSGPACK_OBJECT_MAP : MSGPACK_OBJECT_ARRAY,
+        tag & 15, item, items);
 }
 
 /* Skip one value without the *items in it. The table has the number of bytes after
  * tags from 0xC0 where the tag alone determines it, as for most values. */
 static inline bool mp_skip(mp_input *in, uint64_t *items) {
-    static const unsigned char after[32] = {0, 99, 0, 0, 99, 99, 99, 99, 99, 99,
-        4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 2, 3, 5, 9, 17, 99, 99, 99, 99, 99, 99,
-        99};
+    static const unsigned char after[32] = {0, 99, 0, 0, 99, 99, 99, 99, 99, 99, 4, 8,
+        1, 2, 4, 8, 1, 2, 4, 8, 2, 3, 5, 9, 17, 99, 99, 99, 99, 99, 99, 99};
     msgpack_object unused;
     *items = 0;
     if (in->at == in->end)
         return false;
     unsigned char tag = *in->at;
-    size_t size = tag < 0x80 || tag >= 0xE0 ? 0
-                  : tag >= 0xC0             ? after[tag - 0xC0]
-                                            : 99;
+    size_t size = tag < 0x80 || tag >= 0xE0 ? 0 : tag >= 0xC0 ? after[tag - 0xC0] : 99;
     if (size == 99)
         return mp_item(in, &unused, items);
     if (!mp_has(in, size + 1))
@@ -257,8 +251,7 @@ static bags_code mp_count(bags_view blob, size_t *count, bags_error *err) {
     }
     if (in.at != in.end)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%" PRIu64 " bytes after the msgpack value",
-            (uint64_t)(in.end - in.at));
+            "%" PRIu64 " bytes after the msgpack value", (uint64_t)(in.end - in.at));
     return BAGS_OK;
 }
 
@@ -273,8 +266,8 @@ typedef struct mp_frame {
  * its value are two items, which is what a msgpack_object_kv is. `frames` has
  * capacity for MP_MAX_DEPTH, or for the number of values.
  */
-static bags_code mp_place(bags_view blob, msgpack_object *objects,
-    mp_frame *frames, bags_error *err) {
+static bags_code mp_place(
+    bags_view blob, msgpack_object *objects, mp_frame *frames, bags_error *err) {
     mp_input in = {blob.data, blob.data + blob.size};
     mp_frame top = {objects, objects + 1};
     size_t depth = 0; /* frames below the top */
@@ -291,8 +284,8 @@ static bags_code mp_place(bags_view blob, msgpack_object *objects,
         if (items == 0)
             continue;
         if (depth == MP_MAX_DEPTH)
-            return bags_fail(err, BAGS_ERROR_LIMIT,
-                "msgpack nested above %d levels", MP_MAX_DEPTH);
+            return bags_fail(
+                err, BAGS_ERROR_LIMIT, "msgpack nested above %d levels", MP_MAX_DEPTH);
         if (item->type == MSGPACK_OBJECT_MAP)
             item->via.map.ptr = (msgpack_object_kv *)(void *)objects;
         else
@@ -304,8 +297,8 @@ static bags_code mp_place(bags_view blob, msgpack_object *objects,
     }
 }
 
-bags_code bags_msgpack_read(bags_view blob, bags_buffer *scratch,
-    const msgpack_object **out, bags_error *err) {
+bags_code bags_msgpack_read(
+    bags_view blob, bags_buffer *scratch, const msgpack_object **out, bags_error *err) {
     size_t count = 0;
     bags_code code = mp_count(blob, &count, err);
     if (code)
@@ -316,8 +309,7 @@ bags_code bags_msgpack_read(bags_view blob, bags_buffer *scratch,
         return bags_fail(err, BAGS_ERROR_MEMORY,
             "msgpack of %" PRIu64 " values too large for the address space",
             (uint64_t)count);
-    code = bags_buffer_reserve(
-        scratch, count * sizeof(msgpack_object) + frames, err);
+    code = bags_buffer_reserve(scratch, count * sizeof(msgpack_object) + frames, err);
     if (code)
         return code;
     msgpack_object *objects = (msgpack_object *)(void *)scratch->data;
@@ -353,11 +345,9 @@ static void mp_refuse(mp_output *out, bags_code code, const char *problem) {
 
 static bool mp_grow(mp_output *out, size_t size) {
     if (size > SIZE_MAX - out->size)
-        mp_refuse(
-            out, BAGS_ERROR_MEMORY, "msgpack too large for the address space");
+        mp_refuse(out, BAGS_ERROR_MEMORY, "msgpack too large for the address space");
     if (!out->code)
-        out->code =
-            bags_buffer_reserve(out->buffer, out->size + size, out->err);
+        out->code = bags_buffer_reserve(out->buffer, out->size + size, out->err);
     if (out->code) {
         out->capacity = out->size;
         return false;
@@ -514,8 +504,8 @@ static void mp_integer_text(mp_output *out, const msgpack_object *object) {
 
 static void mp_extension(mp_output *out, const msgpack_object *object) {
     char text[40];
-    (void)snprintf(text, sizeof text,
-        "{\"ext\": %d, \"base64\": ", (int)object->via.ext.type);
+    (void)snprintf(
+        text, sizeof text, "{\"ext\": %d, \"base64\": ", (int)object->via.ext.type);
     mp_text(out, text);
     mp_base64(out, object->via.ext.ptr, object->via.ext.size);
     mp_text(out, "}");
@@ -621,23 +611,21 @@ bool bags_tree_is_array(const msgpack_object *object) {
         return false;
     const msgpack_object *parts = object->via.array.ptr;
     return parts[0].type == MSGPACK_OBJECT_STR && parts[0].via.str.size == 1 &&
-           parts[0].via.str.ptr[0] == '_' &&
-           parts[1].type == MSGPACK_OBJECT_STR &&
-           parts[2].type == MSGPACK_OBJECT_ARRAY &&
-           parts[3].type == MSGPACK_OBJECT_BIN;
+           parts[0].via.str.ptr[0] == '_' && parts[1].type == MSGPACK_OBJECT_STR &&
+           parts[2].type == MSGPACK_OBJECT_ARRAY && parts[3].type == MSGPACK_OBJECT_BIN;
 }
 
 static bags_code mp_shape(
     const msgpack_object *numbers, uint64_t *shape, bags_error *err) {
     if (numbers->via.array.size > BAGS_MAX_DIMS)
         return bags_fail(err, BAGS_ERROR_LIMIT,
-            "too many dimensions (%" PRIu32 ", maximum %d)",
-            numbers->via.array.size, BAGS_MAX_DIMS);
+            "too many dimensions (%" PRIu32 ", maximum %d)", numbers->via.array.size,
+            BAGS_MAX_DIMS);
     for (uint32_t i = 0; i < numbers->via.array.size; i++) {
         const msgpack_object *number = &numbers->via.array.ptr[i];
         if (number->type != MSGPACK_OBJECT_POSITIVE_INTEGER)
-            return bags_fail(err, BAGS_ERROR_CORRUPT,
-                "invalid shape (expected numbers from 0)");
+            return bags_fail(
+                err, BAGS_ERROR_CORRUPT, "invalid shape (expected numbers from 0)");
         shape[i] = number->via.u64;
     }
     return BAGS_OK;
@@ -663,8 +651,7 @@ bags_code bags_tree_array(const msgpack_object *object, bags_buffer *scratch,
     size_t front = dims * sizeof *shape, element = bags_dtype_size(dtype);
     if (!bags_array_size(dtype, dims, shape, &size) || size != bin->size)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "shape contradicts the size of an array (%" PRIu32 " bytes)",
-            bin->size);
+            "shape contradicts the size of an array (%" PRIu32 " bytes)", bin->size);
     bool swap = element > 1 && big == bags_little_endian();
     bool copy = swap || (uintptr_t)bin->ptr % element != 0;
     if (size > SIZE_MAX - front)
@@ -684,13 +671,11 @@ bags_code bags_tree_array(const msgpack_object *object, bags_buffer *scratch,
             memcpy(scratch->data + front, bin->ptr, size);
         elements = scratch->data + front;
     }
-    *value = bags_array(
-        dtype, dims, (const uint64_t *)(void *)scratch->data, elements);
+    *value = bags_array(dtype, dims, (const uint64_t *)(void *)scratch->data, elements);
     return BAGS_OK;
 }
 
-static void mp_make_text(
-    msgpack_object *object, const char *text, size_t size) {
+static void mp_make_text(msgpack_object *object, const char *text, size_t size) {
     object->type = MSGPACK_OBJECT_STR;
     object->via.str.ptr = text;
     object->via.str.size = (uint32_t)size;
@@ -706,11 +691,9 @@ bags_code bags_tree_leaf(const bags_value *value, bags_buffer *scratch,
     if (code)
         return code;
     if (value->size > UINT32_MAX)
-        return bags_fail(
-            err, BAGS_ERROR_VALUE, "array above 2^32-1 bytes in a tree");
+        return bags_fail(err, BAGS_ERROR_VALUE, "array above 2^32-1 bytes in a tree");
     const size_t text_size = 16;
-    code = bags_buffer_reserve(
-        scratch, (4 + dims) * sizeof *object + text_size, err);
+    code = bags_buffer_reserve(scratch, (4 + dims) * sizeof *object + text_size, err);
     if (code)
         return code;
     msgpack_object *parts = (msgpack_object *)(void *)scratch->data;
@@ -740,8 +723,8 @@ bags_code bags_tree_leaf(const bags_value *value, bags_buffer *scratch,
 
 /* ---- the codecs ---- */
 
-static bags_code mp_encode(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_view *blob, bags_error *err) {
+static bags_code mp_encode(void *state, const bags_value *value, bags_buffer *scratch,
+    bags_view *blob, bags_error *err) {
     (void)state;
     if (value->kind != BAGS_KIND_OBJECT || !value->object)
         return bags_fail(err, BAGS_ERROR_VALUE, "expected a msgpack_object");
@@ -765,5 +748,4 @@ static bags_code mp_decode(void *state, bags_view blob, bags_buffer *scratch,
 const bags_codec bags_codec_msgpack = {
     "msgpack", NULL, mp_encode, mp_decode, NULL, NULL};
 
-const bags_codec bags_codec_tree = {
-    "tree", NULL, mp_encode, mp_decode, NULL, NULL};
+const bags_codec bags_codec_tree = {"tree", NULL, mp_encode, mp_decode, NULL, NULL};

@@ -35,11 +35,9 @@ static zip_t *npz_open(bags_view file, bags_error *err) {
     zip_error_t why;
     zip_error_init(&why);
     zip_t *archive = NULL;
-    zip_source_t *source =
-        zip_source_buffer_create(file.data, file.size, 0, &why);
+    zip_source_t *source = zip_source_buffer_create(file.data, file.size, 0, &why);
     if (source)
-        archive =
-            zip_open_from_source(source, ZIP_RDONLY | ZIP_CHECKCONS, &why);
+        archive = zip_open_from_source(source, ZIP_RDONLY | ZIP_CHECKCONS, &why);
     if (!archive) {
         npz_fail(err, &why);
         zip_source_free(source);
@@ -90,13 +88,12 @@ bags_view bags_npz_name(const bags_npz *npz, size_t i) {
 }
 
 /* What the archive states about a member, if it can be true. */
-static bags_code npz_stat(const bags_npz *npz, size_t i, uint64_t limit,
-    zip_stat_t *about, bags_error *err) {
+static bags_code npz_stat(
+    const bags_npz *npz, size_t i, uint64_t limit, zip_stat_t *about, bags_error *err) {
     const zip_uint64_t needed =
         ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE | ZIP_STAT_COMP_METHOD;
     zip_stat_init(about);
-    if (zip_stat_index(npz->archive, i, 0, about) ||
-        (about->valid & needed) != needed)
+    if (zip_stat_index(npz->archive, i, 0, about) || (about->valid & needed) != needed)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "unknown size of .npz member %" PRIu64, (uint64_t)i);
     if ((about->valid & ZIP_STAT_ENCRYPTION_METHOD) &&
@@ -132,12 +129,12 @@ static bool npz_extract(zip_file_t *member, unsigned char *to, size_t size) {
     return false;
 }
 
-bags_code bags_npz_read(bags_npz *npz, size_t i, uint64_t limit,
-    bags_buffer *scratch, bags_view *out, bags_error *err) {
+bags_code bags_npz_read(bags_npz *npz, size_t i, uint64_t limit, bags_buffer *scratch,
+    bags_view *out, bags_error *err) {
     if (i >= bags_npz_length(npz))
         return bags_fail(err, BAGS_ERROR_RANGE,
-            ".npz member %" PRIu64 " out of range (length %" PRIu64 ")",
-            (uint64_t)i, (uint64_t)bags_npz_length(npz));
+            ".npz member %" PRIu64 " out of range (length %" PRIu64 ")", (uint64_t)i,
+            (uint64_t)bags_npz_length(npz));
     zip_stat_t about;
     bags_code code = npz_stat(npz, i, limit, &about, err);
     size_t size = (size_t)about.size;
@@ -151,8 +148,8 @@ bags_code bags_npz_read(bags_npz *npz, size_t i, uint64_t limit,
     bool complete = npz_extract(member, scratch->data, size);
     zip_fclose(member);
     if (!complete)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "damaged .npz member %" PRIu64, (uint64_t)i);
+        return bags_fail(
+            err, BAGS_ERROR_CORRUPT, "damaged .npz member %" PRIu64, (uint64_t)i);
     out->data = scratch->data;
     out->size = size;
     return BAGS_OK;

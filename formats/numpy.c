@@ -75,9 +75,9 @@ typedef struct npy_parser {
 
 static void npy_stop(npy_parser *p, bags_code code, const char *problem) {
     if (!p->code)
-        p->code = bags_fail(p->err, code,
-            "invalid .npy header: %s (character %" PRIu64 ")", problem,
-            (uint64_t)(p->at - p->start));
+        p->code =
+            bags_fail(p->err, code, "invalid .npy header: %s (character %" PRIu64 ")",
+                problem, (uint64_t)(p->at - p->start));
     p->at = p->end;
 }
 
@@ -145,8 +145,7 @@ static char *npy_escape(npy_parser *p, char *to) {
         p->at++;
     for (; digits > 0 && isxdigit((unsigned char)*p->at); digits--) {
         c = *p->at++;
-        point =
-            point << 4 | (uint32_t)(c <= '9' ? c - '0' : (c | 32) - 'a' + 10);
+        point = point << 4 | (uint32_t)(c <= '9' ? c - '0' : (c | 32) - 'a' + 10);
     }
     if (digits > 0 || point == 0 || point > 0x10FFFF ||
         (point >= 0xD800 && point < 0xE000))
@@ -230,8 +229,7 @@ static bool npy_unit(const char *text, bags_npy_type *type) {
     uint64_t step = 1;
     if (!*text)
         return true;
-    if (*text++ != '[' ||
-        (isdigit((unsigned char)*text) && !npy_digits(&text, &step)))
+    if (*text++ != '[' || (isdigit((unsigned char)*text) && !npy_digits(&text, &step)))
         return false;
     for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
         size_t size = strlen(units[i]);
@@ -315,8 +313,7 @@ static void npy_type(npy_parser *p, bags_npy_type *type, int depth) {
         type->item_size = bags_dtype_size(type->dtype);
         type->big_endian = type->big_endian && npy_ordered(type);
     } else if (!npy_simple(text, type)) {
-        (void)snprintf(
-            problem, sizeof problem, "unknown dtype \"%.40s\"", text);
+        (void)snprintf(problem, sizeof problem, "unknown dtype \"%.40s\"", text);
         npy_fail(p, problem);
     }
     type->size = type->item_size;
@@ -345,8 +342,7 @@ static void npy_field(npy_parser *p, bags_npy_type *field, int depth) {
 }
 
 /* Append a field to the structure whose fields are the last open ones. */
-static void npy_add(
-    npy_parser *p, bags_npy_type *type, const bags_npy_type *field) {
+static void npy_add(npy_parser *p, bags_npy_type *type, const bags_npy_type *field) {
     type->fields = p->types + (p->open - type->count);
     if (p->open == p->closed) /* each has a "(": it is the limit */
         npy_limit(p, "more than 4096 fields");
@@ -387,12 +383,10 @@ static void npy_structure(npy_parser *p, bags_npy_type *type, int depth) {
     p->open -= type->count;
     p->closed -= type->count;
     type->fields = p->types + p->closed;
-    memmove(p->types + p->closed, p->types + p->open,
-        type->count * sizeof *p->types);
+    memmove(p->types + p->closed, p->types + p->open, type->count * sizeof *p->types);
 }
 
-const bags_npy_type *bags_npy_field(
-    const bags_npy_type *type, const char *name) {
+const bags_npy_type *bags_npy_field(const bags_npy_type *type, const char *name) {
     for (size_t i = 0; i < type->count; i++)
         if (strcmp(type->fields[i].name, name) == 0)
             return &type->fields[i];
@@ -417,19 +411,17 @@ static bags_code npy_split(bags_view file, npy_parts *parts, bags_error *err) {
     parts->version = file.data[6];
     if (parts->version < 1 || parts->version > 3 || file.data[7] != 0)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "unknown .npy version (%d.%d, maximum 3.0)", parts->version,
-            file.data[7]);
+            "unknown .npy version (%d.%d, maximum 3.0)", parts->version, file.data[7]);
     size_t front = parts->version == 1 ? 10 : NPY_FRONT;
     uint32_t size = 0;
     for (size_t i = front; i-- > 8;)
         size = size << 8 | (i < file.size ? file.data[i] : 0U);
     if (file.size < front || size > file.size - front)
-        return bags_fail(
-            err, BAGS_ERROR_CORRUPT, ".npy file truncated in its header");
+        return bags_fail(err, BAGS_ERROR_CORRUPT, ".npy file truncated in its header");
     if (size > NPY_MAX_HEADER)
         return bags_fail(err, BAGS_ERROR_LIMIT,
-            ".npy header too large (%" PRIu32 " bytes, maximum %" PRIu64 ")",
-            size, (uint64_t)NPY_MAX_HEADER);
+            ".npy header too large (%" PRIu32 " bytes, maximum %" PRIu64 ")", size,
+            (uint64_t)NPY_MAX_HEADER);
     parts->header.data = file.data + front;
     parts->header.size = size;
     parts->elements.data = file.data + front + size;
@@ -438,8 +430,7 @@ static bags_code npy_split(bags_view file, npy_parts *parts, bags_error *err) {
 }
 
 /* The header's dictionary. `copy` is its text, which is not overwritten. */
-static void npy_dictionary(
-    npy_parser *p, char *copy, bags_npy *npy, bool *fortran) {
+static void npy_dictionary(npy_parser *p, char *copy, bags_npy *npy, bool *fortran) {
     static const char *const keys[] = {"descr", "fortran_order", "shape"};
     unsigned seen = 0;
     bool comma = true;
@@ -522,8 +513,7 @@ static bags_code npy_parse(npy_parts *parts, size_t more, bags_buffer *scratch,
         return p.code;
     npy->stride = npy->size = npy->type.item_size;
     npy->rows = parts->elements.data;
-    if (npy_multiply(&npy->size, npy->length) &&
-        npy->size == parts->elements.size)
+    if (npy_multiply(&npy->size, npy->length) && npy->size == parts->elements.size)
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_CORRUPT,
         "size of .npy elements contradicts the header (%" PRIu64
@@ -533,12 +523,12 @@ static bags_code npy_parse(npy_parts *parts, size_t more, bags_buffer *scratch,
 
 /* Copy the elements of one axis and all that follow it from Fortran order, in
  * which the first axis is the fastest, to C order. Returns the end of `to`. */
-static unsigned char *npy_transpose(unsigned char *to,
-    const unsigned char *from, const bags_npy *npy, size_t axis, size_t step) {
+static unsigned char *npy_transpose(unsigned char *to, const unsigned char *from,
+    const bags_npy *npy, size_t axis, size_t step) {
     for (uint64_t i = 0; i < npy->shape[axis]; i++, from += step)
         if (axis + 1 < npy->dims) {
-            to = npy_transpose(
-                to, from, npy, axis + 1, step * (size_t)npy->shape[axis]);
+            to =
+                npy_transpose(to, from, npy, axis + 1, step * (size_t)npy->shape[axis]);
         } else {
             memcpy(to, from, npy->stride);
             to += npy->stride;
@@ -578,16 +568,15 @@ static bags_code npy_open(bags_view file, bool convert, bags_buffer *scratch,
         else if (npy->size)
             memcpy(rows, npy->rows, npy->size);
         if (swap)
-            bags_swap_bytes(
-                rows, rows, npy->size, bags_dtype_swap(npy->type.dtype));
+            bags_swap_bytes(rows, rows, npy->size, bags_dtype_swap(npy->type.dtype));
         npy->rows = rows;
     }
     *out = npy;
     return BAGS_OK;
 }
 
-bags_code bags_npy_view(bags_view file, bags_buffer *scratch,
-    const bags_npy **out, bags_error *err) {
+bags_code bags_npy_view(
+    bags_view file, bags_buffer *scratch, const bags_npy **out, bags_error *err) {
     return npy_open(file, false, scratch, out, err);
 }
 
@@ -648,8 +637,7 @@ static bags_code npy_finish(
         latin1 = latin1 && text[i] < 0xC4; /* those start above U+00FF */
     for (size_t i = 0; i < size && latin1; i++) {
         bool pair = text[i] > 0x7F;
-        *to++ = (unsigned char)(pair ? text[i] << 6 | (text[i + 1] & 0x3F)
-                                     : text[i]);
+        *to++ = (unsigned char)(pair ? text[i] << 6 | (text[i + 1] & 0x3F) : text[i]);
         i += pair;
     }
     if (latin1)
@@ -691,8 +679,8 @@ static bags_code npy_check(
     return code;
 }
 
-static bags_code npy_start(const bags_value *value, bags_buffer *scratch,
-    bags_npy *npy, bags_view *header, bags_error *err) {
+static bags_code npy_start(const bags_value *value, bags_buffer *scratch, bags_npy *npy,
+    bags_view *header, bags_error *err) {
     npy_parts parts;
     char descr[16];
     bags_code code = npy_from_value(value, descr, npy, err);
@@ -705,16 +693,16 @@ static bags_code npy_start(const bags_value *value, bags_buffer *scratch,
     if (code)
         return code;
     char *text = (char *)scratch->data + NPY_FRONT;
-    at += (size_t)snprintf(text, size,
-        "{'descr': %s, 'fortran_order': False, 'shape': (", npy->descr);
+    at += (size_t)snprintf(
+        text, size, "{'descr': %s, 'fortran_order': False, 'shape': (", npy->descr);
     for (size_t i = 0; i < npy->dims; i++)
         at += (size_t)snprintf(
             text + at, size - at, "%s%" PRIu64, i ? ", " : "", npy->shape[i]);
     int width = NPY_GROWTH;
     if (npy->dims)
         width = snprintf(NULL, 0, "%" PRIu64, npy->shape[0]);
-    at += (size_t)snprintf(text + at, size - at, "%s), }%*s",
-        npy->dims == 1 ? "," : "", NPY_GROWTH - width, "");
+    at += (size_t)snprintf(text + at, size - at, "%s), }%*s", npy->dims == 1 ? "," : "",
+        NPY_GROWTH - width, "");
     memset(&parts, 0, sizeof parts);
     code = npy_finish(scratch->data, at, &parts, err);
     parts.elements.data = npy->rows;
@@ -727,8 +715,8 @@ static bags_code npy_start(const bags_value *value, bags_buffer *scratch,
     return code;
 }
 
-bags_code bags_npy_header(const bags_value *value, bags_buffer *scratch,
-    bags_view *out, bags_error *err) {
+bags_code bags_npy_header(
+    const bags_value *value, bags_buffer *scratch, bags_view *out, bags_error *err) {
     bags_npy npy;
     bags_view header;
     bags_code code = npy_start(value, scratch, &npy, &header, err);
@@ -737,8 +725,8 @@ bags_code bags_npy_header(const bags_value *value, bags_buffer *scratch,
     return code;
 }
 
-bags_code bags_npy_write(const bags_value *value, bags_buffer *scratch,
-    bags_view *out, bags_error *err) {
+bags_code bags_npy_write(
+    const bags_value *value, bags_buffer *scratch, bags_view *out, bags_error *err) {
     bags_npy npy;
     bags_view header;
     bags_code code = npy_start(value, scratch, &npy, &header, err);
@@ -758,8 +746,8 @@ bags_code bags_npy_write(const bags_value *value, bags_buffer *scratch,
 
 /* ---- table ---- */
 
-static bags_code npy_encode(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_view *blob, bags_error *err) {
+static bags_code npy_encode(void *state, const bags_value *value, bags_buffer *scratch,
+    bags_view *blob, bags_error *err) {
     (void)state;
     return bags_npy_write(value, scratch, blob, err);
 }
@@ -770,5 +758,4 @@ static bags_code npy_decode(void *state, bags_view blob, bags_buffer *scratch,
     return bags_npy_read(blob, scratch, value, err);
 }
 
-const bags_codec bags_codec_npy = {
-    "npy", NULL, npy_encode, npy_decode, NULL, NULL};
+const bags_codec bags_codec_npy = {"npy", NULL, npy_encode, npy_decode, NULL, NULL};

@@ -97,8 +97,8 @@ typedef struct png_state {
 static bags_code png_open(const bags_codec *codec, const bags_type *type,
     const bags_allocator *allocator, void **state, bags_error *err) {
     uint64_t level = 0;
-    bool valid = type->count == 0 ||
-                 (type->count == 1 && bags_type_number(type, 0, &level));
+    bool valid =
+        type->count == 0 || (type->count == 1 && bags_type_number(type, 0, &level));
     if (!valid || level > 9)
         return bags_fail(err, BAGS_ERROR_TYPE,
             "invalid argument of png (\"%.*s\", expected a level, 0 to 9)",
@@ -131,8 +131,7 @@ static void output_bytes(png_structp library, png_bytep data, size_t size) {
     encoder *e = (encoder *)png_get_io_ptr(library);
     if (size > SIZE_MAX - e->size)
         REFUSE(&e->failed, BAGS_ERROR_MEMORY, "out of memory");
-    bags_code code =
-        bags_buffer_reserve(e->scratch, e->size + size, e->failed.err);
+    bags_code code = bags_buffer_reserve(e->scratch, e->size + size, e->failed.err);
     if (code)
         leave(&e->failed, code);
     memcpy(e->scratch->data + e->size, data, size);
@@ -142,8 +141,8 @@ static void output_bytes(png_structp library, png_bytep data, size_t size) {
 static void output_flush(png_structp library) { (void)library; }
 
 static void encode_image(encoder *e) {
-    static const int colours[] = {PNG_COLOR_TYPE_GRAY,
-        PNG_COLOR_TYPE_GRAY_ALPHA, PNG_COLOR_TYPE_RGB, PNG_COLOR_TYPE_RGBA};
+    static const int colours[] = {PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_GRAY_ALPHA,
+        PNG_COLOR_TYPE_RGB, PNG_COLOR_TYPE_RGBA};
     e->library = png_create_write_struct_2(PNG_LIBPNG_VER_STRING, &e->failed,
         fail_library, ignore_warning, &e->failed, allocate, release);
     if (e->library)
@@ -156,8 +155,8 @@ static void encode_image(encoder *e) {
         png_set_compression_level(e->library, e->level);
     int depth = e->image.dtype == BAGS_DTYPE_BOOL ? 1 : (int)e->image.depth;
     png_set_IHDR(e->library, e->info, e->image.width, e->image.height, depth,
-        colours[e->image.channels - 1], PNG_INTERLACE_NONE,
-        PNG_COMPRESSION_TYPE_BASE, PNG_FILTER_TYPE_BASE);
+        colours[e->image.channels - 1], PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_BASE,
+        PNG_FILTER_TYPE_BASE);
     png_write_info(e->library, e->info);
     png_set_packing(e->library);
     set_byte_order(e->library, e->image.dtype);
@@ -175,8 +174,7 @@ static bags_code encoder_run(encoder *e) {
 }
 
 /* The image that a value is. */
-static bags_code image_of(
-    const bags_value *value, bags_image *out, bags_error *err) {
+static bags_code image_of(const bags_value *value, bags_image *out, bags_error *err) {
     bool flat = value->dtype == BAGS_DTYPE_BOOL;
     bool deep = value->dtype == BAGS_DTYPE_UINT16;
     bool array = value->kind == BAGS_KIND_ARRAY &&
@@ -187,12 +185,11 @@ static bags_code image_of(
         return bags_fail(err, BAGS_ERROR_VALUE,
             "expected an array of uint8 or uint16, H x W or H x W x 1 to 4, or "
             "of bool, H x W");
-    return format_image_of(
-        value, channels, deep ? 16 : 8, PNG_UINT_31_MAX, out, err);
+    return format_image_of(value, channels, deep ? 16 : 8, PNG_UINT_31_MAX, out, err);
 }
 
-static bags_code png_encode(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_view *blob, bags_error *err) {
+static bags_code png_encode(void *state, const bags_value *value, bags_buffer *scratch,
+    bags_view *blob, bags_error *err) {
     encoder e;
     memset(&e, 0, sizeof e);
     bags_code code = image_of(value, &e.image, err);
@@ -229,8 +226,8 @@ typedef struct decoder {
 static void input_bytes(png_structp library, png_bytep data, size_t size) {
     decoder *d = (decoder *)png_get_io_ptr(library);
     if (size > d->blob.size - d->at)
-        REFUSE(&d->failed, BAGS_ERROR_CORRUPT,
-            "truncated PNG (%" PRIu64 " bytes)", (uint64_t)d->blob.size);
+        REFUSE(&d->failed, BAGS_ERROR_CORRUPT, "truncated PNG (%" PRIu64 " bytes)",
+            (uint64_t)d->blob.size);
     memcpy(data, d->blob.data + d->at, size);
     d->at += size;
 }
@@ -259,12 +256,11 @@ static void check_pixels(decoder *d) {
                     png_get_bit_depth(d->library, d->info);
     if (width * height > d->options.max_pixels)
         REFUSE(&d->failed, BAGS_ERROR_LIMIT,
-            "too many pixels (%" PRIu64 " x %" PRIu64 ", maximum %" PRIu64 ")",
-            height, width, d->options.max_pixels);
+            "too many pixels (%" PRIu64 " x %" PRIu64 ", maximum %" PRIu64 ")", height,
+            width, d->options.max_pixels);
     if (width * height / (UINT64_C(8) * 1032) * bits > d->blob.size)
         REFUSE(&d->failed, BAGS_ERROR_CORRUPT,
-            "PNG of %" PRIu64 " bytes cannot contain %" PRIu64 " x %" PRIu64
-            " pixels",
+            "PNG of %" PRIu64 " bytes cannot contain %" PRIu64 " x %" PRIu64 " pixels",
             (uint64_t)d->blob.size, height, width);
 }
 
@@ -276,8 +272,8 @@ static void read_header(decoder *d) {
     int colour = png_get_color_type(d->library, d->info);
     int bits = png_get_bit_depth(d->library, d->info);
     bool expand = d->options.expand;
-    bool rgb = (colour & PNG_COLOR_MASK_COLOR) &&
-               (expand || colour != PNG_COLOR_TYPE_PALETTE);
+    bool rgb =
+        (colour & PNG_COLOR_MASK_COLOR) && (expand || colour != PNG_COLOR_TYPE_PALETTE);
     bool alpha = (colour & PNG_COLOR_MASK_ALPHA) ||
                  (expand && png_get_valid(d->library, d->info, PNG_INFO_tRNS));
     bool flat = bits == 1 && colour == PNG_COLOR_TYPE_GRAY && !expand;
@@ -313,8 +309,8 @@ static void read_turned(decoder *d, int passes) {
             unsigned char *at = d->memory + (rows > 1 ? i * row : 0);
             png_read_row(d->library, at, NULL);
             if (pass == passes - 1)
-                format_turn_row(d->orientation, at, i, d->stored.width, height,
-                    pixel, d->to.pixels, d->to.stride);
+                format_turn_row(d->orientation, at, i, d->stored.width, height, pixel,
+                    d->to.pixels, d->to.stride);
         }
 }
 
@@ -353,8 +349,8 @@ static bags_code decoder_run(decoder *d, bool pixels) {
     return d->failed.code;
 }
 
-static void decoder_start(decoder *d, bags_view blob,
-    const bags_png_options *options, bags_error *err) {
+static void decoder_start(
+    decoder *d, bags_view blob, const bags_png_options *options, bags_error *err) {
     memset(d, 0, sizeof *d);
     failure_start(&d->failed, BAGS_ERROR_CORRUPT, err);
     d->blob = blob;
@@ -375,8 +371,8 @@ static bags_code png_decode(void *state, bags_view blob, bags_buffer *scratch,
     return code;
 }
 
-bags_code bags_png_probe(bags_view blob, const bags_png_options *options,
-    bags_image *out, bags_error *err) {
+bags_code bags_png_probe(
+    bags_view blob, const bags_png_options *options, bags_image *out, bags_error *err) {
     decoder d;
     decoder_start(&d, blob, options, err);
     bags_code code = decoder_run(&d, false);
@@ -385,8 +381,8 @@ bags_code bags_png_probe(bags_view blob, const bags_png_options *options,
     return code;
 }
 
-bags_code bags_png_decode(bags_view blob, const bags_png_options *options,
-    void *pixels, size_t size, size_t stride, bags_error *err) {
+bags_code bags_png_decode(bags_view blob, const bags_png_options *options, void *pixels,
+    size_t size, size_t stride, bags_error *err) {
     decoder d;
     decoder_start(&d, blob, options, err);
     d.to.pixels = (unsigned char *)pixels;

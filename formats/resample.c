@@ -70,9 +70,9 @@ typedef struct resampler {
     bool has_alpha; /* the last channel weights the others */
     const unsigned char *pixels;
     size_t stride;
-    double *terms;       /* one window before rounding */
-    unsigned char *row;  /* of the source, with a QUAD and a pixel to spare */
-    unsigned char *ring; /* of `places` rows, each `pitch` bytes */
+    double *terms;               /* one window before rounding */
+    unsigned char *row;          /* of the source, with a QUAD and a pixel to spare */
+    unsigned char *ring;         /* of `places` rows, each `pitch` bytes */
     const unsigned char **lines; /* the rows of one window */
     size_t places;
     size_t pitch; /* a row of the result and a QUAD, rounded up to BLOCK */
@@ -131,8 +131,7 @@ static void axis_weigh(axis *a, bags_filter filter, double *terms) {
             pairs[j / 2].high[j % 2] = (int16_t)((weight - low) / (1 << HALF));
         }
         if ((stop - first) % 2)
-            pairs[(stop - first) / 2].low[1] =
-                pairs[(stop - first) / 2].high[1] = 0;
+            pairs[(stop - first) / 2].low[1] = pairs[(stop - first) / 2].high[1] = 0;
         a->windows[i].first = first;
         a->windows[i].count = stop - first;
     }
@@ -154,8 +153,8 @@ static inline quad quad_start(void) {
 }
 
 /* Add the QUAD bytes at a and those at b, weighted. */
-static inline void quad_add(quad *q, const unsigned char *a,
-    const unsigned char *b, const pair *weights) {
+static inline void quad_add(
+    quad *q, const unsigned char *a, const unsigned char *b, const pair *weights) {
     int four_a, four_b;
     memcpy(&four_a, a, sizeof four_a);
     memcpy(&four_b, b, sizeof four_b);
@@ -163,10 +162,10 @@ static inline void quad_add(quad *q, const unsigned char *a,
     __m128i bytes =
         _mm_unpacklo_epi8(_mm_cvtsi32_si128(four_a), _mm_cvtsi32_si128(four_b));
     __m128i words = _mm_unpacklo_epi8(bytes, _mm_setzero_si128());
-    q->low = _mm_add_epi32(
-        q->low, _mm_madd_epi16(words, _mm_shuffle_epi32(both, 0x00)));
-    q->high = _mm_add_epi32(
-        q->high, _mm_madd_epi16(words, _mm_shuffle_epi32(both, 0x55)));
+    q->low =
+        _mm_add_epi32(q->low, _mm_madd_epi16(words, _mm_shuffle_epi32(both, 0x00)));
+    q->high =
+        _mm_add_epi32(q->high, _mm_madd_epi16(words, _mm_shuffle_epi32(both, 0x55)));
 }
 
 /* Store the sums as QUAD bytes, clamped to 0 .. 255. */
@@ -192,12 +191,10 @@ static inline quad quad_start(void) {
     return q;
 }
 
-static inline void quad_add(quad *q, const unsigned char *a,
-    const unsigned char *b, const pair *weights) {
-    uint32_t first =
-        (uint32_t)(weights->high[0] * (1 << HALF) + weights->low[0]);
-    uint32_t second =
-        (uint32_t)(weights->high[1] * (1 << HALF) + weights->low[1]);
+static inline void quad_add(
+    quad *q, const unsigned char *a, const unsigned char *b, const pair *weights) {
+    uint32_t first = (uint32_t)(weights->high[0] * (1 << HALF) + weights->low[0]);
+    uint32_t second = (uint32_t)(weights->high[1] * (1 << HALF) + weights->low[1]);
     q->a += a[0] * first + b[0] * second;
     q->b += a[1] * first + b[1] * second;
     q->c += a[2] * first + b[2] * second;
@@ -272,8 +269,7 @@ static void resize_lines(const resampler *r, uint32_t i, unsigned char *out) {
         unsigned char bytes[BLOCK];
         quad q = quad_start(), s = q, t = q, u = q;
         for (uint32_t j = 0; j < count; j += 2) {
-            const unsigned char *a = r->lines[j] + at,
-                                *b = r->lines[j + 1] + at;
+            const unsigned char *a = r->lines[j] + at, *b = r->lines[j + 1] + at;
             quad_add(&q, a, b, pairs + j / 2);
             quad_add(&s, a + QUAD, b + QUAD, pairs + j / 2);
             quad_add(&t, a + 2 * QUAD, b + 2 * QUAD, pairs + j / 2);
@@ -326,8 +322,8 @@ static void *carve(arena *a, uint64_t count, size_t size) {
 
 static void carve_axis(arena *from, axis *a) {
     a->windows = (window *)carve(from, a->length, sizeof *a->windows);
-    a->pairs = (pair *)carve(
-        from, (uint64_t)a->length * (a->most / 2), sizeof *a->pairs);
+    a->pairs =
+        (pair *)carve(from, (uint64_t)a->length * (a->most / 2), sizeof *a->pairs);
 }
 
 static void carve_all(arena *from, resampler *r) {
@@ -335,10 +331,9 @@ static void carve_all(arena *from, resampler *r) {
     carve_axis(from, &r->x);
     carve_axis(from, &r->y);
     r->terms = (double *)carve(from, most, sizeof *r->terms);
-    r->row = (unsigned char *)carve(
-        from, (uint64_t)r->x.size * r->channels + 2 * QUAD, 1);
-    r->lines =
-        (const unsigned char **)carve(from, r->places + 1, sizeof *r->lines);
+    r->row =
+        (unsigned char *)carve(from, (uint64_t)r->x.size * r->channels + 2 * QUAD, 1);
+    r->lines = (const unsigned char **)carve(from, r->places + 1, sizeof *r->lines);
     r->ring = (unsigned char *)carve(from, (uint64_t)r->places * r->pitch, 1);
 }
 
@@ -353,8 +348,7 @@ static bags_code prepare(resampler *r, bags_buffer *scratch, bags_error *err) {
     axis_shape(&r->x, r->filter);
     axis_shape(&r->y, r->filter);
     r->places = r->y.most;
-    r->pitch =
-        ((size_t)r->x.length * r->channels + QUAD + BLOCK - 1) / BLOCK * BLOCK;
+    r->pitch = ((size_t)r->x.length * r->channels + QUAD + BLOCK - 1) / BLOCK * BLOCK;
     carve_all(&memory, r);
     if (memory.used == SIZE_MAX)
         return bags_fail(
@@ -375,16 +369,14 @@ static bags_code prepare(resampler *r, bags_buffer *scratch, bags_error *err) {
 
 static bags_code check_sides(
     const bags_image *image, uint32_t width, uint32_t height, bags_error *err) {
-    if (image->dtype != BAGS_DTYPE_UINT8 || image->channels < 1 ||
-        image->channels > 4)
+    if (image->dtype != BAGS_DTYPE_UINT8 || image->channels < 1 || image->channels > 4)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
             "image cannot be resized (%s, %u channels; expected uint8, 1 to 4)",
             bags_dtype_name(image->dtype), (unsigned)image->channels);
     uint32_t sides[4] = {image->width, image->height, width, height};
     for (int i = 0; i < 4; i++)
         if (sides[i] < 1 || sides[i] > MOST_SIDE)
-            return bags_fail(err,
-                sides[i] ? BAGS_ERROR_LIMIT : BAGS_ERROR_ARGUMENT,
+            return bags_fail(err, sides[i] ? BAGS_ERROR_LIMIT : BAGS_ERROR_ARGUMENT,
                 "side of an image out of range (%u pixels, maximum %u)",
                 (unsigned)sides[i], (unsigned)MOST_SIDE);
     return BAGS_OK;
@@ -398,8 +390,8 @@ static bags_code check_stride(size_t *stride, uint32_t width, uint32_t height,
         *stride = row;
     if (*stride < row)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "stride too small (%" PRIu64 " bytes, row %" PRIu64 ")",
-            (uint64_t)*stride, (uint64_t)row);
+            "stride too small (%" PRIu64 " bytes, row %" PRIu64 ")", (uint64_t)*stride,
+            (uint64_t)row);
     if (*stride > SIZE_MAX / height)
         return bags_fail(
             err, BAGS_ERROR_LIMIT, "image too large for the address space");
@@ -427,18 +419,16 @@ static bags_code check_box(resampler *r, const bags_box *box, bags_error *err) {
     return BAGS_OK;
 }
 
-bags_code bags_resample(const bags_image *image, const void *pixels,
-    size_t stride, const bags_box *box, bags_filter filter, uint32_t width,
-    uint32_t height, bags_buffer *scratch, void *out, size_t out_stride,
-    bags_error *err) {
+bags_code bags_resample(const bags_image *image, const void *pixels, size_t stride,
+    const bags_box *box, bags_filter filter, uint32_t width, uint32_t height,
+    bags_buffer *scratch, void *out, size_t out_stride, bags_error *err) {
     resampler r;
     memset(&r, 0, sizeof r);
     bags_code code = check_sides(image, width, height, err);
     if (code)
         return code;
     if (filter != BAGS_FILTER_BILINEAR && filter != BAGS_FILTER_BICUBIC)
-        return bags_fail(
-            err, BAGS_ERROR_ARGUMENT, "unknown filter (%d)", (int)filter);
+        return bags_fail(err, BAGS_ERROR_ARGUMENT, "unknown filter (%d)", (int)filter);
     r.x.size = image->width;
     r.y.size = image->height;
     r.x.length = width;
@@ -448,8 +438,7 @@ bags_code bags_resample(const bags_image *image, const void *pixels,
     r.pixels = (const unsigned char *)pixels;
     code = check_box(&r, box, err);
     if (!code)
-        code = check_stride(
-            &stride, image->width, image->height, image->channels, err);
+        code = check_stride(&stride, image->width, image->height, image->channels, err);
     if (!code)
         code = check_stride(&out_stride, width, height, image->channels, err);
     if (code)

@@ -78,11 +78,9 @@ static bags_code zip_write(
     zip_writer *z, uint64_t at, const unsigned char *data, size_t size) {
     while (size > 0) {
         size_t done = 0;
-        int error =
-            z->io->write_at(z->io->user, z->file, at, data, size, &done);
+        int error = z->io->write_at(z->io->user, z->file, at, data, size, &done);
         if (error || done == 0 || done > size)
-            return bags_fail_io(
-                z->io, error ? error : EIO, z->path, "write", z->err);
+            return bags_fail_io(z->io, error ? error : EIO, z->path, "write", z->err);
         at += done;
         data += done;
         size -= done;
@@ -90,8 +88,7 @@ static bags_code zip_write(
     return BAGS_OK;
 }
 
-static bags_code zip_append(
-    zip_writer *z, const unsigned char *data, size_t size) {
+static bags_code zip_append(zip_writer *z, const unsigned char *data, size_t size) {
     bags_code code = zip_write(z, z->at, data, size);
     z->at += size;
     return code;
@@ -130,8 +127,8 @@ static bags_code zip_add(zip_writer *z, size_t shard, const char *directory,
             &z->members_memory, (z->length + 1) * sizeof member, z->err))
         return BAGS_ERROR_MEMORY;
     z->members = (zip_member *)(void *)z->members_memory.data;
-    (void)snprintf((char *)z->names.data + z->names_size, size, "%s%s%s%s",
-        directory, *directory ? "/" : "", stem, suffix);
+    (void)snprintf((char *)z->names.data + z->names_size, size, "%s%s%s%s", directory,
+        *directory ? "/" : "", stem, suffix);
     const char *name = zip_name(z, &member), *path = zip_path(z, name);
     if (!path)
         return BAGS_ERROR_MEMORY;
@@ -150,8 +147,8 @@ static bags_code zip_add(zip_writer *z, size_t shard, const char *directory,
     if (error)
         return bags_fail_io(z->from, error, path, "get the size of", z->err);
     if (strlen(name) > NAME_MOST)
-        return bags_fail(z->err, BAGS_ERROR_LIMIT,
-            "%s: the name is too long for a zip file", path);
+        return bags_fail(
+            z->err, BAGS_ERROR_LIMIT, "%s: the name is too long for a zip file", path);
     z->members[z->length++] = member;
     z->names_size += strlen(name) + 1;
     z->total += member.size;
@@ -159,8 +156,8 @@ static bags_code zip_add(zip_writer *z, size_t shard, const char *directory,
 }
 
 /* Add the files of a shard, or of an unsharded dataset. */
-static bags_code zip_add_shard(zip_writer *z, const bags_reader *reader,
-    size_t shard, const char *directory) {
+static bags_code zip_add_shard(
+    zip_writer *z, const bags_reader *reader, size_t shard, const char *directory) {
     static const char *const suffixes[] = {".bag", ".crc", ".idx"};
     size_t count = 0;
     const bags_field *fields = bags_reader_fields(reader, &count);
@@ -169,8 +166,8 @@ static bags_code zip_add_shard(zip_writer *z, const bags_reader *reader,
         code = zip_add(z, shard, directory, "finalized", "");
     for (size_t i = 0; i <= count && !code; i++)
         for (size_t k = 0; k < 3 && !code; k++)
-            code = zip_add(z, shard, directory,
-                i < count ? fields[i].name : "refs", suffixes[k]);
+            code = zip_add(
+                z, shard, directory, i < count ? fields[i].name : "refs", suffixes[k]);
     return code;
 }
 
@@ -228,8 +225,7 @@ static bool has_ending(const char *name, const char *ending) {
 
 /* Write the header of a member at its offset; `extra` bytes of extra fields fill up
  * to its bytes. */
-static bags_code zip_write_header(
-    zip_writer *z, const zip_member *m, size_t extra) {
+static bags_code zip_write_header(zip_writer *z, const zip_member *m, size_t extra) {
     unsigned char record[LOCAL_SIZE + EXTRA_MOST], *to = record;
     size_t name_size = strlen(zip_name(z, m));
     bool wide = m->size >= UINT32_MAX;
@@ -261,8 +257,7 @@ static bags_code zip_write_header(
         put(to, PAGE, 2);
     }
     return code ? code
-                : zip_write(
-                      z, m->offset + LOCAL_SIZE + name_size, record, extra);
+                : zip_write(z, m->offset + LOCAL_SIZE + name_size, record, extra);
 }
 
 /* Copy the bytes of a file, which must still be the same at its end. */
@@ -277,8 +272,7 @@ static bags_code zip_copy(zip_writer *z, zip_member *m, const char *path) {
     for (size_t done = 1; done > 0 && !code && read <= m->size; read += done) {
         done = 0;
         size_t part = PART - (size_t)(z->at % PART);
-        error = z->from->read_at(
-            z->from->user, file, read, z->part.data, part, &done);
+        error = z->from->read_at(z->from->user, file, read, z->part.data, part, &done);
         if (error)
             code = bags_fail_io(z->from, error, path, "read", z->err);
         crc = format_crc_add(z->table, crc, z->part.data, done);
@@ -294,8 +288,7 @@ static bags_code zip_copy(zip_writer *z, zip_member *m, const char *path) {
     z->from->close(z->from->user, file);
     if (!code && read != m->size)
         code = bags_fail(z->err, BAGS_ERROR_CORRUPT,
-            "%s: changed while it was read (%" PRIu64 "%s bytes, was %" PRIu64
-            ")",
+            "%s: changed while it was read (%" PRIu64 "%s bytes, was %" PRIu64 ")",
             path, read, read > m->size ? " or more" : "", m->size);
     return code;
 }
@@ -412,8 +405,7 @@ static bags_code zip_check_target(zip_writer *z) {
     if (!error && kind != BAGS_PATH_NONE)
         return bags_fail(z->err, BAGS_ERROR_EXISTS,
             "%s: already exists; remove it, or write to a new path", z->path);
-    return error ? bags_fail_io(z->io, error, z->path, "create", z->err)
-                 : BAGS_OK;
+    return error ? bags_fail_io(z->io, error, z->path, "create", z->err) : BAGS_OK;
 }
 
 /* True if the open file has this path: another process may have renamed or removed it
@@ -446,8 +438,7 @@ static bags_code zip_create(zip_writer *z, const char *partial) {
         z->io->close(z->io->user, z->file);
         if (error == EWOULDBLOCK)
             return bags_fail(z->err, BAGS_ERROR_LOCKED,
-                "%s: locked by another running process that writes it",
-                z->path);
+                "%s: locked by another running process that writes it", z->path);
         if (error)
             return bags_fail_io(z->io, error, partial, "lock", z->err);
     }
@@ -478,8 +469,7 @@ static bags_code zip_create_and_write(zip_writer *z) {
         z->options.progress(z->options.user, 0, z->total);
     if (!code)
         code = zip_write_all(z);
-    int error =
-        code || z->options.no_sync ? 0 : z->io->sync(z->io->user, z->file);
+    int error = code || z->options.no_sync ? 0 : z->io->sync(z->io->user, z->file);
     if (error)
         code = bags_fail_io(z->io, error, z->path, "sync", z->err);
     if (!code)

@@ -16,11 +16,11 @@
 /* The call succeeds, or fails with this code; `said` is written only if it
  * fails. */
 #define assert_ok(call) (poison(), CHECK(is_code(BAGS_OK, (int)(call), #call)))
-#define assert_fails(code, call)                                               \
+#define assert_fails(code, call)                                                       \
     (poison(), CHECK(is_code((int)(code), (int)(call), #call)))
-#define assert_opens(object, call)                                             \
+#define assert_opens(object, call)                                                     \
     (poison(), (object) = (call), CHECK(is_open((object) != NULL, #call)))
-#define assert_refused(code, call)                                             \
+#define assert_refused(code, call)                                                     \
     (poison(), CHECK(is_refused((int)(code), (call), #call)))
 
 /* The message of the last error contains these facts; see contains(). */
@@ -35,36 +35,36 @@
 #define assert_same_tree(a, b) CHECK(is_same_tree((a), (b)))
 
 /* A test that needs a POSIX system calls this first. */
-#define skip_on_windows(why)                                                   \
-    do {                                                                       \
-        if (ON_WINDOWS) {                                                      \
-            print_message("skipped %s: %s\n", __func__, why);                  \
-            skip();                                                            \
-        }                                                                      \
+#define skip_on_windows(why)                                                           \
+    do {                                                                               \
+        if (ON_WINDOWS) {                                                              \
+            print_message("skipped %s: %s\n", __func__, why);                          \
+            skip();                                                                    \
+        }                                                                              \
     } while (0)
 
 /* Steps of a function that has `w->where`, the step that failed, and `code`, and
  * ends at `done`. `said` is poisoned before each, so that the one that fails must
  * write it. */
-#define STEP(call)                                                             \
-    do {                                                                       \
-        poison();                                                              \
-        w->where = #call;                                                      \
-        code = (call);                                                         \
-        if (code)                                                              \
-            goto done;                                                         \
+#define STEP(call)                                                                     \
+    do {                                                                               \
+        poison();                                                                      \
+        w->where = #call;                                                              \
+        code = (call);                                                                 \
+        if (code)                                                                      \
+            goto done;                                                                 \
     } while (0)
-#define OPEN_STEP(object, call, why)                                           \
-    do {                                                                       \
-        poison();                                                              \
-        w->where = #call;                                                      \
-        (object) = (call);                                                     \
-        code = (object) ? BAGS_OK : (why).code;                                \
-        if (code)                                                              \
-            goto done;                                                         \
+#define OPEN_STEP(object, call, why)                                                   \
+    do {                                                                               \
+        poison();                                                                      \
+        w->where = #call;                                                              \
+        (object) = (call);                                                             \
+        code = (object) ? BAGS_OK : (why).code;                                        \
+        if (code)                                                                      \
+            goto done;                                                                 \
     } while (0)
 
-#define TEST(function)                                                         \
+#define TEST(function)                                                                 \
     cmocka_unit_test_setup_teardown(function, support_setup, support_teardown)
 
 #endif /* BAGS_TESTS_CHECK_H */

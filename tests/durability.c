@@ -34,8 +34,7 @@ static const char *letters(uint64_t number, size_t item, size_t size) {
     return text;
 }
 
-static bags_code append_whole(
-    bags_writer *writer, uint64_t number, bags_error *err) {
+static bags_code append_whole(bags_writer *writer, uint64_t number, bags_error *err) {
     char store[4][128], text[MOST_TEXT];
     bags_value clip[4], plain[2];
     bags_entry entries[POINT_FIELDS];
@@ -60,8 +59,7 @@ static bags_code append_whole(
 }
 
 /* Begin a datapoint, write more of it than a buffer holds, and cancel it. */
-static bags_code drop_one(
-    bags_writer *writer, uint64_t number, bags_error *err) {
+static bags_code drop_one(bags_writer *writer, uint64_t number, bags_error *err) {
     bags_value item = bags_blob(letters(number + 1, 0, 3000), 3000);
     bags_code code = bags_writer_begin(writer, err);
     for (int i = 0; i < 3 && !code; i++)
@@ -82,8 +80,7 @@ static bags_code append_streamed(
         value = bags_blob(letters(number, i, 128), clip_size(number, i));
         code = bags_writer_push(writer, "clip", &value, err);
     }
-    value = bags_utf8_sized(
-        letters(number, 9, text_size(number)), text_size(number));
+    value = bags_utf8_sized(letters(number, 9, text_size(number)), text_size(number));
     if (!code)
         code = bags_writer_set(writer, "text", &value, err);
     if (!code)
@@ -97,21 +94,19 @@ static bool blob_is_right(
     bags_view blob, const void *expected, size_t size, bool emptied) {
     if (emptied && blob.size == 0)
         return true;
-    return blob.size == size &&
-           (size == 0 || memcmp(blob.data, expected, size) == 0);
+    return blob.size == size && (size == 0 || memcmp(blob.data, expected, size) == 0);
 }
 
 static bool point_is_right(const bags_row *row, uint64_t number, bool emptied) {
     bytes id = {NULL, 0, 0};
     put_u64(&id, number);
-    bool right =
-        bags_row_length(row, 0) == clip_count(number) &&
-        blob_is_right(bags_row_bytes(row, 1, 0), id.data, 8, emptied) &&
-        blob_is_right(bags_row_bytes(row, 2, 0),
-            letters(number, 9, text_size(number)), text_size(number), emptied);
+    bool right = bags_row_length(row, 0) == clip_count(number) &&
+                 blob_is_right(bags_row_bytes(row, 1, 0), id.data, 8, emptied) &&
+                 blob_is_right(bags_row_bytes(row, 2, 0),
+                     letters(number, 9, text_size(number)), text_size(number), emptied);
     for (size_t i = 0; i < clip_count(number) && right; i++)
-        right = blob_is_right(bags_row_bytes(row, 0, i),
-            letters(number, i, 128), clip_size(number, i), emptied);
+        right = blob_is_right(bags_row_bytes(row, 0, i), letters(number, i, 128),
+            clip_size(number, i), emptied);
     bytes_free(&id);
     return right;
 }
@@ -149,8 +144,7 @@ bags_code work_append(work *w, bags_writer *writer, bags_error *err) {
     return code;
 }
 
-bags_code work_append_to(
-    work *w, bags_writer *writer, uint64_t stop, bags_error *err) {
+bags_code work_append_to(work *w, bags_writer *writer, uint64_t stop, bags_error *err) {
     bags_code code = BAGS_OK;
     while (w->appended < stop && !code)
         code = work_append(w, writer, err);
@@ -188,8 +182,8 @@ uint64_t work_blobs(const work *w, uint64_t length) {
 /* ---- readers ---- */
 
 static bool is_sharded(const work *w) {
-    return w->options.shard_length || w->options.shard_size ||
-           w->options.shard_stop || w->options.sharded;
+    return w->options.shard_length || w->options.shard_size || w->options.shard_stop ||
+           w->options.sharded;
 }
 
 bags_reader *work_read(
@@ -299,8 +293,8 @@ void drop_journals(const bags_io *io, const char *path) {
 /* ---- crashes ---- */
 
 /* Counts as one call, like any other. */
-static int crash_device_write(void *user, void *file, uint64_t offset,
-    const void *data, size_t size, size_t *done) {
+static int crash_device_write(void *user, void *file, uint64_t offset, const void *data,
+    size_t size, size_t *done) {
     watch *w = (watch *)user;
     if (!w->stays || w->only || w->calls + 1 != w->fail_at)
         return w->io.write_at(user, file, offset, data, size, done);
@@ -346,8 +340,7 @@ void crash_writer(crash_device *m, bags_writer *writer) {
 
 /* ---- memory ---- */
 
-static void *ration_resize(
-    void *user, void *data, size_t old_size, size_t new_size) {
+static void *ration_resize(void *user, void *data, size_t old_size, size_t new_size) {
     ration *r = (ration *)user;
     if (new_size == 0) {
         r->live -= data != NULL;

@@ -31,8 +31,7 @@ bags_writer *work_open(work *w, bool resume, bags_error *err);
  * one that is cancelled. Updates both counts. */
 bags_code work_append(work *w, bags_writer *writer, bags_error *err);
 /* Until `stop` datapoints are appended. */
-bags_code work_append_to(
-    work *w, bags_writer *writer, uint64_t stop, bags_error *err);
+bags_code work_append_to(work *w, bags_writer *writer, uint64_t stop, bags_error *err);
 bags_code work_flush(work *w, bags_writer *writer, bags_error *err);
 bags_code work_sync(work *w, bags_writer *writer, bags_error *err);
 bags_code work_close(work *w, bags_writer *writer, bags_error *err);

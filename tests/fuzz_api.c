@@ -53,8 +53,7 @@ typedef struct program {
     uint64_t clock;
 } program;
 
-static const bags_field fields[3] = {
-    {"s", "bytes[]"}, {"a", "bytes"}, {"n", "int(8)"}};
+static const bags_field fields[3] = {{"s", "bytes[]"}, {"a", "bytes"}, {"n", "int(8)"}};
 
 static void demand(bool holds, const char *what, const char *detail) {
     if (holds)
@@ -67,8 +66,7 @@ static unsigned take(program *p) { return p->at < p->end ? *p->at++ : 0u; }
 
 /* ---- datapoints ---- */
 
-static void content(
-    uint64_t seed, size_t item, unsigned char *out, size_t size) {
+static void content(uint64_t seed, size_t item, unsigned char *out, size_t size) {
     fill(out, size, seed * 8 + item);
 }
 
@@ -137,9 +135,8 @@ static bool has_last_item(
     values *v = (values *)malloc(sizeof(*v));
     size_t last = pt->items - 1, size = item_size(pt, last);
     make_values(pt, v);
-    bool same =
-        !bags_reader_get_blob(reader, index, 2, last, row, &item, NULL) &&
-        item.size == size && (!size || !memcmp(item.data, v->s[last], size));
+    bool same = !bags_reader_get_blob(reader, index, 2, last, row, &item, NULL) &&
+                item.size == size && (!size || !memcmp(item.data, v->s[last], size));
     free(v);
     return same;
 }
@@ -176,23 +173,20 @@ static size_t read_worker(program *p, size_t which, unsigned how) {
     p->blocks.fail_at = 0;
     bags_reader *reader = open_reader(p, which, how, &err);
     if (!reader) {
-        demand(
-            err.code == BAGS_ERROR_MISSING || err.code == BAGS_ERROR_UNFINISHED,
+        demand(err.code == BAGS_ERROR_MISSING || err.code == BAGS_ERROR_UNFINISHED,
             "it does not open", err.message);
         return 0;
     }
     uint64_t length = bags_reader_length(reader);
     demand(length <= most(w), "more datapoints than were appended", "");
     bags_env env = {NULL, &p->drive.io};
-    demand(!verify_path("x", &env, &err), "what was written is wrong",
-        err.message);
+    demand(!verify_path("x", &env, &err), "what was written is wrong", err.message);
     for (uint64_t i = 0; i < length; i++) {
         err.message[0] = 0;
         demand(!bags_reader_get(reader, i, NULL, 0, &row, &err) &&
                    is_point(&row, &w->points[i]),
             "another datapoint", err.message);
-        demand(
-            has_last_item(reader, i, &w->points[i], &row), "another item", "");
+        demand(has_last_item(reader, i, &w->points[i], &row), "another item", "");
     }
     bags_row_free(&row);
     bags_reader_close(reader);
@@ -393,8 +387,8 @@ static void step_flush(program *p, worker *w, bool sync) {
     uint64_t before = faults(p, w);
     if (!w->writer)
         return;
-    bags_code code = sync ? bags_writer_sync(w->writer, &err)
-                          : bags_writer_flush(w->writer, &err);
+    bags_code code =
+        sync ? bags_writer_sync(w->writer, &err) : bags_writer_flush(w->writer, &err);
     if (!code)
         w->least = w->length;
     else
@@ -482,8 +476,7 @@ static void step_recover(program *p) {
         demand(length >= w->least, "what was flushed is not recovered", "");
         w->least = w->shut = w->length = length;
         w->maybe = false;
-        w->finished =
-            p->sharded || report.finished_before + report.finished_now > 0;
+        w->finished = p->sharded || report.finished_before + report.finished_now > 0;
         w->doubt = false;
     }
 }
@@ -504,8 +497,8 @@ static void step_finalize(program *p) {
     no_faults(p);
     memset(&closing, 0, sizeof(closing));
     closing.env.io = &p->drive.io;
-    demand(!bags_finalize("x", &closing, &renamed, &err), "finalize fails",
-        err.message);
+    demand(
+        !bags_finalize("x", &closing, &renamed, &err), "finalize fails", err.message);
     p->finalized = true;
     bags_reader_options options;
     memset(&options, 0, sizeof(options));

@@ -59,8 +59,7 @@ static int visit(void *user, const char *name) {
     bags_path_kind kind = BAGS_PATH_NONE;
     char path[4096];
     demand(*name && !strchr(name, '/') && strcmp(name, "..") != 0);
-    if (snprintf(path, sizeof path, "%s/%s", w->directory, name) >=
-            (int)sizeof path ||
+    if (snprintf(path, sizeof path, "%s/%s", w->directory, name) >= (int)sizeof path ||
         w->depth > 50)
         return 1;
     for (const char *c = name; *c; c++)

@@ -33,8 +33,7 @@ static uint64_t digest(const bag_reader *reader, const bags_env *env) {
         all = all && !code;
         for (size_t k = 0; !code && k < blob.size; k++)
             sum = sum * 31 + blob.data[k];
-        code =
-            bag_reader_get_range(reader, i, i + i % 5, &scratch, &range, &err);
+        code = bag_reader_get_range(reader, i, i + i % 5, &scratch, &range, &err);
         sum = sum * 31 + (uint64_t)code;
         for (size_t k = 0; !code && k < range.length; k++) {
             blob = bags_range_get(&range, k);
@@ -49,8 +48,7 @@ static uint64_t digest(const bag_reader *reader, const bags_env *env) {
     return sum * 31 + length;
 }
 
-static uint64_t read_file(
-    const bags_io *io, bool no_mmap, bool load, bool empty) {
+static uint64_t read_file(const bags_io *io, bool no_mmap, bool load, bool empty) {
     bag_reader_options options;
     bags_error err;
     memset(&options, 0, sizeof(options));
@@ -96,12 +94,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     memory_disk_save(&m, "x.bag", data, size);
     uint64_t mapped = read_file(&m.io, false, false, empty);
-    demand(mapped == read_file(&m.io, true, false, empty),
-        "another result without mmap");
+    demand(
+        mapped == read_file(&m.io, true, false, empty), "another result without mmap");
     demand(mapped == read_file(&m.io, true, true, empty),
         "another result with the table cached");
-    demand(split || mapped == read_memory(data, size, empty),
-        "another result in memory");
+    demand(
+        split || mapped == read_memory(data, size, empty), "another result in memory");
     memory_disk_free(&m);
     return 0;
 }

@@ -10,12 +10,12 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const char *const files[16] = {"spec.json", "refs.bag", "refs.idx",
-    "a.bag", "a.idx", "b.bag", "b.idx", "c.bag", "c.idx", "spec.json.partial",
-    "refs", "a", "", "x/y", "..", "000000"};
-static const char *const shards[16] = {NULL, "000000", "000001", "000002", "3",
-    "01", "000009", "0000000000000000000000001", "999999999999999999",
-    "1000000000000000000", "99999999999999999999", "x", "-1", "1a", " 1", "00"};
+static const char *const files[16] = {"spec.json", "refs.bag", "refs.idx", "a.bag",
+    "a.idx", "b.bag", "b.idx", "c.bag", "c.idx", "spec.json.partial", "refs", "a", "",
+    "x/y", "..", "000000"};
+static const char *const shards[16] = {NULL, "000000", "000001", "000002", "3", "01",
+    "000009", "0000000000000000000000001", "999999999999999999", "1000000000000000000",
+    "99999999999999999999", "x", "-1", "1a", " 1", "00"};
 
 static void demand(bool holds, const char *what) {
     if (holds)
@@ -30,8 +30,8 @@ static void unpack(memory_disk *m, const uint8_t *data, size_t size) {
         char path[128];
         const char *shard = shards[data[0] >> 4];
         size_t length = (size_t)data[1] | (size_t)data[2] << 8;
-        snprintf(path, sizeof(path), "x/%s%s%s", shard ? shard : "",
-            shard ? "/" : "", files[data[0] & 15]);
+        snprintf(path, sizeof(path), "x/%s%s%s", shard ? shard : "", shard ? "/" : "",
+            files[data[0] & 15]);
         data += 3;
         size -= 3;
         length = length < size ? length : size;
@@ -55,8 +55,8 @@ static uint64_t add_row(uint64_t sum, bags_row *row, bags_buffer *scratch) {
             bags_value value;
             bags_error err;
             sum = add_bytes(sum, blob.data, blob.size);
-            bags_code code = bags_row_value(
-                row, slot, i, i % 2 ? scratch : NULL, &value, &err);
+            bags_code code =
+                bags_row_value(row, slot, i, i % 2 ? scratch : NULL, &value, &err);
             sum = sum * 31 + (uint64_t)code;
             if (!code && value.size)
                 sum = add_bytes(sum, value.data, value.size);
@@ -64,8 +64,8 @@ static uint64_t add_row(uint64_t sum, bags_row *row, bags_buffer *scratch) {
     return sum;
 }
 
-static uint64_t read_point(const bags_reader *reader, uint64_t index,
-    bags_row *row, bags_buffer *scratch, bool *all) {
+static uint64_t read_point(const bags_reader *reader, uint64_t index, bags_row *row,
+    bags_buffer *scratch, bool *all) {
     size_t count = 0;
     bags_error err;
     bags_code code = bags_reader_get(reader, index, NULL, 0, row, &err);
@@ -85,8 +85,7 @@ static uint64_t read_point(const bags_reader *reader, uint64_t index,
         code = bags_reader_items(reader, index, f, row, &items, &err);
         sum = sum * 31 + (uint64_t)code + items;
         if (!sequence) {
-            code =
-                bags_reader_get_range(reader, index, index + 3, f, row, &err);
+            code = bags_reader_get_range(reader, index, index + 3, f, row, &err);
             sum = add_row(sum * 31 + (uint64_t)code, row, scratch);
         }
     }
@@ -108,8 +107,7 @@ static uint64_t read_all(const bags_reader *reader, bool faulty) {
         sum = sum * 31 + read_point(reader, length - 1, &row, &scratch, &all);
     bags_reader_fields(reader, &count);
     bags_info info;
-    bags_field_info *fields =
-        (bags_field_info *)malloc((count + 1) * sizeof(*fields));
+    bags_field_info *fields = (bags_field_info *)malloc((count + 1) * sizeof(*fields));
     bags_code described = bags_reader_info(reader, &info, fields, &err);
     sum = sum * 31 + (uint64_t)described;
     for (size_t f = 0; !described && f < count; f++)
@@ -124,8 +122,8 @@ static uint64_t read_all(const bags_reader *reader, bool faulty) {
 }
 
 static void count_fault(void *user, const bags_fault *fault) {
-    demand(fault->code && fault->message[0] && fault->path[0],
-        "a fault without a name");
+    demand(
+        fault->code && fault->message[0] && fault->path[0], "a fault without a name");
     ++*(uint64_t *)user;
 }
 
@@ -147,8 +145,8 @@ static void check_fault(void *user, const bags_fault *fault) {
         bags_error err;
         if (found[i].number != number || fault->index >= found[i].length)
             continue;
-        demand(bags_reader_get(reader, found[i].start + fault->index, NULL, 0,
-                   &row, &err) != BAGS_OK,
+        demand(bags_reader_get(reader, found[i].start + fault->index, NULL, 0, &row,
+                   &err) != BAGS_OK,
             "a reader reads what verify rejects");
         bags_row_free(&row);
     }
@@ -190,8 +188,7 @@ static void compare_faults(
     options.parts = 3;
     for (options.part = 0; options.part < 3; options.part++)
         bags_verify("x", &options, &report, NULL);
-    demand(faults[0] == faults[1] || report.faults >= 1000,
-        "other faults in parts");
+    demand(faults[0] == faults[1] || report.faults >= 1000, "other faults in parts");
     options.parts = 0;
     options.part = 0;
     options.user = &faults[0];
@@ -268,8 +265,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     memory_disk_start(&m);
     unpack(&m, data + 1, size - 1);
     uint64_t mapped = read_path(&m, data[0], false, false);
-    demand(mapped == read_path(&m, data[0], true, false),
-        "another result without mmap");
+    demand(
+        mapped == read_path(&m, data[0], true, false), "another result without mmap");
     demand(mapped == read_path(&m, data[0], true, true),
         "another result with a cached index");
     if (data[0] & 32)
@@ -281,8 +278,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         memset(&options, 0, sizeof(options));
         options.env.io = &m.io;
         if (!bags_finalize("x", &options, &renamed, &err))
-            demand(bags_finalize("x", &options, &renamed, &err) == BAGS_OK &&
-                       renamed == 0,
+            demand(
+                bags_finalize("x", &options, &renamed, &err) == BAGS_OK && renamed == 0,
                 "finalize does not come to an end");
         read_path(&m, 1, false, false);
     }

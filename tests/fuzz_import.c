@@ -30,8 +30,8 @@ static volatile unsigned sink; /* every byte was read */
 
 static void remove_directory(void) {
     static const char *const names[] = {"x.tfrecord", "x.tar", "meta_0.gmeta",
-        "data_0.gulp", "index.json", "0.mds", "0", "1", ".zarray", "x.zip",
-        "x.bzna", "x.mcap", "x.h5", "x.arrow", "x.csv"};
+        "data_0.gulp", "index.json", "0.mds", "0", "1", ".zarray", "x.zip", "x.bzna",
+        "x.mcap", "x.h5", "x.arrow", "x.csv"};
     char path[128];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(path, sizeof path, "%s/%s", directory, names[i]);
@@ -94,9 +94,8 @@ static void read_record(const uint8_t *data, size_t size) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!*directory) {
-        strcpy(directory, access("/dev/shm", W_OK)
-                              ? "/tmp/bags-fuzz-XXXXXX"
-                              : "/dev/shm/bags-fuzz-XXXXXX");
+        strcpy(directory, access("/dev/shm", W_OK) ? "/tmp/bags-fuzz-XXXXXX"
+                                                   : "/dev/shm/bags-fuzz-XXXXXX");
         if (!mkdtemp(directory))
             abort();
         atexit(remove_directory);

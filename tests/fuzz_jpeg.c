@@ -35,8 +35,8 @@ static void check_rectangle(bags_view blob, bags_jpeg_options *options,
         abort();
     size_t row = (size_t)image.width * image.channels;
     for (size_t i = 0; i < image.height; i++) {
-        size_t at = ((options->top + i) * whole->width + options->left) *
-                    whole->channels;
+        size_t at =
+            ((options->top + i) * whole->width + options->left) * whole->channels;
         if (memcmp(part + i * row, pixels + at, row) != 0)
             abort();
     }

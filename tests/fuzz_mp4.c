@@ -17,8 +17,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
  * only bags_mp4_silence hushes. */
 static void on_log(void *context, int level, const char *format, va_list list) {
     const AVClass *speaker = context ? *(const AVClass **)context : NULL;
-    if (level > AV_LOG_INFO || !speaker ||
-        strcmp(speaker->class_name, "IMGUTILS") == 0)
+    if (level > AV_LOG_INFO || !speaker || strcmp(speaker->class_name, "IMGUTILS") == 0)
         return;
     vfprintf(stderr, format, list);
     abort();
@@ -26,8 +25,7 @@ static void on_log(void *context, int level, const char *format, va_list list) {
 
 /* Where a call fails, it states why, in one line. */
 static void check(bags_code code, const bags_error *err) {
-    if (code &&
-        (err->code != code || !err->message[0] || strchr(err->message, '\n')))
+    if (code && (err->code != code || !err->message[0] || strchr(err->message, '\n')))
         abort();
 }
 

@@ -34,8 +34,7 @@ static void look_at_array(const msgpack_object *object) {
         look(value.data, value.size);
         if ((uintptr_t)value.data % bags_dtype_size(value.dtype))
             abort();
-        if (bags_tree_leaf(&value, &again, &leaf, NULL) ||
-            !bags_tree_is_array(&leaf))
+        if (bags_tree_leaf(&value, &again, &leaf, NULL) || !bags_tree_is_array(&leaf))
             abort();
         bags_buffer_free(&again);
     }
@@ -43,8 +42,7 @@ static void look_at_array(const msgpack_object *object) {
 }
 
 static void look_at(const msgpack_object *object) {
-    if (object->type == MSGPACK_OBJECT_STR ||
-        object->type == MSGPACK_OBJECT_BIN)
+    if (object->type == MSGPACK_OBJECT_STR || object->type == MSGPACK_OBJECT_BIN)
         look(object->via.str.ptr, object->via.str.size);
     if (object->type == MSGPACK_OBJECT_EXT)
         look(object->via.ext.ptr, object->via.ext.size);
@@ -68,14 +66,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (bags_msgpack_read(blob, &buffers[0], &object, NULL))
         goto done;
     look_at(object);
-    if (bags_msgpack_print(object, &buffers[1], &json, NULL) ||
-        json.size == 0 ||
-        bags_msgpack_write(object, &buffers[2], &first, NULL) ||
-        first.size > size ||
+    if (bags_msgpack_print(object, &buffers[1], &json, NULL) || json.size == 0 ||
+        bags_msgpack_write(object, &buffers[2], &first, NULL) || first.size > size ||
         bags_msgpack_read(first, &buffers[0], &object, NULL) ||
         bags_msgpack_write(object, &buffers[3], &second, NULL) ||
-        first.size != second.size ||
-        memcmp(first.data, second.data, first.size) != 0)
+        first.size != second.size || memcmp(first.data, second.data, first.size) != 0)
         abort();
 done:
     for (size_t i = 0; i < 4; i++)

@@ -71,8 +71,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         abort();
     look_at_value(&value);
     if (bags_npy_write(&value, &buffers[3], &second, NULL) ||
-        first.size != second.size ||
-        memcmp(first.data, second.data, first.size) != 0)
+        first.size != second.size || memcmp(first.data, second.data, first.size) != 0)
         abort();
 done:
     for (size_t i = 0; i < 4; i++)

@@ -11,12 +11,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 #ifdef BAGS_WITH_PNG
 
 /* Memory of just the size, for AddressSanitizer; NULL if it is no PNG. */
-static unsigned char *decode(bags_view blob, const bags_png_options *options,
-    bags_image *image, size_t *size) {
+static unsigned char *decode(
+    bags_view blob, const bags_png_options *options, bags_image *image, size_t *size) {
     if (bags_png_probe(blob, options, image, NULL))
         return NULL;
-    *size = (size_t)image->width * image->channels * (image->depth / 8) *
-            image->height;
+    *size = (size_t)image->width * image->channels * (image->depth / 8) * image->height;
     unsigned char *pixels = (unsigned char *)malloc(*size);
     if (pixels && bags_png_decode(blob, options, pixels, *size, 0, NULL)) {
         free(pixels);
@@ -71,8 +70,7 @@ static uint32_t checksum(const uint8_t *data, size_t size) {
 }
 
 static uint32_t load(const uint8_t *at) {
-    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 |
-           (uint32_t)at[2] << 8 | at[3];
+    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
 }
 
 /* A chunk is its data's length, a name, the data and a checksum. */

@@ -14,11 +14,11 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const char *const names[7] = {"spec.json.partial", "refs.bag",
-    "refs.idx", "a.bag", "a.idx", "b.bag", "b.idx"};
-static const char *const standalone_names[7] = {"standalone.crc",
-    "standalone.bag", "standalone.idx", "standalone.bag", "standalone.idx",
-    "standalone.bag", "standalone.idx"};
+static const char *const names[7] = {
+    "spec.json.partial", "refs.bag", "refs.idx", "a.bag", "a.idx", "b.bag", "b.idx"};
+static const char *const standalone_names[7] = {"standalone.crc", "standalone.bag",
+    "standalone.idx", "standalone.bag", "standalone.idx", "standalone.bag",
+    "standalone.idx"};
 static const bags_field fields[2] = {{"a", "bytes"}, {"b", "bytes[]"}};
 #define RECORD "{\"a\": \"bytes\", \"b\": \"bytes[]\"}"
 
@@ -38,8 +38,7 @@ static void demand(bool holds, const char *what) {
 static void unpack(memory_disk *m, const uint8_t *data, size_t size) {
     const char *directory = data[0] & OPTION_SHARD ? "x/000000" : "x";
     unsigned options = *data++;
-    const char *const *files =
-        options & OPTION_STANDALONE ? standalone_names : names;
+    const char *const *files = options & OPTION_STANDALONE ? standalone_names : names;
     char path[64];
     size--;
     memory_disk_make_dir(m, directory);
@@ -102,10 +101,8 @@ static void check_readable(memory_disk *m, uint64_t length) {
     options.env.io = &m->io;
     bags_reader *reader = bags_reader_open("x", &options, &err);
     demand(reader != NULL, "what was recovered cannot be opened");
-    demand(
-        bags_reader_length(reader) == length, "another length than reported");
-    demand(
-        !verify_path("x", &options.env, &err), "what was recovered is wrong");
+    demand(bags_reader_length(reader) == length, "another length than reported");
+    demand(!verify_path("x", &options.env, &err), "what was recovered is wrong");
     for (uint64_t i = 0; i < length; i++)
         demand(!bags_reader_get(reader, i, NULL, 0, &row, &err),
             "a datapoint that was recovered cannot be read");

@@ -96,8 +96,8 @@ static bool take_ref(cursor *c, bool sequence, range *ref) {
     if (!take_array(c, &length))
         return false;
     ref->count = 0;
-    return length == 0 || (length == 2 && take_uint(c, &ref->first) &&
-                              take_uint(c, &ref->count));
+    return length == 0 ||
+           (length == 2 && take_uint(c, &ref->first) && take_uint(c, &ref->count));
 }
 
 static void expect(input *in, const uint8_t *data, size_t size) {
@@ -153,8 +153,8 @@ static void check_part(const input *in, const bags_reader *reader, size_t index,
     demand(e->complete || code, "a wrong blob is read in part");
     demand(!e->inside || !code, "a right blob is not read in part");
     for (size_t i = 0; !code && i < bags_row_length(row, 0); i++)
-        check_item(bags_row_bytes(row, 0, i), field,
-            ref->first + select.start + i * step);
+        check_item(
+            bags_row_bytes(row, 0, i), field, ref->first + select.start + i * step);
     if (!code && in->sequence[field]) {
         uint64_t stop = ref->count < select.stop ? ref->count : select.stop;
         uint64_t some =
@@ -174,10 +174,8 @@ static void check_blob(const input *in, const bags_reader *reader, size_t index,
     bags_error err;
     bags_view blob;
     uint64_t item = index % (ref->count < 8 ? ref->count + 1 : 8);
-    bags_code code =
-        bags_reader_get_blob(reader, index, field, item, row, &blob, &err);
-    demand(code == BAGS_OK || code == BAGS_ERROR_CORRUPT ||
-               code == BAGS_ERROR_RANGE,
+    bags_code code = bags_reader_get_blob(reader, index, field, item, row, &blob, &err);
+    demand(code == BAGS_OK || code == BAGS_ERROR_CORRUPT || code == BAGS_ERROR_RANGE,
         "another code of a blob");
     demand(e->complete || code == BAGS_ERROR_CORRUPT, "a wrong blob is read");
     demand(!e->inside || code == (item < ref->count ? 0 : BAGS_ERROR_RANGE),
@@ -197,20 +195,17 @@ static void check_column(
         complete = complete && in->expected[i].complete;
         inside = inside && in->expected[i].inside;
     }
-    bags_code code =
-        bags_reader_get_range(reader, 0, in->points, field, row, &err);
+    bags_code code = bags_reader_get_range(reader, 0, in->points, field, row, &err);
     demand(complete || code, "a range with a wrong blob is read");
     demand(!inside || !code, "a range of right blobs is not read");
     if (code)
         return;
     demand(bags_row_length(row, 0) == in->points, "a range of another length");
     for (size_t i = 0; i < in->points; i++)
-        check_item(bags_row_bytes(row, 0, i), field,
-            in->expected[i].refs[field].first);
+        check_item(bags_row_bytes(row, 0, i), field, in->expected[i].refs[field].first);
 }
 
-static void check_reader(
-    const input *in, memory_disk *m, bool no_mmap, bool load) {
+static void check_reader(const input *in, memory_disk *m, bool no_mmap, bool load) {
     bags_reader_options options;
     bags_row row = {0};
     bags_error err;
@@ -220,8 +215,7 @@ static void check_reader(
     options.no_mmap = no_mmap;
     options.cache_index = load;
     bags_reader *reader = bags_reader_open("x", &options, &err);
-    demand(
-        reader && bags_reader_length(reader) == in->points, "it does not open");
+    demand(reader && bags_reader_length(reader) == in->points, "it does not open");
     for (size_t i = 0; i < in->points; i++) {
         const verdict *e = &in->expected[i];
         bags_code code = bags_reader_get(reader, i, NULL, 0, &row, &err);
@@ -238,8 +232,7 @@ static void check_reader(
     for (size_t f = 0; f < in->fields; f += 5)
         if (!in->sequence[f])
             check_column(in, reader, f, &row);
-    demand(verify_path("x", &options.env, &err) ==
-               (all ? BAGS_OK : BAGS_ERROR_CORRUPT),
+    demand(verify_path("x", &options.env, &err) == (all ? BAGS_OK : BAGS_ERROR_CORRUPT),
         "verify does not agree");
     bags_row_free(&row);
     bags_reader_close(reader);

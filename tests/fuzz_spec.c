@@ -58,8 +58,7 @@ static uint32_t take_hex(spec *s) {
     uint32_t number = 0;
     for (int i = 0; i < 4; i++) {
         static const char digits[] = "0123456789abcdef0123456789ABCDEF";
-        const char *digit =
-            s->at < s->end && *s->at ? strchr(digits, *s->at) : NULL;
+        const char *digit = s->at < s->end && *s->at ? strchr(digits, *s->at) : NULL;
         if (!digit)
             return UINT32_MAX;
         number = number * 16 + (uint32_t)(digit - digits) % 16;
@@ -79,8 +78,7 @@ static uint32_t take_escape(spec *s) {
     if (point >> 11 != 0xD800 >> 11)
         return point;
     /* One half of a surrogate pair, of which the high one comes first. */
-    if (point >= 0xDC00 || s->end - s->at < 2 || s->at[0] != '\\' ||
-        s->at[1] != 'u')
+    if (point >= 0xDC00 || s->end - s->at < 2 || s->at[0] != '\\' || s->at[1] != 'u')
         return UINT32_MAX;
     s->at += 2;
     uint32_t low = take_hex(s);
@@ -90,8 +88,8 @@ static uint32_t take_escape(spec *s) {
 }
 
 static bool take_string(spec *s, text *out) {
-    out->points = (uint32_t *)malloc(
-        ((size_t)(s->end - s->at) + 1) * sizeof(*out->points));
+    out->points =
+        (uint32_t *)malloc(((size_t)(s->end - s->at) + 1) * sizeof(*out->points));
     out->size = 0;
     if (s->at == s->end || *s->at++ != '"')
         return false;
@@ -109,8 +107,8 @@ static bool take_string(spec *s, text *out) {
 }
 
 static void take_space(spec *s) {
-    while (s->at < s->end && (*s->at == ' ' || *s->at == '\t' ||
-                                 *s->at == '\r' || *s->at == '\n'))
+    while (s->at < s->end &&
+           (*s->at == ' ' || *s->at == '\t' || *s->at == '\r' || *s->at == '\n'))
         s->at++;
 }
 
@@ -149,8 +147,7 @@ static bool is_type(const text *a) {
     size_t size = a->size, name = 0;
     if (size >= 2 && a->points[size - 2] == '[' && a->points[size - 1] == ']')
         size -= 2;
-    for (; name < size && a->points[name] < 0x80 &&
-           strchr(NAME, (int)a->points[name]);
+    for (; name < size && a->points[name] < 0x80 && strchr(NAME, (int)a->points[name]);
          name++)
         ;
     if (name == 0 || name == size)
@@ -235,8 +232,7 @@ static bytes print_spec(const spec *s) {
 }
 
 static bool is_device(const text *name) {
-    static const char *const devices[] = {
-        "con", "prn", "aux", "nul", "com", "lpt"};
+    static const char *const devices[] = {"con", "prn", "aux", "nul", "com", "lpt"};
     text stem = {name->points, 0};
     char low[8] = "";
     while (stem.size < name->size && name->points[stem.size] != '.')
@@ -249,8 +245,7 @@ static bool is_device(const text *name) {
     }
     for (size_t i = 0; i < 6; i++)
         if (memcmp(low, devices[i], 3) == 0 &&
-            (i < 4 ? stem.size == 3
-                   : stem.size == 4 && low[3] >= '1' && low[3] <= '9'))
+            (i < 4 ? stem.size == 3 : stem.size == 4 && low[3] >= '1' && low[3] <= '9'))
             return true;
     return false;
 }
@@ -270,8 +265,7 @@ static bool is_written(const text *name) {
 
 /* ---- the comparison ---- */
 
-static void check_written(
-    const spec *s, const bags_field *fields, memory_disk *m) {
+static void check_written(const spec *s, const bags_field *fields, memory_disk *m) {
     bags_field backwards[FIELDS_WRITTEN];
     bags_writer_options options;
     bags_error err;
@@ -286,11 +280,9 @@ static void check_written(
     memset(&options, 0, sizeof(options));
     options.env.io = &m->io;
     options.buffer_size = 4096;
-    bags_writer *writer =
-        bags_writer_open("y", backwards, s->count, &options, &err);
+    bags_writer *writer = bags_writer_open("y", backwards, s->count, &options, &err);
     if (right && !writer && arguments) {
-        demand(
-            err.code == BAGS_ERROR_TYPE, "a type is refused with another code");
+        demand(err.code == BAGS_ERROR_TYPE, "a type is refused with another code");
         return;
     }
     demand(right == (writer != NULL), "a writer takes other names");
@@ -301,22 +293,20 @@ static void check_written(
     demand(!bags_writer_close(writer, &err), "close fails");
     bytes wanted = print_spec(s);
     bags_view found = memory_disk_find(m, "y/spec.json");
-    demand(found.size == wanted.size &&
-               memcmp(found.data, wanted.data, found.size) == 0,
+    demand(
+        found.size == wanted.size && memcmp(found.data, wanted.data, found.size) == 0,
         "a spec is written otherwise than by json.dumps");
     bytes_free(&wanted);
 }
 
-static bags_reader *open_spec(
-    memory_disk *m, const char *path, bags_error *err) {
+static bags_reader *open_spec(memory_disk *m, const char *path, bags_error *err) {
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
     options.env.io = &m->io;
     return bags_reader_open(path, &options, err);
 }
 
-static void check_accepted(
-    const spec *s, const bags_reader *reader, memory_disk *m) {
+static void check_accepted(const spec *s, const bags_reader *reader, memory_disk *m) {
     size_t count = 0;
     const bags_field *fields = bags_reader_fields(reader, &count);
     demand(count == s->count, "another number of fields");
@@ -324,8 +314,7 @@ static void check_accepted(
         size_t place = count;
         demand(is_same(&s->names[i], fields[i].name), "another name");
         demand(is_same(&s->types[i], fields[i].type), "another type");
-        demand(!bags_reader_field(reader, fields[i].name, &place, NULL) &&
-                   place == i,
+        demand(!bags_reader_field(reader, fields[i].name, &place, NULL) && place == i,
             "a field is not found by its name");
     }
     check_written(s, fields, m);
@@ -338,8 +327,8 @@ static void check_refused(const bags_error *err) {
     demand(strncmp(err->message, "x/spec.json: ", 13) == 0,
         "a message that does not name the file");
     for (const char *c = err->message; *c; c++)
-        demand((unsigned char)*c >= 0x20 && *c != 0x7F,
-            "a message of more than a line");
+        demand(
+            (unsigned char)*c >= 0x20 && *c != 0x7F, "a message of more than a line");
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -30,8 +30,7 @@ static void try_codec(const bags_codec *codec, void *state, bags_view blob) {
     bags_error err;
     memset(rooms, 0, sizeof(rooms));
     if (!codec->decode(state, blob, &rooms[0], &value, &err)) {
-        bags_code code =
-            codec->encode(state, &value, &rooms[1], &encoded, &err);
+        bags_code code = codec->encode(state, &value, &rooms[1], &encoded, &err);
         demand(code == BAGS_OK, "a decoded value cannot be encoded");
         code = codec->decode(state, encoded, &rooms[2], &again, &err);
         demand(code == BAGS_OK, "what was encoded cannot be decoded");

@@ -25,8 +25,8 @@ BAGI_UNUSED static void note_left_out(const bags_source *source) {
         used += (size_t)snprintf(import_left_out + used, size - used, "%s %llu",
             kind->what, (unsigned long long)kind->count);
         for (size_t k = 0; k < BAGS_LEFT_OUT_NAMES && kind->names[k]; k++)
-            used += (size_t)snprintf(import_left_out + used, size - used,
-                "%c%s", k ? ',' : ' ', kind->names[k]);
+            used += (size_t)snprintf(import_left_out + used, size - used, "%c%s",
+                k ? ',' : ' ', kind->names[k]);
         used += (size_t)snprintf(import_left_out + used, size - used, ";");
         CHECK(used < size && kind->count > 0);
     }
@@ -41,8 +41,7 @@ static bytes import_all(
     bags_buffer scratch = {0};
     uint64_t length = 0;
     poison();
-    bags_source_options options = {
-        &memory.allocator, NULL, NULL, import_layout};
+    bags_source_options options = {&memory.allocator, NULL, NULL, import_layout};
     bags_source *source = bags_source_open(importer, path, &options, &said);
     *code = source ? BAGS_OK : said.code;
     if (!source)
@@ -51,8 +50,8 @@ static bytes import_all(
     sha256 *digests = (sha256 *)calloc(source->count, sizeof *digests);
     for (size_t i = 0; i < source->count; i++)
         sha256_start(&digests[i]);
-    while (!(*code = bags_source_read(source, length, &entries, &said)) &&
-           entries && length < 10000) {
+    while (!(*code = bags_source_read(source, length, &entries, &said)) && entries &&
+           length < 10000) {
         for (size_t i = 0; i < source->count && !*code; i++) {
             bags_type type;
             bytes number = {0};
@@ -68,8 +67,8 @@ static bytes import_all(
                     blob.data = (const unsigned char *)value->data;
                     blob.size = value->size;
                 } else {
-                    *code = bags_encode(NULL, source->fields[i].type, value,
-                        &scratch, &blob, &said);
+                    *code = bags_encode(
+                        NULL, source->fields[i].type, value, &scratch, &blob, &said);
                 }
                 put_u64(&number, blob.size);
                 put(&number, blob.data, blob.size);
@@ -85,8 +84,8 @@ static bytes import_all(
     for (size_t i = 0; i < source->count; i++) {
         char hex[65];
         sha256_hex(&digests[i], hex);
-        put_format(&text, "%s %s %s\n", source->fields[i].type, hex,
-            source->fields[i].name);
+        put_format(
+            &text, "%s %s %s\n", source->fields[i].type, hex, source->fields[i].name);
     }
     free(digests);
     bags_buffer_free(&scratch);
@@ -101,8 +100,8 @@ static bool import_is(const bytes *text, const char *expected) {
     put(&file, "", 1);
     size_t lines[2] = {0, 0};
     bool same = text->size > 0;
-    for (char *line = (char *)file.data, *end;
-         same && (end = strchr(line, '\n')); line = end + 1) {
+    for (char *line = (char *)file.data, *end; same && (end = strchr(line, '\n'));
+         line = end + 1) {
         *end = 0;
         lines[0]++;
         const char *found = strstr((const char *)text->data, line);
@@ -110,8 +109,7 @@ static bool import_is(const bytes *text, const char *expected) {
         same = found && found[size] == '\n' &&
                (found == (const char *)text->data || found[-1] == '\n');
         if (!same)
-            print_message(
-                "%s: missing: %s\nin\n%s", expected, line, text->data);
+            print_message("%s: missing: %s\nin\n%s", expected, line, text->data);
     }
     for (size_t i = 0; i < text->size; i++)
         lines[1] += text->data[i] == '\n';
@@ -143,8 +141,8 @@ BAGI_UNUSED static void check_import_fails(const bags_importer *importer,
  * which it is a part, `path`, is then imported as before, or refused with a
  * message that begins with the path; if it has no checksums, anything but a crash
  * or more memory than `most` will do. */
-BAGI_UNUSED static void check_damage(const bags_importer *importer,
-    const char *path, const char *file, bool checksums, uint64_t most) {
+BAGI_UNUSED static void check_damage(const bags_importer *importer, const char *path,
+    const char *file, bool checksums, uint64_t most) {
     bags_code code;
     bytes good = load(file), before = import_all(importer, path, &code), after;
     CHECK(is_code(BAGS_OK, (int)code, path));

@@ -37,8 +37,7 @@ static inline int alphasort(const struct dirent **a, const struct dirent **b) {
 }
 
 /* Neither a filter nor another order is asked for by the tests. */
-static inline int scandir(const char *path, struct dirent ***found,
-    void *filter,
+static inline int scandir(const char *path, struct dirent ***found, void *filter,
     int (*order)(const struct dirent **, const struct dirent **)) {
     DIR *dir = opendir(path);
     struct dirent *entry;
@@ -48,8 +47,8 @@ static inline int scandir(const char *path, struct dirent ***found,
     if (!dir)
         return -1;
     while ((entry = readdir(dir)) != NULL) {
-        *found = (struct dirent **)realloc(
-            *found, (size_t)(count + 1) * sizeof(**found));
+        *found =
+            (struct dirent **)realloc(*found, (size_t)(count + 1) * sizeof(**found));
         (*found)[count] = (struct dirent *)malloc(sizeof(*entry));
         *(*found)[count++] = *entry;
     }

@@ -89,8 +89,7 @@ static inline picture load_ppm(
     out.file = load_part(directory, name, ending);
     char kind = 0;
     unsigned width = 0, height = 0;
-    sscanf(
-        (const char *)out.file.data, "P%c %u %u 255", &kind, &width, &height);
+    sscanf((const char *)out.file.data, "P%c %u %u 255", &kind, &width, &height);
     out.image.width = width;
     out.image.height = height;
     out.image.channels = kind == '5' ? 1 : 3;
@@ -105,8 +104,8 @@ static inline picture load_raw(
     picture out;
     out.file = load_part(directory, name, ending);
     unsigned depth = 0, height = 0, width = 0, channels = 1;
-    sscanf((const char *)out.file.data, "uint%u%*1[ ]%u%*1[ ]%u%*1[ ]%u",
-        &depth, &height, &width, &channels);
+    sscanf((const char *)out.file.data, "uint%u%*1[ ]%u%*1[ ]%u%*1[ ]%u", &depth,
+        &height, &width, &channels);
     out.image.width = width;
     out.image.height = height;
     out.image.channels = channels;
@@ -225,8 +224,7 @@ static inline bags_value value_of(
         image->channels == 1 ? 2 : 3, shape, samples);
 }
 
-static inline void assert_shape(
-    const bags_value *value, const bags_image *image) {
+static inline void assert_shape(const bags_value *value, const bags_image *image) {
     assert_int_equal(value->kind, BAGS_KIND_ARRAY);
     assert_int_equal(
         value->dtype, image->depth == 8 ? BAGS_DTYPE_UINT8 : BAGS_DTYPE_UINT16);
@@ -310,8 +308,8 @@ static inline bags_view jpeg_with_exif(
 /* A chunk of EXIF data, at an offset of a PNG. */
 static inline bags_view png_with_exif(
     bags_view file, size_t at, const void *exif, size_t size) {
-    unsigned char chunk[1024] = {0, 0, (unsigned char)(size >> 8),
-        (unsigned char)size, 'e', 'X', 'I', 'f'};
+    unsigned char chunk[1024] = {
+        0, 0, (unsigned char)(size >> 8), (unsigned char)size, 'e', 'X', 'I', 'f'};
     uint32_t crc = UINT32_MAX;
     assert_true(size <= 1000);
     memcpy(chunk + 8, exif, size);
@@ -340,13 +338,12 @@ static inline picture turned(const picture *from, unsigned orientation) {
     out.file.size = picture_size(&out.image);
     for (uint32_t v = 0; v < out.image.height; v++)
         for (uint32_t u = 0; u < out.image.width; u++, to += pixel) {
-            uint32_t at[9][2] = {{0, 0}, {u, v}, {w - 1 - u, v},
-                {w - 1 - u, h - 1 - v}, {u, h - 1 - v}, {v, u}, {v, h - 1 - u},
-                {w - 1 - v, h - 1 - u}, {w - 1 - v, u}};
+            uint32_t at[9][2] = {{0, 0}, {u, v}, {w - 1 - u, v}, {w - 1 - u, h - 1 - v},
+                {u, h - 1 - v}, {v, u}, {v, h - 1 - u}, {w - 1 - v, h - 1 - u},
+                {w - 1 - v, u}};
             memcpy(to,
                 from->samples +
-                    ((size_t)at[orientation][1] * w + at[orientation][0]) *
-                        pixel,
+                    ((size_t)at[orientation][1] * w + at[orientation][0]) * pixel,
                 pixel);
         }
     return out;

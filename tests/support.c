@@ -57,12 +57,12 @@ BAGI_PRINTF(1, 2) static bool wrong(const char *format, ...) {
 
 static bool said_so(int expected, const char *call) {
     if ((int)said.code != expected)
-        return wrong("%s\n  error code %d (%s), expected %d (%s): %.200s\n",
-            call, (int)said.code, bags_code_name(said.code), expected,
+        return wrong("%s\n  error code %d (%s), expected %d (%s): %.200s\n", call,
+            (int)said.code, bags_code_name(said.code), expected,
             bags_code_name((bags_code)expected), said.message);
     if (!one_line_of_utf8(said.message))
-        return wrong("%s\n  the message is no line of UTF-8: %.300s\n", call,
-            said.message);
+        return wrong(
+            "%s\n  the message is no line of UTF-8: %.300s\n", call, said.message);
     return true;
 }
 
@@ -74,17 +74,16 @@ static bool said_nothing(const char *call) {
 
 bool is_code(int expected, int code, const char *call) {
     if (code != expected)
-        return wrong("%s\n  returned %d (%s), expected %d (%s): %.300s\n", call,
-            code, bags_code_name((bags_code)code), expected,
-            bags_code_name((bags_code)expected),
-            code ? said.message : "(no error)");
+        return wrong("%s\n  returned %d (%s), expected %d (%s): %.300s\n", call, code,
+            bags_code_name((bags_code)code), expected,
+            bags_code_name((bags_code)expected), code ? said.message : "(no error)");
     return code ? said_so(expected, call) : said_nothing(call);
 }
 
 bool is_open(bool opened, const char *call) {
     if (!opened)
-        return wrong("%s\n  failed (%s): %.500s\n", call,
-            bags_code_name(said.code), said.message);
+        return wrong("%s\n  failed (%s): %.500s\n", call, bags_code_name(said.code),
+            said.message);
     return said_nothing(call);
 }
 
@@ -244,18 +243,16 @@ void fill(void *data, size_t size, uint64_t seed) {
 
 static uint32_t rotate(uint32_t x, int n) { return x >> n | x << (32 - n); }
 
-static const uint32_t sha256_constants[64] = {0x428a2f98, 0x71374491,
-    0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
-    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe,
-    0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc,
-    0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da, 0x983e5152, 0xa831c66d,
-    0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
-    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb,
-    0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3,
-    0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116, 0x1e376c08,
-    0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb,
-    0xbef9a3f7, 0xc67178f2};
+static const uint32_t sha256_constants[64] = {0x428a2f98, 0x71374491, 0xb5c0fbcf,
+    0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98, 0x12835b01,
+    0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174, 0xe49b69c1,
+    0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351,
+    0x14292967, 0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb,
+    0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819,
+    0xd6990624, 0xf40e3585, 0x106aa070, 0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5,
+    0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3, 0x748f82ee, 0x78a5636f, 0x84c87814,
+    0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
 static void sha256_mix(sha256 *s, const unsigned char *block) {
     uint32_t w[64], v[8];
@@ -269,9 +266,8 @@ static void sha256_mix(sha256 *s, const unsigned char *block) {
     }
     memcpy(v, s->state, sizeof(v));
     for (int i = 0; i < 64; i++) {
-        uint32_t t =
-            v[7] + (rotate(v[4], 6) ^ rotate(v[4], 11) ^ rotate(v[4], 25)) +
-            ((v[4] & v[5]) ^ (~v[4] & v[6])) + sha256_constants[i] + w[i];
+        uint32_t t = v[7] + (rotate(v[4], 6) ^ rotate(v[4], 11) ^ rotate(v[4], 25)) +
+                     ((v[4] & v[5]) ^ (~v[4] & v[6])) + sha256_constants[i] + w[i];
         uint32_t u = (rotate(v[0], 2) ^ rotate(v[0], 13) ^ rotate(v[0], 22)) +
                      ((v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]));
         memmove(v + 1, v, 7 * sizeof(v[0]));
@@ -283,8 +279,8 @@ static void sha256_mix(sha256 *s, const unsigned char *block) {
 }
 
 void sha256_start(sha256 *s) {
-    static const uint32_t start[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372,
-        0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+    static const uint32_t start[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+        0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
     memcpy(s->state, start, sizeof(start));
     s->size = 0;
 }
@@ -346,9 +342,7 @@ void save(const char *path, const void *data, size_t size) {
     must(fclose(file) == 0, "fclose", path);
 }
 
-void save_text(const char *path, const char *text) {
-    save(path, text, strlen(text));
-}
+void save_text(const char *path, const char *text) { save(path, text, strlen(text)); }
 
 bytes load(const char *path) {
     bytes content = {NULL, 0, 0};
@@ -382,8 +376,7 @@ static char **read_names(const char *path) {
     struct dirent **found;
     int count = scandir(path, &found, NULL, alphasort);
     must(count >= 0, "scandir", path);
-    char **names =
-        (char **)calloc(count > 0 ? (size_t)count + 1 : 1, sizeof(*names));
+    char **names = (char **)calloc(count > 0 ? (size_t)count + 1 : 1, sizeof(*names));
     must(names != NULL, "calloc", path);
     size_t kept = 0;
     for (int i = 0; i < count; i++) {
@@ -469,11 +462,10 @@ bool is_names(const char *path, const char *names) {
 
 bool is_file(const char *path, const void *expected, size_t size) {
     bytes content = load(path);
-    bool same = content.size == size &&
-                (!size || memcmp(content.data, expected, size) == 0);
+    bool same =
+        content.size == size && (!size || memcmp(content.data, expected, size) == 0);
     if (!same)
-        wrong("%s has other bytes: %zu, expected %zu\n", path, content.size,
-            size);
+        wrong("%s has other bytes: %zu, expected %zu\n", path, content.size, size);
     bytes_free(&content);
     return same;
 }
@@ -533,8 +525,8 @@ static void save_by(memory_disk *to, const char *directory, const char *name,
         save(path, content->data, content->size);
 }
 
-static void hand_save_by(memory_disk *to, const hand_bag *bag,
-    enum variant variant, const char *directory, const char *name) {
+static void hand_save_by(memory_disk *to, const hand_bag *bag, enum variant variant,
+    const char *directory, const char *name) {
     bytes file = hand_bytes(bag, variant);
     save_by(to, directory, name, ".bag", &file);
     bytes_free(&file);
@@ -585,17 +577,15 @@ void set_items(hand_set *set, size_t field, const char *prefix, size_t count) {
     }
 }
 
-void set_end(hand_set *set) {
-    hand_add(&set->refs, set->row.data, set->row.size);
-}
+void set_end(hand_set *set) { hand_add(&set->refs, set->row.data, set->row.size); }
 
-static void set_save_by(memory_disk *to, const hand_set *set,
-    enum variant variant, const char *path) {
+static void set_save_by(
+    memory_disk *to, const hand_set *set, enum variant variant, const char *path) {
     bytes spec = {NULL, 0, 0};
     put_text(&spec, "{");
     for (size_t i = 0; i < set->count; i++) {
-        put_format(&spec, "%s\"%s\": \"%s\"", i ? ", " : "", set->names[i],
-            set->types[i]);
+        put_format(
+            &spec, "%s\"%s\": \"%s\"", i ? ", " : "", set->names[i], set->types[i]);
         hand_save_by(to, &set->bags[i], variant, path, set->names[i]);
     }
     put_text(&spec, "}");
@@ -610,8 +600,8 @@ void set_save(const hand_set *set, enum variant variant, const char *path) {
     set_save_by(NULL, set, variant, path);
 }
 
-void memory_disk_save_set(memory_disk *m, const hand_set *set,
-    enum variant variant, const char *path) {
+void memory_disk_save_set(
+    memory_disk *m, const hand_set *set, enum variant variant, const char *path) {
     memory_disk_make_dir(m, path);
     set_save_by(m, set, variant, path);
 }
@@ -687,8 +677,8 @@ bags_shard shard_at(const bags_reader *reader, size_t i) {
 
 static bool tally_fails(tally *t, size_t size) {
     t->calls++;
-    bool now = t->fail_at &&
-               (t->stays ? t->calls >= t->fail_at : t->calls == t->fail_at);
+    bool now =
+        t->fail_at && (t->stays ? t->calls >= t->fail_at : t->calls == t->fail_at);
     if (now)
         t->failed++;
     /* No machine has this much, and the sanitizers terminate a program that
@@ -697,8 +687,7 @@ static bool tally_fails(tally *t, size_t size) {
     return now || absurd || (t->limit && size > t->limit);
 }
 
-static void *tally_locked(
-    tally *t, char *block, size_t old_size, size_t new_size) {
+static void *tally_locked(tally *t, char *block, size_t old_size, size_t new_size) {
     if (new_size > old_size && tally_fails(t, new_size))
         return NULL;
     if (!new_size) {
@@ -728,16 +717,15 @@ static void *tally_locked(
     return moved + TALLY_HEADER;
 }
 
-static void *tally_resize(
-    void *user, void *data, size_t old_size, size_t new_size) {
+static void *tally_resize(void *user, void *data, size_t old_size, size_t new_size) {
     tally *t = (tally *)user;
     char *block = data ? (char *)data - TALLY_HEADER : NULL;
     size_t known = 0;
     if (block)
         memcpy(&known, block, sizeof(known));
     if (known != old_size) {
-        fprintf(stderr, "resize received a size of %zu for a block of %zu\n",
-            old_size, known);
+        fprintf(stderr, "resize received a size of %zu for a block of %zu\n", old_size,
+            known);
         abort();
     }
     pthread_mutex_lock(&t->lock);
@@ -755,10 +743,9 @@ void tally_start(tally *t) {
 
 /* ---- io ---- */
 
-const char *const hook_names[HOOKS] = {"open", "close", "size", "read_at",
-    "write_at", "truncate", "sync", "lock", "map", "unmap", "kind", "make_dir",
-    "sync_dir", "list", "rename", "remove", "remove_dir", "reserve", "advise",
-    "write_back", "identify"};
+const char *const hook_names[HOOKS] = {"open", "close", "size", "read_at", "write_at",
+    "truncate", "sync", "lock", "map", "unmap", "kind", "make_dir", "sync_dir", "list",
+    "rename", "remove", "remove_dir", "reserve", "advise", "write_back", "identify"};
 
 /* Counts a call. Returns the errno with which it must fail, or 0. */
 static int watch_call(watch *w, enum hook hook) {
@@ -837,12 +824,11 @@ static int watch_close(void *user, void *file) {
 static int watch_size(void *user, void *file, uint64_t *size) {
     watch *w = (watch *)user;
     int code = watch_call(w, HOOK_SIZE);
-    return code ? code
-                : w->base->size(w->base->user, ((watched *)file)->file, size);
+    return code ? code : w->base->size(w->base->user, ((watched *)file)->file, size);
 }
 
-static int watch_read(void *user, void *file, uint64_t offset, void *data,
-    size_t size, size_t *done) {
+static int watch_read(
+    void *user, void *file, uint64_t offset, void *data, size_t size, size_t *done) {
     watch *w = (watch *)user;
     int code = watch_call(w, HOOK_READ);
     pthread_mutex_lock(&w->lock);
@@ -851,27 +837,26 @@ static int watch_read(void *user, void *file, uint64_t offset, void *data,
     if (w->chunk && size > w->chunk)
         size = w->chunk;
     return code ? code
-                : w->base->read_at(w->base->user, ((watched *)file)->file,
-                      offset, data, size, done);
+                : w->base->read_at(
+                      w->base->user, ((watched *)file)->file, offset, data, size, done);
 }
 
-static int watch_write(void *user, void *file, uint64_t offset,
-    const void *data, size_t size, size_t *done) {
+static int watch_write(void *user, void *file, uint64_t offset, const void *data,
+    size_t size, size_t *done) {
     watch *w = (watch *)user;
     int code = watch_call(w, HOOK_WRITE);
     if (w->chunk && size > w->chunk)
         size = w->chunk;
     return code ? code
-                : w->base->write_at(w->base->user, ((watched *)file)->file,
-                      offset, data, size, done);
+                : w->base->write_at(
+                      w->base->user, ((watched *)file)->file, offset, data, size, done);
 }
 
 static int watch_truncate(void *user, void *file, uint64_t size) {
     watch *w = (watch *)user;
     int code = watch_call(w, HOOK_TRUNCATE);
     return code ? code
-                : w->base->truncate(
-                      w->base->user, ((watched *)file)->file, size);
+                : w->base->truncate(w->base->user, ((watched *)file)->file, size);
 }
 
 static int watch_sync(void *user, void *file) {
@@ -955,24 +940,22 @@ static int watch_reserve(void *user, void *file, uint64_t size) {
     return w->base->reserve(w->base->user, ((watched *)file)->file, size);
 }
 
-static int watch_advise(void *user, void *file, const void *map,
-    uint64_t offset, uint64_t size, bags_advice advice) {
+static int watch_advise(void *user, void *file, const void *map, uint64_t offset,
+    uint64_t size, bags_advice advice) {
     watch *w = (watch *)user;
     int code = watch_call(w, HOOK_ADVISE);
     if (code || !w->base->advise)
         return code;
-    return w->base->advise(w->base->user, file ? ((watched *)file)->file : NULL,
-        map, offset, size, advice);
+    return w->base->advise(w->base->user, file ? ((watched *)file)->file : NULL, map,
+        offset, size, advice);
 }
 
-static int watch_write_back(
-    void *user, void *file, uint64_t offset, uint64_t size) {
+static int watch_write_back(void *user, void *file, uint64_t offset, uint64_t size) {
     watch *w = (watch *)user;
     int code = watch_call(w, HOOK_WRITE_BACK);
     if (code || !w->base->write_back)
         return code;
-    return w->base->write_back(
-        w->base->user, ((watched *)file)->file, offset, size);
+    return w->base->write_back(w->base->user, ((watched *)file)->file, offset, size);
 }
 
 static int watch_identify(
@@ -1027,8 +1010,7 @@ bags_code verify_watched(const char *path, const bags_env *env, const watch *w,
     bags_code code = bags_verify(path, &options, &report, err);
     if (code)
         return code;
-    must(report.datapoints == datapoints && report.blobs == blobs &&
-             report.faults == 0,
+    must(report.datapoints == datapoints && report.blobs == blobs && report.faults == 0,
         "not all was verified:", path);
     if (w->failed > failed && some >> w->last & 1)
         *repeated = true;
@@ -1087,12 +1069,10 @@ static bool memory_parent_exists(const memory_disk *m, const char *path) {
     return there;
 }
 
-static memory_node *memory_node_make(
-    memory_disk *m, const char *path, bool directory) {
+static memory_node *memory_node_make(memory_disk *m, const char *path, bool directory) {
     if (m->count == m->capacity) {
         m->capacity = m->capacity * 2 + 16;
-        m->nodes =
-            (memory_node **)realloc(m->nodes, m->capacity * sizeof(*m->nodes));
+        m->nodes = (memory_node **)realloc(m->nodes, m->capacity * sizeof(*m->nodes));
     }
     memory_node *node = (memory_node *)calloc(1, sizeof(*node));
     node->path = tidy(path);
@@ -1153,8 +1133,8 @@ static int memory_size(void *user, void *file, uint64_t *size) {
     return 0;
 }
 
-static int memory_read(void *user, void *file, uint64_t offset, void *data,
-    size_t size, size_t *done) {
+static int memory_read(
+    void *user, void *file, uint64_t offset, void *data, size_t size, size_t *done) {
     const bytes *content = &((memory_handle *)file)->node->content;
     (void)user;
     *done = 0;
@@ -1183,8 +1163,8 @@ static int memory_truncate(void *user, void *file, uint64_t size) {
     return 0;
 }
 
-static int memory_write(void *user, void *file, uint64_t offset,
-    const void *data, size_t size, size_t *done) {
+static int memory_write(void *user, void *file, uint64_t offset, const void *data,
+    size_t size, size_t *done) {
     memory_handle *handle = (memory_handle *)file;
     bytes *content = &handle->node->content;
     if (!handle->writable)
@@ -1411,8 +1391,7 @@ void memory_disk_make_dir(memory_disk *m, const char *path) {
     free(part);
 }
 
-void memory_disk_save(
-    memory_disk *m, const char *path, const void *data, size_t size) {
+void memory_disk_save(memory_disk *m, const char *path, const void *data, size_t size) {
     char *directory = tidy(path);
     char *slash = strrchr(directory, '/');
     if (slash) {
@@ -1436,9 +1415,8 @@ static bool is_part_of(const memory_disk *a, const memory_disk *b) {
             return wrong("%s is on one disk alone\n", node->path);
         if (node->linked &&
             (other->content.size != node->content.size ||
-                (node->content.size &&
-                    memcmp(other->content.data, node->content.data,
-                        node->content.size) != 0)))
+                (node->content.size && memcmp(other->content.data, node->content.data,
+                                           node->content.size) != 0)))
             return wrong("%s has other bytes: %zu, and %zu\n", node->path,
                 node->content.size, other->content.size);
     }
@@ -1485,8 +1463,7 @@ int support_teardown(void **state) {
     (void)state;
     remove_tree(scratch);
     if (memory.live || disk.files || disk.maps) {
-        fprintf(stderr,
-            "left: %d blocks of memory, %d open files, %d mappings\n",
+        fprintf(stderr, "left: %d blocks of memory, %d open files, %d mappings\n",
             (int)memory.live, disk.files, disk.maps);
         return -1;
     }

@@ -123,8 +123,8 @@ uint64_t hand_length(const hand_bag *bag);
 /* The bytes of the .bag file. Free with bytes_free. */
 bytes hand_bytes(const hand_bag *bag, enum variant variant);
 /* Writes directory/name.bag, and name.idx if split. */
-void hand_save(const hand_bag *bag, enum variant variant, const char *directory,
-    const char *name);
+void hand_save(
+    const hand_bag *bag, enum variant variant, const char *directory, const char *name);
 void hand_free(hand_bag *bag);
 
 #define HAND_FIELDS 80
@@ -259,12 +259,11 @@ typedef struct memory_disk {
 void memory_disk_start(memory_disk *m);
 void memory_disk_free(memory_disk *m);
 /* Both create the parent directories. */
-void memory_disk_save(
-    memory_disk *m, const char *path, const void *data, size_t size);
+void memory_disk_save(memory_disk *m, const char *path, const void *data, size_t size);
 void memory_disk_make_dir(memory_disk *m, const char *path);
 /* Like set_save, but on this disk. */
-void memory_disk_save_set(memory_disk *m, const hand_set *set,
-    enum variant variant, const char *path);
+void memory_disk_save_set(
+    memory_disk *m, const hand_set *set, enum variant variant, const char *path);
 /* The same directories and files with the same bytes. */
 bool is_same_disk(const memory_disk *a, const memory_disk *b);
 size_t memory_disk_files(const memory_disk *m);

@@ -11,8 +11,7 @@
 enum mode { MAPPED, NO_MMAP, CACHED_INDEX, CANNOT_MAP, HAS_NO_MAP, MODES };
 
 /* A reader of a file in one of the modes, with memory and files counted. */
-static bag_reader *try_mode(
-    const char *path, enum mode mode, bool allow_empty) {
+static bag_reader *try_mode(const char *path, enum mode mode, bool allow_empty) {
     bag_reader_options options;
     memset(&options, 0, sizeof(options));
     disk.io.map = NULL;
@@ -55,8 +54,7 @@ static void check_reader(const bag_reader *reader, const hand_bag *bag) {
         start = end;
     }
     bags_range range;
-    assert_ok(
-        bag_reader_get_range(reader, 0, UINT64_MAX, &scratch, &range, &said));
+    assert_ok(bag_reader_get_range(reader, 0, UINT64_MAX, &scratch, &range, &said));
     assert_true(range.length == length);
     assert_true(range.size == bag->blobs.size);
     if (range.size)
@@ -78,8 +76,7 @@ static void check_variant(const hand_bag *bag, enum variant variant) {
     hand_save(bag, variant, at("%d", (int)variant), "x");
     uint64_t size = file.size + (variant == SPLIT ? bag->ends.size : 0);
     for (int mode = 0; mode < MODES; mode++) {
-        bag_reader *reader =
-            open_mode(at("%d/x.bag", (int)variant), (enum mode)mode);
+        bag_reader *reader = open_mode(at("%d/x.bag", (int)variant), (enum mode)mode);
         check_reader(reader, bag);
         assert_true(bag_reader_size(reader) == size);
         bag_reader_close(reader);
@@ -92,13 +89,13 @@ static void check_variant(const hand_bag *bag, enum variant variant) {
         memset(&options, 0, sizeof(options));
         options.env.allocator = &memory.allocator;
         bag_reader *reader;
-        assert_opens(reader,
-            bag_reader_open_memory(block + offset, file.size, &options, &said));
+        assert_opens(
+            reader, bag_reader_open_memory(block + offset, file.size, &options, &said));
         check_reader(reader, bag);
         assert_true(bag_reader_size(reader) == size);
         bag_reader_close(reader);
-        assert_opens(reader,
-            bag_reader_open_memory(block + offset, file.size, NULL, &said));
+        assert_opens(
+            reader, bag_reader_open_memory(block + offset, file.size, NULL, &said));
         check_reader(reader, bag);
         bag_reader_close(reader);
         free(block);
@@ -205,8 +202,7 @@ static void many_blobs_are_read(void **state) {
 static void ranges_are_clamped_and_checked(void **state) {
     static const uint64_t edges[] = {0, 1, 2, 6, 7, 8, 9, 100, UINT64_MAX / 8,
         UINT64_MAX / 8 + 1, UINT64_MAX - 1, UINT64_MAX};
-    static const char *const texts[] = {
-        "a", "", "ccc", "dd", "", "ffffff", "g"};
+    static const char *const texts[] = {"a", "", "ccc", "dd", "", "ffffff", "g"};
     const size_t count = sizeof(edges) / sizeof(edges[0]);
     hand_bag bag = {{0}, {0}};
     (void)state;
@@ -224,14 +220,13 @@ static void ranges_are_clamped_and_checked(void **state) {
                 memset(&range, 0xee, sizeof(range));
                 before = range;
                 if (start > stop) {
-                    assert_fails(
-                        BAGS_ERROR_RANGE, bag_reader_get_range(reader, start,
-                                              stop, &scratch, &range, &said));
+                    assert_fails(BAGS_ERROR_RANGE, bag_reader_get_range(reader, start,
+                                                       stop, &scratch, &range, &said));
                     assert_memory_equal(&range, &before, sizeof(range));
                     continue;
                 }
-                assert_ok(bag_reader_get_range(
-                    reader, start, stop, &scratch, &range, &said));
+                assert_ok(
+                    bag_reader_get_range(reader, start, stop, &scratch, &range, &said));
                 uint64_t end = stop < 7 ? stop : 7;
                 uint64_t length = start < end ? end - start : 0;
                 assert_true(range.length == length);
@@ -244,8 +239,7 @@ static void ranges_are_clamped_and_checked(void **state) {
                     size += blob.size;
                 }
                 assert_int_equal(range.size, size);
-                assert_int_equal(
-                    bags_range_get(&range, (size_t)length).size, 0);
+                assert_int_equal(bags_range_get(&range, (size_t)length).size, 0);
                 assert_int_equal(bags_range_get(&range, SIZE_MAX).size, 0);
             }
         bags_buffer_free(&scratch);
@@ -255,8 +249,8 @@ static void ranges_are_clamped_and_checked(void **state) {
 
 static void reading_past_the_end_is_a_range_error(void **state) {
     static const uint64_t rows[] = {3, 4, 1000, UINT64_MAX, UINT64_MAX - 1,
-        UINT64_MAX / 8, UINT64_MAX / 8 + 1, (uint64_t)1 << 61,
-        ((uint64_t)1 << 61) + 1, (uint64_t)1 << 63, (uint64_t)1 << 32};
+        UINT64_MAX / 8, UINT64_MAX / 8 + 1, (uint64_t)1 << 61, ((uint64_t)1 << 61) + 1,
+        (uint64_t)1 << 63, (uint64_t)1 << 32};
     hand_bag bag = {{0}, {0}};
     (void)state;
     for (int i = 0; i < 3; i++)
@@ -265,8 +259,7 @@ static void reading_past_the_end_is_a_range_error(void **state) {
         make_dir(at("%d", variant));
         hand_save(&bag, (enum variant)variant, at("%d", variant), "x");
         for (int mode = 0; mode < MODES; mode++) {
-            bag_reader *reader =
-                open_mode(at("%d/x.bag", variant), (enum mode)mode);
+            bag_reader *reader = open_mode(at("%d/x.bag", variant), (enum mode)mode);
             bags_buffer scratch = {NULL, 0, NULL, NULL};
             for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
                 static const unsigned char other[1] = {0};
@@ -276,8 +269,7 @@ static void reading_past_the_end_is_a_range_error(void **state) {
                 assert_says("x.bag");
                 assert_says(i == 0 ? "3" : "");
                 assert_true(blob.data == NULL && blob.size == 0);
-                assert_int_equal(
-                    bag_reader_get(reader, rows[i], &scratch, &blob, NULL),
+                assert_int_equal(bag_reader_get(reader, rows[i], &scratch, &blob, NULL),
                     BAGS_ERROR_RANGE);
             }
             bags_buffer_free(&scratch);
@@ -306,8 +298,7 @@ static void a_file_of_0_bytes_is_a_bag_only_if_it_is_allowed(void **state) {
         assert_true(bag_reader_size(reader) == 0);
         bag_reader_close(reader);
     }
-    assert_refused(
-        BAGS_ERROR_CORRUPT, bag_reader_open_memory("", 0, NULL, &said));
+    assert_refused(BAGS_ERROR_CORRUPT, bag_reader_open_memory("", 0, NULL, &said));
     assert_refused(
         BAGS_ERROR_CORRUPT, bag_reader_open_memory(NULL, 0, &options, &said));
     options.allow_empty_file = true;
@@ -322,8 +313,7 @@ static void skipping_unfinished_data_does_not_apply_to_a_bag(void **state) {
     memset(&options, 0, sizeof(options));
     save(at("x.bag"), "\0\0\0\0\0\0\0\0", 8);
     options.unfinished = BAGS_UNFINISHED_SKIP;
-    assert_refused(
-        BAGS_ERROR_ARGUMENT, bag_reader_open(at("x.bag"), &options, &said));
+    assert_refused(BAGS_ERROR_ARGUMENT, bag_reader_open(at("x.bag"), &options, &said));
     assert_says("x.bag");
 }
 
@@ -333,16 +323,16 @@ static void a_file_of_1_to_7_bytes_is_an_error(void **state) {
     for (size_t size = 1; size < 8; size++) {
         save(at("x.bag"), rows, size);
         for (int mode = 0; mode < MODES; mode++) {
-            assert_refused(BAGS_ERROR_CORRUPT,
-                try_mode(at("x.bag"), (enum mode)mode, false));
+            assert_refused(
+                BAGS_ERROR_CORRUPT, try_mode(at("x.bag"), (enum mode)mode, false));
             assert_says("x.bag");
-            assert_refused(BAGS_ERROR_CORRUPT,
-                try_mode(at("x.bag"), (enum mode)mode, true));
+            assert_refused(
+                BAGS_ERROR_CORRUPT, try_mode(at("x.bag"), (enum mode)mode, true));
         }
         char *block = (char *)malloc(size);
         memset(block, 0, size);
-        assert_refused(BAGS_ERROR_CORRUPT,
-            bag_reader_open_memory(block, size, NULL, &said));
+        assert_refused(
+            BAGS_ERROR_CORRUPT, bag_reader_open_memory(block, size, NULL, &said));
         free(block);
     }
 }
@@ -352,13 +342,11 @@ static void only_regular_files_are_bags(void **state) {
     make_dir(at("directory"));
     make_dir(at("directory.bag"));
     save_text(at("file"), "abcdefgh");
-    assert_refused(
-        BAGS_ERROR_MISSING, bag_reader_open(at("missing.bag"), NULL, &said));
+    assert_refused(BAGS_ERROR_MISSING, bag_reader_open(at("missing.bag"), NULL, &said));
     assert_says("missing.bag");
     assert_refused(
         BAGS_ERROR_MISSING, bag_reader_open(at("missing/x.bag"), NULL, &said));
-    assert_refused(
-        BAGS_ERROR_MISSING, bag_reader_open(at("file/x.bag"), NULL, &said));
+    assert_refused(BAGS_ERROR_MISSING, bag_reader_open(at("file/x.bag"), NULL, &said));
     assert_null(bag_reader_open(at("directory"), NULL, &said));
     assert_null(bag_reader_open(at("directory.bag"), NULL, &said));
     assert_null(bag_reader_open(at("directory.bag/"), NULL, &said));
@@ -403,8 +391,7 @@ static model model_of(const unsigned char *data, size_t size) {
     return m;
 }
 
-static bool model_blob(
-    const model *m, uint64_t i, uint64_t *start, uint64_t *end) {
+static bool model_blob(const model *m, uint64_t i, uint64_t *start, uint64_t *end) {
     *start = load_u64(m->table.data + 8 * i);
     *end = load_u64(m->table.data + 8 * i + 8);
     return *start <= *end && *end <= m->start;
@@ -436,8 +423,8 @@ static void check_model(const bag_reader *reader, const model *m,
             assert_ok(bag_reader_get(reader, i, &scratch, &blob, &said));
             assert_bytes(blob, data + a, (size_t)(b - a));
         } else {
-            assert_fails(BAGS_ERROR_CORRUPT,
-                bag_reader_get(reader, i, &scratch, &blob, &said));
+            assert_fails(
+                BAGS_ERROR_CORRUPT, bag_reader_get(reader, i, &scratch, &blob, &said));
             expect_corrupt(i, name);
             assert_true(blob.data == NULL && blob.size == 0);
         }
@@ -447,16 +434,14 @@ static void check_model(const bag_reader *reader, const model *m,
             bags_range range;
             uint64_t wrong = model_wrong(m, i, j);
             if (wrong == j) {
-                assert_ok(bag_reader_get_range(
-                    reader, i, j, &scratch, &range, &said));
+                assert_ok(bag_reader_get_range(reader, i, j, &scratch, &range, &said));
                 assert_true(range.length == j - i);
                 model_blob(m, j - 1, &a, &b);
-                assert_bytes(bags_range_get(&range, (size_t)(j - 1 - i)),
-                    data + a, (size_t)(b - a));
+                assert_bytes(bags_range_get(&range, (size_t)(j - 1 - i)), data + a,
+                    (size_t)(b - a));
             } else {
-                assert_fails(
-                    BAGS_ERROR_CORRUPT, bag_reader_get_range(reader, i, j,
-                                            &scratch, &range, &said));
+                assert_fails(BAGS_ERROR_CORRUPT,
+                    bag_reader_get_range(reader, i, j, &scratch, &range, &said));
                 expect_corrupt(wrong, name);
             }
         }
@@ -481,8 +466,7 @@ static void check_against_model(
     if (m.valid && wrong == m.count) {
         assert_ok(bags_verify(at("x.bag"), NULL, NULL, &said));
     } else {
-        assert_fails(
-            BAGS_ERROR_CORRUPT, bags_verify(at("x.bag"), NULL, NULL, &said));
+        assert_fails(BAGS_ERROR_CORRUPT, bags_verify(at("x.bag"), NULL, NULL, &said));
         if (m.valid)
             expect_corrupt(wrong, "x.bag");
     }
@@ -501,9 +485,9 @@ static void check_against_model(
 /* Five blobs and their table, in which one entry is replaced. */
 static void damaged_tables_are_found_and_name_the_blob(void **state) {
     static const char *const texts[] = {"aa", "bbb", "", "ddddd", "eeeeee"};
-    static const uint64_t values[] = {0, 1, 2, 3, 5, 9, 15, 16, 17, 18, 24, 32,
-        64, 100, 0x7fffffff, 0x80000000, 0xffffffff, (uint64_t)1 << 32,
-        (uint64_t)1 << 61, (uint64_t)1 << 63, UINT64_MAX - 7, UINT64_MAX};
+    static const uint64_t values[] = {0, 1, 2, 3, 5, 9, 15, 16, 17, 18, 24, 32, 64, 100,
+        0x7fffffff, 0x80000000, 0xffffffff, (uint64_t)1 << 32, (uint64_t)1 << 61,
+        (uint64_t)1 << 63, UINT64_MAX - 7, UINT64_MAX};
     (void)state;
     for (int variant = V1; variant <= V2; variant++) {
         hand_bag bag = {{0}, {0}};
@@ -557,10 +541,9 @@ static void random_files_are_read_as_the_format_says(void **state) {
         for (uint64_t i = 0; i < changes && file.size; i++) {
             size_t place = (size_t)(next_random(&random) % file.size);
             if (next_random(&random) % 3 && file.size > bag.blobs.size)
-                place =
-                    bag.blobs.size + (size_t)(next_random(&random) %
-                                              (file.size - bag.blobs.size)) /
-                                         8 * 8;
+                place = bag.blobs.size +
+                        (size_t)(next_random(&random) % (file.size - bag.blobs.size)) /
+                            8 * 8;
             file.data[place < file.size ? place : file.size - 1] =
                 (unsigned char)(next_random(&random) % 40);
         }
@@ -635,15 +618,14 @@ static void an_invalid_idx_is_an_error(void **state) {
         for (int mode = 0; mode < MODES; mode++) {
             uint64_t length;
             poison();
-            assert_int_equal(read_all(at("x.bag"), (enum mode)mode, &length),
-                BAGS_ERROR_CORRUPT);
+            assert_int_equal(
+                read_all(at("x.bag"), (enum mode)mode, &length), BAGS_ERROR_CORRUPT);
             assert_says("x.");
         }
     }
 }
 
-static void a_bag_next_to_an_idx_is_v1_if_its_table_agrees_with_it(
-    void **state) {
+static void a_bag_next_to_an_idx_is_v1_if_its_table_agrees_with_it(void **state) {
     hand_bag bag = {{0}, {0}}, fewer = {{0}, {0}};
     (void)state;
     add_text(&bag, "12345678");
@@ -712,14 +694,12 @@ static void an_empty_v1_bag_next_to_an_empty_idx_is_empty(void **state) {
 static void an_idx_without_a_bag_is_not_a_bag(void **state) {
     (void)state;
     save(at("x.idx"), "", 0);
-    assert_refused(
-        BAGS_ERROR_MISSING, bag_reader_open(at("x.bag"), NULL, &said));
+    assert_refused(BAGS_ERROR_MISSING, bag_reader_open(at("x.bag"), NULL, &said));
 }
 
 /* ---- system calls ---- */
 
-static void a_mapped_bag_is_read_without_system_calls_or_allocations(
-    void **state) {
+static void a_mapped_bag_is_read_without_system_calls_or_allocations(void **state) {
     hand_bag bag = {{0}, {0}};
     (void)state;
     for (int i = 0; i < 100; i++)
@@ -750,8 +730,7 @@ static void a_read_without_mmap_is_two_calls_or_one_with_the_index_cached(
         add_text(&bag, "abcdefghij");
     hand_save(&bag, V1, at("."), "x");
     for (int cached = 0; cached < 2; cached++) {
-        bag_reader *reader =
-            open_mode(at("x.bag"), cached ? CACHED_INDEX : NO_MMAP);
+        bag_reader *reader = open_mode(at("x.bag"), cached ? CACHED_INDEX : NO_MMAP);
         bags_buffer scratch = {NULL, 0, NULL, NULL};
         bags_view blob;
         bags_range range;
@@ -763,8 +742,7 @@ static void a_read_without_mmap_is_two_calls_or_one_with_the_index_cached(
             assert_ok(bag_reader_get(reader, i * 99, &scratch, &blob, &said));
         assert_int_equal(disk.counts[HOOK_READ] - reads, 10 * each);
         reads = disk.counts[HOOK_READ];
-        assert_ok(
-            bag_reader_get_range(reader, 100, 900, &scratch, &range, &said));
+        assert_ok(bag_reader_get_range(reader, 100, 900, &scratch, &range, &said));
         assert_int_equal(range.length, 800);
         assert_int_equal(disk.counts[HOOK_READ] - reads, each);
         assert_int_equal(disk.counts[HOOK_MAP], 0);
@@ -829,12 +807,11 @@ static void a_read_error_carries_its_errno(void **state) {
     disk.only = 1u << HOOK_READ;
     disk.fail_at = disk.calls + 1;
     disk.fail_with = EIO;
-    assert_fails(
-        BAGS_ERROR_IO, bag_reader_get(reader, 0, &scratch, &blob, &said));
+    assert_fails(BAGS_ERROR_IO, bag_reader_get(reader, 0, &scratch, &blob, &said));
     assert_int_equal(said.system, EIO);
     assert_says("x.bag");
-    assert_fails(BAGS_ERROR_IO,
-        bag_reader_get_range(reader, 0, 1, &scratch, &range, &said));
+    assert_fails(
+        BAGS_ERROR_IO, bag_reader_get_range(reader, 0, 1, &scratch, &range, &said));
     disk.fail_at = 0;
     check_reader(reader, &bag);
     bags_buffer_free(&scratch);
@@ -872,16 +849,14 @@ static void a_blob_of_5_gib_is_found_and_needs_memory(void **state) {
         if (mode == MAPPED) {
             assert_ok(bag_reader_get(reader, 0, &scratch, &blob, &said));
             assert_true(blob.size == huge);
-            assert_ok(
-                bag_reader_get_range(reader, 0, 2, &scratch, &range, &said));
+            assert_ok(bag_reader_get_range(reader, 0, 2, &scratch, &range, &said));
             assert_text(bags_range_get(&range, 1), "tail");
         } else {
-            assert_fails(BAGS_ERROR_MEMORY,
-                bag_reader_get(reader, 0, &scratch, &blob, &said));
+            assert_fails(
+                BAGS_ERROR_MEMORY, bag_reader_get(reader, 0, &scratch, &blob, &said));
             assert_fails(BAGS_ERROR_MEMORY,
                 bag_reader_get_range(reader, 0, 2, &scratch, &range, &said));
-            assert_ok(
-                bag_reader_get_range(reader, 1, 2, &scratch, &range, &said));
+            assert_ok(bag_reader_get_range(reader, 1, 2, &scratch, &range, &said));
         }
         bags_env env = {&memory.allocator, NULL};
         assert_ok(verify_path(at("x.bag"), &env, &said));
@@ -906,8 +881,7 @@ static bag_writer *open_writer(const char *path, size_t buffer_size) {
 }
 
 /* Write blobs of these sizes; the file must be what the format requires. */
-static void check_written(
-    const size_t *sizes, size_t count, size_t buffer_size) {
+static void check_written(const size_t *sizes, size_t count, size_t buffer_size) {
     size_t most = 0;
     for (size_t i = 0; i < count; i++)
         most = sizes[i] > most ? sizes[i] : most;
@@ -973,8 +947,8 @@ static void blobs_around_multiples_of_the_buffer_are_written(void **state) {
 
 static void blobs_above_the_default_buffer_are_written(void **state) {
     static const size_t buffer = 2 << 20;
-    size_t rows[][3] = {{buffer - 1, 2, 7}, {buffer, 1, buffer},
-        {buffer + 1, 0, 1}, {3 * buffer + 5, 9, 0}, {1, 2 * buffer, 1}};
+    size_t rows[][3] = {{buffer - 1, 2, 7}, {buffer, 1, buffer}, {buffer + 1, 0, 1},
+        {3 * buffer + 5, 9, 0}, {1, 2 * buffer, 1}};
     (void)state;
     for (size_t i = 0; i < 5; i++)
         check_written(rows[i], 3, 0);
@@ -1011,22 +985,19 @@ static void memory_does_not_grow_with_the_bag(void **state) {
 static void creating_a_bag_that_exists_is_an_error(void **state) {
     (void)state;
     save_text(at("x.bag"), "precious");
-    assert_refused(
-        BAGS_ERROR_EXISTS, bag_writer_open(at("x.bag"), NULL, &said));
+    assert_refused(BAGS_ERROR_EXISTS, bag_writer_open(at("x.bag"), NULL, &said));
     assert_says("x.bag");
     assert_names(at("."), "x.bag");
     assert_file(at("x.bag"), "precious", 8);
     make_dir(at("y.bag"));
-    assert_refused(
-        BAGS_ERROR_EXISTS, bag_writer_open(at("y.bag"), NULL, &said));
+    assert_refused(BAGS_ERROR_EXISTS, bag_writer_open(at("y.bag"), NULL, &said));
     assert_names(at("."), "x.bag y.bag");
 }
 
 static void an_existing_idx_is_kept(void **state) {
     (void)state;
     save_text(at("x.idx"), "precious");
-    assert_refused(
-        BAGS_ERROR_EXISTS, bag_writer_open(at("x.bag"), NULL, &said));
+    assert_refused(BAGS_ERROR_EXISTS, bag_writer_open(at("x.bag"), NULL, &said));
     assert_says("x.idx");
     assert_names(at("."), "x.idx");
     assert_file(at("x.idx"), "precious", 8);
@@ -1043,16 +1014,15 @@ static void a_bag_in_a_missing_directory_is_refused(void **state) {
 static void two_writers_cannot_share_a_bag(void **state) {
     (void)state;
     bag_writer *writer = open_writer(at("x.bag"), 0);
-    assert_refused(
-        BAGS_ERROR_EXISTS, bag_writer_open(at("x.bag"), NULL, &said));
+    assert_refused(BAGS_ERROR_EXISTS, bag_writer_open(at("x.bag"), NULL, &said));
     assert_ok(bag_writer_append(writer, "a", 1, NULL, &said));
     assert_ok(bag_writer_close(writer, &said));
     assert_file(at("x.bag"), "a\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0", 17);
 }
 
 static void names_of_any_form_are_written_and_read(void **state) {
-    static const char *const names[] = {"x", "x.bag", "x.bag.bag", "a.b.c",
-        ".bag", "x.", "bag", "\xc3\xa9.bag", "a b.bag", "x.BAG", "x.idx"};
+    static const char *const names[] = {"x", "x.bag", "x.bag.bag", "a.b.c", ".bag",
+        "x.", "bag", "\xc3\xa9.bag", "a b.bag", "x.BAG", "x.idx"};
     (void)state;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         if (ON_WINDOWS && strcmp(names[i], "x.") == 0)
@@ -1088,8 +1058,7 @@ static void the_idx_is_kept_on_request(void **state) {
     assert_opens(writer, bag_writer_open(at("x.bag"), &options, &said));
     for (int i = 0; i < 50; i++) {
         hand_add(&bag, "abcdefg", (size_t)(i % 7));
-        assert_ok(
-            bag_writer_append(writer, "abcdefg", (size_t)(i % 7), NULL, &said));
+        assert_ok(bag_writer_append(writer, "abcdefg", (size_t)(i % 7), NULL, &said));
     }
     assert_ok(bag_writer_close(writer, &said));
     assert_names(at("."), "x.bag x.idx");
@@ -1148,8 +1117,8 @@ static void the_journal_never_lists_blobs_that_are_not_written(void **state) {
         bytes idx = load(at("x.idx"));
         uint64_t complete = idx.size / 8;
         if (complete)
-            assert_true(load_u64(idx.data + 8 * (complete - 1)) <=
-                        file_size(at("x.bag")));
+            assert_true(
+                load_u64(idx.data + 8 * (complete - 1)) <= file_size(at("x.bag")));
         bytes_free(&idx);
     }
     bag_writer_abort(writer);
@@ -1189,8 +1158,7 @@ static void a_system_failure_is_final(void **state) {
     assert_int_equal(said.system, ENOSPC);
     assert_says("x.");
     uint64_t index = 99;
-    assert_fails(
-        BAGS_ERROR_IO, bag_writer_append(writer, "a", 1, &index, &said));
+    assert_fails(BAGS_ERROR_IO, bag_writer_append(writer, "a", 1, &index, &said));
     assert_int_equal(said.system, ENOSPC);
     assert_true(index == 99);
     assert_fails(BAGS_ERROR_IO, bag_writer_flush(writer, &said));
@@ -1223,8 +1191,7 @@ static void a_bag_is_synced_unless_no_sync_is_set(void **state) {
         uint64_t syncs = disk.counts[HOOK_SYNC];
         options.no_sync = round == 1;
         options.keep_idx = round == 2; /* and it is synced */
-        assert_opens(
-            writer, bag_writer_open(at("%d.bag", round), &options, &said));
+        assert_opens(writer, bag_writer_open(at("%d.bag", round), &options, &said));
         assert_ok(bag_writer_append(writer, "a", 1, NULL, &said));
         assert_ok(bag_writer_close(writer, &said));
         syncs = disk.counts[HOOK_SYNC] - syncs;
@@ -1246,8 +1213,7 @@ static int count_sent(void *user, void *file, uint64_t offset, uint64_t size) {
     return EIO; /* which sync reports if it matters */
 }
 
-static void a_large_file_starts_to_reach_the_disk_before_its_sync(
-    void **state) {
+static void a_large_file_starts_to_reach_the_disk_before_its_sync(void **state) {
     size_t size = 1000000;
     char *blob = (char *)calloc(1, size);
     (void)state;
@@ -1262,8 +1228,7 @@ static void a_large_file_starts_to_reach_the_disk_before_its_sync(
         options.env.io = &io;
         options.no_sync = round == 1;
         make_dir(at("%d", round));
-        assert_opens(
-            writer, bag_writer_open(at("%d/x.bag", round), &options, &said));
+        assert_opens(writer, bag_writer_open(at("%d/x.bag", round), &options, &said));
         for (int i = 0; i < 50; i++)
             assert_ok(bag_writer_append(writer, blob, size, NULL, &said));
         assert_ok(bag_writer_close(writer, &said));
@@ -1278,8 +1243,8 @@ static void a_large_file_starts_to_reach_the_disk_before_its_sync(
 }
 
 static void buffers_too_large_for_the_address_space_are_refused(void **state) {
-    static const size_t rows[] = {SIZE_MAX, SIZE_MAX / 2, SIZE_MAX / 2 + 1,
-        SIZE_MAX / 2 + 2, SIZE_MAX - 1};
+    static const size_t rows[] = {
+        SIZE_MAX, SIZE_MAX / 2, SIZE_MAX / 2 + 1, SIZE_MAX / 2 + 2, SIZE_MAX - 1};
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         bag_writer_options options;
@@ -1288,8 +1253,7 @@ static void buffers_too_large_for_the_address_space_are_refused(void **state) {
         options.env.allocator = &memory.allocator;
         poison();
         assert_null(bag_writer_open(at("x.bag"), &options, &said));
-        assert_true(said.code == BAGS_ERROR_MEMORY ||
-                    said.code == BAGS_ERROR_LIMIT ||
+        assert_true(said.code == BAGS_ERROR_MEMORY || said.code == BAGS_ERROR_LIMIT ||
                     said.code == BAGS_ERROR_ARGUMENT);
         assert_names(at("."), "");
     }
@@ -1311,8 +1275,7 @@ static void reserved_disk_space_is_returned(void **state) {
         disk.fail_with = EOPNOTSUPP;
         uint64_t before = disk.counts[HOOK_RESERVE];
         bag_writer *writer = NULL;
-        assert_opens(
-            writer, bag_writer_open(at("%d.bag", fails), &options, &said));
+        assert_opens(writer, bag_writer_open(at("%d.bag", fails), &options, &said));
         for (int i = 0; i < 3; i++)
             assert_ok(bag_writer_append(writer, blob, size, NULL, &said));
         assert_ok(bag_writer_flush(writer, &said));
@@ -1323,8 +1286,7 @@ static void reserved_disk_space_is_returned(void **state) {
 #if !defined(_WIN32)
         struct stat info;
         assert_int_equal(stat(at("%d.bag", fails), &info), 0);
-        assert_true(
-            (uint64_t)info.st_blocks * 512 <= 3 * size + ((size_t)64 << 10));
+        assert_true((uint64_t)info.st_blocks * 512 <= 3 * size + ((size_t)64 << 10));
 #endif
     }
     free(blob);

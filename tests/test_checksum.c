@@ -48,8 +48,7 @@ static uint32_t bound(const hand_set *set, enum variant variant) {
     for (size_t i = 0; i < set->count + (variant != SPLIT); i++) {
         bytes part = {NULL, 0, 0};
         put_text(&part, i < set->count ? set->names[i] : "refs");
-        put_u32(&part,
-            crc_of_crcs(i < set->count ? &set->bags[i] : &set->refs, NULL));
+        put_u32(&part, crc_of_crcs(i < set->count ? &set->bags[i] : &set->refs, NULL));
         sum = crc(sum, part.data, part.size);
         bytes_free(&part);
     }
@@ -57,17 +56,16 @@ static uint32_t bound(const hand_set *set, enum variant variant) {
 }
 
 /* The content of NAME.crc next to this Bag, of a dataset unless set is NULL. */
-static bytes sidecar(const hand_bag *bag, enum variant variant,
-    const char *name, const hand_set *set) {
+static bytes sidecar(
+    const hand_bag *bag, enum variant variant, const char *name, const hand_set *set) {
     bytes out = {NULL, 0, 0}, file = hand_bytes(bag, variant);
     uint64_t length = hand_length(bag);
     uint32_t all = crc_of_crcs(bag, &out);
     size_t table = bag->blobs.size;
     put_u64(&out, length);
     put_u64(&out, file.size);
-    put_u32(&out, variant == SPLIT
-                      ? crc(0, bag->ends.data, bag->ends.size)
-                      : crc(0, file.data + table, file.size - table));
+    put_u32(&out, variant == SPLIT ? crc(0, bag->ends.data, bag->ends.size)
+                                   : crc(0, file.data + table, file.size - table));
     put_u32(&out, all);
     put_u32(&out, crc(0, name, strlen(name)));
     put_u32(&out, set ? bound(set, variant) : 0);
@@ -77,8 +75,8 @@ static bytes sidecar(const hand_bag *bag, enum variant variant,
     return out;
 }
 
-static void assert_sidecar(const char *path, const hand_bag *bag,
-    enum variant variant, const char *name, const hand_set *set) {
+static void assert_sidecar(const char *path, const hand_bag *bag, enum variant variant,
+    const char *name, const hand_set *set) {
     bytes expected = sidecar(bag, variant, name, set);
     assert_file(path, expected.data, expected.size);
     bytes_free(&expected);
@@ -111,8 +109,8 @@ static void write_bag(const hand_bag *bag, const char *path) {
     uint64_t start = 0;
     for (uint64_t i = 0; i < hand_length(bag); i++) {
         uint64_t end = load_u64(bag->ends.data + 8 * i);
-        assert_ok(bag_writer_append(writer, bag->blobs.data + start,
-            (size_t)(end - start), NULL, &said));
+        assert_ok(bag_writer_append(
+            writer, bag->blobs.data + start, (size_t)(end - start), NULL, &said));
         start = end;
     }
     assert_ok(bag_writer_close(writer, &said));
@@ -165,8 +163,7 @@ static void existing_checksums_are_not_overwritten(void **state) {
     memset(&options, 0, sizeof(options));
     options.checksum = true;
     save_text(at("x.crc"), "mine");
-    assert_refused(
-        BAGS_ERROR_EXISTS, bag_writer_open(at("x.bag"), &options, &said));
+    assert_refused(BAGS_ERROR_EXISTS, bag_writer_open(at("x.bag"), &options, &said));
     assert_names(at("."), "x.crc");
     assert_file(at("x.crc"), "mine", 4);
 }
@@ -207,22 +204,20 @@ static void checksums_are_verified_in_every_variant_and_mode(void **state) {
         assert_ok(checksum(at("%d/x.bag", variant), false, &report));
         assert_int_equal(report.made, 1);
         assert_int_equal(report.blobs, 1500);
-        assert_sidecar(
-            at("%d/x.crc", variant), &bag, (enum variant)variant, "", NULL);
+        assert_sidecar(at("%d/x.crc", variant), &bag, (enum variant)variant, "", NULL);
         for (int mode = 0; mode < MODES; mode++) {
             bag_reader_options options = checking(mode);
             bag_reader *reader;
             bags_buffer scratch = {NULL, 0, NULL, NULL};
             bags_view blob;
             bags_range range;
-            assert_opens(reader,
-                bag_reader_open(at("%d/x.bag", variant), &options, &said));
+            assert_opens(
+                reader, bag_reader_open(at("%d/x.bag", variant), &options, &said));
             for (uint64_t i = 0; i < 1500; i += 7) {
                 assert_ok(bag_reader_get(reader, i, &scratch, &blob, &said));
                 assert_int_equal(blob.data[0], 'a' + i % 26);
             }
-            assert_ok(
-                bag_reader_get_range(reader, 3, 1400, &scratch, &range, &said));
+            assert_ok(bag_reader_get_range(reader, 3, 1400, &scratch, &range, &said));
             assert_int_equal(range.length, 1397);
             bags_buffer_free(&scratch);
             bag_reader_close(reader);
@@ -266,13 +261,12 @@ static void a_checksum_mismatch_names_the_blob(void **state) {
         file.data[6] ^= 4;
         save(at("x/a.bag"), file.data, file.size);
         assert_opens(reader, bag_reader_open(at("x/a.bag"), &options, &said));
-        assert_fails(BAGS_ERROR_CORRUPT,
-            bag_reader_get(reader, 1, &scratch, &blob, &said));
+        assert_fails(
+            BAGS_ERROR_CORRUPT, bag_reader_get(reader, 1, &scratch, &blob, &said));
         assert_says("a.bag: blob 1*mismatch");
         assert_says("e3069283");
         char found[9];
-        snprintf(
-            found, sizeof(found), "%08x", (unsigned)crc(0, file.data + 5, 9));
+        snprintf(found, sizeof(found), "%08x", (unsigned)crc(0, file.data + 5, 9));
         assert_says(found);
         assert_true(blob.data == NULL && blob.size == 0);
         assert_fails(BAGS_ERROR_CORRUPT,
@@ -295,8 +289,7 @@ static void a_checksum_mismatch_names_the_blob(void **state) {
         assert_text(blob, "163456789");
         bags_buffer_free(&scratch);
         bag_reader_close(reader);
-        assert_fails(
-            BAGS_ERROR_CORRUPT, bags_verify(at("x/a.bag"), NULL, NULL, &said));
+        assert_fails(BAGS_ERROR_CORRUPT, bags_verify(at("x/a.bag"), NULL, NULL, &said));
         assert_says("a.bag: blob 1*mismatch");
         bytes_free(&file);
         hand_free(&bag);
@@ -304,8 +297,7 @@ static void a_checksum_mismatch_names_the_blob(void **state) {
     }
 }
 
-static void a_checksum_mismatch_among_many_datapoints_names_the_blob(
-    void **state) {
+static void a_checksum_mismatch_among_many_datapoints_names_the_blob(void **state) {
     static const uint64_t some[] = {0, 5, 2}, wrong[] = {5, 4, 0};
     (void)state;
     for (int mode = 0; mode < MODES; mode++) {
@@ -337,8 +329,8 @@ static void a_checksum_mismatch_among_many_datapoints_names_the_blob(
         assert_int_equal(bags_row_bytes(&row, 0, 0).data[0], 5);
         assert_ok(bags_reader_get_blob(reader, 3, 0, 0, &row, &blob, &said));
         assert_int_equal(blob.data[0], 3);
-        assert_fails(BAGS_ERROR_CORRUPT,
-            bags_reader_get(reader, 4, NULL, 0, &row, &said));
+        assert_fails(
+            BAGS_ERROR_CORRUPT, bags_reader_get(reader, 4, NULL, 0, &row, &said));
         assert_says("x/000001/a.bag: blob 1*mismatch");
         assert_int_equal(bags_row_length(&row, 0), 0);
         assert_fails(BAGS_ERROR_CORRUPT,
@@ -346,16 +338,16 @@ static void a_checksum_mismatch_among_many_datapoints_names_the_blob(
         assert_says("x/000001/a.bag: blob 1*mismatch");
         assert_true(blob.data == NULL && blob.size == 0);
         assert_ok(bags_reader_get_many(reader, some, 3, 0, &row, &said));
-        assert_fails(BAGS_ERROR_CORRUPT,
-            bags_reader_get_many(reader, wrong, 3, 0, &row, &said));
+        assert_fails(
+            BAGS_ERROR_CORRUPT, bags_reader_get_many(reader, wrong, 3, 0, &row, &said));
         assert_says("x/000001/a.bag: blob 1*mismatch");
         assert_int_equal(bags_row_length(&row, 0), 0);
         assert_ok(bags_reader_get_range(reader, 0, 4, 0, &row, &said));
-        assert_fails(BAGS_ERROR_CORRUPT,
-            bags_reader_get_range(reader, 1, 6, 0, &row, &said));
+        assert_fails(
+            BAGS_ERROR_CORRUPT, bags_reader_get_range(reader, 1, 6, 0, &row, &said));
         assert_says("x/000001/a.bag: blob 1*mismatch");
-        assert_int_equal(BAGS_ERROR_CORRUPT,
-            bags_reader_get_range(reader, 1, 6, 0, &row, NULL));
+        assert_int_equal(
+            BAGS_ERROR_CORRUPT, bags_reader_get_range(reader, 1, 6, 0, &row, NULL));
         bags_row_free(&row);
         bags_reader_close(reader);
         bytes_free(&file);
@@ -364,8 +356,7 @@ static void a_checksum_mismatch_among_many_datapoints_names_the_blob(
 }
 
 /* With checksums and without, in every mode. */
-static void invalid_entries_are_found_before_their_blobs_are_compared(
-    void **state) {
+static void invalid_entries_are_found_before_their_blobs_are_compared(void **state) {
     hand_bag bag = {{0}, {0}};
     (void)state;
     add_texts(&bag, 5);
@@ -385,15 +376,15 @@ static void invalid_entries_are_found_before_their_blobs_are_compared(
         assert_opens(reader, bag_reader_open(at("x.bag"), &options, &said));
         assert_ok(bag_reader_get(reader, 0, &scratch, &blob, &said));
         assert_int_equal(blob.data[0], 'a');
-        assert_fails(BAGS_ERROR_CORRUPT,
-            bag_reader_get(reader, 1, &scratch, &blob, &said));
+        assert_fails(
+            BAGS_ERROR_CORRUPT, bag_reader_get(reader, 1, &scratch, &blob, &said));
         assert_says("x.bag: blob 1: invalid range*");
         assert_true(blob.data == NULL && blob.size == 0);
-        assert_fails(BAGS_ERROR_CORRUPT,
-            bag_reader_get(reader, 3, &scratch, &blob, &said));
+        assert_fails(
+            BAGS_ERROR_CORRUPT, bag_reader_get(reader, 3, &scratch, &blob, &said));
         assert_says("x.bag: blob 3: end offset out of range*");
-        assert_fails(BAGS_ERROR_RANGE,
-            bag_reader_get(reader, 5, &scratch, &blob, &said));
+        assert_fails(
+            BAGS_ERROR_RANGE, bag_reader_get(reader, 5, &scratch, &blob, &said));
         assert_says("x.bag: blob index 5 out of range (length 5)");
         assert_fails(BAGS_ERROR_RANGE,
             bag_reader_get(reader, UINT64_MAX, &scratch, &blob, &said));
@@ -415,23 +406,21 @@ static void truncated_checksums_are_refused_in_every_mode(void **state) {
         save(at("x.crc"), file.data, size);
         for (int mode = 0; mode < MODES; mode++) {
             bag_reader_options options = checking(mode);
-            assert_refused(BAGS_ERROR_CORRUPT,
-                bag_reader_open(at("x.bag"), &options, &said));
+            assert_refused(
+                BAGS_ERROR_CORRUPT, bag_reader_open(at("x.bag"), &options, &said));
         }
     }
     bytes_free(&file);
     hand_free(&bag);
 }
 
-static void verifying_missing_checksums_is_an_error_with_a_remedy(
-    void **state) {
+static void verifying_missing_checksums_is_an_error_with_a_remedy(void **state) {
     hand_bag bag = {{0}, {0}};
     bag_reader_options options = checking(MAPPED);
     (void)state;
     hand_add(&bag, "abc", 3);
     hand_save(&bag, V1, at("."), "x");
-    assert_refused(
-        BAGS_ERROR_MISSING, bag_reader_open(at("x.bag"), &options, &said));
+    assert_refused(BAGS_ERROR_MISSING, bag_reader_open(at("x.bag"), &options, &said));
     assert_says("x.bag: no checksums*x.crc");
     assert_says("`bags checksum`");
     assert_refused(BAGS_ERROR_ARGUMENT,
@@ -466,10 +455,10 @@ static void checksums_are_added_to_datasets(void **state) {
         assert_ok(checksum(at("set"), false, &report));
         assert_int_equal(report.made, 3);
         assert_int_equal(report.kept, 0);
-        assert_sidecar(at("set/clip.crc"), &set.bags[0], (enum variant)variant,
-            "clip", &set);
-        assert_sidecar(at("set/text.crc"), &set.bags[1], (enum variant)variant,
-            "text", &set);
+        assert_sidecar(
+            at("set/clip.crc"), &set.bags[0], (enum variant)variant, "clip", &set);
+        assert_sidecar(
+            at("set/text.crc"), &set.bags[1], (enum variant)variant, "text", &set);
         assert_sidecar(
             at("set/refs.crc"), &set.refs, (enum variant)variant, "refs", &set);
         assert_names(at("set"), "clip.bag clip.crc refs.bag refs.crc spec.json "
@@ -506,8 +495,7 @@ static void change_text(void) {
 }
 
 /* Those of the other Bags bind them to the one that was there before. */
-static void a_replaced_bag_gets_no_checksums_next_to_those_of_others(
-    void **state) {
+static void a_replaced_bag_gets_no_checksums_next_to_those_of_others(void **state) {
     hand_set set = some_set(4);
     (void)state;
     set_save(&set, V1, at("set"));
@@ -536,8 +524,7 @@ static void existing_checksums_are_replaced_only_on_request(void **state) {
 }
 
 /* 0 bytes are an empty Bag only next to those of granular 0.20 and 0.21. */
-static void a_field_of_0_bytes_is_neither_checksummed_nor_described(
-    void **state) {
+static void a_field_of_0_bytes_is_neither_checksummed_nor_described(void **state) {
     hand_set set = some_set(4);
     bags_info info;
     (void)state;
@@ -548,8 +535,7 @@ static void a_field_of_0_bytes_is_neither_checksummed_nor_described(
     assert_false(exists(at("set/text.crc")));
     bags_reader *reader = NULL;
     assert_opens(reader, bags_reader_open(at("set"), NULL, &said));
-    assert_fails(
-        BAGS_ERROR_CORRUPT, bags_reader_info(reader, &info, NULL, &said));
+    assert_fails(BAGS_ERROR_CORRUPT, bags_reader_info(reader, &info, NULL, &said));
     assert_says("set/text.bag: *0 bytes");
     bags_reader_close(reader);
     set_free(&set);
@@ -562,8 +548,7 @@ static void a_bag_of_a_dataset_can_be_read_alone_but_not_checksummed_alone(
     bag_reader *reader;
     (void)state;
     set_save(&set, V1, at("set"));
-    assert_fails(
-        BAGS_ERROR_ARGUMENT, checksum(at("set/text.bag"), false, NULL));
+    assert_fails(BAGS_ERROR_ARGUMENT, checksum(at("set/text.bag"), false, NULL));
     assert_says("belongs to the dataset");
     assert_ok(checksum(at("set"), false, NULL));
     assert_opens(reader, bag_reader_open(at("set/text.bag"), &options, &said));
@@ -571,8 +556,8 @@ static void a_bag_of_a_dataset_can_be_read_alone_but_not_checksummed_alone(
     /* A Bag of a dataset cannot be renamed. */
     assert_int_equal(rename(at("set/text.bag"), at("set/name.bag")), 0);
     assert_int_equal(rename(at("set/text.crc"), at("set/name.crc")), 0);
-    assert_refused(BAGS_ERROR_CORRUPT,
-        bag_reader_open(at("set/name.bag"), &options, &said));
+    assert_refused(
+        BAGS_ERROR_CORRUPT, bag_reader_open(at("set/name.bag"), &options, &said));
     assert_says("set/name.crc*another Bag");
     set_free(&set);
 }
@@ -585,8 +570,7 @@ static void unfinished_shards_are_refused(void **state) {
     (void)state;
     memset(&options, 0, sizeof(options));
     options.shard_length = 2;
-    bags_writer *writer =
-        bags_writer_open(at("set"), &field, 1, &options, &said);
+    bags_writer *writer = bags_writer_open(at("set"), &field, 1, &options, &said);
     for (int i = 0; i < 3; i++)
         assert_ok(bags_writer_append(writer, &entry, 1, &said));
     assert_fails(BAGS_ERROR_UNFINISHED, checksum(at("set"), false, NULL));
@@ -624,8 +608,7 @@ static void the_bag_of_a_running_writer_gets_no_checksums(void **state) {
 }
 
 /* The writer of a dataset stores what bags_checksum would store later. */
-static void the_writer_stores_the_same_checksums_as_bags_checksum(
-    void **state) {
+static void the_writer_stores_the_same_checksums_as_bags_checksum(void **state) {
     static const uint64_t lengths[] = {0, 4};
     (void)state;
     for (int i = 0; i < 2; i++) {
@@ -814,13 +797,11 @@ static void an_invalid_table_gets_no_checksums(void **state) {
     bytes file = hand_bytes(&bag, V1);
     file.data[file.size - 8 * 4 + 6] = 0x7f;
     save(at("x.bag"), file.data, file.size);
-    assert_fails(
-        BAGS_ERROR_CORRUPT, bags_checksum(at("x.bag"), NULL, NULL, &said));
+    assert_fails(BAGS_ERROR_CORRUPT, bags_checksum(at("x.bag"), NULL, NULL, &said));
     assert_says("x.bag: blob 5");
     assert_false(exists(at("x.crc")));
     save(at("torn.bag"), "1234", 4);
-    assert_fails(
-        BAGS_ERROR_CORRUPT, bags_checksum(at("torn.bag"), NULL, NULL, &said));
+    assert_fails(BAGS_ERROR_CORRUPT, bags_checksum(at("torn.bag"), NULL, NULL, &said));
     bytes_free(&file);
     hand_free(&bag);
 }
@@ -868,8 +849,7 @@ static contents look(memory_disk *m, bool check, bool no_mmap, bool *verified) {
     out.opened = reader != NULL;
     out.length = reader ? bags_reader_length(reader) : 0;
     for (uint64_t i = 0; i < out.length && i < MOST_ROWS; i++) {
-        out.given[i] =
-            bags_reader_get(reader, i, NULL, 0, &row, NULL) == BAGS_OK;
+        out.given[i] = bags_reader_get(reader, i, NULL, 0, &row, NULL) == BAGS_OK;
         if (out.given[i])
             out.rows[i] = sum_row(reader, &row);
     }
@@ -907,8 +887,8 @@ static void check_change(damage *s, bool covered, const char *what, size_t n) {
         fail_msg("%s %d: a checking reader has another length", what, (int)n);
     for (int i = 0; i < MOST_ROWS; i++)
         if (checked.given[i] && checked.rows[i] != s->clean.rows[i])
-            fail_msg("%s %d: a checking reader gave a wrong datapoint %d", what,
-                (int)n, i);
+            fail_msg(
+                "%s %d: a checking reader gave a wrong datapoint %d", what, (int)n, i);
 }
 
 static void put_file(damage *s, const char *path, const bytes *content) {
@@ -995,8 +975,8 @@ static void check_file(damage *s, const char *path, bool covered) {
         put_u8(&longer, (unsigned)(i * 37 & 255));
         put_file(s, path, &longer);
         /* A truncated entry of an .idx is ignored. */
-        check_change(s, covered && !(is_idx(path) && longer.size % 8), path,
-            longer.size);
+        check_change(
+            s, covered && !(is_idx(path) && longer.size % 8), path, longer.size);
     }
     bytes_free(&longer);
     bags_io *io = &s->m.io;
@@ -1006,8 +986,7 @@ static void check_file(damage *s, const char *path, bool covered) {
     bytes_free(&file);
 }
 
-static void check_swap(
-    damage *s, const char *one, const char *two, bool covered) {
+static void check_swap(damage *s, const char *one, const char *two, bool covered) {
     bytes a = take_file(s, one), b = take_file(s, two);
     if (a.size != b.size || memcmp(a.data, b.data, a.size) != 0) {
         put_file(s, one, &b);
@@ -1046,9 +1025,8 @@ static void check_dataset(damage *s, const char *const *paths, size_t count,
 }
 
 static void every_change_to_a_v1_or_v2_dataset_is_found(void **state) {
-    static const char *const paths[] = {"set/spec.json", "set/refs.bag",
-        "set/refs.crc", "set/clip.bag", "set/clip.crc", "set/text.bag",
-        "set/text.crc"};
+    static const char *const paths[] = {"set/spec.json", "set/refs.bag", "set/refs.crc",
+        "set/clip.bag", "set/clip.crc", "set/text.bag", "set/text.crc"};
     (void)state;
     for (int variant = V1; variant <= V2; variant++) {
         damage s;
@@ -1061,9 +1039,8 @@ static void every_change_to_a_v1_or_v2_dataset_is_found(void **state) {
 }
 
 static void every_change_to_a_split_dataset_is_found(void **state) {
-    static const char *const paths[] = {"set/spec.json", "set/a.bag",
-        "set/a.crc", "set/a.idx", "set/text.bag", "set/text.crc",
-        "set/text.idx"};
+    static const char *const paths[] = {"set/spec.json", "set/a.bag", "set/a.crc",
+        "set/a.idx", "set/text.bag", "set/text.crc", "set/text.idx"};
     damage s;
     hand_set set;
     (void)state;
@@ -1085,13 +1062,12 @@ static void every_change_to_a_split_dataset_is_found(void **state) {
 /* Equal blobs are the hardest case: an invalid table may yield correct bytes,
  * and files of the same size are swapped. */
 static void every_change_to_shards_with_equal_blobs_is_found(void **state) {
-    static const char *const paths[] = {"set/000000/spec.json",
-        "set/000000/refs.bag", "set/000000/refs.crc", "set/000000/a.bag",
-        "set/000000/a.crc", "set/000000/b.bag", "set/000000/b.crc",
-        "set/000000/a.idx", "set/000000/b.idx", "set/000000/refs.idx",
-        "set/000001/spec.json", "set/000001/refs.bag", "set/000001/refs.crc",
-        "set/000001/a.bag", "set/000001/a.crc", "set/000001/b.bag",
-        "set/000001/b.crc", "set/000001/a.idx", "set/000001/b.idx",
+    static const char *const paths[] = {"set/000000/spec.json", "set/000000/refs.bag",
+        "set/000000/refs.crc", "set/000000/a.bag", "set/000000/a.crc",
+        "set/000000/b.bag", "set/000000/b.crc", "set/000000/a.idx", "set/000000/b.idx",
+        "set/000000/refs.idx", "set/000001/spec.json", "set/000001/refs.bag",
+        "set/000001/refs.crc", "set/000001/a.bag", "set/000001/a.crc",
+        "set/000001/b.bag", "set/000001/b.crc", "set/000001/a.idx", "set/000001/b.idx",
         "set/000001/refs.idx"};
     damage s;
     bags_writer_options options;

@@ -72,12 +72,11 @@ static const bags_field fields[] = {{"clip", "bytes[]"}, {"id", "int(4)"},
 static bags_code append_one(bags_writer *writer, uint64_t i) {
     static const int16_t wave[] = {1, -2, 3, 400};
     uint64_t shape = i % 3;
-    bags_value clip[] = {
-        bags_bytes("ab", 2), bags_bytes("", 0), bags_bytes("cde", 3)};
+    bags_value clip[] = {bags_bytes("ab", 2), bags_bytes("", 0), bags_bytes("cde", 3)};
     bags_value id = bags_uint(7 * i), text = bags_utf8(i % 2 ? "odd" : "");
     bags_value samples = bags_array(BAGS_DTYPE_INT16, 1, &shape, wave);
-    bags_entry entries[] = {{"clip", clip, i % 4}, {"id", &id, 1},
-        {"text", &text, 1}, {"wave", &samples, 1}};
+    bags_entry entries[] = {{"clip", clip, i % 4}, {"id", &id, 1}, {"text", &text, 1},
+        {"wave", &samples, 1}};
     return bags_writer_append(writer, entries, FIELDS, &said);
 }
 
@@ -89,8 +88,7 @@ static void write_set(files *into, const bags_writer_options *how) {
     memory_disk_start(&drive);
     options.env.io = &drive.io;
     options.buffer_size = 4096;
-    assert_opens(
-        writer, bags_writer_open("set", fields, FIELDS, &options, &said));
+    assert_opens(writer, bags_writer_open("set", fields, FIELDS, &options, &said));
     for (uint64_t i = 0; i < LENGTH; i++)
         assert_ok(append_one(writer, i));
     assert_ok(bags_writer_close(writer, &said));
@@ -203,8 +201,7 @@ static bool ref_fits(cursor *c, bool sequence, uint64_t blobs) {
     return parts == 2 && !c->bad && first <= blobs && count <= blobs - first;
 }
 
-static const bytes *find(
-    const files *f, const char *directory, const char *name) {
+static const bytes *find(const files *f, const char *directory, const char *name) {
     char path[128];
     snprintf(path, sizeof(path), "%s/%s", directory, name);
     for (size_t i = 0; i < f->count; i++)
@@ -223,8 +220,8 @@ static bool spec_is_right(const bytes *spec) {
     for (size_t i = 0; i < FIELDS && right; i++) {
         char before[64];
         bags_type type;
-        int size = snprintf(before, sizeof(before), "%s\"%s\": \"",
-            i ? ", " : "{", fields[i].name);
+        int size = snprintf(
+            before, sizeof(before), "%s\"%s\": \"", i ? ", " : "{", fields[i].name);
         char *text = at + size;
         right = strncmp(at, before, (size_t)size) == 0;
         at = right ? strchr(text, '"') : at;
@@ -277,8 +274,8 @@ static bool shard_is_right(const files *f, const char *directory) {
             return false;
     }
     for (uint64_t i = 0; i < refs.length; i++) {
-        cursor c = {rows->data + blob_start(&refs, i),
-            rows->data + blob_stop(&refs, i), false};
+        cursor c = {
+            rows->data + blob_start(&refs, i), rows->data + blob_stop(&refs, i), false};
         if (!row_is_right(f, directory, bags, &c))
             return false;
     }
@@ -351,8 +348,7 @@ static void look(const memory_disk *drive, bool no_mmap, outcome *out) {
  * changes. */
 typedef struct trial {
     const char *name;
-    bool
-        checksums; /* then no change to what a reader returns may go undetected */
+    bool checksums; /* then no change to what a reader returns may go undetected */
     const char *const *shards; /* directories, ended by NULL; NULL: a variant
                                   that the reader here does not know */
     files complete;
@@ -382,8 +378,7 @@ static bool is_right(const trial *t, const files *f) {
     return true;
 }
 
-static void judge(
-    trial *t, const files *f, const outcome *got, const char *what) {
+static void judge(trial *t, const files *f, const outcome *got, const char *what) {
     bool altered = strcmp(got->hex, t->hex) != 0;
     t->tried++;
     t->found += !got->verified;
@@ -403,15 +398,14 @@ static void check_call(const files *f, outcome *mapped, outcome *no_mmap) {
     memory_disk drive;
     memory_disk_start(&drive);
     for (size_t i = 0; i < f->count; i++)
-        memory_disk_save(&drive, f->each[i].path, f->each[i].content.data,
-            f->each[i].content.size);
+        memory_disk_save(
+            &drive, f->each[i].path, f->each[i].content.data, f->each[i].content.size);
     look(&drive, false, mapped);
     look(&drive, true, no_mmap);
     memory_disk_free(&drive);
 }
 
-static void check(trial *t, const files *f, const char *format, ...)
-    BAGI_PRINTF(3, 4);
+static void check(trial *t, const files *f, const char *format, ...) BAGI_PRINTF(3, 4);
 
 static void check(trial *t, const files *f, const char *format, ...) {
     char what[256];
@@ -434,8 +428,8 @@ static void flip_all(trial *t) {
         for (size_t at = 0; at < content->size; at++)
             for (size_t k = 0; k < sizeof(flips); k++) {
                 content->data[at] ^= flips[k];
-                check(t, &t->complete, "%s: byte %d ^ 0x%02x",
-                    t->complete.each[i].path, (int)at, flips[k]);
+                check(t, &t->complete, "%s: byte %d ^ 0x%02x", t->complete.each[i].path,
+                    (int)at, flips[k]);
                 content->data[at] ^= flips[k];
             }
     }
@@ -446,8 +440,8 @@ static void cut_all(trial *t) {
         bytes *content = &t->complete.each[i].content;
         size_t size = content->size;
         for (content->size = 0; content->size < size; content->size++)
-            check(t, &t->complete, "%s: cut to %d bytes",
-                t->complete.each[i].path, (int)content->size);
+            check(t, &t->complete, "%s: cut to %d bytes", t->complete.each[i].path,
+                (int)content->size);
     }
 }
 

@@ -9,8 +9,7 @@ static uint32_t crc_of(const void *data, size_t size) {
     return bags_crc32c(0, data, size);
 }
 
-static uint32_t by_tables(
-    uint32_t crc, const unsigned char *data, size_t size) {
+static uint32_t by_tables(uint32_t crc, const unsigned char *data, size_t size) {
     return ~bagi_crc_tables(~crc, data, size);
 }
 
@@ -27,9 +26,9 @@ static uint32_t by_bits(uint32_t crc, const unsigned char *data, size_t size) {
 
 /* RFC 3720, B.4, and the check value of the catalogues of CRCs. */
 static void known_crcs_are_computed(void **state) {
-    static const unsigned char command[48] = {0x01, 0xC0, 0, 0, 0, 0, 0, 0, 0,
-        0, 0, 0, 0, 0, 0, 0, 0x14, 0, 0, 0, 0, 0, 0x04, 0, 0, 0, 0, 0x14, 0, 0,
-        0, 0x18, 0x28, 0, 0, 0, 0, 0, 0, 0, 0x02, 0, 0, 0, 0, 0, 0, 0};
+    static const unsigned char command[48] = {0x01, 0xC0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        0, 0, 0, 0, 0x14, 0, 0, 0, 0, 0, 0x04, 0, 0, 0, 0, 0x14, 0, 0, 0, 0x18, 0x28, 0,
+        0, 0, 0, 0, 0, 0, 0x02, 0, 0, 0, 0, 0, 0, 0};
     unsigned char text[32];
     (void)state;
     memset(text, 0, sizeof(text));
@@ -48,8 +47,7 @@ static void known_crcs_are_computed(void **state) {
     assert_int_equal(crc_of(NULL, 0), 0);
 }
 
-static void all_crc_implementations_agree_on_any_length_and_alignment(
-    void **state) {
+static void all_crc_implementations_agree_on_any_length_and_alignment(void **state) {
     const size_t most = 60000;
     unsigned char *text = (unsigned char *)malloc(most + 16);
     uint64_t lot = 5;
@@ -77,8 +75,7 @@ static void a_crc_can_be_computed_in_pieces(void **state) {
     for (int i = 0; i < 500; i++) {
         size_t cut = (size_t)(next_random(&lot) % (sizeof(text) + 1));
         assert_int_equal(
-            bags_crc32c(crc_of(text, cut), text + cut, sizeof(text) - cut),
-            complete);
+            bags_crc32c(crc_of(text, cut), text + cut, sizeof(text) - cut), complete);
     }
 }
 

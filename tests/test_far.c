@@ -11,8 +11,8 @@ static struct {
     char last[256];
 } seen;
 
-static int far_read_at(void *user, void *file, uint64_t offset, void *data,
-    size_t size, size_t *done) {
+static int far_read_at(
+    void *user, void *file, uint64_t offset, void *data, size_t size, size_t *done) {
     seen.at++;
     if (seen.fault)
         return seen.fault;
@@ -57,8 +57,7 @@ static bags_reader *open_far(bool cache_index) {
     bags_writer *writer;
     memset(&writing, 0, sizeof writing);
     writing.shard_length = 10;
-    assert_opens(
-        writer, bags_writer_open(at("ds"), fields, 2, &writing, &said));
+    assert_opens(writer, bags_writer_open(at("ds"), fields, 2, &writing, &said));
     for (int i = 0; i < 30; i++) {
         unsigned char blob[500];
         fill(blob, sizeof blob, (uint64_t)i);
@@ -133,8 +132,7 @@ static void checksums_are_a_step_of_their_own(void **state) {
     bags_reader_close(reader);
 }
 
-static void all_fields_of_a_datapoint_are_read_in_one_call_per_step(
-    void **state) {
+static void all_fields_of_a_datapoint_are_read_in_one_call_per_step(void **state) {
     bags_row row = {0};
     bags_reader *reader = open_far(false);
     (void)state;
@@ -167,13 +165,13 @@ static void a_failure_is_what_read_at_returns_in_the_hooks_words(void **state) {
     (void)state;
     assert_ok(bags_reader_get_many(reader, some, SOME, 0, &row, &said));
     seen.fault = EACCES;
-    assert_fails(BAGS_ERROR_IO,
-        bags_reader_get_many(reader, some, SOME, 0, &row, &said));
+    assert_fails(
+        BAGS_ERROR_IO, bags_reader_get_many(reader, some, SOME, 0, &row, &said));
     assert_int_equal(said.system, EACCES);
     assert_says("refs.bag: cannot read: the server refuses *ds/00000");
     seen.fault = EIO;
-    assert_fails(BAGS_ERROR_IO,
-        bags_reader_get_many(reader, some, SOME, 0, &row, &said));
+    assert_fails(
+        BAGS_ERROR_IO, bags_reader_get_many(reader, some, SOME, 0, &row, &said));
     assert_says(strerror(EIO));
     bags_row_free(&row);
     bags_reader_close(reader);
@@ -206,8 +204,8 @@ static void files_are_expected_before_they_are_opened(void **state) {
     assert_ok(bags_reader_get_many(reader, some, SOME, 1, &row, &said));
     assert_int_equal(seen.expected, 0); /* they are open */
     uint64_t beyond[] = {some[0], UINT64_MAX, bags_reader_length(reader)};
-    assert_fails(BAGS_ERROR_RANGE,
-        bags_reader_get_many(reader, beyond, 3, 1, &row, &said));
+    assert_fails(
+        BAGS_ERROR_RANGE, bags_reader_get_many(reader, beyond, 3, 1, &row, &said));
     assert_ok(bags_reader_info(reader, &info, NULL, &said));
     assert_true(seen.expected >= 9);
     bags_row_free(&row);
@@ -238,9 +236,9 @@ static void the_failure_of_every_allocation_is_an_error(void **state) {
         memory.calls = 0;
         memory.fail_at = n;
         bags_reader *reader = bags_reader_open(at("ds"), &options, &said);
-        bags_code code =
-            reader ? bags_reader_get_many(reader, some, SOME, 0, &row, &said)
-                   : said.code;
+        bags_code code = reader
+                             ? bags_reader_get_many(reader, some, SOME, 0, &row, &said)
+                             : said.code;
         memory.fail_at = 0;
         if (code)
             assert_int_equal(code, BAGS_ERROR_MEMORY);

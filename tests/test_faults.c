@@ -52,8 +52,7 @@ static void world_start(world *w) {
         each->first = 1000 * (i + 1);
     }
     for (int i = 0; i < WORKS; i++) {
-        w->works[i].options.checksum =
-            i == BY_LENGTH || i == ONE || i >= FIRST_OF_TWO;
+        w->works[i].options.checksum = i == BY_LENGTH || i == ONE || i >= FIRST_OF_TWO;
         w->works[i].options.env.io = &w->device.io;
         w->works[i].options.env.allocator = &w->blocks.allocator;
     }
@@ -61,9 +60,8 @@ static void world_start(world *w) {
 
 static void world_end(world *w, uint64_t n) {
     if (w->blocks.live || w->device.files.files || w->device.files.maps)
-        fail_msg("fault %d in %s leaves %d blocks, %d files, %d mappings",
-            (int)n, w->where, (int)w->blocks.live, w->device.files.files,
-            w->device.files.maps);
+        fail_msg("fault %d in %s leaves %d blocks, %d files, %d mappings", (int)n,
+            w->where, (int)w->blocks.live, w->device.files.files, w->device.files.maps);
     memory_disk_free(&w->drive);
 }
 
@@ -96,8 +94,8 @@ static bags_code resume_work(world *w, int which) {
     bags_code code;
     OPEN(writer, work_open(each, true, &said));
     if (each->flushed < flushed || each->flushed > appended)
-        fail_msg("%s: %d datapoints found, %d were flushed, %d appended",
-            each->path, (int)each->flushed, (int)flushed, (int)appended);
+        fail_msg("%s: %d datapoints found, %d were flushed, %d appended", each->path,
+            (int)each->flushed, (int)flushed, (int)appended);
     STEP(work_append_to(each, writer, totals[which], &said));
 done:
     if (code && w->crashes)
@@ -224,8 +222,8 @@ static void finish_work(world *w, int which, uint64_t n) {
         code = f.right == totals[which] ? BAGS_OK : code;
     }
     if (code)
-        fail_msg("fault %d: %s cannot be resumed: %s", (int)n, each->path,
-            said.message);
+        fail_msg(
+            "fault %d: %s cannot be resumed: %s", (int)n, each->path, said.message);
 }
 
 /* Resuming ends with the same bytes as if nothing had happened. */
@@ -238,8 +236,7 @@ static void check_resuming(world *w, const memory_disk *expected, uint64_t n) {
     drop_journals(&w->drive.io, "two");
     drop_journals(&w->drive.io, "pair");
     if (!is_same_disk(&w->drive, expected))
-        fail_msg("after fault %d in %s resuming ends with other bytes", (int)n,
-            where);
+        fail_msg("after fault %d in %s resuming ends with other bytes", (int)n, where);
 }
 
 typedef struct fault {
@@ -258,27 +255,23 @@ static bool may_be_silent(const world *w) {
     if (last == HOOK_LOCK && w->device.files.fail_with == EWOULDBLOCK)
         return true;
     return last == HOOK_MAP || last == HOOK_UNMAP || last == HOOK_REMOVE ||
-           last == HOOK_IDENTIFY ||
-           (last == HOOK_CLOSE && !w->device.files.lost_bags);
+           last == HOOK_IDENTIFY || (last == HOOK_CLOSE && !w->device.files.lost_bags);
 }
 
-static void check_report(
-    world *w, const fault *how, bags_code code, uint64_t n) {
+static void check_report(world *w, const fault *how, bags_code code, uint64_t n) {
     bags_code expected =
         how->memory ? BAGS_ERROR_MEMORY
         : how->error == EWOULDBLOCK && w->device.files.last == HOOK_LOCK
             ? said.code
             : BAGS_ERROR_IO;
-    if (!code &&
-        (how->memory || (!how->stays && !w->repeated && !may_be_silent(w))))
-        fail_msg("%s %d in %s (%s) was passed over", how->name, (int)n,
-            w->where, hook_names[w->device.files.last]);
+    if (!code && (how->memory || (!how->stays && !w->repeated && !may_be_silent(w))))
+        fail_msg("%s %d in %s (%s) was passed over", how->name, (int)n, w->where,
+            hook_names[w->device.files.last]);
     if (!code)
         return;
     CHECK(is_code((int)expected, (int)code, w->where));
     if (code == BAGS_ERROR_IO && said.system != how->error)
-        fail_msg("%s %d: errno %d: %s", how->name, (int)n, said.system,
-            said.message);
+        fail_msg("%s %d: errno %d: %s", how->name, (int)n, said.system, said.message);
 }
 
 /* One fault and its consequences. Returns true if the fault was reached. */
@@ -303,9 +296,9 @@ static bool meet(const fault *how, uint64_t n, const memory_disk *expected) {
         assert_int_equal(code, BAGS_OK);
     w->blocks.fail_at = w->device.files.fail_at = 0;
     if (w->blocks.live || w->device.files.files || w->device.files.maps)
-        fail_msg("%s %d in %s leaves %d blocks, %d files, %d mappings",
-            how->name, (int)n, w->where, (int)w->blocks.live,
-            w->device.files.files, w->device.files.maps);
+        fail_msg("%s %d in %s leaves %d blocks, %d files, %d mappings", how->name,
+            (int)n, w->where, (int)w->blocks.live, w->device.files.files,
+            w->device.files.maps);
     if (expected)
         check_resuming(w, expected, n);
     else
@@ -352,9 +345,8 @@ static void any_call_may_fail_once(void **state) {
 }
 
 static void the_disk_may_be_full_at_any_write(void **state) {
-    const unsigned writes = 1u << HOOK_WRITE | 1u << HOOK_SYNC |
-                            1u << HOOK_TRUNCATE | 1u << HOOK_MAKE_DIR |
-                            1u << HOOK_OPEN | 1u << HOOK_RENAME |
+    const unsigned writes = 1u << HOOK_WRITE | 1u << HOOK_SYNC | 1u << HOOK_TRUNCATE |
+                            1u << HOOK_MAKE_DIR | 1u << HOOK_OPEN | 1u << HOOK_RENAME |
                             1u << HOOK_CLOSE;
     fault once = {"ENOSPC once", writes, ENOSPC, false, false};
     fault stays = {"ENOSPC for good", writes, ENOSPC, true, false};
@@ -365,13 +357,10 @@ static void the_disk_may_be_full_at_any_write(void **state) {
 
 static void each_kind_of_call_may_fail(void **state) {
     fault interrupted = {"EINTR",
-        1u << HOOK_WRITE | 1u << HOOK_READ | 1u << HOOK_SYNC_DIR, EINTR, false,
-        false};
-    fault files = {
-        "EMFILE", 1u << HOOK_OPEN | 1u << HOOK_LIST, EMFILE, false, false};
+        1u << HOOK_WRITE | 1u << HOOK_READ | 1u << HOOK_SYNC_DIR, EINTR, false, false};
+    fault files = {"EMFILE", 1u << HOOK_OPEN | 1u << HOOK_LIST, EMFILE, false, false};
     fault rights = {"EACCES",
-        1u << HOOK_OPEN | 1u << HOOK_KIND | 1u << HOOK_RENAME |
-            1u << HOOK_MAKE_DIR,
+        1u << HOOK_OPEN | 1u << HOOK_KIND | 1u << HOOK_RENAME | 1u << HOOK_MAKE_DIR,
         EACCES, true, false};
     fault quota = {"EDQUOT", 1u << HOOK_WRITE, EDQUOT, true, false};
     fault lock = {"lock taken", 1u << HOOK_LOCK, EWOULDBLOCK, false, false};
@@ -402,8 +391,8 @@ static void reads_and_writes_may_be_short(void **state) {
         world_start(w);
         w->device.files.chunk = chunk;
         if (run(w))
-            fail_msg("with %d bytes at once, %s: %s", (int)chunk, w->where,
-                said.message);
+            fail_msg(
+                "with %d bytes at once, %s: %s", (int)chunk, w->where, said.message);
         check_resuming(w, &expected, chunk);
         world_end(w, chunk);
         free(w);
@@ -441,8 +430,7 @@ static void a_recovery_killed_at_any_call_can_be_repeated(void **state) {
             world_end(w, n);
             free(w);
         }
-        print_message(
-            "recovery of %s: killed at %d points\n", paths[p], (int)n - 2);
+        print_message("recovery of %s: killed at %d points\n", paths[p], (int)n - 2);
         assert_true(n > 10);
         world_end(complete, 0);
         free(complete);
@@ -477,8 +465,7 @@ static void exit_in_a_process(uint64_t n, const char *path) {
     _exit(device.files.failed ? 1 : 0);
 }
 
-static void a_process_that_exits_at_any_call_loses_nothing_flushed(
-    void **state) {
+static void a_process_that_exits_at_any_call_loses_nothing_flushed(void **state) {
     (void)state;
     skip_on_windows("needs fork");
     work complete = work_on(at("complete"), 4, NULL);

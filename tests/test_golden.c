@@ -4,8 +4,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
-#define _FILE_OFFSET_BITS                                                      \
-    64 /* ext4 numbers a directory's entries with 64 bits */
+#define _FILE_OFFSET_BITS 64 /* ext4 numbers a directory's entries with 64 bits */
 #include "check.h"
 
 #include <dirent.h>
@@ -82,9 +81,8 @@ static bool manifest_kind(const char *fixture, char *kind, size_t size) {
 
 /* Calls each() for every fixture of a kind that must, or must not, be
  * refused. */
-static size_t for_each_fixture(const char *kind, bool refused,
-    size_t first_writer, size_t last_writer,
-    void (*each)(const char *fixture)) {
+static size_t for_each_fixture(const char *kind, bool refused, size_t first_writer,
+    size_t last_writer, void (*each)(const char *fixture)) {
     size_t count = 0;
     for (size_t w = first_writer; w <= last_writer; w++) {
         struct dirent **found;
@@ -95,8 +93,7 @@ static size_t for_each_fixture(const char *kind, bool refused,
             fail_msg("%s is missing", directory);
         for (int i = 0; i < entries; i++) {
             char fixture[600], its_kind[32] = "";
-            snprintf(
-                fixture, sizeof(fixture), "%s/%s", directory, found[i]->d_name);
+            snprintf(fixture, sizeof(fixture), "%s/%s", directory, found[i]->d_name);
             bool is_fixture = found[i]->d_name[0] != '.';
             free(found[i]);
             if (!is_fixture ||
@@ -142,17 +139,12 @@ static void sha256_matches_the_standard(void **state) {
         const char *text, *hex;
         size_t times;
     } rows[] = {
-        {"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
-            1},
-        {"abc",
-            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
-            1},
+        {"", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", 1},
+        {"abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad", 1},
         {"abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
-            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1",
-            1},
+            "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1", 1},
         {"aaaaaaaaaa",
-            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0",
-            100000},
+            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0", 100000},
     };
     (void)state;
     for (size_t i = 0; i < 4; i++) {
@@ -179,8 +171,8 @@ static void check_bag_reader(const bag_reader *reader, const char *fixture) {
         } else if (manifest_is(&m, "size")) {
             assert_true(bag_reader_size(reader) == manifest_number(&m, 1));
         } else if (manifest_is(&m, "b")) {
-            assert_ok(bag_reader_get(
-                reader, manifest_number(&m, 1), &scratch, &blob, &said));
+            assert_ok(
+                bag_reader_get(reader, manifest_number(&m, 1), &scratch, &blob, &said));
             check_hash(blob, manifest_number(&m, 2), m.fields[3]);
             listed++;
         } else if (manifest_is(&m, "digest")) {
@@ -188,8 +180,8 @@ static void check_bag_reader(const bag_reader *reader, const char *fixture) {
             char hex[65];
             bags_range range;
             sha256_start(&s);
-            assert_ok(bag_reader_get_range(
-                reader, 0, UINT64_MAX, &scratch, &range, &said));
+            assert_ok(
+                bag_reader_get_range(reader, 0, UINT64_MAX, &scratch, &range, &said));
             assert_true(range.length == manifest_number(&m, 1));
             assert_true(range.size == manifest_number(&m, 2));
             for (size_t i = 0; i < range.length; i++)
@@ -211,19 +203,18 @@ static void check_bag(const char *fixture) {
         memset(&options, 0, sizeof(options));
         options.no_mmap = mode != MAPPED;
         options.cache_index = mode == CACHED_INDEX;
-        options.allow_empty_file =
-            strstr(fixture, "granular-0.21.0/bag-empty") != NULL;
+        options.allow_empty_file = strstr(fixture, "granular-0.21.0/bag-empty") != NULL;
         options.env.allocator = &memory.allocator;
         options.env.io = &disk.io;
-        assert_opens(reader,
-            bag_reader_open(inside(fixture, "data.bag"), &options, &said));
+        assert_opens(
+            reader, bag_reader_open(inside(fixture, "data.bag"), &options, &said));
         check_bag_reader(reader, fixture);
         bag_reader_close(reader);
         if (exists(inside(fixture, "data.idx")))
             continue;
         bytes file = load(inside(fixture, "data.bag"));
-        assert_opens(reader,
-            bag_reader_open_memory(file.data, file.size, &options, &said));
+        assert_opens(
+            reader, bag_reader_open_memory(file.data, file.size, &options, &said));
         check_bag_reader(reader, fixture);
         bag_reader_close(reader);
         bytes_free(&file);
@@ -239,8 +230,7 @@ static void rewrite_bag(const char *fixture) {
     bag_reader *reader;
     bag_writer *writer;
     bags_buffer scratch = {NULL, 0, NULL, NULL};
-    assert_opens(
-        reader, bag_reader_open(inside(fixture, "data.bag"), NULL, &said));
+    assert_opens(reader, bag_reader_open(inside(fixture, "data.bag"), NULL, &said));
     assert_opens(writer, bag_writer_open(at("x.bag"), NULL, &said));
     for (uint64_t i = 0; i < bag_reader_length(reader); i++) {
         bags_view blob;
@@ -266,8 +256,7 @@ static bags_reader *open_dataset(
     bags_reader_options options;
     bags_reader *reader;
     memset(&options, 0, sizeof(options));
-    options.no_mmap =
-        mode == NO_MMAP || mode == CACHED_INDEX || mode == ONE_FILE;
+    options.no_mmap = mode == NO_MMAP || mode == CACHED_INDEX || mode == ONE_FILE;
     options.cache_index = mode == CACHED_INDEX;
     options.max_files = mode == ONE_FILE ? 1 : 0;
     options.max_maps = mode == ONE_MAP ? 1 : 0;
@@ -281,8 +270,7 @@ static bags_reader *open_dataset(
 }
 
 /* A column of all datapoints, as the manifest describes it. */
-static void check_column(
-    const bags_reader *reader, const manifest *m, bags_row *row) {
+static void check_column(const bags_reader *reader, const manifest *m, bags_row *row) {
     size_t column = (size_t)manifest_number(m, 1), count = 0, found = 99;
     const bags_field *fields = bags_reader_fields(reader, &count);
     bags_select select = bags_whole(column);
@@ -316,8 +304,7 @@ static void check_column(
     assert_string_equal(hex, m->fields[5]);
 }
 
-static void check_list(
-    const bags_reader *reader, const manifest *m, bags_row *row) {
+static void check_list(const bags_reader *reader, const manifest *m, bags_row *row) {
     size_t column = (size_t)manifest_number(m, 2);
     uint64_t index = manifest_number(m, 1), items = 99, sizes = 0;
     bags_select select = bags_whole(column);
@@ -337,27 +324,21 @@ static void check_list(
     assert_string_equal(hex, m->fields[5]);
 }
 
-static void check_item(
-    const bags_reader *reader, const manifest *m, bags_row *row) {
+static void check_item(const bags_reader *reader, const manifest *m, bags_row *row) {
     uint64_t item = manifest_number(m, 3);
-    bags_select select =
-        bags_slice((size_t)manifest_number(m, 2), item, item + 1, 1);
-    assert_ok(
-        bags_reader_get(reader, manifest_number(m, 1), &select, 1, row, &said));
+    bags_select select = bags_slice((size_t)manifest_number(m, 2), item, item + 1, 1);
+    assert_ok(bags_reader_get(reader, manifest_number(m, 1), &select, 1, row, &said));
     assert_int_equal(bags_row_length(row, 0), 1);
     check_hash(bags_row_bytes(row, 0, 0), manifest_number(m, 4), m->fields[5]);
 }
 
-static void check_value(
-    const bags_reader *reader, const manifest *m, bags_row *row) {
+static void check_value(const bags_reader *reader, const manifest *m, bags_row *row) {
     uint64_t index = manifest_number(m, 1);
     size_t column = (size_t)manifest_number(m, 2);
     assert_ok(bags_reader_get(reader, index, NULL, 0, row, &said));
     assert_int_equal(bags_row_length(row, column), 1);
-    check_hash(
-        bags_row_bytes(row, column, 0), manifest_number(m, 3), m->fields[4]);
-    assert_ok(
-        bags_reader_get_range(reader, index, index + 3, column, row, &said));
+    check_hash(bags_row_bytes(row, column, 0), manifest_number(m, 3), m->fields[4]);
+    assert_ok(bags_reader_get_range(reader, index, index + 3, column, row, &said));
     check_hash(bags_row_bytes(row, 0, 0), manifest_number(m, 3), m->fields[4]);
 }
 
@@ -380,11 +361,10 @@ static void check_dataset(const char *fixture) {
             open_dataset(inside(fixture, "data"), (enum mode)mode, 0, 0);
         while (manifest_next(&m)) {
             if (manifest_is(&m, "kind")) {
-                assert_int_equal(reader_info(reader).sharded,
-                    strcmp(m.fields[1], "sharded") == 0);
+                assert_int_equal(
+                    reader_info(reader).sharded, strcmp(m.fields[1], "sharded") == 0);
             } else if (manifest_is(&m, "count")) {
-                assert_true(
-                    bags_reader_length(reader) == manifest_number(&m, 1));
+                assert_true(bags_reader_length(reader) == manifest_number(&m, 1));
             } else if (manifest_is(&m, "size")) {
                 assert_true(reader_info(reader).size == manifest_number(&m, 1));
             } else if (manifest_is(&m, "shards")) {
@@ -410,14 +390,12 @@ static void check_dataset(const char *fixture) {
 
 static void datasets_written_by_python_are_read(void **state) {
     (void)state;
-    assert_int_equal(
-        for_each_fixture("dataset", false, 0, 3, check_dataset), 26);
+    assert_int_equal(for_each_fixture("dataset", false, 0, 3, check_dataset), 26);
 }
 
 static void shards_written_by_python_are_read(void **state) {
     (void)state;
-    assert_int_equal(
-        for_each_fixture("sharded", false, 0, 3, check_dataset), 25);
+    assert_int_equal(for_each_fixture("sharded", false, 0, 3, check_dataset), 25);
 }
 
 /* A number of manifest.json's options, or 0. */
@@ -503,8 +481,7 @@ static void rewrite_as(const char *fixture, bool decoded) {
         options.shard_stop = workers;
         if (!options.sharded)
             options.shard_stop = 0;
-        assert_opens(
-            writer, bags_writer_open(at("x"), fields, count, &options, &said));
+        assert_opens(writer, bags_writer_open(at("x"), fields, count, &options, &said));
         for (uint64_t i = 0; i < bags_reader_length(reader); i++)
             copy_datapoint(writer, reader, i, &row, decoded);
         assert_ok(bags_writer_close(writer, &said));
@@ -611,8 +588,7 @@ static void refuse_gap(const char *fixture) {
 static void damaged_fixtures_are_refused(void **state) {
     (void)state;
     assert_int_equal(for_each_fixture("bag", true, 0, 3, refuse_bag), 3);
-    assert_int_equal(
-        for_each_fixture("dataset", true, 0, 3, refuse_dataset), 3);
+    assert_int_equal(for_each_fixture("dataset", true, 0, 3, refuse_dataset), 3);
 }
 
 static void gaps_are_refused_unless_allowed(void **state) {
@@ -623,8 +599,7 @@ static void gaps_are_refused_unless_allowed(void **state) {
 static void an_empty_standalone_v2_bag_needs_allow_empty_file(void **state) {
     (void)state;
     assert_refused(BAGS_ERROR_CORRUPT,
-        bag_reader_open(
-            GOLDEN "/granular-0.21.0/bag-empty/data.bag", NULL, &said));
+        bag_reader_open(GOLDEN "/granular-0.21.0/bag-empty/data.bag", NULL, &said));
 }
 
 int main(void) {

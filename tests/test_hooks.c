@@ -48,8 +48,7 @@ static bags_code verify(
     world *w, const char *path, uint64_t datapoints, uint64_t blobs) {
     bags_env env = {&w->blocks.allocator, &w->files.io};
     bags_code code;
-    STEP(verify_watched(
-        path, &env, &w->files, datapoints, blobs, &w->repeated, &said));
+    STEP(verify_watched(path, &env, &w->files, datapoints, blobs, &w->repeated, &said));
 done:
     return code;
 }
@@ -154,8 +153,7 @@ done:
     return code;
 }
 
-static bags_code write_set(
-    world *w, const char *path, bool sharded, uint64_t points) {
+static bags_code write_set(world *w, const char *path, bool sharded, uint64_t points) {
     bags_writer_options options;
     bags_writer *writer = NULL;
     bags_registry *codecs = NULL;
@@ -303,9 +301,8 @@ static void world_start(world *w) {
 /* Nothing stays open or allocated. */
 static void world_end(world *w, uint64_t n) {
     if (w->blocks.live || w->files.files || w->files.maps)
-        fail_msg("fault %d in %s leaves %d blocks, %d files, %d mappings",
-            (int)n, w->where, (int)w->blocks.live, w->files.files,
-            w->files.maps);
+        fail_msg("fault %d in %s leaves %d blocks, %d files, %d mappings", (int)n,
+            w->where, (int)w->blocks.live, w->files.files, w->files.maps);
     memory_disk_free(&w->drive);
 }
 
@@ -440,10 +437,10 @@ static void fail_calls(unsigned only, int error, bool stays, bool journals) {
              * repeated. */
             bool retried = error == EMFILE && w.files.last == HOOK_OPEN;
             if (!stays && !retried && !w.repeated && !may_be_passed_over(&w) &&
-                (journals || (w.files.last != HOOK_REMOVE &&
-                                 w.files.last != HOOK_IDENTIFY)))
-                fail_msg("call %d, %s, was passed over", (int)n,
-                    hook_names[w.files.last]);
+                (journals ||
+                    (w.files.last != HOOK_REMOVE && w.files.last != HOOK_IDENTIFY)))
+                fail_msg(
+                    "call %d, %s, was passed over", (int)n, hook_names[w.files.last]);
             passed_over++;
         } else if (reached) {
             if (!is_code_for(code, error))
@@ -482,17 +479,15 @@ static void files_may_fail_for_good_at_every_call(void **state) {
 }
 
 static void the_disk_may_be_full_at_every_write(void **state) {
-    const unsigned writes = 1u << HOOK_WRITE | 1u << HOOK_SYNC |
-                            1u << HOOK_TRUNCATE | 1u << HOOK_MAKE_DIR |
-                            1u << HOOK_OPEN | 1u << HOOK_RENAME |
+    const unsigned writes = 1u << HOOK_WRITE | 1u << HOOK_SYNC | 1u << HOOK_TRUNCATE |
+                            1u << HOOK_MAKE_DIR | 1u << HOOK_OPEN | 1u << HOOK_RENAME |
                             1u << HOOK_CLOSE;
     (void)state;
     fail_calls(writes, ENOSPC, false, false);
     fail_calls(writes, ENOSPC, true, false);
 }
 
-static void calls_may_be_interrupted_or_exceed_the_limit_of_open_files(
-    void **state) {
+static void calls_may_be_interrupted_or_exceed_the_limit_of_open_files(void **state) {
     (void)state;
     fail_calls(0, EINTR, false, false);
     fail_calls(1u << HOOK_OPEN | 1u << HOOK_LIST, EMFILE, false, false);
@@ -525,14 +520,14 @@ static void short_transfers_of_any_size_work(void **state) {
         world_start(&w);
         w.files.chunk = chunk;
         if (run(&w))
-            fail_msg("with %d bytes at once, %s: %s", (int)chunk, w.where,
-                said.message);
+            fail_msg(
+                "with %d bytes at once, %s: %s", (int)chunk, w.where, said.message);
         world_end(&w, chunk);
     }
 }
 
-static int write_nothing(void *user, void *file, uint64_t offset,
-    const void *data, size_t size, size_t *done) {
+static int write_nothing(void *user, void *file, uint64_t offset, const void *data,
+    size_t size, size_t *done) {
     (void)user;
     (void)file;
     (void)offset;

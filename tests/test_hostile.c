@@ -28,13 +28,11 @@ static bags_code try_spec(const void *spec, size_t size, char *out) {
     bags_reader *reader = bags_reader_open("x", &options, &said);
     if (!reader)
         code = said.code;
-    const bags_field *fields =
-        reader ? bags_reader_fields(reader, &count) : NULL;
+    const bags_field *fields = reader ? bags_reader_fields(reader, &count) : NULL;
     if (out)
         *out = 0;
     for (size_t i = 0; i < count && out; i++)
-        used += (size_t)sprintf(
-            out + used, "%s=%s;", fields[i].name, fields[i].type);
+        used += (size_t)sprintf(out + used, "%s=%s;", fields[i].name, fields[i].type);
     bags_reader_close(reader);
     memory_disk_free(&m);
     return code;
@@ -48,8 +46,7 @@ static void specs_with_any_json_formatting_are_read(void **state) {
         {" \t\r\n{ \t\r\n} \t\r\n", ""},
         {"{\"a\": \"bytes\", \"b\": \"utf8[]\"}", "a=bytes;b=utf8[];"},
         {"{\"a\":\"bytes\",\"b\":\"utf8[]\"}", "a=bytes;b=utf8[];"},
-        {"\n{\n\t\"a\"\r:\n\"bytes\" ,\t\"b\" : \"utf8[]\"\n}\n",
-            "a=bytes;b=utf8[];"},
+        {"\n{\n\t\"a\"\r:\n\"bytes\" ,\t\"b\" : \"utf8[]\"\n}\n", "a=bytes;b=utf8[];"},
         {"{\"\\u0061\": \"\\u0062yt\\u0065s\"}", "a=bytes;"},
         {"{\"\\u00e9\": \"x\"}", "\xc3\xa9=x;"},
         {"{\"\\u00E9\": \"x\"}", "\xc3\xa9=x;"},
@@ -60,8 +57,7 @@ static void specs_with_any_json_formatting_are_read(void **state) {
             "\xef\xbf\xbf=x;\xf0\x90\x80\x80=y;"},
         {"{\"\\t\\n\\r\\b\\f\\\"\\\\\": \"x\"}", "\t\n\r\b\f\"\\=x;"},
         {"{\"\": \"x\"}", "=x;"},
-        {"{\".\": \"x\", \"..\": \"y\", \".hidden\": \"z\"}",
-            ".=x;..=y;.hidden=z;"},
+        {"{\".\": \"x\", \"..\": \"y\", \".hidden\": \"z\"}", ".=x;..=y;.hidden=z;"},
         {"{\"a\": \"q()\", \"aa\": \"any-thing_8(1,.,-)[]\"}",
             "a=q();aa=any-thing_8(1,.,-)[];"},
         {"{\"10\": \"x\", \"9\": \"x\", \"B\": \"x\", \"_\": \"x\"}",
@@ -186,10 +182,9 @@ static void invalid_specs_are_refused(void **state) {
 
 static void invalid_types_in_a_spec_are_refused(void **state) {
     static const char *const rows[] = {"{\"title\":\"\"}", "{\"title\":\"[]\"}",
-        "{\"title\":\"Utf8\"}", "{\"title\":\"utf8\\n\"}",
-        "{\"title\":\"utf8 \"}", "{\"title\":\"utf8[][]\"}",
-        "{\"title\":\"array(<f4)\"}", "{\"title\":\"\\u0000\"}",
-        "{\"title\":\"utf8\\u0000\"}", "{\"title\":\"a/b\"}",
+        "{\"title\":\"Utf8\"}", "{\"title\":\"utf8\\n\"}", "{\"title\":\"utf8 \"}",
+        "{\"title\":\"utf8[][]\"}", "{\"title\":\"array(<f4)\"}",
+        "{\"title\":\"\\u0000\"}", "{\"title\":\"utf8\\u0000\"}", "{\"title\":\"a/b\"}",
         "{\"title\":\"\xc3\xa9\"}"};
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -199,14 +194,12 @@ static void invalid_types_in_a_spec_are_refused(void **state) {
     }
 }
 
-static void field_names_that_lead_outside_the_directory_are_refused(
-    void **state) {
-    static const char *const rows[] = {"{\"refs\":\"x\"}",
-        "{\"r\\u0065fs\":\"x\"}", "{\"a/b\":\"x\"}", "{\"a\\/b\":\"x\"}",
-        "{\"a\\u002fb\":\"x\"}", "{\"/\":\"x\"}", "{\"/etc/passwd\":\"x\"}",
-        "{\"../x\":\"x\"}", "{\"..\\/..\\/x\":\"x\"}", "{\"a/\":\"x\"}",
-        "{\"a\\u0000b\":\"x\"}", "{\"\\u0000\":\"x\"}",
-        "{\"a\":\"x\",\"b\\u0000/../c\":\"x\"}"};
+static void field_names_that_lead_outside_the_directory_are_refused(void **state) {
+    static const char *const rows[] = {"{\"refs\":\"x\"}", "{\"r\\u0065fs\":\"x\"}",
+        "{\"a/b\":\"x\"}", "{\"a\\/b\":\"x\"}", "{\"a\\u002fb\":\"x\"}",
+        "{\"/\":\"x\"}", "{\"/etc/passwd\":\"x\"}", "{\"../x\":\"x\"}",
+        "{\"..\\/..\\/x\":\"x\"}", "{\"a/\":\"x\"}", "{\"a\\u0000b\":\"x\"}",
+        "{\"\\u0000\":\"x\"}", "{\"a\":\"x\",\"b\\u0000/../c\":\"x\"}"};
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         bags_code code = try_spec(rows[i], strlen(rows[i]), NULL);
@@ -246,8 +239,7 @@ static void nesting_of_any_depth_is_refused(void **state) {
         put_text(&spec, "{\"a\":");
         while (spec.size < 1000000)
             put_text(&spec, parts[i]);
-        assert_int_equal(
-            try_spec(spec.data, spec.size, NULL), BAGS_ERROR_CORRUPT);
+        assert_int_equal(try_spec(spec.data, spec.size, NULL), BAGS_ERROR_CORRUPT);
         bytes_free(&spec);
     }
 }
@@ -288,8 +280,8 @@ static void specs_have_a_limit_of_fields(void **state) {
 /* A name of 100,000 characters, and one of control characters: messages stay
  * one line of UTF-8 that contains the reason. */
 static void messages_about_odd_names_are_one_line_of_utf8(void **state) {
-    static const char *const names[] = {"a\\nb", "\\u001b[31mred", "\\u007f",
-        "\\r\\n", "\\u0085\\u2028", "%s%n%d"};
+    static const char *const names[] = {
+        "a\\nb", "\\u001b[31mred", "\\u007f", "\\r\\n", "\\u0085\\u2028", "%s%n%d"};
     (void)state;
     for (size_t i = 0; i <= sizeof(names) / sizeof(names[0]); i++) {
         bool is_long = i == sizeof(names) / sizeof(names[0]);
@@ -304,8 +296,7 @@ static void messages_about_odd_names_are_one_line_of_utf8(void **state) {
             put_text(&spec, names[i]);
         put_text(&spec, "\": \"bytes\"}");
         save(at("x/spec.json"), spec.data, spec.size);
-        save(
-            at("x/refs.bag"), "\x91\x00\0\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0", 18);
+        save(at("x/refs.bag"), "\x91\x00\0\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0", 18);
         assert_opens(reader, bags_reader_open(at("x"), NULL, &said));
         poison();
         bags_code code = bags_reader_get(reader, 0, NULL, 0, &row, &said);
@@ -318,18 +309,17 @@ static void messages_about_odd_names_are_one_line_of_utf8(void **state) {
         bytes_free(&spec);
         remove_tree(at("x"));
     }
-    static const char *const paths[] = {
-        "new\nline", "\xff\xfe", "\x1b[2J", "%s%s%s%n"};
+    static const char *const paths[] = {"new\nline", "\xff\xfe", "\x1b[2J", "%s%s%s%n"};
     for (size_t i = 0; i < 4; i++) {
         if (ON_WINDOWS && paths[i][0] == '\xff') {
             assert_refused(BAGS_ERROR_IO, /* there only UTF-8 is a path */
                 bag_reader_open(at("%s", paths[i]), NULL, &said));
             continue;
         }
-        assert_refused(BAGS_ERROR_MISSING,
-            bags_reader_open(at("%s", paths[i]), NULL, &said));
-        assert_refused(BAGS_ERROR_MISSING,
-            bag_reader_open(at("%s", paths[i]), NULL, &said));
+        assert_refused(
+            BAGS_ERROR_MISSING, bags_reader_open(at("%s", paths[i]), NULL, &said));
+        assert_refused(
+            BAGS_ERROR_MISSING, bag_reader_open(at("%s", paths[i]), NULL, &said));
     }
 }
 
@@ -436,16 +426,15 @@ static void directories_in_place_of_files_are_errors(void **state) {
 
 /* Whatever is in place of a file, verify reports it and recover keeps it:
  * neither waits, and nothing outside is changed. */
-static void special_files_are_reported_by_verify_and_kept_by_recover(
-    void **state) {
+static void special_files_are_reported_by_verify_and_kept_by_recover(void **state) {
     static const char *const split[] = {"x/a.idx", "x/a.bag", NULL};
     static const char *const complete[] = {
         "x/spec.json", "x/refs.bag", "x/a.bag", NULL};
-    static const char *const crashed[] = {"x/spec.json.partial", "x/refs.bag",
-        "x/refs.idx", "x/a.bag", "x/a.idx", NULL};
+    static const char *const crashed[] = {
+        "x/spec.json.partial", "x/refs.bag", "x/refs.idx", "x/a.bag", "x/a.idx", NULL};
     static const char *const *const lists[] = {split, complete, crashed};
-    static const char *const targets[] = {NULL, "/dev/zero", "/dev/full", "/",
-        "nowhere", "../x/a.bag/..", "../outside"};
+    static const char *const targets[] = {
+        NULL, "/dev/zero", "/dev/full", "/", "nowhere", "../x/a.bag/..", "../outside"};
     (void)state;
     skip_on_windows("needs pipes and devices among files");
     alarm(60);
@@ -464,8 +453,7 @@ static void special_files_are_reported_by_verify_and_kept_by_recover(
                     save(at("x/refs.bag"), "\x91\0", 2);
                     save(at("x/refs.idx"), "\2\0\0\0\0\0\0\0", 8);
                     assert_int_equal(
-                        rename(at("x/spec.json"), at("x/spec.json.partial")),
-                        0);
+                        rename(at("x/spec.json"), at("x/spec.json.partial")), 0);
                 }
                 set_free(&set);
                 save_text(at("outside"), "not yours");
@@ -479,8 +467,7 @@ static void special_files_are_reported_by_verify_and_kept_by_recover(
                 memset(&recover, 0, sizeof(recover));
                 memset(&verify, 0, sizeof(verify));
                 recover.no_sync = true;
-                recover.env.allocator = verify.env.allocator =
-                    &memory.allocator;
+                recover.env.allocator = verify.env.allocator = &memory.allocator;
                 poison();
                 bags_code code = bags_verify(at("x"), &verify, NULL, &said);
                 /* Links are followed for reading: the file outside is a
@@ -492,8 +479,7 @@ static void special_files_are_reported_by_verify_and_kept_by_recover(
                 if (list == 2)
                     bags_recover(at("x"), &recover, NULL, NULL);
                 assert_file(at("outside"), "not yours", 9);
-                if (exists(
-                        at("x"))) /* without refs.idx there is no datapoint */
+                if (exists(at("x"))) /* without refs.idx there is no datapoint */
                     remove_tree(at("x"));
             }
     alarm(0);
@@ -533,9 +519,8 @@ static void paths_in_any_spelling_work(void **state) {
 /* On a disk that knows only the directories that were created: the parent
  * directory must be synced, however it is spelled. */
 static void parent_directories_are_found_in_every_spelling(void **state) {
-    static const char *const paths[] = {"a", "a/", "a//", "p/a", "p/a/",
-        "p//a//", "./a", "/a", "//a/", "/p/q/a", "p/q/r/s/a", "./p/./a/",
-        "a.bag", "p/a.b.c"};
+    static const char *const paths[] = {"a", "a/", "a//", "p/a", "p/a/", "p//a//",
+        "./a", "/a", "//a/", "/p/q/a", "p/q/r/s/a", "./p/./a/", "a.bag", "p/a.b.c"};
     bags_field field = {"f", "bytes"};
     bags_value value = bags_blob("x", 1);
     bags_entry one = {"f", &value, 1};
@@ -551,8 +536,7 @@ static void parent_directories_are_found_in_every_spelling(void **state) {
                 continue; /* "//" is another machine there */
             memory_disk_start(&m);
             if (strstr(paths[i], "./"))
-                memory_disk_make_dir(
-                    &m, "./p/."); /* this disk resolves no dots */
+                memory_disk_make_dir(&m, "./p/."); /* this disk resolves no dots */
             memset(&options, 0, sizeof(options));
             memset(&read, 0, sizeof(read));
             options.sharded = sharded == 1;
@@ -594,8 +578,7 @@ typedef struct ghosts {
 static ghost *ghost_find(ghosts *g, const char *path) {
     for (size_t i = 0; i < g->count; i++) {
         size_t size = strlen(g->files[i].ending), length = strlen(path);
-        if (length >= size &&
-            strcmp(path + length - size, g->files[i].ending) == 0)
+        if (length >= size && strcmp(path + length - size, g->files[i].ending) == 0)
             return &g->files[i];
     }
     return NULL;
@@ -631,15 +614,15 @@ static void ghost_copy(const bytes *from, uint64_t start, uint64_t offset,
             data[i] = from->data[offset + i - start];
 }
 
-static int ghost_read(void *user, void *file, uint64_t offset, void *data,
-    size_t size, size_t *done) {
+static int ghost_read(
+    void *user, void *file, uint64_t offset, void *data, size_t size, size_t *done) {
     const ghost *from = (const ghost *)file;
     uint64_t rest = offset < from->size ? from->size - offset : 0;
     *done = size > rest ? (size_t)rest : size;
     memset(data, 0, *done);
     ghost_copy(&from->head, 0, offset, (unsigned char *)data, *done);
-    ghost_copy(&from->tail, from->size - from->tail.size, offset,
-        (unsigned char *)data, *done);
+    ghost_copy(&from->tail, from->size - from->tail.size, offset, (unsigned char *)data,
+        *done);
     ((ghosts *)user)->read += *done;
     return 0;
 }
@@ -732,23 +715,20 @@ static void bags_of_8_eib_cost_nothing_to_open(void **state) {
             bag_reader *reader = bag_reader_open("x.bag", &options, &said);
             if (load) {
                 assert_null(reader);
-                assert_true(said.code == BAGS_ERROR_MEMORY ||
-                            said.code == BAGS_ERROR_LIMIT);
+                assert_true(
+                    said.code == BAGS_ERROR_MEMORY || said.code == BAGS_ERROR_LIMIT);
             } else {
                 assert_non_null(reader);
                 uint64_t last = bag_reader_length(reader) - 1;
                 assert_true(last > (uint64_t)1 << 58);
                 assert_ok(bag_reader_get(reader, 0, &scratch, &blob, &said));
                 assert_int_equal(blob.size, 0);
-                bags_code code =
-                    bag_reader_get(reader, last, &scratch, &blob, &said);
+                bags_code code = bag_reader_get(reader, last, &scratch, &blob, &said);
                 bags_code refused =
                     sizeof(size_t) < 8 ? BAGS_ERROR_LIMIT : BAGS_ERROR_MEMORY;
                 assert_int_equal(code, huge ? refused : BAGS_OK);
-                code = bag_reader_get_range(
-                    reader, 0, last, &scratch, &range, &said);
-                assert_true(
-                    code == BAGS_ERROR_MEMORY || code == BAGS_ERROR_LIMIT);
+                code = bag_reader_get_range(reader, 0, last, &scratch, &range, &said);
+                assert_true(code == BAGS_ERROR_MEMORY || code == BAGS_ERROR_LIMIT);
             }
             bags_verify_options quick;
             bags_verify_report report;
@@ -789,8 +769,7 @@ static void a_sequence_of_4_billion_items_is_read_in_part(void **state) {
     assert_opens(reader, bags_reader_open("x", &options, &said));
     assert_ok(bags_reader_items(reader, 0, 0, &got, &count, &said));
     assert_true(count == items);
-    assert_fails(
-        BAGS_ERROR_MEMORY, bags_reader_get(reader, 0, NULL, 0, &got, &said));
+    assert_fails(BAGS_ERROR_MEMORY, bags_reader_get(reader, 0, NULL, 0, &got, &said));
     bags_select last = bags_slice(0, items - 5, UINT64_MAX, 1);
     assert_ok(bags_reader_get(reader, 0, &last, 1, &got, &said));
     assert_int_equal(bags_row_length(&got, 0), 5);
@@ -875,8 +854,7 @@ static void a_directory_of_a_million_names_needs_little_memory(void **state) {
         else
             g.names = 1000;
         bags_code code = bags_verify("x", &verify, NULL, &said);
-        assert_int_equal(
-            code, strange ? BAGS_ERROR_MISSING : BAGS_ERROR_UNFINISHED);
+        assert_int_equal(code, strange ? BAGS_ERROR_MISSING : BAGS_ERROR_UNFINISHED);
         assert_true(memory.peak < (strange ? 10000 : 3 * 16 * 1000000));
         ghosts_end(&g);
     }

@@ -25,14 +25,12 @@ static struct {
     pthread_t thread;
     pthread_mutex_t lock; /* guards the rest */
     unsigned requests, delay /* ms */, version /* of ETags */;
-    unsigned
-        changed; /* after this many requests the version is the next; 0: never */
-    bool silent;  /* do not answer */
-    int versions; /* not 0: they are in old/ and in new/ */
+    unsigned changed; /* after this many requests the version is the next; 0: never */
+    bool silent;      /* do not answer */
+    int versions;     /* not 0: they are in old/ and in new/ */
     int identified;
     char root[2048];
-} server = {
-    -1, 0, 0, PTHREAD_MUTEX_INITIALIZER, 0, 0, 0, 0, false, 0, BY_VERSION, ""};
+} server = {-1, 0, 0, PTHREAD_MUTEX_INITIALIZER, 0, 0, 0, 0, false, 0, BY_VERSION, ""};
 
 static void pause_ms(unsigned ms) {
     struct timespec time = {ms / 1000, (long)(ms % 1000) * 1000000};
@@ -70,8 +68,7 @@ static void answer(int to, char *request) {
         return;
     FILE *file = strchr(path, '.') ? fopen(local, "rb") : NULL;
     if (!file) {
-        snprintf(
-            head, sizeof head, "HTTP/1.1 404 X\r\nContent-Length: 0\r\n\r\n");
+        snprintf(head, sizeof head, "HTTP/1.1 404 X\r\nContent-Length: 0\r\n\r\n");
         send_all(to, head, strlen(head));
         return;
     }
@@ -89,8 +86,7 @@ static void answer(int to, char *request) {
     else if (identified != BY_NOTHING)
         snprintf(identity, sizeof identity, "ETag: %s\r\n", etag);
     if (tag && strncmp(tag + 10, etag, strlen(etag)) != 0) {
-        snprintf(
-            head, sizeof head, "HTTP/1.1 412 X\r\nContent-Length: 0\r\n\r\n");
+        snprintf(head, sizeof head, "HTTP/1.1 412 X\r\nContent-Length: 0\r\n\r\n");
         send_all(to, head, strlen(head));
         bytes_free(&all);
         return;
@@ -98,8 +94,7 @@ static void answer(int to, char *request) {
     if (range && sscanf(range, "Range: bytes=-%lu", &last) == 1) {
         first = last < all.size ? all.size - last : 0;
         last = all.size - 1;
-    } else if (!range ||
-               sscanf(range, "Range: bytes=%lu-%lu", &first, &last) != 2) {
+    } else if (!range || sscanf(range, "Range: bytes=%lu-%lu", &first, &last) != 2) {
         last = all.size - 1;
     }
     last = last < all.size ? last : all.size - 1;
@@ -140,8 +135,8 @@ static void *serve(void *user) {
         if (from < 0)
             return NULL;
         setsockopt(from, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-        if (pthread_create(
-                &thread, NULL, serve_connection, (void *)(intptr_t)from) == 0)
+        if (pthread_create(&thread, NULL, serve_connection, (void *)(intptr_t)from) ==
+            0)
             pthread_detach(thread);
     }
 }
@@ -154,8 +149,7 @@ static int server_start(void **state) {
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     server.socket = socket(AF_INET, SOCK_STREAM, 0);
-    if (server.socket < 0 ||
-        bind(server.socket, (struct sockaddr *)&address, size) ||
+    if (server.socket < 0 || bind(server.socket, (struct sockaddr *)&address, size) ||
         listen(server.socket, 512) ||
         getsockname(server.socket, (struct sockaddr *)&address, &size))
         return 1;
@@ -204,8 +198,7 @@ static void make_dataset(uint64_t shard_length) {
     memset(&options, 0, sizeof options);
     options.shard_length = shard_length;
     options.no_sync = true;
-    assert_opens(
-        writer, bags_writer_open(at("ds"), fields, 2, &options, &said));
+    assert_opens(writer, bags_writer_open(at("ds"), fields, 2, &options, &said));
     for (int i = 0; i < ROWS; i++) {
         static unsigned char blob[SIZE];
         fill(blob, sizeof blob, (uint64_t)i);
@@ -275,8 +268,7 @@ static void threads_share_a_reader(void **state) {
     bags_reader *reader = open_remote(20);
     assert_int_equal(bags_reader_length(reader), ROWS);
     for (int i = 0; i < 3; i++)
-        assert_int_equal(
-            pthread_create(&threads[i], NULL, read_all, reader), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, read_all, reader), 0);
     for (int i = 0; i < 3; i++) {
         void *wrong = NULL;
         pthread_join(threads[i], &wrong);
@@ -343,8 +335,7 @@ static void several_threads_read_a_large_batch(void **state) {
     static const uint64_t other = 1;
     assert_ok(bags_reader_get_many(reader, &other, 1, 0, &row, &said));
     server_set(20, 0, false);
-    assert_ok(
-        bags_reader_get_many(reader, rows_apart(), APART, 0, &row, &said));
+    assert_ok(bags_reader_get_many(reader, rows_apart(), APART, 0, &row, &said));
     assert_int_equal(server_requests(), APART);
     for (size_t i = 0; i < APART; i++)
         assert_true(is_row(bags_row_bytes(&row, 0, i), rows_apart()[i]));
@@ -428,9 +419,8 @@ static bags_code read_field(
         for (uint64_t version = 0; version < 2; version++) {
             uint64_t number = 100 * version + i;
             fill(expected, sizeof expected, number);
-            seen[version] += field == 1
-                                 ? blob.data[0] == number
-                                 : !memcmp(blob.data, expected, blob.size);
+            seen[version] += field == 1 ? blob.data[0] == number
+                                        : !memcmp(blob.data, expected, blob.size);
         }
     }
     return BAGS_OK;
@@ -519,8 +509,7 @@ static void closing_ends_requests_that_run(void **state) {
     bags_reader *reader = open_remote(20);
     assert_ok(bags_reader_get_many(reader, &other, 1, 0, &row, &said));
     server_set(0, 1, true);
-    assert_ok(bags_reader_prefetch(
-        reader, rows_apart(), APART, &data, 1, &row, &said));
+    assert_ok(bags_reader_prefetch(reader, rows_apart(), APART, &data, 1, &row, &said));
     bags_row_free(&row);
     bags_reader_close(reader);
     bags_http_close(http);
@@ -535,8 +524,7 @@ static void a_silent_server_is_an_error_in_time(void **state) {
     bags_reader *reader = open_remote(1);
     server_set(0, 1, true);
     time_t start = time(NULL);
-    assert_fails(
-        BAGS_ERROR_IO, bags_reader_get_many(reader, some, 3, 0, &row, &said));
+    assert_fails(BAGS_ERROR_IO, bags_reader_get_many(reader, some, 3, 0, &row, &said));
     assert_says("http://127.0.0.1:*/ds/*: cannot *: *stalled");
     assert_true(time(NULL) - start < 30);
     bags_row_free(&row);
@@ -578,11 +566,9 @@ static void invalid_arguments_are_refused(void **state) {
     const bags_io *io = bags_http_io(http);
     assert_int_equal(io->kind(io->user, "local", &kind), EINVAL);
     assert_int_equal(io->open(io->user, "local", BAGS_IO_READ, &file), EINVAL);
-    assert_int_equal(
-        io->open(io->user, url("x.bag"), BAGS_IO_CREATE, &file), EROFS);
-    assert_fails(
-        BAGS_ERROR_ARGUMENT, bags_http_upload(http, url("x.bag"),
-                                 bags_io_local(), "x.bag", NULL, NULL, &said));
+    assert_int_equal(io->open(io->user, url("x.bag"), BAGS_IO_CREATE, &file), EROFS);
+    assert_fails(BAGS_ERROR_ARGUMENT, bags_http_upload(http, url("x.bag"),
+                                          bags_io_local(), "x.bag", NULL, NULL, &said));
     bags_http_close(http);
     bags_http_close(NULL);
 }

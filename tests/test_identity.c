@@ -23,8 +23,7 @@ static bags_writer_options writing(uint64_t shard_length) {
     return options;
 }
 
-static bags_writer *open_writer(
-    const char *path, const bags_writer_options *options) {
+static bags_writer *open_writer(const char *path, const bags_writer_options *options) {
     bags_writer *writer;
     assert_opens(writer, bags_writer_open(path, fields, 2, options, &said));
     return writer;
@@ -98,10 +97,10 @@ static void a_writer_does_not_touch_what_replaced_its_shard(void **state) {
         if (way / 2 == 0) {
             bags_writer_abort(old);
         } else {
-            assert_fails(BAGS_ERROR_STATE,
-                way / 2 == 1   ? bags_writer_close(old, &said)
-                : way / 2 == 2 ? bags_writer_flush(old, &said)
-                               : bags_writer_sync(old, &said));
+            assert_fails(BAGS_ERROR_STATE, way / 2 == 1 ? bags_writer_close(old, &said)
+                                           : way / 2 == 2
+                                               ? bags_writer_flush(old, &said)
+                                               : bags_writer_sync(old, &said));
             assert_says(sharded ? "x/000000/spec.json.partial: *another"
                                 : "x/spec.json.partial: *another");
             if (way / 2 == 2 || way / 2 == 3) /* it is at its end */
@@ -110,12 +109,10 @@ static void a_writer_does_not_touch_what_replaced_its_shard(void **state) {
                 bags_writer_abort(old);
         }
         assert_same_tree(at("x"), at("copy"));
-        assert_false(
-            exists(at(sharded ? "x/000000/spec.json" : "x/spec.json")));
+        assert_false(exists(at(sharded ? "x/000000/spec.json" : "x/spec.json")));
         assert_ok(bags_writer_close(young, &said));
         assert_set(at("x"), 50, 4);
-        assert_true(
-            exists(at(sharded ? "old/000000/text.idx" : "old/text.idx")));
+        assert_true(exists(at(sharded ? "old/000000/text.idx" : "old/text.idx")));
         remove_tree(at("x"));
         remove_tree(at("old"));
         remove_tree(at("copy"));
@@ -137,10 +134,9 @@ static void a_bag_writer_does_not_touch_what_replaced_its_bag(void **state) {
         if (way == 0) {
             bag_writer_abort(writer);
         } else {
-            assert_fails(
-                BAGS_ERROR_STATE, way == 1   ? bag_writer_close(writer, &said)
-                                  : way == 2 ? bag_writer_flush(writer, &said)
-                                             : bag_writer_sync(writer, &said));
+            assert_fails(BAGS_ERROR_STATE, way == 1   ? bag_writer_close(writer, &said)
+                                           : way == 2 ? bag_writer_flush(writer, &said)
+                                                      : bag_writer_sync(writer, &said));
             assert_says("a.bag: *another");
             if (way > 1)
                 bag_writer_abort(writer);
@@ -188,8 +184,7 @@ static void a_writer_notices_that_a_file_of_its_shard_is_lost(void **state) {
             assert_ok(bags_writer_flush(writer, &said));
             lose(at("x/000000/%s", names[i]), replace);
             if (way / 2 == FLUSH)
-                assert_fails(
-                    BAGS_ERROR_STATE, bags_writer_flush(writer, &said));
+                assert_fails(BAGS_ERROR_STATE, bags_writer_flush(writer, &said));
             else if (way / 2 == SYNC)
                 assert_fails(BAGS_ERROR_STATE, bags_writer_sync(writer, &said));
             else if (way / 2 == END)
@@ -228,8 +223,7 @@ static void a_bag_writer_notices_that_a_file_next_to_it_is_lost(void **state) {
 }
 
 static void (*in_between)(void);
-static const char
-    *in_front_of; /* the end of a path that is opened or removed */
+static const char *in_front_of; /* the end of a path that is opened or removed */
 static int only_mode;
 
 static void come_in_front(const char *path, int mode) {
@@ -264,8 +258,7 @@ static bags_io disturbed(const char *path, int mode, void (*act)(void)) {
 /* What bags_finalize does in the moment after a writer has claimed the number. */
 static void close_the_gap(void) { rename_path(at("x/000002"), at("x/000001")); }
 
-static void a_claim_does_not_destroy_a_shard_that_was_renamed_over_it(
-    void **state) {
+static void a_claim_does_not_destroy_a_shard_that_was_renamed_over_it(void **state) {
     (void)state;
     skip_on_windows("a rename does not replace directories");
     for (int checksum = 0; checksum < 2; checksum++) {
@@ -273,8 +266,7 @@ static void a_claim_does_not_destroy_a_shard_that_was_renamed_over_it(
         write_set(at("x"), 2, 0, 6, checksum);
         remove_tree(at("x/000001"));
         copy_tree(at("x/000002"), at("copy"));
-        bags_io io =
-            disturbed("/spec.json.partial", BAGS_IO_CREATE, close_the_gap);
+        bags_io io = disturbed("/spec.json.partial", BAGS_IO_CREATE, close_the_gap);
         options.env.io = &io;
         options.shard_start = 1;
         options.shard_stop = 2;
@@ -300,8 +292,7 @@ static void recovery_leaves_a_shard_that_is_finished_just_before(void **state) {
     memset(&options, 0, sizeof(options));
     write_set(at("x"), 2, 0, 4, false);
     make_dir(at("x/000002"));
-    bags_io io =
-        disturbed("/spec.json.partial", BAGS_IO_CREATE, finish_the_claim);
+    bags_io io = disturbed("/spec.json.partial", BAGS_IO_CREATE, finish_the_claim);
     options.env.io = &io;
     assert_ok(bags_recover(at("x"), &options, NULL, &said));
     assert_true(in_front_of == NULL);
@@ -318,8 +309,7 @@ static void finalize_does_not_replace_what_a_writer_has_claimed(void **state) {
     remove_tree(at("x/000001"));
     bags_io io = disturbed("lock", 0, claim_the_gap);
     options.env.io = &io;
-    assert_fails(
-        BAGS_ERROR_EXISTS, bags_finalize(at("x"), &options, NULL, &said));
+    assert_fails(BAGS_ERROR_EXISTS, bags_finalize(at("x"), &options, NULL, &said));
     assert_says("x/000001: already exists");
     assert_names(at("x"), "000000 000001 000002");
     remove_tree(at("x/000001"));
@@ -337,8 +327,7 @@ static void replace_the_record(void) {
     copy_tree(at("old"), at("x"));
 }
 
-static void a_record_that_was_replaced_before_it_was_locked_is_noticed(
-    void **state) {
+static void a_record_that_was_replaced_before_it_was_locked_is_noticed(void **state) {
     (void)state;
     skip_on_windows("a directory with open files cannot be renamed");
     for (int resume = 0; resume < 2; resume++) {
@@ -361,8 +350,8 @@ static void a_record_that_was_replaced_before_it_was_locked_is_noticed(
             assert_refused(BAGS_ERROR_LOCKED,
                 bags_writer_open(at("x"), fields, 2, &options, &said));
         else
-            assert_fails(BAGS_ERROR_LOCKED,
-                bags_recover(at("x"), &recovering, NULL, &said));
+            assert_fails(
+                BAGS_ERROR_LOCKED, bags_recover(at("x"), &recovering, NULL, &said));
         assert_says("x: unfinished; another process");
         assert_same_tree(at("x"), at("copy"));
         assert_same_tree(at("old"), at("copy"));
@@ -382,8 +371,7 @@ static void a_record_that_was_replaced_before_it_was_locked_is_noticed(
     }
 }
 
-static void a_sharded_and_an_unsharded_dataset_do_not_share_a_path(
-    void **state) {
+static void a_sharded_and_an_unsharded_dataset_do_not_share_a_path(void **state) {
     bags_writer_options sharded = writing(2), single = writing(0);
     (void)state;
     for (int closed = 0; closed < 2; closed++) {
@@ -451,8 +439,7 @@ static void resume_all(void) {
 }
 
 /* At every call of the one, all of the other. */
-static void recovery_next_to_a_resuming_writer_counts_every_shard_once(
-    void **state) {
+static void recovery_next_to_a_resuming_writer_counts_every_shard_once(void **state) {
     bool reached = true;
     (void)state;
     for (act_at = 1; reached; act_at++) {
@@ -485,8 +472,7 @@ static void recovery_next_to_a_resuming_writer_counts_every_shard_once(
                 memset(&options, 0, sizeof(options));
                 options.no_sync = true;
                 options.env.io = &eyes.io;
-                bags_code code =
-                    bags_recover(at("x"), &options, &report, &said);
+                bags_code code = bags_recover(at("x"), &options, &report, &said);
                 assert_true(code == BAGS_OK || code == BAGS_ERROR_LOCKED);
                 assert_true(report.failed == 0);
                 /* Either counts the unfinished shard. */
@@ -523,8 +509,7 @@ static void locks_without_effect_are_noticed(void **state) {
     append_all(writer, 0, 2);
     assert_ok(bags_writer_flush(writer, &said));
     copy_tree(at("x"), at("copy"));
-    assert_fails(
-        BAGS_ERROR_IO, bags_recover(at("x"), &recovering, NULL, &said));
+    assert_fails(BAGS_ERROR_IO, bags_recover(at("x"), &recovering, NULL, &said));
     assert_says("x/000000/spec.json.partial: locks have no effect");
     options.resume = true;
     assert_refused(
@@ -572,12 +557,10 @@ static void a_later_chdir_changes_nothing(void **state) {
     assert_ok(bags_row_value(&row, 0, 0, NULL, &value, &said));
     assert_int_equal(value.sint, 4);
     /* Messages show the path as it was passed. */
-    assert_fails(
-        BAGS_ERROR_RANGE, bags_reader_get(reader, 5, NULL, 0, &row, &said));
+    assert_fails(BAGS_ERROR_RANGE, bags_reader_get(reader, 5, NULL, 0, &row, &said));
     assert_int_equal(strncmp(said.message, "x: datapoint index 5", 20), 0);
     remove(at("a/x/000000/refs.bag"));
-    assert_fails(
-        BAGS_ERROR_MISSING, bags_reader_get(reader, 0, NULL, 0, &row, &said));
+    assert_fails(BAGS_ERROR_MISSING, bags_reader_get(reader, 0, NULL, 0, &row, &said));
     assert_int_equal(strncmp(said.message, "x/000000/refs.bag: ", 19), 0);
     bags_row_free(&row);
     bags_reader_close(reader);
@@ -616,8 +599,7 @@ static void a_forked_child_leaves_the_writer_of_its_parent_alone(void **state) {
             _exit(right ? 0 : 1);
         }
         assert_true(waitpid(child, &status, 0) == child && status == 0);
-        assert_fails(
-            BAGS_ERROR_LOCKED, bags_recover(at("x"), NULL, NULL, &said));
+        assert_fails(BAGS_ERROR_LOCKED, bags_recover(at("x"), NULL, NULL, &said));
         append_all(writer, 3, 2);
         assert_ok(bags_writer_close(writer, &said));
         assert_set(at("x"), 0, 5);
@@ -667,8 +649,8 @@ static bags_reader_options reading(int way) {
 }
 
 /* Everything that opens a file fails, and names the shard. */
-static void assert_replaced(const bags_reader *reader, uint64_t index,
-    uint64_t place, const char *shard) {
+static void assert_replaced(
+    const bags_reader *reader, uint64_t index, uint64_t place, const char *shard) {
     bags_row row = {0};
     bags_view blob;
     bags_column column;
@@ -676,12 +658,10 @@ static void assert_replaced(const bags_reader *reader, uint64_t index,
     for (int i = 0; i < 4; i++) {
         poison();
         bags_code code =
-            i == 0 ? bags_reader_get(reader, index, NULL, 0, &row, &said)
-            : i == 1
-                ? bags_reader_get_blob(reader, index, 1, 0, &row, &blob, &said)
-            : i == 2
-                ? bags_reader_column(reader, place, 1, &row, &column, &said)
-                : bags_reader_info(reader, &info, NULL, &said);
+            i == 0   ? bags_reader_get(reader, index, NULL, 0, &row, &said)
+            : i == 1 ? bags_reader_get_blob(reader, index, 1, 0, &row, &blob, &said)
+            : i == 2 ? bags_reader_column(reader, place, 1, &row, &column, &said)
+                     : bags_reader_info(reader, &info, NULL, &said);
         assert_true(code == BAGS_ERROR_STATE || code == BAGS_ERROR_MISSING);
         assert_says(shard);
     }
@@ -718,8 +698,8 @@ static void a_replaced_shard_is_an_error_for_its_readers(void **state) {
                 rename_path(at("y/000001"), at("x"));
             }
             if (sharded || way == MAPPED)
-                assert_replaced(reader, index, (uint64_t)sharded,
-                    sharded ? "x/000001" : "x/");
+                assert_replaced(
+                    reader, index, (uint64_t)sharded, sharded ? "x/000001" : "x/");
             else
                 assert_fails(BAGS_ERROR_STATE,
                     bags_reader_get(reader, index, NULL, 0, &row, &said));
@@ -735,8 +715,7 @@ static void a_replaced_shard_is_an_error_for_its_readers(void **state) {
 }
 
 /* Not replaced, but rewritten, with inodes that were used before. */
-static void a_dataset_that_was_written_again_is_an_error_for_its_readers(
-    void **state) {
+static void a_dataset_that_was_written_again_is_an_error_for_its_readers(void **state) {
     (void)state;
     for (int round = 0; round < 4; round++) {
         bags_reader_options options = reading(MAPPED);
@@ -790,15 +769,13 @@ static void a_replaced_bag_is_an_error_when_it_is_opened_again(void **state) {
     for (int i = 0; i < 2; i++)
         assert_ok(bags_reader_get(reader, both[i], NULL, 0, &row, &said));
     rename_path(at("y/000000/text.bag"), at("x/000000/text.bag"));
-    assert_fails(
-        BAGS_ERROR_STATE, bags_reader_get(reader, 0, NULL, 0, &row, &said));
+    assert_fails(BAGS_ERROR_STATE, bags_reader_get(reader, 0, NULL, 0, &row, &said));
     assert_says("x/000000/text.bag: changed while open");
     bags_row_free(&row);
     bags_reader_close(reader);
 }
 
-static void a_shard_that_is_finished_stays_readable_for_its_reader(
-    void **state) {
+static void a_shard_that_is_finished_stays_readable_for_its_reader(void **state) {
     bags_writer_options writes = writing(3);
     bags_reader_options options = reading(READ_LIVE);
     bags_reader *reader;
@@ -894,8 +871,7 @@ static void checksum_follows_no_links(void **state) {
         assert_int_equal(said.system, ELOOP);
         assert_false(exists(at("x/000001/refs.crc")));
         if (way)
-            assert_names(
-                at("elsewhere"), "label.bag refs.bag spec.json text.bag");
+            assert_names(at("elsewhere"), "label.bag refs.bag spec.json text.bag");
         remove_tree(at("x"));
         remove_tree(at("elsewhere"));
     }
@@ -918,15 +894,12 @@ static void columns_of_two_versions_are_a_fault(void **state) {
         rename_path(at("y/%s.bag", name), at("x/%s.bag", name));
         rename_path(at("y/%s.crc", name), at("x/%s.crc", name));
         if (way % 3 == 2) { /* refs are the same: so is the Bag */
-            assert_fails(
-                BAGS_ERROR_CORRUPT, bags_verify(at("x"), NULL, NULL, &said));
+            assert_fails(BAGS_ERROR_CORRUPT, bags_verify(at("x"), NULL, NULL, &said));
         } else {
-            assert_fails(
-                BAGS_ERROR_CORRUPT, bags_verify(at("x"), NULL, NULL, &said));
+            assert_fails(BAGS_ERROR_CORRUPT, bags_verify(at("x"), NULL, NULL, &said));
             assert_says("x/*.crc: *one of them is of another version");
         }
-        assert_refused(
-            BAGS_ERROR_CORRUPT, bags_reader_open(at("x"), &options, &said));
+        assert_refused(BAGS_ERROR_CORRUPT, bags_reader_open(at("x"), &options, &said));
         assert_says("version");
         assert_ok(checksum_with(at("x"), NULL)); /* this is correct, then */
         assert_ok(bags_verify(at("x"), NULL, NULL, &said));
@@ -944,11 +917,9 @@ static void lost_checksums_are_a_fault(void **state) {
         for (int i = 0; i < 3; i++)
             if (lost >> i & 1)
                 assert_int_equal(remove(at("x/000001/%s.crc", names[i])), 0);
-        assert_fails(
-            BAGS_ERROR_MISSING, bags_verify(at("x"), NULL, NULL, &said));
+        assert_fails(BAGS_ERROR_MISSING, bags_verify(at("x"), NULL, NULL, &said));
         assert_says("x/000001/*no checksums");
-        assert_refused(
-            BAGS_ERROR_MISSING, bags_reader_open(at("x"), &options, &said));
+        assert_refused(BAGS_ERROR_MISSING, bags_reader_open(at("x"), &options, &said));
         assert_says("x/000001/*no checksums");
         remove_tree(at("x"));
     }
@@ -991,8 +962,7 @@ static void values_of_a_row_stay_until_it_is_used_again(void **state) {
     assert_opens(reader, bags_reader_open(at("x"), &reads, &said));
     uint64_t before = 0;
     for (int round = 0; round < 6; round++) {
-        assert_ok(
-            bags_reader_get(reader, (uint64_t)round % 2, NULL, 0, &row, &said));
+        assert_ok(bags_reader_get(reader, (uint64_t)round % 2, NULL, 0, &row, &said));
         for (size_t i = 0; i < 40; i++)
             assert_ok(bags_row_value(&row, 0, i, NULL, &values[i], &said));
         assert_ok(bags_row_value(&row, 1, 0, NULL, &single, &said));
@@ -1050,9 +1020,9 @@ static void all_readers_leave_most_maps_to_the_process(void **state) {
 
 /* ---- NULL ---- */
 
-#define assert_null_is_refused(call)                                           \
-    do {                                                                       \
-        assert_fails(BAGS_ERROR_ARGUMENT, call);                               \
+#define assert_null_is_refused(call)                                                   \
+    do {                                                                               \
+        assert_fails(BAGS_ERROR_ARGUMENT, call);                                       \
     } while (0)
 
 static void null_is_an_invalid_argument(void **state) {
@@ -1076,8 +1046,7 @@ static void null_is_an_invalid_argument(void **state) {
     /* readers */
     assert_refused(BAGS_ERROR_ARGUMENT, bags_reader_open(NULL, NULL, &said));
     assert_refused(BAGS_ERROR_ARGUMENT, bag_reader_open(NULL, NULL, &said));
-    assert_refused(
-        BAGS_ERROR_ARGUMENT, bag_reader_open_memory(NULL, 8, NULL, &said));
+    assert_refused(BAGS_ERROR_ARGUMENT, bag_reader_open_memory(NULL, 8, NULL, &said));
     assert_int_equal(bag_reader_length(NULL), 0);
     assert_int_equal(bag_reader_size(NULL), 0);
     assert_int_equal(bags_reader_length(NULL), 0);
@@ -1094,26 +1063,18 @@ static void null_is_an_invalid_argument(void **state) {
     assert_null_is_refused(bag_reader_get(bag, 0, &scratch, NULL, &said));
     assert_ok(bag_reader_get(bag, 0, NULL, &view, &said)); /* mapped */
     /* A v2 Bag, whose blobs are found in another way: "abc". */
-    assert_opens(in_memory,
-        bag_reader_open_memory("abc\3\0\0\0\0\0\0", 11, NULL, &said));
+    assert_opens(
+        in_memory, bag_reader_open_memory("abc\3\0\0\0\0\0\0", 11, NULL, &said));
     assert_null_is_refused(bag_reader_get(in_memory, 0, NULL, &view, &said));
-    assert_null_is_refused(
-        bag_reader_get_range(in_memory, 0, 1, NULL, &range, &said));
+    assert_null_is_refused(bag_reader_get_range(in_memory, 0, 1, NULL, &range, &said));
     bag_reader_close(in_memory);
-    assert_null_is_refused(
-        bag_reader_get_range(NULL, 0, 1, &scratch, &range, &said));
-    assert_null_is_refused(
-        bag_reader_get_range(bag, 0, 1, &scratch, NULL, &said));
-    assert_null_is_refused(
-        bag_reader_get_many(NULL, first, 2, &scratch, views, &said));
-    assert_null_is_refused(
-        bag_reader_get_many(bag, NULL, 2, &scratch, views, &said));
-    assert_null_is_refused(
-        bag_reader_get_many(bag, first, 2, NULL, views, &said));
-    assert_null_is_refused(
-        bag_reader_get_many(bag, first, 2, &scratch, NULL, &said));
-    assert_null_is_refused(
-        bag_reader_prefetch(NULL, first, 2, &scratch, &said));
+    assert_null_is_refused(bag_reader_get_range(NULL, 0, 1, &scratch, &range, &said));
+    assert_null_is_refused(bag_reader_get_range(bag, 0, 1, &scratch, NULL, &said));
+    assert_null_is_refused(bag_reader_get_many(NULL, first, 2, &scratch, views, &said));
+    assert_null_is_refused(bag_reader_get_many(bag, NULL, 2, &scratch, views, &said));
+    assert_null_is_refused(bag_reader_get_many(bag, first, 2, NULL, views, &said));
+    assert_null_is_refused(bag_reader_get_many(bag, first, 2, &scratch, NULL, &said));
+    assert_null_is_refused(bag_reader_prefetch(NULL, first, 2, &scratch, &said));
     assert_null_is_refused(bag_reader_prefetch(bag, NULL, 2, &scratch, &said));
     assert_null_is_refused(bag_reader_prefetch(bag, first, 2, NULL, &said));
     assert_null_is_refused(bags_reader_field(NULL, "text", &size, &said));
@@ -1123,34 +1084,23 @@ static void null_is_an_invalid_argument(void **state) {
     assert_null_is_refused(bags_reader_info(reader, NULL, NULL, &said));
     assert_null_is_refused(bags_reader_get(NULL, 0, NULL, 0, &row, &said));
     assert_null_is_refused(bags_reader_get(reader, 0, NULL, 0, NULL, &said));
-    assert_null_is_refused(
-        bags_reader_get_blob(NULL, 0, 0, 0, &row, &view, &said));
-    assert_null_is_refused(
-        bags_reader_get_blob(reader, 0, 0, 0, NULL, &view, &said));
-    assert_null_is_refused(
-        bags_reader_get_blob(reader, 0, 0, 0, &row, NULL, &said));
+    assert_null_is_refused(bags_reader_get_blob(NULL, 0, 0, 0, &row, &view, &said));
+    assert_null_is_refused(bags_reader_get_blob(reader, 0, 0, 0, NULL, &view, &said));
+    assert_null_is_refused(bags_reader_get_blob(reader, 0, 0, 0, &row, NULL, &said));
     assert_null_is_refused(bags_reader_get_range(NULL, 0, 1, 0, &row, &said));
     assert_null_is_refused(bags_reader_get_range(reader, 0, 1, 0, NULL, &said));
-    assert_null_is_refused(
-        bags_reader_get_many(NULL, first, 2, 0, &row, &said));
-    assert_null_is_refused(
-        bags_reader_get_many(reader, NULL, 2, 0, &row, &said));
-    assert_null_is_refused(
-        bags_reader_get_many(reader, first, 2, 0, NULL, &said));
-    assert_null_is_refused(
-        bags_reader_prefetch(NULL, first, 2, NULL, 0, &row, &said));
-    assert_null_is_refused(
-        bags_reader_prefetch(reader, NULL, 2, NULL, 0, &row, &said));
+    assert_null_is_refused(bags_reader_get_many(NULL, first, 2, 0, &row, &said));
+    assert_null_is_refused(bags_reader_get_many(reader, NULL, 2, 0, &row, &said));
+    assert_null_is_refused(bags_reader_get_many(reader, first, 2, 0, NULL, &said));
+    assert_null_is_refused(bags_reader_prefetch(NULL, first, 2, NULL, 0, &row, &said));
+    assert_null_is_refused(bags_reader_prefetch(reader, NULL, 2, NULL, 0, &row, &said));
     assert_null_is_refused(
         bags_reader_prefetch(reader, first, 2, NULL, 0, NULL, &said));
     assert_null_is_refused(bags_reader_items(NULL, 0, 0, &row, &items, &said));
-    assert_null_is_refused(
-        bags_reader_items(reader, 0, 0, NULL, &items, &said));
+    assert_null_is_refused(bags_reader_items(reader, 0, 0, NULL, &items, &said));
     assert_null_is_refused(bags_reader_items(reader, 0, 0, &row, NULL, &said));
-    assert_null_is_refused(
-        bags_reader_column(NULL, 0, 0, &row, &column, &said));
-    assert_null_is_refused(
-        bags_reader_column(reader, 0, 0, NULL, &column, &said));
+    assert_null_is_refused(bags_reader_column(NULL, 0, 0, &row, &column, &said));
+    assert_null_is_refused(bags_reader_column(reader, 0, 0, NULL, &column, &said));
     assert_null_is_refused(bags_reader_column(reader, 0, 0, &row, NULL, &said));
     assert_null_is_refused(bags_row_value(NULL, 0, 0, NULL, &value, &said));
     assert_null_is_refused(bags_row_value(&row, 0, 0, NULL, NULL, &said));
@@ -1159,8 +1109,7 @@ static void null_is_an_invalid_argument(void **state) {
     assert_null(bags_range_get(NULL, 0).data);
     /* writers */
     assert_refused(BAGS_ERROR_ARGUMENT, bag_writer_open(NULL, NULL, &said));
-    assert_refused(
-        BAGS_ERROR_ARGUMENT, bags_writer_open(NULL, fields, 2, NULL, &said));
+    assert_refused(BAGS_ERROR_ARGUMENT, bags_writer_open(NULL, fields, 2, NULL, &said));
     assert_refused(
         BAGS_ERROR_ARGUMENT, bags_writer_open(at("y"), NULL, 2, NULL, &said));
     bags_writer *writer = bags_writer_open(at("y"), fields, 2, NULL, NULL);
@@ -1203,19 +1152,13 @@ static void null_is_an_invalid_argument(void **state) {
     bags_swap_bytes(NULL, first, 8, 8);
     assert_int_equal(bags_utf8(NULL).kind, BAGS_KIND_NONE);
     assert_null_is_refused(bags_buffer_reserve(NULL, 1, &said));
-    assert_null_is_refused(
-        bags_encode(NULL, NULL, &value, &scratch, &view, &said));
-    assert_null_is_refused(
-        bags_encode(NULL, "int", NULL, &scratch, &view, &said));
-    assert_null_is_refused(
-        bags_encode(NULL, "int", &value, NULL, &view, &said));
-    assert_null_is_refused(
-        bags_encode(NULL, "int", &value, &scratch, NULL, &said));
-    assert_null_is_refused(
-        bags_decode(NULL, NULL, view, &scratch, &value, &said));
+    assert_null_is_refused(bags_encode(NULL, NULL, &value, &scratch, &view, &said));
+    assert_null_is_refused(bags_encode(NULL, "int", NULL, &scratch, &view, &said));
+    assert_null_is_refused(bags_encode(NULL, "int", &value, NULL, &view, &said));
+    assert_null_is_refused(bags_encode(NULL, "int", &value, &scratch, NULL, &said));
+    assert_null_is_refused(bags_decode(NULL, NULL, view, &scratch, &value, &said));
     assert_null_is_refused(bags_decode(NULL, "int", view, NULL, &value, &said));
-    assert_null_is_refused(
-        bags_decode(NULL, "int", view, &scratch, NULL, &said));
+    assert_null_is_refused(bags_decode(NULL, "int", view, &scratch, NULL, &said));
     assert_null_is_refused(bags_registry_add(NULL, NULL, &said));
     bag_reader_close(bag);
     bags_reader_close(reader);

@@ -10,8 +10,7 @@ static bags_view copy(bags_view file, size_t size) {
 
 /* The orientation of a JPEG with these EXIF data. */
 static uint32_t orientation_of(const void *exif, size_t size) {
-    bags_view blob =
-        jpeg_with_exif(load_part(IMAGES, "420", ".jpg"), 20, exif, size);
+    bags_view blob = jpeg_with_exif(load_part(IMAGES, "420", ".jpg"), 20, exif, size);
     uint32_t orientation = bags_image_orientation(blob);
     unload(blob);
     return orientation;
@@ -25,8 +24,8 @@ static void the_orientation_is_found_in_either_byte_order(void **unused) {
             uint32_t valid = o < 1 || o > 8 ? 1 : o;
             exif_of(exif, o, big);
             assert_int_equal(orientation_of(exif, sizeof exif), valid);
-            bags_view png = png_with_exif(
-                load_part(IMAGES, "rgb", ".png"), 33, exif, sizeof exif);
+            bags_view png =
+                png_with_exif(load_part(IMAGES, "rgb", ".png"), 33, exif, sizeof exif);
             assert_int_equal(bags_image_orientation(png), valid);
             unload(png);
         }
@@ -34,8 +33,7 @@ static void the_orientation_is_found_in_either_byte_order(void **unused) {
 
 static void a_segment_with_exif_need_not_be_the_first(void **unused) {
     (void)unused;
-    static const char xmp[] =
-        "\xFF\xE1\0\x24http://ns.adobe.com/xap/1.0/\0<x/>",
+    static const char xmp[] = "\xFF\xE1\0\x24http://ns.adobe.com/xap/1.0/\0<x/>",
                       comment[] = "\xFF\xFE\0\x06text";
     unsigned char six[EXIF_SIZE], eight[EXIF_SIZE];
     exif_of(six, 6, true);
@@ -92,11 +90,10 @@ static void entries_are_read_as_pillow_reads_them(void **unused) {
         CASE(BLOCK "\0\x01" ENTRY("\x09", "\1", "\0\0\0\3") NEXT, 3),
         CASE(BLOCK "\0\x01" ENTRY("\6", "\1", "\3\0\0\0") NEXT, 3),
         CASE(BLOCK "\0\x01" ENTRY("\3", "\2", "\0\6\0\1") NEXT, 6),
-        CASE(BLOCK "\0\x01" ENTRY("\3", "\3", "\0\0\0\x1A") NEXT "\0\7\0\1\0\1",
-            7),
+        CASE(BLOCK "\0\x01" ENTRY("\3", "\3", "\0\0\0\x1A") NEXT "\0\7\0\1\0\1", 7),
         /* The last of two; an invalid one counts, too. */
-        CASE(BLOCK "\0\x02" ENTRY("\3", "\1", "\0\6\0\0")
-                 ENTRY("\3", "\1", "\0\3\0\0") NEXT,
+        CASE(BLOCK "\0\x02" ENTRY("\3", "\1", "\0\6\0\0") ENTRY("\3", "\1", "\0\3\0\0")
+                 NEXT,
             3),
         CASE(BLOCK "\0\x02" ENTRY("\3", "\1", "\0\6\0\0")
                  ENTRY("\3", "\1", "\0\x0C\0\0") NEXT,
@@ -109,8 +106,7 @@ static void entries_are_read_as_pillow_reads_them(void **unused) {
         CASE(BLOCK "\0\x01" ENTRY("\x63", "\1", "\0\6\0\0") NEXT, 1),
         CASE(BLOCK "\0\x01" ENTRY("\4", "\1", "\0\1\0\6") NEXT, 1),
         /* Numbers outside the block end it: what came before counts. */
-        CASE(BLOCK "\0\x01" ENTRY("\3", "\3", "\0\0\0\x1B") NEXT "\0\6\0\1\0\1",
-            1),
+        CASE(BLOCK "\0\x01" ENTRY("\3", "\3", "\0\0\0\x1B") NEXT "\0\6\0\1\0\1", 1),
         CASE(BLOCK "\0\x01" ENTRY("\3", "\3", "\xFF\xFF\xFF\xFF") NEXT, 1),
         CASE(BLOCK "\0\x02" ENTRY("\3", "\1", "\0\6\0\0")
                  ENTRY("\5", "\1", "\xFF\xFF\xFF\xF0") NEXT,
@@ -133,8 +129,7 @@ static void entries_are_read_as_pillow_reads_them(void **unused) {
         CASE("", 1),
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        if (orientation_of(cases[i].exif, cases[i].size) !=
-            cases[i].orientation)
+        if (orientation_of(cases[i].exif, cases[i].size) != cases[i].orientation)
             fail_msg("case %u: %u", (unsigned)i,
                 (unsigned)orientation_of(cases[i].exif, cases[i].size));
 }
@@ -145,11 +140,10 @@ static void truncated_and_changed_files_are_read_safely(void **unused) {
     unsigned char exif[EXIF_SIZE];
     exif_of(exif, 6, false);
     for (int png = 0; png < 2; png++) {
-        bags_view file =
-            png ? png_with_exif(load_part(IMAGES, "size-1x1", ".png"), 33, exif,
-                      sizeof exif)
-                : jpeg_with_exif(load_part(IMAGES, "size-1x1", ".jpg"), 2, exif,
-                      sizeof exif);
+        bags_view file = png ? png_with_exif(load_part(IMAGES, "size-1x1", ".png"), 33,
+                                   exif, sizeof exif)
+                             : jpeg_with_exif(load_part(IMAGES, "size-1x1", ".jpg"), 2,
+                                   exif, sizeof exif);
         for (size_t size = 0; size < file.size; size++) {
             bags_view part = copy(file, size);
             uint32_t found = bags_image_orientation(part);
@@ -159,8 +153,7 @@ static void truncated_and_changed_files_are_read_safely(void **unused) {
         for (size_t i = 0; i < file.size; i++)
             for (int value = 0; value < 256; value += 15) {
                 bags_view other = copy(file, file.size);
-                ((unsigned char *)(uintptr_t)other.data)[i] =
-                    (unsigned char)value;
+                ((unsigned char *)(uintptr_t)other.data)[i] = (unsigned char)value;
                 assert_in_range(bags_image_orientation(other), 1, 8);
                 unload(other);
             }
@@ -241,8 +234,7 @@ static void faults_of_a_jpeg_are_named(void **unused) {
         files[i] = load_part(IMAGES, i == 4 ? "progressive" : "420", ".jpg");
     size_t frame = find(files[0], "\xFF\xC0", 2);
     files[0] = inserted(files[0], 20, "x", 1);
-    files[1] =
-        inserted(files[1], frame, "\xFF\xC0\0\x0B\x08\0\1\0\1\1\1\x11\0", 13);
+    files[1] = inserted(files[1], frame, "\xFF\xC0\0\x0B\x08\0\1\0\1\1\1\x11\0", 13);
     changed(changed(files[2], frame + 5, 0), frame + 6, 0);
     changed(files[3], frame + 9, 4);
     /* Now the first scan has no DC. */
@@ -269,8 +261,8 @@ static void faults_of_a_png_are_named(void **unused) {
         changed(file, i, old);
     }
     bags_view none = copy(file, pixels + 12);
-    memcpy((unsigned char *)(uintptr_t)none.data + pixels,
-        file.data + file.size - 12, 12);
+    memcpy(
+        (unsigned char *)(uintptr_t)none.data + pixels, file.data + file.size - 12, 12);
     assert_check(none, "ends without pixels");
     unload(none);
     file = inserted(file, 33, "\0\0\0\0IHDR\xA8\xA1\xAE\x0A", 12);

@@ -51,8 +51,7 @@ static bags_code read_source(const bags_importer *importer, const char *path,
     sha256 sum;
     sha256_start(&sum);
     *length = 0;
-    bags_source_options options = {
-        &memory.allocator, NULL, NULL, BAGS_LAYOUT_DETECT};
+    bags_source_options options = {&memory.allocator, NULL, NULL, BAGS_LAYOUT_DETECT};
     bags_source *source = bags_source_open(importer, path, &options, &said);
     bags_code code = source ? BAGS_OK : said.code;
     for (uint64_t i = first; !code; i += step) {
@@ -74,8 +73,7 @@ static bags_code read_source(const bags_importer *importer, const char *path,
     return code;
 }
 
-static void datapoints_are_read_in_steps_and_detected_by_one_importer(
-    void **state) {
+static void datapoints_are_read_in_steps_and_detected_by_one_importer(void **state) {
     (void)state;
     char hex[65];
     uint64_t length;
@@ -84,8 +82,7 @@ static void datapoints_are_read_in_steps_and_detected_by_one_importer(
         snprintf(path, sizeof path, DATA "%s", s->path);
         for (uint64_t step = 1; step < 4; step++)
             for (uint64_t first = 0; first < 3; first++) {
-                assert_ok(
-                    read_source(s->importer, path, first, step, &length, hex));
+                assert_ok(read_source(s->importer, path, first, step, &length, hex));
                 assert_int_equal(length, (s->length - first + step - 1) / step);
             }
         for (const sample *other = sources; other->importer; other++)
@@ -109,11 +106,10 @@ static void a_first_pass_reports_its_progress(void **state) {
 #ifdef BAGS_WITH_IMPORT_TFRECORD
     uint64_t counted = 0;
     const bags_entry *entries;
-    bags_source_options options = {
-        NULL, count_bytes, &counted, BAGS_LAYOUT_DETECT};
+    bags_source_options options = {NULL, count_bytes, &counted, BAGS_LAYOUT_DETECT};
     bytes file = load(DATA "tfrecord/examples.tfrecord");
-    bags_source *source = bags_source_open(&bags_import_tfrecord,
-        DATA "tfrecord/examples.tfrecord", &options, &said);
+    bags_source *source = bags_source_open(
+        &bags_import_tfrecord, DATA "tfrecord/examples.tfrecord", &options, &said);
     assert_non_null(source);
     assert_int_equal(counted, file.size);
     assert_ok(bags_source_read(source, 0, &entries, &said));
@@ -131,24 +127,21 @@ static void check_damaged(const sample *s, const char *path, const char *good,
     uint64_t length;
     poison();
     bags_code code = read_source(s->importer, path, 0, 1, &length, hex);
-    if (code ? !strstr(said.message, path)
-             : must_know && strcmp(hex, good) != 0)
+    if (code ? !strstr(said.message, path) : must_know && strcmp(hex, good) != 0)
         fail_msg("%s/%s: %s byte %zu: %s", s->path, s->file, what, at_byte,
             code ? said.message : "another content");
     if (code && said.code != code)
         fail_msg("%s: code %d, in the error %d", s->path, code, said.code);
 }
 
-static void every_byte_flipped_and_every_length_is_found_or_harmless(
-    void **state) {
+static void every_byte_flipped_and_every_length_is_found_or_harmless(void **state) {
     (void)state;
     for (const sample *s = sources; s->importer; s++) {
         char from[256], path[256], file[600], good[65];
         uint64_t length;
         snprintf(from, sizeof from, DATA "%s", s->path);
         snprintf(path, sizeof path, "%s", at("%s", strrchr(from, '/') + 1));
-        snprintf(
-            file, sizeof file, "%s%s%s", path, *s->file ? "/" : "", s->file);
+        snprintf(file, sizeof file, "%s%s%s", path, *s->file ? "/" : "", s->file);
         if (*s->file) {
             copy_tree(from, path);
         } else {
@@ -202,8 +195,7 @@ static void the_failure_of_every_allocation_is_an_error(void **state) {
 
 static void names_become_names_of_files(void **state) {
     static const char *const names[][2] = {{"image/encoded", "image_encoded"},
-        {"", "_"}, {".x", "_x"}, {"a.b", "a.b"},
-        {"\xFF\xC3\xA9\xC3", "_\xC3\xA9_"},
+        {"", "_"}, {".x", "_x"}, {"a.b", "a.b"}, {"\xFF\xC3\xA9\xC3", "_\xC3\xA9_"},
         {"a\\b:c*d?e\"f<g>h|i\nj\x7F", "a_b_c_d_e_f_g_h_i_j_"}};
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -231,12 +223,10 @@ static bags_code open_names(bags_source *source) {
     return code;
 }
 
-static const bags_importer names_importer = {
-    "names", NULL, 0, open_names, NULL, NULL};
+static const bags_importer names_importer = {"names", NULL, 0, open_names, NULL, NULL};
 
 static bags_source *open_path(const char *path) {
-    bags_source_options options = {
-        &memory.allocator, NULL, NULL, BAGS_LAYOUT_DETECT};
+    bags_source_options options = {&memory.allocator, NULL, NULL, BAGS_LAYOUT_DETECT};
     return bags_source_open(&names_importer, path, &options, &said);
 }
 
@@ -271,8 +261,7 @@ static void check_no_files(const char *path, bags_code code) {
 
 static void files_are_in_the_order_of_their_numbers_and_complete(void **state) {
     (void)state;
-    static const char *const sorted[] = {
-        "a", "a1", "a02", "a2", "a10", "a10b", "b"};
+    static const char *const sorted[] = {"a", "a1", "a02", "a2", "a10", "a10b", "b"};
     size_t length = sizeof sorted / sizeof *sorted;
     make_dir(at("in"));
     check_no_files(at("in"), BAGS_ERROR_MISSING);

@@ -63,8 +63,7 @@ static void damage_is_an_error_or_without_effect(void **state) {
         bytes file = load(path);
         save(at("%s", name), file.data, file.size);
         bytes_free(&file);
-        check_damage(
-            ARROW, at("%s", name), at("%s", name), false, (uint64_t)16 << 20);
+        check_damage(ARROW, at("%s", name), at("%s", name), false, (uint64_t)16 << 20);
     }
 }
 
@@ -73,12 +72,10 @@ static void what_is_not_supported_is_refused(void **state) {
     save_text(at("x.arrow"), "");
     check_import_fails(ARROW, BAGS_ERROR_CORRUPT, at("x.arrow"), "no schema");
     save_text(at("x.arrow"), "FEA1 and more than eight bytes");
-    check_import_fails(
-        ARROW, BAGS_ERROR_TYPE, at("x.arrow"), "Feather version 1");
+    check_import_fails(ARROW, BAGS_ERROR_TYPE, at("x.arrow"), "Feather version 1");
     save_text(at("x.arrow"), "ARROW1 and more than ten bytes");
     check_import_fails(ARROW, BAGS_ERROR_CORRUPT, at("x.arrow"), "no footer");
-    check_import_fails(
-        ARROW, BAGS_ERROR_MISSING, at("none.arrow"), "No such file");
+    check_import_fails(ARROW, BAGS_ERROR_MISSING, at("none.arrow"), "No such file");
 }
 
 static void what_follows_the_end_of_a_stream_is_an_error(void **state) {

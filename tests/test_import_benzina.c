@@ -27,25 +27,22 @@ static const char *changed(
 
 static void what_cannot_be_true_is_an_error(void **state) {
     (void)state;
-    check_import_fails(BENZINA, BAGS_ERROR_CORRUPT,
-        changed("stsz", 12, "\0\0\0\2", 4),
+    check_import_fails(BENZINA, BAGS_ERROR_CORRUPT, changed("stsz", 12, "\0\0\0\2", 4),
         "differ in length (bzna_input 3, bzna_fname 2)");
     check_import_fails(BENZINA, BAGS_ERROR_CORRUPT,
         changed("stco", 12, "\0\0\x6e\x2f", 4),
         "track bzna_fname: sample 0 out of range (12 bytes at 28207");
-    check_import_fails(BENZINA, BAGS_ERROR_CORRUPT,
-        changed("stco", 8, "\0\0\0\0", 4), "bzna_fname");
-    check_import_fails(BENZINA, BAGS_ERROR_CORRUPT,
-        changed("stsc", 8, "\1\0\0\0", 4), "bzna_fname");
-    check_import_fails(BENZINA, BAGS_ERROR_CORRUPT,
-        changed("moov", 0, "free", 4), "no moov box");
+    check_import_fails(
+        BENZINA, BAGS_ERROR_CORRUPT, changed("stco", 8, "\0\0\0\0", 4), "bzna_fname");
+    check_import_fails(
+        BENZINA, BAGS_ERROR_CORRUPT, changed("stsc", 8, "\1\0\0\0", 4), "bzna_fname");
+    check_import_fails(
+        BENZINA, BAGS_ERROR_CORRUPT, changed("moov", 0, "free", 4), "no moov box");
     check_import_fails(BENZINA, BAGS_ERROR_CORRUPT,
         changed("moov", -4, "\x7f\xff\xff\xff", 4), "invalid box at ");
     save(at("empty.bzna"), "", 0);
-    check_import_fails(
-        BENZINA, BAGS_ERROR_CORRUPT, at("empty.bzna"), "no moov box");
-    check_import_fails(
-        BENZINA, BAGS_ERROR_MISSING, at("none.bzna"), "No such file");
+    check_import_fails(BENZINA, BAGS_ERROR_CORRUPT, at("empty.bzna"), "no moov box");
+    check_import_fails(BENZINA, BAGS_ERROR_MISSING, at("none.bzna"), "No such file");
     assert_false(bags_import_benzina.detect("tests/data/video/video.mp4"));
 }
 

@@ -7,12 +7,11 @@
 
 static void a_table_is_imported(void **state) {
     (void)state;
-    check_import(&bags_import_csv, IMPORT_DATA "table.csv",
-        IMPORT_DATA "table.csv.expected");
+    check_import(
+        &bags_import_csv, IMPORT_DATA "table.csv", IMPORT_DATA "table.csv.expected");
 }
 
-static void check_csv(
-    const char *content, bags_code expected, const char *pattern) {
+static void check_csv(const char *content, bags_code expected, const char *pattern) {
     bags_code code;
     save_text(at("x.csv"), content);
     bytes text = import_all(&bags_import_csv, at("x.csv"), &code);
@@ -33,8 +32,7 @@ static void every_line_of_csv_is_imported_or_an_error(void **state) {
         "x.csv: lines differ in their number of values, or a quote is not "
         "closed");
     check_csv("a,b\n1,x\n2\n3,z\n", BAGS_ERROR_CORRUPT, "x.csv: lines differ");
-    check_csv(
-        "a,b\n1,x\n2,y,q\n3,z\n", BAGS_ERROR_CORRUPT, "x.csv: lines differ");
+    check_csv("a,b\n1,x\n2,y,q\n3,z\n", BAGS_ERROR_CORRUPT, "x.csv: lines differ");
     /* After the lines by which DuckDB detects the format. */
     bytes late = {0};
     put_text(&late, "a,b\n");
@@ -53,11 +51,9 @@ static void integers_in_csv_are_not_rounded(void **state) {
         BAGS_ERROR_VALUE,
         "x.csv: column \"b\": integers above 2^63-1 would be rounded*UBIGINT");
     check_csv("a\n9223372036854775807\n-1\n", BAGS_OK, "2\ni64 * a\n");
-    check_csv(
-        "a\n13835058055282163713\n0.5\n", BAGS_OK, "2\narray(float64) * a\n");
+    check_csv("a\n13835058055282163713\n0.5\n", BAGS_OK, "2\narray(float64) * a\n");
     check_csv("a\n1e30\nInfinity\n", BAGS_OK, "2\narray(float64) * a\n");
-    check_csv(
-        "a,b\n1,2.0\n,\n", BAGS_OK, "2\ni64[] * a\narray(float64)[] * b\n");
+    check_csv("a,b\n1,2.0\n,\n", BAGS_OK, "2\ni64[] * a\narray(float64)[] * b\n");
 }
 
 static void names_of_files_are_no_patterns(void **state) {
@@ -116,8 +112,7 @@ static void columns_have_the_types_of_all_their_values(void **state) {
         {"1.5,2\n3,4\n", "2\narray(float64) * column0\ni64 * column1\n"},
         {"1,2\n", "1\ni64 * column0\ni64 * column1\n"},
         {"a,b\n", "0\nutf8 * a\nutf8 * b\n"},
-        {"a,a,,b\n1,2,3,4\n",
-            "1\ni64 * a\ni64 * a_1\ni64 * column2\ni64 * b\n"},
+        {"a,a,,b\n1,2,3,4\n", "1\ni64 * a\ni64 * a_1\ni64 * column2\ni64 * b\n"},
         {"a;b\n1,5;2\n2,5;3\n", "2\nutf8 * a\ni64 * b\n"},
         {"a\tb\n1,5\t2\n", "1\nutf8 * a\ni64 * b\n"},
         {"a|b\n1|2\n", "1\ni64 * a\n"},
@@ -146,8 +141,7 @@ static void columns_have_the_types_of_all_their_values(void **state) {
 static void check_first(const char *content, const char *text, double number) {
     const bags_entry *entries;
     save_text(at("x.csv"), content);
-    bags_source *source =
-        bags_source_open(&bags_import_csv, at("x.csv"), NULL, &said);
+    bags_source *source = bags_source_open(&bags_import_csv, at("x.csv"), NULL, &said);
     assert_non_null(source);
     assert_ok(bags_source_read(source, 0, &entries, &said));
     const bags_value *value = entries[0].values;
@@ -204,8 +198,8 @@ static void files_of_a_directory_have_the_same_columns(void **state) {
     save_text(at("d/2.csv"), "a,b\n0.5,\n");
     bytes text = import_all(&bags_import_csv, at("d"), &code);
     assert_int_equal(code, BAGS_OK);
-    assert_true(contains(
-        (const char *)text.data, "2\narray(float64) * a\ni64[] * b\n"));
+    assert_true(
+        contains((const char *)text.data, "2\narray(float64) * a\ni64[] * b\n"));
     bytes_free(&text);
     save_text(at("d/2.csv"), "a,c\n1,2\n");
     check_import_fails(&bags_import_csv, BAGS_ERROR_TYPE, at("d"),

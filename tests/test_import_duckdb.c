@@ -9,39 +9,38 @@
 #define PARQUET &bags_import_parquet
 
 /* DuckDB's library is loaded at run time. */
-#define skip_without_duckdb()                                                  \
-    do {                                                                       \
-        if (!dlopen("libduckdb.so", RTLD_NOW)) {                               \
-            print_message("skipped %s: libduckdb.so not found\n", __func__);   \
-            skip();                                                            \
-        }                                                                      \
+#define skip_without_duckdb()                                                          \
+    do {                                                                               \
+        if (!dlopen("libduckdb.so", RTLD_NOW)) {                                       \
+            print_message("skipped %s: libduckdb.so not found\n", __func__);           \
+            skip();                                                                    \
+        }                                                                              \
     } while (0)
 
 static void columns_of_every_type_are_fields(void **state) {
     (void)state;
     skip_without_duckdb();
-    check_import(PARQUET, IMPORT_DATA "types.parquet",
-        IMPORT_DATA "types.parquet.expected");
+    check_import(
+        PARQUET, IMPORT_DATA "types.parquet", IMPORT_DATA "types.parquet.expected");
     assert_string_equal(import_left_out, "column 2 image.path,images.path;");
-    check_import(PARQUET, IMPORT_DATA "polars.parquet",
-        IMPORT_DATA "polars.parquet.expected");
+    check_import(
+        PARQUET, IMPORT_DATA "polars.parquet", IMPORT_DATA "polars.parquet.expected");
 }
 
 static void a_query_can_be_imported(void **state) {
     bags_code code;
     (void)state;
     skip_without_duckdb();
-    save_text(at("query.sql"),
-        "SELECT id AS a, NULL::INT AS b, '''' AS \"c\"\"d\" "
-        "FROM '" IMPORT_DATA "polars.parquet'\n"
-        "WHERE id < 2 ORDER BY id DESC -- last\n;\n");
+    save_text(at("query.sql"), "SELECT id AS a, NULL::INT AS b, '''' AS \"c\"\"d\" "
+                               "FROM '" IMPORT_DATA "polars.parquet'\n"
+                               "WHERE id < 2 ORDER BY id DESC -- last\n;\n");
     bytes text = import_all(&bags_import_sql, at("query.sql"), &code);
     assert_int_equal(code, BAGS_OK);
-    assert_true(contains(
-        (const char *)text.data, "2\ni64 * a\ni64[] * b\nutf8 * c_d\n"));
+    assert_true(
+        contains((const char *)text.data, "2\ni64 * a\ni64[] * b\nutf8 * c_d\n"));
     bytes_free(&text);
-    check_import_fails(&bags_import_sql, BAGS_ERROR_CORRUPT, "SELEC 1",
-        "SELEC 1: Parser Error");
+    check_import_fails(
+        &bags_import_sql, BAGS_ERROR_CORRUPT, "SELEC 1", "SELEC 1: Parser Error");
     check_import_fails(&bags_import_sql, BAGS_ERROR_CORRUPT,
         "SELECT * FROM 'none.parquet'", "none.parquet");
 }
@@ -51,19 +50,17 @@ static void what_has_no_counterpart_is_an_error(void **state) {
     skip_without_duckdb();
     check_import_fails(&bags_import_sql, BAGS_ERROR_TYPE,
         "SELECT 1 AS a, MAP{'x': 1} AS m", "column m: its type");
-    check_import_fails(&bags_import_sql, BAGS_ERROR_TYPE,
-        "SELECT [[[1]]] AS deep", "column deep: its type");
+    check_import_fails(&bags_import_sql, BAGS_ERROR_TYPE, "SELECT [[[1]]] AS deep",
+        "column deep: its type");
     check_import_fails(&bags_import_sql, BAGS_ERROR_VALUE,
         "SELECT CASE WHEN i = 3 THEN [1, NULL] ELSE [2] END AS l FROM range(5) "
         "t(i)",
         "field \"l\": datapoint 3: NULL in a list");
-    check_import_fails(&bags_import_sql, BAGS_ERROR_VALUE,
-        "SELECT [[1, NULL]] AS l", "field \"l\": datapoint 0: NULL in a list");
-    check_import_fails(
-        PARQUET, BAGS_ERROR_MISSING, at("none.parquet"), "No such file");
+    check_import_fails(&bags_import_sql, BAGS_ERROR_VALUE, "SELECT [[1, NULL]] AS l",
+        "field \"l\": datapoint 0: NULL in a list");
+    check_import_fails(PARQUET, BAGS_ERROR_MISSING, at("none.parquet"), "No such file");
     save_text(at("bad.parquet"), "PAR1xxxxPAR1");
-    check_import_fails(
-        PARQUET, BAGS_ERROR_CORRUPT, at("bad.parquet"), "bad.parquet");
+    check_import_fails(PARQUET, BAGS_ERROR_CORRUPT, at("bad.parquet"), "bad.parquet");
 }
 
 static void a_truncated_file_is_an_error(void **state) {
@@ -72,8 +69,7 @@ static void a_truncated_file_is_an_error(void **state) {
     bytes file = load(IMPORT_DATA "types.parquet");
     for (size_t size = 0; size < file.size; size += 97) {
         save(at("x.parquet"), file.data, size);
-        check_import_fails(
-            PARQUET, BAGS_ERROR_CORRUPT, at("x.parquet"), "x.parquet");
+        check_import_fails(PARQUET, BAGS_ERROR_CORRUPT, at("x.parquet"), "x.parquet");
     }
     bytes_free(&file);
 }

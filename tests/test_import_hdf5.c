@@ -16,10 +16,8 @@ static void datasets_of_equal_length_are_rows(void **state) {
 
 static void groups_are_episodes_in_the_order_of_their_numbers(void **state) {
     (void)state;
-    check_import(
-        HDF5, IMPORT_DATA "episodes.h5", IMPORT_DATA "episodes.expected");
-    check_import(
-        HDF5, IMPORT_DATA "episodes.h5/data", IMPORT_DATA "episodes.expected");
+    check_import(HDF5, IMPORT_DATA "episodes.h5", IMPORT_DATA "episodes.expected");
+    check_import(HDF5, IMPORT_DATA "episodes.h5/data", IMPORT_DATA "episodes.expected");
 }
 
 static void check_layout(
@@ -35,8 +33,7 @@ static void check_layout(
     bytes_free(&text);
 }
 
-static void
-a_file_that_is_rows_or_episodes_is_an_error_unless_a_layout_is_stated(
+static void a_file_that_is_rows_or_episodes_is_an_error_unless_a_layout_is_stated(
     void **state) {
     (void)state;
     check_import_fails(HDF5, BAGS_ERROR_TYPE, IMPORT_DATA "cameras.h5",
@@ -47,8 +44,7 @@ a_file_that_is_rows_or_episodes_is_an_error_unless_a_layout_is_stated(
     check_layout("cameras.h5", BAGS_LAYOUT_ROWS,
         "4\ni64 * cameras.cam_0.x\ni64 * cameras.cam_1.x\ni64 * time\n");
     assert_string_equal(import_left_out, "");
-    check_layout(
-        "cameras.h5", BAGS_LAYOUT_EPISODES, "2\ni64[] * x\nutf8 * group\n");
+    check_layout("cameras.h5", BAGS_LAYOUT_EPISODES, "2\ni64[] * x\nutf8 * group\n");
     assert_string_equal(import_left_out, "dataset 1 time;");
     /* Neither reading has all. */
     check_import_fails(HDF5, BAGS_ERROR_TYPE, IMPORT_DATA "rates.h5",
@@ -72,8 +68,7 @@ a_file_that_is_rows_or_episodes_is_an_error_unless_a_layout_is_stated(
 static void what_is_left_out_is_counted_and_named(void **state) {
     (void)state;
     /* Names such as demo_0 decide. */
-    check_layout(
-        "demos.h5", BAGS_LAYOUT_DETECT, "2\ni64[] * x\nutf8 * group\n");
+    check_layout("demos.h5", BAGS_LAYOUT_DETECT, "2\ni64[] * x\nutf8 * group\n");
     assert_string_equal(import_left_out,
         "attribute 3 data/demo_0@num_samples,data/demo_1@num_samples,mask@a;"
         "named type 1 kind;dataset 1 mask/train;");
@@ -81,10 +76,9 @@ static void what_is_left_out_is_counted_and_named(void **state) {
 
 static void types_are_what_they_are_and_not_what_they_look_like(void **state) {
     (void)state;
-    check_import(
-        HDF5, IMPORT_DATA "members.h5", IMPORT_DATA "members.expected");
-    assert_string_equal(import_left_out,
-        "enum name 4 color: BLUE,color: RED,not: FALSE,not: TRUE;");
+    check_import(HDF5, IMPORT_DATA "members.h5", IMPORT_DATA "members.expected");
+    assert_string_equal(
+        import_left_out, "enum name 4 color: BLUE,color: RED,not: FALSE,not: TRUE;");
 }
 
 static void a_group_of_a_file_can_be_imported(void **state) {
@@ -94,10 +88,9 @@ static void a_group_of_a_file_can_be_imported(void **state) {
     assert_int_equal(code, BAGS_OK);
     assert_true(contains((const char *)text.data, "3\ni64 * x\n"));
     bytes_free(&text);
-    check_import_fails(HDF5, BAGS_ERROR_MISSING,
-        IMPORT_DATA "bad-lengths.h5/none", "no group /none");
     check_import_fails(
-        HDF5, BAGS_ERROR_MISSING, IMPORT_DATA "none/x", "No such file");
+        HDF5, BAGS_ERROR_MISSING, IMPORT_DATA "bad-lengths.h5/none", "no group /none");
+    check_import_fails(HDF5, BAGS_ERROR_MISSING, IMPORT_DATA "none/x", "No such file");
 }
 
 static void what_is_not_supported_is_refused_by_name(void **state) {
@@ -155,8 +148,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(datasets_of_equal_length_are_rows),
         TEST(groups_are_episodes_in_the_order_of_their_numbers),
-        TEST(
-            a_file_that_is_rows_or_episodes_is_an_error_unless_a_layout_is_stated),
+        TEST(a_file_that_is_rows_or_episodes_is_an_error_unless_a_layout_is_stated),
         TEST(what_is_left_out_is_counted_and_named),
         TEST(types_are_what_they_are_and_not_what_they_look_like),
         TEST(a_group_of_a_file_can_be_imported),

@@ -6,8 +6,7 @@
 #define MCAP &bags_import_mcap
 #define FILES IMPORT_DATA "mcap/"
 
-static const char *const files[] = {
-    "plain", "chunks", "zstd", "lz4", "no-index"};
+static const char *const files[] = {"plain", "chunks", "zstd", "lz4", "no-index"};
 
 static void topics_are_fields_in_every_layout(void **state) {
     (void)state;
@@ -28,8 +27,7 @@ static void damage_is_detected(void **state) {
         bytes file = load(path);
         save(at("x.mcap"), file.data, file.size);
         bytes_free(&file);
-        check_damage(
-            MCAP, at("x.mcap"), at("x.mcap"), true, (uint64_t)16 << 20);
+        check_damage(MCAP, at("x.mcap"), at("x.mcap"), true, (uint64_t)16 << 20);
     }
 }
 

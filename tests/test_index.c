@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 static const bags_field fields[] = {{"id", "utf8"}, {"real", "array(float64)"},
-    {"single", "array(float32)"}, {"small", "array(int16,1)"},
-    {"tags", "utf8[]"}, {"time", "i64"}, {"unsigned", "u64"}};
+    {"single", "array(float32)"}, {"small", "array(int16,1)"}, {"tags", "utf8[]"},
+    {"time", "i64"}, {"unsigned", "u64"}};
 enum { ID, REAL, SINGLE, SMALL, TAGS, TIME, UNSIGNED, FIELDS };
 
 static int64_t time_of(uint64_t i) { return (int64_t)(i * 37 % 101) - 50; }
@@ -27,8 +27,7 @@ static void append(bags_writer *writer, uint64_t i) {
     float single = (float)time_of(i) / 10;
     int16_t small = (int16_t)time_of(i);
     /* Some ids begin with others. */
-    snprintf(
-        id, sizeof id, "%.*s%d", (int)(i % 3), "aa", (int)(i * 7919 % 1000));
+    snprintf(id, sizeof id, "%.*s%d", (int)(i % 3), "aa", (int)(i * 7919 % 1000));
     bags_value values[] = {bags_utf8(id),
         bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, &real),
         bags_array(BAGS_DTYPE_FLOAT32, 0, NULL, &single),
@@ -44,15 +43,14 @@ static void append(bags_writer *writer, uint64_t i) {
 }
 
 /* Datapoints first .. stop - 1, `shard` per shard (0: not sharded). */
-static void write_rows(const char *path, uint64_t first, uint64_t stop,
-    uint64_t shard, bool resume) {
+static void write_rows(
+    const char *path, uint64_t first, uint64_t stop, uint64_t shard, bool resume) {
     bags_writer_options options = {0};
     bags_writer *writer;
     options.shard_length = shard;
     options.resume = resume;
     options.no_sync = true;
-    assert_opens(
-        writer, bags_writer_open(path, fields, FIELDS, &options, &said));
+    assert_opens(writer, bags_writer_open(path, fields, FIELDS, &options, &said));
     for (uint64_t i = first; i < stop; i++)
         append(writer, i);
     assert_ok(bags_writer_close(writer, &said));
@@ -84,12 +82,11 @@ static const char *datapoints(
     text[0] = 0;
     for (uint64_t i = start; i < stop && used < sizeof text - 32; i++) {
         uint64_t datapoint = 0;
-        bags_code code =
-            bags_index_get(index, i, &scratch, &row, &datapoint, &said);
+        bags_code code = bags_index_get(index, i, &scratch, &row, &datapoint, &said);
         if (no_error)
             assert_int_equal(code, BAGS_OK);
-        used += (size_t)snprintf(text + used, 32, "%s%d", used ? " " : "",
-            code ? -1 : (int)datapoint);
+        used += (size_t)snprintf(
+            text + used, 32, "%s%d", used ? " " : "", code ? -1 : (int)datapoint);
     }
     bags_buffer_free(&scratch);
     bags_row_free(&row);
@@ -108,8 +105,7 @@ static const char *find_range(
     const bags_index *index, const bags_value *from, const bags_value *to) {
     bags_buffer scratch = {0};
     uint64_t start = 0, stop = 0;
-    assert_ok(
-        bags_index_find_range(index, from, to, &scratch, &start, &stop, &said));
+    assert_ok(bags_index_find_range(index, from, to, &scratch, &start, &stop, &said));
     bags_buffer_free(&scratch);
     return datapoints(index, start, stop, true);
 }
@@ -122,8 +118,8 @@ static const char *scan(uint64_t count, int64_t from, int64_t to) {
     for (int64_t at = from; at < to; at++)
         for (uint64_t i = 0; i < count; i++)
             if (time_of(i) == at)
-                used += (size_t)snprintf(
-                    text + used, 32, "%s%d", used ? " " : "", (int)i);
+                used +=
+                    (size_t)snprintf(text + used, 32, "%s%d", used ? " " : "", (int)i);
     return text;
 }
 
@@ -145,10 +141,8 @@ static void every_key_is_found(void **state) {
         options.memory = way & 2 ? 4096 : 0;
         for (size_t f = 0; f < FIELDS; f++)
             if (f != TAGS)
-                assert_ok(
-                    bags_index_build(path, fields[f].name, &options, &said));
-        assert_names(
-            way & 1 ? at("rows%d/000000/index", way) : at("rows%d/index", way),
+                assert_ok(bags_index_build(path, fields[f].name, &options, &said));
+        assert_names(way & 1 ? at("rows%d/000000/index", way) : at("rows%d/index", way),
             "id.bag id.crc real.bag real.crc single.bag single.crc small.bag "
             "small.crc time.bag time.crc unsigned.bag unsigned.crc");
         bags_reader *reader = open_rows(path);
@@ -156,19 +150,16 @@ static void every_key_is_found(void **state) {
         for (int64_t key = -52; key <= 52; key++) {
             bags_value from = bags_int(key), to = bags_int(key + 5);
             assert_string_equal(find(index, from), scan(500, key, key + 1));
-            assert_string_equal(
-                find_range(index, &from, &to), scan(500, key, key + 5));
-            assert_string_equal(
-                find_range(index, &from, NULL), scan(500, key, 99));
-            assert_string_equal(
-                find_range(index, NULL, &to), scan(500, -99, key + 5));
+            assert_string_equal(find_range(index, &from, &to), scan(500, key, key + 5));
+            assert_string_equal(find_range(index, &from, NULL), scan(500, key, 99));
+            assert_string_equal(find_range(index, NULL, &to), scan(500, -99, key + 5));
         }
         bags_index_close(index);
         index = open_index(path, reader, ID);
         for (uint64_t i = 0; i < 500; i++) {
             char id[64], expected[16];
-            snprintf(id, sizeof id, "%.*s%d", (int)(i % 3), "aa",
-                (int)(i * 7919 % 1000));
+            snprintf(
+                id, sizeof id, "%.*s%d", (int)(i % 3), "aa", (int)(i * 7919 % 1000));
             snprintf(expected, sizeof expected, "%d", (int)i);
             assert_string_equal(find(index, bags_utf8(id)), expected);
         }
@@ -178,19 +169,18 @@ static void every_key_is_found(void **state) {
         for (size_t f = 0; f < FIELDS; f++)
             if (f == REAL || f == SINGLE || f == SMALL) {
                 double key = f == REAL ? -2.5 : f == SINGLE ? -0.7 : -3;
-                bags_value value =
-                    f == SMALL ? bags_int(-3)
-                               : bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, &key);
+                bags_value value = f == SMALL
+                                       ? bags_int(-3)
+                                       : bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, &key);
                 index = open_index(path, reader, f);
-                assert_string_equal(
-                    find(index, value), f == REAL     ? scan(500, -10, -9)
-                                        : f == SINGLE ? scan(500, -7, -6)
-                                                      : scan(500, -3, -2));
+                assert_string_equal(find(index, value), f == REAL ? scan(500, -10, -9)
+                                                        : f == SINGLE
+                                                            ? scan(500, -7, -6)
+                                                            : scan(500, -3, -2));
                 bags_index_close(index);
             }
         index = open_index(path, reader, UNSIGNED);
-        assert_int_equal(
-            strncmp(find(index, bags_uint(UINT64_MAX)), "0 9 18", 6), 0);
+        assert_int_equal(strncmp(find(index, bags_uint(UINT64_MAX)), "0 9 18", 6), 0);
         bags_index_close(index);
         bags_reader_close(reader);
     }
@@ -203,15 +193,12 @@ static void what_cannot_be_a_key_is_refused(void **state) {
     uint64_t start = 0, stop = 0;
     const char *path = at("rows");
     write_rows(path, 0, 10, 0, false);
-    assert_fails(
-        BAGS_ERROR_TYPE, bags_index_build(path, "tags", &options, &said));
+    assert_fails(BAGS_ERROR_TYPE, bags_index_build(path, "tags", &options, &said));
     assert_says("rows*\"tags\"*utf8[]");
+    assert_fails(BAGS_ERROR_FIELD, bags_index_build(path, "x", &options, &said));
     assert_fails(
-        BAGS_ERROR_FIELD, bags_index_build(path, "x", &options, &said));
-    assert_fails(BAGS_ERROR_MISSING,
-        bags_index_build(at("none"), "id", &options, &said));
-    assert_fails(
-        BAGS_ERROR_ARGUMENT, bags_index_build(NULL, "id", &options, &said));
+        BAGS_ERROR_MISSING, bags_index_build(at("none"), "id", &options, &said));
+    assert_fails(BAGS_ERROR_ARGUMENT, bags_index_build(NULL, "id", &options, &said));
     bags_reader *reader = open_rows(path);
     assert_refused(
         BAGS_ERROR_MISSING, bags_index_open(path, reader, ID, &options, &said));
@@ -219,17 +206,17 @@ static void what_cannot_be_a_key_is_refused(void **state) {
     assert_ok(bags_index_build(path, "id", &options, &said));
     assert_ok(bags_index_build(path, "unsigned", &options, &said));
     bags_index *index = open_index(path, reader, UNSIGNED);
-    bags_value negative = bags_int(-1), text = bags_utf8("1"),
-               one = bags_uint(1), two = bags_uint(2);
+    bags_value negative = bags_int(-1), text = bags_utf8("1"), one = bags_uint(1),
+               two = bags_uint(2);
     assert_fails(BAGS_ERROR_VALUE,
         bags_index_find(index, &negative, &scratch, &start, &stop, &said));
     assert_fails(BAGS_ERROR_VALUE,
         bags_index_find(index, &text, &scratch, &start, &stop, &said));
-    assert_fails(BAGS_ERROR_RANGE, bags_index_find_range(index, &two, &one,
-                                       &scratch, &start, &stop, &said));
-    bags_row row = {0};
     assert_fails(BAGS_ERROR_RANGE,
-        bags_index_get(index, 10, &scratch, &row, &start, &said));
+        bags_index_find_range(index, &two, &one, &scratch, &start, &stop, &said));
+    bags_row row = {0};
+    assert_fails(
+        BAGS_ERROR_RANGE, bags_index_get(index, 10, &scratch, &row, &start, &said));
     bags_row_free(&row);
     bags_index_close(index);
     bags_reader_close(reader);
@@ -260,13 +247,12 @@ static void the_ends_of_a_range_may_be_outside_the_type(void **state) {
             rest = "7 2 5 8";
         }
         assert_string_equal(find_range(index, &least, &most), all);
-        assert_string_equal(
-            find_range(index, &low, &most), field == TIME ? rest : all);
+        assert_string_equal(find_range(index, &low, &most), field == TIME ? rest : all);
         assert_string_equal(find_range(index, &low, &high), rest);
         assert_string_equal(find_range(index, &most, NULL), "");
         assert_string_equal(find_range(index, NULL, &least), "");
-        assert_fails(BAGS_ERROR_RANGE, bags_index_find_range(index, &most, &low,
-                                           &scratch, &start, &stop, &said));
+        assert_fails(BAGS_ERROR_RANGE,
+            bags_index_find_range(index, &most, &low, &scratch, &start, &stop, &said));
         assert_fails(BAGS_ERROR_VALUE,
             bags_index_find(index, &most, &scratch, &start, &stop, &said));
         bags_index_close(index);
@@ -298,19 +284,17 @@ static const char *find_by(finder by, const bags_index *index, bags_value key) {
 }
 
 #define find_prefix(index, key) find_by(bags_index_find_prefix, index, key)
-#define find_before(index, key)                                                \
-    find_by(bags_index_find_at_or_before, index, key)
+#define find_before(index, key) find_by(bags_index_find_at_or_before, index, key)
 
 /* One field of these values, indexed. */
-static bags_index *index_values(const char *type, const bags_value *values,
-    size_t count, bags_reader **reader) {
+static bags_index *index_values(
+    const char *type, const bags_value *values, size_t count, bags_reader **reader) {
     bags_field field = {"x", type};
     bags_index_options options = with_env();
     bags_writer *writer;
     if (access(at("values"), F_OK) == 0)
         remove_tree(at("values"));
-    assert_opens(
-        writer, bags_writer_open(at("values"), &field, 1, NULL, &said));
+    assert_opens(writer, bags_writer_open(at("values"), &field, 1, NULL, &said));
     for (size_t i = 0; i < count; i++) {
         bags_entry entry = {"x", &values[i], 1};
         assert_ok(bags_writer_append(writer, &entry, 1, &said));
@@ -326,16 +310,16 @@ static void keys_are_found_by_what_they_begin_with(void **state) {
         const char *key;
         size_t size;
     } keys[] = {{"b", 1}, {"", 0}, {"ab", 2}, {"a", 1}, {"\xff", 1}, {"abc", 3},
-        {"ab\0", 3}, {"\xff\xff", 2}, {"ab", 2}, {"\xfe", 1}, {"ab\xff", 3},
-        {"ac", 2}, {"\xff\xff\0", 3}, {"ab", 2}, {"a\xff\xff", 3}};
+        {"ab\0", 3}, {"\xff\xff", 2}, {"ab", 2}, {"\xfe", 1}, {"ab\xff", 3}, {"ac", 2},
+        {"\xff\xff\0", 3}, {"ab", 2}, {"a\xff\xff", 3}};
     static const struct {
         const char *prefix, *found;
         size_t size;
     } cases[] = {{"a", "3 2 8 13 6 5 10 11 14", 1}, {"ab", "2 8 13 6 5 10", 2},
         {"abc", "5", 3}, {"ab\0", "6", 3}, {"ab\xff", "10", 3}, {"b", "0", 1},
         {"\xff", "4 7 12", 1}, {"\xff\xff", "7 12", 2}, {"\xff\xff\0", "12", 3},
-        {"\xff\xff\xff", "", 3}, {"a\xff", "14", 2}, {"\xfe", "9", 1},
-        {"c", "", 1}, {"abcd", "", 4}, {"\0", "", 1}, {"", NULL, 0}};
+        {"\xff\xff\xff", "", 3}, {"a\xff", "14", 2}, {"\xfe", "9", 1}, {"c", "", 1},
+        {"abcd", "", 4}, {"\0", "", 1}, {"", NULL, 0}};
     bags_value values[15];
     bags_reader *reader;
     (void)state;
@@ -345,8 +329,7 @@ static void keys_are_found_by_what_they_begin_with(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_string_equal(
             find_prefix(index, bags_bytes(cases[i].prefix, cases[i].size)),
-            cases[i].found ? cases[i].found
-                           : "1 3 2 8 13 6 5 10 11 14 0 9 4 7 12");
+            cases[i].found ? cases[i].found : "1 3 2 8 13 6 5 10 11 14 0 9 4 7 12");
     assert_string_equal(find_prefix(index, bags_utf8("ac")), "11");
     bags_index_close(index);
     bags_reader_close(reader);
@@ -368,8 +351,8 @@ static void keys_are_found_by_what_they_begin_with(void **state) {
     assert_fails(BAGS_ERROR_VALUE,
         bags_index_find_prefix(index, &text, &scratch, &start, &stop, &said));
     assert_says("\"x\"*prefix");
-    assert_fails(BAGS_ERROR_VALUE, bags_index_find_at_or_before(index, &text,
-                                       &scratch, &start, &stop, &said));
+    assert_fails(BAGS_ERROR_VALUE,
+        bags_index_find_at_or_before(index, &text, &scratch, &start, &stop, &said));
     assert_int_equal(start, 7);
     assert_int_equal(stop, 7);
     bags_index_close(index);
@@ -396,19 +379,16 @@ static void the_last_key_at_or_before_is_found(void **state) {
     const struct {
         int64_t at;
         const char *found;
-    } cases[] = {{INT64_MIN, ""}, {-6, ""}, {-5, "4"}, {-4, "4"}, {0, "4"},
-        {9, "4"}, {10, "5"}, {11, "5"}, {19, "5"}, {20, "6"}, {21, "6"},
-        {INT64_MAX, "6"}};
+    } cases[] = {{INT64_MIN, ""}, {-6, ""}, {-5, "4"}, {-4, "4"}, {0, "4"}, {9, "4"},
+        {10, "5"}, {11, "5"}, {19, "5"}, {20, "6"}, {21, "6"}, {INT64_MAX, "6"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        assert_string_equal(
-            find_before(index, bags_int(cases[i].at)), cases[i].found);
+        assert_string_equal(find_before(index, bags_int(cases[i].at)), cases[i].found);
     assert_string_equal(find_before(index, bags_uint(UINT64_MAX)), "6");
     assert_string_equal(find_before(index, real_of(&reals[0])), "");
     assert_string_equal(find_before(index, real_of(&reals[1])), "6");
     bags_value fraction = real_of(&reals[2]), nan = real_of(&reals[5]);
-    assert_fails(
-        BAGS_ERROR_VALUE, bags_index_find_at_or_before(index, &fraction,
-                              &scratch, &start, &stop, &said));
+    assert_fails(BAGS_ERROR_VALUE,
+        bags_index_find_at_or_before(index, &fraction, &scratch, &start, &stop, &said));
     bags_index_close(index);
     bags_reader_close(reader);
 
@@ -436,8 +416,8 @@ static void the_last_key_at_or_before_is_found(void **state) {
     assert_string_equal(find_before(index, bags_int(0)), "3");
     assert_string_equal(find_before(index, real_of(&reals[2])), "0");
     assert_string_equal(find_before(index, real_of(&reals[4])), "2");
-    assert_fails(BAGS_ERROR_VALUE, bags_index_find_at_or_before(index, &nan,
-                                       &scratch, &start, &stop, &said));
+    assert_fails(BAGS_ERROR_VALUE,
+        bags_index_find_at_or_before(index, &nan, &scratch, &start, &stop, &said));
     assert_says("\"x\"*NaN");
     bags_index_close(index);
     bags_reader_close(reader);
@@ -481,8 +461,7 @@ static void prefixes_and_neighbours_agree_with_a_scan(void **state) {
                 (best < 0 || strcmp(texts[i], texts[best]) >= 0))
                 best = i;
         }
-        assert_ok(bags_index_find_prefix(
-            index, &word, &scratch, &start, &stop, &said));
+        assert_ok(bags_index_find_prefix(index, &word, &scratch, &start, &stop, &said));
         assert_int_equal(stop - start, length);
         char expected[16] = "";
         if (best >= 0)
@@ -493,17 +472,15 @@ static void prefixes_and_neighbours_agree_with_a_scan(void **state) {
     bags_row row = {0};
     for (uint64_t i = 0; i < 600; i++)
         positions[i] = i * 131 % 300;
-    assert_ok(bags_index_get_many(
-        index, positions, 600, &scratch, &row, found, &said));
+    assert_ok(bags_index_get_many(index, positions, 600, &scratch, &row, found, &said));
     for (size_t i = 0; i < 600; i++) {
         uint64_t one = 0;
-        assert_ok(
-            bags_index_get(index, positions[i], &scratch, &row, &one, &said));
+        assert_ok(bags_index_get(index, positions[i], &scratch, &row, &one, &said));
         assert_int_equal(one, found[i]);
     }
     positions[599] = 300;
-    assert_fails(BAGS_ERROR_RANGE, bags_index_get_many(index, positions, 600,
-                                       &scratch, &row, found, &said));
+    assert_fails(BAGS_ERROR_RANGE,
+        bags_index_get_many(index, positions, 600, &scratch, &row, found, &said));
     assert_ok(bags_index_get_many(index, NULL, 0, &scratch, &row, NULL, &said));
     bags_row_free(&row);
     bags_buffer_free(&scratch);
@@ -541,11 +518,10 @@ static void an_index_that_is_far_away_is_used(void **state) {
     write_rows(at("rows"), 0, 3000, 500, false);
     assert_ok(bags_index_build(at("rows"), "time", &options, &said));
     for (int i = 0; i < 6; i++)
-        copy_with_time(
-            at("rows/00000%d/time.bag", i), at("rows/00000%d/time.bag", i));
+        copy_with_time(at("rows/00000%d/time.bag", i), at("rows/00000%d/time.bag", i));
     reader = open_rows(at("rows"));
-    assert_refused(BAGS_ERROR_CORRUPT,
-        bags_index_open(at("rows"), reader, TIME, &options, &said));
+    assert_refused(
+        BAGS_ERROR_CORRUPT, bags_index_open(at("rows"), reader, TIME, &options, &said));
     bags_reader_close(reader);
     bags_io far = *bags_io_local();
     far.map = NULL;
@@ -554,8 +530,7 @@ static void an_index_that_is_far_away_is_used(void **state) {
     reading.env.io = options.env.io = &far;
     assert_opens(reader, bags_reader_open(at("rows"), &reading, &said));
     far_calls = far_expected = 0;
-    assert_opens(
-        index, bags_index_open(at("rows"), reader, TIME, &options, &said));
+    assert_opens(index, bags_index_open(at("rows"), reader, TIME, &options, &said));
     assert_in_range(far_calls, 1, 10);
     assert_true(far_expected >= 18);
     far_calls = 0;
@@ -563,14 +538,13 @@ static void an_index_that_is_far_away_is_used(void **state) {
     bags_value key = bags_int(7);
     uint64_t start, stop, positions[3000], found[3000];
     far_calls = 0;
-    assert_ok(bags_index_find_at_or_before(
-        index, &key, &scratch, &start, &stop, &said));
+    assert_ok(
+        bags_index_find_at_or_before(index, &key, &scratch, &start, &stop, &said));
     assert_in_range(far_calls, 1, 12);
     for (uint64_t i = 0; i < 250; i++)
         positions[i] = i * 11;
     far_calls = 0;
-    assert_ok(bags_index_get_many(
-        index, positions, 250, &scratch, &row, found, &said));
+    assert_ok(bags_index_get_many(index, positions, 250, &scratch, &row, found, &said));
     assert_in_range(far_calls, 1, 10);
     bags_index_close(index);
     bags_reader_close(reader);
@@ -582,8 +556,8 @@ static void an_index_that_is_far_away_is_used(void **state) {
     close(file);
     bytes_free(&data);
     assert_opens(reader, bags_reader_open(at("rows"), &reading, &said));
-    assert_refused(BAGS_ERROR_CORRUPT,
-        bags_index_open(at("rows"), reader, TIME, &options, &said));
+    assert_refused(
+        BAGS_ERROR_CORRUPT, bags_index_open(at("rows"), reader, TIME, &options, &said));
     bags_reader_close(reader);
     bags_row_free(&row);
     bags_buffer_free(&scratch);
@@ -599,8 +573,7 @@ static void nan_is_refused_and_zeros_are_equal(void **state) {
         bags_writer *writer;
         assert_opens(writer, bags_writer_open(path, &field, 1, NULL, &said));
         for (size_t i = 0; i < count; i++) {
-            bags_value value =
-                bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, &numbers[i]);
+            bags_value value = bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, &numbers[i]);
             bags_entry entry = {"x", &value, 1};
             assert_ok(bags_writer_append(writer, &entry, 1, &said));
         }
@@ -672,22 +645,21 @@ static void a_reader_of_other_shards_is_the_cause_that_is_named(void **state) {
     reading.shard_start = 1;
     reading.shard_stop = 2;
     assert_opens(reader, bags_reader_open(path, &reading, &said));
-    assert_refused(BAGS_ERROR_CORRUPT,
-        bags_index_open(path, reader, TIME, &options, &said));
+    assert_refused(
+        BAGS_ERROR_CORRUPT, bags_index_open(path, reader, TIME, &options, &said));
     assert_says("000000/index/time.bag: the reader has only 20 of the 50 "
                 "datapoints that were indexed; open all shards");
     bags_reader_close(reader);
     writing.append = true;
     writing.shard_length = 20;
-    assert_opens(
-        writer, bags_writer_open(path, fields, FIELDS, &writing, &said));
+    assert_opens(writer, bags_writer_open(path, fields, FIELDS, &writing, &said));
     append(writer, 50);
     assert_ok(bags_writer_flush(writer, &said));
     reading.shard_start = reading.shard_stop = 0;
     reading.unfinished = BAGS_UNFINISHED_READ;
     assert_opens(reader, bags_reader_open(path, &reading, &said));
-    assert_refused(BAGS_ERROR_ARGUMENT,
-        bags_index_open(path, reader, TIME, &options, &said));
+    assert_refused(
+        BAGS_ERROR_ARGUMENT, bags_index_open(path, reader, TIME, &options, &said));
     assert_says("rows: the reader has unfinished shards");
     bags_reader_close(reader);
     assert_ok(bags_writer_close(writer, &said));
@@ -705,8 +677,8 @@ static void an_index_older_than_its_dataset_is_an_error(void **state) {
     /* It grew. */
     write_rows(path, 50, 60, 20, true);
     reader = open_rows(path);
-    assert_refused(BAGS_ERROR_CORRUPT,
-        bags_index_open(path, reader, TIME, &options, &said));
+    assert_refused(
+        BAGS_ERROR_CORRUPT, bags_index_open(path, reader, TIME, &options, &said));
     assert_says("index/time.bag*another length*build the index again");
     bags_reader_close(reader);
     assert_ok(bags_index_build(path, "time", &options, &said));
@@ -718,8 +690,8 @@ static void an_index_older_than_its_dataset_is_an_error(void **state) {
     close(descriptor);
     bytes_free(&data);
     reader = open_rows(path);
-    assert_refused(BAGS_ERROR_CORRUPT,
-        bags_index_open(path, reader, TIME, &options, &said));
+    assert_refused(
+        BAGS_ERROR_CORRUPT, bags_index_open(path, reader, TIME, &options, &said));
     assert_says("older than the dataset");
     /* Where files have no times, the last bytes are compared. */
     bags_io timeless = *bags_io_local();
@@ -800,8 +772,7 @@ static void an_index_moves_with_its_dataset(void **state) {
     bags_index_options options = with_env();
     write_rows(at("rows"), 0, 50, 20, false);
     assert_int_equal(rename(at("rows/000000"), at("rows/000005")), 0);
-    assert_fails(
-        BAGS_ERROR_GAP, bags_index_build(at("rows"), "id", &options, &said));
+    assert_fails(BAGS_ERROR_GAP, bags_index_build(at("rows"), "id", &options, &said));
     assert_ok(bags_finalize(at("rows"), NULL, NULL, &said));
     assert_ok(bags_index_build(at("rows"), "id", &options, &said));
     assert_int_equal(rename(at("rows"), at("moved")), 0);
@@ -848,8 +819,7 @@ static void every_changed_byte_is_harmless_or_reported(void **state) {
             want = after_want;
         }
         uint64_t start, stop;
-        if (!bags_index_find_prefix(
-                index, &prefix, &scratch, &start, &stop, &said)) {
+        if (!bags_index_find_prefix(index, &prefix, &scratch, &start, &stop, &said)) {
             found = datapoints(index, start, stop, false);
             assert_true(strstr(found, "-1") || !strcmp(found, prefixed));
         }
@@ -872,11 +842,9 @@ static void a_build_that_is_running_excludes_others(void **state) {
     const char *path = at("rows");
     void *file = NULL;
     write_rows(path, 0, 300, 0, false);
-    assert_int_equal(
-        io->open(io->user, at("rows/id.bag"), BAGS_IO_READ, &file), 0);
+    assert_int_equal(io->open(io->user, at("rows/id.bag"), BAGS_IO_READ, &file), 0);
     assert_int_equal(io->lock(io->user, file), 0);
-    assert_fails(
-        BAGS_ERROR_LOCKED, bags_index_build(path, "id", &options, &said));
+    assert_fails(BAGS_ERROR_LOCKED, bags_index_build(path, "id", &options, &said));
     assert_says("rows: field \"id\": another process");
     assert_ok(bags_index_build(path, "time", &options, &said));
     assert_names(at("rows/index"), "time.bag time.crc");
@@ -915,10 +883,10 @@ static void every_failure_of_the_system_is_reported(void **state) {
         bags_index_options options = with_env();
         options.memory = 4096;
         disk.calls = disk.failed = 0;
-        disk.only = (unsigned)~(1u << HOOK_CLOSE | 1u << HOOK_REMOVE |
-                                1u << HOOK_ADVISE | 1u << HOOK_RESERVE |
-                                1u << HOOK_WRITE_BACK | 1u << HOOK_MAP |
-                                1u << HOOK_UNMAP);
+        disk.only =
+            (unsigned)~(1u << HOOK_CLOSE | 1u << HOOK_REMOVE | 1u << HOOK_ADVISE |
+                        1u << HOOK_RESERVE | 1u << HOOK_WRITE_BACK | 1u << HOOK_MAP |
+                        1u << HOOK_UNMAP);
         disk.fail_at = n;
         bags_code code = bags_index_build(path, "time", &options, &said);
         disk.fail_at = 0;
@@ -946,12 +914,10 @@ static void every_failure_of_the_system_is_reported(void **state) {
         bags_reader *reader = open_rows(path);
         memory.calls = memory.failed = 0;
         memory.fail_at = n;
-        bags_index *index =
-            bags_index_open(path, reader, TIME, &options, &said);
+        bags_index *index = bags_index_open(path, reader, TIME, &options, &said);
         memory.fail_at = 0;
         failed = memory.failed > 0;
-        assert_true(
-            failed ? !index && said.code == BAGS_ERROR_MEMORY : !!index);
+        assert_true(failed ? !index && said.code == BAGS_ERROR_MEMORY : !!index);
         bags_index_close(index);
         bags_reader_close(reader);
     }

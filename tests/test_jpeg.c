@@ -34,8 +34,7 @@ static picture decoded(const bags_jpeg_options *options, bags_view blob) {
 
 static void assert_pictures(const picture *a, const picture *b) {
     assert_image(&a->image, &b->image);
-    assert_in_range(
-        distance(a->samples, b->samples, picture_size(&a->image)), 0, 1);
+    assert_in_range(distance(a->samples, b->samples, picture_size(&a->image)), 0, 1);
 }
 
 /* -------------------------------------------------------- what is read */
@@ -65,8 +64,7 @@ static void a_codec_opens_without_an_allocator(void **unused) {
     void *state = NULL;
     assert_int_equal(bags_type_parse("jpeg(90)", &type, &err), BAGS_OK);
     assert_int_equal(
-        bags_codec_jpeg.open(&bags_codec_jpeg, &type, NULL, &state, &err),
-        BAGS_OK);
+        bags_codec_jpeg.open(&bags_codec_jpeg, &type, NULL, &state, &err), BAGS_OK);
     bags_codec_jpeg.close(state);
 }
 
@@ -143,13 +141,13 @@ static void assert_rectangle(
     assert_int_equal(part.image.width, options->width);
     assert_int_equal(part.image.height, options->height);
     size_t row = row_size(&part.image), stride = row_size(&whole->image);
-    const unsigned char *from = whole->samples + options->top * stride +
-                                options->left * whole->image.channels;
+    const unsigned char *from =
+        whole->samples + options->top * stride + options->left * whole->image.channels;
     for (size_t i = 0; i < options->height; i++)
         if (memcmp(part.samples + i * row, from + i * stride, row) != 0)
-            fail_msg("scale %u, %u x %u at %u, %u: row %u differs",
-                options->scale, options->width, options->height, options->left,
-                options->top, (unsigned)i);
+            fail_msg("scale %u, %u x %u at %u, %u: row %u differs", options->scale,
+                options->width, options->height, options->left, options->top,
+                (unsigned)i);
     unload(part.file);
 }
 
@@ -219,9 +217,9 @@ static void a_rectangle_without_sides_goes_to_the_edges(void **unused) {
 
 static void a_rectangle_outside_is_a_range_error(void **unused) {
     (void)unused;
-    static const uint32_t wrong[][4] = {{75, 0, 1, 1}, {0, 53, 1, 1},
-        {70, 0, 6, 1}, {0, 50, 1, 4}, {75, 0, 0, 0}, {0, UINT32_MAX, 0, 0},
-        {1, 1, UINT32_MAX, 1}, {1, 1, 1, UINT32_MAX}};
+    static const uint32_t wrong[][4] = {{75, 0, 1, 1}, {0, 53, 1, 1}, {70, 0, 6, 1},
+        {0, 50, 1, 4}, {75, 0, 0, 0}, {0, UINT32_MAX, 0, 0}, {1, 1, UINT32_MAX, 1},
+        {1, 1, 1, UINT32_MAX}};
     bags_view blob = load_part(IMAGES, "420", ".jpg");
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         bags_jpeg_options options = {0};
@@ -239,8 +237,7 @@ static void a_rectangle_outside_is_a_range_error(void **unused) {
 /* For every orientation: the image, also scaled, and rectangles of it. */
 static void an_image_is_turned_upright_on_request(void **unused) {
     (void)unused;
-    static const char *names[] = {
-        "420", "gray", "progressive", "rgb", "size-1x17"};
+    static const char *names[] = {"420", "gray", "progressive", "rgb", "size-1x17"};
     for (size_t i = 0; i < 10; i++)
         for (unsigned o = 1; o <= 8; o++) {
             unsigned char exif[EXIF_SIZE];
@@ -281,8 +278,7 @@ static void rows_go_where_the_stride_says_and_nowhere_else(void **unused) {
     assert_int_equal(
         bags_jpeg_decode(blob, NULL, room, 52 * 256 + row, 256, &err), BAGS_OK);
     for (size_t i = 0; i < 53; i++) {
-        assert_in_range(
-            distance(room + i * 256, wanted.samples + i * row, row), 0, 1);
+        assert_in_range(distance(room + i * 256, wanted.samples + i * row, row), 0, 1);
         for (size_t j = row; j < 256; j++)
             assert_int_equal(room[i * 256 + j], 0xA5);
     }
@@ -294,13 +290,11 @@ static void too_little_memory_is_an_argument_error(void **unused) {
     (void)unused;
     unsigned char *room = (unsigned char *)malloc(75 * 53 * 3);
     bags_view blob = load_part(IMAGES, "420", ".jpg");
-    assert_int_equal(
-        bags_jpeg_decode(blob, NULL, room, 75 * 53 * 3 - 1, 0, &err),
+    assert_int_equal(bags_jpeg_decode(blob, NULL, room, 75 * 53 * 3 - 1, 0, &err),
         BAGS_ERROR_ARGUMENT);
     assert_int_equal(bags_jpeg_decode(blob, NULL, room, 75 * 53 * 3, 224, &err),
         BAGS_ERROR_ARGUMENT);
-    assert_int_equal(
-        bags_jpeg_decode(blob, NULL, room, 75 * 53 * 3, SIZE_MAX, &err),
+    assert_int_equal(bags_jpeg_decode(blob, NULL, room, 75 * 53 * 3, SIZE_MAX, &err),
         BAGS_ERROR_ARGUMENT);
     assert_int_equal(
         bags_jpeg_decode(blob, NULL, NULL, 0, 0, &err), BAGS_ERROR_ARGUMENT);
@@ -336,8 +330,7 @@ static void memory_that_fails_is_an_error_and_no_leak(void **unused) {
         memory m = {left, 0, 0};
         bags_buffer scratch = buffer_of(&m), pixels = buffer_of(&m);
         bags_view blob;
-        bags_code code =
-            bags_codec_jpeg.encode(state, &value, &scratch, &blob, &err);
+        bags_code code = bags_codec_jpeg.encode(state, &value, &scratch, &blob, &err);
         bags_value back;
         if (!code)
             code = bags_codec_jpeg.decode(state, blob, &pixels, &back, &err);
@@ -362,8 +355,7 @@ static void memory_that_fails_is_an_error_and_no_leak(void **unused) {
 
 /* -------------------------------------------------------- what is rejected */
 
-static void assert_refused(
-    const char *name, bags_code wanted, const char *message) {
+static void assert_refused(const char *name, bags_code wanted, const char *message) {
     bags_view blob = load_part(IMAGES, name, ".jpg");
     void *state = opened(&bags_codec_jpeg, "jpeg");
     bags_buffer scratch = {0};
@@ -412,8 +404,7 @@ static void a_bomb_is_rejected_before_memory_is_allocated(void **unused) {
         bags_value value;
         bags_image image;
         assert_int_equal(
-            bags_codec_jpeg.decode(state, blob, &scratch, &value, &err),
-            codes[i]);
+            bags_codec_jpeg.decode(state, blob, &scratch, &value, &err), codes[i]);
         assert_int_equal(m.calls, 0);
         assert_int_equal(bags_jpeg_probe(blob, NULL, &image, &err), codes[i]);
         bags_codec_jpeg.close(state);
@@ -429,8 +420,7 @@ static void the_limit_of_pixels_is_an_option(void **unused) {
     options.max_pixels = 75 * 53;
     assert_int_equal(bags_jpeg_probe(blob, &options, &image, &err), BAGS_OK);
     options.max_pixels--;
-    assert_int_equal(
-        bags_jpeg_probe(blob, &options, &image, &err), BAGS_ERROR_LIMIT);
+    assert_int_equal(bags_jpeg_probe(blob, &options, &image, &err), BAGS_ERROR_LIMIT);
     bags_codec codec = bags_codec_jpeg;
     codec.user = &options;
     void *state = opened(&codec, "jpeg");
@@ -452,8 +442,7 @@ static void the_limit_of_scans_is_an_option(void **unused) {
     options.max_scans = 63;
     unsigned char room[256];
     assert_int_equal(
-        bags_jpeg_decode(blob, &options, room, sizeof room, 0, &err),
-        BAGS_ERROR_LIMIT);
+        bags_jpeg_decode(blob, &options, room, sizeof room, 0, &err), BAGS_ERROR_LIMIT);
     options.max_scans = UINT32_MAX;
     assert_int_equal(
         bags_jpeg_decode(blob, &options, room, sizeof room, 0, &err), BAGS_OK);
@@ -478,25 +467,21 @@ static void cut_anywhere(const char *name) {
 
 static void a_file_truncated_anywhere_is_corrupt(void **unused) {
     (void)unused;
-    static const char *names[] = {"420", "progressive", "restart", "gray",
-        "arithmetic", "exif", "size-1x1"};
+    static const char *names[] = {
+        "420", "progressive", "restart", "gray", "arithmetic", "exif", "size-1x1"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         cut_anywhere(names[i]);
 }
 
 static void what_is_not_a_jpeg_is_corrupt(void **unused) {
     (void)unused;
-    static const char *texts[] = {
-        "\xff\xd8", "", "\xff", "x", "GIF89a", "\x89PNG"};
+    static const char *texts[] = {"\xff\xd8", "", "\xff", "x", "GIF89a", "\x89PNG"};
     bags_image image = {1, 2, 3, 4, BAGS_DTYPE_NONE};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         bags_view blob = {(const unsigned char *)texts[i], strlen(texts[i])};
-        assert_int_equal(
-            bags_jpeg_probe(blob, NULL, &image, &err), BAGS_ERROR_CORRUPT);
-        assert_string_equal(
-            err.message, i ? "not a JPEG" : "truncated JPEG (2 bytes)");
-        assert_int_equal(
-            bags_jpeg_probe(blob, NULL, &image, NULL), BAGS_ERROR_CORRUPT);
+        assert_int_equal(bags_jpeg_probe(blob, NULL, &image, &err), BAGS_ERROR_CORRUPT);
+        assert_string_equal(err.message, i ? "not a JPEG" : "truncated JPEG (2 bytes)");
+        assert_int_equal(bags_jpeg_probe(blob, NULL, &image, NULL), BAGS_ERROR_CORRUPT);
     }
     assert_int_equal(image.depth, 4);
 }
@@ -507,12 +492,11 @@ static void arguments_are_a_quality_or_nothing(void **unused) {
     (void)unused;
     static const char *wrong[] = {"jpeg(0)", "jpeg(101)", "jpeg(x)", "jpeg()",
         "jpeg(1,2)", "jpeg(-1)", "jpeg(75.5)", "jpg(99999999999999999999)"};
-    static const char *right[] = {
-        "jpeg", "jpg", "jpeg(1)", "jpg(100)", "jpeg(75)[]"};
+    static const char *right[] = {"jpeg", "jpg", "jpeg(1)", "jpg(100)", "jpeg(75)[]"};
     void *state = NULL;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        assert_int_equal(open_type(&bags_codec_jpeg, wrong[i], &state, &err),
-            BAGS_ERROR_TYPE);
+        assert_int_equal(
+            open_type(&bags_codec_jpeg, wrong[i], &state, &err), BAGS_ERROR_TYPE);
     for (size_t i = 0; i < sizeof right / sizeof *right; i++)
         bags_codec_jpeg.close(opened(&bags_codec_jpeg, right[i]));
 }
@@ -520,10 +504,9 @@ static void arguments_are_a_quality_or_nothing(void **unused) {
 static void values_other_than_images_are_rejected(void **unused) {
     (void)unused;
     static const unsigned char pixels[64] = {0};
-    static const uint64_t none[] = {0, 4, 3}, thin[] = {4, 0},
-                          wide[] = {1, 65501}, two[] = {4, 4, 2},
-                          four[] = {4, 4, 4}, four_dims[] = {1, 4, 4, 3},
-                          full[] = {4, 4, 3};
+    static const uint64_t none[] = {0, 4, 3}, thin[] = {4, 0}, wide[] = {1, 65501},
+                          two[] = {4, 4, 2}, four[] = {4, 4, 4},
+                          four_dims[] = {1, 4, 4, 3}, full[] = {4, 4, 3};
     bags_value wrong[] = {bags_int(1), bags_utf8("x"),
         bags_array(BAGS_DTYPE_UINT8, 3, none, pixels),
         bags_array(BAGS_DTYPE_UINT8, 2, thin, pixels),
@@ -549,8 +532,7 @@ static void values_other_than_images_are_rejected(void **unused) {
     bags_buffer_free(&scratch);
 }
 
-static bags_view encoded(
-    const char *type, const picture *input, bags_buffer *scratch) {
+static bags_view encoded(const char *type, const picture *input, bags_buffer *scratch) {
     void *state = opened(&bags_codec_jpeg, type);
     uint64_t shape[3];
     bags_value value = value_of(&input->image, input->samples, shape);
@@ -579,8 +561,7 @@ static void the_default_is_what_pillow_writes(void **unused) {
 
 static void the_quality_in_the_type_is_used(void **unused) {
     (void)unused;
-    static const char *types[] = {
-        "jpeg(5)", "jpeg(40)", "jpg", "jpeg(90)", "jpg(100)"};
+    static const char *types[] = {"jpeg(5)", "jpeg(40)", "jpg", "jpeg(90)", "jpg(100)"};
     bags_view photo = load_part(PHOTOS, "flower", ".jpg");
     picture input = decoded(NULL, photo);
     bags_buffer scratch = {0};
@@ -611,10 +592,9 @@ static void images_of_all_small_sizes_come_back(void **unused) {
     for (uint32_t width = 1; width <= 33; width += width < 18 ? 1 : 5)
         for (uint32_t height = 1; height <= 33; height += 4)
             for (uint32_t channels = 1; channels <= 3; channels += 2) {
-                picture input = {{width, height, channels, 8, BAGS_DTYPE_UINT8},
-                    {NULL, 0}, pixels};
-                picture back =
-                    decoded(NULL, encoded("jpeg(95)", &input, &scratch));
+                picture input = {
+                    {width, height, channels, 8, BAGS_DTYPE_UINT8}, {NULL, 0}, pixels};
+                picture back = decoded(NULL, encoded("jpeg(95)", &input, &scratch));
                 assert_image(&back.image, &input.image);
                 assert_true(squares(back.samples, pixels, back.file.size) < 99);
                 unload(back.file);
@@ -632,8 +612,7 @@ static void a_gray_image_may_have_a_third_dimension(void **unused) {
     bags_view blob;
     assert_int_equal(
         bags_codec_jpeg.encode(state, &value, &scratch, &blob, &err), BAGS_OK);
-    assert_int_equal(
-        bags_codec_jpeg.decode(state, blob, &room, &value, &err), BAGS_OK);
+    assert_int_equal(bags_codec_jpeg.decode(state, blob, &room, &value, &err), BAGS_OK);
     assert_int_equal(value.dims, 2);
     bags_codec_jpeg.close(state);
     bags_buffer_free(&scratch);
@@ -644,8 +623,8 @@ static void assert_djpeg_opens(bags_view blob) {
     char from[64], to[80], command[256];
     store(from, blob);
     snprintf(to, sizeof to, "%s.ppm", from);
-    snprintf(command, sizeof command,
-        "djpeg -strict -dct int -pnm -outfile %s %s", to, from);
+    snprintf(command, sizeof command, "djpeg -strict -dct int -pnm -outfile %s %s", to,
+        from);
     assert_int_equal(system(command), 0);
     picture wanted = load_ppm("", to, ""), got = decoded(NULL, blob);
     assert_pictures(&got, &wanted);
@@ -698,8 +677,7 @@ static void *work(void *argument) {
         if (i % 2)
             w->wrong += code != BAGS_ERROR_CORRUPT;
         else
-            w->wrong +=
-                code || memcmp(value.data, w->wanted->samples, value.size) != 0;
+            w->wrong += code || memcmp(value.data, w->wanted->samples, value.size) != 0;
     }
     bags_buffer_free(&scratch);
     return NULL;
@@ -727,8 +705,7 @@ static void threads_decode_with_one_state_at_once(void **unused) {
 }
 
 /* The images of one field of a golden dataset, against stored pixels. */
-static void assert_golden(
-    const char *writer, const char *bag, const char *field) {
+static void assert_golden(const char *writer, const char *bag, const char *field) {
     char path[256];
     snprintf(path, sizeof path, "tests/data/golden/%s/data/%s.bag", bag, field);
     bag_reader *reader = bag_reader_open(path, NULL, &err);
@@ -740,12 +717,10 @@ static void assert_golden(
     size_t at = 0;
     for (uint64_t i = 0; i < bag_reader_length(reader); i++) {
         bags_view blob;
-        assert_int_equal(
-            bag_reader_get(reader, i, &scratch, &blob, &err), BAGS_OK);
+        assert_int_equal(bag_reader_get(reader, i, &scratch, &blob, &err), BAGS_OK);
         picture got = decoded(NULL, blob);
         assert_true(got.file.size <= wanted.size - at);
-        assert_in_range(
-            distance(got.samples, wanted.data + at, got.file.size), 0, 1);
+        assert_in_range(distance(got.samples, wanted.data + at, got.file.size), 0, 1);
         at += got.file.size;
         unload(got.file);
     }
@@ -787,9 +762,8 @@ static bags_view upright_png(
     assert_int_equal(png ? bags_png_probe(file, NULL, &stored.image, &err)
                          : bags_jpeg_probe(file, NULL, &stored.image, &err),
         BAGS_OK);
-    assert_int_equal(
-        png ? bags_png_decode(file, NULL, pixels, sizeof pixels, 0, &err)
-            : bags_jpeg_decode(file, NULL, pixels, sizeof pixels, 0, &err),
+    assert_int_equal(png ? bags_png_decode(file, NULL, pixels, sizeof pixels, 0, &err)
+                         : bags_jpeg_decode(file, NULL, pixels, sizeof pixels, 0, &err),
         BAGS_OK);
     picture upright = turned(&stored, orientation);
     void *codec = opened(&bags_codec_png, "png");
@@ -811,8 +785,8 @@ static bags_reader *open_turned(const char *path, bool png, bool upright) {
     for (unsigned o = 1; o <= 8; o++) {
         unsigned char exif[EXIF_SIZE];
         exif_of(exif, o, o % 2);
-        bags_view file = load_part(
-            IMAGES, png ? "rgba-interlaced" : "422", png ? ".png" : ".jpg");
+        bags_view file =
+            load_part(IMAGES, png ? "rgba-interlaced" : "422", png ? ".png" : ".jpg");
         file = png ? png_with_exif(file, 33, exif, sizeof exif)
                    : jpeg_with_exif(file, 2, exif, sizeof exif);
         bags_view blob = upright ? upright_png(file, png, o, &scratch) : file;
@@ -828,8 +802,7 @@ static bags_reader *open_turned(const char *path, bool png, bool upright) {
     return reader;
 }
 
-static bags_loader *open_loader(
-    const bags_reader *reader, unsigned i, bool orient) {
+static bags_loader *open_loader(const bags_reader *reader, unsigned i, bool orient) {
     static const bags_loader_images images = {bags_resample, bags_jpeg_probe,
         bags_jpeg_decode, bags_png_probe, bags_png_decode};
     bags_loader_options options = {0};
@@ -873,8 +846,7 @@ static void the_loader_crops_and_resizes_upright_images(void **unused) {
             }
             const bags_tensor *got = batches[0]->tensors;
             assert_int_equal(got->size, 8 * 16 * 11 * 3);
-            assert_memory_equal(
-                got->data, batches[1]->tensors->data, got->size);
+            assert_memory_equal(got->data, batches[1]->tensors->data, got->size);
             bags_loader_close(loaders[0]);
             bags_loader_close(loaders[1]);
         }

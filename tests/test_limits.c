@@ -57,13 +57,12 @@ static int tall_size(void *user, void *file, uint64_t *size) {
     return code;
 }
 
-static int tall_read(void *user, void *file, uint64_t offset, void *data,
-    size_t size, size_t *done) {
+static int tall_read(
+    void *user, void *file, uint64_t offset, void *data, size_t size, size_t *done) {
     tall_disk *t = (tall_disk *)user;
     uint64_t hole = tall_hole(t, file);
     if (offset >= hole)
-        return t->drive.io.read_at(
-            &t->drive, file, offset - hole, data, size, done);
+        return t->drive.io.read_at(&t->drive, file, offset - hole, data, size, done);
     *done = size < hole - offset ? size : (size_t)(hole - offset);
     memset(data, 0, *done);
     return 0;
@@ -115,8 +114,7 @@ static bag_reader *open_tall(tall_disk *t, const char *path) {
     return reader;
 }
 
-static void blobs_too_large_for_the_address_space_are_a_limit_error(
-    void **state) {
+static void blobs_too_large_for_the_address_space_are_a_limit_error(void **state) {
     tall_disk t;
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_view blob = {NULL, 7};
@@ -126,11 +124,10 @@ static void blobs_too_large_for_the_address_space_are_a_limit_error(
     save_tall(&t, "tall.bag");
     bag_reader *reader = open_tall(&t, "tall.bag");
     assert_true(bag_reader_size(reader) == ((uint64_t)1 << 63) + 24);
-    assert_fails(
-        BAGS_ERROR_LIMIT, bag_reader_get(reader, 0, &scratch, &blob, &said));
+    assert_fails(BAGS_ERROR_LIMIT, bag_reader_get(reader, 0, &scratch, &blob, &said));
     assert_says("tall.bag*too large*9223372036854775808 bytes");
-    assert_fails(BAGS_ERROR_LIMIT,
-        bag_reader_get_range(reader, 0, 2, &scratch, &range, &said));
+    assert_fails(
+        BAGS_ERROR_LIMIT, bag_reader_get_range(reader, 0, 2, &scratch, &range, &said));
     assert_says("tall.bag*too large*9223372036854775808 bytes");
     assert_ok(bag_reader_get(reader, 1, &scratch, &blob, &said));
     assert_int_equal(blob.size, 0);
@@ -141,8 +138,7 @@ static void blobs_too_large_for_the_address_space_are_a_limit_error(
     memory_disk_free(&t.drive);
 }
 
-static void more_blobs_than_fit_the_address_space_are_a_limit_error(
-    void **state) {
+static void more_blobs_than_fit_the_address_space_are_a_limit_error(void **state) {
     tall_disk t;
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_view blob = {NULL, 7};
@@ -157,16 +153,14 @@ static void more_blobs_than_fit_the_address_space_are_a_limit_error(
     assert_fails(BAGS_ERROR_LIMIT,
         bag_reader_get_range(reader, 0, UINT64_MAX, &scratch, &range, &said));
     assert_says("tall.bag*too large*9223372036854775808 bytes");
-    assert_ok(
-        bag_reader_get(reader, (uint64_t)1 << 59, &scratch, &blob, &said));
+    assert_ok(bag_reader_get(reader, (uint64_t)1 << 59, &scratch, &blob, &said));
     assert_int_equal(blob.size, 0);
     bags_buffer_free(&scratch);
     bag_reader_close(reader);
     memory_disk_free(&t.drive);
 }
 
-static void fields_too_large_for_the_address_space_are_a_limit_error(
-    void **state) {
+static void fields_too_large_for_the_address_space_are_a_limit_error(void **state) {
     static const char refs[] = "\x91\x00\x91\x01";
     tall_disk t;
     hand_bag rows = {{0}, {0}};
@@ -185,8 +179,7 @@ static void fields_too_large_for_the_address_space_are_a_limit_error(
     options.env.io = &t.io;
     options.env.allocator = &memory.allocator;
     assert_opens(reader, bags_reader_open("x", &options, &said));
-    assert_fails(
-        BAGS_ERROR_LIMIT, bags_reader_get(reader, 0, NULL, 0, &row, &said));
+    assert_fails(BAGS_ERROR_LIMIT, bags_reader_get(reader, 0, NULL, 0, &row, &said));
     assert_says("x/tall.bag*too large*9223372036854775808 bytes");
     assert_int_equal(bags_row_length(&row, 0), 0);
     assert_ok(bags_reader_get(reader, 1, NULL, 0, &row, &said));
@@ -287,14 +280,12 @@ static void a_bag_ends_below_2_to_the_63_bytes(void **state) {
     options.buffer_size = 4096;
     options.env.allocator = &memory.allocator;
     assert_opens(writer, bag_writer_open("x.bag", &options, &said));
-    assert_ok(
-        bag_writer_append(writer, options.env.io, (size_t)half, NULL, &said));
+    assert_ok(bag_writer_append(writer, options.env.io, (size_t)half, NULL, &said));
     assert_true(bag_writer_size(writer) == half + 16);
     assert_fails(BAGS_ERROR_LIMIT,
         bag_writer_append(writer, options.env.io, (size_t)half, NULL, &said));
     assert_says("x.bag*2^63 bytes");
-    assert_fails(
-        BAGS_ERROR_LIMIT, bag_writer_append(writer, "more", 4, NULL, &said));
+    assert_fails(BAGS_ERROR_LIMIT, bag_writer_append(writer, "more", 4, NULL, &said));
     bag_writer_abort(writer);
 }
 
@@ -302,8 +293,7 @@ static void a_bag_ends_below_2_to_the_63_bytes(void **state) {
 
 static void a_null_bag_writer_is_an_argument_error(void **state) {
     (void)state;
-    assert_fails(
-        BAGS_ERROR_ARGUMENT, bag_writer_append(NULL, "x", 1, NULL, &said));
+    assert_fails(BAGS_ERROR_ARGUMENT, bag_writer_append(NULL, "x", 1, NULL, &said));
     assert_fails(BAGS_ERROR_ARGUMENT, bag_writer_flush(NULL, &said));
     assert_fails(BAGS_ERROR_ARGUMENT, bags_writer_sync(NULL, &said));
     assert_true(bag_writer_length(NULL) == 0);
@@ -323,26 +313,23 @@ static void fields_and_entries_without_names_are_argument_errors(void **state) {
     memset(&options, 0, sizeof(options));
     options.env.io = &disk.io;
     options.env.allocator = &memory.allocator;
-    assert_refused(BAGS_ERROR_ARGUMENT,
-        bags_writer_open(at("x"), nameless, 1, &options, &said));
-    assert_refused(BAGS_ERROR_ARGUMENT,
-        bags_writer_open(at("x"), typeless, 1, &options, &said));
+    assert_refused(
+        BAGS_ERROR_ARGUMENT, bags_writer_open(at("x"), nameless, 1, &options, &said));
+    assert_refused(
+        BAGS_ERROR_ARGUMENT, bags_writer_open(at("x"), typeless, 1, &options, &said));
     assert_opens(writer, bags_writer_open(at("x"), right, 1, &options, &said));
-    assert_fails(
-        BAGS_ERROR_ARGUMENT, bags_writer_append(writer, &entry, 1, &said));
+    assert_fails(BAGS_ERROR_ARGUMENT, bags_writer_append(writer, &entry, 1, &said));
     assert_says("x: datapoint 0*field name*NULL");
     assert_ok(bags_writer_begin(writer, &said));
-    assert_fails(
-        BAGS_ERROR_ARGUMENT, bags_writer_set(writer, NULL, &value, &said));
+    assert_fails(BAGS_ERROR_ARGUMENT, bags_writer_set(writer, NULL, &value, &said));
     bags_writer_cancel(writer);
     entry.field = right[0].name;
     entry.values = NULL;
-    assert_fails(
-        BAGS_ERROR_ARGUMENT, bags_writer_append(writer, &entry, 1, &said));
+    assert_fails(BAGS_ERROR_ARGUMENT, bags_writer_append(writer, &entry, 1, &said));
     assert_says("datapoint 0*value*NULL");
     assert_ok(bags_writer_begin(writer, &said));
-    assert_fails(BAGS_ERROR_ARGUMENT,
-        bags_writer_set(writer, right[0].name, NULL, &said));
+    assert_fails(
+        BAGS_ERROR_ARGUMENT, bags_writer_set(writer, right[0].name, NULL, &said));
     bags_writer_cancel(writer);
     bags_writer_abort(writer);
 }
@@ -473,15 +460,14 @@ static void a_message_that_cannot_be_formatted_is_empty(void **state) {
     static const wchar_t none[] = {(wchar_t)0xD800, 0};
     (void)state;
     poison();
-    assert_int_equal(
-        bags_fail(&said, BAGS_ERROR_VALUE, "%ls", none), BAGS_ERROR_VALUE);
+    assert_int_equal(bags_fail(&said, BAGS_ERROR_VALUE, "%ls", none), BAGS_ERROR_VALUE);
     assert_int_equal(said.code, BAGS_ERROR_VALUE);
     assert_string_equal(said.message, "");
 }
 
 /* Fills the message up to its end. */
-static bags_code fail_long(void *codec, const bags_value *value,
-    bags_buffer *scratch, bags_view *blob, bags_error *err) {
+static bags_code fail_long(void *codec, const bags_value *value, bags_buffer *scratch,
+    bags_view *blob, bags_error *err) {
     char text[BAGS_ERROR_SIZE];
     (void)codec;
     (void)value;
@@ -507,8 +493,7 @@ static void a_message_that_becomes_too_long_is_truncated(void **state) {
     options.env.allocator = &memory.allocator;
     options.registry = codecs;
     assert_opens(writer, bags_writer_open(at("x"), &field, 1, &options, &said));
-    assert_fails(
-        BAGS_ERROR_VALUE, bags_writer_append(writer, &entry, 1, &said));
+    assert_fails(BAGS_ERROR_VALUE, bags_writer_append(writer, &entry, 1, &said));
     assert_int_equal(strlen(said.message), BAGS_ERROR_SIZE - 1);
     assert_says("field \"a\"");
     assert_says("mmmmm");
@@ -518,8 +503,8 @@ static void a_message_that_becomes_too_long_is_truncated(void **state) {
 
 /* ---- arrays ---- */
 
-static bags_code encode_array(size_t dims, const uint64_t *shape,
-    bags_dtype dtype, bags_buffer *scratch, bags_view *blob) {
+static bags_code encode_array(size_t dims, const uint64_t *shape, bags_dtype dtype,
+    bags_buffer *scratch, bags_view *blob) {
     bags_type type;
     void *codec_state = NULL;
     bags_value value = bags_array(dtype, dims, shape, NULL);
@@ -533,10 +518,9 @@ static bags_code encode_array(size_t dims, const uint64_t *shape,
     return code;
 }
 
-static void arrays_with_huge_dimensions_and_no_elements_are_encoded(
-    void **state) {
-    static const unsigned char expected[] = {0x93, 0xA3, '|', 'u', '1', 0x92,
-        0xCF, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0xC4, 0};
+static void arrays_with_huge_dimensions_and_no_elements_are_encoded(void **state) {
+    static const unsigned char expected[] = {
+        0x93, 0xA3, '|', 'u', '1', 0x92, 0xCF, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0xC4, 0};
     const uint64_t shape[] = {(uint64_t)1 << 33, 0};
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_view blob = {NULL, 0};
@@ -552,14 +536,14 @@ static void arrays_that_exceed_their_type_are_refused(void **state) {
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_view blob = {NULL, 0};
     (void)state;
-    assert_fails(BAGS_ERROR_VALUE,
-        encode_array(1, large, BAGS_DTYPE_UINT8, &scratch, &blob));
+    assert_fails(
+        BAGS_ERROR_VALUE, encode_array(1, large, BAGS_DTYPE_UINT8, &scratch, &blob));
     if (SIZE_MAX > UINT32_MAX)
         assert_says("5368709120 bytes");
     for (size_t i = 0; i <= BAGS_MAX_DIMS; i++)
         many[i] = 1;
-    assert_fails(BAGS_ERROR_VALUE, encode_array(BAGS_MAX_DIMS + 1, many,
-                                       BAGS_DTYPE_UINT8, &scratch, &blob));
+    assert_fails(BAGS_ERROR_VALUE,
+        encode_array(BAGS_MAX_DIMS + 1, many, BAGS_DTYPE_UINT8, &scratch, &blob));
     assert_says("dimensions*65, maximum 64");
     assert_int_equal(blob.size, 0);
     bags_buffer_free(&scratch);
@@ -601,8 +585,7 @@ static void a_file_that_changed_while_it_was_closed_is_an_error(void **state) {
     bytes old = load(at("x/a.bag"));
     put_u8(&old, 0);
     save(at("x/a.bag"), old.data, old.size);
-    assert_fails(
-        BAGS_ERROR_CORRUPT, bags_reader_get(reader, 0, NULL, 0, &row, &said));
+    assert_fails(BAGS_ERROR_CORRUPT, bags_reader_get(reader, 0, NULL, 0, &row, &said));
     assert_says("a.bag*20 bytes*19");
     bytes_free(&old);
     bags_row_free(&row);
@@ -622,8 +605,7 @@ static void reading_the_journal_of_a_bag_may_fail(void **state) {
     options.env.allocator = &memory.allocator;
     disk.only = 1u << HOOK_READ;
     disk.fail_at = 1;
-    assert_refused(
-        BAGS_ERROR_IO, bag_reader_open(at("x.bag"), &options, &said));
+    assert_refused(BAGS_ERROR_IO, bag_reader_open(at("x.bag"), &options, &said));
     assert_says("x.idx");
     hand_free(&bag);
 }
@@ -652,8 +634,7 @@ static void large_blobs_may_be_read_at_random_and_ahead(void **state) {
         assert_ok(bag_reader_prefetch(reader, indices, 3, &scratch, &said));
         assert_ok(bag_reader_prefetch(reader, NULL, 0, &scratch, &said));
         assert_ok(bag_reader_get_many(reader, NULL, 0, &scratch, blobs, &said));
-        assert_ok(
-            bag_reader_get_many(reader, indices, 3, &scratch, blobs, &said));
+        assert_ok(bag_reader_get_many(reader, indices, 3, &scratch, blobs, &said));
         assert_bytes(blobs[0], large, 5000);
         assert_bytes(blobs[1], large, sizeof(large));
         assert_int_equal(blobs[2].size, 0);
@@ -673,8 +654,8 @@ static void opening_a_bag_in_memory_may_run_out_of_memory(void **state) {
     options.env.allocator = &memory.allocator;
     for (uint64_t n = 1; n < 3; n++) {
         memory.fail_at = memory.calls + n;
-        assert_refused(BAGS_ERROR_MEMORY,
-            bag_reader_open_memory(empty, 8, &options, &said));
+        assert_refused(
+            BAGS_ERROR_MEMORY, bag_reader_open_memory(empty, 8, &options, &said));
     }
 }
 
@@ -688,8 +669,7 @@ static bool open_short_of_memory(
     bags_row row = {0};
     memset(&options, 0, sizeof(options));
     options.allow_gaps = allow_gaps;
-    options.unfinished =
-        allow_gaps ? BAGS_UNFINISHED_SKIP : BAGS_UNFINISHED_REFUSE;
+    options.unfinished = allow_gaps ? BAGS_UNFINISHED_SKIP : BAGS_UNFINISHED_REFUSE;
     options.env.io = &disk.io;
     options.env.allocator = &memory.allocator;
     memory.failed = 0;
@@ -761,10 +741,8 @@ static bool write_and_fail(uint64_t n) {
     if (code) {
         assert_int_equal(code, BAGS_ERROR_IO);
         assert_fails(BAGS_ERROR_IO, bags_writer_begin(writer, &said));
-        assert_fails(
-            BAGS_ERROR_IO, bags_writer_set(writer, "a", &value, &said));
-        assert_fails(
-            BAGS_ERROR_IO, bags_writer_push(writer, "s", &value, &said));
+        assert_fails(BAGS_ERROR_IO, bags_writer_set(writer, "a", &value, &said));
+        assert_fails(BAGS_ERROR_IO, bags_writer_push(writer, "s", &value, &said));
         assert_fails(BAGS_ERROR_IO, bags_writer_end(writer, &said));
         assert_fails(BAGS_ERROR_IO, bags_writer_sync(writer, &said));
         assert_fails(BAGS_ERROR_IO, bags_writer_close(writer, &said));
@@ -798,14 +776,11 @@ static void close_reports_that_an_empty_shard_cannot_be_removed(void **state) {
         options.sharded = true;
         options.env.io = &disk.io;
         options.env.allocator = &memory.allocator;
-        assert_opens(
-            writer, bags_writer_open(at("x"), fields, 1, &options, &said));
+        assert_opens(writer, bags_writer_open(at("x"), fields, 1, &options, &said));
         assert_ok(bags_writer_begin(writer, &said));
-        assert_fails(
-            BAGS_ERROR_VALUE, bags_writer_set(writer, "a", &number, &said));
+        assert_fails(BAGS_ERROR_VALUE, bags_writer_set(writer, "a", &number, &said));
         bags_writer_cancel(writer);
-        assert_fails(
-            BAGS_ERROR_VALUE, bags_writer_append(writer, &wrong, 1, &said));
+        assert_fails(BAGS_ERROR_VALUE, bags_writer_append(writer, &wrong, 1, &said));
         disk.only = 1u << (i ? HOOK_REMOVE : HOOK_REMOVE_DIR);
         disk.calls = 0;
         disk.fail_at = 1;
@@ -842,8 +817,7 @@ static void a_directory_that_cannot_be_listed_is_not_recovered(void **state) {
 
 /* The n-th allocation fails while a shard without one of its files is
  * recovered. False if there were fewer. */
-static bool recover_short_of_memory(
-    const char *path, uint64_t n, int *refused) {
+static bool recover_short_of_memory(const char *path, uint64_t n, int *refused) {
     bags_env env = {&memory.allocator, &disk.io};
     memory.failed = 0;
     memory.fail_at = memory.calls + n;
@@ -961,8 +935,8 @@ static void a_codec_that_cannot_be_opened_refuses_its_type(void **state) {
     assert_refused(
         BAGS_ERROR_TYPE, bags_writer_open(at("x"), &given, 1, &options, &said));
     assert_says("x: field \"b\": type \"reads(1)\": this type accepts no arg");
-    assert_fails(BAGS_ERROR_TYPE,
-        bags_encode(codecs, "later", &value, &scratch, &blob, &said));
+    assert_fails(
+        BAGS_ERROR_TYPE, bags_encode(codecs, "later", &value, &scratch, &blob, &said));
     assert_says("type \"later\": not today");
     assert_opens(writer, bags_writer_open(at("x"), fields, 1, &options, &said));
     assert_fails(BAGS_ERROR_TYPE, bags_writer_append(writer, &entry, 1, &said));

@@ -31,8 +31,8 @@ static void place_start(place *p, bool real, uint64_t shard_length) {
     memory_disk_start(&p->drive);
     p->io = real ? bags_io_local() : &p->drive.io;
     crash_device_start(&p->device, p->io);
-    p->job = work_on(
-        real ? strdup(at("set")) : strdup("set"), shard_length, &p->device.io);
+    p->job =
+        work_on(real ? strdup(at("set")) : strdup("set"), shard_length, &p->device.io);
     p->job.options.no_sync = true;
 }
 
@@ -75,8 +75,8 @@ static void check_kept(gaze *g) {
             continue;
         finding f = work_check(&g->where->job, g->kept[i]);
         if (f.right != f.length || !f.verified)
-            fail_msg("call %d: an older reader has %d of %d right: %s",
-                (int)g->looks, (int)f.right, (int)f.length, f.error.message);
+            fail_msg("call %d: an older reader has %d of %d right: %s", (int)g->looks,
+                (int)f.right, (int)f.length, f.error.message);
     }
 }
 
@@ -111,9 +111,8 @@ static void look(void *user) {
         f.length < job->flushed || f.length > job->appended)
         fail_msg("call %d: %d of %d right, %d seen before, %d flushed, %d "
                  "appended: %s",
-            (int)g->looks, (int)f.right, (int)f.length, (int)g->seen,
-            (int)job->flushed, (int)job->appended,
-            f.verified ? "" : f.error.message);
+            (int)g->looks, (int)f.right, (int)f.length, (int)g->seen, (int)job->flushed,
+            (int)job->appended, f.verified ? "" : f.error.message);
     g->seen = g->aborting ? 0 : f.length;
     check_kept(g);
     bags_reader **keep = &g->kept[g->looks / 7 % KEPT];
@@ -207,14 +206,12 @@ static void check_every_call(void (*write)(place *p), const char *what) {
     print_message("%s: %d calls\n", what, (int)looks);
 }
 
-static void flushed_data_is_readable_after_every_call_of_a_writer(
-    void **state) {
+static void flushed_data_is_readable_after_every_call_of_a_writer(void **state) {
     (void)state;
     check_every_call(write_and_close, "a writer");
 }
 
-static void flushed_data_is_readable_after_every_call_of_a_recovery(
-    void **state) {
+static void flushed_data_is_readable_after_every_call_of_a_recovery(void **state) {
     (void)state;
     check_every_call(write_and_crash, "writers that die");
 }
@@ -306,8 +303,7 @@ static void take_turn(void *user) {
 }
 
 /* False if the reader made fewer calls. */
-static bool take_turn_at(
-    enum act act, int way, uint64_t shard_length, uint64_t n) {
+static bool take_turn_at(enum act act, int way, uint64_t shard_length, uint64_t n) {
     place p;
     watch eyes;
     turn t = {&p, NULL, act, 0, n};
@@ -334,8 +330,8 @@ static bool take_turn_at(
                                               f.right != f.length)))
         fail_msg("act %d, way %d, shards of %d, call %d: %d of %d right, %d "
                  "flushed: %s",
-            (int)act, way, (int)shard_length, (int)n, (int)f.right,
-            (int)f.length, (int)flushed, f.error.message);
+            (int)act, way, (int)shard_length, (int)n, (int)f.right, (int)f.length,
+            (int)flushed, f.error.message);
     else if (f.verified && f.right != f.length)
         fail_msg("datapoints that were taken back are read wrong");
     bags_reader_close(reader);
@@ -352,8 +348,8 @@ static void a_writer_may_run_between_any_two_calls_of_a_reader(void **state) {
     for (int act = 0; act < ACTS; act++)
         for (int way = 0; way < WAYS; way++)
             for (int i = 0; i < 2; i++)
-                for (uint64_t n = 1;
-                     take_turn_at((enum act)act, way, lengths[i], n); n++)
+                for (uint64_t n = 1; take_turn_at((enum act)act, way, lengths[i], n);
+                     n++)
                     turns++;
     print_message("%d turns of a writer\n", (int)turns);
 }
@@ -397,8 +393,8 @@ static bool start_and_finish_at(uint64_t start, uint64_t finish) {
     bags_reader *reader = work_read(&p.job, &options, &err);
     uint64_t calls = l.first.calls;
     if (!reader)
-        fail_msg("started at call %d, finished at call %d: %s", (int)start,
-            (int)finish, err.message);
+        fail_msg("started at call %d, finished at call %d: %s", (int)start, (int)finish,
+            err.message);
     finding f = work_check(&p.job, reader);
     assert_true(f.verified && f.right == f.length && f.length >= 5);
     bags_reader_close(reader);
@@ -407,13 +403,11 @@ static bool start_and_finish_at(uint64_t start, uint64_t finish) {
     return calls >= finish;
 }
 
-static void a_shard_may_be_started_and_finished_while_it_is_opened(
-    void **state) {
+static void a_shard_may_be_started_and_finished_while_it_is_opened(void **state) {
     uint64_t lives = 0;
     (void)state;
     for (uint64_t start = 1; start_and_finish_at(start, start); start++)
-        for (uint64_t finish = start + 1; start_and_finish_at(start, finish);
-             finish++)
+        for (uint64_t finish = start + 1; start_and_finish_at(start, finish); finish++)
             lives++;
     print_message("%d lives of a shard\n", (int)lives);
     assert_true(lives > 1000);
@@ -421,15 +415,14 @@ static void a_shard_may_be_started_and_finished_while_it_is_opened(
 
 /* ---- what crashed writers leave ---- */
 
-static const char *const left_files[] = {"spec.json.partial", "clip.bag",
-    "clip.idx", "id.bag", "id.idx", "text.bag", "text.idx", "refs.bag",
-    "refs.idx"};
+static const char *const left_files[] = {"spec.json.partial", "clip.bag", "clip.idx",
+    "id.bag", "id.idx", "text.bag", "text.idx", "refs.bag", "refs.idx"};
 #define LEFT_FILES 9
 
 /* A shard of a crashed writer, with one file changed: truncated, or with
  * trailing zeros. */
-static void damage(const memory_disk *from, memory_disk *to, size_t which,
-    size_t keep, bool zeros) {
+static void damage(
+    const memory_disk *from, memory_disk *to, size_t which, size_t keep, bool zeros) {
     memory_disk_start(to);
     for (size_t i = 0; i < LEFT_FILES; i++) {
         char path[64];
@@ -438,8 +431,7 @@ static void damage(const memory_disk *from, memory_disk *to, size_t which,
         unsigned char *copy = (unsigned char *)calloc(1, file.size + 1);
         if (file.size)
             memcpy(copy, file.data, i == which ? keep : file.size);
-        memory_disk_save(
-            to, path, copy, i == which && !zeros ? keep : file.size);
+        memory_disk_save(to, path, copy, i == which && !zeros ? keep : file.size);
         free(copy);
     }
 }
@@ -470,8 +462,8 @@ static void check_damage(
             (recorded ? kept != UINT64_MAX : err.code != BAGS_ERROR_UNFINISHED))
             fail_msg("%s, %d bytes: %s", name, (int)keep, err.message);
         if (reader && bags_reader_length(reader) != kept)
-            fail_msg("%s, %d bytes: %d datapoints; recovery keeps %d", name,
-                (int)keep, (int)bags_reader_length(reader), (int)kept);
+            fail_msg("%s, %d bytes: %d datapoints; recovery keeps %d", name, (int)keep,
+                (int)bags_reader_length(reader), (int)kept);
         bags_row row = {0};
         for (uint64_t i = 0; reader && i < kept; i++)
             if (bags_reader_get(reader, i, NULL, 0, &row, &err))
@@ -533,8 +525,7 @@ static bool notices_change(
             assert_int_equal(bags_row_length(&row, field), items);
             for (size_t j = 0; j < items; j++) {
                 bags_view want = bags_row_bytes(&expected, field, j);
-                assert_bytes(
-                    bags_row_bytes(&row, field, j), want.data, want.size);
+                assert_bytes(bags_row_bytes(&row, field, j), want.data, want.size);
             }
         }
     }
@@ -574,8 +565,8 @@ static void unfinished_data_is_compared_with_its_checksums(void **state) {
             for (int g = 0; g < 13; g++) {
                 char each[64] = "set/spec.json.partial";
                 if (g < 12)
-                    snprintf(each, sizeof(each), "set/%s.%s", names[g / 3],
-                        endings[g % 3]);
+                    snprintf(
+                        each, sizeof(each), "set/%s.%s", names[g / 3], endings[g % 3]);
                 bags_view copy = memory_disk_find(&p.drive, each);
                 memory_disk_save(&other, each, copy.data, copy.size);
             }
@@ -585,8 +576,7 @@ static void unfinished_data_is_compared_with_its_checksums(void **state) {
         }
     }
     /* Not in a cancelled datapoint, which follows the data in use. */
-    print_message(
-        "%d changes, %d of them noticed\n", (int)changes, (int)noticed);
+    print_message("%d changes, %d of them noticed\n", (int)changes, (int)noticed);
     assert_true(noticed > changes * 2 / 3);
     bags_reader_close(right);
     assert_ok(work_close(&p.job, writer, &said));
@@ -594,8 +584,7 @@ static void unfinished_data_is_compared_with_its_checksums(void **state) {
 }
 
 /* Checksums that are truncated, as by a power failure, or missing. */
-static void verify_checksums_refuses_unfinished_data_without_them(
-    void **state) {
+static void verify_checksums_refuses_unfinished_data_without_them(void **state) {
     place p;
     bags_reader *reader;
     (void)state;
@@ -615,8 +604,8 @@ static void verify_checksums_refuses_unfinished_data_without_them(
             assert_int_equal(bags_reader_length(reader), 3);
             bags_reader_close(reader);
         } else {
-            assert_refused(BAGS_ERROR_MISSING,
-                bags_reader_open(p.job.path, &options, &said));
+            assert_refused(
+                BAGS_ERROR_MISSING, bags_reader_open(p.job.path, &options, &said));
             assert_says("no checksums*.crc");
         }
         crash_writer(&p.device, writer);
@@ -661,8 +650,7 @@ static bags_writer *number_writer(uint64_t worker, uint64_t workers) {
     options.shard_start = worker;
     options.shard_stop = workers;
     options.no_sync = true;
-    assert_opens(
-        writer, bags_writer_open(at("x"), one_field, 1, &options, &said));
+    assert_opens(writer, bags_writer_open(at("x"), one_field, 1, &options, &said));
     return writer;
 }
 
@@ -686,9 +674,9 @@ static void a_reader_reports_which_shards_are_unfinished(void **state) {
     assert_true(field_info(reader, 0).blobs == 3);
     assert_true(field_info(reader, 0).size == 24);
     /* The second shard's n: 8 and 8 bytes; refs: 2 and 8. */
-    assert_true(reader_info(reader).size ==
-                file_size(at("x/000000/n.bag")) +
-                    file_size(at("x/000000/refs.bag")) + 26);
+    assert_true(
+        reader_info(reader).size ==
+        file_size(at("x/000000/n.bag")) + file_size(at("x/000000/refs.bag")) + 26);
     bags_reader_close(reader);
     assert_ok(bags_writer_close(writer, &said));
 }
@@ -699,18 +687,16 @@ static void a_shard_that_was_just_started_is_empty_or_skipped(void **state) {
     bags_reader_options options = unfinished_options(&disk.io, MAPPED);
     (void)state;
     make_dir(at("x"));
-    assert_refused(
-        BAGS_ERROR_MISSING, bags_reader_open(at("x"), &options, &said));
+    assert_refused(BAGS_ERROR_MISSING, bags_reader_open(at("x"), &options, &said));
     make_dir(at("x/000000"));
-    assert_refused(
-        BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), &options, &said));
+    assert_refused(BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), &options, &said));
     assert_says("x*finished*recover");
     for (int i = 0; i < 4; i++) {
         bags_reader *reader = NULL;
         save_text(at("x/000000/spec.json.partial"), records[i]);
         if (i < 3) {
-            assert_refused(BAGS_ERROR_UNFINISHED,
-                bags_reader_open(at("x"), &options, &said));
+            assert_refused(
+                BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), &options, &said));
             assert_refused(BAGS_ERROR_UNFINISHED,
                 bags_reader_open(at("x/000000"), &options, &said));
             continue;
@@ -726,12 +712,10 @@ static void a_shard_that_was_just_started_is_empty_or_skipped(void **state) {
         bags_reader_close(reader);
     }
     save_text(at("x/000000/spec.json.partial"), "{\"../n\": \"int(8)\"}");
-    assert_refused(
-        BAGS_ERROR_FIELD, bags_reader_open(at("x"), &options, &said));
+    assert_refused(BAGS_ERROR_FIELD, bags_reader_open(at("x"), &options, &said));
 }
 
-static void a_shard_without_a_datapoint_stays_empty_while_it_grows(
-    void **state) {
+static void a_shard_without_a_datapoint_stays_empty_while_it_grows(void **state) {
     static const uint64_t none = 0;
     bags_reader_options options = unfinished_options(&disk.io, MAPPED);
     bags_writer_options with;
@@ -747,8 +731,7 @@ static void a_shard_without_a_datapoint_stays_empty_while_it_grows(
             bags_writer_open(at("x%d", flushed), &field, 1, &with, &said);
         assert_non_null(writer);
         put_number(writer, 7);
-        assert_opens(
-            reader, bags_reader_open(at("x%d", flushed), &options, &said));
+        assert_opens(reader, bags_reader_open(at("x%d", flushed), &options, &said));
         assert_true(bags_reader_length(reader) == 0);
         assert_true(shard_count(reader) == 1);
         if (flushed)
@@ -805,22 +788,20 @@ static void without_the_option_an_unfinished_shard_is_refused(void **state) {
     for (uint64_t i = 0; i < 3; i++)
         put_number(writer, i);
     assert_ok(bags_writer_flush(writer, &said));
-    assert_refused(
-        BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL, &said));
+    assert_refused(BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL, &said));
     memset(&options, 0, sizeof(options));
     options.unfinished = BAGS_UNFINISHED_SKIP;
     assert_opens(reader, bags_reader_open(at("x"), &options, &said));
     assert_true(bags_reader_length(reader) == 2);
     assert_true(reader_info(reader).skipped == 1);
     bags_reader_close(reader);
-    assert_refused(BAGS_ERROR_UNFINISHED,
-        bags_reader_open(at("x/000001"), &options, &said));
+    assert_refused(
+        BAGS_ERROR_UNFINISHED, bags_reader_open(at("x/000001"), &options, &said));
     bags_writer_abort(writer);
 }
 
 /* Datasets of other writers, which have no record of an unfinished shard. */
-static void the_shortest_field_limits_an_unfinished_split_dataset(
-    void **state) {
+static void the_shortest_field_limits_an_unfinished_split_dataset(void **state) {
     bags_reader_options options = unfinished_options(&disk.io, NO_MMAP);
     bags_reader *reader;
     bags_row row = {0};
@@ -879,8 +860,7 @@ static void check_bag_call(void *user) {
     memset(&options, 0, sizeof(options));
     options.env.io = g->io;
     options.no_mmap = g->no_mmap;
-    options.unfinished =
-        g->live ? BAGS_UNFINISHED_READ : BAGS_UNFINISHED_REFUSE;
+    options.unfinished = g->live ? BAGS_UNFINISHED_READ : BAGS_UNFINISHED_REFUSE;
     options.verify_checksums = g->with_checksums;
     bag_reader *reader = bag_reader_open(g->path, &options, &err);
     if (!reader) {
@@ -892,9 +872,8 @@ static void check_bag_call(void *user) {
     g->looks++;
     uint64_t length = bag_reader_length(reader);
     if (length < g->flushed || length < g->seen || length > g->appended)
-        fail_msg("call %d: %d blobs; %d flushed, %d seen, %d appended",
-            (int)g->looks, (int)length, (int)g->flushed, (int)g->seen,
-            (int)g->appended);
+        fail_msg("call %d: %d blobs; %d flushed, %d seen, %d appended", (int)g->looks,
+            (int)length, (int)g->flushed, (int)g->seen, (int)g->appended);
     g->seen = length;
     for (uint64_t i = 0; i < length; i++) {
         unsigned char data[80];
@@ -924,8 +903,7 @@ static void write_bag(bag_gaze *g, watch *w, size_t chunk) {
     for (uint64_t i = 0; i < 400; i++) {
         unsigned char data[80];
         g->appended = i + 1;
-        assert_ok(
-            bag_writer_append(writer, data, blob_of(i, data), NULL, &said));
+        assert_ok(bag_writer_append(writer, data, blob_of(i, data), NULL, &said));
         if (i % 150 == 149) {
             assert_ok(bag_writer_flush(writer, &said));
             g->flushed = i + 1;
@@ -948,8 +926,7 @@ static void a_bag_is_read_while_it_is_written(void **state) {
         bool real = i & 4;
         g.io = real ? bags_io_local() : &drive.io;
         g.path = real ? at("%d.bag", i) : "x.bag";
-        g.with_checksums =
-            i & 16; /* which only a reader of unfinished data compares */
+        g.with_checksums = i & 16; /* which only a reader of unfinished data compares */
         g.live = i & 1 || g.with_checksums;
         g.no_mmap = i & 2;
         write_bag(&g, &w, i & 8 ? 111 : 0);
@@ -980,8 +957,7 @@ static void take_bag_turn(void *user) {
         assert_opens(t->writer, bag_writer_open("x.bag", &options, &said));
     }
     for (uint64_t i = t->opens ? 0 : 20; i < 30; i++)
-        assert_ok(
-            bag_writer_append(t->writer, data, blob_of(i, data), NULL, &said));
+        assert_ok(bag_writer_append(t->writer, data, blob_of(i, data), NULL, &said));
     assert_ok(bag_writer_close(t->writer, &said));
     t->writer = NULL;
 }
@@ -1011,8 +987,7 @@ static bool take_bag_turn_at(uint64_t n, bool opens, bool no_mmap) {
         with.no_sync = true;
         assert_opens(t.writer, bag_writer_open("x.bag", &with, &said));
         for (uint64_t i = 0; i < 20; i++)
-            assert_ok(bag_writer_append(
-                t.writer, data, blob_of(i, data), NULL, &said));
+            assert_ok(bag_writer_append(t.writer, data, blob_of(i, data), NULL, &said));
         assert_ok(bag_writer_flush(t.writer, &said));
     }
     bags_error err;
@@ -1067,8 +1042,8 @@ static void the_complete_blobs_of_a_damaged_bag_are_read(void **state) {
         options.no_mmap = way % 2;
         options.unfinished = BAGS_UNFINISHED_REFUSE;
         if (way < 2)
-            assert_refused(BAGS_ERROR_CORRUPT,
-                bag_reader_open(at("x.bag"), &options, &said));
+            assert_refused(
+                BAGS_ERROR_CORRUPT, bag_reader_open(at("x.bag"), &options, &said));
         options.unfinished = BAGS_UNFINISHED_READ;
         assert_opens(reader, bag_reader_open(at("x.bag"), &options, &said));
         assert_true(bag_reader_length(reader) == 2);
@@ -1122,8 +1097,7 @@ static void a_sync_that_fails_is_final(void **state) {
         w.fail_with = EIO;
         memset(&options, 0, sizeof(options));
         options.env.io = &w.io;
-        bags_writer *writer =
-            bags_writer_open("x", one_field, 1, &options, &err);
+        bags_writer *writer = bags_writer_open("x", one_field, 1, &options, &err);
         bags_code code = writer ? BAGS_OK : err.code;
         for (uint64_t i = 0; i < 5 && !code; i++) {
             bags_value value = bags_uint(i);
@@ -1160,13 +1134,11 @@ static void a_bags_sync_that_fails_is_final(void **state) {
         disk.fail_with = EIO;
         memset(&options, 0, sizeof(options));
         options.env.io = &disk.io;
-        assert_opens(
-            writer, bag_writer_open(at("%d.bag", (int)n), &options, &said));
+        assert_opens(writer, bag_writer_open(at("%d.bag", (int)n), &options, &said));
         assert_ok(bag_writer_append(writer, "four", 4, NULL, &said));
         assert_fails(BAGS_ERROR_IO, bag_writer_sync(writer, &said));
         uint64_t syncs = syncs_of(&disk);
-        assert_fails(
-            BAGS_ERROR_IO, bag_writer_append(writer, "four", 4, NULL, &said));
+        assert_fails(BAGS_ERROR_IO, bag_writer_append(writer, "four", 4, NULL, &said));
         assert_fails(BAGS_ERROR_IO, bag_writer_sync(writer, &said));
         assert_fails(BAGS_ERROR_IO, bag_writer_close(writer, &said));
         assert_true(syncs_of(&disk) == syncs);
@@ -1211,8 +1183,8 @@ static void watch_process(work *job, int way, double until) {
         bags_error err;
         bags_reader *reader = work_read(job, &options, &err);
         if (!reader) {
-            if (seen || (err.code != BAGS_ERROR_UNFINISHED &&
-                            err.code != BAGS_ERROR_MISSING))
+            if (seen ||
+                (err.code != BAGS_ERROR_UNFINISHED && err.code != BAGS_ERROR_MISSING))
                 fail_msg("%s", err.message);
             continue;
         }
@@ -1222,12 +1194,11 @@ static void watch_process(work *job, int way, double until) {
         seen = length;
         finding f = work_check(job, reader);
         if (f.right != f.length || !f.verified)
-            fail_msg("%d of %d are right: %s", (int)f.right, (int)f.length,
-                f.error.message);
+            fail_msg(
+                "%d of %d are right: %s", (int)f.right, (int)f.length, f.error.message);
         bags_reader_close(reader);
     }
-    print_message(
-        "%d readers saw up to %d datapoints\n", (int)opens, (int)seen);
+    print_message("%d readers saw up to %d datapoints\n", (int)opens, (int)seen);
     assert_true(seen > 0);
 }
 

@@ -45,8 +45,8 @@ static void the_inverse_finds_every_position(void **state) {
     uint64_t random = 7;
     for (uint64_t length = 1; length <= 300; length++)
         for (uint64_t i = 0; i < length; i++)
-            assert_true(bags_permute_inverse(
-                            5, 6, length, bags_permute(5, 6, length, i)) == i);
+            assert_true(
+                bags_permute_inverse(5, 6, length, bags_permute(5, 6, length, i)) == i);
     for (int k = 10; k <= 63; k++)
         for (int more = -1; more <= 1; more++)
             for (int i = 0; i < 100; i++) {
@@ -59,11 +59,10 @@ static void the_inverse_finds_every_position(void **state) {
                                              : next_random(&random) % length;
                 uint64_t index = bags_permute(seed, 3, length, position);
                 assert_true(index < length);
+                assert_true(bags_permute_inverse(seed, 3, length, index) == position);
                 assert_true(
-                    bags_permute_inverse(seed, 3, length, index) == position);
-                assert_true(bags_permute(seed, 3, length,
-                                bags_permute_inverse(
-                                    seed, 3, length, position)) == position);
+                    bags_permute(seed, 3, length,
+                        bags_permute_inverse(seed, 3, length, position)) == position);
             }
 }
 
@@ -91,8 +90,8 @@ static void permuting_out_of_range_has_no_result(void **state) {
  * deviations: below about 4 for what is random. With BAGS_STATISTICS set, this
  * prints the table of tests/README.md. ---- */
 
-static void check_chi_square(const char *what, uint64_t length,
-    const uint32_t *counts, size_t bins, double expected) {
+static void check_chi_square(const char *what, uint64_t length, const uint32_t *counts,
+    size_t bins, double expected) {
     double sum = 0;
     for (size_t i = 0; i < bins; i++) {
         double off = (double)counts[i] - expected;
@@ -101,8 +100,8 @@ static void check_chi_square(const char *what, uint64_t length,
     double free_bins = (double)bins - 1;
     double z = (sum - free_bins) / sqrt(2 * free_bins);
     if (getenv("BAGS_STATISTICS"))
-        printf("| %s | %ju | %zu | %.0f | %+.2f |\n", what, (uintmax_t)length,
-            bins, expected, z);
+        printf("| %s | %ju | %zu | %.0f | %+.2f |\n", what, (uintmax_t)length, bins,
+            expected, z);
     if (fabs(z) > 5)
         fail_msg("%s of %ju: z is %.2f", what, (uintmax_t)length, z);
 }
@@ -137,8 +136,8 @@ static void all_orders_of_few_elements_are_equally_frequent(void **state) {
     }
 }
 
-static const uint64_t long_lengths[] = {100, 1000, 4095, 4097, 65537, 1000000,
-    1281167, (UINT64_C(1) << 32) + 1, UINT64_MAX >> 1};
+static const uint64_t long_lengths[] = {100, 1000, 4095, 4097, 65537, 1000000, 1281167,
+    (UINT64_C(1) << 32) + 1, UINT64_MAX >> 1};
 
 #define BINS 64
 
@@ -163,10 +162,8 @@ static void neighbours_and_positions_go_everywhere(void **state) {
             uint64_t two = (uint64_t)((double)order[1] / bin) % BINS;
             uint64_t away = (order[1] + length - order[0]) % length - 1;
             pairs[one * BINS + two]++;
-            apart[(uint64_t)((double)away * BINS / (double)(length - 1)) %
-                  BINS]++;
-            where[(uint64_t)((double)bags_permute(12, t, length, 0) / bin) %
-                  BINS]++;
+            apart[(uint64_t)((double)away * BINS / (double)(length - 1)) % BINS]++;
+            where[(uint64_t)((double)bags_permute(12, t, length, 0) / bin) % BINS]++;
             five[order_number(order, 5)]++;
         }
         check_chi_square(
@@ -175,10 +172,10 @@ static void neighbours_and_positions_go_everywhere(void **state) {
             continue;
         check_chi_square("bins of two neighbours", length, pairs, BINS * BINS,
             (double)total / (BINS * BINS));
-        check_chi_square("distance of two neighbours", length, apart, BINS,
-            (double)total / BINS);
-        check_chi_square("position 0 of many epochs", length, where, BINS,
-            (double)total / BINS);
+        check_chi_square(
+            "distance of two neighbours", length, apart, BINS, (double)total / BINS);
+        check_chi_square(
+            "position 0 of many epochs", length, where, BINS, (double)total / BINS);
     }
 }
 
@@ -187,13 +184,12 @@ static void neighbours_and_positions_go_everywhere(void **state) {
 static bags_order make_order(
     const uint64_t *lengths, size_t count, bags_order_options options) {
     bags_order order;
-    assert_ok(bags_order_init(
-        &order, lengths, count, &options, &memory.allocator, &said));
+    assert_ok(
+        bags_order_init(&order, lengths, count, &options, &memory.allocator, &said));
     return order;
 }
 
-static bags_order_options chunked(
-    uint64_t seed, uint64_t chunk, uint64_t window) {
+static bags_order_options chunked(uint64_t seed, uint64_t chunk, uint64_t window) {
     bags_order_options options;
     memset(&options, 0, sizeof options);
     options.seed = seed;
@@ -253,12 +249,11 @@ static void chunks_stay_in_windows_and_each_datapoint_comes_once(void **state) {
 static void huge_chunked_orders_do_not_overflow(void **state) {
     (void)state;
     static const uint64_t huge = UINT64_MAX >> 1;
-    static const uint64_t chunks[] = {1, 64, UINT64_C(1) << 31,
-        (UINT64_C(1) << 62) + 1, UINT64_MAX >> 1, UINT64_MAX};
+    static const uint64_t chunks[] = {
+        1, 64, UINT64_C(1) << 31, (UINT64_C(1) << 62) + 1, UINT64_MAX >> 1, UINT64_MAX};
     for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++)
         for (size_t w = 0; w < sizeof chunks / sizeof *chunks; w++) {
-            bags_order order =
-                make_order(&huge, 1, chunked(1, chunks[c], chunks[w]));
+            bags_order order = make_order(&huge, 1, chunked(1, chunks[c], chunks[w]));
             bags_pick first, last;
             assert_ok(bags_order_get(&order, 0, 0, 1, &first, &said));
             assert_ok(bags_order_get(&order, 0, huge - 1, 1, &last, &said));
@@ -372,17 +367,15 @@ static void orders_are_the_same_in_every_version(void **state) {
         options.chunk = cases[i].chunk;
         options.window = cases[i].window;
         options.weights = cases[i].weighted ? weights : NULL;
-        assert_ok(bags_order_init(
-            &order, lengths, cases[i].count, &options, NULL, &said));
+        assert_ok(
+            bags_order_init(&order, lengths, cases[i].count, &options, NULL, &said));
         for (uint64_t epoch = 0; epoch < 2; epoch++)
             for (uint64_t at = 0; at < order.length; at += 999) {
                 uint64_t left = order.length - at;
                 size_t count = (size_t)(left < 999 ? left : 999);
-                assert_ok(
-                    bags_order_get(&order, epoch, at, count, picks, &said));
+                assert_ok(bags_order_get(&order, epoch, at, count, picks, &said));
                 for (size_t k = 0; k < count; k++)
-                    hash = (hash ^ (uint64_t)picks[k].dataset << 32 ^
-                               picks[k].index) *
+                    hash = (hash ^ (uint64_t)picks[k].dataset << 32 ^ picks[k].index) *
                            UINT64_C(0x9E3779B97F4A7C15);
             }
         if (hash != cases[i].hash)
@@ -408,10 +401,9 @@ static void orders_refuse_what_makes_no_sense(void **state) {
     options.in_order = true;
     assert_fails(BAGS_ERROR_ARGUMENT,
         bags_order_init(&order, lengths, 2, &options, NULL, &said));
-    assert_fails(BAGS_ERROR_ARGUMENT,
-        bags_order_init(&order, lengths, 0, NULL, NULL, &said));
     assert_fails(
-        BAGS_ERROR_LIMIT, bags_order_init(&order, huge, 2, NULL, NULL, &said));
+        BAGS_ERROR_ARGUMENT, bags_order_init(&order, lengths, 0, NULL, NULL, &said));
+    assert_fails(BAGS_ERROR_LIMIT, bags_order_init(&order, huge, 2, NULL, NULL, &said));
     bags_order_free(&order);
     memset(&options, 0, sizeof options);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -421,11 +413,10 @@ static void orders_refuse_what_makes_no_sense(void **state) {
         bags_order_free(&order);
     }
     options.weights = bad[0];
-    assert_fails(BAGS_ERROR_ARGUMENT,
-        bags_order_init(&order, empty, 2, &options, NULL, &said));
-    assert_ok(bags_order_init(&order, lengths, 2, NULL, NULL, &said));
     assert_fails(
-        BAGS_ERROR_RANGE, bags_order_get(&order, 0, 29, 2, picks, &said));
+        BAGS_ERROR_ARGUMENT, bags_order_init(&order, empty, 2, &options, NULL, &said));
+    assert_ok(bags_order_init(&order, lengths, 2, NULL, NULL, &said));
+    assert_fails(BAGS_ERROR_RANGE, bags_order_get(&order, 0, 29, 2, picks, &said));
     assert_ok(bags_order_get(&order, UINT64_MAX, 30, 0, picks, &said));
     bags_order_free(&order);
 }
@@ -443,9 +434,8 @@ static size_t frames_of(uint64_t i) { return 4 + (size_t)(i % 5); }
 
 static void write_dataset(const char *path, uint64_t length, uint64_t first) {
     static const bags_field fields[] = {{"frames", "array(int16,3)[]"},
-        {"image", "array(uint8,12,10,3)"}, {"label", "int(4)"},
-        {"name", "utf8"}, {"scores", "i64[]"}, {"shape", "array"},
-        {"words", "utf8[]"}};
+        {"image", "array(uint8,12,10,3)"}, {"label", "int(4)"}, {"name", "utf8"},
+        {"scores", "i64[]"}, {"shape", "array"}, {"words", "utf8[]"}};
     bags_writer_options options;
     memset(&options, 0, sizeof options);
     options.no_sync = true;
@@ -467,8 +457,7 @@ static void write_dataset(const char *path, uint64_t length, uint64_t first) {
         for (size_t k = 0; k < frames_of(i); k++) {
             for (size_t j = 0; j < 3; j++)
                 frames[k][j] = (int16_t)(i * 100 + k * 10 + j);
-            frame_values[k] =
-                bags_array(BAGS_DTYPE_INT16, 1, frame_shape, frames[k]);
+            frame_values[k] = bags_array(BAGS_DTYPE_INT16, 1, frame_shape, frames[k]);
         }
         for (size_t k = 0; k < 9; k++)
             shape[k] = (float)i + (float)k / 2;
@@ -540,21 +529,19 @@ static void check_batch(const bags_batch *b) {
     const bags_tensor *frames = tensor(b, "frames");
     assert_true(b->count == 7 && label->dtype == BAGS_DTYPE_INT64);
     assert_true(label->dims == 1 && label->shape[0] == b->length);
-    assert_true(image->dims == 4 && image->shape[1] == 12 &&
-                image->shape[2] == 10 && image->shape[3] == 3);
+    assert_true(image->dims == 4 && image->shape[1] == 12 && image->shape[2] == 10 &&
+                image->shape[3] == 3);
     assert_true(frames->dims == 2 && frames->shape[1] == 3);
     for (size_t i = 0; i < b->length; i++) {
         uint64_t index = b->picks[i].index, first, count;
         char text[32];
         int size = snprintf(text, sizeof text, "name %d", (int)index);
         assert_true(((const int64_t *)label->data)[i] == (int64_t)index);
-        assert_bytes(
-            bags_tensor_get(b, name, i, &first, &count), text, (size_t)size);
+        assert_bytes(bags_tensor_get(b, name, i, &first, &count), text, (size_t)size);
         assert_true(first == i && count == 1);
         bags_view pixels = bags_tensor_get(b, image, i, NULL, NULL);
         assert_true(pixels.size == 360);
-        assert_true(
-            pixels.data[3 * (5 * 10 + 7) + 2] == pixel_of(index, 5, 7, 2));
+        assert_true(pixels.data[3 * (5 * 10 + 7) + 2] == pixel_of(index, 5, 7, 2));
         const bags_value *value = &any->values[i];
         assert_true(value->kind == BAGS_KIND_ARRAY && value->dims == 2);
         assert_true(value->shape[0] == index % 3 + 1 && value->shape[1] == 2);
@@ -631,8 +618,8 @@ static void numbers_are_converted_and_must_fit(void **state) {
         assert_true(((const float *)b->tensors[1].data)[360 * i + 5] ==
                     (float)pixel_of(index, 0, 1, 2));
         assert_true(b->tensors[2].values[i].dtype == BAGS_DTYPE_FLOAT64);
-        assert_true(((const double *)b->tensors[2].values[i].data)[1] ==
-                    (double)index + 0.5);
+        assert_true(
+            ((const double *)b->tensors[2].values[i].data)[1] == (double)index + 0.5);
     }
     bags_loader_close(loader);
     fields[0].dtype = BAGS_DTYPE_UINT8; /* 299 */
@@ -687,8 +674,7 @@ static void impossible_conversions_are_not_skipped(void **state) {
         field.shape = bad[i].shape;
         field.dims = bad[i].shape != NULL;
         const bags_reader *const one = reader;
-        assert_refused(
-            BAGS_ERROR_TYPE, bags_loader_open(&one, 1, &options, &said));
+        assert_refused(BAGS_ERROR_TYPE, bags_loader_open(&one, 1, &options, &said));
         assert_says(bad[i].says);
     }
     field = field_of("frames");
@@ -738,8 +724,8 @@ static void integers_become_floats_only_if_exact(void **state) {
             assert_fails(BAGS_ERROR_VALUE, bags_loader_next(loader, &b, &said));
             assert_says(says[i]);
         } else
-            assert_true(*(const float *)next(loader)->tensors[0].data ==
-                        (float)values[i]);
+            assert_true(
+                *(const float *)next(loader)->tensors[0].data == (float)values[i]);
         bags_loader_close(loader);
     }
     bags_reader_close(reader);
@@ -768,8 +754,7 @@ static void windows_of_sequences_are_aligned(void **state) {
             const int16_t *frames = (const int16_t *)t->data + 6 * i;
             int base = (int)b->picks[i].index * 100;
             int start = (frames[0] - base) / 10;
-            assert_true(
-                start >= 0 && start + 3 <= (int)frames_of(b->picks[i].index));
+            assert_true(start >= 0 && start + 3 <= (int)frames_of(b->picks[i].index));
             assert_true(frames[3] == frames[0] + 20);
             starts[start]++;
         }
@@ -807,15 +792,13 @@ static bags_code resample_nearest(const bags_image *image, const void *pixels,
     for (size_t y = 0; y < height; y++)
         for (size_t x = 0; x < width; x++)
             memcpy((unsigned char *)out + y * out_stride + x * image->channels,
-                (const unsigned char *)pixels +
-                    y * image->height / height * stride +
+                (const unsigned char *)pixels + y * image->height / height * stride +
                     x * image->width / width * image->channels,
                 image->channels);
     return BAGS_OK;
 }
 
-static const bags_loader_images images = {
-    resample_nearest, NULL, NULL, NULL, NULL};
+static const bags_loader_images images = {resample_nearest, NULL, NULL, NULL, NULL};
 
 static void images_are_resized_mirrored_and_normalised(void **state) {
     (void)state;
@@ -832,13 +815,12 @@ static void images_are_resized_mirrored_and_normalised(void **state) {
     bags_loader *loader = open_loader(reader, &options);
     const bags_batch *b = next(loader);
     const bags_tensor *t = &b->tensors[0];
-    assert_true(t->dtype == BAGS_DTYPE_UINT8 && t->dims == 4 &&
-                t->shape[1] == 6 && t->shape[2] == 5 && t->shape[3] == 3);
+    assert_true(t->dtype == BAGS_DTYPE_UINT8 && t->dims == 4 && t->shape[1] == 6 &&
+                t->shape[2] == 5 && t->shape[3] == 3);
     const unsigned char *pixels = (const unsigned char *)t->data + 7 * 90;
     for (size_t y = 0; y < 6; y++)
         for (size_t x = 0; x < 5; x++)
-            assert_true(
-                pixels[(y * 5 + x) * 3 + 1] == pixel_of(7, 2 * y, 2 * x, 1));
+            assert_true(pixels[(y * 5 + x) * 3 + 1] == pixel_of(7, 2 * y, 2 * x, 1));
     bags_loader_close(loader);
 
     /* The middle: 12 x 10 to 18 x 15, then 15 x 15 of it from row (18 - 15) / 2,
@@ -862,8 +844,7 @@ static void images_are_resized_mirrored_and_normalised(void **state) {
         for (size_t y = 0; y < 15; y++)
             for (size_t x = 0; x < 15; x++) {
                 size_t from = flip ? 14 - x : x;
-                unsigned char p =
-                    pixel_of(i, (y + 2) * 12 / 18, from * 10 / 15, 1);
+                unsigned char p = pixel_of(i, (y + 2) * 12 / 18, from * 10 / 15, 1);
                 volatile float expected = (float)p / 255.0f;
                 expected = (expected - 0.5f) / 0.25f;
                 assert_true(to[225 + y * 15 + x] == expected);
@@ -988,8 +969,8 @@ static bags_code decode_size(void *codec, bags_view blob, bags_buffer *scratch,
 }
 
 /* A dataset of one field of a codec's own type, and its only batch's digest. */
-static uint64_t digest_of_numbers(bags_registry *registry, const char *path,
-    const int64_t *numbers, size_t count) {
+static uint64_t digest_of_numbers(
+    bags_registry *registry, const char *path, const int64_t *numbers, size_t count) {
     static const bags_field field = {"a", "number"};
     bags_reader_options reading;
     bags_writer *writer;
@@ -1018,8 +999,8 @@ static uint64_t digest_of_numbers(bags_registry *registry, const char *path,
     return digest;
 }
 
-static bags_code decode_number(void *codec, bags_view blob,
-    bags_buffer *scratch, bags_value *value, bags_error *err) {
+static bags_code decode_number(void *codec, bags_view blob, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
     int64_t number;
     (void)codec;
     (void)scratch;
@@ -1030,8 +1011,7 @@ static bags_code decode_number(void *codec, bags_view blob,
 }
 
 static void a_digest_sees_the_numbers_of_values(void **state) {
-    static const bags_codec codec = {
-        "number", NULL, NULL, decode_number, NULL, NULL};
+    static const bags_codec codec = {"number", NULL, NULL, decode_number, NULL, NULL};
     static const int64_t numbers[] = {7, -7, 0, INT64_MAX, INT64_MIN};
     bags_registry *registry;
     (void)state;
@@ -1044,15 +1024,13 @@ static void a_digest_sees_the_numbers_of_values(void **state) {
         char name[2] = {(char)('0' + i), 0};
         memcpy(changed, numbers, sizeof numbers);
         changed[i] ^= 1;
-        assert_true(
-            digest != digest_of_numbers(registry, at(name), changed, 5));
+        assert_true(digest != digest_of_numbers(registry, at(name), changed, 5));
     }
     bags_registry_free(registry);
 }
 
 static void numbers_of_other_codecs_are_converted(void **state) {
-    static const bags_codec codec = {
-        "size", NULL, NULL, decode_size, NULL, NULL};
+    static const bags_codec codec = {"size", NULL, NULL, decode_size, NULL, NULL};
     static const bags_field size_field = {"a", "size"};
     bags_writer_options writing;
     bags_reader_options reading;
@@ -1065,8 +1043,7 @@ static void numbers_of_other_codecs_are_converted(void **state) {
     memset(&reading, 0, sizeof(reading));
     assert_opens(registry, bags_registry_create(NULL, &said));
     assert_ok(bags_registry_add(registry, &codec, &said));
-    assert_opens(
-        writer, bags_writer_open(at("x"), &size_field, 1, &writing, &said));
+    assert_opens(writer, bags_writer_open(at("x"), &size_field, 1, &writing, &said));
     for (size_t i = 0; i < 8; i++) {
         bags_value value = bags_blob("12345678", i);
         bags_entry entry = {"a", &value, 1};
@@ -1100,8 +1077,7 @@ static void numbers_of_other_codecs_are_converted(void **state) {
 
 /* The digests of all batches of an epoch, of all ranks together. */
 static void collect(const bags_reader *const *readers, size_t count,
-    bags_loader_options options, uint32_t ranks, uint64_t *digests,
-    uint64_t *skipped) {
+    bags_loader_options options, uint32_t ranks, uint64_t *digests, uint64_t *skipped) {
     *skipped = 0;
     memset(digests, 0, 128 * sizeof *digests);
     for (uint32_t rank = 0; rank < ranks; rank++) {
@@ -1217,8 +1193,7 @@ static void short_batches_are_dropped_on_request(void **state) {
     bags_loader_close(loader);
     options.batch = 31;
     assert_refused(BAGS_ERROR_ARGUMENT,
-        bags_loader_open(
-            (const bags_reader *const *)&reader, 1, &options, &said));
+        bags_loader_open((const bags_reader *const *)&reader, 1, &options, &said));
     bags_reader_close(reader);
 }
 
@@ -1331,19 +1306,17 @@ static void a_state_of_something_else_is_refused_by_name(void **state) {
     bags_loader *loader = open_loader(x, &options);
     next(loader);
     assert_ok(bags_loader_save(loader, saved, &said));
-    assert_fails(
-        BAGS_ERROR_CORRUPT, bags_loader_restore(loader, saved, 63, &said));
+    assert_fails(BAGS_ERROR_CORRUPT, bags_loader_restore(loader, saved, 63, &said));
     assert_says("63 bytes, expected 64");
     for (size_t i = 0; i < sizeof saved; i++) {
         memcpy(bad, saved, sizeof bad);
         bad[i] ^= 4;
-        assert_fails(BAGS_ERROR_CORRUPT,
-            bags_loader_restore(loader, bad, sizeof bad, &said));
+        assert_fails(
+            BAGS_ERROR_CORRUPT, bags_loader_restore(loader, bad, sizeof bad, &said));
     }
     bags_loader_close(loader);
-    static const char *const says[] = {
-        "number of datapoints differs (203, here "
-        "204)",
+    static const char *const says[] = {"number of datapoints differs (203, here "
+                                       "204)",
         "the datasets differ", "batch size differs (20, here 21)",
         "seed differs (0, here 8)", "chunk, window, weights"};
     for (int i = 0; i < 5; i++) {
@@ -1352,8 +1325,8 @@ static void a_state_of_something_else_is_refused_by_name(void **state) {
         other.order.seed = i == 3 ? 8 : 0;
         other.order.chunk = i == 4 ? 3 : 0;
         loader = open_loader(i == 0 ? y : i == 1 ? z : x, &other);
-        assert_fails(BAGS_ERROR_VALUE,
-            bags_loader_restore(loader, saved, sizeof saved, &said));
+        assert_fails(
+            BAGS_ERROR_VALUE, bags_loader_restore(loader, saved, sizeof saved, &said));
         assert_says(says[i]);
         /* It still loads from the start. */
         assert_true(next(loader)->batch == 0);
@@ -1529,8 +1502,8 @@ static void invalid_options_are_refused(void **state) {
             fields[0].orient = true; /* no size; no JPEG or PNG */
         if (i == 36)
             fields[0].width = fields[0].height = 4;
-        assert_refused(code, bags_loader_open(i == 25 ? NULL : readers,
-                                 i == 25 ? 0 : 1, &options, &said));
+        assert_refused(code, bags_loader_open(i == 25 ? NULL : readers, i == 25 ? 0 : 1,
+                                 &options, &said));
     }
     bags_reader_close(reader);
 }
@@ -1594,8 +1567,8 @@ static void closing_in_mid_epoch_never_hangs(void **state) {
 static bags_code run_once(const bags_env *env, uint64_t *done) {
     bags_reader_options reading;
     bags_loader_options options = usual(40);
-    bags_load_field fields[4] = {field_of("image"), field_of("words"),
-        field_of("shape"), field_of("frames")};
+    bags_load_field fields[4] = {
+        field_of("image"), field_of("words"), field_of("shape"), field_of("frames")};
     static const double weights[] = {1};
     unsigned char saved[BAGS_LOADER_STATE];
     const bags_batch *batch;
@@ -1618,8 +1591,8 @@ static bags_code run_once(const bags_env *env, uint64_t *done) {
     options.prefetch = true;
     if (!code) {
         poison();
-        loader = bags_loader_open(
-            (const bags_reader *const *)&reader, 1, &options, &said);
+        loader =
+            bags_loader_open((const bags_reader *const *)&reader, 1, &options, &said);
         code = loader ? BAGS_OK : said.code;
     }
     for (int i = 0; i < 5 && !code; i++) {
@@ -1666,8 +1639,7 @@ static void every_failure_of_memory_and_files_is_reported(void **state) {
             /* With threads the calls come in another order: the last may not
              * come, and a failed prefetch or close is no failure. */
             if (code)
-                assert_true(
-                    files ? code == BAGS_ERROR_IO : code == BAGS_ERROR_MEMORY);
+                assert_true(files ? code == BAGS_ERROR_IO : code == BAGS_ERROR_MEMORY);
             else
                 assert_true(done == 6);
             if (code)

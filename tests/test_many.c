@@ -49,8 +49,7 @@ static size_t blob_of(size_t field, uint64_t i, unsigned char *out) {
         fill(out, 8, i + 1);
         return 8;
     }
-    size_t size =
-        field == IMAGE ? 6000 + (size_t)i * 37 : 1 + (size_t)(i * 7 % 31);
+    size_t size = field == IMAGE ? 6000 + (size_t)i * 37 : 1 + (size_t)(i * 7 % 31);
     fill(out, size, i * 3 + field);
     return size;
 }
@@ -102,12 +101,11 @@ static void many_datapoints_are_returned_in_the_requested_order(void **state) {
             bags_row row = {0};
             for (size_t o = 0; o < 4; o++)
                 for (size_t field = 0; field < 3; field++) {
-                    assert_ok(bags_reader_get_many(
-                        reader, orders[o], 8, field, &row, &said));
+                    assert_ok(
+                        bags_reader_get_many(reader, orders[o], 8, field, &row, &said));
                     assert_int_equal(bags_row_length(&row, 0), 8);
                     for (size_t i = 0; i < 8; i++)
-                        check_blob(
-                            bags_row_bytes(&row, 0, i), field, orders[o][i]);
+                        check_blob(bags_row_bytes(&row, 0, i), field, orders[o][i]);
                 }
             assert_ok(bags_reader_get_many(reader, NULL, 0, 0, &row, &said));
             assert_int_equal(bags_row_length(&row, 0), 0);
@@ -139,20 +137,20 @@ static void invalid_lists_are_refused(void **state) {
         bags_reader *reader = open_mode(at("x"), mode);
         bags_row row = {0};
         bags_column column;
-        assert_fails(BAGS_ERROR_RANGE,
-            bags_reader_get_many(reader, order, 3, 0, &row, &said));
+        assert_fails(
+            BAGS_ERROR_RANGE, bags_reader_get_many(reader, order, 3, 0, &row, &said));
         assert_says("x*datapoint*23*length 23");
-        assert_fails(BAGS_ERROR_FIELD,
-            bags_reader_get_many(reader, order, 2, 3, &row, &said));
+        assert_fails(
+            BAGS_ERROR_FIELD, bags_reader_get_many(reader, order, 2, 3, &row, &said));
         assert_fails(BAGS_ERROR_RANGE,
             bags_reader_prefetch(reader, order, 3, NULL, 0, &row, &said));
         bags_select none = bags_whole(3);
         assert_fails(BAGS_ERROR_FIELD,
             bags_reader_prefetch(reader, order, 2, &none, 1, &row, &said));
-        assert_fails(BAGS_ERROR_RANGE,
-            bags_reader_column(reader, 3, 0, &row, &column, &said));
-        assert_fails(BAGS_ERROR_FIELD,
-            bags_reader_column(reader, 0, 3, &row, &column, &said));
+        assert_fails(
+            BAGS_ERROR_RANGE, bags_reader_column(reader, 3, 0, &row, &column, &said));
+        assert_fails(
+            BAGS_ERROR_FIELD, bags_reader_column(reader, 0, 3, &row, &column, &said));
         assert_int_equal(bags_row_length(&row, 0), 0);
         bags_row_free(&row);
         bags_reader_close(reader);
@@ -170,16 +168,15 @@ static void prefetch_requests_the_bytes_that_are_read_later(void **state) {
             bags_select image = bags_whole(IMAGE);
             for (size_t o = 0; o < 4; o++) {
                 uint64_t before = disk.counts[HOOK_ADVISE];
-                assert_ok(bags_reader_prefetch(
-                    reader, orders[o], 8, &image, 1, &row, &said));
+                assert_ok(
+                    bags_reader_prefetch(reader, orders[o], 8, &image, 1, &row, &said));
                 assert_true(disk.counts[HOOK_ADVISE] > before);
                 /* At most two reads each for refs, table and blobs. */
                 assert_true(disk.counts[HOOK_ADVISE] - before <= 8 * 4 + 6);
                 assert_int_equal(bags_row_length(&row, 0), 0);
-                assert_ok(bags_reader_prefetch(
-                    reader, orders[o], 8, NULL, 0, &row, &said));
-                assert_ok(bags_reader_get(
-                    reader, orders[o][0], NULL, 0, &row, &said));
+                assert_ok(
+                    bags_reader_prefetch(reader, orders[o], 8, NULL, 0, &row, &said));
+                assert_ok(bags_reader_get(reader, orders[o][0], NULL, 0, &row, &said));
                 for (size_t f = 0; f < 3; f++)
                     check_blob(bags_row_bytes(&row, f, 0), f, orders[o][0]);
             }
@@ -199,15 +196,13 @@ static void touching_datapoints_changes_nothing(void **state) {
         for (int mode = 0; mode < MODES; mode++) {
             bags_reader *reader = open_mode(path, mode);
             bags_row row = {0};
-            bags_select selects[] = {
-                bags_whole(IMAGE), bags_whole(0), bags_whole(99)};
+            bags_select selects[] = {bags_whole(IMAGE), bags_whole(0), bags_whole(99)};
             for (int again = 0; again < 2; again++) {
                 bags_reader_touch(reader, wild, 5, selects, 3);
                 bags_reader_touch(reader, orders[again], 8, selects, 1);
                 bags_reader_touch(reader, wild, 0, NULL, 0);
                 bags_reader_touch(reader, wild, 5, NULL, again ? 3 : 0);
-                assert_ok(bags_reader_get(
-                    reader, orders[0][0], NULL, 0, &row, &said));
+                assert_ok(bags_reader_get(reader, orders[0][0], NULL, 0, &row, &said));
                 check_blob(bags_row_bytes(&row, 0, 0), 0, orders[0][0]);
             }
             bags_row_free(&row);
@@ -235,17 +230,16 @@ static void items_of_sequences_are_prefetched(void **state) {
         bags_select some[] = {bags_slice(0, 1, 3, 1), bags_whole(0),
             bags_slice(0, 0, 20, 9), bags_slice(0, 50, 60, 1)};
         for (size_t i = 0; i < 4; i++)
-            assert_ok(bags_reader_prefetch(
-                reader, order, 3, &some[i], 1, &row, &said));
+            assert_ok(bags_reader_prefetch(reader, order, 3, &some[i], 1, &row, &said));
         bags_select back = bags_slice(0, 3, 1, 1);
         assert_fails(BAGS_ERROR_RANGE,
             bags_reader_prefetch(reader, order, 3, &back, 1, &row, &said));
         bags_column column;
-        assert_fails(BAGS_ERROR_RANGE,
-            bags_reader_column(reader, 0, 0, &row, &column, &said));
+        assert_fails(
+            BAGS_ERROR_RANGE, bags_reader_column(reader, 0, 0, &row, &column, &said));
         assert_says("sequence");
-        assert_fails(BAGS_ERROR_RANGE,
-            bags_reader_get_many(reader, order, 3, 0, &row, &said));
+        assert_fails(
+            BAGS_ERROR_RANGE, bags_reader_get_many(reader, order, 3, 0, &row, &said));
         bags_row_free(&row);
         bags_reader_close(reader);
     }
@@ -260,10 +254,8 @@ static void a_failing_advise_hook_changes_nothing(void **state) {
         disk.stays = true;
         bags_reader *reader = open_mode(at("x"), mode);
         bags_row row = {0};
-        assert_ok(
-            bags_reader_prefetch(reader, orders[1], 8, NULL, 0, &row, &said));
-        assert_ok(
-            bags_reader_get_many(reader, orders[1], 8, IMAGE, &row, &said));
+        assert_ok(bags_reader_prefetch(reader, orders[1], 8, NULL, 0, &row, &said));
+        assert_ok(bags_reader_get_many(reader, orders[1], 8, IMAGE, &row, &said));
         check_blob(bags_row_bytes(&row, 0, 0), IMAGE, 22);
         bags_row_free(&row);
         bags_reader_close(reader);
@@ -311,12 +303,10 @@ static void a_large_blob_is_requested_when_it_is_read(void **state) {
         assert_ok(bags_reader_get(reader, 11, NULL, 0, &row, &said));
         check_blob(bags_row_bytes(&row, LABEL, 0), LABEL, 11);
         assert_requested(bags_row_bytes(&row, IMAGE, 0), expected);
-        assert_ok(
-            bags_reader_get_blob(reader, 3, IMAGE, 0, &row, &blob, &said));
+        assert_ok(bags_reader_get_blob(reader, 3, IMAGE, 0, &row, &blob, &said));
         check_blob(blob, IMAGE, 3);
         assert_requested(blob, expected);
-        assert_ok(
-            bags_reader_get_blob(reader, 3, TITLE, 0, &row, &blob, &said));
+        assert_ok(bags_reader_get_blob(reader, 3, TITLE, 0, &row, &blob, &said));
         assert_requested(blob, 0);
         bags_row_free(&row);
         bags_reader_close(reader);
@@ -334,18 +324,16 @@ static void a_column_holds_all_blobs_of_a_shard(void **state) {
             for (uint64_t shard = 0; shard < 3; shard++)
                 for (size_t field = 0; field < 3; field++) {
                     bags_column c;
-                    assert_ok(bags_reader_column(
-                        reader, shard, field, &row, &c, &said));
+                    assert_ok(
+                        bags_reader_column(reader, shard, field, &row, &c, &said));
                     assert_true(c.length == (shard < 2 ? SHARD : ROWS % SHARD));
                     assert_true(c.item_size == (field == LABEL ? 8u : 0));
                     assert_true((c.offsets == NULL) == (field == LABEL));
                     for (uint64_t i = 0; i < c.length; i++) {
-                        uint64_t start =
-                            c.offsets ? c.offsets[i] : i * c.item_size;
+                        uint64_t start = c.offsets ? c.offsets[i] : i * c.item_size;
                         uint64_t stop =
                             c.offsets ? c.offsets[i + 1] : start + c.item_size;
-                        bags_view blob = {
-                            c.data + start, (size_t)(stop - start)};
+                        bags_view blob = {c.data + start, (size_t)(stop - start)};
                         check_blob(blob, field, shard * SHARD + i);
                         assert_true(stop <= c.size);
                     }
@@ -389,8 +377,8 @@ static void a_field_that_is_not_in_order_has_no_column(void **state) {
         bags_reader *reader = open_mode(at("x"), mode);
         bags_row row = {0};
         bags_column c;
-        assert_fails(BAGS_ERROR_RANGE,
-            bags_reader_column(reader, 1, TITLE, &row, &c, &said));
+        assert_fails(
+            BAGS_ERROR_RANGE, bags_reader_column(reader, 1, TITLE, &row, &c, &said));
         assert_says("x/000001/title.bag*datapoint 9*blob 1");
         assert_ok(bags_reader_column(reader, 1, IMAGE, &row, &c, &said));
         bags_row_free(&row);
@@ -444,8 +432,7 @@ static void many_blobs_of_a_bag_are_read(void **state) {
             bags_buffer scratch = {0};
             bags_view out[5];
             assert_ok(bag_reader_prefetch(reader, order, 5, &scratch, &said));
-            assert_ok(
-                bag_reader_get_many(reader, order, 5, &scratch, out, &said));
+            assert_ok(bag_reader_get_many(reader, order, 5, &scratch, out, &said));
             for (size_t i = 0; i < 5; i++)
                 check_blob(out[i], IMAGE, order[i]);
             for (uint64_t i = 0; i < 300; i++) {
@@ -490,8 +477,8 @@ static void invalid_tables_are_found_by_get_many_and_columns(void **state) {
         assert_fails(BAGS_ERROR_CORRUPT,
             bags_reader_get_many(reader, orders[0], 8, IMAGE, &row, &said));
         assert_says("image.bag");
-        assert_fails(BAGS_ERROR_CORRUPT,
-            bags_reader_column(reader, 0, IMAGE, &row, &c, &said));
+        assert_fails(
+            BAGS_ERROR_CORRUPT, bags_reader_column(reader, 0, IMAGE, &row, &c, &said));
         assert_fails(BAGS_ERROR_CORRUPT,
             bags_reader_prefetch(reader, orders[0], 8, NULL, 0, &row, &said));
         assert_ok(bags_reader_column(reader, 0, LABEL, &row, &c, &said));
@@ -560,8 +547,7 @@ static void every_system_failure_is_reported(void **state) {
                 failed = disk.failed > 0;
                 /* Prefetch is only a hint. */
                 if (what != 1 || code)
-                    assert_int_equal(
-                        (int)code, failed ? BAGS_ERROR_IO : BAGS_OK);
+                    assert_int_equal((int)code, failed ? BAGS_ERROR_IO : BAGS_OK);
                 disk.fail_at = 0;
                 bags_row_free(&row);
                 bags_reader_close(reader);
@@ -584,8 +570,7 @@ static void running_out_of_memory_is_reported(void **state) {
                 bags_code code = read_many(reader, what, &row);
                 failed = memory.failed > 0;
                 memory.fail_at = 0;
-                assert_int_equal(
-                    (int)code, failed ? BAGS_ERROR_MEMORY : BAGS_OK);
+                assert_int_equal((int)code, failed ? BAGS_ERROR_MEMORY : BAGS_OK);
                 bags_row_free(&row);
                 bags_reader_close(reader);
                 assert_true(n < 1000);
@@ -636,12 +621,11 @@ static void a_list_too_large_for_memory_is_an_error(void **state) {
     save_rows(at("x"), V1, false);
     memset(&options, 0, sizeof(options));
     options.env.allocator = &memory.allocator;
-    assert_opens(
-        reader, bag_reader_open(at("x/000000/image.bag"), &options, &said));
+    assert_opens(reader, bag_reader_open(at("x/000000/image.bag"), &options, &said));
     memory.calls = 0;
     memory.fail_at = 1;
-    assert_fails(BAGS_ERROR_MEMORY,
-        bag_reader_prefetch(reader, order, 3, &scratch, &said));
+    assert_fails(
+        BAGS_ERROR_MEMORY, bag_reader_prefetch(reader, order, 3, &scratch, &said));
     memory.fail_at = 0;
     bags_buffer_free(&scratch);
     bag_reader_close(reader);
@@ -701,8 +685,7 @@ static void a_damaged_blob_among_many_leaves_the_output_alone(void **state) {
     }
 }
 
-static void an_undecodable_value_among_many_is_named_by_its_place(
-    void **state) {
+static void an_undecodable_value_among_many_is_named_by_its_place(void **state) {
     static const uint64_t order[] = {3, 9, 7};
     bags_value value;
     bags_row row = {0};
@@ -720,8 +703,7 @@ static void an_undecodable_value_among_many_is_named_by_its_place(
     bags_reader *reader = open_mode(at("x"), MAPPED);
     assert_ok(bags_reader_get_many(reader, order, 3, 0, &row, &said));
     assert_ok(bags_row_value(&row, 0, 1, NULL, &value, &said));
-    assert_fails(
-        BAGS_ERROR_CORRUPT, bags_row_value(&row, 0, 2, NULL, &value, &said));
+    assert_fails(BAGS_ERROR_CORRUPT, bags_row_value(&row, 0, 2, NULL, &value, &said));
     assert_says("item of bags_reader_get_many 2");
     bags_row_free(&row);
     bags_reader_close(reader);

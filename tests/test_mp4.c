@@ -39,8 +39,7 @@ static int printed;
 
 static void on_log(void *context, int level, const char *format, va_list list) {
     const AVClass *speaker = context ? *(const AVClass **)context : NULL;
-    if (level > AV_LOG_INFO || !speaker ||
-        strcmp(speaker->class_name, "IMGUTILS") == 0)
+    if (level > AV_LOG_INFO || !speaker || strcmp(speaker->class_name, "IMGUTILS") == 0)
         return;
     __atomic_add_fetch(&printed, 1, __ATOMIC_RELAXED);
     vprintf(format, list);
@@ -82,8 +81,7 @@ static bags_view output_of(const char *command) {
     assert_non_null(pipe);
     for (;;) {
         if (capacity - bytes.size < 65536)
-            data = (unsigned char *)realloc(
-                data, capacity = capacity * 2 + 131072);
+            data = (unsigned char *)realloc(data, capacity = capacity * 2 + 131072);
         size_t part = fread(data + bytes.size, 1, 65536, pipe);
         if (part == 0)
             break;
@@ -123,8 +121,7 @@ static double psnr(const void *a, const void *b, size_t size) {
 static void assert_alike(bags_value value, const char *path) {
     bags_view theirs = decoded_by_ffmpeg(path);
     if (theirs.size != value.size)
-        fail_msg("%s: ffmpeg decodes %zu bytes, we %zu", path, theirs.size,
-            value.size);
+        fail_msg("%s: ffmpeg decodes %zu bytes, we %zu", path, theirs.size, value.size);
     double quality = psnr(value.data, theirs.data, value.size);
     if (quality < 40)
         fail_msg("%s: PSNR %.1f dB against ffmpeg", path, quality);
@@ -133,14 +130,13 @@ static void assert_alike(bags_value value, const char *path) {
 
 /* Smooth images that move. */
 static unsigned char *make_frames(size_t frames, size_t height, size_t width) {
-    unsigned char *data =
-                      (unsigned char *)malloc(frames * height * width * 3 + 1),
+    unsigned char *data = (unsigned char *)malloc(frames * height * width * 3 + 1),
                   *to = data;
     for (size_t t = 0; t < frames; t++)
         for (size_t y = 0; y < height; y++)
             for (size_t x = 0; x < width; x++) {
-                double s = (double)x / (double)width,
-                       r = (double)y / (double)height, u = (double)t / 20;
+                double s = (double)x / (double)width, r = (double)y / (double)height,
+                       u = (double)t / 20;
                 *to++ = (unsigned char)(127 + 100 * sin(3 * s + u));
                 *to++ = (unsigned char)(127 + 100 * sin(3 * r - u));
                 *to++ = (unsigned char)(127 + 100 * sin(2 * (s + r)));
@@ -164,8 +160,8 @@ static void *resize(void *user, void *data, size_t old_size, size_t new_size) {
     return NULL;
 }
 
-static bags_code open_codec(opened *out, const char *type,
-    const bags_mp4_options *options, bags_error *err) {
+static bags_code open_codec(
+    opened *out, const char *type, const bags_mp4_options *options, bags_error *err) {
     static const bags_allocator memory = {resize, NULL};
     bags_type parsed;
     bags_codec mine = bags_codec_mp4;
@@ -205,8 +201,8 @@ static bool can_encode(const char *type) {
 }
 
 /* Encode; the buffer holds the blob. */
-static bags_view encode(const char *type, size_t frames, size_t height,
-    size_t width, const void *data, bags_buffer *buffer) {
+static bags_view encode(const char *type, size_t frames, size_t height, size_t width,
+    const void *data, bags_buffer *buffer) {
     opened codec;
     bags_error err = {BAGS_OK, 0, ""};
     bags_view blob = {NULL, 0};
@@ -231,8 +227,7 @@ static bags_value decode(bags_view blob, bags_buffer *scratch) {
     assert_int_equal(value.dtype, BAGS_DTYPE_UINT8);
     assert_int_equal(value.dims, 4);
     assert_int_equal(value.shape[3], 3);
-    assert_int_equal(
-        value.size, value.shape[0] * value.shape[1] * value.shape[2] * 3);
+    assert_int_equal(value.size, value.shape[0] * value.shape[1] * value.shape[2] * 3);
     return value;
 }
 
@@ -246,8 +241,8 @@ static size_t find_box(bags_view blob, const char *name, size_t at) {
 }
 
 static uint32_t load_big(const unsigned char *data) {
-    return (uint32_t)data[0] << 24 | (uint32_t)data[1] << 16 |
-           (uint32_t)data[2] << 8 | data[3];
+    return (uint32_t)data[0] << 24 | (uint32_t)data[1] << 16 | (uint32_t)data[2] << 8 |
+           data[3];
 }
 
 static void store_big(unsigned char *data, uint32_t number) {
@@ -304,8 +299,7 @@ static const clip clips[] = {
 #define CLIPS (sizeof clips / sizeof *clips)
 
 static bool can_decode(const clip *from) {
-    const AVCodecDescriptor *codec =
-        avcodec_descriptor_get_by_name(from->codec);
+    const AVCodecDescriptor *codec = avcodec_descriptor_get_by_name(from->codec);
     if (codec && avcodec_find_decoder(codec->id))
         return true;
     printf("skipped: %s: no decoder\n", from->name);
@@ -329,12 +323,10 @@ static void a_probe_reports_frames_size_and_rate(void **state) {
             fail_msg("%s: %s", want->name, err.message);
         if (info.frames != want->frames || info.height != want->height ||
             info.width != want->width || info.fps_num != want->fps_num ||
-            info.fps_den != want->fps_den ||
-            strcmp(info.codec, want->codec) != 0)
-            fail_msg("%s: %s %llu x %llu x %llu at %u/%u", want->name,
-                info.codec, (unsigned long long)info.frames,
-                (unsigned long long)info.height, (unsigned long long)info.width,
-                info.fps_num, info.fps_den);
+            info.fps_den != want->fps_den || strcmp(info.codec, want->codec) != 0)
+            fail_msg("%s: %s %llu x %llu x %llu at %u/%u", want->name, info.codec,
+                (unsigned long long)info.frames, (unsigned long long)info.height,
+                (unsigned long long)info.width, info.fps_num, info.fps_den);
         drop(blob);
     }
 }
@@ -362,9 +354,8 @@ static void clips_decode_as_ffmpeg_decodes_them(void **state) {
 /* PyAV's default conversion, exactly: odd sizes, 10 bits, 4:2:2, full range. */
 static void frames_equal_those_of_pyav(void **state) {
     (void)state;
-    static const char *const names[] = {"av1.mp4", "h264_422.mp4",
-        "h264_bt709.mp4", "h264_full_range.mp4", "hevc_10_bit.mp4",
-        "mpeg4_odd.mp4", "vp9_odd.webm"};
+    static const char *const names[] = {"av1.mp4", "h264_422.mp4", "h264_bt709.mp4",
+        "h264_full_range.mp4", "hevc_10_bit.mp4", "mpeg4_odd.mp4", "vp9_odd.webm"};
     bags_buffer scratch = {0};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[256];
@@ -392,8 +383,7 @@ static void a_codec_opens_without_an_allocator(void **state) {
     void *made = NULL;
     assert_int_equal(bags_type_parse("mp4(15)", &type, &err), BAGS_OK);
     assert_int_equal(
-        bags_codec_mp4.open(&bags_codec_mp4, &type, NULL, &made, &err),
-        BAGS_OK);
+        bags_codec_mp4.open(&bags_codec_mp4, &type, NULL, &made, &err), BAGS_OK);
     bags_codec_mp4.close(made);
 }
 
@@ -455,8 +445,7 @@ static void golden_clips_decode_as_ffmpeg_decodes_them(void **state) {
         for (uint64_t n = 0; n < bag_reader_length(reader); n++) {
             bags_view blob;
             bags_mp4_info info;
-            assert_int_equal(
-                bag_reader_get(reader, n, &bytes, &blob, &err), BAGS_OK);
+            assert_int_equal(bag_reader_get(reader, n, &bytes, &blob, &err), BAGS_OK);
             bags_value value = decode(blob, &scratch);
             assert_int_equal(value.shape[0], bags[i].frames);
             assert_int_equal(value.shape[1], bags[i].height);
@@ -476,8 +465,8 @@ static void golden_clips_decode_as_ffmpeg_decodes_them(void **state) {
     bags_buffer_free(&bytes);
 }
 
-static void assert_range(bags_mp4_reader *reader, bags_value whole,
-    uint64_t start, uint64_t stop, uint64_t step, bags_buffer *scratch) {
+static void assert_range(bags_mp4_reader *reader, bags_value whole, uint64_t start,
+    uint64_t stop, uint64_t step, bags_buffer *scratch) {
     bags_error err = {BAGS_OK, 0, ""};
     bags_value value;
     size_t size = (size_t)(whole.shape[1] * whole.shape[2] * 3);
@@ -538,24 +527,23 @@ static void frames_go_into_the_callers_memory(void **state) {
     unsigned char *data = (unsigned char *)malloc(size * 3);
     uint64_t frames = 77;
     assert_non_null(reader);
-    assert_int_equal(bags_mp4_reader_get_into(
-                         reader, 2, 8, 2, data, size * 3, &frames, &err),
+    assert_int_equal(
+        bags_mp4_reader_get_into(reader, 2, 8, 2, data, size * 3, &frames, &err),
         BAGS_OK);
     assert_int_equal(frames, 3);
     for (size_t i = 0; i < 3; i++)
         assert_memory_equal(data + i * size,
             (const unsigned char *)whole.data + (2 + 2 * i) * size, size);
     frames = 77;
-    assert_int_equal(bags_mp4_reader_get_into(
-                         reader, 2, 8, 2, data, size * 3 - 1, &frames, &err),
+    assert_int_equal(
+        bags_mp4_reader_get_into(reader, 2, 8, 2, data, size * 3 - 1, &frames, &err),
         BAGS_ERROR_ARGUMENT);
     assert_int_equal(frames, 77);
-    assert_int_equal(bags_mp4_reader_get_into(
-                         reader, 8, 2, 1, data, size * 3, &frames, &err),
+    assert_int_equal(
+        bags_mp4_reader_get_into(reader, 8, 2, 1, data, size * 3, &frames, &err),
         BAGS_ERROR_RANGE);
     assert_int_equal(
-        bags_mp4_reader_get_into(reader, 12, 99, 1, NULL, 0, &frames, &err),
-        BAGS_OK);
+        bags_mp4_reader_get_into(reader, 12, 99, 1, NULL, 0, &frames, &err), BAGS_OK);
     assert_int_equal(frames, 0);
     bags_mp4_reader_close(reader);
     bags_buffer_free(&all);
@@ -567,8 +555,8 @@ static void frames_go_into_the_callers_memory(void **state) {
  * Writing
  * --------------------------------------------------------------------- */
 
-static void assert_ffprobe(bags_view blob, const char *fps, size_t frames,
-    size_t height, size_t width) {
+static void assert_ffprobe(
+    bags_view blob, const char *fps, size_t frames, size_t height, size_t width) {
     char command[1024], want[128];
     if (!have_ffprobe)
         return;
@@ -577,12 +565,11 @@ static void assert_ffprobe(bags_view blob, const char *fps, size_t frames,
         "stream=width,height,avg_frame_rate,nb_read_frames -of csv=p=0 '%s' "
         "2>&1",
         write_file(blob, "probed"));
-    int size = snprintf(
-        want, sizeof want, "%zu,%zu,%s,%zu", width, height, fps, frames);
+    int size =
+        snprintf(want, sizeof want, "%zu,%zu,%s,%zu", width, height, fps, frames);
     bags_view said = output_of(command);
     if (said.size < (size_t)size || memcmp(said.data, want, (size_t)size) != 0)
-        fail_msg(
-            "ffprobe says %.*s instead of %s", (int)said.size, said.data, want);
+        fail_msg("ffprobe says %.*s instead of %s", (int)said.size, said.data, want);
     drop(said);
 }
 
@@ -602,8 +589,8 @@ static void what_is_encoded_comes_back(void **state) {
         {"webm", "20/1", "vp9", 1},
         {"webm(25,av1)", "25/1", "av1", 1},
     };
-    static const size_t sizes[][2] = {{1, 1}, {1, 7}, {3, 5}, {4, 2}, {33, 47},
-        {48, 64}, {63, 17}, {90, 121}};
+    static const size_t sizes[][2] = {
+        {1, 1}, {1, 7}, {3, 5}, {4, 2}, {33, 47}, {48, 64}, {63, 17}, {90, 121}};
     bags_buffer written = {0}, again = {0}, scratch = {0};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         if (!can_encode(types[i].type))
@@ -622,12 +609,12 @@ static void what_is_encoded_comes_back(void **state) {
             bags_view twice =
                 encode(types[i].type, frames, height, width, data, &again);
             /* libx264 and libx265 do not promise it. */
-            bool same = blob.size == twice.size &&
-                        !memcmp(blob.data, twice.data, blob.size);
+            bool same =
+                blob.size == twice.size && !memcmp(blob.data, twice.data, blob.size);
             if (!same && strcmp(types[i].codec, "h264") != 0 &&
                 strcmp(types[i].codec, "hevc") != 0)
-                fail_msg("%s %zu x %zu: other bytes the second time",
-                    types[i].type, height, width);
+                fail_msg("%s %zu x %zu: other bytes the second time", types[i].type,
+                    height, width);
             assert_int_equal(bags_mp4_probe(blob, NULL, &info, &err), BAGS_OK);
             assert_string_equal(info.codec, types[i].codec);
             bags_value value = decode(blob, &scratch);
@@ -636,8 +623,8 @@ static void what_is_encoded_comes_back(void **state) {
             assert_int_equal(value.shape[2], width);
             double quality = psnr(value.data, data, value.size);
             if (quality < (height < 16 || width < 16 ? 18 : 30))
-                fail_msg("%s %zu x %zu: PSNR %.1f dB", types[i].type, height,
-                    width, quality);
+                fail_msg("%s %zu x %zu: PSNR %.1f dB", types[i].type, height, width,
+                    quality);
             assert_ffprobe(blob, types[i].fps, frames, height, width);
             if (have_ffmpeg)
                 assert_alike(value, write_file(blob, "alike"));
@@ -662,8 +649,7 @@ static void default_files_have_the_layout_of_pythons(void **state) {
     bag_reader *reader =
         bag_reader_open(GOLDEN "bags-0.5.1/ds-types/data/clip.bag", NULL, &err);
     assert_non_null(reader);
-    assert_int_equal(
-        bag_reader_get(reader, 0, &theirs_buffer, &theirs, &err), BAGS_OK);
+    assert_int_equal(bag_reader_get(reader, 0, &theirs_buffer, &theirs, &err), BAGS_OK);
     assert_memory_equal(ours.data, theirs.data, 36); /* ftyp, free */
     assert_memory_equal(ours.data + 40, "mdat", 4);
     size_t a = find_box(ours, "moov", 0), b = find_box(theirs, "moov", 0);
@@ -707,8 +693,7 @@ static void no_frames_are_no_bytes(void **state) {
 /* The most that a buffer ever took. */
 static size_t peak;
 
-static void *resize_counted(
-    void *user, void *data, size_t old_size, size_t new_size) {
+static void *resize_counted(void *user, void *data, size_t old_size, size_t new_size) {
     if (new_size > peak)
         peak = new_size;
     return resize(user, data, old_size, new_size);
@@ -723,12 +708,10 @@ static void a_stream_needs_the_memory_of_the_encoded_video(void **state) {
     unsigned char *data = make_frames(frames, 240, 320);
     buffer.resize = resize_counted;
     peak = 0;
-    bags_mp4_writer *writer =
-        bags_mp4_writer_open(240, 320, NULL, &buffer, &err);
+    bags_mp4_writer *writer = bags_mp4_writer_open(240, 320, NULL, &buffer, &err);
     assert_non_null(writer);
     for (size_t i = 0; i < frames; i++)
-        assert_int_equal(
-            bags_mp4_writer_add(writer, data + i * size, &err), BAGS_OK);
+        assert_int_equal(bags_mp4_writer_add(writer, data + i * size, &err), BAGS_OK);
     assert_int_equal(bags_mp4_writer_close(writer, &blob, &err), BAGS_OK);
     assert_true(peak <= blob.size * 3 / 2 + 64);
     whole = encode("mp4", frames, 240, 320, data, &whole_buffer);
@@ -739,8 +722,7 @@ static void a_stream_needs_the_memory_of_the_encoded_video(void **state) {
     free(data);
 }
 
-static void *resize_to_4096(
-    void *user, void *data, size_t old_size, size_t new_size) {
+static void *resize_to_4096(void *user, void *data, size_t old_size, size_t new_size) {
     return new_size > 4096 ? NULL : resize(user, data, old_size, new_size);
 }
 
@@ -757,8 +739,7 @@ static void a_buffer_that_cannot_grow_is_out_of_memory(void **state) {
     assert_non_null(writer);
     for (size_t i = 0; i < 60; i++)
         bags_mp4_writer_add(writer, data + i * 64 * 64 * 3, NULL);
-    assert_int_equal(
-        bags_mp4_writer_close(writer, &blob, &err), BAGS_ERROR_MEMORY);
+    assert_int_equal(bags_mp4_writer_close(writer, &blob, &err), BAGS_ERROR_MEMORY);
     assert_int_equal(err.code, BAGS_ERROR_MEMORY);
     assert_int_equal(blob.size, 77);
     bags_buffer_free(&buffer);
@@ -798,14 +779,13 @@ static void options_choose_rate_keyframes_and_container(void **state) {
 
 static void invalid_types_are_rejected(void **state) {
     (void)state;
-    static const char *const types[] = {"mp4()", "mp4(0)", "mp4(fast)",
-        "mp4(-5)", "mp4(1.)", "mp4(.5)", "mp4(15,)", "mp4(15,h264,x)",
-        "mp4(999999)", "mp4(1.23456)", "mp4(15,a-very-long-codec-name)"};
+    static const char *const types[] = {"mp4()", "mp4(0)", "mp4(fast)", "mp4(-5)",
+        "mp4(1.)", "mp4(.5)", "mp4(15,)", "mp4(15,h264,x)", "mp4(999999)",
+        "mp4(1.23456)", "mp4(15,a-very-long-codec-name)"};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         opened codec;
         bags_error err = {BAGS_OK, 0, ""};
-        assert_int_equal(
-            open_codec(&codec, types[i], NULL, &err), BAGS_ERROR_TYPE);
+        assert_int_equal(open_codec(&codec, types[i], NULL, &err), BAGS_ERROR_TYPE);
         assert_int_equal(err.code, BAGS_ERROR_TYPE);
         close_codec(&codec);
     }
@@ -837,8 +817,8 @@ static void an_unknown_encoder_is_an_error_that_names_the_others(void **state) {
 static void values_that_are_not_videos_are_rejected(void **state) {
     (void)state;
     unsigned char data[64] = {0};
-    uint64_t shape[4] = {1, 4, 4, 3}, gray[4] = {1, 4, 4, 1},
-             none[4] = {1, 0, 4, 3}, wide[4] = {1, 1, 40000, 3};
+    uint64_t shape[4] = {1, 4, 4, 3}, gray[4] = {1, 4, 4, 1}, none[4] = {1, 0, 4, 3},
+             wide[4] = {1, 1, 40000, 3};
     bags_value values[] = {bags_int(1), bags_utf8("video"),
         bags_array(BAGS_DTYPE_INT8, 4, shape, data),
         bags_array(BAGS_DTYPE_UINT8, 3, shape + 1, data),
@@ -880,10 +860,8 @@ static void videos_live_in_a_dataset(void **state) {
     bool webm = can_encode("webm");
     bags_value film = bags_array(BAGS_DTYPE_UINT8, 4, shape, data);
     bags_value takes[] = {film, bags_array(BAGS_DTYPE_UINT8, 4, empty, data)};
-    bags_entry entries[] = {
-        {"clip", &film, 1}, {"takes", takes + !webm, webm ? 2 : 1}};
-    bags_writer *writer =
-        bags_writer_open(path, fields, 2, &writer_options, &err);
+    bags_entry entries[] = {{"clip", &film, 1}, {"takes", takes + !webm, webm ? 2 : 1}};
+    bags_writer *writer = bags_writer_open(path, fields, 2, &writer_options, &err);
     if (!writer || bags_writer_append(writer, entries, 2, &err) ||
         bags_writer_close(writer, &err))
         fail_msg("%s", err.message);
@@ -896,8 +874,7 @@ static void videos_live_in_a_dataset(void **state) {
     assert_int_equal(value.shape[0], 9);
     assert_true(psnr(value.data, data, value.size) > 30);
     for (size_t i = 0; i < bags_row_length(&row, 1); i++) {
-        assert_int_equal(
-            bags_row_value(&row, 1, i, NULL, &value, &err), BAGS_OK);
+        assert_int_equal(bags_row_value(&row, 1, i, NULL, &value, &err), BAGS_OK);
         assert_int_equal(value.shape[0], i == 0 && webm ? 9 : 0);
     }
     bags_row_free(&row);
@@ -919,8 +896,7 @@ static bags_code read_all(
     bags_mp4_reader *reader = bags_mp4_reader_open(blob, &options, err);
     if (!reader)
         return err->code;
-    bags_code code =
-        bags_mp4_reader_get(reader, 0, UINT64_MAX, 1, scratch, value, err);
+    bags_code code = bags_mp4_reader_get(reader, 0, UINT64_MAX, 1, scratch, value, err);
     bags_mp4_reader_close(reader);
     return code;
 }
@@ -940,8 +916,7 @@ static void a_damaged_frame_is_named(void **state) {
         bags_view blob = encode(types[i], 12, 64, 64, data, &written);
         find_sample(blob, 7, &at, &size);
         memset(written.data + at, 0xff, size);
-        assert_int_equal(
-            read_all(blob, &scratch, &value, &err), BAGS_ERROR_CORRUPT);
+        assert_int_equal(read_all(blob, &scratch, &value, &err), BAGS_ERROR_CORRUPT);
         if (!strstr(err.message, "frame "))
             fail_msg("%s: %s", types[i], err.message);
         if (i > 0)
@@ -951,15 +926,12 @@ static void a_damaged_frame_is_named(void **state) {
         bags_mp4_reader *reader = bags_mp4_reader_open(blob, NULL, &err);
         assert_non_null(reader);
         assert_int_equal(
-            bags_mp4_reader_get(reader, 3, 7, 1, &scratch, &value, &err),
-            BAGS_OK);
+            bags_mp4_reader_get(reader, 3, 7, 1, &scratch, &value, &err), BAGS_OK);
         assert_true(psnr(value.data, data + 3 * 64 * 64 * 3, value.size) > 30);
-        assert_int_equal(
-            bags_mp4_reader_get(reader, 3, 8, 1, &scratch, &value, &err),
+        assert_int_equal(bags_mp4_reader_get(reader, 3, 8, 1, &scratch, &value, &err),
             BAGS_ERROR_CORRUPT);
         assert_int_equal(
-            bags_mp4_reader_get(reader, 0, 2, 1, &scratch, &value, &err),
-            BAGS_OK);
+            bags_mp4_reader_get(reader, 0, 2, 1, &scratch, &value, &err), BAGS_OK);
         bags_mp4_reader_close(reader);
     }
     bags_buffer_free(&written);
@@ -1085,8 +1057,7 @@ static void limits_are_options(void **state) {
     bags_mp4_options options = {0};
     bags_view blob = read_file(VIDEO "mpeg4_odd.mp4");
     options.max_pixels = 49 * 65 - 1;
-    assert_int_equal(
-        bags_mp4_probe(blob, &options, &info, &err), BAGS_ERROR_LIMIT);
+    assert_int_equal(bags_mp4_probe(blob, &options, &info, &err), BAGS_ERROR_LIMIT);
     options.max_pixels = 49 * 65;
     options.max_size = 3 * 49 * 65 * 3;
     bags_mp4_reader *reader = bags_mp4_reader_open(blob, &options, &err);
@@ -1094,8 +1065,7 @@ static void limits_are_options(void **state) {
     assert_int_equal(
         bags_mp4_reader_get(reader, 2, 5, 1, &scratch, &value, &err), BAGS_OK);
     assert_int_equal(
-        bags_mp4_reader_get(reader, 2, 6, 1, &scratch, &value, &err),
-        BAGS_ERROR_LIMIT);
+        bags_mp4_reader_get(reader, 2, 6, 1, &scratch, &value, &err), BAGS_ERROR_LIMIT);
     bags_mp4_reader_close(reader);
     bags_buffer_free(&scratch);
     drop(blob);
@@ -1110,8 +1080,7 @@ static void what_is_not_a_video_is_rejected(void **state) {
         bags_view blob = {(const unsigned char *)texts[i], strlen(texts[i])};
         bags_mp4_info info;
         bags_error err = {BAGS_OK, 0, ""};
-        assert_int_equal(
-            bags_mp4_probe(blob, NULL, &info, &err), BAGS_ERROR_CORRUPT);
+        assert_int_equal(bags_mp4_probe(blob, NULL, &info, &err), BAGS_ERROR_CORRUPT);
     }
 }
 
@@ -1155,8 +1124,7 @@ static void threads_share_a_codec(void **state) {
     for (int i = 0; i < 4; i++) {
         job made = {&codec, blob, want, 0};
         jobs[i] = made;
-        assert_int_equal(
-            pthread_create(&threads[i], NULL, decode_often, &jobs[i]), 0);
+        assert_int_equal(pthread_create(&threads[i], NULL, decode_often, &jobs[i]), 0);
     }
     for (int i = 0; i < 4; i++) {
         pthread_join(threads[i], NULL);

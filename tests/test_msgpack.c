@@ -24,8 +24,7 @@ static bags_view view(const void *data, size_t size) {
 static void assert_prints(const void *data, size_t size, const char *json) {
     bags_buffer scratch = {0};
     bags_view printed;
-    assert_ok(
-        bags_msgpack_to_json(view(data, size), &scratch, &printed, &said));
+    assert_ok(bags_msgpack_to_json(view(data, size), &scratch, &printed, &said));
     assert_text(printed, json);
     bags_buffer_free(&scratch);
 }
@@ -36,8 +35,8 @@ static void assert_bad(bags_code code, const void *data, size_t size) {
     /* A copy of just this size, so that reading beyond it is noticed. */
     void *copy = malloc(size ? size : 1);
     memcpy(copy, data, size);
-    assert_fails(code, bags_codec_msgpack.decode(
-                           NULL, view(copy, size), &scratch, &value, &said));
+    assert_fails(code,
+        bags_codec_msgpack.decode(NULL, view(copy, size), &scratch, &value, &said));
     assert_int_equal(value.kind, BAGS_KIND_INT);
     assert_true(scratch.capacity < 100000);
     free(copy);
@@ -62,8 +61,7 @@ static void check_document(const char *name) {
     assert_bytes(again, blob.data, blob.size);
     assert_ok(bags_msgpack_print(
         (const msgpack_object *)value.object, &text, &printed, &said));
-    if (printed.size != json.size ||
-        memcmp(printed.data, json.data, json.size) != 0)
+    if (printed.size != json.size || memcmp(printed.data, json.data, json.size) != 0)
         fail_msg("%s is printed as %.*s", name, (int)printed.size,
             (const char *)printed.data);
     bytes_free(&blob);
@@ -73,11 +71,9 @@ static void check_document(const char *name) {
     bags_buffer_free(&text);
 }
 
-static void what_python_wrote_is_printed_and_encoded_again_to_the_byte(
-    void **state) {
-    static const char *const names[] = {"nothing", "document", "numbers",
-        "floats", "not-finite", "texts", "bytes", "extensions", "keys",
-        "lengths", "deep"};
+static void what_python_wrote_is_printed_and_encoded_again_to_the_byte(void **state) {
+    static const char *const names[] = {"nothing", "document", "numbers", "floats",
+        "not-finite", "texts", "bytes", "extensions", "keys", "lengths", "deep"};
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         check_document(names[i]);
@@ -104,8 +100,7 @@ static void check_golden(const char *set, const char *field) {
         assert_int_equal(expected.data[done + printed.size], '\n');
         done += printed.size + 1;
         assert_ok(bags_codec_tree.decode(NULL, blob, &decoded, &value, &said));
-        assert_ok(
-            bags_codec_tree.encode(NULL, &value, &encoded, &again, &said));
+        assert_ok(bags_codec_tree.encode(NULL, &value, &encoded, &again, &said));
         assert_bytes(again, blob.data, blob.size);
     }
     assert_int_equal(done, expected.size);
@@ -120,14 +115,10 @@ static void check_golden(const char *set, const char *field) {
 static void every_golden_value_decodes_to_what_python_gives(void **state) {
     static const char *const rows[][2] = {{"bags-0.5.1/ds-lists", "packs"},
         {"bags-0.5.1/ds-types", "pack"}, {"bags-0.5.1/ds-readme", "baz"},
-        {"granular-0.16.1/ds-lists", "packs"},
-        {"granular-0.16.1/ds-types", "pack"},
-        {"granular-0.16.1/ds-types", "tree"},
-        {"granular-0.21.0/ds-lists", "packs"},
-        {"granular-0.21.0/ds-types", "pack"},
-        {"granular-0.21.0/ds-types", "tree"},
-        {"granular-0.22.0a1/ds-types", "pack"},
-        {"granular-0.22.0a1/ds-types", "tree"}};
+        {"granular-0.16.1/ds-lists", "packs"}, {"granular-0.16.1/ds-types", "pack"},
+        {"granular-0.16.1/ds-types", "tree"}, {"granular-0.21.0/ds-lists", "packs"},
+        {"granular-0.21.0/ds-types", "pack"}, {"granular-0.21.0/ds-types", "tree"},
+        {"granular-0.22.0a1/ds-types", "pack"}, {"granular-0.22.0a1/ds-types", "tree"}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         check_golden(rows[i][0], rows[i][1]);
@@ -137,8 +128,7 @@ static void every_golden_value_decodes_to_what_python_gives(void **state) {
 
 /* Lengths around every border, with the forms that other writers choose. */
 static void lengths_of_every_width_survive(void **state) {
-    static const uint32_t sizes[] = {
-        0, 1, 15, 16, 31, 32, 255, 256, 65535, 65536};
+    static const uint32_t sizes[] = {0, 1, 15, 16, 31, 32, 255, 256, 65535, 65536};
     static char text[65536];
     static msgpack_object items[2 * 65536];
     (void)state;
@@ -187,16 +177,15 @@ static void longer_forms_are_read_too(void **state) {
     assert_prints("\xd3\0\0\0\0\0\0\0\5", 9, "5");
     assert_prints("\xd1\xff\xff", 3, "-1");
     assert_prints("\xd3\x80\0\0\0\0\0\0\0", 9, "-9223372036854775808");
-    assert_prints(
-        "\xcf\xff\xff\xff\xff\xff\xff\xff\xff", 9, "18446744073709551615");
+    assert_prints("\xcf\xff\xff\xff\xff\xff\xff\xff\xff", 9, "18446744073709551615");
     assert_prints("\xdb\0\0\0\1a", 6, "\"a\"");
     assert_prints("\xdf\0\0\0\1\xa1k\xdc\0\1\xc3", 11, "{\"k\": [true]}");
     assert_prints("\xca\x3d\xcc\xcc\xcd", 5, "0.10000000149011612");
 }
 
 static void the_library_decodes_the_same_objects(void **state) {
-    static const char *const names[] = {"document", "numbers", "floats",
-        "texts", "bytes", "extensions", "keys", "lengths"};
+    static const char *const names[] = {"document", "numbers", "floats", "texts",
+        "bytes", "extensions", "keys", "lengths"};
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[256];
@@ -206,11 +195,11 @@ static void the_library_decodes_the_same_objects(void **state) {
         const msgpack_object *object = NULL;
         msgpack_unpacked theirs;
         msgpack_unpacked_init(&theirs);
-        assert_int_equal(msgpack_unpack_next(
-                             &theirs, (const char *)blob.data, blob.size, NULL),
+        assert_int_equal(
+            msgpack_unpack_next(&theirs, (const char *)blob.data, blob.size, NULL),
             MSGPACK_UNPACK_SUCCESS);
-        assert_ok(bags_msgpack_read(
-            view(blob.data, blob.size), &scratch, &object, &said));
+        assert_ok(
+            bags_msgpack_read(view(blob.data, blob.size), &scratch, &object, &said));
         assert_true(msgpack_object_equal(*object, theirs.data));
         msgpack_unpacked_destroy(&theirs);
         bags_buffer_free(&scratch);
@@ -239,15 +228,13 @@ static void what_json_does_not_have_is_still_valid_json(void **state) {
 
 /* A locale that writes 0,5: the text must not change. */
 static void numbers_do_not_depend_on_the_locale(void **state) {
-    static const char *const names[] = {
-        "de_DE.UTF-8", "fr_FR.UTF-8", "de_DE.utf8"};
+    static const char *const names[] = {"de_DE.UTF-8", "fr_FR.UTF-8", "de_DE.utf8"};
     bool found = false;
     (void)state;
     for (size_t i = 0; i < 3 && !found; i++)
         found = setlocale(LC_NUMERIC, names[i]) != NULL;
     assert_prints("\xcb\x3f\xe0\0\0\0\0\0\0", 9, "0.5");
-    assert_prints(
-        "\xcb\x3f\xd5\x55\x55\x55\x55\x55\x55", 9, "0.3333333333333333");
+    assert_prints("\xcb\x3f\xd5\x55\x55\x55\x55\x55\x55", 9, "0.3333333333333333");
     setlocale(LC_NUMERIC, "C");
 }
 
@@ -262,16 +249,15 @@ static void what_is_not_one_complete_value_is_rejected(void **state) {
     assert_says("1 bytes after");
     for (unsigned tag = 0x81; tag <= 0xdf; tag++) {
         char one[1] = {(char)tag};
-        bool whole = tag == 0x90 || tag == 0xa0 || tag == 0xc0 || tag == 0xc2 ||
-                     tag == 0xc3;
+        bool whole =
+            tag == 0x90 || tag == 0xa0 || tag == 0xc0 || tag == 0xc2 || tag == 0xc3;
         if (!whole)
             assert_bad(BAGS_ERROR_CORRUPT, one, 1);
     }
 }
 
 static void every_truncation_is_rejected(void **state) {
-    static const char *const names[] = {
-        "document", "numbers", "extensions", "keys"};
+    static const char *const names[] = {"document", "numbers", "extensions", "keys"};
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[256];
@@ -283,8 +269,7 @@ static void every_truncation_is_rejected(void **state) {
     }
 }
 
-static void false_lengths_are_rejected_before_memory_is_allocated(
-    void **state) {
+static void false_lengths_are_rejected_before_memory_is_allocated(void **state) {
     (void)state;
     assert_bad(BAGS_ERROR_CORRUPT, "\xdd\xff\xff\xff\xff\xc0", 6);
     assert_bad(BAGS_ERROR_CORRUPT, "\xdf\xff\xff\xff\xff\xc0", 6);
@@ -311,16 +296,15 @@ static void nesting_has_a_limit(void **state) {
     assert_int_equal(json.size, 2 * 513);
     deep[512] = 0x91;
     deep[513] = 0xc0;
-    assert_fails(BAGS_ERROR_LIMIT,
-        bags_msgpack_read(view(deep, 514), &scratch, &object, &said));
+    assert_fails(
+        BAGS_ERROR_LIMIT, bags_msgpack_read(view(deep, 514), &scratch, &object, &said));
     msgpack_object nested[514];
     for (int i = 0; i < 514; i++) {
         nested[i].type = MSGPACK_OBJECT_ARRAY;
         nested[i].via.array.size = i < 513;
         nested[i].via.array.ptr = i < 513 ? &nested[i + 1] : NULL;
     }
-    assert_fails(
-        BAGS_ERROR_LIMIT, bags_msgpack_print(nested, &text, &json, &said));
+    assert_fails(BAGS_ERROR_LIMIT, bags_msgpack_print(nested, &text, &json, &said));
     deep[513] = 0x91;
     deep[1999] = 0xc0;
     assert_bad(BAGS_ERROR_LIMIT, deep, sizeof deep);
@@ -338,10 +322,8 @@ static void values_other_than_objects_are_not_encoded(void **state) {
         bags_codec_msgpack.encode(NULL, &value, &scratch, &blob, &said));
     memset(&object, 0, sizeof object);
     object.type = (msgpack_object_type)99;
-    assert_fails(
-        BAGS_ERROR_VALUE, bags_msgpack_write(&object, &scratch, &blob, &said));
-    assert_fails(
-        BAGS_ERROR_VALUE, bags_msgpack_print(&object, &scratch, &blob, &said));
+    assert_fails(BAGS_ERROR_VALUE, bags_msgpack_write(&object, &scratch, &blob, &said));
+    assert_fails(BAGS_ERROR_VALUE, bags_msgpack_print(&object, &scratch, &blob, &said));
     bags_buffer_free(&scratch);
 }
 
@@ -360,8 +342,7 @@ static void out_of_memory_is_an_error(void **state) {
         bags_code code = bags_codec_msgpack.decode(
             NULL, view(blob.data, blob.size), &decoded, &value, &said);
         if (!code)
-            code =
-                bags_codec_msgpack.encode(NULL, &value, &out, &view_out, &said);
+            code = bags_codec_msgpack.encode(NULL, &value, &out, &view_out, &said);
         if (!code)
             code = bags_msgpack_to_json(
                 view(blob.data, blob.size), &out, &view_out, &said);
@@ -384,12 +365,10 @@ static void arrays_in_golden_trees_are_what_numpy_gives(void **state) {
     (void)state;
     for (size_t s = 0; s < 3; s++) {
         char path[256];
-        snprintf(
-            path, sizeof path, GOLDEN "%s/ds-types/data/tree.bag", sets[s]);
+        snprintf(path, sizeof path, GOLDEN "%s/ds-types/data/tree.bag", sets[s]);
         bag_reader *bag = bag_reader_open(path, NULL, &said);
         assert_non_null(bag);
-        snprintf(
-            path, sizeof path, DATA "golden/%s.ds-types.tree.npys", sets[s]);
+        snprintf(path, sizeof path, DATA "golden/%s.ds-types.tree.npys", sets[s]);
         bytes expected = load(path);
         size_t done = 0;
         bags_buffer scratch = {0}, decoded = {0}, array = {0};
@@ -397,8 +376,7 @@ static void arrays_in_golden_trees_are_what_numpy_gives(void **state) {
             bags_view blob;
             bags_value tree, value;
             assert_ok(bag_reader_get(bag, i, &scratch, &blob, &said));
-            assert_ok(
-                bags_codec_tree.decode(NULL, blob, &decoded, &tree, &said));
+            assert_ok(bags_codec_tree.decode(NULL, blob, &decoded, &tree, &said));
             const msgpack_object *root = (const msgpack_object *)tree.object;
             assert_int_equal(root->type, MSGPACK_OBJECT_MAP);
             const msgpack_object *leaf = &root->via.map.ptr[0].val;
@@ -436,15 +414,12 @@ static void an_array_becomes_a_leaf_and_back(void **state) {
     bags_value large = bags_array(BAGS_DTYPE_FLOAT32, 2, huge, data);
     bags_value number = bags_int(1);
     (void)state;
-    assert_fails(
-        BAGS_ERROR_VALUE, bags_tree_leaf(&large, &leaf, &object, &said));
+    assert_fails(BAGS_ERROR_VALUE, bags_tree_leaf(&large, &leaf, &object, &said));
     large = value;
     large.size = 10;
-    assert_fails(
-        BAGS_ERROR_VALUE, bags_tree_leaf(&large, &leaf, &object, &said));
+    assert_fails(BAGS_ERROR_VALUE, bags_tree_leaf(&large, &leaf, &object, &said));
     assert_says("(10 bytes, expected 24)");
-    assert_fails(
-        BAGS_ERROR_VALUE, bags_tree_leaf(&number, &leaf, &object, &said));
+    assert_fails(BAGS_ERROR_VALUE, bags_tree_leaf(&number, &leaf, &object, &said));
     assert_ok(bags_tree_leaf(&value, &leaf, &object, &said));
     assert_ok(bags_msgpack_write(&object, &encoded, &blob, &said));
     assert_memory_equal(blob.data, "\x94\xa1_\xa3<f4\x92\2\3\xc4\x18", 12);
@@ -490,8 +465,8 @@ static void bad_arrays_in_trees_are_rejected(void **state) {
         "\1\xc4\2\0\0");
     CHECK_TREE(BAGS_ERROR_CORRUPT, "\x94\xa1_\xa3<i2\x91\3\xc4\4\1\0\2\0");
     CHECK_TREE(BAGS_ERROR_CORRUPT, "\x94\xa1_\xa3<i2\x91\xff\xc4\0");
-    CHECK_TREE(BAGS_ERROR_CORRUPT,
-        "\x94\xa1_\xa3<i2\x92\xcf\x80\0\0\0\0\0\0\0\2\xc4\0");
+    CHECK_TREE(
+        BAGS_ERROR_CORRUPT, "\x94\xa1_\xa3<i2\x92\xcf\x80\0\0\0\0\0\0\0\2\xc4\0");
     CHECK_TREE(BAGS_ERROR_LIMIT, "\x94\xa1_\xa0\x90\xc4\0");
     CHECK_TREE(BAGS_ERROR_VALUE, "\x94\xa1-\xa3<i2\x90\xc4\0");
     CHECK_TREE(BAGS_ERROR_VALUE, "\x93\xa1_\xa3<i2\x90");
@@ -500,8 +475,8 @@ static void bad_arrays_in_trees_are_rejected(void **state) {
 
 /* What else NumPy's tostr may be in a tree that Python wrote. */
 static void dtypes_that_bags_lacks_are_rejected_by_name(void **state) {
-    static const char *const names[] = {"<M8[ns]", "<m8[s]", "|O", "<U5", "|S3",
-        "|V7", "<f16", "<c32", "bfloat16"};
+    static const char *const names[] = {
+        "<M8[ns]", "<m8[s]", "|O", "<U5", "|S3", "|V7", "<f16", "<c32", "bfloat16"};
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         bags_buffer decoded = {0}, array = {0};
@@ -512,10 +487,8 @@ static void dtypes_that_bags_lacks_are_rejected_by_name(void **state) {
         blob[3] = (char)(0xA0 | size);
         memcpy(blob + 4, names[i], size);
         memcpy(blob + 4 + size, "\x90\xc4\0", 3);
-        assert_ok(
-            bags_msgpack_read(view(blob, size + 7), &decoded, &object, &said));
-        assert_fails(
-            BAGS_ERROR_LIMIT, bags_tree_array(object, &array, &value, &said));
+        assert_ok(bags_msgpack_read(view(blob, size + 7), &decoded, &object, &said));
+        assert_fails(BAGS_ERROR_LIMIT, bags_tree_array(object, &array, &value, &said));
         snprintf(quoted, sizeof quoted, "\"%s\"", names[i]);
         assert_says(quoted);
         bags_buffer_free(&decoded);
@@ -534,8 +507,7 @@ static void complex_arrays_in_trees_are_arrays(void **state) {
         const msgpack_object *object = NULL;
         msgpack_object again;
         bags_value value;
-        assert_ok(
-            bags_msgpack_read(view(blobs[i], 19), &decoded, &object, &said));
+        assert_ok(bags_msgpack_read(view(blobs[i], 19), &decoded, &object, &said));
         assert_ok(bags_tree_array(object, &array, &value, &said));
         assert_int_equal(value.dtype, BAGS_DTYPE_COMPLEX64);
         assert_int_equal(value.size, 8);
@@ -563,8 +535,7 @@ static void the_types_msgpack_and_tree_work_in_a_dataset(void **state) {
     assert_ok(bags_registry_add(codecs, &bags_codec_tree, &said));
     bags_writer_options options = {0};
     options.registry = codecs;
-    bags_writer *writer =
-        bags_writer_open(at("set"), fields, 2, &options, &said);
+    bags_writer *writer = bags_writer_open(at("set"), fields, 2, &options, &said);
     assert_non_null(writer);
     assert_ok(bags_codec_msgpack.decode(
         NULL, view(blob.data, blob.size), &scratch, &value, &said));
@@ -581,8 +552,8 @@ static void the_types_msgpack_and_tree_work_in_a_dataset(void **state) {
     assert_ok(bags_reader_get(reader, 0, NULL, 0, &row, &said));
     assert_bytes(bags_row_bytes(&row, 0, 0), blob.data, blob.size);
     assert_ok(bags_row_value(&row, 1, 1, NULL, &out, &said));
-    assert_true(msgpack_object_equal(*(const msgpack_object *)out.object,
-        *(const msgpack_object *)value.object));
+    assert_true(msgpack_object_equal(
+        *(const msgpack_object *)out.object, *(const msgpack_object *)value.object));
     bags_row_free(&row);
     bags_reader_close(reader);
     bags_registry_free(codecs);

@@ -34,11 +34,9 @@ static void members_are_the_files_that_numpy_put_in(void **state) {
             assert_ok(bags_npz_read(npz, i, 0, &scratch, &member, &said));
             assert_bytes(member, expected.data, expected.size);
             assert_ok(bags_npy_read(member, &decoded, &value, &said));
-            assert_ok(
-                bags_npz_read(npz, i, expected.size, &scratch, &member, &said));
-            assert_fails(
-                BAGS_ERROR_LIMIT, bags_npz_read(npz, i, expected.size - 1,
-                                      &scratch, &member, &said));
+            assert_ok(bags_npz_read(npz, i, expected.size, &scratch, &member, &said));
+            assert_fails(BAGS_ERROR_LIMIT,
+                bags_npz_read(npz, i, expected.size - 1, &scratch, &member, &said));
             bytes_free(&expected);
         }
         bags_view none;

@@ -42,8 +42,7 @@ static void turn_npy(const bags_value *value, unsigned char *npy, size_t size) {
         return;
     assert_non_null(order);
     *order = '>';
-    turn_elements(
-        npy + size - value->size, value->size, bags_dtype_swap(value->dtype));
+    turn_elements(npy + size - value->size, value->size, bags_dtype_swap(value->dtype));
 }
 
 /* A structure whose dtype is spelled in another way than NumPy's keeps that. */
@@ -90,8 +89,7 @@ static void check_written_again(const char *name) {
     bags_buffer_free(&written);
 }
 
-static void every_dtype_order_and_version_is_written_as_numpy_does(
-    void **state) {
+static void every_dtype_order_and_version_is_written_as_numpy_does(void **state) {
     (void)state;
     assert_true(each_name(DATA "npy", check_written_again) >= 90);
 }
@@ -211,11 +209,9 @@ static void kinds_that_bags_lacks_are_described(void **state) {
         {"complex64.big", 'c', 8, "", 0, true}, {"bytes", 'S', 5, "", 0, false},
         {"text", 'U', 12, "", 0, false}, {"text-big", 'U', 8, "", 0, true},
         {"raw", 'V', 7, "", 0, false}, {"date", 'M', 8, "D", 1, false},
-        {"date-25s", 'M', 8, "s", 25, false},
-        {"date-generic", 'M', 8, "", 0, false},
+        {"date-25s", 'M', 8, "s", 25, false}, {"date-generic", 'M', 8, "", 0, false},
         {"span", 'm', 8, "ns", 1, false}, {"longdouble", 'f', 16, "", 0, false},
-        {"clongdouble", 'c', 32, "", 0, false},
-        {"bytes-0", 'S', 0, "", 0, false}};
+        {"clongdouble", 'c', 32, "", 0, false}, {"bytes-0", 'S', 0, "", 0, false}};
     bags_buffer scratch = {0};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -233,8 +229,7 @@ static void kinds_that_bags_lacks_are_described(void **state) {
     bags_buffer_free(&scratch);
 }
 
-static void a_view_keeps_the_byte_order_and_reading_makes_it_native(
-    void **state) {
+static void a_view_keeps_the_byte_order_and_reading_makes_it_native(void **state) {
     bags_buffer scratch = {0};
     const bags_npy *npy = NULL;
     bags_value value;
@@ -271,26 +266,21 @@ static void a_large_array_can_be_written_as_header_and_elements(void **state) {
 }
 
 static void values_other_than_arrays_are_not_written(void **state) {
-    const uint64_t huge[] = {(uint64_t)1 << 40, (uint64_t)1 << 40},
-                   rows[] = {2};
+    const uint64_t huge[] = {(uint64_t)1 << 40, (uint64_t)1 << 40}, rows[] = {2};
     const float elements[] = {1, 2};
     bags_buffer scratch = {0};
     bags_view out;
     (void)state;
     bags_value value = bags_utf8("text");
-    assert_fails(
-        BAGS_ERROR_VALUE, bags_npy_write(&value, &scratch, &out, &said));
+    assert_fails(BAGS_ERROR_VALUE, bags_npy_write(&value, &scratch, &out, &said));
     value = bags_array(BAGS_DTYPE_FLOAT32, 2, huge, NULL);
-    assert_fails(
-        BAGS_ERROR_VALUE, bags_npy_write(&value, &scratch, &out, &said));
+    assert_fails(BAGS_ERROR_VALUE, bags_npy_write(&value, &scratch, &out, &said));
     value = bags_array(BAGS_DTYPE_FLOAT32, 1, huge, NULL);
     value.dims = BAGS_MAX_DIMS + 1;
-    assert_fails(
-        BAGS_ERROR_VALUE, bags_npy_write(&value, &scratch, &out, &said));
+    assert_fails(BAGS_ERROR_VALUE, bags_npy_write(&value, &scratch, &out, &said));
     value = bags_array(BAGS_DTYPE_FLOAT32, 1, rows, elements);
     value.size = 4;
-    assert_fails(
-        BAGS_ERROR_VALUE, bags_npy_write(&value, &scratch, &out, &said));
+    assert_fails(BAGS_ERROR_VALUE, bags_npy_write(&value, &scratch, &out, &said));
     assert_says("(4 bytes, expected 8)");
     bags_buffer_free(&scratch);
 }
@@ -331,8 +321,8 @@ static void a_dtype_that_cannot_be_read_is_not_written(void **state) {
         const char *descr;
         size_t size;
         const char *says;
-    } rows[] = {{"'<f3'", 3, "unknown dtype \"<f3\""},
-        {"'|O'", 8, "dtype object"}, {"'<M8[ns]'", 4, "contradicts"},
+    } rows[] = {{"'<f3'", 3, "unknown dtype \"<f3\""}, {"'|O'", 8, "dtype object"},
+        {"'<M8[ns]'", 4, "contradicts"},
         {"'<M8[ns]', 'shape': (), 'descr': '<M8[ns]'", 8, "each once"},
         {"[('a', '|u1'), ('a', '|u1')]", 2, "the same name"},
         {"[('\xff', '|u1')]", 1, "UTF-8"}, {"", 1, "expected a string"}};
@@ -340,8 +330,8 @@ static void a_dtype_that_cannot_be_read_is_not_written(void **state) {
     bags_view out;
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        assert_fails(BAGS_ERROR_VALUE,
-            write_descr(rows[i].descr, rows[i].size, &scratch, &out));
+        assert_fails(
+            BAGS_ERROR_VALUE, write_descr(rows[i].descr, rows[i].size, &scratch, &out));
         assert_says(rows[i].says);
     }
     assert_fails(BAGS_ERROR_VALUE, write_descr(NULL, 1, &scratch, &out));
@@ -360,13 +350,12 @@ static void arrays_of_python_objects_are_rejected_by_name(void **state) {
     bags_value value;
     (void)state;
     bytes file = load(DATA "bad/objects.npy");
-    assert_fails(
-        BAGS_ERROR_VALUE, bags_npy_read(view(&file), &scratch, &value, &said));
+    assert_fails(BAGS_ERROR_VALUE, bags_npy_read(view(&file), &scratch, &value, &said));
     assert_says("object");
     bytes_free(&file);
     file = load(DATA "bad/unknown-dtype.npy");
-    assert_fails(BAGS_ERROR_CORRUPT,
-        bags_npy_read(view(&file), &scratch, &value, &said));
+    assert_fails(
+        BAGS_ERROR_CORRUPT, bags_npy_read(view(&file), &scratch, &value, &said));
     assert_says("unknown dtype \"");
     bytes_free(&file);
     bags_buffer_free(&scratch);
@@ -412,8 +401,8 @@ static void check_refused(const char *name) {
     bytes file = load_format(DATA "bad/%s", name);
     bags_code code = bags_npy_read(view(&file), &scratch, &value, &said);
     bool object = !strncmp(name, "objects", 7);
-    static const char *const limits[] = {"nested-40", "nested-tuples",
-        "fields-4097", "shape-product-overflows", "shape-overflows-but-for-0",
+    static const char *const limits[] = {"nested-40", "nested-tuples", "fields-4097",
+        "shape-product-overflows", "shape-overflows-but-for-0",
         "shape-of-65-dimensions", "field-too-large", "field-shape-of-65",
         "array-in-array-of-66", "fields-too-large"};
     bool limit = false;
@@ -423,8 +412,7 @@ static void check_refused(const char *name) {
                          : limit ? BAGS_ERROR_LIMIT
                                  : BAGS_ERROR_CORRUPT;
     if (code != expected)
-        fail_msg(
-            "%s: code %d, %s", name, (int)code, code ? said.message : "read");
+        fail_msg("%s: code %d, %s", name, (int)code, code ? said.message : "read");
     if (scratch.capacity >= 4096 + 32 * file.size)
         fail_msg("%s: takes %zu bytes", name, scratch.capacity);
     bytes_free(&file);
@@ -459,8 +447,7 @@ static void no_damage_to_a_header_is_worse_than_an_error(void **state) {
     bytes file = load(DATA "npy/structure-nested.npy");
     for (size_t size = 0; size < file.size; size++) {
         bags_view cut = {file.data, size};
-        assert_int_not_equal(
-            bags_npy_read(cut, &scratch, &value, &said), BAGS_OK);
+        assert_int_not_equal(bags_npy_read(cut, &scratch, &value, &said), BAGS_OK);
     }
     for (size_t i = 0; i < file.size; i++)
         for (unsigned change = 1; change < 256; change <<= 1) {
@@ -510,8 +497,7 @@ static void the_type_npy_works_in_a_dataset(void **state) {
     assert_ok(bags_registry_add(codecs, &bags_codec_npy, &said));
     bags_writer_options options = {0};
     options.registry = codecs;
-    bags_writer *writer =
-        bags_writer_open(at("set"), fields, 2, &options, &said);
+    bags_writer *writer = bags_writer_open(at("set"), fields, 2, &options, &said);
     assert_non_null(writer);
     assert_ok(bags_npy_read(view(&structure), &scratch, &values[0], &said));
     values[1] = bags_blob(plain.data, plain.size);
@@ -550,8 +536,7 @@ static void check_golden(const char *set, const char *field, const char *type) {
     tally_start(&heap);
     assert_ok(bags_type_parse(type, &parsed, &said));
     const bags_codec *codec = bags_registry_find(NULL, parsed.name);
-    assert_ok(
-        codec->open(codec, &parsed, &heap.allocator, &codec_state, &said));
+    assert_ok(codec->open(codec, &parsed, &heap.allocator, &codec_state, &said));
     snprintf(path, sizeof path, GOLDEN "%s/data/%s.bag", set, field);
     bag_reader *bag = bag_reader_open(path, NULL, &said);
     assert_non_null(bag);

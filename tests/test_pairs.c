@@ -44,13 +44,12 @@ typedef struct report {
     char message[BAGS_ERROR_SIZE];
     const char *wrong; /* a result that is not correct */
     uint64_t written[MOST];
-    size_t count;    /* of those, in the order in which they were appended */
-    size_t promised; /* of those, reported as flushed or finished */
+    size_t count;        /* of those, in the order in which they were appended */
+    size_t promised;     /* of those, reported as flushed or finished */
     bool promised_after; /* so reported after the other process worked */
     uint64_t seen[MOST];
     size_t seen_count;
-    bool
-        all_seen; /* it has read all that it found when it opened the dataset */
+    bool all_seen; /* it has read all that it found when it opened the dataset */
     uint64_t resumed;
     bool resumes;  /* `resumed` was returned */
     bool removing; /* it has not removed everything yet that it replaces */
@@ -78,8 +77,7 @@ static bags_code report_error(report *to, bags_code code, const char *message) {
 static const bags_field fields[] = {{"id", "int(8)"}, {"name", "utf8"}};
 
 /* The job of a datapoint is its number / 1000, its worker the hundreds. */
-static bags_code append(
-    process *p, bags_writer *writer, uint64_t id, bags_error *err) {
+static bags_code append(process *p, bags_writer *writer, uint64_t id, bags_error *err) {
     char text[32];
     snprintf(text, sizeof(text), "datapoint %d", (int)id);
     bags_value number = bags_uint(id), name = bags_utf8(text);
@@ -97,8 +95,8 @@ static void promise(process *p, bool late) {
 }
 
 /* Read a datapoint. False: its fields do not belong together. */
-static bags_code read_id(const bags_reader *reader, uint64_t index,
-    bags_row *row, uint64_t *id, bool *whole, bags_error *err) {
+static bags_code read_id(const bags_reader *reader, uint64_t index, bags_row *row,
+    uint64_t *id, bool *whole, bags_error *err) {
     bags_value number, name;
     char text[32];
     bags_code code = bags_reader_get(reader, index, NULL, 0, row, err);
@@ -116,8 +114,7 @@ static bags_code read_id(const bags_reader *reader, uint64_t index,
 
 /* ---- operations ---- */
 
-static bags_writer_options writing(
-    const process *p, uint64_t start, uint64_t stop) {
+static bags_writer_options writing(const process *p, uint64_t start, uint64_t stop) {
     bags_writer_options options;
     memset(&options, 0, sizeof(options));
     options.no_sync = true;
@@ -132,8 +129,7 @@ static bags_writer_options writing(
 }
 
 /* Append `more` datapoints; flush after the first and the last; finish. */
-static void write_with(
-    process *p, const bags_writer_options *options, uint64_t more) {
+static void write_with(process *p, const bags_writer_options *options, uint64_t more) {
     bags_error err;
     bags_code code = BAGS_OK;
     bags_writer *writer = bags_writer_open(p->path, fields, 2, options, &err);
@@ -180,8 +176,7 @@ static void run_recover(process *p) {
     memset(&options, 0, sizeof(options));
     options.no_sync = true;
     options.env.io = p->io;
-    report_error(
-        p->to, bags_recover(p->path, &options, NULL, &err), err.message);
+    report_error(p->to, bags_recover(p->path, &options, NULL, &err), err.message);
 }
 
 static void run_dry_run(process *p) {
@@ -190,8 +185,7 @@ static void run_dry_run(process *p) {
     memset(&options, 0, sizeof(options));
     options.dry_run = true;
     options.env.io = p->io;
-    report_error(
-        p->to, bags_recover(p->path, &options, NULL, &err), err.message);
+    report_error(p->to, bags_recover(p->path, &options, NULL, &err), err.message);
 }
 
 static void run_finalize(process *p) {
@@ -200,8 +194,7 @@ static void run_finalize(process *p) {
     memset(&options, 0, sizeof(options));
     options.no_sync = true;
     options.env.io = p->io;
-    report_error(
-        p->to, bags_finalize(p->path, &options, NULL, &err), err.message);
+    report_error(p->to, bags_finalize(p->path, &options, NULL, &err), err.message);
 }
 
 static void run_checksum(process *p) {
@@ -210,8 +203,7 @@ static void run_checksum(process *p) {
     memset(&options, 0, sizeof(options));
     options.no_sync = true;
     options.env.io = p->io;
-    report_error(
-        p->to, bags_checksum(p->path, &options, NULL, &err), err.message);
+    report_error(p->to, bags_checksum(p->path, &options, NULL, &err), err.message);
 }
 
 static void read_with(process *p, const bags_reader_options *options) {
@@ -305,8 +297,7 @@ static void run_rewrite(process *p) {
     int error = remove_all(p->io, p->path);
     if (error && error != ENOENT) {
         char message[600];
-        snprintf(
-            message, sizeof(message), "%s: rm: %s", p->path, strerror(error));
+        snprintf(message, sizeof(message), "%s: rm: %s", p->path, strerror(error));
         report_error(p->to, BAGS_ERROR_IO, message);
         return;
     }
@@ -362,8 +353,8 @@ typedef struct start {
     uint64_t own; /* of them, of the worker that resumes */
 } start;
 
-static void write_start(const char *path, bool sharded, uint64_t worker,
-    uint64_t count, bool finish, start *all) {
+static void write_start(const char *path, bool sharded, uint64_t worker, uint64_t count,
+    bool finish, start *all) {
     report to;
     process p = {path, sharded, bags_io_local(), &to, 0, false};
     bags_writer_options options = writing(&p, worker, 3);
@@ -425,8 +416,7 @@ typedef struct trial {
     bool removing_then;
 } trial;
 
-static void fail_trial(const trial *t, const char *format, ...)
-    BAGI_PRINTF(2, 3);
+static void fail_trial(const trial *t, const char *format, ...) BAGI_PRINTF(2, 3);
 static void fail_trial(const trial *t, const char *format, ...) {
     char text[700];
     va_list list;
@@ -436,8 +426,7 @@ static void fail_trial(const trial *t, const char *format, ...) {
     fail_msg("%s, %s, step %d: %s\n  %s: %s\n  %s: %s", t->what->name,
         start_names[t->start_kind], (int)t->step, text,
         operations[t->what->stepping].name,
-        t->one->code ? t->one->message : "succeeded",
-        operations[t->what->other].name,
+        t->one->code ? t->one->message : "succeeded", operations[t->what->other].name,
         t->two->code ? t->two->message : "succeeded");
 }
 
@@ -475,8 +464,7 @@ static void run_stepping(trial *t) {
 /* Run both. False: the first had no such step, and ran before the other. */
 static bool run_both(trial *t) {
     int status = 0;
-    process p = {
-        t->path, t->start_kind != SINGLE, bags_io_local(), t->two, 0, false};
+    process p = {t->path, t->start_kind != SINGLE, bags_io_local(), t->two, 0, false};
     pid_t child = fork();
     if (child < 0)
         fail_msg("fork: %s", strerror(errno));
@@ -507,8 +495,7 @@ static void check_report(const trial *t, const report *r, const char *who) {
     if (r->wrong)
         fail_trial(t, "%s: %s", who, r->wrong);
     if (r->code && !strstr(r->message, "set"))
-        fail_trial(
-            t, "%s: code %d, and the message names no path", who, (int)r->code);
+        fail_trial(t, "%s: code %d, and the message names no path", who, (int)r->code);
 }
 
 /* All that was promised and not removed by a new job. */
@@ -560,8 +547,8 @@ static void read_contents(const trial *t, contents *all) {
             fail_trial(t, "datapoint %d exists twice", (int)all->ids[i]);
 }
 
-static void check_promised(const trial *t, const contents *all,
-    const uint64_t *ids, size_t count, const char *who) {
+static void check_promised(const trial *t, const contents *all, const uint64_t *ids,
+    size_t count, const char *who) {
     for (size_t i = 0; i < count; i++)
         if (count_of(all, ids[i]) != 1)
             fail_trial(t, "datapoint %d of the %s is lost", (int)ids[i], who);
@@ -590,27 +577,23 @@ static void check_contents(const trial *t, const contents *all) {
  * was opened. */
 static void check_seen(const trial *t, const report *r, int operation) {
     contents seen;
-    if ((operation != READER && operation != EXPORT) || !r->all_seen ||
-        is_replaced(t))
+    if ((operation != READER && operation != EXPORT) || !r->all_seen || is_replaced(t))
         return;
     memset(&seen, 0, sizeof(seen));
     for (size_t i = 0; i < r->seen_count; i++)
         seen.ids[seen.count++] = r->seen[i];
-    check_promised(
-        t, &seen, t->before.ids, t->before.count, "start, for a reader,");
+    check_promised(t, &seen, t->before.ids, t->before.count, "start, for a reader,");
 }
 
 /* Two resume the same worker's shards, one after the other. */
-static void check_resumed(
-    const trial *t, const report *r, const report *other) {
+static void check_resumed(const trial *t, const report *r, const report *other) {
     uint64_t own = t->before.own;
     if (!r->resumes || is_replaced(t) || r->resumed == own)
         return;
     if (r->code && r->count == 0) /* it has not used the number */
         return;
     if (!other->resumes || r->resumed != own + other->promised)
-        fail_trial(
-            t, "%d datapoints were resumed, not %d", (int)r->resumed, (int)own);
+        fail_trial(t, "%d datapoints were resumed, not %d", (int)r->resumed, (int)own);
 }
 
 /* Shards that came later, or were moved away, get their checksums now. */
@@ -655,8 +638,8 @@ static void check_trial(const trial *t) {
 
 static void check_pair(void **state) {
     const pair *what = (const pair *)*state;
-    report *shared = (report *)mmap(NULL, sizeof(report),
-        PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    report *shared = (report *)mmap(NULL, sizeof(report), PROT_READ | PROT_WRITE,
+        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     report other;
     int steps = 0, one = 0, two = 0, both = 0, locked = 0;
     if (shared == MAP_FAILED)

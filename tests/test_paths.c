@@ -51,8 +51,8 @@ static void paths_may_be_long(void **state) {
     for (size_t parts = 1; parts < 16; parts += 7) {
         size_t used = (size_t)snprintf(path, sizeof(path), "%s", at("long"));
         for (size_t i = 0; i < parts; i++)
-            used += (size_t)snprintf(
-                path + used, sizeof(path) - used, "/%0100d", (int)i);
+            used +=
+                (size_t)snprintf(path + used, sizeof(path) - used, "/%0100d", (int)i);
         write_set(path, "far away");
         check_set(path, "far away");
         assert_int_equal(io->kind(NULL, path, &kind), 0);
@@ -86,14 +86,13 @@ static void shards_below_a_name_in_another_script_are_found(void **state) {
     (void)state;
     memset(&options, 0, sizeof(options));
     options.shard_length = 2;
-    assert_opens(writer, bags_writer_open(at("\xe6\x97\xa5/\xce\xa9"), &field,
-                             1, &options, &said));
+    assert_opens(writer,
+        bags_writer_open(at("\xe6\x97\xa5/\xce\xa9"), &field, 1, &options, &said));
     for (int i = 0; i < 5; i++)
         assert_ok(bags_writer_append(writer, &entry, 1, &said));
     assert_ok(bags_writer_close(writer, &said));
     assert_names(at("\xe6\x97\xa5/\xce\xa9"), "000000 000001 000002");
-    assert_opens(
-        reader, bags_reader_open(at("\xe6\x97\xa5/\xce\xa9"), NULL, &said));
+    assert_opens(reader, bags_reader_open(at("\xe6\x97\xa5/\xce\xa9"), NULL, &said));
     assert_int_equal(bags_reader_length(reader), 5);
     bags_reader_close(reader);
 }
@@ -133,8 +132,7 @@ static void a_mapped_file_can_be_renamed(void **state) {
     assert_ok(bag_writer_append(writer, "text", 4, NULL, &said));
     assert_ok(bag_writer_close(writer, &said));
     assert_opens(reader, bag_reader_open(at("x.bag"), NULL, &said));
-    assert_int_equal(
-        bags_io_local()->rename(NULL, at("x.bag"), at("y.bag")), 0);
+    assert_int_equal(bags_io_local()->rename(NULL, at("x.bag"), at("y.bag")), 0);
     assert_ok(bag_reader_get(reader, 0, NULL, &blob, &said));
     assert_text(blob, "text");
     bag_reader_close(reader);

@@ -8,8 +8,7 @@
 
 static bags_error err;
 
-static bags_code decode(
-    const bags_png_options *options, bags_view blob, picture *out) {
+static bags_code decode(const bags_png_options *options, bags_view blob, picture *out) {
     bags_code code = bags_png_probe(blob, options, &out->image, &err);
     if (code)
         return code;
@@ -52,8 +51,7 @@ static void assert_samples(const picture *got, const picture *wanted) {
 static picture load_pillow(const char *name) {
     char path[512];
     snprintf(path, sizeof path, IMAGES "%s.pillow.raw", name);
-    return load_raw(
-        IMAGES, name, access(path, R_OK) == 0 ? ".pillow.raw" : ".raw");
+    return load_raw(IMAGES, name, access(path, R_OK) == 0 ? ".pillow.raw" : ".raw");
 }
 
 static void decodes_as_pillow(const char *name) {
@@ -96,8 +94,7 @@ static void decodes_to_colours(const char *name) {
     unload(got.file);
 }
 
-static void palettes_and_transparency_can_be_expanded_to_colours(
-    void **unused) {
+static void palettes_and_transparency_can_be_expanded_to_colours(void **unused) {
     (void)unused;
     assert_in_range(each_picture(".png", NULL, decodes_to_colours), 25, 100);
 }
@@ -106,16 +103,14 @@ static void palettes_and_transparency_can_be_expanded_to_colours(
  * pixels. */
 static void an_image_is_turned_upright_on_request(void **unused) {
     (void)unused;
-    static const char *names[] = {"gray", "gray-1-bit", "gray-alpha", "rgb",
-        "rgba", "rgba-interlaced", "gray-16", "rgba-16", "palette-alpha",
-        "size-7x1"};
+    static const char *names[] = {"gray", "gray-1-bit", "gray-alpha", "rgb", "rgba",
+        "rgba-interlaced", "gray-16", "rgba-16", "palette-alpha", "size-7x1"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         for (unsigned o = 1; o <= 8; o++) {
             unsigned char exif[EXIF_SIZE];
             exif_of(exif, o, o % 2);
             bags_view blob = load_part(IMAGES, names[i], ".png");
-            blob = png_with_exif(
-                blob, i % 2 ? blob.size - 12 : 33, exif, sizeof exif);
+            blob = png_with_exif(blob, i % 2 ? blob.size - 12 : 33, exif, sizeof exif);
             bags_png_options options = {0};
             options.expand = i % 3 == 0;
             picture stored = decoded_with(&options, blob);
@@ -137,8 +132,7 @@ static void a_codec_opens_without_an_allocator(void **unused) {
     void *state = NULL;
     assert_int_equal(bags_type_parse("png(1)", &type, &err), BAGS_OK);
     assert_int_equal(
-        bags_codec_png.open(&bags_codec_png, &type, NULL, &state, &err),
-        BAGS_OK);
+        bags_codec_png.open(&bags_codec_png, &type, NULL, &state, &err), BAGS_OK);
     bags_codec_png.close(state);
 }
 
@@ -154,8 +148,7 @@ static void rows_go_where_the_stride_says_and_nowhere_else(void **unused) {
         size_t row = row_size(&wanted.image);
         memset(room, 0xA5, sizeof room);
         assert_int_equal(
-            bags_png_decode(blob, NULL, room, 22 * 128 + row, 128, &err),
-            BAGS_OK);
+            bags_png_decode(blob, NULL, room, 22 * 128 + row, 128, &err), BAGS_OK);
         for (size_t i = 0; i < 23; i++) {
             assert_memory_equal(room + i * 128, wanted.samples + i * row, row);
             for (size_t j = row; j < 128; j++)
@@ -170,13 +163,11 @@ static void too_little_memory_is_an_argument_error(void **unused) {
     (void)unused;
     unsigned char *room = (unsigned char *)malloc(37 * 23 * 3);
     bags_view blob = load_part(IMAGES, "rgb", ".png");
-    assert_int_equal(
-        bags_png_decode(blob, NULL, room, 37 * 23 * 3 - 1, 0, &err),
-        BAGS_ERROR_ARGUMENT);
-    assert_int_equal(bags_png_decode(blob, NULL, room, 37 * 23 * 3, 110, &err),
+    assert_int_equal(bags_png_decode(blob, NULL, room, 37 * 23 * 3 - 1, 0, &err),
         BAGS_ERROR_ARGUMENT);
     assert_int_equal(
-        bags_png_decode(blob, NULL, room, 37 * 23 * 3, SIZE_MAX, &err),
+        bags_png_decode(blob, NULL, room, 37 * 23 * 3, 110, &err), BAGS_ERROR_ARGUMENT);
+    assert_int_equal(bags_png_decode(blob, NULL, room, 37 * 23 * 3, SIZE_MAX, &err),
         BAGS_ERROR_ARGUMENT);
     assert_int_equal(
         bags_png_decode(blob, NULL, NULL, 0, 0, &err), BAGS_ERROR_ARGUMENT);
@@ -194,8 +185,7 @@ static void memory_that_fails_is_an_error_and_no_leak(void **unused) {
         memory m = {left, 0, 0};
         bags_buffer scratch = buffer_of(&m), pixels = buffer_of(&m);
         bags_view blob;
-        bags_code code =
-            bags_codec_png.encode(state, &value, &scratch, &blob, &err);
+        bags_code code = bags_codec_png.encode(state, &value, &scratch, &blob, &err);
         bags_value back;
         if (!code)
             code = bags_codec_png.decode(state, blob, &pixels, &back, &err);
@@ -246,8 +236,7 @@ static void bytes_after_the_end_are_an_error_unless_allowed(void **unused) {
     bags_view blob = load_part(IMAGES, "bad-trailing", ".png");
     bags_png_options options = {0};
     unsigned char room[37 * 23 * 3];
-    assert_int_equal(
-        bags_png_decode(blob, &options, room, sizeof room, 0, &err),
+    assert_int_equal(bags_png_decode(blob, &options, room, sizeof room, 0, &err),
         BAGS_ERROR_CORRUPT);
     assert_non_null(strstr(err.message, "14 bytes"));
     options.allow_trailing = true;
@@ -268,8 +257,7 @@ static void a_bomb_is_rejected_before_memory_is_allocated(void **unused) {
         bags_value value;
         bags_image image;
         assert_int_equal(
-            bags_codec_png.decode(state, blob, &scratch, &value, &err),
-            codes[i]);
+            bags_codec_png.decode(state, blob, &scratch, &value, &err), codes[i]);
         assert_int_equal(m.calls, 0);
         assert_int_equal(bags_png_probe(blob, NULL, &image, &err), codes[i]);
         bags_codec_png.close(state);
@@ -285,8 +273,7 @@ static void the_limit_of_pixels_is_an_option(void **unused) {
     options.max_pixels = 37 * 23;
     assert_int_equal(bags_png_probe(blob, &options, &image, &err), BAGS_OK);
     options.max_pixels--;
-    assert_int_equal(
-        bags_png_probe(blob, &options, &image, &err), BAGS_ERROR_LIMIT);
+    assert_int_equal(bags_png_probe(blob, &options, &image, &err), BAGS_ERROR_LIMIT);
     bags_codec codec = bags_codec_png;
     codec.user = &options;
     void *state = opened(&codec, "png");
@@ -316,8 +303,8 @@ static void cut_anywhere(const char *name) {
 
 static void a_file_truncated_anywhere_is_corrupt(void **unused) {
     (void)unused;
-    static const char *names[] = {"rgb", "gray-16", "palette-alpha",
-        "rgba-interlaced", "chunks", "size-1x1"};
+    static const char *names[] = {
+        "rgb", "gray-16", "palette-alpha", "rgba-interlaced", "chunks", "size-1x1"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         cut_anywhere(names[i]);
 }
@@ -343,17 +330,14 @@ static void a_byte_changed_anywhere_is_corrupt(void **unused) {
 
 static void what_is_not_a_png_is_corrupt(void **unused) {
     (void)unused;
-    static const char *texts[] = {"\x89PNG\r\n\x1a\n", "", "\x89", "x",
-        "GIF89a...", "\xff\xd8\xff\xe0 JFIF"};
+    static const char *texts[] = {
+        "\x89PNG\r\n\x1a\n", "", "\x89", "x", "GIF89a...", "\xff\xd8\xff\xe0 JFIF"};
     bags_image image = {1, 2, 3, 4, BAGS_DTYPE_NONE};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         bags_view blob = {(const unsigned char *)texts[i], strlen(texts[i])};
-        assert_int_equal(
-            bags_png_probe(blob, NULL, &image, &err), BAGS_ERROR_CORRUPT);
-        assert_string_equal(
-            err.message, i ? "not a PNG" : "truncated PNG (8 bytes)");
-        assert_int_equal(
-            bags_png_probe(blob, NULL, &image, NULL), BAGS_ERROR_CORRUPT);
+        assert_int_equal(bags_png_probe(blob, NULL, &image, &err), BAGS_ERROR_CORRUPT);
+        assert_string_equal(err.message, i ? "not a PNG" : "truncated PNG (8 bytes)");
+        assert_int_equal(bags_png_probe(blob, NULL, &image, NULL), BAGS_ERROR_CORRUPT);
     }
     assert_int_equal(image.depth, 4);
 }
@@ -362,13 +346,13 @@ static void what_is_not_a_png_is_corrupt(void **unused) {
 
 static void arguments_are_a_level_or_nothing(void **unused) {
     (void)unused;
-    static const char *wrong[] = {"png(10)", "png(x)", "png()", "png(1,2)",
-        "png(-1)", "png(6.5)", "png(99999999999999999999)"};
+    static const char *wrong[] = {"png(10)", "png(x)", "png()", "png(1,2)", "png(-1)",
+        "png(6.5)", "png(99999999999999999999)"};
     static const char *right[] = {"png", "png(0)", "png(9)", "png(6)[]"};
     void *state = NULL;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        assert_int_equal(open_type(&bags_codec_png, wrong[i], &state, &err),
-            BAGS_ERROR_TYPE);
+        assert_int_equal(
+            open_type(&bags_codec_png, wrong[i], &state, &err), BAGS_ERROR_TYPE);
     for (size_t i = 0; i < sizeof right / sizeof *right; i++)
         bags_codec_png.close(opened(&bags_codec_png, right[i]));
 }
@@ -398,16 +382,14 @@ static void values_other_than_images_are_rejected(void **unused) {
     bags_buffer scratch = {0};
     bags_view blob;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        assert_int_equal(
-            bags_codec_png.encode(state, &wrong[i], &scratch, &blob, &err),
+        assert_int_equal(bags_codec_png.encode(state, &wrong[i], &scratch, &blob, &err),
             BAGS_ERROR_VALUE);
     assert_non_null(strstr(err.message, "(10 bytes, expected 48)"));
     bags_codec_png.close(state);
     bags_buffer_free(&scratch);
 }
 
-static bags_view encoded(
-    const char *type, const picture *input, bags_buffer *scratch) {
+static bags_view encoded(const char *type, const picture *input, bags_buffer *scratch) {
     void *state = opened(&bags_codec_png, type);
     uint64_t shape[3];
     bags_value value = value_of(&input->image, input->samples, shape);
@@ -434,11 +416,9 @@ static void images_of_all_kinds_come_back_exactly(void **unused) {
                         picture input = {
                             {width, height, channels, depth, BAGS_DTYPE_NONE},
                             {NULL, 0}, (const unsigned char *)samples};
-                        picture back =
-                            decoded(encoded(types[type], &input, &scratch));
+                        picture back = decoded(encoded(types[type], &input, &scratch));
                         assert_image(&back.image, &input.image);
-                        assert_memory_equal(
-                            back.samples, samples, back.file.size);
+                        assert_memory_equal(back.samples, samples, back.file.size);
                         unload(back.file);
                     }
     bags_buffer_free(&scratch);
@@ -457,8 +437,7 @@ static void an_array_of_bool_is_stored_with_1_bit_per_pixel(void **unused) {
         bags_codec_png.encode(state, &value, &scratch, &blob, &err), BAGS_OK);
     assert_int_equal(blob.data[24], 1); /* bit depth */
     assert_int_equal(
-        bags_codec_png.decode(state, blob, &decoded_buffer, &value, &err),
-        BAGS_OK);
+        bags_codec_png.decode(state, blob, &decoded_buffer, &value, &err), BAGS_OK);
     assert_int_equal(value.dtype, BAGS_DTYPE_BOOL);
     assert_int_equal(value.dims, 2);
     assert_int_equal(value.size, 33);
@@ -478,8 +457,7 @@ static void a_gray_image_may_have_a_third_dimension(void **unused) {
     bags_view blob;
     assert_int_equal(
         bags_codec_png.encode(state, &value, &scratch, &blob, &err), BAGS_OK);
-    assert_int_equal(
-        bags_codec_png.decode(state, blob, &room, &value, &err), BAGS_OK);
+    assert_int_equal(bags_codec_png.decode(state, blob, &room, &value, &err), BAGS_OK);
     assert_int_equal(value.dims, 2);
     assert_memory_equal(value.data, pixels, 6);
     bags_codec_png.close(state);
@@ -508,8 +486,8 @@ static void pngcheck_opens_what_is_written(void **unused) {
     if (!have_tool("pngcheck"))
         skip();
     static const char *kinds[] = {"8-bit grayscale", "16-bit grayscale+alpha",
-        "24-bit RGB", "32-bit RGB+alpha", "16-bit grayscale",
-        "32-bit grayscale+alpha", "48-bit RGB", "64-bit RGB+alpha"};
+        "24-bit RGB", "32-bit RGB+alpha", "16-bit grayscale", "32-bit grayscale+alpha",
+        "48-bit RGB", "64-bit RGB+alpha"};
     picture input = load_ppm(IMAGES, "input", ".ppm");
     bags_buffer scratch = {0};
     for (uint32_t i = 0; i < 8; i++) {
@@ -549,13 +527,11 @@ static void *work(void *argument) {
         bags_value value;
         bags_view blob = w->blob;
         blob.size -= i % 2 ? 1 : 0; /* every other time it is truncated */
-        bags_code code =
-            bags_codec_png.decode(w->state, blob, &scratch, &value, &mine);
+        bags_code code = bags_codec_png.decode(w->state, blob, &scratch, &value, &mine);
         if (i % 2)
             w->wrong += code != BAGS_ERROR_CORRUPT;
         else
-            w->wrong +=
-                code || memcmp(value.data, w->wanted->samples, value.size) != 0;
+            w->wrong += code || memcmp(value.data, w->wanted->samples, value.size) != 0;
     }
     bags_buffer_free(&scratch);
     return NULL;
@@ -583,8 +559,7 @@ static void threads_decode_with_one_state_at_once(void **unused) {
 }
 
 /* The images of one field of a golden dataset, against stored pixels. */
-static void assert_golden(
-    const char *writer, const char *bag, const char *field) {
+static void assert_golden(const char *writer, const char *bag, const char *field) {
     char path[256];
     snprintf(path, sizeof path, "tests/data/golden/%s/data/%s.bag", bag, field);
     bag_reader *reader = bag_reader_open(path, NULL, &err);
@@ -596,8 +571,7 @@ static void assert_golden(
     size_t at = 0;
     for (uint64_t i = 0; i < bag_reader_length(reader); i++) {
         bags_view blob;
-        assert_int_equal(
-            bag_reader_get(reader, i, &scratch, &blob, &err), BAGS_OK);
+        assert_int_equal(bag_reader_get(reader, i, &scratch, &blob, &err), BAGS_OK);
         picture got = decoded(blob);
         assert_true(got.file.size <= wanted.size - at);
         assert_memory_equal(got.samples, wanted.data + at, got.file.size);

@@ -206,8 +206,8 @@ static int record_size(void *user, void *file, uint64_t *size) {
     return 0;
 }
 
-static int record_read(void *user, void *file, uint64_t offset, void *data,
-    size_t size, size_t *done) {
+static int record_read(
+    void *user, void *file, uint64_t offset, void *data, size_t size, size_t *done) {
     const bytes *content = content_of(user, file);
     *done = offset < content->size ? content->size - (size_t)offset : 0;
     *done = *done < size ? *done : size;
@@ -222,8 +222,8 @@ static void resize_bytes(bytes *content, uint64_t size) {
     content->size = (size_t)size;
 }
 
-static int record_write(void *user, void *file, uint64_t offset,
-    const void *data, size_t size, size_t *done) {
+static int record_write(void *user, void *file, uint64_t offset, const void *data,
+    size_t size, size_t *done) {
     bytes *content = content_of(user, file);
     op *o = note((recorder *)user, OP_WRITE, ((handle *)file)->node);
     o->offset = offset;
@@ -416,8 +416,7 @@ static bool choose_next(choices *c) {
 /* The operation after the last one that made this node certain. */
 static int certain_until(const image *im, int at_node, enum op_kind sync) {
     for (int i = im->point - 1; i >= 0; i--)
-        if (im->record->ops[i].kind == sync &&
-            im->record->ops[i].node == at_node)
+        if (im->record->ops[i].kind == sync && im->record->ops[i].node == at_node)
             return i + 1;
     return 0;
 }
@@ -446,8 +445,7 @@ static bytes draw_file(image *im, int at_node) {
     bool take = true;
     for (int i = 0; i < im->point; i++) {
         const op *o = &im->record->ops[i];
-        if (o->node != at_node ||
-            (o->kind != OP_WRITE && o->kind != OP_TRUNCATE))
+        if (o->node != at_node || (o->kind != OP_WRITE && o->kind != OP_TRUNCATE))
             continue;
         bool certain = i < sure;
         if (o->kind == OP_WRITE)
@@ -502,8 +500,8 @@ static void draw(image *im, int at_node, const char *path, memory_disk *to) {
     for (int i = 0; i < f->count; i++) {
         char inner[256];
         int child = f->entries[i].node;
-        snprintf(inner, sizeof(inner), "%s%s%s", path, *path ? "/" : "",
-            f->entries[i].name);
+        snprintf(
+            inner, sizeof(inner), "%s%s%s", path, *path ? "/" : "", f->entries[i].name);
         if (im->record->nodes[child]->directory) {
             memory_disk_make_dir(to, inner);
             draw(im, child, inner, to);
@@ -530,8 +528,8 @@ static bool recover_image(const work *w, memory_disk *m, bags_error *err) {
 }
 
 static bool with_checksums; /* everything is written with checksums */
-static int share = 1; /* of a dataset's images, one in `share` is checked */
-static int checked_images; /* in total */
+static int share = 1;       /* of a dataset's images, one in `share` is checked */
+static int checked_images;  /* in total */
 
 /* What was certain exists as it was written. With checksums, datapoints after
  * it contain no other bytes than were written; but a sector of zeros in a
@@ -549,8 +547,8 @@ static void check_image(const work *w, image *im, tally_of_images *sum) {
         (f.opened && !f.verified) || (with_checksums && f.emptied < f.length))
         fail_msg("%s, call %d of %d, seed %llu: %d datapoints, the first %d "
                  "right; %d were certain, %d appended. recover: %s; reader: %s",
-            im->how->name, im->point, im->record->length,
-            (unsigned long long)seed, (int)f.length, (int)f.right, (int)certain,
+            im->how->name, im->point, im->record->length, (unsigned long long)seed,
+            (int)f.length, (int)f.right, (int)certain,
             (int)im->record->appended[im->point], err.code ? err.message : "OK",
             f.error.code ? f.error.message : "OK");
     checked_images++;
@@ -586,8 +584,7 @@ static void check_every(recorder *r, const work *w, const char *what) {
         int images = 0;
         bool more = true;
         memset(c, 0, sizeof(*c));
-        for (; more && images < (with_checksums ? FEW / 4 : FEW) / share;
-             images++) {
+        for (; more && images < (with_checksums ? FEW / 4 : FEW) / share; images++) {
             image im = {r, point, &every, (uint64_t)images, c};
             check_image(w, &im, &sum);
             more = choose_next(c);
@@ -595,8 +592,8 @@ static void check_every(recorder *r, const work *w, const char *what) {
         complete += !more;
     }
     free(c);
-    print_message("%s: every image of %d of %d points, %d in all\n", what,
-        complete, r->length + 1, (int)sum.images);
+    print_message("%s: every image of %d of %d points, %d in all\n", what, complete,
+        r->length + 1, (int)sum.images);
     assert_true(complete > 0);
 }
 
@@ -605,8 +602,7 @@ static void check_every(recorder *r, const work *w, const char *what) {
 static void check_all(recorder *r, const work *w, int each, const char *what) {
     tally_of_images sum = {0, 0, 0, 0};
     if (with_checksums)
-        each =
-            (each + 2) / 3; /* it makes a third more calls, and takes longer */
+        each = (each + 2) / 3; /* it makes a third more calls, and takes longer */
     for (int point = 0; point <= r->length; point += share)
         for (size_t s = 0; s < sizeof(styles) / sizeof(*styles); s++)
             for (int i = 0; i < (s < 2 ? 1 : each); i++) {
@@ -616,8 +612,7 @@ static void check_all(recorder *r, const work *w, int each, const char *what) {
             }
     print_message("%s: %d calls, %d images; %d held more than was certain, %d "
                   "of them not as written; %d were left alone\n",
-        what, r->length, (int)sum.images, (int)sum.more, (int)sum.wrong,
-        (int)sum.left);
+        what, r->length, (int)sum.images, (int)sum.more, (int)sum.wrong, (int)sum.left);
 }
 
 /* ---- writing ---- */
@@ -627,8 +622,7 @@ static void now_certain(recorder *r, const work *w) {
 }
 
 /* A datapoint may exist as soon as its append begins. */
-static void append_recorded(
-    recorder *r, work *w, bags_writer *writer, uint64_t stop) {
+static void append_recorded(recorder *r, work *w, bags_writer *writer, uint64_t stop) {
     while (w->appended < stop) {
         uint64_t shards = bags_writer_shards(writer);
         if (r->appended[r->length] < w->appended + 1)
@@ -742,8 +736,8 @@ static size_t blob_of(uint64_t number, unsigned char *data) {
 /* The blobs that were certain exist in every image, before and after recovery.
  * With checksums every other blob is correct, or empty: a sector of zeros is
  * the end and the checksum of empty blobs. */
-static void check_bag(image *im, memory_disk *m, uint64_t seed, bool live,
-    bool sums, tally_of_images *sum) {
+static void check_bag(image *im, memory_disk *m, uint64_t seed, bool live, bool sums,
+    tally_of_images *sum) {
     bags_error err;
     bag_reader_options options;
     bags_buffer scratch = {0};
@@ -758,17 +752,15 @@ static void check_bag(image *im, memory_disk *m, uint64_t seed, bool live,
         unsigned char data[900];
         bags_view blob = {NULL, 1};
         size_t size = blob_of(right, data);
-        same =
-            bag_reader_get(reader, right, &scratch, &blob, &err) == BAGS_OK &&
-            blob.size == size && (!size || memcmp(blob.data, data, size) == 0);
+        same = bag_reader_get(reader, right, &scratch, &blob, &err) == BAGS_OK &&
+               blob.size == size && (!size || memcmp(blob.data, data, size) == 0);
         wrong = wrong || (!same && blob.size > 0);
     }
     if (right < certain || (sums && wrong))
-        fail_msg(
-            "%s, call %d, seed %llu: %d blobs, the first %d right; %d were "
-            "certain: %s",
-            im->how->name, im->point, (unsigned long long)seed, (int)length,
-            (int)right, (int)certain, reader ? "" : err.message);
+        fail_msg("%s, call %d, seed %llu: %d blobs, the first %d right; %d were "
+                 "certain: %s",
+            im->how->name, im->point, (unsigned long long)seed, (int)length, (int)right,
+            (int)certain, reader ? "" : err.message);
     sum->more += length > certain;
     bags_buffer_free(&scratch);
     bag_reader_close(reader);
@@ -830,8 +822,7 @@ static void synced_blobs_of_a_bag_survive_a_power_failure(void **state) {
         assert_opens(writer, bag_writer_open("x.bag", &options, &said));
         for (uint64_t n = 0; n < 24; n++) {
             unsigned char data[900];
-            assert_ok(
-                bag_writer_append(writer, data, blob_of(n, data), NULL, &said));
+            assert_ok(bag_writer_append(writer, data, blob_of(n, data), NULL, &said));
             if (i == 1 ? n % 5 == 4 : n % 9 == 4) {
                 assert_ok(bag_writer_sync(writer, &said));
                 r->certain[r->length] = n + 1;
@@ -958,8 +949,7 @@ static void new_directories_survive_a_power_failure(void **state) {
 }
 
 /* Directories created by a writer that crashed before it synced anything. */
-static void directories_of_a_crashed_writer_survive_a_power_failure(
-    void **state) {
+static void directories_of_a_crashed_writer_survive_a_power_failure(void **state) {
     static const uint64_t lengths[] = {0, 40};
     (void)state;
     for (int i = 0; i < 4; i++) {
@@ -977,9 +967,8 @@ static void directories_of_a_crashed_writer_survive_a_power_failure(
             sync_recorded(s.record, &s.job, writer);
             close_recorded(s.record, &s.job, writer);
         }
-        stage_end(&s, 2,
-            i < 2 ? "recovery in new directories"
-                  : "append in new directories");
+        stage_end(
+            &s, 2, i < 2 ? "recovery in new directories" : "append in new directories");
     }
 }
 
@@ -1001,10 +990,8 @@ int main(int argc, char **argv) {
         share = atoi(argv[1]);
     int failed = cmocka_run_group_tests_name("power", tests, NULL, NULL);
     with_checksums = true;
-    failed +=
-        cmocka_run_group_tests_name("power, with checksums", tests, NULL, NULL);
+    failed += cmocka_run_group_tests_name("power, with checksums", tests, NULL, NULL);
     if (share > 1)
-        print_message(
-            "in part: test_power %d, %d images\n", share, checked_images);
+        print_message("in part: test_power %d, %d images\n", share, checked_images);
     return failed;
 }

@@ -3,21 +3,12 @@
 
 #include <errno.h>
 
-enum mode {
-    MAPPED,
-    NO_MMAP,
-    CACHED_INDEX,
-    ONE_FILE,
-    ONE_MAP,
-    CANNOT_MAP,
-    MODES
-};
+enum mode { MAPPED, NO_MMAP, CACHED_INDEX, ONE_FILE, ONE_MAP, CANNOT_MAP, MODES };
 
 static bags_reader_options reading(enum mode mode) {
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
-    options.no_mmap =
-        mode == NO_MMAP || mode == CACHED_INDEX || mode == ONE_FILE;
+    options.no_mmap = mode == NO_MMAP || mode == CACHED_INDEX || mode == ONE_FILE;
     options.cache_index = mode == CACHED_INDEX;
     options.max_files = mode == ONE_FILE ? 1 : 0;
     options.max_maps = mode == ONE_MAP ? 1 : 0;
@@ -53,8 +44,7 @@ static size_t items_of(size_t field, uint64_t row) {
 }
 
 static size_t item_text(size_t field, uint64_t row, size_t item, char *text) {
-    int size =
-        snprintf(text, 200, "%s %d %d", names[field], (int)row, (int)item);
+    int size = snprintf(text, 200, "%s %d %d", names[field], (int)row, (int)item);
     size_t more = (size_t)(row * 5 + item * 3 + field) % 120;
     memset(text + size, '.', more);
     return (size_t)size + more;
@@ -90,16 +80,15 @@ static void formula_set(hand_set *set, uint64_t rows, bool sequences) {
     }
 }
 
-static void save_formula(
-    const char *path, uint64_t rows, enum variant variant) {
+static void save_formula(const char *path, uint64_t rows, enum variant variant) {
     hand_set set;
     formula_set(&set, rows, variant != SPLIT);
     set_save(&set, variant, path);
     set_free(&set);
 }
 
-static void check_item(const bags_row *row, size_t slot, size_t item,
-    size_t field, uint64_t index, size_t which) {
+static void check_item(const bags_row *row, size_t slot, size_t item, size_t field,
+    uint64_t index, size_t which) {
     char text[400];
     size_t size = item_text(field, index, which, text);
     assert_bytes(bags_row_bytes(row, slot, item), text, size);
@@ -129,8 +118,7 @@ static void datapoints_are_read_in_every_mode_and_variant(void **state) {
                     if (variant == SPLIT && is_sequence[f])
                         continue;
                     assert_string_equal(known[slot].name, names[f]);
-                    assert_int_equal(
-                        bags_row_length(&row, slot), items_of(f, index));
+                    assert_int_equal(bags_row_length(&row, slot), items_of(f, index));
                     for (size_t k = 0; k < items_of(f, index); k++)
                         check_item(&row, slot, k, f, index, k);
                     slot++;
@@ -162,17 +150,12 @@ static void fields_are_found_by_name_and_described(void **state) {
         assert_int_equal(type->count, 0);
     }
     field = 99;
-    assert_fails(
-        BAGS_ERROR_FIELD, bags_reader_field(reader, "colour", &field, &said));
+    assert_fails(BAGS_ERROR_FIELD, bags_reader_field(reader, "colour", &field, &said));
     assert_says("colour");
-    assert_fails(
-        BAGS_ERROR_FIELD, bags_reader_field(reader, "", &field, &said));
-    assert_fails(
-        BAGS_ERROR_FIELD, bags_reader_field(reader, "words[]", &field, &said));
-    assert_fails(
-        BAGS_ERROR_FIELD, bags_reader_field(reader, "word", &field, &said));
-    assert_fails(
-        BAGS_ERROR_FIELD, bags_reader_field(reader, "zzz", &field, &said));
+    assert_fails(BAGS_ERROR_FIELD, bags_reader_field(reader, "", &field, &said));
+    assert_fails(BAGS_ERROR_FIELD, bags_reader_field(reader, "words[]", &field, &said));
+    assert_fails(BAGS_ERROR_FIELD, bags_reader_field(reader, "word", &field, &said));
+    assert_fails(BAGS_ERROR_FIELD, bags_reader_field(reader, "zzz", &field, &said));
     assert_int_equal(field, 99);
     assert_null(bags_reader_type(reader, FIELDS));
     assert_null(bags_reader_type(reader, SIZE_MAX));
@@ -217,8 +200,7 @@ static void the_info_agrees_with_the_files(void **state) {
 
 /* ---- selections ---- */
 
-static void any_fields_in_any_order_are_selected_any_number_of_times(
-    void **state) {
+static void any_fields_in_any_order_are_selected_any_number_of_times(void **state) {
     (void)state;
     save_formula(at("x"), 20, V1);
     for (int mode = 0; mode < MODES; mode++) {
@@ -233,8 +215,7 @@ static void any_fields_in_any_order_are_selected_any_number_of_times(
                 selects[count++] = bags_whole(rest % 5 - 1);
             }
             uint64_t index = code % 20;
-            assert_ok(
-                bags_reader_get(reader, index, selects, count, &row, &said));
+            assert_ok(bags_reader_get(reader, index, selects, count, &row, &said));
             for (size_t slot = 0; slot < count; slot++) {
                 size_t items = items_of(selects[slot].field, index);
                 assert_int_equal(bags_row_length(&row, slot), items);
@@ -270,8 +251,8 @@ static void check_select(
     size_t items[64];
     int count = model_select(&s, items_of(s.field, index), items);
     if (count < 0) {
-        assert_fails(BAGS_ERROR_RANGE,
-            bags_reader_get(reader, index, &s, 1, row, &said));
+        assert_fails(
+            BAGS_ERROR_RANGE, bags_reader_get(reader, index, &s, 1, row, &said));
         assert_int_equal(bags_row_length(row, 0), 0);
         return;
     }
@@ -282,8 +263,7 @@ static void check_select(
     assert_int_equal(bags_row_bytes(row, 0, (size_t)count).size, 0);
 }
 
-static void items_of_a_sequence_are_selected_by_start_stop_and_step(
-    void **state) {
+static void items_of_a_sequence_are_selected_by_start_stop_and_step(void **state) {
     static const uint64_t edges[] = {
         0, 1, 2, 5, 10, 11, 12, 13, UINT64_MAX - 1, UINT64_MAX};
     static const uint64_t steps[] = {
@@ -297,8 +277,7 @@ static void items_of_a_sequence_are_selected_by_start_stop_and_step(
             for (size_t i = 0; i < 10; i++)
                 for (size_t j = 0; j < 10; j++)
                     for (size_t k = 0; k < 9; k += mode < 2 ? 1 : 4) {
-                        bags_select s =
-                            bags_slice(WORDS, edges[i], edges[j], steps[k]);
+                        bags_select s = bags_slice(WORDS, edges[i], edges[j], steps[k]);
                         check_select(reader, index, s, &row);
                     }
         bags_row_free(&row);
@@ -316,36 +295,33 @@ static void a_slice_is_applied_literally(void **state) {
             bags_select s = bags_slice(WORDS, start, stop, 1);
             size_t length = items_of(WORDS, 5);
             if (start > stop) {
-                assert_fails(BAGS_ERROR_RANGE,
-                    bags_reader_get(reader, 5, &s, 1, &row, &said));
+                assert_fails(
+                    BAGS_ERROR_RANGE, bags_reader_get(reader, 5, &s, 1, &row, &said));
                 assert_says("words");
                 continue;
             }
             assert_ok(bags_reader_get(reader, 5, &s, 1, &row, &said));
             uint64_t end = stop < length ? stop : length;
-            assert_int_equal(
-                bags_row_length(&row, 0), start < end ? end - start : 0);
+            assert_int_equal(bags_row_length(&row, 0), start < end ? end - start : 0);
         }
     bags_row_free(&row);
     bags_reader_close(reader);
 }
 
 static void a_slice_of_a_plain_field_is_an_error(void **state) {
-    static const uint64_t rows[][3] = {{0, 1, 0}, {0, 0, 1}, {1, 1, 0},
-        {0, 5, 2}, {1, 0, 0}, {UINT64_MAX, UINT64_MAX, UINT64_MAX}};
+    static const uint64_t rows[][3] = {{0, 1, 0}, {0, 0, 1}, {1, 1, 0}, {0, 5, 2},
+        {1, 0, 0}, {UINT64_MAX, UINT64_MAX, UINT64_MAX}};
     (void)state;
     save_formula(at("x"), 13, V1);
     bags_reader *reader = open_mode(at("x"), MAPPED);
     bags_row row = {0};
     for (size_t i = 0; i < 6; i++) {
         bags_select s = bags_slice(TITLE, rows[i][0], rows[i][1], rows[i][2]);
-        assert_fails(
-            BAGS_ERROR_RANGE, bags_reader_get(reader, 0, &s, 1, &row, &said));
+        assert_fails(BAGS_ERROR_RANGE, bags_reader_get(reader, 0, &s, 1, &row, &said));
         assert_says("title");
     }
     bags_select s = bags_slice(TITLE, 0, 0, 0);
-    assert_fails(
-        BAGS_ERROR_RANGE, bags_reader_get(reader, 0, &s, 1, &row, &said));
+    assert_fails(BAGS_ERROR_RANGE, bags_reader_get(reader, 0, &s, 1, &row, &said));
     bags_row_free(&row);
     bags_reader_close(reader);
 }
@@ -363,8 +339,8 @@ static void start_or_stop_without_slice_is_an_argument_error(void **state) {
             *(i % 3 == 0 ? &s.start : i % 3 == 1 ? &s.stop : &s.step) = 1;
             /* Also when the row was used before. */
             assert_ok(bags_reader_get(reader, 5, NULL, 0, &row, &said));
-            assert_fails(BAGS_ERROR_ARGUMENT,
-                bags_reader_get(reader, 5, &s, 1, &row, &said));
+            assert_fails(
+                BAGS_ERROR_ARGUMENT, bags_reader_get(reader, 5, &s, 1, &row, &said));
             assert_says(names[fields[i / 3]]);
             assert_int_equal(bags_row_length(&row, 0), 0);
         }
@@ -391,15 +367,14 @@ static void unknown_options_are_argument_errors(void **state) {
             options.access = (bags_access)unknown[i / 2];
         single.unfinished = verify.unfinished = options.unfinished;
         single.access = options.access;
-        assert_refused(
-            BAGS_ERROR_ARGUMENT, bags_reader_open(at("x"), &options, &said));
+        assert_refused(BAGS_ERROR_ARGUMENT, bags_reader_open(at("x"), &options, &said));
         assert_says("x: invalid option");
-        assert_refused(BAGS_ERROR_ARGUMENT,
-            bag_reader_open(at("x/refs.bag"), &single, &said));
+        assert_refused(
+            BAGS_ERROR_ARGUMENT, bag_reader_open(at("x/refs.bag"), &single, &said));
         assert_says("x/refs.bag: invalid option");
         if (i % 2)
-            assert_fails(BAGS_ERROR_ARGUMENT,
-                bags_verify(at("x"), &verify, NULL, &said));
+            assert_fails(
+                BAGS_ERROR_ARGUMENT, bags_verify(at("x"), &verify, NULL, &said));
     }
 }
 
@@ -415,8 +390,7 @@ static void unknown_fields_are_errors(void **state) {
         uint64_t count = 99;
         s[0] = bags_whole(TITLE);
         s[1] = bags_whole(rows[i]);
-        assert_fails(
-            BAGS_ERROR_FIELD, bags_reader_get(reader, 0, s, 2, &row, &said));
+        assert_fails(BAGS_ERROR_FIELD, bags_reader_get(reader, 0, s, 2, &row, &said));
         assert_int_equal(bags_row_length(&row, 0), 0);
         assert_fails(BAGS_ERROR_FIELD,
             bags_reader_get_range(reader, 0, 1, rows[i], &row, &said));
@@ -429,8 +403,8 @@ static void unknown_fields_are_errors(void **state) {
 }
 
 static void a_datapoint_past_the_end_is_a_range_error(void **state) {
-    static const uint64_t rows[] = {13, 14, 1000, UINT64_MAX, UINT64_MAX - 1,
-        (uint64_t)1 << 61, (uint64_t)1 << 63};
+    static const uint64_t rows[] = {
+        13, 14, 1000, UINT64_MAX, UINT64_MAX - 1, (uint64_t)1 << 61, (uint64_t)1 << 63};
     (void)state;
     for (int variant = V1; variant <= SPLIT; variant++) {
         save_formula(at("%d", variant), 13, (enum variant)variant);
@@ -449,8 +423,7 @@ static void a_datapoint_past_the_end_is_a_range_error(void **state) {
                 assert_fails(BAGS_ERROR_RANGE,
                     bags_reader_items(reader, rows[i], 0, &row, &count, &said));
                 assert_true(count == 99);
-                assert_int_equal(
-                    bags_reader_get(reader, rows[i], NULL, 0, &row, NULL),
+                assert_int_equal(bags_reader_get(reader, rows[i], NULL, 0, &row, NULL),
                     BAGS_ERROR_RANGE);
             }
             bags_row_free(&row);
@@ -472,8 +445,8 @@ static void items_are_counted_without_reading_them(void **state) {
                     uint64_t count = 99;
                     if (variant == SPLIT && is_sequence[f])
                         continue;
-                    assert_ok(bags_reader_items(
-                        reader, i, number++, &row, &count, &said));
+                    assert_ok(
+                        bags_reader_items(reader, i, number++, &row, &count, &said));
                     assert_true(count == items_of(f, i));
                 }
             }
@@ -488,24 +461,22 @@ static void check_blob(const bags_reader *reader, uint64_t index, size_t number,
     char text[400];
     bags_view blob;
     size_t size = item_text(field, index, item, text);
-    assert_ok(
-        bags_reader_get_blob(reader, index, number, item, row, &blob, &said));
+    assert_ok(bags_reader_get_blob(reader, index, number, item, row, &blob, &said));
     assert_bytes(blob, text, size);
     assert_int_equal(bags_row_length(row, 0), 0);
 }
 
-static void check_no_blob(const bags_reader *reader, uint64_t index,
-    size_t number, uint64_t item, bags_code code, bags_row *row) {
+static void check_no_blob(const bags_reader *reader, uint64_t index, size_t number,
+    uint64_t item, bags_code code, bags_row *row) {
     static const unsigned char other[1] = {0};
     bags_view blob = {other, 1};
-    assert_fails(code,
-        bags_reader_get_blob(reader, index, number, item, row, &blob, &said));
+    assert_fails(
+        code, bags_reader_get_blob(reader, index, number, item, row, &blob, &said));
     assert_null(blob.data);
     assert_int_equal(blob.size, 0);
     assert_int_equal(bags_row_length(row, 0), 0);
     assert_int_equal(
-        bags_reader_get_blob(reader, index, number, item, row, &blob, NULL),
-        code);
+        bags_reader_get_blob(reader, index, number, item, row, &blob, NULL), code);
 }
 
 /* Visit the layouts of refs in an order that leaves and returns to each. */
@@ -525,10 +496,9 @@ static void one_blob_is_read_in_every_mode_and_variant(void **state) {
                         continue;
                     for (uint64_t k = 0; k < items; k++)
                         check_blob(reader, index, number, k, f, &row);
+                    check_no_blob(reader, index, number, items, BAGS_ERROR_RANGE, &row);
                     check_no_blob(
-                        reader, index, number, items, BAGS_ERROR_RANGE, &row);
-                    check_no_blob(reader, index, number++, UINT64_MAX,
-                        BAGS_ERROR_RANGE, &row);
+                        reader, index, number++, UINT64_MAX, BAGS_ERROR_RANGE, &row);
                 }
                 check_no_blob(reader, index, number, 0, BAGS_ERROR_FIELD, &row);
             }
@@ -595,14 +565,13 @@ static void a_column_of_blobs_of_different_sizes_has_offsets(void **state) {
         assert_int_equal(column.item_size, 0);
         for (size_t i = first; i < 4; i++) {
             assert_int_equal(column.offsets[i - first], offset);
-            assert_memory_equal(
-                column.data + offset, texts[i], strlen(texts[i]));
+            assert_memory_equal(column.data + offset, texts[i], strlen(texts[i]));
             offset += strlen(texts[i]);
         }
         assert_int_equal(column.offsets[4 - first], offset);
         bool aligned = offset % 8 == 0 && bags_little_endian();
-        assert_true(((const unsigned char *)column.offsets ==
-                        column.data + offset) == aligned);
+        assert_true(
+            ((const unsigned char *)column.offsets == column.data + offset) == aligned);
         bags_row_free(&row);
         bags_reader_close(reader);
     }
@@ -647,8 +616,7 @@ static void check_wide(const bags_reader *reader, uint32_t i, bags_row *row) {
     assert_bytes(bags_row_bytes(row, 1, 0), &i, sizeof(i));
     item[1] = items - 1;
     if (items) {
-        assert_ok(
-            bags_reader_get_blob(reader, i, 0, items - 1, row, &blob, &said));
+        assert_ok(bags_reader_get_blob(reader, i, 0, items - 1, row, &blob, &said));
         assert_bytes(blob, item, sizeof(item));
     }
     assert_ok(bags_reader_get_blob(reader, i, 1, 0, row, &blob, &said));
@@ -786,8 +754,7 @@ static void an_empty_row_has_no_slots(void **state) {
     (void)state;
     assert_int_equal(bags_row_length(&row, 0), 0);
     assert_int_equal(bags_row_bytes(&row, 0, 0).size, 0);
-    assert_fails(
-        BAGS_ERROR_RANGE, bags_row_value(&row, 0, 0, NULL, &value, &said));
+    assert_fails(BAGS_ERROR_RANGE, bags_row_value(&row, 0, 0, NULL, &value, &said));
     bags_row_free(&row);
 }
 
@@ -809,8 +776,7 @@ static void values_are_decoded_by_their_types(void **state) {
     for (size_t i = 0; i < 9; i++) {
         set_begin(&set);
         set_blob(&set, 0, stored, 16);
-        hand_add(&set.bags[0], "xxxxxxx",
-            i); /* an orphan: it shifts the next blob */
+        hand_add(&set.bags[0], "xxxxxxx", i); /* an orphan: it shifts the next blob */
         set_blob(&set, 1, "raw", i % 4);
         set_blob(&set, 2, "\xfe\xff\xff\xff\xff\xff\xff\xff", 8);
         set_blob(&set, 3, "\x01\x02", 2);
@@ -839,8 +805,7 @@ static void values_are_decoded_by_their_types(void **state) {
                 assert_ok(bags_row_value(&row, 2, 0, space, &other, &said));
                 assert_true(other.kind == BAGS_KIND_INT && other.sint == -2);
                 assert_ok(bags_row_value(&row, 3, 0, space, &other, &said));
-                assert_true(
-                    other.kind == BAGS_KIND_UINT && other.uint == 0x201);
+                assert_true(other.kind == BAGS_KIND_UINT && other.uint == 0x201);
                 assert_ok(bags_row_value(&row, 4, 0, space, &other, &said));
                 assert_true(other.dims == 1 && other.shape[0] == 2);
                 assert_int_equal(((const uint16_t *)other.data)[1], 0x304);
@@ -854,10 +819,10 @@ static void values_are_decoded_by_their_types(void **state) {
                 }
                 assert_fails(BAGS_ERROR_RANGE,
                     bags_row_value(&row, 5, (size_t)i, space, &other, &said));
-                assert_fails(BAGS_ERROR_RANGE,
-                    bags_row_value(&row, 7, 0, space, &other, &said));
-                assert_fails(BAGS_ERROR_TYPE,
-                    bags_row_value(&row, 6, 0, space, &other, &said));
+                assert_fails(
+                    BAGS_ERROR_RANGE, bags_row_value(&row, 7, 0, space, &other, &said));
+                assert_fails(
+                    BAGS_ERROR_TYPE, bags_row_value(&row, 6, 0, space, &other, &said));
                 assert_says("strange");
                 assert_bytes(bags_row_bytes(&row, 6, 0), "\xff\xfe", 2);
                 /* Other slots did not use this slot's scratch. */
@@ -869,16 +834,14 @@ static void values_are_decoded_by_their_types(void **state) {
     }
 }
 
-static void a_value_that_does_not_decode_names_field_and_datapoint(
-    void **state) {
+static void a_value_that_does_not_decode_names_field_and_datapoint(void **state) {
     static const struct {
         const char *type, *blob;
         size_t size;
         bags_code code;
     } rows[] = {{"utf8", "\xff", 1, BAGS_ERROR_CORRUPT},
         {"int(4)", "abc", 3, BAGS_ERROR_CORRUPT},
-        {"int", "123456789", 9, BAGS_ERROR_LIMIT},
-        {"i64", "", 0, BAGS_ERROR_CORRUPT},
+        {"int", "123456789", 9, BAGS_ERROR_LIMIT}, {"i64", "", 0, BAGS_ERROR_CORRUPT},
         {"array(float32,3)", "1234", 4, BAGS_ERROR_CORRUPT},
         {"array", "\x93", 1, BAGS_ERROR_CORRUPT}};
     (void)state;
@@ -899,8 +862,7 @@ static void a_value_that_does_not_decode_names_field_and_datapoint(
         assert_ok(bags_reader_get(reader, 17, NULL, 0, &row, &said));
         memset(&value, 0xee, sizeof(value));
         before = value;
-        assert_fails(
-            rows[i].code, bags_row_value(&row, 0, 0, NULL, &value, &said));
+        assert_fails(rows[i].code, bags_row_value(&row, 0, 0, NULL, &value, &said));
         assert_says("caption");
         assert_says("17");
         assert_memory_equal(&value, &before, sizeof(value));
@@ -911,8 +873,7 @@ static void a_value_that_does_not_decode_names_field_and_datapoint(
 
 /* ---- plain ranges ---- */
 
-static void plain_fields_of_consecutive_datapoints_are_read_at_once(
-    void **state) {
+static void plain_fields_of_consecutive_datapoints_are_read_at_once(void **state) {
     static const uint64_t edges[] = {0, 1, 2, 19, 20, 21, 100, UINT64_MAX};
     (void)state;
     for (int variant = V1; variant <= SPLIT; variant++) {
@@ -925,14 +886,14 @@ static void plain_fields_of_consecutive_datapoints_are_read_at_once(
                 for (size_t j = 0; j < 8; j++) {
                     uint64_t start = edges[i], stop = edges[j];
                     if (start > stop) {
-                        assert_fails(BAGS_ERROR_RANGE,
-                            bags_reader_get_range(
-                                reader, start, stop, field, &row, &said));
+                        assert_fails(
+                            BAGS_ERROR_RANGE, bags_reader_get_range(reader, start, stop,
+                                                  field, &row, &said));
                         assert_int_equal(bags_row_length(&row, 0), 0);
                         continue;
                     }
-                    assert_ok(bags_reader_get_range(
-                        reader, start, stop, field, &row, &said));
+                    assert_ok(
+                        bags_reader_get_range(reader, start, stop, field, &row, &said));
                     uint64_t end = stop < 20 ? stop : 20;
                     size_t length = start < end ? (size_t)(end - start) : 0;
                     assert_int_equal(bags_row_length(&row, 0), length);
@@ -944,8 +905,8 @@ static void plain_fields_of_consecutive_datapoints_are_read_at_once(
             assert_ok(bags_reader_get_range(reader, 3, 9, field, &row, &said));
             assert_ok(bags_row_value(&row, 0, 5, NULL, &value, &said));
             assert_int_equal(value.kind, BAGS_KIND_UTF8);
-            assert_fails(BAGS_ERROR_RANGE,
-                bags_row_value(&row, 0, 6, NULL, &value, &said));
+            assert_fails(
+                BAGS_ERROR_RANGE, bags_row_value(&row, 0, 6, NULL, &value, &said));
             bags_row_free(&row);
             bags_reader_close(reader);
         }
@@ -1014,14 +975,12 @@ static void orphans_do_not_appear_in_ranges(void **state) {
         bags_row row = {0};
         for (uint64_t start = 0; start < 30; start += 4)
             for (uint64_t stop = start; stop <= 30; stop += 3) {
-                assert_ok(
-                    bags_reader_get_range(reader, start, stop, 0, &row, &said));
+                assert_ok(bags_reader_get_range(reader, start, stop, 0, &row, &said));
                 assert_int_equal(bags_row_length(&row, 0), stop - start);
                 for (uint64_t i = start; i < stop; i++) {
                     char text[32];
                     snprintf(text, sizeof(text), "point %d", (int)i);
-                    assert_text(
-                        bags_row_bytes(&row, 0, (size_t)(i - start)), text);
+                    assert_text(bags_row_bytes(&row, 0, (size_t)(i - start)), text);
                 }
             }
         assert_ok(bags_verify(at("x"), NULL, NULL, &said));
@@ -1058,11 +1017,10 @@ static void refs_in_any_order_are_followed(void **state) {
         bags_row row = {0};
         for (uint64_t start = 0; start < 9; start++)
             for (uint64_t stop = start; stop <= 9; stop++) {
-                assert_ok(
-                    bags_reader_get_range(reader, start, stop, 0, &row, &said));
+                assert_ok(bags_reader_get_range(reader, start, stop, 0, &row, &said));
                 for (uint64_t i = start; i < stop; i++)
-                    assert_text(bags_row_bytes(&row, 0, (size_t)(i - start)),
-                        texts[order[i]]);
+                    assert_text(
+                        bags_row_bytes(&row, 0, (size_t)(i - start)), texts[order[i]]);
             }
         for (uint64_t i = 0; i < 9; i++) {
             assert_ok(bags_reader_get(reader, i, NULL, 0, &row, &said));
@@ -1099,10 +1057,8 @@ static void save_row(const void *row, size_t size) {
 }
 
 static void refs_are_read_in_every_form_of_an_integer(void **state) {
-    static const unsigned tags[] = {
-        0, 0xcc, 0xcd, 0xce, 0xcf, 0xd0, 0xd1, 0xd2, 0xd3};
-    static const char *const heads[] = {
-        "\x92", "\xdc\x00\x02", "\xdd\x00\x00\x00\x02"};
+    static const unsigned tags[] = {0, 0xcc, 0xcd, 0xce, 0xcf, 0xd0, 0xd1, 0xd2, 0xd3};
+    static const char *const heads[] = {"\x92", "\xdc\x00\x02", "\xdd\x00\x00\x00\x02"};
     static const size_t head_sizes[] = {1, 3, 5};
     (void)state;
     for (size_t i = 0; i < 9; i++)
@@ -1170,8 +1126,7 @@ static void check_bad_row(const void *data, size_t size, size_t number) {
         assert_says("1");
         assert_int_equal(bags_row_length(&row, 0), 0);
         assert_int_equal(bags_row_bytes(&row, 0, 0).size, 0);
-        assert_fails(
-            BAGS_ERROR_CORRUPT, bags_verify(at("x"), NULL, NULL, &said));
+        assert_fails(BAGS_ERROR_CORRUPT, bags_verify(at("x"), NULL, NULL, &said));
         /* Its neighbours can be read. */
         assert_ok(bags_reader_get(reader, 0, NULL, 0, &row, &said));
         assert_text(bags_row_bytes(&row, 1, 0), "d");
@@ -1253,9 +1208,8 @@ static void invalid_rows_of_refs_are_errors(void **state) {
 }
 
 static void truncated_rows_of_refs_are_errors(void **state) {
-    static const char row[] =
-        "\xdc\x00\x02\xcf\x00\x00\x00\x00\x00\x00\x00\x01"
-        "\xdd\x00\x00\x00\x02\xcd\x00\x01\xd2\x00\x00\x00\x02";
+    static const char row[] = "\xdc\x00\x02\xcf\x00\x00\x00\x00\x00\x00\x00\x01"
+                              "\xdd\x00\x00\x00\x02\xcd\x00\x01\xd2\x00\x00\x00\x02";
     (void)state;
     for (size_t size = 0; size < sizeof(row) - 1; size++)
         check_bad_row(row, size, size);
@@ -1285,24 +1239,23 @@ static void a_refs_error_names_file_and_datapoint(void **state) {
     set_free(&set);
     for (int mode = 0; mode < MODES; mode++) {
         bags_reader *reader = open_mode(at("x"), (enum mode)mode);
-        assert_fails(BAGS_ERROR_CORRUPT,
-            bags_reader_get(reader, 77, NULL, 0, &row, &said));
+        assert_fails(
+            BAGS_ERROR_CORRUPT, bags_reader_get(reader, 77, NULL, 0, &row, &said));
         assert_says("77");
         assert_says("caption");
-        assert_fails(BAGS_ERROR_CORRUPT,
-            bags_reader_get(reader, 88, NULL, 0, &row, &said));
+        assert_fails(
+            BAGS_ERROR_CORRUPT, bags_reader_get(reader, 88, NULL, 0, &row, &said));
         assert_says("refs.bag");
         assert_says("88");
-        assert_fails(BAGS_ERROR_CORRUPT,
-            bags_reader_items(reader, 88, 1, &row, &count, &said));
+        assert_fails(
+            BAGS_ERROR_CORRUPT, bags_reader_items(reader, 88, 1, &row, &count, &said));
         assert_says("88");
         assert_true(count == 99);
-        assert_fails(BAGS_ERROR_CORRUPT,
-            bags_reader_get_range(reader, 70, 80, 0, &row, &said));
+        assert_fails(
+            BAGS_ERROR_CORRUPT, bags_reader_get_range(reader, 70, 80, 0, &row, &said));
         assert_says("77");
         assert_int_equal(bags_row_length(&row, 0), 0);
-        assert_fails(
-            BAGS_ERROR_CORRUPT, bags_verify(at("x"), NULL, NULL, &said));
+        assert_fails(BAGS_ERROR_CORRUPT, bags_verify(at("x"), NULL, NULL, &said));
         assert_says("77");
         bags_reader_close(reader);
     }
@@ -1327,8 +1280,8 @@ static void a_damaged_table_names_file_and_blob(void **state) {
                 assert_ok(bags_reader_get(reader, i, NULL, 0, &row, &said));
                 continue;
             }
-            assert_fails(BAGS_ERROR_CORRUPT,
-                bags_reader_get(reader, i, NULL, 0, &row, &said));
+            assert_fails(
+                BAGS_ERROR_CORRUPT, bags_reader_get(reader, i, NULL, 0, &row, &said));
             assert_says("title.bag");
             assert_says(i == 5 ? "5" : "6");
             assert_int_equal(bags_row_length(&row, 0), 0);
@@ -1336,8 +1289,7 @@ static void a_damaged_table_names_file_and_blob(void **state) {
         assert_fails(BAGS_ERROR_CORRUPT,
             bags_reader_get_range(reader, 0, 20, TITLE, &row, &said));
         assert_says("title.bag");
-        assert_fails(
-            BAGS_ERROR_CORRUPT, bags_verify(at("x"), NULL, NULL, &said));
+        assert_fails(BAGS_ERROR_CORRUPT, bags_verify(at("x"), NULL, NULL, &said));
         assert_says("title.bag");
         bags_row_free(&row);
         bags_reader_close(reader);
@@ -1356,13 +1308,12 @@ static void a_damaged_table_of_refs_names_it(void **state) {
         bags_reader *reader = open_mode(at("x"), (enum mode)mode);
         bags_row row = {0};
         assert_ok(bags_reader_get(reader, 4, NULL, 0, &row, &said));
-        assert_fails(BAGS_ERROR_CORRUPT,
-            bags_reader_get(reader, 5, NULL, 0, &row, &said));
+        assert_fails(
+            BAGS_ERROR_CORRUPT, bags_reader_get(reader, 5, NULL, 0, &row, &said));
         assert_says("refs.bag");
         assert_fails(BAGS_ERROR_CORRUPT,
             bags_reader_get_range(reader, 0, 20, TITLE, &row, &said));
-        assert_fails(
-            BAGS_ERROR_CORRUPT, bags_verify(at("x"), NULL, NULL, &said));
+        assert_fails(BAGS_ERROR_CORRUPT, bags_verify(at("x"), NULL, NULL, &said));
         assert_says("refs.bag");
         bags_row_free(&row);
         bags_reader_close(reader);
@@ -1414,8 +1365,7 @@ static bags_code read_all(const char *path, enum mode mode) {
     return code;
 }
 
-static void a_bag_of_0_bytes_is_read_only_next_to_v2_or_empty_bags(
-    void **state) {
+static void a_bag_of_0_bytes_is_read_only_next_to_v2_or_empty_bags(void **state) {
     hand_set set;
     (void)state;
     for (int variant = V1; variant <= V2; variant++)
@@ -1464,8 +1414,7 @@ static void a_bag_shorter_than_8_bytes_is_an_error_in_a_dataset(void **state) {
         save_formula(at("x"), 3, V2);
         save(at("x/words.bag"), "\0\0\0\0\0\0\0", size);
         for (int mode = 0; mode < MODES; mode++)
-            assert_int_equal(
-                read_all(at("x"), (enum mode)mode), BAGS_ERROR_CORRUPT);
+            assert_int_equal(read_all(at("x"), (enum mode)mode), BAGS_ERROR_CORRUPT);
         assert_says("words.bag");
         save(at("x/refs.bag"), "\0\0\0\0\0\0\0", size);
         for (int mode = 0; mode < MODES; mode++) {
@@ -1509,8 +1458,8 @@ static void split_fields_of_unequal_length_are_an_error(void **state) {
         bags_row row = {0};
         assert_ok(bags_reader_get(reader, 16, NULL, 0, &row, &said));
         check_item(&row, 1, 0, TITLE, 16, 0);
-        assert_fails(BAGS_ERROR_RANGE,
-            bags_reader_get(reader, 17, NULL, 0, &row, &said));
+        assert_fails(
+            BAGS_ERROR_RANGE, bags_reader_get(reader, 17, NULL, 0, &row, &said));
         assert_ok(bags_reader_get_range(reader, 0, 99, 0, &row, &said));
         assert_int_equal(bags_row_length(&row, 0), 17);
         bags_row_free(&row);
@@ -1533,8 +1482,7 @@ static void damaged_split_datasets_are_errors(void **state) {
             resize_file(at("x/title.bag"), file_size(at("x/title.bag")) - 1);
             break;
         case 3:
-            save_text(at("x/spec.json"),
-                "{\"info\": \"utf8\", \"title\": \"utf8[]\"}");
+            save_text(at("x/spec.json"), "{\"info\": \"utf8\", \"title\": \"utf8[]\"}");
             break;
         case 4: /* an entry that decreases */ {
             bytes idx = load(at("x/title.idx"));
@@ -1558,8 +1506,7 @@ static void damaged_split_datasets_are_errors(void **state) {
     }
 }
 
-static void torn_entries_and_trailing_bytes_of_split_fields_are_ignored(
-    void **state) {
+static void torn_entries_and_trailing_bytes_of_split_fields_are_ignored(void **state) {
     (void)state;
     save_formula(at("x"), 20, SPLIT);
     bytes file = load(at("x/title.idx"));
@@ -1647,11 +1594,10 @@ static void few_open_files_and_maps_are_enough(void **state) {
             disk.peak_files = disk.files;
             disk.peak_maps = disk.maps;
             for (uint64_t i = 0; i < 20; i++) {
-                assert_ok(
-                    bags_reader_get(reader, i % 10, NULL, 0, &row, &said));
+                assert_ok(bags_reader_get(reader, i % 10, NULL, 0, &row, &said));
                 for (size_t f = 0; f < 30; f++)
-                    assert_text(bags_row_bytes(&row, f, 0),
-                        name[(f + (size_t)i % 10) % 30]);
+                    assert_text(
+                        bags_row_bytes(&row, f, 0), name[(f + (size_t)i % 10) % 30]);
             }
             assert_true(disk.peak_maps <= (int)most);
             assert_true(disk.peak_files <= (int)most + 1);
@@ -1679,8 +1625,7 @@ static void memory_use_is_bounded_by_the_file_sizes(void **state) {
     save_row("\x92\x00\x92\x00\xcf\x00\x00\x01\x00\x00\x00\x00\x00", 13);
     for (int mode = 0; mode < MODES; mode++) {
         uint64_t peak = memory.peak = memory.used;
-        assert_int_equal(
-            read_all(at("x"), (enum mode)mode), BAGS_ERROR_CORRUPT);
+        assert_int_equal(read_all(at("x"), (enum mode)mode), BAGS_ERROR_CORRUPT);
         assert_true(memory.peak - peak < 200000);
     }
     save_formula(at("y"), 5, V1);
@@ -1691,8 +1636,7 @@ static void memory_use_is_bounded_by_the_file_sizes(void **state) {
     bytes_free(&file);
     for (int mode = 0; mode < MODES; mode++) {
         uint64_t peak = memory.peak = memory.used;
-        assert_int_equal(
-            read_all(at("y"), (enum mode)mode), BAGS_ERROR_CORRUPT);
+        assert_int_equal(read_all(at("y"), (enum mode)mode), BAGS_ERROR_CORRUPT);
         assert_true(memory.peak - peak < 200000);
     }
 }
@@ -1706,8 +1650,7 @@ static void an_idx_that_shrinks_after_opening_is_an_error(void **state) {
         save_formula(at("x"), 2000, SPLIT);
         bags_reader *reader = open_mode(at("x"), (enum mode)mode);
         resize_file(at("x/title.idx"), 80);
-        bags_code code =
-            bags_reader_get_range(reader, 1000, 2000, 1, &row, &said);
+        bags_code code = bags_reader_get_range(reader, 1000, 2000, 1, &row, &said);
         assert_true(code == BAGS_ERROR_CORRUPT || code == BAGS_ERROR_IO);
         assert_says("title");
         assert_int_equal(bags_row_length(&row, 0), 0);
@@ -1720,8 +1663,8 @@ static void an_idx_that_shrinks_after_opening_is_an_error(void **state) {
     }
 }
 
-static bags_code silent_decode(void *state, bags_view blob,
-    bags_buffer *scratch, bags_value *value, bags_error *err) {
+static bags_code silent_decode(void *state, bags_view blob, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
     (void)state;
     (void)blob;
     (void)scratch;
@@ -1828,8 +1771,7 @@ static void a_decoded_value_keeps_its_bytes_while_it_grows(void **state) {
         BAGS_ERROR_MEMORY, bags_row_value(&row, 0, 0, NULL, &values[0], &said));
     for (size_t i = 1; i < 4; i++)
         for (size_t k = 0; k < 100; k++)
-            assert_int_equal(
-                ((const unsigned char *)values[i].data)[k], (int)i + 1);
+            assert_int_equal(((const unsigned char *)values[i].data)[k], (int)i + 1);
     bags_row_free(&row);
     bags_reader_close(reader);
     bags_registry_free(codecs);
@@ -1853,8 +1795,8 @@ static void shared_blobs_need_bounded_memory(void **state) {
         bags_reader *reader = open_mode(at("x"), (enum mode)mode);
         memory.peak = memory.used;
         bags_code code = bags_reader_get_range(reader, 0, 2000, 0, &row, NULL);
-        assert_true(code == BAGS_OK || code == BAGS_ERROR_CORRUPT ||
-                    code == BAGS_ERROR_LIMIT);
+        assert_true(
+            code == BAGS_OK || code == BAGS_ERROR_CORRUPT || code == BAGS_ERROR_LIMIT);
         if (!code)
             assert_bytes(bags_row_bytes(&row, 0, 1999), data, 65536);
         /* A few times the size of the Bag, and a little for small ones. */
@@ -1873,8 +1815,7 @@ typedef struct arena {
     double space[100000];
 } arena;
 
-static void *arena_resize(
-    void *user, void *data, size_t old_size, size_t new_size) {
+static void *arena_resize(void *user, void *data, size_t old_size, size_t new_size) {
     arena *a = (arena *)user;
     if (!new_size) {
         a->live -= data != NULL;
@@ -1892,8 +1833,7 @@ static void *arena_resize(
 }
 
 /* A row must not mistake a new reader for the one it served before. */
-static void a_row_is_not_confused_by_a_new_reader_at_the_same_address(
-    void **state) {
+static void a_row_is_not_confused_by_a_new_reader_at_the_same_address(void **state) {
     static arena a;
     bags_row row = {0};
     const bags_reader *before = NULL;
@@ -1910,8 +1850,7 @@ static void a_row_is_not_confused_by_a_new_reader_at_the_same_address(
         bags_reader_options options = reading((enum mode)(i / 2));
         bags_reader *reader;
         options.env.allocator = &a.allocator;
-        assert_opens(
-            reader, bags_reader_open(at(i % 2 ? "y" : "x"), &options, &said));
+        assert_opens(reader, bags_reader_open(at(i % 2 ? "y" : "x"), &options, &said));
         assert_true(!before || before == reader);
         before = reader;
         for (uint64_t k = 0; k < 20; k++) {
@@ -1946,8 +1885,7 @@ static int at_work_stage;
 
 /* The writer appends when the reader opens the checksums, and has finished when
  * it opens the Bag again. */
-static int open_while_writing(
-    void *user, const char *path, int mode, void **file) {
+static int open_while_writing(void *user, const char *path, int mode, void **file) {
     const char *name = strrchr(path, '.');
     if (at_work_stage == 0 && name && !strcmp(name, ".crc")) {
         at_work_stage = 1;
@@ -1971,8 +1909,7 @@ static void a_bag_that_is_finished_while_it_is_opened_is_read(void **state) {
         memset(&writing, 0, sizeof(writing));
         writing.checksum = true;
         writing.keep_idx = i / 2 == 1;
-        assert_opens(
-            at_work, bag_writer_open(at("%d.bag", i), &writing, &said));
+        assert_opens(at_work, bag_writer_open(at("%d.bag", i), &writing, &said));
         at_work_stage = 0;
         for (int k = 0; k < 5; k++)
             assert_ok(bag_writer_append(at_work, "abcdefgh", 8, NULL, &said));

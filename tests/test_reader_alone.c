@@ -35,8 +35,7 @@ static void check_datapoints(const bags_reader *reader) {
             assert_int_equal(word.size, strlen(text));
             assert_memory_equal(word.data, text, word.size);
         }
-        assert_int_equal(
-            bags_reader_items(reader, i, 1, &row, &items, &err), 0);
+        assert_int_equal(bags_reader_items(reader, i, 1, &row, &items, &err), 0);
         assert_true(items == length);
     }
     assert_int_equal(
@@ -45,8 +44,7 @@ static void check_datapoints(const bags_reader *reader) {
 }
 
 static void datasets_are_read_without_the_writer(void **state) {
-    static const char *const paths[] = {
-        DATA "ds-small/data", DATA "sh-length/data"};
+    static const char *const paths[] = {DATA "ds-small/data", DATA "sh-length/data"};
     (void)state;
     for (int i = 0; i < 6; i++) {
         bags_reader_options options;
@@ -67,8 +65,8 @@ static void datasets_are_read_without_the_writer(void **state) {
 static void a_bag_is_read_without_the_writer(void **state) {
     static const unsigned char bag[] = {'a', 'b',
         'c', /* "a", "", "bc", and the table */
-        0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0,
-        3, 0, 0, 0, 0, 0, 0, 0};
+        0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0,
+        0, 0, 0, 0, 0};
     bags_view blob;
     (void)state;
     bag_reader *reader = bag_reader_open_memory(bag, sizeof(bag), NULL, &err);

@@ -79,9 +79,8 @@ static void write_complete(work *w, uint64_t total) {
 static void check_points(const work *w, uint64_t length) {
     finding f = work_find(w, &disk.io, false);
     if (!f.opened || !f.verified || f.length != length || f.right != length)
-        fail_msg("%s: %d datapoints, %d right, not %d: %s", w->path,
-            (int)f.length, (int)f.right, (int)length,
-            f.error.code ? f.error.message : "");
+        fail_msg("%s: %d datapoints, %d right, not %d: %s", w->path, (int)f.length,
+            (int)f.right, (int)length, f.error.code ? f.error.message : "");
 }
 
 static uint64_t tree_size(const char *path) {
@@ -97,15 +96,14 @@ static uint64_t tree_size(const char *path) {
     return size;
 }
 
-#define LEFT_NAMES                                                             \
-    "clip.bag clip.idx id.bag id.idx refs.bag refs.idx "                       \
+#define LEFT_NAMES                                                                     \
+    "clip.bag clip.idx id.bag id.idx refs.bag refs.idx "                               \
     "spec.json.partial text.bag text.idx"
 #define DONE_NAMES "clip.bag id.bag refs.bag spec.json text.bag"
 
 /* ---- recovery ---- */
 
-static void recovery_writes_the_bytes_that_the_writer_would_have_written(
-    void **state) {
+static void recovery_writes_the_bytes_that_the_writer_would_have_written(void **state) {
     static const uint64_t lengths[] = {0, 4, 40};
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -119,8 +117,7 @@ static void recovery_writes_the_bytes_that_the_writer_would_have_written(
         assert_int_equal(t.report.finished_now, 1);
         assert_int_equal(t.report.finished_before, lengths[i] == 4);
         assert_int_equal(t.report.length, lengths[i] == 4 ? 2 : 6);
-        assert_int_equal(
-            t.report.removed + t.report.locked + t.report.failed, 0);
+        assert_int_equal(t.report.removed + t.report.locked + t.report.failed, 0);
         check_points(&crashed, 6);
         assert_ok(recover(crashed.path, &t));
         assert_int_equal(t.report.finished_before, lengths[i] == 4 ? 2 : 1);
@@ -188,15 +185,15 @@ static void a_dry_run_reports_everything_and_changes_nothing(void **state) {
     uint64_t tables = 4 * 8 + 8 + 8 + 8;
     for (uint64_t i = file_size(at("set/000001/clip.idx")); i; i -= 8)
         tables += 8;
-    assert_int_equal(dry.shards[1].truncated,
-        before - (tree_size(at("set/000001")) - tables));
+    assert_int_equal(
+        dry.shards[1].truncated, before - (tree_size(at("set/000001")) - tables));
     check_points(&w, 5);
 }
 
 /* Any journal or Bag, truncated anywhere: the complete datapoints are kept. */
 static void truncated_files_keep_their_complete_datapoints(void **state) {
-    static const char *const files[] = {"refs.idx", "refs.bag", "id.idx",
-        "id.bag", "text.idx", "clip.idx", "clip.bag"};
+    static const char *const files[] = {
+        "refs.idx", "refs.bag", "id.idx", "id.bag", "text.idx", "clip.idx", "clip.bag"};
     (void)state;
     work w = local_work(at("model"), 0);
     leave(&w, 6, 0);
@@ -240,11 +237,10 @@ static void truncated_files_keep_their_complete_datapoints(void **state) {
 
 /* What follows the complete datapoints is truncated. */
 static void trailing_bytes_are_truncated(void **state) {
-    static const char *const files[] = {"refs.idx", "refs.bag", "id.idx",
-        "id.bag", "text.idx", "text.bag", "clip.idx", "clip.bag"};
+    static const char *const files[] = {"refs.idx", "refs.bag", "id.idx", "id.bag",
+        "text.idx", "text.bag", "clip.idx", "clip.bag"};
     (void)state;
-    work crashed = local_work(at("model"), 0),
-         complete = local_work(at("complete"), 0);
+    work crashed = local_work(at("model"), 0), complete = local_work(at("complete"), 0);
     leave(&crashed, 6, 0);
     write_complete(&complete, 6);
     reported dry;
@@ -332,8 +328,8 @@ static void files_that_no_writer_creates_stay(void **state) {
     leave(&full, 3, 0);
     save_text(at("full/000000/notes.txt"), "mine");
     assert_ok(recover(full.path, &t));
-    assert_names(at("full/000000"),
-        "clip.bag id.bag notes.txt refs.bag spec.json text.bag");
+    assert_names(
+        at("full/000000"), "clip.bag id.bag notes.txt refs.bag spec.json text.bag");
     check_points(&full, 3);
 }
 
@@ -391,8 +387,7 @@ static void a_shard_with_tables_but_no_journals_is_not_removed(void **state) {
     leave(&w, 3, 0);
     assert_ok(recover(w.path, &t));
     assert_int_equal(
-        rename(at("set/000000/spec.json"), at("set/000000/spec.json.partial")),
-        0);
+        rename(at("set/000000/spec.json"), at("set/000000/spec.json.partial")), 0);
     copy_tree(w.path, at("copy"));
     assert_fails(BAGS_ERROR_CORRUPT, recover(w.path, &t));
     assert_says("000000");
@@ -440,8 +435,7 @@ static void the_shard_of_a_running_writer_is_left_alone(void **state) {
     check_points(&alive, 5);
 }
 
-static void the_shard_of_a_writer_in_another_process_is_left_alone(
-    void **state) {
+static void the_shard_of_a_writer_in_another_process_is_left_alone(void **state) {
     int ready[2], go[2], status;
     char byte = 0;
     reported t;
@@ -492,12 +486,12 @@ static void recovery_can_be_limited_to_the_shards_of_one_worker(void **state) {
     assert_names(at("set/000003"), LEFT_NAMES);
     assert_names(at("set/000002"), LEFT_NAMES);
     options.shard_start = 3;
-    assert_fails(BAGS_ERROR_ARGUMENT,
-        bags_recover(at("set"), &options, &t.report, &said));
+    assert_fails(
+        BAGS_ERROR_ARGUMENT, bags_recover(at("set"), &options, &t.report, &said));
     options.shard_start = 4;
     options.shard_stop = 2;
-    assert_fails(BAGS_ERROR_ARGUMENT,
-        bags_recover(at("set"), &options, &t.report, &said));
+    assert_fails(
+        BAGS_ERROR_ARGUMENT, bags_recover(at("set"), &options, &t.report, &said));
     options.shard_start = options.shard_stop = 0;
     assert_ok(bags_recover(at("set"), &options, &t.report, &said));
     check_points(&first, 3);
@@ -507,8 +501,7 @@ static void recovery_can_be_limited_to_the_shards_of_one_worker(void **state) {
 /* ---- resume ---- */
 
 /* After a crash with any number of datapoints. */
-static void a_resumed_dataset_equals_one_that_was_never_interrupted(
-    void **state) {
+static void a_resumed_dataset_equals_one_that_was_never_interrupted(void **state) {
     static const uint64_t lengths[] = {0, 4, 1};
     (void)state;
     for (int i = 0; i < 3; i++) {
@@ -535,8 +528,7 @@ static void killed_workers_can_resume(void **state) {
     (void)state;
     for (uint64_t killed = 0; killed < 16; killed++) {
         for (uint64_t i = 0; i < 4; i++) {
-            work complete = worker(at("complete"), i, 4),
-                 w = worker(at("set"), i, 4);
+            work complete = worker(at("complete"), i, 4), w = worker(at("set"), i, 4);
             write_complete(&complete, 3 + 2 * i);
             if (killed >> i & 1)
                 leave(&w, 2 + i, i % 2);
@@ -617,8 +609,7 @@ static void a_finished_unsharded_dataset_cannot_be_resumed(void **state) {
 
 static void resuming_with_other_fields_is_refused(void **state) {
     static const bags_field others[3][2] = {{{"id", "int(8)"}, {"x", "utf8"}},
-        {{"text", "utf8"}, {"id", "int(8)"}},
-        {{"id", "int(4)"}, {"a", "utf8"}}};
+        {{"text", "utf8"}, {"id", "int(8)"}}, {{"id", "int(4)"}, {"a", "utf8"}}};
     static const uint64_t lengths[] = {0, 4};
     (void)state;
     for (int i = 0; i < 2; i++)
@@ -680,8 +671,7 @@ static void abort_restores_what_existed_before_resume(void **state) {
 
 /* The end of an abort that fails or crashes at its n-th call: recovery finishes
  * what it left. False if it made fewer calls. */
-static bool interrupt_abort(
-    const char *path, uint64_t shard_length, uint64_t n) {
+static bool interrupt_abort(const char *path, uint64_t shard_length, uint64_t n) {
     crash_device device;
     bags_writer *writer;
     reported t;
@@ -759,13 +749,13 @@ static int between_size(void *user, void *file, uint64_t *size) {
     const bags_io *io = ((between *)user)->base;
     return io->size(io->user, file, size);
 }
-static int between_read(void *user, void *file, uint64_t offset, void *data,
-    size_t size, size_t *done) {
+static int between_read(
+    void *user, void *file, uint64_t offset, void *data, size_t size, size_t *done) {
     const bags_io *io = ((between *)user)->base;
     return io->read_at(io->user, file, offset, data, size, done);
 }
-static int between_write(void *user, void *file, uint64_t offset,
-    const void *data, size_t size, size_t *done) {
+static int between_write(void *user, void *file, uint64_t offset, const void *data,
+    size_t size, size_t *done) {
     come_between(user);
     const bags_io *io = ((between *)user)->base;
     return io->write_at(io->user, file, offset, data, size, done);
@@ -876,8 +866,8 @@ static void recovery_at_any_time_does_not_harm_a_running_writer(void **state) {
             writer = work_open(&w, false, &said);
             if (!writer || work_append_to(&w, writer, 7, &said) ||
                 work_close(&w, writer, &said))
-                fail_msg("recovered at call %d, the writer fails: %s", (int)n,
-                    said.message);
+                fail_msg(
+                    "recovered at call %d, the writer fails: %s", (int)n, said.message);
             finding f = work_find(&w, &m.io, false);
             if (f.right != 7 || f.length != 7 || !f.verified)
                 fail_msg("recovered at call %d: %d of %d datapoints are right: "
@@ -927,8 +917,7 @@ static void a_writer_that_finishes_does_not_disturb_a_recovery(void **state) {
             bags_code code = bags_recover("set", &options, NULL, &err);
             reached = b.writer == NULL;
             if (code && code != BAGS_ERROR_LOCKED)
-                fail_msg("finished at call %d: recover says %s", (int)n,
-                    err.message);
+                fail_msg("finished at call %d: recover says %s", (int)n, err.message);
             if (b.writer)
                 b.act(&b);
             finding f = work_find(&w, &m.io, false);
@@ -994,8 +983,7 @@ static void datapoints_end_before_a_checksum_mismatch(void **state) {
         reported t;
         work w = checksum_work(at("%d", i), 0, true);
         leave(&w, 12, 0);
-        const char *path =
-            at("%d/%s.%s", i, names[i / 2], i % 2 ? "crc" : "bag");
+        const char *path = at("%d/%s.%s", i, names[i / 2], i % 2 ? "crc" : "bag");
         bytes file = load(path);
         /* A cancelled datapoint may follow the data in use. */
         size_t where = i % 2 ? 4 * 7 + 1 : i == 2 ? 200 : file.size - 20;
@@ -1029,8 +1017,7 @@ static void resuming_with_and_without_checksums(void **state) {
     for (int i = 0; i < 6; i++) {
         bool before = i % 3 != 1, after = i % 3 != 0;
         work w = checksum_work(at("crashed%d", i), lengths[i / 3], before);
-        work complete =
-            checksum_work(at("complete%d", i), lengths[i / 3], true);
+        work complete = checksum_work(at("complete%d", i), lengths[i / 3], true);
         bags_writer *writer;
         leave(&w, 6, 0);
         w.options.checksum = after;
@@ -1087,8 +1074,8 @@ static void leave_five(const char *path) {
     leave(&w, 5, 0);
 }
 
-#define DONE_SUMMED_NAMES                                                      \
-    "clip.bag clip.crc id.bag id.crc refs.bag refs.crc "                       \
+#define DONE_SUMMED_NAMES                                                              \
+    "clip.bag clip.crc id.bag id.crc refs.bag refs.crc "                               \
     "spec.json text.bag text.crc"
 
 /* Checksums of only some Bags, or of blobs that have changed, would make verify
@@ -1106,19 +1093,17 @@ static void checksums_are_added_to_all_bags_or_to_none(void **state) {
             assert_ok(recover(w.path, &t));
             drop_journals(&disk.io, w.path);
             bool with_checksums = exists(at("set/refs.crc"));
-            assert_names(
-                w.path, with_checksums ? DONE_SUMMED_NAMES : DONE_NAMES);
+            assert_names(w.path, with_checksums ? DONE_SUMMED_NAMES : DONE_NAMES);
             *(with_checksums ? &with : &without) += 1;
             finding f = work_find(&w, &disk.io, false);
             if (!f.verified || f.right != f.length || f.length < 5)
-                fail_msg("call %d: %d of %d are right: %s", (int)n,
-                    (int)f.right, (int)f.length,
-                    f.verified ? "" : f.error.message);
+                fail_msg("call %d: %d of %d are right: %s", (int)n, (int)f.right,
+                    (int)f.length, f.verified ? "" : f.error.message);
             remove_tree(w.path);
         }
     }
-    print_message("%d points; %d ended with checksums, %d without\n", points,
-        with, without);
+    print_message(
+        "%d points; %d ended with checksums, %d without\n", points, with, without);
     assert_true(with > 4 && without > 40);
 }
 
@@ -1188,8 +1173,7 @@ static standalone standalone_on(
 }
 
 /* Append until `stop`; flush after every fourth. */
-static bags_code standalone_append(
-    standalone *l, bag_writer *writer, uint64_t stop) {
+static bags_code standalone_append(standalone *l, bag_writer *writer, uint64_t stop) {
     bags_code code = BAGS_OK;
     while (l->appended < stop && !code) {
         unsigned char data[5000];
@@ -1233,8 +1217,7 @@ static bool standalone_crashes(standalone *l, uint64_t n) {
 }
 
 /* The number of blobs, all of which must be correct. */
-static uint64_t standalone_check(
-    const standalone *l, const bags_io *io, bool check) {
+static uint64_t standalone_check(const standalone *l, const bags_io *io, bool check) {
     bag_reader_options options;
     bags_buffer scratch = {0};
     bags_view blob;
@@ -1258,8 +1241,7 @@ static uint64_t standalone_check(
     return length;
 }
 
-static bags_code standalone_recover(
-    const bags_io *io, const char *path, reported *t) {
+static bags_code standalone_recover(const bags_io *io, const char *path, reported *t) {
     bags_recover_options options = recover_options(t);
     options.env.io = io;
     return bags_recover(path, &options, &t->report, &said);
@@ -1269,17 +1251,14 @@ static void a_recovered_standalone_bag_equals_that_of_its_writer(void **state) {
     (void)state;
     for (int i = 0; i < 4; i++) {
         reported t;
-        standalone crashed =
-            standalone_on(at("crashed/x.bag"), &disk.io, i % 2);
-        standalone complete =
-            standalone_on(at("complete/x.bag"), &disk.io, i % 2);
+        standalone crashed = standalone_on(at("crashed/x.bag"), &disk.io, i % 2);
+        standalone complete = standalone_on(at("complete/x.bag"), &disk.io, i % 2);
         make_dir(at("crashed"));
         make_dir(at("complete"));
         complete.options.keep_idx = i / 2;
         assert_true(standalone_crashes(&crashed, 0));
         bag_writer *writer;
-        assert_opens(
-            writer, bag_writer_open(complete.path, &complete.options, &said));
+        assert_opens(writer, bag_writer_open(complete.path, &complete.options, &said));
         assert_ok(standalone_append(&complete, writer, crashed.flushed));
         assert_ok(bag_writer_close(writer, &said));
         bags_recover_options options = recover_options(&t);
@@ -1290,8 +1269,7 @@ static void a_recovered_standalone_bag_equals_that_of_its_writer(void **state) {
         assert_int_equal(t.report.finished_now, 1);
         assert_int_equal(t.report.length, crashed.flushed);
         assert_string_equal(t.paths[0], crashed.path);
-        assert_int_equal(
-            standalone_check(&crashed, &disk.io, i % 2), crashed.flushed);
+        assert_int_equal(standalone_check(&crashed, &disk.io, i % 2), crashed.flushed);
         assert_ok(standalone_recover(&disk.io, crashed.path, &t));
         assert_int_equal(t.report.finished_before, 1);
         assert_int_equal(t.report.finished_now + t.report.truncated, 0);
@@ -1321,8 +1299,7 @@ static void a_truncated_standalone_bag_keeps_its_complete_blobs(void **state) {
             resize_file(at("one/x.%s", endings[f]), n);
             copy_tree(at("one"), at("before"));
             poison();
-            bags_code first =
-                bags_recover(l.path, &dry_options, &dry.report, &said);
+            bags_code first = bags_recover(l.path, &dry_options, &dry.report, &said);
             assert_same_tree(at("one"), at("before"));
             poison();
             bags_code code = standalone_recover(&disk.io, l.path, &t);
@@ -1334,8 +1311,7 @@ static void a_truncated_standalone_bag_keeps_its_complete_blobs(void **state) {
                 assert_same_tree(at("one"), at("before"));
                 refused++;
             } else {
-                assert_int_equal(
-                    standalone_check(&l, &disk.io, true), t.report.length);
+                assert_int_equal(standalone_check(&l, &disk.io, true), t.report.length);
                 if (f == 1)
                     assert_int_equal(t.report.length,
                         n / 8 < crashed.flushed ? n / 8 : crashed.flushed);
@@ -1344,15 +1320,13 @@ static void a_truncated_standalone_bag_keeps_its_complete_blobs(void **state) {
             remove_tree(at("before"));
         }
     }
-    print_message(
-        "%d truncations, %d of which left nothing complete\n", cuts, refused);
+    print_message("%d truncations, %d of which left nothing complete\n", cuts, refused);
     assert_true(refused > 0 && refused < cuts / 2);
 }
 
 /* The writer of a standalone Bag crashes at any call, and so does its
  * recovery. */
-static void a_standalone_bag_is_recovered_after_a_kill_at_any_call(
-    void **state) {
+static void a_standalone_bag_is_recovered_after_a_kill_at_any_call(void **state) {
     int points = 0;
     (void)state;
     for (int with_checksums = 0; with_checksums < 2; with_checksums++) {
@@ -1370,13 +1344,13 @@ static void a_standalone_bag_is_recovered_after_a_kill_at_any_call(
             bags_code code = standalone_recover(&m.io, l.path, &t);
             /* Before it had a journal it had no data. */
             bool none = n == 1 || before.size == 0;
-            if (code && !(none && (code == BAGS_ERROR_MISSING ||
-                                      code == BAGS_ERROR_CORRUPT)))
+            if (code &&
+                !(none && (code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT)))
                 fail_msg("killed at %d: %s", (int)n, said.message);
             uint64_t right = code ? 0 : standalone_check(&l, &m.io, false);
             if (right < l.flushed || right > l.appended)
-                fail_msg("killed at %d: %d blobs; %d were flushed, %d appended",
-                    (int)n, (int)right, (int)l.flushed, (int)l.appended);
+                fail_msg("killed at %d: %d blobs; %d were flushed, %d appended", (int)n,
+                    (int)right, (int)l.flushed, (int)l.appended);
             if (!code)
                 assert_true(memory_disk_find(&m, "x.crc").size == 0 ||
                             standalone_check(&l, &m.io, true) == right);
@@ -1387,8 +1361,7 @@ static void a_standalone_bag_is_recovered_after_a_kill_at_any_call(
     print_message("killed at %d calls\n", points);
 }
 
-static void recovery_of_a_standalone_bag_may_fail_or_be_killed_anywhere(
-    void **state) {
+static void recovery_of_a_standalone_bag_may_fail_or_be_killed_anywhere(void **state) {
     static const int errors[] = {EIO, ENOSPC, EACCES};
     int points = 0;
     (void)state;
@@ -1414,16 +1387,15 @@ static void recovery_of_a_standalone_bag_may_fail_or_be_killed_anywhere(
             poison();
             bags_code code = standalone_recover(&device.io, "here/x.bag", &t);
             reached = device.files.failed > 0;
-            if (code && (said.system != errors[how % 3] ||
-                            !strstr(said.message, "here")))
+            if (code &&
+                (said.system != errors[how % 3] || !strstr(said.message, "here")))
                 fail_msg("call %d: %s", (int)n, said.message);
             assert_int_equal(device.files.files, 0);
             assert_ok(standalone_recover(&m.io, "here/x.bag", &t));
             /* A journal that could not be removed stays. */
             m.io.remove(m.io.user, "here/x.idx");
             if (!is_same_disk(&m, &expected))
-                fail_msg(
-                    "after call %d of it failed, it ends differently", (int)n);
+                fail_msg("after call %d of it failed, it ends differently", (int)n);
             memory_disk_free(&m);
             memory_disk_free(&expected);
         }
@@ -1465,8 +1437,7 @@ static void the_standalone_bag_of_a_running_writer_is_left_alone(void **state) {
     assert_int_equal(standalone_check(&l, &disk.io, true), 9);
 }
 
-static void recovery_at_any_time_does_not_harm_a_running_bag_writer(
-    void **state) {
+static void recovery_at_any_time_does_not_harm_a_running_bag_writer(void **state) {
     uint64_t n = 1;
     (void)state;
     for (bool reached = true; reached; n++) {
@@ -1493,8 +1464,7 @@ static void act_close_bag(between *b) {
     b->bag = NULL;
 }
 
-static void a_bag_writer_that_finishes_does_not_disturb_a_recovery(
-    void **state) {
+static void a_bag_writer_that_finishes_does_not_disturb_a_recovery(void **state) {
     (void)state;
     for (int keep = 0; keep < 2; keep++) {
         uint64_t n = 1;
@@ -1549,8 +1519,7 @@ static void a_standalone_bag_never_loses_a_valid_table(void **state) {
         assert_int_equal(t.report.failed, 1);
         assert_same_tree(at("%d", i), at("before%d", i));
         assert_int_equal(remove(at("%d/x.idx", i)), 0);
-        assert_int_equal(
-            standalone_check(&l, &disk.io, i % 2), STANDALONE_BLOBS);
+        assert_int_equal(standalone_check(&l, &disk.io, i % 2), STANDALONE_BLOBS);
     }
 }
 
@@ -1608,8 +1577,8 @@ static void a_table_next_to_the_journal_of_another_bag_is_kept(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         reported t;
-        bytes bag = bag_made_of(
-            'a', 20, cases[i].count, cases[i].from, cases[i].count + 1);
+        bytes bag =
+            bag_made_of('a', 20, cases[i].count, cases[i].from, cases[i].count + 1);
         save(at("x.bag"), bag.data, bag.size);
         save_journal(at("x.idx"), cases[i].size, cases[i].journal);
         assert_fails(BAGS_ERROR_CORRUPT, recover(at("x.bag"), &t));
@@ -1657,8 +1626,7 @@ static void a_damaged_split_bag_with_checksums_is_left_alone(void **state) {
     assert_int_equal(t.report.finished_before, 1);
     assert_file(at("x.bag"), bag.data, bag.size);
     assert_true(file_size(at("x.idx")) == 8 * 9);
-    assert_fails(
-        BAGS_ERROR_CORRUPT, bags_verify(at("x.bag"), NULL, NULL, &said));
+    assert_fails(BAGS_ERROR_CORRUPT, bags_verify(at("x.bag"), NULL, NULL, &said));
     assert_says("x.bag: blob 3*mismatch");
     bytes_free(&bag);
 }
@@ -1778,8 +1746,7 @@ static void only_standalone_bags_are_recovered(void **state) {
 }
 
 /* A reader would take them for its own. */
-static void a_bag_is_not_written_next_to_the_checksums_of_another(
-    void **state) {
+static void a_bag_is_not_written_next_to_the_checksums_of_another(void **state) {
     (void)state;
     standalone l = standalone_on(at("x.bag"), &disk.io, false);
     save_text(at("x.crc"), "of another");
@@ -1789,7 +1756,7 @@ static void a_bag_is_not_written_next_to_the_checksums_of_another(
 }
 
 #undef TEST
-#define TEST(function)                                                         \
+#define TEST(function)                                                                 \
     cmocka_unit_test_setup_teardown(function, quick_setup, support_teardown)
 
 int main(void) {

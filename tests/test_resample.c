@@ -37,11 +37,10 @@ typedef struct resizing {
 
 static bool parse(const char *line, resizing *out) {
     unsigned channels, width, height;
-    bool complete =
-        sscanf(line, "%llu %u %u %u %u %lf %lf %lf %lf %u %u %64[0-9a-f]",
-            &out->seed, &channels, &width, &height, &out->filter,
-            &out->box.left, &out->box.top, &out->box.right, &out->box.bottom,
-            &out->width, &out->height, out->digest) == 12;
+    bool complete = sscanf(line, "%llu %u %u %u %u %lf %lf %lf %lf %u %u %64[0-9a-f]",
+                        &out->seed, &channels, &width, &height, &out->filter,
+                        &out->box.left, &out->box.top, &out->box.right,
+                        &out->box.bottom, &out->width, &out->height, out->digest) == 12;
     out->image = rgb;
     out->image.channels = channels;
     out->image.width = width;
@@ -113,10 +112,10 @@ static void rows_go_where_the_strides_say_and_nowhere_else(void **state) {
     memset(apart, 0xaa, sizeof apart);
     for (size_t y = 0; y < 4; y++)
         memcpy(pixels + y * 15, wide + y * WIDE, 15);
-    assert_ok(bags_resample(&rgb, pixels, 0, NULL, BAGS_FILTER_BICUBIC, 7, 6,
-        &scratch, plain, 0, &said));
-    assert_ok(bags_resample(&rgb, wide, WIDE, NULL, BAGS_FILTER_BICUBIC, 7, 6,
-        &scratch, apart, ROW + GAP, &said));
+    assert_ok(bags_resample(
+        &rgb, pixels, 0, NULL, BAGS_FILTER_BICUBIC, 7, 6, &scratch, plain, 0, &said));
+    assert_ok(bags_resample(&rgb, wide, WIDE, NULL, BAGS_FILTER_BICUBIC, 7, 6, &scratch,
+        apart, ROW + GAP, &said));
     for (size_t y = 0; y < 6; y++) {
         assert_memory_equal(apart + y * (ROW + GAP), plain + y * ROW, ROW);
         for (size_t i = ROW; i < ROW + GAP; i++)
@@ -129,12 +128,12 @@ static void the_same_scratch_serves_every_call(void **state) {
     (void)state;
     unsigned char out[30 * 30 * 3];
     bags_buffer scratch = new_scratch();
-    assert_ok(bags_resample(&rgb, pixels, 0, NULL, BAGS_FILTER_BICUBIC, 30, 30,
-        &scratch, out, 0, &said));
+    assert_ok(bags_resample(
+        &rgb, pixels, 0, NULL, BAGS_FILTER_BICUBIC, 30, 30, &scratch, out, 0, &said));
     uint64_t calls = memory.calls;
     for (uint32_t side = 1; side <= 30; side++)
-        assert_ok(bags_resample(&rgb, pixels, 0, NULL, BAGS_FILTER_BILINEAR,
-            side, 31 - side, &scratch, out, 0, &said));
+        assert_ok(bags_resample(&rgb, pixels, 0, NULL, BAGS_FILTER_BILINEAR, side,
+            31 - side, &scratch, out, 0, &said));
     assert_int_equal(memory.calls, calls);
     bags_buffer_free(&scratch);
 }
@@ -144,9 +143,9 @@ static void memory_that_fails_is_an_error(void **state) {
     unsigned char out[2 * 2 * 3];
     bags_buffer scratch = new_scratch();
     memory.fail_at = memory.calls + 1;
-    assert_fails(BAGS_ERROR_MEMORY,
-        bags_resample(&rgb, pixels, 0, NULL, BAGS_FILTER_BILINEAR, 2, 2,
-            &scratch, out, 0, &said));
+    assert_fails(
+        BAGS_ERROR_MEMORY, bags_resample(&rgb, pixels, 0, NULL, BAGS_FILTER_BILINEAR, 2,
+                               2, &scratch, out, 0, &said));
     bags_buffer_free(&scratch);
 }
 
@@ -163,8 +162,8 @@ static void long_images_keep_their_colour(void **state) {
     for (int filter = 0; filter < 2; filter++) {
         bags_filter with = (bags_filter)filter;
         memset(to, 0, sizeof to);
-        assert_ok(bags_resample(
-            &tall, from, 0, NULL, with, 1, 1, &scratch, to, 0, &said));
+        assert_ok(
+            bags_resample(&tall, from, 0, NULL, with, 1, 1, &scratch, to, 0, &said));
         assert_ok(bags_resample(
             &wide, from, 0, NULL, with, 1, 1, &scratch, to + 1, 0, &said));
         assert_memory_equal(to, from, 2);
@@ -182,14 +181,13 @@ static void long_images_keep_their_colour(void **state) {
 /* ------------------------------------------------ what is rejected */
 
 static void refuse(bags_code code, const bags_image *image, size_t stride,
-    const bags_box *box, int filter, uint32_t width, uint32_t height,
-    size_t out_stride, const char *why) {
+    const bags_box *box, int filter, uint32_t width, uint32_t height, size_t out_stride,
+    const char *why) {
     unsigned char out[3 * 3 * 4];
     bags_buffer scratch = new_scratch();
     memset(out, 0x55, sizeof out);
-    assert_fails(
-        code, bags_resample(image, pixels, stride, box, (bags_filter)filter,
-                  width, height, &scratch, out, out_stride, &said));
+    assert_fails(code, bags_resample(image, pixels, stride, box, (bags_filter)filter,
+                           width, height, &scratch, out, out_stride, &said));
     assert_says(why);
     assert_int_equal(scratch.capacity, 0);
     for (size_t i = 0; i < sizeof out; i++)
@@ -200,10 +198,9 @@ static void boxes_that_are_empty_or_outside_are_range_errors(void **state) {
     (void)state;
     const double nan_ = (double)NAN, far = (double)INFINITY;
     const bags_box boxes[] = {{0, 0, 6, 4}, {0, 0, 5, 4.001}, {-1, 0, 5, 4},
-        {0, -0.1, 5, 4}, {2, 1, 2, 3}, {2, 3, 4, 3}, {3, 0, 2, 4},
-        {nan_, 0, 5, 4}, {0, nan_, 5, 4}, {0, 0, nan_, 4}, {0, 0, 5, nan_},
-        {0, 0, far, 4}, {-far, 0, 5, 4}, {1e300, 0, 2e300, 4},
-        {1, 1, 1 + 1e-12, 2}};
+        {0, -0.1, 5, 4}, {2, 1, 2, 3}, {2, 3, 4, 3}, {3, 0, 2, 4}, {nan_, 0, 5, 4},
+        {0, nan_, 5, 4}, {0, 0, nan_, 4}, {0, 0, 5, nan_}, {0, 0, far, 4},
+        {-far, 0, 5, 4}, {1e300, 0, 2e300, 4}, {1, 1, 1 + 1e-12, 2}};
     for (size_t i = 0; i < sizeof boxes / sizeof *boxes; i++)
         refuse(BAGS_ERROR_RANGE, &rgb, 0, &boxes[i], 0, 3, 3, 0,
             "box empty or out of range*image 4 x 5");
@@ -244,10 +241,8 @@ static void sizes_above_the_limits_are_rejected(void **state) {
         refuse(BAGS_ERROR_LIMIT, &rgb, 0, NULL, 0, sides[i], 3, 0, "8388608");
         refuse(BAGS_ERROR_LIMIT, &rgb, 0, NULL, 0, 3, sides[i], 0, "8388608");
     }
-    refuse(BAGS_ERROR_LIMIT, &rgb, SIZE_MAX / 2, NULL, 0, 3, 3, 0,
-        "address space");
-    refuse(BAGS_ERROR_LIMIT, &rgb, 0, NULL, 0, 3, 3, SIZE_MAX / 2,
-        "address space");
+    refuse(BAGS_ERROR_LIMIT, &rgb, SIZE_MAX / 2, NULL, 0, 3, 3, 0, "address space");
+    refuse(BAGS_ERROR_LIMIT, &rgb, 0, NULL, 0, 3, 3, SIZE_MAX / 2, "address space");
 }
 
 /* The memory for the weights of the largest image is refused here, not the size. */
@@ -257,9 +252,9 @@ static void the_largest_image_needs_only_memory(void **state) {
     bags_image tall = {1, 1u << 23, 3, 8, BAGS_DTYPE_UINT8};
     bags_buffer scratch = new_scratch();
     memory.limit = 1 << 20;
-    assert_fails(BAGS_ERROR_MEMORY,
-        bags_resample(&tall, pixels, 0, NULL, BAGS_FILTER_BICUBIC, 3, 3,
-            &scratch, out, 0, &said));
+    assert_fails(
+        BAGS_ERROR_MEMORY, bags_resample(&tall, pixels, 0, NULL, BAGS_FILTER_BICUBIC, 3,
+                               3, &scratch, out, 0, &said));
     bags_buffer_free(&scratch);
 }
 

@@ -75,8 +75,8 @@ static bags_code append_formula(bags_writer *writer, uint64_t index) {
     return bags_writer_append(writer, entries, 2, &said);
 }
 
-static void check_datapoint(const bags_reader *reader, uint64_t index,
-    uint64_t formula, bags_row *row) {
+static void check_datapoint(
+    const bags_reader *reader, uint64_t index, uint64_t formula, bags_row *row) {
     char text[128];
     assert_ok(bags_reader_get(reader, index, NULL, 0, row, &said));
     size_t size = formula_text(formula, text);
@@ -143,8 +143,7 @@ static bags_writer_options sharding(uint64_t size, uint64_t length) {
     return options;
 }
 
-static bags_writer *open_writer(
-    const char *path, const bags_writer_options *options) {
+static bags_writer *open_writer(const char *path, const bags_writer_options *options) {
     bags_writer *writer;
     assert_opens(writer, bags_writer_open(path, fields, 2, options, &said));
     return writer;
@@ -186,8 +185,8 @@ static uint64_t cut_by_hand(memory_disk *to, uint64_t count, uint64_t size,
     return shards;
 }
 
-static void check_cut(uint64_t count, uint64_t size, uint64_t length,
-    uint64_t worker, uint64_t workers) {
+static void check_cut(
+    uint64_t count, uint64_t size, uint64_t length, uint64_t worker, uint64_t workers) {
     memory_disk by_hand, written;
     memory_disk_start(&by_hand);
     memory_disk_start(&written);
@@ -203,8 +202,8 @@ static void check_cut(uint64_t count, uint64_t size, uint64_t length,
     }
     uint64_t finished = bags_writer_shards(writer);
     assert_ok(bags_writer_close(writer, &said));
-    uint64_t shards = cut_by_hand(
-        &by_hand, count, size, length, worker, workers ? workers : 1);
+    uint64_t shards =
+        cut_by_hand(&by_hand, count, size, length, worker, workers ? workers : 1);
     assert_true(finished == shards || finished + 1 == shards);
     CHECK(is_same_disk(&by_hand, &written));
     memory_disk_free(&by_hand);
@@ -268,8 +267,8 @@ static void each_shard_option_makes_the_dataset_sharded(void **state) {
 }
 
 static void invalid_worker_numbers_are_refused(void **state) {
-    static const uint64_t rows[][2] = {{1, 1}, {2, 1}, {1, 0}, {5, 3},
-        {UINT64_MAX, 0}, {UINT64_MAX, UINT64_MAX}, {UINT64_MAX, 1}};
+    static const uint64_t rows[][2] = {{1, 1}, {2, 1}, {1, 0}, {5, 3}, {UINT64_MAX, 0},
+        {UINT64_MAX, UINT64_MAX}, {UINT64_MAX, 1}};
     (void)state;
     save_shards(at("y"), (const char *const[]){"000000", "000001", NULL});
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -277,12 +276,11 @@ static void invalid_worker_numbers_are_refused(void **state) {
         bags_reader_options read = reading();
         options.shard_start = rows[i][0];
         options.shard_stop = rows[i][1];
-        assert_refused(BAGS_ERROR_ARGUMENT,
-            bags_writer_open(at("x"), fields, 2, &options, &said));
+        assert_refused(
+            BAGS_ERROR_ARGUMENT, bags_writer_open(at("x"), fields, 2, &options, &said));
         read.shard_start = rows[i][0];
         read.shard_stop = rows[i][1];
-        assert_refused(
-            BAGS_ERROR_ARGUMENT, bags_reader_open(at("y"), &read, &said));
+        assert_refused(BAGS_ERROR_ARGUMENT, bags_reader_open(at("y"), &read, &said));
     }
     assert_names(at("."), "y");
 }
@@ -300,8 +298,7 @@ static void numbers_end_below_10_to_the_18(void **state) {
         assert_int_not_equal(append_formula(writer, 0), BAGS_OK);
         assert_int_not_equal(bags_writer_close(writer, NULL), BAGS_OK);
     }
-    assert_true(
-        said.code == BAGS_ERROR_LIMIT || said.code == BAGS_ERROR_ARGUMENT);
+    assert_true(said.code == BAGS_ERROR_LIMIT || said.code == BAGS_ERROR_ARGUMENT);
     for (int round = 0; round < 2; round++) {
         options.shard_start = most - 1;
         options.shard_stop = round ? UINT64_MAX : most;
@@ -353,8 +350,8 @@ static void a_shard_with_only_refused_datapoints_is_removed(void **state) {
         bags_value bad = bags_int(1), text = bags_utf8("text");
         bags_entry entries[2] = {{"a", &bad, 1}, {"b", NULL, 0}};
         if (!streamed) {
-            assert_fails(BAGS_ERROR_VALUE,
-                bags_writer_append(writer, entries, 2, &said));
+            assert_fails(
+                BAGS_ERROR_VALUE, bags_writer_append(writer, entries, 2, &said));
         } else {
             assert_ok(bags_writer_begin(writer, &said));
             for (int i = 0; i < 5000; i++)
@@ -382,15 +379,14 @@ static void a_shard_that_exists_is_left_alone(void **state) {
     (void)state;
     save_shards(at("x"), (const char *const[]){"000000", NULL});
     copy_tree(at("x"), at("before"));
-    assert_refused(BAGS_ERROR_EXISTS,
-        bags_writer_open(at("x"), fields, 2, &options, &said));
+    assert_refused(
+        BAGS_ERROR_EXISTS, bags_writer_open(at("x"), fields, 2, &options, &said));
     assert_says("000000");
     assert_same_tree(at("before"), at("x"));
     /* There is no directory: detected at once or by the first datapoint. */
     save_text(at("file"), "precious");
     poison();
-    bags_writer *writer =
-        bags_writer_open(at("file"), fields, 2, &options, &said);
+    bags_writer *writer = bags_writer_open(at("file"), fields, 2, &options, &said);
     if (writer) {
         assert_int_not_equal(append_formula(writer, 0), BAGS_OK);
         assert_int_not_equal(bags_writer_close(writer, NULL), BAGS_OK);
@@ -456,8 +452,7 @@ static void a_shard_that_is_full_is_finished_at_once(void **state) {
     assert_ok(append_formula(writer, 0));
     assert_names(at("x/000000"), "a.bag a.idx b.bag b.idx refs.bag refs.idx "
                                  "spec.json.partial");
-    assert_refused(
-        BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL, &said));
+    assert_refused(BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL, &said));
     assert_says("000000");
     assert_says("recover");
     assert_ok(append_formula(writer, 1));
@@ -478,9 +473,8 @@ static void shards_are_ordered_by_number(void **state) {
         {"00", "001", "0000000002", "3", "000004", NULL},
         {"0000000000000000000000000000", "1", "02", "003", "0004", NULL},
     };
-    static const char *const others[] = {"README", ".hidden", "12a", "a12",
-        "-1", "+5", " 5", "5 ", "0x5", "1e1", "5.0", "\xd9\xa5", "", "5_0",
-        "spec.json.old"};
+    static const char *const others[] = {"README", ".hidden", "12a", "a12", "-1", "+5",
+        " 5", "5 ", "0x5", "1e1", "5.0", "\xd9\xa5", "", "5_0", "spec.json.old"};
     (void)state;
     for (size_t i = 0; i < 4; i++) {
         save_shards(at("%d", (int)i), sets[i]);
@@ -497,8 +491,7 @@ static void shards_are_ordered_by_number(void **state) {
         check_formulas(reader, NULL, 15);
         for (size_t s = 0; s < 5; s++) {
             bags_shard shard = shard_at(reader, s);
-            assert_true(
-                shard.number == s && shard.start == 3 * s && shard.length == 3);
+            assert_true(shard.number == s && shard.start == 3 * s && shard.length == 3);
         }
         bags_reader_close(reader);
     }
@@ -515,9 +508,8 @@ static void shards_are_not_ordered_as_text(void **state) {
 }
 
 static void two_shards_with_the_same_number_are_an_error(void **state) {
-    static const char *const rows[][3] = {{"1", "01", NULL},
-        {"000001", "1", NULL}, {"0", "00", NULL},
-        {"000001", "0000000000000000000000000000000001", NULL}};
+    static const char *const rows[][3] = {{"1", "01", NULL}, {"000001", "1", NULL},
+        {"0", "00", NULL}, {"000001", "0000000000000000000000000000000001", NULL}};
     (void)state;
     for (size_t i = 0; i < 4; i++) {
         save_shards(at("%d", (int)i), rows[i]);
@@ -534,19 +526,16 @@ static void two_shards_with_the_same_number_are_an_error(void **state) {
 }
 
 static void a_shard_number_above_the_limit_is_an_error(void **state) {
-    static const char *const rows[] = {"1000000000000000000",
-        "18446744073709551615", "18446744073709551616",
-        "99999999999999999999999999999"};
+    static const char *const rows[] = {"1000000000000000000", "18446744073709551615",
+        "18446744073709551616", "99999999999999999999999999999"};
     (void)state;
     for (size_t i = 0; i < 4; i++) {
         bags_reader_options options = reading();
-        save_shards(
-            at("%d", (int)i), (const char *const[]){"000000", rows[i], NULL});
+        save_shards(at("%d", (int)i), (const char *const[]){"000000", rows[i], NULL});
         options.allow_gaps = true;
         poison();
         assert_null(bags_reader_open(at("%d", (int)i), &options, &said));
-        assert_true(
-            said.code == BAGS_ERROR_LIMIT || said.code == BAGS_ERROR_CORRUPT);
+        assert_true(said.code == BAGS_ERROR_LIMIT || said.code == BAGS_ERROR_CORRUPT);
     }
 }
 
@@ -568,8 +557,8 @@ static void a_file_named_like_a_shard_does_no_harm(void **state) {
 
 static void gaps_are_refused_and_listed(void **state) {
     (void)state;
-    save_shards(at("x"), (const char *const[]){"000000", "000001", "000002",
-                             "000003", "000004", "000006", "000009", NULL});
+    save_shards(at("x"), (const char *const[]){"000000", "000001", "000002", "000003",
+                             "000004", "000006", "000009", NULL});
     assert_refused(BAGS_ERROR_GAP, bags_reader_open(at("x"), NULL, &said));
     assert_says("5");
     assert_says("7");
@@ -624,8 +613,8 @@ static void many_and_huge_gaps_need_no_memory(void **state) {
 
 static void a_worker_reads_its_own_shards(void **state) {
     (void)state;
-    save_shards(at("x"), (const char *const[]){"000000", "000001", "000002",
-                             "000003", "000004", "000006", "000009", NULL});
+    save_shards(at("x"), (const char *const[]){"000000", "000001", "000002", "000003",
+                             "000004", "000006", "000009", NULL});
     /* The position of each number's shard among those saved; 99: none. */
     static const uint64_t places[] = {0, 1, 2, 3, 4, 99, 5, 99, 99, 6};
     for (uint64_t stop = 1; stop < 12; stop++)
@@ -657,8 +646,7 @@ static void a_worker_reads_its_own_shards(void **state) {
             for (size_t i = 0; i < shards; i++)
                 assert_true(places[shard_at(reader, i).number] < 99);
             if (shards)
-                assert_true(
-                    missing_before(reader, start, last, stop) == missing);
+                assert_true(missing_before(reader, start, last, stop) == missing);
             bags_reader_close(reader);
             options.allow_gaps = false;
             poison();
@@ -831,8 +819,8 @@ static void every_crashed_shard_is_recovered_by_one_worker(void **state) {
 static void unfinished_shards_are_refused_or_skipped(void **state) {
     (void)state;
     for (int how = 0; how < 4; how++) {
-        save_shards(at("x"), (const char *const[]){
-                                 "000000", "000001", "000002", "000003", NULL});
+        save_shards(at("x"),
+            (const char *const[]){"000000", "000001", "000002", "000003", NULL});
         remove_tree(at("x/000002/spec.json"));
         if (how == 1)
             save_text(at("x/000002/spec.json.partial"), "{}");
@@ -845,8 +833,7 @@ static void unfinished_shards_are_refused_or_skipped(void **state) {
             make_dir(at("x/000003"));
             make_dir(at("x/000004"));
         }
-        assert_refused(
-            BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL, &said));
+        assert_refused(BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL, &said));
         assert_says("000002");
         assert_says("recover");
         bags_reader_options options = reading();
@@ -870,8 +857,7 @@ static void a_dataset_with_only_unfinished_shards_is_refused(void **state) {
     make_dir(at("x"));
     make_dir(at("x/000000"));
     make_dir(at("x/000001"));
-    assert_refused(
-        BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL, &said));
+    assert_refused(BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL, &said));
     bags_reader_options options = reading();
     options.unfinished = BAGS_UNFINISHED_SKIP;
     poison();
@@ -880,8 +866,8 @@ static void a_dataset_with_only_unfinished_shards_is_refused(void **state) {
         assert_true(bags_reader_length(reader) == 0);
         assert_true(reader_info(reader).skipped == 2);
     } else {
-        assert_true(said.code == BAGS_ERROR_UNFINISHED ||
-                    said.code == BAGS_ERROR_MISSING);
+        assert_true(
+            said.code == BAGS_ERROR_UNFINISHED || said.code == BAGS_ERROR_MISSING);
     }
     bags_reader_close(reader);
 }
@@ -893,13 +879,10 @@ static void a_directory_without_a_dataset_is_missing(void **state) {
     save_text(at("junk/notes.txt"), "none");
     make_dir(at("junk/data"));
     save_text(at("file"), "none");
-    assert_refused(
-        BAGS_ERROR_MISSING, bags_reader_open(at("nowhere"), NULL, &said));
+    assert_refused(BAGS_ERROR_MISSING, bags_reader_open(at("nowhere"), NULL, &said));
     assert_says("nowhere");
-    assert_refused(
-        BAGS_ERROR_MISSING, bags_reader_open(at("empty"), NULL, &said));
-    assert_refused(
-        BAGS_ERROR_MISSING, bags_reader_open(at("junk"), NULL, &said));
+    assert_refused(BAGS_ERROR_MISSING, bags_reader_open(at("empty"), NULL, &said));
+    assert_refused(BAGS_ERROR_MISSING, bags_reader_open(at("junk"), NULL, &said));
     assert_null(bags_reader_open(at("file"), NULL, &said));
     assert_null(bags_reader_open("", NULL, &said));
     assert_null(bags_reader_open(at("nowhere"), NULL, NULL));
@@ -921,14 +904,14 @@ static void a_directory_with_spec_and_shards_is_an_error(void **state) {
     for (int i = 0; i < 2; i++) {
         options.resume = true;
         options.shard_length = i ? 3 : 0;
-        assert_refused(BAGS_ERROR_CORRUPT,
-            bags_writer_open(at("x"), fields, 2, &options, &said));
+        assert_refused(
+            BAGS_ERROR_CORRUPT, bags_writer_open(at("x"), fields, 2, &options, &said));
     }
     options.resume = false;
     options.shard_start = 1;
     options.shard_stop = 2;
-    assert_refused(BAGS_ERROR_EXISTS,
-        bags_writer_open(at("x"), fields, 2, &options, &said));
+    assert_refused(
+        BAGS_ERROR_EXISTS, bags_writer_open(at("x"), fields, 2, &options, &said));
     assert_same_tree(at("x"), at("copy"));
     /* A file with a number for a name is no shard. */
     remove_tree(at("x/000000"));
@@ -942,17 +925,14 @@ static void a_directory_with_spec_and_shards_is_an_error(void **state) {
 
 static void shards_of_different_specs_are_an_error(void **state) {
     static const char *const specs[] = {"{\"a\": \"bytes\"}", "{}",
-        "{\"a\": \"bytes\", \"b\": \"utf8\"}",
-        "{\"a\": \"utf8\", \"b\": \"utf8[]\"}",
+        "{\"a\": \"bytes\", \"b\": \"utf8\"}", "{\"a\": \"utf8\", \"b\": \"utf8[]\"}",
         "{\"a\": \"bytes\", \"c\": \"utf8[]\"}",
         "{\"a\": \"bytes\", \"b\": \"utf8[]\", \"c\": \"utf8\"}"};
     (void)state;
-    save_shards(
-        at("x"), (const char *const[]){"000000", "000001", "000002", NULL});
+    save_shards(at("x"), (const char *const[]){"000000", "000001", "000002", NULL});
     for (size_t i = 0; i < sizeof(specs) / sizeof(specs[0]); i++) {
         save_text(at("x/000001/spec.json"), specs[i]);
-        assert_refused(
-            BAGS_ERROR_CORRUPT, bags_reader_open(at("x"), NULL, &said));
+        assert_refused(BAGS_ERROR_CORRUPT, bags_reader_open(at("x"), NULL, &said));
         assert_says("000001");
     }
     save_text(at("x/000001/spec.json"),
@@ -987,8 +967,7 @@ static void shards_of_different_variants_are_read_together(void **state) {
         assert_ok(bags_reader_get_range(reader, start, 24, 0, &row, &said));
         for (uint64_t i = start; i < 24; i++) {
             size_t size = formula_text(i, text);
-            assert_bytes(
-                bags_row_bytes(&row, 0, (size_t)(i - start)), text, size);
+            assert_bytes(bags_row_bytes(&row, 0, (size_t)(i - start)), text, size);
         }
     }
     bags_row_free(&row);
@@ -1025,8 +1004,7 @@ static void ranges_may_span_shards(void **state) {
         for (uint64_t start = 0; start < 13; start++)
             for (uint64_t stop = start; stop < 14; stop++) {
                 char text[128];
-                assert_ok(
-                    bags_reader_get_range(reader, start, stop, 0, &row, &said));
+                assert_ok(bags_reader_get_range(reader, start, stop, 0, &row, &said));
                 uint64_t end = stop < 11 ? stop : 11;
                 uint64_t length = start < end ? end - start : 0;
                 assert_int_equal(bags_row_length(&row, 0), length);
@@ -1078,8 +1056,7 @@ static void faults_name_the_shard(void **state) {
     bytes_free(&file);
     bags_reader *reader = open_reader(at("x"), false);
     bags_row row = {0};
-    assert_fails(
-        BAGS_ERROR_CORRUPT, bags_reader_get(reader, 6, NULL, 0, &row, &said));
+    assert_fails(BAGS_ERROR_CORRUPT, bags_reader_get(reader, 6, NULL, 0, &row, &said));
     assert_says("000004/a.bag");
     assert_fails(BAGS_ERROR_CORRUPT, bags_verify(at("x"), NULL, NULL, &said));
     assert_says("000004/a.bag");
@@ -1148,8 +1125,7 @@ static void thousands_of_shards_are_read_with_few_files(void **state) {
 
 /* ---- finalize ---- */
 
-static void check_finalized(
-    const char *path, const char *names, uint64_t count) {
+static void check_finalized(const char *path, const char *names, uint64_t count) {
     char *mark = strdup(path);
     mark = (char *)realloc(mark, strlen(path) + 20);
     strcat(mark, "/000000/finalized");
@@ -1172,21 +1148,19 @@ static bags_code finalize(const char *path, uint64_t *renamed) {
 static void finalize_closes_gaps(void **state) {
     uint64_t renamed = 99;
     (void)state;
-    save_shards(at("x"), (const char *const[]){"000000", "000001", "000002",
-                             "000003", "000004", "000006", "000009", NULL});
+    save_shards(at("x"), (const char *const[]){"000000", "000001", "000002", "000003",
+                             "000004", "000006", "000009", NULL});
     assert_ok(finalize(at("x"), &renamed));
     assert_true(renamed == 2);
-    check_finalized(
-        at("x"), "000000 000001 000002 000003 000004 000005 000006", 21);
+    check_finalized(at("x"), "000000 000001 000002 000003 000004 000005 000006", 21);
     assert_ok(finalize(at("x"), &renamed));
     assert_true(renamed == 0);
     assert_ok(finalize(at("x"), NULL));
-    check_finalized(
-        at("x"), "000000 000001 000002 000003 000004 000005 000006", 21);
+    check_finalized(at("x"), "000000 000001 000002 000003 000004 000005 000006", 21);
     assert_file(at("x/000000/finalized"), "", 0);
     assert_ok(verify_path(at("x"), NULL, &said));
-    save_shards(at("y"), (const char *const[]){"000003", "000004", "001000",
-                             "999999999999999999", NULL});
+    save_shards(at("y"), (const char *const[]){
+                             "000003", "000004", "001000", "999999999999999999", NULL});
     save_text(at("y/notes.txt"), "mine");
     assert_int_equal(bags_finalize(at("y"), NULL, &renamed, NULL), 0);
     assert_true(renamed == 4);
@@ -1200,8 +1174,7 @@ static void finalize_syncs_the_directory_unless_no_sync_is_set(void **state) {
         memset(&options, 0, sizeof(options));
         options.env.io = &disk.io;
         options.no_sync = i == 1;
-        save_shards(
-            at("x%d", i), (const char *const[]){"000001", "000003", NULL});
+        save_shards(at("x%d", i), (const char *const[]){"000001", "000003", NULL});
         uint64_t before = disk.counts[HOOK_SYNC_DIR];
         assert_ok(bags_finalize(at("x%d", i), &options, NULL, &said));
         assert_int_equal(disk.counts[HOOK_SYNC_DIR] > before, i == 0);
@@ -1212,11 +1185,10 @@ static void finalize_syncs_the_directory_unless_no_sync_is_set(void **state) {
 static void finalize_gives_names_six_digits(void **state) {
     uint64_t renamed = 99;
     (void)state;
-    save_shards(at("x"), (const char *const[]){"0", "01", "002", "3", "10",
-                             "0000011", "012", NULL});
+    save_shards(at("x"),
+        (const char *const[]){"0", "01", "002", "3", "10", "0000011", "012", NULL});
     assert_ok(finalize(at("x"), &renamed));
-    check_finalized(
-        at("x"), "000000 000001 000002 000003 000004 000005 000006", 21);
+    check_finalized(at("x"), "000000 000001 000002 000003 000004 000005 000006", 21);
     assert_true(renamed == 7);
 }
 
@@ -1226,8 +1198,7 @@ static void finalize_refuses_unfinished_shards(void **state) {
         bags_writer_options options = sharding(0, 3);
         bags_writer *writer = NULL;
         uint64_t renamed = 99;
-        save_shards(
-            at("x"), (const char *const[]){"000001", "000005", "000009", NULL});
+        save_shards(at("x"), (const char *const[]){"000001", "000005", "000009", NULL});
         if (how == 0)
             remove_tree(at("x/000009/spec.json"));
         if (how == 1)
@@ -1241,8 +1212,8 @@ static void finalize_refuses_unfinished_shards(void **state) {
         char *names = names_in(at("x"));
         poison();
         bags_code code = finalize(at("x"), &renamed);
-        assert_true(code == BAGS_ERROR_UNFINISHED ||
-                    (how == 2 && code == BAGS_ERROR_LOCKED));
+        assert_true(
+            code == BAGS_ERROR_UNFINISHED || (how == 2 && code == BAGS_ERROR_LOCKED));
         assert_says(how == 0 ? "000009" : how == 1 ? "000007" : "000012");
         /* It is for users of the command too. */
         assert_null(strstr(said.message, "BAGS_"));
@@ -1262,8 +1233,7 @@ static void finalize_refuses_two_shards_with_the_same_number(void **state) {
     assert_names(at("x"), "000007 01 1");
 }
 
-static void finalize_changes_nothing_if_the_dataset_is_not_sharded(
-    void **state) {
+static void finalize_changes_nothing_if_the_dataset_is_not_sharded(void **state) {
     uint64_t renamed = 99;
     (void)state;
     assert_fails(BAGS_ERROR_MISSING, finalize(at("nowhere"), &renamed));
@@ -1330,8 +1300,8 @@ static void finalize_may_be_interrupted_anywhere(void **state) {
             check_formulas(reader, NULL, 21);
             bags_reader_close(reader);
             assert_ok(finalize(at("x"), &renamed));
-            check_finalized(at("x"),
-                "000000 000001 000002 000003 000004 000005 000006", 21);
+            check_finalized(
+                at("x"), "000000 000001 000002 000003 000004 000005 000006", 21);
             remove_tree(at("x"));
             if (!reached) {
                 assert_int_equal(code, BAGS_OK);
@@ -1369,10 +1339,9 @@ static void a_worker_whose_shard_is_missing_is_refused(void **state) {
     for (uint64_t start = 0; start < 2; start++)
         for (int how = ANEW; how <= APPEND; how++) {
             bags_writer_options options = worker(start, 2, how);
-            save_shards(
-                at("x"), start ? (const char *const[]){"000000", "000003", NULL}
-                               : (const char *const[]){
-                                     "000000", "000001", "000004", NULL});
+            save_shards(at("x"),
+                start ? (const char *const[]){"000000", "000003", NULL}
+                      : (const char *const[]){"000000", "000001", "000004", NULL});
             copy_tree(at("x"), at("before"));
             poison();
             assert_refused(how || start ? BAGS_ERROR_GAP : BAGS_ERROR_EXISTS,
@@ -1407,8 +1376,8 @@ static void workers_refuse_a_finalized_dataset(void **state) {
     assert_same_tree(at("before"), at("x"));
     bags_writer_options options = worker(0, 1, RESUME);
     options.append = true;
-    assert_refused(BAGS_ERROR_ARGUMENT,
-        bags_writer_open(at("x"), fields, 2, &options, &said));
+    assert_refused(
+        BAGS_ERROR_ARGUMENT, bags_writer_open(at("x"), fields, 2, &options, &said));
     assert_says("resume and append");
 }
 
@@ -1426,16 +1395,14 @@ static void append_continues_after_finalize(void **state) {
     assert_names(at("x"), "000000 000001 000002 000003 000004 000005 000009");
     options = worker(0, 4, APPEND);
     write_as(&options, 15, 16);
-    assert_names(
-        at("x"), "000000 000001 000002 000003 000004 000005 000009 000012");
+    assert_names(at("x"), "000000 000001 000002 000003 000004 000005 000009 000012");
     assert_ok(finalize(at("x"), NULL));
     check_finalized(
         at("x"), "000000 000001 000002 000003 000004 000005 000006 000007", 16);
 }
 
 /* Checksums of some shards only would be a fault that verify finds. */
-static void new_shards_have_the_files_that_the_finished_ones_have(
-    void **state) {
+static void new_shards_have_the_files_that_the_finished_ones_have(void **state) {
     (void)state;
     for (int how = RESUME; how <= APPEND; how++)
         for (unsigned has = 0; has < 4; has++) {
@@ -1572,8 +1539,7 @@ static void append_refuses_the_shard_of_an_interrupted_input(void **state) {
 }
 
 /* It is removed, and its number is used again: a gap would be an error of readers. */
-static void append_after_finalize_leaves_no_gap_for_an_empty_shard(
-    void **state) {
+static void append_after_finalize_leaves_no_gap_for_an_empty_shard(void **state) {
     bags_writer_options options = worker(0, 1, APPEND);
     (void)state;
     save_shards(at("x"), (const char *const[]){"000001", NULL});

@@ -18,10 +18,8 @@
 static uint64_t disk_usage(const char *path) {
 #ifdef _WIN32
     FILE_STANDARD_INFO info;
-    HANDLE file =
-        CreateFileA(path, GENERIC_READ, 0, NULL, OPEN_EXISTING, 0, NULL);
-    CHECK(GetFileInformationByHandleEx(
-        file, FileStandardInfo, &info, sizeof(info)));
+    HANDLE file = CreateFileA(path, GENERIC_READ, 0, NULL, OPEN_EXISTING, 0, NULL);
+    CHECK(GetFileInformationByHandleEx(file, FileStandardInfo, &info, sizeof(info)));
     CloseHandle(file);
     return (uint64_t)info.AllocationSize.QuadPart;
 #else
@@ -42,17 +40,16 @@ static bool has_holes(void) {
     return holes;
 }
 
-#define NEED_HOLES()                                                           \
-    do {                                                                       \
-        if (!has_holes()) {                                                    \
-            print_message("skipped: this file system has no sparse files\n");  \
-            skip();                                                            \
-        }                                                                      \
+#define NEED_HOLES()                                                                   \
+    do {                                                                               \
+        if (!has_holes()) {                                                            \
+            print_message("skipped: this file system has no sparse files\n");          \
+            skip();                                                                    \
+        }                                                                              \
     } while (0)
 
 /* Write into an existing file, which grows if needed. */
-static void patch(
-    const char *path, uint64_t offset, const void *data, size_t size) {
+static void patch(const char *path, uint64_t offset, const void *data, size_t size) {
     const bags_io *io = bags_io_local();
     void *file = NULL;
     size_t done = 0;
@@ -136,8 +133,8 @@ static void check_large_bag(bool no_mmap) {
         assert_true(blob.size == 5 * GIB);
         assert_int_equal(blob.data[blob.size - 1], 0);
     } else if (sizeof(size_t) == 4) {
-        assert_fails(BAGS_ERROR_LIMIT,
-            bag_reader_get(reader, 1, &scratch, &blob, &said));
+        assert_fails(
+            BAGS_ERROR_LIMIT, bag_reader_get(reader, 1, &scratch, &blob, &said));
         assert_says("blob 1");
     }
     bags_buffer_free(&scratch);
@@ -205,8 +202,7 @@ static void more_than_2_to_the_32_blobs_are_read_at_both_ends(void **state) {
     check_many_blobs(true);
 }
 
-static void a_table_too_large_for_the_address_space_is_a_limit_error(
-    void **state) {
+static void a_table_too_large_for_the_address_space_is_a_limit_error(void **state) {
     bag_reader_options options;
     (void)state;
     NEED_HOLES();
@@ -324,8 +320,7 @@ static int many_list(void *user, const char *path,
 
 /* x/NUMBER/FILE is shard/FILE, except that n.bag is number.NUMBER. */
 static const char *many_path(const char *path) {
-    const char *slash =
-        strncmp(path, "x/", 2) == 0 ? strchr(path + 2, '/') : NULL;
+    const char *slash = strncmp(path, "x/", 2) == 0 ? strchr(path + 2, '/') : NULL;
     if (slash && strcmp(slash, "/n.bag") == 0)
         return at("number.%d", atoi(path + 2));
     return slash ? at("shard%s", slash) : at("shard");

@@ -58,8 +58,8 @@ typedef bags_code program(world *w);
 static bags_code run(world *w);
 
 static world *world_on(const char *directory) {
-    world *w = (world *)mmap(NULL, sizeof(*w), PROT_READ | PROT_WRITE,
-        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    world *w = (world *)mmap(
+        NULL, sizeof(*w), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(w != MAP_FAILED);
     memset(w, 0, sizeof(*w));
     w->program = run;
@@ -311,9 +311,8 @@ static void check_recovery(world *w, const char *how, uint64_t n) {
         work *each = &w->works[i];
         bags_error err;
         err.message[0] = 0;
-        bags_code code = exists(each->path)
-                             ? bags_recover(each->path, NULL, NULL, &err)
-                             : BAGS_ERROR_MISSING;
+        bags_code code = exists(each->path) ? bags_recover(each->path, NULL, NULL, &err)
+                                            : BAGS_ERROR_MISSING;
         if (code && (code != BAGS_ERROR_MISSING || each->flushed))
             fail_msg("%s %d, %s: %s: not recovered: %s", how, (int)n, w->where,
                 each->path, err.message);
@@ -330,8 +329,7 @@ static void check_recovery(world *w, const char *how, uint64_t n) {
 /* An unsharded dataset is complete after recovery. */
 static bool is_complete(const world *w, int which) {
     const work *each = &w->works[which];
-    return which == ONE && work_find(each, NULL, false).right > 0 &&
-           exists(each->path);
+    return which == ONE && work_find(each, NULL, false).right > 0 && exists(each->path);
 }
 
 /* Resuming ends with the same bytes as if nothing had happened. */
@@ -341,8 +339,8 @@ static void check_resuming(world *w, const char *how, uint64_t n) {
     for (int i = 0; i < WORKS; i++) {
         w->works[i].options.no_sync = true;
         if (!is_complete(w, i) && resume_work(w, i))
-            fail_msg("%s %d in %s: %s cannot be resumed: %s", how, (int)n,
-                where, w->works[i].path, w->error.message);
+            fail_msg("%s %d in %s: %s cannot be resumed: %s", how, (int)n, where,
+                w->works[i].path, w->error.message);
     }
     drop_journals(bags_io_local(), w->directory);
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -351,8 +349,8 @@ static void check_resuming(world *w, const char *how, uint64_t n) {
         snprintf(there, sizeof(there), "%s/%s", reference, names[i]);
         drop_journals(bags_io_local(), there);
         if (!is_same_tree(here, there))
-            fail_msg("after %s %d in %s resuming ends with other bytes", how,
-                (int)n, where);
+            fail_msg(
+                "after %s %d in %s resuming ends with other bytes", how, (int)n, where);
     }
 }
 
@@ -401,8 +399,8 @@ static bool may_be_silent(const world *w) {
     case CALL_WRITE_BACK:
         return true;
     case CALL_FSTAT: /* of a journal: to find out whether it may be removed */
-        return !s->last_read_only && (strstr(s->last_path, "alone.bag") ||
-                                         strstr(s->last_path, ".idx"));
+        return !s->last_read_only &&
+               (strstr(s->last_path, "alone.bag") || strstr(s->last_path, ".idx"));
     case CALL_STAT:
         return strstr(s->last_path, ".idx");
     case CALL_CLOSE:
@@ -410,8 +408,8 @@ static bool may_be_silent(const world *w) {
     case CALL_LOCK:
         return s->error == EWOULDBLOCK;
     case CALL_OPEN:
-        return (s->error == EACCES && (!strchr(s->last_path, '.') ||
-                                          strcmp(s->last_path, ".") == 0)) ||
+        return (s->error == EACCES &&
+                   (!strchr(s->last_path, '.') || strcmp(s->last_path, ".") == 0)) ||
                (s->error == EMFILE && w->reads);
     default:
         return false;
@@ -428,12 +426,10 @@ static void check_message(const world *w, const char *how, uint64_t n) {
         *partial = '\0';
     const char *name = strrchr(path, '/');
     const char *say = w->error.message;
-    if (w->error.system != w->calls.error ||
-        !strstr(say, strerror(w->calls.error)) || !strchr(say, '/') ||
-        (name && !w->calls.stays && !strstr(say, name + 1)))
-        fail_msg("%s %d in %s at %s of %s: \"%s\", errno %d", how, (int)n,
-            w->where, call_names[w->calls.last], w->calls.last_path, say,
-            w->error.system);
+    if (w->error.system != w->calls.error || !strstr(say, strerror(w->calls.error)) ||
+        !strchr(say, '/') || (name && !w->calls.stays && !strstr(say, name + 1)))
+        fail_msg("%s %d in %s at %s of %s: \"%s\", errno %d", how, (int)n, w->where,
+            call_names[w->calls.last], w->calls.last_path, say, w->error.system);
 }
 
 /* A Bag that may not be on the disk is in no shard that looks complete. */
@@ -441,22 +437,22 @@ static void check_sync(const world *w, const fault *how, uint64_t n) {
     char commit[600];
     const char *file = strrchr(w->calls.unsynced, '/');
     if (w->calls.synced_again)
-        fail_msg("%s %d: %s was synced again after that had failed", how->name,
-            (int)n, w->calls.unsynced);
+        fail_msg("%s %d: %s was synced again after that had failed", how->name, (int)n,
+            w->calls.unsynced);
     if (!file || !strstr(file, ".bag"))
         return;
-    snprintf(commit, sizeof(commit), "%.*s/spec.json",
-        (int)(file - w->calls.unsynced), w->calls.unsynced);
+    snprintf(commit, sizeof(commit), "%.*s/spec.json", (int)(file - w->calls.unsynced),
+        w->calls.unsynced);
     if (exists(commit))
-        fail_msg("%s %d: %s is there, but %s was not synced", how->name, (int)n,
-            commit, file);
+        fail_msg("%s %d: %s is there, but %s was not synced", how->name, (int)n, commit,
+            file);
 }
 
 static void check_report(const world *w, const fault *how, uint64_t n) {
     const shim *s = &w->calls;
     if (how->harmless && w->code)
-        fail_msg("%s %d at %s of %s is no reason to fail: %s", how->name,
-            (int)n, call_names[s->last], s->last_path, w->error.message);
+        fail_msg("%s %d at %s of %s is no reason to fail: %s", how->name, (int)n,
+            call_names[s->last], s->last_path, w->error.message);
     if (w->code)
         check_message(w, how->name, n);
     else if (!how->harmless && !how->stays && !may_be_silent(w))
@@ -488,8 +484,8 @@ static bool meet(const fault *how, uint64_t n) {
     if (is_death(how) && reached)
         assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
     else if (!WIFEXITED(status) || WEXITSTATUS(status) || !w->ended)
-        fail_msg("%s %d in %s: the program crashed: %d", how->name, (int)n,
-            w->where, status);
+        fail_msg("%s %d in %s: the program crashed: %d", how->name, (int)n, w->where,
+            status);
     if (reached && !is_death(how))
         check_report(w, how, n);
     else if (!reached && w->code)
@@ -531,7 +527,7 @@ static void sweep_all(const fault *faults, size_t count, uint64_t stride) {
     }
 }
 
-#define SWEEP(faults, stride)                                                  \
+#define SWEEP(faults, stride)                                                          \
     sweep_all(faults, sizeof(faults) / sizeof((faults)[0]), stride)
 
 /* ---- the N-th call of a program ---- */
@@ -560,8 +556,7 @@ static void the_program_makes_every_call_that_will_fail(void **state) {
 static void a_kill_at_any_call_loses_nothing_flushed(void **state) {
     static const fault faults[] = {
         {"killed before", 0, 0, EFFECT_DIE_BEFORE, false, false},
-        {"killed in a write", ONLY(CALL_WRITE), 0, EFFECT_DIE_HALFWAY, false,
-            false},
+        {"killed in a write", ONLY(CALL_WRITE), 0, EFFECT_DIE_HALFWAY, false, false},
         {"killed after", 0, 0, EFFECT_DIE_AFTER, false, false},
     };
     (void)state;
@@ -575,9 +570,9 @@ static void short_and_interrupted_calls_do_no_harm(void **state) {
         {"all reads short", ONLY(CALL_READ), 0, EFFECT_SHORT, true, true},
         {"all writes short", ONLY(CALL_WRITE), 0, EFFECT_SHORT, true, true},
         {"EINTR",
-            ONLY(CALL_OPEN) | ONLY(CALL_READ) | ONLY(CALL_WRITE) |
-                ONLY(CALL_TRUNCATE) | ONLY(CALL_SYNC) | ONLY(CALL_LOCK) |
-                ONLY(CALL_CLOSE) | ONLY(CALL_OPENDIR),
+            ONLY(CALL_OPEN) | ONLY(CALL_READ) | ONLY(CALL_WRITE) | ONLY(CALL_TRUNCATE) |
+                ONLY(CALL_SYNC) | ONLY(CALL_LOCK) | ONLY(CALL_CLOSE) |
+                ONLY(CALL_OPENDIR),
             EINTR, EFFECT_FAIL, false, true},
     };
     (void)state;
@@ -585,16 +580,15 @@ static void short_and_interrupted_calls_do_no_harm(void **state) {
 }
 
 static void a_full_disk_is_reported_at_any_call(void **state) {
-    const unsigned grows = ONLY(CALL_WRITE) | ONLY(CALL_SYNC) |
-                           ONLY(CALL_CLOSE) | ONLY(CALL_TRUNCATE) |
-                           ONLY(CALL_OPEN) | ONLY(CALL_MKDIR) |
+    const unsigned grows = ONLY(CALL_WRITE) | ONLY(CALL_SYNC) | ONLY(CALL_CLOSE) |
+                           ONLY(CALL_TRUNCATE) | ONLY(CALL_OPEN) | ONLY(CALL_MKDIR) |
                            ONLY(CALL_RENAME);
     const fault faults[] = {
         {"ENOSPC", grows, ENOSPC, EFFECT_FAIL, false, false},
         {"ENOSPC for good", grows, ENOSPC, EFFECT_FAIL, true, false},
         {"EDQUOT", grows, EDQUOT, EFFECT_FAIL, false, false},
-        {"EFBIG for good", ONLY(CALL_WRITE) | ONLY(CALL_TRUNCATE), EFBIG,
-            EFFECT_FAIL, true, false},
+        {"EFBIG for good", ONLY(CALL_WRITE) | ONLY(CALL_TRUNCATE), EFBIG, EFFECT_FAIL,
+            true, false},
     };
     (void)state;
     SWEEP(faults, 20);
@@ -612,15 +606,14 @@ static void a_failing_disk_is_reported_at_any_call(void **state) {
 }
 
 static void denied_access_is_reported_at_any_call(void **state) {
-    const unsigned paths = ONLY(CALL_OPEN) | ONLY(CALL_MKDIR) |
-                           ONLY(CALL_RENAME) | ONLY(CALL_UNLINK) |
-                           ONLY(CALL_STAT) | ONLY(CALL_OPENDIR);
+    const unsigned paths = ONLY(CALL_OPEN) | ONLY(CALL_MKDIR) | ONLY(CALL_RENAME) |
+                           ONLY(CALL_UNLINK) | ONLY(CALL_STAT) | ONLY(CALL_OPENDIR);
     const fault faults[] = {
-        {"EMFILE", ONLY(CALL_OPEN) | ONLY(CALL_OPENDIR), EMFILE, EFFECT_FAIL,
-            false, false},
+        {"EMFILE", ONLY(CALL_OPEN) | ONLY(CALL_OPENDIR), EMFILE, EFFECT_FAIL, false,
+            false},
         {"EACCES", paths, EACCES, EFFECT_FAIL, false, false},
-        {"EROFS for good", paths & ~ONLY(CALL_STAT) & ~ONLY(CALL_OPENDIR),
-            EROFS, EFFECT_FAIL, true, false},
+        {"EROFS for good", paths & ~ONLY(CALL_STAT) & ~ONLY(CALL_OPENDIR), EROFS,
+            EFFECT_FAIL, true, false},
         {"ENOLCK", ONLY(CALL_LOCK), ENOLCK, EFFECT_FAIL, false, false},
         {"EINVAL at maps", ONLY(CALL_MMAP), EINVAL, EFFECT_FAIL, true, true},
     };
@@ -682,30 +675,27 @@ static void a_file_whose_early_writing_fails_is_synced(void **state) {
 
 static const fault upkeep_faults[] = {
     {"killed before", 0, 0, EFFECT_DIE_BEFORE, false, false},
-    {"killed in a write", ONLY(CALL_WRITE), 0, EFFECT_DIE_HALFWAY, false,
-        false},
+    {"killed in a write", ONLY(CALL_WRITE), 0, EFFECT_DIE_HALFWAY, false, false},
     {"killed after", 0, 0, EFFECT_DIE_AFTER, false, false},
     {"short reads", ONLY(CALL_READ), 0, EFFECT_SHORT, true, true},
     {"short writes", ONLY(CALL_WRITE), 0, EFFECT_SHORT, true, true},
     {"EINTR",
-        ONLY(CALL_OPEN) | ONLY(CALL_READ) | ONLY(CALL_WRITE) |
-            ONLY(CALL_TRUNCATE) | ONLY(CALL_SYNC) | ONLY(CALL_LOCK) |
-            ONLY(CALL_CLOSE) | ONLY(CALL_OPENDIR),
+        ONLY(CALL_OPEN) | ONLY(CALL_READ) | ONLY(CALL_WRITE) | ONLY(CALL_TRUNCATE) |
+            ONLY(CALL_SYNC) | ONLY(CALL_LOCK) | ONLY(CALL_CLOSE) | ONLY(CALL_OPENDIR),
         EINTR, EFFECT_FAIL, false, true},
     {"EIO", 0, EIO, EFFECT_FAIL, false, false},
     {"ENOSPC for good",
-        ONLY(CALL_WRITE) | ONLY(CALL_SYNC) | ONLY(CALL_OPEN) |
-            ONLY(CALL_RENAME) | ONLY(CALL_MKDIR),
+        ONLY(CALL_WRITE) | ONLY(CALL_SYNC) | ONLY(CALL_OPEN) | ONLY(CALL_RENAME) |
+            ONLY(CALL_MKDIR),
         ENOSPC, EFFECT_FAIL, true, false},
     {"EACCES",
-        ONLY(CALL_OPEN) | ONLY(CALL_RENAME) | ONLY(CALL_STAT) |
-            ONLY(CALL_MKDIR) | ONLY(CALL_OPENDIR),
+        ONLY(CALL_OPEN) | ONLY(CALL_RENAME) | ONLY(CALL_STAT) | ONLY(CALL_MKDIR) |
+            ONLY(CALL_OPENDIR),
         EACCES, EFFECT_FAIL, false, false},
 };
 
-#define SWEEP_UPKEEP(met, stride, total)                                       \
-    for (size_t i_ = 0; i_ < sizeof(upkeep_faults) / sizeof(upkeep_faults[0]); \
-         i_++)                                                                 \
+#define SWEEP_UPKEEP(met, stride, total)                                               \
+    for (size_t i_ = 0; i_ < sizeof(upkeep_faults) / sizeof(upkeep_faults[0]); i_++)   \
     (total) += sweep(&upkeep_faults[i_], stride, met)
 
 /* What writers have left: shards with gaps between their numbers; an unfinished
@@ -720,8 +710,8 @@ static void make_model(void) {
     assert_ok(work_append_to(&gaps, writer, 6, &said));
     assert_ok(work_close(&gaps, writer, &said));
     for (int i = 0; i < 4; i += 2)
-        assert_int_equal(rename(at("model/gaps/%s", names[i]),
-                             at("model/gaps/%s", names[i + 1])),
+        assert_int_equal(
+            rename(at("model/gaps/%s", names[i]), at("model/gaps/%s", names[i + 1])),
             0);
     crash_in_second_shard(w);
     shim_in_use = &w->calls;
@@ -734,9 +724,8 @@ static void make_model(void) {
     bag_writer_close(bag, NULL);
     shim_in_use = NULL;
     world_free(w);
-    save_text(at("model/lines"),
-        "{\"n\": 1, \"t\": [\"a\", \"b\"]}\n"
-        "{\"n\": 2, \"t\": []}\n{\"n\": 3, \"t\": [\"c\"]}\n");
+    save_text(at("model/lines"), "{\"n\": 1, \"t\": [\"a\", \"b\"]}\n"
+                                 "{\"n\": 2, \"t\": []}\n{\"n\": 3, \"t\": [\"c\"]}\n");
 }
 
 /* A journal whose removal failed, or was not reached, is not part of the
@@ -788,14 +777,13 @@ static bool meet_upkeep(const fault *how, uint64_t n) {
     if (is_death(how) && reached)
         assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
     else if (!WIFEXITED(status) || WEXITSTATUS(status) || !w->ended)
-        fail_msg(
-            "%s %d in %s: it crashed: %d", how->name, (int)n, w->where, status);
+        fail_msg("%s %d in %s: it crashed: %d", how->name, (int)n, w->where, status);
     else if (reached)
         check_report(w, how, n);
     memset(&w->calls, 0, sizeof(w->calls));
     if (keep_up(w))
-        fail_msg("%s %d: it cannot be repeated: %s", how->name, (int)n,
-            w->error.message);
+        fail_msg(
+            "%s %d: it cannot be repeated: %s", how->name, (int)n, w->error.message);
     drop_the_rest(w->directory);
     if (!is_same_tree(at("set"), at("kept")))
         fail_msg("%s %d: it ends differently", how->name, (int)n);
@@ -826,8 +814,7 @@ static const char *const *words;
 static char program_path[4096], preload[4200];
 
 static void find_command(void) {
-    ssize_t size =
-        readlink("/proc/self/exe", program_path, sizeof(program_path) - 32);
+    ssize_t size = readlink("/proc/self/exe", program_path, sizeof(program_path) - 32);
     assert_true(size > 0);
     program_path[size] = 0;
     for (int i = 0; i < 2; i++)
@@ -870,33 +857,31 @@ static int run_command(const char *directory, const char *map) {
 static void expect_success(const char *how, uint64_t n, int status) {
     bytes text = load(at("said"));
     if (!WIFEXITED(status) || WEXITSTATUS(status))
-        fail_msg("%s %d: bags %s ends with %d: %.*s", how, (int)n, words[1],
-            status, (int)text.size, (const char *)text.data);
+        fail_msg("%s %d: bags %s ends with %d: %.*s", how, (int)n, words[1], status,
+            (int)text.size, (const char *)text.data);
     bytes_free(&text);
 }
 
 /* It failed as it should: an exit code, and one line with the cause. */
-static void check_command(
-    const world *w, const fault *how, uint64_t n, int status) {
+static void check_command(const world *w, const fault *how, uint64_t n, int status) {
     bytes text = load(at("said"));
     put(&text, "", 1);
     const char *say = (const char *)text.data;
     bool failed = WIFEXITED(status) && WEXITSTATUS(status) == 1;
     if (!WIFEXITED(status) || (!failed && WEXITSTATUS(status)))
-        fail_msg("%s %d: bags %s crashed: %d: %s", how->name, (int)n, words[1],
-            status, say);
-    if (failed && (how->harmless || !strstr(say, "bags: ") ||
-                      !strstr(say, strerror(how->error))))
+        fail_msg(
+            "%s %d: bags %s crashed: %d: %s", how->name, (int)n, words[1], status, say);
+    if (failed &&
+        (how->harmless || !strstr(say, "bags: ") || !strstr(say, strerror(how->error))))
         fail_msg("%s %d at %s of %s: bags %s says: %s", how->name, (int)n,
             call_names[w->calls.last], w->calls.last_path, words[1], say);
     /* It looks whether the directory is empty, and whether to count blobs or
      * datapoints: what fails there, the recovery itself meets again. */
-    bool looks =
-        (w->calls.last == CALL_STAT || w->calls.last == CALL_OPENDIR) &&
-        n == 1 && strcmp(words[1], "recover") == 0;
+    bool looks = (w->calls.last == CALL_STAT || w->calls.last == CALL_OPENDIR) &&
+                 n == 1 && strcmp(words[1], "recover") == 0;
     if (!failed && !looks && !how->harmless && !how->stays && !may_be_silent(w))
-        fail_msg("%s %d at %s of %s was passed over by bags %s", how->name,
-            (int)n, call_names[w->calls.last], w->calls.last_path, words[1]);
+        fail_msg("%s %d at %s of %s was passed over by bags %s", how->name, (int)n,
+            call_names[w->calls.last], w->calls.last_path, words[1]);
     bytes_free(&text);
 }
 
@@ -925,8 +910,8 @@ static bool meet_command(const fault *how, uint64_t n) {
     expect_success(how->name, n, run_command(at("set"), NULL));
     drop_the_rest(at("set"));
     if (!is_same_tree(at("set"), at("kept")))
-        fail_msg("%s %d: bags %s, called again, ends differently", how->name,
-            (int)n, words[1]);
+        fail_msg("%s %d: bags %s, called again, ends differently", how->name, (int)n,
+            words[1]);
     remove_tree(at("set"));
     world_free(w);
     return reached;
@@ -938,8 +923,8 @@ static void a_failed_command_can_be_repeated(void **state) {
         {"bags", "checksum", "gaps", NULL},
         {"bags", "recover", "alone.bag", NULL},
         {"bags", "recover", "above/shards", NULL},
-        {"bags", "pack", "lines", "out", "--spec", "n=int(4),t=utf8[]",
-            "--resume", "--shard-length", "2", "--checksum", NULL},
+        {"bags", "pack", "lines", "out", "--spec", "n=int(4),t=utf8[]", "--resume",
+            "--shard-length", "2", "--checksum", NULL},
     };
     (void)state;
     find_command();
@@ -971,8 +956,8 @@ static bool check_limit(world *w, const limit *how, uint64_t n, int status) {
     if (how->signal && WIFSIGNALED(status) && WTERMSIG(status) == how->signal)
         return true;
     if (!WIFEXITED(status) || WEXITSTATUS(status) || !w->ended)
-        fail_msg("%s %d in %s: the program crashed: %d", how->name, (int)n,
-            w->where, status);
+        fail_msg("%s %d in %s: the program crashed: %d", how->name, (int)n, w->where,
+            status);
     w->calls.error = how->error;
     w->calls.last_path[0] = 0;
     if (w->code)
@@ -995,8 +980,8 @@ static bool meet_limit(const limit *how, prepare *ready, uint64_t n) {
 }
 
 /* From n on, until the limit is not hit any more. */
-static void raise_limit(const limit *how, prepare *ready, uint64_t n,
-    uint64_t step, uint64_t stride) {
+static void raise_limit(
+    const limit *how, prepare *ready, uint64_t n, uint64_t step, uint64_t stride) {
     int tried = 0;
     uint64_t seed = stride;
     make_reference();
@@ -1072,9 +1057,7 @@ static void mount_small_disk(const char *options) {
     assert_int_equal(mount("tmpfs", small_disk, "tmpfs", 0, options), 0);
 }
 
-static void unmount_small_disk(void) {
-    assert_int_equal(umount(at("small_disk")), 0);
-}
+static void unmount_small_disk(void) { assert_int_equal(umount(at("small_disk")), 0); }
 
 /* Also after the test failed in it. */
 static int leave_small_disk(void **state) {
@@ -1082,7 +1065,7 @@ static int leave_small_disk(void **state) {
     return support_teardown(state);
 }
 
-#define TEST_IN_ROOM(function)                                                 \
+#define TEST_IN_ROOM(function)                                                         \
     cmocka_unit_test_setup_teardown(function, support_setup, leave_small_disk)
 
 /* While the disk is still full, recovery may fail, but not lose anything. */
@@ -1091,8 +1074,8 @@ static void recover_when_full(world *w, const limit *how, uint64_t n) {
         bags_error err;
         bags_code code = bags_recover(w->works[i].path, NULL, NULL, &err);
         if (code && code != BAGS_ERROR_MISSING && err.system != how->error)
-            fail_msg("%s %d: recovery of %s: %s", how->name, (int)n,
-                w->works[i].path, err.message);
+            fail_msg("%s %d: recovery of %s: %s", how->name, (int)n, w->works[i].path,
+                err.message);
     }
 }
 
@@ -1243,8 +1226,7 @@ static void a_disk_that_became_read_only_is_named(void **state) {
     make_dir(at("small_disk/set"));
     world *w = world_on(at("small_disk/set"));
     crash_in_second_shard(w);
-    assert_int_equal(
-        mount(NULL, small_disk, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
+    assert_int_equal(mount(NULL, small_disk, NULL, MS_REMOUNT | MS_RDONLY, NULL), 0);
     assert_fails(BAGS_ERROR_IO, bags_recover(w->paths[0], NULL, NULL, &said));
     assert_int_equal(said.system, EROFS);
     assert_says("shards/000001");
@@ -1287,10 +1269,9 @@ static void expect_refusal(world *w, program *what, const char *path) {
     assert_int_equal(run_apart(w, drop_rights, 0), 0);
     assert_true(w->ended);
     if (w->code != BAGS_ERROR_IO || w->error.system != EACCES ||
-        !strstr(w->error.message, path) ||
-        !strstr(w->error.message, strerror(EACCES)))
-        fail_msg("%s without rights: code %d: %s", path, (int)w->code,
-            w->error.message);
+        !strstr(w->error.message, path) || !strstr(w->error.message, strerror(EACCES)))
+        fail_msg(
+            "%s without rights: code %d: %s", path, (int)w->code, w->error.message);
     assert_int_equal(w->calls.files + w->calls.maps + w->calls.dirs, 0);
     assert_int_equal(w->blocks.live, 0);
 }
@@ -1362,8 +1343,8 @@ static bags_code hash_row(
 /* Read the first shard, truncate one of its files, and read again: each row is
  * as before, or an error that names a file of the shard. Returns the number of
  * errors. */
-static int read_and_truncate(const char *set, const bags_reader_options *how,
-    const char *path, uint64_t size) {
+static int read_and_truncate(
+    const char *set, const bags_reader_options *how, const char *path, uint64_t size) {
     char before[FIRST_SHARD][65], after[65];
     int errors = 0;
     bags_reader *reader;
@@ -1406,8 +1387,7 @@ static void a_file_truncated_while_read_without_mmap_is_an_error(void **state) {
             }
             bytes_free(&complete);
         }
-    print_message(
-        "%-20s %5d points, %d errors\n", "cut without mmap", tried, errors);
+    print_message("%-20s %5d points, %d errors\n", "cut without mmap", tried, errors);
     assert_true(errors > tried);
 }
 

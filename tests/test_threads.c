@@ -65,8 +65,7 @@ static bool same(bags_view blob, const char *text, size_t size) {
     return blob.size == size && (!size || memcmp(blob.data, text, size) == 0);
 }
 
-static const char *read_point(
-    job *j, uint64_t index, bags_row *row, bags_error *err) {
+static const char *read_point(job *j, uint64_t index, bags_row *row, bags_error *err) {
     char text[200];
     uint64_t count = 99;
     bags_value value;
@@ -88,8 +87,7 @@ static const char *read_point(
     return count == items_of(index) ? NULL : "another count of b";
 }
 
-static const char *read_part(
-    job *j, uint64_t start, bags_row *row, bags_error *err) {
+static const char *read_part(job *j, uint64_t start, bags_row *row, bags_error *err) {
     char text[200];
     uint64_t stop = start + 40;
     if (bags_reader_get_range(j->reader, start, stop, 0, row, err))
@@ -98,15 +96,14 @@ static const char *read_part(
     if (bags_row_length(row, 0) != stop - start)
         return "another length of the range";
     for (uint64_t i = start; i < stop; i++)
-        if (!same(bags_row_bytes(row, 0, (size_t)(i - start)), text,
-                text_of(i, 0, text)))
+        if (!same(
+                bags_row_bytes(row, 0, (size_t)(i - start)), text, text_of(i, 0, text)))
             return "other bytes in the range";
     return NULL;
 }
 
 /* Some datapoints that were prefetched. */
-static const char *read_list(
-    job *j, uint64_t index, bags_row *row, bags_error *err) {
+static const char *read_list(job *j, uint64_t index, bags_row *row, bags_error *err) {
     char text[200];
     uint64_t list[4];
     for (size_t i = 0; i < 4; i++)
@@ -132,8 +129,7 @@ static void *read_much(void *user) {
                             : i % 5 == 1 ? read_list(j, index, &row, &err)
                                          : read_point(j, index, &row, &err);
         if (!fault && i % 50 == 7 &&
-            bags_reader_get(j->reader, TOTAL, NULL, 0, &row, &err) !=
-                BAGS_ERROR_RANGE)
+            bags_reader_get(j->reader, TOTAL, NULL, 0, &row, &err) != BAGS_ERROR_RANGE)
             fault = "a datapoint past the end";
         if (!fault && j->seed == 1 && i % 100 == 3 &&
             bags_verify(j->path, NULL, NULL, &err))
@@ -171,8 +167,7 @@ static int count_close(void *user, void *file) {
 }
 
 /* With a watch or without. */
-static void read_by_threads(
-    bags_reader_options *options, int reads, bool watched) {
+static void read_by_threads(bags_reader_options *options, int reads, bool watched) {
     bags_reader *reader;
     job jobs[THREADS];
     bags_io counted = *bags_io_local();
@@ -237,8 +232,8 @@ static void threads_share_a_few_open_files(void **state) {
             disk.peak_files = 0;
             opens = closes = 0;
             check_readers(&options, 300);
-            print_message("at most %d open%s: %d files opened again\n",
-                (int)files, load ? ", index cached" : "", (int)opens - FILES);
+            print_message("at most %d open%s: %d files opened again\n", (int)files,
+                load ? ", index cached" : "", (int)opens - FILES);
             /* Most reads close one file and open another. */
             assert_true(closes > 300 * THREADS);
             assert_true(opens == closes);
@@ -270,8 +265,7 @@ static void *read_damaged(void *user) {
         const char *fault = NULL;
         bags_code code = bags_reader_get(j->reader, index, NULL, 0, &row, &err);
         if (damaged)
-            fault =
-                code == BAGS_ERROR_CORRUPT ? NULL : "a damaged shard is read";
+            fault = code == BAGS_ERROR_CORRUPT ? NULL : "a damaged shard is read";
         else
             fault = read_point(j, index, &row, &err);
         if (fault)
@@ -321,11 +315,9 @@ static void *read_bag(void *user) {
         bags_error err;
         if (bag_reader_get(j->bag, index, &scratch, &blob, &err) ||
             !same(blob, text, text_of(index, 0, text)) ||
-            bag_reader_get_range(
-                j->bag, index, index + 9, &scratch, &range, &err) ||
+            bag_reader_get_range(j->bag, index, index + 9, &scratch, &range, &err) ||
             !same(bags_range_get(&range, 0), text, text_of(index, 0, text)))
-            snprintf(
-                j->fault, sizeof(j->fault), "blob %d is wrong", (int)index);
+            snprintf(j->fault, sizeof(j->fault), "blob %d is wrong", (int)index);
     }
     bags_buffer_free(&scratch);
     return NULL;
@@ -371,8 +363,7 @@ static void *write_shards(void *user) {
     options.shard_stop = THREADS;
     options.buffer_size = 4096;
     options.no_sync = true;
-    bags_writer *writer =
-        bags_writer_open(j->fault + 1, fields, 2, &options, &err);
+    bags_writer *writer = bags_writer_open(j->fault + 1, fields, 2, &options, &err);
     /* Until here, fault contains the path after its first byte. */
     memset(j->fault, 0, sizeof(j->fault));
     bags_code code = writer ? BAGS_OK : err.code;
@@ -398,8 +389,7 @@ static void workers_write_one_dataset(void **state) {
     for (size_t i = 0; i < THREADS; i++) {
         jobs[i].seed = i;
         jobs[i].reads = 14 + (int)i % 2 * 7;
-        snprintf(
-            jobs[i].fault + 1, sizeof(jobs[i].fault) - 1, "%.200s", at("p/x"));
+        snprintf(jobs[i].fault + 1, sizeof(jobs[i].fault) - 1, "%.200s", at("p/x"));
     }
     run_jobs(jobs, write_shards);
     /* Odd workers wrote one shard more. */
@@ -417,11 +407,9 @@ static void workers_write_one_dataset(void **state) {
         bags_shard shard = shard_at(reader, s);
         for (uint64_t i = 0; i < 7; i++) {
             char text[64];
-            snprintf(text, sizeof(text), "worker %d, %d",
-                (int)(shard.number % THREADS),
+            snprintf(text, sizeof(text), "worker %d, %d", (int)(shard.number % THREADS),
                 (int)(shard.number / THREADS * 7 + i));
-            assert_ok(
-                bags_reader_get(reader, shard.start + i, NULL, 0, &row, &said));
+            assert_ok(bags_reader_get(reader, shard.start + i, NULL, 0, &row, &said));
             assert_text(bags_row_bytes(&row, 0, 0), text);
         }
     }
@@ -438,8 +426,7 @@ static void workers_write_one_dataset(void **state) {
 
 #define NUMBERED_TOTAL 2000
 
-static bags_code append_numbered(
-    bags_writer *writer, uint64_t index, bags_error *err) {
+static bags_code append_numbered(bags_writer *writer, uint64_t index, bags_error *err) {
     char text[200], items[6][200];
     bags_value value, values[6];
     bags_entry entries[2] = {{"a", &value, 1}, {"b", values, 0}};
@@ -503,19 +490,16 @@ static void *watch_numbered(void *user) {
     while (seen < NUMBERED_TOTAL && !fault) {
         bags_reader *reader = bags_reader_open(j->path, &options, &err);
         if (!reader && !seen &&
-            (err.code == BAGS_ERROR_MISSING ||
-                err.code == BAGS_ERROR_UNFINISHED))
+            (err.code == BAGS_ERROR_MISSING || err.code == BAGS_ERROR_UNFINISHED))
             continue;
         fault = reader ? NULL : err.message;
         uint64_t length = reader ? bags_reader_length(reader) : seen;
         if (length < seen)
             fault = "fewer datapoints than before";
-        for (uint64_t i = length > 20 ? length - 20 : 0; i < length && !fault;
-             i++)
+        for (uint64_t i = length > 20 ? length - 20 : 0; i < length && !fault; i++)
             fault = read_unfinished(reader, i, &row, &err);
         if (length && !fault)
-            fault = read_unfinished(
-                reader, (seen * 7 + j->seed) % length, &row, &err);
+            fault = read_unfinished(reader, (seen * 7 + j->seed) % length, &row, &err);
         seen = length;
         bags_reader_close(reader);
     }
@@ -545,8 +529,7 @@ static void *share_unfinished(void *user) {
     uint64_t length = bags_reader_length(j->reader), random = j->seed;
     const char *fault = NULL;
     for (int i = 0; i < 1500 && !fault; i++)
-        fault = read_unfinished(
-            j->reader, next_random(&random) % length, &row, &err);
+        fault = read_unfinished(j->reader, next_random(&random) % length, &row, &err);
     if (fault)
         snprintf(j->fault, sizeof(j->fault), "%.200s", fault);
     bags_row_free(&row);
@@ -564,8 +547,8 @@ static void threads_share_a_reader_of_unfinished_shards(void **state) {
         bags_writer_options with;
         memset(&with, 0, sizeof(with));
         with.no_sync = true;
-        assert_opens(writer,
-            bags_writer_open(at("live%d", way), fields, 2, &with, &said));
+        assert_opens(
+            writer, bags_writer_open(at("live%d", way), fields, 2, &with, &said));
         for (uint64_t i = 0; i < 300; i++)
             assert_ok(append_numbered(writer, i, &said));
         assert_ok(bags_writer_flush(writer, &said));
@@ -573,8 +556,7 @@ static void threads_share_a_reader_of_unfinished_shards(void **state) {
         options.unfinished = BAGS_UNFINISHED_READ;
         options.no_mmap = way > 0;
         options.max_files = way > 1;
-        assert_opens(
-            reader, bags_reader_open(at("live%d", way), &options, &said));
+        assert_opens(reader, bags_reader_open(at("live%d", way), &options, &said));
         assert_true(bags_reader_length(reader) == 300);
         assert_ok(append_numbered(writer, 300, &said));
         assert_ok(bags_writer_close(writer, &said));
@@ -608,8 +590,7 @@ static const bags_field encoded_fields[] = {
     {"numbers", "array(float64,-1)"}, {"text", "utf8"}};
 
 /* Its blob must not depend on what other threads encode at the same time. */
-static const char *encode_value(
-    uint64_t i, bags_buffer *to, bags_buffer *from) {
+static const char *encode_value(uint64_t i, bags_buffer *to, bags_buffer *from) {
     double numbers[40];
     uint64_t shape[1] = {i % 40};
     char text[200];
@@ -693,8 +674,8 @@ static void threads_encode_while_one_appends(void **state) {
     options.no_sync = true;
     options.env.io = &disk.io;
     assert_opens(line.codecs, bags_registry_create(NULL, &said));
-    assert_opens(line.writer,
-        bags_writer_open(at("x"), encoded_fields, 2, &options, &said));
+    assert_opens(
+        line.writer, bags_writer_open(at("x"), encoded_fields, 2, &options, &said));
     for (size_t i = 0; i < THREADS; i++)
         jobs[i].seed = i; /* 0 appends */
     run_jobs(jobs, encode_or_append);
@@ -708,8 +689,8 @@ static void threads_encode_while_one_appends(void **state) {
         assert_true(value.dims == 1 && value.shape[0] == i % 40);
         if (value.size)
             assert_true(*(const double *)value.data == (double)i);
-        assert_bytes(bags_row_bytes(&row, 1, 0), line.blobs[i][1].data,
-            line.blobs[i][1].size);
+        assert_bytes(
+            bags_row_bytes(&row, 1, 0), line.blobs[i][1].data, line.blobs[i][1].size);
         bytes_free(&line.blobs[i][0]);
         bytes_free(&line.blobs[i][1]);
     }

@@ -41,13 +41,13 @@ static void valid_type_strings_are_parsed(void **state) {
 }
 
 static void invalid_type_strings_are_refused(void **state) {
-    static const char *const rows[] = {"", "[]", "()", "()[]", "(4)", "Utf8",
-        "uTf8", "utf8 ", " utf8", "utf8\n", "utf8[]\n", "utf8[ ]", "utf8[",
-        "utf8]", "utf8[][]", "[]utf8", "utf8[](4)", "int(4", "int4)", "int(4))",
-        "int((4)", "int(4)(4)", "int(4)x", "int(4) []", "int( 4)", "int(4 )",
-        "int(A)", "array(<f4)", "array(float32;3)", "a.b", "a,b", "a/b", "a\\b",
-        "a:b", "a+b", "\x7f", "\x01", "caf\xc3\xa9", "x(\xc3\xa9)", "x(\n)",
-        "utf8[1]", "utf8()()", "utf8[]()", "\xff\xfe", "a\tb"};
+    static const char *const rows[] = {"", "[]", "()", "()[]", "(4)", "Utf8", "uTf8",
+        "utf8 ", " utf8", "utf8\n", "utf8[]\n", "utf8[ ]", "utf8[", "utf8]", "utf8[][]",
+        "[]utf8", "utf8[](4)", "int(4", "int4)", "int(4))", "int((4)", "int(4)(4)",
+        "int(4)x", "int(4) []", "int( 4)", "int(4 )", "int(A)", "array(<f4)",
+        "array(float32;3)", "a.b", "a,b", "a/b", "a\\b", "a:b", "a+b", "\x7f", "\x01",
+        "caf\xc3\xa9", "x(\xc3\xa9)", "x(\n)", "utf8[1]", "utf8()()", "utf8[]()",
+        "\xff\xfe", "a\tb"};
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         bags_type type, before;
@@ -55,16 +55,14 @@ static void invalid_type_strings_are_refused(void **state) {
         before = type;
         assert_fails(BAGS_ERROR_TYPE, bags_type_parse(rows[i], &type, &said));
         assert_memory_equal(&type, &before, sizeof(type));
-        assert_int_equal(
-            bags_type_parse(rows[i], &type, NULL), BAGS_ERROR_TYPE);
+        assert_int_equal(bags_type_parse(rows[i], &type, NULL), BAGS_ERROR_TYPE);
     }
 }
 
 static void the_message_about_a_type_of_any_length_is_utf8(void **state) {
     char text[2 * BAGS_ERROR_SIZE];
     (void)state;
-    for (size_t size = 1; size < sizeof(text) - 4;
-         size += size < 120 ? 1 : 97) {
+    for (size_t size = 1; size < sizeof(text) - 4; size += size < 120 ? 1 : 97) {
         memset(text, 'a', size);
         memcpy(text + size, "\xf0\x9f\x98\x80", 5);
         bags_type type;
@@ -196,9 +194,9 @@ static void dtypes_are_parsed_in_every_numpy_spelling(void **state) {
 
 static void other_dtype_names_are_refused(void **state) {
     static const char *const rows[] = {"", "<", ">", "|", "f3", "f16", "float",
-        "Float32", "float320", "u3", "<<f4", "f4 ", " f4", "complex256", "c32",
-        "c4", "object", "S4", "U16", "V8", "datetime64", "float8", "int128",
-        "bfloat16", "<>f4", "f", "float32\n"};
+        "Float32", "float320", "u3", "<<f4", "f4 ", " f4", "complex256", "c32", "c4",
+        "object", "S4", "U16", "V8", "datetime64", "float8", "int128", "bfloat16",
+        "<>f4", "f", "float32\n"};
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         bags_dtype dtype = bags_dtype_parse(rows[i], strlen(rows[i]), NULL);
@@ -226,8 +224,7 @@ static void dtypes_have_names_codes_and_sizes(void **state) {
         {BAGS_DTYPE_UINT16, "uint16", "u2", 2, 2},
         {BAGS_DTYPE_UINT32, "uint32", "u4", 4, 4},
         {BAGS_DTYPE_UINT64, "uint64", "u8", 8, 8},
-        {BAGS_DTYPE_INT8, "int8", "i1", 1, 1},
-        {BAGS_DTYPE_INT16, "int16", "i2", 2, 2},
+        {BAGS_DTYPE_INT8, "int8", "i1", 1, 1}, {BAGS_DTYPE_INT16, "int16", "i2", 2, 2},
         {BAGS_DTYPE_INT32, "int32", "i4", 4, 4},
         {BAGS_DTYPE_INT64, "int64", "i8", 8, 8},
         {BAGS_DTYPE_FLOAT16, "float16", "f2", 2, 2},
@@ -246,8 +243,7 @@ static void dtypes_have_names_codes_and_sizes(void **state) {
         assert_int_equal(bags_dtype_swap(dtype), rows[i].swap);
         if (rows[i].size)
             assert_int_equal(
-                bags_dtype_parse(rows[i].code, strlen(rows[i].code), NULL),
-                dtype);
+                bags_dtype_parse(rows[i].code, strlen(rows[i].code), NULL), dtype);
     }
 }
 
@@ -280,8 +276,7 @@ static void the_bytes_of_elements_are_swapped(void **state) {
         size_t element;
         const char *to;
     } rows[] = {{1, "abcdefghijklmnop"}, {2, "badcfehgjilknmpo"},
-        {4, "dcbahgfelkjiponm"}, {8, "hgfedcbaponmlkji"},
-        {16, "ponmlkjihgfedcba"}};
+        {4, "dcbahgfelkjiponm"}, {8, "hgfedcbaponmlkji"}, {16, "ponmlkjihgfedcba"}};
     uint16_t one = 1;
     unsigned char first;
     (void)state;
@@ -333,8 +328,7 @@ static void bags_fail_writes_and_truncates_its_message(void **state) {
             size += 3;
         }
         text[size] = 0;
-        assert_fails(
-            BAGS_ERROR_IO, bags_fail(&said, BAGS_ERROR_IO, "%s", text));
+        assert_fails(BAGS_ERROR_IO, bags_fail(&said, BAGS_ERROR_IO, "%s", text));
         assert_in_range(
             strlen(said.message), BAGS_ERROR_SIZE - 16, BAGS_ERROR_SIZE - 1);
         assert_memory_equal(said.message, text, BAGS_ERROR_SIZE - 16);
@@ -360,14 +354,12 @@ static void a_buffer_grows_by_half_and_keeps_its_content(void **state) {
     memory.fail_at = memory.calls + 1;
     unsigned char *data = buffer.data;
     size_t capacity = buffer.capacity;
-    assert_fails(
-        BAGS_ERROR_MEMORY, bags_buffer_reserve(&buffer, 10 * capacity, &said));
+    assert_fails(BAGS_ERROR_MEMORY, bags_buffer_reserve(&buffer, 10 * capacity, &said));
     assert_ptr_equal(buffer.data, data);
     assert_int_equal(buffer.capacity, capacity);
+    assert_fails(BAGS_ERROR_MEMORY, bags_buffer_reserve(&buffer, SIZE_MAX, &said));
     assert_fails(
-        BAGS_ERROR_MEMORY, bags_buffer_reserve(&buffer, SIZE_MAX, &said));
-    assert_fails(BAGS_ERROR_MEMORY,
-        bags_buffer_reserve(&buffer, SIZE_MAX / 2 + 2, &said));
+        BAGS_ERROR_MEMORY, bags_buffer_reserve(&buffer, SIZE_MAX / 2 + 2, &said));
     assert_ok(bags_buffer_reserve(&buffer, 0, &said));
     bags_buffer_free(&buffer);
     assert_null(buffer.data);
@@ -399,8 +391,7 @@ static bags_code coder_try(coder *c, const char *text) {
     c->scratch.resize = memory.allocator.resize;
     c->scratch.user = memory.allocator.user;
     if (!c->codec->open)
-        return type.count ? bags_fail(&said, BAGS_ERROR_TYPE, "no arguments")
-                          : BAGS_OK;
+        return type.count ? bags_fail(&said, BAGS_ERROR_TYPE, "no arguments") : BAGS_OK;
     return c->codec->open(c->codec, &type, &memory.allocator, &c->state, &said);
 }
 
@@ -455,23 +446,22 @@ static const struct {
     const char *text;
     size_t size;
 } good_utf8[] = {{"", 0}, {"a", 1}, {"a\0b", 3}, {"\x7f", 1}, {"\xc2\x80", 2},
-    {"\xdf\xbf", 2}, {"\xe0\xa0\x80", 3}, {"\xed\x9f\xbf", 3},
-    {"\xee\x80\x80", 3}, {"\xef\xbf\xbf", 3}, {"\xf0\x90\x80\x80", 4},
-    {"\xf4\x8f\xbf\xbf", 4}, {"\xef\xbb\xbf", 3}, {"\xf0\x9f\x98\x80", 4},
-    {"\xef\xbf\xbe", 3}, {"\0", 1}, {"\xe2\x82\xac\xc3\xa9z", 6}};
+    {"\xdf\xbf", 2}, {"\xe0\xa0\x80", 3}, {"\xed\x9f\xbf", 3}, {"\xee\x80\x80", 3},
+    {"\xef\xbf\xbf", 3}, {"\xf0\x90\x80\x80", 4}, {"\xf4\x8f\xbf\xbf", 4},
+    {"\xef\xbb\xbf", 3}, {"\xf0\x9f\x98\x80", 4}, {"\xef\xbf\xbe", 3}, {"\0", 1},
+    {"\xe2\x82\xac\xc3\xa9z", 6}};
 
 static const struct {
     const char *text;
     size_t size;
-} bad_utf8[] = {{"\x80", 1}, {"\xbf", 1}, {"\xc0\x80", 2}, {"\xc1\xbf", 2},
-    {"\xc2", 1}, {"\xc2 ", 2}, {"\xc2\xc2", 2}, {"\xe0\x80\x80", 3},
-    {"\xe0\x9f\xbf", 3}, {"\xe2\x82", 2}, {"\xe2\x82 ", 3}, {"\xe2", 1},
-    {"\xed\xa0\x80", 3}, {"\xed\xbf\xbf", 3}, {"\xed\xa0\xbd\xed\xb8\x80", 6},
-    {"\xf0\x80\x80\x80", 4}, {"\xf0\x8f\xbf\xbf", 4}, {"\xf0\x9f\x98", 3},
-    {"\xf0\x9f", 2}, {"\xf0", 1}, {"\xf4\x90\x80\x80", 4},
-    {"\xf5\x80\x80\x80", 4}, {"\xf8\x88\x80\x80\x80", 5},
-    {"\xfc\x84\x80\x80\x80\x80", 6}, {"\xfe", 1}, {"\xff", 1},
-    {"\xf0\x9f\x98 ", 4}, {"\xe2\x28\xa1", 3}, {"\xf0\x28\x8c\xbc", 4}};
+} bad_utf8[] = {{"\x80", 1}, {"\xbf", 1}, {"\xc0\x80", 2}, {"\xc1\xbf", 2}, {"\xc2", 1},
+    {"\xc2 ", 2}, {"\xc2\xc2", 2}, {"\xe0\x80\x80", 3}, {"\xe0\x9f\xbf", 3},
+    {"\xe2\x82", 2}, {"\xe2\x82 ", 3}, {"\xe2", 1}, {"\xed\xa0\x80", 3},
+    {"\xed\xbf\xbf", 3}, {"\xed\xa0\xbd\xed\xb8\x80", 6}, {"\xf0\x80\x80\x80", 4},
+    {"\xf0\x8f\xbf\xbf", 4}, {"\xf0\x9f\x98", 3}, {"\xf0\x9f", 2}, {"\xf0", 1},
+    {"\xf4\x90\x80\x80", 4}, {"\xf5\x80\x80\x80", 4}, {"\xf8\x88\x80\x80\x80", 5},
+    {"\xfc\x84\x80\x80\x80\x80", 6}, {"\xfe", 1}, {"\xff", 1}, {"\xf0\x9f\x98 ", 4},
+    {"\xe2\x28\xa1", 3}, {"\xf0\x28\x8c\xbc", 4}};
 
 static void utf8_accepts_only_valid_text(void **state) {
     coder c = coder_open("utf8");
@@ -502,8 +492,7 @@ static void utf8_accepts_only_valid_text(void **state) {
                 memcpy(text + front, bad_utf8[i].text, bad_utf8[i].size);
                 assert_fails(BAGS_ERROR_VALUE,
                     coder_encode(&c, bags_utf8_sized(text, size), &blob));
-                assert_fails(
-                    BAGS_ERROR_CORRUPT, coder_decode(&c, text, size, &value));
+                assert_fails(BAGS_ERROR_CORRUPT, coder_decode(&c, text, size, &value));
                 size_t bad = 99;
                 assert_false(bags_utf8_valid(text, size, &bad));
                 assert_in_range(bad, front, front + bad_utf8[i].size - 1);
@@ -535,9 +524,9 @@ static uint64_t python_signed(bags_view blob, bool *negative) {
 }
 
 static void every_python_version_reads_the_same_int(void **state) {
-    static const uint64_t rows[] = {0, 1, 127, 128, 200, 255, 256, 32767, 32768,
-        65535, 65536, ((uint64_t)1 << 56) - 1, (uint64_t)1 << 56,
-        (uint64_t)INT64_MAX, (uint64_t)INT64_MAX + 1, UINT64_MAX};
+    static const uint64_t rows[] = {0, 1, 127, 128, 200, 255, 256, 32767, 32768, 65535,
+        65536, ((uint64_t)1 << 56) - 1, (uint64_t)1 << 56, (uint64_t)INT64_MAX,
+        (uint64_t)INT64_MAX + 1, UINT64_MAX};
     coder c = coder_open("int");
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -606,8 +595,7 @@ static void integers_are_encoded_as_documented(void **state) {
         assert_ok(coder_encode(&c, bags_uint(rows[i].number), &blob));
         assert_bytes(blob, rows[i].blob, rows[i].size);
         if (rows[i].number <= INT64_MAX) {
-            assert_ok(
-                coder_encode(&c, bags_int((int64_t)rows[i].number), &blob));
+            assert_ok(coder_encode(&c, bags_int((int64_t)rows[i].number), &blob));
             assert_bytes(blob, rows[i].blob, rows[i].size);
         }
         assert_ok(coder_decode(&c, rows[i].blob, rows[i].size, &value));
@@ -620,8 +608,8 @@ static void integers_are_encoded_as_documented(void **state) {
 }
 
 static void i64_is_signed(void **state) {
-    static const int64_t rows[] = {0, 1, -1, 127, 128, -128, -129, INT64_MAX,
-        INT64_MIN, INT64_MIN + 1, 1234567890123};
+    static const int64_t rows[] = {0, 1, -1, 127, 128, -128, -129, INT64_MAX, INT64_MIN,
+        INT64_MIN + 1, 1234567890123};
     coder c = coder_open("i64");
     bags_view blob = {NULL, 0};
     bags_value value;
@@ -637,8 +625,8 @@ static void i64_is_signed(void **state) {
             assert_true(value.uint == (uint64_t)rows[i]);
     }
     assert_ok(coder_encode(&c, bags_uint(INT64_MAX), &blob));
-    assert_fails(BAGS_ERROR_VALUE,
-        coder_encode(&c, bags_uint((uint64_t)INT64_MAX + 1), &blob));
+    assert_fails(
+        BAGS_ERROR_VALUE, coder_encode(&c, bags_uint((uint64_t)INT64_MAX + 1), &blob));
     assert_fails(BAGS_ERROR_CORRUPT, coder_decode(&c, "1234567", 7, &value));
     assert_fails(BAGS_ERROR_CORRUPT, coder_decode(&c, "", 0, &value));
     assert_fails(BAGS_ERROR_CORRUPT, coder_decode(&c, "123456789", 9, &value));
@@ -656,8 +644,8 @@ static void integers_that_do_not_fit_are_refused(void **state) {
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         coder c = coder_open(rows[i].type);
         bags_view blob = {NULL, 0};
-        assert_fails(BAGS_ERROR_VALUE,
-            coder_encode(&c, bags_int(rows[i].number), &blob));
+        assert_fails(
+            BAGS_ERROR_VALUE, coder_encode(&c, bags_int(rows[i].number), &blob));
         assert_null(blob.data);
         coder_close(&c);
     }
@@ -669,12 +657,10 @@ static void integer_blobs_above_64_bits_are_too_large(void **state) {
     (void)state;
     assert_ok(coder_decode(&c, "\x05\0\0\0\0\0\0\0\0\0", 10, &value));
     assert_true(value.uint == 5);
-    assert_fails(
-        BAGS_ERROR_LIMIT, coder_decode(&c, "\0\0\0\0\0\0\0\0\x01", 9, &value));
+    assert_fails(BAGS_ERROR_LIMIT, coder_decode(&c, "\0\0\0\0\0\0\0\0\x01", 9, &value));
     coder_close(&c);
     c = coder_open("int(9,big)");
-    assert_fails(
-        BAGS_ERROR_LIMIT, coder_decode(&c, "\x01\0\0\0\0\0\0\0\0", 9, &value));
+    assert_fails(BAGS_ERROR_LIMIT, coder_decode(&c, "\x01\0\0\0\0\0\0\0\0", 9, &value));
     assert_ok(coder_decode(&c, "\0\x80\0\0\0\0\0\0\x02", 9, &value));
     assert_true(value.uint == 0x8000000000000002u);
     coder_close(&c);
@@ -685,8 +671,8 @@ static void integer_blobs_above_64_bits_are_too_large(void **state) {
 }
 
 static void codecs_refuse_values_of_the_wrong_kind(void **state) {
-    static const char *const types[] = {"bytes", "utf8", "int", "int(4)", "i64",
-        "u64", "array(uint8,1)", "array"};
+    static const char *const types[] = {
+        "bytes", "utf8", "int", "int(4)", "i64", "u64", "array(uint8,1)", "array"};
     static const bags_kind takes[][2] = {{BAGS_KIND_BYTES, BAGS_KIND_BYTES},
         {BAGS_KIND_UTF8, BAGS_KIND_UTF8}, {BAGS_KIND_UINT, BAGS_KIND_INT},
         {BAGS_KIND_UINT, BAGS_KIND_INT}, {BAGS_KIND_UINT, BAGS_KIND_INT},
@@ -712,14 +698,13 @@ static void codecs_refuse_values_of_the_wrong_kind(void **state) {
 }
 
 static void invalid_arguments_of_built_in_types_are_refused(void **state) {
-    static const char *const rows[] = {"bytes()", "bytes(4)", "utf8(4)",
-        "int()", "int(x)", "int(-1)", "int(4,middle)", "int(4,big,1)",
-        "int(4,)", "int(,big)", "int(big)", "int(4.0)",
-        "int(18446744073709551616)", "i64(8)", "u64()", "u64(8,big)", "array()",
-        "array(float33)", "array(float32,)", "array(float32,a)",
-        "array(float32,1.5)", "array(float32,-2)", "array(float32,-1,-1)",
-        "array(,3)", "array(3)", "array(float31,2)", "array(object32,3)",
-        "array(float32,99999999999999999999)"};
+    static const char *const rows[] = {"bytes()", "bytes(4)", "utf8(4)", "int()",
+        "int(x)", "int(-1)", "int(4,middle)", "int(4,big,1)", "int(4,)", "int(,big)",
+        "int(big)", "int(4.0)", "int(18446744073709551616)", "i64(8)", "u64()",
+        "u64(8,big)", "array()", "array(float33)", "array(float32,)",
+        "array(float32,a)", "array(float32,1.5)", "array(float32,-2)",
+        "array(float32,-1,-1)", "array(,3)", "array(3)", "array(float31,2)",
+        "array(object32,3)", "array(float32,99999999999999999999)"};
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         coder c;
@@ -732,8 +717,8 @@ static void invalid_arguments_of_built_in_types_are_refused(void **state) {
 /* As Python writes them: their blobs can be read without a codec. */
 static void valid_arguments_without_a_built_in_codec_are_refused(void **state) {
     static const char *const rows[] = {"array(complex256,3)", "array(c32)",
-        "array(object,3)", "array(bfloat16,2)", "array(intp)",
-        "array(float8_e4m3fn,2)", "array(datetime64)"};
+        "array(object,3)", "array(bfloat16,2)", "array(intp)", "array(float8_e4m3fn,2)",
+        "array(datetime64)"};
     coder c;
     (void)state;
     assert_fails(BAGS_ERROR_LIMIT, coder_try(&c, "int(1025)"));
@@ -771,8 +756,7 @@ static void more_dimensions_than_an_array_may_have_are_refused(void **state) {
 
 static void shapes_that_overflow_are_refused(void **state) {
     static const char *const rows[] = {"array(float64,4294967296,4294967296)",
-        "array(uint8,18446744073709551615,2)",
-        "array(float64,2305843009213693952)",
+        "array(uint8,18446744073709551615,2)", "array(float64,2305843009213693952)",
         "array(uint8,4294967296,4294967296,4294967296,4294967296)"};
     (void)state;
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
@@ -796,11 +780,10 @@ static void arrays_of_a_fixed_shape_are_stored_as_their_elements(void **state) {
     bags_view blob = {NULL, 0};
     bags_value value;
     (void)state;
-    assert_ok(coder_encode(
-        &c, bags_array(BAGS_DTYPE_FLOAT32, 2, shape, elements), &blob));
+    assert_ok(
+        coder_encode(&c, bags_array(BAGS_DTYPE_FLOAT32, 2, shape, elements), &blob));
     assert_bytes(blob,
-        "\0\0\0\0\0\0\x80\x3f\0\0\x80\xbf\0\0\0\x3f\xca\xf2\x49\x71\0\0\0\x80",
-        24);
+        "\0\0\0\0\0\0\x80\x3f\0\0\x80\xbf\0\0\0\x3f\xca\xf2\x49\x71\0\0\0\x80", 24);
     unsigned char stored[24];
     memcpy(stored, blob.data, 24); /* decoding uses the same scratch */
     for (size_t offset = 0; offset < 9; offset++) {
@@ -822,8 +805,8 @@ static void arrays_of_a_fixed_shape_are_stored_as_their_elements(void **state) {
     }
     assert_fails(BAGS_ERROR_CORRUPT, coder_decode(&c, elements, 23, &value));
     assert_fails(BAGS_ERROR_CORRUPT, coder_decode(&c, elements, 0, &value));
-    assert_fails(BAGS_ERROR_CORRUPT,
-        coder_decode(&c, "1234567890123456789012345", 25, &value));
+    assert_fails(
+        BAGS_ERROR_CORRUPT, coder_decode(&c, "1234567890123456789012345", 25, &value));
     coder_close(&c);
 }
 
@@ -844,8 +827,7 @@ static void arrays_of_another_shape_or_dtype_are_refused(void **state) {
                 assert_fails(BAGS_ERROR_VALUE, coder_encode(&c, value, &blob));
         }
     for (int dtype = 0; dtype <= BAGS_DTYPE_FLOAT64 + 1; dtype++) {
-        bags_value value =
-            bags_array((bags_dtype)dtype, 2, shapes[0], elements);
+        bags_value value = bags_array((bags_dtype)dtype, 2, shapes[0], elements);
         if (dtype != BAGS_DTYPE_FLOAT32)
             assert_fails(BAGS_ERROR_VALUE, coder_encode(&c, value, &blob));
     }
@@ -886,19 +868,19 @@ static void an_array_without_dimensions_is_one_element(void **state) {
     bags_view blob = {NULL, 0};
     bags_value value;
     (void)state;
-    assert_ok(coder_encode(
-        &c, bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, &element), &blob));
+    assert_ok(
+        coder_encode(&c, bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, &element), &blob));
     assert_bytes(blob, "\0\0\0\0\0\0\x04\x40", 8);
     assert_ok(coder_decode(&c, blob.data, 8, &value));
     assert_int_equal(value.dims, 0);
     assert_int_equal(value.size, 8);
     coder_close(&c);
     c = coder_open("array");
-    assert_ok(coder_encode(
-        &c, bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, &element), &blob));
+    assert_ok(
+        coder_encode(&c, bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, &element), &blob));
     assert_bytes(blob, "\x93\xa3<f8\x90\xc4\x08\0\0\0\0\0\0\x04\x40", 16);
-    assert_ok(coder_decode(
-        &c, "\x93\xa3<f8\x90\xc4\x08\0\0\0\0\0\0\x04\x40", 16, &value));
+    assert_ok(
+        coder_decode(&c, "\x93\xa3<f8\x90\xc4\x08\0\0\0\0\0\0\x04\x40", 16, &value));
     assert_int_equal(value.dims, 0);
     assert_memory_equal(value.data, &element, 8);
     coder_close(&c);
@@ -910,8 +892,7 @@ static void an_array_with_a_dimension_of_0_is_empty(void **state) {
     bags_view blob = {NULL, 0};
     bags_value value;
     (void)state;
-    assert_ok(coder_encode(
-        &c, bags_array(BAGS_DTYPE_FLOAT32, 3, shape, NULL), &blob));
+    assert_ok(coder_encode(&c, bags_array(BAGS_DTYPE_FLOAT32, 3, shape, NULL), &blob));
     assert_int_equal(blob.size, 0);
     assert_ok(coder_decode(&c, NULL, 0, &value));
     assert_int_equal(value.dims, 3);
@@ -919,14 +900,11 @@ static void an_array_with_a_dimension_of_0_is_empty(void **state) {
     assert_fails(BAGS_ERROR_CORRUPT, coder_decode(&c, "1234", 4, &value));
     coder_close(&c);
     c = coder_open("array");
-    assert_ok(coder_encode(
-        &c, bags_array(BAGS_DTYPE_FLOAT32, 3, shape, NULL), &blob));
+    assert_ok(coder_encode(&c, bags_array(BAGS_DTYPE_FLOAT32, 3, shape, NULL), &blob));
     assert_bytes(blob, "\x93\xa3<f4\x93\x04\x00\x05\xc4\x00", 11);
-    assert_ok(
-        coder_decode(&c, "\x93\xa3<f4\x93\x04\x00\x05\xc4\x00", 11, &value));
+    assert_ok(coder_decode(&c, "\x93\xa3<f4\x93\x04\x00\x05\xc4\x00", 11, &value));
     assert_int_equal(value.size, 0);
-    assert_true(
-        value.shape[0] == 4 && value.shape[1] == 0 && value.shape[2] == 5);
+    assert_true(value.shape[0] == 4 && value.shape[1] == 0 && value.shape[2] == 5);
     coder_close(&c);
 }
 
@@ -959,8 +937,7 @@ static void one_dimension_of_an_array_may_be_any(void **state) {
     }
     static const uint64_t three[2] = {2, 3};
     assert_fails(BAGS_ERROR_VALUE,
-        coder_encode(
-            &c, bags_array(BAGS_DTYPE_INT16, 2, three, elements), &blob));
+        coder_encode(&c, bags_array(BAGS_DTYPE_INT16, 2, three, elements), &blob));
     assert_fails(BAGS_ERROR_CORRUPT, coder_decode(&c, elements, 6, &value));
     assert_fails(BAGS_ERROR_CORRUPT, coder_decode(&c, elements, 1, &value));
     coder_close(&c);
@@ -978,16 +955,14 @@ static void encoded_arrays_decode_to_the_same_value(void **state) {
         bags_buffer_free(&c.scratch);
         return;
     }
-    if (!coder_encode(
-            &c, bags_array(BAGS_DTYPE_UINT8, 2, shape, NULL), &blob)) {
+    if (!coder_encode(&c, bags_array(BAGS_DTYPE_UINT8, 2, shape, NULL), &blob)) {
         assert_ok(coder_decode(&c, blob.data, blob.size, &value));
         assert_true(value.shape[0] == 5 && value.shape[1] == 0);
     }
     coder_close(&c);
 }
 
-static void self_describing_arrays_are_written_as_granular_writes_them(
-    void **state) {
+static void self_describing_arrays_are_written_as_granular_writes_them(void **state) {
     static const uint64_t shape[2] = {2, 3};
     static const float elements[6] = {0, 1, 2, 3, 4, 5};
     static const char expected[] =
@@ -997,8 +972,8 @@ static void self_describing_arrays_are_written_as_granular_writes_them(
     bags_view blob = {NULL, 0};
     bags_value value;
     (void)state;
-    assert_ok(coder_encode(
-        &c, bags_array(BAGS_DTYPE_FLOAT32, 2, shape, elements), &blob));
+    assert_ok(
+        coder_encode(&c, bags_array(BAGS_DTYPE_FLOAT32, 2, shape, elements), &blob));
     assert_bytes(blob, expected, sizeof(expected) - 1);
     assert_ok(coder_decode(&c, expected, sizeof(expected) - 1, &value));
     assert_int_equal(value.dtype, BAGS_DTYPE_FLOAT32);
@@ -1017,8 +992,8 @@ static void self_describing_arrays_are_written_as_granular_writes_them(
         {BAGS_DTYPE_COMPLEX64, "\x93\xa3<c8\x91\x03\xc4\x18"}};
     for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
         static const uint64_t data[3] = {0x0101010101010101u, 0, 1};
-        assert_ok(coder_encode(
-            &c, bags_array(rows[i].dtype, 1, bytes_shape, data), &blob));
+        assert_ok(
+            coder_encode(&c, bags_array(rows[i].dtype, 1, bytes_shape, data), &blob));
         assert_int_equal(blob.size, 9 + 3 * bags_dtype_size(rows[i].dtype));
         assert_memory_equal(blob.data, rows[i].head, 9);
     }
@@ -1027,8 +1002,7 @@ static void self_describing_arrays_are_written_as_granular_writes_them(
 
 static void self_describing_arrays_of_every_size_decode_to_the_same_value(
     void **state) {
-    static const size_t sizes[] = {
-        0, 1, 127, 128, 255, 256, 65535, 65536, 70000};
+    static const size_t sizes[] = {0, 1, 127, 128, 255, 256, 65535, 65536, 70000};
     unsigned char *data = (unsigned char *)malloc(70000);
     coder c = coder_open("array");
     (void)state;
@@ -1038,8 +1012,8 @@ static void self_describing_arrays_of_every_size_decode_to_the_same_value(
         shape[0] = sizes[i];
         bags_view blob = {NULL, 0};
         bags_value value;
-        assert_ok(coder_encode(
-            &c, bags_array(BAGS_DTYPE_UINT8, 1, shape, data), &blob));
+        assert_ok(
+            coder_encode(&c, bags_array(BAGS_DTYPE_UINT8, 1, shape, data), &blob));
         size_t width = sizes[i] < 256 ? 1 : sizes[i] < 65536 ? 2 : 4;
         size_t number = sizes[i] < 128 ? 1 : 1 + width;
         assert_int_equal(blob.size, 6 + number + 1 + width + sizes[i]);
@@ -1058,22 +1032,21 @@ static void arrays_in_the_other_byte_order_are_swapped(void **state) {
     coder c = coder_open("array");
     bags_value value;
     (void)state;
-    assert_ok(coder_decode(
-        &c, "\x93\xa3>u2\x91\x02\xc4\x04\x01\x02\x03\x04", 13, &value));
+    assert_ok(
+        coder_decode(&c, "\x93\xa3>u2\x91\x02\xc4\x04\x01\x02\x03\x04", 13, &value));
     assert_int_equal(value.dtype, BAGS_DTYPE_UINT16);
     const uint16_t *two = (const uint16_t *)value.data;
     assert_int_equal(two[0], 0x0102);
     assert_int_equal(two[1], 0x0304);
-    assert_ok(coder_decode(
-        &c, "\x93\xa3>f8\x90\xc4\x08\x40\x04\0\0\0\0\0\0", 16, &value));
+    assert_ok(
+        coder_decode(&c, "\x93\xa3>f8\x90\xc4\x08\x40\x04\0\0\0\0\0\0", 16, &value));
     double number;
     memcpy(&number, value.data, 8);
     assert_true(number == 2.5);
-    assert_ok(
-        coder_decode(&c, "\x93\xa3>u1\x91\x02\xc4\x02\x01\x02", 11, &value));
+    assert_ok(coder_decode(&c, "\x93\xa3>u1\x91\x02\xc4\x02\x01\x02", 11, &value));
     assert_memory_equal(value.data, "\x01\x02", 2);
-    assert_ok(coder_decode(
-        &c, "\x93\xa3<i4\x91\x01\xc4\x04\xfe\xff\xff\xff", 13, &value));
+    assert_ok(
+        coder_decode(&c, "\x93\xa3<i4\x91\x01\xc4\x04\xfe\xff\xff\xff", 13, &value));
     int32_t four;
     memcpy(&four, value.data, 4);
     assert_int_equal(four, -2);
@@ -1099,8 +1072,8 @@ static void complex_numbers_are_two_floats(void **state) {
     (void)state;
     memcpy(little, numbers, 16);
     turn_elements(little, 16, 4);
-    assert_ok(coder_encode(
-        &c, bags_array(BAGS_DTYPE_COMPLEX64, 1, shape, numbers), &blob));
+    assert_ok(
+        coder_encode(&c, bags_array(BAGS_DTYPE_COMPLEX64, 1, shape, numbers), &blob));
     assert_bytes(blob, little, 16);
     /* At an address that is not aligned for any float. */
     unsigned char odd[17];
@@ -1111,18 +1084,15 @@ static void complex_numbers_are_two_floats(void **state) {
     assert_true(value.size == 16 && value.dims == 1 && value.shape[0] == 2);
     assert_memory_equal(value.data, numbers, 16);
     assert_fails(BAGS_ERROR_VALUE,
-        coder_encode(
-            &c, bags_array(BAGS_DTYPE_FLOAT32, 1, shape, numbers), &blob));
+        coder_encode(&c, bags_array(BAGS_DTYPE_FLOAT32, 1, shape, numbers), &blob));
     assert_fails(BAGS_ERROR_CORRUPT, coder_decode(&c, little, 15, &value));
     coder_close(&c);
 }
 
-static void self_describing_arrays_in_longer_msgpack_forms_are_read(
-    void **state) {
+static void self_describing_arrays_in_longer_msgpack_forms_are_read(void **state) {
     /* array16, str8, array32, a signed and a 64-bit dimension, bin32 */
-    static const char blob[] =
-        "\xdc\x00\x03\xd9\x03<u2\xdd\0\0\0\x02\xd0\x01"
-        "\xcf\0\0\0\0\0\0\0\x02\xc6\0\0\0\x04\x01\0\x02\0";
+    static const char blob[] = "\xdc\x00\x03\xd9\x03<u2\xdd\0\0\0\x02\xd0\x01"
+                               "\xcf\0\0\0\0\0\0\0\x02\xc6\0\0\0\x04\x01\0\x02\0";
     coder c = coder_open("array");
     bags_value value;
     (void)state;
@@ -1242,15 +1212,12 @@ static void a_registry_finds_the_codec_that_was_added_last(void **state) {
     assert_opens(codecs, bags_registry_create(&memory.allocator, &said));
     const bags_codec *built_in = bags_registry_find(codecs, view("utf8"));
     assert_non_null(built_in);
-    assert_ptr_equal(
-        bags_registry_find(NULL, view("utf8"))->encode, built_in->encode);
+    assert_ptr_equal(bags_registry_find(NULL, view("utf8"))->encode, built_in->encode);
     assert_null(bags_registry_find(codecs, view("shout")));
     assert_ok(bags_registry_add(codecs, &first, &said));
     first.encode = NULL; /* the codec was copied */
-    assert_true(
-        bags_registry_find(codecs, view("shout"))->encode == shout_encode);
-    assert_true(
-        bags_registry_find(codecs, view("cry"))->encode == shout_encode);
+    assert_true(bags_registry_find(codecs, view("shout"))->encode == shout_encode);
+    assert_true(bags_registry_find(codecs, view("cry"))->encode == shout_encode);
     assert_null(bags_registry_find(codecs, view("shout cry")));
     assert_null(bags_registry_find(codecs, view("shou")));
     assert_null(bags_registry_find(codecs, view("cr")));
@@ -1259,8 +1226,7 @@ static void a_registry_finds_the_codec_that_was_added_last(void **state) {
     assert_null(bags_registry_find(codecs, view(" ")));
     assert_ok(bags_registry_add(codecs, &second, &said));
     assert_ok(bags_registry_add(codecs, &third, &said));
-    assert_true(
-        bags_registry_find(codecs, view("utf8"))->encode == shout_encode);
+    assert_true(bags_registry_find(codecs, view("utf8"))->encode == shout_encode);
     assert_ptr_equal(bags_registry_find(codecs, view("cry"))->user, &second);
     assert_null(bags_registry_find(codecs, view("shout"))->user);
     assert_true(bags_registry_find(NULL, view("utf8"))->encode != shout_encode);
@@ -1271,8 +1237,7 @@ static void a_registry_finds_the_codec_that_was_added_last(void **state) {
 }
 
 static void a_registry_contains_the_built_in_types(void **state) {
-    static const char *const names[] = {
-        "bytes", "utf8", "int", "i64", "u64", "array"};
+    static const char *const names[] = {"bytes", "utf8", "int", "i64", "u64", "array"};
     (void)state;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         const bags_codec *codec = bags_registry_find(NULL, view(names[i]));
@@ -1291,8 +1256,7 @@ static void a_codec_without_a_name_is_refused(void **state) {
     bags_registry *codecs;
     (void)state;
     assert_opens(codecs, bags_registry_create(&memory.allocator, &said));
-    assert_fails(
-        BAGS_ERROR_ARGUMENT, bags_registry_add(codecs, &nameless, &said));
+    assert_fails(BAGS_ERROR_ARGUMENT, bags_registry_add(codecs, &nameless, &said));
     assert_fails(BAGS_ERROR_ARGUMENT, bags_registry_add(codecs, &empty, &said));
     assert_fails(BAGS_ERROR_ARGUMENT, bags_registry_add(codecs, NULL, &said));
     memory.fail_at = memory.calls + 1;
@@ -1300,8 +1264,7 @@ static void a_codec_without_a_name_is_refused(void **state) {
     assert_fails(BAGS_ERROR_MEMORY, bags_registry_add(codecs, &good, &said));
     assert_null(bags_registry_find(codecs, view("good")));
     memory.fail_at = memory.calls + 1;
-    assert_refused(
-        BAGS_ERROR_MEMORY, bags_registry_create(&memory.allocator, &said));
+    assert_refused(BAGS_ERROR_MEMORY, bags_registry_create(&memory.allocator, &said));
     bags_registry_free(codecs);
 }
 
@@ -1320,8 +1283,8 @@ static void a_number_is_in_both_uint_and_sint_if_it_fits(void **state) {
 static void a_value_is_encoded_and_decoded_by_its_type(void **state) {
     static const uint64_t shape[] = {2, 3};
     static const uint16_t numbers[] = {1, 2, 3, 4, 5, 6};
-    static const char *const arrays[] = {"array", "array(uint16,2,3)",
-        "array(uint16,2,3)[]", "array(uint16,-1,3)"};
+    static const char *const arrays[] = {
+        "array", "array(uint16,2,3)", "array(uint16,2,3)[]", "array(uint16,-1,3)"};
     bags_buffer to = {NULL, 0, NULL, NULL}, from = {NULL, 0, NULL, NULL};
     bags_view blob;
     bags_value value = bags_array(BAGS_DTYPE_UINT16, 2, shape, numbers), got;
@@ -1357,34 +1320,32 @@ static void values_and_blobs_that_do_not_fit_the_type_are_errors(void **state) {
     bags_view blob = {(const unsigned char *)"12345", 5};
     bags_value value = bags_int(300);
     (void)state;
-    assert_fails(BAGS_ERROR_VALUE,
-        bags_encode(NULL, "int(1)", &value, &scratch, &blob, &said));
-    assert_fails(BAGS_ERROR_VALUE,
-        bags_encode(NULL, "utf8", &value, &scratch, &blob, &said));
-    assert_fails(BAGS_ERROR_TYPE,
-        bags_encode(NULL, "int(", &value, &scratch, &blob, &said));
-    assert_fails(BAGS_ERROR_TYPE,
-        bags_encode(NULL, "jpeg", &value, &scratch, &blob, &said));
-    assert_fails(BAGS_ERROR_TYPE,
-        bags_encode(NULL, "int(one)", &value, &scratch, &blob, &said));
+    assert_fails(
+        BAGS_ERROR_VALUE, bags_encode(NULL, "int(1)", &value, &scratch, &blob, &said));
+    assert_fails(
+        BAGS_ERROR_VALUE, bags_encode(NULL, "utf8", &value, &scratch, &blob, &said));
+    assert_fails(
+        BAGS_ERROR_TYPE, bags_encode(NULL, "int(", &value, &scratch, &blob, &said));
+    assert_fails(
+        BAGS_ERROR_TYPE, bags_encode(NULL, "jpeg", &value, &scratch, &blob, &said));
+    assert_fails(
+        BAGS_ERROR_TYPE, bags_encode(NULL, "int(one)", &value, &scratch, &blob, &said));
     assert_bytes(blob, "12345", 5);
     value.kind = BAGS_KIND_NONE;
-    assert_fails(BAGS_ERROR_VALUE,
-        bags_encode(NULL, "int", &value, &scratch, &blob, &said));
-    assert_fails(BAGS_ERROR_CORRUPT,
-        bags_decode(NULL, "int(4)", blob, &scratch, &value, &said));
     assert_fails(
-        BAGS_ERROR_TYPE, bags_decode(NULL, "", blob, &scratch, &value, &said));
-    assert_fails(BAGS_ERROR_TYPE,
-        bags_decode(NULL, "jpeg", blob, &scratch, &value, &said));
-    assert_int_equal(bags_decode(NULL, "int(4)", blob, &scratch, &value, NULL),
-        BAGS_ERROR_CORRUPT);
+        BAGS_ERROR_VALUE, bags_encode(NULL, "int", &value, &scratch, &blob, &said));
+    assert_fails(
+        BAGS_ERROR_CORRUPT, bags_decode(NULL, "int(4)", blob, &scratch, &value, &said));
+    assert_fails(BAGS_ERROR_TYPE, bags_decode(NULL, "", blob, &scratch, &value, &said));
+    assert_fails(
+        BAGS_ERROR_TYPE, bags_decode(NULL, "jpeg", blob, &scratch, &value, &said));
+    assert_int_equal(
+        bags_decode(NULL, "int(4)", blob, &scratch, &value, NULL), BAGS_ERROR_CORRUPT);
     bags_buffer_free(&scratch);
 }
 
 static void a_value_is_encoded_by_the_given_registry(void **state) {
-    static const bags_codec shout = {
-        "shout", NULL, shout_encode, NULL, NULL, NULL};
+    static const bags_codec shout = {"shout", NULL, shout_encode, NULL, NULL, NULL};
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_value value = bags_utf8("loud");
     bags_view blob;
@@ -1396,8 +1357,8 @@ static void a_value_is_encoded_by_the_given_registry(void **state) {
     assert_ok(bags_registry_add(registry, &shout, &said));
     assert_ok(bags_encode(registry, "shout", &value, &scratch, &blob, &said));
     /* Without a decoder, blobs can still be read. */
-    assert_fails(BAGS_ERROR_TYPE,
-        bags_decode(registry, "shout", blob, &scratch, &value, &said));
+    assert_fails(
+        BAGS_ERROR_TYPE, bags_decode(registry, "shout", blob, &scratch, &value, &said));
     value = bags_uint(1);
     assert_ok(bags_encode(registry, "int(2)", &value, &scratch, &blob, &said));
     assert_bytes(blob, "\1\0", 2);

@@ -75,14 +75,13 @@ static bool is_same(const fault *expected, const fault *found) {
     return fields && strcmp(expected->path, found->path) == 0 &&
            expected->kind == found->kind && expected->index == found->index &&
            expected->item == found->item && expected->offset == found->offset &&
-           expected->code == found->code &&
-           contains(found->says, expected->says);
+           expected->code == found->code && contains(found->says, expected->says);
 }
 
 static void show(const char *what, const fault *f) {
-    print_error("%s: %s, %s, kind %d, index %d, item %d, offset %d, %s: %s\n",
-        what, f->path, f->field ? f->field : "-", (int)f->kind, (int)f->index,
-        (int)f->item, (int)f->offset, bags_code_name(f->code), f->says);
+    print_error("%s: %s, %s, kind %d, index %d, item %d, offset %d, %s: %s\n", what,
+        f->path, f->field ? f->field : "-", (int)f->kind, (int)f->index, (int)f->item,
+        (int)f->offset, bags_code_name(f->code), f->says);
 }
 
 /* Every expected fault was reported, and nothing else. */
@@ -145,8 +144,8 @@ static void expect(memory_disk *m, const char *path, const fault *expected,
 
 /* ---- planted faults ---- */
 
-static void patch(memory_disk *m, const char *path, size_t offset,
-    const void *data, size_t size) {
+static void patch(
+    memory_disk *m, const char *path, size_t offset, const void *data, size_t size) {
     bags_view file = memory_disk_find(m, path);
     bytes copy = {NULL, 0, 0};
     put(&copy, file.data, file.size);
@@ -219,11 +218,9 @@ static const plant plants[] = {
     {SAVE, "a.bag", "", 0, 0, false,
         {NULL, "a", FILE_FAULT(BAGS_ERROR_CORRUPT, "0 bytes")}},
     {ENTRY, "a.bag", NULL, 36, 1, false,
-        {NULL, "a", BAGS_FAULT_BLOB, 2, 0, 36, BAGS_ERROR_CORRUPT,
-            "a.bag: blob 2"}},
+        {NULL, "a", BAGS_FAULT_BLOB, 2, 0, 36, BAGS_ERROR_CORRUPT, "a.bag: blob 2"}},
     {ENTRY, "b.bag", NULL, 40, FAR, false,
-        {NULL, "b", BAGS_FAULT_BLOB, 1, 0, 40, BAGS_ERROR_CORRUPT,
-            "b.bag: blob 1"}},
+        {NULL, "b", BAGS_FAULT_BLOB, 1, 0, 40, BAGS_ERROR_CORRUPT, "b.bag: blob 1"}},
     {PATCH, "refs.bag", "\xc0", 5, 0, false,
         {NULL, "refs", BAGS_FAULT_DATAPOINT, 1, 0, 5, BAGS_ERROR_CORRUPT,
             "datapoint 1: refs.bag*not a msgpack array"}},
@@ -241,8 +238,7 @@ static const plant plants[] = {
     {TRUNCATE, "refs.bag", NULL, 59, 0, false,
         {NULL, "refs", FILE_FAULT(BAGS_ERROR_CORRUPT, "refs.bag")}},
     {SAVE, "refs.bag", "", 0, 0, false,
-        {NULL, "refs",
-            FILE_FAULT(BAGS_ERROR_CORRUPT, "refs.bag*0 bytes*a.bag")}},
+        {NULL, "refs", FILE_FAULT(BAGS_ERROR_CORRUPT, "refs.bag*0 bytes*a.bag")}},
     {UNFINISH, "spec.json", NULL, 0, 0, false,
         {NULL, NULL, FILE_FAULT(BAGS_ERROR_UNFINISHED, "unfinished*recover")}},
     {LOCK, "spec.json", NULL, 0, 0, false,
@@ -250,8 +246,7 @@ static const plant plants[] = {
     {MISS, NULL, NULL, 0, 0, false,
         {"x", NULL, FILE_FAULT(BAGS_ERROR_GAP, "missing shards 20 ")}},
     {TWICE, NULL, NULL, 0, 0, false,
-        {"x", NULL,
-            FILE_FAULT(BAGS_ERROR_CORRUPT, "two shards*21*000021*0000021")}},
+        {"x", NULL, FILE_FAULT(BAGS_ERROR_CORRUPT, "two shards*21*000021*0000021")}},
     {LARGE, NULL, NULL, 0, 0, false,
         {"x", NULL, FILE_FAULT(BAGS_ERROR_LIMIT, "2222222222222222222")}},
     {PATCH, "a.bag", "\xff", 6, 0, true,
@@ -309,8 +304,7 @@ static void plant_fault(planted *g, size_t i) {
         assert_int_equal(m->io.rename(m->io.user, path, other), 0);
         if (p->what == UNFINISH)
             break;
-        assert_int_equal(
-            m->io.open(m->io.user, other, BAGS_IO_READ, &g->locked), 0);
+        assert_int_equal(m->io.open(m->io.user, other, BAGS_IO_READ, &g->locked), 0);
         assert_int_equal(m->io.lock(m->io.user, g->locked), 0);
         break;
     case MISS:
@@ -481,24 +475,19 @@ static void invalid_arguments_of_verify_are_errors(void **state) {
     memory_disk_make_dir(&m, "empty");
     bags_verify_options options = options_for(&m.io, &f);
     assert_fails(BAGS_ERROR_MISSING, bags_verify("no", &options, NULL, &said));
-    assert_fails(
-        BAGS_ERROR_MISSING, bags_verify("empty", &options, NULL, &said));
+    assert_fails(BAGS_ERROR_MISSING, bags_verify("empty", &options, NULL, &said));
     assert_fails(BAGS_ERROR_ARGUMENT, bags_verify("", &options, NULL, &said));
     options.part = options.parts = 2;
-    assert_fails(
-        BAGS_ERROR_ARGUMENT, bags_verify("empty", &options, NULL, &said));
+    assert_fails(BAGS_ERROR_ARGUMENT, bags_verify("empty", &options, NULL, &said));
     options.part = 0;
     options.shard_start = options.shard_stop = 2;
-    assert_fails(
-        BAGS_ERROR_ARGUMENT, bags_verify("empty", &options, NULL, &said));
+    assert_fails(BAGS_ERROR_ARGUMENT, bags_verify("empty", &options, NULL, &said));
     options.shard_start = 0;
     options.quick = options.decode = true;
-    assert_fails(
-        BAGS_ERROR_ARGUMENT, bags_verify("empty", &options, NULL, &said));
+    assert_fails(BAGS_ERROR_ARGUMENT, bags_verify("empty", &options, NULL, &said));
     options.quick = options.decode = false;
     options.unfinished = BAGS_UNFINISHED_READ;
-    assert_fails(
-        BAGS_ERROR_ARGUMENT, bags_verify("empty", &options, NULL, &said));
+    assert_fails(BAGS_ERROR_ARGUMENT, bags_verify("empty", &options, NULL, &said));
     assert_int_equal(f.count, 0);
     memory_disk_free(&m);
 }
@@ -530,14 +519,13 @@ static void a_standalone_bag_is_verified(void **state) {
 }
 
 static void a_split_dataset_is_verified(void **state) {
-    static const fault shorter = {"s", NULL,
-        FILE_FAULT(BAGS_ERROR_UNFINISHED, "\"b\" has 3 blobs, \"a\" has 4")};
-    static const fault entry = {"s", "a", BAGS_FAULT_BLOB, 1, 0, 8,
-        BAGS_ERROR_CORRUPT, "a.bag: blob 1"};
+    static const fault shorter = {
+        "s", NULL, FILE_FAULT(BAGS_ERROR_UNFINISHED, "\"b\" has 3 blobs, \"a\" has 4")};
+    static const fault entry = {
+        "s", "a", BAGS_FAULT_BLOB, 1, 0, 8, BAGS_ERROR_CORRUPT, "a.bag: blob 1"};
     static const fault value = {"s", "b", BAGS_FAULT_DATAPOINT, 2, 0, 6,
         BAGS_ERROR_CORRUPT, "b.bag: datapoint 2: "};
-    static const fault missing = {
-        "s", "b", FILE_FAULT(BAGS_ERROR_MISSING, "b.idx")};
+    static const fault missing = {"s", "b", FILE_FAULT(BAGS_ERROR_MISSING, "b.idx")};
     memory_disk m;
     bags_verify_options options = options_for(NULL, NULL);
     (void)state;
@@ -596,16 +584,15 @@ static void refs_are_checked_without_a_valid_spec(void **state) {
 
 /* A blob that no datapoint refers to, or whose rows are not in order. */
 static void a_blob_without_a_datapoint_is_reported_by_its_index(void **state) {
-    static const fault orphan = {"s", "a", BAGS_FAULT_BLOB, 2, 0, 6,
-        BAGS_ERROR_CORRUPT, "a.bag: blob 2: "};
+    static const fault orphan = {
+        "s", "a", BAGS_FAULT_BLOB, 2, 0, 6, BAGS_ERROR_CORRUPT, "a.bag: blob 2: "};
     memory_disk m;
     bags_verify_options options = options_for(NULL, NULL);
     (void)state;
     memory_disk_start(&m);
     save_shard(&m, V1, "s");
     patch(&m, "s/a.bag", 6, "\xff", 1);
-    patch(
-        &m, "s/refs.bag", 11, "\x01", 1); /* datapoint 2 refers to blob 1 too */
+    patch(&m, "s/refs.bag", 11, "\x01", 1); /* datapoint 2 refers to blob 1 too */
     options.decode = true;
     expect(&m, "s", &orphan, 1, options, 1);
     memory_disk_free(&m);
@@ -657,20 +644,18 @@ static void all_faults_are_counted_but_only_max_faults_reported(void **state) {
     save_zigzag(&m, "z.bag");
     bags_verify_options options = options_for(&m.io, &f);
     options.max_faults = 7;
-    assert_fails(
-        BAGS_ERROR_CORRUPT, bags_verify("z.bag", &options, &report, &said));
+    assert_fails(BAGS_ERROR_CORRUPT, bags_verify("z.bag", &options, &report, &said));
     assert_says("z.bag: blob 0*");
     assert_true(f.count == 7 && report.faults == many / 2);
     assert_true(memory.peak < 200000);
     memory_disk_free(&m);
 }
 
-static void quick_reads_as_much_of_a_large_file_as_of_a_small_one(
-    void **state) {
+static void quick_reads_as_much_of_a_large_file_as_of_a_small_one(void **state) {
     static const fault last = {"z.bag", NULL, BAGS_FAULT_BLOB, 99999, 0, 800001,
         BAGS_ERROR_CORRUPT, "z.bag: blob 99999"};
-    static const fault first = {"z.bag", NULL, BAGS_FAULT_BLOB, 0, 0, 9,
-        BAGS_ERROR_CORRUPT, "z.bag: blob 0"};
+    static const fault first = {
+        "z.bag", NULL, BAGS_FAULT_BLOB, 0, 0, 9, BAGS_ERROR_CORRUPT, "z.bag: blob 0"};
     fault both[2];
     memory_disk m;
     bags_verify_options options = options_for(NULL, NULL);
@@ -683,12 +668,11 @@ static void quick_reads_as_much_of_a_large_file_as_of_a_small_one(
     both[1] = last;
     expect(&m, "z.bag", both, 2, options, 1);
     options.env.io = &m.io;
-    assert_int_equal(
-        bags_verify("z.bag", &options, &report, NULL), BAGS_ERROR_CORRUPT);
+    assert_int_equal(bags_verify("z.bag", &options, &report, NULL), BAGS_ERROR_CORRUPT);
     assert_true(report.bytes == 16);
     /* Of refs, the first and the last row. */
-    static const fault row = {"s", "refs", BAGS_FAULT_DATAPOINT, 3, 0, 15,
-        BAGS_ERROR_CORRUPT, "datapoint 3"};
+    static const fault row = {
+        "s", "refs", BAGS_FAULT_DATAPOINT, 3, 0, 15, BAGS_ERROR_CORRUPT, "datapoint 3"};
     save_shard(&m, V1, "s");
     expect(&m, "s", NULL, 0, options, 1);
     patch(&m, "s/refs.bag", 5, "\xc0", 1);
@@ -706,8 +690,7 @@ static void find_overlap(void *user, const bags_fault *found) {
 /* Each blob alone is valid, but after a step back they overlap earlier ones:
  * from one offset again and again, and from two that are far apart. */
 static void cyclic_tables_are_read_a_bounded_number_of_times(void **state) {
-    static const uint64_t cycles[2][4] = {
-        {1, 2, 300000, 1}, {1, 2, 200000, 300000}};
+    static const uint64_t cycles[2][4] = {{1, 2, 300000, 1}, {1, 2, 200000, 300000}};
     (void)state;
     for (size_t cycle = 0; cycle < 2; cycle++) {
         memory_disk m;
@@ -727,8 +710,7 @@ static void cyclic_tables_are_read_a_bounded_number_of_times(void **state) {
         options.user = &overlap;
         options.max_faults = many;
         for (int refs = 0; refs < 2; refs++) {
-            memory_disk_save(
-                &m, refs ? "s/refs.bag" : "s/a.bag", b.data, b.size);
+            memory_disk_save(&m, refs ? "s/refs.bag" : "s/a.bag", b.data, b.size);
             options.decode = !refs;
             overlap = false;
             assert_fails(
@@ -754,15 +736,13 @@ static void undecodable_blobs_are_counted_beyond_max_faults(void **state) {
     bags_verify_options options = options_for(&m.io, &f);
     options.decode = true;
     options.max_faults = 2;
-    assert_fails(
-        BAGS_ERROR_CORRUPT, bags_verify("s", &options, &report, &said));
+    assert_fails(BAGS_ERROR_CORRUPT, bags_verify("s", &options, &report, &said));
     assert_true(f.count == 2 && report.faults == 3);
     memory_disk_free(&m);
 }
 
 /* Finding the datapoint of a blob needs memory too. */
-static void running_out_of_memory_while_reporting_a_fault_is_an_error(
-    void **state) {
+static void running_out_of_memory_while_reporting_a_fault_is_an_error(void **state) {
     uint64_t n;
     (void)state;
     for (n = 1;; n++) {
@@ -805,13 +785,11 @@ static void overlapping_blobs_are_read_a_bounded_number_of_times(void **state) {
     bags_verify_options options = options_for(&m.io, &f);
     options.decode = true;
     options.max_faults = many;
-    assert_fails(
-        BAGS_ERROR_CORRUPT, bags_verify("s", &options, &report, &said));
+    assert_fails(BAGS_ERROR_CORRUPT, bags_verify("s", &options, &report, &said));
     assert_true(report.bytes < 3000000);
     memory_disk_save(&m, "s/refs.bag", b.data, b.size);
     options.decode = false;
-    assert_fails(
-        BAGS_ERROR_CORRUPT, bags_verify("s", &options, &report, &said));
+    assert_fails(BAGS_ERROR_CORRUPT, bags_verify("s", &options, &report, &said));
     assert_true(report.bytes < 6000000);
     assert_true(memory.peak < 600000);
     bytes_free(&b);
@@ -821,8 +799,8 @@ static void overlapping_blobs_are_read_a_bounded_number_of_times(void **state) {
 static const bags_io *counted;
 static uint64_t bytes_read;
 
-static int read_and_count(void *user, void *file, uint64_t offset, void *data,
-    size_t size, size_t *done) {
+static int read_and_count(
+    void *user, void *file, uint64_t offset, void *data, size_t size, size_t *done) {
     int error = counted->read_at(user, file, offset, data, size, done);
     bytes_read += *done;
     return error;
@@ -859,8 +837,7 @@ static void tables_that_jump_back_and_forth_are_read_a_bounded_number_of_times(
         io.map = NULL;
         bags_verify_options options = options_for(&io, &f);
         options.decode = true;
-        assert_fails(
-            BAGS_ERROR_CORRUPT, bags_verify("s", &options, NULL, &said));
+        assert_fails(BAGS_ERROR_CORRUPT, bags_verify("s", &options, NULL, &said));
         if (bytes_read >= 20 * b.size)
             fail_msg("%s: %.1f times its size was read", names[i],
                 (double)bytes_read / (double)b.size);
@@ -924,27 +901,25 @@ static void try_calls(unsigned only, int error, bool stays) {
         CHECK(is_code((int)code, (int)code, "bags_verify"));
         /* What was repeated and then succeeded has been checked; refs is also
          * opened to name datapoints, of which none had to be named. */
-        bool again =
-            !stays && (files.last == HOOK_OPEN || files.last == HOOK_SIZE ||
-                          files.last == HOOK_READ || files.last == HOOK_KIND ||
-                          files.last == HOOK_IDENTIFY);
+        bool again = !stays && (files.last == HOOK_OPEN || files.last == HOOK_SIZE ||
+                                   files.last == HOOK_READ || files.last == HOOK_KIND ||
+                                   files.last == HOOK_IDENTIFY);
         bool harmless = files.last == HOOK_CLOSE || again;
         if (files.failed && !code && !harmless)
-            fail_msg(
-                "call %d, %s, was passed over", (int)n, hook_names[files.last]);
+            fail_msg("call %d, %s, was passed over", (int)n, hook_names[files.last]);
         if (!code)
             assert_true(report.datapoints == 8 && report.blobs == 24 &&
                         report.files == 8 && report.bytes == 2 * SHARD_BYTES);
         points += files.failed > 0;
         if (blocks.live || files.files)
-            fail_msg("call %d leaves %d blocks, %d files", (int)n,
-                (int)blocks.live, files.files);
+            fail_msg("call %d leaves %d blocks, %d files", (int)n, (int)blocks.live,
+                files.files);
         memory_disk_free(&m);
         if (!files.failed)
             break;
     }
-    print_message("%s %s at %d calls\n", strerror(error),
-        stays ? "stayed" : "came", (int)points);
+    print_message(
+        "%s %s at %d calls\n", strerror(error), stays ? "stayed" : "came", (int)points);
     assert_true(points > 10);
 }
 
@@ -966,8 +941,7 @@ static void running_out_of_memory_is_never_reported_as_success(void **state) {
         memory_disk_start(&m);
         save_shard(&m, V1, "x/000000");
         save_shard(&m, SPLIT, "x/000001");
-        memory_disk_save(
-            &m, "x/000002/spec.json.partial", SPEC, sizeof(SPEC) - 1);
+        memory_disk_save(&m, "x/000002/spec.json.partial", SPEC, sizeof(SPEC) - 1);
         tally_start(&blocks);
         blocks.fail_at = n;
         bags_verify_options options = options_for(&m.io, NULL);
@@ -979,8 +953,7 @@ static void running_out_of_memory_is_never_reported_as_success(void **state) {
         if (blocks.failed)
             CHECK(is_code(BAGS_ERROR_MEMORY, (int)code, "bags_verify"));
         if (blocks.live)
-            fail_msg(
-                "allocation %d leaves %d blocks", (int)n, (int)blocks.live);
+            fail_msg("allocation %d leaves %d blocks", (int)n, (int)blocks.live);
         memory_disk_free(&m);
         if (!blocks.failed)
             break;
@@ -1039,8 +1012,7 @@ int main(void) {
         TEST(quick_reads_as_much_of_a_large_file_as_of_a_small_one),
         TEST(overlapping_blobs_are_read_a_bounded_number_of_times),
         TEST(cyclic_tables_are_read_a_bounded_number_of_times),
-        TEST(
-            tables_that_jump_back_and_forth_are_read_a_bounded_number_of_times),
+        TEST(tables_that_jump_back_and_forth_are_read_a_bounded_number_of_times),
         TEST(undecodable_blobs_are_counted_beyond_max_faults),
         TEST(memory_does_not_grow_with_the_dataset),
         TEST(a_failing_call_is_never_reported_as_success),

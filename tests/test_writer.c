@@ -15,17 +15,15 @@ static bags_writer_options writing(size_t buffer_size) {
     return options;
 }
 
-static bags_writer *open_writer(const char *path, const bags_field *fields,
-    size_t count, size_t buffer_size) {
+static bags_writer *open_writer(
+    const char *path, const bags_field *fields, size_t count, size_t buffer_size) {
     bags_writer_options options = writing(buffer_size);
     bags_writer *writer;
-    assert_opens(
-        writer, bags_writer_open(path, fields, count, &options, &said));
+    assert_opens(writer, bags_writer_open(path, fields, count, &options, &said));
     return writer;
 }
 
-static bags_entry entry(
-    const char *field, const bags_value *values, size_t count) {
+static bags_entry entry(const char *field, const bags_value *values, size_t count) {
     bags_entry made;
     made.field = field;
     made.values = values;
@@ -36,13 +34,11 @@ static bags_entry entry(
 /* ---- names ---- */
 
 static void the_spec_is_written_as_python_writes_it(void **state) {
-    static const bags_field fields[] = {{"zeta", "utf8"},
-        {"\xc3\xa9", "int(4)"}, {"10", "utf8"}, {"9", "utf8[]"},
-        {"B", "array(float32,2,-1)[]"}, {"_x", "q()"}, {"a", "utf8"},
-        {"a b", "utf8"}, {"a-b", "utf8"}, {"a.b", "utf8"}, {"~", "utf8"},
+    static const bags_field fields[] = {{"zeta", "utf8"}, {"\xc3\xa9", "int(4)"},
+        {"10", "utf8"}, {"9", "utf8[]"}, {"B", "array(float32,2,-1)[]"}, {"_x", "q()"},
+        {"a", "utf8"}, {"a b", "utf8"}, {"a-b", "utf8"}, {"a.b", "utf8"}, {"~", "utf8"},
         {"\xf0\x90\x80\x80", "utf8"}, {"\xef\xbf\xbd", "utf8"},
-        {"\xf0\x9f\x98\x80", "utf8"}, {"\xe2\x80\xa8", "utf8"},
-        {"'$%&", "utf8"}};
+        {"\xf0\x9f\x98\x80", "utf8"}, {"\xe2\x80\xa8", "utf8"}, {"'$%&", "utf8"}};
     static const char expected[] =
         "{\"'$%&\": \"utf8\", \"10\": \"utf8\", \"9\": \"utf8[]\", "
         "\"B\": \"array(float32,2,-1)[]\", \"_x\": \"q()\", \"a\": \"utf8\", "
@@ -77,11 +73,11 @@ static void refuse_name(const char *name) {
 }
 
 static void names_that_are_not_file_names_everywhere_are_refused(void **state) {
-    static const char *const names[] = {"", "refs", ".", "..", ".hidden", "a/b",
-        "/", "/a", "a/", "../a", "a\\b", "\\", "a:b", "a*b", "a?b", "a\"b",
-        "a<b", "a>b", "a|b", "con", "CON", "Con", "prn", "aux", "AUX", "nul",
-        "NUL", "com1", "COM9", "lpt1", "Lpt9", "con.x", "nul.tar.gz", "\xff",
-        "\xc3", "a\xed\xa0\x80", "\xc0\xaf", "\xf5\x80\x80\x80"};
+    static const char *const names[] = {"", "refs", ".", "..", ".hidden", "a/b", "/",
+        "/a", "a/", "../a", "a\\b", "\\", "a:b", "a*b", "a?b", "a\"b", "a<b", "a>b",
+        "a|b", "con", "CON", "Con", "prn", "aux", "AUX", "nul", "NUL", "com1", "COM9",
+        "lpt1", "Lpt9", "con.x", "nul.tar.gz", "\xff", "\xc3", "a\xed\xa0\x80",
+        "\xc0\xaf", "\xf5\x80\x80\x80"};
     (void)state;
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
         refuse_name(names[i]);
@@ -97,10 +93,10 @@ static void names_that_are_not_file_names_everywhere_are_refused(void **state) {
 }
 
 static void other_names_are_written_and_read(void **state) {
-    static const char *const names[] = {"a", "com", "com10", "lpt", "cone",
-        "nulx", "xnul", "refs2", "xrefs", "refs.bag", "spec", "spec.json",
-        "x.bag", "x.idx", "a.", "a ", " a", "-", "~", "con-x", "a..b",
-        "\xe2\x82\xac", "{}[]()!@#$%^&+=`',;"};
+    static const char *const names[] = {"a", "com", "com10", "lpt", "cone", "nulx",
+        "xnul", "refs2", "xrefs", "refs.bag", "spec", "spec.json", "x.bag", "x.idx",
+        "a.", "a ", " a", "-", "~", "con-x", "a..b", "\xe2\x82\xac",
+        "{}[]()!@#$%^&+=`',;"};
     const size_t count = sizeof(names) / sizeof(names[0]);
     bags_field fields[32];
     bags_entry entries[32];
@@ -128,8 +124,7 @@ static void a_duplicate_name_is_refused(void **state) {
     static const bags_field fields[] = {
         {"b", "utf8"}, {"a", "utf8"}, {"c", "utf8"}, {"a", "int"}};
     (void)state;
-    assert_refused(
-        BAGS_ERROR_FIELD, bags_writer_open(at("x"), fields, 4, NULL, &said));
+    assert_refused(BAGS_ERROR_FIELD, bags_writer_open(at("x"), fields, 4, NULL, &said));
     assert_says("a");
     assert_names(at("."), "");
 }
@@ -150,11 +145,10 @@ static void types_that_cannot_be_parsed_are_refused(void **state) {
 }
 
 /* No value could ever be written. */
-static void invalid_arguments_are_refused_when_a_writer_is_opened(
-    void **state) {
+static void invalid_arguments_are_refused_when_a_writer_is_opened(void **state) {
     static const char *const types[] = {"int(0)", "int(0,big)[]", "int(x)",
-        "int(4,5,6)", "i64(8)", "utf8(3)", "bytes(4)[]", "array()",
-        "array(float31,2)", "array(float32,a)", "array(float32,-1,-1)",
+        "int(4,5,6)", "i64(8)", "utf8(3)", "bytes(4)[]", "array()", "array(float31,2)",
+        "array(float32,a)", "array(float32,-1,-1)",
         "array(float32,4294967296,4294967296)"};
     (void)state;
     for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
@@ -170,8 +164,8 @@ static void invalid_arguments_are_refused_when_a_writer_is_opened(
 /* Another program may have encoded their blobs, which are stored as they
  * are. */
 static void unknown_types_are_legal_with_any_arguments(void **state) {
-    static const char *const types[] = {"q()", "floats(0)", "int32(0)",
-        "jpeg(900)", "array(complex64,2)", "int(2000)"};
+    static const char *const types[] = {
+        "q()", "floats(0)", "int32(0)", "jpeg(900)", "array(complex64,2)", "int(2000)"};
     bags_value blob = bags_blob("any", 3);
     bags_entry one = entry("thing", &blob, 1);
     (void)state;
@@ -189,15 +183,13 @@ static bags_code open_any(const bags_codec *codec, const bags_type *type,
     (void)codec;
     (void)allocator;
     (void)mine;
-    return type->count == 3 ? bags_fail(err, BAGS_ERROR_TYPE, "not three")
-                            : BAGS_OK;
+    return type->count == 3 ? bags_fail(err, BAGS_ERROR_TYPE, "not three") : BAGS_OK;
 }
 
 static void a_registered_codec_has_its_own_arguments(void **state) {
     static const char *const types[] = {
         "int(0)", "int(x)", "array(float31)", "int(4,5,6)"};
-    static const bags_codec own = {
-        "int array", open_any, NULL, NULL, NULL, NULL};
+    static const bags_codec own = {"int array", open_any, NULL, NULL, NULL, NULL};
     bags_registry *codecs = bags_registry_create(NULL, &said);
     bags_writer_options options = writing(0);
     (void)state;
@@ -207,13 +199,13 @@ static void a_registered_codec_has_its_own_arguments(void **state) {
         bags_field field = {"thing", types[i]};
         bags_writer *writer;
         if (i < 3) {
-            assert_opens(writer,
-                bags_writer_open(at("%d", (int)i), &field, 1, &options, &said));
+            assert_opens(
+                writer, bags_writer_open(at("%d", (int)i), &field, 1, &options, &said));
             assert_ok(bags_writer_close(writer, &said));
             continue;
         }
-        assert_refused(BAGS_ERROR_TYPE,
-            bags_writer_open(at("x"), &field, 1, &options, &said));
+        assert_refused(
+            BAGS_ERROR_TYPE, bags_writer_open(at("x"), &field, 1, &options, &said));
         assert_says("x: field \"thing\": type \"int(4,5,6)\": not three");
     }
     assert_names(at("."), "0 1 2");
@@ -221,8 +213,8 @@ static void a_registered_codec_has_its_own_arguments(void **state) {
 }
 
 /* Codecs that succeed and make nothing: `lost` states a size without data. */
-static bags_code encode_idle(void *mine, const bags_value *value,
-    bags_buffer *scratch, bags_view *blob, bags_error *err) {
+static bags_code encode_idle(void *mine, const bags_value *value, bags_buffer *scratch,
+    bags_view *blob, bags_error *err) {
     (void)mine;
     (void)value;
     (void)scratch;
@@ -231,8 +223,8 @@ static bags_code encode_idle(void *mine, const bags_value *value,
     return BAGS_OK;
 }
 
-static bags_code encode_lost(void *mine, const bags_value *value,
-    bags_buffer *scratch, bags_view *blob, bags_error *err) {
+static bags_code encode_lost(void *mine, const bags_value *value, bags_buffer *scratch,
+    bags_view *blob, bags_error *err) {
     blob->data = NULL;
     blob->size = 5;
     return encode_idle(mine, value, scratch, blob, err);
@@ -249,10 +241,8 @@ static bags_code decode_idle(void *mine, bags_view blob, bags_buffer *scratch,
 }
 
 static void what_a_codec_does_not_return_is_not_invented(void **state) {
-    static const bags_codec idle = {
-        "idle", NULL, encode_idle, decode_idle, NULL, NULL};
-    static const bags_codec lost = {
-        "lost gone", NULL, encode_lost, NULL, NULL, NULL};
+    static const bags_codec idle = {"idle", NULL, encode_idle, decode_idle, NULL, NULL};
+    static const bags_codec lost = {"lost gone", NULL, encode_lost, NULL, NULL, NULL};
     static const bags_field fields[] = {{"a", "idle"}, {"b", "gone"}};
     bags_registry *codecs = bags_registry_create(NULL, &said);
     bags_writer_options options = writing(0);
@@ -266,8 +256,7 @@ static void what_a_codec_does_not_return_is_not_invented(void **state) {
     assert_ok(bags_registry_add(codecs, &lost, &said));
     options.registry = codecs;
     assert_opens(writer, bags_writer_open(at("x"), fields, 2, &options, &said));
-    assert_fails(
-        BAGS_ERROR_ARGUMENT, bags_writer_append(writer, entries, 2, &said));
+    assert_fails(BAGS_ERROR_ARGUMENT, bags_writer_append(writer, entries, 2, &said));
     assert_says("x: field \"b\": datapoint 0: the codec of \"lost gone\"*NULL");
     entries[1].values = &blob;
     assert_ok(bags_writer_append(writer, entries, 2, &said));
@@ -275,8 +264,8 @@ static void what_a_codec_does_not_return_is_not_invented(void **state) {
     assert_file(at("x/a.bag"), "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0", 16);
     assert_ok(bags_encode(codecs, "idle", &text, &scratch, &made, &said));
     assert_int_equal(made.size, 0);
-    assert_fails(BAGS_ERROR_ARGUMENT,
-        bags_decode(codecs, "idle", made, &scratch, &read, &said));
+    assert_fails(
+        BAGS_ERROR_ARGUMENT, bags_decode(codecs, "idle", made, &scratch, &read, &said));
     assert_says("the codec of \"idle\" returned no value");
     bags_buffer_free(&scratch);
     bags_registry_free(codecs);
@@ -397,8 +386,7 @@ static void make_sample(sample *s, uint64_t seed) {
     s->caption = bags_utf8_sized(
         (char *)s->bytes + 290000, (size_t)(next_random(&random) % most));
     s->number = bags_uint(next_random(&random) % 65536);
-    s->raw =
-        bags_blob(s->bytes + 291000, (size_t)(next_random(&random) % most));
+    s->raw = bags_blob(s->bytes + 291000, (size_t)(next_random(&random) % most));
 }
 
 static void sample_by_hand(const sample *s, hand_set *set) {
@@ -413,8 +401,7 @@ static void sample_by_hand(const sample *s, hand_set *set) {
         put_uint(&set->row, s->frames);
     }
     for (size_t i = 0; i < s->frames; i++)
-        hand_add(&set->bags[FRAMES], s->frame_values[i].data,
-            s->frame_values[i].size);
+        hand_add(&set->bags[FRAMES], s->frame_values[i].data, s->frame_values[i].size);
     set_blob(set, NUMBER, number, 2);
     set_blob(set, RAW, s->raw.data, s->raw.size);
     put_array(&set->row, s->words ? 2 : 0);
@@ -423,8 +410,7 @@ static void sample_by_hand(const sample *s, hand_set *set) {
         put_uint(&set->row, s->words);
     }
     for (size_t i = 0; i < s->words; i++)
-        hand_add(
-            &set->bags[WORDS], s->word_values[i].data, s->word_values[i].size);
+        hand_add(&set->bags[WORDS], s->word_values[i].data, s->word_values[i].size);
     set_end(set);
 }
 
@@ -443,11 +429,9 @@ static void stream_sample(bags_writer *writer, const sample *s) {
     assert_ok(bags_writer_set(writer, "raw", &s->raw, &said));
     for (size_t i = 0; i < s->words || i < s->frames; i++) {
         if (i < s->words)
-            assert_ok(
-                bags_writer_push(writer, "words", &s->word_values[i], &said));
+            assert_ok(bags_writer_push(writer, "words", &s->word_values[i], &said));
         if (i < s->frames)
-            assert_ok(
-                bags_writer_push(writer, "frames", &s->frame_values[i], &said));
+            assert_ok(bags_writer_push(writer, "frames", &s->frame_values[i], &said));
         if (i == 1)
             assert_ok(bags_writer_set(writer, "caption", &s->caption, &said));
     }
@@ -523,8 +507,7 @@ static bags_code stream_faulty(bags_writer *writer, sample *s, int fault) {
     for (size_t i = 0; i < s->words; i++)
         assert_ok(bags_writer_push(writer, "words", &s->word_values[i], &said));
     for (size_t i = 0; i < s->frames; i++)
-        assert_ok(
-            bags_writer_push(writer, "frames", &s->frame_values[i], &said));
+        assert_ok(bags_writer_push(writer, "frames", &s->frame_values[i], &said));
     assert_ok(bags_writer_set(writer, "raw", &s->raw, &said));
     assert_ok(bags_writer_set(writer, "caption", &s->caption, &said));
     switch (fault) {
@@ -590,8 +573,7 @@ static void try_fault(bags_writer *writer, uint64_t seed, int fault) {
     /* A value for a sequence, or an item for a plain field: either code is
      * right. */
     bool open_question = fault == 14 || fault == 15;
-    if (code != expected_code(fault) &&
-        !(open_question && code == BAGS_ERROR_FIELD))
+    if (code != expected_code(fault) && !(open_question && code == BAGS_ERROR_FIELD))
         fail_msg("fault %d gives %s: %s", fault, bags_code_name(code),
             code ? said.message : "");
     if (code)
@@ -664,12 +646,11 @@ static void a_refusal_that_no_err_receives_stops_the_writer(void **state) {
             assert_ok(append_sample(writer, &s));
         if (pieces) {
             assert_ok(bags_writer_begin(writer, NULL));
-            assert_int_equal(bags_writer_set(writer, "number", &bad, NULL),
-                BAGS_ERROR_VALUE);
+            assert_int_equal(
+                bags_writer_set(writer, "number", &bad, NULL), BAGS_ERROR_VALUE);
             assert_fails(BAGS_ERROR_VALUE, bags_writer_end(writer, &said));
         } else {
-            assert_int_equal(
-                append_faulty(writer, &s, 5, NULL), BAGS_ERROR_VALUE);
+            assert_int_equal(append_faulty(writer, &s, 5, NULL), BAGS_ERROR_VALUE);
         }
         assert_fails(BAGS_ERROR_VALUE, append_sample(writer, &s));
         assert_says("datapoint 3");
@@ -700,10 +681,8 @@ static void a_refusal_that_was_reported_does_not_stop_the_writer(void **state) {
     assert_int_equal(append_faulty(writer, &s, 5, &said), BAGS_ERROR_VALUE);
     assert_says("number");
     assert_ok(bags_writer_begin(writer, &said));
-    assert_fails(
-        BAGS_ERROR_VALUE, bags_writer_set(writer, "number", &bad, &said));
-    assert_fails(
-        BAGS_ERROR_VALUE, bags_writer_set(writer, "raw", &s.raw, &said));
+    assert_fails(BAGS_ERROR_VALUE, bags_writer_set(writer, "number", &bad, &said));
+    assert_fails(BAGS_ERROR_VALUE, bags_writer_set(writer, "raw", &s.raw, &said));
     assert_fails(BAGS_ERROR_VALUE, bags_writer_end(writer, &said));
     assert_says("number");
     assert_ok(append_sample(writer, &s));
@@ -733,8 +712,7 @@ static void a_long_sequence_that_was_dropped_leaves_no_trace(void **state) {
             for (size_t i = 0; i < 3; i++)
                 set_field(&set, fields[i].name, fields[i].type);
             plain = bags_blob("plain", 5);
-            bags_writer *writer =
-                open_writer(at("x"), fields, 3, buffers[round]);
+            bags_writer *writer = open_writer(at("x"), fields, 3, buffers[round]);
             for (int point = 0; point < 4; point++) {
                 bool drop = point == 0 || point == 2;
                 if (!drop)
@@ -759,19 +737,17 @@ static void a_long_sequence_that_was_dropped_leaves_no_trace(void **state) {
                 if (drop && how == 0) {
                     bags_writer_cancel(writer);
                 } else if (drop && how == 1) {
-                    assert_fails(BAGS_ERROR_VALUE,
-                        bags_writer_push(writer, "b", &bad, &said));
                     assert_fails(
-                        BAGS_ERROR_VALUE, bags_writer_end(writer, &said));
+                        BAGS_ERROR_VALUE, bags_writer_push(writer, "b", &bad, &said));
+                    assert_fails(BAGS_ERROR_VALUE, bags_writer_end(writer, &said));
                 } else if (drop && how == 2) {
-                    assert_fails(BAGS_ERROR_FIELD,
-                        bags_writer_push(writer, "d", &item, &said));
+                    assert_fails(
+                        BAGS_ERROR_FIELD, bags_writer_push(writer, "d", &item, &said));
                     bags_writer_cancel(writer);
                 } else if (drop) {
-                    assert_fails(BAGS_ERROR_VALUE,
-                        bags_writer_push(writer, "b", &bad, &said));
                     assert_fails(
-                        BAGS_ERROR_VALUE, bags_writer_end(writer, &said));
+                        BAGS_ERROR_VALUE, bags_writer_push(writer, "b", &bad, &said));
+                    assert_fails(BAGS_ERROR_VALUE, bags_writer_end(writer, &said));
                     assert_ok(bags_writer_flush(writer, &said));
                 } else {
                     put_array(&set.row, 2);
@@ -831,8 +807,8 @@ static void a_datapoint_without_fields_is_written(void **state) {
 }
 
 static void encoded_blobs_are_stored_whatever_the_type(void **state) {
-    static const bags_field fields[] = {{"a", "int(4)"}, {"b", "utf8"},
-        {"c", "jpeg"}, {"d", "array(float32,2)"}, {"e", "nobody-knows(1,2)"}};
+    static const bags_field fields[] = {{"a", "int(4)"}, {"b", "utf8"}, {"c", "jpeg"},
+        {"d", "array(float32,2)"}, {"e", "nobody-knows(1,2)"}};
     static const char *const names[] = {"a", "b", "c", "d", "e"};
     bags_entry entries[5];
     bags_value blob = bags_blob("\xff\0z", 3), text = bags_utf8("t");
@@ -842,14 +818,13 @@ static void encoded_blobs_are_stored_whatever_the_type(void **state) {
         entries[i] = entry(names[i], &blob, 1);
     assert_ok(bags_writer_append(writer, entries, 5, &said));
     entries[4].values = &text;
-    assert_fails(
-        BAGS_ERROR_TYPE, bags_writer_append(writer, entries, 5, &said));
+    assert_fails(BAGS_ERROR_TYPE, bags_writer_append(writer, entries, 5, &said));
     assert_says("nobody-knows");
     assert_says("\"e\"");
     assert_ok(bags_writer_close(writer, &said));
     for (size_t i = 0; i < 5; i++)
-        assert_file(at("x/%s.bag", names[i]),
-            "\xff\0z\0\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0", 19);
+        assert_file(
+            at("x/%s.bag", names[i]), "\xff\0z\0\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0", 19);
 }
 
 /* A known codec with arguments that it does not accept. */
@@ -873,8 +848,7 @@ static void calls_out_of_order_are_state_errors(void **state) {
     (void)state;
     make_sample(&s, 1);
     bags_writer *writer = open_writer(at("x"), five, 5, 0);
-    assert_fails(
-        BAGS_ERROR_STATE, bags_writer_set(writer, "raw", &s.raw, &said));
+    assert_fails(BAGS_ERROR_STATE, bags_writer_set(writer, "raw", &s.raw, &said));
     assert_fails(
         BAGS_ERROR_STATE, bags_writer_push(writer, "words", &s.caption, &said));
     assert_fails(BAGS_ERROR_STATE, bags_writer_end(writer, &said));
@@ -907,11 +881,10 @@ static void a_begin_without_an_end_refuses_both_datapoints(void **state) {
         assert_int_equal(
             bags_writer_push(writer, "words", &word, err), BAGS_ERROR_STATE);
         assert_fails(BAGS_ERROR_STATE, bags_writer_end(writer, &said));
-        assert_says(
-            checked ? "datapoint 0: begun again" : "begun and not ended");
+        assert_says(checked ? "datapoint 0: begun again" : "begun and not ended");
         assert_true(bags_writer_length(writer) == 0);
-        assert_int_equal(bags_writer_close(writer, &said),
-            checked ? BAGS_OK : BAGS_ERROR_STATE);
+        assert_int_equal(
+            bags_writer_close(writer, &said), checked ? BAGS_OK : BAGS_ERROR_STATE);
     }
 }
 
@@ -1012,8 +985,7 @@ static void closing_and_aborting_null_is_allowed(void **state) {
 
 /* ---- while it is being written ---- */
 
-static void an_unfinished_dataset_has_a_partial_spec_and_journals(
-    void **state) {
+static void an_unfinished_dataset_has_a_partial_spec_and_journals(void **state) {
     static const bags_field fields[] = {{"b", "utf8"}, {"a", "utf8[]"}};
     bags_value text = bags_utf8("text");
     bags_entry entries[2];
@@ -1027,8 +999,7 @@ static void an_unfinished_dataset_has_a_partial_spec_and_journals(
         io->open(io->user, at("x/spec.json.partial"), BAGS_IO_WRITE, &file), 0);
     assert_int_equal(io->lock(io->user, file), EWOULDBLOCK);
     io->close(io->user, file);
-    assert_refused(
-        BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL, &said));
+    assert_refused(BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL, &said));
     assert_says("recover");
     assert_refused(
         BAGS_ERROR_EXISTS, bags_writer_open(at("x"), fields, 2, NULL, &said));
@@ -1048,8 +1019,7 @@ static void an_unfinished_dataset_has_a_partial_spec_and_journals(
         "\x92\x92\x02\x01\x02",
         15);
     assert_true(file_size(at("x/refs.idx")) == 24);
-    assert_refused(
-        BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL, &said));
+    assert_refused(BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL, &said));
     assert_ok(bags_writer_close(writer, &said));
     assert_names(at("x"), "a.bag b.bag refs.bag spec.json");
 }
@@ -1155,8 +1125,8 @@ static void a_dataset_is_synced_unless_no_sync_is_set(void **state) {
         options.no_sync = round == 1;
         uint64_t syncs = disk.counts[HOOK_SYNC];
         uint64_t dirs = disk.counts[HOOK_SYNC_DIR];
-        assert_opens(writer,
-            bags_writer_open(at("%d", round), five, 5, &options, &said));
+        assert_opens(
+            writer, bags_writer_open(at("%d", round), five, 5, &options, &said));
         assert_ok(append_sample(writer, &s));
         assert_ok(bags_writer_close(writer, &said));
         /* five fields, refs and the spec */
@@ -1179,8 +1149,7 @@ static int note_sent(void *user, void *file, uint64_t offset, uint64_t size) {
     return 0;
 }
 
-static bags_code push_blobs(
-    bags_writer *writer, const bags_value *blob, int count) {
+static bags_code push_blobs(bags_writer *writer, const bags_value *blob, int count) {
     bags_code code = bags_writer_begin(writer, &said);
     for (int i = 0; i < count && !code; i++)
         code = bags_writer_push(writer, "a", blob, &said);
@@ -1241,8 +1210,7 @@ static void a_system_failure_is_final_and_leaves_no_spec(void **state) {
     assert_int_equal(said.system, ENOSPC);
     assert_true(exists(at("x/spec.json.partial")));
     assert_false(exists(at("x/spec.json")));
-    assert_refused(
-        BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL, &said));
+    assert_refused(BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL, &said));
     free(s.bytes);
 }
 
@@ -1284,8 +1252,7 @@ static void registered_codecs_are_opened_used_and_closed(void **state) {
     static const bags_field fields[] = {
         {"caption", "many(1)[]"}, {"b", "many"}, {"c", "utf8"}};
     counter c;
-    bags_codec codec = {
-        "one many", count_open, count_encode, NULL, count_close, NULL};
+    bags_codec codec = {"one many", count_open, count_encode, NULL, count_close, NULL};
     bags_value numbers[5], one = bags_uint(7), text = bags_utf8("t");
     bags_entry entries[3];
     bags_registry *codecs;
@@ -1307,8 +1274,7 @@ static void registered_codecs_are_opened_used_and_closed(void **state) {
     assert_int_equal(c.encoded, 6);
     for (int k = 1; k <= 6; k++) {
         c.fail_at = c.encoded + k;
-        assert_fails(
-            BAGS_ERROR_VALUE, bags_writer_append(writer, entries, 3, &said));
+        assert_fails(BAGS_ERROR_VALUE, bags_writer_append(writer, entries, 3, &said));
         assert_says("this one I do not like");
         if (k == 6)
             c.fail_at = 0;
@@ -1324,8 +1290,7 @@ static void registered_codecs_are_opened_used_and_closed(void **state) {
     writer = bags_writer_open(at("y"), &wrong, 1, &options, &said);
     if (writer) {
         bags_entry only = entry("caption", &one, 1);
-        assert_fails(
-            BAGS_ERROR_TYPE, bags_writer_append(writer, &only, 1, &said));
+        assert_fails(BAGS_ERROR_TYPE, bags_writer_append(writer, &only, 1, &said));
         bags_writer_abort(writer);
     }
     assert_int_equal(said.code, BAGS_ERROR_TYPE);
@@ -1371,8 +1336,7 @@ static void arguments_may_be_freed_after_the_call(void **state) {
 static int locks_refused;
 
 static int lock_later(void *user, void *file) {
-    return locks_refused-- > 0 ? EWOULDBLOCK
-                               : bags_io_local()->lock(user, file);
+    return locks_refused-- > 0 ? EWOULDBLOCK : bags_io_local()->lock(user, file);
 }
 
 /* A recovery checked the shard before its record was locked. */
@@ -1416,8 +1380,7 @@ static void abort_after_a_failed_commit_removes_the_shard(void **state) {
     options.shard_length = 2;
     assert_opens(writer, bags_writer_open(at("x"), &field, 1, &options, &said));
     assert_ok(bags_writer_append(writer, &datapoint, 1, &said));
-    assert_fails(
-        BAGS_ERROR_IO, bags_writer_append(writer, &datapoint, 1, &said));
+    assert_fails(BAGS_ERROR_IO, bags_writer_append(writer, &datapoint, 1, &said));
     bags_writer_abort(writer);
     assert_names(at("."), "");
 }
@@ -1452,8 +1415,7 @@ static void an_undecodable_value_of_a_range_names_its_datapoint(void **state) {
     assert_opens(reader, bags_reader_open(at("x"), NULL, &said));
     assert_ok(bags_reader_get_range(reader, 10, 20, 0, &row, &said));
     assert_ok(bags_row_value(&row, 0, 2, NULL, &value, &said));
-    assert_fails(
-        BAGS_ERROR_CORRUPT, bags_row_value(&row, 0, 3, NULL, &value, &said));
+    assert_fails(BAGS_ERROR_CORRUPT, bags_row_value(&row, 0, 3, NULL, &value, &said));
     assert_says("datapoint 13");
     bags_row_free(&row);
     bags_reader_close(reader);
@@ -1502,16 +1464,14 @@ static int noted_size(void *user, void *file, uint64_t *size) {
     return disk.io.size(user, ((noted_file *)file)->file, size);
 }
 
-static int noted_read(void *user, void *file, uint64_t offset, void *data,
-    size_t size, size_t *done) {
-    return disk.io.read_at(
-        user, ((noted_file *)file)->file, offset, data, size, done);
+static int noted_read(
+    void *user, void *file, uint64_t offset, void *data, size_t size, size_t *done) {
+    return disk.io.read_at(user, ((noted_file *)file)->file, offset, data, size, done);
 }
 
-static int noted_write(void *user, void *file, uint64_t offset,
-    const void *data, size_t size, size_t *done) {
-    return disk.io.write_at(
-        user, ((noted_file *)file)->file, offset, data, size, done);
+static int noted_write(void *user, void *file, uint64_t offset, const void *data,
+    size_t size, size_t *done) {
+    return disk.io.write_at(user, ((noted_file *)file)->file, offset, data, size, done);
 }
 
 static int noted_truncate(void *user, void *file, uint64_t size) {
@@ -1621,8 +1581,7 @@ static void new_parents_are_synced_at_once(void **state) {
     (void)state;
     options.env.io = &io;
     options.shard_length = 2;
-    assert_opens(
-        writer, bags_writer_open(at("x/y/set"), &number, 1, &options, &said));
+    assert_opens(writer, bags_writer_open(at("x/y/set"), &number, 1, &options, &said));
     append_numbers(writer, 3);
     assert_int_equal(bags_writer_shards(writer), 1);
     assert_null(strstr(notes, "sync ")); /* of a file */
@@ -1675,8 +1634,7 @@ static int list_and_claim(void *user, const char *path,
     return error;
 }
 
-static void resume_removes_nothing_of_a_writer_that_claims_the_shard(
-    void **state) {
+static void resume_removes_nothing_of_a_writer_that_claims_the_shard(void **state) {
     bags_io io = disk.io;
     bags_writer_options options = writing(0);
     (void)state;
@@ -1688,8 +1646,7 @@ static void resume_removes_nothing_of_a_writer_that_claims_the_shard(
     make_dir(at("x/000000"));
     bags_writer *writer = bags_writer_open(at("x"), &number, 1, &options, NULL);
     assert_non_null(other_writer);
-    assert_names(
-        at("x/000000"), "a.bag a.idx refs.bag refs.idx spec.json.partial");
+    assert_names(at("x/000000"), "a.bag a.idx refs.bag refs.idx spec.json.partial");
     bags_writer_abort(writer);
     assert_ok(bags_writer_close(other_writer, &said));
     assert_names(at("x/000000"), "a.bag refs.bag spec.json");

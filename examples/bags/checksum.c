@@ -8,8 +8,7 @@ static bags_checksum_options given;
 static const option options[] = {
     {"replace", OPTION_FLAG, &given.replace, NULL,
         "replace existing ones: what the files contain now is correct"},
-    {"no-sync", OPTION_FLAG, &given.no_sync, NULL,
-        "do not wait for stable storage"},
+    {"no-sync", OPTION_FLAG, &given.no_sync, NULL, "do not wait for stable storage"},
     OPTIONS_END,
 };
 
@@ -19,16 +18,15 @@ static int run(char **operands) {
     interrupt_leaves("complete .crc files are kept", "continue with", NULL);
     bags_code code = bags_checksum(operands[0], &given, &made, &failure);
     if (made.made || made.kept)
-        print("%s: wrote checksums of %s in %s, kept those of %ju\n",
-            operands[0], counted(made.blobs, "blob"), counted(made.made, "Bag"),
+        print("%s: wrote checksums of %s in %s, kept those of %ju\n", operands[0],
+            counted(made.blobs, "blob"), counted(made.made, "Bag"),
             (uintmax_t)made.kept);
     must(code);
     return 0;
 }
 
-const command command_checksum = {"checksum",
-    "write checksums next to the Bags", "PATH", {ARGUMENT_LOCAL}, 1, 1, options,
-    NULL,
+const command command_checksum = {"checksum", "write checksums next to the Bags",
+    "PATH", {ARGUMENT_LOCAL}, 1, 1, options, NULL,
     "Writes a NAME.crc next to each NAME.bag of a dataset, of its shards, or "
     "next to a standalone Bag: a CRC-32C of every blob, of the table and of "
     "spec.json. `bags verify` then finds any byte that has changed. Existing "

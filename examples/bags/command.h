@@ -154,8 +154,7 @@ typedef struct guess {
 void guess_name(guess *from, const char *name);
 /* "; did you mean "X"?", where X is the name, with these words before and after it; or
  * "". By temp_format. */
-const char *guess_words(
-    const guess *from, const char *before, const char *after);
+const char *guess_words(const guess *from, const char *before, const char *after);
 
 /* Parse a decimal integer of 64 bits that is all of these bytes: bags_uint, or bags_int
  * if it begins with "-". False if it is none. */
@@ -198,7 +197,7 @@ typedef struct option {
     const char *help;
 } option;
 
-#define OPTIONS_END                                                            \
+#define OPTIONS_END                                                                    \
     { NULL, OPTION_FLAG, NULL, NULL, NULL }
 
 typedef enum argument_kind {
@@ -261,8 +260,7 @@ json_object *json_read(const char *string, size_t size);
 
 /* Read *size bytes of an open file at an offset, fewer only at its end; write them.
  * Return 0 or an errno value. */
-int read_all(
-    const bags_io *io, void *file, uint64_t at, void *data, size_t *size);
+int read_all(const bags_io *io, void *file, uint64_t at, void *data, size_t *size);
 int write_all(
     const bags_io *io, void *file, uint64_t at, const void *data, size_t size);
 /* Read a regular file into the buffer, followed by a zero byte. */
@@ -315,8 +313,7 @@ typedef struct type_info {
     const char *name;
     const char *forms; /* as in a spec, with arguments */
     const char *value;
-    const char
-        *format; /* the file in formats/ with its codec; NULL: built in */
+    const char *format; /* the file in formats/ with its codec; NULL: built in */
     /* For each version of the Python packages the type by which it reads the same
      * values: with an asterisk, and the same arguments. NULL: it reads none. */
     const char *python[PYTHON_VERSIONS];
@@ -345,10 +342,10 @@ void types_help(text *out);
 
 /* Images with more pixels are not decoded. */
 extern option_number max_pixels;
-#define OPTION_MAX_PIXELS                                                      \
-    {                                                                          \
-        "max-pixels", OPTION_NUMBER, &max_pixels, "N",                         \
-            "decode images of up to N pixels (268435456)"                      \
+#define OPTION_MAX_PIXELS                                                              \
+    {                                                                                  \
+        "max-pixels", OPTION_NUMBER, &max_pixels, "N",                                 \
+            "decode images of up to N pixels (268435456)"                              \
     }
 
 /* All built-in types, and the formats that were linked. */
@@ -368,8 +365,7 @@ void media_members(const char *type, bags_view blob, text *out);
 /* Open a video, to read some of its frames: T x H x W x 3, valid until the next call.
  * False: `failure` states why. */
 bool frames_open(bags_view blob, uint64_t *count);
-bool frames_get(
-    uint64_t start, uint64_t stop, uint64_t step, bags_value *value);
+bool frames_get(uint64_t start, uint64_t stop, uint64_t step, bags_value *value);
 void formats_print(void);
 
 /* ---- import.c ---- */
@@ -411,8 +407,8 @@ extern uint64_t read_ahead;
  * io_for_path. */
 bags_code object_upload(const char *url, const bags_io *io, const char *path,
     void (*progress)(void *user, uint64_t bytes), bags_error *err);
-bags_code object_same(const char *url, const bags_io *io, const char *path,
-    bool *same, bags_error *err);
+bags_code object_same(
+    const char *url, const bags_io *io, const char *path, bool *same, bags_error *err);
 
 /* ---- source.c: the Bag or dataset that is read. A Bag is like a dataset with
  * one plain field "blob" of type bytes. ---- */
@@ -442,8 +438,8 @@ bool source_is_sequence(size_t field);
 /* Read a datapoint; NULL, 0: all fields. */
 void source_get(uint64_t index, const bags_select *selects, size_t count);
 /* Start to read datapoints of a dataset that is far away. */
-void source_prefetch(const uint64_t *indices, size_t count,
-    const bags_select *selects, size_t select_count);
+void source_prefetch(const uint64_t *indices, size_t count, const bags_select *selects,
+    size_t select_count);
 /* The number of items of a sequence; forgets what source_get read. */
 uint64_t source_count(uint64_t index, size_t field);
 size_t source_items(size_t slot);
@@ -466,8 +462,7 @@ bool text_missing(text *out, const bags_shard *shards, size_t count);
 
 /* The numbers of the fields that have an index. Of one that cannot be used, a remark
  * states why. */
-size_t *indexes_find(
-    const char *path, const bags_reader *reader, size_t *count);
+size_t *indexes_find(const char *path, const bags_reader *reader, size_t *count);
 /* The names of their files in the dataset's directory, "index/id.bag". */
 char **index_files(const char *path, size_t *count);
 /* Find the datapoints with the keys of a word such as "id=7", "time=100:200", "id=a*" or
@@ -484,14 +479,12 @@ void key_datapoints(uint64_t start, size_t count, uint64_t *datapoints);
 /* Write a value exactly, as a manifest may contain it: numbers and text; arrays
  * without dimensions, and others of at most `most` elements as nested lists, unless
  * that is 0. False, and nothing is written, if it is anything else. */
-bool value_write(
-    text *out, const char *type, const bags_value *value, size_t most);
+bool value_write(text *out, const char *type, const bags_value *value, size_t most);
 /* Write a blob of this type as `bags get` shows it; an array that was decoded; and a
  * blob by its size, with the error in `failure`. How many had an error. */
 extern uint64_t errors_shown;
 void value_show(const char *type, bags_view blob, bool lists, text *out);
-void array_show(
-    const char *type, const bags_value *array, bool lists, text *out);
+void array_show(const char *type, const bags_value *array, bool lists, text *out);
 void blob_show(const char *type, bags_view blob, text *out);
 /* True if a float32 is shown as this number. */
 bool single_is_shown(double value);
@@ -585,8 +578,8 @@ void progress_prepare(void);
 /* A bar on stderr, if that is a terminal and the work takes more than a second;
  * otherwise a line a minute, or every BAGS_PROGRESS_SECONDS. `done` of `total` (0:
  * unknown) parts of the work; `count` units. */
-void progress_show(const char *title, const char *unit, uint64_t done,
-    uint64_t total, uint64_t count);
+void progress_show(
+    const char *title, const char *unit, uint64_t done, uint64_t total, uint64_t count);
 /* Remove the bar, before something else is printed; remarks and failures do so. */
 void progress_hide(void);
 /* The same, at the end of the work. */

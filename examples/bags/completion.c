@@ -15,8 +15,8 @@ static bool is_other(const option *one) {
 static bool is_any(const option *one) { return one->name != NULL; }
 
 /* The names of some options of a command, after a prefix. */
-static void put_names(text *out, const command *of, bool (*is)(const option *),
-    const char *before) {
+static void put_names(
+    text *out, const command *of, bool (*is)(const option *), const char *before) {
     const option *tables[] = {of->options, of->shared};
     for (size_t i = 0; i < 2; i++)
         for (const option *at = tables[i]; at && at->name; at++)
@@ -108,14 +108,13 @@ static void put_bash_command(text *out, const command *one) {
     for (size_t i = 0; i < 2; i++)
         for (const option *at = tables[i]; at && at->name; at++)
             if (at->value)
-                text_format(
-                    out, " --%s=%s", at->name, is_path(at) ? "path" : "");
+                text_format(out, " --%s=%s", at->name, is_path(at) ? "path" : "");
     text_puts(out, "'\n");
     for (size_t i = 0; i < 2; i++)
         for (const option *at = tables[i]; at && at->name; at++)
             if (is_choice(at)) {
-                text_format(out, "        [[ $option != --%s ]] || choices='",
-                    at->name);
+                text_format(
+                    out, "        [[ $option != --%s ]] || choices='", at->name);
                 put_choices(out, at);
                 text_puts(out, "'\n");
             }
@@ -157,8 +156,7 @@ static void put_quoted(text *out, const char *words) {
 }
 
 static void put_zsh_option(text *out, const option *one) {
-    text_format(
-        out, " \\\n            '--%s%s[", one->name, one->value ? "=" : "");
+    text_format(out, " \\\n            '--%s%s[", one->name, one->value ? "=" : "");
     put_quoted(out, one->help);
     text_puts(out, "]");
     if (one->value) {
@@ -178,8 +176,7 @@ static void put_zsh_option(text *out, const option *one) {
 
 static void put_zsh_command(text *out, const command *one) {
     const option *tables[] = {one->options, one->shared};
-    text_format(
-        out, "    %s)\n        _arguments '--help[print the help]'", one->name);
+    text_format(out, "    %s)\n        _arguments '--help[print the help]'", one->name);
     for (size_t i = 0; i < 2; i++)
         for (const option *at = tables[i]; at && at->name; at++)
             put_zsh_option(out, at);

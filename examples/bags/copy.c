@@ -60,16 +60,15 @@ static bags_error fault;
 
 /* Add a file of the dataset, which may be missing; the last one is not. With `omit` it
  * is not copied. */
-static void add(const char *shard, const char *name, const char *suffix,
-    bool last, bool omit) {
+static void add(
+    const char *shard, const char *name, const char *suffix, bool last, bool omit) {
     entry one = {0};
     void *file = NULL;
     one.last = last;
     one.from = string_format("%s%s%s%s", source, shard, name, suffix);
     one.to = string_format("%s%s%s%s", target, shard, name, suffix);
     one.missing = omit || (!last && path_kind(one.from) != BAGS_PATH_FILE);
-    int error =
-        one.missing ? 0 : in->open(in->user, one.from, BAGS_IO_READ, &file);
+    int error = one.missing ? 0 : in->open(in->user, one.from, BAGS_IO_READ, &file);
     if (file) {
         error = in->size(in->user, file, &one.size);
         if (!error && in->identify)
@@ -86,8 +85,7 @@ static const char *const suffixes[] = {".bag", ".idx", ".crc"};
 
 /* One shard, "/000001", or an unsharded dataset, "". The first shard may have the mark
  * without which a worker would resume what bags_finalize has renumbered. */
-static void add_shard(
-    const char *shard, const bags_reader *reader, bool first) {
+static void add_shard(const char *shard, const bags_reader *reader, bool first) {
     size_t fields_count;
     const bags_field *fields = bags_reader_fields(reader, &fields_count);
     /* All of them will be looked up: announce it first. */
@@ -239,8 +237,7 @@ static void check_destination(const bags_shard *shards, size_t shards_count) {
     for (size_t i = 0; i < found_count && !to_url; i++)
         check_not_begun(shard_path(target, &found[i]));
     if (shards->digits && path_has(target, "spec.json"))
-        fail(BAGS_ERROR_EXISTS, "%s: already has another, unsharded dataset",
-            target);
+        fail(BAGS_ERROR_EXISTS, "%s: already has another, unsharded dataset", target);
     for (size_t i = 0, k = 0; i < found_count; i++) {
         while (k < shards_count && shards[k].number < found[i].number)
             k++;
@@ -321,8 +318,8 @@ static const char *boot_id(void) {
     const bags_io *io = bags_io_local();
     void *file = NULL;
     size_t size = sizeof id - 1;
-    if (*id || io->open(io->user, "/proc/sys/kernel/random/boot_id",
-                   BAGS_IO_READ, &file))
+    if (*id ||
+        io->open(io->user, "/proc/sys/kernel/random/boot_id", BAGS_IO_READ, &file))
         return id;
     if (read_all(io, file, 0, id, &size))
         size = 0;
@@ -339,9 +336,9 @@ static char *record_of(const entry *one) {
     const bags_identity *from = &one->identity;
     if (to_url || !in->identify || from->inode == from->time)
         return NULL;
-    return string_format("%s %jx %jx %jx %ju %s\n", boot_id(),
-        (uintmax_t)from->device, (uintmax_t)from->inode, (uintmax_t)from->time,
-        (uintmax_t)from->size, one->from);
+    return string_format("%s %jx %jx %jx %ju %s\n", boot_id(), (uintmax_t)from->device,
+        (uintmax_t)from->inode, (uintmax_t)from->time, (uintmax_t)from->size,
+        one->from);
 }
 
 static left what_is_left(const entry *one) {
@@ -357,8 +354,7 @@ static left what_is_left(const entry *one) {
         found[size] = 0;
         const char *version = strchr(found, ' ');
         if (version && !strcmp(version, strchr(record, ' ')))
-            result = *boot_id() && !strcmp(found, record) ? LEFT_PART
-                                                          : LEFT_COMPLETE;
+            result = *boot_id() && !strcmp(found, record) ? LEFT_PART : LEFT_COMPLETE;
         out->close(out->user, file);
     }
     free(found);
@@ -444,14 +440,12 @@ static bags_code pass_bytes(const entry *one, uint64_t at, void *from, void *to,
     }
     free(data);
     return code ? code
-                : format_check_identity(
-                      in, from, one->from, &one->identity, err);
+                : format_check_identity(in, from, one->from, &one->identity, err);
 }
 
 /* Local files: compare them, unless there is a record, or the source is remote and its
  * ETag is enough. */
-static bags_code is_same(
-    const entry *one, bool *exists, bool *same, bags_error *err) {
+static bags_code is_same(const entry *one, bool *exists, bool *same, bags_error *err) {
     void *from = NULL, *to = NULL;
     uint64_t size = 0;
     *same = false;
@@ -538,8 +532,8 @@ static bags_code write_file(const entry *one, bags_error *err) {
     if (!code && one->last && publish_file(partial, one->to))
         code = bags_fail_io(out, errno, one->to, "create", err);
     else if (!code && !one->last)
-        code = bags_fail_io(out, out->rename(out->user, partial, one->to),
-            one->to, "create", err);
+        code = bags_fail_io(
+            out, out->rename(out->user, partial, one->to), one->to, "create", err);
     if (code && !keep && !locked)
         (void)out->remove(out->user, partial);
     lock_continues = locked && code && keep;
@@ -638,8 +632,7 @@ static void must_copy(bags_code code) {
 static void copy_bags(size_t threads) {
     pthread_t others[MAX_THREADS];
     size_t started = 0;
-    while (started + 1 < threads &&
-           !pthread_create(&others[started], NULL, work, NULL))
+    while (started + 1 < threads && !pthread_create(&others[started], NULL, work, NULL))
         started++;
     work(NULL);
     while (started > 0)
@@ -694,8 +687,7 @@ static int run(char **operands) {
     unlock_target();
     progress_end();
     print("%s: %s copied, %ju already equal, %ju bytes\n", shown,
-        counted(files_copied, "file"), (uintmax_t)files_kept,
-        (uintmax_t)bytes_total);
+        counted(files_copied, "file"), (uintmax_t)files_kept, (uintmax_t)bytes_total);
     for (size_t i = 0; i < count; i++) {
         free(entries[i].from);
         free(entries[i].to);
@@ -703,8 +695,8 @@ static int run(char **operands) {
     return 0;
 }
 
-const command command_copy = {"copy", "to another place, or an object store",
-    "FROM TO", {ARGUMENT_PATH, ARGUMENT_PATH}, 2, 2, NULL, NULL,
+const command command_copy = {"copy", "to another place, or an object store", "FROM TO",
+    {ARGUMENT_PATH, ARGUMENT_PATH}, 2, 2, NULL, NULL,
     "Copies a finished dataset, or a Bag: every Bag, its .crc and .idx files, "
     "then each spec.json, so that the copy is unfinished until it is complete. "
     "Of a Bag that belongs to a dataset, the checksums are left out: they are "

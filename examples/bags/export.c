@@ -73,8 +73,7 @@ static void keep_file(const char *path, const void *data, size_t size) {
     bool exists = resume && path_exists(path);
     if (exists) {
         bags_view found = file_read(path, &scratch);
-        if (found.size > size ||
-            (found.size && memcmp(found.data, data, found.size)))
+        if (found.size > size || (found.size && memcmp(found.data, data, found.size)))
             fail_difference(path, "differs from what this export writes");
         if (found.size == size)
             return;
@@ -108,8 +107,7 @@ static void put_file(const char *key, uint64_t index, size_t field, size_t item,
 }
 
 /* True if pack makes this blob of the value. */
-static bool is_exact(
-    const char *type, const bags_value *value, bags_view blob) {
+static bool is_exact(const char *type, const bags_value *value, bags_view blob) {
     static bags_buffer scratch;
     bags_view again;
     bags_code code =
@@ -122,8 +120,7 @@ static bool is_exact(
 
 /* Write a value to the line, unless pack would make other bytes of an array: JSON has
  * neither the sign of NaN nor a bool that is 2. */
-static bool put_in_line(
-    const char *type, const bags_value *value, bags_view blob) {
+static bool put_in_line(const char *type, const bags_value *value, bags_view blob) {
     static value_reader reader;
     size_t start = line.size;
     size_t most = lists ? MAX_LIST : npy ? 0 : MAX_SMALL;
@@ -131,8 +128,7 @@ static bool put_in_line(
         return false;
     if (value->kind != BAGS_KIND_ARRAY)
         return true;
-    json_object *json =
-        json_read(text_string(&line) + start, line.size - start);
+    json_object *json = json_read(text_string(&line) + start, line.size - start);
     bags_value again = value_parse(&reader, type, json);
     bool same = is_exact(type, &again, blob);
     json_object_put(json);
@@ -142,8 +138,7 @@ static bool put_in_line(
 
 /* Write a value to the line, or with --npy as a .npy file. False: its blob is to
  * be a file. */
-static bool put_decoded(
-    uint64_t index, size_t field, size_t item, bags_view blob) {
+static bool put_decoded(uint64_t index, size_t field, size_t item, bags_view blob) {
     static bags_buffer scratch;
     const char *type = fields[field].type;
     type_class kind = type_kind(type);
@@ -188,13 +183,13 @@ static void write_lines(void) {
         if (error)
             fail_system(error, complete ? manifest : partial, "read");
         if (size && memcmp(scratch.data, line.buffer.data, size))
-            fail_difference(complete ? manifest : partial,
-                "differs from what this export writes");
+            fail_difference(
+                complete ? manifest : partial, "differs from what this export writes");
     }
     if (size < line.size && complete)
         fail_difference(manifest, "ends before what this export writes");
-    error = write_all(io, manifest_file, written + size,
-        line.buffer.data + size, line.size - size);
+    error = write_all(
+        io, manifest_file, written + size, line.buffer.data + size, line.size - size);
     if (error)
         fail_system(error, partial, "write");
     written += line.size;
@@ -234,8 +229,7 @@ static void keep_or_remove(void) {
     if (manifest_file)
         bags_io_local()->close(NULL, manifest_file);
     if (resume || lines > 0) {
-        failure_suffix(
-            "; %s: what was exported is kept, --resume continues", out);
+        failure_suffix("; %s: what was exported is kept, --resume continues", out);
         return;
     }
     unlink(partial);
@@ -249,9 +243,7 @@ static void keep_or_remove(void) {
 static void open_manifest(bool exists) {
     const bags_io *io = bags_io_local();
     const char *path = complete ? manifest : partial;
-    int mode = complete ? BAGS_IO_READ
-               : exists ? BAGS_IO_WRITE
-                        : BAGS_IO_CREATE;
+    int mode = complete ? BAGS_IO_READ : exists ? BAGS_IO_WRITE : BAGS_IO_CREATE;
     int error = io->open(io->user, path, mode, &manifest_file);
     if (error)
         fail_system(error, path, exists ? "open" : "create");
@@ -276,14 +268,14 @@ static void open_out(void) {
             "remove it",
             out);
     if (exists && !interrupted && !complete && !directory_is_empty(out))
-        fail(BAGS_ERROR_EXISTS, "%s: exists and is not an empty directory%s",
-            out, resume ? " or an interrupted export" : "");
+        fail(BAGS_ERROR_EXISTS, "%s: exists and is not an empty directory%s", out,
+            resume ? " or an interrupted export" : "");
     directory_make(out);
     made_out = !exists;
     open_manifest(interrupted || complete);
     on_failure = keep_or_remove;
-    interrupt_leaves(temp_format("%s: what was exported is kept", out),
-        "continue with", "--resume");
+    interrupt_leaves(
+        temp_format("%s: what was exported is kept", out), "continue with", "--resume");
     made = (bool *)allocate(count, sizeof *made);
     directories = names_make(fields, count, "files/");
     written_at = seconds_now();
@@ -317,8 +309,8 @@ static void finish(void) {
     const bags_io *io = bags_io_local();
     write_lines();
     if (written < existing)
-        fail_difference(complete ? manifest : partial,
-            "has more lines than this export writes");
+        fail_difference(
+            complete ? manifest : partial, "has more lines than this export writes");
     if (resume)
         check_files();
     int error = io->close(io->user, manifest_file);

@@ -40,14 +40,13 @@ bool has_ending(const char *path, const char *ending) {
 
 /* ---- files ---- */
 
-int read_all(
-    const bags_io *io, void *file, uint64_t at, void *data, size_t *size) {
+int read_all(const bags_io *io, void *file, uint64_t at, void *data, size_t *size) {
     size_t done = 0, step = 1;
     int error = 0;
     for (; done < *size && step > 0 && !error; done += step) {
         step = 0;
-        error = io->read_at(io->user, file, at + done, (char *)data + done,
-            *size - done, &step);
+        error = io->read_at(
+            io->user, file, at + done, (char *)data + done, *size - done, &step);
     }
     *size = done;
     return error;
@@ -58,8 +57,8 @@ int write_all(
     int error = 0;
     for (size_t done = 0, step = 0; done < size && !error; done += step) {
         step = 0;
-        error = io->write_at(io->user, file, at + done,
-            (const char *)data + done, size - done, &step);
+        error = io->write_at(
+            io->user, file, at + done, (const char *)data + done, size - done, &step);
         if (!error && !step)
             error = EIO;
     }
@@ -130,8 +129,8 @@ void directory_make(const char *path) {
         part[i] = 0;
         int error = mkdir(part, 0777) ? errno : 0;
         if (error && !is_directory(part))
-            fail_system(error == EEXIST ? ENOTDIR : error, part,
-                "create the directory");
+            fail_system(
+                error == EEXIST ? ENOTDIR : error, part, "create the directory");
         part[i] = path[i];
     }
     free(part);
@@ -176,11 +175,9 @@ void directory_remove(const char *path) {
  * capitals, which some file systems fold, and not a device of Windows (they have
  * 3 or 4 characters). */
 static bool is_good_name(const char *name) {
-    static const char *const devices[] = {
-        "con", "prn", "aux", "nul", "com", "lpt"};
+    static const char *const devices[] = {"con", "prn", "aux", "nul", "com", "lpt"};
     size_t size = strlen(name);
-    if (size == 0 || size > MAX_NAME || name[0] == '-' ||
-        strspn(name, PLAIN) < size)
+    if (size == 0 || size > MAX_NAME || name[0] == '-' || strspn(name, PLAIN) < size)
         return false;
     for (size_t i = 0; i < sizeof devices / sizeof *devices; i++)
         if (size < 5 && !strncmp(name, devices[i], 3))
@@ -202,8 +199,8 @@ char **names_make(const bags_field *fields, size_t count, const char *prefix) {
         if (is_good_name(fields[i].name))
             names[i] = string_format("%s%s", prefix, plain);
         else
-            names[i] = string_format(
-                "%s%s~%zu", prefix, plain[0] == '-' ? "" : plain, i);
+            names[i] =
+                string_format("%s%s~%zu", prefix, plain[0] == '-' ? "" : plain, i);
     }
     return names;
 }

@@ -22,8 +22,8 @@ static int run(char **operands) {
 }
 
 const command command_finalize = {"finalize",
-    "renumber shards so that there are no gaps", "PATH", {ARGUMENT_LOCAL}, 1, 1,
-    NULL, NULL,
+    "renumber shards so that there are no gaps", "PATH", {ARGUMENT_LOCAL}, 1, 1, NULL,
+    NULL,
     "Workers that wrote different numbers of shards leave gaps in the numbers, "
     "which the Python readers refuse. This renames the shards to 000000, "
     "000001, ... in the same order; their content does not change. Call it "

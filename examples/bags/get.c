@@ -95,8 +95,7 @@ static indices parse_indices(const char *word) {
         if ((*at && *at != ':') || (!found && part == 0 && !*at) ||
             (*at == ':' && part == 2))
             usage(
-                "\"%s\" is not an index, START:STOP, START:STOP:STEP or a list",
-                word);
+                "\"%s\" is not an index, START:STOP, START:STOP:STEP or a list", word);
         if (!*at)
             break;
     }
@@ -146,12 +145,11 @@ static selection parse_selection(const char *word) {
     out.whole = out.field < fields_count;
     if (!out.whole) {
         if (open && word[size - 1] == ']')
-            out.field =
-                field_find(fields, fields_count, word, (size_t)(open - word));
+            out.field = field_find(fields, fields_count, word, (size_t)(open - word));
         if (out.field == fields_count)
             fail_field(source_path(), word, fields, fields_count);
-        out.items = parse_indices(
-            string_format("%.*s", (int)strlen(open) - 2, open + 1));
+        out.items =
+            parse_indices(string_format("%.*s", (int)strlen(open) - 2, open + 1));
         bool is_video = type_kind(fields[out.field].type) == TYPE_VIDEO;
         out.whole = out.frames = is_video && !source_is_sequence(out.field);
         if (!out.frames && !source_is_sequence(out.field))
@@ -160,8 +158,7 @@ static selection parse_selection(const char *word) {
                 "no items",
                 source_path(), fields[out.field].name);
     }
-    out.sequence =
-        !out.items.one && (out.frames || source_is_sequence(out.field));
+    out.sequence = !out.items.one && (out.frames || source_is_sequence(out.field));
     return out;
 }
 
@@ -179,8 +176,7 @@ static void parse_selections(char **words, size_t words_count) {
         selects[i] = bags_whole(selections[i].field);
         for (size_t j = 0; words_count && j < i; j++)
             if (selections[j].field == selections[i].field)
-                usage(
-                    "duplicate field \"%s\"", fields[selections[i].field].name);
+                usage("duplicate field \"%s\"", fields[selections[i].field].name);
     }
 }
 
@@ -260,8 +256,7 @@ static void put_blob(uint64_t index, size_t slot, size_t item) {
 
 /* Open the video of a slot, and find the frames that are selected. False: it does not
  * decode. */
-static bool open_frames(
-    uint64_t index, size_t slot, uint64_t *start, uint64_t *stop) {
+static bool open_frames(uint64_t index, size_t slot, uint64_t *start, uint64_t *stop) {
     const indices *items = &selections[slot].items;
     uint64_t length = 0;
     codec_check(fields[selections[slot].field].type);
@@ -287,8 +282,7 @@ ENDS static void fail_frames(uint64_t index, size_t slot) {
 }
 
 /* A frame as an array or, with --out, as a PNG file. */
-static void put_frame(
-    uint64_t index, size_t slot, uint64_t i, bags_value *frame) {
+static void put_frame(uint64_t index, size_t slot, uint64_t i, bags_value *frame) {
     static bags_buffer scratch;
     bags_view blob;
     make_frame(frame);
@@ -389,9 +383,9 @@ static uint64_t find_index(const char *word) {
     parse_integer(&end, &index);
     index = from_start(index, length);
     if (index < 0 || (uint64_t)index >= length)
-        fail(BAGS_ERROR_RANGE, "%s: %s %.*s out of range (length %ju)",
-            source_path(), source_dataset() ? "datapoint" : "blob",
-            (int)(end - word), word, (uintmax_t)length);
+        fail(BAGS_ERROR_RANGE, "%s: %s %.*s out of range (length %ju)", source_path(),
+            source_dataset() ? "datapoint" : "blob", (int)(end - word), word,
+            (uintmax_t)length);
     return (uint64_t)index;
 }
 
@@ -409,8 +403,7 @@ static void get_keys(uint64_t start, uint64_t stop) {
     }
     bool ahead = true;
     for (size_t i = 0; i < count; i++)
-        ahead = ahead &&
-                (selections[i].whole || !is_negative(&selections[i].items));
+        ahead = ahead && (selections[i].whole || !is_negative(&selections[i].items));
     for (uint64_t i = start, part; i < stop; i += part) {
         uint64_t numbers[KEYS_AT_ONCE];
         part = stop - i < KEYS_AT_ONCE ? stop - i : KEYS_AT_ONCE;
@@ -426,9 +419,7 @@ static void get_keys(uint64_t start, uint64_t stop) {
 
 static void get_all(const indices *all) {
     uint64_t length = source_length();
-    const char *first = all->list  ? list_item(all->word)
-                        : all->one ? all->word
-                                   : NULL;
+    const char *first = all->list ? list_item(all->word) : all->one ? all->word : NULL;
     for (const char *at = first; at; at = all->list ? list_item(at) : NULL)
         find_index(at);
     if (directory)
@@ -485,8 +476,8 @@ static int run(char **operands) {
     if (key || !datapoints.one) /* they may be of several shards */
         source_check();
     if (errors_shown)
-        fail(BAGS_ERROR_CORRUPT, "%s: %s not decoded (\"error\")",
-            source_path(), counted(errors_shown, "value"));
+        fail(BAGS_ERROR_CORRUPT, "%s: %s not decoded (\"error\")", source_path(),
+            counted(errors_shown, "value"));
     return 0;
 }
 

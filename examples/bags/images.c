@@ -47,7 +47,7 @@ static size_t others, hidden, again; /* left out */
 static char **folders;               /* in DIR: the classes */
 static size_t folders_count;
 static size_t class_number; /* of the class that is visited; 0: DIR itself */
-static char **links; /* to directories, which are visited after the others */
+static char **links;        /* to directories, which are visited after the others */
 static size_t links_count;
 
 /* ---- finding images ---- */
@@ -147,8 +147,7 @@ static void visit_entry(const char *name) {
 static void visit(const char *name) {
     struct stat about;
     struct dirent *entry;
-    char *path =
-        strcmp(name, ".") ? path_join(root, name) : string_format("%s", root);
+    char *path = strcmp(name, ".") ? path_join(root, name) : string_format("%s", root);
     DIR *directory = opendir(path);
     if (!directory || stat(path, &about))
         fail_system(errno, path, "open");
@@ -227,8 +226,7 @@ static void write_classes(void) {
     static char *partial;
     if (path_exists(classes_path))
         return;
-    partial =
-        string_format("%s.%ju.partial", classes_path, (uintmax_t)getpid());
+    partial = string_format("%s.%ju.partial", classes_path, (uintmax_t)getpid());
     for (size_t i = 0; i < count; i++)
         if (is_new_label(i)) {
             text_puts(&lines, images[i].label);
@@ -283,8 +281,7 @@ static bags_code convert(const char *from, bags_view file, bags_view *out) {
     bags_code code =
         bags_decode(registry_get(), from, file, &decoded, &value, &failure);
     return code ? code
-                : bags_encode(
-                      registry_get(), type, &value, &encoded, out, &failure);
+                : bags_encode(registry_get(), type, &value, &encoded, out, &failure);
 }
 
 /* Read an image, as its blob. False, and `failure` states why, if it is damaged or
@@ -375,22 +372,21 @@ static void print_summary(void) {
     for (size_t i = 0; i < count; i++)
         labels += is_new_label(i);
     size_t good = count - damaged, good_pngs = pngs - damaged_pngs;
-    print("%s: %s of type %s (%zu JPEG, %zu PNG), %s\n", root,
-        counted(good, "image"), type, good - good_pngs, good_pngs,
-        counted(labels, "label"));
+    print("%s: %s of type %s (%zu JPEG, %zu PNG), %s\n", root, counted(good, "image"),
+        type, good - good_pngs, good_pngs, counted(labels, "label"));
     if (converted)
         print("%s: converted: %zu %s\n", root, converted,
             strncmp(type, "png", 3) ? "PNG to JPEG" : "JPEG to PNG");
     if (turned)
-        print("%s: turned upright: %zu of them, by their EXIF orientation\n",
-            root, turned);
+        print("%s: turned upright: %zu of them, by their EXIF orientation\n", root,
+            turned);
     if (to_turn)
         print("%s: %s with an EXIF orientation, to be turned by readers "
               "(bags load --orient)\n",
             root, counted(to_turn, "image"));
     if (renamed)
-        print("%s: %zu path%s not UTF-8: invalid bytes are written as \\xff\n",
-            root, renamed, renamed == 1 ? " is" : "s are");
+        print("%s: %zu path%s not UTF-8: invalid bytes are written as \\xff\n", root,
+            renamed, renamed == 1 ? " is" : "s are");
     print_left_out(damaged, "that are damaged or cannot be converted");
     print_left_out(others, "that are neither JPEG nor PNG");
     print_left_out(hidden, "that are hidden");
@@ -424,8 +420,8 @@ static int run(char **operands) {
     find_images();
     if (classes_path)
         read_classes();
-    bags_field fields[3] = {{"image", type},
-        {"label", classes_path ? "int(4)" : "utf8"}, {"path", "utf8"}};
+    bags_field fields[3] = {
+        {"image", type}, {"label", classes_path ? "int(4)" : "utf8"}, {"path", "utf8"}};
     on_failure = explain_failure;
     sink_open(operands[1], root, fields, 3, false);
     for (size_t i = 0; i < count; i++) {
@@ -440,8 +436,8 @@ static int run(char **operands) {
     return 0;
 }
 
-const command command_images = {"images", "a dataset from folders of images",
-    "DIR OUT", {ARGUMENT_LOCAL, ARGUMENT_LOCAL}, 2, 2, options, writing_options,
+const command command_images = {"images", "a dataset from folders of images", "DIR OUT",
+    {ARGUMENT_LOCAL, ARGUMENT_LOCAL}, 2, 2, options, writing_options,
     "Packs the JPEG and PNG files in DIR, as they are, into the fields image, "
     "label (the folder in DIR that contains it; \"\" for files in DIR itself) "
     "and path (relative to DIR), sorted by label and path. The first bytes of "
@@ -450,5 +446,4 @@ const command command_images = {"images", "a dataset from folders of images",
     "directory is visited once. A file that is truncated is an error.\n"
     "Workers share the images by a hash of their paths: --shard-start W of K "
     "packs those whose 64-bit FNV-1a hash is W modulo K.\n",
-    "  bags images imagenet/train train --shard-size 1G --classes names.txt\n",
-    run};
+    "  bags images imagenet/train train --shard-size 1G --classes names.txt\n", run};

@@ -74,8 +74,7 @@ static const char *fields_words, *types_words;
 static bool dry_run, any_type;
 
 static const option options[] = {
-    {"from", OPTION_CHOICE, &from, "KIND",
-        "the format of SRC, if it is not detected"},
+    {"from", OPTION_CHOICE, &from, "KIND", "the format of SRC, if it is not detected"},
     {"dry-run", OPTION_FLAG, &dry_run, NULL,
         "write nothing; print the \"spec\", \"length\" (or null) and "
         "\"first\" datapoint as JSON"},
@@ -128,8 +127,8 @@ static const bags_importer *importer_find(const char *path) {
         if (!importer || (!from.given && !importer->detect(path)))
             continue;
         if (found)
-            usage("%s: is it of format %s or %s? pass --from KIND", path,
-                found->name, importer->name);
+            usage("%s: is it of format %s or %s? pass --from KIND", path, found->name,
+                importer->name);
         found = importer;
     }
     if (!found && from.given && missing)
@@ -144,8 +143,7 @@ static const bags_importer *importer_find(const char *path) {
             "`bags pack`",
             path);
     if (!found && has_ending(path, ".jsonl"))
-        fail(BAGS_ERROR_TYPE, "%s: lines of JSON are packed: use `bags pack`",
-            path);
+        fail(BAGS_ERROR_TYPE, "%s: lines of JSON are packed: use `bags pack`", path);
     if (!found && missing)
         failure_prefix("%s: unknown format, or ", path);
     if (!found && missing)
@@ -189,11 +187,9 @@ static void add_plan(size_t field, const char *name) {
         if (!strcmp(plans[i].name, name))
             usage("--fields: fields \"%s\" and \"%s\" would both be named "
                   "\"%s\"",
-                source->fields[plans[i].from].name, source->fields[field].name,
-                name);
+                source->fields[plans[i].from].name, source->fields[field].name, name);
         if (plans[i].from == field)
-            usage(
-                "--fields: duplicate field \"%s\"", source->fields[field].name);
+            usage("--fields: duplicate field \"%s\"", source->fields[field].name);
     }
     plans = (plan *)grow(plans, count, sizeof *plans);
     plans[count].from = field;
@@ -288,8 +284,7 @@ static bags_value number_from_text(const bags_value *value) {
 }
 
 /* JSON as msgpack. */
-static bags_view msgpack_from_text(
-    const bags_value *value, bags_buffer *scratch) {
+static bags_view msgpack_from_text(const bags_value *value, bags_buffer *scratch) {
     char *string = (char *)allocate(value->size + 1, 1);
     memcpy(string, value->data, value->size);
     json_object *json = json_read(string, value->size);
@@ -322,8 +317,7 @@ static bags_value convert(const plan *to, const bags_value *value) {
     if (is_text && kind == TYPE_MSGPACK)
         blob = msgpack_from_text(value, &scratch);
     else if (codec_exists(to->type))
-        must(bags_decode(
-            registry_get(), to->type, blob, &scratch, &ignored, &failure));
+        must(bags_decode(registry_get(), to->type, blob, &scratch, &ignored, &failure));
     return bags_blob(blob.data, blob.size);
 }
 
@@ -332,14 +326,13 @@ static const bags_entry *entry_of(const bags_entry *entries, const plan *to) {
     const bags_entry *entry = &entries[to->from];
     in_plan = to;
     if (!to->sequence && entry->count != 1)
-        fail(BAGS_ERROR_VALUE, "%zu items, but the type %s holds one",
-            entry->count, to->type);
+        fail(BAGS_ERROR_VALUE, "%zu items, but the type %s holds one", entry->count,
+            to->type);
     in_plan = NULL;
     return entry;
 }
 
-static bags_value value_of(
-    const bags_entry *entry, size_t item, const plan *to) {
+static bags_value value_of(const bags_entry *entry, size_t item, const plan *to) {
     bags_value value = entry->values[item];
     in_plan = to;
     if (to->convert)
@@ -357,8 +350,8 @@ static void show_entry(const bags_entry *entry, const plan *field, text *line) {
         bags_value value = value_of(entry, j, field);
         bags_view blob = {(const unsigned char *)value.data, value.size};
         if (value.kind != BAGS_KIND_BLOB)
-            must(bags_encode(registry_get(), field->type, &value, &scratch,
-                &blob, &failure));
+            must(bags_encode(
+                registry_get(), field->type, &value, &scratch, &blob, &failure));
         text_puts(line, j ? ", " : "");
         value_show(field->type, blob, false, line);
     }
@@ -421,15 +414,15 @@ static void put_all(void) {
             break;
         if (known || sink_next())
             put_datapoint(entries);
-        progress_show("import", "datapoints", datapoint + 1,
-            known ? source->length : 0, sink_length());
+        progress_show("import", "datapoints", datapoint + 1, known ? source->length : 0,
+            sink_length());
     }
     /* What is after the last datapoint may be wrong as well: a checksum, a count. */
     if (known) {
         must(bags_source_read(source, source->length, &entries, &failure));
         if (entries)
-            fail(BAGS_ERROR_CORRUPT, "%s: has more than %ju datapoints",
-                source_name, (uintmax_t)source->length);
+            fail(BAGS_ERROR_CORRUPT, "%s: has more than %ju datapoints", source_name,
+                (uintmax_t)source->length);
     }
     progress_end();
 }
@@ -440,14 +433,12 @@ static void explain_failure(void) {
     if (in_plan)
         failure_prefix("field \"%s\": ", in_plan->name);
     if (in_datapoint)
-        failure_prefix(
-            "%s: datapoint %ju: ", source_name, (uintmax_t)datapoint);
+        failure_prefix("%s: datapoint %ju: ", source_name, (uintmax_t)datapoint);
     if (!dry_run)
         sink_failed();
 }
 
-#if defined BAGS_WITH_IMPORT_HDF5 && !defined _WIN32 &&                        \
-    !defined __SANITIZE_ADDRESS__
+#if defined BAGS_WITH_IMPORT_HDF5 && !defined _WIN32 && !defined __SANITIZE_ADDRESS__
 /* libhdf5 crashes on some damaged files, and no check before can prevent it. The
  * destination is then as after a kill. */
 static void say_crashed(int number) {
@@ -459,8 +450,7 @@ static void expect_crashes(void) {
     static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGABRT};
     static char stack[1 << 16];
     stack_t other = {.ss_sp = stack, .ss_size = sizeof stack};
-    struct sigaction action = {
-        .sa_handler = say_crashed, .sa_flags = SA_ONSTACK};
+    struct sigaction action = {.sa_handler = say_crashed, .sa_flags = SA_ONSTACK};
     sigaltstack(&other, NULL);
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++)
         sigaction(signals[i], &action, NULL);
@@ -484,8 +474,7 @@ static void note_left_out(void) {
             (uintmax_t)kind->count, kind->what, kind->count > 1 ? "s" : "");
         for (size_t k = 0; k < BAGS_LEFT_OUT_NAMES && kind->names[k]; k++)
             text_format(&line, "%s%.200s", k ? ", " : "", kind->names[k]);
-        text_puts(
-            &line, kind->names_count > BAGS_LEFT_OUT_NAMES ? ", ...)" : ")");
+        text_puts(&line, kind->names_count > BAGS_LEFT_OUT_NAMES ? ", ...)" : ")");
         note("%s", text_string(&line));
     }
 }
@@ -522,8 +511,8 @@ static int run(char **operands) {
     return 0;
 }
 
-const command command_import = {"import", "a dataset from another format",
-    "SRC DST", {ARGUMENT_LOCAL, ARGUMENT_LOCAL}, 1, 2, options, writing_options,
+const command command_import = {"import", "a dataset from another format", "SRC DST",
+    {ARGUMENT_LOCAL, ARGUMENT_LOCAL}, 1, 2, options, writing_options,
     "SRC is a file, a directory of files that belong together, or a "
     "pattern such as 'train-*.tar', of which only the last part contains "
     "a star. Encoded values are stored as they are. "

@@ -18,8 +18,7 @@ static const option options[] = {
 
 /* ---- which there are ---- */
 
-size_t *indexes_find(
-    const char *path, const bags_reader *reader, size_t *count) {
+size_t *indexes_find(const char *path, const bags_reader *reader, size_t *count) {
     bags_index_options how = {0};
     size_t shards_count, fields_count;
     const bags_field *fields = bags_reader_fields(reader, &fields_count);
@@ -32,9 +31,8 @@ size_t *indexes_find(
     bags_shard first = shards[0];
     first.number = 0;
     for (size_t i = 0; i < fields_count && how.env.io->expect; i++)
-        how.env.io->expect(
-            how.env.io->user, temp_format("%s/index/%s.bag",
-                                  shard_path(path, &first), fields[i].name));
+        how.env.io->expect(how.env.io->user,
+            temp_format("%s/index/%s.bag", shard_path(path, &first), fields[i].name));
     for (size_t i = 0; i < fields_count; i++) {
         bags_index *index = bags_index_open(path, reader, i, &how, &failure);
         bags_code code = index ? BAGS_OK : failure.code;
@@ -64,8 +62,8 @@ char **index_files(const char *path, size_t *count) {
         bags_shard first = bags_reader_shards(reader, &ignored)[0];
         first.number = 0;
         const char *directory = shard_path("", &first);
-        names[i] = string_format("%s%sindex/%s%s",
-            directory + (*directory != 0), *directory ? "/" : "",
+        names[i] = string_format("%s%sindex/%s%s", directory + (*directory != 0),
+            *directory ? "/" : "",
             bags_reader_fields(reader, &ignored)[found[i / 2]].name,
             i % 2 ? ".crc" : ".bag");
     }
@@ -104,8 +102,8 @@ static bags_value parse_number(
 }
 
 /* The field of FIELD=KEY or FIELD<=KEY. Its name may contain an = or end in <. */
-static size_t find_field(const char *word, const bags_field *fields,
-    size_t count, const char **key, bool *before) {
+static size_t find_field(const char *word, const bags_field *fields, size_t count,
+    const char **key, bool *before) {
     const char *at = strchr(word, '=');
     if (!at)
         usage("--key %s: must be FIELD=KEY or FIELD<=KEY", word);
@@ -176,8 +174,8 @@ void key_find(const char *word, uint64_t *start, uint64_t *stop) {
     if (!is_number)
         from = parse_text(key, &kind);
     else if (!colon || colon > key)
-        from = parse_number(key, colon ? (size_t)(colon - key) : strlen(key),
-            is_single, &reals[0]);
+        from = parse_number(
+            key, colon ? (size_t)(colon - key) : strlen(key), is_single, &reals[0]);
     if (colon && colon[1])
         to = parse_number(colon + 1, strlen(colon + 1), is_single, &reals[1]);
     bags_code code;
@@ -185,14 +183,13 @@ void key_find(const char *word, uint64_t *start, uint64_t *stop) {
         code = bags_index_find_range(found_index, colon > key ? &from : NULL,
             colon[1] ? &to : NULL, &scratch, start, stop, &failure);
     else if (kind == KEY_PREFIX)
-        code = bags_index_find_prefix(
-            found_index, &from, &scratch, start, stop, &failure);
+        code =
+            bags_index_find_prefix(found_index, &from, &scratch, start, stop, &failure);
     else if (kind == KEY_BEFORE)
         code = bags_index_find_at_or_before(
             found_index, &from, &scratch, start, stop, &failure);
     else
-        code = bags_index_find(
-            found_index, &from, &scratch, start, stop, &failure);
+        code = bags_index_find(found_index, &from, &scratch, start, stop, &failure);
     if (code == BAGS_ERROR_VALUE || code == BAGS_ERROR_RANGE)
         fail_key(failure.message);
     must(code);

@@ -79,8 +79,8 @@ static void show_json(void) {
         stop = shards_missing(existing, i, &start);
         if (stop > start + MAX_MISSING)
             fail(BAGS_ERROR_LIMIT,
-                "%s: more than %d shards are missing, too many to list",
-                source_path(), MAX_MISSING);
+                "%s: more than %d shards are missing, too many to list", source_path(),
+                MAX_MISSING);
         for (; start < stop; start++) {
             text_next(&out);
             text_format(&out, "%ju", (uintmax_t)start);
@@ -113,8 +113,7 @@ static void show_json(void) {
 /* ---- as text ---- */
 
 static void put_size(uint64_t size) {
-    static const char *const units[] = {
-        "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+    static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     double shown = (double)size / 1024;
     size_t unit = 0;
     for (; shown >= 1024 && unit < 5; unit++)
@@ -148,8 +147,8 @@ static void put_table(void) {
         width = strlen(fields[i].type);
         types = width > types && width <= 40 ? width : types;
     }
-    text_format(&out, "\nfield%*s%-*s         blobs  bytes\n", (int)names - 3,
-        "", (int)types, "type");
+    text_format(&out, "\nfield%*s%-*s         blobs  bytes\n", (int)names - 3, "",
+        (int)types, "type");
     for (size_t i = 0; i < count; i++) {
         size_t width = put_name(&out, fields[i].name);
         text_format(&out, "%*s%-*s  %12ju  ",
@@ -182,8 +181,7 @@ static void show_text(void) {
     if (info.sharded)
         text_format(&out, "shards     %zu\n", shards_count);
     if (info.skipped)
-        text_format(
-            &out, "skipped    %ju unfinished\n", (uintmax_t)info.skipped);
+        text_format(&out, "skipped    %ju unfinished\n", (uintmax_t)info.skipped);
     if (unfinished)
         text_format(&out, "unfinished %ju, with the data that was flushed\n",
             (uintmax_t)unfinished);
@@ -204,8 +202,8 @@ static int run(char **operands) {
     return 0;
 }
 
-const command command_info = {"info", "what a Bag or a dataset contains",
-    "PATH", {ARGUMENT_PATH}, 1, 1, options, reading_options,
+const command command_info = {"info", "what a Bag or a dataset contains", "PATH",
+    {ARGUMENT_PATH}, 1, 1, options, reading_options,
     "Shows how many datapoints and shards PATH has, its size, and its fields "
     "with their types. PATH is a Bag, a dataset, or a directory of shards.\n",
     "  bags info pets --json\n", run};

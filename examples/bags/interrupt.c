@@ -23,8 +23,8 @@ static const char *volatile doomed; /* a file that the handler removes */
 
 /* ---- the command that continues ---- */
 
-#define PLAIN                                                                  \
-    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"           \
+#define PLAIN                                                                          \
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"                   \
     "-_./:,@%+="
 
 /* Append a word as a shell reads it. Control characters must not reach a terminal. */
@@ -149,8 +149,7 @@ void interrupt_expect(int count, char **argv) {
 #else
         struct sigaction before,
             action = {.sa_handler = handle, .sa_flags = SA_RESTART};
-        if (!sigaction(numbers[i], NULL, &before) &&
-            before.sa_handler != SIG_IGN)
+        if (!sigaction(numbers[i], NULL, &before) && before.sa_handler != SIG_IGN)
             sigaction(numbers[i], &action, NULL);
 #endif
     }

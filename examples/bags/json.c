@@ -14,8 +14,7 @@ json_object *json_read(const char *string, size_t size) {
     const char *what = NULL;
     size_t at = 0;
     if (size > MAX_SIZE)
-        fail(
-            BAGS_ERROR_LIMIT, "JSON too large (%zu bytes, maximum 2^30)", size);
+        fail(BAGS_ERROR_LIMIT, "JSON too large (%zu bytes, maximum 2^30)", size);
     bags_code code = bags_import_json(view, &tree, &what, &at);
     if (code == BAGS_ERROR_MEMORY)
         fail(code, "out of memory");

@@ -160,8 +160,7 @@ static line_state any_line(int patience, char **line, size_t *size) {
     unsigned char *end = NULL;
     for (;;) {
         if (stop > scanned)
-            end = (unsigned char *)memchr(
-                buffer.data + scanned, '\n', stop - scanned);
+            end = (unsigned char *)memchr(buffer.data + scanned, '\n', stop - scanned);
         scanned = stop;
         if (end || ended)
             break;
@@ -195,8 +194,7 @@ line_state lines_next(int patience, char **line, size_t *size) {
             return state;
         bool is_blank = strspn(*line, " \t\r") == *size;
         if (!is_blank && blank)
-            fail(BAGS_ERROR_VALUE, "%s: line %ju: empty", name,
-                (uintmax_t)blank);
+            fail(BAGS_ERROR_VALUE, "%s: line %ju: empty", name, (uintmax_t)blank);
         if (!is_blank)
             return LINE_READY;
         blank = blank ? blank : last;

@@ -30,17 +30,13 @@ static const option options[] = {
         "datapoints per batch, of all ranks together (32)"},
     {"seed", OPTION_NUMBER, &seed, "S", "choose the order (0)"},
     {"epochs", OPTION_NUMBER, &epochs, "E", "end after epoch E - 1 (1)"},
-    {"batches", OPTION_NUMBER, &batches, "N",
-        "end after N batches of this run"},
-    {"rank", OPTION_NUMBER, &rank, "R",
-        "load slice R of each batch, from 0 ..."},
+    {"batches", OPTION_NUMBER, &batches, "N", "end after N batches of this run"},
+    {"rank", OPTION_NUMBER, &rank, "R", "load slice R of each batch, from 0 ..."},
     {"ranks", OPTION_NUMBER, &ranks, "K", "... of K slices"},
-    {"threads", OPTION_NUMBER, &threads, "T",
-        "threads (the number of processors)"},
+    {"threads", OPTION_NUMBER, &threads, "T", "threads (the number of processors)"},
     {"chunk", OPTION_NUMBER, &chunk, "C",
         "shuffle chunks of C neighbours, and datapoints ..."},
-    {"window", OPTION_NUMBER, &window, "G",
-        "... within windows of G chunks (256)"},
+    {"window", OPTION_NUMBER, &window, "G", "... within windows of G chunks (256)"},
     {"weights", OPTION_TEXT, &weights_given, "W,...",
         "mix the datasets in these proportions"},
     {"fields", OPTION_TEXT, &fields_given, "F,...", "load these fields (all)"},
@@ -150,8 +146,7 @@ static bool choose_fields(const char *path, const bags_reader *reader) {
         if (field_find(all, all_count, names[i], strlen(names[i])) == all_count)
             fail_field(path, names[i], all, all_count);
     uint32_t size = (uint32_t)crop.value;
-    static bags_load_field
-        *fields; /* it and `names` live as long as the loader */
+    static bags_load_field *fields; /* it and `names` live as long as the loader */
     fields = (bags_load_field *)allocate(count, sizeof *fields);
     for (size_t i = 0; i < count; i++) {
         fields[i].name = names ? names[i] : all[i].name;
@@ -162,8 +157,7 @@ static bool choose_fields(const char *path, const bags_reader *reader) {
             choose_crop(&fields[i], size);
     }
     if ((size || orient) && !found)
-        usage("--%s: no field that is loaded is an image",
-            size ? "crop" : "orient");
+        usage("--%s: no field that is loaded is an image", size ? "crop" : "orient");
     loading.fields = count ? fields : NULL;
     loading.field_count = count;
     return found;
@@ -197,8 +191,7 @@ static void state_prepare(void) {
     (void)io->remove(io->user, state_fresh); /* of a run that was killed */
     int error = io->open(io->user, state_fresh, BAGS_IO_CREATE, &file);
     if (error)
-        fail_system(
-            error, error == EEXIST ? state_fresh : state_path, "create");
+        fail_system(error, error == EEXIST ? state_fresh : state_path, "create");
     error = write_all(io, file, 0, state, sizeof state);
     int closed = io->close(io->user, file);
     (void)io->remove(io->user, state_fresh);
@@ -226,8 +219,8 @@ static void state_write(void) {
 static void print_batch(const bags_batch *loaded) {
     static text line;
     line.size = 0;
-    text_format(&line, "{\"epoch\": %ju, \"batch\": %ju",
-        (uintmax_t)loaded->epoch, (uintmax_t)loaded->batch);
+    text_format(&line, "{\"epoch\": %ju, \"batch\": %ju", (uintmax_t)loaded->epoch,
+        (uintmax_t)loaded->batch);
     if (indices) {
         text_puts(&line, ", \"indices\": [");
         for (size_t i = 0; i < loaded->length; i++) {
@@ -242,8 +235,8 @@ static void print_batch(const bags_batch *loaded) {
         text_puts(&line, "]");
     }
     if (digest)
-        text_format(&line, ", \"digest\": \"%016jx\"",
-            (uintmax_t)bags_batch_digest(loaded));
+        text_format(
+            &line, ", \"digest\": \"%016jx\"", (uintmax_t)bags_batch_digest(loaded));
     text_puts(&line, "}\n");
     text_output(&line);
 }
@@ -274,8 +267,7 @@ static void print_summary(const totals *sum, bool has_images) {
         text_format(&line, ", %.0f images/s", (double)sum->images / seconds);
     text_format(&line, ", %.1f MB/s", (double)sum->bytes / 1e6 / seconds);
     if (sum->skipped)
-        text_format(
-            &line, "; %s left out", counted(sum->skipped, "damaged datapoint"));
+        text_format(&line, "; %s left out", counted(sum->skipped, "damaged datapoint"));
     text_puts(&line, "\n");
     if (indices || digest)
         fwrite(line.buffer.data, 1, line.size, stderr);
@@ -295,8 +287,7 @@ static uint64_t count_batches(const bags_batch *first, uint64_t most) {
     return most < UINT64_MAX ? most : 0;
 }
 
-static totals load_all(
-    const bags_reader *reader, uint64_t most, const char *title) {
+static totals load_all(const bags_reader *reader, uint64_t most, const char *title) {
     totals sum = {0};
     uint64_t total = 0;
     double start = seconds_now();
@@ -353,8 +344,7 @@ static int run(char **operands) {
     if (weights_given)
         loading.order.weights = parse_weights();
     if (state_path)
-        interrupt_leaves(
-            "the state of the last batch is kept", "continue with", NULL);
+        interrupt_leaves("the state of the last batch is kept", "continue with", NULL);
     else
         interrupt_leaves("", "start again with", NULL);
     bool remote = false;

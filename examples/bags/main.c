@@ -12,10 +12,10 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 
-extern const command command_checksum, command_copy, command_export,
-    command_finalize, command_get, command_images, command_index,
-    command_import, command_info, command_load, command_pack, command_recover,
-    command_sheet, command_verify, command_zip;
+extern const command command_checksum, command_copy, command_export, command_finalize,
+    command_get, command_images, command_index, command_import, command_info,
+    command_load, command_pack, command_recover, command_sheet, command_verify,
+    command_zip;
 
 /* A new subcommand is one name above and one here. */
 static const command *const commands[] = {
@@ -65,8 +65,8 @@ void die(void) {
         prepare();
     bool is_usage = failure.code == BAGS_ERROR_ARGUMENT;
     if (is_usage && chosen)
-        note("%s: %s (see `bags help %s`)", chosen->name, failure.message,
-            chosen->name);
+        note(
+            "%s: %s (see `bags help %s`)", chosen->name, failure.message, chosen->name);
     else
         note("%s", failure.message);
     interrupt_end();
@@ -86,8 +86,8 @@ void fail(bags_code code, const char *format, ...) {
 
 void fail_system(int error, const char *path, const char *doing) {
     if (error == EEXIST && !strcmp(doing, "create"))
-        fail(BAGS_ERROR_EXISTS,
-            "%s: already exists; remove it, or write to a new path", path);
+        fail(BAGS_ERROR_EXISTS, "%s: already exists; remove it, or write to a new path",
+            path);
     if (error == EFAULT) /* of a write, what is SIGBUS of a read */
         fail(BAGS_ERROR_IO, "%s%s" TRUNCATED, mapped_path ? mapped_path : "",
             mapped_path ? ": " : "");
@@ -147,8 +147,7 @@ void failure_suffix(const char *format, ...) {
     size_t size = strlen(failure.message);
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(failure.message + size, sizeof failure.message - size, format,
-        arguments);
+    vsnprintf(failure.message + size, sizeof failure.message - size, format, arguments);
     va_end(arguments);
 }
 
@@ -253,29 +252,26 @@ const char help_codes[] =
     "Exit code: 0 success, 1 an error, 2 an invalid command line.\n";
 
 static void put_help(text *out) {
-    text_puts(out, "bags " BAGS_VERSION
-                   " - pack, show and unpack machine-learning datasets\n"
-                   "\n"
-                   "usage: bags COMMAND ...\n"
-                   "\n");
-    for (size_t i = 0; commands[i]; i++)
-        text_format(
-            out, "  %-10s%s\n", commands[i]->name, commands[i]->summary);
     text_puts(out,
-        "  help      this text; bags help COMMAND: about a command;\n"
-        "            bags help types: the types of fields;\n"
-        "            bags help man: the man page;\n"
-        "            bags help bash, bags help zsh: what they complete\n"
-        "  --version the version, and the formats and importers built in\n"
-        "\n");
-    text_wrapped(out, help_about, 0, 0);
-    text_puts(out,
+        "bags " BAGS_VERSION " - pack, show and unpack machine-learning datasets\n"
         "\n"
-        "example:\n"
-        "  bags pack pets.jsonl pets --spec 'photo=jpeg,label=int(4)'\n"
-        "  bags info pets\n"
-        "  bags get pets 0:3 label\n"
+        "usage: bags COMMAND ...\n"
         "\n");
+    for (size_t i = 0; commands[i]; i++)
+        text_format(out, "  %-10s%s\n", commands[i]->name, commands[i]->summary);
+    text_puts(out, "  help      this text; bags help COMMAND: about a command;\n"
+                   "            bags help types: the types of fields;\n"
+                   "            bags help man: the man page;\n"
+                   "            bags help bash, bags help zsh: what they complete\n"
+                   "  --version the version, and the formats and importers built in\n"
+                   "\n");
+    text_wrapped(out, help_about, 0, 0);
+    text_puts(out, "\n"
+                   "example:\n"
+                   "  bags pack pets.jsonl pets --spec 'photo=jpeg,label=int(4)'\n"
+                   "  bags info pets\n"
+                   "  bags get pets 0:3 label\n"
+                   "\n");
     text_puts(out, help_codes);
 }
 

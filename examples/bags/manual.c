@@ -50,15 +50,13 @@ static void put_lines(text *out, const char *lines) {
 
 static void put_options(text *out, const option *table) {
     for (; table && table->name; table++) {
-        text_format(out, ".It Fl Fl %s%s%s\n", table->name,
-            table->value ? " Ar " : "", table->value ? table->value : "");
+        text_format(out, ".It Fl Fl %s%s%s\n", table->name, table->value ? " Ar " : "",
+            table->value ? table->value : "");
         put_sentences(out, table->help);
     }
 }
 
-static bool has_options(const command *one) {
-    return one->options || one->shared;
-}
+static bool has_options(const command *one) { return one->options || one->shared; }
 
 void manual_help(text *out, const command *const *commands) {
     static text types;

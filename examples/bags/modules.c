@@ -11,8 +11,8 @@
 void *module_find(const char *format, const char *symbol, bags_error *err) {
     const char *version = BAGS_VERSION;
     bags_error why;
-    char *name = string_format("libbags-%s.so.%.*s", format,
-        (int)(strrchr(version, '.') - version), version);
+    char *name = string_format(
+        "libbags-%s.so.%.*s", format, (int)(strrchr(version, '.') - version), version);
     const char *const names[] = {name, NULL};
     for (char *slash = name; (slash = strchr(slash, '/'));)
         *slash = '-';

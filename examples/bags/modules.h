@@ -18,8 +18,7 @@ module_function module_get(const char *format, const char *symbol);
 
 /* A function that the command calls of a module needs a line here: without one the
  * program does not link. */
-#define MODULE(format, symbol)                                                 \
-    (*(__typeof__(symbol) *)module_get(format, #symbol))
+#define MODULE(format, symbol) (*(__typeof__(symbol) *)module_get(format, #symbol))
 
 #ifdef BAGS_MODULE_HTTP
 #define bags_http_open MODULE("http", bags_http_open)

@@ -18,8 +18,7 @@ static bool is_option(const char *word) {
     return word[0] == '-' && word[1] != 0 && !is_digit(word[1]);
 }
 
-static const option *find_in(
-    const option *table, const char *name, size_t size) {
+static const option *find_in(const option *table, const char *name, size_t size) {
     for (; table && table->name; table++)
         if (strlen(table->name) == size && !memcmp(table->name, name, size))
             return table;
@@ -33,8 +32,7 @@ static bool parse_size(const char *word, uint64_t *out) {
     const char *rest = word + strspn(word, "0123456789");
     if (!number_parse(word, (size_t)(rest - word), &value))
         return false;
-    const char *unit =
-        *rest ? strchr(units, toupper((unsigned char)*rest)) : NULL;
+    const char *unit = *rest ? strchr(units, toupper((unsigned char)*rest)) : NULL;
     unsigned shift = unit ? 10 * (unsigned)(unit - units + 1) : 0;
     rest += unit != NULL;
     *out = value.uint << shift;
@@ -57,8 +55,7 @@ static void choose(const option *given, const char *value) {
         text_format(&names, "%s%s", to->value ? ", " : "", name);
     }
     usage("--%s: \"%s\" is not one of %s%s", given->name, value,
-        names.size ? text_string(&names)
-                   : "those of this build, which has none",
+        names.size ? text_string(&names) : "those of this build, which has none",
         guess_words(&from, "", ""));
 }
 
@@ -84,13 +81,11 @@ static void set_value(const option *given, const char *value) {
     }
     to->given = true;
     if (given->kind == OPTION_SIZE && !parse_size(value, &to->value))
-        usage("--%s: \"%s\" is not a size, as 512M and 10G are", given->name,
-            value);
+        usage("--%s: \"%s\" is not a size, as 512M and 10G are", given->name, value);
     bags_value number;
     if (given->kind == OPTION_NUMBER) {
         if (*value == '-' || !number_parse(value, strlen(value), &number))
-            usage("--%s: \"%s\" is not a number from 0 to 2^64-1", given->name,
-                value);
+            usage("--%s: \"%s\" is not a number from 0 to 2^64-1", given->name, value);
         to->value = number.uint;
     }
     if (to->value < to->least)
@@ -100,16 +95,14 @@ static void set_value(const option *given, const char *value) {
 }
 
 /* The value is not shown: it may be a secret. */
-ENDS static void fail_option(
-    const command *about, const char *word, size_t size) {
+ENDS static void fail_option(const command *about, const char *word, size_t size) {
     size_t dashes = strspn(word, "-");
     guess from = {word + dashes, size - dashes, NULL, 0};
     for (const option *table = about->options; table && table->name; table++)
         guess_name(&from, table->name);
     for (const option *table = about->shared; table && table->name; table++)
         guess_name(&from, table->name);
-    usage("there is no option %.*s%s", (int)size, word,
-        guess_words(&from, "--", ""));
+    usage("there is no option %.*s%s", (int)size, word, guess_words(&from, "--", ""));
 }
 
 /* Parse the option at words[0]. Returns the number of its words. */
@@ -123,8 +116,8 @@ static int parse_option(const command *about, char **words, int count) {
     if (!found)
         found = find_in(about->shared, name, size);
     if (!found || size == 0)
-        fail_option(about, words[0],
-            equals ? (size_t)(equals - words[0]) : strlen(words[0]));
+        fail_option(
+            about, words[0], equals ? (size_t)(equals - words[0]) : strlen(words[0]));
     bool flag = found->kind == OPTION_FLAG;
     if (flag && equals)
         usage("--%s has no value", found->name);
@@ -240,8 +233,8 @@ static void put_options(text *out, const option *table, size_t column) {
 
 static size_t widest(const option *table, size_t most) {
     for (; table && table->name; table++) {
-        size_t size = strlen(table->name) + 6 +
-                      (table->value ? 1 + strlen(table->value) : 0);
+        size_t size =
+            strlen(table->name) + 6 + (table->value ? 1 + strlen(table->value) : 0);
         most = size > most ? size : most;
     }
     return most;

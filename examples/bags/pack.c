@@ -25,7 +25,7 @@ static const option options[] = {
 static bags_field *fields;
 static size_t count;
 static const char *spec_path; /* of the file that is read, for failures */
-static bool in_words; /* a type or a name that is refused is one of --spec */
+static bool in_words;         /* a type or a name that is refused is one of --spec */
 
 /* A type as the format has it: float32 means array(float32), and float32(2,3)[]
  * array(float32,2,3)[]. */
@@ -102,8 +102,8 @@ static void spec_from_file(const char *path, bool given) {
 static void read_spec(const char *out, bool from_pipe) {
     char *beside = path_join(values.directory, "spec.json");
     char *appended = sink_appended_spec(out);
-    if (spec && (has_ending(spec, ".json") ||
-                    (!strchr(spec, '=') && path_exists(spec))))
+    if (spec &&
+        (has_ending(spec, ".json") || (!strchr(spec, '=') && path_exists(spec))))
         spec_from_file(spec, true);
     else if (spec)
         spec_from_words();
@@ -114,8 +114,7 @@ static void read_spec(const char *out, bool from_pipe) {
     else if (from_pipe)
         usage("a manifest from standard input needs --spec");
     else
-        usage(
-            "needs --spec, or a spec.json next to the manifest (%s is missing)",
+        usage("needs --spec, or a spec.json next to the manifest (%s is missing)",
             beside);
     free(beside);
     free(appended);
@@ -182,8 +181,7 @@ static void explain_failure(void) {
     if (in_field)
         failure_prefix("field \"%s\": ", in_field);
     if (in_line)
-        failure_prefix(
-            "%s: line %ju: ", lines_path(), (uintmax_t)lines_number());
+        failure_prefix("%s: line %ju: ", lines_path(), (uintmax_t)lines_number());
     if (spec_path)
         failure_prefix("%s: ", spec_path);
     if (in_words &&
@@ -205,8 +203,8 @@ static void put_lines(bool is_bag) {
         else if (writing_is_mine(lines_number() - 1) && sink_next())
             put_line(line, size);
         lines_progress(&done, &total);
-        progress_show("pack", is_bag ? "blobs" : "datapoints", done, total,
-            sink_length());
+        progress_show(
+            "pack", is_bag ? "blobs" : "datapoints", done, total, sink_length());
     }
     progress_end();
 }
@@ -220,8 +218,7 @@ static int run(char **operands) {
     if (spec)
         path_must_be_local("--spec", spec);
     lines_open(operands[0]);
-    values.directory =
-        string_format("%s", from_pipe ? "." : path_parent(operands[0]));
+    values.directory = string_format("%s", from_pipe ? "." : path_parent(operands[0]));
     if (is_bag && spec)
         usage("%s: a Bag has no --spec", out);
     if (is_bag)

@@ -39,8 +39,7 @@ static void check_media(const char *type, bags_view blob) {
         kind_of_file(info), found ? " but " : "", found ? found->name : "");
 }
 
-static void check_encoded(
-    value_reader *with, const char *type, bags_view blob) {
+static void check_encoded(value_reader *with, const char *type, bags_view blob) {
     bags_value ignored;
     type_class kind = type_kind(type);
     if (with->unchecked || kind == TYPE_OTHER)
@@ -49,8 +48,8 @@ static void check_encoded(
         check_media(type, blob);
         return;
     }
-    bags_code code = bags_decode(
-        registry_get(), type, blob, &with->scratch, &ignored, &failure);
+    bags_code code =
+        bags_decode(registry_get(), type, blob, &with->scratch, &ignored, &failure);
     /* A number above 64 bits, or a type without a codec, is not a fault. */
     if (!code || code == BAGS_ERROR_LIMIT || code == BAGS_ERROR_TYPE)
         return;
@@ -83,14 +82,13 @@ bags_value value_from_file(
     return out;
 }
 
-static bags_value parse_file(value_reader *with, const char *type,
-    const char *name, size_t size, bool decode) {
+static bags_value parse_file(
+    value_reader *with, const char *type, const char *name, size_t size, bool decode) {
     static char *path; /* also of a failure */
     if (size == 0 || strlen(name) != size)
         fail(BAGS_ERROR_VALUE, "a path that is empty or contains U+0000");
     if (path_is_remote(name))
-        fail(
-            BAGS_ERROR_VALUE, "the path is a URL; only local files are packed");
+        fail(BAGS_ERROR_VALUE, "the path is a URL; only local files are packed");
     free(path);
     path = path_join(with->directory, name);
     bags_view file = file_read(path, &with->file);
@@ -147,8 +145,7 @@ static bool get_double(json_object *json, double *out) {
         !json_object_is_type(json, json_type_int))
         return false;
     *out = json_object_get_double(json);
-    if (json_object_is_type(json, json_type_int) &&
-        json_object_get_int64(json) >= 0)
+    if (json_object_is_type(json, json_type_int) && json_object_get_int64(json) >= 0)
         *out = (double)json_object_get_uint64(json);
     return true;
 }
@@ -184,8 +181,7 @@ static const char *put_complex(text *out, size_t size, json_object *json) {
         parts[1] = strtod(middle, &end);
         if (middle == word || end == middle || strcmp(end, "j"))
             return "is not a complex number";
-        if (is_too_large(parts[0], word, middle) ||
-            is_too_large(parts[1], middle, end))
+        if (is_too_large(parts[0], word, middle) || is_too_large(parts[1], middle, end))
             return "is too large";
     }
     const char *fault = put_float(out, size / 2, parts[0]);
@@ -218,16 +214,14 @@ static const char *put_element(text *out, bags_dtype dtype, json_object *json) {
     double value = 0;
     if (dtype == BAGS_DTYPE_BOOL) {
         put_bits(out, json_object_get_boolean(json) != 0, 1);
-        return json_object_is_type(json, json_type_boolean)
-                   ? NULL
-                   : "is not true or false";
+        return json_object_is_type(json, json_type_boolean) ? NULL
+                                                            : "is not true or false";
     }
     if (dtype <= BAGS_DTYPE_INT64)
         return put_integer(out, dtype, size, json);
     if (dtype >= BAGS_DTYPE_COMPLEX64)
         return put_complex(out, size, json);
-    return get_double(json, &value) ? put_float(out, size, value)
-                                    : "is not a number";
+    return get_double(json, &value) ? put_float(out, size, value) : "is not a number";
 }
 
 /* ---- arrays ---- */
@@ -260,8 +254,8 @@ ENDS static void fail_element(
     fail(BAGS_ERROR_VALUE, "%s%.80s %s (%s)", text_string(&where),
         json_object_is_type(json, json_type_array)    ? "a list"
         : json_object_is_type(json, json_type_object) ? "an object"
-        : json ? json_object_to_json_string(json)
-               : "null",
+        : json                                        ? json_object_to_json_string(json)
+                                                      : "null",
         fault, bags_dtype_name(to->dtype));
 }
 
@@ -288,12 +282,10 @@ static bags_dtype guess_dtype(json_object *json, bags_dtype before) {
             before = guess_dtype(json_object_array_get_idx(json, i), before);
         return before;
     }
-    bags_dtype own =
-        json_object_is_type(json, json_type_boolean) ? BAGS_DTYPE_BOOL
-        : json_object_is_type(json, json_type_int)   ? BAGS_DTYPE_INT64
-                                                     : BAGS_DTYPE_FLOAT64;
-    return before == BAGS_DTYPE_NONE || before == own ? own
-                                                      : BAGS_DTYPE_FLOAT64;
+    bags_dtype own = json_object_is_type(json, json_type_boolean) ? BAGS_DTYPE_BOOL
+                     : json_object_is_type(json, json_type_int)   ? BAGS_DTYPE_INT64
+                                                                  : BAGS_DTYPE_FLOAT64;
+    return before == BAGS_DTYPE_NONE || before == own ? own : BAGS_DTYPE_FLOAT64;
 }
 
 /* {"dtype": "uint8", "list": [...]}. Returns the list. */
@@ -317,8 +309,7 @@ static json_object *read_dtype(list *to, json_object *json) {
     return elements;
 }
 
-static bags_value parse_array(
-    value_reader *with, const char *type, json_object *json) {
+static bags_value parse_array(value_reader *with, const char *type, json_object *json) {
     bags_type parsed;
     list to = {BAGS_DTYPE_NONE, 0, with->shape, {0}, {with->file, 0}};
     must(bags_type_parse(type, &parsed, &failure));
@@ -346,8 +337,7 @@ static bags_value parse_array(
 /* ---- all values ---- */
 
 /* The text in {"file": TEXT}, if that is all of it. */
-static const char *only_member(
-    json_object *json, const char *name, size_t *size) {
+static const char *only_member(json_object *json, const char *name, size_t *size) {
     json_object *inner;
     if (!json_object_is_type(json, json_type_object) ||
         json_object_object_length(json) != 1 ||
@@ -366,17 +356,16 @@ ENDS static void fail_value(const char *type, json_object *json) {
         fail(BAGS_ERROR_VALUE, "an object must be " OBJECTS);
     if (kind == json_type_array)
         fail(BAGS_ERROR_VALUE,
-            "a list is not a value of type %.80s; a sequence has type %.80s[]",
-            type, type);
-    fail(BAGS_ERROR_VALUE, "%s is not a value of type %.80s (expected %s)",
-        names[kind], type,
+            "a list is not a value of type %.80s; a sequence has type %.80s[]", type,
+            type);
+    fail(BAGS_ERROR_VALUE, "%s is not a value of type %.80s (expected %s)", names[kind],
+        type,
         type_kind(type) == TYPE_NUMBER ? "a whole number"
         : type_kind(type) == TYPE_TEXT ? "text"
                                        : OBJECTS);
 }
 
-bags_value value_parse(
-    value_reader *with, const char *type, json_object *json) {
+bags_value value_parse(value_reader *with, const char *type, json_object *json) {
     size_t size = 0;
     type_class kind = type_kind(type);
     const char *found = only_member(json, "file", &size);
@@ -396,11 +385,10 @@ bags_value value_parse(
     if (kind == TYPE_ARRAY)
         return parse_array(with, type, json);
     if (kind == TYPE_TEXT && json_object_is_type(json, json_type_string))
-        return bags_utf8_sized(json_object_get_string(json),
-            (size_t)json_object_get_string_len(json));
+        return bags_utf8_sized(
+            json_object_get_string(json), (size_t)json_object_get_string_len(json));
     if (kind != TYPE_NUMBER || !json_object_is_type(json, json_type_int))
         fail_value(type, json);
     int64_t value = json_object_get_int64(json);
-    return value < 0 ? bags_int(value)
-                     : bags_uint(json_object_get_uint64(json));
+    return value < 0 ? bags_int(value) : bags_uint(json_object_get_uint64(json));
 }

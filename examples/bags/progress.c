@@ -33,8 +33,8 @@ void progress_prepare(void) {
     noted = seconds_now();
 }
 
-void progress_show(const char *title, const char *unit, uint64_t done,
-    uint64_t total, uint64_t count) {
+void progress_show(const char *title, const char *unit, uint64_t done, uint64_t total,
+    uint64_t count) {
     double now = seconds_now();
     if (started <= 0) {
         started = now;
@@ -47,11 +47,10 @@ void progress_show(const char *title, const char *unit, uint64_t done,
     double rate = elapsed > 0 ? (double)count / elapsed : 0;
     char tail[128];
     if (total == 0)
-        snprintf(
-            tail, sizeof tail, " %ju %s  %.0f/s", (uintmax_t)count, unit, rate);
+        snprintf(tail, sizeof tail, " %ju %s  %.0f/s", (uintmax_t)count, unit, rate);
     else
-        snprintf(tail, sizeof tail, " %3.0f%%  %.0f %s/s  %.0f s left",
-            100 * part, rate, unit, part > 0 ? elapsed / part - elapsed : 0);
+        snprintf(tail, sizeof tail, " %3.0f%%  %.0f %s/s  %.0f s left", 100 * part,
+            rate, unit, part > 0 ? elapsed / part - elapsed : 0);
     if (!terminal) {
         noted = now;
         note("%s: %s", title, tail + strspn(tail, " "));

@@ -13,8 +13,7 @@ static const option options[] = {
         "print what would be done, and change nothing"},
     {"idx", OPTION_FLAG, &given.keep_idx, NULL,
         "keep .idx files, which granular 0.22 reads"},
-    {"no-sync", OPTION_FLAG, &given.no_sync, NULL,
-        "do not wait for stable storage"},
+    {"no-sync", OPTION_FLAG, &given.no_sync, NULL, "do not wait for stable storage"},
     OPTIONS_END,
 };
 
@@ -37,8 +36,7 @@ static void show(void *user, const bags_recovered *shard) {
         print("%s: %sfinished, %s kept", shard->path, later,
             counted(shard->length, unit));
         if (shard->truncated)
-            print("; %s after %s %struncated",
-                counted(shard->truncated, "byte"),
+            print("; %s after %s %struncated", counted(shard->truncated, "byte"),
                 shard->length == 1 ? "it" : "them", later);
         break;
     case BAGS_RECOVERY_REMOVED:
@@ -73,10 +71,9 @@ static void show_summary(const char *path, const bags_recover_report *sum) {
         return;
     print("%s: %ju shards", path, (uintmax_t)shards);
     show_count("finished before", sum->finished_before, &before);
-    show_count(given.dry_run ? "to be finished" : "finished now",
-        sum->finished_now, &before);
     show_count(
-        given.dry_run ? "to be removed" : "removed", sum->removed, &before);
+        given.dry_run ? "to be finished" : "finished now", sum->finished_now, &before);
+    show_count(given.dry_run ? "to be removed" : "removed", sum->removed, &before);
     show_count("unchanged", sum->locked, &before);
     show_count("not recovered", sum->failed, &before);
     print("\n");
@@ -114,8 +111,8 @@ static int run(char **operands) {
     return 0;
 }
 
-const command command_recover = {"recover", "finish what crashed writers left",
-    "PATH", {ARGUMENT_LOCAL}, 1, 1, options, NULL,
+const command command_recover = {"recover", "finish what crashed writers left", "PATH",
+    {ARGUMENT_LOCAL}, 1, 1, options, NULL,
     "Finishes every shard, or a Bag, that a crashed or killed writer left "
     "without its spec.json or its table: the data that was flushed is kept, "
     "what follows it is truncated, and a shard without a datapoint is removed. "

@@ -47,10 +47,8 @@ static size_t faults_count, drawn;
 static uint64_t count_frames(const bags_value *value) {
     const uint64_t *shape = value->shape;
     bool known = value->dtype == BAGS_DTYPE_UINT8 ||
-                 value->dtype == BAGS_DTYPE_UINT16 ||
-                 value->dtype == BAGS_DTYPE_BOOL;
-    if (value->kind != BAGS_KIND_ARRAY || !known || value->dims < 2 ||
-        value->dims > 4)
+                 value->dtype == BAGS_DTYPE_UINT16 || value->dtype == BAGS_DTYPE_BOOL;
+    if (value->kind != BAGS_KIND_ARRAY || !known || value->dims < 2 || value->dims > 4)
         return 0;
     for (size_t i = 0; i < value->dims; i++)
         if (shape[i] == 0 || shape[i] > MAX_SIDE)
@@ -85,8 +83,7 @@ static void use_tile(size_t row, size_t column) {
 
 /* Draw frame i of a value that count_frames accepts into a tile, as large as fits and
  * centred. */
-static void draw(
-    const bags_value *value, uint64_t i, size_t row, size_t column) {
+static void draw(const bags_value *value, uint64_t i, size_t row, size_t column) {
     static bags_buffer scratch;
     static unsigned char tile[TILE * TILE * 4];
     const uint64_t *shape = value->shape + (value->dims == 4);
@@ -96,9 +93,8 @@ static void draw(
     bags_image image = {(uint32_t)shape[1], (uint32_t)shape[0],
         value->dims > 2 ? (uint32_t)shape[2] : 1, 8, BAGS_DTYPE_UINT8};
     size_t count = (size_t)(shape[0] * shape[1]) * image.channels;
-    const unsigned char *frame =
-        (const unsigned char *)value->data +
-        (size_t)i * count * bags_dtype_size(value->dtype);
+    const unsigned char *frame = (const unsigned char *)value->data +
+                                 (size_t)i * count * bags_dtype_size(value->dtype);
     height = height ? height : 1;
     width = width ? width : 1;
     must(bags_resample(&image, as_bytes(value->dtype, frame, count), 0, NULL,
@@ -150,8 +146,7 @@ static void draw_sequence(uint64_t index, size_t row) {
     for (uint64_t i = 0; i < at_most_a_row(count); i++) {
         uint64_t item = spaced(i, count);
         bags_value value;
-        if (read_value(
-                index, bags_slice(field_index, item, item + 1, 1), &value))
+        if (read_value(index, bags_slice(field_index, item, item + 1, 1), &value))
             draw(&value, 0, row, (size_t)i);
         else
             use_tile(row, (size_t)i);
@@ -199,8 +194,8 @@ static void report_faults(void) {
 /* True if the first array of a field is an image. */
 static bool has_images(const char *type, size_t index) {
     uint64_t length = source_length();
-    bags_select select = source_is_sequence(index) ? bags_slice(index, 0, 1, 1)
-                                                   : bags_whole(index);
+    bags_select select =
+        source_is_sequence(index) ? bags_slice(index, 0, 1, 1) : bags_whole(index);
     for (uint64_t i = 0; i < length && i < MAX_PROBES; i++) {
         bags_value value;
         source_get(i, &select, 1);
@@ -224,8 +219,7 @@ static void find_field(void) {
             fail_field(source_path(), field_name, fields, count);
     }
     for (size_t j = 0; i == count && j < count; j++)
-        if (type_kind(fields[j].type) == TYPE_ARRAY &&
-            has_images(fields[j].type, j))
+        if (type_kind(fields[j].type) == TYPE_ARRAY && has_images(fields[j].type, j))
             i = j;
     if (i == count)
         fail(BAGS_ERROR_FIELD,
@@ -241,8 +235,7 @@ static void find_field(void) {
 static void crop(void) {
     size_t width = GAP + used_columns * (TILE + GAP);
     for (size_t i = 0; i < sheet_height; i++)
-        memmove(
-            pixels + i * width * 3, pixels + i * sheet_width * 3, width * 3);
+        memmove(pixels + i * width * 3, pixels + i * sheet_width * 3, width * 3);
     sheet_width = width;
     sheet_height = GAP + used_rows * (TILE + GAP);
 }
@@ -253,8 +246,7 @@ static void write_sheet(const char *path, const char *format) {
     bags_buffer scratch = {0};
     bags_view blob;
     codec_check(format);
-    must(
-        bags_encode(registry_get(), format, &array, &scratch, &blob, &failure));
+    must(bags_encode(registry_get(), format, &array, &scratch, &blob, &failure));
     file_write(path, blob.data, blob.size);
     bags_buffer_free(&scratch);
 }
@@ -272,8 +264,7 @@ static int run(char **operands) {
     registry_orient();
     source_open(operands[0]);
     if (!source_dataset())
-        fail(BAGS_ERROR_TYPE,
-            "%s: a Bag has no types, so its images cannot be decoded",
+        fail(BAGS_ERROR_TYPE, "%s: a Bag has no types, so its images cannot be decoded",
             source_path());
     find_field();
     sheet_width = GAP + COLUMNS * (TILE + GAP);
@@ -283,8 +274,8 @@ static int run(char **operands) {
     draw_all();
     report_faults();
     if (used_rows == 0)
-        fail(BAGS_ERROR_MISSING, "%s: field \"%s\": contains no image",
-            source_path(), field->name);
+        fail(BAGS_ERROR_MISSING, "%s: field \"%s\": contains no image", source_path(),
+            field->name);
     crop();
     write_sheet(path, format);
     print("%s: %zu x %zu pixels, field %s\n", path, sheet_width, sheet_height,

@@ -27,8 +27,7 @@ static void shortest_digits(char out[40], double value, bool is_single) {
     for (int digits = is_single ? 6 : 15; digits < 18; digits++) {
         snprintf(out, 40, "%.*g", digits, value);
         double back = strtod(out, NULL);
-        if (is_single ? (float)back == (float)value
-                      : !(back < value || back > value))
+        if (is_single ? (float)back == (float)value : !(back < value || back > value))
             return;
     }
 }
@@ -55,13 +54,11 @@ static void put_double(text *out, double value, bool is_single) {
 }
 
 /* "1.5-2j", as Python's complex() reads it. */
-static void put_complex(
-    text *out, double real, double imaginary, bool is_single) {
+static void put_complex(text *out, double real, double imaginary, bool is_single) {
     char parts[2][40];
     shortest_digits(parts[0], real, is_single);
     shortest_digits(parts[1], imaginary, is_single);
-    text_format(
-        out, "\"%s%s%sj\"", parts[0], parts[1][0] == '-' ? "" : "+", parts[1]);
+    text_format(out, "\"%s%s%sj\"", parts[0], parts[1][0] == '-' ? "" : "+", parts[1]);
 }
 
 /* A number of 1, 2, 4 or 8 bytes in native byte order. */
@@ -81,8 +78,7 @@ static double load_float(const void *at, size_t size) {
     return size == 4 ? (double)single : value;
 }
 
-static void put_element(
-    text *out, bags_dtype dtype, const void *data, size_t i) {
+static void put_element(text *out, bags_dtype dtype, const void *data, size_t i) {
     size_t size = bags_dtype_size(dtype);
     const unsigned char *at = (const unsigned char *)data + i * size;
     if (dtype == BAGS_DTYPE_BOOL) {
@@ -96,8 +92,8 @@ static void put_element(
     } else if (dtype <= BAGS_DTYPE_FLOAT64) {
         put_double(out, load_float(at, size), size < 8);
     } else {
-        put_complex(out, load_float(at, size / 2),
-            load_float(at + size / 2, size / 2), size < 16);
+        put_complex(out, load_float(at, size / 2), load_float(at + size / 2, size / 2),
+            size < 16);
     }
 }
 
@@ -108,8 +104,7 @@ static size_t element_count(const bags_value *array) {
     return size ? array->size / size : 0;
 }
 
-static void put_nested(
-    text *out, const bags_value *array, size_t dim, size_t *at) {
+static void put_nested(text *out, const bags_value *array, size_t dim, size_t *at) {
     if (dim == array->dims) {
         put_element(out, array->dtype, array->data, (*at)++);
         return;
@@ -131,15 +126,14 @@ static bool write_array(
     if (is_list && (!most || count > most || (!count && array->dims != 1)))
         return false;
     if (!stated)
-        text_format(out,
-            "{\"dtype\": \"%s\", \"list\": ", bags_dtype_name(array->dtype));
+        text_format(
+            out, "{\"dtype\": \"%s\", \"list\": ", bags_dtype_name(array->dtype));
     put_nested(out, array, 0, &at);
     text_puts(out, stated ? "" : "}");
     return true;
 }
 
-bool value_write(
-    text *out, const char *type, const bags_value *value, size_t most) {
+bool value_write(text *out, const char *type, const bags_value *value, size_t most) {
     if (value->kind == BAGS_KIND_ARRAY)
         return write_array(out, type, value, most);
     if (value->kind == BAGS_KIND_UINT)
@@ -162,8 +156,7 @@ static void summarize_array(text *out, const bags_value *array) {
         put_element(out, array->dtype, array->data, 0);
         return;
     }
-    text_format(
-        out, "{\"dtype\": \"%s\", \"shape\": [", bags_dtype_name(array->dtype));
+    text_format(out, "{\"dtype\": \"%s\", \"shape\": [", bags_dtype_name(array->dtype));
     for (size_t i = 0; i < array->dims; i++) {
         text_next(out);
         text_format(out, "%ju", (uintmax_t)array->shape[i]);
@@ -184,15 +177,13 @@ static bool decode(const char *type, bags_view blob, bags_value *out) {
         failure.code = BAGS_ERROR_TYPE;
         return false;
     }
-    bags_code code =
-        bags_decode(registry_get(), type, blob, &scratch, out, &failure);
+    bags_code code = bags_decode(registry_get(), type, blob, &scratch, out, &failure);
     if (code == BAGS_ERROR_MEMORY)
         die();
     return !code;
 }
 
-void array_show(
-    const char *type, const bags_value *array, bool lists, text *out) {
+void array_show(const char *type, const bags_value *array, bool lists, text *out) {
     if (!value_write(out, type, array, lists ? MAX_LIST : 0))
         summarize_array(out, array);
 }

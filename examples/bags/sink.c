@@ -58,8 +58,7 @@ const option writing_options[] = {
     {"sync-size", OPTION_SIZE, &sync_size, "N",
         "wait for stable storage after every N bytes, not only at the end of a "
         "shard: earlier data then survives a power failure"},
-    {"no-sync", OPTION_FLAG, &writing.no_sync, NULL,
-        "do not wait for stable storage"},
+    {"no-sync", OPTION_FLAG, &writing.no_sync, NULL, "do not wait for stable storage"},
     OPTIONS_END,
 };
 
@@ -118,14 +117,13 @@ static bags_buffer scratch;
 /* Refuse what cannot be resumed or appended to because of its shards. A writer that
  * was killed at once may leave an empty directory. */
 static void check_shards(void) {
-    bool unsharded =
-        path_has(path, "spec.json") || path_has(path, "spec.json.partial");
+    bool unsharded = path_has(path, "spec.json") || path_has(path, "spec.json.partial");
     if (writing.append && unsharded)
-        fail(BAGS_ERROR_EXISTS,
-            "%s: is not sharded; --append needs a sharded dataset", path);
+        fail(BAGS_ERROR_EXISTS, "%s: is not sharded; --append needs a sharded dataset",
+            path);
     if (writing.resume && sharded && unsharded)
-        fail(BAGS_ERROR_EXISTS,
-            "%s: is not sharded; resume it without --shard options", path);
+        fail(BAGS_ERROR_EXISTS, "%s: is not sharded; resume it without --shard options",
+            path);
     if (writing.resume && !sharded && path_exists(path) && !unsharded &&
         !directory_is_empty(path))
         fail(BAGS_ERROR_EXISTS,
@@ -144,8 +142,7 @@ static bags_field *fields_for_python(void) {
         if (!made[i].type)
             usage("field \"%.160s\": %s reads no %s (%.160s)", fields[i].name,
                 one->name,
-                states[i].sequence && !one->sequences ? "sequences"
-                                                      : "such type",
+                states[i].sequence && !one->sequences ? "sequences" : "such type",
                 fields[i].type);
     }
     return made;
@@ -160,9 +157,8 @@ static void check_idx(void) {
         const char *shard = shard_path(path, length ? &list[i] : &single);
         const char *idx = temp_format("%s.idx", fields[0].name);
         if (path_has(shard, "spec.json") && !path_has(shard, idx))
-            fail(BAGS_ERROR_EXISTS,
-                "%s: has no .idx files, which --for %s needs", shard,
-                one->name);
+            fail(BAGS_ERROR_EXISTS, "%s: has no .idx files, which --for %s needs",
+                shard, one->name);
     }
     free(list);
 }
@@ -173,8 +169,7 @@ static void open_bag(void) {
     options.no_sync = writing.no_sync;
     options.checksum = !without_checksums;
     if (writing.append || writing.resume || sharded)
-        usage("%s: a Bag has no shards and cannot be resumed or appended to",
-            path);
+        usage("%s: a Bag has no shards and cannot be resumed or appended to", path);
     bag = bag_writer_open(path, &options, &failure);
     if (!bag && failure.code == BAGS_ERROR_EXISTS)
         failure_suffix("; remove it, or write to a new path; `bags recover` "
@@ -186,8 +181,7 @@ static void open_bag(void) {
 static void open_before(bool finished) {
     bags_reader_options options = {0};
     options.registry = registry_get();
-    options.unfinished =
-        finished ? BAGS_UNFINISHED_REFUSE : BAGS_UNFINISHED_READ;
+    options.unfinished = finished ? BAGS_UNFINISHED_REFUSE : BAGS_UNFINISHED_READ;
     options.shard_start = shard_start.value;
     options.shard_stop = shard_stop.value;
     before = bags_reader_open(path, &options, &failure);
@@ -212,8 +206,7 @@ static char *find_finished(const char *of) {
     bags_shard *all = shards_list(of, &length);
     while (i < length && !path_has(shard_path(of, &all[i]), "spec.json"))
         i++;
-    char *found =
-        i < length ? string_format("%s", shard_path(of, &all[i])) : NULL;
+    char *found = i < length ? string_format("%s", shard_path(of, &all[i])) : NULL;
     free(all);
     return found;
 }
@@ -228,8 +221,8 @@ char *sink_appended_spec(const char *out) {
 /* A shard without refs has such files next to its fields. */
 static bool finished_has(const char *finished, const char *ending) {
     return path_has(finished, temp_format("refs.%s", ending)) ||
-           (count > 0 && path_has(finished,
-                             temp_format("%s.%s", fields[0].name, ending)));
+           (count > 0 &&
+               path_has(finished, temp_format("%s.%s", fields[0].name, ending)));
 }
 
 /* Write checksums and .idx files if what is finished has them, so that all shards are
@@ -280,8 +273,8 @@ static void open_dataset(void) {
         return;
     }
     dataset = bags_writer_open(path, fields, count, &writing, &failure);
-    if (!dataset && failure.code == BAGS_ERROR_EXISTS && writing.resume &&
-        !sharded && strstr(failure.message, ": already exists; "))
+    if (!dataset && failure.code == BAGS_ERROR_EXISTS && writing.resume && !sharded &&
+        strstr(failure.message, ": already exists; "))
         failure_remedy(path, "another writer has just started it");
     if (!dataset && strstr(failure.message, "; set resume to"))
         failure_remedy(path, "--resume continues it");
@@ -309,8 +302,8 @@ void sink_open(const char *out, const char *from, const bags_field *given,
     fields = given;
     count = length;
     path_must_be_writable(path);
-    interrupt_leaves(temp_format("%s: the data that was flushed is kept, %s",
-                         path, next_step(is_bag)),
+    interrupt_leaves(temp_format("%s: the data that was flushed is kept, %s", path,
+                         next_step(is_bag)),
         is_bag || writing.append ? NULL : "continue with", "--resume");
     interrupt_defer();
     sharded = writing.append || shard_size.given || shard_length.given ||
@@ -358,9 +351,8 @@ ENDS static void fail_difference(size_t field, const char *what) {
 
 static bags_view encode(size_t field, const bags_value *value) {
     bags_view blob = {(const unsigned char *)value->data, value->size};
-    if (value->kind != BAGS_KIND_BLOB &&
-        bags_encode(registry_get(), fields[field].type, value, &scratch, &blob,
-            &failure)) {
+    if (value->kind != BAGS_KIND_BLOB && bags_encode(registry_get(), fields[field].type,
+                                             value, &scratch, &blob, &failure)) {
         failure_prefix("field \"%s\": ", fields[field].name);
         die();
     }
@@ -388,13 +380,11 @@ static bags_value stored_value(size_t field, const bags_value *value) {
     if (!strcmp(type, fields[field].type))
         return out;
     if (value->kind != BAGS_KIND_BLOB)
-        code =
-            bags_encode(registry_get(), type, value, &encoded, &blob, &failure);
+        code = bags_encode(registry_get(), type, value, &encoded, &blob, &failure);
     if (type_kind(type) == TYPE_IMAGE || type_kind(type) == TYPE_VIDEO)
         out = bags_blob(blob.data, blob.size);
     else if (!code)
-        code =
-            bags_decode(registry_get(), type, blob, &decoded, &out, &failure);
+        code = bags_decode(registry_get(), type, blob, &decoded, &out, &failure);
     if (code) {
         failure_prefix("field \"%s\": ", fields[field].name);
         die();
@@ -404,7 +394,7 @@ static bags_value stored_value(size_t field, const bags_value *value) {
 
 /* ---- one datapoint ---- */
 
-static uint64_t bytes; /* of the datapoint that is being written */
+static uint64_t bytes;               /* of the datapoint that is being written */
 static uint64_t unflushed, unsynced; /* bytes, about */
 static double flushed_at;
 
@@ -434,9 +424,8 @@ void sink_put(size_t field, size_t item, const bags_value *given) {
         bags_view blob = encode(field, value);
         must(bag_writer_append(bag, blob.data, blob.size, NULL, &failure));
     } else {
-        must(states[field].sequence
-                 ? bags_writer_push(dataset, name, value, &failure)
-                 : bags_writer_set(dataset, name, value, &failure));
+        must(states[field].sequence ? bags_writer_push(dataset, name, value, &failure)
+                                    : bags_writer_set(dataset, name, value, &failure));
     }
 }
 
@@ -446,8 +435,7 @@ static bags_code sync_or_flush(bool sync, bags_error *err) {
         unsynced = 0;
     if (bag)
         return sync ? bag_writer_sync(bag, err) : bag_writer_flush(bag, err);
-    return sync ? bags_writer_sync(dataset, err)
-                : bags_writer_flush(dataset, err);
+    return sync ? bags_writer_sync(dataset, err) : bags_writer_flush(dataset, err);
 }
 
 void sink_flush(void) {
@@ -474,8 +462,7 @@ void sink_end(void) {
     unsynced += bytes + 16;
     if (sync_size.value && unsynced >= sync_size.value)
         must(sync_or_flush(true, &failure));
-    else if (unflushed >= FLUSH_BYTES ||
-             seconds_now() - flushed_at >= FLUSH_SECONDS)
+    else if (unflushed >= FLUSH_BYTES || seconds_now() - flushed_at >= FLUSH_SECONDS)
         sink_flush();
 }
 
@@ -486,9 +473,7 @@ int sink_patience(void) {
 }
 
 uint64_t sink_length(void) {
-    return bag       ? bag_writer_length(bag)
-           : dataset ? bags_writer_length(dataset)
-                     : 0;
+    return bag ? bag_writer_length(bag) : dataset ? bags_writer_length(dataset) : 0;
 }
 
 /* ---- the end ---- */
@@ -519,8 +504,8 @@ void sink_finish(void) {
             "%s: contains no datapoint, and %s reads no empty dataset", input,
             python_versions[version.value].name);
     bags_reader_close(before);
-    bags_code code = bag ? bag_writer_close(bag, &failure)
-                         : bags_writer_close(dataset, &failure);
+    bags_code code =
+        bag ? bag_writer_close(bag, &failure) : bags_writer_close(dataset, &failure);
     bag = NULL;
     dataset = NULL;
     if (code && length > 0)
@@ -532,8 +517,7 @@ void sink_finish(void) {
             "--shard options %s becomes an empty dataset",
             input, path);
     if (sharded && !path_exists(path))
-        print(
-            "%s: no datapoint of the input is this worker's: no shard\n", path);
+        print("%s: no datapoint of the input is this worker's: no shard\n", path);
     else if (complete)
         print("%s: %s, already complete\n", path, counted(resumed, unit));
     else if (resumed)

@@ -68,8 +68,8 @@ bags_reader *dataset_open(const char *given) {
             "if its writer crashed, `bags recover` finishes it; --live reads "
             "the data that was flushed, --skip-unfinished leaves it out");
     if (!reader && failure.code == BAGS_ERROR_GAP)
-        failure_remedy(given,
-            "--allow-gaps reads the others, `bags finalize` closes gaps");
+        failure_remedy(
+            given, "--allow-gaps reads the others, `bags finalize` closes gaps");
     if (!reader && failure.code == BAGS_ERROR_MISSING)
         path_hint(given);
     must_open(reader);
@@ -91,8 +91,8 @@ void source_open(const char *given) {
 size_t field_find(
     const bags_field *fields, size_t count, const char *name, size_t size) {
     size_t i = 0;
-    while (i < count && (strlen(fields[i].name) != size ||
-                            memcmp(fields[i].name, name, size)))
+    while (i < count &&
+           (strlen(fields[i].name) != size || memcmp(fields[i].name, name, size)))
         i++;
     return i;
 }
@@ -107,8 +107,7 @@ void fail_field(
     for (size_t i = 0; i < count; i++)
         guess_name(&from, fields[i].name);
     fail(BAGS_ERROR_FIELD, "%s: no field \"%.300s\"%s%s%s", of, word,
-        guess_words(&from, "", ""),
-        from.name ? " The fields are" : "; the fields are",
+        guess_words(&from, "", ""), from.name ? " The fields are" : "; the fields are",
         text_string(&names));
 }
 
@@ -144,8 +143,8 @@ void source_get(uint64_t index, const bags_select *selects, size_t count) {
              : bags_reader_get(dataset, index, selects, count, &row, &failure));
 }
 
-void source_prefetch(const uint64_t *indices, size_t length,
-    const bags_select *selects, size_t count) {
+void source_prefetch(
+    const uint64_t *indices, size_t length, const bags_select *selects, size_t count) {
     if (dataset && io_for_path(path)->read_many)
         must(bags_reader_prefetch(
             dataset, indices, length, selects, count, &row, &failure));
@@ -157,9 +156,7 @@ uint64_t source_count(uint64_t index, size_t field) {
     return count;
 }
 
-size_t source_items(size_t slot) {
-    return bag ? 1 : bags_row_length(&row, slot);
-}
+size_t source_items(size_t slot) { return bag ? 1 : bags_row_length(&row, slot); }
 
 bags_view source_bytes(size_t slot, size_t item) {
     return bag ? blob : bags_row_bytes(&row, slot, item);
@@ -192,10 +189,8 @@ static int add_shard(void *user, const char *name) {
     size_t digits = strlen(name);
     if (!digits || name[strspn(name, "0123456789")])
         return 0;
-    list->shards =
-        (bags_shard *)grow(list->shards, list->count, sizeof *list->shards);
-    bags_shard shard = {
-        strtoull(name, NULL, 10), 0, 0, (unsigned)digits, false};
+    list->shards = (bags_shard *)grow(list->shards, list->count, sizeof *list->shards);
+    bags_shard shard = {strtoull(name, NULL, 10), 0, 0, (unsigned)digits, false};
     list->shards[list->count++] = shard;
     return 0;
 }
@@ -223,8 +218,7 @@ bags_shard *shards_list(const char *of, size_t *count) {
 const char *shard_path(const char *of, const bags_shard *shard) {
     if (!shard->digits)
         return of;
-    return temp_format(
-        "%s/%0*ju", of, (int)shard->digits, (uintmax_t)shard->number);
+    return temp_format("%s/%0*ju", of, (int)shard->digits, (uintmax_t)shard->number);
 }
 
 uint64_t shards_missing(const bags_shard *shards, size_t i, uint64_t *start) {

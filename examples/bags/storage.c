@@ -25,8 +25,7 @@ static bool has_host(const char *host, bool s3) {
     while (port > host && port[-1] != ':' && port[-1] != ']' && port[-1] != '@')
         port--;
     bool has_port = port > host && port[-1] == ':';
-    return end > host &&
-           (!has_port || port + strspn(port, "0123456789") == end);
+    return end > host && (!has_port || port + strspn(port, "0123456789") == end);
 }
 
 /* Refuse a URL of another scheme, or without a valid host. A part of it may be secret if
@@ -34,14 +33,12 @@ static bool has_host(const char *host, bool s3) {
 static void check_url(const char *path) {
     const char *host = strstr(path, "://") + 3;
     bool s3 = !strncmp(path, "s3://", 5);
-    bool known =
-        s3 || !strncmp(path, "http://", 7) || !strncmp(path, "https://", 8);
+    bool known = s3 || !strncmp(path, "http://", 7) || !strncmp(path, "https://", 8);
     bool hide = strpbrk(host, "@?") != NULL;
     if (!known || !has_host(host, s3))
         usage("%.*s%s: a URL is http://HOST/PATH, https://HOST/PATH or "
               "s3://BUCKET/PATH",
-            hide ? (int)(host - path) : (int)strlen(path), path,
-            hide ? "..." : "");
+            hide ? (int)(host - path) : (int)strlen(path), path, hide ? "..." : "");
 }
 
 uint64_t read_ahead;
@@ -79,8 +76,7 @@ static void note_unversioned(void) {
         }
 }
 
-static bags_http *open_place(
-    const char *path, const char *query, const char *user) {
+static bags_http *open_place(const char *path, const char *query, const char *user) {
     bags_http_options options = {0};
     options.query = query;
     options.user = user;
@@ -106,8 +102,7 @@ static bags_http *open_place(
 static bags_http *http_for_path(const char *path) {
     for (size_t i = 0; i < places_count; i++) {
         size_t size = strlen(places[i].path);
-        if (!strncmp(path, places[i].path, size) &&
-            (path[size] == '/' || !path[size]))
+        if (!strncmp(path, places[i].path, size) && (path[size] == '/' || !path[size]))
             return places[i].http;
     }
     return open_place(path, NULL, NULL);
@@ -120,12 +115,11 @@ static const bags_io *io_for_url(const char *path) {
 
 bags_code object_upload(const char *url, const bags_io *io, const char *path,
     void (*progress)(void *user, uint64_t bytes), bags_error *err) {
-    return bags_http_upload(
-        http_for_path(url), url, io, path, progress, NULL, err);
+    return bags_http_upload(http_for_path(url), url, io, path, progress, NULL, err);
 }
 
-bags_code object_same(const char *url, const bags_io *io, const char *path,
-    bool *same, bags_error *err) {
+bags_code object_same(
+    const char *url, const bags_io *io, const char *path, bool *same, bags_error *err) {
     return bags_http_same(http_for_path(url), url, io, path, same, err);
 }
 
@@ -140,8 +134,7 @@ static void open_place(const char *path, const char *query, const char *user) {
 ENDS static const bags_io *io_for_url(const char *path) {
     check_url(path);
     fail(BAGS_ERROR_TYPE,
-        "%s: formats/http.c was not linked: libcurl or libcrypto was not found",
-        path);
+        "%s: formats/http.c was not linked: libcurl or libcrypto was not found", path);
 }
 
 bags_code object_upload(const char *url, const bags_io *io, const char *path,
@@ -153,8 +146,8 @@ bags_code object_upload(const char *url, const bags_io *io, const char *path,
     io_for_url(url);
 }
 
-bags_code object_same(const char *url, const bags_io *io, const char *path,
-    bool *same, bags_error *err) {
+bags_code object_same(
+    const char *url, const bags_io *io, const char *path, bool *same, bags_error *err) {
     (void)io;
     (void)path;
     (void)same;

@@ -17,9 +17,7 @@ void text_put(text *out, const void *data, size_t size) {
     out->size += size;
 }
 
-void text_puts(text *out, const char *string) {
-    text_put(out, string, strlen(string));
-}
+void text_puts(text *out, const char *string) { text_put(out, string, strlen(string)); }
 
 void text_format(text *out, const char *format, ...) {
     for (size_t most = 64;;) {
@@ -51,8 +49,7 @@ void text_output(const text *out) { output(out->buffer.data, out->size); }
  * changes the order in which it shows others: a control character (below U+0020,
  * U+007F to U+009F), a separator of lines or paragraphs, a mark of the direction of
  * text. Otherwise 0. */
-static size_t control_size(
-    const unsigned char *at, size_t size, unsigned *code) {
+static size_t control_size(const unsigned char *at, size_t size, unsigned *code) {
     if (at[0] < 0x20 || at[0] == 0x7F) {
         *code = at[0];
         return 1;
@@ -74,8 +71,7 @@ bool is_clean(const char *string) {
     size_t size = strlen(string), control = 0;
     unsigned code;
     for (size_t i = 0; i < size && !control; i++)
-        control =
-            control_size((const unsigned char *)string + i, size - i, &code);
+        control = control_size((const unsigned char *)string + i, size - i, &code);
     return !control && bags_utf8_valid(string, size, NULL);
 }
 
@@ -122,8 +118,7 @@ void text_clean(text *out, const char *string) {
 /* ---- JSON ---- */
 
 /* Valid UTF-8 within a JSON string, or JSON itself: then `quote` is false. */
-static void put_escaped(
-    text *out, const unsigned char *at, size_t size, bool quote) {
+static void put_escaped(text *out, const unsigned char *at, size_t size, bool quote) {
     static const char bytes[] = "\"\\\b\f\n\r\t", letters[] = "\"\\bfnrt";
     size_t done = 0;
     for (size_t i = 0, length; i < size; i += length) {
@@ -332,11 +327,10 @@ void guess_name(guess *from, const char *name) {
     }
 }
 
-const char *guess_words(
-    const guess *from, const char *before, const char *after) {
-    return from->name ? temp_format("; did you mean \"%s%s%s\"?", before,
-                            from->name, after)
-                      : "";
+const char *guess_words(const guess *from, const char *before, const char *after) {
+    return from->name
+               ? temp_format("; did you mean \"%s%s%s\"?", before, from->name, after)
+               : "";
 }
 
 /* ---- base64 ---- */

@@ -18,7 +18,7 @@ const python_version python_versions[PYTHON_VERSIONS] = {
     {"granular-0.22", false, true},
 };
 
-#define NAMED(name)                                                            \
+#define NAMED(name)                                                                    \
     { name, name, name, name }
 
 /* Rows of one name are next to each other; the first is what type_find finds. */
@@ -31,8 +31,8 @@ static const type_info types[] = {
         "if the top bit would be set (128 to 255, ...), since granular 0.17.1 "
         "and later reads a sign",
         NULL, NAMED("int"), "bin", TYPE_NUMBER},
-    {"int", "int(N), int(N,big)", "a number from 0 to 256^N - 1 in N bytes",
-        NULL, {"int*", "int", "int", "int"}, "bin", TYPE_NUMBER},
+    {"int", "int(N), int(N,big)", "a number from 0 to 256^N - 1 in N bytes", NULL,
+        {"int*", "int", "int", "int"}, "bin", TYPE_NUMBER},
     {"u64", "u64", "a number from 0 to 2^64-1 in 8 bytes", NULL,
         {"int(8)", "int", "u64", "u64"}, "bin", TYPE_NUMBER},
     {"i64", "i64", "a number from -2^63 to 2^63-1 in 8 bytes", NULL,
@@ -41,31 +41,27 @@ static const type_info types[] = {
         "an array of exactly this dtype and shape; the first dimension may be "
         "-1: any. In --spec, DTYPE alone means array(DTYPE): one number",
         NULL, {"array*", "array", "array", "array"}, "bin", TYPE_ARRAY},
-    {"array", "array", "an array of any dtype and shape, which the blob states",
-        NULL, {NULL, "array", "array", "array"}, "msgpack", TYPE_ARRAY},
-    {"npy", "npy", "an array of any dtype and shape, as a .npy file",
-        "formats/numpy.c", {NULL, "array", "array", "array"}, "npy",
-        TYPE_ARRAY},
+    {"array", "array", "an array of any dtype and shape, which the blob states", NULL,
+        {NULL, "array", "array", "array"}, "msgpack", TYPE_ARRAY},
+    {"npy", "npy", "an array of any dtype and shape, as a .npy file", "formats/numpy.c",
+        {NULL, "array", "array", "array"}, "npy", TYPE_ARRAY},
     {"msgpack", "msgpack", "any JSON value", "formats/msgpack.c (msgpack-c)",
         NAMED("msgpack"), "msgpack", TYPE_MSGPACK},
     {"tree", "tree", "like msgpack, and may contain arrays",
-        "formats/msgpack.c (msgpack-c)", {NULL, "tree", "tree", "tree"},
-        "msgpack", TYPE_MSGPACK},
+        "formats/msgpack.c (msgpack-c)", {NULL, "tree", "tree", "tree"}, "msgpack",
+        TYPE_MSGPACK},
     {"jpeg", "jpeg, jpeg(QUALITY)", "a JPEG image; QUALITY is 1 to 100",
         "formats/jpeg.c (libjpeg-turbo)", {"jpeg*", "jpg", "jpg", "jpg"}, "jpg",
         TYPE_IMAGE},
     {"jpg", "jpg, jpg(QUALITY)", "the same", "formats/jpeg.c (libjpeg-turbo)",
         {"jpeg*", "jpg", "jpg", "jpg"}, "jpg", TYPE_IMAGE},
-    {"png", "png, png(LEVEL)", "a PNG image; LEVEL is 0 to 9",
-        "formats/png.c (libpng)", {"png*", "png", "png", "png"}, "png",
-        TYPE_IMAGE},
+    {"png", "png, png(LEVEL)", "a PNG image; LEVEL is 0 to 9", "formats/png.c (libpng)",
+        {"png*", "png", "png", "png"}, "png", TYPE_IMAGE},
     {"mp4", "mp4, mp4(FPS), mp4(FPS,CODEC)",
-        "an MP4 video; CODEC: mpeg4, h264, hevc, vp9, av1",
-        "formats/mp4.c (FFmpeg)", {"mp4*", "mp4", "mp4", "mp4"}, "mp4",
-        TYPE_VIDEO},
-    {"webm", "webm, webm(FPS), webm(FPS,CODEC)",
-        "a WebM video; CODEC: vp9, av1", "formats/mp4.c (FFmpeg)",
-        {NULL, "webm", "webm", "webm"}, "webm", TYPE_VIDEO},
+        "an MP4 video; CODEC: mpeg4, h264, hevc, vp9, av1", "formats/mp4.c (FFmpeg)",
+        {"mp4*", "mp4", "mp4", "mp4"}, "mp4", TYPE_VIDEO},
+    {"webm", "webm, webm(FPS), webm(FPS,CODEC)", "a WebM video; CODEC: vp9, av1",
+        "formats/mp4.c (FFmpeg)", {NULL, "webm", "webm", "webm"}, "webm", TYPE_VIDEO},
 };
 
 #define TYPES (sizeof types / sizeof *types)
@@ -113,9 +109,8 @@ bool type_is_valid(const char *type) {
     bags_view nothing = {(const unsigned char *)"", 0};
     bags_value ignored;
     /* The arguments are checked first: any other failure is of the blob. */
-    return !codec_exists(type) ||
-           bags_decode(registry_get(), type, nothing, &scratch, &ignored,
-               &failure) != BAGS_ERROR_TYPE;
+    return !codec_exists(type) || bags_decode(registry_get(), type, nothing, &scratch,
+                                      &ignored, &failure) != BAGS_ERROR_TYPE;
 }
 
 bags_dtype type_dtype(const char *type) {
@@ -179,8 +174,8 @@ static void put_row(text *out, const char *title, const char *words) {
 static void put_cells(text *out, const char *title, char *const cells[]) {
     text_format(out, "%-24s", title);
     for (size_t i = 0; i < PYTHON_VERSIONS; i++)
-        text_format(out, "%-*s%s", i ? 8 : 13, cells[i],
-            i + 1 < PYTHON_VERSIONS ? "  " : "");
+        text_format(
+            out, "%-*s%s", i ? 8 : 13, cells[i], i + 1 < PYTHON_VERSIONS ? "  " : "");
     while (out->buffer.data[out->size - 1] == ' ')
         out->size--;
     text_puts(out, "\n");
@@ -278,8 +273,7 @@ static const bags_registry *videos_get(bags_error *err) {
     static bags_registry *videos;
     pthread_mutex_lock(&lock);
     const bags_codec *codec =
-        videos ? NULL
-               : (const bags_codec *)module_find("mp4", "bags_codec_mp4", err);
+        videos ? NULL : (const bags_codec *)module_find("mp4", "bags_codec_mp4", err);
     bags_registry *made = codec ? bags_registry_create(NULL, err) : NULL;
     if (made && bags_registry_add(made, codec, err))
         bags_registry_free(made);
@@ -296,25 +290,22 @@ static bags_code video_open(const bags_codec *codec, const bags_type *type,
     (void)codec;
     (void)memory;
     (void)err;
-    *state =
-        string_format("%.*s", (int)strcspn((const char *)type->name.data, "["),
-            (const char *)type->name.data);
+    *state = string_format("%.*s", (int)strcspn((const char *)type->name.data, "["),
+        (const char *)type->name.data);
     return BAGS_OK;
 }
 
 static bags_code video_encode(void *state, const bags_value *value,
     bags_buffer *scratch, bags_view *blob, bags_error *err) {
     const bags_registry *videos = videos_get(err);
-    return videos ? bags_encode(
-                        videos, (const char *)state, value, scratch, blob, err)
+    return videos ? bags_encode(videos, (const char *)state, value, scratch, blob, err)
                   : err->code;
 }
 
 static bags_code video_decode(void *state, bags_view blob, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
     const bags_registry *videos = videos_get(err);
-    return videos ? bags_decode(
-                        videos, (const char *)state, blob, scratch, value, err)
+    return videos ? bags_decode(videos, (const char *)state, blob, scratch, value, err)
                   : err->code;
 }
 
@@ -380,10 +371,9 @@ void codec_check(const char *type) {
         return;
     if (info && info->format)
         fail(BAGS_ERROR_TYPE,
-            "no codec for type \"%.80s\" in this build of bags; %s has one",
-            type, info->format);
-    fail(BAGS_ERROR_TYPE, "no codec for type \"%.80s\"%s", type,
-        type_guess(type));
+            "no codec for type \"%.80s\" in this build of bags; %s has one", type,
+            info->format);
+    fail(BAGS_ERROR_TYPE, "no codec for type \"%.80s\"%s", type, type_guess(type));
 }
 
 void formats_print(void) {
@@ -468,11 +458,9 @@ bool frames_open(bags_view blob, uint64_t *count) {
     return frames != NULL;
 }
 
-bool frames_get(
-    uint64_t start, uint64_t stop, uint64_t step, bags_value *value) {
+bool frames_get(uint64_t start, uint64_t stop, uint64_t step, bags_value *value) {
     static bags_buffer scratch;
-    return !bags_mp4_reader_get(
-        frames, start, stop, step, &scratch, value, &failure);
+    return !bags_mp4_reader_get(frames, start, stop, step, &scratch, value, &failure);
 }
 
 #else
@@ -490,8 +478,7 @@ bool frames_open(bags_view blob, uint64_t *count) {
     return false;
 }
 
-bool frames_get(
-    uint64_t start, uint64_t stop, uint64_t step, bags_value *value) {
+bool frames_get(uint64_t start, uint64_t stop, uint64_t step, bags_value *value) {
     (void)start;
     (void)stop;
     (void)step;

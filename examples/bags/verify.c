@@ -110,8 +110,8 @@ static void put_extent(text *line, const bags_verify_report *sum) {
     else if (sum->checksums == sum->bags)
         text_puts(line, ", with checksums");
     else
-        text_format(line, ", %ju of %ju Bags with checksums",
-            (uintmax_t)sum->checksums, (uintmax_t)sum->bags);
+        text_format(line, ", %ju of %ju Bags with checksums", (uintmax_t)sum->checksums,
+            (uintmax_t)sum->bags);
 }
 
 static void text_summary(text *line, const bags_verify_report *sum) {
@@ -127,11 +127,11 @@ static void text_summary(text *line, const bags_verify_report *sum) {
     if (sum->shards > 1)
         text_format(line, " in %ju shards", (uintmax_t)sum->shards);
     if (sum->unfinished)
-        text_format(line, ", %s left out",
-            counted(sum->unfinished, "unfinished shard"));
+        text_format(
+            line, ", %s left out", counted(sum->unfinished, "unfinished shard"));
     if (sum->undecoded)
-        text_format(line, ", %s without a codec not decoded",
-            counted(sum->undecoded, "blob"));
+        text_format(
+            line, ", %s without a codec not decoded", counted(sum->undecoded, "blob"));
     if (!sum->faults)
         put_extent(line, sum);
     text_puts(line, "\n");
@@ -165,8 +165,7 @@ static void *do_job(void *user) {
 /* The work of a thread that the system refuses is done by this one. */
 static void run_jobs(job *jobs, size_t count) {
     for (size_t i = 1; i < count; i++)
-        jobs[i].started =
-            pthread_create(&jobs[i].thread, NULL, do_job, &jobs[i]) == 0;
+        jobs[i].started = pthread_create(&jobs[i].thread, NULL, do_job, &jobs[i]) == 0;
     do_job(&jobs[0]);
     for (size_t i = 1; i < count; i++)
         if (jobs[i].started)
@@ -212,8 +211,7 @@ static uint64_t estimate_total(void) {
     if (!reader)
         return 0;
     bags_reader_fields(reader, &count);
-    bags_field_info *fields =
-        (bags_field_info *)allocate(count, sizeof *fields);
+    bags_field_info *fields = (bags_field_info *)allocate(count, sizeof *fields);
     bool known = !bags_reader_info(reader, &info, fields, NULL);
     for (size_t i = 0; known && i < count; i++) {
         blobs += fields[i].blobs;
@@ -233,10 +231,10 @@ static void note_empty_file(void) {
     bags_path_kind kind = BAGS_PATH_NONE;
     reading.allow_empty_file = true;
     reading.env = given.env;
-    bag_reader *bag = !given.env.io->kind(given.env.io->user, path, &kind) &&
-                              kind == BAGS_PATH_FILE
-                          ? bag_reader_open(path, &reading, NULL)
-                          : NULL;
+    bag_reader *bag =
+        !given.env.io->kind(given.env.io->user, path, &kind) && kind == BAGS_PATH_FILE
+            ? bag_reader_open(path, &reading, NULL)
+            : NULL;
     bag_note_empty(path, bag);
     bag_reader_close(bag);
 }

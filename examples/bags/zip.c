@@ -9,8 +9,7 @@ static bags_zip_options given;
 static const char *dataset, *partial;
 
 static const option options[] = {
-    {"no-sync", OPTION_FLAG, &given.no_sync, NULL,
-        "do not wait for stable storage"},
+    {"no-sync", OPTION_FLAG, &given.no_sync, NULL, "do not wait for stable storage"},
     OPTIONS_END,
 };
 
@@ -39,13 +38,12 @@ static int run(char **operands) {
     interrupt_removes(NULL);
     must(code);
     progress_end();
-    print(
-        "%s: wrote %s of %s\n", operands[1], counted(copied, "byte"), dataset);
+    print("%s: wrote %s of %s\n", operands[1], counted(copied, "byte"), dataset);
     return 0;
 }
 
-const command command_zip = {"zip", "write a dataset as one file",
-    "DATASET X.zip", {ARGUMENT_PATH, ARGUMENT_LOCAL}, 2, 2, options, NULL,
+const command command_zip = {"zip", "write a dataset as one file", "DATASET X.zip",
+    {ARGUMENT_PATH, ARGUMENT_LOCAL}, 2, 2, options, NULL,
     "Writes a finished dataset as a zip file, which the other commands read "
     "like the directory, and which every unzip unpacks. Nothing is compressed, "
     "and every Bag starts at a multiple of 4096 bytes, so that it is read in "

@@ -134,15 +134,15 @@ static void set_meta(bags_writer *writer, const world *w, uint64_t episode) {
 static void set_meta(bags_writer *writer, const world *w, uint64_t episode) {
     char text[64];
     (void)w;
-    snprintf(text, sizeof text, "{\"episode\": %" PRIu64 ", \"fps\": %d}",
-        episode, FRAMES_A_SECOND);
+    snprintf(text, sizeof text, "{\"episode\": %" PRIu64 ", \"fps\": %d}", episode,
+        FRAMES_A_SECOND);
     bags_value value = bags_utf8(text);
     bags_writer_set(writer, "meta", &value, NULL);
 }
 #endif
 
-static bags_code write_episode(bags_writer *writer, uint64_t episode,
-    unsigned char *clip, bags_error *err) {
+static bags_code write_episode(
+    bags_writer *writer, uint64_t episode, unsigned char *clip, bags_error *err) {
     world w;
     world_start(&w, episode);
     bags_writer_begin(writer, NULL);
@@ -154,8 +154,8 @@ static bags_code write_episode(bags_writer *writer, uint64_t episode,
 }
 
 /* What is left for worker w of all: episodes w, w + workers, ... */
-static bags_code work(const char *path, uint64_t w, uint64_t workers,
-    uint64_t episodes, const bags_registry *codecs, bags_error *err) {
+static bags_code work(const char *path, uint64_t w, uint64_t workers, uint64_t episodes,
+    const bags_registry *codecs, bags_error *err) {
     bags_code code = BAGS_OK;
     bags_writer_options options = {0};
     options.shard_length = 4;
@@ -165,8 +165,8 @@ static bags_code work(const char *path, uint64_t w, uint64_t workers,
     unsigned char *clip = (unsigned char *)malloc((size_t)FRAMES * FRAME_SIZE);
     if (!clip)
         return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
-    bags_writer *writer = bags_writer_open(
-        path, fields, sizeof fields / sizeof fields[0], &options, err);
+    bags_writer *writer =
+        bags_writer_open(path, fields, sizeof fields / sizeof fields[0], &options, err);
     if (!writer) {
         free(clip);
         return err->code;
@@ -186,10 +186,9 @@ int main(int argc, char **argv) {
         return 2;
     }
     bags_registry *codecs = bags_registry_create(NULL, &err);
-    int failed =
-        !codecs || add_formats(codecs, &err) ||
-        work(argv[1], strtoull(argv[2], NULL, 10), strtoull(argv[3], NULL, 10),
-            strtoull(argv[4], NULL, 10), codecs, &err);
+    int failed = !codecs || add_formats(codecs, &err) ||
+                 work(argv[1], strtoull(argv[2], NULL, 10), strtoull(argv[3], NULL, 10),
+                     strtoull(argv[4], NULL, 10), codecs, &err);
     if (failed)
         fprintf(stderr, "balls: %s\n", err.message);
     bags_registry_free(codecs);

@@ -13,8 +13,7 @@
 enum { WIDE = 720, HIGH = 400, LEFT = 70, RIGHT = 20, TOP = 24, BOTTOM = 50 };
 enum { PEN = 2 }; /* pixels per dot of a letter */
 
-static const unsigned char paper[3] = {255, 255, 255},
-                           grid[3] = {225, 228, 232};
+static const unsigned char paper[3] = {255, 255, 255}, grid[3] = {225, 228, 232};
 static const unsigned char ink[3] = {70, 76, 84}, pale[3] = {168, 200, 240};
 static const unsigned char strong[3] = {31, 111, 235};
 static unsigned char picture[HIGH][WIDE][3];
@@ -23,9 +22,9 @@ static unsigned char picture[HIGH][WIDE][3];
 
 /* Each letter has 5 rows of 3 dots, the top left one first. */
 static const char letters[] = "0123456789.losepch";
-static const unsigned short dots[] = {075557, 026227, 071747, 071717, 055711,
-    074717, 074757, 071111, 075757, 075717, 000002, 044446, 007557, 034216,
-    007747, 007574, 007447, 044755};
+static const unsigned short dots[] = {075557, 026227, 071747, 071717, 055711, 074717,
+    074757, 071111, 075757, 075717, 000002, 044446, 007557, 034216, 007747, 007574,
+    007447, 044755};
 
 static void mix(double x, double y, const unsigned char *color, double part) {
     if (x < 0 || x >= WIDE || y < 0 || y >= HIGH)
@@ -35,8 +34,7 @@ static void mix(double x, double y, const unsigned char *color, double part) {
         at[c] = (unsigned char)(at[c] + (color[c] - at[c]) * part);
 }
 
-static void fill(
-    int x, int y, int width, int height, const unsigned char *color) {
+static void fill(int x, int y, int width, int height, const unsigned char *color) {
     for (int i = 0; i < width * height; i++)
         mix(x + i % width, y + i / width, color, 1);
 }
@@ -53,14 +51,13 @@ static void draw_text(int x, int y, const char *text) {
 }
 
 /* A line with soft edges. */
-static void draw_line(double x, double y, double to_x, double to_y,
-    double width, const unsigned char *color) {
+static void draw_line(double x, double y, double to_x, double to_y, double width,
+    const unsigned char *color) {
     double dx = to_x - x, dy = to_y - y, length = dx * dx + dy * dy;
-    for (int py = (int)(fmin(y, to_y) - width);
-         py <= (int)(fmax(y, to_y) + width); py++)
+    for (int py = (int)(fmin(y, to_y) - width); py <= (int)(fmax(y, to_y) + width);
+         py++)
         for (int px = (int)(x - width); px <= (int)(to_x + width); px++) {
-            double t =
-                length > 0 ? ((px - x) * dx + (py - y) * dy) / length : 0;
+            double t = length > 0 ? ((px - x) * dx + (py - y) * dy) / length : 0;
             t = fmin(fmax(t, 0), 1);
             double far = hypot(px - x - t * dx, py - y - t * dy);
             mix(px, py, color, fmin(fmax(width / 2 + 0.5 - far, 0), 1));
@@ -141,8 +138,7 @@ static void draw_curve(const curve *c, double epochs, double loss, double width,
     double before_x = 0, before_y = 0;
     for (size_t i = 0; i < c->count; i++) {
         double x = LEFT + (WIDE - LEFT - RIGHT) * c->points[i].epoch / epochs;
-        double y =
-            HIGH - BOTTOM - (HIGH - TOP - BOTTOM) * c->points[i].loss / loss;
+        double y = HIGH - BOTTOM - (HIGH - TOP - BOTTOM) * c->points[i].loss / loss;
         if (i > 0)
             draw_line(before_x, before_y, x, y, width, color);
         before_x = x;

@@ -92,15 +92,14 @@ typedef struct color {
 } color;
 
 /* In linear light, as all that follows. */
-static const color palette[BALLS] = {{1.00f, 0.18f, 0.13f},
-    {1.00f, 0.52f, 0.06f}, {0.12f, 0.62f, 0.22f}, {0.09f, 0.36f, 1.00f},
-    {0.48f, 0.20f, 1.00f}, {0.86f, 0.88f, 0.94f}};
+static const color palette[BALLS] = {{1.00f, 0.18f, 0.13f}, {1.00f, 0.52f, 0.06f},
+    {0.12f, 0.62f, 0.22f}, {0.09f, 0.36f, 1.00f}, {0.48f, 0.20f, 1.00f},
+    {0.86f, 0.88f, 0.94f}};
 
 static float clamp01(float x) { return fminf(fmaxf(x, 0), 1); }
 
 static color mix(color a, color b, float t) {
-    return (color){
-        a.r + (b.r - a.r) * t, a.g + (b.g - a.g) * t, a.b + (b.b - a.b) * t};
+    return (color){a.r + (b.r - a.r) * t, a.g + (b.g - a.g) * t, a.b + (b.b - a.b) * t};
 }
 
 /* The wall, lighter towards the light, with a fine grid on it. */

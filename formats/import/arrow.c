@@ -39,8 +39,7 @@
 static size_t ar_field(bags_view fb, size_t table, unsigned i) {
     if (!table || table > fb.size - 4)
         return 0;
-    int64_t vtable =
-        (int64_t)table - (int32_t)bags_import_number(fb.data + table, 4);
+    int64_t vtable = (int64_t)table - (int32_t)bags_import_number(fb.data + table, 4);
     if (vtable < 0 || (size_t)vtable > fb.size - 4)
         return 0;
     const unsigned char *entries = fb.data + vtable;
@@ -121,8 +120,8 @@ typedef struct ar_node {
     int type;
     bags_dtype dtype;        /* of numbers */
     const char *unit, *zone; /* of dates and times; NULL: none */
-    uint64_t width; /* bytes of an element; items of a fixed-size list */
-    int64_t scale;  /* of a decimal; the unit of a time, as it is stored */
+    uint64_t width;          /* bytes of an element; items of a fixed-size list */
+    int64_t scale;           /* of a decimal; the unit of a time, as it is stored */
     struct ar_node *children;
     size_t count;
     ar_dictionary *dictionary; /* elements are indices into it */
@@ -171,8 +170,8 @@ static bags_code ar_bad(bags_source *s, const char *what) {
 }
 
 static bags_code ar_refuse(bags_source *s, const ar_node *node) {
-    return bags_source_fail(s, BAGS_ERROR_TYPE,
-        "column %.200s: its type is not supported", node->name);
+    return bags_source_fail(
+        s, BAGS_ERROR_TYPE, "column %.200s: its type is not supported", node->name);
 }
 
 /* Set what a type is. False if it is not supported. */
@@ -180,10 +179,8 @@ static bool ar_parse_type(bags_view fb, size_t type, ar_node *node) {
     static const bags_dtype floats[] = {
         BAGS_DTYPE_FLOAT16, BAGS_DTYPE_FLOAT32, BAGS_DTYPE_FLOAT64};
     static const bags_dtype integers[2][4] = {
-        {BAGS_DTYPE_UINT8, BAGS_DTYPE_UINT16, BAGS_DTYPE_UINT32,
-            BAGS_DTYPE_UINT64},
-        {BAGS_DTYPE_INT8, BAGS_DTYPE_INT16, BAGS_DTYPE_INT32,
-            BAGS_DTYPE_INT64}};
+        {BAGS_DTYPE_UINT8, BAGS_DTYPE_UINT16, BAGS_DTYPE_UINT32, BAGS_DTYPE_UINT64},
+        {BAGS_DTYPE_INT8, BAGS_DTYPE_INT16, BAGS_DTYPE_INT32, BAGS_DTYPE_INT64}};
     int64_t first = ar_number(fb, type, 0, node->type == AR_INT ? 4 : 2, 0);
     int64_t bits = 64;
     switch (node->type) {
@@ -211,8 +208,8 @@ static bool ar_parse_type(bags_view fb, size_t type, ar_node *node) {
         node->scale = ar_number(fb, type, 1, 4, 0);
         bits = ar_number(fb, type, 2, 4, 128);
         node->width = (uint64_t)bits / 8;
-        return bits >= 32 && bits <= 256 && bits % 32 == 0 &&
-               node->scale > -1000 && node->scale < 1000;
+        return bits >= 32 && bits <= 256 && bits % 32 == 0 && node->scale > -1000 &&
+               node->scale < 1000;
     case AR_FIXED_BINARY:
     case AR_FIXED_LIST:
         bits = ar_number(fb, type, 0, 4, 0);
@@ -233,12 +230,11 @@ static bool ar_parse_type(bags_view fb, size_t type, ar_node *node) {
             bits = ar_number(fb, type, 0, 2, 1) ? 64 : 32;
         if (bits != 8 && bits != 16 && bits != 32 && bits != 64)
             return false;
-        node->dtype =
-            integers[node->type != AR_INT || ar_number(fb, type, 1, 1, 0) != 0]
-                    [bits == 8       ? 0
-                        : bits == 16 ? 1
-                        : bits == 32 ? 2
-                                     : 3];
+        node->dtype = integers[node->type != AR_INT ||
+                               ar_number(fb, type, 1, 1, 0) != 0][bits == 8    ? 0
+                                                                  : bits == 16 ? 1
+                                                                  : bits == 32 ? 2
+                                                                               : 3];
         break;
     default:
         return false;
@@ -250,8 +246,8 @@ static bool ar_parse_type(bags_view fb, size_t type, ar_node *node) {
 static bags_code ar_parse_field(
     bags_source *s, bags_view fb, size_t field, ar_node *node, int depth);
 
-static bags_code ar_parse_children(bags_source *s, bags_view fb, size_t table,
-    unsigned i, ar_node *node, int depth) {
+static bags_code ar_parse_children(
+    bags_source *s, bags_view fb, size_t table, unsigned i, ar_node *node, int depth) {
     ar_state *a = (ar_state *)s->state;
     size_t at = ar_vector(fb, table, i, 4, &node->count);
     a->nodes += node->count;
@@ -266,8 +262,8 @@ static bags_code ar_parse_children(bags_source *s, bags_view fb, size_t table,
 }
 
 /* Report the metadata of a schema or field, a vector of it, as left out. */
-static bags_code ar_metadata(bags_source *s, bags_view fb, size_t table,
-    unsigned i, const char *prefix) {
+static bags_code ar_metadata(
+    bags_source *s, bags_view fb, size_t table, unsigned i, const char *prefix) {
     size_t count, at = ar_vector(fb, table, i, 4, &count);
     bags_code code = BAGS_OK;
     for (size_t k = 0; !code && k < count; k++) {
@@ -288,24 +284,21 @@ static bags_code ar_parse_time(
     bags_source *s, bags_view fb, size_t type, ar_node *node) {
     static const char *const units[] = {"s", "ms", "us", "ns"};
     bool is_time = node->type == AR_TIME || node->type == AR_DURATION;
-    int64_t unit =
-        ar_number(fb, type, 0, 2, is_time || node->type == AR_DATE ? 1 : 0);
+    int64_t unit = ar_number(fb, type, 0, 2, is_time || node->type == AR_DATE ? 1 : 0);
     if (node->type == AR_DATE)
         node->unit = unit ? "ms" : "D";
     else if (unit >= 0 && unit <= 3)
         node->unit = units[unit];
-    size_t size = 0, zone = node->type == AR_TIMESTAMP
-                                ? ar_vector(fb, type, 1, 1, &size)
-                                : 0;
+    size_t size = 0,
+           zone = node->type == AR_TIMESTAMP ? ar_vector(fb, type, 1, 1, &size) : 0;
     node->zone = bags_source_text(s, zone ? fb.data + zone : NULL, size);
     if (!node->unit)
         return ar_refuse(s, node);
     if (!node->zone)
         return BAGS_ERROR_MEMORY;
-    return size
-               ? bags_source_leave_out(s, "time zone",
-                     bags_source_format(s, "%s: %s", node->name, node->zone), 1)
-               : BAGS_OK;
+    return size ? bags_source_leave_out(s, "time zone",
+                      bags_source_format(s, "%s: %s", node->name, node->zone), 1)
+                : BAGS_OK;
 }
 
 static bags_code ar_parse_field(
@@ -318,8 +311,7 @@ static bags_code ar_parse_field(
         return BAGS_ERROR_MEMORY;
     ar_node *values = node;
     if (encoding) {
-        ar_dictionary *made =
-            (ar_dictionary *)bags_source_alloc(s, 1, sizeof *made);
+        ar_dictionary *made = (ar_dictionary *)bags_source_alloc(s, 1, sizeof *made);
         bags_buffer *memory = made ? bags_source_buffer(s) : NULL;
         if (!memory)
             return BAGS_ERROR_MEMORY;
@@ -341,17 +333,16 @@ static bags_code ar_parse_field(
         return ar_refuse(s, node);
     bool is_time = values->type == AR_DATE || values->type == AR_TIME ||
                    values->type == AR_TIMESTAMP || values->type == AR_DURATION;
-    bags_code code = is_time
-                         ? ar_parse_time(s, fb, ar_table(fb, field, 3), values)
-                         : BAGS_OK;
+    bags_code code =
+        is_time ? ar_parse_time(s, fb, ar_table(fb, field, 3), values) : BAGS_OK;
     if (!code)
         code = ar_metadata(s, fb, field, 6, node->name);
     if (!code)
         code = ar_parse_children(s, fb, field, 5, values, depth);
     bool list = values->type == AR_LIST || values->type == AR_LARGE_LIST ||
                 values->type == AR_MAP || values->type == AR_FIXED_LIST;
-    if (!code && (list ? values->count != 1
-                       : values->count != 0 && values->type != AR_STRUCT))
+    if (!code &&
+        (list ? values->count != 1 : values->count != 0 && values->type != AR_STRUCT))
         code = ar_bad(s, "a field has another number of members");
     return code;
 }
@@ -370,8 +361,7 @@ typedef struct ar_batch {
 
 /* The next buffer, uncompressed, in the batch's memory. If `measure`, only its size
  * is added. */
-static bags_code ar_buffer(
-    bags_source *s, ar_batch *b, bool measure, bags_view *out) {
+static bags_code ar_buffer(bags_source *s, ar_batch *b, bool measure, bags_view *out) {
     memset(out, 0, sizeof *out);
     if (b->buffer_count == 0)
         return ar_bad(s, "too few buffers");
@@ -409,8 +399,7 @@ static bags_code ar_buffer(
             memcpy(to, in.data, out->size);
         return BAGS_OK;
     }
-    return (codec == 1 ? ZSTD_decompress(to, out->size, in.data, in.size) ==
-                             out->size
+    return (codec == 1 ? ZSTD_decompress(to, out->size, in.data, in.size) == out->size
                        : bags_import_lz4(in, to, out->size))
                ? BAGS_OK
                : ar_bad(s, "damaged buffer");
@@ -422,11 +411,10 @@ static bags_code ar_load_node(
     bags_source *s, ar_batch *b, ar_node *node, uint64_t least) {
     bool large = node->type == AR_LARGE_LIST || node->type == AR_LARGE_UTF8 ||
                  node->type == AR_LARGE_BINARY;
-    bool list = node->type == AR_LIST || node->type == AR_MAP ||
-                node->type == AR_LARGE_LIST;
+    bool list =
+        node->type == AR_LIST || node->type == AR_MAP || node->type == AR_LARGE_LIST;
     bool view = node->type == AR_BINARY_VIEW || node->type == AR_UTF8_VIEW;
-    bool text =
-        node->type == AR_UTF8 || node->type == AR_BINARY || (large && !list);
+    bool text = node->type == AR_UTF8 || node->type == AR_BINARY || (large && !list);
     bool nested = node->type == AR_STRUCT || node->type == AR_FIXED_LIST;
     bags_view valid = {NULL, 0}, offsets = {NULL, 0}, data = {NULL, 0};
     bags_code code = BAGS_OK;
@@ -491,8 +479,8 @@ static bags_code ar_load_node(
 }
 
 /* Load a RecordBatch: the nodes of `parent`'s children, or of `parent` itself. */
-static bags_code ar_load(bags_source *s, bags_view fb, size_t table,
-    bags_view body, bags_buffer *memory, ar_node *node, bool itself) {
+static bags_code ar_load(bags_source *s, bags_view fb, size_t table, bags_view body,
+    bags_buffer *memory, ar_node *node, bool itself) {
     ar_batch b;
     bags_view ignored;
     memset(&b, 0, sizeof b);
@@ -580,10 +568,9 @@ static bags_code ar_message(
  * other offsets in each. */
 static bool ar_same(const ar_node *a, const ar_node *b) {
     bool same = !strcmp(a->name, b->name) && a->type == b->type &&
-                a->dtype == b->dtype && a->width == b->width &&
-                a->scale == b->scale && a->count == b->count &&
-                !a->dictionary == !b->dictionary && !a->zone == !b->zone &&
-                (!a->zone || !strcmp(a->zone, b->zone));
+                a->dtype == b->dtype && a->width == b->width && a->scale == b->scale &&
+                a->count == b->count && !a->dictionary == !b->dictionary &&
+                !a->zone == !b->zone && (!a->zone || !strcmp(a->zone, b->zone));
     if (same && a->dictionary)
         same = a->dictionary->id == b->dictionary->id &&
                ar_same(&a->dictionary->values, &b->dictionary->values);
@@ -616,8 +603,7 @@ static bags_code ar_open_file(bags_source *s) {
         if (code)
             return code;
         uint64_t size = bags_import_number(head.data, 4);
-        if (memcmp(head.data + 4, "ARROW1", 6) != 0 || size < 8 ||
-            size > a->end - 8)
+        if (memcmp(head.data + 4, "ARROW1", 6) != 0 || size < 8 || size > a->end - 8)
             return ar_bad(s, "the file has no footer (truncated?)");
         a->end -= size;
         code = bags_source_view(s, a->end, size, &fb);
@@ -645,14 +631,13 @@ static bags_code ar_open_file(bags_source *s) {
     a->nodes = 0;
     code = ar_metadata(s, fb, schema, 2, "");
     if (!code)
-        code =
-            ar_parse_children(s, fb, schema, 1, again ? &other : &a->root, 0);
+        code = ar_parse_children(s, fb, schema, 1, again ? &other : &a->root, 0);
     if (again)
         a->dictionaries = dictionaries;
     return code || !again || ar_same(&a->root, &other)
                ? code
-               : bags_source_fail(s, BAGS_ERROR_TYPE,
-                     "other columns than in %s", a->paths[0]);
+               : bags_source_fail(
+                     s, BAGS_ERROR_TYPE, "other columns than in %s", a->paths[0]);
 }
 
 /* Load the next record batch, and the dictionaries before it. Sets `ended` if there
@@ -668,8 +653,7 @@ static bags_code ar_next(bags_source *s) {
         s->ended = a->path == a->path_count;
         if (s->ended)
             return BAGS_OK;
-        code = a->open ? ar_message(s, &kind, &fb, &header, &body)
-                       : ar_open_file(s);
+        code = a->open ? ar_message(s, &kind, &fb, &header, &body) : ar_open_file(s);
         if (code)
             return code;
         if (!a->open || kind == 0) {
@@ -688,8 +672,8 @@ static bags_code ar_next(bags_source *s) {
                 s, BAGS_ERROR_TYPE, "deltas of dictionaries are not supported");
         for (ar_dictionary *d = a->dictionaries; !code && d; d = d->next)
             if (d->id == ar_number(fb, header, 0, 8, 0)) {
-                code = ar_load(s, fb, ar_table(fb, header, 1), body, d->memory,
-                    &d->values, true);
+                code = ar_load(
+                    s, fb, ar_table(fb, header, 1), body, d->memory, &d->values, true);
                 d->loaded = !code;
                 found++;
             }
@@ -704,9 +688,8 @@ static bags_code ar_next(bags_source *s) {
 /* ---- columns ---- */
 
 static bool ar_is_list(const ar_node *node) {
-    return !node->dictionary &&
-           (node->type == AR_LIST || node->type == AR_LARGE_LIST ||
-               node->type == AR_MAP);
+    return !node->dictionary && (node->type == AR_LIST || node->type == AR_LARGE_LIST ||
+                                    node->type == AR_MAP);
 }
 
 /* True if elements are numbers in a row, as arrays have them. */
@@ -732,15 +715,14 @@ static bags_code ar_add_columns(
         for (size_t i = 0; !code && i < node->count; i++) {
             const ar_node *member = &node->children[i];
             const char *full =
-                file ? name
-                     : bags_source_format(s, "%s.%s", name, member->name);
+                file ? name : bags_source_format(s, "%s.%s", name, member->name);
             if (!full)
                 return BAGS_ERROR_MEMORY;
             if (!file || !strcmp(member->name, "bytes"))
                 code = ar_add_columns(s, full, member, column);
             else
-                code = bags_source_leave_out(s, "column",
-                    bags_source_format(s, "%s.%s", name, member->name), 1);
+                code = bags_source_leave_out(
+                    s, "column", bags_source_format(s, "%s.%s", name, member->name), 1);
         }
         return code;
     }
@@ -750,9 +732,8 @@ static bags_code ar_add_columns(
         inner = inner->children;
     if (inner == leaf && ar_is_list(leaf) && !node->dictionary)
         inner = leaf->children;
-    if (inner != leaf
-            ? !ar_is_number(inner)
-            : ar_is_list(leaf) || leaf->type == AR_STRUCT || leaf->dictionary)
+    if (inner != leaf ? !ar_is_number(inner)
+                      : ar_is_list(leaf) || leaf->type == AR_STRUCT || leaf->dictionary)
         return ar_refuse(s, node);
     ar_column *columns =
         (ar_column *)bags_source_grow(s, a->columns, a->count, sizeof *columns);
@@ -776,8 +757,7 @@ static const char *ar_type(bags_source *s, const ar_column *c) {
     if (leaf->dictionary)
         leaf = &leaf->dictionary->values;
     if (ar_is_list(leaf))
-        return bags_source_array_type(
-            s, leaf->children->dtype, 1, &any, sequence);
+        return bags_source_array_type(s, leaf->children->dtype, 1, &any, sequence);
     for (; leaf->type == AR_FIXED_LIST; leaf = leaf->children)
         shape[dims++] = leaf->width;
     if (dims || leaf->type == AR_FLOAT || leaf->type == AR_BOOL)
@@ -795,13 +775,12 @@ static const char *ar_type(bags_source *s, const ar_column *c) {
 /* ---- values ---- */
 
 static bool ar_is_null(const ar_node *node, uint64_t i) {
-    return node->type == AR_NULL ||
-           (node->valid && !(node->valid[i / 8] >> i % 8 & 1));
+    return node->type == AR_NULL || (node->valid && !(node->valid[i / 8] >> i % 8 & 1));
 }
 
 /* Offsets i and i + 1: of a list, or of text. False if they are out of range. */
-static bool ar_range(const ar_node *node, uint64_t i, uint64_t limit,
-    uint64_t *start, uint64_t *stop) {
+static bool ar_range(
+    const ar_node *node, uint64_t i, uint64_t limit, uint64_t *start, uint64_t *stop) {
     bool large = node->type == AR_LARGE_LIST || node->type == AR_LARGE_UTF8 ||
                  node->type == AR_LARGE_BINARY;
     size_t width = large ? 8 : 4;
@@ -817,8 +796,8 @@ static size_t ar_decimal(const ar_node *node, uint64_t i, char *out) {
     size_t count = (size_t)node->width / 4, made = 0, used = 0;
     int64_t scale = node->scale > 0 ? node->scale : 0;
     for (size_t k = 0; k < count; k++)
-        words[k] = (uint32_t)bags_import_number(
-            node->data + i * node->width + 4 * k, 4);
+        words[k] =
+            (uint32_t)bags_import_number(node->data + i * node->width + 4 * k, 4);
     bool negative = words[count - 1] >> 31;
     for (size_t k = 0, carry = 1; negative && k < count; k++) {
         uint64_t sum = (uint64_t)(uint32_t)~words[k] + carry;
@@ -847,14 +826,13 @@ static size_t ar_decimal(const ar_node *node, uint64_t i, char *out) {
 }
 
 /* Value i of a leaf; *null if it is NULL, or has one. `text` has AR_TEXT bytes. */
-static bags_code ar_value(bags_source *s, const ar_node *node, uint64_t i,
-    char *text, bags_value *out, bool *null) {
+static bags_code ar_value(bags_source *s, const ar_node *node, uint64_t i, char *text,
+    bags_value *out, bool *null) {
     static const unsigned char bits[2] = {0, 1};
     uint64_t start, stop, count = 1;
     *null = ar_is_null(node, i);
     if (!*null && node->dictionary) {
-        bags_value at =
-            bags_import_integer(node->dtype, node->data + i * node->width);
+        bags_value at = bags_import_integer(node->dtype, node->data + i * node->width);
         const ar_dictionary *d = node->dictionary;
         if (!d->loaded || at.uint >= d->values.length ||
             (at.kind == BAGS_KIND_INT && at.sint < 0))
@@ -872,8 +850,7 @@ static bags_code ar_value(bags_source *s, const ar_node *node, uint64_t i,
             count = stop - start;
             node = node->children;
         } else {
-            for (start = i; node->type == AR_FIXED_LIST;
-                 node = node->children) {
+            for (start = i; node->type == AR_FIXED_LIST; node = node->children) {
                 for (uint64_t k = start; k < start + count; k++)
                     *null = *null || ar_is_null(node, k);
                 start *= node->width;
@@ -882,8 +859,8 @@ static bags_code ar_value(bags_source *s, const ar_node *node, uint64_t i,
         }
         for (uint64_t k = start; k < start + count; k++)
             *null = *null || ar_is_null(node, k);
-        *out = bags_blob(
-            node->data + start * node->width, (size_t)(count * node->width));
+        *out =
+            bags_blob(node->data + start * node->width, (size_t)(count * node->width));
     } else if (node->type == AR_BOOL) {
         *out = bags_blob(bits + (node->data[i / 8] >> i % 8 & 1), 1);
     } else if (node->type == AR_FLOAT || node->type == AR_FIXED_BINARY) {
@@ -899,8 +876,7 @@ static bags_code ar_value(bags_source *s, const ar_node *node, uint64_t i,
         size_t offset = (size_t)bags_import_number(view + 12, 4);
         const unsigned char *data = view + 4;
         if (size > 12) {
-            if (buffer >= node->view_count ||
-                offset > node->views[buffer].size ||
+            if (buffer >= node->view_count || offset > node->views[buffer].size ||
                 size > node->views[buffer].size - offset)
                 return ar_bad(s, "a value is out of range");
             data = node->views[buffer].data + offset;
@@ -925,8 +901,7 @@ static const ar_node *ar_walk(
 }
 
 /* The values of a column in a row of the batch: their number. */
-static bags_code ar_row(
-    bags_source *s, ar_column *c, uint64_t row, size_t *count) {
+static bags_code ar_row(bags_source *s, ar_column *c, uint64_t row, size_t *count) {
     uint64_t start = row, stop = row + 1;
     const ar_node *node = ar_walk(c, 0, c->list ? c->list : c->depth, row);
     bags_code code = BAGS_OK;
@@ -936,9 +911,8 @@ static bags_code ar_row(
     if (c->list && !ar_range(node, row, node->children->length, &start, &stop))
         return ar_bad(s, "a list is out of range");
     const ar_node *leaf = c->path[c->depth - 1];
-    bool decimal =
-        leaf->type == AR_DECIMAL ||
-        (leaf->dictionary && leaf->dictionary->values.type == AR_DECIMAL);
+    bool decimal = leaf->type == AR_DECIMAL ||
+                   (leaf->dictionary && leaf->dictionary->values.type == AR_DECIMAL);
     size_t each = sizeof(bags_value) + (decimal ? AR_TEXT : 0);
     if (stop - start > SIZE_MAX / 4 / each)
         return bags_source_no_memory(s);
@@ -966,8 +940,7 @@ static bags_code ar_row(
 /* ---- the source ---- */
 
 static bool ar_accept(const char *name) {
-    return bags_import_ends(name, ".arrow") ||
-           bags_import_ends(name, ".arrows") ||
+    return bags_import_ends(name, ".arrow") || bags_import_ends(name, ".arrows") ||
            bags_import_ends(name, ".feather") || bags_import_ends(name, ".ipc");
 }
 
@@ -984,8 +957,7 @@ static bags_code ar_learn(bags_source *s) {
             c->about.seen += count > 0;
             const bags_value *values =
                 (const bags_value *)(const void *)c->values->data;
-            for (size_t k = 0; k < count && values[k].kind == BAGS_KIND_BLOB;
-                 k++)
+            for (size_t k = 0; k < count && values[k].kind == BAGS_KIND_BLOB; k++)
                 bags_import_guess(&c->about, values[k].data,
                     values[k].size < 16 ? values[k].size : 16, false);
         }
@@ -997,15 +969,14 @@ static bags_code ar_open(bags_source *s) {
     ar_column none;
     memset(&none, 0, sizeof none);
     a->memory = bags_source_buffer(s);
-    bags_code code =
-        a->memory ? bags_source_files(s, ar_accept, &a->paths, &a->path_count)
-                  : BAGS_ERROR_MEMORY;
+    bags_code code = a->memory
+                         ? bags_source_files(s, ar_accept, &a->paths, &a->path_count)
+                         : BAGS_ERROR_MEMORY;
     if (!code)
         code = ar_open_file(s);
     a->open = true;
     for (size_t i = 0; !code && i < a->root.count; i++)
-        code = ar_add_columns(
-            s, a->root.children[i].name, &a->root.children[i], none);
+        code = ar_add_columns(s, a->root.children[i].name, &a->root.children[i], none);
     while (!code) {
         code = ar_next(s);
         if (code || s->ended)
@@ -1014,8 +985,7 @@ static bags_code ar_open(bags_source *s) {
         code = ar_learn(s);
     }
     for (size_t i = 0; !code && i < a->count; i++)
-        code = bags_source_field(
-            s, a->columns[i].name, ar_type(s, &a->columns[i]));
+        code = bags_source_field(s, a->columns[i].name, ar_type(s, &a->columns[i]));
     bags_source_close_file(s);
     a->open = false;
     a->path = 0;
@@ -1032,8 +1002,7 @@ static bags_code ar_read(bags_source *s, uint64_t index) {
     for (size_t i = 0; !code && !s->ended && i < s->count; i++) {
         ar_column *c = &a->columns[i];
         code = ar_row(s, c, index - a->batch_start, &s->entries[i].count);
-        s->entries[i].values =
-            (const bags_value *)(const void *)c->values->data;
+        s->entries[i].values = (const bags_value *)(const void *)c->values->data;
     }
     return code;
 }

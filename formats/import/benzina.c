@@ -47,8 +47,8 @@ static uint64_t bz_load(const unsigned char *data, size_t size) {
 }
 
 static bags_code bz_bad(bags_source *s, const char *what, const char *of) {
-    return bags_source_fail(s, BAGS_ERROR_CORRUPT, "invalid %s%s%s", what,
-        *of ? " of track " : "", of);
+    return bags_source_fail(
+        s, BAGS_ERROR_CORRUPT, "invalid %s%s%s", what, *of ? " of track " : "", of);
 }
 
 /* The content of the next box in *rest, which is moved past it; data NULL if the
@@ -102,8 +102,7 @@ static bags_code bz_open_track(bags_source *s, bz_track *track, bz_table trak) {
     const unsigned char *name = about.data + 24;
     const void *end = memchr(name, 0, (size_t)about.size - 24);
     track->name = bags_source_text(s, name,
-        end ? (size_t)((const unsigned char *)end - name)
-            : (size_t)about.size - 24);
+        end ? (size_t)((const unsigned char *)end - name) : (size_t)about.size - 24);
     if (!track->name)
         return BAGS_ERROR_MEMORY;
     track->sizes = bz_find(tables, "stsz");
@@ -128,8 +127,7 @@ static bags_code bz_open_track(bags_source *s, bz_track *track, bz_table trak) {
 }
 
 static uint64_t bz_size(const bz_track *track, uint64_t sample) {
-    return track->size ? track->size
-                       : bz_load(track->sizes.data + 4 * sample, 4);
+    return track->size ? track->size : bz_load(track->sizes.data + 4 * sample, 4);
 }
 
 /* Move to this sample, which is not before the next one, and past it. A run has
@@ -138,8 +136,7 @@ static bags_code bz_move(
     bags_source *s, bz_track *track, uint64_t sample, uint64_t *offset) {
     while (track->next <= sample) {
         const unsigned char *run = track->runs.data + 12 * track->run;
-        if (track->run >= track->runs.count ||
-            track->chunk >= track->offsets.count)
+        if (track->run >= track->runs.count || track->chunk >= track->offsets.count)
             return bz_bad(s, "stsc box: too few chunks", track->name);
         if (track->run + 1 < track->runs.count &&
             bz_load(run + 12, 4) <= track->chunk + 1) {
@@ -180,8 +177,7 @@ static bags_code bz_type(bags_source *s, bz_track *track, const char **type) {
     track->text = !strcmp(track->name, "bzna_fname");
     if (track->text)
         *type = "utf8";
-    if (strcmp(track->name, "bzna_input") != 0 || !s->length ||
-        bz_size(track, 0) < 12)
+    if (strcmp(track->name, "bzna_input") != 0 || !s->length || bz_size(track, 0) < 12)
         return BAGS_OK;
     bags_code code = bz_move(s, &first, 0, &offset);
     if (!code)
@@ -211,8 +207,8 @@ static bags_code bz_load_moov(bags_source *s, bz_table *moov) {
             continue;
         if (size > BZ_MOOV)
             return bags_source_fail(s, BAGS_ERROR_LIMIT,
-                "moov box too large (%" PRIu64 " bytes, maximum %" PRIu64 ")",
-                size, BZ_MOOV);
+                "moov box too large (%" PRIu64 " bytes, maximum %" PRIu64 ")", size,
+                BZ_MOOV);
         code = bags_source_copy(s, at, size, &head);
         char type[4];
         bz_table box = {head.data, size, 0};
@@ -250,8 +246,8 @@ static bags_code bz_open(bags_source *s) {
                 s->fields[0].name, s->length, track.name, track.sizes.count);
         code = bz_type(s, &track, &kind);
         if (!code)
-            b->tracks = (bz_track *)bags_source_grow(
-                s, b->tracks, s->count, sizeof track);
+            b->tracks =
+                (bz_track *)bags_source_grow(s, b->tracks, s->count, sizeof track);
         if (!code && !b->tracks)
             code = BAGS_ERROR_MEMORY;
         if (!code)
@@ -280,9 +276,9 @@ static bags_code bz_read(bags_source *s, uint64_t index) {
             return code;
         if (track->text && sample.size > 0 && sample.data[sample.size - 1] == 0)
             sample.size--;
-        s->values[i] = track->text ? bags_utf8_sized(
-                                         (const char *)sample.data, sample.size)
-                                   : bags_blob(sample.data, sample.size);
+        s->values[i] = track->text
+                           ? bags_utf8_sized((const char *)sample.data, sample.size)
+                           : bags_blob(sample.data, sample.size);
     }
     return code;
 }

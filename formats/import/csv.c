@@ -35,18 +35,12 @@
 #define CV_BLOCK ((size_t)1 << 18)    /* bytes per read */
 #define CV_RECORD ((uint64_t)1 << 30) /* most bytes of a line */
 #define CV_VALUES ((size_t)1 << 20)   /* most values of a line */
-#define CV_SAMPLE 1000 /* lines by which the separator is detected */
-#define CV_NUMBER 400  /* most characters of a number */
+#define CV_SAMPLE 1000                /* lines by which the separator is detected */
+#define CV_NUMBER 400                 /* most characters of a number */
 #define CV_END (-1)
 
 /* What the values of a column are. */
-typedef enum cv_kind {
-    CV_NONE,
-    CV_BOOL,
-    CV_INTEGER,
-    CV_FLOAT,
-    CV_TEXT
-} cv_kind;
+typedef enum cv_kind { CV_NONE, CV_BOOL, CV_INTEGER, CV_FLOAT, CV_TEXT } cv_kind;
 
 /* A value of the current line. */
 typedef struct cv_value {
@@ -94,8 +88,8 @@ static bags_code cv_inflate(bags_source *s, size_t *made) {
         if (zip->avail_in == 0) {
             uint64_t left = s->file.size - c->offset;
             bags_view in;
-            bags_code code = bags_source_view(
-                s, c->offset, left < CV_BLOCK ? left : CV_BLOCK, &in);
+            bags_code code =
+                bags_source_view(s, c->offset, left < CV_BLOCK ? left : CV_BLOCK, &in);
             if (code)
                 return code;
             c->offset += in.size;
@@ -130,8 +124,7 @@ static bags_code cv_fill(bags_source *s) {
     c->stop = left;
     if (left > CV_RECORD)
         return bags_source_fail(s, BAGS_ERROR_LIMIT,
-            "line %" PRIu64
-            ": too long (maximum 1 GiB), or a quote is not closed",
+            "line %" PRIu64 ": too long (maximum 1 GiB), or a quote is not closed",
             c->first);
     bags_code code = bags_buffer_reserve(c->data, left + CV_BLOCK, s->err);
     if (!code && c->gzip) {
@@ -156,8 +149,7 @@ static bags_code cv_byte(bags_source *s, size_t at, int *byte) {
     bags_code code = BAGS_OK;
     while (!code && at >= c->stop - c->start && !c->ended)
         code = cv_fill(s);
-    *byte = code || at >= c->stop - c->start ? CV_END
-                                             : c->data->data[c->start + at];
+    *byte = code || at >= c->stop - c->start ? CV_END : c->data->data[c->start + at];
     return code;
 }
 
@@ -193,24 +185,22 @@ static bags_code cv_open_file(bags_source *s) {
         head[i] = (unsigned char)(byte == CV_END ? 0 : byte);
     }
     if (!code && (!memcmp(head, "\xFF\xFE", 2) || !memcmp(head, "\xFE\xFF", 2)))
-        return bags_source_fail(s, BAGS_ERROR_TYPE,
-            "UTF-16 is not supported; convert it to UTF-8 first");
+        return bags_source_fail(
+            s, BAGS_ERROR_TYPE, "UTF-16 is not supported; convert it to UTF-8 first");
     if (!memcmp(head, "\xEF\xBB\xBF", 3))
         c->start = 3;
     size_t size = c->stop - c->start;
     const unsigned char *text = c->data->data + c->start;
     c->line_break =
-        !code && size && !memchr(text, '\n', size) && memchr(text, '\r', size)
-            ? '\r'
-            : '\n';
+        !code && size && !memchr(text, '\n', size) && memchr(text, '\r', size) ? '\r'
+                                                                               : '\n';
     return code;
 }
 
 /* ---- lines ---- */
 
 static bags_code cv_bad_line(bags_source *s, uint64_t line, const char *what) {
-    return bags_source_fail(
-        s, BAGS_ERROR_CORRUPT, "line %" PRIu64 ": %s", line, what);
+    return bags_source_fail(s, BAGS_ERROR_CORRUPT, "line %" PRIu64 ": %s", line, what);
 }
 
 /* True at the end of a line: *size becomes that of its break. */
@@ -288,8 +278,8 @@ static bags_code cv_line(bags_source *s) {
     while (!code && !end) {
         if (c->count == CV_VALUES)
             return cv_bad_line(s, c->first, "too many values");
-        code = bags_buffer_reserve(
-            c->cells, (c->count + 1) * sizeof *c->values, s->err);
+        code =
+            bags_buffer_reserve(c->cells, (c->count + 1) * sizeof *c->values, s->err);
         c->values = (cv_value *)(void *)c->cells->data;
         if (!code)
             code = cv_parse_value(s, &at, &c->values[c->count++]);
@@ -381,8 +371,7 @@ static cv_kind cv_number(const char *text, size_t size, cv_parsed *out) {
 }
 
 /* What a value is. Spaces around numbers and Booleans do not matter. */
-static cv_kind cv_parse(
-    const cv_state *c, const cv_value *value, cv_parsed *out) {
+static cv_kind cv_parse(const cv_state *c, const cv_value *value, cv_parsed *out) {
     const char *text = (const char *)c->data->data + value->at;
     size_t size = value->size;
     if (size == 0)
@@ -416,8 +405,7 @@ static bags_code cv_learn(bags_source *s, cv_column *column, size_t i) {
         column->large = column->large || parsed.large;
         column->huge = column->huge || parsed.huge;
     }
-    if (column->kind == CV_NONE ||
-        (kind > column->kind && column->kind != CV_BOOL))
+    if (column->kind == CV_NONE || (kind > column->kind && column->kind != CV_BOOL))
         column->kind = kind;
     else if ((kind == CV_BOOL) != (column->kind == CV_BOOL))
         column->kind = CV_TEXT;
@@ -425,8 +413,7 @@ static bags_code cv_learn(bags_source *s, cv_column *column, size_t i) {
         bags_utf8_valid(c->data->data + value->at, value->size, NULL))
         return BAGS_OK;
     return bags_source_fail(s, BAGS_ERROR_CORRUPT,
-        "line %" PRIu64 ": not UTF-8; convert the file first, as with iconv",
-        c->first);
+        "line %" PRIu64 ": not UTF-8; convert the file first, as with iconv", c->first);
 }
 
 /* ---- files ---- */
@@ -452,11 +439,10 @@ static bags_code cv_next(bags_source *s) {
             continue;
         }
         if (cv_is_blank(c) && c->column_count > 1) {
-            code =
-                opens && c->header
-                    ? cv_bad_line(s, 1, "blank, but it must have the names")
-                    : bags_source_leave_out(s, "blank line",
-                          bags_source_format(s, "line %" PRIu64, c->first), 1);
+            code = opens && c->header
+                       ? cv_bad_line(s, 1, "blank, but it must have the names")
+                       : bags_source_leave_out(s, "blank line",
+                             bags_source_format(s, "line %" PRIu64, c->first), 1);
             if (code)
                 return code;
             continue;
@@ -464,19 +450,16 @@ static bags_code cv_next(bags_source *s) {
         if (c->count != c->column_count)
             return bags_source_fail(s, BAGS_ERROR_CORRUPT,
                 "lines differ in their number of values, or a quote is not "
-                "closed (line %" PRIu64 ": %" PRIu64
-                ", the first line: %" PRIu64 ")",
+                "closed (line %" PRIu64 ": %" PRIu64 ", the first line: %" PRIu64 ")",
                 c->first, (uint64_t)c->count, (uint64_t)c->column_count);
         for (size_t i = 0; opens && c->header && i < c->count; i++)
             if (strlen(c->header[i]) != c->values[i].size ||
                 memcmp(c->header[i], c->data->data + c->values[i].at,
                     c->values[i].size) != 0)
                 return bags_source_fail(s, BAGS_ERROR_TYPE,
-                    "other columns than in %s (\"%.*s\", \"%.200s\")",
-                    c->paths[0],
+                    "other columns than in %s (\"%.*s\", \"%.200s\")", c->paths[0],
                     (int)(c->values[i].size < 200 ? c->values[i].size : 200),
-                    (const char *)c->data->data + c->values[i].at,
-                    c->header[i]);
+                    (const char *)c->data->data + c->values[i].at, c->header[i]);
         if (!opens || !c->header)
             return BAGS_OK;
     }
@@ -539,8 +522,8 @@ static bags_code cv_decide(
             text = text || first == CV_TEXT;
         } else if (number || kind == CV_BOOL) {
             data = data || first != CV_NONE;
-            text = text || (first != CV_NONE &&
-                               (number ? !is_number : first != CV_BOOL));
+            text =
+                text || (first != CV_NONE && (number ? !is_number : first != CV_BOOL));
         }
     }
     if (!data || text) {
@@ -557,10 +540,9 @@ static bags_code cv_decide(
         column->huge = column->huge || first->huge;
         if (first->kind == CV_NONE || first->kind == column->kind)
             continue;
-        column->kind = column->kind == CV_NONE ? first->kind
-                       : column->kind == CV_BOOL || first->kind == CV_BOOL
-                           ? CV_TEXT
-                       : first->kind > column->kind ? first->kind
+        column->kind = column->kind == CV_NONE                             ? first->kind
+                       : column->kind == CV_BOOL || first->kind == CV_BOOL ? CV_TEXT
+                       : first->kind > column->kind                        ? first->kind
                                                     : column->kind;
     }
     return BAGS_OK;
@@ -596,8 +578,7 @@ static bags_code cv_add_field(bags_source *s, size_t i) {
             column->name, column->name);
     if (column->kind == CV_NONE || (column->kind == CV_INTEGER && column->huge))
         column->kind = CV_TEXT;
-    column->sequence =
-        column->missing || (column->empty && column->kind != CV_TEXT);
+    column->sequence = column->missing || (column->empty && column->kind != CV_TEXT);
     return bags_source_field(s, column->name,
         bags_source_format(
             s, "%s%s", cv_types[column->kind], column->sequence ? "[]" : ""));
@@ -605,8 +586,7 @@ static bags_code cv_add_field(bags_source *s, size_t i) {
 
 static bool cv_accept(const char *name) {
     return bags_import_ends(name, ".csv") || bags_import_ends(name, ".tsv") ||
-           bags_import_ends(name, ".csv.gz") ||
-           bags_import_ends(name, ".tsv.gz");
+           bags_import_ends(name, ".csv.gz") || bags_import_ends(name, ".tsv.gz");
 }
 
 /* Read the first line of the first file: the columns, and its text. */
@@ -621,18 +601,15 @@ static bags_code cv_open_columns(
     if (code)
         return code;
     c->column_count = c->count;
-    c->columns =
-        (cv_column *)bags_source_alloc(s, c->count, sizeof *c->columns);
+    c->columns = (cv_column *)bags_source_alloc(s, c->count, sizeof *c->columns);
     *of_first = (cv_column *)bags_source_alloc(s, c->count, sizeof *c->columns);
-    *firsts =
-        (const char **)bags_source_alloc(s, c->count, sizeof(const char *));
+    *firsts = (const char **)bags_source_alloc(s, c->count, sizeof(const char *));
     if (!c->columns || !*of_first || !*firsts)
         return BAGS_ERROR_MEMORY;
     for (size_t i = 0; !code && i < c->count; i++) {
-        (*firsts)[i] = bags_source_text(
-            s, c->data->data + c->values[i].at, c->values[i].size);
-        code =
-            (*firsts)[i] ? cv_learn(s, &(*of_first)[i], i) : BAGS_ERROR_MEMORY;
+        (*firsts)[i] =
+            bags_source_text(s, c->data->data + c->values[i].at, c->values[i].size);
+        code = (*firsts)[i] ? cv_learn(s, &(*of_first)[i], i) : BAGS_ERROR_MEMORY;
     }
     return code;
 }
@@ -644,9 +621,9 @@ static bags_code cv_open(bags_source *s) {
     bool decided = false;
     c->data = bags_source_buffer(s);
     c->cells = bags_source_buffer(s);
-    bags_code code = c->data && c->cells ? bags_source_files(s, cv_accept,
-                                               &c->paths, &c->path_count)
-                                         : BAGS_ERROR_MEMORY;
+    bags_code code = c->data && c->cells
+                         ? bags_source_files(s, cv_accept, &c->paths, &c->path_count)
+                         : BAGS_ERROR_MEMORY;
     if (!code)
         code = cv_choose(s);
     if (!code)
@@ -690,9 +667,9 @@ static bags_code cv_read(bags_source *s, uint64_t index) {
     if (s->ended ? c->next != s->length : c->next > s->length)
         return bags_source_fail(
             s, BAGS_ERROR_CORRUPT, "the file changed while it was read");
-    cv_parsed *all = s->ended ? NULL
-                              : (cv_parsed *)bags_source_alloc(
-                                    s, c->column_count, sizeof *all);
+    cv_parsed *all =
+        s->ended ? NULL
+                 : (cv_parsed *)bags_source_alloc(s, c->column_count, sizeof *all);
     if (!all)
         return s->ended ? BAGS_OK : BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < c->column_count; i++) {
@@ -704,21 +681,19 @@ static bags_code cv_read(bags_source *s, uint64_t index) {
         bool good = kind == column->kind ||
                     (kind == CV_INTEGER && column->kind == CV_FLOAT) ||
                     (kind == CV_NONE && column->sequence);
-        if (!good ||
-            (kind == CV_INTEGER && column->kind == CV_INTEGER && all[i].large))
+        if (!good || (kind == CV_INTEGER && column->kind == CV_INTEGER && all[i].large))
             return bags_source_fail(
                 s, BAGS_ERROR_CORRUPT, "the file changed while it was read");
         s->entries[i].count = kind != CV_NONE;
         if (kind == CV_TEXT)
-            s->values[i] = bags_utf8_sized(
-                (const char *)c->data->data + value->at, value->size);
+            s->values[i] =
+                bags_utf8_sized((const char *)c->data->data + value->at, value->size);
         else if (kind == CV_BOOL)
             s->values[i] = bags_blob(bits + all[i].integer, 1);
         else if (column->kind == CV_INTEGER)
             s->values[i] = bags_int(all[i].integer);
         else
-            s->values[i] =
-                bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, &all[i].number);
+            s->values[i] = bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, &all[i].number);
     }
     return BAGS_OK;
 }

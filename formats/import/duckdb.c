@@ -77,43 +77,43 @@ enum {
 };
 
 /* X(result, name, parameters): a member and the symbol duckdb_NAME. */
-#define DK_FUNCTIONS(X)                                                        \
-    X(int, create_config, (void **config))                                     \
-    X(int, set_config, (void *config, const char *name, const char *value))    \
-    X(void, destroy_config, (void **config))                                   \
-    X(int, open_ext,                                                           \
-        (const char *path, void **database, void *config, char **message))     \
-    X(void, close, (void **database))                                          \
-    X(int, connect, (void *database, void **connection))                       \
-    X(void, disconnect, (void **connection))                                   \
-    X(int, prepare, (void *connection, const char *query, void **statement))   \
-    X(const char *, prepare_error, (void *statement))                          \
-    X(void, destroy_prepare, (void **statement))                               \
-    X(int, pending_prepared_streaming, (void *statement, void **pending))      \
-    X(const char *, pending_error, (void *pending))                            \
-    X(int, execute_pending, (void *pending, dk_result *result))                \
-    X(void, destroy_pending, (void **pending))                                 \
-    X(void, destroy_result, (dk_result * result))                              \
-    X(const char *, result_error, (dk_result * result))                        \
-    X(uint64_t, column_count, (dk_result * result))                            \
-    X(const char *, column_name, (dk_result * result, uint64_t column))        \
-    X(void *, column_logical_type, (dk_result * result, uint64_t column))      \
-    X(void, destroy_logical_type, (void **type))                               \
-    X(int, get_type_id, (void *type))                                          \
-    X(void *, list_type_child_type, (void *type))                              \
-    X(void *, array_type_child_type, (void *type))                             \
-    X(uint64_t, array_type_array_size, (void *type))                           \
-    X(uint64_t, struct_type_child_count, (void *type))                         \
-    X(char *, struct_type_child_name, (void *type, uint64_t child))            \
-    X(void *, struct_type_child_type, (void *type, uint64_t child))            \
-    X(void *, fetch_chunk, (dk_result result))                                 \
-    X(void, destroy_data_chunk, (void **chunk))                                \
-    X(uint64_t, data_chunk_get_size, (void *chunk))                            \
-    X(void *, data_chunk_get_vector, (void *chunk, uint64_t column))           \
-    X(void *, vector_get_data, (void *vector))                                 \
-    X(uint64_t *, vector_get_validity, (void *vector))                         \
-    X(void *, list_vector_get_child, (void *vector))                           \
-    X(void *, array_vector_get_child, (void *vector))                          \
+#define DK_FUNCTIONS(X)                                                                \
+    X(int, create_config, (void **config))                                             \
+    X(int, set_config, (void *config, const char *name, const char *value))            \
+    X(void, destroy_config, (void **config))                                           \
+    X(int, open_ext,                                                                   \
+        (const char *path, void **database, void *config, char **message))             \
+    X(void, close, (void **database))                                                  \
+    X(int, connect, (void *database, void **connection))                               \
+    X(void, disconnect, (void **connection))                                           \
+    X(int, prepare, (void *connection, const char *query, void **statement))           \
+    X(const char *, prepare_error, (void *statement))                                  \
+    X(void, destroy_prepare, (void **statement))                                       \
+    X(int, pending_prepared_streaming, (void *statement, void **pending))              \
+    X(const char *, pending_error, (void *pending))                                    \
+    X(int, execute_pending, (void *pending, dk_result *result))                        \
+    X(void, destroy_pending, (void **pending))                                         \
+    X(void, destroy_result, (dk_result * result))                                      \
+    X(const char *, result_error, (dk_result * result))                                \
+    X(uint64_t, column_count, (dk_result * result))                                    \
+    X(const char *, column_name, (dk_result * result, uint64_t column))                \
+    X(void *, column_logical_type, (dk_result * result, uint64_t column))              \
+    X(void, destroy_logical_type, (void **type))                                       \
+    X(int, get_type_id, (void *type))                                                  \
+    X(void *, list_type_child_type, (void *type))                                      \
+    X(void *, array_type_child_type, (void *type))                                     \
+    X(uint64_t, array_type_array_size, (void *type))                                   \
+    X(uint64_t, struct_type_child_count, (void *type))                                 \
+    X(char *, struct_type_child_name, (void *type, uint64_t child))                    \
+    X(void *, struct_type_child_type, (void *type, uint64_t child))                    \
+    X(void *, fetch_chunk, (dk_result result))                                         \
+    X(void, destroy_data_chunk, (void **chunk))                                        \
+    X(uint64_t, data_chunk_get_size, (void *chunk))                                    \
+    X(void *, data_chunk_get_vector, (void *chunk, uint64_t column))                   \
+    X(void *, vector_get_data, (void *vector))                                         \
+    X(uint64_t *, vector_get_validity, (void *vector))                                 \
+    X(void *, list_vector_get_child, (void *vector))                                   \
+    X(void *, array_vector_get_child, (void *vector))                                  \
     X(void, free, (void *memory))
 
 #define DK_MEMBER(result, name, parameters) result(*name) parameters;
@@ -132,9 +132,9 @@ typedef struct dk_column {
     const char *name, *expression; /* in SQL */
     int type;                      /* of a value; of arrays, their elements */
     bool list;                     /* a list of values */
-    bool inner;    /* values are lists: arrays of one dimension */
-    uint64_t size; /* values are arrays of this size; 0: they are not */
-    bool optional; /* it has NULLs */
+    bool inner;                    /* values are lists: arrays of one dimension */
+    uint64_t size;                 /* values are arrays of this size; 0: they are not */
+    bool optional;                 /* it has NULLs */
 } dk_column;
 
 typedef struct dk_state {
@@ -169,9 +169,8 @@ static bags_code dk_fail(bags_source *s, const char *why) {
         }
         ended = *why == '\n';
     }
-    return bags_source_fail(s, BAGS_ERROR_CORRUPT, "%s%s%.*s%s", line,
-        file ? " (" : "", file ? (int)strcspn(file + 3, "\n") : 0,
-        file ? file + 3 : "", file ? ")" : "");
+    return bags_source_fail(s, BAGS_ERROR_CORRUPT, "%s%s%.*s%s", line, file ? " (" : "",
+        file ? (int)strcspn(file + 3, "\n") : 0, file ? file + 3 : "", file ? ")" : "");
 }
 
 /* Text in quotes, for SQL. */
@@ -244,8 +243,7 @@ static bags_code dk_run(bags_source *s, const char *from) {
         return code;
     dk_stop(d);
     memset(&d->result, 0, sizeof d->result);
-    if (d->call.prepare(
-            d->connection, (const char *)d->query->data, &d->statement))
+    if (d->call.prepare(d->connection, (const char *)d->query->data, &d->statement))
         return dk_fail(s, d->call.prepare_error(d->statement));
     if (d->call.pending_prepared_streaming(d->statement, &d->pending))
         return dk_fail(s, d->call.pending_error(d->pending));
@@ -272,8 +270,8 @@ static bags_code dk_next(bags_source *s) {
 static bags_dtype dk_dtype(int type) {
     static const bags_dtype dtypes[] = {BAGS_DTYPE_NONE, BAGS_DTYPE_BOOL,
         BAGS_DTYPE_INT8, BAGS_DTYPE_INT16, BAGS_DTYPE_INT32, BAGS_DTYPE_INT64,
-        BAGS_DTYPE_UINT8, BAGS_DTYPE_UINT16, BAGS_DTYPE_UINT32,
-        BAGS_DTYPE_UINT64, BAGS_DTYPE_FLOAT32, BAGS_DTYPE_FLOAT64};
+        BAGS_DTYPE_UINT8, BAGS_DTYPE_UINT16, BAGS_DTYPE_UINT32, BAGS_DTYPE_UINT64,
+        BAGS_DTYPE_FLOAT32, BAGS_DTYPE_FLOAT64};
     return type <= DK_DOUBLE ? dtypes[type] : BAGS_DTYPE_NONE;
 }
 
@@ -297,16 +295,16 @@ static const char *dk_unit(int type) {
 
 static bool dk_is_text(int type) {
     return type == DK_INTERVAL || type == DK_HUGEINT || type == DK_DECIMAL ||
-           type == DK_ENUM || type == DK_UUID || type == DK_BIT ||
-           type == DK_TIME_TZ || type == DK_UHUGEINT;
+           type == DK_ENUM || type == DK_UUID || type == DK_BIT || type == DK_TIME_TZ ||
+           type == DK_UHUGEINT;
 }
 
-static bags_code dk_columns(bags_source *s, const char *name,
-    const char *expression, void *type, bool list, int depth);
+static bags_code dk_columns(bags_source *s, const char *name, const char *expression,
+    void *type, bool list, int depth);
 
 /* Add the columns of a struct, or of a list of them. */
-static bags_code dk_members(bags_source *s, const char *name,
-    const char *expression, void *type, bool list, int depth) {
+static bags_code dk_members(bags_source *s, const char *name, const char *expression,
+    void *type, bool list, int depth) {
     const dk_library *call = &((dk_state *)s->state)->call;
     uint64_t count = call->struct_type_child_count(type);
     bags_code code = BAGS_OK;
@@ -323,14 +321,12 @@ static bags_code dk_members(bags_source *s, const char *name,
         const char *value =
             !quoted ? NULL
             : list
-                ? bags_source_format(s, "[struct_extract(x, %s) FOR x IN %s]",
-                      quoted, expression)
-                : bags_source_format(
-                      s, "struct_extract(%s, %s)", expression, quoted);
+                ? bags_source_format(
+                      s, "[struct_extract(x, %s) FOR x IN %s]", quoted, expression)
+                : bags_source_format(s, "struct_extract(%s, %s)", expression, quoted);
         const char *full = !member ? NULL
-                           : file
-                               ? name
-                               : bags_source_format(s, "%s.%s", name, member);
+                           : file  ? name
+                                   : bags_source_format(s, "%s.%s", name, member);
         if (!value || !full)
             code = BAGS_ERROR_MEMORY;
         else if (!file || !strcmp(member, "bytes"))
@@ -345,8 +341,8 @@ static bags_code dk_members(bags_source *s, const char *name,
 }
 
 /* Add the columns that a value of this type becomes, or a list of such values. */
-static bags_code dk_columns(bags_source *s, const char *name,
-    const char *expression, void *type, bool list, int depth) {
+static bags_code dk_columns(bags_source *s, const char *name, const char *expression,
+    void *type, bool list, int depth) {
     dk_state *d = (dk_state *)s->state;
     const dk_library *call = &d->call;
     dk_column column;
@@ -359,8 +355,7 @@ static bags_code dk_columns(bags_source *s, const char *name,
         return dk_members(s, name, expression, type, list, depth);
     if (column.type == DK_LIST && !list) {
         void *inner = call->list_type_child_type(type);
-        bags_code code =
-            dk_columns(s, name, expression, inner, true, depth + 1);
+        bags_code code = dk_columns(s, name, expression, inner, true, depth + 1);
         call->destroy_logical_type(&inner);
         return code;
     }
@@ -382,9 +377,8 @@ static bags_code dk_columns(bags_source *s, const char *name,
         if (!column.expression)
             return BAGS_ERROR_MEMORY;
     }
-    if (column.type < 0 ||
-        (!dk_dtype(column.type) && !dk_time(column.type) &&
-            column.type != DK_VARCHAR && column.type != DK_BLOB))
+    if (column.type < 0 || (!dk_dtype(column.type) && !dk_time(column.type) &&
+                               column.type != DK_VARCHAR && column.type != DK_BLOB))
         return bags_source_fail(s, BAGS_ERROR_TYPE,
             "column %.200s: its type is not supported; convert it in a query "
             "(--from sql)",
@@ -397,27 +391,23 @@ static bags_code dk_columns(bags_source *s, const char *name,
         return BAGS_ERROR_MEMORY;
     if (!column.name)
         return BAGS_ERROR_MEMORY;
-    d->columns =
-        (dk_column *)bags_source_grow(s, d->columns, d->count, sizeof column);
+    d->columns = (dk_column *)bags_source_grow(s, d->columns, d->count, sizeof column);
     if (!d->columns)
         return BAGS_ERROR_MEMORY;
     d->columns[d->count++] = column;
     return BAGS_OK;
 }
 
-static const char *dk_type(
-    bags_source *s, const dk_column *c, bool jpeg, bool png) {
+static const char *dk_type(bags_source *s, const dk_column *c, bool jpeg, bool png) {
     const char *type = jpeg ? "jpeg" : png ? "png" : "bytes";
     bool sequence = c->list || c->optional;
     uint64_t size = c->inner ? UINT64_MAX : c->size;
-    if (size || c->type == DK_BOOLEAN || c->type == DK_FLOAT ||
-        c->type == DK_DOUBLE)
+    if (size || c->type == DK_BOOLEAN || c->type == DK_FLOAT || c->type == DK_DOUBLE)
         return bags_source_array_type(
             s, dk_dtype(c->type), size ? 1 : 0, &size, sequence);
     if (c->type == DK_VARCHAR)
         type = "utf8";
-    else if (dk_time(c->type) ||
-             (c->type >= DK_TINYINT && c->type <= DK_BIGINT))
+    else if (dk_time(c->type) || (c->type >= DK_TINYINT && c->type <= DK_BIGINT))
         type = "i64";
     else if (c->type >= DK_UTINYINT && c->type <= DK_UBIGINT)
         type = "u64";
@@ -432,8 +422,8 @@ static bool dk_is_null(const dk_state *d, void *vector, uint64_t i) {
 }
 
 /* Value i of a vector, which is not NULL; false if a part of it is. */
-static bool dk_value(const dk_state *d, const dk_column *c, void *vector,
-    uint64_t i, bags_value *value) {
+static bool dk_value(const dk_state *d, const dk_column *c, void *vector, uint64_t i,
+    bags_value *value) {
     unsigned char *data = (unsigned char *)d->call.vector_get_data(vector);
     bags_dtype dtype = dk_dtype(c->type);
     size_t size = dtype ? bags_dtype_size(dtype) : dk_time(c->type);
@@ -477,8 +467,7 @@ static bool dk_value(const dk_state *d, const dk_column *c, void *vector,
 }
 
 /* The values of a column in a row of the chunk. */
-static bags_code dk_entry(
-    bags_source *s, size_t field, uint64_t row, uint64_t index) {
+static bags_code dk_entry(bags_source *s, size_t field, uint64_t row, uint64_t index) {
     dk_state *d = (dk_state *)s->state;
     const dk_column *c = &d->columns[field];
     void *vector = d->call.data_chunk_get_vector(d->chunk, field);
@@ -487,8 +476,7 @@ static bags_code dk_entry(
     if (null)
         count = 0;
     if (c->list && !null) {
-        const dk_list *part =
-            (const dk_list *)d->call.vector_get_data(vector) + row;
+        const dk_list *part = (const dk_list *)d->call.vector_get_data(vector) + row;
         start = part->offset;
         count = part->length;
         vector = d->call.list_vector_get_child(vector);
@@ -502,8 +490,8 @@ static bags_code dk_entry(
                dk_value(d, c, vector, start + i, &values[i]);
     if (!good || (null && !c->list && !c->optional))
         return bags_source_fail(s, BAGS_ERROR_VALUE,
-            "field \"%.200s\": datapoint %" PRIu64 ": NULL%s",
-            s->fields[field].name, index, c->list || !null ? " in a list" : "");
+            "field \"%.200s\": datapoint %" PRIu64 ": NULL%s", s->fields[field].name,
+            index, c->list || !null ? " in a list" : "");
     s->entries[field].values = values;
     s->entries[field].count = (size_t)count;
     return BAGS_OK;
@@ -516,24 +504,24 @@ static bags_code dk_load(bags_source *s) {
         "libduckdb.so", "libduckdb.so.1", "libduckdb.dylib", NULL};
     dk_state *d = (dk_state *)s->state;
     bags_error why;
-#define DK_LOAD(result, name, parameters)                                      \
-    {                                                                          \
-        void *symbol = bags_import_symbol(names, "duckdb_" #name, &why);       \
-        if (!symbol)                                                           \
-            return bags_source_fail(s, BAGS_ERROR_MISSING,                     \
-                "%s; Parquet and SQL need DuckDB's C library, 1.0 or later: "  \
-                "install libduckdb.so (https://duckdb.org/install, C/C++) "    \
-                "where the loader finds it, or set LD_LIBRARY_PATH",           \
-                why.message);                                                  \
-        memcpy(&d->call.name, &symbol, sizeof symbol);                         \
+#define DK_LOAD(result, name, parameters)                                              \
+    {                                                                                  \
+        void *symbol = bags_import_symbol(names, "duckdb_" #name, &why);               \
+        if (!symbol)                                                                   \
+            return bags_source_fail(s, BAGS_ERROR_MISSING,                             \
+                "%s; Parquet and SQL need DuckDB's C library, 1.0 or later: "          \
+                "install libduckdb.so (https://duckdb.org/install, C/C++) "            \
+                "where the loader finds it, or set LD_LIBRARY_PATH",                   \
+                why.message);                                                          \
+        memcpy(&d->call.name, &symbol, sizeof symbol);                                 \
     }
     DK_FUNCTIONS(DK_LOAD)
     return BAGS_OK;
 }
 
 static bags_code dk_connect(bags_source *s) {
-    static const char *const settings[][2] = {{"threads", "1"},
-        {"memory_limit", "1GB"}, {"autoinstall_known_extensions", "false"},
+    static const char *const settings[][2] = {{"threads", "1"}, {"memory_limit", "1GB"},
+        {"autoinstall_known_extensions", "false"},
         {"autoload_known_extensions", "false"}};
     dk_state *d = (dk_state *)s->state;
     void *config = NULL;
@@ -572,9 +560,8 @@ static bags_code dk_ask(bags_source *s) {
                 test = bags_source_format(s,
                     "list_aggregate([%s FOR x IN %s], 'bool_and')", test,
                     c->expression);
-            code =
-                test ? dk_add(s, bags_source_format(s, ", bool_and(%s)", test))
-                     : BAGS_ERROR_MEMORY;
+            code = test ? dk_add(s, bags_source_format(s, ", bool_and(%s)", test))
+                        : BAGS_ERROR_MEMORY;
         }
     }
     return code ? code : dk_run(s, d->from);
@@ -597,21 +584,18 @@ static bags_code dk_count(bags_source *s) {
         code = dk_fail(s, "no result of count(*)");
     if (code)
         return code;
-    dk_value(
-        d, &number, d->call.data_chunk_get_vector(d->chunk, at++), 0, &value);
+    dk_value(d, &number, d->call.data_chunk_get_vector(d->chunk, at++), 0, &value);
     s->length = value.uint;
     for (size_t i = 0; !code && i < d->count; i++) {
         dk_column *c = &d->columns[i];
         bool kinds[2] = {false, false};
-        dk_value(d, &number, d->call.data_chunk_get_vector(d->chunk, at++), 0,
-            &value);
+        dk_value(d, &number, d->call.data_chunk_get_vector(d->chunk, at++), 0, &value);
         c->optional = !c->list && value.uint != s->length;
         int tests = c->type == DK_BLOB ? 2 : 0;
         for (int k = 0; k < tests; k++) {
             void *vector = d->call.data_chunk_get_vector(d->chunk, at++);
             dk_value(d, &truth, vector, 0, &value);
-            kinds[k] =
-                !dk_is_null(d, vector, 0) && *(const unsigned char *)value.data;
+            kinds[k] = !dk_is_null(d, vector, 0) && *(const unsigned char *)value.data;
         }
         code = bags_source_field(s, c->name, dk_type(s, c, kinds[0], kinds[1]));
     }
@@ -632,8 +616,8 @@ static bags_code dk_metadata(bags_source *s) {
         for (uint64_t i = 0; !code && i < d->chunk_size; i++) {
             bags_value key;
             dk_value(d, &text, vector, i, &key);
-            code = bags_source_leave_out(s, "metadata value",
-                bags_source_text(s, key.data, key.size), 1);
+            code = bags_source_leave_out(
+                s, "metadata value", bags_source_text(s, key.data, key.size), 1);
         }
     }
     d->chunk_start = d->chunk_size = 0;
@@ -691,8 +675,8 @@ static void dk_close(bags_source *s) {
         d->call.close(&d->database);
 }
 
-static bags_code dk_open(bags_source *s, const char *function,
-    const char *options, bool (*accept)(const char *)) {
+static bags_code dk_open(bags_source *s, const char *function, const char *options,
+    bool (*accept)(const char *)) {
     dk_state *d = (dk_state *)s->state;
     char **paths = NULL;
     size_t files = 0;
@@ -703,8 +687,8 @@ static bags_code dk_open(bags_source *s, const char *function,
     if (!code && function)
         code = dk_from_files(s, function, options, paths, files, &d->from);
     if (!code && accept == dk_is_parquet)
-        code = dk_from_files(
-            s, "parquet_kv_metadata", "])", paths, files, &d->metadata);
+        code =
+            dk_from_files(s, "parquet_kv_metadata", "])", paths, files, &d->metadata);
     if (!code)
         code = dk_load(s);
     if (!code)
@@ -721,8 +705,7 @@ static bags_code dk_open(bags_source *s, const char *function,
         void *type = d->call.column_logical_type(&d->result, i);
         name = name ? bags_source_text(s, name, strlen(name)) : NULL;
         const char *quoted = name ? dk_quote(s, name, '"') : NULL;
-        code = quoted ? dk_columns(s, name, quoted, type, false, 0)
-                      : BAGS_ERROR_MEMORY;
+        code = quoted ? dk_columns(s, name, quoted, type, false, 0) : BAGS_ERROR_MEMORY;
         d->call.destroy_logical_type(&type);
     }
     if (!code && d->count == 0)
@@ -759,13 +742,10 @@ static bags_code dk_read(bags_source *s, uint64_t index) {
 
 static bags_code parquet_open(bags_source *s) {
     /* A directory named a=b is no column. */
-    return dk_open(
-        s, "read_parquet", "], hive_partitioning=false)", dk_is_parquet);
+    return dk_open(s, "read_parquet", "], hive_partitioning=false)", dk_is_parquet);
 }
 
-static bags_code sql_open(bags_source *s) {
-    return dk_open(s, NULL, NULL, NULL);
-}
+static bags_code sql_open(bags_source *s) { return dk_open(s, NULL, NULL, NULL); }
 
 static bool parquet_detect(const char *path) {
     return bags_import_starts(path, "PAR1", 4) ||
@@ -778,7 +758,7 @@ static bool sql_detect(const char *path) {
            bags_import_kind(path, NULL) == BAGS_PATH_FILE;
 }
 
-const bags_importer bags_import_parquet = {"parquet", parquet_detect,
-    sizeof(dk_state), parquet_open, dk_read, dk_close};
+const bags_importer bags_import_parquet = {
+    "parquet", parquet_detect, sizeof(dk_state), parquet_open, dk_read, dk_close};
 const bags_importer bags_import_sql = {
     "sql", sql_detect, sizeof(dk_state), sql_open, dk_read, dk_close};

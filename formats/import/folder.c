@@ -111,9 +111,7 @@ static bool fo_is_matroska(bags_view file) {
 
 /* ---- the source ---- */
 
-static bool fo_is_array(const char *name) {
-    return bags_import_ends(name, ".npy");
-}
+static bool fo_is_array(const char *name) { return bags_import_ends(name, ".npy"); }
 
 static bool fo_is_video(const char *name) {
     static const char *const endings[] = {
@@ -166,16 +164,14 @@ static bags_code fo_check(bags_source *s, bags_view file) {
     bags_error why;
     bags_value ignored;
     fo_kind kind = fo_find_kind(file.data, file.size < 64 ? file.size : 64);
-    bool bad =
-        (kind == FO_MP4 && !fo_is_mp4(file)) ||
-        ((kind == FO_WEBM || kind == FO_MATROSKA) && !fo_is_matroska(file)) ||
-        kind == FO_NONE;
+    bool bad = (kind == FO_MP4 && !fo_is_mp4(file)) ||
+               ((kind == FO_WEBM || kind == FO_MATROSKA) && !fo_is_matroska(file)) ||
+               kind == FO_NONE;
     if (f->video)
         return bad ? bags_source_fail(s, BAGS_ERROR_CORRUPT,
                          "truncated or damaged: not a complete video")
                    : BAGS_OK;
-    bags_code code =
-        bags_codec_npy.decode(NULL, file, &scratch, &ignored, &why);
+    bags_code code = bags_codec_npy.decode(NULL, file, &scratch, &ignored, &why);
     bags_buffer_free(&scratch);
     return code ? bags_source_fail(s, code, "%s", why.message) : BAGS_OK;
 }

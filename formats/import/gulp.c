@@ -58,8 +58,8 @@ static int gu_pack(msgpack_packer *to, json_object *json) {
     case json_type_double:
         return msgpack_pack_double(to, json_object_get_double(json));
     case json_type_string:
-        return gu_pack_text(to, json_object_get_string(json),
-            (size_t)json_object_get_string_len(json));
+        return gu_pack_text(
+            to, json_object_get_string(json), (size_t)json_object_get_string_len(json));
     case json_type_array:
         failed = msgpack_pack_array(to, json_object_array_length(json));
         for (size_t i = 0; !failed && i < json_object_array_length(json); i++)
@@ -122,18 +122,15 @@ static bags_code gu_read_frame(bags_source *s, const char *id, size_t i,
                                   ? json_object_array_get_idx(place, j)
                                   : NULL;
         if (!json_object_is_type(number, json_type_int) ||
-            json_object_array_length(place) != 3 ||
-            json_object_get_int64(number) < 0)
-            return gu_fail(
-                s, id, i, "its place is not [offset, padding, size]");
+            json_object_array_length(place) != 3 || json_object_get_int64(number) < 0)
+            return gu_fail(s, id, i, "its place is not [offset, padding, size]");
         parts[j] = json_object_get_uint64(number);
     }
     if (parts[1] > parts[2] || parts[2] > s->file.size ||
         parts[0] > s->file.size - parts[2])
         return bags_source_fail(s, BAGS_ERROR_CORRUPT,
             "id \"%.100s\": frame %" PRIu64 ": out of range (offset %" PRIu64
-            ", padding %" PRIu64 ", size %" PRIu64 "; the file has %" PRIu64
-            " bytes)",
+            ", padding %" PRIu64 ", size %" PRIu64 "; the file has %" PRIu64 " bytes)",
             id, (uint64_t)i, parts[0], parts[1], parts[2], s->file.size);
     *done += parts[2] - parts[1];
     if (*done > s->file.size)
@@ -149,12 +146,10 @@ static bags_code gu_read_frame(bags_source *s, const char *id, size_t i,
     return BAGS_OK;
 }
 
-static bags_code gu_read_video(
-    bags_source *s, const char *id, json_object *video) {
+static bags_code gu_read_video(bags_source *s, const char *id, json_object *video) {
     gu_state *g = (gu_state *)s->state;
     json_object *meta = NULL;
-    json_object *places =
-        bags_import_member(video, "frame_info", json_type_array);
+    json_object *places = bags_import_member(video, "frame_info", json_type_array);
     if (!places || !json_object_object_get_ex(video, "meta_data", &meta))
         return bags_fail(s->err, BAGS_ERROR_CORRUPT,
             "%s: id \"%.100s\": not an object with the list \"frame_info\" and "
@@ -162,8 +157,7 @@ static bags_code gu_read_video(
             g->paths[g->at], id);
     size_t count = json_object_array_length(places);
     uint64_t done = 0;
-    bags_value *frames =
-        (bags_value *)bags_source_alloc(s, count, sizeof *frames);
+    bags_value *frames = (bags_value *)bags_source_alloc(s, count, sizeof *frames);
     bags_code code = frames ? BAGS_OK : BAGS_ERROR_MEMORY;
     for (size_t i = 0; !code && i < count; i++)
         code = gu_read_frame(
@@ -188,9 +182,7 @@ static void gu_close(bags_source *s) {
     json_object_put(((gu_state *)s->state)->videos);
 }
 
-static bool gu_is_data(const char *name) {
-    return bags_import_ends(name, ".gulp");
-}
+static bool gu_is_data(const char *name) { return bags_import_ends(name, ".gulp"); }
 
 static bool gu_accept(const char *name) {
     return bags_import_ends(name, ".gmeta") || gu_is_data(name);
@@ -205,8 +197,8 @@ static bags_code gu_find(bags_source *s) {
         return code;
     for (size_t i = 0; i < count; i++) {
         if (!gu_accept(g->paths[i]))
-            return bags_fail(s->err, BAGS_ERROR_TYPE,
-                "%s: not a .gmeta or .gulp file", g->paths[i]);
+            return bags_fail(
+                s->err, BAGS_ERROR_TYPE, "%s: not a .gmeta or .gulp file", g->paths[i]);
         if (gu_is_data(g->paths[i]))
             g->paths[i] = gu_pair(s, g->paths[i], "meta");
         if (!g->paths[i])
@@ -232,8 +224,7 @@ static bags_code gu_open(bags_source *s) {
     for (size_t i = 0; !code && i < g->count; i++) {
         code = gu_open_chunk(s, i);
         s->length = g->stops[i] =
-            g->index +
-            (uint64_t)(code ? 0 : json_object_object_length(g->videos));
+            g->index + (uint64_t)(code ? 0 : json_object_object_length(g->videos));
     }
     code = code ? code : bags_source_field(s, "frames", "jpeg[]");
     code = code ? code : bags_source_field(s, "id", "utf8");
@@ -249,19 +240,16 @@ static bags_code gu_read(bags_source *s, uint64_t index) {
         at = 0; /* open has read all chunks */
     while (index >= g->stops[at])
         at++;
-    bags_code code =
-        at == g->at && index >= g->index ? BAGS_OK : gu_open_chunk(s, at);
+    bags_code code = at == g->at && index >= g->index ? BAGS_OK : gu_open_chunk(s, at);
     if (code)
         return code;
     struct json_object_iterator end = json_object_iter_end(g->videos);
-    for (; g->index < index && !json_object_iter_equal(&g->next, &end);
-         g->index++)
+    for (; g->index < index && !json_object_iter_equal(&g->next, &end); g->index++)
         json_object_iter_next(&g->next);
     if (g->index != index || json_object_iter_equal(&g->next, &end))
-        return bags_source_fail(
-            s, BAGS_ERROR_CORRUPT, "changed while it was read");
-    code = gu_read_video(s, json_object_iter_peek_name(&g->next),
-        json_object_iter_peek_value(&g->next));
+        return bags_source_fail(s, BAGS_ERROR_CORRUPT, "changed while it was read");
+    code = gu_read_video(
+        s, json_object_iter_peek_name(&g->next), json_object_iter_peek_value(&g->next));
     json_object_iter_next(&g->next);
     g->index++;
     return code;

@@ -37,9 +37,9 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#define H5_DEPTH 16                   /* of groups, and of compounds */
-#define H5_SMALL ((uint64_t)64 << 20) /* bytes that any dataset may have, ... */
-#define H5_RATIO 1100                 /* and per stored byte */
+#define H5_DEPTH 16                    /* of groups, and of compounds */
+#define H5_SMALL ((uint64_t)64 << 20)  /* bytes that any dataset may have, ... */
+#define H5_RATIO 1100                  /* and per stored byte */
 #define H5_CACHE ((uint64_t)256 << 20) /* most bytes of chunks per dataset */
 
 typedef enum h5_form {
@@ -104,8 +104,7 @@ typedef struct h5_state {
 /* ---- errors ---- */
 
 /* The last one is the innermost call, which has the reason. */
-static herr_t h5_describe(
-    unsigned n, const H5E_error2_t *error, void *description) {
+static herr_t h5_describe(unsigned n, const H5E_error2_t *error, void *description) {
     (void)n;
     *(const char **)description = error->desc ? error->desc : "";
     return 0;
@@ -114,16 +113,15 @@ static herr_t h5_describe(
 static bags_code h5_fail(bags_source *s, const char *where) {
     const char *why = "";
     H5Ewalk2(H5E_DEFAULT, H5E_WALK_DOWNWARD, h5_describe, &why);
-    bags_code code = bags_source_fail(
-        s, BAGS_ERROR_CORRUPT, "%s: cannot read: %.200s", where, why);
+    bags_code code =
+        bags_source_fail(s, BAGS_ERROR_CORRUPT, "%s: cannot read: %.200s", where, why);
     H5Eclear2(H5E_DEFAULT);
     return code;
 }
 
 static bags_code h5_refuse(
     bags_source *s, const char *path, const char *member, const char *what) {
-    return bags_source_fail(
-        s, BAGS_ERROR_TYPE, "dataset %s%s: %s", path, member, what);
+    return bags_source_fail(s, BAGS_ERROR_TYPE, "dataset %s%s: %s", path, member, what);
 }
 
 /* ---- groups ---- */
@@ -136,8 +134,8 @@ typedef struct h5_visit {
 } h5_visit;
 
 static void h5_add(bags_source *s, h5_list *list, const char *name) {
-    list->names = (const char **)bags_source_grow(
-        s, list->names, list->count, sizeof name);
+    list->names =
+        (const char **)bags_source_grow(s, list->names, list->count, sizeof name);
     list->code = list->names ? BAGS_OK : BAGS_ERROR_MEMORY;
     if (list->names)
         list->names[list->count++] = name;
@@ -155,9 +153,7 @@ static herr_t h5_attribute(
     (void)object;
     (void)info;
     bags_code code = bags_source_leave_out(s, "attribute",
-        bags_source_format(
-            s, "%s%s%s", owner->path, *owner->path ? "@" : "", name),
-        1);
+        bags_source_format(s, "%s%s%s", owner->path, *owner->path ? "@" : "", name), 1);
     owner->visit->list->code = code;
     return code ? -1 : 0;
 }
@@ -201,8 +197,8 @@ static herr_t h5_link(
         if (!inner.prefix)
             list->code = BAGS_ERROR_MEMORY;
         else
-            result = H5Literate(
-                object, H5_INDEX_NAME, H5_ITER_INC, NULL, h5_link, &inner);
+            result =
+                H5Literate(object, H5_INDEX_NAME, H5_ITER_INC, NULL, h5_link, &inner);
     } else if (paths && kind == H5I_GROUP) {
         list->code = bags_source_fail(s, BAGS_ERROR_LIMIT,
             "%s: groups are nested too deeply (maximum %d)", path, H5_DEPTH);
@@ -225,8 +221,7 @@ static bags_code h5_list_group(
     memset(list, 0, sizeof *list);
     list->walk = walk;
     if (((walk == H5_REPORT && h5_attributes(&visit, group, "") < 0) ||
-            H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, NULL, h5_link,
-                &visit) < 0) &&
+            H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, NULL, h5_link, &visit) < 0) &&
         !list->code)
         list->code = h5_fail(s, "a group");
     if (!list->code && list->count > 0)
@@ -235,8 +230,8 @@ static bags_code h5_list_group(
 }
 
 /* The same for a group in a group. */
-static bags_code h5_list_inner(bags_source *s, hid_t group, const char *name,
-    h5_walk walk, h5_list *list) {
+static bags_code h5_list_inner(
+    bags_source *s, hid_t group, const char *name, h5_walk walk, h5_list *list) {
     memset(list, 0, sizeof *list);
     hid_t inner = H5Gopen2(group, name, H5P_DEFAULT);
     if (inner < 0)
@@ -273,8 +268,7 @@ static bags_code h5_is_episodes(
         return code;
     code = h5_list_inner(s, group, list->names[0], H5_PATHS, &first);
     if (!code)
-        code = h5_list_inner(
-            s, group, list->names[list->count - 1], H5_PATHS, &last);
+        code = h5_list_inner(s, group, list->names[list->count - 1], H5_PATHS, &last);
     *are = !code && first.count > 0 && first.count == last.count;
     for (size_t i = 0; *are && i < first.count; i++)
         *are = strcmp(first.names[i], last.names[i]) == 0;
@@ -282,8 +276,8 @@ static bags_code h5_is_episodes(
 }
 
 /* Find the only group of episodes in a group: its path, or NULL. */
-static bags_code h5_find(bags_source *s, hid_t group, const char *path,
-    int depth, bool any, const char **found) {
+static bags_code h5_find(bags_source *s, hid_t group, const char *path, int depth,
+    bool any, const char **found) {
     h5_list list;
     bool are = false;
     bags_code code = h5_list_group(s, group, H5_GROUPS, &list);
@@ -296,10 +290,9 @@ static bags_code h5_find(bags_source *s, hid_t group, const char *path,
             *found, path);
     if (are)
         *found = path;
-    for (size_t i = 0; !code && !are && i < list.count && depth < H5_DEPTH;
-         i++) {
-        const char *inner = bags_source_format(
-            s, "%s%s%s", path, *path ? "/" : "", list.names[i]);
+    for (size_t i = 0; !code && !are && i < list.count && depth < H5_DEPTH; i++) {
+        const char *inner =
+            bags_source_format(s, "%s%s%s", path, *path ? "/" : "", list.names[i]);
         hid_t child = inner ? H5Gopen2(group, list.names[i], H5P_DEFAULT) : -1;
         code = !inner      ? BAGS_ERROR_MEMORY
                : child < 0 ? h5_fail(s, inner)
@@ -324,8 +317,7 @@ static bool h5_is_sound(hid_t type) {
             hid_t member = H5Tget_member_type(type, (unsigned)i);
             size_t offset = H5Tget_member_offset(type, (unsigned)i);
             part = H5Tget_size(member);
-            sound = member >= 0 && part > 0 && part <= size &&
-                    offset <= size - part;
+            sound = member >= 0 && part > 0 && part <= size && offset <= size - part;
             if (member >= 0)
                 H5Tclose(member);
         }
@@ -386,8 +378,8 @@ static hid_t h5_plain(hid_t type, bags_dtype *dtype) {
 static bool h5_is_complex(hid_t type) {
     bags_dtype dtypes[2] = {BAGS_DTYPE_NONE, BAGS_DTYPE_NONE};
     if (H5Tget_class(type) != H5T_COMPOUND || H5Tget_nmembers(type) != 2 ||
-        H5Tget_member_index(type, "r") != 0 ||
-        H5Tget_member_index(type, "i") != 1 || !h5_is_sound(type))
+        H5Tget_member_index(type, "r") != 0 || H5Tget_member_index(type, "i") != 1 ||
+        !h5_is_sound(type))
         return false;
     for (unsigned i = 0; i < 2; i++) {
         hid_t part = H5Tget_member_type(type, i);
@@ -406,8 +398,7 @@ static bool h5_is_bool(hid_t type) {
     int first = H5Tget_member_index(type, "FALSE");
     int second = H5Tget_member_index(type, "TRUE");
     return H5Tget_size(type) == 1 && H5Tget_nmembers(type) == 2 && first >= 0 &&
-           second >= 0 &&
-           H5Tget_member_value(type, (unsigned)first, &no) >= 0 &&
+           second >= 0 && H5Tget_member_value(type, (unsigned)first, &no) >= 0 &&
            H5Tget_member_value(type, (unsigned)second, &yes) >= 0 && no == 0 &&
            yes == 1;
 }
@@ -425,8 +416,8 @@ static hid_t h5_number(hid_t type, bags_dtype *dtype) {
         base = H5Tget_member_type(type, 0);
         hid_t part = h5_plain(base, dtype);
         size_t size = bags_dtype_size(*dtype);
-        *dtype = *dtype == BAGS_DTYPE_FLOAT32 ? BAGS_DTYPE_COMPLEX64
-                                              : BAGS_DTYPE_COMPLEX128;
+        *dtype =
+            *dtype == BAGS_DTYPE_FLOAT32 ? BAGS_DTYPE_COMPLEX64 : BAGS_DTYPE_COMPLEX128;
         memory = H5Tcreate(H5T_COMPOUND, 2 * size);
         H5Tinsert(memory, "r", 0, part);
         H5Tinsert(memory, "i", size, part);
@@ -441,15 +432,13 @@ static hid_t h5_number(hid_t type, bags_dtype *dtype) {
 
 /* Report what of a type no field has: the names of an enum, the tag of an opaque type,
  * unless it is NumPy's of a date or time, whose unit is copied. */
-static bags_code h5_report_type(bags_source *s, const h5_set *set,
-    const char *member, hid_t type, bool is_bool, const char **unit) {
+static bags_code h5_report_type(bags_source *s, const h5_set *set, const char *member,
+    hid_t type, bool is_bool, const char **unit) {
     bags_code code = BAGS_OK;
     bool is_opaque = H5Tget_class(type) == H5T_OPAQUE;
-    int names =
-        H5Tget_class(type) == H5T_ENUM && !is_bool ? H5Tget_nmembers(type) : 0;
+    int names = H5Tget_class(type) == H5T_ENUM && !is_bool ? H5Tget_nmembers(type) : 0;
     char *tag = is_opaque ? H5Tget_tag(type) : NULL;
-    if (tag &&
-        (!strncmp(tag, "NUMPY:<M8[", 10) || !strncmp(tag, "NUMPY:<m8[", 10)) &&
+    if (tag && (!strncmp(tag, "NUMPY:<M8[", 10) || !strncmp(tag, "NUMPY:<m8[", 10)) &&
         H5Tget_size(type) == 8) {
         *unit = bags_source_text(s, tag + 10, strcspn(tag + 10, "]"));
         code = *unit ? BAGS_OK : BAGS_ERROR_MEMORY;
@@ -461,9 +450,7 @@ static bags_code h5_report_type(bags_source *s, const h5_set *set,
     for (int i = 0; !code && i < names; i++) {
         char *name = H5Tget_member_name(type, (unsigned)i);
         code = name ? bags_source_leave_out(s, "enum name",
-                          bags_source_format(
-                              s, "%s%s: %s", set->path, member, name),
-                          1)
+                          bags_source_format(s, "%s%s: %s", set->path, member, name), 1)
                     : h5_fail(s, set->path);
         H5free_memory(name);
     }
@@ -472,8 +459,8 @@ static bags_code h5_report_type(bags_source *s, const h5_set *set,
 
 /* Add the column of elements of this type, which is no other compound: *memory is
  * its type in memory. */
-static bags_code h5_leaf(bags_source *s, h5_set *set, hid_t type,
-    const char *member, size_t offset, hid_t *memory) {
+static bags_code h5_leaf(bags_source *s, h5_set *set, hid_t type, const char *member,
+    size_t offset, hid_t *memory) {
     h5_state *h = (h5_state *)s->state;
     H5T_class_t kind = H5Tget_class(type);
     h5_column *columns =
@@ -505,9 +492,9 @@ static bags_code h5_leaf(bags_source *s, h5_set *set, hid_t type,
         else
             c->inner = H5Tget_array_dims2(type, c->shape);
         if (number >= 0 && c->inner >= 0 && h5_is_sound(type))
-            *memory = kind == H5T_VLEN ? H5Tvlen_create(number)
-                                       : H5Tarray_create2(number,
-                                             (unsigned)c->inner, c->shape);
+            *memory = kind == H5T_VLEN
+                          ? H5Tvlen_create(number)
+                          : H5Tarray_create2(number, (unsigned)c->inner, c->shape);
         if (number >= 0) {
             H5Tclose(number);
             code = h5_report_type(
@@ -535,8 +522,8 @@ static bags_code h5_leaf(bags_source *s, h5_set *set, hid_t type,
 
 /* Add the columns of elements of this type, one per member of a compound: *memory is
  * its type in memory. */
-static bags_code h5_columns(bags_source *s, h5_set *set, hid_t type,
-    const char *member, size_t offset, int depth, hid_t *memory) {
+static bags_code h5_columns(bags_source *s, h5_set *set, hid_t type, const char *member,
+    size_t offset, int depth, hid_t *memory) {
     bags_code code = BAGS_OK;
     if (H5Tget_class(type) != H5T_COMPOUND || h5_is_complex(type))
         return h5_leaf(s, set, type, member, offset, memory);
@@ -544,18 +531,16 @@ static bags_code h5_columns(bags_source *s, h5_set *set, hid_t type,
         return h5_refuse(s, set->path, member, "nested too deeply");
     if (!h5_is_sound(type))
         return bags_source_fail(s, BAGS_ERROR_CORRUPT,
-            "dataset %s%s: a member is not within its compound", set->path,
-            member);
+            "dataset %s%s: a member is not within its compound", set->path, member);
     int members = H5Tget_nmembers(type);
     for (size_t i = 0, size = 0; !code && i < (size_t)members; i++) {
         char *name = H5Tget_member_name(type, (unsigned)i);
         hid_t from = H5Tget_member_type(type, (unsigned)i), part = -1;
-        const char *full =
-            name ? bags_source_format(s, "%s.%s", member, name) : "";
+        const char *full = name ? bags_source_format(s, "%s.%s", member, name) : "";
         code = !name || from < 0 ? h5_fail(s, set->path)
-               : !full           ? BAGS_ERROR_MEMORY
-                                 : h5_columns(s, set, from, full, offset + size,
-                                       depth + 1, &part);
+               : !full
+                   ? BAGS_ERROR_MEMORY
+                   : h5_columns(s, set, from, full, offset + size, depth + 1, &part);
         if (!code) {
             size_t more = H5Tget_size(part);
             if (*memory < 0)
@@ -603,31 +588,26 @@ static bool h5_is_short(hid_t set, hid_t type, hid_t space, hid_t how) {
     hsize_t stored = H5Dget_storage_size(set), size = H5Tget_size(type);
     hssize_t count = H5Sget_simple_extent_npoints(space);
     H5D_layout_t layout = H5Pget_layout(how);
-    bool written =
-        layout == H5D_COMPACT || stored > 0 ||
-        (layout == H5D_CONTIGUOUS && H5Dget_offset(set) != HADDR_UNDEF);
+    bool written = layout == H5D_COMPACT || stored > 0 ||
+                   (layout == H5D_CONTIGUOUS && H5Dget_offset(set) != HADDR_UNDEF);
     return layout != H5D_CHUNKED && written &&
            (count < 0 || size == 0 || (hsize_t)count > stored / size);
 }
 
 /* Open a dataset and get its type and shape. */
-static bags_code h5_open_set(
-    bags_source *s, hid_t group, const char *path, h5_set *c) {
+static bags_code h5_open_set(bags_source *s, hid_t group, const char *path, h5_set *c) {
     hid_t access = H5Pcreate(H5P_DATASET_ACCESS);
     hid_t set = H5Dopen2(group, path, access);
     hid_t space = H5Dget_space(set), how = H5Dget_create_plist(set);
     H5S_class_t kind = H5Sget_simple_extent_type(space);
     c->file_type = H5Dget_type(set);
-    c->rank = kind == H5S_SCALAR
-                  ? 0
-                  : H5Sget_simple_extent_dims(space, c->dims, NULL);
+    c->rank = kind == H5S_SCALAR ? 0 : H5Sget_simple_extent_dims(space, c->dims, NULL);
     bags_code code = BAGS_OK;
     if (set < 0 || space < 0 || how < 0 || c->rank < 0 || c->file_type < 0)
         code = h5_fail(s, path);
     else if (kind != H5S_SCALAR && kind != H5S_SIMPLE)
         code = h5_refuse(s, path, "", "it has no shape (an empty dataset)");
-    else if (H5Pget_layout(how) == H5D_VIRTUAL ||
-             H5Pget_external_count(how) > 0)
+    else if (H5Pget_layout(how) == H5D_VIRTUAL || H5Pget_external_count(how) > 0)
         code = h5_refuse(s, path, "", "its data are in other files");
     else if (h5_is_short(set, c->file_type, space, how))
         code = bags_source_fail(s, BAGS_ERROR_CORRUPT,
@@ -698,13 +678,12 @@ static bags_code h5_read_rows(
     first[0] = start;
     part[0] = rows;
     /* Of the same rank: libhdf5 would otherwise select every element. */
-    hid_t to = c->rank > 0 ? H5Screate_simple(c->rank, part, NULL)
-                           : H5Screate(H5S_SCALAR);
+    hid_t to =
+        c->rank > 0 ? H5Screate_simple(c->rank, part, NULL) : H5Screate(H5S_SCALAR);
     if (c->rank > 0)
         H5Sselect_hyperslab(from, H5S_SELECT_SET, first, NULL, part, NULL);
     /* After a failure, what it holds is unknown. */
-    c->loaded =
-        H5Dread(c->set, c->type, to, from, H5P_DEFAULT, c->data->data) >= 0;
+    c->loaded = H5Dread(c->set, c->type, to, from, H5P_DEFAULT, c->data->data) >= 0;
     if (!c->loaded)
         code = h5_fail(s, c->path);
     H5Sclose(from);
@@ -721,16 +700,14 @@ static bool h5_is_integer(const h5_set *set, const h5_column *c) {
 /* Set the value of a row that was read. */
 static bags_code h5_value(bags_source *s, const h5_set *set, const h5_column *c,
     size_t row, bags_value *out) {
-    unsigned char *data =
-        set->data->data + row * set->cells * set->size + c->offset;
+    unsigned char *data = set->data->data + row * set->cells * set->size + c->offset;
     size_t size = set->cells * c->size;
     if (c->form == H5_TEXT) {
         char *text;
         memcpy(&text, data, sizeof text);
         *out = bags_utf8(text ? text : "");
     } else if (c->form == H5_FIXED) {
-        const void *end =
-            c->pad == H5T_STR_NULLTERM ? memchr(data, 0, size) : NULL;
+        const void *end = c->pad == H5T_STR_NULLTERM ? memchr(data, 0, size) : NULL;
         char pad = c->pad == H5T_STR_SPACEPAD ? ' ' : 0;
         if (end)
             size = (size_t)((const unsigned char *)end - data);
@@ -793,9 +770,7 @@ static bags_code h5_open_sets(bags_source *s, hid_t group) {
     h5_state *h = (h5_state *)s->state;
     h5_list list;
     bags_code code = h5_list_group(s, group, H5_PATHS, &list);
-    h->sets = code
-                  ? NULL
-                  : (h5_set *)bags_source_alloc(s, list.count, sizeof *h->sets);
+    h->sets = code ? NULL : (h5_set *)bags_source_alloc(s, list.count, sizeof *h->sets);
     if (!code && !h->sets)
         code = BAGS_ERROR_MEMORY;
     for (size_t i = 0; !code && i < list.count; i++) {
@@ -803,8 +778,7 @@ static bags_code h5_open_sets(bags_source *s, hid_t group) {
         set->path = list.names[i];
         set->set = set->file_type = set->type = -1;
         set->data = bags_source_buffer(s);
-        code = set->data ? h5_open_set(s, group, set->path, set)
-                         : BAGS_ERROR_MEMORY;
+        code = set->data ? h5_open_set(s, group, set->path, set) : BAGS_ERROR_MEMORY;
         set->sequence = h->episodes && set->rank > 0;
         if (!code)
             code = h5_columns(s, set, set->file_type, "", 0, 0, &set->type);
@@ -916,17 +890,17 @@ static bags_code h5_find_episodes(bags_source *s, bool any, h5_readings *r) {
 /* Both readings are possible, or one of them would leave out data. Names decide, unless
  * the datasets outside of the episodes have the length of all others. */
 static bags_code h5_ambiguous(bags_source *s, const h5_readings *r) {
-    const char *rows =
-        r->other ? bags_source_format(s,
-                       "which differ in length: %s %" PRIu64 ", %s %" PRIu64,
-                       r->first, r->length, r->other, r->other_length)
-                 : bags_source_format(s, "%" PRIu64 " of each", r->length);
+    const char *rows = r->other
+                           ? bags_source_format(s,
+                                 "which differ in length: %s %" PRIu64 ", %s %" PRIu64,
+                                 r->first, r->length, r->other, r->other_length)
+                           : bags_source_format(s, "%" PRIu64 " of each", r->length);
     const char *left =
-        r->outside ? bags_source_format(s,
-                         " without %" PRIu64 " datasets elsewhere (%.100s%s)",
-                         (uint64_t)r->outside, r->outsider,
-                         r->outside > 1 ? ", ..." : "")
-                   : "";
+        r->outside
+            ? bags_source_format(s,
+                  " without %" PRIu64 " datasets elsewhere (%.100s%s)",
+                  (uint64_t)r->outside, r->outsider, r->outside > 1 ? ", ..." : "")
+            : "";
     if (!rows || !left)
         return BAGS_ERROR_MEMORY;
     return bags_source_fail(s, BAGS_ERROR_TYPE,
@@ -1043,9 +1017,9 @@ static bags_code h5_open_file(bags_source *s) {
     if (code)
         return code;
     h->group = H5Gopen2(h->file, *group ? group : "/", H5P_DEFAULT);
-    return h->group < 0 ? bags_source_fail(
-                              s, BAGS_ERROR_MISSING, "no group %s in it", group)
-                        : BAGS_OK;
+    return h->group < 0
+               ? bags_source_fail(s, BAGS_ERROR_MISSING, "no group %s in it", group)
+               : BAGS_OK;
 }
 
 static bags_code h5_open_source(bags_source *s) {
@@ -1077,10 +1051,10 @@ static bags_code h5_open_episode(bags_source *s, const char *name) {
         code = k < list.count
                    ? h5_open_set(s, group, c->path, c)
                    : bags_source_fail(s, BAGS_ERROR_TYPE,
-                         "group %s: no dataset %s, which the first group has",
-                         name, c->path);
-        bool same = !code && c->rank == old.rank &&
-                    H5Tequal(c->file_type, old.file_type) > 0;
+                         "group %s: no dataset %s, which the first group has", name,
+                         c->path);
+        bool same =
+            !code && c->rank == old.rank && H5Tequal(c->file_type, old.file_type) > 0;
         for (int d = 1; same && d < c->rank; d++)
             same = c->dims[d] == old.dims[d];
         if (!code && !same)
@@ -1092,8 +1066,8 @@ static bags_code h5_open_episode(bags_source *s, const char *name) {
     }
     if (!code && list.count != h->set_count)
         code = bags_source_fail(s, BAGS_ERROR_TYPE,
-            "group %s: %" PRIu64 " datasets, but the first group has %" PRIu64,
-            name, (uint64_t)list.count, (uint64_t)h->set_count);
+            "group %s: %" PRIu64 " datasets, but the first group has %" PRIu64, name,
+            (uint64_t)list.count, (uint64_t)h->set_count);
     H5Gclose(group);
     return code;
 }
@@ -1103,8 +1077,8 @@ static bags_code h5_read_columns(bags_source *s, uint64_t start) {
     h5_state *h = (h5_state *)s->state;
     bags_code code = BAGS_OK;
     for (size_t i = 0; !code && i < h->set_count; i++)
-        code = h5_read_rows(s, &h->sets[i], start,
-            h->sets[i].sequence ? h->sets[i].dims[0] : 1);
+        code = h5_read_rows(
+            s, &h->sets[i], start, h->sets[i].sequence ? h->sets[i].dims[0] : 1);
     for (size_t i = 0; !code && i < h->count; i++) {
         const h5_set *set = &h->sets[h->columns[i].set];
         bags_value *values =
@@ -1164,8 +1138,7 @@ static bool h5_detect(const char *path) {
     if (!file)
         return false;
     memcpy(file, path, strlen(path) + 1);
-    bool found =
-        h5_split(file) && bags_import_starts(file, "\x89HDF\r\n\x1A\n", 8);
+    bool found = h5_split(file) && bags_import_starts(file, "\x89HDF\r\n\x1A\n", 8);
     free(file);
     return found;
 }

@@ -12,13 +12,11 @@
 #include <dlfcn.h>
 #endif
 
-#define IM_WINDOW                                                              \
-    ((uint64_t)1 << 20) /* bytes of a file that are read at a time */
+#define IM_WINDOW ((uint64_t)1 << 20) /* bytes of a file that are read at a time */
 
 /* ---- errors ---- */
 
-bags_code bags_source_fail(
-    bags_source *s, bags_code code, const char *format, ...) {
+bags_code bags_source_fail(bags_source *s, bags_code code, const char *format, ...) {
     char text[BAGS_ERROR_SIZE];
     va_list arguments;
     va_start(arguments, format);
@@ -44,8 +42,7 @@ typedef struct im_block {
 
 #define IM_HEADER ((sizeof(im_block) + IM_ALIGN - 1) / IM_ALIGN * IM_ALIGN)
 
-static void *im_resize(
-    void *user, void *data, size_t old_size, size_t new_size) {
+static void *im_resize(void *user, void *data, size_t old_size, size_t new_size) {
     (void)user;
     (void)old_size;
     if (new_size)
@@ -68,8 +65,7 @@ static void *im_take(bags_source *s, size_t count, size_t size) {
         size_t wanted = block ? 2 * block->size : IM_BLOCK;
         if (wanted < least || wanted > SIZE_MAX / 4)
             wanted = least;
-        block =
-            (im_block *)s->allocator.resize(s->allocator.user, NULL, 0, wanted);
+        block = (im_block *)s->allocator.resize(s->allocator.user, NULL, 0, wanted);
         if (!block) {
             bags_source_no_memory(s);
             return NULL;
@@ -188,15 +184,14 @@ char *bags_source_unit(bags_source *s, const char *name, const char *unit) {
     for (size_t i = 0; word && i < sizeof words / sizeof *words; i++)
         if (strcmp(word, words[i][0]) == 0)
             word = words[i][1];
-    return name && unit ? bags_source_format(
-                              s, "%s_%.*s%s", name, (int)digits, unit, word)
-                        : NULL;
+    return name && unit
+               ? bags_source_format(s, "%s_%.*s%s", name, (int)digits, unit, word)
+               : NULL;
 }
 
 /* ---- files ---- */
 
-static bags_code im_open(
-    bags_import_file *file, const char *path, bags_error *err) {
+static bags_code im_open(bags_import_file *file, const char *path, bags_error *err) {
     const bags_io *io = bags_io_local();
     int error = io->open(io->user, path, BAGS_IO_READ, &file->handle);
     if (error)
@@ -213,8 +208,8 @@ static void im_close(bags_import_file *file) {
     file->handle = NULL;
 }
 
-static bags_code im_read(const bags_import_file *file, uint64_t offset,
-    void *data, size_t size, bags_error *err) {
+static bags_code im_read(const bags_import_file *file, uint64_t offset, void *data,
+    size_t size, bags_error *err) {
     const bags_io *io = bags_io_local();
     size_t done = 0, part = 1;
     while (done < size && part > 0) {
@@ -227,8 +222,7 @@ static bags_code im_read(const bags_import_file *file, uint64_t offset,
     }
     if (done < size)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: ends at byte %" PRIu64 " (expected %" PRIu64
-            " bytes at %" PRIu64 ")",
+            "%s: ends at byte %" PRIu64 " (expected %" PRIu64 " bytes at %" PRIu64 ")",
             file->path, offset + done, (uint64_t)size, offset);
     return BAGS_OK;
 }
@@ -254,8 +248,8 @@ bags_code bags_source_open_file(bags_source *s, const char *path) {
 static bags_code im_check(bags_source *s, uint64_t offset, uint64_t size) {
     if (offset > s->file.size || size > s->file.size - offset)
         return bags_source_fail(s, BAGS_ERROR_CORRUPT,
-            "%" PRIu64 " bytes at %" PRIu64
-            " are out of range (the file has %" PRIu64 ")",
+            "%" PRIu64 " bytes at %" PRIu64 " are out of range (the file has %" PRIu64
+            ")",
             size, offset, s->file.size);
     return size > SIZE_MAX / 4 ? bags_source_no_memory(s) : BAGS_OK;
 }
@@ -278,8 +272,7 @@ bags_code bags_source_view(
         file->window_size = 0;
         code = bags_buffer_reserve(&file->window, (size_t)more + 1, s->err);
         if (!code)
-            code =
-                im_read(file, offset, file->window.data, (size_t)more, s->err);
+            code = im_read(file, offset, file->window.data, (size_t)more, s->err);
         if (code)
             return code;
         file->window_start = offset;
@@ -313,8 +306,8 @@ bags_code bags_source_load(
     bags_code code = im_open(&file, path, s->err);
     if (!code && (file.size > limit || file.size >= SIZE_MAX))
         code = bags_fail(s->err, BAGS_ERROR_LIMIT,
-            "%s: too large (%" PRIu64 " bytes, maximum %" PRIu64 ")", path,
-            file.size, limit);
+            "%s: too large (%" PRIu64 " bytes, maximum %" PRIu64 ")", path, file.size,
+            limit);
     if (!code)
         code = bags_buffer_reserve(&s->loaded, (size_t)file.size + 1, s->err);
     if (!code)
@@ -342,8 +335,7 @@ size_t bags_import_peek(const char *path, void *data, size_t size) {
 
 bool bags_import_starts(const char *path, const void *data, size_t size) {
     char start[16];
-    return size <= sizeof start &&
-           bags_import_peek(path, start, size) == size &&
+    return size <= sizeof start && bags_import_peek(path, start, size) == size &&
            memcmp(start, data, size) == 0;
 }
 
@@ -367,8 +359,7 @@ bool bags_import_ends(const char *name, const char *ending) {
         return false;
     for (size_t i = 0; i < part; i++) {
         char a = name[size - part + i], b = ending[i];
-        if ((a >= 'A' && a <= 'Z' ? a + 32 : a) !=
-            (b >= 'A' && b <= 'Z' ? b + 32 : b))
+        if ((a >= 'A' && a <= 'Z' ? a + 32 : a) != (b >= 'A' && b <= 'Z' ? b + 32 : b))
             return false;
     }
     return true;
@@ -429,8 +420,7 @@ static bool im_matches(const char *pattern, const char *name) {
 }
 
 /* The part -00003-of-00010 of a name: where it is and its two numbers. */
-static const char *im_shard_part(
-    const char *name, uint64_t numbers[2], size_t *size) {
+static const char *im_shard_part(const char *name, uint64_t numbers[2], size_t *size) {
     const char *found = NULL;
     for (const char *of = name; (of = strstr(of, "-of-")) != NULL; of++) {
         const char *start = of;
@@ -474,8 +464,8 @@ static bags_code im_check_set(bags_source *s, char **names, size_t count) {
     }
     if (first && count != all[1])
         return bags_source_fail(s, BAGS_ERROR_GAP,
-            "files are missing (found %" PRIu64 " of %" PRIu64 ")",
-            (uint64_t)count, all[1]);
+            "files are missing (found %" PRIu64 " of %" PRIu64 ")", (uint64_t)count,
+            all[1]);
     return BAGS_OK;
 }
 
@@ -491,9 +481,8 @@ typedef struct im_listing {
 
 static int im_list(void *user, const char *name) {
     im_listing *listing = (im_listing *)user;
-    if (name[0] == '.' ||
-        !(listing->pattern ? im_matches(listing->pattern, name)
-                           : listing->accept(name)))
+    if (name[0] == '.' || !(listing->pattern ? im_matches(listing->pattern, name)
+                                             : listing->accept(name)))
         return listing->s && !listing->pattern &&
                        bags_source_leave_out(listing->s, "other file", name, 1)
                    ? ENOMEM
@@ -503,17 +492,15 @@ static int im_list(void *user, const char *name) {
         return 0;
     listing->names = (char **)bags_source_grow(
         listing->s, listing->names, listing->count, sizeof(char *));
-    char *copy = listing->names
-                     ? bags_source_text(listing->s, name, strlen(name))
-                     : NULL;
+    char *copy =
+        listing->names ? bags_source_text(listing->s, name, strlen(name)) : NULL;
     if (!copy)
         return ENOMEM;
     listing->names[listing->count++] = copy;
     return 0;
 }
 
-static bags_code im_find(
-    im_listing *listing, const char *path, bags_error *err) {
+static bags_code im_find(im_listing *listing, const char *path, bags_error *err) {
     const bags_io *io = bags_io_local();
     bags_path_kind kind = bags_import_kind(path, NULL);
     char *parent = NULL;
@@ -540,8 +527,8 @@ static bags_code im_find(
     return code;
 }
 
-bags_code bags_source_files(bags_source *s, bool (*accept)(const char *name),
-    char ***paths, size_t *count) {
+bags_code bags_source_files(
+    bags_source *s, bool (*accept)(const char *name), char ***paths, size_t *count) {
     im_listing listing;
     memset(&listing, 0, sizeof listing);
     listing.s = s;
@@ -552,8 +539,7 @@ bags_code bags_source_files(bags_source *s, bool (*accept)(const char *name),
     bool one = bags_import_kind(s->path, NULL) == BAGS_PATH_FILE;
     size_t length = one ? 1 : listing.count;
     if (length == 0)
-        return bags_source_fail(
-            s, BAGS_ERROR_MISSING, "no file of this format in it");
+        return bags_source_fail(s, BAGS_ERROR_MISSING, "no file of this format in it");
     char **out = (char **)bags_source_alloc(s, length, sizeof *out);
     if (!out)
         return BAGS_ERROR_MEMORY;
@@ -656,11 +642,10 @@ bags_value bags_import_integer(bags_dtype dtype, const void *data) {
 
 /* ---- fields ---- */
 
-bags_code bags_source_field(
-    bags_source *s, const char *name, const char *type) {
+bags_code bags_source_field(bags_source *s, const char *name, const char *type) {
     if (name && type)
-        s->fields = (bags_field *)bags_source_grow(
-            s, s->fields, s->count, sizeof *s->fields);
+        s->fields =
+            (bags_field *)bags_source_grow(s, s->fields, s->count, sizeof *s->fields);
     if (!name || !type || !s->fields)
         return BAGS_ERROR_MEMORY;
     s->fields[s->count].name = name;
@@ -672,8 +657,7 @@ char *bags_source_array_type(bags_source *s, bags_dtype dtype, size_t dims,
     const uint64_t *shape, bool sequence) {
     char text[24 * (BAGS_MAX_DIMS + 1)], *to = text;
     for (size_t i = 0; i < dims && i < BAGS_MAX_DIMS; i++)
-        to += snprintf(
-            to, 24, shape[i] == UINT64_MAX ? ",-1" : ",%" PRIu64, shape[i]);
+        to += snprintf(to, 24, shape[i] == UINT64_MAX ? ",-1" : ",%" PRIu64, shape[i]);
     *to = 0;
     return bags_source_format(
         s, "array(%s%s)%s", bags_dtype_name(dtype), text, sequence ? "[]" : "");
@@ -701,15 +685,13 @@ typedef struct im_name {
 } im_name;
 
 static int im_compare_made(const void *left, const void *right) {
-    return strcmp(
-        ((const im_name *)left)->made, ((const im_name *)right)->made);
+    return strcmp(((const im_name *)left)->made, ((const im_name *)right)->made);
 }
 
 /* Give all fields names that files can have, and make their entries. */
 static bags_code im_finish_fields(bags_source *s) {
     im_name *names = (im_name *)bags_source_alloc(s, s->count, sizeof *names);
-    s->entries =
-        (bags_entry *)bags_source_alloc(s, s->count, sizeof *s->entries);
+    s->entries = (bags_entry *)bags_source_alloc(s, s->count, sizeof *s->entries);
     s->values = (bags_value *)bags_source_alloc(s, s->count, sizeof *s->values);
     if (!names || !s->entries || !s->values)
         return BAGS_ERROR_MEMORY;
@@ -796,8 +778,7 @@ bags_code bags_source_add_columns(
         column->last = 0;
         column->field = s->count;
         code = bags_source_field(s, column->name,
-            bags_source_format(
-                s, "%s%s", type(column), column->sequence ? "[]" : ""));
+            bags_source_format(s, "%s%s", type(column), column->sequence ? "[]" : ""));
     }
     return code;
 }
@@ -808,9 +789,8 @@ bags_source *bags_source_open(const bags_importer *importer, const char *path,
     const bags_source_options *options, bags_error *err) {
     static const bags_allocator standard = {im_resize, NULL};
     const bags_allocator *use =
-        options && options->allocator && options->allocator->resize
-            ? options->allocator
-            : &standard;
+        options && options->allocator && options->allocator->resize ? options->allocator
+                                                                    : &standard;
     bags_source *s = (bags_source *)use->resize(use->user, NULL, 0, sizeof *s);
     if (!s) {
         bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
@@ -822,12 +802,10 @@ bags_source *bags_source_open(const bags_importer *importer, const char *path,
     if (options)
         s->options = *options;
     s->err = &s->error;
-    s->where_buffer = s->loaded = s->file.window =
-        bags_buffer_of(&s->allocator);
+    s->where_buffer = s->loaded = s->file.window = bags_buffer_of(&s->allocator);
     s->path = s->where = bags_source_text(s, path, strlen(path));
     s->state = bags_source_alloc(s, 1, importer->state_size);
-    bags_code code =
-        s->path && s->state ? importer->open(s) : BAGS_ERROR_MEMORY;
+    bags_code code = s->path && s->state ? importer->open(s) : BAGS_ERROR_MEMORY;
     if (!code)
         code = im_finish_fields(s);
     s->opened = true;
@@ -839,8 +817,8 @@ bags_source *bags_source_open(const bags_importer *importer, const char *path,
     return NULL;
 }
 
-bags_code bags_source_read(bags_source *s, uint64_t index,
-    const bags_entry **entries, bags_error *err) {
+bags_code bags_source_read(
+    bags_source *s, uint64_t index, const bags_entry **entries, bags_error *err) {
     im_block *block = (im_block *)s->scratch.blocks;
     *entries = NULL;
     if (block) { /* one remains, the largest */

@@ -24,8 +24,7 @@
 #define BAGS_IMPORT_H
 
 #ifdef BAGS_NO_WRITER
-#error                                                                         \
-    "an importer reads the entries of a writer: compile without BAGS_NO_WRITER"
+#error "an importer reads the entries of a writer: compile without BAGS_NO_WRITER"
 #endif
 
 #include "bags.h"
@@ -84,7 +83,7 @@ typedef struct bags_import_arena {
 
 /* What groups of arrays are, if the source itself leaves it open. */
 typedef enum bags_source_layout {
-    BAGS_LAYOUT_DETECT, /* an ambiguous source is an error that names the readings */
+    BAGS_LAYOUT_DETECT,   /* an ambiguous source is an error that names the readings */
     BAGS_LAYOUT_ROWS,     /* a datapoint is a row of every array */
     BAGS_LAYOUT_EPISODES, /* a datapoint is a group of arrays */
 } bags_source_layout;
@@ -121,15 +120,14 @@ struct bags_source {
 
     /* For importers. */
     void *state;
-    const char *where; /* what messages begin with: a file of the source */
-    bags_error *err;   /* of the call in progress; not NULL */
-    bool ended;        /* set before read if index >= length; read may set it */
+    const char *where;     /* what messages begin with: a file of the source */
+    bags_error *err;       /* of the call in progress; not NULL */
+    bool ended;            /* set before read if index >= length; read may set it */
     bags_import_file file; /* see bags_source_open_file */
     /* After open, for each field. If read sets nothing else, it has one value. */
     bags_entry *entries;
     bags_value *values;
-    struct bags_import_column *
-        *columns; /* sorted by name; of bags_source_column */
+    struct bags_import_column **columns; /* sorted by name; of bags_source_column */
     size_t column_count;
 
     /* Private. */
@@ -183,8 +181,8 @@ bags_source *bags_source_open(const bags_importer *importer, const char *path,
  * reads over them. The entries are valid until the next call. After a failure *entries
  * is NULL, and no more datapoint can be read. Returns BAGS_OK or the error of the
  * importer's read. Threads: one at a time per source. Cost: the importer's. */
-bags_code bags_source_read(bags_source *source, uint64_t index,
-    const bags_entry **entries, bags_error *err);
+bags_code bags_source_read(
+    bags_source *source, uint64_t index, const bags_entry **entries, bags_error *err);
 
 /* Free a source. NULL is accepted. */
 void bags_source_close(bags_source *source);
@@ -196,8 +194,8 @@ void bags_source_close(bags_source *source);
  * ====================================================================== */
 
 /* Fail with "WHERE: " and this text. Returns `code`. */
-bags_code bags_source_fail(bags_source *source, bags_code code,
-    const char *format, ...) BAGI_PRINTF(3, 4);
+bags_code bags_source_fail(bags_source *source, bags_code code, const char *format, ...)
+    BAGI_PRINTF(3, 4);
 bags_code bags_source_no_memory(bags_source *source);
 
 /* `count` elements of `size` bytes, zeroed, aligned for any type; NULL if out of
@@ -205,8 +203,7 @@ bags_code bags_source_no_memory(bags_source *source);
 void *bags_source_alloc(bags_source *source, size_t count, size_t size);
 /* An array like that of `count` elements with space for another, which is zeroed:
  * `array` or a copy of it. NULL if out of memory. */
-void *bags_source_grow(
-    bags_source *source, void *array, size_t count, size_t size);
+void *bags_source_grow(bags_source *source, void *array, size_t count, size_t size);
 /* A copy of text with a zero byte after it; text as printf makes it. NULL if out of
  * memory. */
 char *bags_source_text(bags_source *source, const void *text, size_t size);
@@ -218,8 +215,7 @@ bags_buffer *bags_source_buffer(bags_source *source);
 
 /* Add a field, during open. The name may be any: bags_source_open makes it one that
  * files can have. Both must stay valid. NULL for either: out of memory. */
-bags_code bags_source_field(
-    bags_source *source, const char *name, const char *type);
+bags_code bags_source_field(bags_source *source, const char *name, const char *type);
 /* The type array(DTYPE,shape), with [] if it is a sequence. A dimension UINT64_MAX
  * is -1: of any length. NULL if out of memory. */
 char *bags_source_array_type(bags_source *source, bags_dtype dtype, size_t dims,
@@ -260,8 +256,8 @@ bags_code bags_source_load(
  * There is at least one, otherwise it fails with BAGS_ERROR_MISSING. What else is in
  * the directory is reported as left out.
  */
-bags_code bags_source_files(bags_source *source,
-    bool (*accept)(const char *name), char ***paths, size_t *count);
+bags_code bags_source_files(bags_source *source, bool (*accept)(const char *name),
+    char ***paths, size_t *count);
 
 /* What a field of the source is, as found by reading all datapoints. */
 typedef struct bags_import_column {

@@ -34,9 +34,8 @@ static inline int bags_import_code_unit(const bags_import_scan *s, size_t at) {
     if (s->size - at < 6 || s->text[at] != '\\' || s->text[at + 1] != 'u')
         return -1;
     memcpy(digits, s->text + at + 2, 4);
-    return strspn(digits, "0123456789abcdefABCDEF") == 4
-               ? (int)strtol(digits, NULL, 16)
-               : -1;
+    return strspn(digits, "0123456789abcdefABCDEF") == 4 ? (int)strtol(digits, NULL, 16)
+                                                         : -1;
 }
 
 /* Move past a string, from its opening quote. What is wrong, at s->at, or NULL; so
@@ -135,8 +134,7 @@ static inline uint64_t bags_import_count_names(json_object *tree) {
             1 + bags_import_count_names(at.val);
     } else if (json_object_is_type(tree, json_type_array)) {
         for (size_t i = 0; i < json_object_array_length(tree); i++)
-            count +=
-                bags_import_count_names(json_object_array_get_idx(tree, i));
+            count += bags_import_count_names(json_object_array_get_idx(tree, i));
     }
     return count;
 }
@@ -222,8 +220,7 @@ static inline json_object *bags_import_member(
 }
 
 /* A member that is text, or "". */
-static inline const char *bags_import_json_text(
-    json_object *json, const char *name) {
+static inline const char *bags_import_json_text(json_object *json, const char *name) {
     json_object *member = bags_import_member(json, name, json_type_string);
     return member ? json_object_get_string(member) : "";
 }

@@ -51,12 +51,12 @@ typedef struct mc_bytes {
 
 typedef struct mc_state {
     bags_buffer *chunk;
-    uint64_t at;       /* offset of the next record */
-    uint64_t record;   /* and of the current one, for messages */
-    mc_bytes rest;     /* records of the current chunk */
-    uint32_t crc;      /* of what precedes `at` */
-    bool ended, known; /* the data have ended; all topics are known */
-    uint64_t next;     /* number of the next message */
+    uint64_t at;                       /* offset of the next record */
+    uint64_t record;                   /* and of the current one, for messages */
+    mc_bytes rest;                     /* records of the current chunk */
+    uint32_t crc;                      /* of what precedes `at` */
+    bool ended, known;                 /* the data have ended; all topics are known */
+    uint64_t next;                     /* number of the next message */
     bags_import_column *topics[65536]; /* by channel */
     unsigned char schemas[65536 / 8];  /* bits: it was reported */
 } mc_state;
@@ -99,8 +99,7 @@ static bags_code mc_view(
         return mc_bad(s, "truncated");
     if (size > MC_MOST)
         return bags_source_fail(s, BAGS_ERROR_LIMIT,
-            "record at %" PRIu64 ": too large (%" PRIu64
-            " bytes, maximum %" PRIu64 ")",
+            "record at %" PRIu64 ": too large (%" PRIu64 " bytes, maximum %" PRIu64 ")",
             ((mc_state *)s->state)->record, size, MC_MOST);
     bags_code code = bags_source_view(s, offset, size, &view);
     out->data = view.data;
@@ -114,8 +113,7 @@ static bags_code mc_check(
     if (stored == 0 || stored == computed)
         return BAGS_OK;
     return bags_source_fail(s, BAGS_ERROR_CORRUPT,
-        "record at %" PRIu64
-        ": checksum mismatch of the %s (computed %08" PRIx32
+        "record at %" PRIu64 ": checksum mismatch of the %s (computed %08" PRIx32
         ", stored %08" PRIx64 ")",
         ((mc_state *)s->state)->record, of, computed, stored);
 }
@@ -146,8 +144,8 @@ static bags_code mc_leave_out(bags_source *s, int kind, mc_bytes body) {
     }
     bags_view name = mc_text(&body, 4);
     return body.bad ? mc_bad(s, "invalid record")
-                    : bags_source_leave_out(s, what,
-                          bags_source_text(s, name.data, name.size), 1);
+                    : bags_source_leave_out(
+                          s, what, bags_source_text(s, name.data, name.size), 1);
 }
 
 /* Find or add the field of a topic. */
@@ -198,9 +196,8 @@ static bags_code mc_open_chunk(bags_source *s, mc_bytes body) {
         good = bags_import_lz4(in, out, (size_t)size);
     else if (how.size > 0)
         return bags_source_fail(s, BAGS_ERROR_TYPE,
-            "record at %" PRIu64 ": compression not supported (%.*s)",
-            m->record, (int)(how.size < 40 ? how.size : 40),
-            (const char *)how.data);
+            "record at %" PRIu64 ": compression not supported (%.*s)", m->record,
+            (int)(how.size < 40 ? how.size : 40), (const char *)how.data);
     else if ((good = in.size == size) && size > 0)
         memcpy(out, in.data, in.size);
     if (!good)
@@ -233,8 +230,8 @@ static bags_code mc_top(bags_source *s, int *kind, mc_bytes *body) {
         done += part;
     }
     body->size = 0;
-    if (!s->opened && (*kind == MC_SCHEMA || *kind == MC_ATTACHMENT ||
-                          *kind == MC_METADATA)) {
+    if (!s->opened &&
+        (*kind == MC_SCHEMA || *kind == MC_ATTACHMENT || *kind == MC_METADATA)) {
         uint64_t most = *kind == MC_SCHEMA ? UINT64_MAX : MC_PART;
         code = mc_view(s, start + 9, size - 9 < most ? size - 9 : most, body);
     }
@@ -307,8 +304,7 @@ static bags_code mc_summary(bags_source *s) {
     bags_code code = mc_view(s, stop, tail, &end);
     if (code)
         return code;
-    if (end.data[0] != MC_FOOTER ||
-        memcmp(end.data + tail - 8, MC_MAGIC, 8) != 0)
+    if (end.data[0] != MC_FOOTER || memcmp(end.data + tail - 8, MC_MAGIC, 8) != 0)
         return mc_bad(s, "no footer (truncated?)");
     mc_part(&end, 9);
     uint64_t start = mc_number(&end, 8);
@@ -364,8 +360,7 @@ static bags_code mc_open(bags_source *s) {
     bags_view magic;
     mc_bytes message;
     m->chunk = bags_source_buffer(s);
-    bags_code code =
-        m->chunk ? bags_source_open_file(s, s->path) : BAGS_ERROR_MEMORY;
+    bags_code code = m->chunk ? bags_source_open_file(s, s->path) : BAGS_ERROR_MEMORY;
     if (!code)
         code = bags_source_view(s, 0, s->file.size < 8 ? 0 : 8, &magic);
     if (!code && (magic.size < 8 || memcmp(magic.data, MC_MAGIC, 8) != 0))
@@ -398,12 +393,11 @@ static bags_code mc_read(bags_source *s, uint64_t index) {
     }
     if (!message.data || m->next > s->length) {
         s->ended = true;
-        return m->next == s->length
-                   ? BAGS_OK
-                   : bags_source_fail(s, BAGS_ERROR_CORRUPT,
-                         "contains %" PRIu64
-                         " messages (its summary states %" PRIu64 ")",
-                         m->next, s->length);
+        return m->next == s->length ? BAGS_OK
+                                    : bags_source_fail(s, BAGS_ERROR_CORRUPT,
+                                          "contains %" PRIu64
+                                          " messages (its summary states %" PRIu64 ")",
+                                          m->next, s->length);
     }
     bags_import_column *topic = m->topics[mc_number(&message, 2)];
     uint64_t sequence = mc_number(&message, 4), logged = mc_number(&message, 8);
@@ -412,8 +406,8 @@ static bags_code mc_read(bags_source *s, uint64_t index) {
         return mc_bad(s, "invalid message, or of an unknown channel");
     if (logged > INT64_MAX || published > INT64_MAX)
         return bags_source_fail(s, BAGS_ERROR_VALUE,
-            "datapoint %" PRIu64 ": time out of range for i64 (%" PRIu64 ")",
-            index, logged > INT64_MAX ? logged : published);
+            "datapoint %" PRIu64 ": time out of range for i64 (%" PRIu64 ")", index,
+            logged > INT64_MAX ? logged : published);
     s->values[0] = bags_int((int64_t)logged);
     s->values[1] = bags_int((int64_t)published);
     s->values[2] = bags_uint(sequence);

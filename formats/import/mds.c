@@ -101,8 +101,7 @@ static const char *const md_lists[3] = {
 
 static bool md_same_columns(json_object *a, json_object *b) {
     for (size_t i = 0; i < 3; i++)
-        if (!json_object_equal(
-                bags_import_member(a, md_lists[i], json_type_array),
+        if (!json_object_equal(bags_import_member(a, md_lists[i], json_type_array),
                 bags_import_member(b, md_lists[i], json_type_array)))
             return false;
     return true;
@@ -118,8 +117,7 @@ static bool md_number(json_object *json, const char *name, uint64_t *out) {
 }
 
 /* ndarray:uint8:28,28 as a column, and its type. */
-static const char *md_ndarray(
-    bags_source *s, const char *text, md_column *column) {
+static const char *md_ndarray(bags_source *s, const char *text, md_column *column) {
     size_t dtype_size = strcspn(text, ":");
     const char *shape = text[dtype_size] ? text + dtype_size + 1 : "";
     column->dtype = bags_dtype_parse(text, dtype_size, NULL);
@@ -133,25 +131,21 @@ static const char *md_ndarray(
     bags_type parsed;
     uint64_t sizes[BAGS_MAX_DIMS];
     size_t bytes, dims = 0;
-    if (!type || bags_type_parse(type, &parsed, NULL) ||
-        parsed.count > BAGS_MAX_DIMS)
+    if (!type || bags_type_parse(type, &parsed, NULL) || parsed.count > BAGS_MAX_DIMS)
         return NULL;
-    while (dims + 1 < parsed.count &&
-           bags_type_number(&parsed, dims + 1, &sizes[dims]))
+    while (dims + 1 < parsed.count && bags_type_number(&parsed, dims + 1, &sizes[dims]))
         dims++;
     if (dims + 1 < parsed.count ||
-        !bags_array_size(column->dtype, dims, sizes, &bytes) ||
-        bytes != column->size)
+        !bags_array_size(column->dtype, dims, sizes, &bytes) || bytes != column->size)
         return NULL;
     column->encoding.kind = MD_BLOB;
     return type;
 }
 
-static bags_code md_make_column(bags_source *s, md_column *column,
-    const char *name, const char *encoding, json_object *size) {
+static bags_code md_make_column(bags_source *s, md_column *column, const char *name,
+    const char *encoding, json_object *size) {
     const char *path = ((md_state *)s->state)->index_path;
-    const char *arguments =
-        !strncmp(encoding, "ndarray:", 8) ? encoding + 8 : "";
+    const char *arguments = !strncmp(encoding, "ndarray:", 8) ? encoding + 8 : "";
     size_t length = *arguments ? 7 : strlen(encoding);
     const char *type = NULL;
     for (size_t j = 0; j < sizeof md_encodings / sizeof *md_encodings; j++)
@@ -166,8 +160,7 @@ static bags_code md_make_column(bags_source *s, md_column *column,
         type = md_ndarray(s, arguments, column);
     if (!type)
         return bags_fail(s->err, BAGS_ERROR_TYPE,
-            "%s: column \"%.100s\": unknown encoding \"%.100s\" (size %" PRIu64
-            ")",
+            "%s: column \"%.100s\": unknown encoding \"%.100s\" (size %" PRIu64 ")",
             path, name, encoding, column->size);
     if (column->encoding.size && column->size != column->encoding.size)
         return bags_fail(s->err, BAGS_ERROR_CORRUPT,
@@ -182,8 +175,8 @@ static bags_code md_make_columns(bags_source *s) {
     json_object *first = json_object_array_get_idx(m->shards, 0), *list[3];
     for (size_t j = 0; j < 3; j++) {
         list[j] = bags_import_member(first, md_lists[j], json_type_array);
-        if (!list[j] || json_object_array_length(list[j]) !=
-                            json_object_array_length(list[0]))
+        if (!list[j] ||
+            json_object_array_length(list[j]) != json_object_array_length(list[0]))
             return md_fail_index(s, 0, "invalid lists of columns");
     }
     size_t count = json_object_array_length(list[0]);
@@ -196,8 +189,7 @@ static bags_code md_make_columns(bags_source *s) {
             !json_object_is_type(encoding, json_type_string))
             return md_fail_index(s, 0, "invalid lists of columns");
         code = md_make_column(s, &m->columns[i], json_object_get_string(name),
-            json_object_get_string(encoding),
-            json_object_array_get_idx(list[2], i));
+            json_object_get_string(encoding), json_object_array_get_idx(list[2], i));
     }
     return code;
 }
@@ -251,8 +243,8 @@ static bool md_hash(
             EVP_get_digestbyname(!strcmp(plain, "blake2b")   ? "blake2b512"
                                  : !strcmp(plain, "blake2s") ? "blake2s256"
                                                              : plain);
-        if (!algorithm || EVP_Digest(data.data, data.size, digest, &size,
-                              algorithm, NULL) != 1)
+        if (!algorithm ||
+            EVP_Digest(data.data, data.size, digest, &size, algorithm, NULL) != 1)
             return false;
     }
     for (unsigned i = 0; i < size; i++)
@@ -273,21 +265,19 @@ static bags_code md_check_hashes(bags_source *s, json_object *info) {
     json_object_object_foreach(hashes, name, stored) {
         const char *expected = json_object_get_string(stored);
         if (!md_hash(name, data, hex))
-            return bags_fail(s->err, BAGS_ERROR_TYPE,
-                "%s: unknown hash \"%.60s\"",
+            return bags_fail(s->err, BAGS_ERROR_TYPE, "%s: unknown hash \"%.60s\"",
                 ((md_state *)s->state)->index_path, name);
         if (!expected || strcmp(hex, expected) != 0)
             return bags_source_fail(s, BAGS_ERROR_CORRUPT,
-                "checksum mismatch of its %s (computed %s, stored %.128s)",
-                name, hex, expected ? expected : "null");
+                "checksum mismatch of its %s (computed %s, stored %.128s)", name, hex,
+                expected ? expected : "null");
     }
     return BAGS_OK;
 }
 
 /* Open the file that `info` names and check it. It may not exist if `optional`; then
  * it is not open. */
-static bags_code md_open_file(
-    bags_source *s, json_object *info, bool optional) {
+static bags_code md_open_file(bags_source *s, json_object *info, bool optional) {
     md_state *m = (md_state *)s->state;
     const char *name = bags_import_json_text(info, "basename");
     uint64_t size;
@@ -310,15 +300,14 @@ static bags_code md_decompress(bags_source *s, uint64_t size) {
     bags_view in;
     if (size > UINT32_MAX || size / MD_RATIO > s->file.size)
         return bags_source_fail(s, BAGS_ERROR_CORRUPT,
-            "%" PRIu64 " bytes cannot be %" PRIu64 " when decompressed",
-            s->file.size, size);
+            "%" PRIu64 " bytes cannot be %" PRIu64 " when decompressed", s->file.size,
+            size);
     bags_code code = bags_source_view(s, 0, s->file.size, &in);
     if (!code)
         code = bags_buffer_reserve(m->data, (size_t)size + 1, s->err);
     if (code)
         return code;
-    size_t made =
-        ZSTD_decompress(m->data->data, (size_t)size, in.data, in.size);
+    size_t made = ZSTD_decompress(m->data->data, (size_t)size, in.data, in.size);
     if (ZSTD_isError(made) || made != size)
         return bags_source_fail(s, BAGS_ERROR_CORRUPT,
             "zstd: not %" PRIu64 " bytes when decompressed: %s", size,
@@ -345,12 +334,11 @@ static bags_code md_check_config(bags_source *s, uint64_t samples) {
     if (!copy)
         return code ? code : BAGS_ERROR_MEMORY;
     json_object *config = json_tokener_parse(copy);
-    bool same =
-        md_same_columns(config, json_object_array_get_idx(m->shards, 0));
+    bool same = md_same_columns(config, json_object_array_get_idx(m->shards, 0));
     json_object_put(config);
     return same ? BAGS_OK
-                : bags_source_fail(s, BAGS_ERROR_CORRUPT,
-                      "other columns than in %s", m->index_path);
+                : bags_source_fail(
+                      s, BAGS_ERROR_CORRUPT, "other columns than in %s", m->index_path);
 }
 
 static bags_code md_open_shard(bags_source *s, size_t at) {
@@ -379,8 +367,8 @@ static bags_code md_open_shard(bags_source *s, size_t at) {
             code = md_check_hashes(s, raw);
     }
     if (!code && s->file.size < 8 + 4 * samples)
-        code = bags_source_fail(s, BAGS_ERROR_CORRUPT,
-            "too short for %" PRIu64 " samples", samples);
+        code = bags_source_fail(
+            s, BAGS_ERROR_CORRUPT, "too short for %" PRIu64 " samples", samples);
     if (!code)
         code = bags_source_view(s, 0, 4, &head);
     if (!code && bags_import_number(head.data, 4) != samples)
@@ -396,10 +384,9 @@ static bags_code md_open_shard(bags_source *s, size_t at) {
 static const char *md_decode_array(
     bags_source *s, bags_view blob, bags_dtype dtype, bags_value *out) {
     static const bags_dtype dtypes[] = {BAGS_DTYPE_UINT8, BAGS_DTYPE_INT8,
-        BAGS_DTYPE_NONE, BAGS_DTYPE_UINT16, BAGS_DTYPE_INT16,
-        BAGS_DTYPE_FLOAT16, BAGS_DTYPE_UINT32, BAGS_DTYPE_INT32,
-        BAGS_DTYPE_FLOAT32, BAGS_DTYPE_UINT64, BAGS_DTYPE_INT64,
-        BAGS_DTYPE_FLOAT64};
+        BAGS_DTYPE_NONE, BAGS_DTYPE_UINT16, BAGS_DTYPE_INT16, BAGS_DTYPE_FLOAT16,
+        BAGS_DTYPE_UINT32, BAGS_DTYPE_INT32, BAGS_DTYPE_FLOAT32, BAGS_DTYPE_UINT64,
+        BAGS_DTYPE_INT64, BAGS_DTYPE_FLOAT64};
     if (!dtype && blob.size > 0) {
         /* 8, 16, 32 or 64 bits, plus 0: unsigned, 1: signed, 2: float. */
         unsigned bits = *blob.data & 0xF8U, kind = *blob.data & 7U;
@@ -418,8 +405,7 @@ static const char *md_decode_array(
     if (!shape)
         return "out of memory";
     for (size_t i = 0; i < dims; i++)
-        shape[i] =
-            bags_import_number(blob.data + 1 + i * width, (unsigned)width);
+        shape[i] = bags_import_number(blob.data + 1 + i * width, (unsigned)width);
     blob.data += 1 + dims * width;
     blob.size -= 1 + dims * width;
     size_t size;
@@ -429,8 +415,7 @@ static const char *md_decode_array(
     return NULL;
 }
 
-static const char *md_decode_image(
-    bags_source *s, bags_view blob, bags_value *out) {
+static const char *md_decode_image(bags_source *s, bags_view blob, bags_value *out) {
     static const struct md_mode {
         const char *name;
         bags_dtype dtype;
@@ -484,8 +469,8 @@ static const char *md_decode(
     return NULL;
 }
 
-static const char *md_decode_list(bags_source *s, const md_column *column,
-    bags_view blob, bags_entry *entry) {
+static const char *md_decode_list(
+    bags_source *s, const md_column *column, bags_view blob, bags_entry *entry) {
     size_t front = column->encoding.list;
     uint64_t count =
         blob.size < front ? 0 : bags_import_number(blob.data + front - 4, 4);
@@ -555,22 +540,19 @@ static bags_code md_split(bags_source *s, uint64_t sample, bags_view bytes) {
 
 /* ---- the source ---- */
 
-static void md_close(bags_source *s) {
-    json_object_put(((md_state *)s->state)->index);
-}
+static void md_close(bags_source *s) { json_object_put(((md_state *)s->state)->index); }
 
 static bags_code md_open(bags_source *s) {
     md_state *m = (md_state *)s->state;
     bool is_directory = bags_import_kind(s->path, NULL) == BAGS_PATH_DIRECTORY;
     const char *base = bags_import_base(s->path);
     m->data = bags_source_buffer(s);
-    m->index_path = is_directory
-                        ? bags_source_format(s, "%s/index.json", s->path)
-                        : s->path;
-    m->directory = is_directory      ? s->path
-                   : base == s->path ? "."
-                                     : bags_source_text(s, s->path,
-                                           (size_t)(base - s->path - 1));
+    m->index_path =
+        is_directory ? bags_source_format(s, "%s/index.json", s->path) : s->path;
+    m->directory = is_directory ? s->path
+                   : base == s->path
+                       ? "."
+                       : bags_source_text(s, s->path, (size_t)(base - s->path - 1));
     if (!m->data || !m->index_path || !m->directory)
         return BAGS_ERROR_MEMORY;
     bags_code code = bags_source_json(s, m->index_path, &m->index);

@@ -41,8 +41,8 @@ typedef struct tf_state {
 
 /* What is wrong with the last record. */
 static bags_code tf_fail(bags_source *s, const char *what) {
-    return bags_source_fail(s, BAGS_ERROR_CORRUPT,
-        "record at byte %" PRIu64 ": %s", ((tf_state *)s->state)->start, what);
+    return bags_source_fail(s, BAGS_ERROR_CORRUPT, "record at byte %" PRIu64 ": %s",
+        ((tf_state *)s->state)->start, what);
 }
 
 static uint32_t tf_masked_crc(const void *data, size_t size) {
@@ -202,8 +202,7 @@ static bags_code tf_walk(
                 !tf_parse_feature(entry.bytes, &feature))
                 return tf_fail(s, "not a tf.train.Example");
             *found += feature.kind != 0;
-            bags_code code =
-                feature.kind && visit ? visit(s, &feature) : BAGS_OK;
+            bags_code code = feature.kind && visit ? visit(s, &feature) : BAGS_OK;
             if (code)
                 return code;
         }
@@ -230,8 +229,7 @@ static bool tf_values(const tf_feature *feature, size_t *count, void *out) {
             if (part.wire == 0 || part.bytes.size % 4)
                 return false;
             if (out && part.bytes.size)
-                memcpy(
-                    (char *)out + 4 * *count, part.bytes.data, part.bytes.size);
+                memcpy((char *)out + 4 * *count, part.bytes.data, part.bytes.size);
             *count += part.bytes.size / 4;
         } else if (part.wire == 5) {
             return false;
@@ -335,9 +333,7 @@ static const char *tf_type(const bags_import_column *column) {
                              : "i64";
 }
 
-static bool tf_accept(const char *name) {
-    return strstr(name, "tfrecord") != NULL;
-}
+static bool tf_accept(const char *name) { return strstr(name, "tfrecord") != NULL; }
 
 static bags_code tf_open(bags_source *s) {
     tf_state *t = (tf_state *)s->state;
@@ -385,8 +381,7 @@ static bags_code tf_read(bags_source *s, uint64_t index) {
         s->entries[i].count = 0;
     code = tf_walk(s, record, tf_take, &found);
     for (size_t i = 0; i < s->column_count && !code; i++)
-        if (!s->columns[i]->sequence &&
-            s->entries[s->columns[i]->field].count != 1)
+        if (!s->columns[i]->sequence && s->entries[s->columns[i]->field].count != 1)
             code = tf_fail(s, "changed while the file was read");
     return code;
 }

@@ -32,9 +32,9 @@
 typedef struct wd_state {
     char **paths;
     size_t path_count, path; /* the file that is read */
-    uint64_t offset;    /* of the bytes that libarchive has not requested yet */
-    bool failed;        /* to read them: the error is in s->err */
-    bool gzip, in_gzip; /* `zip` is in use; it is within a gzip member */
+    uint64_t offset;         /* of the bytes that libarchive has not requested yet */
+    bool failed;             /* to read them: the error is in s->err */
+    bool gzip, in_gzip;      /* `zip` is in use; it is within a gzip member */
     z_stream zip;
     struct archive *archive;
     bool in_member; /* it has read a header */
@@ -91,8 +91,7 @@ static bags_code wd_get_gzip(bags_source *s, bags_view *out) {
     return BAGS_OK;
 }
 
-static la_ssize_t wd_get(
-    struct archive *archive, void *user, const void **data) {
+static la_ssize_t wd_get(struct archive *archive, void *user, const void **data) {
     bags_source *s = (bags_source *)user;
     wd_state *w = (wd_state *)s->state;
     bags_view part = {NULL, 0};
@@ -104,8 +103,7 @@ static la_ssize_t wd_get(
     return -1;
 }
 
-static la_int64_t wd_skip(
-    struct archive *archive, void *user, la_int64_t request) {
+static la_int64_t wd_skip(struct archive *archive, void *user, la_int64_t request) {
     bags_source *s = (bags_source *)user;
     wd_state *w = (wd_state *)s->state;
     uint64_t left = s->file.size - w->offset;
@@ -132,8 +130,7 @@ static bags_code wd_fail(bags_source *s) {
     if (w->failed)
         return s->err->code;
     return bags_source_fail(s,
-        archive_errno(w->archive) == ENOMEM ? BAGS_ERROR_MEMORY
-                                            : BAGS_ERROR_CORRUPT,
+        archive_errno(w->archive) == ENOMEM ? BAGS_ERROR_MEMORY : BAGS_ERROR_CORRUPT,
         "before byte %" PRIu64 " of the tar: %s", wd_position(w),
         what ? what : "invalid");
 }
@@ -157,8 +154,7 @@ static bags_code wd_open_file(bags_source *s) {
         return code;
     struct archive *archive = w->archive = archive_read_new();
     memset(&w->zip, 0, sizeof w->zip);
-    bool packed =
-        magic.size == 2 && magic.data[0] == 0x1F && magic.data[1] == 0x8B;
+    bool packed = magic.size == 2 && magic.data[0] == 0x1F && magic.data[1] == 0x8B;
     w->gzip = packed && inflateInit2(&w->zip, 15 + 16) == Z_OK;
     if (!archive || packed != w->gzip)
         return bags_source_no_memory(s);
@@ -204,8 +200,7 @@ static bags_code wd_header(bags_source *s, struct archive_entry **entry) {
 static bags_code wd_split(bags_source *s, const char *path) {
     wd_state *w = (wd_state *)s->state;
     size_t size = strlen(path), first = strcspn(path, "/");
-    if (first >= 4 && !memcmp(path, "__", 2) &&
-        !memcmp(path + first - 2, "__", 2))
+    if (first >= 4 && !memcmp(path, "__", 2) && !memcmp(path + first - 2, "__", 2))
         return BAGS_OK;
     bags_code code = bags_buffer_reserve(w->name, size + 1, s->err);
     if (code)
@@ -246,8 +241,7 @@ static bags_code wd_advance(bags_source *s) {
             name = archive_entry_pathname_utf8(entry);
         if (!name)
             return wd_fail(s);
-        if (archive_entry_filetype(entry) == AE_IFREG &&
-            !archive_entry_hardlink(entry))
+        if (archive_entry_filetype(entry) == AE_IFREG && !archive_entry_hardlink(entry))
             code = wd_split(s, name);
         if (!code && !w->pending && archive_entry_filetype(entry) != AE_IFDIR)
             code = bags_source_leave_out(s, "member", name, 1);
@@ -264,8 +258,7 @@ static bags_code wd_read_member(
         size_t part = limit - *size < WD_BLOCK ? limit - *size : WD_BLOCK;
         if (offset + *size > SIZE_MAX / 2)
             return bags_source_no_memory(s);
-        bags_code code =
-            bags_buffer_reserve(w->data, offset + *size + part, s->err);
+        bags_code code = bags_buffer_reserve(w->data, offset + *size + part, s->err);
         if (code)
             return code;
         la_ssize_t done =
@@ -288,8 +281,7 @@ static bags_code wd_read_member(
 
 /* The field of the pending member, which is in its sample for the first time.
  * `add` it if it is new. */
-static bags_code wd_column(
-    bags_source *s, bool add, bags_import_column **column) {
+static bags_code wd_column(bags_source *s, bool add, bags_import_column **column) {
     wd_state *w = (wd_state *)s->state;
     const char *fault = NULL;
     bool full = s->column_count == WD_FIELDS;
@@ -302,10 +294,9 @@ static bags_code wd_column(
     else if ((*column)->last == w->next)
         fault = "duplicate in its sample";
     if (fault)
-        return bags_source_fail(s,
-            *column ? BAGS_ERROR_CORRUPT : BAGS_ERROR_LIMIT,
-            "member \"%.200s.%.100s\": %s", (const char *)w->name->data,
-            w->ending, fault);
+        return bags_source_fail(s, *column ? BAGS_ERROR_CORRUPT : BAGS_ERROR_LIMIT,
+            "member \"%.200s.%.100s\": %s", (const char *)w->name->data, w->ending,
+            fault);
     (*column)->last = w->next;
     return BAGS_OK;
 }
@@ -393,8 +384,7 @@ static bags_code wd_open(bags_source *s) {
     while (!code && w->pending) {
         code = wd_sample(s, WD_LEARN);
         const char *key = (const char *)w->key->data;
-        not_utf8 =
-            !code && (not_utf8 || !bags_utf8_valid(key, strlen(key), NULL));
+        not_utf8 = !code && (not_utf8 || !bags_utf8_valid(key, strlen(key), NULL));
     }
     s->length = w->next;
     w->path = 0;

@@ -37,13 +37,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define ZR_BAND ((uint64_t)64 << 20) /* bytes in memory per array, or one row */
-#define ZR_VALUES ((uint64_t)1 << 30) /* most bytes of an array per datapoint */
+#define ZR_BAND ((uint64_t)64 << 20)    /* bytes in memory per array, or one row */
+#define ZR_VALUES ((uint64_t)1 << 30)   /* most bytes of an array per datapoint */
 #define ZR_CHUNK ((uint64_t)INT32_MAX)  /* most bytes of a chunk, as in Blosc */
 #define ZR_RATIO ((uint64_t)1 << 16)    /* no codec makes more bytes of one */
 #define ZR_METADATA ((uint64_t)1 << 20) /* most bytes of .zarray */
 #define ZR_ACROSS ((uint64_t)1 << 20)   /* most chunks that a row is in */
-#define ZR_DEPTH 16 /* of groups, and of nested structures */
+#define ZR_DEPTH 16                     /* of groups, and of nested structures */
 
 /* A member of a dtype; a plain dtype has one. */
 typedef struct zr_member {
@@ -119,8 +119,7 @@ static bags_code zr_list_zip(bags_source *s) {
     zr_state *z = (zr_state *)s->state;
     zip_int64_t count = zip_get_num_entries(z->zip, 0);
     size_t length = 0;
-    z->entries =
-        (zr_entry *)bags_source_alloc(s, (size_t)count, sizeof(zr_entry));
+    z->entries = (zr_entry *)bags_source_alloc(s, (size_t)count, sizeof(zr_entry));
     if (!z->entries)
         return BAGS_ERROR_MEMORY;
     for (zip_int64_t i = 0; i < count; i++) {
@@ -132,8 +131,7 @@ static bags_code zr_list_zip(bags_source *s) {
     if (length)
         qsort(z->entries, length, sizeof(zr_entry), zr_compare_entries);
     for (size_t i = 0; i < length; i++)
-        if (i + 1 == length ||
-            strcmp(z->entries[i].name, z->entries[i + 1].name) != 0)
+        if (i + 1 == length || strcmp(z->entries[i].name, z->entries[i + 1].name) != 0)
             z->entries[z->entry_count++] = z->entries[i];
     return BAGS_OK;
 }
@@ -193,14 +191,13 @@ static bags_code zr_read(
 /* ---- .zarray ---- */
 
 static bags_code zr_bad(bags_source *s, const zr_array *a, const char *what) {
-    return bags_source_fail(
-        s, BAGS_ERROR_CORRUPT, "%s.zarray: %s", a->key, what);
+    return bags_source_fail(s, BAGS_ERROR_CORRUPT, "%s.zarray: %s", a->key, what);
 }
 
 static bags_code zr_refuse(
     bags_source *s, const zr_array *a, const char *what, const char *name) {
-    return bags_source_fail(s, BAGS_ERROR_TYPE,
-        "%s.zarray: %s not supported (%.200s)", a->key, what, name);
+    return bags_source_fail(
+        s, BAGS_ERROR_TYPE, "%s.zarray: %s not supported (%.200s)", a->key, what, name);
 }
 
 static json_object *zr_get(json_object *object, const char *name) {
@@ -209,8 +206,7 @@ static json_object *zr_get(json_object *object, const char *name) {
 }
 
 /* A shape: numbers of at least `least`. False if it is none. */
-static bool zr_shape(
-    json_object *list, int64_t least, uint64_t *shape, size_t *dims) {
+static bool zr_shape(json_object *list, int64_t least, uint64_t *shape, size_t *dims) {
     if (!json_object_is_type(list, json_type_array) ||
         json_object_array_length(list) > BAGS_MAX_DIMS)
         return false;
@@ -271,8 +267,7 @@ static bags_code zr_add_member(
     a->item += member.size;
     if (!member.name)
         return BAGS_OK; /* padding */
-    a->members =
-        (zr_member *)bags_source_grow(s, a->members, a->count, sizeof member);
+    a->members = (zr_member *)bags_source_grow(s, a->members, a->count, sizeof member);
     if (!a->members)
         return BAGS_ERROR_MEMORY;
     a->members[a->count++] = member;
@@ -281,8 +276,8 @@ static bags_code zr_add_member(
 
 /* A dtype in JSON: text, or a list of members: [name, dtype] or [name, dtype,
  * shape]. */
-static bags_code zr_dtype(bags_source *s, zr_array *a, json_object *dtype,
-    const char *prefix, int depth) {
+static bags_code zr_dtype(
+    bags_source *s, zr_array *a, json_object *dtype, const char *prefix, int depth) {
     zr_member member;
     memset(&member, 0, sizeof member);
     member.name = prefix;
@@ -297,14 +292,13 @@ static bags_code zr_dtype(bags_source *s, zr_array *a, json_object *dtype,
                            : 0;
         json_object *key = count ? json_object_array_get_idx(parts, 0) : NULL;
         member.dims = 0;
-        if (count < 2 || count > 3 ||
-            !json_object_is_type(key, json_type_string) ||
+        if (count < 2 || count > 3 || !json_object_is_type(key, json_type_string) ||
             (count == 3 && !zr_shape(json_object_array_get_idx(parts, 2), 1,
                                member.shape, &member.dims)))
             return zr_bad(s, a, "invalid member of the dtype");
         const char *text = json_object_get_string(key);
-        member.name = bags_source_format(
-            s, "%s%s%s", prefix, *prefix && *text ? "." : "", text);
+        member.name =
+            bags_source_format(s, "%s%s%s", prefix, *prefix && *text ? "." : "", text);
         if (!member.name)
             return BAGS_ERROR_MEMORY;
         if (!*text)
@@ -313,9 +307,9 @@ static bags_code zr_dtype(bags_source *s, zr_array *a, json_object *dtype,
         bool simple = json_object_is_type(type, json_type_string);
         if (!simple && (member.dims > 0 || !member.name))
             return zr_refuse(s, a, "an array of structures", text);
-        bags_code code =
-            simple ? zr_add_member(s, a, member, json_object_get_string(type))
-                   : zr_dtype(s, a, type, member.name, depth + 1);
+        bags_code code = simple
+                             ? zr_add_member(s, a, member, json_object_get_string(type))
+                             : zr_dtype(s, a, type, member.name, depth + 1);
         if (code)
             return code;
     }
@@ -330,8 +324,7 @@ static int64_t zr_base64(const char *text, unsigned char *out, size_t size) {
     size_t length = strcspn(text, "="), made = 0;
     uint32_t bits = 0;
     size_t padding = strlen(text + length);
-    if ((length + padding) % 4 || padding > 2 ||
-        strspn(text + length, "=") != padding)
+    if ((length + padding) % 4 || padding > 2 || strspn(text + length, "=") != padding)
         return -1;
     for (size_t i = 0; i < length; i++) {
         const char *digit = strchr(digits, text[i]);
@@ -462,8 +455,7 @@ static bool zr_integer(
 
 /* Text as UCS-4, little-endian. */
 static bool zr_text(json_object *value, unsigned char *out, size_t size) {
-    const unsigned char *text =
-        (const unsigned char *)json_object_get_string(value);
+    const unsigned char *text = (const unsigned char *)json_object_get_string(value);
     size_t length = (size_t)json_object_get_string_len(value), made = 0;
     for (size_t i = 0; i < length;) {
         unsigned char c = text[i++];
@@ -488,10 +480,9 @@ static bool zr_element(const zr_array *a, json_object *value) {
     size_t size = member->size;
     unsigned char *fill = a->fill;
     char kind = plain ? member->kind : 'V';
-    int64_t bytes =
-        text && strchr("SV", kind)
-            ? zr_base64(json_object_get_string(value), fill, a->item)
-            : -1;
+    int64_t bytes = text && strchr("SV", kind)
+                        ? zr_base64(json_object_get_string(value), fill, a->item)
+                        : -1;
     switch (kind) {
     case 'S':
         return bytes >= 0;
@@ -508,8 +499,7 @@ static bool zr_element(const zr_array *a, json_object *value) {
             return !text && zr_float(value, size / 2, fill);
         return json_object_array_length(value) == 2 &&
                zr_float(json_object_array_get_idx(value, 0), size / 2, fill) &&
-               zr_float(json_object_array_get_idx(value, 1), size / 2,
-                   fill + size / 2);
+               zr_float(json_object_array_get_idx(value, 1), size / 2, fill + size / 2);
     case 'b':
         *fill = json_object_get_int64(value) != 0;
         return json_object_is_type(value, json_type_boolean) ||
@@ -538,16 +528,15 @@ static bags_code zr_fill(bags_source *s, zr_array *a, json_object *value) {
 
 /* What of the metadata can be read; sets codec and separator. */
 static bags_code zr_storage(bags_source *s, zr_array *a, json_object *about) {
-    static const char *const codecs[] = {
-        "blosc", "zlib", "gzip", "zstd", "lz4"};
+    static const char *const codecs[] = {"blosc", "zlib", "gzip", "zstd", "lz4"};
     json_object *version = zr_get(about, "zarr_format");
     json_object *filters = zr_get(about, "filters");
     json_object *codec = zr_get(about, "compressor");
     const char *order = bags_import_json_text(about, "order");
     const char *separator = bags_import_json_text(about, "dimension_separator");
     if (json_object_get_int64(version) != 2)
-        return zr_refuse(s, a, "zarr_format",
-            version ? json_object_get_string(version) : "none");
+        return zr_refuse(
+            s, a, "zarr_format", version ? json_object_get_string(version) : "none");
     if (filters && (!json_object_is_type(filters, json_type_array) ||
                        json_object_array_length(filters) > 0))
         return zr_refuse(s, a, "filters", json_object_get_string(filters));
@@ -575,8 +564,7 @@ static bags_code zr_sizes(bags_source *s, zr_array *a) {
         if (!zr_times(&a->chunk_size, a->chunks[d], ZR_CHUNK) ||
             (d > 0 && !zr_times(&a->row, a->shape[d], ZR_VALUES)) ||
             (d > 0 && a->shape[d] > 0 &&
-                !zr_times(
-                    &across, (a->shape[d] - 1) / a->chunks[d] + 1, ZR_ACROSS)))
+                !zr_times(&across, (a->shape[d] - 1) / a->chunks[d] + 1, ZR_ACROSS)))
             return bags_source_fail(s, BAGS_ERROR_LIMIT,
                 "%s.zarray: too large: a chunk of 2 GiB, a row of 1 GiB, or of "
                 "%" PRIu64 " chunks",
@@ -594,8 +582,7 @@ static bags_code zr_open_array(bags_source *s, zr_array *a, const char *key) {
     size_t chunk_dims = 0, size = strlen(key), root = strlen(z->root);
     char *name = bags_source_text(s, key + root, size - root);
     const char *file = bags_source_format(s, "%s.zarray", key);
-    const char *path =
-        file ? bags_source_format(s, "%s: %s", s->path, file) : NULL;
+    const char *path = file ? bags_source_format(s, "%s: %s", s->path, file) : NULL;
     a->key = key;
     a->name = name;
     a->band = bags_source_buffer(s);
@@ -611,10 +598,9 @@ static bags_code zr_open_array(bags_source *s, zr_array *a, const char *key) {
         code = bags_source_parse_json(s, path, text, &about);
     if (!code)
         code = zr_storage(s, a, about);
-    if (!code &&
-        (!zr_shape(zr_get(about, "shape"), 0, a->shape, &a->dims) ||
-            !zr_shape(zr_get(about, "chunks"), 1, a->chunks, &chunk_dims) ||
-            a->dims != chunk_dims))
+    if (!code && (!zr_shape(zr_get(about, "shape"), 0, a->shape, &a->dims) ||
+                     !zr_shape(zr_get(about, "chunks"), 1, a->chunks, &chunk_dims) ||
+                     a->dims != chunk_dims))
         code = zr_bad(s, a, "invalid shape or chunks");
     if (!code)
         code = zr_dtype(s, a, zr_get(about, "dtype"), "", 0);
@@ -657,16 +643,15 @@ static bool zr_decompress(const zr_array *a, bags_view in, unsigned char *out) {
 }
 
 /* The elements of a chunk; data NULL: it is missing, all are the fill value. */
-static bags_code zr_chunk(bags_source *s, zr_array *a, const uint64_t *at,
-    const unsigned char **data) {
+static bags_code zr_chunk(
+    bags_source *s, zr_array *a, const uint64_t *at, const unsigned char **data) {
     zr_state *z = (zr_state *)s->state;
     bags_view in;
     uint64_t limit =
         a->codec ? a->chunk_size + a->chunk_size / 8 + 4096 : a->chunk_size;
     const char *key = a->key;
     for (size_t d = 0; key && d < a->dims; d++)
-        key = bags_source_format(
-            s, "%s%s%" PRIu64, key, d ? a->separator : "", at[d]);
+        key = bags_source_format(s, "%s%s%" PRIu64, key, d ? a->separator : "", at[d]);
     if (key && a->dims == 0)
         key = bags_source_format(s, "%s0", key);
     if (!key)
@@ -674,16 +659,14 @@ static bags_code zr_chunk(bags_source *s, zr_array *a, const uint64_t *at,
     bags_code code = zr_read(s, key, limit, &in);
     *data = NULL;
     if (code == BAGS_ERROR_MISSING && !a->fill)
-        return bags_source_fail(s, BAGS_ERROR_GAP,
-            "%s: is missing, and the array has no fill_value", key);
+        return bags_source_fail(
+            s, BAGS_ERROR_GAP, "%s: is missing, and the array has no fill_value", key);
     if (code)
         return code == BAGS_ERROR_MISSING ? BAGS_OK : code;
-    if (a->codec ? a->chunk_size / ZR_RATIO > in.size
-                 : in.size != a->chunk_size)
+    if (a->codec ? a->chunk_size / ZR_RATIO > in.size : in.size != a->chunk_size)
         return bags_source_fail(s, BAGS_ERROR_CORRUPT,
-            "%s: size of the chunk is wrong (%" PRIu64 " bytes for %" PRIu64
-            ")",
-            key, (uint64_t)in.size, (uint64_t)a->chunk_size);
+            "%s: size of the chunk is wrong (%" PRIu64 " bytes for %" PRIu64 ")", key,
+            (uint64_t)in.size, (uint64_t)a->chunk_size);
     *data = in.data;
     if (!a->codec)
         return BAGS_OK;
@@ -694,15 +677,14 @@ static bags_code zr_chunk(bags_source *s, zr_array *a, const uint64_t *at,
     return zr_decompress(a, in, z->chunk->data)
                ? BAGS_OK
                : bags_source_fail(s, BAGS_ERROR_CORRUPT,
-                     "%s: not a chunk of %" PRIu64 " bytes compressed by %s",
-                     key, (uint64_t)a->chunk_size, a->codec);
+                     "%s: not a chunk of %" PRIu64 " bytes compressed by %s", key,
+                     (uint64_t)a->chunk_size, a->codec);
 }
 
 /* Copy what a chunk has of dimension d and later ones. `from` is within the chunk,
  * `to` within the band; steps are those of the dimension before. */
 static void zr_copy(const zr_array *a, const uint64_t *at, size_t d,
-    const unsigned char *from, unsigned char *to, size_t from_step,
-    size_t to_step) {
+    const unsigned char *from, unsigned char *to, size_t from_step, size_t to_step) {
     if (d == a->dims) {
         memcpy(to, from ? from : a->fill, a->item);
         return;
@@ -733,8 +715,7 @@ static bags_code zr_load(bags_source *s, zr_array *a, uint64_t row) {
     at[0] = row / height;
     uint64_t first = at[0] * height;
     uint64_t start = first + (row - first) / most * most;
-    uint64_t stop =
-        height - (start - first) < most ? first + height : start + most;
+    uint64_t stop = height - (start - first) < most ? first + height : start + most;
     if (a->dims && stop > a->shape[0])
         stop = a->shape[0];
     a->band_start = a->band_stop = 0;
@@ -747,8 +728,7 @@ static bags_code zr_load(bags_source *s, zr_array *a, uint64_t row) {
         if (code)
             return code;
         for (uint64_t r = start; r < stop; r++)
-            zr_copy(a, at, a->dims ? 1 : 0,
-                chunk ? chunk + (r - first) * step : NULL,
+            zr_copy(a, at, a->dims ? 1 : 0, chunk ? chunk + (r - first) * step : NULL,
                 a->band->data + (r - start) * a->row, step, a->row);
         for (d = a->dims; d > 1; d--) { /* the next chunk across */
             if (++at[d - 1] <= (a->shape[d - 1] - 1) / a->chunks[d - 1])
@@ -807,19 +787,16 @@ static bags_value zr_value(const zr_array *a, const zr_member *member,
 }
 
 /* Make the values of rows start to stop: entries of the array's fields. */
-static bags_code zr_rows(
-    bags_source *s, zr_array *a, uint64_t start, uint64_t stop) {
+static bags_code zr_rows(bags_source *s, zr_array *a, uint64_t start, uint64_t stop) {
     uint64_t count = stop - start;
     if (a->count == 0)
         return BAGS_OK; /* nothing but padding */
     if (count > ZR_VALUES / (a->row + a->count * sizeof(bags_value)))
         return bags_source_fail(s, BAGS_ERROR_LIMIT,
-            "%s: rows %" PRIu64 " to %" PRIu64 " are too large", a->key, start,
-            stop);
-    unsigned char *out =
-        (unsigned char *)bags_source_alloc(s, (size_t)count, a->row);
-    bags_value *values = (bags_value *)bags_source_alloc(
-        s, (size_t)count * a->count, sizeof *values);
+            "%s: rows %" PRIu64 " to %" PRIu64 " are too large", a->key, start, stop);
+    unsigned char *out = (unsigned char *)bags_source_alloc(s, (size_t)count, a->row);
+    bags_value *values =
+        (bags_value *)bags_source_alloc(s, (size_t)count * a->count, sizeof *values);
     if (!out || !values)
         return BAGS_ERROR_MEMORY;
     for (uint64_t r = start; r < stop; r++) {
@@ -853,9 +830,9 @@ static zr_array *zr_find(const zr_state *z, const char *name) {
 /* The member of this name, if it is two 64-bit integers: a start and a stop. */
 static const zr_member *zr_interval(const zr_array *a, const char *name) {
     for (size_t i = 0; a && a->dims == 1 && i < a->count; i++)
-        if (strcmp(a->members[i].name, name) == 0 &&
-            strchr("iu", a->members[i].kind) && a->members[i].size == 16 &&
-            a->members[i].dims == 1 && a->members[i].shape[0] == 2)
+        if (strcmp(a->members[i].name, name) == 0 && strchr("iu", a->members[i].kind) &&
+            a->members[i].size == 16 && a->members[i].dims == 1 &&
+            a->members[i].shape[0] == 2)
             return &a->members[i];
     return NULL;
 }
@@ -868,21 +845,18 @@ static bags_code zr_l5kit(bags_source *s) {
     zr_array *lights = zr_find(z, "traffic_light_faces");
     if (!lights)
         lights = zr_find(z, "tl_faces");
-    if (!agents || agents->dims != 1 ||
-        !zr_interval(scenes, "frame_index_interval") ||
+    if (!agents || agents->dims != 1 || !zr_interval(scenes, "frame_index_interval") ||
         !zr_interval(frames, "agent_index_interval"))
         return BAGS_OK;
-    if (lights &&
-        (lights->dims != 1 ||
-            !zr_interval(frames, "traffic_light_faces_index_interval")))
+    if (lights && (lights->dims != 1 ||
+                      !zr_interval(frames, "traffic_light_faces_index_interval")))
         lights = NULL;
     for (size_t i = 0; i < z->count; i++) {
         zr_array *a = &z->arrays[i];
         bool known = a == scenes || a == frames || a == agents || a == lights;
         if (!known && strncmp(a->key, "agents_mask", 11) != 0)
             return bags_source_fail(s, BAGS_ERROR_TYPE,
-                "%s: not an array of an L5Kit dataset; import it by itself",
-                a->key);
+                "%s: not an array of an L5Kit dataset; import it by itself", a->key);
         if (!known) {
             a->count = 0;
             if (bags_source_leave_out(s, "array", a->name, 1))
@@ -901,9 +875,8 @@ static bags_code zr_refers(bags_source *s, zr_array *a, const char *name,
     const zr_array *to, uint64_t row, uint64_t *start, uint64_t *stop) {
     const zr_member *member = zr_interval(a, name);
     unsigned char bytes[16];
-    bags_code code = row < a->band_start || row >= a->band_stop
-                         ? zr_load(s, a, row)
-                         : BAGS_OK;
+    bags_code code =
+        row < a->band_start || row >= a->band_stop ? zr_load(s, a, row) : BAGS_OK;
     if (code)
         return code;
     bags_swap_bytes(bytes,
@@ -914,8 +887,8 @@ static bags_code zr_refers(bags_source *s, zr_array *a, const char *name,
     if (*start <= *stop && *stop <= to->shape[0])
         return BAGS_OK;
     return bags_source_fail(s, BAGS_ERROR_CORRUPT,
-        "field \"%s.%s\": row %" PRIu64 ": invalid interval (%" PRId64
-        " to %" PRId64 ", length %" PRIu64 ")",
+        "field \"%s.%s\": row %" PRIu64 ": invalid interval (%" PRId64 " to %" PRId64
+        ", length %" PRIu64 ")",
         a->name, name, row, (int64_t)*start, (int64_t)*stop, to->shape[0]);
 }
 
@@ -936,8 +909,7 @@ static bags_code zr_unused(bags_source *s, zr_array *a, const char *name,
     size_t count = 0;
     for (uint64_t row = 0; row < a->shape[0]; row++) {
         zr_span span;
-        bags_code code =
-            zr_refers(s, a, name, to, row, &span.start, &span.stop);
+        bags_code code = zr_refers(s, a, name, to, row, &span.start, &span.stop);
         if (code)
             return code;
         if (span.start == span.stop)
@@ -956,10 +928,10 @@ static bags_code zr_unused(bags_source *s, zr_array *a, const char *name,
     uint64_t next = 0;
     for (size_t i = 0; i <= count; i++) {
         uint64_t start = i < count ? spans[i].start : to->shape[0];
-        if (start > next && bags_source_leave_out(s, what,
-                                bags_source_format(s, "%" PRIu64 " to %" PRIu64,
-                                    next, start - 1),
-                                start - next))
+        if (start > next &&
+            bags_source_leave_out(s, what,
+                bags_source_format(s, "%" PRIu64 " to %" PRIu64, next, start - 1),
+                start - next))
             return BAGS_ERROR_MEMORY;
         if (i < count && spans[i].stop > next)
             next = spans[i].stop;
@@ -973,18 +945,18 @@ static bags_code zr_unused_rows(bags_source *s) {
     bags_code code = BAGS_OK;
     for (uint64_t row = 0; !code && row < z->scenes->shape[0]; row++) {
         uint64_t start, stop;
-        code = zr_refers(s, z->scenes, "frame_index_interval", z->frames, row,
-            &start, &stop);
+        code = zr_refers(
+            s, z->scenes, "frame_index_interval", z->frames, row, &start, &stop);
         if (!code && start == stop)
             code = bags_source_leave_out(
                 s, "empty scene", bags_source_format(s, "%" PRIu64, row), 1);
     }
     if (!code)
-        code = zr_unused(
-            s, z->frames, "agent_index_interval", z->agents, "unused agent");
+        code =
+            zr_unused(s, z->frames, "agent_index_interval", z->agents, "unused agent");
     if (!code && z->lights)
-        code = zr_unused(s, z->frames, "traffic_light_faces_index_interval",
-            z->lights, "unused traffic light face");
+        code = zr_unused(s, z->frames, "traffic_light_faces_index_interval", z->lights,
+            "unused traffic light face");
     return code;
 }
 
@@ -995,8 +967,8 @@ static bags_code zr_find_scene(bags_source *s, uint64_t frame) {
         uint64_t end = z->scene_stop;
         bags_code code = zr_rows(s, z->scenes, z->scene, z->scene + 1);
         if (!code)
-            code = zr_refers(s, z->scenes, "frame_index_interval", z->frames,
-                z->scene, &z->scene_start, &z->scene_stop);
+            code = zr_refers(s, z->scenes, "frame_index_interval", z->frames, z->scene,
+                &z->scene_start, &z->scene_stop);
         if (code)
             return code;
         if (z->scene_start < end && z->scene_start < z->scene_stop)
@@ -1009,8 +981,8 @@ static bags_code zr_find_scene(bags_source *s, uint64_t frame) {
         z->scene++;
     }
     if (frame < z->scene_start || frame >= z->scene_stop)
-        return bags_source_fail(s, BAGS_ERROR_CORRUPT,
-            "frames: row %" PRIu64 ": not in a scene", frame);
+        return bags_source_fail(
+            s, BAGS_ERROR_CORRUPT, "frames: row %" PRIu64 ": not in a scene", frame);
     s->values[s->count - 1] = bags_int((int64_t)(z->scene - 1));
     return zr_rows(s, z->scenes, z->scene - 1, z->scene);
 }
@@ -1022,14 +994,14 @@ static bags_code zr_read_frame(bags_source *s, uint64_t frame) {
     if (!code)
         code = zr_rows(s, z->frames, frame, frame + 1);
     if (!code)
-        code = zr_refers(s, z->frames, "agent_index_interval", z->agents, frame,
-            &start, &stop);
+        code = zr_refers(
+            s, z->frames, "agent_index_interval", z->agents, frame, &start, &stop);
     if (!code)
         code = zr_rows(s, z->agents, start, stop);
     if (code || !z->lights)
         return code;
-    code = zr_refers(s, z->frames, "traffic_light_faces_index_interval",
-        z->lights, frame, &start, &stop);
+    code = zr_refers(s, z->frames, "traffic_light_faces_index_interval", z->lights,
+        frame, &start, &stop);
     return code ? code : zr_rows(s, z->lights, start, stop);
 }
 
@@ -1059,11 +1031,10 @@ static bags_code zr_add_fields(bags_source *s, zr_array *a) {
         if (member->number)
             type = member->kind == 'u' ? "u64" : "i64";
         type = member->dtype && !member->number
-                   ? bags_source_array_type(
-                         s, member->dtype, dims, shape, sequence)
+                   ? bags_source_array_type(s, member->dtype, dims, shape, sequence)
                    : bags_source_format(s, "%s%s", type, sequence ? "[]" : "");
-        const char *name = bags_source_format(s, "%s%s%s",
-            prefix ? a->name : "", prefix && *member->name ? "." : "",
+        const char *name = bags_source_format(s, "%s%s%s", prefix ? a->name : "",
+            prefix && *member->name ? "." : "",
             !prefix && !*member->name ? "data" : member->name);
         if (member->unit)
             name = bags_source_unit(s, name, member->unit);
@@ -1072,12 +1043,11 @@ static bags_code zr_add_fields(bags_source *s, zr_array *a) {
     return code;
 }
 
-static int zr_add_key(bags_source *s, const char ***keys, size_t *count,
-    const char *key, size_t size) {
+static int zr_add_key(
+    bags_source *s, const char ***keys, size_t *count, const char *key, size_t size) {
     const char *copy = bags_source_text(s, key, size);
     const char **grown =
-        copy ? (const char **)bags_source_grow(s, *keys, *count, sizeof copy)
-             : NULL;
+        copy ? (const char **)bags_source_grow(s, *keys, *count, sizeof copy) : NULL;
     if (!grown)
         return ENOMEM;
     *keys = grown;
@@ -1089,12 +1059,10 @@ static int zr_add_key(bags_source *s, const char ***keys, size_t *count,
 static bags_code zr_attributes(bags_source *s, const char *key) {
     zr_state *z = (zr_state *)s->state;
     const char *file = bags_source_format(s, "%s.zattrs", key);
-    const char *path =
-        file ? bags_source_format(s, "%s: %s", s->path, file) : NULL;
+    const char *path = file ? bags_source_format(s, "%s: %s", s->path, file) : NULL;
     json_object *about = NULL;
     bags_view text = {NULL, 0};
-    bags_code code =
-        path ? zr_read(s, file, ZR_METADATA, &text) : BAGS_ERROR_MEMORY;
+    bags_code code = path ? zr_read(s, file, ZR_METADATA, &text) : BAGS_ERROR_MEMORY;
     if (!code)
         code = bags_source_parse_json(s, path, text, &about);
     if (code)
@@ -1103,8 +1071,7 @@ static bags_code zr_attributes(bags_source *s, const char *key) {
     json_object_object_foreachC(about, at) {
         if (!code)
             code = bags_source_leave_out(s, "attribute",
-                bags_source_format(s, "%s@%s", key + strlen(z->root), at.key),
-                1);
+                bags_source_format(s, "%s@%s", key + strlen(z->root), at.key), 1);
     }
     json_object_put(about);
     return code;
@@ -1132,22 +1099,20 @@ static int zr_walk(void *user, const char *name) {
     zr_state *z = (zr_state *)s->state;
     int error = name[0] == '.' ? 0 : io->kind(io->user, path, &kind);
     if (!error && kind == BAGS_PATH_NONE && name[0] != '.')
-        return bags_source_leave_out(s, "other file",
-                   bags_source_format(s, "%s%s", in->key, name), 1)
+        return bags_source_leave_out(
+                   s, "other file", bags_source_format(s, "%s%s", in->key, name), 1)
                    ? ENOMEM
                    : 0;
     if (error || kind != BAGS_PATH_DIRECTORY)
         return error;
     if (bags_import_kind(path, ".zattrs") == BAGS_PATH_FILE)
-        error = zr_add_key(s, &z->attributes, &z->attributes_count, below.key,
-            strlen(below.key));
+        error = zr_add_key(
+            s, &z->attributes, &z->attributes_count, below.key, strlen(below.key));
     if (!error && bags_import_kind(path, ".zarray") != BAGS_PATH_NONE)
-        return zr_add_key(
-            s, &z->keys, &z->key_count, below.key, strlen(below.key));
+        return zr_add_key(s, &z->keys, &z->key_count, below.key, strlen(below.key));
     if (error)
         return error;
-    return below.depth > ZR_DEPTH ? ELOOP
-                                  : io->list(io->user, path, zr_walk, &below);
+    return below.depth > ZR_DEPTH ? ELOOP : io->list(io->user, path, zr_walk, &below);
 }
 
 /* A .zip may contain the directory itself: its root is the shortest key. */
@@ -1219,11 +1184,10 @@ static bags_code zr_open_arrays(bags_source *s) {
     if (error == ENOMEM)
         return bags_source_no_memory(s);
     if (error || z->key_count == 0)
-        return bags_source_fail(s, error ? BAGS_ERROR_IO : BAGS_ERROR_MISSING,
-            "%s", error ? strerror(error) : "no Zarr array in it");
+        return bags_source_fail(s, error ? BAGS_ERROR_IO : BAGS_ERROR_MISSING, "%s",
+            error ? strerror(error) : "no Zarr array in it");
     qsort(z->keys, z->key_count, sizeof *z->keys, zr_compare);
-    z->arrays =
-        (zr_array *)bags_source_alloc(s, z->key_count, sizeof *z->arrays);
+    z->arrays = (zr_array *)bags_source_alloc(s, z->key_count, sizeof *z->arrays);
     code = z->arrays ? BAGS_OK : BAGS_ERROR_MEMORY;
     for (; !code && z->count < z->key_count; z->count++)
         code = zr_open_array(s, &z->arrays[z->count], z->keys[z->count]);
@@ -1243,8 +1207,7 @@ static bags_code zr_open(bags_source *s) {
     z->root = "";
     z->file = bags_source_buffer(s);
     z->chunk = bags_source_buffer(s);
-    bags_code code =
-        z->file && z->chunk ? zr_open_arrays(s) : BAGS_ERROR_MEMORY;
+    bags_code code = z->file && z->chunk ? zr_open_arrays(s) : BAGS_ERROR_MEMORY;
     if (!code)
         code = zr_l5kit(s);
     for (size_t i = 0; !code && i < z->count; i++) {
@@ -1277,8 +1240,7 @@ static bags_code zr_read_row(bags_source *s, uint64_t index) {
 }
 
 static bool zr_detect(const char *path) {
-    return (bags_import_ends(path, ".zip") &&
-               bags_import_starts(path, "PK", 2)) ||
+    return (bags_import_ends(path, ".zip") && bags_import_starts(path, "PK", 2)) ||
            bags_import_kind(path, ".zgroup") == BAGS_PATH_FILE ||
            bags_import_kind(path, ".zarray") == BAGS_PATH_FILE ||
            bags_import_kind(path, "zarr.json") == BAGS_PATH_FILE;

@@ -28,17 +28,16 @@ typedef struct bar {
 } bar;
 
 /* Of bags.h, at most `limit` times the other's time. */
-#define WITHIN(part, operation, who, other, limit)                             \
+#define WITHIN(part, operation, who, other, limit)                                     \
     { operation, part, operation, who, operation, other, AT_MOST, limit }
 /* At least `limit` times as fast as the other. */
-#define FASTER(part, operation, who, other, limit)                             \
+#define FASTER(part, operation, who, other, limit)                                     \
     { operation, part, operation, other, operation, who, AT_LEAST, limit }
 
 /* By the clock; and by the time of the processor, which tells the same of
  * writing that does not wait for the disk, also where other programs run. */
-#define WRITES(part, who, other, limit)                                        \
-    FASTER(part, "write", who, other, limit),                                  \
-        FASTER(part, CPU_TIME, who, other, limit)
+#define WRITES(part, who, other, limit)                                                \
+    FASTER(part, "write", who, other, limit), FASTER(part, CPU_TIME, who, other, limit)
 
 static const bar bars[] = {
     WITHIN(SMALL, "pointer", BAG, IDEAL, 1.25),
@@ -53,8 +52,7 @@ static const bar bars[] = {
     WRITES(SMALL, BAG, "LMDB", 2.2),
     WRITES(SMALL, BAG, "SQLite", 10),
     WRITES(SMALL, BAG, "Python", 10),
-    {"open, first get", SMALL, "open, first get", BAG, "", NULL, AT_MOST,
-        100e3},
+    {"open, first get", SMALL, "open, first get", BAG, "", NULL, AT_MOST, 100e3},
     WITHIN(SMALL, "open, first get", BAG, IDEAL, 2),
     FASTER(SMALL, "open, first get", BAG, "Python", 60),
     {"bytes beside blobs", SMALL, "bytes beside blobs", BAG, "", NULL, EXACTLY,
@@ -70,8 +68,8 @@ static const bar bars[] = {
     FASTER(MIDDLE, "scan", BAG, IDEAL, 0.9),
     WRITES(MIDDLE, BAG, "write(), pread()", 1.2),
     WRITES(MIDDLE, BAG, "LMDB", 1.1),
-    {"2 threads, one reader", MIDDLE, "copy, 1 thread", BAG, "copy, 2 threads",
-        BAG, AT_LEAST, 1.6},
+    {"2 threads, one reader", MIDDLE, "copy, 1 thread", BAG, "copy, 2 threads", BAG,
+        AT_LEAST, 1.6},
     WITHIN(MIDDLE, "cold, single", RANDOM, "write(), pread()", 1.1),
     WITHIN(MIDDLE, "cold, batch of 32", RANDOM, "io_uring", 1.0),
     {"writer's memory", MIDDLE, "writer's memory", BAG, "", NULL, AT_MOST,
@@ -88,8 +86,7 @@ static const bar bars[] = {
     FASTER(POINTS, "all fields", SET, "SQLite", 2.5),
     FASTER(PHOTOS, "decode", BAG, "memory", 0.97),
     WRITES(MIDDLE, SUMMED, BAG, 0.85),
-    {"verified touch by copy", MIDDLE, "copy", IDEAL, "touch", SUMMED, AT_LEAST,
-        0.7},
+    {"verified touch by copy", MIDDLE, "copy", IDEAL, "touch", SUMMED, AT_LEAST, 0.7},
     {"open, first get", SHARDS, "open, first get", SET, "", NULL, AT_MOST, 2e9},
     {"memory a shard", SHARDS, "memory a shard", SET, "", NULL, AT_MOST, 200},
     {"open, both ends", SPARSE, "open, both ends", SET, "", NULL, AT_MOST, 5e6},
@@ -98,9 +95,9 @@ static const bar bars[] = {
 #define BARS (sizeof bars / sizeof *bars)
 
 static double measured(const bar *b) {
-    return b->other ? ratio_of(b->part, b->operation, b->who,
-                          b->other_operation, b->other)
-                    : result_of(b->part, b->operation, b->who);
+    return b->other
+               ? ratio_of(b->part, b->operation, b->who, b->other_operation, b->other)
+               : result_of(b->part, b->operation, b->who);
 }
 
 static bool is_met(const bar *b, double value) {
@@ -133,8 +130,7 @@ static void print_bar(const bar *b) {
 
 void print_bars(void) {
     size_t met = 0, missed = 0;
-    printf("\n%-18s %-24s %-38s %12s  %-11s\n", "wanted", "", "", "measured",
-        "wanted");
+    printf("\n%-18s %-24s %-38s %12s  %-11s\n", "wanted", "", "", "measured", "wanted");
     for (size_t i = 0; i < BARS; i++) {
         double value = measured(&bars[i]);
         if (!isnan(value) || (!set.part && !set.who))
@@ -142,8 +138,7 @@ void print_bars(void) {
         met += !isnan(value) && is_met(&bars[i], value);
         missed += !isnan(value) && !is_met(&bars[i], value);
     }
-    printf("%zu met, %zu missed, %zu not measured\n", met, missed,
-        BARS - met - missed);
+    printf("%zu met, %zu missed, %zu not measured\n", met, missed, BARS - met - missed);
     if (busy_at_most() > 1.5)
         printf("The machine was busy (a load of %.1f): do not trust what the "
                "clock measured:\nwriting, threads, opening, cold reads\n",
@@ -159,8 +154,8 @@ void write_bars(void *to) {
         fprintf(file,
             "    {\"part\": \"%s\", \"what\": \"%s\", \"who\": \"%s\", "
             "\"other\": \"%s\", \"sense\": \"%s\", \"limit\": %g, ",
-            b->part, b->what, b->who, b->other ? b->other : "",
-            sense_words[b->sense], b->limit);
+            b->part, b->what, b->who, b->other ? b->other : "", sense_words[b->sense],
+            b->limit);
         if (isnan(value))
             fputs("\"measured\": null, ", file);
         else

@@ -75,8 +75,7 @@ typedef enum bench_unit { NANOSECONDS, BYTES } bench_unit;
 /* What a part measures now; not copied. */
 void begin_part(const char *name);
 /* One round's figure. Names are not copied. */
-void record(
-    const char *operation, const char *who, bench_unit unit, double value);
+void record(const char *operation, const char *who, bench_unit unit, double value);
 
 /* The median of the rounds, or the least where CPU_TIME is measured; NAN if it
  * was not measured. */
@@ -109,9 +108,8 @@ void bench_records(const workload *load);
 int write_alone(const char *part, const char *who);
 void bench_cold(const workload *load);
 void bench_datapoints(void); /* fields, refs, sequences */
-void bench_opening(
-    void); /* many shards; more datapoints than memory has bytes */
-void bench_pictures(void); /* JPEG decoding */
+void bench_opening(void);    /* many shards; more datapoints than memory has bytes */
+void bench_pictures(void);   /* JPEG decoding */
 void print_bars(void);
 void write_bars(void *file);
 

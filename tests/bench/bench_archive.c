@@ -87,8 +87,7 @@ static void open_folder(void *what) {
 }
 
 int main(void) {
-    static const bags_field fields[] = {
-        {"image", "bytes"}, {"label", "int(4)"}};
+    static const bags_field fields[] = {{"image", "bytes"}, {"label", "int(4)"}};
     static unsigned char image[300];
     char directory[] = "/tmp/bags-bench-XXXXXX";
     bags_error err;
@@ -100,8 +99,7 @@ int main(void) {
         bags_value values[2];
         values[0] = bags_bytes(image, sizeof image);
         values[1] = bags_int(i);
-        bags_entry entries[] = {
-            {"image", &values[0], 1}, {"label", &values[1], 1}};
+        bags_entry entries[] = {{"image", &values[0], 1}, {"label", &values[1], 1}};
         bags_writer_append(writer, entries, 2, NULL);
     }
     must(!bags_writer_close(writer, &err), &err);

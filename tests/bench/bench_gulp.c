@@ -52,8 +52,7 @@ static double now(void) {
 
 static const char *frame_path(uint64_t video, uint64_t frame) {
     static char path[128];
-    snprintf(path, sizeof path, FOLDER "/jpeg/%03d/%05d.jpg", (int)video,
-        (int)frame);
+    snprintf(path, sizeof path, FOLDER "/jpeg/%03d/%05d.jpg", (int)video, (int)frame);
     return path;
 }
 
@@ -75,8 +74,8 @@ static unsigned char bytes[1 << 20];
 static void read_gulp(uint64_t video, uint64_t frame, uint64_t count, use f) {
     const uint64_t *at = offsets + video * FRAMES + frame;
     size_t size = (size_t)(at[count] - at[0]);
-    must(size <= sizeof bytes &&
-             pread(gulp, bytes, size, (off_t)at[0]) == (ssize_t)size,
+    must(
+        size <= sizeof bytes && pread(gulp, bytes, size, (off_t)at[0]) == (ssize_t)size,
         "pread");
     for (size_t i = 0; i < count; i++) {
         bags_view blob = {bytes + (at[i] - at[0]), (size_t)(at[i + 1] - at[i])};
@@ -115,8 +114,7 @@ static void decode(bags_view blob) {
 
 static void write_file(const char *path, bags_view blob) {
     int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
-    must(file >= 0 && write(file, blob.data, blob.size) == (ssize_t)blob.size,
-        path);
+    must(file >= 0 && write(file, blob.data, blob.size) == (ssize_t)blob.size, path);
     close(file);
 }
 
@@ -137,8 +135,7 @@ static void make_files(void) {
     size_t row = (size_t)photo.shape[1] * 3;
     must(system("rm -rf " FOLDER " && mkdir -p " FOLDER "/jpeg") == 0, "mkdir");
     gulp = open(FOLDER "/data_0.gulp", O_RDWR | O_CREAT, 0644);
-    bags_writer *writer =
-        bags_writer_open(FOLDER "/bags", &field, 1, NULL, &err);
+    bags_writer *writer = bags_writer_open(FOLDER "/bags", &field, 1, NULL, &err);
     must(gulp >= 0 && writer, FOLDER);
     for (uint64_t v = 0; v < VIDEOS; v++) {
         char path[128];
@@ -152,18 +149,15 @@ static void make_files(void) {
                     (const unsigned char *)photo.data + (y + i) * row + 3 * x,
                     (size_t)WIDTH * 3);
             bags_value image = bags_array(BAGS_DTYPE_UINT8, 3, shape, pixels);
-            must(!bags_encode(registry, "jpeg", &image, &encoded, &blob, &err),
-                "jpeg");
+            must(!bags_encode(registry, "jpeg", &image, &encoded, &blob, &err), "jpeg");
             uint64_t *at = offsets + v * FRAMES + f;
             at[1] = at[0] + blob.size;
-            must(pwrite(gulp, blob.data, blob.size, (off_t)at[0]) ==
-                     (ssize_t)blob.size,
+            must(pwrite(gulp, blob.data, blob.size, (off_t)at[0]) == (ssize_t)blob.size,
                 "gulp");
             write_file(frame_path(v, f), blob);
             void *copy = malloc(blob.size);
             must(copy != NULL, "malloc");
-            frames[f] =
-                bags_blob(memcpy(copy, blob.data, blob.size), blob.size);
+            frames[f] = bags_blob(memcpy(copy, blob.data, blob.size), blob.size);
         }
         bags_entry entry = {"frames", frames, FRAMES};
         must(!bags_writer_append(writer, &entry, 1, &err), "append");
@@ -188,8 +182,7 @@ static void open_bags(bags_access access) {
 
 static void evict(const char *path) {
     int file = open(path, O_RDONLY);
-    must(
-        file >= 0 && posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED) == 0, path);
+    must(file >= 0 && posix_fadvise(file, 0, 0, POSIX_FADV_DONTNEED) == 0, path);
     close(file);
 }
 
@@ -201,8 +194,7 @@ static bool is_cold(const char *path) {
     must(file >= 0 && fstat(file, &about) == 0, path);
     size_t size = (size_t)about.st_size, count = (size + 4095) / 4096, in = 0;
     void *map = mmap(NULL, size, PROT_READ, MAP_SHARED, file, 0);
-    must(map != MAP_FAILED && count <= sizeof pages &&
-             mincore(map, size, pages) == 0,
+    must(map != MAP_FAILED && count <= sizeof pages && mincore(map, size, pages) == 0,
         "mincore");
     for (size_t i = 0; i < count; i++)
         in += pages[i] & 1;
@@ -230,8 +222,7 @@ static int by_value(const void *a, const void *b) {
 }
 
 /* The three take turns: the median of a frame's times. */
-static void measure(
-    const char *name, int reads, uint64_t count, use f, bool cold) {
+static void measure(const char *name, int reads, uint64_t count, use f, bool cold) {
     static void (*const ways[3])(uint64_t, uint64_t, uint64_t, use) = {
         read_bags, read_gulp, read_files};
     double times[3][ROUNDS];
@@ -239,8 +230,7 @@ static void measure(
     for (size_t round = 0; round < ROUNDS; round++)
         for (size_t way = 0; way < 3; way++) {
             if (cold && !evict_all()) {
-                printf("%-32s skipped: the system keeps the files in memory\n",
-                    name);
+                printf("%-32s skipped: the system keeps the files in memory\n", name);
                 return;
             }
             double start = now();
@@ -262,15 +252,14 @@ static void measure(
 int main(void) {
     bags_error err;
     registry = bags_registry_create(NULL, &err);
-    must(registry && !bags_registry_add(registry, &bags_codec_jpeg, &err),
-        "registry");
+    must(registry && !bags_registry_add(registry, &bags_codec_jpeg, &err), "registry");
     make_files();
     open_bags(BAGS_ACCESS_DEFAULT);
     printf("%d frames of %d x %d, %.1f KB each; us per frame\n"
            "%-32s %9s %9s %9s\n",
         VIDEOS * FRAMES, WIDTH, HEIGHT,
-        (double)offsets[VIDEOS * FRAMES] / (VIDEOS * FRAMES) / 1e3, "",
-        "bags.h", ".gulp", "files");
+        (double)offsets[VIDEOS * FRAMES] / (VIDEOS * FRAMES) / 1e3, "", "bags.h",
+        ".gulp", "files");
     measure("(first reads)", WARM, 1, touch, false);
     measure("warm, a frame", WARM, 1, touch, false);
     measure("warm, a frame, decoded", WARM / 20, 1, decode, false);

@@ -44,16 +44,15 @@ typedef struct measure {
     double ms, requests, bytes;
 } measure;
 
-static void show(const char *what, const measure *best, size_t count,
-    double wanted, double most_trips, double most_requests) {
+static void show(const char *what, const measure *best, size_t count, double wanted,
+    double most_trips, double most_requests) {
     double trips = trip > 0 ? best->ms / trip : 0;
     double each = best->requests / (double)count;
     bool bad = trip > 0 && ((most_trips > 0 && trips > most_trips) ||
                                (most_requests > 0 && each > most_requests));
     failures += bad;
-    printf("| %s | %.1f | %.2f | %.2f | %.2f |%s\n", what, best->ms, trips,
-        each, wanted > 0 ? best->bytes / wanted : 0,
-        bad ? " MORE THAN REQUIRED" : "");
+    printf("| %s | %.1f | %.2f | %.2f | %.2f |%s\n", what, best->ms, trips, each,
+        wanted > 0 ? best->bytes / wanted : 0, bad ? " MORE THAN REQUIRED" : "");
 }
 
 static bags_http *http;
@@ -152,8 +151,7 @@ static void whole(const char *url, const char *ca_file) {
 int main(int count, char **words) {
     bool only_open = count > 1 && strcmp(words[1], "--open") == 0;
     if (count < 4) {
-        fprintf(
-            stderr, "usage: bench_http URL FIELD ROUND_TRIP_MS [CA_FILE]\n");
+        fprintf(stderr, "usage: bench_http URL FIELD ROUND_TRIP_MS [CA_FILE]\n");
         return 2;
     }
     const char *url = words[1 + only_open];
@@ -173,8 +171,8 @@ int main(int count, char **words) {
         close_all();
     }
     char what[64];
-    snprintf(what, sizeof what, "open %u shard%s", (unsigned)shards,
-        shards == 1 ? "" : "s");
+    snprintf(
+        what, sizeof what, "open %u shard%s", (unsigned)shards, shards == 1 ? "" : "s");
     /* Handshakes of TLS are the processor's time, not round trips. */
     bool tls = strncmp(url, "https", 5) == 0;
     show(what, &best, shards, 0, tls ? 0 : only_open ? 20 : 4, 0);

@@ -28,9 +28,7 @@ static void must(bool good, const char *what) {
     }
 }
 
-static uint64_t scramble(uint64_t i) {
-    return i * UINT64_C(0x9E3779B97F4A7C15) >> 16;
-}
+static uint64_t scramble(uint64_t i) { return i * UINT64_C(0x9E3779B97F4A7C15) >> 16; }
 
 static size_t id_of(uint64_t i, char id[32]) {
     return (size_t)snprintf(id, 32, "%012jx", (uintmax_t)scramble(i));
@@ -59,8 +57,7 @@ static void measure_bags(void) {
     bags_writer_options writing = {0};
     double times[ROUNDS];
     writing.no_sync = true;
-    bags_writer *writer =
-        bags_writer_open(path("set"), &field, 1, &writing, &err);
+    bags_writer *writer = bags_writer_open(path("set"), &field, 1, &writing, &err);
     must(writer != NULL, "open");
     for (uint64_t i = 0; i < COUNT; i++) {
         bags_value value = bags_utf8_sized(id, id_of(i, id));
@@ -82,8 +79,7 @@ static void measure_bags(void) {
             uint64_t first, last, found;
             bags_value key = bags_utf8_sized(id, id_of(wanted(i), id));
             must(!bags_index_find(index, &key, &scratch, &first, &last, &err) &&
-                     !bags_index_get(
-                         index, first, &scratch, &row, &found, &err) &&
+                     !bags_index_get(index, first, &scratch, &row, &found, &err) &&
                      found == wanted(i),
                 "find");
         }
@@ -105,10 +101,9 @@ static void measure_lmdb(void) {
     char id[32];
     double times[ROUNDS];
     must(!mdb_env_create(&env) && !mdb_env_set_mapsize(env, 1 << 30) &&
-             !mdb_env_open(env, path("lmdb"),
-                 MDB_NOSUBDIR | MDB_NOSYNC | MDB_WRITEMAP, 0644) &&
-             !mdb_txn_begin(env, NULL, 0, &txn) &&
-             !mdb_dbi_open(txn, NULL, 0, &dbi),
+             !mdb_env_open(
+                 env, path("lmdb"), MDB_NOSUBDIR | MDB_NOSYNC | MDB_WRITEMAP, 0644) &&
+             !mdb_txn_begin(env, NULL, 0, &txn) && !mdb_dbi_open(txn, NULL, 0, &dbi),
         "LMDB");
     double start = now();
     for (uint64_t i = 0; i < COUNT; i++) {
@@ -148,8 +143,7 @@ static void measure_sqlite(void) {
                  "CREATE TABLE ids (id TEXT PRIMARY KEY, i INTEGER) WITHOUT "
                  "ROWID; BEGIN",
                  NULL, NULL, NULL) &&
-             !sqlite3_prepare_v2(
-                 base, "INSERT INTO ids VALUES (?, ?)", -1, &one, NULL),
+             !sqlite3_prepare_v2(base, "INSERT INTO ids VALUES (?, ?)", -1, &one, NULL),
         "SQLite");
     double start = now();
     for (uint64_t i = 0; i < COUNT; i++) {
@@ -159,16 +153,15 @@ static void measure_sqlite(void) {
         sqlite3_reset(one);
     }
     sqlite3_finalize(one);
-    must(!sqlite3_exec(base, "COMMIT", NULL, NULL, NULL) &&
-             !sqlite3_prepare_v2(
-                 base, "SELECT i FROM ids WHERE id = ?", -1, &one, NULL),
+    must(
+        !sqlite3_exec(base, "COMMIT", NULL, NULL, NULL) &&
+            !sqlite3_prepare_v2(base, "SELECT i FROM ids WHERE id = ?", -1, &one, NULL),
         "commit");
     printf("SQLite: built in %.2f s\n", now() - start);
     for (int round = 0; round < ROUNDS; round++) {
         start = now();
         for (uint64_t i = 0; i < LOOKUPS; i++) {
-            sqlite3_bind_text(
-                one, 1, id, (int)id_of(wanted(i), id), SQLITE_STATIC);
+            sqlite3_bind_text(one, 1, id, (int)id_of(wanted(i), id), SQLITE_STATIC);
             must(sqlite3_step(one) == SQLITE_ROW &&
                      (uint64_t)sqlite3_column_int64(one, 0) == wanted(i),
                 "find");
@@ -184,8 +177,7 @@ static void measure_sqlite(void) {
 
 int main(void) {
     char command[300];
-    snprintf(
-        command, sizeof command, "rm -rf %s && mkdir -p %s", folder, folder);
+    snprintf(command, sizeof command, "rm -rf %s && mkdir -p %s", folder, folder);
     must(system(command) == 0, command);
     measure_bags();
 #ifdef BENCH_WITH_LMDB

@@ -33,8 +33,7 @@ static int failed(const bags_error *err) {
 
 static bags_code import_all(uint64_t *length, bags_error *err) {
     const bags_entry *entries;
-    bags_source *source =
-        bags_source_open(&bags_import_zarr, SOURCE, NULL, err);
+    bags_source *source = bags_source_open(&bags_import_zarr, SOURCE, NULL, err);
     if (!source)
         return err->code;
     bags_writer *writer =
@@ -58,9 +57,8 @@ static bags_code import_all(uint64_t *length, bags_error *err) {
 int main(void) {
     bags_error err;
     uint64_t length = 0, state = 1;
-    const char *const names[] = {"agents.centroid", "agents.extent",
-        "agents.yaw", "agents.velocity", "agents.track_id",
-        "agents.label_probabilities"};
+    const char *const names[] = {"agents.centroid", "agents.extent", "agents.yaw",
+        "agents.velocity", "agents.track_id", "agents.label_probabilities"};
     bags_select selects[6];
     double sum = 0;
     if (system(PYTHON "make " SOURCE " 2>/dev/null && rm -rf " DATASET)) {
@@ -84,8 +82,8 @@ int main(void) {
         start = now();
         for (size_t i = 0; i < READS; i++) {
             state = state * 6364136223846793005u + 1442695040888963407u;
-            if (bags_reader_get(reader, (state >> 33) % length, selects, fields,
-                    &row, &err))
+            if (bags_reader_get(
+                    reader, (state >> 33) % length, selects, fields, &row, &err))
                 return failed(&err);
             for (size_t k = 0; k < bags_row_length(&row, 0); k++) {
                 double x[2];
@@ -93,8 +91,8 @@ int main(void) {
                 sum += x[0] + x[1];
             }
         }
-        printf("bags.h, %d field%s of agents %s %8.2f us per frame\n",
-            (int)fields, fields > 1 ? "s" : "", fields > 1 ? "" : " ",
+        printf("bags.h, %d field%s of agents %s %8.2f us per frame\n", (int)fields,
+            fields > 1 ? "s" : "", fields > 1 ? "" : " ",
             (now() - start) / READS * 1e6);
     }
     bags_row_free(&row);

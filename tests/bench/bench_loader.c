@@ -81,13 +81,12 @@ static void write_photos(const char *folder, uint64_t count) {
         double top = (1 - part) * from->image.height * (double)(i % 5) / 5;
         bags_box box = {left, top, left + part * from->image.width,
             top + part * from->image.height};
-        OR_FAIL(!bags_resample(&from->image, from->pixels, 0, &box,
-            BAGS_FILTER_BICUBIC, WIDTH, HEIGHT, &scratch, pixels, 0, &err));
+        OR_FAIL(!bags_resample(&from->image, from->pixels, 0, &box, BAGS_FILTER_BICUBIC,
+            WIDTH, HEIGHT, &scratch, pixels, 0, &err));
         const uint64_t shape[] = {HEIGHT, WIDTH, 3};
         bags_value value = bags_array(BAGS_DTYPE_UINT8, 3, shape, pixels);
         bags_view blob;
-        OR_FAIL(
-            !bags_codec_jpeg.encode(jpeg, &value, &blob_scratch, &blob, &err));
+        OR_FAIL(!bags_codec_jpeg.encode(jpeg, &value, &blob_scratch, &blob, &err));
         value = bags_blob(blob.data, blob.size);
         bags_entry entry = {"image", &value, 1};
         OR_FAIL(!bags_writer_append(writer, &entry, 1, &err));
@@ -191,8 +190,8 @@ static void bare_image(job *j, uint64_t position, float *out) {
     uint64_t random = mix(key + position % length);
     bool flip = draw(&random) >> 63;
     OR_FAIL(!bags_reader_get_blob(j->reader,
-        bags_permute(SEED, epoch, length, position % length), 0, 0, &j->row,
-        &blob, &err));
+        bags_permute(SEED, epoch, length, position % length), 0, 0, &j->row, &blob,
+        &err));
     OR_FAIL(!bags_jpeg_probe(blob, NULL, &image, &err));
     choose(&random, &part);
     image.width = part.width;
@@ -200,9 +199,8 @@ static void bare_image(job *j, uint64_t position, float *out) {
     size_t size = picture_size(&image);
     OR_FAIL(!bags_buffer_reserve(&j->pixels, size, &err));
     OR_FAIL(!bags_jpeg_decode(blob, &part, j->pixels.data, size, 0, &err));
-    OR_FAIL(
-        !bags_resample(&image, j->pixels.data, 0, NULL, BAGS_FILTER_BILINEAR,
-            SIDE, SIDE, &j->scratch, j->resized.data, 0, &err));
+    OR_FAIL(!bags_resample(&image, j->pixels.data, 0, NULL, BAGS_FILTER_BILINEAR, SIDE,
+        SIDE, &j->scratch, j->resized.data, 0, &err));
     const unsigned char *from = j->resized.data;
     for (size_t y = 0; y < SIDE; y++)
         for (size_t i = 0; i < SIDE; i++, from += 3) {
@@ -298,8 +296,7 @@ static double time_indices(
     double start = now();
     for (uint64_t done = 0; done < datapoints; done += 4096) {
         uint64_t count = length - at < 4096 ? length - at : 4096;
-        OR_FAIL(!bags_order_get(
-            &order, done / length, at, (size_t)count, picks, &err));
+        OR_FAIL(!bags_order_get(&order, done / length, at, (size_t)count, picks, &err));
         at = at + count < length ? at + count : 0;
     }
     double seconds = now() - start;
@@ -380,8 +377,7 @@ static void print_small(const char *folder) {
     printf("%-36s %9.1f\n", "datapoints by hand", time_by_hand(reader));
     printf("%-36s %9.1f\n", "datapoints in chunks of 4,096",
         time_small(reader, 4096, count));
-    printf("%-36s %9.1f\n", "datapoints in order",
-        time_small(reader, IN_ORDER, count));
+    printf("%-36s %9.1f\n", "datapoints in order", time_small(reader, IN_ORDER, count));
     bags_reader_close(reader);
 }
 
@@ -422,9 +418,8 @@ static void write_sparse(const char *path, uint64_t count) {
 
 static void print_memory(const char *folder) {
     char path[600];
-    printf(
-        "\n%-36s %9s %9s   MiB: resident after indices, and the process's own "
-        "after datapoints\n",
+    printf("\n%-36s %9s %9s   MiB: resident after indices, and the process's own "
+           "after datapoints\n",
         "datapoints, shuffled", "", "");
     for (uint64_t count = 1000; count <= 1000000000; count *= 1000) {
         snprintf(path, sizeof path, "%s/%" PRIu64, folder, count);
@@ -433,8 +428,8 @@ static void print_memory(const char *folder) {
         time_indices(reader, 0, 1000000);
         double resident = memory_of("VmRSS:");
         time_small(reader, 0, 100000);
-        printf("%-36" PRIu64 " %9.1f %9.1f\n", bags_reader_length(reader),
-            resident, memory_of("RssAnon:"));
+        printf("%-36" PRIu64 " %9.1f %9.1f\n", bags_reader_length(reader), resident,
+            memory_of("RssAnon:"));
         bags_reader_close(reader);
     }
 }
@@ -451,16 +446,15 @@ int main(int argc, char **argv) {
     job j;
     char folder[64], command[80];
     const char *scratch = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%.40s/loader-XXXXXX",
-        scratch ? scratch : "/tmp");
+    snprintf(folder, sizeof folder, "%.40s/loader-XXXXXX", scratch ? scratch : "/tmp");
     if (argc != 1 || !mkdtemp(folder))
         return 2;
     print_memory(folder);
     print_small(folder);
     write_photos(folder, 256);
     start_job(&j, folder);
-    printf("\nbatches of %d images of %d x %d\n%-36s %13s %13s   ratio\n",
-        BATCH, WIDTH, HEIGHT, "", "loader", "bare loop");
+    printf("\nbatches of %d images of %d x %d\n%-36s %13s %13s   ratio\n", BATCH, WIDTH,
+        HEIGHT, "", "loader", "bare loop");
     compare("decode, crop, resize, flip, floats", by_loader, by_hand, &j);
     end_job(&j);
     print_threads(folder);

@@ -69,8 +69,8 @@ static void our_encode(void) {
 static void our_decode(void) {
     bags_error err;
     bags_mp4_reader *reader = bags_mp4_reader_open(blob, NULL, &err);
-    need(reader && !bags_mp4_reader_get_into(reader, 0, FRAMES, 1, decoded,
-                       FRAMES * FRAME, NULL, &err),
+    need(reader && !bags_mp4_reader_get_into(
+                       reader, 0, FRAMES, 1, decoded, FRAMES * FRAME, NULL, &err),
         "decode");
     bags_mp4_reader_close(reader);
 }
@@ -78,8 +78,8 @@ static void our_decode(void) {
 static void our_range(void) {
     bags_error err;
     bags_mp4_reader *reader = bags_mp4_reader_open(blob, NULL, &err);
-    need(reader && !bags_mp4_reader_get_into(reader, FRAMES - 8, FRAMES, 1,
-                       decoded, 8 * FRAME, NULL, &err),
+    need(reader && !bags_mp4_reader_get_into(
+                       reader, FRAMES - 8, FRAMES, 1, decoded, 8 * FRAME, NULL, &err),
         "range");
     bags_mp4_reader_close(reader);
 }
@@ -92,8 +92,8 @@ static void our_probe(void) {
 
 /* The libraries, called by a program that trusts its data. */
 
-static void mux(AVFormatContext *format, AVCodecContext *codec,
-    AVStream *stream, AVPacket *packet, AVFrame *frame) {
+static void mux(AVFormatContext *format, AVCodecContext *codec, AVStream *stream,
+    AVPacket *packet, AVFrame *frame) {
     need(avcodec_send_frame(codec, frame) >= 0, "send");
     while (avcodec_receive_packet(codec, packet) >= 0) {
         av_packet_rescale_ts(packet, codec->time_base, stream->time_base);
@@ -126,8 +126,8 @@ static void their_encode(void) {
     avcodec_parameters_from_context(stream->codecpar, codec);
     need(avformat_write_header(format, &options) >= 0, "header");
     av_dict_free(&options);
-    struct SwsContext *scaler = sws_getContext(WIDTH, HEIGHT, AV_PIX_FMT_RGB24,
-        WIDTH, HEIGHT, AV_PIX_FMT_YUV420P, SWS_BILINEAR, NULL, NULL, NULL);
+    struct SwsContext *scaler = sws_getContext(WIDTH, HEIGHT, AV_PIX_FMT_RGB24, WIDTH,
+        HEIGHT, AV_PIX_FMT_YUV420P, SWS_BILINEAR, NULL, NULL, NULL);
     AVPacket *packet = av_packet_alloc();
     for (int t = 0; t < FRAMES; t++) {
         AVFrame *frame = av_frame_alloc();
@@ -136,11 +136,9 @@ static void their_encode(void) {
         frame->height = HEIGHT;
         frame->pts = t;
         av_frame_get_buffer(frame, 0);
-        const uint8_t *lines[4] = {
-            frames + (size_t)t * FRAME, NULL, NULL, NULL};
+        const uint8_t *lines[4] = {frames + (size_t)t * FRAME, NULL, NULL, NULL};
         int strides[4] = {WIDTH * 3, 0, 0, 0};
-        sws_scale(
-            scaler, lines, strides, 0, HEIGHT, frame->data, frame->linesize);
+        sws_scale(scaler, lines, strides, 0, HEIGHT, frame->data, frame->linesize);
         mux(format, codec, stream, packet, frame);
         av_frame_free(&frame);
     }
@@ -178,8 +176,8 @@ static int64_t seek_blob(void *user, int64_t offset, int whence) {
 static void their_decode(void) {
     read_at = 0;
     AVFormatContext *format = avformat_alloc_context();
-    format->pb = avio_alloc_context((unsigned char *)av_malloc(32768), 32768, 0,
-        NULL, read_blob, NULL, seek_blob);
+    format->pb = avio_alloc_context(
+        (unsigned char *)av_malloc(32768), 32768, 0, NULL, read_blob, NULL, seek_blob);
     need(avformat_open_input(&format, "", NULL, NULL) >= 0, "open");
     AVCodecParameters *parameters = format->streams[0]->codecpar;
     const AVCodec *decoder = avcodec_find_decoder(parameters->codec_id);
@@ -187,9 +185,8 @@ static void their_decode(void) {
     avcodec_parameters_to_context(codec, parameters);
     codec->thread_count = 1;
     need(avcodec_open2(codec, decoder, NULL) >= 0, "decoder");
-    struct SwsContext *scaler =
-        sws_getContext(WIDTH, HEIGHT, AV_PIX_FMT_YUV420P, WIDTH, HEIGHT,
-            AV_PIX_FMT_RGB24, SWS_BICUBIC, NULL, NULL, NULL);
+    struct SwsContext *scaler = sws_getContext(WIDTH, HEIGHT, AV_PIX_FMT_YUV420P, WIDTH,
+        HEIGHT, AV_PIX_FMT_RGB24, SWS_BICUBIC, NULL, NULL, NULL);
     AVPacket *packet = av_packet_alloc();
     AVFrame *frame = av_frame_alloc();
     unsigned char *to = decoded;
@@ -201,8 +198,8 @@ static void their_decode(void) {
         while (avcodec_receive_frame(codec, frame) >= 0) {
             uint8_t *lines[4] = {to, NULL, NULL, NULL};
             int strides[4] = {WIDTH * 3, 0, 0, 0};
-            sws_scale(scaler, (const uint8_t *const *)frame->data,
-                frame->linesize, 0, HEIGHT, lines, strides);
+            sws_scale(scaler, (const uint8_t *const *)frame->data, frame->linesize, 0,
+                HEIGHT, lines, strides);
             to += FRAME;
         }
     }
@@ -222,16 +219,14 @@ static double timed(void (*work)(void)) {
     return now() - start;
 }
 
-static void compare(
-    const char *name, void (*ours)(void), void (*theirs)(void)) {
+static void compare(const char *name, void (*ours)(void), void (*theirs)(void)) {
     double mine = 1e9, direct = 1e9;
     for (int i = 0; i < TURNS; i++) {
         mine = fmin(mine, timed(ours));
         direct = fmin(direct, timed(theirs));
     }
-    printf(
-        "%s: %.0f frames/s, FFmpeg's libraries alone %.0f, %+.1f %% slower\n",
-        name, FRAMES / mine, FRAMES / direct, (mine / direct - 1) * 100);
+    printf("%s: %.0f frames/s, FFmpeg's libraries alone %.0f, %+.1f %% slower\n", name,
+        FRAMES / mine, FRAMES / direct, (mine / direct - 1) * 100);
 }
 
 static void measure(const char *name, void (*ours)(void)) {
@@ -256,8 +251,7 @@ int main(void) {
     bags_type type;
     bags_error err;
     need(!bags_type_parse("mp4", &type, &err), "type");
-    need(!bags_codec_mp4.open(&bags_codec_mp4, &type, &memory, &state, &err),
-        "codec");
+    need(!bags_codec_mp4.open(&bags_codec_mp4, &type, &memory, &state, &err), "codec");
     make_frames();
     printf("%d frames, %d x %d, mpeg4\n", FRAMES, HEIGHT, WIDTH);
     compare("encode", our_encode, their_encode);

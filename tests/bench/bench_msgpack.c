@@ -109,8 +109,8 @@ static double decode_usual(const sample *of) {
     for (size_t i = 0; i < of->repeat; i++) {
         size_t offset = 0;
         msgpack_unpacked_init(&result);
-        if (msgpack_unpack_next(&result, of->blob.data, of->blob.size,
-                &offset) != MSGPACK_UNPACK_SUCCESS)
+        if (msgpack_unpack_next(&result, of->blob.data, of->blob.size, &offset) !=
+            MSGPACK_UNPACK_SUCCESS)
             abort();
         msgpack_unpacked_destroy(&result);
     }
@@ -123,8 +123,8 @@ static double decode_fastest(const sample *of, msgpack_zone *zone) {
         size_t offset = 0;
         msgpack_object object;
         msgpack_zone_clear(zone);
-        if (msgpack_unpack(of->blob.data, of->blob.size, &offset, zone,
-                &object) != MSGPACK_UNPACK_SUCCESS)
+        if (msgpack_unpack(of->blob.data, of->blob.size, &offset, zone, &object) !=
+            MSGPACK_UNPACK_SUCCESS)
             abort();
     }
     return now() - start;
@@ -147,8 +147,7 @@ static double encode_directly(
     for (size_t i = 0; i < of->repeat; i++) {
         msgpack_sbuffer_clear(buffer);
         msgpack_packer_init(&packer, buffer, msgpack_sbuffer_write);
-        if (msgpack_pack_object(
-                &packer, *(const msgpack_object *)value->object))
+        if (msgpack_pack_object(&packer, *(const msgpack_object *)value->object))
             abort();
     }
     return now() - start;
@@ -185,9 +184,9 @@ static void measure(const sample *of) {
         memcpy(copy, times[i], sizeof copy);
         each[i] = median(copy) * 1e9 / (double)of->repeat;
     }
-    printf("%-22s %8zu %11.0f %11.0f %11.0f %6.2f %11.0f %11.0f %6.2f\n",
-        of->name, of->blob.size, each[0], each[1], each[2],
-        usual > best ? usual : best, each[3], each[4], encoding);
+    printf("%-22s %8zu %11.0f %11.0f %11.0f %6.2f %11.0f %11.0f %6.2f\n", of->name,
+        of->blob.size, each[0], each[1], each[2], usual > best ? usual : best, each[3],
+        each[4], encoding);
     msgpack_sbuffer_destroy(&buffer);
     msgpack_zone_free(zone);
     bags_buffer_free(&decoded);
@@ -200,9 +199,9 @@ int main(void) {
     static const char *const names[] = {
         "metadata", "1,000 boxes", "100,000 doubles", "1 MiB bin"};
     static const size_t repeats[] = {200000, 200, 20, 200};
-    printf("nanoseconds a value\n%-22s %8s %11s %11s %11s %6s %11s %11s %6s\n",
-        "", "bytes", "decode", "library", "its zone", "ratio", "encode",
-        "library", "ratio");
+    printf("nanoseconds a value\n%-22s %8s %11s %11s %11s %6s %11s %11s %6s\n", "",
+        "bytes", "decode", "library", "its zone", "ratio", "encode", "library",
+        "ratio");
     for (size_t i = 0; i < 4; i++) {
         sample of = {names[i], {0, NULL, 0}, repeats[i]};
         msgpack_packer packer;

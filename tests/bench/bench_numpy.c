@@ -32,8 +32,7 @@ static double median(double *times) {
     return times[ROUNDS / 2];
 }
 
-static double decode(
-    bags_view file, bool view, size_t repeat, bags_buffer *scratch) {
+static double decode(bags_view file, bool view, size_t repeat, bags_buffer *scratch) {
     bags_value value;
     double start = now();
     for (size_t i = 0; i < repeat; i++) {
@@ -46,8 +45,7 @@ static double decode(
     return (now() - start) / (double)repeat;
 }
 
-static double encode(
-    const bags_value *value, size_t repeat, bags_buffer *scratch) {
+static double encode(const bags_value *value, size_t repeat, bags_buffer *scratch) {
     bags_view file;
     double start = now();
     for (size_t i = 0; i < repeat; i++)
@@ -99,15 +97,14 @@ static void measure(uint64_t rows, size_t repeat) {
         memcpy(aside, file.data, file.size);
         bags_view aligned = {aside, file.size};
         times[0][i] = decode(aligned, true, 20000, &scratch);
-        times[1][i] =
-            decode(make_fortran(file, aside), false, repeat, &scratch);
+        times[1][i] = decode(make_fortran(file, aside), false, repeat, &scratch);
         times[2][i] = encode(&value, repeat, &written);
         times[3][i] = copy(aside, data, size, repeat);
         times[4][i] = times[2][i] / times[3][i];
     }
-    printf("%10zu %10.0f %14.1f %12.1f %12.1f %8.2f\n", size,
-        median(times[0]) * 1e9, median(times[1]) * 1e6, median(times[2]) * 1e6,
-        median(times[3]) * 1e6, median(times[4]));
+    printf("%10zu %10.0f %14.1f %12.1f %12.1f %8.2f\n", size, median(times[0]) * 1e9,
+        median(times[1]) * 1e6, median(times[2]) * 1e6, median(times[3]) * 1e6,
+        median(times[4]));
     free(data);
     free(aside);
     bags_buffer_free(&scratch);
@@ -115,9 +112,8 @@ static void measure(uint64_t rows, size_t repeat) {
 }
 
 int main(void) {
-    printf("%10s %10s %14s %12s %12s %8s\n%10s %10s %14s %12s %12s\n", "bytes",
-        "view", "from Fortran", "write", "memcpy", "ratio", "", "ns", "us",
-        "us", "us");
+    printf("%10s %10s %14s %12s %12s %8s\n%10s %10s %14s %12s %12s\n", "bytes", "view",
+        "from Fortran", "write", "memcpy", "ratio", "", "ns", "us", "us", "us");
     measure(16, 20000);
     measure(1024, 2000);
     measure(16384, 200);

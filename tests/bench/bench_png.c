@@ -74,8 +74,8 @@ static void decode_codec(void *argument) {
 
 static void encode_theirs(void *argument) {
     job *j = (job *)argument;
-    static const int colours[] = {PNG_COLOR_TYPE_GRAY,
-        PNG_COLOR_TYPE_GRAY_ALPHA, PNG_COLOR_TYPE_RGB, PNG_COLOR_TYPE_RGBA};
+    static const int colours[] = {PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_GRAY_ALPHA,
+        PNG_COLOR_TYPE_RGB, PNG_COLOR_TYPE_RGBA};
     png_structp library =
         png_create_write_struct(PNG_LIBPNG_VER_STRING, NULL, NULL, NULL);
     png_infop info = png_create_info_struct(library);
@@ -83,9 +83,9 @@ static void encode_theirs(void *argument) {
     png_set_write_fn(library, j, give, flush);
     if (j->level >= 0)
         png_set_compression_level(library, j->level);
-    png_set_IHDR(library, info, j->image.width, j->image.height,
-        (int)j->image.depth, colours[j->image.channels - 1], PNG_INTERLACE_NONE,
-        PNG_COMPRESSION_TYPE_BASE, PNG_FILTER_TYPE_BASE);
+    png_set_IHDR(library, info, j->image.width, j->image.height, (int)j->image.depth,
+        colours[j->image.channels - 1], PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_BASE,
+        PNG_FILTER_TYPE_BASE);
     png_write_info(library, info);
     if (j->image.depth == 16)
         png_set_swap(library);
@@ -111,8 +111,8 @@ static void probe(void *argument) {
         fail_msg("%s\n", "the header");
 }
 
-static void of_picture(const char *name, const char *type, int level,
-    bags_image image, const unsigned char *pixels) {
+static void of_picture(const char *name, const char *type, int level, bags_image image,
+    const unsigned char *pixels) {
     job j;
     memset(&j, 0, sizeof j);
     j.level = level;
@@ -125,9 +125,8 @@ static void of_picture(const char *name, const char *type, int level,
     bags_buffer kept = {0};
     if (bags_codec_png.encode(j.state, &j.value, &kept, &j.blob, NULL))
         fail_msg("%s\n", "encode");
-    printf("\n%s, %s, %u x %u x %u of %u bits\n%-36s %13s %13s   ratio\n", name,
-        type, image.height, image.width, image.channels, image.depth, "",
-        "ours", "libpng");
+    printf("\n%s, %s, %u x %u x %u of %u bits\n%-36s %13s %13s   ratio\n", name, type,
+        image.height, image.width, image.channels, image.depth, "", "ours", "libpng");
     compare("encode", encode_ours, encode_theirs, &j);
     compare("decode, into the caller's memory", decode_ours, decode_theirs, &j);
     compare("decode, as a codec", decode_codec, decode_theirs, &j);

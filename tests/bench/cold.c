@@ -22,13 +22,11 @@ static void *open_cold(const peer *p, const workload *load) {
     const char *name = p->reads ? p->reads : p->name;
     if (make_cold(name, load->count * load->size))
         return p->open(place(name, "data.bag"), load);
-    printf("skipped: cold reads, %s: the system kept the file in memory\n",
-        p->name);
+    printf("skipped: cold reads, %s: the system kept the file in memory\n", p->name);
     return NULL;
 }
 
-static void time_single(
-    const peer *p, const workload *load, const uint64_t *order) {
+static void time_single(const peer *p, const workload *load, const uint64_t *order) {
     void *reader = open_cold(p, load);
     if (!reader)
         return;
@@ -42,8 +40,7 @@ static void time_single(
     p->close(reader);
 }
 
-static void time_batch(
-    const peer *p, const workload *load, const uint64_t *order) {
+static void time_batch(const peer *p, const workload *load, const uint64_t *order) {
     void *reader = open_cold(p, load);
     if (!reader)
         return;
@@ -105,8 +102,7 @@ static void time_uring(const workload *load, const uint64_t *order) {
 #endif
 
 static const peer *const cold_peers[] = {&peer_raw, &peer_ideal, &peer_bag,
-    &peer_bag_random, &peer_bag_no_mmap, &peer_dataset, &peer_lmdb,
-    &peer_sqlite};
+    &peer_bag_random, &peer_bag_no_mmap, &peer_dataset, &peer_lmdb, &peer_sqlite};
 
 void bench_cold(const workload *load) {
     size_t count = sizeof cold_peers / sizeof *cold_peers;

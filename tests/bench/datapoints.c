@@ -45,8 +45,7 @@ static bags_view caption_of(uint64_t index, uint64_t item, char *room) {
     return text;
 }
 
-static uint64_t sum_of(
-    uint64_t label, bags_view image, const bags_view *captions) {
+static uint64_t sum_of(uint64_t label, bags_view image, const bags_view *captions) {
     uint64_t sum = label + consume(image.data, image.size);
     for (size_t i = 0; i < CAPTIONS; i++)
         sum += captions[i].data[0] + captions[i].size;
@@ -84,8 +83,8 @@ static void write_ours(const char *path, uint64_t count) {
         }
         bags_value image = bags_bytes(blob_data(i), IMAGE);
         bags_value label = bags_uint(label_of(i));
-        bags_entry entries[] = {{"caption", captions, CAPTIONS},
-            {"image", &image, 1}, {"label", &label, 1}};
+        bags_entry entries[] = {{"caption", captions, CAPTIONS}, {"image", &image, 1},
+            {"label", &label, 1}};
         bags_writer_append(writer, entries, 3, NULL);
     }
     if (bags_writer_close(writer, &err))
@@ -102,8 +101,8 @@ static void *open_ours(const char *path) {
     return o;
 }
 
-static bags_view blob_ours(ours *o, const bags_reader *reader, uint64_t index,
-    size_t field, uint64_t item) {
+static bags_view blob_ours(
+    ours *o, const bags_reader *reader, uint64_t index, size_t field, uint64_t item) {
     bags_view blob;
     if (bags_reader_get_blob(reader, index, field, item, &o->row, &blob, &err))
         die("%s", err.message);
@@ -138,8 +137,7 @@ static uint64_t all_ours(void *reader, uint64_t index) {
 
 static void view_ours(void *reader, uint64_t count) {
     ours *o = (ours *)reader;
-    if (bags_reader_column(
-            o->columns, 0, LABEL, &o->of_column, &o->labels, &err))
+    if (bags_reader_column(o->columns, 0, LABEL, &o->of_column, &o->labels, &err))
         die("%s", err.message);
     if (o->labels.item_size != 8 || o->labels.length != count)
         die("a column of other labels");
@@ -194,8 +192,8 @@ static void *open_hand(const char *path) {
 
 static inline bags_view blob_of(const column *c, uint64_t index) {
     uint64_t start = load_word(c->table + index * 8);
-    bags_view blob = {c->map.data + start,
-        (size_t)(load_word(c->table + index * 8 + 8) - start)};
+    bags_view blob = {
+        c->map.data + start, (size_t)(load_word(c->table + index * 8 + 8) - start)};
     return blob;
 }
 
@@ -286,8 +284,7 @@ static void run(const base *b, const char *sql) {
 
 static sqlite3_stmt *prepare(const base *b, const char *sql) {
     sqlite3_stmt *statement = NULL;
-    must(
-        b, sqlite3_prepare_v2(b->base, sql, -1, &statement, NULL) == SQLITE_OK);
+    must(b, sqlite3_prepare_v2(b->base, sql, -1, &statement, NULL) == SQLITE_OK);
     return statement;
 }
 
@@ -303,8 +300,7 @@ static bags_view cell(sqlite3_stmt *statement, int at) {
 }
 
 /* The captions of datapoint i are the rows from 8 i on. */
-static void insert_captions(
-    const base *b, sqlite3_stmt *statement, uint64_t index) {
+static void insert_captions(const base *b, sqlite3_stmt *statement, uint64_t index) {
     for (uint64_t k = 0; k < CAPTIONS; k++) {
         char room[64];
         bags_view text = caption_of(index, k, room);
@@ -340,13 +336,12 @@ static void write_base(const char *path, uint64_t count) {
 
 static void *open_base(const char *path) {
     base *b = (base *)need_memory(sizeof *b);
-    must(b, sqlite3_open_v2(path, &b->base,
-                SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX, NULL) == SQLITE_OK);
+    must(b, sqlite3_open_v2(path, &b->base, SQLITE_OPEN_READONLY | SQLITE_OPEN_NOMUTEX,
+                NULL) == SQLITE_OK);
     run(b, "PRAGMA mmap_size = 68719476736; PRAGMA locking_mode = EXCLUSIVE");
     b->label = prepare(b, "SELECT label FROM datapoints WHERE id = ?");
     b->caption = prepare(b, "SELECT text FROM captions WHERE id = ?");
-    b->captions =
-        prepare(b, "SELECT text FROM captions WHERE id >= ? AND id < ?");
+    b->captions = prepare(b, "SELECT text FROM captions WHERE id >= ? AND id < ?");
     b->all = prepare(b, "SELECT label, image FROM datapoints WHERE id = ?");
     b->labels = prepare(b, "SELECT label FROM datapoints ORDER BY id");
     return b;
@@ -376,8 +371,7 @@ static uint64_t all_base(void *reader, uint64_t index) {
     sqlite3_reset(b->all);
     sqlite3_bind_int64(b->all, 1, (sqlite3_int64)index);
     step(b, b->all, SQLITE_ROW);
-    sum = sum_of(
-        (uint64_t)sqlite3_column_int64(b->all, 0), cell(b->all, 1), captions);
+    sum = sum_of((uint64_t)sqlite3_column_int64(b->all, 0), cell(b->all, 1), captions);
     sqlite3_reset(b->captions);
     sqlite3_bind_int64(b->captions, 1, (sqlite3_int64)(index * 8));
     sqlite3_bind_int64(b->captions, 2, (sqlite3_int64)(index * 8 + 8));
@@ -416,8 +410,8 @@ static void close_base(void *reader) {
 static const contender contenders[] = {
     {"by hand", NULL, open_hand, label_hand, known_hand, caption_hand, all_hand,
         column_hand, NULL, close_hand},
-    {"bags.h dataset", write_ours, open_ours, label_ours, known_ours,
-        caption_ours, all_ours, column_ours, view_ours, close_ours},
+    {"bags.h dataset", write_ours, open_ours, label_ours, known_ours, caption_ours,
+        all_ours, column_ours, view_ours, close_ours},
 #ifdef BENCH_WITH_SQLITE3
     {"SQLite", write_base, open_base, label_base, NULL, caption_base, all_base,
         column_base, NULL, close_base},
@@ -488,8 +482,8 @@ static uint64_t all_fields(
 
 static const struct {
     const char *name;
-    uint64_t (*run)(const contender *c, void *reader, uint64_t count,
-        const uint64_t *order);
+    uint64_t (*run)(
+        const contender *c, void *reader, uint64_t count, const uint64_t *order);
 } tasks[] = {
     {"label, random", labels_random},
     {"label, in order", labels_in_order},
@@ -520,10 +514,8 @@ static void check_all(void **readers, uint64_t count) {
                            memcmp(got.data, texts[k].data, got.size) == 0;
             }
             labels = labels && c->label(readers[i], d) == label_of(d);
-            labels =
-                labels && (!c->known || c->known(readers[i], d) == label_of(d));
-            all = all &&
-                  c->all(readers[i], d) == sum_of(label_of(d), image, texts);
+            labels = labels && (!c->known || c->known(readers[i], d) == label_of(d));
+            all = all && c->all(readers[i], d) == sum_of(label_of(d), image, texts);
         }
         for (uint64_t d = 0; d < count; d++)
             sum += label_of(d);
@@ -554,8 +546,8 @@ static void write_contenders(uint64_t count) {
         warm_memory(count * (IMAGE + 400));
         double start = wall_time();
         c->write(path_of(c), count);
-        record("write", c->name, NANOSECONDS,
-            (wall_time() - start) * 1e9 / (double)count);
+        record(
+            "write", c->name, NANOSECONDS, (wall_time() - start) * 1e9 / (double)count);
     }
 }
 
@@ -574,8 +566,7 @@ void bench_datapoints(void) {
     for (int round = 0; round < set.rounds; round++)
         for (size_t task = 0; task < TASKS; task++)
             for (size_t i = 0; i < CONTENDERS; i++)
-                time_task(
-                    task, (i + (size_t)round) % CONTENDERS, readers, count);
+                time_task(task, (i + (size_t)round) % CONTENDERS, readers, count);
     for (size_t i = 0; i < CONTENDERS; i++) {
         contenders[i].close(readers[i]);
         if (contenders[i].write)

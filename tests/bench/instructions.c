@@ -78,8 +78,7 @@ NOINLINE static void count_get_all(void) { get_each(NULL, 0); }
 static void get_blobs(size_t field, uint64_t item) {
     bags_view blob;
     for (uint64_t i = 0; i < TIMES; i++)
-        must(bags_reader_get_blob(
-            dataset, jump(i), field, item, &row, &blob, &err));
+        must(bags_reader_get_blob(dataset, jump(i), field, item, &row, &blob, &err));
 }
 
 NOINLINE static void count_get_blob(void) { get_blobs(2, 0); }
@@ -114,8 +113,8 @@ static void write_dataset(const char *path) {
         bags_value image = bags_bytes(pixels, sizeof pixels);
         for (size_t k = 0; k < 5; k++)
             captions[k] = bags_utf8("a text");
-        bags_entry entries[] = {{"caption", captions, 5}, {"image", &image, 1},
-            {"label", &label, 1}};
+        bags_entry entries[] = {
+            {"caption", captions, 5}, {"image", &image, 1}, {"label", &label, 1}};
         must(bags_writer_append(writer, entries, 3, &err));
     }
     must(bags_writer_close(writer, &err));
@@ -161,7 +160,7 @@ static void run(size_t operation, const char *folder) {
 }
 
 static void say_compiler(void) {
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&         \
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                 \
     defined(__OPTIMIZE__)
     printf("gcc %d, optimized, x86-64\n", __GNUC__);
 #else

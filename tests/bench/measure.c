@@ -147,13 +147,9 @@ static uint64_t bytes_in(const char *list, const char *key) {
     return kilobytes * 1024;
 }
 
-uint64_t memory_used(const char *key) {
-    return bytes_in("/proc/self/status", key);
-}
+uint64_t memory_used(const char *key) { return bytes_in("/proc/self/status", key); }
 
-uint64_t memory_available(void) {
-    return bytes_in("/proc/meminfo", "MemAvailable");
-}
+uint64_t memory_available(void) { return bytes_in("/proc/meminfo", "MemAvailable"); }
 
 /* -------------------------------------------------------------------- files */
 
@@ -202,9 +198,7 @@ bags_view map_file(const char *path) {
     return map;
 }
 
-void unmap_file(bags_view map) {
-    munmap((void *)(uintptr_t)map.data, map.size);
-}
+void unmap_file(bags_view map) { munmap((void *)(uintptr_t)map.data, map.size); }
 
 const char *place(const char *name, const char *file) {
     static char paths[16][4096];
@@ -229,8 +223,7 @@ static int remove_one(
 }
 
 void remove_place(const char *name) {
-    if (nftw(place(name, ""), remove_one, 32, FTW_DEPTH | FTW_PHYS) &&
-        errno != ENOENT)
+    if (nftw(place(name, ""), remove_one, 32, FTW_DEPTH | FTW_PHYS) && errno != ENOENT)
         die("%s: remove", name);
 }
 
@@ -273,9 +266,8 @@ static int cool_one(
     (void)where;
     if (kind != FTW_F || (uint64_t)info->st_size < cold_size / 4)
         return 0;
-    uint64_t size = (uint64_t)info->st_size < cold_size
-                        ? (uint64_t)info->st_size
-                        : cold_size;
+    uint64_t size =
+        (uint64_t)info->st_size < cold_size ? (uint64_t)info->st_size : cold_size;
     int file = need_open(path, O_RDONLY);
     fdatasync(file);
     posix_fadvise(file, 0, (off_t)(size / 4096 * 4096), POSIX_FADV_DONTNEED);

@@ -35,8 +35,7 @@ static bags_reader *open_counted(const char *path) {
     return reader;
 }
 
-static uint64_t first_byte(
-    const bags_reader *reader, uint64_t index, bags_row *row) {
+static uint64_t first_byte(const bags_reader *reader, uint64_t index, bags_row *row) {
     bags_view blob;
     if (bags_reader_get_blob(reader, index, 0, 0, row, &blob, &err))
         die("%s", err.message);

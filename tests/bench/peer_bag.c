@@ -123,9 +123,7 @@ static void prefetch(void *reader, const uint64_t *indices, size_t count) {
         die("%s", err.message);
 }
 
-static void *share(void *reader) {
-    return handle_of(((bag_handle *)reader)->reader);
-}
+static void *share(void *reader) { return handle_of(((bag_handle *)reader)->reader); }
 
 static void unshare(void *shared) {
     bag_handle *h = (bag_handle *)shared;
@@ -138,18 +136,16 @@ static void release(void *reader) {
     unshare(reader);
 }
 
-const peer peer_bag = {"bags.h Bag", NULL, NULL, NULL, 0, create, append,
-    finish, open_mapped, get, NULL, range, scan, prefetch, share, unshare,
+const peer peer_bag = {"bags.h Bag", NULL, NULL, NULL, 0, create, append, finish,
+    open_mapped, get, NULL, range, scan, prefetch, share, unshare, release};
+
+const peer peer_bag_random = {"bags.h Bag, random", NULL, "bags.h Bag", NULL, 0, NULL,
+    NULL, NULL, open_random, get, NULL, range, scan, prefetch, share, unshare, release};
+
+const peer peer_bag_no_mmap = {"bags.h Bag, no mmap", NULL, "bags.h Bag", NULL, 0, NULL,
+    NULL, NULL, open_no_mmap, get, NULL, range, scan, prefetch, share, unshare,
     release};
 
-const peer peer_bag_random = {"bags.h Bag, random", NULL, "bags.h Bag", NULL, 0,
-    NULL, NULL, NULL, open_random, get, NULL, range, scan, prefetch, share,
-    unshare, release};
-
-const peer peer_bag_no_mmap = {"bags.h Bag, no mmap", NULL, "bags.h Bag", NULL,
-    0, NULL, NULL, NULL, open_no_mmap, get, NULL, range, scan, prefetch, share,
-    unshare, release};
-
 const peer peer_bag_summed = {"bags.h Bag, checksums", NULL, NULL, NULL, 0,
-    create_summed, append, finish, open_checked, get, NULL, range, scan,
-    prefetch, share, unshare, release};
+    create_summed, append, finish, open_checked, get, NULL, range, scan, prefetch,
+    share, unshare, release};

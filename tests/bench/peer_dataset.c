@@ -90,9 +90,7 @@ static void prefetch(void *reader, const uint64_t *indices, size_t count) {
         die("%s", err.message);
 }
 
-static void *share(void *reader) {
-    return handle_of(((set_handle *)reader)->reader);
-}
+static void *share(void *reader) { return handle_of(((set_handle *)reader)->reader); }
 
 static void unshare(void *shared) {
     bags_row_free(&((set_handle *)shared)->row);
@@ -104,10 +102,8 @@ static void release(void *reader) {
     unshare(reader);
 }
 
-const peer peer_dataset = {"bags.h dataset", NULL, NULL, NULL, 0, create,
-    append, finish, open_reader, get, NULL, range, scan, prefetch, share,
-    unshare, release};
+const peer peer_dataset = {"bags.h dataset", NULL, NULL, NULL, 0, create, append,
+    finish, open_reader, get, NULL, range, scan, prefetch, share, unshare, release};
 
-const peer peer_shards = {"bags.h 8 shards", NULL, NULL, NULL, 0, create_shards,
-    append, finish, open_reader, get, NULL, range, scan, prefetch, share,
-    unshare, release};
+const peer peer_shards = {"bags.h 8 shards", NULL, NULL, NULL, 0, create_shards, append,
+    finish, open_reader, get, NULL, range, scan, prefetch, share, unshare, release};

@@ -97,5 +97,5 @@ static uint64_t scan(void *reader) {
     return sum;
 }
 
-const peer peer_files = {"a file each", NULL, NULL, NULL, 10000, create, append,
-    finish, open_reader, get, NULL, NULL, scan, NULL, NULL, NULL, release};
+const peer peer_files = {"a file each", NULL, NULL, NULL, 10000, create, append, finish,
+    open_reader, get, NULL, NULL, scan, NULL, NULL, NULL, release};

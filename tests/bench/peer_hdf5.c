@@ -45,11 +45,10 @@ static void *create(const char *path, const workload *load, bool sync) {
     store *s = store_of(path, load);
     hsize_t dims[2] = {s->count, s->size};
     s->sync = sync;
-    s->file =
-        must(H5Fcreate(path, H5F_ACC_EXCL, H5P_DEFAULT, H5P_DEFAULT), "create");
+    s->file = must(H5Fcreate(path, H5F_ACC_EXCL, H5P_DEFAULT, H5P_DEFAULT), "create");
     s->space = must(H5Screate_simple(2, dims, NULL), "dataspace");
-    s->set = must(H5Dcreate2(s->file, "blobs", H5T_STD_U8LE, s->space,
-                      H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT),
+    s->set = must(H5Dcreate2(s->file, "blobs", H5T_STD_U8LE, s->space, H5P_DEFAULT,
+                      H5P_DEFAULT, H5P_DEFAULT),
         "dataset");
     return s;
 }
@@ -67,8 +66,7 @@ static void flush(store *s) {
     if (s->held == 0)
         return;
     hid_t memory = select_blobs(s, s->at, s->held);
-    must(H5Dwrite(s->set, H5T_NATIVE_UCHAR, memory, s->space, H5P_DEFAULT,
-             s->buffer),
+    must(H5Dwrite(s->set, H5T_NATIVE_UCHAR, memory, s->space, H5P_DEFAULT, s->buffer),
         "write");
     H5Sclose(memory);
     s->at += s->held;
@@ -113,8 +111,7 @@ static void *open_reader(const char *path, const workload *load) {
 static void read_blobs(
     const store *s, hsize_t start, hsize_t count, unsigned char *to) {
     hid_t memory = select_blobs(s, start, count);
-    must(H5Dread(s->set, H5T_NATIVE_UCHAR, memory, s->space, H5P_DEFAULT, to),
-        "read");
+    must(H5Dread(s->set, H5T_NATIVE_UCHAR, memory, s->space, H5P_DEFAULT, to), "read");
     H5Sclose(memory);
 }
 

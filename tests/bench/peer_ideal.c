@@ -84,8 +84,7 @@ static inline uint64_t entry(const ideal *r, uint64_t index) {
 
 static inline bags_view blob_of(const ideal *r, uint64_t index) {
     uint64_t start = entry(r, index);
-    bags_view blob = {
-        r->map.data + start, (size_t)(entry(r, index + 1) - start)};
+    bags_view blob = {r->map.data + start, (size_t)(entry(r, index + 1) - start)};
     return blob;
 }
 
@@ -115,5 +114,5 @@ static void release(void *reader) {
     free(reader);
 }
 
-const peer peer_ideal = {"ideal Bag", NULL, NULL, NULL, 0, create, append,
-    finish, open_reader, get, NULL, range, scan, NULL, share, unshare, release};
+const peer peer_ideal = {"ideal Bag", NULL, NULL, NULL, 0, create, append, finish,
+    open_reader, get, NULL, range, scan, NULL, share, unshare, release};

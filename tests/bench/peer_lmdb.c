@@ -32,15 +32,13 @@ static store *open_store(const char *path, size_t map, unsigned flags) {
     memset(s, 0, sizeof *s);
     must(mdb_env_create(&s->env), "create");
     must(mdb_env_set_mapsize(s->env, map), "map size");
-    must(mdb_env_open(s->env, path, MDB_NOSUBDIR | MDB_NOTLS | flags, 0644),
-        "open");
+    must(mdb_env_open(s->env, path, MDB_NOSUBDIR | MDB_NOTLS | flags, 0644), "open");
     return s;
 }
 
 static void begin(store *s, unsigned flags, unsigned database) {
     must(mdb_txn_begin(s->env, NULL, flags, &s->txn), "begin");
-    must(mdb_dbi_open(s->txn, NULL, MDB_INTEGERKEY | database, &s->dbi),
-        "database");
+    must(mdb_dbi_open(s->txn, NULL, MDB_INTEGERKEY | database, &s->dbi), "database");
     must(mdb_cursor_open(s->txn, s->dbi, &s->cursor), "cursor");
 }
 
@@ -58,8 +56,8 @@ static size_t map_size(const workload *load) {
 }
 
 static void *create(const char *path, const workload *load, bool sync) {
-    store *s = open_store(
-        path, map_size(load), MDB_WRITEMAP | MDB_NOSYNC | MDB_NOMEMINIT);
+    store *s =
+        open_store(path, map_size(load), MDB_WRITEMAP | MDB_NOSYNC | MDB_NOMEMINIT);
     s->sync = sync;
     begin(s, 0, MDB_CREATE);
     return s;
@@ -88,8 +86,8 @@ static void finish(void *writer) {
 }
 
 static void *open_reader(const char *path, const workload *load) {
-    store *s = open_store(
-        path, map_size(load), MDB_RDONLY | MDB_NORDAHEAD | MDB_NOLOCK);
+    store *s =
+        open_store(path, map_size(load), MDB_RDONLY | MDB_NORDAHEAD | MDB_NOLOCK);
     s->count = load->count;
     begin(s, MDB_RDONLY, 0);
     return s;

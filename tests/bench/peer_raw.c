@@ -109,5 +109,5 @@ static void *share(void *reader) {
     return shared;
 }
 
-const peer peer_raw = {"write(), pread()", NULL, NULL, NULL, 0, create, append,
-    finish, open_reader, get, copy, NULL, scan, NULL, share, release, release};
+const peer peer_raw = {"write(), pread()", NULL, NULL, NULL, 0, create, append, finish,
+    open_reader, get, copy, NULL, scan, NULL, share, release, release};

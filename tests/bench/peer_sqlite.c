@@ -33,8 +33,7 @@ static void run(store *s, const char *sql) {
 
 static sqlite3_stmt *prepare(store *s, const char *sql) {
     sqlite3_stmt *statement = NULL;
-    must(s, sqlite3_prepare_v2(s->base, sql, -1, &statement, NULL) == SQLITE_OK,
-        sql);
+    must(s, sqlite3_prepare_v2(s->base, sql, -1, &statement, NULL) == SQLITE_OK, sql);
     return statement;
 }
 
@@ -49,8 +48,7 @@ static store *open_store(const char *path, int flags) {
 static void *create(const char *path, const workload *load, bool sync) {
     store *s = open_store(path, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE);
     s->sync = sync;
-    run(s, load->size < 4000 ? "PRAGMA page_size = 4096"
-                             : "PRAGMA page_size = 16384");
+    run(s, load->size < 4000 ? "PRAGMA page_size = 4096" : "PRAGMA page_size = 16384");
     run(s, "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;"
            "CREATE TABLE blobs (id INTEGER PRIMARY KEY, data BLOB NOT NULL);"
            "BEGIN");

@@ -112,8 +112,7 @@ static void *open_reader(const char *path, const workload *load) {
     uint64_t at = 0;
     t->map = map_file(path);
     t->starts = (uint64_t *)need_memory((size_t)(load->count + 1) * 8);
-    while (at + BLOCK <= t->map.size && t->map.data[at] &&
-           t->count < load->count) {
+    while (at + BLOCK <= t->map.size && t->map.data[at] && t->count < load->count) {
         t->starts[t->count++] = at;
         at += BLOCK + (size_at(t, at) + BLOCK - 1) / BLOCK * BLOCK;
     }
@@ -146,5 +145,5 @@ static void release(void *reader) {
     free(t);
 }
 
-const peer peer_tar = {"tar", NULL, NULL, NULL, 0, create, append, finish,
-    open_reader, get, NULL, NULL, scan, NULL, share, unshare, release};
+const peer peer_tar = {"tar", NULL, NULL, NULL, 0, create, append, finish, open_reader,
+    get, NULL, NULL, scan, NULL, share, unshare, release};

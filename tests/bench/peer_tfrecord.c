@@ -140,5 +140,5 @@ static void release(void *reader) {
     free(reader);
 }
 
-const peer peer_tfrecord = {"TFRecord", NULL, NULL, NULL, 0, create, append,
-    finish, open_reader, NULL, NULL, NULL, scan, NULL, NULL, NULL, release};
+const peer peer_tfrecord = {"TFRecord", NULL, NULL, NULL, 0, create, append, finish,
+    open_reader, NULL, NULL, NULL, scan, NULL, NULL, NULL, release};

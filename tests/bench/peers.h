@@ -54,9 +54,9 @@ typedef struct peer {
 /* In the order in which they are shown; ended by NULL. */
 extern const peer *const peers[];
 
-extern const peer peer_raw, peer_ideal, peer_bag, peer_bag_random,
-    peer_bag_no_mmap, peer_bag_summed, peer_dataset, peer_shards, peer_lmdb,
-    peer_sqlite, peer_hdf5, peer_files, peer_tar, peer_tfrecord, peer_python;
+extern const peer peer_raw, peer_ideal, peer_bag, peer_bag_random, peer_bag_no_mmap,
+    peer_bag_summed, peer_dataset, peer_shards, peer_lmdb, peer_sqlite, peer_hdf5,
+    peer_files, peer_tar, peer_tfrecord, peer_python;
 
 /* Print a message as printf does, with errno's text if there is one; end. */
 _Noreturn void die(const char *format, ...) BAGI_PRINTF(1, 2);

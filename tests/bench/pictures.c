@@ -122,8 +122,7 @@ static void check_album(album *a) {
     for (size_t way = 1; way < WAYS; way++) {
         memset(a->pixels, 0, a->size);
         ways[way].run(a, 1);
-        check(memcmp(a->pixels, expected, a->size) == 0, ways[way].name,
-            "the pixels");
+        check(memcmp(a->pixels, expected, a->size) == 0, ways[way].name, "the pixels");
     }
     free(expected);
 }

@@ -44,17 +44,15 @@ static inline int calls_for(void (*run)(void *), void *what) {
 }
 
 /* ours / theirs, for about a second. Who begins alternates. */
-static inline void compare(const char *name, void (*ours)(void *),
-    void (*theirs)(void *), void *what) {
+static inline void compare(
+    const char *name, void (*ours)(void *), void (*theirs)(void *), void *what) {
     double our[MOST_TURNS], their[MOST_TURNS], ratio[MOST_TURNS];
     int our_calls = calls_for(ours, what);
     int their_calls = calls_for(theirs, what);
     double both = turn(ours, what, our_calls) * our_calls +
                   turn(theirs, what, their_calls) * their_calls;
     double wanted = 1 / both;
-    size_t turns = wanted < 15           ? 15
-                   : wanted < MOST_TURNS ? (size_t)wanted
-                                         : MOST_TURNS;
+    size_t turns = wanted < 15 ? 15 : wanted < MOST_TURNS ? (size_t)wanted : MOST_TURNS;
     for (size_t i = 0; i < turns; i++) {
         if (i % 2)
             our[i] = turn(ours, what, our_calls);

@@ -71,12 +71,11 @@ static const char *file_of(const peer *p) {
 }
 
 /* A peer that times itself; the small version leaves that to its check. */
-static double run_script(const peer *p, const char *operation, const char *path,
-    const workload *load) {
+static double run_script(
+    const peer *p, const char *operation, const char *path, const workload *load) {
     char command[8192], line[64] = "";
-    snprintf(command, sizeof command,
-        "/usr/bin/env python3 %s '%s' '%s' %llu %zu %llu", p->script, operation,
-        path, (unsigned long long)load->count, load->size,
+    snprintf(command, sizeof command, "/usr/bin/env python3 %s '%s' '%s' %llu %zu %llu",
+        p->script, operation, path, (unsigned long long)load->count, load->size,
         (unsigned long long)load->steps);
     FILE *out = popen(command, "r");
     bool read = out && fgets(line, sizeof line, out);
@@ -94,10 +93,8 @@ static void write_all(const peer *p, const workload *load, bool sync) {
     p->finish(writer);
 }
 
-static void time_script_writing(
-    const peer *p, const workload *part, bool sync) {
-    static const char *const operations[] = {
-        "write", CPU_TIME, "write, synced"};
+static void time_script_writing(const peer *p, const workload *part, bool sync) {
+    static const char *const operations[] = {"write", CPU_TIME, "write, synced"};
     for (size_t i = sync ? 2 : 0; i < (sync ? 3 : 2); i++) {
         record(operations[i], p->name, NANOSECONDS,
             run_script(p, operations[i], place(p->name, "data.bag"), part));
@@ -133,8 +130,7 @@ static void record_size(const peer *p, const workload *load) {
     uint64_t blobs = part.count * part.size;
     record("disk beside blobs", p->name, BYTES,
         ((double)size.allocated - (double)blobs) / (double)part.count);
-    record("bytes beside blobs", p->name, BYTES,
-        (double)size.bytes - (double)blobs);
+    record("bytes beside blobs", p->name, BYTES, (double)size.bytes - (double)blobs);
 }
 
 static uint64_t memory_alone(const peer *p, const workload *load) {
@@ -213,8 +209,8 @@ static uint64_t touch_steps(
 /* As one fills a batch: the size is known, and checked. (A copy whose size
  * comes from the table takes four times as long on some processors, since they
  * do not go on before they know where it ends.) */
-static void copy_one(const peer *p, void *reader, uint64_t index,
-    unsigned char *to, size_t size) {
+static void copy_one(
+    const peer *p, void *reader, uint64_t index, unsigned char *to, size_t size) {
     if (p->copy) {
         p->copy(reader, index, to);
         return;
@@ -236,8 +232,7 @@ static uint64_t copy_steps(
     return last;
 }
 
-static uint64_t range_of(
-    const peer *p, void *reader, uint64_t start, uint64_t stop) {
+static uint64_t range_of(const peer *p, void *reader, uint64_t start, uint64_t stop) {
     if (p->range)
         return p->range(reader, start, stop);
     uint64_t sum = 0;
@@ -255,8 +250,7 @@ static uint64_t range_steps(
     uint64_t places = load->count < WIDTH ? 1 : load->count - WIDTH + 1;
     uint64_t width = load->count < WIDTH ? load->count : WIDTH, sum = 0;
     for (uint64_t i = 0; i < load->steps; i += WIDTH)
-        sum +=
-            range_of(p, reader, order[i] % places, order[i] % places + width);
+        sum += range_of(p, reader, order[i] % places, order[i] % places + width);
     return sum;
 }
 
@@ -296,8 +290,7 @@ static void time_reading(
     if (p->script) {
         if (set.small)
             return;
-        if (o->run == copy_steps || o->run == range_steps ||
-            o->run == scan_steps)
+        if (o->run == copy_steps || o->run == range_steps || o->run == scan_steps)
             record(o->name, p->name, NANOSECONDS,
                 run_script(p, o->name, file_of(p), load));
         return;
@@ -311,8 +304,8 @@ static void time_reading(
     }
     double start = cpu_time();
     sink += o->run(p, *reader, load, order);
-    record(o->name, p->name, NANOSECONDS,
-        (cpu_time() - start) * 1e9 / steps_of(o, load));
+    record(
+        o->name, p->name, NANOSECONDS, (cpu_time() - start) * 1e9 / steps_of(o, load));
 }
 
 /* ------------------------------------------------------------------ threads */
@@ -359,10 +352,8 @@ static double time_threads(
 static void time_sharing(const peer *p, void *reader, const workload *load) {
     if (!p->share || load->steps < 2)
         return;
-    record("copy, 1 thread", p->name, NANOSECONDS,
-        time_threads(p, reader, load, 1));
-    record("copy, 2 threads", p->name, NANOSECONDS,
-        time_threads(p, reader, load, 2));
+    record("copy, 1 thread", p->name, NANOSECONDS, time_threads(p, reader, load, 1));
+    record("copy, 2 threads", p->name, NANOSECONDS, time_threads(p, reader, load, 2));
 }
 
 /* ----------------------------------------------------------------- checking */
@@ -371,12 +362,12 @@ static void check_script(const peer *p, const workload *load) {
     char expected[32], command[8192], line[64] = "";
     snprintf(expected, sizeof expected, "%llu\n",
         (unsigned long long)blob_sum(0, load->count, load->size));
-    snprintf(command, sizeof command,
-        "/usr/bin/env python3 %s check '%s' 0 0 0", p->script, file_of(p));
+    snprintf(command, sizeof command, "/usr/bin/env python3 %s check '%s' 0 0 0",
+        p->script, file_of(p));
     FILE *out = popen(command, "r");
     bool read = out && fgets(line, sizeof line, out);
-    check(out && pclose(out) == 0 && read && strcmp(line, expected) == 0,
-        p->name, "the blobs that it reads");
+    check(out && pclose(out) == 0 && read && strcmp(line, expected) == 0, p->name,
+        "the blobs that it reads");
 }
 
 /* Whatever the peer reads is what was written: of many blobs some thousand. */
@@ -392,8 +383,8 @@ static void check_reading(const peer *p, void *reader, const workload *load) {
         memset(to, 0, load->size);
         copy_one(p, reader, i, to, load->size);
         copies = copies && memcmp(to, blob_data(i), load->size) == 0;
-        ranges = ranges &&
-                 range_of(p, reader, i, stop) == blob_sum(i, stop, load->size);
+        ranges =
+            ranges && range_of(p, reader, i, stop) == blob_sum(i, stop, load->size);
     }
     free(to);
     if (p->get) {
@@ -401,8 +392,7 @@ static void check_reading(const peer *p, void *reader, const workload *load) {
         check(copies, p->name, "copy");
         check(ranges, p->name, "a range");
     }
-    check(p->scan(reader) == blob_sum(0, load->count, load->size), p->name,
-        "scan");
+    check(p->scan(reader) == blob_sum(0, load->count, load->size), p->name, "scan");
 }
 
 /* A Bag is the blobs, N + 1 entries, and nothing else. */
@@ -437,8 +427,8 @@ static void read_round(const workload *load, int round, void **readers) {
         for (size_t i = 0; i < at_work_count; i++) {
             const peer *p = turn_of(round, i);
             workload part = part_of(load, p);
-            time_reading(p, &readers[(i + (size_t)round) % at_work_count],
-                &part, &operations[o]);
+            time_reading(p, &readers[(i + (size_t)round) % at_work_count], &part,
+                &operations[o]);
         }
     for (size_t i = 0; i < at_work_count; i++) {
         const peer *p = turn_of(round, i);

@@ -40,8 +40,7 @@ static result *find(const char *part, const char *operation, const char *who) {
     return NULL;
 }
 
-void record(
-    const char *operation, const char *who, bench_unit unit, double value) {
+void record(const char *operation, const char *who, bench_unit unit, double value) {
     result *to = find(part_now, operation, who);
     if (!to) {
         if (result_count == RESULTS)
@@ -65,13 +64,10 @@ static double least(const double *values, size_t count) {
 
 /* What the processor did only grows by what the machine adds, for memory that it
  * has lent to others by half: there the least is nearest to the truth. */
-static bool takes_least(const result *r) {
-    return same(r->operation, CPU_TIME);
-}
+static bool takes_least(const result *r) { return same(r->operation, CPU_TIME); }
 
 static double figure(const result *r) {
-    return takes_least(r) ? least(r->values, r->count)
-                          : median(r->values, r->count);
+    return takes_least(r) ? least(r->values, r->count) : median(r->values, r->count);
 }
 
 double result_of(const char *part, const char *operation, const char *who) {
@@ -120,8 +116,7 @@ static void show(char *to, size_t room, bench_unit unit, double value) {
 }
 
 /* The distinct names of a part, in the order in which they came. */
-static size_t names(
-    const char *part, bool operations, const char **to, size_t most) {
+static size_t names(const char *part, bool operations, const char **to, size_t most) {
     size_t count = 0;
     for (size_t i = 0; i < result_count; i++) {
         const char *name = operations ? results[i].operation : results[i].who;
@@ -142,9 +137,9 @@ static void print_cell(const result *r, const result *base) {
     }
     show(text, sizeof text, r->unit, figure(r));
     printf(" %10s", text);
-    double ratio = base ? ratio_of(r->part, r->operation, r->who,
-                              base->operation, base->who)
-                        : NAN;
+    double ratio =
+        base ? ratio_of(r->part, r->operation, r->who, base->operation, base->who)
+             : NAN;
     if (isnan(ratio) || isinf(ratio))
         printf(" %7s", "");
     else
@@ -154,8 +149,8 @@ static void print_cell(const result *r, const result *base) {
 #define COLUMNS 5
 
 /* With whom the others are compared: the hand-made, or who comes first. */
-static const result *base_of(const char *part, const char *operation,
-    const char **rows, size_t row_count) {
+static const result *base_of(
+    const char *part, const char *operation, const char **rows, size_t row_count) {
     static const char *const bases[] = {"ideal Bag", "by hand"};
     const result *base = NULL;
     for (size_t i = 0; i < 2 && !base; i++)
@@ -193,8 +188,7 @@ static void print_part(const char *part) {
     size_t column_count = names(part, true, columns, 64);
     for (size_t at = 0; at < column_count; at += COLUMNS)
         print_columns(part, columns + at,
-            column_count - at < COLUMNS ? column_count - at : COLUMNS, rows,
-            row_count);
+            column_count - at < COLUMNS ? column_count - at : COLUMNS, rows, row_count);
 }
 
 void print_results(void) {
@@ -214,12 +208,10 @@ static void write_result(FILE *file, const result *r) {
     fprintf(file,
         "    {\"part\": \"%s\", \"operation\": \"%s\", \"who\": \"%s\", "
         "\"unit\": \"%s\", \"figure\": %.6g, \"rounds\": [",
-        r->part, r->operation, r->who, r->unit == BYTES ? "B" : "ns",
-        figure(r));
+        r->part, r->operation, r->who, r->unit == BYTES ? "B" : "ns", figure(r));
     for (size_t i = 0; i < r->count; i++)
         fprintf(file, "%s%.6g", i ? ", " : "", r->values[i]);
-    double ratio =
-        ratio_of(r->part, r->operation, r->who, r->operation, "ideal Bag");
+    double ratio = ratio_of(r->part, r->operation, r->who, r->operation, "ideal Bag");
     if (isnan(ratio) || isinf(ratio))
         fprintf(file, "]}");
     else
@@ -235,8 +227,8 @@ bool write_json(const char *path, void (*more)(void *file)) {
     fprintf(file,
         "{\n  \"system\": \"%s %s %s\",\n  \"compiler\": \"%s\",\n"
         "  \"rounds\": %d,\n  \"load\": %.1f,\n  \"results\": [\n",
-        machine.sysname, machine.release, machine.machine, __VERSION__,
-        set.rounds, busy_at_most());
+        machine.sysname, machine.release, machine.machine, __VERSION__, set.rounds,
+        busy_at_most());
     for (size_t i = 0; i < result_count; i++) {
         write_result(file, &results[i]);
         fputs(i + 1 < result_count ? ",\n" : "\n  ],\n", file);

@@ -20,10 +20,10 @@
 
 settings set = {false, 5, "build/bench", NULL, NULL};
 
-const peer *const peers[] = {&peer_raw, &peer_ideal, &peer_bag,
-    &peer_bag_random, &peer_bag_no_mmap, &peer_bag_summed, &peer_dataset,
-    &peer_shards, &peer_lmdb, &peer_sqlite, &peer_hdf5, &peer_files, &peer_tar,
-    &peer_tfrecord, &peer_python, NULL};
+const peer *const peers[] = {&peer_raw, &peer_ideal, &peer_bag, &peer_bag_random,
+    &peer_bag_no_mmap, &peer_bag_summed, &peer_dataset, &peer_shards, &peer_lmdb,
+    &peer_sqlite, &peer_hdf5, &peer_files, &peer_tar, &peer_tfrecord, &peer_python,
+    NULL};
 
 static const workload full[WORKLOADS] = {
     {"100 B x 2,000,000", 2000000, 100, 500000},
@@ -45,8 +45,8 @@ bool wanted(const char *part, const char *who) {
     for (const char *at = set.who; at;) {
         const char *comma = strchr(at, ',');
         char text[64];
-        snprintf(text, sizeof text, "%.*s",
-            comma ? (int)(comma - at) : (int)strlen(at), at);
+        snprintf(
+            text, sizeof text, "%.*s", comma ? (int)(comma - at) : (int)strlen(at), at);
         if (strstr(who, text))
             return true;
         at = comma ? comma + 1 : NULL;

@@ -103,11 +103,11 @@ static bags_code load_next(bags_loader *loader, const request *r, void *out,
     return BAGS_OK;
 }
 
-bool load_batch(const char *path, const request *r, void *out,
-    uint64_t *indices, char *message);
+bool load_batch(
+    const char *path, const request *r, void *out, uint64_t *indices, char *message);
 
-bool load_batch(const char *path, const request *r, void *out,
-    uint64_t *indices, char *message) {
+bool load_batch(
+    const char *path, const request *r, void *out, uint64_t *indices, char *message) {
     static const bags_loader_images images = {bags_resample, bags_jpeg_probe,
         bags_jpeg_decode, bags_png_probe, bags_png_decode};
     bags_error err;
@@ -133,12 +133,10 @@ bool load_batch(const char *path, const request *r, void *out,
     options.field_count = 1;
     options.images = &images;
     bags_reader *reader = bags_reader_open(path, NULL, &err);
-    bags_loader *loader =
-        reader ? bags_loader_open(
-                     (const bags_reader *const *)&reader, 1, &options, &err)
-               : NULL;
-    bags_code code =
-        loader ? load_next(loader, r, out, indices, &err) : err.code;
+    bags_loader *loader = reader ? bags_loader_open((const bags_reader *const *)&reader,
+                                       1, &options, &err)
+                                 : NULL;
+    bags_code code = loader ? load_next(loader, r, out, indices, &err) : err.code;
     if (code)
         snprintf(message, 1024, "%s", err.message);
     bags_loader_close(loader);

@@ -16,10 +16,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-const char *const call_names[CALLS] = {"open", "close", "fstat", "pread",
-    "pwrite", "ftruncate", "fsync", "fcntl", "flock", "mmap", "munmap", "stat",
-    "mkdir", "rename", "unlink", "rmdir", "opendir", "readdir", "closedir",
-    "fallocate", "sync_file_range"};
+const char *const call_names[CALLS] = {"open", "close", "fstat", "pread", "pwrite",
+    "ftruncate", "fsync", "fcntl", "flock", "mmap", "munmap", "stat", "mkdir", "rename",
+    "unlink", "rmdir", "opendir", "readdir", "closedir", "fallocate",
+    "sync_file_range"};
 
 shim *shim_in_use;
 
@@ -102,8 +102,7 @@ static enum fate fate_of(enum call call, const char *path, int fd) {
     if (s->only && !(s->only & ONLY(call)))
         return LIVE;
     s->calls++;
-    if (!s->fail_at ||
-        (s->stays ? s->calls < s->fail_at : s->calls != s->fail_at))
+    if (!s->fail_at || (s->stays ? s->calls < s->fail_at : s->calls != s->fail_at))
         return LIVE;
     note(call, path, fd);
     if (s->effect == EFFECT_DIE_BEFORE)
@@ -128,9 +127,9 @@ static bool is_counted(void) { return shim_in_use && shim_in_use->armed; }
 __attribute__((constructor)) static void begin(void) {
     const char *path = getenv("BAGS_SHIM");
     int fd = path ? open(path, O_RDWR) : -1;
-    void *map = fd < 0 ? MAP_FAILED
-                       : mmap(NULL, sizeof(shim), PROT_READ | PROT_WRITE,
-                             MAP_SHARED, fd, 0);
+    void *map =
+        fd < 0 ? MAP_FAILED
+               : mmap(NULL, sizeof(shim), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (map == MAP_FAILED)
         abort();
     close(fd);
@@ -142,43 +141,38 @@ __attribute__((constructor)) static void begin(void) {
 
 /* libc's function, or the sanitizer's before it. POSIX lets a void pointer be
  * one to a function; ISO C does not. */
-#define REAL(result, name, parameters)                                         \
-    static result(*real) parameters;                                           \
-    if (!real)                                                                 \
+#define REAL(result, name, parameters)                                                 \
+    static result(*real) parameters;                                                   \
+    if (!real)                                                                         \
     *(void **)&real = dlsym(RTLD_NEXT, name)
 
 /* A call by path or by descriptor that gives 0 or -1. */
-#define PLAIN_CALL(call, name, parameters, arguments, path, fd)                \
-    int name parameters;                                                       \
-    int name parameters {                                                      \
-        REAL(int, #name, parameters);                                          \
-        enum fate fate = fate_of(call, path, fd);                              \
-        if (fate == FAIL)                                                      \
-            return -1;                                                         \
-        int result = real arguments;                                           \
-        end_with(fate);                                                        \
-        return result;                                                         \
+#define PLAIN_CALL(call, name, parameters, arguments, path, fd)                        \
+    int name parameters;                                                               \
+    int name parameters {                                                              \
+        REAL(int, #name, parameters);                                                  \
+        enum fate fate = fate_of(call, path, fd);                                      \
+        if (fate == FAIL)                                                              \
+            return -1;                                                                 \
+        int result = real arguments;                                                   \
+        end_with(fate);                                                                \
+        return result;                                                                 \
     }
 
-PLAIN_CALL(
-    CALL_FSTAT, fstat64, (int fd, struct stat64 *info), (fd, info), NULL, fd)
-PLAIN_CALL(
-    CALL_TRUNCATE, ftruncate64, (int fd, off64_t size), (fd, size), NULL, fd)
-PLAIN_CALL(CALL_FALLOCATE, fallocate64,
-    (int fd, int mode, off64_t from, off64_t size), (fd, mode, from, size),
-    NULL, fd)
+PLAIN_CALL(CALL_FSTAT, fstat64, (int fd, struct stat64 *info), (fd, info), NULL, fd)
+PLAIN_CALL(CALL_TRUNCATE, ftruncate64, (int fd, off64_t size), (fd, size), NULL, fd)
+PLAIN_CALL(CALL_FALLOCATE, fallocate64, (int fd, int mode, off64_t from, off64_t size),
+    (fd, mode, from, size), NULL, fd)
 PLAIN_CALL(CALL_WRITE_BACK, sync_file_range,
-    (int fd, off64_t from, off64_t size, unsigned how), (fd, from, size, how),
-    NULL, fd)
+    (int fd, off64_t from, off64_t size, unsigned how), (fd, from, size, how), NULL, fd)
 PLAIN_CALL(CALL_LOCK, flock, (int fd, int how), (fd, how), NULL, fd)
-PLAIN_CALL(CALL_STAT, stat64, (const char *path, struct stat64 *info),
-    (path, info), path, -1)
-PLAIN_CALL(CALL_STAT, lstat64, (const char *path, struct stat64 *info),
-    (path, info), path, -1)
 PLAIN_CALL(
-    CALL_MKDIR, mkdir, (const char *path, mode_t mode), (path, mode), path, -1)
-PLAIN_CALL(CALL_RENAME, rename, (const char *from, const char *to), (from, to),
-    from, -1)
+    CALL_STAT, stat64, (const char *path, struct stat64 *info), (path, info), path, -1)
+PLAIN_CALL(
+    CALL_STAT, lstat64, (const char *path, struct stat64 *info), (path, info), path, -1)
+PLAIN_CALL(CALL_MKDIR, mkdir, (const char *path, mode_t mode), (path, mode), path, -1)
+PLAIN_CALL(
+    CALL_RENAME, rename, (const char *from, const char *to), (from, to), from, -1)
 PLAIN_CALL(CALL_UNLINK, unlink, (const char *path), (path), path, -1)
 PLAIN_CALL(CALL_RMDIR, rmdir, (const char *path), (path), path, -1)
 
@@ -269,8 +263,7 @@ int fcntl64(int fd, int command, ...) {
     return result;
 }
 
-void *mmap64(
-    void *at, size_t size, int protect, int flags, int fd, off64_t offset) {
+void *mmap64(void *at, size_t size, int protect, int flags, int fd, off64_t offset) {
     REAL(void *, "mmap64", (void *, size_t, int, int, int, off64_t));
     enum fate fate = fate_of(CALL_MMAP, NULL, fd);
     if (fate == FAIL)
