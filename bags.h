@@ -60,7 +60,7 @@
  *     then the implementation; each section calls only earlier ones:
  *     >>platform  >>bytes  >>crc  >>fail  >>memory  >>files  >>json  >>refs
  *     >>type-text  >>codecs  >>bag-read  >>bag-write  >>spec  >>shards
- *     >>dataset-write  >>recover  >>dataset-read  >>verify  >>checksum
+ *     >>dataset-write  >>dataset-read  >>recover  >>finalize  >>verify  >>checksum
  *
  * THE BYTES
  *     NAME.bag       blob 0 | blob 1 | ... | blob N-1 | table
@@ -1101,7 +1101,7 @@ typedef struct bags_writer_options {
  * shard has them, whichever worker wrote it, so that all shards are alike. Requesting
  * what it lacks is an error. If no shard is finished, `checksum` and `keep_idx` decide.
  * But if an unfinished shard was started with checksums, it and those after it have
- * them; one that was started without gets them when it is finished.
+ * them; one that was started without is refused if others have them.
  *
  * Returns the writer, to be ended with bags_writer_close or bags_writer_abort, or
  * NULL:
@@ -7406,7 +7406,7 @@ static char *bagi_spec_text(const bags_allocator *memory, const bagi_spec *spec,
  * whether a directory is a finished shard, an unfinished one or neither, how the Bags
  * of either are opened, and which of their datapoints are complete. Called by the
  * dataset reader, verify, checksum, the writer and recovery; nothing here changes a
- * shard, except that bags_finalize renames it.
+ * shard.
  *
  *   - spec.json makes a directory a finished shard. spec.json.partial, which becomes
  *     spec.json, makes it an unfinished one. With neither, no writer created it.
@@ -7851,7 +7851,7 @@ static bags_code bagi_unfinished_open(const bagi_dir *dir, const bagi_spec *spec
 }
 
 #ifndef BAGS_NO_WRITER
-/* ---- finalize ---- */
+/* ---- the mark of a finalized dataset ---- */
 
 /* The mark of a dataset whose shards were renumbered is a file in the first of them,
  * which every reader ignores. It exists before a shard is renamed, and goes with the
@@ -7868,122 +7868,6 @@ static bool bagi_has_mark(const bagi_env *env, const char *path, bagi_name name,
     bool marked = bagi_dir_has(&dir, BAGI_MARK, "", code, err);
     bagi_free_text(&env->memory, shard);
     return marked;
-}
-
-/* Open and lock spec.json of a finished shard, against other processes that change
- * what belongs to it. *file is to be closed, *path to be freed. */
-static bags_code bagi_lock_shard(
-    const bagi_dir *dir, void **file, char **path, bags_error *err) {
-    const bagi_env *env = dir->env;
-    *path = bagi_dir_path(dir, "spec.json", "", err);
-    bags_code code =
-        *path ? bagi_open(env, *path, BAGS_IO_READ, file, err) : BAGS_ERROR_MEMORY;
-    if (code)
-        return code;
-    return bagi_lock_file(env, *file, *path, dir->path,
-        "locked by another process that writes it or its checksums", err);
-}
-
-/* True if shard `index` of a dataset without gaps has this name. */
-static bool bagi_is_numbered(bagi_name name, uint64_t index) {
-    return name.number == index && (name.digits == 6 || index > 999999);
-}
-
-/* Give a shard, whose spec.json no other process has locked, the number `to`. A
- * directory that has that name, even an empty one, is a writer's: it must not be
- * replaced. */
-static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
-    bagi_name name, uint64_t to, bags_error *err) {
-    void *file = NULL;
-    char *spec = NULL, *new_path = NULL;
-    char *old_path = bagi_shard_path(env, path, name, err);
-    if (old_path)
-        new_path = bagi_shard_path(env, path, bagi_shard_name(to), err);
-    bagi_dir dir = bagi_dir_of(env, old_path);
-    bags_code code =
-        new_path ? bagi_lock_shard(&dir, &file, &spec, err) : BAGS_ERROR_MEMORY;
-    if (bagi_kind(env, new_path, &code, err) != BAGS_PATH_NONE)
-        code = bags_fail(err, BAGS_ERROR_EXISTS,
-            "%s: already exists: a writer has started it", bagi_tail(new_path));
-    if (!code)
-        code = bagi_check_same(env, file, spec, err);
-    bagi_close_read(env, file); /* before, for Windows */
-    if (!code)
-        code = bags_fail_io(NULL, env->io.rename(env->io.user, old_path, new_path),
-            old_path, "rename", err);
-    bagi_free_text(&env->memory, spec);
-    bagi_free_text(&env->memory, old_path);
-    bagi_free_text(&env->memory, new_path);
-    return code;
-}
-
-/* Create the mark. *made is true even if writing it failed. */
-BAGI_NOINLINE static bags_code bagi_finalize_mark(
-    const bagi_dir *dir, bool no_sync, bool *made, bags_error *err) {
-    bagi_job job;
-    bagi_stream stream = BAGI_ZERO;
-    bagi_job_init(&job, dir->env, no_sync);
-    stream.job = &job;
-    bagi_stream_open(&stream, dir, BAGI_MARK, "", BAGS_IO_CREATE);
-    *made = stream.handle != NULL;
-    if (!no_sync)
-        bagi_stream_sync(&stream);
-    bagi_stream_close(&stream);
-    if (!job.failure.code && !no_sync)
-        bagi_sync_dir(dir->env, dir->path, &job.failure);
-    return bagi_job_end(&job, err);
-}
-
-/* Rename in order of the numbers: the number that a shard gets is free, since those
- * below have moved already, and it never moves up. In the first of two rounds, the
- * first shard is marked and renamed alone, so that the mark is where a claim searches
- * for it; the others are listed after that: a worker that claims a shard before the
- * mark exists is seen by the second listing. A dataset without gaps keeps its numbers,
- * and gets no mark. */
-BAGS_API bags_code bags_finalize(const char *path, const bags_finalize_options *options,
-    uint64_t *renamed, bags_error *err) {
-    BAGI_ERR(err);
-    BAGI_OPTIONS(bags_finalize_options, options);
-    bagi_env env = bagi_env_of(&options->env);
-    bagi_dir dataset = bagi_dir_of(&env, path), first = bagi_dir_of(&env, NULL);
-    bagi_names names;
-    uint64_t count = 0;
-    bool made = false, gaps = true, no_sync = options->no_sync;
-    bags_code code = bagi_check_path(path, err);
-    if (bagi_is_single(&dataset, &code, err))
-        code = bagi_check_mixed(&dataset, err);
-    for (int round = 0; round < 2 && gaps && !code; round++) {
-        code = bagi_names_list(&env, path, &names, err);
-        if (!code && names.count == 0)
-            code = bags_fail(err, BAGS_ERROR_MISSING, "%s: no shards", bagi_tail(path));
-        if (!code)
-            code = bagi_each_shard(&names, 0, 1, bagi_check_finished, err, err);
-        gaps = false;
-        for (size_t i = 0; i < names.count && !code; i++)
-            gaps = gaps || !bagi_is_numbered(names.names[i], i);
-        if (gaps && round == 0) {
-            first.path = bagi_shard_path(&env, path, names.names[0], err);
-            code = first.path ? BAGS_OK : BAGS_ERROR_MEMORY;
-            if (!bagi_dir_has(&first, BAGI_MARK, "", &code, err) && !code)
-                code = bagi_finalize_mark(&first, no_sync, &made, err);
-        }
-        for (size_t i = 0; i < (round ? names.count : 1) && gaps && !code; i++)
-            if (!bagi_is_numbered(names.names[i], i)) {
-                code = bagi_finalize_rename(&env, path, names.names[i], i, err);
-                count += !code;
-            }
-        bags_buffer_free(&names.array);
-    }
-    if (!code && count && !no_sync)
-        code = bagi_sync_dir(&env, path, err);
-    if (code && made && !count) {
-        bags_error ignored;
-        bagi_dir_remove(&first, BAGI_MARK, "", &ignored);
-    }
-    bagi_dir_free(&first);
-    if (!code && renamed)
-        *renamed = count;
-    return code;
 }
 
 /* ========================================================================
@@ -8442,154 +8326,6 @@ static void bagi_trailer_bind(
     trailer->spec = spec ? bound : 0;
 }
 
-/* ---- checksums of Bags that exist ---- */
-
-/* What is known of a Bag while the checksums of its shard are made. */
-typedef struct bagi_summed {
-    bagi_trailer trailer;
-    uint64_t length, size; /* of the Bag */
-    bool kept;
-} bagi_summed;
-
-/* Write the checksums of a Bag to NAME.crc.partial, but not their trailer, and find
- * out what that contains. */
-static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
-    const char *name, bagi_stream *stream, bagi_trailer *trailer) {
-    bagi_cursor cursor;
-    unsigned char bytes[4];
-    bags_error *failure = &stream->job->failure;
-    bagi_cursor_open(&cursor, bag, 0, bag->length);
-    if (!bagi_dir_remove(dir, name, ".crc.partial", failure))
-        bagi_stream_open(stream, dir, name, ".crc.partial", BAGS_IO_CREATE);
-    while (!failure->code && cursor.next < cursor.last) {
-        uint32_t crc = 0;
-        if (!bagi_cursor_next(&cursor, failure) && !cursor.valid)
-            bagi_bag_fail_bounds(bag, cursor.index, cursor.start, cursor.stop, failure);
-        if (!failure->code)
-            bagi_cursor_crc(&cursor, &crc, failure);
-        bagi_store_u32(bytes, crc);
-        trailer->crcs = bags_crc32c(trailer->crcs, bytes, 4);
-        bagi_stream_append(stream, bytes, 4);
-    }
-    trailer->length = bag->length;
-    trailer->size = bag->file[BAGI_BLOBS].size;
-    trailer->table = cursor.table_crc;
-    bagi_cursor_close(&cursor);
-    bagi_stream_flush(stream);
-    if (failure->code)
-        bagi_stream_remove(stream);
-    bagi_stream_close(stream);
-    return failure->code;
-}
-
-/* Refuse a link: it leads to what is not the dataset's. */
-static bags_code bagi_check_no_link(
-    const bagi_env *env, const char *path, bags_error *err) {
-    bags_identity found;
-    if (!env->io.identify)
-        return BAGS_OK;
-    int error = env->io.identify(env->io.user, NULL, path, &found);
-    if (!error && found.link)
-        error = ELOOP;
-    return bags_fail_io(NULL, error, path, "open", err);
-}
-
-/* Make the checksums of one Bag, or keep those that it has. */
-static bags_code bagi_checksum_bag(const bagi_dir *dir, const bagi_how *how,
-    bool replace, bagi_stream *stream, bagi_summed *summed) {
-    bags_error *err = &stream->job->failure;
-    bag_reader *bag = NULL;
-    bags_code code = bagi_bag_new(dir, how, NULL, &bag, err);
-    for (int i = 0; i < BAGI_FILES && !code; i++)
-        if (bag->file[i].path)
-            code = bagi_check_no_link(dir->env, bag->file[i].path, err);
-    summed->kept = bagi_dir_has(dir, how->name, ".crc", &code, err) && !replace;
-    summed->length = bag_reader_length(bag);
-    summed->size = bag_reader_size(bag);
-    if (!code && !summed->kept)
-        code = bagi_crcs_write(bag, dir, how->name, stream, &summed->trailer);
-    else if (!code)
-        code = bagi_crcs_read_trailer(dir, how->name, &summed->trailer, err);
-    bagi_bag_free(dir->env, bag);
-    return code;
-}
-
-/*
- * Make the checksums of all Bags of a directory: first the CRCs, in NAME.crc.partial;
- * when all Bags are known, the trailers, which bind them together, and the names:
- * refs.crc last, since recovery expects the others where that exists. `file`, which is
- * at `path`, is open and locked: it shows that the shard is still the same. spec NULL:
- * of a standalone Bag.
- */
-static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
-    const bagi_how *how, const bags_checksum_options *options, void *file,
-    const char *path, bags_checksum_report *report, bags_error *err) {
-    const bagi_env *env = dir->env;
-    bool no_sync = options->no_sync;
-    size_t count = spec ? spec->count + !how->split : 1;
-    uint32_t bound = how->record.spec;
-    bagi_how opening = *how;
-    bagi_job job;
-    /* Of one Bag after another, with CRCs only. */
-    bagi_output output = BAGI_ZERO;
-    bags_error *failure = &job.failure, ignored;
-    bagi_stream *stream = &output.stream[BAGI_CRCS];
-    bagi_job_init(&job, env, no_sync);
-    bagi_summed *summed =
-        (bagi_summed *)bagi_alloc(&env->memory, count * sizeof *summed, failure);
-    bagi_output_init(&output, &job, 4 * BAGI_BUFFER_MIN);
-    output.checksums = true;
-    for (size_t i = 0; i < count && !failure->code; i++) {
-        opening.name = bagi_spec_name(spec, i);
-        bagi_checksum_bag(dir, &opening, options->replace, stream, &summed[i]);
-        bound = bagi_bind(bound, opening.name, summed[i].trailer.crcs);
-    }
-    for (size_t i = 0; i < count && !failure->code; i++)
-        if (summed[i].kept && summed[i].trailer.bound &&
-            summed[i].trailer.spec != bound)
-            bags_fail(failure, BAGS_ERROR_CORRUPT,
-                "%s/%s.crc: is of another version of the shard; verify it, or "
-                "replace all checksums",
-                bagi_tail(dir->path), bagi_spec_name(spec, i));
-
-    for (size_t i = 0; i < count && !failure->code; i++) {
-        const char *name = bagi_spec_name(spec, i);
-        bool kept = summed[i].kept;
-        output.trailer = summed[i].trailer;
-        bagi_trailer_bind(&output.trailer, spec, i, bound);
-        if (!kept && !bagi_check_same(env, file, path, failure)) {
-            bagi_stream_open(stream, dir, name, ".crc.partial", BAGS_IO_WRITE);
-            bagi_output_seal(&output);
-            bagi_stream_close(stream);
-        }
-        if (!kept && !failure->code)
-            bagi_dir_rename(dir, name, ".crc.partial", ".crc", failure);
-        char *bag = failure->code ? NULL : bagi_dir_path(dir, name, ".bag", failure);
-        if (!bag)
-            break;
-        bags_checksummed done = {
-            bagi_shown(bag), kept, summed[i].length, summed[i].size};
-        report->kept += kept;
-        report->made += !kept;
-        report->blobs += kept ? 0 : done.length;
-        report->size += kept ? 0 : done.size;
-        if (options->each)
-            options->each(options->user, &done);
-        bagi_free_text(&env->memory, bag);
-    }
-    if (!failure->code && !no_sync && dir->standalone)
-        bagi_sync_parent(env, path, failure);
-    else if (!failure->code && !no_sync)
-        bagi_sync_dir(env, dir->path, failure);
-    for (size_t i = 0; summed && i < count && failure->code; i++)
-        if (summed[i].trailer.size && !summed[i].kept &&
-            !bagi_check_same(env, file, path, &ignored))
-            bagi_dir_remove(dir, bagi_spec_name(spec, i), ".crc.partial", &ignored);
-    bagi_output_free(&output);
-    bagi_free(&env->memory, summed, count * sizeof *summed);
-    return bagi_job_end(&job, err);
-}
-
 /* Finish the shard being written: from the tables to the rename of the record. If it
  * fails, the shard stays unfinished, and can be recovered. */
 static bags_code bagi_writer_finish(bags_writer *writer) {
@@ -8599,9 +8335,7 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
     size_t count = writer->spec.count + 1;
     bool keep_idx = writer->options.keep_idx;
     bool no_sync = writer->job.no_sync;
-    bool checksums = writer->outputs[0].checksums;
-    uint32_t record = bags_crc32c(0, writer->text, writer->text_size);
-    uint32_t bound = record;
+    uint32_t bound = bags_crc32c(0, writer->text, writer->text_size);
     bagi_writer_check(writer);
     bagi_writer_flush_all(writer);
 
@@ -8618,18 +8352,6 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
         bagi_output_seal(output);
     }
     bagi_writer_each(writer, BAGI_CONTENT, bagi_stream_close);
-
-    /* A shard that was started without checksums gets them before it is committed. */
-    if (writer->options.checksum && !checksums && !failure->code) {
-        bags_checksum_options options = BAGI_ZERO;
-        bags_checksum_report report = {0, 0, 0, 0};
-        bagi_how how = bagi_how_new();
-        options.replace = true;
-        options.no_sync = no_sync;
-        how.record.spec = record;
-        bagi_checksum_dir(dir, &writer->spec, &how, &options, writer->record.handle,
-            writer->record.path, &report, failure);
-    }
 
     /* Keep the record open, without a lock: as long as it is at its path, the dataset
      * was not replaced. */
@@ -9186,11 +8908,12 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name, bool dry_
             found->reason = "no datapoint; files that no writer creates stay";
         return code;
     }
-    /* A shard that was started without checksums may have some, if it was interrupted
-     * while it was finished: its blobs will be overwritten. */
+    if (writer->options.checksum && !writer->outputs[0].checksums)
+        return bags_fail(failure, BAGS_ERROR_EXISTS,
+            "%s: was started without checksums, which are requested or which other "
+            "shards have; recover it, and make them with bags_checksum",
+            bagi_tail(dir->path));
     bagi_writer_check(writer);
-    if (!failure->code && !writer->outputs[0].checksums)
-        bagi_writer_remove(writer, false, failure);
     for (size_t i = 0; i <= spec->count; i++)
         bagi_output_continue(&writer->outputs[i], dir, bagi_spec_name(spec, i),
             writer->outputs[i].resumed);
@@ -9470,227 +9193,6 @@ BAGS_API void bags_writer_abort(bags_writer *writer) {
     bagi_writer_free(writer);
 }
 
-/* ========================================================================
- * >>recover
- * What bags_writer_open does with `resume`, for shards of any worker: the fields
- * come from spec.json.partial, and the shard is finished. bags_recover goes over the
- * shards; the failure of one does not stop the others. A dry run takes the same steps
- * up to the first that changes a file, and holds no lock meanwhile.
- *
- * A standalone Bag has no record. Its lock is on NAME.bag, and its journal shows that
- * it was left:
- *
- *     NAME.bag, if there is a NAME.idx       what is done
- *     ends in its table, no checksums        nothing: it is finished
- *     ends in its table, with checksums      nothing; its blobs are compared
- *     a split Bag with finished checksums    nothing: it is finished
- *     ends in another valid table            it is an error: which of the two is right
- *                                            is unknown
- *     anything else                          the complete blobs are kept, and the table
- *                                            is written after them
- *
- * ====================================================================== */
-
-typedef struct bagi_recovering {
-    bagi_env env;
-    bags_recover_options options;
-    bags_recover_report report;
-    bags_error first; /* failure of a shard, which does not stop the others */
-} bagi_recovering;
-
-/* Finish a shard, or remove it. */
-static bags_code bagi_recover_shard(const bagi_recovering *work, const bagi_dir *dir,
-    bags_recovered *done, bags_error *err) {
-    bool dry_run = work->options.dry_run, finished = false;
-    bags_writer_options options = BAGI_ZERO;
-    bagi_scan found;
-    options.no_sync = work->options.no_sync;
-    options.keep_idx = work->options.keep_idx;
-    options.env = work->options.env;
-    bags_writer *writer = bagi_writer_new(dir->path, &options, err);
-    if (!writer)
-        return err->code;
-    bags_code code =
-        bagi_writer_take(writer, bagi_shard_name(0), dry_run, &finished, &found);
-    if (!code && !finished) {
-        done->length = found.length;
-        done->truncated = found.trailing;
-        done->reason = found.reason ? found.reason : "";
-        done->action = found.length ? BAGS_RECOVERY_FINISHED : BAGS_RECOVERY_REMOVED;
-        if (found.length && !dry_run)
-            bagi_writer_finish(writer);
-    }
-    code = bagi_job_end(&writer->job, err);
-    bagi_writer_free(writer);
-    return code;
-}
-
-/* True if a Bag has finished checksums next to it, which fit its shape. */
-static bool bagi_recover_is_sealed(bag_reader *bag, const bagi_dir *dir) {
-    bagi_how how = bagi_how_new();
-    bags_error ignored;
-    how.no_mmap = true;
-    bool sealed = !bagi_crcs_open(bag, dir, &how, &ignored);
-    bagi_file_close(bag, &bag->file[BAGI_CRCS]);
-    return sealed;
-}
-
-/* True if the last entry of the journal of a Bag is the end of its file: no table or
- * unlisted blob follows. */
-static bool bagi_recover_is_split(const bag_reader *bag, bags_error *err) {
-    unsigned char entry[8] = {0};
-    return bagi_is_split(bag) &&
-           (!bag->length || !bagi_file_read(bag, &bag->file[BAGI_ENDS],
-                                8 * bag->length - 8, entry, 8, err)) &&
-           bagi_load_u64(entry) == bag->limit;
-}
-
-/* Recover a standalone Bag: see the table above. */
-static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
-    bags_recovered *done, bags_error *err) {
-    const bagi_env *env = &work->env;
-    bool dry_run = work->options.dry_run, finished = true, sealed = false;
-    bag_writer_options options = BAGI_ZERO;
-    bag_reader bag = BAGI_ZERO, *bags = &bag;
-    bagi_how how = bagi_how_new();
-    bagi_scan found = {false, 0, 0, NULL};
-    how.no_mmap = how.unfinished = how.recovering = true;
-    options.no_sync = work->options.no_sync;
-    options.keep_idx = work->options.keep_idx;
-    options.buffer_size = BAGI_RECOVER_BUFFER;
-    options.env = work->options.env;
-    bags_code code = bagi_check_standalone(env, path, err);
-    if (!code && !bagi_is_bag_path(path))
-        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "%s: a standalone Bag's name must end in .bag", bagi_tail(path));
-    bag_writer *writer = code ? NULL : bagi_bag_writer_new(path, &options, err);
-    if (!writer)
-        return err->code;
-    const bagi_dir *dir = &writer->dir;
-    bags_error *failure = &writer->job.failure;
-    bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
-    bag.env = &writer->job.env;
-
-    /* The lock belongs to the open file; a dry run holds none. */
-    bool journal = bagi_dir_has(dir, "", ".idx", &failure->code, failure);
-    bagi_stream_open(
-        blobs, dir, "", ".bag", journal && !dry_run ? BAGS_IO_WRITE : BAGS_IO_READ);
-    if (!failure->code)
-        bagi_lock_file(env, blobs->handle, path, path, BAGI_LOCKED_BY_WRITER, failure);
-    if (dry_run)
-        bagi_stream_forget(blobs);
-    bool checksums = bagi_dir_has(dir, "", ".crc", &failure->code, failure);
-    if (!failure->code)
-        bagi_bag_open(&bag, dir, &how, failure);
-    if (!failure->code && journal && checksums)
-        sealed = bagi_recover_is_sealed(&bag, dir);
-    if (!failure->code && journal &&
-        (bagi_is_split(&bag) ? !sealed || !bagi_recover_is_split(&bag, failure)
-                             : checksums)) {
-        /* A Bag with a table and finished checksums is only compared with them. */
-        finished = !bagi_is_split(&bag) && sealed;
-        bagi_bag_release(&bag);
-        how.recovering = false;
-        how.verify_checksums = checksums;
-        if (!failure->code)
-            bagi_bag_open(&bag, dir, &how, failure);
-        if (!failure->code)
-            bagi_prefix_scan(&bags, NULL, 0, &found, failure);
-    }
-    if (!failure->code && found.reason && finished)
-        bags_fail(failure, BAGS_ERROR_CORRUPT,
-            "%s: finished, but blob %" PRIu64 " is damaged (%s); nothing was "
-            "changed",
-            bagi_tail(path), found.length, found.reason);
-    else if (!failure->code && found.reason && !found.length)
-        bags_fail(failure, BAGS_ERROR_CORRUPT,
-            "%s: cannot be recovered: its .idx lists blobs, but none is "
-            "complete (%s)",
-            bagi_tail(path), found.reason);
-    if (!failure->code && !finished) {
-        done->action = BAGS_RECOVERY_FINISHED;
-        done->length = found.length;
-        done->truncated = found.trailing;
-        done->reason = found.reason ? found.reason : "";
-        writer->output.checksums = checksums;
-        bagi_extent complete = {bag.length, bag.limit};
-        if (!dry_run)
-            bagi_output_continue(&writer->output, dir, "", complete);
-    }
-    bagi_bag_release(&bag);
-    if (!failure->code && !finished && !dry_run)
-        return bag_writer_close(writer, err);
-    bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_close);
-    code = bagi_job_end(&writer->job, err);
-    bagi_bag_writer_free(writer);
-    return code;
-}
-
-/* Recover one shard, or a standalone Bag, and report it. */
-static bags_code bagi_recover_one(void *user, const bagi_dir *dir, size_t index) {
-    bagi_recovering *work = (bagi_recovering *)user;
-    bags_recover_report *report = &work->report;
-    bags_recovered done = {dir->path, BAGS_RECOVERY_NOTHING, 0, 0, ""};
-    bags_error why;
-    (void)index;
-    bags_code code = dir->standalone ? bagi_recover_bag(work, dir->path, &done, &why)
-                                     : bagi_recover_shard(work, dir, &done, &why);
-    if (code) {
-        done.action =
-            code == BAGS_ERROR_LOCKED ? BAGS_RECOVERY_LOCKED : BAGS_RECOVERY_FAILED;
-        done.length = done.truncated = 0;
-        done.reason = why.message;
-        if (!work->first.code)
-            work->first = why;
-    }
-    report->finished_before += done.action == BAGS_RECOVERY_NOTHING;
-    report->finished_now += done.action == BAGS_RECOVERY_FINISHED;
-    report->removed += done.action == BAGS_RECOVERY_REMOVED;
-    report->locked += done.action == BAGS_RECOVERY_LOCKED;
-    report->failed += done.action == BAGS_RECOVERY_FAILED;
-    report->truncated += done.truncated;
-    if (done.action == BAGS_RECOVERY_FINISHED)
-        report->length += done.length;
-    if (work->options.each)
-        work->options.each(work->options.user, &done);
-    return BAGS_OK;
-}
-
-BAGS_API bags_code bags_recover(const char *path, const bags_recover_options *options,
-    bags_recover_report *report, bags_error *err) {
-    BAGI_ERR(err);
-    bagi_recovering work = BAGI_ZERO;
-    bagi_names names;
-    if (options)
-        work.options = *options;
-    work.env = bagi_env_of(&work.options.env);
-    uint64_t start = work.options.shard_start, *stop = &work.options.shard_stop;
-    bags_code code = bagi_check_worker(path, start, stop, err);
-    bagi_dir dir = bagi_dir_of(&work.env, path);
-    dir.standalone = bagi_kind(&work.env, path, &code, err) == BAGS_PATH_FILE;
-    bool single = !dir.standalone && bagi_is_single(&dir, &code, err);
-    if (single)
-        code = bagi_check_mixed(&dir, err);
-    if (!code && (single || dir.standalone)) {
-        if (start == 0) /* it counts as shard 0 */
-            code = bagi_recover_one(&work, &dir, 0);
-    } else if (!code) {
-        code = bagi_names_list(&work.env, path, &names, err);
-        if (!code && names.count == 0)
-            code = bagi_fail_no_dataset(&dir, err);
-        if (!code)
-            code = bagi_each_shard(&names, start, *stop, bagi_recover_one, &work, err);
-        if (!code && work.report.finished_now && !work.options.no_sync &&
-            !work.options.dry_run)
-            code = bagi_sync_parent(&work.env, path, err);
-        bags_buffer_free(&names.array);
-    }
-    if (report)
-        *report = work.report;
-    if (work.first.code)
-        *err = work.first;
-    return work.first.code ? work.first.code : code;
-}
 #endif /* BAGS_NO_WRITER */
 
 /* ========================================================================
@@ -11065,6 +10567,352 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
         (many ? 0 : row->index) + (sequence ? 0 : item));
 }
 
+#ifndef BAGS_NO_WRITER
+/* ========================================================================
+ * >>recover
+ * What bags_writer_open does with `resume`, for shards of any worker: the fields
+ * come from spec.json.partial, and the shard is finished. bags_recover goes over the
+ * shards; the failure of one does not stop the others. A dry run takes the same steps
+ * up to the first that changes a file, and holds no lock meanwhile.
+ *
+ * A standalone Bag has no record. Its lock is on NAME.bag, and its journal shows that
+ * it was left:
+ *
+ *     NAME.bag, if there is a NAME.idx       what is done
+ *     ends in its table, no checksums        nothing: it is finished
+ *     ends in its table, with checksums      nothing; its blobs are compared
+ *     a split Bag with finished checksums    nothing: it is finished
+ *     ends in another valid table            it is an error: which of the two is right
+ *                                            is unknown
+ *     anything else                          the complete blobs are kept, and the table
+ *                                            is written after them
+ *
+ * ====================================================================== */
+
+typedef struct bagi_recovering {
+    bagi_env env;
+    bags_recover_options options;
+    bags_recover_report report;
+    bags_error first; /* failure of a shard, which does not stop the others */
+} bagi_recovering;
+
+/* Finish a shard, or remove it. */
+static bags_code bagi_recover_shard(const bagi_recovering *work, const bagi_dir *dir,
+    bags_recovered *done, bags_error *err) {
+    bool dry_run = work->options.dry_run, finished = false;
+    bags_writer_options options = BAGI_ZERO;
+    bagi_scan found;
+    options.no_sync = work->options.no_sync;
+    options.keep_idx = work->options.keep_idx;
+    options.env = work->options.env;
+    bags_writer *writer = bagi_writer_new(dir->path, &options, err);
+    if (!writer)
+        return err->code;
+    bags_code code =
+        bagi_writer_take(writer, bagi_shard_name(0), dry_run, &finished, &found);
+    if (!code && !finished) {
+        done->length = found.length;
+        done->truncated = found.trailing;
+        done->reason = found.reason ? found.reason : "";
+        done->action = found.length ? BAGS_RECOVERY_FINISHED : BAGS_RECOVERY_REMOVED;
+        if (found.length && !dry_run)
+            bagi_writer_finish(writer);
+    }
+    code = bagi_job_end(&writer->job, err);
+    bagi_writer_free(writer);
+    return code;
+}
+
+/* True if a Bag has finished checksums next to it, which fit its shape. */
+static bool bagi_recover_is_sealed(bag_reader *bag, const bagi_dir *dir) {
+    bagi_how how = bagi_how_new();
+    bags_error ignored;
+    how.no_mmap = true;
+    bool sealed = !bagi_crcs_open(bag, dir, &how, &ignored);
+    bagi_file_close(bag, &bag->file[BAGI_CRCS]);
+    return sealed;
+}
+
+/* True if the last entry of the journal of a Bag is the end of its file: no table or
+ * unlisted blob follows. */
+static bool bagi_recover_is_split(const bag_reader *bag, bags_error *err) {
+    unsigned char entry[8] = {0};
+    return bagi_is_split(bag) &&
+           (!bag->length || !bagi_file_read(bag, &bag->file[BAGI_ENDS],
+                                8 * bag->length - 8, entry, 8, err)) &&
+           bagi_load_u64(entry) == bag->limit;
+}
+
+/* Recover a standalone Bag: see the table above. */
+static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
+    bags_recovered *done, bags_error *err) {
+    const bagi_env *env = &work->env;
+    bool dry_run = work->options.dry_run, finished = true, sealed = false;
+    bag_writer_options options = BAGI_ZERO;
+    bag_reader bag = BAGI_ZERO, *bags = &bag;
+    bagi_how how = bagi_how_new();
+    bagi_scan found = {false, 0, 0, NULL};
+    how.no_mmap = how.unfinished = how.recovering = true;
+    options.no_sync = work->options.no_sync;
+    options.keep_idx = work->options.keep_idx;
+    options.buffer_size = BAGI_RECOVER_BUFFER;
+    options.env = work->options.env;
+    bags_code code = bagi_check_standalone(env, path, err);
+    if (!code && !bagi_is_bag_path(path))
+        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: a standalone Bag's name must end in .bag", bagi_tail(path));
+    bag_writer *writer = code ? NULL : bagi_bag_writer_new(path, &options, err);
+    if (!writer)
+        return err->code;
+    const bagi_dir *dir = &writer->dir;
+    bags_error *failure = &writer->job.failure;
+    bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
+    bag.env = &writer->job.env;
+
+    /* The lock belongs to the open file; a dry run holds none. */
+    bool journal = bagi_dir_has(dir, "", ".idx", &failure->code, failure);
+    bagi_stream_open(
+        blobs, dir, "", ".bag", journal && !dry_run ? BAGS_IO_WRITE : BAGS_IO_READ);
+    if (!failure->code)
+        bagi_lock_file(env, blobs->handle, path, path, BAGI_LOCKED_BY_WRITER, failure);
+    if (dry_run)
+        bagi_stream_forget(blobs);
+    bool checksums = bagi_dir_has(dir, "", ".crc", &failure->code, failure);
+    if (!failure->code)
+        bagi_bag_open(&bag, dir, &how, failure);
+    if (!failure->code && journal && checksums)
+        sealed = bagi_recover_is_sealed(&bag, dir);
+    if (!failure->code && journal &&
+        (bagi_is_split(&bag) ? !sealed || !bagi_recover_is_split(&bag, failure)
+                             : checksums)) {
+        /* A Bag with a table and finished checksums is only compared with them. */
+        finished = !bagi_is_split(&bag) && sealed;
+        bagi_bag_release(&bag);
+        how.recovering = false;
+        how.verify_checksums = checksums;
+        if (!failure->code)
+            bagi_bag_open(&bag, dir, &how, failure);
+        if (!failure->code)
+            bagi_prefix_scan(&bags, NULL, 0, &found, failure);
+    }
+    if (!failure->code && found.reason && finished)
+        bags_fail(failure, BAGS_ERROR_CORRUPT,
+            "%s: finished, but blob %" PRIu64 " is damaged (%s); nothing was "
+            "changed",
+            bagi_tail(path), found.length, found.reason);
+    else if (!failure->code && found.reason && !found.length)
+        bags_fail(failure, BAGS_ERROR_CORRUPT,
+            "%s: cannot be recovered: its .idx lists blobs, but none is "
+            "complete (%s)",
+            bagi_tail(path), found.reason);
+    if (!failure->code && !finished) {
+        done->action = BAGS_RECOVERY_FINISHED;
+        done->length = found.length;
+        done->truncated = found.trailing;
+        done->reason = found.reason ? found.reason : "";
+        writer->output.checksums = checksums;
+        bagi_extent complete = {bag.length, bag.limit};
+        if (!dry_run)
+            bagi_output_continue(&writer->output, dir, "", complete);
+    }
+    bagi_bag_release(&bag);
+    if (!failure->code && !finished && !dry_run)
+        return bag_writer_close(writer, err);
+    bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_close);
+    code = bagi_job_end(&writer->job, err);
+    bagi_bag_writer_free(writer);
+    return code;
+}
+
+/* Recover one shard, or a standalone Bag, and report it. */
+static bags_code bagi_recover_one(void *user, const bagi_dir *dir, size_t index) {
+    bagi_recovering *work = (bagi_recovering *)user;
+    bags_recover_report *report = &work->report;
+    bags_recovered done = {dir->path, BAGS_RECOVERY_NOTHING, 0, 0, ""};
+    bags_error why;
+    (void)index;
+    bags_code code = dir->standalone ? bagi_recover_bag(work, dir->path, &done, &why)
+                                     : bagi_recover_shard(work, dir, &done, &why);
+    if (code) {
+        done.action =
+            code == BAGS_ERROR_LOCKED ? BAGS_RECOVERY_LOCKED : BAGS_RECOVERY_FAILED;
+        done.length = done.truncated = 0;
+        done.reason = why.message;
+        if (!work->first.code)
+            work->first = why;
+    }
+    report->finished_before += done.action == BAGS_RECOVERY_NOTHING;
+    report->finished_now += done.action == BAGS_RECOVERY_FINISHED;
+    report->removed += done.action == BAGS_RECOVERY_REMOVED;
+    report->locked += done.action == BAGS_RECOVERY_LOCKED;
+    report->failed += done.action == BAGS_RECOVERY_FAILED;
+    report->truncated += done.truncated;
+    if (done.action == BAGS_RECOVERY_FINISHED)
+        report->length += done.length;
+    if (work->options.each)
+        work->options.each(work->options.user, &done);
+    return BAGS_OK;
+}
+
+BAGS_API bags_code bags_recover(const char *path, const bags_recover_options *options,
+    bags_recover_report *report, bags_error *err) {
+    BAGI_ERR(err);
+    bagi_recovering work = BAGI_ZERO;
+    bagi_names names;
+    if (options)
+        work.options = *options;
+    work.env = bagi_env_of(&work.options.env);
+    uint64_t start = work.options.shard_start, *stop = &work.options.shard_stop;
+    bags_code code = bagi_check_worker(path, start, stop, err);
+    bagi_dir dir = bagi_dir_of(&work.env, path);
+    dir.standalone = bagi_kind(&work.env, path, &code, err) == BAGS_PATH_FILE;
+    bool single = !dir.standalone && bagi_is_single(&dir, &code, err);
+    if (single)
+        code = bagi_check_mixed(&dir, err);
+    if (!code && (single || dir.standalone)) {
+        if (start == 0) /* it counts as shard 0 */
+            code = bagi_recover_one(&work, &dir, 0);
+    } else if (!code) {
+        code = bagi_names_list(&work.env, path, &names, err);
+        if (!code && names.count == 0)
+            code = bagi_fail_no_dataset(&dir, err);
+        if (!code)
+            code = bagi_each_shard(&names, start, *stop, bagi_recover_one, &work, err);
+        if (!code && work.report.finished_now && !work.options.no_sync &&
+            !work.options.dry_run)
+            code = bagi_sync_parent(&work.env, path, err);
+        bags_buffer_free(&names.array);
+    }
+    if (report)
+        *report = work.report;
+    if (work.first.code)
+        *err = work.first;
+    return work.first.code ? work.first.code : code;
+}
+/* ========================================================================
+ * >>finalize
+ * This section owns one run of bags_finalize, which closes the gaps between the shards
+ * of several workers. It only renames finished shards, and holds the lock of each
+ * while it does.
+ * ====================================================================== */
+
+/* Open and lock spec.json of a finished shard, against other processes that change
+ * what belongs to it. *file is to be closed, *path to be freed. */
+static bags_code bagi_lock_shard(
+    const bagi_dir *dir, void **file, char **path, bags_error *err) {
+    const bagi_env *env = dir->env;
+    *path = bagi_dir_path(dir, "spec.json", "", err);
+    bags_code code =
+        *path ? bagi_open(env, *path, BAGS_IO_READ, file, err) : BAGS_ERROR_MEMORY;
+    if (code)
+        return code;
+    return bagi_lock_file(env, *file, *path, dir->path,
+        "locked by another process that writes it or its checksums", err);
+}
+
+/* True if shard `index` of a dataset without gaps has this name. */
+static bool bagi_is_numbered(bagi_name name, uint64_t index) {
+    return name.number == index && (name.digits == 6 || index > 999999);
+}
+
+/* Give a shard, whose spec.json no other process has locked, the number `to`. A
+ * directory that has that name, even an empty one, is a writer's: it must not be
+ * replaced. */
+static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
+    bagi_name name, uint64_t to, bags_error *err) {
+    void *file = NULL;
+    char *spec = NULL, *new_path = NULL;
+    char *old_path = bagi_shard_path(env, path, name, err);
+    if (old_path)
+        new_path = bagi_shard_path(env, path, bagi_shard_name(to), err);
+    bagi_dir dir = bagi_dir_of(env, old_path);
+    bags_code code =
+        new_path ? bagi_lock_shard(&dir, &file, &spec, err) : BAGS_ERROR_MEMORY;
+    if (bagi_kind(env, new_path, &code, err) != BAGS_PATH_NONE)
+        code = bags_fail(err, BAGS_ERROR_EXISTS,
+            "%s: already exists: a writer has started it", bagi_tail(new_path));
+    if (!code)
+        code = bagi_check_same(env, file, spec, err);
+    bagi_close_read(env, file); /* before, for Windows */
+    if (!code)
+        code = bags_fail_io(NULL, env->io.rename(env->io.user, old_path, new_path),
+            old_path, "rename", err);
+    bagi_free_text(&env->memory, spec);
+    bagi_free_text(&env->memory, old_path);
+    bagi_free_text(&env->memory, new_path);
+    return code;
+}
+
+/* Create the mark. *made is true even if writing it failed. */
+BAGI_NOINLINE static bags_code bagi_finalize_mark(
+    const bagi_dir *dir, bool no_sync, bool *made, bags_error *err) {
+    bagi_job job;
+    bagi_stream stream = BAGI_ZERO;
+    bagi_job_init(&job, dir->env, no_sync);
+    stream.job = &job;
+    bagi_stream_open(&stream, dir, BAGI_MARK, "", BAGS_IO_CREATE);
+    *made = stream.handle != NULL;
+    if (!no_sync)
+        bagi_stream_sync(&stream);
+    bagi_stream_close(&stream);
+    if (!job.failure.code && !no_sync)
+        bagi_sync_dir(dir->env, dir->path, &job.failure);
+    return bagi_job_end(&job, err);
+}
+
+/* Rename in order of the numbers: the number that a shard gets is free, since those
+ * below have moved already, and it never moves up. In the first of two rounds, the
+ * first shard is marked and renamed alone, so that the mark is where a claim searches
+ * for it; the others are listed after that: a worker that claims a shard before the
+ * mark exists is seen by the second listing. A dataset without gaps keeps its numbers,
+ * and gets no mark. */
+BAGS_API bags_code bags_finalize(const char *path, const bags_finalize_options *options,
+    uint64_t *renamed, bags_error *err) {
+    BAGI_ERR(err);
+    BAGI_OPTIONS(bags_finalize_options, options);
+    bagi_env env = bagi_env_of(&options->env);
+    bagi_dir dataset = bagi_dir_of(&env, path), first = bagi_dir_of(&env, NULL);
+    bagi_names names;
+    uint64_t count = 0;
+    bool made = false, gaps = true, no_sync = options->no_sync;
+    bags_code code = bagi_check_path(path, err);
+    if (bagi_is_single(&dataset, &code, err))
+        code = bagi_check_mixed(&dataset, err);
+    for (int round = 0; round < 2 && gaps && !code; round++) {
+        code = bagi_names_list(&env, path, &names, err);
+        if (!code && names.count == 0)
+            code = bags_fail(err, BAGS_ERROR_MISSING, "%s: no shards", bagi_tail(path));
+        if (!code)
+            code = bagi_each_shard(&names, 0, 1, bagi_check_finished, err, err);
+        gaps = false;
+        for (size_t i = 0; i < names.count && !code; i++)
+            gaps = gaps || !bagi_is_numbered(names.names[i], i);
+        if (gaps && round == 0) {
+            first.path = bagi_shard_path(&env, path, names.names[0], err);
+            code = first.path ? BAGS_OK : BAGS_ERROR_MEMORY;
+            if (!bagi_dir_has(&first, BAGI_MARK, "", &code, err) && !code)
+                code = bagi_finalize_mark(&first, no_sync, &made, err);
+        }
+        for (size_t i = 0; i < (round ? names.count : 1) && gaps && !code; i++)
+            if (!bagi_is_numbered(names.names[i], i)) {
+                code = bagi_finalize_rename(&env, path, names.names[i], i, err);
+                count += !code;
+            }
+        bags_buffer_free(&names.array);
+    }
+    if (!code && count && !no_sync)
+        code = bagi_sync_dir(&env, path, err);
+    if (code && made && !count) {
+        bags_error ignored;
+        bagi_dir_remove(&first, BAGI_MARK, "", &ignored);
+    }
+    bagi_dir_free(&first);
+    if (!code && renamed)
+        *renamed = count;
+    return code;
+}
+#endif /* BAGS_NO_WRITER */
+
 #ifndef BAGS_NO_VERIFY
 /* ========================================================================
  * >>verify
@@ -11597,10 +11445,156 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
 /* ========================================================================
  * >>checksum
  * This section owns one run of bags_checksum, which writes NAME.crc next to Bags that
- * exist already. What is to be done is found as a reader finds it, and by a reader;
- * the bytes are read and written by bagi_checksum_dir, which a writer calls too. A
+ * exist already. What is to be done is found as a reader finds it, and by a reader. A
  * shard's spec.json is locked meanwhile, so that its files do not change.
  * ====================================================================== */
+
+
+/* What is known of a Bag while the checksums of its shard are made. */
+typedef struct bagi_summed {
+    bagi_trailer trailer;
+    uint64_t length, size; /* of the Bag */
+    bool kept;
+} bagi_summed;
+
+/* Write the checksums of a Bag to NAME.crc.partial, but not their trailer, and find
+ * out what that contains. */
+static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
+    const char *name, bagi_stream *stream, bagi_trailer *trailer) {
+    bagi_cursor cursor;
+    unsigned char bytes[4];
+    bags_error *failure = &stream->job->failure;
+    bagi_cursor_open(&cursor, bag, 0, bag->length);
+    if (!bagi_dir_remove(dir, name, ".crc.partial", failure))
+        bagi_stream_open(stream, dir, name, ".crc.partial", BAGS_IO_CREATE);
+    while (!failure->code && cursor.next < cursor.last) {
+        uint32_t crc = 0;
+        if (!bagi_cursor_next(&cursor, failure) && !cursor.valid)
+            bagi_bag_fail_bounds(bag, cursor.index, cursor.start, cursor.stop, failure);
+        if (!failure->code)
+            bagi_cursor_crc(&cursor, &crc, failure);
+        bagi_store_u32(bytes, crc);
+        trailer->crcs = bags_crc32c(trailer->crcs, bytes, 4);
+        bagi_stream_append(stream, bytes, 4);
+    }
+    trailer->length = bag->length;
+    trailer->size = bag->file[BAGI_BLOBS].size;
+    trailer->table = cursor.table_crc;
+    bagi_cursor_close(&cursor);
+    bagi_stream_flush(stream);
+    if (failure->code)
+        bagi_stream_remove(stream);
+    bagi_stream_close(stream);
+    return failure->code;
+}
+
+/* Refuse a link: it leads to what is not the dataset's. */
+static bags_code bagi_check_no_link(
+    const bagi_env *env, const char *path, bags_error *err) {
+    bags_identity found;
+    if (!env->io.identify)
+        return BAGS_OK;
+    int error = env->io.identify(env->io.user, NULL, path, &found);
+    if (!error && found.link)
+        error = ELOOP;
+    return bags_fail_io(NULL, error, path, "open", err);
+}
+
+/* Make the checksums of one Bag, or keep those that it has. */
+static bags_code bagi_checksum_bag(const bagi_dir *dir, const bagi_how *how,
+    bool replace, bagi_stream *stream, bagi_summed *summed) {
+    bags_error *err = &stream->job->failure;
+    bag_reader *bag = NULL;
+    bags_code code = bagi_bag_new(dir, how, NULL, &bag, err);
+    for (int i = 0; i < BAGI_FILES && !code; i++)
+        if (bag->file[i].path)
+            code = bagi_check_no_link(dir->env, bag->file[i].path, err);
+    summed->kept = bagi_dir_has(dir, how->name, ".crc", &code, err) && !replace;
+    summed->length = bag_reader_length(bag);
+    summed->size = bag_reader_size(bag);
+    if (!code && !summed->kept)
+        code = bagi_crcs_write(bag, dir, how->name, stream, &summed->trailer);
+    else if (!code)
+        code = bagi_crcs_read_trailer(dir, how->name, &summed->trailer, err);
+    bagi_bag_free(dir->env, bag);
+    return code;
+}
+
+/*
+ * Make the checksums of all Bags of a directory: first the CRCs, in NAME.crc.partial;
+ * when all Bags are known, the trailers, which bind them together, and the names:
+ * refs.crc last, since recovery expects the others where that exists. `file`, which is
+ * at `path`, is open and locked: it shows that the shard is still the same. spec NULL:
+ * of a standalone Bag.
+ */
+static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
+    const bagi_how *how, const bags_checksum_options *options, void *file,
+    const char *path, bags_checksum_report *report, bags_error *err) {
+    const bagi_env *env = dir->env;
+    bool no_sync = options->no_sync;
+    size_t count = spec ? spec->count + !how->split : 1;
+    uint32_t bound = how->record.spec;
+    bagi_how opening = *how;
+    bagi_job job;
+    /* Of one Bag after another, with CRCs only. */
+    bagi_output output = BAGI_ZERO;
+    bags_error *failure = &job.failure, ignored;
+    bagi_stream *stream = &output.stream[BAGI_CRCS];
+    bagi_job_init(&job, env, no_sync);
+    bagi_summed *summed =
+        (bagi_summed *)bagi_alloc(&env->memory, count * sizeof *summed, failure);
+    bagi_output_init(&output, &job, 4 * BAGI_BUFFER_MIN);
+    output.checksums = true;
+    for (size_t i = 0; i < count && !failure->code; i++) {
+        opening.name = bagi_spec_name(spec, i);
+        bagi_checksum_bag(dir, &opening, options->replace, stream, &summed[i]);
+        bound = bagi_bind(bound, opening.name, summed[i].trailer.crcs);
+    }
+    for (size_t i = 0; i < count && !failure->code; i++)
+        if (summed[i].kept && summed[i].trailer.bound &&
+            summed[i].trailer.spec != bound)
+            bags_fail(failure, BAGS_ERROR_CORRUPT,
+                "%s/%s.crc: is of another version of the shard; verify it, or "
+                "replace all checksums",
+                bagi_tail(dir->path), bagi_spec_name(spec, i));
+
+    for (size_t i = 0; i < count && !failure->code; i++) {
+        const char *name = bagi_spec_name(spec, i);
+        bool kept = summed[i].kept;
+        output.trailer = summed[i].trailer;
+        bagi_trailer_bind(&output.trailer, spec, i, bound);
+        if (!kept && !bagi_check_same(env, file, path, failure)) {
+            bagi_stream_open(stream, dir, name, ".crc.partial", BAGS_IO_WRITE);
+            bagi_output_seal(&output);
+            bagi_stream_close(stream);
+        }
+        if (!kept && !failure->code)
+            bagi_dir_rename(dir, name, ".crc.partial", ".crc", failure);
+        char *bag = failure->code ? NULL : bagi_dir_path(dir, name, ".bag", failure);
+        if (!bag)
+            break;
+        bags_checksummed done = {
+            bagi_shown(bag), kept, summed[i].length, summed[i].size};
+        report->kept += kept;
+        report->made += !kept;
+        report->blobs += kept ? 0 : done.length;
+        report->size += kept ? 0 : done.size;
+        if (options->each)
+            options->each(options->user, &done);
+        bagi_free_text(&env->memory, bag);
+    }
+    if (!failure->code && !no_sync && dir->standalone)
+        bagi_sync_parent(env, path, failure);
+    else if (!failure->code && !no_sync)
+        bagi_sync_dir(env, dir->path, failure);
+    for (size_t i = 0; summed && i < count && failure->code; i++)
+        if (summed[i].trailer.size && !summed[i].kept &&
+            !bagi_check_same(env, file, path, &ignored))
+            bagi_dir_remove(dir, bagi_spec_name(spec, i), ".crc.partial", &ignored);
+    bagi_output_free(&output);
+    bagi_free(&env->memory, summed, count * sizeof *summed);
+    return bagi_job_end(&job, err);
+}
 
 /* The checksums of a standalone Bag contain no CRC of spec.json: next to one they
  * would be wrong. Those of a Bag that still grows would be too. */
