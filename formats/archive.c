@@ -22,8 +22,8 @@
  * GNU) are parsed, none of which may lead outside the archive. About a third of the
  * lines state what is wrong with an archive.
  */
-#define FORMAT_PRIVATE
-#include "formats.h"
+#include "private.h"
+#include "storage.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -38,7 +38,7 @@
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE 1
 #endif
-#include "formats.h"
+#include "storage.h"
 
 #include <curl/curl.h>
 #include <openssl/evp.h>

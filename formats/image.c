@@ -1,8 +1,7 @@
 /*
  * image.c - what JPEG and PNG files state, without decoding them. No library.
  */
-#define FORMAT_PRIVATE
-#include "formats.h"
+#include "private.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -26,8 +26,8 @@
  * in bounded memory, and to find. A third of it is what recognizes a dataset that has
  * changed and reports each failure of the system.
  */
-#define FORMAT_PRIVATE
-#include "formats.h"
+#include "loader.h"
+#include "private.h"
 
 #include <errno.h>
 #include <float.h>

@@ -16,6 +16,7 @@ absolute() { case $1 in /*) echo "$1" ;; *) echo "$PWD/$1" ;; esac; }
 
 what=$1
 shift
+headers='formats.h codecs.h loader.h storage.h import/import.h'
 prefix=$(absolute "${PREFIX:-/usr/local}") libdir=$(absolute "${LIBDIR:-${PREFIX:-/usr/local}/lib}")
 to=${DESTDIR:-}$prefix to_lib=${DESTDIR:-}$libdir
 version=$(sed -n 's/^.define BAGS_VERSION "\(.*\)"/\1/p' bags.h)
@@ -53,7 +54,9 @@ install_all() {
     mkdir -p "$lib"
     install -d "$to/include/bags" "$to_lib/pkgconfig"
     install -m 644 bags.h "$to/include"
-    install -m 644 formats/formats.h formats/import/import.h "$to/include/bags"
+    for header in $headers; do
+        install -m 644 "formats/$header" "$to/include/bags"
+    done
     core="$build/pic/bags.o $build/pic/formats/import/import.o"
     for format; do
         case $format in *' '*) ;; *) core="$core $(objects "$format")" ;; esac
@@ -95,8 +98,10 @@ uninstall() {
         rm -f "$to_lib/lib$name.a" "$to_lib/lib$name.so" "$to_lib/lib$name.so.$abi" \
             "$to_lib/lib$name.so.$version" "$to_lib/pkgconfig/$name.pc"
     done
-    rm -f "$to/include/bags.h" "$to/include/bags/formats.h" "$to/include/bags/import.h" \
-        "$to/bin/bags" "$to/share/man/man1/bags.1" \
+    for header in $headers; do
+        rm -f "$to/include/bags/${header##*/}"
+    done
+    rm -f "$to/include/bags.h" "$to/bin/bags" "$to/share/man/man1/bags.1" \
         "$to/share/bash-completion/completions/bags" "$to/share/zsh/site-functions/_bags"
     rmdir "$to/include/bags" 2>/dev/null || :
 }

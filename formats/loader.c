@@ -35,8 +35,8 @@
 #define _NETBSD_SOURCE 1
 #endif
 
-#define FORMAT_PRIVATE
-#include "formats.h"
+#include "loader.h"
+#include "private.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -31,8 +31,7 @@
  * allocates memory for it. Another fifth is the index, without which frames could only
  * be read from front to back.
  */
-#define FORMAT_PRIVATE
-#include "formats.h"
+#include "private.h"
 
 #include <limits.h>
 #include <stdlib.h>

@@ -14,8 +14,7 @@
  *
  * Rejected: what is not one complete value, the byte 0xC1, more than 512 levels.
  */
-#define FORMAT_PRIVATE
-#include "formats.h"
+#include "private.h"
 
 #include <msgpack.h>
 

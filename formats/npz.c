@@ -9,7 +9,7 @@
  * Rejected: encrypted archives, other compression methods, and a member that
  * claims to be larger than its compressed bytes can become.
  */
-#include "formats.h"
+#include "codecs.h"
 
 #include <zip.h>
 

@@ -24,8 +24,7 @@
  * Half of the lines parse the header, since NumPy writes structures, dates and names as
  * Python's literals. No C library reads these.
  */
-#define FORMAT_PRIVATE
-#include "formats.h"
+#include "private.h"
 
 #include <ctype.h>
 #include <errno.h>

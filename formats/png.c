@@ -17,8 +17,7 @@
  * with all that changes, and one function that calls setjmp and does nothing
  * else: no local variable is in use across a jump.
  */
-#define FORMAT_PRIVATE
-#include "formats.h"
+#include "private.h"
 
 #include <inttypes.h>
 #include <setjmp.h>

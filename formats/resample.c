@@ -22,7 +22,7 @@
  * Arithmetic is modulo 2^32. What all weights of a window sum up to stays within -2^29
  * and 3 * 2^29.
  */
-#include "formats.h"
+#include "loader.h"
 
 #include <inttypes.h>
 #include <string.h>

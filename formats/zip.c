@@ -9,8 +9,8 @@
  * CRC-32: it is written after them. Numbers of more than 32 bits are in zip64's
  * fields, which are only written where they are needed. All times are 1980-01-01.
  */
-#define FORMAT_PRIVATE
-#include "formats.h"
+#include "private.h"
+#include "storage.h"
 
 #include <errno.h>
 #include <inttypes.h>

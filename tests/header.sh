@@ -129,6 +129,16 @@ formats_together() {
     done
 }
 
+# A program may include each of these without the others.
+each_header() {
+    local header out_of=c flags=$only_c
+    case $2 in *++*) out_of=c++ flags=$only_cxx ;; esac
+    for header in $(sed -n "s/^headers='\(.*\)'/\1/p" formats/install.sh); do
+        printf '#include "%s"\n' "$root/formats/$header" |
+            "$1" -std="$2" -x $out_of -fsyntax-only $warnings $flags -I"$root" - || return 1
+    done
+}
+
 # Without what takes long: `all` includes these. The build and the README compile the
 # implementation as C.
 quick() {
@@ -140,6 +150,8 @@ quick() {
     cell 'gcc -std=c99 symbols, static' nothing_public gcc c99
     cell 'gcc -std=c99 without inlining' all_emitted gcc c99
     cell 'gcc -std=c99 formats without the writer' formats_reading gcc
+    cell 'gcc -std=c99 each header of the formats' each_header gcc c99
+    cell 'g++ -std=c++11 each header of the formats' each_header g++ c++11
 }
 
 matrix() { # matrix C-COMPILER C++-COMPILER
@@ -165,6 +177,8 @@ matrix() { # matrix C-COMPILER C++-COMPILER
         cell "$compiler -std=$standard two files" separate "$compiler" $standard "$compiler" $standard
     done
     cell "$1 -std=c99 formats without the writer" formats_reading "$1"
+    cell "$1 -std=c99 each header of the formats" each_header "$1" c99
+    cell "$2 -std=c++11 each header of the formats" each_header "$2" c++11
     cell "$1 -std=c99 each format in one file with bags.h" formats_together "$1"
     cell "$1 library, $2 caller" separate "$1" c99 "$2" c++11
     cell "$2 library, $1 caller" separate "$2" c++11 "$1" c99

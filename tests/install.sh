@@ -73,7 +73,8 @@ same_below_stage() {
 
 has_all() {
     local file
-    for file in include/bags.h include/bags/formats.h lib/libbags.a lib/libbags.so \
+    for file in include/bags.h include/bags/formats.h include/bags/codecs.h \
+        include/bags/loader.h include/bags/storage.h include/bags/import.h lib/libbags.a lib/libbags.so \
         lib/pkgconfig/bags.pc; do
         [ -f "$prefix/$file" ] || { echo "no $file"; return 1; }
     done
@@ -187,7 +188,7 @@ soname() {
 # shared library exports those that inline functions call.
 exported() {
     local library
-    sed '/The API ends here/q' formats/formats.h formats/import/import.h bags.h | grep -o -w '[a-z0-9_]*' |
+    sed '/The API ends here/q' formats/*.h formats/import/import.h bags.h | grep -o -w '[a-z0-9_]*' |
         sort -u >"$dir/api.names"
     for library in "$prefix"/lib/lib*.so; do
         nm -D --defined-only "$library" | awk '{print $3}' | sort >"$dir/shared.names"

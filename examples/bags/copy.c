@@ -21,8 +21,8 @@
 #include "command.h"
 #include "system.h"
 
-#define FORMAT_PRIVATE
-#include "../../formats/formats.h"
+#include "../../formats/private.h"
+#include "../../formats/storage.h"
 
 #include <pthread.h>
 

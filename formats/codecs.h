@@ -1,0 +1,672 @@
+/*
+ * codecs.h - what the blobs of a dataset are: images, arrays, messages, videos.
+ *
+ *     file        types         library
+ *     jpeg.c      jpeg jpg      libjpeg-turbo  -ljpeg
+ *     png.c       png           libpng         -lpng
+ *     image.c     (images)      none
+ *     numpy.c     npy           none
+ *     npz.c       (.npz files)  libzip         -lzip
+ *     msgpack.c   msgpack tree  msgpack-c      -lmsgpackc
+ *     mp4.c       mp4 webm      FFmpeg         -lavformat -lavcodec -lswscale
+ *                                              -lavutil
+ *
+ * A codec serves its types once it is in the registry with which a reader or a
+ * writer is opened:
+ *
+ *     bags_registry *registry = bags_registry_create(NULL, &err);
+ *     bags_registry_add(registry, &bags_codec_jpeg, &err);
+ *     bags_reader_options options = {0};
+ *     options.registry = registry;
+ *     bags_reader *reader = bags_reader_open("pets", &options, &err);
+ */
+#ifndef BAGS_CODECS_H
+#define BAGS_CODECS_H
+
+#include "bags.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ========================================================================
+ * >>images
+ * What JPEG and PNG share.
+ * ====================================================================== */
+
+/* The shape of an image. A row is width * channels elements of the dtype. */
+typedef struct bags_image {
+    uint32_t width;
+    uint32_t height;
+    uint32_t channels; /* 1: gray, 2: gray and alpha, 3: RGB, 4: RGBA */
+    uint32_t depth;    /* bits per element in memory: 8 or 16 */
+    bags_dtype dtype;  /* BAGS_DTYPE_UINT8, _UINT16 or _BOOL */
+} bags_image;
+
+/* The most pixels of an image, unless options allow more: 268 million. */
+#define BAGS_IMAGE_MAX_PIXELS ((uint64_t)1 << 28)
+
+/*
+ * The orientation that the EXIF data of a JPEG or PNG file state, 1 to 8. To be upright,
+ * the stored image must be
+ *
+ *     1  left as it is             5  mirrored at the diagonal from the upper left
+ *     2  mirrored left to right    6  turned clockwise by 90 degrees
+ *     3  turned by 180 degrees     7  mirrored at the diagonal from the upper right
+ *     4  mirrored top to bottom    8  turned counterclockwise by 90 degrees
+ *
+ * It is read as Pillow does: from the first APP1 segment of a JPEG with EXIF, or the
+ * chunk eXIf of a PNG. Returns 1 if none exists or it is invalid, and for all other
+ * files. Orientations in XMP or in PNG text are ignored.
+ *
+ * In image.c. Threads: any. Cost: O(segments or chunks), without decoding.
+ */
+uint32_t bags_image_orientation(bags_view file);
+
+/*
+ * Check that a JPEG or PNG file is complete, without decoding it. A JPEG has a header,
+ * scans of all components and an end marker, and nothing between its segments; a PNG has
+ * a header, pixels and an end, and valid checksums of the chunks that pixels need. Bytes
+ * after the end are accepted. Damaged pixels of a JPEG are not found.
+ *
+ * Returns BAGS_OK or BAGS_ERROR_CORRUPT: err states what is wrong, and where.
+ *
+ * In image.c. Threads: any. Cost: reads the file once.
+ */
+bags_code bags_image_check(bags_view file, bags_error *err);
+
+/* ========================================================================
+ * >>jpeg
+ * Types: jpeg, jpg, each with or without (QUALITY), 1 to 100.
+ *
+ * Values are uint8, H x W for gray and H x W x 3 for RGB. The writer makes what
+ * Pillow makes by default: baseline, colour with 4:2:0 subsampling, quality 75.
+ * It honours a quality in the type, which the Python package ignores.
+ *
+ * The reader accepts any JPEG of 8 bits per channel in gray, YCbCr or RGB,
+ * progressive ones too. Pixels are those of libjpeg's exact integer transform and
+ * smooth upsampling, as of `djpeg -dct int`. It rejects CMYK and YCCK, and what
+ * is truncated or damaged: where libjpeg warns and continues, this is an error.
+ * The orientation in EXIF is ignored, as by the decoders of PyTorch: pixels are as they
+ * are stored, unless the option `orient` turns them.
+ * ====================================================================== */
+
+/*
+ * The codec. Its `user` is NULL, or in a copy of yours points to the
+ * bags_jpeg_options with which every blob is decoded:
+ *
+ *     bags_jpeg_options half = {0};
+ *     half.scale = 2;
+ *     bags_codec codec = bags_codec_jpeg;
+ *     codec.user = &half;
+ *     bags_registry_add(registry, &codec, &err);
+ *
+ * The options are copied when a reader or a writer opens the codec for a field,
+ * at the latest when it first needs it; they must live as long as the registry.
+ */
+extern const bags_codec bags_codec_jpeg;
+
+typedef struct bags_jpeg_options {
+    uint32_t scale;      /* 2, 4 or 8: decode to 1/2, 1/4, 1/8 of width and
+                          height, rounded up, which is faster; 0 or 1:
+                          full size */
+    uint32_t channels;   /* 1: gray, 3: RGB; 0: as in the file */
+    uint32_t left;       /* decode only a rectangle, in pixels of the scaled */
+    uint32_t top;        /* image ... */
+    uint32_t width;      /* 0: to the right edge */
+    uint32_t height;     /* 0: to the lower edge */
+    uint64_t max_pixels; /* reject a file with more, before memory is allocated
+                            for them; 0: BAGS_IMAGE_MAX_PIXELS */
+    uint32_t max_scans;  /* reject a progressive file with more passes over the
+                            image; 0: 100 */
+    bool allow_trailing; /* ignore bytes after the image, which some cameras
+                            write; otherwise they are an error */
+    bool orient;         /* turn the image upright as its EXIF orientation states (see
+                    bags_image_orientation), exactly as exif_transpose of
+                    Pillow's ImageOps does. Shapes and the rectangle are those of
+                    the upright image */
+} bags_jpeg_options;
+
+/*
+ * Find out what bags_jpeg_decode will return, from the header of a file.
+ *
+ *   blob     a JPEG file
+ *   options  those for bags_jpeg_decode; NULL: the defaults
+ *   out      receives the shape
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_ARGUMENT  invalid options
+ *   BAGS_ERROR_RANGE     the rectangle is not within the image
+ *   BAGS_ERROR_CORRUPT   not a JPEG; a damaged header; a file too short for the
+ *                        pixels that it states
+ *   BAGS_ERROR_LIMIT     more than max_pixels; CMYK, YCCK, 12 bits
+ *   BAGS_ERROR_MEMORY    out of memory
+ *
+ * Threads: any. Cost: about a microsecond; some KB of libjpeg's own memory.
+ */
+bags_code bags_jpeg_probe(
+    bags_view blob, const bags_jpeg_options *options, bags_image *out, bags_error *err);
+
+/*
+ * Decode a JPEG file into the caller's memory.
+ *
+ *   blob, options  as above
+ *   pixels         receives the rows; undefined after a failure
+ *   size           bytes at pixels: at least (height - 1) * stride and a row
+ *   stride         bytes from one row to the next, at least a row; 0: one row
+ *
+ * The pixels of a rectangle equal those of the same place in the entire image. If
+ * it does not reach the lower edge, the data below it are not checked.
+ *
+ * Returns what bags_jpeg_probe does, or
+ *   BAGS_ERROR_ARGUMENT  stride or size too small
+ *   BAGS_ERROR_CORRUPT   truncated, damaged, or trailing bytes
+ *   BAGS_ERROR_LIMIT     more than max_scans
+ *
+ * Threads: any. Cost: that of libjpeg-turbo; memory only of its own, which for a
+ * progressive file is about 2 bytes per sample, otherwise a few rows.
+ */
+bags_code bags_jpeg_decode(bags_view blob, const bags_jpeg_options *options,
+    void *pixels, size_t size, size_t stride, bags_error *err);
+
+/* ========================================================================
+ * >>png
+ * Types: png, or png(LEVEL): zlib's compression level, 0 (none) to 9 (most);
+ * otherwise libpng's default, 6.
+ *
+ * Every PNG is decoded to the array that numpy.asarray(PIL.Image.open(file))
+ * returns, with one exception: 16 bits are always uint16.
+ *
+ *     gray, 1 bit                    bool    H x W
+ *     gray, 2, 4 and 8 bits          uint8   H x W, scaled to 0 .. 255
+ *     palette, 1 to 8 bits           uint8   H x W, indices into the palette
+ *     gray and alpha, RGB, RGBA      uint8   H x W x 2, 3, 4
+ *     16 bits                        uint16  as for 8 bits, native byte order
+ *
+ * (Pillow returns gray of 16 bits as int32 or uint16, depending on its version,
+ * and reduces colour of 16 bits to 8.) With the option `expand`, palettes become
+ * RGB or RGBA, a transparent colour becomes alpha, and 1 bit 0 and 255. Interlaced
+ * files are read, too. Gamma, colour profiles, the orientation in EXIF (unless `orient`
+ * is set) and all other extra chunks are ignored. Truncated and damaged files are
+ * rejected, also by their checksums.
+ * ====================================================================== */
+
+/* The codec. Its `user` is NULL, or in a copy of yours points to a
+ * bags_png_options: see bags_codec_jpeg. */
+extern const bags_codec bags_codec_png;
+
+typedef struct bags_png_options {
+    uint64_t max_pixels; /* reject a file with more, before memory is allocated
+                            for them; 0: BAGS_IMAGE_MAX_PIXELS */
+    bool allow_trailing; /* ignore bytes after the image; otherwise they are an
+                            error */
+    bool expand;         /* decode to colours: see above */
+    bool orient;         /* turn the image upright: see bags_jpeg_options */
+} bags_png_options;
+
+/*
+ * Find out what bags_png_decode will return, from what precedes the pixels.
+ *
+ *   blob     a PNG file
+ *   options  those for bags_png_decode; NULL: the defaults
+ *   out      receives the shape
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_CORRUPT  not a PNG; a damaged header; a file too short for the
+ *                       pixels that it states
+ *   BAGS_ERROR_LIMIT    more than max_pixels
+ *   BAGS_ERROR_MEMORY   out of memory
+ *
+ * Threads: any. Cost: about a microsecond; some KB of libpng's own memory.
+ */
+bags_code bags_png_probe(
+    bags_view blob, const bags_png_options *options, bags_image *out, bags_error *err);
+
+/*
+ * Decode a PNG file into the caller's memory, which need not be aligned. Its
+ * parameters are those of bags_jpeg_decode.
+ *
+ * Returns what bags_png_probe does, or
+ *   BAGS_ERROR_ARGUMENT  stride or size too small
+ *   BAGS_ERROR_CORRUPT   truncated, damaged, or trailing bytes
+ *
+ * Threads: any. Cost: that of libpng; memory only of its own, a few rows, or the image
+ * if it is interlaced and turned.
+ */
+bags_code bags_png_decode(bags_view blob, const bags_png_options *options, void *pixels,
+    size_t size, size_t stride, bags_error *err);
+
+/* ========================================================================
+ * >>numpy
+ * NumPy's .npy files: the type npy, and arrays from and to files. No library.
+ * ====================================================================== */
+
+/*
+ * The codec. A value is a BAGS_KIND_ARRAY for elements of a bags_dtype. For all
+ * others (long double, text, dates, structures) it is a BAGS_KIND_OBJECT whose
+ * `object` points to a bags_npy. It encodes both.
+ */
+extern const bags_codec bags_codec_npy;
+
+/*
+ * What an element consists of. A structure has fields, which are such types too,
+ * each at its offset in the structure.
+ */
+typedef struct bags_npy_type {
+    char kind;         /* NumPy's letter: b bool, i int, u unsigned, f float,
+                          c complex, S bytes, U UTF-32 text, V raw bytes,
+                          M date, m time span. A structure is V */
+    bool structure;    /* it has fields (possibly none) */
+    bool big_endian;   /* false if the order makes no difference */
+    bags_dtype dtype;  /* or BAGS_DTYPE_NONE */
+    const char *unit;  /* of M and m: "ns"; "" for none, and for others */
+    uint32_t step;     /* units in one step of M and m, such as 25 in "25s";
+                          otherwise 0 */
+    const char *name;  /* of a field, in UTF-8; otherwise "" */
+    const char *title; /* a field's second name, or NULL */
+    size_t offset;     /* in the structure around it */
+    size_t item_size;  /* bytes of one element */
+    size_t dims;       /* a field can be an array, in C order: its shape, and */
+    const uint64_t *shape;
+    size_t size;  /* all its bytes */
+    size_t count; /* fields of a structure, in the order of offsets, */
+    const struct bags_npy_type *fields; /* which never overlap */
+} bags_npy_type;
+
+/*
+ * An array of any dtype. Row i (the i-th element in C order) is at
+ * rows + i * stride, and a field of it at its `offset` from there. The bytes are
+ * as in the file: not aligned, so copy numbers with memcpy, and in the byte order
+ * that the type states.
+ *
+ * To write an array of such a dtype, set descr, dims, shape, rows and size; the
+ * other members are only read.
+ */
+typedef struct bags_npy {
+    const char *descr; /* the dtype as Python text in UTF-8: "'<M8[ns]'",
+                          "[('x', '<f8'), ('id', '<i4', (2,))]" */
+    bags_npy_type type;
+    size_t dims;
+    const uint64_t *shape;
+    uint64_t length; /* the number of rows: the product of shape */
+    size_t stride;   /* bytes from one row to the next: type.item_size */
+    const unsigned char *rows;
+    size_t size; /* bytes of all rows */
+} bags_npy;
+
+/* A field of a structure by its name, or else by its title; NULL if there is
+ * none. Threads: any. Cost: O(fields). */
+const bags_npy_type *bags_npy_field(const bags_npy_type *type, const char *name);
+
+/*
+ * Decode a .npy file of version 1, 2 or 3, as the codec does. *value is valid
+ * until the scratch is reused or freed, and as long as the file's bytes. The array
+ * is in C order; elements of a bags_dtype are aligned and in native byte order.
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_CORRUPT  not a .npy file; an invalid header or an unknown dtype;
+ *                       a size that contradicts the header
+ *   BAGS_ERROR_VALUE    an array of Python objects, which only Python reads
+ *   BAGS_ERROR_LIMIT    a header above 1 MiB, more than 4,096 fields, fields
+ *                       nested above 32 levels, more than BAGS_MAX_DIMS dimensions
+ *   BAGS_ERROR_MEMORY   out of memory
+ *
+ * Threads: any, each with its own scratch. Cost: O(header), at most about 30 bytes
+ * of memory per byte of it; elements are copied only if they are in Fortran
+ * order, misaligned or in the other byte order.
+ */
+bags_code bags_npy_read(
+    bags_view file, bags_buffer *scratch, bags_value *value, bags_error *err);
+
+/* Like bags_npy_read, but the same for every dtype: rows as they are in the file.
+ * Only arrays in Fortran order are copied. */
+bags_code bags_npy_view(
+    bags_view file, bags_buffer *scratch, const bags_npy **out, bags_error *err);
+
+/*
+ * Encode an array as numpy.save does, to the byte. bags_npy_header makes only the
+ * header, after which the elements (value->data, or npy->rows) belong as they are;
+ * bags_npy_write makes a complete file with a copy of them. *out is valid until the
+ * scratch is reused or freed.
+ *
+ *   value  a BAGS_KIND_ARRAY, or a BAGS_KIND_OBJECT with a bags_npy, whose descr
+ *          is written as it is
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_VALUE   not an array; an invalid descr; a size that contradicts it
+ *   BAGS_ERROR_LIMIT   as above
+ *   BAGS_ERROR_MEMORY  out of memory
+ *
+ * Threads: any, each with its own scratch. Cost: O(header), or O(file).
+ */
+bags_code bags_npy_header(
+    const bags_value *value, bags_buffer *scratch, bags_view *out, bags_error *err);
+bags_code bags_npy_write(
+    const bags_value *value, bags_buffer *scratch, bags_view *out, bags_error *err);
+
+/* ========================================================================
+ * >>npz
+ * NumPy's .npz files: several .npy files in a ZIP archive. On libzip.
+ * ====================================================================== */
+
+typedef struct bags_npz bags_npz;
+
+/*
+ * Open a .npz file in memory, which must not change until the archive is closed.
+ *
+ * Returns the archive, or NULL: BAGS_ERROR_CORRUPT (not a ZIP archive, or an
+ * inconsistent one), BAGS_ERROR_MEMORY.
+ *
+ * Threads: one at a time per archive. Cost: O(members).
+ */
+bags_npz *bags_npz_open(bags_view file, bags_error *err);
+
+/* Release an archive. NULL is accepted. */
+void bags_npz_close(bags_npz *npz);
+
+/* The number of arrays, and the name of array i without its ".npy", valid until
+ * the archive is closed; an empty view if there is no array i. */
+size_t bags_npz_length(const bags_npz *npz);
+bags_view bags_npz_name(const bags_npz *npz, size_t i);
+
+/*
+ * Extract the .npy file of array i, for bags_npy_read. *out is valid until the
+ * scratch is reused or freed.
+ *
+ *   limit  the most bytes that it may have; 0: no limit. The size that the archive
+ *          claims is checked before memory is allocated, and cannot be more than
+ *          1,032 times the compressed size.
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_RANGE    i is out of range
+ *   BAGS_ERROR_CORRUPT  damaged, or a size that cannot be true
+ *   BAGS_ERROR_VALUE    encrypted, or compressed by other methods than deflate
+ *   BAGS_ERROR_LIMIT    more than `limit` bytes
+ *   BAGS_ERROR_MEMORY   out of memory
+ *
+ * Threads: one at a time per archive. Cost: that of inflating it.
+ */
+bags_code bags_npz_read(bags_npz *npz, size_t i, uint64_t limit, bags_buffer *scratch,
+    bags_view *out, bags_error *err);
+
+/* ========================================================================
+ * >>msgpack
+ * MessagePack: the types msgpack and tree. On msgpack-c; a program that looks
+ * into values includes <msgpack.h> as well.
+ * ====================================================================== */
+
+struct msgpack_object;
+
+/*
+ * The codecs. A value is a BAGS_KIND_OBJECT whose `object` points to a
+ * msgpack_object. A tree, as granular writes it, is the same with arrays as
+ * leaves: see bags_tree_array.
+ *
+ * Decoded strings, binaries and extensions point into the blob, everything else
+ * into the scratch: there is nothing to free, and the lifetime of the value is
+ * that of all its parts.
+ */
+extern const bags_codec bags_codec_msgpack;
+extern const bags_codec bags_codec_tree;
+
+/*
+ * Decode one msgpack value, as the codecs do. *out is valid until the scratch is
+ * reused or freed, and as long as the blob.
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_CORRUPT  not msgpack, truncated, or trailing bytes
+ *   BAGS_ERROR_LIMIT    arrays and maps nested above 512 levels (Python's package
+ *                       writes up to 511)
+ *   BAGS_ERROR_MEMORY   out of memory
+ *
+ * Threads: any, each with its own scratch. Cost: O(blob), at most one allocation:
+ * a msgpack_object per value, which are counted first.
+ */
+bags_code bags_msgpack_read(bags_view blob, bags_buffer *scratch,
+    const struct msgpack_object **out, bags_error *err);
+
+/*
+ * Encode an object with the shortest form of every number, text and length, as
+ * Python's package does by default. *out is valid until the scratch is reused or
+ * freed.
+ *
+ * Returns BAGS_OK, BAGS_ERROR_VALUE (an object of unknown type) or
+ * BAGS_ERROR_MEMORY. Threads: any, each with its own scratch. Cost: O(output).
+ */
+bags_code bags_msgpack_write(const struct msgpack_object *object, bags_buffer *scratch,
+    bags_view *out, bags_error *err);
+
+/*
+ * Print an object, or a blob, as JSON in UTF-8 on one line, with ", " and ": " as
+ * Python does. What JSON lacks becomes an object:
+ *
+ *     bin                               {"base64": "AAEC"}
+ *     ext                               {"ext": 5, "base64": "AAEC"}
+ *     str of invalid UTF-8              {"str": {"base64": "AAEC"}}
+ *     NaN, infinities                   {"float": "NaN"}, "Infinity", "-Infinity"
+ *     a map with a key that is not text {"map": [[key, value], ...]}
+ *
+ * Integers have all their digits, doubles as many as read back the same. Duplicate
+ * keys are printed as they are. *json is valid until the scratch is reused or freed, and
+ * not NUL-terminated.
+ *
+ * Returns BAGS_OK, an error of bags_msgpack_read, BAGS_ERROR_VALUE (an object of
+ * unknown type) or BAGS_ERROR_LIMIT (nested above 512 levels). Threads: any, each
+ * with its own scratch. Cost: O(output).
+ */
+bags_code bags_msgpack_print(const struct msgpack_object *object, bags_buffer *scratch,
+    bags_view *json, bags_error *err);
+bags_code bags_msgpack_to_json(
+    bags_view blob, bags_buffer *scratch, bags_view *json, bags_error *err);
+
+/* Returns true if this is an array in a tree: ["_", dtype, [dimensions], bin]. */
+bool bags_tree_is_array(const struct msgpack_object *object);
+
+/*
+ * Decode an array in a tree to a BAGS_KIND_ARRAY. *value is valid until the scratch
+ * is reused or freed, and as long as the object.
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_VALUE    not an array
+ *   BAGS_ERROR_LIMIT    a dtype that bags_dtype lacks, which err names; more than
+ *                       BAGS_MAX_DIMS dimensions
+ *   BAGS_ERROR_CORRUPT  a shape that contradicts the size
+ *   BAGS_ERROR_MEMORY   out of memory
+ *
+ * Threads: any, each with its own scratch. Cost: O(1); elements are copied only if
+ * they are misaligned or in the other byte order.
+ */
+bags_code bags_tree_array(const struct msgpack_object *object, bags_buffer *scratch,
+    bags_value *value, bags_error *err);
+
+/*
+ * Make *object an array in a tree, to be part of one that is written. It is valid
+ * until the scratch is reused or freed, and as long as the value's elements.
+ *
+ * Returns BAGS_OK, BAGS_ERROR_VALUE (not an array; above 2^32-1 bytes) or
+ * BAGS_ERROR_MEMORY. Threads: any, each with its own scratch. Cost: O(1).
+ */
+bags_code bags_tree_leaf(const bags_value *value, bags_buffer *scratch,
+    struct msgpack_object *object, bags_error *err);
+
+/* ========================================================================
+ * >>mp4
+ * Video in memory, on FFmpeg's libavformat, libavcodec and libswscale. There are
+ * no temporary files.
+ * ====================================================================== */
+
+/*
+ * The codec. Types: mp4, mp4(FPS), mp4(FPS,CODEC), webm, webm(FPS),
+ * webm(FPS,CODEC).
+ *
+ *   FPS    frames per second, such as 15 or 12.5; 29.97 and the like are the rates
+ *          of television, 30000/1001. Default: mp4 15, webm 20.
+ *   CODEC  h264, hevc, mpeg4, vp9 or av1, if the build of FFmpeg has an encoder;
+ *          webm: vp9, av1. Default: mp4 mpeg4, webm vp9.
+ *
+ * Values are arrays of uint8, T x H x W x 3, RGB. No frames make a blob of no
+ * bytes, which is decoded to 0 x 0 x 0 x 3. The reader accepts the containers and
+ * codecs of both types, and vp8, whatever the type of the field is. Frames are
+ * those of PyAV's to_ndarray(format="rgb24"): converted by bilinear scaling with
+ * the coefficients of BT.601, also where the video states others. Sound and
+ * rotation marks are ignored.
+ *
+ * For other options, copy the codec and let its `user` point to a bags_mp4_options
+ * that lives as long as the registry. Arguments of the type come before options.
+ */
+extern const bags_codec bags_codec_mp4;
+
+typedef struct bags_mp4_options {
+    /* For writing. */
+    const char *codec;     /* CODEC above; NULL: the default */
+    uint32_t fps_num;      /* frames per second are fps_num / fps_den; */
+    uint32_t fps_den;      /* both 0: the default; fps_den 0: 1 */
+    bool webm;             /* a WebM file, not MP4 */
+    uint64_t bit_rate;     /* bits per second; 0: 1,024,000, as Python's bags */
+    uint32_t key_interval; /* the most frames from one keyframe to the next;
+                              0: the encoder's default */
+    /* For reading. */
+    uint64_t max_pixels; /* H x W; 0: 2^26 */
+    uint64_t max_size;   /* bytes of the frames that one call returns; 0: 2^32 */
+    /* For both. */
+    uint32_t threads; /* per video; 0: 1 */
+} bags_mp4_options;
+
+typedef struct bags_mp4_info {
+    uint64_t frames; /* counted, whatever the header states */
+    uint64_t height;
+    uint64_t width;
+    uint32_t fps_num; /* frames per second on average, fps_num / fps_den; */
+    uint32_t fps_den; /* both 0 if the container does not state it */
+    char codec[16];   /* "mpeg4" */
+} bags_mp4_info;
+
+/*
+ * Find out what a video is without decoding it. A blob of no bytes has no frames.
+ * Frames are counted as they are shown: those that an edit list hides are not, nor
+ * those before the first keyframe, which cannot be decoded.
+ *
+ *   blob     an MP4, WebM or Matroska file
+ *   options  NULL: the defaults
+ *   info     receives the result
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_CORRUPT  not such a file; truncated; a header that claims more than
+ *                       the file can contain
+ *   BAGS_ERROR_TYPE     an unsupported codec, or no video track
+ *   BAGS_ERROR_LIMIT    more than max_pixels
+ *   BAGS_ERROR_MEMORY   out of memory
+ *
+ * Threads: any. Cost: reads the blob once, with a copy of its packets.
+ */
+bags_code bags_mp4_probe(bags_view blob, const bags_mp4_options *options,
+    bags_mp4_info *info, bags_error *err);
+
+typedef struct bags_mp4_reader bags_mp4_reader;
+
+/*
+ * Open a video to read some of its frames, or all. options may be NULL, and are
+ * copied; the blob is not needed after the call.
+ *
+ * Returns the reader, or NULL with an error of bags_mp4_probe.
+ *
+ * Threads: one at a time per reader; any number of readers. Cost: that of
+ * bags_mp4_probe.
+ */
+bags_mp4_reader *bags_mp4_reader_open(
+    bags_view blob, const bags_mp4_options *options, bags_error *err);
+
+/* Release a reader. NULL is accepted. */
+void bags_mp4_reader_close(bags_mp4_reader *reader);
+
+/* What the video is; valid until the reader is closed. */
+const bags_mp4_info *bags_mp4_reader_info(const bags_mp4_reader *reader);
+
+/*
+ * Read the frames start, start + step, ... below stop, in display order. *out is
+ * valid until the scratch is reused or freed.
+ *
+ *   start, stop  a range as everywhere: clamped to the length, start <= stop
+ *   step         0: 1
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_RANGE    start > stop
+ *   BAGS_ERROR_CORRUPT  a frame cannot be decoded or has another size than the
+ *                       video; err names it
+ *   BAGS_ERROR_LIMIT    more bytes than max_size
+ *   BAGS_ERROR_TYPE     no decoder for it in this build of FFmpeg
+ *   BAGS_ERROR_MEMORY   out of memory
+ *
+ * Threads: one at a time per reader. Cost: decodes from the preceding keyframe, or
+ * from where the last call stopped, whichever is nearer.
+ */
+bags_code bags_mp4_reader_get(bags_mp4_reader *reader, uint64_t start, uint64_t stop,
+    uint64_t step, bags_buffer *scratch, bags_value *out, bags_error *err);
+
+/*
+ * Like bags_mp4_reader_get, but into the caller's memory.
+ *
+ *   data, size  receives the frames; undefined after a failure
+ *   frames      receives how many were read; may be NULL
+ *
+ * Returns what bags_mp4_reader_get does, or BAGS_ERROR_ARGUMENT (size too small).
+ */
+bags_code bags_mp4_reader_get_into(bags_mp4_reader *reader, uint64_t start,
+    uint64_t stop, uint64_t step, void *data, size_t size, uint64_t *frames,
+    bags_error *err);
+
+typedef struct bags_mp4_writer bags_mp4_writer;
+
+/*
+ * Begin a video that is made frame by frame, of at most 2 GiB. `buffer` receives it
+ * when the writer is closed.
+ *
+ *   height, width  of every frame, 1 to 32767. In h264 and hevc, whose usual 4:2:0
+ *                  frames are even, odd sizes are stored as 4:4:4.
+ *   options        NULL: the defaults
+ *
+ * Returns the writer, which bags_mp4_writer_close or _abort releases, or NULL:
+ *   BAGS_ERROR_TYPE    no such encoder in this build of FFmpeg; err lists those
+ *                      that it has
+ *   BAGS_ERROR_VALUE   the encoder rejects this size or rate (hevc by x265: from
+ *                      16 x 16)
+ *   BAGS_ERROR_MEMORY  out of memory
+ *
+ * Threads: one at a time per writer. Cost: memory for the encoded video and a few
+ * frames.
+ */
+bags_mp4_writer *bags_mp4_writer_open(uint64_t height, uint64_t width,
+    const bags_mp4_options *options, bags_buffer *buffer, bags_error *err);
+
+/*
+ * Add a frame: height x width x 3 bytes of RGB, which are not needed after the
+ * call. Returns BAGS_OK, BAGS_ERROR_VALUE or BAGS_ERROR_MEMORY; the writer keeps
+ * its first failure, and every later call repeats it.
+ */
+bags_code bags_mp4_writer_add(
+    bags_mp4_writer *writer, const void *frame, bags_error *err);
+
+/*
+ * Finish the video and release the writer, also on failure. *blob, which is empty
+ * without a frame, is valid until the buffer is reused or freed. Returns BAGS_OK or
+ * the first failure. NULL is accepted, and is BAGS_OK.
+ */
+bags_code bags_mp4_writer_close(
+    bags_mp4_writer *writer, bags_view *blob, bags_error *err);
+
+/* Release a writer without finishing the video. NULL is accepted. */
+void bags_mp4_writer_abort(bags_mp4_writer *writer);
+
+/*
+ * Stop FFmpeg from printing, in the entire program. Without it, faults of a video
+ * are only in the bags_error, except for a few messages about hostile files that
+ * FFmpeg's helpers print. For programs that own their standard error; libraries
+ * should leave this to their users.
+ */
+void bags_mp4_silence(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* BAGS_CODECS_H */

@@ -1,0 +1,590 @@
+/*
+ * loader.h - which datapoints are read, and what becomes of them: by key, in a shuffled
+ * order, as batches of tensors.
+ *
+ *     file        subject                 library
+ *     index.c     datapoints by key       none
+ *     resample.c  images of another size  none
+ *     loader.c    orders, batches         none  -lm -pthread
+ */
+#ifndef BAGS_LOADER_H
+#define BAGS_LOADER_H
+
+#include "bags.h"
+#include "codecs.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ========================================================================
+ * >>index
+ * Find datapoints by the value of a field: index.c, which needs no library.
+ *
+ * An index is a sorted list of a field's values, stored in the dataset's directory
+ * (in the first shard's). Python and other readers ignore it. Fields of numbers
+ * (int, u64, i64, arrays of one real number), utf8 and bytes can have one. Text is
+ * ordered by its bytes.
+ * ====================================================================== */
+
+typedef struct bags_index_options {
+    size_t memory; /* building: bytes for sorting; 0: 64 MiB */
+    bool no_mmap;  /* finding: read instead of mapping */
+    /* Building: called from time to time with the datapoints read so far. May be
+     * NULL. */
+    void (*progress)(void *user, uint64_t done, uint64_t total);
+    void *user;
+    bags_env env;
+} bags_index_options;
+
+#ifndef BAGS_NO_WRITER
+
+/*
+ * Build the index of a field, and replace the former one. The dataset must be
+ * complete, and must not change meanwhile.
+ *
+ *   path   the dataset
+ *   field  a field's name
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_FIELD   no such field
+ *   BAGS_ERROR_TYPE    a sequence, or a type whose values cannot be keys
+ *   BAGS_ERROR_VALUE   a NaN
+ *   BAGS_ERROR_LOCKED  another process is building it
+ *   BAGS_ERROR_STATE   the dataset was changed meanwhile
+ *   BAGS_ERROR_LIMIT   a key larger than a quarter of `memory`; a path of 4,096
+ *                      bytes or more
+ *   or what bags_reader_open, bags_reader_get_range and bag_writer_open return.
+ *   There is then no index, or still the former one.
+ *
+ * Threads: any. Memory: `memory`, and 200 bytes and a key for each time that the keys
+ * fill it. Cost: reads the field once; sorts; writes the keys once, or twice if they
+ * are larger than `memory`.
+ */
+bags_code bags_index_build(const char *path, const char *field,
+    const bags_index_options *options, bags_error *err);
+
+#endif /* BAGS_NO_WRITER */
+
+typedef struct bags_index bags_index;
+
+/*
+ * Open the index of a field.
+ *
+ *   path    the dataset
+ *   reader  the same dataset, all of its shards, finished. Must outlive the index
+ *   field   the field's number
+ *
+ * Returns the index, to be closed with bags_index_close, or NULL:
+ *   BAGS_ERROR_MISSING   the field has no index
+ *   BAGS_ERROR_ARGUMENT  the reader has unfinished shards
+ *   BAGS_ERROR_CORRUPT   the reader has not all shards; or the index is damaged, or
+ *                        older than the dataset: the time, size or last bytes of one
+ *                        of the field's Bags, of its .crc or of refs.bag differ, or
+ *                        one of 16 keys. Build it again. (Not noticed: a change of a
+ *                        few keys that keeps sizes and times, if the field has no
+ *                        checksums. In archives and far away, where hooks have
+ *                        read_many, times are not compared)
+ *   BAGS_ERROR_FIELD, BAGS_ERROR_TYPE, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ *
+ * Cost: about 15 system calls per shard, and 16 reads of keys; far away, about 12 round
+ * trips.
+ */
+bags_index *bags_index_open(const char *path, const bags_reader *reader, size_t field,
+    const bags_index_options *options, bags_error *err);
+
+/* NULL is accepted. */
+void bags_index_close(bags_index *index);
+
+/*
+ * Find the datapoints with a key: those at the positions *start <= i < *stop of the
+ * index, in order of their numbers. None has it if both are equal.
+ *
+ *   key      a number, for a field of numbers: bags_int, bags_uint or an array of
+ *            one element (a float64 is rounded if the field is float32); otherwise
+ *            bags_utf8 or bags_bytes
+ *   scratch  grown as needed
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_VALUE    not a key of this field
+ *   BAGS_ERROR_CORRUPT  the index is damaged
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ *
+ * Threads: any, each with its own scratch. Cost: O(log N) reads of the index.
+ */
+bags_code bags_index_find(const bags_index *index, const bags_value *key,
+    bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err);
+
+/* Like bags_index_find, for the keys `from` <= key < `to`, in their order; neither is
+ * rounded, and numbers that the type cannot hold are before or after all keys. NULL:
+ * from the first key, or to the last one. BAGS_ERROR_RANGE: from > to. */
+bags_code bags_index_find_range(const bags_index *index, const bags_value *from,
+    const bags_value *to, bags_buffer *scratch, uint64_t *start, uint64_t *stop,
+    bags_error *err);
+
+/* Like bags_index_find, for the keys that begin with the bytes of `prefix`, in the order
+ * of the keys. An empty prefix finds all. BAGS_ERROR_VALUE: it is a field of numbers. */
+bags_code bags_index_find_prefix(const bags_index *index, const bags_value *prefix,
+    bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err);
+
+/* Like bags_index_find, for the largest key that is not above `key`. `key` may be a
+ * number that the type cannot hold; it is not rounded. If several datapoints have the key
+ * that is found, the one with the highest number is returned: *stop is *start + 1. If no
+ * such key exists, *stop is *start. */
+bags_code bags_index_find_at_or_before(const bags_index *index, const bags_value *key,
+    bags_buffer *scratch, uint64_t *start, uint64_t *stop, bags_error *err);
+
+/*
+ * The datapoint at a position, 0 <= position < the length of the dataset. Its key is
+ * read from the dataset and compared.
+ *
+ * Returns BAGS_OK, what bags_index_find and bags_reader_get return, or
+ *   BAGS_ERROR_RANGE    position out of range
+ *   BAGS_ERROR_CORRUPT  also: the datapoint has another key
+ *
+ * Threads: any, each with its own scratch and row. Cost: two reads.
+ */
+bags_code bags_index_get(const bags_index *index, uint64_t position,
+    bags_buffer *scratch, bags_row *row, uint64_t *datapoint, bags_error *err);
+
+/* Like bags_index_get, for several positions: datapoints[i] is set to the datapoint at
+ * positions[i], 0 <= i < count. After a failure, `datapoints` is unspecified. Cost: 256
+ * positions are read at once. */
+bags_code bags_index_get_many(const bags_index *index, const uint64_t *positions,
+    size_t count, bags_buffer *scratch, bags_row *row, uint64_t *datapoints,
+    bags_error *err);
+
+/* ========================================================================
+ * >>resample
+ * Resize images as Pillow does. No library.
+ * ====================================================================== */
+
+typedef enum bags_filter { BAGS_FILTER_BILINEAR, BAGS_FILTER_BICUBIC } bags_filter;
+
+/* A part of an image, in pixels from its upper left corner; pixel (x, y) is the
+ * square from (x, y) to (x + 1, y + 1). Fractions are allowed. */
+typedef struct bags_box {
+    double left, top, right, bottom;
+} bags_box;
+
+/*
+ * Resize a box of an image to width x height. The result is, bit for bit, that of
+ * Pillow's image.resize((width, height), filter, (left, top, right, bottom)) for the
+ * modes L, LA, RGB and RGBA: filters are widened when the image becomes smaller
+ * (antialiasing), pixels outside the box but within the image contribute to the box's
+ * edges, and colours are weighted by their alpha. To resize as if nothing existed
+ * outside the box, pass a pointer to its first pixel and an image of its size. (Where
+ * doubles have more precision, as of the x87, a pixel may differ by one.)
+ *
+ *   image       the shape of the pixels: uint8, 1 to 4 channels
+ *   pixels      the first row of the image
+ *   stride      bytes from one row to the next, at least a row; 0: one row
+ *   box         not empty, and within the image; NULL: the entire image. Coordinates
+ *               are rounded to float, as Pillow does
+ *   width       of the result, in pixels, from 1
+ *   height      of the result
+ *   scratch     memory for the call, which grows to what the largest call needs
+ *   out         receives height rows of width * channels bytes, and must not overlap
+ *               the pixels; undefined after a failure
+ *   out_stride  like stride
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_ARGUMENT  not uint8; 0 or more than 4 channels; an unknown filter; a
+ *                        width or height of 0; a stride smaller than a row
+ *   BAGS_ERROR_RANGE     the box is empty, not within the image, or not finite
+ *   BAGS_ERROR_LIMIT     a side above 2^23 pixels; too large for the address space
+ *   BAGS_ERROR_MEMORY    out of memory
+ *
+ * Threads: any, each with its own scratch. Cost: per pixel of the box about 2 steps of
+ * arithmetic (bicubic: 4), and per pixel of the result as many or, where it is larger,
+ * 2 (4). Memory: the weights, and the few rows that one row of the result is made of.
+ */
+bags_code bags_resample(const bags_image *image, const void *pixels, size_t stride,
+    const bags_box *box, bags_filter filter, uint32_t width, uint32_t height,
+    bags_buffer *scratch, void *out, size_t out_stride, bags_error *err);
+
+/* ========================================================================
+ * >>loader
+ * Batches of tensors from datasets, in an order that is shuffled exactly, by
+ * several threads, resumable. No library but the system's threads; what images
+ * need is passed in (bags_loader_images).
+ * ====================================================================== */
+
+/*
+ * The index at a position of a shuffled list, and the position of an index: a
+ * bijection of 0 .. length - 1 that seed and epoch choose.
+ *
+ *   length    1 to 2^63 - 1
+ *   position  below length; so is the index
+ *
+ * Returns UINT64_MAX if an argument is out of range. The result is the same on
+ * every platform, and stays the same in later versions. Not for cryptography.
+ * Threads: any. Cost: no memory; about 50 ns at any length, 100 below 4,096, 300
+ * below 64. bags_order_get costs less per position.
+ */
+uint64_t bags_permute(
+    uint64_t seed, uint64_t epoch, uint64_t length, uint64_t position);
+uint64_t bags_permute_inverse(
+    uint64_t seed, uint64_t epoch, uint64_t length, uint64_t index);
+
+/*
+ * The order in which datapoints are loaded: every epoch has positions 0 ..
+ * length - 1, and each position has a datapoint of one of the datasets.
+ *
+ * By default position p of epoch e of a single dataset is datapoint
+ * bags_permute(seed, e, length, p). Several datasets are treated as one, appended
+ * to each other, so that shuffling interleaves them.
+ *
+ * With `chunk`, chunks of neighbouring datapoints come together, which disks and
+ * networks need: the chunks are shuffled, every `window` of them, in this new
+ * order, are a window, and the datapoints of a window are shuffled. An epoch still
+ * has each datapoint once.
+ *
+ * With `weights`, dataset d has n[d] of every 1,024 consecutive positions,
+ * starting at position 0: 1,024 w rounded down, or up for those with the largest
+ * remainders (of equal ones, the first), so that the sum is 1,024. They are
+ * shuffled within these 1,024. Each dataset is walked in epochs of its own, which
+ * have each of its datapoints once, and continue where the last epoch of the order
+ * ended. The length of an epoch is the sum of the datasets' lengths, rounded up to
+ * a multiple of 1,024: it then contains n[d] * length / 1024 datapoints of dataset
+ * d.
+ */
+typedef struct bags_order_options {
+    uint64_t seed;
+    bool in_order;         /* position p is datapoint p. Not with chunk or weights */
+    uint64_t chunk;        /* datapoints per chunk; 0: a complete shuffle */
+    uint64_t window;       /* chunks per window; 0: 256. Only with chunk */
+    const double *weights; /* one for each dataset, relative; NULL: none */
+} bags_order_options;
+
+/* A datapoint: the dataset by its place in the list, and the index in it. */
+typedef struct bags_pick {
+    size_t dataset;
+    uint64_t index;
+} bags_pick;
+
+/* An order. Only `length` and `count` are public. */
+typedef struct bags_order {
+    uint64_t length; /* positions of an epoch */
+    size_t count;    /* datasets */
+    uint64_t seed, chunk, window;
+    bool in_order, weighted;
+    bags_buffer memory;
+} bags_order;
+
+/*
+ * Make an order, to be freed with bags_order_free, also on failure.
+ *
+ *   lengths    of `count` datasets; a length may be 0, except with weights
+ *   options    NULL: {0}
+ *   allocator  NULL: malloc
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_ARGUMENT  no dataset; options that contradict each other; a weight
+ *                        that is not positive, or too small for one slot of 1,024
+ *   BAGS_ERROR_LIMIT     2^63 datapoints or more
+ *   BAGS_ERROR_MEMORY    out of memory
+ *
+ * Cost: 8 bytes per dataset; with weights 8 KiB more.
+ */
+bags_code bags_order_init(bags_order *order, const uint64_t *lengths, size_t count,
+    const bags_order_options *options, const bags_allocator *allocator,
+    bags_error *err);
+void bags_order_free(bags_order *order);
+
+/*
+ * The datapoints at the positions start .. start + count - 1 of an epoch.
+ *
+ * Returns BAGS_OK, or BAGS_ERROR_RANGE: a position is not below length; with
+ * weights: 2^63 positions of all epochs so far.
+ *
+ * Threads: any. Cost: about 40 ns per position and, with several datasets, the
+ * logarithm of their number; with chunk 40 in a call for thousands, 120 in one for
+ * few; with weights 100 for each position from the multiple of 1,024 before `start`.
+ */
+bags_code bags_order_get(const bags_order *order, uint64_t epoch, uint64_t start,
+    size_t count, bags_pick *picks, bags_error *err);
+
+/* ---- what becomes of a field ---- */
+
+/* The functions of the other files with which the loader makes tensors of images.
+ * A program names those that it is linked with:
+ *
+ *     static const bags_loader_images images = {bags_resample, bags_jpeg_probe,
+ *         bags_jpeg_decode, bags_png_probe, bags_png_decode};
+ */
+typedef struct bags_loader_images {
+    /* bags_resample. NULL: images keep their size */
+    bags_code (*resample)(const bags_image *image, const void *pixels, size_t stride,
+        const bags_box *box, bags_filter filter, uint32_t width, uint32_t height,
+        bags_buffer *scratch, void *out, size_t out_stride, bags_error *err);
+    /* bags_jpeg_probe and bags_jpeg_decode: of JPEG files only the crop is
+     * decoded, and bytes after the image are ignored. NULL: the codec of the reader
+     * decodes all of it */
+    bags_code (*jpeg_probe)(bags_view blob, const bags_jpeg_options *options,
+        bags_image *out, bags_error *err);
+    bags_code (*jpeg_decode)(bags_view blob, const bags_jpeg_options *options,
+        void *pixels, size_t size, size_t stride, bags_error *err);
+    /* bags_png_probe and bags_png_decode: palettes become colours. NULL: the codec
+     * of the reader decodes, which returns the indices of a palette */
+    bags_code (*png_probe)(bags_view blob, const bags_png_options *options,
+        bags_image *out, bags_error *err);
+    bags_code (*png_decode)(bags_view blob, const bags_png_options *options,
+        void *pixels, size_t size, size_t stride, bags_error *err);
+} bags_loader_images;
+
+typedef enum bags_crop {
+    BAGS_CROP_NONE = 0, /* all of it is resized to width x height */
+    BAGS_CROP_CENTER,   /* the shorter side is resized to `resize`, then the middle
+                         is cut out: Resize and CenterCrop of torchvision */
+    BAGS_CROP_RANDOM    /* a random rectangle of 0.08 to 1 of the area and an aspect
+                         ratio of 3/4 to 4/3 is resized: RandomResizedCrop of
+                         torchvision */
+} bags_crop;
+
+/* What a callback that decodes a blob receives. */
+typedef struct bags_load_item {
+    const bags_reader *reader;
+    bags_pick pick;
+    size_t field;  /* its number in this reader */
+    uint64_t item; /* of a sequence; otherwise 0 */
+    bags_view blob;
+    uint64_t random; /* a number that depends only on seed, epoch and position:
+                        the same for all fields and items of a datapoint */
+} bags_load_item;
+
+/*
+ * How a field becomes a tensor. {0} with a name keeps values as they are:
+ *
+ *   numbers, arrays whose type states their shape     stacked: [n, shape...]
+ *   a sequence of them                                ragged: offsets
+ *   bytes, utf8                                       bytes, with ends
+ *   everything else, images among it                  one bags_value each; of
+ *                                                     objects, and of types
+ *                                                     without a codec, the blob
+ *
+ * Numbers of the types int and i64 become int64, those of u64 uint64.
+ *
+ * bags_loader_open refuses options that have no effect or exclude each other: dims,
+ * shape and dtype are set together; everything of images needs width and height,
+ * `resize` BAGS_CROP_CENTER, `scaled` BAGS_CROP_RANDOM, `mean` and `std` float32;
+ * `orient` fields of JPEG or PNG, which options.images decodes; `stride` needs a window;
+ * and dims and width exclude each other.
+ */
+typedef struct bags_load_field {
+    const char *name;
+    bags_dtype dtype;      /* convert numbers and elements: integers and bool to
+                              each other, float32 and float64, these to each other.
+                              A number that the dtype cannot hold, integers exactly,
+                              is an error. NONE: as they are */
+    size_t dims;           /* stack arrays that all have this shape, up to 6; needs
+                              a dtype */
+    const uint64_t *shape; /* dimensions */
+
+    /* For images: width and height set request a tensor of this size, uint8, or
+     * float32 with the value (x / 255 - mean) / std. */
+    uint32_t width, height;
+    uint32_t channels; /* 1: gray, 3: RGB, as Pillow converts; 0: 3 */
+    bags_crop crop;
+    uint32_t resize; /* of BAGS_CROP_CENTER; 0: the larger of width, height */
+    bags_filter filter;
+    bool flip;     /* mirror left and right, in every second datapoint */
+    bool nchw;     /* channels first: [n, c, h, w]; false: [n, h, w, c] */
+    bool scaled;   /* BAGS_CROP_RANDOM of a JPEG: decode to 1/2, 1/4 or 1/8 if
+                          that still has the size: faster, other pixels */
+    bool orient;   /* JPEG and PNG: turn images upright as their EXIF orientation
+                      states, before they are cropped and resized. false: pixels
+                      as they are stored, as by the decoders of PyTorch. (Without
+                      width and height the reader's codec decodes: set its option
+                      `orient`) */
+    float mean[3]; /* per channel */
+    float std[3];  /* 0: 1 */
+
+    /* For sequences: take a window of this many items, each `stride` after the one
+     * before. It starts at the same item in all fields that have one: at random,
+     * anywhere where all of them fit, or at options.window_start. 0: all items,
+     * ragged. */
+    uint64_t window;
+    uint64_t stride; /* 0: 1 */
+
+    /* Decode with this instead of the reader's codec. *value may view the scratch.
+     * It is called by several threads. On failure it writes err (see bags_fail) and
+     * returns the code. */
+    bags_code (*decode)(void *user, const bags_load_item *item, bags_buffer *scratch,
+        bags_value *value, bags_error *err);
+    void *user;
+} bags_load_field;
+
+/* ---- the loader ---- */
+
+typedef struct bags_loader bags_loader;
+
+typedef struct bags_loader_options {
+    bags_order_options order;
+    uint32_t batch;        /* datapoints per batch, of all ranks together; 0: 32 */
+    bool drop_last;        /* drop a short batch at the end of an epoch */
+    uint64_t epochs;       /* end after epoch epochs - 1; 0: never */
+    uint32_t rank, ranks;  /* load slice `rank` of `ranks` of each batch; 0, 0: all.
+                             Slices differ in size by at most one, and may be
+                             empty */
+    uint32_t threads;      /* 0: the number of processors */
+    bool no_threads;       /* bags_loader_next does the work itself. Not with threads
+                         or ahead */
+    uint32_t ahead;        /* batches that may wait, besides one per thread; 0: 2 */
+    uint32_t hold;         /* a batch stays valid for this many more calls of
+                      bags_loader_next */
+    bool skip_damaged;     /* leave out and count datapoints that are damaged or do not
+                          fit the fields' options; otherwise they are an error.
+                          Failed reads are an error in any case */
+    bool prefetch;         /* announce a batch to the disk before it is read, see
+                          bags_reader_prefetch; from a server, a batch then takes a
+                          round trip and not one per datapoint */
+    bool random_window;    /* windows of sequences start at random */
+    uint64_t window_start; /* otherwise here. Both need a field with a
+                                      window, and exclude each other */
+    const bags_load_field *fields; /* NULL: all fields of the first dataset, as
+                                      they are; field_count is then 0 */
+    size_t field_count;
+    const bags_loader_images *images; /* NULL: none */
+    const bags_allocator *tensors;    /* of batches, such as pinned memory; NULL:
+                                         that of everything else */
+    const bags_allocator *allocator;  /* of everything else; NULL: malloc. Both
+                                         must be thread-safe */
+} bags_loader_options;
+
+/*
+ * Open a loader of datasets, which must stay open until it is closed. What the
+ * options point to is copied, except `images`, hooks and `user`.
+ *
+ * Returns the loader, or NULL:
+ *   BAGS_ERROR_ARGUMENT  invalid options
+ *   BAGS_ERROR_FIELD     a dataset has no such field, or it is listed twice
+ *   BAGS_ERROR_TYPE      no value of a field's type can become what its options
+ *                        request
+ *   BAGS_ERROR_LIMIT     2^63 datapoints; a tensor above the address space
+ *   BAGS_ERROR_MEMORY    out of memory
+ *
+ * Threads: one at a time per loader. Threads start with the first batch. Cost:
+ * nothing is read.
+ */
+bags_loader *bags_loader_open(const bags_reader *const *readers, size_t count,
+    const bags_loader_options *options, bags_error *err);
+
+/* Stop the threads, as soon as each has finished its datapoint, and free
+ * everything. NULL is accepted. */
+void bags_loader_close(bags_loader *loader);
+
+/*
+ * A field of a batch. `data` has one of three forms:
+ *
+ *   elements of `dtype`: [n, L, shape...] or, of ragged sequences, where `offsets`
+ *       is set, [items, shape...]
+ *   bytes: item i is the bytes ends[i] .. ends[i + 1]; dtype is uint8
+ *   `values` is set: item i is values[i], whose data is at ends[i]; zeros fill up to
+ *       the next
+ */
+typedef struct bags_tensor {
+    const char *name;
+    bags_dtype dtype; /* NONE if `values` is set */
+    size_t dims;      /* of shape, which starts with n, or with the items */
+    uint64_t shape[8];
+    void *data;     /* aligned to 64 bytes, as far as its allocator aligns to 16 */
+    size_t size;    /* bytes of data */
+    uint64_t items; /* of all datapoints */
+    const uint64_t *offsets;  /* of a ragged sequence: datapoint i has the items
+                                offsets[i] .. offsets[i + 1]. Otherwise NULL: all
+                                have the same number */
+    const uint64_t *ends;     /* items + 1 offsets in data; or NULL */
+    const bags_value *values; /* one per item; or NULL */
+} bags_tensor;
+
+typedef struct bags_batch {
+    uint64_t epoch, batch;  /* batch counts from 0 in each epoch */
+    uint64_t position;      /* in the epoch, of the first datapoint of the slice */
+    size_t length;          /* datapoints in the tensors */
+    const bags_pick *picks; /* `length` of them */
+    uint64_t skipped;       /* datapoints that were left out */
+    uint64_t bytes;         /* of the blobs that were decoded */
+    size_t count;           /* tensors, in the order of the options' fields */
+    const bags_tensor *tensors;
+} bags_batch;
+
+/*
+ * The next batch, or this rank's slice of it, in *batch; NULL after the last. It is
+ * valid until the next call (see `hold`), or until the loader is closed.
+ *
+ * Returns BAGS_OK, or what reading and decoding return, or BAGS_ERROR_TYPE for a blob
+ * of a dtype that cannot be converted to the field's; the message names dataset, field
+ * and datapoint. It is the first failure in the order of the batches; those
+ * before were returned, and every later call repeats it. At the end of an epoch, it also
+ * returns the failures of bags_reader_check for each reader.
+ *
+ * Threads: one at a time per loader. Cost: waits for the batch; no allocation once
+ * its memory has grown.
+ */
+bags_code bags_loader_next(
+    bags_loader *loader, const bags_batch **batch, bags_error *err);
+
+/* The bytes of datapoint i in a tensor, from its first item to the end of its last,
+ * and in *first and *count, which may be NULL, its items. Empty if there is no such
+ * datapoint. */
+bags_view bags_tensor_get(const bags_batch *batch, const bags_tensor *tensor, size_t i,
+    uint64_t *first, uint64_t *count);
+
+/* A checksum of a batch: for each datapoint of its dataset, index and tensors; these
+ * are added modulo 2^64. So the digests of all ranks' slices add up to that of the
+ * entire batch, whatever the order. */
+uint64_t bags_batch_digest(const bags_batch *batch);
+
+/* Batches per epoch. */
+uint64_t bags_loader_batches(const bags_loader *loader);
+
+/* Continue with this batch of this epoch. Returns BAGS_OK, BAGS_ERROR_RANGE or the
+ * failure of the loader. Cost: O(1); waits until the threads have finished their
+ * datapoints, and drops the batches that they made ahead. */
+bags_code bags_loader_seek(
+    bags_loader *loader, uint64_t epoch, uint64_t batch, bags_error *err);
+
+#define BAGS_LOADER_STATE 64
+
+/*
+ * Save where the loader is: after the last batch that bags_loader_next returned.
+ * It does not depend on rank, ranks, threads and fields, so that the state of any
+ * rank serves every other one, also when their number changes.
+ *
+ *     0  8  "BAGSLD", the version 1 in two bytes
+ *     8  8  seed
+ *    16  8  epoch
+ *    24  8  batch in the epoch
+ *    32  8  datapoints of all datasets
+ *    40  4  datapoints per batch
+ *    44  4  number of datasets
+ *    48  4  hash of the datasets: lengths, fields, types, and the beginnings of
+ *           the blobs of three datapoints of each
+ *    52  4  hash of the options that determine the order, and drop_last
+ *    56  8  hash of the bytes before
+ *
+ * Numbers are little-endian. restore continues there.
+ *
+ * The first call of either reads the three datapoints of each dataset. Later ones read
+ * nothing, and then saving cannot fail: call it once before the first batch, so that a
+ * position can be saved after bags_loader_next has failed, too.
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_CORRUPT  not a state: truncated, or damaged
+ *   BAGS_ERROR_VALUE    of other datasets or other options; the message names what
+ *                       differs
+ *   or, of the three datapoints, what bags_reader_get_blob returns, except for damage:
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY, BAGS_ERROR_MISSING, BAGS_ERROR_STATE; or the
+ *   failure of the loader, in restore
+ */
+bags_code bags_loader_save(
+    bags_loader *loader, unsigned char state[BAGS_LOADER_STATE], bags_error *err);
+bags_code bags_loader_restore(
+    bags_loader *loader, const void *state, size_t size, bags_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* BAGS_LOADER_H */

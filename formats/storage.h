@@ -1,0 +1,265 @@
+/*
+ * storage.h - datasets that are not directories of this computer: hooks (bags_env.io) for
+ * every function of bags.h that reads.
+ *
+ *     file        subject           library
+ *     archive.c   zip, tar          none
+ *     zip.c       to write a zip    none
+ *     http.c      URLs, S3          libcurl, libssl  -lcurl -lssl -lcrypto -pthread
+ */
+#ifndef BAGS_STORAGE_H
+#define BAGS_STORAGE_H
+
+#include "bags.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ========================================================================
+ * >>archive
+ * Datasets and Bags inside a zip or tar file, read in place. No library.
+ *
+ *     bags_archive *archive = bags_archive_open("pets.zip", NULL, &err);
+ *     bags_reader_options options = {0};
+ *     options.env.io = bags_archive_io(archive);
+ *     bags_reader *reader = bags_reader_open("pets.zip/train", &options, &err);
+ *     ...
+ *     bags_reader_close(reader);
+ *     bags_archive_close(archive);
+ * ====================================================================== */
+
+typedef struct bags_archive bags_archive;
+
+/* The most members of an archive, unless options allow more: 16 million. */
+#define BAGS_ARCHIVE_MAX_MEMBERS ((uint64_t)1 << 24)
+
+typedef struct bags_archive_options {
+    uint64_t max_members; /* reject an archive with more; 0:
+                             BAGS_ARCHIVE_MAX_MEMBERS */
+    bags_env env;         /* env.io: where the archive is. Any hooks that read */
+} bags_archive_options;
+
+/*
+ * Open an archive: a zip file whose members are stored without compression (zip64
+ * too, and with leading bytes), or an uncompressed tar file (GNU, pax or older).
+ *
+ * Its members are then a read-only tree of files below the archive's path. If the
+ * hooks can map files, the archive is mapped once, and readers return pointers into
+ * this map. Otherwise it is read with many small reads; hooks for files that are far
+ * away should keep what they read, as http.c does. What will be read is announced with
+ * read_many: the last MiB, the directory, and of each member that is opened its header
+ * and its last 4 KiB.
+ *
+ * Returns the archive, to be closed with bags_archive_close after the readers that
+ * use it, or NULL:
+ *   BAGS_ERROR_MISSING  no such file
+ *   BAGS_ERROR_CORRUPT  neither zip nor tar; damaged or truncated; a member that is
+ *                       outside (an absolute name, or one with ..), duplicate,
+ *                       overlaps another, or extends past the end. (A local header
+ *                       that contradicts the directory is found when the member is
+ *                       opened: EBADMSG)
+ *   BAGS_ERROR_VALUE    compressed as a unit (.tar.gz); of several disks; sparse; or
+ *                       a member with the name of a dataset's file is compressed,
+ *                       encrypted or a link. (Others of that kind cannot be opened:
+ *                       ENOTSUP, or ENXIO for a link)
+ *   BAGS_ERROR_LIMIT    more than max_members
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ * The message names the archive and the member.
+ *
+ * Threads: any. Cost: O(members log members); the directory of a zip is read, or every
+ * header of a tar, but no data. Memory: 48 bytes per member, and its name.
+ */
+bags_archive *bags_archive_open(
+    const char *path, const bags_archive_options *options, bags_error *err);
+
+/* The hooks for the members, for bags_env.io: paths begin with the archive's path
+ * as it was opened. Writing fails with EROFS. Valid until the archive is closed.
+ * Threads: any. */
+const bags_io *bags_archive_io(const bags_archive *archive);
+
+/* Close an archive, after everything that uses its hooks. NULL is accepted. */
+void bags_archive_close(bags_archive *archive);
+
+/* ========================================================================
+ * >>zip
+ * A dataset as one file, which bags_archive_open and every unzip read. No library.
+ * ====================================================================== */
+
+typedef struct bags_zip_options {
+    bool no_sync; /* do not wait for stable storage */
+    /* Called from time to time with the bytes copied, and those of the dataset; first
+     * with `done` 0, when PATH.partial has been created. May be NULL. */
+    void (*progress)(void *user, uint64_t done, uint64_t total);
+    void *user;
+    const bags_io *from; /* where the dataset is; NULL: env.io */
+    /* Further files to be included, such as indexes: their names in the dataset's
+     * directory, "index/id.bag". Those that do not exist are left out. */
+    const char *const *files;
+    size_t files_count;
+    bags_env env; /* env.io: where the zip file will be */
+} bags_zip_options;
+
+/*
+ * Write a finished dataset as a zip file, which must not exist. (One that another
+ * process creates in the last moment is replaced.)
+ *
+ * It contains the files of the dataset (spec.json, the Bags, .crc, .idx and the mark
+ * of bags_finalize), and `files`, under their names in its directory, without
+ * compression. Every Bag starts at a multiple of 4,096 bytes. Files of 64 KiB or more
+ * are first, then smaller ones, then those named spec.json, each in the order of the
+ * shards: what a remote reader needs first is near the end. One dataset always makes
+ * the same bytes.
+ *
+ * It is written as PATH.partial, and renamed when it is complete. Until then that file
+ * is locked. After a failure it is removed; one that a killed process left is
+ * overwritten by the next call.
+ *
+ * Returns BAGS_OK, what bags_reader_open returns for the dataset, or
+ *   BAGS_ERROR_EXISTS   the zip file exists
+ *   BAGS_ERROR_LOCKED   another running process writes it
+ *   BAGS_ERROR_CORRUPT  the dataset changed while it was read
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ *
+ * Threads: any. Cost: reads every byte once. Memory: 2 MiB, and about 100 bytes per
+ * file.
+ */
+bags_code bags_zip(const char *dataset, const char *path,
+    const bags_zip_options *options, bags_error *err);
+
+/* ========================================================================
+ * >>http
+ * Datasets on web servers and in object stores: hooks whose paths are URLs, for
+ * every function of bags.h that reads.
+ *
+ *     https://host/ds   http://host/ds   s3://bucket/ds
+ *
+ * S3 is signed with SigV4, and not signed without keys. Azure and Google Cloud are
+ * read by signed URLs, whose query belongs in the options.
+ *
+ * An object is looked up once, by one request for its last 32 KiB. Its size, ETag and
+ * Last-Modified are remembered until bags_http_close, and so is that it is missing. An
+ * object that is replaced in the meantime is an error, and so is a dataset: its
+ * spec.json is looked up again with every lookup of a file next to it, and with the
+ * first read after one. Where ETags are hashes of the content, or without Last-Modified,
+ * that read also looks up all files of the shard that were looked up before. Open another bags_http to read the
+ * new version. Caches that return outdated files in spite of "no-cache", and servers that state
+ * neither an ETag nor a Last-Modified (see bags_http_is_versioned), can hide a change
+ * that leaves the size as it was: then only checksums find it.
+ *
+ * The shards of a dataset are listed by S3's API (s3://), or from the index page of
+ * the directory (nginx's autoindex, Apache, Python's http.server). Where neither
+ * exists, 000000, 000001, ... are looked up until four in a row are missing: then a
+ * shard after such a gap is not seen.
+ * ====================================================================== */
+
+typedef struct bags_http bags_http;
+
+/* Strings are copied. For S3, NULL means what the environment states:
+ * AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; AWS_REGION or
+ * AWS_DEFAULT_REGION; AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL; otherwise what the
+ * profile AWS_PROFILE in ~/.aws/credentials and ~/.aws/config does. An empty
+ * variable is an unset one. */
+typedef struct bags_http_options {
+    const char *query; /* appended to every http(s) URL after a "?", encoded: the
+                          signature of a signed URL */
+    const char *user;  /* NAME:PASSWORD, encoded as in a URL, for http(s) URLs */
+    const char *key, *secret, *token; /* of S3 */
+    const char *region;               /* of S3; without any, us-east-1 */
+    const char *endpoint; /* of S3: https://host[:port], then in path style */
+    const char *ca_file;  /* certificates to trust; NULL: the system's */
+    double retry_seconds; /* how long a request that fails is repeated: 429, 5xx,
+                             truncated, stalled, refused (5 s at most until the
+                             server has answered a request). 0: 50 */
+    double stall_seconds; /* a transfer that does not move for this time fails,
+                             and is repeated. 0: 30 */
+    size_t connections;   /* at most; 0: 384 */
+    uint64_t gap;         /* bytes between two ranges that are at most read over to save
+                     a request, where requests are more than a third of the
+                     connections; 0: 1 MiB. Never more than is wanted */
+    uint64_t read_ahead;  /* bytes of a file that is read in order, at most; 0: 8 MiB */
+    uint64_t cache_size;  /* bytes of memory for what was looked up, read ahead or
+                            requested in advance; 0: 256 MiB */
+} bags_http_options;
+
+/*
+ * Open the hooks. No request is made yet.
+ *
+ * Returns the object, to be closed with bags_http_close, or NULL:
+ *   BAGS_ERROR_ARGUMENT  invalid options
+ *   BAGS_ERROR_MEMORY    out of memory, or of threads
+ *
+ * It has threads of its own: one for each core and each 16 connections, at most 4.
+ * After a fork only the parent may use it: in the child every hook fails. Initializes
+ * libcurl, and libcrypto without its cleanup at exit, so that a program may exit while
+ * it is open.
+ */
+bags_http *bags_http_open(const bags_http_options *options, bags_error *err);
+
+/* Stop all transfers and free it. NULL is accepted. Everything that uses its hooks
+ * must be closed. */
+void bags_http_close(bags_http *http);
+
+/*
+ * The hooks, valid until bags_http_close. Threads: any.
+ *
+ * A path is an encoded URL; in s3:// it is the key as it is. A missing object is
+ * ENOENT, a refused one EACCES, or EPERM if the key or its signature is invalid, a
+ * changed one ESTALE, everything else EIO; messages have the status and the server's
+ * own code, and never a key, a query or a password. Cost: one round trip for
+ * everything that is requested together.
+ */
+const bags_io *bags_http_io(const bags_http *http);
+
+/* True if a path begins with http://, https:// or s3://. */
+bool bags_http_is_url(const char *path);
+
+/* How many requests were made so far, repeated ones included, and how many bytes of
+ * bodies were received. */
+void bags_http_counts(bags_http *http, uint64_t *requests, uint64_t *bytes);
+
+/* False if an object that was found has neither an ETag nor a Last-Modified: its
+ * replacement is noticed only if the size differs. Threads: any. */
+bool bags_http_is_versioned(bags_http *http);
+
+/*
+ * Upload a file that `io` reads to s3://: with one request up to 64 MiB, otherwise in
+ * parts, which are discarded after a failure (but not if the process is killed: let a
+ * lifecycle rule of the bucket abort incomplete multipart uploads). The object appears
+ * when it is complete, and replaces one of the same name. Every request has the MD5 of
+ * its body, which the server checks. What these hooks know of the object is not updated.
+ *
+ *   progress  called with the number of bytes after each request; may be NULL
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_ARGUMENT  not an s3:// URL
+ *   BAGS_ERROR_MISSING, BAGS_ERROR_CORRUPT
+ *                        the file is missing, or is truncated while it is read
+ *   BAGS_ERROR_IO        it cannot be read, or the server refuses it
+ *   BAGS_ERROR_MEMORY    out of memory: a part is held in memory
+ *
+ * Threads: any.
+ */
+bags_code bags_http_upload(bags_http *http, const char *url, const bags_io *io,
+    const char *path, void (*progress)(void *user, uint64_t bytes), void *user,
+    bags_error *err);
+
+/* *same: the object exists, and has the size and the ETag that an upload of this file
+ * by bags_http_upload has. Then the file need not be copied, in either direction.
+ * Reads the file only if the sizes are equal. Errors and threads as above; a missing
+ * object is not a failure. */
+bags_code bags_http_same(bags_http *http, const char *url, const bags_io *io,
+    const char *path, bool *same, bags_error *err);
+
+/* Call each() with the names in a listing, until it returns nonzero, and return
+ * that: the links of an index page, or with `xml` the keys and prefixes of S3's
+ * ListObjectsV2. prefix: what precedes a name, not encoded. Names with a slash
+ * inside, . and .. are left out. `page` may contain anything. */
+int bags_http_names(const void *page, size_t size, bool xml, const char *prefix,
+    int (*each)(void *user, const char *name), void *user);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* BAGS_STORAGE_H */
