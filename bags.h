@@ -8111,24 +8111,11 @@ static void bagi_writer_check_idle(bags_writer *writer) {
         writer->job.failure = why;
 }
 
-/* Remove all files of the Bags of the shard, or only their checksums: those of refs
- * first, since without refs.idx no datapoint exists, and without refs.crc recovery
- * expects no other checksums. */
-static bags_code bagi_writer_remove(
-    const bags_writer *writer, bool all, bags_error *err) {
-    static const char *const suffixes[] = {".idx", ".bag", ".crc", ".crc.partial"};
-    bags_code code = BAGS_OK;
-    for (size_t i = writer->spec.count + 1; i-- > 0;)
-        for (int k = all ? 0 : 2; k < 4 && !code; k++)
-            code = bagi_dir_remove(
-                &writer->dir, bagi_spec_name(&writer->spec, i), suffixes[k], err);
-    return code;
-}
-
-/* Remove an unfinished shard whose record is held: the files of the fields, unless they
+/* Remove an unfinished shard whose record is held: the files of the Bags, unless they
  * are next to a spec.json of another process, the record, and the directory, unless it
- * contains something *else. An interrupted removal can be continued. Files are closed
- * before, for Windows. */
+ * contains something *other. Those of refs go first: without refs.idx no datapoint
+ * exists, and without refs.crc recovery expects no checksums; so an interrupted removal
+ * can be continued. Files are closed before, for Windows. */
 static bags_code bagi_writer_discard(
     bags_writer *writer, bool *other, bags_error *err) {
     const bagi_dir *dir = &writer->dir;
@@ -8136,8 +8123,11 @@ static bags_code bagi_writer_discard(
     const bagi_stream *record = &writer->record;
     bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_close);
     bags_code code = bagi_check_same(dir->env, record->handle, record->path, err);
-    if (!bagi_is_finished(dir, &code, err) && !code)
-        code = bagi_writer_remove(writer, true, err);
+    bool remove = !bagi_is_finished(dir, &code, err);
+    for (size_t i = writer->spec.count + 1; i-- > 0 && remove;)
+        for (int k = BAGI_FILES; k-- > 0 && !code;)
+            code = bagi_dir_remove(
+                dir, bagi_spec_name(&writer->spec, i), bagi_suffix[k], err);
     if (!code)
         code = bagi_check_same(dir->env, record->handle, record->path, err);
     if (!code)
@@ -8911,7 +8901,7 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name, bool dry_
     if (writer->options.checksum && !writer->outputs[0].checksums)
         return bags_fail(failure, BAGS_ERROR_EXISTS,
             "%s: was started without checksums, which are requested or which other "
-            "shards have; recover it, and make them with bags_checksum",
+            "shards have; resume it without, or use bags_recover and bags_checksum",
             bagi_tail(dir->path));
     bagi_writer_check(writer);
     for (size_t i = 0; i <= spec->count; i++)
@@ -11448,7 +11438,6 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
  * exist already. What is to be done is found as a reader finds it, and by a reader. A
  * shard's spec.json is locked meanwhile, so that its files do not change.
  * ====================================================================== */
-
 
 /* What is known of a Bag while the checksums of its shard are made. */
 typedef struct bagi_summed {

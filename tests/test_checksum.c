@@ -707,40 +707,6 @@ static void running_out_of_memory_is_an_error(void **state) {
     set_free(&set);
 }
 
-/* A shard that a writer without checksums left unfinished gets them when it is
- * resumed. */
-static void running_out_of_memory_in_bags_checksum_is_an_error(void **state) {
-    uint64_t n;
-    (void)state;
-    for (n = 1;; n++) {
-        memory_disk m;
-        crash_device device;
-        tally blocks;
-        bags_writer *writer;
-        memory_disk_start(&m);
-        crash_device_start(&device, &m.io);
-        work w = work_on("set", 0, &device.io);
-        assert_opens(writer, work_open(&w, false, &said));
-        assert_ok(work_append_to(&w, writer, 4, &said));
-        assert_ok(work_flush(&w, writer, &said));
-        crash_writer(&device, writer);
-        tally_start(&blocks);
-        blocks.fail_at = n;
-        w.options.env.allocator = &blocks.allocator;
-        w.options.checksum = true;
-        writer = work_open(&w, true, &said);
-        bags_code code = writer ? work_close(&w, writer, &said) : said.code;
-        assert_int_equal(code, blocks.failed ? BAGS_ERROR_MEMORY : BAGS_OK);
-        assert_int_equal(blocks.live, 0);
-        if (!code)
-            assert_non_null(memory_disk_find(&m, "set/refs.crc").data);
-        memory_disk_free(&m);
-        if (!blocks.failed)
-            break;
-    }
-    assert_true(n > 30);
-}
-
 static void a_disk_full_while_writing_checksums_is_an_error(void **state) {
     uint64_t n;
     (void)state;
@@ -1112,7 +1078,6 @@ int main(void) {
         TEST(the_writer_stores_the_same_checksums_as_bags_checksum),
         TEST(an_interrupted_checksum_can_be_repeated),
         TEST(running_out_of_memory_is_an_error),
-        TEST(running_out_of_memory_in_bags_checksum_is_an_error),
         TEST(a_disk_full_while_writing_checksums_is_an_error),
         TEST(a_long_table_is_checksummed_in_pieces),
         TEST(an_invalid_table_gets_no_checksums),

@@ -99,7 +99,6 @@ static uint64_t tree_size(const char *path) {
 #define LEFT_NAMES                                                                     \
     "clip.bag clip.idx id.bag id.idx refs.bag refs.idx "                               \
     "spec.json.partial text.bag text.idx"
-#define DONE_NAMES "clip.bag id.bag refs.bag spec.json text.bag"
 
 /* ---- recovery ---- */
 
@@ -1009,18 +1008,26 @@ static void truncated_checksums_end_the_datapoints(void **state) {
     check_points(&w, 5);
 }
 
-/* Whatever the resuming writer requests, a shard that has checksums keeps them,
- * and one that has none gets them on request. */
+/* Whatever the resuming writer requests, a shard that has checksums keeps them; one
+ * that was started without is refused if they are requested. */
 static void resuming_with_and_without_checksums(void **state) {
     static const uint64_t lengths[] = {0, 10};
     (void)state;
     for (int i = 0; i < 6; i++) {
         bool before = i % 3 != 1, after = i % 3 != 0;
         work w = checksum_work(at("crashed%d", i), lengths[i / 3], before);
-        work complete = checksum_work(at("complete%d", i), lengths[i / 3], true);
+        work complete = checksum_work(at("complete%d", i), lengths[i / 3], before);
         bags_writer *writer;
         leave(&w, 6, 0);
         w.options.checksum = after;
+        if (!before) {
+            copy_tree(w.path, at("before%d", i));
+            assert_null(work_open(&w, true, &said));
+            assert_int_equal(said.code, BAGS_ERROR_EXISTS);
+            assert_non_null(strstr(said.message, "was started without checksums"));
+            assert_same_tree(w.path, at("before%d", i));
+            w.options.checksum = false;
+        }
         assert_opens(writer, work_open(&w, true, &said));
         assert_int_equal(bags_writer_resumed(writer), 6);
         assert_ok(work_append_to(&w, writer, 9, &said));
@@ -1045,87 +1052,6 @@ static void abort_restores_checksums_too(void **state) {
     assert_int_equal(t.report.length, 6);
     write_complete(&complete, 6);
     assert_same_tree(w.path, complete.path);
-}
-
-/* Resume with the five existing datapoints, request checksums, and crash or
- * fail at the n-th call after opening; then close the writer, or abort it.
- * False if there are fewer calls. */
-static bool interrupt_the_adding(
-    const char *path, uint64_t n, bool crashes, bool aborts) {
-    crash_device device;
-    bags_writer *writer;
-    work w = checksum_work(path, 0, true);
-    crash_device_start(&device, &disk.io);
-    w.options.env.io = &device.io;
-    assert_opens(writer, work_open(&w, true, &said));
-    crash_at(&device, device.files.calls + n);
-    device.files.stays = crashes;
-    work_append_to(&w, writer, 9, NULL);
-    bags_writer_flush(writer, NULL);
-    if (aborts)
-        bags_writer_abort(writer);
-    else
-        bags_writer_close(writer, NULL);
-    return device.files.failed > 0;
-}
-
-static void leave_five(const char *path) {
-    work w = local_work(path, 0);
-    leave(&w, 5, 0);
-}
-
-#define DONE_SUMMED_NAMES                                                              \
-    "clip.bag clip.crc id.bag id.crc refs.bag refs.crc "                               \
-    "spec.json text.bag text.crc"
-
-/* Checksums of only some Bags, or of blobs that have changed, would make verify
- * report damage that does not exist. */
-static void checksums_are_added_to_all_bags_or_to_none(void **state) {
-    int points = 0, with = 0, without = 0;
-    (void)state;
-    for (int how = 0; how < 4; how++) {
-        bool reached = true;
-        for (uint64_t n = 1; reached; n++, points++) {
-            reported t;
-            work w = local_work(at("set"), 0);
-            leave_five(w.path);
-            reached = interrupt_the_adding(w.path, n, how / 2, how % 2);
-            assert_ok(recover(w.path, &t));
-            drop_journals(&disk.io, w.path);
-            bool with_checksums = exists(at("set/refs.crc"));
-            assert_names(w.path, with_checksums ? DONE_SUMMED_NAMES : DONE_NAMES);
-            *(with_checksums ? &with : &without) += 1;
-            finding f = work_find(&w, &disk.io, false);
-            if (!f.verified || f.right != f.length || f.length < 5)
-                fail_msg("call %d: %d of %d are right: %s", (int)n, (int)f.right,
-                    (int)f.length, f.verified ? "" : f.error.message);
-            remove_tree(w.path);
-        }
-    }
-    print_message(
-        "%d points; %d ended with checksums, %d without\n", points, with, without);
-    assert_true(with > 4 && without > 40);
-}
-
-/* As after an interrupted bags_checksum and a power failure. */
-static void leftover_checksums_are_removed(void **state) {
-    (void)state;
-    reported t;
-    bags_writer *writer;
-    work complete = local_work(at("complete"), 0), w = local_work(at("on"), 0);
-    write_complete(&complete, 5);
-    for (int i = 0; i < 2; i++) {
-        const char *path = i ? w.path : at("set");
-        leave_five(path);
-        save_text(at("%s/clip.crc", i ? "on" : "set"), "of other blobs");
-        save_text(at("%s/id.crc.partial", i ? "on" : "set"), "");
-        save_text(at("%s/refs.crc.partial", i ? "on" : "set"), "begun");
-    }
-    assert_ok(recover(at("set"), &t));
-    assert_same_tree(at("set"), at("complete"));
-    assert_opens(writer, work_open(&w, true, &said));
-    assert_ok(work_close(&w, writer, &said));
-    assert_same_tree(at("on"), at("complete"));
 }
 
 static void a_shard_with_checksums_and_no_datapoint_is_removed(void **state) {
@@ -1794,8 +1720,6 @@ int main(void) {
         TEST(truncated_checksums_end_the_datapoints),
         TEST(resuming_with_and_without_checksums),
         TEST(abort_restores_checksums_too),
-        TEST(checksums_are_added_to_all_bags_or_to_none),
-        TEST(leftover_checksums_are_removed),
         TEST(a_shard_with_checksums_and_no_datapoint_is_removed),
         TEST(a_recovered_standalone_bag_equals_that_of_its_writer),
         TEST(a_truncated_standalone_bag_keeps_its_complete_blobs),

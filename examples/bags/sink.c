@@ -282,6 +282,10 @@ static void open_dataset(void) {
         failure_remedy(path,
             "another writer has the same --shard-start, or the dataset was "
             "written before: --resume continues it, --append adds to it");
+    else if (!dataset && strstr(failure.message, ": was started without checksums"))
+        failure_remedy(path,
+            "--no-checksum continues it without; or `bags recover`, then "
+            "`bags checksum`");
     must_open(dataset);
     shards = bags_writer_shards(dataset);
     existing = bags_writer_resumed(dataset);

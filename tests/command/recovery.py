@@ -449,6 +449,18 @@ def the_loser_of_a_race_is_not_told_to_remove_what_the_other_writes():
         assert '' in said, said
 
 
+def a_pack_without_checksums_is_not_resumed_with_them():
+    bad = LINES[0] + LINES[1] + b'{'
+    _pack([bad], 'out', '--no-checksum', call=refuse, says='2 datapoints are kept')
+    before = files('out')
+    for options in [], ['--checksum']:
+        _pack(LINES[:3], 'out', '--resume', *options, call=refuse,
+              says=('out: was started without checksums', '--no-checksum', 'bags recover'))
+    assert files('out') == before
+    _pack(LINES[:3], 'out', '--resume', '--no-checksum')
+    assert _datapoints('out') == ROWS[:3]
+
+
 def resuming_with_other_shard_lengths_goes_on_with_those():
     _pack(LINES[:15], 'out', '--shard-length', '10')
     _pack(LINES, 'out', '--shard-length', '20', '--resume')
