@@ -392,6 +392,25 @@ BAGI_INLINE uint64_t bagi_load_u64(const unsigned char *data) {
 #endif
 }
 
+/* The number that `size` bytes, 0 to 8, are. Threads: any. */
+BAGI_INLINE uint64_t bags_load(const void *data, size_t size, bool big_endian) {
+    const unsigned char *bytes = (const unsigned char *)data;
+    uint64_t number = 0;
+    for (size_t i = 0; i < size; i++)
+        number = number << 8 | bytes[big_endian ? i : size - 1 - i];
+    return number;
+}
+
+/* Write the low `size` bytes, 0 to 8, of a number. Threads: any. */
+BAGI_INLINE void bags_store(void *data, size_t size, bool big_endian, uint64_t number) {
+    unsigned char *bytes = (unsigned char *)data;
+    for (size_t i = 0; i < size; i++, number >>= 8)
+        bytes[big_endian ? size - 1 - i : i] = (unsigned char)number;
+}
+
+/* True if a view contains exactly this text. */
+BAGS_API bool bags_view_is(bags_view view, const char *text);
+
 /* Blob i of a range, 0 <= i < range->length; otherwise an empty view. Valid as long
  * as the range. Cost: O(1). */
 BAGI_INLINE bags_view bags_range_get(const bags_range *range, size_t i) {
@@ -573,6 +592,15 @@ typedef struct bags_env {
  * _LOCKED, _MEMORY, _STATE (ESTALE) or _IO; 0 is no failure. Threads: any. */
 BAGS_API bags_code bags_fail_io(
     const bags_io *io, int error, const char *path, const char *doing, bags_error *err);
+
+/* Read exactly `size` bytes of an open file. Returns BAGS_OK, BAGS_ERROR_CORRUPT (the
+ * file ends before them) or what bags_fail_io does. Threads: any. */
+BAGS_API bags_code bags_read(const bags_io *io, void *file, const char *path,
+    uint64_t offset, void *data, size_t size, bags_error *err);
+
+/* The last 320 bytes of a path, so that a message also has space for the reason. It is
+ * part of `path`. Threads: any. */
+BAGS_API const char *bags_path_tail(const char *path);
 
 /* ========================================================================
  * >>bag
@@ -1480,6 +1508,12 @@ typedef struct bags_shard {
 /* The shards that are read, in order; *count of them. An unsharded dataset is shard
  * 0. Gaps show in their numbers. Valid until the reader is closed. */
 BAGS_API const bags_shard *bags_reader_shards(const bags_reader *reader, size_t *count);
+
+/* Write the path of a shard's directory to `out`, NUL-terminated: PATH/000003, or PATH
+ * if the dataset is not sharded. Returns BAGS_OK or BAGS_ERROR_LIMIT: it needs more than
+ * `size` bytes. Threads: any. */
+BAGS_API bags_code bags_shard_path(
+    const char *path, const bags_shard *shard, char *out, size_t size, bags_error *err);
 
 typedef struct bags_info {
     bool sharded;       /* a directory of shards */
@@ -2665,6 +2699,8 @@ BAGS_API const bags_io *bags_io_local(void) {
  * that callers without inlining, or with a function pointer, link to. */
 #if !defined(BAGS_STATIC) && !defined(__TINYC__) && !defined(__cplusplus)
 BAGS_API uint64_t bagi_load_u64(const unsigned char *data);
+BAGS_API uint64_t bags_load(const void *data, size_t size, bool big_endian);
+BAGS_API void bags_store(void *data, size_t size, bool big_endian, uint64_t number);
 BAGS_API bags_view bags_range_get(const bags_range *range, size_t i);
 BAGS_API bool bagi_mapped_get(
     const bagi_mapped *mapped, uint64_t index, bags_view *out);
@@ -2783,10 +2819,9 @@ static size_t bagi_utf8_encode(uint32_t point, char out[4]) {
     return length;
 }
 
-/* True if a view contains exactly this text. */
-static bool bagi_same(bags_view bytes, const char *text) {
+BAGS_API bool bags_view_is(bags_view view, const char *text) {
     size_t size = strlen(text);
-    return bytes.size == size && memcmp(bytes.data, text, size) == 0;
+    return view.size == size && (size == 0 || memcmp(view.data, text, size) == 0);
 }
 /* ========================================================================
  * >>crc
@@ -3357,15 +3392,16 @@ static bags_code bagi_file_size(const bagi_env *env, void *file, const char *pat
         &env->io, env->io.size(env->io.user, file, size), path, "get the size of", err);
 }
 
-/* Read exactly `size` bytes. */
-static bags_code bagi_read_at(const bagi_env *env, void *file, const char *path,
+BAGS_API const char *bags_path_tail(const char *path) { return bagi_tail(path); }
+
+BAGS_API bags_code bags_read(const bags_io *io, void *file, const char *path,
     uint64_t offset, void *data, size_t size, bags_error *err) {
     unsigned char *out = (unsigned char *)data;
     while (size > 0) {
         size_t done = 0;
-        int error = env->io.read_at(env->io.user, file, offset, out, size, &done);
+        int error = io->read_at(io->user, file, offset, out, size, &done);
         if (error)
-            return bags_fail_io(&env->io, error, path, "read", err);
+            return bags_fail_io(io, error, path, "read", err);
         if (done == 0 || done > size)
             return bags_fail(err, BAGS_ERROR_CORRUPT,
                 "%s: truncated while open (ends at offset %" PRIu64 ", %" PRIu64
@@ -3674,7 +3710,7 @@ static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
     if (!code && !(content = bagi_alloc(&env->memory, (size_t)length, err)))
         code = BAGS_ERROR_MEMORY;
     if (!code)
-        code = bagi_read_at(env, file, path, 0, content, (size_t)length, err);
+        code = bags_read(&env->io, file, path, 0, content, (size_t)length, err);
     if (!code && identity)
         code = bags_fail_io(
             NULL, bagi_identify(env, file, path, identity), path, "identify", err);
@@ -4140,7 +4176,7 @@ BAGS_API bags_dtype bags_dtype_parse(const char *text, size_t size, bool *big_en
     }
     for (size_t i = 1; i < BAGI_DTYPES && rest.size > 0; i++) {
         const bagi_dtype *dtype = &bagi_dtypes[i];
-        if (!bagi_same(rest, dtype->name) && !bagi_same(rest, dtype->code) &&
+        if (!bags_view_is(rest, dtype->name) && !bags_view_is(rest, dtype->code) &&
             !bagi_has_word(dtype->also, rest))
             continue;
         if (big_endian)
@@ -4300,7 +4336,7 @@ static bags_code bagi_bytes_open(const bags_codec *codec, const bags_type *type,
     (void)allocator;
     if (type->count)
         return bagi_fail_arguments(err);
-    *state = bagi_same(type->name, "utf8") ? &is_utf8 : NULL;
+    *state = bags_view_is(type->name, "utf8") ? &is_utf8 : NULL;
     return BAGS_OK;
 }
 
@@ -4364,12 +4400,12 @@ BAGI_COLD static bags_code bagi_int_open(const bags_codec *codec, const bags_typ
     const bags_allocator *allocator, void **state, bags_error *err) {
     (void)codec;
     uint64_t size = 8;
-    bool plain = bagi_same(type->name, "int");
+    bool plain = bags_view_is(type->name, "int");
     bags_view order = bags_type_argument(type, 1);
-    bool big = bagi_same(order, "big");
+    bool big = bags_view_is(order, "big");
     if (type->count > 0 &&
         (!plain || type->count > 2 || !bags_type_number(type, 0, &size) ||
-            (type->count == 2 && !big && !bagi_same(order, "little"))))
+            (type->count == 2 && !big && !bags_view_is(order, "little"))))
         return bags_fail(err, BAGS_ERROR_TYPE,
             "invalid arguments (expected int, int(N), int(N,little), "
             "int(N,big), i64 or u64; N is a number of bytes)");
@@ -4379,7 +4415,7 @@ BAGI_COLD static bags_code bagi_int_open(const bags_codec *codec, const bags_typ
     bagi_int made = BAGI_ZERO;
     made.size = (size_t)size;
     made.shortest = plain && type->count == 0;
-    made.is_signed = bagi_same(type->name, "i64");
+    made.is_signed = bags_view_is(type->name, "i64");
     made.big = big;
     size_t length = type->name.size;
     if (type->count)
@@ -4492,7 +4528,7 @@ BAGI_COLD static bags_code bagi_array_open(const bags_codec *codec,
             BAGS_MAX_DIMS);
     for (size_t i = 0; i < made.dims; i++) {
         if (made.wild == made.dims &&
-            bagi_same(bags_type_argument(type, i + 1), "-1")) {
+            bags_view_is(bags_type_argument(type, i + 1), "-1")) {
             made.wild = i;
             made.shape[i] = 1; /* `bytes` is then the size of one step */
         } else if (!bags_type_number(type, i + 1, &made.shape[i])) {
@@ -5128,7 +5164,7 @@ static bags_code bagi_file_read(const bag_reader *bag, const bagi_file *file,
     bags_code code = bagi_file_pin(bag, file, &handle, err);
     if (code)
         return code;
-    code = bagi_read_at(bag->env, handle, file->path, offset, data, size, err);
+    code = bags_read(&bag->env->io, handle, file->path, offset, data, size, err);
     bagi_file_unpin(bag, file);
     return code;
 }
@@ -6779,7 +6815,7 @@ static void bagi_stream_copy(bagi_stream *from, bagi_stream *to, uint32_t *crc) 
     size_t step = 0;
     for (uint64_t at = 0; at < from->end && !bagi_stream_idle(from); at += step) {
         step = (size_t)BAGI_MIN(from->end - at, from->capacity);
-        if (bagi_read_at(&from->job->env, from->handle, from->path, at, from->buffer,
+        if (bags_read(&from->job->env.io, from->handle, from->path, at, from->buffer,
                 step, &from->job->failure))
             return;
         *crc = bags_crc32c(*crc, from->buffer, step);
@@ -9652,6 +9688,17 @@ BAGS_API uint64_t bags_reader_length(const bags_reader *reader) {
 
 BAGS_API const char *bags_reader_path(const bags_reader *reader) {
     return reader ? bagi_shown(reader->path) : "";
+}
+
+BAGS_API bags_code bags_shard_path(const char *path, const bags_shard *shard, char *out,
+    size_t size, bags_error *err) {
+    int length = shard->digits ? snprintf(out, size, "%s/%0*" PRIu64, path,
+                                     (int)shard->digits, shard->number)
+                               : snprintf(out, size, "%s", path);
+    if (length >= 0 && (size_t)length < size)
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_LIMIT, "%s: path too long (maximum %" PRIu64 ")",
+        bagi_tail(path), (uint64_t)size - 1);
 }
 
 BAGS_API const bags_shard *bags_reader_shards(

@@ -88,6 +88,49 @@ static void check_datapoint(
     }
 }
 
+static void the_path_of_a_shard_has_its_number(void **state) {
+    bags_shard shard = {0};
+    char path[16], end[4];
+    (void)state;
+    assert_ok(bags_shard_path("pets", &shard, path, sizeof(path), &said));
+    assert_string_equal(path, "pets");
+    shard.number = 3;
+    shard.digits = 6;
+    assert_ok(bags_shard_path("pets", &shard, path, 12, &said));
+    assert_string_equal(path, "pets/000003");
+    assert_fails(BAGS_ERROR_LIMIT, bags_shard_path("pets", &shard, path, 11, &said));
+    assert_string_equal(said.message, "pets: path too long (maximum 10)");
+    shard.number = 1234567;
+    assert_ok(bags_shard_path("", &shard, path, sizeof(path), &said));
+    assert_string_equal(path, "/1234567");
+    memset(path, 'a', sizeof(path) - 1);
+    path[sizeof(path) - 1] = 0;
+    shard.digits = 0;
+    assert_fails(
+        BAGS_ERROR_LIMIT, bags_shard_path(path, &shard, end, sizeof(end), &said));
+}
+
+static void exactly_the_requested_bytes_are_read(void **state) {
+    const bags_io *io = bags_io_local();
+    const char *path = at("exactly.bin");
+    char data[9] = "", nest[400];
+    void *file = NULL;
+    (void)state;
+    save(path, "12345678", 8);
+    assert_int_equal(io->open(io->user, path, BAGS_IO_READ, &file), 0);
+    assert_ok(bags_read(io, file, path, 2, data, 6, &said));
+    assert_string_equal(data, "345678");
+    assert_ok(bags_read(io, file, path, 99, data, 0, &said));
+    assert_fails(BAGS_ERROR_CORRUPT, bags_read(io, file, path, 3, data, 6, &said));
+    assert_non_null(strstr(said.message,
+        "exactly.bin: truncated while open (ends at offset 8, 1 bytes missing)"));
+    io->close(io->user, file);
+    memset(nest, 'a', sizeof(nest) - 1);
+    nest[sizeof(nest) - 1] = 0;
+    assert_ptr_equal(bags_path_tail(nest), nest + sizeof(nest) - 1 - 320);
+    assert_ptr_equal(bags_path_tail(path), path);
+}
+
 /* How many numbers below `stop`, every step-th from start, no shard of a reader
  * has. */
 static uint64_t missing_before(
@@ -1604,6 +1647,8 @@ static void a_running_worker_is_refused_after_finalize(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        TEST(the_path_of_a_shard_has_its_number),
+        TEST(exactly_the_requested_bytes_are_read),
         TEST(shards_end_at_their_length),
         TEST(shards_end_when_their_size_is_reached),
         TEST(shards_end_at_whichever_limit_comes_first),

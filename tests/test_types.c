@@ -294,6 +294,38 @@ static void the_bytes_of_elements_are_swapped(void **state) {
     assert_int_equal(bags_little_endian(), first == 1);
 }
 
+static void numbers_are_loaded_and_stored_in_both_byte_orders(void **state) {
+    static const unsigned char data[] = {0xF1, 2, 3, 4, 5, 6, 7, 0xF8};
+    (void)state;
+    assert_true(bags_load(data, 0, false) == 0);
+    assert_true(bags_load(data, 1, true) == 0xF1);
+    assert_true(bags_load(data, 3, false) == 0x0302F1);
+    assert_true(bags_load(data, 3, true) == 0xF10203);
+    assert_true(bags_load(data, 8, false) == UINT64_C(0xF8070605040302F1));
+    assert_true(bags_load(data, 8, true) == UINT64_C(0xF1020304050607F8));
+    for (size_t size = 0; size <= 8; size++)
+        for (int big = 0; big < 2; big++) {
+            unsigned char out[9];
+            memset(out, 0xAA, sizeof(out));
+            bags_store(out, size, big, bags_load(data, size, big));
+            assert_memory_equal(out, data, size);
+            assert_int_equal(out[size], 0xAA);
+        }
+}
+
+static void a_view_is_a_text_only_if_all_bytes_are_equal(void **state) {
+    static const bags_view nothing = {NULL, 0};
+    bags_view view = {(const unsigned char *)"utf8\0x", 4};
+    (void)state;
+    assert_true(bags_view_is(view, "utf8"));
+    assert_false(bags_view_is(view, "utf") || bags_view_is(view, "utf88"));
+    assert_false(bags_view_is(view, "utf9") || bags_view_is(view, ""));
+    view.size = 5;
+    assert_false(bags_view_is(view, "utf8"));
+    assert_true(bags_view_is(nothing, ""));
+    assert_false(bags_view_is(nothing, "x"));
+}
+
 /* ---- errors, buffers ---- */
 
 static void every_code_has_a_distinct_name(void **state) {
@@ -1378,6 +1410,8 @@ int main(void) {
         TEST(dtypes_have_names_codes_and_sizes),
         TEST(the_size_of_an_array_is_the_size_of_its_elements),
         TEST(the_bytes_of_elements_are_swapped),
+        TEST(numbers_are_loaded_and_stored_in_both_byte_orders),
+        TEST(a_view_is_a_text_only_if_all_bytes_are_equal),
         TEST(every_code_has_a_distinct_name),
         TEST(bags_fail_writes_and_truncates_its_message),
         TEST(a_buffer_grows_by_half_and_keeps_its_content),
