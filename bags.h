@@ -779,13 +779,6 @@ BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
     bags_error *err);
 
-/* Start to read blobs from the disk, all at once, so that reading them soon
- * afterwards finds them in memory. It waits for their entries of the table, not for
- * the blobs. Errors and threads as for bag_reader_get. Cost: about a microsecond per
- * blob that is already in memory; less for neighbours, if the indices are sorted. */
-BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
-    const uint64_t *indices, size_t count, bags_buffer *scratch, bags_error *err);
-
 #ifndef BAGS_NO_WRITER
 
 typedef struct bag_writer_options {
@@ -1427,9 +1420,6 @@ typedef struct bags_reader_options {
     /* As there, and for refs.bag and spec.json too: every NAME.crc must exist. */
     bool verify_checksums;
     size_t max_files; /* open files, with no_mmap; 0: 64 */
-    /* Mapped files of all readers of this process; those beyond are read. 0: 16384,
-     * which is a quarter of what Linux allows. */
-    size_t max_maps;
     bags_access access;
     const bags_registry *registry;
     bags_env env;
@@ -4990,7 +4980,6 @@ typedef struct bagi_file {
 typedef struct bagi_files {
     bagi_mutex mutex;
     size_t limit, count;
-    size_t maps_limit; /* of bagi_maps */
     bagi_file *newest, *oldest;
 } bagi_files;
 
@@ -5204,8 +5193,9 @@ static bags_code bagi_file_attach(bag_reader *bag, const bagi_dir *dir,
     return code;
 }
 
-/* How many files all readers of this process have mapped. A map is a resource that
- * malloc needs, too. */
+/* How many files all datasets of this process have mapped. A map is a resource that
+ * malloc needs, too: those beyond a quarter of what Linux allows are read. */
+#define BAGI_MAPS_LIMIT 16384
 static volatile long bagi_maps;
 
 /* Get the size of an open file and map it, if that is possible and allowed. One that
@@ -5222,8 +5212,7 @@ static bags_code bagi_file_map(
         bagi_file_size(bag->env, file->handle, file->path, &file->size, err);
     bool mapped = !code && !no_mmap && io->map && bagi_size(file->size, &size);
     if (mapped && size > 0) {
-        size_t limit = files ? files->maps_limit : SIZE_MAX;
-        mapped = (size_t)BAGI_ADD(&bagi_maps, 1) <= limit &&
+        mapped = (BAGI_ADD(&bagi_maps, 1) <= BAGI_MAPS_LIMIT || !files) &&
                  io->map(io->user, file->handle, size, &map) == 0;
         if (!mapped)
             (void)BAGI_ADD(&bagi_maps, -1);
@@ -6094,29 +6083,18 @@ BAGS_API bags_code bag_reader_get_range(const bag_reader *reader, uint64_t start
 }
 
 /* Every index becomes a span in the scratch, unless it follows the one before; what is
- * read follows the spans. Without `out` the blobs are only requested. */
-static bags_code bagi_bag_fetch_many(const bag_reader *reader, const uint64_t *indices,
-    size_t count, bags_buffer *scratch, bags_view *out, bags_error *err) {
-    BAGI_BEGIN(reader && scratch && (indices || !count), err);
-    bagi_fetch fetch = {scratch, 0, scratch, 0, !out};
+ * read follows the spans. */
+BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
+    const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
+    bags_error *err) {
+    BAGI_BEGIN(reader && scratch && ((indices && out) || !count), err);
+    bagi_fetch fetch = {scratch, 0, scratch, 0, false};
     bags_code code = BAGS_OK;
     bagi_buffer_adopt(scratch, &reader->env->memory);
     for (size_t i = 0; i < count && !code; i++)
         code = bagi_fetch_add(&fetch, reader, indices[i], 1, i, err);
     fetch.used = fetch.count * BAGI_SPAN_SIZE;
     return code ? code : bagi_fetch_run_all(&fetch, out, err);
-}
-
-BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
-    const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
-    bags_error *err) {
-    BAGI_NEED(out || !count, err);
-    return bagi_bag_fetch_many(reader, indices, count, scratch, out, err);
-}
-
-BAGS_API bags_code bag_reader_prefetch(const bag_reader *reader,
-    const uint64_t *indices, size_t count, bags_buffer *scratch, bags_error *err) {
-    return bagi_bag_fetch_many(reader, indices, count, scratch, NULL, err);
 }
 
 /* ---- cursor ----
@@ -9228,7 +9206,7 @@ BAGS_API void bags_writer_abort(bags_writer *writer) {
  * are first used, under a lock, and published to all threads; from then on they are
  * found without one. Of an unfinished shard they are opened with the reader.
  *
- *     reader->mutex        held while a Bag is opened: shard->bags, files.maps
+ *     reader->mutex        held while a Bag is opened: shard->bags
  *     reader->files.mutex  held while a file is opened or closed: see bagi_files;
  *                          taken inside the other one, never the other way round
  *     (nothing)            everything else does not change after bags_reader_open
@@ -9615,7 +9593,6 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
     reader->arrays[0] = reader->arrays[1] = bags_buffer_of(&env.memory);
     reader->options = *options;
     reader->files.limit = options->max_files ? options->max_files : 64;
-    reader->files.maps_limit = options->max_maps ? options->max_maps : 16384;
     bags_code code = bagi_check_worker(
         path, options->shard_start, &reader->options.shard_stop, &why);
     if (!code)

@@ -156,7 +156,7 @@ static bags_reader *open_reader(
     options.no_mmap = how & 1;
     options.cache_index = how & 2;
     options.max_files = how & 4 ? 1 : 0;
-    options.max_maps = how & 8 ? 1 : 0;
+    p->drive.most_maps = how & 8 ? 1 : 0;
     if (p->sharded && !p->finalized) {
         options.shard_start = which;
         options.shard_stop = p->count;

@@ -207,7 +207,7 @@ static uint64_t read_path(
     options.unfinished =
         options_byte & 2 ? BAGS_UNFINISHED_SKIP : BAGS_UNFINISHED_REFUSE;
     options.max_files = options_byte & 4 ? 1 : 0;
-    options.max_maps = options_byte & 4 ? 1 : 0;
+    m->most_maps = options_byte & 4 ? 1 : 0;
     options.shard_stop = options_byte & 8 ? 2 : 0;
     options.shard_start = options_byte & 16 && options_byte & 8 ? 1 : 0;
     options.env.io = &m->io;

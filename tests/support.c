@@ -774,11 +774,14 @@ static void watch_open_files(watch *w, int change) {
     pthread_mutex_unlock(&w->lock);
 }
 
-static void watch_open_maps(watch *w, int change) {
+/* False if there is one more than allowed. */
+static bool watch_open_maps(watch *w, int change) {
     pthread_mutex_lock(&w->lock);
-    w->maps += change;
+    bool fits = change < 0 || !w->most_maps || w->maps < w->most_maps;
+    w->maps += fits ? change : 0;
     w->peak_maps = w->maps > w->peak_maps ? w->maps : w->peak_maps;
     pthread_mutex_unlock(&w->lock);
+    return fits;
 }
 
 /* An open file; freed by close, so that a later use is detected. */
@@ -874,10 +877,13 @@ static int watch_lock(void *user, void *file) {
 static int watch_map(void *user, void *file, size_t size, const void **data) {
     watch *w = (watch *)user;
     int code = watch_call(w, HOOK_MAP);
-    if (!code)
-        code = w->base->map(w->base->user, ((watched *)file)->file, size, data);
-    if (!code)
-        watch_open_maps(w, 1);
+    if (code)
+        return code;
+    if (!watch_open_maps(w, 1))
+        return ENOMEM;
+    code = w->base->map(w->base->user, ((watched *)file)->file, size, data);
+    if (code)
+        watch_open_maps(w, -1);
     return code;
 }
 
@@ -1198,9 +1204,12 @@ static int memory_lock(void *user, void *file) {
 
 static int memory_map(void *user, void *file, size_t size, const void **data) {
     const bytes *content = &((memory_handle *)file)->node->content;
-    (void)user;
+    memory_disk *m = (memory_disk *)user;
     if (size == 0 || size > content->size)
         return EINVAL;
+    if (m->most_maps && m->maps == m->most_maps)
+        return ENOMEM;
+    m->maps++;
     void *copy = malloc(size);
     memcpy(copy, content->data, size);
     *data = copy;
@@ -1209,8 +1218,8 @@ static int memory_map(void *user, void *file, size_t size, const void **data) {
 
 static int memory_unmap(void *user, const void *data, size_t size) {
     void *mapped;
-    (void)user;
     (void)size;
+    ((memory_disk *)user)->maps--;
     memcpy(&mapped, &data, sizeof(mapped));
     free(mapped);
     return 0;

@@ -233,6 +233,7 @@ typedef struct watch {
     size_t most_read; /* the largest read requested */
     void (*before)(void *user); /* called before every call; may be NULL */
     void *user;
+    int most_maps;   /* one more fails; 0: any number */
     int files, maps; /* open now */
     int peak_files, peak_maps;
 } watch;
@@ -253,7 +254,8 @@ typedef struct memory_disk {
     struct memory_node **nodes;
     size_t count;
     size_t capacity;
-    uint64_t clock; /* counts changes */
+    uint64_t clock;         /* counts changes */
+    size_t maps, most_maps; /* open now; one more fails; 0: any number */
 } memory_disk;
 
 void memory_disk_start(memory_disk *m);

@@ -259,7 +259,7 @@ static bags_reader *open_dataset(
     options.no_mmap = mode == NO_MMAP || mode == CACHED_INDEX || mode == ONE_FILE;
     options.cache_index = mode == CACHED_INDEX;
     options.max_files = mode == ONE_FILE ? 1 : 0;
-    options.max_maps = mode == ONE_MAP ? 1 : 0;
+    disk.most_maps = mode == ONE_MAP ? 1 : 0;
     options.shard_start = start;
     options.shard_stop = stop;
     options.allow_gaps = strstr(path, "err-shard-gap") != NULL;

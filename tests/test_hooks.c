@@ -217,7 +217,7 @@ static bags_code read_set(
     options.no_mmap = w->no_mmap;
     options.cache_index = options.verify_checksums = cache_index;
     options.max_files = 3;
-    options.max_maps = 8;
+    w->files.most_maps = 8;
     options.env.allocator = &w->blocks.allocator;
     options.env.io = &w->files.io;
     OPEN(reader, bags_reader_open(path, &options, &said));

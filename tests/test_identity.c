@@ -1074,9 +1074,6 @@ static void null_is_an_invalid_argument(void **state) {
     assert_null_is_refused(bag_reader_get_many(bag, NULL, 2, &scratch, views, &said));
     assert_null_is_refused(bag_reader_get_many(bag, first, 2, NULL, views, &said));
     assert_null_is_refused(bag_reader_get_many(bag, first, 2, &scratch, NULL, &said));
-    assert_null_is_refused(bag_reader_prefetch(NULL, first, 2, &scratch, &said));
-    assert_null_is_refused(bag_reader_prefetch(bag, NULL, 2, &scratch, &said));
-    assert_null_is_refused(bag_reader_prefetch(bag, first, 2, NULL, &said));
     assert_null_is_refused(bags_reader_field(NULL, "text", &size, &said));
     assert_null_is_refused(bags_reader_field(reader, NULL, &size, &said));
     assert_null_is_refused(bags_reader_field(reader, "text", NULL, &said));

@@ -631,8 +631,6 @@ static void large_blobs_may_be_read_at_random_and_ahead(void **state) {
         options.access = i % 2 ? BAGS_ACCESS_RANDOM : (bags_access)0;
         options.no_mmap = i > 1;
         assert_opens(reader, bag_reader_open(at("x.bag"), &options, &said));
-        assert_ok(bag_reader_prefetch(reader, indices, 3, &scratch, &said));
-        assert_ok(bag_reader_prefetch(reader, NULL, 0, &scratch, &said));
         assert_ok(bag_reader_get_many(reader, NULL, 0, &scratch, blobs, &said));
         assert_ok(bag_reader_get_many(reader, indices, 3, &scratch, blobs, &said));
         assert_bytes(blobs[0], large, 5000);

@@ -24,7 +24,7 @@ static bags_reader_options reading(int mode) {
     options.no_mmap = mode >= NO_MMAP && mode <= ONE_FILE;
     options.cache_index = mode == CACHED_INDEX;
     options.max_files = mode == ONE_FILE ? 1 : 0;
-    options.max_maps = mode == ONE_MAP ? 1 : 0;
+    disk.most_maps = mode == ONE_MAP ? 1 : 0;
     options.env.allocator = &memory.allocator;
     options.env.io = &disk.io;
     return options;
@@ -431,7 +431,6 @@ static void many_blobs_of_a_bag_are_read(void **state) {
             assert_non_null(reader);
             bags_buffer scratch = {0};
             bags_view out[5];
-            assert_ok(bag_reader_prefetch(reader, order, 5, &scratch, &said));
             assert_ok(bag_reader_get_many(reader, order, 5, &scratch, out, &said));
             for (size_t i = 0; i < 5; i++)
                 check_blob(out[i], IMAGE, order[i]);
@@ -442,8 +441,6 @@ static void many_blobs_of_a_bag_are_read(void **state) {
             uint64_t wrong[] = {1, 10};
             assert_fails(BAGS_ERROR_RANGE,
                 bag_reader_get_many(reader, wrong, 2, &scratch, out, &said));
-            assert_fails(BAGS_ERROR_RANGE,
-                bag_reader_prefetch(reader, wrong, 2, &scratch, &said));
             bags_buffer_free(&scratch);
             bag_reader_close(reader);
         }
@@ -453,7 +450,6 @@ static void many_blobs_of_a_bag_are_read(void **state) {
         bag_reader_open_memory(complete.data, complete.size, NULL, &said);
     bags_buffer scratch = {0};
     bags_view out[5];
-    assert_ok(bag_reader_prefetch(reader, order, 5, &scratch, &said));
     assert_ok(bag_reader_get_many(reader, order, 5, &scratch, out, &said));
     for (size_t i = 0; i < 5; i++)
         check_blob(out[i], IMAGE, order[i]);
@@ -617,6 +613,7 @@ static void a_list_too_large_for_memory_is_an_error(void **state) {
     bag_reader *reader;
     bag_reader_options options;
     bags_buffer scratch = {0};
+    bags_view out[3];
     (void)state;
     save_rows(at("x"), V1, false);
     memset(&options, 0, sizeof(options));
@@ -625,7 +622,7 @@ static void a_list_too_large_for_memory_is_an_error(void **state) {
     memory.calls = 0;
     memory.fail_at = 1;
     assert_fails(
-        BAGS_ERROR_MEMORY, bag_reader_prefetch(reader, order, 3, &scratch, &said));
+        BAGS_ERROR_MEMORY, bag_reader_get_many(reader, order, 3, &scratch, out, &said));
     memory.fail_at = 0;
     bags_buffer_free(&scratch);
     bag_reader_close(reader);

@@ -11,7 +11,7 @@ static bags_reader_options reading(enum mode mode) {
     options.no_mmap = mode == NO_MMAP || mode == CACHED_INDEX || mode == ONE_FILE;
     options.cache_index = mode == CACHED_INDEX;
     options.max_files = mode == ONE_FILE ? 1 : 0;
-    options.max_maps = mode == ONE_MAP ? 1 : 0;
+    disk.most_maps = mode == ONE_MAP ? 1 : 0;
     options.env.allocator = &memory.allocator;
     options.env.io = &disk.io;
     disk.only = 1u << HOOK_MAP;
@@ -1589,7 +1589,7 @@ static void few_open_files_and_maps_are_enough(void **state) {
             bags_reader *reader;
             bags_row row = {0};
             options.max_files = most;
-            options.max_maps = most;
+            disk.most_maps = (int)most;
             assert_opens(reader, bags_reader_open(at("x"), &options, &said));
             disk.peak_files = disk.files;
             disk.peak_maps = disk.maps;
@@ -1604,6 +1604,38 @@ static void few_open_files_and_maps_are_enough(void **state) {
             bags_row_free(&row);
             bags_reader_close(reader);
         }
+}
+
+/* The limit is that of a process: a quarter of what Linux allows. */
+static void maps_beyond_the_limit_are_read(void **state) {
+    enum { COUNT = 31, READERS = 514, LIMIT = 16384 };
+    static bags_reader *readers[READERS];
+    hand_set set;
+    bags_row row = {0};
+    char name[COUNT][8];
+    (void)state;
+    memset(&set, 0, sizeof(set));
+    for (size_t f = 0; f < COUNT; f++) {
+        snprintf(name[f], 8, "f%02d", (int)f);
+        set_field(&set, name[f], "bytes");
+    }
+    set_begin(&set);
+    for (size_t f = 0; f < COUNT; f++)
+        set_text(&set, f, name[f]);
+    set_end(&set);
+    set_save(&set, V1, at("x"));
+    set_free(&set);
+    for (int i = 0; i < READERS; i++) {
+        readers[i] = open_mode(at("x"), MAPPED);
+        assert_ok(bags_reader_get(readers[i], 0, NULL, 0, &row, &said));
+        for (size_t f = 0; f < COUNT; f++)
+            assert_text(bags_row_bytes(&row, f, 0), name[f]);
+        int mapped = (COUNT + 1) * (i + 1);
+        assert_int_equal(disk.maps, mapped < LIMIT ? mapped : LIMIT);
+    }
+    bags_row_free(&row);
+    for (int i = 0; i < READERS; i++)
+        bags_reader_close(readers[i]);
 }
 
 static void short_reads_are_continued(void **state) {
@@ -2039,6 +2071,7 @@ int main(void) {
         TEST(a_split_dataset_without_datapoints_is_empty),
         TEST(v1_bags_with_journals_and_no_refs_are_split),
         TEST(few_open_files_and_maps_are_enough),
+        TEST(maps_beyond_the_limit_are_read),
         TEST(short_reads_are_continued),
         TEST(memory_use_is_bounded_by_the_file_sizes),
         TEST(an_idx_that_shrinks_after_opening_is_an_error),

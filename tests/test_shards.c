@@ -1143,7 +1143,7 @@ static void thousands_of_shards_are_read_with_few_files(void **state) {
         assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
         options.no_mmap = mode == 1 || mode == 2 || mode == 4;
         options.max_files = mode == 2 ? 3 : 0;
-        options.max_maps = mode == 3 ? 100 : 0;
+        disk.most_maps = mode == 3 ? 100 : 0;
         disk.peak_files = disk.peak_maps = 0;
         assert_opens(reader, bags_reader_open(at("x"), &options, &said));
         assert_true(disk.peak_files <= 66);

@@ -211,9 +211,9 @@ static void threads_share_a_few_maps(void **state) {
     save_shards(at("x"));
     for (size_t maps = 1; maps < 40; maps = maps * 3) {
         memset(&options, 0, sizeof(options));
-        options.max_maps = maps;
+        disk.most_maps = (int)maps;
         options.max_files = 5;
-        check_readers(&options, 300);
+        read_by_threads(&options, 300, true);
         assert_true(disk.peak_maps <= (int)maps);
         disk.peak_maps = 0;
     }
@@ -288,7 +288,6 @@ static void threads_get_errors_for_shards_that_cannot_be_opened(void **state) {
         options.no_mmap = mode % 3 > 0;
         options.cache_index = mode % 3 > 1;
         options.max_files = mode < 3 ? 0 : 1;
-        options.max_maps = mode < 3 ? 0 : 1;
         assert_opens(reader, bags_reader_open(at("x"), &options, &said));
         memset(jobs, 0, sizeof(jobs));
         for (size_t i = 0; i < THREADS; i++) {

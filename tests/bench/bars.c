@@ -71,7 +71,7 @@ static const bar bars[] = {
     {"2 threads, one reader", MIDDLE, "copy, 1 thread", BAG, "copy, 2 threads", BAG,
         AT_LEAST, 1.6},
     WITHIN(MIDDLE, "cold, single", RANDOM, "write(), pread()", 1.1),
-    WITHIN(MIDDLE, "cold, batch of 32", RANDOM, "io_uring", 1.0),
+    WITHIN(MIDDLE, "cold, batch of 32", SET, "io_uring", 1.5),
     {"writer's memory", MIDDLE, "writer's memory", BAG, "", NULL, AT_MOST,
         36 * 1048576.0},
     WRITES(LARGE, BAG, "write(), pread()", 1.2),

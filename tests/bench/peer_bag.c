@@ -117,12 +117,6 @@ static uint64_t scan(void *reader) {
     return sum;
 }
 
-static void prefetch(void *reader, const uint64_t *indices, size_t count) {
-    bag_handle *h = (bag_handle *)reader;
-    if (bag_reader_prefetch(h->reader, indices, count, &h->scratch, &err))
-        die("%s", err.message);
-}
-
 static void *share(void *reader) { return handle_of(((bag_handle *)reader)->reader); }
 
 static void unshare(void *shared) {
@@ -137,15 +131,14 @@ static void release(void *reader) {
 }
 
 const peer peer_bag = {"bags.h Bag", NULL, NULL, NULL, 0, create, append, finish,
-    open_mapped, get, NULL, range, scan, prefetch, share, unshare, release};
+    open_mapped, get, NULL, range, scan, NULL, share, unshare, release};
 
 const peer peer_bag_random = {"bags.h Bag, random", NULL, "bags.h Bag", NULL, 0, NULL,
-    NULL, NULL, open_random, get, NULL, range, scan, prefetch, share, unshare, release};
+    NULL, NULL, open_random, get, NULL, range, scan, NULL, share, unshare, release};
 
 const peer peer_bag_no_mmap = {"bags.h Bag, no mmap", NULL, "bags.h Bag", NULL, 0, NULL,
-    NULL, NULL, open_no_mmap, get, NULL, range, scan, prefetch, share, unshare,
-    release};
+    NULL, NULL, open_no_mmap, get, NULL, range, scan, NULL, share, unshare, release};
 
 const peer peer_bag_summed = {"bags.h Bag, checksums", NULL, NULL, NULL, 0,
-    create_summed, append, finish, open_checked, get, NULL, range, scan, prefetch,
-    share, unshare, release};
+    create_summed, append, finish, open_checked, get, NULL, range, scan, NULL, share,
+    unshare, release};
