@@ -11,10 +11,10 @@ CC_release = $(CC)
 CC_cxx = g++ -x c++
 CC_$(FLAVOUR) ?= gcc
 FLAGS_release = -O2 -g -ffile-prefix-map='$(CURDIR)'=.
-FLAGS_asan = -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
-FLAGS_tsan = -O1 -g -fsanitize=thread
+FLAGS_asan = -DBAGS_DEBUG -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+FLAGS_tsan = -DBAGS_DEBUG -O1 -g -fsanitize=thread
 # C++ warns about {0}, which bags.h recommends.
-FLAGS_cxx = -O0 -g -std=c++11 -Wno-missing-field-initializers
+FLAGS_cxx = -DBAGS_DEBUG -O0 -g -std=c++11 -Wno-missing-field-initializers
 
 # The first make of `make deps test` must not search for libraries that are only
 # being installed: it runs a second one for every other goal.
@@ -45,7 +45,7 @@ MPICC := $(if $(filter release,$(FLAVOUR)),$(shell command -v mpicc))
 PEERS := $(foreach p,lmdb sqlite3 hdf5 liburing,$(call have,$p)) # of the benchmark
 SKIPPED := $(foreach f,$(filter-out $(FOUND),$(ALL_FORMATS)),'skipped formats/$f: $(PKG_$f) not found') \
     $(if $(JSON),,'skipped the bags command: json-c not found') \
-    $(if $(CMOCKA),,'skipped tests/test_*.c: cmocka not found') \
+    $(if $(CMOCKA),,'skipped tests/*/test_*.c: cmocka not found') \
     $(if $(MPICC)$(filter-out release,$(FLAVOUR)),,'skipped examples/07_mpi.c: mpicc not found')
 
 pkg = $(if $(strip $2),$(shell pkg-config $1 $2))
@@ -53,7 +53,7 @@ with = $(shell printf ' %s' $(2:%=-D$1_%=1) | tr a-z/ A-Z_)
 WITH := $(call with,BAGS_WITH,$(BUILT)) $(call with,BAGS_MODULE,$(MODULES)) $(call with,COMMAND_WITH,$(ZLIB))
 PACKAGES := $(foreach f,$(BUILT),$(PKG_$f))
 INCLUDES := -I. $(call pkg,--cflags,$(PACKAGES) $(JSON) $(ZLIB))
-TEST_INCLUDES := $(call pkg,--cflags,$(CMOCKA) $(PEERS)) $(call with,BENCH_WITH,$(PEERS))
+TEST_INCLUDES := -Itests/lib $(call pkg,--cflags,$(CMOCKA) $(PEERS)) $(call with,BENCH_WITH,$(PEERS))
 # Every program is linked with all of these, and keeps those that it calls.
 LIBS := $(if $(LINUX),-Xlinker --as-needed) $(call pkg,--libs,$(PACKAGES) $(JSON) $(ZLIB) $(CMOCKA) $(PEERS)) -lm -pthread $(if $(LINUX),-ldl)
 
@@ -68,13 +68,13 @@ COMMAND := $(if $(JSON),$(if $(filter-out cxx,$(FLAVOUR)),$B/bags))
 COMMAND_OBJECTS := $(filter-out %/implementation.o,$(call objects,$B,examples/bags/*.c))
 DEMO := $(if $(filter-out cxx,$(FLAVOUR)),$B/balls $B/curve)
 # The shim of test_system replaces calls of Linux.
-TESTS := $(if $(CMOCKA),$(filter-out $(if $(LINUX),,%/test_system),$(call programs,tests/test_)))
-FUZZERS := $(filter-out %/fuzz_main,$(call programs,tests/fuzz_))
+TESTS := $(if $(CMOCKA),$(filter-out $(if $(LINUX),,%/test_system),$(call programs,tests/core/test_) $(call programs,tests/formats/test_)))
+FUZZERS := $(call programs,tests/fuzz/fuzz_)
 BENCHES := $(call programs,tests/bench/bench_) $B/tests/bench/instructions
 SPEED := $B/tests/bench/speed
 # What several tests share; a fuzzer without libFuzzer has a main that replays files.
-SUPPORT := $(filter-out $B/tests/test_% $B/tests/fuzz_%,$(call objects,$B,tests/*.c))
-REPLAY := $(if $(filter fuzz,$(FLAVOUR)),,$B/tests/fuzz_main.o)
+SUPPORT := $(call objects,$B,tests/lib/*.c)
+REPLAY := $(if $(filter fuzz,$(FLAVOUR)),,$B/tests/fuzz/main.o)
 
 .PHONY: help all demo deps test check asan tsan soak fuzz coverage portability lint footprint bench
 .PHONY: benchformats instructions format clean programs print-formats install uninstall FORCE
@@ -108,8 +108,10 @@ instructions: ## count the instructions of the hot paths again, if they may chan
 
 test check asan tsan soak:
 	@tests/run.sh $@
-deps fuzz coverage:
+deps coverage:
 	@tests/$@.sh
+fuzz:
+	@tests/fuzz/fuzz.sh
 portability lint:
 	@tests/deps.sh portability
 	@tests/$@.sh $(if $(filter $@,portability),$(CELLS))
@@ -124,7 +126,7 @@ clean: ## remove build/
 
 # For scripts: those of NAMES that are tests or fuzzers of formats that can be built;
 # how the formats were compiled, and what a program that uses them is linked with.
-programs: $(filter $(NAMES:%=$B/tests/%),$(TESTS) $(FUZZERS) $(BENCHES) $(SPEED))
+programs: $(filter $(addprefix %/,$(NAMES)),$(TESTS) $(FUZZERS) $(BENCHES) $(SPEED))
 	@:
 print-formats:
 	@echo '$(WITH) $(INCLUDES)'; echo '$B/$(IMPORT) $(foreach f,$(BUILT),$(call of_format,$B,$f)) $(LIBS)'
@@ -177,8 +179,8 @@ $B/bags: private OWN = $(if $(MODULES),-Wl$(,)--dynamic-list=formats/exports$(,)
 $(foreach f,$(MODULES),$(eval $(call shared,$f): $(call of_format,$B,$f)))
 $(SHARED): private OWN = -shared
 # These replace calls of libc, in this test alone and, preloaded, in another program.
-$B/tests/test_system: $B/tests/system/shim.o $B/tests/system/full_sync.o $B/tests/system/shim.so
-$B/tests/system/shim.so: tests/system/shim.c tests/system/shim.h $B/flags
+$B/tests/core/test_system: $B/tests/lib/system/shim.o $B/tests/lib/system/full_sync.o $B/tests/lib/system/shim.so
+$B/tests/lib/system/shim.so: tests/lib/system/shim.c tests/lib/system/shim.h $B/flags
 	@mkdir -p $(@D); echo '  LD $@'; $(filter-out -fsanitize=% -fno-sanitize%,$(COMPILE)) $(WARN) -fPIC -shared -DBAGS_SHIM_PRELOADED $< -o $@
 
 PROGRAMS := $(EXAMPLES) $(DEMO) $(TESTS) $(FUZZERS) $(BENCHES) $(SPEED)

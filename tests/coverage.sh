@@ -16,7 +16,7 @@ flags="-O0 -g --coverage -Dalways_inline=unused -fprofile-update=atomic"
 flags="$flags -fkeep-inline-functions -fkeep-static-functions"
 make -j"${JOBS:-$(getconf _NPROCESSORS_ONLN)}" FLAVOUR=coverage CC_coverage=gcc \
     FLAGS_coverage="$flags" \
-    all programs NAMES="$(cd tests && echo test_*.c fuzz_*.c | sed 's/\.c//g')" || exit
+    all programs NAMES="$(basename -a -s .c tests/*/test_*.c tests/fuzz/fuzz_*.c | xargs)" || exit
 find "$build" -name '*.gcda' -delete
 
 # part NAME COMMAND...
@@ -43,15 +43,15 @@ END
 chmod +x "$build/command"
 
 # What takes longest comes first; an eighth of the images of disks has all lines.
-part test_power "$build/tests/test_power" 8
-[ ! -x "$build/bags" ] || part command tests/command.sh "$build/command"
-for program in "$build"/tests/test_*; do
-    if [ -f "tests/${program##*/}.c" ] && [ "${program##*/}" != test_power ]; then
-        part "${program##*/}" "$program"
-    fi
+part test_power "$build/tests/core/test_power" 8
+[ ! -x "$build/bags" ] || part command tests/command/command.sh "$build/command"
+for source in tests/*/test_*.c; do
+    name=$(basename "$source" .c)
+    program=$build/${source%.c}
+    [ ! -x "$program" ] || [ "$name" = test_power ] || part "$name" "$program"
 done
-for program in "$build"/tests/fuzz_*; do
-    corpus=tests/corpus/${program##*/fuzz_}
+for program in "$build"/tests/fuzz/fuzz_*; do
+    corpus=tests/fuzz/corpus/${program##*/fuzz_}
     [ ! -d "$corpus" ] || part "${program##*/}" "$program" "$corpus"
 done
 wait

@@ -174,9 +174,10 @@ json_for_windows() {
 # its end with every test of its source, in every group that it has begun.
 test_program() {
     local log=$logs/$1-$2.log total groups good passed skips code part
-    local program=build/$1/tests/$2
+    local program
+    program=$(program_of "$1" "$2")
     part=$(part_of "$1" "$2")
-    total=$(grep -c '^ *TEST(' "tests/$2.c")
+    total=$(grep -c '^ *TEST(' "${program#build/*/}.c")
     shift 2
     for _ in 1 2; do
         code=0
@@ -197,6 +198,13 @@ test_program() {
         echo "$good $skips" >"$logs/$FLAVOUR-${program##*/}.count"
 }
 
+# program_of FLAVOUR NAME: the path of a test program.
+program_of() {
+    local source
+    source=$(echo tests/*/"$2".c)
+    echo "build/$1/${source%.c}"
+}
+
 # What FLAVOUR leaves out, and why.
 left_out() {
     echo "system: its shim stands before the calls of this system's own C library"
@@ -215,18 +223,14 @@ part_of() {
 # is a subset, of that alone.
 test_names() {
     local source name
-    for source in tests/test_*.c; do
+    for source in tests/core/test_*.c tests/formats/test_{archive,image,index,loader,numpy,resample}.c; do
         name=${source##*/test_}
         name=${name%.c}
         case " ${subset:-$name} " in *" $name "*) ;; *) continue ;; esac
         if left_out "$1" | grep -q "^$name:"; then
             continue
         fi
-        case $name in
-        import*) continue ;;
-        archive | image | index | loader | numpy | resample) echo "test_$name" ;;
-        *) [ -f "formats/$name.c" ] || echo "test_$name" ;;
-        esac
+        echo "test_$name"
     done
 }
 
@@ -234,7 +238,7 @@ test_names() {
 programs() {
     local name
     for name in $(test_names "$1"); do
-        echo "build/$1/tests/$name"
+        program_of "$1" "$name"
     done
     for name in ${examples-01_bag 02_dataset 03_sequences 04_workers 05_codec}; do
         [ "$1 $name" = 'windows 04_workers' ] || echo "build/$1/examples/$name"
@@ -269,7 +273,7 @@ emulated() {
         say_failed "$flavour" "does not build" "$log"
         return
     fi
-    export -f test_program part_of
+    export -f test_program program_of part_of
     # shellcheck disable=SC2016
     test_names "$flavour" | xargs -P "$jobs" -I{} bash -c 'test_program "$FLAVOUR" "$@"' - {} "$@"
     for name in $(test_names "$flavour"); do
@@ -283,7 +287,7 @@ emulated() {
         return
     fi
     if [ -n "${examples-all}" ]; then
-        if ! RUN="$*" tests/examples.sh "build/$flavour" >>"$log" 2>&1; then
+        if ! RUN="$*" tests/command/examples.sh "build/$flavour" >>"$log" 2>&1; then
             say_failed "$flavour" "the examples" "$log"
             return
         fi
@@ -454,7 +458,7 @@ run_programs() {
     done
     if [ "$(cd "$dir" && ./program 2>&1)" != cat ]; then
         say_failed "$cell" 'the program at the top of bags.h' "$log"
-    elif tests/examples.sh "$dir" >"$log" 2>&1 && grep -q '^5 passed, 0' "$log"; then
+    elif tests/command/examples.sh "$dir" >"$log" 2>&1 && grep -q '^5 passed, 0' "$log"; then
         report passed "$cell" "${what:-5 examples, and that of bags.h}"
     else
         say_failed "$cell" 'the examples' "$log"

@@ -16,58 +16,58 @@ export PYTHONDONTWRITEBYTECODE=1
 unset MAKEFLAGS MAKELEVEL
 
 # What a part needs is built first: FLAVOUR:all is what `make all` builds, FLAVOUR:x
-# is build/FLAVOUR/tests/x. A part that needs a program that cannot be built is skipped.
+# is build/FLAVOUR/tests/*/x. A part that needs a program that cannot be built is skipped.
 # The longest come first.
 parts() {
     cat <<'END'
 # tier | part          | needs                     | command
-test  | command/1      | release:all               | tests/command.sh build/release/bags 1/3
-test  | command/2      | release:all               | tests/command.sh build/release/bags 2/3
-test  | command/3      | release:all               | tests/command.sh build/release/bags 3/3
-test  | release/test_power | release:test_power    | build/release/tests/test_power 8
-test  | readme         | release:all               | tests/readme.py
-test  | demo           | release:all               | tests/demo.sh
-test  | header         |                           | tests/header.sh quick
-test  | kills          | release:all               | python3 tests/kills.py build/release/bags 20
-test  | instructions   | release:bench/instructions| tests/bench/instructions.sh build/release/tests/bench/instructions
-test  | pillow         |                           | tests/pillow.py 500
-test  | examples       | release:all               | tests/examples.sh build/release
-check | asan/command/1 | asan:all                  | tests/command.sh build/asan/bags 1/3
-check | asan/command/2 | asan:all                  | tests/command.sh build/asan/bags 2/3
-check | asan/command/3 | asan:all                  | tests/command.sh build/asan/bags 3/3
-check | readme         | release:all               | tests/readme.py
-check | header         |                           | tests/header.sh
+test  | command/1      | release:all               | tests/command/command.sh build/release/bags 1/3
+test  | command/2      | release:all               | tests/command/command.sh build/release/bags 2/3
+test  | command/3      | release:all               | tests/command/command.sh build/release/bags 3/3
+test  | release/test_power | release:test_power    | build/release/tests/core/test_power 8
+test  | readme         | release:all               | tests/command/readme.py
+test  | demo           | release:all               | tests/command/demo.sh
+test  | header         |                           | tests/core/header.sh quick
+test  | kills          | release:all               | python3 tests/command/kills.py build/release/bags 20
+test  | instructions   | release:instructions      | tests/bench/instructions.sh build/release/tests/bench/instructions
+test  | pillow         |                           | tests/formats/pillow.py 500
+test  | examples       | release:all               | tests/command/examples.sh build/release
+check | asan/command/1 | asan:all                  | tests/command/command.sh build/asan/bags 1/3
+check | asan/command/2 | asan:all                  | tests/command/command.sh build/asan/bags 2/3
+check | asan/command/3 | asan:all                  | tests/command/command.sh build/asan/bags 3/3
+check | readme         | release:all               | tests/command/readme.py
+check | header         |                           | tests/core/header.sh
 check | portability    | release:all               | tests/portability.sh part
-check | release/test_power | release:test_power    | build/release/tests/test_power
-check | asan/test_power | asan:test_power         | build/asan/tests/test_power 4
-check | install        | release:all               | tests/install.sh
-check | http           | release:all release:bench/bench_http | tests/http.sh build/release
+check | release/test_power | release:test_power    | build/release/tests/core/test_power
+check | asan/test_power | asan:test_power         | build/asan/tests/core/test_power 4
+check | install        | release:all               | tests/command/install.sh
+check | http           | release:all release:bench_http | tests/formats/http.sh build/release
 check | lint           |                           | tests/lint.sh quick
-check | pillow         |                           | tests/pillow.py
-check | footprint      |                           | tests/footprint.py README.md tests/bench/README.md
-check | benchmark      | release:bench/speed       | build/release/tests/bench/speed --small --folder build/bench-small
-check | asan/examples  | asan:all                  | tests/examples.sh build/asan
-check | cxx/examples   | cxx:all                   | tests/examples.sh build/cxx
-soak  | command        | release:all               | tests/command.sh build/release/bags
-soak  | kills          | release:all               | python3 tests/kills.py build/release/bags 500
-soak  | system         | release:all release:test_system | build/release/tests/test_system
-soak  | asan/power     | asan:test_power           | build/asan/tests/test_power
-soak  | asan/system    | asan:test_system          | build/asan/tests/test_system
+check | pillow         |                           | tests/formats/pillow.py
+check | footprint      |                           | tests/bench/footprint.py README.md tests/bench/README.md
+check | benchmark      | release:speed             | build/release/tests/bench/speed --small --folder build/bench-small
+check | asan/examples  | asan:all                  | tests/command/examples.sh build/asan
+check | cxx/examples   | cxx:all                   | tests/command/examples.sh build/cxx
+soak  | command        | release:all               | tests/command/command.sh build/release/bags
+soak  | kills          | release:all               | python3 tests/command/kills.py build/release/bags 500
+soak  | system         | release:all release:test_system | build/release/tests/core/test_system
+soak  | asan/power     | asan:test_power           | build/asan/tests/core/test_power
+soak  | asan/system    | asan:test_system          | build/asan/tests/core/test_system
 END
 }
 
-# Every tests/test_*.c and tests/fuzz_*.c is two parts: `test` runs it under the
+# Every tests/*/test_*.c and tests/fuzz/fuzz_*.c is two parts: `test` runs it under the
 # sanitizers, `check` without them. Those that try every fault or many crashes take minutes
 # under the sanitizers, FFmpeg too, and importers rarely change: of these it is the other
 # way round.
 programs() {
     local source name test check words
-    for source in tests/test_{pairs,faults,hooks,live,system,threads}.c tests/test_*.c tests/fuzz_*.c; do
+    for source in tests/core/test_{pairs,faults,hooks,live,system,threads}.c tests/*/test_*.c tests/fuzz/fuzz_*.c; do
         name=$(basename "$source" .c)
         words=
         case $name in
         fuzz_main) continue ;;
-        fuzz_*) test=asan check='' words=tests/corpus/${name#fuzz_} ;;
+        fuzz_*) test=asan check='' words=tests/fuzz/corpus/${name#fuzz_} ;;
         test_threads) test=tsan check='release asan' ;;
         test_loader | test_http) test=asan check='release tsan' ;;
         test_system) test='' check='release asan' ;;
@@ -79,10 +79,10 @@ programs() {
         *) test=asan check=release ;;
         esac
         for flavour in $test; do
-            echo "test | $flavour/$name | $flavour:$name | build/$flavour/tests/$name $words"
+            echo "test | $flavour/$name | $flavour:$name | build/$flavour/${source%.c} $words"
         done
         for flavour in $check; do
-            echo "check | $flavour/$name | $flavour:$name | build/$flavour/tests/$name $words"
+            echo "check | $flavour/$name | $flavour:$name | build/$flavour/${source%.c} $words"
         done
     done | awk '!seen[$0]++'
 }

@@ -1,7 +1,7 @@
 /* formats/jpeg.c beside the same calls of libjpeg made by hand, and what scaled
  * and cropped decoding save. One photograph, 640 x 427, and a thumbnail. */
 #define PICTURES_WITHOUT_CMOCKA
-#include "../pictures.h"
+#include "pictures.h"
 #include "ratio.h"
 
 #ifdef BAGS_WITH_JPEG

@@ -13,7 +13,7 @@
  * compares that with PyTorch.
  */
 #define PICTURES_WITHOUT_CMOCKA
-#include "../pictures.h"
+#include "pictures.h"
 #include "ratio.h"
 
 #ifdef BAGS_WITH_JPEG

@@ -1,7 +1,7 @@
 /* formats/png.c beside the same calls of libpng made by hand: a photograph,
  * 640 x 427, which is a PNG for once, and small images. */
 #define PICTURES_WITHOUT_CMOCKA
-#include "../pictures.h"
+#include "pictures.h"
 #include "ratio.h"
 
 #ifdef BAGS_WITH_PNG

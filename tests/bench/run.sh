@@ -11,7 +11,7 @@ build() {
 
 case $1 in
 bench)
-    build bench/speed bench/bench_loader bench/bench_gulp
+    build speed bench_loader bench_gulp
     # shellcheck disable=SC2086
     $bin/speed --json build/bench.json ${BENCH:-}
     tests/bench/chart.py build/bench.json build/bench.svg
@@ -29,7 +29,7 @@ bench)
     ;;
 benchformats)
     # shellcheck disable=SC2046
-    build $(cd tests && echo bench/bench_*.c | sed 's/\.c//g')
+    build $(basename -a -s .c tests/bench/bench_*.c)
     for program in $bin/bench_*; do
         if [ -x "$program" ] && [ -f "tests/bench/${program##*/}.c" ]; then
             echo "$program"
@@ -38,8 +38,8 @@ benchformats)
     done
     ;;
 instructions)
-    build bench/instructions
+    build instructions
     tests/bench/instructions.sh $bin/instructions write
     ;;
-footprint) tests/footprint.py ;;
+footprint) tests/bench/footprint.py ;;
 esac

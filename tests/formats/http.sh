@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# Datasets on nginx with 30 ms of latency, plain and TLS: golden data is the same as
+# local, and reading takes the round trips and requests that are required.
+#
+#     tests/formats/http.sh [build/release]
+set -eu
+cd "$(dirname "$0")/../.."
+build=${1:-build/release}
+modules=/usr/lib/nginx/modules
+if ! command -v nginx >/dev/null || [ ! -f $modules/ngx_http_lua_module.so ] ||
+    [ ! -x "$build/tests/bench/bench_http" ]; then
+    echo 'skipped: nginx, its lua module or libcurl not found'
+    echo '0 passed, 0 failed, 1 skipped'
+    exit 0
+fi
+dir=$(mktemp -d)
+trap 'kill "$(cat "$dir/pid" 2>/dev/null)" 2>/dev/null || true; rm -rf "$dir"' EXIT
+port=$((20000 + RANDOM % 20000))
+mkdir "$dir/www" "$dir/tmp"
+ln -s "$PWD/tests/data/golden" "$dir/www/golden"
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \
+    -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1 -keyout "$dir/key.pem" \
+    -out "$dir/cert.pem" 2>/dev/null
+cat >"$dir/conf" <<END
+load_module $modules/ndk_http_module.so;
+load_module $modules/ngx_http_lua_module.so;
+pid $dir/pid;
+error_log $dir/error.log;
+$([ "$(id -u)" != 0 ] || echo 'user root;')
+events { worker_connections 2048; }
+http {
+    access_log off;
+    client_body_temp_path $dir/tmp; proxy_temp_path $dir/tmp;
+    fastcgi_temp_path $dir/tmp; uwsgi_temp_path $dir/tmp; scgi_temp_path $dir/tmp;
+    # As in Debian's nginx.conf. The ends of answers then wait for acknowledgements.
+    sendfile on; tcp_nopush on;
+    keepalive_requests 1000000;
+    root $dir/www;
+    autoindex on;
+    access_by_lua_block { ngx.sleep(0.03) }
+    server { listen 127.0.0.1:$port; }
+    server {
+        listen 127.0.0.1:$((port + 1)) ssl;
+        ssl_certificate $dir/cert.pem; ssl_certificate_key $dir/key.pem;
+    }
+}
+END
+nginx -c "$dir/conf" 2>/dev/null
+python3 - "$build/bags" "$dir/www" <<'END'
+import base64, json, random, subprocess, sys
+random.seed(1)
+def pack(name, count, size, *options):
+    rows = ''.join(json.dumps({'image': {'base64': base64.b64encode(
+        random.randbytes(size)).decode()}, 'label': i}) + '\n' for i in range(count))
+    subprocess.run([sys.argv[1], 'pack', '-', f'{sys.argv[2]}/{name}', '--no-sync',
+                    '--spec', 'image=bytes,label=int(4)', *options],
+                   input=rows.encode(), check=True, stdout=subprocess.DEVNULL)
+pack('big', 2000, 30000)
+pack('shards', 1000, 100, '--shard-length', '1')
+END
+passed=0 failed=0
+part() {
+    if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+}
+# same LOCAL URL: what export writes.
+same() {
+    rm -rf "$dir/a" "$dir/b"
+    "$build/bags" export "$1" "$dir/a" --raw >/dev/null 2>"$dir/first" || return 0
+    BAGS_CA_FILE=$dir/cert.pem "$build/bags" export "$2" "$dir/b" --raw \
+        >/dev/null && diff -r "$dir/a" "$dir/b"
+}
+for url in "http://127.0.0.1:$port" "https://127.0.0.1:$((port + 1))"; do
+    for data in tests/data/golden/*/*/data tests/data/golden/*/*/data.bag; do
+        part same "$data" "$url/${data#tests/data/}"
+    done
+    part "$build/tests/bench/bench_http" "$url/big" image 30 "$dir/cert.pem"
+    part "$build/tests/bench/bench_http" --open "$url/shards" 30 "$dir/cert.pem"
+done
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]

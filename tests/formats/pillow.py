@@ -1,0 +1,402 @@
+#!/usr/bin/python3
+"""Compare formats/resample.c, the images of formats/loader.c, and images that are turned
+upright, with Pillow and NumPy, byte by byte:
+
+    tests/formats/pillow.py [N]     N random resizes (10,000), N / 100 batches, N blocks
+                                    of EXIF
+    tests/formats/pillow.py write   write what test_resample.c expects, from Pillow
+
+Needs Debian's python3-pil and python3-numpy, and a C compiler."""
+
+import ctypes
+import hashlib
+import io
+import math
+import os
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+import warnings
+
+try:
+    import numpy
+    from PIL import Image, ImageOps
+except ImportError as error:
+    print('skipped pillow:', error)
+    print('0 passed, 0 failed, 1 skipped')
+    sys.exit()
+
+TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+EXPECTED = TESTS + '/data/resample.txt'
+FILTERS = (Image.BILINEAR, Image.BICUBIC)
+MODES = {1: 'L', 2: 'LA', 3: 'RGB', 4: 'RGBA'}
+
+
+def pixels(case):
+    """The image of a case, as test_resample.c makes it: of noise, in every
+    second case of black and white only, which is what overflows."""
+    seed, channels, width, height = case[:4]
+    with numpy.errstate(over='ignore'):
+        z = numpy.arange(1, width * height * channels + 1, dtype=numpy.uint64)
+        z = z * numpy.uint64(0x9e3779b97f4a7c15) + numpy.uint64(seed)
+        z = (z ^ (z >> numpy.uint64(30))) * numpy.uint64(0xbf58476d1ce4e5b9)
+        z = (z ^ (z >> numpy.uint64(27))) * numpy.uint64(0x94d049bb133111eb)
+    z = ((z ^ (z >> numpy.uint64(31))) >> numpy.uint64(56)).astype(numpy.uint8)
+    if seed % 2:
+        z = (z >> 7) * numpy.uint8(255)
+    return z.reshape((height, width, channels))
+
+
+def random_case(seed, most):
+    """(seed, channels, width, height, filter, box or None, new width, new height)"""
+    def side():
+        return random.randint(1, most if random.random() < 0.9 else 3)
+    channels, width, height = random.choice((1, 2, 3, 3, 3, 4)), side(), side()
+    new = [side(), side()]
+    box, kind = None, random.random()
+    if kind < 0.4:  # a crop
+        x = sorted(random.sample(range(width + 1), 2))
+        y = sorted(random.sample(range(height + 1), 2))
+        box = (x[0], y[0], x[1], y[1])
+        if kind < 0.15:
+            new = [x[1] - x[0], y[1] - y[0]]
+    elif kind < 0.7:
+        x = sorted((random.uniform(0, width), width * random.choice((1, random.random()))))
+        y = sorted((random.uniform(0, height), height * random.choice((1, random.random()))))
+        box = (x[0], y[0], x[1], y[1])
+    sides = (width, height) if box is None else (box[2] - box[0], box[3] - box[1])
+    for axis in 0, 1:  # one pass or none
+        if random.random() < 0.2 and sides[axis] == int(sides[axis]):
+            new[axis] = int(sides[axis])
+    return (seed, channels, width, height, random.choice((0, 1)), box, *new)
+
+
+def by_pillow(case, image):
+    _, channels, _, _, kind, box, width, height = case
+    squeezed = image[:, :, 0] if channels == 1 else image
+    resized = Image.fromarray(squeezed, MODES[channels]).resize(
+        (width, height), FILTERS[kind], box)
+    return numpy.asarray(resized).reshape((height, width, channels))
+
+
+def write():
+    random.seed(14)
+    with open(EXPECTED, 'w') as file:
+        file.write('# Written by tests/formats/pillow.py: what Pillow makes of images.\n'
+                   '# seed channels width height filter left top right bottom'
+                   ' new-width new-height SHA-256\n')
+        for seed in range(300):
+            case = random_case(seed, 40)
+            box = case[5] or (0, 0, case[2], case[3])
+            digest = hashlib.sha256(by_pillow(case, pixels(case)).tobytes())
+            print(*case[:5], *map(repr, box), *case[6:], digest.hexdigest(), file=file)
+
+
+FIELDS = (('seed', 'Q'), ('epoch', 'Q'), ('batch', 'Q'), ('length', 'I'), ('width', 'I'),
+          ('height', 'I'), ('channels', 'I'), ('resize', 'I'), ('crop', 'i'), ('filter', 'i'),
+          ('flip', 'i'), ('nchw', 'i'), ('real', 'i'), ('orient', 'i'), ('mean', 3),
+          ('std', 3))
+TYPES = {'Q': ctypes.c_uint64, 'I': ctypes.c_uint32, 'i': ctypes.c_int32, 3: ctypes.c_float * 3}
+CROP_NONE, CROP_CENTER, CROP_RANDOM = range(3)
+
+
+class Request(ctypes.Structure):
+    """The same as in tests/formats/pillow.c."""
+    _fields_ = [(name, TYPES[kind]) for name, kind in FIELDS]
+
+
+class Library:
+    """tests/formats/pillow.c, compiled with the code that it calls."""
+
+    def __init__(self, folder):
+        path = folder + '/calls.so'
+        found = subprocess.run(['pkg-config', '--cflags', '--libs', 'libjpeg', 'libpng'],
+                               stdout=subprocess.PIPE, universal_newlines=True)
+        self.images = found.returncode == 0
+        files = ['formats/pillow.c', '../formats/resample.c']
+        if self.images:
+            files += ['../formats/%s.c' % name for name in ('loader', 'image', 'jpeg', 'png')]
+        subprocess.run(
+            [os.environ.get('CC', 'gcc'), '-O2', '-shared', '-fPIC', '-I' + TESTS + '/..'] +
+            ['-DWITH_IMAGES'] * self.images + [TESTS + '/' + file for file in files] +
+            ['-o', path] + found.stdout.split() + ['-lm', '-pthread'], check=True)
+        self.library = ctypes.CDLL(path)
+
+    def call(self, name, what, *arguments):
+        message = ctypes.create_string_buffer(1024)
+        function = getattr(self.library, name)
+        function.restype = ctypes.c_bool
+        if not function(*arguments, message):
+            raise SystemExit('%s: %s: %s' % (name, what, message.value.decode()))
+
+    def resize(self, case, image):
+        _, channels, width, height, kind, box, new_width, new_height = case
+        out = numpy.empty((new_height, new_width, channels), numpy.uint8)
+        self.call('resize_image', case, ctypes.c_void_p(image.ctypes.data), width, height,
+                  channels, (ctypes.c_double * 4)(*box) if box else None, kind, new_width,
+                  new_height, ctypes.c_void_p(out.ctypes.data))
+        return out
+
+    def orientation(self, file):
+        class View(ctypes.Structure):
+            _fields_ = [('data', ctypes.c_char_p), ('size', ctypes.c_size_t)]
+        return self.library.bags_image_orientation(View(file, len(file)))
+
+    def upright(self, file, kind):
+        out = ctypes.create_string_buffer(1 << 20)
+        shape = (ctypes.c_uint32 * 3)()
+        self.call('decode_upright', kind, file, ctypes.c_size_t(len(file)), kind == 'png',
+                  out, ctypes.c_size_t(len(out)), shape)
+        shape = tuple(shape)[:2] if shape[2] == 1 else tuple(shape)
+        count = int(numpy.prod(shape))
+        return numpy.frombuffer(out.raw[:count], numpy.uint8).reshape(shape)
+
+    def write(self, path, kind, files):
+        self.call('write_images', path, path.encode(), kind.encode(),
+                  (ctypes.c_char_p * len(files))(*files),
+                  (ctypes.c_size_t * len(files))(*map(len, files)),
+                  ctypes.c_size_t(len(files)))
+
+    def load(self, path, r):
+        shape = (r.channels, r.height, r.width) if r.nchw else (r.height, r.width, r.channels)
+        out = numpy.empty((r.length,) + shape, numpy.float32 if r.real else numpy.uint8)
+        indices = (ctypes.c_uint64 * r.length)()
+        self.call('load_batch', path, path.encode(), ctypes.byref(r),
+                  ctypes.c_void_p(out.ctypes.data), indices)
+        return out, list(indices)
+
+
+class Random:
+    """The random numbers of a datapoint, which depend on seed, epoch and position."""
+    MASK, GOLDEN = 2 ** 64 - 1, 0x9E3779B97F4A7C15
+
+    @classmethod
+    def mix(cls, x):
+        x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9 & cls.MASK
+        x = (x ^ x >> 27) * 0x94D049BB133111EB & cls.MASK
+        return x ^ x >> 31
+
+    def __init__(self, seed, epoch, position):
+        key = self.mix(self.mix((~seed + self.GOLDEN) & self.MASK) + epoch & self.MASK)
+        self.state = self.mix(key + position & self.MASK)
+
+    def next(self):
+        self.state = self.state + self.GOLDEN & self.MASK
+        return self.mix(self.state)
+
+    def uniform(self):
+        return (self.next() >> 11) / 2 ** 53
+
+    def below(self, most):
+        return (self.next() >> 32) * (most + 1) >> 32
+
+
+def random_box(rng, width, height):
+    """torchvision's RandomResizedCrop."""
+    low, high = math.log(3 / 4), math.log(4 / 3)
+    for _ in range(10):
+        area = width * height * (0.08 + 0.92 * rng.uniform())
+        aspect = math.exp(low + (high - low) * rng.uniform())
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            top, left = rng.below(height - h), rng.below(width - w)
+            return left, top, left + w, top + h
+    w, h = width, height
+    if width / height < 3 / 4:
+        h = min(height, round(width / (3 / 4)))
+    elif width / height > 4 / 3:
+        w = min(width, round(height * (4 / 3)))
+    left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h
+
+
+def make_tensor(r, file, position):
+    """What the loader should make of a file, by Pillow and NumPy."""
+    rng = Random(r.seed, r.epoch, position)
+    flip = r.flip and rng.next() >> 63
+    image = Image.open(io.BytesIO(file))
+    if r.orient:
+        image = ImageOps.exif_transpose(image)
+    if r.crop == CROP_RANDOM:
+        image = image.crop(random_box(rng, *image.size))
+    image = image.convert('RGB' if r.channels == 3 else 'L')
+    if r.crop == CROP_CENTER:
+        width, height = image.size
+        if width <= height:
+            size = r.resize, r.resize * height // width
+        else:
+            size = r.resize * width // height, r.resize
+        left, top = round((size[0] - r.width) / 2), round((size[1] - r.height) / 2)
+        image = image.resize(size, FILTERS[r.filter])
+        image = image.crop((left, top, left + r.width, top + r.height))
+    else:
+        image = image.resize((r.width, r.height), FILTERS[r.filter])
+    out = numpy.asarray(image).reshape((r.height, r.width, r.channels))
+    if flip:
+        out = out[:, ::-1]
+    if r.real:
+        f = numpy.float32
+        out = (out.astype(f) / f(255) - numpy.array(r.mean[:r.channels], f))
+        out = out / numpy.array(r.std[:r.channels], f)
+    return out.transpose(2, 0, 1) if r.nchw else out
+
+
+def random_file(kind):
+    """A smooth picture with some noise, as a file."""
+    width, height = random.randint(8, 300), random.randint(8, 300)
+    if random.random() < 0.1:
+        width = random.randint(1, 8)  # too narrow for most crops
+    mode = random.choice(('RGB', 'RGB', 'L') if kind == 'jpeg' else
+                         ('RGB', 'RGBA', 'L', 'LA', 'P'))
+    small = numpy.random.randint(0, 256, (5, 7, 4), numpy.uint8)
+    noise = numpy.random.randint(0, 30, (height, width, 4), numpy.uint8)
+    image = numpy.asarray(Image.fromarray(small, 'RGBA').resize((width, height)))
+    image = Image.fromarray(image // 9 * 8 + noise, 'RGBA')
+    if mode in ('P', 'L', 'RGB'):
+        image = image.convert('RGB')
+    file = io.BytesIO()
+    options = {'quality': random.choice((50, 75, 95)), 'subsampling': random.choice((0, 1, 2)),
+               'progressive': random.random() < 0.2}
+    options = options if kind == 'jpeg' else {}
+    image.convert(mode).save(file, kind, exif=exif_block(random.randint(0, 9)), **options)
+    return file.getvalue()
+
+
+def exif_block(orientation, order='<>', entries=0):
+    """EXIF data with an orientation, and before it some other entries, as in a file."""
+    order = random.choice(order)
+    block = (b'II' if order == '<' else b'MM') + struct.pack(order + 'HLH', 42, 8, entries + 1)
+    for i in range(entries):
+        block += struct.pack(order + 'HHLL', 0x100 + i, 4, 1, i)
+    block += struct.pack(order + 'HHLHHL', 0x0112, 3, 1, orientation, 0, 0)
+    return b'Exif\0\0' + block
+
+
+def hostile_block():
+    """EXIF data with a few damaged bytes, or truncated, without fractions: Pillow accepts
+    6.0 as an orientation."""
+    block = bytearray(exif_block(random.randint(1, 8), entries=random.randint(0, 3)))
+    for _ in range(random.randint(0, 3)):
+        block[random.randrange(6, len(block))] = random.choice(
+            (0, 1, 2, 3, 4, 6, 7, 8, 9, 13, 14, 16, 18, 20, 30, 255, random.randrange(256)))
+    if random.random() < 0.3:
+        del block[random.randrange(6, len(block)):]
+    return bytes(block)
+
+
+def orientation_by_pillow(file):
+    """None: it does not open the file, or uses a fraction."""
+    try:
+        value = Image.open(io.BytesIO(file)).getexif().get(0x0112, 1)
+    except SyntaxError:
+        return 1
+    except (struct.error, OSError):
+        return None
+    if isinstance(value, int):
+        return value if 1 <= value <= 8 else 1
+    return None if isinstance(value, float) or hasattr(value, 'numerator') else 1
+
+
+def compare_orientations(library, count):
+    failed = done = 0
+    for kind, mode in (('jpeg', 'L'), ('jpeg', 'RGB'), ('png', 'L'), ('png', 'RGB'),
+                       ('png', 'RGBA'), ('png', 'LA'), ('png', 'P')):
+        for orientation in range(10):
+            for order in '<', '>':
+                image = pixels((orientation, 4, 37, 21))
+                image = Image.fromarray(image, 'RGBA').convert('RGB').convert(mode)
+                file = io.BytesIO()
+                image.save(file, kind, exif=exif_block(orientation, order, orientation % 3))
+                wanted = ImageOps.exif_transpose(Image.open(file))
+                got = library.upright(file.getvalue(), kind)
+                done += 1
+                if not numpy.array_equal(numpy.asarray(wanted), got):
+                    failed += 1
+                    print('FAILED', kind, mode, orientation, order)
+    file = io.BytesIO()
+    Image.new('L', (1, 1)).save(file, 'jpeg')
+    plain = file.getvalue()
+    warnings.simplefilter('ignore')
+    for _ in range(count):
+        block = hostile_block()
+        segment = b'\xff\xe1' + struct.pack('>H', len(block) + 2) + block
+        jpeg = plain[:20] + segment + plain[20:]
+        wanted = orientation_by_pillow(jpeg)
+        done += 1
+        if wanted not in (None, library.orientation(jpeg)):
+            failed += 1
+            print('FAILED', block.hex(), wanted, library.orientation(jpeg))
+    print('%d images and blocks of EXIF oriented as by Pillow' % (done - failed))
+    return failed
+
+
+def random_request():
+    r = Request(seed=random.getrandbits(64), epoch=random.getrandbits(20),
+                batch=random.randint(0, 3), length=8, channels=random.choice((1, 3, 3)),
+                width=random.randint(1, 120), height=random.randint(1, 120))
+    r.crop = random.choice((CROP_NONE, CROP_CENTER, CROP_RANDOM, CROP_RANDOM))
+    if r.crop == CROP_CENTER:
+        r.resize = max(r.width, r.height) + random.randint(0, 40)
+    r.filter, r.flip, r.nchw, r.real, r.orient = (random.choice((0, 1)) for _ in range(5))
+    if r.real:
+        r.mean[:] = 0.485, 0.456, 0.406
+        r.std[:] = 0.229, 0.224, 0.225
+    return r
+
+
+def compare_batches(library, folder, count):
+    """The number of batches that differ."""
+    failed = 0
+    for kind in 'jpeg', 'png':
+        files = [random_file(kind) for _ in range(32)]
+        path = folder + '/' + kind
+        library.write(path, kind, files)
+        for _ in range(count):
+            r = random_request()
+            got, indices = library.load(path, r)
+            wanted = numpy.stack([make_tensor(r, files[index], r.batch * r.length + i)
+                                  for i, index in enumerate(indices)])
+            if not numpy.array_equal(wanted, got):
+                failed += 1
+                print('FAILED', kind, {name: getattr(r, name) for name, _ in FIELDS[:14]},
+                      numpy.abs(wanted.astype(float) - got).max(axis=(1, 2, 3)))
+    print('%d batches of images equal those by Pillow and NumPy %s' % (
+        2 * count - failed, numpy.__version__))
+    return failed
+
+
+def compare_resizes(library, count):
+    failed = 0
+    for seed in range(count):
+        case = random_case(seed, random.choice((20, 60, 160)))
+        image = pixels(case)
+        wanted, got = by_pillow(case, image), library.resize(case, image)
+        if not numpy.array_equal(wanted, got):
+            failed += 1
+            print('FAILED', case, '%d bytes differ' % (wanted != got).sum())
+    print('%d images resized as by Pillow %s' % (count - failed, Image.__version__))
+    return failed
+
+
+def compare(count):
+    random.seed(count)
+    numpy.random.seed(count)
+    with tempfile.TemporaryDirectory() as folder:
+        library = Library(folder)
+        results = [compare_resizes(library, count)]
+        if library.images:
+            results.append(compare_batches(library, folder, count // 100))
+            results.append(compare_orientations(library, count))
+        else:
+            print('skipped batches: libjpeg or libpng not found')
+    bad = sum(result > 0 for result in results)
+    print('%d passed, %d failed' % (len(results) - bad, bad))
+    return bad
+
+
+if sys.argv[1:] == ['write']:
+    write()
+else:
+    sys.exit(compare(int(sys.argv[1]) if sys.argv[1:] else 10000) > 0)
