@@ -1,28 +1,33 @@
 /*
  * bags - the command that packs, shows and unpacks datasets.
  *
- * Each subcommand is one file (info.c, get.c, ...) that exports one `command`,
- * which main.c lists. The other files serve them:
+ * main.c lists the subcommands and runs one. Each is one file (info.c, get.c, ...) that
+ * exports one `command`. The other files serve them; each calls only files that are on
+ * lower floors than itself:
  *
- *     main.c      finds and runs the subcommand; failures; standard output
- *     options.c   the words of a command line; the help made from their tables
- *     manual.c    the man page made from them
- *     completion.c  what bash and zsh complete, made from them
- *     text.c      text that grows: JSON strings, base64
- *     json.c      reads JSON
- *     files.c     files, directories, names for files
- *     types.c     what is known about each type; the codecs that were linked
- *     show.c      values as JSON
- *     parse.c     JSON as values
- *     msgpack.c   msgpack to JSON and back
- *     storage.c   where paths are: local files, URLs, archives
- *     source.c    reads a Bag or a dataset
- *     index.c     indexes and keys
- *     sink.c      writes a Bag or a dataset; --resume and --append
- *     lines.c     the lines of a manifest
- *     progress.c  the progress of long work
- *     interrupt.c Ctrl-C and SIGTERM
- *     system.h    what differs between POSIX and Windows
+ *     main.c
+ *     info.c get.c export.c pack.c images.c import.c ...     the subcommands
+ *     manual.c      all of the help; the man page
+ *     completion.c  what bash and zsh complete
+ *     index.c       indexes and keys
+ *     sink.c        writes a Bag or a dataset; --resume and --append
+ *     source.c      reads a Bag or a dataset; lists shards
+ *     parse.c       JSON as values
+ *     show.c        values as JSON
+ *     msgpack.c     msgpack to JSON and back
+ *     types.c       what is known about each type; the codecs that were linked
+ *     options.c     the words of a command line; the help made from their tables
+ *     storage.c     where paths are: local files, URLs, archives
+ *     modules.c     opens the libraries of formats when they are needed
+ *     lines.c       the lines of a manifest
+ *     files.c       files, directories, names for files
+ *     interrupt.c   Ctrl-C and SIGTERM
+ *     progress.c    the progress of long work
+ *     json.c        reads JSON
+ *     text.c        text that grows: JSON strings, base64; misspelt words
+ *     failure.c     failures, standard output, memory
+ *     clean.c       text that controls a terminal
+ *     system.h      what differs between POSIX and Windows
  *
  * A failure ends the program: it is printed, and the exit code is 2 for an
  * invalid command line, which is BAGS_ERROR_ARGUMENT, otherwise 1. So no function
@@ -46,13 +51,21 @@
 
 #define ENDS __attribute__((noreturn))
 
-/* ---- main.c ---- */
+/* ---- clean.c: text that controls a terminal ---- */
+
+/* The size of the character at the start of valid UTF-8, and its code, if it controls a
+ * terminal or changes the order in which it shows others; otherwise 0. */
+size_t control_size(const unsigned char *at, size_t size, unsigned *code);
+/* Copy text with \x1b or \u202e in place of such characters, and \x9b in place of
+ * bytes that are not UTF-8, truncated to the capacity. A signal handler may call it. */
+void clean_copy(char *out, size_t capacity, const char *string);
+/* True if that changes nothing. */
+bool is_clean(const char *string);
+
+/* ---- failure.c ---- */
 
 /* The error that library calls write. */
 extern bags_error failure;
-
-/* Paragraphs of the help: what a path is, and the exit codes. */
-extern const char help_about[], help_codes[];
 
 /* The Bag or dataset that is mapped, which a message names if one of its files is
  * truncated; NULL: none, or several. */
@@ -61,6 +74,13 @@ extern const char *mapped_path;
 /* Called once when the program fails, before the message is printed: it may
  * extend the message, and clean up. */
 extern void (*on_failure)(void);
+
+/* Ends the program by the signal that interrupted it, if there was one; called after the
+ * message was printed. */
+extern void (*failure_ends)(void);
+
+/* The subcommand, whose help a message about an invalid command line names. */
+extern const char *failed_command;
 
 ENDS void die(void); /* with the message in `failure` */
 ENDS void fail(bags_code code, const char *format, ...) BAGI_PRINTF(2, 3);
@@ -76,19 +96,27 @@ void must_open(const void *opened); /* not be NULL, otherwise die */
 /* Add words before or after the message in `failure`. */
 void failure_prefix(const char *format, ...) BAGI_PRINTF(1, 2);
 void failure_suffix(const char *format, ...) BAGI_PRINTF(1, 2);
-/* Replace the library's remedy, after the first semicolon that follows the path, by
- * the command's own. */
-void failure_remedy(const char *path, const char *words);
+/* A message of the library, whose remedies name functions and options of C, with those
+ * of the command: "run `bags recover`". `die` does it; valid until the next call. */
+const char *message_of_command(const char *message);
 
-/* Print a remark: one line on stderr, as by text_clean. It removes the progress bar. */
+/* From now on a file that is truncated while it is mapped ends the program with a
+ * message. */
+void expect_truncation(void);
+
+/* The bar that progress.c has drawn in the last line of stderr is removed before
+ * anything else is printed. A signal handler may call it. */
+extern volatile bool bar_is_shown;
+void bar_hide(void);
+
+/* Print a remark: one line on stderr, as by text_clean. It removes the bar. */
 void note(const char *format, ...) BAGI_PRINTF(1, 2);
 
-/* Write to standard output. */
+/* Write to standard output. A full disk is a failure; if the program that reads the output
+ * has closed it, this ends the program silently, as `bags get ... | head` needs. */
 void output(const void *data, size_t size);
-/* Like printf, with the values as by text_clean. Only the last character of the format
- * may be a newline. Lines that are no JSON are printed by it. */
-void print(const char *format, ...) BAGI_PRINTF(1, 2);
-
+/* Call it last: false, and a message is printed, unless all of it has arrived. */
+bool output_is_complete(void);
 /* Memory, zeroed. `grow` makes an array of elements of this size longer by one,
  * if it is full: its capacity is a power of two. */
 void *allocate(size_t count, size_t size);
@@ -98,9 +126,6 @@ void *grow(void *array, size_t count, size_t size);
  * thread. */
 char *string_format(const char *format, ...) BAGI_PRINTF(1, 2);
 const char *temp_format(const char *format, ...) BAGI_PRINTF(1, 2);
-
-/* "1 blob", "2 blobs"; by temp_format. */
-const char *counted(uint64_t count, const char *unit);
 
 /* ---- text.c ---- */
 
@@ -131,16 +156,15 @@ void text_output(const text *out);
 /* The text, NUL-terminated, until it grows. */
 const char *text_string(text *out);
 
-/*
- * Text of data, file names and servers is untrusted: it must not control a terminal.
- * JSON has escapes. Other text is copied by these: controls, line separators and marks
- * of the direction of text become \x1b or \u202e, bytes that are not UTF-8 \x9b.
- * clean_copy truncates to the capacity; a signal handler may call it.
- */
-void clean_copy(char *out, size_t capacity, const char *string);
+/* As by clean_copy; JSON has its own escapes. */
 void text_clean(text *out, const char *string);
-/* True if that changes nothing. */
-bool is_clean(const char *string);
+/* Like printf, with the values as by text_clean. Only the last character of the format
+ * may be a newline. Lines that are no JSON are printed by it. */
+void print(const char *format, ...) BAGI_PRINTF(1, 2);
+
+/* "1 blob", "2 blobs"; by temp_format. */
+const char *counted(uint64_t count, const char *unit);
+bool has_ending(const char *word, const char *ending); /* ignores case */
 
 /* What an unknown word may mean: start with {word, size, NULL, 0}, and try each of the
  * names that exist. */
@@ -163,6 +187,111 @@ bool number_parse(const char *word, size_t size, bags_value *out);
 /* Decode standard base64 with padding. Returns NULL, or what is wrong. */
 const char *base64_decode(
     const char *from, size_t size, bags_buffer *out, size_t *out_size);
+
+/* ---- json.c ---- */
+
+/*
+ * Read one JSON text, which a zero byte must follow. The result is owned
+ * (json_object_put) and NULL for null. NaN, Infinity and -Infinity are numbers,
+ * as Python writes them. Fails for what is not JSON, and for what json-c would
+ * change silently: duplicate names, integers outside -2^63 .. 2^64-1, numbers
+ * above the range of a double, unpaired surrogates, U+0000 in a name.
+ */
+json_object *json_read(const char *string, size_t size);
+
+/* ---- progress.c ---- */
+
+/* Call it before the first of the others: BAGS_PROGRESS_SECONDS is checked. */
+void progress_prepare(void);
+/* A bar on stderr, if that is a terminal and the work takes more than a second;
+ * otherwise a line a minute, or every BAGS_PROGRESS_SECONDS. `done` of `total` (0:
+ * unknown) parts of the work; `count` units. */
+void progress_show(
+    const char *title, const char *unit, uint64_t done, uint64_t total, uint64_t count);
+/* Remove the bar, at the end of the work. */
+void progress_end(void);
+
+double seconds_now(void);
+/* A number of seconds above 0 in the environment; 0: none. */
+double seconds_of(const char *variable);
+
+/* ---- interrupt.c: Ctrl-C and SIGTERM, which end the program at once, with a message,
+ * unless they are deferred ---- */
+
+/* Call it first, with the words of the command line as they may be shown. */
+void interrupt_expect(char **line);
+/* What the message states: what is kept ("" for nothing to be said), and `next`, as
+ * "continue with", before the same command, with the option `with` unless it has it.
+ * next and with may be NULL. */
+void interrupt_leaves(const char *kept, const char *next, const char *with);
+/* A file that is not complete, which an interruption removes; NULL: none. The path must
+ * stay valid. */
+void interrupt_removes(const char *path);
+/* From now on the first signal only makes interrupt_check fail: the program ends like
+ * after any failure, with on_failure, which states what is kept. The second signal still
+ * ends it at once. */
+void interrupt_defer(void);
+void interrupt_check(void);
+
+/* ---- files.c ---- */
+
+/* Read *size bytes of an open file at an offset, fewer only at its end; write them.
+ * Return 0 or an errno value. */
+int read_all(const bags_io *io, void *file, uint64_t at, void *data, size_t *size);
+int write_all(
+    const bags_io *io, void *file, uint64_t at, const void *data, size_t size);
+/* Read a regular file into the buffer, followed by a zero byte. */
+bags_view file_read(const char *path, bags_buffer *buffer);
+/* Create a local file, for write_all. It must not exist. */
+void *file_create(const char *path);
+/* Write a new file. It must not exist; it is removed if writing fails. */
+void file_write(const char *path, const void *data, size_t size);
+/* Create a directory, which may exist, and its parents. */
+void directory_make(const char *path);
+/* Remove a directory with everything in it, following no link. */
+void directory_remove(const char *path);
+/* False if it is not a directory, or cannot be read. */
+bool directory_is_empty(const char *path);
+bool path_exists(const char *path);
+/* "directory/name". An absolute name stays as it is. */
+char *path_join(const char *directory, const char *name);
+/* The directory of a path, "." if it names none; by temp_format. */
+const char *path_parent(const char *path);
+/* File names for fields, after a prefix, valid and distinct on every file system: the
+ * field's own name if it is short and plain. */
+char **names_make(const bags_field *fields, size_t count, const char *prefix);
+
+/* ---- storage.c: where paths are ---- */
+
+/* The hooks that read a path: of local files, of the server of a URL, or of the archive
+ * (x.zip, x.tar) with which it begins. Fails if that is invalid. Valid until the
+ * program ends. */
+const bags_io *io_for_path(const char *path);
+/* The same, but NULL if the archive is invalid. */
+const bags_io *io_find(const char *path, bags_error *err);
+bags_path_kind path_kind(const char *path);
+/* True if there is a file of this name in a directory. */
+bool path_has(const char *directory, const char *name);
+bool path_is_remote(const char *path);
+/* Fail if the path, which `what` is, is a URL. Its password is not shown. */
+void path_must_be_local(const char *what, const char *path);
+/* Fail if the path, which is local, is in an archive. */
+void path_must_be_writable(const char *path);
+/* A path in an archive is not a dataset: append to the message what is below. */
+void path_hint(const char *path);
+/* The path to be shown: a URL without its query and its user, which are remembered
+ * for it. */
+const char *path_without_secrets(const char *path);
+/* The same for a word that may be one; nothing is remembered. To be freed. */
+char *path_shown(const char *word);
+/* For the URLs that are opened after it is set: how much of a file is read ahead. */
+extern uint64_t read_ahead;
+/* See bags_http_upload and bags_http_same. Any thread, once the URL was passed to
+ * io_for_path. */
+bags_code object_upload(const char *url, const bags_io *io, const char *path,
+    void (*progress)(void *user, uint64_t bytes), bags_error *err);
+bags_code object_same(
+    const char *url, const bags_io *io, const char *path, bool *same, bags_error *err);
 
 /* ---- options.c ---- */
 
@@ -236,7 +365,8 @@ void text_wrapped(text *out, const char *words, size_t at, size_t indent);
 
 /* ---- manual.c ---- */
 
-/* The man page; the list of commands ends with NULL. */
+/* `bags help`, and the man page; the list of commands ends with NULL. */
+void commands_help(text *out, const command *const *commands);
 void manual_help(text *out, const command *const *commands);
 
 /* ---- completion.c ---- */
@@ -244,46 +374,6 @@ void manual_help(text *out, const command *const *commands);
 /* What bash and zsh complete. */
 void completion_bash(text *out, const command *const *commands);
 void completion_zsh(text *out, const command *const *commands);
-
-/* ---- json.c ---- */
-
-/*
- * Read one JSON text, which a zero byte must follow. The result is owned
- * (json_object_put) and NULL for null. NaN, Infinity and -Infinity are numbers,
- * as Python writes them. Fails for what is not JSON, and for what json-c would
- * change silently: duplicate names, integers outside -2^63 .. 2^64-1, numbers
- * above the range of a double, unpaired surrogates, U+0000 in a name.
- */
-json_object *json_read(const char *string, size_t size);
-
-/* ---- files.c ---- */
-
-/* Read *size bytes of an open file at an offset, fewer only at its end; write them.
- * Return 0 or an errno value. */
-int read_all(const bags_io *io, void *file, uint64_t at, void *data, size_t *size);
-int write_all(
-    const bags_io *io, void *file, uint64_t at, const void *data, size_t size);
-/* Read a regular file into the buffer, followed by a zero byte. */
-bags_view file_read(const char *path, bags_buffer *buffer);
-/* Create a local file, for write_all. It must not exist. */
-void *file_create(const char *path);
-/* Write a new file. It must not exist; it is removed if writing fails. */
-void file_write(const char *path, const void *data, size_t size);
-/* Create a directory, which may exist, and its parents. */
-void directory_make(const char *path);
-/* Remove a directory with everything in it, following no link. */
-void directory_remove(const char *path);
-/* False if it is not a directory, or cannot be read. */
-bool directory_is_empty(const char *path);
-bool path_exists(const char *path);
-bool has_ending(const char *path, const char *ending); /* ignores case */
-/* "directory/name". An absolute name stays as it is. */
-char *path_join(const char *directory, const char *name);
-/* The directory of a path, "." if it names none; by temp_format. */
-const char *path_parent(const char *path);
-/* File names for fields, after a prefix, valid and distinct on every file system: the
- * field's own name if it is short and plain. */
-char **names_make(const bags_field *fields, size_t count, const char *prefix);
 
 /* ---- types.c ---- */
 
@@ -368,47 +458,51 @@ bool frames_open(bags_view blob, uint64_t *count);
 bool frames_get(uint64_t start, uint64_t stop, uint64_t step, bags_value *value);
 void formats_print(void);
 
-/* ---- import.c ---- */
-
-void importers_print(void);
-
 /* ---- msgpack.c: both fail if msgpack was not linked ---- */
 
 /* False if it is not valid. */
 bool msgpack_to_json(bags_view blob, text *out);
 bags_view msgpack_from_json(json_object *value, bags_buffer *out);
 
-/* ---- storage.c: where paths are ---- */
+/* ---- show.c ---- */
 
-/* The hooks that read a path: of local files, of the server of a URL, or of the archive
- * (x.zip, x.tar) with which it begins. Fails if that is invalid. Valid until the
- * program ends. */
-const bags_io *io_for_path(const char *path);
-/* The same, but NULL if the archive is invalid. */
-const bags_io *io_find(const char *path, bags_error *err);
-bags_path_kind path_kind(const char *path);
-/* True if there is a file of this name in a directory. */
-bool path_has(const char *directory, const char *name);
-bool path_is_remote(const char *path);
-/* Fail if the path, which `what` is, is a URL. Its password is not shown. */
-void path_must_be_local(const char *what, const char *path);
-/* Fail if the path, which is local, is in an archive. */
-void path_must_be_writable(const char *path);
-/* A path in an archive is not a dataset: append to the message what is below. */
-void path_hint(const char *path);
-/* The path to be shown: a URL without its query and its user, which are remembered
- * for it. */
-const char *path_without_secrets(const char *path);
-/* The same for a word that may be one; nothing is remembered. To be freed. */
-char *path_shown(const char *word);
-/* For the URLs that are opened after it is set: how much of a file is read ahead. */
-extern uint64_t read_ahead;
-/* See bags_http_upload and bags_http_same. Any thread, once the URL was passed to
- * io_for_path. */
-bags_code object_upload(const char *url, const bags_io *io, const char *path,
-    void (*progress)(void *user, uint64_t bytes), bags_error *err);
-bags_code object_same(
-    const char *url, const bags_io *io, const char *path, bool *same, bags_error *err);
+#define MAX_LIST 1024 /* elements of the arrays that --lists writes as lists */
+
+/* Write a value exactly, as a manifest may contain it: numbers and text; arrays
+ * without dimensions, and others of at most `most` elements as nested lists, unless
+ * that is 0. False, and nothing is written, if it is anything else. */
+bool value_write(text *out, const char *type, const bags_value *value, size_t most);
+/* Write a blob of this type as `bags get` shows it; an array that was decoded; and a
+ * blob by its size, with the error in `failure`. How many had an error. */
+extern uint64_t errors_shown;
+void value_show(const char *type, bags_view blob, bool lists, text *out);
+void array_show(const char *type, const bags_value *array, bool lists, text *out);
+void blob_show(const char *type, bags_view blob, text *out);
+/* True if a float32 is shown as this number. */
+bool single_is_shown(double value);
+/* Write {"KEY": NAME}, in place of a blob that is a file. */
+void value_file(text *line, const char *key, const char *name);
+/* Encode an array as a .npy file. */
+bags_view npy_encode(const bags_value *array, bags_buffer *scratch);
+
+/* ---- parse.c ---- */
+
+/* How values of a manifest are read. */
+typedef struct value_reader {
+    const char *directory; /* of the manifest */
+    bool unchecked;        /* do not decode encoded values to check them */
+    bags_buffer file, scratch;
+    uint64_t shape[BAGS_MAX_DIMS];
+} value_reader;
+
+/* The value that JSON means in a field of this type, valid as long as the JSON,
+ * and until the next call. */
+bags_value value_parse(value_reader *with, const char *type, json_object *json);
+/* Decode a file, whose kind its first bytes or its name's ending determine, to be
+ * encoded as a type; an image is turned upright. The value is valid as long as the
+ * file's bytes and the scratch. */
+bags_value value_from_file(
+    const char *to, const char *path, bags_view file, bags_buffer *scratch);
 
 /* ---- source.c: the Bag or dataset that is read. A Bag is like a dataset with
  * one plain field "blob" of type bytes. ---- */
@@ -472,46 +566,6 @@ void key_find(const char *word, uint64_t *start, uint64_t *stop);
 /* The datapoints at `count` positions. */
 void key_datapoints(uint64_t start, size_t count, uint64_t *datapoints);
 
-/* ---- show.c ---- */
-
-#define MAX_LIST 1024 /* elements of the arrays that --lists writes as lists */
-
-/* Write a value exactly, as a manifest may contain it: numbers and text; arrays
- * without dimensions, and others of at most `most` elements as nested lists, unless
- * that is 0. False, and nothing is written, if it is anything else. */
-bool value_write(text *out, const char *type, const bags_value *value, size_t most);
-/* Write a blob of this type as `bags get` shows it; an array that was decoded; and a
- * blob by its size, with the error in `failure`. How many had an error. */
-extern uint64_t errors_shown;
-void value_show(const char *type, bags_view blob, bool lists, text *out);
-void array_show(const char *type, const bags_value *array, bool lists, text *out);
-void blob_show(const char *type, bags_view blob, text *out);
-/* True if a float32 is shown as this number. */
-bool single_is_shown(double value);
-/* Write {"KEY": NAME}, in place of a blob that is a file. */
-void value_file(text *line, const char *key, const char *name);
-/* Encode an array as a .npy file. */
-bags_view npy_encode(const bags_value *array, bags_buffer *scratch);
-
-/* ---- parse.c ---- */
-
-/* How values of a manifest are read. */
-typedef struct value_reader {
-    const char *directory; /* of the manifest */
-    bool unchecked;        /* do not decode encoded values to check them */
-    bags_buffer file, scratch;
-    uint64_t shape[BAGS_MAX_DIMS];
-} value_reader;
-
-/* The value that JSON means in a field of this type, valid as long as the JSON,
- * and until the next call. */
-bags_value value_parse(value_reader *with, const char *type, json_object *json);
-/* Decode a file, whose kind its first bytes or its name's ending determine, to be
- * encoded as a type; an image is turned upright. The value is valid as long as the
- * file's bytes and the scratch. */
-bags_value value_from_file(
-    const char *to, const char *path, bags_view file, bags_buffer *scratch);
-
 /* ---- sink.c: the Bag or dataset that is written. With --resume it starts with
  * the datapoints that exist, which the input must repeat: they are compared.
  *
@@ -571,42 +625,8 @@ const char *lines_path(void);
 uint64_t lines_number(void);
 void lines_progress(uint64_t *done, uint64_t *total);
 
-/* ---- progress.c ---- */
+/* ---- import.c ---- */
 
-/* Call it before the first of the others: BAGS_PROGRESS_SECONDS is checked. */
-void progress_prepare(void);
-/* A bar on stderr, if that is a terminal and the work takes more than a second;
- * otherwise a line a minute, or every BAGS_PROGRESS_SECONDS. `done` of `total` (0:
- * unknown) parts of the work; `count` units. */
-void progress_show(
-    const char *title, const char *unit, uint64_t done, uint64_t total, uint64_t count);
-/* Remove the bar, before something else is printed; remarks and failures do so. */
-void progress_hide(void);
-/* The same, at the end of the work. */
-void progress_end(void);
-
-double seconds_now(void);
-/* A number of seconds above 0 in the environment; 0: none. */
-double seconds_of(const char *variable);
-
-/* ---- interrupt.c: Ctrl-C and SIGTERM, which end the program at once, with a message,
- * unless they are deferred ---- */
-
-/* Call it first, with the words of the command line. */
-void interrupt_expect(int count, char **argv);
-/* What the message states: what is kept ("" for nothing to be said), and `next`, as
- * "continue with", before the same command, with the option `with` unless it has it.
- * next and with may be NULL. */
-void interrupt_leaves(const char *kept, const char *next, const char *with);
-/* A file that is not complete, which an interruption removes; NULL: none. The path must
- * stay valid. */
-void interrupt_removes(const char *path);
-/* From now on the first signal only makes interrupt_check fail: the program ends like
- * after any failure, with on_failure, which states what is kept. The second signal still
- * ends it at once. */
-void interrupt_defer(void);
-void interrupt_check(void);
-/* For die(): end by the signal, if there was one. */
-void interrupt_end(void);
+void importers_print(void);
 
 #endif /* BAGS_COMMAND_H */

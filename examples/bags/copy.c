@@ -625,7 +625,7 @@ static void *work(void *user) {
 static void must_copy(bags_code code) {
     if (code && code != BAGS_ERROR_EXISTS)
         failure_suffix("; call it again to continue");
-    progress_hide();
+    bar_hide();
     must(code);
 }
 

@@ -6,8 +6,6 @@
 #include "command.h"
 #include "system.h"
 
-#include <strings.h>
-
 /* ---- paths ---- */
 
 char *path_join(const char *directory, const char *name) {
@@ -31,11 +29,6 @@ const char *path_parent(const char *path) {
 bool path_exists(const char *path) {
     struct stat about;
     return !lstat(path, &about);
-}
-
-bool has_ending(const char *path, const char *ending) {
-    size_t size = strlen(path), length = strlen(ending);
-    return size > length && !strcasecmp(path + size - length, ending);
 }
 
 /* ---- files ---- */

@@ -51,10 +51,8 @@ static void put_word(text *out, const char *word) {
 
 static void put_command(text *out, const char *with) {
     for (size_t i = 0; words && words[i]; i++) {
-        char *word = path_shown(words[i]);
         text_puts(out, i ? " " : "");
-        put_word(out, word);
-        free(word);
+        put_word(out, words[i]);
         if (i == 1 && with) /* before a "--" */
             text_format(out, " %s", with);
     }
@@ -114,7 +112,7 @@ static void handle(int number) {
     is_ending = 1;
     if (doomed)
         unlink(doomed);
-    progress_hide();
+    bar_hide();
     print_line(notice);
     print_line(next_line);
     end(number);
@@ -129,7 +127,7 @@ void interrupt_check(void) {
         fail(BAGS_ERROR_IO, "interrupted");
 }
 
-void interrupt_end(void) {
+static void end_by_signal(void) {
     if (!pending)
         return;
     fflush(stdout);
@@ -139,10 +137,10 @@ void interrupt_end(void) {
 }
 
 /* A signal that is ignored stays so, as nohup and background jobs of scripts need. */
-void interrupt_expect(int count, char **argv) {
+void interrupt_expect(char **line) {
     static const int numbers[] = {SIGINT, SIGTERM};
-    words = (char **)allocate((size_t)count, sizeof *words);
-    memcpy(words, argv, (size_t)count * sizeof *words);
+    words = line;
+    failure_ends = end_by_signal;
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
 #ifdef _WIN32
         signal(numbers[i], handle);

@@ -1,11 +1,44 @@
 /*
- * The man page, which `bags help man` prints in mdoc(7) and `make install` installs.
- * It is made from the same tables as the help.
+ * The help of all commands, and the man page, which `bags help man` prints in mdoc(7)
+ * and `make install` installs. Both are made from the tables of the commands.
  */
 #include "command.h"
 
 #define DATE "November 22, 2026"
 #define WIDTH 76
+
+static const char help_about[] =
+    "A Bag is a file NAME.bag. A dataset is a directory with spec.json and a "
+    "NAME.bag for each field, or a directory of such directories, its shards. "
+    "Commands that read accept one in X.zip or X.tar, too.\n";
+static const char help_codes[] =
+    "Exit code: 0 success, 1 an error, 2 an invalid command line.\n";
+
+void commands_help(text *out, const command *const *commands) {
+    text_puts(out,
+        "bags " BAGS_VERSION " - pack, show and unpack machine-learning datasets\n"
+        "\n"
+        "usage: bags COMMAND ...\n"
+        "\n");
+    for (size_t i = 0; commands[i]; i++)
+        text_format(out, "  %-10s%s\n", commands[i]->name, commands[i]->summary);
+    text_puts(out, "  help      this text; bags help COMMAND: about a command;\n"
+                   "            bags help types: the types of fields;\n"
+                   "            bags help man: the man page;\n"
+                   "            bags help bash, bags help zsh: what they complete\n"
+                   "  --version the version, and the formats and importers built in\n"
+                   "\n");
+    text_wrapped(out, help_about, 0, 0);
+    text_puts(out, "\n"
+                   "example:\n"
+                   "  bags pack pets.jsonl pets --spec 'photo=jpeg,label=int(4)'\n"
+                   "  bags info pets\n"
+                   "  bags get pets 0:3 label\n"
+                   "\n");
+    text_puts(out, help_codes);
+}
+
+/* ---- the man page ---- */
 
 /* Part of a line of text. */
 static void put_text(text *out, const char *from, size_t size) {

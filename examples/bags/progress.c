@@ -22,7 +22,7 @@ double seconds_of(const char *variable) {
     return seconds;
 }
 
-static double started, shown;
+static double started, shown; /* when */
 static bool terminal;
 static double interval, noted; /* of lines */
 
@@ -68,16 +68,10 @@ void progress_show(const char *title, const char *unit, uint64_t done, uint64_t 
         fputc((double)i < part * (double)length ? '#' : '.', stderr);
     fprintf(stderr, "%.*s\033[K", (int)(width > 20 ? width - 12 : 8), tail);
     fflush(stderr);
-}
-
-/* A signal handler may call it. */
-void progress_hide(void) {
-    static const char clear[] = "\r\033[K";
-    if (shown > 0 && write(STDERR_FILENO, clear, sizeof clear - 1) > 0)
-        shown = 0;
+    bar_is_shown = true;
 }
 
 void progress_end(void) {
-    progress_hide();
+    bar_hide();
     started = 0;
 }

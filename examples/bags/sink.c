@@ -273,19 +273,6 @@ static void open_dataset(void) {
         return;
     }
     dataset = bags_writer_open(path, fields, count, &writing, &failure);
-    if (!dataset && failure.code == BAGS_ERROR_EXISTS && writing.resume && !sharded &&
-        strstr(failure.message, ": already exists; "))
-        failure_remedy(path, "another writer has just started it");
-    if (!dataset && strstr(failure.message, "; set resume to"))
-        failure_remedy(path, "--resume continues it");
-    else if (!dataset && strstr(failure.message, ": set resume to"))
-        failure_remedy(path,
-            "another writer has the same --shard-start, or the dataset was "
-            "written before: --resume continues it, --append adds to it");
-    else if (!dataset && strstr(failure.message, ": was started without checksums"))
-        failure_remedy(path,
-            "--no-checksum continues it without; or `bags recover`, then "
-            "`bags checksum`");
     must_open(dataset);
     shards = bags_writer_shards(dataset);
     existing = bags_writer_resumed(dataset);

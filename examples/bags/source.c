@@ -64,12 +64,8 @@ bags_reader *dataset_open(const char *given) {
     reading.env.io = io_for_path(given);
     bags_reader *reader = bags_reader_open(given, &reading, &failure);
     if (!reader && failure.code == BAGS_ERROR_UNFINISHED)
-        failure_remedy(given,
-            "if its writer crashed, `bags recover` finishes it; --live reads "
-            "the data that was flushed, --skip-unfinished leaves it out");
-    if (!reader && failure.code == BAGS_ERROR_GAP)
-        failure_remedy(
-            given, "--allow-gaps reads the others, `bags finalize` closes gaps");
+        failure_suffix("; --live reads the data that was flushed, --skip-unfinished "
+                       "leaves it out");
     if (!reader && failure.code == BAGS_ERROR_MISSING)
         path_hint(given);
     must_open(reader);

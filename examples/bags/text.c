@@ -19,20 +19,28 @@ void text_put(text *out, const void *data, size_t size) {
 
 void text_puts(text *out, const char *string) { text_put(out, string, strlen(string)); }
 
-void text_format(text *out, const char *format, ...) {
+BAGI_PRINTF(2, 0)
+static void put_list(text *out, const char *format, va_list arguments) {
     for (size_t most = 64;;) {
         must(bags_buffer_reserve(&out->buffer, out->size + most, &failure));
-        va_list arguments;
-        va_start(arguments, format);
+        va_list again;
+        va_copy(again, arguments);
         size_t size = (size_t)vsnprintf(
-            (char *)out->buffer.data + out->size, most, format, arguments);
-        va_end(arguments);
+            (char *)out->buffer.data + out->size, most, format, again);
+        va_end(again);
         if (size < most) {
             out->size += size;
             return;
         }
         most = size + 1;
     }
+}
+
+void text_format(text *out, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    put_list(out, format, arguments);
+    va_end(arguments);
 }
 
 const char *text_string(text *out) {
@@ -43,76 +51,36 @@ const char *text_string(text *out) {
 
 void text_output(const text *out) { output(out->buffer.data, out->size); }
 
-/* ---- characters that control a terminal ---- */
-
-/* The size of the character at the start of valid UTF-8 if it controls a terminal, or
- * changes the order in which it shows others: a control character (below U+0020,
- * U+007F to U+009F), a separator of lines or paragraphs, a mark of the direction of
- * text. Otherwise 0. */
-static size_t control_size(const unsigned char *at, size_t size, unsigned *code) {
-    if (at[0] < 0x20 || at[0] == 0x7F) {
-        *code = at[0];
-        return 1;
-    }
-    if (size >= 2 && at[0] >= 0xC2 && at[0] <= 0xDF) {
-        *code = (at[0] & 0x1Fu) << 6 | (at[1] & 0x3Fu);
-        return *code <= 0x9F || *code == 0x61C ? 2 : 0;
-    }
-    if (size < 3 || at[0] != 0xE2)
-        return 0;
-    *code = 0x2000 | (at[1] & 0x3Fu) << 6 | (at[2] & 0x3Fu);
-    bool marks = (*code >= 0x200E && *code <= 0x200F) ||
-                 (*code >= 0x2028 && *code <= 0x202E) ||
-                 (*code >= 0x2066 && *code <= 0x2069);
-    return marks ? 3 : 0;
-}
-
-bool is_clean(const char *string) {
-    size_t size = strlen(string), control = 0;
-    unsigned code;
-    for (size_t i = 0; i < size && !control; i++)
-        control = control_size((const unsigned char *)string + i, size - i, &code);
-    return !control && bags_utf8_valid(string, size, NULL);
-}
-
-void clean_copy(char *out, size_t capacity, const char *string) {
-    const unsigned char *at = (const unsigned char *)string;
-    size_t left = strlen(string), valid = 0, used = 0;
-    while (left > 0) {
-        char escape[6] = "\\x";
-        const void *from = at;
-        size_t step = 1, size = 1;
-        unsigned code = at[0];
-        if (valid == 0) {
-            valid = left;
-            bags_utf8_valid(at, left, &valid);
-        }
-        size_t control = valid ? control_size(at, valid, &code) : 1;
-        if (control) {
-            step = control;
-            from = escape;
-            size = step > 1 ? 6 : 4;
-            escape[1] = step > 1 ? 'u' : 'x';
-            for (size_t i = size; i-- > 2; code >>= 4)
-                escape[i] = "0123456789abcdef"[code & 15];
-        }
-        if (used + size >= capacity)
-            break;
-        memcpy(out + used, from, size);
-        used += size;
-        at += step;
-        left -= step;
-        valid -= valid ? step : 0;
-    }
-    out[used] = 0;
-}
-
 void text_clean(text *out, const char *string) {
     size_t most = 4 * strlen(string) + 1; /* \x1b for a byte */
     must(bags_buffer_reserve(&out->buffer, out->size + most, &failure));
     char *to = (char *)out->buffer.data + out->size;
     clean_copy(to, most, string);
     out->size += strlen(to);
+}
+
+void print(const char *format, ...) {
+    static text made, out;
+    bool ends = format[strlen(format) - 1] == '\n';
+    made.size = out.size = 0;
+    va_list arguments;
+    va_start(arguments, format);
+    put_list(&made, format, arguments);
+    va_end(arguments);
+    made.size -= ends;
+    text_clean(&out, text_string(&made));
+    text_puts(&out, ends ? "\n" : "");
+    text_output(&out);
+}
+
+bool has_ending(const char *path, const char *ending) {
+    size_t size = strlen(path), length = strlen(ending);
+    return size > length && !strcasecmp(path + size - length, ending);
+}
+
+const char *counted(uint64_t count, const char *unit) {
+    const char *plural = count == 1 ? "" : has_ending(unit, "ch") ? "es" : "s";
+    return temp_format("%ju %s%s", (uintmax_t)count, unit, plural);
 }
 
 /* ---- JSON ---- */

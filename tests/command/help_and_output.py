@@ -190,7 +190,8 @@ def names_cannot_steer_the_terminal():
 
 
 @each([(('infp',), 'bags info'), (('VERFIY', 'x'), 'bags verify'), (('check', 'x'), 'bags verify'),
-       (('hlep',), 'bags help'), (('unpack',), 'bags export'), (('help', 'expotr'), 'bags export'),
+       (('hlep',), 'bags help'), (('unpack',), 'bags export'), (('help', 'expotr'), 'bags help export'),
+       (('--verison',), 'bags --version'), (('help', 'tyeps'), 'bags help types'),
        (('pack', 'm', 'o', '--chekcsum'), '--checksum'), (('pack', 'm', 'o', '--continue'), '--resume'),
        (('info', 'x', '--jsno'), '--json'), (('verify', 'x', '--threads=2'), '--jobs'),
        (('load', 'x', '--jobs', '2'), '--threads'), (('get', 'x', '0', '-out', 'd'), '--out'),

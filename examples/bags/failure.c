@@ -1,0 +1,241 @@
+/*
+ * How the program ends: a failure is printed, and everything that was printed must have
+ * arrived. With it the memory that every file needs, and stderr. It calls nothing but
+ * clean.c; what a failure needs of others they pass here: on_failure, failure_ends.
+ */
+#include "command.h"
+#include "system.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+
+#define TRUNCATED "a file was truncated while it was read, or its disk failed"
+
+bags_error failure;
+const char *failed_command, *mapped_path;
+void (*on_failure)(void);
+void (*failure_ends)(void);
+
+/* ---- stderr ---- */
+
+volatile bool bar_is_shown;
+
+void bar_hide(void) {
+    static const char clear[] = "\r\033[K";
+    if (bar_is_shown && write(STDERR_FILENO, clear, sizeof clear - 1) > 0)
+        bar_is_shown = false;
+}
+
+void note(const char *format, ...) {
+    char message[2 * BAGS_ERROR_SIZE], clean[4 * sizeof message];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    clean_copy(clean, sizeof clean, message);
+    bar_hide();
+    fprintf(stderr, "bags: %s\n", clean);
+}
+
+/* ---- failures ---- */
+
+/* The library's remedies name functions and options of C. */
+static const struct remedy {
+    const char *words, *command;
+} remedies[] = {
+    {"bags_recover", "`bags recover`"},
+    {"bags_finalize", "`bags finalize`"},
+    {"bags_checksum", "`bags checksum`"},
+    {"bags_reader_length", "`bags info`"},
+    {"set allow_gaps", "pass --allow-gaps"},
+    {"set resume", "pass --resume"},
+    {"set append", "pass --append"},
+    {"shard_start", "--shard-start"},
+};
+
+const char *message_of_command(const char *message) {
+    static char made[2 * BAGS_ERROR_SIZE];
+    size_t used = 0;
+    bool in_remedy = false;
+    while (*message && used + 32 < sizeof made) {
+        const struct remedy *found = NULL;
+        in_remedy = in_remedy || *message == ';';
+        for (size_t i = 0; i < sizeof remedies / sizeof *remedies && in_remedy; i++)
+            if (!strncmp(message, remedies[i].words, strlen(remedies[i].words)))
+                found = &remedies[i];
+        if (found)
+            strcpy(made + used, found->command);
+        else
+            made[used] = *message;
+        used += found ? strlen(found->command) : 1;
+        message += found ? strlen(found->words) : 1;
+    }
+    made[used] = 0;
+    return made;
+}
+
+void die(void) {
+    void (*prepare)(void) = on_failure;
+    on_failure = NULL;
+    snprintf(failure.message, sizeof failure.message, "%s",
+        message_of_command(failure.message));
+    if (prepare)
+        prepare();
+    bool is_usage = failure.code == BAGS_ERROR_ARGUMENT;
+    if (is_usage && failed_command)
+        note("%s: %s (see `bags help %s`)", failed_command, failure.message,
+            failed_command);
+    else
+        note("%s", failure.message);
+    if (failure_ends)
+        failure_ends();
+    exit(is_usage ? 2 : 1);
+}
+
+void fail(bags_code code, const char *format, ...) {
+    bags_error made = failure; /* whose message may be among the arguments */
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(made.message, sizeof made.message, format, arguments);
+    va_end(arguments);
+    made.code = code;
+    failure = made;
+    die();
+}
+
+void fail_system(int error, const char *path, const char *doing) {
+    if (error == EEXIST && !strcmp(doing, "create"))
+        fail(BAGS_ERROR_EXISTS, "%s: already exists; remove it, or write to a new path",
+            path);
+    if (error == EFAULT) /* of a write, what is SIGBUS of a read */
+        fail(BAGS_ERROR_IO, "%s%s" TRUNCATED, mapped_path ? mapped_path : "",
+            mapped_path ? ": " : "");
+    bags_fail_io(NULL, error, path, doing, &failure);
+    die();
+}
+
+#ifndef _WIN32
+void fail_in_signal(const char *path, const char *what) {
+    static atomic_flag failed = ATOMIC_FLAG_INIT;
+    while (atomic_flag_test_and_set(&failed))
+        pause(); /* another thread prints it */
+    bar_hide();
+    char clean[BAGS_ERROR_SIZE] = "";
+    if (path)
+        clean_copy(clean, sizeof clean, path);
+    const char *const parts[] = {"bags: ", clean, path ? ": " : "", what, "\n"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (write(STDERR_FILENO, parts[i], strlen(parts[i])) < 0)
+            break;
+    _exit(1);
+}
+
+static void say_truncated(int number) {
+    (void)number;
+    fail_in_signal(mapped_path, TRUNCATED);
+}
+
+void expect_truncation(void) {
+    struct sigaction action = {.sa_handler = say_truncated};
+    sigaction(SIGBUS, &action, NULL);
+}
+#else
+void expect_truncation(void) {}
+#endif
+
+void must(bags_code code) {
+    if (code)
+        die();
+}
+
+void must_open(const void *opened) {
+    if (!opened)
+        die();
+}
+
+void failure_prefix(const char *format, ...) {
+    bags_error old = failure;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(failure.message, sizeof failure.message, format, arguments);
+    va_end(arguments);
+    failure_suffix("%s", old.message);
+}
+
+void failure_suffix(const char *format, ...) {
+    size_t size = strlen(failure.message);
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(failure.message + size, sizeof failure.message - size, format, arguments);
+    va_end(arguments);
+}
+
+/* ---- output and memory ---- */
+
+void output(const void *data, size_t size) {
+    errno = 0;
+    if (size == 0 || fwrite(data, 1, size, stdout) == size)
+        return;
+    if (errno == EPIPE)
+        exit(1);
+    fail_system(errno ? errno : EIO, "standard output", "write");
+}
+
+bool output_is_complete(void) {
+    bool complete = !ferror(stdout);
+    errno = 0;
+    complete = !fflush(stdout) && complete;
+    complete = !fclose(stdout) && complete;
+    if (!complete && errno != EPIPE)
+        note("standard output: cannot write: %s",
+            errno ? strerror(errno) : "it is incomplete");
+    return complete;
+}
+
+void *allocate(size_t count, size_t size) {
+    void *made = calloc(count + 1, size);
+    if (!made)
+        fail(BAGS_ERROR_MEMORY, "out of memory");
+    return made;
+}
+
+void *grow(void *array, size_t count, size_t size) {
+    if (count & (count - 1))
+        return array;
+    void *grown = realloc(array, (count ? 2 * count : 1) * size);
+    if (!grown)
+        fail(BAGS_ERROR_MEMORY, "out of memory");
+    return grown;
+}
+
+BAGI_PRINTF(1, 0)
+static char *format_list(const char *format, va_list arguments) {
+    va_list again;
+    va_copy(again, arguments);
+    int size = vsnprintf(NULL, 0, format, again);
+    va_end(again);
+    char *made = (char *)allocate(size < 0 ? 0 : (size_t)size, 1);
+    vsnprintf(made, (size_t)size + 1, format, arguments);
+    return made;
+}
+
+char *string_format(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    char *made = format_list(format, arguments);
+    va_end(arguments);
+    return made;
+}
+
+const char *temp_format(const char *format, ...) {
+    static char *temps[16];
+    static size_t next;
+    size_t i = next++ % 16;
+    va_list arguments;
+    va_start(arguments, format);
+    char *made = format_list(format, arguments);
+    va_end(arguments);
+    free(temps[i]);
+    temps[i] = made;
+    return made;
+}
