@@ -1106,7 +1106,7 @@ typedef struct bags_writer_options {
  * the process: worker W of K that takes the inputs W, W + K, ... and appends each
  * one continues at input W + K * bags_writer_resumed. Other worker numbers are only
  * noticed if they leave a gap; otherwise that count is wrong. So compare the inputs
- * with what exists, as `bags pack --resume` does.
+ * with what exists.
  *
  * append: pass only new inputs. The next shards are numbered after this worker's own;
  * after bags_finalize, after all that exist. An unfinished shard of this worker is
@@ -5444,7 +5444,7 @@ static bags_code bagi_crcs_begin(bag_reader *bag, const bagi_dir *dir, const cha
     if (code == BAGS_ERROR_MISSING) {
         const char *path = bagi_tail(file->path);
         return bags_fail(err, code,
-            "%.*s%s: no checksums (%s is missing); `bags checksum` writes them",
+            "%.*s%s: no checksums (%s is missing); bags_checksum writes them",
             (int)(strlen(path) - 4), path, dir->bare ? "" : ".bag", path);
     }
     if (!code)
@@ -7643,8 +7643,7 @@ static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
 
 BAGI_COLD static bags_code bagi_fail_unfinished(const bagi_dir *dir, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_UNFINISHED,
-        "%s: unfinished (no spec.json); if its writer crashed, run `bags "
-        "recover`",
+        "%s: unfinished (no spec.json); if its writer crashed, run bags_recover",
         bagi_tail(dir->path));
 }
 
@@ -8098,9 +8097,8 @@ static void bagi_writer_leave(bags_writer *writer) {
 BAGI_COLD static bags_code bagi_fail_finalized(
     const bags_writer *writer, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_EXISTS,
-        "%s: finalized: the numbers of its shards no longer tell which worker "
-        "wrote them, so that no worker may continue; `append` (--append) adds "
-        "shards",
+        "%s: finalized: its shards were renumbered, so that no worker can resume; "
+        "set append to add shards",
         bagi_tail(writer->path));
 }
 
@@ -8183,12 +8181,15 @@ BAGI_COLD static bags_code bagi_fail_claimed(
     const bags_writer_options *options = &writer->options;
     bags_error ignored = {BAGS_OK, 0, ""};
     const char *remedy = "; remove it, or write to a new path";
-    if (!options->resume && !options->append &&
+    if (!options->append &&
         bagi_dir_has(&writer->dir, "spec.json", ".partial", &ignored.code, &ignored))
-        remedy = ", unfinished; set resume to continue it";
+        remedy = options->resume ? ", unfinished; another writer has just started it"
+                                 : ", unfinished; set resume to continue it";
     else if (writer->sharded)
         remedy = "; another writer has the same shard_start, or the dataset was "
-                 "written before: set resume to continue it, or append to add to it";
+                 "written before: set resume to continue it, set append to add to it";
+    else if (options->resume)
+        remedy = "; it is finished, so that it cannot be resumed";
     return bags_fail(err, BAGS_ERROR_EXISTS, "%s: already exists%s",
         bagi_tail(writer->dir.path), remedy);
 }
@@ -8901,10 +8902,9 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name, bool dry_
         (found->length || (record && writer->number >= writer->options.shard_stop)))
         return bags_fail(failure, BAGS_ERROR_UNFINISHED,
             "%s: unfinished (datapoints: %" PRIu64 "), since its input was "
-            "interrupted; run `bags recover`, then append the rest of that "
-            "input (`bags info` prints how many datapoints are stored); if "
-            "append did not start this shard, it can be resumed instead "
-            "(`resume`, --resume)",
+            "interrupted; run bags_recover, then append the rest of that input, "
+            "after the datapoints that are stored (bags_reader_length); if append "
+            "did not start this shard, set resume to continue it instead",
             bagi_tail(dir->path), found->length);
     if (!found->length) {
         code = bagi_writer_discard(writer, &other, failure);
@@ -9513,9 +9513,8 @@ BAGI_COLD static bags_code bagi_check_gaps(
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_GAP,
         "%s: missing shards %s%s (found %" PRIu64 " of %" PRIu64
-        "): lost, or their workers are not done; set allow_gaps (--allow-gaps) "
-        "to read the others, or close gaps with bags_finalize (`bags "
-        "finalize`)",
+        "): lost, or their workers are not done; set allow_gaps to read the "
+        "others, or close gaps with bags_finalize",
         bagi_tail(names->path), list, missing > listed ? ", ..." : "", found,
         found + missing);
 }
@@ -9566,8 +9565,7 @@ BAGI_COLD static bags_code bagi_opening_directory(
             code = bagi_each_shard(&names, 0, 1, bagi_opening_spec, opening, err);
         if (!code && !opening->common.spec.types)
             code = bags_fail(err, BAGS_ERROR_UNFINISHED,
-                "%s: no shard is finished; if their writers crashed, run "
-                "`bags recover`",
+                "%s: no shard is finished; if their writers crashed, run bags_recover",
                 bagi_tail(reader->path));
         bags_buffer_free(&names.array);
     } while (code == BAGS_ERROR_GAP && live && bagi_tries_again(&tries, err));

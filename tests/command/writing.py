@@ -232,13 +232,13 @@ def a_pack_that_failed_is_called_again_with_resume():
     write_lines('good.jsonl', [{'n': i} for i in range(6)])
     for out, options in (('one', []), ('set', ['--shard-length', '2'])):
         refuse('pack', 'bad.jsonl', out, '--spec', 'n=int', *options, says='--resume continues')
-        refuse('pack', 'good.jsonl', out, '--spec', 'n=int', *options, says='--resume continues it')
+        refuse('pack', 'good.jsonl', out, '--spec', 'n=int', *options, says='pass --resume to continue it')
         run('pack', 'good.jsonl', out, '--spec', 'n=int', *options, '--resume')
         assert len(values(out)) == 6
     refuse('pack', 'good.jsonl', 'one', '--spec', 'n=int',
            says='one: already exists; remove it, or write to a new path')
     refuse('pack', 'good.jsonl', 'set', '--spec', 'n=int', '--shard-length', '2',
-           says=('--resume continues it', '--append adds to it'))
+           says=('same --shard-start', 'pass --resume to continue it', 'pass --append to add'))
     write_lines('blobs.jsonl', [{'blob': {'base64': 'AA=='}}, 'x'])
     refuse('pack', 'blobs.jsonl', 'x.bag', says='`bags recover x.bag` finishes it')
     refuse('pack', 'blobs.jsonl', 'x.bag', says=('x.bag: ', 'exists', '`bags recover`'))

@@ -1519,7 +1519,7 @@ static void append_refuses_an_unfinished_shard_after_finalize(void **state) {
     for (int again = 0; again < 2; again++) {
         assert_refused(BAGS_ERROR_UNFINISHED,
             bags_writer_open(at("x"), fields, 2, &options, &said));
-        assert_says("x/000001: unfinished (datapoints: 1)*recover*info*append");
+        assert_says("x/000001: unfinished (datapoints: 1)*recover*append");
         assert_same_tree(at("crashed"), at("x"));
     }
     assert_ok(bags_recover(at("x"), NULL, NULL, &said));
