@@ -3129,20 +3129,9 @@ BAGI_COLD static bags_code bagi_prefix(
     return code;
 }
 
-/* Separates the current directory from a relative path that was made absolute. To
- * the system it is like "/". */
-#define BAGI_HERE "/././"
-
-/* A path as the caller passed it. */
-static const char *bagi_shown(const char *path) {
-    const char *here = strstr(path, BAGI_HERE);
-    return here ? here + strlen(BAGI_HERE) : path;
-}
-
 /* The end of a path, so that a long path leaves space for the reason. */
 static const char *bagi_tail(const char *path) {
     const size_t most = 320;
-    path = bagi_shown(path);
     size_t size = strlen(path);
     if (size <= most)
         return path;
@@ -3168,6 +3157,7 @@ BAGI_COLD static bags_code bagi_fail_memory(bags_error *err, size_t size) {
 typedef struct bagi_env {
     bags_allocator memory;
     bags_io io;
+    size_t here; /* bytes of its paths that bagi_absolute put in front of them */
 } bagi_env;
 
 /* The allocator that is used if there is none. What realloc does with a size of 0
@@ -3193,6 +3183,7 @@ static bagi_env bagi_env_of(const bags_env *env) {
     bagi_env made;
     made.memory = bagi_allocator_of(env ? env->allocator : NULL);
     made.io = env && env->io ? *env->io : *bags_io_local();
+    made.here = 0;
     return made;
 }
 
@@ -3360,14 +3351,31 @@ BAGS_API BAGI_COLD bags_code bags_fail_io(const bags_io *io, int error,
     return code;
 }
 
+/* A path of an object as the caller passed it. A directory above it may be shorter than
+ * what precedes it. */
+static const char *bagi_passed(const bagi_env *env, const char *path) {
+    return strlen(path) > env->here ? path + env->here : path;
+}
+
+/* The same in a message. */
+static const char *bagi_shown(const bagi_env *env, const char *path) {
+    return bagi_tail(bagi_passed(env, path));
+}
+
+BAGI_COLD static bags_code bagi_fail_io(const bagi_env *env, int error,
+    const char *path, const char *doing, bags_error *err) {
+    return error ? bags_fail_io(&env->io, error, bagi_passed(env, path), doing, err)
+                 : BAGS_OK;
+}
+
 /* *file is NULL after a failure. */
 static bags_code bagi_open(
     const bagi_env *env, const char *path, int mode, void **file, bags_error *err) {
     int error = env->io.open(env->io.user, path, mode, file);
     if (error)
         *file = NULL;
-    return bags_fail_io(
-        &env->io, error, path, mode == BAGS_IO_CREATE ? "create" : "open", err);
+    return bagi_fail_io(
+        env, error, path, mode == BAGS_IO_CREATE ? "create" : "open", err);
 }
 
 /* Close a file that was only read: nothing can be lost. */
@@ -3378,8 +3386,8 @@ static void bagi_close_read(const bagi_env *env, void *file) {
 
 static bags_code bagi_file_size(const bagi_env *env, void *file, const char *path,
     uint64_t *size, bags_error *err) {
-    return bags_fail_io(
-        &env->io, env->io.size(env->io.user, file, size), path, "get the size of", err);
+    return bagi_fail_io(
+        env, env->io.size(env->io.user, file, size), path, "get the size of", err);
 }
 
 BAGS_API const char *bags_path_tail(const char *path) { return bagi_tail(path); }
@@ -3410,8 +3418,8 @@ static bags_path_kind bagi_kind(
     const bagi_env *env, const char *path, bags_code *code, bags_error *err) {
     bags_path_kind kind = BAGS_PATH_NONE;
     if (!*code)
-        *code = bags_fail_io(
-            &env->io, env->io.kind(env->io.user, path, &kind), path, "stat", err);
+        *code = bagi_fail_io(
+            env, env->io.kind(env->io.user, path, &kind), path, "stat", err);
     return *code ? BAGS_PATH_NONE : kind;
 }
 
@@ -3454,7 +3462,7 @@ static char *bagi_parent(
 
 /* Wait until the names in a directory are on stable storage. */
 static bags_code bagi_sync_dir(const bagi_env *env, const char *path, bags_error *err) {
-    return bags_fail_io(NULL, env->io.sync_dir(env->io.user, path), path, "sync", err);
+    return bagi_fail_io(env, env->io.sync_dir(env->io.user, path), path, "sync", err);
 }
 
 /* Sync the directory that contains what a path leads to. */
@@ -3478,7 +3486,7 @@ static bags_code bagi_make_parents(
         code = bagi_make_parents(env, parent, err);
         int error = code ? 0 : env->io.make_dir(env->io.user, parent);
         if (error && error != EEXIST)
-            code = bags_fail_io(NULL, error, parent, "create directory", err);
+            code = bagi_fail_io(env, error, parent, "create directory", err);
         else if (!code && !error)
             code = bagi_sync_parent(env, parent, err);
     }
@@ -3487,10 +3495,11 @@ static bags_code bagi_make_parents(
 }
 #endif
 
-/* A copy of a path, made absolute if it is that of a local file, so that a later
- * chdir() does not change where it leads. Free it with bagi_free_text. */
+/* A copy of a path, for the object with this env: made absolute if it is that of a local
+ * file, so that a later chdir() does not change where it leads. Free it with
+ * bagi_free_text. */
 static char *bagi_absolute(
-    const bagi_env *env, const char *path, size_t size, bags_error *err) {
+    bagi_env *env, const char *path, size_t size, bags_error *err) {
     const size_t most = 4096;
     bool absolute =
         bagi_is_slash(path[0]) || (BAGI_WINDOWS_PATHS && path[0] && path[1] == ':');
@@ -3499,9 +3508,12 @@ static char *bagi_absolute(
     char *here = (char *)bagi_alloc(&env->memory, most, err);
     if (!here)
         return NULL;
-    bool known = bagi_local_directory(here, most);
-    char *out = bagi_print(&env->memory, err, "%s%s%.*s", known ? here : "",
-        known ? BAGI_HERE : "", (int)size, path);
+    if (bagi_local_directory(here, most))
+        env->here = strlen(here);
+    bool slash = env->here && !bagi_is_slash(here[env->here - 1]);
+    char *out = bagi_print(&env->memory, err, "%.*s%s%.*s", (int)env->here, here,
+        slash ? "/" : "", (int)size, path);
+    env->here += slash;
     bagi_free(&env->memory, here, most);
     return out;
 }
@@ -3522,13 +3534,13 @@ static bags_code bagi_check_same(
     if (!error)
         error = env->io.identify(env->io.user, NULL, path, &found);
     if (error && error != ENOENT)
-        return bags_fail_io(NULL, error, path, "identify", err);
+        return bagi_fail_io(env, error, path, "identify", err);
     if (!error && opened.device == found.device && opened.inode == found.inode)
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_STATE,
         "%s: another process replaced, renamed or removed it while it was "
         "open; nothing was changed",
-        bagi_tail(path));
+        bagi_shown(env, path));
 }
 #endif
 
@@ -3586,7 +3598,7 @@ static bags_code bagi_check_record(const bagi_env *env, const char *path,
         if (error == ENOENT || error == ENOTDIR) /* missing is not a failure */
             error = 0;
     }
-    bags_code code = bags_fail_io(&env->io, error, record, "identify", err);
+    bags_code code = bagi_fail_io(env, error, record, "identify", err);
     if (record != space)
         bagi_free(memory, record, most);
     if (code || found == identity)
@@ -3594,7 +3606,7 @@ static bags_code bagi_check_record(const bagi_env *env, const char *path,
     return bags_fail(err, BAGS_ERROR_STATE,
         "%s: its shard was replaced, renamed or removed since it was opened; "
         "open the dataset again",
-        bagi_tail(path));
+        bagi_shown(env, path));
 }
 
 /* ---- directories ---- */
@@ -3610,12 +3622,13 @@ static const char *const bagi_suffix[] = {".bag", ".crc", ".idx"};
 typedef struct bagi_dir {
     const bagi_env *env;
     const char *path;
+    const char *shown; /* the path in messages */
     bool standalone;
     bool bare; /* standalone, and the Bag's name does not end in .bag */
 } bagi_dir;
 
 static bagi_dir bagi_dir_of(const bagi_env *env, const char *path) {
-    bagi_dir dir = {env, path, false, false};
+    bagi_dir dir = {env, path, path ? bagi_shown(env, path) : "", false, false};
     return dir;
 }
 
@@ -3660,7 +3673,7 @@ static bags_code bagi_dir_remove(
         return BAGS_ERROR_MEMORY;
     int error = dir->env->io.remove(dir->env->io.user, path);
     bags_code code =
-        bags_fail_io(NULL, error == ENOENT ? 0 : error, path, "remove", err);
+        bagi_fail_io(dir->env, error == ENOENT ? 0 : error, path, "remove", err);
     bagi_free_text(&dir->env->memory, path);
     return code;
 }
@@ -3672,7 +3685,7 @@ static bags_code bagi_dir_rename(const bagi_dir *dir, const char *name,
     char *to = from ? bagi_dir_path(dir, name, to_suffix, err) : NULL;
     bags_code code = BAGS_ERROR_MEMORY;
     if (to)
-        code = bags_fail_io(NULL, dir->env->io.rename(dir->env->io.user, from, to),
+        code = bagi_fail_io(dir->env, dir->env->io.rename(dir->env->io.user, from, to),
             from, "rename", err);
     bagi_free_text(&dir->env->memory, from);
     bagi_free_text(&dir->env->memory, to);
@@ -3695,15 +3708,16 @@ static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
         code = bagi_file_size(env, file, path, &length, err);
     if (!code && length > most)
         code = bags_fail(err, BAGS_ERROR_LIMIT,
-            "%s: too large (%" PRIu64 " bytes, maximum %" PRIu64 ")", bagi_tail(path),
-            length, (uint64_t)most);
+            "%s: too large (%" PRIu64 " bytes, maximum %" PRIu64 ")",
+            bagi_shown(env, path), length, (uint64_t)most);
     if (!code && !(content = bagi_alloc(&env->memory, (size_t)length, err)))
         code = BAGS_ERROR_MEMORY;
     if (!code)
-        code = bags_read(&env->io, file, path, 0, content, (size_t)length, err);
+        code = bags_read(
+            &env->io, file, bagi_passed(env, path), 0, content, (size_t)length, err);
     if (!code && identity)
-        code = bags_fail_io(
-            NULL, bagi_identify(env, file, path, identity), path, "identify", err);
+        code = bagi_fail_io(
+            env, bagi_identify(env, file, path, identity), path, "identify", err);
     bagi_close_read(env, file);
     bagi_free_text(&env->memory, path);
     if (code) {
@@ -4957,7 +4971,8 @@ BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
  */
 
 typedef struct bagi_file {
-    char *path; /* NULL: the Bag has no such file */
+    char *path;        /* NULL: the Bag has no such file */
+    const char *shown; /* the path in messages */
     uint64_t size;
     const unsigned char *map; /* NULL: not mapped */
     void *handle;             /* NULL: mapped, in memory, or closed for now */
@@ -5078,7 +5093,7 @@ static bags_code bagi_file_open(
         (error == EMFILE || error == ENFILE) && files && bagi_files_evict(files, env));
     if (error)
         file->handle = NULL;
-    return bags_fail_io(&env->io, error, file->path, "open", err);
+    return bagi_fail_io(env, error, file->path, "open", err);
 }
 
 /* Keep a file open while it is read. A listed one may have to be opened again: then it
@@ -5104,18 +5119,18 @@ static bags_code bagi_file_pin(
         if (!code)
             code = bagi_file_size(env, file->handle, file->path, &size, err);
         if (!code && identity)
-            code = bags_fail_io(NULL,
+            code = bagi_fail_io(env,
                 bagi_identify(env, file->handle, file->path, &identity), file->path,
                 "identify", err);
     }
     if (!code && (file->grows ? size < file->size : size != file->size))
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: changed while open (%" PRIu64 " bytes, was %" PRIu64 ")",
-            bagi_tail(file->path), size, file->size);
+            "%s: changed while open (%" PRIu64 " bytes, was %" PRIu64 ")", file->shown,
+            size, file->size);
     else if (!code && identity != file->identity)
         code = bags_fail(err, BAGS_ERROR_STATE,
             "%s: changed while open: another process replaced or wrote it",
-            bagi_tail(file->path));
+            file->shown);
     if (code) {
         bagi_close_read(env, file->handle);
         file->handle = NULL;
@@ -5153,7 +5168,8 @@ static bags_code bagi_file_read(const bag_reader *bag, const bagi_file *file,
     bags_code code = bagi_file_pin(bag, file, &handle, err);
     if (code)
         return code;
-    code = bags_read(&bag->env->io, handle, file->path, offset, data, size, err);
+    code = bags_read(&bag->env->io, handle, bag->env->here ? file->shown : file->path,
+        offset, data, size, err);
     bagi_file_unpin(bag, file);
     return code;
 }
@@ -5185,6 +5201,7 @@ static bags_code bagi_file_attach(bag_reader *bag, const bagi_dir *dir,
     file->path = bagi_dir_path(dir, name, bagi_suffix[which], err);
     if (!file->path)
         return BAGS_ERROR_MEMORY;
+    file->shown = bagi_shown(bag->env, file->path);
     if (bag->files)
         bagi_lock(&bag->files->mutex);
     bags_code code = bagi_file_open(bag, file, err);
@@ -5220,7 +5237,7 @@ static bags_code bagi_file_map(
     if (mapped)
         file->map = (const unsigned char *)map;
     else if (!code && files && !file->grows)
-        code = bags_fail_io(NULL,
+        code = bagi_fail_io(bag->env,
             bagi_identify(bag->env, file->handle, file->path, &file->identity),
             file->path, "identify", err);
     return code;
@@ -5292,15 +5309,14 @@ static bags_code bagi_bag_shape(bag_reader *bag, bool allow_empty, bags_error *e
     }
     if (file->size < 8)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: not a Bag (%" PRIu64 " bytes, minimum 8)", bagi_tail(file->path),
-            file->size);
+            "%s: not a Bag (%" PRIu64 " bytes, minimum 8)", file->shown, file->size);
     bags_code code = bagi_file_read(bag, file, file->size - 8, number, 8, err);
     uint64_t table = bagi_load_u64(number);
     if (!code && (table > file->size - 8 || (file->size - table) % 8 != 0))
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: not a Bag, truncated, or never closed (the last 8 bytes are "
             "not the offset of a table)",
-            bagi_tail(file->path));
+            file->shown);
     if (!code)
         code = bagi_file_read(bag, file, table, number, 8, err);
     if (code)
@@ -5329,7 +5345,7 @@ static bags_code bagi_bag_shape(bag_reader *bag, bool allow_empty, bags_error *e
 static bags_code bagi_bag_judge(bag_reader *bag, uint64_t length, uint64_t end,
     bool recovery, bool *v1, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_BLOBS];
-    const char *path = bagi_tail(file->path);
+    const char *path = file->shown;
     unsigned char found[512], expected[512] = {0};
     bags_code code = BAGS_OK;
     bool is_v1 = bag->layout == BAGI_V1;
@@ -5404,7 +5420,7 @@ static bags_code bagi_bag_shape_split(
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: blob %" PRIu64 ": end offset out of range (%" PRIu64
             " in its .idx, the file has %" PRIu64 " bytes)",
-            bagi_tail(file->path), length - 1, end, file->size);
+            file->shown, length - 1, end, file->size);
     bag->layout = BAGI_SPLIT;
     bag->table = 0;
     bag->limit = how->unfinished ? file->size : end;
@@ -5426,7 +5442,7 @@ static bags_code bagi_bag_entries(
         return BAGS_OK;
     if (!bagi_size(count * bagi_entry_size[which], &size))
         return bags_fail(err, BAGS_ERROR_LIMIT,
-            "%s: the table is too large for the address space", bagi_tail(file->path));
+            "%s: the table is too large for the address space", file->shown);
     bagi_buffer_adopt(copy, &bag->env->memory);
     bags_code code = bags_buffer_reserve(copy, size, err);
     bag->at_hand[which] = copy->data;
@@ -5442,7 +5458,7 @@ static bags_code bagi_crcs_begin(bag_reader *bag, const bagi_dir *dir, const cha
     unsigned char bytes[BAGI_TRAILER_SIZE];
     bags_code code = bagi_file_attach(bag, dir, name, BAGI_CRCS, err);
     if (code == BAGS_ERROR_MISSING) {
-        const char *path = bagi_tail(file->path);
+        const char *path = file->shown;
         return bags_fail(err, code,
             "%.*s%s: no checksums (%s is missing); bags_checksum writes them",
             (int)(strlen(path) - 4), path, dir->bare ? "" : ".bag", path);
@@ -5462,8 +5478,7 @@ static bags_code bagi_crcs_begin(bag_reader *bag, const bagi_dir *dir, const cha
     }
     memset(&bag->trailer, 0, sizeof bag->trailer);
     return bags_fail(err, BAGS_ERROR_CORRUPT,
-        "%s: damaged, truncated, or never finished (no valid trailer)",
-        bagi_tail(file->path));
+        "%s: damaged, truncated, or never finished (no valid trailer)", file->shown);
 }
 
 /* Read the trailer of NAME.crc in a shard. */
@@ -5500,8 +5515,7 @@ static bags_code bagi_crcs_open(
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: changed since its checksums were written (%" PRIu64
             " blobs and %" PRIu64 " bytes, were %" PRIu64 " and %" PRIu64 ")",
-            bagi_tail(blobs->path), bag->length, blobs->size, trailer->length,
-            trailer->size);
+            blobs->shown, bag->length, blobs->size, trailer->length, trailer->size);
     /* The name of a standalone Bag is the last part of its path. */
     const char *name = dir->standalone ? dir->path : how->name;
     for (const char *at = name; dir->standalone && *at; at++)
@@ -5510,7 +5524,7 @@ static bags_code bagi_crcs_open(
     if (!journal && (trailer->name || !dir->standalone) &&
         trailer->name != bags_crc32c(0, name, strlen(name)))
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: has the checksums of another Bag", bagi_tail(file->path));
+            "%s: has the checksums of another Bag", file->shown);
     return bagi_bag_entries(bag, BAGI_CRCS, how->cache_index, err);
 }
 
@@ -5526,8 +5540,8 @@ static bags_code bagi_crcs_check_shard(
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: spec.json%s: checksum mismatch (computed %08" PRIx32
             ", stored %08" PRIx32 ")%s",
-            bagi_tail(bag->file[BAGI_CRCS].path), all ? " and the shard's Bags" : "",
-            computed, trailer->spec, all ? ": one of them is of another version" : "");
+            bag->file[BAGI_CRCS].shown, all ? " and the shard's Bags" : "", computed,
+            trailer->spec, all ? ": one of them is of another version" : "");
     return BAGS_OK;
 }
 
@@ -5536,7 +5550,7 @@ BAGI_COLD static bags_code bagi_crcs_fail(const bag_reader *bag, uint64_t index,
     return bags_fail(err, BAGS_ERROR_CORRUPT,
         "%s: blob %" PRIu64 ": checksum mismatch (computed %08" PRIx32
         ", stored %08" PRIx32 ")",
-        bagi_tail(bag->file[BAGI_BLOBS].path), index, computed, stored);
+        bag->file[BAGI_BLOBS].shown, index, computed, stored);
 }
 
 /* ---- a Bag ---- */
@@ -5700,7 +5714,7 @@ static uint64_t bagi_bag_trim(bag_reader *bag, bagi_extent extent) {
 /* What is wrong with a blob whose entries are invalid. */
 BAGI_COLD static bags_code bagi_bag_fail_bounds(const bag_reader *bag, uint64_t index,
     uint64_t start, uint64_t stop, bags_error *err) {
-    const char *path = bagi_tail(bag->file[BAGI_BLOBS].path);
+    const char *path = bag->file[BAGI_BLOBS].shown;
     if (stop > bag->limit)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: blob %" PRIu64 ": end offset out of range (%" PRIu64 ", %s %" PRIu64
@@ -5867,8 +5881,7 @@ static bags_code bagi_fetch_transfer(bagi_fetch *fetch, int which, bags_error *e
             "%s: blob %" PRIu64
             " and those requested with it are too large for the address "
             "space (%" PRIu64 " bytes)",
-            bagi_tail(any->file[BAGI_BLOBS].path), bagi_fetch_spans(fetch)->first,
-            total);
+            any->file[BAGI_BLOBS].shown, bagi_fetch_spans(fetch)->first, total);
     if (!request)
         code = bags_buffer_reserve(fetch->data, fetch->used + size + BAGI_SLACK, err);
     reads = (bags_io_read *)(void *)(bagi_fetch_spans(fetch) + fetch->count);
@@ -5945,8 +5958,8 @@ static bags_code bagi_fetch_run_all(
         if (span->first >= bag->length || span->count > bag->length - span->first)
             return bags_fail(err, BAGS_ERROR_RANGE,
                 "%s: blob index %" PRIu64 " out of range (length %" PRIu64 ")",
-                bagi_tail(bag->file[BAGI_BLOBS].path),
-                BAGI_MAX(span->first, bag->length), bag->length);
+                bag->file[BAGI_BLOBS].shown, BAGI_MAX(span->first, bag->length),
+                bag->length);
         span->start = bagi_bag_offset(bag, BAGI_ENDS, span->first);
         span->start -= span->first ? 8 : 0; /* with the end before */
         span->stop = bagi_bag_offset(bag, BAGI_ENDS, span->first + span->count);
@@ -5983,8 +5996,7 @@ static bags_code bagi_fetch_run_all(
             return bags_fail(err, BAGS_ERROR_CORRUPT,
                 "%s: blob %" PRIu64 ": overlaps earlier blobs (starts at %" PRIu64
                 ", they end at %" PRIu64 ")",
-                bagi_tail(bag->file[BAGI_BLOBS].path), span->first, span->start,
-                last_byte);
+                bag->file[BAGI_BLOBS].shown, span->first, span->start, last_byte);
         last_blob = BAGI_MAX(last_blob, span->first + span->count);
         last_byte = BAGI_MAX(last_byte, span->stop);
     }
@@ -6074,7 +6086,7 @@ BAGS_API bags_code bag_reader_get_range(const bag_reader *reader, uint64_t start
     if (start > stop)
         return bags_fail(err, BAGS_ERROR_RANGE,
             "%s: invalid range (start %" PRIu64 " > stop %" PRIu64 ")",
-            bagi_tail(reader->file[BAGI_BLOBS].path), start, stop);
+            reader->file[BAGI_BLOBS].shown, start, stop);
     stop = BAGI_MIN(stop, reader->length);
     if (start < stop)
         return bagi_fetch_one(reader, start, stop - start, scratch, out, err);
@@ -6405,15 +6417,17 @@ static bool bagi_is_bag_path(const char *path) {
 /* The directory of a standalone Bag's files; free it with bagi_dir_free, also after a
  * failure. */
 static bags_code bagi_dir_standalone(
-    const bagi_env *env, const char *path, bagi_dir *dir, bags_error *err) {
+    bagi_env *env, const char *path, bagi_dir *dir, bags_error *err) {
     *dir = bagi_dir_of(env, NULL);
-    dir->standalone = true;
     bags_code code = bagi_check_path(path, err);
     if (code)
         return code;
-    dir->bare = !bagi_is_bag_path(path);
-    dir->path = bagi_absolute(env, path, strlen(path) - (dir->bare ? 0 : 4), err);
-    return dir->path ? BAGS_OK : BAGS_ERROR_MEMORY;
+    bool bare = !bagi_is_bag_path(path);
+    char *text = bagi_absolute(env, path, strlen(path) - (bare ? 0 : 4), err);
+    *dir = bagi_dir_of(env, text);
+    dir->standalone = true;
+    dir->bare = bare;
+    return text ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
 static void bagi_dir_free(const bagi_dir *dir) {
@@ -6474,6 +6488,7 @@ BAGS_API bag_reader *bag_reader_open_memory(
     bag_reader *reader = &bag->reader;
     bagi_file *file = &reader->file[BAGI_BLOBS];
     file->path = bagi_print(&bag->env.memory, err, "(memory)");
+    file->shown = file->path;
     file->size = size;
     file->map = (const unsigned char *)data;
     bags_code code = file->path ? BAGS_OK : BAGS_ERROR_MEMORY;
@@ -6548,7 +6563,7 @@ static bool bagi_job_is_ours(bagi_job *job, const char *path) {
         bags_fail(&job->failure, BAGS_ERROR_STATE,
             "%s: its writer belongs to the process that opened it, not to a "
             "child made by fork()",
-            path ? bagi_tail(path) : "");
+            path ? bagi_shown(&job->env, path) : "");
     return job->process == bagi_process();
 }
 
@@ -6568,8 +6583,8 @@ static bags_code bagi_lock_file(const bagi_env *env, void *file, const char *fil
     int error = env->io.lock ? env->io.lock(env->io.user, file)
                              : EROFS; /* hooks that only read */
     if (error == EWOULDBLOCK)
-        return bags_fail(err, BAGS_ERROR_LOCKED, "%s: %s", bagi_tail(path), why);
-    bags_code code = bags_fail_io(NULL, error, file_path, "lock", err);
+        return bags_fail(err, BAGS_ERROR_LOCKED, "%s: %s", bagi_shown(env, path), why);
+    bags_code code = bagi_fail_io(env, error, file_path, "lock", err);
     return code ? code : bagi_check_same(env, file, file_path, err);
 }
 
@@ -6604,7 +6619,8 @@ static bool bagi_stream_idle(const bagi_stream *stream) {
 
 static void bagi_stream_fail(const bagi_stream *stream, int error, const char *doing) {
     if (error)
-        bags_fail_io(NULL, error, stream->path, doing, &stream->job->failure);
+        bagi_fail_io(
+            &stream->job->env, error, stream->path, doing, &stream->job->failure);
 }
 
 /* Open a new file, or with BAGS_IO_WRITE one that a writer left, to continue at its
@@ -6644,7 +6660,7 @@ static void bagi_stream_write(
         return;
     if (stream->written > (uint64_t)INT64_MAX - size) {
         bags_fail(&stream->job->failure, BAGS_ERROR_LIMIT, "%s: larger than 2^63 bytes",
-            bagi_tail(stream->path));
+            bagi_shown(&stream->job->env, stream->path));
         return;
     }
     /* Request disk space ahead of it: as much again as the file has, so that small
@@ -6793,8 +6809,9 @@ static void bagi_stream_copy(bagi_stream *from, bagi_stream *to, uint32_t *crc) 
     size_t step = 0;
     for (uint64_t at = 0; at < from->end && !bagi_stream_idle(from); at += step) {
         step = (size_t)BAGI_MIN(from->end - at, from->capacity);
-        if (bags_read(&from->job->env.io, from->handle, from->path, at, from->buffer,
-                step, &from->job->failure))
+        if (bags_read(&from->job->env.io, from->handle,
+                bagi_passed(&from->job->env, from->path), at, from->buffer, step,
+                &from->job->failure))
             return;
         *crc = bags_crc32c(*crc, from->buffer, step);
         if (to)
@@ -7038,8 +7055,7 @@ BAGS_API bag_writer *bag_writer_open(
     if (!options->checksum &&
         bagi_dir_has(&writer->dir, "", ".crc", &failure->code, failure))
         bags_fail(failure, BAGS_ERROR_EXISTS,
-            "%s.crc: already exists: the checksums of another Bag",
-            bagi_tail(writer->dir.path));
+            "%s.crc: already exists: the checksums of another Bag", writer->dir.shown);
     if (!bagi_job_end(&writer->job, err))
         return writer;
     bag_writer_abort(writer);
@@ -7373,7 +7389,7 @@ static bags_code bagi_common_read(bagi_common *common, const bagi_dir *dir,
         code = bags_fail(
             err, BAGS_ERROR_CORRUPT, "differs from the spec of the first shard");
     if (code && code != BAGS_ERROR_MEMORY)
-        bagi_prefix(err, code, "%s/spec.json%s: ", bagi_tail(dir->path), suffix);
+        bagi_prefix(err, code, "%s/spec.json%s: ", dir->shown, suffix);
     if (out)
         *out = spec;
     else
@@ -7484,7 +7500,7 @@ static int bagi_names_collect(void *user, const char *text) {
     if (digits - zeros > BAGI_SHARD_DIGITS) {
         names->code = bags_fail(names->err, BAGS_ERROR_LIMIT,
             "%s: shard number too large (%.40s, maximum 10^18 - 1)",
-            bagi_tail(names->path), text);
+            bagi_shown(names->env, names->path), text);
         return 0;
     }
     for (size_t i = zeros; i < digits; i++)
@@ -7514,7 +7530,7 @@ static bags_code bagi_names_check(bagi_names *names, bags_error *err) {
         if (name->number == name[-1].number)
             code = bags_fail(err, BAGS_ERROR_CORRUPT,
                 "%s: two shards with number %" PRIu64 ": %0*" PRIu64 " and %0*" PRIu64,
-                bagi_tail(names->path), name->number, (int)name[-1].digits,
+                bagi_shown(names->env, names->path), name->number, (int)name[-1].digits,
                 name->number, (int)name->digits, name->number);
     }
     return code;
@@ -7532,8 +7548,7 @@ static bags_code bagi_names_list(
                     ? env->io.list(env->io.user, path, bagi_names_collect, names)
                     : ENOSYS;
     if (error)
-        return bags_fail_io(
-            &env->io, error, path, error == ENOENT ? "open" : "list", err);
+        return bagi_fail_io(env, error, path, error == ENOENT ? "open" : "list", err);
     if (names->count > 1)
         qsort(names->names, names->count, sizeof *names->names, bagi_names_order);
     return bagi_names_check(names, err);
@@ -7634,8 +7649,7 @@ static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
                 "%s: has both spec.json and shards (%0*" PRIu64
                 "): two datasets were written to one path; move one of them "
                 "away",
-                bagi_tail(dir->path), (int)names.names[i].digits,
-                names.names[i].number);
+                dir->shown, (int)names.names[i].digits, names.names[i].number);
     }
     bags_buffer_free(&names.array);
     return code;
@@ -7644,7 +7658,7 @@ static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
 BAGI_COLD static bags_code bagi_fail_unfinished(const bagi_dir *dir, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_UNFINISHED,
         "%s: unfinished (no spec.json); if its writer crashed, run bags_recover",
-        bagi_tail(dir->path));
+        dir->shown);
 }
 
 /* For bagi_each_shard, with a bags_error as `user`: refuse an unfinished shard. */
@@ -7658,7 +7672,7 @@ static bags_code bagi_check_finished(void *user, const bagi_dir *dir, size_t ind
 
 BAGI_COLD static bags_code bagi_fail_no_dataset(const bagi_dir *dir, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_MISSING,
-        "%s: not a dataset (no spec.json, no shards)", bagi_tail(dir->path));
+        "%s: not a dataset (no spec.json, no shards)", dir->shown);
 }
 
 #ifndef BAGS_NO_WRITER
@@ -7723,7 +7737,7 @@ static bags_code bagi_shard_variant(
     return bags_fail(err, BAGS_ERROR_MISSING,
         "%s/refs.bag: missing, and not a split dataset (those have .idx files "
         "and no sequences)",
-        bagi_tail(dir->path));
+        dir->shown);
 }
 
 /* Count the datapoints of a shard: refs.bag has one blob each; if it is split, all
@@ -7756,8 +7770,8 @@ static bags_code bagi_shard_measure(const bagi_dir *dir, const bagi_spec *spec,
         }
         if (empty && filled)
             return bags_fail(err, BAGS_ERROR_CORRUPT,
-                "%s/refs.bag: never closed (0 bytes, but %s.bag has blobs)",
-                bagi_tail(dir->path), opening.name);
+                "%s/refs.bag: never closed (0 bytes, but %s.bag has blobs)", dir->shown,
+                opening.name);
     }
     if (!split || spec->count == 0)
         return BAGS_OK;
@@ -7767,8 +7781,7 @@ static bags_code bagi_shard_measure(const bagi_dir *dir, const bagi_spec *spec,
     return bags_fail(err, BAGS_ERROR_UNFINISHED,
         "%s: fields of unequal length (\"%.200s\" has %" PRIu64
         " blobs, \"%.200s\" has %" PRIu64 ")",
-        bagi_tail(dir->path), spec->fields[least].name, low, spec->fields[most].name,
-        high);
+        dir->shown, spec->fields[least].name, low, spec->fields[most].name, high);
 }
 
 /* True if Bags may have 0 bytes: only next to those of granular 0.20 and 0.21, which
@@ -7956,8 +7969,9 @@ struct bags_writer {
     bagi_job job;
     bags_writer_options options;
     bool sharded;
-    char *path; /* of the dataset */
-    char *text; /* of spec.json */
+    char *path;        /* of the dataset */
+    const char *shown; /* the same in messages */
+    char *text;        /* of spec.json */
     size_t text_size;
     bagi_spec spec;
     bagi_given *slots;    /* one per field */
@@ -8019,7 +8033,7 @@ static bags_code bagi_writer_check(bags_writer *writer) {
         bags_fail(failure, BAGS_ERROR_STATE,
             "%s: has a spec.json that another process wrote; nothing was "
             "changed",
-            bagi_tail(writer->dir.path));
+            writer->dir.shown);
     bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_check);
     return failure->code;
 }
@@ -8040,7 +8054,7 @@ static bags_code bagi_writer_lock(bags_writer *writer, int tries, bags_error *er
     if (code == BAGS_ERROR_STATE)
         code = bags_fail(err, BAGS_ERROR_LOCKED,
             "%s: unfinished; another process is finishing or removing it",
-            bagi_tail(writer->dir.path));
+            writer->dir.shown);
     return code;
 }
 
@@ -8058,8 +8072,8 @@ static bags_code bagi_writer_open_record(
                          ? bagi_open(env, record->path, mode, &record->handle, err)
                          : BAGS_ERROR_MEMORY;
     if (code == BAGS_ERROR_EXISTS) /* its writer has just created it */
-        code = bags_fail(err, BAGS_ERROR_LOCKED, "%s: " BAGI_LOCKED_BY_WRITER,
-            bagi_tail(writer->dir.path));
+        code = bags_fail(
+            err, BAGS_ERROR_LOCKED, "%s: " BAGI_LOCKED_BY_WRITER, writer->dir.shown);
     if (!code)
         code = bagi_writer_lock(writer, 1, err);
     if (!code)
@@ -8072,9 +8086,9 @@ static bags_code bagi_writer_open_record(
                 "%s: locks have no effect in this file system, so that its "
                 "writer may still be running; copy the dataset to a local "
                 "disk to resume or recover it",
-                bagi_tail(record->path));
+                bagi_shown(env, record->path));
         else if (error != EWOULDBLOCK)
-            code = bags_fail_io(NULL, error, record->path, "lock", err);
+            code = bagi_fail_io(env, error, record->path, "lock", err);
     }
     if (mode == BAGS_IO_READ) /* a writer that starts now must not fail */
         bagi_stream_forget(record);
@@ -8099,7 +8113,7 @@ BAGI_COLD static bags_code bagi_fail_finalized(
     return bags_fail(err, BAGS_ERROR_EXISTS,
         "%s: finalized: its shards were renumbered, so that no worker can resume; "
         "set append to add shards",
-        bagi_tail(writer->path));
+        writer->shown);
 }
 
 /* Fail if the dataset is no longer the one that this writer opened, or with
@@ -8148,7 +8162,7 @@ static bags_code bagi_writer_discard(
     int error = code ? 0 : io->remove_dir(io->user, dir->path);
     *other = error == ENOTEMPTY || error == EEXIST;
     if (error && !*other)
-        code = bags_fail_io(NULL, error, dir->path, "remove", err);
+        code = bagi_fail_io(dir->env, error, dir->path, "remove", err);
     bagi_writer_leave(writer);
     return code;
 }
@@ -8170,8 +8184,8 @@ static bags_code bagi_writer_check_single(bags_writer *writer) {
     bags_error *err = &writer->job.failure;
     if (!bagi_is_single(&dir, &err->code, err))
         return err->code;
-    return bags_fail(err, BAGS_ERROR_EXISTS, "%s: is an unsharded dataset already",
-        bagi_tail(writer->path));
+    return bags_fail(
+        err, BAGS_ERROR_EXISTS, "%s: is an unsharded dataset already", writer->shown);
 }
 
 /* What the writer would create exists already. Of a sharded dataset that is the next
@@ -8190,8 +8204,8 @@ BAGI_COLD static bags_code bagi_fail_claimed(
                  "written before: set resume to continue it, set append to add to it";
     else if (options->resume)
         remedy = "; it is finished, so that it cannot be resumed";
-    return bags_fail(err, BAGS_ERROR_EXISTS, "%s: already exists%s",
-        bagi_tail(writer->dir.path), remedy);
+    return bags_fail(
+        err, BAGS_ERROR_EXISTS, "%s: already exists%s", writer->dir.shown, remedy);
 }
 
 /* Start with a shard: of a sharded dataset, that of this name. */
@@ -8200,7 +8214,8 @@ static bags_code bagi_writer_enter(bags_writer *writer, bagi_name name) {
     writer->shard_length = 0;
     if (!writer->sharded)
         name.digits = 0;
-    writer->dir.path = bagi_shard_path(&writer->job.env, writer->path, name, failure);
+    writer->dir = bagi_dir_of(&writer->job.env,
+        bagi_shard_path(&writer->job.env, writer->path, name, failure));
     return failure->code;
 }
 
@@ -8214,7 +8229,7 @@ static void bagi_writer_claim_once(bags_writer *writer) {
     if (writer->sharded && writer->number >= BAGI_SHARD_LIMIT)
         bags_fail(err, BAGS_ERROR_LIMIT,
             "%s: shard number too large (%" PRIu64 ", maximum 10^18 - 1)",
-            bagi_tail(writer->path), writer->number);
+            writer->shown, writer->number);
     if (bagi_job_is_ours(&writer->job, writer->path) && !err->code)
         bagi_writer_enter(writer, bagi_shard_name(writer->number));
     bags_path_kind kind = bagi_kind(env, writer->path, &err->code, err);
@@ -8223,7 +8238,7 @@ static void bagi_writer_claim_once(bags_writer *writer) {
         if (error == EEXIST)
             bagi_fail_claimed(writer, err);
         else
-            bags_fail_io(NULL, error, dir->path, "create directory", err);
+            bagi_fail_io(env, error, dir->path, "create directory", err);
     }
     if (err->code) {
         bagi_writer_leave(writer);
@@ -8424,8 +8439,8 @@ static bags_code bagi_writer_refuse(
 BAGI_COLD static bags_code bagi_writer_refuse_state(
     bags_writer *writer, const char *what, bags_error *err) {
     bags_error why;
-    bags_fail(&why, BAGS_ERROR_STATE, "%s: datapoint %" PRIu64 ": %s",
-        bagi_tail(writer->path), writer->length, what);
+    bags_fail(&why, BAGS_ERROR_STATE, "%s: datapoint %" PRIu64 ": %s", writer->shown,
+        writer->length, what);
     return bagi_writer_refuse(writer, &why, err);
 }
 
@@ -8458,8 +8473,8 @@ static bags_code bagi_datapoint_begin(bags_writer *writer, bags_error *err) {
 BAGI_COLD static bags_code bagi_datapoint_fail(
     bags_writer *writer, bags_code code, const char *field, const char *what) {
     return bags_fail(&writer->pending, code, "%s: %s%.200s%sdatapoint %" PRIu64 ": %s",
-        bagi_tail(writer->path), field ? "field \"" : "", field ? field : "",
-        field ? "\": " : "", writer->length, what);
+        writer->shown, field ? "field \"" : "", field ? field : "", field ? "\": " : "",
+        writer->length, what);
 }
 
 /* Encode a value and append it to its field. A value that cannot be encoded goes to
@@ -8480,7 +8495,7 @@ static bags_code bagi_datapoint_add(
         if (writer->spec.types[field].sequence)
             bagi_prefix(why, code, "item %" PRIu64 ": ", ref->count);
         return bagi_prefix(why, code, "%s: field \"%.200s\": datapoint %" PRIu64 ": ",
-            bagi_tail(writer->path), name, writer->length);
+            writer->shown, name, writer->length);
     }
     if (!ref->count)
         ref->first = output->length;
@@ -8726,9 +8741,11 @@ static bags_writer *bagi_writer_new(
                       with.shard_start || options->shard_stop;
     writer->number = with.shard_start;
     bagi_buffer_adopt(&writer->scratch, &env.memory);
-    writer->path = bagi_absolute(&env, path, strlen(path), err);
-    if (writer->path)
+    writer->path = bagi_absolute(&writer->job.env, path, strlen(path), err);
+    if (writer->path) {
+        writer->shown = bagi_shown(&writer->job.env, writer->path);
         return writer;
+    }
     bagi_writer_free(writer);
     return NULL;
 }
@@ -8819,7 +8836,7 @@ static bags_code bagi_writer_scan(
         "if a power failure came before anything was synced, remove the "
         "directory; if every Bag has its table, rename spec.json.partial to "
         "spec.json and verify it",
-        bagi_tail(dir->path), found->reason ? found->reason : "files are missing");
+        dir->shown, found->reason ? found->reason : "files are missing");
 }
 
 /*
@@ -8882,8 +8899,8 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name, bool dry_
     } else if (!code) {
         int error =
             io->list ? io->list(io->user, dir->path, bagi_left_other, &other) : ENOSYS;
-        code = other ? bags_fail(&why, refusal, "%s: %s", bagi_tail(dir->path), fault)
-                     : bags_fail_io(NULL, error, dir->path, "list", &why);
+        code = other ? bags_fail(&why, refusal, "%s: %s", dir->shown, fault)
+                     : bagi_fail_io(dir->env, error, dir->path, "list", &why);
     }
     if (!code && !record && !dry_run)
         code = bagi_writer_open_record(writer, BAGS_IO_CREATE, &why);
@@ -8905,7 +8922,7 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name, bool dry_
             "interrupted; run bags_recover, then append the rest of that input, "
             "after the datapoints that are stored (bags_reader_length); if append "
             "did not start this shard, set resume to continue it instead",
-            bagi_tail(dir->path), found->length);
+            dir->shown, found->length);
     if (!found->length) {
         code = bagi_writer_discard(writer, &other, failure);
         if (other)
@@ -8916,7 +8933,7 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name, bool dry_
         return bags_fail(failure, BAGS_ERROR_EXISTS,
             "%s: was started without checksums, which are requested or which other "
             "shards have; resume it without, or use bags_recover and bags_checksum",
-            bagi_tail(dir->path));
+            dir->shown);
     bagi_writer_check(writer);
     for (size_t i = 0; i <= spec->count; i++)
         bagi_output_continue(&writer->outputs[i], dir, bagi_spec_name(spec, i),
@@ -8948,7 +8965,7 @@ static bags_code bagi_writer_check_names(
                 "%s: shard %06" PRIu64 " of this worker is missing (%06" PRIu64
                 " exists): lost, or the shards were written with other worker "
                 "numbers",
-                bagi_tail(writer->path), next, number);
+                writer->shown, next, number);
         if (!writer->options.resume && !bagi_writer_enter(writer, names->names[i]))
             return bagi_fail_claimed(writer, err);
         next = bagi_shard_after(number, stop);
@@ -8984,7 +9001,7 @@ static bags_code bagi_writer_follow(bags_writer *writer, const bagi_names *names
                 bags_fail(err, BAGS_ERROR_EXISTS,
                     "%s: has no %s, which are requested for the shards after "
                     "it; request what exists, or none",
-                    bagi_tail(path), missing);
+                    dir.shown, missing);
             options->checksum = crc;
             options->keep_idx = idx;
         }
@@ -9020,7 +9037,7 @@ static bags_code bagi_writer_resume(
             code = bagi_shard_open(&common, &writer->dir, false, &how, &length, err);
             if (!code && !bagi_spec_same(&common.spec, &writer->spec))
                 bags_fail(err, BAGS_ERROR_EXISTS, "%s: has shards with other fields",
-                    bagi_tail(writer->path));
+                    writer->shown);
             bagi_writer_leave(writer);
         }
         if (finished || found.length)
@@ -9071,7 +9088,7 @@ static bags_code bagi_writer_start(bags_writer *writer) {
         code = bags_fail(err, BAGS_ERROR_EXISTS,
             "%s: is a sharded dataset; resume it with the shard options that "
             "it was started with",
-            bagi_tail(writer->path));
+            writer->shown);
     } else if (!code) {
         code = bagi_writer_take(writer, bagi_shard_name(0), false, &finished, &found);
         writer->resumed = found.length;
@@ -9079,7 +9096,7 @@ static bags_code bagi_writer_start(bags_writer *writer) {
             code = bags_fail(err, BAGS_ERROR_EXISTS,
                 "%s: finished and not sharded, cannot be continued; write to a "
                 "new path, or with shards",
-                bagi_tail(writer->path));
+                writer->shown);
         if (!code && !found.length)
             code = bagi_writer_claim(writer);
     }
@@ -9143,7 +9160,7 @@ BAGS_API bags_writer *bags_writer_open(const char *path, const bags_field *field
         return NULL;
     bags_code code = bagi_writer_set_fields(writer, fields, count, err);
     if (code && code != BAGS_ERROR_MEMORY)
-        bagi_prefix(err, code, "%s: ", bagi_tail(path));
+        bagi_prefix(err, code, "%s: ", writer->shown);
     if (!code)
         code = bagi_writer_prepare(writer, writer->options.buffer_size, err);
     for (size_t i = 0; i < count && !code; i++)
@@ -9232,6 +9249,7 @@ struct bags_reader {
     bagi_env env;
     bags_reader_options options;
     char *path;
+    const char *shown; /* the path in messages */
     bool sharded;
     bagi_spec spec;
     bags_shard *shards; /* parallel arrays, of `count` shards, ... */
@@ -9383,8 +9401,8 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     code = bagi_unfinished_open(dir, spec, &how, &reader->files, &bags, &prefix, err);
     if (!code && prefix.reason && !prefix.length)
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: refs.idx lists datapoints, but none is complete (%s)",
-            bagi_tail(dir->path), prefix.reason);
+            "%s: refs.idx lists datapoints, but none is complete (%s)", dir->shown,
+            prefix.reason);
     if (code || !prefix.length) {
         bagi_bags_free(&reader->env, bags, spec->count + 1);
         return code && err->system == ENOENT && !prefix.listed ? BAGS_OK : code;
@@ -9448,8 +9466,7 @@ BAGI_COLD static bags_code bagi_opening_shard(
      * have renamed it, and the list is outdated. */
     if (kind == BAGS_PATH_NONE)
         return bags_fail(opening->err, BAGS_ERROR_GAP,
-            "%s: removed or renamed while the dataset was opened",
-            bagi_tail(dir->path));
+            "%s: removed or renamed while the dataset was opened", dir->shown);
     if (!found) {
         reader->skipped++;
         return unfinished == BAGS_UNFINISHED_REFUSE
@@ -9464,7 +9481,7 @@ BAGI_COLD static bags_code bagi_opening_shard(
     reader->count++; /* the reader's from here on, also after a failure */
     if (shard->length > UINT64_MAX - reader->length)
         return bags_fail(opening->err, BAGS_ERROR_CORRUPT,
-            "%s: more than 2^64 datapoints", bagi_tail(reader->path));
+            "%s: more than 2^64 datapoints", reader->shown);
     reader->length += shard->length;
     return BAGS_OK;
 }
@@ -9515,8 +9532,8 @@ BAGI_COLD static bags_code bagi_check_gaps(
         "%s: missing shards %s%s (found %" PRIu64 " of %" PRIu64
         "): lost, or their workers are not done; set allow_gaps to read the "
         "others, or close gaps with bags_finalize",
-        bagi_tail(names->path), list, missing > listed ? ", ..." : "", found,
-        found + missing);
+        bagi_shown(names->env, names->path), list, missing > listed ? ", ..." : "",
+        found, found + missing);
 }
 
 /* Forget all shards. */
@@ -9566,7 +9583,7 @@ BAGI_COLD static bags_code bagi_opening_directory(
         if (!code && !opening->common.spec.types)
             code = bags_fail(err, BAGS_ERROR_UNFINISHED,
                 "%s: no shard is finished; if their writers crashed, run bags_recover",
-                bagi_tail(reader->path));
+                reader->shown);
         bags_buffer_free(&names.array);
     } while (code == BAGS_ERROR_GAP && live && bagi_tries_again(&tries, err));
     return code;
@@ -9596,7 +9613,7 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
     if (!code)
         code = bagi_check_enums(path, options->unfinished, options->access, &why);
     if (!code) {
-        reader->path = bagi_absolute(&env, path, strlen(path), &why);
+        reader->path = bagi_absolute(&reader->env, path, strlen(path), &why);
         code = reader->path ? BAGS_OK : BAGS_ERROR_MEMORY;
     }
     if (!code) {
@@ -9609,6 +9626,7 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
     }
     /* What the path is: an unsharded dataset is shard 0. */
     dir = bagi_dir_of(&reader->env, reader->path);
+    reader->shown = dir.shown;
     if (!code) {
         bagi_dir_expect(&dir, "spec.json", ".partial");
         bagi_dir_expect(&dir, "spec.json", "");
@@ -9616,10 +9634,10 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
         kind = bagi_kind(&reader->env, reader->path, &code, &why);
     }
     if (!code && kind == BAGS_PATH_NONE)
-        code = bags_fail_io(NULL, ENOENT, reader->path, "open", &why);
+        code = bagi_fail_io(&reader->env, ENOENT, reader->path, "open", &why);
     else if (!code && kind != BAGS_PATH_DIRECTORY)
         code = bags_fail(&why, BAGS_ERROR_MISSING,
-            "%s: a file, not the directory of a dataset", bagi_tail(reader->path));
+            "%s: a file, not the directory of a dataset", reader->shown);
     bool single = bagi_is_single(&dir, &code, &why);
     if (single)
         code = bagi_check_mixed(&dir, &why);
@@ -9662,7 +9680,7 @@ BAGS_API uint64_t bags_reader_length(const bags_reader *reader) {
 }
 
 BAGS_API const char *bags_reader_path(const bags_reader *reader) {
-    return reader ? bagi_shown(reader->path) : "";
+    return reader ? bagi_passed(&reader->env, reader->path) : "";
 }
 
 BAGS_API bags_code bags_shard_path(const char *path, const bags_shard *shard, char *out,
@@ -9693,8 +9711,8 @@ BAGS_API const bags_field *bags_reader_fields(
 BAGI_COLD static bags_code bagi_fail_field_index(
     const bags_reader *reader, size_t field, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_FIELD,
-        "%s: field index %" PRIu64 " out of range (%" PRIu64 " fields)",
-        bagi_tail(reader->path), (uint64_t)field, (uint64_t)reader->spec.count);
+        "%s: field index %" PRIu64 " out of range (%" PRIu64 " fields)", reader->shown,
+        (uint64_t)field, (uint64_t)reader->spec.count);
 }
 
 BAGS_API bags_code bags_reader_field(
@@ -9703,7 +9721,7 @@ BAGS_API bags_code bags_reader_field(
     size_t found = bagi_spec_find(&reader->spec, name);
     if (found == reader->spec.count)
         return bags_fail(err, BAGS_ERROR_FIELD, "%s: field \"%.200s\": unknown",
-            bagi_tail(reader->path), name);
+            reader->shown, name);
     *field = found;
     return BAGS_OK;
 }
@@ -9931,7 +9949,7 @@ BAGI_COLD static bags_code bagi_fail_datapoint(
     const bags_reader *reader, uint64_t index, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_RANGE,
         "%s: datapoint index %" PRIu64 " out of range (length %" PRIu64 ")",
-        bagi_tail(reader->path), index, reader->length);
+        reader->shown, index, reader->length);
 }
 
 /* A fault of refs.bag; field is spec->count if it concerns the row as a whole. */
@@ -9939,10 +9957,10 @@ BAGI_COLD static bags_code bagi_fail_refs(const char *path, const bagi_spec *spe
     uint64_t index, size_t field, const char *what, bags_error *err) {
     if (field < spec->count)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: field \"%.200s\": datapoint %" PRIu64 ": refs.bag: %s",
-            bagi_tail(path), spec->fields[field].name, index, what);
+            "%s: field \"%.200s\": datapoint %" PRIu64 ": refs.bag: %s", path,
+            spec->fields[field].name, index, what);
     return bags_fail(err, BAGS_ERROR_CORRUPT, "%s: datapoint %" PRIu64 ": refs.bag: %s",
-        bagi_tail(path), index, what);
+        path, index, what);
 }
 
 /* Refs that cannot be parsed. */
@@ -9998,7 +10016,7 @@ static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader, size_t shard,
     }
     if (bagi_refs_parse(blob, spec->types, spec->count, refs))
         return BAGS_OK;
-    return bagi_fail_row(reader->path, spec, index, blob, err);
+    return bagi_fail_row(reader->shown, spec, index, blob, err);
 }
 
 /* Most often blob i of a plain field belongs to datapoint i: request the table's entry,
@@ -10086,7 +10104,7 @@ typedef struct bagi_steps {
 
 BAGI_COLD static bags_code bagi_fail_select(
     const bags_reader *reader, const bags_select *select, bags_error *err) {
-    const char *path = bagi_tail(reader->path);
+    const char *path = reader->shown;
     const char *name = reader->spec.fields[select->field].name;
     if (!select->slice)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
@@ -10133,7 +10151,7 @@ static BAGI_HOT bags_code bagi_reader_check_ref(const bags_reader *reader, size_
     bags_code code = bagi_reader_bag(reader, shard, field, bag, err);
     if (!code && BAGI_UNLIKELY(!bagi_ref_fits(ref, (*bag)->length)))
         code = bagi_fail_ref(
-            reader->path, &reader->spec, index, field, ref, (*bag)->length, err);
+            reader->shown, &reader->spec, index, field, ref, (*bag)->length, err);
     return code;
 }
 
@@ -10260,7 +10278,7 @@ BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t inde
         code = bags_fail(err, BAGS_ERROR_RANGE,
             "%s: field \"%.200s\": datapoint %" PRIu64 ": item index %" PRIu64
             " out of range (length %" PRIu64 ")",
-            bagi_tail(reader->path), reader->spec.fields[field].name, index, item,
+            reader->shown, reader->spec.fields[field].name, index, item,
             refs[field].count);
     if (!code)
         return bag_reader_get(bag, refs[field].first + item, &row->data, out, err);
@@ -10319,7 +10337,7 @@ static bags_code bagi_check_plain(
         return bags_fail(err, BAGS_ERROR_RANGE,
             "%s: field \"%.200s\": a sequence; only plain fields have ranges "
             "and columns of datapoints",
-            bagi_tail(reader->path), reader->spec.fields[field].name);
+            reader->shown, reader->spec.fields[field].name);
     return BAGS_OK;
 }
 
@@ -10413,8 +10431,8 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader, uint64_t sta
     bagi_row_begin(reader, row);
     if (start > stop)
         return bags_fail(err, BAGS_ERROR_RANGE,
-            "%s: invalid range (start %" PRIu64 " > stop %" PRIu64 ")",
-            bagi_tail(reader->path), start, stop);
+            "%s: invalid range (start %" PRIu64 " > stop %" PRIu64 ")", reader->shown,
+            start, stop);
     stop = BAGI_MIN(stop, reader->length);
     start = BAGI_MIN(start, stop);
     if (!bagi_size(stop - start, &count))
@@ -10464,7 +10482,7 @@ static bags_code bagi_column_check(const bags_reader *reader, size_t shard,
     return bags_fail(err, BAGS_ERROR_RANGE,
         "%s: blobs are not in the order of the datapoints (datapoint %" PRIu64
         " has blob %" PRIu64 "); use bags_reader_get_range",
-        bagi_tail(bag->file[BAGI_BLOBS].path), of->start + span->place, span->first);
+        bag->file[BAGI_BLOBS].shown, of->start + span->place, span->first);
 }
 
 BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
@@ -10481,7 +10499,7 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     if (!code && shard >= reader->count)
         code = bags_fail(err, BAGS_ERROR_RANGE,
             "%s: shard index %" PRIu64 " out of range (%" PRIu64 " shards)",
-            bagi_tail(reader->path), shard, (uint64_t)reader->count);
+            reader->shown, shard, (uint64_t)reader->count);
     if (code)
         return code;
     column.length = reader->shards[shard].length;
@@ -10574,8 +10592,7 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     /* Of a plain field the items of a row are datapoints. */
     bool many = row->index == BAGI_ROW_MANY;
     return bagi_prefix(err, code, "%s: field \"%.200s\": %s %" PRIu64 ": ",
-        bagi_tail(reader->path), field->name,
-        many ? "item of bags_reader_get_many" : "datapoint",
+        reader->shown, field->name, many ? "item of bags_reader_get_many" : "datapoint",
         (many ? 0 : row->index) + (sequence ? 0 : item));
 }
 
@@ -10847,7 +10864,7 @@ static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
         code = bagi_check_same(env, file, spec, err);
     bagi_close_read(env, file); /* before, for Windows */
     if (!code)
-        code = bags_fail_io(NULL, env->io.rename(env->io.user, old_path, new_path),
+        code = bagi_fail_io(env, env->io.rename(env->io.user, old_path, new_path),
             old_path, "rename", err);
     bagi_free_text(&env->memory, spec);
     bagi_free_text(&env->memory, old_path);
@@ -11022,7 +11039,7 @@ static bags_code bagi_verify_row(bagi_verifying *v, bagi_cursor *cursor) {
     if (code)
         return bagi_verify_fault(v, code, BAGS_FAULT_FILE, 0, 0, cursor->start);
     if (!valid) {
-        code = bagi_fail_row(v->path, spec, cursor->index, row, &v->why);
+        code = bagi_fail_row(v->dir->shown, spec, cursor->index, row, &v->why);
         return bagi_verify_fault(
             v, code, BAGS_FAULT_DATAPOINT, cursor->index, 0, cursor->start);
     }
@@ -11031,7 +11048,7 @@ static bags_code bagi_verify_row(bagi_verifying *v, bagi_cursor *cursor) {
         if (!bag || bagi_ref_fits(&v->row[i], bag->length))
             continue;
         code = bagi_fail_ref(
-            v->path, spec, cursor->index, i, &v->row[i], bag->length, &v->why);
+            v->dir->shown, spec, cursor->index, i, &v->row[i], bag->length, &v->why);
         code = bagi_verify_fault(
             v, code, BAGS_FAULT_DATAPOINT, cursor->index, 0, cursor->start);
     }
@@ -11073,7 +11090,7 @@ static bool bagi_verify_owner(bagi_verifying *v, const bagi_cursor *blobs,
 /* Decode the current blob. One that is too large for memory is that blob's fault. A
  * fault names the datapoint, if that is known. */
 static bags_code bagi_verify_value(bagi_verifying *v, bagi_cursor *cursor) {
-    const char *path = bagi_tail(cursor->bag->file[BAGI_BLOBS].path);
+    const char *path = cursor->bag->file[BAGI_BLOBS].shown;
     uint64_t index = cursor->index, item = 0;
     bags_view blob = {NULL, 0};
     bags_value value;
@@ -11156,18 +11173,18 @@ static bags_code bagi_verify_range(bagi_verifying *v, const bag_reader *bag,
     if (!code && cursor.overlap)
         code = bagi_verify_file(v, bags_fail(&v->why, BAGS_ERROR_CORRUPT,
                                        "%s: overlapping blobs; not all were checked",
-                                       bagi_tail(bag->file[BAGI_BLOBS].path)));
+                                       bag->file[BAGI_BLOBS].shown));
     /* The running CRCs of the table and of the CRCs are those of the trailer. */
     for (int i = 0; i < 2 && crcs && !ended && !code; i++) {
         uint32_t computed = i ? cursor.crcs_crc : cursor.table_crc;
         uint32_t stored = i ? bag->trailer.crcs : bag->trailer.table;
         if (computed != stored)
-            code = bagi_verify_file(
-                v, bags_fail(&v->why, BAGS_ERROR_CORRUPT,
-                       "%s: %s: checksum mismatch (computed %08" PRIx32
-                       ", stored %08" PRIx32 ")",
-                       bagi_tail(bag->file[i ? BAGI_CRCS : BAGI_BLOBS].path),
-                       i ? "checksums" : "table", computed, stored));
+            code =
+                bagi_verify_file(v, bags_fail(&v->why, BAGS_ERROR_CORRUPT,
+                                        "%s: %s: checksum mismatch (computed %08" PRIx32
+                                        ", stored %08" PRIx32 ")",
+                                        bag->file[i ? BAGI_CRCS : BAGI_BLOBS].shown,
+                                        i ? "checksums" : "table", computed, stored));
     }
     bagi_verify_progress(v, cursor.read - seen);
     bagi_cursor_close(&cursor);
@@ -11225,7 +11242,7 @@ BAGI_COLD static bags_code bagi_verify_unit(bagi_verifying *v, size_t field) {
         v->decode = !coder->fault && coder->codec->decode;
         if (coder->codec && coder->fault) {
             code = bagi_coder_fail(coder, &v->why);
-            bagi_prefix(&v->why, code, "%s: ", bagi_tail(bag->file[BAGI_BLOBS].path));
+            bagi_prefix(&v->why, code, "%s: ", bag->file[BAGI_BLOBS].shown);
             code = bagi_verify_file(v, code);
         } else if (!v->decode) {
             v->report.undecoded += bag->length;
@@ -11429,7 +11446,7 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
         code = bags_fail(err, BAGS_ERROR_ARGUMENT, "%s: %s", bagi_tail(path), fault);
     bags_path_kind kind = bagi_kind(&v.env, path, &code, err);
     if (!code && kind == BAGS_PATH_NONE)
-        code = bags_fail_io(NULL, ENOENT, path, "open", err);
+        code = bagi_fail_io(&v.env, ENOENT, path, "open", err);
     bool single = kind != BAGS_PATH_FILE && bagi_is_single(&dir, &code, err);
     if (!code && kind == BAGS_PATH_FILE) {
         code = bagi_verify_standalone(&v, path);
@@ -11508,7 +11525,7 @@ static bags_code bagi_check_no_link(
     int error = env->io.identify(env->io.user, NULL, path, &found);
     if (!error && found.link)
         error = ELOOP;
-    return bags_fail_io(NULL, error, path, "open", err);
+    return bagi_fail_io(env, error, path, "open", err);
 }
 
 /* Make the checksums of one Bag, or keep those that it has. */
@@ -11567,7 +11584,7 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
             bags_fail(failure, BAGS_ERROR_CORRUPT,
                 "%s/%s.crc: is of another version of the shard; verify it, or "
                 "replace all checksums",
-                bagi_tail(dir->path), bagi_spec_name(spec, i));
+                dir->shown, bagi_spec_name(spec, i));
 
     for (size_t i = 0; i < count && !failure->code; i++) {
         const char *name = bagi_spec_name(spec, i);
@@ -11585,7 +11602,7 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
         if (!bag)
             break;
         bags_checksummed done = {
-            bagi_shown(bag), kept, summed[i].length, summed[i].size};
+            bagi_passed(env, bag), kept, summed[i].length, summed[i].size};
         report->kept += kept;
         report->made += !kept;
         report->blobs += kept ? 0 : done.length;
@@ -11609,9 +11626,9 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
 
 /* The checksums of a standalone Bag contain no CRC of spec.json: next to one they
  * would be wrong. Those of a Bag that still grows would be too. */
-BAGI_COLD static bags_code bagi_checksum_standalone(const bagi_env *env,
-    const char *path, const bags_checksum_options *options,
-    bags_checksum_report *report, bags_error *err) {
+BAGI_COLD static bags_code bagi_checksum_standalone(bagi_env *env, const char *path,
+    const bags_checksum_options *options, bags_checksum_report *report,
+    bags_error *err) {
     bagi_how how = bagi_how_new();
     bagi_dir dir;
     how.allow_empty = true;
@@ -11620,13 +11637,14 @@ BAGI_COLD static bags_code bagi_checksum_standalone(const bagi_env *env,
         return code;
     void *file = NULL;
     code = bagi_dir_standalone(env, path, &dir, err);
+    char *bag = code ? NULL : bagi_dir_path(&dir, "", ".bag", err);
+    code = bag ? bagi_open(env, bag, BAGS_IO_READ, &file, err) : err->code;
     if (!code)
-        code = bagi_open(env, path, BAGS_IO_READ, &file, err);
+        code = bagi_lock_file(env, file, bag, bag, BAGI_LOCKED_BY_WRITER, err);
     if (!code)
-        code = bagi_lock_file(env, file, path, path, BAGI_LOCKED_BY_WRITER, err);
-    if (!code)
-        code = bagi_checksum_dir(&dir, NULL, &how, options, file, path, report, err);
+        code = bagi_checksum_dir(&dir, NULL, &how, options, file, bag, report, err);
     bagi_close_read(env, file);
+    bagi_free_text(&env->memory, bag);
     bagi_dir_free(&dir);
     return code;
 }
@@ -11660,7 +11678,7 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
         if (!code)
             code = bagi_lock_shard(&dir, &file, &locked, err);
         if (!code && reader->sharded)
-            code = bagi_check_no_link(&env, dir.path, err);
+            code = bagi_check_no_link(dir.env, dir.path, err);
         if (!code)
             code = bagi_checksum_dir(
                 &dir, &reader->spec, &how, options, file, locked, &done, err);
