@@ -487,9 +487,8 @@ typedef enum bags_path_kind {
 
 /* How bytes of a file will be read. */
 typedef enum bags_advice {
-    BAGS_ADVICE_RANDOM,     /* in any order: do not read ahead */
-    BAGS_ADVICE_SEQUENTIAL, /* from front to back */
-    BAGS_ADVICE_SOON        /* all of them, soon: start to read them now */
+    BAGS_ADVICE_RANDOM, /* in any order: do not read ahead */
+    BAGS_ADVICE_SOON    /* all of them, soon: start to read them now */
 } bags_advice;
 
 /* What identifies a file. Two that are equal, apart from `link`, are the same file
@@ -620,19 +619,6 @@ typedef struct bagi_mapped {
     uint64_t limit;             /* no blob ends after this offset */
 } bagi_mapped;
 
-/* How data that is not in memory yet will be read. */
-typedef enum bags_access {
-    /* The system reads ahead of every access: right for a few gigabytes, and for
-     * any order with prefetch. */
-    BAGS_ACCESS_DEFAULT = 0,
-    /* Of data much larger than memory, little is read here and there. Nothing is
-     * read ahead, and a blob of several pages is requested at once; data already in
-     * memory is found slightly slower. */
-    BAGS_ACCESS_RANDOM,
-    /* Read far ahead, and drop what was read. */
-    BAGS_ACCESS_SEQUENTIAL
-} bags_access;
-
 /* What to do about data that is being written, or whose writer crashed. */
 typedef enum bags_unfinished {
     BAGS_UNFINISHED_REFUSE = 0, /* it is an error */
@@ -653,7 +639,10 @@ typedef struct bag_reader_options {
     /* READ: of a Bag with a journal, the blobs that are complete, whatever a power
      * failure left after them; implies no_mmap and cache_index. SKIP is invalid. */
     bags_unfinished unfinished;
-    bags_access access;
+    /* For data much larger than memory, of which little is read here and there: the
+     * system reads nothing ahead of it, and a blob of several pages is requested at
+     * once. Data already in memory is found slightly slower. */
+    bool no_read_ahead;
     bags_env env;
 } bag_reader_options;
 
@@ -1419,8 +1408,8 @@ typedef struct bags_reader_options {
     bool no_mmap, cache_index; /* as in bag_reader_options */
     /* As there, and for refs.bag and spec.json too: every NAME.crc must exist. */
     bool verify_checksums;
-    size_t max_files; /* open files, with no_mmap; 0: 64 */
-    bags_access access;
+    size_t max_files;   /* open files, with no_mmap; 0: 64 */
+    bool no_read_ahead; /* as in bag_reader_options */
     const bags_registry *registry;
     bags_env env;
 } bags_reader_options;
@@ -2421,19 +2410,16 @@ static int bagi_local_map(BAGI_USER, void *file, size_t size, const void **data)
 #if defined(POSIX_MADV_WILLNEED) && defined(POSIX_FADV_WILLNEED)
 static int bagi_local_advise(BAGI_USER, void *file, const void *map, uint64_t offset,
     uint64_t size, bags_advice advice) {
-    static const int of_map[] = {
-        POSIX_MADV_RANDOM, POSIX_MADV_SEQUENTIAL, POSIX_MADV_WILLNEED};
-    static const int of_file[] = {
-        POSIX_FADV_RANDOM, POSIX_FADV_SEQUENTIAL, POSIX_FADV_WILLNEED};
+    bool soon = advice == BAGS_ADVICE_SOON;
     if (map) {
         /* Advice must start at a page. */
         uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
         size_t before = (size_t)((uintptr_t)map & (page - 1));
         return posix_madvise((unsigned char *)(uintptr_t)map - before,
-            (size_t)size + before, of_map[advice]);
+            (size_t)size + before, soon ? POSIX_MADV_WILLNEED : POSIX_MADV_RANDOM);
     }
-    return posix_fadvise(
-        bagi_local_fd(file), (off_t)offset, (off_t)size, of_file[advice]);
+    return posix_fadvise(bagi_local_fd(file), (off_t)offset, (off_t)size,
+        soon ? POSIX_FADV_WILLNEED : POSIX_FADV_RANDOM);
 }
 #define BAGI_LOCAL_ADVISE bagi_local_advise
 #else
@@ -3312,17 +3298,6 @@ static bags_code bagi_check_path(const char *path, bags_error *err) {
     if (path && *path) /* "" would put shards into the root directory */
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_ARGUMENT, "the path is empty");
-}
-
-/* Refuse values that the enums of a reader's options do not have. */
-static bags_code bagi_check_enums(
-    const char *path, bags_unfinished unfinished, bags_access access, bags_error *err) {
-    if ((unsigned)unfinished <= BAGS_UNFINISHED_READ &&
-        (unsigned)access <= BAGS_ACCESS_SEQUENTIAL)
-        return BAGS_OK;
-    return bags_fail(err, BAGS_ERROR_ARGUMENT,
-        "%s: invalid option (unfinished %d, access %d)", bagi_tail(path),
-        (int)unfinished, (int)access);
 }
 
 BAGS_API BAGI_COLD bags_code bags_fail_io(const bags_io *io, int error,
@@ -5054,7 +5029,7 @@ struct bag_reader {
     bagi_trailer trailer;           /* if checksums were opened */
     uint64_t record;                /* identity of its shard's record; 0: not checked */
     bool verify;                    /* compare returned blobs with their checksums */
-    bool random;                    /* mapped for BAGS_ACCESS_RANDOM */
+    bool random;                    /* mapped, with no_read_ahead */
     bool is_refs;                   /* refs.bag */
     void *ordered; /* not NULL: blob i belongs to datapoint i; set atomically */
     /* Not NULL: the record was compared after the files were opened. Set atomically,
@@ -5287,7 +5262,7 @@ typedef struct bagi_how {
                         exist: the caller finds out, and trims */
     bool recovering; /* then too, a table that agrees with it is used, and one
                         that contradicts it is an error */
-    bags_access access;
+    bool no_read_ahead;
     bagi_record record; /* of its shard, unless standalone */
     bool any_spec;      /* spec.json cannot be read */
 } bagi_how;
@@ -5661,7 +5636,7 @@ BAGI_COLD static bags_code bagi_bag_open(
     bag->record = how->record.identity;
     bag->is_refs = !how->split && strcmp(how->name, "refs") == 0;
     bag->verify = how->verify_checksums;
-    bag->random = how->access == BAGS_ACCESS_RANDOM && env->io.advise && blobs->map;
+    bag->random = how->no_read_ahead && env->io.advise && blobs->map;
     if (bag->cached[BAGI_ENDS].data && bagi_is_split(bag))
         bagi_file_close(bag, index); /* not needed any more */
     bagi_bag_point(bag);
@@ -5678,10 +5653,8 @@ BAGI_COLD static bags_code bagi_bag_open(
             file->listed = true;
             bagi_unlock(&files->mutex);
         }
-        if (how->access != BAGS_ACCESS_DEFAULT)
-            bagi_file_advise(bag, file, 0, file->size,
-                how->access == BAGS_ACCESS_RANDOM ? BAGS_ADVICE_RANDOM
-                                                  : BAGS_ADVICE_SEQUENTIAL);
+        if (how->no_read_ahead)
+            bagi_file_advise(bag, file, 0, file->size, BAGS_ADVICE_RANDOM);
     }
     return BAGS_OK;
 }
@@ -5744,7 +5717,7 @@ BAGI_NOINLINE static bags_code bagi_crcs_compare(const bag_reader *bag, uint64_t
     return BAGS_OK;
 }
 
-/* With BAGS_ACCESS_RANDOM, bytes of several pages are requested before the first of
+/* With no_read_ahead, bytes of several pages are requested before the first of
  * them is touched. */
 static void bagi_bag_request(const bag_reader *bag, uint64_t start, uint64_t size) {
     if (bag->random && size > 4096)
@@ -6434,6 +6407,15 @@ static void bagi_dir_free(const bagi_dir *dir) {
     bagi_free_text(&dir->env->memory, dir->path);
 }
 
+/* Refuse a value that the enum does not have. */
+static bags_code bagi_check_unfinished(
+    const char *path, bags_unfinished unfinished, bags_error *err) {
+    if ((unsigned)unfinished <= BAGS_UNFINISHED_READ)
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_ARGUMENT, "%s: invalid option (unfinished %d)",
+        bagi_tail(path), (int)unfinished);
+}
+
 BAGS_API bag_reader *bag_reader_open(
     const char *path, const bag_reader_options *options, bags_error *err) {
     BAGI_ERR(err);
@@ -6452,9 +6434,9 @@ BAGS_API bag_reader *bag_reader_open(
     how.verify_checksums = options->verify_checksums;
     how.allow_empty = options->allow_empty_file;
     how.grows = how.unfinished = journal;
-    how.access = options->access;
+    how.no_read_ahead = options->no_read_ahead;
     if (!code)
-        code = bagi_check_enums(path, options->unfinished, options->access, err);
+        code = bagi_check_unfinished(path, options->unfinished, err);
     if (!code && options->unfinished == BAGS_UNFINISHED_SKIP)
         code = bags_fail(err, BAGS_ERROR_ARGUMENT,
             "%s: BAGS_UNFINISHED_SKIP does not apply to a single Bag", bagi_tail(path));
@@ -9279,7 +9261,7 @@ static bagi_how bagi_reader_how(const bags_reader *reader, const bagi_shard *par
     how.no_mmap = reader->options.no_mmap;
     how.cache_index = reader->options.cache_index;
     how.verify_checksums = reader->options.verify_checksums;
-    how.access = reader->options.access;
+    how.no_read_ahead = reader->options.no_read_ahead;
     how.record = part->record;
     how.allow_empty = part->allow_empty;
     return how;
@@ -9611,7 +9593,7 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
     bags_code code = bagi_check_worker(
         path, options->shard_start, &reader->options.shard_stop, &why);
     if (!code)
-        code = bagi_check_enums(path, options->unfinished, options->access, &why);
+        code = bagi_check_unfinished(path, options->unfinished, &why);
     if (!code) {
         reader->path = bagi_absolute(&reader->env, path, strlen(path), &why);
         code = reader->path ? BAGS_OK : BAGS_ERROR_MEMORY;

@@ -171,10 +171,10 @@ static void make_files(void) {
     bags_buffer_free(&encoded);
 }
 
-static void open_bags(bags_access access) {
+static void open_bags(bool no_read_ahead) {
     bags_error err;
     bags_reader_options options = {0};
-    options.access = access;
+    options.no_read_ahead = no_read_ahead;
     options.registry = registry;
     reader = bags_reader_open(FOLDER "/bags", &options, &err);
     must(reader != NULL, "bags");
@@ -210,7 +210,7 @@ static bool evict_all(void) {
     for (uint64_t v = 0; v < VIDEOS; v++)
         for (uint64_t f = 0; f < FRAMES; f++)
             evict(frame_path(v, f));
-    open_bags(BAGS_ACCESS_RANDOM);
+    open_bags(true);
     return is_cold(FOLDER "/bags/frames.bag") && is_cold(FOLDER "/data_0.gulp");
 }
 
@@ -254,7 +254,7 @@ int main(void) {
     registry = bags_registry_create(NULL, &err);
     must(registry && !bags_registry_add(registry, &bags_codec_jpeg, &err), "registry");
     make_files();
-    open_bags(BAGS_ACCESS_DEFAULT);
+    open_bags(false);
     printf("%d frames of %d x %d, %.1f KB each; us per frame\n"
            "%-32s %9s %9s %9s\n",
         VIDEOS * FRAMES, WIDTH, HEIGHT,

@@ -65,7 +65,7 @@ static void *open_random(const char *path, const workload *load) {
     bag_reader_options options;
     (void)load;
     memset(&options, 0, sizeof options);
-    options.access = BAGS_ACCESS_RANDOM;
+    options.no_read_ahead = true;
     return open_with(path, &options);
 }
 

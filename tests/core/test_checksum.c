@@ -174,7 +174,7 @@ static bag_reader_options checking(int mode) {
     bag_reader_options options;
     memset(&options, 0, sizeof(options));
     options.verify_checksums = true;
-    options.access = mode == RANDOM ? BAGS_ACCESS_RANDOM : (bags_access)0;
+    options.no_read_ahead = mode == RANDOM;
     options.no_mmap = mode >= NO_MMAP;
     options.cache_index = mode == CACHED_INDEX;
     options.allow_empty_file = true;
@@ -321,7 +321,7 @@ static void a_checksum_mismatch_among_many_datapoints_names_the_blob(void **stat
         file.data[8] ^= 64; /* datapoint 4 */
         save(at("x/000001/a.bag"), file.data, file.size);
         options.verify_checksums = true;
-        options.access = mode == RANDOM ? BAGS_ACCESS_RANDOM : (bags_access)0;
+        options.no_read_ahead = mode == RANDOM;
         options.no_mmap = mode >= NO_MMAP;
         assert_opens(reader, bags_reader_open(at("x"), &options, &said));
         bags_view blob;

@@ -628,7 +628,7 @@ static void large_blobs_may_be_read_at_random_and_ahead(void **state) {
     hand_save(&bag, V1, at("."), "x");
     for (int i = 0; i < 4; i++) {
         memset(&options, 0, sizeof(options));
-        options.access = i % 2 ? BAGS_ACCESS_RANDOM : (bags_access)0;
+        options.no_read_ahead = i % 2;
         options.no_mmap = i > 1;
         assert_opens(reader, bag_reader_open(at("x.bag"), &options, &said));
         assert_ok(bag_reader_get_many(reader, NULL, 0, &scratch, blobs, &said));

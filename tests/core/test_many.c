@@ -4,23 +4,12 @@
 
 #include <errno.h>
 
-enum mode {
-    MAPPED,
-    RANDOM,
-    SEQUENTIAL,
-    NO_MMAP,
-    CACHED_INDEX,
-    ONE_FILE,
-    ONE_MAP,
-    MODES
-};
+enum mode { MAPPED, RANDOM, NO_MMAP, CACHED_INDEX, ONE_FILE, ONE_MAP, MODES };
 
 static bags_reader_options reading(int mode) {
     bags_reader_options options;
     memset(&options, 0, sizeof(options));
-    options.access = mode == RANDOM       ? BAGS_ACCESS_RANDOM
-                     : mode == SEQUENTIAL ? BAGS_ACCESS_SEQUENTIAL
-                                          : BAGS_ACCESS_DEFAULT;
+    options.no_read_ahead = mode == RANDOM;
     options.no_mmap = mode >= NO_MMAP && mode <= ONE_FILE;
     options.cache_index = mode == CACHED_INDEX;
     options.max_files = mode == ONE_FILE ? 1 : 0;
@@ -284,12 +273,12 @@ static void assert_requested(bags_view blob, int expected) {
     requests = 0;
 }
 
-/* Only with BAGS_ACCESS_RANDOM, and only what spans several pages. */
+/* Only with no_read_ahead, and only what spans several pages. */
 static void a_large_blob_is_requested_when_it_is_read(void **state) {
-    static const int modes[] = {RANDOM, MAPPED, SEQUENTIAL};
+    static const int modes[] = {RANDOM, MAPPED};
     (void)state;
     save_rows(at("x"), V1, false);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 2; i++) {
         int expected = modes[i] == RANDOM;
         bags_reader_options options = reading(modes[i]);
         bags_io io = disk.io;
@@ -421,7 +410,7 @@ static void many_blobs_of_a_bag_are_read(void **state) {
         for (int mode = 0; mode < CACHED_INDEX + 1; mode++) {
             bag_reader_options options;
             memset(&options, 0, sizeof(options));
-            options.access = (bags_access)(mode < NO_MMAP ? mode : 0);
+            options.no_read_ahead = mode == RANDOM;
             options.no_mmap = mode >= NO_MMAP;
             options.cache_index = mode == CACHED_INDEX;
             options.env.io = &disk.io;
