@@ -13,7 +13,7 @@ enum mode { MAPPED, NO_MMAP, CACHED_INDEX, CANNOT_MAP, HAS_NO_MAP, MODES };
 /* A reader of a file in one of the modes, with memory and files counted. */
 static bag_reader *try_mode(const char *path, enum mode mode, bool allow_empty) {
     bag_reader_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     disk.io.map = NULL;
     if (mode != HAS_NO_MAP) {
         watch complete;
@@ -86,7 +86,7 @@ static void check_variant(const hand_bag *bag, enum variant variant) {
         unsigned char *block = (unsigned char *)malloc(file.size + offset);
         memcpy(block + offset, file.data, file.size);
         bag_reader_options options;
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         options.env.allocator = &memory.allocator;
         bag_reader *reader;
         assert_opens(
@@ -203,7 +203,7 @@ static void ranges_are_clamped_and_checked(void **state) {
     static const uint64_t edges[] = {0, 1, 2, 6, 7, 8, 9, 100, UINT64_MAX / 8,
         UINT64_MAX / 8 + 1, UINT64_MAX - 1, UINT64_MAX};
     static const char *const texts[] = {"a", "", "ccc", "dd", "", "ffffff", "g"};
-    const size_t count = sizeof(edges) / sizeof(edges[0]);
+    const size_t count = sizeof edges / sizeof edges[0];
     hand_bag bag = {{0}, {0}};
     (void)state;
     for (size_t i = 0; i < 7; i++)
@@ -217,12 +217,12 @@ static void ranges_are_clamped_and_checked(void **state) {
             for (size_t j = 0; j < count; j++) {
                 uint64_t start = edges[i], stop = edges[j];
                 bags_range range, before;
-                memset(&range, 0xee, sizeof(range));
+                memset(&range, 0xee, sizeof range);
                 before = range;
                 if (start > stop) {
                     assert_fails(BAGS_ERROR_RANGE, bag_reader_get_range(reader, start,
                                                        stop, &scratch, &range, &said));
-                    assert_memory_equal(&range, &before, sizeof(range));
+                    assert_memory_equal(&range, &before, sizeof range);
                     continue;
                 }
                 assert_ok(
@@ -261,7 +261,7 @@ static void reading_past_the_end_is_a_range_error(void **state) {
         for (int mode = 0; mode < MODES; mode++) {
             bag_reader *reader = open_mode(at("%d/x.bag", variant), (enum mode)mode);
             bags_buffer scratch = {NULL, 0, NULL, NULL};
-            for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+            for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
                 static const unsigned char other[1] = {0};
                 bags_view blob = {other, 77};
                 assert_fails(BAGS_ERROR_RANGE,
@@ -285,7 +285,7 @@ static void a_file_of_0_bytes_is_a_bag_only_if_it_is_allowed(void **state) {
     bag_reader_options options;
     bag_reader *reader;
     (void)state;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     save(at("x.bag"), "", 0);
     for (int mode = 0; mode < MODES; mode++) {
         assert_refused(
@@ -310,7 +310,7 @@ static void a_file_of_0_bytes_is_a_bag_only_if_it_is_allowed(void **state) {
 static void skipping_unfinished_data_does_not_apply_to_a_bag(void **state) {
     bag_reader_options options;
     (void)state;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     save(at("x.bag"), "\0\0\0\0\0\0\0\0", 8);
     options.unfinished = BAGS_UNFINISHED_SKIP;
     assert_refused(BAGS_ERROR_ARGUMENT, bag_reader_open(at("x.bag"), &options, &said));
@@ -377,7 +377,7 @@ typedef struct model {
 
 static model model_of(const unsigned char *data, size_t size) {
     model m;
-    memset(&m, 0, sizeof(m));
+    memset(&m, 0, sizeof m);
     if (size < 8)
         return m;
     m.start = load_u64(data + size - 8);
@@ -408,7 +408,7 @@ static uint64_t model_wrong(const model *m, uint64_t start, uint64_t stop) {
 static void expect_corrupt(uint64_t blob, const char *name) {
     char number[32];
     assert_says(name);
-    snprintf(number, sizeof(number), "blob %d", (int)blob);
+    snprintf(number, sizeof number, "blob %d", (int)blob);
     assert_says(number);
 }
 
@@ -495,7 +495,7 @@ static void damaged_tables_are_found_and_name_the_blob(void **state) {
             add_text(&bag, texts[i]);
         bytes file = hand_bytes(&bag, (enum variant)variant);
         for (size_t entry = 8; entry <= file.size - bag.blobs.size; entry += 8)
-            for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++) {
+            for (size_t i = 0; i < sizeof values / sizeof values[0]; i++) {
                 unsigned char *place = file.data + file.size - entry;
                 unsigned char before[8];
                 memcpy(before, place, 8);
@@ -608,7 +608,7 @@ static void an_invalid_idx_is_an_error(void **state) {
         {2, 5, UINT64_MAX}, {UINT64_MAX, UINT64_MAX, UINT64_MAX}, {10, 9, 9},
         {2, (uint64_t)1 << 63, 9}, {0, 12, 9}};
     (void)state;
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         bytes idx = {NULL, 0, 0};
         for (int k = 0; k < 3; k++)
             put_u64(&idx, rows[i][k]);
@@ -871,7 +871,7 @@ static void a_blob_of_5_gib_is_found_and_needs_memory(void **state) {
 static bag_writer *open_writer(const char *path, size_t buffer_size) {
     bag_writer_options options;
     bag_writer *writer;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.no_sync = true;
     options.buffer_size = buffer_size;
     options.env.allocator = &memory.allocator;
@@ -926,7 +926,7 @@ static void blobs_of_every_size_are_written(void **state) {
     check_written(sizes, 301, 0);
     check_written(sizes, 301, 4096);
     check_written(sizes, 301, 1);
-    memset(sizes, 0, sizeof(sizes));
+    memset(sizes, 0, sizeof sizes);
     check_written(sizes, 301, 0);
     check_written(sizes, 1, 0);
 }
@@ -936,7 +936,7 @@ static void blobs_around_multiples_of_the_buffer_are_written(void **state) {
     (void)state;
     for (size_t buffer = 4096; buffer <= 8192; buffer *= 2)
         for (size_t times = 1; times <= 3; times++)
-            for (size_t i = 0; i < sizeof(offsets) / sizeof(offsets[0]); i++) {
+            for (size_t i = 0; i < sizeof offsets / sizeof offsets[0]; i++) {
                 size_t edge = (size_t)((long)(buffer * times) + offsets[i]);
                 size_t rows[][4] = {{edge, 3, 0, edge}, {5, edge, 0, 1},
                     {edge, edge, edge, 0}, {0, edge, buffer, buffer}};
@@ -955,7 +955,7 @@ static void blobs_above_the_default_buffer_are_written(void **state) {
 }
 
 static void the_journal_may_exceed_its_buffer(void **state) {
-    size_t *sizes = (size_t *)calloc(20000, sizeof(*sizes));
+    size_t *sizes = (size_t *)calloc(20000, sizeof *sizes);
     (void)state;
     for (size_t i = 0; i < 20000; i++)
         sizes[i] = i % 3;
@@ -1024,7 +1024,7 @@ static void names_of_any_form_are_written_and_read(void **state) {
     static const char *const names[] = {"x", "x.bag", "x.bag.bag", "a.b.c", ".bag",
         "x.", "bag", "\xc3\xa9.bag", "a b.bag", "x.BAG", "x.idx"};
     (void)state;
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (ON_WINDOWS && strcmp(names[i], "x.") == 0)
             continue; /* ":" has another meaning there */
         make_dir(at("%d", (int)i));
@@ -1053,7 +1053,7 @@ static void the_idx_is_kept_on_request(void **state) {
     bag_writer *writer;
     hand_bag bag = {{0}, {0}};
     (void)state;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.keep_idx = true;
     assert_opens(writer, bag_writer_open(at("x.bag"), &options, &said));
     for (int i = 0; i < 50; i++) {
@@ -1081,7 +1081,7 @@ static void flushed_blobs_can_be_read_before_close(void **state) {
     assert_ok(bag_writer_flush(writer, &said));
     for (size_t i = 0; i < 600; i++) {
         unsigned char data[100];
-        fill(data, sizeof(data), i);
+        fill(data, sizeof data, i);
         hand_add(&bag, data, i % 100);
         assert_ok(bag_writer_append(writer, data, i % 100, NULL, &said));
         if (i % 97 != 0)
@@ -1185,7 +1185,7 @@ static void a_bag_is_synced_unless_no_sync_is_set(void **state) {
     (void)state;
     bag_writer_options options;
     bag_writer *writer;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &disk.io;
     for (int round = 0; round < 3; round++) {
         uint64_t syncs = disk.counts[HOOK_SYNC];
@@ -1221,8 +1221,8 @@ static void a_large_file_starts_to_reach_the_disk_before_its_sync(void **state) 
     for (int round = 0; round < 2; round++) {
         bag_writer_options options;
         bag_writer *writer;
-        memset(&options, 0, sizeof(options));
-        memset(&sent, 0, sizeof(sent));
+        memset(&options, 0, sizeof options);
+        memset(&sent, 0, sizeof sent);
         bags_io io = disk.io;
         io.write_back = count_sent;
         options.env.io = &io;
@@ -1246,9 +1246,9 @@ static void buffers_too_large_for_the_address_space_are_refused(void **state) {
     static const size_t rows[] = {
         SIZE_MAX, SIZE_MAX / 2, SIZE_MAX / 2 + 1, SIZE_MAX / 2 + 2, SIZE_MAX - 1};
     (void)state;
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         bag_writer_options options;
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         options.buffer_size = rows[i];
         options.env.allocator = &memory.allocator;
         poison();
@@ -1266,7 +1266,7 @@ static void reserved_disk_space_is_returned(void **state) {
     unsigned char *blob = (unsigned char *)calloc(1, size);
     for (int fails = 0; fails < 2; fails++) {
         bag_writer_options options;
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         options.env.allocator = &memory.allocator;
         options.env.io = &disk.io;
         disk.only = 1u << HOOK_RESERVE;

@@ -85,7 +85,7 @@ static void assert_sidecar(const char *path, const hand_bag *bag, enum variant v
 static void add_texts(hand_bag *bag, int count) {
     char text[300];
     for (int i = 0; i < count; i++) {
-        memset(text, 'a' + i % 26, sizeof(text));
+        memset(text, 'a' + i % 26, sizeof text);
         hand_add(bag, text, (size_t)(i * 31 % 290 + 1));
     }
 }
@@ -95,7 +95,7 @@ static void add_texts(hand_bag *bag, int count) {
 static bag_writer *open_writer(const char *path, size_t buffer_size) {
     bag_writer_options options;
     bag_writer *writer;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.checksum = true;
     options.buffer_size = buffer_size;
     options.env.allocator = &memory.allocator;
@@ -119,7 +119,7 @@ static void write_bag(const hand_bag *bag, const char *path) {
 static void a_writer_stores_a_checksum_of_every_blob(void **state) {
     static const int counts[] = {0, 1, 2, 63, 64, 65, 128, 511, 512, 513, 3000};
     (void)state;
-    for (size_t i = 0; i < sizeof(counts) / sizeof(*counts); i++) {
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         hand_bag bag = {{0}, {0}};
         add_texts(&bag, counts[i]);
         if (counts[i] > 2)
@@ -160,7 +160,7 @@ static void an_abort_removes_the_checksums(void **state) {
 static void existing_checksums_are_not_overwritten(void **state) {
     (void)state;
     bag_writer_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.checksum = true;
     save_text(at("x.crc"), "mine");
     assert_refused(BAGS_ERROR_EXISTS, bag_writer_open(at("x.bag"), &options, &said));
@@ -172,7 +172,7 @@ enum mode { MAPPED, RANDOM, NO_MMAP, CACHED_INDEX, MODES };
 
 static bag_reader_options checking(int mode) {
     bag_reader_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.verify_checksums = true;
     options.no_read_ahead = mode == RANDOM;
     options.no_mmap = mode >= NO_MMAP;
@@ -186,7 +186,7 @@ static bag_reader_options checking(int mode) {
 static bags_code checksum(
     const char *path, bool replace, bags_checksum_report *report) {
     bags_checksum_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.replace = replace;
     options.env.allocator = &memory.allocator;
     options.env.io = &disk.io;
@@ -266,7 +266,7 @@ static void a_checksum_mismatch_names_the_blob(void **state) {
         assert_says("a.bag: blob 1*mismatch");
         assert_says("e3069283");
         char found[9];
-        snprintf(found, sizeof(found), "%08x", (unsigned)crc(0, file.data + 5, 9));
+        snprintf(found, sizeof found, "%08x", (unsigned)crc(0, file.data + 5, 9));
         assert_says(found);
         assert_true(blob.data == NULL && blob.size == 0);
         assert_fails(BAGS_ERROR_CORRUPT,
@@ -306,8 +306,8 @@ static void a_checksum_mismatch_among_many_datapoints_names_the_blob(void **stat
         bags_reader *reader;
         bags_row row = {0};
         bags_field field = {"a", "int(8)"};
-        memset(&how, 0, sizeof(how));
-        memset(&options, 0, sizeof(options));
+        memset(&how, 0, sizeof how);
+        memset(&options, 0, sizeof options);
         how.checksum = true;
         how.shard_length = 3;
         bags_writer *writer = bags_writer_open(at("x"), &field, 1, &how, NULL);
@@ -432,12 +432,12 @@ static void verifying_missing_checksums_is_an_error_with_a_remedy(void **state) 
 
 static hand_set some_set(int count) {
     hand_set set;
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     set_field(&set, "clip", "bytes[]");
     set_field(&set, "text", "utf8");
     for (int i = 0; i < count; i++) {
         char text[40];
-        snprintf(text, sizeof(text), "text %d of %d", i, count);
+        snprintf(text, sizeof text, "text %d of %d", i, count);
         set_begin(&set);
         set_items(&set, 0, "item", (size_t)(i % 3));
         set_text(&set, 1, text);
@@ -478,7 +478,7 @@ static void checksums_are_added_without_identities(void **state) {
     bags_checksum_options options;
     (void)state;
     io.identify = NULL;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &io;
     set_save(&set, V1, at("set"));
     assert_ok(bags_checksum(at("set"), &options, NULL, &said));
@@ -568,7 +568,7 @@ static void unfinished_shards_are_refused(void **state) {
     bags_value value = bags_blob("abc", 3);
     bags_entry entry = {"a", &value, 1};
     (void)state;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.shard_length = 2;
     bags_writer *writer = bags_writer_open(at("set"), &field, 1, &options, &said);
     for (int i = 0; i < 3; i++)
@@ -643,7 +643,7 @@ static void an_interrupted_checksum_can_be_repeated(void **state) {
         over.fail_at = n;
         over.stays = true;
         over.fail_with = EIO;
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         options.env.allocator = &memory.allocator;
         options.env.io = &over.io;
         bags_code code = bags_checksum("set", &options, NULL, &said);
@@ -657,7 +657,7 @@ static void an_interrupted_checksum_can_be_repeated(void **state) {
             for (int i = 0; i < 3; i++) {
                 char path[40];
                 bytes complete = sidecar(bags[i], V1, names[i], &set);
-                snprintf(path, sizeof(path), "set/%s.crc", names[i]);
+                snprintf(path, sizeof path, "set/%s.crc", names[i]);
                 bags_view found = memory_disk_find(&m, path);
                 if (round || found.data)
                     assert_bytes(found, complete.data, complete.size);
@@ -688,8 +688,8 @@ static void running_out_of_memory_is_an_error(void **state) {
         bags_reader_options reading;
         tally_start(&t);
         t.fail_at = n;
-        memset(&options, 0, sizeof(options));
-        memset(&reading, 0, sizeof(reading));
+        memset(&options, 0, sizeof options);
+        memset(&reading, 0, sizeof reading);
         options.env.allocator = reading.env.allocator = &t.allocator;
         options.replace = reading.verify_checksums = true;
         bags_code code = bags_checksum(at("set"), &options, NULL, &said);
@@ -745,7 +745,7 @@ static void a_long_table_is_checksummed_in_pieces(void **state) {
     disk.fail_at = 1;
     disk.stays = true;
     disk.fail_with = ENODEV;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &disk.io;
     options.env.allocator = &memory.allocator;
     options.each = remember;
@@ -794,7 +794,7 @@ static uint32_t sum_row(const bags_reader *reader, const bags_row *row) {
         for (size_t k = 0; k < bags_row_length(row, i); k++) {
             bags_view blob = bags_row_bytes(row, i, k);
             uint64_t size = blob.size;
-            sum = crc(sum, &size, sizeof(size));
+            sum = crc(sum, &size, sizeof size);
             sum = crc(sum, blob.data, blob.size);
         }
     }
@@ -805,8 +805,8 @@ static contents look(memory_disk *m, bool check, bool no_mmap, bool *verified) {
     contents out;
     bags_reader_options options;
     bags_row row = {0};
-    memset(&out, 0, sizeof(out));
-    memset(&options, 0, sizeof(options));
+    memset(&out, 0, sizeof out);
+    memset(&options, 0, sizeof options);
     options.env.io = &m->io;
     options.verify_checksums = check;
     options.no_mmap = no_mmap;
@@ -843,11 +843,11 @@ static void check_change(damage *s, bool covered, const char *what, size_t n) {
     if (verified && covered)
         fail_msg("%s %d: verify did not find it", what, (int)n);
     bags_verify_options all;
-    memset(&all, 0, sizeof(all));
+    memset(&all, 0, sizeof all);
     all.env.io = &s->m.io;
     if (covered && bags_verify("set", &all, NULL, NULL) == BAGS_OK)
         fail_msg("%s %d: it is not among the faults", what, (int)n);
-    if (verified && memcmp(&open_eyes, &s->clean, sizeof(open_eyes)) != 0)
+    if (verified && memcmp(&open_eyes, &s->clean, sizeof open_eyes) != 0)
         fail_msg("%s %d: a reader gets something else", what, (int)n);
     if (checked.opened && checked.length != s->clean.length)
         fail_msg("%s %d: a checking reader has another length", what, (int)n);
@@ -907,7 +907,7 @@ static void check_byte(damage *s, const char *path, bool covered, size_t at) {
     check_change(s, covered, path, at);
     if (!covered || is_spec(path))
         return;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &s->m.io;
     options.decode = true;
     options.each = check_related;
@@ -969,7 +969,7 @@ static void check_dataset(damage *s, const char *const *paths, size_t count,
     bool idx_counts, const char *name) {
     bool verified = false;
     bags_checksum_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &s->m.io;
     assert_ok(bags_checksum("set", &options, NULL, &said));
     s->changes = s->silent = s->flips = 0;
@@ -986,7 +986,7 @@ static void check_dataset(damage *s, const char *const *paths, size_t count,
         (int)s->changes, (int)s->silent);
     assert_true(s->flips > 500);
     contents after = look(&s->m, true, false, &verified);
-    assert_memory_equal(&after, &s->clean, sizeof(after));
+    assert_memory_equal(&after, &s->clean, sizeof after);
     memory_disk_free(&s->m);
 }
 
@@ -1010,7 +1010,7 @@ static void every_change_to_a_split_dataset_is_found(void **state) {
     damage s;
     hand_set set;
     (void)state;
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     set_field(&set, "a", "bytes");
     set_field(&set, "text", "utf8");
     for (int i = 0; i < 5; i++) {
@@ -1040,7 +1040,7 @@ static void every_change_to_shards_with_equal_blobs_is_found(void **state) {
     bags_field fields[] = {{"a", "int(4)"}, {"b", "int(4)"}};
     (void)state;
     memory_disk_start(&s.m);
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.shard_length = 2;
     options.checksum = options.keep_idx = true;
     options.env.io = &s.m.io;

@@ -44,7 +44,7 @@ static int collect(void *user, const char *name) {
     listing *l = (listing *)user;
     char path[64];
     bags_path_kind kind = BAGS_PATH_NONE;
-    snprintf(path, sizeof(path), "%s/%s", l->path, name);
+    snprintf(path, sizeof path, "%s/%s", l->path, name);
     l->io->kind(l->io->user, path, &kind);
     if (kind == BAGS_PATH_DIRECTORY) {
         collect_all(l->io, path, l->into);
@@ -53,7 +53,7 @@ static int collect(void *user, const char *name) {
     assert_true(l->into->count < MOST_FILES);
     file *to = &l->into->each[l->into->count++];
     bags_view view = memory_disk_find((memory_disk *)l->io->user, path);
-    memcpy(to->path, path, sizeof(path));
+    memcpy(to->path, path, sizeof path);
     put(&to->content, view.data, view.size);
     return 0;
 }
@@ -66,7 +66,7 @@ static void files_free(files *f) {
 static const bags_field fields[] = {{"clip", "bytes[]"}, {"id", "int(4)"},
     {"text", "utf8"}, {"wave", "array(int16,-1)"}};
 
-#define FIELDS (sizeof(fields) / sizeof(fields[0]))
+#define FIELDS (sizeof fields / sizeof fields[0])
 #define LENGTH 5
 
 static bags_code append_one(bags_writer *writer, uint64_t i) {
@@ -92,7 +92,7 @@ static void write_set(files *into, const bags_writer_options *how) {
     for (uint64_t i = 0; i < LENGTH; i++)
         assert_ok(append_one(writer, i));
     assert_ok(bags_writer_close(writer, &said));
-    memset(into, 0, sizeof(*into));
+    memset(into, 0, sizeof *into);
     collect_all(&drive.io, "set", into);
     memory_disk_free(&drive);
 }
@@ -101,7 +101,7 @@ static void write_set(files *into, const bags_writer_options *how) {
 static void write_by_hand(files *into, enum variant variant) {
     memory_disk drive;
     hand_set set;
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     set_field(&set, "id", "int");
     set_field(&set, "text", "utf8");
     for (int i = 0; i < LENGTH; i++) {
@@ -112,7 +112,7 @@ static void write_by_hand(files *into, enum variant variant) {
     }
     memory_disk_start(&drive);
     memory_disk_save_set(&drive, &set, variant, "set");
-    memset(into, 0, sizeof(*into));
+    memset(into, 0, sizeof *into);
     collect_all(&drive.io, "set", into);
     memory_disk_free(&drive);
     set_free(&set);
@@ -203,7 +203,7 @@ static bool ref_fits(cursor *c, bool sequence, uint64_t blobs) {
 
 static const bytes *find(const files *f, const char *directory, const char *name) {
     char path[128];
-    snprintf(path, sizeof(path), "%s/%s", directory, name);
+    snprintf(path, sizeof path, "%s/%s", directory, name);
     for (size_t i = 0; i < f->count; i++)
         if (strcmp(f->each[i].path, path) == 0)
             return &f->each[i].content;
@@ -221,7 +221,7 @@ static bool spec_is_right(const bytes *spec) {
         char before[64];
         bags_type type;
         int size = snprintf(
-            before, sizeof(before), "%s\"%s\": \"", i ? ", " : "{", fields[i].name);
+            before, sizeof before, "%s\"%s\": \"", i ? ", " : "{", fields[i].name);
         char *text = at + size;
         right = strncmp(at, before, (size_t)size) == 0;
         at = right ? strchr(text, '"') : at;
@@ -242,7 +242,7 @@ static bool is_sequence(const bytes *spec, size_t field) {
     bytes copy = {NULL, 0, 0};
     put(&copy, spec->data, spec->size);
     put_u8(&copy, 0);
-    snprintf(name, sizeof(name), "\"%s\": \"", fields[field].name);
+    snprintf(name, sizeof name, "\"%s\": \"", fields[field].name);
     const char *type = strstr((char *)copy.data, name) + strlen(name);
     bool sequence = strchr(type, '"')[-1] == ']';
     bytes_free(&copy);
@@ -268,7 +268,7 @@ static bool shard_is_right(const files *f, const char *directory) {
         return false;
     for (size_t i = 0; i < FIELDS; i++) {
         char name[64];
-        snprintf(name, sizeof(name), "%s.bag", fields[i].name);
+        snprintf(name, sizeof name, "%s.bag", fields[i].name);
         const bytes *bag = find(f, directory, name);
         if (!bag || !read_table(bag, &bags[i]))
             return false;
@@ -292,7 +292,7 @@ typedef struct outcome {
 } outcome;
 
 static void add_number(sha256 *to, uint64_t number) {
-    sha256_add(to, &number, sizeof(number));
+    sha256_add(to, &number, sizeof number);
 }
 
 static void add_row(sha256 *to, bags_row *row, size_t count) {
@@ -328,8 +328,8 @@ static void read_all(const bags_reader *reader, outcome *out) {
 
 static void look(const memory_disk *drive, bool no_mmap, outcome *out) {
     bags_reader_options options;
-    memset(&options, 0, sizeof(options));
-    memset(out, 0, sizeof(*out));
+    memset(&options, 0, sizeof options);
+    memset(out, 0, sizeof *out);
     sha256_start(&out->hash);
     options.env.io = &drive->io;
     options.no_mmap = no_mmap;
@@ -412,7 +412,7 @@ static void check(trial *t, const files *f, const char *format, ...) {
     outcome mapped, no_mmap;
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(what, sizeof(what), format, arguments);
+    vsnprintf(what, sizeof what, format, arguments);
     va_end(arguments);
     check_call(f, &mapped, &no_mmap);
     if (mapped.verified != no_mmap.verified || mapped.read != no_mmap.read ||
@@ -426,7 +426,7 @@ static void flip_all(trial *t) {
     for (size_t i = 0; i < t->complete.count; i++) {
         bytes *content = &t->complete.each[i].content;
         for (size_t at = 0; at < content->size; at++)
-            for (size_t k = 0; k < sizeof(flips); k++) {
+            for (size_t k = 0; k < sizeof flips; k++) {
                 content->data[at] ^= flips[k];
                 check(t, &t->complete, "%s: byte %d ^ 0x%02x", t->complete.each[i].path,
                     (int)at, flips[k]);
@@ -488,7 +488,7 @@ static void change_all(trial *t) {
     outcome complete, no_mmap;
     check_call(&t->complete, &complete, &no_mmap);
     assert_true(complete.verified && complete.read);
-    memcpy(t->hex, complete.hex, sizeof(t->hex));
+    memcpy(t->hex, complete.hex, sizeof t->hex);
     check(t, &t->complete, "nothing changed");
     assert_int_equal(t->same, 1);
     flip_all(t);
@@ -509,7 +509,7 @@ static void damage_to_a_dataset_is_found(void **state) {
     bags_writer_options options;
     trial t = {0};
     (void)state;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     t.name = "one directory";
     t.shards = shards;
     write_set(&t.complete, &options);
@@ -522,7 +522,7 @@ static void damage_to_shards_is_found(void **state) {
     bags_writer_options options;
     trial t = {0};
     (void)state;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.shard_length = 3;
     t.name = "two shards";
     t.shards = shards;

@@ -31,9 +31,9 @@ static void known_crcs_are_computed(void **state) {
         0, 0, 0, 0, 0, 0, 0x02, 0, 0, 0, 0, 0, 0, 0};
     unsigned char text[32];
     (void)state;
-    memset(text, 0, sizeof(text));
+    memset(text, 0, sizeof text);
     assert_int_equal(crc_of(text, 32), 0x8A9136AAU);
-    memset(text, 0xFF, sizeof(text));
+    memset(text, 0xFF, sizeof text);
     assert_int_equal(crc_of(text, 32), 0x62A8AB43U);
     for (unsigned i = 0; i < 32; i++)
         text[i] = (unsigned char)i;
@@ -70,12 +70,12 @@ static void a_crc_can_be_computed_in_pieces(void **state) {
     unsigned char text[5000];
     uint64_t lot = 9;
     (void)state;
-    fill(text, sizeof(text), 3);
-    uint32_t complete = crc_of(text, sizeof(text));
+    fill(text, sizeof text, 3);
+    uint32_t complete = crc_of(text, sizeof text);
     for (int i = 0; i < 500; i++) {
-        size_t cut = (size_t)(next_random(&lot) % (sizeof(text) + 1));
+        size_t cut = (size_t)(next_random(&lot) % (sizeof text + 1));
         assert_int_equal(
-            bags_crc32c(crc_of(text, cut), text + cut, sizeof(text) - cut), complete);
+            bags_crc32c(crc_of(text, cut), text + cut, sizeof text - cut), complete);
     }
 }
 

@@ -34,7 +34,7 @@ typedef struct world {
 #define OPEN(object, call) OPEN_STEP(object, call, said)
 
 static void world_start(world *w) {
-    memset(w, 0, sizeof(*w));
+    memset(w, 0, sizeof *w);
     memory_disk_start(&w->drive);
     crash_device_start(&w->device, &w->drive.io);
     ration_start(&w->blocks);
@@ -122,7 +122,7 @@ static bags_code read_back(world *w, int which) {
     poison();
     w->where = "read_back";
     bags_reader_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &w->device.io;
     options.env.allocator = &w->blocks.allocator;
     finding f = work_read_all(each, &options);
@@ -199,7 +199,7 @@ static void check_recovery(world *w, uint64_t n) {
 
 /* What the disk would contain if nothing had happened. */
 static void make_reference(memory_disk *m) {
-    world *w = (world *)calloc(1, sizeof(*w));
+    world *w = (world *)calloc(1, sizeof *w);
     world_start(w);
     for (int i = 0; i < WORKS; i++) {
         bags_writer *writer;
@@ -276,7 +276,7 @@ static void check_report(world *w, const fault *how, bags_code code, uint64_t n)
 
 /* One fault and its consequences. Returns true if the fault was reached. */
 static bool meet(const fault *how, uint64_t n, const memory_disk *expected) {
-    world *w = (world *)calloc(1, sizeof(*w));
+    world *w = (world *)calloc(1, sizeof *w);
     world_start(w);
     w->crashes = expected != NULL;
     if (how->memory) {
@@ -387,7 +387,7 @@ static void reads_and_writes_may_be_short(void **state) {
     (void)state;
     make_reference(&expected);
     for (size_t chunk = 1; chunk < 5000; chunk = chunk * 4 + 3) {
-        world *w = (world *)calloc(1, sizeof(*w));
+        world *w = (world *)calloc(1, sizeof *w);
         world_start(w);
         w->device.files.chunk = chunk;
         if (run(w))
@@ -412,12 +412,12 @@ static void a_recovery_killed_at_any_call_can_be_repeated(void **state) {
     static const char *const paths[] = {"above/by_length", "pair"};
     (void)state;
     for (int p = 0; p < 2; p++) {
-        world *complete = (world *)calloc(1, sizeof(*complete));
+        world *complete = (world *)calloc(1, sizeof *complete);
         leave_crashed(complete);
         assert_int_equal(recover(complete, paths[p]), BAGS_OK);
         uint64_t n = 1;
         for (bool reached = true; reached; n++) {
-            world *w = (world *)calloc(1, sizeof(*w));
+            world *w = (world *)calloc(1, sizeof *w);
             leave_crashed(w);
             crash_at(&w->device, n);
             recover(w, paths[p]);

@@ -29,8 +29,8 @@ typedef struct manifest {
 static manifest manifest_open(const char *fixture) {
     char path[512];
     manifest m;
-    memset(&m, 0, sizeof(m));
-    snprintf(path, sizeof(path), "%s/manifest.txt", fixture);
+    memset(&m, 0, sizeof m);
+    snprintf(path, sizeof path, "%s/manifest.txt", fixture);
     m.text = load(path);
     put_u8(&m.text, 0);
     m.next = (char *)m.text.data;
@@ -87,17 +87,17 @@ static size_t for_each_fixture(const char *kind, bool refused, size_t first_writ
     for (size_t w = first_writer; w <= last_writer; w++) {
         struct dirent **found;
         char directory[256];
-        snprintf(directory, sizeof(directory), "%s/%s", GOLDEN, writers[w]);
+        snprintf(directory, sizeof directory, "%s/%s", GOLDEN, writers[w]);
         int entries = scandir(directory, &found, NULL, alphasort);
         if (entries < 0)
             fail_msg("%s is missing", directory);
         for (int i = 0; i < entries; i++) {
             char fixture[600], its_kind[32] = "";
-            snprintf(fixture, sizeof(fixture), "%s/%s", directory, found[i]->d_name);
+            snprintf(fixture, sizeof fixture, "%s/%s", directory, found[i]->d_name);
             bool is_fixture = found[i]->d_name[0] != '.';
             free(found[i]);
             if (!is_fixture ||
-                manifest_kind(fixture, its_kind, sizeof(its_kind)) != refused ||
+                manifest_kind(fixture, its_kind, sizeof its_kind) != refused ||
                 strcmp(its_kind, kind) != 0)
                 continue;
             each(fixture);
@@ -200,7 +200,7 @@ static void check_bag(const char *fixture) {
     for (int mode = MAPPED; mode <= CACHED_INDEX; mode++) {
         bag_reader_options options;
         bag_reader *reader;
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         options.no_mmap = mode != MAPPED;
         options.cache_index = mode == CACHED_INDEX;
         options.allow_empty_file = strstr(fixture, "granular-0.21.0/bag-empty") != NULL;
@@ -255,7 +255,7 @@ static bags_reader *open_dataset(
     const char *path, enum mode mode, uint64_t start, uint64_t stop) {
     bags_reader_options options;
     bags_reader *reader;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.no_mmap = mode == NO_MMAP || mode == CACHED_INDEX || mode == ONE_FILE;
     options.cache_index = mode == CACHED_INDEX;
     options.max_files = mode == ONE_FILE ? 1 : 0;
@@ -403,7 +403,7 @@ static uint64_t option_of(const char *fixture, const char *name) {
     char key[64];
     bytes json = load(inside(fixture, "manifest.json"));
     put_u8(&json, 0);
-    snprintf(key, sizeof(key), "\"%s\": ", name);
+    snprintf(key, sizeof key, "\"%s\": ", name);
     const char *found = strstr((char *)json.data, key);
     uint64_t number = found ? strtoull(found + strlen(key), NULL, 10) : 0;
     bytes_free(&json);
@@ -434,9 +434,9 @@ static void copy_datapoint(bags_writer *writer, const bags_reader *reader,
     assert_ok(bags_reader_get(reader, index, NULL, 0, row, &said));
     for (size_t f = 0; f < count; f++)
         total += bags_row_length(row, f);
-    bags_value *values = (bags_value *)calloc(total + 1, sizeof(*values));
-    bags_buffer *rooms = (bags_buffer *)calloc(total + 1, sizeof(*rooms));
-    bags_entry *entries = (bags_entry *)calloc(count + 1, sizeof(*entries));
+    bags_value *values = (bags_value *)calloc(total + 1, sizeof *values);
+    bags_buffer *rooms = (bags_buffer *)calloc(total + 1, sizeof *rooms);
+    bags_entry *entries = (bags_entry *)calloc(count + 1, sizeof *entries);
     for (size_t f = 0; f < count; f++) {
         entries[f].field = fields[f].name;
         entries[f].values = values + used;
@@ -462,7 +462,7 @@ static void copy_datapoint(bags_writer *writer, const bags_reader *reader,
 
 static void rewrite_as(const char *fixture, bool decoded) {
     bags_writer_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.no_sync = true;
     options.buffer_size = decoded ? 4096 : 0;
     options.shard_size = option_of(fixture, "shard_size");
@@ -517,7 +517,7 @@ static void v1_shards_are_written_byte_for_byte_like_python(void **state) {
 static void refuse_bag(const char *fixture) {
     for (int mode = MAPPED; mode <= CACHED_INDEX; mode++) {
         bag_reader_options options;
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         options.no_mmap = mode != MAPPED;
         options.cache_index = mode == CACHED_INDEX;
         assert_refused(BAGS_ERROR_CORRUPT,
@@ -535,7 +535,7 @@ static void refuse_bag(const char *fixture) {
 static void refuse_dataset(const char *fixture) {
     for (int mode = 0; mode < MODES; mode++) {
         bags_reader_options options;
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         options.no_mmap = mode == NO_MMAP;
         poison();
         bags_reader *reader =

@@ -23,7 +23,7 @@ static bags_code write_bag(world *w) {
     bag_writer_options options;
     bag_writer *writer = NULL;
     bags_code code;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.buffer_size = 4096;
     options.checksum = true;
     options.env.allocator = &w->blocks.allocator;
@@ -32,7 +32,7 @@ static bags_code write_bag(world *w) {
     for (size_t i = 0; i < 20; i++)
         STEP(bag_writer_append(writer, big, i * 40, NULL, &said));
     STEP(bag_writer_flush(writer, &said));
-    STEP(bag_writer_append(writer, big, sizeof(big), NULL, &said));
+    STEP(bag_writer_append(writer, big, sizeof big, NULL, &said));
     STEP(bag_writer_append(writer, "end", 3, NULL, &said));
 done:
     if (code) {
@@ -60,7 +60,7 @@ static bags_code read_bag(world *w, bool cache_index) {
     bags_view blob;
     bags_range range;
     bags_code code;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.no_mmap = options.verify_checksums = w->no_mmap;
     options.cache_index = cache_index;
     options.env.allocator = &w->blocks.allocator;
@@ -68,7 +68,7 @@ static bags_code read_bag(world *w, bool cache_index) {
     OPEN(reader, bag_reader_open("x.bag", &options, &said));
     assert_true(bag_reader_length(reader) == 22);
     STEP(bag_reader_get(reader, 20, &scratch, &blob, &said));
-    assert_bytes(blob, big, sizeof(big));
+    assert_bytes(blob, big, sizeof big);
     STEP(bag_reader_get_range(reader, 5, 22, &scratch, &range, &said));
     assert_text(bags_range_get(&range, 16), "end");
     if (cache_index)
@@ -117,7 +117,7 @@ static const bags_codec shout = {
 
 static const char *text_of(uint64_t index) {
     static char text[64];
-    snprintf(text, sizeof(text), "datapoint %d", (int)index);
+    snprintf(text, sizeof text, "datapoint %d", (int)index);
     return text;
 }
 
@@ -158,7 +158,7 @@ static bags_code write_set(world *w, const char *path, bool sharded, uint64_t po
     bags_writer *writer = NULL;
     bags_registry *codecs = NULL;
     bags_code code;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     OPEN(codecs, bags_registry_create(&w->blocks.allocator, &said));
     STEP(bags_registry_add(codecs, &shout, &said));
     options.buffer_size = 4096;
@@ -213,7 +213,7 @@ static bags_code read_set(
     bags_field_info infos[5];
     bags_value value;
     bags_code code;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.no_mmap = w->no_mmap;
     options.cache_index = options.verify_checksums = cache_index;
     options.max_files = 3;
@@ -248,7 +248,7 @@ done:
 static bags_code finalize(world *w) {
     bags_code code;
     bags_finalize_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.allocator = &w->blocks.allocator;
     options.env.io = &w->files.io;
     poison();
@@ -292,7 +292,7 @@ static bags_code run(world *w) {
 }
 
 static void world_start(world *w) {
-    memset(w, 0, sizeof(*w));
+    memset(w, 0, sizeof *w);
     tally_start(&w->blocks);
     memory_disk_start(&w->drive);
     watch_start(&w->files, &w->drive.io);
@@ -309,7 +309,7 @@ static void world_end(world *w, uint64_t n) {
 /* What a reader finds, without faults, must be correct as far as it goes. */
 static void check_remains(world *w, const char *path) {
     bags_reader_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.unfinished = BAGS_UNFINISHED_SKIP;
     options.allow_gaps = true;
     options.env.io = &w->drive.io;

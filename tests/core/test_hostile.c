@@ -21,7 +21,7 @@ static bags_code try_spec(const void *spec, size_t size, char *out) {
     memory_disk_start(&m);
     memory_disk_save(&m, "x/spec.json", spec, size);
     memory_disk_save(&m, "x/refs.bag", "\0\0\0\0\0\0\0\0", 8);
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.allocator = &memory.allocator;
     options.env.io = &m.io;
     poison();
@@ -66,7 +66,7 @@ static void specs_with_any_json_formatting_are_read(void **state) {
     };
     char fields[1024];
     (void)state;
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         bags_code code = try_spec(rows[i].spec, strlen(rows[i].spec), fields);
         if (ON_WINDOWS && strpbrk(rows[i].fields, "\\:")) {
             assert_int_equal(code, BAGS_ERROR_FIELD);
@@ -171,7 +171,7 @@ static void invalid_specs_are_refused(void **state) {
     };
     (void)state;
     assert_int_equal(try_spec("", 0, NULL), BAGS_ERROR_CORRUPT);
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         size_t size = rows[i].size ? rows[i].size : strlen(rows[i].spec);
         bags_code code = try_spec(rows[i].spec, size, NULL);
         if (code != BAGS_ERROR_CORRUPT)
@@ -187,7 +187,7 @@ static void invalid_types_in_a_spec_are_refused(void **state) {
         "{\"title\":\"\\u0000\"}", "{\"title\":\"utf8\\u0000\"}", "{\"title\":\"a/b\"}",
         "{\"title\":\"\xc3\xa9\"}"};
     (void)state;
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         bags_code code = try_spec(rows[i], strlen(rows[i]), NULL);
         assert_true(code == BAGS_ERROR_TYPE || code == BAGS_ERROR_CORRUPT);
         assert_says("spec.json");
@@ -201,7 +201,7 @@ static void field_names_that_lead_outside_the_directory_are_refused(void **state
         "{\"..\\/..\\/x\":\"x\"}", "{\"a/\":\"x\"}", "{\"a\\u0000b\":\"x\"}",
         "{\"\\u0000\":\"x\"}", "{\"a\":\"x\",\"b\\u0000/../c\":\"x\"}"};
     (void)state;
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         bags_code code = try_spec(rows[i], strlen(rows[i]), NULL);
         if (code != BAGS_ERROR_FIELD &&
             !(strstr(rows[i], "u0000") && code == BAGS_ERROR_CORRUPT))
@@ -226,7 +226,7 @@ static void a_byte_order_mark_does_no_harm(void **state) {
     static const char spec[] = "\xef\xbb\xbf{\"a\": \"bytes\"}";
     char fields[64];
     (void)state;
-    bags_code code = try_spec(spec, sizeof(spec) - 1, fields);
+    bags_code code = try_spec(spec, sizeof spec - 1, fields);
     assert_true(code == BAGS_ERROR_CORRUPT ||
                 (code == BAGS_OK && strcmp(fields, "a=bytes;") == 0));
 }
@@ -283,8 +283,8 @@ static void messages_about_odd_names_are_one_line_of_utf8(void **state) {
     static const char *const names[] = {
         "a\\nb", "\\u001b[31mred", "\\u007f", "\\r\\n", "\\u0085\\u2028", "%s%n%d"};
     (void)state;
-    for (size_t i = 0; i <= sizeof(names) / sizeof(names[0]); i++) {
-        bool is_long = i == sizeof(names) / sizeof(names[0]);
+    for (size_t i = 0; i <= sizeof names / sizeof names[0]; i++) {
+        bool is_long = i == sizeof names / sizeof names[0];
         bytes spec = {NULL, 0, 0};
         bags_reader *reader;
         bags_row row = {0};
@@ -327,7 +327,7 @@ static void messages_about_odd_names_are_one_line_of_utf8(void **state) {
 
 static void save_small(const char *path) {
     hand_set set;
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     set_field(&set, "a", "bytes");
     set_begin(&set);
     set_text(&set, 0, "text");
@@ -338,7 +338,7 @@ static void save_small(const char *path) {
 
 static bags_code read_all(const char *path, bool no_mmap) {
     bags_reader_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.no_mmap = no_mmap;
     options.env.allocator = &memory.allocator;
     bags_reader *reader = bags_reader_open(path, &options, &said);
@@ -362,7 +362,7 @@ static void pipes_and_devices_are_refused(void **state) {
     skip_on_windows("needs pipes and devices among files");
     alarm(60);
     for (size_t i = 0; i < 3; i++)
-        for (size_t k = 0; k < sizeof(targets) / sizeof(targets[0]); k++) {
+        for (size_t k = 0; k < sizeof targets / sizeof targets[0]; k++) {
             if (i == 2 && k == 6)
                 continue; /* a.bag itself: a loop, tested below */
             save_small(at("x"));
@@ -440,10 +440,10 @@ static void special_files_are_reported_by_verify_and_kept_by_recover(void **stat
     alarm(60);
     for (size_t list = 0; list < 3; list++)
         for (size_t i = 0; lists[list][i]; i++)
-            for (size_t k = 0; k < sizeof(targets) / sizeof(*targets); k++) {
+            for (size_t k = 0; k < sizeof targets / sizeof *targets; k++) {
                 const char *path = at("%s", lists[list][i]);
                 hand_set set;
-                memset(&set, 0, sizeof(set));
+                memset(&set, 0, sizeof set);
                 set_field(&set, "a", "bytes");
                 set_begin(&set);
                 set_text(&set, 0, "text");
@@ -464,8 +464,8 @@ static void special_files_are_reported_by_verify_and_kept_by_recover(void **stat
                     assert_int_equal(mkfifo(path, 0600), 0);
                 bags_recover_options recover;
                 bags_verify_options verify;
-                memset(&recover, 0, sizeof(recover));
-                memset(&verify, 0, sizeof(verify));
+                memset(&recover, 0, sizeof recover);
+                memset(&verify, 0, sizeof verify);
                 recover.no_sync = true;
                 recover.env.allocator = verify.env.allocator = &memory.allocator;
                 poison();
@@ -488,7 +488,7 @@ static void special_files_are_reported_by_verify_and_kept_by_recover(void **stat
 static void paths_in_any_spelling_work(void **state) {
     char here[4096];
     (void)state;
-    assert_non_null(getcwd(here, sizeof(here)));
+    assert_non_null(getcwd(here, sizeof here));
     save_small(at("x"));
     assert_int_equal(read_all(at("x/"), false), BAGS_OK);
     assert_int_equal(read_all(at("x//"), false), BAGS_OK);
@@ -525,7 +525,7 @@ static void parent_directories_are_found_in_every_spelling(void **state) {
     bags_value value = bags_blob("x", 1);
     bags_entry one = {"f", &value, 1};
     (void)state;
-    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++)
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
         for (int sharded = 0; sharded < 2; sharded++) {
             memory_disk m;
             bags_writer_options options;
@@ -537,8 +537,8 @@ static void parent_directories_are_found_in_every_spelling(void **state) {
             memory_disk_start(&m);
             if (strstr(paths[i], "./"))
                 memory_disk_make_dir(&m, "./p/."); /* this disk resolves no dots */
-            memset(&options, 0, sizeof(options));
-            memset(&read, 0, sizeof(read));
+            memset(&options, 0, sizeof options);
+            memset(&read, 0, sizeof read);
             options.sharded = sharded == 1;
             options.env.io = &m.io;
             read.env.io = &m.io;
@@ -651,7 +651,7 @@ static int ghost_list(void *user, const char *path,
 }
 
 static void ghosts_start(ghosts *g) {
-    memset(g, 0, sizeof(*g));
+    memset(g, 0, sizeof *g);
     g->io.user = g;
     g->io.open = ghost_open;
     g->io.close = ghost_close;
@@ -706,7 +706,7 @@ static void bags_of_8_eib_cost_nothing_to_open(void **state) {
                 put_u64(&file->tail, 0);
                 put_u64(&file->tail, (uint64_t)1 << 62);
             }
-            memset(&options, 0, sizeof(options));
+            memset(&options, 0, sizeof options);
             options.cache_index = load == 1;
             options.env.allocator = &memory.allocator;
             options.env.io = &g.io;
@@ -732,7 +732,7 @@ static void bags_of_8_eib_cost_nothing_to_open(void **state) {
             }
             bags_verify_options quick;
             bags_verify_report report;
-            memset(&quick, 0, sizeof(quick));
+            memset(&quick, 0, sizeof quick);
             quick.quick = true;
             quick.env.allocator = &memory.allocator;
             quick.env.io = &g.io;
@@ -762,7 +762,7 @@ static void a_sequence_of_4_billion_items_is_read_in_part(void **state) {
     put_uint(&row, items);
     ghost_add_bag(&g, "refs.bag", &row);
     ghost_add(&g, "a.bag", 8 * (items + 1));
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.allocator = &memory.allocator;
     options.env.io = &g.io;
     memory.limit = 1 << 20;
@@ -802,7 +802,7 @@ static void a_datapoint_of_65535_fields_is_read_within_bounds(void **state) {
     put_text(&x, "x");
     ghost_add_bag(&g, "refs.bag", &row);
     ghost_add_bag(&g, ".bag", &x);
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.allocator = &memory.allocator;
     options.env.io = &g.io;
     options.max_files = 10;
@@ -819,7 +819,7 @@ static void a_datapoint_of_65535_fields_is_read_within_bounds(void **state) {
     bags_row_free(&got);
     bags_reader_close(reader);
     bags_verify_options verify;
-    memset(&verify, 0, sizeof(verify));
+    memset(&verify, 0, sizeof verify);
     verify.env.allocator = &memory.allocator;
     verify.env.io = &g.io;
     verify.decode = true;
@@ -840,8 +840,8 @@ static void a_directory_of_a_million_names_needs_little_memory(void **state) {
         ghosts g;
         bags_verify_options verify;
         bags_reader_options options;
-        memset(&options, 0, sizeof(options));
-        memset(&verify, 0, sizeof(verify));
+        memset(&options, 0, sizeof options);
+        memset(&verify, 0, sizeof verify);
         ghosts_start(&g);
         g.names = 1000000;
         g.strange_names = strange == 1;
@@ -881,12 +881,12 @@ static void blobs_shared_by_all_datapoints_are_decoded_once(void **state) {
     hand_set set;
     bags_verify_report report;
     (void)state;
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     set_field(&set, "a", "counted[]");
     for (size_t i = 0; i < many; i++) {
         hand_add(&set.bags[0], "abc", 3);
         unsigned char row[] = {0x91, 0x92, 0x00, 0xcd, 0x07, 0xd0};
-        hand_add(&set.refs, row, sizeof(row));
+        hand_add(&set.refs, row, sizeof row);
     }
     memory_disk_start(&m);
     memory_disk_save_set(&m, &set, V1, "x");
@@ -894,7 +894,7 @@ static void blobs_shared_by_all_datapoints_are_decoded_once(void **state) {
     assert_non_null(codecs);
     assert_ok(bags_registry_add(codecs, &codec, &said));
     bags_verify_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.decode = true;
     options.registry = codecs;
     options.env.allocator = &memory.allocator;
@@ -921,7 +921,7 @@ static void random_damage_does_no_harm(void **state) {
     (void)state;
     for (int round = 0; round < 600; round++) {
         memory_disk m;
-        memset(&set, 0, sizeof(set));
+        memset(&set, 0, sizeof set);
         set_field(&set, "a", "array(int16,-1)");
         set_field(&set, "b", "utf8[]");
         set_field(&set, "c", "array");
@@ -952,7 +952,7 @@ static void random_damage_does_no_harm(void **state) {
             bytes_free(&copy);
         }
         bags_reader_options options;
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         options.no_mmap = next_random(&random) % 2;
         options.cache_index = next_random(&random) % 2;
         options.env.allocator = &memory.allocator;

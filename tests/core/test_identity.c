@@ -15,7 +15,7 @@ static const bags_field fields[] = {{"label", "int(4)"}, {"text", "utf8"}};
 
 static bags_writer_options writing(uint64_t shard_length) {
     bags_writer_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.shard_length = shard_length;
     options.no_sync = true;
     options.buffer_size = 4096;
@@ -32,7 +32,7 @@ static bags_writer *open_writer(const char *path, const bags_writer_options *opt
 /* Datapoint `number` is that number, and a text made of it. */
 static bags_code append(bags_writer *writer, int64_t number) {
     char text[32];
-    snprintf(text, sizeof(text), "text of %06d", (int)number);
+    snprintf(text, sizeof text, "text of %06d", (int)number);
     bags_value values[] = {bags_int(number), bags_utf8(text)};
     bags_entry entries[] = {{"label", &values[0], 1}, {"text", &values[1], 1}};
     return bags_writer_append(writer, entries, 2, &said);
@@ -65,7 +65,7 @@ static void assert_set(const char *path, int64_t first, int64_t count) {
         assert_ok(bags_reader_get(reader, (uint64_t)i, NULL, 0, &row, &said));
         assert_ok(bags_row_value(&row, 0, 0, NULL, &value, &said));
         assert_true(value.sint == first + i);
-        snprintf(text, sizeof(text), "text of %06d", (int)(first + i));
+        snprintf(text, sizeof text, "text of %06d", (int)(first + i));
         assert_text(bags_row_bytes(&row, 1, 0), text);
     }
     bags_row_free(&row);
@@ -174,7 +174,7 @@ static void a_writer_notices_that_a_file_of_its_shard_is_lost(void **state) {
     enum { FLUSH, SYNC, CLOSE, END, WAYS };
     (void)state;
     skip_on_windows("an open file cannot be replaced");
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         for (int way = 0; way < 2 * WAYS; way++) {
             bool replace = way % 2;
             bags_writer_options options = writing(4);
@@ -205,7 +205,7 @@ static void a_bag_writer_notices_that_a_file_next_to_it_is_lost(void **state) {
         const char *lost = way < 4 ? "a.idx" : "a.crc";
         bag_writer_options options;
         bag_writer *writer;
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         options.checksum = true;
         assert_opens(writer, bag_writer_open(at("a.bag"), &options, &said));
         assert_ok(bag_writer_append(writer, "abc", 3, NULL, &said));
@@ -289,7 +289,7 @@ static void finish_the_claim(void) {
 static void recovery_leaves_a_shard_that_is_finished_just_before(void **state) {
     bags_recover_options options;
     (void)state;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     write_set(at("x"), 2, 0, 4, false);
     make_dir(at("x/000002"));
     bags_io io = disturbed("/spec.json.partial", BAGS_IO_CREATE, finish_the_claim);
@@ -304,7 +304,7 @@ static void claim_the_gap(void) { make_dir(at("x/000001")); }
 static void finalize_does_not_replace_what_a_writer_has_claimed(void **state) {
     bags_finalize_options options;
     (void)state;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     write_set(at("x"), 2, 0, 6, false);
     remove_tree(at("x/000001"));
     bags_io io = disturbed("lock", 0, claim_the_gap);
@@ -333,7 +333,7 @@ static void a_record_that_was_replaced_before_it_was_locked_is_noticed(void **st
     for (int resume = 0; resume < 2; resume++) {
         bags_writer_options options = writing(0);
         bags_recover_options recovering;
-        memset(&recovering, 0, sizeof(recovering));
+        memset(&recovering, 0, sizeof recovering);
         write_set(at("y"), 0, 0, 3, false);
         /* A crashed writer leaves this. */
         bags_writer *writer = open_writer(at("x"), &options);
@@ -419,7 +419,7 @@ static void leave_shards(void) {
 
 static void recover_all(void) {
     bags_recover_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.no_sync = true;
     bags_recover(at("x"), &options, NULL, NULL);
 }
@@ -469,7 +469,7 @@ static void recovery_next_to_a_resuming_writer_counts_every_shard_once(void **st
             } else {
                 bags_recover_options options;
                 bags_recover_report report;
-                memset(&options, 0, sizeof(options));
+                memset(&options, 0, sizeof options);
                 options.no_sync = true;
                 options.env.io = &eyes.io;
                 bags_code code = bags_recover(at("x"), &options, &report, &said);
@@ -502,7 +502,7 @@ static void locks_without_effect_are_noticed(void **state) {
     bags_recover_options recovering;
     bags_io io = *bags_io_local();
     (void)state;
-    memset(&recovering, 0, sizeof(recovering));
+    memset(&recovering, 0, sizeof recovering);
     io.lock = lock_nothing;
     recovering.env.io = options.env.io = &io;
     bags_writer *writer = open_writer(at("x"), &options);
@@ -530,7 +530,7 @@ static void a_later_chdir_changes_nothing(void **state) {
     bags_row row = {0};
     bags_reader *reader;
     (void)state;
-    assert_non_null(getcwd(here, sizeof(here)));
+    assert_non_null(getcwd(here, sizeof here));
     make_dir(at("a"));
     make_dir(at("b"));
     assert_int_equal(chdir(at("a")), 0);
@@ -547,7 +547,7 @@ static void a_later_chdir_changes_nothing(void **state) {
     assert_set(at("a/x"), 0, 5);
     assert_int_equal(chdir(at("a")), 0);
     bags_reader_options reading;
-    memset(&reading, 0, sizeof(reading));
+    memset(&reading, 0, sizeof reading);
     reading.env.allocator = &memory.allocator;
     assert_opens(reader, bags_reader_open("x", &reading, &said));
     assert_int_equal(chdir(at("b")), 0);
@@ -637,7 +637,7 @@ enum { MAPPED, READ_ONE_FILE, READ_CHECKED, MAPPED_CHECKED, READ_LIVE, WAYS };
 
 static bags_reader_options reading(int way) {
     bags_reader_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.no_mmap = way == READ_ONE_FILE || way == READ_CHECKED;
     options.max_files = 1;
     options.verify_checksums = way == READ_CHECKED || way == MAPPED_CHECKED;
@@ -803,7 +803,7 @@ static void a_shard_that_is_finished_stays_readable_for_its_reader(void **state)
 
 static bags_code checksum_with(const char *path, const bags_io *io) {
     bags_checksum_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.replace = options.no_sync = true;
     options.env.io = io;
     return bags_checksum(path, &options, NULL, &said);
@@ -812,7 +812,7 @@ static bags_code checksum_with(const char *path, const bags_io *io) {
 static void checksum_again(void) {
     bags_error ignored;
     bags_checksum_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.replace = options.no_sync = true;
     bags_code code = bags_checksum(at("x"), &options, NULL, &ignored);
     assert_true(code == BAGS_OK || code == BAGS_ERROR_LOCKED);
@@ -974,7 +974,7 @@ static void values_of_a_row_stay_until_it_is_used_again(void **state) {
             if (i)
                 assert_memory_equal(values[i].data, numbers[i], 8 * (size_t)i);
         }
-        assert_memory_equal(single.data, three, sizeof(three));
+        assert_memory_equal(single.data, three, sizeof three);
         if (round == 3)
             before = memory.calls;
     }
@@ -995,7 +995,7 @@ static void all_readers_leave_most_maps_to_the_process(void **state) {
     make_dir(at("x"));
     for (int i = 0; i < SHARDS; i++) {
         hand_set set;
-        memset(&set, 0, sizeof(set));
+        memset(&set, 0, sizeof set);
         set_field(&set, "a", "utf8");
         set_field(&set, "b", "utf8");
         set_begin(&set);

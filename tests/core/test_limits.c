@@ -80,7 +80,7 @@ static int tall_list(void *user, const char *path,
 }
 
 static void tall_start(tall_disk *t, uint64_t hole) {
-    memset(t, 0, sizeof(*t));
+    memset(t, 0, sizeof *t);
     memory_disk_start(&t->drive);
     t->name = "tall.bag";
     t->hole = hole;
@@ -107,7 +107,7 @@ static void save_tall(tall_disk *t, const char *path) {
 static bag_reader *open_tall(tall_disk *t, const char *path) {
     bag_reader_options options;
     bag_reader *reader;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &t->io;
     options.env.allocator = &memory.allocator;
     assert_opens(reader, bag_reader_open(path, &options, &said));
@@ -175,7 +175,7 @@ static void fields_too_large_for_the_address_space_are_a_limit_error(void **stat
     hand_add(&rows, refs + 2, 2);
     bytes bag = hand_bytes(&rows, V1);
     memory_disk_save(&t.drive, "x/refs.bag", bag.data, bag.size);
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &t.io;
     options.env.allocator = &memory.allocator;
     assert_opens(reader, bags_reader_open("x", &options, &said));
@@ -201,12 +201,12 @@ static void datapoints_are_counted_up_to_2_to_the_64(void **state) {
     t.name = "refs.bag";
     for (int i = 0; i < 16; i++) {
         char path[64];
-        snprintf(path, sizeof(path), "x/%06d/spec.json", i);
+        snprintf(path, sizeof path, "x/%06d/spec.json", i);
         memory_disk_save(&t.drive, path, "{}", 2);
-        snprintf(path, sizeof(path), "x/%06d/refs.bag", i);
+        snprintf(path, sizeof path, "x/%06d/refs.bag", i);
         memory_disk_save(&t.drive, path, zeros, 8);
     }
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &t.io;
     options.env.allocator = &memory.allocator;
     assert_refused(BAGS_ERROR_CORRUPT, bags_reader_open("x", &options, &said));
@@ -267,7 +267,7 @@ static void a_bag_ends_below_2_to_the_63_bytes(void **state) {
     (void)state;
     if (half > SIZE_MAX)
         skip(); /* no single append is this large */
-    memset(&io, 0, sizeof(io));
+    memset(&io, 0, sizeof io);
     io.user = &io;
     io.open = sink_open;
     io.close = sink_close;
@@ -275,7 +275,7 @@ static void a_bag_ends_below_2_to_the_63_bytes(void **state) {
     io.lock = sink_lock;
     io.kind = sink_kind;
     io.remove = sink_remove;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &io;
     options.buffer_size = 4096;
     options.env.allocator = &memory.allocator;
@@ -310,7 +310,7 @@ static void fields_and_entries_without_names_are_argument_errors(void **state) {
     bags_entry entry = {NULL, &value, 1};
     bags_writer *writer;
     (void)state;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &disk.io;
     options.env.allocator = &memory.allocator;
     assert_refused(
@@ -424,7 +424,7 @@ static void local_transfers_of_any_size_are_started(void **state) {
     size_t done = 0;
     static char space[200]; /* not at the end of the address space */
     (void)state;
-    memset(space, 'x', sizeof(space));
+    memset(space, 'x', sizeof space);
     save_text(at("x"), "text");
     assert_int_equal(io->open(NULL, at("x"), BAGS_IO_WRITE, &file), 0);
     int code = io->read_at(NULL, file, 0, space, much, &done);
@@ -473,8 +473,8 @@ static bags_code fail_long(void *codec, const bags_value *value, bags_buffer *sc
     (void)value;
     (void)scratch;
     (void)blob;
-    memset(text, 'm', sizeof(text) - 1);
-    text[sizeof(text) - 1] = 0;
+    memset(text, 'm', sizeof text - 1);
+    text[sizeof text - 1] = 0;
     return bags_fail(err, BAGS_ERROR_VALUE, "%s", text);
 }
 
@@ -488,7 +488,7 @@ static void a_message_that_becomes_too_long_is_truncated(void **state) {
     bags_writer *writer;
     (void)state;
     assert_ok(bags_registry_add(codecs, &codec, &said));
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &disk.io;
     options.env.allocator = &memory.allocator;
     options.registry = codecs;
@@ -526,7 +526,7 @@ static void arrays_with_huge_dimensions_and_no_elements_are_encoded(void **state
     bags_view blob = {NULL, 0};
     (void)state;
     assert_ok(encode_array(2, shape, BAGS_DTYPE_UINT8, &scratch, &blob));
-    assert_bytes(blob, expected, sizeof(expected));
+    assert_bytes(blob, expected, sizeof expected);
     bags_buffer_free(&scratch);
 }
 
@@ -567,7 +567,7 @@ static void a_file_that_changed_while_it_was_closed_is_an_error(void **state) {
     bags_row row = {0};
     hand_set set;
     (void)state;
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     set_field(&set, "a", "bytes");
     set_field(&set, "b", "bytes");
     set_begin(&set);
@@ -575,7 +575,7 @@ static void a_file_that_changed_while_it_was_closed_is_an_error(void **state) {
     set_blob(&set, 1, "two", 3);
     set_end(&set);
     set_save(&set, V1, at("x"));
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.no_mmap = true;
     options.max_files = 1;
     options.env.io = &disk.io;
@@ -599,7 +599,7 @@ static void reading_the_journal_of_a_bag_may_fail(void **state) {
     (void)state;
     hand_add(&bag, "abc", 3);
     hand_save(&bag, SPLIT, at("."), "x");
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.no_mmap = true;
     options.env.io = &disk.io;
     options.env.allocator = &memory.allocator;
@@ -621,23 +621,23 @@ static void large_blobs_may_be_read_at_random_and_ahead(void **state) {
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_view blobs[3];
     (void)state;
-    fill(large, sizeof(large), 1);
-    hand_add(&bag, large, sizeof(large));
+    fill(large, sizeof large, 1);
+    hand_add(&bag, large, sizeof large);
     hand_add(&bag, "", 0);
     hand_add(&bag, large, 5000);
     hand_save(&bag, V1, at("."), "x");
     for (int i = 0; i < 4; i++) {
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         options.no_read_ahead = i % 2;
         options.no_mmap = i > 1;
         assert_opens(reader, bag_reader_open(at("x.bag"), &options, &said));
         assert_ok(bag_reader_get_many(reader, NULL, 0, &scratch, blobs, &said));
         assert_ok(bag_reader_get_many(reader, indices, 3, &scratch, blobs, &said));
         assert_bytes(blobs[0], large, 5000);
-        assert_bytes(blobs[1], large, sizeof(large));
+        assert_bytes(blobs[1], large, sizeof large);
         assert_int_equal(blobs[2].size, 0);
         assert_ok(bag_reader_get(reader, 0, &scratch, blobs, &said));
-        assert_bytes(blobs[0], large, sizeof(large));
+        assert_bytes(blobs[0], large, sizeof large);
         bag_reader_close(reader);
     }
     bags_buffer_free(&scratch);
@@ -648,7 +648,7 @@ static void opening_a_bag_in_memory_may_run_out_of_memory(void **state) {
     static const unsigned char empty[8] = {0};
     bag_reader_options options;
     (void)state;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.allocator = &memory.allocator;
     for (uint64_t n = 1; n < 3; n++) {
         memory.fail_at = memory.calls + n;
@@ -665,7 +665,7 @@ static bool open_short_of_memory(
     const char *path, bool allow_gaps, uint64_t n, bags_code without) {
     bags_reader_options options;
     bags_row row = {0};
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.allow_gaps = allow_gaps;
     options.unfinished = allow_gaps ? BAGS_UNFINISHED_SKIP : BAGS_UNFINISHED_REFUSE;
     options.env.io = &disk.io;
@@ -691,7 +691,7 @@ static void opening_shards_with_gaps_may_run_out_of_memory(void **state) {
     make_dir(at("x"));
     for (int i = 1; i < 4; i += 2) {
         hand_set set;
-        memset(&set, 0, sizeof(set));
+        memset(&set, 0, sizeof set);
         set_field(&set, "a", "bytes");
         set_begin(&set);
         set_blob(&set, 0, "blob", 4);
@@ -722,7 +722,7 @@ static bool write_and_fail(uint64_t n) {
     watch files;
     memory_disk_start(&drive);
     watch_start(&files, &drive.io);
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &files.io;
     options.env.allocator = &memory.allocator;
     options.buffer_size = 4096;
@@ -770,7 +770,7 @@ static void close_reports_that_an_empty_shard_cannot_be_removed(void **state) {
     for (int i = 0; i < 2; i++) {
         bags_writer_options options;
         bags_writer *writer;
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         options.sharded = true;
         options.env.io = &disk.io;
         options.env.allocator = &memory.allocator;
@@ -796,7 +796,7 @@ static void a_directory_that_cannot_be_listed_is_not_recovered(void **state) {
     make_dir(at("x"));
     make_dir(at("x/000000"));
     save_text(at("x/000000/spec.json.partial"), "{\"a\"");
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &disk.io;
     options.env.allocator = &memory.allocator;
     for (uint64_t n = 1; n < 5; n++) {
@@ -863,7 +863,7 @@ static void a_row_of_refs_that_is_too_long_ends_the_datapoints(void **state) {
     bags_writer_abort(writer);
     bytes refs = load(at("y/refs.bag")), ends = load(at("y/refs.idx"));
     assert_int_equal(ends.size, 24);
-    put(&refs, zeros, sizeof(zeros));
+    put(&refs, zeros, sizeof zeros);
     ends.data[16] = 99;
     save(at("y/refs.bag"), refs.data, refs.size);
     save(at("y/refs.idx"), ends.data, ends.size);
@@ -923,7 +923,7 @@ static void a_codec_that_cannot_be_opened_refuses_its_type(void **state) {
     times_opened = times_closed = 0;
     assert_ok(bags_registry_add(codecs, &later, &said));
     assert_ok(bags_registry_add(codecs, &reads, &said));
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &disk.io;
     options.env.allocator = &memory.allocator;
     options.registry = codecs;

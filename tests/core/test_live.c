@@ -27,7 +27,7 @@ typedef struct place {
 } place;
 
 static void place_start(place *p, bool real, uint64_t shard_length) {
-    memset(p, 0, sizeof(*p));
+    memset(p, 0, sizeof *p);
     memory_disk_start(&p->drive);
     p->io = real ? bags_io_local() : &p->drive.io;
     crash_device_start(&p->device, p->io);
@@ -47,7 +47,7 @@ enum { MAPPED, NO_MMAP, FEW_FILES, WAYS };
 
 static bags_reader_options unfinished_options(const bags_io *io, int way) {
     bags_reader_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.unfinished = BAGS_UNFINISHED_READ;
     options.env.io = io;
     options.no_mmap = way != MAPPED;
@@ -126,7 +126,7 @@ static void look(void *user) {
 }
 
 static void gaze_start(gaze *g, place *p, int way) {
-    memset(g, 0, sizeof(*g));
+    memset(g, 0, sizeof *g);
     g->where = p;
     g->options = unfinished_options(p->io, way);
     p->device.files.before = look;
@@ -257,7 +257,7 @@ static void crash(turn *t) {
 static void act_now(turn *t) {
     work *job = &t->where->job;
     bags_recover_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = t->where->io;
     options.no_sync = true;
     switch (t->act) {
@@ -318,7 +318,7 @@ static bool take_turn_at(enum act act, int way, uint64_t shard_length, uint64_t 
     eyes.user = &t;
     bags_reader_options options = unfinished_options(&eyes.io, way);
     finding f;
-    memset(&f, 0, sizeof(f));
+    memset(&f, 0, sizeof f);
     bags_reader *reader = work_read(&p.job, &options, &f.error);
     if (reader)
         f = work_check(&p.job, reader);
@@ -426,7 +426,7 @@ static void damage(
     memory_disk_start(to);
     for (size_t i = 0; i < LEFT_FILES; i++) {
         char path[64];
-        snprintf(path, sizeof(path), "set/%s", left_files[i]);
+        snprintf(path, sizeof path, "set/%s", left_files[i]);
         bags_view file = memory_disk_find(from, path);
         unsigned char *copy = (unsigned char *)calloc(1, file.size + 1);
         if (file.size)
@@ -447,7 +447,7 @@ static void check_damage(
     memory_disk *drive, const work *job, const char *name, size_t keep) {
     bags_recover_options dry;
     uint64_t kept = 0;
-    memset(&dry, 0, sizeof(dry));
+    memset(&dry, 0, sizeof dry);
     dry.dry_run = true;
     dry.each = note_length;
     dry.user = &kept;
@@ -485,7 +485,7 @@ static void a_reader_shows_what_recovery_would_keep(void **state) {
     crash_writer(&p.device, writer);
     for (size_t which = 0; which < LEFT_FILES; which++) {
         char path[64];
-        snprintf(path, sizeof(path), "set/%s", left_files[which]);
+        snprintf(path, sizeof path, "set/%s", left_files[which]);
         size_t size = memory_disk_find(&p.drive, path).size;
         size_t step = size > 2000 ? 13 : 1;
         for (size_t keep = 0; keep <= size; keep += step)
@@ -553,7 +553,7 @@ static void unfinished_data_is_compared_with_its_checksums(void **state) {
     assert_int_equal(bags_reader_length(right), 7);
     for (int f = 0; f < 12; f++) {
         char path[64];
-        snprintf(path, sizeof(path), "set/%s.%s", names[f / 3], endings[f % 3]);
+        snprintf(path, sizeof path, "set/%s.%s", names[f / 3], endings[f % 3]);
         bags_view file = memory_disk_find(&p.drive, path);
         unsigned char *data = (unsigned char *)(uintptr_t)file.data;
         size_t step = file.size > 2000 ? 37 : 1;
@@ -566,7 +566,7 @@ static void unfinished_data_is_compared_with_its_checksums(void **state) {
                 char each[64] = "set/spec.json.partial";
                 if (g < 12)
                     snprintf(
-                        each, sizeof(each), "set/%s.%s", names[g / 3], endings[g % 3]);
+                        each, sizeof each, "set/%s.%s", names[g / 3], endings[g % 3]);
                 bags_view copy = memory_disk_find(&p.drive, each);
                 memory_disk_save(&other, each, copy.data, copy.size);
             }
@@ -598,7 +598,7 @@ static void verify_checksums_refuses_unfinished_data_without_them(void **state) 
         options.verify_checksums = true;
         if (with_checksums) {
             char path[300];
-            snprintf(path, sizeof(path), "%s/text.crc", p.job.path);
+            snprintf(path, sizeof path, "%s/text.crc", p.job.path);
             resize_file(path, 3 * 4 + 1);
             assert_opens(reader, bags_reader_open(p.job.path, &options, &said));
             assert_int_equal(bags_reader_length(reader), 3);
@@ -622,7 +622,7 @@ static void a_missing_file_of_an_unfinished_shard_is_an_error(void **state) {
         bags_writer *writer = begin(&p.job, false);
         assert_ok(work_append_to(&p.job, writer, 3, &said));
         assert_ok(work_flush(&p.job, writer, &said));
-        snprintf(path, sizeof(path), "set/%s", left_files[which]);
+        snprintf(path, sizeof path, "set/%s", left_files[which]);
         p.io->remove(p.io->user, path);
         bags_reader_options options = unfinished_options(p.io, MAPPED);
         assert_refused(BAGS_ERROR_MISSING, work_read(&p.job, &options, &said));
@@ -645,7 +645,7 @@ static void put_number(bags_writer *writer, uint64_t number) {
 static bags_writer *number_writer(uint64_t worker, uint64_t workers) {
     bags_writer *writer;
     bags_writer_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.shard_length = 2;
     options.shard_start = worker;
     options.shard_stop = workers;
@@ -724,7 +724,7 @@ static void a_shard_without_a_datapoint_stays_empty_while_it_grows(void **state)
     bags_row row = {0};
     bags_column column;
     (void)state;
-    memset(&with, 0, sizeof(with));
+    memset(&with, 0, sizeof with);
     with.sharded = true;
     for (int flushed = 0; flushed < 2; flushed++) {
         bags_writer *writer =
@@ -739,7 +739,7 @@ static void a_shard_without_a_datapoint_stays_empty_while_it_grows(void **state)
         for (int again = 0; again < 2; again++) {
             assert_ok(bags_reader_column(reader, 0, 0, &row, &column, &said));
             assert_true(column.length == 0 && column.size == 0);
-            assert_memory_equal(column.offsets, &none, sizeof(none));
+            assert_memory_equal(column.offsets, &none, sizeof none);
             assert_true(reader_info(reader).checksums == 0);
             assert_ok(bags_writer_flush(writer, &said));
         }
@@ -789,7 +789,7 @@ static void without_the_option_an_unfinished_shard_is_refused(void **state) {
         put_number(writer, i);
     assert_ok(bags_writer_flush(writer, &said));
     assert_refused(BAGS_ERROR_UNFINISHED, bags_reader_open(at("x"), NULL, &said));
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.unfinished = BAGS_UNFINISHED_SKIP;
     assert_opens(reader, bags_reader_open(at("x"), &options, &said));
     assert_true(bags_reader_length(reader) == 2);
@@ -807,7 +807,7 @@ static void the_shortest_field_limits_an_unfinished_split_dataset(void **state) 
     bags_row row = {0};
     hand_set set;
     (void)state;
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     set_field(&set, "a", "utf8");
     set_field(&set, "b", "utf8");
     for (int i = 0; i < 3; i++) {
@@ -857,7 +857,7 @@ static void check_bag_call(void *user) {
     bag_reader_options options;
     bags_error err;
     bags_buffer scratch = {0};
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = g->io;
     options.no_mmap = g->no_mmap;
     options.unfinished = g->live ? BAGS_UNFINISHED_READ : BAGS_UNFINISHED_REFUSE;
@@ -894,7 +894,7 @@ static void write_bag(bag_gaze *g, watch *w, size_t chunk) {
     w->before = check_bag_call;
     w->user = g;
     w->chunk = chunk;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.buffer_size = 4096;
     options.env.io = &w->io;
     options.checksum = g->with_checksums;
@@ -921,7 +921,7 @@ static void a_bag_is_read_while_it_is_written(void **state) {
         bag_gaze g;
         watch w;
         memory_disk drive;
-        memset(&g, 0, sizeof(g));
+        memset(&g, 0, sizeof g);
         memory_disk_start(&drive);
         bool real = i & 4;
         g.io = real ? bags_io_local() : &drive.io;
@@ -951,7 +951,7 @@ static void take_bag_turn(void *user) {
         return;
     if (t->opens) {
         bag_writer_options options;
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         options.env.io = &t->io;
         options.no_sync = true;
         assert_opens(t->writer, bag_writer_open("x.bag", &options, &said));
@@ -970,11 +970,11 @@ static bool take_bag_turn_at(uint64_t n, bool opens, bool no_mmap) {
     unsigned char data[80];
     bags_buffer scratch = {0};
     memory_disk_start(&drive);
-    memset(&t, 0, sizeof(t));
+    memset(&t, 0, sizeof t);
     t.n = n;
     t.opens = opens;
     t.io = drive.io;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     watch_start(&eyes, &drive.io);
     eyes.before = take_bag_turn;
     eyes.user = &t;
@@ -982,7 +982,7 @@ static bool take_bag_turn_at(uint64_t n, bool opens, bool no_mmap) {
     options.no_mmap = no_mmap;
     if (!opens) {
         bag_writer_options with;
-        memset(&with, 0, sizeof(with));
+        memset(&with, 0, sizeof with);
         with.env.io = &drive.io;
         with.no_sync = true;
         assert_opens(t.writer, bag_writer_open("x.bag", &with, &said));
@@ -1026,7 +1026,7 @@ static void the_complete_blobs_of_a_damaged_bag_are_read(void **state) {
     bags_view blob;
     bytes journal = {0};
     (void)state;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &disk.io;
     options.env.allocator = &memory.allocator;
     save(at("x.bag"), "onetwothr", 9);
@@ -1066,7 +1066,7 @@ static void a_bag_is_synced_with_its_journal_and_their_directory(void **state) {
     bag_writer *writer;
     uint64_t before;
     (void)state;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &disk.io;
     assert_opens(writer, bag_writer_open(at("x.bag"), &options, &said));
     for (int i = 0; i < 9; i++) {
@@ -1095,7 +1095,7 @@ static void a_sync_that_fails_is_final(void **state) {
         w.only = 1u << HOOK_SYNC | 1u << HOOK_SYNC_DIR;
         w.fail_at = n;
         w.fail_with = EIO;
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         options.env.io = &w.io;
         bags_writer *writer = bags_writer_open("x", one_field, 1, &options, &err);
         bags_code code = writer ? BAGS_OK : err.code;
@@ -1132,7 +1132,7 @@ static void a_bags_sync_that_fails_is_final(void **state) {
         disk.calls = 0;
         disk.fail_at = n;
         disk.fail_with = EIO;
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         options.env.io = &disk.io;
         assert_opens(writer, bag_writer_open(at("%d.bag", (int)n), &options, &said));
         assert_ok(bag_writer_append(writer, "four", 4, NULL, &said));

@@ -8,7 +8,7 @@ enum mode { MAPPED, RANDOM, NO_MMAP, CACHED_INDEX, ONE_FILE, ONE_MAP, MODES };
 
 static bags_reader_options reading(int mode) {
     bags_reader_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.no_read_ahead = mode == RANDOM;
     options.no_mmap = mode >= NO_MMAP && mode <= ONE_FILE;
     options.cache_index = mode == CACHED_INDEX;
@@ -55,7 +55,7 @@ static void save_rows(const char *path, enum variant variant, bool foreign) {
     make_dir(path);
     for (uint64_t first = 0; first < ROWS; first += SHARD) {
         hand_set set;
-        memset(&set, 0, sizeof(set));
+        memset(&set, 0, sizeof set);
         set_field(&set, "image", "bytes");
         set_field(&set, "label", "bytes");
         set_field(&set, "title", "bytes");
@@ -70,7 +70,7 @@ static void save_rows(const char *path, enum variant variant, bool foreign) {
             set_end(&set);
         }
         char name[400];
-        snprintf(name, sizeof(name), "%s/%06d", path, (int)(first / SHARD));
+        snprintf(name, sizeof name, "%s/%06d", path, (int)(first / SHARD));
         set_save(&set, variant, name);
         set_free(&set);
     }
@@ -203,7 +203,7 @@ static void touching_datapoints_changes_nothing(void **state) {
 static void items_of_sequences_are_prefetched(void **state) {
     (void)state;
     hand_set set;
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     set_field(&set, "words", "utf8[]");
     for (size_t i = 0; i < 10; i++) {
         set_begin(&set);
@@ -378,7 +378,7 @@ static void a_field_that_is_not_in_order_has_no_column(void **state) {
 static void an_empty_dataset_has_empty_columns(void **state) {
     (void)state;
     hand_set set;
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     set_field(&set, "a", "bytes");
     for (int variant = V1; variant <= SPLIT; variant++) {
         set_save(&set, (enum variant)variant, at("%d", variant));
@@ -401,7 +401,7 @@ static void many_blobs_of_a_bag_are_read(void **state) {
     (void)state;
     hand_bag hand;
     unsigned char blob[8000];
-    memset(&hand, 0, sizeof(hand));
+    memset(&hand, 0, sizeof hand);
     for (uint64_t i = 0; i < 10; i++)
         hand_add(&hand, blob, blob_of(IMAGE, i, blob));
     for (int variant = V1; variant <= SPLIT; variant++) {
@@ -409,7 +409,7 @@ static void many_blobs_of_a_bag_are_read(void **state) {
         hand_save(&hand, (enum variant)variant, at("%d", variant), "x");
         for (int mode = 0; mode < CACHED_INDEX + 1; mode++) {
             bag_reader_options options;
-            memset(&options, 0, sizeof(options));
+            memset(&options, 0, sizeof options);
             options.no_read_ahead = mode == RANDOM;
             options.no_mmap = mode >= NO_MMAP;
             options.cache_index = mode == CACHED_INDEX;
@@ -478,16 +478,16 @@ static void overlapping_blobs_are_not_copied_again_and_again(void **state) {
     unsigned char bag[1000 + 8 * 401];
     uint64_t order[200];
     (void)state;
-    memset(bag, 0, sizeof(bag));
+    memset(bag, 0, sizeof bag);
     for (size_t i = 1; i <= 400; i++)
         if (i % 2 || i == 400)
             memcpy(bag + 1000 + 8 * i, "\350\003", 2);
-    save(at("x.bag"), bag, sizeof(bag));
+    save(at("x.bag"), bag, sizeof bag);
     for (size_t i = 0; i < 200; i++)
         order[i] = 2 * i;
     for (int load = 0; load < 2; load++) {
         bag_reader_options options;
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         options.no_mmap = true;
         options.cache_index = load == 1;
         bag_reader *reader = bag_reader_open(at("x.bag"), &options, &said);
@@ -569,14 +569,14 @@ static void a_split_bag_may_be_mapped_without_its_index(void **state) {
     (void)state;
     hand_bag hand;
     unsigned char blob[8000];
-    memset(&hand, 0, sizeof(hand));
+    memset(&hand, 0, sizeof hand);
     for (uint64_t i = 0; i < 5; i++)
         hand_add(&hand, blob, blob_of(IMAGE, i, blob));
     make_dir(at("d"));
     hand_save(&hand, SPLIT, at("d"), "x");
     for (uint64_t n = 1; n <= 2; n++) {
         bag_reader_options options;
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         options.env.io = &disk.io;
         options.env.allocator = &memory.allocator;
         disk.only = 1u << HOOK_MAP;
@@ -605,7 +605,7 @@ static void a_list_too_large_for_memory_is_an_error(void **state) {
     bags_view out[3];
     (void)state;
     save_rows(at("x"), V1, false);
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.allocator = &memory.allocator;
     assert_opens(reader, bag_reader_open(at("x/000000/image.bag"), &options, &said));
     memory.calls = 0;
@@ -641,7 +641,7 @@ static void a_damaged_blob_among_many_leaves_the_output_alone(void **state) {
     static const unsigned char before[8] = {0};
     (void)state;
     bag_writer_options writing;
-    memset(&writing, 0, sizeof(writing));
+    memset(&writing, 0, sizeof writing);
     writing.checksum = true;
     bag_writer *writer;
     assert_opens(writer, bag_writer_open(at("x.bag"), &writing, &said));
@@ -657,7 +657,7 @@ static void a_damaged_blob_among_many_leaves_the_output_alone(void **state) {
         bags_buffer scratch = {0};
         bag_reader *reader;
         bags_view out[2] = {{before, 7}, {before, 8}};
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         options.verify_checksums = true;
         options.no_mmap = no_mmap == 1;
         assert_opens(reader, bag_reader_open(at("x.bag"), &options, &said));
@@ -677,7 +677,7 @@ static void an_undecodable_value_among_many_is_named_by_its_place(void **state) 
     bags_row row = {0};
     hand_set set;
     (void)state;
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     set_field(&set, "a", "utf8");
     for (int i = 0; i < 12; i++) {
         set_begin(&set);

@@ -67,7 +67,7 @@ typedef struct process {
 static bags_code report_error(report *to, bags_code code, const char *message) {
     if (code && !to->code) {
         to->code = code;
-        snprintf(to->message, sizeof(to->message), "%s", message);
+        snprintf(to->message, sizeof to->message, "%s", message);
     }
     return code;
 }
@@ -79,7 +79,7 @@ static const bags_field fields[] = {{"id", "int(8)"}, {"name", "utf8"}};
 /* The job of a datapoint is its number / 1000, its worker the hundreds. */
 static bags_code append(process *p, bags_writer *writer, uint64_t id, bags_error *err) {
     char text[32];
-    snprintf(text, sizeof(text), "datapoint %d", (int)id);
+    snprintf(text, sizeof text, "datapoint %d", (int)id);
     bags_value number = bags_uint(id), name = bags_utf8(text);
     bags_entry entries[] = {{"id", &number, 1}, {"name", &name, 1}};
     bags_code code = bags_writer_append(writer, entries, 2, err);
@@ -106,7 +106,7 @@ static bags_code read_id(const bags_reader *reader, uint64_t index, bags_row *ro
         code = bags_row_value(row, 1, 0, NULL, &name, err);
     if (code)
         return code;
-    snprintf(text, sizeof(text), "datapoint %d", (int)number.uint);
+    snprintf(text, sizeof text, "datapoint %d", (int)number.uint);
     *id = number.uint;
     *whole = name.size == strlen(text) && !memcmp(name.data, text, name.size);
     return BAGS_OK;
@@ -116,7 +116,7 @@ static bags_code read_id(const bags_reader *reader, uint64_t index, bags_row *ro
 
 static bags_writer_options writing(const process *p, uint64_t start, uint64_t stop) {
     bags_writer_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.no_sync = true;
     options.buffer_size = 4096;
     options.env.io = p->io;
@@ -173,7 +173,7 @@ static void run_resume(process *p) {
 static void run_recover(process *p) {
     bags_error err;
     bags_recover_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.no_sync = true;
     options.env.io = p->io;
     report_error(p->to, bags_recover(p->path, &options, NULL, &err), err.message);
@@ -182,7 +182,7 @@ static void run_recover(process *p) {
 static void run_dry_run(process *p) {
     bags_error err;
     bags_recover_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.dry_run = true;
     options.env.io = p->io;
     report_error(p->to, bags_recover(p->path, &options, NULL, &err), err.message);
@@ -191,7 +191,7 @@ static void run_dry_run(process *p) {
 static void run_finalize(process *p) {
     bags_error err;
     bags_finalize_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.no_sync = true;
     options.env.io = p->io;
     report_error(p->to, bags_finalize(p->path, &options, NULL, &err), err.message);
@@ -200,7 +200,7 @@ static void run_finalize(process *p) {
 static void run_checksum(process *p) {
     bags_error err;
     bags_checksum_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.no_sync = true;
     options.env.io = p->io;
     report_error(p->to, bags_checksum(p->path, &options, NULL, &err), err.message);
@@ -241,7 +241,7 @@ static void read_with(process *p, const bags_reader_options *options) {
 /* Follows running writers, with one file open at a time. */
 static void run_reader(process *p) {
     bags_reader_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.unfinished = BAGS_UNFINISHED_READ;
     options.allow_gaps = true;
     options.no_mmap = true;
@@ -253,7 +253,7 @@ static void run_reader(process *p) {
 /* What `bags export` does, which reads with maps and refuses what is unfinished. */
 static void run_export(process *p) {
     bags_reader_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.allow_gaps = true;
     options.env.io = p->io;
     read_with(p, &options);
@@ -266,7 +266,7 @@ typedef struct listing {
 
 static int collect(void *user, const char *name) {
     listing *all = (listing *)user;
-    if (all->count == MOST || strlen(name) >= sizeof(all->names[0]))
+    if (all->count == MOST || strlen(name) >= sizeof all->names[0])
         abort();
     strcpy(all->names[all->count++], name);
     return 0;
@@ -274,12 +274,12 @@ static int collect(void *user, const char *name) {
 
 /* rm -r. Returns an errno value. */
 static int remove_all(const bags_io *io, const char *path) {
-    listing *all = (listing *)calloc(1, sizeof(*all));
+    listing *all = (listing *)calloc(1, sizeof *all);
     int error = all ? io->list(io->user, path, collect, all) : ENOMEM;
     for (size_t i = 0; !error && i < all->count; i++) {
         char inner[512];
         bags_path_kind kind = BAGS_PATH_NONE;
-        snprintf(inner, sizeof(inner), "%s/%s", path, all->names[i]);
+        snprintf(inner, sizeof inner, "%s/%s", path, all->names[i]);
         error = io->kind(io->user, inner, &kind);
         if (!error && kind == BAGS_PATH_DIRECTORY)
             error = remove_all(io, inner);
@@ -297,7 +297,7 @@ static void run_rewrite(process *p) {
     int error = remove_all(p->io, p->path);
     if (error && error != ENOENT) {
         char message[600];
-        snprintf(message, sizeof(message), "%s: rm: %s", p->path, strerror(error));
+        snprintf(message, sizeof message, "%s: rm: %s", p->path, strerror(error));
         report_error(p->to, BAGS_ERROR_IO, message);
         return;
     }
@@ -359,7 +359,7 @@ static void write_start(const char *path, bool sharded, uint64_t worker, uint64_
     process p = {path, sharded, bags_io_local(), &to, 0, false};
     bags_writer_options options = writing(&p, worker, 3);
     bags_writer *writer;
-    memset(&to, 0, sizeof(to));
+    memset(&to, 0, sizeof to);
     assert_opens(writer, bags_writer_open(path, fields, 2, &options, &said));
     for (uint64_t i = 0; i < count; i++) {
         assert_ok(append(&p, writer, 100 * worker + i, &said));
@@ -381,7 +381,7 @@ static void write_start(const char *path, bool sharded, uint64_t worker, uint64_
 
 static start make_start(int which, const char *path) {
     start all;
-    memset(&all, 0, sizeof(all));
+    memset(&all, 0, sizeof all);
     if (which == SINGLE) {
         write_start(path, false, 1, 1, false, &all);
         all.own = 1;
@@ -421,7 +421,7 @@ static void fail_trial(const trial *t, const char *format, ...) {
     char text[700];
     va_list list;
     va_start(list, format);
-    vsnprintf(text, sizeof(text), format, list);
+    vsnprintf(text, sizeof text, format, list);
     va_end(list);
     fail_msg("%s, %s, step %d: %s\n  %s: %s\n  %s: %s", t->what->name,
         start_names[t->start_kind], (int)t->step, text,
@@ -448,7 +448,7 @@ static void step(void *user) {
 static void run_stepping(trial *t) {
     stepper s;
     process p = {t->path, t->start_kind != SINGLE, NULL, t->one, 0, false};
-    memset(&s, 0, sizeof(s));
+    memset(&s, 0, sizeof s);
     watch_start(&s.files, bags_io_local());
     s.files.before = step;
     s.files.user = &s;
@@ -519,7 +519,7 @@ static void read_contents(const trial *t, contents *all) {
     bags_reader_options options;
     bags_row row = {0};
     bags_error err;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.allow_gaps = true;
     bags_reader *reader = bags_reader_open(t->path, &options, &err);
     if (!reader)
@@ -579,7 +579,7 @@ static void check_seen(const trial *t, const report *r, int operation) {
     contents seen;
     if ((operation != READER && operation != EXPORT) || !r->all_seen || is_replaced(t))
         return;
-    memset(&seen, 0, sizeof(seen));
+    memset(&seen, 0, sizeof seen);
     for (size_t i = 0; i < r->seen_count; i++)
         seen.ids[seen.count++] = r->seen[i];
     check_promised(t, &seen, t->before.ids, t->before.count, "start, for a reader,");
@@ -600,7 +600,7 @@ static void check_resumed(const trial *t, const report *r, const report *other) 
 static void complete_checksums(const trial *t) {
     bags_error err;
     bags_checksum_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.no_sync = true;
     if ((t->what->stepping == CHECKSUM || t->what->other == CHECKSUM) &&
         bags_checksum(t->path, &options, NULL, &err))
@@ -611,7 +611,7 @@ static void check_trial(const trial *t) {
     contents all;
     bags_error err;
     bags_recover_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.no_sync = true;
     check_report(t, t->one, operations[t->what->stepping].name);
     check_report(t, t->two, operations[t->what->other].name);
@@ -626,7 +626,7 @@ static void check_trial(const trial *t) {
     bags_code code = bags_recover(t->path, &options, NULL, &err);
     if (code && code != BAGS_ERROR_MISSING)
         fail_trial(t, "not recovered: %s", err.message);
-    memset(&all, 0, sizeof(all));
+    memset(&all, 0, sizeof all);
     if (!code)
         read_contents(t, &all);
     check_contents(t, &all);
@@ -647,7 +647,7 @@ static void check_pair(void **state) {
     for (int kind = 0; kind < STARTS; kind++) {
         trial t;
         bool stopped = true;
-        memset(&t, 0, sizeof(t));
+        memset(&t, 0, sizeof t);
         t.what = what;
         t.start_kind = kind;
         t.one = shared;
@@ -658,8 +658,8 @@ static void check_pair(void **state) {
             if (exists(at("set")))
                 remove_tree(at("set"));
             copy_tree(at("template"), at("set"));
-            memset(shared, 0, sizeof(*shared));
-            memset(&other, 0, sizeof(other));
+            memset(shared, 0, sizeof *shared);
+            memset(&other, 0, sizeof other);
             t.path = at("set");
             stopped = run_both(&t);
             check_trial(&t);
@@ -693,7 +693,7 @@ int main(int count, char **words) {
             struct CMUnitTest *test = &tests[i * OPERATIONS + j];
             each->stepping = i;
             each->other = j;
-            snprintf(each->name, sizeof(each->name), "%s at every step of %s",
+            snprintf(each->name, sizeof each->name, "%s at every step of %s",
                 operations[j].name, operations[i].name);
             test->name = each->name;
             test->test_func = check_pair;

@@ -35,7 +35,7 @@ static void remove_set(const char *path) {
     const bags_io *io = bags_io_local();
     char file[4096];
     for (size_t i = 0; i < 3; i++) {
-        snprintf(file, sizeof(file), "%s/%s", path, names[i]);
+        snprintf(file, sizeof file, "%s/%s", path, names[i]);
         assert_int_equal(io->remove(NULL, file), 0);
     }
     assert_int_equal(io->remove_dir(NULL, path), 0);
@@ -49,10 +49,10 @@ static void paths_may_be_long(void **state) {
     char path[2048];
     (void)state;
     for (size_t parts = 1; parts < 16; parts += 7) {
-        size_t used = (size_t)snprintf(path, sizeof(path), "%s", at("long"));
+        size_t used = (size_t)snprintf(path, sizeof path, "%s", at("long"));
         for (size_t i = 0; i < parts; i++)
             used +=
-                (size_t)snprintf(path + used, sizeof(path) - used, "/%0100d", (int)i);
+                (size_t)snprintf(path + used, sizeof path - used, "/%0100d", (int)i);
         write_set(path, "far away");
         check_set(path, "far away");
         assert_int_equal(io->kind(NULL, path, &kind), 0);
@@ -84,7 +84,7 @@ static void shards_below_a_name_in_another_script_are_found(void **state) {
     bags_writer *writer;
     bags_reader *reader;
     (void)state;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.shard_length = 2;
     assert_opens(writer,
         bags_writer_open(at("\xe6\x97\xa5/\xce\xa9"), &field, 1, &options, &said));
@@ -103,7 +103,7 @@ static void a_file_that_is_read_can_be_renamed_and_removed(void **state) {
     bags_buffer space = {0};
     bags_view blob;
     (void)state;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.no_mmap = true;
     bag_writer *writer;
     assert_opens(writer, bag_writer_open(at("x.bag"), NULL, &said));
@@ -210,10 +210,10 @@ static void both_path_separators_of_windows_work(void **state) {
     write_set(at("a\\b/c\\d"), "text");
     check_set(at("a/b\\c/d"), "text");
     assert_names(at("a/b/c"), "d");
-    snprintf(path, sizeof(path), "Z:%s", at("drive/x"));
+    snprintf(path, sizeof path, "Z:%s", at("drive/x"));
     write_set(path, "text");
     check_set(path, "text");
-    snprintf(path, sizeof(path), "\\\\?\\Z:%s", at("plain/x"));
+    snprintf(path, sizeof path, "\\\\?\\Z:%s", at("plain/x"));
     for (char *c = path; *c; c++)
         *c = *c == '/' ? '\\' : *c;
     write_set(path, "text");

@@ -97,7 +97,7 @@ static void need(bool holds, const char *what) {
 static op *note(recorder *r, enum op_kind kind, int at_node) {
     need(r->length < MOST_OPS, "ops");
     op *o = &r->ops[r->length++];
-    memset(o, 0, sizeof(*o));
+    memset(o, 0, sizeof *o);
     o->kind = kind;
     o->node = at_node;
     r->certain[r->length] = r->certain[r->length - 1];
@@ -134,7 +134,7 @@ static int walk(const recorder *r, const char *path, const char **name) {
     const char *slash;
     while ((slash = strchr(path, '/'))) {
         char part[MOST_NAME];
-        snprintf(part, sizeof(part), "%.*s", (int)(slash - path), path);
+        snprintf(part, sizeof part, "%.*s", (int)(slash - path), path);
         int i = folder_find(&r->nodes[at_node]->inside, part);
         if (i < 0)
             return -1;
@@ -181,7 +181,7 @@ static int record_open(void *user, const char *path, int mode, void **file) {
         at_node = make_node(r, path, false);
     if (at_node < 0)
         return ENOENT;
-    handle *h = (handle *)malloc(sizeof(*h));
+    handle *h = (handle *)malloc(sizeof *h);
     h->node = at_node;
     h->number = ++r->handles;
     *file = h;
@@ -333,8 +333,8 @@ static int record_remove_dir(void *user, const char *path) {
 }
 
 static recorder *recorder_start(void) {
-    recorder *r = (recorder *)calloc(1, sizeof(*r));
-    r->ops = (op *)calloc(MOST_OPS, sizeof(*r->ops));
+    recorder *r = (recorder *)calloc(1, sizeof *r);
+    r->ops = (op *)calloc(MOST_OPS, sizeof *r->ops);
     r->nodes[r->count++] = (node *)calloc(1, sizeof(node));
     r->nodes[0]->directory = true;
     r->io.user = r;
@@ -480,7 +480,7 @@ static void apply(folder *f, const op *o) {
 static void draw_folder(image *im, int at_node, folder *f) {
     int sure = certain_until(im, at_node, OP_SYNC_DIR);
     bool take = true;
-    memset(f, 0, sizeof(*f));
+    memset(f, 0, sizeof *f);
     for (int i = 0; i < im->point; i++) {
         const op *o = &im->record->ops[i];
         bool change =
@@ -495,13 +495,13 @@ static void draw_folder(image *im, int at_node, folder *f) {
 }
 
 static void draw(image *im, int at_node, const char *path, memory_disk *to) {
-    folder *f = (folder *)malloc(sizeof(*f));
+    folder *f = (folder *)malloc(sizeof *f);
     draw_folder(im, at_node, f);
     for (int i = 0; i < f->count; i++) {
         char inner[256];
         int child = f->entries[i].node;
         snprintf(
-            inner, sizeof(inner), "%s%s%s", path, *path ? "/" : "", f->entries[i].name);
+            inner, sizeof inner, "%s%s%s", path, *path ? "/" : "", f->entries[i].name);
         if (im->record->nodes[child]->directory) {
             memory_disk_make_dir(to, inner);
             draw(im, child, inner, to);
@@ -578,12 +578,12 @@ static const style styles[] = {
 static void check_every(recorder *r, const work *w, const char *what) {
     static const style every = {"every choice", 0, 512, true};
     tally_of_images sum = {0, 0, 0, 0};
-    choices *c = (choices *)malloc(sizeof(*c));
+    choices *c = (choices *)malloc(sizeof *c);
     int complete = 0;
     for (int point = 0; point <= r->length; point++) {
         int images = 0;
         bool more = true;
-        memset(c, 0, sizeof(*c));
+        memset(c, 0, sizeof *c);
         for (; more && images < (with_checksums ? FEW / 4 : FEW) / share; images++) {
             image im = {r, point, &every, (uint64_t)images, c};
             check_image(w, &im, &sum);
@@ -604,7 +604,7 @@ static void check_all(recorder *r, const work *w, int each, const char *what) {
     if (with_checksums)
         each = (each + 2) / 3; /* it makes a third more calls, and takes longer */
     for (int point = 0; point <= r->length; point += share)
-        for (size_t s = 0; s < sizeof(styles) / sizeof(*styles); s++)
+        for (size_t s = 0; s < sizeof styles / sizeof *styles; s++)
             for (int i = 0; i < (s < 2 ? 1 : each); i++) {
                 image im = {r, point, &styles[s],
                     (uint64_t)point * 1000 + s * 100 + (uint64_t)i, NULL};
@@ -743,7 +743,7 @@ static void check_bag(image *im, memory_disk *m, uint64_t seed, bool live, bool 
     bags_buffer scratch = {0};
     uint64_t right = 0, certain = im->record->certain[im->point];
     bool wrong = false;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &m->io;
     options.unfinished = live ? BAGS_UNFINISHED_READ : BAGS_UNFINISHED_REFUSE;
     bag_reader *reader = bag_reader_open("x.bag", &options, &err);
@@ -794,7 +794,7 @@ static void check_bag_image(image *im, tally_of_images *sum) {
 static void check_all_bags(recorder *r) {
     tally_of_images sum = {0, 0, 0, 0};
     for (int point = 0; point <= r->length; point++)
-        for (size_t s = 0; s < sizeof(styles) / sizeof(*styles); s++)
+        for (size_t s = 0; s < sizeof styles / sizeof *styles; s++)
             for (int i = 0; i < (s < 2 ? 1 : 8); i++) {
                 image im = {r, point, &styles[s],
                     (uint64_t)point * 1000 + s * 100 + (uint64_t)i, NULL};
@@ -814,7 +814,7 @@ static void synced_blobs_of_a_bag_survive_a_power_failure(void **state) {
         recorder *r = recorder_start();
         bag_writer_options options;
         bag_writer *writer;
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         options.env.io = &r->io;
         options.buffer_size = 4096;
         options.checksum = with_checksums;

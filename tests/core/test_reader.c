@@ -7,7 +7,7 @@ enum mode { MAPPED, NO_MMAP, CACHED_INDEX, ONE_FILE, ONE_MAP, CANNOT_MAP, MODES 
 
 static bags_reader_options reading(enum mode mode) {
     bags_reader_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.no_mmap = mode == NO_MMAP || mode == CACHED_INDEX || mode == ONE_FILE;
     options.cache_index = mode == CACHED_INDEX;
     options.max_files = mode == ONE_FILE ? 1 : 0;
@@ -52,7 +52,7 @@ static size_t item_text(size_t field, uint64_t row, size_t item, char *text) {
 
 static void formula_set(hand_set *set, uint64_t rows, bool sequences) {
     char text[400];
-    memset(set, 0, sizeof(*set));
+    memset(set, 0, sizeof *set);
     for (size_t f = 0; f < FIELDS; f++)
         if (sequences || !is_sequence[f])
             set_field(set, names[f], is_sequence[f] ? "utf8[]" : "utf8");
@@ -358,9 +358,9 @@ static void unknown_options_are_argument_errors(void **state) {
         bags_reader_options options;
         bag_reader_options single;
         bags_verify_options verify;
-        memset(&options, 0, sizeof(options));
-        memset(&single, 0, sizeof(single));
-        memset(&verify, 0, sizeof(verify));
+        memset(&options, 0, sizeof options);
+        memset(&single, 0, sizeof single);
+        memset(&verify, 0, sizeof verify);
         options.unfinished = (bags_unfinished)unknown[i];
         single.unfinished = verify.unfinished = options.unfinished;
         assert_refused(BAGS_ERROR_ARGUMENT, bags_reader_open(at("x"), &options, &said));
@@ -543,7 +543,7 @@ static void a_column_of_blobs_of_different_sizes_has_offsets(void **state) {
         bags_column column;
         hand_set set;
         uint64_t offset = 0;
-        memset(&set, 0, sizeof(set));
+        memset(&set, 0, sizeof set);
         set_field(&set, "t", "utf8");
         for (size_t i = first; i < 4; i++) {
             set_begin(&set);
@@ -577,7 +577,7 @@ static void a_column_of_blobs_of_different_sizes_has_offsets(void **state) {
 
 static void save_wide(const char *path) {
     hand_set set;
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     set_field(&set, "items", "bytes[]");
     set_field(&set, "one", "bytes");
     for (uint32_t i = 0; i < WIDE; i++) {
@@ -592,9 +592,9 @@ static void save_wide(const char *path) {
         set_end(&set);
         for (uint32_t k = 0; k < items; k++) {
             uint32_t item[2] = {i, k};
-            hand_add(&set.bags[0], item, sizeof(item));
+            hand_add(&set.bags[0], item, sizeof item);
         }
-        hand_add(&set.bags[1], &i, sizeof(i));
+        hand_add(&set.bags[1], &i, sizeof i);
     }
     set_save(&set, V1, path);
     set_free(&set);
@@ -606,15 +606,15 @@ static void check_wide(const bags_reader *reader, uint32_t i, bags_row *row) {
     assert_ok(bags_reader_get(reader, i, NULL, 0, row, &said));
     assert_int_equal(bags_row_length(row, 0), items);
     for (; item[1] < items; item[1]++)
-        assert_bytes(bags_row_bytes(row, 0, item[1]), item, sizeof(item));
-    assert_bytes(bags_row_bytes(row, 1, 0), &i, sizeof(i));
+        assert_bytes(bags_row_bytes(row, 0, item[1]), item, sizeof item);
+    assert_bytes(bags_row_bytes(row, 1, 0), &i, sizeof i);
     item[1] = items - 1;
     if (items) {
         assert_ok(bags_reader_get_blob(reader, i, 0, items - 1, row, &blob, &said));
-        assert_bytes(blob, item, sizeof(item));
+        assert_bytes(blob, item, sizeof item);
     }
     assert_ok(bags_reader_get_blob(reader, i, 1, 0, row, &blob, &said));
-    assert_bytes(blob, &i, sizeof(i));
+    assert_bytes(blob, &i, sizeof i);
 }
 
 static void refs_of_every_layout_are_read_in_any_order(void **state) {
@@ -637,9 +637,9 @@ static void empty_refs_of_many_fields_are_refused(void **state) {
         char called[HAND_FIELDS][8];
         hand_set set;
         bags_row row = {0};
-        memset(&set, 0, sizeof(set));
+        memset(&set, 0, sizeof set);
         for (size_t f = 0; f < fields; f++) {
-            snprintf(called[f], sizeof(called[f]), "f%02d", (int)f);
+            snprintf(called[f], sizeof called[f], "f%02d", (int)f);
             set_field(&set, called[f], "utf8");
         }
         for (int i = 0; i < 2; i++) {
@@ -757,7 +757,7 @@ static void an_empty_row_has_no_slots(void **state) {
 static void values_are_decoded_by_their_types(void **state) {
     hand_set set;
     (void)state;
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     set_field(&set, "a", "array(float64,2)");
     set_field(&set, "b", "bytes");
     set_field(&set, "i", "i64");
@@ -805,7 +805,7 @@ static void values_are_decoded_by_their_types(void **state) {
                 assert_int_equal(((const uint16_t *)other.data)[1], 0x304);
                 for (size_t k = 0; k < i; k++) {
                     char text[8];
-                    snprintf(text, sizeof(text), "w%d", (int)k);
+                    snprintf(text, sizeof text, "w%d", (int)k);
                     assert_ok(bags_row_value(&row, 5, k, space, &other, &said));
                     assert_int_equal(other.kind, BAGS_KIND_UTF8);
                     assert_int_equal(other.size, 2);
@@ -839,11 +839,11 @@ static void a_value_that_does_not_decode_names_field_and_datapoint(void **state)
         {"array(float32,3)", "1234", 4, BAGS_ERROR_CORRUPT},
         {"array", "\x93", 1, BAGS_ERROR_CORRUPT}};
     (void)state;
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         hand_set set;
         bags_row row = {0};
         bags_value value, before;
-        memset(&set, 0, sizeof(set));
+        memset(&set, 0, sizeof set);
         set_field(&set, "caption", rows[i].type);
         for (int k = 0; k < 18; k++) {
             set_begin(&set);
@@ -854,12 +854,12 @@ static void a_value_that_does_not_decode_names_field_and_datapoint(void **state)
         set_free(&set);
         bags_reader *reader = open_mode(at("%d", (int)i), MAPPED);
         assert_ok(bags_reader_get(reader, 17, NULL, 0, &row, &said));
-        memset(&value, 0xee, sizeof(value));
+        memset(&value, 0xee, sizeof value);
         before = value;
         assert_fails(rows[i].code, bags_row_value(&row, 0, 0, NULL, &value, &said));
         assert_says("caption");
         assert_says("17");
-        assert_memory_equal(&value, &before, sizeof(value));
+        assert_memory_equal(&value, &before, sizeof value);
         bags_row_free(&row);
         bags_reader_close(reader);
     }
@@ -925,7 +925,7 @@ static void a_range_of_a_sequence_field_is_refused(void **state) {
 static void a_plain_range_is_one_contiguous_read(void **state) {
     hand_set set;
     (void)state;
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     set_field(&set, "a", "bytes");
     for (int i = 0; i < 500; i++) {
         set_begin(&set);
@@ -950,11 +950,11 @@ static void a_plain_range_is_one_contiguous_read(void **state) {
 static void orphans_do_not_appear_in_ranges(void **state) {
     hand_set set;
     (void)state;
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     set_field(&set, "a", "bytes");
     for (int i = 0; i < 30; i++) {
         char text[32];
-        snprintf(text, sizeof(text), "point %d", i);
+        snprintf(text, sizeof text, "point %d", i);
         for (int k = 0; k < i % 3; k++)
             hand_add(&set.bags[0], "orphan orphan", (size_t)(i + k) % 13);
         set_begin(&set);
@@ -973,7 +973,7 @@ static void orphans_do_not_appear_in_ranges(void **state) {
                 assert_int_equal(bags_row_length(&row, 0), stop - start);
                 for (uint64_t i = start; i < stop; i++) {
                     char text[32];
-                    snprintf(text, sizeof(text), "point %d", (int)i);
+                    snprintf(text, sizeof text, "point %d", (int)i);
                     assert_text(bags_row_bytes(&row, 0, (size_t)(i - start)), text);
                 }
             }
@@ -989,7 +989,7 @@ static void refs_in_any_order_are_followed(void **state) {
     static const char *const texts[] = {"a", "bb", "", "dddd", "eeeee"};
     hand_set set;
     (void)state;
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     set_field(&set, "a", "bytes");
     set_field(&set, "b", "bytes[]");
     for (size_t i = 0; i < 5; i++) {
@@ -1036,7 +1036,7 @@ static void save_row(const void *row, size_t size) {
     hand_set set;
     if (exists(at("x")))
         remove_tree(at("x"));
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     set_field(&set, "a", "bytes");
     set_field(&set, "b", "bytes[]");
     for (int i = 0; i < 3; i++)
@@ -1197,7 +1197,7 @@ static void invalid_rows_of_refs_are_errors(void **state) {
         {"\xff\xff\xff\xff\xff\xff\xff\xff", 8},
     };
     (void)state;
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         check_bad_row(rows[i].row, rows[i].size, i);
 }
 
@@ -1205,7 +1205,7 @@ static void truncated_rows_of_refs_are_errors(void **state) {
     static const char row[] = "\xdc\x00\x02\xcf\x00\x00\x00\x00\x00\x00\x00\x01"
                               "\xdd\x00\x00\x00\x02\xcd\x00\x01\xd2\x00\x00\x00\x02";
     (void)state;
-    for (size_t size = 0; size < sizeof(row) - 1; size++)
+    for (size_t size = 0; size < sizeof row - 1; size++)
         check_bad_row(row, size, size);
 }
 
@@ -1215,7 +1215,7 @@ static void a_refs_error_names_file_and_datapoint(void **state) {
     bags_row row = {0};
     uint64_t count = 99;
     (void)state;
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     set_field(&set, "caption", "bytes");
     set_field(&set, "list", "bytes[]");
     for (int i = 0; i < 100; i++) {
@@ -1364,7 +1364,7 @@ static void a_bag_of_0_bytes_is_read_only_next_to_v2_or_empty_bags(void **state)
     (void)state;
     for (int variant = V1; variant <= V2; variant++)
         for (int rows = 0; rows < 2; rows++) {
-            memset(&set, 0, sizeof(set));
+            memset(&set, 0, sizeof set);
             set_field(&set, "a", "bytes");
             set_field(&set, "b", "bytes[]");
             for (int i = 0; i < rows; i++) {
@@ -1389,7 +1389,7 @@ static void a_bag_of_0_bytes_is_read_only_next_to_v2_or_empty_bags(void **state)
             remove_tree(at("x"));
         }
     /* All empty, in every combination. */
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     set_field(&set, "a", "bytes");
     set_field(&set, "b", "bytes[]");
     set_save(&set, V2, at("x"));
@@ -1564,7 +1564,7 @@ static void few_open_files_and_maps_are_enough(void **state) {
     hand_set set;
     char name[HAND_FIELDS][8];
     (void)state;
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     for (size_t f = 0; f < 30; f++) {
         snprintf(name[f], 8, "f%02d", (int)f);
         set_field(&set, name[f], "bytes");
@@ -1608,7 +1608,7 @@ static void maps_beyond_the_limit_are_read(void **state) {
     bags_row row = {0};
     char name[COUNT][8];
     (void)state;
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     for (size_t f = 0; f < COUNT; f++) {
         snprintf(name[f], 8, "f%02d", (int)f);
         set_field(&set, name[f], "bytes");
@@ -1726,13 +1726,13 @@ static void codecs_that_fail_without_a_message_do_no_harm(void **state) {
         bags_reader *reader;
         bags_row row = {0};
         bags_value value;
-        bags_error *mine = (bags_error *)malloc(sizeof(*mine));
+        bags_error *mine = (bags_error *)malloc(sizeof *mine);
         assert_opens(codecs, bags_registry_create(&memory.allocator, &said));
         assert_ok(bags_registry_add(codecs, all[i], &said));
         options.registry = codecs;
         assert_opens(reader, bags_reader_open(at("x"), &options, &said));
         assert_ok(bags_reader_get(reader, 0, NULL, 0, &row, &said));
-        memset(mine, 0x5a, sizeof(*mine));
+        memset(mine, 0x5a, sizeof *mine);
         assert_int_equal(bags_row_value(&row, TITLE, 0, NULL, &value, mine),
             i == 0 ? BAGS_ERROR_VALUE : BAGS_ERROR_TYPE);
         said = *mine;
@@ -1772,10 +1772,10 @@ static void a_decoded_value_keeps_its_bytes_while_it_grows(void **state) {
     bags_value values[4];
     hand_set set;
     (void)state;
-    memset(&codec, 0, sizeof(codec));
+    memset(&codec, 0, sizeof codec);
     codec.names = "grows";
     codec.decode = grow_decode;
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     set_field(&set, "a", "grows[]");
     set_begin(&set);
     put_array(&set.row, 2);
@@ -1809,7 +1809,7 @@ static void shared_blobs_need_bounded_memory(void **state) {
     hand_set set;
     unsigned char *data = (unsigned char *)calloc(1, 65536);
     (void)state;
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     set_field(&set, "a", "bytes");
     hand_add(&set.bags[0], data, 65536);
     for (int i = 0; i < 2000; i++)
@@ -1932,7 +1932,7 @@ static void a_bag_that_is_finished_while_it_is_opened_is_read(void **state) {
         bags_buffer scratch = {0};
         bag_reader *reader;
         bags_io io = disk.io;
-        memset(&writing, 0, sizeof(writing));
+        memset(&writing, 0, sizeof writing);
         writing.checksum = true;
         writing.keep_idx = i / 2 == 1;
         assert_opens(at_work, bag_writer_open(at("%d.bag", i), &writing, &said));
@@ -1941,7 +1941,7 @@ static void a_bag_that_is_finished_while_it_is_opened_is_read(void **state) {
             assert_ok(bag_writer_append(at_work, "abcdefgh", 8, NULL, &said));
         assert_ok(bag_writer_flush(at_work, &said));
         io.open = open_while_writing;
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         options.verify_checksums = true;
         options.no_mmap = i % 2 == 1;
         options.env.allocator = &memory.allocator;
@@ -1973,7 +1973,7 @@ static void describing_closes_files_if_too_many_are_open(void **state) {
     bags_info info;
     bags_row row = {0};
     (void)state;
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     set_field(&set, "a", "utf8");
     set_field(&set, "b", "utf8");
     set_field(&set, "c", "utf8");
@@ -1982,7 +1982,7 @@ static void describing_closes_files_if_too_many_are_open(void **state) {
         set_text(&set, i, "text");
     set_end(&set);
     set_save(&set, V1, at("x"));
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     io.open = open_few;
     options.no_mmap = true;
     options.env.io = &io;
@@ -2003,12 +2003,12 @@ static void an_unsharded_dataset_is_read_without_a_list(void **state) {
     bags_reader_options options;
     bags_reader *reader;
     (void)state;
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     set_field(&set, "a", "utf8");
     memory_disk_start(&m);
     memory_disk_save_set(&m, &set, V1, "x");
     memory_disk_save_set(&m, &set, V1, "y/000000");
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     m.io.list = NULL;
     options.env.io = &m.io;
     assert_opens(reader, bags_reader_open("x", &options, &said));

@@ -31,7 +31,7 @@ static void check_datapoints(const bags_reader *reader) {
         for (size_t k = 0; k < length; k++) {
             char text[32];
             bags_view word = bags_row_bytes(&row, 1, k);
-            snprintf(text, sizeof(text), "word%d", (int)k);
+            snprintf(text, sizeof text, "word%d", (int)k);
             assert_int_equal(word.size, strlen(text));
             assert_memory_equal(word.data, text, word.size);
         }
@@ -49,7 +49,7 @@ static void datasets_are_read_without_the_writer(void **state) {
     for (int i = 0; i < 6; i++) {
         bags_reader_options options;
         bags_info info;
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         options.no_mmap = i / 2 > 0;
         options.cache_index = i / 2 > 1;
         bags_reader *reader = bags_reader_open(paths[i % 2], &options, &err);
@@ -69,7 +69,7 @@ static void a_bag_is_read_without_the_writer(void **state) {
         0, 0, 0, 0, 0};
     bags_view blob;
     (void)state;
-    bag_reader *reader = bag_reader_open_memory(bag, sizeof(bag), NULL, &err);
+    bag_reader *reader = bag_reader_open_memory(bag, sizeof bag, NULL, &err);
     assert_non_null(reader);
     assert_true(bag_reader_length(reader) == 3);
     assert_int_equal(bag_reader_get(reader, 2, NULL, &blob, &err), 0);

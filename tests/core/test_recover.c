@@ -27,15 +27,15 @@ static void note_shard(void *user, const bags_recovered *shard) {
     reported *t = (reported *)user;
     assert_true(t->count < 40);
     t->shards[t->count] = *shard;
-    snprintf(t->paths[t->count], sizeof(t->paths[0]), "%s", shard->path);
-    snprintf(t->reasons[t->count], sizeof(t->reasons[0]), "%s", shard->reason);
+    snprintf(t->paths[t->count], sizeof t->paths[0], "%s", shard->path);
+    snprintf(t->reasons[t->count], sizeof t->reasons[0], "%s", shard->reason);
     t->count++;
 }
 
 static bags_recover_options recover_options(reported *t) {
     bags_recover_options options;
-    memset(&options, 0, sizeof(options));
-    memset(t, 0, sizeof(*t));
+    memset(&options, 0, sizeof options);
+    memset(t, 0, sizeof *t);
     options.each = note_shard;
     options.user = t;
     options.env.allocator = &memory.allocator;
@@ -88,9 +88,9 @@ static uint64_t tree_size(const char *path) {
     uint64_t size = 0;
     for (int i = 0; i < 4; i++) {
         char file[300];
-        snprintf(file, sizeof(file), "%s/%s.bag", path, names[i]);
+        snprintf(file, sizeof file, "%s/%s.bag", path, names[i]);
         size += file_size(file);
-        snprintf(file, sizeof(file), "%s/%s.idx", path, names[i]);
+        snprintf(file, sizeof file, "%s/%s.idx", path, names[i]);
         size += file_size(file);
     }
     return size;
@@ -167,7 +167,7 @@ static void a_dry_run_reports_everything_and_changes_nothing(void **state) {
     options = recover_options(&done);
     options.keep_idx = true;
     assert_ok(bags_recover(w.path, &options, &done.report, &said));
-    assert_memory_equal(&dry.report, &done.report, sizeof(dry.report));
+    assert_memory_equal(&dry.report, &done.report, sizeof dry.report);
     assert_int_equal(dry.count, 2);
     assert_int_equal(done.count, 2);
     for (int i = 0; i < 2; i++) {
@@ -197,7 +197,7 @@ static void truncated_files_keep_their_complete_datapoints(void **state) {
     work w = local_work(at("model"), 0);
     leave(&w, 6, 0);
     int cuts = 0;
-    for (size_t f = 0; f < sizeof(files) / sizeof(*files); f++) {
+    for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
         uint64_t size = file_size(at("model/%s", files[f]));
         uint64_t last = UINT64_MAX;
         for (uint64_t n = size + 1; n > 0; cuts++) {
@@ -246,7 +246,7 @@ static void trailing_bytes_are_truncated(void **state) {
     bags_recover_options dry_options = recover_options(&dry);
     dry_options.dry_run = true;
     assert_ok(bags_recover(crashed.path, &dry_options, &dry.report, &said));
-    for (size_t f = 0; f < sizeof(files) / sizeof(*files); f++)
+    for (size_t f = 0; f < sizeof files / sizeof *files; f++)
         for (uint64_t more = 1; more < 40; more += 6) {
             reported t;
             copy_tree(at("model"), at("one"));
@@ -266,7 +266,7 @@ static void datapoints_end_before_damage_in_the_middle(void **state) {
     (void)state;
     work w = local_work(at("model"), 0);
     leave(&w, 6, 0);
-    for (size_t f = 0; f < sizeof(files) / sizeof(*files); f++) {
+    for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
         bytes file = load(at("model/%s", files[f]));
         for (size_t i = 0; i < file.size; i++) {
             reported t;
@@ -358,7 +358,7 @@ static void a_damaged_record_is_an_error_and_stays(void **state) {
         "{\"refs\": \"utf8\"}"};
     reported t;
     (void)state;
-    for (size_t i = 0; i < sizeof(texts) / sizeof(*texts); i++) {
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         work w = local_work(at("set%d", (int)i), 4);
         leave(&w, 3, 0);
         save_text(at("set%d/000000/spec.json.partial", (int)i), texts[i]);
@@ -817,7 +817,7 @@ static int between_identify(
 }
 
 static void between_start(between *b, const bags_io *base) {
-    memset(b, 0, sizeof(*b));
+    memset(b, 0, sizeof *b);
     b->base = base;
     b->io.user = b;
     b->io.open = between_open;
@@ -840,7 +840,7 @@ static void between_start(between *b, const bags_io *base) {
 
 static void act_recover(between *b) {
     bags_recover_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = b->base;
     bags_recover(b->path, &options, NULL, NULL);
 }
@@ -909,7 +909,7 @@ static void a_writer_that_finishes_does_not_disturb_a_recovery(void **state) {
             assert_opens(b.writer, work_open(&w, false, &said));
             assert_ok(work_append_to(&w, b.writer, 5, &said));
             assert_ok(work_flush(&w, b.writer, &said));
-            memset(&options, 0, sizeof(options));
+            memset(&options, 0, sizeof options);
             options.env.io = &b.io;
             bags_error err;
             err.message[0] = 0;
@@ -1090,7 +1090,7 @@ typedef struct standalone {
 static standalone standalone_on(
     const char *path, const bags_io *io, bool with_checksums) {
     standalone l;
-    memset(&l, 0, sizeof(l));
+    memset(&l, 0, sizeof l);
     l.path = path;
     l.options.env.io = io;
     l.options.buffer_size = 4096;
@@ -1148,7 +1148,7 @@ static uint64_t standalone_check(const standalone *l, const bags_io *io, bool ch
     bags_buffer scratch = {0};
     bags_view blob;
     unsigned char data[5000];
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = io;
     options.verify_checksums = check;
     bag_reader *reader = bag_reader_open(l->path, &options, &said);
@@ -1230,7 +1230,7 @@ static void a_truncated_standalone_bag_keeps_its_complete_blobs(void **state) {
             poison();
             bags_code code = standalone_recover(&disk.io, l.path, &t);
             assert_int_equal(code, first);
-            assert_memory_equal(&t.report, &dry.report, sizeof(t.report));
+            assert_memory_equal(&t.report, &dry.report, sizeof t.report);
             if (code) {
                 assert_int_equal(code, BAGS_ERROR_CORRUPT);
                 assert_int_equal(t.report.failed, 1);
@@ -1501,7 +1501,7 @@ static void a_table_next_to_the_journal_of_another_bag_is_kept(void **state) {
     } cases[] = {{5, 0, 10, 2}, {5, 1, 10, 2}, {2, 0, 3, 5}, {2, 1, 3, 5},
         {5, 0, 45, 2}, {5, 0, 70, 3}, {5, 1, 70, 3}};
     (void)state;
-    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         reported t;
         bytes bag =
             bag_made_of('a', 20, cases[i].count, cases[i].from, cases[i].count + 1);

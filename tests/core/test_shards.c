@@ -33,7 +33,7 @@ static void formula_row(hand_set *set, uint64_t index) {
 }
 
 static void formula_start(hand_set *set) {
-    memset(set, 0, sizeof(*set));
+    memset(set, 0, sizeof *set);
     set_field(set, "a", "bytes");
     set_field(set, "b", "utf8[]");
 }
@@ -53,7 +53,7 @@ static void save_shards(const char *path, const char *const *names) {
     make_dir(path);
     for (size_t i = 0; names[i]; i++) {
         char shard[4096];
-        snprintf(shard, sizeof(shard), "%s/%s", path, names[i]);
+        snprintf(shard, sizeof shard, "%s/%s", path, names[i]);
         save_shard(shard, 3 * i, 3);
     }
 }
@@ -83,7 +83,7 @@ static void check_datapoint(
     assert_bytes(bags_row_bytes(row, 0, 0), text, size);
     assert_int_equal(bags_row_length(row, 1), formula_items(formula));
     for (size_t i = 0; i < formula_items(formula); i++) {
-        snprintf(text, sizeof(text), "item%d", (int)i);
+        snprintf(text, sizeof text, "item%d", (int)i);
         assert_text(bags_row_bytes(row, 1, i), text);
     }
 }
@@ -92,7 +92,7 @@ static void the_path_of_a_shard_has_its_number(void **state) {
     bags_shard shard = {0};
     char path[16], end[4];
     (void)state;
-    assert_ok(bags_shard_path("pets", &shard, path, sizeof(path), &said));
+    assert_ok(bags_shard_path("pets", &shard, path, sizeof path, &said));
     assert_string_equal(path, "pets");
     shard.number = 3;
     shard.digits = 6;
@@ -101,13 +101,13 @@ static void the_path_of_a_shard_has_its_number(void **state) {
     assert_fails(BAGS_ERROR_LIMIT, bags_shard_path("pets", &shard, path, 11, &said));
     assert_string_equal(said.message, "pets: path too long (maximum 10)");
     shard.number = 1234567;
-    assert_ok(bags_shard_path("", &shard, path, sizeof(path), &said));
+    assert_ok(bags_shard_path("", &shard, path, sizeof path, &said));
     assert_string_equal(path, "/1234567");
-    memset(path, 'a', sizeof(path) - 1);
-    path[sizeof(path) - 1] = 0;
+    memset(path, 'a', sizeof path - 1);
+    path[sizeof path - 1] = 0;
     shard.digits = 0;
     assert_fails(
-        BAGS_ERROR_LIMIT, bags_shard_path(path, &shard, end, sizeof(end), &said));
+        BAGS_ERROR_LIMIT, bags_shard_path(path, &shard, end, sizeof end, &said));
 }
 
 static void exactly_the_requested_bytes_are_read(void **state) {
@@ -125,9 +125,9 @@ static void exactly_the_requested_bytes_are_read(void **state) {
     assert_non_null(strstr(said.message,
         "exactly.bin: truncated while open (ends at offset 8, 1 bytes missing)"));
     io->close(io->user, file);
-    memset(nest, 'a', sizeof(nest) - 1);
-    nest[sizeof(nest) - 1] = 0;
-    assert_ptr_equal(bags_path_tail(nest), nest + sizeof(nest) - 1 - 320);
+    memset(nest, 'a', sizeof nest - 1);
+    nest[sizeof nest - 1] = 0;
+    assert_ptr_equal(bags_path_tail(nest), nest + sizeof nest - 1 - 320);
     assert_ptr_equal(bags_path_tail(path), path);
 }
 
@@ -160,7 +160,7 @@ static void check_formulas(
 
 static bags_reader_options reading(void) {
     bags_reader_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.allocator = &memory.allocator;
     options.env.io = &disk.io;
     return options;
@@ -176,7 +176,7 @@ static bags_reader *open_reader(const char *path, bool allow_gaps) {
 
 static bags_writer_options sharding(uint64_t size, uint64_t length) {
     bags_writer_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.shard_size = size;
     options.shard_length = length;
     options.no_sync = true;
@@ -204,7 +204,7 @@ static uint64_t hand_size(const hand_set *set) {
 
 static void save_number(memory_disk *to, hand_set *set, uint64_t number) {
     char shard[64];
-    snprintf(shard, sizeof(shard), "x/%06d", (int)number);
+    snprintf(shard, sizeof shard, "x/%06d", (int)number);
     memory_disk_save_set(to, set, V1, shard);
     set_free(set);
     formula_start(set);
@@ -314,7 +314,7 @@ static void invalid_worker_numbers_are_refused(void **state) {
         {UINT64_MAX, UINT64_MAX}, {UINT64_MAX, 1}};
     (void)state;
     save_shards(at("y"), (const char *const[]){"000000", "000001", NULL});
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         bags_writer_options options = sharding(0, 0);
         bags_reader_options read = reading();
         options.shard_start = rows[i][0];
@@ -521,7 +521,7 @@ static void shards_are_ordered_by_number(void **state) {
     (void)state;
     for (size_t i = 0; i < 4; i++) {
         save_shards(at("%d", (int)i), sets[i]);
-        for (size_t k = 0; k < sizeof(others) / sizeof(others[0]); k++)
+        for (size_t k = 0; k < sizeof others / sizeof others[0]; k++)
             if (ON_WINDOWS && strcmp(others[k], "5 ") == 0)
                 continue; /* "005" is 5 there */
             else if (others[k][0] && k % 2)
@@ -733,7 +733,7 @@ static void save_dataset(const char *path, uint64_t shards) {
         make_dir(path);
     for (uint64_t s = 0; s < shards; s++) {
         char shard[4096];
-        snprintf(shard, sizeof(shard), "%s/%06d", path, (int)s);
+        snprintf(shard, sizeof shard, "%s/%06d", path, (int)s);
         save_shard(shard, 2 * s, 2);
     }
 }
@@ -767,8 +767,8 @@ static void check_shares_of_readers(uint64_t shards, uint64_t workers) {
 static void check_shares_of_verify(uint64_t workers) {
     bags_verify_options options;
     bags_verify_report complete, sum, one;
-    memset(&options, 0, sizeof(options));
-    memset(&sum, 0, sizeof(sum));
+    memset(&options, 0, sizeof options);
+    memset(&sum, 0, sizeof sum);
     options.env.io = &disk.io;
     assert_ok(bags_verify(at("x"), &options, &complete, &said));
     options.shard_stop = workers;
@@ -783,12 +783,12 @@ static void check_shares_of_verify(uint64_t workers) {
         sum.bags += one.bags;
         sum.checksums += one.checksums;
     }
-    assert_memory_equal(&sum, &complete, sizeof(sum));
+    assert_memory_equal(&sum, &complete, sizeof sum);
 }
 
 static void check_shares_of_checksum(uint64_t shards, uint64_t workers) {
     bags_checksum_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.no_sync = true;
     options.env.io = &disk.io;
     options.shard_stop = workers;
@@ -840,7 +840,7 @@ static void every_crashed_shard_is_recovered_by_one_worker(void **state) {
             for (uint64_t i = 0; i < workers; i++) {
                 bags_recover_options options;
                 bags_recover_report report;
-                memset(&options, 0, sizeof(options));
+                memset(&options, 0, sizeof options);
                 options.no_sync = true;
                 options.shard_start = i;
                 options.shard_stop = workers;
@@ -973,7 +973,7 @@ static void shards_of_different_specs_are_an_error(void **state) {
         "{\"a\": \"bytes\", \"b\": \"utf8[]\", \"c\": \"utf8\"}"};
     (void)state;
     save_shards(at("x"), (const char *const[]){"000000", "000001", "000002", NULL});
-    for (size_t i = 0; i < sizeof(specs) / sizeof(specs[0]); i++) {
+    for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++) {
         save_text(at("x/000001/spec.json"), specs[i]);
         assert_refused(BAGS_ERROR_CORRUPT, bags_reader_open(at("x"), NULL, &said));
         assert_says("000001");
@@ -990,7 +990,7 @@ static void shards_of_different_variants_are_read_together(void **state) {
     make_dir(at("x"));
     for (int i = 0; i < 6; i++) {
         hand_set set;
-        memset(&set, 0, sizeof(set));
+        memset(&set, 0, sizeof set);
         set_field(&set, "a", "bytes");
         for (uint64_t k = 0; k < 4; k++) {
             char text[128];
@@ -1026,7 +1026,7 @@ static void save_uneven(const char *path) {
     make_dir(path);
     for (int i = 0; i < 7; i++) {
         char shard[4096];
-        snprintf(shard, sizeof(shard), "%s/%06d", path, i);
+        snprintf(shard, sizeof shard, "%s/%06d", path, i);
         save_shard(shard, first, lengths[i]);
         first += lengths[i];
     }
@@ -1120,11 +1120,11 @@ static void thousands_of_shards_are_read_with_few_files(void **state) {
         hand_set set;
         char text[128], target[8];
         if (i >= different) {
-            snprintf(target, sizeof(target), "%06d", (int)(i % different));
+            snprintf(target, sizeof target, "%06d", (int)(i % different));
             assert_int_equal(symlink(target, at("x/%06d", (int)i)), 0);
             continue;
         }
-        memset(&set, 0, sizeof(set));
+        memset(&set, 0, sizeof set);
         set_field(&set, "a", "bytes");
         set_begin(&set);
         set_blob(&set, 0, text, formula_text(i, text));
@@ -1182,7 +1182,7 @@ static void check_finalized(const char *path, const char *names, uint64_t count)
 
 static bags_code finalize(const char *path, uint64_t *renamed) {
     bags_finalize_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.allocator = &memory.allocator;
     options.env.io = &disk.io;
     return bags_finalize(path, &options, renamed, &said);
@@ -1214,7 +1214,7 @@ static void finalize_syncs_the_directory_unless_no_sync_is_set(void **state) {
     (void)state;
     for (int i = 0; i < 2; i++) {
         bags_finalize_options options;
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         options.env.io = &disk.io;
         options.no_sync = i == 1;
         save_shards(at("x%d", i), (const char *const[]){"000001", "000003", NULL});
@@ -1472,9 +1472,9 @@ static void new_shards_have_the_files_that_the_finished_ones_have(void **state) 
             assert_names(at("x"), "000000 000001 000002");
             for (int i = 0; i < 3; i++) {
                 char name[32];
-                snprintf(name, sizeof(name), "x/%06d/refs.crc", i);
+                snprintf(name, sizeof name, "x/%06d/refs.crc", i);
                 assert_int_equal(exists(at(name)), has & 1);
-                snprintf(name, sizeof(name), "x/%06d/refs.idx", i);
+                snprintf(name, sizeof name, "x/%06d/refs.idx", i);
                 assert_int_equal(exists(at(name)), (has & 2) != 0);
             }
             assert_ok(bags_verify(at("x"), NULL, NULL, &said));

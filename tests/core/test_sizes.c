@@ -19,7 +19,7 @@ static uint64_t disk_usage(const char *path) {
 #ifdef _WIN32
     FILE_STANDARD_INFO info;
     HANDLE file = CreateFileA(path, GENERIC_READ, 0, NULL, OPEN_EXISTING, 0, NULL);
-    CHECK(GetFileInformationByHandleEx(file, FileStandardInfo, &info, sizeof(info)));
+    CHECK(GetFileInformationByHandleEx(file, FileStandardInfo, &info, sizeof info));
     CloseHandle(file);
     return (uint64_t)info.AllocationSize.QuadPart;
 #else

@@ -59,15 +59,15 @@ static bags_code run(world *w);
 
 static world *world_on(const char *directory) {
     world *w = (world *)mmap(
-        NULL, sizeof(*w), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+        NULL, sizeof *w, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(w != MAP_FAILED);
-    memset(w, 0, sizeof(*w));
+    memset(w, 0, sizeof *w);
     w->program = run;
     ration_start(&w->blocks);
-    snprintf(w->directory, sizeof(w->directory), "%s", directory);
-    snprintf(w->paths[0], sizeof(w->paths[0]), "%s/above/shards", directory);
-    snprintf(w->paths[1], sizeof(w->paths[1]), "%s/one", directory);
-    snprintf(w->paths[2], sizeof(w->paths[2]), "%s/pair", directory);
+    snprintf(w->directory, sizeof w->directory, "%s", directory);
+    snprintf(w->paths[0], sizeof w->paths[0], "%s/above/shards", directory);
+    snprintf(w->paths[1], sizeof w->paths[1], "%s/one", directory);
+    snprintf(w->paths[2], sizeof w->paths[2], "%s/pair", directory);
     w->works[SHARDS] = work_on(w->paths[0], 4, NULL);
     w->works[ONE] = work_on(w->paths[1], 0, NULL);
     w->works[ONE].options.keep_idx = true;
@@ -90,7 +90,7 @@ static world *new_world(const char *directory, uint64_t n) {
     return w;
 }
 
-static void world_free(world *w) { munmap(w, sizeof(*w)); }
+static void world_free(world *w) { munmap(w, sizeof *w); }
 
 /* The program crashes: nothing that releasing its writer does reaches the
  * disk. */
@@ -157,7 +157,7 @@ static bags_code recover(world *w, const char *path) {
 static bags_code read_back(world *w, int which, bool no_mmap) {
     work *each = &w->works[which];
     bags_reader_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.no_mmap = no_mmap;
     options.cache_index = no_mmap;
     options.max_files = 3;
@@ -192,7 +192,7 @@ done:
 /* In a child process: cmocka's handlers would run the other tests in it. */
 static void end_at_signals(void) {
     static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGSYS};
-    for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
         signal(signals[i], SIG_DFL);
 }
 
@@ -202,7 +202,7 @@ static void end_at_signals(void) {
 static bags_code write_bag(world *w, const char *path) {
     static unsigned char blob[LARGE];
     bag_writer_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.allocator = &w->blocks.allocator;
     bag_writer *writer = NULL;
     bags_code code;
@@ -225,7 +225,7 @@ static bags_code read_bag(world *w, const char *path) {
     bag_reader_options options;
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_view blob = {NULL, 0};
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.allocator = &w->blocks.allocator;
     options.no_mmap = true;
     bag_reader *reader = NULL;
@@ -244,7 +244,7 @@ done:
 /* The program, and a Bag, for which small disks have no space. */
 static bags_code run_with_bag(world *w) {
     char path[256];
-    snprintf(path, sizeof(path), "%s/alone.bag", w->directory);
+    snprintf(path, sizeof path, "%s/alone.bag", w->directory);
     bags_code code;
     STEP(run(w));
     STEP(write_bag(w, path));
@@ -292,7 +292,7 @@ static char reference[200];
 
 /* What the disk would contain if nothing had happened; made once per test. */
 static void make_reference(void) {
-    snprintf(reference, sizeof(reference), "%s", at("reference"));
+    snprintf(reference, sizeof reference, "%s", at("reference"));
     make_dir(reference);
     world *w = world_on(reference);
     for (int i = 0; i < WORKS; i++) {
@@ -343,10 +343,10 @@ static void check_resuming(world *w, const char *how, uint64_t n) {
                 w->works[i].path, w->error.message);
     }
     drop_journals(bags_io_local(), w->directory);
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char here[512], there[512];
-        snprintf(here, sizeof(here), "%s/%s", w->directory, names[i]);
-        snprintf(there, sizeof(there), "%s/%s", reference, names[i]);
+        snprintf(here, sizeof here, "%s/%s", w->directory, names[i]);
+        snprintf(there, sizeof there, "%s/%s", reference, names[i]);
         drop_journals(bags_io_local(), there);
         if (!is_same_tree(here, there))
             fail_msg(
@@ -358,12 +358,12 @@ static void check_resuming(world *w, const char *how, uint64_t n) {
 static void check_remains(world *w, const char *how, uint64_t n) {
     char copy[256];
     world before = *w;
-    memset(&w->calls, 0, sizeof(w->calls));
+    memset(&w->calls, 0, sizeof w->calls);
     w->crashes = false;
-    snprintf(copy, sizeof(copy), "%s.copy", w->directory);
+    snprintf(copy, sizeof copy, "%s.copy", w->directory);
     copy_tree(w->directory, copy);
     check_recovery(w, how, n);
-    memcpy(w->works, before.works, sizeof(w->works));
+    memcpy(w->works, before.works, sizeof w->works);
     remove_tree(w->directory);
     assert_int_equal(rename(copy, w->directory), 0);
     check_resuming(w, how, n);
@@ -441,7 +441,7 @@ static void check_sync(const world *w, const fault *how, uint64_t n) {
             w->calls.unsynced);
     if (!file || !strstr(file, ".bag"))
         return;
-    snprintf(commit, sizeof(commit), "%.*s/spec.json", (int)(file - w->calls.unsynced),
+    snprintf(commit, sizeof commit, "%.*s/spec.json", (int)(file - w->calls.unsynced),
         w->calls.unsynced);
     if (exists(commit))
         fail_msg("%s %d: %s is there, but %s was not synced", how->name, (int)n, commit,
@@ -528,7 +528,7 @@ static void sweep_all(const fault *faults, size_t count, uint64_t stride) {
 }
 
 #define SWEEP(faults, stride)                                                          \
-    sweep_all(faults, sizeof(faults) / sizeof((faults)[0]), stride)
+    sweep_all(faults, sizeof(faults) / sizeof *(faults), stride)
 
 /* ---- the N-th call of a program ---- */
 
@@ -630,9 +630,9 @@ static void a_failed_sync_is_never_tried_again(void **state) {
     int fd = open(at("file"), O_RDWR | O_CREAT, 0666);
     (void)state;
     assert_true(fd >= 0);
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         shim s;
-        memset(&s, 0, sizeof(s));
+        memset(&s, 0, sizeof s);
         s.only = ONLY(CALL_FCNTL);
         s.fail_at = 1;
         s.error = cases[i].error;
@@ -654,7 +654,7 @@ static void a_file_whose_early_writing_fails_is_synced(void **state) {
     shim s;
     (void)state;
     assert_non_null(blob);
-    memset(&s, 0, sizeof(s));
+    memset(&s, 0, sizeof s);
     s.only = ONLY(CALL_WRITE_BACK);
     s.fail_at = 1;
     s.stays = true;
@@ -695,7 +695,7 @@ static const fault upkeep_faults[] = {
 };
 
 #define SWEEP_UPKEEP(met, stride, total)                                               \
-    for (size_t i_ = 0; i_ < sizeof(upkeep_faults) / sizeof(upkeep_faults[0]); i_++)   \
+    for (size_t i_ = 0; i_ < sizeof upkeep_faults / sizeof upkeep_faults[0]; i_++)     \
     (total) += sweep(&upkeep_faults[i_], stride, met)
 
 /* What writers have left: shards with gaps between their numbers; an unfinished
@@ -732,7 +732,7 @@ static void make_model(void) {
  * result. */
 static void drop_the_rest(const char *path) {
     char journal[512];
-    snprintf(journal, sizeof(journal), "%s/alone.idx", path);
+    snprintf(journal, sizeof journal, "%s/alone.idx", path);
     if (exists(journal))
         assert_int_equal(remove(journal), 0);
     drop_journals(bags_io_local(), path);
@@ -749,10 +749,10 @@ static bags_code keep_up(world *w) {
     bags_finalize_options closing;
     char gaps[256], alone[256];
     bags_code code;
-    snprintf(gaps, sizeof(gaps), "%s/gaps", w->directory);
-    snprintf(alone, sizeof(alone), "%s/alone.bag", w->directory);
-    memset(&sums, 0, sizeof(sums));
-    memset(&closing, 0, sizeof(closing));
+    snprintf(gaps, sizeof gaps, "%s/gaps", w->directory);
+    snprintf(alone, sizeof alone, "%s/alone.bag", w->directory);
+    memset(&sums, 0, sizeof sums);
+    memset(&closing, 0, sizeof closing);
     closing.env.allocator = sums.env.allocator = &w->blocks.allocator;
     STEP(bags_finalize(gaps, &closing, NULL, &w->error));
     STEP(bags_checksum(gaps, &sums, NULL, &w->error));
@@ -780,7 +780,7 @@ static bool meet_upkeep(const fault *how, uint64_t n) {
         fail_msg("%s %d in %s: it crashed: %d", how->name, (int)n, w->where, status);
     else if (reached)
         check_report(w, how, n);
-    memset(&w->calls, 0, sizeof(w->calls));
+    memset(&w->calls, 0, sizeof w->calls);
     if (keep_up(w))
         fail_msg(
             "%s %d: it cannot be repeated: %s", how->name, (int)n, w->error.message);
@@ -814,12 +814,12 @@ static const char *const *words;
 static char program_path[4096], preload[4200];
 
 static void find_command(void) {
-    ssize_t size = readlink("/proc/self/exe", program_path, sizeof(program_path) - 32);
+    ssize_t size = readlink("/proc/self/exe", program_path, sizeof program_path - 32);
     assert_true(size > 0);
     program_path[size] = 0;
     for (int i = 0; i < 3; i++) /* of tests/core/test_system */
         *strrchr(program_path, '/') = 0;
-    snprintf(preload, sizeof(preload), "%s/tests/lib/system/shim.so", program_path);
+    snprintf(preload, sizeof preload, "%s/tests/lib/system/shim.so", program_path);
     strcat(program_path, "/bags");
 #if defined(__SANITIZE_ADDRESS__)
     print_message("skipped: the sanitizer must come before the shim\n");
@@ -894,10 +894,10 @@ static bool meet_command(const fault *how, uint64_t n) {
     w->calls.effect = how->effect;
     w->calls.error = how->error;
     copy_tree(at("model"), at("set"));
-    save(at("map"), &w->calls, sizeof(w->calls));
+    save(at("map"), &w->calls, sizeof w->calls);
     int status = run_command(at("set"), at("map"));
     bytes map = load(at("map"));
-    assert_int_equal(map.size, sizeof(w->calls));
+    assert_int_equal(map.size, sizeof w->calls);
     memcpy(&w->calls, map.data, map.size);
     bytes_free(&map);
     bool reached = w->calls.met > 0;
@@ -929,7 +929,7 @@ static void a_failed_command_can_be_repeated(void **state) {
     (void)state;
     find_command();
     make_model();
-    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
         uint64_t tried = 0;
         words = commands[i];
         copy_tree(at("model"), at("set"));
@@ -1084,7 +1084,7 @@ typedef void relieve(uint64_t n);
 
 static bool meet_small_disk(const limit *how, relieve *more, uint64_t n) {
     char directory[256];
-    snprintf(directory, sizeof(directory), "%s/small_disk/set", at("."));
+    snprintf(directory, sizeof directory, "%s/small_disk/set", at("."));
     if (mkdir(directory, 0777) != 0) {
         assert_int_equal(errno, how->error);
         more(n);
@@ -1123,7 +1123,7 @@ static void raise_tmpfs(const limit *how, const char *format, uint64_t n) {
     make_reference();
     for (; hit; tried += hit) {
         char options[64];
-        snprintf(options, sizeof(options), format, (int)n);
+        snprintf(options, sizeof options, format, (int)n);
         mount_small_disk(options);
         hit = meet_small_disk(how, grow_small_disk, n);
         unmount_small_disk();
@@ -1153,7 +1153,7 @@ static void mount_ext4(void) {
     make_dir(small_disk);
     save(at("image"), NULL, 0);
     resize_file(at("image"), 2 << 20);
-    snprintf(command, sizeof(command),
+    snprintf(command, sizeof command,
         "PATH=$PATH:/sbin:/usr/sbin; "
         "mkfs.ext4 -q -m 0 -b 1024 -N 160 '%s' && mount -o loop '%s' '%s'",
         at("image"), at("image"), small_disk);
@@ -1296,7 +1296,7 @@ static void a_file_without_read_permission_is_named(void **state) {
     (void)state;
     world *w = nobodys_world();
     assert_ok(bags_recover(w->paths[0], NULL, NULL, &said));
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         const char *path = at("set/above/shards/000001/%s", names[i]);
         assert_int_equal(chmod(path, 0), 0);
         expect_refusal(w, read_shards, path);
@@ -1375,8 +1375,8 @@ static void a_file_truncated_while_read_without_mmap_is_an_error(void **state) {
         for (int mode = 0; mode < 3; mode++) {
             bags_reader_options how;
             char path[300];
-            snprintf(path, sizeof(path), "%s/000000/%s.bag", set, names[f]);
-            memset(&how, 0, sizeof(how));
+            snprintf(path, sizeof path, "%s/000000/%s.bag", set, names[f]);
+            memset(&how, 0, sizeof how);
             how.no_mmap = true;
             how.cache_index = mode == 1;
             how.max_files = mode == 2 ? 1 : 0;
@@ -1402,7 +1402,7 @@ static void a_file_truncated_while_mapped_terminates_the_program(void **state) {
     assert_true(child >= 0);
     if (child == 0) {
         bags_reader_options how;
-        memset(&how, 0, sizeof(how));
+        memset(&how, 0, sizeof how);
         end_at_signals();
         read_and_truncate(set, &how, text, 0);
         _exit(0);

@@ -23,7 +23,7 @@ static void save_shards(const char *path) {
     for (uint64_t s = 0; s < SHARDS; s++) {
         hand_set set;
         char text[200], shard[4096];
-        memset(&set, 0, sizeof(set));
+        memset(&set, 0, sizeof set);
         set_field(&set, "a", "bytes");
         set_field(&set, "b", "bytes[]");
         set_field(&set, "n", "array(uint64,2)");
@@ -46,7 +46,7 @@ static void save_shards(const char *path) {
             set_end(&set);
             bytes_free(&numbers);
         }
-        snprintf(shard, sizeof(shard), "%s/%06d", path, (int)s);
+        snprintf(shard, sizeof shard, "%s/%06d", path, (int)s);
         set_save(&set, V1, shard);
         set_free(&set);
     }
@@ -135,7 +135,7 @@ static void *read_much(void *user) {
             bags_verify(j->path, NULL, NULL, &err))
             fault = err.message;
         if (fault)
-            snprintf(j->fault, sizeof(j->fault), "%.200s", fault);
+            snprintf(j->fault, sizeof j->fault, "%.200s", fault);
     }
     bags_row_free(&row);
     return NULL;
@@ -178,7 +178,7 @@ static void read_by_threads(bags_reader_options *options, int reads, bool watche
     const char *path = at("x");
     assert_opens(reader, bags_reader_open(path, options, &said));
     assert_true(bags_reader_length(reader) == TOTAL);
-    memset(jobs, 0, sizeof(jobs));
+    memset(jobs, 0, sizeof jobs);
     for (size_t i = 0; i < THREADS; i++) {
         jobs[i].reader = reader;
         jobs[i].path = path;
@@ -198,7 +198,7 @@ static void threads_share_a_mapped_reader(void **state) {
     bags_reader_options options;
     (void)state;
     save_shards(at("x"));
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     /* Repeated, so that threads compete for the first use of the files. */
     for (int round = 0; round < 20; round++)
         check_readers(&options, 30);
@@ -210,7 +210,7 @@ static void threads_share_a_few_maps(void **state) {
     (void)state;
     save_shards(at("x"));
     for (size_t maps = 1; maps < 40; maps = maps * 3) {
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         disk.most_maps = (int)maps;
         options.max_files = 5;
         read_by_threads(&options, 300, true);
@@ -225,7 +225,7 @@ static void threads_share_a_few_open_files(void **state) {
     save_shards(at("x"));
     for (size_t files = 1; files <= 16; files *= 4)
         for (int load = 0; load < 2; load++) {
-            memset(&options, 0, sizeof(options));
+            memset(&options, 0, sizeof options);
             options.no_mmap = true;
             options.cache_index = load == 1;
             options.max_files = files;
@@ -246,7 +246,7 @@ static void threads_share_a_reader_that_cannot_map(void **state) {
     bags_reader_options options;
     (void)state;
     save_shards(at("x"));
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     disk.only = 1u << HOOK_MAP;
     disk.fail_at = 20; /* some are mapped, and then no more */
     disk.stays = true;
@@ -269,7 +269,7 @@ static void *read_damaged(void *user) {
         else
             fault = read_point(j, index, &row, &err);
         if (fault)
-            snprintf(j->fault, sizeof(j->fault), "%.200s", fault);
+            snprintf(j->fault, sizeof j->fault, "%.200s", fault);
     }
     bags_row_free(&row);
     return NULL;
@@ -284,12 +284,12 @@ static void threads_get_errors_for_shards_that_cannot_be_opened(void **state) {
         bags_reader_options options;
         bags_reader *reader;
         job jobs[THREADS];
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         options.no_mmap = mode % 3 > 0;
         options.cache_index = mode % 3 > 1;
         options.max_files = mode < 3 ? 0 : 1;
         assert_opens(reader, bags_reader_open(at("x"), &options, &said));
-        memset(jobs, 0, sizeof(jobs));
+        memset(jobs, 0, sizeof jobs);
         for (size_t i = 0; i < THREADS; i++) {
             jobs[i].reader = reader;
             jobs[i].seed = i + 7;
@@ -316,7 +316,7 @@ static void *read_bag(void *user) {
             !same(blob, text, text_of(index, 0, text)) ||
             bag_reader_get_range(j->bag, index, index + 9, &scratch, &range, &err) ||
             !same(bags_range_get(&range, 0), text, text_of(index, 0, text)))
-            snprintf(j->fault, sizeof(j->fault), "blob %d is wrong", (int)index);
+            snprintf(j->fault, sizeof j->fault, "blob %d is wrong", (int)index);
     }
     bags_buffer_free(&scratch);
     return NULL;
@@ -334,12 +334,12 @@ static void threads_share_a_bag(void **state) {
         bag_reader_options options;
         job jobs[THREADS];
         bag_reader *reader;
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         options.no_mmap = mode > 0;
         options.cache_index = mode > 1;
         options.env.io = &disk.io;
         assert_opens(reader, bag_reader_open(at("x.bag"), &options, &said));
-        memset(jobs, 0, sizeof(jobs));
+        memset(jobs, 0, sizeof jobs);
         for (size_t i = 0; i < THREADS; i++) {
             jobs[i].bag = reader;
             jobs[i].seed = i;
@@ -356,7 +356,7 @@ static void *write_shards(void *user) {
     job *j = (job *)user;
     bags_writer_options options;
     bags_error err;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.shard_length = 7;
     options.shard_start = j->seed;
     options.shard_stop = THREADS;
@@ -364,31 +364,31 @@ static void *write_shards(void *user) {
     options.no_sync = true;
     bags_writer *writer = bags_writer_open(j->fault + 1, fields, 2, &options, &err);
     /* Until here, fault contains the path after its first byte. */
-    memset(j->fault, 0, sizeof(j->fault));
+    memset(j->fault, 0, sizeof j->fault);
     bags_code code = writer ? BAGS_OK : err.code;
     for (int i = 0; i < j->reads && !code; i++) {
         char text[64];
         bags_value values[2];
         bags_entry entries[2] = {{"a", &values[0], 1}, {"n", &values[1], 1}};
-        snprintf(text, sizeof(text), "worker %d, %d", (int)j->seed, i);
+        snprintf(text, sizeof text, "worker %d, %d", (int)j->seed, i);
         values[0] = bags_utf8(text);
         values[1] = bags_int(i);
         code = bags_writer_append(writer, entries, 2, &err);
     }
     bags_code closed = bags_writer_close(writer, code ? NULL : &err);
     if (code || closed)
-        snprintf(j->fault, sizeof(j->fault), "%.200s", err.message);
+        snprintf(j->fault, sizeof j->fault, "%.200s", err.message);
     return NULL;
 }
 
 static void workers_write_one_dataset(void **state) {
     job jobs[THREADS];
     (void)state;
-    memset(jobs, 0, sizeof(jobs));
+    memset(jobs, 0, sizeof jobs);
     for (size_t i = 0; i < THREADS; i++) {
         jobs[i].seed = i;
         jobs[i].reads = 14 + (int)i % 2 * 7;
-        snprintf(jobs[i].fault + 1, sizeof(jobs[i].fault) - 1, "%.200s", at("p/x"));
+        snprintf(jobs[i].fault + 1, sizeof jobs[i].fault - 1, "%.200s", at("p/x"));
     }
     run_jobs(jobs, write_shards);
     /* Odd workers wrote one shard more. */
@@ -396,7 +396,7 @@ static void workers_write_one_dataset(void **state) {
     bags_reader_options options;
     bags_reader *reader;
     bags_row row = {0};
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.allow_gaps = true;
     assert_opens(reader, bags_reader_open(at("p/x"), &options, &said));
     assert_true(shard_count(reader) == 20);
@@ -406,7 +406,7 @@ static void workers_write_one_dataset(void **state) {
         bags_shard shard = shard_at(reader, s);
         for (uint64_t i = 0; i < 7; i++) {
             char text[64];
-            snprintf(text, sizeof(text), "worker %d, %d", (int)(shard.number % THREADS),
+            snprintf(text, sizeof text, "worker %d, %d", (int)(shard.number % THREADS),
                 (int)(shard.number / THREADS * 7 + i));
             assert_ok(bags_reader_get(reader, shard.start + i, NULL, 0, &row, &said));
             assert_text(bags_row_bytes(&row, 0, 0), text);
@@ -440,7 +440,7 @@ static void *write_numbered(job *j) {
     static const bags_field fields[] = {{"a", "bytes"}, {"b", "bytes[]"}};
     bags_writer_options options;
     bags_error err;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.shard_length = 90;
     options.buffer_size = 4096;
     options.no_sync = true;
@@ -453,7 +453,7 @@ static void *write_numbered(job *j) {
     }
     bags_code closed = bags_writer_close(writer, code ? NULL : &err);
     if (code || closed)
-        snprintf(j->fault, sizeof(j->fault), "%.200s", err.message);
+        snprintf(j->fault, sizeof j->fault, "%.200s", err.message);
     return NULL;
 }
 
@@ -482,7 +482,7 @@ static void *watch_numbered(void *user) {
     const char *fault = NULL;
     if (j->seed == 0)
         return write_numbered(j);
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.unfinished = BAGS_UNFINISHED_READ;
     options.no_mmap = j->seed % 2;
     options.max_files = j->seed % 3;
@@ -503,7 +503,7 @@ static void *watch_numbered(void *user) {
         bags_reader_close(reader);
     }
     if (fault)
-        snprintf(j->fault, sizeof(j->fault), "%.200s", fault);
+        snprintf(j->fault, sizeof j->fault, "%.200s", fault);
     bags_row_free(&row);
     return NULL;
 }
@@ -511,7 +511,7 @@ static void *watch_numbered(void *user) {
 static void threads_read_while_another_writes(void **state) {
     job jobs[THREADS];
     (void)state;
-    memset(jobs, 0, sizeof(jobs));
+    memset(jobs, 0, sizeof jobs);
     for (size_t i = 0; i < THREADS; i++) {
         jobs[i].path = at("live");
         jobs[i].seed = i;
@@ -530,7 +530,7 @@ static void *share_unfinished(void *user) {
     for (int i = 0; i < 1500 && !fault; i++)
         fault = read_unfinished(j->reader, next_random(&random) % length, &row, &err);
     if (fault)
-        snprintf(j->fault, sizeof(j->fault), "%.200s", fault);
+        snprintf(j->fault, sizeof j->fault, "%.200s", fault);
     bags_row_free(&row);
     return NULL;
 }
@@ -544,14 +544,14 @@ static void threads_share_a_reader_of_unfinished_shards(void **state) {
         bags_writer *writer;
         job jobs[THREADS];
         bags_writer_options with;
-        memset(&with, 0, sizeof(with));
+        memset(&with, 0, sizeof with);
         with.no_sync = true;
         assert_opens(
             writer, bags_writer_open(at("live%d", way), fields, 2, &with, &said));
         for (uint64_t i = 0; i < 300; i++)
             assert_ok(append_numbered(writer, i, &said));
         assert_ok(bags_writer_flush(writer, &said));
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         options.unfinished = BAGS_UNFINISHED_READ;
         options.no_mmap = way > 0;
         options.max_files = way > 1;
@@ -559,7 +559,7 @@ static void threads_share_a_reader_of_unfinished_shards(void **state) {
         assert_true(bags_reader_length(reader) == 300);
         assert_ok(append_numbered(writer, 300, &said));
         assert_ok(bags_writer_close(writer, &said));
-        memset(jobs, 0, sizeof(jobs));
+        memset(jobs, 0, sizeof jobs);
         for (size_t i = 0; i < THREADS; i++) {
             jobs[i].reader = reader;
             jobs[i].seed = i;
@@ -622,7 +622,7 @@ static void *encode_many(void *user) {
     for (uint64_t i = j->seed - 1; i < VALUES; i += THREADS - 1) {
         const char *fault = encode_value(i, &to, &from);
         if (fault)
-            snprintf(j->fault, sizeof(j->fault), "%s", fault);
+            snprintf(j->fault, sizeof j->fault, "%s", fault);
         pthread_mutex_lock(&line.lock);
         line.encoded[i] = true;
         pthread_cond_signal(&line.ready);
@@ -650,7 +650,7 @@ static void *append_encoded(void *user) {
             entries[f].count = 1;
         }
         if (bags_writer_append(line.writer, entries, 2, &err))
-            snprintf(j->fault, sizeof(j->fault), "%.200s", err.message);
+            snprintf(j->fault, sizeof j->fault, "%.200s", err.message);
     }
     return NULL;
 }
@@ -665,9 +665,9 @@ static void threads_encode_while_one_appends(void **state) {
     bags_reader *reader;
     bags_row row = {0};
     (void)state;
-    memset(jobs, 0, sizeof(jobs));
-    memset(&line, 0, sizeof(line));
-    memset(&options, 0, sizeof(options));
+    memset(jobs, 0, sizeof jobs);
+    memset(&line, 0, sizeof line);
+    memset(&options, 0, sizeof options);
     pthread_mutex_init(&line.lock, NULL);
     pthread_cond_init(&line.ready, NULL);
     options.no_sync = true;

@@ -27,9 +27,9 @@ static void valid_type_strings_are_parsed(void **state) {
         {"x(-_.)", "x", "-_.", 1, false},
     };
     (void)state;
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         bags_type type;
-        memset(&type, 0xee, sizeof(type));
+        memset(&type, 0xee, sizeof type);
         assert_ok(bags_type_parse(rows[i].text, &type, &said));
         assert_text(type.name, rows[i].name);
         assert_text(type.arguments, rows[i].arguments);
@@ -49,12 +49,12 @@ static void invalid_type_strings_are_refused(void **state) {
         "caf\xc3\xa9", "x(\xc3\xa9)", "x(\n)", "utf8[1]", "utf8()()", "utf8[]()",
         "\xff\xfe", "a\tb"};
     (void)state;
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         bags_type type, before;
-        memset(&type, 0xee, sizeof(type));
+        memset(&type, 0xee, sizeof type);
         before = type;
         assert_fails(BAGS_ERROR_TYPE, bags_type_parse(rows[i], &type, &said));
-        assert_memory_equal(&type, &before, sizeof(type));
+        assert_memory_equal(&type, &before, sizeof type);
         assert_int_equal(bags_type_parse(rows[i], &type, NULL), BAGS_ERROR_TYPE);
     }
 }
@@ -62,7 +62,7 @@ static void invalid_type_strings_are_refused(void **state) {
 static void the_message_about_a_type_of_any_length_is_utf8(void **state) {
     char text[2 * BAGS_ERROR_SIZE];
     (void)state;
-    for (size_t size = 1; size < sizeof(text) - 4; size += size < 120 ? 1 : 97) {
+    for (size_t size = 1; size < sizeof text - 4; size += size < 120 ? 1 : 97) {
         memset(text, 'a', size);
         memcpy(text + size, "\xf0\x9f\x98\x80", 5);
         bags_type type;
@@ -113,7 +113,7 @@ static void numeric_arguments_are_decimal_and_fit_64_bits(void **state) {
         {"x", false, 0},
     };
     (void)state;
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         bags_type type;
         uint64_t number = 99;
         assert_ok(bags_type_parse(rows[i].text, &type, &said));
@@ -178,7 +178,7 @@ static void dtypes_are_parsed_in_every_numpy_spelling(void **state) {
         {">c16", BAGS_DTYPE_COMPLEX128, true},
     };
     (void)state;
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         bool big = !rows[i].big;
         size_t size = strlen(rows[i].text);
         /* A separate block, without NUL. */
@@ -198,7 +198,7 @@ static void other_dtype_names_are_refused(void **state) {
         "object", "S4", "U16", "V8", "datetime64", "float8", "int128", "bfloat16",
         "<>f4", "f", "float32\n"};
     (void)state;
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         bags_dtype dtype = bags_dtype_parse(rows[i], strlen(rows[i]), NULL);
         /* NumPy has these two spellings as well. */
         if (strcmp(rows[i], "float") == 0)
@@ -235,7 +235,7 @@ static void dtypes_have_names_codes_and_sizes(void **state) {
         {BAGS_DTYPE_NONE, "", "", 0, 0}, {(bags_dtype)15, "", "", 0, 0},
         {(bags_dtype)1000, "", "", 0, 0}};
     (void)state;
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         bags_dtype dtype = rows[i].dtype;
         assert_string_equal(bags_dtype_name(dtype), rows[i].name);
         assert_string_equal(bags_dtype_code(dtype), rows[i].code);
@@ -280,7 +280,7 @@ static void the_bytes_of_elements_are_swapped(void **state) {
     uint16_t one = 1;
     unsigned char first;
     (void)state;
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         char copy[16], same[16];
         bags_swap_bytes(copy, from, 16, rows[i].element);
         assert_memory_equal(copy, rows[i].to, 16);
@@ -306,7 +306,7 @@ static void numbers_are_loaded_and_stored_in_both_byte_orders(void **state) {
     for (size_t size = 0; size <= 8; size++)
         for (int big = 0; big < 2; big++) {
             unsigned char out[9];
-            memset(out, 0xAA, sizeof(out));
+            memset(out, 0xAA, sizeof out);
             bags_store(out, size, big, bags_load(data, size, big));
             assert_memory_equal(out, data, size);
             assert_int_equal(out[size], 0xAA);
@@ -413,7 +413,7 @@ typedef struct coder {
 
 static bags_code coder_try(coder *c, const char *text) {
     bags_type type;
-    memset(c, 0, sizeof(*c));
+    memset(c, 0, sizeof *c);
     bags_code code = bags_type_parse(text, &type, &said);
     if (code)
         return code;
@@ -500,7 +500,7 @@ static void utf8_accepts_only_valid_text(void **state) {
     bags_view blob = {NULL, 0};
     bags_value value;
     (void)state;
-    for (size_t i = 0; i < sizeof(good_utf8) / sizeof(good_utf8[0]); i++) {
+    for (size_t i = 0; i < sizeof good_utf8 / sizeof good_utf8[0]; i++) {
         const char *text = good_utf8[i].text;
         size_t size = good_utf8[i].size;
         assert_ok(coder_encode(&c, bags_utf8_sized(text, size), &blob));
@@ -513,7 +513,7 @@ static void utf8_accepts_only_valid_text(void **state) {
         assert_true(bags_utf8_valid(text, size, &bad));
         assert_int_equal(bad, 99);
     }
-    for (size_t i = 0; i < sizeof(bad_utf8) / sizeof(bad_utf8[0]); i++) {
+    for (size_t i = 0; i < sizeof bad_utf8 / sizeof bad_utf8[0]; i++) {
         /* At every position in a longer text, so that no fast path skips it,
          * and in a block that ends where the text ends. */
         for (size_t front = 0; front < 40; front += front < 20 ? 1 : 7) {
@@ -561,7 +561,7 @@ static void every_python_version_reads_the_same_int(void **state) {
         (uint64_t)INT64_MAX + 1, UINT64_MAX};
     coder c = coder_open("int");
     (void)state;
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         bags_view blob = {NULL, 0};
         bags_value value;
         bool negative = true;
@@ -620,7 +620,7 @@ static void integers_are_encoded_as_documented(void **state) {
         {"u64", 0x0102030405060708u, "\x08\x07\x06\x05\x04\x03\x02\x01", 8},
     };
     (void)state;
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         coder c = coder_open(rows[i].type);
         bags_view blob = {NULL, 0};
         bags_value value;
@@ -646,7 +646,7 @@ static void i64_is_signed(void **state) {
     bags_view blob = {NULL, 0};
     bags_value value;
     (void)state;
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         assert_ok(coder_encode(&c, bags_int(rows[i]), &blob));
         assert_int_equal(blob.size, 8);
         assert_true(load_u64(blob.data) == (uint64_t)rows[i]);
@@ -673,7 +673,7 @@ static void integers_that_do_not_fit_are_refused(void **state) {
         {"int(2,big)", 65536}, {"int(7)", (int64_t)1 << 56}, {"int(4)", -1},
         {"int", -1}, {"u64", -1}, {"int(8)", INT64_MIN}, {"int(16)", -1}};
     (void)state;
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         coder c = coder_open(rows[i].type);
         bags_view blob = {NULL, 0};
         assert_fails(
@@ -712,7 +712,7 @@ static void codecs_refuse_values_of_the_wrong_kind(void **state) {
         {BAGS_KIND_ARRAY, BAGS_KIND_ARRAY}};
     static const uint64_t one[1] = {1};
     (void)state;
-    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         coder c = coder_open(types[i]);
         for (int kind = BAGS_KIND_NONE; kind <= BAGS_KIND_OBJECT + 1; kind++) {
             bags_view blob = {NULL, 0};
@@ -738,7 +738,7 @@ static void invalid_arguments_of_built_in_types_are_refused(void **state) {
         "array(float32,-1,-1)", "array(,3)", "array(3)", "array(float31,2)",
         "array(object32,3)", "array(float32,99999999999999999999)"};
     (void)state;
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         coder c;
         assert_fails(BAGS_ERROR_TYPE, coder_try(&c, rows[i]));
         assert_null(c.state);
@@ -756,7 +756,7 @@ static void valid_arguments_without_a_built_in_codec_are_refused(void **state) {
     assert_fails(BAGS_ERROR_LIMIT, coder_try(&c, "int(1025)"));
     assert_null(c.state);
     bags_buffer_free(&c.scratch);
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         poison();
         bags_code code = coder_try(&c, rows[i]);
         assert_true(code == BAGS_ERROR_TYPE || code == BAGS_ERROR_LIMIT);
@@ -771,7 +771,7 @@ static void more_dimensions_than_an_array_may_have_are_refused(void **state) {
     (void)state;
     for (int dims = 0; dims <= BAGS_MAX_DIMS + 2; dims++) {
         char complete[2048];
-        snprintf(complete, sizeof(complete), "%s)", text);
+        snprintf(complete, sizeof complete, "%s)", text);
         coder c;
         if (dims <= BAGS_MAX_DIMS) {
             bags_value value;
@@ -791,7 +791,7 @@ static void shapes_that_overflow_are_refused(void **state) {
         "array(uint8,18446744073709551615,2)", "array(float64,2305843009213693952)",
         "array(uint8,4294967296,4294967296,4294967296,4294967296)"};
     (void)state;
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         coder c;
         assert_fails(BAGS_ERROR_TYPE, coder_try(&c, rows[i]));
         assert_says("above 2^64 bytes");
@@ -821,7 +821,7 @@ static void arrays_of_a_fixed_shape_are_stored_as_their_elements(void **state) {
     for (size_t offset = 0; offset < 9; offset++) {
         unsigned char *space = (unsigned char *)malloc(24 + offset);
         memcpy(space + offset, stored, 24);
-        memset(&value, 0, sizeof(value));
+        memset(&value, 0, sizeof value);
         assert_ok(coder_decode(&c, space + offset, 24, &value));
         assert_int_equal(value.kind, BAGS_KIND_ARRAY);
         assert_int_equal(value.dtype, BAGS_DTYPE_FLOAT32);
@@ -948,8 +948,8 @@ static void one_dimension_of_an_array_may_be_any(void **state) {
     bags_view blob = {NULL, 0};
     bags_value value;
     (void)state;
-    memcpy(stored, elements, sizeof(stored));
-    turn_elements(stored, sizeof(stored), 2);
+    memcpy(stored, elements, sizeof stored);
+    turn_elements(stored, sizeof stored, 2);
     for (size_t i = 0; i < 3; i++) {
         size_t size = (size_t)shapes[i][0] * 4;
         assert_ok(coder_encode(
@@ -1006,11 +1006,11 @@ static void self_describing_arrays_are_written_as_granular_writes_them(void **st
     (void)state;
     assert_ok(
         coder_encode(&c, bags_array(BAGS_DTYPE_FLOAT32, 2, shape, elements), &blob));
-    assert_bytes(blob, expected, sizeof(expected) - 1);
-    assert_ok(coder_decode(&c, expected, sizeof(expected) - 1, &value));
+    assert_bytes(blob, expected, sizeof expected - 1);
+    assert_ok(coder_decode(&c, expected, sizeof expected - 1, &value));
     assert_int_equal(value.dtype, BAGS_DTYPE_FLOAT32);
     assert_true(value.dims == 2 && value.shape[0] == 2 && value.shape[1] == 3);
-    assert_memory_equal(value.data, elements, sizeof(elements));
+    assert_memory_equal(value.data, elements, sizeof elements);
     static const uint64_t bytes_shape[1] = {3};
     static const struct {
         bags_dtype dtype;
@@ -1022,7 +1022,7 @@ static void self_describing_arrays_are_written_as_granular_writes_them(void **st
         {BAGS_DTYPE_INT64, "\x93\xa3<i8\x91\x03\xc4\x18"},
         {BAGS_DTYPE_FLOAT16, "\x93\xa3<f2\x91\x03\xc4\x06"},
         {BAGS_DTYPE_COMPLEX64, "\x93\xa3<c8\x91\x03\xc4\x18"}};
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         static const uint64_t data[3] = {0x0101010101010101u, 0, 1};
         assert_ok(
             coder_encode(&c, bags_array(rows[i].dtype, 1, bytes_shape, data), &blob));
@@ -1039,7 +1039,7 @@ static void self_describing_arrays_of_every_size_decode_to_the_same_value(
     coder c = coder_open("array");
     (void)state;
     fill(data, 70000, 1);
-    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
         uint64_t shape[1];
         shape[0] = sizes[i];
         bags_view blob = {NULL, 0};
@@ -1128,7 +1128,7 @@ static void self_describing_arrays_in_longer_msgpack_forms_are_read(void **state
     coder c = coder_open("array");
     bags_value value;
     (void)state;
-    assert_ok(coder_decode(&c, blob, sizeof(blob) - 1, &value));
+    assert_ok(coder_decode(&c, blob, sizeof blob - 1, &value));
     assert_true(value.dims == 2 && value.shape[0] == 1 && value.shape[1] == 2);
     const uint16_t *numbers = (const uint16_t *)value.data;
     assert_true(numbers[0] == 1 && numbers[1] == 2);
@@ -1175,7 +1175,7 @@ static void hostile_self_describing_arrays_are_refused(void **state) {
     };
     coder c = coder_open("array");
     (void)state;
-    for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         bags_value value;
         unsigned char *copy = (unsigned char *)malloc(rows[i].size + 1);
         memcpy(copy, rows[i].blob, rows[i].size);
@@ -1196,7 +1196,7 @@ static void a_codec_that_runs_out_of_memory_reports_it(void **state) {
     static const char *const types[] = {
         "int", "int(4)", "i64", "array", "array(int16,-1)", "array(int16,2)"};
     (void)state;
-    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         coder c;
         memory.fail_at = memory.calls + 1;
         assert_fails(BAGS_ERROR_MEMORY, coder_try(&c, types[i]));
@@ -1271,7 +1271,7 @@ static void a_registry_finds_the_codec_that_was_added_last(void **state) {
 static void a_registry_contains_the_built_in_types(void **state) {
     static const char *const names[] = {"bytes", "utf8", "int", "i64", "u64", "array"};
     (void)state;
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         const bags_codec *codec = bags_registry_find(NULL, view(names[i]));
         assert_non_null(codec);
         assert_non_null(codec->encode);
@@ -1321,14 +1321,14 @@ static void a_value_is_encoded_and_decoded_by_its_type(void **state) {
     bags_view blob;
     bags_value value = bags_array(BAGS_DTYPE_UINT16, 2, shape, numbers), got;
     (void)state;
-    for (size_t i = 0; i < sizeof(arrays) / sizeof(arrays[0]); i++) {
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
         assert_ok(bags_encode(NULL, arrays[i], &value, &to, &blob, &said));
         assert_ok(bags_decode(NULL, arrays[i], blob, &from, &got, &said));
         assert_int_equal(got.kind, BAGS_KIND_ARRAY);
         assert_int_equal(got.dtype, BAGS_DTYPE_UINT16);
         /* The shape does not belong to the codec's state, which is freed. */
         assert_true(got.dims == 2 && got.shape[0] == 2 && got.shape[1] == 3);
-        assert_memory_equal(got.data, numbers, sizeof(numbers));
+        assert_memory_equal(got.data, numbers, sizeof numbers);
     }
     value = bags_utf8("text");
     assert_ok(bags_encode(NULL, "utf8", &value, &to, &blob, &said));

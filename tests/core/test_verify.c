@@ -16,7 +16,7 @@
 
 static void save_shard(memory_disk *m, enum variant variant, const char *path) {
     hand_set set;
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     set_field(&set, "a", "utf8");
     set_field(&set, "b", variant == SPLIT ? "utf8" : "utf8[]");
     for (int i = 0; i < 4; i++) {
@@ -108,7 +108,7 @@ static void compare(const fault *expected, size_t count, findings *f) {
 
 static bags_verify_options options_for(const bags_io *io, findings *f) {
     bags_verify_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.allocator = &memory.allocator;
     options.env.io = io;
     options.each = f ? collect : NULL;
@@ -257,7 +257,7 @@ static const plant plants[] = {
             "b.bag: datapoint 2: item 1: "}},
 };
 
-#define PLANTS (sizeof(plants) / sizeof(plants[0]))
+#define PLANTS (sizeof plants / sizeof plants[0])
 
 /* A dataset with some planted faults, one per bit of `which`. */
 typedef struct planted {
@@ -325,7 +325,7 @@ static void plant_fault(planted *g, size_t i) {
 }
 
 static void planted_start(planted *g, uint64_t which, bool decode) {
-    memset(g, 0, sizeof(*g));
+    memset(g, 0, sizeof *g);
     memory_disk_start(&g->m);
     for (size_t i = 0; i < PLANTS + 2; i++) {
         char path[32];
@@ -609,12 +609,12 @@ static void types_without_a_codec_are_not_a_fault(void **state) {
     (void)state;
     memory_disk_start(&m);
     save_shard(&m, V1, "s");
-    memory_disk_save(&m, "s/spec.json", strange, sizeof(strange) - 1);
+    memory_disk_save(&m, "s/spec.json", strange, sizeof strange - 1);
     options.decode = true;
     options.env.io = &m.io;
     assert_ok(bags_verify("s", &options, &report, &said));
     assert_true(report.undecoded == 4);
-    memory_disk_save(&m, "s/spec.json", wrong, sizeof(wrong) - 1);
+    memory_disk_save(&m, "s/spec.json", wrong, sizeof wrong - 1);
     expect(&m, "s", &refused, 1, options, 1);
     memory_disk_free(&m);
 }
@@ -941,7 +941,7 @@ static void running_out_of_memory_is_never_reported_as_success(void **state) {
         memory_disk_start(&m);
         save_shard(&m, V1, "x/000000");
         save_shard(&m, SPLIT, "x/000001");
-        memory_disk_save(&m, "x/000002/spec.json.partial", SPEC, sizeof(SPEC) - 1);
+        memory_disk_save(&m, "x/000002/spec.json.partial", SPEC, sizeof SPEC - 1);
         tally_start(&blocks);
         blocks.fail_at = n;
         bags_verify_options options = options_for(&m.io, NULL);
@@ -971,7 +971,7 @@ static void everything_that_a_reader_refuses_is_a_fault(void **state) {
         bags_reader_options read;
         planted_start(&g, (uint64_t)1 << i, false);
         bags_verify_options options = options_for(&g.m.io, &f);
-        memset(&read, 0, sizeof(read));
+        memset(&read, 0, sizeof read);
         read.env = options.env;
         bool wrong = bags_verify("x", &options, NULL, NULL) != BAGS_OK;
         for (int no_mmap = 0; no_mmap < 2; no_mmap++) {

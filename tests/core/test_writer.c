@@ -7,7 +7,7 @@
 
 static bags_writer_options writing(size_t buffer_size) {
     bags_writer_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.no_sync = true;
     options.buffer_size = buffer_size;
     options.env.allocator = &memory.allocator;
@@ -48,9 +48,9 @@ static void the_spec_is_written_as_python_writes_it(void **state) {
         "\"\\ud800\\udc00\": \"utf8\", \"\\ud83d\\ude00\": \"utf8\"}";
     (void)state;
     bags_writer *writer = open_writer(at("x"), fields, 16, 0);
-    assert_file(at("x/spec.json.partial"), expected, sizeof(expected) - 1);
+    assert_file(at("x/spec.json.partial"), expected, sizeof expected - 1);
     assert_ok(bags_writer_close(writer, &said));
-    assert_file(at("x/spec.json"), expected, sizeof(expected) - 1);
+    assert_file(at("x/spec.json"), expected, sizeof expected - 1);
     bags_reader *reader;
     assert_opens(reader, bags_reader_open(at("x"), NULL, &said));
     size_t count = 0;
@@ -79,7 +79,7 @@ static void names_that_are_not_file_names_everywhere_are_refused(void **state) {
         "lpt1", "Lpt9", "con.x", "nul.tar.gz", "\xff", "\xc3", "a\xed\xa0\x80",
         "\xc0\xaf", "\xf5\x80\x80\x80"};
     (void)state;
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         refuse_name(names[i]);
     for (int c = 1; c < 128; c++) {
         if (c >= 32 && c != 127)
@@ -97,7 +97,7 @@ static void other_names_are_written_and_read(void **state) {
         "xnul", "refs2", "xrefs", "refs.bag", "spec", "spec.json", "x.bag", "x.idx",
         "a.", "a ", " a", "-", "~", "con-x", "a..b", "\xe2\x82\xac",
         "{}[]()!@#$%^&+=`',;"};
-    const size_t count = sizeof(names) / sizeof(names[0]);
+    const size_t count = sizeof names / sizeof names[0];
     bags_field fields[32];
     bags_entry entries[32];
     bags_value value = bags_utf8("text");
@@ -133,7 +133,7 @@ static void types_that_cannot_be_parsed_are_refused(void **state) {
     static const char *const types[] = {
         "", "[]", "Utf8", "int(4", "utf8\n", "utf8[][]", "array(<f4)"};
     (void)state;
-    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         bags_field field;
         field.name = "caption";
         field.type = types[i];
@@ -151,7 +151,7 @@ static void invalid_arguments_are_refused_when_a_writer_is_opened(void **state) 
         "array(float32,a)", "array(float32,-1,-1)",
         "array(float32,4294967296,4294967296)"};
     (void)state;
-    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         bags_field fields[] = {{"label", "int(4)"}, {"thing", types[i]}};
         assert_refused(
             BAGS_ERROR_TYPE, bags_writer_open(at("x"), fields, 2, NULL, &said));
@@ -169,7 +169,7 @@ static void unknown_types_are_legal_with_any_arguments(void **state) {
     bags_value blob = bags_blob("any", 3);
     bags_entry one = entry("thing", &blob, 1);
     (void)state;
-    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         bags_field field = {"thing", types[i]};
         bags_writer *writer = open_writer(at("%d", (int)i), &field, 1, 0);
         assert_ok(bags_writer_append(writer, &one, 1, &said));
@@ -195,7 +195,7 @@ static void a_registered_codec_has_its_own_arguments(void **state) {
     (void)state;
     assert_ok(bags_registry_add(codecs, &own, &said));
     options.registry = codecs;
-    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         bags_field field = {"thing", types[i]};
         bags_writer *writer;
         if (i < 3) {
@@ -280,12 +280,12 @@ static void an_invalid_type_on_disk_is_read_as_bytes(void **state) {
     (void)state;
     assert_ok(bags_writer_append(writer, &one, 1, &said));
     assert_ok(bags_writer_close(writer, &said));
-    for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++) {
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         char spec[64];
         bags_reader *reader;
         bags_row row = {0};
         bags_value read;
-        snprintf(spec, sizeof(spec), "{\"a\": \"%s\"}", types[i]);
+        snprintf(spec, sizeof spec, "{\"a\": \"%s\"}", types[i]);
         save_text(at("x/spec.json"), spec);
         assert_opens(reader, bags_reader_open(at("x"), NULL, &said));
         assert_ok(bags_reader_get(reader, 0, NULL, 0, &row, &said));
@@ -306,7 +306,7 @@ static void names_that_are_too_long_are_refused(void **state) {
         for (int sharded = 0; sharded < 2; sharded++) {
             bags_writer_options options = writing(0);
             options.sharded = sharded == 1;
-            memset(name, 'n', sizeof(name));
+            memset(name, 'n', sizeof name);
             name[sizes[i]] = 0;
             bags_field fields[2] = {{"good", "utf8"}, {name, "utf8"}};
             assert_refused(BAGS_ERROR_FIELD,
@@ -321,7 +321,7 @@ static void names_that_are_too_long_are_refused(void **state) {
 
 static void more_fields_than_a_spec_can_hold_are_refused(void **state) {
     const size_t count = 65536;
-    bags_field *fields = (bags_field *)calloc(count, sizeof(*fields));
+    bags_field *fields = (bags_field *)calloc(count, sizeof *fields);
     char(*names)[256] = (char(*)[256])calloc(count, 256);
     (void)state;
     for (size_t i = 0; i < count; i++) {
@@ -456,7 +456,7 @@ static bags_code append_faulty(
     bags_writer *writer, sample *s, int fault, bags_error *err) {
     bags_value bad = bags_int(-1), two[2];
     bags_entry entries[6];
-    memset(entries, 0, sizeof(entries));
+    memset(entries, 0, sizeof entries);
     two[0] = s->raw;
     two[1] = s->raw;
     entries[0] = entry("frames", s->frame_values, s->frames);
@@ -587,7 +587,7 @@ static void try_fault(bags_writer *writer, uint64_t seed, int fault) {
 static void write_and_compare(
     size_t buffer_size, uint64_t seed, bool faults, bool streamed) {
     hand_set set;
-    memset(&set, 0, sizeof(set));
+    memset(&set, 0, sizeof set);
     fields_by_hand(&set);
     bags_writer *writer = open_writer(at("x"), five, 5, buffer_size);
     for (uint64_t i = 0; i < 60; i++) {
@@ -708,7 +708,7 @@ static void a_long_sequence_that_was_dropped_leaves_no_trace(void **state) {
         for (int how = 0; how < 4; how++) {
             hand_set set;
             bags_value item, bad = bags_utf8("\xff"), plain;
-            memset(&set, 0, sizeof(set));
+            memset(&set, 0, sizeof set);
             for (size_t i = 0; i < 3; i++)
                 set_field(&set, fields[i].name, fields[i].type);
             plain = bags_blob("plain", 5);
@@ -776,9 +776,9 @@ static void memory_does_not_grow_with_a_streamed_sequence(void **state) {
     static const bags_field field = {"a", "bytes[]"};
     unsigned char data[1000];
     (void)state;
-    fill(data, sizeof(data), 1);
+    fill(data, sizeof data, 1);
     bags_writer *writer = open_writer(at("x"), &field, 1, 4096);
-    bags_value item = bags_blob(data, sizeof(data));
+    bags_value item = bags_blob(data, sizeof data);
     assert_ok(bags_writer_begin(writer, &said));
     assert_ok(bags_writer_push(writer, "a", &item, &said));
     uint64_t used = memory.used;
@@ -1259,7 +1259,7 @@ static void registered_codecs_are_opened_used_and_closed(void **state) {
     bags_writer *writer;
     bags_writer_options options = writing(4096);
     (void)state;
-    memset(&c, 0, sizeof(c));
+    memset(&c, 0, sizeof c);
     codec.user = &c;
     for (size_t i = 0; i < 5; i++)
         numbers[i] = bags_uint(5000 * i);
@@ -1308,7 +1308,7 @@ static void arguments_may_be_freed_after_the_call(void **state) {
     (void)state;
     strcpy(name, "a");
     strcpy(type, "utf8[]");
-    snprintf(path, sizeof(path), "%s", at("x"));
+    snprintf(path, sizeof path, "%s", at("x"));
     field.name = name;
     field.type = type;
     bags_writer_options options = writing(4096);
@@ -1317,14 +1317,14 @@ static void arguments_may_be_freed_after_the_call(void **state) {
     memset(name, 'z', 15);
     memset(type, 'z', 15);
     memset(path, 'z', 15);
-    memset(&options, 0xee, sizeof(options));
+    memset(&options, 0xee, sizeof options);
     for (int i = 0; i < 5; i++) {
-        snprintf(text, sizeof(text), "text %d", i);
+        snprintf(text, sizeof text, "text %d", i);
         value = bags_utf8(text);
         one = entry("a", &value, 1);
         assert_ok(bags_writer_append(writer, &one, 1, &said));
-        memset(text, 'z', sizeof(text));
-        memset(&value, 0xee, sizeof(value));
+        memset(text, 'z', sizeof text);
+        memset(&value, 0xee, sizeof value);
     }
     assert_ok(bags_writer_close(writer, &said));
     assert_file(at("x/spec.json"), "{\"a\": \"utf8[]\"}", 15);
@@ -1435,14 +1435,14 @@ static int closes_failed;
 
 static void note(const char *what, const char *path) {
     size_t used = strlen(notes);
-    snprintf(notes + used, sizeof(notes) - used, "%s %s\n", what, path);
+    snprintf(notes + used, sizeof notes - used, "%s %s\n", what, path);
 }
 
 static int noted_open(void *user, const char *path, int mode, void **file) {
-    noted_file *made = (noted_file *)calloc(1, sizeof(*made));
+    noted_file *made = (noted_file *)calloc(1, sizeof *made);
     assert_non_null(made);
     int error = disk.io.open(user, path, mode, &made->file);
-    snprintf(made->path, sizeof(made->path), "%s", path);
+    snprintf(made->path, sizeof made->path, "%s", path);
     *file = made;
     if (error)
         free(made);
@@ -1524,7 +1524,7 @@ static bags_io noting(void) {
 /* Where this was noted; the test fails if it was not. */
 static const char *noted(const char *what, const char *path) {
     char line[500];
-    snprintf(line, sizeof(line), "%s %s\n", what, path);
+    snprintf(line, sizeof line, "%s %s\n", what, path);
     const char *found = strstr(notes, line);
     if (!found)
         fail_msg("no \"%s %s\" in:\n%s", what, path, notes);
@@ -1538,7 +1538,7 @@ static void close_syncs_a_bag_that_was_synced_before(void **state) {
     bags_io io = noting();
     bag_writer *writer;
     (void)state;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.no_sync = true;
     options.env.io = &io;
     assert_opens(writer, bag_writer_open(at("x.bag"), &options, &said));
@@ -1555,7 +1555,7 @@ static void the_directory_of_a_bag_without_a_name_is_synced(void **state) {
     bags_io io = noting();
     bag_writer *writer;
     (void)state;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &io;
     make_dir(at("dir"));
     assert_opens(writer, bag_writer_open(at("dir/.bag"), &options, &said));

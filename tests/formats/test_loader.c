@@ -976,7 +976,7 @@ static uint64_t digest_of_numbers(
     bags_writer *writer;
     bags_reader *reader;
     const bags_batch *b = NULL;
-    memset(&reading, 0, sizeof(reading));
+    memset(&reading, 0, sizeof reading);
     reading.registry = registry;
     assert_opens(writer, bags_writer_open(path, &field, 1, NULL, &said));
     for (size_t i = 0; i < count; i++) {
@@ -1039,8 +1039,8 @@ static void numbers_of_other_codecs_are_converted(void **state) {
     bags_reader *reader;
     const bags_batch *b = NULL;
     (void)state;
-    memset(&writing, 0, sizeof(writing));
-    memset(&reading, 0, sizeof(reading));
+    memset(&writing, 0, sizeof writing);
+    memset(&reading, 0, sizeof reading);
     assert_opens(registry, bags_registry_create(NULL, &said));
     assert_ok(bags_registry_add(registry, &codec, &said));
     assert_opens(writer, bags_writer_open(at("x"), &size_field, 1, &writing, &said));

@@ -108,7 +108,7 @@ static void make_values(const point *pt, values *v) {
 }
 
 static bool is_point(bags_row *row, const point *pt) {
-    values *v = (values *)malloc(sizeof(*v));
+    values *v = (values *)malloc(sizeof *v);
     bags_value number;
     make_values(pt, v);
     bags_view a = bags_row_bytes(row, 0, 0);
@@ -132,7 +132,7 @@ static bool has_last_item(
     if (pt->items == 0)
         return bags_reader_get_blob(reader, index, 2, 0, row, &item, NULL) ==
                BAGS_ERROR_RANGE;
-    values *v = (values *)malloc(sizeof(*v));
+    values *v = (values *)malloc(sizeof *v);
     size_t last = pt->items - 1, size = item_size(pt, last);
     make_values(pt, v);
     bool same = !bags_reader_get_blob(reader, index, 2, last, row, &item, NULL) &&
@@ -148,7 +148,7 @@ static size_t most(const worker *w) { return w->length + w->maybe; }
 static bags_reader *open_reader(
     program *p, size_t which, unsigned how, bags_error *err) {
     bags_reader_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &p->drive.io;
     options.env.allocator = &p->blocks.allocator;
     options.allow_gaps = true;
@@ -306,7 +306,7 @@ static void step_append(program *p, worker *w) {
     if (!can_append(w))
         return;
     point pt = next_point(p, w);
-    values *v = (values *)malloc(sizeof(*v));
+    values *v = (values *)malloc(sizeof *v);
     bags_error err;
     uint64_t shards = bags_writer_shards(w->writer), before = faults(p, w);
     make_values(&pt, v);
@@ -321,7 +321,7 @@ static void step_stream(program *p, worker *w) {
         return;
     point pt = next_point(p, w);
     unsigned how = take(p);
-    values *v = (values *)malloc(sizeof(*v));
+    values *v = (values *)malloc(sizeof *v);
     bags_error err;
     uint64_t shards = bags_writer_shards(w->writer), before = faults(p, w);
     bags_value wrong = bags_utf8("text");
@@ -353,7 +353,7 @@ static void step_begin(program *p, worker *w) {
     if (!w->writer || w->streams)
         return;
     point pt = next_point(p, w);
-    values *v = (values *)malloc(sizeof(*v));
+    values *v = (values *)malloc(sizeof *v);
     bags_error err;
     uint64_t before = faults(p, w);
     make_values(&pt, v);
@@ -447,7 +447,7 @@ static void step_recover(program *p) {
     bool running = false;
     for (size_t i = 0; i < p->count; i++)
         running = running || p->workers[i].writer;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &first->device.io;
     options.env.allocator = &p->blocks.allocator;
     options.dry_run = how & 1;
@@ -495,13 +495,13 @@ static void step_finalize(program *p) {
     if (!p->sharded || p->finalized || total == 0)
         return;
     no_faults(p);
-    memset(&closing, 0, sizeof(closing));
+    memset(&closing, 0, sizeof closing);
     closing.env.io = &p->drive.io;
     demand(
         !bags_finalize("x", &closing, &renamed, &err), "finalize fails", err.message);
     p->finalized = true;
     bags_reader_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &p->drive.io;
     bags_reader *reader = bags_reader_open("x", &options, &err);
     demand(reader && bags_reader_length(reader) == total &&
@@ -612,7 +612,7 @@ static void finish(program *p) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    program *p = (program *)calloc(1, sizeof(*p));
+    program *p = (program *)calloc(1, sizeof *p);
     p->at = data;
     p->end = data + size;
     start(p);

@@ -51,7 +51,7 @@ static uint64_t digest(const bag_reader *reader, const bags_env *env) {
 static uint64_t read_file(const bags_io *io, bool no_mmap, bool load, bool empty) {
     bag_reader_options options;
     bags_error err;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.no_mmap = no_mmap;
     options.cache_index = load;
     options.allow_empty_file = empty;
@@ -65,7 +65,7 @@ static uint64_t read_file(const bags_io *io, bool no_mmap, bool load, bool empty
 static uint64_t read_memory(const uint8_t *data, size_t size, bool empty) {
     bag_reader_options options;
     bags_error err;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.allow_empty_file = empty;
     bag_reader *reader = bag_reader_open_memory(data, size, &options, &err);
     uint64_t sum = reader ? digest(reader, NULL) : 0;

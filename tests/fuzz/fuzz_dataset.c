@@ -30,7 +30,7 @@ static void unpack(memory_disk *m, const uint8_t *data, size_t size) {
         char path[128];
         const char *shard = shards[data[0] >> 4];
         size_t length = (size_t)data[1] | (size_t)data[2] << 8;
-        snprintf(path, sizeof(path), "x/%s%s%s", shard ? shard : "", shard ? "/" : "",
+        snprintf(path, sizeof path, "x/%s%s%s", shard ? shard : "", shard ? "/" : "",
             files[data[0] & 15]);
         data += 3;
         size -= 3;
@@ -107,7 +107,7 @@ static uint64_t read_all(const bags_reader *reader, bool faulty) {
         sum = sum * 31 + read_point(reader, length - 1, &row, &scratch, &all);
     bags_reader_fields(reader, &count);
     bags_info info;
-    bags_field_info *fields = (bags_field_info *)malloc((count + 1) * sizeof(*fields));
+    bags_field_info *fields = (bags_field_info *)malloc((count + 1) * sizeof *fields);
     bags_code described = bags_reader_info(reader, &info, fields, &err);
     sum = sum * 31 + (uint64_t)described;
     for (size_t f = 0; !described && f < count; f++)
@@ -156,7 +156,7 @@ static void check_fault(void *user, const bags_fault *fault) {
 static bags_code verify_shards(
     bags_reader *reader, const bags_reader_options *reading) {
     bags_verify_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.each = check_fault;
     options.user = reader;
     options.allow_gaps = reading->allow_gaps;
@@ -175,7 +175,7 @@ static void compare_faults(
     bags_verify_report report;
     uint64_t faults[2] = {0, 0};
     bags_code code;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.allow_gaps = read->allow_gaps;
     options.unfinished = read->unfinished;
     options.env.io = &m->io;
@@ -200,7 +200,7 @@ static uint64_t read_path(
     memory_disk *m, unsigned options_byte, bool no_mmap, bool load) {
     bags_reader_options options;
     bags_error err;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.no_mmap = no_mmap;
     options.cache_index = load;
     options.allow_gaps = options_byte & 1;
@@ -227,9 +227,9 @@ static void recover(memory_disk *m) {
     bags_recover_report report;
     bags_reader_options read;
     bags_error err;
-    memset(&options, 0, sizeof(options));
-    memset(&report, 0, sizeof(report));
-    memset(&read, 0, sizeof(read));
+    memset(&options, 0, sizeof options);
+    memset(&report, 0, sizeof report);
+    memset(&read, 0, sizeof read);
     options.env.io = &m->io;
     read.env.io = &m->io;
     read.allow_gaps = true;
@@ -250,7 +250,7 @@ static void recover(memory_disk *m) {
             "what was recovered is wrong");
     }
     bags_reader_close(reader);
-    memset(&report, 0, sizeof(report));
+    memset(&report, 0, sizeof report);
     demand(bags_recover("x", &options, &report, &err) == BAGS_OK ||
                report.finished_before == 0,
         "a second recovery fails");
@@ -275,7 +275,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         bags_error err;
         uint64_t renamed = 0;
         bags_finalize_options options;
-        memset(&options, 0, sizeof(options));
+        memset(&options, 0, sizeof options);
         options.env.io = &m.io;
         if (!bags_finalize("x", &options, &renamed, &err))
             demand(

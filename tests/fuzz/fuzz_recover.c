@@ -44,7 +44,7 @@ static void unpack(memory_disk *m, const uint8_t *data, size_t size) {
     memory_disk_make_dir(m, directory);
     while (size >= 3) {
         size_t length = (size_t)data[1] | (size_t)data[2] << 8;
-        snprintf(path, sizeof(path), "%s/%s", directory, files[data[0] % 7]);
+        snprintf(path, sizeof path, "%s/%s", directory, files[data[0] % 7]);
         data += 3;
         size -= 3;
         length = length < size ? length : size;
@@ -54,7 +54,7 @@ static void unpack(memory_disk *m, const uint8_t *data, size_t size) {
     }
     if (options & OPTION_STANDALONE)
         return;
-    snprintf(path, sizeof(path), "%s/%s", directory, names[0]);
+    snprintf(path, sizeof path, "%s/%s", directory, names[0]);
     if (options & OPTION_RECORD && !memory_disk_find(m, path).data)
         memory_disk_save(m, path, RECORD, strlen(RECORD));
 }
@@ -66,7 +66,7 @@ static bags_code recover(
     memory_disk *m, bool dry, bool keep, bags_recover_report *report) {
     bags_recover_options options;
     bags_error err;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &m->io;
     options.dry_run = dry;
     options.keep_idx = keep;
@@ -79,7 +79,7 @@ static void check_bag(memory_disk *m, uint64_t length) {
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_view blob;
     bags_error err;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &m->io;
     bag_reader *reader = bag_reader_open(target, &options, &err);
     demand(reader != NULL, "the Bag that was recovered cannot be opened");
@@ -97,7 +97,7 @@ static void check_readable(memory_disk *m, uint64_t length) {
     bags_reader_options options;
     bags_row row = {0};
     bags_error err;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &m->io;
     bags_reader *reader = bags_reader_open("x", &options, &err);
     demand(reader != NULL, "what was recovered cannot be opened");
@@ -116,7 +116,7 @@ static void resume_work(
     bags_writer_options options;
     bags_value value = bags_blob("new", 3);
     bags_error err;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &m->io;
     options.resume = true;
     options.sharded = sharded;
@@ -151,7 +151,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         resume_work(&m, data[0] & OPTION_SHARD, &dry);
     } else {
         bags_code code = recover(&m, false, keep, &done);
-        demand(code == looked && memcmp(&dry, &done, sizeof(dry)) == 0,
+        demand(code == looked && memcmp(&dry, &done, sizeof dry) == 0,
             "a dry run tells something else");
         if (code)
             demand(is_same_disk(&m, &before), "a failure changes something");

@@ -210,7 +210,7 @@ static void check_reader(const input *in, memory_disk *m, bool no_mmap, bool loa
     bags_row row = {0};
     bags_error err;
     bool all = true;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &m->io;
     options.no_mmap = no_mmap;
     options.cache_index = load;
@@ -270,7 +270,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     input *in;
     if (size < 5)
         return 0;
-    in = (input *)calloc(1, sizeof(*in));
+    in = (input *)calloc(1, sizeof *in);
     build(in, data, size);
     memory_disk_start(&m);
     memory_disk_save_set(&m, &in->set, V1, "x");

@@ -89,7 +89,7 @@ static uint32_t take_escape(spec *s) {
 
 static bool take_string(spec *s, text *out) {
     out->points =
-        (uint32_t *)malloc(((size_t)(s->end - s->at) + 1) * sizeof(*out->points));
+        (uint32_t *)malloc(((size_t)(s->end - s->at) + 1) * sizeof *out->points);
     out->size = 0;
     if (s->at == s->end || *s->at++ != '"')
         return false;
@@ -277,7 +277,7 @@ static void check_written(const spec *s, const bags_field *fields, memory_disk *
         right = right && is_written(&s->names[i]);
         arguments = arguments || strchr(fields[i].type, '(');
     }
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &m->io;
     options.buffer_size = 4096;
     bags_writer *writer = bags_writer_open("y", backwards, s->count, &options, &err);
@@ -301,7 +301,7 @@ static void check_written(const spec *s, const bags_field *fields, memory_disk *
 
 static bags_reader *open_spec(memory_disk *m, const char *path, bags_error *err) {
     bags_reader_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = &m->io;
     return bags_reader_open(path, &options, err);
 }
@@ -336,7 +336,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bags_error err;
     if (size > 4 * FIELDS_MOST)
         return 0; /* a field needs more than four bytes */
-    spec *s = (spec *)calloc(1, sizeof(*s));
+    spec *s = (spec *)calloc(1, sizeof *s);
     s->at = data;
     s->end = data + size;
     bool right = take_spec(s);

@@ -28,7 +28,7 @@ static void try_codec(const bags_codec *codec, void *state, bags_view blob) {
     bags_value value, again;
     bags_view encoded;
     bags_error err;
-    memset(rooms, 0, sizeof(rooms));
+    memset(rooms, 0, sizeof rooms);
     if (!codec->decode(state, blob, &rooms[0], &value, &err)) {
         bags_code code = codec->encode(state, &value, &rooms[1], &encoded, &err);
         demand(code == BAGS_OK, "a decoded value cannot be encoded");

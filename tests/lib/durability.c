@@ -40,12 +40,12 @@ static bags_code append_whole(bags_writer *writer, uint64_t number, bags_error *
     bags_entry entries[POINT_FIELDS];
     memcpy(text, letters(number, 9, text_size(number)), text_size(number));
     for (size_t i = 0; i < clip_count(number); i++) {
-        memcpy(store[i], letters(number, i, 128), sizeof(store[i]));
+        memcpy(store[i], letters(number, i, 128), sizeof store[i]);
         clip[i] = bags_blob(store[i], clip_size(number, i));
     }
     plain[0] = bags_utf8_sized(text, text_size(number));
     plain[1] = bags_uint(number);
-    memset(entries, 0, sizeof(entries));
+    memset(entries, 0, sizeof entries);
     entries[0].field = "text";
     entries[0].values = &plain[0];
     entries[0].count = 1;
@@ -115,7 +115,7 @@ static bool point_is_right(const bags_row *row, uint64_t number, bool emptied) {
 
 work work_on(const char *path, uint64_t shard_length, const bags_io *io) {
     work w;
-    memset(&w, 0, sizeof(w));
+    memset(&w, 0, sizeof w);
     w.path = path;
     w.options.shard_length = shard_length;
     w.options.buffer_size = 4096;
@@ -199,7 +199,7 @@ bags_reader *work_read(
 finding work_check(const work *w, const bags_reader *reader) {
     finding f;
     bags_row row = {0};
-    memset(&f, 0, sizeof(f));
+    memset(&f, 0, sizeof f);
     f.opened = true;
     f.length = bags_reader_length(reader);
     f.verified = true;
@@ -220,7 +220,7 @@ finding work_check(const work *w, const bags_reader *reader) {
 static bags_code verify_work(
     const work *w, const bags_reader_options *reading, bags_error *err) {
     bags_verify_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.allow_gaps = reading->allow_gaps;
     options.unfinished = BAGS_UNFINISHED_SKIP; /* a reader would refuse them */
     options.shard_start = w->options.shard_start;
@@ -231,7 +231,7 @@ static bags_code verify_work(
 
 finding work_read_all(const work *w, const bags_reader_options *options) {
     finding f;
-    memset(&f, 0, sizeof(f));
+    memset(&f, 0, sizeof f);
     bags_reader *reader = work_read(w, options, &f.error);
     if (reader)
         f = work_check(w, reader);
@@ -251,7 +251,7 @@ finding work_find_with(const work *w, const bags_reader_options *options) {
 
 finding work_find(const work *w, const bags_io *io, bool skip_unfinished) {
     bags_reader_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.env.io = io;
     options.unfinished =
         skip_unfinished ? BAGS_UNFINISHED_SKIP : BAGS_UNFINISHED_REFUSE;
@@ -265,22 +265,22 @@ typedef struct listing {
 
 static int take_name(void *user, const char *name) {
     listing *l = (listing *)user;
-    if (l->count < 64 && strlen(name) < sizeof(l->names[0]))
+    if (l->count < 64 && strlen(name) < sizeof l->names[0])
         strcpy(l->names[l->count++], name);
     return 0;
 }
 
 void drop_journals(const bags_io *io, const char *path) {
-    listing *l = (listing *)calloc(1, sizeof(*l));
+    listing *l = (listing *)calloc(1, sizeof *l);
     char inner[256];
     bags_path_kind kind = BAGS_PATH_NONE;
-    snprintf(inner, sizeof(inner), "%s/spec.json", path);
+    snprintf(inner, sizeof inner, "%s/spec.json", path);
     io->kind(io->user, inner, &kind);
     bool finished = kind == BAGS_PATH_FILE;
     io->list(io->user, path, take_name, l);
     for (size_t i = 0; i < l->count; i++) {
         const char *ending = strrchr(l->names[i], '.');
-        snprintf(inner, sizeof(inner), "%s/%s", path, l->names[i]);
+        snprintf(inner, sizeof inner, "%s/%s", path, l->names[i]);
         io->kind(io->user, inner, &kind);
         if (kind == BAGS_PATH_DIRECTORY)
             drop_journals(io, inner);
@@ -361,7 +361,7 @@ static void *ration_resize(void *user, void *data, size_t old_size, size_t new_s
 }
 
 void ration_start(ration *r) {
-    memset(r, 0, sizeof(*r));
+    memset(r, 0, sizeof *r);
     r->allocator.resize = ration_resize;
     r->allocator.user = r;
 }

@@ -25,7 +25,7 @@
 
 static inline int lstat(const char *path, struct stat *info) {
     bags_path_kind kind = BAGS_PATH_NONE;
-    memset(info, 0, sizeof(*info));
+    memset(info, 0, sizeof *info);
     if (bags_io_local()->kind(NULL, path, &kind) || kind == BAGS_PATH_NONE)
         return -1;
     info->st_mode = kind == BAGS_PATH_DIRECTORY ? S_IFDIR : S_IFREG;
@@ -48,12 +48,12 @@ static inline int scandir(const char *path, struct dirent ***found, void *filter
         return -1;
     while ((entry = readdir(dir)) != NULL) {
         *found =
-            (struct dirent **)realloc(*found, (size_t)(count + 1) * sizeof(**found));
-        (*found)[count] = (struct dirent *)malloc(sizeof(*entry));
+            (struct dirent **)realloc(*found, (size_t)(count + 1) * sizeof **found);
+        (*found)[count] = (struct dirent *)malloc(sizeof *entry);
         *(*found)[count++] = *entry;
     }
     closedir(dir);
-    qsort(*found, (size_t)count, sizeof(**found),
+    qsort(*found, (size_t)count, sizeof **found,
         (int (*)(const void *, const void *))order);
     return count;
 }

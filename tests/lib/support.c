@@ -25,7 +25,7 @@ bags_error said;
 #define POISON_CODE 12345
 
 void poison(void) {
-    memset(&said, 0x5a, sizeof(said));
+    memset(&said, 0x5a, sizeof said);
     said.code = (bags_code)POISON_CODE;
 }
 
@@ -170,15 +170,15 @@ void put_format(bytes *to, const char *format, ...) {
     char text[4096];
     va_list arguments;
     va_start(arguments, format);
-    int size = vsnprintf(text, sizeof(text), format, arguments);
+    int size = vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    must(size >= 0 && (size_t)size < sizeof(text), "vsnprintf", format);
+    must(size >= 0 && (size_t)size < sizeof text, "vsnprintf", format);
     put(to, text, (size_t)size);
 }
 
 void bytes_free(bytes *b) {
     free(b->data);
-    memset(b, 0, sizeof(*b));
+    memset(b, 0, sizeof *b);
 }
 
 uint64_t load_u64(const unsigned char *data) {
@@ -264,13 +264,13 @@ static void sha256_mix(sha256 *s, const unsigned char *block) {
         w[i] = w[i - 16] + w[i - 7] + (rotate(a, 7) ^ rotate(a, 18) ^ a >> 3) +
                (rotate(b, 17) ^ rotate(b, 19) ^ b >> 10);
     }
-    memcpy(v, s->state, sizeof(v));
+    memcpy(v, s->state, sizeof v);
     for (int i = 0; i < 64; i++) {
         uint32_t t = v[7] + (rotate(v[4], 6) ^ rotate(v[4], 11) ^ rotate(v[4], 25)) +
                      ((v[4] & v[5]) ^ (~v[4] & v[6])) + sha256_constants[i] + w[i];
         uint32_t u = (rotate(v[0], 2) ^ rotate(v[0], 13) ^ rotate(v[0], 22)) +
                      ((v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]));
-        memmove(v + 1, v, 7 * sizeof(v[0]));
+        memmove(v + 1, v, 7 * sizeof v[0]);
         v[4] += t;
         v[0] = t + u;
     }
@@ -281,7 +281,7 @@ static void sha256_mix(sha256 *s, const unsigned char *block) {
 void sha256_start(sha256 *s) {
     static const uint32_t start[8] = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
         0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-    memcpy(s->state, start, sizeof(start));
+    memcpy(s->state, start, sizeof start);
     s->size = 0;
 }
 
@@ -350,7 +350,7 @@ bytes load(const char *path) {
     size_t got;
     FILE *file = fopen(path, "rb");
     must(file != NULL, "fopen", path);
-    while ((got = fread(block, 1, sizeof(block), file)) > 0)
+    while ((got = fread(block, 1, sizeof block, file)) > 0)
         put(&content, block, got);
     must(!ferror(file), "fread", path);
     fclose(file);
@@ -376,7 +376,7 @@ static char **read_names(const char *path) {
     struct dirent **found;
     int count = scandir(path, &found, NULL, alphasort);
     must(count >= 0, "scandir", path);
-    char **names = (char **)calloc(count > 0 ? (size_t)count + 1 : 1, sizeof(*names));
+    char **names = (char **)calloc(count > 0 ? (size_t)count + 1 : 1, sizeof *names);
     must(names != NULL, "calloc", path);
     size_t kept = 0;
     for (int i = 0; i < count; i++) {
@@ -518,7 +518,7 @@ bytes hand_bytes(const hand_bag *bag, enum variant variant) {
 static void save_by(memory_disk *to, const char *directory, const char *name,
     const char *ending, const bytes *content) {
     char path[PATH_MOST];
-    snprintf(path, sizeof(path), "%s/%s%s", directory, name, ending);
+    snprintf(path, sizeof path, "%s/%s%s", directory, name, ending);
     if (to)
         memory_disk_save(to, path, content->data, content->size);
     else
@@ -572,7 +572,7 @@ void set_items(hand_set *set, size_t field, const char *prefix, size_t count) {
     }
     for (size_t i = 0; i < count; i++) {
         char item[64];
-        snprintf(item, sizeof(item), "%s%zu", prefix, i);
+        snprintf(item, sizeof item, "%s%zu", prefix, i);
         hand_add(&set->bags[field], item, strlen(item));
     }
 }
@@ -611,14 +611,14 @@ void set_free(hand_set *set) {
         hand_free(&set->bags[i]);
     hand_free(&set->refs);
     bytes_free(&set->row);
-    memset(set, 0, sizeof(*set));
+    memset(set, 0, sizeof *set);
 }
 
 /* ---- readers ---- */
 
 bags_code verify_path(const char *path, const bags_env *env, bags_error *err) {
     bags_verify_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.allow_gaps = true;
     options.allow_empty_file = true;
     options.unfinished = BAGS_UNFINISHED_SKIP;
@@ -630,7 +630,7 @@ bags_code verify_path(const char *path, const bags_env *env, bags_error *err) {
 bags_code recover_path(const char *path, const bags_env *env,
     bags_recover_report *report, bags_error *err) {
     bags_recover_options options;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     if (env)
         options.env = *env;
     return bags_recover(path, &options, report, err);
@@ -649,7 +649,7 @@ bags_field_info field_info(const bags_reader *reader, size_t field) {
     bags_error err;
     bags_reader_fields(reader, &count);
     must(field < count, "find a field of", "a reader");
-    bags_field_info *all = (bags_field_info *)malloc(count * sizeof(*all));
+    bags_field_info *all = (bags_field_info *)malloc(count * sizeof *all);
     must(all != NULL, "allocate", "field infos");
     must(!bags_reader_info(reader, &info, all, &err), "describe", "a reader");
     bags_field_info one = all[field];
@@ -703,7 +703,7 @@ static void *tally_locked(tally *t, char *block, size_t old_size, size_t new_siz
     char *moved = (char *)malloc(TALLY_HEADER + new_size);
     if (!moved)
         return NULL;
-    memcpy(moved, &new_size, sizeof(new_size));
+    memcpy(moved, &new_size, sizeof new_size);
     memset(moved + TALLY_HEADER, 0xcd, new_size);
     if (block) {
         memcpy(moved + TALLY_HEADER, block + TALLY_HEADER,
@@ -722,7 +722,7 @@ static void *tally_resize(void *user, void *data, size_t old_size, size_t new_si
     char *block = data ? (char *)data - TALLY_HEADER : NULL;
     size_t known = 0;
     if (block)
-        memcpy(&known, block, sizeof(known));
+        memcpy(&known, block, sizeof known);
     if (known != old_size) {
         fprintf(stderr, "resize received a size of %zu for a block of %zu\n", old_size,
             known);
@@ -735,7 +735,7 @@ static void *tally_resize(void *user, void *data, size_t old_size, size_t new_si
 }
 
 void tally_start(tally *t) {
-    memset(t, 0, sizeof(*t));
+    memset(t, 0, sizeof *t);
     pthread_mutex_init(&t->lock, NULL);
     t->allocator.resize = tally_resize;
     t->allocator.user = t;
@@ -795,7 +795,7 @@ static int watch_open(void *user, const char *path, int mode, void **file) {
     int code = watch_call(w, HOOK_OPEN);
     if (code)
         return code;
-    watched *opened = (watched *)malloc(sizeof(*opened));
+    watched *opened = (watched *)malloc(sizeof *opened);
     if (!opened)
         return ENOMEM;
     code = w->base->open(w->base->user, path, mode, &opened->file);
@@ -974,7 +974,7 @@ static int watch_identify(
 }
 
 void watch_start(watch *w, const bags_io *base) {
-    memset(w, 0, sizeof(*w));
+    memset(w, 0, sizeof *w);
     pthread_mutex_init(&w->lock, NULL);
     w->base = base;
     w->fail_with = EIO;
@@ -1010,7 +1010,7 @@ bags_code verify_watched(const char *path, const bags_env *env, const watch *w,
     bags_verify_options options;
     bags_verify_report report;
     uint64_t failed = w->failed;
-    memset(&options, 0, sizeof(options));
+    memset(&options, 0, sizeof options);
     options.decode = true;
     options.env = *env;
     bags_code code = bags_verify(path, &options, &report, err);
@@ -1078,9 +1078,9 @@ static bool memory_parent_exists(const memory_disk *m, const char *path) {
 static memory_node *memory_node_make(memory_disk *m, const char *path, bool directory) {
     if (m->count == m->capacity) {
         m->capacity = m->capacity * 2 + 16;
-        m->nodes = (memory_node **)realloc(m->nodes, m->capacity * sizeof(*m->nodes));
+        m->nodes = (memory_node **)realloc(m->nodes, m->capacity * sizeof *m->nodes);
     }
-    memory_node *node = (memory_node *)calloc(1, sizeof(*node));
+    memory_node *node = (memory_node *)calloc(1, sizeof *node);
     node->path = tidy(path);
     node->directory = directory;
     node->linked = true;
@@ -1114,7 +1114,7 @@ static int memory_open(void *user, const char *path, int mode, void **file) {
         return ENOENT;
     if (node->directory)
         return EISDIR;
-    memory_handle *handle = (memory_handle *)malloc(sizeof(*handle));
+    memory_handle *handle = (memory_handle *)malloc(sizeof *handle);
     handle->node = node;
     handle->writable = mode != BAGS_IO_READ;
     node->open++;
@@ -1220,7 +1220,7 @@ static int memory_unmap(void *user, const void *data, size_t size) {
     void *mapped;
     (void)size;
     ((memory_disk *)user)->maps--;
-    memcpy(&mapped, &data, sizeof(mapped));
+    memcpy(&mapped, &data, sizeof mapped);
     free(mapped);
     return 0;
 }
@@ -1347,7 +1347,7 @@ static int memory_identify(
                              : memory_node_find((memory_disk *)user, path);
     if (!node)
         return ENOENT;
-    memset(identity, 0, sizeof(*identity));
+    memset(identity, 0, sizeof *identity);
     identity->inode = node->made;
     identity->time = node->changed;
     identity->size = node->content.size;
@@ -1355,7 +1355,7 @@ static int memory_identify(
 }
 
 void memory_disk_start(memory_disk *m) {
-    memset(m, 0, sizeof(*m));
+    memset(m, 0, sizeof *m);
     m->io.user = m;
     m->io.open = memory_open;
     m->io.close = memory_close;
@@ -1384,7 +1384,7 @@ void memory_disk_free(memory_disk *m) {
         free(m->nodes[i]);
     }
     free(m->nodes);
-    memset(m, 0, sizeof(*m));
+    memset(m, 0, sizeof *m);
 }
 
 void memory_disk_make_dir(memory_disk *m, const char *path) {
@@ -1463,7 +1463,7 @@ int support_setup(void **state) {
     (void)state;
     tally_start(&memory);
     watch_start(&disk, bags_io_local());
-    snprintf(scratch, sizeof(scratch), "%s/bags-test-XXXXXX",
+    snprintf(scratch, sizeof scratch, "%s/bags-test-XXXXXX",
         parent && *parent ? parent : "/tmp");
     return mkdtemp(scratch) ? 0 : -1;
 }

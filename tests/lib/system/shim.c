@@ -38,7 +38,7 @@ static void remember(int fd, const char *path, bool read_only) {
         return;
     opened[fd].ours = true;
     opened[fd].read_only = read_only;
-    snprintf(opened[fd].path, sizeof(opened[fd].path), "%s", path);
+    snprintf(opened[fd].path, sizeof opened[fd].path, "%s", path);
     shim_in_use->files++;
 }
 
@@ -69,7 +69,7 @@ static void note(enum call call, const char *path, int fd) {
     s->met++;
     s->last = call;
     s->last_read_only = known && opened[fd].read_only;
-    snprintf(s->last_path, sizeof(s->last_path), "%s",
+    snprintf(s->last_path, sizeof s->last_path, "%s",
         path    ? path
         : known ? opened[fd].path
                 : "");
@@ -211,7 +211,7 @@ static void note_sync(int fd, bool failed) {
         return;
     s->synced_again += strcmp(s->unsynced, opened[fd].path) == 0;
     if (failed && errno != EINTR)
-        snprintf(s->unsynced, sizeof(s->unsynced), "%s", opened[fd].path);
+        snprintf(s->unsynced, sizeof s->unsynced, "%s", opened[fd].path);
 }
 
 int fsync(int fd) {
