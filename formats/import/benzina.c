@@ -1,6 +1,5 @@
 /*
- * benzina.c - imports Benzina's .bzna files. It needs no library. Longer than
- * others because it parses MP4's boxes itself.
+ * benzina.c - imports Benzina's .bzna files. It needs no library.
  *
  * A .bzna is an MP4 file of brand bzna with a track per column. Datapoint i is
  * sample i of each; fields have the tracks' names:

@@ -8,8 +8,6 @@
  * the padding, and `meta: msgpack`, all of meta_data. The source is the directory
  * or one of these files. There are no checksums: a frame that is not within its file,
  * or does not begin like a JPEG, is an error.
- *
- * Longer than others because metadata in JSON are written as msgpack.
  */
 #include "json.h"
 

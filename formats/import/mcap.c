@@ -1,6 +1,6 @@
 /*
  * mcap.c - imports MCAP files, on zstd, lz4 and zlib's CRC-32 (Debian: libzstd-dev
- * liblz4-dev zlib1g-dev). Longer than others because it parses the records itself.
+ * liblz4-dev zlib1g-dev).
  *
  * A datapoint is a message, in the order of the file:
  *

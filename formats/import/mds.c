@@ -1,7 +1,6 @@
 /*
  * mds.c - shards that MosaicML's streaming wrote (MDS), raw or compressed by zstd. On
- * json-c, libzstd, and for the hashes libcrypto and libxxhash. Longer than others
- * because MDS has 28 encodings.
+ * json-c, libzstd, and for the hashes libcrypto and libxxhash.
  *
  * The source is a directory with index.json, which lists shards and columns, or that
  * file. Each column is a field:

@@ -1,6 +1,5 @@
 /*
  * tfrecord.c - TFRecord files, of tf.train.Example or of anything else. No library.
- * Longer than others because it parses protocol buffers itself.
  *
  * A record is its size (8 bytes, little-endian), the masked CRC-32C of these, the
  * bytes, and their masked CRC-32C. All are checked. Files that are compressed are

@@ -1,7 +1,6 @@
 /*
  * webdataset.c - tar files of samples, as webdataset reads them. On libarchive,
- * and on zlib, because libarchive ignores the checksums of gzip. Longer than others
- * because the members must be grouped as webdataset groups them.
+ * and on zlib, because libarchive ignores the checksums of gzip.
  *
  * The members "dir/000017.jpg" and "dir/000017.seg.png", one after the other, are
  * the sample with the key "dir/000017" and the fields `jpg` and `seg.png` (in lower
