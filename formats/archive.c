@@ -17,10 +17,6 @@
  * Where the hooks below can map, a member is mapped by adding its offset. Where they
  * are far away, what will be read soon is announced to them (read_many without a
  * buffer), and they keep it.
- *
- * It is larger than most parts because two formats with three extensions (zip64, pax,
- * GNU) are parsed, none of which may lead outside the archive. About a third of the
- * lines state what is wrong with an archive.
  */
 #include "private.h"
 #include "storage.h"
@@ -31,26 +27,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BLOCK 512           /* of tar */
-#define LOCAL_SIZE 30       /* zip: a local header without its variable part */
-#define ENTRY_SIZE 46       /* an entry of the directory */
-#define END_SIZE 22         /* the record at the end */
-#define END64_SIZE 56       /* the same of zip64 */
-#define LOCATOR_SIZE 20     /* is between END64 and END */
-#define COMMENT_MOST 0xFFFF /* after END */
-#define NAME_MOST 0xFFFF
-#define PAX_MOST ((uint64_t)1 << 20)     /* bytes of one pax header */
-#define FILLING_MOST ((uint64_t)1 << 20) /* of zeros after a tar's end */
+#define ARCHIVE_BLOCK 512           /* of tar */
+#define ARCHIVE_LOCAL_SIZE 30       /* zip: a local header without its variable part */
+#define ARCHIVE_ENTRY_SIZE 46       /* an entry of the directory */
+#define ARCHIVE_END_SIZE 22         /* the record at the end */
+#define ARCHIVE_END64_SIZE 56       /* the same of zip64 */
+#define ARCHIVE_LOCATOR_SIZE 20     /* is between END64 and END */
+#define ARCHIVE_COMMENT_MOST 0xFFFF /* after END */
+#define ARCHIVE_NAME_MOST 0xFFFF
+#define ARCHIVE_PAX_MOST ((uint64_t)1 << 20)     /* bytes of one pax header */
+#define ARCHIVE_FILLING_MOST ((uint64_t)1 << 20) /* of zeros after a tar's end */
 /* What is announced of a member: its start, since bags_zip fills the header up to a
  * page; its end, where a Bag has its table. */
-#define SOON_START ((size_t)4096 + BLOCK)
-#define SOON_TABLE ((uint64_t)4 << 10)
+#define ARCHIVE_SOON_START ((size_t)4096 + ARCHIVE_BLOCK)
+#define ARCHIVE_SOON_TABLE ((uint64_t)4 << 10)
 
 /* Windows accepts both slashes. */
 #ifdef _WIN32
-#define IS_SLASH(c) ((c) == '/' || (c) == '\\')
+#define ARCHIVE_IS_SLASH(c) ((c) == '/' || (c) == '\\')
 #else
-#define IS_SLASH(c) ((c) == '/')
+#define ARCHIVE_IS_SLASH(c) ((c) == '/')
 #endif
 
 typedef struct archive_member {
@@ -90,36 +86,27 @@ typedef struct archive_file {
 /* ---- errors ---- */
 
 /* The archive itself is damaged at an offset. */
-static bags_code fail_archive(
+static bags_code archive_fail(
     const bags_archive *a, const char *why, uint64_t offset, bags_error *err) {
     return bags_fail(
         err, BAGS_ERROR_CORRUPT, "%s: %s (at byte %" PRIu64 ")", a->path, why, offset);
 }
 
-static bags_code fail_member(const bags_archive *a, bags_code code, const void *name,
-    size_t size, const char *why, bags_error *err) {
+static bags_code archive_fail_member(const bags_archive *a, bags_code code,
+    const void *name, size_t size, const char *why, bags_error *err) {
     return bags_fail(err, code, "%s: member \"%.*s\": %s", a->path,
         size > 300 ? 300 : (int)size, (const char *)name, why);
 }
 
-static bags_code fail_corrupt(
+static bags_code archive_fail_corrupt(
     const bags_archive *a, const archive_member *m, const char *why, bags_error *err) {
-    return fail_member(a, BAGS_ERROR_CORRUPT, m->name.text, m->name_size, why, err);
+    return archive_fail_member(
+        a, BAGS_ERROR_CORRUPT, m->name.text, m->name_size, why, err);
 }
 
 /* ---- bytes ---- */
 
-static uint32_t load16(const unsigned char *p) { return (uint32_t)(p[0] | p[1] << 8); }
-
-static uint32_t load32(const unsigned char *p) {
-    return load16(p) | load16(p + 2) << 16;
-}
-
-static uint64_t load64(const unsigned char *p) {
-    return load32(p) | (uint64_t)load32(p + 4) << 32;
-}
-
-static bool is_marked(const unsigned char *p, unsigned a, unsigned b) {
+static bool archive_is_marked(const unsigned char *p, unsigned a, unsigned b) {
     return p[0] == 'P' && p[1] == 'K' && p[2] == a && p[3] == b;
 }
 
@@ -138,23 +125,17 @@ static bags_code archive_bytes(const bags_archive *a, archive_window *w,
     uint64_t rest = a->size - offset;
     if (offset < w->start || offset - w->start > w->size ||
         w->size - (size_t)(offset - w->start) < size || !w->buffer.data) {
-        size_t part = size > w->step ? size : w->step, done;
+        size_t part = size > w->step ? size : w->step;
         part = part > rest ? (size_t)rest : part;
         w->size = 0;
         w->start = offset;
         if (bags_buffer_reserve(&w->buffer, part + 1, err))
             return BAGS_ERROR_MEMORY;
-        for (; w->size < part; w->size += done) {
-            done = 0;
-            int error = a->base.read_at(a->base.user, a->file, offset + w->size,
-                w->buffer.data + w->size, part - w->size, &done);
-            if (error)
-                return bags_fail_io(&a->base, error, a->path, "read", err);
-            if (done == 0 || done > part - w->size)
-                return bags_fail(err, BAGS_ERROR_CORRUPT,
-                    "%s: truncated while open (%" PRIu64 " bytes, was %" PRIu64 ")",
-                    a->path, offset + w->size, a->size);
-        }
+        bags_code code =
+            bags_read(&a->base, a->file, a->path, offset, w->buffer.data, part, err);
+        if (code)
+            return code;
+        w->size = part;
     }
     *out = w->buffer.data + (offset - w->start);
     return BAGS_OK;
@@ -170,20 +151,15 @@ static void archive_expect(const bags_archive *a, uint64_t offset, uint64_t size
 
 /* ---- members ---- */
 
-static bool has_ending(const char *name, size_t size, const char *ending) {
-    size_t length = strlen(ending);
-    return size >= length && !memcmp(name + size - length, ending, length);
-}
-
 /* True for a file that readers of datasets open. */
-static bool is_of_dataset(const char *name, size_t size) {
-    return has_ending(name, size, ".bag") || has_ending(name, size, ".idx") ||
-           has_ending(name, size, ".crc") || has_ending(name, size, "spec.json");
+static bool archive_is_of_dataset(const char *name, size_t size) {
+    return format_ends(name, size, ".bag") || format_ends(name, size, ".idx") ||
+           format_ends(name, size, ".crc") || format_ends(name, size, "spec.json");
 }
 
 /* Copy a name without empty and "." parts, and without a slash at the end. Returns
  * NULL, or why it is invalid. `to` may be `name`. */
-static const char *name_clean(
+static const char *archive_clean_name(
     char *to, size_t *to_size, const char *name, size_t size) {
     size_t used = 0;
     if (size > 0 && name[0] == '/')
@@ -230,19 +206,19 @@ static bags_code archive_add(
         bags_buffer_reserve(&a->members_memory, (size_t)(a->length + 1) * one, err))
         return BAGS_ERROR_MEMORY;
     char *name = (char *)a->names.data + a->names_size;
-    const char *why = name_clean(name, &size, found->name, size);
-    if (!why && size > NAME_MOST)
+    const char *why = archive_clean_name(name, &size, found->name, size);
+    if (!why && size > ARCHIVE_NAME_MOST)
         why = "the name is too long";
     else if (!why && size == 0 && !found->directory)
         why = "an empty name";
     else if (!why && found->directory && found->size > 0)
         why = "a directory with bytes";
-    else if (!why && found->error && is_of_dataset(name, size)) {
+    else if (!why && found->error && archive_is_of_dataset(name, size)) {
         why = found->why;
         code = BAGS_ERROR_VALUE;
     }
     if (why)
-        return fail_member(a, code, found->name, found->name_size, why, err);
+        return archive_fail_member(a, code, found->name, found->name_size, why, err);
     if (found->directory && size > 0)
         name[size++] = '/';
     archive_member member;
@@ -260,7 +236,7 @@ static bags_code archive_add(
 }
 
 /* The order of a member's name and of `name`, which `last` follows unless it is 0. */
-static int name_order(
+static int archive_order_name(
     const archive_member *m, const char *name, size_t size, int last) {
     size_t common = m->name_size < size ? m->name_size : size;
     int order = common ? memcmp(m->name.text, name, common) : 0;
@@ -272,12 +248,12 @@ static int name_order(
     return order ? order : m->name_size > size + 1;
 }
 
-static int member_name_order(const void *x, const void *y) {
+static int archive_compare_names(const void *x, const void *y) {
     const archive_member *b = (const archive_member *)y;
-    return name_order((const archive_member *)x, b->name.text, b->name_size, 0);
+    return archive_order_name((const archive_member *)x, b->name.text, b->name_size, 0);
 }
 
-static int member_offset_order(const void *x, const void *y) {
+static int archive_compare_offsets(const void *x, const void *y) {
     const archive_member *a = (const archive_member *)x;
     const archive_member *b = (const archive_member *)y;
     return (a->offset > b->offset) - (a->offset < b->offset);
@@ -289,7 +265,7 @@ static size_t archive_search(
     size_t start = 0, stop = (size_t)a->length;
     while (start < stop) {
         size_t middle = start + (stop - start) / 2;
-        if (name_order(&a->members[middle], name, size, last) < 0)
+        if (archive_order_name(&a->members[middle], name, size, last) < 0)
             start = middle + 1;
         else
             stop = middle;
@@ -299,7 +275,8 @@ static size_t archive_search(
 
 /* True if member i is in the directory, or is its own entry. The empty name is the
  * archive. */
-static bool is_below(const bags_archive *a, size_t i, const char *name, size_t size) {
+static bool archive_is_below(
+    const bags_archive *a, size_t i, const char *name, size_t size) {
     if (i >= a->length || size == 0)
         return i < a->length;
     const archive_member *m = &a->members[i];
@@ -311,16 +288,16 @@ static bool is_below(const bags_archive *a, size_t i, const char *name, size_t s
 static bags_code archive_sort(bags_archive *a, bags_error *err) {
     size_t length = (size_t)a->length;
     if (length > 0)
-        qsort(a->members, length, sizeof *a->members, member_name_order);
+        qsort(a->members, length, sizeof *a->members, archive_compare_names);
     for (size_t i = 0; i < length; i++) {
         const archive_member *m = &a->members[i];
         if (m->error == EISDIR)
             continue;
-        if (i > 0 && !member_name_order(m - 1, m))
-            return fail_corrupt(a, m, "duplicate", err);
-        if (is_below(a, archive_search(a, m->name.text, m->name_size, '/'),
+        if (i > 0 && !archive_compare_names(m - 1, m))
+            return archive_fail_corrupt(a, m, "duplicate", err);
+        if (archive_is_below(a, archive_search(a, m->name.text, m->name_size, '/'),
                 m->name.text, m->name_size))
-            return fail_corrupt(a, m, "both a file and a directory", err);
+            return archive_fail_corrupt(a, m, "both a file and a directory", err);
     }
     return BAGS_OK;
 }
@@ -328,49 +305,51 @@ static bags_code archive_sort(bags_archive *a, bags_error *err) {
 /* ---- zip ---- */
 
 /* The entries: offsets in the archive. */
-typedef struct zip_directory {
+typedef struct archive_zip_directory {
     uint64_t start, stop, length;
     uint64_t shift; /* bytes before what its writer took for the start */
-} zip_directory;
+} archive_zip_directory;
 
 /* Find the directory by the records at the end. */
-static bags_code zip_find_directory(const bags_archive *a, archive_window *w,
-    uint64_t end, zip_directory *out, bags_error *err) {
-    const uint64_t more = END64_SIZE + LOCATOR_SIZE;
+static bags_code archive_zip_find_directory(const bags_archive *a, archive_window *w,
+    uint64_t end, archive_zip_directory *out, bags_error *err) {
+    const uint64_t more = ARCHIVE_END64_SIZE + ARCHIVE_LOCATOR_SIZE;
     const unsigned char *p, *wide = NULL;
     uint64_t before = end < more ? end : more;
     bags_code code =
-        archive_bytes(a, w, end - before, (size_t)before + END_SIZE, &p, err);
+        archive_bytes(a, w, end - before, (size_t)before + ARCHIVE_END_SIZE, &p, err);
     if (code)
         return code;
-    if (before == more && is_marked(p + END64_SIZE, 6, 7))
+    if (before == more && archive_is_marked(p + ARCHIVE_END64_SIZE, 6, 7))
         wide = p;
     p += before;
-    uint64_t disks = load16(p + 4) | load16(p + 6);
-    uint64_t here = load16(p + 8), length = load16(p + 10);
-    uint64_t size = load32(p + 12), offset = load32(p + 16);
+    uint64_t disks = bags_load(p + 4, 2, false) | bags_load(p + 6, 2, false);
+    uint64_t here = bags_load(p + 8, 2, false), length = bags_load(p + 10, 2, false);
+    uint64_t size = bags_load(p + 12, 4, false), offset = bags_load(p + 16, 4, false);
     if (wide) {
         end -= more;
-        if (!is_marked(wide, 6, 6) || load64(wide + 4) != END64_SIZE - 12)
-            return fail_archive(a, "no zip64 record", end, err);
-        if ((length != 0xFFFF && length != load64(wide + 32)) ||
-            (size != UINT32_MAX && size != load64(wide + 40)) ||
-            (offset != UINT32_MAX && offset != load64(wide + 48)))
-            return fail_archive(a, "the two records at the end differ", end, err);
-        disks = load32(wide + 16) | load32(wide + 20) | load32(wide + END64_SIZE + 4) |
-                (load32(wide + END64_SIZE + 16) > 1);
-        here = load64(wide + 24);
-        length = load64(wide + 32);
-        size = load64(wide + 40);
-        offset = load64(wide + 48);
+        if (!archive_is_marked(wide, 6, 6) ||
+            bags_load(wide + 4, 8, false) != ARCHIVE_END64_SIZE - 12)
+            return archive_fail(a, "no zip64 record", end, err);
+        if ((length != 0xFFFF && length != bags_load(wide + 32, 8, false)) ||
+            (size != UINT32_MAX && size != bags_load(wide + 40, 8, false)) ||
+            (offset != UINT32_MAX && offset != bags_load(wide + 48, 8, false)))
+            return archive_fail(a, "the two records at the end differ", end, err);
+        disks = bags_load(wide + 16, 4, false) | bags_load(wide + 20, 4, false) |
+                bags_load(wide + ARCHIVE_END64_SIZE + 4, 4, false) |
+                (bags_load(wide + ARCHIVE_END64_SIZE + 16, 4, false) > 1);
+        here = bags_load(wide + 24, 8, false);
+        length = bags_load(wide + 32, 8, false);
+        size = bags_load(wide + 40, 8, false);
+        offset = bags_load(wide + 48, 8, false);
     }
     if (disks != 0 || here != length)
         return bags_fail(err, BAGS_ERROR_VALUE,
             "%s: a part of a zip file on several disks", a->path);
     if (size > end || offset > end - size)
-        return fail_archive(a, "the zip file's directory is outside", end, err);
-    if (length > size / ENTRY_SIZE)
-        return fail_archive(a, "more members than fit into the directory", end, err);
+        return archive_fail(a, "the zip file's directory is outside", end, err);
+    if (length > size / ARCHIVE_ENTRY_SIZE)
+        return archive_fail(a, "more members than fit into the directory", end, err);
     out->start = end - size;
     out->stop = end;
     out->shift = out->start - offset;
@@ -380,17 +359,17 @@ static bags_code zip_find_directory(const bags_archive *a, archive_window *w,
 
 /* Replace numbers of 32 bits that are saturated by those of the extra field of zip64.
  * False if they are missing. `extra` has been read; numbers are in its order. */
-static bool zip_widen(
+static bool archive_zip_widen(
     const unsigned char *extra, size_t size, uint64_t *numbers[], size_t count) {
     const unsigned char *from = extra;
     size_t left = 0;
-    for (size_t at = 0; size - at >= 4; at += 4 + load16(extra + at + 2)) {
-        if (load16(extra + at + 2) > size - at - 4)
+    for (size_t at = 0; size - at >= 4; at += 4 + bags_load(extra + at + 2, 2, false)) {
+        if (bags_load(extra + at + 2, 2, false) > size - at - 4)
             break;
-        if (load16(extra + at) != 1)
+        if (bags_load(extra + at, 2, false) != 1)
             continue;
         from = extra + at + 4;
-        left = load16(extra + at + 2);
+        left = (size_t)bags_load(extra + at + 2, 2, false);
         break;
     }
     for (size_t i = 0; i < count; i++) {
@@ -398,7 +377,7 @@ static bool zip_widen(
             continue;
         if (left < 8)
             return false;
-        *numbers[i] = load64(from);
+        *numbers[i] = bags_load(from, 8, false);
         from += 8;
         left -= 8;
     }
@@ -406,21 +385,24 @@ static bool zip_widen(
 }
 
 /* Add the member of an entry that has been read. */
-static bags_code zip_add(bags_archive *a, const unsigned char *p,
-    const zip_directory *directory, bags_error *err) {
-    unsigned flags = load16(p + 8), method = load16(p + 10), host = p[5];
-    size_t name_size = load16(p + 28), extra = load16(p + 30);
-    uint64_t packed = load32(p + 20), size = load32(p + 24);
-    uint64_t offset = load32(p + 42), mode = load32(p + 38) >> 16;
+static bags_code archive_zip_add(bags_archive *a, const unsigned char *p,
+    const archive_zip_directory *directory, bags_error *err) {
+    uint64_t flags = bags_load(p + 8, 2, false), method = bags_load(p + 10, 2, false);
+    unsigned host = p[5];
+    size_t name_size = (size_t)bags_load(p + 28, 2, false);
+    size_t extra = (size_t)bags_load(p + 30, 2, false);
+    uint64_t packed = bags_load(p + 20, 4, false), size = bags_load(p + 24, 4, false);
+    uint64_t offset = bags_load(p + 42, 4, false),
+             mode = bags_load(p + 38, 4, false) >> 16;
     uint64_t *wide[3] = {&size, &packed, &offset};
     uint64_t stop = directory->start - directory->shift; /* of the members */
     const char *wrong = NULL;
     archive_found found;
     memset(&found, 0, sizeof found);
-    found.name = (const char *)p + ENTRY_SIZE;
+    found.name = (const char *)p + ARCHIVE_ENTRY_SIZE;
     found.name_size = name_size;
     found.directory = name_size > 0 && found.name[name_size - 1] == '/';
-    if (!zip_widen(p + ENTRY_SIZE + name_size, extra, wide, 3))
+    if (!archive_zip_widen(p + ARCHIVE_ENTRY_SIZE + name_size, extra, wide, 3))
         wrong = "no zip64 extra field";
     if (!found.directory && (flags & 0x2041)) {
         found.error = ENOTSUP;
@@ -436,123 +418,127 @@ static bags_code zip_add(bags_archive *a, const unsigned char *p,
     }
     found.size = found.error ? packed : size;
     found.offset = directory->shift + offset;
-    unsigned disk = load16(p + 34); /* all ones: in zip64's, and there is one */
+    uint64_t disk =
+        bags_load(p + 34, 2, false); /* all ones: in zip64's, and there is one */
     if (disk != 0 && disk != 0xFFFF && !wrong)
         wrong = "on another disk";
-    if (!wrong && (offset > stop || stop - offset < LOCAL_SIZE + name_size ||
-                      stop - offset - LOCAL_SIZE - name_size < found.size))
+    if (!wrong && (offset > stop || stop - offset < ARCHIVE_LOCAL_SIZE + name_size ||
+                      stop - offset - ARCHIVE_LOCAL_SIZE - name_size < found.size))
         wrong = "past the end of the members";
-    return wrong ? fail_member(a, BAGS_ERROR_CORRUPT, found.name, name_size, wrong, err)
+    return wrong ? archive_fail_member(
+                       a, BAGS_ERROR_CORRUPT, found.name, name_size, wrong, err)
                  : archive_add(a, &found, err);
 }
 
 /* Check a member's local header against the directory, and find its bytes. */
-static bags_code zip_locate(
+static bags_code archive_zip_locate(
     const bags_archive *a, archive_window *w, archive_member *m, bags_error *err) {
     const char *why = NULL;
     const unsigned char *p;
-    bags_code code = archive_bytes(a, w, m->offset, LOCAL_SIZE, &p, err);
+    bags_code code = archive_bytes(a, w, m->offset, ARCHIVE_LOCAL_SIZE, &p, err);
     if (code)
         return code;
-    size_t name_size = load16(p + 26), extra = load16(p + 28);
-    size_t all = LOCAL_SIZE + name_size + extra;
-    bool later = load16(p + 6) & 8; /* the sizes follow the bytes */
-    if (!is_marked(p, 3, 4))
-        return fail_corrupt(a, m, "no local header", err);
+    size_t name_size = (size_t)bags_load(p + 26, 2, false);
+    size_t extra = (size_t)bags_load(p + 28, 2, false);
+    size_t all = ARCHIVE_LOCAL_SIZE + name_size + extra;
+    bool later = bags_load(p + 6, 2, false) & 8; /* the sizes follow the bytes */
+    if (!archive_is_marked(p, 3, 4))
+        return archive_fail_corrupt(a, m, "no local header", err);
     if (all > m->stop - m->offset || m->size > m->stop - m->offset - all)
-        return fail_corrupt(a, m, "overlaps the next one", err);
+        return archive_fail_corrupt(a, m, "overlaps the next one", err);
     code = archive_bytes(a, w, m->offset, all, &p, err);
     if (code)
         return code;
-    uint64_t packed = load32(p + 18), size = load32(p + 22);
+    uint64_t packed = bags_load(p + 18, 4, false), size = bags_load(p + 22, 4, false);
     uint64_t *wide[2] = {&size, &packed};
     /* The bytes are a copy, which may be changed. */
-    char *name = (char *)w->buffer.data + (m->offset - w->start) + LOCAL_SIZE;
-    if (name_clean(name, &name_size, name, name_size) ||
-        name_order(m, name, name_size, 0))
+    char *name = (char *)w->buffer.data + (m->offset - w->start) + ARCHIVE_LOCAL_SIZE;
+    if (archive_clean_name(name, &name_size, name, name_size) ||
+        archive_order_name(m, name, name_size, 0))
         why = "another name in its local header";
-    else if ((load16(p + 6) & 1) || load16(p + 8) != 0 ||
-             !zip_widen(p + all - extra, extra, wide, 2) ||
+    else if ((bags_load(p + 6, 2, false) & 1) || bags_load(p + 8, 2, false) != 0 ||
+             !archive_zip_widen(p + all - extra, extra, wide, 2) ||
              (size != m->size && !(later && size == 0)) ||
              (packed != m->size && !(later && packed == 0)))
         why = "its local header contradicts the directory";
     if (why)
-        return fail_corrupt(a, m, why, err);
+        return archive_fail_corrupt(a, m, why, err);
     m->offset += all;
     m->located = true;
     return BAGS_OK;
 }
 
 /* A zip's members are known, and that they end at `stop`: find where each ends. */
-static bags_code zip_check_overlap(bags_archive *a, uint64_t stop, bags_error *err) {
+static bags_code archive_zip_check_overlap(
+    bags_archive *a, uint64_t stop, bags_error *err) {
     if (a->length > 0)
-        qsort(a->members, (size_t)a->length, sizeof *a->members, member_offset_order);
+        qsort(
+            a->members, (size_t)a->length, sizeof *a->members, archive_compare_offsets);
     for (size_t i = (size_t)a->length; i-- > 0; stop = a->members[i].offset) {
         archive_member *m = &a->members[i];
         m->stop = stop;
-        if (stop - m->offset < LOCAL_SIZE || stop - m->offset - LOCAL_SIZE < m->size)
-            return fail_corrupt(a, m, "overlaps the next one", err);
+        if (stop - m->offset < ARCHIVE_LOCAL_SIZE ||
+            stop - m->offset - ARCHIVE_LOCAL_SIZE < m->size)
+            return archive_fail_corrupt(a, m, "overlaps the next one", err);
     }
     return BAGS_OK;
 }
 
-static bags_code zip_read(bags_archive *a, archive_window *w, uint64_t end,
+static bags_code archive_zip_read(bags_archive *a, archive_window *w, uint64_t end,
     uint64_t *start, bags_error *err) {
-    zip_directory directory;
+    archive_zip_directory directory;
     memset(&directory, 0, sizeof directory);
-    bags_code code = zip_find_directory(a, w, end, &directory, err);
+    bags_code code = archive_zip_find_directory(a, w, end, &directory, err);
     uint64_t at = directory.start;
     archive_expect(a, at, directory.stop - at);
     *start = at;
     w->step = (size_t)64 << 10;
     for (uint64_t i = 0; i < directory.length && !code; i++) {
         const unsigned char *p = NULL;
-        size_t size = ENTRY_SIZE;
+        size_t size = ARCHIVE_ENTRY_SIZE;
         bool fits = directory.stop - at >= size;
         if (fits)
             code = archive_bytes(a, w, at, size, &p, err);
         if (fits && !code) {
-            if (!is_marked(p, 1, 2))
-                return fail_archive(
+            if (!archive_is_marked(p, 1, 2))
+                return archive_fail(
                     a, "an invalid entry in the zip file's directory", at, err);
-            size += load16(p + 28) + load16(p + 30) + load16(p + 32);
+            for (int k = 28; k <= 32; k += 2) /* name, extra fields, comment */
+                size += (size_t)bags_load(p + k, 2, false);
             fits = directory.stop - at >= size;
         }
         if (!fits)
-            return fail_archive(a, "the zip file's directory is truncated", at, err);
+            return archive_fail(a, "the zip file's directory is truncated", at, err);
         if (!code)
             code = archive_bytes(a, w, at, size, &p, err);
         if (!code)
-            code = zip_add(a, p, &directory, err);
+            code = archive_zip_add(a, p, &directory, err);
         at += size;
     }
     if (!code && at != directory.stop)
-        return fail_archive(a, "bytes after the last entry of the directory", at, err);
+        return archive_fail(a, "bytes after the last entry of the directory", at, err);
     return code;
 }
 
 /* ---- tar ---- */
 
 /* What headers before a member state about it. */
-typedef struct tar_next {
+typedef struct archive_tar_next {
     bags_buffer name;
     size_t name_size; /* 0: none */
     uint64_t size;
     bool has_size, any;
-} tar_next;
+} archive_tar_next;
 
 /* A number of a header: octal digits, or base 256 if the first bit is set. */
-static bool tar_number(const unsigned char *p, size_t size, uint64_t *out) {
+static bool archive_tar_number(const unsigned char *p, size_t size, uint64_t *out) {
     uint64_t number = 0;
     size_t i = 0;
     if (p[0] == 0x80) {
-        for (i = 1; i < size; i++) {
-            if (number >> 55)
-                return false;
-            number = number << 8 | p[i];
-        }
-        *out = number;
-        return true;
+        *out = bags_load(p + size - 8, 8, true);
+        while (++i < size - 8 && !p[i])
+            ;
+        return i >= size - 8 && !(*out >> 63);
     }
     while (i < size && p[i] == ' ')
         i++;
@@ -565,27 +551,27 @@ static bool tar_number(const unsigned char *p, size_t size, uint64_t *out) {
     return true;
 }
 
-static bool tar_is_header(const unsigned char *p) {
+static bool archive_tar_is_header(const unsigned char *p) {
     uint64_t sum = 0, stored;
-    for (size_t i = 0; i < BLOCK; i++)
+    for (size_t i = 0; i < ARCHIVE_BLOCK; i++)
         sum += i >= 148 && i < 156 ? ' ' : p[i];
-    return tar_number(p + 148, 8, &stored) && stored == sum;
+    return archive_tar_number(p + 148, 8, &stored) && stored == sum;
 }
 
-static bool is_zero(const unsigned char *p, size_t size) {
+static bool archive_is_zero(const unsigned char *p, size_t size) {
     for (size_t i = 0; i < size; i++)
         if (p[i])
             return false;
     return true;
 }
 
-static size_t text_size(const unsigned char *p, size_t most) {
+static size_t archive_text_size(const unsigned char *p, size_t most) {
     const void *end = memchr(p, 0, most);
     return end ? (size_t)((const unsigned char *)end - p) : most;
 }
 
-static bags_code tar_keep_name(
-    tar_next *next, const void *name, size_t size, bags_error *err) {
+static bags_code archive_tar_keep_name(
+    archive_tar_next *next, const void *name, size_t size, bags_error *err) {
     bags_code code = bags_buffer_reserve(&next->name, size + 1, err);
     if (code)
         return code;
@@ -595,7 +581,7 @@ static bags_code tar_keep_name(
 }
 
 /* A decimal number, at most 10^18. Returns what follows it, or NULL. */
-static const unsigned char *parse_decimal(
+static const unsigned char *archive_decimal(
     const unsigned char *p, const unsigned char *end, uint64_t *out) {
     const unsigned char *start = p;
     for (*out = 0; p < end && *p >= '0' && *p <= '9'; p++)
@@ -603,47 +589,44 @@ static const unsigned char *parse_decimal(
     return p > start && p - start <= 18 ? p : NULL;
 }
 
-static bool is_text(
-    const unsigned char *p, const unsigned char *end, const char *text) {
-    return (size_t)(end - p) == strlen(text) && !memcmp(p, text, strlen(text));
-}
-
 /* Apply the records of a pax header: "SIZE KEY=VALUE\n". */
-static bags_code tar_pax(const bags_archive *a, uint64_t offset, const unsigned char *p,
-    size_t size, bool global, tar_next *next, bags_error *err) {
+static bags_code archive_tar_pax(const bags_archive *a, uint64_t offset,
+    const unsigned char *p, size_t size, bool global, archive_tar_next *next,
+    bags_error *err) {
     const unsigned char *end = p + size, *stop;
     for (; p < end; p = stop) {
         uint64_t record = 0;
-        const unsigned char *key = parse_decimal(p, end, &record);
+        const unsigned char *key = archive_decimal(p, end, &record);
         const unsigned char *value = NULL;
         if (key && record > (uint64_t)(key - p) && record <= (uint64_t)(end - p))
             value = (const unsigned char *)memchr(
                 key, '=', (size_t)record - (size_t)(key - p));
         stop = value ? p + record : end;
         if (!value || *key++ != ' ' || value < key || stop[-1] != '\n')
-            return fail_archive(a, "an invalid pax header", offset, err);
-        bool is_path = is_text(key, value, "path");
-        bool is_size = is_text(key, value, "size");
-        if (value - key > 10 && is_text(key, key + 10, "GNU.sparse"))
+            return archive_fail(a, "an invalid pax header", offset, err);
+        bags_view name = {key, (size_t)(value - key)};
+        bool is_path = bags_view_is(name, "path"), is_size = bags_view_is(name, "size");
+        if (name.size > 10 && !memcmp(name.data, "GNU.sparse", 10))
             return bags_fail(err, BAGS_ERROR_VALUE,
                 "%s: a sparse member (at byte %" PRIu64
                 "); write the archive without --sparse",
                 a->path, offset);
         if ((is_path || is_size) && global)
-            return fail_archive(a, "a global name or size", offset, err);
+            return archive_fail(a, "a global name or size", offset, err);
         value++;
-        if (is_path && tar_keep_name(next, value, (size_t)(stop - 1 - value), err))
+        if (is_path &&
+            archive_tar_keep_name(next, value, (size_t)(stop - 1 - value), err))
             return BAGS_ERROR_MEMORY;
-        if (is_size && parse_decimal(value, stop, &next->size) != stop - 1)
-            return fail_archive(a, "an invalid pax header", offset, err);
+        if (is_size && archive_decimal(value, stop, &next->size) != stop - 1)
+            return archive_fail(a, "an invalid pax header", offset, err);
         next->has_size = next->has_size || is_size;
     }
     return BAGS_OK;
 }
 
 /* Add the member of a header. */
-static bags_code tar_add(bags_archive *a, const unsigned char *p, uint64_t offset,
-    uint64_t size, tar_next *next, bags_error *err) {
+static bags_code archive_tar_add(bags_archive *a, const unsigned char *p,
+    uint64_t offset, uint64_t size, archive_tar_next *next, bags_error *err) {
     char joined[155 + 1 + 100], type = (char)p[156];
     archive_found found;
     const char *wrong = NULL;
@@ -656,8 +639,9 @@ static bags_code tar_add(bags_archive *a, const unsigned char *p, uint64_t offse
     found.name_size = next->name_size;
     if (found.name_size == 0) {
         /* Only POSIX has a prefix; GNU has other things there. */
-        size_t prefix = memcmp(p + 257, "ustar", 6) ? 0 : text_size(p + 345, 155);
-        size_t name = text_size(p, 100), at = prefix ? prefix + 1 : 0;
+        size_t prefix =
+            memcmp(p + 257, "ustar", 6) ? 0 : archive_text_size(p + 345, 155);
+        size_t name = archive_text_size(p, 100), at = prefix ? prefix + 1 : 0;
         memcpy(joined, p + 345, prefix);
         joined[prefix] = '/';
         memcpy(joined + at, p, name);
@@ -681,12 +665,12 @@ static bags_code tar_add(bags_archive *a, const unsigned char *p, uint64_t offse
     } else if (offset > a->size || size > a->size - offset) {
         wrong = "past the end of the archive";
     }
-    return wrong ? fail_member(a, code, found.name, found.name_size, wrong, err)
+    return wrong ? archive_fail_member(a, code, found.name, found.name_size, wrong, err)
                  : archive_add(a, &found, err);
 }
 
 /* A file that does not begin with a header of a tar. */
-static bags_code fail_unknown(
+static bags_code archive_fail_unknown(
     const bags_archive *a, archive_window *w, bags_error *err) {
     static const struct {
         const char *bytes, *tool;
@@ -713,66 +697,69 @@ static bags_code fail_unknown(
 
 /* Only zeros may follow the end: what a writer appended after it would be lost
  * silently. */
-static bags_code tar_check_end(
+static bags_code archive_tar_check_end(
     const bags_archive *a, archive_window *w, uint64_t at, bags_error *err) {
     uint64_t rest = a->size - at;
     const unsigned char *p;
-    if (rest > FILLING_MOST)
-        return fail_archive(a, "too many bytes after its end", at, err);
+    if (rest > ARCHIVE_FILLING_MOST)
+        return archive_fail(a, "too many bytes after its end", at, err);
     bags_code code = archive_bytes(a, w, at, (size_t)rest, &p, err);
-    if (!code && !is_zero(p, (size_t)rest))
-        code = fail_archive(a, "bytes after its end", at, err);
+    if (!code && !archive_is_zero(p, (size_t)rest))
+        code = archive_fail(a, "bytes after its end", at, err);
     return code;
 }
 
-static bags_code tar_read(
-    bags_archive *a, archive_window *w, tar_next *next, bags_error *err) {
+static bags_code archive_tar_read(
+    bags_archive *a, archive_window *w, archive_tar_next *next, bags_error *err) {
     uint64_t at = 0, size = 0;
     w->step = (size_t)16 << 10;
-    for (;; at += (size + BLOCK - 1) / BLOCK * BLOCK) {
+    for (;; at += (size + ARCHIVE_BLOCK - 1) / ARCHIVE_BLOCK * ARCHIVE_BLOCK) {
         const unsigned char *p = NULL;
-        bool fits = at <= a->size && a->size - at >= BLOCK;
+        bool fits = at <= a->size && a->size - at >= ARCHIVE_BLOCK;
         if (fits && size > w->step) /* also the table of the Bag before it */
-            archive_expect(a, at - BLOCK - SOON_TABLE, BLOCK + SOON_TABLE + w->step);
-        bags_code code = fits ? archive_bytes(a, w, at, BLOCK, &p, err) : BAGS_OK;
+            archive_expect(a, at - ARCHIVE_BLOCK - ARCHIVE_SOON_TABLE,
+                ARCHIVE_BLOCK + ARCHIVE_SOON_TABLE + w->step);
+        bags_code code =
+            fits ? archive_bytes(a, w, at, ARCHIVE_BLOCK, &p, err) : BAGS_OK;
         if (code)
             return code;
-        if (fits && is_zero(p, BLOCK))
+        if (fits && archive_is_zero(p, ARCHIVE_BLOCK))
             break;
-        if (!fits || !tar_is_header(p))
-            return at == 0 ? fail_unknown(a, w, err)
-                           : fail_archive(a,
+        if (!fits || !archive_tar_is_header(p))
+            return at == 0 ? archive_fail_unknown(a, w, err)
+                           : archive_fail(a,
                                  fits ? "a damaged tar header"
                                       : "the tar file is truncated: no end",
                                  at, err);
         char type = (char)p[156];
         bool about_next =
             type == 'L' || type == 'K' || type == 'x' || type == 'g' || type == 'V';
-        if (!tar_number(p + 124, 12, &size))
-            return fail_archive(a, "an invalid size in a tar header", at, err);
+        if (!archive_tar_number(p + 124, 12, &size))
+            return archive_fail(a, "an invalid size in a tar header", at, err);
         if (next->has_size && !about_next)
             size = next->size;
-        at += BLOCK;
+        at += ARCHIVE_BLOCK;
         if (!about_next) {
-            code = tar_add(a, p, at, size, next, err);
+            code = archive_tar_add(a, p, at, size, next, err);
             next->name_size = 0;
             next->has_size = false;
-        } else if (size > a->size - at || size > PAX_MOST) {
-            return fail_archive(a, "a tar header that is too large", at, err);
+        } else if (size > a->size - at || size > ARCHIVE_PAX_MOST) {
+            return archive_fail(a, "a tar header that is too large", at, err);
         } else {
             code = archive_bytes(a, w, at, (size_t)size, &p, err);
         }
         if (!code && type == 'L')
-            code = tar_keep_name(next, p, text_size(p, (size_t)size), err);
+            code =
+                archive_tar_keep_name(next, p, archive_text_size(p, (size_t)size), err);
         if (!code && (type == 'x' || type == 'g'))
-            code = tar_pax(a, at, p, (size_t)size, type == 'g', next, err);
+            code = archive_tar_pax(a, at, p, (size_t)size, type == 'g', next, err);
         if (code)
             return code;
         next->any = about_next && type != 'g' && type != 'V';
     }
     if (next->any)
-        return fail_archive(a, "a tar header without its member", at, err);
-    return tar_check_end(a, w, at, err);
+        return archive_fail(a, "a tar header without its member", at, err);
+    return archive_tar_check_end(a, w, at, err);
 }
 
 /* ---- hooks ---- */
@@ -792,22 +779,23 @@ static int archive_look_up(const bags_archive *a, const char *path, archive_path
     bags_buffer memory = bags_buffer_of(&a->allocator);
     memset(out, 0, sizeof *out);
     if (length < size || memcmp(path, a->path, size) != 0 ||
-        (length > size && !IS_SLASH(path[size])))
+        (length > size && !ARCHIVE_IS_SLASH(path[size])))
         return 0;
-    while (IS_SLASH(path[size]))
+    while (ARCHIVE_IS_SLASH(path[size]))
         size++;
     if (bags_buffer_reserve(&memory, length - size + 1, NULL))
         return ENOMEM;
     char *name = (char *)memory.data;
     for (size_t i = size; i <= length; i++)
-        name[i - size] = IS_SLASH(path[i]) ? '/' : path[i];
-    if (!name_clean(name, &out->size, name, length - size)) {
+        name[i - size] = ARCHIVE_IS_SLASH(path[i]) ? '/' : path[i];
+    if (!archive_clean_name(name, &out->size, name, length - size)) {
         size_t i = archive_search(a, name, out->size, 0);
         out->first = out->size ? archive_search(a, name, out->size, '/') : 0;
-        if (out->size == 0 || is_below(a, out->first, name, out->size)) {
+        if (out->size == 0 || archive_is_below(a, out->first, name, out->size)) {
             out->kind = BAGS_PATH_DIRECTORY;
             out->name = out->size ? a->members[out->first].name.text : "";
-        } else if (i < a->length && !name_order(&a->members[i], name, out->size, 0)) {
+        } else if (i < a->length &&
+                   !archive_order_name(&a->members[i], name, out->size, 0)) {
             out->kind = BAGS_PATH_FILE;
             out->member = &a->members[i];
         }
@@ -816,7 +804,7 @@ static int archive_look_up(const bags_archive *a, const char *path, archive_path
     return 0;
 }
 
-static int hook_kind(void *user, const char *path, bags_path_kind *kind) {
+static int archive_kind(void *user, const char *path, bags_path_kind *kind) {
     archive_path at;
     int error = archive_look_up((const bags_archive *)user, path, &at);
     if (!error)
@@ -824,7 +812,7 @@ static int hook_kind(void *user, const char *path, bags_path_kind *kind) {
     return error;
 }
 
-static int hook_list(void *user, const char *path,
+static int archive_list(void *user, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     const bags_archive *a = (const bags_archive *)user;
     bags_buffer child = bags_buffer_of(&a->allocator);
@@ -833,7 +821,7 @@ static int hook_list(void *user, const char *path,
     size_t i = at.first, start = at.size ? at.size + 1 : 0;
     if (!error && at.kind != BAGS_PATH_DIRECTORY)
         error = at.kind == BAGS_PATH_FILE ? ENOTDIR : ENOENT;
-    while (!error && is_below(a, i, at.name, at.size)) {
+    while (!error && archive_is_below(a, i, at.name, at.size)) {
         const archive_member *m = &a->members[i];
         const char *name = m->name.text + start;
         size_t size = m->name_size - start;
@@ -857,34 +845,34 @@ static int hook_list(void *user, const char *path,
 }
 
 /* A member will be opened: its header and first bytes, and its last ones. */
-static void member_expect(const bags_archive *a, const archive_member *m) {
-    bool is_small = m->size <= SOON_TABLE;
-    archive_expect(a, m->offset, SOON_START + (is_small ? m->size : 0));
+static void archive_expect_member(const bags_archive *a, const archive_member *m) {
+    bool is_small = m->size <= ARCHIVE_SOON_TABLE;
+    archive_expect(a, m->offset, ARCHIVE_SOON_START + (is_small ? m->size : 0));
     if (!is_small)
-        archive_expect(a, m->stop - SOON_TABLE, SOON_TABLE);
+        archive_expect(a, m->stop - ARCHIVE_SOON_TABLE, ARCHIVE_SOON_TABLE);
 }
 
-static void hook_expect(void *user, const char *path) {
+static void archive_expect_path(void *user, const char *path) {
     const bags_archive *a = (const bags_archive *)user;
     archive_path at;
     if (!archive_look_up(a, path, &at) && at.member)
-        member_expect(a, at.member);
+        archive_expect_member(a, at.member);
 }
 
-static int hook_close(void *user, void *file) {
+static int archive_close(void *user, void *file) {
     (void)user;
     format_state_close(file);
     return 0;
 }
 
-/* The code of zip_locate, as errno. */
+/* The code of archive_zip_locate, as errno. */
 static int archive_locate(const bags_archive *a, archive_member *m, bags_error *err) {
     archive_window window;
     memset(&window, 0, sizeof window);
     window.buffer = bags_buffer_of(&a->allocator);
-    window.step = SOON_START; /* all of a header with one read, usually */
+    window.step = ARCHIVE_SOON_START; /* all of a header with one read, usually */
     err->system = 0;
-    bags_code code = m->located ? BAGS_OK : zip_locate(a, &window, m, err);
+    bags_code code = m->located ? BAGS_OK : archive_zip_locate(a, &window, m, err);
     bags_buffer_free(&window.buffer);
     return !code                       ? 0
            : err->system               ? err->system
@@ -892,7 +880,7 @@ static int archive_locate(const bags_archive *a, archive_member *m, bags_error *
                                        : EBADMSG;
 }
 
-static int hook_open(void *user, const char *path, int mode, void **file) {
+static int archive_open(void *user, const char *path, int mode, void **file) {
     const bags_archive *a = (const bags_archive *)user;
     archive_path at;
     bags_error ignored;
@@ -905,27 +893,27 @@ static int hook_open(void *user, const char *path, int mode, void **file) {
         error = at.member->error;
     if (error)
         return error;
-    member_expect(a, at.member);
+    archive_expect_member(a, at.member);
     archive_file *f = (archive_file *)format_state(&a->allocator, sizeof *f, &ignored);
     if (!f)
         return ENOMEM;
     f->member = *at.member;
     error = archive_locate(a, &f->member, &ignored);
     if (error)
-        hook_close(user, f);
+        archive_close(user, f);
     else
         *file = f;
     return error;
 }
 
-static int hook_size(void *user, void *file, uint64_t *size) {
+static int archive_size(void *user, void *file, uint64_t *size) {
     (void)user;
     *size = ((const archive_file *)file)->member.size;
     return 0;
 }
 
 /* What a read of a member is in the archive. */
-static void move_read(const bags_archive *a, bags_io_read *read) {
+static void archive_move_read(const bags_archive *a, bags_io_read *read) {
     const archive_member *m = &((const archive_file *)read->file)->member;
     uint64_t rest = read->offset < m->size ? m->size - read->offset : 0;
     read->size = read->size < rest ? read->size : (size_t)rest;
@@ -933,19 +921,19 @@ static void move_read(const bags_archive *a, bags_io_read *read) {
     read->file = a->file;
 }
 
-static int hook_read_at(
+static int archive_read_at(
     void *user, void *file, uint64_t offset, void *data, size_t size, size_t *done) {
     const bags_archive *a = (const bags_archive *)user;
     bags_io_read read = {NULL, offset, NULL, size, 0};
     read.file = file;
-    move_read(a, &read);
+    archive_move_read(a, &read);
     *done = 0;
     return read.size == 0 ? 0
                           : a->base.read_at(a->base.user, a->file, read.offset, data,
                                 read.size, done);
 }
 
-static void hook_read_many(void *user, bags_io_read *reads, size_t count) {
+static void archive_read_many(void *user, bags_io_read *reads, size_t count) {
     const bags_archive *a = (const bags_archive *)user;
     bags_buffer memory = bags_buffer_of(&a->allocator);
     if (bags_buffer_reserve(&memory, count * sizeof *reads, NULL))
@@ -953,7 +941,7 @@ static void hook_read_many(void *user, bags_io_read *reads, size_t count) {
     bags_io_read *moved = (bags_io_read *)(void *)memory.data;
     for (size_t i = 0; i < count; i++) {
         moved[i] = reads[i];
-        move_read(a, &moved[i]);
+        archive_move_read(a, &moved[i]);
     }
     a->base.read_many(a->base.user, moved, count);
     for (size_t i = 0; i < count; i++)
@@ -963,7 +951,7 @@ static void hook_read_many(void *user, bags_io_read *reads, size_t count) {
 
 /* The messages of what was found when a member was opened, and those of the hooks
  * below. */
-static void hook_explain(
+static void archive_explain(
     void *user, const char *path, int error, char *text, size_t size) {
     const bags_archive *a = (const bags_archive *)user;
     archive_path at;
@@ -981,7 +969,7 @@ static void hook_explain(
     }
 }
 
-static int hook_map(void *user, void *file, size_t size, const void **data) {
+static int archive_map(void *user, void *file, size_t size, const void **data) {
     const bags_archive *a = (const bags_archive *)user;
     const archive_member *m = &((const archive_file *)file)->member;
     if (!a->map || size > m->size)
@@ -991,14 +979,14 @@ static int hook_map(void *user, void *file, size_t size, const void **data) {
 }
 
 /* The map is the archive's. */
-static int hook_unmap(void *user, const void *data, size_t size) {
+static int archive_unmap(void *user, const void *data, size_t size) {
     (void)user;
     (void)data;
     (void)size;
     return 0;
 }
 
-static int hook_advise(void *user, void *file, const void *map, uint64_t offset,
+static int archive_advise(void *user, void *file, const void *map, uint64_t offset,
     uint64_t size, bags_advice advice) {
     const bags_archive *a = (const bags_archive *)user;
     if (!map)
@@ -1007,13 +995,13 @@ static int hook_advise(void *user, void *file, const void *map, uint64_t offset,
         a->base.user, map ? NULL : a->file, map, offset, size, advice);
 }
 
-static int hook_refuse(void *user, const char *path) {
+static int archive_refuse(void *user, const char *path) {
     (void)user;
     (void)path;
     return EROFS;
 }
 
-static int hook_refuse_rename(void *user, const char *from, const char *to) {
+static int archive_refuse_rename(void *user, const char *from, const char *to) {
     (void)user;
     (void)from;
     (void)to;
@@ -1022,39 +1010,40 @@ static int hook_refuse_rename(void *user, const char *from, const char *to) {
 
 static void archive_set_hooks(bags_archive *a) {
     a->io.user = a;
-    a->io.open = hook_open;
-    a->io.close = hook_close;
-    a->io.size = hook_size;
-    a->io.read_at = hook_read_at;
-    a->io.map = a->map ? hook_map : NULL;
-    a->io.unmap = hook_unmap;
-    a->io.kind = hook_kind;
-    a->io.list = hook_list;
-    a->io.make_dir = hook_refuse;
-    a->io.sync_dir = hook_refuse;
-    a->io.remove = hook_refuse;
-    a->io.remove_dir = hook_refuse;
-    a->io.rename = hook_refuse_rename;
-    a->io.advise = a->base.advise ? hook_advise : NULL;
-    a->io.read_many = a->base.read_many ? hook_read_many : NULL;
-    a->io.expect = a->base.read_many && !a->base.map ? hook_expect : NULL;
-    a->io.explain = hook_explain;
+    a->io.open = archive_open;
+    a->io.close = archive_close;
+    a->io.size = archive_size;
+    a->io.read_at = archive_read_at;
+    a->io.map = a->map ? archive_map : NULL;
+    a->io.unmap = archive_unmap;
+    a->io.kind = archive_kind;
+    a->io.list = archive_list;
+    a->io.make_dir = archive_refuse;
+    a->io.sync_dir = archive_refuse;
+    a->io.remove = archive_refuse;
+    a->io.remove_dir = archive_refuse;
+    a->io.rename = archive_refuse_rename;
+    a->io.advise = a->base.advise ? archive_advise : NULL;
+    a->io.read_many = a->base.read_many ? archive_read_many : NULL;
+    a->io.expect = a->base.read_many && !a->base.map ? archive_expect_path : NULL;
+    a->io.explain = archive_explain;
 }
 
 /* ---- open and close ---- */
 
 /* Find a zip's last record: *end receives its offset. Otherwise it is a tar. */
-static bags_code zip_find_end(const bags_archive *a, archive_window *w, uint64_t *end,
-    bool *is_zip, bags_error *err) {
-    size_t most = END_SIZE + COMMENT_MOST;
+static bags_code archive_zip_find_end(const bags_archive *a, archive_window *w,
+    uint64_t *end, bool *is_zip, bags_error *err) {
+    size_t most = ARCHIVE_END_SIZE + ARCHIVE_COMMENT_MOST;
     const unsigned char *p = NULL;
     most = a->size < most ? (size_t)a->size : most;
     bags_code code = archive_bytes(a, w, a->size - most, most, &p, err);
     *is_zip = false;
-    for (size_t after = END_SIZE; !code && !*is_zip && after <= most; after++) {
+    for (size_t after = ARCHIVE_END_SIZE; !code && !*is_zip && after <= most; after++) {
         const unsigned char *record = p + most - after;
         *end = a->size - after;
-        *is_zip = is_marked(record, 5, 6) && load16(record + 20) == after - END_SIZE;
+        *is_zip = archive_is_marked(record, 5, 6) &&
+                  bags_load(record + 20, 2, false) == after - ARCHIVE_END_SIZE;
     }
     return code;
 }
@@ -1063,14 +1052,14 @@ static bags_code archive_load(bags_archive *a, bags_error *err) {
     uint64_t end = 0, start = 0;
     bool is_zip = false;
     archive_window window;
-    tar_next next;
+    archive_tar_next next;
     memset(&window, 0, sizeof window);
     memset(&next, 0, sizeof next);
     window.buffer = next.name = bags_buffer_of(&a->allocator);
-    bags_code code = zip_find_end(a, &window, &end, &is_zip, err);
+    bags_code code = archive_zip_find_end(a, &window, &end, &is_zip, err);
     if (!code)
-        code = is_zip ? zip_read(a, &window, end, &start, err)
-                      : tar_read(a, &window, &next, err);
+        code = is_zip ? archive_zip_read(a, &window, end, &start, err)
+                      : archive_tar_read(a, &window, &next, err);
     bags_buffer_free(&window.buffer);
     bags_buffer_free(&next.name);
     if (code)
@@ -1079,11 +1068,11 @@ static bags_code archive_load(bags_archive *a, bags_error *err) {
     for (size_t i = 0; i < a->length; i++)
         a->members[i].name.text = (const char *)a->names.data + a->members[i].name.at;
     if (is_zip)
-        code = zip_check_overlap(a, start, err);
+        code = archive_zip_check_overlap(a, start, err);
     return code ? code : archive_sort(a, err);
 }
 
-static bags_code archive_open(bags_archive *a, bags_error *err) {
+static bags_code archive_start(bags_archive *a, bags_error *err) {
     const void *map = NULL;
     int error = a->base.open(a->base.user, a->path, BAGS_IO_READ, &a->file);
     if (error) {
@@ -1124,7 +1113,7 @@ bags_archive *bags_archive_open(
                                                      : BAGS_ARCHIVE_MAX_MEMBERS;
     if (a->max_members > SIZE_MAX / sizeof(archive_member) - 1)
         a->max_members = SIZE_MAX / sizeof(archive_member) - 1;
-    if (archive_open(a, err)) {
+    if (archive_start(a, err)) {
         bags_archive_close(a);
         return NULL;
     }

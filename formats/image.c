@@ -1,45 +1,44 @@
 /*
  * image.c - what JPEG and PNG files state, without decoding them. No library.
  */
-#include "private.h"
-
-#include <inttypes.h>
-#include <string.h>
+#include "images.h"
 
 uint32_t bags_image_orientation(bags_view file) { return format_orientation(file); }
 
-static bags_code refuse(
+static bags_code image_fail(
     bags_error *err, const char *format, const char *what, size_t at) {
     return bags_fail(err, BAGS_ERROR_CORRUPT, "%s %s (at byte %" PRIu64 ")", format,
         what, (uint64_t)at);
 }
 
-static bags_code refuse_truncated(bags_error *err, const char *format, bags_view file) {
+static bags_code image_fail_truncated(
+    bags_error *err, const char *format, bags_view file) {
     return bags_fail(err, BAGS_ERROR_CORRUPT, "truncated %s (%" PRIu64 " bytes)",
         format, (uint64_t)file.size);
 }
 
-/* ------------------------------------------------------------ JPEG */
+/* ---- JPEG ---- */
 
-enum { SOI = 0xD8, EOI = 0xD9, SOS = 0xDA };
+enum { IMAGE_SOI = 0xD8, IMAGE_EOI = 0xD9, IMAGE_SOS = 0xDA };
 
-/* What the segments of a JPEG promise so far. */
-typedef struct promise {
+/* What the segments of a JPEG image_promise so far. */
+typedef struct image_promise {
     bool frame;               /* its header was found */
     bool progressive;         /* then the first scan of a component is that of its DC */
     uint32_t components;      /* of which no scan was found */
     unsigned char lacks[256]; /* how many have an identifier */
-} promise;
+} image_promise;
 
 /* Start of frame: SOF0 to SOF15 without DHT, JPG and DAC. */
-static bool is_frame(unsigned marker) {
+static bool image_is_frame(unsigned marker) {
     return marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 &&
            marker != 0xCC;
 }
 
 /* Its header: bits, height and width in 2 bytes each, number of components; then 3
  * bytes of each, first its identifier. Returns what is wrong, or NULL. */
-static const char *check_frame(promise *p, unsigned marker, bags_view header) {
+static const char *image_check_frame(
+    image_promise *p, unsigned marker, bags_view header) {
     const unsigned char *from = header.data;
     if (p->frame)
         return "has two frame headers";
@@ -57,7 +56,7 @@ static const char *check_frame(promise *p, unsigned marker, bags_view header) {
 
 /* The header of a scan: number of components; 2 bytes of each, first its identifier;
  * first and last coefficient; bits that earlier scans had, and those of this one. */
-static const char *check_scan(promise *p, bags_view header) {
+static const char *image_check_scan(image_promise *p, bags_view header) {
     size_t count = header.size > 0 ? header.data[0] : 0;
     if (!p->frame)
         return "has a scan before its frame header";
@@ -76,7 +75,7 @@ static const char *check_scan(promise *p, bags_view header) {
 
 /* The marker after the data of a scan: 0xFF in them precedes 0, or is that of a restart
  * marker. */
-static size_t skip_scan(bags_view file, size_t at) {
+static size_t image_skip_scan(bags_view file, size_t at) {
     const unsigned char *bytes = file.data;
     while (at < file.size) {
         const unsigned char *found =
@@ -92,40 +91,40 @@ static size_t skip_scan(bags_view file, size_t at) {
     return at;
 }
 
-static bags_code check_jpeg(bags_view file, bags_error *err) {
-    promise p;
+static bags_code image_check_jpeg(bags_view file, bags_error *err) {
+    image_promise p;
     bags_view data;
-    size_t at = 2; /* after SOI */
+    size_t at = 2; /* after IMAGE_SOI */
     memset(&p, 0, sizeof p);
     for (;;) {
         size_t start = at;
         const char *fault = NULL;
         unsigned marker = format_jpeg_marker(file, &at, &data);
-        if (marker == EOI)
+        if (marker == IMAGE_EOI)
             break;
         if (marker == 0 && start < file.size && file.data[start] != 0xFF)
             fault = "has no marker where one must be";
         else if (marker == 0)
-            return refuse_truncated(err, "JPEG", file);
-        else if (marker == SOI)
+            return image_fail_truncated(err, "JPEG", file);
+        else if (marker == IMAGE_SOI)
             fault = "has a second start";
-        else if (is_frame(marker))
-            fault = check_frame(&p, marker, data);
-        else if (marker == SOS) {
-            fault = check_scan(&p, data);
-            at = skip_scan(file, at);
+        else if (image_is_frame(marker))
+            fault = image_check_frame(&p, marker, data);
+        else if (marker == IMAGE_SOS) {
+            fault = image_check_scan(&p, data);
+            at = image_skip_scan(file, at);
         }
         if (fault)
-            return refuse(err, "JPEG", fault, start);
+            return image_fail(err, "JPEG", fault, start);
     }
     if (!p.frame || p.components > 0)
-        return refuse(err, "JPEG", "ends without all of its scans", at);
+        return image_fail(err, "JPEG", "ends without all of its scans", at);
     return BAGS_OK;
 }
 
-/* ------------------------------------------------------------ PNG */
+/* ---- PNG ---- */
 
-static bags_code check_png(bags_view file, bags_error *err) {
+static bags_code image_check_png(bags_view file, bags_error *err) {
     uint32_t table[8][256];
     bool header = false, pixels = false;
     size_t at = 8;
@@ -136,13 +135,11 @@ static bags_code check_png(bags_view file, bags_error *err) {
         const char *fault = NULL;
         const unsigned char *name = format_png_chunk(file, &at, &data);
         if (!name)
-            return refuse_truncated(err, "PNG", file);
+            return image_fail_truncated(err, "PNG", file);
         uint32_t crc = name[0] & 0x20 /* not needed */
                            ? 0
                            : ~format_crc_add(table, UINT32_MAX, name, data.size + 4);
-        const unsigned char *sum = data.data + data.size;
-        uint32_t stored = (uint32_t)sum[0] << 24 | (uint32_t)sum[1] << 16 |
-                          (uint32_t)sum[2] << 8 | sum[3];
+        uint32_t stored = (uint32_t)bags_load(data.data + data.size, 4, true);
         if (!(name[0] & 0x20) && crc != stored)
             fault = "has a chunk with a checksum mismatch";
         else if (header != (memcmp(name, "IHDR", 4) != 0))
@@ -150,7 +147,7 @@ static bags_code check_png(bags_view file, bags_error *err) {
         else if (!memcmp(name, "IEND", 4) && !pixels)
             fault = "ends without pixels";
         if (fault)
-            return refuse(err, "PNG", fault, start);
+            return image_fail(err, "PNG", fault, start);
         if (!memcmp(name, "IEND", 4))
             return BAGS_OK;
         header = true;
@@ -159,9 +156,9 @@ static bags_code check_png(bags_view file, bags_error *err) {
 }
 
 bags_code bags_image_check(bags_view file, bags_error *err) {
-    if (file.size >= 2 && file.data[0] == 0xFF && file.data[1] == SOI)
-        return check_jpeg(file, err);
+    if (file.size >= 2 && file.data[0] == 0xFF && file.data[1] == IMAGE_SOI)
+        return image_check_jpeg(file, err);
     if (file.size >= 8 && !memcmp(file.data, FORMAT_PNG_START, 8))
-        return check_png(file, err);
+        return image_check_png(file, err);
     return bags_fail(err, BAGS_ERROR_CORRUPT, "neither JPEG nor PNG");
 }

@@ -15,18 +15,12 @@
  * It uses libjpeg-turbo's libjpeg API, since the TurboJPEG API of the versions in
  * use can neither decode a rectangle nor distinguish warnings.
  *
- * libjpeg reports an error by a jump. Each direction therefore has one structure
- * with all that changes, and one function that calls setjmp and does nothing
- * else: no local variable is in use across a jump.
+ * libjpeg reports an error by a jump: see images.h.
  */
-#include "private.h"
+#include "images.h"
 
-#include <inttypes.h>
 #include <limits.h>
-#include <setjmp.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include <jpeglib.h>
 
@@ -36,31 +30,20 @@
 #error "jpeg.c needs libjpeg-turbo: other libjpegs cannot decode a rectangle"
 #endif
 
-#define DEFAULT_QUALITY 75
-#define DEFAULT_MAX_SCANS 100
+#define JPEG_QUALITY 75
+#define JPEG_MAX_SCANS 100
 
-/* ------------------------------------------------------------ errors */
+/* ---- errors ---- */
 
-/* The target of libjpeg's jumps. The first member of both directions, with
- * `library` as its first, so that libjpeg's pointers lead back to them. */
-typedef struct failure {
+/* The first member of both directions, with `library` as its first, so that libjpeg's
+ * pointers lead back to them. */
+typedef struct jpeg_failure {
     struct jpeg_error_mgr library;
-    jmp_buf back;
-    bags_code code;      /* what the direction's function returns */
-    bags_code otherwise; /* for errors of libjpeg without a code of ours */
-    bags_error *err;
-} failure;
-
-static void leave(failure *f, bags_code code) {
-    f->code = code;
-    longjmp(f->back, 1);
-}
-
-/* Set the error and leave. The rest is a printf format and its arguments. */
-#define REFUSE(f, code, ...) leave(f, bags_fail((f)->err, code, __VA_ARGS__))
+    format_jump jump;
+} jpeg_failure;
 
 /* The code for an error of libjpeg. */
-static bags_code code_of(const failure *f) {
+static bags_code jpeg_code(const jpeg_failure *f) {
     switch (f->library.msg_code) {
     case JERR_OUT_OF_MEMORY:
         return BAGS_ERROR_MEMORY;
@@ -73,40 +56,40 @@ static bags_code code_of(const failure *f) {
     case JERR_WIDTH_OVERFLOW:
         return BAGS_ERROR_LIMIT;
     default:
-        return f->otherwise;
+        return f->jump.otherwise;
     }
 }
 
-static void fail_library(j_common_ptr library) {
-    failure *f = (failure *)library->err;
+static void jpeg_fail(j_common_ptr library) {
+    jpeg_failure *f = (jpeg_failure *)library->err;
     char text[JMSG_LENGTH_MAX];
     f->library.format_message(library, text);
-    REFUSE(f, code_of(f), "libjpeg: %s", text);
+    FORMAT_REFUSE(&f->jump, jpeg_code(f), "libjpeg: %s", text);
 }
 
 /* Level -1 is a warning: libjpeg found damage, and would continue with invented
  * pixels. Two warnings are of headers only. */
-static void check_warning(j_common_ptr library, int level) {
+static void jpeg_check_warning(j_common_ptr library, int level) {
     int message = library->err->msg_code;
     if (level < 0 && message != JWRN_JFIF_MAJOR && message != JWRN_ADOBE_XFORM)
-        fail_library(library);
+        jpeg_fail(library);
 }
 
-static void ignore_output(j_common_ptr library) { (void)library; }
+static void jpeg_ignore_output(j_common_ptr library) { (void)library; }
 
-static struct jpeg_error_mgr *failure_start(
-    failure *f, bags_code otherwise, bags_error *err) {
-    f->code = BAGS_OK;
-    f->otherwise = otherwise;
-    f->err = err;
+static struct jpeg_error_mgr *jpeg_failure_start(
+    jpeg_failure *f, bags_code otherwise, bags_error *err) {
+    f->jump.code = BAGS_OK;
+    f->jump.otherwise = otherwise;
+    f->jump.err = err;
     jpeg_std_error(&f->library);
-    f->library.error_exit = fail_library;
-    f->library.emit_message = check_warning;
-    f->library.output_message = ignore_output;
+    f->library.error_exit = jpeg_fail;
+    f->library.emit_message = jpeg_check_warning;
+    f->library.output_message = jpeg_ignore_output;
     return &f->library;
 }
 
-/* ------------------------------------------------------------ arguments */
+/* ---- arguments ---- */
 
 typedef struct jpeg_state {
     bags_buffer memory; /* which holds this */
@@ -116,14 +99,9 @@ typedef struct jpeg_state {
 
 static bags_code jpeg_open(const bags_codec *codec, const bags_type *type,
     const bags_allocator *allocator, void **state, bags_error *err) {
-    uint64_t quality = DEFAULT_QUALITY;
-    bool valid =
-        type->count == 0 || (type->count == 1 && bags_type_number(type, 0, &quality));
-    if (!valid || quality < 1 || quality > 100)
-        return bags_fail(err, BAGS_ERROR_TYPE,
-            "invalid argument of jpeg (\"%.*s\", expected a quality, 1 to 100)",
-            (int)(type->arguments.size < 80 ? type->arguments.size : 80),
-            (const char *)type->arguments.data);
+    uint64_t quality = JPEG_QUALITY;
+    if (format_argument(type, "quality", 1, 100, &quality, err))
+        return BAGS_ERROR_TYPE;
     jpeg_state *made = (jpeg_state *)format_state(allocator, sizeof *made, err);
     if (!made)
         return BAGS_ERROR_MEMORY;
@@ -134,10 +112,10 @@ static bags_code jpeg_open(const bags_codec *codec, const bags_type *type,
     return BAGS_OK;
 }
 
-/* ------------------------------------------------------------ encode */
+/* ---- encode ---- */
 
-typedef struct encoder {
-    failure failed;
+typedef struct jpeg_encoder {
+    jpeg_failure failed;
     struct jpeg_compress_struct library;
     struct jpeg_destination_mgr destination;
     bags_buffer *scratch;
@@ -145,45 +123,45 @@ typedef struct encoder {
     bags_image image;
     int quality;
     size_t size; /* of the blob */
-} encoder;
+} jpeg_encoder;
 
 /* Let libjpeg write after the first `used` bytes of the scratch, which grows to
  * at least `capacity`. */
-static void output_to(encoder *e, size_t used, size_t capacity) {
-    bags_code code = bags_buffer_reserve(e->scratch, capacity, e->failed.err);
+static void jpeg_output_to(jpeg_encoder *e, size_t used, size_t capacity) {
+    bags_code code = bags_buffer_reserve(e->scratch, capacity, e->failed.jump.err);
     if (code)
-        leave(&e->failed, code);
+        format_leave(&e->failed.jump, code);
     e->destination.next_output_byte = e->scratch->data + used;
     e->destination.free_in_buffer = e->scratch->capacity - used;
 }
 
 /* An eighth of the pixels is more than most images need. */
-static void output_start(j_compress_ptr library) {
-    encoder *e = (encoder *)library->err;
+static void jpeg_output_start(j_compress_ptr library) {
+    jpeg_encoder *e = (jpeg_encoder *)library->err;
     size_t pixels = (size_t)e->image.width * e->image.height;
-    output_to(e, 0, 4096 + pixels / 8 * e->image.channels);
+    jpeg_output_to(e, 0, 4096 + pixels / 8 * e->image.channels);
 }
 
-static boolean output_more(j_compress_ptr library) {
-    encoder *e = (encoder *)library->err;
+static boolean jpeg_output_more(j_compress_ptr library) {
+    jpeg_encoder *e = (jpeg_encoder *)library->err;
     size_t used = e->scratch->capacity;
     if (used == SIZE_MAX)
-        REFUSE(&e->failed, BAGS_ERROR_MEMORY, "out of memory");
-    output_to(e, used, used + 1);
+        FORMAT_REFUSE(&e->failed.jump, BAGS_ERROR_MEMORY, "out of memory");
+    jpeg_output_to(e, used, used + 1);
     return TRUE;
 }
 
-static void output_end(j_compress_ptr library) {
-    encoder *e = (encoder *)library->err;
+static void jpeg_output_end(j_compress_ptr library) {
+    jpeg_encoder *e = (jpeg_encoder *)library->err;
     e->size = e->scratch->capacity - e->destination.free_in_buffer;
 }
 
-static void encode_image(encoder *e) {
+static void jpeg_encode_image(jpeg_encoder *e) {
     struct jpeg_compress_struct *library = &e->library;
     jpeg_create_compress(library);
-    e->destination.init_destination = output_start;
-    e->destination.empty_output_buffer = output_more;
-    e->destination.term_destination = output_end;
+    e->destination.init_destination = jpeg_output_start;
+    e->destination.empty_output_buffer = jpeg_output_more;
+    e->destination.term_destination = jpeg_output_end;
     library->dest = &e->destination;
     library->image_width = e->image.width;
     library->image_height = e->image.height;
@@ -201,15 +179,16 @@ static void encode_image(encoder *e) {
     jpeg_finish_compress(library);
 }
 
-static bags_code encoder_run(encoder *e) {
-    if (!setjmp(e->failed.back))
-        encode_image(e);
+static bags_code jpeg_encoder_run(jpeg_encoder *e) {
+    if (!setjmp(e->failed.jump.back))
+        jpeg_encode_image(e);
     jpeg_destroy_compress(&e->library);
-    return e->failed.code;
+    return e->failed.jump.code;
 }
 
 /* The image that a value is. */
-static bags_code image_of(const bags_value *value, bags_image *out, bags_error *err) {
+static bags_code jpeg_image_of(
+    const bags_value *value, bags_image *out, bags_error *err) {
     bool array = value->kind == BAGS_KIND_ARRAY && value->dtype == BAGS_DTYPE_UINT8 &&
                  (value->dims == 2 || value->dims == 3);
     uint64_t channels = array && value->dims == 3 ? value->shape[2] : 1;
@@ -221,16 +200,16 @@ static bags_code image_of(const bags_value *value, bags_image *out, bags_error *
 
 static bags_code jpeg_encode(void *state, const bags_value *value, bags_buffer *scratch,
     bags_view *blob, bags_error *err) {
-    encoder e;
+    jpeg_encoder e;
     memset(&e, 0, sizeof e);
-    bags_code code = image_of(value, &e.image, err);
+    bags_code code = jpeg_image_of(value, &e.image, err);
     if (code)
         return code;
-    e.library.err = failure_start(&e.failed, BAGS_ERROR_VALUE, err);
+    e.library.err = jpeg_failure_start(&e.failed, BAGS_ERROR_VALUE, err);
     e.scratch = scratch;
     e.pixels = (const unsigned char *)value->data;
     e.quality = ((const jpeg_state *)state)->quality;
-    code = encoder_run(&e);
+    code = jpeg_encoder_run(&e);
     if (code)
         return code;
     blob->data = scratch->data;
@@ -238,15 +217,15 @@ static bags_code jpeg_encode(void *state, const bags_value *value, bags_buffer *
     return BAGS_OK;
 }
 
-/* ------------------------------------------------------------ decode */
+/* ---- decode ---- */
 
 /* libjpeg invents the columns and rows next to a rectangle, which matter for its
  * edges. So more is decoded on all four sides, and dropped. It is also wide
  * enough for libjpeg to choose the same way of upsampling. */
-#define MARGIN 16
+#define JPEG_MARGIN 16
 
-typedef struct decoder {
-    failure failed;
+typedef struct jpeg_decoder {
+    jpeg_failure failed;
     struct jpeg_decompress_struct library;
     struct jpeg_source_mgr source;
     struct jpeg_progress_mgr progress;
@@ -257,41 +236,41 @@ typedef struct decoder {
     bags_image image;  /* the result, */
     bags_image stored; /* before it is turned */
     format_pixels to;
-} decoder;
+} jpeg_decoder;
 
-static void source_ignore(j_decompress_ptr library) { (void)library; }
+static void jpeg_source_ignore(j_decompress_ptr library) { (void)library; }
 
 /* libjpeg's own source invents an end here. */
-static boolean source_more(j_decompress_ptr library) {
-    decoder *d = (decoder *)library->err;
-    REFUSE(&d->failed, BAGS_ERROR_CORRUPT, "truncated JPEG (%" PRIu64 " bytes)",
-        (uint64_t)d->blob.size);
+static boolean jpeg_source_more(j_decompress_ptr library) {
+    jpeg_decoder *d = (jpeg_decoder *)library->err;
+    FORMAT_REFUSE(&d->failed.jump, BAGS_ERROR_CORRUPT,
+        "truncated JPEG (%" PRIu64 " bytes)", (uint64_t)d->blob.size);
     return FALSE;
 }
 
-static void source_skip(j_decompress_ptr library, long size) {
+static void jpeg_source_skip(j_decompress_ptr library, long size) {
     struct jpeg_source_mgr *source = library->src;
     if (size <= 0)
         return;
     if ((size_t)size > source->bytes_in_buffer)
-        source_more(library);
+        jpeg_source_more(library);
     source->next_input_byte += size;
     source->bytes_in_buffer -= (size_t)size;
 }
 
 /* Called for each row of blocks in each scan: a small file can have any number of
  * scans, each of which walks over the entire image. */
-static void watch_scans(j_common_ptr library) {
-    decoder *d = (decoder *)library->err;
+static void jpeg_watch_scans(j_common_ptr library) {
+    jpeg_decoder *d = (jpeg_decoder *)library->err;
     if (d->library.input_scan_number > (int)d->options.max_scans)
-        REFUSE(&d->failed, BAGS_ERROR_LIMIT, "too many scans in a JPEG (maximum %u)",
-            (unsigned)d->options.max_scans);
+        FORMAT_REFUSE(&d->failed.jump, BAGS_ERROR_LIMIT,
+            "too many scans in a JPEG (maximum %u)", (unsigned)d->options.max_scans);
 }
 
-static void check_colour(decoder *d) {
+static void jpeg_check_colour(jpeg_decoder *d) {
     J_COLOR_SPACE space = d->library.jpeg_color_space;
     if (space != JCS_GRAYSCALE && space != JCS_YCbCr && space != JCS_RGB)
-        REFUSE(&d->failed, BAGS_ERROR_LIMIT,
+        FORMAT_REFUSE(&d->failed.jump, BAGS_ERROR_LIMIT,
             "unsupported colors of a JPEG (%s, %d channels; expected gray or "
             "RGB)",
             space == JCS_CMYK   ? "CMYK"
@@ -299,7 +278,7 @@ static void check_colour(decoder *d) {
                                 : "unknown",
             d->library.num_components);
     if (d->library.data_precision != 8)
-        REFUSE(&d->failed, BAGS_ERROR_LIMIT,
+        FORMAT_REFUSE(&d->failed.jump, BAGS_ERROR_LIMIT,
             "unsupported depth of a JPEG (%d bits per channel, expected 8)",
             d->library.data_precision);
 }
@@ -309,21 +288,21 @@ static void check_colour(decoder *d) {
  * least one bit, except in arithmetic coding; and subsampling leaves at least
  * half a block for 8 x 8 pixels.
  */
-static void check_pixels(decoder *d) {
+static void jpeg_check_pixels(jpeg_decoder *d) {
     uint64_t width = d->library.image_width;
     uint64_t height = d->library.image_height;
     if (width * height > d->options.max_pixels)
-        REFUSE(&d->failed, BAGS_ERROR_LIMIT,
+        FORMAT_REFUSE(&d->failed.jump, BAGS_ERROR_LIMIT,
             "too many pixels (%" PRIu64 " x %" PRIu64 ", maximum %" PRIu64 ")", height,
             width, d->options.max_pixels);
     if (!d->library.arith_code && width * height / 1024 > d->blob.size)
-        REFUSE(&d->failed, BAGS_ERROR_CORRUPT,
+        FORMAT_REFUSE(&d->failed.jump, BAGS_ERROR_CORRUPT,
             "JPEG of %" PRIu64 " bytes cannot contain %" PRIu64 " x %" PRIu64 " pixels",
             (uint64_t)d->blob.size, height, width);
 }
 
 /* The requested rectangle, within the scaled image, which is upright. */
-static void check_rectangle(decoder *d) {
+static void jpeg_check_rectangle(jpeg_decoder *d) {
     bags_image whole = d->image;
     whole.width = d->library.output_width;
     whole.height = d->library.output_height;
@@ -333,7 +312,7 @@ static void check_rectangle(decoder *d) {
     bool inside = o->left < width && o->width <= width - o->left && o->top < height &&
                   o->height <= height - o->top;
     if (!inside)
-        REFUSE(&d->failed, BAGS_ERROR_RANGE,
+        FORMAT_REFUSE(&d->failed.jump, BAGS_ERROR_RANGE,
             "rectangle out of range (%u x %u at row %u, column %u; image %u x "
             "%u)",
             (unsigned)o->height, (unsigned)o->width, (unsigned)o->top,
@@ -343,7 +322,7 @@ static void check_rectangle(decoder *d) {
 }
 
 /* Where the rectangle is in the image as it is stored. */
-static void turn_rectangle(decoder *d) {
+static void jpeg_turn_rectangle(jpeg_decoder *d) {
     bags_jpeg_options *o = &d->options;
     uint32_t left = o->left, top = o->top;
     d->stored = d->image;
@@ -360,29 +339,29 @@ static void turn_rectangle(decoder *d) {
                  : top;
 }
 
-static void connect(decoder *d) {
+static void jpeg_connect(jpeg_decoder *d) {
     jpeg_create_decompress(&d->library);
-    d->source.init_source = source_ignore;
-    d->source.fill_input_buffer = source_more;
-    d->source.skip_input_data = source_skip;
+    d->source.init_source = jpeg_source_ignore;
+    d->source.fill_input_buffer = jpeg_source_more;
+    d->source.skip_input_data = jpeg_source_skip;
     d->source.resync_to_restart = jpeg_resync_to_restart;
-    d->source.term_source = source_ignore;
+    d->source.term_source = jpeg_source_ignore;
     d->source.next_input_byte = d->blob.data;
     d->source.bytes_in_buffer = d->blob.size;
     d->library.src = &d->source;
-    d->progress.progress_monitor = watch_scans;
+    d->progress.progress_monitor = jpeg_watch_scans;
     d->library.progress = &d->progress;
 }
 
-static void read_header(decoder *d) {
+static void jpeg_open_header(jpeg_decoder *d) {
     struct jpeg_decompress_struct *library = &d->library;
     const unsigned char *start = d->blob.data;
     if (d->blob.size < 2 || start[0] != 0xFF || start[1] != 0xD8)
-        REFUSE(&d->failed, BAGS_ERROR_CORRUPT, "not a JPEG");
-    connect(d);
+        FORMAT_REFUSE(&d->failed.jump, BAGS_ERROR_CORRUPT, "not a JPEG");
+    jpeg_connect(d);
     jpeg_read_header(library, TRUE);
-    check_colour(d);
-    check_pixels(d);
+    jpeg_check_colour(d);
+    jpeg_check_pixels(d);
     d->image.channels = library->jpeg_color_space == JCS_GRAYSCALE ? 1 : 3;
     if (d->options.channels)
         d->image.channels = d->options.channels;
@@ -394,12 +373,13 @@ static void read_header(decoder *d) {
     library->scale_denom = d->options.scale;
     jpeg_calc_output_dimensions(library);
     d->orientation = d->options.orient ? format_orientation(d->blob) : 1;
-    check_rectangle(d);
-    turn_rectangle(d);
+    jpeg_check_rectangle(d);
+    jpeg_turn_rectangle(d);
 }
 
 /* Read the next rows, each as wide as libjpeg's output. */
-static void read_rows(decoder *d, unsigned char *to, size_t stride, uint32_t count) {
+static void jpeg_read_rows(
+    jpeg_decoder *d, unsigned char *to, size_t stride, uint32_t count) {
     JSAMPROW rows[16];
     while (count > 0) {
         JDIMENSION some = count < 16 ? count : 16;
@@ -407,7 +387,7 @@ static void read_rows(decoder *d, unsigned char *to, size_t stride, uint32_t cou
             rows[i] = to + i * stride;
         some = jpeg_read_scanlines(&d->library, rows, some);
         if (some == 0)
-            source_more(&d->library);
+            jpeg_source_more(&d->library);
         to += some * stride;
         count -= some;
     }
@@ -416,11 +396,11 @@ static void read_rows(decoder *d, unsigned char *to, size_t stride, uint32_t cou
 /*
  * Returns true if libjpeg must decode everything for the rectangle to be right.
  * In a progressive file that ends before its finest scans it guesses what is
- * missing, from blocks further away than MARGIN. And where it scales chroma by
+ * missing, from blocks further away than JPEG_MARGIN. And where it scales chroma by
  * part of the subsampling (4 x 2, say, to one half), jpeg_crop_scanline of
  * version 2.1 gets the width of the chroma wrong and leaves columns unwritten.
  */
-static bool needs_everything(const decoder *d) {
+static bool jpeg_needs_everything(const jpeg_decoder *d) {
     const struct jpeg_decompress_struct *library = &d->library;
     int sampling = library->max_h_samp_factor * library->max_v_samp_factor;
     if (d->options.scale > 1 && sampling > 4)
@@ -436,33 +416,33 @@ static bool needs_everything(const decoder *d) {
 
 /* Make libjpeg output only the columns of the rectangle with a margin, and skip
  * the rows above. Returns the number of columns before the rectangle. */
-static uint32_t crop(decoder *d) {
+static uint32_t jpeg_crop(jpeg_decoder *d) {
     struct jpeg_decompress_struct *library = &d->library;
     uint32_t left = d->options.left, top = d->options.top;
-    if (needs_everything(d))
+    if (jpeg_needs_everything(d))
         return left;
-    uint32_t right = left + d->stored.width + MARGIN;
+    uint32_t right = left + d->stored.width + JPEG_MARGIN;
     if (right > library->output_width)
         right = library->output_width;
-    JDIMENSION first = left > MARGIN ? left - MARGIN : 0;
+    JDIMENSION first = left > JPEG_MARGIN ? left - JPEG_MARGIN : 0;
     JDIMENSION width = right - first;
     if (width < library->output_width)
         jpeg_crop_scanline(library, &first, &width);
-    if (top > MARGIN)
-        jpeg_skip_scanlines(library, top - MARGIN);
+    if (top > JPEG_MARGIN)
+        jpeg_skip_scanlines(library, top - JPEG_MARGIN);
     return left - first;
 }
 
 /* Read the rows of a rectangle through a wider one, and turn them. */
-static void read_rectangle(decoder *d) {
+static void jpeg_read_rectangle(jpeg_decoder *d) {
     struct jpeg_decompress_struct *library = &d->library;
     size_t pixel = d->image.channels, row = format_image_row(&d->stored);
-    size_t before = crop(d) * pixel;
+    size_t before = jpeg_crop(d) * pixel;
     unsigned char *wide = (unsigned char *)library->mem->alloc_large(
         (j_common_ptr)library, JPOOL_IMAGE, (size_t)library->output_width * pixel);
-    read_rows(d, wide, 0, d->options.top - library->output_scanline);
+    jpeg_read_rows(d, wide, 0, d->options.top - library->output_scanline);
     for (uint32_t i = 0; i < d->stored.height; i++) {
-        read_rows(d, wide, 0, 1);
+        jpeg_read_rows(d, wide, 0, 1);
         if (d->orientation == 1)
             memcpy(d->to.pixels + i * d->to.stride, wide + before, row);
         else
@@ -472,43 +452,43 @@ static void read_rectangle(decoder *d) {
 }
 
 /* After the last row of the image only its end may follow. */
-static void check_end(decoder *d) {
+static void jpeg_check_end(jpeg_decoder *d) {
     jpeg_finish_decompress(&d->library);
     if (d->source.bytes_in_buffer && !d->options.allow_trailing)
-        REFUSE(&d->failed, BAGS_ERROR_CORRUPT,
+        FORMAT_REFUSE(&d->failed.jump, BAGS_ERROR_CORRUPT,
             "%" PRIu64 " bytes after the end of the JPEG",
             (uint64_t)d->source.bytes_in_buffer);
 }
 
-static void decode_image(decoder *d) {
-    bags_code code = format_image_prepare(&d->image, &d->to, d->failed.err);
+static void jpeg_decode_image(jpeg_decoder *d) {
+    bags_code code = format_image_prepare(&d->image, &d->to, d->failed.jump.err);
     if (code)
-        leave(&d->failed, code);
+        format_leave(&d->failed.jump, code);
     jpeg_start_decompress(&d->library);
     uint32_t bottom = d->options.top + d->stored.height;
     if (d->stored.width < d->library.output_width || d->options.top > 0 ||
         d->orientation > 1)
-        read_rectangle(d);
+        jpeg_read_rectangle(d);
     else
-        read_rows(d, d->to.pixels, d->to.stride, bottom);
+        jpeg_read_rows(d, d->to.pixels, d->to.stride, bottom);
     if (bottom == d->library.output_height)
-        check_end(d);
+        jpeg_check_end(d);
 }
 
-static bags_code decoder_run(decoder *d, bool pixels) {
-    if (!setjmp(d->failed.back)) {
-        read_header(d);
+static bags_code jpeg_decoder_run(jpeg_decoder *d, bool pixels) {
+    if (!setjmp(d->failed.jump.back)) {
+        jpeg_open_header(d);
         if (pixels)
-            decode_image(d);
+            jpeg_decode_image(d);
     }
     jpeg_destroy_decompress(&d->library);
-    return d->failed.code;
+    return d->failed.jump.code;
 }
 
-static bags_code decoder_start(
-    decoder *d, bags_view blob, const bags_jpeg_options *options, bags_error *err) {
+static bags_code jpeg_decoder_start(jpeg_decoder *d, bags_view blob,
+    const bags_jpeg_options *options, bags_error *err) {
     memset(d, 0, sizeof *d);
-    d->library.err = failure_start(&d->failed, BAGS_ERROR_CORRUPT, err);
+    d->library.err = jpeg_failure_start(&d->failed, BAGS_ERROR_CORRUPT, err);
     d->blob = blob;
     if (options)
         d->options = *options;
@@ -518,7 +498,7 @@ static bags_code decoder_start(
     if (o->max_pixels == 0)
         o->max_pixels = BAGS_IMAGE_MAX_PIXELS;
     if (o->max_scans == 0)
-        o->max_scans = DEFAULT_MAX_SCANS;
+        o->max_scans = JPEG_MAX_SCANS;
     if (o->max_scans > INT_MAX)
         o->max_scans = INT_MAX;
     if (o->scale != 1 && o->scale != 2 && o->scale != 4 && o->scale != 8)
@@ -532,12 +512,12 @@ static bags_code decoder_start(
 
 static bags_code jpeg_decode(void *state, bags_view blob, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
-    decoder d;
+    jpeg_decoder d;
     bags_code code =
-        decoder_start(&d, blob, &((const jpeg_state *)state)->options, err);
+        jpeg_decoder_start(&d, blob, &((const jpeg_state *)state)->options, err);
     d.to.scratch = scratch;
     if (!code)
-        code = decoder_run(&d, true);
+        code = jpeg_decoder_run(&d, true);
     if (!code)
         *value = format_image_value(&d.image, &d.to);
     return code;
@@ -545,10 +525,10 @@ static bags_code jpeg_decode(void *state, bags_view blob, bags_buffer *scratch,
 
 bags_code bags_jpeg_probe(bags_view blob, const bags_jpeg_options *options,
     bags_image *out, bags_error *err) {
-    decoder d;
-    bags_code code = decoder_start(&d, blob, options, err);
+    jpeg_decoder d;
+    bags_code code = jpeg_decoder_start(&d, blob, options, err);
     if (!code)
-        code = decoder_run(&d, false);
+        code = jpeg_decoder_run(&d, false);
     if (!code)
         *out = d.image;
     return code;
@@ -556,15 +536,15 @@ bags_code bags_jpeg_probe(bags_view blob, const bags_jpeg_options *options,
 
 bags_code bags_jpeg_decode(bags_view blob, const bags_jpeg_options *options,
     void *pixels, size_t size, size_t stride, bags_error *err) {
-    decoder d;
-    bags_code code = decoder_start(&d, blob, options, err);
+    jpeg_decoder d;
+    bags_code code = jpeg_decoder_start(&d, blob, options, err);
     d.to.pixels = (unsigned char *)pixels;
     d.to.size = size;
     d.to.stride = stride;
-    return code ? code : decoder_run(&d, true);
+    return code ? code : jpeg_decoder_run(&d, true);
 }
 
-/* ------------------------------------------------------------ table */
+/* ---- table ---- */
 
 const bags_codec bags_codec_jpeg = {
     "jpeg jpg", jpeg_open, jpeg_encode, jpeg_decode, format_state_close, NULL};

@@ -3,7 +3,7 @@
  * libavutil (Debian: libavformat-dev libavcodec-dev libswscale-dev).
  *
  *     mp4, webm                            15 and 20 frames per second
- *     mp4(FPS), mp4(FPS,CODEC), webm(...)  formats.h describes the arguments
+ *     mp4(FPS), mp4(FPS,CODEC), webm(...)  codecs.h describes the arguments
  *
  * A value is an array of uint8, T x H x W x 3, RGB.
  *
@@ -26,13 +26,11 @@
  *
  * FFmpeg prints through a logger that belongs to the program, which is not
  * changed here: our own contexts lower the level of their messages instead.
- *
- * About a fifth of the lines checks what hostile headers claim before libavformat
- * allocates memory for it. Another fifth is the index, without which frames could only
- * be read from front to back.
  */
+#include "codecs.h"
 #include "private.h"
 
+#include <inttypes.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,9 +58,6 @@ extern "C" {
 #define MP4_HEADER 64         /* before the pixels of a decoded value: its shape */
 #define MP4_QUIET 128         /* added to a level; higher bits would mean colors */
 #define MP4_HIDDEN UINT32_MAX /* the rank of a packet that shows nothing */
-
-/* For messages. */
-typedef unsigned long long mp4_ull;
 
 /* ---- errors and silence ---- */
 
@@ -295,13 +290,6 @@ static AVIOContext *mp4_make_io(mp4_input *input) {
  * is honest.
  */
 
-static uint64_t mp4_big(const unsigned char *data, size_t size) {
-    uint64_t number = 0;
-    for (size_t i = 0; i < size; i++)
-        number = number << 8 | data[i];
-    return number;
-}
-
 /* Boxes with a count: its offset from the name, and the least bytes of what is
  * counted: table entries, or samples (1), which are elsewhere. */
 static const struct {
@@ -331,7 +319,7 @@ static bool mp4_check_claim(
     if (i == MP4_BOXES || size < mp4_boxes[i].at + 4U)
         return memcmp(data, "cmov", 4) != 0; /* a compressed header */
     const unsigned char *entries = data + mp4_boxes[i].at + 4;
-    uint64_t count = claims->count = mp4_big(entries - 4, 4);
+    uint64_t count = claims->count = bags_load(entries - 4, 4, true);
     claims->name = mp4_boxes[i].name;
     if (mp4_boxes[i].least == 1)
         claims->samples += count;
@@ -344,7 +332,7 @@ static bool mp4_check_claim(
     if (memcmp(data, "stsc", 4) == 0) /* first chunk, samples, description */
         for (; count > 0; count--, entries += 12)
             claims->chunk_samples =
-                mp4_most(claims->chunk_samples, mp4_big(entries + 4, 4));
+                mp4_most(claims->chunk_samples, bags_load(entries + 4, 4, true));
     /* One edit shows all samples; so can each of the others. */
     return mp4_most(claims->edits, 1) <= total / mp4_most(claims->samples, 1) &&
            claims->chunk_samples / 1024 <= total / mp4_most(claims->chunks, 1);
@@ -359,26 +347,27 @@ static bags_code mp4_check_boxes(bags_view blob, bags_error *err) {
     for (size_t at = 0; blob.size - at >= 8;) {
         const unsigned char *box = blob.data + at;
         size_t left = blob.size - at, header = 8;
-        uint64_t size = mp4_big(box, 4);
+        uint64_t size = bags_load(box, 4, true);
         if (size == 1 && left >= 16) {
             header = 16;
-            size = mp4_big(box + 8, 8);
+            size = bags_load(box + 8, 8, true);
         }
         if (size == 0)
             size = left;
         if (size < header || size > left)
             return bags_fail(err, BAGS_ERROR_CORRUPT,
-                "not an MP4 file, or truncated (box of %llu bytes at byte %llu "
-                "of %llu)",
-                (mp4_ull)size, (mp4_ull)at, (mp4_ull)blob.size);
+                "not an MP4 file, or truncated (box of %" PRIu64
+                " bytes at byte %" PRIu64 " "
+                "of %" PRIu64 ")",
+                (uint64_t)size, (uint64_t)at, (uint64_t)blob.size);
         if (memcmp(box + 4, "mdat", 4) != 0)
             for (size_t i = 0; i + 4 <= size; i++)
                 if (box[i] >= 'b' && box[i] <= 't' &&
                     !mp4_check_claim(&claims, box + i, size - i, blob.size))
                     return bags_fail(err, BAGS_ERROR_CORRUPT,
-                        "MP4 header claims too much: %llu entries in %s (file "
-                        "size %llu)",
-                        (mp4_ull)claims.count, claims.name, (mp4_ull)blob.size);
+                        "MP4 header claims too much: %" PRIu64 " entries in %s (file "
+                        "size %" PRIu64 ")",
+                        (uint64_t)claims.count, claims.name, (uint64_t)blob.size);
         at += (size_t)size;
     }
     return BAGS_OK;
@@ -403,7 +392,7 @@ static void mp4_file_close(mp4_file *file) {
 
 /* Packets as they are stored: parsers would print, and guess what is missing. */
 static bags_code mp4_file_open(mp4_file *file, bags_view blob, bags_error *err) {
-    bool matroska = blob.size >= 4 && mp4_big(blob.data, 4) == 0x1A45DFA3;
+    bool matroska = blob.size >= 4 && bags_load(blob.data, 4, true) == 0x1A45DFA3;
     bags_code code = matroska ? BAGS_OK : mp4_check_boxes(blob, err);
     if (code)
         return code;
@@ -504,9 +493,7 @@ static int mp4_vp9_superframe(const unsigned char *data, size_t size) {
         return 0;
     uint64_t total = 0;
     for (size_t i = 0; i < count; i++) {
-        uint64_t part = 0;
-        for (size_t k = bytes; k-- > 0;)
-            part = part << 8 | data[size - index + 1 + i * bytes + k];
+        uint64_t part = bags_load(data + size - index + 1 + i * bytes, bytes, false);
         total += part;
         if (part == 0 || total > size - index)
             return -1;
@@ -593,8 +580,8 @@ static bags_code mp4_find_size(
     reader->info.height = (uint64_t)height;
     if (reader->info.width * reader->info.height > reader->options.max_pixels)
         return bags_fail(err, BAGS_ERROR_LIMIT,
-            "too many pixels (%d x %d, maximum %llu)", height, width,
-            (mp4_ull)reader->options.max_pixels);
+            "too many pixels (%d x %d, maximum %" PRIu64 ")", height, width,
+            (uint64_t)reader->options.max_pixels);
     return BAGS_OK;
 }
 
@@ -864,12 +851,12 @@ static bags_code mp4_take(
     uint64_t height = reader->info.height, width = reader->info.width;
     if ((uint64_t)frame->width != width || (uint64_t)frame->height != height)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "frame %lld has another size (%d x %d, expected %llu x %llu)",
-            (long long)frame->pts, frame->height, frame->width, (mp4_ull)height,
-            (mp4_ull)width);
+            "frame %" PRId64 " has another size (%d x %d, expected %" PRIu64
+            " x %" PRIu64 ")",
+            frame->pts, frame->height, frame->width, (uint64_t)height, (uint64_t)width);
     if ((frame->flags & AV_FRAME_FLAG_CORRUPT) || frame->decode_error_flags)
         return bags_fail(
-            err, BAGS_ERROR_CORRUPT, "frame %lld is damaged", (long long)frame->pts);
+            err, BAGS_ERROR_CORRUPT, "frame %" PRId64 " is damaged", frame->pts);
     return mp4_convert(reader, out, err);
 }
 
@@ -916,7 +903,7 @@ static bags_code mp4_pump(
             result = mp4_feed(reader);
         if (result >= 0)
             continue;
-        (void)snprintf(what, sizeof what, "frame %llu", (mp4_ull)rank);
+        (void)snprintf(what, sizeof what, "frame %" PRIu64, (uint64_t)rank);
         if (result == AVERROR_EOF || fed <= reader->order[rank].packet ||
             fed >= (uint32_t)reader->length)
             return mp4_fail(err, BAGS_ERROR_CORRUPT, result, what);
@@ -957,7 +944,8 @@ static bags_code mp4_range(const bags_mp4_reader *reader, uint64_t start,
     uint64_t frame = reader->info.height * reader->info.width * 3;
     if (start > *stop)
         return bags_fail(err, BAGS_ERROR_RANGE,
-            "invalid range (start %llu > stop %llu)", (mp4_ull)start, (mp4_ull)*stop);
+            "invalid range (start %" PRIu64 " > stop %" PRIu64 ")", (uint64_t)start,
+            (uint64_t)*stop);
     if (*stop > reader->info.frames)
         *stop = reader->info.frames;
     if (*step == 0)
@@ -966,8 +954,8 @@ static bags_code mp4_range(const bags_mp4_reader *reader, uint64_t start,
     if (*count > 0 && (*count > reader->options.max_size / frame ||
                           *count > (SIZE_MAX - MP4_HEADER) / frame))
         return bags_fail(err, BAGS_ERROR_LIMIT,
-            "frames too large (%llu of %llu bytes, maximum %llu)", (mp4_ull)*count,
-            (mp4_ull)frame, (mp4_ull)reader->options.max_size);
+            "frames too large (%" PRIu64 " of %" PRIu64 " bytes, maximum %" PRIu64 ")",
+            (uint64_t)*count, (uint64_t)frame, (uint64_t)reader->options.max_size);
     *size = (size_t)(*count * frame);
     return BAGS_OK;
 }
@@ -981,7 +969,8 @@ bags_code bags_mp4_reader_get_into(bags_mp4_reader *reader, uint64_t start,
     bags_code code = mp4_range(reader, start, &stop, &step, &count, &need, err);
     if (!code && need > size)
         code = bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "buffer too small (%llu bytes, need %llu)", (mp4_ull)size, (mp4_ull)need);
+            "buffer too small (%" PRIu64 " bytes, need %" PRIu64 ")", (uint64_t)size,
+            (uint64_t)need);
     if (!code && count > 0)
         code = mp4_decoder_open(reader, err);
     for (uint64_t i = 0; i < count && !code; i++, out += need / count)
@@ -1144,8 +1133,8 @@ bags_mp4_writer *bags_mp4_writer_open(uint64_t height, uint64_t width,
         code = mp4_fail_memory(err);
     else if (height - 1 >= INT16_MAX || width - 1 >= INT16_MAX)
         code = bags_fail(err, BAGS_ERROR_VALUE,
-            "frame size out of range (%llu x %llu, 1 to 32767)", (mp4_ull)height,
-            (mp4_ull)width);
+            "frame size out of range (%" PRIu64 " x %" PRIu64 ", 1 to 32767)",
+            (uint64_t)height, (uint64_t)width);
     else if (options->fps_num > INT_MAX || options->fps_den > INT_MAX ||
              options->bit_rate > INT_MAX || options->key_interval > INT_MAX)
         code = bags_fail(

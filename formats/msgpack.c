@@ -14,6 +14,7 @@
  *
  * Rejected: what is not one complete value, the byte 0xC1, more than 512 levels.
  */
+#include "codecs.h"
 #include "private.h"
 
 #include <msgpack.h>
@@ -38,24 +39,11 @@ static bool mp_has(const mp_input *in, uint64_t size) {
     return (uint64_t)(in->end - in->at) >= size;
 }
 
-static uint32_t mp_load_four(const unsigned char *at) {
-    return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
-}
-
 /* A big-endian number of 1, 2, 4 or 8 bytes, which are known to exist. */
 static uint64_t mp_load(mp_input *in, unsigned size) {
     const unsigned char *at = in->at;
     in->at += size;
-    switch (size) {
-    case 1:
-        return at[0];
-    case 2:
-        return (uint64_t)at[0] << 8 | at[1];
-    case 4:
-        return mp_load_four(at);
-    default:
-        return (uint64_t)mp_load_four(at) << 32 | mp_load_four(at + 4);
-    }
+    return bags_load(at, size, true);
 }
 
 static void mp_set_signed(msgpack_object *item, int64_t number) {
@@ -402,23 +390,11 @@ static void mp_text(mp_output *out, const char *text) {
 }
 
 static void mp_base64(mp_output *out, const char *data, size_t size) {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                 "abcdefghijklmnopqrstuvwxyz0123456789+/";
-    const unsigned char *at = (const unsigned char *)data;
+    char four[4];
     mp_text(out, "\"");
     for (size_t i = 0; i < size && !out->code; i += 3) {
-        size_t left = size - i;
-        uint32_t three = (uint32_t)at[i] << 16 |
-                         (left > 1 ? (uint32_t)at[i + 1] << 8 : 0) |
-                         (left > 2 ? (uint32_t)at[i + 2] : 0);
-        char four[4];
-        for (int j = 0; j < 4; j++)
-            four[j] = digits[three >> (18 - 6 * j) & 63];
-        if (left < 3)
-            four[3] = '=';
-        if (left < 2)
-            four[2] = '=';
-        mp_put(out, four, 4);
+        format_base64_encode((const unsigned char *)data + i, size - i, four);
+        mp_put(out, four, sizeof four);
     }
     mp_text(out, "\"");
 }

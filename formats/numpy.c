@@ -3,7 +3,7 @@
  *
  * Arguments: none. A value is a BAGS_KIND_ARRAY if bags_dtype has the elements'
  * dtype. For all other dtypes (long double, text, dates, structures) it is a
- * BAGS_KIND_OBJECT whose `object` points to a bags_npy (formats.h).
+ * BAGS_KIND_OBJECT whose `object` points to a bags_npy (codecs.h).
  *
  * A .npy file:
  *
@@ -20,10 +20,8 @@
  * It reads versions 1 to 3 in any byte order and axis order, and writes the
  * bytes that numpy.save of NumPy 1.24 writes. It rejects arrays of Python
  * objects, headers above 1 MiB, and a size that contradicts the header.
- *
- * Half of the lines parse the header, since NumPy writes structures, dates and names as
- * Python's literals. No C library reads these.
  */
+#include "codecs.h"
 #include "private.h"
 
 #include <ctype.h>
@@ -412,9 +410,8 @@ static bags_code npy_split(bags_view file, npy_parts *parts, bags_error *err) {
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "unknown .npy version (%d.%d, maximum 3.0)", parts->version, file.data[7]);
     size_t front = parts->version == 1 ? 10 : NPY_FRONT;
-    uint32_t size = 0;
-    for (size_t i = front; i-- > 8;)
-        size = size << 8 | (i < file.size ? file.data[i] : 0U);
+    uint32_t size =
+        file.size < front ? 0 : (uint32_t)bags_load(file.data + 8, front - 8, false);
     if (file.size < front || size > file.size - front)
         return bags_fail(err, BAGS_ERROR_CORRUPT, ".npy file truncated in its header");
     if (size > NPY_MAX_HEADER)

@@ -13,79 +13,64 @@
  * Rejected: other arrays and empty images when writing; damaged and truncated
  * files, trailing bytes and too many pixels when reading.
  *
- * libpng reports an error by a jump. Each direction therefore has one structure
- * with all that changes, and one function that calls setjmp and does nothing
- * else: no local variable is in use across a jump.
+ * libpng reports an error by a jump: see images.h.
  */
-#include "private.h"
+#include "images.h"
 
-#include <inttypes.h>
-#include <setjmp.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <png.h>
 
-#define DEFAULT_LEVEL (-1) /* zlib's own */
+#define PNG_DEFAULT_LEVEL (-1) /* zlib's own */
 
-/* ------------------------------------------------------------ errors */
+/* ---- errors ---- */
 
-/* The target of libpng's jumps. The first member of both directions. */
-typedef struct failure {
-    jmp_buf back;
-    bags_code code;      /* what the direction's function returns */
-    bags_code otherwise; /* for errors of libpng, unless memory is missing */
-    bool memory;         /* an allocation failed */
-    bags_error *err;
-} failure;
+/* The first member of both directions. */
+typedef struct png_failure {
+    format_jump jump;
+    bool memory; /* an allocation failed */
+} png_failure;
 
-static void leave(failure *f, bags_code code) {
-    f->code = code;
-    longjmp(f->back, 1);
-}
-
-/* Set the error and leave. The rest is a printf format and its arguments. */
-#define REFUSE(f, code, ...) leave(f, bags_fail((f)->err, code, __VA_ARGS__))
-
-static void fail_library(png_structp library, png_const_charp text) {
-    failure *f = (failure *)png_get_error_ptr(library);
-    REFUSE(f, f->memory ? BAGS_ERROR_MEMORY : f->otherwise, "libpng: %s", text);
+static void png_fail(png_structp library, png_const_charp text) {
+    png_failure *f = (png_failure *)png_get_error_ptr(library);
+    FORMAT_REFUSE(&f->jump, f->memory ? BAGS_ERROR_MEMORY : f->jump.otherwise,
+        "libpng: %s", text);
 }
 
 /* libpng is set up to make warnings of damage errors. */
-static void ignore_warning(png_structp library, png_const_charp text) {
+static void png_ignore_warning(png_structp library, png_const_charp text) {
     (void)library;
     (void)text;
 }
 
 /* libpng does not distinguish a lack of memory from other errors. */
-static png_voidp allocate(png_structp library, png_alloc_size_t size) {
-    failure *f = (failure *)png_get_mem_ptr(library);
+static png_voidp png_allocate(png_structp library, png_alloc_size_t size) {
+    png_failure *f = (png_failure *)png_get_mem_ptr(library);
     void *memory = malloc(size);
     if (!memory)
         f->memory = true;
     return memory;
 }
 
-static void release(png_structp library, png_voidp memory) {
+static void png_release(png_structp library, png_voidp memory) {
     (void)library;
     free(memory);
 }
 
-static void failure_start(failure *f, bags_code otherwise, bags_error *err) {
-    f->code = BAGS_OK;
-    f->otherwise = otherwise;
+static void png_failure_start(png_failure *f, bags_code otherwise, bags_error *err) {
+    f->jump.code = BAGS_OK;
+    f->jump.otherwise = otherwise;
+    f->jump.err = err;
     f->memory = false;
-    f->err = err;
 }
 
 /* PNG's samples of 16 bits are big-endian. */
-static void set_byte_order(png_structp library, bags_dtype dtype) {
+static void png_set_byte_order(png_structp library, bags_dtype dtype) {
     if (dtype == BAGS_DTYPE_UINT16 && bags_little_endian())
         png_set_swap(library);
 }
 
-/* ------------------------------------------------------------ arguments */
+/* ---- arguments ---- */
 
 typedef struct png_state {
     bags_buffer memory; /* which holds this */
@@ -96,27 +81,22 @@ typedef struct png_state {
 static bags_code png_open(const bags_codec *codec, const bags_type *type,
     const bags_allocator *allocator, void **state, bags_error *err) {
     uint64_t level = 0;
-    bool valid =
-        type->count == 0 || (type->count == 1 && bags_type_number(type, 0, &level));
-    if (!valid || level > 9)
-        return bags_fail(err, BAGS_ERROR_TYPE,
-            "invalid argument of png (\"%.*s\", expected a level, 0 to 9)",
-            (int)(type->arguments.size < 80 ? type->arguments.size : 80),
-            (const char *)type->arguments.data);
+    if (format_argument(type, "level", 0, 9, &level, err))
+        return BAGS_ERROR_TYPE;
     png_state *made = (png_state *)format_state(allocator, sizeof *made, err);
     if (!made)
         return BAGS_ERROR_MEMORY;
-    made->level = type->count ? (int)level : DEFAULT_LEVEL;
+    made->level = type->count ? (int)level : PNG_DEFAULT_LEVEL;
     if (codec->user)
         made->options = *(const bags_png_options *)codec->user;
     *state = made;
     return BAGS_OK;
 }
 
-/* ------------------------------------------------------------ encode */
+/* ---- encode ---- */
 
-typedef struct encoder {
-    failure failed;
+typedef struct png_encoder {
+    png_failure failed;
     png_structp library;
     png_infop info;
     bags_buffer *scratch;
@@ -124,33 +104,34 @@ typedef struct encoder {
     bags_image image;
     int level;
     size_t size; /* of what was written */
-} encoder;
+} png_encoder;
 
-static void output_bytes(png_structp library, png_bytep data, size_t size) {
-    encoder *e = (encoder *)png_get_io_ptr(library);
+static void png_output(png_structp library, png_bytep data, size_t size) {
+    png_encoder *e = (png_encoder *)png_get_io_ptr(library);
     if (size > SIZE_MAX - e->size)
-        REFUSE(&e->failed, BAGS_ERROR_MEMORY, "out of memory");
-    bags_code code = bags_buffer_reserve(e->scratch, e->size + size, e->failed.err);
+        FORMAT_REFUSE(&e->failed.jump, BAGS_ERROR_MEMORY, "out of memory");
+    bags_code code =
+        bags_buffer_reserve(e->scratch, e->size + size, e->failed.jump.err);
     if (code)
-        leave(&e->failed, code);
+        format_leave(&e->failed.jump, code);
     memcpy(e->scratch->data + e->size, data, size);
     e->size += size;
 }
 
-static void output_flush(png_structp library) { (void)library; }
+static void png_output_flush(png_structp library) { (void)library; }
 
-static void encode_image(encoder *e) {
+static void png_encode_image(png_encoder *e) {
     static const int colours[] = {PNG_COLOR_TYPE_GRAY, PNG_COLOR_TYPE_GRAY_ALPHA,
         PNG_COLOR_TYPE_RGB, PNG_COLOR_TYPE_RGBA};
-    e->library = png_create_write_struct_2(PNG_LIBPNG_VER_STRING, &e->failed,
-        fail_library, ignore_warning, &e->failed, allocate, release);
+    e->library = png_create_write_struct_2(PNG_LIBPNG_VER_STRING, &e->failed, png_fail,
+        png_ignore_warning, &e->failed, png_allocate, png_release);
     if (e->library)
         e->info = png_create_info_struct(e->library);
     if (!e->info)
-        REFUSE(&e->failed, BAGS_ERROR_MEMORY, "out of memory");
-    png_set_write_fn(e->library, e, output_bytes, output_flush);
+        FORMAT_REFUSE(&e->failed.jump, BAGS_ERROR_MEMORY, "out of memory");
+    png_set_write_fn(e->library, e, png_output, png_output_flush);
     png_set_user_limits(e->library, PNG_UINT_31_MAX, PNG_UINT_31_MAX);
-    if (e->level != DEFAULT_LEVEL)
+    if (e->level != PNG_DEFAULT_LEVEL)
         png_set_compression_level(e->library, e->level);
     int depth = e->image.dtype == BAGS_DTYPE_BOOL ? 1 : (int)e->image.depth;
     png_set_IHDR(e->library, e->info, e->image.width, e->image.height, depth,
@@ -158,22 +139,23 @@ static void encode_image(encoder *e) {
         PNG_FILTER_TYPE_BASE);
     png_write_info(e->library, e->info);
     png_set_packing(e->library);
-    set_byte_order(e->library, e->image.dtype);
+    png_set_byte_order(e->library, e->image.dtype);
     size_t row = format_image_row(&e->image);
     for (size_t i = 0; i < e->image.height; i++)
         png_write_row(e->library, e->pixels + i * row);
     png_write_end(e->library, NULL);
 }
 
-static bags_code encoder_run(encoder *e) {
-    if (!setjmp(e->failed.back))
-        encode_image(e);
+static bags_code png_encoder_run(png_encoder *e) {
+    if (!setjmp(e->failed.jump.back))
+        png_encode_image(e);
     png_destroy_write_struct(&e->library, &e->info);
-    return e->failed.code;
+    return e->failed.jump.code;
 }
 
 /* The image that a value is. */
-static bags_code image_of(const bags_value *value, bags_image *out, bags_error *err) {
+static bags_code png_image_of(
+    const bags_value *value, bags_image *out, bags_error *err) {
     bool flat = value->dtype == BAGS_DTYPE_BOOL;
     bool deep = value->dtype == BAGS_DTYPE_UINT16;
     bool array = value->kind == BAGS_KIND_ARRAY &&
@@ -189,16 +171,16 @@ static bags_code image_of(const bags_value *value, bags_image *out, bags_error *
 
 static bags_code png_encode(void *state, const bags_value *value, bags_buffer *scratch,
     bags_view *blob, bags_error *err) {
-    encoder e;
+    png_encoder e;
     memset(&e, 0, sizeof e);
-    bags_code code = image_of(value, &e.image, err);
+    bags_code code = png_image_of(value, &e.image, err);
     if (code)
         return code;
-    failure_start(&e.failed, BAGS_ERROR_VALUE, err);
+    png_failure_start(&e.failed, BAGS_ERROR_VALUE, err);
     e.scratch = scratch;
     e.pixels = (const unsigned char *)value->data;
     e.level = ((const png_state *)state)->level;
-    code = encoder_run(&e);
+    code = png_encoder_run(&e);
     if (code)
         return code;
     blob->data = scratch->data;
@@ -206,10 +188,10 @@ static bags_code png_encode(void *state, const bags_value *value, bags_buffer *s
     return BAGS_OK;
 }
 
-/* ------------------------------------------------------------ decode */
+/* ---- decode ---- */
 
-typedef struct decoder {
-    failure failed;
+typedef struct png_decoder {
+    png_failure failed;
     png_structp library;
     png_infop info;
     bags_view blob;
@@ -220,27 +202,27 @@ typedef struct decoder {
     bags_image stored;     /* before it is turned */
     unsigned char *memory; /* of its rows */
     format_pixels to;
-} decoder;
+} png_decoder;
 
-static void input_bytes(png_structp library, png_bytep data, size_t size) {
-    decoder *d = (decoder *)png_get_io_ptr(library);
+static void png_input(png_structp library, png_bytep data, size_t size) {
+    png_decoder *d = (png_decoder *)png_get_io_ptr(library);
     if (size > d->blob.size - d->at)
-        REFUSE(&d->failed, BAGS_ERROR_CORRUPT, "truncated PNG (%" PRIu64 " bytes)",
-            (uint64_t)d->blob.size);
+        FORMAT_REFUSE(&d->failed.jump, BAGS_ERROR_CORRUPT,
+            "truncated PNG (%" PRIu64 " bytes)", (uint64_t)d->blob.size);
     memcpy(data, d->blob.data + d->at, size);
     d->at += size;
 }
 
 /* Make libpng strict, and ignore all chunks except those that pixels need: damage
  * to the others does not matter, and they cannot be bombs. */
-static void connect(decoder *d) {
-    d->library = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, &d->failed,
-        fail_library, ignore_warning, &d->failed, allocate, release);
+static void png_connect(png_decoder *d) {
+    d->library = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, &d->failed, png_fail,
+        png_ignore_warning, &d->failed, png_allocate, png_release);
     if (d->library)
         d->info = png_create_info_struct(d->library);
     if (!d->info)
-        REFUSE(&d->failed, BAGS_ERROR_MEMORY, "out of memory");
-    png_set_read_fn(d->library, d, input_bytes);
+        FORMAT_REFUSE(&d->failed.jump, BAGS_ERROR_MEMORY, "out of memory");
+    png_set_read_fn(d->library, d, png_input);
     png_set_benign_errors(d->library, 0);
     png_set_crc_action(d->library, PNG_CRC_ERROR_QUIT, PNG_CRC_ERROR_QUIT);
     png_set_keep_unknown_chunks(d->library, PNG_HANDLE_CHUNK_NEVER, NULL, -1);
@@ -249,24 +231,24 @@ static void connect(decoder *d) {
 
 /* Check the size before memory is allocated: deflate makes at most 1032 bytes of
  * one. */
-static void check_pixels(decoder *d) {
+static void png_check_pixels(png_decoder *d) {
     uint64_t width = d->image.width, height = d->image.height;
     uint64_t bits = (uint64_t)png_get_channels(d->library, d->info) *
                     png_get_bit_depth(d->library, d->info);
     if (width * height > d->options.max_pixels)
-        REFUSE(&d->failed, BAGS_ERROR_LIMIT,
+        FORMAT_REFUSE(&d->failed.jump, BAGS_ERROR_LIMIT,
             "too many pixels (%" PRIu64 " x %" PRIu64 ", maximum %" PRIu64 ")", height,
             width, d->options.max_pixels);
     if (width * height / (UINT64_C(8) * 1032) * bits > d->blob.size)
-        REFUSE(&d->failed, BAGS_ERROR_CORRUPT,
+        FORMAT_REFUSE(&d->failed.jump, BAGS_ERROR_CORRUPT,
             "PNG of %" PRIu64 " bytes cannot contain %" PRIu64 " x %" PRIu64 " pixels",
             (uint64_t)d->blob.size, height, width);
 }
 
-static void read_header(decoder *d) {
+static void png_open_header(png_decoder *d) {
     if (d->blob.size < 8 || png_sig_cmp(d->blob.data, 0, 8))
-        REFUSE(&d->failed, BAGS_ERROR_CORRUPT, "not a PNG");
-    connect(d);
+        FORMAT_REFUSE(&d->failed.jump, BAGS_ERROR_CORRUPT, "not a PNG");
+    png_connect(d);
     png_read_info(d->library, d->info);
     int colour = png_get_color_type(d->library, d->info);
     int bits = png_get_bit_depth(d->library, d->info);
@@ -283,13 +265,13 @@ static void read_header(decoder *d) {
     d->image.dtype = flat         ? BAGS_DTYPE_BOOL
                      : bits == 16 ? BAGS_DTYPE_UINT16
                                   : BAGS_DTYPE_UINT8;
-    check_pixels(d);
+    png_check_pixels(d);
     d->stored = d->image;
     d->orientation = d->options.orient ? format_orientation(d->blob) : 1;
     format_turn_size(&d->image, d->orientation);
 }
 
-static void read_pixels(decoder *d, int passes) {
+static void png_read_pixels(png_decoder *d, int passes) {
     for (int pass = 0; pass < passes; pass++)
         for (size_t i = 0; i < d->image.height; i++)
             png_read_row(d->library, d->to.pixels + i * d->to.stride, NULL);
@@ -297,7 +279,7 @@ static void read_pixels(decoder *d, int passes) {
 
 /* Read the rows to memory, from where they are turned: all of them if each pass has
  * some of their pixels, otherwise one. */
-static void read_turned(decoder *d, int passes) {
+static void png_read_turned(png_decoder *d, int passes) {
     uint32_t height = d->stored.height;
     size_t row = format_image_row(&d->stored);
     size_t pixel = d->stored.channels * (d->stored.depth / 8);
@@ -313,45 +295,45 @@ static void read_turned(decoder *d, int passes) {
         }
 }
 
-static void decode_image(decoder *d) {
+static void png_decode_image(png_decoder *d) {
     if (d->options.expand)
         png_set_expand(d->library);
     else if (png_get_color_type(d->library, d->info) == PNG_COLOR_TYPE_GRAY &&
              d->image.dtype != BAGS_DTYPE_BOOL)
         png_set_expand_gray_1_2_4_to_8(d->library);
     png_set_packing(d->library);
-    set_byte_order(d->library, d->image.dtype);
+    png_set_byte_order(d->library, d->image.dtype);
     int passes = png_set_interlace_handling(d->library);
     png_read_update_info(d->library, d->info);
-    bags_code code = format_image_prepare(&d->image, &d->to, d->failed.err);
+    bags_code code = format_image_prepare(&d->image, &d->to, d->failed.jump.err);
     if (code)
-        leave(&d->failed, code);
+        format_leave(&d->failed.jump, code);
     if (d->orientation == 1)
-        read_pixels(d, passes);
+        png_read_pixels(d, passes);
     else
-        read_turned(d, passes);
+        png_read_turned(d, passes);
     png_read_end(d->library, NULL);
     if (d->at < d->blob.size && !d->options.allow_trailing)
-        REFUSE(&d->failed, BAGS_ERROR_CORRUPT,
+        FORMAT_REFUSE(&d->failed.jump, BAGS_ERROR_CORRUPT,
             "%" PRIu64 " bytes after the end of the PNG",
             (uint64_t)(d->blob.size - d->at));
 }
 
-static bags_code decoder_run(decoder *d, bool pixels) {
-    if (!setjmp(d->failed.back)) {
-        read_header(d);
+static bags_code png_decoder_run(png_decoder *d, bool pixels) {
+    if (!setjmp(d->failed.jump.back)) {
+        png_open_header(d);
         if (pixels)
-            decode_image(d);
+            png_decode_image(d);
     }
     free(d->memory);
     png_destroy_read_struct(&d->library, &d->info, NULL);
-    return d->failed.code;
+    return d->failed.jump.code;
 }
 
-static void decoder_start(
-    decoder *d, bags_view blob, const bags_png_options *options, bags_error *err) {
+static void png_decoder_start(
+    png_decoder *d, bags_view blob, const bags_png_options *options, bags_error *err) {
     memset(d, 0, sizeof *d);
-    failure_start(&d->failed, BAGS_ERROR_CORRUPT, err);
+    png_failure_start(&d->failed, BAGS_ERROR_CORRUPT, err);
     d->blob = blob;
     if (options)
         d->options = *options;
@@ -361,10 +343,10 @@ static void decoder_start(
 
 static bags_code png_decode(void *state, bags_view blob, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
-    decoder d;
-    decoder_start(&d, blob, &((const png_state *)state)->options, err);
+    png_decoder d;
+    png_decoder_start(&d, blob, &((const png_state *)state)->options, err);
     d.to.scratch = scratch;
-    bags_code code = decoder_run(&d, true);
+    bags_code code = png_decoder_run(&d, true);
     if (!code)
         *value = format_image_value(&d.image, &d.to);
     return code;
@@ -372,9 +354,9 @@ static bags_code png_decode(void *state, bags_view blob, bags_buffer *scratch,
 
 bags_code bags_png_probe(
     bags_view blob, const bags_png_options *options, bags_image *out, bags_error *err) {
-    decoder d;
-    decoder_start(&d, blob, options, err);
-    bags_code code = decoder_run(&d, false);
+    png_decoder d;
+    png_decoder_start(&d, blob, options, err);
+    bags_code code = png_decoder_run(&d, false);
     if (!code)
         *out = d.image;
     return code;
@@ -382,15 +364,15 @@ bags_code bags_png_probe(
 
 bags_code bags_png_decode(bags_view blob, const bags_png_options *options, void *pixels,
     size_t size, size_t stride, bags_error *err) {
-    decoder d;
-    decoder_start(&d, blob, options, err);
+    png_decoder d;
+    png_decoder_start(&d, blob, options, err);
     d.to.pixels = (unsigned char *)pixels;
     d.to.size = size;
     d.to.stride = stride;
-    return decoder_run(&d, true);
+    return png_decoder_run(&d, true);
 }
 
-/* ------------------------------------------------------------ table */
+/* ---- table ---- */
 
 const bags_codec bags_codec_png = {
     "png", png_open, png_encode, png_decode, format_state_close, NULL};

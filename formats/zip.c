@@ -18,16 +18,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PAGE 4096
+#define ZIP_PAGE 4096
 /* Writes end at multiples of it, so that the system can map huge pages. */
-#define PART ((size_t)2 << 20)
-#define SMALL ((uint64_t)64 << 10) /* bytes of a file that is near the end */
-#define NAME_MOST 0xFFFF
-#define LOCAL_SIZE 30
-#define EXTRA_MOST (20 + 6 + PAGE) /* zip64 and filling */
-#define UTF8_NAME 0x0800           /* flag: the name is UTF-8 */
-#define DATE 0x0021                /* 1980-01-01 */
-#define ALIGNMENT_ID 0xD935        /* of the extra field that fills */
+#define ZIP_PART ((size_t)2 << 20)
+#define ZIP_SMALL ((uint64_t)64 << 10) /* bytes of a file that is near the end */
+#define ZIP_NAME_MOST 0xFFFF
+#define ZIP_LOCAL_SIZE 30
+#define ZIP_EXTRA_MOST (20 + 6 + ZIP_PAGE) /* zip64 and filling */
+#define ZIP_UTF8_NAME 0x0800               /* flag: the name is UTF-8 */
+#define ZIP_DATE 0x0021                    /* 1980-01-01 */
+#define ZIP_ALIGNMENT_ID 0xD935            /* of the extra field that fills */
 
 typedef struct zip_member {
     size_t name;         /* in zip_writer.names: relative to the dataset */
@@ -54,7 +54,7 @@ typedef struct zip_writer {
 
 /* ---- bytes ---- */
 
-static bags_code crc_start(zip_writer *z) {
+static bags_code zip_start_crc(zip_writer *z) {
     if (bags_buffer_reserve(&z->tables, 8 * sizeof *z->table, z->err))
         return BAGS_ERROR_MEMORY;
     z->table = (uint32_t(*)[256])(void *)z->tables.data;
@@ -63,14 +63,13 @@ static bags_code crc_start(zip_writer *z) {
 }
 
 /* Append `size` little-endian bytes of a number to a record. */
-static unsigned char *put(unsigned char *to, uint64_t number, int size) {
-    for (int i = 0; i < size; i++)
-        *to++ = (unsigned char)(number >> 8 * i);
-    return to;
+static unsigned char *zip_put(unsigned char *to, uint64_t number, size_t size) {
+    bags_store(to, size, false, number);
+    return to + size;
 }
 
 /* The lower bits of a number, or all ones if zip64's fields contain it. */
-static uint32_t narrow(uint64_t number) {
+static uint32_t zip_narrow(uint64_t number) {
     return number < UINT32_MAX ? (uint32_t)number : UINT32_MAX;
 }
 
@@ -146,7 +145,7 @@ static bags_code zip_add(zip_writer *z, size_t shard, const char *directory,
     z->from->close(z->from->user, file);
     if (error)
         return bags_fail_io(z->from, error, path, "get the size of", z->err);
-    if (strlen(name) > NAME_MOST)
+    if (strlen(name) > ZIP_NAME_MOST)
         return bags_fail(
             z->err, BAGS_ERROR_LIMIT, "%s: the name is too long for a zip file", path);
     z->members[z->length++] = member;
@@ -176,8 +175,8 @@ static int zip_order(const void *x, const void *y) {
     const zip_member *a = (const zip_member *)x, *b = (const zip_member *)y;
     if (a->last != b->last)
         return a->last ? 1 : -1;
-    if ((a->size < SMALL) != (b->size < SMALL))
-        return a->size < SMALL ? 1 : -1;
+    if ((a->size < ZIP_SMALL) != (b->size < ZIP_SMALL))
+        return a->size < ZIP_SMALL ? 1 : -1;
     if (a->shard != b->shard)
         return a->shard < b->shard ? -1 : 1;
     if (a->size != b->size)
@@ -191,7 +190,7 @@ static bags_code zip_collect(zip_writer *z) {
     bags_reader_options options;
     bags_info about;
     size_t count = 0;
-    char directory[256] = ""; /* the longest name of a file */
+    char directory[1 + 255 + 1]; /* a slash, and the longest name of a file */
     memset(&options, 0, sizeof options);
     options.env = z->options.env;
     options.env.io = z->from;
@@ -201,10 +200,9 @@ static bags_code zip_collect(zip_writer *z) {
     const bags_shard *shards = bags_reader_shards(reader, &count);
     bags_code code = BAGS_OK;
     for (size_t i = 0; i < count && !code; i++) {
-        if (shards[i].digits)
-            (void)snprintf(directory, sizeof directory, "%0*" PRIu64,
-                (int)shards[i].digits, shards[i].number);
-        code = zip_add_shard(z, reader, i, directory);
+        code = bags_shard_path("", &shards[i], directory, sizeof directory, z->err);
+        if (!code)
+            code = zip_add_shard(z, reader, i, directory + (*directory == '/'));
     }
     for (size_t i = 0; i < z->options.files_count && !code; i++)
         code = zip_add(z, count, "", z->options.files[i], "");
@@ -218,46 +216,41 @@ static bags_code zip_collect(zip_writer *z) {
 
 /* ---- writing ---- */
 
-static bool has_ending(const char *name, const char *ending) {
-    size_t size = strlen(name), length = strlen(ending);
-    return size >= length && !strcmp(name + size - length, ending);
-}
-
 /* Write the header of a member at its offset; `extra` bytes of extra fields fill up
  * to its bytes. */
 static bags_code zip_write_header(zip_writer *z, const zip_member *m, size_t extra) {
-    unsigned char record[LOCAL_SIZE + EXTRA_MOST], *to = record;
+    unsigned char record[ZIP_LOCAL_SIZE + ZIP_EXTRA_MOST], *to = record;
     size_t name_size = strlen(zip_name(z, m));
     bool wide = m->size >= UINT32_MAX;
-    to = put(to, 0x04034B50, 4);
-    to = put(to, wide ? 45 : 20, 2);
-    to = put(to, UTF8_NAME, 2);
-    to = put(to, (uint64_t)DATE << 32, 6); /* method 0, time 0 */
-    to = put(to, m->crc, 4);
-    to = put(to, narrow(m->size), 4);
-    to = put(to, narrow(m->size), 4);
-    to = put(to, name_size, 2);
-    put(to, extra, 2);
-    bags_code code = zip_write(z, m->offset, record, LOCAL_SIZE);
+    to = zip_put(to, 0x04034B50, 4);
+    to = zip_put(to, wide ? 45 : 20, 2);
+    to = zip_put(to, ZIP_UTF8_NAME, 2);
+    to = zip_put(to, (uint64_t)ZIP_DATE << 32, 6); /* method 0, time 0 */
+    to = zip_put(to, m->crc, 4);
+    to = zip_put(to, zip_narrow(m->size), 4);
+    to = zip_put(to, zip_narrow(m->size), 4);
+    to = zip_put(to, name_size, 2);
+    zip_put(to, extra, 2);
+    bags_code code = zip_write(z, m->offset, record, ZIP_LOCAL_SIZE);
     if (!code)
-        code = zip_write(z, m->offset + LOCAL_SIZE,
+        code = zip_write(z, m->offset + ZIP_LOCAL_SIZE,
             (const unsigned char *)zip_name(z, m), name_size);
     memset(record, 0, sizeof record);
     to = record;
     if (wide) {
-        to = put(to, 1, 2);
-        to = put(to, 16, 2);
-        to = put(to, m->size, 8);
-        to = put(to, m->size, 8);
+        to = zip_put(to, 1, 2);
+        to = zip_put(to, 16, 2);
+        to = zip_put(to, m->size, 8);
+        to = zip_put(to, m->size, 8);
     }
     if (extra > (size_t)(to - record)) {
         size_t filling = extra - (size_t)(to - record);
-        to = put(to, ALIGNMENT_ID, 2);
-        to = put(to, filling - 4, 2);
-        put(to, PAGE, 2);
+        to = zip_put(to, ZIP_ALIGNMENT_ID, 2);
+        to = zip_put(to, filling - 4, 2);
+        zip_put(to, ZIP_PAGE, 2);
     }
     return code ? code
-                : zip_write(z, m->offset + LOCAL_SIZE + name_size, record, extra);
+                : zip_write(z, m->offset + ZIP_LOCAL_SIZE + name_size, record, extra);
 }
 
 /* Copy the bytes of a file, which must still be the same at its end. */
@@ -271,7 +264,7 @@ static bags_code zip_copy(zip_writer *z, zip_member *m, const char *path) {
         return bags_fail_io(z->from, error, path, "open", z->err);
     for (size_t done = 1; done > 0 && !code && read <= m->size; read += done) {
         done = 0;
-        size_t part = PART - (size_t)(z->at % PART);
+        size_t part = ZIP_PART - (size_t)(z->at % ZIP_PART);
         error = z->from->read_at(z->from->user, file, read, z->part.data, part, &done);
         if (error)
             code = bags_fail_io(z->from, error, path, "read", z->err);
@@ -297,12 +290,12 @@ static bags_code zip_write_member(zip_writer *z, zip_member *m) {
     size_t name_size = strlen(zip_name(z, m));
     size_t extra = m->size >= UINT32_MAX ? 20 : 0;
     m->offset = z->at;
-    uint64_t start = z->at + LOCAL_SIZE + name_size + extra;
-    if (has_ending(zip_name(z, m), ".bag") && start % PAGE) {
-        size_t filling = PAGE - (size_t)(start % PAGE);
-        extra += filling < 6 ? filling + PAGE : filling;
+    uint64_t start = z->at + ZIP_LOCAL_SIZE + name_size + extra;
+    if (format_ends(zip_name(z, m), name_size, ".bag") && start % ZIP_PAGE) {
+        size_t filling = ZIP_PAGE - (size_t)(start % ZIP_PAGE);
+        extra += filling < 6 ? filling + ZIP_PAGE : filling;
     }
-    z->at += LOCAL_SIZE + name_size + extra;
+    z->at += ZIP_LOCAL_SIZE + name_size + extra;
     const char *path = zip_path(z, zip_name(z, m));
     bags_code code = path ? zip_copy(z, m, path) : BAGS_ERROR_MEMORY;
     return code ? code : zip_write_header(z, m, extra);
@@ -314,27 +307,27 @@ static bags_code zip_write_entry(zip_writer *z, const zip_member *m) {
     unsigned char *more = wide + 4;
     size_t name_size = strlen(zip_name(z, m));
     if (m->size >= UINT32_MAX) {
-        more = put(more, m->size, 8);
-        more = put(more, m->size, 8);
+        more = zip_put(more, m->size, 8);
+        more = zip_put(more, m->size, 8);
     }
     if (m->offset >= UINT32_MAX)
-        more = put(more, m->offset, 8);
+        more = zip_put(more, m->offset, 8);
     size_t extra = (size_t)(more - wide) - 4;
-    put(put(wide, 1, 2), extra, 2);
+    zip_put(zip_put(wide, 1, 2), extra, 2);
     extra += extra ? 4 : 0;
-    to = put(to, 0x02014B50, 4);
-    to = put(to, 3 << 8 | (extra ? 45 : 20), 2); /* made on a POSIX system */
-    to = put(to, extra ? 45 : 20, 2);
-    to = put(to, UTF8_NAME, 2);
-    to = put(to, (uint64_t)DATE << 32, 6);
-    to = put(to, m->crc, 4);
-    to = put(to, narrow(m->size), 4);
-    to = put(to, narrow(m->size), 4);
-    to = put(to, name_size, 2);
-    to = put(to, extra, 2);
-    to = put(to, 0, 6);
-    to = put(to, (uint64_t)0100644 << 16, 4); /* anyone may read it */
-    put(to, narrow(m->offset), 4);
+    to = zip_put(to, 0x02014B50, 4);
+    to = zip_put(to, 3 << 8 | (extra ? 45 : 20), 2); /* made on a POSIX system */
+    to = zip_put(to, extra ? 45 : 20, 2);
+    to = zip_put(to, ZIP_UTF8_NAME, 2);
+    to = zip_put(to, (uint64_t)ZIP_DATE << 32, 6);
+    to = zip_put(to, m->crc, 4);
+    to = zip_put(to, zip_narrow(m->size), 4);
+    to = zip_put(to, zip_narrow(m->size), 4);
+    to = zip_put(to, name_size, 2);
+    to = zip_put(to, extra, 2);
+    to = zip_put(to, 0, 6);
+    to = zip_put(to, (uint64_t)0100644 << 16, 4); /* anyone may read it */
+    zip_put(to, zip_narrow(m->offset), 4);
     bags_code code = zip_append(z, record, sizeof record);
     if (!code)
         code = zip_append(z, (const unsigned char *)zip_name(z, m), name_size);
@@ -345,33 +338,33 @@ static bags_code zip_write_end(zip_writer *z, uint64_t start) {
     unsigned char record[56 + 20 + 22], *to = record;
     uint64_t at = z->at, size = z->at - start, length = z->length;
     if (length >= 0xFFFF || start >= UINT32_MAX || size >= UINT32_MAX) {
-        to = put(to, 0x06064B50, 4);
-        to = put(to, 44, 8);
-        to = put(to, 3 << 8 | 45, 2);
-        to = put(to, 45, 2);
-        to = put(to, 0, 8);
-        to = put(to, length, 8);
-        to = put(to, length, 8);
-        to = put(to, size, 8);
-        to = put(to, start, 8);
-        to = put(to, 0x07064B50, 4);
-        to = put(to, 0, 4);
-        to = put(to, at, 8);
-        to = put(to, 1, 4);
+        to = zip_put(to, 0x06064B50, 4);
+        to = zip_put(to, 44, 8);
+        to = zip_put(to, 3 << 8 | 45, 2);
+        to = zip_put(to, 45, 2);
+        to = zip_put(to, 0, 8);
+        to = zip_put(to, length, 8);
+        to = zip_put(to, length, 8);
+        to = zip_put(to, size, 8);
+        to = zip_put(to, start, 8);
+        to = zip_put(to, 0x07064B50, 4);
+        to = zip_put(to, 0, 4);
+        to = zip_put(to, at, 8);
+        to = zip_put(to, 1, 4);
     }
     length = length < 0xFFFF ? length : 0xFFFF;
-    to = put(to, 0x06054B50, 4);
-    to = put(to, 0, 4);
-    to = put(to, length, 2);
-    to = put(to, length, 2);
-    to = put(to, narrow(size), 4);
-    to = put(to, narrow(start), 4);
-    to = put(to, 0, 2);
+    to = zip_put(to, 0x06054B50, 4);
+    to = zip_put(to, 0, 4);
+    to = zip_put(to, length, 2);
+    to = zip_put(to, length, 2);
+    to = zip_put(to, zip_narrow(size), 4);
+    to = zip_put(to, zip_narrow(start), 4);
+    to = zip_put(to, 0, 2);
     return zip_append(z, record, (size_t)(to - record));
 }
 
 static bags_code zip_write_all(zip_writer *z) {
-    bags_code code = bags_buffer_reserve(&z->part, PART, z->err);
+    bags_code code = bags_buffer_reserve(&z->part, ZIP_PART, z->err);
     for (size_t i = 0; i < z->length && !code; i++)
         code = zip_write_member(z, &z->members[i]);
     uint64_t start = z->at;
@@ -512,7 +505,7 @@ bags_code bags_zip(const char *dataset, const char *path,
         bags_buffer_of(z->options.env.allocator);
     bags_code code = zip_check_target(z);
     if (!code)
-        code = crc_start(z);
+        code = zip_start_crc(z);
     if (!code)
         code = zip_collect(z);
     if (!code)

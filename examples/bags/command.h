@@ -184,10 +184,6 @@ const char *guess_words(const guess *from, const char *before, const char *after
  * if it begins with "-". False if it is none. */
 bool number_parse(const char *word, size_t size, bags_value *out);
 
-/* Decode standard base64 with padding. Returns NULL, or what is wrong. */
-const char *base64_decode(
-    const char *from, size_t size, bags_buffer *out, size_t *out_size);
-
 /* ---- json.c ---- */
 
 /*

@@ -11,6 +11,8 @@
  */
 #include "command.h"
 
+#include "../../formats/private.h"
+
 #include <math.h>
 
 #define OBJECTS "{\"file\": PATH}, {\"base64\": TEXT} or {\"from\": PATH}"
@@ -101,9 +103,11 @@ static bags_value parse_file(
 static bags_value parse_base64(
     value_reader *with, const char *type, const char *digits, size_t size) {
     bags_view blob = {NULL, 0};
-    const char *fault = base64_decode(digits, size, &with->file, &blob.size);
+    must(bags_buffer_reserve(&with->file, size / 4 * 3 + 1, &failure));
+    const char *fault = format_base64_decode(
+        digits, size, with->file.data, with->file.capacity, &blob.size);
     if (fault)
-        fail(BAGS_ERROR_VALUE, "%s", fault);
+        fail(BAGS_ERROR_VALUE, "base64: %s", fault);
     blob.data = with->file.data;
     check_encoded(with, type, blob);
     return bags_blob(blob.data, blob.size);

@@ -5,6 +5,8 @@
  */
 #include "command.h"
 
+#include "../../formats/private.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -303,49 +305,10 @@ const char *guess_words(const guess *from, const char *before, const char *after
 
 /* ---- base64 ---- */
 
-static const char base64_digits[] =
-    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
 void text_base64(text *out, const void *data, size_t size) {
-    const unsigned char *at = (const unsigned char *)data;
+    char four[4];
     for (size_t i = 0; i < size; i += 3) {
-        size_t here = size - i < 3 ? size - i : 3;
-        uint32_t bits = (uint32_t)at[i] << 16;
-        if (here > 1)
-            bits |= (uint32_t)at[i + 1] << 8;
-        if (here > 2)
-            bits |= at[i + 2];
-        char four[4];
-        for (unsigned j = 0; j < 4; j++)
-            four[j] = j > here ? '=' : base64_digits[bits >> (18 - 6 * j) & 63];
-        text_put(out, four, 4);
+        format_base64_encode((const unsigned char *)data + i, size - i, four);
+        text_put(out, four, sizeof four);
     }
-}
-
-const char *base64_decode(
-    const char *from, size_t size, bags_buffer *out, size_t *out_size) {
-    size_t padding = size && from[size - 1] == '=' ? 1 : 0;
-    padding += padding && size > 1 && from[size - 2] == '=' ? 1 : 0;
-    if (size % 4)
-        return "base64: its length is not a multiple of 4";
-    must(bags_buffer_reserve(out, size / 4 * 3 + 1, &failure));
-    unsigned char *to = out->data;
-    uint32_t bits = 0;
-    for (size_t i = 0; i < size; i++) {
-        char c = i < size - padding ? from[i] : 'A';
-        const char *digit = c ? strchr(base64_digits, c) : NULL;
-        if (!digit)
-            return "base64: an invalid character";
-        bits = bits << 6 | (uint32_t)(digit - base64_digits);
-        if (i % 4 < 3)
-            continue;
-        *to++ = (unsigned char)(bits >> 16);
-        *to++ = (unsigned char)(bits >> 8);
-        *to++ = (unsigned char)bits;
-    }
-    *out_size = size / 4 * 3 - padding;
-    /* Bits of the last digit that belong to no byte would be lost. */
-    return padding && (bits & (padding == 2 ? 0xFFFFu : 0xFFu))
-               ? "base64: the last digit has unused bits"
-               : NULL;
 }

@@ -24,6 +24,7 @@
  * Rejected: Zarr 3, filters, order F, other compressors, objects, and arrays of
  * strings or of structures in a row or member.
  */
+#include "../private.h"
 #include "json.h"
 
 #include <blosc.h>
@@ -316,31 +317,6 @@ static bags_code zr_dtype(
     return BAGS_OK;
 }
 
-/* The bytes that Base64 stands for: their number, or -1 if it is none, or if they are
- * more than `size`. */
-static int64_t zr_base64(const char *text, unsigned char *out, size_t size) {
-    static const char digits[] =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    size_t length = strcspn(text, "="), made = 0;
-    uint32_t bits = 0;
-    size_t padding = strlen(text + length);
-    if ((length + padding) % 4 || padding > 2 || strspn(text + length, "=") != padding)
-        return -1;
-    for (size_t i = 0; i < length; i++) {
-        const char *digit = strchr(digits, text[i]);
-        if (!digit)
-            return -1;
-        bits = bits << 6 | (uint32_t)(digit - digits);
-        if (i % 4 == 0)
-            continue;
-        if (made == size)
-            return -1;
-        out[made++] = (unsigned char)(bits >> (6 - i % 4 * 2));
-    }
-    /* The bits of the last digit that no byte has must be 0. */
-    return bits & ((1U << 2 * padding) - 1) ? -1 : (int64_t)made;
-}
-
 /* The number that a positive float16 is. */
 static double zr_half_number(unsigned bits) {
     double number = (bits & 1023) + (bits >> 10 ? 1024 : 0);
@@ -480,16 +456,18 @@ static bool zr_element(const zr_array *a, json_object *value) {
     size_t size = member->size;
     unsigned char *fill = a->fill;
     char kind = plain ? member->kind : 'V';
-    int64_t bytes = text && strchr("SV", kind)
-                        ? zr_base64(json_object_get_string(value), fill, a->item)
-                        : -1;
+    size_t bytes = SIZE_MAX; /* no text */
+    if (text && strchr("SV", kind)) {
+        const char *from = json_object_get_string(value);
+        if (format_base64_decode(from, strlen(from), fill, a->item, &bytes))
+            bytes = SIZE_MAX;
+    }
     switch (kind) {
     case 'S':
-        return bytes >= 0;
+        return bytes != SIZE_MAX;
     case 'V': /* 0 is what older versions of zarr-python wrote for zeros */
-        return bytes == (int64_t)a->item ||
-               (json_object_is_type(value, json_type_int) &&
-                   json_object_get_int64(value) == 0);
+        return bytes == a->item || (json_object_is_type(value, json_type_int) &&
+                                       json_object_get_int64(value) == 0);
     case 'U':
         return text && zr_text(value, fill, size);
     case 'f':
