@@ -3592,79 +3592,94 @@ enum { BAGI_BLOBS, BAGI_CRCS, BAGI_ENDS, BAGI_FILES };
 /* Their suffixes, in the same order. */
 static const char *const bagi_suffix[] = {".bag", ".crc", ".idx"};
 
+/* What a path has after a dataset: the names of a shard, of a Bag, and a suffix. */
+#define BAGI_NAME_SPACE 1536
+#define BAGI_NAME_LONGEST 1024 /* of a Bag, in any file system */
+
 /* A directory of Bags. A standalone Bag is treated as a directory with one
- * nameless field: then `path` is the Bag's path without .bag. */
+ * nameless field: then `path` is the Bag's path without .bag. A thread uses it at a
+ * time, since it has the memory for the paths of its files. */
 typedef struct bagi_dir {
     const bagi_env *env;
-    const char *path;
+    char *path;
     const char *shown; /* the path in messages */
+    char *file;        /* the path of the file that was named last */
+    char *renamed;     /* the one that it gets */
+    size_t size;       /* of each of the three texts, in one block of memory */
     bool standalone;
     bool bare; /* standalone, and the Bag's name does not end in .bag */
 } bagi_dir;
 
-static bagi_dir bagi_dir_of(const bagi_env *env, const char *path) {
-    bagi_dir dir = {env, path, path ? bagi_shown(env, path) : "", false, false};
-    return dir;
+static void bagi_dir_free(bagi_dir *dir) {
+    if (dir->path)
+        bagi_free(&dir->env->memory, dir->path, 3 * dir->size);
+    dir->path = NULL;
 }
 
-/* The path of a file; free it with bagi_free_text. */
-static char *bagi_dir_path(
-    const bagi_dir *dir, const char *name, const char *suffix, bags_error *err) {
+/* The directory at a path to which `name` is appended, which is at most the name of a
+ * shard. Free it with bagi_dir_free, also after a failure. */
+static bags_code bagi_dir_open(bagi_dir *dir, const bagi_env *env, const char *path,
+    const char *name, bags_error *err) {
+    memset(dir, 0, sizeof *dir);
+    dir->env = env;
+    dir->size = strlen(path) + BAGI_NAME_SPACE;
+    dir->path = (char *)bagi_alloc_raw(&env->memory, 3 * dir->size, err);
+    if (!dir->path)
+        return BAGS_ERROR_MEMORY;
+    dir->file = dir->path + dir->size;
+    dir->renamed = dir->file + dir->size;
+    (void)snprintf(dir->path, dir->size, "%s%s", path, name);
+    dir->shown = bagi_shown(env, dir->path);
+    return BAGS_OK;
+}
+
+/* The path of a file in a directory, valid until the next call. */
+static const char *bagi_dir_path(
+    const bagi_dir *dir, const char *name, const char *suffix) {
     if (dir->bare && strcmp(suffix, ".bag") == 0)
         suffix = "";
-    return bagi_print(&dir->env->memory, err, "%s%s%s%s", dir->path,
+    (void)snprintf(dir->file, dir->size, "%s%s%s%s", dir->path,
         dir->standalone ? "" : "/", name, suffix);
+    return dir->file;
+}
+
+/* A copy of it; free it with bagi_free_text. */
+static char *bagi_dir_copy(
+    const bagi_dir *dir, const char *name, const char *suffix, bags_error *err) {
+    return bagi_print(&dir->env->memory, err, "%s", bagi_dir_path(dir, name, suffix));
 }
 
 /* A file of a directory may be opened soon. */
 static void bagi_dir_expect(const bagi_dir *dir, const char *name, const char *suffix) {
     const bagi_env *env = dir->env;
-    bags_error ignored;
-    if (!env->io.expect)
-        return;
-    char *path = bagi_dir_path(dir, name, suffix, &ignored);
-    if (path)
-        env->io.expect(env->io.user, path);
-    bagi_free_text(&env->memory, path);
+    if (env->io.expect)
+        env->io.expect(env->io.user, bagi_dir_path(dir, name, suffix));
 }
 
 /* True if there is a file of this name. See bagi_kind. */
 static bool bagi_dir_has(const bagi_dir *dir, const char *name, const char *suffix,
     bags_code *code, bags_error *err) {
-    char *path = *code ? NULL : bagi_dir_path(dir, name, suffix, err);
-    if (!path && !*code)
-        *code = BAGS_ERROR_MEMORY;
-    bool has = bagi_kind(dir->env, path, code, err) == BAGS_PATH_FILE;
-    bagi_free_text(&dir->env->memory, path);
-    return has;
+    return !*code && bagi_kind(dir->env, bagi_dir_path(dir, name, suffix), code, err) ==
+                         BAGS_PATH_FILE;
 }
 
 #ifndef BAGS_NO_WRITER
 /* Remove a file; a missing one is not a failure. */
 static bags_code bagi_dir_remove(
     const bagi_dir *dir, const char *name, const char *suffix, bags_error *err) {
-    char *path = bagi_dir_path(dir, name, suffix, err);
-    if (!path)
-        return BAGS_ERROR_MEMORY;
+    const char *path = bagi_dir_path(dir, name, suffix);
     int error = dir->env->io.remove(dir->env->io.user, path);
-    bags_code code =
-        bagi_fail_io(dir->env, error == ENOENT ? 0 : error, path, "remove", err);
-    bagi_free_text(&dir->env->memory, path);
-    return code;
+    return bagi_fail_io(dir->env, error == ENOENT ? 0 : error, path, "remove", err);
 }
 
 /* Rename a file to the same name with another suffix. */
 static bags_code bagi_dir_rename(const bagi_dir *dir, const char *name,
     const char *from_suffix, const char *to_suffix, bags_error *err) {
-    char *from = bagi_dir_path(dir, name, from_suffix, err);
-    char *to = from ? bagi_dir_path(dir, name, to_suffix, err) : NULL;
-    bags_code code = BAGS_ERROR_MEMORY;
-    if (to)
-        code = bagi_fail_io(dir->env, dir->env->io.rename(dir->env->io.user, from, to),
-            from, "rename", err);
-    bagi_free_text(&dir->env->memory, from);
-    bagi_free_text(&dir->env->memory, to);
-    return code;
+    const bags_io *io = &dir->env->io;
+    strcpy(dir->renamed, bagi_dir_path(dir, name, to_suffix));
+    const char *path = bagi_dir_path(dir, name, from_suffix);
+    int error = io->rename(io->user, path, dir->renamed);
+    return bagi_fail_io(dir->env, error, path, "rename", err);
 }
 #endif
 
@@ -3676,9 +3691,8 @@ static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
     const bagi_env *env = dir->env;
     void *file = NULL, *content = NULL;
     uint64_t length = 0;
-    char *path = bagi_dir_path(dir, name, suffix, err);
-    bags_code code =
-        path ? bagi_open(env, path, BAGS_IO_READ, &file, err) : BAGS_ERROR_MEMORY;
+    const char *path = bagi_dir_path(dir, name, suffix);
+    bags_code code = bagi_open(env, path, BAGS_IO_READ, &file, err);
     if (!code)
         code = bagi_file_size(env, file, path, &length, err);
     if (!code && length > most)
@@ -3694,7 +3708,6 @@ static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
         code = bagi_fail_io(
             env, bagi_identify(env, file, path, identity), path, "identify", err);
     bagi_close_read(env, file);
-    bagi_free_text(&env->memory, path);
     if (code) {
         bagi_free(&env->memory, content, (size_t)length);
         return code;
@@ -5173,7 +5186,7 @@ static void bagi_file_advise(const bag_reader *bag, const bagi_file *file,
 static bags_code bagi_file_attach(bag_reader *bag, const bagi_dir *dir,
     const char *name, int which, bags_error *err) {
     bagi_file *file = &bag->file[which];
-    file->path = bagi_dir_path(dir, name, bagi_suffix[which], err);
+    file->path = bagi_dir_copy(dir, name, bagi_suffix[which], err);
     if (!file->path)
         return BAGS_ERROR_MEMORY;
     file->shown = bagi_shown(bag->env, file->path);
@@ -6391,20 +6404,17 @@ static bool bagi_is_bag_path(const char *path) {
  * failure. */
 static bags_code bagi_dir_standalone(
     bagi_env *env, const char *path, bagi_dir *dir, bags_error *err) {
-    *dir = bagi_dir_of(env, NULL);
+    memset(dir, 0, sizeof *dir);
     bags_code code = bagi_check_path(path, err);
     if (code)
         return code;
     bool bare = !bagi_is_bag_path(path);
     char *text = bagi_absolute(env, path, strlen(path) - (bare ? 0 : 4), err);
-    *dir = bagi_dir_of(env, text);
+    code = text ? bagi_dir_open(dir, env, text, "", err) : BAGS_ERROR_MEMORY;
+    bagi_free_text(&env->memory, text);
     dir->standalone = true;
     dir->bare = bare;
-    return text ? BAGS_OK : BAGS_ERROR_MEMORY;
-}
-
-static void bagi_dir_free(const bagi_dir *dir) {
-    bagi_free_text(&dir->env->memory, dir->path);
+    return code;
 }
 
 /* Refuse a value that the enum does not have. */
@@ -6619,7 +6629,7 @@ static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir, const cha
         stream->buffer =
             (unsigned char *)bagi_alloc_raw(&dir->env->memory, stream->capacity, err);
     if (!err->code)
-        stream->path = bagi_dir_path(dir, name, suffix, err);
+        stream->path = bagi_dir_copy(dir, name, suffix, err);
     if (err->code || bagi_open(dir->env, stream->path, mode, &stream->handle, err) ||
         mode == BAGS_IO_CREATE)
         return;
@@ -7252,6 +7262,8 @@ static bool bagi_is_device(const char *name) {
 static const char *bagi_name_fault_read(const char *name) {
     if (strcmp(name, "refs") == 0)
         return "reserved for the index of datapoints";
+    if (strlen(name) > BAGI_NAME_LONGEST)
+        return "too long for a file name";
     if (strchr(name, '/') || (BAGI_WINDOWS_PATHS && strpbrk(name, "\\:")))
         return "names a file outside the dataset's directory";
     if (BAGI_WINDOWS_PATHS && bagi_is_device(name))
@@ -7431,6 +7443,7 @@ static char *bagi_spec_text(const bags_allocator *memory, const bagi_spec *spec,
 
 #define BAGI_SHARD_DIGITS 18 /* of the largest number */
 #define BAGI_SHARD_LIMIT UINT64_C(1000000000000000000)
+#define BAGI_DIGITS_MAX 255 /* with leading zeros */
 
 /* The number of a shard, and how many digits its name has. */
 typedef struct bagi_name {
@@ -7451,13 +7464,13 @@ typedef struct bagi_names {
 } bagi_names;
 
 /* The directory of a shard; for a name without digits the dataset's, which is not
- * sharded. */
-static char *bagi_shard_path(
-    const bagi_env *env, const char *path, bagi_name name, bags_error *err) {
-    if (!name.digits)
-        return bagi_print(&env->memory, err, "%s", path);
-    return bagi_print(
-        &env->memory, err, "%s/%0*" PRIu64, path, (int)name.digits, name.number);
+ * sharded. Free it with bagi_dir_free, also after a failure. */
+static bags_code bagi_shard_dir(bagi_dir *dir, const bagi_env *env, const char *path,
+    bagi_name name, bags_error *err) {
+    char text[BAGI_DIGITS_MAX + 2] = "";
+    if (name.digits)
+        (void)snprintf(text, sizeof text, "/%0*" PRIu64, (int)name.digits, name.number);
+    return bagi_dir_open(dir, env, path, text, err);
 }
 
 #ifndef BAGS_NO_WRITER
@@ -7479,7 +7492,7 @@ static int bagi_names_collect(void *user, const char *text) {
     bagi_name name = {0, (unsigned)digits};
     if (digits == 0 || text[digits])
         return 0;
-    if (digits - zeros > BAGI_SHARD_DIGITS) {
+    if (digits - zeros > BAGI_SHARD_DIGITS || digits > BAGI_DIGITS_MAX) {
         names->code = bags_fail(names->err, BAGS_ERROR_LIMIT,
             "%s: shard number too large (%.40s, maximum 10^18 - 1)",
             bagi_shown(names->env, names->path), text);
@@ -7576,23 +7589,23 @@ static bags_code bagi_each_shard(const bagi_names *names, uint64_t start, uint64
         size_t step = !spec ? BAGI_SHARDS_AHEAD : spec->count ? BAGI_BAGS_AHEAD : 1;
         for (; ahead < names->count && ahead < i + step; ahead++) {
             bags_error ignored;
+            bagi_dir dir;
             if (names->names[ahead].number % stop != start)
                 continue;
-            char *path =
-                bagi_shard_path(env, names->path, names->names[ahead], &ignored);
-            bagi_dir dir = bagi_dir_of(env, path);
-            if (path) {
+            if (!bagi_shard_dir(
+                    &dir, env, names->path, names->names[ahead], &ignored)) {
                 bagi_dir_expect(&dir, "spec.json", "");
                 bagi_dir_expect(&dir, "refs", ".bag");
                 if (spec)
                     bagi_shard_expect(&dir, spec);
             }
-            bagi_free_text(&env->memory, path);
+            bagi_dir_free(&dir);
         }
-        char *path = bagi_shard_path(env, names->path, names->names[i], err);
-        bagi_dir dir = bagi_dir_of(env, path);
-        code = path ? each(user, &dir, i) : BAGS_ERROR_MEMORY;
-        bagi_free_text(&env->memory, path);
+        bagi_dir dir;
+        code = bagi_shard_dir(&dir, env, names->path, names->names[i], err);
+        if (!code)
+            code = each(user, &dir, i);
+        bagi_dir_free(&dir);
     }
     return code;
 }
@@ -7622,10 +7635,10 @@ static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
     else if (code)
         *err = why;
     for (size_t i = 0; i < names.count && !code; i++) {
-        char *path = bagi_shard_path(env, dir->path, names.names[i], err);
-        code = path ? BAGS_OK : BAGS_ERROR_MEMORY;
-        bags_path_kind kind = bagi_kind(env, path, &code, err);
-        bagi_free_text(&env->memory, path);
+        bagi_dir shard;
+        code = bagi_shard_dir(&shard, env, dir->path, names.names[i], err);
+        bags_path_kind kind = bagi_kind(env, shard.path, &code, err);
+        bagi_dir_free(&shard);
         if (kind == BAGS_PATH_DIRECTORY)
             code = bags_fail(err, BAGS_ERROR_CORRUPT,
                 "%s: has both spec.json and shards (%0*" PRIu64
@@ -7661,13 +7674,15 @@ BAGI_COLD static bags_code bagi_fail_no_dataset(const bagi_dir *dir, bags_error 
 /* Refuse a file of a dataset where a standalone Bag is expected. */
 static bags_code bagi_check_standalone(
     const bagi_env *env, const char *path, bags_error *err) {
+    bagi_dir dir = BAGI_ZERO;
     char *parent = bagi_parent(&env->memory, path, err);
-    bagi_dir dir = bagi_dir_of(env, parent);
-    bags_code code = parent ? BAGS_OK : BAGS_ERROR_MEMORY;
+    bags_code code =
+        parent ? bagi_dir_open(&dir, env, parent, "", err) : BAGS_ERROR_MEMORY;
     if (bagi_is_single(&dir, &code, err) ||
         bagi_dir_has(&dir, "refs", ".bag", &code, err))
         code = bags_fail(err, BAGS_ERROR_ARGUMENT,
             "%s: belongs to the dataset %s; pass the dataset", bagi_tail(path), parent);
+    bagi_dir_free(&dir);
     bagi_free_text(&env->memory, parent);
     return code;
 }
@@ -7869,12 +7884,11 @@ static bags_code bagi_unfinished_open(const bagi_dir *dir, const bagi_spec *spec
 /* True if a shard has the mark. */
 static bool bagi_has_mark(const bagi_env *env, const char *path, bagi_name name,
     bags_code *code, bags_error *err) {
-    char *shard = bagi_shard_path(env, path, name, err);
-    bagi_dir dir = bagi_dir_of(env, shard);
-    if (!shard)
+    bagi_dir dir;
+    if (bagi_shard_dir(&dir, env, path, name, err))
         *code = BAGS_ERROR_MEMORY;
     bool marked = bagi_dir_has(&dir, BAGI_MARK, "", code, err);
-    bagi_free_text(&env->memory, shard);
+    bagi_dir_free(&dir);
     return marked;
 }
 
@@ -8049,7 +8063,7 @@ static bags_code bagi_writer_open_record(
     const bagi_env *env = &writer->job.env;
     bagi_stream *record = &writer->record;
     void *second = NULL;
-    record->path = bagi_dir_path(&writer->dir, "spec.json", ".partial", err);
+    record->path = bagi_dir_copy(&writer->dir, "spec.json", ".partial", err);
     bags_code code = record->path
                          ? bagi_open(env, record->path, mode, &record->handle, err)
                          : BAGS_ERROR_MEMORY;
@@ -8084,7 +8098,6 @@ static void bagi_writer_leave(bags_writer *writer) {
     bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_close);
     bagi_stream_forget(&writer->record);
     bagi_dir_free(&writer->dir);
-    writer->dir.path = NULL;
     writer->job.no_sync = writer->options.no_sync;
 }
 
@@ -8162,9 +8175,12 @@ static void bagi_writer_drop(bags_writer *writer, bags_error *err) {
 
 /* Refuse shards in the directory of an unsharded dataset. */
 static bags_code bagi_writer_check_single(bags_writer *writer) {
-    bagi_dir dir = bagi_dir_of(&writer->job.env, writer->path);
+    bagi_dir dir;
     bags_error *err = &writer->job.failure;
-    if (!bagi_is_single(&dir, &err->code, err))
+    bagi_dir_open(&dir, &writer->job.env, writer->path, "", err);
+    bool single = bagi_is_single(&dir, &err->code, err);
+    bagi_dir_free(&dir);
+    if (!single)
         return err->code;
     return bags_fail(
         err, BAGS_ERROR_EXISTS, "%s: is an unsharded dataset already", writer->shown);
@@ -8196,8 +8212,7 @@ static bags_code bagi_writer_enter(bags_writer *writer, bagi_name name) {
     writer->shard_length = 0;
     if (!writer->sharded)
         name.digits = 0;
-    writer->dir = bagi_dir_of(&writer->job.env,
-        bagi_shard_path(&writer->job.env, writer->path, name, failure));
+    bagi_shard_dir(&writer->dir, &writer->job.env, writer->path, name, failure);
     return failure->code;
 }
 
@@ -8361,7 +8376,7 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
         bagi_close_read(env, writer->last);
         bagi_free_text(&env->memory, writer->last_path);
         writer->last = NULL;
-        writer->last_path = bagi_dir_path(dir, "spec.json", "", failure);
+        writer->last_path = bagi_dir_copy(dir, "spec.json", "", failure);
         if (writer->last_path)
             bagi_open(env, writer->record.path, BAGS_IO_READ, &writer->last, failure);
     }
@@ -8970,9 +8985,9 @@ static bags_code bagi_writer_follow(bags_writer *writer, const bagi_names *names
     bags_error *err = &writer->job.failure;
     bool found = false;
     for (size_t i = 0; i < names->count && !found && !err->code; i++) {
-        char *path = bagi_shard_path(env, names->path, names->names[i], err);
-        bagi_dir dir = bagi_dir_of(env, path);
-        found = path && bagi_is_finished(&dir, &err->code, err);
+        bagi_dir dir;
+        bagi_shard_dir(&dir, env, names->path, names->names[i], err);
+        found = bagi_is_finished(&dir, &err->code, err);
         if (found) {
             bool crc = bagi_shard_has(&dir, spec, ".crc", &err->code, err);
             bool idx = bagi_shard_has(&dir, spec, ".idx", &err->code, err);
@@ -8987,7 +9002,7 @@ static bags_code bagi_writer_follow(bags_writer *writer, const bagi_names *names
             options->checksum = crc;
             options->keep_idx = idx;
         }
-        bagi_free_text(&env->memory, path);
+        bagi_dir_free(&dir);
     }
     return err->code;
 }
@@ -9046,16 +9061,21 @@ static bags_code bagi_writer_start(bags_writer *writer) {
     bags_error *err = &writer->job.failure;
     bool resume = writer->options.resume, sharded = writer->sharded;
     bool finished = false, finalized = false;
-    bagi_dir dir = bagi_dir_of(env, writer->path);
+    bagi_dir dir;
     bagi_names names = BAGI_ZERO;
     bagi_scan found;
     bags_code code = BAGS_OK;
     bags_path_kind kind = bagi_kind(env, writer->path, &code, err);
     if (!code && (kind == BAGS_PATH_NONE || (!resume && !sharded)))
         return sharded ? BAGS_OK : bagi_writer_claim(writer);
+    if (!code)
+        code = bagi_dir_open(&dir, env, writer->path, "", err);
+    if (code)
+        return code;
     bool single = bagi_is_single(&dir, &code, err);
     if (single && resume)
         code = bagi_check_mixed(&dir, err);
+    bagi_dir_free(&dir);
     if (!code && sharded)
         code = bagi_writer_check_single(writer);
     if (!code && !single)
@@ -9244,13 +9264,11 @@ struct bags_reader {
     bool has_mutexes;
 };
 
-/* The directory of a shard; free dir->path with bagi_dir_free. */
+/* The directory of a shard; free it with bagi_dir_free, also after a failure. */
 static bags_code bagi_reader_dir(
     const bags_reader *reader, size_t shard, bagi_dir *dir, bags_error *err) {
     bagi_name name = {reader->shards[shard].number, reader->shards[shard].digits};
-    char *path = bagi_shard_path(&reader->env, reader->path, name, err);
-    *dir = bagi_dir_of(&reader->env, path);
-    return path ? BAGS_OK : BAGS_ERROR_MEMORY;
+    return bagi_shard_dir(dir, &reader->env, reader->path, name, err);
 }
 
 /* How the Bags of a finished shard are opened. */
@@ -9578,7 +9596,7 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
     bagi_env env = bagi_env_of(&options->env);
     bags_path_kind kind = BAGS_PATH_NONE;
     bagi_opening opening = BAGI_ZERO;
-    bagi_dir dir;
+    bagi_dir dir = BAGI_ZERO;
     bags_error why; /* of tries that may be repeated; *err is written once */
     bags_reader *reader = (bags_reader *)bagi_alloc(&env.memory, sizeof *reader, err);
     if (!reader)
@@ -9607,9 +9625,10 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
         code = reader->has_mutexes ? BAGS_OK : bagi_fail_memory(&why, 0);
     }
     /* What the path is: an unsharded dataset is shard 0. */
-    dir = bagi_dir_of(&reader->env, reader->path);
-    reader->shown = dir.shown;
+    if (!code)
+        code = bagi_dir_open(&dir, &reader->env, reader->path, "", &why);
     if (!code) {
+        reader->shown = bagi_shown(&reader->env, reader->path);
         bagi_dir_expect(&dir, "spec.json", ".partial");
         bagi_dir_expect(&dir, "spec.json", "");
         bagi_dir_expect(&dir, "refs", ".bag");
@@ -9631,6 +9650,7 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
         code = bagi_opening_spec(&opening, &dir, 0);
     if (!code && !opening.common.spec.types)
         code = bagi_fail_unfinished(&dir, &why);
+    bagi_dir_free(&dir);
     reader->spec = opening.common.spec; /* the reader's from here on */
     if (!code)
         return reader;
@@ -9771,12 +9791,9 @@ BAGS_API BAGI_COLD bags_code bags_reader_check(
         size_t shard = i % count; /* first all are announced */
         bagi_dir dir;
         code = bagi_reader_dir(reader, shard, &dir, err);
-        char *path = code ? NULL : bagi_dir_path(&dir, "spec.json", "", err);
         if (!code)
-            code = path ? bagi_check_record(&reader->env, path,
-                              reader->parts[shard].record.identity, i < count, err)
-                        : BAGS_ERROR_MEMORY;
-        bagi_free_text(&reader->env.memory, path);
+            code = bagi_check_record(&reader->env, bagi_dir_path(&dir, "spec.json", ""),
+                reader->parts[shard].record.identity, i < count, err);
         bagi_dir_free(&dir);
     }
     return code;
@@ -10775,7 +10792,9 @@ BAGS_API bags_code bags_recover(const char *path, const bags_recover_options *op
     work.env = bagi_env_of(&work.options.env);
     uint64_t start = work.options.shard_start, *stop = &work.options.shard_stop;
     bags_code code = bagi_check_worker(path, start, stop, err);
-    bagi_dir dir = bagi_dir_of(&work.env, path);
+    bagi_dir dir = BAGI_ZERO;
+    if (!code)
+        code = bagi_dir_open(&dir, &work.env, path, "", err);
     dir.standalone = bagi_kind(&work.env, path, &code, err) == BAGS_PATH_FILE;
     bool single = !dir.standalone && bagi_is_single(&dir, &code, err);
     if (single)
@@ -10794,6 +10813,7 @@ BAGS_API bags_code bags_recover(const char *path, const bags_recover_options *op
             code = bagi_sync_parent(&work.env, path, err);
         bags_buffer_free(&names.array);
     }
+    bagi_dir_free(&dir);
     if (report)
         *report = work.report;
     if (work.first.code)
@@ -10808,16 +10828,14 @@ BAGS_API bags_code bags_recover(const char *path, const bags_recover_options *op
  * ====================================================================== */
 
 /* Open and lock spec.json of a finished shard, against other processes that change
- * what belongs to it. *file is to be closed, *path to be freed. */
-static bags_code bagi_lock_shard(
-    const bagi_dir *dir, void **file, char **path, bags_error *err) {
+ * what belongs to it. *file is to be closed. */
+static bags_code bagi_lock_shard(const bagi_dir *dir, void **file, bags_error *err) {
     const bagi_env *env = dir->env;
-    *path = bagi_dir_path(dir, "spec.json", "", err);
-    bags_code code =
-        *path ? bagi_open(env, *path, BAGS_IO_READ, file, err) : BAGS_ERROR_MEMORY;
+    const char *path = bagi_dir_path(dir, "spec.json", "");
+    bags_code code = bagi_open(env, path, BAGS_IO_READ, file, err);
     if (code)
         return code;
-    return bagi_lock_file(env, *file, *path, dir->path,
+    return bagi_lock_file(env, *file, path, dir->path,
         "locked by another process that writes it or its checksums", err);
 }
 
@@ -10826,31 +10844,29 @@ static bool bagi_is_numbered(bagi_name name, uint64_t index) {
     return name.number == index && (name.digits == 6 || index > 999999);
 }
 
-/* Give a shard, whose spec.json no other process has locked, the number `to`. A
+/* Give a shard, whose spec.json no other process has locked, another number. A
  * directory that has that name, even an empty one, is a writer's: it must not be
  * replaced. */
 static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
-    bagi_name name, uint64_t to, bags_error *err) {
+    bagi_name name, uint64_t number, bags_error *err) {
     void *file = NULL;
-    char *spec = NULL, *new_path = NULL;
-    char *old_path = bagi_shard_path(env, path, name, err);
-    if (old_path)
-        new_path = bagi_shard_path(env, path, bagi_shard_name(to), err);
-    bagi_dir dir = bagi_dir_of(env, old_path);
-    bags_code code =
-        new_path ? bagi_lock_shard(&dir, &file, &spec, err) : BAGS_ERROR_MEMORY;
-    if (bagi_kind(env, new_path, &code, err) != BAGS_PATH_NONE)
-        code = bags_fail(err, BAGS_ERROR_EXISTS,
-            "%s: already exists: a writer has started it", bagi_tail(new_path));
+    bagi_dir from, to = BAGI_ZERO;
+    bags_code code = bagi_shard_dir(&from, env, path, name, err);
     if (!code)
-        code = bagi_check_same(env, file, spec, err);
+        code = bagi_shard_dir(&to, env, path, bagi_shard_name(number), err);
+    if (!code)
+        code = bagi_lock_shard(&from, &file, err);
+    if (bagi_kind(env, to.path, &code, err) != BAGS_PATH_NONE)
+        code = bags_fail(err, BAGS_ERROR_EXISTS,
+            "%s: already exists: a writer has started it", to.shown);
+    if (!code)
+        code = bagi_check_same(env, file, bagi_dir_path(&from, "spec.json", ""), err);
     bagi_close_read(env, file); /* before, for Windows */
     if (!code)
-        code = bagi_fail_io(env, env->io.rename(env->io.user, old_path, new_path),
-            old_path, "rename", err);
-    bagi_free_text(&env->memory, spec);
-    bagi_free_text(&env->memory, old_path);
-    bagi_free_text(&env->memory, new_path);
+        code = bagi_fail_io(env, env->io.rename(env->io.user, from.path, to.path),
+            from.path, "rename", err);
+    bagi_dir_free(&from);
+    bagi_dir_free(&to);
     return code;
 }
 
@@ -10882,11 +10898,13 @@ BAGS_API bags_code bags_finalize(const char *path, const bags_finalize_options *
     BAGI_ERR(err);
     BAGI_OPTIONS(bags_finalize_options, options);
     bagi_env env = bagi_env_of(&options->env);
-    bagi_dir dataset = bagi_dir_of(&env, path), first = bagi_dir_of(&env, NULL);
+    bagi_dir dataset = BAGI_ZERO, first = BAGI_ZERO;
     bagi_names names;
     uint64_t count = 0;
     bool made = false, gaps = true, no_sync = options->no_sync;
     bags_code code = bagi_check_path(path, err);
+    if (!code)
+        code = bagi_dir_open(&dataset, &env, path, "", err);
     if (bagi_is_single(&dataset, &code, err))
         code = bagi_check_mixed(&dataset, err);
     for (int round = 0; round < 2 && gaps && !code; round++) {
@@ -10899,8 +10917,7 @@ BAGS_API bags_code bags_finalize(const char *path, const bags_finalize_options *
         for (size_t i = 0; i < names.count && !code; i++)
             gaps = gaps || !bagi_is_numbered(names.names[i], i);
         if (gaps && round == 0) {
-            first.path = bagi_shard_path(&env, path, names.names[0], err);
-            code = first.path ? BAGS_OK : BAGS_ERROR_MEMORY;
+            code = bagi_shard_dir(&first, &env, path, names.names[0], err);
             if (!bagi_dir_has(&first, BAGI_MARK, "", &code, err) && !code)
                 code = bagi_finalize_mark(&first, no_sync, &made, err);
         }
@@ -10917,6 +10934,7 @@ BAGS_API bags_code bags_finalize(const char *path, const bags_finalize_options *
         bags_error ignored;
         bagi_dir_remove(&first, BAGI_MARK, "", &ignored);
     }
+    bagi_dir_free(&dataset);
     bagi_dir_free(&first);
     if (!code && renamed)
         *renamed = count;
@@ -11409,7 +11427,7 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
         v.options.max_faults = BAGI_VERIFY_FAULTS;
     v.env = bagi_env_of(&v.options.env);
     v.path = path;
-    bagi_dir dir = bagi_dir_of(&v.env, path);
+    bagi_dir dir = BAGI_ZERO;
     v.files.limit = 64;
     v.common.registry = v.options.registry;
     v.err = err;
@@ -11426,6 +11444,8 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
                            : bagi_fail_memory(err, 0);
     if (!code && fault)
         code = bags_fail(err, BAGS_ERROR_ARGUMENT, "%s: %s", bagi_tail(path), fault);
+    if (!code)
+        code = bagi_dir_open(&dir, &v.env, path, "", err);
     bags_path_kind kind = bagi_kind(&v.env, path, &code, err);
     if (!code && kind == BAGS_PATH_NONE)
         code = bagi_fail_io(&v.env, ENOENT, path, "open", err);
@@ -11444,6 +11464,7 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
     }
     if (mutex)
         bagi_mutex_free(&v.files.mutex);
+    bagi_dir_free(&dir);
     bagi_spec_free(&v.env.memory, &v.common.spec);
     bags_buffer_free(&v.scratch);
     if (report)
@@ -11530,16 +11551,22 @@ static bags_code bagi_checksum_bag(const bagi_dir *dir, const bagi_how *how,
     return code;
 }
 
+/* The file that is locked while checksums are made: it shows that the shard, or the
+ * standalone Bag, is still the same. */
+static const char *bagi_checksum_lock(const bagi_dir *dir) {
+    return dir->standalone ? bagi_dir_path(dir, "", ".bag")
+                           : bagi_dir_path(dir, "spec.json", "");
+}
+
 /*
  * Make the checksums of all Bags of a directory: first the CRCs, in NAME.crc.partial;
  * when all Bags are known, the trailers, which bind them together, and the names:
- * refs.crc last, since recovery expects the others where that exists. `file`, which is
- * at `path`, is open and locked: it shows that the shard is still the same. spec NULL:
- * of a standalone Bag.
+ * refs.crc last, since recovery expects the others where that exists. `file` is open
+ * and locked. spec NULL: of a standalone Bag.
  */
 static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
     const bagi_how *how, const bags_checksum_options *options, void *file,
-    const char *path, bags_checksum_report *report, bags_error *err) {
+    bags_checksum_report *report, bags_error *err) {
     const bagi_env *env = dir->env;
     bool no_sync = options->no_sync;
     size_t count = spec ? spec->count + !how->split : 1;
@@ -11573,33 +11600,31 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
         bool kept = summed[i].kept;
         output.trailer = summed[i].trailer;
         bagi_trailer_bind(&output.trailer, spec, i, bound);
-        if (!kept && !bagi_check_same(env, file, path, failure)) {
+        if (!kept && !bagi_check_same(env, file, bagi_checksum_lock(dir), failure)) {
             bagi_stream_open(stream, dir, name, ".crc.partial", BAGS_IO_WRITE);
             bagi_output_seal(&output);
             bagi_stream_close(stream);
         }
         if (!kept && !failure->code)
             bagi_dir_rename(dir, name, ".crc.partial", ".crc", failure);
-        char *bag = failure->code ? NULL : bagi_dir_path(dir, name, ".bag", failure);
-        if (!bag)
+        if (failure->code)
             break;
-        bags_checksummed done = {
-            bagi_passed(env, bag), kept, summed[i].length, summed[i].size};
+        const char *bag = bagi_passed(env, bagi_dir_path(dir, name, ".bag"));
+        bags_checksummed done = {bag, kept, summed[i].length, summed[i].size};
         report->kept += kept;
         report->made += !kept;
         report->blobs += kept ? 0 : done.length;
         report->size += kept ? 0 : done.size;
         if (options->each)
             options->each(options->user, &done);
-        bagi_free_text(&env->memory, bag);
     }
     if (!failure->code && !no_sync && dir->standalone)
-        bagi_sync_parent(env, path, failure);
+        bagi_sync_parent(env, dir->path, failure);
     else if (!failure->code && !no_sync)
         bagi_sync_dir(env, dir->path, failure);
     for (size_t i = 0; summed && i < count && failure->code; i++)
         if (summed[i].trailer.size && !summed[i].kept &&
-            !bagi_check_same(env, file, path, &ignored))
+            !bagi_check_same(env, file, bagi_checksum_lock(dir), &ignored))
             bagi_dir_remove(dir, bagi_spec_name(spec, i), ".crc.partial", &ignored);
     bagi_output_free(&output);
     bagi_free(&env->memory, summed, count * sizeof *summed);
@@ -11619,14 +11644,14 @@ BAGI_COLD static bags_code bagi_checksum_standalone(bagi_env *env, const char *p
         return code;
     void *file = NULL;
     code = bagi_dir_standalone(env, path, &dir, err);
-    char *bag = code ? NULL : bagi_dir_path(&dir, "", ".bag", err);
-    code = bag ? bagi_open(env, bag, BAGS_IO_READ, &file, err) : err->code;
+    const char *bag = code ? NULL : bagi_checksum_lock(&dir);
+    if (!code)
+        code = bagi_open(env, bag, BAGS_IO_READ, &file, err);
     if (!code)
         code = bagi_lock_file(env, file, bag, bag, BAGI_LOCKED_BY_WRITER, err);
     if (!code)
-        code = bagi_checksum_dir(&dir, NULL, &how, options, file, bag, report, err);
+        code = bagi_checksum_dir(&dir, NULL, &how, options, file, report, err);
     bagi_close_read(env, file);
-    bagi_free_text(&env->memory, bag);
     bagi_dir_free(&dir);
     return code;
 }
@@ -11655,17 +11680,15 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
         bagi_how how = bagi_reader_how(reader, &reader->parts[i]);
         bagi_dir dir;
         void *file = NULL;
-        char *locked = NULL;
         code = bagi_reader_dir(reader, i, &dir, err);
         if (!code)
-            code = bagi_lock_shard(&dir, &file, &locked, err);
+            code = bagi_lock_shard(&dir, &file, err);
         if (!code && reader->sharded)
             code = bagi_check_no_link(dir.env, dir.path, err);
         if (!code)
-            code = bagi_checksum_dir(
-                &dir, &reader->spec, &how, options, file, locked, &done, err);
+            code =
+                bagi_checksum_dir(&dir, &reader->spec, &how, options, file, &done, err);
         bagi_close_read(&env, file);
-        bagi_free_text(&env.memory, locked);
         bagi_dir_free(&dir);
     }
     bags_reader_close(reader);
