@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Allocate the zeroed state of an open codec or file, whose first member is the
@@ -48,6 +49,28 @@ static inline bags_code format_check_identity(const bags_io *io, void *file,
         "%s: changed while it was read: another process replaced, renamed, "
         "removed or wrote it",
         path);
+}
+
+/* The name of file `i` of a shard in the directory of its dataset, "000003/refs.bag": of
+ * spec.json, the mark of bags_finalize, and each Bag with its checksums and .idx file. All
+ * but spec.json and the Bags may be missing. False after the last one. */
+static inline bool format_file_name(
+    const bags_reader *reader, size_t shard, size_t i, char name[600]) {
+    static const char *const suffixes[] = {".bag", ".crc", ".idx"};
+    char directory[255 + 1 + 1] = ""; /* the longest name of a file, and a slash */
+    size_t count = 0;
+    const bags_shard *own = &bags_reader_shards(reader, &count)[shard];
+    const bags_field *fields = bags_reader_fields(reader, &count);
+    if (own->digits)
+        (void)snprintf(directory, sizeof directory, "%0*" PRIu64 "/", (int)own->digits,
+            own->number);
+    if (i < 2)
+        (void)snprintf(name, 600, "%s%s", directory, i ? "finalized" : "spec.json");
+    else if (i < 2 + 3 * (count + 1))
+        (void)snprintf(name, 600, "%s%s%s", directory,
+            (i - 2) / 3 < count ? fields[(i - 2) / 3].name : "refs",
+            suffixes[(i - 2) % 3]);
+    return i < 2 + 3 * (count + 1);
 }
 
 /* True if a name ends like this. */

@@ -109,25 +109,23 @@ static const char *zip_path(zip_writer *z, const char *name) {
     return (const char *)z->text.data;
 }
 
-/* Add the file directory/stem.suffix of the dataset, if it exists. */
-static bags_code zip_add(zip_writer *z, size_t shard, const char *directory,
-    const char *stem, const char *suffix) {
+/* Add a file of the dataset, if it exists. */
+static bags_code zip_add(zip_writer *z, size_t shard, const char *file_name) {
     bags_path_kind kind = BAGS_PATH_NONE;
     zip_member member;
     void *file = NULL;
-    size_t size = strlen(directory) + strlen(stem) + strlen(suffix) + 2;
+    size_t size = strlen(file_name) + 1;
     memset(&member, 0, sizeof member);
     member.shard = shard;
     member.order = z->length;
     member.name = z->names_size;
-    member.last = !strcmp(suffix, ".json");
+    member.last = format_ends(file_name, size - 1, "spec.json");
     if (bags_buffer_reserve(&z->names, z->names_size + size, z->err) ||
         bags_buffer_reserve(
             &z->members_memory, (z->length + 1) * sizeof member, z->err))
         return BAGS_ERROR_MEMORY;
     z->members = (zip_member *)(void *)z->members_memory.data;
-    (void)snprintf((char *)z->names.data + z->names_size, size, "%s%s%s%s", directory,
-        *directory ? "/" : "", stem, suffix);
+    memcpy(z->names.data + z->names_size, file_name, size);
     const char *name = zip_name(z, &member), *path = zip_path(z, name);
     if (!path)
         return BAGS_ERROR_MEMORY;
@@ -154,22 +152,6 @@ static bags_code zip_add(zip_writer *z, size_t shard, const char *directory,
     return BAGS_OK;
 }
 
-/* Add the files of a shard, or of an unsharded dataset. */
-static bags_code zip_add_shard(
-    zip_writer *z, const bags_reader *reader, size_t shard, const char *directory) {
-    static const char *const suffixes[] = {".bag", ".crc", ".idx"};
-    size_t count = 0;
-    const bags_field *fields = bags_reader_fields(reader, &count);
-    bags_code code = zip_add(z, shard, directory, "spec", ".json");
-    if (!code) /* the mark that bags_finalize leaves */
-        code = zip_add(z, shard, directory, "finalized", "");
-    for (size_t i = 0; i <= count && !code; i++)
-        for (size_t k = 0; k < 3 && !code; k++)
-            code = zip_add(
-                z, shard, directory, i < count ? fields[i].name : "refs", suffixes[k]);
-    return code;
-}
-
 /* Large files, small ones, and spec.json; the shards in their order. */
 static int zip_order(const void *x, const void *y) {
     const zip_member *a = (const zip_member *)x, *b = (const zip_member *)y;
@@ -190,22 +172,20 @@ static bags_code zip_collect(zip_writer *z) {
     bags_reader_options options;
     bags_info about;
     size_t count = 0;
-    char directory[1 + 255 + 1]; /* a slash, and the longest name of a file */
+    char name[600];
     memset(&options, 0, sizeof options);
     options.env = z->options.env;
     options.env.io = z->from;
     bags_reader *reader = bags_reader_open(z->dataset, &options, z->err);
     if (!reader)
         return z->err->code;
-    const bags_shard *shards = bags_reader_shards(reader, &count);
     bags_code code = BAGS_OK;
-    for (size_t i = 0; i < count && !code; i++) {
-        code = bags_shard_path("", &shards[i], directory, sizeof directory, z->err);
-        if (!code)
-            code = zip_add_shard(z, reader, i, directory + (*directory == '/'));
-    }
+    bags_reader_shards(reader, &count);
+    for (size_t i = 0; i < count; i++)
+        for (size_t k = 0; !code && format_file_name(reader, i, k, name); k++)
+            code = zip_add(z, i, name);
     for (size_t i = 0; i < z->options.files_count && !code; i++)
-        code = zip_add(z, count, "", z->options.files[i], "");
+        code = zip_add(z, count, z->options.files[i]);
     if (!code)
         code = bags_reader_info(reader, &about, NULL, z->err);
     bags_reader_close(reader);

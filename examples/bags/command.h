@@ -153,6 +153,8 @@ void text_member_number(text *out, const char *name, uint64_t value);
 void text_spec(text *out, const bags_field *fields, size_t count);
 void text_base64(text *out, const void *data, size_t size);
 void text_output(const text *out);
+/* The 64-bit FNV-1a hash. */
+uint64_t text_hash(const char *string);
 /* The text, NUL-terminated, until it grows. */
 const char *text_string(text *out);
 

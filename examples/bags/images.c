@@ -393,15 +393,6 @@ static void print_summary(void) {
     print_left_out(again, "that are directories visited before");
 }
 
-/* The FNV-1a hash of a path: which worker writes an image does not depend on what
- * else the folder contains, now or when the worker is resumed. */
-static uint64_t path_hash(const char *path) {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (; *path; path++)
-        hash = (hash ^ (unsigned char)*path) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
 static bool is_image_type(void) {
     bags_type parsed;
     type_class kind = type_kind(type);
@@ -426,7 +417,9 @@ static int run(char **operands) {
     sink_open(operands[1], root, fields, 3, false);
     for (size_t i = 0; i < count; i++) {
         interrupt_check();
-        if (writing_is_mine(path_hash(images[i].path)))
+        /* Which worker writes an image does not depend on what else the folder contains,
+         * now or when the worker is resumed. */
+        if (writing_is_mine(text_hash(images[i].path)))
             add_image(&images[i]);
         progress_show("images", "images", i + 1, count, sink_length());
     }

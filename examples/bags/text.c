@@ -51,6 +51,13 @@ const char *text_string(text *out) {
     return (const char *)out->buffer.data;
 }
 
+uint64_t text_hash(const char *string) {
+    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    for (; *string; string++)
+        hash = (hash ^ (unsigned char)*string) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
 void text_output(const text *out) { output(out->buffer.data, out->size); }
 
 void text_clean(text *out, const char *string) {
