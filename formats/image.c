@@ -21,7 +21,7 @@ static bags_code image_fail_truncated(
 
 enum { IMAGE_SOI = 0xD8, IMAGE_EOI = 0xD9, IMAGE_SOS = 0xDA };
 
-/* What the segments of a JPEG image_promise so far. */
+/* What the segments of a JPEG promise so far. */
 typedef struct image_promise {
     bool frame;               /* its header was found */
     bool progressive;         /* then the first scan of a component is that of its DC */

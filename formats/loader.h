@@ -5,7 +5,8 @@
  *     file        subject                 library
  *     index.c     datapoints by key       none
  *     resample.c  images of another size  none
- *     loader.c    orders, batches         none  -lm -pthread
+ *     order.c     shuffled orders         none
+ *     loader.c    batches; with order.c   none  -lm -pthread
  */
 #ifndef BAGS_LOADER_H
 #define BAGS_LOADER_H

@@ -4,7 +4,7 @@
 #ifndef BAGS_FORMATS_PRIVATE_H
 #define BAGS_FORMATS_PRIVATE_H
 
-#include "bags.h"
+#include "loader.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -162,6 +162,43 @@ static inline bags_code format_array_check(const bags_value *value, bags_error *
         "size differs from that of the dtype and shape (%" PRIu64
         " bytes, expected %" PRIu64 ")",
         (uint64_t)value->size, (uint64_t)size);
+}
+
+/* ---- random numbers, the same on every platform ---- */
+
+#define FORMAT_GOLDEN UINT64_C(0x9E3779B97F4A7C15) /* 2^64 / the golden ratio, odd */
+
+/* A bijection of 64 bits in which every bit depends on all. */
+static inline uint64_t format_mix(uint64_t x) {
+    x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return x ^ (x >> 31);
+}
+
+static inline uint64_t format_key(uint64_t seed, uint64_t number) {
+    return format_mix(format_mix(seed + FORMAT_GOLDEN) + number);
+}
+
+/* The next of a series of random numbers. */
+static inline uint64_t format_random(uint64_t *state) {
+    return format_mix(*state += FORMAT_GOLDEN);
+}
+
+/* ---- what order.c and loader.c share ---- */
+
+/* What the memory of a bags_order contains. */
+typedef struct format_order_tables {
+    uint64_t *starts; /* of the datasets in the list of all, and its length */
+    uint32_t *shares; /* with weights: slots of each dataset in a block */
+    uint32_t *slots;  /* with weights: the dataset of each slot */
+} format_order_tables;
+
+static inline format_order_tables format_order_tables_of(const bags_order *order) {
+    format_order_tables t;
+    t.starts = (uint64_t *)(void *)order->memory.data;
+    t.shares = (uint32_t *)(void *)(t.starts + order->count + 1);
+    t.slots = t.shares + order->count;
+    return t;
 }
 
 #endif /* BAGS_FORMATS_PRIVATE_H */
