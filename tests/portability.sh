@@ -107,7 +107,7 @@ compiler_of() {
 }
 
 flags_of() {
-    local undefined='-fsanitize=undefined -fno-sanitize-recover=all'
+    local undefined='-DBAGS_DEBUG -fsanitize=undefined -fno-sanitize-recover=all'
     case $1 in
     m32) echo "-O1 -g -m32 -I/usr/include/$(uname -m)-linux-gnu $undefined" ;;
     # MinGW has isfinite and isnan convert to float.

@@ -45,7 +45,7 @@ run() {
 
 checks=-fsanitize=address,undefined
 make -j"${JOBS:-$(getconf _NPROCESSORS_ONLN)}" FLAVOUR=fuzz CC_fuzz=clang \
-    FLAGS_fuzz="-O1 -g -fsanitize=fuzzer-no-link $checks -fno-sanitize-recover=all -fno-omit-frame-pointer" \
+    FLAGS_fuzz="-DBAGS_DEBUG -O1 -g -fsanitize=fuzzer-no-link $checks -fno-sanitize-recover=all -fno-omit-frame-pointer" \
     LINK_fuzz=-fsanitize=fuzzer programs NAMES="$(names | sed 's/^/fuzz_/' | tr '\n' ' ')"
 
 failed=0
