@@ -15,8 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#ifdef BAGS_WITH_HTTP
-
 #include "../../formats/formats.h"
 
 #include <time.h>
@@ -186,12 +184,3 @@ int main(int count, char **words) {
     bags_row_free(&row);
     return failures > 0;
 }
-
-#else
-
-int main(void) {
-    puts("skipped: libcurl not found");
-    return 0;
-}
-
-#endif

@@ -4,8 +4,6 @@
 #include "pictures.h"
 #include "ratio.h"
 
-#ifdef BAGS_WITH_JPEG
-
 #include <jpeglib.h>
 
 typedef struct job {
@@ -163,9 +161,3 @@ int main(void) {
     of_file(IMAGES, "gray");
     return 0;
 }
-
-#else
-
-int main(void) { return 0; }
-
-#endif

@@ -10,7 +10,6 @@
 
 #include <stdio.h>
 
-#ifdef BAGS_WITH_MSGPACK
 #include <msgpack.h>
 #include <stdlib.h>
 #include <string.h>
@@ -213,12 +212,3 @@ int main(void) {
     }
     return 0;
 }
-
-#else
-
-int main(void) {
-    printf("skipped: built without msgpack\n");
-    return 0;
-}
-
-#endif

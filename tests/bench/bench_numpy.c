@@ -8,8 +8,6 @@
 
 #include <stdio.h>
 
-#ifdef BAGS_WITH_NUMPY
-
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -121,12 +119,3 @@ int main(void) {
     measure(1048576, 5);
     return 0;
 }
-
-#else
-
-int main(void) {
-    printf("skipped: built without numpy\n");
-    return 0;
-}
-
-#endif

@@ -3,8 +3,6 @@
  * servers do wrong. */
 #include "check.h"
 
-#if defined(BAGS_WITH_HTTP) && !defined(_WIN32)
-
 #include "../../formats/formats.h"
 
 #include <errno.h>
@@ -589,12 +587,3 @@ int main(void) {
     };
     return cmocka_run_group_tests_name("http", tests, server_start, NULL);
 }
-
-#else
-
-int main(void) {
-    puts("skipped: libcurl not found");
-    return 0;
-}
-
-#endif

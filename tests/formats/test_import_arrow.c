@@ -2,8 +2,6 @@
  * they contain is checked in tests/command/importing.py. */
 #include "import_check.h"
 
-#ifdef BAGS_WITH_IMPORT_ARROW
-
 #define ARROW &bags_import_arrow
 #define FILES IMPORT_DATA "arrow/"
 
@@ -106,12 +104,3 @@ int main(void) {
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-
-#else
-
-int main(void) {
-    printf("skipped: zstd or lz4 not found\n");
-    return 0;
-}
-
-#endif

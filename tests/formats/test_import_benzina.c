@@ -1,8 +1,6 @@
 /* The golden .bzna, and its damage: tests/data/import/make_arrays.py. */
 #include "import_check.h"
 
-#ifdef BAGS_WITH_IMPORT_BENZINA
-
 #define BENZINA &bags_import_benzina
 #define GOLDEN "tests/data/golden/benzina/data.bzna"
 
@@ -88,9 +86,3 @@ int main(void) {
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-
-#else
-
-int main(void) { return 0; }
-
-#endif

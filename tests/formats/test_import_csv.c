@@ -3,8 +3,6 @@
 
 #include <locale.h>
 
-#ifdef BAGS_WITH_IMPORT_CSV
-
 static void a_table_is_imported(void **state) {
     (void)state;
     check_import(
@@ -234,12 +232,3 @@ int main(void) {
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-
-#else
-
-int main(void) {
-    printf("skipped: zlib not found\n");
-    return 0;
-}
-
-#endif

@@ -4,8 +4,6 @@
 
 #include <dlfcn.h>
 
-#ifdef BAGS_WITH_IMPORT_DUCKDB
-
 #define PARQUET &bags_import_parquet
 
 /* DuckDB's library is loaded at run time. */
@@ -90,9 +88,3 @@ int main(void) {
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-
-#else
-
-int main(void) { return 0; }
-
-#endif

@@ -1,8 +1,6 @@
 /* Files that h5py wrote: tests/data/import/make_arrays.py. */
 #include "import_check.h"
 
-#ifdef BAGS_WITH_IMPORT_HDF5
-
 #define HDF5 &bags_import_hdf5
 
 /* libhdf5 1.10 does not free all of its memory after it met a damaged file. */
@@ -159,12 +157,3 @@ int main(void) {
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-
-#else
-
-int main(void) {
-    printf("skipped: libhdf5 not found\n");
-    return 0;
-}
-
-#endif

@@ -1,8 +1,6 @@
 /* Files that @mcap/core wrote, and their damage: tests/data/import/make_mcap.mjs. */
 #include "import_check.h"
 
-#ifdef BAGS_WITH_IMPORT_MCAP
-
 #define MCAP &bags_import_mcap
 #define FILES IMPORT_DATA "mcap/"
 
@@ -58,12 +56,3 @@ int main(void) {
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-
-#else
-
-int main(void) {
-    printf("skipped: zstd, lz4 or zlib not found\n");
-    return 0;
-}
-
-#endif

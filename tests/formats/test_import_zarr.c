@@ -1,8 +1,6 @@
 /* Sources that zarr-python and L5Kit wrote: tests/data/import/make_arrays.py. */
 #include "import_check.h"
 
-#ifdef BAGS_WITH_IMPORT_ZARR
-
 #define ZARR &bags_import_zarr
 #define L5KIT "tests/data/golden/l5kit-zarr/"
 
@@ -383,12 +381,3 @@ int main(void) {
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-
-#else
-
-int main(void) {
-    printf("skipped: json-c, blosc, libzip, zstd or lz4 not found\n");
-    return 0;
-}
-
-#endif

@@ -5,8 +5,6 @@
 #include <pthread.h>
 #include <sys/stat.h>
 
-#ifdef BAGS_WITH_JPEG
-
 static bags_error err;
 
 static bags_code decode(
@@ -899,9 +897,3 @@ int main(void) {
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-
-#else
-
-int main(void) { return 0; }
-
-#endif

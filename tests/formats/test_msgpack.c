@@ -3,8 +3,6 @@
  * tests/data/arrays/make.py. */
 #include "check.h"
 
-#ifdef BAGS_WITH_MSGPACK
-
 #include "../../formats/formats.h"
 
 #include <msgpack.h>
@@ -585,9 +583,3 @@ int main(void) {
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-
-#else
-
-int main(void) { return 0; }
-
-#endif

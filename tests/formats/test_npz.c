@@ -1,8 +1,6 @@
 /* .npz files that NumPy wrote: tests/data/arrays/make.py. */
 #include "check.h"
 
-#if defined(BAGS_WITH_NPZ) && defined(BAGS_WITH_NUMPY)
-
 #include "../../formats/formats.h"
 
 #define DATA "tests/data/arrays/"
@@ -133,9 +131,3 @@ int main(void) {
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-
-#else
-
-int main(void) { return 0; }
-
-#endif

@@ -2,8 +2,6 @@
  * bad files; the codec in a dataset. The data: tests/data/arrays/make.py. */
 #include "check.h"
 
-#ifdef BAGS_WITH_NUMPY
-
 #include "../../formats/formats.h"
 
 #define DATA "tests/data/arrays/"
@@ -602,9 +600,3 @@ int main(void) {
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-
-#else
-
-int main(void) { return 0; }
-
-#endif

@@ -2,8 +2,6 @@
  * written; and calls that must be rejected. pillow.py compares many more. */
 #include "check.h"
 
-#ifdef BAGS_WITH_RESAMPLE
-
 #include <float.h>
 #include <math.h>
 
@@ -272,9 +270,3 @@ int main(void) {
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-
-#else
-
-int main(void) { return 0; }
-
-#endif

@@ -10,8 +10,6 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-#ifdef BAGS_WITH_HTTP
-
 static int check_name(void *user, const char *name) {
     size_t *count = (size_t *)user;
     if (!*name || strchr(name, '/') || !strcmp(name, ".") || !strcmp(name, "..") ||
@@ -41,13 +39,3 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     free(page);
     return 0;
 }
-
-#else
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    (void)data;
-    (void)size;
-    return 0;
-}
-
-#endif

@@ -69,7 +69,6 @@ static void read_all(const bags_importer *importer, const char *path) {
     bags_source_close(source);
 }
 
-#ifdef BAGS_WITH_IMPORT_TFRECORD
 static uint32_t masked(const void *data, size_t size) {
     uint32_t crc = bags_crc32c(0, data, size);
     return ((crc >> 15) | (crc << 17)) + 0xA282EAD8U;
@@ -90,7 +89,42 @@ static void read_record(const uint8_t *data, size_t size) {
     read_all(&bags_import_tfrecord, save("x.tfrecord", file, size + 16));
     free(file);
 }
+
+/* The files of each kind: the first has all bytes or, if there is a second, those up to
+ * the first zero byte; the second has the others. */
+static const struct {
+    char kind;
+    const bags_importer *importer;
+    const char *name, *rest_name;
+} kinds[] = {
+    {'t', &bags_import_tfrecord, "x.tfrecord", NULL},
+#ifdef BAGS_WITH_IMPORT_WEBDATASET
+    {'w', &bags_import_webdataset, "x.tar", NULL},
 #endif
+#ifdef BAGS_WITH_IMPORT_GULP
+    {'g', &bags_import_gulp, "meta_0.gmeta", "data_0.gulp"},
+#endif
+#ifdef BAGS_WITH_IMPORT_MDS
+    {'m', &bags_import_mds, "index.json", "0.mds"},
+#endif
+#ifdef BAGS_WITH_IMPORT_ZARR
+    {'z', &bags_import_zarr, ".zarray", "0"},
+    {'Z', &bags_import_zarr, "x.zip", NULL},
+#endif
+    {'b', &bags_import_benzina, "x.bzna", NULL},
+#ifdef BAGS_WITH_IMPORT_MCAP
+    {'c', &bags_import_mcap, "x.mcap", NULL},
+#endif
+#ifdef BAGS_WITH_IMPORT_CSV
+    {'v', &bags_import_csv, "x.csv", NULL},
+#endif
+#ifdef BAGS_WITH_IMPORT_HDF5
+    {'h', &bags_import_hdf5, "x.h5", NULL},
+#endif
+#ifdef BAGS_WITH_IMPORT_ARROW
+    {'a', &bags_import_arrow, "x.arrow", NULL},
+#endif
+};
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!*directory) {
@@ -107,71 +141,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     size_t text = zero ? (size_t)(zero - data) : size;
     const uint8_t *rest = zero ? zero + 1 : data + size;
     size_t rest_size = (size_t)(data + size - rest);
-    switch (kind) {
-#ifdef BAGS_WITH_IMPORT_TFRECORD
-    case 't':
-        read_all(&bags_import_tfrecord, save("x.tfrecord", data, size));
-        break;
-    case 'e':
+    if (kind == 'e')
         read_record(data, size);
-        break;
-#endif
-#ifdef BAGS_WITH_IMPORT_WEBDATASET
-    case 'w':
-        read_all(&bags_import_webdataset, save("x.tar", data, size));
-        break;
-#endif
-#ifdef BAGS_WITH_IMPORT_GULP
-    case 'g':
-        save("data_0.gulp", rest, rest_size);
-        read_all(&bags_import_gulp, save("meta_0.gmeta", data, text));
-        break;
-#endif
-#ifdef BAGS_WITH_IMPORT_MDS
-    case 'm':
-        save("0.mds", rest, rest_size);
-        read_all(&bags_import_mds, save("index.json", data, text));
-        break;
-#endif
-#ifdef BAGS_WITH_IMPORT_ZARR
-    case 'z':
-        save("0", rest, rest_size);
-        save("1", rest, rest_size);
-        save(".zarray", data, text);
-        read_all(&bags_import_zarr, directory);
-        break;
-    case 'Z':
-        read_all(&bags_import_zarr, save("x.zip", data, size));
-        break;
-#endif
-#ifdef BAGS_WITH_IMPORT_BENZINA
-    case 'b':
-        read_all(&bags_import_benzina, save("x.bzna", data, size));
-        break;
-#endif
-#ifdef BAGS_WITH_IMPORT_MCAP
-    case 'c':
-        read_all(&bags_import_mcap, save("x.mcap", data, size));
-        break;
-#endif
-#ifdef BAGS_WITH_IMPORT_CSV
-    case 'v':
-        read_all(&bags_import_csv, save("x.csv", data, size));
-        break;
-#endif
-#ifdef BAGS_WITH_IMPORT_HDF5
-    case 'h':
-        read_all(&bags_import_hdf5, save("x.h5", data, size));
-        break;
-#endif
-#ifdef BAGS_WITH_IMPORT_ARROW
-    case 'a':
-        read_all(&bags_import_arrow, save("x.arrow", data, size));
-        break;
-#endif
-    default:
-        (void)rest_size;
-        (void)text;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (kinds[i].kind != kind)
+            continue;
+        if (kinds[i].rest_name)
+            save(kinds[i].rest_name, rest, rest_size);
+        if (kind == 'z')
+            save("1", rest, rest_size);
+        const char *path = save(kinds[i].name, data, kinds[i].rest_name ? text : size);
+        read_all(kinds[i].importer, kind == 'z' ? directory : path);
     }
     return 0;
 }

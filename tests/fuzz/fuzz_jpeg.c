@@ -7,8 +7,6 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-#ifdef BAGS_WITH_JPEG
-
 /* Memory of just the size, for AddressSanitizer; NULL if it is no JPEG. */
 static unsigned char *decode(
     bags_view blob, const bags_jpeg_options *options, bags_image *image) {
@@ -67,13 +65,3 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     free(pixels);
     return 0;
 }
-
-#else
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    (void)data;
-    (void)size;
-    return 0;
-}
-
-#endif

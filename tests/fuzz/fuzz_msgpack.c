@@ -10,8 +10,6 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-#ifdef BAGS_WITH_MSGPACK
-
 #include <msgpack.h>
 
 static volatile unsigned seen;
@@ -77,13 +75,3 @@ done:
         bags_buffer_free(&buffers[i]);
     return 0;
 }
-
-#else
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    (void)data;
-    (void)size;
-    return 0;
-}
-
-#endif

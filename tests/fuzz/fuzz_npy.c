@@ -10,8 +10,6 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-#ifdef BAGS_WITH_NUMPY
-
 static volatile unsigned seen;
 
 static void look(const void *data, size_t size) {
@@ -78,13 +76,3 @@ done:
         bags_buffer_free(&buffers[i]);
     return 0;
 }
-
-#else
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    (void)data;
-    (void)size;
-    return 0;
-}
-
-#endif

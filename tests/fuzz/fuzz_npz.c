@@ -5,7 +5,6 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-#ifdef BAGS_WITH_NPZ
     bags_view file = {data, size}, member;
     bags_buffer scratch = {0};
     bags_npz *npz = bags_npz_open(file, NULL);
@@ -15,9 +14,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     bags_npz_close(npz);
     bags_buffer_free(&scratch);
-#else
-    (void)data;
-    (void)size;
-#endif
     return 0;
 }

@@ -8,8 +8,6 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-#ifdef BAGS_WITH_PNG
-
 /* Memory of just the size, for AddressSanitizer; NULL if it is no PNG. */
 static unsigned char *decode(
     bags_view blob, const bags_png_options *options, bags_image *image, size_t *size) {
@@ -114,13 +112,3 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     free(copy);
     return 0;
 }
-
-#else
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    (void)data;
-    (void)size;
-    return 0;
-}
-
-#endif
