@@ -182,7 +182,8 @@
  *       it. Where files may be truncated, read with `no_mmap`: it is then an error
  *       that names the file. (Windows refuses the truncation. The library itself
  *       never truncates a finished file.)
- *     - spec.json: at most 1 MiB and 65,535 fields. Shard numbers: below 10^18.
+ *     - spec.json: at most 1 MiB and 65,535 fields, whose names have at most 1,024
+ *       bytes. Shard numbers: below 10^18.
  *     - After a power failure, empty blobs that were not synced look the same as
  *       a sector of zeros.
  *     - A writer keeps two files open per field; three with checksums.
