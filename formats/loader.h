@@ -2,11 +2,12 @@
  * loader.h - which datapoints are read, and what becomes of them: by key, in a shuffled
  * order, as batches of tensors.
  *
- *     file        subject                 library
- *     index.c     datapoints by key       none
- *     resample.c  images of another size  none
- *     order.c     shuffled orders         none
- *     loader.c    batches; with order.c   none  -lm -pthread
+ *     file           subject                 library
+ *     index_build.c  to build an index       none
+ *     index_find.c   datapoints by key       none
+ *     resample.c     images of another size  none
+ *     order.c        shuffled orders         none
+ *     loader.c       batches; with order.c   none  -lm -pthread
  */
 #ifndef BAGS_LOADER_H
 #define BAGS_LOADER_H

@@ -97,7 +97,7 @@ formats() {
 }
 
 # A library for each format that was built with another library, and no other file.
-core='archive|image|index|loader|numpy|order|resample|zip|import-(import|tfrecord|benzina|duckdb|folder)'
+core='archive|image|index_build|index_find|loader|numpy|order|resample|zip|import-(import|tfrecord|benzina|duckdb|folder)'
 all_formats() {
     local built
     built=$(make -s print-formats | grep -o 'formats/[a-z0-9/]*\.o' | sed 's/formats.\(.*\).o/\1/' |

@@ -1,4 +1,4 @@
-/* Finding datapoints by key: formats/index.c. */
+/* Finding datapoints by key: formats/index_build.c and index_find.c. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif
