@@ -1,8 +1,7 @@
 /* formats/jpeg.c against what libjpeg-turbo's own djpeg makes of the same
  * files, and against files and calls that must be rejected. */
-#include "pictures.h"
+#include "picture_check.h"
 
-#include <pthread.h>
 #include <sys/stat.h>
 
 static bags_error err;
@@ -320,35 +319,7 @@ static void invalid_options_are_argument_errors(void **unused) {
 
 static void memory_that_fails_is_an_error_and_no_leak(void **unused) {
     (void)unused;
-    void *state = opened(&bags_codec_jpeg, "jpeg");
-    picture input = load_ppm(IMAGES, "input", ".ppm");
-    uint64_t shape[3];
-    bags_value value = value_of(&input.image, input.samples, shape);
-    for (int left = 0;; left++) {
-        memory m = {left, 0, 0};
-        bags_buffer scratch = buffer_of(&m), pixels = buffer_of(&m);
-        bags_view blob;
-        bags_code code = bags_codec_jpeg.encode(state, &value, &scratch, &blob, &err);
-        bags_value back;
-        if (!code)
-            code = bags_codec_jpeg.decode(state, blob, &pixels, &back, &err);
-        bags_buffer_free(&scratch);
-        bags_buffer_free(&pixels);
-        assert_int_equal(m.held, 0);
-        if (!code)
-            break;
-        assert_int_equal(code, BAGS_ERROR_MEMORY);
-        assert_in_range(left, 0, 10);
-    }
-    memory m = {0, 0, 0};
-    bags_allocator allocator = allocator_of(&m);
-    bags_type type;
-    bags_type_parse("jpeg", &type, NULL);
-    assert_int_equal(
-        bags_codec_jpeg.open(&bags_codec_jpeg, &type, &allocator, &state, &err),
-        BAGS_ERROR_MEMORY);
-    bags_codec_jpeg.close(state);
-    unload(input.file);
+    check_memory(&bags_codec_jpeg, "jpeg", 10);
 }
 
 /* -------------------------------------------------------- what is rejected */
@@ -447,28 +418,12 @@ static void the_limit_of_scans_is_an_option(void **unused) {
     unload(blob);
 }
 
-/* The copy has just so many bytes: AddressSanitizer then sees one more read. */
-static void cut_anywhere(const char *name) {
-    bags_view blob = load_part(IMAGES, name, ".jpg");
-    unsigned char room[75 * 53 * 3];
-    for (size_t size = 0; size < blob.size; size++) {
-        unsigned char *part = (unsigned char *)malloc(size + !size);
-        memcpy(part, blob.data, size);
-        bags_view cut = {part, size};
-        if (bags_jpeg_decode(cut, NULL, room, sizeof room, 0, &err) !=
-            BAGS_ERROR_CORRUPT)
-            fail_msg("%s, cut after %u bytes", name, (unsigned)size);
-        free(part);
-    }
-    unload(blob);
-}
-
 static void a_file_truncated_anywhere_is_corrupt(void **unused) {
     (void)unused;
     static const char *names[] = {
         "420", "progressive", "restart", "gray", "arithmetic", "exif", "size-1x1"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        cut_anywhere(names[i]);
+        check_truncated(&bags_codec_jpeg, "jpeg", names[i], ".jpg");
 }
 
 static void what_is_not_a_jpeg_is_corrupt(void **unused) {
@@ -655,94 +610,19 @@ static void djpeg_opens_what_is_written(void **unused) {
 
 /* -------------------------------------------------------- threads, files */
 
-typedef struct worker {
-    void *state;
-    bags_view blob;
-    const picture *wanted;
-    int wrong;
-} worker;
-
-static void *work(void *argument) {
-    worker *w = (worker *)argument;
-    bags_buffer scratch = {0};
-    bags_error mine;
-    for (int i = 0; i < 50; i++) {
-        bags_value value;
-        bags_view blob = w->blob;
-        blob.size -= i % 2 ? 1 : 0; /* every other time it is truncated */
-        bags_code code =
-            bags_codec_jpeg.decode(w->state, blob, &scratch, &value, &mine);
-        if (i % 2)
-            w->wrong += code != BAGS_ERROR_CORRUPT;
-        else
-            w->wrong += code || memcmp(value.data, w->wanted->samples, value.size) != 0;
-    }
-    bags_buffer_free(&scratch);
-    return NULL;
-}
-
 static void threads_decode_with_one_state_at_once(void **unused) {
     (void)unused;
-    worker workers[3];
-    pthread_t threads[3];
-    void *state = opened(&bags_codec_jpeg, "jpeg");
     bags_view blob = load_part(IMAGES, "progressive", ".jpg");
     picture wanted = decoded(NULL, blob);
-    for (size_t i = 0; i < 3; i++) {
-        worker w = {state, blob, &wanted, 0};
-        workers[i] = w;
-        pthread_create(&threads[i], NULL, work, &workers[i]);
-    }
-    for (size_t i = 0; i < 3; i++) {
-        pthread_join(threads[i], NULL);
-        assert_int_equal(workers[i].wrong, 0);
-    }
-    bags_codec_jpeg.close(state);
+    check_threads(&bags_codec_jpeg, "jpeg", blob, &wanted);
     unload(blob);
     unload(wanted.file);
 }
 
-/* The images of one field of a golden dataset, against stored pixels. */
-static void assert_golden(const char *writer, const char *bag, const char *field) {
-    char path[256];
-    snprintf(path, sizeof path, "tests/data/golden/%s/data/%s.bag", bag, field);
-    bag_reader *reader = bag_reader_open(path, NULL, &err);
-    if (!reader)
-        fail_msg("%s", err.message);
-    snprintf(path, sizeof path, "golden-%s-%s", writer, field);
-    bags_view wanted = load_part(IMAGES, path, ".raw");
-    bags_buffer scratch = {0};
-    size_t at = 0;
-    for (uint64_t i = 0; i < bag_reader_length(reader); i++) {
-        bags_view blob;
-        assert_int_equal(bag_reader_get(reader, i, &scratch, &blob, &err), BAGS_OK);
-        picture got = decoded(NULL, blob);
-        assert_true(got.file.size <= wanted.size - at);
-        assert_in_range(distance(got.samples, wanted.data + at, got.file.size), 0, 1);
-        at += got.file.size;
-        unload(got.file);
-    }
-    assert_int_equal(at, wanted.size);
-    unload(wanted);
-    bags_buffer_free(&scratch);
-    bag_reader_close(reader);
-}
-
 static void the_golden_images_are_as_djpeg_shows_them(void **unused) {
     (void)unused;
-    static const char *sets[][2] = {{"bags", "bags-0.5.1/ds-types"},
-        {"granular", "granular-0.16.1/ds-types"},
-        {"granular", "granular-0.21.0/ds-types"},
-        {"granular", "granular-0.22.0a1/ds-types"}};
-    static const char *lists[][2] = {{"bags", "bags-0.5.1/ds-lists"},
-        {"granular", "granular-0.16.1/ds-lists"},
-        {"granular", "granular-0.21.0/ds-lists"}};
-    for (size_t i = 0; i < 4; i++) {
-        assert_golden(sets[i][0], sets[i][1], "photo");
-        assert_golden(sets[i][0], sets[i][1], "grayjpeg");
-    }
-    for (size_t i = 0; i < 3; i++)
-        assert_golden(lists[i][0], lists[i][1], "jpegs");
+    static const char *const fields[] = {"photo", "grayjpeg", NULL};
+    check_golden(&bags_codec_jpeg, "jpeg", fields, "jpegs", 1);
 }
 
 /* -------------------------------------------------------- the loader */

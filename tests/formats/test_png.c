@@ -1,8 +1,6 @@
 /* formats/png.c against what Pillow reads from the same files, and against files
  * and calls that must be rejected. */
-#include "pictures.h"
-
-#include <pthread.h>
+#include "picture_check.h"
 
 static bags_error err;
 
@@ -175,36 +173,7 @@ static void too_little_memory_is_an_argument_error(void **unused) {
 
 static void memory_that_fails_is_an_error_and_no_leak(void **unused) {
     (void)unused;
-    void *state = opened(&bags_codec_png, "png(1)");
-    picture input = load_ppm(IMAGES, "input", ".ppm");
-    uint64_t shape[3];
-    bags_value value = value_of(&input.image, input.samples, shape);
-    for (int left = 0;; left++) {
-        memory m = {left, 0, 0};
-        bags_buffer scratch = buffer_of(&m), pixels = buffer_of(&m);
-        bags_view blob;
-        bags_code code = bags_codec_png.encode(state, &value, &scratch, &blob, &err);
-        bags_value back;
-        if (!code)
-            code = bags_codec_png.decode(state, blob, &pixels, &back, &err);
-        bags_buffer_free(&scratch);
-        bags_buffer_free(&pixels);
-        assert_int_equal(m.held, 0);
-        if (!code)
-            break;
-        assert_int_equal(code, BAGS_ERROR_MEMORY);
-        assert_in_range(left, 0, 30);
-    }
-    memory m = {0, 0, 0};
-    bags_allocator allocator = allocator_of(&m);
-    bags_type type;
-    bags_type_parse("png", &type, NULL);
-    void *none = NULL;
-    assert_int_equal(
-        bags_codec_png.open(&bags_codec_png, &type, &allocator, &none, &err),
-        BAGS_ERROR_MEMORY);
-    bags_codec_png.close(state);
-    unload(input.file);
+    check_memory(&bags_codec_png, "png(1)", 30);
 }
 
 /* -------------------------------------------------------- what is rejected */
@@ -283,28 +252,12 @@ static void the_limit_of_pixels_is_an_option(void **unused) {
     unload(blob);
 }
 
-/* The copy has just so many bytes: AddressSanitizer then sees one more read. */
-static void cut_anywhere(const char *name) {
-    bags_view blob = load_part(IMAGES, name, ".png");
-    unsigned char room[37 * 23 * 8];
-    for (size_t size = 0; size < blob.size; size++) {
-        unsigned char *part = (unsigned char *)malloc(size + !size);
-        memcpy(part, blob.data, size);
-        bags_view cut = {part, size};
-        if (bags_png_decode(cut, NULL, room, sizeof room, 0, &err) !=
-            BAGS_ERROR_CORRUPT)
-            fail_msg("%s, cut after %u bytes", name, (unsigned)size);
-        free(part);
-    }
-    unload(blob);
-}
-
 static void a_file_truncated_anywhere_is_corrupt(void **unused) {
     (void)unused;
     static const char *names[] = {
         "rgb", "gray-16", "palette-alpha", "rgba-interlaced", "chunks", "size-1x1"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        cut_anywhere(names[i]);
+        check_truncated(&bags_codec_png, "png", names[i], ".png");
 }
 
 /* Every byte is under a checksum, but for the lengths and checksums. */
@@ -510,94 +463,19 @@ static void pngcheck_opens_what_is_written(void **unused) {
 
 /* -------------------------------------------------------- threads, files */
 
-typedef struct worker {
-    void *state;
-    bags_view blob;
-    const picture *wanted;
-    int wrong;
-} worker;
-
-static void *work(void *argument) {
-    worker *w = (worker *)argument;
-    bags_buffer scratch = {0};
-    bags_error mine;
-    for (int i = 0; i < 50; i++) {
-        bags_value value;
-        bags_view blob = w->blob;
-        blob.size -= i % 2 ? 1 : 0; /* every other time it is truncated */
-        bags_code code = bags_codec_png.decode(w->state, blob, &scratch, &value, &mine);
-        if (i % 2)
-            w->wrong += code != BAGS_ERROR_CORRUPT;
-        else
-            w->wrong += code || memcmp(value.data, w->wanted->samples, value.size) != 0;
-    }
-    bags_buffer_free(&scratch);
-    return NULL;
-}
-
 static void threads_decode_with_one_state_at_once(void **unused) {
     (void)unused;
-    worker workers[3];
-    pthread_t threads[3];
-    void *state = opened(&bags_codec_png, "png");
     bags_view blob = load_part(IMAGES, "rgba-interlaced", ".png");
     picture wanted = decoded(blob);
-    for (size_t i = 0; i < 3; i++) {
-        worker w = {state, blob, &wanted, 0};
-        workers[i] = w;
-        pthread_create(&threads[i], NULL, work, &workers[i]);
-    }
-    for (size_t i = 0; i < 3; i++) {
-        pthread_join(threads[i], NULL);
-        assert_int_equal(workers[i].wrong, 0);
-    }
-    bags_codec_png.close(state);
+    check_threads(&bags_codec_png, "png", blob, &wanted);
     unload(blob);
     unload(wanted.file);
 }
 
-/* The images of one field of a golden dataset, against stored pixels. */
-static void assert_golden(const char *writer, const char *bag, const char *field) {
-    char path[256];
-    snprintf(path, sizeof path, "tests/data/golden/%s/data/%s.bag", bag, field);
-    bag_reader *reader = bag_reader_open(path, NULL, &err);
-    if (!reader)
-        fail_msg("%s", err.message);
-    snprintf(path, sizeof path, "golden-%s-%s", writer, field);
-    bags_view wanted = load_part(IMAGES, path, ".raw");
-    bags_buffer scratch = {0};
-    size_t at = 0;
-    for (uint64_t i = 0; i < bag_reader_length(reader); i++) {
-        bags_view blob;
-        assert_int_equal(bag_reader_get(reader, i, &scratch, &blob, &err), BAGS_OK);
-        picture got = decoded(blob);
-        assert_true(got.file.size <= wanted.size - at);
-        assert_memory_equal(got.samples, wanted.data + at, got.file.size);
-        at += got.file.size;
-        unload(got.file);
-    }
-    assert_int_equal(at, wanted.size);
-    unload(wanted);
-    bags_buffer_free(&scratch);
-    bag_reader_close(reader);
-}
-
 static void the_golden_images_are_as_pillow_shows_them(void **unused) {
     (void)unused;
-    static const char *sets[][2] = {{"bags", "bags-0.5.1/ds-types"},
-        {"granular", "granular-0.16.1/ds-types"},
-        {"granular", "granular-0.21.0/ds-types"},
-        {"granular", "granular-0.22.0a1/ds-types"}};
-    static const char *lists[][2] = {{"bags", "bags-0.5.1/ds-lists"},
-        {"granular", "granular-0.16.1/ds-lists"},
-        {"granular", "granular-0.21.0/ds-lists"}};
-    for (size_t i = 0; i < 4; i++) {
-        assert_golden(sets[i][0], sets[i][1], "gray");
-        assert_golden(sets[i][0], sets[i][1], "rgb");
-        assert_golden(sets[i][0], sets[i][1], "rgba");
-    }
-    for (size_t i = 0; i < 3; i++)
-        assert_golden(lists[i][0], lists[i][1], "pngs");
+    static const char *const fields[] = {"gray", "rgb", "rgba", NULL};
+    check_golden(&bags_codec_png, "png", fields, "pngs", 0);
 }
 
 int main(void) {
