@@ -184,6 +184,8 @@
  *       never truncates a finished file.)
  *     - spec.json: at most 1 MiB and 65,535 fields, whose names have at most 1,024
  *       bytes. Shard numbers: below 10^18.
+ *     - Checksums that version 0.1 stored in a dataset are refused, since they did not
+ *       bind its Bags together: bags_checksum with `replace` makes them again.
  *     - After a power failure, empty blobs that were not synced look the same as
  *       a sector of zeros.
  *     - A writer keeps two files open per field; three with checksums.
@@ -2970,19 +2972,20 @@ BAGS_API uint32_t bags_crc32c(uint32_t crc, const void *data, size_t size) {
  *     32  8  "BAGSCRC2"; standalone: "BAGSCRC1"
  *     40  4  CRC of the 40 bytes before
  *
- * The CRC at 28 is the same in all trailers of a shard: see bagi_bind. In datasets with
- * BAGSCRC1, which are read too, it is over spec.json only.
+ * The CRC at 28 is the same in all trailers of a shard: see bagi_bind. Datasets of
+ * version 0.1 of this library have BAGSCRC1, and are refused: it was over spec.json
+ * only.
  */
 typedef struct bagi_trailer {
-    uint64_t length;                  /* number of blobs */
-    uint64_t size;                    /* of NAME.bag */
-    uint32_t table, crcs, name, spec; /* CRCs */
-    bool bound;                       /* `spec` binds the Bags of a shard together */
+    uint64_t length;                   /* number of blobs */
+    uint64_t size;                     /* of NAME.bag */
+    uint32_t table, crcs, name, shard; /* CRCs */
+    bool binds_shard;                  /* with BAGSCRC2 */
 } bagi_trailer;
 
 #define BAGI_TRAILER_SIZE 44
-#define BAGI_TRAILER_MAGIC "BAGSCRC1"
-#define BAGI_TRAILER_BOUND "BAGSCRC2"
+#define BAGI_TRAILER_ALONE "BAGSCRC1"
+#define BAGI_TRAILER_SHARD "BAGSCRC2"
 
 /* Continue the CRC that binds the Bags of a shard together. It begins as that of the
  * bytes of spec.json; every Bag adds its name, without .bag, and the CRC of its CRCs:
@@ -3003,8 +3006,9 @@ static void bagi_trailer_store(
     bagi_store_u32(data + 16, trailer->table);
     bagi_store_u32(data + 20, trailer->crcs);
     bagi_store_u32(data + 24, trailer->name);
-    bagi_store_u32(data + 28, trailer->spec);
-    memcpy(data + 32, trailer->bound ? BAGI_TRAILER_BOUND : BAGI_TRAILER_MAGIC, 8);
+    bagi_store_u32(data + 28, trailer->shard);
+    memcpy(
+        data + 32, trailer->binds_shard ? BAGI_TRAILER_SHARD : BAGI_TRAILER_ALONE, 8);
     bagi_store_u32(data + 40, bags_crc32c(0, data, 40));
 }
 #endif
@@ -3017,9 +3021,9 @@ static bool bagi_trailer_load(
     trailer->table = bagi_load_u32(data + 16);
     trailer->crcs = bagi_load_u32(data + 20);
     trailer->name = bagi_load_u32(data + 24);
-    trailer->spec = bagi_load_u32(data + 28);
-    trailer->bound = memcmp(data + 32, BAGI_TRAILER_BOUND, 8) == 0;
-    return (trailer->bound || memcmp(data + 32, BAGI_TRAILER_MAGIC, 8) == 0) &&
+    trailer->shard = bagi_load_u32(data + 28);
+    trailer->binds_shard = memcmp(data + 32, BAGI_TRAILER_SHARD, 8) == 0;
+    return (trailer->binds_shard || memcmp(data + 32, BAGI_TRAILER_ALONE, 8) == 0) &&
            bagi_load_u32(data + 40) == bags_crc32c(0, data, 40);
 }
 /* ========================================================================
@@ -5278,7 +5282,6 @@ typedef struct bagi_how {
                         that contradicts it is an error */
     bool no_read_ahead;
     bagi_record record; /* of its shard, unless standalone */
-    bool any_spec;      /* spec.json cannot be read */
 } bagi_how;
 
 /* A finished Bag that is not split, mapped: standalone, unless it gets a name. */
@@ -5462,8 +5465,14 @@ static bags_code bagi_crcs_begin(bag_reader *bag, const bagi_dir *dir, const cha
         if (code)
             return code;
         if (bagi_trailer_load(bytes, &bag->trailer) && offset % 4 == 0 &&
-            offset / 4 == bag->trailer.length)
-            return BAGS_OK;
+            offset / 4 == bag->trailer.length) {
+            if (dir->standalone || bag->trailer.binds_shard)
+                return BAGS_OK;
+            return bags_fail(err, BAGS_ERROR_CORRUPT,
+                "%s: checksums of version 0.1 or of a standalone Bag; make them again "
+                "with bags_checksum and replace",
+                file->shown);
+        }
     }
     memset(&bag->trailer, 0, sizeof bag->trailer);
     return bags_fail(err, BAGS_ERROR_CORRUPT,
@@ -5517,21 +5526,17 @@ static bags_code bagi_crcs_open(
     return bagi_bag_entries(bag, BAGI_CRCS, how->cache_index, err);
 }
 
-/* Check that a sidecar that is open belongs to its shard: to spec.json and, if that is
- * known, to the other Bags. */
+/* Check that a sidecar that is open belongs to its shard, if that is known: to
+ * spec.json and to the other Bags. */
 static bags_code bagi_crcs_check_shard(
-    const bag_reader *bag, const bagi_dir *dir, const bagi_how *how, bags_error *err) {
-    const bagi_trailer *trailer = &bag->trailer;
-    bool all = trailer->bound; /* it binds all Bags of the shard */
-    bool known = !how->any_spec && (!all || how->record.is_bound);
-    uint32_t computed = all ? how->record.bound : how->record.spec;
-    if (!dir->standalone && !how->unfinished && known && trailer->spec != computed)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: spec.json%s: checksum mismatch (computed %08" PRIx32
-            ", stored %08" PRIx32 ")%s",
-            bag->file[BAGI_CRCS].shown, all ? " and the shard's Bags" : "", computed,
-            trailer->spec, all ? ": one of them is of another version" : "");
-    return BAGS_OK;
+    const bag_reader *bag, const bagi_record *record, bags_error *err) {
+    uint32_t stored = bag->trailer.shard;
+    if (!record->is_bound || stored == record->bound)
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_CORRUPT,
+        "%s: spec.json and the shard's Bags: checksum mismatch (computed %08" PRIx32
+        ", stored %08" PRIx32 "): one of them is of another version",
+        bag->file[BAGI_CRCS].shown, record->bound, stored);
 }
 
 BAGI_COLD static bags_code bagi_crcs_fail(const bag_reader *bag, uint64_t index,
@@ -5629,7 +5634,7 @@ BAGI_COLD static bags_code bagi_bag_open(
         if (!code && how->verify_checksums)
             code = bagi_crcs_open(bag, dir, how, &why);
         if (!code && !moved && how->verify_checksums)
-            code = bagi_crcs_check_shard(bag, dir, how, &why);
+            code = bagi_crcs_check_shard(bag, &how->record, &why);
         /* What contradicts itself may be of two shards. */
         if ((!code || code == BAGS_ERROR_CORRUPT) && blobs->path) {
             bags_code same =
@@ -8339,9 +8344,9 @@ static void bagi_writer_sync_parents(bags_writer *writer) {
 static void bagi_trailer_bind(
     bagi_trailer *trailer, const bagi_spec *spec, size_t field, uint32_t bound) {
     const char *name = bagi_spec_name(spec, field);
-    trailer->bound = spec != NULL;
+    trailer->binds_shard = spec != NULL;
     trailer->name = bags_crc32c(0, name, strlen(name));
-    trailer->spec = spec ? bound : 0;
+    trailer->shard = spec ? bound : 0;
 }
 
 /* Finish the shard being written: from the tables to the rename of the record. If it
@@ -11213,7 +11218,7 @@ static bags_code bagi_verify_bag(bagi_verifying *v, bag_reader *bag) {
     v->report.checksums += exists;
     v->report.files += exists;
     if (crcs)
-        code = bagi_crcs_check_shard(bag, v->dir, &v->how, &v->why);
+        code = bagi_crcs_check_shard(bag, &v->how.record, &v->why);
     if (exists || v->any_checksums)
         code = bagi_verify_file(v, code);
     else
@@ -11293,7 +11298,7 @@ BAGI_COLD static bags_code bagi_verify_shard(
         code = bagi_fail_unfinished(dir, &v->why);
     bool mine = bagi_verify_mine(v, 0);
     bool unfinished = code == BAGS_ERROR_UNFINISHED;
-    v->how.any_spec = code && !own.types;
+    bool readable = !code || own.types;
     v->known = own.types || v->common.spec.types;
     v->spec = own.types ? &own : &v->common.spec;
     v->report.unfinished += mine && unfinished;
@@ -11317,7 +11322,7 @@ BAGI_COLD static bags_code bagi_verify_shard(
     if (!code)
         code = bagi_verify_open(v, !split && !wrong, &all);
     /* Trailers that cannot be read are reported with their Bag. */
-    if (!code && v->any_checksums && v->known && !v->how.any_spec &&
+    if (!code && v->any_checksums && v->known && readable &&
         bagi_shard_bind(dir, v->spec, split, &v->how.record, &v->why) ==
             BAGS_ERROR_MEMORY)
         code = bagi_verify_file(v, BAGS_ERROR_MEMORY);
@@ -11589,8 +11594,7 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
         bound = bagi_bind(bound, opening.name, summed[i].trailer.crcs);
     }
     for (size_t i = 0; i < count && !failure->code; i++)
-        if (summed[i].kept && summed[i].trailer.bound &&
-            summed[i].trailer.spec != bound)
+        if (summed[i].kept && spec && summed[i].trailer.shard != bound)
             bags_fail(failure, BAGS_ERROR_CORRUPT,
                 "%s/%s.crc: is of another version of the shard; verify it, or "
                 "replace all checksums",

@@ -523,6 +523,42 @@ static void existing_checksums_are_replaced_only_on_request(void **state) {
     set_free(&set);
 }
 
+/* Their trailers are like those of standalone Bags, and bind nothing together. */
+static void checksums_of_version_0_1_are_refused_until_they_are_replaced(void **state) {
+    static const char *const names[] = {"clip", "text", "refs"};
+    hand_set set = some_set(4);
+    bags_reader_options options;
+    bags_reader *reader;
+    bag_reader *bag;
+    bag_reader_options alone;
+    (void)state;
+    memset(&options, 0, sizeof options);
+    memset(&alone, 0, sizeof alone);
+    options.verify_checksums = alone.verify_checksums = true;
+    set_save(&set, V1, at("set"));
+    for (int i = 0; i < 3; i++) {
+        const hand_bag *of = i < 2 ? &set.bags[i] : &set.refs;
+        bytes old = sidecar(of, V1, names[i], NULL);
+        save(at("set/%s.crc", names[i]), old.data, old.size);
+        bytes_free(&old);
+    }
+    assert_refused(BAGS_ERROR_CORRUPT, bags_reader_open(at("set"), &options, &said));
+    assert_says("clip.crc: checksums of version 0.1");
+    assert_fails(BAGS_ERROR_CORRUPT, bags_verify(at("set"), NULL, NULL, &said));
+    assert_says("crc: checksums of version 0.1");
+    assert_fails(BAGS_ERROR_CORRUPT, checksum(at("set"), false, NULL));
+    assert_says("clip.crc: checksums of version 0.1");
+    assert_opens(bag, bag_reader_open(at("set/clip.bag"), &alone, &said));
+    bag_reader_close(bag);
+    assert_opens(reader, bags_reader_open(at("set"), NULL, &said));
+    bags_reader_close(reader);
+    assert_ok(checksum(at("set"), true, NULL));
+    assert_opens(reader, bags_reader_open(at("set"), &options, &said));
+    bags_reader_close(reader);
+    assert_ok(bags_verify(at("set"), NULL, NULL, &said));
+    set_free(&set);
+}
+
 /* 0 bytes are an empty Bag only next to those of granular 0.20 and 0.21. */
 static void a_field_of_0_bytes_is_neither_checksummed_nor_described(void **state) {
     hand_set set = some_set(4);
@@ -1071,6 +1107,7 @@ int main(void) {
         TEST(checksums_are_added_without_identities),
         TEST(a_replaced_bag_gets_no_checksums_next_to_those_of_others),
         TEST(existing_checksums_are_replaced_only_on_request),
+        TEST(checksums_of_version_0_1_are_refused_until_they_are_replaced),
         TEST(a_field_of_0_bytes_is_neither_checksummed_nor_described),
         TEST(a_bag_of_a_dataset_can_be_read_alone_but_not_checksummed_alone),
         TEST(unfinished_shards_are_refused),
