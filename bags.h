@@ -784,9 +784,9 @@ typedef struct bag_writer_options {
 
 /*
  * Create a Bag, which must not exist. While it is being written it is locked, and
- * its journal is next to it, so that what was flushed can be read even if the
- * process dies, and bags_recover can finish it. (If the path does not end in .bag,
- * the journal is PATH.idx, which no reader finds automatically.)
+ * its journal is next to it, so that the data that was flushed can be read, with
+ * `unfinished`, even if the process dies. (If the path does not end in .bag, the
+ * journal is PATH.idx, which no reader finds automatically.)
  *
  * Returns the writer, to be ended with bag_writer_close or bag_writer_abort, or
  * NULL:
@@ -1260,9 +1260,9 @@ typedef enum bags_recovery {
 } bags_recovery;
 
 typedef struct bags_recovered {
-    const char *path; /* of the shard, or the standalone Bag */
+    const char *path; /* of the shard */
     bags_recovery action;
-    uint64_t length;    /* datapoints kept; of a standalone Bag, blobs */
+    uint64_t length;    /* datapoints kept */
     uint64_t truncated; /* bytes removed after them, in all files */
     const char *reason; /* why the datapoints end there, or the error; or "" */
 } bags_recovered;
@@ -1279,14 +1279,13 @@ typedef struct bags_recover_options {
 /* Numbers of shards, by what was done with them. */
 typedef struct bags_recover_report {
     uint64_t finished_before, finished_now, removed, locked, failed;
-    uint64_t length;    /* datapoints (of a standalone Bag, blobs) kept in shards
-                        that were finished now */
+    uint64_t length;    /* datapoints kept in shards that were finished now */
     uint64_t truncated; /* bytes removed */
 } bags_recover_report;
 
 /*
- * Finish what crashed writers left: a dataset, all its unfinished shards, or a
- * standalone Bag.
+ * Finish what crashed writers left: a dataset, or all its unfinished shards. (Of a
+ * standalone Bag, read the blobs with `unfinished`, and copy them to a new one.)
  *
  * Of an unfinished shard, the datapoints up to the first one that is not complete
  * in every file are kept; the rest is truncated, and the shard is finished. A shard
@@ -1297,17 +1296,12 @@ typedef struct bags_recover_report {
  * interrupted and repeated. After a failed sync, check the disk and restart the
  * machine first: until then the system may return bytes that the disk lost.
  *
- * A standalone Bag that has its journal and no table receives a table after its
- * complete blobs. (A split Bag looks the same and becomes v1.) One whose table and
- * journal contradict each other is left unchanged and is an error.
- *
  * Returns BAGS_OK, or the first failure, after all other shards were processed:
  *   BAGS_ERROR_MISSING   no such path, or not a dataset
  *   BAGS_ERROR_LOCKED    a running writer holds a shard
  *   BAGS_ERROR_CORRUPT   a shard cannot be recovered; the path has both spec.json
  *                        and shards
- *   BAGS_ERROR_ARGUMENT  shard_start is not below shard_stop; a file that belongs
- *                        to a dataset, or whose name does not end in .bag
+ *   BAGS_ERROR_ARGUMENT  shard_start is not below shard_stop; a file
  *   BAGS_ERROR_STATE, BAGS_ERROR_IO, BAGS_ERROR_LIMIT, BAGS_ERROR_MEMORY
  * *report, which may be NULL, is always written. Memory: about 256 KiB per field.
  * Cost: a few system calls per shard; journals and refs (with checksums: blobs) of
@@ -7013,35 +7007,21 @@ static void bagi_bag_writer_check(bag_writer *writer) {
         bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_check);
 }
 
-/* Create a writer whose files are not open yet. Its streams refer to its job, so it
- * never moves. */
-static bag_writer *bagi_bag_writer_new(
-    const char *path, const bag_writer_options *options, bags_error *err) {
-    bagi_env env = bagi_env_of(&options->env);
-    bag_writer *writer = (bag_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
-    if (!writer)
-        return NULL;
-    bagi_job *job = &writer->job;
-    bagi_job_init(job, &env, options->no_sync);
-    writer->keep_idx = options->keep_idx;
-    bagi_output_init(&writer->output, job, options->buffer_size);
-    if (!bagi_dir_standalone(&job->env, path, &writer->dir, &job->failure))
-        return writer;
-    bagi_job_end(job, err);
-    bagi_bag_writer_free(writer);
-    return NULL;
-}
-
 BAGS_API bag_writer *bag_writer_open(
     const char *path, const bag_writer_options *options, bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bag_writer_options, options);
-    bag_writer *writer = bagi_bag_writer_new(path, options, err);
+    bagi_env env = bagi_env_of(&options->env);
+    bag_writer *writer = (bag_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
     if (!writer)
         return NULL;
     bags_error *failure = &writer->job.failure;
     bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
+    bagi_job_init(&writer->job, &env, options->no_sync);
+    bagi_output_init(&writer->output, &writer->job, options->buffer_size);
     writer->output.checksums = options->checksum;
+    writer->keep_idx = options->keep_idx;
+    bagi_dir_standalone(&writer->job.env, path, &writer->dir, failure);
     /* The Bag is locked before its journal exists: where there is a journal, there is
      * the lock. */
     bagi_stream_open(blobs, &writer->dir, "", ".bag", BAGS_IO_CREATE);
@@ -7949,8 +7929,8 @@ static bool bagi_has_mark(const bagi_env *env, const char *path, bagi_name name,
  *     bags_checksum        spec.json           fails with BAGS_ERROR_LOCKED
  *     bags_finalize        spec.json of each   fails with BAGS_ERROR_LOCKED
  *                          shard it renames
- *     bag_writer, recover  NAME.bag            fails with BAGS_ERROR_LOCKED
- *     and checksum of a
+ *     bag_writer, and      NAME.bag            fails with BAGS_ERROR_LOCKED
+ *     bags_checksum of a
  *     standalone Bag
  *     live readers         nothing             read up to the journals' ends
  *
@@ -10608,19 +10588,6 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
  * come from spec.json.partial, and the shard is finished. bags_recover goes over the
  * shards; the failure of one does not stop the others. A dry run takes the same steps
  * up to the first that changes a file, and holds no lock meanwhile.
- *
- * A standalone Bag has no record. Its lock is on NAME.bag, and its journal shows that
- * it was left:
- *
- *     NAME.bag, if there is a NAME.idx       what is done
- *     ends in its table, no checksums        nothing: it is finished
- *     ends in its table, with checksums      nothing; its blobs are compared
- *     a split Bag with finished checksums    nothing: it is finished
- *     ends in another valid table            it is an error: which of the two is right
- *                                            is unknown
- *     anything else                          the complete blobs are kept, and the table
- *                                            is written after them
- *
  * ====================================================================== */
 
 typedef struct bagi_recovering {
@@ -10657,116 +10624,14 @@ static bags_code bagi_recover_shard(const bagi_recovering *work, const bagi_dir 
     return code;
 }
 
-/* True if a Bag has finished checksums next to it, which fit its shape. */
-static bool bagi_recover_is_sealed(bag_reader *bag, const bagi_dir *dir) {
-    bagi_how how = bagi_how_new();
-    bags_error ignored;
-    how.no_mmap = true;
-    bool sealed = !bagi_crcs_open(bag, dir, &how, &ignored);
-    bagi_file_close(bag, &bag->file[BAGI_CRCS]);
-    return sealed;
-}
-
-/* True if the last entry of the journal of a Bag is the end of its file: no table or
- * unlisted blob follows. */
-static bool bagi_recover_is_split(const bag_reader *bag, bags_error *err) {
-    unsigned char entry[8] = {0};
-    return bagi_is_split(bag) &&
-           (!bag->length || !bagi_file_read(bag, &bag->file[BAGI_ENDS],
-                                8 * bag->length - 8, entry, 8, err)) &&
-           bagi_load_u64(entry) == bag->limit;
-}
-
-/* Recover a standalone Bag: see the table above. */
-static bags_code bagi_recover_bag(const bagi_recovering *work, const char *path,
-    bags_recovered *done, bags_error *err) {
-    const bagi_env *env = &work->env;
-    bool dry_run = work->options.dry_run, finished = true, sealed = false;
-    bag_writer_options options = BAGI_ZERO;
-    bag_reader bag = BAGI_ZERO, *bags = &bag;
-    bagi_how how = bagi_how_new();
-    bagi_scan found = {false, 0, 0, NULL};
-    how.no_mmap = how.unfinished = how.recovering = true;
-    options.no_sync = work->options.no_sync;
-    options.keep_idx = work->options.keep_idx;
-    options.buffer_size = BAGI_RECOVER_BUFFER;
-    options.env = work->options.env;
-    bags_code code = bagi_check_standalone(env, path, err);
-    if (!code && !bagi_is_bag_path(path))
-        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "%s: a standalone Bag's name must end in .bag", bagi_tail(path));
-    bag_writer *writer = code ? NULL : bagi_bag_writer_new(path, &options, err);
-    if (!writer)
-        return err->code;
-    const bagi_dir *dir = &writer->dir;
-    bags_error *failure = &writer->job.failure;
-    bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
-    bag.env = &writer->job.env;
-
-    /* The lock belongs to the open file; a dry run holds none. */
-    bool journal = bagi_dir_has(dir, "", ".idx", &failure->code, failure);
-    bagi_stream_open(
-        blobs, dir, "", ".bag", journal && !dry_run ? BAGS_IO_WRITE : BAGS_IO_READ);
-    if (!failure->code)
-        bagi_lock_file(env, blobs->handle, path, path, BAGI_LOCKED_BY_WRITER, failure);
-    if (dry_run)
-        bagi_stream_forget(blobs);
-    bool checksums = bagi_dir_has(dir, "", ".crc", &failure->code, failure);
-    if (!failure->code)
-        bagi_bag_open(&bag, dir, &how, failure);
-    if (!failure->code && journal && checksums)
-        sealed = bagi_recover_is_sealed(&bag, dir);
-    if (!failure->code && journal &&
-        (bagi_is_split(&bag) ? !sealed || !bagi_recover_is_split(&bag, failure)
-                             : checksums)) {
-        /* A Bag with a table and finished checksums is only compared with them. */
-        finished = !bagi_is_split(&bag) && sealed;
-        bagi_bag_release(&bag);
-        how.recovering = false;
-        how.verify_checksums = checksums;
-        if (!failure->code)
-            bagi_bag_open(&bag, dir, &how, failure);
-        if (!failure->code)
-            bagi_prefix_scan(&bags, NULL, 0, &found, failure);
-    }
-    if (!failure->code && found.reason && finished)
-        bags_fail(failure, BAGS_ERROR_CORRUPT,
-            "%s: finished, but blob %" PRIu64 " is damaged (%s); nothing was "
-            "changed",
-            bagi_tail(path), found.length, found.reason);
-    else if (!failure->code && found.reason && !found.length)
-        bags_fail(failure, BAGS_ERROR_CORRUPT,
-            "%s: cannot be recovered: its .idx lists blobs, but none is "
-            "complete (%s)",
-            bagi_tail(path), found.reason);
-    if (!failure->code && !finished) {
-        done->action = BAGS_RECOVERY_FINISHED;
-        done->length = found.length;
-        done->truncated = found.trailing;
-        done->reason = found.reason ? found.reason : "";
-        writer->output.checksums = checksums;
-        bagi_extent complete = {bag.length, bag.limit};
-        if (!dry_run)
-            bagi_output_continue(&writer->output, dir, "", complete);
-    }
-    bagi_bag_release(&bag);
-    if (!failure->code && !finished && !dry_run)
-        return bag_writer_close(writer, err);
-    bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_close);
-    code = bagi_job_end(&writer->job, err);
-    bagi_bag_writer_free(writer);
-    return code;
-}
-
-/* Recover one shard, or a standalone Bag, and report it. */
+/* Recover one shard, and report it. */
 static bags_code bagi_recover_one(void *user, const bagi_dir *dir, size_t index) {
     bagi_recovering *work = (bagi_recovering *)user;
     bags_recover_report *report = &work->report;
     bags_recovered done = {dir->path, BAGS_RECOVERY_NOTHING, 0, 0, ""};
     bags_error why;
     (void)index;
-    bags_code code = dir->standalone ? bagi_recover_bag(work, dir->path, &done, &why)
-                                     : bagi_recover_shard(work, dir, &done, &why);
+    bags_code code = bagi_recover_shard(work, dir, &done, &why);
     if (code) {
         done.action =
             code == BAGS_ERROR_LOCKED ? BAGS_RECOVERY_LOCKED : BAGS_RECOVERY_FAILED;
@@ -10801,11 +10666,15 @@ BAGS_API bags_code bags_recover(const char *path, const bags_recover_options *op
     bagi_dir dir = BAGI_ZERO;
     if (!code)
         code = bagi_dir_open(&dir, &work.env, path, "", err);
-    dir.standalone = bagi_kind(&work.env, path, &code, err) == BAGS_PATH_FILE;
-    bool single = !dir.standalone && bagi_is_single(&dir, &code, err);
+    if (bagi_kind(&work.env, path, &code, err) == BAGS_PATH_FILE)
+        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: is a file, not a dataset; read a standalone Bag with `unfinished`, "
+            "and copy its blobs",
+            bagi_tail(path));
+    bool single = bagi_is_single(&dir, &code, err);
     if (single)
         code = bagi_check_mixed(&dir, err);
-    if (!code && (single || dir.standalone)) {
+    if (!code && single) {
         if (start == 0) /* it counts as shard 0 */
             code = bagi_recover_one(&work, &dir, 0);
     } else if (!code) {

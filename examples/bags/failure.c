@@ -47,6 +47,7 @@ static const struct remedy {
     {"bags_finalize", "`bags finalize`"},
     {"bags_checksum", "`bags checksum`"},
     {"bags_reader_length", "`bags info`"},
+    {"with `unfinished`", "with `bags export --live`"},
     {"resume it without", "pass --no-checksum to resume it"},
     {"set allow_gaps", "pass --allow-gaps"},
     {"set resume", "pass --resume"},

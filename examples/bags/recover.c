@@ -2,11 +2,8 @@
  * bags recover: finish what crashed writers left.
  */
 #include "command.h"
-#include "system.h"
 
 static bags_recover_options given;
-static const char *unit; /* "datapoint" or "blob" */
-static bool bag_only;
 
 static const option options[] = {
     {"dry-run", OPTION_FLAG, &given.dry_run, NULL,
@@ -34,7 +31,7 @@ static void show(void *user, const bags_recovered *shard) {
         return;
     case BAGS_RECOVERY_FINISHED:
         print("%s: %sfinished, %s kept", shard->path, later,
-            counted(shard->length, unit));
+            counted(shard->length, "datapoint"));
         if (shard->truncated)
             print("; %s after %s %struncated", counted(shard->truncated, "byte"),
                 shard->length == 1 ? "it" : "them", later);
@@ -46,8 +43,6 @@ static void show(void *user, const bags_recovered *shard) {
         print("%s: unchanged", shard->path);
         break;
     case BAGS_RECOVERY_FAILED:
-        if (bag_only) /* the error says it */
-            return;
         print("%s: not recovered", shard->path);
         break;
     }
@@ -92,7 +87,6 @@ static void check_finished(const char *path) {
 }
 
 static int run(char **operands) {
-    struct stat about;
     bags_recover_report sum;
     path_must_be_writable(operands[0]);
     if (directory_is_empty(operands[0])) {
@@ -100,8 +94,6 @@ static int run(char **operands) {
         return 0;
     }
     interrupt_leaves("what is finished is kept", "continue with", NULL);
-    bag_only = !stat(operands[0], &about) && S_ISREG(about.st_mode);
-    unit = bag_only ? "blob" : "datapoint";
     given.each = show;
     bags_code code = bags_recover(operands[0], &given, &sum, &failure);
     if (!code && sum.finished_before)
@@ -113,9 +105,9 @@ static int run(char **operands) {
 
 const command command_recover = {"recover", "finish what crashed writers left", "PATH",
     {ARGUMENT_LOCAL}, 1, 1, options, NULL,
-    "Finishes every shard, or a Bag, that a crashed or killed writer left "
-    "without its spec.json or its table: the data that was flushed is kept, "
-    "what follows it is truncated, and a shard without a datapoint is removed. "
+    "Finishes every shard that a crashed or killed writer left without its "
+    "spec.json: the data that was flushed is kept, what follows it is "
+    "truncated, and a shard without a datapoint is removed. "
     "Prints for each what was kept, what was truncated and why. Finished "
     "shards, and those of running writers, are unchanged. It can be "
     "interrupted and called again.\n",

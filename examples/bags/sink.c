@@ -172,8 +172,7 @@ static void open_bag(void) {
         usage("%s: a Bag has no shards and cannot be resumed or appended to", path);
     bag = bag_writer_open(path, &options, &failure);
     if (!bag && failure.code == BAGS_ERROR_EXISTS)
-        failure_suffix("; remove it, or write to a new path; `bags recover` "
-                       "finishes one that is unfinished");
+        failure_suffix("; remove it, or write to a new path");
     must_open(bag);
 }
 
@@ -281,7 +280,7 @@ static void open_dataset(void) {
 }
 
 static const char *next_step(bool is_bag) {
-    return is_bag           ? temp_format("`bags recover %s` finishes it", path)
+    return is_bag           ? temp_format("`bags export %s OUT --live` reads it", path)
            : writing.append ? "append only the others"
                             : "--resume continues";
 }

@@ -147,7 +147,7 @@ def a_writer_that_waits_for_input_is_interrupted():
 
 def a_bag_and_a_dataset_to_which_was_appended_keep_their_blobs():
     for out, flushed, options, said in (
-            ('x.bag', 'x.bag', [], '`bags recover x.bag` finishes it'),
+            ('x.bag', 'x.bag', [], '`bags export x.bag OUT --live` reads it'),
             ('y', 'y/000000/n.bag', ['--append', *SPEC], 'append only the others')):
         job = _start('pack', '-', out, *options, stdin=subprocess.PIPE)
         line = b'{"blob": {"base64": "AAAA"}}\n' if out == 'x.bag' else b'{"n": 1}\n'
@@ -158,7 +158,7 @@ def a_bag_and_a_dataset_to_which_was_appended_keep_their_blobs():
         job.send_signal(signal.SIGINT)
         reason, _, command = _end(job, signal.SIGINT)
         assert '1 ' in reason and said in reason and not command, reason
-    assert b'1 blob' in run('recover', 'x.bag').out
+    assert b'1 blob' in run('export', 'x.bag', 'OUT', '--live').out
     assert run('get', 'y', ':').lines == [{'n': 1}]
 
 

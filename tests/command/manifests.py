@@ -300,15 +300,14 @@ def a_manifest_comes_from_standard_input():
        '{"blob": {"base64": ""}, "x": 1}',
        '{"blob": {"base64": ""}, "blob": {"base64": ""}}',
        '{"blob": {"file": "no-such"}}'])
-def a_bad_line_for_a_bag_keeps_what_recover_finishes(line):
+def a_bad_line_for_a_bag_keeps_what_came_before(line):
     write_lines('m.jsonl', [line + '\n'])
     refuse('pack', 'm.jsonl', 'x.bag', says='m.jsonl: line 1: ')
     assert sorted(f.name for f in pathlib.Path().iterdir()) == ['m.jsonl']
     write_lines('m.jsonl', ['{"blob": {"base64": "AAAA"}}\n', line + '\n'])
     refuse('pack', 'm.jsonl', 'x.bag',
-           says=('m.jsonl: line 2: ', '1 blob is kept', 'bags recover'))
-    run('recover', 'x.bag')
-    assert run('get', 'x.bag', '0', '--raw').out == bytes(3)
+           says=('m.jsonl: line 2: ', '1 blob is kept', 'bags export'))
+    assert run('get', 'x.bag', '0', '--raw', '--live').out == bytes(3)
 
 
 def a_bag_has_no_spec_and_no_shards():

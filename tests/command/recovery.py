@@ -140,29 +140,16 @@ def a_bag_is_read_while_it_is_written():
     assert run('info', 'out.bag', '--json', '--live').json['length'] == 3
 
 
-def a_bag_whose_pack_was_killed_is_recovered():
-    for options in [], ['--checksum']:
-        job = subprocess.Popen(
-            [harness.PROGRAM, 'pack', '-', 'out.bag', *options],
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
-        job.stdin.write(b'{"blob": {"base64": "b25l"}}\n' * 3)
-        job.stdin.flush()
-        time.sleep(1.3)
-        refuse('recover', 'out.bag', says='out.bag')
-        job.send_signal(signal.SIGKILL)
-        job.communicate()
-        dry = run('recover', 'out.bag', '--dry-run').out
-        assert dry == b'out.bag: to be finished, 3 blobs kept\n', dry
-        assert pathlib.Path('out.idx').exists()
-        done = run('recover', 'out.bag').out
-        assert done == b'out.bag: finished, 3 blobs kept\n', done
-        assert not pathlib.Path('out.idx').exists()
-        assert read('out.bag')['count'] == 3
-        run('verify', 'out.bag')
-        again = run('recover', 'out.bag').out
-        assert again == b'out.bag: already finished\n', again
-        for path in pathlib.Path().glob('out.*'):
-            path.unlink()
+def a_bag_whose_pack_failed_is_copied_and_not_recovered():
+    refuse('pack', '-', 'out.bag', stdin=b'{"blob": {"base64": "b25l"}}\n' * 3 + b'bad',
+           says='`bags export out.bag OUT --live` reads it')
+    for options in [], ['--dry-run']:
+        refuse('recover', 'out.bag', *options, code=2,
+               says=('out.bag: is a file', 'bags export'))
+    run('export', 'out.bag', 'OUT', '--live')
+    run('pack', 'OUT/manifest.jsonl', 'new.bag')
+    assert read('new.bag')['count'] == 3
+    run('verify', 'new.bag')
 
 
 def packs_that_sync_now_and_then_are_the_same():

@@ -240,8 +240,8 @@ def a_pack_that_failed_is_called_again_with_resume():
     refuse('pack', 'good.jsonl', 'set', '--spec', 'n=int', '--shard-length', '2',
            says=('same --shard-start', 'pass --resume to continue it', 'pass --append to add'))
     write_lines('blobs.jsonl', [{'blob': {'base64': 'AA=='}}, 'x'])
-    refuse('pack', 'blobs.jsonl', 'x.bag', says='`bags recover x.bag` finishes it')
-    refuse('pack', 'blobs.jsonl', 'x.bag', says=('x.bag: ', 'exists', '`bags recover`'))
+    refuse('pack', 'blobs.jsonl', 'x.bag', says='`bags export x.bag OUT --live` reads it')
+    refuse('pack', 'blobs.jsonl', 'x.bag', says=('x.bag: ', 'exists', 'write to a new path'))
 
 
 @each(['nothing', 'file', 'dataset', 'unfinished', 'two'])

@@ -1,7 +1,8 @@
 /*
- * Recovery of a damaged shard or standalone Bag, on a disk in memory. bags_verify
- * must accept the result, a dry run before it must report the same, a second
- * recovery must find nothing to do, and resuming must find the same datapoints.
+ * Recovery of a damaged shard, on a disk in memory. bags_verify must accept the
+ * result, a dry run before it must report the same, a second recovery must find
+ * nothing to do, and resuming must find the same datapoints. Of a damaged standalone
+ * Bag, the complete blobs are copied.
  *
  * The input: a byte of options, then for each file its number in a byte
  * (0: spec.json.partial, 1: refs.bag, 2: refs.idx, 3: a.bag, 4: a.idx,
@@ -36,7 +37,8 @@ static void demand(bool holds, const char *what) {
 }
 
 static void unpack(memory_disk *m, const uint8_t *data, size_t size) {
-    const char *directory = data[0] & OPTION_SHARD ? "x/000000" : "x";
+    bool shard = data[0] & OPTION_SHARD && !(data[0] & OPTION_STANDALONE);
+    const char *directory = shard ? "x/000000" : "x";
     unsigned options = *data++;
     const char *const *files = options & OPTION_STANDALONE ? standalone_names : names;
     char path[64];
@@ -59,9 +61,6 @@ static void unpack(memory_disk *m, const uint8_t *data, size_t size) {
         memory_disk_save(m, path, RECORD, strlen(RECORD));
 }
 
-/* The file or directory that is recovered. */
-static const char *target;
-
 static bags_code recover(
     memory_disk *m, bool dry, bool keep, bags_recover_report *report) {
     bags_recover_options options;
@@ -70,24 +69,28 @@ static bags_code recover(
     options.env.io = &m->io;
     options.dry_run = dry;
     options.keep_idx = keep;
-    return bags_recover(target, &options, report, &err);
+    return bags_recover("x", &options, report, &err);
 }
 
-/* Every blob can be read. */
-static void check_bag(memory_disk *m, uint64_t length) {
+/* The complete blobs of a standalone Bag can be copied, and every blob of the copy can
+ * be read. */
+static void check_bag(memory_disk *m) {
     bag_reader_options options;
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_view blob;
     bags_error err;
+    uint64_t length = 0;
     memset(&options, 0, sizeof options);
     options.env.io = &m->io;
-    bag_reader *reader = bag_reader_open(target, &options, &err);
-    demand(reader != NULL, "the Bag that was recovered cannot be opened");
-    demand(bag_reader_length(reader) == length, "another length than reported");
-    demand(!verify_path(target, &options.env, &err), "the Bag is wrong");
+    if (copy_flushed("x/standalone.bag", "x/copy.bag", false, &m->io, &length, &err))
+        return;
+    bag_reader *reader = bag_reader_open("x/copy.bag", &options, &err);
+    demand(reader != NULL, "the copy of a Bag cannot be opened");
+    demand(bag_reader_length(reader) == length, "another length than was copied");
+    demand(!verify_path("x/copy.bag", &options.env, &err), "the Bag is wrong");
     for (uint64_t i = 0; i < length; i++)
         demand(!bag_reader_get(reader, i, &scratch, &blob, &err),
-            "a blob that was recovered cannot be read");
+            "a blob that was copied cannot be read");
     bags_buffer_free(&scratch);
     bag_reader_close(reader);
 }
@@ -137,17 +140,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bags_recover_report dry, done, again;
     if (size < 1)
         return 0;
-    bool keep = data[0] & OPTION_KEEP, standalone = data[0] & OPTION_STANDALONE;
-    target = !standalone              ? "x"
-             : data[0] & OPTION_SHARD ? "x/000000/standalone.bag"
-                                      : "x/standalone.bag";
+    bool keep = data[0] & OPTION_KEEP;
     memory_disk_start(&m);
     memory_disk_start(&before);
     unpack(&m, data, size);
+    if (data[0] & OPTION_STANDALONE) {
+        check_bag(&m);
+        memory_disk_free(&m);
+        return 0;
+    }
     unpack(&before, data, size);
     bags_code looked = recover(&m, true, keep, &dry);
     demand(is_same_disk(&m, &before), "a dry run changes something");
-    if (data[0] & OPTION_APPEND && !standalone) {
+    if (data[0] & OPTION_APPEND) {
         resume_work(&m, data[0] & OPTION_SHARD, &dry);
     } else {
         bags_code code = recover(&m, false, keep, &done);
@@ -156,10 +161,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         if (code)
             demand(is_same_disk(&m, &before), "a failure changes something");
         if (!code && done.finished_now) {
-            if (standalone)
-                check_bag(&m, done.length);
-            else
-                check_readable(&m, done.length);
+            check_readable(&m, done.length);
             demand(!recover(&m, false, keep, &again), "it fails when repeated");
             demand(again.finished_before == 1 && again.truncated == 0,
                 "it is not done after the first time");

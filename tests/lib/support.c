@@ -627,6 +627,38 @@ bags_code verify_path(const char *path, const bags_env *env, bags_error *err) {
     return bags_verify(path, &options, NULL, err);
 }
 
+bags_code copy_flushed(const char *from, const char *to, bool checksums,
+    const bags_io *io, uint64_t *length, bags_error *err) {
+    bag_reader_options reading;
+    bag_writer_options writing;
+    bags_buffer buffer = {0};
+    bags_view blob;
+    memset(&reading, 0, sizeof reading);
+    memset(&writing, 0, sizeof writing);
+    reading.unfinished = BAGS_UNFINISHED_READ;
+    reading.verify_checksums = writing.checksum = checksums;
+    reading.env.io = writing.env.io = io;
+    writing.buffer_size = 4096;
+    bag_reader *reader = bag_reader_open(from, &reading, err);
+    if (!reader)
+        return err->code;
+    bag_writer *writer = bag_writer_open(to, &writing, err);
+    bags_code code = writer ? BAGS_OK : err->code;
+    *length = bag_reader_length(reader);
+    for (uint64_t i = 0; i < *length && !code; i++) {
+        code = bag_reader_get(reader, i, &buffer, &blob, err);
+        if (!code)
+            code = bag_writer_append(writer, blob.data, blob.size, NULL, err);
+    }
+    if (!code)
+        code = bag_writer_close(writer, err);
+    else
+        bag_writer_abort(writer);
+    bag_reader_close(reader);
+    bags_buffer_free(&buffer);
+    return code;
+}
+
 bags_code recover_path(const char *path, const bags_env *env,
     bags_recover_report *report, bags_error *err) {
     bags_recover_options options;

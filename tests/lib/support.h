@@ -158,6 +158,11 @@ void set_free(hand_set *set);
  * unfinished shards, a standalone Bag of 0 bytes. env NULL: {0}. */
 bags_code verify_path(const char *path, const bags_env *env, bags_error *err);
 
+/* Copy the complete blobs of a Bag that a crashed writer left, *length of them, to a
+ * new one. */
+bags_code copy_flushed(const char *from, const char *to, bool checksums,
+    const bags_io *io, uint64_t *length, bags_error *err);
+
 /* bags_recover with default options. env NULL: {0}; report may be NULL. */
 bags_code recover_path(const char *path, const bags_env *env,
     bags_recover_report *report, bags_error *err);
