@@ -221,8 +221,7 @@ static void check_items(uint64_t index) {
 
 /* ---- what is written ---- */
 
-static char **names;                  /* of files, for each field */
-static const char *number_name = "#"; /* of the datapoint, with --key */
+static char **names; /* of files, for each field */
 static text line;
 
 /* Write a blob to its own file, whose name becomes the value that is shown. */
@@ -316,7 +315,7 @@ static void show_datapoint(uint64_t index) {
     line.size = 0;
     text_puts(&line, "{");
     if (key)
-        text_member_number(&line, number_name, index);
+        text_member_number(&line, "#", index);
     for (size_t i = 0; i < count; i++) {
         text_member(&line, fields[selections[i].field].name);
         text_puts(&line, selections[i].sequence ? "[" : "");
@@ -393,14 +392,9 @@ static uint64_t find_index(const char *word) {
 static void get_keys(uint64_t start, uint64_t stop) {
     if (directory)
         directory_make(directory);
-    /* No field has that name. */
-    char *longer = NULL;
-    while (field_find(fields, fields_count, number_name, strlen(number_name)) <
-           fields_count) {
-        char *next = string_format("%s#", number_name);
-        free(longer);
-        number_name = longer = next;
-    }
+    if (field_find(fields, fields_count, "#", 1) < fields_count)
+        fail(BAGS_ERROR_FIELD,
+            "%s: --key prints numbers as \"#\", which is a field here", source_path());
     bool ahead = true;
     for (size_t i = 0; i < count; i++)
         ahead = ahead && (selections[i].whole || !is_negative(&selections[i].items));

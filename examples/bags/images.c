@@ -3,15 +3,12 @@
  * file state its format: in real collections some endings are wrong.
  *
  * All files are found and sorted first, then written. Those that are not converted are
- * checked to be complete, but not decoded. Links are followed, so that a
- * class folder may be one, even if another leads to the same images. Within a class
- * every directory is visited once, links to directories after the others, and DIR
- * itself never again, so that circular links end.
+ * checked to be complete, but not decoded. Links to files, and those in DIR to class
+ * folders, are followed; within a class, links to directories are not, so that circular
+ * links end.
  */
 #include "command.h"
 #include "system.h"
-
-#include <search.h>
 
 #include "../../formats/formats.h"
 
@@ -43,12 +40,10 @@ typedef struct image {
 static const char *root;
 static image *images;
 static size_t count, pngs;
-static size_t others, hidden, again; /* left out */
-static char **folders;               /* in DIR: the classes */
+static size_t others, hidden, linked; /* left out */
+static char **folders;                /* in DIR: the classes */
 static size_t folders_count;
 static size_t class_number; /* of the class that is visited; 0: DIR itself */
-static char **links;        /* to directories, which are visited after the others */
-static size_t links_count;
 
 /* ---- finding images ---- */
 
@@ -87,37 +82,6 @@ static void add_file(const char *name, const char *path) {
     pngs += png;
 }
 
-typedef struct directory_id {
-    size_t class_number; /* of the class it is visited for; 0: DIR itself */
-    dev_t device;
-    ino_t inode;
-} directory_id;
-
-/* Their padding is zero. */
-static int compare_ids(const void *a, const void *b) {
-    return memcmp(a, b, sizeof(directory_id));
-}
-
-/* True if a directory is not DIR and was not visited for this class before. */
-static bool is_new(const struct stat *about) {
-    static void *tree;
-    directory_id *id = (directory_id *)allocate(1, sizeof *id);
-    id->device = about->st_dev;
-    id->inode = about->st_ino;
-    if (class_number && id->inode && tfind(id, &tree, compare_ids)) {
-        free(id);
-        return false;
-    }
-    id->class_number = class_number;
-    directory_id **found = (directory_id **)tsearch(id, &tree, compare_ids);
-    if (!found)
-        fail(BAGS_ERROR_MEMORY, "out of memory");
-    if (*found == id || id->inode == 0) /* on Windows all are 0 */
-        return true;
-    free(id);
-    return false;
-}
-
 static void visit(const char *name);
 
 static void visit_entry(const char *name) {
@@ -131,8 +95,7 @@ static void visit_entry(const char *name) {
         folders = (char **)grow(folders, folders_count, sizeof *folders);
         folders[folders_count++] = string_format("%s", name);
     } else if (is_directory && S_ISLNK(link.st_mode)) {
-        links = (char **)grow(links, links_count, sizeof *links);
-        links[links_count++] = string_format("%s", name);
+        linked++;
     } else if (is_directory) {
         visit(name);
     } else if (!dangling && S_ISREG(about.st_mode)) {
@@ -145,15 +108,12 @@ static void visit_entry(const char *name) {
 
 /* Visit a directory, named relative to the root, which is ".". */
 static void visit(const char *name) {
-    struct stat about;
     struct dirent *entry;
     char *path = strcmp(name, ".") ? path_join(root, name) : string_format("%s", root);
     DIR *directory = opendir(path);
-    if (!directory || stat(path, &about))
+    if (!directory)
         fail_system(errno, path, "open");
-    bool fresh = is_new(&about);
-    again += !fresh;
-    while (fresh && (errno = 0, entry = readdir(directory))) {
+    while ((errno = 0, entry = readdir(directory))) {
         char *inner = path_join(name, entry->d_name);
         if (entry->d_name[0] != '.')
             visit_entry(inner);
@@ -161,7 +121,7 @@ static void visit(const char *name) {
             hidden += strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..");
         free(inner);
     }
-    if (fresh && errno)
+    if (errno)
         fail_system(errno, path, "read");
     closedir(directory);
     free(path);
@@ -174,28 +134,14 @@ static int compare_images(const void *a, const void *b) {
     return order ? order : strcmp(one->path, two->path);
 }
 
-static int compare_links(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
-
 static bool is_new_label(size_t i) {
     return i == 0 || strcmp(images[i - 1].label, images[i].label);
 }
 
 static void find_images(void) {
     visit(".");
-    for (class_number = 1; class_number <= folders_count; class_number++) {
+    for (class_number = 1; class_number <= folders_count; class_number++)
         visit(folders[class_number - 1]);
-        for (size_t i = 0; i < links_count; i++) {
-            /* Sorted, so that it does not depend on the system which of two links
-             * to a directory is visited. */
-            qsort(links + i, links_count - i, sizeof *links, compare_links);
-            char *link = links[i];
-            visit(link);
-            free(link);
-        }
-        links_count = 0;
-    }
     if (count == 0)
         fail(BAGS_ERROR_MISSING, "%s: contains no JPEG or PNG file", root);
     qsort(images, count, sizeof *images, compare_images);
@@ -362,9 +308,9 @@ static void explain_failure(void) {
     sink_failed();
 }
 
-static void print_left_out(size_t number, const char *which) {
+static void print_left_out(size_t number, const char *unit, const char *reason) {
     if (number)
-        print("%s: left out: %zu %s\n", root, number, which);
+        print("%s: left out: %s (%s)\n", root, counted(number, unit), reason);
 }
 
 static void print_summary(void) {
@@ -387,10 +333,10 @@ static void print_summary(void) {
     if (renamed)
         print("%s: %zu path%s not UTF-8: invalid bytes are written as \\xff\n", root,
             renamed, renamed == 1 ? " is" : "s are");
-    print_left_out(damaged, "that are damaged or cannot be converted");
-    print_left_out(others, "that are neither JPEG nor PNG");
-    print_left_out(hidden, "that are hidden");
-    print_left_out(again, "that are directories visited before");
+    print_left_out(damaged, "image", "damaged, or not to be converted");
+    print_left_out(others, "file", "neither JPEG nor PNG");
+    print_left_out(hidden, "hidden file", "or directory");
+    print_left_out(linked, "link", "to directories within a class");
 }
 
 static bool is_image_type(void) {
@@ -435,8 +381,9 @@ const command command_images = {"images", "a dataset from folders of images", "D
     "label (the folder in DIR that contains it; \"\" for files in DIR itself) "
     "and path (relative to DIR), sorted by label and path. The first bytes of "
     "a file state its format. Other files, files of Bags, and hidden ones, are "
-    "left out and counted. Links are followed; within a folder in DIR, every "
-    "directory is visited once. A file that is truncated is an error.\n"
+    "left out and counted. Links to files, and class folders that are links, "
+    "are followed; links to other directories are not. A file that is truncated is an "
+    "error.\n"
     "Workers share the images by a hash of their paths: --shard-start W of K "
     "packs those whose 64-bit FNV-1a hash is W modulo K.\n",
     "  bags images imagenet/train train --shard-size 1G --classes names.txt\n", run};

@@ -64,13 +64,12 @@ static size_t dataset_count;
 /* The parts of a list; *count of them. */
 static char **split(const char *list, size_t *count) {
     char *at = string_format("%s", list), **parts = NULL;
-    for (*count = 0; at;) {
-        char *end = strchr(at, ',');
-        if (end)
-            *end = 0;
+    for (*count = 0; at; ++*count) {
         parts = (char **)grow(parts, *count, sizeof *parts);
-        parts[(*count)++] = at;
-        at = end ? end + 1 : NULL;
+        parts[*count] = at;
+        at = strchr(at, ',');
+        if (at)
+            *at++ = 0;
     }
     return parts;
 }

@@ -194,8 +194,9 @@ static const char *put_complex(text *out, size_t size, json_object *json) {
 
 /* The low bytes of a number, in native byte order. */
 static void put_bits(text *out, uint64_t bits, size_t size) {
-    const unsigned char *at = (const unsigned char *)&bits;
-    text_put(out, at + (bags_little_endian() ? 0 : 8 - size), size);
+    unsigned char bytes[8];
+    bags_store(bytes, size, !bags_little_endian(), bits);
+    text_put(out, bytes, size);
 }
 
 static const char *put_integer(

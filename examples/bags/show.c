@@ -61,12 +61,8 @@ static void put_complex(text *out, double real, double imaginary, bool is_single
     text_format(out, "\"%s%s%sj\"", parts[0], parts[1][0] == '-' ? "" : "+", parts[1]);
 }
 
-/* A number of 1, 2, 4 or 8 bytes in native byte order. */
 static uint64_t load_bits(const void *at, size_t size) {
-    uint64_t bits = 0;
-    unsigned char *to = (unsigned char *)&bits;
-    memcpy(to + (bags_little_endian() ? 0 : 8 - size), at, size);
-    return bits;
+    return bags_load(at, size, !bags_little_endian());
 }
 
 static double load_float(const void *at, size_t size) {
