@@ -765,8 +765,8 @@ BAGS_API bags_code bag_reader_get_range(const bag_reader *reader, uint64_t start
 
 /* Read many blobs: out[i] becomes blob indices[i], for 0 <= i < count. Lifetime,
  * errors and threads as for bag_reader_get. Cost: O(count), and a sort if the indices
- * are not sorted; about 120 bytes of scratch per index. Without mmap, blobs are read
- * in file order, each once, neighbours with one read. */
+ * are not sorted; meanwhile, about 120 bytes of memory per index. Without mmap, blobs
+ * are read in file order, each once, neighbours with one read. */
 BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
     bags_error *err);
@@ -1561,7 +1561,7 @@ typedef struct bags_row {
     bags_buffer data;    /* blobs that are not mapped */
     bags_buffer scratch; /* blobs of refs.bag */
     bags_buffer refs;    /* the same, parsed */
-    bags_buffer spans;
+    bags_buffer spans, ref_spans;
     struct bagi_block *values; /* memory of decoded values, */
     bool stale;                /* which are those of an earlier use */
 } bags_row;
@@ -3114,6 +3114,20 @@ BAGI_COLD static bags_code bagi_prefix(
     return code;
 }
 
+/* Prefix it with what has this length: "blob index 2 out of range (length 2)". */
+BAGI_COLD static bags_code bagi_fail_index(
+    const char *what, uint64_t index, uint64_t length, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_RANGE,
+        "%s index %" PRIu64 " out of range (length %" PRIu64 ")", what, index, length);
+}
+
+/* Prefix it with where. */
+BAGI_COLD static bags_code bagi_fail_range(
+    uint64_t start, uint64_t stop, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_RANGE,
+        "invalid range (start %" PRIu64 " > stop %" PRIu64 ")", start, stop);
+}
+
 /* The end of a path, so that a long path leaves space for the reason. */
 static const char *bagi_tail(const char *path) {
     const size_t most = 320;
@@ -3917,88 +3931,97 @@ BAGI_NOINLINE static size_t bagi_msgpack_array(
     return at + 1;
 }
 
+/* Parse a datapoint's refs, one for each type, in all forms that msgpack has for them.
+ * Returns false if they are invalid: *field is the one whose element is, or `count` if
+ * the blob as a whole is. `refs` and `field` may be NULL. */
+BAGI_NOINLINE static bool bagi_refs_parse_any(bags_view blob, const bags_type *types,
+    size_t count, bagi_ref *refs, size_t *field) {
+    uint64_t length = 0;
+    size_t at = bagi_msgpack_array(blob, 0, &length), i = 0;
+    for (; length == count && i < count; i++) {
+        bagi_ref ref = {0, 1};
+        uint64_t numbers = 1;
+        if (types[i].sequence) {
+            at = bagi_msgpack_array(blob, at, &numbers);
+            ref.count = 0;
+        }
+        if (numbers > 0)
+            at = bagi_msgpack_uint(blob, at, &ref.first);
+        if (numbers > 1)
+            at = bagi_msgpack_uint(blob, at, &ref.count);
+        if (at > blob.size || numbers > 2 || (numbers == 1 && types[i].sequence))
+            break;
+        if (refs)
+            refs[i] = ref;
+    }
+    if (field)
+        *field = length == count ? i : count;
+    return length == count && i == count && at == blob.size;
+}
+
 /* Refs are on the path of every read, so they are parsed without a check per byte:
- * 8 bytes can be loaded at any position up to the blob's size, since a table or
+ * 8 bytes can be loaded at any position up to the blob's end, since a table or
  * BAGI_SLACK bytes of a buffer follow every blob of refs.bag. */
 #define BAGI_SLACK 8
 
-/* bagi_msgpack_uint at a position up to the blob's size. The forms that are written
- * for indices below 2^32 are parsed in place. */
-static BAGI_HOT size_t bagi_refs_uint(bags_view blob, size_t at, uint64_t *number) {
-    const unsigned char *in = blob.data + at;
-    if (in[0] < 0x80) {
-        *number = in[0];
+/* A number in a form that is written for indices below 2^32; NULL if it has another. */
+static BAGI_HOT const unsigned char *bagi_refs_uint(
+    const unsigned char *at, uint64_t *number) {
+    if (at[0] < 0x80) {
+        *number = at[0];
         return at + 1;
     }
-    if (in[0] == 0xCD) {
-        *number = (unsigned)in[1] << 8 | in[2];
+    if (at[0] == 0xCD) {
+        *number = (unsigned)at[1] << 8 | at[2];
         return at + 3;
     }
-    if (in[0] == 0xCE) {
-        *number = (uint32_t)in[1] << 24 | (uint32_t)in[2] << 16 | (uint32_t)in[3] << 8 |
-                  in[4];
+    if (at[0] == 0xCE) {
+        *number = (uint32_t)at[1] << 24 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 8 |
+                  at[4];
         return at + 5;
     }
-    if (in[0] == 0xCC) {
-        *number = in[1];
-        return at + 2;
-    }
-    return bagi_msgpack_uint(blob, at, number);
+    *number = at[1];
+    return at[0] == 0xCC ? at + 2 : NULL;
 }
 
-/* The element of one field: a number, or 0x92 and two numbers, or a sequence with
- * another head. */
-static BAGI_HOT size_t bagi_refs_field(
-    bags_view blob, size_t at, bool sequence, bagi_ref *ref) {
-    if (BAGI_UNLIKELY(at >= blob.size))
-        return SIZE_MAX;
-    ref->count = 1;
-    if (sequence && BAGI_UNLIKELY(blob.data[at++] != 0x92)) {
-        uint64_t length = 0;
-        at = bagi_msgpack_array(blob, at - 1, &length);
-        ref->first = ref->count = 0;
-        if (length == 0)
-            return at;
-        if (length != 2)
-            return SIZE_MAX;
-    }
-    at = bagi_refs_uint(blob, at, &ref->first);
-    if (!sequence || BAGI_UNLIKELY(at > blob.size))
-        return at;
-    return bagi_refs_uint(blob, at, &ref->count);
-}
-
-/* Parse a datapoint's refs, one for each type. Returns false if they are invalid:
- * see bagi_refs_fault. The first byte is loaded even if the blob is empty: BAGI_SLACK. */
-static BAGI_HOT bool bagi_refs_parse(
+/* bagi_refs_parse_any for most rows: at most 15 fields, and numbers in these forms.
+ * Returns the position after them, or NULL for others. */
+static BAGI_HOT const unsigned char *bagi_refs_parse_usual(
     bags_view blob, const bags_type *types, size_t count, bagi_ref *refs) {
-    size_t at = 1;
-    if (BAGI_UNLIKELY(count > 15 || *blob.data != (0x90 | count))) {
-        uint64_t length = 0;
-        at = bagi_msgpack_array(blob, 0, &length);
-        if (length != count)
-            return false;
+    const unsigned char *at = blob.data, *stop = at + blob.size;
+    if (count > 15 || *at++ != (0x90 | count))
+        return NULL;
+    for (; count > 0; count--, types++, refs++) {
+        refs->count = 1;
+        if (at >= stop || (types->sequence && *at++ != 0x92))
+            return NULL;
+        at = bagi_refs_uint(at, &refs->first);
+        if (types->sequence && at)
+            at = at <= stop ? bagi_refs_uint(at, &refs->count) : NULL;
+        if (!at)
+            return NULL;
     }
-    for (size_t i = 0; i < count; i++)
-        at = bagi_refs_field(blob, at, types[i].sequence, &refs[i]);
-    return at == blob.size;
+    return at;
+}
+
+/* Parse a datapoint's refs. Returns false if they are invalid: see bagi_refs_fault. The
+ * first byte is loaded even if the blob is empty: BAGI_SLACK. */
+BAGI_NOINLINE static bool bagi_refs_parse(
+    bags_view blob, const bags_type *types, size_t count, bagi_ref *refs) {
+    const unsigned char *at = bagi_refs_parse_usual(blob, types, count, refs);
+    if (BAGI_UNLIKELY(!at))
+        return bagi_refs_parse_any(blob, types, count, refs, NULL);
+    return at == blob.data + blob.size;
 }
 
 /* What is wrong with refs that cannot be parsed, and with field *field (`count`: with
  * the blob as a whole). */
 BAGI_COLD static const char *bagi_refs_fault(
     bags_view blob, const bags_type *types, size_t count, size_t *field) {
-    uint64_t length = 0;
-    size_t at = bagi_msgpack_array(blob, 0, &length);
-    bagi_ref ref;
-    for (*field = 0; *field < count && length == count; ++*field) {
-        bool sequence = types[*field].sequence;
-        at = bagi_refs_field(blob, at, sequence, &ref);
-        if (at > blob.size)
-            return sequence ? "not [] or [first, count]" : "not a blob index";
-    }
-    *field = count;
-    return "not a msgpack array with one element per field";
+    (void)bagi_refs_parse_any(blob, types, count, NULL, field);
+    if (*field == count)
+        return "not a msgpack array with one element per field";
+    return types[*field].sequence ? "not [] or [first, count]" : "not a blob index";
 }
 
 #ifndef BAGS_NO_WRITER
@@ -5760,16 +5783,15 @@ typedef struct bagi_span {
 #define BAGI_SPAN_SIZE (sizeof(bagi_span) + sizeof(bags_io_read) + sizeof(bag_reader *))
 
 typedef struct bagi_fetch {
-    bags_buffer *spans; /* may be the same buffer as `data`, which may move */
+    bags_buffer *list; /* the spans; it does not grow once all are added */
     size_t count;
-    bags_buffer *data;
-    size_t used; /* bytes of `data` that are in use */
+    bags_buffer *data; /* what was read, in `used` bytes; it may move */
+    size_t used;
     bool advise; /* request the blobs and return without waiting */
 } bagi_fetch;
 
-/* They move when the buffer grows. */
 static bagi_span *bagi_fetch_spans(const bagi_fetch *fetch) {
-    return (bagi_span *)(void *)fetch->spans->data;
+    return (bagi_span *)(void *)fetch->list->data;
 }
 
 /* Add a span, or extend the last one. */
@@ -5786,7 +5808,7 @@ static bags_code bagi_fetch_add(bagi_fetch *fetch, const bag_reader *bag,
         }
     }
     bags_code code =
-        bags_buffer_reserve(fetch->spans, (fetch->count + 1) * BAGI_SPAN_SIZE, err);
+        bags_buffer_reserve(fetch->list, (fetch->count + 1) * BAGI_SPAN_SIZE, err);
     if (code)
         return code;
     bagi_span *span = &bagi_fetch_spans(fetch)[fetch->count++];
@@ -5808,8 +5830,22 @@ static int bagi_span_order(const void *a, const void *b) {
 
 #define BAGI_ADVICE_GAP 8192 /* bytes between two parts requested as one */
 
-static bool bagi_needs_check(const bag_reader *bag) {
-    return bag->record && !bag->is_refs && !BAGI_LOAD(&bag->checked);
+/* Far away, what is read is only as old as the check of its shard that follows it: it
+ * is announced before. What refs refer to is read, and checked, after them. */
+static bags_code bagi_fetch_check(
+    const bag_reader **bags, size_t count, bool announce, bags_error *err) {
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < count && !code; i++) {
+        const bag_reader *bag = bags[i];
+        if (!bag->record || bag->is_refs || BAGI_LOAD(&bag->checked))
+            continue;
+        code = bagi_check_record(
+            bag->env, bag->file[BAGI_BLOBS].path, bag->record, announce, err);
+        if (!code && !announce)
+            BAGI_STORE(
+                &((bag_reader *)(uintptr_t)bag)->checked, (void *)(uintptr_t)bag);
+    }
+    return code;
 }
 
 /*
@@ -5870,8 +5906,6 @@ static bags_code bagi_fetch_transfer(bagi_fetch *fetch, int which, bags_error *e
             any->file[BAGI_BLOBS].shown, bagi_fetch_spans(fetch)->first, total);
     if (!request)
         code = bags_buffer_reserve(fetch->data, fetch->used + size + BAGI_SLACK, err);
-    reads = (bags_io_read *)(void *)(bagi_fetch_spans(fetch) + fetch->count);
-    bags = (const bag_reader **)(void *)(reads + fetch->count);
     for (size_t i = 0; i < count && !code; i++) {
         const bagi_file *file = bagi_bag_file(bags[i], which);
         if (!request) {
@@ -5884,13 +5918,9 @@ static bags_code bagi_fetch_transfer(bagi_fetch *fetch, int which, bags_error *e
             bagi_file_advise(
                 bags[i], file, reads[i].offset, reads[i].size, BAGS_ADVICE_SOON);
     }
-    /* Far away, what is read is only as old as the check that follows it. What refs
-     * refer to is read, and checked, after them. */
     bool check = io->expect && which == BAGI_BLOBS && !request;
-    for (size_t i = 0; i < count && check && !code; i++)
-        if (bagi_needs_check(bags[i]))
-            (void)bagi_check_record(
-                bags[i]->env, bags[i]->file[which].path, bags[i]->record, true, err);
+    if (check && !code)
+        code = bagi_fetch_check(bags, count, true, err);
     if (io->read_many && !code)
         io->read_many(io->user, reads, count);
     for (size_t i = 0; i < count; i++) {
@@ -5902,16 +5932,7 @@ static bags_code bagi_fetch_transfer(bagi_fetch *fetch, int which, bags_error *e
         if (reads[i].file)
             bagi_file_unpin(bags[i], file);
     }
-    for (size_t i = 0; i < count && check && !code; i++) {
-        if (!bagi_needs_check(bags[i]))
-            continue;
-        code = bagi_check_record(
-            bags[i]->env, bags[i]->file[which].path, bags[i]->record, false, err);
-        if (!code)
-            BAGI_STORE(&((bag_reader *)(uintptr_t)bags[i])->checked,
-                (void *)(uintptr_t)bags[i]);
-    }
-    return code;
+    return check && !code ? bagi_fetch_check(bags, count, false, err) : code;
 }
 
 /* The result of a fetch for a span. */
@@ -5942,16 +5963,16 @@ static bags_code bagi_fetch_run_all(
     for (span = spans, i = 0; i < count; i++, span++) {
         const bag_reader *bag = span->bag;
         if (span->first >= bag->length || span->count > bag->length - span->first)
-            return bags_fail(err, BAGS_ERROR_RANGE,
-                "%s: blob index %" PRIu64 " out of range (length %" PRIu64 ")",
-                bag->file[BAGI_BLOBS].shown, BAGI_MAX(span->first, bag->length),
-                bag->length);
+            return bagi_prefix(err,
+                bagi_fail_index(
+                    "blob", BAGI_MAX(span->first, bag->length), bag->length, err),
+                "%s: ", bag->file[BAGI_BLOBS].shown);
         span->start = bagi_bag_offset(bag, BAGI_ENDS, span->first);
         span->start -= span->first ? 8 : 0; /* with the end before */
         span->stop = bagi_bag_offset(bag, BAGI_ENDS, span->first + span->count);
     }
     bags_code code = bagi_fetch_transfer(fetch, BAGI_ENDS, err);
-    for (span = bagi_fetch_spans(fetch), i = 0; i < count; i++, span++) {
+    for (span = spans, i = 0; i < count; i++, span++) {
         span->at[BAGI_ENDS] += span->first ? 8 : 0;
         span->start = bagi_bag_offset(span->bag, BAGI_CRCS, span->first);
         span->stop = span->start + 4 * span->count;
@@ -5963,7 +5984,6 @@ static bags_code bagi_fetch_run_all(
     /* Blobs of a valid table do not overlap: this bounds what is read by the size
      * of the file. */
     uint64_t last_blob = 0, last_byte = 0; /* of the spans of a Bag so far */
-    spans = bagi_fetch_spans(fetch);       /* the buffer may have moved */
     for (span = spans, i = 0; i < count; i++, span++) {
         const bag_reader *bag = span->bag;
         const unsigned char *ends = bagi_fetch_result(fetch, span, BAGI_ENDS);
@@ -5989,7 +6009,6 @@ static bags_code bagi_fetch_run_all(
     code = bagi_fetch_transfer(fetch, BAGI_BLOBS, err);
     if (code || fetch->advise)
         return code;
-    spans = bagi_fetch_spans(fetch);
     for (span = spans, i = 0; i < count && !code; i++, span++) {
         const bag_reader *bag = span->bag;
         bagi_bag_request(bag, span->start, span->stop - span->start);
@@ -6017,8 +6036,8 @@ static bags_code bagi_fetch_run_all(
 static bags_code bagi_fetch_one(const bag_reader *bag, uint64_t first, uint64_t count,
     bags_buffer *scratch, bags_range *out, bags_error *err) {
     uint64_t list[(BAGI_SPAN_SIZE + 7) / 8];
-    bags_buffer spans = {(unsigned char *)list, sizeof list, NULL, NULL};
-    bagi_fetch fetch = {&spans, 0, scratch, 0, false};
+    bags_buffer one = {(unsigned char *)list, sizeof list, NULL, NULL};
+    bagi_fetch fetch = {&one, 0, scratch, 0, false};
     bagi_buffer_adopt(scratch, &bag->env->memory);
     bags_code code = bagi_fetch_add(&fetch, bag, first, count, 0, err);
     if (!code)
@@ -6070,9 +6089,8 @@ BAGS_API bags_code bag_reader_get_range(const bag_reader *reader, uint64_t start
     uint64_t stop, bags_buffer *scratch, bags_range *out, bags_error *err) {
     BAGI_BEGIN(reader && scratch && out, err);
     if (start > stop)
-        return bags_fail(err, BAGS_ERROR_RANGE,
-            "%s: invalid range (start %" PRIu64 " > stop %" PRIu64 ")",
-            reader->file[BAGI_BLOBS].shown, start, stop);
+        return bagi_prefix(err, bagi_fail_range(start, stop, err),
+            "%s: ", reader->file[BAGI_BLOBS].shown);
     stop = BAGI_MIN(stop, reader->length);
     if (start < stop)
         return bagi_fetch_one(reader, start, stop - start, scratch, out, err);
@@ -6080,19 +6098,21 @@ BAGS_API bags_code bag_reader_get_range(const bag_reader *reader, uint64_t start
     return BAGS_OK;
 }
 
-/* Every index becomes a span in the scratch, unless it follows the one before; what is
- * read follows the spans. */
+/* Every index becomes a span, unless it follows the one before. */
 BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
     bags_error *err) {
     BAGI_BEGIN(reader && scratch && ((indices && out) || !count), err);
-    bagi_fetch fetch = {scratch, 0, scratch, 0, false};
+    bags_buffer list = bags_buffer_of(&reader->env->memory);
+    bagi_fetch fetch = {&list, 0, scratch, 0, false};
     bags_code code = BAGS_OK;
     bagi_buffer_adopt(scratch, &reader->env->memory);
     for (size_t i = 0; i < count && !code; i++)
         code = bagi_fetch_add(&fetch, reader, indices[i], 1, i, err);
-    fetch.used = fetch.count * BAGI_SPAN_SIZE;
-    return code ? code : bagi_fetch_run_all(&fetch, out, err);
+    if (!code)
+        code = bagi_fetch_run_all(&fetch, out, err);
+    bags_buffer_free(&list);
+    return code;
 }
 
 /* ---- cursor ----
@@ -9808,7 +9828,7 @@ static BAGI_HOT void bagi_row_begin(const bags_reader *reader, bags_row *row) {
     row->stale = true;
     if (BAGI_UNLIKELY(!row->items.resize)) {
         bags_buffer *buffers[] = {&row->slots, &row->items, &row->data, &row->scratch,
-            &row->spans, &row->refs};
+            &row->spans, &row->ref_spans, &row->refs};
         for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
             bagi_buffer_adopt(buffers[i], &reader->env.memory);
     }
@@ -9905,6 +9925,7 @@ BAGS_API void bags_row_free(bags_row *row) {
     bags_buffer_free(&row->data);
     bags_buffer_free(&row->scratch);
     bags_buffer_free(&row->spans);
+    bags_buffer_free(&row->ref_spans);
     bags_buffer_free(&row->refs);
     memset(row, 0, sizeof *row);
 }
@@ -9932,9 +9953,8 @@ static BAGI_HOT size_t bagi_reader_find_shard(
 
 BAGI_COLD static bags_code bagi_fail_datapoint(
     const bags_reader *reader, uint64_t index, bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_RANGE,
-        "%s: datapoint index %" PRIu64 " out of range (length %" PRIu64 ")",
-        reader->shown, index, reader->length);
+    return bagi_prefix(err, bagi_fail_index("datapoint", index, reader->length, err),
+        "%s: ", reader->shown);
 }
 
 /* A fault of refs.bag; field is spec->count if it concerns the row as a whole. */
@@ -9979,12 +9999,13 @@ BAGI_COLD static bags_code bagi_fail_ref(const char *path, const bagi_spec *spec
 }
 
 /* The row's array of refs, one per field. */
-static BAGI_HOT bags_code bagi_row_refs(
-    const bags_reader *reader, bags_row *row, bagi_ref **refs, bags_error *err) {
-    bags_code code =
-        bagi_reserve(&row->refs, (reader->spec.count + 1) * sizeof **refs, err);
-    *refs = (bagi_ref *)(void *)row->refs.data;
-    return code;
+static bagi_ref *bagi_row_refs(const bags_row *row) {
+    return (bagi_ref *)(void *)row->refs.data;
+}
+
+static BAGI_HOT bags_code bagi_row_reserve_refs(
+    const bags_reader *reader, bags_row *row, bags_error *err) {
+    return bagi_reserve(&row->refs, (reader->spec.count + 1) * sizeof(bagi_ref), err);
 }
 
 /* Parse the refs of datapoint `index`, whose blob of refs.bag is at hand; a split
@@ -10007,11 +10028,9 @@ static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader, size_t shard,
 /* Most often blob i of a plain field belongs to datapoint i: request the table's entry,
  * or the blob, before the refs have been read, which say so. Elsewhere this is useless,
  * and harmless. Field spec.count is refs.bag. */
-static BAGI_HOT void bagi_touch(const bags_reader *reader, size_t shard, uint64_t index,
-    size_t field, bool is_blob) {
+static BAGI_HOT void bagi_touch(const bags_reader *reader, void *const *bags,
+    uint64_t local, size_t field, bool is_blob) {
     size_t fields = reader->spec.count;
-    uint64_t local = index - reader->shards[shard].start;
-    void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
     if (!bags || field > fields ||
         (field < fields && reader->spec.types[field].sequence))
         return;
@@ -10030,26 +10049,28 @@ static BAGI_HOT void bagi_touch(const bags_reader *reader, size_t shard, uint64_
 }
 
 /* Read and parse the refs of one datapoint, whose selections (NULL: all fields) are
- * read next. *shard is where it is. */
+ * read next, into bagi_row_refs. row->shard is where it is. */
 static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader, uint64_t index,
-    const bags_select *selects, size_t count, bags_row *row, size_t *shard,
-    bagi_ref **refs, bags_error *err) {
+    const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
     const bag_reader *bag = NULL;
     bags_view blob = {NULL, 0};
     bagi_row_begin(reader, row);
     if (BAGI_UNLIKELY(index >= reader->length))
         return bagi_fail_datapoint(reader, index, err);
-    *shard = bagi_reader_find_shard(reader, index, row);
-    bags_code code = bagi_row_refs(reader, row, refs, err);
-    if (!code && !reader->parts[*shard].split) {
-        uint64_t local = index - reader->shards[*shard].start;
+    size_t shard = bagi_reader_find_shard(reader, index, row);
+    const bagi_shard *part = &reader->parts[shard];
+    uint64_t local = index - reader->shards[shard].start;
+    void *const *bags = (void **)BAGI_LOAD(&part->bags);
+    bags_code code = bagi_row_reserve_refs(reader, row, err);
+    if (!code && !BAGI_UNLIKELY(part->split)) {
         for (size_t i = 0; i < count; i++)
-            bagi_touch(reader, *shard, index, selects ? selects[i].field : i, true);
-        code = bagi_reader_bag(reader, *shard, reader->spec.count, &bag, err);
+            bagi_touch(reader, bags, local, selects ? selects[i].field : i, true);
+        code = bagi_reader_bag(reader, shard, reader->spec.count, &bag, err);
         if (!code)
             code = bag_reader_get(bag, local, &row->scratch, &blob, err);
     }
-    return code ? code : bagi_refs_of(reader, *shard, index, blob, *refs, err);
+    return code ? code
+                : bagi_refs_of(reader, shard, index, blob, bagi_row_refs(row), err);
 }
 
 #define BAGI_REFS_STEP 4096 /* consecutive datapoints whose refs are read at once */
@@ -10059,7 +10080,7 @@ static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader, uint64_t
  * requested. */
 static bags_code bagi_row_fetch_refs(const bags_reader *reader, const uint64_t *indices,
     uint64_t start, size_t count, bags_row *row, bool advise, bags_error *err) {
-    bagi_fetch fetch = {&row->scratch, 0, &row->scratch, 0, advise};
+    bagi_fetch fetch = {&row->ref_spans, 0, &row->scratch, 0, advise};
     bags_code code = advise ? BAGS_OK : bagi_row_reserve(row, count, err);
     for (size_t i = 0, run = 1; i < count && !code; i += run) {
         uint64_t index = indices ? indices[i] : start + i;
@@ -10076,7 +10097,6 @@ static bags_code bagi_row_fetch_refs(const bags_reader *reader, const uint64_t *
         if (!code)
             code = bagi_fetch_add(&fetch, bag, local, run, i, err);
     }
-    fetch.used = fetch.count * BAGI_SPAN_SIZE; /* row->spans is in use */
     return code ? code : bagi_fetch_run_all(&fetch, bagi_row_items(row), err);
 }
 
@@ -10087,20 +10107,19 @@ typedef struct bagi_steps {
     uint64_t first, count, step;
 } bagi_steps;
 
+/* By value, so that a selection can stay in registers. */
 BAGI_COLD static bags_code bagi_fail_select(
-    const bags_reader *reader, const bags_select *select, bags_error *err) {
-    const char *path = reader->shown;
-    const char *name = reader->spec.fields[select->field].name;
-    if (!select->slice)
-        return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "%s: field \"%.200s\": start, stop or step without slice", path, name);
-    if (select->start > select->stop)
-        return bags_fail(err, BAGS_ERROR_RANGE,
-            "%s: field \"%.200s\": invalid range (start %" PRIu64 " > stop %" PRIu64
-            ")",
-            path, name, select->start, select->stop);
-    return bags_fail(err, BAGS_ERROR_RANGE,
-        "%s: field \"%.200s\": a slice of a field that is not a sequence", path, name);
+    const bags_reader *reader, bags_select select, bags_error *err) {
+    bags_code code;
+    if (!select.slice)
+        code = bags_fail(err, BAGS_ERROR_ARGUMENT, "start, stop or step without slice");
+    else if (select.start > select.stop)
+        code = bagi_fail_range(select.start, select.stop, err);
+    else
+        code = bags_fail(
+            err, BAGS_ERROR_RANGE, "a slice of a field that is not a sequence");
+    return bagi_prefix(err, code, "%s: field \"%.200s\": ", reader->shown,
+        reader->spec.fields[select.field].name);
 }
 
 /* Apply a selection to a datapoint's ref. */
@@ -10112,12 +10131,12 @@ static BAGI_HOT bags_code bagi_select_apply(const bags_reader *reader,
     steps->step = 1;
     if (!select->slice) {
         if (BAGI_UNLIKELY(select->start | select->stop | select->step))
-            return bagi_fail_select(reader, select, err);
+            return bagi_fail_select(reader, *select, err);
         return BAGS_OK;
     }
     if (BAGI_UNLIKELY(select->start > select->stop ||
                       !reader->spec.types[select->field].sequence))
-        return bagi_fail_select(reader, select, err);
+        return bagi_fail_select(reader, *select, err);
     uint64_t stop = select->stop < ref->count ? select->stop : ref->count;
     uint64_t start = select->start < stop ? select->start : stop;
     steps->first += start;
@@ -10129,15 +10148,31 @@ static BAGI_HOT bags_code bagi_select_apply(const bags_reader *reader,
     return BAGS_OK;
 }
 
-/* Find the Bag of a field, and check that a ref is within it. */
-static BAGI_HOT bags_code bagi_reader_check_ref(const bags_reader *reader, size_t shard,
-    uint64_t index, size_t field, const bagi_ref *ref, const bag_reader **bag,
-    bags_error *err) {
-    bags_code code = bagi_reader_bag(reader, shard, field, bag, err);
+/* Find what a selection takes of a datapoint, and the Bag that contains it. */
+static BAGI_HOT bags_code bagi_select_find(const bags_reader *reader, size_t shard,
+    uint64_t index, const bags_select *select, const bagi_ref *refs,
+    const bag_reader **bag, bagi_steps *steps, bags_error *err) {
+    size_t field = select->field;
+    if (BAGI_UNLIKELY(field >= reader->spec.count))
+        return bagi_fail_field_index(reader, field, err);
+    const bagi_ref *ref = &refs[field];
+    bags_code code = bagi_select_apply(reader, select, ref, steps, err);
+    if (!code)
+        code = bagi_reader_bag(reader, shard, field, bag, err);
     if (!code && BAGI_UNLIKELY(!bagi_ref_fits(ref, (*bag)->length)))
         code = bagi_fail_ref(
             reader->shown, &reader->spec, index, field, ref, (*bag)->length, err);
     return code;
+}
+
+/* Read the refs of a datapoint, and find what a selection takes of it. */
+static BAGI_HOT bags_code bagi_row_find(const bags_reader *reader, uint64_t index,
+    const bags_select *select, bags_row *row, const bag_reader **bag, bagi_steps *steps,
+    bags_error *err) {
+    bags_code code = bagi_row_read_refs(reader, index, select, 1, row, err);
+    return code ? code
+                : bagi_select_find(reader, (size_t)row->shard, index, select,
+                      bagi_row_refs(row), bag, steps, err);
 }
 
 /* Add the blobs of a selection to a fetch. */
@@ -10182,13 +10217,11 @@ BAGI_NOINLINE static bags_code bagi_row_place(
 BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
     BAGI_BEGIN(reader && row, err);
-    bagi_ref *refs = NULL;
-    size_t shard = 0, fields = reader->spec.count, total = 0, spans = 0;
+    size_t total = 0, spans = 0;
     bags_select whole = {0, false, 0, 0, 0};
     if (!selects)
-        count = fields;
-    bags_code code =
-        bagi_row_read_refs(reader, index, selects, count, row, &shard, &refs, err);
+        count = reader->spec.count;
+    bags_code code = bagi_row_read_refs(reader, index, selects, count, row, err);
     if (!code)
         code = bagi_reserve(&row->slots, count * sizeof(struct bagi_slot), err);
     if (code)
@@ -10196,27 +10229,23 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     /* Mapped blobs are found at once. Those that are read, and all slots if the items
      * moved while they were collected, are set at the end, by bagi_row_place. */
     size_t before = row->items.capacity; /* a growth may return to old memory */
+    size_t shard = (size_t)row->shard;
+    const bagi_ref *refs = bagi_row_refs(row);
     if (BAGI_UNLIKELY(reader->env.io.expect != NULL))
         bagi_reader_expect(reader, shard, selects, count);
     for (size_t i = 0; i < count; i++) {
         struct bagi_slot *slot = &bagi_row_slots(row)[i];
         const bags_select *select = selects ? &selects[i] : &whole;
         const bag_reader *bag = NULL;
-        bagi_steps steps;
+        bagi_steps steps = {0, 0, 1};
         whole.field = i;
-        size_t field = select->field;
-        if (BAGI_UNLIKELY(field >= fields))
-            return bagi_fail_field_index(reader, field, err);
-        code = bagi_select_apply(reader, select, &refs[field], &steps, err);
-        if (!code)
-            code = bagi_reader_check_ref(
-                reader, shard, index, field, &refs[field], &bag, err);
+        code = bagi_select_find(reader, shard, index, select, refs, &bag, &steps, err);
         if (!code)
             code = bagi_row_reserve(row, total + steps.count, err);
         if (code)
             return code;
         bags_view *items = bagi_row_items(row) + total;
-        slot->field = field;
+        slot->field = select->field;
         slot->length = (size_t)steps.count;
         slot->items = items;
         total += slot->length;
@@ -10248,25 +10277,16 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
 BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t index,
     size_t field, uint64_t item, bags_row *row, bags_view *out, bags_error *err) {
     BAGI_BEGIN(reader && row && out, err);
-    bagi_ref *refs = NULL;
     const bag_reader *bag = NULL;
-    size_t shard = 0;
-    bags_select select = bags_whole(field);
-    bags_code code =
-        bagi_row_read_refs(reader, index, &select, 1, row, &shard, &refs, err);
-    if (!code && field >= reader->spec.count)
-        code = bagi_fail_field_index(reader, field, err);
+    bagi_steps steps = {0, 0, 1};
+    bags_select whole = bags_whole(field);
+    bags_code code = bagi_row_find(reader, index, &whole, row, &bag, &steps, err);
+    if (!code && BAGI_UNLIKELY(item >= steps.count))
+        code = bagi_prefix(err, bagi_fail_index("item", item, steps.count, err),
+            "%s: field \"%.200s\": datapoint %" PRIu64 ": ", reader->shown,
+            reader->spec.fields[field].name, index);
     if (!code)
-        code =
-            bagi_reader_check_ref(reader, shard, index, field, &refs[field], &bag, err);
-    if (!code && BAGI_UNLIKELY(item >= refs[field].count))
-        code = bags_fail(err, BAGS_ERROR_RANGE,
-            "%s: field \"%.200s\": datapoint %" PRIu64 ": item index %" PRIu64
-            " out of range (length %" PRIu64 ")",
-            reader->shown, reader->spec.fields[field].name, index, item,
-            refs[field].count);
-    if (!code)
-        return bag_reader_get(bag, refs[field].first + item, &row->data, out, err);
+        return bag_reader_get(bag, steps.first + item, &row->data, out, err);
     out->data = NULL;
     out->size = 0;
     return code;
@@ -10285,10 +10305,11 @@ BAGS_API void bags_reader_touch(const bags_reader *reader, const uint64_t *indic
         bags_row row = BAGI_ZERO;
         for (size_t i = 0; i < count; i++) {
             size_t shard = bagi_reader_find_shard(reader, indices[i], &row);
-            bagi_touch(reader, shard, indices[i], fields, blobs);
+            uint64_t local = indices[i] - reader->shards[shard].start;
+            void *const *bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
+            bagi_touch(reader, bags, local, fields, blobs);
             for (size_t k = 0; k < select_count; k++)
-                bagi_touch(
-                    reader, shard, indices[i], selects ? selects[k].field : k, blobs);
+                bagi_touch(reader, bags, local, selects ? selects[k].field : k, blobs);
         }
     }
 }
@@ -10296,18 +10317,12 @@ BAGS_API void bags_reader_touch(const bags_reader *reader, const uint64_t *indic
 BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err) {
     BAGI_BEGIN(reader && row && count, err);
-    bagi_ref *refs = NULL;
     const bag_reader *bag = NULL;
-    size_t shard = 0;
-    bags_code code =
-        bagi_row_read_refs(reader, index, NULL, 0, row, &shard, &refs, err);
-    if (!code && field >= reader->spec.count)
-        code = bagi_fail_field_index(reader, field, err);
+    bagi_steps steps = {0, 0, 1};
+    bags_select whole = bags_whole(field);
+    bags_code code = bagi_row_find(reader, index, &whole, row, &bag, &steps, err);
     if (!code)
-        code =
-            bagi_reader_check_ref(reader, shard, index, field, &refs[field], &bag, err);
-    if (!code)
-        *count = refs[field].count;
+        *count = steps.count;
     return code;
 }
 
@@ -10334,7 +10349,6 @@ static bags_code bagi_check_plain(
 static bags_code bagi_plan_many(const bags_reader *reader, const uint64_t *indices,
     uint64_t start, size_t count, const bags_select *selects, size_t select_count,
     bags_row *row, bagi_fetch *fetch, bags_error *err) {
-    bagi_ref *refs = NULL;
     size_t last = SIZE_MAX, step = indices ? count : BAGI_REFS_STEP;
     /* The files of every shard that is used are looked up before the first is opened:
      * hooks for files that are far away do that at the same time. */
@@ -10351,7 +10365,8 @@ static bags_code bagi_plan_many(const bags_reader *reader, const uint64_t *indic
     if (fetch->advise)
         code = bagi_row_fetch_refs(reader, indices, start, count, row, true, err);
     if (!code)
-        code = bagi_row_refs(reader, row, &refs, err);
+        code = bagi_row_reserve_refs(reader, row, err);
+    bagi_ref *refs = bagi_row_refs(row);
     for (size_t i = 0, at = 0; i < count && !code; i++, at++) {
         uint64_t index = indices ? indices[i] : start + i;
         if (at == step || i == 0) {
@@ -10367,14 +10382,9 @@ static bags_code bagi_plan_many(const bags_reader *reader, const uint64_t *indic
             bags_select whole = bags_whole(k);
             const bags_select *select = selects ? &selects[k] : &whole;
             const bag_reader *bag = NULL;
-            bagi_steps steps;
-            if (select->field >= reader->spec.count)
-                return bagi_fail_field_index(reader, select->field, err);
-            const bagi_ref *ref = &refs[select->field];
-            code = bagi_select_apply(reader, select, ref, &steps, err);
-            if (!code)
-                code = bagi_reader_check_ref(
-                    reader, shard, index, select->field, ref, &bag, err);
+            bagi_steps steps = {0, 0, 1};
+            code =
+                bagi_select_find(reader, shard, index, select, refs, &bag, &steps, err);
             if (!code)
                 code = bagi_fetch_add_steps(fetch, bag, &steps, i, err);
         }
@@ -10415,9 +10425,8 @@ BAGS_API bags_code bags_reader_get_range(const bags_reader *reader, uint64_t sta
     size_t count = 0;
     bagi_row_begin(reader, row);
     if (start > stop)
-        return bags_fail(err, BAGS_ERROR_RANGE,
-            "%s: invalid range (start %" PRIu64 " > stop %" PRIu64 ")", reader->shown,
-            start, stop);
+        return bagi_prefix(
+            err, bagi_fail_range(start, stop, err), "%s: ", reader->shown);
     stop = BAGI_MIN(stop, reader->length);
     start = BAGI_MIN(start, stop);
     if (!bagi_size(stop - start, &count))
@@ -10482,9 +10491,8 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     bagi_row_begin(reader, row);
     bags_code code = bagi_check_plain(reader, field, err);
     if (!code && shard >= reader->count)
-        code = bags_fail(err, BAGS_ERROR_RANGE,
-            "%s: shard index %" PRIu64 " out of range (%" PRIu64 " shards)",
-            reader->shown, shard, (uint64_t)reader->count);
+        code = bagi_prefix(err, bagi_fail_index("shard", shard, reader->count, err),
+            "%s: ", reader->shown);
     if (code)
         return code;
     column.length = reader->shards[shard].length;
@@ -10547,10 +10555,9 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     bags_buffer *scratch, bags_value *out, bags_error *err) {
     BAGI_BEGIN(row && out, err);
     if (item >= bags_row_length(row, slot))
-        return bags_fail(err, BAGS_ERROR_RANGE,
-            "slot %" PRIu64 " of the row: item index %" PRIu64
-            " out of range (length %" PRIu64 ")",
-            (uint64_t)slot, (uint64_t)item, (uint64_t)bags_row_length(row, slot));
+        return bagi_prefix(err,
+            bagi_fail_index("item", item, bags_row_length(row, slot), err),
+            "slot %" PRIu64 " of the row: ", (uint64_t)slot);
     const bags_reader *reader = row->reader;
     struct bagi_slot *from = &bagi_row_slots(row)[slot];
     const bags_field *field = &reader->spec.fields[from->field];
