@@ -168,6 +168,16 @@ static void server_set(unsigned delay, unsigned version, bool silent) {
     pthread_mutex_unlock(&server.lock);
 }
 
+/* After `changed` requests it has the next version; 0: never. `versions` is not 0: what
+ * it has is in old/ and in new/, and `identified` is how it identifies them. */
+static void server_change(unsigned changed, int versions, int identified) {
+    pthread_mutex_lock(&server.lock);
+    server.changed = changed;
+    server.versions = versions;
+    server.identified = identified;
+    pthread_mutex_unlock(&server.lock);
+}
+
 static unsigned server_requests(void) {
     pthread_mutex_lock(&server.lock);
     unsigned requests = server.requests;
@@ -456,9 +466,7 @@ static void what_is_read_is_of_one_version_or_an_error(void **state) {
             for (unsigned left = 1; left > 0 && n < 500; n++) {
                 uint64_t seen[2] = {0, 0};
                 server_set(0, 0, false);
-                server.versions = 2;
-                server.identified = by;
-                server.changed = n;
+                server_change(n, 2, by);
                 bags_code code = read_versions(seen);
                 unsigned requests = server_requests();
                 left = requests > n;
@@ -488,8 +496,7 @@ static void a_server_that_identifies_nothing_is_known(void **state) {
     for (int by = BY_VERSION; by <= BY_NOTHING; by++) {
         uint64_t seen[2] = {0, 0};
         server_set(0, 0, false);
-        server.versions = 2;
-        server.identified = by;
+        server_change(0, 2, by);
         assert_ok(read_versions(seen));
         assert_int_equal(bags_http_is_versioned(http), by != BY_NOTHING);
         bags_http_close(http);
