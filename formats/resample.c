@@ -31,26 +31,26 @@
 #include <emmintrin.h>
 #endif
 
-#define PRECISION 22
-#define HALF 11 /* bits of `low` */
+#define RESAMPLE_PRECISION 22
+#define RESAMPLE_HALF 11 /* bits of `low` */
 /* Sides are exact in float, and no window begins after the image. */
-#define MOST_SIDE ((uint32_t)1 << 23)
-#define QUAD 4   /* bytes that are summed at once, */
-#define BLOCK 16 /* and along y */
-#define ALIGN ((size_t)64)
+#define RESAMPLE_MOST_SIDE ((uint32_t)1 << 23)
+#define RESAMPLE_QUAD 4   /* bytes that are summed at once, */
+#define RESAMPLE_BLOCK 16 /* and along y */
+#define RESAMPLE_ALIGN ((size_t)64)
 
 /* The weights of two neighbours. */
-typedef struct pair {
+typedef struct resample_pair {
     int16_t low[2], high[2];
-} pair;
+} resample_pair;
 
 /* The pixels that one pixel of the result is made of. */
-typedef struct window {
+typedef struct resample_window {
     uint32_t first, count; /* the second of the last pair may be one too many */
-} window;
+} resample_window;
 
 /* The windows along one axis. */
-typedef struct axis {
+typedef struct resample_axis {
     uint32_t size;   /* of the source, in pixels */
     uint32_t length; /* of the result */
     float start;     /* of the box */
@@ -58,13 +58,13 @@ typedef struct axis {
     double scale;   /* source pixels per pixel of the result */
     double support; /* half the width of a window */
     uint32_t most;  /* pixels in a window, even */
-    window *windows;
-    pair *pairs; /* most / 2 for each window */
-} axis;
+    resample_window *windows;
+    resample_pair *pairs; /* most / 2 for each window */
+} resample_axis;
 
 /* All that one call has. */
-typedef struct resampler {
-    axis x, y;
+typedef struct resample_state {
+    resample_axis x, y;
     bags_filter filter;
     size_t channels;
     bool has_alpha; /* the last channel weights the others */
@@ -76,16 +76,16 @@ typedef struct resampler {
     const unsigned char **lines; /* the rows of one window */
     size_t places;
     size_t pitch; /* a row of the result and a QUAD, rounded up to BLOCK */
-} resampler;
+} resample_state;
 
-/* ------------------------------------------------------------ weights */
+/* ---- weights ---- */
 
-static double bilinear(double x) {
+static double resample_bilinear(double x) {
     x = x < 0 ? -x : x;
     return x < 1 ? 1 - x : 0;
 }
 
-static double bicubic(double x) {
+static double resample_bicubic(double x) {
     const double a = -0.5;
     x = x < 0 ? -x : x;
     if (x < 1)
@@ -93,7 +93,7 @@ static double bicubic(double x) {
     return x < 2 ? (((x - 5) * x + 8) * x - 4) * a : 0;
 }
 
-static void axis_shape(axis *a, bags_filter filter) {
+static void resample_axis_shape(resample_axis *a, bags_filter filter) {
     a->scale = (double)(a->stop - a->start) / a->length;
     double widened = a->scale < 1 ? 1 : a->scale;
     a->support = (filter == BAGS_FILTER_BICUBIC ? 2 : 1) * widened;
@@ -103,13 +103,13 @@ static void axis_shape(axis *a, bags_filter filter) {
     a->most += a->most % 2;
 }
 
-static int32_t weight_of(double term, double total) {
-    double weight = term / total * (1 << PRECISION);
+static int32_t resample_weight_of(double term, double total) {
+    double weight = term / total * (1 << RESAMPLE_PRECISION);
     return (int32_t)(weight < 0 ? weight - 0.5 : weight + 0.5);
 }
 
 /* Each step of this is rounded as in Pillow, whose compiler sees the same terms. */
-static void axis_weigh(axis *a, bags_filter filter, double *terms) {
+static void resample_axis_weigh(resample_axis *a, bags_filter filter, double *terms) {
     double shrink = 1 / (a->scale < 1 ? 1 : a->scale);
     for (uint32_t i = 0; i < a->length; i++) {
         double centre = (double)a->start + (i + 0.5) * a->scale;
@@ -119,16 +119,16 @@ static void axis_weigh(axis *a, bags_filter filter, double *terms) {
         double total = 0;
         for (uint32_t j = first; j < stop; j++) {
             double at = (j - centre + 0.5) * shrink;
-            terms[j - first] =
-                filter == BAGS_FILTER_BICUBIC ? bicubic(at) : bilinear(at);
+            terms[j - first] = filter == BAGS_FILTER_BICUBIC ? resample_bicubic(at)
+                                                             : resample_bilinear(at);
             total += terms[j - first];
         }
-        pair *pairs = a->pairs + (size_t)i * (a->most / 2);
+        resample_pair *pairs = a->pairs + (size_t)i * (a->most / 2);
         for (uint32_t j = 0; j < stop - first; j++) {
-            int32_t weight = weight_of(terms[j], total);
-            int32_t low = weight & ((1 << HALF) - 1);
+            int32_t weight = resample_weight_of(terms[j], total);
+            int32_t low = weight & ((1 << RESAMPLE_HALF) - 1);
             pairs[j / 2].low[j % 2] = (int16_t)low;
-            pairs[j / 2].high[j % 2] = (int16_t)((weight - low) / (1 << HALF));
+            pairs[j / 2].high[j % 2] = (int16_t)((weight - low) / (1 << RESAMPLE_HALF));
         }
         if ((stop - first) % 2)
             pairs[(stop - first) / 2].low[1] = pairs[(stop - first) / 2].high[1] = 0;
@@ -137,24 +137,24 @@ static void axis_weigh(axis *a, bags_filter filter, double *terms) {
     }
 }
 
-/* ------------------------------------------------------------ sums */
+/* ---- sums ---- */
 
 #ifdef __SSE2__
 
-typedef struct quad {
+typedef struct resample_quad {
     __m128i low, high;
-} quad;
+} resample_quad;
 
-static inline quad quad_start(void) {
-    quad q;
-    q.low = _mm_set1_epi32(1 << (PRECISION - 1));
+static inline resample_quad resample_quad_start(void) {
+    resample_quad q;
+    q.low = _mm_set1_epi32(1 << (RESAMPLE_PRECISION - 1));
     q.high = _mm_setzero_si128();
     return q;
 }
 
 /* Add the QUAD bytes at a and those at b, weighted. */
-static inline void quad_add(
-    quad *q, const unsigned char *a, const unsigned char *b, const pair *weights) {
+static inline void resample_quad_add(resample_quad *q, const unsigned char *a,
+    const unsigned char *b, const resample_pair *weights) {
     int four_a, four_b;
     memcpy(&four_a, a, sizeof four_a);
     memcpy(&four_b, b, sizeof four_b);
@@ -169,9 +169,9 @@ static inline void quad_add(
 }
 
 /* Store the sums as QUAD bytes, clamped to 0 .. 255. */
-static inline void quad_store(const quad *q, unsigned char *to) {
-    __m128i sum = _mm_add_epi32(q->low, _mm_slli_epi32(q->high, HALF));
-    __m128i words = _mm_srai_epi32(sum, PRECISION);
+static inline void resample_quad_store(const resample_quad *q, unsigned char *to) {
+    __m128i sum = _mm_add_epi32(q->low, _mm_slli_epi32(q->high, RESAMPLE_HALF));
+    __m128i words = _mm_srai_epi32(sum, RESAMPLE_PRECISION);
     words = _mm_packs_epi32(words, words);
     int four = _mm_cvtsi128_si32(_mm_packus_epi16(words, words));
     memcpy(to, &four, sizeof four);
@@ -180,77 +180,80 @@ static inline void quad_store(const quad *q, unsigned char *to) {
 #else
 
 /* The same in C. Sums have an offset, which makes them positive. */
-typedef struct quad {
+typedef struct resample_quad {
     uint32_t a, b, c, d;
-} quad;
+} resample_quad;
 
-static inline quad quad_start(void) {
-    quad q;
-    q.a = ((uint32_t)128 << PRECISION) + ((uint32_t)1 << (PRECISION - 1));
+static inline resample_quad resample_quad_start(void) {
+    resample_quad q;
+    q.a = ((uint32_t)128 << RESAMPLE_PRECISION) +
+          ((uint32_t)1 << (RESAMPLE_PRECISION - 1));
     q.b = q.c = q.d = q.a;
     return q;
 }
 
-static inline void quad_add(
-    quad *q, const unsigned char *a, const unsigned char *b, const pair *weights) {
-    uint32_t first = (uint32_t)(weights->high[0] * (1 << HALF) + weights->low[0]);
-    uint32_t second = (uint32_t)(weights->high[1] * (1 << HALF) + weights->low[1]);
+static inline void resample_quad_add(resample_quad *q, const unsigned char *a,
+    const unsigned char *b, const resample_pair *weights) {
+    uint32_t first =
+        (uint32_t)(weights->high[0] * (1 << RESAMPLE_HALF) + weights->low[0]);
+    uint32_t second =
+        (uint32_t)(weights->high[1] * (1 << RESAMPLE_HALF) + weights->low[1]);
     q->a += a[0] * first + b[0] * second;
     q->b += a[1] * first + b[1] * second;
     q->c += a[2] * first + b[2] * second;
     q->d += a[3] * first + b[3] * second;
 }
 
-static inline unsigned char quad_byte(uint32_t sum) {
-    int32_t value = (int32_t)(sum >> PRECISION) - 128;
+static inline unsigned char resample_quad_byte(uint32_t sum) {
+    int32_t value = (int32_t)(sum >> RESAMPLE_PRECISION) - 128;
     value = value < 0 ? 0 : value;
     return (unsigned char)(value > 255 ? 255 : value);
 }
 
-static inline void quad_store(const quad *q, unsigned char *to) {
-    to[0] = quad_byte(q->a);
-    to[1] = quad_byte(q->b);
-    to[2] = quad_byte(q->c);
-    to[3] = quad_byte(q->d);
+static inline void resample_quad_store(const resample_quad *q, unsigned char *to) {
+    to[0] = resample_quad_byte(q->a);
+    to[1] = resample_quad_byte(q->b);
+    to[2] = resample_quad_byte(q->c);
+    to[3] = resample_quad_byte(q->d);
 }
 
 #endif
 
-/* ------------------------------------------------------------ rows */
+/* ---- rows ---- */
 
 /* colour * alpha / 255, rounded. */
-static unsigned char times_alpha(uint32_t colour, uint32_t alpha) {
+static unsigned char resample_times_alpha(uint32_t colour, uint32_t alpha) {
     uint32_t product = colour * alpha + 128;
     return (unsigned char)(((product >> 8) + product) >> 8);
 }
 
 /* Copy a row of the source; colours are multiplied by their alpha. */
-static void copy_row(const resampler *r, uint32_t row) {
+static void resample_copy_row(const resample_state *r, uint32_t row) {
     const unsigned char *from = r->pixels + row * r->stride;
     size_t channels = r->channels, size = r->x.size * channels;
     memcpy(r->row, from, size);
     for (size_t i = 0; r->has_alpha && i < size; i += channels)
         for (size_t c = 0; c + 1 < channels; c++)
-            r->row[i + c] = times_alpha(from[i + c], from[i + channels - 1]);
+            r->row[i + c] = resample_times_alpha(from[i + c], from[i + channels - 1]);
 }
 
 /* Resize r->row along x. Each pixel is stored with garbage after it, which the next
  * one replaces. */
-static void resize_row(const resampler *r, unsigned char *to) {
+static void resample_row(const resample_state *r, unsigned char *to) {
     size_t channels = r->channels;
     for (uint32_t i = 0; i < r->x.length; i++, to += channels) {
-        const pair *pairs = r->x.pairs + (size_t)i * (r->x.most / 2);
+        const resample_pair *pairs = r->x.pairs + (size_t)i * (r->x.most / 2);
         const unsigned char *at = r->row + r->x.windows[i].first * channels;
         uint32_t count = r->x.windows[i].count;
-        quad sum = quad_start();
+        resample_quad sum = resample_quad_start();
         for (uint32_t j = 0; j < count; j += 2, pairs++, at += 2 * channels)
-            quad_add(&sum, at, at + channels, pairs);
-        quad_store(&sum, to);
+            resample_quad_add(&sum, at, at + channels, pairs);
+        resample_quad_store(&sum, to);
     }
 }
 
 /* Colours divided by their alpha. */
-static void divide_alpha(unsigned char *row, size_t size, size_t channels) {
+static void resample_divide_alpha(unsigned char *row, size_t size, size_t channels) {
     for (size_t i = 0; i < size; i += channels) {
         uint32_t alpha = row[i + channels - 1];
         for (size_t c = 0; alpha && c + 1 < channels; c++) {
@@ -261,95 +264,103 @@ static void divide_alpha(unsigned char *row, size_t size, size_t channels) {
 }
 
 /* Row i of the result, from r->lines. */
-static void resize_lines(const resampler *r, uint32_t i, unsigned char *out) {
-    const pair *pairs = r->y.pairs + (size_t)i * (r->y.most / 2);
+static void resample_lines(const resample_state *r, uint32_t i, unsigned char *out) {
+    const resample_pair *pairs = r->y.pairs + (size_t)i * (r->y.most / 2);
     size_t row = r->x.length * r->channels;
     uint32_t count = r->y.windows[i].count;
-    for (size_t at = 0; at < row; at += BLOCK) {
-        unsigned char bytes[BLOCK];
-        quad q = quad_start(), s = q, t = q, u = q;
+    for (size_t at = 0; at < row; at += RESAMPLE_BLOCK) {
+        unsigned char bytes[RESAMPLE_BLOCK];
+        resample_quad q = resample_quad_start(), s = q, t = q, u = q;
         for (uint32_t j = 0; j < count; j += 2) {
             const unsigned char *a = r->lines[j] + at, *b = r->lines[j + 1] + at;
-            quad_add(&q, a, b, pairs + j / 2);
-            quad_add(&s, a + QUAD, b + QUAD, pairs + j / 2);
-            quad_add(&t, a + 2 * QUAD, b + 2 * QUAD, pairs + j / 2);
-            quad_add(&u, a + 3 * QUAD, b + 3 * QUAD, pairs + j / 2);
+            resample_quad_add(&q, a, b, pairs + j / 2);
+            resample_quad_add(&s, a + RESAMPLE_QUAD, b + RESAMPLE_QUAD, pairs + j / 2);
+            resample_quad_add(
+                &t, a + 2 * RESAMPLE_QUAD, b + 2 * RESAMPLE_QUAD, pairs + j / 2);
+            resample_quad_add(
+                &u, a + 3 * RESAMPLE_QUAD, b + 3 * RESAMPLE_QUAD, pairs + j / 2);
         }
-        quad_store(&q, bytes);
-        quad_store(&s, bytes + QUAD);
-        quad_store(&t, bytes + 2 * QUAD);
-        quad_store(&u, bytes + 3 * QUAD);
-        memcpy(out + at, bytes, row - at < BLOCK ? row - at : BLOCK);
+        resample_quad_store(&q, bytes);
+        resample_quad_store(&s, bytes + RESAMPLE_QUAD);
+        resample_quad_store(&t, bytes + 2 * RESAMPLE_QUAD);
+        resample_quad_store(&u, bytes + 3 * RESAMPLE_QUAD);
+        memcpy(out + at, bytes, row - at < RESAMPLE_BLOCK ? row - at : RESAMPLE_BLOCK);
     }
     if (r->has_alpha)
-        divide_alpha(out, row, r->channels);
+        resample_divide_alpha(out, row, r->channels);
 }
 
-static void resize(resampler *r, unsigned char *out, size_t out_stride) {
+static void resample_resize(resample_state *r, unsigned char *out, size_t out_stride) {
     uint32_t made = r->y.windows[0].first;
     for (uint32_t i = 0; i < r->y.length; i++, out += out_stride) {
         uint32_t first = r->y.windows[i].first;
         uint32_t stop = first + r->y.windows[i].count;
         for (; made < stop; made++) {
-            copy_row(r, made);
-            resize_row(r, r->ring + made % r->places * r->pitch);
+            resample_copy_row(r, made);
+            resample_row(r, r->ring + made % r->places * r->pitch);
         }
         for (uint32_t j = first; j < stop; j++)
             r->lines[j - first] = r->ring + j % r->places * r->pitch;
         r->lines[stop - first] = r->lines[0]; /* of weight 0 */
-        resize_lines(r, i, out);
+        resample_lines(r, i, out);
     }
 }
 
-/* ------------------------------------------------------------ memory */
+/* ---- memory ---- */
 
 /* Memory that is handed out piece by piece. The first pass, in which data is NULL, finds
  * out how much it is; SIZE_MAX if it does not fit the address space. */
-typedef struct arena {
+typedef struct resample_arena {
     unsigned char *data;
     size_t used;
-} arena;
+} resample_arena;
 
 /* count elements of some size, aligned for vector units. */
-static void *carve(arena *a, uint64_t count, size_t size) {
+static void *resample_carve(resample_arena *a, uint64_t count, size_t size) {
     size_t start = a->used;
-    if (start > SIZE_MAX - ALIGN || count > (SIZE_MAX - ALIGN - start) / size)
+    if (start > SIZE_MAX - RESAMPLE_ALIGN ||
+        count > (SIZE_MAX - RESAMPLE_ALIGN - start) / size)
         a->used = SIZE_MAX;
     else
-        a->used += ((size_t)count * size + ALIGN - 1) / ALIGN * ALIGN;
+        a->used += ((size_t)count * size + RESAMPLE_ALIGN - 1) / RESAMPLE_ALIGN *
+                   RESAMPLE_ALIGN;
     return a->data ? a->data + start : NULL;
 }
 
-static void carve_axis(arena *from, axis *a) {
-    a->windows = (window *)carve(from, a->length, sizeof *a->windows);
-    a->pairs =
-        (pair *)carve(from, (uint64_t)a->length * (a->most / 2), sizeof *a->pairs);
+static void resample_carve_axis(resample_arena *from, resample_axis *a) {
+    a->windows = (resample_window *)resample_carve(from, a->length, sizeof *a->windows);
+    a->pairs = (resample_pair *)resample_carve(
+        from, (uint64_t)a->length * (a->most / 2), sizeof *a->pairs);
 }
 
-static void carve_all(arena *from, resampler *r) {
+static void resample_carve_all(resample_arena *from, resample_state *r) {
     uint32_t most = r->x.most > r->y.most ? r->x.most : r->y.most;
-    carve_axis(from, &r->x);
-    carve_axis(from, &r->y);
-    r->terms = (double *)carve(from, most, sizeof *r->terms);
-    r->row =
-        (unsigned char *)carve(from, (uint64_t)r->x.size * r->channels + 2 * QUAD, 1);
-    r->lines = (const unsigned char **)carve(from, r->places + 1, sizeof *r->lines);
-    r->ring = (unsigned char *)carve(from, (uint64_t)r->places * r->pitch, 1);
+    resample_carve_axis(from, &r->x);
+    resample_carve_axis(from, &r->y);
+    r->terms = (double *)resample_carve(from, most, sizeof *r->terms);
+    r->row = (unsigned char *)resample_carve(
+        from, (uint64_t)r->x.size * r->channels + 2 * RESAMPLE_QUAD, 1);
+    r->lines =
+        (const unsigned char **)resample_carve(from, r->places + 1, sizeof *r->lines);
+    r->ring = (unsigned char *)resample_carve(from, (uint64_t)r->places * r->pitch, 1);
 }
 
 /* True if the result is the entire image. Its weights are 1, so that its pixels stay
  * as they are, unless they are multiplied by their alpha. */
-static bool is_copy(const axis *a) {
+static bool resample_is_copy(const resample_axis *a) {
     return a->length == a->size && a->start <= 0 && a->stop >= (float)a->size;
 }
 
-static bags_code prepare(resampler *r, bags_buffer *scratch, bags_error *err) {
-    arena memory = {NULL, 0};
-    axis_shape(&r->x, r->filter);
-    axis_shape(&r->y, r->filter);
+static bags_code resample_prepare(
+    resample_state *r, bags_buffer *scratch, bags_error *err) {
+    resample_arena memory = {NULL, 0};
+    resample_axis_shape(&r->x, r->filter);
+    resample_axis_shape(&r->y, r->filter);
     r->places = r->y.most;
-    r->pitch = ((size_t)r->x.length * r->channels + QUAD + BLOCK - 1) / BLOCK * BLOCK;
-    carve_all(&memory, r);
+    r->pitch =
+        ((size_t)r->x.length * r->channels + RESAMPLE_QUAD + RESAMPLE_BLOCK - 1) /
+        RESAMPLE_BLOCK * RESAMPLE_BLOCK;
+    resample_carve_all(&memory, r);
     if (memory.used == SIZE_MAX)
         return bags_fail(
             err, BAGS_ERROR_LIMIT, "image too large for the address space");
@@ -358,16 +369,16 @@ static bags_code prepare(resampler *r, bags_buffer *scratch, bags_error *err) {
         return code;
     memory.data = scratch->data;
     memory.used = 0;
-    carve_all(&memory, r);
-    memset(r->row + r->x.size * r->channels, 0, 2 * QUAD);
-    axis_weigh(&r->x, r->filter, r->terms);
-    axis_weigh(&r->y, r->filter, r->terms);
+    resample_carve_all(&memory, r);
+    memset(r->row + r->x.size * r->channels, 0, 2 * RESAMPLE_QUAD);
+    resample_axis_weigh(&r->x, r->filter, r->terms);
+    resample_axis_weigh(&r->y, r->filter, r->terms);
     return BAGS_OK;
 }
 
-/* ------------------------------------------------------------ arguments */
+/* ---- arguments ---- */
 
-static bags_code check_sides(
+static bags_code resample_check_sides(
     const bags_image *image, uint32_t width, uint32_t height, bags_error *err) {
     if (image->dtype != BAGS_DTYPE_UINT8 || image->channels < 1 || image->channels > 4)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
@@ -375,15 +386,15 @@ static bags_code check_sides(
             bags_dtype_name(image->dtype), (unsigned)image->channels);
     uint32_t sides[4] = {image->width, image->height, width, height};
     for (int i = 0; i < 4; i++)
-        if (sides[i] < 1 || sides[i] > MOST_SIDE)
+        if (sides[i] < 1 || sides[i] > RESAMPLE_MOST_SIDE)
             return bags_fail(err, sides[i] ? BAGS_ERROR_LIMIT : BAGS_ERROR_ARGUMENT,
                 "side of an image out of range (%u pixels, maximum %u)",
-                (unsigned)sides[i], (unsigned)MOST_SIDE);
+                (unsigned)sides[i], (unsigned)RESAMPLE_MOST_SIDE);
     return BAGS_OK;
 }
 
 /* *stride 0: a row. */
-static bags_code check_stride(size_t *stride, uint32_t width, uint32_t height,
+static bags_code resample_check_stride(size_t *stride, uint32_t width, uint32_t height,
     uint32_t channels, bags_error *err) {
     size_t row = (size_t)width * channels;
     if (*stride == 0)
@@ -399,7 +410,8 @@ static bags_code check_stride(size_t *stride, uint32_t width, uint32_t height,
 }
 
 /* Set the box of both axes. A comparison with NaN is false. */
-static bags_code check_box(resampler *r, const bags_box *box, bags_error *err) {
+static bags_code resample_check_box(
+    resample_state *r, const bags_box *box, bags_error *err) {
     bags_box all = {0, 0, (double)r->x.size, (double)r->y.size};
     if (!box)
         box = &all;
@@ -422,9 +434,9 @@ static bags_code check_box(resampler *r, const bags_box *box, bags_error *err) {
 bags_code bags_resample(const bags_image *image, const void *pixels, size_t stride,
     const bags_box *box, bags_filter filter, uint32_t width, uint32_t height,
     bags_buffer *scratch, void *out, size_t out_stride, bags_error *err) {
-    resampler r;
+    resample_state r;
     memset(&r, 0, sizeof r);
-    bags_code code = check_sides(image, width, height, err);
+    bags_code code = resample_check_sides(image, width, height, err);
     if (code)
         return code;
     if (filter != BAGS_FILTER_BILINEAR && filter != BAGS_FILTER_BICUBIC)
@@ -436,17 +448,19 @@ bags_code bags_resample(const bags_image *image, const void *pixels, size_t stri
     r.filter = filter;
     r.channels = image->channels;
     r.pixels = (const unsigned char *)pixels;
-    code = check_box(&r, box, err);
+    code = resample_check_box(&r, box, err);
     if (!code)
-        code = check_stride(&stride, image->width, image->height, image->channels, err);
+        code = resample_check_stride(
+            &stride, image->width, image->height, image->channels, err);
     if (!code)
-        code = check_stride(&out_stride, width, height, image->channels, err);
+        code = resample_check_stride(&out_stride, width, height, image->channels, err);
     if (code)
         return code;
     r.stride = stride;
-    r.has_alpha = r.channels % 2 == 0 && !(is_copy(&r.x) && is_copy(&r.y));
-    code = prepare(&r, scratch, err);
+    r.has_alpha =
+        r.channels % 2 == 0 && !(resample_is_copy(&r.x) && resample_is_copy(&r.y));
+    code = resample_prepare(&r, scratch, err);
     if (!code)
-        resize(&r, (unsigned char *)out, out_stride);
+        resample_resize(&r, (unsigned char *)out, out_stride);
     return code;
 }
