@@ -58,7 +58,7 @@ LIBS := $(if $(LINUX),-Xlinker --as-needed) $(call pkg,--libs,$(PACKAGES) $(JSON
 
 # --- programs
 objects = $(patsubst %.c,$1/%.o,$(wildcard $2))
-of_format = $(call objects,$1,formats/$2.c)
+of_format = $(call objects,$1,$(patsubst %,formats/%.c,$2 $(PARTS_$2)))
 # What the importers share.
 IMPORT := formats/import/import.o
 programs = $(patsubst %.c,$B/%,$(filter-out $(patsubst %,$1%.c,$(subst /,_,$(MISSING))),$(wildcard $1*.c)))
@@ -137,7 +137,7 @@ WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Werror
 STANDARD = $(if $(filter bags.h formats/% examples/0%,$<),-std=c99,-std=gnu11) -Wstrict-prototypes -Wc++-compat
 OBJECT = @mkdir -p $(@D); echo '  CC $@'; $(COMPILE) $(WARN) $(if $(filter cxx,$(FLAVOUR)),,$(STANDARD)) \
     $(WITH) $(INCLUDES) $(if $(filter tests/%,$<),$(TEST_INCLUDES)) \
-    $(if $(findstring /pic/,$@)$(filter $(MODULES:%=formats/%.c),$<),-fPIC) -MMD -MP -c -o $@
+    $(if $(findstring /pic/,$@)$(filter $(patsubst %,formats/%.c,$(MODULES) $(foreach f,$(MODULES),$(PARTS_$f))),$<),-fPIC) -MMD -MP -c -o $@
 LINK = @mkdir -p $(@D); echo '  LD $@'; $(COMPILE) -x none $(filter %.o,$^) $(filter %.a,$^) $(LINK_$(FLAVOUR)) $(OWN) $(LDFLAGS) $(LIBS) -o $@
 
 $B/flags $B/peers $B/libdir: FORCE

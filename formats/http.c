@@ -1,7 +1,7 @@
 /*
- * http.c - reads datasets from web servers and object stores, and uploads them, on
- * libcurl 7.75 or later (Debian: libcurl4-openssl-dev), libssl and libcrypto (libssl-dev;
- * for tickets of TLS, and MD5) and POSIX threads.
+ * http.c - reads datasets from web servers and object stores, on libcurl 7.75 or later
+ * (Debian: libcurl4-openssl-dev), libssl (libssl-dev; for tickets of TLS) and POSIX
+ * threads. It needs s3.c: settings of S3, and uploads.
  *
  * A bags_http is a bags_io whose paths are URLs:
  *
@@ -29,32 +29,17 @@
  *
  * Rejected: a range in another place, of another length or of another object than
  * was requested; servers that ignore ranges, for objects above 4 MiB.
- *
- * What the lines are for: a third checks answers and repeats requests, since servers err
- * in many ways and none of them may become data. The rest is shared about equally by
- * the cache of parts, finding shards (S3's lists, index pages, probing), uploads (in
- * parts, compared by ETag), and the settings of S3.
  */
-#if !defined(_GNU_SOURCE)
-#define _GNU_SOURCE 1
-#endif
-#include "storage.h"
+#include "http.h"
 
 #include <curl/curl.h>
-#include <openssl/evp.h>
 #include <openssl/ssl.h>
 
-#include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <strings.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -69,10 +54,7 @@
 #define HTTP_PAGES 2000                 /* of a listing */
 #define HTTP_HEADERS ((size_t)1 << 20)  /* of an answer, at most */
 #define HTTP_ERROR ((size_t)64 << 10)   /* of the body of an error, at most */
-#define HTTP_PART ((uint64_t)64 << 20)  /* of uploads */
 #define HTTP_BUCKETS 4096
-#define HTTP_WORD "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789."
-#define HTTP_PLAIN HTTP_WORD "-_~"
 #define HTTP_THREADS 4 /* at most */
 #define HTTP_STEP 16   /* requests; with more, another thread is used, too */
 #define HTTP_REDIRECTS 5
@@ -206,7 +188,8 @@ typedef struct http_thread {
 
 struct bags_http {
     bags_io io;
-    char *query, *user, *key, *secret, *token, *region, *endpoint, *ca_file;
+    char *query, *user, *ca_file;
+    s3_settings s3;
     double retry_seconds, stall_seconds;
     size_t connections, connections_each; /* of each thread */
     uint64_t gap, cache_size, read_ahead;
@@ -236,23 +219,6 @@ static double http_now(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* printf to new memory. */
-BAGI_PRINTF(1, 2)
-static char *http_format(const char *format, ...) {
-    char *out = NULL;
-    va_list arguments;
-    va_start(arguments, format);
-    int size = vasprintf(&out, format, arguments);
-    va_end(arguments);
-    return size < 0 ? NULL : out;
-}
-
-static char *http_copy(const char *text) {
-    return text && *text ? http_format("%s", text) : NULL;
-}
-
-static bool http_is_s3(const char *path) { return strncmp(path, "s3://", 5) == 0; }
-
 bool bags_http_is_url(const char *path) {
     const char *host = strstr(path, "://");
     return (http_is_s3(path) || strncmp(path, "http://", 7) == 0 ||
@@ -260,47 +226,11 @@ bool bags_http_is_url(const char *path) {
            host && host[3] && !strchr("/?#@", host[3]);
 }
 
-/* Without the slashes at its end. */
-static size_t http_path_size(const char *path) {
-    size_t size = strlen(path);
-    while (size > 0 && path[size - 1] == '/')
-        size--;
-    return size;
-}
-
 /* True for a path with one of these endings, of which each has a space after it. */
 static bool http_ends_in(const char *path, const char *endings) {
     const char *dot = strrchr(path, '.');
     const char *found = dot ? strstr(endings, dot) : NULL;
     return found && found[strlen(dot)] == ' ';
-}
-
-static int http_hex(char c) {
-    const char *digits = "0123456789abcdef";
-    const char *at = c ? strchr(digits, c | 0x20) : NULL;
-    return at ? (int)(at - digits) : -1;
-}
-
-/* Encode all but letters, digits, -._~ and what is in `keep`, which signatures need;
- * with a % in it, what is encoded stays as it is. */
-static char *http_encode(const char *text, const char *keep) {
-    char *out = (char *)malloc(3 * strlen(text) + 1);
-    size_t size = 0;
-    if (!out)
-        return NULL;
-    for (const char *at = text; *at; at++) {
-        char c = *at;
-        bool plain = strchr(HTTP_PLAIN, c) || strchr(keep, c);
-        if (c == '%')
-            plain = plain && http_hex(at[1]) >= 0 && http_hex(at[2]) >= 0;
-        if (plain)
-            out[size++] = c;
-        else
-            size +=
-                (size_t)snprintf(out + size, 4, "%%%02X", (unsigned)(unsigned char)c);
-    }
-    out[size] = '\0';
-    return out;
 }
 
 /* The URL of a path. `query`, encoded and sorted, may be NULL. For S3, `bucket`
@@ -330,11 +260,11 @@ static char *http_url(const bags_http *http, const char *path, bool bucket, bool
     size_t size = strcspn(name, "/");
     const char *key = name + size + (name[size] == '/');
     /* A certificate is for one name before the region: one without dots. */
-    bool in_path = http->endpoint || memchr(name, '.', size);
-    char *host = http->endpoint ? http_copy(http->endpoint)
-                 : in_path ? http_format("https://s3.%s.amazonaws.com", http->region)
+    bool in_path = http->s3.endpoint || memchr(name, '.', size);
+    char *host = http->s3.endpoint ? http_copy(http->s3.endpoint)
+                 : in_path ? http_format("https://s3.%s.amazonaws.com", http->s3.region)
                            : http_format("https://%.*s.s3.%s.amazonaws.com", (int)size,
-                                 name, http->region);
+                                 name, http->s3.region);
     char *rest = http_encode(bucket ? "" : key, "/");
     char *out = NULL;
     if (host && rest)
@@ -346,59 +276,6 @@ static char *http_url(const bags_http *http, const char *path, bool bucket, bool
 }
 
 /* ---- listings ---- */
-
-/* The text after the next of these marks, up to the quote or the tag that ends it. */
-static const char *http_after(
-    const char *at, const char *stop, const char *mark, size_t *size) {
-    size_t length = strlen(mark);
-    char last = mark[length - 1];
-    for (; stop - at > (ptrdiff_t)length; at++) {
-        if (strncasecmp(at, mark, length) != 0)
-            continue;
-        const char *text = at + length;
-        const char *found =
-            (const char *)memchr(text, last == '>' ? '<' : last, (size_t)(stop - text));
-        *size = found ? (size_t)(found - text) : 0;
-        return found ? text : NULL;
-    }
-    return NULL;
-}
-
-/* Replace the entities that names contain; returns the size. */
-static size_t http_entities(char *text, size_t size) {
-    static const char *const entity[] = {
-        "&amp;", "&lt;", "&gt;", "&quot;", "&apos;", "&#39;", "&#34;"};
-    static const char plain[] = "&<>\"''\"";
-    size_t to = 0;
-    for (size_t i = 0; i < size; to++) {
-        size_t k = 0, count = sizeof entity / sizeof *entity;
-        while (k < count && (size - i < strlen(entity[k]) ||
-                                memcmp(text + i, entity[k], strlen(entity[k])) != 0))
-            k++;
-        text[to] = *(k < count ? &plain[k] : &text[i]);
-        i += k < count ? strlen(entity[k]) : 1;
-    }
-    return to;
-}
-
-/* The text of the first <NAME> in an answer, to be freed, or NULL. */
-static char *http_xml(const void *page, size_t size, const char *mark) {
-    const char *start = (const char *)page;
-    const char *text = start ? http_after(start, start + size, mark, &size) : NULL;
-    char *out = text && size < 8192 ? http_format("%.*s", (int)size, text) : NULL;
-    if (out)
-        out[http_entities(out, strlen(out))] = '\0';
-    return out;
-}
-
-/* The server's own code of an error, or NULL. Of anything else, such as an echo of the
- * request, its signature would be shown. */
-static char *http_code(const void *page, size_t size) {
-    char *code = http_xml(page, size, "<Code>");
-    if (code)
-        code[strspn(code, HTTP_WORD)] = '\0';
-    return code;
-}
 
 /* Pass a name on, unless it is not one: empty, with a slash, . or .. */
 static int http_name(
@@ -1084,7 +961,7 @@ static bool http_set(http_request *request, CURL *easy) {
     const bags_http *http = request->http;
     const http_part *part = request->part;
     const char *tag = part && part->object->tag ? part->object->tag : "";
-    bool is_signed = request->is_s3 && http->key;
+    bool is_signed = request->is_s3 && http->s3.key;
     bool is_tls = strncmp(request->url, "https", 5) == 0;
     double stall = http->stall_seconds < 1 ? 1 : http->stall_seconds;
     char range[64] = "", sign[128];
@@ -1095,7 +972,7 @@ static bool http_set(http_request *request, CURL *easy) {
         http_add_header(
             request, "x-amz-content-sha256", is_signed ? "UNSIGNED-PAYLOAD" : NULL) &&
         http_add_header(
-            request, "x-amz-security-token", is_signed ? http->token : NULL) &&
+            request, "x-amz-security-token", is_signed ? http->s3.token : NULL) &&
         /* Weak ones never match. */
         http_add_header(request, "If-Match", *tag == '"' ? tag : NULL) &&
         /* For caches between here and the server. */
@@ -1161,10 +1038,10 @@ static bool http_set(http_request *request, CURL *easy) {
         if (http->user)
             HTTP_SET(CURLOPT_USERPWD, http->user);
     } else if (is_signed) {
-        (void)snprintf(sign, sizeof sign, "aws:amz:%.60s:s3", http->region);
+        (void)snprintf(sign, sizeof sign, "aws:amz:%.60s:s3", http->s3.region);
         HTTP_SET(CURLOPT_AWS_SIGV4, sign);
-        HTTP_SET(CURLOPT_USERNAME, http->key);
-        HTTP_SET(CURLOPT_PASSWORD, http->secret);
+        HTTP_SET(CURLOPT_USERNAME, http->s3.key);
+        HTTP_SET(CURLOPT_PASSWORD, http->s3.secret);
     }
     return good;
 }
@@ -1186,7 +1063,7 @@ static bool http_begin(http_request *request) {
         request->since = http_now();
     if (!request->part)
         request->size = 0;
-    if (request->is_s3 && request->http->key && !request->http->secret)
+    if (request->is_s3 && request->http->s3.key && !request->http->s3.secret)
         return http_refuse(
             request, EPERM, "a key without a secret (AWS_SECRET_ACCESS_KEY)");
     request->easy = curl_easy_init();
@@ -1546,8 +1423,7 @@ static void *http_work(void *user) {
     return NULL;
 }
 
-/* After a fork the threads are missing. */
-static bool http_alive(const bags_http *http) { return http->process == getpid(); }
+bool bagi_http_alive(const bags_http *http) { return http->process == getpid(); }
 
 /* ---- hooks that look up ---- */
 
@@ -1631,8 +1507,8 @@ static bool http_is_plausible(const http_object *object) {
     if (strcmp(name, "spec.json") == 0 && part && part->start == 0)
         return http_is_spec(
             (const char *)part->data.data, (const char *)part->data.data + part->stop);
-    for (size_t i = 0; i < 8 && part; i++)
-        table |= (uint64_t)part->data.data[part->stop - part->start - 8 + i] << 8 * i;
+    if (part)
+        table = bags_load(part->data.data + (part->stop - part->start - 8), 8, false);
     if (http_ends_in(name, ".bag "))
         return part && (part->stop < size || table <= size - 8);
     return http_ends_in(name, ".zip .tar ");
@@ -1695,7 +1571,7 @@ static http_object *http_look_in(
 
 static void http_expect(void *user, const char *path) {
     bags_http *http = (bags_http *)user;
-    if (!bags_http_is_url(path) || !http_alive(http))
+    if (!bags_http_is_url(path) || !bagi_http_alive(http))
         return;
     pthread_mutex_lock(&http->mutex);
     http_object *object = http_find(http, path, http_path_size(path), true);
@@ -1712,7 +1588,7 @@ static void http_explain(
     void *user, const char *path, int error, char *text, size_t size) {
     bags_http *http = (bags_http *)user;
     size_t length = http_path_size(path);
-    if (!http_alive(http)) {
+    if (!bagi_http_alive(http)) {
         (void)snprintf(text, size, "a bags_http cannot be used after fork");
         return;
     }
@@ -1877,7 +1753,7 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
     *kind = BAGS_PATH_NONE;
     if (!bags_http_is_url(path))
         return EINVAL;
-    if (!http_alive(http))
+    if (!bagi_http_alive(http))
         return EIO;
     pthread_mutex_lock(&http->mutex);
     http_object *object = http_find(http, path, http_path_size(path), true);
@@ -1967,7 +1843,7 @@ static int http_list(void *user, const char *path,
     http_object *listing = NULL;
     if (!bags_http_is_url(path))
         return EINVAL;
-    if (!http_alive(http))
+    if (!bagi_http_alive(http))
         return EIO;
     int code = http_listing(http, path, &listing);
     if (code == ENOENT || code == EACCES)
@@ -1984,7 +1860,7 @@ static int http_open(void *user, const char *path, int mode, void **file) {
         return EROFS;
     if (!bags_http_is_url(path))
         return EINVAL;
-    if (!http_alive(http))
+    if (!bagi_http_alive(http))
         return EIO;
     pthread_mutex_lock(&http->mutex);
     http_object *object = http_find(http, path, http_path_size(path), true);
@@ -2010,7 +1886,7 @@ static int http_identify(
     bags_http *http = (bags_http *)user;
     if (!bags_http_is_url(path))
         return EINVAL;
-    if (!http_alive(http))
+    if (!bagi_http_alive(http))
         return EIO;
     pthread_mutex_lock(&http->mutex);
     http_object *object =
@@ -2225,7 +2101,7 @@ static void http_read_many(void *user, bags_io_read *reads, size_t count) {
     http_call call;
     size_t wanted = 0;
     bool wait = false; /* for any of them */
-    if (!http_alive(http))
+    if (!bagi_http_alive(http))
         return;
     http_want *wants = (http_want *)malloc((2 * count + 1) * sizeof *wants);
     if (!wants)
@@ -2273,7 +2149,7 @@ static int http_read_at(
     http_object *object = (http_object *)file;
     bags_io_read read = {file, offset, data, size, 0};
     *done = 0;
-    if (!http_alive(http))
+    if (!bagi_http_alive(http))
         return EIO;
     if (offset >= object->size) /* which does not change */
         return 0;
@@ -2287,340 +2163,47 @@ static int http_read_at(
     return error ? error : EIO;
 }
 
-/* ---- uploading ---- */
+/* ---- for s3.c ---- */
 
-/* A file that is uploaded, or compared, part by part. */
-typedef struct http_source {
-    const bags_io *io;
-    const char *path;
-    void *file;
-    uint64_t size, part; /* bytes: of the file, of each part but the last */
-    size_t count;        /* parts; 1: not multipart */
-    unsigned char *data; /* one part */
-    bags_error *err;
-} http_source;
-
-static bags_code http_fail_path(
-    bags_error *err, int error, const char *path, const char *doing) {
-    bags_code code = error == ENOENT   ? BAGS_ERROR_MISSING
-                     : error == ENOMEM ? BAGS_ERROR_MEMORY
-                                       : BAGS_ERROR_IO;
-    bags_fail(err, code, "%.320s: cannot %s: %s", path, doing, strerror(error));
-    if (err)
-        err->system = error;
-    return code;
-}
-
-/* The size of parts is that of most tools if possible, so that ETags can be compared;
- * there are at most 10,000 parts. */
-static bags_code http_source_open(
-    http_source *from, const bags_io *io, const char *path, bags_error *err) {
-    memset(from, 0, sizeof *from);
-    from->io = io;
-    from->path = path;
-    from->err = err;
-    int error = io->open(io->user, path, BAGS_IO_READ, &from->file);
-    if (error)
-        from->file = NULL;
-    else
-        error = io->size(io->user, from->file, &from->size);
-    if (error)
-        return http_fail_path(err, error, path, "open");
-    from->part = HTTP_PART;
-    while (from->size / 10000 >= from->part)
-        from->part *= 2;
-    from->count =
-        from->size <= from->part ? 1 : (size_t)((from->size - 1) / from->part + 1);
-    uint64_t size = from->size < from->part ? from->size : from->part;
-    from->data = size < SIZE_MAX ? (unsigned char *)malloc((size_t)size + 1) : NULL;
-    return from->data ? BAGS_OK : http_fail_path(err, ENOMEM, path, "upload");
-}
-
-static void http_source_close(http_source *from) {
-    if (from->file)
-        from->io->close(from->io->user, from->file);
-    free(from->data);
-}
-
-static bags_code http_md5(const http_source *from, const unsigned char *data,
-    size_t size, unsigned char md5[16]) {
-    if (EVP_Digest(data, size, md5, NULL, EVP_md5(), NULL))
-        return BAGS_OK;
-    return bags_fail(from->err, BAGS_ERROR_IO,
-        "%.320s: cannot upload: libcrypto refuses MD5", from->path);
-}
-
-/* Read part i: *size bytes, and their MD5. */
-static bags_code http_source_read(
-    http_source *from, size_t i, size_t *size, unsigned char md5[16]) {
-    uint64_t start = from->part * i, rest = from->size - start;
-    *size = (size_t)(rest < from->part ? rest : from->part);
-    for (size_t at = 0; at < *size;) {
-        size_t done = 0;
-        int error = from->io->read_at(
-            from->io->user, from->file, start + at, from->data + at, *size - at, &done);
-        if (error)
-            return http_fail_path(from->err, error, from->path, "read");
-        if (!done)
-            return bags_fail(from->err, BAGS_ERROR_CORRUPT,
-                "%.320s: truncated while open", from->path);
-        at += done;
-    }
-    return http_md5(from, from->data, *size, md5);
-}
-
-/* The ETag that S3 gives this file: the MD5, or that of the parts' MD5 and their
- * number. */
-static bags_code http_source_etag(http_source *from, char out[64]) {
-    unsigned char *all = (unsigned char *)malloc(16 * from->count);
-    size_t size = 0;
-    bags_code code =
-        all ? BAGS_OK : http_fail_path(from->err, ENOMEM, from->path, "read");
-    for (size_t i = 0; i < from->count && !code; i++)
-        code = http_source_read(from, i, &size, all + 16 * i);
-    if (!code && from->count > 1)
-        code = http_md5(from, all, 16 * from->count, all);
-    *out++ = '"';
-    for (size_t i = 0; i < 16 && !code; i++)
-        out += snprintf(out, 3, "%02x", all[i]);
-    if (from->count > 1)
-        out += snprintf(out, 24, "-%" PRIu64, (uint64_t)from->count);
-    memcpy(out, "\"", 2);
-    free(all);
-    return code;
-}
-
-bags_code bags_http_same(bags_http *http, const char *url, const bags_io *io,
-    const char *path, bool *same, bags_error *err) {
-    http_source from;
-    char etag[64], found[64] = "", why[256] = "";
-    *same = false;
-    if (!http_alive(http))
-        return bags_fail(
-            err, BAGS_ERROR_STATE, "a bags_http cannot be used after fork");
-    bags_code code = http_source_open(&from, io, path, err);
-    pthread_mutex_lock(&http->mutex);
-    http_object *object = http_find(http, url, http_path_size(url), true);
-    int error = code ? 0 : http_wait(http, object);
-    if (!code && !error && object->size == from.size && object->tag)
-        (void)snprintf(found, sizeof found, "%.63s", object->tag);
-    pthread_mutex_unlock(&http->mutex);
-    if (error && error != ENOENT) {
-        http_explain(http, url, error, why, sizeof why);
-        code = bags_fail(err, BAGS_ERROR_IO, "%.320s: cannot open: %s", url,
-            *why ? why : strerror(error));
-    }
-    if (!code && *found == '"') {
-        code = http_source_etag(&from, etag);
-        *same = !code && strcmp(found, etag) == 0;
-    }
-    http_source_close(&from);
-    return code;
-}
-
-/* Send a body for a key of S3, and return the request: free it. */
-static bags_code http_send_s3(bags_http *http, const char *method, const char *url,
-    const char *query, const unsigned char *data, size_t size, const unsigned char *md5,
-    http_request **out, bags_error *err) {
-    char base64[32];
+bool bagi_http_send(bags_http *http, const char *method, const char *url,
+    const char *query, const void *data, size_t size, const char *md5,
+    http_reply *reply) {
     http_request *request = http_request_new(http, url, false, false, query);
-    *out = request;
+    memset(reply, 0, sizeof *reply);
+    reply->error = ENOMEM;
+    (void)snprintf(reply->why, sizeof reply->why, "out of memory");
     if (!request)
-        return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
-    if (md5) {
-        EVP_EncodeBlock((unsigned char *)base64, md5, 16);
-        request->md5 = base64;
-    }
+        return false;
+    request->md5 = md5;
     request->method = method;
     request->send = size ? (const char *)data : "";
     request->send_size = size;
-    if (http_run(http, request))
-        return BAGS_OK;
-    bags_fail(err, BAGS_ERROR_IO, "%.320s: cannot upload: %s", url, request->why);
-    if (err)
-        err->system = request->error;
-    return BAGS_ERROR_IO;
-}
-
-/* Upload part i, and append its line to the list of parts in *xml. */
-static bags_code http_upload_part(bags_http *http, const char *url, const char *id,
-    http_source *from, size_t i, char **xml) {
-    http_request *request = NULL;
-    unsigned char md5[16];
-    size_t size = 0;
-    char *query =
-        http_format("partNumber=%" PRIu64 "&uploadId=%s", (uint64_t)i + 1, id);
-    bags_code code = query ? http_source_read(from, i, &size, md5)
-                           : http_fail_path(from->err, ENOMEM, url, "upload");
-    if (!code)
-        code = http_send_s3(
-            http, "PUT", url, query, from->data, size, md5, &request, from->err);
-    char *longer = code ? NULL
-                        : http_format("%s<Part><PartNumber>%" PRIu64
-                                      "</PartNumber><ETag>%s</ETag></Part>",
-                              *xml, (uint64_t)i + 1, request->tag);
-    if (!code && !longer)
-        code = http_fail_path(from->err, ENOMEM, url, "upload");
-    free(*xml);
-    *xml = longer;
-    free(query);
+    bool good = http_run(http, request);
+    reply->error = request->error;
+    memcpy(reply->why, request->why, sizeof reply->why);
+    memcpy(reply->tag, request->tag, sizeof reply->tag);
+    reply->body = request->body;
+    reply->size = request->size;
+    memset(&request->body, 0, sizeof request->body);
     http_request_free(request);
-    return code;
+    return good;
 }
 
-static bags_code http_upload_multipart(bags_http *http, const char *url,
-    http_source *from, void (*progress)(void *user, uint64_t bytes), void *user) {
-    http_request *request = NULL;
-    bags_code code =
-        http_send_s3(http, "POST", url, "uploads=", NULL, 0, NULL, &request, from->err);
-    char *plain =
-        code ? NULL : http_xml(request->body.data, request->size, "<UploadId>");
-    char *id = plain ? http_encode(plain, "") : NULL;
-    char *query = id ? http_format("uploadId=%s", id) : NULL;
-    char *xml = http_copy("<CompleteMultipartUpload>"), *all = NULL;
-    http_request_free(request);
-    request = NULL;
-    if (!code && (!query || !xml))
-        code = bags_fail(from->err, BAGS_ERROR_IO,
-            "%.320s: cannot upload: the answer has no UploadId", url);
-    for (size_t i = 0; i < from->count && !code; i++) {
-        uint64_t rest = from->size - from->part * i;
-        code = http_upload_part(http, url, id, from, i, &xml);
-        if (!code && progress)
-            progress(user, rest < from->part ? rest : from->part);
+int bagi_http_look_up(
+    bags_http *http, const char *url, uint64_t *size, http_reply *reply) {
+    memset(reply, 0, sizeof *reply);
+    pthread_mutex_lock(&http->mutex);
+    http_object *object = http_find(http, url, http_path_size(url), true);
+    int error = http_wait(http, object);
+    if (!error) {
+        *size = object->size;
+        (void)snprintf(
+            reply->tag, sizeof reply->tag, "%s", object->tag ? object->tag : "");
     }
-    if (!code && !(all = http_format("%s</CompleteMultipartUpload>", xml)))
-        code = http_fail_path(from->err, ENOMEM, url, "upload");
-    if (!code)
-        code = http_send_s3(http, "POST", url, query, (const unsigned char *)all,
-            strlen(all), NULL, &request, from->err);
-    /* The status is 200 even if S3 then fails to put the parts together. */
-    char *etag = code ? NULL : http_xml(request->body.data, request->size, "<ETag>");
-    char *why = code ? NULL : http_code(request->body.data, request->size);
-    if (!code && !etag)
-        code = bags_fail(from->err, BAGS_ERROR_IO, "%.320s: cannot upload: %.100s", url,
-            why ? why : "the answer has no ETag");
-    http_request_free(request);
-    request = NULL;
-    if (code && query)
-        (void)http_send_s3(http, "DELETE", url, query, NULL, 0, NULL, &request, NULL);
-    http_request_free(request);
-    char *texts[] = {plain, id, query, xml, all, etag, why};
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        free(texts[i]);
-    return code;
-}
-
-bags_code bags_http_upload(bags_http *http, const char *url, const bags_io *io,
-    const char *path, void (*progress)(void *user, uint64_t bytes), void *user,
-    bags_error *err) {
-    http_source from;
-    http_request *request = NULL;
-    unsigned char md5[16];
-    size_t size = 0;
-    if (!http_is_s3(url) || !http_alive(http))
-        return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "%.320s: only s3:// accepts uploads, and only in the process that "
-            "opened it",
-            url);
-    bags_code code = http_source_open(&from, io, path, err);
-    if (!code && from.count > 1) {
-        code = http_upload_multipart(http, url, &from, progress, user);
-    } else if (!code) {
-        code = http_source_read(&from, 0, &size, md5);
-        if (!code)
-            code = http_send_s3(
-                http, "PUT", url, NULL, from.data, size, md5, &request, err);
-        http_request_free(request);
-        if (!code && progress)
-            progress(user, size);
-    }
-    http_source_close(&from);
-    return code;
-}
-
-/* ---- settings ---- */
-
-/* The value of NAME in [section] of an .ini file, or NULL. */
-static char *http_ini(const char *path, const char *section, const char *name) {
-    FILE *file = path ? fopen(path, "r") : NULL;
-    char line[4096], *found = NULL;
-    bool inside = false;
-    while (file && !found && fgets(line, sizeof line, file)) {
-        char *stop = line + strlen(line), *start = line;
-        while (stop > start && (unsigned char)stop[-1] <= ' ')
-            *--stop = '\0';
-        while (*start == ' ' || *start == '\t')
-            start++;
-        if (*start == '[') {
-            size_t size = strlen(section);
-            inside = strncmp(start + 1, section, size) == 0 &&
-                     strcmp(start + 1 + size, "]") == 0;
-        }
-        size_t size = strcspn(start, " \t=");
-        if (!inside || size != strlen(name) || strncmp(start, name, size) != 0)
-            continue;
-        start += size;
-        start += strspn(start, " \t");
-        if (*start++ == '=')
-            found = http_copy(start + strspn(start, " \t"));
-    }
-    if (file)
-        (void)fclose(file);
-    return found;
-}
-
-static char *http_aws_file(const char *variable, const char *name) {
-    const char *path = getenv(variable), *home = getenv("HOME");
-    if (path && *path)
-        return http_copy(path);
-    return home ? http_format("%s/.aws/%s", home, name) : NULL;
-}
-
-/* The first of an option and two variables that is not empty. */
-static char *http_setting(const char *option, const char *variable, const char *other) {
-    char *found = http_copy(option);
-    found = found ? found : http_copy(getenv(variable));
-    return found || !other ? found : http_copy(getenv(other));
-}
-
-/* Keys, region and endpoint of S3: options, then the environment, then the files in
- * ~/.aws. The key of one place is never used with the secret of another. */
-static void http_settings(bags_http *http, const bags_http_options *options) {
-    const char *profile = getenv("AWS_PROFILE");
-    char *keys = http_aws_file("AWS_SHARED_CREDENTIALS_FILE", "credentials");
-    char *config = http_aws_file("AWS_CONFIG_FILE", "config");
-    profile = profile && *profile ? profile : "default";
-    char *section = strcmp(profile, "default") == 0
-                        ? http_copy(profile)
-                        : http_format("profile %s", profile);
-    const char *in_config = section ? section : "default";
-    if (options->key) {
-        http->key = http_copy(options->key);
-        http->secret = http_copy(options->secret);
-        http->token = http_copy(options->token);
-    } else if ((http->key = http_copy(getenv("AWS_ACCESS_KEY_ID")))) {
-        http->secret = http_copy(getenv("AWS_SECRET_ACCESS_KEY"));
-        http->token = http_copy(getenv("AWS_SESSION_TOKEN"));
-    } else {
-        http->key = http_ini(keys, profile, "aws_access_key_id");
-        http->secret = http_ini(keys, profile, "aws_secret_access_key");
-        http->token = http_ini(keys, profile, "aws_session_token");
-    }
-    http->region = http_setting(options->region, "AWS_REGION", "AWS_DEFAULT_REGION");
-    http->endpoint =
-        http_setting(options->endpoint, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL");
-    if (!http->region)
-        http->region = http_ini(config, in_config, "region");
-    if (!http->region)
-        http->region = http_copy("us-east-1");
-    if (!http->endpoint)
-        http->endpoint = http_ini(config, in_config, "endpoint_url");
-    if (http->endpoint)
-        http->endpoint[http_path_size(http->endpoint)] = '\0';
-    free(keys);
-    free(config);
-    free(section);
+    pthread_mutex_unlock(&http->mutex);
+    if (error)
+        http_explain(http, url, error, reply->why, sizeof reply->why);
+    return error;
 }
 
 /* ---- opening and closing ---- */
@@ -2652,7 +2235,7 @@ static bool http_thread_start(bags_http *http, http_thread *thread) {
 }
 
 static void http_thread_stop(http_thread *thread) {
-    if (thread->started && http_alive(thread->http))
+    if (thread->started && bagi_http_alive(thread->http))
         pthread_join(thread->id, NULL);
     while (thread->active || thread->queue) { /* requested in advance */
         http_request **list = thread->active ? &thread->active : &thread->queue;
@@ -2674,7 +2257,7 @@ static void http_thread_stop(http_thread *thread) {
 void bags_http_close(bags_http *http) {
     if (!http)
         return;
-    if (http_alive(http)) {
+    if (bagi_http_alive(http)) {
         pthread_mutex_lock(&http->mutex);
         http->stop = true;
         http_wake(http);
@@ -2698,8 +2281,8 @@ void bags_http_close(bags_http *http) {
         }
     pthread_mutex_destroy(&http->mutex);
     pthread_cond_destroy(&http->changed);
-    char *texts[] = {http->query, http->user, http->key, http->secret, http->token,
-        http->region, http->endpoint, http->ca_file};
+    char *texts[] = {http->query, http->user, http->s3.key, http->s3.secret,
+        http->s3.token, http->s3.region, http->s3.endpoint, http->ca_file};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         free(texts[i]);
     free(http);
@@ -2719,7 +2302,7 @@ static bool http_set_up(bags_http *http, const bags_http_options *options) {
     http->gap = options->gap ? options->gap : (uint64_t)1 << 20;
     http->read_ahead = options->read_ahead ? options->read_ahead : HTTP_CHUNK;
     http->cache_size = options->cache_size ? options->cache_size : (uint64_t)256 << 20;
-    http_settings(http, options);
+    bagi_s3_settings(&http->s3, options);
     /* A program may exit while transfers run: what signs them must not be freed. */
     if (!OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL) ||
         curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
@@ -2729,7 +2312,7 @@ static bool http_set_up(bags_http *http, const bags_http_options *options) {
     size_t size = tls ? strlen(tls) : 0;
     http->is_openssl = size > 8 && strncmp(tls, "OpenSSL/", 8) == 0 &&
                        strncmp(tls + 8, ours + 8, size - 8) == 0 && ours[size] == ' ';
-    return http->region && (!options->query || !*options->query || http->query) &&
+    return http->s3.region && (!options->query || !*options->query || http->query) &&
            (!options->user || !*options->user || http->user) &&
            (!options->ca_file || !*options->ca_file || http->ca_file);
 }

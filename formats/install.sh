@@ -87,7 +87,11 @@ install_all() {
     echo 'installed bags, the command'
 }
 
-objects() { echo "$build/pic/formats/$1.o"; }
+# Of a format; http has a second file.
+objects() {
+    echo "$build/pic/formats/$1.o"
+    [ "$1" != http ] || echo "$build/pic/formats/s3.o"
+}
 
 # libbags-import-zarr from import/zarr.
 library_name() { echo "bags-$1" | tr / -; }

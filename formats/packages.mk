@@ -7,6 +7,8 @@ PKG_npz := libzip
 PKG_mp4 := libavformat libavcodec libswscale libavutil
 PKG_msgpack := $(or $(call have,msgpack-c),$(call have,msgpack),msgpack-c)
 PKG_http := libcurl libssl libcrypto
+# Other files of the same library.
+PARTS_http := s3
 PKG_import/arrow := libzstd liblz4
 PKG_import/csv := zlib
 PKG_import/gulp := json-c $(PKG_msgpack)
@@ -16,7 +18,7 @@ PKG_import/mds := json-c libzstd libcrypto libxxhash
 PKG_import/webdataset := libarchive zlib
 PKG_import/zarr := json-c blosc libzip zlib libzstd liblz4
 
-ALL_FORMATS := $(patsubst formats/%.c,%,$(filter-out %/import.c,$(wildcard formats/*.c formats/import/*.c)))
+ALL_FORMATS := $(patsubst formats/%.c,%,$(filter-out %/import.c $(PARTS_http:%=formats/%.c),$(wildcard formats/*.c formats/import/*.c)))
 FOUND := $(foreach f,$(ALL_FORMATS),$(if $(PKG_$f),$(if $(call have,$(PKG_$f)),$f),$f))
 FORMATS := $(FOUND)
 BUILT := $(foreach f,$(ALL_FORMATS),$(if $(and $(PKG_$f),$(filter-out $(FORMATS),$f)),,$f))

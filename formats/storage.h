@@ -2,10 +2,10 @@
  * storage.h - datasets that are not directories of this computer: hooks (bags_env.io) for
  * every function of bags.h that reads.
  *
- *     file        subject           library
- *     archive.c   zip, tar          none
- *     zip.c       to write a zip    none
- *     http.c      URLs, S3          libcurl, libssl  -lcurl -lssl -lcrypto -pthread
+ *     file          subject           library
+ *     archive.c     zip, tar          none
+ *     zip.c         to write a zip    none
+ *     http.c, s3.c  URLs, S3          libcurl, libssl  -lcurl -lssl -lcrypto -pthread
  */
 #ifndef BAGS_STORAGE_H
 #define BAGS_STORAGE_H

@@ -103,7 +103,7 @@ windows() { # windows LINE...: a file of these lines
 # What is there of the formats, and how to compile them.
 read -r -d '' -a flags < <(make -s print-formats | sed -n '1s/ -I\. / /p')
 formats=$(printf '%s\n' "${flags[@]}" | sed -n 's/^-DBAGS_WITH_\(.*\)=1$/formats\/\L\1.c/p' |
-    sed 's|formats/import_|formats/import/|'; echo formats/import/import.c)
+    sed 's|formats/import_|formats/import/|; s|formats/http.c|& formats/s3.c|'; echo formats/import/import.c)
 examples=$(ls examples/*.c examples/bags/*.c examples/demo/*.c | grep -v _mpi.c)
 pkg-config --exists json-c && read -r -d '' -a json < <(pkg-config --cflags json-c)
 

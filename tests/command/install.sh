@@ -184,15 +184,17 @@ soname() {
     done
 }
 
-# The same names in both, and none that the headers do not declare. Of bagi_ the
-# shared library exports those that inline functions call.
+# The same names in both, but for those that http.c and s3.c call of each other, and
+# none that the headers do not declare. Of bagi_ the shared library exports those that
+# inline functions call.
 exported() {
     local library
     sed '/The API ends here/q' formats/*.h formats/import/import.h bags.h | grep -o -w '[a-z0-9_]*' |
         sort -u >"$dir/api.names"
     for library in "$prefix"/lib/lib*.so; do
         nm -D --defined-only "$library" | awk '{print $3}' | sort >"$dir/shared.names"
-        nm -g --defined-only "${library%.so}.a" | awk 'NF == 3 {print $3}' | sort >"$dir/static.names"
+        nm -g --defined-only "${library%.so}.a" | awk 'NF == 3 {print $3}' |
+            grep -v -e '^bagi_http_' -e '^bagi_s3_' | sort >"$dir/static.names"
         grep -q bags_ "$dir/shared.names" && diff "$dir/shared.names" "$dir/static.names" &&
             [ -z "$(comm -23 "$dir/shared.names" "$dir/api.names")" ] || return
     done
