@@ -7491,6 +7491,11 @@ static uint64_t bagi_shard_after(uint64_t number, uint64_t workers) {
     return workers > UINT64_MAX - number ? UINT64_MAX : number + workers;
 }
 
+/* True for the shards of worker number `start` of `stop` workers. */
+static bool bagi_is_of_worker(bagi_name name, uint64_t start, uint64_t stop) {
+    return name.number % stop == start;
+}
+
 /* For the list hook: collect the names made of digits. */
 static int bagi_names_collect(void *user, const char *text) {
     bagi_names *names = (bagi_names *)user;
@@ -7589,14 +7594,14 @@ static bags_code bagi_each_shard(const bagi_names *names, uint64_t start, uint64
     bags_code code = BAGS_OK;
     size_t ahead = env->io.expect ? 0 : SIZE_MAX;
     for (size_t i = 0; i < names->count && !code; i++) {
-        if (names->names[i].number % stop != start)
+        if (!bagi_is_of_worker(names->names[i], start, stop))
             continue;
         const bagi_spec *spec = names->spec;
         size_t step = !spec ? BAGI_SHARDS_AHEAD : spec->count ? BAGI_BAGS_AHEAD : 1;
         for (; ahead < names->count && ahead < i + step; ahead++) {
             bags_error ignored;
             bagi_dir dir;
-            if (names->names[ahead].number % stop != start)
+            if (!bagi_is_of_worker(names->names[ahead], start, stop))
                 continue;
             if (!bagi_shard_dir(
                     &dir, env, names->path, names->names[ahead], &ignored)) {
@@ -7930,7 +7935,7 @@ static bool bagi_has_mark(const bagi_env *env, const char *path, bagi_name name,
  *     COMMITTED  the .idx are removed, or kept if requested           |
  *                                                                     |
  *     A crash anywhere above COMMITTED leaves the same files without  |
- *     a lock. bagi_writer_take (resume, recover): lock, scan, then    |
+ *     a lock. bagi_writer_find (resume, recover): lock, scan; _take:  |
  *       no datapoint: bagi_writer_discard ----------------------------+
  *       some: truncate what follows them. RECOVERED: it is WRITTEN again.
  *       (append refuses it: its input must not be appended again)
@@ -8842,31 +8847,63 @@ static bags_code bagi_writer_scan(
         dir->shown, found->reason ? found->reason : "files are missing");
 }
 
-/*
- * Take over a shard, of a sharded dataset the one of this name. Unless it is *finished:
- * lock its record, find its complete datapoints, and continue after them (`append`
- * refuses that), or remove it if there are none; a dry run only finds out which. Its
- * fields must be the writer's; a writer that has none gets those of the record.
- */
-static bags_code bagi_writer_take(bags_writer *writer, bagi_name name, bool dry_run,
-    bool *finished, bagi_scan *found) {
+/* What exists of a shard. */
+typedef enum bagi_left {
+    BAGI_LEFT_FINISHED,  /* spec.json */
+    BAGI_LEFT_CLAIMED,   /* a directory: its writer had no record yet */
+    BAGI_LEFT_STARTED,   /* its record, and no datapoint */
+    BAGI_LEFT_DATAPOINTS /* that were not finished */
+} bagi_left;
+
+/* Read the record. *known: its fields are the writer's; a writer that has none gets
+ * them. Otherwise *fault is what is wrong. */
+static bags_code bagi_writer_read_record(
+    bags_writer *writer, bool *known, const char **fault, bags_error *err) {
     const bags_allocator *memory = &writer->job.env.memory;
-    const bags_io *io = &writer->job.env.io;
-    const bagi_dir *dir = &writer->dir;
     bagi_spec *spec = &writer->spec;
-    bags_error *failure = &writer->job.failure, ignored;
-    bags_error why; /* a missing file is not a failure of the writer */
     unsigned char *text = NULL;
     size_t size = 0;
+    bags_code code = bagi_dir_read(
+        &writer->dir, "spec.json", ".partial", BAGI_SPEC_MAX, &text, &size, NULL, err);
+    if (!code && writer->text) {
+        *fault = "was started with other fields; pass those, or write to a new path";
+        *known = size == writer->text_size && memcmp(text, writer->text, size) == 0;
+    } else if (!code) {
+        *fault = "spec.json.partial is damaged";
+        code = bagi_spec_parse(memory, spec, text, size, err);
+        if (!code)
+            code = bagi_spec_seal(memory, spec, NULL, err);
+        if (!code)
+            code = bagi_writer_prepare(writer, BAGI_RECOVER_BUFFER, err);
+        *known = !code;
+        if (code && code != BAGS_ERROR_MEMORY) {
+            bagi_spec_free(memory, spec);
+            code = BAGS_OK;
+        }
+    }
+    bagi_free(memory, text, size);
+    return code;
+}
+
+/*
+ * Find out what exists of a shard, of a sharded dataset the one of this name, and
+ * unless it is finished, lock its record and find its complete datapoints. A dry run
+ * changes nothing and keeps no lock.
+ */
+static bags_code bagi_writer_find(bags_writer *writer, bagi_name name, bool dry_run,
+    bagi_left *left, bagi_scan *found) {
+    const bagi_dir *dir = &writer->dir;
+    const bags_io *io = &writer->job.env.io;
+    bags_error *failure = &writer->job.failure, ignored;
+    bags_error why; /* a missing file is not a failure of the writer */
     bool known = false, other = false;
-    bags_code refusal = writer->text ? BAGS_ERROR_EXISTS : BAGS_ERROR_CORRUPT;
     const char *fault = "has files but neither spec.json nor "
                         "spec.json.partial, so that no writer left it; restore "
                         "spec.json from a copy or another shard";
     memset(found, 0, sizeof *found);
+    *left = BAGI_LEFT_FINISHED;
     bags_code code = bagi_writer_enter(writer, name);
-    *finished = bagi_is_finished(dir, &code, failure);
-    if (code || *finished)
+    if (bagi_is_finished(dir, &code, failure) || code)
         return code;
 
     /* Lock the record before it is read. Without one, nothing was written. */
@@ -8875,25 +8912,7 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name, bool dry_
         code = bagi_writer_open_record(
             writer, dry_run ? BAGS_IO_READ : BAGS_IO_WRITE, &why);
     if (!code && record)
-        code = bagi_dir_read(
-            dir, "spec.json", ".partial", BAGI_SPEC_MAX, &text, &size, NULL, &why);
-    if (!code && record && writer->text) {
-        fault = "was started with other fields; pass those, or write to a new path";
-        known = size == writer->text_size && memcmp(text, writer->text, size) == 0;
-    } else if (!code && record) {
-        fault = "spec.json.partial is damaged";
-        code = bagi_spec_parse(memory, spec, text, size, &why);
-        if (!code)
-            code = bagi_spec_seal(memory, spec, NULL, &why);
-        if (!code)
-            code = bagi_writer_prepare(writer, BAGI_RECOVER_BUFFER, &why);
-        known = !code;
-        if (code && code != BAGS_ERROR_MEMORY) {
-            bagi_spec_free(memory, spec);
-            code = BAGS_OK;
-        }
-    }
-    bagi_free(memory, text, size);
+        code = bagi_writer_read_record(writer, &known, &fault, &why);
 
     /* A shard whose fields are unknown can only be one whose writer crashed before it
      * created their files. */
@@ -8902,44 +8921,58 @@ static bags_code bagi_writer_take(bags_writer *writer, bagi_name name, bool dry_
     } else if (!code) {
         int error =
             io->list ? io->list(io->user, dir->path, bagi_left_other, &other) : ENOSYS;
-        code = other ? bags_fail(&why, refusal, "%s: %s", dir->shown, fault)
+        code = other ? bags_fail(&why,
+                           writer->text ? BAGS_ERROR_EXISTS : BAGS_ERROR_CORRUPT,
+                           "%s: %s", dir->shown, fault)
                      : bagi_fail_io(dir->env, error, dir->path, "list", &why);
     }
     if (!code && !record && !dry_run)
         code = bagi_writer_open_record(writer, BAGS_IO_CREATE, &why);
     ignored.code = BAGS_OK;
-    *finished = code && bagi_is_finished(dir, &ignored.code, &ignored);
-    if (*finished)
+    if (code && bagi_is_finished(dir, &ignored.code, &ignored))
         return BAGS_OK; /* meanwhile, by its writer or a recovery */
-    if (code) {
+    *left = found->length ? BAGI_LEFT_DATAPOINTS
+            : record      ? BAGI_LEFT_STARTED
+                          : BAGI_LEFT_CLAIMED;
+    if (code)
         *failure = why;
-        return code;
-    }
-    if (dry_run)
-        return BAGS_OK;
+    return code;
+}
+
+/* Take over the shard that was found: continue after its datapoints (`append` refuses
+ * that), or remove it if it has none. */
+static bags_code bagi_writer_take(
+    bags_writer *writer, bagi_left left, bagi_scan *found) {
+    const bags_writer_options *options = &writer->options;
+    const bagi_dir *dir = &writer->dir;
+    bags_error *failure = &writer->job.failure;
+    bool other = false;
     /* Without datapoints too: those of its input may be in the shards before. */
-    if (writer->options.append &&
-        (found->length || (record && writer->number >= writer->options.shard_stop)))
+    if (options->append &&
+        (left == BAGI_LEFT_DATAPOINTS ||
+            (left == BAGI_LEFT_STARTED && writer->number >= options->shard_stop)))
         return bags_fail(failure, BAGS_ERROR_UNFINISHED,
             "%s: unfinished (datapoints: %" PRIu64 "), since its input was "
             "interrupted; run bags_recover, then append the rest of that input, "
             "after the datapoints that are stored (bags_reader_length); if append "
             "did not start this shard, set resume to continue it instead",
             dir->shown, found->length);
-    if (!found->length) {
-        code = bagi_writer_discard(writer, &other, failure);
+    if (left == BAGI_LEFT_CLAIMED || left == BAGI_LEFT_STARTED) {
+        bags_code code = bagi_writer_discard(writer, &other, failure);
         if (other)
             found->reason = "no datapoint; files that no writer creates stay";
         return code;
     }
-    if (writer->options.checksum && !writer->outputs[0].checksums)
+    if (left == BAGI_LEFT_FINISHED)
+        return BAGS_OK;
+    if (options->checksum && !writer->outputs[0].checksums)
         return bags_fail(failure, BAGS_ERROR_EXISTS,
             "%s: was started without checksums, which are requested or which other "
             "shards have; resume it without, or use bags_recover and bags_checksum",
             dir->shown);
     bagi_writer_check(writer);
-    for (size_t i = 0; i <= spec->count; i++)
-        bagi_output_continue(&writer->outputs[i], dir, bagi_spec_name(spec, i),
+    for (size_t i = 0; i <= writer->spec.count; i++)
+        bagi_output_continue(&writer->outputs[i], dir, bagi_spec_name(&writer->spec, i),
             writer->outputs[i].resumed);
     writer->shard_length = found->length;
     return failure->code;
@@ -8961,7 +8994,7 @@ static bags_code bagi_writer_check_names(
         bagi_fail_finalized(writer, err);
     for (size_t i = 0; i < names->count && !err->code && !*finalized; i++) {
         uint64_t number = names->names[i].number;
-        if (number % stop != start)
+        if (!bagi_is_of_worker(names->names[i], start, stop))
             continue;
         if (number != next)
             return bags_fail(err, BAGS_ERROR_GAP,
@@ -9024,9 +9057,9 @@ static bags_code bagi_writer_resume(
     bagi_common common = BAGI_ZERO;
     for (size_t i = 0; i < names->count && !err->code; i++) {
         uint64_t number = names->names[i].number, length = 0;
-        bool finished = false;
+        bagi_left left;
         bagi_scan found;
-        if (number % stop != start) {
+        if (!bagi_is_of_worker(names->names[i], start, stop)) {
             next = finalized ? number + 1 : next;
             continue;
         }
@@ -9034,7 +9067,10 @@ static bags_code bagi_writer_resume(
             break;
         writer->number = number;
         bags_code code =
-            bagi_writer_take(writer, names->names[i], false, &finished, &found);
+            bagi_writer_find(writer, names->names[i], false, &left, &found);
+        bool finished = left == BAGI_LEFT_FINISHED;
+        if (!code)
+            code = bagi_writer_take(writer, left, &found);
         if (!code && finished) {
             bagi_how how = bagi_how_new();
             code = bagi_shard_open(&common, &writer->dir, false, &how, &length, err);
@@ -9066,7 +9102,7 @@ static bags_code bagi_writer_start(bags_writer *writer) {
     const bagi_env *env = &writer->job.env;
     bags_error *err = &writer->job.failure;
     bool resume = writer->options.resume, sharded = writer->sharded;
-    bool finished = false, finalized = false;
+    bool finalized = false;
     bagi_dir dir;
     bagi_names names = BAGI_ZERO;
     bagi_scan found;
@@ -9098,9 +9134,12 @@ static bags_code bagi_writer_start(bags_writer *writer) {
             "it was started with",
             writer->shown);
     } else if (!code) {
-        code = bagi_writer_take(writer, bagi_shard_name(0), false, &finished, &found);
+        bagi_left left;
+        code = bagi_writer_find(writer, bagi_shard_name(0), false, &left, &found);
+        if (!code)
+            code = bagi_writer_take(writer, left, &found);
         writer->resumed = found.length;
-        if (!code && finished)
+        if (!code && left == BAGI_LEFT_FINISHED)
             code = bags_fail(err, BAGS_ERROR_EXISTS,
                 "%s: finished and not sharded, cannot be continued; write to a "
                 "new path, or with shards",
@@ -10607,8 +10646,9 @@ typedef struct bagi_recovering {
 /* Finish a shard, or remove it. */
 static bags_code bagi_recover_shard(const bagi_recovering *work, const bagi_dir *dir,
     bags_recovered *done, bags_error *err) {
-    bool dry_run = work->options.dry_run, finished = false;
+    bool dry_run = work->options.dry_run;
     bags_writer_options options = BAGI_ZERO;
+    bagi_left left;
     bagi_scan found;
     options.no_sync = work->options.no_sync;
     options.keep_idx = work->options.keep_idx;
@@ -10617,8 +10657,10 @@ static bags_code bagi_recover_shard(const bagi_recovering *work, const bagi_dir 
     if (!writer)
         return err->code;
     bags_code code =
-        bagi_writer_take(writer, bagi_shard_name(0), dry_run, &finished, &found);
-    if (!code && !finished) {
+        bagi_writer_find(writer, bagi_shard_name(0), dry_run, &left, &found);
+    if (!code && !dry_run)
+        code = bagi_writer_take(writer, left, &found);
+    if (!code && left != BAGI_LEFT_FINISHED) {
         done->length = found.length;
         done->truncated = found.trailing;
         done->reason = found.reason ? found.reason : "";
