@@ -11621,6 +11621,87 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
 }
 #endif /* BAGS_NO_WRITER */
 
+/* Nothing of the implementation stays defined, except that it was compiled. */
+#undef BAGI_ADD
+#undef BAGI_ADVICE_GAP
+#undef BAGI_BAGS_AHEAD
+#undef BAGI_BEGIN
+#undef BAGI_BLOCK_MIN
+#undef BAGI_BLOCK_SIZE
+#undef BAGI_BUFFER_DEFAULT
+#undef BAGI_BUFFER_MIN
+#undef BAGI_BUILT_IN
+#undef BAGI_COLD
+#undef BAGI_CONTENT
+#undef BAGI_CRC_16
+#undef BAGI_CRC_4
+#undef BAGI_CRC_CPU
+#undef BAGI_CRC_STEP1
+#undef BAGI_CRC_STEP8
+#undef BAGI_CRC_TARGET
+#undef BAGI_CURSOR_BYTES
+#undef BAGI_CURSOR_ENTRIES
+#undef BAGI_CURSOR_WINDOW
+#undef BAGI_DIGITS_MAX
+#undef BAGI_DTYPES
+#undef BAGI_ERR
+#undef BAGI_FIELDS_MAX
+#undef BAGI_HEAD_MAX
+#undef BAGI_HOT
+#undef BAGI_HWCAP
+#undef BAGI_INT_MAX
+#undef BAGI_JOURNAL
+#undef BAGI_LOAD
+#undef BAGI_LOCAL_ADVISE
+#undef BAGI_LOCAL_MAP
+#undef BAGI_LOCAL_MAX
+#undef BAGI_LOCAL_RESERVE
+#undef BAGI_LOCAL_WRITE_BACK
+#undef BAGI_LOCKED_BYTE
+#undef BAGI_LOCKED_BY_WRITER
+#undef BAGI_LOCK_TRIES
+#undef BAGI_MAPS_LIMIT
+#undef BAGI_MARK
+#undef BAGI_MAX
+#undef BAGI_MIN
+#undef BAGI_NAME_LONGEST
+#undef BAGI_NAME_MAX
+#undef BAGI_NAME_SPACE
+#undef BAGI_NEED
+#undef BAGI_NOINLINE
+#undef BAGI_OPTIONS
+#undef BAGI_RECOVER_BUFFER
+#undef BAGI_REFS_STEP
+#undef BAGI_RESERVE_MAX
+#undef BAGI_RESERVE_MIN
+#undef BAGI_RETRY
+#undef BAGI_ROW_MANY
+#undef BAGI_SHARDS_AHEAD
+#undef BAGI_SHARD_DIGITS
+#undef BAGI_SHARD_LIMIT
+#undef BAGI_SLACK
+#undef BAGI_SPAN_SIZE
+#undef BAGI_SPEC_MAX
+#undef BAGI_STALE
+#undef BAGI_STAT_TIME
+#undef BAGI_STORE
+#undef BAGI_STREAMS
+#undef BAGI_TOUCH
+#undef BAGI_TRAILER_ALONE
+#undef BAGI_TRAILER_SHARD
+#undef BAGI_TRAILER_SIZE
+#undef BAGI_USER
+#undef BAGI_VALUE_ALIGN
+#undef BAGI_VERIFY_FAULTS
+#undef BAGI_VERIFY_PROGRESS
+#undef BAGI_WIDE_LONG
+#undef BAGI_WIDE_MAX
+#undef BAGI_WIDE_SIZE
+#undef BAGI_WINDOWS_PATHS
+#undef BAGI_WRITER_ERR
+#undef BAGI_WRITE_BACK_MIN
+#undef BAGI_ZERO
+
 #endif /* BAGS_IMPLEMENTATION */
 
 /*

@@ -91,6 +91,17 @@ public_only() {
         diff <(inlined "$2") <(symbols library | grep -v -E '^bags?_' | LC_ALL=C sort)
 }
 
+# After the implementation only the internal macros of the API are defined, on every
+# system: what is defined under any #if is removed again.
+macros_removed() {
+    local api='ALWAYS|IMPLEMENTED|INLINE|PRINTF|UNLIKELY|UNUSED'
+    ! "$1" -std=c99 -I"$root" -dM -E "$dir/library.c" | grep "#define BAGI_" |
+        grep -vE "BAGI_($api)\>" &&
+        diff <(grep -oE '^# *define BAGI_[A-Z0-9_]+' "$root/bags.h" | grep -o 'BAGI_.*' |
+            grep -vxE "BAGI_($api)" | sort -u) \
+            <(grep -oE '^#undef BAGI_[A-Z0-9_]+' "$root/bags.h" | grep -o 'BAGI_.*' | sort)
+}
+
 # A compiler that inlines nothing finds a definition of every inline function.
 all_emitted() {
     "$1" -std="$2" -O0 -Dalways_inline=unused -I"$root" -c "$dir/library.c" \
@@ -149,6 +160,7 @@ quick() {
     cell 'gcc -std=c99 symbols' public_only gcc c99
     cell 'gcc -std=c99 symbols, static' nothing_public gcc c99
     cell 'gcc -std=c99 without inlining' all_emitted gcc c99
+    cell 'gcc -std=c99 internal macros' macros_removed gcc
     cell 'gcc -std=c99 formats without the writer' formats_reading gcc
     cell 'gcc -std=c99 each header of the formats' each_header gcc c99
     cell 'g++ -std=c++11 each header of the formats' each_header g++ c++11
