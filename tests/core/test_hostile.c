@@ -345,20 +345,10 @@ static void save_small(const char *path) {
 }
 
 static bags_code read_all(const char *path, bool no_mmap) {
-    bags_reader_options options;
-    memset(&options, 0, sizeof options);
+    bags_reader_options options = {0};
     options.no_mmap = no_mmap;
     options.env.allocator = &memory.allocator;
-    bags_reader *reader = bags_reader_open(path, &options, &said);
-    if (!reader)
-        return said.code;
-    bags_row row = {0};
-    bags_code code = verify_path(path, &options.env, &said);
-    for (uint64_t i = 0; !code && i < bags_reader_length(reader); i++)
-        code = bags_reader_get(reader, i, NULL, 0, &row, &said);
-    bags_row_free(&row);
-    bags_reader_close(reader);
-    return code;
+    return read_dataset(path, &options);
 }
 
 /* A pipe would wait for a writer forever; a device has no end. */

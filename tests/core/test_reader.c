@@ -1344,19 +1344,9 @@ static void variants_may_be_mixed_in_a_dataset_with_refs(void **state) {
     }
 }
 
-/* Reads everything. Returns the first error, or BAGS_OK. */
 static bags_code read_all(const char *path, enum mode mode) {
     bags_reader_options options = reading(mode);
-    bags_reader *reader = bags_reader_open(path, &options, &said);
-    if (!reader)
-        return said.code;
-    bags_row row = {0};
-    bags_code code = verify_path(path, &options.env, &said);
-    for (uint64_t i = 0; !code && i < bags_reader_length(reader); i++)
-        code = bags_reader_get(reader, i, NULL, 0, &row, &said);
-    bags_row_free(&row);
-    bags_reader_close(reader);
-    return code;
+    return read_dataset(path, &options);
 }
 
 static void a_bag_of_0_bytes_is_read_only_next_to_v2_or_empty_bags(void **state) {

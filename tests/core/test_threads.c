@@ -65,11 +65,11 @@ static bool same(bags_view blob, const char *text, size_t size) {
     return blob.size == size && (!size || memcmp(blob.data, text, size) == 0);
 }
 
-static const char *read_point(job *j, uint64_t index, bags_row *row, bags_error *err) {
+/* The fields a and b of datapoint `index`. Returns NULL, or what is wrong. */
+static const char *read_texts(
+    const bags_reader *reader, uint64_t index, bags_row *row, bags_error *err) {
     char text[200];
-    uint64_t count = 99;
-    bags_value value;
-    if (bags_reader_get(j->reader, index, NULL, 0, row, err))
+    if (bags_reader_get(reader, index, NULL, 0, row, err))
         return err->message;
     if (!same(bags_row_bytes(row, 0, 0), text, text_of(index, 0, text)))
         return "other bytes in a";
@@ -78,6 +78,15 @@ static const char *read_point(job *j, uint64_t index, bags_row *row, bags_error 
     for (size_t k = 0; k < items_of(index); k++)
         if (!same(bags_row_bytes(row, 1, k), text, text_of(index, k, text)))
             return "other bytes in b";
+    return NULL;
+}
+
+static const char *read_point(job *j, uint64_t index, bags_row *row, bags_error *err) {
+    uint64_t count = 99;
+    bags_value value;
+    const char *wrong = read_texts(j->reader, index, row, err);
+    if (wrong)
+        return wrong;
     if (bags_row_value(row, 2, 0, NULL, &value, err))
         return err->message;
     if (((const uint64_t *)value.data)[1] != index * index)
@@ -457,21 +466,6 @@ static void *write_numbered(job *j) {
     return NULL;
 }
 
-static const char *read_unfinished(
-    const bags_reader *reader, uint64_t index, bags_row *row, bags_error *err) {
-    char text[200];
-    if (bags_reader_get(reader, index, NULL, 0, row, err))
-        return err->message;
-    if (!same(bags_row_bytes(row, 0, 0), text, text_of(index, 0, text)))
-        return "other bytes in a";
-    if (bags_row_length(row, 1) != items_of(index))
-        return "another length of b";
-    for (size_t k = 0; k < items_of(index); k++)
-        if (!same(bags_row_bytes(row, 1, k), text, text_of(index, k, text)))
-            return "other bytes in b";
-    return NULL;
-}
-
 /* Thread 0 writes; the others open the dataset until everything is in it. */
 static void *watch_numbered(void *user) {
     job *j = (job *)user;
@@ -496,9 +490,9 @@ static void *watch_numbered(void *user) {
         if (length < seen)
             fault = "fewer datapoints than before";
         for (uint64_t i = length > 20 ? length - 20 : 0; i < length && !fault; i++)
-            fault = read_unfinished(reader, i, &row, &err);
+            fault = read_texts(reader, i, &row, &err);
         if (length && !fault)
-            fault = read_unfinished(reader, (seen * 7 + j->seed) % length, &row, &err);
+            fault = read_texts(reader, (seen * 7 + j->seed) % length, &row, &err);
         seen = length;
         bags_reader_close(reader);
     }
@@ -528,7 +522,7 @@ static void *share_unfinished(void *user) {
     uint64_t length = bags_reader_length(j->reader), random = j->seed;
     const char *fault = NULL;
     for (int i = 0; i < 1500 && !fault; i++)
-        fault = read_unfinished(j->reader, next_random(&random) % length, &row, &err);
+        fault = read_texts(j->reader, next_random(&random) % length, &row, &err);
     if (fault)
         snprintf(j->fault, sizeof j->fault, "%.200s", fault);
     bags_row_free(&row);

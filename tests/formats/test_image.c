@@ -275,14 +275,14 @@ static void faults_of_a_png_are_named(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_orientation_is_found_in_either_byte_order),
-        cmocka_unit_test(a_segment_with_exif_need_not_be_the_first),
-        cmocka_unit_test(of_several_chunks_with_exif_one_counts),
-        cmocka_unit_test(entries_are_read_as_pillow_reads_them),
-        cmocka_unit_test(truncated_and_changed_files_are_read_safely),
-        cmocka_unit_test(complete_files_are_accepted_and_parts_refused),
-        cmocka_unit_test(faults_of_a_jpeg_are_named),
-        cmocka_unit_test(faults_of_a_png_are_named),
+        TEST(the_orientation_is_found_in_either_byte_order),
+        TEST(a_segment_with_exif_need_not_be_the_first),
+        TEST(of_several_chunks_with_exif_one_counts),
+        TEST(entries_are_read_as_pillow_reads_them),
+        TEST(truncated_and_changed_files_are_read_safely),
+        TEST(complete_files_are_accepted_and_parts_refused),
+        TEST(faults_of_a_jpeg_are_named),
+        TEST(faults_of_a_png_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include <cmocka.h>
+#define TEST(function) cmocka_unit_test(function)
 
 #define VIDEO "tests/data/video/"
 #define GOLDEN "tests/data/golden/"
@@ -1191,33 +1192,33 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_probe_reports_frames_size_and_rate),
-        cmocka_unit_test(clips_decode_as_ffmpeg_decodes_them),
-        cmocka_unit_test(frames_equal_those_of_pyav),
-        cmocka_unit_test(a_codec_opens_without_an_allocator),
-        cmocka_unit_test(frames_before_the_first_keyframe_are_skipped),
-        cmocka_unit_test(golden_clips_decode_as_ffmpeg_decodes_them),
-        cmocka_unit_test(every_range_has_the_frames_of_the_entire_video),
-        cmocka_unit_test(frames_go_into_the_callers_memory),
-        cmocka_unit_test(what_is_encoded_comes_back),
-        cmocka_unit_test(default_files_have_the_layout_of_pythons),
-        cmocka_unit_test(no_frames_are_no_bytes),
-        cmocka_unit_test(a_stream_needs_the_memory_of_the_encoded_video),
-        cmocka_unit_test(a_buffer_that_cannot_grow_is_out_of_memory),
-        cmocka_unit_test(options_choose_rate_keyframes_and_container),
-        cmocka_unit_test(invalid_types_are_rejected),
-        cmocka_unit_test(an_unknown_encoder_is_an_error_that_names_the_others),
-        cmocka_unit_test(values_that_are_not_videos_are_rejected),
-        cmocka_unit_test(videos_live_in_a_dataset),
-        cmocka_unit_test(a_damaged_frame_is_named),
-        cmocka_unit_test(a_file_truncated_anywhere_is_an_error),
-        cmocka_unit_test(changed_bytes_do_no_harm),
-        cmocka_unit_test(a_bomb_is_rejected_without_allocating_memory),
-        cmocka_unit_test(limits_are_options),
-        cmocka_unit_test(what_is_not_a_video_is_rejected),
-        cmocka_unit_test(threads_share_a_codec),
-        cmocka_unit_test(more_decoder_threads_give_the_same_frames),
-        cmocka_unit_test(nothing_was_printed),
+        TEST(a_probe_reports_frames_size_and_rate),
+        TEST(clips_decode_as_ffmpeg_decodes_them),
+        TEST(frames_equal_those_of_pyav),
+        TEST(a_codec_opens_without_an_allocator),
+        TEST(frames_before_the_first_keyframe_are_skipped),
+        TEST(golden_clips_decode_as_ffmpeg_decodes_them),
+        TEST(every_range_has_the_frames_of_the_entire_video),
+        TEST(frames_go_into_the_callers_memory),
+        TEST(what_is_encoded_comes_back),
+        TEST(default_files_have_the_layout_of_pythons),
+        TEST(no_frames_are_no_bytes),
+        TEST(a_stream_needs_the_memory_of_the_encoded_video),
+        TEST(a_buffer_that_cannot_grow_is_out_of_memory),
+        TEST(options_choose_rate_keyframes_and_container),
+        TEST(invalid_types_are_rejected),
+        TEST(an_unknown_encoder_is_an_error_that_names_the_others),
+        TEST(values_that_are_not_videos_are_rejected),
+        TEST(videos_live_in_a_dataset),
+        TEST(a_damaged_frame_is_named),
+        TEST(a_file_truncated_anywhere_is_an_error),
+        TEST(changed_bytes_do_no_harm),
+        TEST(a_bomb_is_rejected_without_allocating_memory),
+        TEST(limits_are_options),
+        TEST(what_is_not_a_video_is_rejected),
+        TEST(threads_share_a_codec),
+        TEST(more_decoder_threads_give_the_same_frames),
+        TEST(nothing_was_printed),
     };
     return cmocka_run_group_tests_name("mp4", tests, set_up, tear_down);
 }

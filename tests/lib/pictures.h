@@ -24,6 +24,7 @@
 #define assert_int_equal(a, b) assert_true((a) == (b))
 #else
 #include <cmocka.h>
+#define TEST(function) cmocka_unit_test(function)
 #endif
 
 #include "../../formats/formats.h"

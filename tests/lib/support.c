@@ -627,6 +627,19 @@ bags_code verify_path(const char *path, const bags_env *env, bags_error *err) {
     return bags_verify(path, &options, NULL, err);
 }
 
+bags_code read_dataset(const char *path, const bags_reader_options *options) {
+    bags_reader *reader = bags_reader_open(path, options, &said);
+    if (!reader)
+        return said.code;
+    bags_row row = {0};
+    bags_code code = verify_path(path, &options->env, &said);
+    for (uint64_t i = 0; !code && i < bags_reader_length(reader); i++)
+        code = bags_reader_get(reader, i, NULL, 0, &row, &said);
+    bags_row_free(&row);
+    bags_reader_close(reader);
+    return code;
+}
+
 bags_code copy_flushed(const char *from, const char *to, bool checksums,
     const bags_io *io, uint64_t *length, bags_error *err) {
     bag_reader_options reading;

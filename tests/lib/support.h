@@ -157,6 +157,9 @@ void set_free(hand_set *set);
 /* bags_verify, which accepts what a reader accepts with every option set: gaps,
  * unfinished shards, a standalone Bag of 0 bytes. env NULL: {0}. */
 bags_code verify_path(const char *path, const bags_env *env, bags_error *err);
+/* Opens and verifies a dataset and reads every datapoint. Returns the first error, which
+ * `said` has, or BAGS_OK. */
+bags_code read_dataset(const char *path, const bags_reader_options *options);
 
 /* Copy the complete blobs of a Bag that a crashed writer left, *length of them, to a
  * new one. */
