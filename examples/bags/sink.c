@@ -118,6 +118,8 @@ static bags_buffer scratch;
  * was killed at once may leave an empty directory. */
 static void check_shards(void) {
     bool unsharded = path_has(path, "spec.json") || path_has(path, "spec.json.partial");
+    if (writing.append && !path_exists(path))
+        fail(BAGS_ERROR_MISSING, "%s: does not exist; omit --append to start it", path);
     if (writing.append && unsharded)
         fail(BAGS_ERROR_EXISTS, "%s: is not sharded; --append needs a sharded dataset",
             path);
@@ -140,27 +142,16 @@ static bags_field *fields_for_python(void) {
         made[i].name = fields[i].name;
         made[i].type = type_for_python(fields[i].type, version.value);
         if (!made[i].type)
-            usage("field \"%.160s\": %s reads no %s (%.160s)", fields[i].name,
+            usage("field \"%.160s\": %s reads no %s (%.160s)%s", fields[i].name,
                 one->name,
                 states[i].sequence && !one->sequences ? "sequences" : "such type",
-                fields[i].type);
+                fields[i].type,
+                strcmp(fields[i].type, "i64")
+                    ? ""
+                    : "; numbers from 0 can be int: "
+                      "NAME=int in --spec, or in --type of import");
     }
     return made;
-}
-
-/* What exists must be what the version reads, too. */
-static void check_idx(void) {
-    size_t length;
-    bags_shard single = {0, 0, 0, 0, false}, *list = shards_list(path, &length);
-    const python_version *one = &python_versions[version.value];
-    for (size_t i = 0; count && i < (length ? length : 1); i++) {
-        const char *shard = shard_path(path, length ? &list[i] : &single);
-        const char *idx = temp_format("%s.idx", fields[0].name);
-        if (path_has(shard, "spec.json") && !path_has(shard, idx))
-            fail(BAGS_ERROR_EXISTS, "%s: has no .idx files, which --for %s needs",
-                shard, one->name);
-    }
-    free(list);
 }
 
 static void open_bag(void) {
@@ -240,7 +231,8 @@ static void follow_finished(void) {
     if (without_checksums && has_checksums)
         fail(BAGS_ERROR_EXISTS, "%s: has checksums; omit --no-checksum", path);
     if (writing.keep_idx && !has_idx)
-        fail(BAGS_ERROR_EXISTS, "%s: has no .idx files; omit --idx", path);
+        fail(BAGS_ERROR_EXISTS, "%s: has no .idx files; omit %s", path,
+            version.given ? "--for, whose version needs them" : "--idx");
     writing.checksum = has_checksums;
     writing.keep_idx = has_idx;
     free(finished);
@@ -263,8 +255,6 @@ static void open_dataset(void) {
     writing.checksum = !without_checksums;
     if (writing.resume || writing.append) {
         check_shards();
-        if (version.given && python_versions[version.value].idx)
-            check_idx();
         follow_finished();
     }
     if (writing.resume && !sharded && path_has(path, "spec.json")) {

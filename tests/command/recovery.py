@@ -269,8 +269,8 @@ def append_adds_every_line_to_a_sharded_dataset():
         _pack(LINES, 'plain', '--append', *options, call=refuse,
               says=('plain', 'not sharded'))
     assert files('plain') == before
-    _pack(LINES[:2], 'new', '--append')
-    assert read('new')['shards'] == [2]
+    _pack(LINES[:2], 'new', '--append', call=refuse, says='new: does not exist; omit --append')
+    assert not os.path.exists('new')
 
 
 @each([[], ['--idx'], ['--no-checksum'], ['--no-checksum', '--idx']])
