@@ -87,6 +87,9 @@ ENDS void fail(bags_code code, const char *format, ...) BAGI_PRINTF(2, 3);
 /* For an invalid command line. */
 #define usage(...) fail(BAGS_ERROR_ARGUMENT, __VA_ARGS__)
 ENDS void fail_system(int error, const char *path, const char *doing);
+/* For signal handlers: print one line, and end with exit code 1. The path may be
+ * NULL. */
+ENDS void fail_in_signal(const char *path, const char *what);
 void must(bags_code code);          /* be BAGS_OK, otherwise die */
 void must_open(const void *opened); /* not be NULL, otherwise die */
 
@@ -243,6 +246,8 @@ void *file_create(const char *path);
 void file_write(const char *path, const void *data, size_t size);
 /* Create a directory, which may exist, and its parents. */
 void directory_make(const char *path);
+/* Remove a directory with everything in it, following no link. */
+void directory_remove(const char *path);
 /* False if it is not a directory, or cannot be read. */
 bool directory_is_empty(const char *path);
 bool path_exists(const char *path);

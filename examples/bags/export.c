@@ -5,8 +5,14 @@
  *     OUT/manifest.jsonl           one line per datapoint; written last
  *     OUT/files/FIELD/000012.jpg   blobs; 000012-000003.jpg: of a sequence
  *
- * The manifest is manifest.jsonl.partial until it is complete. What a failure leaves is
- * removed by the user: continuing would read as much as starting again.
+ * The manifest is manifest.jsonl.partial, which is locked, until it is complete. A
+ * failure or a signal keeps it and the files once lines were written to it; otherwise
+ * what was created is removed: all of it is in OUT, which was empty or missing.
+ *
+ * --resume does all of it again, but compares with what exists instead of writing it:
+ * the manifest must be a prefix of the new one, and each file equal, unless it was
+ * truncated, and no other may exist. So the result is that of an export which nothing
+ * interrupted, whatever has happened to the source, the options and OUT.
  */
 #include "command.h"
 #include "system.h"
@@ -15,8 +21,9 @@
 #define MAX_SMALL 64   /* elements of arrays that are in the line by default */
 #define MAX_TEXT ((size_t)1 << 20) /* bytes of text in the line */
 #define WRITE_SIZE ((size_t)1 << 16)
+#define WRITE_SECONDS 1.0
 
-static bool raw, npy, lists;
+static bool raw, npy, lists, resume;
 
 static const option options[] = {
     {"lists", OPTION_FLAG, &lists, NULL,
@@ -26,19 +33,57 @@ static const option options[] = {
     {"raw", OPTION_FLAG, &raw, NULL,
         "decode nothing: {\"base64\": TEXT} for up to 256 bytes, otherwise "
         "{\"file\": PATH}"},
+    {"resume", OPTION_FLAG, &resume, NULL,
+        "continue an export with the same source and options that was "
+        "interrupted; what exists is compared"},
     OPTIONS_END,
 };
 
 static const bags_field *fields;
 static size_t count;
 static const char *out;
-static char *partial, *manifest;
+static bool made_out; /* OUT was missing before */
+static char *partial, *manifest, *spec;
 static char **directories; /* files/FIELD, for each field, */
 static bool *made;         /* and whether it was created */
 static uint64_t files;     /* written there */
 static void *manifest_file;
-static uint64_t written; /* bytes of it */
-static text line;        /* what is written next */
+static bool complete;     /* --resume: it has the name manifest.jsonl, */
+static uint64_t existing; /* and these bytes */
+static uint64_t written;  /* bytes of it; those of `existing` below are equal */
+static uint64_t lines;    /* complete ones among them */
+static double written_at;
+static text line; /* what is written next */
+static uint64_t line_count;
+
+/* ---- what exists ---- */
+
+ENDS static void fail_difference(const char *path, const char *what) {
+    on_failure = NULL;
+    fail(BAGS_ERROR_VALUE,
+        "%s: %s; --resume needs the same source and options as before; to "
+        "start again, remove %s",
+        path, what, out);
+}
+
+/* Write a file, or compare it. The last one of an interrupted export may be truncated,
+ * and those of its lines exist. */
+static void keep_file(const char *path, const void *data, size_t size) {
+    static bags_buffer scratch;
+    bool exists = resume && path_exists(path);
+    if (exists) {
+        bags_view found = file_read(path, &scratch);
+        if (found.size > size || (found.size && memcmp(found.data, data, found.size)))
+            fail_difference(path, "differs from what this export writes");
+        if (found.size == size)
+            return;
+    }
+    if (complete || (!exists && written < existing))
+        fail_difference(path, exists ? "truncated" : "missing");
+    if (exists)
+        unlink(path);
+    file_write(path, data, size);
+}
 
 /* ---- one value ---- */
 
@@ -55,7 +100,7 @@ static void put_file(const char *key, uint64_t index, size_t field, size_t item,
         directory_make(path_parent(path));
         made[field] = true;
     }
-    file_write(path, blob.data, blob.size);
+    keep_file(path, blob.data, blob.size);
     value_file(&line, key, name);
     files++;
     free(path);
@@ -124,16 +169,40 @@ static void put_item(uint64_t index, size_t field, size_t item) {
     }
 }
 
+/* Write the lines, or compare them with those that exist. */
 static void write_lines(void) {
-    int error =
-        write_all(bags_io_local(), manifest_file, written, line.buffer.data, line.size);
+    static bags_buffer scratch;
+    const bags_io *io = bags_io_local();
+    size_t size = 0;
+    int error = 0;
+    if (written < existing) {
+        uint64_t left = existing - written;
+        size = left < line.size ? (size_t)left : line.size;
+        must(bags_buffer_reserve(&scratch, size, &failure));
+        error = read_all(io, manifest_file, written, scratch.data, &size);
+        if (error)
+            fail_system(error, complete ? manifest : partial, "read");
+        if (size && memcmp(scratch.data, line.buffer.data, size))
+            fail_difference(
+                complete ? manifest : partial, "differs from what this export writes");
+    }
+    if (size < line.size && complete)
+        fail_difference(manifest, "ends before what this export writes");
+    error = write_all(
+        io, manifest_file, written + size, line.buffer.data + size, line.size - size);
     if (error)
         fail_system(error, partial, "write");
     written += line.size;
+    lines += line_count;
     line.size = 0;
+    line_count = 0;
+    written_at = seconds_now();
 }
 
+/* Nothing is written before all that exists was compared. */
 static void put_line(uint64_t index) {
+    if (written < existing && written + line.size >= existing)
+        write_lines();
     source_get(index, NULL, 0);
     text_puts(&line, "{");
     for (size_t i = 0; i < count; i++) {
@@ -148,38 +217,107 @@ static void put_line(uint64_t index) {
         text_puts(&line, list ? "]" : "");
     }
     text_puts(&line, "}\n");
-    if (line.size >= WRITE_SIZE)
+    line_count++;
+    if (line.size >= WRITE_SIZE || seconds_now() - written_at > WRITE_SECONDS)
         write_lines();
 }
 
 /* ---- the directory ---- */
 
-static void explain_failure(void) {
-    failure_suffix("; %s is incomplete: remove it", out);
+/* Keep what can be resumed. Otherwise remove what was created, and nothing else. */
+static void keep_or_remove(void) {
+    if (manifest_file)
+        bags_io_local()->close(NULL, manifest_file);
+    if (resume || lines > 0) {
+        failure_suffix("; %s: what was exported is kept, --resume continues", out);
+        return;
+    }
+    unlink(partial);
+    unlink(spec);
+    directory_remove(temp_format("%s/files", out));
+    if (made_out)
+        rmdir(out);
 }
 
-/* Two exports to one directory at once: the manifest is created by one of them. */
+/* Open the manifest that exists, or create it, and lock it. */
+static void open_manifest(bool exists) {
+    const bags_io *io = bags_io_local();
+    const char *path = complete ? manifest : partial;
+    int mode = complete ? BAGS_IO_READ : exists ? BAGS_IO_WRITE : BAGS_IO_CREATE;
+    int error = io->open(io->user, path, mode, &manifest_file);
+    if (error)
+        fail_system(error, path, exists ? "open" : "create");
+    /* Between both, another process may have finished it. */
+    bool is_locked = io->lock(io->user, manifest_file) == EWOULDBLOCK;
+    if (is_locked || !path_exists(path))
+        fail(BAGS_ERROR_LOCKED, "%s: another process is exporting to it", out);
+    error = io->size(io->user, manifest_file, &existing);
+    if (error)
+        fail_system(error, path, "read");
+}
+
 static void open_out(void) {
     partial = path_join(out, "manifest.jsonl.partial");
     manifest = path_join(out, "manifest.jsonl");
-    if (path_exists(out) && !directory_is_empty(out))
+    spec = path_join(out, "spec.json");
+    bool exists = path_exists(out), interrupted = path_exists(partial);
+    complete = resume && path_exists(manifest);
+    if (interrupted && !resume)
+        fail(BAGS_ERROR_EXISTS,
+            "%s: contains an interrupted export; continue it with --resume, or "
+            "remove it",
+            out);
+    if (exists && !interrupted && !complete && !directory_is_empty(out))
         fail(BAGS_ERROR_EXISTS, "%s: exists and is not an empty directory%s", out,
-            path_exists(partial) ? ": an export was interrupted; remove it" : "");
+            resume ? " or an interrupted export" : "");
     directory_make(out);
-    manifest_file = file_create(partial);
-    on_failure = explain_failure;
-    interrupt_leaves(temp_format("%s is incomplete: remove it", out), NULL, NULL);
+    made_out = !exists;
+    open_manifest(interrupted || complete);
+    on_failure = keep_or_remove;
+    interrupt_leaves(
+        temp_format("%s: what was exported is kept", out), "continue with", "--resume");
     made = (bool *)allocate(count, sizeof *made);
     directories = names_make(fields, count, "files/");
+    written_at = seconds_now();
+}
+
+static int count_name(void *user, const char *name) {
+    (void)name;
+    ++*(uint64_t *)user;
+    return 0;
+}
+
+static int count_names(void *user, const char *name) {
+    const bags_io *io = bags_io_local();
+    const char *path = temp_format("%s/files/%s", out, name);
+    return io->list(io->user, path, count_name, user);
+}
+
+/* What an export of another source has left would be taken for a part of this one. */
+static void check_files(void) {
+    const bags_io *io = bags_io_local();
+    uint64_t found = 0;
+    const char *path = temp_format("%s/files", out);
+    int error = io->list(io->user, path, count_names, &found);
+    if (error == ENOTDIR || (!error && found != files))
+        fail_difference(path, "has files that this export does not write");
+    if (error && error != ENOENT)
+        fail_system(error, path, "list");
 }
 
 static void finish(void) {
     const bags_io *io = bags_io_local();
     write_lines();
+    if (written < existing)
+        fail_difference(
+            complete ? manifest : partial, "has more lines than this export writes");
+    if (resume)
+        check_files();
     int error = io->close(io->user, manifest_file);
+    manifest_file = NULL;
     if (error)
         fail_system(error, partial, "write");
-    if (rename(partial, manifest))
+    if (!complete && rename(partial, manifest))
         fail_system(errno, manifest, "create");
     on_failure = NULL;
 }
@@ -196,7 +334,7 @@ static int run(char **operands) {
     open_out();
     text_spec(&line, fields, count);
     if (source_dataset())
-        file_write(path_join(out, "spec.json"), line.buffer.data, line.size);
+        keep_file(spec, line.buffer.data, line.size);
     line.size = 0;
     uint64_t length = source_length();
     for (uint64_t i = 0; i < length; i++) {
@@ -206,7 +344,7 @@ static int run(char **operands) {
     source_check();
     progress_end();
     finish();
-    print("%s: wrote %s of %s, with %s\n", out,
+    print("%s: %s %s of %s, with %s\n", out, complete ? "already has" : "wrote",
         counted(length, source_dataset() ? "datapoint" : "blob"), source_path(),
         counted(files, "file"));
     return 0;
@@ -223,5 +361,7 @@ const command command_export = {"export", "all of it as JSON lines and files",
     "would encode differently, such as numbers above 64 bits and a NaN with a "
     "sign. (An `int` is a number, also if another writer has stored it in "
     "other bytes; --raw keeps them.) Text that is not UTF-8 needs `bags pack "
-    "--unchecked`.\n",
+    "--unchecked`.\n"
+    "An export that was interrupted is kept, as is one that fails after a "
+    "second: call it again with --resume.\n",
     "  bags export pets unpacked && head -3 unpacked/manifest.jsonl\n", run};

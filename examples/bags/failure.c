@@ -117,21 +117,24 @@ void fail_system(int error, const char *path, const char *doing) {
 }
 
 #ifndef _WIN32
-static void say_truncated(int number) {
+void fail_in_signal(const char *path, const char *what) {
     static atomic_flag failed = ATOMIC_FLAG_INIT;
-    char clean[BAGS_ERROR_SIZE] = "";
-    (void)number;
     while (atomic_flag_test_and_set(&failed))
         pause(); /* another thread prints it */
     bar_hide();
-    if (mapped_path)
-        clean_copy(clean, sizeof clean, mapped_path);
-    const char *const parts[] = {
-        "bags: ", clean, mapped_path ? ": " : "", TRUNCATED, "\n"};
+    char clean[BAGS_ERROR_SIZE] = "";
+    if (path)
+        clean_copy(clean, sizeof clean, path);
+    const char *const parts[] = {"bags: ", clean, path ? ": " : "", what, "\n"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (write(STDERR_FILENO, parts[i], strlen(parts[i])) < 0)
             break;
     _exit(1);
+}
+
+static void say_truncated(int number) {
+    (void)number;
+    fail_in_signal(mapped_path, TRUNCATED);
 }
 
 void expect_truncation(void) {

@@ -140,6 +140,25 @@ bool directory_is_empty(const char *path) {
     return io->list(io->user, path, is_an_entry, NULL) == 0;
 }
 
+void directory_remove(const char *path) {
+    DIR *directory = opendir(path);
+    struct dirent *entry;
+    while (directory && (entry = readdir(directory))) {
+        struct stat about;
+        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
+            continue;
+        char *inner = path_join(path, entry->d_name);
+        if (!lstat(inner, &about) && S_ISDIR(about.st_mode))
+            directory_remove(inner);
+        else
+            unlink(inner);
+        free(inner);
+    }
+    if (directory)
+        closedir(directory);
+    rmdir(path);
+}
+
 /* ---- names ---- */
 
 #define MAX_NAME 48

@@ -1,12 +1,16 @@
 /*
  * The lines of the manifest. They may come from a pipe, slowly: the caller states
- * how long it can wait, since it must flush earlier lines in time. They may start with a
- * byte order mark.
+ * how long it can wait, since it must flush earlier lines in time. They may be
+ * compressed by gzip, as their first bytes show, and start with a byte order mark.
  *
  * Empty lines are allowed only at the end: elsewhere something is missing.
  */
 #include "command.h"
 #include "system.h"
+
+#ifdef COMMAND_WITH_ZLIB
+#include <zlib.h>
+#endif
 
 /* A parsed line takes three times its size. */
 #define MAX_LINE ((size_t)1 << 28)
@@ -19,6 +23,7 @@ static bags_buffer buffer;
 static size_t start, scanned, stop; /* the bytes that are not lines yet */
 static uint64_t last, blank;        /* numbers of lines; 0: none */
 static uint64_t consumed, total;    /* bytes */
+static bool packed;                 /* the file is compressed */
 
 const char *lines_path(void) { return name; }
 
@@ -56,9 +61,79 @@ static size_t read_some(void *to) {
     return (size_t)got;
 }
 
+#ifdef COMMAND_WITH_ZLIB
+static z_stream unpacking;
+static unsigned char input[READ_SIZE];
+
+ENDS static void fail_unpacking(const char *what) {
+    fail(BAGS_ERROR_CORRUPT, "%s: gzip: %s", name, what);
+}
+
+/* The bytes in the buffer are the first of a compressed file. */
+static void start_unpacking(void) {
+    packed = true;
+    unpacking.next_in = input;
+    unpacking.avail_in = (uInt)(stop - start);
+    memcpy(input, buffer.data + start, stop - start);
+    consumed = stop - start;
+    scanned = stop = start;
+    if (inflateInit2(&unpacking, 15 + 16) != Z_OK)
+        fail(BAGS_ERROR_MEMORY, "out of memory");
+}
+
+/* Unpack some bytes, none at the end of the file. It may have several members. False:
+ * none came in time. */
+static bool unpack_some(int patience, unsigned char *to, size_t *got) {
+    static bool between; /* members, the only place where the file may end */
+    *got = 0;
+    while (*got == 0) {
+        if (unpacking.avail_in == 0) {
+            if (!wait_for_bytes(file, patience))
+                return false;
+            unpacking.next_in = input;
+            unpacking.avail_in = (uInt)read_some(input);
+            consumed += unpacking.avail_in;
+        }
+        if (unpacking.avail_in == 0 && !between)
+            fail_unpacking("truncated");
+        if (unpacking.avail_in == 0)
+            return true;
+        if (between && inflateReset(&unpacking) != Z_OK)
+            fail_unpacking("cannot unpack");
+        unpacking.next_out = to;
+        unpacking.avail_out = (uInt)READ_SIZE;
+        int code = inflate(&unpacking, Z_NO_FLUSH);
+        between = code == Z_STREAM_END;
+        if (code == Z_MEM_ERROR)
+            fail(BAGS_ERROR_MEMORY, "out of memory");
+        if (code != Z_OK && code != Z_STREAM_END && code != Z_BUF_ERROR)
+            fail_unpacking(unpacking.msg ? unpacking.msg : "damaged");
+        *got = READ_SIZE - unpacking.avail_out;
+    }
+    return true;
+}
+#else
+static void start_unpacking(void) {
+    fail(BAGS_ERROR_TYPE,
+        "%s: compressed by gzip, and zlib was not found when bags was built; "
+        "decompress it first: `gzip -dc FILE | bags pack - OUT`",
+        name);
+}
+
+static bool unpack_some(int patience, unsigned char *to, size_t *got) {
+    (void)patience;
+    (void)to;
+    *got = 0;
+    return true;
+}
+#endif
+
 /* Read more bytes after those in the buffer. False: none came in time. */
 static bool read_more(int patience) {
-    if (!wait_for_bytes(file, patience))
+    static const unsigned char magic[] = {0x1F, 0x8B};
+    static bool started;
+    size_t got = 0;
+    if (!packed && !wait_for_bytes(file, patience))
         return false;
     if (start > 0)
         memmove(buffer.data, buffer.data + start, stop - start);
@@ -66,13 +141,17 @@ static bool read_more(int patience) {
     stop -= start;
     start = 0;
     must(bags_buffer_reserve(&buffer, stop + READ_SIZE + 1, &failure));
-    size_t got = read_some(buffer.data + stop);
+    if (!packed)
+        got = read_some(buffer.data + stop);
+    else if (!unpack_some(patience, buffer.data + stop, &got))
+        return false;
     ended = got == 0;
     stop += got;
-    if (last == 0 && stop - start >= 2 && !memcmp(buffer.data, "\x1F\x8B", 2))
-        fail(BAGS_ERROR_TYPE,
-            "%s: compressed by gzip; decompress it: `gzip -dc FILE | bags pack - OUT`",
-            name);
+    if (!started && stop == 1 && buffer.data[0] == magic[0])
+        return true; /* the other byte follows */
+    if (!started && stop >= 2 && !memcmp(buffer.data, magic, sizeof magic))
+        start_unpacking();
+    started = true;
     return true;
 }
 
@@ -100,7 +179,7 @@ static line_state any_line(int patience, char **line, size_t *size) {
     (*line)[*size] = 0;
     start += *size + (end != NULL);
     scanned = start;
-    consumed += *size + 1;
+    consumed += packed ? 0 : *size + 1;
     if (last++ == 0 && *size >= 3 && !memcmp(*line, "\xEF\xBB\xBF", 3)) {
         *line += 3;
         *size -= 3;

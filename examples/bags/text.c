@@ -223,10 +223,80 @@ static size_t edits(const char *one, size_t size, const char *two) {
     return row[last];
 }
 
+/* What others call commands, options and types. */
+static const struct other_name {
+    const char *word, *name;
+} other_names[] = {
+    {"ls", "info"},
+    {"list", "info"},
+    {"show", "info"},
+    {"stat", "info"},
+    {"cat", "get"},
+    {"head", "get"},
+    {"read", "get"},
+    {"print", "get"},
+    {"add", "pack"},
+    {"create", "pack"},
+    {"write", "pack"},
+    {"unpack", "export"},
+    {"extract", "export"},
+    {"dump", "export"},
+    {"convert", "import"},
+    {"preview", "sheet"},
+    {"train", "load"},
+    {"repair", "recover"},
+    {"fix", "recover"},
+    {"check", "verify"},
+    {"test", "verify"},
+    {"validate", "verify"},
+    {"cp", "copy"},
+    {"upload", "copy"},
+    {"continue", "resume"},
+    {"output", "out"},
+    {"schema", "spec"},
+    {"workers", "shard-stop"},
+    {"threads", "jobs"},
+    {"jobs", "threads"},
+    {"half", "float16"},
+    {"float", "float32"},
+    {"double", "float64"},
+    {"integer", "int"},
+    {"number", "int"},
+    {"uint", "int"},
+    {"long", "i64"},
+    {"str", "utf8"},
+    {"string", "utf8"},
+    {"text", "utf8"},
+    {"binary", "bytes"},
+    {"blob", "bytes"},
+    {"raw", "bytes"},
+    {"image", "jpeg"},
+    {"img", "jpeg"},
+    {"picture", "jpeg"},
+    {"video", "mp4"},
+    {"json", "msgpack"},
+    {"dict", "msgpack"},
+    {"object", "msgpack"},
+    {"numpy", "npy"},
+    {"ndarray", "array"},
+    {"tensor", "array"},
+};
+
+static bool is_other_name(const char *word, size_t size, const char *name) {
+    for (size_t i = 0; i < sizeof other_names / sizeof *other_names; i++)
+        if (strlen(other_names[i].word) == size &&
+            !strncasecmp(other_names[i].word, word, size) &&
+            !strcmp(other_names[i].name, name))
+            return true;
+    return false;
+}
+
 void guess_name(guess *from, const char *name) {
     size_t size = from->size, limit = size < 3 ? 0 : size < 6 ? 1 : 2;
     size_t distance = edits(from->word, size, name);
-    if (distance > 1 && size >= 3 && !strncasecmp(from->word, name, size))
+    if (is_other_name(from->word, size, name))
+        distance = 0;
+    else if (distance > 1 && size >= 3 && !strncasecmp(from->word, name, size))
         distance = 1; /* it is the start of the name */
     if (distance <= limit && (!from->name || distance < from->distance)) {
         from->name = name;

@@ -155,7 +155,6 @@ const char *type_guess(const char *type) {
     guess from = {type, name_size(type), NULL, 0};
     for (size_t i = 0; i < TYPES; i++)
         guess_name(&from, types[i].name);
-    guess_name(&from, "float32"); /* what "float" means, before float16 */
     for (int i = BAGS_DTYPE_BOOL; i <= BAGS_DTYPE_COMPLEX128; i++)
         guess_name(&from, bags_dtype_name((bags_dtype)i));
     if (from.name && from.size == strlen(from.name) &&

@@ -163,8 +163,8 @@ def a_file_size_limit_is_an_error_and_no_death():
            says=('File too large', 'is kept, --resume continues'), preexec_fn=_limit)
     pack(rows, 'text=utf8', 'good')
     refuse('export', 'good', 'unpacked', preexec_fn=_limit,
-           says=('File too large', 'unpacked is incomplete'))
-    assert not pathlib.Path('unpacked/manifest.jsonl').exists()
+           says='File too large')
+    assert not pathlib.Path('unpacked').exists()
 
 
 def standard_output_that_is_closed_does_no_harm():
@@ -189,12 +189,12 @@ def names_cannot_steer_the_terminal():
     assert '\x1b' not in result.err and result.err.count('\n') == 1
 
 
-@each([(('infp',), 'bags info'), (('VERFIY', 'x'), 'bags verify'), 
-       (('hlep',), 'bags help'), (('help', 'expotr'), 'bags help export'),
+@each([(('infp',), 'bags info'), (('VERFIY', 'x'), 'bags verify'), (('check', 'x'), 'bags verify'),
+       (('hlep',), 'bags help'), (('unpack',), 'bags export'), (('help', 'expotr'), 'bags help export'),
        (('--verison',), 'bags --version'), (('help', 'tyeps'), 'bags help types'),
-       (('pack', 'm', 'o', '--chekcsum'), '--checksum'), (('pack', 'm', 'o', '--shard-stat', '1'), '--shard-start'),
-       (('info', 'x', '--jsno'), '--json'), (('verify', 'x', '--job=2'), '--jobs'),
-       (('load', 'x', '--treads', '2'), '--threads'), (('get', 'x', '0', '-out', 'd'), '--out'),
+       (('pack', 'm', 'o', '--chekcsum'), '--checksum'), (('pack', 'm', 'o', '--continue'), '--resume'),
+       (('info', 'x', '--jsno'), '--json'), (('verify', 'x', '--threads=2'), '--jobs'),
+       (('load', 'x', '--jobs', '2'), '--threads'), (('get', 'x', '0', '-out', 'd'), '--out'),
        (('import', 'x', '--from', 'hdf', '--dry-run'), 'hdf5'),
        (('import', 'x', '--from', 'web-dataset', '--dry-run'), 'webdataset'),
        (('frobnicate',), ''), (('x',), ''), (('pack', 'm', 'o', '--frobnicate'), ''),

@@ -676,6 +676,17 @@ def a_killed_import_is_resumed_until_it_is_done(which):
     assert _data('out') == _data('whole')
 
 
+def a_crash_of_libhdf5_is_an_error():
+    """Version 1.10 crashes on this file; another may refuse it."""
+    if 'hdf5' not in _kinds() or '/asan/' in harness.PROGRAM:
+        return
+    content = bytearray((SOURCES / 'bad-link.h5').read_bytes())
+    content[812] ^= 255
+    pathlib.Path('damaged.h5').write_bytes(content)
+    refuse('import', 'damaged.h5', 'out', says='damaged.h5: ')
+    assert not os.path.exists('out')
+
+
 def another_source_is_not_resumed():
     if 'webdataset' not in _kinds():
         return

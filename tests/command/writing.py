@@ -280,31 +280,164 @@ def an_export_overwrites_nothing():
     assert files('new/and/deep') == files('empty')
 
 
-def an_export_that_fails_names_what_it_leaves():
+def a_failed_export_leaves_an_empty_directory_as_it_was():
     pack([{'b': {'base64': 'AAAA' * 100}}] * 3, 'b=bytes')
     path = pathlib.Path('out/refs.bag')
-    right = path.read_bytes()
-    path.write_bytes(right[:5] + b'\x63' + right[6:])
-    refuse('export', 'out', 'new', says=('2', '; new is incomplete: remove it'))
-    assert not pathlib.Path('new/manifest.jsonl').exists()
-    path.write_bytes(right)
-    left = files('new')
-    refuse('export', 'out', 'new', says='new: exists and is not an empty directory: an export '
-           'was interrupted; remove it')
-    assert files('new') == left
+    raw = bytearray(path.read_bytes())
+    raw[5] = 99
+    path.write_bytes(raw)
+    pathlib.Path('empty').mkdir()
+    for options in ([], ['--raw']):
+        refuse('export', 'out', 'empty', *options, says='2')
+        assert pathlib.Path('empty').exists() and not files('empty')
+        refuse('export', 'out', 'new', *options)
+        assert not pathlib.Path('new').exists()
+
+
+def _export_rows(count=40):
+    """Some values in lines, others in files."""
+    pack([{'n': i, 't': 'x' * (i % 7), 'v': [i] * 3,
+           'b': {'base64': base64.b64encode(bytes([i]) * (300 * i % 1000)).decode()},
+           's': [{'base64': base64.b64encode(b'%d' % i).decode()}] * (i % 3)}
+          for i in range(count)], 'n=int(4),t=utf8,v=int64(3),b=bytes,s=bytes[]')
+
+
+def _interrupt(whole, size, path='x'):
+    """What an export that was killed leaves: lines up to this byte, and the files of
+    the next line, of which the last one is truncated."""
+    shutil.copytree(whole, path)
+    manifest = pathlib.Path(path, 'manifest.jsonl')
+    data = manifest.read_bytes()
+    manifest.unlink()
+    pathlib.Path(path, 'manifest.jsonl.partial').write_bytes(data[:size])
+    done = data[:size].count(b'\n')
+    for file in pathlib.Path(path, 'files').rglob('*.bin'):
+        if int(file.name[:6]) > done:
+            file.unlink()
+        elif int(file.name[:6]) == done and file.parent.name == 'b':
+            file.write_bytes(file.read_bytes()[:size % 200])
+
+
+@each([(), ('--raw',), ('--npy', '--live')])
+def an_interrupted_export_is_resumed(options):
+    _export_rows()
+    run('export', 'out', 'whole', *options)
+    whole = files('whole')
+    last = len(whole['manifest.jsonl'])
+    for size in [*range(0, last, last // (3 if options else 10)), last - 1, last]:
+        _interrupt('whole', size)
+        run('export', 'out', 'x', '--resume', *options)
+        assert files('x') == whole, size
+        shutil.rmtree('x')
+    _interrupt('whole', last)
+    refuse('export', 'out', 'x', *options, says=('x: ', 'interrupted', '--resume'))
+    run('export', 'out', 'x', '--resume', *options)
+    # It is complete: nothing is written.
+    before = [(f, f.stat().st_mtime_ns) for f in sorted(pathlib.Path('x').rglob('*'))]
+    assert b'already has 40 datapoints' in run(
+        'export', 'out', 'x', '--resume', *options).out
+    assert before == [(f, f.stat().st_mtime_ns)
+                      for f in sorted(pathlib.Path('x').rglob('*'))]
+    for path in 'new', 'empty':
+        os.makedirs('empty', exist_ok=True)
+        run('export', 'out', path, '--resume', *options)
+        assert files(path) == whole
+
+
+def a_killed_export_is_resumed():
+    _export_rows(250)
+    run('export', 'out', 'whole')
+    whole = files('whole')
+    for most in (1, 100, 300):
+        job = subprocess.Popen([harness.PROGRAM, 'export', 'out', 'x'],
+                               stdout=subprocess.DEVNULL)
+        while job.poll() is None:
+            try:
+                if sum(1 for _ in pathlib.Path('x').rglob('*.bin')) >= most:
+                    break
+            except FileNotFoundError:
+                pass
+        job.kill()
+        job.wait()
+        run('export', 'out', 'x', '--resume')
+        assert files('x') == whole, most
+        shutil.rmtree('x')
+
+
+def an_export_of_another_source_is_not_resumed():
+    _export_rows()
+    run('export', 'out', 'whole')
+    size = len(files('whole')['manifest.jsonl'])
+    for k, (where, change) in enumerate([
+            ('manifest.jsonl.partial', lambda old: old.replace(b'"n": 3', b'"n": 4')),
+            ('manifest.jsonl.partial', lambda old: old[:-9] + bytes(9)),
+            ('manifest.jsonl.partial', lambda old: old * 3),
+            ('spec.json', lambda old: old.replace(b'bytes', b'utf8')),
+            ('files/b/000003.bin', lambda old: old[:-1] + b'x'),
+            ('files/b/000003.bin', lambda old: old + b'x'),
+            ('files/b/000003.bin', lambda old: None),
+            ('files/b/000039.png', lambda old: b''),
+            ('files/c/000001.bin', lambda old: b'')]):
+        _interrupt('whole', size // 2)
+        path = pathlib.Path('x', where)
+        new = change(path.read_bytes() if path.exists() else b'')
+        path.parent.mkdir(exist_ok=True)
+        path.unlink(missing_ok=True)
+        if new is not None:
+            path.write_bytes(new)
+        before = files('x')
+        named = 'x/files' if k in (2, 7, 8) else f'{path}: '
+        refuse('export', 'out', 'x', '--resume',
+               says=(named, 'same source and options', 'remove x'))
+        if k < 7:
+            assert files('x') == before
+        assert not pathlib.Path('x/manifest.jsonl').exists()
+        shutil.rmtree('x')
+    _interrupt('whole', size // 2)
+    before = files('x')
+    for options in (['--raw'], ['--npy']):
+        refuse('export', 'out', 'x', '--resume', *options, says='same source and')
+        assert files('x') == before
+    pack([{'n': 1}], 'n=int(4)', 'other')
+    refuse('export', 'other', 'x', '--resume', says='x/spec.json')
+    assert files('x') == before
+    # Nor is a complete one continued.
+    shutil.rmtree('x')
+    shutil.copytree('whole', 'x')
+    pathlib.Path('x/files/b/000009.bin').unlink()
+    before = files('x')
+    refuse('export', 'out', 'x', '--resume', says=('x/files/b/000009.bin', 'missing'))
+    assert files('x') == before
+    os.mkdir('mine')
+    pathlib.Path('mine/file').write_text('')
+    refuse('export', 'out', 'mine', '--resume', says=('mine', 'interrupted'))
 
 
 def two_exports_do_not_write_to_one_directory():
-    pack([{'t': 'x' * 200} for _ in range(3000)], 't=utf8')
+    import fcntl
+    _export_rows()
     run('export', 'out', 'whole')
-    for i in range(8):
-        jobs = [subprocess.Popen([harness.PROGRAM, 'export', 'out', f'x{i}'],
-                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-                for _ in range(3)]
-        for job in jobs:
-            job.communicate()
-        assert [job.returncode for job in jobs].count(0) == 1
-        assert files(f'x{i}') == files('whole')
+    _interrupt('whole', 500)
+    with open('x/manifest.jsonl.partial', 'rb+') as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        before = files('x')
+        refuse('export', 'out', 'x', '--resume', says=('x: ', 'another process'))
+        assert files('x') == before
+    run('export', 'out', 'x', '--resume')
+    assert files('x') == files('whole')
+
+
+def an_export_that_fails_late_is_kept():
+    pack([{'t': 'x' * 200} for _ in range(3000)], 't=utf8')
+    path = pathlib.Path('out/refs.bag')
+    right = path.read_bytes()
+    path.write_bytes(right[:2900] + b'\x63' + right[2901:])
+    refuse('export', 'out', 'x', says=('refs.bag', 'x: ', 'kept, --resume continues'))
+    assert len(files('x')['manifest.jsonl.partial']) >= 1 << 16
+    path.write_bytes(right)
+    run('export', 'out', 'x', '--resume')
+    run('export', 'out', 'whole')
+    assert files('x') == files('whole')
 
 
 NAMES = ['a', 'A', 'a b', 'con', 'CON', 'x' * 200, 'X' * 200, 'ä', 'é', '-r',
