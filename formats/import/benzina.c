@@ -38,13 +38,6 @@ typedef struct bz_state {
     bz_track *tracks; /* one per field */
 } bz_state;
 
-static uint64_t bz_load(const unsigned char *data, size_t size) {
-    uint64_t number = 0;
-    for (size_t i = 0; i < size; i++)
-        number = number << 8 | data[i];
-    return number;
-}
-
 static bags_code bz_bad(bags_source *s, const char *what, const char *of) {
     return bags_source_fail(
         s, BAGS_ERROR_CORRUPT, "invalid %s%s%s", what, *of ? " of track " : "", of);
@@ -56,10 +49,10 @@ static bz_table bz_next(bz_table *rest, char type[4]) {
     bz_table box = {NULL, 0, 0};
     if (rest->size < 8)
         return box;
-    uint64_t size = bz_load(rest->data, 4), header = 8;
+    uint64_t size = bags_load(rest->data, 4, true), header = 8;
     memcpy(type, rest->data + 4, 4);
     if (size == 1 && rest->size >= 16) {
-        size = bz_load(rest->data + 8, 8);
+        size = bags_load(rest->data + 8, 8, true);
         header = 16;
     } else if (size == 0) {
         size = rest->size; /* up to the end */
@@ -87,7 +80,7 @@ static bz_table bz_find(bz_table in, const char *path) {
 static bool bz_entries(bz_table *table, uint64_t skip, uint64_t width) {
     if (!table->data || table->size < skip + 4)
         return false;
-    table->count = bz_load(table->data + skip, 4);
+    table->count = bags_load(table->data + skip, 4, true);
     table->data += skip + 4;
     table->size -= skip + 4;
     return table->count <= table->size / width;
@@ -111,9 +104,9 @@ static bags_code bz_open_track(bags_source *s, bz_track *track, bz_table trak) {
     if (track->wide)
         track->offsets = bz_find(tables, "co64");
     if (track->sizes.data && track->sizes.size >= 12) {
-        track->size = (uint32_t)bz_load(track->sizes.data + 4, 4);
+        track->size = (uint32_t)bags_load(track->sizes.data + 4, 4, true);
         if (track->size)
-            track->sizes.count = bz_load(track->sizes.data + 8, 4);
+            track->sizes.count = bags_load(track->sizes.data + 8, 4, true);
     }
     /* Samples of one size have no table of sizes. */
     if ((!track->size && !bz_entries(&track->sizes, 8, 4)) ||
@@ -126,7 +119,8 @@ static bags_code bz_open_track(bags_source *s, bz_track *track, bz_table trak) {
 }
 
 static uint64_t bz_size(const bz_track *track, uint64_t sample) {
-    return track->size ? track->size : bz_load(track->sizes.data + 4 * sample, 4);
+    return track->size ? track->size
+                       : bags_load(track->sizes.data + 4 * sample, 4, true);
 }
 
 /* Move to this sample, which is not before the next one, and past it. A run has
@@ -138,16 +132,16 @@ static bags_code bz_move(
         if (track->run >= track->runs.count || track->chunk >= track->offsets.count)
             return bz_bad(s, "stsc box: too few chunks", track->name);
         if (track->run + 1 < track->runs.count &&
-            bz_load(run + 12, 4) <= track->chunk + 1) {
+            bags_load(run + 12, 4, true) <= track->chunk + 1) {
             track->run++;
-        } else if (track->before >= bz_load(run + 4, 4)) {
+        } else if (track->before >= bags_load(run + 4, 4, true)) {
             track->chunk++;
             track->before = 0;
         } else {
             size_t width = track->wide ? 8 : 4;
             if (track->before == 0)
                 track->offset =
-                    bz_load(track->offsets.data + width * track->chunk, width);
+                    bags_load(track->offsets.data + width * track->chunk, width, true);
             *offset = track->offset;
             uint64_t size = bz_size(track, track->next);
             if (*offset > s->file.size || size > s->file.size - *offset)
@@ -194,11 +188,11 @@ static bags_code bz_load_moov(bags_source *s, bz_table *moov) {
         bags_code code = bags_source_view(s, at, left < 16 ? left : 16, &head);
         if (code)
             return code;
-        size = head.size < 8 ? 2 : bz_load(head.data, 4);
+        size = head.size < 8 ? 2 : bags_load(head.data, 4, true);
         if (size == 0)
             size = left;
         else if (size == 1 && head.size == 16)
-            size = bz_load(head.data + 8, 8);
+            size = bags_load(head.data + 8, 8, true);
         if (size < 8 || size > left)
             return bags_source_fail(s, BAGS_ERROR_CORRUPT,
                 "invalid box at %" PRIu64 " (%" PRIu64 " bytes)", at, size);
@@ -287,7 +281,7 @@ static bool bz_detect(const char *path) {
     size_t size = bags_import_peek(path, start, sizeof start);
     if (size < 16 || memcmp(start + 4, "ftyp", 4) != 0)
         return false;
-    uint64_t end = bz_load(start, 4);
+    uint64_t end = bags_load(start, 4, true);
     for (size_t i = 8; i + 4 <= size && i + 4 <= end; i += 4)
         if (i != 12 && memcmp(start + i, "bzna", 4) == 0)
             return true;

@@ -43,24 +43,17 @@ static fo_kind fo_find_kind(const unsigned char *data, size_t size) {
     return FO_MATROSKA;
 }
 
-static uint64_t fo_big_endian(const unsigned char *data, size_t size) {
-    uint64_t number = 0;
-    for (size_t i = 0; i < size; i++)
-        number = number << 8 | data[i];
-    return number;
-}
-
 /* True if an MP4 file has an index, and its boxes end where it does. */
 static bool fo_is_mp4(bags_view file) {
     bool index = false;
     for (size_t at = 0; at < file.size;) {
         size_t left = file.size - at;
         const unsigned char *box = file.data + at;
-        uint64_t size = left < 8 ? 0 : fo_big_endian(box, 4);
+        uint64_t size = left < 8 ? 0 : bags_load(box, 4, true);
         if (left < 8)
             return false;
         if (size == 1 && left >= 16)
-            size = fo_big_endian(box + 8, 8);
+            size = bags_load(box + 8, 8, true);
         else if (size == 0) /* up to the end */
             size = left;
         if (size < 8 || size > left)
@@ -83,7 +76,7 @@ static bool fo_element(bags_view *at, uint64_t *id, uint64_t *size) {
             length++;
         if (length > at->size)
             return false;
-        *out[i] = fo_big_endian(at->data, length);
+        *out[i] = bags_load(at->data, length, true);
         uint64_t mask = (UINT64_C(1) << 7 * length) - 1;
         if (i == 1)
             *size = (*size & mask) == mask ? UINT64_MAX : *size & mask;

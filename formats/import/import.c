@@ -208,25 +208,6 @@ static void im_close(bags_import_file *file) {
     file->handle = NULL;
 }
 
-static bags_code im_read(const bags_import_file *file, uint64_t offset, void *data,
-    size_t size, bags_error *err) {
-    const bags_io *io = bags_io_local();
-    size_t done = 0, part = 1;
-    while (done < size && part > 0) {
-        part = 0;
-        int error = io->read_at(io->user, file->handle, offset + done,
-            (char *)data + done, size - done, &part);
-        if (error)
-            return bags_fail_io(NULL, error, file->path, "read", err);
-        done += part;
-    }
-    if (done < size)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: ends at byte %" PRIu64 " (expected %" PRIu64 " bytes at %" PRIu64 ")",
-            file->path, offset + done, (uint64_t)size, offset);
-    return BAGS_OK;
-}
-
 void bags_source_close_file(bags_source *s) {
     im_close(&s->file);
     s->file.data = NULL;
@@ -272,7 +253,8 @@ bags_code bags_source_view(
         file->window_size = 0;
         code = bags_buffer_reserve(&file->window, (size_t)more + 1, s->err);
         if (!code)
-            code = im_read(file, offset, file->window.data, (size_t)more, s->err);
+            code = bags_read(bags_io_local(), file->handle, file->path, offset,
+                file->window.data, (size_t)more, s->err);
         if (code)
             return code;
         file->window_start = offset;
@@ -294,7 +276,8 @@ bags_code bags_source_copy(
     out->data = (const unsigned char *)to;
     out->size = (size_t)size;
     if (!s->file.data)
-        return im_read(&s->file, offset, to, out->size, s->err);
+        return bags_read(bags_io_local(), s->file.handle, s->file.path, offset, to,
+            out->size, s->err);
     memcpy(to, s->file.data + offset, out->size);
     return BAGS_OK;
 }
@@ -311,7 +294,8 @@ bags_code bags_source_load(
     if (!code)
         code = bags_buffer_reserve(&s->loaded, (size_t)file.size + 1, s->err);
     if (!code)
-        code = im_read(&file, 0, s->loaded.data, (size_t)file.size, s->err);
+        code = bags_read(bags_io_local(), file.handle, file.path, 0, s->loaded.data,
+            (size_t)file.size, s->err);
     im_close(&file);
     if (code)
         return code;
@@ -328,7 +312,7 @@ size_t bags_import_peek(const char *path, void *data, size_t size) {
     if (!code && size > file.size)
         size = (size_t)file.size;
     if (!code)
-        code = im_read(&file, 0, data, size, NULL);
+        code = bags_read(bags_io_local(), file.handle, file.path, 0, data, size, NULL);
     im_close(&file);
     return code ? 0 : size;
 }
@@ -622,17 +606,9 @@ void *bags_import_symbol(
 
 #endif
 
-uint64_t bags_import_number(const void *data, size_t size) {
-    const unsigned char *bytes = (const unsigned char *)data;
-    uint64_t number = 0;
-    for (size_t i = size; i-- > 0;)
-        number = number << 8 | bytes[i];
-    return number;
-}
-
 bags_value bags_import_integer(bags_dtype dtype, const void *data) {
     size_t bits = 8 * bags_dtype_size(dtype);
-    uint64_t number = bags_import_number(data, bits / 8);
+    uint64_t number = bags_load(data, bits / 8, false);
     if (dtype < BAGS_DTYPE_INT8)
         return bags_uint(number);
     if (bits < 64 && number >> (bits - 1) & 1)

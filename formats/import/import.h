@@ -329,8 +329,7 @@ const char *bags_import_magic(const void *data, size_t size);
 void *bags_import_symbol(
     const char *const *libraries, const char *symbol, bags_error *err);
 
-/* A number of at most 8 little-endian bytes; as an integer of this dtype. */
-uint64_t bags_import_number(const void *data, size_t size);
+/* The integer of this dtype that little-endian bytes are. */
 bags_value bags_import_integer(bags_dtype dtype, const void *data);
 
 #ifdef __cplusplus

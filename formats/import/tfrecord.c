@@ -53,7 +53,7 @@ static bags_code tf_check(bags_source *s, const char *what, bags_view part) {
     size_t size = part.size - 4;
     uint64_t start = ((tf_state *)s->state)->start;
     uint32_t computed = tf_masked_crc(part.data, size);
-    uint32_t stored = (uint32_t)bags_import_number(part.data + size, 4);
+    uint32_t stored = (uint32_t)bags_load(part.data + size, 4, false);
     if (computed == stored)
         return BAGS_OK;
     return bags_source_fail(s, BAGS_ERROR_CORRUPT,
@@ -90,7 +90,7 @@ static bags_code tf_next(bags_source *s, bool skip, bags_view *record) {
         code = tf_check(s, "size", *record);
     if (code)
         return code;
-    uint64_t size = bags_import_number(record->data, 8);
+    uint64_t size = bags_load(record->data, 8, false);
     if (size > left - 16)
         return bags_source_fail(s, BAGS_ERROR_CORRUPT,
             "record at byte %" PRIu64 ": truncated (%" PRIu64
@@ -389,7 +389,7 @@ static bool tf_detect(const char *path) {
     unsigned char head[12];
     return bags_import_has_files(path, tf_accept) ||
            (bags_import_peek(path, head, sizeof head) == sizeof head &&
-               tf_masked_crc(head, 8) == bags_import_number(head + 8, 4));
+               tf_masked_crc(head, 8) == bags_load(head + 8, 4, false));
 }
 
 const bags_importer bags_import_tfrecord = {

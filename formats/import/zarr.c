@@ -391,8 +391,7 @@ static bool zr_float(json_object *value, size_t size, unsigned char *out) {
         bits = low;
     else if (size == 8)
         memcpy(&bits, &number, sizeof bits);
-    for (size_t i = 0; i < size; i++)
-        out[i] = (unsigned char)(bits >> 8 * i);
+    bags_store(out, size, false, bits);
     if (word < 3)
         return true;
     if (isinf(number) || isinf(held) || (size == 2 && half == 0x7C00))
@@ -422,8 +421,7 @@ static bool zr_integer(
     double whole = (double)(int64_t)bits;
     if (is_double && (whole < number || whole > number))
         return false;
-    for (size_t i = 0; i < size; i++)
-        out[i] = (unsigned char)(bits >> 8 * i);
+    bags_store(out, size, false, bits);
     uint64_t most = UINT64_MAX >> (64 - 8 * size + is_signed);
     negative = negative && bits != 0; /* -0 */
     return negative ? is_signed && ~bits <= most : bits <= most;
@@ -441,8 +439,8 @@ static bool zr_text(json_object *value, unsigned char *out, size_t size) {
             point = point << 6 | (text[i++] & 0x3F);
         if (size - made < 4 || (point == 0 && i == length))
             return false; /* a NUL at the end would be padding */
-        for (size_t b = 0; b < 4; b++)
-            out[made++] = (unsigned char)(point >> 8 * b);
+        bags_store(out + made, 4, false, point);
+        made += 4;
     }
     return true;
 }
@@ -729,9 +727,7 @@ static size_t zr_utf8(
     while (size >= 4 && !memcmp(from + size - 4, "\0\0\0\0", 4))
         size -= 4;
     for (size_t i = 0; i + 4 <= size; i += 4) {
-        uint32_t c = 0;
-        for (size_t b = 0; b < 4; b++)
-            c |= (uint32_t)from[i + (big ? 3 - b : b)] << 8 * b;
+        uint32_t c = (uint32_t)bags_load(from + i, 4, big);
         unsigned extra = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
         static const unsigned char marks[] = {0, 0xC0, 0xE0, 0xF0};
         if (c > 0x10FFFF) {
@@ -860,8 +856,8 @@ static bags_code zr_refers(bags_source *s, zr_array *a, const char *name,
     bags_swap_bytes(bytes,
         a->band->data + (row - a->band_start) * a->row + member->offset, 16,
         member->swap);
-    *start = bags_import_number(bytes, 8);
-    *stop = bags_import_number(bytes + 8, 8);
+    *start = bags_load(bytes, 8, false);
+    *stop = bags_load(bytes + 8, 8, false);
     if (*start <= *stop && *stop <= to->shape[0])
         return BAGS_OK;
     return bags_source_fail(s, BAGS_ERROR_CORRUPT,
