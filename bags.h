@@ -247,7 +247,8 @@ compile with -D_FILE_OFFSET_BITS=64"
 #ifndef BAGS_H
 #define BAGS_H
 
-/* ========================================================================
+/* =================================================================}
+
  * >>config
  * ====================================================================== */
 
@@ -7463,6 +7464,7 @@ typedef struct bagi_names {
     bags_buffer array;
     bagi_name *names; /* its content, sorted by number */
     size_t count;
+    bool single;           /* not sharded: one name without digits, of the dataset */
     size_t checked;        /* how many bagi_names_check has passed */
     bags_error *err;       /* while they are collected */
     bags_code code;        /* if a number was too large */
@@ -7494,6 +7496,12 @@ static uint64_t bagi_shard_after(uint64_t number, uint64_t workers) {
 /* True for the shards of worker number `start` of `stop` workers. */
 static bool bagi_is_of_worker(bagi_name name, uint64_t start, uint64_t stop) {
     return name.number % stop == start;
+=======
+static bags_code bagi_names_push(bagi_names *names, bagi_name name, bags_error *err) {
+    bags_code code = bagi_push(
+        &names->array, &names->env->memory, &names->count, &name, sizeof name, err);
+    names->names = (bagi_name *)(void *)names->array.data;
+    return code;
 }
 
 /* For the list hook: collect the names made of digits. */
@@ -7511,10 +7519,7 @@ static int bagi_names_collect(void *user, const char *text) {
     }
     for (size_t i = zeros; i < digits; i++)
         name.number = name.number * 10 + (uint64_t)(text[i] - '0');
-    bags_code code = bagi_push(&names->array, &names->env->memory, &names->count, &name,
-        sizeof name, names->err);
-    names->names = (bagi_name *)(void *)names->array.data;
-    return code ? ENOMEM : 0;
+    return bagi_names_push(names, name, names->err) ? ENOMEM : 0;
 }
 
 /* By number. Two names of one number, which are refused later, are ordered by their
@@ -7676,9 +7681,34 @@ static bags_code bagi_check_finished(void *user, const bagi_dir *dir, size_t ind
     return code || finished ? code : bagi_fail_unfinished(dir, err);
 }
 
-BAGI_COLD static bags_code bagi_fail_no_dataset(const bagi_dir *dir, bags_error *err) {
-    return bags_fail(err, BAGS_ERROR_MISSING,
-        "%s: not a dataset (no spec.json, no shards)", dir->shown);
+/* Find the dataset at a path and list its shards, after checking that there are not two
+ * datasets. Free names->array, also after a failure. After a fault of the names, the list
+ * is complete. */
+static bags_code bagi_names_find(
+    const bagi_dir *dir, bagi_names *names, bags_error *err) {
+    const bagi_env *env = dir->env;
+    const bagi_name dataset = {0, 0};
+    bags_code code = BAGS_OK;
+    bags_path_kind kind = bagi_kind(env, dir->path, &code, err);
+    memset(names, 0, sizeof *names);
+    if (!code && kind == BAGS_PATH_NONE)
+        code = bagi_fail_io(env, ENOENT, dir->path, "open", err);
+    else if (!code && kind != BAGS_PATH_DIRECTORY)
+        code = bags_fail(err, BAGS_ERROR_MISSING,
+            "%s: a file, not the directory of a dataset", dir->shown);
+    names->single = bagi_is_single(dir, &code, err);
+    if (names->single) {
+        names->env = env;
+        names->path = dir->path;
+        code = bagi_names_push(names, dataset, err);
+        return code ? code : bagi_check_mixed(dir, err);
+    }
+    if (!code)
+        code = bagi_names_list(env, dir->path, names, err);
+    if (!code && names->count == 0)
+        code = bags_fail(err, BAGS_ERROR_MISSING,
+            "%s: not a dataset (no spec.json, no shards)", dir->shown);
+    return code;
 }
 
 #ifndef BAGS_NO_WRITER
@@ -9397,8 +9427,8 @@ BAGI_COLD static void bagi_reader_expect(
 typedef struct bagi_opening {
     bags_reader *reader;
     bagi_common common;
-    const bagi_names *names; /* NULL: unsharded */
-    bags_error *err;         /* not the caller's: a failed try may be repeated */
+    const bagi_names *names;
+    bags_error *err; /* not the caller's: a failed try may be repeated */
 } bagi_opening;
 
 /* Tries to read what another process is changing. */
@@ -9503,7 +9533,7 @@ BAGI_COLD static bags_code bagi_opening_shard(
         again = live && (code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT ||
                             code == BAGS_ERROR_STATE || (!code && !shard->length));
     } while (again && bagi_tries_again(&tries, opening->err));
-    if (!code && !found && opening->names)
+    if (!code && !found && !opening->names->single)
         kind = bagi_kind(&reader->env, dir->path, &code, opening->err);
     if (code)
         return code;
@@ -9518,10 +9548,8 @@ BAGI_COLD static bags_code bagi_opening_shard(
                    ? bagi_fail_unfinished(dir, opening->err)
                    : BAGS_OK;
     }
-    if (opening->names) {
-        shard->number = opening->names->names[index].number;
-        shard->digits = opening->names->names[index].digits;
-    }
+    shard->number = opening->names->names[index].number;
+    shard->digits = opening->names->names[index].digits;
     shard->start = reader->length;
     reader->count++; /* the reader's from here on, also after a failure */
     if (shard->length > UINT64_MAX - reader->length)
@@ -9603,13 +9631,11 @@ BAGI_COLD static bags_code bagi_opening_directory(
     uint64_t stop = reader->options.shard_stop;
     bagi_names names;
     bagi_tries tries = BAGI_ZERO;
-    reader->sharded = true;
     opening->names = &names;
     do {
         bagi_reader_drop(reader, &opening->common.spec);
-        code = bagi_names_list(&reader->env, reader->path, &names, err);
-        if (!code && names.count == 0)
-            code = bagi_fail_no_dataset(dir, err);
+        code = bagi_names_find(dir, &names, err);
+        reader->sharded = !names.single;
         if (!code && !reader->options.allow_gaps)
             code = bagi_check_gaps(&names, start, stop, err);
         /* A gap next to an unfinished shard is most likely one whose writer has not
@@ -9625,7 +9651,9 @@ BAGI_COLD static bags_code bagi_opening_directory(
         /* None of this worker has the spec; another one's may. */
         if (!code && !opening->common.spec.types)
             code = bagi_each_shard(&names, 0, 1, bagi_opening_spec, opening, err);
-        if (!code && !opening->common.spec.types)
+        if (!code && !opening->common.spec.types && names.single)
+            code = bagi_fail_unfinished(dir, err);
+        else if (!code && !opening->common.spec.types)
             code = bags_fail(err, BAGS_ERROR_UNFINISHED,
                 "%s: no shard is finished; if their writers crashed, run bags_recover",
                 reader->shown);
@@ -9639,7 +9667,6 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
     BAGI_ERR(err);
     BAGI_OPTIONS(bags_reader_options, options);
     bagi_env env = bagi_env_of(&options->env);
-    bags_path_kind kind = BAGS_PATH_NONE;
     bagi_opening opening = BAGI_ZERO;
     bagi_dir dir = BAGI_ZERO;
     bags_error why; /* of tries that may be repeated; *err is written once */
@@ -9669,7 +9696,6 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
         }
         code = reader->has_mutexes ? BAGS_OK : bagi_fail_memory(&why, 0);
     }
-    /* What the path is: an unsharded dataset is shard 0. */
     if (!code)
         code = bagi_dir_open(&dir, &reader->env, reader->path, "", &why);
     if (!code) {
@@ -9677,24 +9703,8 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
         bagi_dir_expect(&dir, "spec.json", ".partial");
         bagi_dir_expect(&dir, "spec.json", "");
         bagi_dir_expect(&dir, "refs", ".bag");
-        kind = bagi_kind(&reader->env, reader->path, &code, &why);
-    }
-    if (!code && kind == BAGS_PATH_NONE)
-        code = bagi_fail_io(&reader->env, ENOENT, reader->path, "open", &why);
-    else if (!code && kind != BAGS_PATH_DIRECTORY)
-        code = bags_fail(&why, BAGS_ERROR_MISSING,
-            "%s: a file, not the directory of a dataset", reader->shown);
-    bool single = bagi_is_single(&dir, &code, &why);
-    if (single)
-        code = bagi_check_mixed(&dir, &why);
-    if (!code && !single)
         code = bagi_opening_directory(&opening, &dir);
-    else if (!code && reader->options.shard_start == 0)
-        code = bagi_opening_shard(&opening, &dir, 0);
-    else if (!code)
-        code = bagi_opening_spec(&opening, &dir, 0);
-    if (!code && !opening.common.spec.types)
-        code = bagi_fail_unfinished(&dir, &why);
+    }
     bagi_dir_free(&dir);
     reader->spec = opening.common.spec; /* the reader's from here on */
     if (!code)
@@ -10706,7 +10716,7 @@ BAGS_API bags_code bags_recover(const char *path, const bags_recover_options *op
     bags_recover_report *report, bags_error *err) {
     BAGI_ERR(err);
     bagi_recovering work = BAGI_ZERO;
-    bagi_names names;
+    bagi_names names = BAGI_ZERO;
     if (options)
         work.options = *options;
     work.env = bagi_env_of(&work.options.env);
@@ -10720,23 +10730,14 @@ BAGS_API bags_code bags_recover(const char *path, const bags_recover_options *op
             "%s: is a file, not a dataset; read a standalone Bag with `unfinished`, "
             "and copy its blobs",
             bagi_tail(path));
-    bool single = bagi_is_single(&dir, &code, err);
-    if (single)
-        code = bagi_check_mixed(&dir, err);
-    if (!code && single) {
-        if (start == 0) /* it counts as shard 0 */
-            code = bagi_recover_one(&work, &dir, 0);
-    } else if (!code) {
-        code = bagi_names_list(&work.env, path, &names, err);
-        if (!code && names.count == 0)
-            code = bagi_fail_no_dataset(&dir, err);
-        if (!code)
-            code = bagi_each_shard(&names, start, *stop, bagi_recover_one, &work, err);
-        if (!code && work.report.finished_now && !work.options.no_sync &&
-            !work.options.dry_run)
-            code = bagi_sync_parent(&work.env, path, err);
-        bags_buffer_free(&names.array);
-    }
+    if (!code)
+        code = bagi_names_find(&dir, &names, err);
+    if (!code)
+        code = bagi_each_shard(&names, start, *stop, bagi_recover_one, &work, err);
+    if (!code && work.report.finished_now && !work.options.no_sync &&
+        !work.options.dry_run && !names.single)
+        code = bagi_sync_parent(&work.env, path, err);
+    bags_buffer_free(&names.array);
     bagi_dir_free(&dir);
     if (report)
         *report = work.report;
@@ -10829,11 +10830,9 @@ BAGS_API bags_code bags_finalize(const char *path, const bags_finalize_options *
     bags_code code = bagi_check_path(path, err);
     if (!code)
         code = bagi_dir_open(&dataset, &env, path, "", err);
-    if (bagi_is_single(&dataset, &code, err))
-        code = bagi_check_mixed(&dataset, err);
     for (int round = 0; round < 2 && gaps && !code; round++) {
-        code = bagi_names_list(&env, path, &names, err);
-        if (!code && names.count == 0)
+        code = bagi_names_find(&dataset, &names, err);
+        if (!code && names.single)
             code = bags_fail(err, BAGS_ERROR_MISSING, "%s: no shards", bagi_tail(path));
         if (!code)
             code = bagi_each_shard(&names, 0, 1, bagi_check_finished, err, err);
@@ -11291,11 +11290,11 @@ BAGI_COLD static bags_code bagi_verify_find(
 /* Check all shards of a worker. When the work is divided into parts, all of them list
  * the shards and look for the common spec, but what concerns the dataset as a whole,
  * its names and its gaps, is reported by part 0 alone. */
-BAGI_COLD static bags_code bagi_verify_sharded(bagi_verifying *v, const bagi_dir *dir) {
+BAGI_COLD static bags_code bagi_verify_dataset(bagi_verifying *v, const bagi_dir *dir) {
     uint64_t start = v->options.shard_start, stop = v->options.shard_stop;
     bool mine = v->options.part == 0;
     bagi_names names;
-    bags_code code = bagi_names_list(&v->env, dir->path, &names, &v->why);
+    bags_code code = bagi_names_find(dir, &names, &v->why);
     while (code == BAGS_ERROR_LIMIT || code == BAGS_ERROR_CORRUPT) {
         code = mine ? bagi_verify_file(v, code) : BAGS_OK;
         if (!code)
@@ -11303,8 +11302,6 @@ BAGI_COLD static bags_code bagi_verify_sharded(bagi_verifying *v, const bagi_dir
     }
     if (code)
         *v->err = v->why;
-    else if (names.count == 0 && !v->code)
-        code = bagi_fail_no_dataset(dir, v->err);
     names.spec = &v->common.spec;
     if (!code)
         code = bagi_each_shard(&names, 0, 1, bagi_verify_find, v, v->err);
@@ -11371,21 +11368,9 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
     if (!code)
         code = bagi_dir_open(&dir, &v.env, path, "", err);
     bags_path_kind kind = bagi_kind(&v.env, path, &code, err);
-    if (!code && kind == BAGS_PATH_NONE)
-        code = bagi_fail_io(&v.env, ENOENT, path, "open", err);
-    bool single = kind != BAGS_PATH_FILE && bagi_is_single(&dir, &code, err);
-    if (!code && kind == BAGS_PATH_FILE) {
-        code = bagi_verify_standalone(&v, path);
-    } else if (!code && !single) {
-        code = bagi_verify_sharded(&v, &dir);
-    } else if (!code) { /* an unsharded dataset is shard 0 */
-        if (v.options.part == 0)
-            code = bagi_verify_file(&v, bagi_check_mixed(&dir, &v.why));
-        if (!code)
-            code = bagi_verify_find(&v, &dir, 0);
-        if (!code && v.options.shard_start == 0)
-            code = bagi_verify_shard(&v, &dir, 0);
-    }
+    if (!code)
+        code = kind == BAGS_PATH_FILE ? bagi_verify_standalone(&v, path)
+                                      : bagi_verify_dataset(&v, &dir);
     if (mutex)
         bagi_mutex_free(&v.files.mutex);
     bagi_dir_free(&dir);
