@@ -247,8 +247,7 @@ compile with -D_FILE_OFFSET_BITS=64"
 #ifndef BAGS_H
 #define BAGS_H
 
-/* =================================================================}
-
+/* ========================================================================
  * >>config
  * ====================================================================== */
 
@@ -3631,18 +3630,20 @@ static void bagi_dir_free(bagi_dir *dir) {
 }
 
 /* The directory at a path to which `name` is appended, which is at most the name of a
- * shard. Free it with bagi_dir_free, also after a failure. */
+ * shard; NULL: the path is that of a standalone Bag. Free it with bagi_dir_free, also
+ * after a failure. */
 static bags_code bagi_dir_open(bagi_dir *dir, const bagi_env *env, const char *path,
     const char *name, bags_error *err) {
     memset(dir, 0, sizeof *dir);
     dir->env = env;
-    dir->size = strlen(path) + BAGI_NAME_SPACE;
+    dir->standalone = !name;
+    dir->size = strlen(path) + (name ? BAGI_NAME_SPACE : sizeof ".crc.partial");
     dir->path = (char *)bagi_alloc_raw(&env->memory, 3 * dir->size, err);
     if (!dir->path)
         return BAGS_ERROR_MEMORY;
     dir->file = dir->path + dir->size;
     dir->renamed = dir->file + dir->size;
-    (void)snprintf(dir->path, dir->size, "%s%s", path, name);
+    (void)snprintf(dir->path, dir->size, "%s%s", path, name ? name : "");
     dir->shown = bagi_shown(env, dir->path);
     return BAGS_OK;
 }
@@ -5276,7 +5277,7 @@ static void bagi_file_close(bag_reader *bag, bagi_file *file) {
  *
  *     no NAME.idx                                      v1 or v2, by its first entry
  *     NAME.idx; NAME.bag ends in the table it lists    v1
- *     NAME.idx; a valid table elsewhere in NAME.bag    an error: bagi_bag_judge
+ *     NAME.idx; a valid table elsewhere in NAME.bag    an error: bagi_bag_check_index
  *     NAME.idx otherwise                               split, or still being written
  */
 
@@ -5296,8 +5297,6 @@ typedef struct bagi_how {
     bool grows;      /* a writer may be appending to it */
     bool unfinished; /* the index is a journal that may list more blobs than
                         exist: the caller finds out, and trims */
-    bool recovering; /* then too, a table that agrees with it is used, and one
-                        that contradicts it is an error */
     bool no_read_ahead;
     bagi_record record; /* of its shard, unless standalone */
 } bagi_how;
@@ -5338,67 +5337,32 @@ static bags_code bagi_bag_shape(bag_reader *bag, bool allow_empty, bags_error *e
     return BAGS_OK;
 }
 
-/*
- * Judge a standalone Bag next to a NAME.idx with `length` entries, the last one being
- * `end`, of which bagi_bag_shape found that it ends in a table. *v1: that is a v1 table
- * that begins there and is as long. A valid table that differs contradicts the index:
- * which of them is right is unknown. But what is in place of a table, or the last 8
- * bytes locate, may also be
- *
- *   - nothing, or the beginning of the table that the index lists: its writer may have
- *     been closing the Bag
- *   - blobs that look like a table: zeros, at offset 0, or a table without a leading 0
- *
- * Recovery would overwrite a table. For it, all entries are compared, and what may be
- * blobs must not look like a table either.
- */
-static bags_code bagi_bag_judge(bag_reader *bag, uint64_t length, uint64_t end,
-    bool recovery, bool *v1, bags_error *err) {
+/* A standalone Bag that ends in a table is next to a NAME.idx with `length` entries, the
+ * last of which is `end`. *v1: the index lists that table. A valid v1 table that differs
+ * is an error, since either may be right; any other is taken for bytes of blobs. */
+static bags_code bagi_bag_check_index(
+    bag_reader *bag, uint64_t length, uint64_t end, bool *v1, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_BLOBS];
-    const char *path = file->shown;
-    unsigned char found[512], expected[512] = {0};
-    bags_code code = BAGS_OK;
-    bool is_v1 = bag->layout == BAGI_V1;
-    bool agrees = is_v1 && bag->limit == end && bag->length == length;
-    bool other =
-        recovery ? bag->length && (bag->limit || end == 0) : bag->limit && is_v1;
-    *v1 = agrees;
-    if (agrees ? !recovery : !other)
-        return BAGS_OK;
-    uint64_t rest = end <= file->size ? file->size - end : UINT64_MAX;
-    bool listed = rest <= 8 + 8 * length, ascends = true;
-    for (uint64_t at = 0, step = 8; listed && at < rest; at += step) {
-        step = at ? sizeof found : 8; /* the leading 0 */
-        size_t size = (size_t)BAGI_MIN(rest - at, step);
-        code = bagi_file_read(bag, file, end + at, found, size, err);
-        if (!code && at)
-            code =
-                bagi_file_read(bag, &bag->file[BAGI_ENDS], at - 8, expected, size, err);
-        if (code)
-            return code;
-        listed = memcmp(found, expected, size) == 0;
-    }
-    if (listed && !agrees)
-        return BAGS_OK;
+    unsigned char entries[512];
     uint64_t last = 0;
-    for (uint64_t i = 0; ascends && i < bag->length; i++) {
-        size_t at = (size_t)(8 * i % sizeof found);
+    *v1 = bag->layout == BAGI_V1 && bag->limit == end && bag->length == length;
+    if (*v1 || bag->layout != BAGI_V1 || bag->limit == 0)
+        return BAGS_OK;
+    for (uint64_t i = 0; i < bag->length; i++) {
+        size_t at = (size_t)(8 * i % sizeof entries);
+        bags_code code = BAGS_OK;
         if (at == 0)
-            code = bagi_file_read(bag, file, bag->table + 8 * i, found,
-                (size_t)BAGI_MIN(8 * (bag->length - i), sizeof found), err);
-        if (code)
+            code = bagi_file_read(bag, file, bag->table + 8 * i, entries,
+                (size_t)BAGI_MIN(8 * (bag->length - i), sizeof entries), err);
+        uint64_t stop = bagi_load_u64(entries + at);
+        if (code || stop < last || stop > bag->limit)
             return code;
-        uint64_t stop = bagi_load_u64(found + at);
-        ascends = last <= stop && stop <= bag->limit;
         last = stop;
     }
-    *v1 = agrees && ascends;
-    if (!ascends || (agrees && listed))
-        return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_CORRUPT,
         "%s: its table (%" PRIu64 " blobs, %" PRIu64 " bytes) and its .idx (%" PRIu64
         " blobs, %" PRIu64 " bytes) differ; remove the .idx only if the table is right",
-        path, bag->length, bag->limit, length, end);
+        file->shown, bag->length, bag->limit, length, end);
 }
 
 /* The shape of a Bag with an index file; a torn last entry is ignored. */
@@ -5413,10 +5377,10 @@ static bags_code bagi_bag_shape_split(
     if (length)
         code = bagi_file_read(bag, index, length * 8 - 8, number, 8, err);
     uint64_t end = bagi_load_u64(number);
-    if (!code && !how->split && (!how->unfinished || how->recovering)) {
+    if (!code && !how->split && !how->unfinished) {
         code = bagi_bag_shape(bag, false, err);
         if (!code)
-            code = bagi_bag_judge(bag, length, end, how->recovering, &v1, err);
+            code = bagi_bag_check_index(bag, length, end, &v1, err);
         else if (code == BAGS_ERROR_CORRUPT) /* no table */
             code = BAGS_OK;
     }
@@ -6431,9 +6395,8 @@ static bags_code bagi_dir_standalone(
         return code;
     bool bare = !bagi_is_bag_path(path);
     char *text = bagi_absolute(env, path, strlen(path) - (bare ? 0 : 4), err);
-    code = text ? bagi_dir_open(dir, env, text, "", err) : BAGS_ERROR_MEMORY;
+    code = text ? bagi_dir_open(dir, env, text, NULL, err) : BAGS_ERROR_MEMORY;
     bagi_free_text(&env->memory, text);
-    dir->standalone = true;
     dir->bare = bare;
     return code;
 }
@@ -7496,7 +7459,8 @@ static uint64_t bagi_shard_after(uint64_t number, uint64_t workers) {
 /* True for the shards of worker number `start` of `stop` workers. */
 static bool bagi_is_of_worker(bagi_name name, uint64_t start, uint64_t stop) {
     return name.number % stop == start;
-=======
+}
+
 static bags_code bagi_names_push(bagi_names *names, bagi_name name, bags_error *err) {
     bags_code code = bagi_push(
         &names->array, &names->env->memory, &names->count, &name, sizeof name, err);
