@@ -191,8 +191,8 @@ def a_lasting_fault_takes_the_time_of_one(which):
         for name in 'ds', 'a.zip/ds', 'a.zip/b.zip/ds':
             start = time.monotonic()
             refuse('info', server.url + '/' + name, says=server.url,
-                   env=_environment(BAGS_RETRY_SECONDS='3', BAGS_STALL_SECONDS='2'))
-            assert time.monotonic() - start < 5.5, name
+                   env=_environment(BAGS_RETRY_SECONDS='2', BAGS_STALL_SECONDS='1'))
+            assert time.monotonic() - start < 4.5, name
 
 
 @each(['http', 's3'])
