@@ -106,9 +106,9 @@
  *                0. The last parameter is the caller's bags_error, or NULL; it
  *                is written on every failure. On failure, outputs are untouched
  *                unless the function states otherwise. Nothing is printed, and
- *                nothing aborts. A code without a cause has the one that >>errors
- *                states. NULL where it is not accepted is BAGS_ERROR_ARGUMENT,
- *                also where that is not listed.
+ *                nothing aborts. Codes without a comment mean what >>errors says.
+ *                NULL where it is not accepted is BAGS_ERROR_ARGUMENT, also where
+ *                that is not listed.
  *     Ownership  A bags_view is borrowed. What the caller owns has a named function
  *                that frees it, which accepts NULL. What the caller passes in is
  *                copied or used up before the call returns, unless stated otherwise.
@@ -3129,7 +3129,7 @@ BAGI_COLD static bags_code bagi_fail_range(
 }
 
 /* The end of a path, so that a long path leaves space for the reason. */
-static const char *bagi_tail(const char *path) {
+BAGS_API const char *bags_path_tail(const char *path) {
     const size_t most = 320;
     size_t size = strlen(path);
     if (size <= most)
@@ -3334,7 +3334,7 @@ BAGS_API BAGI_COLD bags_code bags_fail_io(const bags_io *io, int error,
                      : error == ENOMEM                   ? BAGS_ERROR_MEMORY
                      : error == BAGI_STALE               ? BAGS_ERROR_STATE
                                                          : BAGS_ERROR_IO;
-    bags_fail(err, code, "%s: cannot %s: %s", bagi_tail(path), doing, text);
+    bags_fail(err, code, "%s: cannot %s: %s", bags_path_tail(path), doing, text);
     err->system = error;
     return code;
 }
@@ -3347,7 +3347,7 @@ static const char *bagi_passed(const bagi_env *env, const char *path) {
 
 /* The same in a message. */
 static const char *bagi_shown(const bagi_env *env, const char *path) {
-    return bagi_tail(bagi_passed(env, path));
+    return bags_path_tail(bagi_passed(env, path));
 }
 
 BAGI_COLD static bags_code bagi_fail_io(const bagi_env *env, int error,
@@ -3378,8 +3378,6 @@ static bags_code bagi_file_size(const bagi_env *env, void *file, const char *pat
         env, env->io.size(env->io.user, file, size), path, "get the size of", err);
 }
 
-BAGS_API const char *bags_path_tail(const char *path) { return bagi_tail(path); }
-
 BAGS_API bags_code bags_read(const bags_io *io, void *file, const char *path,
     uint64_t offset, void *data, size_t size, bags_error *err) {
     unsigned char *out = (unsigned char *)data;
@@ -3392,7 +3390,7 @@ BAGS_API bags_code bags_read(const bags_io *io, void *file, const char *path,
             return bags_fail(err, BAGS_ERROR_CORRUPT,
                 "%s: truncated while open (ends at offset %" PRIu64 ", %" PRIu64
                 " bytes missing)",
-                bagi_tail(path), offset, (uint64_t)size);
+                bags_path_tail(path), offset, (uint64_t)size);
         out += done;
         offset += done;
         size -= done;
@@ -3662,6 +3660,27 @@ static const char *bagi_dir_path(
 static char *bagi_dir_copy(
     const bagi_dir *dir, const char *name, const char *suffix, bags_error *err) {
     return bagi_print(&dir->env->memory, err, "%s", bagi_dir_path(dir, name, suffix));
+}
+
+static bool bagi_is_bag_path(const char *path) {
+    size_t size = strlen(path);
+    return size >= 4 && memcmp(path + size - 4, ".bag", 4) == 0;
+}
+
+/* The directory of a standalone Bag's files; free it with bagi_dir_free, also after a
+ * failure. */
+static bags_code bagi_dir_standalone(
+    bagi_env *env, const char *path, bagi_dir *dir, bags_error *err) {
+    memset(dir, 0, sizeof *dir);
+    bags_code code = bagi_check_path(path, err);
+    if (code)
+        return code;
+    bool bare = !bagi_is_bag_path(path);
+    char *text = bagi_absolute(env, path, strlen(path) - (bare ? 0 : 4), err);
+    code = text ? bagi_dir_open(dir, env, text, NULL, err) : BAGS_ERROR_MEMORY;
+    bagi_free_text(&env->memory, text);
+    dir->bare = bare;
+    return code;
 }
 
 /* A file of a directory may be opened soon. */
@@ -5287,6 +5306,7 @@ typedef struct bagi_record {
     uint32_t spec;     /* CRC of the same */
     uint32_t bound;    /* what the trailers of all its checksums contain, ... */
     bool is_bound;     /* ... if that is known */
+    bool missing;      /* there is no spec.json */
 } bagi_record;
 
 /* How a Bag is opened. */
@@ -6380,34 +6400,13 @@ static bagi_standalone *bagi_standalone_new(
     return bag;
 }
 
-static bool bagi_is_bag_path(const char *path) {
-    size_t size = strlen(path);
-    return size >= 4 && memcmp(path + size - 4, ".bag", 4) == 0;
-}
-
-/* The directory of a standalone Bag's files; free it with bagi_dir_free, also after a
- * failure. */
-static bags_code bagi_dir_standalone(
-    bagi_env *env, const char *path, bagi_dir *dir, bags_error *err) {
-    memset(dir, 0, sizeof *dir);
-    bags_code code = bagi_check_path(path, err);
-    if (code)
-        return code;
-    bool bare = !bagi_is_bag_path(path);
-    char *text = bagi_absolute(env, path, strlen(path) - (bare ? 0 : 4), err);
-    code = text ? bagi_dir_open(dir, env, text, NULL, err) : BAGS_ERROR_MEMORY;
-    bagi_free_text(&env->memory, text);
-    dir->bare = bare;
-    return code;
-}
-
 /* Refuse a value that the enum does not have. */
 static bags_code bagi_check_unfinished(
     const char *path, bags_unfinished unfinished, bags_error *err) {
     if ((unsigned)unfinished <= BAGS_UNFINISHED_READ)
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_ARGUMENT, "%s: invalid option (unfinished %d)",
-        bagi_tail(path), (int)unfinished);
+        bags_path_tail(path), (int)unfinished);
 }
 
 BAGS_API bag_reader *bag_reader_open(
@@ -6433,7 +6432,8 @@ BAGS_API bag_reader *bag_reader_open(
         code = bagi_check_unfinished(path, options->unfinished, err);
     if (!code && options->unfinished == BAGS_UNFINISHED_SKIP)
         code = bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "%s: BAGS_UNFINISHED_SKIP does not apply to a single Bag", bagi_tail(path));
+            "%s: BAGS_UNFINISHED_SKIP does not apply to a single Bag",
+            bags_path_tail(path));
     if (!code)
         code = bagi_bag_open(reader, &dir, &how, err);
     bagi_dir_free(&dir);
@@ -7339,6 +7339,7 @@ static bags_code bagi_common_read(bagi_common *common, const bagi_dir *dir,
     memset(record, 0, sizeof *record);
     bags_code code = bagi_dir_read(
         dir, "spec.json", suffix, BAGI_SPEC_MAX, &text, &size, &record->identity, err);
+    record->missing = code == BAGS_ERROR_MISSING && err->system == ENOENT;
     if (code)
         return code;
     record->spec = bags_crc32c(0, text, size);
@@ -7538,7 +7539,7 @@ static bags_code bagi_check_worker(
         return bagi_check_path(path, err);
     return bags_fail(err, BAGS_ERROR_ARGUMENT,
         "%s: shard_start out of range (%" PRIu64 ", shard_stop is %" PRIu64 ")",
-        path ? bagi_tail(path) : "", start, *stop);
+        path ? bags_path_tail(path) : "", start, *stop);
 }
 
 #define BAGI_SHARDS_AHEAD 512 /* shards that are looked up at once, */
@@ -7686,7 +7687,8 @@ static bags_code bagi_check_standalone(
     if (bagi_is_single(&dir, &code, err) ||
         bagi_dir_has(&dir, "refs", ".bag", &code, err))
         code = bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "%s: belongs to the dataset %s; pass the dataset", bagi_tail(path), parent);
+            "%s: belongs to the dataset %s; pass the dataset", bags_path_tail(path),
+            parent);
     bagi_dir_free(&dir);
     bagi_free_text(&env->memory, parent);
     return code;
@@ -8728,7 +8730,7 @@ static bags_writer *bagi_writer_new(
         return NULL;
     if (with.resume && with.append) {
         bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "%s: resume and append are mutually exclusive", bagi_tail(path));
+            "%s: resume and append are mutually exclusive", bags_path_tail(path));
         return NULL;
     }
     with.resume = with.resume || with.append;
@@ -9487,8 +9489,7 @@ BAGI_COLD static bags_code bagi_opening_shard(
         part->record = how.record;
         /* Without spec.json the shard is unfinished. What is missing next to a
          * spec.json that was read is a fault of a finished shard. */
-        found = code != BAGS_ERROR_MISSING || opening->err->system != ENOENT ||
-                part->record.spec;
+        found = !how.record.missing;
         bool live = !found && unfinished == BAGS_UNFINISHED_READ;
         if (live)
             code = bagi_opening_unfinished(opening, dir, shard, part, &found);
@@ -9712,7 +9713,7 @@ BAGS_API bags_code bags_shard_path(const char *path, const bags_shard *shard, ch
     if (length >= 0 && (size_t)length < size)
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_LIMIT, "%s: path too long (maximum %" PRIu64 ")",
-        bagi_tail(path), (uint64_t)size - 1);
+        bags_path_tail(path), (uint64_t)size - 1);
 }
 
 BAGS_API const bags_shard *bags_reader_shards(
@@ -10693,7 +10694,7 @@ BAGS_API bags_code bags_recover(const char *path, const bags_recover_options *op
         code = bags_fail(err, BAGS_ERROR_ARGUMENT,
             "%s: is a file, not a dataset; read a standalone Bag with `unfinished`, "
             "and copy its blobs",
-            bagi_tail(path));
+            bags_path_tail(path));
     if (!code)
         code = bagi_names_find(&dir, &names, err);
     if (!code)
@@ -10797,7 +10798,8 @@ BAGS_API bags_code bags_finalize(const char *path, const bags_finalize_options *
     for (int round = 0; round < 2 && gaps && !code; round++) {
         code = bagi_names_find(&dataset, &names, err);
         if (!code && names.single)
-            code = bags_fail(err, BAGS_ERROR_MISSING, "%s: no shards", bagi_tail(path));
+            code = bags_fail(
+                err, BAGS_ERROR_MISSING, "%s: no shards", bags_path_tail(path));
         if (!code)
             code = bagi_each_shard(&names, 0, 1, bagi_check_finished, err, err);
         gaps = false;
@@ -11175,7 +11177,7 @@ BAGI_COLD static bags_code bagi_verify_shard(
     v->name = NULL;
     bags_code code =
         bagi_common_read(&v->common, dir, "", &own, &v->how.record, &v->why);
-    if (code == BAGS_ERROR_MISSING && v->why.system == ENOENT)
+    if (v->how.record.missing)
         code = bagi_fail_unfinished(dir, &v->why);
     bool mine = bagi_verify_mine(v, 0);
     bool unfinished = code == BAGS_ERROR_UNFINISHED;
@@ -11328,7 +11330,8 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
                                  &v.options.shard_stop, err)
                            : bagi_fail_memory(err, 0);
     if (!code && fault)
-        code = bags_fail(err, BAGS_ERROR_ARGUMENT, "%s: %s", bagi_tail(path), fault);
+        code =
+            bags_fail(err, BAGS_ERROR_ARGUMENT, "%s: %s", bags_path_tail(path), fault);
     if (!code)
         code = bagi_dir_open(&dir, &v.env, path, "", err);
     bags_path_kind kind = bagi_kind(&v.env, path, &code, err);
