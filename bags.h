@@ -9397,21 +9397,9 @@ typedef struct bagi_opening {
     bags_error *err; /* not the caller's: a failed try may be repeated */
 } bagi_opening;
 
-/* Tries to read what another process is changing. */
-typedef struct bagi_tries {
-    unsigned count, same;
-    bags_error last;
-} bagi_tries;
-
-/* True if another try should follow one that failed like this. Only tries with the
- * same failure are counted: while a writer makes progress, what the tries find
- * differs, and the reader does not give up, however the two are scheduled. */
-static bool bagi_tries_again(bagi_tries *tries, const bags_error *why) {
-    bool same = tries->count++ && strcmp(tries->last.message, why->message) == 0;
-    tries->same = same ? tries->same + 1 : 1;
-    tries->last = *why;
-    return tries->same < 4 && tries->count < 100;
-}
+/* Tries to read what another process is changing. Each sees what the last one left, so
+ * that a few are enough, unless that process changes the dataset as fast as it is read. */
+#define BAGI_TRIES 8
 
 /*
  * Open a shard without spec.json, by its record. Nothing is locked: what refs.idx
@@ -9454,9 +9442,9 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     return BAGS_OK;
 }
 
-/* Open one shard. If nothing of an unfinished one is complete, or its files contradict
- * each other, it may be written, finished or removed in the meantime: try again. On the
- * last try, missing files do not exist yet. */
+/* Open one shard. If the files of an unfinished one contradict each other, or nothing of
+ * it is complete and now it is finished, its writer is at work: try again. On the last
+ * try, missing files do not exist yet. */
 BAGI_COLD static bags_code bagi_opening_shard(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_opening *opening = (bagi_opening *)user;
@@ -9466,7 +9454,7 @@ BAGI_COLD static bags_code bagi_opening_shard(
     bags_unfinished unfinished = reader->options.unfinished;
     bags_path_kind kind = BAGS_PATH_DIRECTORY;
     bool found = false, again = false;
-    bagi_tries tries = BAGI_ZERO;
+    unsigned tries = 0;
     bags_code code =
         bags_buffer_reserve(&arrays[0], count * sizeof *reader->shards, opening->err);
     if (!code)
@@ -9496,8 +9484,10 @@ BAGI_COLD static bags_code bagi_opening_shard(
         else if (!found)
             code = BAGS_OK;
         again = live && (code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT ||
-                            code == BAGS_ERROR_STATE || (!code && !shard->length));
-    } while (again && bagi_tries_again(&tries, opening->err));
+                            code == BAGS_ERROR_STATE);
+        if (live && !code && !shard->length)
+            again = bagi_is_finished(dir, &code, opening->err);
+    } while (again && ++tries < BAGI_TRIES);
     if (!code && !found && !opening->names->single)
         kind = bagi_kind(&reader->env, dir->path, &code, opening->err);
     if (code)
@@ -9595,7 +9585,7 @@ BAGI_COLD static bags_code bagi_opening_directory(
     uint64_t start = reader->options.shard_start;
     uint64_t stop = reader->options.shard_stop;
     bagi_names names;
-    bagi_tries tries = BAGI_ZERO;
+    unsigned tries = 0;
     opening->names = &names;
     do {
         bagi_reader_drop(reader, &opening->common.spec);
@@ -9623,7 +9613,7 @@ BAGI_COLD static bags_code bagi_opening_directory(
                 "%s: no shard is finished; if their writers crashed, run bags_recover",
                 reader->shown);
         bags_buffer_free(&names.array);
-    } while (code == BAGS_ERROR_GAP && live && bagi_tries_again(&tries, err));
+    } while (code == BAGS_ERROR_GAP && live && ++tries < BAGI_TRIES);
     return code;
 }
 
