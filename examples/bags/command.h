@@ -75,8 +75,8 @@ extern const char *mapped_path;
  * extend the message, and clean up. */
 extern void (*on_failure)(void);
 
-/* Ends the program by the signal that interrupted it, if there was one; called after the
- * message was printed. */
+/* Ends the program by the signal that interrupted it, if there was one; called after
+ * the message was printed. */
 extern void (*failure_ends)(void);
 
 /* The subcommand, whose help a message about an invalid command line names. */
@@ -112,8 +112,9 @@ void bar_hide(void);
 /* Print a remark: one line on stderr, as by text_clean. It removes the bar. */
 void note(const char *format, ...) BAGI_PRINTF(1, 2);
 
-/* Write to standard output. A full disk is a failure; if the program that reads the output
- * has closed it, this ends the program silently, as `bags get ... | head` needs. */
+/* Write to standard output. A full disk is a failure; if the program that reads the
+ * output has closed it, this ends the program silently, as `bags get ... | head`
+ * needs. */
 void output(const void *data, size_t size);
 /* Call it last: false, and a message is printed, unless all of it has arrived. */
 bool output_is_complete(void);
@@ -226,8 +227,8 @@ void interrupt_leaves(const char *kept, const char *next, const char *with);
  * stay valid. */
 void interrupt_removes(const char *path);
 /* From now on the first signal only makes interrupt_check fail: the program ends like
- * after any failure, with on_failure, which states what is kept. The second signal still
- * ends it at once. */
+ * after any failure, with on_failure, which states what is kept. The second signal
+ * still ends it at once. */
 void interrupt_defer(void);
 void interrupt_check(void);
 
@@ -412,8 +413,8 @@ typedef struct type_info {
 /* The row of a type, or NULL if the type is unknown. */
 const type_info *type_find(const char *type);
 type_class type_kind(const char *type);
-/* The type by which a version reads the values of a type, which may be the same; NULL if
- * it reads none. Free it. Images and video keep their bytes, other values do not. */
+/* The type by which a version reads the values of a type, which may be the same; NULL
+ * if it reads none. Free it. Images and video keep their bytes, other values do not. */
 char *type_for_python(const char *type, size_t version);
 /* False if the type's codec does not accept its arguments; `failure` states why. */
 bool type_is_valid(const char *type);
@@ -557,9 +558,9 @@ bool text_missing(text *out, const bags_shard *shards, size_t count);
 size_t *indexes_find(const char *path, const bags_reader *reader, size_t *count);
 /* The names of their files in the dataset's directory, "index/id.bag". */
 char **index_files(const char *path, size_t *count);
-/* Find the datapoints with the keys of a word such as "id=7", "time=100:200", "id=a*" or
- * "time<=7": the positions start <= i < stop of an index. Fails if the one key does not
- * exist. */
+/* Find the datapoints with the keys of a word such as "id=7", "time=100:200", "id=a*"
+ * or "time<=7": the positions start <= i < stop of an index. Fails if the one key does
+ * not exist. */
 void key_find(const char *word, uint64_t *start, uint64_t *stop);
 /* The datapoints at `count` positions. */
 void key_datapoints(uint64_t start, size_t count, uint64_t *datapoints);

@@ -98,6 +98,7 @@ static void put_kinds(text *out, const command *one) {
         text_puts(out, one->kinds[i] == ARGUMENT_WORD ? "w" : "f");
 }
 
+/* A case of the command: its options, which of them have values, and of what kind. */
 static void put_bash_command(text *out, const command *one) {
     const option *tables[] = {one->options, one->shared};
     text_format(out, "    %s)\n        options='--help", one->name);
@@ -155,6 +156,7 @@ static void put_quoted(text *out, const char *words) {
             text_format(out, strchr(":[]\\", *words) ? "\\%c" : "%c", *words);
 }
 
+/* --name=[help]:value: and what completes the value. */
 static void put_zsh_option(text *out, const option *one) {
     text_format(out, " \\\n            '--%s%s[", one->name, one->value ? "=" : "");
     put_quoted(out, one->help);

@@ -26,6 +26,7 @@ void bar_hide(void) {
         bar_is_shown = false;
 }
 
+/* Messages contain names of files and fields, which may control a terminal. */
 void note(const char *format, ...) {
     char message[2 * BAGS_ERROR_SIZE], clean[4 * sizeof message];
     va_list arguments;
@@ -55,6 +56,8 @@ static const struct remedy {
     {"shard_start", "--shard-start"},
 };
 
+/* Words are replaced after the first semicolon only: before it are the path and the
+ * fault, which are not the library's words. */
 const char *message_of_command(const char *message) {
     static char made[2 * BAGS_ERROR_SIZE];
     size_t used = 0;
@@ -105,6 +108,7 @@ void fail(bags_code code, const char *format, ...) {
     die();
 }
 
+/* An error of the system in words; an existing file names the way out. */
 void fail_system(int error, const char *path, const char *doing) {
     if (error == EEXIST && !strcmp(doing, "create"))
         fail(BAGS_ERROR_EXISTS, "%s: already exists; remove it, or write to a new path",
@@ -174,6 +178,7 @@ void failure_suffix(const char *format, ...) {
 
 /* ---- output and memory ---- */
 
+/* The program that reads the output may have ended: this ends silently, too. */
 void output(const void *data, size_t size) {
     errno = 0;
     if (size == 0 || fwrite(data, 1, size, stdout) == size)
@@ -183,6 +188,7 @@ void output(const void *data, size_t size) {
     fail_system(errno ? errno : EIO, "standard output", "write");
 }
 
+/* stdio may hold bytes until the end: only fclose shows that all of them arrived. */
 bool output_is_complete(void) {
     bool complete = !ferror(stdout);
     errno = 0;
@@ -229,6 +235,7 @@ char *string_format(const char *format, ...) {
     return made;
 }
 
+/* Sixteen in turn, so that a call may have several as arguments. */
 const char *temp_format(const char *format, ...) {
     static char *temps[16];
     static size_t next;

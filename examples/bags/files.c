@@ -58,6 +58,7 @@ int write_all(
     return error;
 }
 
+/* It grows with what is read: the size that the system states may be 0, as in /proc. */
 bags_view file_read(const char *path, bags_buffer *buffer) {
     const bags_io *io = bags_io_local();
     uint64_t expected = 0;

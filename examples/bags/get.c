@@ -136,6 +136,7 @@ static selection *selections;
 static bags_select *selects;
 static size_t count; /* of both */
 
+/* FIELD, FIELD[i] or FIELD[START:STOP:STEP]; of a video the items are frames. */
 static selection parse_selection(const char *word) {
     selection out = {0, true, false, {NULL, false, false, 0, 0, 0}, false};
     size_t size = strlen(word);
@@ -235,6 +236,7 @@ static void put_file(uint64_t index, size_t slot, const char *suffix,
     free(path);
 }
 
+/* A value in the line; with --out, the name of a file. */
 static void put_blob(uint64_t index, size_t slot, size_t item) {
     const selection *one = &selections[slot];
     const char *type = fields[one->field].type;
@@ -361,6 +363,7 @@ static bags_view read_npy(uint64_t index) {
     return npy_encode(&value, &scratch);
 }
 
+/* Read a datapoint, and print it or, with --raw and --npy, its one blob. */
 static void get_one(uint64_t index) {
     for (size_t i = 0; i < count; i++)
         resolve(index, i);

@@ -47,6 +47,7 @@ static size_t class_number; /* of the class that is visited; 0: DIR itself */
 
 /* ---- finding images ---- */
 
+/* Name the first five; the others are only counted. */
 static void leave_out(const char *path, const char *reason) {
     if (++others <= 5)
         note("%s: left out: %s", path, reason);
@@ -272,6 +273,7 @@ static bags_value name_value(text *out, const char *name) {
 
 static const image *current; /* for failures */
 
+/* With --resume, images that exist are not read, unless damaged ones are left out. */
 static void add_image(const image *one) {
     static text label, path;
     bags_value values[3];

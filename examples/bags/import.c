@@ -116,6 +116,8 @@ static const bags_importer *importer_open(const struct built *importer) {
     return opened;
 }
 
+/* Each importer checks the path; two that accept it need --from. A path that none
+ * accepts may be a dataset already, or a manifest. */
 static const bags_importer *importer_find(const char *path) {
     const bags_importer *found = NULL;
     bool missing = false;
@@ -182,6 +184,7 @@ static size_t find_source(const char *word) {
     return i;
 }
 
+/* A field of --fields, which may be renamed; no name and no field may come twice. */
 static void add_plan(size_t field, const char *name) {
     for (size_t i = 0; i < count; i++) {
         if (!strcmp(plans[i].name, name))
@@ -246,6 +249,7 @@ static int compare_names(const void *left, const void *right) {
     return strcmp(((const plan *)left)->name, ((const plan *)right)->name);
 }
 
+/* The fields of the dataset, in the order in which it stores them. */
 static bags_field *plan_fields(void) {
     select_fields();
     override_types();
@@ -358,6 +362,7 @@ static void show_entry(const bags_entry *entry, const plan *field, text *line) {
     text_puts(line, field->sequence ? "]" : "");
 }
 
+/* --dry-run: reads one datapoint, and writes nothing. */
 static void show(const bags_field *fields) {
     static text line;
     const bags_entry *entries;

@@ -18,6 +18,8 @@ static const option options[] = {
 
 /* ---- which there are ---- */
 
+/* An index is opened to find out whether it fits the dataset: one that does not is as
+ * good as none, and is remarked upon. */
 size_t *indexes_find(const char *path, const bags_reader *reader, size_t *count) {
     bags_index_options how = {0};
     size_t shards_count, fields_count;
@@ -50,6 +52,7 @@ size_t *indexes_find(const char *path, const bags_reader *reader, size_t *count)
     return found;
 }
 
+/* Each index is a Bag with its checksums. */
 char **index_files(const char *path, size_t *count) {
     bags_reader_options reading = {0};
     size_t length, ignored;
@@ -123,6 +126,7 @@ static size_t find_field(const char *word, const bags_field *fields, size_t coun
 
 static bags_index *found_index;
 
+/* An index that is missing names the command that makes it. */
 static void open_index(size_t field, const char *name) {
     bags_index_options how = {0};
     how.env.io = io_for_path(source_path());
@@ -152,6 +156,8 @@ static bags_value parse_text(const char *key, key_kind *kind) {
     return bags_utf8_sized(key, size - is_star);
 }
 
+/* A key of numbers is one, or a range START:STOP; of text, one, or a prefix with a
+ * star. What both sides of the colon leave out has no limit. */
 void key_find(const char *word, uint64_t *start, uint64_t *stop) {
     static bags_buffer scratch;
     size_t count = 0;
@@ -200,6 +206,7 @@ void key_find(const char *word, uint64_t *start, uint64_t *stop) {
             is_number ? (int)strlen(key) : (int)from.size, key);
 }
 
+/* Positions are those in the order of the keys; the index has the number of each. */
 void key_datapoints(uint64_t start, size_t count, uint64_t *datapoints) {
     static bags_buffer scratch, positions;
     static bags_row row;

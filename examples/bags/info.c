@@ -35,12 +35,14 @@ static text out;
 
 /* ---- what there is to show ---- */
 
+/* Of a Bag: its checksums are the file NAME.crc. */
 static bool has_crc(void) {
     const char *path = source_path();
     const char *crc = temp_format("%.*s.crc", (int)strlen(path) - 4, path);
     return has_ending(path, ".bag") && path_kind(crc) == BAGS_PATH_FILE;
 }
 
+/* Find out everything first: a failure must not follow half of an output. */
 static void load(void) {
     const bags_reader *reader = source_dataset();
     is_bag = !reader;
@@ -112,6 +114,7 @@ static void show_json(void) {
 
 /* ---- as text ---- */
 
+/* With one decimal, in powers of 1024. */
 static void put_size(uint64_t size) {
     static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     double shown = (double)size / 1024;
@@ -137,6 +140,7 @@ static size_t put_name(text *to, const char *name) {
     return width;
 }
 
+/* Columns are as wide as their widest entry, up to 40 characters. */
 static void put_table(void) {
     size_t names = 5, types = 4;
     for (size_t i = 0; i < count; i++) {

@@ -100,6 +100,7 @@ static void print_line(const char *line) {
         return;
 }
 
+/* Only what a signal handler may call; texts were made before. */
 static void handle(int number) {
     if (deferred && !pending) {
         pending_since = seconds_now();

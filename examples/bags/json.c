@@ -8,6 +8,7 @@
 
 #define MAX_SIZE ((size_t)1 << 30)
 
+/* A column, since a manifest has a line per object. */
 json_object *json_read(const char *string, size_t size) {
     bags_view view = {(const unsigned char *)string, size};
     json_object *tree = NULL;

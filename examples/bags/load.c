@@ -74,6 +74,7 @@ static char **split(const char *list, size_t *count) {
     return parts;
 }
 
+/* One positive number per dataset. */
 static const double *parse_weights(void) {
     size_t count;
     static char **parts;
@@ -117,6 +118,7 @@ static bool is_image(const bags_reader *reader, const char *name) {
     return i < count && type_kind(fields[i].type) == TYPE_IMAGE;
 }
 
+/* As training on ImageNet does it: its mean and deviation, channels first. */
 static void choose_crop(bags_load_field *field, uint32_t size) {
     static const float mean[3] = {0.485f, 0.456f, 0.406f};
     static const float deviation[3] = {0.229f, 0.224f, 0.225f};
@@ -164,6 +166,7 @@ static bool choose_fields(const char *path, const bags_reader *reader) {
 
 /* ---- the state ---- */
 
+/* False if there is no state yet: the run starts at the beginning. */
 static bool state_read(void) {
     bags_buffer buffer = {0};
     struct stat about;
@@ -215,6 +218,7 @@ static void state_write(void) {
 
 /* ---- what is printed ---- */
 
+/* A number alone, or a pair if there are several datasets. */
 static void print_batch(const bags_batch *loaded) {
     static text line;
     line.size = 0;

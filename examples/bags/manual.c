@@ -14,6 +14,7 @@ static const char help_about[] =
 static const char help_codes[] =
     "Exit code: 0 success, 1 an error, 2 an invalid command line.\n";
 
+/* One line for each command. */
 void commands_help(text *out, const command *const *commands) {
     text_puts(out,
         "bags " BAGS_VERSION " - pack, show and unpack machine-learning datasets\n"
@@ -81,6 +82,7 @@ static void put_lines(text *out, const char *lines) {
     }
 }
 
+/* .It of each option, with its value as an argument. */
 static void put_options(text *out, const option *table) {
     for (; table && table->name; table++) {
         text_format(out, ".It Fl Fl %s%s%s\n", table->name, table->value ? " Ar " : "",

@@ -8,6 +8,7 @@
 #include "../../formats/import/import.h"
 #include "modules.h"
 
+/* libbags-import-zarr.so.0.2 for import/zarr. */
 void *module_find(const char *format, const char *symbol, bags_error *err) {
     const char *version = BAGS_VERSION;
     bags_error why;

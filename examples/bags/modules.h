@@ -10,8 +10,8 @@
 #include "../../formats/formats.h"
 
 /* A symbol, or a function, of the library of a format, "mp4" or "import/zarr". Without
- * the library, whose name is in the message, module_find returns NULL and module_get ends
- * the program. Threads: any. */
+ * the library, whose name is in the message, module_find returns NULL and module_get
+ * ends the program. Threads: any. */
 typedef void (*module_function)(void);
 void *module_find(const char *format, const char *symbol, bags_error *err);
 module_function module_get(const char *format, const char *symbol);

@@ -40,6 +40,7 @@ static bool parse_size(const char *word, uint64_t *out) {
            (!*rest || !strcmp(rest, unit ? "iB" : "B"));
 }
 
+/* The value of an OPTION_CHOICE; an unknown one lists those that exist. */
 static void choose(const option *given, const char *value) {
     option_choice *to = (option_choice *)given->to;
     guess from = {value, strlen(value), NULL, 0};
@@ -59,6 +60,8 @@ static void choose(const option *given, const char *value) {
         guess_words(&from, "", ""));
 }
 
+/* Store a value as the kind of its option states. An option that comes again is an
+ * error, except a flag: one of the two values would be ignored silently. */
 static void set_value(const option *given, const char *value) {
     option_number *to = (option_number *)given->to;
     const char **string = (const char **)given->to;
@@ -135,6 +138,7 @@ static const char *operand_name(const command *about, int i) {
     return temp_format("%.*s", (int)strcspn(at, " ."), at);
 }
 
+/* Number and kinds. An empty word is usually a variable of a script that is unset. */
 static void check_operands(const command *about, int count, char **words) {
     if (count < about->least || (about->most && count > about->most))
         usage("expected %s", about->operands);
@@ -231,6 +235,7 @@ static void put_options(text *out, const option *table, size_t column) {
     }
 }
 
+/* The column in which the help of the options starts. */
 static size_t widest(const option *table, size_t most) {
     for (; table && table->name; table++) {
         size_t size =

@@ -64,6 +64,7 @@ static void add_field(const char *name, const char *type, bool given) {
     note("%s", failure.message);
 }
 
+/* --spec NAME=TYPE,...: simple names only, since commas and = separate. */
 static void spec_from_words(void) {
     char *at = string_format("%s", spec), *name, *type;
     in_words = true;
@@ -79,6 +80,7 @@ static void spec_from_words(void) {
     }
 }
 
+/* A spec.json as a dataset has it. What it names stays in memory. */
 static void spec_from_file(const char *path, bool given) {
     bags_buffer file = {0};
     bags_view content = file_read(path, &file);
@@ -99,6 +101,8 @@ static void spec_from_file(const char *path, bool given) {
     spec_path = NULL;
 }
 
+/* --spec wins; then the spec.json next to the manifest, then that of the dataset that
+ * is appended to. */
 static void read_spec(const char *out, bool from_pipe) {
     char *beside = path_join(values.directory, "spec.json");
     char *appended = sink_appended_spec(out);
@@ -127,6 +131,8 @@ static const char *in_field; /* in a value of this field, or NULL, */
 static bool in_sequence;
 static size_t in_item; /* and of a sequence in this item */
 
+/* A line has every field, and no other: a misspelt name must not become a missing
+ * value. */
 static void check_names(json_object *line) {
     for (size_t i = 0; i < count; i++)
         if (!json_object_object_get_ex(line, fields[i].name, NULL))

@@ -13,6 +13,7 @@ double seconds_now(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+/* An invalid number is an error, which progress_prepare finds before the work starts. */
 double seconds_of(const char *variable) {
     const char *value = getenv(variable);
     char *end = NULL;
@@ -33,6 +34,8 @@ void progress_prepare(void) {
     noted = seconds_now();
 }
 
+/* The rate is of the whole work, and the time left follows from the part that is done.
+ * The bar gets the columns that the text leaves. */
 void progress_show(const char *title, const char *unit, uint64_t done, uint64_t total,
     uint64_t count) {
     double now = seconds_now();

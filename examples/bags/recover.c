@@ -56,6 +56,7 @@ static void show_count(const char *what, uint64_t count, const char **before) {
     *before = ", ";
 }
 
+/* Only of several shards: of one, its line says everything. */
 static void show_summary(const char *path, const bags_recover_report *sum) {
     uint64_t shards = sum->finished_before + sum->finished_now + sum->removed +
                       sum->locked + sum->failed;

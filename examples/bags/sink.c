@@ -62,6 +62,8 @@ const option writing_options[] = {
     OPTIONS_END,
 };
 
+/* Before the input is read: options that contradict each other, and a name that cannot
+ * be that of a dataset. */
 void writing_check(const char *dataset_path) {
     uint64_t workers = shard_stop.value ? shard_stop.value : 1;
     if (dataset_path && has_ending(dataset_path, ".bag"))
@@ -154,6 +156,7 @@ static bags_field *fields_for_python(void) {
     return made;
 }
 
+/* What only a dataset has is refused. */
 static void open_bag(void) {
     bag_writer_options options = {0};
     options.keep_idx = writing.keep_idx;
@@ -245,6 +248,7 @@ static void open_complete(void) {
     existing = bags_reader_length(before);
 }
 
+/* Follow what exists, open the writer, and a reader if there is anything to compare. */
 static void open_dataset(void) {
     writing.shard_size = shard_size.value;
     writing.shard_length = shard_length.value;
@@ -307,6 +311,7 @@ bool sink_is_sequence(size_t field) { return states[field].sequence; }
 
 /* ---- comparing with what exists ---- */
 
+/* Of those that exist the first, the last and a hundred in between are compared. */
 bool sink_next(void) {
     uint64_t i = seen++, last = existing - 1;
     comparing = i < existing;
@@ -507,6 +512,8 @@ void sink_finish(void) {
         print("%s: %s\n", path, counted(length, unit));
 }
 
+/* An appended shard is closed, since --append cannot continue it; without a new
+ * datapoint it is given up. */
 void sink_failed(void) {
     bags_error ignored;
     uint64_t kept = sink_length();

@@ -29,6 +29,7 @@ const option reading_options[] = {
     OPTIONS_END,
 };
 
+/* What the options state about unfinished shards. */
 static bags_unfinished how_unfinished(void) {
     if (live && skip_unfinished)
         usage("--live and --skip-unfinished are mutually exclusive");
@@ -58,6 +59,7 @@ void bag_note_empty(const char *of, const bag_reader *opened) {
             of);
 }
 
+/* A failure that an option or another path avoids names it. */
 bags_reader *dataset_open(const char *given) {
     reading.unfinished = how_unfinished();
     reading.registry = registry_get();
@@ -72,6 +74,8 @@ bags_reader *dataset_open(const char *given) {
     return reader;
 }
 
+/* A URL's secrets are remembered by storage.c: from here on the path is the one that
+ * may be shown. */
 void source_open(const char *given) {
     path = mapped_path = path_without_secrets(given);
     how_unfinished();
@@ -93,6 +97,7 @@ size_t field_find(
     return i;
 }
 
+/* Of many fields the message lists the first 20. */
 void fail_field(
     const char *of, const char *word, const bags_field *fields, size_t count) {
     static text names;
@@ -139,6 +144,8 @@ void source_get(uint64_t index, const bags_select *selects, size_t count) {
              : bags_reader_get(dataset, index, selects, count, &row, &failure));
 }
 
+/* A local file is mapped, and the system reads ahead: only hooks that can read many
+ * ranges at once gain. */
 void source_prefetch(
     const uint64_t *indices, size_t length, const bags_select *selects, size_t count) {
     if (dataset && io_for_path(path)->read_many)
@@ -180,6 +187,7 @@ typedef struct shard_list {
     size_t count;
 } shard_list;
 
+/* Called for each entry of a directory: a shard is one whose name is a number. */
 static int add_shard(void *user, const char *name) {
     shard_list *list = (shard_list *)user;
     size_t digits = strlen(name);
@@ -222,6 +230,7 @@ uint64_t shards_missing(const bags_shard *shards, size_t i, uint64_t *start) {
     return shards[i].number;
 }
 
+/* Runs are shortened, since thousands of shards may be missing. */
 bool text_missing(text *out, const bags_shard *shards, size_t count) {
     bool any = false;
     for (size_t i = 0; i < count; i++) {

@@ -28,8 +28,8 @@ static bool has_host(const char *host, bool s3) {
     return end > host && (!has_port || port + strspn(port, "0123456789") == end);
 }
 
-/* Refuse a URL of another scheme, or without a valid host. A part of it may be secret if
- * it contains a user or a query. */
+/* Refuse a URL of another scheme, or without a valid host. A part of it may be secret
+ * if it contains a user or a query. */
 static void check_url(const char *path) {
     const char *host = strstr(path, "://") + 3;
     bool s3 = !strncmp(path, "s3://", 5);

@@ -120,6 +120,7 @@ void text_json_clean(text *out, bags_view json) {
     put_escaped(out, json.data, json.size, false);
 }
 
+/* Each byte that is not UTF-8 becomes one U+FFFD: JSON has no other bytes. */
 void text_json(text *out, const void *data, size_t size) {
     const unsigned char *at = (const unsigned char *)data;
     text_puts(out, "\"");
@@ -142,6 +143,7 @@ void text_json_string(text *out, const char *string) {
     text_json(out, string, strlen(string));
 }
 
+/* What precedes shows whether this is the first element. */
 void text_next(text *out) {
     char last = (char)out->buffer.data[out->size - 1];
     if (last != '{' && last != '[')
@@ -291,6 +293,8 @@ static bool is_other_name(const char *word, size_t size, const char *name) {
     return false;
 }
 
+/* Short words need to be closer: of three letters, one may differ. A word that a name
+ * starts with counts as close, as "verb" does for "verbose". */
 void guess_name(guess *from, const char *name) {
     size_t size = from->size, limit = size < 3 ? 0 : size < 6 ? 1 : 2;
     size_t distance = edits(from->word, size, name);

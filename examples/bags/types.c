@@ -66,6 +66,7 @@ static const type_info types[] = {
 
 #define TYPES (sizeof types / sizeof *types)
 
+/* A type is a name, then arguments in parentheses, then [] of a sequence. */
 static size_t name_size(const char *type) { return strcspn(type, "(["); }
 
 const type_info *type_find(const char *type) {
@@ -84,6 +85,7 @@ static bool has_form(const type_info *info, const char *type) {
                               : info->forms[size] != '(');
 }
 
+/* Keeps the arguments where the table has an asterisk, and the [] of a sequence. */
 char *type_for_python(const char *type, size_t version) {
     size_t i = 0;
     const char *arguments = type + name_size(type);
@@ -113,6 +115,7 @@ bool type_is_valid(const char *type) {
                                       &ignored, &failure) != BAGS_ERROR_TYPE;
 }
 
+/* The first argument of array(DTYPE,...); npy has none. */
 bags_dtype type_dtype(const char *type) {
     bags_type parsed;
     if (type_kind(type) != TYPE_ARRAY || bags_type_parse(type, &parsed, NULL))
@@ -340,6 +343,8 @@ static const struct linked {
     {NULL, NULL, NULL},
 };
 
+/* Made when the first value is decoded or encoded: the options are known by then, and a
+ * command that shows no value needs no codec. */
 const bags_registry *registry_get(void) {
     static bags_registry *registry;
     if (registry)
@@ -365,6 +370,7 @@ bool codec_exists(const char *type) {
     return bags_registry_find(registry_get(), name) != NULL;
 }
 
+/* A known type names the format that the build lacks; an unknown one, a similar type. */
 void codec_check(const char *type) {
     const type_info *info = type_find(type);
     if (codec_exists(type))
@@ -488,6 +494,7 @@ bool frames_get(uint64_t start, uint64_t stop, uint64_t step, bags_value *value)
 
 #endif
 
+/* From the header alone; a video needs its library. */
 void media_members(const char *type, bags_view blob, text *out) {
     type_class kind = type_kind(type);
     if (kind == TYPE_IMAGE)

@@ -240,6 +240,7 @@ static void note_empty_file(void) {
 }
 
 /* Check one path. Returns false if it has faults or cannot be checked. */
+/* All threads verify the same path, each its part; a fault does not end the others. */
 static bool check(const char *operand, job *jobs, size_t count) {
     bags_verify_report sum = {0};
     text line = {0};

@@ -146,9 +146,10 @@ def a_writer_that_waits_for_input_is_interrupted():
 
 
 def a_bag_and_a_dataset_to_which_was_appended_keep_their_blobs():
+    pack([{'n': 0}], 'n=int(4)', 'y', '--shard-length', 9)
     for out, flushed, options, said in (
             ('x.bag', 'x.bag', [], '`bags export x.bag OUT --live` reads it'),
-            ('y', 'y/000000/n.bag', ['--append', *SPEC], 'append only the others')):
+            ('y', 'y/000001/n.bag', ['--append', *SPEC], 'append only the others')):
         job = _start('pack', '-', out, *options, stdin=subprocess.PIPE)
         line = b'{"blob": {"base64": "AAAA"}}\n' if out == 'x.bag' else b'{"n": 1}\n'
         job.stdin.write(line)
@@ -159,7 +160,7 @@ def a_bag_and_a_dataset_to_which_was_appended_keep_their_blobs():
         reason, _, command = _end(job, signal.SIGINT)
         assert '1 ' in reason and said in reason and not command, reason
     assert b'1 blob' in run('export', 'x.bag', 'OUT', '--live').out
-    assert run('get', 'y', ':').lines == [{'n': 1}]
+    assert run('get', 'y', ':').lines == [{'n': 0}, {'n': 1}]
 
 
 def a_signal_that_is_ignored_stays_ignored():
