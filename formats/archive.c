@@ -106,6 +106,7 @@ static bags_code archive_fail_corrupt(
 
 /* ---- bytes ---- */
 
+/* Every record of a zip begins with "PK" and two more bytes. */
 static bool archive_is_marked(const unsigned char *p, unsigned a, unsigned b) {
     return p[0] == 'P' && p[1] == 'K' && p[2] == a && p[3] == b;
 }
@@ -248,6 +249,7 @@ static int archive_order_name(
     return order ? order : m->name_size > size + 1;
 }
 
+/* For qsort. A directory, which ends in a slash, follows a file of its name. */
 static int archive_compare_names(const void *x, const void *y) {
     const archive_member *b = (const archive_member *)y;
     return archive_order_name((const archive_member *)x, b->name.text, b->name_size, 0);
@@ -484,6 +486,8 @@ static bags_code archive_zip_check_overlap(
     return BAGS_OK;
 }
 
+/* Read the directory. It alone states what is in the archive: of local headers without
+ * an entry, as of members that were deleted, nothing is seen. */
 static bags_code archive_zip_read(bags_archive *a, archive_window *w, uint64_t end,
     uint64_t *start, bags_error *err) {
     archive_zip_directory directory;
@@ -551,6 +555,7 @@ static bool archive_tar_number(const unsigned char *p, size_t size, uint64_t *ou
     return true;
 }
 
+/* The sum of its bytes, those of the sum itself counted as spaces. */
 static bool archive_tar_is_header(const unsigned char *p) {
     uint64_t sum = 0, stored;
     for (size_t i = 0; i < ARCHIVE_BLOCK; i++)
@@ -570,6 +575,7 @@ static size_t archive_text_size(const unsigned char *p, size_t most) {
     return end ? (size_t)((const unsigned char *)end - p) : most;
 }
 
+/* A name of any length for the next member: the window moves before it is used. */
 static bags_code archive_tar_keep_name(
     archive_tar_next *next, const void *name, size_t size, bags_error *err) {
     bags_code code = bags_buffer_reserve(&next->name, size + 1, err);
@@ -709,6 +715,15 @@ static bags_code archive_tar_check_end(
     return code;
 }
 
+/*
+ * A tar is a list of headers, some of which are about the next one:
+ *
+ *     L, K   its name, or that of its link's target (GNU)
+ *     x, g   records of its name, size, ... or those of all that follow (pax)
+ *     V      a label
+ *
+ *     [L | x | g | V]*  member  [L | x | g | V]*  member ... two blocks of zeros
+ */
 static bags_code archive_tar_read(
     bags_archive *a, archive_window *w, archive_tar_next *next, bags_error *err) {
     uint64_t at = 0, size = 0;
@@ -812,6 +827,7 @@ static int archive_kind(void *user, const char *path, bags_path_kind *kind) {
     return error;
 }
 
+/* The names in a directory, each once, though all of its members follow each other. */
 static int archive_list(void *user, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     const bags_archive *a = (const bags_archive *)user;
@@ -880,6 +896,8 @@ static int archive_locate(const bags_archive *a, archive_member *m, bags_error *
                                        : EBADMSG;
 }
 
+/* The local header is read now, not when the archive is opened: a dataset of a million
+ * members would otherwise need a million reads. */
 static int archive_open(void *user, const char *path, int mode, void **file) {
     const bags_archive *a = (const bags_archive *)user;
     archive_path at;
@@ -933,6 +951,7 @@ static int archive_read_at(
                                 read.size, done);
 }
 
+/* One call of the hooks below, with the offsets in the archive. */
 static void archive_read_many(void *user, bags_io_read *reads, size_t count) {
     const bags_archive *a = (const bags_archive *)user;
     bags_buffer memory = bags_buffer_of(&a->allocator);
@@ -969,6 +988,7 @@ static void archive_explain(
     }
 }
 
+/* The archive is mapped once: a member is a place in its map. */
 static int archive_map(void *user, void *file, size_t size, const void **data) {
     const bags_archive *a = (const bags_archive *)user;
     const archive_member *m = &((const archive_file *)file)->member;
@@ -1048,6 +1068,7 @@ static bags_code archive_zip_find_end(const bags_archive *a, archive_window *w,
     return code;
 }
 
+/* Names move while they are collected: pointers to them are set afterwards. */
 static bags_code archive_load(bags_archive *a, bags_error *err) {
     uint64_t end = 0, start = 0;
     bool is_zip = false;
@@ -1072,6 +1093,7 @@ static bags_code archive_load(bags_archive *a, bags_error *err) {
     return code ? code : archive_sort(a, err);
 }
 
+/* The map is made last: the size may be refused before. */
 static bags_code archive_start(bags_archive *a, bags_error *err) {
     const void *map = NULL;
     int error = a->base.open(a->base.user, a->path, BAGS_IO_READ, &a->file);

@@ -328,6 +328,15 @@ static uint64_t http_cost(uint64_t start, uint64_t stop) {
     return stop - start + HTTP_TAIL;
 }
 
+/*
+ * Parts are in two orders: by their start in their object, which finds a byte, and by
+ * their last use in a list of all, whose oldest ones are dropped:
+ *
+ *     newest <-> ... <-> oldest      part->older, part->newer
+ *
+ * A part is never dropped while a request brings it (HTTP_WAITING) or a call has
+ * counted itself in `users`.
+ */
 static void http_part_unlink(bags_http *http, http_part *part) {
     *(part->newer ? &part->newer->older : &http->newest) = part->older;
     *(part->older ? &part->older->newer : &http->oldest) = part->newer;
@@ -425,6 +434,8 @@ static http_part *http_part_find(const http_object *object, uint64_t offset) {
     return found;
 }
 
+/* An object is never freed before bags_http_close: hooks keep pointers to it, and what
+ * was found, or missing, must not be requested again. */
 static http_object *http_find(
     bags_http *http, const char *path, size_t size, bool create) {
     uint32_t hash = 2166136261u;
@@ -456,6 +467,7 @@ static http_object *http_record(bags_http *http, const http_object *object) {
     return record;
 }
 
+/* Why, and when: other failures than a missing object are tried again later. */
 static void http_object_fail(http_object *object, int error, const char *why) {
     free(object->why);
     object->why = http_copy(why);
@@ -654,6 +666,7 @@ static void http_look(bags_http *http, http_object *object) {
     }
 }
 
+/* Returns false, so that a check can return the result. */
 static bool http_refuse(http_request *request, int error, const char *why) {
     request->error = error;
     (void)snprintf(request->why, sizeof request->why, "%s", why);
@@ -710,6 +723,7 @@ static const char *http_strong(const char *tag) {
     return tag && strncmp(tag, "W/", 2) == 0 ? tag + 2 : tag ? tag : "";
 }
 
+/* Where there is no ETag, the time of the last change identifies a version. */
 static const char *http_tag(const http_request *request) {
     return *request->tag ? request->tag : request->modified;
 }
@@ -820,6 +834,8 @@ static bool http_check_head(http_request *request) {
            http_refuse(request, EIO, "HTTP 206 with another range than requested");
 }
 
+/* Bytes of an answer. Those of an error are kept for its message, up to a limit; those
+ * of a range are never more than was requested, whatever the server sends. */
 static size_t http_body(char *bytes, size_t one, size_t all, void *user) {
     http_request *request = (http_request *)user;
     size_t size = all;
@@ -1391,6 +1407,8 @@ static void http_transfer(http_thread *thread, int wait) {
     }
 }
 
+/* A thread. Everything that waits is woken once per round, however many transfers have
+ * ended in it. */
 static void *http_work(void *user) {
     http_thread *thread = (http_thread *)user;
     bags_http *http = thread->http;
@@ -1423,6 +1441,7 @@ static void *http_work(void *user) {
     return NULL;
 }
 
+/* In the child of a fork the threads are missing, and the mutex may be locked. */
 bool bagi_http_alive(const bags_http *http) { return http->process == getpid(); }
 
 /* ---- hooks that look up ---- */
@@ -1624,6 +1643,7 @@ typedef struct http_names {
     size_t read;  /* bytes of the pages */
 } http_names;
 
+/* One name of a listing. */
 static int http_names_add(void *user, const char *name) {
     http_names *names = (http_names *)user;
     size_t size = strlen(name) + 1;
@@ -1745,6 +1765,8 @@ static bool http_is_optional(bags_http *http, const char *path) {
     return http_wait(http, first) == 0;
 }
 
+/* All that may show what a path is is requested at once: the object, the files that a
+ * dataset has, and a listing. So it takes one round trip, also where nothing exists. */
 static int http_kind(void *user, const char *path, bags_path_kind *kind) {
     bags_http *http = (bags_http *)user;
     http_object *inside[3] = {NULL, NULL, NULL}, *listing = NULL;
@@ -1837,6 +1859,7 @@ static int http_probe(bags_http *http, const char *path,
     return 0;
 }
 
+/* Without a list of the server, shards are found by their numbers. */
 static int http_list(void *user, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     bags_http *http = (bags_http *)user;
@@ -1854,6 +1877,8 @@ static int http_list(void *user, const char *path,
     return code;
 }
 
+/* A file is open once it was looked up: the object is its handle, and close does
+ * nothing. */
 static int http_open(void *user, const char *path, int mode, void **file) {
     bags_http *http = (bags_http *)user;
     if (mode != BAGS_IO_READ)
@@ -1927,6 +1952,7 @@ typedef struct http_call {
     size_t count;
 } http_call;
 
+/* Count this call among the users of a part, until http_call_end. */
 static bool http_call_add(http_call *call, http_part *part) {
     if (bags_buffer_reserve(
             &call->memory, (call->count + 1) * sizeof(http_part *), NULL))
@@ -2054,6 +2080,7 @@ static void http_copy_read(bags_io_read *read) {
     }
 }
 
+/* Parts that failed are dropped, so that the next call requests them again. */
 static void http_call_end(bags_http *http, http_call *call) {
     for (size_t i = 0; i < call->count; i++) {
         http_part *part = call->parts[i];
@@ -2096,6 +2123,17 @@ static bool http_read_ahead(const bags_http *http, http_want *want) {
     return true;
 }
 
+/*
+ * Every read, alone or in a group, and every announcement take this way:
+ *
+ *     http_cover        what is at hand, or on its way, of each
+ *     http_read_ahead   what will be read next
+ *     http_request_all  the rest, neighbours together
+ *     wait              for those parts that a read needs
+ *     http_copy_read    from the parts
+ *
+ * The mutex is held, except while it waits; http_deliver may copy in the meantime.
+ */
 static void http_read_many(void *user, bags_io_read *reads, size_t count) {
     bags_http *http = (bags_http *)user;
     http_call call;
@@ -2234,6 +2272,7 @@ static bool http_thread_start(bags_http *http, http_thread *thread) {
     return thread->started;
 }
 
+/* Requests that nobody waits for, since they were made in advance, are dropped. */
 static void http_thread_stop(http_thread *thread) {
     if (thread->started && bagi_http_alive(thread->http))
         pthread_join(thread->id, NULL);
@@ -2254,6 +2293,7 @@ static void http_thread_stop(http_thread *thread) {
     bags_buffer_free(&thread->memory);
 }
 
+/* In the child of a fork, only memory is freed. */
 void bags_http_close(bags_http *http) {
     if (!http)
         return;

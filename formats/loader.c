@@ -46,6 +46,10 @@
 
 /* ---- threads ---- */
 
+/*
+ * The few functions of threads that the ring needs, for both systems. One condition
+ * serves all that wait, since any of them may be next: wakes are a few per batch.
+ */
 /* A lock, and a signal for everything that waits. */
 #ifdef _WIN32
 typedef struct loader_gate {
@@ -261,6 +265,12 @@ static void *loader_allocate(
 
 /* ---- values ---- */
 
+/* What may become what:
+ *
+ *     bool, integers   <->  bool, integers      if the value fits
+ *     bool, integers    ->  float32, float64    if it is exactly representable
+ *     float32          <->  float64             rounded, but not to infinity
+ */
 static bool loader_is_whole(bags_dtype dtype) {
     return dtype >= BAGS_DTYPE_BOOL && dtype <= BAGS_DTYPE_INT64;
 }
@@ -436,6 +446,7 @@ static bags_code loader_part_reserve(
     return bags_buffer_reserve(buffer, used + more, err);
 }
 
+/* Write number `at` of a list in a buffer, which grows by one. */
 static bags_code loader_part_push(
     bags_buffer *buffer, uint64_t at, uint64_t value, bags_error *err) {
     if (at >= SIZE_MAX / 16)
@@ -488,6 +499,7 @@ static bags_code loader_store_value(const loader_column *c, loader_part *p,
     return BAGS_OK;
 }
 
+/* Append an item of bytes or text, and where it starts. */
 static bags_code loader_store_bytes(
     loader_part *p, const bags_value *value, bags_error *err) {
     if (value->kind != BAGS_KIND_BYTES && value->kind != BAGS_KIND_UTF8)
@@ -563,6 +575,8 @@ typedef struct loader_image {
     size_t stride;
 } loader_image;
 
+/* Memory for an image of uint8. Each step has a buffer of its own, which grows to the
+ * largest image and is used again: no allocation per image. */
 static bags_code loader_reserve_pixels(
     bags_buffer *buffer, const bags_image *image, bags_error *err) {
     uint64_t shape[3];
@@ -611,6 +625,7 @@ static bags_code loader_decode_jpeg(loader_worker *w, const loader_column *c,
     return code;
 }
 
+/* Palettes become colours, since indices cannot be resized. */
 static bags_code loader_decode_png(loader_worker *w, const loader_column *c,
     bags_view blob, loader_image *p, bags_error *err) {
     const bags_loader_images *images = &w->loader->images;
@@ -631,6 +646,7 @@ static bags_code loader_decode_png(loader_worker *w, const loader_column *c,
     return code;
 }
 
+/* The image that a codec, or a callback, has decoded. */
 static bags_code loader_image_of(
     const bags_value *value, loader_image *p, bags_error *err) {
     uint64_t channels = value->dims == 3 ? value->shape[2] : 1;
@@ -788,12 +804,11 @@ static bags_code loader_fail_item(const bags_loader *l, const loader_column *c,
     const bags_pick *pick, uint64_t item, bags_code code, bags_error *err) {
     const char *path = bags_reader_path(l->readers[pick->dataset]);
     char message[600], of[40] = "";
-    size_t size = strlen(path);
     (void)snprintf(message, sizeof message, "%.599s", err->message);
     if (c->sequence && item != UINT64_MAX)
         (void)snprintf(of, sizeof of, "item %" PRIu64 ": ", item);
     return bags_fail(err, code, "%s: field \"%.100s\": datapoint %" PRIu64 ": %s%s",
-        size > 200 ? path + size - 200 : path, c->given.name, pick->index, of, message);
+        bags_path_tail(path), c->given.name, pick->index, of, message);
 }
 
 /* A codec may be the program's own: what its value refers to is copied only if its
@@ -886,6 +901,8 @@ static bags_code loader_find_window(loader_worker *w, const bags_pick *pick,
     return BAGS_OK;
 }
 
+/* All fields of a datapoint are read by one call, and their items appended to the
+ * tensors. If one fails, loader_load_batch restores what was used before. */
 static bags_code loader_load_datapoint(loader_worker *w, loader_slot *s,
     const bags_pick *pick, uint64_t random, bags_error *err) {
     const bags_loader *l = w->loader;
@@ -1062,10 +1079,12 @@ static bags_code loader_load_batch(
     return code ? code : loader_finish_parts(l, s, err);
 }
 
+/* True if no batch follows; without datapoints there is none at all. */
 static bool loader_is_last(const bags_loader *l, const loader_cursor *at) {
     return l->batches == 0 || (l->options.epochs && at->epoch >= l->options.epochs);
 }
 
+/* To the next batch, maybe of the next epoch. */
 static void loader_advance(const bags_loader *l, loader_cursor *at) {
     if (++at->batch == l->batches) {
         at->batch = 0;
@@ -1073,6 +1092,8 @@ static void loader_advance(const bags_loader *l, loader_cursor *at) {
     }
 }
 
+/* A thread: claim the next batch, make it without the lock, announce it. A failure is
+ * kept in its slot, so that it is reported in the order of the batches. */
 static loader_thread_result LOADER_CALL loader_run(void *user) {
     loader_worker *w = (loader_worker *)user;
     bags_loader *l = w->loader;
@@ -1131,6 +1152,7 @@ static void loader_classify(const bags_type *type, loader_column *out) {
     }
 }
 
+/* True if the values of two types can be in one tensor. */
 static bool loader_is_same_form(const loader_column *a, const loader_column *b) {
     return a->form == b->form && a->dtype == b->dtype && a->dims == b->dims &&
            !memcmp(a->shape, b->shape, a->dims * sizeof *a->shape);
@@ -1138,8 +1160,8 @@ static bool loader_is_same_form(const loader_column *a, const loader_column *b) 
 
 static bags_code loader_fail_field(
     const loader_column *c, bags_code code, const char *what, bags_error *err) {
-    return bags_fail(
-        err, code, "%.400s: field \"%.200s\": %s", c->path, c->given.name, what);
+    return bags_fail(err, code, "%s: field \"%.200s\": %s", bags_path_tail(c->path),
+        c->given.name, what);
 }
 
 /* Find a field in all datasets. */
@@ -1169,10 +1191,9 @@ static bags_code loader_find_sources(
             (!c->given.decode && !c->image && !c->given.dtype &&
                 !loader_is_same_form(c, &other)))
             return bags_fail(err, BAGS_ERROR_TYPE,
-                "%.200s: field \"%.100s\": type mismatch (%.80s, expected "
-                "%.80s "
-                "as in %.100s)",
-                bags_reader_path(l->readers[d]), c->given.name,
+                "%s: field \"%.60s\": type mismatch (%.60s, expected %.60s as in "
+                "%.60s)",
+                bags_path_tail(bags_reader_path(l->readers[d])), c->given.name,
                 bags_reader_fields(l->readers[d], &count)[s->field].type,
                 bags_reader_fields(l->readers[0], &count)[c->sources->field].type,
                 c->path);
@@ -1281,9 +1302,8 @@ static bags_code loader_check_types(
         bool fits = c->image || other.form != c->form || loader_is_same_form(c, &other);
         if (!possible || !fits)
             return bags_fail(err, BAGS_ERROR_TYPE,
-                "%.200s: field \"%.100s\": values of type %.80s cannot become "
-                "%s%s",
-                bags_reader_path(l->readers[d]), c->given.name,
+                "%s: field \"%.100s\": values of type %.80s cannot become %s%s",
+                bags_path_tail(bags_reader_path(l->readers[d])), c->given.name,
                 bags_reader_fields(l->readers[d], &count)[field].type,
                 c->image ? "images" : bags_dtype_name(dtype),
                 possible ? " of that shape" : "");
@@ -1343,6 +1363,8 @@ static bags_code loader_column_open(
     return BAGS_OK;
 }
 
+/* Conflicts are errors, never repaired silently. A thread needs a slot to work in, and
+ * the caller those that it holds: otherwise no thread could claim one. */
 static bags_code loader_check_options(bags_loader *l, bags_error *err) {
     bags_loader_options *o = &l->options;
     if (l->count == 0)
@@ -1374,6 +1396,7 @@ static bags_code loader_check_options(bags_loader *l, bags_error *err) {
     return BAGS_OK;
 }
 
+/* The weights need not live as long as the loader: the order has shares of them. */
 static bags_code loader_open_order(bags_loader *l, bags_error *err) {
     const bags_loader_options *o = &l->options;
     uint64_t *lengths = (uint64_t *)loader_allocate(l, l->count, sizeof *lengths, err);
@@ -1401,6 +1424,7 @@ static bags_code loader_open_order(bags_loader *l, bags_error *err) {
     return code;
 }
 
+/* Without a list, all fields of the first dataset, which the others must have. */
 static bags_code loader_open_columns(bags_loader *l, bags_error *err) {
     size_t count = l->options.field_count;
     const bags_field *fields = bags_reader_fields(l->readers[0], &count);
@@ -1464,6 +1488,7 @@ static bags_code loader_open_slots(bags_loader *l, bags_error *err) {
     return l->slots && l->workers ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
+/* Everything that can fail without reading: datasets, order, fields, memory. */
 static bags_code loader_prepare(
     bags_loader *l, const bags_reader *const *readers, bags_error *err) {
     bags_code code = loader_check_options(l, err);
@@ -1481,6 +1506,7 @@ static bags_code loader_prepare(
     return code ? code : loader_open_slots(l, err);
 }
 
+/* The threads start with the first batch, so that a loader may first be moved. */
 bags_loader *bags_loader_open(const bags_reader *const *readers, size_t count,
     const bags_loader_options *options, bags_error *err) {
     bags_error local;
@@ -1540,6 +1566,7 @@ static void loader_start(bags_loader *l) {
     loader_unlock(&l->monitor);
 }
 
+/* What loader_allocate made is freed last: the buffers are in it. */
 void bags_loader_close(bags_loader *l) {
     if (!l)
         return;
@@ -1620,6 +1647,8 @@ bags_code bags_loader_next(bags_loader *l, const bags_batch **batch, bags_error 
 
 uint64_t bags_loader_batches(const bags_loader *l) { return l->batches; }
 
+/* What was made ahead is dropped, since making it again costs less than keeping track
+ * of batches out of order. */
 bags_code bags_loader_seek(
     bags_loader *l, uint64_t epoch, uint64_t batch, bags_error *err) {
     if (l->error.code)
@@ -1660,6 +1689,8 @@ bags_view bags_tensor_get(const bags_batch *batch, const bags_tensor *t, size_t 
 
 /* ---- digests and states ---- */
 
+/* Not cryptographic: it is to notice mistakes. States contain its results, so it must
+ * stay as it is. */
 static uint64_t loader_hash_number(uint64_t hash, uint64_t number) {
     return format_mix(hash ^ number) + FORMAT_GOLDEN;
 }
@@ -1681,6 +1712,8 @@ static uint64_t loader_number_of(const bags_value *value) {
                                           : 0;
 }
 
+/* Everything that a training program can see of a datapoint, and nothing that depends
+ * on threads or memory: no pointers, no padding. */
 uint64_t bags_batch_digest(const bags_batch *batch) {
     uint64_t digest = 0;
     for (size_t i = 0; i < batch->length; i++) {
@@ -1808,6 +1841,7 @@ static void loader_state_move(
     }
 }
 
+/* The position is that of the caller, not that of the threads, which are ahead. */
 bags_code bags_loader_save(
     bags_loader *l, unsigned char state[BAGS_LOADER_STATE], bags_error *err) {
     uint64_t numbers[LOADER_STATE_MEMBERS];
@@ -1828,6 +1862,8 @@ bags_code bags_loader_save(
     return BAGS_OK;
 }
 
+/* The state that this loader would save now is compared number by number, so that the
+ * message can name what differs. */
 bags_code bags_loader_restore(
     bags_loader *l, const void *state, size_t size, bags_error *err) {
     unsigned char saved[BAGS_LOADER_STATE], here[BAGS_LOADER_STATE];

@@ -14,6 +14,19 @@
 
 #define IM_WINDOW ((uint64_t)1 << 20) /* bytes of a file that are read at a time */
 
+/*
+ * A source has two phases, which `opened` tells apart. What is allocated belongs to
+ * the phase, so that importers free nothing:
+ *
+ *     bags_source_open          bags_source_read, once per datapoint
+ *         |                         |
+ *     importer->open            importer->read
+ *     arena: until the source   scratch: until the next datapoint
+ *     is closed
+ *
+ * Files are read at explicit offsets through a window, which importers view, so that a
+ * source that is read in order costs one read per MiB.
+ */
 /* ---- errors ---- */
 
 bags_code bags_source_fail(bags_source *s, bags_code code, const char *format, ...) {
@@ -42,6 +55,7 @@ typedef struct im_block {
 
 #define IM_HEADER ((sizeof(im_block) + IM_ALIGN - 1) / IM_ALIGN * IM_ALIGN)
 
+/* malloc, realloc and free as a bags_allocator. */
 static void *im_resize(void *user, void *data, size_t old_size, size_t new_size) {
     (void)user;
     (void)old_size;
@@ -80,6 +94,7 @@ static void *im_take(bags_source *s, size_t count, size_t size) {
     return made;
 }
 
+/* Free a list of blocks, from this one to the oldest. */
 static void im_free_blocks(const bags_allocator *allocator, im_block *block) {
     while (block) {
         im_block *next = block->next;
@@ -93,6 +108,8 @@ void *bags_source_alloc(bags_source *s, size_t count, size_t size) {
     return made ? memset(made, 0, count * size) : NULL;
 }
 
+/* No capacity is stored: an array of 1, 2, 4, ... elements is full. The old array stays
+ * in the arena, at most as much memory again. */
 void *bags_source_grow(bags_source *s, void *array, size_t count, size_t size) {
     /* The capacity is the next power of two. */
     if (count & (count - 1))
@@ -131,6 +148,8 @@ typedef struct im_owned {
     struct im_owned *next;
 } im_owned;
 
+/* Buffers keep their capacity from one datapoint to the next, which the scratch does
+ * not; so they are of the first phase, whenever they are made. */
 bags_buffer *bags_source_buffer(bags_source *s) {
     bool opened = s->opened;
     s->opened = false; /* until the source is closed */
@@ -146,6 +165,7 @@ bags_buffer *bags_source_buffer(bags_source *s) {
 
 /* ---- what is left out ---- */
 
+/* While datapoints are read nothing is reported: it was said once, by open. */
 bags_code bags_source_leave_out(
     bags_source *s, const char *what, const char *name, uint64_t count) {
     size_t i = 0;
@@ -191,6 +211,7 @@ char *bags_source_unit(bags_source *s, const char *name, const char *unit) {
 
 /* ---- files ---- */
 
+/* Only local files are imported: a source on a server is copied first. */
 static bags_code im_open(bags_import_file *file, const char *path, bags_error *err) {
     const bags_io *io = bags_io_local();
     int error = io->open(io->user, path, BAGS_IO_READ, &file->handle);
@@ -215,6 +236,7 @@ void bags_source_close_file(bags_source *s) {
     s->where = s->path;
 }
 
+/* The path may be a part of `where`, which is replaced. */
 bags_code bags_source_open_file(bags_source *s, const char *path) {
     size_t size = strlen(path) + 1;
     bags_source_close_file(s);
@@ -235,6 +257,8 @@ static bags_code im_check(bags_source *s, uint64_t offset, uint64_t size) {
     return size > SIZE_MAX / 4 ? bags_source_no_memory(s) : BAGS_OK;
 }
 
+/* A view that is not in the window moves it: the window then starts there, and has
+ * what follows, too. */
 bags_code bags_source_view(
     bags_source *s, uint64_t offset, uint64_t size, bags_view *out) {
     bags_import_file *file = &s->file;
@@ -267,6 +291,7 @@ bags_code bags_source_view(
     return BAGS_OK;
 }
 
+/* Copies bypass the window: they are large, and would push small headers out of it. */
 bags_code bags_source_copy(
     bags_source *s, uint64_t offset, uint64_t size, bags_view *out) {
     bags_code code = im_check(s, offset, size);
@@ -282,6 +307,7 @@ bags_code bags_source_copy(
     return BAGS_OK;
 }
 
+/* The limit is checked before memory is allocated: the file may be anything. */
 bags_code bags_source_load(
     bags_source *s, const char *path, uint64_t limit, bags_view *out) {
     bags_import_file file;
@@ -305,6 +331,7 @@ bags_code bags_source_load(
     return BAGS_OK;
 }
 
+/* Without a source: an importer is asked before there is one. */
 size_t bags_import_peek(const char *path, void *data, size_t size) {
     bags_import_file file;
     memset(&file, 0, sizeof file);
@@ -323,6 +350,7 @@ bool bags_import_starts(const char *path, const void *data, size_t size) {
            memcmp(start, data, size) == 0;
 }
 
+/* A path that cannot be examined is not of any format. */
 bags_path_kind bags_import_kind(const char *path, const char *name) {
     const bags_io *io = bags_io_local();
     bags_path_kind kind = BAGS_PATH_NONE;
@@ -337,6 +365,7 @@ bags_path_kind bags_import_kind(const char *path, const char *name) {
     return kind;
 }
 
+/* Only ASCII letters have a case here, whatever the locale. */
 bool bags_import_ends(const char *name, const char *ending) {
     size_t size = strlen(name), part = strlen(ending);
     if (part > size)
@@ -463,6 +492,8 @@ typedef struct im_listing {
     bool found; /* a name that is accepted */
 } im_listing;
 
+/* A name in the directory: one that is not accepted is reported, unless a pattern
+ * excluded it, which is what its user wanted. */
 static int im_list(void *user, const char *name) {
     im_listing *listing = (im_listing *)user;
     if (name[0] == '.' || !(listing->pattern ? im_matches(listing->pattern, name)
@@ -484,6 +515,7 @@ static int im_list(void *user, const char *name) {
     return 0;
 }
 
+/* A path that exists is a file or a directory, also if it has a * in its name. */
 static bags_code im_find(im_listing *listing, const char *path, bags_error *err) {
     const bags_io *io = bags_io_local();
     bags_path_kind kind = bags_import_kind(path, NULL);
@@ -511,6 +543,7 @@ static bags_code im_find(im_listing *listing, const char *path, bags_error *err)
     return code;
 }
 
+/* What precedes the names is the directory: the path itself, or before a pattern. */
 bags_code bags_source_files(
     bags_source *s, bool (*accept)(const char *name), char ***paths, size_t *count) {
     im_listing listing;
@@ -544,6 +577,7 @@ bags_code bags_source_files(
     return code;
 }
 
+/* The names are not collected, so that nothing can run out of memory. */
 bool bags_import_has_files(const char *path, bool (*accept)(const char *name)) {
     im_listing listing;
     memset(&listing, 0, sizeof listing);
@@ -606,6 +640,7 @@ void *bags_import_symbol(
 
 #endif
 
+/* The sign of a shorter number is extended. */
 bags_value bags_import_integer(bags_dtype dtype, const void *data) {
     size_t bits = 8 * bags_dtype_size(dtype);
     uint64_t number = bags_load(data, bits / 8, false);
@@ -618,6 +653,7 @@ bags_value bags_import_integer(bags_dtype dtype, const void *data) {
 
 /* ---- fields ---- */
 
+/* NULL is accepted, so that callers need not check what they have formatted. */
 bags_code bags_source_field(bags_source *s, const char *name, const char *type) {
     if (name && type)
         s->fields =
@@ -639,6 +675,8 @@ char *bags_source_array_type(bags_source *s, bags_dtype dtype, size_t dims,
         s, "array(%s%s)%s", bags_dtype_name(dtype), text, sequence ? "[]" : "");
 }
 
+/* Byte by byte until what is left is UTF-8: an invalid sequence becomes as many '_' as
+ * it has bytes. */
 void bags_import_name(const void *name, size_t size, char *out) {
     size_t bad = 0;
     if (size)
@@ -660,6 +698,7 @@ typedef struct im_name {
     const char *old, *made;
 } im_name;
 
+/* Sorted by the new names, equal ones are neighbours. */
 static int im_compare_made(const void *left, const void *right) {
     return strcmp(((const im_name *)left)->made, ((const im_name *)right)->made);
 }
@@ -693,6 +732,8 @@ static bags_code im_finish_fields(bags_source *s) {
 
 /* ---- columns: fields that are found by reading all datapoints ---- */
 
+/* They are sorted by name, so that a dataset does not depend on the order in which the
+ * source happens to mention them. */
 bags_import_column *bags_source_column(
     bags_source *s, const void *name, size_t size, bool add) {
     size_t low = 0, high = s->column_count;
@@ -725,6 +766,7 @@ bags_import_column *bags_source_column(
     return *to = made;
 }
 
+/* One value of another kind settles it: then neither the magic nor text comes back. */
 void bags_import_guess(
     bags_import_column *column, const void *data, size_t size, bool all) {
     const unsigned char *text = (const unsigned char *)data;
@@ -745,6 +787,7 @@ const char *bags_import_guessed(const bags_import_column *column) {
                                                   : "bytes";
 }
 
+/* Called when all datapoints were seen: only now it is known which of them lack one. */
 bags_code bags_source_add_columns(
     bags_source *s, const char *(*type)(const bags_import_column *column)) {
     bags_code code = BAGS_OK;
@@ -761,6 +804,7 @@ bags_code bags_source_add_columns(
 
 /* ---- sources ---- */
 
+/* After a failure the importer is closed, too: open may have done half of its work. */
 bags_source *bags_source_open(const bags_importer *importer, const char *path,
     const bags_source_options *options, bags_error *err) {
     static const bags_allocator standard = {im_resize, NULL};
@@ -793,6 +837,7 @@ bags_source *bags_source_open(const bags_importer *importer, const char *path,
     return NULL;
 }
 
+/* The largest block of the scratch is kept: datapoints are usually alike. */
 bags_code bags_source_read(
     bags_source *s, uint64_t index, const bags_entry **entries, bags_error *err) {
     im_block *block = (im_block *)s->scratch.blocks;
@@ -815,6 +860,7 @@ bags_code bags_source_read(
     return code;
 }
 
+/* The importer is first, since it may use everything else. */
 void bags_source_close(bags_source *s) {
     if (!s)
         return;
