@@ -108,10 +108,8 @@ instructions: ## count the instructions of the hot paths again, if they may chan
 
 test check asan tsan soak:
 	@tests/run.sh $@
-deps coverage:
-	@tests/$@.sh
-fuzz:
-	@tests/fuzz/fuzz.sh
+deps fuzz coverage:
+	@tests/$(if $(filter fuzz,$@),fuzz/)$@.sh
 portability lint:
 	@tests/deps.sh portability
 	@tests/$@.sh $(if $(filter $@,portability),$(CELLS))
