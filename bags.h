@@ -173,6 +173,8 @@
  *     BAGS_NO_WRITER       leave out everything that writes: the writers,
  *                          bags_recover, bags_finalize and bags_checksum.
  *     BAGS_NO_VERIFY       leave out bags_verify.
+ *     BAGS_DEBUG           check what must hold inside the library with assert(): for
+ *                          those who change it. No input makes an assert fail.
  *     Define the last two the same way wherever bags.h is included.
  *
  * KNOWN LIMITS
@@ -3040,6 +3042,14 @@ static bool bagi_trailer_load(
         if (BAGI_UNLIKELY(!(condition)))                                               \
             return bagi_fail_null(err);                                                \
     } while (0)
+
+/* Call a function of asserts, which exists with BAGS_DEBUG alone. */
+#ifdef BAGS_DEBUG
+#include <assert.h>
+#define BAGI_CHECK(call) call
+#else
+#define BAGI_CHECK(call) ((void)0)
+#endif
 
 /* Both, in this order. */
 #define BAGI_BEGIN(condition, err)                                                     \
@@ -6809,6 +6819,46 @@ typedef struct bagi_output {
 #define BAGI_BUFFER_DEFAULT ((size_t)2 << 20)
 #define BAGI_BUFFER_MIN ((size_t)4096)
 
+#ifdef BAGS_DEBUG
+/*
+ * What holds for a Bag that is open, between calls, unless the job has failed. Of each
+ * stream:
+ *   - base <= written <= end, and the bytes from base to end are fewer than the buffer
+ *     has: a full one was written
+ *   - written <= high, so that a truncation is never forgotten; started <= written
+ * Of the streams together:
+ *   - each has an entry for every blob, so that they are rewound to the same blob
+ *   - if the last entry was passed to the system, so were all blobs and CRCs
+ *   - resumed <= kept <= length
+ */
+static void bagi_output_assert(const bagi_output *output) {
+    const bagi_stream *blobs = &output->stream[BAGI_BLOBS];
+    const bagi_stream *ends = &output->stream[BAGI_ENDS];
+    const bagi_stream *crcs = &output->stream[BAGI_CRCS];
+    if (bagi_stream_idle(blobs))
+        return;
+    for (int i = 0; i < BAGI_FILES; i++) {
+        const bagi_stream *stream = &output->stream[i];
+        assert(stream->job == blobs->job);
+        if (!stream->handle) {
+            assert(i == BAGI_CRCS && !output->checksums);
+            continue;
+        }
+        assert(stream->path && stream->buffer);
+        assert(stream->base <= stream->written && stream->written <= stream->end);
+        assert(stream->end - stream->base < stream->capacity);
+        assert(stream->written <= stream->high && stream->started <= stream->written);
+    }
+    assert(ends->end == 8 * output->length);
+    assert(!output->checksums || crcs->end == 4 * output->length);
+    assert(ends->written < ends->end ||
+           (blobs->written == blobs->end && crcs->written == crcs->end));
+    assert(output->kept.length <= output->length && output->kept.end <= blobs->end);
+    assert(output->resumed.length <= output->kept.length &&
+           output->resumed.end <= output->kept.end);
+}
+#endif
+
 /* Set up the streams. The buffers of the ends and CRCs are full after the same number
  * of blobs. */
 static void bagi_output_init(bagi_output *output, bagi_job *job, size_t buffer_size) {
@@ -7027,6 +7077,7 @@ BAGS_API bag_writer *bag_writer_open(
 BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data, size_t size,
     uint64_t *index, bags_error *err) {
     BAGI_NEED(writer && (data || !size), err);
+    BAGI_CHECK(bagi_output_assert(&writer->output));
     if (!writer->job.failure.code)
         bagi_output_append(&writer->output, (const unsigned char *)data, size);
     if (BAGI_UNLIKELY(writer->job.failure.code)) {
@@ -7040,8 +7091,10 @@ BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data, size_
 
 BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
     BAGI_BEGIN(writer, err);
+    BAGI_CHECK(bagi_output_assert(&writer->output));
     bagi_bag_writer_check(writer);
     bagi_output_flush(&writer->output);
+    BAGI_CHECK(bagi_output_assert(&writer->output));
     return bagi_job_end(&writer->job, err);
 }
 
@@ -8002,10 +8055,51 @@ struct bags_writer {
     bags_error pending;  /* why it is refused */
 };
 
+#ifdef BAGS_DEBUG
+/*
+ * What holds for a writer between calls, in each state.
+ *
+ *   no shard (dir.path is NULL): nothing is open; no datapoint was begun
+ *   writing:   the record is open, and so are the Bags, as bagi_output_assert states;
+ *              refs has a blob for every datapoint of the shard
+ *   a datapoint is written (partial): only then may a field have more than it keeps;
+ *              refs has not. If it was begun by bags_writer_begin, it is written
+ *   failed:    files may be closed; what is open belongs to a shard
+ *   always:    a worker's next number is its own; what was appended to this shard is
+ *              among what was appended to all
+ */
+static void bagi_writer_assert(const bags_writer *writer) {
+    const bagi_output *refs = &writer->outputs[writer->spec.count];
+    bool failed = writer->job.failure.code != BAGS_OK;
+    assert(writer->options.shard_start < writer->options.shard_stop);
+    assert(!writer->sharded || writer->number >= BAGI_SHARD_LIMIT ||
+           writer->number % writer->options.shard_stop == writer->options.shard_start);
+    if (!writer->dir.path) {
+        assert(!writer->record.handle && !refs->stream[BAGI_BLOBS].handle);
+        assert(failed || (!writer->begun && !writer->partial));
+        return;
+    }
+    assert(failed || writer->partial || !writer->begun);
+    if (failed)
+        return;
+    assert(writer->record.handle && refs->stream[BAGI_BLOBS].handle);
+    assert(refs->length == writer->shard_length);
+    assert(writer->shard_length - refs->resumed.length <= writer->length);
+    for (size_t i = 0; i <= writer->spec.count; i++) {
+        const bagi_output *output = &writer->outputs[i];
+        bool more = writer->partial && i < writer->spec.count;
+        assert(output->checksums == refs->checksums);
+        assert(more || output->length == output->kept.length);
+        bagi_output_assert(output);
+    }
+}
+#endif
+
 /* The first statement of a function that reports refused datapoints. Without an err of
  * the caller, a refusal becomes the failure of the writer, which close returns. */
 #define BAGI_WRITER_ERR(writer, err)                                                   \
     BAGI_NEED(writer, err);                                                            \
+    BAGI_CHECK(bagi_writer_assert(writer));                                            \
     (err) = (err) ? (err) : &(writer)->job.failure
 
 /* Do the same with these streams of all Bags of the shard. */
@@ -8566,6 +8660,7 @@ static bags_code bagi_datapoint_end(
         writer->partial = false;
         writer->shard_length++;
         writer->length++;
+        BAGI_CHECK(bagi_writer_assert(writer));
         if (bagi_writer_full(writer))
             bagi_writer_finish(writer);
     }
@@ -8656,8 +8751,10 @@ BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err) {
 BAGS_API void bags_writer_cancel(bags_writer *writer) {
     if (!writer || !writer->begun)
         return;
+    BAGI_CHECK(bagi_writer_assert(writer));
     writer->begun = false;
     bagi_datapoint_rewind(writer);
+    BAGI_CHECK(bagi_writer_assert(writer));
 }
 
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
@@ -8665,6 +8762,7 @@ BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
     bagi_writer_check_idle(writer);
     if (writer->dir.path && !bagi_writer_check(writer))
         bagi_writer_flush_all(writer);
+    BAGI_CHECK(bagi_writer_assert(writer));
     return bagi_job_end(&writer->job, err);
 }
 
@@ -9210,8 +9308,10 @@ BAGS_API bags_writer *bags_writer_open(const char *path, const bags_field *field
         writer->slots[i].order = bagi_spec_find(&writer->spec, fields[i].name);
     if (!code && (bagi_writer_start(writer) || writer->job.failure.code))
         code = bagi_job_end(&writer->job, err);
-    if (!code)
+    if (!code) {
+        BAGI_CHECK(bagi_writer_assert(writer));
         return writer;
+    }
     bagi_writer_free(writer);
     return NULL;
 }
@@ -9221,6 +9321,7 @@ BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err) {
     if (!writer)
         return BAGS_OK;
     bags_error *failure = &writer->job.failure;
+    BAGI_CHECK(bagi_writer_assert(writer));
     if (bagi_job_is_ours(&writer->job, writer->path) && !failure->code &&
         writer->partial)
         bagi_datapoint_rewind(writer);
@@ -9244,6 +9345,7 @@ BAGS_API void bags_writer_abort(bags_writer *writer) {
     bags_error ignored;
     if (!writer)
         return;
+    BAGI_CHECK(bagi_writer_assert(writer));
     bool ours = bagi_job_is_ours(&writer->job, writer->path);
     bool resumed = writer->outputs[writer->spec.count].resumed.length > 0;
     if (ours && resumed) {
@@ -11573,6 +11675,7 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
 #undef BAGI_BUFFER_DEFAULT
 #undef BAGI_BUFFER_MIN
 #undef BAGI_BUILT_IN
+#undef BAGI_CHECK
 #undef BAGI_COLD
 #undef BAGI_CONTENT
 #undef BAGI_CRC_16
