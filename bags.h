@@ -1096,27 +1096,20 @@ typedef struct bags_writer_options {
  * resume: pass the fields, shard_start and shard_stop that were used before. An
  * unfinished shard of this worker is recovered, as by bags_recover, and continued;
  * after it, or if there is none, the next number follows this worker's last shard.
- * A finished unsharded dataset cannot be resumed. What was not flushed is lost with
- * the process: worker W of K that takes the inputs W, W + K, ... and appends each
- * one continues at input W + K * bags_writer_resumed. Other worker numbers are only
- * noticed if they leave a gap; otherwise that count is wrong. So compare the inputs
- * with what exists.
+ * Continue after the first bags_writer_resumed inputs of this worker. Other worker
+ * numbers are only noticed if they leave a gap. A finished unsharded dataset cannot be
+ * resumed.
  *
  * append: pass only new inputs. The next shards are numbered after this worker's own;
- * after bags_finalize, after all that exist. An unfinished shard of this worker is
- * refused: its input was interrupted, and what is kept of it, there or in the shards
- * before, would be appended again. Recover it, and pass the inputs after those; or
- * resume it, if `append` did not start it. (The first shard without a datapoint, and an
- * empty directory, are taken over.) After bags_finalize only `append` is accepted,
- * since the numbers no longer tell which worker wrote a shard. Several writers may
- * append at once, each with its own number: they never share a shard, but leave gaps,
- * which bags_finalize closes again.
+ * after bags_finalize, where only `append` is accepted, after all that exist. An unfinished
+ * shard of this worker is refused, unless it is an empty directory, or the first and
+ * without a datapoint: recover it, or resume it if `append` did not start it.
  *
  * resume and append: new shards have checksums, and .idx files, if the first finished
- * shard has them, whichever worker wrote it, so that all shards are alike. Requesting
- * what it lacks is an error. If no shard is finished, `checksum` and `keep_idx` decide.
- * But if an unfinished shard was started with checksums, it and those after it have
- * them; one that was started without is refused if others have them.
+ * shard has them, whichever worker wrote it. Requesting what it lacks is an error. If
+ * no shard is finished, `checksum` and `keep_idx` decide, and checksums of an
+ * unfinished shard are continued. One that was started without them is refused if they
+ * are requested, or if others have them.
  *
  * Returns the writer, to be ended with bags_writer_close or bags_writer_abort, or
  * NULL:
@@ -8016,10 +8009,10 @@ static bool bagi_has_mark(const bagi_env *env, const char *path, bagi_name name,
  * ====================================================================== */
 
 /* What a writer knows of a field besides its type. */
-typedef struct bagi_given {
+typedef struct bagi_slot_state {
     size_t order; /* slot i: the sorted index of the caller's field i */
     bool given;   /* the current datapoint has this field already */
-} bagi_given;
+} bagi_slot_state;
 
 struct bags_writer {
     bagi_job job;
@@ -8030,9 +8023,9 @@ struct bags_writer {
     char *text;        /* of spec.json */
     size_t text_size;
     bagi_spec spec;
-    bagi_given *slots;    /* one per field */
-    bagi_output *outputs; /* one per field, then refs */
-    uint64_t number;      /* of the next shard */
+    bagi_slot_state *slots; /* one per field */
+    bagi_output *outputs;   /* one per field, then refs */
+    uint64_t number;        /* of the next shard */
     uint64_t length, shards;
     uint64_t resumed; /* datapoints that existed, with `resume` */
 
@@ -8865,7 +8858,7 @@ static bags_code bagi_writer_prepare(
     for (size_t i = 0; writer->outputs && i <= count; i++)
         bagi_output_init(&writer->outputs[i], &writer->job, buffer_size);
     writer->slots =
-        (bagi_given *)bagi_alloc(memory, count * sizeof *writer->slots, err);
+        (bagi_slot_state *)bagi_alloc(memory, count * sizeof *writer->slots, err);
     writer->refs = (bagi_ref *)bagi_alloc(memory, count * sizeof *writer->refs, err);
     writer->row = (unsigned char *)bagi_alloc(memory, bagi_refs_most(count), err);
     if (!writer->outputs || !writer->slots || !writer->refs || !writer->row)
@@ -11450,11 +11443,11 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
  * ====================================================================== */
 
 /* What is known of a Bag while the checksums of its shard are made. */
-typedef struct bagi_summed {
+typedef struct bagi_bag_checksums {
     bagi_trailer trailer;
     uint64_t length, size; /* of the Bag */
     bool kept;
-} bagi_summed;
+} bagi_bag_checksums;
 
 /* Write the checksums of a Bag to NAME.crc.partial, but not their trailer, and find
  * out what that contains. */
@@ -11501,20 +11494,20 @@ static bags_code bagi_check_no_link(
 
 /* Make the checksums of one Bag, or keep those that it has. */
 static bags_code bagi_checksum_bag(const bagi_dir *dir, const bagi_how *how,
-    bool replace, bagi_stream *stream, bagi_summed *summed) {
+    bool replace, bagi_stream *stream, bagi_bag_checksums *known) {
     bags_error *err = &stream->job->failure;
     bag_reader *bag = NULL;
     bags_code code = bagi_bag_new(dir, how, NULL, &bag, err);
     for (int i = 0; i < BAGI_FILES && !code; i++)
         if (bag->file[i].path)
             code = bagi_check_no_link(dir->env, bag->file[i].path, err);
-    summed->kept = bagi_dir_has(dir, how->name, ".crc", &code, err) && !replace;
-    summed->length = bag_reader_length(bag);
-    summed->size = bag_reader_size(bag);
-    if (!code && !summed->kept)
-        code = bagi_crcs_write(bag, dir, how->name, stream, &summed->trailer);
+    known->kept = bagi_dir_has(dir, how->name, ".crc", &code, err) && !replace;
+    known->length = bag_reader_length(bag);
+    known->size = bag_reader_size(bag);
+    if (!code && !known->kept)
+        code = bagi_crcs_write(bag, dir, how->name, stream, &known->trailer);
     else if (!code)
-        code = bagi_crcs_read_trailer(dir, how->name, &summed->trailer, err);
+        code = bagi_crcs_read_trailer(dir, how->name, &known->trailer, err);
     bagi_bag_free(dir->env, bag);
     return code;
 }
@@ -11546,17 +11539,17 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
     bags_error *failure = &job.failure, ignored;
     bagi_stream *stream = &output.stream[BAGI_CRCS];
     bagi_job_init(&job, env, no_sync);
-    bagi_summed *summed =
-        (bagi_summed *)bagi_alloc(&env->memory, count * sizeof *summed, failure);
+    bagi_bag_checksums *known =
+        (bagi_bag_checksums *)bagi_alloc(&env->memory, count * sizeof *known, failure);
     bagi_output_init(&output, &job, 4 * BAGI_BUFFER_MIN);
     output.checksums = true;
     for (size_t i = 0; i < count && !failure->code; i++) {
         opening.name = bagi_spec_name(spec, i);
-        bagi_checksum_bag(dir, &opening, options->replace, stream, &summed[i]);
-        bound = bagi_bind(bound, opening.name, summed[i].trailer.crcs);
+        bagi_checksum_bag(dir, &opening, options->replace, stream, &known[i]);
+        bound = bagi_bind(bound, opening.name, known[i].trailer.crcs);
     }
     for (size_t i = 0; i < count && !failure->code; i++)
-        if (summed[i].kept && spec && summed[i].trailer.shard != bound)
+        if (known[i].kept && spec && known[i].trailer.shard != bound)
             bags_fail(failure, BAGS_ERROR_CORRUPT,
                 "%s/%s.crc: is of another version of the shard; verify it, or "
                 "replace all checksums",
@@ -11564,8 +11557,8 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
 
     for (size_t i = 0; i < count && !failure->code; i++) {
         const char *name = bagi_spec_name(spec, i);
-        bool kept = summed[i].kept;
-        output.trailer = summed[i].trailer;
+        bool kept = known[i].kept;
+        output.trailer = known[i].trailer;
         bagi_trailer_bind(&output.trailer, spec, i, bound);
         if (!kept && !bagi_check_same(env, file, bagi_checksum_lock(dir), failure)) {
             bagi_stream_open(stream, dir, name, ".crc.partial", BAGS_IO_WRITE);
@@ -11577,7 +11570,7 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
         if (failure->code)
             break;
         const char *bag = bagi_passed(env, bagi_dir_path(dir, name, ".bag"));
-        bags_checksummed done = {bag, kept, summed[i].length, summed[i].size};
+        bags_checksummed done = {bag, kept, known[i].length, known[i].size};
         report->kept += kept;
         report->made += !kept;
         report->blobs += kept ? 0 : done.length;
@@ -11589,12 +11582,12 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
         bagi_sync_parent(env, dir->path, failure);
     else if (!failure->code && !no_sync)
         bagi_sync_dir(env, dir->path, failure);
-    for (size_t i = 0; summed && i < count && failure->code; i++)
-        if (summed[i].trailer.size && !summed[i].kept &&
+    for (size_t i = 0; known && i < count && failure->code; i++)
+        if (known[i].trailer.size && !known[i].kept &&
             !bagi_check_same(env, file, bagi_checksum_lock(dir), &ignored))
             bagi_dir_remove(dir, bagi_spec_name(spec, i), ".crc.partial", &ignored);
     bagi_output_free(&output);
-    bagi_free(&env->memory, summed, count * sizeof *summed);
+    bagi_free(&env->memory, known, count * sizeof *known);
     return bagi_job_end(&job, err);
 }
 
