@@ -170,11 +170,11 @@
  *                          BAGS_IMPLEMENTATION.
  *     BAGS_API             precedes every public function, for example
  *                          __declspec(dllexport).
+ *     BAGS_DEBUG           check what must hold inside the library with assert(): for
+ *                          those who change it. No input makes an assert fail.
  *     BAGS_NO_WRITER       leave out everything that writes: the writers,
  *                          bags_recover, bags_finalize and bags_checksum.
  *     BAGS_NO_VERIFY       leave out bags_verify.
- *     BAGS_DEBUG           check what must hold inside the library with assert(): for
- *                          those who change it. No input makes an assert fail.
  *     Define the last two the same way wherever bags.h is included.
  *
  * KNOWN LIMITS
