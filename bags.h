@@ -5313,7 +5313,7 @@ typedef struct bagi_record {
 } bagi_record;
 
 /* How a Bag is opened. */
-typedef struct bagi_how {
+typedef struct bagi_bag_options {
     bool split;       /* in a dataset: NAME.idx is required; otherwise ignored */
     const char *name; /* of the field, or "refs"; "" if standalone */
     bool no_mmap, cache_index, verify_checksums, allow_empty;
@@ -5322,11 +5322,11 @@ typedef struct bagi_how {
                         exist: the caller finds out, and trims */
     bool no_read_ahead;
     bagi_record record; /* of its shard, unless standalone */
-} bagi_how;
+} bagi_bag_options;
 
 /* A finished Bag that is not split, mapped: standalone, unless it gets a name. */
-static bagi_how bagi_how_new(void) {
-    bagi_how how = BAGI_ZERO;
+static bagi_bag_options bagi_bag_options_new(void) {
+    bagi_bag_options how = BAGI_ZERO;
     how.name = "";
     return how;
 }
@@ -5390,7 +5390,7 @@ static bags_code bagi_bag_check_index(
 
 /* The shape of a Bag with an index file; a torn last entry is ignored. */
 static bags_code bagi_bag_shape_split(
-    bag_reader *bag, const bagi_how *how, bags_error *err) {
+    bag_reader *bag, const bagi_bag_options *how, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_BLOBS];
     const bagi_file *index = &bag->file[BAGI_ENDS];
     unsigned char number[8] = {0};
@@ -5503,8 +5503,8 @@ static bags_code bagi_crcs_read_trailer(
  * Of a Bag that is being written it is a journal without a trailer, which is kept in
  * memory: there may be fewer CRCs than ends after a power failure.
  */
-static bags_code bagi_crcs_open(
-    bag_reader *bag, const bagi_dir *dir, const bagi_how *how, bags_error *err) {
+static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
+    const bagi_bag_options *how, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_CRCS];
     const bagi_file *blobs = &bag->file[BAGI_BLOBS];
     const bagi_trailer *trailer = &bag->trailer;
@@ -5563,7 +5563,7 @@ static void bagi_bag_release(bag_reader *bag) {
 }
 
 /* The files of a Bag may be opened soon. */
-static void bagi_bag_expect(const bagi_dir *dir, const bagi_how *how) {
+static void bagi_bag_expect(const bagi_dir *dir, const bagi_bag_options *how) {
     bagi_dir_expect(dir, how->name, bagi_suffix[BAGI_BLOBS]);
     if (how->split || (dir->standalone && !dir->bare))
         bagi_dir_expect(dir, how->name, bagi_suffix[BAGI_ENDS]);
@@ -5598,8 +5598,8 @@ static void bagi_bag_point(bag_reader *bag) {
  * contradicts it, may only have changed since it was measured: then everything is
  * opened again.
  */
-BAGI_COLD static bags_code bagi_bag_open(
-    bag_reader *bag, const bagi_dir *dir, const bagi_how *how, bags_error *err) {
+BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
+    const bagi_bag_options *how, bags_error *err) {
     const bagi_env *env = bag->env;
     bagi_files *files = bag->files;
     bagi_file *blobs = &bag->file[BAGI_BLOBS], *index = &bag->file[BAGI_ENDS];
@@ -6417,7 +6417,7 @@ BAGS_API bag_reader *bag_reader_open(
     BAGI_ERR(err);
     BAGI_OPTIONS(bag_reader_options, options);
     bool journal = options->unfinished == BAGS_UNFINISHED_READ;
-    bagi_how how = bagi_how_new();
+    bagi_bag_options how = bagi_bag_options_new();
     bagi_dir dir;
     bagi_scan found;
     bagi_standalone *bag = bagi_standalone_new(options, err);
@@ -7463,28 +7463,28 @@ static char *bagi_spec_text(const bags_allocator *memory, const bagi_spec *spec,
 #define BAGI_DIGITS_MAX 255 /* with leading zeros */
 
 /* The number of a shard, and how many digits its name has. */
-typedef struct bagi_name {
+typedef struct bagi_shard_id {
     uint64_t number;
     unsigned digits;
-} bagi_name;
+} bagi_shard_id;
 
-typedef struct bagi_names {
+typedef struct bagi_shard_list {
     const bagi_env *env;
     const char *path; /* of the dataset */
     bags_buffer array;
-    bagi_name *names; /* its content, sorted by number */
+    bagi_shard_id *ids; /* its content, sorted by number */
     size_t count;
     bool single;           /* not sharded: one name without digits, of the dataset */
-    size_t checked;        /* how many bagi_names_check has passed */
+    size_t checked;        /* how many bagi_shard_list_check has passed */
     bags_error *err;       /* while they are collected */
     bags_code code;        /* if a number was too large */
     const bagi_spec *spec; /* not NULL: all Bags of its fields will be opened */
-} bagi_names;
+} bagi_shard_list;
 
 /* The directory of a shard; for a name without digits the dataset's, which is not
  * sharded. Free it with bagi_dir_free, also after a failure. */
 static bags_code bagi_shard_dir(bagi_dir *dir, const bagi_env *env, const char *path,
-    bagi_name name, bags_error *err) {
+    bagi_shard_id name, bags_error *err) {
     char text[BAGI_DIGITS_MAX + 2] = "";
     if (name.digits)
         (void)snprintf(text, sizeof text, "/%0*" PRIu64, (int)name.digits, name.number);
@@ -7492,8 +7492,8 @@ static bags_code bagi_shard_dir(bagi_dir *dir, const bagi_env *env, const char *
 }
 
 #ifndef BAGS_NO_WRITER
-static bagi_name bagi_shard_name(uint64_t number) {
-    bagi_name name = {number, 6};
+static bagi_shard_id bagi_shard_name(uint64_t number) {
+    bagi_shard_id name = {number, 6};
     return name;
 }
 #endif
@@ -7504,22 +7504,23 @@ static uint64_t bagi_shard_after(uint64_t number, uint64_t workers) {
 }
 
 /* True for the shards of worker number `start` of `stop` workers. */
-static bool bagi_is_of_worker(bagi_name name, uint64_t start, uint64_t stop) {
+static bool bagi_is_of_worker(bagi_shard_id name, uint64_t start, uint64_t stop) {
     return name.number % stop == start;
 }
 
-static bags_code bagi_names_push(bagi_names *names, bagi_name name, bags_error *err) {
+static bags_code bagi_shard_list_push(
+    bagi_shard_list *names, bagi_shard_id name, bags_error *err) {
     bags_code code = bagi_push(
         &names->array, &names->env->memory, &names->count, &name, sizeof name, err);
-    names->names = (bagi_name *)(void *)names->array.data;
+    names->ids = (bagi_shard_id *)(void *)names->array.data;
     return code;
 }
 
 /* For the list hook: collect the names made of digits. */
-static int bagi_names_collect(void *user, const char *text) {
-    bagi_names *names = (bagi_names *)user;
+static int bagi_shard_list_collect(void *user, const char *text) {
+    bagi_shard_list *names = (bagi_shard_list *)user;
     size_t digits = strspn(text, "0123456789"), zeros = strspn(text, "0");
-    bagi_name name = {0, (unsigned)digits};
+    bagi_shard_id name = {0, (unsigned)digits};
     if (digits == 0 || text[digits])
         return 0;
     if (digits - zeros > BAGI_SHARD_DIGITS || digits > BAGI_DIGITS_MAX) {
@@ -7530,13 +7531,13 @@ static int bagi_names_collect(void *user, const char *text) {
     }
     for (size_t i = zeros; i < digits; i++)
         name.number = name.number * 10 + (uint64_t)(text[i] - '0');
-    return bagi_names_push(names, name, names->err) ? ENOMEM : 0;
+    return bagi_shard_list_push(names, name, names->err) ? ENOMEM : 0;
 }
 
 /* By number. Two names of one number, which are refused later, are ordered by their
  * digits, so that the message does not depend on how the system lists them. */
-static int bagi_names_order(const void *a, const void *b) {
-    const bagi_name *x = (const bagi_name *)a, *y = (const bagi_name *)b;
+static int bagi_shard_list_order(const void *a, const void *b) {
+    const bagi_shard_id *x = (const bagi_shard_id *)a, *y = (const bagi_shard_id *)b;
     if (x->number != y->number)
         return x->number > y->number ? 1 : -1;
     return (x->digits > y->digits) - (x->digits < y->digits);
@@ -7544,11 +7545,11 @@ static int bagi_names_order(const void *a, const void *b) {
 
 /* Find the next fault of the names: a number that is too large, then those that two
  * shards have. */
-static bags_code bagi_names_check(bagi_names *names, bags_error *err) {
+static bags_code bagi_shard_list_check(bagi_shard_list *names, bags_error *err) {
     bags_code code = names->code;
     names->code = BAGS_OK;
     while (!code && ++names->checked < names->count) {
-        const bagi_name *name = &names->names[names->checked];
+        const bagi_shard_id *name = &names->ids[names->checked];
         if (name->number == name[-1].number)
             code = bags_fail(err, BAGS_ERROR_CORRUPT,
                 "%s: two shards with number %" PRIu64 ": %0*" PRIu64 " and %0*" PRIu64,
@@ -7560,20 +7561,20 @@ static bags_code bagi_names_check(bagi_names *names, bags_error *err) {
 
 /* List the shards of a dataset; free names->array, also after a failure. After a fault of
  * the names, the list is complete. */
-static bags_code bagi_names_list(
-    const bagi_env *env, const char *path, bagi_names *names, bags_error *err) {
+static bags_code bagi_shard_list_read(
+    const bagi_env *env, const char *path, bagi_shard_list *names, bags_error *err) {
     memset(names, 0, sizeof *names);
     names->env = env;
     names->path = path;
     names->err = err;
     int error = env->io.list
-                    ? env->io.list(env->io.user, path, bagi_names_collect, names)
+                    ? env->io.list(env->io.user, path, bagi_shard_list_collect, names)
                     : ENOSYS;
     if (error)
         return bagi_fail_io(env, error, path, error == ENOENT ? "open" : "list", err);
     if (names->count > 1)
-        qsort(names->names, names->count, sizeof *names->names, bagi_names_order);
-    return bagi_names_check(names, err);
+        qsort(names->ids, names->count, sizeof *names->ids, bagi_shard_list_order);
+    return bagi_shard_list_check(names, err);
 }
 
 /* Check a pair of worker numbers; shard_stop 0 becomes 1. */
@@ -7593,7 +7594,7 @@ static bags_code bagi_check_worker(
 
 /* All Bags of a shard may be opened soon, with their checksums. */
 static void bagi_shard_expect(const bagi_dir *dir, const bagi_spec *spec) {
-    bagi_how how = bagi_how_new();
+    bagi_bag_options how = bagi_bag_options_new();
     how.verify_checksums = true;
     for (size_t i = 0; i <= spec->count; i++) {
         how.name = bagi_spec_name(spec, i);
@@ -7603,24 +7604,23 @@ static void bagi_shard_expect(const bagi_dir *dir, const bagi_spec *spec) {
 
 /* Call each() with the directory of every shard of a worker, and its index among
  * the names, until it fails. Those that follow may be opened soon. */
-static bags_code bagi_each_shard(const bagi_names *names, uint64_t start, uint64_t stop,
-    bags_code (*each)(void *user, const bagi_dir *dir, size_t index), void *user,
-    bags_error *err) {
+static bags_code bagi_each_shard(const bagi_shard_list *names, uint64_t start,
+    uint64_t stop, bags_code (*each)(void *user, const bagi_dir *dir, size_t index),
+    void *user, bags_error *err) {
     const bagi_env *env = names->env;
     bags_code code = BAGS_OK;
     size_t ahead = env->io.expect ? 0 : SIZE_MAX;
     for (size_t i = 0; i < names->count && !code; i++) {
-        if (!bagi_is_of_worker(names->names[i], start, stop))
+        if (!bagi_is_of_worker(names->ids[i], start, stop))
             continue;
         const bagi_spec *spec = names->spec;
         size_t step = !spec ? BAGI_SHARDS_AHEAD : spec->count ? BAGI_BAGS_AHEAD : 1;
         for (; ahead < names->count && ahead < i + step; ahead++) {
             bags_error ignored;
             bagi_dir dir;
-            if (!bagi_is_of_worker(names->names[ahead], start, stop))
+            if (!bagi_is_of_worker(names->ids[ahead], start, stop))
                 continue;
-            if (!bagi_shard_dir(
-                    &dir, env, names->path, names->names[ahead], &ignored)) {
+            if (!bagi_shard_dir(&dir, env, names->path, names->ids[ahead], &ignored)) {
                 bagi_dir_expect(&dir, "spec.json", "");
                 bagi_dir_expect(&dir, "refs", ".bag");
                 if (spec)
@@ -7629,7 +7629,7 @@ static bags_code bagi_each_shard(const bagi_names *names, uint64_t start, uint64
             bagi_dir_free(&dir);
         }
         bagi_dir dir;
-        code = bagi_shard_dir(&dir, env, names->path, names->names[i], err);
+        code = bagi_shard_dir(&dir, env, names->path, names->ids[i], err);
         if (!code)
             code = each(user, &dir, i);
         bagi_dir_free(&dir);
@@ -7655,15 +7655,15 @@ static bool bagi_is_single(const bagi_dir *dir, bags_code *code, bags_error *err
 static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
     const bagi_env *env = dir->env;
     bags_error why;
-    bagi_names names;
-    bags_code code = bagi_names_list(env, dir->path, &names, &why);
+    bagi_shard_list names;
+    bags_code code = bagi_shard_list_read(env, dir->path, &names, &why);
     if (code && why.system == ENOSYS) /* an unsharded dataset needs no list */
         code = BAGS_OK;
     else if (code)
         *err = why;
     for (size_t i = 0; i < names.count && !code; i++) {
         bagi_dir shard;
-        code = bagi_shard_dir(&shard, env, dir->path, names.names[i], err);
+        code = bagi_shard_dir(&shard, env, dir->path, names.ids[i], err);
         bags_path_kind kind = bagi_kind(env, shard.path, &code, err);
         bagi_dir_free(&shard);
         if (kind == BAGS_PATH_DIRECTORY)
@@ -7671,7 +7671,7 @@ static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
                 "%s: has both spec.json and shards (%0*" PRIu64
                 "): two datasets were written to one path; move one of them "
                 "away",
-                dir->shown, (int)names.names[i].digits, names.names[i].number);
+                dir->shown, (int)names.ids[i].digits, names.ids[i].number);
     }
     bags_buffer_free(&names.array);
     return code;
@@ -7695,10 +7695,10 @@ static bags_code bagi_check_finished(void *user, const bagi_dir *dir, size_t ind
 /* Find the dataset at a path and list its shards, after checking that there are not two
  * datasets. Free names->array, also after a failure. After a fault of the names, the list
  * is complete. */
-static bags_code bagi_names_find(
-    const bagi_dir *dir, bagi_names *names, bags_error *err) {
+static bags_code bagi_shard_list_find(
+    const bagi_dir *dir, bagi_shard_list *names, bags_error *err) {
     const bagi_env *env = dir->env;
-    const bagi_name dataset = {0, 0};
+    const bagi_shard_id dataset = {0, 0};
     bags_code code = BAGS_OK;
     bags_path_kind kind = bagi_kind(env, dir->path, &code, err);
     memset(names, 0, sizeof *names);
@@ -7711,11 +7711,11 @@ static bags_code bagi_names_find(
     if (names->single) {
         names->env = env;
         names->path = dir->path;
-        code = bagi_names_push(names, dataset, err);
+        code = bagi_shard_list_push(names, dataset, err);
         return code ? code : bagi_check_mixed(dir, err);
     }
     if (!code)
-        code = bagi_names_list(env, dir->path, names, err);
+        code = bagi_shard_list_read(env, dir->path, names, err);
     if (!code && names->count == 0)
         code = bags_fail(err, BAGS_ERROR_MISSING,
             "%s: not a dataset (no spec.json, no shards)", dir->shown);
@@ -7751,7 +7751,7 @@ static void bagi_bag_free(const bagi_env *env, bag_reader *bag) {
 }
 
 /* Open a Bag; free it with bagi_bag_free. Without `files` its files stay open. */
-static bags_code bagi_bag_new(const bagi_dir *dir, const bagi_how *how,
+static bags_code bagi_bag_new(const bagi_dir *dir, const bagi_bag_options *how,
     bagi_files *files, bag_reader **out, bags_error *err) {
     const bagi_env *env = dir->env;
     bag_reader *bag = (bag_reader *)bagi_alloc(&env->memory, sizeof *bag, err);
@@ -7793,11 +7793,11 @@ static bags_code bagi_shard_variant(
 /* Count the datapoints of a shard: refs.bag has one blob each; if it is split, all
  * fields have the same length. how: how to open the Bags, apart from their names. */
 static bags_code bagi_shard_measure(const bagi_dir *dir, const bagi_spec *spec,
-    const bagi_how *how, const bag_reader *refs, bool allow_unequal, uint64_t *length,
-    bags_error *err) {
+    const bagi_bag_options *how, const bag_reader *refs, bool allow_unequal,
+    uint64_t *length, bags_error *err) {
     bool split = how->split;
     bool empty = !split && refs->file[BAGI_BLOBS].size == 0;
-    bagi_how opening = *how;
+    bagi_bag_options opening = *how;
     size_t least = 0, most = 0;
     uint64_t low = UINT64_MAX, high = 0;
     *length = split ? 0 : refs->length;
@@ -7863,7 +7863,7 @@ static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec *spec, boo
  * Bags may have 0 bytes.
  */
 static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
-    bool allow_unequal, bagi_how *how, uint64_t *length, bags_error *err) {
+    bool allow_unequal, bagi_bag_options *how, uint64_t *length, bags_error *err) {
     bag_reader *refs = NULL;
     bool split = false;
     bags_code code = bagi_common_read(common, dir, "", NULL, &how->record, err);
@@ -7900,10 +7900,10 @@ static void bagi_bags_free(const bagi_env *env, bag_reader **bags, size_t count)
  * If it lists no datapoint, the others stay NULL. Free them with bagi_bags_free.
  * found->listed is valid also after a failure. */
 static bags_code bagi_unfinished_open(const bagi_dir *dir, const bagi_spec *spec,
-    const bagi_how *how, bagi_files *files, bag_reader ***out, bagi_scan *found,
+    const bagi_bag_options *how, bagi_files *files, bag_reader ***out, bagi_scan *found,
     bags_error *err) {
     size_t count = spec->count + 1;
-    bagi_how opening = *how;
+    bagi_bag_options opening = *how;
     bag_reader **bags =
         (bag_reader **)bagi_alloc(&dir->env->memory, count * sizeof *bags, err);
     bags_code code = bags ? BAGS_OK : BAGS_ERROR_MEMORY;
@@ -7935,7 +7935,7 @@ static bags_code bagi_unfinished_open(const bagi_dir *dir, const bagi_spec *spec
 #define BAGI_MARK "finalized"
 
 /* True if a shard has the mark. */
-static bool bagi_has_mark(const bagi_env *env, const char *path, bagi_name name,
+static bool bagi_has_mark(const bagi_env *env, const char *path, bagi_shard_id name,
     bags_code *code, bags_error *err) {
     bagi_dir dir;
     if (bagi_shard_dir(&dir, env, path, name, err))
@@ -8301,7 +8301,7 @@ BAGI_COLD static bags_code bagi_fail_claimed(
 }
 
 /* Start with a shard: of a sharded dataset, that of this name. */
-static bags_code bagi_writer_enter(bags_writer *writer, bagi_name name) {
+static bags_code bagi_writer_enter(bags_writer *writer, bagi_shard_id name) {
     bags_error *failure = &writer->job.failure;
     writer->shard_length = 0;
     if (!writer->sharded)
@@ -8868,7 +8868,7 @@ static bags_code bagi_writer_prepare(
 
 /* ---- what a crashed writer left ---- */
 
-static int bagi_left_other(void *user, const char *name) {
+static int bagi_has_foreign_files(void *user, const char *name) {
     *(bool *)user =
         strcmp(name, "spec.json.partial") != 0 && strcmp(name, "refs.crc") != 0;
     return *(bool *)user ? ECANCELED : 0;
@@ -8876,7 +8876,7 @@ static int bagi_left_other(void *user, const char *name) {
 
 /* True if a file of refs has more than `most` bytes, which are few; a missing one has
  * none. */
-static bool bagi_left_more(const bagi_dir *dir, const char *suffix, size_t most,
+static bool bagi_refs_exceed(const bagi_dir *dir, const char *suffix, size_t most,
     bags_code *code, bags_error *err) {
     unsigned char *content = NULL;
     size_t size = 0;
@@ -8897,7 +8897,7 @@ static bags_code bagi_writer_scan(
     const bagi_spec *spec = &writer->spec;
     size_t count = spec->count + 1;
     bag_reader **bags = NULL;
-    bagi_how how = bagi_how_new();
+    bagi_bag_options how = bagi_bag_options_new();
     bool exists = true;
     bags_code code = BAGS_OK;
     how.verify_checksums = bagi_dir_has(dir, "refs", ".crc", &code, err);
@@ -8919,11 +8919,11 @@ static bags_code bagi_writer_scan(
         found->reason = "not all files exist";
 
     code = BAGS_OK;
-    bool left = bagi_left_more(dir, ".idx", 7, &code, err);
+    bool left = bagi_refs_exceed(dir, ".idx", 7, &code, err);
     for (size_t i = 0; i < spec->count && exists; i++)
         exists = bagi_dir_has(dir, spec->fields[i].name, ".idx", &code, err);
     if (!code && !left && !exists)
-        left = bagi_left_more(dir, ".bag", 0, &code, err);
+        left = bagi_refs_exceed(dir, ".bag", 0, &code, err);
     if (code || !left)
         return code;
     return bags_fail(err, BAGS_ERROR_CORRUPT,
@@ -8977,7 +8977,7 @@ static bags_code bagi_writer_read_record(
  * unless it is finished, lock its record and find its complete datapoints. A dry run
  * changes nothing and keeps no lock.
  */
-static bags_code bagi_writer_find(bags_writer *writer, bagi_name name, bool dry_run,
+static bags_code bagi_writer_find(bags_writer *writer, bagi_shard_id name, bool dry_run,
     bagi_left *left, bagi_scan *found) {
     const bagi_dir *dir = &writer->dir;
     const bags_io *io = &writer->job.env.io;
@@ -9006,8 +9006,9 @@ static bags_code bagi_writer_find(bags_writer *writer, bagi_name name, bool dry_
     if (!code && known) {
         code = bagi_writer_scan(writer, found, &why);
     } else if (!code) {
-        int error =
-            io->list ? io->list(io->user, dir->path, bagi_left_other, &other) : ENOSYS;
+        int error = io->list
+                        ? io->list(io->user, dir->path, bagi_has_foreign_files, &other)
+                        : ENOSYS;
         code = other ? bags_fail(&why,
                            writer->text ? BAGS_ERROR_EXISTS : BAGS_ERROR_CORRUPT,
                            "%s: %s", dir->shown, fault)
@@ -9070,18 +9071,18 @@ static bags_code bagi_writer_take(
 /* Check that the existing shards fit this worker's numbers: they were not renumbered;
  * its first shard does not exist, or `resume` is set; and none of its own is missing. */
 static bags_code bagi_writer_check_names(
-    bags_writer *writer, const bagi_names *names, bool *finalized) {
+    bags_writer *writer, const bagi_shard_list *names, bool *finalized) {
     bags_error *err = &writer->job.failure;
     uint64_t start = writer->options.shard_start, next = start;
     uint64_t stop = writer->options.shard_stop;
     if (names->count)
         *finalized =
-            bagi_has_mark(names->env, names->path, names->names[0], &err->code, err);
+            bagi_has_mark(names->env, names->path, names->ids[0], &err->code, err);
     if (*finalized && !writer->options.append)
         bagi_fail_finalized(writer, err);
     for (size_t i = 0; i < names->count && !err->code && !*finalized; i++) {
-        uint64_t number = names->names[i].number;
-        if (!bagi_is_of_worker(names->names[i], start, stop))
+        uint64_t number = names->ids[i].number;
+        if (!bagi_is_of_worker(names->ids[i], start, stop))
             continue;
         if (number != next)
             return bags_fail(err, BAGS_ERROR_GAP,
@@ -9089,7 +9090,7 @@ static bags_code bagi_writer_check_names(
                 " exists): lost, or the shards were written with other worker "
                 "numbers",
                 writer->shown, next, number);
-        if (!writer->options.resume && !bagi_writer_enter(writer, names->names[i]))
+        if (!writer->options.resume && !bagi_writer_enter(writer, names->ids[i]))
             return bagi_fail_claimed(writer, err);
         next = bagi_shard_after(number, stop);
     }
@@ -9104,7 +9105,7 @@ static bool bagi_shard_has(const bagi_dir *dir, const bagi_spec *spec,
 }
 
 /* Let new shards have checksums and journals if the first finished shard has. */
-static bags_code bagi_writer_follow(bags_writer *writer, const bagi_names *names) {
+static bags_code bagi_writer_follow(bags_writer *writer, const bagi_shard_list *names) {
     const bagi_env *env = &writer->job.env;
     const bagi_spec *spec = &writer->spec;
     bags_writer_options *options = &writer->options;
@@ -9112,7 +9113,7 @@ static bags_code bagi_writer_follow(bags_writer *writer, const bagi_names *names
     bool found = false;
     for (size_t i = 0; i < names->count && !found && !err->code; i++) {
         bagi_dir dir;
-        bagi_shard_dir(&dir, env, names->path, names->names[i], err);
+        bagi_shard_dir(&dir, env, names->path, names->ids[i], err);
         found = bagi_is_finished(&dir, &err->code, err);
         if (found) {
             bool crc = bagi_shard_has(&dir, spec, ".crc", &err->code, err);
@@ -9136,30 +9137,29 @@ static bags_code bagi_writer_follow(bags_writer *writer, const bagi_names *names
 /* Go over this worker's shards: count what is finished, and take over what is not.
  * The last one is continued, unless it is full; the others are finished. */
 static bags_code bagi_writer_resume(
-    bags_writer *writer, const bagi_names *names, bool finalized) {
+    bags_writer *writer, const bagi_shard_list *names, bool finalized) {
     bags_error *err = &writer->job.failure;
     uint64_t start = writer->options.shard_start;
     uint64_t stop = writer->options.shard_stop;
     uint64_t next = 0; /* after the last shard that counts, and stays */
     bagi_common common = BAGI_ZERO;
     for (size_t i = 0; i < names->count && !err->code; i++) {
-        uint64_t number = names->names[i].number, length = 0;
+        uint64_t number = names->ids[i].number, length = 0;
         bagi_left left;
         bagi_scan found;
-        if (!bagi_is_of_worker(names->names[i], start, stop)) {
+        if (!bagi_is_of_worker(names->ids[i], start, stop)) {
             next = finalized ? number + 1 : next;
             continue;
         }
         if (writer->dir.path && bagi_writer_finish(writer))
             break;
         writer->number = number;
-        bags_code code =
-            bagi_writer_find(writer, names->names[i], false, &left, &found);
+        bags_code code = bagi_writer_find(writer, names->ids[i], false, &left, &found);
         bool finished = left == BAGI_LEFT_FINISHED;
         if (!code)
             code = bagi_writer_take(writer, left, &found);
         if (!code && finished) {
-            bagi_how how = bagi_how_new();
+            bagi_bag_options how = bagi_bag_options_new();
             code = bagi_shard_open(&common, &writer->dir, false, &how, &length, err);
             if (!code && !bagi_spec_same(&common.spec, &writer->spec))
                 bags_fail(err, BAGS_ERROR_EXISTS, "%s: has shards with other fields",
@@ -9191,7 +9191,7 @@ static bags_code bagi_writer_start(bags_writer *writer) {
     bool resume = writer->options.resume, sharded = writer->sharded;
     bool finalized = false;
     bagi_dir dir;
-    bagi_names names = BAGI_ZERO;
+    bagi_shard_list names = BAGI_ZERO;
     bagi_scan found;
     bags_code code = BAGS_OK;
     bags_path_kind kind = bagi_kind(env, writer->path, &code, err);
@@ -9208,7 +9208,7 @@ static bags_code bagi_writer_start(bags_writer *writer) {
     if (!code && sharded)
         code = bagi_writer_check_single(writer);
     if (!code && !single)
-        code = bagi_names_list(env, writer->path, &names, err);
+        code = bagi_shard_list_read(env, writer->path, &names, err);
     if (!code && sharded) {
         code = bagi_writer_check_names(writer, &names, &finalized);
         if (!code && resume)
@@ -9403,13 +9403,14 @@ struct bags_reader {
 /* The directory of a shard; free it with bagi_dir_free, also after a failure. */
 static bags_code bagi_reader_dir(
     const bags_reader *reader, size_t shard, bagi_dir *dir, bags_error *err) {
-    bagi_name name = {reader->shards[shard].number, reader->shards[shard].digits};
+    bagi_shard_id name = {reader->shards[shard].number, reader->shards[shard].digits};
     return bagi_shard_dir(dir, &reader->env, reader->path, name, err);
 }
 
 /* How the Bags of a finished shard are opened. */
-static bagi_how bagi_reader_how(const bags_reader *reader, const bagi_shard *part) {
-    bagi_how how = bagi_how_new();
+static bagi_bag_options bagi_reader_bag_options(
+    const bags_reader *reader, const bagi_shard *part) {
+    bagi_bag_options how = bagi_bag_options_new();
     how.split = part->split;
     how.grows = reader->options.unfinished == BAGS_UNFINISHED_READ;
     how.no_mmap = reader->options.no_mmap;
@@ -9440,7 +9441,7 @@ BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
     if (!code && part->bags[field]) {
         bag = (bag_reader *)part->bags[field];
     } else if (!code) {
-        bagi_how how = bagi_reader_how(reader, part);
+        bagi_bag_options how = bagi_reader_bag_options(reader, part);
         how.name = bagi_spec_name(&reader->spec, field);
         code = bagi_reader_dir(reader, shard, &dir, err);
         if (!code)
@@ -9467,7 +9468,7 @@ static BAGI_HOT bags_code bagi_reader_bag(const bags_reader *reader, size_t shar
 BAGI_COLD static void bagi_reader_expect(
     const bags_reader *reader, size_t shard, const bags_select *selects, size_t count) {
     void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
-    bagi_how how = bagi_reader_how(reader, &reader->parts[shard]);
+    bagi_bag_options how = bagi_reader_bag_options(reader, &reader->parts[shard]);
     size_t fields = reader->spec.count;
     bagi_dir dir;
     bags_error ignored;
@@ -9488,7 +9489,7 @@ BAGI_COLD static void bagi_reader_expect(
 typedef struct bagi_opening {
     bags_reader *reader;
     bagi_common common;
-    const bagi_names *names;
+    const bagi_shard_list *names;
     bags_error *err; /* not the caller's: a failed try may be repeated */
 } bagi_opening;
 
@@ -9520,7 +9521,7 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
         return code;
     *found = shard->unfinished = true;
     const bagi_spec *spec = &opening->common.spec;
-    bagi_how how = bagi_reader_how(reader, part);
+    bagi_bag_options how = bagi_reader_bag_options(reader, part);
     how.cache_index = true;
     code = bagi_unfinished_open(dir, spec, &how, &reader->files, &bags, &prefix, err);
     if (!code && prefix.reason && !prefix.length)
@@ -9564,7 +9565,7 @@ BAGI_COLD static bags_code bagi_opening_shard(
     do {
         memset(shard, 0, sizeof *shard);
         memset(part, 0, sizeof *part);
-        bagi_how how = bagi_reader_how(reader, part);
+        bagi_bag_options how = bagi_reader_bag_options(reader, part);
         code = bagi_shard_open(&opening->common, dir,
             unfinished != BAGS_UNFINISHED_REFUSE, &how, &shard->length, opening->err);
         part->split = how.split;
@@ -9598,8 +9599,8 @@ BAGI_COLD static bags_code bagi_opening_shard(
                    ? bagi_fail_unfinished(dir, opening->err)
                    : BAGS_OK;
     }
-    shard->number = opening->names->names[index].number;
-    shard->digits = opening->names->names[index].digits;
+    shard->number = opening->names->ids[index].number;
+    shard->digits = opening->names->ids[index].digits;
     shard->start = reader->length;
     reader->count++; /* the reader's from here on, also after a failure */
     if (shard->length > UINT64_MAX - reader->length)
@@ -9631,12 +9632,12 @@ BAGI_COLD static bags_code bagi_opening_spec(
 
 /* Refuse missing numbers among the shards of a worker; the first 20 are listed. */
 BAGI_COLD static bags_code bagi_check_gaps(
-    const bagi_names *names, uint64_t start, uint64_t step, bags_error *err) {
+    const bagi_shard_list *names, uint64_t start, uint64_t step, bags_error *err) {
     uint64_t next = start, found = 0, missing = 0;
     char list[512] = "";
     size_t used = 0, listed = 0;
     for (size_t i = 0; i < names->count; i++) {
-        uint64_t number = names->names[i].number;
+        uint64_t number = names->ids[i].number;
         if (number % step != start)
             continue;
         found += number >= next; /* of two shards with one number, one */
@@ -9679,12 +9680,12 @@ BAGI_COLD static bags_code bagi_opening_directory(
     bags_code code = BAGS_OK;
     uint64_t start = reader->options.shard_start;
     uint64_t stop = reader->options.shard_stop;
-    bagi_names names;
+    bagi_shard_list names;
     unsigned tries = 0;
     opening->names = &names;
     do {
         bagi_reader_drop(reader, &opening->common.spec);
-        code = bagi_names_find(dir, &names, err);
+        code = bagi_shard_list_find(dir, &names, err);
         reader->sharded = !names.single;
         if (!code && !reader->options.allow_gaps)
             code = bagi_check_gaps(&names, start, stop, err);
@@ -9852,7 +9853,7 @@ BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *from, bags_info
     for (size_t i = 0; i < reader->count && !code; i++) {
         const bagi_shard *part = &reader->parts[i];
         bool checksums = false, unfinished = reader->shards[i].unfinished;
-        bagi_how how = bagi_reader_how(reader, part);
+        bagi_bag_options how = bagi_reader_bag_options(reader, part);
         bagi_dir dir;
         how.no_mmap = true;
         how.cache_index = how.verify_checksums = false;
@@ -10766,7 +10767,7 @@ BAGS_API bags_code bags_recover(const char *path, const bags_recover_options *op
     bags_recover_report *report, bags_error *err) {
     BAGI_ERR(err);
     bagi_recovering work = BAGI_ZERO;
-    bagi_names names = BAGI_ZERO;
+    bagi_shard_list names = BAGI_ZERO;
     if (options)
         work.options = *options;
     work.env = bagi_env_of(&work.options.env);
@@ -10781,7 +10782,7 @@ BAGS_API bags_code bags_recover(const char *path, const bags_recover_options *op
             "and copy its blobs",
             bags_path_tail(path));
     if (!code)
-        code = bagi_names_find(&dir, &names, err);
+        code = bagi_shard_list_find(&dir, &names, err);
     if (!code)
         code = bagi_each_shard(&names, start, *stop, bagi_recover_one, &work, err);
     if (!code && work.report.finished_now && !work.options.no_sync &&
@@ -10815,7 +10816,7 @@ static bags_code bagi_lock_shard(const bagi_dir *dir, void **file, bags_error *e
 }
 
 /* True if shard `index` of a dataset without gaps has this name. */
-static bool bagi_is_numbered(bagi_name name, uint64_t index) {
+static bool bagi_is_numbered(bagi_shard_id name, uint64_t index) {
     return name.number == index && (name.digits == 6 || index > 999999);
 }
 
@@ -10823,7 +10824,7 @@ static bool bagi_is_numbered(bagi_name name, uint64_t index) {
  * directory that has that name, even an empty one, is a writer's: it must not be
  * replaced. */
 static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
-    bagi_name name, uint64_t number, bags_error *err) {
+    bagi_shard_id name, uint64_t number, bags_error *err) {
     void *file = NULL;
     bagi_dir from, to = BAGI_ZERO;
     bags_code code = bagi_shard_dir(&from, env, path, name, err);
@@ -10874,14 +10875,14 @@ BAGS_API bags_code bags_finalize(const char *path, const bags_finalize_options *
     BAGI_OPTIONS(bags_finalize_options, options);
     bagi_env env = bagi_env_of(&options->env);
     bagi_dir dataset = BAGI_ZERO, first = BAGI_ZERO;
-    bagi_names names;
+    bagi_shard_list names;
     uint64_t count = 0;
     bool made = false, gaps = true, no_sync = options->no_sync;
     bags_code code = bagi_check_path(path, err);
     if (!code)
         code = bagi_dir_open(&dataset, &env, path, "", err);
     for (int round = 0; round < 2 && gaps && !code; round++) {
-        code = bagi_names_find(&dataset, &names, err);
+        code = bagi_shard_list_find(&dataset, &names, err);
         if (!code && names.single)
             code = bags_fail(
                 err, BAGS_ERROR_MISSING, "%s: no shards", bags_path_tail(path));
@@ -10889,15 +10890,15 @@ BAGS_API bags_code bags_finalize(const char *path, const bags_finalize_options *
             code = bagi_each_shard(&names, 0, 1, bagi_check_finished, err, err);
         gaps = false;
         for (size_t i = 0; i < names.count && !code; i++)
-            gaps = gaps || !bagi_is_numbered(names.names[i], i);
+            gaps = gaps || !bagi_is_numbered(names.ids[i], i);
         if (gaps && round == 0) {
-            code = bagi_shard_dir(&first, &env, path, names.names[0], err);
+            code = bagi_shard_dir(&first, &env, path, names.ids[0], err);
             if (!bagi_dir_has(&first, BAGI_MARK, "", &code, err) && !code)
                 code = bagi_finalize_mark(&first, no_sync, &made, err);
         }
         for (size_t i = 0; i < (round ? names.count : 1) && gaps && !code; i++)
-            if (!bagi_is_numbered(names.names[i], i)) {
-                code = bagi_finalize_rename(&env, path, names.names[i], i, err);
+            if (!bagi_is_numbered(names.ids[i], i)) {
+                code = bagi_finalize_rename(&env, path, names.ids[i], i, err);
                 count += !code;
             }
         bags_buffer_free(&names.array);
@@ -10954,7 +10955,7 @@ typedef struct bagi_verifying {
     uint64_t place;    /* among the dataset's shards */
     bagi_ref *row;     /* the refs of a datapoint */
     bag_reader **bags; /* one per field, then refs; NULL: it cannot be opened */
-    bagi_how how;
+    bagi_bag_options how;
     /* The Bag: */
     const char *name; /* of the field, or "refs" */
     size_t field;     /* the number of the field */
@@ -11229,7 +11230,7 @@ BAGI_COLD static bags_code bagi_verify_unit(bagi_verifying *v, size_t field) {
     return code;
 }
 
-/* Open the Bags of a shard, refs first: see bagi_reader_how. *all: none is missing. */
+/* Open the Bags of a shard, refs first: see bagi_reader_bag_options. *all: none is missing. */
 static bags_code bagi_verify_open(bagi_verifying *v, bool has_refs, bool *all) {
     size_t count = v->spec->count;
     bags_code code = BAGS_OK;
@@ -11254,7 +11255,7 @@ BAGI_COLD static bags_code bagi_verify_shard(
     uint64_t length = 0;
     bagi_spec own = BAGI_ZERO;
     bags_code wrong = BAGS_OK;
-    v->how = bagi_how_new();
+    v->how = bagi_bag_options_new();
     v->how.no_mmap = true;
     v->path = dir->path;
     v->dir = dir;
@@ -11344,12 +11345,12 @@ BAGI_COLD static bags_code bagi_verify_find(
 BAGI_COLD static bags_code bagi_verify_dataset(bagi_verifying *v, const bagi_dir *dir) {
     uint64_t start = v->options.shard_start, stop = v->options.shard_stop;
     bool mine = v->options.part == 0;
-    bagi_names names;
-    bags_code code = bagi_names_find(dir, &names, &v->why);
+    bagi_shard_list names;
+    bags_code code = bagi_shard_list_find(dir, &names, &v->why);
     while (code == BAGS_ERROR_LIMIT || code == BAGS_ERROR_CORRUPT) {
         code = mine ? bagi_verify_file(v, code) : BAGS_OK;
         if (!code)
-            code = bagi_names_check(&names, &v->why);
+            code = bagi_shard_list_check(&names, &v->why);
     }
     if (code)
         *v->err = v->why;
@@ -11374,7 +11375,7 @@ BAGI_COLD static bags_code bagi_verify_standalone(bagi_verifying *v, const char 
     if (code)
         return code;
     v->dir = &dir;
-    v->how = bagi_how_new();
+    v->how = bagi_bag_options_new();
     v->how.no_mmap = true;
     v->how.allow_empty = v->options.allow_empty_file;
     code = bagi_verify_file(v, bagi_bag_new(&dir, &v->how, NULL, &bag, &v->why));
@@ -11493,7 +11494,7 @@ static bags_code bagi_check_no_link(
 }
 
 /* Make the checksums of one Bag, or keep those that it has. */
-static bags_code bagi_checksum_bag(const bagi_dir *dir, const bagi_how *how,
+static bags_code bagi_checksum_bag(const bagi_dir *dir, const bagi_bag_options *how,
     bool replace, bagi_stream *stream, bagi_bag_checksums *known) {
     bags_error *err = &stream->job->failure;
     bag_reader *bag = NULL;
@@ -11526,13 +11527,13 @@ static const char *bagi_checksum_lock(const bagi_dir *dir) {
  * and locked. spec NULL: of a standalone Bag.
  */
 static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
-    const bagi_how *how, const bags_checksum_options *options, void *file,
+    const bagi_bag_options *how, const bags_checksum_options *options, void *file,
     bags_checksum_report *report, bags_error *err) {
     const bagi_env *env = dir->env;
     bool no_sync = options->no_sync;
     size_t count = spec ? spec->count + !how->split : 1;
     uint32_t bound = how->record.spec;
-    bagi_how opening = *how;
+    bagi_bag_options opening = *how;
     bagi_job job;
     /* Of one Bag after another, with CRCs only. */
     bagi_output output = BAGI_ZERO;
@@ -11596,7 +11597,7 @@ static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
 BAGI_COLD static bags_code bagi_checksum_standalone(bagi_env *env, const char *path,
     const bags_checksum_options *options, bags_checksum_report *report,
     bags_error *err) {
-    bagi_how how = bagi_how_new();
+    bagi_bag_options how = bagi_bag_options_new();
     bagi_dir dir;
     how.allow_empty = true;
     bags_code code = bagi_check_standalone(env, path, err);
@@ -11637,7 +11638,7 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
         code = reader ? BAGS_OK : err->code;
     }
     for (size_t i = 0; reader && i < reader->count && !code; i++) {
-        bagi_how how = bagi_reader_how(reader, &reader->parts[i]);
+        bagi_bag_options how = bagi_reader_bag_options(reader, &reader->parts[i]);
         bagi_dir dir;
         void *file = NULL;
         code = bagi_reader_dir(reader, i, &dir, err);
