@@ -110,7 +110,7 @@ static const char *zip_path(zip_writer *z, const char *name) {
 }
 
 /* Add a file of the dataset, if it exists. */
-static bags_code zip_add(zip_writer *z, size_t shard, const char *file_name) {
+static bags_code zip_add_file(zip_writer *z, size_t shard, const char *file_name) {
     bags_path_kind kind = BAGS_PATH_NONE;
     zip_member member;
     void *file = NULL;
@@ -183,9 +183,9 @@ static bags_code zip_collect(zip_writer *z) {
     bags_reader_shards(reader, &count);
     for (size_t i = 0; i < count; i++)
         for (size_t k = 0; !code && format_file_name(reader, i, k, name); k++)
-            code = zip_add(z, i, name);
+            code = zip_add_file(z, i, name);
     for (size_t i = 0; i < z->options.files_count && !code; i++)
-        code = zip_add(z, count, z->options.files[i]);
+        code = zip_add_file(z, count, z->options.files[i]);
     if (!code)
         code = bags_reader_info(reader, &about, NULL, z->err);
     bags_reader_close(reader);

@@ -130,7 +130,7 @@ formats_reading() {
     done
 }
 
-# bags.h with its implementation and any of them are one file.
+# bags.h with its implementation and any of them are one file, and so are all.
 formats_together() {
     local file
     for file in $formats; do
@@ -138,6 +138,8 @@ formats_together() {
             cat "$dir/library.c" - >"$out/together.c"
         "$1" -std=c99 -fsyntax-only $warnings $format_flags "$out/together.c" || return 1
     done
+    { cat "$dir/library.c"; printf "#include \"$root/%s\"\n" $formats; } >"$out/together.c"
+    "$1" -std=c99 -fsyntax-only $warnings $format_flags "$out/together.c"
 }
 
 # A program may include each of these without the others.
