@@ -52,8 +52,8 @@ static inline bags_code format_check_identity(const bags_io *io, void *file,
 }
 
 /* The name of file `i` of a shard in the directory of its dataset, "000003/refs.bag": of
- * spec.json, the mark of bags_finalize, and each Bag with its checksums and .idx file. All
- * but spec.json and the Bags may be missing. False after the last one. */
+ * spec.json, each Bag with its checksums and .idx file, and in the first shard the mark of
+ * bags_finalize. All but spec.json and the Bags may be missing. False after the last one. */
 static inline bool format_file_name(
     const bags_reader *reader, size_t shard, size_t i, char name[600]) {
     static const char *const suffixes[] = {".bag", ".crc", ".idx"};
@@ -64,13 +64,14 @@ static inline bool format_file_name(
     if (own->digits)
         (void)snprintf(directory, sizeof directory, "%0*" PRIu64 "/", (int)own->digits,
             own->number);
-    if (i < 2)
+    size_t files = 1 + 3 * (count + 1);
+    if (i == 0 || i == files)
         (void)snprintf(name, 600, "%s%s", directory, i ? "finalized" : "spec.json");
-    else if (i < 2 + 3 * (count + 1))
+    else if (i < files)
         (void)snprintf(name, 600, "%s%s%s", directory,
-            (i - 2) / 3 < count ? fields[(i - 2) / 3].name : "refs",
-            suffixes[(i - 2) % 3]);
-    return i < 2 + 3 * (count + 1);
+            (i - 1) / 3 < count ? fields[(i - 1) / 3].name : "refs",
+            suffixes[(i - 1) % 3]);
+    return i < files + (shard == 0);
 }
 
 /* True if a name ends like this. */
