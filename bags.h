@@ -1729,7 +1729,6 @@ typedef struct bags_fault {
     const char *field; /* a field's name, or "refs"; NULL: not about one Bag */
     bags_fault_kind kind;
     uint64_t index; /* of the blob or datapoint in this shard */
-    uint64_t item;  /* of a sequence, the item that does not decode; else 0 */
     /* Of the invalid bytes in field.bag (of an entry of a split table: in
      * field.idx); 0 for the whole file. */
     uint64_t offset;
@@ -10930,7 +10929,7 @@ BAGS_API bags_code bags_finalize(const char *path, const bags_finalize_options *
  * Work is shared in units: of a shard, unit 0 is the shard itself, 1 .. count are its
  * fields, count + 1 is refs. All of them return BAGS_OK after a fault that was
  * reported; another code, which is out of memory, ends the work. A fault is written
- * to v->why first; it is about the Bag v->name, or if that is NULL about v->path.
+ * to run->why first; it is about the Bag run->name, or if that is NULL about run->path.
  * ====================================================================== */
 
 #define BAGI_VERIFY_FAULTS 1000 /* passed to `each` by default */
@@ -10961,152 +10960,106 @@ typedef struct bagi_verifying {
     size_t field;     /* the number of the field */
     bool parse;       /* the blobs are rows of refs */
     bool decode;
-    bagi_cursor owners; /* over refs, from the first blob that does not decode */
 } bagi_verifying;
 
-/* Report the fault in v->why. Only a lack of memory ends the work, unless it is that of
+/* Report the fault in run->why. Only a lack of memory ends the work, unless it is that of
  * a codec: a blob that needs too much is a fault of its own. */
-static bags_code bagi_verify_fault(bagi_verifying *v, bags_code code,
-    bags_fault_kind kind, uint64_t index, uint64_t item, uint64_t offset) {
+static bags_code bagi_verify_fault(bagi_verifying *run, bags_code code,
+    bags_fault_kind kind, uint64_t index, uint64_t offset) {
     bool ends = code == BAGS_ERROR_MEMORY && kind == BAGS_FAULT_FILE;
-    if (ends || !v->code)
-        *v->err = v->why;
+    if (ends || !run->code)
+        *run->err = run->why;
     if (ends)
         return code;
-    if (!v->code)
-        v->code = code;
-    if (v->report.faults++ < v->options.max_faults && v->options.each) {
+    if (!run->code)
+        run->code = code;
+    if (run->report.faults++ < run->options.max_faults && run->options.each) {
         bags_fault fault = {
-            v->path, v->name, kind, index, item, offset, code, v->why.message};
-        v->options.each(v->options.user, &fault);
+            run->path, run->name, kind, index, offset, code, run->why.message};
+        run->options.each(run->options.user, &fault);
     }
     return BAGS_OK;
 }
 
 /* Report a failure that concerns a file as a unit; BAGS_OK is none. */
-static bags_code bagi_verify_file(bagi_verifying *v, bags_code code) {
-    return code ? bagi_verify_fault(v, code, BAGS_FAULT_FILE, 0, 0, 0) : BAGS_OK;
+static bags_code bagi_verify_file(bagi_verifying *run, bags_code code) {
+    return code ? bagi_verify_fault(run, code, BAGS_FAULT_FILE, 0, 0) : BAGS_OK;
 }
 
 /* Units of one shard belong to different parts of the work, and so do those of one
  * field. */
-static bool bagi_verify_mine(const bagi_verifying *v, uint64_t unit) {
-    uint64_t parts = v->options.parts;
-    return (v->place % parts + unit % parts) % parts == v->options.part;
+static bool bagi_verify_mine(const bagi_verifying *run, uint64_t unit) {
+    uint64_t parts = run->options.parts;
+    return (run->place % parts + unit % parts) % parts == run->options.part;
 }
 
 /* Report a failure of a unit, which another part may do. */
 static bags_code bagi_verify_unit_file(
-    bagi_verifying *v, uint64_t unit, bags_code code) {
-    bool mine = code == BAGS_ERROR_MEMORY || bagi_verify_mine(v, unit);
-    return mine ? bagi_verify_file(v, code) : BAGS_OK;
+    bagi_verifying *run, uint64_t unit, bags_code code) {
+    bool mine = code == BAGS_ERROR_MEMORY || bagi_verify_mine(run, unit);
+    return mine ? bagi_verify_file(run, code) : BAGS_OK;
 }
 
 /* ---- a Bag ---- */
 
 /* Check a row of refs, and that its blobs exist. */
-static bags_code bagi_verify_row(bagi_verifying *v, bagi_cursor *cursor) {
-    const bagi_spec *spec = v->spec;
+static bags_code bagi_verify_row(bagi_verifying *run, bagi_cursor *cursor) {
+    const bagi_spec *spec = run->spec;
     bags_view row = {NULL, 0};
     bool valid = false;
     bags_code code = bagi_cursor_refs(
-        cursor, spec->types, spec->count, v->row, &row, &valid, &v->why);
+        cursor, spec->types, spec->count, run->row, &row, &valid, &run->why);
     if (code)
-        return bagi_verify_fault(v, code, BAGS_FAULT_FILE, 0, 0, cursor->start);
+        return bagi_verify_fault(run, code, BAGS_FAULT_FILE, 0, cursor->start);
     if (!valid) {
-        code = bagi_fail_row(v->dir->shown, spec, cursor->index, row, &v->why);
+        code = bagi_fail_row(run->dir->shown, spec, cursor->index, row, &run->why);
         return bagi_verify_fault(
-            v, code, BAGS_FAULT_DATAPOINT, cursor->index, 0, cursor->start);
+            run, code, BAGS_FAULT_DATAPOINT, cursor->index, cursor->start);
     }
     for (size_t i = 0; i < spec->count && !code; i++) {
-        const bag_reader *bag = v->bags[i];
-        if (!bag || bagi_ref_fits(&v->row[i], bag->length))
+        const bag_reader *bag = run->bags[i];
+        if (!bag || bagi_ref_fits(&run->row[i], bag->length))
             continue;
-        code = bagi_fail_ref(
-            v->dir->shown, spec, cursor->index, i, &v->row[i], bag->length, &v->why);
+        code = bagi_fail_ref(run->dir->shown, spec, cursor->index, i, &run->row[i],
+            bag->length, &run->why);
         code = bagi_verify_fault(
-            v, code, BAGS_FAULT_DATAPOINT, cursor->index, 0, cursor->start);
+            run, code, BAGS_FAULT_DATAPOINT, cursor->index, cursor->start);
     }
     return code;
 }
 
-/* Find the datapoint and item that a blob of the field belongs to. Blobs are looked up
- * in order, so that all of them cost one pass over refs.bag. False if no datapoint in
- * the order of the blobs refers to it, or (err) reading failed. */
-static bool bagi_verify_owner(bagi_verifying *v, const bagi_cursor *blobs,
-    uint64_t *datapoint, uint64_t *item, bags_error *err) {
-    bagi_cursor *cursor = &v->owners;
-    bagi_ref *ref = &v->row[v->field];
-    const bag_reader *refs = v->bags[v->spec->count];
-    if (!refs)
-        return false;
-    if (!cursor->bag) {
-        bagi_cursor_open(cursor, refs, 0, refs->length);
-        ref->count = 0;
-    }
-    while (ref->count == 0 || ref->first > blobs->index ||
-           blobs->index - ref->first >= ref->count) {
-        bags_view row;
-        bool valid = false;
-        if ((ref->count && ref->first > blobs->index) || cursor->next >= cursor->last ||
-            bagi_cursor_next(cursor, err))
-            return false;
-        if (!cursor->usable ||
-            bagi_cursor_refs(
-                cursor, v->spec->types, v->spec->count, v->row, &row, &valid, err) ||
-            !valid || !bagi_ref_fits(ref, blobs->bag->length))
-            ref->count = 0;
-    }
-    *datapoint = cursor->index;
-    *item = blobs->index - ref->first;
-    return true;
-}
-
-/* Decode the current blob. One that is too large for memory is that blob's fault. A
- * fault names the datapoint, if that is known. */
-static bags_code bagi_verify_value(bagi_verifying *v, bagi_cursor *cursor) {
-    const char *path = cursor->bag->file[BAGI_BLOBS].shown;
-    uint64_t index = cursor->index, item = 0;
+/* Decode the current blob. One that is too large for memory is that blob's fault. */
+static bags_code bagi_verify_value(bagi_verifying *run, bagi_cursor *cursor) {
     bags_view blob = {NULL, 0};
     bags_value value;
-    bags_error why;
     bags_code code = BAGS_OK;
     if (!bagi_size(cursor->stop - cursor->start, &blob.size))
-        code = bags_fail(&v->why, BAGS_ERROR_LIMIT, "too large for the address space");
+        code =
+            bags_fail(&run->why, BAGS_ERROR_LIMIT, "too large for the address space");
     else
-        code = bagi_cursor_bytes(cursor, cursor->start, blob.size, &blob.data, &v->why);
+        code =
+            bagi_cursor_bytes(cursor, cursor->start, blob.size, &blob.data, &run->why);
     if (code && blob.size <= BAGI_CURSOR_BYTES)
         return code;
     if (!code)
         code = bagi_coder_decode(
-            &v->spec->coders[v->field], blob, &v->scratch, &value, &v->why);
+            &run->spec->coders[run->field], blob, &run->scratch, &value, &run->why);
     if (!code)
         return BAGS_OK;
-    why.code = BAGS_OK;
-    bool known = v->how.split || bagi_verify_owner(v, cursor, &index, &item, &why);
-    if (why.code == BAGS_ERROR_MEMORY) {
-        v->why = why;
-        return BAGS_ERROR_MEMORY;
-    }
-    if (known && v->spec->types[v->field].sequence)
-        bagi_prefix(&v->why, code, "%s: datapoint %" PRIu64 ": item %" PRIu64 ": ",
-            path, index, item);
-    else
-        bagi_prefix(&v->why, code, "%s: %s %" PRIu64 ": ", path,
-            known ? "datapoint" : "blob", index);
-    return bagi_verify_fault(v, code, known ? BAGS_FAULT_DATAPOINT : BAGS_FAULT_BLOB,
-        index, item, cursor->start);
+    bagi_prefix(&run->why, code, "%s: blob %" PRIu64 ": ",
+        cursor->bag->file[BAGI_BLOBS].shown, cursor->index);
+    return bagi_verify_fault(run, code, BAGS_FAULT_BLOB, cursor->index, cursor->start);
 }
 
-static void bagi_verify_progress(bagi_verifying *v, uint64_t bytes) {
-    v->report.bytes += bytes;
-    if (bytes && v->options.progress)
-        v->options.progress(v->options.user, bytes);
+static void bagi_verify_progress(bagi_verifying *run, uint64_t bytes) {
+    run->report.bytes += bytes;
+    if (bytes && run->options.progress)
+        run->options.progress(run->options.user, bytes);
 }
 
 /* Check the blobs start .. stop of a Bag; with crcs, which is for all of them, their
  * checksums too. */
-static bags_code bagi_verify_range(bagi_verifying *v, const bag_reader *bag,
+static bags_code bagi_verify_range(bagi_verifying *run, const bag_reader *bag,
     uint64_t start, uint64_t stop, bool crcs) {
     bagi_cursor cursor;
     uint64_t seen = 0;
@@ -11116,52 +11069,52 @@ static bags_code bagi_verify_range(bagi_verifying *v, const bag_reader *bag,
     while (!code && !ended && cursor.next < cursor.last) {
         uint64_t offset = bag->table + 8 * cursor.next;
         uint32_t computed = 0, stored = 0;
-        code = bagi_cursor_next(&cursor, &v->why);
+        code = bagi_cursor_next(&cursor, &run->why);
         if (!code && !cursor.valid) {
             code = bagi_bag_fail_bounds(
-                bag, cursor.index, cursor.start, cursor.stop, &v->why);
-            code = bagi_verify_fault(v, code, BAGS_FAULT_BLOB, cursor.index, 0, offset);
+                bag, cursor.index, cursor.start, cursor.stop, &run->why);
+            code = bagi_verify_fault(run, code, BAGS_FAULT_BLOB, cursor.index, offset);
         } else if (!code) {
             offset = cursor.start;
         }
         if (!code && crcs && cursor.usable) {
             stored = bagi_cursor_stored(&cursor);
-            code = bagi_cursor_crc(&cursor, &computed, &v->why);
+            code = bagi_cursor_crc(&cursor, &computed, &run->why);
         }
         if (!code && cursor.usable && stored != computed) {
-            code = bagi_crcs_fail(bag, cursor.index, computed, stored, &v->why);
-            code = bagi_verify_fault(v, code, BAGS_FAULT_BLOB, cursor.index, 0, offset);
-        } else if (!code && cursor.usable && v->parse) {
-            code = bagi_verify_row(v, &cursor);
-        } else if (!code && cursor.usable && v->decode) {
-            code = bagi_verify_value(v, &cursor);
+            code = bagi_crcs_fail(bag, cursor.index, computed, stored, &run->why);
+            code = bagi_verify_fault(run, code, BAGS_FAULT_BLOB, cursor.index, offset);
+        } else if (!code && cursor.usable && run->parse) {
+            code = bagi_verify_row(run, &cursor);
+        } else if (!code && cursor.usable && run->decode) {
+            code = bagi_verify_value(run, &cursor);
         }
         if (code) {
             ended = true;
-            code = bagi_verify_fault(v, code, BAGS_FAULT_FILE, 0, 0, offset);
+            code = bagi_verify_fault(run, code, BAGS_FAULT_FILE, 0, offset);
         }
         if (cursor.read - seen >= BAGI_VERIFY_PROGRESS) {
-            bagi_verify_progress(v, cursor.read - seen);
+            bagi_verify_progress(run, cursor.read - seen);
             seen = cursor.read;
         }
     }
     if (!code && cursor.overlap)
-        code = bagi_verify_file(v, bags_fail(&v->why, BAGS_ERROR_CORRUPT,
-                                       "%s: overlapping blobs; not all were checked",
-                                       bag->file[BAGI_BLOBS].shown));
+        code = bagi_verify_file(run, bags_fail(&run->why, BAGS_ERROR_CORRUPT,
+                                         "%s: overlapping blobs; not all were checked",
+                                         bag->file[BAGI_BLOBS].shown));
     /* The running CRCs of the table and of the CRCs are those of the trailer. */
     for (int i = 0; i < 2 && crcs && !ended && !code; i++) {
         uint32_t computed = i ? cursor.crcs_crc : cursor.table_crc;
         uint32_t stored = i ? bag->trailer.crcs : bag->trailer.table;
         if (computed != stored)
-            code =
-                bagi_verify_file(v, bags_fail(&v->why, BAGS_ERROR_CORRUPT,
-                                        "%s: %s: checksum mismatch (computed %08" PRIx32
-                                        ", stored %08" PRIx32 ")",
-                                        bag->file[i ? BAGI_CRCS : BAGI_BLOBS].shown,
-                                        i ? "checksums" : "table", computed, stored));
+            code = bagi_verify_file(
+                run, bags_fail(&run->why, BAGS_ERROR_CORRUPT,
+                         "%s: %s: checksum mismatch (computed %08" PRIx32
+                         ", stored %08" PRIx32 ")",
+                         bag->file[i ? BAGI_CRCS : BAGI_BLOBS].shown,
+                         i ? "checksums" : "table", computed, stored));
     }
-    bagi_verify_progress(v, cursor.read - seen);
+    bagi_verify_progress(run, cursor.read - seen);
     bagi_cursor_close(&cursor);
     return code;
 }
@@ -11169,31 +11122,31 @@ static bags_code bagi_verify_range(bagi_verifying *v, const bag_reader *bag,
 /* Check a Bag that is open, and its checksums. One whose checksums are those of a Bag
  * with more blobs or fewer has its table in the wrong place: nothing in it means
  * anything. */
-static bags_code bagi_verify_bag(bagi_verifying *v, bag_reader *bag) {
+static bags_code bagi_verify_bag(bagi_verifying *run, bag_reader *bag) {
     const bagi_trailer *trailer = &bag->trailer;
     uint64_t length = bag->length;
-    v->report.files += 1 + bagi_is_split(bag);
-    if (v->options.quick) {
-        bags_code code = bagi_verify_range(v, bag, 0, length ? 1 : 0, false);
+    run->report.files += 1 + bagi_is_split(bag);
+    if (run->options.quick) {
+        bags_code code = bagi_verify_range(run, bag, 0, length ? 1 : 0, false);
         return code || length < 2
                    ? code
-                   : bagi_verify_range(v, bag, length - 1, length, false);
+                   : bagi_verify_range(run, bag, length - 1, length, false);
     }
-    bags_code code = bagi_crcs_open(bag, v->dir, &v->how, &v->why);
+    bags_code code = bagi_crcs_open(bag, run->dir, &run->how, &run->why);
     bool exists = code != BAGS_ERROR_MISSING, crcs = !code;
     bool other = trailer->size && (trailer->length != length ||
                                       trailer->size != bag->file[BAGI_BLOBS].size);
-    v->report.bags++;
-    v->report.checksums += exists;
-    v->report.files += exists;
+    run->report.bags++;
+    run->report.checksums += exists;
+    run->report.files += exists;
     if (crcs)
-        code = bagi_crcs_check_shard(bag, &v->how.record, &v->why);
-    if (exists || v->any_checksums)
-        code = bagi_verify_file(v, code);
+        code = bagi_crcs_check_shard(bag, &run->how.record, &run->why);
+    if (exists || run->any_checksums)
+        code = bagi_verify_file(run, code);
     else
         code = BAGS_OK;
     if (!code && !other)
-        code = bagi_verify_range(v, bag, 0, length, crcs);
+        code = bagi_verify_range(run, bag, 0, length, crcs);
     bagi_file_close(bag, &bag->file[BAGI_CRCS]);
     return code;
 }
@@ -11202,45 +11155,41 @@ static bags_code bagi_verify_bag(bagi_verifying *v, bag_reader *bag) {
 
 /* Check the Bag of a field or, for field spec->count, refs.bag. A missing codec is not
  * a fault of the files; that it refuses the type's arguments is one. */
-BAGI_COLD static bags_code bagi_verify_unit(bagi_verifying *v, size_t field) {
-    const bagi_spec *spec = v->spec;
-    bag_reader *bag = v->bags[field];
+BAGI_COLD static bags_code bagi_verify_unit(bagi_verifying *run, size_t field) {
+    const bagi_spec *spec = run->spec;
+    bag_reader *bag = run->bags[field];
     bool is_refs = field == spec->count;
     bags_code code = BAGS_OK;
-    v->field = field;
-    v->name = v->how.name = bagi_spec_name(spec, field);
-    v->parse = is_refs && v->known;
-    v->decode = false;
-    v->report.blobs += is_refs ? 0 : bag->length;
-    if (!is_refs && v->options.decode) {
+    run->field = field;
+    run->name = run->how.name = bagi_spec_name(spec, field);
+    run->parse = is_refs && run->known;
+    run->decode = false;
+    run->report.blobs += is_refs ? 0 : bag->length;
+    if (!is_refs && run->options.decode) {
         const bagi_coder *coder = &spec->coders[field];
-        v->decode = !coder->fault && coder->codec->decode;
+        run->decode = !coder->fault && coder->codec->decode;
         if (coder->codec && coder->fault) {
-            code = bagi_coder_fail(coder, &v->why);
-            bagi_prefix(&v->why, code, "%s: ", bag->file[BAGI_BLOBS].shown);
-            code = bagi_verify_file(v, code);
-        } else if (!v->decode) {
-            v->report.undecoded += bag->length;
+            code = bagi_coder_fail(coder, &run->why);
+            bagi_prefix(&run->why, code, "%s: ", bag->file[BAGI_BLOBS].shown);
+            code = bagi_verify_file(run, code);
+        } else if (!run->decode) {
+            run->report.undecoded += bag->length;
         }
     }
-    if (!code)
-        code = bagi_verify_bag(v, bag);
-    bagi_cursor_close(&v->owners);
-    memset(&v->owners, 0, sizeof v->owners);
-    return code;
+    return code ? code : bagi_verify_bag(run, bag);
 }
 
 /* Open the Bags of a shard, refs first: see bagi_reader_bag_options. *all: none is missing. */
-static bags_code bagi_verify_open(bagi_verifying *v, bool has_refs, bool *all) {
-    size_t count = v->spec->count;
+static bags_code bagi_verify_open(bagi_verifying *run, bool has_refs, bool *all) {
+    size_t count = run->spec->count;
     bags_code code = BAGS_OK;
     *all = true;
     for (size_t i = count + has_refs; i-- > 0 && !code;) {
-        v->name = v->how.name = bagi_spec_name(v->spec, i);
-        v->how.allow_empty = i == count || bagi_refs_allow_empty(v->bags[count]);
-        code = bagi_bag_new(v->dir, &v->how, &v->files, &v->bags[i], &v->why);
+        run->name = run->how.name = bagi_spec_name(run->spec, i);
+        run->how.allow_empty = i == count || bagi_refs_allow_empty(run->bags[count]);
+        code = bagi_bag_new(run->dir, &run->how, &run->files, &run->bags[i], &run->why);
         *all = *all && !code;
-        code = bagi_verify_unit_file(v, i + 1, code);
+        code = bagi_verify_unit_file(run, i + 1, code);
     }
     return code;
 }
@@ -11249,68 +11198,70 @@ static bags_code bagi_verify_open(bagi_verifying *v, bool has_refs, bool *all) {
  * there should be; if there is none, only the table of refs.bag is checked. */
 BAGI_COLD static bags_code bagi_verify_shard(
     void *user, const bagi_dir *dir, size_t place) {
-    bagi_verifying *v = (bagi_verifying *)user;
-    const bags_allocator *memory = &v->env.memory;
+    bagi_verifying *run = (bagi_verifying *)user;
+    const bags_allocator *memory = &run->env.memory;
     bool split = false, all = false;
     uint64_t length = 0;
     bagi_spec own = BAGI_ZERO;
     bags_code wrong = BAGS_OK;
-    v->how = bagi_bag_options_new();
-    v->how.no_mmap = true;
-    v->path = dir->path;
-    v->dir = dir;
-    v->place = place;
-    v->name = NULL;
+    run->how = bagi_bag_options_new();
+    run->how.no_mmap = true;
+    run->path = dir->path;
+    run->dir = dir;
+    run->place = place;
+    run->name = NULL;
     bags_code code =
-        bagi_common_read(&v->common, dir, "", &own, &v->how.record, &v->why);
-    if (v->how.record.missing)
-        code = bagi_fail_unfinished(dir, &v->why);
-    bool mine = bagi_verify_mine(v, 0);
+        bagi_common_read(&run->common, dir, "", &own, &run->how.record, &run->why);
+    if (run->how.record.missing)
+        code = bagi_fail_unfinished(dir, &run->why);
+    bool mine = bagi_verify_mine(run, 0);
     bool unfinished = code == BAGS_ERROR_UNFINISHED;
     bool readable = !code || own.types;
-    v->known = own.types || v->common.spec.types;
-    v->spec = own.types ? &own : &v->common.spec;
-    v->report.unfinished += mine && unfinished;
-    v->report.shards += mine && !unfinished;
-    v->report.files += mine && !code;
-    if (unfinished && v->options.unfinished == BAGS_UNFINISHED_SKIP)
+    run->known = own.types || run->common.spec.types;
+    run->spec = own.types ? &own : &run->common.spec;
+    run->report.unfinished += mine && unfinished;
+    run->report.shards += mine && !unfinished;
+    run->report.files += mine && !code;
+    if (unfinished && run->options.unfinished == BAGS_UNFINISHED_SKIP)
         code = BAGS_OK;
-    code = bagi_verify_unit_file(v, 0, code);
+    code = bagi_verify_unit_file(run, 0, code);
     if (code || unfinished)
         return code; /* it has no spec of its own */
-    size_t count = v->spec->count;
-    v->row = (bagi_ref *)bagi_alloc(memory, (count + 1) * sizeof *v->row, &v->why);
-    v->bags = (bag_reader **)bagi_alloc(memory, (count + 1) * sizeof *v->bags, &v->why);
-    if (!v->row || !v->bags)
-        code = bagi_verify_file(v, BAGS_ERROR_MEMORY);
-    v->name = "refs";
-    if (!code && v->known)
-        wrong = bagi_shard_variant(dir, v->spec, &split, &v->why);
-    code = code ? code : bagi_verify_unit_file(v, count + 1, wrong);
-    v->how.split = split;
+    size_t count = run->spec->count;
+    run->row =
+        (bagi_ref *)bagi_alloc(memory, (count + 1) * sizeof *run->row, &run->why);
+    run->bags =
+        (bag_reader **)bagi_alloc(memory, (count + 1) * sizeof *run->bags, &run->why);
+    if (!run->row || !run->bags)
+        code = bagi_verify_file(run, BAGS_ERROR_MEMORY);
+    run->name = "refs";
+    if (!code && run->known)
+        wrong = bagi_shard_variant(dir, run->spec, &split, &run->why);
+    code = code ? code : bagi_verify_unit_file(run, count + 1, wrong);
+    run->how.split = split;
     if (!code)
-        code = bagi_verify_open(v, !split && !wrong, &all);
+        code = bagi_verify_open(run, !split && !wrong, &all);
     /* Trailers that cannot be read are reported with their Bag. */
-    if (!code && v->any_checksums && v->known && readable &&
-        bagi_shard_bind(dir, v->spec, split, &v->how.record, &v->why) ==
+    if (!code && run->any_checksums && run->known && readable &&
+        bagi_shard_bind(dir, run->spec, split, &run->how.record, &run->why) ==
             BAGS_ERROR_MEMORY)
-        code = bagi_verify_file(v, BAGS_ERROR_MEMORY);
-    v->name = split ? NULL : "refs";
-    if (!code && v->bags[count])
-        length = v->bags[count]->length;
-    if (!code && !wrong && v->known && all) {
-        wrong = bagi_shard_measure(dir, v->spec, &v->how, v->bags[count],
-            v->options.unfinished == BAGS_UNFINISHED_SKIP, &length, &v->why);
-        code = bagi_verify_unit_file(v, count + 1, wrong);
+        code = bagi_verify_file(run, BAGS_ERROR_MEMORY);
+    run->name = split ? NULL : "refs";
+    if (!code && run->bags[count])
+        length = run->bags[count]->length;
+    if (!code && !wrong && run->known && all) {
+        wrong = bagi_shard_measure(dir, run->spec, &run->how, run->bags[count],
+            run->options.unfinished == BAGS_UNFINISHED_SKIP, &length, &run->why);
+        code = bagi_verify_unit_file(run, count + 1, wrong);
     }
-    v->report.datapoints += bagi_verify_mine(v, count + 1) ? length : 0;
+    run->report.datapoints += bagi_verify_mine(run, count + 1) ? length : 0;
     /* Rows that cannot be right are not reported one by one. */
     for (size_t i = 0; i < count + !wrong && !code; i++)
-        if (v->bags[i] && bagi_verify_mine(v, i + 1))
-            code = bagi_verify_unit(v, i);
-    v->name = NULL;
-    bagi_bags_free(&v->env, v->bags, count + 1);
-    bagi_free(memory, v->row, (count + 1) * sizeof *v->row);
+        if (run->bags[i] && bagi_verify_mine(run, i + 1))
+            code = bagi_verify_unit(run, i);
+    run->name = NULL;
+    bagi_bags_free(&run->env, run->bags, count + 1);
+    bagi_free(memory, run->row, (count + 1) * sizeof *run->row);
     bagi_spec_free(memory, &own);
     return code;
 }
@@ -11322,68 +11273,70 @@ BAGI_COLD static bags_code bagi_verify_shard(
  * the way are reported when their shard is checked. */
 BAGI_COLD static bags_code bagi_verify_find(
     void *user, const bagi_dir *dir, size_t index) {
-    bagi_verifying *v = (bagi_verifying *)user;
-    const bagi_spec *spec = &v->common.spec;
+    bagi_verifying *run = (bagi_verifying *)user;
+    const bagi_spec *spec = &run->common.spec;
     bagi_record record;
     (void)index;
-    bags_code code = v->common.spec.types ? BAGS_OK
-                                          : bagi_common_read(&v->common, dir, "", NULL,
-                                                &record, &v->why);
+    bags_code code = run->common.spec.types ? BAGS_OK
+                                            : bagi_common_read(&run->common, dir, "",
+                                                  NULL, &record, &run->why);
     for (size_t i = spec->count + 1; i-- > 0 && code != BAGS_ERROR_MEMORY &&
-                                     !v->any_checksums && !v->options.quick;) {
+                                     !run->any_checksums && !run->options.quick;) {
         code = BAGS_OK;
-        v->any_checksums =
-            bagi_dir_has(dir, bagi_spec_name(spec, i), ".crc", &code, &v->why) &&
-            bagi_is_finished(dir, &code, &v->why);
+        run->any_checksums =
+            bagi_dir_has(dir, bagi_spec_name(spec, i), ".crc", &code, &run->why) &&
+            bagi_is_finished(dir, &code, &run->why);
     }
-    return bagi_verify_file(v, code == BAGS_ERROR_MEMORY ? code : BAGS_OK);
+    return bagi_verify_file(run, code == BAGS_ERROR_MEMORY ? code : BAGS_OK);
 }
 
 /* Check all shards of a worker. When the work is divided into parts, all of them list
  * the shards and look for the common spec, but what concerns the dataset as a whole,
  * its names and its gaps, is reported by part 0 alone. */
-BAGI_COLD static bags_code bagi_verify_dataset(bagi_verifying *v, const bagi_dir *dir) {
-    uint64_t start = v->options.shard_start, stop = v->options.shard_stop;
-    bool mine = v->options.part == 0;
+BAGI_COLD static bags_code bagi_verify_dataset(
+    bagi_verifying *run, const bagi_dir *dir) {
+    uint64_t start = run->options.shard_start, stop = run->options.shard_stop;
+    bool mine = run->options.part == 0;
     bagi_shard_list names;
-    bags_code code = bagi_shard_list_find(dir, &names, &v->why);
+    bags_code code = bagi_shard_list_find(dir, &names, &run->why);
     while (code == BAGS_ERROR_LIMIT || code == BAGS_ERROR_CORRUPT) {
-        code = mine ? bagi_verify_file(v, code) : BAGS_OK;
+        code = mine ? bagi_verify_file(run, code) : BAGS_OK;
         if (!code)
-            code = bagi_shard_list_check(&names, &v->why);
+            code = bagi_shard_list_check(&names, &run->why);
     }
     if (code)
-        *v->err = v->why;
-    names.spec = &v->common.spec;
+        *run->err = run->why;
+    names.spec = &run->common.spec;
     if (!code)
-        code = bagi_each_shard(&names, 0, 1, bagi_verify_find, v, v->err);
-    if (!code && mine && !v->options.allow_gaps)
-        code = bagi_verify_file(v, bagi_check_gaps(&names, start, stop, &v->why));
+        code = bagi_each_shard(&names, 0, 1, bagi_verify_find, run, run->err);
+    if (!code && mine && !run->options.allow_gaps)
+        code = bagi_verify_file(run, bagi_check_gaps(&names, start, stop, &run->why));
     if (!code)
-        code = bagi_each_shard(&names, start, stop, bagi_verify_shard, v, v->err);
+        code = bagi_each_shard(&names, start, stop, bagi_verify_shard, run, run->err);
     bags_buffer_free(&names.array);
     return code;
 }
 
 /* A standalone Bag has no spec: its blobs are compared with their checksums only. */
-BAGI_COLD static bags_code bagi_verify_standalone(bagi_verifying *v, const char *path) {
+BAGI_COLD static bags_code bagi_verify_standalone(
+    bagi_verifying *run, const char *path) {
     bagi_dir dir;
     bag_reader *bag = NULL;
-    if (v->options.part)
+    if (run->options.part)
         return BAGS_OK;
-    bags_code code = bagi_dir_standalone(&v->env, path, &dir, v->err);
+    bags_code code = bagi_dir_standalone(&run->env, path, &dir, run->err);
     if (code)
         return code;
-    v->dir = &dir;
-    v->how = bagi_bag_options_new();
-    v->how.no_mmap = true;
-    v->how.allow_empty = v->options.allow_empty_file;
-    code = bagi_verify_file(v, bagi_bag_new(&dir, &v->how, NULL, &bag, &v->why));
+    run->dir = &dir;
+    run->how = bagi_bag_options_new();
+    run->how.no_mmap = true;
+    run->how.allow_empty = run->options.allow_empty_file;
+    code = bagi_verify_file(run, bagi_bag_new(&dir, &run->how, NULL, &bag, &run->why));
     if (bag) {
-        v->report.blobs += bag->length;
-        code = bagi_verify_bag(v, bag);
+        run->report.blobs += bag->length;
+        code = bagi_verify_bag(run, bag);
     }
-    bagi_bag_free(&v->env, bag);
+    bagi_bag_free(&run->env, bag);
     bagi_dir_free(&dir);
     return code;
 }
@@ -11392,46 +11345,46 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
     bags_verify_report *report, bags_error *err) {
     BAGI_ERR(err);
     const char *fault = NULL;
-    bagi_verifying v = BAGI_ZERO;
+    bagi_verifying run = BAGI_ZERO;
     if (options)
-        v.options = *options;
-    v.options.parts += !v.options.parts;
-    if (!v.options.max_faults)
-        v.options.max_faults = BAGI_VERIFY_FAULTS;
-    v.env = bagi_env_of(&v.options.env);
-    v.path = path;
+        run.options = *options;
+    run.options.parts += !run.options.parts;
+    if (!run.options.max_faults)
+        run.options.max_faults = BAGI_VERIFY_FAULTS;
+    run.env = bagi_env_of(&run.options.env);
+    run.path = path;
     bagi_dir dir = BAGI_ZERO;
-    v.files.limit = 64;
-    v.common.registry = v.options.registry;
-    v.err = err;
-    if (v.options.part >= v.options.parts)
+    run.files.limit = 64;
+    run.common.registry = run.options.registry;
+    run.err = err;
+    if (run.options.part >= run.options.parts)
         fault = "part is not below parts";
-    else if (v.options.quick && v.options.decode)
+    else if (run.options.quick && run.options.decode)
         fault = "quick and decode are mutually exclusive";
-    else if ((unsigned)v.options.unfinished > BAGS_UNFINISHED_SKIP)
+    else if ((unsigned)run.options.unfinished > BAGS_UNFINISHED_SKIP)
         fault = "unfinished must be BAGS_UNFINISHED_REFUSE or _SKIP";
-    bagi_buffer_adopt(&v.scratch, &v.env.memory);
-    bool mutex = bagi_mutex_init(&v.files.mutex);
-    bags_code code = mutex ? bagi_check_worker(path, v.options.shard_start,
-                                 &v.options.shard_stop, err)
+    bagi_buffer_adopt(&run.scratch, &run.env.memory);
+    bool mutex = bagi_mutex_init(&run.files.mutex);
+    bags_code code = mutex ? bagi_check_worker(path, run.options.shard_start,
+                                 &run.options.shard_stop, err)
                            : bagi_fail_memory(err, 0);
     if (!code && fault)
         code =
             bags_fail(err, BAGS_ERROR_ARGUMENT, "%s: %s", bags_path_tail(path), fault);
     if (!code)
-        code = bagi_dir_open(&dir, &v.env, path, "", err);
-    bags_path_kind kind = bagi_kind(&v.env, path, &code, err);
+        code = bagi_dir_open(&dir, &run.env, path, "", err);
+    bags_path_kind kind = bagi_kind(&run.env, path, &code, err);
     if (!code)
-        code = kind == BAGS_PATH_FILE ? bagi_verify_standalone(&v, path)
-                                      : bagi_verify_dataset(&v, &dir);
+        code = kind == BAGS_PATH_FILE ? bagi_verify_standalone(&run, path)
+                                      : bagi_verify_dataset(&run, &dir);
     if (mutex)
-        bagi_mutex_free(&v.files.mutex);
+        bagi_mutex_free(&run.files.mutex);
     bagi_dir_free(&dir);
-    bagi_spec_free(&v.env.memory, &v.common.spec);
-    bags_buffer_free(&v.scratch);
+    bagi_spec_free(&run.env.memory, &run.common.spec);
+    bags_buffer_free(&run.scratch);
     if (report)
-        *report = v.report;
-    return code ? code : v.code;
+        *report = run.report;
+    return code ? code : run.code;
 }
 #endif /* BAGS_NO_VERIFY */
 

@@ -58,10 +58,8 @@ static void json_fault(text *line, const bags_fault *fault) {
     text_member_string(line, "field", fault->field);
     if (fault->kind == BAGS_FAULT_BLOB)
         text_member_number(line, "blob", fault->index);
-    if (fault->kind == BAGS_FAULT_DATAPOINT) {
+    if (fault->kind == BAGS_FAULT_DATAPOINT)
         text_member_number(line, "datapoint", fault->index);
-        text_member_number(line, "item", fault->item);
-    }
     text_member_number(line, "offset", fault->offset);
     text_member_string(line, "error", bags_code_name(fault->code));
     text_member_string(line, "message", message_of_command(fault->message));

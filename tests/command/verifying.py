@@ -37,7 +37,7 @@ def _damage():
             ('out/000002', 'words', 'No such file or directory'),
             ('out/000003', 'finished'),
             ('out: ', '4', 'missing'),
-            ('out/000005', 'words', 'datapoint 1', 'item 0')]
+            ('out/000005', 'words', 'blob 0')]
 
 
 @each(['1', '2', '7'])
@@ -75,7 +75,7 @@ def verify_prints_json_too():
         ('out/000000', 'n', 1, None, 52), ('out/000001', 'refs', None, 0, 0),
         ('out/000002', 'words', None, None, 0),
         ('out/000003', None, None, None, 0), ('out', None, None, None, 0),
-        ('out/000005', 'words', None, 1, 0)}, found
+        ('out/000005', 'words', 0, None, 0)}, found
     assert all(f['error'] and f['message'] for f in faults)
 
 

@@ -35,7 +35,7 @@ static void save_shard(memory_disk *m, enum variant variant, const char *path) {
 typedef struct fault {
     const char *path, *field;
     bags_fault_kind kind;
-    uint64_t index, item, offset;
+    uint64_t index, offset;
     bags_code code;
     const char *says;
 } fault;
@@ -62,7 +62,6 @@ static void collect(void *user, const bags_fault *found) {
     to->field = found->field ? text[1] : NULL;
     to->kind = found->kind;
     to->index = found->index;
-    to->item = found->item;
     to->offset = found->offset;
     to->code = found->code;
     to->says = text[2];
@@ -74,14 +73,14 @@ static bool is_same(const fault *expected, const fault *found) {
                       : expected->field == found->field;
     return fields && strcmp(expected->path, found->path) == 0 &&
            expected->kind == found->kind && expected->index == found->index &&
-           expected->item == found->item && expected->offset == found->offset &&
-           expected->code == found->code && contains(found->says, expected->says);
+           expected->offset == found->offset && expected->code == found->code &&
+           contains(found->says, expected->says);
 }
 
 static void show(const char *what, const fault *f) {
-    print_error("%s: %s, %s, kind %d, index %d, item %d, offset %d, %s: %s\n", what,
-        f->path, f->field ? f->field : "-", (int)f->kind, (int)f->index, (int)f->item,
-        (int)f->offset, bags_code_name(f->code), f->says);
+    print_error("%s: %s, %s, kind %d, index %d, offset %d, %s: %s\n", what, f->path,
+        f->field ? f->field : "-", (int)f->kind, (int)f->index, (int)f->offset,
+        bags_code_name(f->code), f->says);
 }
 
 /* Every expected fault was reported, and nothing else. */
@@ -197,7 +196,7 @@ typedef struct plant {
 } plant;
 
 #define FAR ((uint64_t)1 << 40)
-#define FILE_FAULT(code, says) BAGS_FAULT_FILE, 0, 0, 0, code, says
+#define FILE_FAULT(code, says) BAGS_FAULT_FILE, 0, 0, code, says
 
 /* Plant i goes into shard i + 1. */
 static const plant plants[] = {
@@ -218,21 +217,20 @@ static const plant plants[] = {
     {SAVE, "a.bag", "", 0, 0, false,
         {NULL, "a", FILE_FAULT(BAGS_ERROR_CORRUPT, "0 bytes")}},
     {ENTRY, "a.bag", NULL, 36, 1, false,
-        {NULL, "a", BAGS_FAULT_BLOB, 2, 0, 36, BAGS_ERROR_CORRUPT, "a.bag: blob 2"}},
+        {NULL, "a", BAGS_FAULT_BLOB, 2, 36, BAGS_ERROR_CORRUPT, "a.bag: blob 2"}},
     {ENTRY, "b.bag", NULL, 40, FAR, false,
-        {NULL, "b", BAGS_FAULT_BLOB, 1, 0, 40, BAGS_ERROR_CORRUPT, "b.bag: blob 1"}},
+        {NULL, "b", BAGS_FAULT_BLOB, 1, 40, BAGS_ERROR_CORRUPT, "b.bag: blob 1"}},
     {PATCH, "refs.bag", "\xc0", 5, 0, false,
-        {NULL, "refs", BAGS_FAULT_DATAPOINT, 1, 0, 5, BAGS_ERROR_CORRUPT,
+        {NULL, "refs", BAGS_FAULT_DATAPOINT, 1, 5, BAGS_ERROR_CORRUPT,
             "datapoint 1: refs.bag*not a msgpack array"}},
     {PATCH, "refs.bag", "\x07", 13, 0, false,
-        {NULL, "refs", BAGS_FAULT_DATAPOINT, 2, 0, 10, BAGS_ERROR_CORRUPT,
+        {NULL, "refs", BAGS_FAULT_DATAPOINT, 2, 10, BAGS_ERROR_CORRUPT,
             "field \"b\": datapoint 2: refs.bag*[7, 2]*length 8"}},
     {PATCH, "refs.bag", "\x04", 16, 0, false,
-        {NULL, "refs", BAGS_FAULT_DATAPOINT, 3, 0, 15, BAGS_ERROR_CORRUPT,
+        {NULL, "refs", BAGS_FAULT_DATAPOINT, 3, 15, BAGS_ERROR_CORRUPT,
             "field \"a\": datapoint 3: refs.bag*4*length 4"}},
     {ENTRY, "refs.bag", NULL, 28, FAR, false,
-        {NULL, "refs", BAGS_FAULT_BLOB, 0, 0, 28, BAGS_ERROR_CORRUPT,
-            "refs.bag: blob 0"}},
+        {NULL, "refs", BAGS_FAULT_BLOB, 0, 28, BAGS_ERROR_CORRUPT, "refs.bag: blob 0"}},
     {REMOVE, "refs.bag", NULL, 0, 0, false,
         {NULL, "refs", FILE_FAULT(BAGS_ERROR_MISSING, "refs.bag")}},
     {TRUNCATE, "refs.bag", NULL, 59, 0, false,
@@ -250,11 +248,9 @@ static const plant plants[] = {
     {LARGE, NULL, NULL, 0, 0, false,
         {"x", NULL, FILE_FAULT(BAGS_ERROR_LIMIT, "2222222222222222222")}},
     {PATCH, "a.bag", "\xff", 6, 0, true,
-        {NULL, "a", BAGS_FAULT_DATAPOINT, 2, 0, 6, BAGS_ERROR_CORRUPT,
-            "a.bag: datapoint 2: "}},
+        {NULL, "a", BAGS_FAULT_BLOB, 2, 6, BAGS_ERROR_CORRUPT, "a.bag: blob 2: "}},
     {PATCH, "b.bag", "\xff", 16, 0, true,
-        {NULL, "b", BAGS_FAULT_DATAPOINT, 2, 1, 15, BAGS_ERROR_CORRUPT,
-            "b.bag: datapoint 2: item 1: "}},
+        {NULL, "b", BAGS_FAULT_BLOB, 5, 15, BAGS_ERROR_CORRUPT, "b.bag: blob 5: "}},
 };
 
 #define PLANTS (sizeof plants / sizeof plants[0])
@@ -399,16 +395,16 @@ static void an_intact_dataset_is_counted(void **state) {
 /* Faults in one shard do not hide each other. */
 static void many_faults_in_one_shard_are_all_reported(void **state) {
     static const fault expected[] = {
-        {"s", "a", BAGS_FAULT_BLOB, 0, 0, 20, BAGS_ERROR_CORRUPT, "blob 0"},
-        {"s", "a", BAGS_FAULT_DATAPOINT, 3, 0, 9, BAGS_ERROR_CORRUPT, "UTF-8"},
-        {"s", "b", BAGS_FAULT_BLOB, 2, 0, 48, BAGS_ERROR_CORRUPT, "blob 2"},
-        {"s", "b", BAGS_FAULT_BLOB, 5, 0, 72, BAGS_ERROR_CORRUPT, "blob 5"},
-        {"s", "b", BAGS_FAULT_DATAPOINT, 3, 1, 21, BAGS_ERROR_CORRUPT, "UTF-8"},
-        {"s", "refs", BAGS_FAULT_DATAPOINT, 0, 0, 0, BAGS_ERROR_CORRUPT,
+        {"s", "a", BAGS_FAULT_BLOB, 0, 20, BAGS_ERROR_CORRUPT, "blob 0"},
+        {"s", "a", BAGS_FAULT_BLOB, 3, 9, BAGS_ERROR_CORRUPT, "UTF-8"},
+        {"s", "b", BAGS_FAULT_BLOB, 2, 48, BAGS_ERROR_CORRUPT, "blob 2"},
+        {"s", "b", BAGS_FAULT_BLOB, 5, 72, BAGS_ERROR_CORRUPT, "blob 5"},
+        {"s", "b", BAGS_FAULT_BLOB, 7, 21, BAGS_ERROR_CORRUPT, "UTF-8"},
+        {"s", "refs", BAGS_FAULT_DATAPOINT, 0, 0, BAGS_ERROR_CORRUPT,
             "field \"a\": datapoint 0: refs.bag*9*length 4"},
-        {"s", "refs", BAGS_FAULT_DATAPOINT, 0, 0, 0, BAGS_ERROR_CORRUPT,
+        {"s", "refs", BAGS_FAULT_DATAPOINT, 0, 0, BAGS_ERROR_CORRUPT,
             "field \"b\": datapoint 0: refs.bag*[0, 9]*length 8"},
-        {"s", "refs", BAGS_FAULT_DATAPOINT, 2, 0, 10, BAGS_ERROR_CORRUPT,
+        {"s", "refs", BAGS_FAULT_DATAPOINT, 2, 10, BAGS_ERROR_CORRUPT,
             "one element per field"},
     };
     memory_disk m;
@@ -495,8 +491,8 @@ static void invalid_arguments_of_verify_are_errors(void **state) {
 /* ---- other datasets and Bags ---- */
 
 static void a_standalone_bag_is_verified(void **state) {
-    static const fault entry = {"s/a.bag", NULL, BAGS_FAULT_BLOB, 1, 0, 28,
-        BAGS_ERROR_CORRUPT, "s/a.bag: blob 1"};
+    static const fault entry = {
+        "s/a.bag", NULL, BAGS_FAULT_BLOB, 1, 28, BAGS_ERROR_CORRUPT, "s/a.bag: blob 1"};
     static const fault shape = {
         "s/a.bag", NULL, FILE_FAULT(BAGS_ERROR_CORRUPT, "s/a.bag*0 bytes")};
     memory_disk m;
@@ -522,9 +518,9 @@ static void a_split_dataset_is_verified(void **state) {
     static const fault shorter = {
         "s", NULL, FILE_FAULT(BAGS_ERROR_UNFINISHED, "\"b\" has 3 blobs, \"a\" has 4")};
     static const fault entry = {
-        "s", "a", BAGS_FAULT_BLOB, 1, 0, 8, BAGS_ERROR_CORRUPT, "a.bag: blob 1"};
-    static const fault value = {"s", "b", BAGS_FAULT_DATAPOINT, 2, 0, 6,
-        BAGS_ERROR_CORRUPT, "b.bag: datapoint 2: "};
+        "s", "a", BAGS_FAULT_BLOB, 1, 8, BAGS_ERROR_CORRUPT, "a.bag: blob 1"};
+    static const fault value = {
+        "s", "b", BAGS_FAULT_BLOB, 2, 6, BAGS_ERROR_CORRUPT, "b.bag: blob 2: "};
     static const fault missing = {"s", "b", FILE_FAULT(BAGS_ERROR_MISSING, "b.idx")};
     memory_disk m;
     bags_verify_options options = options_for(NULL, NULL);
@@ -569,7 +565,7 @@ static void empty_v2_datasets_are_valid(void **state) {
 static void refs_are_checked_without_a_valid_spec(void **state) {
     static const fault expected[] = {
         {"s", NULL, FILE_FAULT(BAGS_ERROR_CORRUPT, "spec.json")},
-        {"s", "refs", BAGS_FAULT_BLOB, 0, 0, 28, BAGS_ERROR_CORRUPT, "blob 0"},
+        {"s", "refs", BAGS_FAULT_BLOB, 0, 28, BAGS_ERROR_CORRUPT, "blob 0"},
     };
     memory_disk m;
     bags_verify_options options = options_for(NULL, NULL);
@@ -585,7 +581,7 @@ static void refs_are_checked_without_a_valid_spec(void **state) {
 /* A blob that no datapoint refers to, or whose rows are not in order. */
 static void a_blob_without_a_datapoint_is_reported_by_its_index(void **state) {
     static const fault orphan = {
-        "s", "a", BAGS_FAULT_BLOB, 2, 0, 6, BAGS_ERROR_CORRUPT, "a.bag: blob 2: "};
+        "s", "a", BAGS_FAULT_BLOB, 2, 6, BAGS_ERROR_CORRUPT, "a.bag: blob 2: "};
     memory_disk m;
     bags_verify_options options = options_for(NULL, NULL);
     (void)state;
@@ -652,10 +648,10 @@ static void all_faults_are_counted_but_only_max_faults_reported(void **state) {
 }
 
 static void quick_reads_as_much_of_a_large_file_as_of_a_small_one(void **state) {
-    static const fault last = {"z.bag", NULL, BAGS_FAULT_BLOB, 99999, 0, 800001,
+    static const fault last = {"z.bag", NULL, BAGS_FAULT_BLOB, 99999, 800001,
         BAGS_ERROR_CORRUPT, "z.bag: blob 99999"};
     static const fault first = {
-        "z.bag", NULL, BAGS_FAULT_BLOB, 0, 0, 9, BAGS_ERROR_CORRUPT, "z.bag: blob 0"};
+        "z.bag", NULL, BAGS_FAULT_BLOB, 0, 9, BAGS_ERROR_CORRUPT, "z.bag: blob 0"};
     fault both[2];
     memory_disk m;
     bags_verify_options options = options_for(NULL, NULL);
@@ -672,7 +668,7 @@ static void quick_reads_as_much_of_a_large_file_as_of_a_small_one(void **state) 
     assert_true(report.bytes == 16);
     /* Of refs, the first and the last row. */
     static const fault row = {
-        "s", "refs", BAGS_FAULT_DATAPOINT, 3, 0, 15, BAGS_ERROR_CORRUPT, "datapoint 3"};
+        "s", "refs", BAGS_FAULT_DATAPOINT, 3, 15, BAGS_ERROR_CORRUPT, "datapoint 3"};
     save_shard(&m, V1, "s");
     expect(&m, "s", NULL, 0, options, 1);
     patch(&m, "s/refs.bag", 5, "\xc0", 1);
