@@ -6606,7 +6606,7 @@ static void bagi_stream_fail(const bagi_stream *stream, int error, const char *d
 static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir, const char *name,
     const char *suffix, int mode) {
     bags_error *err = &stream->job->failure;
-    const bags_io *io = &dir->env->io;
+    const bags_io *io = &stream->job->env.io;
     if (err->code)
         return;
     stream->base = stream->end = stream->written = stream->high = 0;
