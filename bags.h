@@ -11682,6 +11682,7 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
 #undef BAGI_TRAILER_ALONE
 #undef BAGI_TRAILER_SHARD
 #undef BAGI_TRAILER_SIZE
+#undef BAGI_TRIES
 #undef BAGI_USER
 #undef BAGI_VALUE_ALIGN
 #undef BAGI_VERIFY_FAULTS
