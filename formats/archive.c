@@ -365,13 +365,14 @@ static bool archive_zip_widen(
     const unsigned char *extra, size_t size, uint64_t *numbers[], size_t count) {
     const unsigned char *from = extra;
     size_t left = 0;
-    for (size_t at = 0; size - at >= 4; at += 4 + bags_load(extra + at + 2, 2, false)) {
-        if (bags_load(extra + at + 2, 2, false) > size - at - 4)
+    for (size_t at = 0, part; size - at >= 4; at += 4 + part) {
+        part = (size_t)bags_load(extra + at + 2, 2, false);
+        if (part > size - at - 4)
             break;
         if (bags_load(extra + at, 2, false) != 1)
             continue;
         from = extra + at + 4;
-        left = (size_t)bags_load(extra + at + 2, 2, false);
+        left = part;
         break;
     }
     for (size_t i = 0; i < count; i++) {

@@ -214,87 +214,16 @@ typedef struct index_stamp {
     uint64_t content, times;
 } index_stamp;
 
-static inline bags_code index_stamp_file(const bags_io *io, const char *path,
-    bool optional, index_stamp *out, bags_error *err) {
-    unsigned char last[INDEX_LAST];
-    bags_identity found;
-    uint64_t size = 0;
-    void *file = NULL;
-    int error = io->open(io->user, path, BAGS_IO_READ, &file);
-    if (error == ENOENT && optional) {
-        index_mix(&out->content, 0);
-        return BAGS_OK;
-    }
-    if (error)
-        return bags_fail_io(io, error, path, "read", err);
-    memset(&found, 0, sizeof found);
-    error = io->size(io->user, file, &size);
-    if (!error && io->identify && !index_is_far(io))
-        error = io->identify(io->user, file, path, &found);
-    bags_code code = bags_fail_io(io, error, path, "read", err);
-    size_t part = size < sizeof last ? (size_t)size : sizeof last;
-    if (!code)
-        code = bags_read(io, file, path, size - part, last, part, err);
-    io->close(io->user, file);
-    if (part)
-        index_mix(&out->content, bags_crc32c(0, last, part));
-    index_mix(&out->content, size + 1);
-    index_mix(&out->times, found.time);
-    index_mix(&out->content, 1);
-    return code;
-}
-
-static inline bags_code index_stamp_make(const bags_reader *reader, const bags_env *env,
-    const char *path, const char *field, index_stamp *out, bags_error *err) {
-    const bags_io *io = index_io(env);
-    char directory[INDEX_PATH], file[INDEX_PATH];
-    size_t count = 0;
-    const bags_shard *shards = bags_reader_shards(reader, &count);
-    bags_code code = BAGS_OK;
-    memset(out, 0, sizeof *out);
-    /* All of them will be looked up: announce it first. */
-    for (int round = io->expect ? 0 : 1; round < 2; round++)
-        for (size_t i = 0; i < 3 * count && !code; i++) {
-            size_t k = i % 3;
-            code =
-                bags_shard_path(path, &shards[i / 3], directory, sizeof directory, err);
-            if (!code)
-                code = index_path(file, err, directory, k < 2 ? field : "refs",
-                    k == 1 ? ".crc" : ".bag");
-            if (!code && round == 0) {
-                io->expect(io->user, file);
-                continue;
-            }
-            if (!code)
-                code = index_stamp_file(io, file, k > 0, out, err);
-        }
-    bool timed = io->identify && !index_is_far(io);
-    out->times = timed ? out->times + !out->times : 0;
-    return code;
-}
-
 /* Where the index of a field is: the directory of indexes, which is the dataset's own;
- * and the first of the field's Bags, which is locked while the index is built. */
-static inline bags_code index_place(const bags_reader *reader, const bags_io *io,
+ * and the first of the field's Bags, which is locked while the index is built. In
+ * index_build.c. */
+bags_code bagi_index_place(const bags_reader *reader, const bags_io *io,
     const char *path, const char *field, char directory[INDEX_PATH],
-    char bag[INDEX_PATH], bags_error *err) {
-    char shard[INDEX_PATH];
-    size_t count = 0;
-    const bags_shard *shards = bags_reader_shards(reader, &count);
-    if (count == 0)
-        return bags_fail(err, BAGS_ERROR_MISSING, "%s: an index needs a finished shard",
-            bags_path_tail(path));
-    bags_shard first = shards[0];
-    first.number = 0; /* the reader may have only later ones */
-    bags_code code = bags_shard_path(path, &first, shard, sizeof shard, err);
-    if (!code && first.digits)
-        code = index_check_no_link(io, shard, err);
-    if (!code)
-        code = index_path(directory, err, shard, "index", "");
-    if (!code)
-        code = index_check_no_link(io, directory, err);
-    return code ? code : index_path(bag, err, shard, field, ".bag");
-}
+    char bag[INDEX_PATH], bags_error *err);
+
+/* Find what a dataset is recognized by. In index_find.c. */
+bags_code bagi_index_stamp(const bags_reader *reader, const bags_env *env,
+    const char *path, const char *field, index_stamp *out, bags_error *err);
 
 /* Types that cannot be keys are refused by name. */
 static inline bags_code index_find_field(const bags_reader *reader, size_t field,

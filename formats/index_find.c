@@ -36,6 +36,65 @@ static const bags_field *index_field(const bags_index *index) {
     return &bags_reader_fields(index->reader, &count)[index->field];
 }
 
+static bags_code index_stamp_file(const bags_io *io, const char *path, bool optional,
+    index_stamp *out, bags_error *err) {
+    unsigned char last[INDEX_LAST];
+    bags_identity found;
+    uint64_t size = 0;
+    void *file = NULL;
+    int error = io->open(io->user, path, BAGS_IO_READ, &file);
+    if (error == ENOENT && optional) {
+        index_mix(&out->content, 0);
+        return BAGS_OK;
+    }
+    if (error)
+        return bags_fail_io(io, error, path, "read", err);
+    memset(&found, 0, sizeof found);
+    error = io->size(io->user, file, &size);
+    if (!error && io->identify && !index_is_far(io))
+        error = io->identify(io->user, file, path, &found);
+    bags_code code = bags_fail_io(io, error, path, "read", err);
+    size_t part = size < sizeof last ? (size_t)size : sizeof last;
+    if (!code)
+        code = bags_read(io, file, path, size - part, last, part, err);
+    io->close(io->user, file);
+    if (part)
+        index_mix(&out->content, bags_crc32c(0, last, part));
+    index_mix(&out->content, size + 1);
+    index_mix(&out->times, found.time);
+    index_mix(&out->content, 1);
+    return code;
+}
+
+bags_code bagi_index_stamp(const bags_reader *reader, const bags_env *env,
+    const char *path, const char *field, index_stamp *out, bags_error *err) {
+    const bags_io *io = index_io(env);
+    char directory[INDEX_PATH], file[INDEX_PATH];
+    size_t count = 0;
+    const bags_shard *shards = bags_reader_shards(reader, &count);
+    bags_code code = BAGS_OK;
+    memset(out, 0, sizeof *out);
+    /* All of them will be looked up: announce it first. */
+    for (int round = io->expect ? 0 : 1; round < 2; round++)
+        for (size_t i = 0; i < 3 * count && !code; i++) {
+            size_t k = i % 3;
+            code =
+                bags_shard_path(path, &shards[i / 3], directory, sizeof directory, err);
+            if (!code)
+                code = index_path(file, err, directory, k < 2 ? field : "refs",
+                    k == 1 ? ".crc" : ".bag");
+            if (!code && round == 0) {
+                io->expect(io->user, file);
+                continue;
+            }
+            if (!code)
+                code = index_stamp_file(io, file, k > 0, out, err);
+        }
+    bool timed = io->identify && !index_is_far(io);
+    out->times = timed ? out->times + !out->times : 0;
+    return code;
+}
+
 /* Compare the header with the dataset that the reader has open. */
 static bags_code index_check_header(const bags_index *index, const char *path,
     const bags_env *env, bags_buffer *scratch, bags_error *err) {
@@ -61,7 +120,7 @@ static bags_code index_check_header(const bags_index *index, const char *path,
         memcmp(header.data + INDEX_HEADER, field->type, type) != 0)
         return index_fail(index,
             "the dataset has another length or type than when it was indexed", err);
-    code = index_stamp_make(index->reader, env, path, field->name, &now, err);
+    code = bagi_index_stamp(index->reader, env, path, field->name, &now, err);
     if (!code && (now.content != numbers[1] ||
                      (now.times && numbers[2] && now.times != numbers[2])))
         code = index_fail(index, "older than the dataset", err);
@@ -85,7 +144,8 @@ static bags_code index_open_files(bags_index *index, const char *path,
         return code;
     const char *field = index_field(index)->name;
     const bags_io *io = index_io(&options->env);
-    code = index_place(index->reader, io, path, field, directory, index->path, err);
+    code =
+        bagi_index_place(index->reader, io, path, field, directory, index->path, err);
     for (size_t i = 3; i-- > 0 && !code;) {
         static const char *const endings[] = {".bag", ".crc", ".idx"};
         code = index_path(index->path, err, directory, field, endings[i]);
