@@ -46,6 +46,7 @@ check | lint           |                           | tests/lint.sh quick
 check | pillow         |                           | tests/formats/pillow.py
 check | footprint      |                           | tests/bench/footprint.py README.md tests/bench/README.md
 check | benchmark      | release:speed             | build/release/tests/bench/speed --small --folder build/bench-small
+check | asan/test_pairs | asan:test_pairs         | env BAGS_QUICK=1 build/asan/tests/core/test_pairs
 check | asan/examples  | asan:all                  | tests/command/examples.sh build/asan
 check | cxx/examples   | cxx:all                   | tests/command/examples.sh build/cxx
 soak  | command        | release:all               | tests/command/command.sh build/release/bags
@@ -72,7 +73,8 @@ programs() {
         test_loader | test_http) test=asan check='release tsan' ;;
         test_system) test='' check='release asan' ;;
         test_power) test='' check='' ;; # in parts()
-        test_faults | test_hooks | test_live | test_mp4 | test_pairs | test_recover | test_sizes | \
+        test_pairs) test=release check=release ;; # and in parts()
+        test_faults | test_hooks | test_live | test_mp4 | test_recover | test_sizes | \
             test_verify | test_writer | test_import*)
             test=release check=asan
             ;;
@@ -110,8 +112,9 @@ build() {
 # run_part NAME COMMAND...: a part prints how many tests it had at its end, as "3 passed,
 # 0 failed"; or it is a cmocka program; or it is one test.
 run_part() {
-    local name=$1 log=$logs/${1//\//_} code=0 good bad=0 skips=0 counts
+    local name=$1 log=$logs/${1//\//_} scratch code=0 good bad=0 skips=0 counts
     shift
+    case $tier:$name in test:* | *:asan/* | *:tsan/*) scratch=$memory ;; *) scratch=$disk ;; esac
     TMPDIR=$scratch timeout 1800 "$@" >"$log.log" 2>&1 </dev/null || code=$?
     counts=$(grep -E '^[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$' "$log.log" | tail -n 1)
     if [ -n "$counts" ]; then
@@ -176,13 +179,14 @@ run() {
 
 rm -rf "$logs"
 mkdir -p "$logs"
-# `test` has its files in memory, if there are 4 GiB from which programs run: calls of a file
-# system are most of its time. `check` has them on a disk.
-scratch=${TMPDIR:-/tmp}
+# `test`, and what runs under sanitizers, has its files in memory, if there are 4 GiB from
+# which programs run: calls of a file system are most of its time. The others have a disk.
+disk=${TMPDIR:-/tmp}
+memory=$disk
 free=$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)
-if [ "$tier" = test ] && [ "${free:-0}" -gt 4194304 ] && memory=$(mktemp -d /dev/shm/bags-tests-XXXXXX); then
-    trap 'rm -rf "$memory"' EXIT
-    cp /bin/true "$memory" && "$memory/true" && scratch=$memory
+if [ "${free:-0}" -gt 4194304 ] && shm=$(mktemp -d /dev/shm/bags-tests-XXXXXX); then
+    trap 'rm -rf "$shm"' EXIT
+    cp /bin/true "$shm" && "$shm/true" && memory=$shm
 fi
 case $tier in
 test) export BAGS_QUICK=1 ;;
