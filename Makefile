@@ -154,9 +154,9 @@ $B/pic/%.o: %.c $B/flags
 # Each example has an implementation of its own, which takes seconds to optimize.
 $B/examples/%.o: examples/%.c $B/flags
 	$(OBJECT) $(if $(findstring /,$*),,-O0) $<
-# With sanitizers, what tests contain takes longer to optimize than to run.
+# What tests contain takes longer to optimize than to run, unless they measure speed.
 $B/%.o: %.c $B/flags
-	$(OBJECT) $(if $(and $(filter tests/%,$<),$(filter asan tsan,$(FLAVOUR))),-O0) $<
+	$(OBJECT) $(if $(filter tests/%,$(filter-out tests/bench/%,$<)),-O0) $<
 $B/examples/07_mpi $B/examples/07_mpi.o: private CC_release = mpicc
 # The implementation and the formats: a program takes the objects that it needs.
 $B/bags.a: $B/bags.o $B/$(IMPORT) $(foreach f,$(filter-out $(MODULES),$(BUILT)),$(call of_format,$B,$f))

@@ -70,12 +70,12 @@ programs() {
         fuzz_main) continue ;;
         fuzz_*) test=asan check='' words=tests/fuzz/corpus/${name#fuzz_} ;;
         test_threads) test=tsan check='release asan' ;;
-        test_loader | test_http) test=asan check='release tsan' ;;
+        test_loader | test_http) test=release check='asan tsan' ;;
         test_system) test='' check='release asan' ;;
         test_power) test='' check='' ;; # in parts()
         test_pairs) test=release check=release ;; # and in parts()
-        test_faults | test_hooks | test_live | test_mp4 | test_recover | test_sizes | \
-            test_verify | test_writer | test_import*)
+        test_archive | test_checksum | test_corruption | test_faults | test_hooks | test_hostile | \
+            test_index | test_live | test_mp4 | test_recover | test_sizes | test_verify | test_writer | test_import*)
             test=release check=asan
             ;;
         *) test=asan check=release ;;
