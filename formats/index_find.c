@@ -58,12 +58,14 @@ static bags_code index_stamp_file(const bags_io *io, const char *path, bool opti
     if (!code)
         code = bags_read(io, file, path, size - part, last, part, err);
     io->close(io->user, file);
+    if (code)
+        return code;
     if (part)
         index_mix(&out->content, bags_crc32c(0, last, part));
     index_mix(&out->content, size + 1);
     index_mix(&out->times, found.time);
     index_mix(&out->content, 1);
-    return code;
+    return BAGS_OK;
 }
 
 bags_code bagi_index_stamp(const bags_reader *reader, const bags_env *env,

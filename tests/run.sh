@@ -58,9 +58,8 @@ END
 }
 
 # Every tests/*/test_*.c and tests/fuzz/fuzz_*.c is two parts: `test` runs it under the
-# sanitizers, `check` without them. Those that try every fault or many crashes take minutes
-# under the sanitizers, FFmpeg too, and importers rarely change: of these it is the other
-# way round.
+# sanitizers, `check` without them. Of those that take longest under the sanitizers it is
+# the other way round: many faults or crashes, servers, FFmpeg; importers rarely change.
 programs() {
     local source name test check words
     for source in tests/core/test_{pairs,faults,hooks,live,system,threads}.c tests/*/test_*.c tests/fuzz/fuzz_*.c; do
