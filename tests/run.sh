@@ -185,6 +185,7 @@ memory=$disk
 free=$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)
 if [ "${free:-0}" -gt 4194304 ] && shm=$(mktemp -d /dev/shm/bags-tests-XXXXXX); then
     trap 'rm -rf "$shm"' EXIT
+    chmod 755 "$shm" # test_system has children that are another user
     cp /bin/true "$shm" && "$shm/true" && memory=$shm
 fi
 case $tier in
