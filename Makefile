@@ -85,7 +85,7 @@ all: $(EXAMPLES) $(DEMO) $(COMMAND) $(if $(filter build/release/bags,$(COMMAND))
 	@$(if $(strip $(SKIPPED)),printf '%s\n' $(SKIPPED),:)
 
 help: ## print this list
-	@sed -n 's/^\([a-z0-9]*\):.*## */  make \1\t/p' Makefile | expand -t 21
+	@sed -n 's/^\([a-z0-9]*\):.*## */  make \1\t/p' Makefile $(wildcard examples/*/part.mk) | expand -t 21
 
 demo: ## run the demo; OUT=DIR and PHOTOS=DIR set where, and with which photographs
 	$(BUILD) all
@@ -196,5 +196,5 @@ install: ## install it; PREFIX=/usr/local, LIBDIR=PREFIX/lib and DESTDIR set whe
 uninstall: ## remove what install installed, with the same PREFIX, LIBDIR and DESTDIR
 	@formats/install.sh uninstall $(ALL_FORMATS)
 
--include $(shell find $B -name '*.d' 2>/dev/null)
+-include $(wildcard examples/*/part.mk) $(shell find $B -name '*.d' 2>/dev/null)
 endif

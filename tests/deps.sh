@@ -45,6 +45,9 @@ pkg-config --exists libavutil           | libavutil-dev
 pkg-config --exists blosc               | libblosc-dev
 pkg-config --exists liblz4              | liblz4-dev
 pkg-config --exists hdf5                | libhdf5-dev
+pkg-config --exists sqlite3             | libsqlite3-dev
+pkg-config --exists libmicrohttpd       | libmicrohttpd-dev
+[ -f "$(/usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h" ] | python3-dev
 command -v mpicc                        | libopenmpi-dev
 command -v mpirun                       | openmpi-bin
 command -v valgrind                     | valgrind
@@ -65,7 +68,16 @@ sanitizer clang address,undefined,fuzzer-no-link | libclang-rt-dev libclang-rt-@
 command -v nginx                        | nginx-light
 [ -f /usr/lib/nginx/modules/ngx_http_lua_module.so ] | libnginx-mod-http-lua
 pkg-config --exists lmdb                | liblmdb-dev
-pkg-config --exists sqlite3             | libsqlite3-dev
+command -v wasm-ld || command -v wasm-ld-14 | lld
+[ -d /usr/include/wasm32-wasi ]         | wasi-libc
+ls /usr/lib/llvm-*/lib/clang/*/lib/wasi/libclang_rt.builtins-wasm32.a | libclang-rt-@-dev-wasm32 libclang-rt-dev-wasm32
+command -v chromium                     | chromium
+command -v node                         | nodejs
+/usr/bin/python3 -c "import setuptools" | python3-setuptools
+/usr/bin/python3 -c "import wheel"      | python3-wheel
+/usr/bin/python3 -m pip --version       | python3-pip
+/usr/bin/python3 -c "import zstandard"  | python3-zstandard
+command -v parallel                     | parallel
 pkg-config --exists liburing            | liburing-dev
 command -v cmake                        | cmake
 command -v meson                        | meson
