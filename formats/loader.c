@@ -1396,7 +1396,8 @@ static bags_code loader_check_options(bags_loader *l, bags_error *err) {
     return BAGS_OK;
 }
 
-/* The weights need not live as long as the loader: the order has shares of them. */
+/* Weights and selections need not live as long as the loader: the order has shares of
+ * the former, and a copy of the latter. */
 static bags_code loader_open_order(bags_loader *l, bags_error *err) {
     const bags_loader_options *o = &l->options;
     uint64_t *lengths = (uint64_t *)loader_allocate(l, l->count, sizeof *lengths, err);
@@ -1407,6 +1408,7 @@ static bags_code loader_open_order(bags_loader *l, bags_error *err) {
     bags_code code =
         bags_order_init(&l->order, lengths, l->count, &o->order, o->allocator, err);
     l->options.order.weights = NULL;
+    l->options.order.selections = NULL;
     l->batches = l->order.length / o->batch;
     if (!o->drop_last && l->order.length % o->batch)
         l->batches++;
@@ -1797,10 +1799,13 @@ static bags_code loader_hash_all(bags_loader *l, bags_error *err) {
         return code;
     order = loader_hash_number(order, o->chunk);
     order = loader_hash_number(order, o->window);
-    order = loader_hash_number(
-        order, (uint64_t)o->in_order << 1 | (uint64_t)l->options.drop_last);
+    order = loader_hash_number(order, (uint64_t)o->replacement << 2 |
+                                          (uint64_t)o->in_order << 1 |
+                                          (uint64_t)l->options.drop_last);
     for (size_t i = 0; o->weighted && i < o->count; i++)
         order = loader_hash_number(order, shares[i] + UINT64_C(1));
+    if (o->selection)
+        order = loader_hash_number(order, o->selection);
     l->data_hash = (uint32_t)(data >> 32);
     l->order_hash = (uint32_t)(order >> 32);
     l->hashed = true;
@@ -1818,7 +1823,7 @@ static const char *const loader_state_members[] = {
     "the batch size differs",
     "the number of datasets differs",
     "the datasets differ in length, fields, types or content",
-    "chunk, window, weights, in_order or drop_last differ",
+    "selections, replacement, chunk, window, weights, in_order or drop_last differ",
 };
 
 enum {

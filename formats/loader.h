@@ -229,6 +229,24 @@ uint64_t bags_permute(
 uint64_t bags_permute_inverse(
     uint64_t seed, uint64_t epoch, uint64_t length, uint64_t index);
 
+typedef enum bags_selection_kind {
+    BAGS_SELECTION_ALL = 0,
+    BAGS_SELECTION_INDICES, /* numbers[0] ... numbers[count - 1] */
+    BAGS_SELECTION_RANGES   /* numbers[2 * i] <= index < numbers[2 * i + 1], for i below
+                               count */
+} bags_selection_kind;
+
+/* Which datapoints of a dataset are loaded, as if it had only these, in this order.
+ * Those that are listed several times are loaded as often. */
+typedef struct bags_selection {
+    bags_selection_kind kind;
+    const uint64_t *numbers;
+    size_t count; /* 0: none */
+    bool
+        borrowed; /* indices are not copied: they must stay as they are until the order,
+                      or the loader, is freed. Ranges always are */
+} bags_selection;
+
 /*
  * The order in which datapoints are loaded: every epoch has positions 0 ..
  * length - 1, and each position has a datapoint of one of the datasets.
@@ -250,6 +268,10 @@ uint64_t bags_permute_inverse(
  * ended. The length of an epoch is the sum of the datasets' lengths, rounded up to
  * a multiple of 1,024: it then contains n[d] * length / 1024 datapoints of dataset
  * d.
+ *
+ * With `selections` and `take`, a dataset has only the datapoints that are selected: its
+ * length is their number, "datapoint p" is the one that is selected as number p, and
+ * neighbours are those next to each other in the selection.
  */
 typedef struct bags_order_options {
     uint64_t seed;
@@ -257,6 +279,11 @@ typedef struct bags_order_options {
     uint64_t chunk;        /* datapoints per chunk; 0: a complete shuffle */
     uint64_t window;       /* chunks per window; 0: 256. Only with chunk */
     const double *weights; /* one for each dataset, relative; NULL: none */
+    const bags_selection *selections; /* one for each dataset; NULL: all of each */
+    uint64_t take;    /* of each dataset, the first of its selection; 0: all of it */
+    bool replacement; /* each position draws any datapoint, so that an epoch may have
+                         one several times, and lacks others. Not with in_order or
+                         chunk */
 } bags_order_options;
 
 /* A datapoint: the dataset by its place in the list, and the index in it. */
@@ -270,8 +297,9 @@ typedef struct bags_order {
     uint64_t length; /* positions of an epoch */
     size_t count;    /* datasets */
     uint64_t seed, chunk, window;
-    bool in_order, weighted;
-    bags_buffer memory;
+    uint64_t selection; /* a hash of what is selected; 0: everything */
+    bool in_order, weighted, replacement;
+    bags_buffer memory, selections;
 } bags_order;
 
 /*
@@ -284,10 +312,13 @@ typedef struct bags_order {
  * Returns BAGS_OK or
  *   BAGS_ERROR_ARGUMENT  no dataset; options that contradict each other; a weight
  *                        that is not positive, or too small for one slot of 1,024
+ *   BAGS_ERROR_RANGE     a selection has an index that is not below the dataset's
+ *                        length; a range whose start is above its stop
  *   BAGS_ERROR_LIMIT     2^63 datapoints or more
  *   BAGS_ERROR_MEMORY    out of memory
  *
- * Cost: 8 bytes per dataset; with weights 8 KiB more.
+ * Cost: 8 bytes per dataset; with weights 8 KiB more; 8 bytes for each selected index
+ * that is not borrowed, 16 for each range. Selections are read once.
  */
 bags_code bags_order_init(bags_order *order, const uint64_t *lengths, size_t count,
     const bags_order_options *options, const bags_allocator *allocator,
@@ -301,7 +332,7 @@ void bags_order_free(bags_order *order);
  * weights: 2^63 positions of all epochs so far.
  *
  * Threads: any. Cost: about 40 ns per position and, with several datasets, the
- * logarithm of their number; with chunk 40 in a call for thousands, 120 in one for
+ * logarithm of their number, with ranges of the number of ranges; with chunk 40 in a call for thousands, 120 in one for
  * few; with weights 100 for each position from the multiple of 1,024 before `start`.
  */
 bags_code bags_order_get(const bags_order *order, uint64_t epoch, uint64_t start,

@@ -8,6 +8,8 @@
  *     position -> dataset and number   the slots of a block, if there are weights
  *     number   -> chunk, and in it     a permutation of all chunks, and of a window
  *     number   -> index                without chunks: a permutation of all datapoints
+ *
+ * What is selected of a dataset is applied last, to the index. It is the only list.
  */
 #include "loader.h"
 #include "private.h"
@@ -78,6 +80,15 @@ static uint64_t order_permute_back(const order_radix *r, uint64_t key, uint64_t 
     return x;
 }
 
+/* A number below length, in proportion to a random one: the upper half of their product.
+ * Some are less frequent than others by one part in 2^64 / length. */
+static uint64_t order_scale(uint64_t random, uint64_t length) {
+    uint64_t low = (random & UINT32_MAX) * (length & UINT32_MAX);
+    uint64_t one = (random >> 32) * (length & UINT32_MAX) + (low >> 32);
+    uint64_t two = (random & UINT32_MAX) * (length >> 32) + (one & UINT32_MAX);
+    return (random >> 32) * (length >> 32) + (one >> 32) + (two >> 32);
+}
+
 #define ORDER_MAX_LENGTH (UINT64_MAX >> 1)
 
 uint64_t bags_permute(
@@ -111,7 +122,7 @@ uint64_t bags_permute_inverse(
  * earlier.
  */
 typedef struct order_walk {
-    bool in_order;
+    bool in_order, replacement;
     uint64_t key;
     order_radix all; /* of datapoints; with chunks, of chunks */
     uint64_t chunk, chunks, window, missing, short_at;
@@ -133,6 +144,7 @@ static order_walk order_walk_start(
     order_walk w;
     memset(&w, 0, sizeof w);
     w.in_order = order->in_order;
+    w.replacement = order->replacement;
     w.key = format_key(seed, epoch);
     w.chunk = order->chunk < length ? order->chunk : length;
     w.chunks = w.chunk ? (length - 1) / w.chunk + 1 : 0;
@@ -173,6 +185,8 @@ static void order_walk_enter(order_walk *w, uint64_t position) {
 static uint64_t order_walk_get(order_walk *w, uint64_t position) {
     if (w->in_order)
         return position;
+    if (w->replacement)
+        return order_scale(format_key(w->key, position), w->all.length);
     if (!w->chunk)
         return order_permute(&w->all, w->key, position);
     if (position < w->start || position >= w->stop)
@@ -229,26 +243,171 @@ static bags_code order_share_slots(
     return BAGS_OK;
 }
 
-static bags_code order_check(const bags_order_options *given, const uint64_t *lengths,
-    size_t count, bags_error *err) {
+static bags_code order_check(
+    const bags_order_options *given, size_t count, bags_error *err) {
     if (count == 0)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "no dataset");
     if (given->in_order && (given->chunk || given->weights))
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
             "in_order and %s are mutually exclusive",
             given->chunk ? "chunk" : "weights");
+    if (given->replacement && (given->in_order || given->chunk))
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "replacement and %s are mutually exclusive",
+            given->chunk ? "chunk" : "in_order");
     if (given->window && !given->chunk)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "window without chunk");
     if (given->weights && count > ORDER_BLOCK)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
             "too many datasets for weights (%" PRIu64 ", at most 1,024)",
             (uint64_t)count);
-    for (size_t i = 0; given->weights && i < count; i++)
-        if (lengths[i] == 0)
-            return bags_fail(err, BAGS_ERROR_ARGUMENT,
-                "dataset %" PRIu64 " is empty, but has a weight", (uint64_t)i);
     return BAGS_OK;
 }
+
+/* ---- selections ---- */
+
+/* What is selected of a dataset. */
+typedef struct order_selection {
+    const uint64_t *numbers; /* its indices, or the start of each range; NULL: all */
+    const uint64_t *before;  /* of ranges, the datapoints in those before */
+    size_t count;
+} order_selection;
+
+/* The hash of what is selected, made of its longest runs of neighbours, so that it is
+ * the same for a range and for a list of its indices. */
+typedef struct order_runs {
+    uint64_t hash, start, stop, count;
+} order_runs;
+
+static void order_runs_end(order_runs *r) {
+    if (r->stop > r->start) {
+        r->hash = format_mix(r->hash ^ r->start) + FORMAT_GOLDEN;
+        r->hash = format_mix(r->hash ^ r->stop) + FORMAT_GOLDEN;
+        r->count++;
+    }
+}
+
+static void order_runs_add(order_runs *r, uint64_t start, uint64_t stop) {
+    if (start < stop && start != r->stop) {
+        order_runs_end(r);
+        r->start = start;
+    }
+    if (start < stop)
+        r->stop = stop;
+}
+
+/* Select of one dataset: check, copy to *memory, hash. Sets *length to the number of
+ * datapoints that are selected. */
+static bags_code order_select(const bags_selection *from, uint64_t take, size_t dataset,
+    uint64_t *length, uint64_t **memory, order_selection *out, uint64_t *hash,
+    bags_error *err) {
+    bool ranges = from->kind == BAGS_SELECTION_RANGES;
+    bool copied = from->count && (ranges || !from->borrowed);
+    uint64_t has = *length, left = take ? take : UINT64_MAX, found = 0;
+    order_runs runs = {0, 0, 0, 0};
+    uint64_t *starts = copied ? *memory : NULL;
+    uint64_t *before = copied && ranges ? starts + from->count : NULL;
+    if (from->kind == BAGS_SELECTION_ALL) {
+        found = has < left ? has : left;
+        order_runs_add(&runs, 0, found);
+    }
+    for (size_t i = 0; i < from->count; i++) {
+        uint64_t start = from->numbers[ranges ? 2 * i : i];
+        uint64_t stop = ranges ? from->numbers[2 * i + 1] : start + 1;
+        if (ranges && (start > stop || stop > has))
+            return bags_fail(err, BAGS_ERROR_RANGE,
+                "selection of dataset %" PRIu64 ": range out of range (%" PRIu64
+                ":%" PRIu64 ", length %" PRIu64 ")",
+                (uint64_t)dataset, start, stop, has);
+        if (!ranges && start >= has)
+            return bags_fail(err, BAGS_ERROR_RANGE,
+                "selection of dataset %" PRIu64 ": index %" PRIu64
+                " out of range (length %" PRIu64 ")",
+                (uint64_t)dataset, start, has);
+        if (copied)
+            starts[i] = start;
+        if (before)
+            before[i] = found;
+        if (stop - start > left - found)
+            stop = start + (left - found);
+        if (stop - start > ORDER_MAX_LENGTH - found)
+            return bags_fail(err, BAGS_ERROR_LIMIT, "2^63 datapoints or more");
+        order_runs_add(&runs, start, stop);
+        found += stop - start;
+    }
+    order_runs_end(&runs);
+    out->numbers = copied ? starts : from->numbers;
+    out->before = before;
+    out->count = from->count;
+    if (copied)
+        *memory += ranges ? 2 * from->count : from->count;
+    *length = found;
+    if (found != has || runs.count > 1)
+        *hash = format_mix(format_mix(*hash + dataset) ^ runs.hash) + FORMAT_GOLDEN;
+    return BAGS_OK;
+}
+
+/* Select of all datasets. `lengths` become those of what is selected. */
+static bags_code order_select_all(bags_order *order, const bags_order_options *given,
+    uint64_t *lengths, bags_error *err) {
+    static const bags_selection all = {BAGS_SELECTION_ALL, NULL, 0, false};
+    size_t tables = (order->count * sizeof(order_selection) + 7) / 8 * 8, numbers = 0;
+    uint64_t *memory = NULL;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; given->selections && i < order->count; i++) {
+        const bags_selection *s = &given->selections[i];
+        bool is_all = s->kind == BAGS_SELECTION_ALL;
+        if (s->kind > BAGS_SELECTION_RANGES || (s->count && !s->numbers) ||
+            (is_all && (s->count || s->numbers)))
+            return bags_fail(err, BAGS_ERROR_ARGUMENT,
+                "selection of dataset %" PRIu64
+                ": kind, numbers and count do not fit together",
+                (uint64_t)i);
+        if (s->count > SIZE_MAX / 128 - numbers)
+            return bags_fail(err, BAGS_ERROR_LIMIT, "too many numbers are selected");
+        if (!s->borrowed || s->kind == BAGS_SELECTION_RANGES)
+            numbers += s->count;
+    }
+    if (given->selections) { /* two numbers for each range */
+        code = bags_buffer_reserve(
+            &order->selections, tables + 2 * numbers * sizeof(uint64_t), err);
+        if (code)
+            return code;
+        memory = (uint64_t *)(void *)(order->selections.data + tables);
+    }
+    for (size_t i = 0; i < order->count && !code; i++) {
+        order_selection unused, *out = &unused;
+        if (given->selections)
+            out = (order_selection *)(void *)order->selections.data + i;
+        code = order_select(given->selections ? &given->selections[i] : &all,
+            given->take, i, &lengths[i], &memory, out, &order->selection, err);
+    }
+    return code;
+}
+
+/* The index of what is selected as number `number` of its dataset. */
+static void order_apply_selection(const bags_order *order, bags_pick *pick) {
+    const order_selection *s =
+        (const order_selection *)(const void *)order->selections.data + pick->dataset;
+    size_t low = 0, high = s->count;
+    if (!s->numbers)
+        return;
+    if (!s->before) {
+        pick->index = s->numbers[pick->index];
+        return;
+    }
+    while (
+        high - low > 1) { /* of ranges that start there, all but the last are empty */
+        size_t middle = low + (high - low) / 2;
+        if (s->before[middle] <= pick->index)
+            low = middle;
+        else
+            high = middle;
+    }
+    pick->index = s->numbers[low] + (pick->index - s->before[low]);
+}
+
+/* ---- orders of several datasets ---- */
 
 bags_code bags_order_init(bags_order *order, const uint64_t *lengths, size_t count,
     const bags_order_options *options, const bags_allocator *allocator,
@@ -258,16 +417,17 @@ bags_code bags_order_init(bags_order *order, const uint64_t *lengths, size_t cou
     memset(order, 0, sizeof *order);
     if (options)
         given = *options;
-    bags_code code = order_check(&given, lengths, count, err);
+    bags_code code = order_check(&given, count, err);
     if (code)
         return code;
     order->count = count;
     order->seed = given.seed;
     order->in_order = given.in_order;
     order->weighted = given.weights != NULL;
+    order->replacement = given.replacement;
     order->chunk = given.chunk;
     order->window = given.chunk && !given.window ? 256 : given.window;
-    order->memory = bags_buffer_of(allocator);
+    order->memory = order->selections = bags_buffer_of(allocator);
     if (count >= SIZE_MAX / 32)
         return bags_fail(err, BAGS_ERROR_LIMIT, "too many datasets");
     code = bags_buffer_reserve(&order->memory,
@@ -278,10 +438,19 @@ bags_code bags_order_init(bags_order *order, const uint64_t *lengths, size_t cou
         return code;
     uint64_t *starts = format_order_tables_of(order).starts;
     starts[0] = 0;
+    for (size_t i = 0; i < count; i++)
+        starts[i + 1] = lengths[i];
+    if (given.selections || given.take)
+        code = order_select_all(order, &given, starts + 1, err);
+    if (code)
+        return code;
     for (size_t i = 0; i < count; i++) {
-        if (lengths[i] > ORDER_MAX_LENGTH - order->length)
+        if (given.weights && starts[i + 1] == 0)
+            return bags_fail(err, BAGS_ERROR_ARGUMENT,
+                "dataset %" PRIu64 " is empty, but has a weight", (uint64_t)i);
+        if (starts[i + 1] > ORDER_MAX_LENGTH - order->length)
             return bags_fail(err, BAGS_ERROR_LIMIT, "2^63 datapoints or more");
-        starts[i + 1] = order->length += lengths[i];
+        starts[i + 1] = order->length += starts[i + 1];
     }
     if (!order->weighted)
         return BAGS_OK;
@@ -293,6 +462,7 @@ void bags_order_free(bags_order *order) {
     if (!order)
         return;
     bags_buffer_free(&order->memory);
+    bags_buffer_free(&order->selections);
     memset(order, 0, sizeof *order);
 }
 
@@ -336,29 +506,23 @@ static void order_pick_block(const bags_order *order, uint64_t block, size_t fro
     }
 }
 
-bags_code bags_order_get(const bags_order *order, uint64_t epoch, uint64_t start,
-    size_t count, bags_pick *picks, bags_error *err) {
-    if (start > order->length || count > order->length - start)
-        return bags_fail(err, BAGS_ERROR_RANGE,
-            "positions out of range (%" PRIu64 " and %" PRIu64 " more, length %" PRIu64
-            ")",
-            start, (uint64_t)count, order->length);
-    if (count == 0)
-        return BAGS_OK;
-    if (!order->weighted) {
-        uint64_t found[ORDER_FOUND];
-        order_walk w = order_walk_start(order, order->seed, epoch, order->length);
-        w.found = w.window <= ORDER_FOUND ? found : NULL;
-        for (size_t i = 0; i < count; i++) {
-            uint64_t place = order_walk_get(&w, start + i);
-            if (order->count == 1) {
-                picks[i].dataset = 0;
-                picks[i].index = place;
-            } else
-                picks[i] = order_pick(order, place);
-        }
-        return BAGS_OK;
+static void order_pick_all(const bags_order *order, uint64_t epoch, uint64_t start,
+    size_t count, bags_pick *picks) {
+    uint64_t found[ORDER_FOUND];
+    order_walk w = order_walk_start(order, order->seed, epoch, order->length);
+    w.found = w.window <= ORDER_FOUND ? found : NULL;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t place = order_walk_get(&w, start + i);
+        if (order->count == 1) {
+            picks[i].dataset = 0;
+            picks[i].index = place;
+        } else
+            picks[i] = order_pick(order, place);
     }
+}
+
+static bags_code order_pick_weighted(const bags_order *order, uint64_t epoch,
+    uint64_t start, size_t count, bags_pick *picks, bags_error *err) {
     if (epoch >= ORDER_MAX_LENGTH / order->length)
         return bags_fail(
             err, BAGS_ERROR_RANGE, "epoch out of range (%" PRIu64 ")", epoch);
@@ -370,4 +534,23 @@ bags_code bags_order_get(const bags_order *order, uint64_t epoch, uint64_t start
         i += stop - from;
     }
     return BAGS_OK;
+}
+
+bags_code bags_order_get(const bags_order *order, uint64_t epoch, uint64_t start,
+    size_t count, bags_pick *picks, bags_error *err) {
+    bags_code code = BAGS_OK;
+    if (start > order->length || count > order->length - start)
+        return bags_fail(err, BAGS_ERROR_RANGE,
+            "positions out of range (%" PRIu64 " and %" PRIu64 " more, length %" PRIu64
+            ")",
+            start, (uint64_t)count, order->length);
+    if (count == 0)
+        return BAGS_OK;
+    if (order->weighted)
+        code = order_pick_weighted(order, epoch, start, count, picks, err);
+    else
+        order_pick_all(order, epoch, start, count, picks);
+    for (size_t i = 0; i < count && !code && order->selections.data; i++)
+        order_apply_selection(order, &picks[i]);
+    return code;
 }

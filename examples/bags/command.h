@@ -20,6 +20,7 @@
  *     storage.c     where paths are: local files, URLs, archives
  *     modules.c     opens the libraries of formats when they are needed
  *     lines.c       the lines of a manifest
+ *     rows.c        files with numbers of datapoints
  *     files.c       files, directories, names for files
  *     interrupt.c   Ctrl-C and SIGTERM
  *     progress.c    the progress of long work
@@ -623,6 +624,12 @@ line_state lines_next(int patience, char **line, size_t *size);
 const char *lines_path(void);
 uint64_t lines_number(void);
 void lines_progress(uint64_t *done, uint64_t *total);
+
+/* ---- rows.c ---- */
+
+/* The numbers of datapoints in a file, or "-", all below `length`: one per line, or a
+ * JSON list. *count of them, to be freed. */
+uint64_t *rows_read(const char *path, uint64_t length, size_t *count);
 
 /* ---- import.c ---- */
 

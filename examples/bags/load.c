@@ -12,7 +12,7 @@
 
 #include "../../formats/formats.h"
 
-static const char *weights_given, *fields_given, *state_path;
+static const char *weights_given, *fields_given, *state_path, *rows_path;
 static option_number batch = {32, 1, UINT32_MAX, false}, seed;
 static option_number epochs = {1, 0, 0, false};
 static option_number batches = {UINT64_MAX, 0, 0, false};
@@ -21,6 +21,7 @@ static option_number ranks = {1, 1, UINT32_MAX, false};
 static option_number threads = {0, 1, 1024, false};
 static option_number chunk = {0, 1, 0, false};
 static option_number window = {0, 1, 0, false};
+static option_number take = {0, 1, 0, false};
 static option_number crop = {0, 1, 65535, false};
 static bags_loader_options loading;
 static bool indices, digest, orient;
@@ -39,6 +40,11 @@ static const option options[] = {
     {"window", OPTION_NUMBER, &window, "G", "... within windows of G chunks (256)"},
     {"weights", OPTION_TEXT, &weights_given, "W,...",
         "mix the datasets in these proportions"},
+    {"rows", OPTION_PATH, &rows_path, "FILE",
+        "only the datapoints whose numbers are in FILE or, with -, standard input"},
+    {"take", OPTION_NUMBER, &take, "N", "only the first N, of each dataset"},
+    {"replacement", OPTION_FLAG, &loading.order.replacement, NULL,
+        "draw with replacement: some come several times in an epoch, some never"},
     {"fields", OPTION_TEXT, &fields_given, "F,...", "load these fields (all)"},
     {"crop", OPTION_NUMBER, &crop, "SIZE",
         "of images, random crops of this size, as to train"},
@@ -91,6 +97,16 @@ static const double *parse_weights(void) {
             usage("--weights: \"%s\" is not a positive number", parts[i]);
     }
     return weights;
+}
+
+/* The datapoints of --rows. */
+static void select_rows(const bags_reader *reader) {
+    static bags_selection selection;
+    selection.kind = BAGS_SELECTION_INDICES;
+    selection.numbers =
+        rows_read(rows_path, bags_reader_length(reader), &selection.count);
+    selection.borrowed = true;
+    loading.order.selections = &selection;
 }
 
 /* ---- fields ---- */
@@ -329,6 +345,7 @@ static int run(char **operands) {
     loading.threads = (uint32_t)threads.value;
     loading.order.chunk = chunk.value;
     loading.order.window = window.value;
+    loading.order.take = take.value;
     link_images();
     if (orient) /* images that are not cropped */
         registry_orient();
@@ -342,6 +359,12 @@ static int run(char **operands) {
     if (loading.order.in_order && (chunk.given || weights_given))
         usage("--in-order and %s are mutually exclusive",
             chunk.given ? "--chunk" : "--weights");
+    if (loading.order.in_order && loading.order.replacement)
+        usage("--in-order and --replacement are mutually exclusive");
+    if (chunk.given && loading.order.replacement)
+        usage("--chunk and --replacement are mutually exclusive");
+    if (rows_path && dataset_count > 1)
+        usage("--rows needs a single dataset");
     if (state_path && !*state_path)
         usage("--state: the name of the file is empty");
     if (weights_given)
@@ -357,6 +380,8 @@ static int run(char **operands) {
         readers[i] = dataset_open(path);
         mapped_path = dataset_count == 1 ? path : NULL;
     }
+    if (rows_path)
+        select_rows(readers[0]);
     const char *first = path_without_secrets(operands[0]);
     bool has_images = choose_fields(first, readers[0]);
     loading.prefetch = has_images || remote;

@@ -110,6 +110,72 @@ def weights_are_exact_shares():
     assert collections.Counter(d for d, _ in shares) == {0: 342, 1: 341, 2: 341}
 
 
+def rows_select_and_keep_their_order():
+    _dataset('x', 20)
+    rows = [5, 7, 7, 3, 19, 0]
+    pathlib.Path('r').write_text('\n'.join(map(str, rows)) + '\n\n')
+    words = ['x', '--rows', 'r', '--indices', '--batch', '4']
+    assert sum((line['indices'] for line in _load(*words, '--in-order')), []) == rows
+    lines = _load(*words, '--epochs', '2', '--seed', '2')
+    for epoch in range(2):
+        assert sorted(sum((line['indices'] for line in lines
+                           if line['epoch'] == epoch), [])) == sorted(rows)
+    assert lines[:2] != lines[2:]
+    first = _load('x', '--take', '4', '--epochs', '2', '--indices')
+    assert [sorted(line['indices']) for line in first] == [[0, 1, 2, 3]] * 2
+    assert _load(*words, '--take', '3', '--in-order')[0]['indices'] == rows[:3]
+    for text in (json.dumps(rows), json.dumps(rows, indent=1) + '\n',
+                 '\r\n'.join(map(str, rows)), ' ' + '\n\t'.join(map(str, rows))):
+        piped = run('load', 'x', '--rows', '-', '--in-order', '--indices',
+                    stdin=text.encode())
+        assert piped.lines[0]['indices'] == rows, text
+    assert _load('x', '--rows', '/dev/null', '--indices') == []
+    _dataset('y', 10)
+    both = _load('x', 'y', '--take', '2', '--in-order', '--indices')
+    assert both[0]['indices'] == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    drawn = _load(*words, '--replacement', '--epochs', '200')
+    drawn = collections.Counter(i for line in drawn for i in line['indices'])
+    assert set(drawn) == set(rows) and sum(drawn.values()) == 1200
+    assert drawn[7] > 1.5 * drawn[5] and 140 < drawn[5] < 260
+    # Over ranks, and resumed, it is the same.
+    for more in ([], ['--replacement'], ['--take', '5']):
+        whole = _load(*words, *more, '--digest', '--epochs', '3')
+        assert _merged([whole]) == _merged(
+            [_load(*words, *more, '--digest', '--epochs', '3', '--rank', r, '--ranks',
+                   3) for r in range(3)])
+        parts = [_load(*words, *more, '--digest', '--epochs', '3', '--state',
+                       's' + '.'.join(more), *stop) for stop in (['--batches', '2'], [])]
+        assert sum(parts, []) == whole
+
+
+@each([('20', 'line 1: index 20 out of range (length 20)'), ('1\n-1', 'line 2: "-1"'),
+       ('1.0', '"1.0" is not the number'), ('1 2', 'line 1: "2"'), ('[1,2', 'complete'),
+       ('[1,]', 'is not the number'), ('1\n\n2', 'line 3'), ('[1] 2', '"2"'),
+       ('[1,\nx]', 'line 2: "x"'), ('1\n99999999999999999999', 'line 2'),
+       ('1,2', 'line 1'), ('{}', 'line 1')])
+def bad_rows_are_refused_with_their_file(case):
+    text, says = case
+    _dataset('x', 20)
+    pathlib.Path('rows.txt').write_text(text)
+    result = refuse('load', 'x', '--rows', 'rows.txt', '--indices',
+                    says=('bags: rows.txt: ', says))
+    assert result.out == b''
+
+
+def a_state_of_another_selection_is_refused():
+    _dataset('x', 20)
+    pathlib.Path('r').write_text('1\n2\n3\n')
+    pathlib.Path('list').write_text('[1, 2, 3]')
+    pathlib.Path('other').write_text('1\n3\n2\n')
+    words = ['x', '--batch', '1', '--indices', '--state', 's', '--epochs', '9']
+    _load(*words, '--rows', 'r', '--batches', '2')
+    for other in (['--rows', 'other'], ['--rows', 'r', '--replacement'],
+                  ['--take', '3']):
+        refuse('load', *words, *other, says=('s: a state of other', 'selections'))
+    _load(*words, '--rows', 'list', '--batches', '1')
+    refuse('load', *words, '--rows', 'no-such', says='no-such: cannot open')
+
+
 def a_state_continues_where_it_was_saved():
     _dataset()
     words = ['x', '--indices', '--digest', '--batch', '10', '--epochs', '3']
@@ -256,6 +322,9 @@ def the_summary_names_the_speed():
        (['--chunk', '0'], '--chunk'), (['--window', '4'], '--window needs --chunk'),
        (['--in-order', '--chunk', '2'], 'mutually exclusive'),
        (['--in-order', '--weights', '2'], 'mutually exclusive'),
+       (['--in-order', '--replacement'], 'mutually exclusive'),
+       (['--chunk', '2', '--replacement'], 'mutually exclusive'),
+       (['--take', '0'], '--take'), (['x', '--rows', 'r'], '--rows needs a single'),
        (['--weights', '1,2'], '2 weights for 1 dataset'),
        (['--weights', '0'], 'not a positive number'),
        (['--weights', 'nan'], 'not a positive number'),

@@ -384,6 +384,266 @@ static void orders_are_the_same_in_every_version(void **state) {
     }
 }
 
+/* ---- selections ---- */
+
+/* What is selected of three datasets at random, and the same as a list of picks. */
+typedef struct choice {
+    bags_selection selections[3];
+    uint64_t lengths[3], numbers[3][40];
+    bags_pick picks[2000];
+    size_t count;
+} choice;
+
+static void choose(choice *c, uint64_t *random, uint64_t take) {
+    memset(c, 0, sizeof *c);
+    for (size_t d = 0; d < 3; d++) {
+        bags_selection *s = &c->selections[d];
+        size_t before = c->count;
+        c->lengths[d] = next_random(random) % 30;
+        s->kind = (bags_selection_kind)(next_random(random) % 3);
+        s->borrowed = next_random(random) % 2;
+        for (uint64_t i = 0; s->kind == BAGS_SELECTION_ALL && i < c->lengths[d]; i++) {
+            c->picks[c->count].dataset = d;
+            c->picks[c->count++].index = i;
+        }
+        if (s->kind == BAGS_SELECTION_ALL || !c->lengths[d])
+            goto take;
+        s->numbers = c->numbers[d];
+        s->count = next_random(random) % 20;
+        for (size_t i = 0; i < s->count; i++) {
+            bool range = s->kind == BAGS_SELECTION_RANGES;
+            uint64_t start = next_random(random) % c->lengths[d];
+            uint64_t stop =
+                range ? start + next_random(random) % (c->lengths[d] - start + 1)
+                      : start + 1;
+            c->numbers[d][range ? 2 * i : i] = start;
+            if (range)
+                c->numbers[d][2 * i + 1] = stop;
+            for (uint64_t k = start; k < stop; k++) {
+                c->picks[c->count].dataset = d;
+                c->picks[c->count++].index = k;
+            }
+        }
+    take:
+        if (take && c->count - before > take)
+            c->count = before + (size_t)take;
+    }
+}
+
+static int compare_picks(const void *a, const void *b) {
+    const bags_pick *one = (const bags_pick *)a, *two = (const bags_pick *)b;
+    return one->dataset != two->dataset ? (one->dataset < two->dataset ? -1 : 1)
+           : one->index == two->index   ? 0
+           : one->index < two->index    ? -1
+                                        : 1;
+}
+
+static void what_is_selected_comes_as_often_as_it_is_listed(void **state) {
+    (void)state;
+    static choice c;
+    static bags_pick picks[2000];
+    uint64_t random = 5;
+    for (int round = 0; round < 2000; round++) {
+        bags_order_options options = chunked(3, round % 3 ? 0 : 4, 0);
+        options.selections = c.selections;
+        options.take = round % 5 ? 0 : 1 + next_random(&random) % 9;
+        options.in_order = round % 3 == 1;
+        choose(&c, &random, options.take);
+        bags_order order = make_order(c.lengths, 3, options);
+        for (size_t d = 0; d < 3; d++) /* what was not borrowed was copied */
+            if (!c.selections[d].borrowed ||
+                c.selections[d].kind == BAGS_SELECTION_RANGES)
+                memset(c.numbers[d], 255, sizeof c.numbers[d]);
+        assert_int_equal(order.length, c.count);
+        for (uint64_t epoch = 0; epoch < 2; epoch++) {
+            assert_ok(bags_order_get(&order, epoch, 0, c.count, picks, &said));
+            for (size_t i = 0; i < c.count; i++) { /* alone it is the same */
+                bags_pick one;
+                assert_ok(bags_order_get(&order, epoch, i, 1, &one, &said));
+                assert_int_equal(compare_picks(&one, &picks[i]), 0);
+            }
+            if (!options.in_order) {
+                qsort(picks, c.count, sizeof *picks, compare_picks);
+                qsort(c.picks, c.count, sizeof *picks, compare_picks);
+            }
+            for (size_t i = 0; i < c.count; i++)
+                assert_int_equal(compare_picks(&picks[i], &c.picks[i]), 0);
+        }
+        bags_order_free(&order);
+    }
+}
+
+static void weights_walk_what_is_selected(void **state) {
+    (void)state;
+    static const uint64_t lengths[] = {50, 9}, numbers[] = {7, 8, 1, 3, 40, 42};
+    static const double weights[] = {1, 3};
+    static bags_pick picks[1024];
+    bags_selection selections[2];
+    bags_order_options options = chunked(1, 0, 0);
+    memset(selections, 0, sizeof selections);
+    selections[0].kind = BAGS_SELECTION_RANGES; /* 7, 1, 2, 40, 41 */
+    selections[0].numbers = numbers;
+    selections[0].count = 3;
+    options.selections = selections;
+    options.weights = weights;
+    bags_order order = make_order(lengths, 2, options);
+    assert_int_equal(order.length, 1024);
+    assert_ok(bags_order_get(&order, 0, 0, 1024, picks, &said));
+    size_t counts[50] = {0};
+    for (size_t i = 0; i < 1024; i++)
+        counts[picks[i].index] += picks[i].dataset == 0;
+    for (size_t i = 0; i < 50; i++)
+        assert_int_equal(
+            counts[i] / 51, i == 7 || i == 1 || i == 2 || i == 40 || i == 41 ? 1 : 0);
+    bags_order_free(&order);
+    selections[0].count = 0;
+    assert_fails(BAGS_ERROR_ARGUMENT,
+        bags_order_init(&order, lengths, 2, &options, NULL, &said));
+    assert_says("dataset 0 is empty, but has a weight");
+    bags_order_free(&order);
+}
+
+/* Of n draws of n datapoints each is drawn as often as the binomial distribution
+ * states, and pairs of neighbours are independent. */
+static void draws_with_replacement_are_binomial(void **state) {
+    (void)state;
+    static bags_pick picks[1000];
+    static uint32_t counts[1000], often[6], pairs[100];
+    static const double binomial[] = {.36770, .36806, .18403, .06128, .01528, .00365};
+    bags_order_options options = chunked(8, 0, 0);
+    uint64_t length = 1000, rounds = quick() ? 40 : 400;
+    options.replacement = true;
+    bags_order order = make_order(&length, 1, options);
+    memset(often, 0, sizeof often);
+    memset(pairs, 0, sizeof pairs);
+    for (uint64_t epoch = 0; epoch < rounds; epoch++) {
+        assert_ok(bags_order_get(&order, epoch, 0, 1000, picks, &said));
+        memset(counts, 0, sizeof counts);
+        for (size_t i = 0; i < 1000; i++) {
+            assert_true(picks[i].index < 1000);
+            counts[picks[i].index]++;
+            if (i % 2)
+                pairs[picks[i - 1].index / 100 * 10 + picks[i].index / 100]++;
+        }
+        for (size_t i = 0; i < 1000; i++)
+            often[counts[i] < 5 ? counts[i] : 5]++;
+    }
+    check_chi_square(
+        "draws of two positions", length, pairs, 100, (double)rounds * 500 / 100);
+    for (size_t k = 0; k < 6; k++) {
+        double all = (double)rounds * 1000, expected = binomial[k] * all;
+        assert_true(fabs(often[k] - expected) < 5 * sqrt(expected) + 1);
+    }
+    bags_order_free(&order);
+    options.take = 3; /* and of a selection, only what it has */
+    order = make_order(&length, 1, options);
+    assert_ok(bags_order_get(&order, 0, 0, 3, picks, &said));
+    for (size_t i = 0; i < 3; i++)
+        assert_true(picks[i].index < 3);
+    bags_order_free(&order);
+    /* Of very many, too: every part of them is drawn. */
+    uint64_t huge = UINT64_MAX >> 1;
+    options.take = 0;
+    order = make_order(&huge, 1, options);
+    memset(counts, 0, sizeof counts);
+    assert_ok(bags_order_get(&order, 0, 0, 1000, picks, &said));
+    for (size_t i = 0; i < 1000; i++) {
+        assert_true(picks[i].index < huge);
+        counts[picks[i].index / (huge / 10 + 1)]++;
+        counts[10 + picks[i].index % 10]++;
+    }
+    check_chi_square("draws of 2^63", huge, counts, 10, 100);
+    check_chi_square("last digits of draws", huge, counts + 10, 10, 100);
+    bags_order_free(&order);
+}
+
+static uint64_t hash_of(bags_selection_kind kind, const uint64_t *numbers, size_t count,
+    uint64_t take, size_t place) {
+    static const uint64_t lengths[] = {10, 10};
+    bags_selection selections[2];
+    bags_order_options options = chunked(0, 0, 0);
+    memset(selections, 0, sizeof selections);
+    selections[place].kind = kind;
+    selections[place].numbers = numbers;
+    selections[place].count = count;
+    options.selections = selections;
+    options.take = take;
+    bags_order order = make_order(lengths, 2, options);
+    uint64_t hash = order.selection;
+    bags_order_free(&order);
+    return hash;
+}
+
+static void equal_selections_have_equal_hashes_and_others_not(void **state) {
+    (void)state;
+    static const uint64_t list[] = {0, 1, 2, 3, 7, 8}, ranges[] = {0, 4, 5, 5, 7, 9};
+    static const uint64_t parts[] = {0, 5, 5, 10}, turned[] = {1, 0};
+    static const bags_selection_kind by_index = BAGS_SELECTION_INDICES;
+    static const bags_selection_kind by_range = BAGS_SELECTION_RANGES;
+    uint64_t hashes[12];
+    size_t count = 0;
+    assert_true(hash_of(by_index, list, 6, 0, 0) == hash_of(by_range, ranges, 3, 0, 0));
+    hashes[count++] = hash_of(BAGS_SELECTION_ALL, NULL, 0, 0, 0);
+    assert_true(hashes[0] == 0);
+    assert_true(hash_of(by_range, parts, 2, 0, 0) == 0);
+    assert_true(hash_of(BAGS_SELECTION_ALL, NULL, 0, 10, 0) == 0);
+    hashes[count++] = hash_of(by_index, list, 6, 0, 0);
+    hashes[count++] = hash_of(by_index, list, 6, 0, 1);
+    hashes[count++] = hash_of(by_index, list, 5, 0, 0);
+    hashes[count++] = hash_of(by_index, list, 2, 0, 0);
+    hashes[count++] = hash_of(by_index, turned, 2, 0, 0);
+    hashes[count++] = hash_of(by_index, NULL, 0, 0, 0);
+    hashes[count++] = hash_of(by_index, NULL, 0, 0, 1);
+    hashes[count++] = hash_of(BAGS_SELECTION_ALL, NULL, 0, 4, 0);
+    hashes[count++] = hash_of(BAGS_SELECTION_ALL, NULL, 0, 5, 0);
+    for (size_t i = 0; i < count; i++)
+        for (size_t k = 0; k < i; k++)
+            assert_true(hashes[i] != hashes[k]);
+}
+
+static void selections_refuse_what_makes_no_sense(void **state) {
+    (void)state;
+    static const uint64_t lengths[] = {10, 3}, list[] = {0, 3, UINT64_MAX, 2, 1, 4};
+    static const struct {
+        bags_selection_kind kind;
+        size_t first, count;
+        bags_code code;
+        const char *says;
+    } cases[] = {
+        {BAGS_SELECTION_INDICES, 0, 2, BAGS_ERROR_RANGE,
+            "selection of dataset 1: index 3 out of range (length 3)"},
+        {BAGS_SELECTION_INDICES, 2, 1, BAGS_ERROR_RANGE, "18446744073709551615"},
+        {BAGS_SELECTION_RANGES, 3, 1, BAGS_ERROR_RANGE, "(2:1, length 3)"},
+        {BAGS_SELECTION_RANGES, 4, 1, BAGS_ERROR_RANGE, "(1:4, length 3)"},
+        {BAGS_SELECTION_ALL, 0, 1, BAGS_ERROR_ARGUMENT, "do not fit together"},
+        {(bags_selection_kind)3, 0, 1, BAGS_ERROR_ARGUMENT, "do not fit together"},
+    };
+    bags_selection selections[2];
+    bags_order order;
+    bags_order_options options = chunked(0, 0, 0);
+    options.selections = selections;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        memset(selections, 0, sizeof selections);
+        selections[1].kind = cases[i].kind;
+        selections[1].numbers = list + cases[i].first;
+        selections[1].count = cases[i].count;
+        assert_fails(
+            cases[i].code, bags_order_init(&order, lengths, 2, &options, NULL, &said));
+        assert_says(cases[i].says);
+        bags_order_free(&order);
+    }
+    options.selections = NULL;
+    options.replacement = options.in_order = true;
+    assert_fails(BAGS_ERROR_ARGUMENT,
+        bags_order_init(&order, lengths, 2, &options, NULL, &said));
+    assert_says("replacement and in_order");
+    options.in_order = false;
+    options.chunk = 2;
+    assert_fails(BAGS_ERROR_ARGUMENT,
+        bags_order_init(&order, lengths, 2, &options, NULL, &said));
+    assert_says("replacement and chunk");
+}
+
 static void orders_refuse_what_makes_no_sense(void **state) {
     (void)state;
     static const uint64_t lengths[] = {10, 20};
@@ -1709,6 +1969,11 @@ int main(void) {
         TEST(a_union_has_each_datapoint_once_and_interleaves),
         TEST(weights_have_exact_shares_and_walk_each_dataset),
         TEST(orders_are_the_same_in_every_version),
+        TEST(what_is_selected_comes_as_often_as_it_is_listed),
+        TEST(weights_walk_what_is_selected),
+        TEST(draws_with_replacement_are_binomial),
+        TEST(equal_selections_have_equal_hashes_and_others_not),
+        TEST(selections_refuse_what_makes_no_sense),
         TEST(orders_refuse_what_makes_no_sense),
         TEST(fields_become_tensors_values_and_offsets),
         TEST(numbers_are_converted_and_must_fit),
