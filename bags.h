@@ -4007,34 +4007,38 @@ static BAGI_HOT const unsigned char *bagi_refs_uint(
     return at[0] == 0xCC ? at + 2 : NULL;
 }
 
-/* bagi_refs_parse_any for most rows: at most 15 fields, and numbers in these forms.
- * Returns the position after them, or NULL for others. */
-static BAGI_HOT const unsigned char *bagi_refs_parse_usual(
+/* bagi_refs_parse_any for most rows: at most 15 fields, which are numbers in these
+ * forms, [] or [first, count].
+ * Returns false for others. The first byte is loaded even if the blob is empty. */
+BAGI_NOINLINE static bool bagi_refs_parse_usual(
     bags_view blob, const bags_type *types, size_t count, bagi_ref *refs) {
     const unsigned char *at = blob.data, *stop = at + blob.size;
     if (count > 15 || *at++ != (0x90 | count))
-        return NULL;
+        return false;
     for (; count > 0; count--, types++, refs++) {
         refs->count = 1;
-        if (at >= stop || (types->sequence && *at++ != 0x92))
-            return NULL;
+        if (at >= stop)
+            return false;
+        if (types->sequence && *at++ != 0x92) {
+            refs->first = refs->count = 0;
+            if (at[-1] != 0x90)
+                return false;
+            continue;
+        }
         at = bagi_refs_uint(at, &refs->first);
         if (types->sequence && at)
             at = at <= stop ? bagi_refs_uint(at, &refs->count) : NULL;
         if (!at)
-            return NULL;
+            return false;
     }
-    return at;
+    return at == stop;
 }
 
-/* Parse a datapoint's refs. Returns false if they are invalid: see bagi_refs_fault. The
- * first byte is loaded even if the blob is empty: BAGI_SLACK. */
-BAGI_NOINLINE static bool bagi_refs_parse(
+/* Parse a datapoint's refs. Returns false if they are invalid: see bagi_refs_fault. */
+static BAGI_HOT bool bagi_refs_parse(
     bags_view blob, const bags_type *types, size_t count, bagi_ref *refs) {
-    const unsigned char *at = bagi_refs_parse_usual(blob, types, count, refs);
-    if (BAGI_UNLIKELY(!at))
-        return bagi_refs_parse_any(blob, types, count, refs, NULL);
-    return at == blob.data + blob.size;
+    return bagi_refs_parse_usual(blob, types, count, refs) ||
+           bagi_refs_parse_any(blob, types, count, refs, NULL);
 }
 
 /* What is wrong with refs that cannot be parsed, and with field *field (`count`: with
@@ -9423,9 +9427,9 @@ static bagi_bag_options bagi_reader_bag_options(
 
 /* Open a Bag and publish it, unless another thread does that first. */
 BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
-    size_t shard, size_t field, const bag_reader **out, bags_error *err) {
+    const bagi_shard *of, size_t field, const bag_reader **out, bags_error *err) {
     bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
-    bagi_shard *part = &reader->parts[shard];
+    bagi_shard *part = (bagi_shard *)(uintptr_t)of;
     bag_reader *bag = NULL;
     bagi_dir dir;
     bags_code code = BAGS_OK;
@@ -9442,7 +9446,7 @@ BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
     } else if (!code) {
         bagi_bag_options how = bagi_reader_bag_options(reader, part);
         how.name = bagi_spec_name(&reader->spec, field);
-        code = bagi_reader_dir(reader, shard, &dir, err);
+        code = bagi_reader_dir(reader, (size_t)(part - reader->parts), &dir, err);
         if (!code)
             code = bagi_bag_new(&dir, &how, &reader->files, &bag, err);
         bagi_dir_free(&dir);
@@ -9455,12 +9459,17 @@ BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
 }
 
 /* The Bag of a field (spec.count: of refs) in a shard, opened if need be. */
-static BAGI_HOT bags_code bagi_reader_bag(const bags_reader *reader, size_t shard,
-    size_t field, const bag_reader **out, bags_error *err) {
-    void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
+static BAGI_HOT bags_code bagi_reader_bag(const bags_reader *reader,
+    const bagi_shard *part, size_t field, const bag_reader **out, bags_error *err) {
+    void **bags = (void **)BAGI_LOAD(&part->bags);
     void *bag = bags ? (void *)BAGI_LOAD(&bags[field]) : NULL;
     *out = (const bag_reader *)bag;
-    return bag ? BAGS_OK : bagi_reader_first_bag(reader, shard, field, out, err);
+    return bag ? BAGS_OK : bagi_reader_first_bag(reader, part, field, out, err);
+}
+
+/* The field of a selection; NULL: all fields, whole. */
+static BAGI_HOT size_t bagi_select_field(const bags_select *selects, size_t i) {
+    return selects ? selects[i].field : i;
 }
 
 /* The Bags of these fields (NULL: of all) in a shard may be opened soon. */
@@ -9474,7 +9483,7 @@ BAGI_COLD static void bagi_reader_expect(
     if (!reader->env.io.expect || bagi_reader_dir(reader, shard, &dir, &ignored))
         return;
     for (size_t i = 0; i < (selects ? count : fields); i++) {
-        size_t field = selects ? selects[i].field : i;
+        size_t field = bagi_select_field(selects, i);
         if (field >= fields || (bags && BAGI_LOAD(&bags[field]) != NULL))
             continue;
         how.name = bagi_spec_name(&reader->spec, field);
@@ -10109,12 +10118,13 @@ static BAGI_HOT bags_code bagi_row_reserve_refs(
 
 /* Parse the refs of datapoint `index`, whose blob of refs.bag is at hand; a split
  * shard has none: blob n of every field belongs to datapoint n. */
-static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader, size_t shard,
-    uint64_t index, bags_view blob, bagi_ref *refs, bags_error *err) {
+static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader,
+    const bagi_shard *part, uint64_t index, bags_view blob, bagi_ref *refs,
+    bags_error *err) {
     const bagi_spec *spec = &reader->spec;
-    if (BAGI_UNLIKELY(reader->parts[shard].split)) {
+    if (BAGI_UNLIKELY(part->split)) {
         for (size_t i = 0; i < spec->count; i++) {
-            refs[i].first = index - reader->shards[shard].start;
+            refs[i].first = index - reader->shards[part - reader->parts].start;
             refs[i].count = 1;
         }
         return BAGS_OK;
@@ -10127,9 +10137,10 @@ static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader, size_t shard,
 /* Most often blob i of a plain field belongs to datapoint i: request the table's entry,
  * or the blob, before the refs have been read, which say so. Elsewhere this is useless,
  * and harmless. Field spec.count is refs.bag. */
-static BAGI_HOT void bagi_touch(const bags_reader *reader, void *const *bags,
+static BAGI_HOT void bagi_touch(const bags_reader *reader, const bagi_shard *part,
     uint64_t local, size_t field, bool is_blob) {
     size_t fields = reader->spec.count;
+    void *const *bags = (void **)BAGI_LOAD(&part->bags);
     if (!bags || field > fields ||
         (field < fields && reader->spec.types[field].sequence))
         return;
@@ -10148,28 +10159,28 @@ static BAGI_HOT void bagi_touch(const bags_reader *reader, void *const *bags,
 }
 
 /* Read and parse the refs of one datapoint, whose selections (NULL: all fields) are
- * read next, into bagi_row_refs. row->shard is where it is. */
+ * read next, into bagi_row_refs. *out is its shard. */
 static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader, uint64_t index,
-    const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
+    const bags_select *selects, size_t count, bags_row *row, const bagi_shard **out,
+    bags_error *err) {
     const bag_reader *bag = NULL;
     bags_view blob = {NULL, 0};
     bagi_row_begin(reader, row);
     if (BAGI_UNLIKELY(index >= reader->length))
         return bagi_fail_datapoint(reader, index, err);
     size_t shard = bagi_reader_find_shard(reader, index, row);
-    const bagi_shard *part = &reader->parts[shard];
+    const bagi_shard *part = *out = &reader->parts[shard];
     uint64_t local = index - reader->shards[shard].start;
-    void *const *bags = (void **)BAGI_LOAD(&part->bags);
     bags_code code = bagi_row_reserve_refs(reader, row, err);
     if (!code && !BAGI_UNLIKELY(part->split)) {
         for (size_t i = 0; i < count; i++)
-            bagi_touch(reader, bags, local, selects ? selects[i].field : i, true);
-        code = bagi_reader_bag(reader, shard, reader->spec.count, &bag, err);
+            bagi_touch(reader, part, local, bagi_select_field(selects, i), true);
+        code = bagi_reader_bag(reader, part, reader->spec.count, &bag, err);
         if (!code)
             code = bag_reader_get(bag, local, &row->scratch, &blob, err);
     }
     return code ? code
-                : bagi_refs_of(reader, shard, index, blob, bagi_row_refs(row), err);
+                : bagi_refs_of(reader, part, index, blob, bagi_row_refs(row), err);
 }
 
 #define BAGI_REFS_STEP 4096 /* consecutive datapoints whose refs are read at once */
@@ -10187,12 +10198,13 @@ static bags_code bagi_row_fetch_refs(const bags_reader *reader, const uint64_t *
         if (index >= reader->length)
             return bagi_fail_datapoint(reader, index, err);
         size_t shard = bagi_reader_find_shard(reader, index, row);
+        const bagi_shard *part = &reader->parts[shard];
         uint64_t local = index - reader->shards[shard].start;
         if (!indices) /* the rest of the shard */
             run = (size_t)BAGI_MIN(count - i, reader->shards[shard].length - local);
-        if (reader->parts[shard].split)
+        if (part->split)
             continue;
-        code = bagi_reader_bag(reader, shard, reader->spec.count, &bag, err);
+        code = bagi_reader_bag(reader, part, reader->spec.count, &bag, err);
         if (!code)
             code = bagi_fetch_add(&fetch, bag, local, run, i, err);
     }
@@ -10221,13 +10233,15 @@ BAGI_COLD static bags_code bagi_fail_select(
         reader->spec.fields[select.field].name);
 }
 
-/* Apply a selection to a datapoint's ref. */
+/* Apply a selection (NULL: all) to a datapoint's ref. */
 static BAGI_HOT bags_code bagi_select_apply(const bags_reader *reader,
     const bags_select *select, const bagi_ref *ref, bagi_steps *steps,
     bags_error *err) {
     steps->first = ref->first;
     steps->count = ref->count;
     steps->step = 1;
+    if (!select)
+        return BAGS_OK;
     if (!select->slice) {
         if (BAGI_UNLIKELY(select->start | select->stop | select->step))
             return bagi_fail_select(reader, *select, err);
@@ -10247,31 +10261,33 @@ static BAGI_HOT bags_code bagi_select_apply(const bags_reader *reader,
     return BAGS_OK;
 }
 
-/* Find what a selection takes of a datapoint, and the Bag that contains it. */
-static BAGI_HOT bags_code bagi_select_find(const bags_reader *reader, size_t shard,
-    uint64_t index, const bags_select *select, const bagi_ref *refs,
-    const bag_reader **bag, bagi_steps *steps, bags_error *err) {
-    size_t field = select->field;
+/* Find what a selection (NULL: all) of a field takes of a datapoint, and the Bag that
+ * contains it. */
+static BAGI_HOT bags_code bagi_select_find(const bags_reader *reader,
+    const bagi_shard *part, uint64_t index, size_t field, const bags_select *select,
+    const bagi_ref *refs, const bag_reader **bag, bagi_steps *steps, bags_error *err) {
     if (BAGI_UNLIKELY(field >= reader->spec.count))
         return bagi_fail_field_index(reader, field, err);
     const bagi_ref *ref = &refs[field];
     bags_code code = bagi_select_apply(reader, select, ref, steps, err);
     if (!code)
-        code = bagi_reader_bag(reader, shard, field, bag, err);
+        code = bagi_reader_bag(reader, part, field, bag, err);
     if (!code && BAGI_UNLIKELY(!bagi_ref_fits(ref, (*bag)->length)))
         code = bagi_fail_ref(
             reader->shown, &reader->spec, index, field, ref, (*bag)->length, err);
     return code;
 }
 
-/* Read the refs of a datapoint, and find what a selection takes of it. */
+/* Read the refs of a datapoint, and find the blobs of one field. */
 static BAGI_HOT bags_code bagi_row_find(const bags_reader *reader, uint64_t index,
-    const bags_select *select, bags_row *row, const bag_reader **bag, bagi_steps *steps,
+    size_t field, bags_row *row, const bag_reader **bag, bagi_steps *steps,
     bags_error *err) {
-    bags_code code = bagi_row_read_refs(reader, index, select, 1, row, err);
+    const bagi_shard *part = NULL;
+    bags_select whole = {field, false, 0, 0, 0};
+    bags_code code = bagi_row_read_refs(reader, index, &whole, 1, row, &part, err);
     return code ? code
-                : bagi_select_find(reader, (size_t)row->shard, index, select,
-                      bagi_row_refs(row), bag, steps, err);
+                : bagi_select_find(reader, part, index, field, NULL, bagi_row_refs(row),
+                      bag, steps, err);
 }
 
 /* Add the blobs of a selection to a fetch. */
@@ -10317,10 +10333,10 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
     BAGI_BEGIN(reader && row, err);
     size_t total = 0, spans = 0;
-    bags_select whole = {0, false, 0, 0, 0};
     if (!selects)
         count = reader->spec.count;
-    bags_code code = bagi_row_read_refs(reader, index, selects, count, row, err);
+    const bagi_shard *part = NULL;
+    bags_code code = bagi_row_read_refs(reader, index, selects, count, row, &part, err);
     if (!code)
         code = bagi_reserve(&row->slots, count * sizeof(struct bagi_slot), err);
     if (code)
@@ -10328,23 +10344,22 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     /* Mapped blobs are found at once. Those that are read, and all slots if the items
      * moved while they were collected, are set at the end, by bagi_row_place. */
     size_t before = row->items.capacity; /* a growth may return to old memory */
-    size_t shard = (size_t)row->shard;
     const bagi_ref *refs = bagi_row_refs(row);
     if (BAGI_UNLIKELY(reader->env.io.expect != NULL))
-        bagi_reader_expect(reader, shard, selects, count);
+        bagi_reader_expect(reader, (size_t)row->shard, selects, count);
     for (size_t i = 0; i < count; i++) {
         struct bagi_slot *slot = &bagi_row_slots(row)[i];
-        const bags_select *select = selects ? &selects[i] : &whole;
+        const bags_select *select = selects ? &selects[i] : NULL;
         const bag_reader *bag = NULL;
         bagi_steps steps = {0, 0, 1};
-        whole.field = i;
-        code = bagi_select_find(reader, shard, index, select, refs, &bag, &steps, err);
+        slot->field = bagi_select_field(selects, i);
+        code = bagi_select_find(
+            reader, part, index, slot->field, select, refs, &bag, &steps, err);
         if (!code)
             code = bagi_row_reserve(row, total + steps.count, err);
         if (code)
             return code;
         bags_view *items = bagi_row_items(row) + total;
-        slot->field = select->field;
         slot->length = (size_t)steps.count;
         slot->items = items;
         total += slot->length;
@@ -10378,8 +10393,7 @@ BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t inde
     BAGI_BEGIN(reader && row && out, err);
     const bag_reader *bag = NULL;
     bagi_steps steps = {0, 0, 1};
-    bags_select whole = bags_whole(field);
-    bags_code code = bagi_row_find(reader, index, &whole, row, &bag, &steps, err);
+    bags_code code = bagi_row_find(reader, index, field, row, &bag, &steps, err);
     if (!code && BAGI_UNLIKELY(item >= steps.count))
         code = bagi_prefix(err, bagi_fail_index("item", item, steps.count, err),
             "%s: field \"%.200s\": datapoint %" PRIu64 ": ", reader->shown,
@@ -10405,10 +10419,10 @@ BAGS_API void bags_reader_touch(const bags_reader *reader, const uint64_t *indic
         for (size_t i = 0; i < count; i++) {
             size_t shard = bagi_reader_find_shard(reader, indices[i], &row);
             uint64_t local = indices[i] - reader->shards[shard].start;
-            void *const *bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
-            bagi_touch(reader, bags, local, fields, blobs);
+            const bagi_shard *part = &reader->parts[shard];
+            bagi_touch(reader, part, local, fields, blobs);
             for (size_t k = 0; k < select_count; k++)
-                bagi_touch(reader, bags, local, selects ? selects[k].field : k, blobs);
+                bagi_touch(reader, part, local, bagi_select_field(selects, k), blobs);
         }
     }
 }
@@ -10418,8 +10432,7 @@ BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     BAGI_BEGIN(reader && row && count, err);
     const bag_reader *bag = NULL;
     bagi_steps steps = {0, 0, 1};
-    bags_select whole = bags_whole(field);
-    bags_code code = bagi_row_find(reader, index, &whole, row, &bag, &steps, err);
+    bags_code code = bagi_row_find(reader, index, field, row, &bag, &steps, err);
     if (!code)
         *count = steps.count;
     return code;
@@ -10475,15 +10488,14 @@ static bags_code bagi_plan_many(const bags_reader *reader, const uint64_t *indic
             if (code)
                 return code;
         }
-        size_t shard = bagi_reader_find_shard(reader, index, row);
-        code = bagi_refs_of(reader, shard, index, bagi_row_items(row)[at], refs, err);
+        const bagi_shard *part =
+            &reader->parts[bagi_reader_find_shard(reader, index, row)];
+        code = bagi_refs_of(reader, part, index, bagi_row_items(row)[at], refs, err);
         for (size_t k = 0; k < select_count && !code; k++) {
-            bags_select whole = bags_whole(k);
-            const bags_select *select = selects ? &selects[k] : &whole;
             const bag_reader *bag = NULL;
             bagi_steps steps = {0, 0, 1};
-            code =
-                bagi_select_find(reader, shard, index, select, refs, &bag, &steps, err);
+            code = bagi_select_find(reader, part, index, bagi_select_field(selects, k),
+                selects ? &selects[k] : NULL, refs, &bag, &steps, err);
             if (!code)
                 code = bagi_fetch_add_steps(fetch, bag, &steps, i, err);
         }
@@ -10600,7 +10612,7 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
         *out = column;
         return BAGS_OK;
     }
-    code = bagi_reader_bag(reader, (size_t)shard, field, &bag, err);
+    code = bagi_reader_bag(reader, &reader->parts[shard], field, &bag, err);
     if (code)
         return code;
     /* Once checked, this is remembered for all threads. */
