@@ -5534,17 +5534,16 @@ static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
     return bagi_bag_entries(bag, BAGI_CRCS, how->cache_index, err);
 }
 
-/* Check that a sidecar that is open belongs to its shard, if that is known: to
+/* Check that a sidecar with this trailer belongs to its shard, if that is known: to
  * spec.json and to the other Bags. */
-static bags_code bagi_crcs_check_shard(
-    const bag_reader *bag, const bagi_record *record, bags_error *err) {
-    uint32_t stored = bag->trailer.shard;
-    if (!record->is_bound || stored == record->bound)
+static bags_code bagi_crcs_check_shard(const char *path, const bagi_trailer *trailer,
+    const bagi_record *record, bags_error *err) {
+    if (!record->is_bound || trailer->shard == record->bound)
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_CORRUPT,
         "%s: spec.json and the shard's Bags: checksum mismatch (computed %08" PRIx32
         ", stored %08" PRIx32 "): one of them is of another version",
-        bag->file[BAGI_CRCS].shown, record->bound, stored);
+        path, record->bound, trailer->shard);
 }
 
 BAGI_COLD static bags_code bagi_crcs_fail(const bag_reader *bag, uint64_t index,
@@ -5642,7 +5641,8 @@ BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
         if (!code && how->verify_checksums)
             code = bagi_crcs_open(bag, dir, how, &why);
         if (!code && !moved && how->verify_checksums)
-            code = bagi_crcs_check_shard(bag, &how->record, &why);
+            code = bagi_crcs_check_shard(
+                bag->file[BAGI_CRCS].shown, &bag->trailer, &how->record, &why);
         /* What contradicts itself may be of two shards. */
         if ((!code || code == BAGS_ERROR_CORRUPT) && blobs->path) {
             bags_code same =
@@ -7592,6 +7592,40 @@ static bags_code bagi_check_worker(
         path ? bags_path_tail(path) : "", start, *stop);
 }
 
+/* Refuse missing numbers among the shards of a worker; the first 20 are listed. `why`
+ * states what may be the cause, and the remedy. */
+BAGI_COLD static bags_code bagi_check_gaps(const bagi_shard_list *names, uint64_t start,
+    uint64_t step, const char *why, bags_error *err) {
+    uint64_t next = start, found = 0, missing = 0;
+    char list[512] = "";
+    size_t used = 0, listed = 0;
+    for (size_t i = 0; i < names->count; i++) {
+        uint64_t number = names->ids[i].number;
+        if (!bagi_is_of_worker(names->ids[i], start, step))
+            continue;
+        found += number >= next; /* of two shards with one number, one */
+        if (number > next)
+            missing += (number - next) / step;
+        for (; next < number && listed < 20; next += step) {
+            int size = snprintf(list + used, sizeof list - used, "%s%" PRIu64,
+                listed++ ? ", " : "", next);
+            used += size > 0 ? (size_t)size : 0;
+        }
+        next = bagi_shard_after(number, step);
+    }
+    if (!missing)
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_GAP,
+        "%s: missing shards %s%s (found %" PRIu64 " of %" PRIu64 "): %s",
+        bagi_shown(names->env, names->path), list, missing > listed ? ", ..." : "",
+        found, found + missing, why);
+}
+
+/* Why a reader is refused that finds gaps. */
+#define BAGI_GAPS_READ                                                                 \
+    "lost, or their workers are not done; set allow_gaps to read the others, or "      \
+    "close gaps with bags_finalize"
+
 #define BAGI_SHARDS_AHEAD 512 /* shards that are looked up at once, */
 #define BAGI_BAGS_AHEAD 64    /* or with all of their Bags */
 
@@ -9076,28 +9110,20 @@ static bags_code bagi_writer_take(
 static bags_code bagi_writer_check_names(
     bags_writer *writer, const bagi_shard_list *names, bool *finalized) {
     bags_error *err = &writer->job.failure;
-    uint64_t start = writer->options.shard_start, next = start;
-    uint64_t stop = writer->options.shard_stop;
+    uint64_t start = writer->options.shard_start;
     if (names->count)
         *finalized =
             bagi_has_mark(names->env, names->path, names->ids[0], &err->code, err);
     if (*finalized && !writer->options.append)
         bagi_fail_finalized(writer, err);
-    for (size_t i = 0; i < names->count && !err->code && !*finalized; i++) {
-        uint64_t number = names->ids[i].number;
-        if (!bagi_is_of_worker(names->ids[i], start, stop))
-            continue;
-        if (number != next)
-            return bags_fail(err, BAGS_ERROR_GAP,
-                "%s: shard %06" PRIu64 " of this worker is missing (%06" PRIu64
-                " exists): lost, or the shards were written with other worker "
-                "numbers",
-                writer->shown, next, number);
-        if (!writer->options.resume && !bagi_writer_enter(writer, names->ids[i]))
-            return bagi_fail_claimed(writer, err);
-        next = bagi_shard_after(number, stop);
-    }
-    return err->code;
+    for (size_t i = 0; i < names->count && !writer->options.resume; i++)
+        if (!err->code && names->ids[i].number == start &&
+            !bagi_writer_enter(writer, names->ids[i]))
+            bagi_fail_claimed(writer, err);
+    return err->code || *finalized
+               ? err->code
+               : bagi_check_gaps(names, start, writer->options.shard_stop,
+                     "lost, or the shards were written with other worker numbers", err);
 }
 
 /* True if a finished shard has such files next to its Bags. A split one has no refs. */
@@ -9638,36 +9664,6 @@ BAGI_COLD static bags_code bagi_opening_spec(
     return code == BAGS_ERROR_MISSING ? BAGS_OK : code;
 }
 
-/* Refuse missing numbers among the shards of a worker; the first 20 are listed. */
-BAGI_COLD static bags_code bagi_check_gaps(
-    const bagi_shard_list *names, uint64_t start, uint64_t step, bags_error *err) {
-    uint64_t next = start, found = 0, missing = 0;
-    char list[512] = "";
-    size_t used = 0, listed = 0;
-    for (size_t i = 0; i < names->count; i++) {
-        uint64_t number = names->ids[i].number;
-        if (number % step != start)
-            continue;
-        found += number >= next; /* of two shards with one number, one */
-        if (number > next)
-            missing += (number - next) / step;
-        for (; next < number && listed < 20; next += step) {
-            int size = snprintf(list + used, sizeof list - used, "%s%" PRIu64,
-                listed++ ? ", " : "", next);
-            used += size > 0 ? (size_t)size : 0;
-        }
-        next = bagi_shard_after(number, step);
-    }
-    if (!missing)
-        return BAGS_OK;
-    return bags_fail(err, BAGS_ERROR_GAP,
-        "%s: missing shards %s%s (found %" PRIu64 " of %" PRIu64
-        "): lost, or their workers are not done; set allow_gaps to read the "
-        "others, or close gaps with bags_finalize",
-        bagi_shown(names->env, names->path), list, missing > listed ? ", ..." : "",
-        found, found + missing);
-}
-
 /* Forget all shards. */
 static void bagi_reader_drop(bags_reader *reader, const bagi_spec *spec) {
     for (size_t i = 0; i < reader->count; i++)
@@ -9696,7 +9692,7 @@ BAGI_COLD static bags_code bagi_opening_directory(
         code = bagi_shard_list_find(dir, &names, err);
         reader->sharded = !names.single;
         if (!code && !reader->options.allow_gaps)
-            code = bagi_check_gaps(&names, start, stop, err);
+            code = bagi_check_gaps(&names, start, stop, BAGI_GAPS_READ, err);
         /* A gap next to an unfinished shard is most likely one whose writer has not
          * reached it: that is reported first. */
         if (code == BAGS_ERROR_GAP && !live) {
@@ -11152,7 +11148,8 @@ static bags_code bagi_verify_bag(bagi_verifying *run, bag_reader *bag) {
     run->report.checksums += exists;
     run->report.files += exists;
     if (crcs)
-        code = bagi_crcs_check_shard(bag, &run->how.record, &run->why);
+        code = bagi_crcs_check_shard(
+            bag->file[BAGI_CRCS].shown, trailer, &run->how.record, &run->why);
     if (exists || run->any_checksums)
         code = bagi_verify_file(run, code);
     else
@@ -11322,7 +11319,8 @@ BAGI_COLD static bags_code bagi_verify_dataset(
     if (!code)
         code = bagi_each_shard(&names, 0, 1, bagi_verify_find, run, run->err);
     if (!code && mine && !run->options.allow_gaps)
-        code = bagi_verify_file(run, bagi_check_gaps(&names, start, stop, &run->why));
+        code = bagi_verify_file(
+            run, bagi_check_gaps(&names, start, stop, BAGI_GAPS_READ, &run->why));
     if (!code)
         code = bagi_each_shard(&names, start, stop, bagi_verify_shard, run, run->err);
     bags_buffer_free(&names.array);
@@ -11412,8 +11410,22 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
 typedef struct bagi_bag_checksums {
     bagi_trailer trailer;
     uint64_t length, size; /* of the Bag */
-    bool kept;
+    bool kept;             /* it had checksums */
 } bagi_bag_checksums;
+
+/* The making of the checksums of a directory. */
+typedef struct bagi_checksumming {
+    const bags_checksum_options *options;
+    bags_checksum_report *report;
+    const bagi_dir *dir;
+    const bagi_spec *spec; /* NULL: of a standalone Bag */
+    bagi_bag_options how;  /* of its Bags, apart from their names */
+    void *file;            /* bagi_checksum_lock, open and locked */
+    size_t count;
+    bagi_bag_checksums *bags;
+    bagi_job job;
+    bagi_output output; /* of one Bag after another, with CRCs only */
+} bagi_checksumming;
 
 /* Write the checksums of a Bag to NAME.crc.partial, but not their trailer, and find
  * out what that contains. */
@@ -11458,26 +11470,6 @@ static bags_code bagi_check_no_link(
     return bagi_fail_io(env, error, path, "open", err);
 }
 
-/* Make the checksums of one Bag, or keep those that it has. */
-static bags_code bagi_checksum_bag(const bagi_dir *dir, const bagi_bag_options *how,
-    bool replace, bagi_stream *stream, bagi_bag_checksums *known) {
-    bags_error *err = &stream->job->failure;
-    bag_reader *bag = NULL;
-    bags_code code = bagi_bag_new(dir, how, NULL, &bag, err);
-    for (int i = 0; i < BAGI_FILES && !code; i++)
-        if (bag->file[i].path)
-            code = bagi_check_no_link(dir->env, bag->file[i].path, err);
-    known->kept = bagi_dir_has(dir, how->name, ".crc", &code, err) && !replace;
-    known->length = bag_reader_length(bag);
-    known->size = bag_reader_size(bag);
-    if (!code && !known->kept)
-        code = bagi_crcs_write(bag, dir, how->name, stream, &known->trailer);
-    else if (!code)
-        code = bagi_crcs_read_trailer(dir, how->name, &known->trailer, err);
-    bagi_bag_free(dir->env, bag);
-    return code;
-}
-
 /* The file that is locked while checksums are made: it shows that the shard, or the
  * standalone Bag, is still the same. */
 static const char *bagi_checksum_lock(const bagi_dir *dir) {
@@ -11485,86 +11477,128 @@ static const char *bagi_checksum_lock(const bagi_dir *dir) {
                            : bagi_dir_path(dir, "spec.json", "");
 }
 
-/*
- * Make the checksums of all Bags of a directory: first the CRCs, in NAME.crc.partial;
- * when all Bags are known, the trailers, which bind them together, and the names:
- * refs.crc last, since recovery expects the others where that exists. `file` is open
- * and locked. spec NULL: of a standalone Bag.
- */
-static bags_code bagi_checksum_dir(const bagi_dir *dir, const bagi_spec *spec,
-    const bagi_bag_options *how, const bags_checksum_options *options, void *file,
-    bags_checksum_report *report, bags_error *err) {
-    const bagi_env *env = dir->env;
-    bool no_sync = options->no_sync;
-    size_t count = spec ? spec->count + !how->split : 1;
-    uint32_t bound = how->record.spec;
-    bagi_bag_options opening = *how;
-    bagi_job job;
-    /* Of one Bag after another, with CRCs only. */
-    bagi_output output = BAGI_ZERO;
-    bags_error *failure = &job.failure, ignored;
-    bagi_stream *stream = &output.stream[BAGI_CRCS];
-    bagi_job_init(&job, env, no_sync);
-    bagi_bag_checksums *known =
-        (bagi_bag_checksums *)bagi_alloc(&env->memory, count * sizeof *known, failure);
-    bagi_output_init(&output, &job, 4 * BAGI_BUFFER_MIN);
-    output.checksums = true;
-    for (size_t i = 0; i < count && !failure->code; i++) {
-        opening.name = bagi_spec_name(spec, i);
-        bagi_checksum_bag(dir, &opening, options->replace, stream, &known[i]);
-        bound = bagi_bind(bound, opening.name, known[i].trailer.crcs);
-    }
-    for (size_t i = 0; i < count && !failure->code; i++)
-        if (known[i].kept && spec && known[i].trailer.shard != bound)
-            bags_fail(failure, BAGS_ERROR_CORRUPT,
-                "%s/%s.crc: is of another version of the shard; verify it, or "
-                "replace all checksums",
-                dir->shown, bagi_spec_name(spec, i));
+/* Make the CRCs of a Bag, in NAME.crc.partial, or keep those that it has. */
+static bags_code bagi_checksum_bag(bagi_checksumming *work, size_t field) {
+    const bagi_dir *dir = work->dir;
+    bagi_bag_checksums *known = &work->bags[field];
+    bags_error *err = &work->job.failure;
+    bag_reader *bag = NULL;
+    const char *name = work->how.name = bagi_spec_name(work->spec, field);
+    bags_code code = bagi_bag_new(dir, &work->how, NULL, &bag, err);
+    for (int i = 0; i < BAGI_FILES && !code; i++)
+        if (bag->file[i].path)
+            code = bagi_check_no_link(dir->env, bag->file[i].path, err);
+    known->kept =
+        bagi_dir_has(dir, name, ".crc", &code, err) && !work->options->replace;
+    known->length = bag_reader_length(bag);
+    known->size = bag_reader_size(bag);
+    if (!code && known->kept)
+        code = bagi_crcs_read_trailer(dir, name, &known->trailer, err);
+    else if (!code)
+        code = bagi_crcs_write(
+            bag, dir, name, &work->output.stream[BAGI_CRCS], &known->trailer);
+    bagi_bag_free(dir->env, bag);
+    return code;
+}
 
-    for (size_t i = 0; i < count && !failure->code; i++) {
-        const char *name = bagi_spec_name(spec, i);
-        bool kept = known[i].kept;
-        output.trailer = known[i].trailer;
-        bagi_trailer_bind(&output.trailer, spec, i, bound);
-        if (!kept && !bagi_check_same(env, file, bagi_checksum_lock(dir), failure)) {
-            bagi_stream_open(stream, dir, name, ".crc.partial", BAGS_IO_WRITE);
-            bagi_output_seal(&output);
-            bagi_stream_close(stream);
-        }
-        if (!kept && !failure->code)
-            bagi_dir_rename(dir, name, ".crc.partial", ".crc", failure);
-        if (failure->code)
-            break;
-        const char *bag = bagi_passed(env, bagi_dir_path(dir, name, ".bag"));
-        bags_checksummed done = {bag, kept, known[i].length, known[i].size};
-        report->kept += kept;
-        report->made += !kept;
-        report->blobs += kept ? 0 : done.length;
-        report->size += kept ? 0 : done.size;
-        if (options->each)
-            options->each(options->user, &done);
+/* Add the trailer of a Bag's new CRCs, which `bound` is in, and give them their name. */
+static bags_code bagi_checksum_seal(
+    bagi_checksumming *work, size_t field, uint32_t bound) {
+    const bagi_dir *dir = work->dir;
+    bagi_stream *stream = &work->output.stream[BAGI_CRCS];
+    bags_error *err = &work->job.failure;
+    const char *name = bagi_spec_name(work->spec, field);
+    if (bagi_check_same(dir->env, work->file, bagi_checksum_lock(dir), err))
+        return err->code;
+    work->output.trailer = work->bags[field].trailer;
+    bagi_trailer_bind(&work->output.trailer, work->spec, field, bound);
+    bagi_stream_open(stream, dir, name, ".crc.partial", BAGS_IO_WRITE);
+    bagi_output_seal(&work->output);
+    bagi_stream_close(stream);
+    return err->code ? err->code
+                     : bagi_dir_rename(dir, name, ".crc.partial", ".crc", err);
+}
+
+/*
+ * First the CRCs of all Bags; when these are known, the trailers, which bind them
+ * together, and the names: refs.crc last, since recovery expects the others where that
+ * exists.
+ */
+static bags_code bagi_checksum_bags(bagi_checksumming *work) {
+    const bagi_dir *dir = work->dir;
+    const bagi_env *env = dir->env;
+    bags_error *err = &work->job.failure;
+    bagi_record record = work->how.record;
+    record.bound = record.spec;
+    record.is_bound = work->spec != NULL;
+    for (size_t i = 0; i < work->count; i++) {
+        if (bagi_checksum_bag(work, i))
+            return err->code;
+        record.bound = bagi_bind(
+            record.bound, bagi_spec_name(work->spec, i), work->bags[i].trailer.crcs);
     }
-    if (!failure->code && !no_sync && dir->standalone)
-        bagi_sync_parent(env, dir->path, failure);
-    else if (!failure->code && !no_sync)
-        bagi_sync_dir(env, dir->path, failure);
-    for (size_t i = 0; known && i < count && failure->code; i++)
-        if (known[i].trailer.size && !known[i].kept &&
-            !bagi_check_same(env, file, bagi_checksum_lock(dir), &ignored))
-            bagi_dir_remove(dir, bagi_spec_name(spec, i), ".crc.partial", &ignored);
-    bagi_output_free(&output);
-    bagi_free(&env->memory, known, count * sizeof *known);
-    return bagi_job_end(&job, err);
+    for (size_t i = 0; i < work->count; i++) {
+        const char *path = bagi_dir_path(dir, bagi_spec_name(work->spec, i), ".crc");
+        if (work->bags[i].kept && bagi_crcs_check_shard(bagi_shown(env, path),
+                                      &work->bags[i].trailer, &record, err))
+            return err->code;
+    }
+    for (size_t i = 0; i < work->count; i++) {
+        const bagi_bag_checksums *known = &work->bags[i];
+        if (!known->kept && bagi_checksum_seal(work, i, record.bound))
+            return err->code;
+        const char *path = bagi_dir_path(dir, bagi_spec_name(work->spec, i), ".bag");
+        bags_checksummed done = {
+            bagi_passed(env, path), known->kept, known->length, known->size};
+        work->report->kept += known->kept;
+        work->report->made += !known->kept;
+        work->report->blobs += known->kept ? 0 : known->length;
+        work->report->size += known->kept ? 0 : known->size;
+        if (work->options->each)
+            work->options->each(work->options->user, &done);
+    }
+    if (work->options->no_sync)
+        return BAGS_OK;
+    return dir->standalone ? bagi_sync_parent(env, dir->path, err)
+                           : bagi_sync_dir(env, dir->path, err);
+}
+
+/* Make the checksums of all Bags of a directory, whose `file` is open and locked. What
+ * is not complete is removed. */
+static bags_code bagi_checksum_dir(
+    bagi_checksumming *work, const bagi_dir *dir, void *file, bags_error *err) {
+    const bagi_env *env = dir->env;
+    bags_error ignored;
+    work->dir = dir;
+    work->file = file;
+    work->count = work->spec ? work->spec->count + !work->how.split : 1;
+    size_t size = work->count * sizeof *work->bags;
+    bagi_job_init(&work->job, env, work->options->no_sync);
+    memset(&work->output, 0, sizeof work->output);
+    bagi_output_init(&work->output, &work->job, 4 * BAGI_BUFFER_MIN);
+    work->output.checksums = true;
+    work->bags = (bagi_bag_checksums *)bagi_alloc(&env->memory, size, err);
+    if (!work->bags)
+        return BAGS_ERROR_MEMORY;
+    bags_code code = bagi_checksum_bags(work);
+    for (size_t i = 0; i < work->count && code; i++)
+        if (!bagi_check_same(env, file, bagi_checksum_lock(dir), &ignored))
+            bagi_dir_remove(
+                dir, bagi_spec_name(work->spec, i), ".crc.partial", &ignored);
+    bagi_output_free(&work->output);
+    bagi_free(&env->memory, work->bags, size);
+    if (code)
+        *err = work->job.failure;
+    return code;
 }
 
 /* The checksums of a standalone Bag contain no CRC of spec.json: next to one they
  * would be wrong. Those of a Bag that still grows would be too. */
-BAGI_COLD static bags_code bagi_checksum_standalone(bagi_env *env, const char *path,
-    const bags_checksum_options *options, bags_checksum_report *report,
-    bags_error *err) {
-    bagi_bag_options how = bagi_bag_options_new();
+BAGI_COLD static bags_code bagi_checksum_standalone(
+    bagi_checksumming *work, bagi_env *env, const char *path, bags_error *err) {
     bagi_dir dir;
-    how.allow_empty = true;
+    work->how = bagi_bag_options_new();
+    work->how.allow_empty = true;
     bags_code code = bagi_check_standalone(env, path, err);
     if (code)
         return code;
@@ -11576,7 +11610,7 @@ BAGI_COLD static bags_code bagi_checksum_standalone(bagi_env *env, const char *p
     if (!code)
         code = bagi_lock_file(env, file, bag, bag, BAGI_LOCKED_BY_WRITER, err);
     if (!code)
-        code = bagi_checksum_dir(&dir, NULL, &how, options, file, report, err);
+        code = bagi_checksum_dir(work, &dir, file, err);
     bagi_close_read(env, file);
     bagi_dir_free(&dir);
     return code;
@@ -11590,30 +11624,33 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
     bags_checksum_report done = {0, 0, 0, 0};
     bags_reader_options reading = BAGI_ZERO;
     bags_reader *reader = NULL;
+    bagi_checksumming work = BAGI_ZERO;
     bagi_env env = bagi_env_of(&options->env);
+    work.options = options;
+    work.report = &done;
     reading.shard_start = options->shard_start;
     reading.shard_stop = options->shard_stop;
     reading.allow_gaps = true;
     reading.env = options->env;
     bags_code code = bagi_check_path(path, err);
     if (bagi_kind(&env, path, &code, err) == BAGS_PATH_FILE) {
-        code = bagi_checksum_standalone(&env, path, options, &done, err);
+        code = bagi_checksum_standalone(&work, &env, path, err);
     } else if (!code) {
         reader = bags_reader_open(path, &reading, err);
         code = reader ? BAGS_OK : err->code;
     }
     for (size_t i = 0; reader && i < reader->count && !code; i++) {
-        bagi_bag_options how = bagi_reader_bag_options(reader, &reader->parts[i]);
         bagi_dir dir;
         void *file = NULL;
+        work.how = bagi_reader_bag_options(reader, &reader->parts[i]);
+        work.spec = &reader->spec;
         code = bagi_reader_dir(reader, i, &dir, err);
         if (!code)
             code = bagi_lock_shard(&dir, &file, err);
         if (!code && reader->sharded)
             code = bagi_check_no_link(dir.env, dir.path, err);
         if (!code)
-            code =
-                bagi_checksum_dir(&dir, &reader->spec, &how, options, file, &done, err);
+            code = bagi_checksum_dir(&work, &dir, file, err);
         bagi_close_read(&env, file);
         bagi_dir_free(&dir);
     }
@@ -11650,6 +11687,7 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
 #undef BAGI_DTYPES
 #undef BAGI_ERR
 #undef BAGI_FIELDS_MAX
+#undef BAGI_GAPS_READ
 #undef BAGI_HEAD_MAX
 #undef BAGI_HOT
 #undef BAGI_HWCAP
