@@ -175,7 +175,12 @@
  *     BAGS_NO_WRITER       leave out everything that writes: the writers,
  *                          bags_recover, bags_finalize and bags_checksum.
  *     BAGS_NO_VERIFY       leave out bags_verify.
- *     Define the last two the same way wherever bags.h is included.
+ *     BAGS_NO_LOCAL        leave out local files and locks between threads, for
+ *                          WebAssembly and small devices: ISO C alone is needed.
+ *                          Every object needs hooks (env.io), without which it does
+ *                          not open (BAGS_ERROR_IO), and is used by one thread at a
+ *                          time.
+ *     Define the last three the same way wherever bags.h is included.
  *
  * KNOWN LIMITS
  *     - A mapped file must not be truncated while a reader has it open, nor its
@@ -214,7 +219,8 @@
 
 /* The implementation calls POSIX functions and needs 64-bit file offsets. Both
  * must be requested before the first system header. */
-#if defined(BAGS_IMPLEMENTATION) && !defined(BAGI_IMPLEMENTED) && !defined(_WIN32)
+#if defined(BAGS_IMPLEMENTATION) && !defined(BAGI_IMPLEMENTED) && !defined(_WIN32) &&  \
+    !defined(BAGS_NO_LOCAL)
 #if !defined(_GNU_SOURCE) && !defined(_FEATURES_H)
 #define _GNU_SOURCE 1
 #endif
@@ -581,7 +587,9 @@ typedef struct bags_io {
     void (*explain)(void *user, const char *path, int error, char *text, size_t size);
 } bags_io;
 
-/* The hooks for local files, to be wrapped in your own. Static. */
+/* The hooks for local files, to be wrapped in your own. Static. With BAGS_NO_LOCAL
+ * there are none: only open, kind and explain are set, and the first two fail with
+ * ENOSYS. */
 BAGS_API const bags_io *bags_io_local(void);
 
 /* The hooks that an object uses: a member of every options struct. */
@@ -1835,7 +1843,9 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
 #define BAGI_STALE (-1)
 #endif
 
-#if defined(_WIN32)
+#if defined(BAGS_NO_LOCAL)
+#define BAGI_WINDOWS_PATHS 0
+#elif defined(_WIN32)
 #if !defined(WIN32_LEAN_AND_MEAN)
 #define WIN32_LEAN_AND_MEAN
 #endif
@@ -1873,7 +1883,7 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
 #define BAGI_TOUCH(data) __builtin_prefetch(data)
 #else
 #define BAGI_TOUCH(data) ((void)(data))
-#if defined(_MSC_VER)
+#if defined(_MSC_VER) && !defined(BAGS_NO_LOCAL)
 #define BAGI_LOAD(slot) ReadPointerAcquire((PVOID const volatile *)(slot))
 #define BAGI_STORE(slot, value)                                                        \
     WritePointerRelease((PVOID volatile *)(slot), (PVOID)(value))
@@ -1906,7 +1916,55 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
 /* The first parameter of every hook, which the hooks for local files ignore. */
 #define BAGI_USER void *user BAGI_UNUSED
 
-#if defined(_WIN32)
+#if defined(BAGS_NO_LOCAL)
+/* ---- no system: hooks that fail, and locks that do nothing ---- */
+
+typedef char bagi_mutex;
+
+static bool bagi_mutex_init(bagi_mutex *mutex) {
+    *mutex = 0;
+    return true;
+}
+
+static void bagi_mutex_free(bagi_mutex *mutex) { (void)mutex; }
+
+static void bagi_lock(bagi_mutex *mutex) { (void)mutex; }
+
+static void bagi_unlock(bagi_mutex *mutex) { (void)mutex; }
+
+static const char *bagi_system_text(int error, char *buffer, size_t size) {
+    (void)buffer, (void)size;
+    return strerror(error);
+}
+
+static int bagi_local_open(BAGI_USER, const char *path, int mode, void **file) {
+    (void)path, (void)mode, (void)file;
+    return ENOSYS;
+}
+
+static int bagi_local_kind(BAGI_USER, const char *path, bags_path_kind *kind) {
+    (void)path, (void)kind;
+    return ENOSYS;
+}
+
+static void bagi_local_explain(
+    BAGI_USER, const char *path, int error, char *text, size_t size) {
+    (void)path, (void)error;
+    (void)snprintf(text, size, "no local files (BAGS_NO_LOCAL); set env.io");
+}
+
+static bool bagi_local_directory(char *out, size_t size) {
+    (void)out, (void)size;
+    return false;
+}
+
+#ifndef BAGS_NO_WRITER
+static uint64_t bagi_process(void) { return 0; }
+
+static void bagi_pause(void) {}
+#endif
+#define BAGI_HWCAP 0
+#elif defined(_WIN32)
 /* ---- Windows ----
  * Paths become UTF-16 and absolute, and long ones are prefixed with \\?\, since
  * other calls accept 260 characters. Every file is opened so that other handles
@@ -2168,7 +2226,7 @@ static int bagi_local_kind(BAGI_USER, const char *path, bags_path_kind *kind) {
     int error = bagi_windows_info(path, 0, &info);
     if (error && error != ENOENT)
         return error;
-    *kind = error                                              ? BAGS_PATH_NONE
+    *kind = error ? BAGS_PATH_NONE
             : info.dwFileAttributes & FILE_ATTRIBUTE_DIRECTORY ? BAGS_PATH_DIRECTORY
                                                                : BAGS_PATH_FILE;
     return 0;
@@ -2545,7 +2603,7 @@ static int bagi_local_kind(BAGI_USER, const char *path, bags_path_kind *kind) {
     int error = bagi_result(stat(path, &info));
     if (error && error != ENOENT && error != ENOTDIR)
         return error;
-    *kind = error ? BAGS_PATH_NONE
+    *kind = error                   ? BAGS_PATH_NONE
             : S_ISDIR(info.st_mode) ? BAGS_PATH_DIRECTORY
                                     : BAGS_PATH_FILE;
     return 0;
@@ -2646,12 +2704,18 @@ static void bagi_pause(void) {
 #endif
 
 BAGS_API const bags_io *bags_io_local(void) {
+#if defined(BAGS_NO_LOCAL)
+    static const bags_io io = {NULL, bagi_local_open, NULL, NULL, NULL, NULL, NULL,
+        NULL, NULL, NULL, NULL, bagi_local_kind, NULL, NULL, NULL, NULL, NULL, NULL,
+        NULL, NULL, NULL, NULL, NULL, NULL, bagi_local_explain};
+#else
     static const bags_io io = {NULL, bagi_local_open, bagi_local_close, bagi_local_size,
         bagi_local_read_at, bagi_local_write_at, bagi_local_truncate, bagi_local_sync,
         bagi_local_lock, BAGI_LOCAL_MAP, bagi_local_unmap, bagi_local_kind,
         bagi_local_make_dir, bagi_local_sync_dir, bagi_local_list, bagi_local_rename,
         bagi_local_remove, bagi_local_remove_dir, BAGI_LOCAL_RESERVE, BAGI_LOCAL_ADVISE,
         BAGI_LOCAL_WRITE_BACK, bagi_local_identify, NULL, NULL, NULL};
+#endif
     return &io;
 }
 

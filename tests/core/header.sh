@@ -43,6 +43,16 @@ write_source later '#include "bags.h"' '#define BAGS_IMPLEMENTATION' \
 write_source after_stdio '#include <stdio.h>' '#define BAGS_IMPLEMENTATION' \
     '#include "bags.h"' "$call"
 write_source caller '#include "bags.h"' "$call"
+# Without a system a program needs libc's part of ISO C, and opens nothing without hooks.
+write_source no_local '#include <stdio.h>' '#define BAGS_NO_LOCAL' \
+    '#define BAGS_IMPLEMENTATION' '#include "bags.h"' 'int main(void) {' \
+    '    bags_error err; bags_field field = {"a", "utf8"};' \
+    '    puts(bags_reader_open("x", NULL, &err) ? "?" : err.message);' \
+    '    puts(bag_writer_open("x/a.bag", NULL, &err) ? "?" : err.message);' \
+    '    puts(bags_writer_open("x", &field, 1, NULL, &err) ? "?" : err.message);' \
+    '    puts(bags_recover("x", NULL, NULL, &err) ? err.message : "?");' \
+    '    puts(bags_verify("x", NULL, NULL, &err) ? err.message : "?");' \
+    '    return 0; }'
 write_source library '#define BAGS_IMPLEMENTATION' '#include "bags.h"'
 
 compile() { # compile COMPILER STANDARD NAME: to NAME.o
@@ -112,6 +122,13 @@ nothing_public() {
     compile "$1" "$2" static && ! symbols static | grep .
 }
 
+no_local() {
+    local system='open|read|pread|stat|mmap|flock|fcntl|opendir|readdir|getcwd|rename|unlink|mkdir|pthread_[a-z_]*'
+    compile "$1" "$2" no_local && "$1" "$out/no_local.o" -o "$out/program" &&
+        ! nm -u "$out/no_local.o" | grep -wE "$system" &&
+        [ "$("$out/program" | grep -c '^x.*: no local files (BAGS_NO_LOCAL); set env.io$')" = 5 ]
+}
+
 # The formats that can be built here, and how.
 format_flags=$(make print-formats | sed -n 1p)
 formats=$(make print-formats | tail -n 1 | grep -o ' [^ ]*formats/[^ ]*\.o' |
@@ -164,6 +181,7 @@ quick() {
     cell 'gcc -std=c99 without inlining' all_emitted gcc c99
     cell 'gcc -std=c99 internal macros' macros_removed gcc
     cell 'gcc -std=c99 formats without the writer' formats_reading gcc
+    cell 'gcc -std=c99 without local files' no_local gcc c99
     cell 'gcc -std=c99 each header of the formats' each_header gcc c99
     cell 'g++ -std=c++11 each header of the formats' each_header g++ c++11
 }
@@ -190,6 +208,8 @@ matrix() { # matrix C-COMPILER C++-COMPILER
         cell "$compiler -std=$standard symbols, static" nothing_public "$compiler" $standard
         cell "$compiler -std=$standard two files" separate "$compiler" $standard "$compiler" $standard
     done
+    cell "$1 -std=c99 without local files" no_local "$1" c99
+    cell "$2 -std=c++11 without local files" no_local "$2" c++11
     cell "$1 -std=c99 formats without the writer" formats_reading "$1"
     cell "$1 -std=c99 each header of the formats" each_header "$1" c99
     cell "$2 -std=c++11 each header of the formats" each_header "$2" c++11
