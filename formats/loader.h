@@ -1,6 +1,6 @@
 /*
  * loader.h - which datapoints are read, and what becomes of them: by key, in a shuffled
- * order, as batches of tensors.
+ * order, as batches of tensors; and which of them are this worker's.
  *
  *     file           subject                 library
  *     index_build.c  to build an index       none
@@ -8,6 +8,7 @@
  *     resample.c     images of another size  none
  *     order.c        shuffled orders         none
  *     loader.c       batches; with order.c   none  -lm -pthread
+ *     worker.c       workers on clusters     none
  */
 #ifndef BAGS_LOADER_H
 #define BAGS_LOADER_H
@@ -615,6 +616,56 @@ bags_code bags_loader_save(
     bags_loader *loader, unsigned char state[BAGS_LOADER_STATE], bags_error *err);
 bags_code bags_loader_restore(
     bags_loader *loader, const void *state, size_t size, bags_error *err);
+
+/* ========================================================================
+ * >>worker
+ * Which worker of a cluster's job this process is. No library.
+ *
+ *     bags_worker me;
+ *     if (!bags_worker_find(0, &me, &err)) {
+ *         writing.shard_start = me.number;    or loading.rank
+ *         writing.shard_stop = me.count;      or loading.ranks
+ *     }
+ * ====================================================================== */
+
+typedef struct bags_worker {
+    uint64_t number;            /* from 0 */
+    uint64_t count;             /* of all workers */
+    const char *variable;       /* of the environment, with the number. Static */
+    const char *count_variable; /* with the count, or its last number; NULL: passed */
+} bags_worker;
+
+/*
+ * Find the number of this worker in the environment:
+ *
+ *     engine                  number                 number of workers
+ *     Slurm, an array         SLURM_ARRAY_TASK_ID    SLURM_ARRAY_TASK_COUNT
+ *     Slurm, srun             SLURM_PROCID           SLURM_NTASKS
+ *     Open MPI                OMPI_COMM_WORLD_RANK   OMPI_COMM_WORLD_SIZE
+ *     MPICH, Hydra            PMI_RANK               PMI_SIZE
+ *     torchrun and others     RANK                   WORLD_SIZE
+ *     Kubernetes Indexed Job  JOB_COMPLETION_INDEX   must be passed
+ *     Grid Engine, from 1     SGE_TASK_ID            SGE_TASK_LAST
+ *     PBS                     PBS_ARRAY_INDEX        must be passed
+ *     LSF, from 1             LSB_JOBINDEX           LSB_JOBINDEX_END
+ *
+ * A variable that is empty is not set; of engines that are not running an array, the
+ * variables are ignored. Several engines must agree, except that one with one worker
+ * contradicts none: a job of an array may be started by a batch script, which Slurm
+ * treats as task 0 of 1. The script of a batch job of several tasks is none of them.
+ *
+ *   count  number of workers; 0: the environment must state it
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_MISSING  no number, or no number of workers
+ *   BAGS_ERROR_VALUE    not a number; not below the number of workers; two engines, or
+ *                       an engine and `count`, contradict each other; an array does not
+ *                       start at 0 (SGE and LSF: 1), has gaps or a step. The message
+ *                       names the variables
+ *
+ * Threads: any, while none changes the environment.
+ */
+bags_code bags_worker_find(uint64_t count, bags_worker *out, bags_error *err);
 
 #ifdef __cplusplus
 }

@@ -78,6 +78,9 @@ command -v node                         | nodejs
 /usr/bin/python3 -m pip --version       | python3-pip
 /usr/bin/python3 -c "import zstandard"  | python3-zstandard
 command -v parallel                     | parallel
+command -v sbatch                       | slurm-wlm
+command -v munged || [ -x /usr/sbin/munged ] | munge
+/usr/bin/python3 -c "import distributed" | python3-distributed
 pkg-config --exists liburing            | liburing-dev
 command -v cmake                        | cmake
 command -v meson                        | meson

@@ -16,6 +16,7 @@
  *     show.c        values as JSON
  *     msgpack.c     msgpack to JSON and back
  *     types.c       what is known about each type; the codecs that were linked
+ *     worker.c      the number of a worker of a cluster
  *     options.c     the words of a command line; the help made from their tables
  *     storage.c     where paths are: local files, URLs, archives
  *     modules.c     opens the libraries of formats when they are needed
@@ -362,6 +363,15 @@ bool list_next(char **at, char **name, char **value);
 /* Text that wraps at the width of the help. The first line continues at column `at`,
  * the others are indented. */
 void text_wrapped(text *out, const char *words, size_t at, size_t indent);
+
+/* ---- worker.c ---- */
+
+/* Of an OPTION_CHOICE. */
+const char *worker_name(size_t i);
+/* If --worker was given: set the number of this worker, which must not be given, and that
+ * of all, which is checked if it is. Their options have these names. */
+void worker_find(const option_choice *worker, const char *number_name,
+    option_number *number, const char *count_name, option_number *count);
 
 /* ---- manual.c ---- */
 

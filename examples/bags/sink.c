@@ -32,6 +32,7 @@ static const char *version_name(size_t i) {
 }
 
 static option_choice version = {version_name, 0, false};
+static option_choice worker = {worker_name, 0, false};
 
 const option writing_options[] = {
     {"resume", OPTION_FLAG, &writing.resume, NULL,
@@ -47,6 +48,9 @@ const option writing_options[] = {
     {"shard-start", OPTION_NUMBER, &shard_start, "W",
         "this worker's number, from 0 to K-1. Any --shard option makes shards; "
         "0 is no limit"},
+    {"worker", OPTION_CHOICE, &worker, "auto",
+        "find W and K in the variables of Slurm, MPI or others; Kubernetes and PBS "
+        "need K"},
     {"checksum", OPTION_FLAG, &with_checksums, NULL,
         "write checksums of all blobs: the default"},
     {"no-checksum", OPTION_FLAG, &without_checksums, NULL, "write none"},
@@ -65,6 +69,7 @@ const option writing_options[] = {
 /* Before the input is read: options that contradict each other, and a name that cannot
  * be that of a dataset. */
 void writing_check(const char *dataset_path) {
+    worker_find(&worker, "shard-start", &shard_start, "shard-stop", &shard_stop);
     uint64_t workers = shard_stop.value ? shard_stop.value : 1;
     if (dataset_path && has_ending(dataset_path, ".bag"))
         usage("%s: a dataset is written, not a Bag: its name must not end in "

@@ -1,0 +1,32 @@
+/*
+ * --worker auto: which worker this process is, from the environment of a cluster.
+ */
+#include "command.h"
+
+#include "../../formats/formats.h"
+
+const char *worker_name(size_t i) { return i == 0 ? "auto" : NULL; }
+
+void worker_find(const option_choice *worker, const char *number_name,
+    option_number *number, const char *count_name, option_number *count) {
+    bags_worker me;
+    if (!worker->given)
+        return;
+    if (number->given)
+        usage("--worker and --%s are mutually exclusive", number_name);
+    if (count->given && count->value == 0)
+        usage("--%s must be at least 1 with --worker", count_name);
+    if (bags_worker_find(count->given ? count->value : 0, &me, &failure)) {
+        failure_prefix("--worker auto: ");
+        failure_suffix(" (this worker: --%s W; number of workers: --%s K)", number_name,
+            count_name);
+        failure.code = BAGS_ERROR_ARGUMENT;
+        die();
+    }
+    note("worker %ju of %ju, from 0: %s%s%s", (uintmax_t)me.number, (uintmax_t)me.count,
+        me.variable, me.count_variable ? " and " : "; their number is given",
+        me.count_variable ? me.count_variable : "");
+    number->value = me.number;
+    count->value = me.count;
+    number->given = count->given = true;
+}

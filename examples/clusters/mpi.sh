@@ -1,0 +1,22 @@
+#!/bin/sh
+# Pack a manifest with the ranks of an MPI job, then load it with other ranks:
+#
+#     MANIFEST=birds.jsonl OUT=birds SPEC='name=utf8' mpi.sh pack 8
+#     OUT=birds mpi.sh load 3
+#
+# The command does not use MPI: mpirun only starts it. MPIRUN may have options.
+set -eu
+what=$1 ranks=$2
+
+if [ "$what" = load ]; then
+    exec ${MPIRUN:-mpirun} -n "$ranks" \
+        bags load "$OUT" --worker auto --epochs "${EPOCHS:-1}" --digest
+fi
+
+# If one rank fails, mpirun ends all: they continue at their last flush, by --resume.
+for try in 1 2 3; do
+    ${MPIRUN:-mpirun} -n "$ranks" \
+        bags pack "$MANIFEST" "$OUT" --spec "$SPEC" --worker auto --resume && exit
+    echo "mpi.sh: attempt $try failed" >&2
+done
+exit 1
