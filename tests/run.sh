@@ -39,7 +39,7 @@ check | readme         | release:all               | tests/command/readme.py
 check | header         |                           | tests/core/header.sh
 check | portability    | release:all               | tests/portability.sh part
 check | release/test_power | release:test_power    | build/release/tests/core/test_power
-check | asan/test_power | asan:test_power         | build/asan/tests/core/test_power 4
+check | asan/test_power | asan:test_power         | build/asan/tests/core/test_power 8
 check | clusters       | release:all               | tests/command/clusters.py build/release/bags
 check | install        | release:all               | tests/command/install.sh
 check | http           | release:all release:bench_http | tests/formats/http.sh build/release
@@ -48,6 +48,8 @@ check | pillow         |                           | tests/formats/pillow.py
 check | footprint      |                           | tests/bench/footprint.py README.md tests/bench/README.md
 check | benchmark      | release:speed             | build/release/tests/bench/speed --small --folder build/bench-small
 check | asan/test_pairs | asan:test_pairs         | env BAGS_QUICK=1 build/asan/tests/core/test_pairs
+check | asan/test_faults | asan:test_faults       | env BAGS_QUICK=1 build/asan/tests/core/test_faults
+check | asan/test_hooks | asan:test_hooks         | env BAGS_QUICK=1 build/asan/tests/core/test_hooks
 check | asan/examples  | asan:all                  | tests/command/examples.sh build/asan
 check | cxx/examples   | cxx:all                   | tests/command/examples.sh build/cxx
 soak  | command        | release:all               | tests/command/command.sh build/release/bags
@@ -73,9 +75,9 @@ programs() {
         test_loader | test_http) test=release check='asan tsan' ;;
         test_system) test='' check='release asan' ;;
         test_power) test='' check='' ;; # in parts()
-        test_pairs) test=release check=release ;; # and in parts()
-        test_archive | test_checksum | test_corruption | test_faults | test_hooks | test_hostile | \
-            test_index | test_live | test_mp4 | test_recover | test_sizes | test_verify | test_writer | test_import*)
+        test_pairs | test_faults | test_hooks) test=release check=release ;; # and in parts()
+        test_archive | test_checksum | test_corruption | test_hostile | test_index | test_live | \
+            test_mp4 | test_recover | test_sizes | test_verify | test_writer | test_import*)
             test=release check=asan
             ;;
         *) test=asan check=release ;;
