@@ -134,7 +134,8 @@
  *                not a range: they select the shards of worker number shard_start
  *                of shard_stop workers; 0, 0: all. Callbacks may be NULL; they run
  *                in the thread of the call, and text that they receive is valid
- *                until they return.
+ *                until they return. The structs have no size member and grow with
+ *                versions: bindings of other languages compile this header.
  *     Reports    may be NULL. They are written on failure too.
  *     Paths      are UTF-8 and NUL-terminated. On Windows they may be long, and
  *                / and \ both separate their parts. A relative path of a local
@@ -449,6 +450,13 @@ typedef struct bags_buffer {
  * O(n) in total. Returns BAGS_OK, or BAGS_ERROR_MEMORY with the buffer untouched. */
 BAGS_API bags_code bags_buffer_reserve(
     bags_buffer *buffer, size_t size, bags_error *err);
+
+/* True if `data` points into the buffer's memory: what a call returned there is valid
+ * until the buffer is reused or freed. Otherwise it is mapped or in memory. */
+BAGI_INLINE bool bags_buffer_contains(const bags_buffer *buffer, const void *data) {
+    uintptr_t start = (uintptr_t)buffer->data, at = (uintptr_t)data;
+    return at >= start && at - start < buffer->capacity;
+}
 
 /* An empty buffer of an allocator; NULL: malloc. */
 BAGS_API bags_buffer bags_buffer_of(const struct bags_allocator *allocator);
@@ -1229,6 +1237,10 @@ BAGS_API uint64_t bags_writer_length(const bags_writer *writer);
  * their numbers in a field. With `append` 0, since no shard is continued. */
 BAGS_API uint64_t bags_writer_resumed(const bags_writer *writer);
 
+/* Size in bytes that the Bags would have if the writer were closed now: of all shards
+ * that it has finished or has begun, with what existed of a resumed one, and refs. */
+BAGS_API uint64_t bags_writer_size(const bags_writer *writer);
+
 /* Number of shards that this writer has finished since it was opened; 0 for an
  * unsharded dataset until it is closed. */
 BAGS_API uint64_t bags_writer_shards(const bags_writer *writer);
@@ -1691,6 +1703,13 @@ BAGI_INLINE bags_view bags_row_bytes(const bags_row *row, size_t slot, size_t it
     if (BAGI_UNLIKELY(item >= bags_row_length(row, slot)))
         return none;
     return bagi_row_slots(row)[slot].items[item];
+}
+
+/* True if what a call returned at `data`, an item's blob or a column, is in the row's
+ * own memory: it is valid until the row is reused or freed. False: it is valid until
+ * the reader is closed. */
+BAGI_INLINE bool bags_row_owns(const bags_row *row, const void *data) {
+    return bags_buffer_contains(&row->data, data);
 }
 
 /*
@@ -2441,10 +2460,11 @@ static int bagi_local_write_back(
 #endif
 
 /* On OpenBSD a map does not see data that is written after the map was read, so
- * nothing is mapped. */
+ * nothing is mapped. Maps are private: hooks of a language whose users write to them by
+ * mistake can make them writable, and such a write changes no file. */
 #if !defined(__OpenBSD__)
 static int bagi_local_map(BAGI_USER, void *file, size_t size, const void **data) {
-    void *map = mmap(NULL, size, PROT_READ, MAP_SHARED, bagi_local_fd(file), 0);
+    void *map = mmap(NULL, size, PROT_READ, MAP_PRIVATE, bagi_local_fd(file), 0);
     if (map == MAP_FAILED)
         return errno;
     *data = map;
@@ -8128,6 +8148,7 @@ struct bags_writer {
     bagi_output *outputs;   /* one per field, then refs */
     uint64_t number;        /* of the next shard */
     uint64_t length, shards;
+    uint64_t size;    /* of the Bags of finished shards */
     uint64_t resumed; /* datapoints that existed, with `resume` */
 
     /* The shard being written. */
@@ -8538,6 +8559,14 @@ static void bagi_trailer_bind(
     trailer->shard = spec ? bound : 0;
 }
 
+/* What the Bags of the shard being written would have if it were finished now. */
+static uint64_t bagi_writer_shard_size(const bags_writer *writer) {
+    uint64_t size = 0;
+    for (size_t i = 0; i <= writer->spec.count; i++)
+        size += bagi_output_size(&writer->outputs[i]);
+    return size;
+}
+
 /* Finish the shard being written: from the tables to the rename of the record. If it
  * fails, the shard stays unfinished, and can be recovered. */
 static bags_code bagi_writer_finish(bags_writer *writer) {
@@ -8547,6 +8576,7 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
     size_t count = writer->spec.count + 1;
     bool keep_idx = writer->options.keep_idx;
     bool no_sync = writer->job.no_sync;
+    uint64_t size = bagi_writer_shard_size(writer);
     uint32_t bound = bags_crc32c(0, writer->text, writer->text_size);
     bagi_writer_check(writer);
     bagi_writer_flush_all(writer);
@@ -8593,6 +8623,7 @@ static bags_code bagi_writer_finish(bags_writer *writer) {
         bagi_writer_each(writer, BAGI_JOURNAL, bagi_stream_remove);
     bagi_writer_leave(writer);
     writer->shards++;
+    writer->size += size;
     writer->number = bagi_shard_after(writer->number, writer->options.shard_stop);
     return BAGS_OK;
 }
@@ -8604,10 +8635,7 @@ static bool bagi_writer_full(const bags_writer *writer) {
         return false;
     if (options->shard_length && writer->shard_length >= options->shard_length)
         return true;
-    uint64_t size = 0;
-    for (size_t i = 0; options->shard_size && i <= writer->spec.count; i++)
-        size += bagi_output_size(&writer->outputs[i]);
-    return options->shard_size && size >= options->shard_size;
+    return options->shard_size && bagi_writer_shard_size(writer) >= options->shard_size;
 }
 
 /* ---- datapoints ----
@@ -8880,6 +8908,12 @@ BAGS_API uint64_t bags_writer_length(const bags_writer *writer) {
 
 BAGS_API uint64_t bags_writer_resumed(const bags_writer *writer) {
     return writer ? writer->resumed : 0;
+}
+
+BAGS_API uint64_t bags_writer_size(const bags_writer *writer) {
+    if (!writer)
+        return 0;
+    return writer->size + (writer->dir.path ? bagi_writer_shard_size(writer) : 0);
 }
 
 BAGS_API uint64_t bags_writer_shards(const bags_writer *writer) {

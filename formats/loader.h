@@ -468,8 +468,10 @@ typedef struct bags_loader_options {
     uint32_t hold;         /* a batch stays valid for this many more calls of
                       bags_loader_next */
     bool skip_damaged;     /* leave out and count datapoints that are damaged or do not
-                          fit the fields' options; otherwise they are an error.
-                          Failed reads are an error in any case */
+                          fit the fields' options: whose reading or decoding
+                          returns BAGS_ERROR_CORRUPT, _VALUE, _LIMIT or _RANGE.
+                          Other codes, such as those of failed reads, are an
+                          error in any case; so a field's `decode` chooses */
     bool prefetch;         /* announce a batch to the disk before it is read, see
                           bags_reader_prefetch; from a server, a batch then takes a
                           round trip and not one per datapoint */

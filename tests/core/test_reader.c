@@ -121,6 +121,10 @@ static void datapoints_are_read_in_every_mode_and_variant(void **state) {
                     assert_int_equal(bags_row_length(&row, slot), items_of(f, index));
                     for (size_t k = 0; k < items_of(f, index); k++)
                         check_item(&row, slot, k, f, index, k);
+                    bags_view blob = bags_row_bytes(&row, slot, 0);
+                    if (blob.size && mode != ONE_MAP)
+                        assert_int_equal(
+                            bags_row_owns(&row, blob.data), mode != MAPPED);
                     slot++;
                 }
                 assert_int_equal(bags_row_length(&row, slot), 0);

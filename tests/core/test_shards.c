@@ -455,6 +455,28 @@ static void a_shard_that_exists_is_left_alone(void **state) {
     bags_reader_close(reader);
 }
 
+static void the_size_of_a_writer_is_that_of_the_bags_when_it_is_closed(void **state) {
+    bags_writer_options options = sharding(0, 3);
+    bags_info info;
+    (void)state;
+    for (int sharded = 0; sharded < 2; sharded++) {
+        const char *path = at(sharded ? "x" : "y");
+        bags_writer *writer = open_writer(path, sharded ? &options : NULL);
+        uint64_t before = 0;
+        for (uint64_t i = 0; i < 8; i++) {
+            assert_ok(append_formula(writer, i));
+            assert_true(bags_writer_size(writer) > before);
+            before = bags_writer_size(writer);
+        }
+        assert_ok(bags_writer_close(writer, &said));
+        bags_reader *reader = open_reader(path, false);
+        assert_ok(bags_reader_info(reader, &info, NULL, &said));
+        assert_true(info.size == before);
+        bags_reader_close(reader);
+    }
+    assert_true(bags_writer_size(NULL) == 0);
+}
+
 static void two_workers_with_the_same_number_do_no_harm(void **state) {
     bags_writer_options options = sharding(0, 3);
     (void)state;
@@ -1660,6 +1682,7 @@ int main(void) {
         TEST(a_worker_that_appends_nothing_creates_nothing),
         TEST(a_shard_with_only_refused_datapoints_is_removed),
         TEST(a_shard_that_exists_is_left_alone),
+        TEST(the_size_of_a_writer_is_that_of_the_bags_when_it_is_closed),
         TEST(two_workers_with_the_same_number_do_no_harm),
         TEST(abort_removes_only_the_unfinished_shard),
         TEST(a_shard_that_is_full_is_finished_at_once),
