@@ -32,6 +32,7 @@ test  | kills          | release:all               | python3 tests/command/kills
 test  | instructions   | release:instructions      | tests/bench/instructions.sh build/release/tests/bench/instructions
 test  | pillow         |                           | tests/formats/pillow.py 500
 test  | examples       | release:all               | tests/command/examples.sh build/release
+test  | python         | release:python            | tests/python/run.sh release
 check | asan/command/1 | asan:all                  | tests/command/command.sh build/asan/bags 1/3
 check | asan/command/2 | asan:all                  | tests/command/command.sh build/asan/bags 2/3
 check | asan/command/3 | asan:all                  | tests/command/command.sh build/asan/bags 3/3
@@ -51,6 +52,8 @@ check | asan/test_pairs | asan:test_pairs         | env BAGS_QUICK=1 build/asan/
 check | asan/test_faults | asan:test_faults       | env BAGS_QUICK=1 build/asan/tests/core/test_faults
 check | asan/test_hooks | asan:test_hooks         | env BAGS_QUICK=1 build/asan/tests/core/test_hooks
 check | asan/examples  | asan:all                  | tests/command/examples.sh build/asan
+check | python         | release:python            | tests/python/run.sh release
+check | asan/python    | asan:python               | tests/python/run.sh asan
 check | cxx/examples   | cxx:all                   | tests/command/examples.sh build/cxx
 soak  | command        | release:all               | tests/command/command.sh build/release/bags
 soak  | kills          | release:all               | python3 tests/command/kills.py build/release/bags 500
@@ -105,7 +108,7 @@ build() {
     for flavour in release asan tsan cxx; do
         names=$(grep -o "\<$flavour:[^ ]*" <<<"$needs" | sed 's/.*://')
         [ -z "$names" ] ||
-            make -j"$jobs" FLAVOUR=$flavour $(grep -qx all <<<"$names" && echo all) \
+            make -j"$jobs" FLAVOUR=$flavour $(grep -x -e all -e python <<<"$names" | sort -u) \
                 $([ $tier/$flavour != test/tsan ] || echo FORMATS=) \
                 programs NAMES="$(echo $names)" || return
     done

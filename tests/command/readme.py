@@ -16,6 +16,7 @@ repository with the command `bags` on the path; blocks run in order.
 ```sh    runs under bash -eu.
 ```text  right after a block is its output; a line ... matches any lines.
          Elsewhere it is an illustration.
+```python runs with the package in build/python, if that was built.
 ```cmake and ```meson are built by tests/command/install.sh.
 Other languages are an error, so that no block goes unchecked.
 
@@ -205,11 +206,21 @@ class Document:
         result = self.run('bash', '-euc', block.text)
         self.check(f'shell, line {block.line}', *result, block.expected)
 
+    def python(self, block):
+        if not (ROOT / 'build/python/bags/_core.abi3.so').exists():
+            print(f'skipped {self.title}: python, line {block.line}: build/python is missing')
+            return
+        result = self.run('env', f'PYTHONPATH={ROOT / "build/python"}', '/usr/bin/python3', '-c',
+                          block.text)
+        self.check(f'python, line {block.line}', *result, block.expected)
+
     def all(self, blocks):
         done = set()
         for block in blocks:
             if block.language == 'sh':
                 self.shell(block)
+            elif block.language == 'python':
+                self.python(block)
             elif block.language in ('cmake', 'meson'):
                 continue
             elif block.language != 'c':

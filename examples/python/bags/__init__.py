@@ -1,0 +1,83 @@
+"""Datasets in the Bag and Bags formats: the API of the package `bags` 0.5.1, in C.
+
+    with bags.DatasetWriter('pets', {'label': 'int(4)', 'words': 'utf8[]'}) as writer:
+        writer.append({'label': 7, 'words': ['a', 'cat']})
+    with bags.DatasetReader('pets') as reader:
+        print(reader[0])
+"""
+import os
+import shutil
+import tempfile
+
+from . import _core
+from ._core import BagReader, DataError, DatasetReader
+
+__version__ = '0.5.1'
+GB = 1024 ** 3
+
+encoders = {name: _core.Codec(name, False) for name in _core.codec_names}
+decoders = {name: _core.Codec(name, True) for name in _core.codec_names}
+
+
+class BagWriter(_core.BagWriter):
+    __doc__ = _core.BagWriter.__doc__ + '\n\npath may be an open binary file: it is ' \
+        'written, and closed, by close().'
+    _file = None
+
+    def __init__(self, path, **options):
+        if not hasattr(path, 'write') or hasattr(path, '__fspath__'):
+            return super().__init__(path, **options)
+        folder = tempfile.mkdtemp(prefix='bags-')
+        self._file, self._folder = path, folder
+        super().__init__(os.path.join(folder, 'x.bag'), **options)
+
+    def close(self):
+        super().close()
+        file, self._file = self._file, None
+        if file:
+            with open(os.path.join(self._folder, 'x.bag'), 'rb') as bag:
+                shutil.copyfileobj(bag, file)
+            shutil.rmtree(self._folder)
+            file.close()
+
+
+class ShardedDatasetReader(DatasetReader):
+    __doc__ = DatasetReader.__doc__
+
+
+class DatasetWriter(_core.Writer):
+    """DatasetWriter(directory, spec, encoders=bags.encoders, *, resume=False,
+    checksum=False, keep_idx=False, sync=False)
+
+    Create a dataset, which must not exist (FileExistsError). spec: {name: type}.
+    encoders maps types to functions of a value that return bytes; None: values are
+    bytes. resume: continue what a crashed writer left, after `resumed` datapoints.
+    checksum: of every blob. keep_idx: granular 0.22 reads it. sync: close waits for
+    stable storage. A writer that is dropped is closed.
+    """
+
+    def __init__(self, directory, spec, *args, **options):
+        if len(args) > 1:
+            raise TypeError('directory, spec and encoders are the positional arguments')
+        super().__init__(directory, spec, *args, **options)
+
+
+class ShardedDatasetWriter(_core.Writer):
+    """ShardedDatasetWriter(directory, spec, encoders=bags.encoders,
+    shard_size=10 * bags.GB, shard_length=None, shard_start=0, shard_step=1, *,
+    resume=False, append=False, checksum=False, keep_idx=False, sync=False)
+
+    Like DatasetWriter, in shards: one ends when its Bags reach shard_size bytes, or
+    shard_length datapoints. Worker W of K writes the shards W, W + K, ...: shard_start
+    is W, shard_step (or shard_stop) K. append: add shards of new inputs.
+    """
+
+    def __init__(self, directory, spec, encoders=encoders, shard_size=10 * GB,
+                 shard_length=None, shard_start=0, shard_step=1, **options):
+        step = options.pop('shard_stop', shard_step)
+        super().__init__(directory, spec, encoders, shard_size, shard_length,
+                         shard_start, step, sharded=True, **options)
+
+
+for _class in (BagReader, DataError, DatasetReader):
+    _class.__module__ = 'bags'

@@ -1,0 +1,27 @@
+# `make python` builds build/python/bags/ for PYTHON: extensions for the stable ABI.
+PYTHON ?= /usr/bin/python3
+PYTHON_OUT := $(if $(filter release,$(FLAVOUR)),build/python,$B/python)/bags
+PYTHON_INCLUDE = $(shell $(PYTHON) -c 'import os, sysconfig as s; p = s.get_path("include"); print(p if os.path.exists(p + "/Python.h") else "")' 2>/dev/null)
+PYTHON_FAR := $(filter mp4 http,$(BUILT))
+PYTHON_FORMATS := $(filter-out mp4 http npz import/%,$(BUILT))
+PYTHON_SOURCES := $(wildcard examples/python/src/*.c)
+PYTHON_FILES := $(patsubst examples/python/bags/%,$(PYTHON_OUT)/%,$(foreach e,py pyi typed,$(wildcard examples/python/bags/*.$e))) $(PYTHON_OUT)/_core.abi3.so $(PYTHON_OUT)/_far.abi3.so
+
+.PHONY: python
+python: ## build the Python package in build/python
+	@if [ -n '$(PYTHON_INCLUDE)' ]; then $(MAKE) $(PYTHON_FILES) PYTHON_INCLUDE='$(PYTHON_INCLUDE)'; \
+	else echo 'skipped examples/python: Python.h of $(PYTHON) not found (python3-dev)'; fi
+
+$(call objects,$B/pic,$(PYTHON_SOURCES)): $B/pic/%.o: %.c $B/flags
+	@mkdir -p $(@D); echo '  CC $@'
+	@$(COMPILE) -fPIC -std=gnu11 -Wall -Wextra -Wshadow -Wconversion -Werror $(WITH) -isystem $(PYTHON_INCLUDE) -I. -MMD -MP -c $< -o $@
+$(PYTHON_OUT)/_core.abi3.so: $(call objects,$B/pic,$(filter-out %/far.c,$(PYTHON_SOURCES))) $(foreach f,$(PYTHON_FORMATS),$(call of_format,$B/pic,$f))
+$(PYTHON_OUT)/_core.abi3.so: private USED = $(foreach f,$(PYTHON_FORMATS),$(PKG_$f))
+$(PYTHON_OUT)/_far.abi3.so: $B/pic/examples/python/src/far.o $(foreach f,$(PYTHON_FAR),$(call of_format,$B/pic,$f))
+$(PYTHON_OUT)/_far.abi3.so: private USED = $(foreach f,$(PYTHON_FAR),$(PKG_$f))
+# Each has its own bags.h, and exports nothing but itself.
+$(PYTHON_OUT)/%.so: $B/pic/bags.o examples/python/exports
+	@mkdir -p $(@D); echo '  LD $@'
+	@$(COMPILE) -shared -Wl,-Bsymbolic,--version-script=examples/python/exports $(filter %.o,$^) -Wl,--as-needed $(call pkg,--libs,$(USED)) -lm -pthread -o $@
+$(PYTHON_OUT)/%: examples/python/bags/%
+	@mkdir -p $(@D); cp $< $@

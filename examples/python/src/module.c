@@ -1,0 +1,232 @@
+/* module.c - the module bags._core. */
+#include "core.h"
+
+#include <sys/mman.h>
+
+static int module_exec(PyObject *module);
+static int module_visit(PyObject *module, visitproc visit, void *arg);
+static int module_clear(PyObject *module);
+static void module_free(void *module);
+
+static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec},
+#ifdef Py_mod_multiple_interpreters
+    {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
+#endif
+    {0, NULL}};
+static struct PyModuleDef module_def = {PyModuleDef_HEAD_INIT, "bags._core",
+    "Datasets in the Bag and Bags formats, on bags.h.", sizeof(State), NULL,
+    module_slots, module_visit, module_clear, module_free};
+
+/* Of a type or a subclass of it, which a user may have written in Python. */
+State *state_of(PyTypeObject *type) {
+    for (; type; type = (PyTypeObject *)PyType_GetSlot(type, Py_tp_base)) {
+        PyObject *module = PyType_GetModule(type);
+        if (module && PyModule_GetDef(module) == &module_def)
+            return (State *)PyModule_GetState(module);
+        PyErr_Clear();
+    }
+    return NULL;
+}
+
+PyTypeObject *add_type(PyObject *module, PyType_Spec *spec, bool visible) {
+    PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+    if (type && visible && PyModule_AddType(module, type))
+        Py_CLEAR(type);
+    return type;
+}
+
+/* ---- bags._far ---- */
+
+/* Of the process, as the code is to which it points. */
+static const Far *far_functions;
+
+const Far *load_far(void) {
+    if (!far_functions) {
+        PyObject *module = PyImport_ImportModule("bags._far");
+        far_functions = module ? (const Far *)PyCapsule_Import(FAR_CAPSULE, 0) : NULL;
+        Py_XDECREF(module);
+    }
+    return far_functions;
+}
+
+static bags_code far_open(const bags_codec *codec, const bags_type *type,
+    const bags_allocator *allocator, void **state, bags_error *err) {
+    (void)codec;
+    if (!far_functions || !far_functions->mp4)
+        return bags_fail(err, BAGS_ERROR_TYPE, "this build has no codec for videos");
+    return far_functions->mp4->open(far_functions->mp4, type, allocator, state, err);
+}
+
+static bags_code far_encode(void *state, const bags_value *value, bags_buffer *scratch,
+    bags_view *blob, bags_error *err) {
+    return far_functions->mp4->encode(state, value, scratch, blob, err);
+}
+
+static bags_code far_decode(void *state, bags_view blob, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
+    return far_functions->mp4->decode(state, blob, scratch, value, err);
+}
+
+static void far_close(void *state) { far_functions->mp4->close(state); }
+
+static const bags_codec far_mp4 = {
+    "mp4 webm", far_open, far_encode, far_decode, far_close, NULL};
+
+/* ---- maps ---- */
+
+static bags_io local_io;
+
+/* Writable, but private: NumPy's arrays over a map are read-only, yet PyTorch writes
+ * to them if it is told to. That then changes memory, not the file, and does not end the
+ * process. If the system refuses (it counts the bytes as memory), it stays read-only. */
+static int map_private(void *user, void *file, size_t size, const void **data) {
+    int error = bags_io_local()->map(user, file, size, data);
+    if (!error)
+        mprotect((void *)(uintptr_t)*data, size, PROT_READ | PROT_WRITE);
+    return error;
+}
+
+const bags_io *map_io(void) { return &local_io; }
+
+/* ---- pickle ---- */
+
+/* _rebuild(class, base, args, kwargs, attributes) */
+static PyObject *module_rebuild(PyObject *module, PyObject *args) {
+    PyObject *type, *base, *with, *kwargs, *attributes, *all = NULL, *done = NULL;
+    (void)module;
+    if (!PyArg_ParseTuple(
+            args, "OOO!OO", &type, &base, &PyTuple_Type, &with, &kwargs, &attributes))
+        return NULL;
+    PyObject *made = PyObject_CallMethod(type, "__new__", "O", type);
+    PyObject *init = made ? PyObject_GetAttrString(base, "__init__") : NULL;
+    PyObject *self = init ? PyTuple_New(1) : NULL;
+    if (self && !PyTuple_SetItem(self, 0, Py_NewRef(made)))
+        all = PySequence_Concat(self, with);
+    if (all)
+        done = PyObject_Call(init, all, kwargs == Py_None ? NULL : kwargs);
+    PyObject *dict =
+        done && attributes != Py_None ? PyObject_GetAttrString(made, "__dict__") : NULL;
+    if (dict && PyDict_Update(dict, attributes))
+        Py_CLEAR(done);
+    if (!done || PyErr_Occurred())
+        Py_CLEAR(made);
+    Py_XDECREF(init);
+    Py_XDECREF(self);
+    Py_XDECREF(all);
+    Py_XDECREF(done);
+    Py_XDECREF(dict);
+    return made;
+}
+
+PyObject *rebuild(PyObject *self, PyObject *base, PyObject *args, PyObject *kwargs) {
+    PyObject *module = PyImport_ImportModule("bags._core");
+    PyObject *function = module ? PyObject_GetAttrString(module, "_rebuild") : NULL;
+    PyObject *dict = PyObject_GetAttrString(self, "__dict__"), *out = NULL;
+    if (!dict)
+        PyErr_Clear();
+    if (function)
+        out = Py_BuildValue("O(OOOOO)", function, (PyObject *)Py_TYPE(self), base, args,
+            kwargs ? kwargs : Py_None, dict ? dict : Py_None);
+    Py_XDECREF(module);
+    Py_XDECREF(function);
+    Py_XDECREF(dict);
+    return out;
+}
+
+PyObject *copy_object(PyObject *self, PyObject *unused) {
+    (void)unused;
+    PyObject *made = PyObject_CallMethod(self, "__reduce__", NULL);
+    PyObject *out =
+        made ? PyObject_CallObject(PyTuple_GetItem(made, 0), PyTuple_GetItem(made, 1))
+             : NULL;
+    Py_XDECREF(made);
+    return out;
+}
+
+/* ---- the module ---- */
+
+static PyMethodDef module_methods[] = {
+    {"_rebuild", module_rebuild, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
+
+static bool add_codecs(State *state) {
+    bags_error err;
+    state->registry = bags_registry_create(NULL, &err);
+    const bags_codec *const codecs[] = {
+        &bags_codec_npy,
+        &far_mp4,
+#ifdef BAGS_WITH_JPEG
+        &bags_codec_jpeg,
+#endif
+#ifdef BAGS_WITH_PNG
+        &bags_codec_png,
+#endif
+#ifdef BAGS_WITH_MSGPACK
+        &bags_codec_msgpack,
+        &bags_codec_tree,
+#endif
+    };
+    for (size_t i = 0; state->registry && i < sizeof codecs / sizeof *codecs; i++)
+        if (bags_registry_add(state->registry, codecs[i], &err))
+            return false;
+    return state->registry != NULL;
+}
+
+static int module_exec(PyObject *module) {
+    State *state = (State *)PyModule_GetState(module);
+    PyObject *bases = PyTuple_Pack(2, PyExc_ValueError, PyExc_OSError);
+    if (bases)
+        state->data_error = PyErr_NewExceptionWithDoc("bags._core.DataError",
+            "Data is damaged, unfinished, or shards are missing.", bases, NULL);
+    Py_XDECREF(bases);
+    if (!state->data_error ||
+        PyModule_AddObjectRef(module, "DataError", state->data_error))
+        return -1;
+    local_io = *bags_io_local();
+    if (local_io.map)
+        local_io.map = map_private;
+    if (!add_codecs(state))
+        return PyErr_NoMemory(), -1;
+    return PyModule_AddFunctions(module, module_methods) || add_values(module, state) ||
+                   add_bag(module, state) || add_reader(module, state) ||
+                   add_writer(module, state) ||
+                   PyModule_AddStringConstant(module, "version", BAGS_VERSION)
+               ? -1
+               : 0;
+}
+
+/* What the state holds. */
+#define STATE_OBJECTS(state)                                                           \
+    {                                                                                  \
+        (PyObject **)&(state)->source, (PyObject **)&(state)->blob,                    \
+            (PyObject **)&(state)->codec, (PyObject **)&(state)->column,               \
+            (PyObject **)&(state)->bag_reader, (PyObject **)&(state)->reader,          \
+            &(state)->data_error, &(state)->ndarray, &(state)->asarray                 \
+    }
+#define STATE_COUNT 9
+
+static int module_visit(PyObject *module, visitproc visit, void *arg) {
+    State *state = (State *)PyModule_GetState(module);
+    PyObject **objects[STATE_COUNT] = STATE_OBJECTS(state);
+    for (size_t i = 0; i < STATE_COUNT; i++)
+        Py_VISIT(*objects[i]);
+    return 0;
+}
+
+static int module_clear(PyObject *module) {
+    State *state = (State *)PyModule_GetState(module);
+    PyObject **objects[STATE_COUNT] = STATE_OBJECTS(state);
+    for (size_t i = 0; i < STATE_COUNT; i++)
+        Py_CLEAR(*objects[i]);
+    for (int i = 0; i <= BAGS_DTYPE_COMPLEX128; i++)
+        Py_CLEAR(state->dtypes[i]);
+    return 0;
+}
+
+static void module_free(void *module) {
+    State *state = (State *)PyModule_GetState((PyObject *)module);
+    module_clear((PyObject *)module);
+    bags_registry_free(state->registry);
+    state->registry = NULL;
+}
+
+PyMODINIT_FUNC PyInit__core(void) { return PyModuleDef_Init(&module_def); }

@@ -1,0 +1,233 @@
+/* pack.c - the types msgpack and tree: Python objects to msgpack, and back. */
+#include "core.h"
+
+#ifdef BAGS_WITH_MSGPACK
+#include <msgpack.h>
+
+#define MAX_DEPTH 511 /* as Python's package, and what the reader accepts */
+
+typedef struct Packer {
+    msgpack_packer to;
+    msgpack_sbuffer bytes;
+    State *state;
+    bool tree;
+} Packer;
+
+static bool pack_object(Packer *packer, PyObject *object, int depth);
+
+static bool pack_number(msgpack_packer *to, PyObject *object) {
+    int over = 0;
+    long long number = PyLong_AsLongLongAndOverflow(object, &over);
+    unsigned long long large = over > 0 ? PyLong_AsUnsignedLongLong(object) : 0;
+    if (over < 0)
+        PyErr_Format(PyExc_OverflowError, "%S is below -2^63", object);
+    if (PyErr_Occurred())
+        return false;
+    return !(over ? msgpack_pack_uint64(to, large) : msgpack_pack_int64(to, number));
+}
+
+static bool pack_items(Packer *packer, PyObject *list, int depth) {
+    Py_ssize_t count = PySequence_Size(list);
+    bool good = count >= 0 && !msgpack_pack_array(&packer->to, (size_t)count);
+    for (Py_ssize_t i = 0; good && i < count; i++) {
+        PyObject *item = PySequence_GetItem(list, i);
+        good = item && pack_object(packer, item, depth);
+        Py_XDECREF(item);
+    }
+    return good;
+}
+
+static bool pack_map(Packer *packer, PyObject *map, int depth) {
+    PyObject *items = PyMapping_Items(map);
+    Py_ssize_t count = items ? PyList_Size(items) : -1;
+    bool good = count >= 0 && !msgpack_pack_map(&packer->to, (size_t)count);
+    for (Py_ssize_t i = 0; good && i < count; i++) {
+        PyObject *pair = PyList_GetItem(items, i);
+        good = pack_object(packer, PyTuple_GetItem(pair, 0), depth) &&
+               pack_object(packer, PyTuple_GetItem(pair, 1), depth);
+    }
+    Py_XDECREF(items);
+    return good;
+}
+
+static bool pack_bytes(Packer *packer, PyObject *object) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE))
+        return false;
+    bool good = !msgpack_pack_bin_with_body(&packer->to, view.buf, (size_t)view.len);
+    PyBuffer_Release(&view);
+    return good;
+}
+
+/* In a tree: ["_", dtype, shape, elements]. */
+static bool pack_array(Packer *packer, PyObject *array, int depth) {
+    PyObject *dtype = PyObject_GetAttrString(array, "dtype");
+    PyObject *code = dtype ? PyObject_GetAttrString(dtype, "str") : NULL;
+    PyObject *shape = code ? PyObject_GetAttrString(array, "shape") : NULL;
+    PyObject *bytes = shape ? PyObject_CallMethod(array, "tobytes", NULL) : NULL;
+    bool good = bytes && !msgpack_pack_array(&packer->to, 4) &&
+                !msgpack_pack_str_with_body(&packer->to, "_", 1) &&
+                pack_object(packer, code, depth) && pack_object(packer, shape, depth) &&
+                pack_bytes(packer, bytes);
+    Py_XDECREF(dtype);
+    Py_XDECREF(code);
+    Py_XDECREF(shape);
+    Py_XDECREF(bytes);
+    return good;
+}
+
+/* False: with an exception, or out of memory. */
+static bool pack_object(Packer *packer, PyObject *object, int depth) {
+    msgpack_packer *to = &packer->to;
+    Py_ssize_t size;
+    if (depth > MAX_DEPTH) {
+        PyErr_Format(PyExc_ValueError, "nested more than %d levels", MAX_DEPTH);
+        return false;
+    }
+    if (object == Py_None)
+        return !msgpack_pack_nil(to);
+    if (object == Py_True)
+        return !msgpack_pack_true(to);
+    if (object == Py_False)
+        return !msgpack_pack_false(to);
+    if (PyLong_Check(object))
+        return pack_number(to, object);
+    if (PyFloat_Check(object))
+        return !msgpack_pack_double(to, PyFloat_AsDouble(object));
+    if (PyUnicode_Check(object)) {
+        const char *text = PyUnicode_AsUTF8AndSize(object, &size);
+        return text && !msgpack_pack_str_with_body(to, text, (size_t)size);
+    }
+    if (PyBytes_Check(object) || PyByteArray_Check(object) ||
+        PyMemoryView_Check(object))
+        return pack_bytes(packer, object);
+    if (PyList_Check(object) || PyTuple_Check(object))
+        return pack_items(packer, object, depth + 1);
+    if (PyDict_Check(object))
+        return pack_map(packer, object, depth + 1);
+    if (packer->tree && load_numpy(packer->state) &&
+        PyObject_TypeCheck(object, (PyTypeObject *)packer->state->ndarray))
+        return pack_array(packer, object, depth + 1);
+    if (!PyErr_Occurred())
+        PyErr_Format(
+            PyExc_TypeError, "msgpack has no form of %R", (PyObject *)Py_TYPE(object));
+    return false;
+}
+
+PyObject *pack(State *state, PyObject *object, bool tree) {
+    Packer packer;
+    PyObject *out = NULL;
+    memset(&packer, 0, sizeof packer);
+    packer.state = state;
+    packer.tree = tree;
+    msgpack_packer_init(&packer.to, &packer.bytes, msgpack_sbuffer_write);
+    if (pack_object(&packer, object, 0))
+        out =
+            PyBytes_FromStringAndSize(packer.bytes.data, (Py_ssize_t)packer.bytes.size);
+    else if (!PyErr_Occurred())
+        PyErr_NoMemory();
+    msgpack_sbuffer_destroy(&packer.bytes);
+    return out;
+}
+
+static PyObject *unpack_object(State *state, const msgpack_object *object, bool tree);
+
+static PyObject *unpack_array(State *state, const msgpack_object *object) {
+    bags_buffer scratch = {0};
+    bags_value value;
+    bags_error err;
+    PyObject *out = bags_tree_array(object, &scratch, &value, &err)
+                        ? raise_error(state, &err, NULL)
+                        : new_array(state, NULL, &value, false, false);
+    bags_buffer_free(&scratch);
+    return out;
+}
+
+static PyObject *unpack_map(State *state, const msgpack_object *object, bool tree) {
+    PyObject *out = PyDict_New();
+    for (uint32_t i = 0; out && i < object->via.map.size; i++) {
+        const msgpack_object_kv *pair = &object->via.map.ptr[i];
+        PyObject *key = unpack_object(state, &pair->key, tree);
+        PyObject *value = key ? unpack_object(state, &pair->val, tree) : NULL;
+        if (!value || PyDict_SetItem(out, key, value))
+            Py_CLEAR(out);
+        Py_XDECREF(key);
+        Py_XDECREF(value);
+    }
+    return out;
+}
+
+static PyObject *unpack_object(State *state, const msgpack_object *object, bool tree) {
+    PyObject *out = NULL, *module;
+    switch (object->type) {
+    case MSGPACK_OBJECT_NIL:
+        Py_RETURN_NONE;
+    case MSGPACK_OBJECT_BOOLEAN:
+        return PyBool_FromLong(object->via.boolean);
+    case MSGPACK_OBJECT_POSITIVE_INTEGER:
+        return PyLong_FromUnsignedLongLong(object->via.u64);
+    case MSGPACK_OBJECT_NEGATIVE_INTEGER:
+        return PyLong_FromLongLong(object->via.i64);
+    case MSGPACK_OBJECT_FLOAT32:
+    case MSGPACK_OBJECT_FLOAT64:
+        return PyFloat_FromDouble(object->via.f64);
+    case MSGPACK_OBJECT_STR:
+        return PyUnicode_DecodeUTF8(
+            object->via.str.ptr, (Py_ssize_t)object->via.str.size, NULL);
+    case MSGPACK_OBJECT_BIN:
+        return PyBytes_FromStringAndSize(
+            object->via.bin.ptr, (Py_ssize_t)object->via.bin.size);
+    case MSGPACK_OBJECT_MAP:
+        return unpack_map(state, object, tree);
+    case MSGPACK_OBJECT_ARRAY:
+        if (tree && bags_tree_is_array(object))
+            return unpack_array(state, object);
+        out = PyList_New((Py_ssize_t)object->via.array.size);
+        for (uint32_t i = 0; out && i < object->via.array.size; i++) {
+            PyObject *item = unpack_object(state, &object->via.array.ptr[i], tree);
+            if (!item || PyList_SetItem(out, (Py_ssize_t)i, item))
+                Py_CLEAR(out);
+        }
+        return out;
+    case MSGPACK_OBJECT_EXT: /* of Python's package, where it is installed */
+        module = PyImport_ImportModule("msgpack");
+        if (module)
+            out =
+                PyObject_CallMethod(module, "ExtType", "iy#", (int)object->via.ext.type,
+                    object->via.ext.ptr, (Py_ssize_t)object->via.ext.size);
+        Py_XDECREF(module);
+        return out;
+    }
+    PyErr_SetString(PyExc_ValueError, "msgpack of an unknown type");
+    return NULL;
+}
+
+PyObject *unpack(
+    State *state, const Field *field, bags_view blob, bags_buffer *scratch) {
+    const msgpack_object *object;
+    bags_error err, in;
+    if (bags_msgpack_read(blob, scratch, &object, &in)) {
+        bags_fail(&err, in.code, "field \"%s\": %.900s", field->name_utf8, in.message);
+        return raise_error(state, &err, NULL);
+    }
+    return unpack_object(state, object, field->how == HOW_TREE);
+}
+
+#else
+
+static PyObject *lacks(void) {
+    PyErr_SetString(
+        PyExc_TypeError, "this build has no msgpack: msgpack-c was missing");
+    return NULL;
+}
+
+PyObject *pack(State *state, PyObject *object, bool tree) {
+    return (void)state, (void)object, (void)tree, lacks();
+}
+
+PyObject *unpack(
+    State *state, const Field *field, bags_view blob, bags_buffer *scratch) {
+    return (void)state, (void)field, (void)blob, (void)scratch, lacks();
+}
+
+#endif

@@ -1,0 +1,850 @@
+/* values.c - Python objects as values of C, blobs as Python objects, errors. */
+#include "core.h"
+
+/* ---- objects ---- */
+
+void *new_object(PyTypeObject *type) {
+    return ((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+}
+
+void free_object(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+PyObject *raise_error(State *state, const bags_error *err, PyObject *path) {
+    static const struct {
+        bags_code code;
+        int system;
+    } numbers[] = {{BAGS_ERROR_MISSING, ENOENT}, {BAGS_ERROR_EXISTS, EEXIST},
+        {BAGS_ERROR_LOCKED, EWOULDBLOCK}, {BAGS_ERROR_IO, EIO}};
+    PyObject *type = PyExc_ValueError;
+    if (PyErr_Occurred()) /* of a hook that is written in Python */
+        return NULL;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        if (numbers[i].code == err->code) {
+            PyObject *made = PyObject_CallFunction(PyExc_OSError, "isO",
+                err->system ? err->system : numbers[i].system, err->message,
+                path ? path : Py_None);
+            if (made)
+                PyErr_SetObject((PyObject *)Py_TYPE(made), made);
+            Py_XDECREF(made);
+            return NULL;
+        }
+    }
+    switch (err->code) {
+    case BAGS_ERROR_RANGE:
+        type = PyExc_IndexError;
+        break;
+    case BAGS_ERROR_FIELD:
+        type = PyExc_KeyError;
+        break;
+    case BAGS_ERROR_TYPE:
+        type = PyExc_TypeError;
+        break;
+    case BAGS_ERROR_MEMORY:
+        type = PyExc_MemoryError;
+        break;
+    case BAGS_ERROR_LIMIT:
+        type = PyExc_OverflowError;
+        break;
+    case BAGS_ERROR_STATE:
+        type = PyExc_RuntimeError;
+        break;
+    case BAGS_ERROR_CORRUPT:
+    case BAGS_ERROR_UNFINISHED:
+    case BAGS_ERROR_GAP:
+        type = state->data_error;
+        break;
+    default:
+        break;
+    }
+    PyErr_SetString(type, err->message);
+    return NULL;
+}
+
+int closed_error(void) {
+    PyErr_SetString(PyExc_ValueError, "it is closed");
+    return -1;
+}
+
+const char *const unfinished_names[] = {"refuse", "skip", "read"};
+
+int unfinished_converter(PyObject *object, void *out) {
+    const char *text =
+        PyUnicode_Check(object) ? PyUnicode_AsUTF8AndSize(object, NULL) : "";
+    for (int i = 0; text && i < 3; i++) {
+        if (strcmp(text, unfinished_names[i]) == 0) {
+            *(bags_unfinished *)out = (bags_unfinished)i;
+            return 1;
+        }
+    }
+    PyErr_Format(PyExc_ValueError,
+        "unfinished=%R is invalid; allowed are 'refuse', 'skip' and 'read'", object);
+    return 0;
+}
+
+PyObject *no_pickle(PyObject *self, PyObject *unused) {
+    (void)unused;
+    PyErr_Format(PyExc_TypeError, "%R cannot be pickled", (PyObject *)Py_TYPE(self));
+    return NULL;
+}
+
+PyObject *enter(PyObject *self, PyObject *unused) {
+    (void)unused;
+    PyObject *closed = PyObject_GetAttrString(self, "closed");
+    int is = closed ? PyObject_IsTrue(closed) : -1;
+    Py_XDECREF(closed);
+    if (is)
+        return is > 0 ? closed_error(), NULL : NULL;
+    return Py_NewRef(self);
+}
+
+PyObject *leave(PyObject *self, PyObject *args) {
+    (void)args;
+    return PyObject_CallMethod(self, "close", NULL);
+}
+
+/* ---- sources and their rows ---- */
+
+static void source_dealloc(PyObject *self) {
+    Source *source = (Source *)self;
+    bags_reader *reader = source->reader;
+    bag_reader *bag = source->bag;
+    Py_BEGIN_ALLOW_THREADS bags_reader_close(reader);
+    bag_reader_close(bag);
+    Py_END_ALLOW_THREADS free_row(source->spare);
+    if (source->memory.obj)
+        PyBuffer_Release(&source->memory);
+    Py_XDECREF(source->path);
+    free_object(self);
+}
+
+static PyType_Slot source_slots[] = {{Py_tp_dealloc, source_dealloc}, {0, NULL}};
+static PyType_Spec source_spec = {"bags._core.Source", sizeof(Source), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, source_slots};
+
+Source *new_source(State *state, PyObject *path) {
+    Source *source = (Source *)new_object(state->source);
+    if (source) {
+        source->state = state;
+        source->path = Py_XNewRef(path);
+    }
+    return source;
+}
+
+Row *take_row(Source *source) {
+    Row *row = __atomic_exchange_n(&source->spare, NULL, __ATOMIC_ACQ_REL);
+    if (!row && !(row = (Row *)calloc(1, sizeof *row)))
+        PyErr_NoMemory();
+    return row;
+}
+
+void give_row(Source *source, Row *row) {
+    free_row(__atomic_exchange_n(&source->spare, row, __ATOMIC_ACQ_REL));
+}
+
+void free_row(Row *row) {
+    if (!row)
+        return;
+    bags_row_free(&row->row);
+    bags_buffer_free(&row->scratch);
+    free(row);
+}
+
+/* ---- bytes that Python sees ---- */
+
+typedef struct Blob {
+    PyObject_HEAD PyObject *owner;
+    const void *data;
+    size_t size;
+} Blob;
+
+static int blob_buffer(PyObject *self, Py_buffer *view, int flags) {
+    Blob *blob = (Blob *)self;
+    return PyBuffer_FillInfo(
+        view, self, (void *)(uintptr_t)blob->data, (Py_ssize_t)blob->size, 1, flags);
+}
+
+static void blob_dealloc(PyObject *self) {
+    Py_XDECREF(((Blob *)self)->owner);
+    free_object(self);
+}
+
+static PyType_Slot blob_slots[] = {
+    {Py_bf_getbuffer, blob_buffer}, {Py_tp_dealloc, blob_dealloc}, {0, NULL}};
+static PyType_Spec blob_spec = {"bags._core.Blob", sizeof(Blob), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, blob_slots};
+
+PyObject *new_blob(State *state, PyObject *owner, const void *data, size_t size) {
+    Blob *blob = (Blob *)new_object(state->blob);
+    if (blob) {
+        blob->owner = Py_NewRef(owner);
+        blob->data = data;
+        blob->size = size;
+    }
+    return (PyObject *)blob;
+}
+
+static PyObject *new_bytes(bags_view bytes) {
+    return PyBytes_FromStringAndSize((const char *)bytes.data, (Py_ssize_t)bytes.size);
+}
+
+PyObject *new_view(State *state, PyObject *owner, bags_view bytes, bool borrowed) {
+    PyObject *of =
+        borrowed ? new_blob(state, owner, bytes.data, bytes.size) : new_bytes(bytes);
+    PyObject *view = of ? PyMemoryView_FromObject(of) : NULL;
+    Py_XDECREF(of);
+    return view;
+}
+
+bool load_numpy(State *state) {
+    if (state->ndarray)
+        return true;
+    PyObject *numpy = PyImport_ImportModule("numpy");
+    PyObject *array = numpy ? PyObject_GetAttrString(numpy, "ndarray") : NULL;
+    state->asarray = array ? PyObject_GetAttrString(numpy, "asarray") : NULL;
+    bool good = state->asarray != NULL;
+    for (int i = 1; good && i <= BAGS_DTYPE_COMPLEX128; i++) {
+        state->dtypes[i] =
+            PyObject_CallMethod(numpy, "dtype", "s", bags_dtype_name((bags_dtype)i));
+        good = state->dtypes[i] != NULL;
+    }
+    Py_XDECREF(numpy);
+    if (good)
+        state->ndarray = array;
+    else
+        Py_XDECREF(array);
+    return good;
+}
+
+/* Arrays of up to this size are copied: that costs less than an object that keeps the
+ * reader alive, and makes them aligned. */
+#define SMALL 1024
+
+PyObject *new_array(State *state, PyObject *owner, const bags_value *value,
+    bool borrowed, bool writable) {
+    if (!load_numpy(state))
+        return NULL;
+    PyObject *shape = PyTuple_New((Py_ssize_t)value->dims), *data, *array = NULL;
+    for (size_t i = 0; shape && i < value->dims; i++) {
+        PyObject *length = PyLong_FromUnsignedLongLong(value->shape[i]);
+        if (!length || PyTuple_SetItem(shape, (Py_ssize_t)i, length) < 0)
+            Py_CLEAR(shape);
+    }
+    if (!shape)
+        return NULL;
+    if (borrowed && value->size > SMALL)
+        data = new_blob(state, owner, value->data, value->size);
+    else if (writable)
+        data = PyByteArray_FromStringAndSize(
+            (const char *)value->data, (Py_ssize_t)value->size);
+    else
+        data = PyBytes_FromStringAndSize(
+            (const char *)value->data, (Py_ssize_t)value->size);
+    if (data && value->size == 0) /* numpy demands a byte of every buffer */
+        array = PyObject_CallFunctionObjArgs(
+            state->ndarray, shape, state->dtypes[value->dtype], NULL);
+    else if (data)
+        array = PyObject_CallFunctionObjArgs(
+            state->ndarray, shape, state->dtypes[value->dtype], data, NULL);
+    Py_XDECREF(data);
+    Py_DECREF(shape);
+    return array;
+}
+
+/* ---- codecs as Python objects ---- */
+
+/* Our own codec of a type, as `bags.encoders["int"]`. */
+typedef struct Codec {
+    PyObject_HEAD PyObject *name;
+    char decode;
+} Codec;
+
+static const char *const codec_names[] = {"array", "bytes", "i64", "int", "jpeg", "jpg",
+    "mp4", "msgpack", "npy", "png", "tree", "u64", "utf8", "webm"};
+#define CODECS (sizeof codec_names / sizeof *codec_names)
+
+static int codec_init(PyObject *self, PyObject *args, PyObject *kwargs) {
+    static char *words[] = {"name", "decode", NULL};
+    Codec *codec = (Codec *)self;
+    PyObject *name;
+    int decodes;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Up", words, &name, &decodes))
+        return -1;
+    const char *text = PyUnicode_AsUTF8AndSize(name, NULL);
+    for (size_t i = 0; text && i < CODECS; i++) {
+        if (strcmp(text, codec_names[i]) == 0) {
+            SET(codec->name, Py_NewRef(name));
+            codec->decode = (char)decodes;
+            return 0;
+        }
+    }
+    if (text)
+        PyErr_Format(PyExc_KeyError, "no codec for type %R", name);
+    return -1;
+}
+
+static PyObject *codec_call(PyObject *self, PyObject *args, PyObject *kwargs) {
+    Codec *codec = (Codec *)self;
+    State *state = state_of(Py_TYPE(self));
+    Py_ssize_t count = PyTuple_Size(args);
+    PyObject *text = NULL, *rest = NULL, *comma = NULL, *out = NULL;
+    Arena arena = {0};
+    Field field = {0};
+    Row row = {0};
+    bags_view blob;
+    bags_error err;
+    if (!codec->name || count < 1 || (kwargs && PyDict_Size(kwargs) > 0)) {
+        PyErr_SetString(PyExc_TypeError,
+            "a codec takes a value, then the arguments of its type, without names");
+        return NULL;
+    }
+    /* The arguments as in a type: "int(4,big)". */
+    rest = PyList_New(0);
+    for (Py_ssize_t i = 1; rest && i < count; i++) {
+        PyObject *word = PyObject_Str(PyTuple_GetItem(args, i));
+        if (!word || PyList_Append(rest, word))
+            Py_CLEAR(rest);
+        Py_XDECREF(word);
+    }
+    comma = PyUnicode_FromString(",");
+    PyObject *joined = rest && comma ? PyUnicode_Join(comma, rest) : NULL;
+    if (joined)
+        text = count > 1 ? PyUnicode_FromFormat("%U(%U)", codec->name, joined)
+                         : Py_NewRef(codec->name);
+    Py_XDECREF(rest);
+    Py_XDECREF(comma);
+    Py_XDECREF(joined);
+    const char *type = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
+    if (!type || field_init(state, &field, "", type, NULL, codec->decode))
+        goto done;
+    PyObject *value = PyTuple_GetItem(args, 0);
+    if (!codec->decode) {
+        if (arena_add(state, &arena, &field, value))
+            goto done;
+        if (bags_encode(
+                state->registry, field.type, arena.values, &row.scratch, &blob, &err))
+            raise_error(state, &err, NULL);
+        else
+            out = new_bytes(blob);
+    } else {
+        Py_buffer bytes;
+        if (PyObject_GetBuffer(value, &bytes, PyBUF_SIMPLE))
+            goto done;
+        blob.data = (const unsigned char *)bytes.buf;
+        blob.size = (size_t)bytes.len;
+        out = decode(state, &field, blob, NULL, &row, SIZE_MAX, 0);
+        PyBuffer_Release(&bytes);
+    }
+done:
+    arena_reset(&arena);
+    arena_free(&arena);
+    field_clear(&field);
+    bags_buffer_free(&row.scratch);
+    Py_XDECREF(text);
+    return out;
+}
+
+static PyObject *codec_name(PyObject *self, void *unused) {
+    (void)unused;
+    return Py_NewRef(((Codec *)self)->name ? ((Codec *)self)->name : Py_None);
+}
+
+static PyObject *codec_reduce(PyObject *self, PyObject *unused) {
+    (void)unused;
+    return Py_BuildValue("O(NO)", (PyObject *)Py_TYPE(self), codec_name(self, NULL),
+        ((Codec *)self)->decode ? Py_True : Py_False);
+}
+
+static PyObject *codec_repr(PyObject *self) {
+    return PyUnicode_FromFormat("<bags %s of %S>",
+        ((Codec *)self)->decode ? "decoder" : "encoder", ((Codec *)self)->name);
+}
+
+static void codec_dealloc(PyObject *self) {
+    Py_XDECREF(((Codec *)self)->name);
+    free_object(self);
+}
+
+static PyMethodDef codec_methods[] = {
+    {"__reduce__", codec_reduce, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
+static PyGetSetDef codec_gets[] = {
+    {"name", codec_name, NULL, "The name of its type.", NULL}, {0}};
+static PyType_Slot codec_slots[] = {
+    {Py_tp_doc, "Codec(name, decode)\n--\n\nOur own encoder or decoder of a type; runs "
+                "in C.\n\n"
+                "Call it with a value (a blob) and the arguments of the type: "
+                "encoders['int'](5, 4)."},
+    {Py_tp_init, codec_init}, {Py_tp_call, codec_call}, {Py_tp_repr, codec_repr},
+    {Py_tp_dealloc, codec_dealloc}, {Py_tp_methods, codec_methods},
+    {Py_tp_getset, codec_gets}, {0, NULL}};
+static PyType_Spec codec_spec = {
+    "bags._core.Codec", sizeof(Codec), 0, Py_TPFLAGS_DEFAULT, codec_slots};
+
+/* ---- fields ---- */
+
+/* The shape that a type states: array(float32,2,3). */
+static void field_array(Field *field, const bags_type *type) {
+    bags_view name = bags_type_argument(type, 0);
+    field->how = HOW_VALUE;
+    if (type->count == 0 || type->count - 1 > BAGS_MAX_DIMS)
+        return;
+    field->dtype = bags_dtype_parse((const char *)name.data, name.size, NULL);
+    field->dims = type->count - 1;
+    for (size_t i = 0; i < field->dims; i++)
+        if (!bags_type_number(type, i + 1, &field->shape[i]))
+            return; /* -1 */
+    if (bags_little_endian() &&
+        bags_array_size(field->dtype, field->dims, field->shape, &field->size))
+        field->how = HOW_ARRAY;
+}
+
+/* How our own codec treats a type. */
+static void field_own(Field *field, const bags_type *type, bool decode) {
+    static const struct {
+        const char *name;
+        How how;
+    } hows[] = {{"bytes", HOW_BYTES}, {"utf8", HOW_UTF8}, {"int", HOW_INT},
+        {"u64", HOW_INT}, {"i64", HOW_INT}, {"msgpack", HOW_MSGPACK},
+        {"tree", HOW_TREE}};
+    uint64_t size = 0;
+    field->how = HOW_VALUE;
+    for (size_t i = 0; i < sizeof hows / sizeof *hows; i++)
+        if (bags_view_is(type->name, hows[i].name))
+            field->how = hows[i].how;
+    if (bags_view_is(type->name, "array"))
+        field_array(field, type);
+    if ((bags_view_is(type->name, "mp4") || bags_view_is(type->name, "webm")) &&
+        !load_far())
+        PyErr_Clear(); /* an error when a value is used */
+    field->is_signed = bags_view_is(type->name, "i64");
+    field->big = bags_view_is(bags_type_argument(type, 1), "big");
+    if (field->how == HOW_INT && type->count > 0 && bags_type_number(type, 0, &size))
+        field->size = (size_t)size;
+    if (bags_view_is(type->name, "u64") || field->is_signed)
+        field->size = 8;
+    if (decode && field->how == HOW_INT && field->size > 8)
+        field->how = HOW_VALUE;
+}
+
+/* Find the codec that the user passed: by the type, "int(4)", or by its name, "int",
+ * and then it also receives the arguments. */
+static int field_find(
+    State *state, Field *field, const bags_type *type, PyObject *codecs, bool decode) {
+    bool whole = true;
+    field->key = PyUnicode_FromString(field->type);
+    field->given = field->key ? PyObject_GetItem(codecs, field->key) : NULL;
+    if (!field->given && PyErr_ExceptionMatches(PyExc_KeyError)) {
+        PyErr_Clear();
+        whole = false;
+        SET(field->key, PyUnicode_FromStringAndSize((const char *)type->name.data,
+                            (Py_ssize_t)type->name.size));
+        field->given = field->key ? PyObject_GetItem(codecs, field->key) : NULL;
+        if (!field->given && PyErr_ExceptionMatches(PyExc_KeyError)) {
+            PyErr_Clear(); /* until it is used */
+            return 0;
+        }
+    }
+    if (!field->given)
+        return -1;
+    if (field->given == Py_None) {
+        field->how = HOW_BYTES;
+        return 0;
+    }
+    if (PyObject_TypeCheck(field->given, state->codec)) {
+        Codec *codec = (Codec *)field->given;
+        const char *name =
+            codec->name ? PyUnicode_AsUTF8AndSize(codec->name, NULL) : "";
+        if (!name)
+            return -1;
+        if (codec->decode == decode && bags_view_is(type->name, name)) {
+            field_own(field, type, decode);
+            return 0;
+        }
+    }
+    field->how = HOW_CALL;
+    if (whole)
+        return 0;
+    field->args = PyTuple_New((Py_ssize_t)type->count);
+    for (size_t i = 0; field->args && i < type->count; i++) {
+        bags_view word = bags_type_argument(type, i);
+        PyObject *text =
+            PyUnicode_FromStringAndSize((const char *)word.data, (Py_ssize_t)word.size);
+        if (!text || PyTuple_SetItem(field->args, (Py_ssize_t)i, text))
+            Py_CLEAR(field->args);
+    }
+    return field->args ? 0 : -1;
+}
+
+int field_init(State *state, Field *field, const char *name, const char *type,
+    PyObject *codecs, bool decode) {
+    bags_type parsed;
+    bags_error err;
+    size_t length = strlen(type);
+    field->name_utf8 = strdup(name);
+    field->type = strdup(type);
+    if (!field->name_utf8 || !field->type) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    if (bags_type_parse(type, &parsed, &err)) {
+        raise_error(state, &err, NULL);
+        return -1;
+    }
+    field->sequence = parsed.sequence;
+    if (field->sequence)
+        field->type[length - 2] = 0;
+    field->name = PyUnicode_InternFromString(name);
+    field->text = PyUnicode_FromString(type);
+    if (!field->name || !field->text)
+        return -1;
+    if (codecs == Py_None) {
+        field->how = HOW_BYTES;
+        return 0;
+    }
+    if (codecs)
+        return field_find(state, field, &parsed, codecs, decode);
+    bool own = bags_registry_find(state->registry, parsed.name) != NULL;
+    if (own)
+        field_own(field, &parsed, decode);
+    else if (decode)
+        field->how = HOW_BYTES;
+    return 0;
+}
+
+void field_clear(Field *field) {
+    Py_CLEAR(field->given);
+    Py_CLEAR(field->key);
+    Py_CLEAR(field->args);
+    Py_CLEAR(field->name);
+    Py_CLEAR(field->text);
+    free(field->name_utf8);
+    free(field->type);
+    field->name_utf8 = field->type = NULL;
+}
+
+int field_visit(Field *field, visitproc visit, void *arg) {
+    Py_VISIT(field->given);
+    return 0;
+}
+
+PyObject *fields_codecs(const Field *fields, size_t count) {
+    PyObject *out = PyDict_New();
+    for (size_t i = 0; out && i < count; i++)
+        if (fields[i].given && PyDict_SetItem(out, fields[i].key, fields[i].given))
+            Py_CLEAR(out);
+    return out;
+}
+
+PyObject *fields_spec(const Field *fields, size_t count) {
+    PyObject *spec = PyDict_New();
+    for (size_t i = 0; spec && i < count; i++)
+        if (PyDict_SetItem(spec, fields[i].name, fields[i].text))
+            Py_CLEAR(spec);
+    return spec;
+}
+
+/* Call a codec of the user. */
+static PyObject *field_call(const Field *field, PyObject *value) {
+    Py_ssize_t count = field->args ? PyTuple_Size(field->args) : 0;
+    if (count == 0)
+        return PyObject_CallFunctionObjArgs(field->given, value, NULL);
+    PyObject *all = PyTuple_New(count + 1), *out = NULL;
+    if (!all || PyTuple_SetItem(all, 0, Py_NewRef(value)))
+        count = -1;
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (PyTuple_SetItem(all, i + 1, Py_NewRef(PyTuple_GetItem(field->args, i))))
+            count = -1;
+    if (count >= 0)
+        out = PyObject_Call(field->given, all, NULL);
+    Py_XDECREF(all);
+    return out;
+}
+
+/* ---- objects to values ---- */
+
+/* The dtype of a buffer's format, in the syntax of struct. */
+static bags_dtype buffer_dtype(const Py_buffer *buffer) {
+    static const bags_dtype sizes[3][9] = {
+        {0, BAGS_DTYPE_INT8, BAGS_DTYPE_INT16, 0, BAGS_DTYPE_INT32, 0, 0, 0,
+            BAGS_DTYPE_INT64},
+        {0, BAGS_DTYPE_UINT8, BAGS_DTYPE_UINT16, 0, BAGS_DTYPE_UINT32, 0, 0, 0,
+            BAGS_DTYPE_UINT64},
+        {0, 0, BAGS_DTYPE_FLOAT16, 0, BAGS_DTYPE_FLOAT32, 0, 0, 0, BAGS_DTYPE_FLOAT64}};
+    const char *format = buffer->format ? buffer->format : "B";
+    bool little = bags_little_endian();
+    if (*format == '@' || *format == '=' || *format == (little ? '<' : '>'))
+        format++;
+    if (strcmp(format, "?") == 0)
+        return BAGS_DTYPE_BOOL;
+    if (strcmp(format, "Zf") == 0)
+        return BAGS_DTYPE_COMPLEX64;
+    if (strcmp(format, "Zd") == 0)
+        return BAGS_DTYPE_COMPLEX128;
+    if (!*format || format[1] || buffer->itemsize > 8)
+        return BAGS_DTYPE_NONE;
+    int row = strchr("bhilqn", *format)   ? 0
+              : strchr("BHILQN", *format) ? 1
+              : strchr("efd", *format)    ? 2
+                                          : -1;
+    return row < 0 ? BAGS_DTYPE_NONE : sizes[row][buffer->itemsize];
+}
+
+/* An array: what has a buffer, or __array__ as tensors and images have. */
+static int array_value(State *state, bags_value *value, Held *held, PyObject *object) {
+    if (PyUnicode_Check(object) || PyBytes_Check(object) || PyByteArray_Check(object) ||
+        !(PyObject_CheckBuffer(object) || PyObject_HasAttrString(object, "__array__") ||
+            PyObject_HasAttrString(object, "__array_interface__"))) {
+        PyErr_Format(PyExc_TypeError, "an array is required, not %R",
+            (PyObject *)Py_TYPE(object));
+        return -1;
+    }
+    held->buffer = (Py_buffer *)PyMem_Calloc(1, sizeof *held->buffer);
+    if (!held->buffer) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    int flags = PyBUF_FORMAT | PyBUF_C_CONTIGUOUS;
+    if (!PyObject_CheckBuffer(object) ||
+        PyObject_GetBuffer(object, held->buffer, flags)) {
+        PyErr_Clear(); /* not contiguous, or no buffer */
+        if (!load_numpy(state))
+            return -1;
+        SET(held->object,
+            PyObject_CallFunction(state->asarray, "OOs", object, Py_None, "C"));
+        if (!held->object || PyObject_GetBuffer(held->object, held->buffer, flags))
+            return -1;
+    }
+    const Py_buffer *buffer = held->buffer;
+    bags_dtype dtype = buffer_dtype(buffer);
+    if (dtype == BAGS_DTYPE_NONE || buffer->ndim > BAGS_MAX_DIMS) {
+        PyErr_Format(PyExc_TypeError,
+            "an array of format %s has no dtype of Bags (bool, int, uint, float or "
+            "complex, in native byte order)",
+            buffer->format ? buffer->format : "B");
+        return -1;
+    }
+    *value = bags_array(
+        dtype, (size_t)buffer->ndim, (const uint64_t *)buffer->shape, buffer->buf);
+    return 0;
+}
+
+/* What has a buffer of bytes. */
+static int bytes_value(bags_value *value, Held *held, PyObject *object) {
+    if (PyBytes_Check(object)) {
+        char *data;
+        Py_ssize_t size;
+        if (PyBytes_AsStringAndSize(object, &data, &size))
+            return -1;
+        *value = bags_blob(data, (size_t)size);
+        return 0;
+    }
+    held->buffer = (Py_buffer *)PyMem_Calloc(1, sizeof *held->buffer);
+    if (!held->buffer) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    if (PyObject_GetBuffer(object, held->buffer, PyBUF_SIMPLE)) {
+        if (PyErr_ExceptionMatches(PyExc_TypeError))
+            PyErr_Format(PyExc_TypeError, "bytes are required, not %R",
+                (PyObject *)Py_TYPE(object));
+        return -1;
+    }
+    *value = bags_blob(held->buffer->buf, (size_t)held->buffer->len);
+    return 0;
+}
+
+static int int_value(bags_value *value, PyObject *object) {
+    PyObject *number = PyNumber_Index(object);
+    int over = 0;
+    if (!number)
+        return -1;
+    long long small = PyLong_AsLongLongAndOverflow(number, &over);
+    if (over > 0)
+        *value = bags_uint(PyLong_AsUnsignedLongLong(number));
+    else
+        *value = bags_int(small);
+    Py_DECREF(number);
+    if (over < 0)
+        PyErr_Format(PyExc_OverflowError, "%S is below -2^63", object);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int one_value(
+    State *state, bags_value *value, Held *held, const Field *field, PyObject *object) {
+    Py_ssize_t size;
+    const char *text;
+    switch (field->how) {
+    case HOW_BYTES:
+        return bytes_value(value, held, object);
+    case HOW_INT:
+        return int_value(value, object);
+    case HOW_ARRAY:
+        return array_value(state, value, held, object);
+    case HOW_UTF8:
+        if (!PyUnicode_Check(object)) {
+            PyErr_Format(PyExc_TypeError, "str is required, not %R",
+                (PyObject *)Py_TYPE(object));
+            return -1;
+        }
+        text = PyUnicode_AsUTF8AndSize(object, &size);
+        if (!text)
+            return -1;
+        *value = bags_utf8_sized(text, (size_t)size);
+        return 0;
+    case HOW_MSGPACK:
+    case HOW_TREE:
+        SET(held->object, pack(state, object, field->how == HOW_TREE));
+        return held->object ? bytes_value(value, held, held->object) : -1;
+    case HOW_CALL:
+        SET(held->object, field_call(field, object));
+        return held->object ? bytes_value(value, held, held->object) : -1;
+    case HOW_VALUE:
+        return array_value(state, value, held, object);
+    case HOW_MISSING:
+        break;
+    }
+    PyErr_Format(PyExc_KeyError, "field \"%s\": no encoder for type %S",
+        field->name_utf8, field->text);
+    return -1;
+}
+
+int arena_add(State *state, Arena *arena, const Field *field, PyObject *object) {
+    if (arena->count == arena->room) {
+        size_t room = arena->room * 2 + 16;
+        bags_value *values =
+            (bags_value *)PyMem_Realloc(arena->values, room * sizeof *values);
+        if (values)
+            arena->values = values;
+        Held *held =
+            values ? (Held *)PyMem_Realloc(arena->held, room * sizeof *held) : NULL;
+        if (!held) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        arena->held = held;
+        arena->room = room;
+    }
+    /* An encoder may append to the same writer, but this arena is this call's. */
+    Held *held = &arena->held[arena->count];
+    held->object = Py_NewRef(object);
+    held->buffer = NULL;
+    return one_value(state, &arena->values[arena->count++], held, field, object);
+}
+
+void arena_reset(Arena *arena) {
+    while (arena->count > 0) {
+        Held *held = &arena->held[--arena->count];
+        if (held->buffer) {
+            PyBuffer_Release(held->buffer); /* of nothing, if it was refused */
+            PyMem_Free(held->buffer);
+        }
+        Py_XDECREF(held->object);
+    }
+}
+
+void arena_free(Arena *arena) {
+    PyMem_Free(arena->values);
+    PyMem_Free(arena->held);
+}
+
+/* ---- blobs to objects ---- */
+
+/* By the codec of C. */
+static PyObject *decode_value(State *state, const Field *field, bags_view blob,
+    PyObject *owner, bool borrowed, Row *row, size_t slot, size_t item) {
+    bags_value value;
+    bags_error err;
+    bags_code code;
+    Py_BEGIN_ALLOW_THREADS code =
+        slot == SIZE_MAX
+            ? bags_decode(
+                  state->registry, field->type, blob, &row->scratch, &value, &err)
+            : bags_row_value(&row->row, slot, item, &row->scratch, &value, &err);
+    Py_END_ALLOW_THREADS if (code) return raise_error(state, &err, NULL);
+    uintptr_t at = (uintptr_t)value.data, start = (uintptr_t)blob.data;
+    bool inside = at >= start && at - start <= blob.size;
+    switch (value.kind) {
+    case BAGS_KIND_UINT:
+        return PyLong_FromUnsignedLongLong(value.uint);
+    case BAGS_KIND_INT:
+        return PyLong_FromLongLong(value.sint);
+    case BAGS_KIND_UTF8:
+        return PyUnicode_DecodeUTF8(
+            (const char *)value.data, (Py_ssize_t)value.size, NULL);
+    case BAGS_KIND_ARRAY:
+        return new_array(state, owner, &value, borrowed && inside, !inside);
+    case BAGS_KIND_BYTES:
+        return PyBytes_FromStringAndSize(
+            (const char *)value.data, (Py_ssize_t)value.size);
+    default:
+        break;
+    }
+    PyErr_Format(PyExc_TypeError,
+        "field \"%s\": a value of type %S is not an array; read its blob without a "
+        "decoder",
+        field->name_utf8, field->text);
+    return NULL;
+}
+
+PyObject *decode(State *state, const Field *field, bags_view blob, PyObject *owner,
+    Row *row, size_t slot, size_t item) {
+    bool borrowed = owner && !bags_row_owns(&row->row, blob.data);
+    PyObject *bytes, *out = NULL;
+    bags_value value;
+    switch (field->how) {
+    case HOW_BYTES:
+        return new_bytes(blob);
+    case HOW_INT:
+        if (blob.size > 8 || (field->size && blob.size != field->size))
+            break; /* an error, or the zero after 8 bytes */
+        if (field->is_signed)
+            return PyLong_FromLongLong((int64_t)bags_load(blob.data, 8, false));
+        return PyLong_FromUnsignedLongLong(bags_load(blob.data, blob.size, field->big));
+    case HOW_UTF8:
+        out =
+            PyUnicode_DecodeUTF8((const char *)blob.data, (Py_ssize_t)blob.size, NULL);
+        if (out || !PyErr_ExceptionMatches(PyExc_UnicodeDecodeError))
+            return out;
+        PyErr_Clear();
+        break; /* C says where it is */
+    case HOW_ARRAY:
+        if (blob.size != field->size)
+            break;
+        value = bags_array(field->dtype, field->dims, field->shape, blob.data);
+        return new_array(state, owner, &value, borrowed, false);
+    case HOW_MSGPACK:
+    case HOW_TREE:
+        return unpack(state, field, blob, &row->scratch);
+    case HOW_CALL:
+        bytes = new_bytes(blob);
+        out = bytes ? field_call(field, bytes) : NULL;
+        Py_XDECREF(bytes);
+        return out;
+    case HOW_MISSING:
+        PyErr_Format(PyExc_KeyError, "field \"%s\": no decoder for type %S",
+            field->name_utf8, field->text);
+        return NULL;
+    case HOW_VALUE:
+        break;
+    }
+    return decode_value(state, field, blob, owner, borrowed, row, slot, item);
+}
+
+/* ---- the types of this file ---- */
+
+int add_values(PyObject *module, State *state) {
+    state->source = add_type(module, &source_spec, false);
+    state->blob = state->source ? add_type(module, &blob_spec, false) : NULL;
+    state->codec = state->blob ? add_type(module, &codec_spec, true) : NULL;
+    PyObject *names = PyTuple_New((Py_ssize_t)CODECS);
+    for (size_t i = 0; names && i < CODECS; i++)
+        PyTuple_SetItem(names, (Py_ssize_t)i, PyUnicode_FromString(codec_names[i]));
+    int code = state->codec && names
+                   ? PyModule_AddObjectRef(module, "codec_names", names)
+                   : -1;
+    Py_XDECREF(names);
+    return code;
+}

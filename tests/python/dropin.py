@@ -1,0 +1,226 @@
+"""The API of bags 0.5.1: what a program that uses it relies on."""
+import io
+import json
+import pathlib
+import pickle
+
+import numpy as np
+
+import bags
+from run import raises
+
+SPEC = {'foo': 'utf8', 'bar': 'int(4)', 'baz': 'utf8[]'}
+
+
+def _point(i):
+    return {'foo': f'row {i}', 'bar': i, 'baz': [f'word{j}' for j in range(i % 5)]}
+
+
+def _write(path, count=10, spec=SPEC, point=_point, make=bags.DatasetWriter, **options):
+    with make(path, spec, bags.encoders, **options) as writer:
+        for i in range(count):
+            assert writer.append(point(i)) == i
+            assert len(writer) == i + 1
+    return writer
+
+
+def a_bag_is_written_and_read():
+    blobs = [b'x' * i for i in range(20)]
+    with bags.BagWriter(pathlib.Path('x.bag')) as writer:
+        for i, blob in enumerate(blobs):
+            assert writer.append(blob) == i == len(writer) - 1
+        size = writer.size
+    assert writer.closed and len(writer) == 20 and writer.size == size
+    assert pathlib.Path('x.bag').stat().st_size == size == sum(map(len, blobs)) + 8 * 21
+    for source in ('x.bag', pathlib.Path('x.bag'), open('x.bag', 'rb'),
+                   pathlib.Path('x.bag').read_bytes(),
+                   io.BytesIO(pathlib.Path('x.bag').read_bytes())):
+        for cache in (True, False):
+            with bags.BagReader(source, cache) as reader:
+                assert len(reader) == 20 and reader.size == size
+                assert list(reader) == blobs
+                assert reader[range(3, 30)] == reader[3:] == blobs[3:]
+                assert reader[range(0)] == [] and reader[50:60] == []
+                assert reader[-1] == blobs[-1] and reader[::-3] == blobs[::-3]
+                assert bytes(reader.view(7)) == blobs[7] and reader.view(7).readonly
+
+
+def a_bag_is_written_to_an_open_file():
+    with bags.BagWriter(open('x.bag', 'wb')) as writer:
+        writer.append(b'abc')
+    assert bags.BagReader('x.bag')[0] == b'abc' and writer._file is None
+
+
+def a_dataset_is_written_and_read():
+    _write('x')
+    assert {p.name for p in pathlib.Path('x').iterdir()} == {
+        'spec.json', 'refs.bag', 'foo.bag', 'bar.bag', 'baz.bag'}
+    assert json.loads(pathlib.Path('x/spec.json').read_text()) == SPEC
+    for options in ({}, {'no_mmap': True}, {'cache_index': False, 'no_mmap': True}):
+        with bags.DatasetReader('x', bags.decoders, **options) as reader:
+            assert [reader[i] for i in range(len(reader))] == [_point(i) for i in range(10)]
+            assert list(reader[3]) == sorted(SPEC) and reader.spec == SPEC
+            assert reader.size == sum(p.stat().st_size for p in pathlib.Path('x').glob('*.bag'))
+            assert reader.values('bar', 2, 5) == [2, 3, 4] and reader.items(4, 'baz') == 4
+            assert reader.values('baz', 3)[0] == _point(3)['baz']
+
+
+def a_mask_selects_fields_and_items():
+    _write('x')
+    with bags.DatasetReader('x', bags.decoders) as reader:
+        words = _point(4)['baz']
+        assert reader[4, {}] == {} and reader[4, ()] == {}
+        assert reader[4, {'foo': True, 'bar': False}] == {'foo': 'row 4'}
+        assert list(reader[4, {'foo': True, 'bar': True}]) == ['bar', 'foo']
+        assert list(reader[4, ('foo', 'bar')]) == ['foo', 'bar']
+        for part in (range(1), range(1, 10), range(0, 4, 2), range(3, 3), range(9, 12)):
+            expected = [words[k] for k in part if k < 4]
+            assert reader[4, {'baz': part}] == {'baz': expected}, part
+        assert reader[4, {'baz': slice(1, None)}] == {'baz': words[1:]}
+        for mask in ({'foo': 12}, {'bar': range(1)}, {'baz': 'x'}, 'foo', 3):
+            raises(TypeError, lambda: reader[4, mask])
+        raises(KeyError, lambda: reader[4, {'no': True}], says='no')
+        raises(ValueError, lambda: reader[4, {'baz': range(-1, 2)}])
+        raises((ValueError, IndexError), lambda: reader[4, ('foo',) * 9])
+
+
+def shards_are_cut_and_shared_among_workers():
+    for size, shards in ((None, 1), (1, 10), (200, 4)):
+        writer = _write(f'x{size}', make=bags.ShardedDatasetWriter, shard_size=size)
+        assert writer.shards == len(list(pathlib.Path(f'x{size}').iterdir()))
+        assert size == 200 or writer.shards == shards
+        with bags.ShardedDatasetReader(f'x{size}', bags.decoders) as reader:
+            assert reader.shards == writer.shards and reader.size == writer.size
+            assert list(reader) == [_point(i) for i in range(10)]
+    for worker in range(3):
+        with bags.ShardedDatasetWriter('y', SPEC, shard_length=2, shard_start=worker,
+                                       shard_step=3) as writer:
+            for i in range(worker, 12, 3):
+                writer.append(_point(i))
+    got = [r['bar'] for w in range(3) for r in bags.ShardedDatasetReader(
+        'y', shard_start=w, shard_step=3)]
+    assert sorted(got) == list(range(12))
+    writer = bags.ShardedDatasetWriter('z', SPEC)
+    writer.close()
+    assert writer.shards == 0 and not pathlib.Path('z').exists()
+
+
+def every_type_is_encoded_in_c_and_decoded():
+    values = {
+        'a': ('utf8', 'h\u00e9llo'), 'b': ('int(4)', 2**32 - 1), 'c': ('int', 200),
+        'd': ('msgpack', {'a': [1, -2, 2.5, None, True, b'x', 2**63], 'b': {}}),
+        'e': ('i64', -5), 'f': ('bytes', b'\0\1'), 'g': ('u64', 2**64 - 1),
+        'h': ('array(float32,2,3)', np.arange(6, dtype=np.float32).reshape(2, 3)),
+        'i': ('array', np.arange(4, dtype=np.complex128)[::2]),
+        'j': ('png', np.arange(48, dtype=np.uint8).reshape(4, 4, 3)),
+        'k': ('tree', [{'x': np.ones(3)}, 'y', (1, 2)]), 'l': ('npy', np.arange(3.)),
+        'm': ('array(uint8,-1,2)', np.zeros((5, 2), np.uint8)), 'n': ('int(2,big)', 258),
+        'o': ('array(bool)', np.array(True)), 'p': ('array(int16,0,4)', np.zeros((0, 4), 'i2')),
+        'q': ('array(float16,3000)', np.arange(3000).astype('f2'))}
+    with bags.DatasetWriter('x', {k: t for k, (t, _) in values.items()}) as writer:
+        writer.append({k: v for k, (_, v) in values.items()})
+    for options in ({}, {'no_mmap': True}):
+        row = bags.DatasetReader('x', **options)[0]
+        for key, (type, value) in values.items():
+            got = row[key]
+            if isinstance(value, np.ndarray):
+                assert got.dtype == value.dtype and got.shape == value.shape, (key, got)
+                assert (got == value).all(), key
+            elif key == 'k':
+                assert (got[0]['x'] == 1).all() and got[1:] == ['y', [1, 2]]
+            else:
+                assert got == value and type[0] != 'n', (key, got)
+    kept = row['q'], row['j']
+    assert not kept[0].flags.writeable and kept[1].flags.writeable
+
+
+def codecs_are_called_and_pickled():
+    assert bags.encoders['int'](5, 4) == b'\5\0\0\0' == bags.encoders['int'](5, '4', 'little')
+    assert bags.decoders['int'](b'\1\2', '2', 'big') == 258
+    assert bags.encoders['utf8']('\u00e9') == '\u00e9'.encode()
+    image = np.zeros((8, 6, 3), np.uint8)
+    assert bags.decoders['jpeg'](bags.encoders['jpeg'](image)).shape == (8, 6, 3)
+    for codec in (*bags.encoders.values(), *bags.decoders.values()):
+        again = pickle.loads(pickle.dumps(codec))
+        assert again.name == codec.name and repr(again) == repr(codec)
+    assert pickle.loads(pickle.dumps(bags.encoders))['int'](7) == b'\7'
+    raises(TypeError, bags.encoders['int'])
+    raises(TypeError, bags.encoders['int'], 'x')
+    raises(ValueError, bags.encoders['int'], 300, 1)
+    raises(ValueError, bags.decoders['utf8'], b'\xff')
+    raises(KeyError, bags._core.Codec, 'nothing', True)
+
+
+def foreign_codecs_get_bytes_and_the_arguments_of_the_type():
+    seen = []
+    encoders = {**bags.encoders, 'shout': lambda x, *a: (x * 2).encode()}
+    decoders = {**bags.decoders, 'shout': lambda b, *a: seen.append((b, a)) or len(b)}
+    with bags.DatasetWriter('x', {'s': 'shout(1,b)', 't': 'shout[]', 'u': 'int'}, encoders) as w:
+        w.append({'s': 'ab', 't': ('x', 'y'), 'u': 1})
+    with bags.DatasetReader('x', decoders) as reader:
+        assert reader[0] == {'s': 4, 't': [2, 2], 'u': 1}
+    assert seen == [(b'abab', ('1', 'b')), (b'xx', ()), (b'yy', ())]
+    assert bags.DatasetReader('x', {**decoders, 'shout(1,b)': bytes})[0, ('s',)] == {'s': b'abab'}
+    assert bags.DatasetReader('x', None)[0] == {'s': b'abab', 't': [b'xx', b'yy'], 'u': b'\1'}
+    assert bags.DatasetReader('x')[0]['s'] == b'abab'
+    reader = bags.DatasetReader('x', bags.decoders)
+    assert reader[0, ('u',)] == {'u': 1}
+    raises(KeyError, lambda: reader[0], says='shout')
+
+
+def values_may_be_any_iterable_of_the_right_type():
+    with bags.DatasetWriter('x', {'n': 'int[]', 'm': 'int'}) as writer:
+        for value in ([1, 2], (1, 2), iter([1, 2]), (i for i in (1, 2)), {1: 0, 2: 0},
+                      np.array([1, 2]), range(1, 3)):
+            writer.append({'n': value, 'm': np.int64(3)})
+        for bad in ({'n': [1], 'm': (i for i in (1, 2))}, {'n': 5, 'm': 1},
+                    {'n': '12', 'm': 1}, {'n': [1.5], 'm': 1}, {'n': [1], 'm': None},
+                    {'n': [1], 'm': 'x'}):
+            raises(TypeError, writer.append, bad)
+        for bad in ({'n': []}, {'n': [], 'm': 1, 'x': 2}, {}):
+            raises(KeyError, writer.append, bad)
+        raises((ValueError, OverflowError), writer.append, {'n': [], 'm': -1})
+        raises(OverflowError, writer.append, {'n': [], 'm': 2**64})
+    with bags.DatasetReader('x') as reader:
+        assert list(reader) == [{'n': [1, 2], 'm': 3}] * 7
+
+
+def readers_are_pickled_and_copied():
+    _write('x')
+    bags.BagWriter('y.bag').close()
+
+    for reader in (bags.DatasetReader('x'), bags.DatasetReader('x', bags.decoders),
+                   bags.DatasetReader('x', None), bags.ShardedDatasetReader('x', no_mmap=True),
+                   bags.DatasetReader('x', {'utf8': len, 'int(4)': len}),
+                   bags.BagReader('y.bag'), bags.BagReader(b'\0' * 8)):
+        for again in (pickle.loads(pickle.dumps(reader)), reader.copy()):
+            assert type(again) is type(reader) and list(again) == list(reader)
+    mine = _Mine('x')
+    assert pickle.loads(pickle.dumps(mine)).note == 'kept'
+    lambdas = bags.DatasetReader('x', {**bags.decoders, 'unused': lambda b: b})
+    assert pickle.loads(pickle.dumps(lambdas))[0] == _point(0)
+    for writer in (bags.DatasetWriter('z', SPEC), bags.BagWriter('z.bag')):
+        raises(TypeError, pickle.dumps, writer)
+
+
+class _Mine(bags.DatasetReader):
+
+    def __init__(self, path):
+        super().__init__(path, bags.decoders)
+        self.note = 'kept'
+
+
+def a_crashed_writer_is_resumed_and_live_data_is_read():
+    writer = bags.ShardedDatasetWriter('x', SPEC, shard_length=4)
+    for i in range(6):
+        writer.append(_point(i))
+    writer.flush()
+    raises(bags.DataError, bags.DatasetReader, 'x', says='unfinished')
+    assert len(bags.DatasetReader('x', unfinished='skip')) == 4
+    live = bags.DatasetReader('x', unfinished='read')
+    assert [row['bar'] for row in live] == list(range(6))
+    raises(BlockingIOError, bags.ShardedDatasetWriter, 'x', SPEC, shard_length=4, resume=True)
+    writer.close()
+    with bags.ShardedDatasetWriter('x', SPEC, shard_length=4, append=True) as writer:
+        writer.append(_point(6))
+    assert [row['bar'] for row in bags.DatasetReader('x')] == list(range(7))

@@ -1,0 +1,290 @@
+"""Every misuse is an exception that says what is wrong: never a crash, SystemError or
+a wrong value."""
+import gc
+import os
+import signal
+import threading
+import weakref
+
+import numpy as np
+
+import bags
+from run import python, raises
+
+SPEC = {'n': 'int', 'w': 'utf8[]', 'a': 'array(float32,1000)'}
+
+
+def _point(i):
+    return {'n': i, 'w': [f'{i}.{k}' for k in range(i % 4)], 'a': np.full(1000, i, 'f4')}
+
+
+def _write(path, count=50, spec=SPEC, point=_point):
+    with bags.DatasetWriter(path, spec) as writer:
+        for i in range(count):
+            writer.append(point(i))
+
+
+def a_closed_object_raises_value_error():
+    _write('x')
+    reader, bag = bags.DatasetReader('x'), bags.BagReader('x/n.bag')
+    row, view = reader[3], bag.view(3)
+    for one in (reader, bag):
+        one.close()
+        one.close()
+        assert one.closed
+        for call in (lambda: one[0], lambda: len(one), lambda: one.size, one.__enter__,
+                     lambda: next(iter(one))):
+            raises(ValueError, call, says='closed')
+    raises(ValueError, lambda: bag.view(0))
+    raises(ValueError, reader.items, 0, 'w')
+    raises(ValueError, reader.values, 'n')
+    # Views stay valid.
+    del reader, bag
+    gc.collect()
+    assert bytes(view) == b'\3' and (row['a'] == 3).all()
+    for writer in (bags.BagWriter('y.bag'), bags.DatasetWriter('y', SPEC)):
+        writer.close()
+        writer.close()
+        for call in (writer.flush, lambda: writer.append(b'x'), writer.__enter__):
+            raises((ValueError, TypeError), call)
+        assert len(writer) == 0
+
+
+def an_object_that_was_not_opened_raises():
+    for kind in (bags.BagReader, bags.DatasetReader, bags.BagWriter, bags.DatasetWriter,
+                 bags.ShardedDatasetWriter):
+        one = kind.__new__(kind)
+        for call in (lambda: one[0], lambda: len(one), lambda: one.append({}), lambda: one.size,
+                     lambda: one.view(0), lambda: one.flush(), lambda: one.copy(),
+                     lambda: one.values('n'), lambda: one.spec):
+            try:
+                call()
+            except (ValueError, TypeError, AttributeError):
+                pass
+        one.close()
+        raises(TypeError, kind)
+    raises((TypeError, ValueError, KeyError), bags._core.Codec.__new__(bags._core.Codec), b'')
+
+
+def wrong_types_raise():
+    _write('x')
+    for call in (lambda: bags.BagReader(3), lambda: bags.DatasetReader(None),
+                 lambda: bags.DatasetReader('x', 5), lambda: bags.DatasetWriter('y', [1]),
+                 lambda: bags.DatasetWriter('y', {1: 'int'}), lambda: bags.DatasetWriter(1, SPEC),
+                 lambda: bags.DatasetWriter('y', {'a': 3}), lambda: bags.BagWriter(3),
+                 lambda: bags.DatasetReader('x', bags.decoders, shard_step='a'),
+                 lambda: bags.DatasetWriter('y', {'a': 'A B'}),
+                 lambda: bags.DatasetReader('x', nonsense=1)):
+        raises(TypeError, call)
+    for call in (lambda: bags.DatasetReader('x', unfinished='maybe'),
+                 lambda: bags.DatasetReader('x\0y'), lambda: bags.DatasetWriter('y', {'a\0': 'int'}),
+                 lambda: bags.DatasetReader('x', shard_start=2, shard_step=1)):
+        raises(ValueError, call)
+    raises((KeyError, ValueError), bags.DatasetWriter, 'y', {'refs': 'int'})
+    raises(FileExistsError, bags.DatasetWriter, 'x', SPEC)
+    raises(FileExistsError, bags.BagWriter, 'x/n.bag')
+    error = raises(FileNotFoundError, bags.DatasetReader, 'none', says='none')
+    assert error.errno == 2 and error.filename == 'none'
+    assert raises(FileNotFoundError, bags.BagReader, 'none.bag').filename == 'none.bag'
+    reader, bag = bags.DatasetReader('x'), bags.BagReader('x/n.bag')
+    for one in (reader, bag):
+        for index in ('a', None, 1.5, (1, 2, 3), [1], (0,)):
+            raises(TypeError, lambda: one[index])
+        for index in (50, -51, 2**70, -2**70):
+            raises(IndexError, lambda: one[index], says=str(index)[:3] if abs(index) < 99 else '')
+    raises(TypeError, reader.values, 3)
+    raises(KeyError, reader.values, 'no\0')
+    raises(TypeError, bags.BagWriter('y.bag').append, 'text')
+    with bags.DatasetWriter('z', SPEC) as writer:
+        for value in (b'1234', 'text', [1.0] * 1000, np.zeros(3, 'f4'), np.zeros(1000),
+                      None, np.zeros(1000, 'U3'), memoryview(b'1234'), object()):
+            raises((TypeError, ValueError), writer.append, {**_point(0), 'a': value})
+        raises(TypeError, writer.append, [1])
+        raises(ValueError, writer.append, {**_point(0), 'w': ['\ud800']})
+        writer.append({**_point(0), 'a': np.zeros(2000, 'f4')[::2]})
+    assert len(bags.DatasetReader('z')) == 1
+    raises((TypeError, ValueError), writer.__init__, 'q', SPEC)
+    raises(TypeError, reader.__init__, 'x')
+
+
+def codecs_that_raise_leave_everything_as_it_was():
+    def bad(value):
+        raise ZeroDivisionError('mine')
+    _write('x')
+    reader = bags.DatasetReader('x', {**bags.decoders, 'utf8': bad})
+    for _ in range(3):
+        raises(ZeroDivisionError, lambda: reader[1], says='mine')
+        assert reader[1, ('n',)] == {'n': 1} and reader[0]['w'] == []
+    with bags.DatasetWriter('y', {'n': 'int', 'z': 'utf8'}, {'int': len, 'utf8': bad}) as writer:
+        raises(TypeError, writer.append, {'n': 'abc', 'z': 'x'}, says='bytes')
+    with bags.DatasetWriter('z', {'n': 'int[]', 'z': 'utf8'}) as writer:
+        def items():
+            yield 1
+            raise ZeroDivisionError('mine')
+        raises(ZeroDivisionError, writer.append, {'n': items(), 'z': 'x'})
+        writer.append({'n': [5], 'z': 'y'})
+    assert list(bags.DatasetReader('z')) == [{'n': [5], 'z': 'y'}]
+    assert len(bags.BagReader('z/n.bag')) == 1
+
+
+def a_decoder_may_read_its_own_reader_and_close_it():
+    _write('x')
+    reader = None
+
+    def decode(blob):
+        number = int.from_bytes(blob, 'little')
+        other = reader[(number + 7) % 50, {'w': True}]['w']
+        return number, other
+    for no_mmap in (False, True):
+        reader = bags.DatasetReader('x', {**bags.decoders, 'int': decode}, no_mmap=no_mmap)
+        for i in range(50):
+            row = reader[i]
+            assert row['n'] == (i, _point((i + 7) % 50)['w'])
+            assert row['w'] == _point(i)['w'] and (row['a'] == i).all()
+    closing = bags.DatasetReader('x', {**bags.decoders, 'int': lambda b: closing.close()})
+    assert closing[4]['w'] == [] and closing.closed
+    with_weakref = type('Reader', (bags.DatasetReader,), {})
+    reader = with_weakref('x', {'int': lambda b, r=[]: r.append(reader)})
+    reader.self = reader
+    gone = weakref.ref(reader)
+    del reader, closing
+    gc.collect()
+    assert gone() is None
+
+
+def an_encoder_may_append_to_its_own_writer():
+    depth = []
+
+    def encode(value):
+        if not depth:
+            depth.append(1)
+            writer.append({'n': 99, 't': 'inner'})
+        return value.encode()
+    with bags.DatasetWriter('x', {'n': 'int', 't': 'utf8'}, {**bags.encoders, 'utf8': encode}) as writer:
+        assert writer.append({'n': 1, 't': 'outer'}) == 1
+    assert list(bags.DatasetReader('x')) == [{'n': 99, 't': 'inner'}, {'n': 1, 't': 'outer'}]
+
+
+def a_child_process_cannot_write_what_its_parent_writes():
+    writers = bags.DatasetWriter('x', SPEC), bags.BagWriter('y.bag')
+    writers[0].append(_point(0))
+    writers[1].append(b'parent')
+    child = os.fork()
+    if child == 0:
+        code = 0
+        for writer, value in zip(writers, (_point(1), b'child' * 1000000)):
+            for call in (lambda: writer.append(value), writer.flush, writer.close):
+                try:
+                    call()
+                    code |= call is not writer.close and len(writer) > 2
+                except RuntimeError:
+                    pass
+                except BaseException:
+                    code |= 2
+        os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    for writer in writers:
+        writer.close()
+    assert [row['n'] for row in bags.DatasetReader('x')] == [0]
+    assert list(bags.BagReader('y.bag')) == [b'parent']
+
+
+def readers_work_in_children_and_threads():
+    _write('x')
+    for no_mmap in (False, True):
+        reader = bags.DatasetReader('x', no_mmap=no_mmap)
+        child = os.fork()
+        if child == 0:
+            os._exit(any(reader[i]['n'] != i for i in range(50)))
+        assert os.waitpid(child, 0)[1] == 0
+        wrong = []
+
+        def work(seed):
+            for k in range(300):
+                i = (k * 17 + seed) % 50
+                row = reader[i]
+                if row['n'] != i or row['w'] != _point(i)['w'] or row['a'][5] != i:
+                    wrong.append(i)
+        threads = [threading.Thread(target=work, args=(s,)) for s in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+
+
+def threads_may_close_and_append_at_the_same_time():
+    _write('x')
+    for _ in range(20):
+        reader = bags.DatasetReader('x')
+        writer = bags.DatasetWriter(f'y{_}', {'n': 'int'})
+
+        def work():
+            try:
+                for i in range(50):
+                    assert reader[i]['n'] == i
+                    writer.append({'n': i})
+            except ValueError as error:
+                assert 'closed' in str(error)
+        threads = [threading.Thread(target=work) for s in range(3)]
+        for thread in threads:
+            thread.start()
+        reader.close()
+        writer.close()
+        for thread in threads:
+            thread.join()
+        written = bags.DatasetReader(f'y{_}')
+        assert len(written) == len(writer)
+
+
+def a_value_that_is_written_through_a_tensor_changes_no_file():
+    _write('x')
+    text = '''
+import ctypes, bags
+array = bags.DatasetReader('x')[3]['a']
+ctypes.memset(array.ctypes.data, 255, 4)
+print(bags.DatasetReader('x')[3]['a'][0])'''
+    assert python(text).strip() == '3.0'
+
+
+def damaged_files_raise():
+    _write('x')
+    for name in ('n', 'w', 'a', 'refs'):
+        data = open(f'x/{name}.bag', 'rb').read()
+        for bad in (data[:-1], data[:-8], b'', b'\xff' * len(data), data[:5]):
+            with open(f'x/{name}.bag', 'wb') as file:
+                file.write(bad)
+            raises(bags.DataError, lambda: [row for row in bags.DatasetReader('x')])
+        with open(f'x/{name}.bag', 'wb') as file:
+            file.write(data)
+    assert issubclass(bags.DataError, ValueError) and issubclass(bags.DataError, OSError)
+
+
+def long_a_million_operations_do_not_grow():
+    spec = {'n': 'int', 'w': 'utf8[]', 'a': 'array(float32,4)', 'm': 'msgpack'}
+
+    def point(i):
+        return {'n': i, 'w': ['x', 'y'], 'a': np.ones(4, 'f4'), 'm': {'k': [i]}}
+    _write('x', 100, spec, point)
+    reader, writer = bags.DatasetReader('x'), bags.DatasetWriter('y', spec)
+    bag = bags.BagReader('x/a.bag')
+
+    def work(count):
+        for i in range(count):
+            reader[i % 100]
+            reader[i % 100, {'w': range(1), 'a': True}]
+            bag.view(i % 100)
+            writer.append(point(i))
+            for bad in (lambda: reader[1000], lambda: writer.append({}), lambda: bag['x']):
+                try:
+                    bad()
+                except (LookupError, TypeError):
+                    pass
+
+    def resident():
+        gc.collect()
+        return int(open('/proc/self/statm').read().split()[1]) * 4096
+    work(60000)  # the writer's buffers grow to 3 MiB a field
+    before = resident()
+    work(140000)  # seven operations each
+    assert resident() < before + (1 << 23), (before, resident())
