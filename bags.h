@@ -5074,7 +5074,7 @@ BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
  *   1. `length`, `limit` and `table` fit the sizes of the files. The entries between
  *      are not checked: every read checks those that it uses.
  *   2. Any number of threads may read. Nothing changes but the files of a set, which
- *      its mutex guards, and `ordered` and `checked`, which are set atomically.
+ *      its mutex guards, and `order_checked` and `checked`, which are set atomically.
  *   3. A file that is mapped is not open. One that belongs to a set may be closed and
  *      opened again; it must then be the same file, in the same shard.
  * ====================================================================== */
@@ -5159,11 +5159,11 @@ typedef enum bagi_layout { BAGI_V1, BAGI_V2, BAGI_SPLIT } bagi_layout;
 
 /* A checksum sidecar, a table and the blobs are read in the same way. */
 struct bag_reader {
-    bagi_mapped mapped; /* must be the first member */
-    uint64_t found;     /* the same length, also where mapped.length is 0 */
+    bagi_mapped mapped;     /* must be the first member */
+    uint64_t mapped_length; /* the same length, also where mapped.length is 0 */
     /* The blobs, CRCs and ends that are in memory, starting with those of blob 0; NULL:
      * read them. */
-    const unsigned char *at_hand[BAGI_FILES];
+    const unsigned char *in_memory[BAGI_FILES];
     uint64_t length; /* blobs */
     uint64_t limit;  /* no blob ends after this offset */
     bagi_layout layout;
@@ -5177,7 +5177,7 @@ struct bag_reader {
     bool verify;                    /* compare returned blobs with their checksums */
     bool random;                    /* mapped, with no_read_ahead */
     bool is_refs;                   /* refs.bag */
-    void *ordered; /* not NULL: blob i belongs to datapoint i; set atomically */
+    void *order_checked; /* not NULL: blob i belongs to datapoint i; set atomically */
     /* Not NULL: the record was compared after the files were opened. Set atomically,
      * when blobs are read and files are far away. */
     void *checked;
@@ -5413,9 +5413,9 @@ typedef struct bagi_bag_options {
 
 /* A finished Bag that is not split, mapped: standalone, unless it gets a name. */
 static bagi_bag_options bagi_bag_options_new(void) {
-    bagi_bag_options how = BAGI_ZERO;
-    how.name = "";
-    return how;
+    bagi_bag_options bag_options = BAGI_ZERO;
+    bag_options.name = "";
+    return bag_options;
 }
 
 /* The shape of a Bag that ends in its own table: v1, or v2 without the 0. */
@@ -5477,7 +5477,7 @@ static bags_code bagi_bag_check_index(
 
 /* The shape of a Bag with an index file; a torn last entry is ignored. */
 static bags_code bagi_bag_shape_split(
-    bag_reader *bag, const bagi_bag_options *how, bags_error *err) {
+    bag_reader *bag, const bagi_bag_options *bag_options, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_BLOBS];
     const bagi_file *index = &bag->file[BAGI_ENDS];
     unsigned char number[8] = {0};
@@ -5487,7 +5487,7 @@ static bags_code bagi_bag_shape_split(
     if (length)
         code = bagi_file_read(bag, index, length * 8 - 8, number, 8, err);
     uint64_t end = bagi_load_u64(number);
-    if (!code && !how->split && !how->unfinished) {
+    if (!code && !bag_options->split && !bag_options->unfinished) {
         code = bagi_bag_shape(bag, false, err);
         if (!code)
             code = bagi_bag_check_index(bag, length, end, &v1, err);
@@ -5500,14 +5500,14 @@ static bags_code bagi_bag_shape_split(
         bagi_file_close(bag, &bag->file[BAGI_ENDS]);
         return BAGS_OK;
     }
-    if (end > file->size && !how->unfinished)
+    if (end > file->size && !bag_options->unfinished)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: blob %" PRIu64 ": end offset out of range (%" PRIu64
             " in its .idx, the file has %" PRIu64 " bytes)",
             file->shown, length - 1, end, file->size);
     bag->layout = BAGI_SPLIT;
     bag->table = 0;
-    bag->limit = how->unfinished ? file->size : end;
+    bag->limit = bag_options->unfinished ? file->size : end;
     bag->length = length;
     return BAGS_OK;
 }
@@ -5521,7 +5521,7 @@ static bags_code bagi_bag_entries(
     uint64_t count = which == BAGI_ENDS ? bag->length : bag->trailer.length;
     bags_buffer *copy = &bag->cached[which];
     size_t size = 0;
-    bag->at_hand[which] = file->map ? file->map + offset : NULL;
+    bag->in_memory[which] = file->map ? file->map + offset : NULL;
     if (file->map || !cache || count == 0)
         return BAGS_OK;
     if (!bagi_size(count * bagi_entry_size[which], &size))
@@ -5529,7 +5529,7 @@ static bags_code bagi_bag_entries(
             "%s: the table is too large for the address space", file->shown);
     bagi_buffer_adopt(copy, &bag->env->memory);
     bags_code code = bags_buffer_reserve(copy, size, err);
-    bag->at_hand[which] = copy->data;
+    bag->in_memory[which] = copy->data;
     return code ? code : bagi_file_read(bag, file, offset, copy->data, size, err);
 }
 
@@ -5591,12 +5591,13 @@ static bags_code bagi_crcs_read_trailer(
  * memory: there may be fewer CRCs than ends after a power failure.
  */
 static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
-    const bagi_bag_options *how, bags_error *err) {
+    const bagi_bag_options *bag_options, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_CRCS];
     const bagi_file *blobs = &bag->file[BAGI_BLOBS];
     const bagi_trailer *trailer = &bag->trailer;
-    bool journal = how->unfinished && bagi_is_split(bag);
-    bags_code code = bagi_crcs_begin(bag, dir, how->name, how->no_mmap, journal, err);
+    bool journal = bag_options->unfinished && bagi_is_split(bag);
+    bags_code code = bagi_crcs_begin(
+        bag, dir, bag_options->name, bag_options->no_mmap, journal, err);
     if (code)
         return code;
     if (journal)
@@ -5607,7 +5608,7 @@ static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
             " blobs and %" PRIu64 " bytes, were %" PRIu64 " and %" PRIu64 ")",
             blobs->shown, bag->length, blobs->size, trailer->length, trailer->size);
     /* The name of a standalone Bag is the last part of its path. */
-    const char *name = dir->standalone ? dir->path : how->name;
+    const char *name = dir->standalone ? dir->path : bag_options->name;
     for (const char *at = name; dir->standalone && *at; at++)
         if (bagi_is_slash(*at))
             name = at + 1;
@@ -5615,7 +5616,7 @@ static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
         trailer->name != bags_crc32c(0, name, strlen(name)))
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: has the checksums of another Bag", file->shown);
-    return bagi_bag_entries(bag, BAGI_CRCS, how->cache_index, err);
+    return bagi_bag_entries(bag, BAGI_CRCS, bag_options->cache_index, err);
 }
 
 /* Check that a sidecar with this trailer belongs to its shard, if that is known: to
@@ -5649,26 +5650,26 @@ static void bagi_bag_release(bag_reader *bag) {
 }
 
 /* The files of a Bag may be opened soon. */
-static void bagi_bag_expect(const bagi_dir *dir, const bagi_bag_options *how) {
-    bagi_dir_expect(dir, how->name, bagi_suffix[BAGI_BLOBS]);
-    if (how->split || (dir->standalone && !dir->bare))
-        bagi_dir_expect(dir, how->name, bagi_suffix[BAGI_ENDS]);
-    if (how->verify_checksums)
-        bagi_dir_expect(dir, how->name, bagi_suffix[BAGI_CRCS]);
+static void bagi_bag_expect(const bagi_dir *dir, const bagi_bag_options *bag_options) {
+    bagi_dir_expect(dir, bag_options->name, bagi_suffix[BAGI_BLOBS]);
+    if (bag_options->split || (dir->standalone && !dir->bare))
+        bagi_dir_expect(dir, bag_options->name, bagi_suffix[BAGI_ENDS]);
+    if (bag_options->verify_checksums)
+        bagi_dir_expect(dir, bag_options->name, bagi_suffix[BAGI_CRCS]);
 }
 
 /* Set the pointer to the blobs, if they are mapped, and what finds one of them. A
  * mapped refs.bag has BAGI_SLACK: it is never split, so that its table follows. */
-static void bagi_bag_point(bag_reader *bag) {
+static void bagi_bag_set_pointers(bag_reader *bag) {
     const unsigned char *data = bag->file[BAGI_BLOBS].map;
-    const unsigned char *ends = bag->at_hand[BAGI_ENDS];
-    bool crcs = !bag->verify || bag->at_hand[BAGI_CRCS];
-    bag->at_hand[BAGI_BLOBS] = data;
+    const unsigned char *ends = bag->in_memory[BAGI_ENDS];
+    bool crcs = !bag->verify || bag->in_memory[BAGI_CRCS];
+    bag->in_memory[BAGI_BLOBS] = data;
     if (data && ends && crcs && bag->layout == BAGI_V1) {
         bag->mapped.data = data;
         bag->mapped.table = ends - 8;
         bag->mapped.limit = bag->limit;
-        bag->found = bag->length;
+        bag->mapped_length = bag->length;
         /* Blobs that are requested or compared need more than two loads. */
         if (!bag->random && !bag->verify)
             bag->mapped.length = bag->length;
@@ -5685,26 +5686,26 @@ static void bagi_bag_point(bag_reader *bag) {
  * opened again.
  */
 BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
-    const bagi_bag_options *how, bags_error *err) {
+    const bagi_bag_options *bag_options, bags_error *err) {
     const bagi_env *env = bag->env;
     bagi_files *files = bag->files;
     bagi_file *blobs = &bag->file[BAGI_BLOBS], *index = &bag->file[BAGI_ENDS];
     bool search = dir->standalone && !dir->bare, moved = false;
     bags_error why;
     bags_code code = BAGS_OK;
-    bagi_bag_expect(dir, how);
+    bagi_bag_expect(dir, bag_options);
     do {
         uint64_t before = 0, after = 0;
-        bool split = how->split || search;
+        bool split = bag_options->split || search;
         bag->layout = BAGI_V1;
         bag->length = bag->limit = bag->table = 0;
         memset(&bag->trailer, 0, sizeof bag->trailer);
-        blobs->grows = index->grows = how->grows;
-        code = bagi_file_attach(bag, dir, how->name, BAGI_BLOBS, &why);
+        blobs->grows = index->grows = bag_options->grows;
+        code = bagi_file_attach(bag, dir, bag_options->name, BAGI_BLOBS, &why);
         if (!code && search)
             code = bagi_file_size(env, blobs->handle, blobs->path, &before, &why);
         if (!code && split)
-            code = bagi_file_attach(bag, dir, how->name, BAGI_ENDS, &why);
+            code = bagi_file_attach(bag, dir, bag_options->name, BAGI_ENDS, &why);
         if (code == BAGS_ERROR_MISSING && search && index->path) {
             bagi_file_close(bag, index);
             split = false;
@@ -5713,24 +5714,24 @@ BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
         /* The blobs are measured after the index, so that they cover it while a
          * writer appends. */
         if (!code && split)
-            code = bagi_file_map(bag, index, how->no_mmap, &why);
+            code = bagi_file_map(bag, index, bag_options->no_mmap, &why);
         if (!code)
-            code = bagi_file_map(bag, blobs, how->no_mmap, &why);
+            code = bagi_file_map(bag, blobs, bag_options->no_mmap, &why);
         moved = !code && search && !split && blobs->size != before;
         if (!code)
-            code = split ? bagi_bag_shape_split(bag, how, &why)
-                         : bagi_bag_shape(bag, how->allow_empty, &why);
+            code = split ? bagi_bag_shape_split(bag, bag_options, &why)
+                         : bagi_bag_shape(bag, bag_options->allow_empty, &why);
         if (!code)
-            code = bagi_bag_entries(bag, BAGI_ENDS, how->cache_index, &why);
-        if (!code && how->verify_checksums)
-            code = bagi_crcs_open(bag, dir, how, &why);
-        if (!code && !moved && how->verify_checksums)
+            code = bagi_bag_entries(bag, BAGI_ENDS, bag_options->cache_index, &why);
+        if (!code && bag_options->verify_checksums)
+            code = bagi_crcs_open(bag, dir, bag_options, &why);
+        if (!code && !moved && bag_options->verify_checksums)
             code = bagi_crcs_check_shard(
-                bag->file[BAGI_CRCS].shown, &bag->trailer, &how->record, &why);
+                bag->file[BAGI_CRCS].shown, &bag->trailer, &bag_options->record, &why);
         /* What contradicts itself may be of two shards. */
         if ((!code || code == BAGS_ERROR_CORRUPT) && blobs->path) {
-            bags_code same =
-                bagi_check_record(env, blobs->path, how->record.identity, false, &why);
+            bags_code same = bagi_check_record(
+                env, blobs->path, bag_options->record.identity, false, &why);
             code = same ? same : code;
         }
         if (code == BAGS_ERROR_CORRUPT && search && index->handle)
@@ -5744,13 +5745,13 @@ BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
         return code;
     }
     /* From here on nothing fails. */
-    bag->record = how->record.identity;
-    bag->is_refs = !how->split && strcmp(how->name, "refs") == 0;
-    bag->verify = how->verify_checksums;
-    bag->random = how->no_read_ahead && env->io.advise && blobs->map;
+    bag->record = bag_options->record.identity;
+    bag->is_refs = !bag_options->split && strcmp(bag_options->name, "refs") == 0;
+    bag->verify = bag_options->verify_checksums;
+    bag->random = bag_options->no_read_ahead && env->io.advise && blobs->map;
     if (bag->cached[BAGI_ENDS].data && bagi_is_split(bag))
         bagi_file_close(bag, index); /* not needed any more */
-    bagi_bag_point(bag);
+    bagi_bag_set_pointers(bag);
     for (int i = 0; i < BAGI_FILES; i++) {
         bagi_file *file = &bag->file[i];
         if (file->handle && file->map) { /* a map needs no open file */
@@ -5764,7 +5765,7 @@ BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
             file->listed = true;
             bagi_unlock(&files->mutex);
         }
-        if (how->no_read_ahead)
+        if (bag_options->no_read_ahead)
             bagi_file_advise(bag, file, 0, file->size, BAGS_ADVICE_RANDOM);
     }
     return BAGS_OK;
@@ -5943,7 +5944,7 @@ static bags_code bagi_fetch_transfer(bagi_fetch *fetch, int which, bags_error *e
         const bag_reader *bag = span->bag;
         const bagi_file *file = bagi_bag_file(bag, which);
         uint64_t start = span->start, stop = span->stop;
-        if (bag->at_hand[which]) {
+        if (bag->in_memory[which]) {
             for (; i + 1 < fetch->count && span[1].bag == bag &&
                    span[1].start <= stop + BAGI_ADVICE_GAP;
                  i++, span++)
@@ -6013,10 +6014,10 @@ static bags_code bagi_fetch_transfer(bagi_fetch *fetch, int which, bags_error *e
 /* The result of a fetch for a span. */
 static const unsigned char *bagi_fetch_result(
     const bagi_fetch *fetch, const bagi_span *span, int which) {
-    const unsigned char *at_hand = span->bag->at_hand[which];
-    if (!at_hand)
+    const unsigned char *in_memory = span->bag->in_memory[which];
+    if (!in_memory)
         return fetch->data->data + span->at[which];
-    return at_hand +
+    return in_memory +
            (which == BAGI_BLOBS ? span->start : span->first * bagi_entry_size[which]);
 }
 
@@ -6139,7 +6140,7 @@ BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(
     bagi_mapped mapped = BAGI_ZERO;
     if (reader) {
         mapped = reader->mapped;
-        mapped.length = reader->found;
+        mapped.length = reader->mapped_length;
     }
     if (!reader || !scratch) {
         code = bagi_fail_null(err);
@@ -6147,7 +6148,7 @@ BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(
         bagi_bag_request(reader, (uint64_t)(blob.data - mapped.data), blob.size);
         if (reader->verify)
             code = bagi_crcs_compare(reader, index, 1, mapped.table + 8 * (index + 1),
-                reader->at_hand[BAGI_CRCS] + 4 * index, blob.data, err);
+                reader->in_memory[BAGI_CRCS] + 4 * index, blob.data, err);
     } else {
         code = bagi_fetch_one(reader, index, 1, scratch, &range, err);
         blob.data = range.data;
@@ -6255,8 +6256,8 @@ static bags_code bagi_cursor_load(const bagi_cursor *cursor, int which, size_t a
     const bag_reader *bag = cursor->bag;
     size_t size = bagi_entry_size[which];
     size_t before = which == BAGI_ENDS && cursor->next ? 8 : 0;
-    if (bag->at_hand[which]) {
-        *out = bag->at_hand[which] + size * cursor->next;
+    if (bag->in_memory[which]) {
+        *out = bag->in_memory[which] + size * cursor->next;
         return BAGS_OK;
     }
     if (!cursor->window)
@@ -6276,7 +6277,7 @@ static bags_code bagi_cursor_next(bagi_cursor *cursor, bags_error *err) {
         uint64_t crcs = bag->trailer.length; /* a journal may have fewer */
         crcs = crcs > cursor->next ? BAGI_MIN(crcs - cursor->next, count) : 0;
         if (!cursor->window &&
-            !(bag->at_hand[BAGI_ENDS] && (!crcs || bag->at_hand[BAGI_CRCS])))
+            !(bag->in_memory[BAGI_ENDS] && (!crcs || bag->in_memory[BAGI_CRCS])))
             cursor->window = (unsigned char *)bagi_alloc_raw(
                 &bag->env->memory, BAGI_CURSOR_WINDOW, err);
         bags_code code =
@@ -6317,8 +6318,8 @@ static bags_code bagi_cursor_next(bagi_cursor *cursor, bags_error *err) {
 static bags_code bagi_cursor_bytes(bagi_cursor *cursor, uint64_t at, size_t size,
     const unsigned char **data, bags_error *err) {
     const bag_reader *bag = cursor->bag;
-    if (bag->at_hand[BAGI_BLOBS]) {
-        *data = bag->at_hand[BAGI_BLOBS] + at;
+    if (bag->in_memory[BAGI_BLOBS]) {
+        *data = bag->in_memory[BAGI_BLOBS] + at;
         return BAGS_OK;
     }
     if (!cursor->bytes.data || at < cursor->at ||
@@ -6415,10 +6416,10 @@ typedef struct bagi_scan {
 } bagi_scan;
 
 /* A Bag that is scanned, and its blobs that belong to complete datapoints. */
-typedef struct bagi_scanned {
+typedef struct bagi_scan_cursor {
     bagi_cursor cursor;
     bagi_extent complete;
-} bagi_scanned;
+} bagi_scan_cursor;
 
 /*
  * Find the longest prefix of complete datapoints: those whose refs are valid and
@@ -6429,8 +6430,8 @@ typedef struct bagi_scanned {
 static bags_code bagi_prefix_scan(bag_reader **readers, const bags_type *types,
     size_t count, bagi_scan *found, bags_error *err) {
     const bags_allocator *memory = &readers[0]->env->memory;
-    size_t size = (count + 1) * sizeof(bagi_scanned);
-    bagi_scanned *bags = (bagi_scanned *)bagi_alloc(memory, size, err);
+    size_t size = (count + 1) * sizeof(bagi_scan_cursor);
+    bagi_scan_cursor *bags = (bagi_scan_cursor *)bagi_alloc(memory, size, err);
     bagi_ref *refs = (bagi_ref *)bagi_alloc(memory, count * sizeof *refs, err);
     bags_code code = bags && refs ? BAGS_OK : BAGS_ERROR_MEMORY;
     memset(found, 0, sizeof *found);
@@ -6504,7 +6505,7 @@ BAGS_API bag_reader *bag_reader_open(
     BAGI_ERR(err);
     BAGI_OPTIONS(bag_reader_options, options);
     bool journal = options->unfinished == BAGS_UNFINISHED_READ;
-    bagi_bag_options how = bagi_bag_options_new();
+    bagi_bag_options bag_options = bagi_bag_options_new();
     bagi_dir dir;
     bagi_scan found;
     bagi_standalone *bag = bagi_standalone_new(options, err);
@@ -6512,12 +6513,12 @@ BAGS_API bag_reader *bag_reader_open(
         return NULL;
     bag_reader *reader = &bag->reader;
     bags_code code = bagi_dir_standalone(&bag->env, path, &dir, err);
-    how.no_mmap = options->no_mmap || journal; /* its writer may truncate it */
-    how.cache_index = options->cache_index || journal;
-    how.verify_checksums = options->verify_checksums;
-    how.allow_empty = options->allow_empty_file;
-    how.grows = how.unfinished = journal;
-    how.no_read_ahead = options->no_read_ahead;
+    bag_options.no_mmap = options->no_mmap || journal; /* its writer may truncate it */
+    bag_options.cache_index = options->cache_index || journal;
+    bag_options.verify_checksums = options->verify_checksums;
+    bag_options.allow_empty = options->allow_empty_file;
+    bag_options.grows = bag_options.unfinished = journal;
+    bag_options.no_read_ahead = options->no_read_ahead;
     if (!code)
         code = bagi_check_unfinished(path, options->unfinished, err);
     if (!code && options->unfinished == BAGS_UNFINISHED_SKIP)
@@ -6525,7 +6526,7 @@ BAGS_API bag_reader *bag_reader_open(
             "%s: BAGS_UNFINISHED_SKIP does not apply to a single Bag",
             bags_path_tail(path));
     if (!code)
-        code = bagi_bag_open(reader, &dir, &how, err);
+        code = bagi_bag_open(reader, &dir, &bag_options, err);
     bagi_dir_free(&dir);
     if (!code && journal && bagi_is_split(reader))
         code = bagi_prefix_scan(&reader, NULL, 0, &found, err);
@@ -6562,7 +6563,7 @@ BAGS_API bag_reader *bag_reader_open_memory(
         code = bagi_bag_shape(reader, options->allow_empty_file, err);
     if (!code)
         code = bagi_bag_entries(reader, BAGI_ENDS, false, err);
-    bagi_bag_point(reader);
+    bagi_bag_set_pointers(reader);
     file->map = NULL; /* the caller's: not to be unmapped */
     if (!code)
         return reader;
@@ -6598,7 +6599,7 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
  * is finished. Owns the buffers and the order in which they reach the system; called
  * by bag_writer_*, which end this section, and by >>dataset-write.
  *
- *   - A job keeps the first failure of its streams; after it they do nothing, so that
+ *   - A bagi_writing keeps the first failure of its streams; after it they do nothing, so that
  *     callers check once.
  *   - An entry of the journal reaches the system after the blob that it ends, and that
  *     blob's CRC; so a prefix of the journal is always valid.
@@ -6608,36 +6609,37 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
  * ====================================================================== */
 
 /* What the streams of a writer share. */
-typedef struct bagi_job {
+typedef struct bagi_writing {
     bagi_env env;
     bool no_sync;       /* until a sync is requested: the rest is synced then */
     uint64_t process;   /* which opened it */
     bags_error failure; /* the first one; its code is BAGS_OK if there is none */
-} bagi_job;
+} bagi_writing;
 
-static void bagi_job_init(bagi_job *job, const bagi_env *env, bool no_sync) {
-    memset(job, 0, sizeof *job);
-    job->env = *env;
-    job->no_sync = no_sync;
-    job->process = bagi_process();
+static void bagi_writing_init(
+    bagi_writing *writing, const bagi_env *env, bool no_sync) {
+    memset(writing, 0, sizeof *writing);
+    writing->env = *env;
+    writing->no_sync = no_sync;
+    writing->process = bagi_process();
 }
 
 /* True in the process that opened the writer. In a child made by fork() it has
  * failed: the files, and the lock, are the parent's. */
-static bool bagi_job_is_ours(bagi_job *job, const char *path) {
-    if (BAGI_UNLIKELY(job->process != bagi_process()) && !job->failure.code)
-        bags_fail(&job->failure, BAGS_ERROR_STATE,
+static bool bagi_writing_is_ours(bagi_writing *writing, const char *path) {
+    if (BAGI_UNLIKELY(writing->process != bagi_process()) && !writing->failure.code)
+        bags_fail(&writing->failure, BAGS_ERROR_STATE,
             "%s: its writer belongs to the process that opened it, not to a "
             "child made by fork()",
-            path ? bagi_shown(&job->env, path) : "");
-    return job->process == bagi_process();
+            path ? bagi_shown(&writing->env, path) : "");
+    return writing->process == bagi_process();
 }
 
 /* Return the first failure, and copy it to err. */
-static bags_code bagi_job_end(const bagi_job *job, bags_error *err) {
-    if (job->failure.code && err != &job->failure)
-        *err = job->failure;
-    return job->failure.code;
+static bags_code bagi_writing_end(const bagi_writing *writing, bags_error *err) {
+    if (writing->failure.code && err != &writing->failure)
+        *err = writing->failure;
+    return writing->failure.code;
 }
 
 #define BAGI_LOCKED_BY_WRITER "unfinished, locked by a running writer"
@@ -6663,7 +6665,7 @@ static bags_code bagi_lock_file(const bagi_env *env, void *file, const char *fil
  *                |<----------- capacity -------------->|
  */
 typedef struct bagi_stream {
-    bagi_job *job;
+    bagi_writing *writing;
     char *path;
     void *handle;          /* NULL: the file is not used, and every call does nothing */
     unsigned char *buffer; /* the bytes of the file starting at `base` */
@@ -6680,21 +6682,21 @@ typedef struct bagi_stream {
 #define BAGI_WRITE_BACK_MIN ((uint64_t)16 << 20)
 
 static bool bagi_stream_idle(const bagi_stream *stream) {
-    return !stream->handle || stream->job->failure.code;
+    return !stream->handle || stream->writing->failure.code;
 }
 
 static void bagi_stream_fail(const bagi_stream *stream, int error, const char *doing) {
     if (error)
-        bagi_fail_io(
-            &stream->job->env, error, stream->path, doing, &stream->job->failure);
+        bagi_fail_io(&stream->writing->env, error, stream->path, doing,
+            &stream->writing->failure);
 }
 
 /* Open a new file, or with BAGS_IO_WRITE one that a writer left, to continue at its
  * end or, after bagi_stream_rewind, before. The buffer is kept for the next one. */
 static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir, const char *name,
     const char *suffix, int mode) {
-    bags_error *err = &stream->job->failure;
-    const bags_io *io = &stream->job->env.io;
+    bags_error *err = &stream->writing->failure;
+    const bags_io *io = &stream->writing->env.io;
     if (err->code)
         return;
     stream->base = stream->end = stream->written = stream->high = 0;
@@ -6721,12 +6723,14 @@ static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir, const cha
  * a failure, or this would not end. */
 static void bagi_stream_write(
     bagi_stream *stream, const unsigned char *data, size_t size) {
-    const bags_io *io = &stream->job->env.io;
-    if (bagi_stream_idle(stream) || !bagi_job_is_ours(stream->job, stream->path))
+    const bags_io *io = &stream->writing->env.io;
+    if (bagi_stream_idle(stream) ||
+        !bagi_writing_is_ours(stream->writing, stream->path))
         return;
     if (stream->written > (uint64_t)INT64_MAX - size) {
-        bags_fail(&stream->job->failure, BAGS_ERROR_LIMIT, "%s: larger than 2^63 bytes",
-            bagi_shown(&stream->job->env, stream->path));
+        bags_fail(&stream->writing->failure, BAGS_ERROR_LIMIT,
+            "%s: larger than 2^63 bytes",
+            bagi_shown(&stream->writing->env, stream->path));
         return;
     }
     /* Request disk space ahead of it: as much again as the file has, so that small
@@ -6753,7 +6757,7 @@ static void bagi_stream_write(
     }
     /* Start to write to the disk early, so that the sync at the end waits less. */
     uint64_t waiting = stream->written - stream->started;
-    if (io->write_back && !stream->job->no_sync && waiting >= BAGI_WRITE_BACK_MIN) {
+    if (io->write_back && !stream->writing->no_sync && waiting >= BAGI_WRITE_BACK_MIN) {
         io->write_back(io->user, stream->handle, stream->started, waiting);
         stream->started = stream->written;
     }
@@ -6778,7 +6782,7 @@ static void bagi_stream_empty(bagi_stream *stream) {
         stream->base = stream->end;
 }
 
-/* Add bytes at the end. After a failure nothing is added, and `end` stays: the job's
+/* Add bytes at the end. After a failure nothing is added, and `end` stays: the
  * failure says so to the caller. */
 static void bagi_stream_append(
     bagi_stream *stream, const unsigned char *data, size_t size) {
@@ -6817,7 +6821,7 @@ static void bagi_stream_rewind(bagi_stream *stream, uint64_t end) {
 /* Cut off what the file has after the end: bytes that a rewind dropped, and disk space
  * that was reserved. */
 static void bagi_stream_truncate(bagi_stream *stream) {
-    const bags_io *io = &stream->job->env.io;
+    const bags_io *io = &stream->writing->env.io;
     if (bagi_stream_idle(stream) || stream->high <= stream->end)
         return;
     bagi_stream_fail(
@@ -6828,12 +6832,12 @@ static void bagi_stream_truncate(bagi_stream *stream) {
 /* Fail if the path does not lead to the open file any more. */
 static void bagi_stream_check(bagi_stream *stream) {
     if (!bagi_stream_idle(stream))
-        bagi_check_same(
-            &stream->job->env, stream->handle, stream->path, &stream->job->failure);
+        bagi_check_same(&stream->writing->env, stream->handle, stream->path,
+            &stream->writing->failure);
 }
 
 static void bagi_stream_sync(bagi_stream *stream) {
-    const bags_io *io = &stream->job->env.io;
+    const bags_io *io = &stream->writing->env.io;
     if (!bagi_stream_idle(stream))
         bagi_stream_fail(stream, io->sync(io->user, stream->handle), "sync");
 }
@@ -6841,12 +6845,12 @@ static void bagi_stream_sync(bagi_stream *stream) {
 /* Close the file also after a failure. A failed close may have lost data. */
 static void bagi_stream_close(bagi_stream *stream) {
     if (stream->handle) {
-        const bags_io *io = &stream->job->env.io;
+        const bags_io *io = &stream->writing->env.io;
         int error = io->close(io->user, stream->handle);
-        if (!stream->job->failure.code)
+        if (!stream->writing->failure.code)
             bagi_stream_fail(stream, error, "close");
     }
-    bagi_free_text(&stream->job->env.memory, stream->path);
+    bagi_free_text(&stream->writing->env.memory, stream->path);
     stream->handle = NULL;
     stream->path = NULL;
 }
@@ -6854,7 +6858,7 @@ static void bagi_stream_close(bagi_stream *stream) {
 /* Close a file whose content no longer matters. */
 static void bagi_stream_forget(bagi_stream *stream) {
     if (stream->handle)
-        bagi_close_read(&stream->job->env, stream->handle);
+        bagi_close_read(&stream->writing->env, stream->handle);
     stream->handle = NULL;
     bagi_stream_close(stream);
 }
@@ -6863,9 +6867,9 @@ static void bagi_stream_forget(bagi_stream *stream) {
  * one now. */
 static void bagi_stream_remove(bagi_stream *stream) {
     bags_error ignored;
-    if (stream->handle && bagi_job_is_ours(stream->job, stream->path) &&
-        !bagi_check_same(&stream->job->env, stream->handle, stream->path, &ignored))
-        stream->job->env.io.remove(stream->job->env.io.user, stream->path);
+    if (stream->handle && bagi_writing_is_ours(stream->writing, stream->path) &&
+        !bagi_check_same(&stream->writing->env, stream->handle, stream->path, &ignored))
+        stream->writing->env.io.remove(stream->writing->env.io.user, stream->path);
     bagi_stream_forget(stream);
 }
 
@@ -6875,9 +6879,9 @@ static void bagi_stream_copy(bagi_stream *from, bagi_stream *to, uint32_t *crc) 
     size_t step = 0;
     for (uint64_t at = 0; at < from->end && !bagi_stream_idle(from); at += step) {
         step = (size_t)BAGI_MIN(from->end - at, from->capacity);
-        if (bags_read(&from->job->env.io, from->handle,
-                bagi_passed(&from->job->env, from->path), at, from->buffer, step,
-                &from->job->failure))
+        if (bags_read(&from->writing->env.io, from->handle,
+                bagi_passed(&from->writing->env, from->path), at, from->buffer, step,
+                &from->writing->failure))
             return;
         *crc = bags_crc32c(*crc, from->buffer, step);
         if (to)
@@ -6901,7 +6905,7 @@ typedef struct bagi_output {
 
 #ifdef BAGS_DEBUG
 /*
- * What holds for a Bag that is open, between calls, unless the job has failed. Of each
+ * What holds for a Bag that is open, between calls, unless the writing has failed. Of each
  * stream:
  *   - base <= written <= end, and the bytes from base to end are fewer than the buffer
  *     has: a full one was written
@@ -6919,7 +6923,7 @@ static void bagi_output_assert(const bagi_output *output) {
         return;
     for (int i = 0; i < BAGI_FILES; i++) {
         const bagi_stream *stream = &output->stream[i];
-        assert(stream->job == blobs->job);
+        assert(stream->writing == blobs->writing);
         if (!stream->handle) {
             assert(i == BAGI_CRCS && !output->checksums);
             continue;
@@ -6941,14 +6945,15 @@ static void bagi_output_assert(const bagi_output *output) {
 
 /* Set up the streams. The buffers of the ends and CRCs are full after the same number
  * of blobs. */
-static void bagi_output_init(bagi_output *output, bagi_job *job, size_t buffer_size) {
+static void bagi_output_init(
+    bagi_output *output, bagi_writing *writing, size_t buffer_size) {
     size_t size = BAGI_BUFFER_MIN;
     if (buffer_size == 0)
         buffer_size = BAGI_BUFFER_DEFAULT;
     while (size < buffer_size && size <= SIZE_MAX / 4)
         size *= 2;
     for (int i = 0; i < BAGI_FILES; i++)
-        output->stream[i].job = job;
+        output->stream[i].writing = writing;
     output->stream[BAGI_BLOBS].capacity = size;
     output->stream[BAGI_ENDS].capacity = size / 2;
     output->stream[BAGI_CRCS].capacity = size / 4;
@@ -6957,7 +6962,7 @@ static void bagi_output_init(bagi_output *output, bagi_job *job, size_t buffer_s
 /* Free the buffers. */
 static void bagi_output_free(bagi_output *output) {
     for (int i = 0; i < BAGI_FILES; i++)
-        bagi_free(&output->stream[i].job->env.memory, output->stream[i].buffer,
+        bagi_free(&output->stream[i].writing->env.memory, output->stream[i].buffer,
             output->stream[i].capacity);
 }
 
@@ -7070,7 +7075,7 @@ static void bagi_output_finish(bagi_output *output, bool keep_idx) {
     bagi_output_flush(output);
     if (keep_idx) {
         bagi_stream_truncate(ends);
-        if (!ends->job->no_sync)
+        if (!ends->writing->no_sync)
             bagi_stream_sync(ends);
     }
     bagi_stream_append(blobs, zero, sizeof zero);
@@ -7094,21 +7099,21 @@ static void bagi_output_seal(bagi_output *output) {
         crcs->end = crcs->written;
         bagi_stream_truncate(crcs);
     }
-    if (!crcs->job->no_sync)
+    if (!crcs->writing->no_sync)
         bagi_outputs_each(output, 1, BAGI_CONTENT, bagi_stream_sync);
 }
 
 /* ---- standalone Bags ---- */
 
 struct bag_writer {
-    bagi_job job;
+    bagi_writing writing;
     bagi_output output;
     bagi_dir dir; /* it owns its path */
     bool keep_idx;
 };
 
 static void bagi_bag_writer_free(bag_writer *writer) {
-    bags_allocator memory = writer->job.env.memory;
+    bags_allocator memory = writer->writing.env.memory;
     bagi_output_free(&writer->output);
     bagi_dir_free(&writer->dir);
     bagi_free(&memory, writer, sizeof *writer);
@@ -7117,7 +7122,7 @@ static void bagi_bag_writer_free(bag_writer *writer) {
 /* Fail if the paths do not lead to the Bag's files any more, or in another process
  * than the one that opened it. */
 static void bagi_bag_writer_check(bag_writer *writer) {
-    if (bagi_job_is_ours(&writer->job, writer->output.stream[BAGI_BLOBS].path))
+    if (bagi_writing_is_ours(&writer->writing, writer->output.stream[BAGI_BLOBS].path))
         bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_check);
 }
 
@@ -7129,18 +7134,18 @@ BAGS_API bag_writer *bag_writer_open(
     bag_writer *writer = (bag_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
     if (!writer)
         return NULL;
-    bags_error *failure = &writer->job.failure;
+    bags_error *failure = &writer->writing.failure;
     bagi_stream *blobs = &writer->output.stream[BAGI_BLOBS];
-    bagi_job_init(&writer->job, &env, options->no_sync);
-    bagi_output_init(&writer->output, &writer->job, options->buffer_size);
+    bagi_writing_init(&writer->writing, &env, options->no_sync);
+    bagi_output_init(&writer->output, &writer->writing, options->buffer_size);
     writer->output.checksums = options->checksum;
     writer->keep_idx = options->keep_idx;
-    bagi_dir_standalone(&writer->job.env, path, &writer->dir, failure);
+    bagi_dir_standalone(&writer->writing.env, path, &writer->dir, failure);
     /* The Bag is locked before its journal exists: where there is a journal, there is
      * the lock. */
     bagi_stream_open(blobs, &writer->dir, "", ".bag", BAGS_IO_CREATE);
     if (!failure->code)
-        bagi_lock_file(&writer->job.env, blobs->handle, blobs->path, blobs->path,
+        bagi_lock_file(&writer->writing.env, blobs->handle, blobs->path, blobs->path,
             BAGI_LOCKED_BY_WRITER, failure);
     bagi_output_open(&writer->output, &writer->dir, "", BAGS_IO_CREATE);
     /* Checksums that remain from another Bag would be taken for this one's. */
@@ -7148,7 +7153,7 @@ BAGS_API bag_writer *bag_writer_open(
         bagi_dir_has(&writer->dir, "", ".crc", &failure->code, failure))
         bags_fail(failure, BAGS_ERROR_EXISTS,
             "%s.crc: already exists: the checksums of another Bag", writer->dir.shown);
-    if (!bagi_job_end(&writer->job, err))
+    if (!bagi_writing_end(&writer->writing, err))
         return writer;
     bag_writer_abort(writer);
     return NULL;
@@ -7158,11 +7163,11 @@ BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data, size_
     uint64_t *index, bags_error *err) {
     BAGI_NEED(writer && (data || !size), err);
     BAGI_CHECK(bagi_output_assert(&writer->output));
-    if (!writer->job.failure.code)
+    if (!writer->writing.failure.code)
         bagi_output_append(&writer->output, (const unsigned char *)data, size);
-    if (BAGI_UNLIKELY(writer->job.failure.code)) {
+    if (BAGI_UNLIKELY(writer->writing.failure.code)) {
         BAGI_ERR(err);
-        return bagi_job_end(&writer->job, err);
+        return bagi_writing_end(&writer->writing, err);
     }
     if (index)
         *index = writer->output.length - 1;
@@ -7175,7 +7180,7 @@ BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
     bagi_bag_writer_check(writer);
     bagi_output_flush(&writer->output);
     BAGI_CHECK(bagi_output_assert(&writer->output));
-    return bagi_job_end(&writer->job, err);
+    return bagi_writing_end(&writer->writing, err);
 }
 
 /* The names of the files must be on the disk too. */
@@ -7184,13 +7189,13 @@ BAGS_API bags_code bag_writer_sync(bag_writer *writer, bags_error *err) {
     bags_code code = bag_writer_flush(writer, err);
     if (code)
         return code;
-    bagi_job *job = &writer->job;
+    bagi_writing *writing = &writer->writing;
     bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_sync);
-    if (!job->failure.code)
+    if (!writing->failure.code)
         bagi_sync_parent(
-            &job->env, writer->output.stream[BAGI_BLOBS].path, &job->failure);
-    job->no_sync = false; /* nor for the rest */
-    return bagi_job_end(job, err);
+            &writing->env, writer->output.stream[BAGI_BLOBS].path, &writing->failure);
+    writing->no_sync = false; /* nor for the rest */
+    return bagi_writing_end(writing, err);
 }
 
 BAGS_API uint64_t bag_writer_length(const bag_writer *writer) {
@@ -7207,19 +7212,19 @@ BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
     BAGI_ERR(err);
     if (!writer)
         return BAGS_OK;
-    bagi_job *job = &writer->job;
+    bagi_writing *writing = &writer->writing;
     bagi_bag_writer_check(writer);
     bagi_output_finish(&writer->output, true);
     bagi_output_seal(&writer->output);
-    if (!job->failure.code && !job->no_sync)
+    if (!writing->failure.code && !writing->no_sync)
         bagi_sync_parent(
-            &job->env, writer->output.stream[BAGI_BLOBS].path, &job->failure);
-    if (!job->failure.code)
+            &writing->env, writer->output.stream[BAGI_BLOBS].path, &writing->failure);
+    if (!writing->failure.code)
         bagi_outputs_each(&writer->output, 1, BAGI_CONTENT, bagi_stream_close);
-    if (!job->failure.code && !writer->keep_idx)
+    if (!writing->failure.code && !writer->keep_idx)
         bagi_stream_remove(&writer->output.stream[BAGI_ENDS]);
     bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_close);
-    bags_code code = bagi_job_end(job, err);
+    bags_code code = bagi_writing_end(writing, err);
     bagi_bag_writer_free(writer);
     return code;
 }
@@ -7596,29 +7601,29 @@ static bool bagi_is_of_worker(bagi_shard_id name, uint64_t start, uint64_t stop)
 }
 
 static bags_code bagi_shard_list_push(
-    bagi_shard_list *names, bagi_shard_id name, bags_error *err) {
+    bagi_shard_list *list, bagi_shard_id name, bags_error *err) {
     bags_code code = bagi_push(
-        &names->array, &names->env->memory, &names->count, &name, sizeof name, err);
-    names->ids = (bagi_shard_id *)(void *)names->array.data;
+        &list->array, &list->env->memory, &list->count, &name, sizeof name, err);
+    list->ids = (bagi_shard_id *)(void *)list->array.data;
     return code;
 }
 
 /* For the list hook: collect the names made of digits. */
 static int bagi_shard_list_collect(void *user, const char *text) {
-    bagi_shard_list *names = (bagi_shard_list *)user;
+    bagi_shard_list *list = (bagi_shard_list *)user;
     size_t digits = strspn(text, "0123456789"), zeros = strspn(text, "0");
     bagi_shard_id name = {0, (unsigned)digits};
     if (digits == 0 || text[digits])
         return 0;
     if (digits - zeros > BAGI_SHARD_DIGITS || digits > BAGI_DIGITS_MAX) {
-        names->code = bags_fail(names->err, BAGS_ERROR_LIMIT,
+        list->code = bags_fail(list->err, BAGS_ERROR_LIMIT,
             "%s: shard number too large (%.40s, maximum 10^18 - 1)",
-            bagi_shown(names->env, names->path), text);
+            bagi_shown(list->env, list->path), text);
         return 0;
     }
     for (size_t i = zeros; i < digits; i++)
         name.number = name.number * 10 + (uint64_t)(text[i] - '0');
-    return bagi_shard_list_push(names, name, names->err) ? ENOMEM : 0;
+    return bagi_shard_list_push(list, name, list->err) ? ENOMEM : 0;
 }
 
 /* By number. Two names of one number, which are refused later, are ordered by their
@@ -7632,36 +7637,36 @@ static int bagi_shard_list_order(const void *a, const void *b) {
 
 /* Find the next fault of the names: a number that is too large, then those that two
  * shards have. */
-static bags_code bagi_shard_list_check(bagi_shard_list *names, bags_error *err) {
-    bags_code code = names->code;
-    names->code = BAGS_OK;
-    while (!code && ++names->checked < names->count) {
-        const bagi_shard_id *name = &names->ids[names->checked];
+static bags_code bagi_shard_list_check(bagi_shard_list *list, bags_error *err) {
+    bags_code code = list->code;
+    list->code = BAGS_OK;
+    while (!code && ++list->checked < list->count) {
+        const bagi_shard_id *name = &list->ids[list->checked];
         if (name->number == name[-1].number)
             code = bags_fail(err, BAGS_ERROR_CORRUPT,
                 "%s: two shards with number %" PRIu64 ": %0*" PRIu64 " and %0*" PRIu64,
-                bagi_shown(names->env, names->path), name->number, (int)name[-1].digits,
+                bagi_shown(list->env, list->path), name->number, (int)name[-1].digits,
                 name->number, (int)name->digits, name->number);
     }
     return code;
 }
 
-/* List the shards of a dataset; free names->array, also after a failure. After a fault of
+/* List the shards of a dataset; free list->array, also after a failure. After a fault of
  * the names, the list is complete. */
 static bags_code bagi_shard_list_read(
-    const bagi_env *env, const char *path, bagi_shard_list *names, bags_error *err) {
-    memset(names, 0, sizeof *names);
-    names->env = env;
-    names->path = path;
-    names->err = err;
+    const bagi_env *env, const char *path, bagi_shard_list *list, bags_error *err) {
+    memset(list, 0, sizeof *list);
+    list->env = env;
+    list->path = path;
+    list->err = err;
     int error = env->io.list
-                    ? env->io.list(env->io.user, path, bagi_shard_list_collect, names)
+                    ? env->io.list(env->io.user, path, bagi_shard_list_collect, list)
                     : ENOSYS;
     if (error)
         return bagi_fail_io(env, error, path, error == ENOENT ? "open" : "list", err);
-    if (names->count > 1)
-        qsort(names->ids, names->count, sizeof *names->ids, bagi_shard_list_order);
-    return bagi_shard_list_check(names, err);
+    if (list->count > 1)
+        qsort(list->ids, list->count, sizeof *list->ids, bagi_shard_list_order);
+    return bagi_shard_list_check(list, err);
 }
 
 /* Check a pair of worker numbers; shard_stop 0 becomes 1. */
@@ -7678,20 +7683,20 @@ static bags_code bagi_check_worker(
 
 /* Refuse missing numbers among the shards of a worker; the first 20 are listed. `why`
  * states what may be the cause, and the remedy. */
-BAGI_COLD static bags_code bagi_check_gaps(const bagi_shard_list *names, uint64_t start,
+BAGI_COLD static bags_code bagi_check_gaps(const bagi_shard_list *list, uint64_t start,
     uint64_t step, const char *why, bags_error *err) {
     uint64_t next = start, found = 0, missing = 0;
-    char list[512] = "";
+    char numbers[512] = "";
     size_t used = 0, listed = 0;
-    for (size_t i = 0; i < names->count; i++) {
-        uint64_t number = names->ids[i].number;
-        if (!bagi_is_of_worker(names->ids[i], start, step))
+    for (size_t i = 0; i < list->count; i++) {
+        uint64_t number = list->ids[i].number;
+        if (!bagi_is_of_worker(list->ids[i], start, step))
             continue;
         found += number >= next; /* of two shards with one number, one */
         if (number > next)
             missing += (number - next) / step;
         for (; next < number && listed < 20; next += step) {
-            int size = snprintf(list + used, sizeof list - used, "%s%" PRIu64,
+            int size = snprintf(numbers + used, sizeof numbers - used, "%s%" PRIu64,
                 listed++ ? ", " : "", next);
             used += size > 0 ? (size_t)size : 0;
         }
@@ -7701,7 +7706,7 @@ BAGI_COLD static bags_code bagi_check_gaps(const bagi_shard_list *names, uint64_
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_GAP,
         "%s: missing shards %s%s (found %" PRIu64 " of %" PRIu64 "): %s",
-        bagi_shown(names->env, names->path), list, missing > listed ? ", ..." : "",
+        bagi_shown(list->env, list->path), numbers, missing > listed ? ", ..." : "",
         found, found + missing, why);
 }
 
@@ -7715,33 +7720,33 @@ BAGI_COLD static bags_code bagi_check_gaps(const bagi_shard_list *names, uint64_
 
 /* All Bags of a shard may be opened soon, with their checksums. */
 static void bagi_shard_expect(const bagi_dir *dir, const bagi_spec *spec) {
-    bagi_bag_options how = bagi_bag_options_new();
-    how.verify_checksums = true;
+    bagi_bag_options bag_options = bagi_bag_options_new();
+    bag_options.verify_checksums = true;
     for (size_t i = 0; i <= spec->count; i++) {
-        how.name = bagi_spec_name(spec, i);
-        bagi_bag_expect(dir, &how);
+        bag_options.name = bagi_spec_name(spec, i);
+        bagi_bag_expect(dir, &bag_options);
     }
 }
 
 /* Call each() with the directory of every shard of a worker, and its index among
  * the names, until it fails. Those that follow may be opened soon. */
-static bags_code bagi_each_shard(const bagi_shard_list *names, uint64_t start,
+static bags_code bagi_each_shard(const bagi_shard_list *list, uint64_t start,
     uint64_t stop, bags_code (*each)(void *user, const bagi_dir *dir, size_t index),
     void *user, bags_error *err) {
-    const bagi_env *env = names->env;
+    const bagi_env *env = list->env;
     bags_code code = BAGS_OK;
     size_t ahead = env->io.expect ? 0 : SIZE_MAX;
-    for (size_t i = 0; i < names->count && !code; i++) {
-        if (!bagi_is_of_worker(names->ids[i], start, stop))
+    for (size_t i = 0; i < list->count && !code; i++) {
+        if (!bagi_is_of_worker(list->ids[i], start, stop))
             continue;
-        const bagi_spec *spec = names->spec;
+        const bagi_spec *spec = list->spec;
         size_t step = !spec ? BAGI_SHARDS_AHEAD : spec->count ? BAGI_BAGS_AHEAD : 1;
-        for (; ahead < names->count && ahead < i + step; ahead++) {
+        for (; ahead < list->count && ahead < i + step; ahead++) {
             bags_error ignored;
             bagi_dir dir;
-            if (!bagi_is_of_worker(names->ids[ahead], start, stop))
+            if (!bagi_is_of_worker(list->ids[ahead], start, stop))
                 continue;
-            if (!bagi_shard_dir(&dir, env, names->path, names->ids[ahead], &ignored)) {
+            if (!bagi_shard_dir(&dir, env, list->path, list->ids[ahead], &ignored)) {
                 bagi_dir_expect(&dir, "spec.json", "");
                 bagi_dir_expect(&dir, "refs", ".bag");
                 if (spec)
@@ -7750,7 +7755,7 @@ static bags_code bagi_each_shard(const bagi_shard_list *names, uint64_t start,
             bagi_dir_free(&dir);
         }
         bagi_dir dir;
-        code = bagi_shard_dir(&dir, env, names->path, names->ids[i], err);
+        code = bagi_shard_dir(&dir, env, list->path, list->ids[i], err);
         if (!code)
             code = each(user, &dir, i);
         bagi_dir_free(&dir);
@@ -7776,15 +7781,15 @@ static bool bagi_is_single(const bagi_dir *dir, bags_code *code, bags_error *err
 static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
     const bagi_env *env = dir->env;
     bags_error why;
-    bagi_shard_list names;
-    bags_code code = bagi_shard_list_read(env, dir->path, &names, &why);
+    bagi_shard_list list;
+    bags_code code = bagi_shard_list_read(env, dir->path, &list, &why);
     if (code && why.system == ENOSYS) /* an unsharded dataset needs no list */
         code = BAGS_OK;
     else if (code)
         *err = why;
-    for (size_t i = 0; i < names.count && !code; i++) {
+    for (size_t i = 0; i < list.count && !code; i++) {
         bagi_dir shard;
-        code = bagi_shard_dir(&shard, env, dir->path, names.ids[i], err);
+        code = bagi_shard_dir(&shard, env, dir->path, list.ids[i], err);
         bags_path_kind kind = bagi_kind(env, shard.path, &code, err);
         bagi_dir_free(&shard);
         if (kind == BAGS_PATH_DIRECTORY)
@@ -7792,9 +7797,9 @@ static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
                 "%s: has both spec.json and shards (%0*" PRIu64
                 "): two datasets were written to one path; move one of them "
                 "away",
-                dir->shown, (int)names.ids[i].digits, names.ids[i].number);
+                dir->shown, (int)list.ids[i].digits, list.ids[i].number);
     }
-    bags_buffer_free(&names.array);
+    bags_buffer_free(&list.array);
     return code;
 }
 
@@ -7814,30 +7819,30 @@ static bags_code bagi_check_finished(void *user, const bagi_dir *dir, size_t ind
 }
 
 /* Find the dataset at a path and list its shards, after checking that there are not two
- * datasets. Free names->array, also after a failure. After a fault of the names, the list
+ * datasets. Free list->array, also after a failure. After a fault of the names, the list
  * is complete. */
 static bags_code bagi_shard_list_find(
-    const bagi_dir *dir, bagi_shard_list *names, bags_error *err) {
+    const bagi_dir *dir, bagi_shard_list *list, bags_error *err) {
     const bagi_env *env = dir->env;
     const bagi_shard_id dataset = {0, 0};
     bags_code code = BAGS_OK;
     bags_path_kind kind = bagi_kind(env, dir->path, &code, err);
-    memset(names, 0, sizeof *names);
+    memset(list, 0, sizeof *list);
     if (!code && kind == BAGS_PATH_NONE)
         code = bagi_fail_io(env, ENOENT, dir->path, "open", err);
     else if (!code && kind != BAGS_PATH_DIRECTORY)
         code = bags_fail(err, BAGS_ERROR_MISSING,
             "%s: a file, not the directory of a dataset", dir->shown);
-    names->single = bagi_is_single(dir, &code, err);
-    if (names->single) {
-        names->env = env;
-        names->path = dir->path;
-        code = bagi_shard_list_push(names, dataset, err);
+    list->single = bagi_is_single(dir, &code, err);
+    if (list->single) {
+        list->env = env;
+        list->path = dir->path;
+        code = bagi_shard_list_push(list, dataset, err);
         return code ? code : bagi_check_mixed(dir, err);
     }
     if (!code)
-        code = bagi_shard_list_read(env, dir->path, names, err);
-    if (!code && names->count == 0)
+        code = bagi_shard_list_read(env, dir->path, list, err);
+    if (!code && list->count == 0)
         code = bags_fail(err, BAGS_ERROR_MISSING,
             "%s: not a dataset (no spec.json, no shards)", dir->shown);
     return code;
@@ -7872,7 +7877,7 @@ static void bagi_bag_free(const bagi_env *env, bag_reader *bag) {
 }
 
 /* Open a Bag; free it with bagi_bag_free. Without `files` its files stay open. */
-static bags_code bagi_bag_new(const bagi_dir *dir, const bagi_bag_options *how,
+static bags_code bagi_bag_new(const bagi_dir *dir, const bagi_bag_options *bag_options,
     bagi_files *files, bag_reader **out, bags_error *err) {
     const bagi_env *env = dir->env;
     bag_reader *bag = (bag_reader *)bagi_alloc(&env->memory, sizeof *bag, err);
@@ -7880,7 +7885,7 @@ static bags_code bagi_bag_new(const bagi_dir *dir, const bagi_bag_options *how,
         return BAGS_ERROR_MEMORY;
     bag->env = env;
     bag->files = files;
-    bags_code code = bagi_bag_open(bag, dir, how, err);
+    bags_code code = bagi_bag_open(bag, dir, bag_options, err);
     if (code)
         bagi_free(&env->memory, bag, sizeof *bag);
     else
@@ -7912,13 +7917,13 @@ static bags_code bagi_shard_variant(
 }
 
 /* Count the datapoints of a shard: refs.bag has one blob each; if it is split, all
- * fields have the same length. how: how to open the Bags, apart from their names. */
+ * fields have the same length. *bag_options: how to open the Bags, apart from their names. */
 static bags_code bagi_shard_measure(const bagi_dir *dir, const bagi_spec *spec,
-    const bagi_bag_options *how, const bag_reader *refs, bool allow_unequal,
+    const bagi_bag_options *bag_options, const bag_reader *refs, bool allow_unequal,
     uint64_t *length, bags_error *err) {
-    bool split = how->split;
+    bool split = bag_options->split;
     bool empty = !split && refs->file[BAGI_BLOBS].size == 0;
-    bagi_bag_options opening = *how;
+    bagi_bag_options opening = *bag_options;
     size_t least = 0, most = 0;
     uint64_t low = UINT64_MAX, high = 0;
     *length = split ? 0 : refs->length;
@@ -7979,29 +7984,31 @@ static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec *spec, boo
 }
 
 /*
- * Open a finished shard by its spec.json, as *how states apart from names: its number
- * of datapoints, and in *how its variant, what its files are compared with, and whether
+ * Open a finished shard by its spec.json, as *bag_options states apart from names: its number
+ * of datapoints, and in *bag_options its variant, what its files are compared with, and whether
  * Bags may have 0 bytes.
  */
 static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
-    bool allow_unequal, bagi_bag_options *how, uint64_t *length, bags_error *err) {
+    bool allow_unequal, bagi_bag_options *bag_options, uint64_t *length,
+    bags_error *err) {
     bag_reader *refs = NULL;
     bool split = false;
-    bags_code code = bagi_common_read(common, dir, "", NULL, &how->record, err);
+    bags_code code = bagi_common_read(common, dir, "", NULL, &bag_options->record, err);
     if (!code)
         code = bagi_shard_variant(dir, &common->spec, &split, err);
     const bagi_spec *spec = &common->spec;
-    if (!code && how->verify_checksums)
-        code = bagi_shard_bind(dir, spec, split, &how->record, err);
-    how->split = split;
-    how->name = "refs";
-    how->no_mmap = how->allow_empty = true;
-    how->cache_index = false;
+    if (!code && bag_options->verify_checksums)
+        code = bagi_shard_bind(dir, spec, split, &bag_options->record, err);
+    bag_options->split = split;
+    bag_options->name = "refs";
+    bag_options->no_mmap = bag_options->allow_empty = true;
+    bag_options->cache_index = false;
     if (!code && !split)
-        code = bagi_bag_new(dir, how, NULL, &refs, err);
+        code = bagi_bag_new(dir, bag_options, NULL, &refs, err);
     if (!code)
-        code = bagi_shard_measure(dir, spec, how, refs, allow_unequal, length, err);
-    how->allow_empty = bagi_refs_allow_empty(refs);
+        code = bagi_shard_measure(
+            dir, spec, bag_options, refs, allow_unequal, length, err);
+    bag_options->allow_empty = bagi_refs_allow_empty(refs);
     bagi_bag_free(dir->env, refs);
     return code;
 }
@@ -8021,10 +8028,10 @@ static void bagi_bags_free(const bagi_env *env, bag_reader **bags, size_t count)
  * If it lists no datapoint, the others stay NULL. Free them with bagi_bags_free.
  * found->listed is valid also after a failure. */
 static bags_code bagi_unfinished_open(const bagi_dir *dir, const bagi_spec *spec,
-    const bagi_bag_options *how, bagi_files *files, bag_reader ***out, bagi_scan *found,
-    bags_error *err) {
+    const bagi_bag_options *bag_options, bagi_files *files, bag_reader ***out,
+    bagi_scan *found, bags_error *err) {
     size_t count = spec->count + 1;
-    bagi_bag_options opening = *how;
+    bagi_bag_options opening = *bag_options;
     bag_reader **bags =
         (bag_reader **)bagi_alloc(&dir->env->memory, count * sizeof *bags, err);
     bags_code code = bags ? BAGS_OK : BAGS_ERROR_MEMORY;
@@ -8136,7 +8143,7 @@ typedef struct bagi_slot_state {
 } bagi_slot_state;
 
 struct bags_writer {
-    bagi_job job;
+    bagi_writing writing;
     bags_writer_options options;
     bool sharded;
     char *path;        /* of the dataset */
@@ -8185,7 +8192,7 @@ struct bags_writer {
  */
 static void bagi_writer_assert(const bags_writer *writer) {
     const bagi_output *refs = &writer->outputs[writer->spec.count];
-    bool failed = writer->job.failure.code != BAGS_OK;
+    bool failed = writer->writing.failure.code != BAGS_OK;
     assert(writer->options.shard_start < writer->options.shard_stop);
     assert(!writer->sharded || writer->number >= BAGI_SHARD_LIMIT ||
            writer->number % writer->options.shard_stop == writer->options.shard_start);
@@ -8215,7 +8222,7 @@ static void bagi_writer_assert(const bags_writer *writer) {
 #define BAGI_WRITER_ERR(writer, err)                                                   \
     BAGI_NEED(writer, err);                                                            \
     BAGI_CHECK(bagi_writer_assert(writer));                                            \
-    (err) = (err) ? (err) : &(writer)->job.failure
+    (err) = (err) ? (err) : &(writer)->writing.failure
 
 /* Do the same with these streams of all Bags of the shard. */
 static void bagi_writer_each(
@@ -8237,8 +8244,8 @@ static void bagi_writer_add_checksums(bags_writer *writer) {
  * of its Bags lead to what it writes. Called before everything that changes files by
  * their paths, or reports that they are written. */
 static bags_code bagi_writer_check(bags_writer *writer) {
-    bags_error *failure = &writer->job.failure;
-    if (!bagi_job_is_ours(&writer->job, writer->path) || failure->code)
+    bags_error *failure = &writer->writing.failure;
+    if (!bagi_writing_is_ours(&writer->writing, writer->path) || failure->code)
         return failure->code;
     bagi_stream_check(&writer->record);
     if (bagi_is_finished(&writer->dir, &failure->code, failure))
@@ -8260,7 +8267,7 @@ static bags_code bagi_writer_lock(bags_writer *writer, int tries, bags_error *er
     for (int i = 0; i < tries && code == BAGS_ERROR_LOCKED; i++) {
         if (i)
             bagi_pause();
-        code = bagi_lock_file(&writer->job.env, record->handle, record->path,
+        code = bagi_lock_file(&writer->writing.env, record->handle, record->path,
             writer->dir.path, BAGI_LOCKED_BY_WRITER, err);
     }
     if (code == BAGS_ERROR_STATE)
@@ -8276,7 +8283,7 @@ static bags_code bagi_writer_lock(bags_writer *writer, int tries, bags_error *er
  * is safe without them.) With BAGS_IO_READ, only test the lock. */
 static bags_code bagi_writer_open_record(
     bags_writer *writer, int mode, bags_error *err) {
-    const bagi_env *env = &writer->job.env;
+    const bagi_env *env = &writer->writing.env;
     bagi_stream *record = &writer->record;
     void *second = NULL;
     record->path = bagi_dir_copy(&writer->dir, "spec.json", ".partial", err);
@@ -8314,7 +8321,7 @@ static void bagi_writer_leave(bags_writer *writer) {
     bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_close);
     bagi_stream_forget(&writer->record);
     bagi_dir_free(&writer->dir);
-    writer->job.no_sync = writer->options.no_sync;
+    writer->writing.no_sync = writer->options.no_sync;
 }
 
 /* After bags_finalize a worker's numbers no longer follow from shard_start and
@@ -8330,7 +8337,7 @@ BAGI_COLD static bags_code bagi_fail_finalized(
 /* Fail if the dataset is no longer the one that this writer opened, or with
  * BAGS_ERROR_EXISTS if bags_finalize renumbers it. */
 static bags_code bagi_writer_check_last(const bags_writer *writer, bags_error *err) {
-    const bagi_env *env = &writer->job.env;
+    const bagi_env *env = &writer->writing.env;
     bags_code code = BAGS_OK;
     if (writer->sharded && !writer->options.append &&
         bagi_has_mark(env, writer->path, bagi_shard_name(0), &code, err))
@@ -8343,9 +8350,9 @@ static bags_code bagi_writer_check_last(const bags_writer *writer, bags_error *e
 /* What was finished must still exist when a call between two shards reports it. */
 static void bagi_writer_check_idle(bags_writer *writer) {
     bags_error why;
-    if (!writer->job.failure.code && !writer->dir.path && writer->last &&
+    if (!writer->writing.failure.code && !writer->dir.path && writer->last &&
         bagi_writer_check_last(writer, &why) && why.code != BAGS_ERROR_EXISTS)
-        writer->job.failure = why;
+        writer->writing.failure = why;
 }
 
 /* Remove an unfinished shard whose record is held: the files of the Bags, unless they
@@ -8356,7 +8363,7 @@ static void bagi_writer_check_idle(bags_writer *writer) {
 static bags_code bagi_writer_discard(
     bags_writer *writer, bool *other, bags_error *err) {
     const bagi_dir *dir = &writer->dir;
-    const bags_io *io = &writer->job.env.io;
+    const bags_io *io = &writer->writing.env.io;
     const bagi_stream *record = &writer->record;
     bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_close);
     bags_code code = bagi_check_same(dir->env, record->handle, record->path, err);
@@ -8381,7 +8388,7 @@ static bags_code bagi_writer_discard(
 /* Remove the shard being written, unless it is complete and only waiting for the
  * disk failed, and the dataset's directory if this writer created it for nothing. */
 static void bagi_writer_drop(bags_writer *writer, bags_error *err) {
-    const bags_io *io = &writer->job.env.io;
+    const bags_io *io = &writer->writing.env.io;
     bool other = false;
     if (writer->dir.path)
         bagi_writer_discard(writer, &other, err);
@@ -8392,8 +8399,8 @@ static void bagi_writer_drop(bags_writer *writer, bags_error *err) {
 /* Refuse shards in the directory of an unsharded dataset. */
 static bags_code bagi_writer_check_single(bags_writer *writer) {
     bagi_dir dir;
-    bags_error *err = &writer->job.failure;
-    bagi_dir_open(&dir, &writer->job.env, writer->path, "", err);
+    bags_error *err = &writer->writing.failure;
+    bagi_dir_open(&dir, &writer->writing.env, writer->path, "", err);
     bool single = bagi_is_single(&dir, &err->code, err);
     bagi_dir_free(&dir);
     if (!single)
@@ -8424,26 +8431,26 @@ BAGI_COLD static bags_code bagi_fail_claimed(
 
 /* Start with a shard: of a sharded dataset, that of this name. */
 static bags_code bagi_writer_enter(bags_writer *writer, bagi_shard_id name) {
-    bags_error *failure = &writer->job.failure;
+    bags_error *failure = &writer->writing.failure;
     writer->shard_length = 0;
     if (!writer->sharded)
         name.digits = 0;
-    bagi_shard_dir(&writer->dir, &writer->job.env, writer->path, name, failure);
+    bagi_shard_dir(&writer->dir, &writer->writing.env, writer->path, name, failure);
     return failure->code;
 }
 
 /* Create the next shard's directory, which claims it, its record, and its files. */
 static void bagi_writer_claim_once(bags_writer *writer) {
-    const bagi_env *env = &writer->job.env;
+    const bagi_env *env = &writer->writing.env;
     const bagi_dir *dir = &writer->dir;
-    bags_error *err = &writer->job.failure, why;
+    bags_error *err = &writer->writing.failure, why;
     bagi_stream *record = &writer->record;
-    bool checksum = writer->options.checksum, no_sync = writer->job.no_sync;
+    bool checksum = writer->options.checksum, no_sync = writer->writing.no_sync;
     if (writer->sharded && writer->number >= BAGI_SHARD_LIMIT)
         bags_fail(err, BAGS_ERROR_LIMIT,
             "%s: shard number too large (%" PRIu64 ", maximum 10^18 - 1)",
             writer->shown, writer->number);
-    if (bagi_job_is_ours(&writer->job, writer->path) && !err->code)
+    if (bagi_writing_is_ours(&writer->writing, writer->path) && !err->code)
         bagi_writer_enter(writer, bagi_shard_name(writer->number));
     bags_path_kind kind = bagi_kind(env, writer->path, &err->code, err);
     if (!err->code && !bagi_make_parents(env, dir->path, err)) {
@@ -8510,7 +8517,7 @@ static void bagi_writer_claim_once(bags_writer *writer) {
 /* A recovery that sees the shard before its record is locked takes it for one that
  * a crashed writer left, and removes it. Then claim it again, when it is gone. */
 static bags_code bagi_writer_claim(bags_writer *writer) {
-    bags_error *failure = &writer->job.failure;
+    bags_error *failure = &writer->writing.failure;
     bool taken = false; /* by a recovery */
     for (int tries = 0; tries < BAGI_LOCK_TRIES; tries++) {
         if (failure->code)
@@ -8541,8 +8548,8 @@ static void bagi_writer_flush_all(bags_writer *writer) {
 
 /* The names of the shard and of the dataset must survive a power failure. */
 static void bagi_writer_sync_parents(bags_writer *writer) {
-    bags_error *failure = &writer->job.failure;
-    const bagi_env *env = &writer->job.env;
+    bags_error *failure = &writer->writing.failure;
+    const bagi_env *env = &writer->writing.env;
     if (!failure->code && writer->sharded)
         bagi_sync_dir(env, writer->path, failure);
     if (!failure->code)
@@ -8570,12 +8577,12 @@ static uint64_t bagi_writer_shard_size(const bags_writer *writer) {
 /* Finish the shard being written: from the tables to the rename of the record. If it
  * fails, the shard stays unfinished, and can be recovered. */
 static bags_code bagi_writer_finish(bags_writer *writer) {
-    const bagi_env *env = &writer->job.env;
-    bags_error *failure = &writer->job.failure;
+    const bagi_env *env = &writer->writing.env;
+    bags_error *failure = &writer->writing.failure;
     bagi_dir *dir = &writer->dir;
     size_t count = writer->spec.count + 1;
     bool keep_idx = writer->options.keep_idx;
-    bool no_sync = writer->job.no_sync;
+    bool no_sync = writer->writing.no_sync;
     uint64_t size = bagi_writer_shard_size(writer);
     uint32_t bound = bags_crc32c(0, writer->text, writer->text_size);
     bagi_writer_check(writer);
@@ -8641,13 +8648,13 @@ static bool bagi_writer_full(const bags_writer *writer) {
 /* ---- datapoints ----
  * bagi_datapoint_begin, then _field and _add for every value, then _end, which keeps
  * the datapoint or drops it. What refuses a datapoint is `pending`; what stops the
- * writer is the failure of the job. */
+ * writer is the failure of the writing. */
 
 /* Refuse a datapoint. A caller without an err stops the writer: then the datapoints
  * before it are flushed. */
 static bags_code bagi_writer_refuse(
     bags_writer *writer, const bags_error *why, bags_error *err) {
-    bags_error *failure = &writer->job.failure;
+    bags_error *failure = &writer->writing.failure;
     if (err == failure && writer->dir.path && !bagi_writer_check(writer))
         bagi_writer_flush_all(writer);
     if (err != failure || !failure->code)
@@ -8673,13 +8680,13 @@ static void bagi_datapoint_rewind(bags_writer *writer) {
 }
 
 static bags_code bagi_datapoint_begin(bags_writer *writer, bags_error *err) {
-    bags_code code = bagi_job_end(&writer->job, err);
+    bags_code code = bagi_writing_end(&writer->writing, err);
     if (code)
         return code;
     if (writer->begun)
         return bagi_writer_refuse_state(writer, "begun and not ended", err);
     if (!writer->dir.path && bagi_writer_claim(writer))
-        return bagi_job_end(&writer->job, err);
+        return bagi_writing_end(&writer->writing, err);
     for (size_t i = 0; i < writer->spec.count; i++)
         writer->slots[i].given = false;
     memset(writer->refs, 0, writer->spec.count * sizeof *writer->refs);
@@ -8698,7 +8705,7 @@ BAGI_COLD static bags_code bagi_datapoint_fail(
 }
 
 /* Encode a value and append it to its field. A value that cannot be encoded goes to
- * `pending`, a failure to write to the job. */
+ * `pending`, a failure to write to the writing. */
 static bags_code bagi_datapoint_add(
     bags_writer *writer, size_t field, const bags_value *value) {
     bagi_output *output = &writer->outputs[field];
@@ -8721,7 +8728,7 @@ static bags_code bagi_datapoint_add(
         ref->first = output->length;
     ref->count++;
     bagi_output_append(output, blob.data, blob.size);
-    return writer->job.failure.code;
+    return writer->writing.failure.code;
 }
 
 /* Find the field of an entry or a call, and note that it is given. `guess` is a
@@ -8754,7 +8761,7 @@ static bags_code bagi_datapoint_end(
     const bagi_spec *spec = &writer->spec;
     bagi_output *refs = &writer->outputs[spec->count];
     bags_error *why = &writer->pending;
-    bags_error *failure = &writer->job.failure;
+    bags_error *failure = &writer->writing.failure;
     for (size_t i = 0; i < spec->count && !why->code; i++)
         if (!writer->slots[i].given && !(streamed && spec->types[i].sequence))
             bagi_datapoint_fail(
@@ -8786,7 +8793,7 @@ static bags_code bagi_datapoint_end(
         if (bagi_writer_full(writer))
             bagi_writer_finish(writer);
     }
-    return bagi_job_end(&writer->job, err);
+    return bagi_writing_end(&writer->writing, err);
 }
 
 BAGS_API bags_code bags_writer_append(
@@ -8827,7 +8834,7 @@ BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err) {
 static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
     const bags_value *value, bool sequence, bags_error *err) {
     BAGI_WRITER_ERR(writer, err);
-    bags_code code = bagi_job_end(&writer->job, err);
+    bags_code code = bagi_writing_end(&writer->writing, err);
     if (code)
         return code;
     if (!writer->begun)
@@ -8844,9 +8851,9 @@ static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
         else
             bagi_datapoint_add(writer, field, value);
     }
-    if (!writer->job.failure.code && why->code)
+    if (!writer->writing.failure.code && why->code)
         return bagi_writer_refuse(writer, why, err);
-    return bagi_job_end(&writer->job, err);
+    return bagi_writing_end(&writer->writing, err);
 }
 
 BAGS_API bags_code bags_writer_set(
@@ -8861,7 +8868,7 @@ BAGS_API bags_code bags_writer_push(
 
 BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err) {
     BAGI_WRITER_ERR(writer, err);
-    bags_code code = bagi_job_end(&writer->job, err);
+    bags_code code = bagi_writing_end(&writer->writing, err);
     if (code)
         return code;
     if (!writer->begun)
@@ -8885,7 +8892,7 @@ BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
     if (writer->dir.path && !bagi_writer_check(writer))
         bagi_writer_flush_all(writer);
     BAGI_CHECK(bagi_writer_assert(writer));
-    return bagi_job_end(&writer->job, err);
+    return bagi_writing_end(&writer->writing, err);
 }
 
 BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err) {
@@ -8895,11 +8902,11 @@ BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err) {
         return code;
     bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_sync);
     bagi_stream_sync(&writer->record);
-    if (!writer->job.failure.code)
-        bagi_sync_dir(&writer->job.env, writer->dir.path, &writer->job.failure);
+    if (!writer->writing.failure.code)
+        bagi_sync_dir(&writer->writing.env, writer->dir.path, &writer->writing.failure);
     bagi_writer_sync_parents(writer);
-    writer->job.no_sync = false; /* nor for the rest of the shard */
-    return bagi_job_end(&writer->job, err);
+    writer->writing.no_sync = false; /* nor for the rest of the shard */
+    return bagi_writing_end(&writer->writing, err);
 }
 
 BAGS_API uint64_t bags_writer_length(const bags_writer *writer) {
@@ -8929,10 +8936,10 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer) {
 /* Free a writer, which may be partly open, and leave its shard on disk as it is. The
  * allocator is copied, since it is part of what is freed. */
 static void bagi_writer_free(bags_writer *writer) {
-    bags_allocator memory = writer->job.env.memory;
+    bags_allocator memory = writer->writing.env.memory;
     size_t count = writer->spec.count;
     bagi_writer_leave(writer);
-    bagi_close_read(&writer->job.env, writer->last);
+    bagi_close_read(&writer->writing.env, writer->last);
     bagi_free_text(&memory, writer->last_path);
     for (size_t i = 0; writer->outputs && i <= count; i++)
         bagi_output_free(&writer->outputs[i]);
@@ -8963,17 +8970,17 @@ static bags_writer *bagi_writer_new(
     bags_writer *writer = (bags_writer *)bagi_alloc(&env.memory, sizeof *writer, err);
     if (!writer)
         return NULL;
-    bagi_job_init(&writer->job, &env, with.no_sync);
-    writer->record.job = &writer->job;
-    writer->dir.env = &writer->job.env;
+    bagi_writing_init(&writer->writing, &env, with.no_sync);
+    writer->record.writing = &writer->writing;
+    writer->dir.env = &writer->writing.env;
     writer->options = with;
     writer->sharded = with.sharded || with.shard_size || with.shard_length ||
                       with.shard_start || options->shard_stop;
     writer->number = with.shard_start;
     bagi_buffer_adopt(&writer->scratch, &env.memory);
-    writer->path = bagi_absolute(&writer->job.env, path, strlen(path), err);
+    writer->path = bagi_absolute(&writer->writing.env, path, strlen(path), err);
     if (writer->path) {
-        writer->shown = bagi_shown(&writer->job.env, writer->path);
+        writer->shown = bagi_shown(&writer->writing.env, writer->path);
         return writer;
     }
     bagi_writer_free(writer);
@@ -8983,7 +8990,7 @@ static bags_writer *bagi_writer_new(
 /* Allocate what a writer with its fields needs. */
 static bags_code bagi_writer_prepare(
     bags_writer *writer, size_t buffer_size, bags_error *err) {
-    const bags_allocator *memory = &writer->job.env.memory;
+    const bags_allocator *memory = &writer->writing.env.memory;
     size_t count = writer->spec.count;
     writer->text = bagi_spec_text(memory, &writer->spec, &writer->text_size, err);
     if (!writer->text)
@@ -8991,7 +8998,7 @@ static bags_code bagi_writer_prepare(
     writer->outputs =
         (bagi_output *)bagi_alloc(memory, (count + 1) * sizeof *writer->outputs, err);
     for (size_t i = 0; writer->outputs && i <= count; i++)
-        bagi_output_init(&writer->outputs[i], &writer->job, buffer_size);
+        bagi_output_init(&writer->outputs[i], &writer->writing, buffer_size);
     writer->slots =
         (bagi_slot_state *)bagi_alloc(memory, count * sizeof *writer->slots, err);
     writer->refs = (bagi_ref *)bagi_alloc(memory, count * sizeof *writer->refs, err);
@@ -9032,17 +9039,17 @@ static bags_code bagi_writer_scan(
     const bagi_spec *spec = &writer->spec;
     size_t count = spec->count + 1;
     bag_reader **bags = NULL;
-    bagi_bag_options how = bagi_bag_options_new();
+    bagi_bag_options bag_options = bagi_bag_options_new();
     bool exists = true;
     bags_code code = BAGS_OK;
-    how.verify_checksums = bagi_dir_has(dir, "refs", ".crc", &code, err);
+    bag_options.verify_checksums = bagi_dir_has(dir, "refs", ".crc", &code, err);
     if (code)
         return code;
-    if (how.verify_checksums) {
+    if (bag_options.verify_checksums) {
         bagi_writer_add_checksums(writer);
         writer->options.checksum = true; /* and for the shards after it */
     }
-    code = bagi_unfinished_open(dir, spec, &how, NULL, &bags, found, err);
+    code = bagi_unfinished_open(dir, spec, &bag_options, NULL, &bags, found, err);
     for (size_t i = 0; i < count && !code && found->length; i++) {
         writer->outputs[i].resumed.length = bags[i]->length;
         writer->outputs[i].resumed.end = bags[i]->limit;
@@ -9081,7 +9088,7 @@ typedef enum bagi_left {
  * them. Otherwise *fault is what is wrong. */
 static bags_code bagi_writer_read_record(
     bags_writer *writer, bool *known, const char **fault, bags_error *err) {
-    const bags_allocator *memory = &writer->job.env.memory;
+    const bags_allocator *memory = &writer->writing.env.memory;
     bagi_spec *spec = &writer->spec;
     unsigned char *text = NULL;
     size_t size = 0;
@@ -9115,8 +9122,8 @@ static bags_code bagi_writer_read_record(
 static bags_code bagi_writer_find(bags_writer *writer, bagi_shard_id name, bool dry_run,
     bagi_left *left, bagi_scan *found) {
     const bagi_dir *dir = &writer->dir;
-    const bags_io *io = &writer->job.env.io;
-    bags_error *failure = &writer->job.failure, ignored;
+    const bags_io *io = &writer->writing.env.io;
+    bags_error *failure = &writer->writing.failure, ignored;
     bags_error why; /* a missing file is not a failure of the writer */
     bool known = false, other = false;
     const char *fault = "has files but neither spec.json nor "
@@ -9168,7 +9175,7 @@ static bags_code bagi_writer_take(
     bags_writer *writer, bagi_left left, bagi_scan *found) {
     const bags_writer_options *options = &writer->options;
     const bagi_dir *dir = &writer->dir;
-    bags_error *failure = &writer->job.failure;
+    bags_error *failure = &writer->writing.failure;
     bool other = false;
     /* Without datapoints too: those of its input may be in the shards before. */
     if (options->append &&
@@ -9206,21 +9213,21 @@ static bags_code bagi_writer_take(
 /* Check that the existing shards fit this worker's numbers: they were not renumbered;
  * its first shard does not exist, or `resume` is set; and none of its own is missing. */
 static bags_code bagi_writer_check_names(
-    bags_writer *writer, const bagi_shard_list *names, bool *finalized) {
-    bags_error *err = &writer->job.failure;
+    bags_writer *writer, const bagi_shard_list *list, bool *finalized) {
+    bags_error *err = &writer->writing.failure;
     uint64_t start = writer->options.shard_start;
-    if (names->count)
+    if (list->count)
         *finalized =
-            bagi_has_mark(names->env, names->path, names->ids[0], &err->code, err);
+            bagi_has_mark(list->env, list->path, list->ids[0], &err->code, err);
     if (*finalized && !writer->options.append)
         bagi_fail_finalized(writer, err);
-    for (size_t i = 0; i < names->count && !writer->options.resume; i++)
-        if (!err->code && names->ids[i].number == start &&
-            !bagi_writer_enter(writer, names->ids[i]))
+    for (size_t i = 0; i < list->count && !writer->options.resume; i++)
+        if (!err->code && list->ids[i].number == start &&
+            !bagi_writer_enter(writer, list->ids[i]))
             bagi_fail_claimed(writer, err);
     return err->code || *finalized
                ? err->code
-               : bagi_check_gaps(names, start, writer->options.shard_stop,
+               : bagi_check_gaps(list, start, writer->options.shard_stop,
                      "lost, or the shards were written with other worker numbers", err);
 }
 
@@ -9232,15 +9239,15 @@ static bool bagi_shard_has(const bagi_dir *dir, const bagi_spec *spec,
 }
 
 /* Let new shards have checksums and journals if the first finished shard has. */
-static bags_code bagi_writer_follow(bags_writer *writer, const bagi_shard_list *names) {
-    const bagi_env *env = &writer->job.env;
+static bags_code bagi_writer_follow(bags_writer *writer, const bagi_shard_list *list) {
+    const bagi_env *env = &writer->writing.env;
     const bagi_spec *spec = &writer->spec;
     bags_writer_options *options = &writer->options;
-    bags_error *err = &writer->job.failure;
+    bags_error *err = &writer->writing.failure;
     bool found = false;
-    for (size_t i = 0; i < names->count && !found && !err->code; i++) {
+    for (size_t i = 0; i < list->count && !found && !err->code; i++) {
         bagi_dir dir;
-        bagi_shard_dir(&dir, env, names->path, names->ids[i], err);
+        bagi_shard_dir(&dir, env, list->path, list->ids[i], err);
         found = bagi_is_finished(&dir, &err->code, err);
         if (found) {
             bool crc = bagi_shard_has(&dir, spec, ".crc", &err->code, err);
@@ -9264,30 +9271,31 @@ static bags_code bagi_writer_follow(bags_writer *writer, const bagi_shard_list *
 /* Go over this worker's shards: count what is finished, and take over what is not.
  * The last one is continued, unless it is full; the others are finished. */
 static bags_code bagi_writer_resume(
-    bags_writer *writer, const bagi_shard_list *names, bool finalized) {
-    bags_error *err = &writer->job.failure;
+    bags_writer *writer, const bagi_shard_list *list, bool finalized) {
+    bags_error *err = &writer->writing.failure;
     uint64_t start = writer->options.shard_start;
     uint64_t stop = writer->options.shard_stop;
     uint64_t next = 0; /* after the last shard that counts, and stays */
     bagi_common common = BAGI_ZERO;
-    for (size_t i = 0; i < names->count && !err->code; i++) {
-        uint64_t number = names->ids[i].number, length = 0;
+    for (size_t i = 0; i < list->count && !err->code; i++) {
+        uint64_t number = list->ids[i].number, length = 0;
         bagi_left left;
         bagi_scan found;
-        if (!bagi_is_of_worker(names->ids[i], start, stop)) {
+        if (!bagi_is_of_worker(list->ids[i], start, stop)) {
             next = finalized ? number + 1 : next;
             continue;
         }
         if (writer->dir.path && bagi_writer_finish(writer))
             break;
         writer->number = number;
-        bags_code code = bagi_writer_find(writer, names->ids[i], false, &left, &found);
+        bags_code code = bagi_writer_find(writer, list->ids[i], false, &left, &found);
         bool finished = left == BAGI_LEFT_FINISHED;
         if (!code)
             code = bagi_writer_take(writer, left, &found);
         if (!code && finished) {
-            bagi_bag_options how = bagi_bag_options_new();
-            code = bagi_shard_open(&common, &writer->dir, false, &how, &length, err);
+            bagi_bag_options bag_options = bagi_bag_options_new();
+            code = bagi_shard_open(
+                &common, &writer->dir, false, &bag_options, &length, err);
             if (!code && !bagi_spec_same(&common.spec, &writer->spec))
                 bags_fail(err, BAGS_ERROR_EXISTS, "%s: has shards with other fields",
                     writer->shown);
@@ -9305,7 +9313,7 @@ static bags_code bagi_writer_resume(
         if (writer->number < next)
             writer->number = bagi_shard_after(writer->number, stop);
     }
-    bagi_spec_free(&writer->job.env.memory, &common.spec);
+    bagi_spec_free(&writer->writing.env.memory, &common.spec);
     writer->shards = 0;
     return err->code;
 }
@@ -9313,12 +9321,12 @@ static bags_code bagi_writer_resume(
 /* Check what exists at the path, and continue it if that is requested. An unsharded
  * dataset is claimed at once, a shard when its first datapoint arrives. */
 static bags_code bagi_writer_start(bags_writer *writer) {
-    const bagi_env *env = &writer->job.env;
-    bags_error *err = &writer->job.failure;
+    const bagi_env *env = &writer->writing.env;
+    bags_error *err = &writer->writing.failure;
     bool resume = writer->options.resume, sharded = writer->sharded;
     bool finalized = false;
     bagi_dir dir;
-    bagi_shard_list names = BAGI_ZERO;
+    bagi_shard_list list = BAGI_ZERO;
     bagi_scan found;
     bags_code code = BAGS_OK;
     bags_path_kind kind = bagi_kind(env, writer->path, &code, err);
@@ -9335,14 +9343,14 @@ static bags_code bagi_writer_start(bags_writer *writer) {
     if (!code && sharded)
         code = bagi_writer_check_single(writer);
     if (!code && !single)
-        code = bagi_shard_list_read(env, writer->path, &names, err);
+        code = bagi_shard_list_read(env, writer->path, &list, err);
     if (!code && sharded) {
-        code = bagi_writer_check_names(writer, &names, &finalized);
+        code = bagi_writer_check_names(writer, &list, &finalized);
         if (!code && resume)
-            code = bagi_writer_follow(writer, &names);
+            code = bagi_writer_follow(writer, &list);
         if (!code && resume)
-            code = bagi_writer_resume(writer, &names, finalized);
-    } else if (!code && names.count) {
+            code = bagi_writer_resume(writer, &list, finalized);
+    } else if (!code && list.count) {
         code = bags_fail(err, BAGS_ERROR_EXISTS,
             "%s: is a sharded dataset; resume it with the shard options that "
             "it was started with",
@@ -9361,14 +9369,14 @@ static bags_code bagi_writer_start(bags_writer *writer) {
         if (!code && !found.length)
             code = bagi_writer_claim(writer);
     }
-    bags_buffer_free(&names.array);
+    bags_buffer_free(&list.array);
     return code;
 }
 
 /* Check the caller's fields, and sort copies of them. */
 static bags_code bagi_writer_set_fields(
     bags_writer *writer, const bags_field *fields, size_t count, bags_error *err) {
-    const bags_allocator *memory = &writer->job.env.memory;
+    const bags_allocator *memory = &writer->writing.env.memory;
     bagi_spec *spec = &writer->spec;
     BAGI_NEED(fields || !count, err);
     for (size_t i = 0; i < count; i++) {
@@ -9426,8 +9434,8 @@ BAGS_API bags_writer *bags_writer_open(const char *path, const bags_field *field
         code = bagi_writer_prepare(writer, writer->options.buffer_size, err);
     for (size_t i = 0; i < count && !code; i++)
         writer->slots[i].order = bagi_spec_find(&writer->spec, fields[i].name);
-    if (!code && (bagi_writer_start(writer) || writer->job.failure.code))
-        code = bagi_job_end(&writer->job, err);
+    if (!code && (bagi_writer_start(writer) || writer->writing.failure.code))
+        code = bagi_writing_end(&writer->writing, err);
     if (!code) {
         BAGI_CHECK(bagi_writer_assert(writer));
         return writer;
@@ -9440,9 +9448,9 @@ BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err) {
     BAGI_ERR(err);
     if (!writer)
         return BAGS_OK;
-    bags_error *failure = &writer->job.failure;
+    bags_error *failure = &writer->writing.failure;
     BAGI_CHECK(bagi_writer_assert(writer));
-    if (bagi_job_is_ours(&writer->job, writer->path) && !failure->code &&
+    if (bagi_writing_is_ours(&writer->writing, writer->path) && !failure->code &&
         writer->partial)
         bagi_datapoint_rewind(writer);
     if (!failure->code && writer->begun)
@@ -9454,7 +9462,7 @@ BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err) {
         bagi_writer_drop(writer, failure);
     else if (!failure->code && writer->dir.path)
         bagi_writer_finish(writer);
-    bags_code code = bagi_job_end(&writer->job, err);
+    bags_code code = bagi_writing_end(&writer->writing, err);
     bagi_writer_free(writer);
     return code;
 }
@@ -9466,10 +9474,10 @@ BAGS_API void bags_writer_abort(bags_writer *writer) {
     if (!writer)
         return;
     BAGI_CHECK(bagi_writer_assert(writer));
-    bool ours = bagi_job_is_ours(&writer->job, writer->path);
+    bool ours = bagi_writing_is_ours(&writer->writing, writer->path);
     bool resumed = writer->outputs[writer->spec.count].resumed.length > 0;
     if (ours && resumed) {
-        writer->job.failure.code = BAGS_OK; /* truncate in any case */
+        writer->writing.failure.code = BAGS_OK; /* truncate in any case */
         for (size_t i = 0; i <= writer->spec.count; i++)
             bagi_output_rewind(&writer->outputs[i], writer->outputs[i].resumed);
         bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_truncate);
@@ -9537,16 +9545,16 @@ static bags_code bagi_reader_dir(
 /* How the Bags of a finished shard are opened. */
 static bagi_bag_options bagi_reader_bag_options(
     const bags_reader *reader, const bagi_shard *part) {
-    bagi_bag_options how = bagi_bag_options_new();
-    how.split = part->split;
-    how.grows = reader->options.unfinished == BAGS_UNFINISHED_READ;
-    how.no_mmap = reader->options.no_mmap;
-    how.cache_index = reader->options.cache_index;
-    how.verify_checksums = reader->options.verify_checksums;
-    how.no_read_ahead = reader->options.no_read_ahead;
-    how.record = part->record;
-    how.allow_empty = part->allow_empty;
-    return how;
+    bagi_bag_options bag_options = bagi_bag_options_new();
+    bag_options.split = part->split;
+    bag_options.grows = reader->options.unfinished == BAGS_UNFINISHED_READ;
+    bag_options.no_mmap = reader->options.no_mmap;
+    bag_options.cache_index = reader->options.cache_index;
+    bag_options.verify_checksums = reader->options.verify_checksums;
+    bag_options.no_read_ahead = reader->options.no_read_ahead;
+    bag_options.record = part->record;
+    bag_options.allow_empty = part->allow_empty;
+    return bag_options;
 }
 
 /* Open a Bag and publish it, unless another thread does that first. */
@@ -9568,11 +9576,11 @@ BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
     if (!code && part->bags[field]) {
         bag = (bag_reader *)part->bags[field];
     } else if (!code) {
-        bagi_bag_options how = bagi_reader_bag_options(reader, part);
-        how.name = bagi_spec_name(&reader->spec, field);
+        bagi_bag_options bag_options = bagi_reader_bag_options(reader, part);
+        bag_options.name = bagi_spec_name(&reader->spec, field);
         code = bagi_reader_dir(reader, (size_t)(part - reader->parts), &dir, err);
         if (!code)
-            code = bagi_bag_new(&dir, &how, &reader->files, &bag, err);
+            code = bagi_bag_new(&dir, &bag_options, &reader->files, &bag, err);
         bagi_dir_free(&dir);
         if (!code)
             BAGI_STORE(&part->bags[field], (void *)bag);
@@ -9600,7 +9608,8 @@ static BAGI_HOT size_t bagi_select_field(const bags_select *selects, size_t i) {
 BAGI_COLD static void bagi_reader_expect(
     const bags_reader *reader, size_t shard, const bags_select *selects, size_t count) {
     void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
-    bagi_bag_options how = bagi_reader_bag_options(reader, &reader->parts[shard]);
+    bagi_bag_options bag_options =
+        bagi_reader_bag_options(reader, &reader->parts[shard]);
     size_t fields = reader->spec.count;
     bagi_dir dir;
     bags_error ignored;
@@ -9610,8 +9619,8 @@ BAGI_COLD static void bagi_reader_expect(
         size_t field = bagi_select_field(selects, i);
         if (field >= fields || (bags && BAGI_LOAD(&bags[field]) != NULL))
             continue;
-        how.name = bagi_spec_name(&reader->spec, field);
-        bagi_bag_expect(&dir, &how);
+        bag_options.name = bagi_spec_name(&reader->spec, field);
+        bagi_bag_expect(&dir, &bag_options);
     }
     bagi_dir_free(&dir);
 }
@@ -9621,7 +9630,7 @@ BAGI_COLD static void bagi_reader_expect(
 typedef struct bagi_opening {
     bags_reader *reader;
     bagi_common common;
-    const bagi_shard_list *names;
+    const bagi_shard_list *list;
     bags_error *err; /* not the caller's: a failed try may be repeated */
 } bagi_opening;
 
@@ -9653,9 +9662,10 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
         return code;
     *found = shard->unfinished = true;
     const bagi_spec *spec = &opening->common.spec;
-    bagi_bag_options how = bagi_reader_bag_options(reader, part);
-    how.cache_index = true;
-    code = bagi_unfinished_open(dir, spec, &how, &reader->files, &bags, &prefix, err);
+    bagi_bag_options bag_options = bagi_reader_bag_options(reader, part);
+    bag_options.cache_index = true;
+    code = bagi_unfinished_open(
+        dir, spec, &bag_options, &reader->files, &bags, &prefix, err);
     if (!code && prefix.reason && !prefix.length)
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: refs.idx lists datapoints, but none is complete (%s)", dir->shown,
@@ -9697,15 +9707,16 @@ BAGI_COLD static bags_code bagi_opening_shard(
     do {
         memset(shard, 0, sizeof *shard);
         memset(part, 0, sizeof *part);
-        bagi_bag_options how = bagi_reader_bag_options(reader, part);
-        code = bagi_shard_open(&opening->common, dir,
-            unfinished != BAGS_UNFINISHED_REFUSE, &how, &shard->length, opening->err);
-        part->split = how.split;
-        part->allow_empty = how.allow_empty;
-        part->record = how.record;
+        bagi_bag_options bag_options = bagi_reader_bag_options(reader, part);
+        code =
+            bagi_shard_open(&opening->common, dir, unfinished != BAGS_UNFINISHED_REFUSE,
+                &bag_options, &shard->length, opening->err);
+        part->split = bag_options.split;
+        part->allow_empty = bag_options.allow_empty;
+        part->record = bag_options.record;
         /* Without spec.json the shard is unfinished. What is missing next to a
          * spec.json that was read is a fault of a finished shard. */
-        found = !how.record.missing;
+        found = !bag_options.record.missing;
         bool live = !found && unfinished == BAGS_UNFINISHED_READ;
         if (live)
             code = bagi_opening_unfinished(opening, dir, shard, part, &found);
@@ -9716,7 +9727,7 @@ BAGI_COLD static bags_code bagi_opening_shard(
         if (live && !code && !shard->length)
             again = bagi_is_finished(dir, &code, opening->err);
     } while (again && ++tries < BAGI_TRIES);
-    if (!code && !found && !opening->names->single)
+    if (!code && !found && !opening->list->single)
         kind = bagi_kind(&reader->env, dir->path, &code, opening->err);
     if (code)
         return code;
@@ -9731,8 +9742,8 @@ BAGI_COLD static bags_code bagi_opening_shard(
                    ? bagi_fail_unfinished(dir, opening->err)
                    : BAGS_OK;
     }
-    shard->number = opening->names->ids[index].number;
-    shard->digits = opening->names->ids[index].digits;
+    shard->number = opening->list->ids[index].number;
+    shard->digits = opening->list->ids[index].digits;
     shard->start = reader->length;
     reader->count++; /* the reader's from here on, also after a failure */
     if (shard->length > UINT64_MAX - reader->length)
@@ -9782,35 +9793,35 @@ BAGI_COLD static bags_code bagi_opening_directory(
     bags_code code = BAGS_OK;
     uint64_t start = reader->options.shard_start;
     uint64_t stop = reader->options.shard_stop;
-    bagi_shard_list names;
+    bagi_shard_list list;
     unsigned tries = 0;
-    opening->names = &names;
+    opening->list = &list;
     do {
         bagi_reader_drop(reader, &opening->common.spec);
-        code = bagi_shard_list_find(dir, &names, err);
-        reader->sharded = !names.single;
+        code = bagi_shard_list_find(dir, &list, err);
+        reader->sharded = !list.single;
         if (!code && !reader->options.allow_gaps)
-            code = bagi_check_gaps(&names, start, stop, BAGI_GAPS_READ, err);
+            code = bagi_check_gaps(&list, start, stop, BAGI_GAPS_READ, err);
         /* A gap next to an unfinished shard is most likely one whose writer has not
          * reached it: that is reported first. */
         if (code == BAGS_ERROR_GAP && !live) {
             bags_code other =
-                bagi_each_shard(&names, start, stop, bagi_check_finished, err, err);
+                bagi_each_shard(&list, start, stop, bagi_check_finished, err, err);
             code = other ? other : code;
         }
         if (!code)
             code =
-                bagi_each_shard(&names, start, stop, bagi_opening_shard, opening, err);
+                bagi_each_shard(&list, start, stop, bagi_opening_shard, opening, err);
         /* None of this worker has the spec; another one's may. */
         if (!code && !opening->common.spec.types)
-            code = bagi_each_shard(&names, 0, 1, bagi_opening_spec, opening, err);
-        if (!code && !opening->common.spec.types && names.single)
+            code = bagi_each_shard(&list, 0, 1, bagi_opening_spec, opening, err);
+        if (!code && !opening->common.spec.types && list.single)
             code = bagi_fail_unfinished(dir, err);
         else if (!code && !opening->common.spec.types)
             code = bags_fail(err, BAGS_ERROR_UNFINISHED,
                 "%s: no shard is finished; if their writers crashed, run bags_recover",
                 reader->shown);
-        bags_buffer_free(&names.array);
+        bags_buffer_free(&list.array);
     } while (code == BAGS_ERROR_GAP && live && ++tries < BAGI_TRIES);
     return code;
 }
@@ -9955,10 +9966,10 @@ BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *from, bags_info
     for (size_t i = 0; i < reader->count && !code; i++) {
         const bagi_shard *part = &reader->parts[i];
         bool checksums = false, unfinished = reader->shards[i].unfinished;
-        bagi_bag_options how = bagi_reader_bag_options(reader, part);
+        bagi_bag_options bag_options = bagi_reader_bag_options(reader, part);
         bagi_dir dir;
-        how.no_mmap = true;
-        how.cache_index = how.verify_checksums = false;
+        bag_options.no_mmap = true;
+        bag_options.cache_index = bag_options.verify_checksums = false;
         for (; ahead < reader->count && ahead < i + BAGI_BAGS_AHEAD; ahead++) {
             code = bagi_reader_dir(reader, ahead, &dir, err);
             if (code)
@@ -9970,11 +9981,11 @@ BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *from, bags_info
         for (size_t k = 0; k < count + !part->split && !code; k++) {
             bag_reader *bag =
                 unfinished && part->bags ? (bag_reader *)part->bags[k] : NULL;
-            how.name = bagi_spec_name(&reader->spec, k);
+            bag_options.name = bagi_spec_name(&reader->spec, k);
             if (!unfinished)
-                code = bagi_bag_new(&dir, &how, &reader->files, &bag, err);
+                code = bagi_bag_new(&dir, &bag_options, &reader->files, &bag, err);
             if (bag && !checksums)
-                checksums = bagi_dir_has(&dir, how.name, ".crc", &code, err);
+                checksums = bagi_dir_has(&dir, bag_options.name, ".crc", &code, err);
             info->size += bag_reader_size(bag);
             if (bag && fields && k < count) {
                 fields[k].blobs += bag->length;
@@ -10239,7 +10250,7 @@ static BAGI_HOT void bagi_touch(const bags_reader *reader, const bagi_shard *par
         (field < fields && reader->spec.types[field].sequence))
         return;
     const bag_reader *bag = (const bag_reader *)BAGI_LOAD(&bags[field]);
-    if (!bag || local >= bag->found)
+    if (!bag || local >= bag->mapped_length)
         return;
     const unsigned char *entry = bag->mapped.table + 8 * local;
     uint64_t start = is_blob ? bagi_load_u64(entry) : 0;
@@ -10401,7 +10412,7 @@ static bags_code bagi_fetch_add_steps(bagi_fetch *fetch, const bag_reader *bag,
 BAGI_NOINLINE static bags_code bagi_row_plan(bags_row *row, size_t *spans,
     const bag_reader *bag, bagi_steps steps, size_t place, bags_error *err) {
     bagi_fetch fetch = {&row->spans, *spans, &row->data, 0, false};
-    if (bag->found && steps.count == 1)
+    if (bag->mapped_length && steps.count == 1)
         return bag_reader_get(
             bag, steps.first, &row->data, bagi_row_items(row) + place, err);
     bags_code code = bagi_fetch_add_steps(&fetch, bag, &steps, place, err);
@@ -10710,11 +10721,11 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     if (code)
         return code;
     /* Once checked, this is remembered for all threads. */
-    void **ordered = &((bag_reader *)(uintptr_t)bag)->ordered;
-    if (!BAGI_LOAD(ordered))
+    void **order_checked = &((bag_reader *)(uintptr_t)bag)->order_checked;
+    if (!BAGI_LOAD(order_checked))
         code = bagi_column_check(reader, (size_t)shard, field, bag, row, err);
     if (!code)
-        BAGI_STORE(ordered, (void *)(uintptr_t)bag);
+        BAGI_STORE(order_checked, (void *)(uintptr_t)bag);
     if (!code)
         code = bag_reader_get_range(bag, 0, column.length, &row->data, &range, err);
     if (code)
@@ -10834,7 +10845,7 @@ static bags_code bagi_recover_shard(const bagi_recovering *work, const bagi_dir 
         if (found.length && !dry_run)
             bagi_writer_finish(writer);
     }
-    code = bagi_job_end(&writer->job, err);
+    code = bagi_writing_end(&writer->writing, err);
     bagi_writer_free(writer);
     return code;
 }
@@ -10872,7 +10883,7 @@ BAGS_API bags_code bags_recover(const char *path, const bags_recover_options *op
     bags_recover_report *report, bags_error *err) {
     BAGI_ERR(err);
     bagi_recovering work = BAGI_ZERO;
-    bagi_shard_list names = BAGI_ZERO;
+    bagi_shard_list list = BAGI_ZERO;
     if (options)
         work.options = *options;
     work.env = bagi_env_of(&work.options.env);
@@ -10887,13 +10898,13 @@ BAGS_API bags_code bags_recover(const char *path, const bags_recover_options *op
             "and copy its blobs",
             bags_path_tail(path));
     if (!code)
-        code = bagi_shard_list_find(&dir, &names, err);
+        code = bagi_shard_list_find(&dir, &list, err);
     if (!code)
-        code = bagi_each_shard(&names, start, *stop, bagi_recover_one, &work, err);
+        code = bagi_each_shard(&list, start, *stop, bagi_recover_one, &work, err);
     if (!code && work.report.finished_now && !work.options.no_sync &&
-        !work.options.dry_run && !names.single)
+        !work.options.dry_run && !list.single)
         code = bagi_sync_parent(&work.env, path, err);
-    bags_buffer_free(&names.array);
+    bags_buffer_free(&list.array);
     bagi_dir_free(&dir);
     if (report)
         *report = work.report;
@@ -10954,18 +10965,18 @@ static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
 /* Create the mark. *made is true even if writing it failed. */
 BAGI_NOINLINE static bags_code bagi_finalize_mark(
     const bagi_dir *dir, bool no_sync, bool *made, bags_error *err) {
-    bagi_job job;
+    bagi_writing writing;
     bagi_stream stream = BAGI_ZERO;
-    bagi_job_init(&job, dir->env, no_sync);
-    stream.job = &job;
+    bagi_writing_init(&writing, dir->env, no_sync);
+    stream.writing = &writing;
     bagi_stream_open(&stream, dir, BAGI_MARK, "", BAGS_IO_CREATE);
     *made = stream.handle != NULL;
     if (!no_sync)
         bagi_stream_sync(&stream);
     bagi_stream_close(&stream);
-    if (!job.failure.code && !no_sync)
-        bagi_sync_dir(dir->env, dir->path, &job.failure);
-    return bagi_job_end(&job, err);
+    if (!writing.failure.code && !no_sync)
+        bagi_sync_dir(dir->env, dir->path, &writing.failure);
+    return bagi_writing_end(&writing, err);
 }
 
 /* Rename in order of the numbers: the number that a shard gets is free, since those
@@ -10980,33 +10991,33 @@ BAGS_API bags_code bags_finalize(const char *path, const bags_finalize_options *
     BAGI_OPTIONS(bags_finalize_options, options);
     bagi_env env = bagi_env_of(&options->env);
     bagi_dir dataset = BAGI_ZERO, first = BAGI_ZERO;
-    bagi_shard_list names;
+    bagi_shard_list list;
     uint64_t count = 0;
     bool made = false, gaps = true, no_sync = options->no_sync;
     bags_code code = bagi_check_path(path, err);
     if (!code)
         code = bagi_dir_open(&dataset, &env, path, "", err);
     for (int round = 0; round < 2 && gaps && !code; round++) {
-        code = bagi_shard_list_find(&dataset, &names, err);
-        if (!code && names.single)
+        code = bagi_shard_list_find(&dataset, &list, err);
+        if (!code && list.single)
             code = bags_fail(
                 err, BAGS_ERROR_MISSING, "%s: no shards", bags_path_tail(path));
         if (!code)
-            code = bagi_each_shard(&names, 0, 1, bagi_check_finished, err, err);
+            code = bagi_each_shard(&list, 0, 1, bagi_check_finished, err, err);
         gaps = false;
-        for (size_t i = 0; i < names.count && !code; i++)
-            gaps = gaps || !bagi_is_numbered(names.ids[i], i);
+        for (size_t i = 0; i < list.count && !code; i++)
+            gaps = gaps || !bagi_is_numbered(list.ids[i], i);
         if (gaps && round == 0) {
-            code = bagi_shard_dir(&first, &env, path, names.ids[0], err);
+            code = bagi_shard_dir(&first, &env, path, list.ids[0], err);
             if (!bagi_dir_has(&first, BAGI_MARK, "", &code, err) && !code)
                 code = bagi_finalize_mark(&first, no_sync, &made, err);
         }
-        for (size_t i = 0; i < (round ? names.count : 1) && gaps && !code; i++)
-            if (!bagi_is_numbered(names.ids[i], i)) {
-                code = bagi_finalize_rename(&env, path, names.ids[i], i, err);
+        for (size_t i = 0; i < (round ? list.count : 1) && gaps && !code; i++)
+            if (!bagi_is_numbered(list.ids[i], i)) {
+                code = bagi_finalize_rename(&env, path, list.ids[i], i, err);
                 count += !code;
             }
-        bags_buffer_free(&names.array);
+        bags_buffer_free(&list.array);
     }
     if (!code && count && !no_sync)
         code = bagi_sync_dir(&env, path, err);
@@ -11060,7 +11071,7 @@ typedef struct bagi_verifying {
     uint64_t place;    /* among the dataset's shards */
     bagi_ref *row;     /* the refs of a datapoint */
     bag_reader **bags; /* one per field, then refs; NULL: it cannot be opened */
-    bagi_bag_options how;
+    bagi_bag_options bag_options;
     /* The Bag: */
     const char *name; /* of the field, or "refs" */
     size_t field;     /* the number of the field */
@@ -11238,7 +11249,7 @@ static bags_code bagi_verify_bag(bagi_verifying *run, bag_reader *bag) {
                    ? code
                    : bagi_verify_range(run, bag, length - 1, length, false);
     }
-    bags_code code = bagi_crcs_open(bag, run->dir, &run->how, &run->why);
+    bags_code code = bagi_crcs_open(bag, run->dir, &run->bag_options, &run->why);
     bool exists = code != BAGS_ERROR_MISSING, crcs = !code;
     bool other = trailer->size && (trailer->length != length ||
                                       trailer->size != bag->file[BAGI_BLOBS].size);
@@ -11247,7 +11258,7 @@ static bags_code bagi_verify_bag(bagi_verifying *run, bag_reader *bag) {
     run->report.files += exists;
     if (crcs)
         code = bagi_crcs_check_shard(
-            bag->file[BAGI_CRCS].shown, trailer, &run->how.record, &run->why);
+            bag->file[BAGI_CRCS].shown, trailer, &run->bag_options.record, &run->why);
     if (exists || run->any_checksums)
         code = bagi_verify_file(run, code);
     else
@@ -11268,7 +11279,7 @@ BAGI_COLD static bags_code bagi_verify_unit(bagi_verifying *run, size_t field) {
     bool is_refs = field == spec->count;
     bags_code code = BAGS_OK;
     run->field = field;
-    run->name = run->how.name = bagi_spec_name(spec, field);
+    run->name = run->bag_options.name = bagi_spec_name(spec, field);
     run->parse = is_refs && run->known;
     run->decode = false;
     run->report.blobs += is_refs ? 0 : bag->length;
@@ -11292,9 +11303,11 @@ static bags_code bagi_verify_open(bagi_verifying *run, bool has_refs, bool *all)
     bags_code code = BAGS_OK;
     *all = true;
     for (size_t i = count + has_refs; i-- > 0 && !code;) {
-        run->name = run->how.name = bagi_spec_name(run->spec, i);
-        run->how.allow_empty = i == count || bagi_refs_allow_empty(run->bags[count]);
-        code = bagi_bag_new(run->dir, &run->how, &run->files, &run->bags[i], &run->why);
+        run->name = run->bag_options.name = bagi_spec_name(run->spec, i);
+        run->bag_options.allow_empty =
+            i == count || bagi_refs_allow_empty(run->bags[count]);
+        code = bagi_bag_new(
+            run->dir, &run->bag_options, &run->files, &run->bags[i], &run->why);
         *all = *all && !code;
         code = bagi_verify_unit_file(run, i + 1, code);
     }
@@ -11311,15 +11324,15 @@ BAGI_COLD static bags_code bagi_verify_shard(
     uint64_t length = 0;
     bagi_spec own = BAGI_ZERO;
     bags_code wrong = BAGS_OK;
-    run->how = bagi_bag_options_new();
-    run->how.no_mmap = true;
+    run->bag_options = bagi_bag_options_new();
+    run->bag_options.no_mmap = true;
     run->path = dir->path;
     run->dir = dir;
     run->place = place;
     run->name = NULL;
-    bags_code code =
-        bagi_common_read(&run->common, dir, "", &own, &run->how.record, &run->why);
-    if (run->how.record.missing)
+    bags_code code = bagi_common_read(
+        &run->common, dir, "", &own, &run->bag_options.record, &run->why);
+    if (run->bag_options.record.missing)
         code = bagi_fail_unfinished(dir, &run->why);
     bool mine = bagi_verify_mine(run, 0);
     bool unfinished = code == BAGS_ERROR_UNFINISHED;
@@ -11345,19 +11358,19 @@ BAGI_COLD static bags_code bagi_verify_shard(
     if (!code && run->known)
         wrong = bagi_shard_variant(dir, run->spec, &split, &run->why);
     code = code ? code : bagi_verify_unit_file(run, count + 1, wrong);
-    run->how.split = split;
+    run->bag_options.split = split;
     if (!code)
         code = bagi_verify_open(run, !split && !wrong, &all);
     /* Trailers that cannot be read are reported with their Bag. */
     if (!code && run->any_checksums && run->known && readable &&
-        bagi_shard_bind(dir, run->spec, split, &run->how.record, &run->why) ==
+        bagi_shard_bind(dir, run->spec, split, &run->bag_options.record, &run->why) ==
             BAGS_ERROR_MEMORY)
         code = bagi_verify_file(run, BAGS_ERROR_MEMORY);
     run->name = split ? NULL : "refs";
     if (!code && run->bags[count])
         length = run->bags[count]->length;
     if (!code && !wrong && run->known && all) {
-        wrong = bagi_shard_measure(dir, run->spec, &run->how, run->bags[count],
+        wrong = bagi_shard_measure(dir, run->spec, &run->bag_options, run->bags[count],
             run->options.unfinished == BAGS_UNFINISHED_SKIP, &length, &run->why);
         code = bagi_verify_unit_file(run, count + 1, wrong);
     }
@@ -11404,24 +11417,24 @@ BAGI_COLD static bags_code bagi_verify_dataset(
     bagi_verifying *run, const bagi_dir *dir) {
     uint64_t start = run->options.shard_start, stop = run->options.shard_stop;
     bool mine = run->options.part == 0;
-    bagi_shard_list names;
-    bags_code code = bagi_shard_list_find(dir, &names, &run->why);
+    bagi_shard_list list;
+    bags_code code = bagi_shard_list_find(dir, &list, &run->why);
     while (code == BAGS_ERROR_LIMIT || code == BAGS_ERROR_CORRUPT) {
         code = mine ? bagi_verify_file(run, code) : BAGS_OK;
         if (!code)
-            code = bagi_shard_list_check(&names, &run->why);
+            code = bagi_shard_list_check(&list, &run->why);
     }
     if (code)
         *run->err = run->why;
-    names.spec = &run->common.spec;
+    list.spec = &run->common.spec;
     if (!code)
-        code = bagi_each_shard(&names, 0, 1, bagi_verify_find, run, run->err);
+        code = bagi_each_shard(&list, 0, 1, bagi_verify_find, run, run->err);
     if (!code && mine && !run->options.allow_gaps)
         code = bagi_verify_file(
-            run, bagi_check_gaps(&names, start, stop, BAGI_GAPS_READ, &run->why));
+            run, bagi_check_gaps(&list, start, stop, BAGI_GAPS_READ, &run->why));
     if (!code)
-        code = bagi_each_shard(&names, start, stop, bagi_verify_shard, run, run->err);
-    bags_buffer_free(&names.array);
+        code = bagi_each_shard(&list, start, stop, bagi_verify_shard, run, run->err);
+    bags_buffer_free(&list.array);
     return code;
 }
 
@@ -11436,10 +11449,11 @@ BAGI_COLD static bags_code bagi_verify_standalone(
     if (code)
         return code;
     run->dir = &dir;
-    run->how = bagi_bag_options_new();
-    run->how.no_mmap = true;
-    run->how.allow_empty = run->options.allow_empty_file;
-    code = bagi_verify_file(run, bagi_bag_new(&dir, &run->how, NULL, &bag, &run->why));
+    run->bag_options = bagi_bag_options_new();
+    run->bag_options.no_mmap = true;
+    run->bag_options.allow_empty = run->options.allow_empty_file;
+    code = bagi_verify_file(
+        run, bagi_bag_new(&dir, &run->bag_options, NULL, &bag, &run->why));
     if (bag) {
         run->report.blobs += bag->length;
         code = bagi_verify_bag(run, bag);
@@ -11516,12 +11530,12 @@ typedef struct bagi_checksumming {
     const bags_checksum_options *options;
     bags_checksum_report *report;
     const bagi_dir *dir;
-    const bagi_spec *spec; /* NULL: of a standalone Bag */
-    bagi_bag_options how;  /* of its Bags, apart from their names */
-    void *file;            /* bagi_checksum_lock, open and locked */
+    const bagi_spec *spec;        /* NULL: of a standalone Bag */
+    bagi_bag_options bag_options; /* of its Bags, apart from their names */
+    void *file;                   /* bagi_checksum_lock, open and locked */
     size_t count;
     bagi_bag_checksums *bags;
-    bagi_job job;
+    bagi_writing writing;
     bagi_output output; /* of one Bag after another, with CRCs only */
 } bagi_checksumming;
 
@@ -11531,7 +11545,7 @@ static bags_code bagi_crcs_write(const bag_reader *bag, const bagi_dir *dir,
     const char *name, bagi_stream *stream, bagi_trailer *trailer) {
     bagi_cursor cursor;
     unsigned char bytes[4];
-    bags_error *failure = &stream->job->failure;
+    bags_error *failure = &stream->writing->failure;
     bagi_cursor_open(&cursor, bag, 0, bag->length);
     if (!bagi_dir_remove(dir, name, ".crc.partial", failure))
         bagi_stream_open(stream, dir, name, ".crc.partial", BAGS_IO_CREATE);
@@ -11579,10 +11593,10 @@ static const char *bagi_checksum_lock(const bagi_dir *dir) {
 static bags_code bagi_checksum_bag(bagi_checksumming *work, size_t field) {
     const bagi_dir *dir = work->dir;
     bagi_bag_checksums *known = &work->bags[field];
-    bags_error *err = &work->job.failure;
+    bags_error *err = &work->writing.failure;
     bag_reader *bag = NULL;
-    const char *name = work->how.name = bagi_spec_name(work->spec, field);
-    bags_code code = bagi_bag_new(dir, &work->how, NULL, &bag, err);
+    const char *name = work->bag_options.name = bagi_spec_name(work->spec, field);
+    bags_code code = bagi_bag_new(dir, &work->bag_options, NULL, &bag, err);
     for (int i = 0; i < BAGI_FILES && !code; i++)
         if (bag->file[i].path)
             code = bagi_check_no_link(dir->env, bag->file[i].path, err);
@@ -11604,7 +11618,7 @@ static bags_code bagi_checksum_seal(
     bagi_checksumming *work, size_t field, uint32_t bound) {
     const bagi_dir *dir = work->dir;
     bagi_stream *stream = &work->output.stream[BAGI_CRCS];
-    bags_error *err = &work->job.failure;
+    bags_error *err = &work->writing.failure;
     const char *name = bagi_spec_name(work->spec, field);
     if (bagi_check_same(dir->env, work->file, bagi_checksum_lock(dir), err))
         return err->code;
@@ -11625,8 +11639,8 @@ static bags_code bagi_checksum_seal(
 static bags_code bagi_checksum_bags(bagi_checksumming *work) {
     const bagi_dir *dir = work->dir;
     const bagi_env *env = dir->env;
-    bags_error *err = &work->job.failure;
-    bagi_record record = work->how.record;
+    bags_error *err = &work->writing.failure;
+    bagi_record record = work->bag_options.record;
     record.bound = record.spec;
     record.is_bound = work->spec != NULL;
     for (size_t i = 0; i < work->count; i++) {
@@ -11669,11 +11683,11 @@ static bags_code bagi_checksum_dir(
     bags_error ignored;
     work->dir = dir;
     work->file = file;
-    work->count = work->spec ? work->spec->count + !work->how.split : 1;
+    work->count = work->spec ? work->spec->count + !work->bag_options.split : 1;
     size_t size = work->count * sizeof *work->bags;
-    bagi_job_init(&work->job, env, work->options->no_sync);
+    bagi_writing_init(&work->writing, env, work->options->no_sync);
     memset(&work->output, 0, sizeof work->output);
-    bagi_output_init(&work->output, &work->job, 4 * BAGI_BUFFER_MIN);
+    bagi_output_init(&work->output, &work->writing, 4 * BAGI_BUFFER_MIN);
     work->output.checksums = true;
     work->bags = (bagi_bag_checksums *)bagi_alloc(&env->memory, size, err);
     if (!work->bags)
@@ -11686,7 +11700,7 @@ static bags_code bagi_checksum_dir(
     bagi_output_free(&work->output);
     bagi_free(&env->memory, work->bags, size);
     if (code)
-        *err = work->job.failure;
+        *err = work->writing.failure;
     return code;
 }
 
@@ -11695,8 +11709,8 @@ static bags_code bagi_checksum_dir(
 BAGI_COLD static bags_code bagi_checksum_standalone(
     bagi_checksumming *work, bagi_env *env, const char *path, bags_error *err) {
     bagi_dir dir;
-    work->how = bagi_bag_options_new();
-    work->how.allow_empty = true;
+    work->bag_options = bagi_bag_options_new();
+    work->bag_options.allow_empty = true;
     bags_code code = bagi_check_standalone(env, path, err);
     if (code)
         return code;
@@ -11740,7 +11754,7 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
     for (size_t i = 0; reader && i < reader->count && !code; i++) {
         bagi_dir dir;
         void *file = NULL;
-        work.how = bagi_reader_bag_options(reader, &reader->parts[i]);
+        work.bag_options = bagi_reader_bag_options(reader, &reader->parts[i]);
         work.spec = &reader->spec;
         code = bagi_reader_dir(reader, i, &dir, err);
         if (!code)
