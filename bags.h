@@ -6599,8 +6599,8 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
  * is finished. Owns the buffers and the order in which they reach the system; called
  * by bag_writer_*, which end this section, and by >>dataset-write.
  *
- *   - A bagi_writing keeps the first failure of its streams; after it they do nothing, so that
- *     callers check once.
+ *   - A bagi_writing keeps the first failure of its streams; after it they do nothing,
+ *     so that callers check once.
  *   - An entry of the journal reaches the system after the blob that it ends, and that
  *     blob's CRC; so a prefix of the journal is always valid.
  *   - Bytes of a file after `end` are leftovers: written over, or truncated before the
@@ -6782,8 +6782,8 @@ static void bagi_stream_empty(bagi_stream *stream) {
         stream->base = stream->end;
 }
 
-/* Add bytes at the end. After a failure nothing is added, and `end` stays: the
- * failure says so to the caller. */
+/* Add bytes at the end. After a failure nothing is added, and `end` stays: the failure
+ * that is kept says so to the caller. */
 static void bagi_stream_append(
     bagi_stream *stream, const unsigned char *data, size_t size) {
     while (size > 0 && !bagi_stream_idle(stream)) {
@@ -6905,8 +6905,8 @@ typedef struct bagi_output {
 
 #ifdef BAGS_DEBUG
 /*
- * What holds for a Bag that is open, between calls, unless the writing has failed. Of each
- * stream:
+ * What holds for a Bag that is open, between calls, unless the writing has failed. Of
+ * each stream:
  *   - base <= written <= end, and the bytes from base to end are fewer than the buffer
  *     has: a full one was written
  *   - written <= high, so that a truncation is never forgotten; started <= written
@@ -7984,30 +7984,32 @@ static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec *spec, boo
 }
 
 /*
- * Open a finished shard by its spec.json, as *bag_options states apart from names: its number
- * of datapoints, and in *bag_options its variant, what its files are compared with, and whether
- * Bags may have 0 bytes.
+ * Open a finished shard by its spec.json, as *bag_options states apart from names: its
+ * number of datapoints, and in *bag_options its variant, what its files are compared
+ * with, and whether Bags may have 0 bytes.
  */
 static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
     bool allow_unequal, bagi_bag_options *bag_options, uint64_t *length,
     bags_error *err) {
-    bag_reader *refs = NULL;
-    bool split = false;
-    bags_code code = bagi_common_read(common, dir, "", NULL, &bag_options->record, err);
-    if (!code)
-        code = bagi_shard_variant(dir, &common->spec, &split, err);
     const bagi_spec *spec = &common->spec;
-    if (!code && bag_options->verify_checksums)
-        code = bagi_shard_bind(dir, spec, split, &bag_options->record, err);
-    bag_options->split = split;
-    bag_options->name = "refs";
-    bag_options->no_mmap = bag_options->allow_empty = true;
-    bag_options->cache_index = false;
-    if (!code && !split)
-        code = bagi_bag_new(dir, bag_options, NULL, &refs, err);
+    bagi_record *record = &bag_options->record;
+    bag_reader *refs = NULL;
+    bags_code code = bagi_common_read(common, dir, "", NULL, record, err);
     if (!code)
-        code = bagi_shard_measure(
-            dir, spec, bag_options, refs, allow_unequal, length, err);
+        code = bagi_shard_variant(dir, spec, &bag_options->split, err);
+    if (!code && bag_options->verify_checksums)
+        code = bagi_shard_bind(dir, spec, bag_options->split, record, err);
+    if (code)
+        return code;
+    bagi_bag_options opening = *bag_options;
+    opening.name = "refs";
+    opening.no_mmap = opening.allow_empty = true;
+    opening.cache_index = false;
+    if (!opening.split)
+        code = bagi_bag_new(dir, &opening, NULL, &refs, err);
+    if (!code)
+        code =
+            bagi_shard_measure(dir, spec, &opening, refs, allow_unequal, length, err);
     bag_options->allow_empty = bagi_refs_allow_empty(refs);
     bagi_bag_free(dir->env, refs);
     return code;
@@ -9510,9 +9512,7 @@ BAGS_API void bags_writer_abort(bags_writer *writer) {
 
 /* What a reader needs of a shard besides bags_shard. */
 typedef struct bagi_shard {
-    bool split;       /* no refs.bag */
-    bool allow_empty; /* 0 bytes are a Bag of granular 0.20 or 0.21 */
-    bagi_record record;
+    bagi_bag_options bag_options; /* apart from names; those of a finished shard */
     void **bags; /* one bag_reader per field, then refs; NULL: not used yet.
                         Of an unfinished shard they are opened with the reader;
                         if it has no datapoint there are none */
@@ -9542,18 +9542,14 @@ static bags_code bagi_reader_dir(
     return bagi_shard_dir(dir, &reader->env, reader->path, name, err);
 }
 
-/* How the Bags of a finished shard are opened. */
-static bagi_bag_options bagi_reader_bag_options(
-    const bags_reader *reader, const bagi_shard *part) {
+/* How Bags are opened, apart from what their shard decides. */
+static bagi_bag_options bagi_reader_bag_options(const bags_reader *reader) {
     bagi_bag_options bag_options = bagi_bag_options_new();
-    bag_options.split = part->split;
     bag_options.grows = reader->options.unfinished == BAGS_UNFINISHED_READ;
     bag_options.no_mmap = reader->options.no_mmap;
     bag_options.cache_index = reader->options.cache_index;
     bag_options.verify_checksums = reader->options.verify_checksums;
     bag_options.no_read_ahead = reader->options.no_read_ahead;
-    bag_options.record = part->record;
-    bag_options.allow_empty = part->allow_empty;
     return bag_options;
 }
 
@@ -9576,7 +9572,7 @@ BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
     if (!code && part->bags[field]) {
         bag = (bag_reader *)part->bags[field];
     } else if (!code) {
-        bagi_bag_options bag_options = bagi_reader_bag_options(reader, part);
+        bagi_bag_options bag_options = part->bag_options;
         bag_options.name = bagi_spec_name(&reader->spec, field);
         code = bagi_reader_dir(reader, (size_t)(part - reader->parts), &dir, err);
         if (!code)
@@ -9608,8 +9604,7 @@ static BAGI_HOT size_t bagi_select_field(const bags_select *selects, size_t i) {
 BAGI_COLD static void bagi_reader_expect(
     const bags_reader *reader, size_t shard, const bags_select *selects, size_t count) {
     void **bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
-    bagi_bag_options bag_options =
-        bagi_reader_bag_options(reader, &reader->parts[shard]);
+    bagi_bag_options bag_options = reader->parts[shard].bag_options;
     size_t fields = reader->spec.count;
     bagi_dir dir;
     bags_error ignored;
@@ -9652,8 +9647,8 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     bag_reader **bags = NULL;
     bagi_spec own = BAGI_ZERO;
     bagi_scan prefix;
-    bags_code code =
-        bagi_common_read(&opening->common, dir, ".partial", &own, &part->record, err);
+    bags_code code = bagi_common_read(
+        &opening->common, dir, ".partial", &own, &part->bag_options.record, err);
     bool differs = own.types != NULL;
     bagi_spec_free(&reader->env.memory, &own);
     if (code == BAGS_ERROR_MISSING || (code == BAGS_ERROR_CORRUPT && !differs))
@@ -9662,7 +9657,7 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
         return code;
     *found = shard->unfinished = true;
     const bagi_spec *spec = &opening->common.spec;
-    bagi_bag_options bag_options = bagi_reader_bag_options(reader, part);
+    bagi_bag_options bag_options = part->bag_options;
     bag_options.cache_index = true;
     code = bagi_unfinished_open(
         dir, spec, &bag_options, &reader->files, &bags, &prefix, err);
@@ -9676,7 +9671,7 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     }
     shard->length = prefix.length;
     part->bags = (void **)bags;
-    part->split = false;
+    part->bag_options.split = false;
     return BAGS_OK;
 }
 
@@ -9707,16 +9702,13 @@ BAGI_COLD static bags_code bagi_opening_shard(
     do {
         memset(shard, 0, sizeof *shard);
         memset(part, 0, sizeof *part);
-        bagi_bag_options bag_options = bagi_reader_bag_options(reader, part);
+        part->bag_options = bagi_reader_bag_options(reader);
         code =
             bagi_shard_open(&opening->common, dir, unfinished != BAGS_UNFINISHED_REFUSE,
-                &bag_options, &shard->length, opening->err);
-        part->split = bag_options.split;
-        part->allow_empty = bag_options.allow_empty;
-        part->record = bag_options.record;
+                &part->bag_options, &shard->length, opening->err);
         /* Without spec.json the shard is unfinished. What is missing next to a
          * spec.json that was read is a fault of a finished shard. */
-        found = !bag_options.record.missing;
+        found = !part->bag_options.record.missing;
         bool live = !found && unfinished == BAGS_UNFINISHED_READ;
         if (live)
             code = bagi_opening_unfinished(opening, dir, shard, part, &found);
@@ -9966,7 +9958,7 @@ BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *from, bags_info
     for (size_t i = 0; i < reader->count && !code; i++) {
         const bagi_shard *part = &reader->parts[i];
         bool checksums = false, unfinished = reader->shards[i].unfinished;
-        bagi_bag_options bag_options = bagi_reader_bag_options(reader, part);
+        bagi_bag_options bag_options = part->bag_options;
         bagi_dir dir;
         bag_options.no_mmap = true;
         bag_options.cache_index = bag_options.verify_checksums = false;
@@ -9978,7 +9970,7 @@ BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *from, bags_info
             bagi_dir_free(&dir);
         }
         code = bagi_reader_dir(reader, i, &dir, err);
-        for (size_t k = 0; k < count + !part->split && !code; k++) {
+        for (size_t k = 0; k < count + !part->bag_options.split && !code; k++) {
             bag_reader *bag =
                 unfinished && part->bags ? (bag_reader *)part->bags[k] : NULL;
             bag_options.name = bagi_spec_name(&reader->spec, k);
@@ -10012,7 +10004,7 @@ BAGS_API BAGI_COLD bags_code bags_reader_check(
         code = bagi_reader_dir(reader, shard, &dir, err);
         if (!code)
             code = bagi_check_record(&reader->env, bagi_dir_path(&dir, "spec.json", ""),
-                reader->parts[shard].record.identity, i < count, err);
+                reader->parts[shard].bag_options.record.identity, i < count, err);
         bagi_dir_free(&dir);
     }
     return code;
@@ -10227,7 +10219,7 @@ static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader,
     const bagi_shard *part, uint64_t index, bags_view blob, bagi_ref *refs,
     bags_error *err) {
     const bagi_spec *spec = &reader->spec;
-    if (BAGI_UNLIKELY(part->split)) {
+    if (BAGI_UNLIKELY(part->bag_options.split)) {
         for (size_t i = 0; i < spec->count; i++) {
             refs[i].first = index - reader->shards[part - reader->parts].start;
             refs[i].count = 1;
@@ -10277,7 +10269,7 @@ static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader, uint64_t
     const bagi_shard *part = *out = &reader->parts[shard];
     uint64_t local = index - reader->shards[shard].start;
     bags_code code = bagi_row_reserve_refs(reader, row, err);
-    if (!code && !BAGI_UNLIKELY(part->split)) {
+    if (!code && !BAGI_UNLIKELY(part->bag_options.split)) {
         for (size_t i = 0; i < count; i++)
             bagi_touch(reader, part, local, bagi_select_field(selects, i), true);
         code = bagi_reader_bag(reader, part, reader->spec.count, &bag, err);
@@ -10307,7 +10299,7 @@ static bags_code bagi_row_fetch_refs(const bags_reader *reader, const uint64_t *
         uint64_t local = index - reader->shards[shard].start;
         if (!indices) /* the rest of the shard */
             run = (size_t)BAGI_MIN(count - i, reader->shards[shard].length - local);
-        if (part->split)
+        if (part->bag_options.split)
             continue;
         code = bagi_reader_bag(reader, part, reader->spec.count, &bag, err);
         if (!code)
@@ -11297,7 +11289,7 @@ BAGI_COLD static bags_code bagi_verify_unit(bagi_verifying *run, size_t field) {
     return code ? code : bagi_verify_bag(run, bag);
 }
 
-/* Open the Bags of a shard, refs first: see bagi_reader_bag_options. *all: none is missing. */
+/* Open the Bags of a shard, refs first: see bagi_shard_open. *all: none is missing. */
 static bags_code bagi_verify_open(bagi_verifying *run, bool has_refs, bool *all) {
     size_t count = run->spec->count;
     bags_code code = BAGS_OK;
@@ -11754,7 +11746,7 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
     for (size_t i = 0; reader && i < reader->count && !code; i++) {
         bagi_dir dir;
         void *file = NULL;
-        work.bag_options = bagi_reader_bag_options(reader, &reader->parts[i]);
+        work.bag_options = reader->parts[i].bag_options;
         work.spec = &reader->spec;
         code = bagi_reader_dir(reader, i, &dir, err);
         if (!code)
