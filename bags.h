@@ -1888,8 +1888,9 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
 
 /* BAGI_LOAD and BAGI_STORE publish a pointer to other threads without a lock; a
  * compiler without them loads NULL, and then the lock is taken. BAGI_ADD adds to a
- * long. BAGI_COLD is for functions that are called once, if ever: they write a message,
- * or open, describe or verify a dataset. They are compiled for size. */
+ * long. BAGI_COLD is for functions that are rarely called, not per blob or datapoint:
+ * they write a message; open, close, finish, repair, describe or verify a dataset or a
+ * shard; or wait for the system. They are compiled for size. */
 #if defined(__GNUC__) || defined(__clang__)
 #define BAGI_LOAD(slot) __atomic_load_n(slot, __ATOMIC_ACQUIRE)
 #define BAGI_STORE(slot, value) __atomic_store_n(slot, value, __ATOMIC_RELEASE)
@@ -3264,7 +3265,7 @@ static bags_allocator bagi_allocator_of(const bags_allocator *allocator) {
 }
 
 /* env may be NULL, as the options that contain it may be. */
-static bagi_env bagi_env_of(const bags_env *env) {
+BAGI_COLD static bagi_env bagi_env_of(const bags_env *env) {
     bagi_env made;
     made.memory = bagi_allocator_of(env ? env->allocator : NULL);
     made.io = env && env->io ? *env->io : *bags_io_local();
@@ -3538,7 +3539,7 @@ static bags_code bagi_sync_dir(const bagi_env *env, const char *path, bags_error
 }
 
 /* Sync the directory that contains what a path leads to. */
-static bags_code bagi_sync_parent(
+BAGI_COLD static bags_code bagi_sync_parent(
     const bagi_env *env, const char *path, bags_error *err) {
     char *parent = bagi_parent(&env->memory, path, err);
     bags_code code = parent ? bagi_sync_dir(env, parent, err) : BAGS_ERROR_MEMORY;
@@ -3548,7 +3549,7 @@ static bags_code bagi_sync_parent(
 
 /* Create the missing directories above the last part of a path. Sync the parent of each
  * directory created here; recovery does not. */
-static bags_code bagi_make_parents(
+BAGI_COLD static bags_code bagi_make_parents(
     const bagi_env *env, const char *path, bags_error *err) {
     char *parent = bagi_parent(&env->memory, path, err);
     bags_code code = parent ? BAGS_OK : BAGS_ERROR_MEMORY;
@@ -3570,7 +3571,7 @@ static bags_code bagi_make_parents(
 /* A copy of a path, for the object with this env: made absolute if it is that of a local
  * file, so that a later chdir() does not change where it leads. Free it with
  * bagi_free_text. */
-static char *bagi_absolute(
+BAGI_COLD static char *bagi_absolute(
     bagi_env *env, const char *path, size_t size, bags_error *err) {
     const size_t most = 4096;
     bool absolute =
@@ -3597,7 +3598,7 @@ static char *bagi_absolute(
 #ifndef BAGS_NO_WRITER
 /* Check that a path still leads to the file that is open: before it is renamed or
  * removed, or what it vouches for is changed. */
-static bags_code bagi_check_same(
+BAGI_COLD static bags_code bagi_check_same(
     const bagi_env *env, void *file, const char *path, bags_error *err) {
     bags_identity opened, found;
     if (!env->io.identify)
@@ -3640,7 +3641,7 @@ static int bagi_identify(
  * when it was opened; 0: unknown. Its record is spec.json; until the shard is
  * finished, which may happen meanwhile, the same file is spec.json.partial. With
  * `expect` the check is only announced. */
-static bags_code bagi_check_record(const bagi_env *env, const char *path,
+BAGI_COLD static bags_code bagi_check_record(const bagi_env *env, const char *path,
     uint64_t identity, bool expect, bags_error *err) {
     static const char *const names[] = {"spec.json", "spec.json.partial", "spec.json"};
     uint64_t found = 0;
@@ -3716,8 +3717,8 @@ static void bagi_dir_free(bagi_dir *dir) {
 /* The directory at a path to which `name` is appended, which is at most the name of a
  * shard; NULL: the path is that of a standalone Bag. Free it with bagi_dir_free, also
  * after a failure. */
-static bags_code bagi_dir_open(bagi_dir *dir, const bagi_env *env, const char *path,
-    const char *name, bags_error *err) {
+BAGI_COLD static bags_code bagi_dir_open(bagi_dir *dir, const bagi_env *env,
+    const char *path, const char *name, bags_error *err) {
     memset(dir, 0, sizeof *dir);
     dir->env = env;
     dir->standalone = !name;
@@ -3755,7 +3756,7 @@ static bool bagi_is_bag_path(const char *path) {
 
 /* The directory of a standalone Bag's files; free it with bagi_dir_free, also after a
  * failure. */
-static bags_code bagi_dir_standalone(
+BAGI_COLD static bags_code bagi_dir_standalone(
     bagi_env *env, const char *path, bagi_dir *dir, bags_error *err) {
     memset(dir, 0, sizeof *dir);
     bags_code code = bagi_check_path(path, err);
@@ -3785,7 +3786,7 @@ static bool bagi_dir_has(const bagi_dir *dir, const char *name, const char *suff
 
 #ifndef BAGS_NO_WRITER
 /* Remove a file; a missing one is not a failure. */
-static bags_code bagi_dir_remove(
+BAGI_COLD static bags_code bagi_dir_remove(
     const bagi_dir *dir, const char *name, const char *suffix, bags_error *err) {
     const char *path = bagi_dir_path(dir, name, suffix);
     int error = dir->env->io.remove(dir->env->io.user, path);
@@ -3793,7 +3794,7 @@ static bags_code bagi_dir_remove(
 }
 
 /* Rename a file to the same name with another suffix. */
-static bags_code bagi_dir_rename(const bagi_dir *dir, const char *name,
+BAGI_COLD static bags_code bagi_dir_rename(const bagi_dir *dir, const char *name,
     const char *from_suffix, const char *to_suffix, bags_error *err) {
     const bags_io *io = &dir->env->io;
     strcpy(dir->renamed, bagi_dir_path(dir, name, to_suffix));
@@ -3805,7 +3806,7 @@ static bags_code bagi_dir_rename(const bagi_dir *dir, const char *name,
 
 /* Read a small file completely. *data has *size bytes; free it with bagi_free.
  * *identity, unless NULL, is that of the file. */
-static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
+BAGI_COLD static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
     const char *suffix, size_t most, unsigned char **data, size_t *size,
     uint64_t *identity, bags_error *err) {
     const bagi_env *env = dir->env;
@@ -3868,7 +3869,7 @@ static bool bagi_json_mark(bagi_json *json, char mark) {
 
 /* The character of what follows a backslash: one letter, or u and four digits. 0 if it
  * is invalid; NUL is, since names and types are NUL-terminated in memory. */
-static uint32_t bagi_json_escape(bagi_json *json) {
+BAGI_COLD static uint32_t bagi_json_escape(bagi_json *json) {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     static const char digits[] = "0123456789abcdefABCDEF";
     unsigned char next = bagi_json_peek(json);
@@ -3889,7 +3890,7 @@ static uint32_t bagi_json_escape(bagi_json *json) {
 }
 
 /* Parse a string, which is copied to json->out, NUL-terminated. */
-static const char *bagi_json_string(bagi_json *json) {
+BAGI_COLD static const char *bagi_json_string(bagi_json *json) {
     const char *string = json->out;
     if (!bagi_json_mark(json, '"'))
         return NULL;
@@ -3924,7 +3925,7 @@ static const char *bagi_json_string(bagi_json *json) {
 #ifndef BAGS_NO_WRITER
 /* Write a valid UTF-8 text as a JSON string in ASCII to `out`, unless that is NULL.
  * Returns its size: a first call with NULL measures it. */
-static size_t bagi_json_quote(const char *text, char *out) {
+BAGI_COLD static size_t bagi_json_quote(const char *text, char *out) {
     const unsigned char *in = (const unsigned char *)text;
     size_t used = 1; /* the quote */
     char piece[16];
@@ -4861,7 +4862,7 @@ struct bags_registry {
     size_t count;
 };
 
-BAGS_API bags_registry *bags_registry_create(
+BAGS_API BAGI_COLD bags_registry *bags_registry_create(
     const bags_allocator *allocator, bags_error *err) {
     BAGI_ERR(err);
     bags_allocator memory = bagi_allocator_of(allocator);
@@ -4872,7 +4873,7 @@ BAGS_API bags_registry *bags_registry_create(
     return registry;
 }
 
-BAGS_API bags_code bags_registry_add(
+BAGS_API BAGI_COLD bags_code bags_registry_add(
     bags_registry *registry, const bags_codec *codec, bags_error *err) {
     BAGI_ERR(err);
     if (!registry || !codec || !codec->names || !*codec->names)
@@ -5316,7 +5317,7 @@ static void bagi_file_advise(const bag_reader *bag, const bagi_file *file,
 
 /* Open a file of a Bag for the first time. It is not in the list yet, so that no other
  * thread closes it while the Bag is opened. */
-static bags_code bagi_file_attach(bag_reader *bag, const bagi_dir *dir,
+BAGI_COLD static bags_code bagi_file_attach(bag_reader *bag, const bagi_dir *dir,
     const char *name, int which, bags_error *err) {
     bagi_file *file = &bag->file[which];
     file->path = bagi_dir_copy(dir, name, bagi_suffix[which], err);
@@ -5339,7 +5340,7 @@ static volatile long bagi_maps;
 /* Get the size of an open file and map it, if that is possible and allowed. One that
  * is not mapped may be closed and opened again: it is identified. An empty file needs
  * no map: nothing is read from it. */
-static bags_code bagi_file_map(
+BAGI_COLD static bags_code bagi_file_map(
     bag_reader *bag, bagi_file *file, bool no_mmap, bags_error *err) {
     static const unsigned char nothing[1] = {0};
     const bags_io *io = &bag->env->io;
@@ -5365,7 +5366,7 @@ static bags_code bagi_file_map(
 }
 
 /* No thread may be reading the file. */
-static void bagi_file_close(bag_reader *bag, bagi_file *file) {
+BAGI_COLD static void bagi_file_close(bag_reader *bag, bagi_file *file) {
     const bagi_env *env = bag->env;
     bagi_files *files = bag->files;
     if (file->map && file->size > 0) {
@@ -5419,7 +5420,8 @@ static bagi_bag_options bagi_bag_options_new(void) {
 }
 
 /* The shape of a Bag that ends in its own table: v1, or v2 without the 0. */
-static bags_code bagi_bag_shape(bag_reader *bag, bool allow_empty, bags_error *err) {
+BAGI_COLD static bags_code bagi_bag_shape(
+    bag_reader *bag, bool allow_empty, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_BLOBS];
     unsigned char number[8];
     if (file->size == 0 && allow_empty) {
@@ -5450,7 +5452,7 @@ static bags_code bagi_bag_shape(bag_reader *bag, bool allow_empty, bags_error *e
 /* A standalone Bag that ends in a table is next to a NAME.idx with `length` entries, the
  * last of which is `end`. *v1: the index lists that table. A valid v1 table that differs
  * is an error, since either may be right; any other is taken for bytes of blobs. */
-static bags_code bagi_bag_check_index(
+BAGI_COLD static bags_code bagi_bag_check_index(
     bag_reader *bag, uint64_t length, uint64_t end, bool *v1, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_BLOBS];
     unsigned char entries[512];
@@ -5476,7 +5478,7 @@ static bags_code bagi_bag_check_index(
 }
 
 /* The shape of a Bag with an index file; a torn last entry is ignored. */
-static bags_code bagi_bag_shape_split(
+BAGI_COLD static bags_code bagi_bag_shape_split(
     bag_reader *bag, const bagi_bag_options *bag_options, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_BLOBS];
     const bagi_file *index = &bag->file[BAGI_ENDS];
@@ -5514,7 +5516,7 @@ static bags_code bagi_bag_shape_split(
 
 /* Set the pointer to the entries of a Bag, its end offsets or its CRCs, if they are
  * mapped; with `cache` they are read now and kept in memory. */
-static bags_code bagi_bag_entries(
+BAGI_COLD static bags_code bagi_bag_entries(
     bag_reader *bag, int which, bool cache, bags_error *err) {
     const bagi_file *file = bagi_bag_file(bag, which);
     uint64_t offset = bagi_bag_offset(bag, which, 0);
@@ -5536,8 +5538,8 @@ static bags_code bagi_bag_entries(
 /* ---- checksums next to a Bag ---- */
 
 /* Open NAME.crc and, unless it is a `journal`, which has none, read its trailer. */
-static bags_code bagi_crcs_begin(bag_reader *bag, const bagi_dir *dir, const char *name,
-    bool no_mmap, bool journal, bags_error *err) {
+BAGI_COLD static bags_code bagi_crcs_begin(bag_reader *bag, const bagi_dir *dir,
+    const char *name, bool no_mmap, bool journal, bags_error *err) {
     bagi_file *file = &bag->file[BAGI_CRCS];
     unsigned char bytes[BAGI_TRAILER_SIZE];
     bags_code code = bagi_file_attach(bag, dir, name, BAGI_CRCS, err);
@@ -5572,7 +5574,7 @@ static bags_code bagi_crcs_begin(bag_reader *bag, const bagi_dir *dir, const cha
 }
 
 /* Read the trailer of NAME.crc in a shard. */
-static bags_code bagi_crcs_read_trailer(
+BAGI_COLD static bags_code bagi_crcs_read_trailer(
     const bagi_dir *dir, const char *name, bagi_trailer *trailer, bags_error *err) {
     bag_reader bag = BAGI_ZERO;
     bag.env = dir->env;
@@ -5590,7 +5592,7 @@ static bags_code bagi_crcs_read_trailer(
  * Of a Bag that is being written it is a journal without a trailer, which is kept in
  * memory: there may be fewer CRCs than ends after a power failure.
  */
-static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
+BAGI_COLD static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
     const bagi_bag_options *bag_options, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_CRCS];
     const bagi_file *blobs = &bag->file[BAGI_BLOBS];
@@ -5621,8 +5623,8 @@ static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
 
 /* Check that a sidecar with this trailer belongs to its shard, if that is known: to
  * spec.json and to the other Bags. */
-static bags_code bagi_crcs_check_shard(const char *path, const bagi_trailer *trailer,
-    const bagi_record *record, bags_error *err) {
+BAGI_COLD static bags_code bagi_crcs_check_shard(const char *path,
+    const bagi_trailer *trailer, const bagi_record *record, bags_error *err) {
     if (!record->is_bound || trailer->shard == record->bound)
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_CORRUPT,
@@ -5650,7 +5652,8 @@ static void bagi_bag_release(bag_reader *bag) {
 }
 
 /* The files of a Bag may be opened soon. */
-static void bagi_bag_expect(const bagi_dir *dir, const bagi_bag_options *bag_options) {
+BAGI_COLD static void bagi_bag_expect(
+    const bagi_dir *dir, const bagi_bag_options *bag_options) {
     bagi_dir_expect(dir, bag_options->name, bagi_suffix[BAGI_BLOBS]);
     if (bag_options->split || (dir->standalone && !dir->bare))
         bagi_dir_expect(dir, bag_options->name, bagi_suffix[BAGI_ENDS]);
@@ -6500,7 +6503,7 @@ static bags_code bagi_check_unfinished(
         bags_path_tail(path), (int)unfinished);
 }
 
-BAGS_API bag_reader *bag_reader_open(
+BAGS_API BAGI_COLD bag_reader *bag_reader_open(
     const char *path, const bag_reader_options *options, bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bag_reader_options, options);
@@ -6536,7 +6539,7 @@ BAGS_API bag_reader *bag_reader_open(
     return NULL;
 }
 
-BAGS_API bag_reader *bag_reader_open_memory(
+BAGS_API BAGI_COLD bag_reader *bag_reader_open_memory(
     const void *data, size_t size, const bag_reader_options *options, bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bag_reader_options, options);
@@ -6571,7 +6574,7 @@ BAGS_API bag_reader *bag_reader_open_memory(
     return NULL;
 }
 
-BAGS_API void bag_reader_close(bag_reader *reader) {
+BAGS_API BAGI_COLD void bag_reader_close(bag_reader *reader) {
     if (!reader)
         return;
     bagi_standalone *bag = (bagi_standalone *)(void *)reader;
@@ -6646,8 +6649,8 @@ static bags_code bagi_writing_end(const bagi_writing *writing, bags_error *err) 
 
 /* Lock an open file, and check that its path still leads to it. The message names
  * `path` and states why another process has locked it. */
-static bags_code bagi_lock_file(const bagi_env *env, void *file, const char *file_path,
-    const char *path, const char *why, bags_error *err) {
+BAGI_COLD static bags_code bagi_lock_file(const bagi_env *env, void *file,
+    const char *file_path, const char *path, const char *why, bags_error *err) {
     int error = env->io.lock ? env->io.lock(env->io.user, file)
                              : EROFS; /* hooks that only read */
     if (error == EWOULDBLOCK)
@@ -6693,8 +6696,8 @@ static void bagi_stream_fail(const bagi_stream *stream, int error, const char *d
 
 /* Open a new file, or with BAGS_IO_WRITE one that a writer left, to continue at its
  * end or, after bagi_stream_rewind, before. The buffer is kept for the next one. */
-static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir, const char *name,
-    const char *suffix, int mode) {
+BAGI_COLD static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir,
+    const char *name, const char *suffix, int mode) {
     bags_error *err = &stream->writing->failure;
     const bags_io *io = &stream->writing->env.io;
     if (err->code)
@@ -6945,7 +6948,7 @@ static void bagi_output_assert(const bagi_output *output) {
 
 /* Set up the streams. The buffers of the ends and CRCs are full after the same number
  * of blobs. */
-static void bagi_output_init(
+BAGI_COLD static void bagi_output_init(
     bagi_output *output, bagi_writing *writing, size_t buffer_size) {
     size_t size = BAGI_BUFFER_MIN;
     if (buffer_size == 0)
@@ -7067,7 +7070,7 @@ static uint64_t bagi_output_size(const bagi_output *output) {
 /* Make the Bag complete, except for the trailer of its checksums; the files stay
  * open. If the journal is kept, it is on the disk before there is a table, so that it
  * never lists fewer blobs. */
-static void bagi_output_finish(bagi_output *output, bool keep_idx) {
+BAGI_COLD static void bagi_output_finish(bagi_output *output, bool keep_idx) {
     static const unsigned char zero[8] = {0};
     bagi_stream *blobs = &output->stream[BAGI_BLOBS];
     bagi_stream *ends = &output->stream[BAGI_ENDS];
@@ -7090,7 +7093,7 @@ static void bagi_output_finish(bagi_output *output, bool keep_idx) {
 }
 
 /* Write the trailer, if there are checksums, and sync the files that stay. */
-static void bagi_output_seal(bagi_output *output) {
+BAGI_COLD static void bagi_output_seal(bagi_output *output) {
     bagi_stream *crcs = &output->stream[BAGI_CRCS];
     unsigned char bytes[BAGI_TRAILER_SIZE];
     if (output->checksums) {
@@ -7126,7 +7129,7 @@ static void bagi_bag_writer_check(bag_writer *writer) {
         bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_check);
 }
 
-BAGS_API bag_writer *bag_writer_open(
+BAGS_API BAGI_COLD bag_writer *bag_writer_open(
     const char *path, const bag_writer_options *options, bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bag_writer_options, options);
@@ -7184,7 +7187,7 @@ BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
 }
 
 /* The names of the files must be on the disk too. */
-BAGS_API bags_code bag_writer_sync(bag_writer *writer, bags_error *err) {
+BAGS_API BAGI_COLD bags_code bag_writer_sync(bag_writer *writer, bags_error *err) {
     BAGI_ERR(err);
     bags_code code = bag_writer_flush(writer, err);
     if (code)
@@ -7208,7 +7211,7 @@ BAGS_API uint64_t bag_writer_size(const bag_writer *writer) {
 
 /* The journal must be as complete as the Bag even if it is removed: a power failure
  * may undo the removal, and readers look at it. */
-BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
+BAGS_API BAGI_COLD bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
     BAGI_ERR(err);
     if (!writer)
         return BAGS_OK;
@@ -7229,7 +7232,7 @@ BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err) {
     return code;
 }
 
-BAGS_API void bag_writer_abort(bag_writer *writer) {
+BAGS_API BAGI_COLD void bag_writer_abort(bag_writer *writer) {
     if (!writer)
         return;
     /* In a child process they are only closed. */
@@ -7262,7 +7265,7 @@ typedef struct bagi_spec {
 } bagi_spec;
 
 /* A spec may be incomplete: `types` and `coders` are NULL until it is sealed. */
-static void bagi_spec_free(const bags_allocator *memory, bagi_spec *spec) {
+BAGI_COLD static void bagi_spec_free(const bags_allocator *memory, bagi_spec *spec) {
     for (size_t i = 0; spec->coders && i < spec->count; i++)
         bagi_coder_close(&spec->coders[i]);
     for (size_t i = 0; i < spec->count; i++) {
@@ -7277,7 +7280,7 @@ static void bagi_spec_free(const bags_allocator *memory, bagi_spec *spec) {
 
 /* Add a field at the end. One whose texts could not be allocated is counted too, with
  * NULL in their place, so that bagi_spec_free frees the other text. */
-static bags_code bagi_spec_add(const bags_allocator *memory, bagi_spec *spec,
+BAGI_COLD static bags_code bagi_spec_add(const bags_allocator *memory, bagi_spec *spec,
     const char *name, const char *type, bags_error *err) {
     if (spec->count == BAGI_FIELDS_MAX)
         return bags_fail(err, BAGS_ERROR_LIMIT, "more than %d fields", BAGI_FIELDS_MAX);
@@ -7308,7 +7311,7 @@ static size_t bagi_spec_find(const bagi_spec *spec, const char *name) {
 }
 
 /* Both are sorted, so equal specs have their fields in one order. */
-static bool bagi_spec_same(const bagi_spec *a, const bagi_spec *b) {
+BAGI_COLD static bool bagi_spec_same(const bagi_spec *a, const bagi_spec *b) {
     bool same = a->count == b->count;
     for (size_t i = 0; same && i < a->count; i++)
         same = strcmp(a->fields[i].name, b->fields[i].name) == 0 &&
@@ -7325,7 +7328,7 @@ static const char *bagi_spec_name(const bagi_spec *spec, size_t field) {
 /* Parse the types and open their codecs. That a type has no codec, or arguments
  * which its codec refuses, is not a failure here: its blobs can be read and written.
  * The failure comes when a value is needed. */
-static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
+BAGI_COLD static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
     const bags_registry *registry, bags_error *err) {
     bags_code code = BAGS_OK;
     spec->types =
@@ -7349,7 +7352,7 @@ static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spec *spec,
 
 /* True for a name that Windows gives to a device, whatever follows its first
  * dot. */
-static bool bagi_is_device(const char *name) {
+BAGI_COLD static bool bagi_is_device(const char *name) {
     static const char *const devices[] = {"con", "prn", "aux", "nul"};
     char low[5] = {0};
     size_t size = strcspn(name, ".");
@@ -7367,7 +7370,7 @@ static bool bagi_is_device(const char *name) {
 }
 
 /* Why readers refuse a field's name; NULL if they do not. */
-static const char *bagi_name_fault_read(const char *name) {
+BAGI_COLD static const char *bagi_name_fault_read(const char *name) {
     if (strcmp(name, "refs") == 0)
         return "reserved for the index of datapoints";
     if (strlen(name) > BAGI_NAME_LONGEST)
@@ -7381,7 +7384,7 @@ static const char *bagi_name_fault_read(const char *name) {
 
 #ifndef BAGS_NO_WRITER
 /* Why writers refuse it: every system must be able to read what they write. */
-static const char *bagi_name_fault_write(const char *name) {
+BAGI_COLD static const char *bagi_name_fault_write(const char *name) {
     size_t size = strlen(name);
     if (size == 0)
         return "an empty name";
@@ -7411,8 +7414,8 @@ static bags_code bagi_fail_field(
 /* ---- spec.json ---- */
 
 /* Add a field that was read. */
-static bags_code bagi_spec_add_read(const bags_allocator *memory, bagi_spec *spec,
-    const char *name, const char *type, bags_error *err) {
+BAGI_COLD static bags_code bagi_spec_add_read(const bags_allocator *memory,
+    bagi_spec *spec, const char *name, const char *type, bags_error *err) {
     bags_code code = bagi_spec_add(memory, spec, name, type, err);
     if (code)
         return code;
@@ -7427,8 +7430,8 @@ static bags_code bagi_spec_add_read(const bags_allocator *memory, bagi_spec *spe
 }
 
 /* Parse the text of a spec.json into an empty spec, which is not sealed. */
-static bags_code bagi_spec_parse(const bags_allocator *memory, bagi_spec *spec,
-    const unsigned char *text, size_t size, bags_error *err) {
+BAGI_COLD static bags_code bagi_spec_parse(const bags_allocator *memory,
+    bagi_spec *spec, const unsigned char *text, size_t size, bags_error *err) {
     bagi_json json = {text, size, 0, NULL};
     char *strings = (char *)bagi_alloc_raw(memory, size, err);
     if (!strings)
@@ -7468,7 +7471,7 @@ typedef struct bagi_common {
  * *own, if not NULL, receives that shard's spec. *record is what it is, if it could
  * be read.
  */
-static bags_code bagi_common_read(bagi_common *common, const bagi_dir *dir,
+BAGI_COLD static bags_code bagi_common_read(bagi_common *common, const bagi_dir *dir,
     const char *suffix, bagi_spec *own, bagi_record *record, bags_error *err) {
     const bags_allocator *memory = &dir->env->memory;
     bagi_spec spec = BAGI_ZERO;
@@ -7502,8 +7505,8 @@ static bags_code bagi_common_read(bagi_common *common, const bagi_dir *dir,
 
 #ifndef BAGS_NO_WRITER
 /* The text of spec.json: *size bytes, to be freed with bagi_free. */
-static char *bagi_spec_text(const bags_allocator *memory, const bagi_spec *spec,
-    size_t *size, bags_error *err) {
+BAGI_COLD static char *bagi_spec_text(const bags_allocator *memory,
+    const bagi_spec *spec, size_t *size, bags_error *err) {
     size_t used = 2;
     for (size_t i = 0; i < spec->count; i++)
         used += (i ? 4 : 2) + bagi_json_quote(spec->fields[i].name, NULL) +
@@ -7575,8 +7578,8 @@ typedef struct bagi_shard_list {
 
 /* The directory of a shard; for a name without digits the dataset's, which is not
  * sharded. Free it with bagi_dir_free, also after a failure. */
-static bags_code bagi_shard_dir(bagi_dir *dir, const bagi_env *env, const char *path,
-    bagi_shard_id name, bags_error *err) {
+BAGI_COLD static bags_code bagi_shard_dir(bagi_dir *dir, const bagi_env *env,
+    const char *path, bagi_shard_id name, bags_error *err) {
     char text[BAGI_DIGITS_MAX + 2] = "";
     if (name.digits)
         (void)snprintf(text, sizeof text, "/%0*" PRIu64, (int)name.digits, name.number);
@@ -7600,7 +7603,7 @@ static bool bagi_is_of_worker(bagi_shard_id name, uint64_t start, uint64_t stop)
     return name.number % stop == start;
 }
 
-static bags_code bagi_shard_list_push(
+BAGI_COLD static bags_code bagi_shard_list_push(
     bagi_shard_list *list, bagi_shard_id name, bags_error *err) {
     bags_code code = bagi_push(
         &list->array, &list->env->memory, &list->count, &name, sizeof name, err);
@@ -7609,7 +7612,7 @@ static bags_code bagi_shard_list_push(
 }
 
 /* For the list hook: collect the names made of digits. */
-static int bagi_shard_list_collect(void *user, const char *text) {
+BAGI_COLD static int bagi_shard_list_collect(void *user, const char *text) {
     bagi_shard_list *list = (bagi_shard_list *)user;
     size_t digits = strspn(text, "0123456789"), zeros = strspn(text, "0");
     bagi_shard_id name = {0, (unsigned)digits};
@@ -7637,7 +7640,8 @@ static int bagi_shard_list_order(const void *a, const void *b) {
 
 /* Find the next fault of the names: a number that is too large, then those that two
  * shards have. */
-static bags_code bagi_shard_list_check(bagi_shard_list *list, bags_error *err) {
+BAGI_COLD static bags_code bagi_shard_list_check(
+    bagi_shard_list *list, bags_error *err) {
     bags_code code = list->code;
     list->code = BAGS_OK;
     while (!code && ++list->checked < list->count) {
@@ -7653,7 +7657,7 @@ static bags_code bagi_shard_list_check(bagi_shard_list *list, bags_error *err) {
 
 /* List the shards of a dataset; free list->array, also after a failure. After a fault of
  * the names, the list is complete. */
-static bags_code bagi_shard_list_read(
+BAGI_COLD static bags_code bagi_shard_list_read(
     const bagi_env *env, const char *path, bagi_shard_list *list, bags_error *err) {
     memset(list, 0, sizeof *list);
     list->env = env;
@@ -7670,7 +7674,7 @@ static bags_code bagi_shard_list_read(
 }
 
 /* Check a pair of worker numbers; shard_stop 0 becomes 1. */
-static bags_code bagi_check_worker(
+BAGI_COLD static bags_code bagi_check_worker(
     const char *path, uint64_t start, uint64_t *stop, bags_error *err) {
     if (*stop == 0)
         *stop = 1;
@@ -7730,7 +7734,7 @@ static void bagi_shard_expect(const bagi_dir *dir, const bagi_spec *spec) {
 
 /* Call each() with the directory of every shard of a worker, and its index among
  * the names, until it fails. Those that follow may be opened soon. */
-static bags_code bagi_each_shard(const bagi_shard_list *list, uint64_t start,
+BAGI_COLD static bags_code bagi_each_shard(const bagi_shard_list *list, uint64_t start,
     uint64_t stop, bags_code (*each)(void *user, const bagi_dir *dir, size_t index),
     void *user, bags_error *err) {
     const bagi_env *env = list->env;
@@ -7778,7 +7782,7 @@ static bool bagi_is_single(const bagi_dir *dir, bags_code *code, bags_error *err
 
 /* Refuse shards in a directory that bagi_is_single: which of the two datasets is
  * meant is unknown. */
-static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
+BAGI_COLD static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err) {
     const bagi_env *env = dir->env;
     bags_error why;
     bagi_shard_list list;
@@ -7810,7 +7814,8 @@ BAGI_COLD static bags_code bagi_fail_unfinished(const bagi_dir *dir, bags_error 
 }
 
 /* For bagi_each_shard, with a bags_error as `user`: refuse an unfinished shard. */
-static bags_code bagi_check_finished(void *user, const bagi_dir *dir, size_t index) {
+BAGI_COLD static bags_code bagi_check_finished(
+    void *user, const bagi_dir *dir, size_t index) {
     bags_error *err = (bags_error *)user;
     bags_code code = BAGS_OK;
     (void)index;
@@ -7821,7 +7826,7 @@ static bags_code bagi_check_finished(void *user, const bagi_dir *dir, size_t ind
 /* Find the dataset at a path and list its shards, after checking that there are not two
  * datasets. Free list->array, also after a failure. After a fault of the names, the list
  * is complete. */
-static bags_code bagi_shard_list_find(
+BAGI_COLD static bags_code bagi_shard_list_find(
     const bagi_dir *dir, bagi_shard_list *list, bags_error *err) {
     const bagi_env *env = dir->env;
     const bagi_shard_id dataset = {0, 0};
@@ -7850,7 +7855,7 @@ static bags_code bagi_shard_list_find(
 
 #ifndef BAGS_NO_WRITER
 /* Refuse a file of a dataset where a standalone Bag is expected. */
-static bags_code bagi_check_standalone(
+BAGI_COLD static bags_code bagi_check_standalone(
     const bagi_env *env, const char *path, bags_error *err) {
     bagi_dir dir = BAGI_ZERO;
     char *parent = bagi_parent(&env->memory, path, err);
@@ -7877,8 +7882,9 @@ static void bagi_bag_free(const bagi_env *env, bag_reader *bag) {
 }
 
 /* Open a Bag; free it with bagi_bag_free. Without `files` its files stay open. */
-static bags_code bagi_bag_new(const bagi_dir *dir, const bagi_bag_options *bag_options,
-    bagi_files *files, bag_reader **out, bags_error *err) {
+BAGI_COLD static bags_code bagi_bag_new(const bagi_dir *dir,
+    const bagi_bag_options *bag_options, bagi_files *files, bag_reader **out,
+    bags_error *err) {
     const bagi_env *env = dir->env;
     bag_reader *bag = (bag_reader *)bagi_alloc(&env->memory, sizeof *bag, err);
     if (!bag)
@@ -7895,7 +7901,7 @@ static bags_code bagi_bag_new(const bagi_dir *dir, const bagi_bag_options *bag_o
 
 /* Find out whether a shard is split. Without refs.bag it must be: no field is a
  * sequence, and there is an index. */
-static bags_code bagi_shard_variant(
+BAGI_COLD static bags_code bagi_shard_variant(
     const bagi_dir *dir, const bagi_spec *spec, bool *split, bags_error *err) {
     bool sequence = false;
     bags_code code = BAGS_OK;
@@ -7918,9 +7924,9 @@ static bags_code bagi_shard_variant(
 
 /* Count the datapoints of a shard: refs.bag has one blob each; if it is split, all
  * fields have the same length. *bag_options: how to open the Bags, apart from their names. */
-static bags_code bagi_shard_measure(const bagi_dir *dir, const bagi_spec *spec,
-    const bagi_bag_options *bag_options, const bag_reader *refs, bool allow_unequal,
-    uint64_t *length, bags_error *err) {
+BAGI_COLD static bags_code bagi_shard_measure(const bagi_dir *dir,
+    const bagi_spec *spec, const bagi_bag_options *bag_options, const bag_reader *refs,
+    bool allow_unequal, uint64_t *length, bags_error *err) {
     bool split = bag_options->split;
     bool empty = !split && refs->file[BAGI_BLOBS].size == 0;
     bagi_bag_options opening = *bag_options;
@@ -7968,8 +7974,8 @@ static bool bagi_refs_allow_empty(const bag_reader *refs) {
 
 /* Find what the trailers of a shard's checksums, which must all exist, contain if none
  * of its files was replaced. */
-static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec *spec, bool split,
-    bagi_record *record, bags_error *err) {
+BAGI_COLD static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec *spec,
+    bool split, bagi_record *record, bags_error *err) {
     record->bound = record->spec;
     for (size_t i = 0; i < spec->count + !split; i++) {
         const char *name = bagi_spec_name(spec, i);
@@ -7988,7 +7994,7 @@ static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec *spec, boo
  * number of datapoints, and in *bag_options its variant, what its files are compared
  * with, and whether Bags may have 0 bytes.
  */
-static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
+BAGI_COLD static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *dir,
     bool allow_unequal, bagi_bag_options *bag_options, uint64_t *length,
     bags_error *err) {
     const bagi_spec *spec = &common->spec;
@@ -8029,9 +8035,9 @@ static void bagi_bags_free(const bagi_env *env, bag_reader **bags, size_t count)
  * field, then refs, which is opened first, so that the fields cover what it refers to.
  * If it lists no datapoint, the others stay NULL. Free them with bagi_bags_free.
  * found->listed is valid also after a failure. */
-static bags_code bagi_unfinished_open(const bagi_dir *dir, const bagi_spec *spec,
-    const bagi_bag_options *bag_options, bagi_files *files, bag_reader ***out,
-    bagi_scan *found, bags_error *err) {
+BAGI_COLD static bags_code bagi_unfinished_open(const bagi_dir *dir,
+    const bagi_spec *spec, const bagi_bag_options *bag_options, bagi_files *files,
+    bag_reader ***out, bagi_scan *found, bags_error *err) {
     size_t count = spec->count + 1;
     bagi_bag_options opening = *bag_options;
     bag_reader **bags =
@@ -8065,8 +8071,8 @@ static bags_code bagi_unfinished_open(const bagi_dir *dir, const bagi_spec *spec
 #define BAGI_MARK "finalized"
 
 /* True if a shard has the mark. */
-static bool bagi_has_mark(const bagi_env *env, const char *path, bagi_shard_id name,
-    bags_code *code, bags_error *err) {
+BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
+    bagi_shard_id name, bags_code *code, bags_error *err) {
     bagi_dir dir;
     if (bagi_shard_dir(&dir, env, path, name, err))
         *code = BAGS_ERROR_MEMORY;
@@ -8263,7 +8269,8 @@ static bags_code bagi_writer_check(bags_writer *writer) {
 
 /* Lock the record, which is open. It may have been replaced or removed in between:
  * then another process has the shard. */
-static bags_code bagi_writer_lock(bags_writer *writer, int tries, bags_error *err) {
+BAGI_COLD static bags_code bagi_writer_lock(
+    bags_writer *writer, int tries, bags_error *err) {
     const bagi_stream *record = &writer->record;
     bags_code code = BAGS_ERROR_LOCKED;
     for (int i = 0; i < tries && code == BAGS_ERROR_LOCKED; i++) {
@@ -8283,7 +8290,7 @@ static bags_code bagi_writer_lock(bags_writer *writer, int tries, bags_error *er
  * if that writer crashed before creating it. Fail if locks have no effect, as on some
  * network file systems: another open file could lock the record too. (Claiming a shard
  * is safe without them.) With BAGS_IO_READ, only test the lock. */
-static bags_code bagi_writer_open_record(
+BAGI_COLD static bags_code bagi_writer_open_record(
     bags_writer *writer, int mode, bags_error *err) {
     const bagi_env *env = &writer->writing.env;
     bagi_stream *record = &writer->record;
@@ -8317,7 +8324,7 @@ static bags_code bagi_writer_open_record(
 }
 
 /* Forget the shard; its files stay as they are. */
-static void bagi_writer_leave(bags_writer *writer) {
+BAGI_COLD static void bagi_writer_leave(bags_writer *writer) {
     for (size_t i = 0; writer->outputs && i <= writer->spec.count; i++)
         writer->outputs[i].checksums = false;
     bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_close);
@@ -8338,7 +8345,8 @@ BAGI_COLD static bags_code bagi_fail_finalized(
 
 /* Fail if the dataset is no longer the one that this writer opened, or with
  * BAGS_ERROR_EXISTS if bags_finalize renumbers it. */
-static bags_code bagi_writer_check_last(const bags_writer *writer, bags_error *err) {
+BAGI_COLD static bags_code bagi_writer_check_last(
+    const bags_writer *writer, bags_error *err) {
     const bagi_env *env = &writer->writing.env;
     bags_code code = BAGS_OK;
     if (writer->sharded && !writer->options.append &&
@@ -8350,7 +8358,7 @@ static bags_code bagi_writer_check_last(const bags_writer *writer, bags_error *e
 }
 
 /* What was finished must still exist when a call between two shards reports it. */
-static void bagi_writer_check_idle(bags_writer *writer) {
+BAGI_COLD static void bagi_writer_check_idle(bags_writer *writer) {
     bags_error why;
     if (!writer->writing.failure.code && !writer->dir.path && writer->last &&
         bagi_writer_check_last(writer, &why) && why.code != BAGS_ERROR_EXISTS)
@@ -8362,7 +8370,7 @@ static void bagi_writer_check_idle(bags_writer *writer) {
  * contains something *other. Those of refs go first: without refs.idx no datapoint
  * exists, and without refs.crc recovery expects no checksums; so an interrupted removal
  * can be continued. Files are closed before, for Windows. */
-static bags_code bagi_writer_discard(
+BAGI_COLD static bags_code bagi_writer_discard(
     bags_writer *writer, bool *other, bags_error *err) {
     const bagi_dir *dir = &writer->dir;
     const bags_io *io = &writer->writing.env.io;
@@ -8389,7 +8397,7 @@ static bags_code bagi_writer_discard(
 
 /* Remove the shard being written, unless it is complete and only waiting for the
  * disk failed, and the dataset's directory if this writer created it for nothing. */
-static void bagi_writer_drop(bags_writer *writer, bags_error *err) {
+BAGI_COLD static void bagi_writer_drop(bags_writer *writer, bags_error *err) {
     const bags_io *io = &writer->writing.env.io;
     bool other = false;
     if (writer->dir.path)
@@ -8399,7 +8407,7 @@ static void bagi_writer_drop(bags_writer *writer, bags_error *err) {
 }
 
 /* Refuse shards in the directory of an unsharded dataset. */
-static bags_code bagi_writer_check_single(bags_writer *writer) {
+BAGI_COLD static bags_code bagi_writer_check_single(bags_writer *writer) {
     bagi_dir dir;
     bags_error *err = &writer->writing.failure;
     bagi_dir_open(&dir, &writer->writing.env, writer->path, "", err);
@@ -8432,7 +8440,7 @@ BAGI_COLD static bags_code bagi_fail_claimed(
 }
 
 /* Start with a shard: of a sharded dataset, that of this name. */
-static bags_code bagi_writer_enter(bags_writer *writer, bagi_shard_id name) {
+BAGI_COLD static bags_code bagi_writer_enter(bags_writer *writer, bagi_shard_id name) {
     bags_error *failure = &writer->writing.failure;
     writer->shard_length = 0;
     if (!writer->sharded)
@@ -8442,7 +8450,7 @@ static bags_code bagi_writer_enter(bags_writer *writer, bagi_shard_id name) {
 }
 
 /* Create the next shard's directory, which claims it, its record, and its files. */
-static void bagi_writer_claim_once(bags_writer *writer) {
+BAGI_COLD static void bagi_writer_claim_once(bags_writer *writer) {
     const bagi_env *env = &writer->writing.env;
     const bagi_dir *dir = &writer->dir;
     bags_error *err = &writer->writing.failure, why;
@@ -8518,7 +8526,7 @@ static void bagi_writer_claim_once(bags_writer *writer) {
 
 /* A recovery that sees the shard before its record is locked takes it for one that
  * a crashed writer left, and removes it. Then claim it again, when it is gone. */
-static bags_code bagi_writer_claim(bags_writer *writer) {
+BAGI_COLD static bags_code bagi_writer_claim(bags_writer *writer) {
     bags_error *failure = &writer->writing.failure;
     bool taken = false; /* by a recovery */
     for (int tries = 0; tries < BAGI_LOCK_TRIES; tries++) {
@@ -8549,7 +8557,7 @@ static void bagi_writer_flush_all(bags_writer *writer) {
 }
 
 /* The names of the shard and of the dataset must survive a power failure. */
-static void bagi_writer_sync_parents(bags_writer *writer) {
+BAGI_COLD static void bagi_writer_sync_parents(bags_writer *writer) {
     bags_error *failure = &writer->writing.failure;
     const bagi_env *env = &writer->writing.env;
     if (!failure->code && writer->sharded)
@@ -8578,7 +8586,7 @@ static uint64_t bagi_writer_shard_size(const bags_writer *writer) {
 
 /* Finish the shard being written: from the tables to the rename of the record. If it
  * fails, the shard stays unfinished, and can be recovered. */
-static bags_code bagi_writer_finish(bags_writer *writer) {
+BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
     const bagi_env *env = &writer->writing.env;
     bags_error *failure = &writer->writing.failure;
     bagi_dir *dir = &writer->dir;
@@ -8897,7 +8905,7 @@ BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
     return bagi_writing_end(&writer->writing, err);
 }
 
-BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err) {
+BAGS_API BAGI_COLD bags_code bags_writer_sync(bags_writer *writer, bags_error *err) {
     BAGI_ERR(err);
     bags_code code = bags_writer_flush(writer, err);
     if (code || !writer->dir.path)
@@ -8937,7 +8945,7 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer) {
 
 /* Free a writer, which may be partly open, and leave its shard on disk as it is. The
  * allocator is copied, since it is part of what is freed. */
-static void bagi_writer_free(bags_writer *writer) {
+BAGI_COLD static void bagi_writer_free(bags_writer *writer) {
     bags_allocator memory = writer->writing.env.memory;
     size_t count = writer->spec.count;
     bagi_writer_leave(writer);
@@ -8957,7 +8965,7 @@ static void bagi_writer_free(bags_writer *writer) {
 }
 
 /* Create a writer that has a path and options, and no fields yet. */
-static bags_writer *bagi_writer_new(
+BAGI_COLD static bags_writer *bagi_writer_new(
     const char *path, const bags_writer_options *options, bags_error *err) {
     bagi_env env = bagi_env_of(&options->env);
     bags_writer_options with = *options;
@@ -8990,7 +8998,7 @@ static bags_writer *bagi_writer_new(
 }
 
 /* Allocate what a writer with its fields needs. */
-static bags_code bagi_writer_prepare(
+BAGI_COLD static bags_code bagi_writer_prepare(
     bags_writer *writer, size_t buffer_size, bags_error *err) {
     const bags_allocator *memory = &writer->writing.env.memory;
     size_t count = writer->spec.count;
@@ -9020,8 +9028,8 @@ static int bagi_has_foreign_files(void *user, const char *name) {
 
 /* True if a file of refs has more than `most` bytes, which are few; a missing one has
  * none. */
-static bool bagi_refs_exceed(const bagi_dir *dir, const char *suffix, size_t most,
-    bags_code *code, bags_error *err) {
+BAGI_COLD static bool bagi_refs_exceed(const bagi_dir *dir, const char *suffix,
+    size_t most, bags_code *code, bags_error *err) {
     unsigned char *content = NULL;
     size_t size = 0;
     bags_code found =
@@ -9035,7 +9043,7 @@ static bool bagi_refs_exceed(const bagi_dir *dir, const char *suffix, size_t mos
 /* Find the complete datapoints of the shard, whose fields are known. One that has none
  * must look like a shard whose writer crashed early: otherwise the damage is not from
  * a crash; do not guess. */
-static bags_code bagi_writer_scan(
+BAGI_COLD static bags_code bagi_writer_scan(
     bags_writer *writer, bagi_scan *found, bags_error *err) {
     const bagi_dir *dir = &writer->dir;
     const bagi_spec *spec = &writer->spec;
@@ -9088,7 +9096,7 @@ typedef enum bagi_left {
 
 /* Read the record. *known: its fields are the writer's; a writer that has none gets
  * them. Otherwise *fault is what is wrong. */
-static bags_code bagi_writer_read_record(
+BAGI_COLD static bags_code bagi_writer_read_record(
     bags_writer *writer, bool *known, const char **fault, bags_error *err) {
     const bags_allocator *memory = &writer->writing.env.memory;
     bagi_spec *spec = &writer->spec;
@@ -9121,8 +9129,8 @@ static bags_code bagi_writer_read_record(
  * unless it is finished, lock its record and find its complete datapoints. A dry run
  * changes nothing and keeps no lock.
  */
-static bags_code bagi_writer_find(bags_writer *writer, bagi_shard_id name, bool dry_run,
-    bagi_left *left, bagi_scan *found) {
+BAGI_COLD static bags_code bagi_writer_find(bags_writer *writer, bagi_shard_id name,
+    bool dry_run, bagi_left *left, bagi_scan *found) {
     const bagi_dir *dir = &writer->dir;
     const bags_io *io = &writer->writing.env.io;
     bags_error *failure = &writer->writing.failure, ignored;
@@ -9173,7 +9181,7 @@ static bags_code bagi_writer_find(bags_writer *writer, bagi_shard_id name, bool 
 
 /* Take over the shard that was found: continue after its datapoints (`append` refuses
  * that), or remove it if it has none. */
-static bags_code bagi_writer_take(
+BAGI_COLD static bags_code bagi_writer_take(
     bags_writer *writer, bagi_left left, bagi_scan *found) {
     const bags_writer_options *options = &writer->options;
     const bagi_dir *dir = &writer->dir;
@@ -9214,7 +9222,7 @@ static bags_code bagi_writer_take(
 
 /* Check that the existing shards fit this worker's numbers: they were not renumbered;
  * its first shard does not exist, or `resume` is set; and none of its own is missing. */
-static bags_code bagi_writer_check_names(
+BAGI_COLD static bags_code bagi_writer_check_names(
     bags_writer *writer, const bagi_shard_list *list, bool *finalized) {
     bags_error *err = &writer->writing.failure;
     uint64_t start = writer->options.shard_start;
@@ -9241,7 +9249,8 @@ static bool bagi_shard_has(const bagi_dir *dir, const bagi_spec *spec,
 }
 
 /* Let new shards have checksums and journals if the first finished shard has. */
-static bags_code bagi_writer_follow(bags_writer *writer, const bagi_shard_list *list) {
+BAGI_COLD static bags_code bagi_writer_follow(
+    bags_writer *writer, const bagi_shard_list *list) {
     const bagi_env *env = &writer->writing.env;
     const bagi_spec *spec = &writer->spec;
     bags_writer_options *options = &writer->options;
@@ -9272,7 +9281,7 @@ static bags_code bagi_writer_follow(bags_writer *writer, const bagi_shard_list *
 
 /* Go over this worker's shards: count what is finished, and take over what is not.
  * The last one is continued, unless it is full; the others are finished. */
-static bags_code bagi_writer_resume(
+BAGI_COLD static bags_code bagi_writer_resume(
     bags_writer *writer, const bagi_shard_list *list, bool finalized) {
     bags_error *err = &writer->writing.failure;
     uint64_t start = writer->options.shard_start;
@@ -9322,7 +9331,7 @@ static bags_code bagi_writer_resume(
 
 /* Check what exists at the path, and continue it if that is requested. An unsharded
  * dataset is claimed at once, a shard when its first datapoint arrives. */
-static bags_code bagi_writer_start(bags_writer *writer) {
+BAGI_COLD static bags_code bagi_writer_start(bags_writer *writer) {
     const bagi_env *env = &writer->writing.env;
     bags_error *err = &writer->writing.failure;
     bool resume = writer->options.resume, sharded = writer->sharded;
@@ -9376,7 +9385,7 @@ static bags_code bagi_writer_start(bags_writer *writer) {
 }
 
 /* Check the caller's fields, and sort copies of them. */
-static bags_code bagi_writer_set_fields(
+BAGI_COLD static bags_code bagi_writer_set_fields(
     bags_writer *writer, const bags_field *fields, size_t count, bags_error *err) {
     const bags_allocator *memory = &writer->writing.env.memory;
     bagi_spec *spec = &writer->spec;
@@ -9422,8 +9431,9 @@ static bags_code bagi_writer_set_fields(
     return code;
 }
 
-BAGS_API bags_writer *bags_writer_open(const char *path, const bags_field *fields,
-    size_t count, const bags_writer_options *options, bags_error *err) {
+BAGS_API BAGI_COLD bags_writer *bags_writer_open(const char *path,
+    const bags_field *fields, size_t count, const bags_writer_options *options,
+    bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bags_writer_options, options);
     bags_writer *writer = bagi_writer_new(path, options, err);
@@ -9446,7 +9456,7 @@ BAGS_API bags_writer *bags_writer_open(const char *path, const bags_field *field
     return NULL;
 }
 
-BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err) {
+BAGS_API BAGI_COLD bags_code bags_writer_close(bags_writer *writer, bags_error *err) {
     BAGI_ERR(err);
     if (!writer)
         return BAGS_OK;
@@ -9471,7 +9481,7 @@ BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err) {
 
 /* What existed before this writer stays, as unfinished as it was; a complete shard,
  * for which only waiting for the disk failed, stays too. */
-BAGS_API void bags_writer_abort(bags_writer *writer) {
+BAGS_API BAGI_COLD void bags_writer_abort(bags_writer *writer) {
     bags_error ignored;
     if (!writer)
         return;
@@ -9766,7 +9776,7 @@ BAGI_COLD static bags_code bagi_opening_spec(
 }
 
 /* Forget all shards. */
-static void bagi_reader_drop(bags_reader *reader, const bagi_spec *spec) {
+BAGI_COLD static void bagi_reader_drop(bags_reader *reader, const bagi_spec *spec) {
     for (size_t i = 0; i < reader->count; i++)
         bagi_bags_free(
             &reader->env, (bag_reader **)reader->parts[i].bags, spec->count + 1);
@@ -9870,7 +9880,7 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
     return NULL;
 }
 
-BAGS_API void bags_reader_close(bags_reader *reader) {
+BAGS_API BAGI_COLD void bags_reader_close(bags_reader *reader) {
     if (!reader)
         return;
     bags_allocator memory = reader->env.memory;
@@ -10026,17 +10036,21 @@ BAGS_API bags_select bags_slice(
 /* In place of a datapoint's index: the row has many, and does not keep which. */
 #define BAGI_ROW_MANY UINT64_MAX
 
+/* The first reader that uses a row gives it its allocator. */
+BAGI_COLD static void bagi_row_adopt(const bags_reader *reader, bags_row *row) {
+    bags_buffer *buffers[] = {&row->slots, &row->items, &row->data, &row->scratch,
+        &row->spans, &row->ref_spans, &row->refs};
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+        bagi_buffer_adopt(buffers[i], &reader->env.memory);
+}
+
 /* Start a call that uses the row: it is empty until the call has succeeded. */
 static BAGI_HOT void bagi_row_begin(const bags_reader *reader, bags_row *row) {
     row->reader = reader;
     row->length = 0;
     row->stale = true;
-    if (BAGI_UNLIKELY(!row->items.resize)) {
-        bags_buffer *buffers[] = {&row->slots, &row->items, &row->data, &row->scratch,
-            &row->spans, &row->ref_spans, &row->refs};
-        for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
-            bagi_buffer_adopt(buffers[i], &reader->env.memory);
-    }
+    if (BAGI_UNLIKELY(!row->items.resize))
+        bagi_row_adopt(reader, row);
 }
 
 static bags_allocator bagi_row_memory(const bags_row *row) {
@@ -10137,23 +10151,29 @@ BAGS_API void bags_row_free(bags_row *row) {
 
 /* ---- refs of datapoints ---- */
 
-/* The shard of a datapoint: most often the one that the row was used for last. */
-static BAGI_HOT size_t bagi_reader_find_shard(
+/* The shard of a datapoint, which the row keeps. */
+BAGI_NOINLINE static size_t bagi_reader_search_shard(
     const bags_reader *reader, uint64_t index, bags_row *row) {
-    const bags_shard *shards = reader->shards;
     size_t low = 0, high = reader->count;
-    if (row->shard < high &&
-        index - shards[row->shard].start < shards[row->shard].length)
-        return (size_t)row->shard;
     while (high - low > 1) {
         size_t middle = low + (high - low) / 2;
-        if (shards[middle].start <= index)
+        if (reader->shards[middle].start <= index)
             low = middle;
         else
             high = middle;
     }
     row->shard = low;
     return low;
+}
+
+/* The same; most often it is the one that the row was used for last. */
+static BAGI_HOT size_t bagi_reader_find_shard(
+    const bags_reader *reader, uint64_t index, bags_row *row) {
+    const bags_shard *shards = reader->shards;
+    if (row->shard < reader->count &&
+        index - shards[row->shard].start < shards[row->shard].length)
+        return (size_t)row->shard;
+    return bagi_reader_search_shard(reader, index, row);
 }
 
 BAGI_COLD static bags_code bagi_fail_datapoint(
@@ -10375,18 +10395,6 @@ static BAGI_HOT bags_code bagi_select_find(const bags_reader *reader,
     return code;
 }
 
-/* Read the refs of a datapoint, and find the blobs of one field. */
-static BAGI_HOT bags_code bagi_row_find(const bags_reader *reader, uint64_t index,
-    size_t field, bags_row *row, const bag_reader **bag, bagi_steps *steps,
-    bags_error *err) {
-    const bagi_shard *part = NULL;
-    bags_select whole = {field, false, 0, 0, 0};
-    bags_code code = bagi_row_read_refs(reader, index, &whole, 1, row, &part, err);
-    return code ? code
-                : bagi_select_find(reader, part, index, field, NULL, bagi_row_refs(row),
-                      bag, steps, err);
-}
-
 /* Add the blobs of a selection to a fetch. */
 static bags_code bagi_fetch_add_steps(bagi_fetch *fetch, const bag_reader *bag,
     const bagi_steps *steps, size_t place, bags_error *err) {
@@ -10490,7 +10498,12 @@ BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t inde
     BAGI_BEGIN(reader && row && out, err);
     const bag_reader *bag = NULL;
     bagi_steps steps = {0, 0, 1};
-    bags_code code = bagi_row_find(reader, index, field, row, &bag, &steps, err);
+    const bagi_shard *part = NULL;
+    bags_select whole = {field, false, 0, 0, 0};
+    bags_code code = bagi_row_read_refs(reader, index, &whole, 1, row, &part, err);
+    if (!code)
+        code = bagi_select_find(
+            reader, part, index, field, NULL, bagi_row_refs(row), &bag, &steps, err);
     if (!code && BAGI_UNLIKELY(item >= steps.count))
         code = bagi_prefix(err, bagi_fail_index("item", item, steps.count, err),
             "%s: field \"%.200s\": datapoint %" PRIu64 ": ", reader->shown,
@@ -10517,22 +10530,11 @@ BAGS_API void bags_reader_touch(const bags_reader *reader, const uint64_t *indic
             size_t shard = bagi_reader_find_shard(reader, indices[i], &row);
             uint64_t local = indices[i] - reader->shards[shard].start;
             const bagi_shard *part = &reader->parts[shard];
-            bagi_touch(reader, part, local, fields, blobs);
-            for (size_t k = 0; k < select_count; k++)
-                bagi_touch(reader, part, local, bagi_select_field(selects, k), blobs);
+            for (size_t k = 0; k <= select_count; k++)
+                bagi_touch(reader, part, local,
+                    k < select_count ? bagi_select_field(selects, k) : fields, blobs);
         }
     }
-}
-
-BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
-    size_t field, bags_row *row, uint64_t *count, bags_error *err) {
-    BAGI_BEGIN(reader && row && count, err);
-    const bag_reader *bag = NULL;
-    bagi_steps steps = {0, 0, 1};
-    bags_code code = bagi_row_find(reader, index, field, row, &bag, &steps, err);
-    if (!code)
-        *count = steps.count;
-    return code;
 }
 
 /* ---- many datapoints ---- */
@@ -10597,6 +10599,20 @@ static bags_code bagi_plan_many(const bags_reader *reader, const uint64_t *indic
                 code = bagi_fetch_add_steps(fetch, bag, &steps, i, err);
         }
     }
+    return code;
+}
+
+/* The plan for one datapoint states it: a fetch of the field's items, if it has any. */
+BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
+    size_t field, bags_row *row, uint64_t *count, bags_error *err) {
+    BAGI_BEGIN(reader && row && count, err);
+    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
+    bags_select whole = bags_whole(field);
+    bagi_row_begin(reader, row);
+    bags_code code =
+        bagi_plan_many(reader, NULL, index, 1, &whole, 1, row, &fetch, err);
+    if (!code)
+        *count = fetch.count ? bagi_fetch_spans(&fetch)->count : 0;
     return code;
 }
 
@@ -10813,8 +10829,8 @@ typedef struct bagi_recovering {
 } bagi_recovering;
 
 /* Finish a shard, or remove it. */
-static bags_code bagi_recover_shard(const bagi_recovering *work, const bagi_dir *dir,
-    bags_recovered *done, bags_error *err) {
+BAGI_COLD static bags_code bagi_recover_shard(const bagi_recovering *work,
+    const bagi_dir *dir, bags_recovered *done, bags_error *err) {
     bool dry_run = work->options.dry_run;
     bags_writer_options options = BAGI_ZERO;
     bagi_left left;
@@ -10843,7 +10859,8 @@ static bags_code bagi_recover_shard(const bagi_recovering *work, const bagi_dir 
 }
 
 /* Recover one shard, and report it. */
-static bags_code bagi_recover_one(void *user, const bagi_dir *dir, size_t index) {
+BAGI_COLD static bags_code bagi_recover_one(
+    void *user, const bagi_dir *dir, size_t index) {
     bagi_recovering *work = (bagi_recovering *)user;
     bags_recover_report *report = &work->report;
     bags_recovered done = {dir->path, BAGS_RECOVERY_NOTHING, 0, 0, ""};
@@ -10871,8 +10888,8 @@ static bags_code bagi_recover_one(void *user, const bagi_dir *dir, size_t index)
     return BAGS_OK;
 }
 
-BAGS_API bags_code bags_recover(const char *path, const bags_recover_options *options,
-    bags_recover_report *report, bags_error *err) {
+BAGS_API BAGI_COLD bags_code bags_recover(const char *path,
+    const bags_recover_options *options, bags_recover_report *report, bags_error *err) {
     BAGI_ERR(err);
     bagi_recovering work = BAGI_ZERO;
     bagi_shard_list list = BAGI_ZERO;
@@ -10913,7 +10930,8 @@ BAGS_API bags_code bags_recover(const char *path, const bags_recover_options *op
 
 /* Open and lock spec.json of a finished shard, against other processes that change
  * what belongs to it. *file is to be closed. */
-static bags_code bagi_lock_shard(const bagi_dir *dir, void **file, bags_error *err) {
+BAGI_COLD static bags_code bagi_lock_shard(
+    const bagi_dir *dir, void **file, bags_error *err) {
     const bagi_env *env = dir->env;
     const char *path = bagi_dir_path(dir, "spec.json", "");
     bags_code code = bagi_open(env, path, BAGS_IO_READ, file, err);
@@ -10931,7 +10949,7 @@ static bool bagi_is_numbered(bagi_shard_id name, uint64_t index) {
 /* Give a shard, whose spec.json no other process has locked, another number. A
  * directory that has that name, even an empty one, is a writer's: it must not be
  * replaced. */
-static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
+BAGI_COLD static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
     bagi_shard_id name, uint64_t number, bags_error *err) {
     void *file = NULL;
     bagi_dir from, to = BAGI_ZERO;
@@ -10955,7 +10973,7 @@ static bags_code bagi_finalize_rename(const bagi_env *env, const char *path,
 }
 
 /* Create the mark. *made is true even if writing it failed. */
-BAGI_NOINLINE static bags_code bagi_finalize_mark(
+BAGI_COLD static bags_code bagi_finalize_mark(
     const bagi_dir *dir, bool no_sync, bool *made, bags_error *err) {
     bagi_writing writing;
     bagi_stream stream = BAGI_ZERO;
@@ -10977,8 +10995,8 @@ BAGI_NOINLINE static bags_code bagi_finalize_mark(
  * for it; the others are listed after that: a worker that claims a shard before the
  * mark exists is seen by the second listing. A dataset without gaps keeps its numbers,
  * and gets no mark. */
-BAGS_API bags_code bags_finalize(const char *path, const bags_finalize_options *options,
-    uint64_t *renamed, bags_error *err) {
+BAGS_API BAGI_COLD bags_code bags_finalize(const char *path,
+    const bags_finalize_options *options, uint64_t *renamed, bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bags_finalize_options, options);
     bagi_env env = bagi_env_of(&options->env);
@@ -11073,7 +11091,7 @@ typedef struct bagi_verifying {
 
 /* Report the fault in run->why. Only a lack of memory ends the work, unless it is that of
  * a codec: a blob that needs too much is a fault of its own. */
-static bags_code bagi_verify_fault(bagi_verifying *run, bags_code code,
+BAGI_COLD static bags_code bagi_verify_fault(bagi_verifying *run, bags_code code,
     bags_fault_kind kind, uint64_t index, uint64_t offset) {
     bool ends = code == BAGS_ERROR_MEMORY && kind == BAGS_FAULT_FILE;
     if (ends || !run->code)
@@ -11290,7 +11308,8 @@ BAGI_COLD static bags_code bagi_verify_unit(bagi_verifying *run, size_t field) {
 }
 
 /* Open the Bags of a shard, refs first: see bagi_shard_open. *all: none is missing. */
-static bags_code bagi_verify_open(bagi_verifying *run, bool has_refs, bool *all) {
+BAGI_COLD static bags_code bagi_verify_open(
+    bagi_verifying *run, bool has_refs, bool *all) {
     size_t count = run->spec->count;
     bags_code code = BAGS_OK;
     *all = true;
@@ -11455,8 +11474,8 @@ BAGI_COLD static bags_code bagi_verify_standalone(
     return code;
 }
 
-BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *options,
-    bags_verify_report *report, bags_error *err) {
+BAGS_API BAGI_COLD bags_code bags_verify(const char *path,
+    const bags_verify_options *options, bags_verify_report *report, bags_error *err) {
     BAGI_ERR(err);
     const char *fault = NULL;
     bagi_verifying run = BAGI_ZERO;
@@ -11582,7 +11601,7 @@ static const char *bagi_checksum_lock(const bagi_dir *dir) {
 }
 
 /* Make the CRCs of a Bag, in NAME.crc.partial, or keep those that it has. */
-static bags_code bagi_checksum_bag(bagi_checksumming *work, size_t field) {
+BAGI_COLD static bags_code bagi_checksum_bag(bagi_checksumming *work, size_t field) {
     const bagi_dir *dir = work->dir;
     bagi_bag_checksums *known = &work->bags[field];
     bags_error *err = &work->writing.failure;
@@ -11606,7 +11625,7 @@ static bags_code bagi_checksum_bag(bagi_checksumming *work, size_t field) {
 }
 
 /* Add the trailer of a Bag's new CRCs, which `bound` is in, and give them their name. */
-static bags_code bagi_checksum_seal(
+BAGI_COLD static bags_code bagi_checksum_seal(
     bagi_checksumming *work, size_t field, uint32_t bound) {
     const bagi_dir *dir = work->dir;
     bagi_stream *stream = &work->output.stream[BAGI_CRCS];
@@ -11628,7 +11647,7 @@ static bags_code bagi_checksum_seal(
  * together, and the names: refs.crc last, since recovery expects the others where that
  * exists.
  */
-static bags_code bagi_checksum_bags(bagi_checksumming *work) {
+BAGI_COLD static bags_code bagi_checksum_bags(bagi_checksumming *work) {
     const bagi_dir *dir = work->dir;
     const bagi_env *env = dir->env;
     bags_error *err = &work->writing.failure;
@@ -11669,7 +11688,7 @@ static bags_code bagi_checksum_bags(bagi_checksumming *work) {
 
 /* Make the checksums of all Bags of a directory, whose `file` is open and locked. What
  * is not complete is removed. */
-static bags_code bagi_checksum_dir(
+BAGI_COLD static bags_code bagi_checksum_dir(
     bagi_checksumming *work, const bagi_dir *dir, void *file, bags_error *err) {
     const bagi_env *env = dir->env;
     bags_error ignored;
