@@ -1685,6 +1685,27 @@ typedef struct bags_column {
 BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     size_t field, bags_row *row, bags_column *out, bags_error *err);
 
+/*
+ * View the mapped blobs of a plain field of shard i, 0 <= i < the count of
+ * bags_reader_shards, as they are stored, without a copy: also those that no datapoint
+ * refers to.
+ *
+ *   in_order  fail unless blob n belongs to datapoint n; *out then has a blob for each
+ *             datapoint. Otherwise nothing is known about which blob belongs to which
+ *             datapoint
+ *   out       valid until the reader is closed. Entries of the table are not checked: a
+ *             caller must check that ends[n - 1] <= ends[n] <= size. Of 0 blobs, data
+ *             and ends NULL, if the shard is empty, not mapped or verified when it is
+ *             read
+ *
+ * The row is scratch and is empty afterwards. Errors as for bags_reader_column.
+ *
+ * Threads: any, each with its own row. Cost: O(1); the first time with in_order, O(length)
+ * to check the shard's refs.
+ */
+BAGS_API bags_code bags_reader_blobs(const bags_reader *reader, uint64_t shard,
+    size_t field, bool in_order, bags_row *row, bags_range *out, bags_error *err);
+
 /* Private. */
 BAGI_INLINE struct bagi_slot *bagi_row_slots(const bags_row *row) {
     return (struct bagi_slot *)(void *)row->slots.data;
@@ -10679,10 +10700,24 @@ BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
 
 /* ---- columns ---- */
 
+static bags_code bagi_column_begin(const bags_reader *reader, uint64_t shard,
+    size_t field, bags_row *row, bags_error *err) {
+    bagi_row_begin(reader, row);
+    bags_code code = bagi_check_plain(reader, field, err);
+    if (!code && shard >= reader->count)
+        code = bagi_prefix(err, bagi_fail_index("shard", shard, reader->count, err),
+            "%s: ", reader->shown);
+    return code;
+}
+
 /* Check that blob n of a plain field, whose Bag this is, belongs to datapoint n of the
- * shard: then all of them are one span. */
+ * shard: then all of them are one span. Once checked, this is remembered for all
+ * threads. */
 static bags_code bagi_column_check(const bags_reader *reader, size_t shard,
     size_t field, const bag_reader *bag, bags_row *row, bags_error *err) {
+    void **order_checked = &((bag_reader *)(uintptr_t)bag)->order_checked;
+    if (BAGI_LOAD(order_checked))
+        return BAGS_OK;
     const bags_shard *of = &reader->shards[shard];
     bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
     bags_select whole = bags_whole(field);
@@ -10695,8 +10730,10 @@ static bags_code bagi_column_check(const bags_reader *reader, size_t shard,
         return code;
     const bagi_span *span = bagi_fetch_spans(&fetch);
     span += span->first == 0 && fetch.count > 1;
-    if (span->first == span->place)
+    if (span->first == span->place) {
+        BAGI_STORE(order_checked, (void *)(uintptr_t)bag);
         return BAGS_OK;
+    }
     return bags_fail(err, BAGS_ERROR_RANGE,
         "%s: blobs are not in the order of the datapoints (datapoint %" PRIu64
         " has blob %" PRIu64 "); use bags_reader_get_range",
@@ -10712,11 +10749,7 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     bags_column column = BAGI_ZERO;
     uint64_t last = 0;
     bool same = true; /* all blobs have one size */
-    bagi_row_begin(reader, row);
-    bags_code code = bagi_check_plain(reader, field, err);
-    if (!code && shard >= reader->count)
-        code = bagi_prefix(err, bagi_fail_index("shard", shard, reader->count, err),
-            "%s: ", reader->shown);
+    bags_code code = bagi_column_begin(reader, shard, field, row, err);
     if (code)
         return code;
     column.length = reader->shards[shard].length;
@@ -10728,12 +10761,7 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     code = bagi_reader_bag(reader, &reader->parts[shard], field, &bag, err);
     if (code)
         return code;
-    /* Once checked, this is remembered for all threads. */
-    void **order_checked = &((bag_reader *)(uintptr_t)bag)->order_checked;
-    if (!BAGI_LOAD(order_checked))
-        code = bagi_column_check(reader, (size_t)shard, field, bag, row, err);
-    if (!code)
-        BAGI_STORE(order_checked, (void *)(uintptr_t)bag);
+    code = bagi_column_check(reader, (size_t)shard, field, bag, row, err);
     if (!code)
         code = bag_reader_get_range(bag, 0, column.length, &row->data, &range, err);
     if (code)
@@ -10770,6 +10798,33 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
         column.offsets = offsets;
     }
     *out = column;
+    return BAGS_OK;
+}
+
+BAGS_API bags_code bags_reader_blobs(const bags_reader *reader, uint64_t shard,
+    size_t field, bool in_order, bags_row *row, bags_range *out, bags_error *err) {
+    BAGI_BEGIN(reader && row && out, err);
+    const bag_reader *bag = NULL;
+    memset(out, 0, sizeof *out);
+    bags_code code = bagi_column_begin(reader, shard, field, row, err);
+    if (!code && reader->shards[shard].length)
+        code = bagi_reader_bag(reader, &reader->parts[shard], field, &bag, err);
+    if (code || !bag || bag->verify)
+        return code;
+    const unsigned char *data = bag->in_memory[BAGI_BLOBS];
+    const unsigned char *ends = bag->in_memory[BAGI_ENDS];
+    uint64_t length = in_order ? reader->shards[shard].length : bag->length;
+    if (in_order)
+        code = bagi_column_check(reader, (size_t)shard, field, bag, row, err);
+    if (code || !data || !ends || length == 0)
+        return code;
+    uint64_t size = bagi_load_u64(ends + 8 * (length - 1));
+    if (size > bag->limit) /* a read of the blob has the message */
+        return bag_reader_get_range(bag, length - 1, length, &row->data, out, err);
+    out->data = data;
+    out->size = (size_t)size;
+    out->length = (size_t)length;
+    out->ends = ends;
     return BAGS_OK;
 }
 

@@ -186,8 +186,20 @@ typedef struct loader_part {
     loader_extent used, mark; /* now, and before the datapoint being loaded */
 } loader_part;
 
+/* Where the next batch is. */
+typedef struct loader_cursor {
+    uint64_t epoch, batch;
+    uint64_t block, row; /* of packed rows: the next one */
+} loader_cursor;
+
 typedef struct loader_slot {
     bags_batch batch;
+    loader_cursor at, after; /* this batch, and the next one */
+    bool ends;               /* there is no such batch */
+    bags_buffer pieces;      /* of packed rows: all of the batch, */
+    bags_buffer rows;        /* uint64_t: where each row starts, and all end */
+    size_t row_count;
+    uint64_t dropped;
     bags_code code;
     bags_error err;
     bool ready;
@@ -202,6 +214,7 @@ typedef struct loader_worker {
     bags_row row;
     bags_buffer value, pixels, converted, resized, resampling, indices;
     bags_select *selects;
+    unsigned char **targets; /* for a window or a piece, in each tensor */
     loader_thread id;
     size_t unwatched; /* bytes decoded since it last checked `stopping` */
 } loader_worker;
@@ -211,10 +224,6 @@ typedef struct loader_block {
     bags_buffer memory; /* see format_state */
     struct loader_block *next;
 } loader_block;
-
-typedef struct loader_cursor {
-    uint64_t epoch, batch;
-} loader_cursor;
 
 struct bags_loader {
     bags_buffer memory; /* of the loader itself; see format_state */
@@ -227,7 +236,8 @@ struct bags_loader {
     size_t slice_most; /* datapoints in the largest slice of this rank */
     loader_column *columns;
     size_t column_count;
-    bool windowed; /* some column has a window */
+    bool windowed;               /* some column has a window */
+    const format_tokens *tokens; /* what is loaded in place of datapoints; or NULL */
     bags_loader_images images;
     uint32_t data_hash, order_hash;
     bool hashed;
@@ -237,13 +247,17 @@ struct bags_loader {
     size_t worker_count, running;
     loader_gate monitor;
     bool started;
+    format_packer *packer; /* the block of the last claim, under the lock */
+    bags_row packer_row;
     loader_cursor next; /* of bags_loader_next */
+    bool finished;      /* a slot without a batch was reached */
     bags_error error;   /* the first failure, which stays */
 
     /* Under the lock: */
     uint64_t released, claimed;
     uint64_t delivered;  /* written only by the caller's thread */
     loader_cursor claim; /* the batch that is claimed next */
+    bool claimed_all;    /* none is: of packed rows, only packing shows it */
     bool stopping;
 };
 
@@ -939,6 +953,61 @@ static bags_code loader_load_datapoint(loader_worker *w, loader_slot *s,
     return code;
 }
 
+/* Append a window of tokens to the tensors. */
+static bags_code loader_load_window(
+    loader_worker *w, loader_slot *s, const bags_pick *pick, bags_error *err) {
+    const bags_loader *l = w->loader;
+    for (size_t i = 0; i < l->column_count; i++)
+        w->targets[i] = s->parts[i].data.data + s->parts[i].used.size;
+    bags_code code =
+        l->tokens->window(l->options.tokens, &w->row, pick, w->targets, err);
+    for (size_t i = 0; i < l->column_count && !code; i++) {
+        s->parts[i].used.size += l->columns[i].item_size;
+        s->parts[i].used.items++;
+        w->unwatched += l->columns[i].item_size;
+    }
+    return code;
+}
+
+/* Append packed row number `at` of the batch to the tensors. */
+static bags_code loader_load_row(
+    loader_worker *w, loader_slot *s, size_t at, bags_error *err) {
+    const bags_loader *l = w->loader;
+    const uint64_t *rows = (const uint64_t *)(const void *)s->rows.data;
+    const bags_piece *pieces = (const bags_piece *)(const void *)s->pieces.data;
+    size_t fields = l->tokens->field_count;
+    loader_part *ends = &s->parts[fields];
+    bags_code code = BAGS_OK;
+    int32_t end = 0;
+    for (uint64_t k = rows[at]; k <= rows[at + 1] && !code; k++) {
+        code = loader_part_reserve(&ends->data, ends->used.size, sizeof end, err);
+        if (code)
+            return code;
+        memcpy(ends->data.data + ends->used.size, &end, sizeof end);
+        ends->used.size += sizeof end;
+        ends->used.items++;
+        if (k == rows[at + 1])
+            break;
+        for (size_t i = 0; i < fields && !code; i++) {
+            loader_part *p = &s->parts[i];
+            size_t size = (size_t)pieces[k].length * l->columns[i].item_size;
+            code = loader_part_reserve(&p->data, p->used.size, size, err);
+            w->targets[i] = p->data.data + p->used.size;
+            p->used.size += size;
+            p->used.items += pieces[k].length;
+            w->unwatched += size;
+        }
+        if (!code)
+            code = l->tokens->piece(
+                l->options.tokens, &w->row, &pieces[k], w->targets, err);
+        end += (int32_t)pieces[k].length;
+    }
+    for (size_t i = 0; i < l->column_count && !code; i++)
+        code = loader_part_push(
+            &s->parts[i].offsets, s->batch.length + 1, s->parts[i].used.items, err);
+    return code;
+}
+
 /* Announce datapoints to the disk, or to the processor. Failures show when they are
  * read. */
 static void loader_announce(
@@ -1033,13 +1102,26 @@ static bags_code loader_finish_parts(
     return BAGS_OK;
 }
 
-/* Make batch `at` in a slot. */
-static bags_code loader_load_batch(
-    loader_worker *w, loader_slot *s, const loader_cursor *at, bags_error *err) {
+/* Describe this rank's packed rows. */
+static void loader_show_rows(loader_slot *s, size_t first, size_t count) {
+    const uint64_t *rows = (const uint64_t *)(const void *)s->rows.data;
+    s->batch.pieces = (const bags_piece *)(const void *)s->pieces.data;
+    s->batch.rows = rows + first;
+    s->batch.dropped = s->dropped;
+    for (size_t i = 0; i < count; i++) {
+        s->picks[i].dataset = s->batch.pieces[rows[first + i]].dataset;
+        s->picks[i].index = s->batch.pieces[rows[first + i]].document;
+    }
+}
+
+/* Make the batch that a slot is for. */
+static bags_code loader_load_batch(loader_worker *w, loader_slot *s, bags_error *err) {
     const bags_loader *l = w->loader;
+    const loader_cursor *at = &s->at;
     const bags_loader_options *o = &l->options;
+    bool packed = l->tokens && l->tokens->packed;
     uint64_t start = at->batch * o->batch, left = l->order.length - start;
-    uint64_t size = left < o->batch ? left : o->batch;
+    uint64_t size = packed ? s->row_count : left < o->batch ? left : o->batch;
     uint64_t first = o->rank * size / o->ranks;
     size_t count = (size_t)((o->rank + UINT64_C(1)) * size / o->ranks - first);
     uint64_t key = format_key(~o->order.seed, at->epoch);
@@ -1048,22 +1130,30 @@ static bags_code loader_load_batch(
     s->batch.batch = at->batch;
     s->batch.position = start + first;
     s->batch.picks = s->picks;
-    bags_code code =
-        bags_order_get(&l->order, at->epoch, start + first, count, s->picks, err);
+    bags_code code = packed ? BAGS_OK
+                            : bags_order_get(&l->order, at->epoch, start + first, count,
+                                  s->picks, err);
+    if (!code && packed)
+        loader_show_rows(s, (size_t)first, count);
     if (!code)
         code = loader_start_parts(l, s, count, err);
-    if (!code && o->prefetch)
+    if (!code && o->prefetch && !l->tokens)
         loader_announce(w, s->picks, count, true);
     for (size_t i = 0; i < count && !code && !loader_must_stop(w, i); i++) {
         size_t unwatched = w->unwatched;
         bags_pick pick = s->picks[i];
-        if (i % LOADER_TOUCHED == 0 && l->count <= 8)
+        if (i % LOADER_TOUCHED == 0 && l->count <= 8 && !l->tokens)
             loader_announce(w, s->picks + i,
                 count - i < LOADER_TOUCHED ? count - i : LOADER_TOUCHED, false);
         for (size_t k = 0; k < l->column_count; k++)
             s->parts[k].mark = s->parts[k].used;
-        code = loader_load_datapoint(
-            w, s, &pick, format_mix(key + s->batch.position + i), err);
+        if (packed)
+            code = loader_load_row(w, s, (size_t)first + i, err);
+        else if (l->tokens)
+            code = loader_load_window(w, s, &pick, err);
+        else
+            code = loader_load_datapoint(
+                w, s, &pick, format_mix(key + s->batch.position + i), err);
         if (!code) {
             s->picks[s->batch.length++] = pick;
             s->batch.bytes += w->unwatched - unwatched;
@@ -1092,6 +1182,124 @@ static void loader_advance(const bags_loader *l, loader_cursor *at) {
     }
 }
 
+static void loader_advance_epoch(loader_cursor *at) {
+    at->epoch++;
+    at->batch = at->block = at->row = 0;
+}
+
+/* Pack the blocks of an epoch until one has the row of the cursor. False: it was the
+ * last one. Counts the documents that the blocks before left out. */
+static bool loader_find_row(bags_loader *l, loader_cursor *at, uint64_t *dropped,
+    bags_code *code, bags_error *err) {
+    format_packer *p = l->packer;
+    uint64_t blocks = (l->order.length + FORMAT_PACK_BLOCK - 1) / FORMAT_PACK_BLOCK;
+    for (; at->block < blocks; at->block++, at->row = 0) {
+        if (!p->valid || p->epoch != at->epoch || p->block != at->block) {
+            *code = l->tokens->pack(l->options.tokens, p, &l->packer_row, &l->order,
+                at->epoch, at->block, err);
+            if (*code)
+                return true;
+        }
+        if (at->row < p->row_count)
+            return true;
+        *dropped += p->dropped;
+    }
+    return false;
+}
+
+/* The next batch of packed rows: those of one block after another. */
+static bags_code loader_claim_rows(bags_loader *l, loader_slot *s, bags_error *err) {
+    const bags_loader_options *o = &l->options;
+    loader_cursor at = l->claim;
+    bags_code code = BAGS_OK;
+    size_t count = 0, used = 0;
+    s->row_count = 0;
+    s->dropped = 0;
+    while (!code && s->row_count < o->batch) {
+        if (!loader_find_row(l, &at, &s->dropped, &code, err) || code)
+            break;
+        const format_packer *p = l->packer;
+        const uint32_t *starts = (const uint32_t *)(const void *)p->rows.data;
+        const bags_piece *from =
+            (const bags_piece *)(const void *)p->pieces.data + starts[at.row];
+        count = starts[at.row + 1] - starts[at.row];
+        code = loader_part_reserve(
+            &s->pieces, used * sizeof *from, count * sizeof *from, err);
+        if (!code)
+            code = loader_part_push(&s->rows, s->row_count, used, err);
+        if (code)
+            return code;
+        memcpy(s->pieces.data + used * sizeof *from, from, count * sizeof *from);
+        used += count;
+        s->row_count++;
+        at.row++;
+    }
+    if (!code)
+        code = loader_part_push(&s->rows, s->row_count, used, err);
+    /* An epoch ends with its last row, so that a state after it is of the next one. */
+    loader_cursor next = at;
+    if (!code && !loader_find_row(l, &next, &s->dropped, &code, err)) {
+        at = next;
+        loader_advance_epoch(&at);
+    } else if (!code) {
+        at = next;
+        at.batch++;
+    }
+    if (code)
+        return code;
+    s->after = l->claim = at;
+    return BAGS_OK;
+}
+
+/* Claim the next batch for a slot. A failure is that of the batch. */
+static bags_code loader_claim(bags_loader *l, loader_slot *s, bags_error *err) {
+    bags_code code = BAGS_OK;
+    s->ends = false;
+    s->at = l->claim;
+    if (!l->tokens || !l->tokens->packed) {
+        loader_advance(l, &l->claim);
+        s->after = l->claim;
+        return BAGS_OK;
+    }
+    for (int empty = 0; empty < 2; empty++) {
+        s->at = l->claim;
+        code = loader_claim_rows(l, s, err);
+        bool whole = s->row_count == l->options.batch;
+        if (code || (s->row_count && (whole || !l->options.drop_last)))
+            return code;
+        if (l->options.epochs && l->claim.epoch >= l->options.epochs)
+            break;
+        if (s->row_count == 0)
+            break;
+        if (empty)
+            return bags_fail(err, BAGS_ERROR_ARGUMENT,
+                "drop_last leaves no batch (%" PRIu64 " rows, batches of %" PRIu32 ")",
+                (uint64_t)s->row_count, l->options.batch);
+    }
+    /* Nothing follows: no epoch, or none with a row. */
+    s->ends = l->claimed_all = true;
+    s->after = l->claim;
+    return BAGS_OK;
+}
+
+/* Move a cursor at the start of an epoch by this number of packed rows. */
+static bags_code loader_skip_rows(
+    bags_loader *l, loader_cursor *at, uint64_t count, bags_error *err) {
+    uint64_t unused = 0;
+    bags_code code = BAGS_OK;
+    bool found = loader_find_row(l, at, &unused, &code, err);
+    while (!code && found && count > 0) {
+        uint64_t left = l->packer->row_count - at->row;
+        at->row += count < left ? count : left;
+        count -= count < left ? count : left;
+        found = loader_find_row(l, at, &unused, &code, err);
+    }
+    if (!code && !found)
+        code =
+            bags_fail(err, BAGS_ERROR_RANGE, "batch out of range (after the last row)");
+    return code;
+}
+
 /* A thread: claim the next batch, make it without the lock, announce it. A failure is
  * kept in its slot, so that it is reported in the order of the batches. */
 static loader_thread_result LOADER_CALL loader_run(void *user) {
@@ -1099,15 +1307,16 @@ static loader_thread_result LOADER_CALL loader_run(void *user) {
     bags_loader *l = w->loader;
     loader_lock(&l->monitor);
     while (!l->stopping) {
-        if (l->claimed >= l->released + l->slot_count || loader_is_last(l, &l->claim)) {
+        if (l->claimed >= l->released + l->slot_count || l->claimed_all ||
+            loader_is_last(l, &l->claim)) {
             loader_wait(&l->monitor);
             continue;
         }
         loader_slot *s = &l->slots[l->claimed++ % l->slot_count];
-        loader_cursor at = l->claim;
-        loader_advance(l, &l->claim);
+        s->code = loader_claim(l, s, &s->err);
         loader_unlock(&l->monitor);
-        s->code = loader_load_batch(w, s, &at, &s->err);
+        if (!s->code && !s->ends)
+            s->code = loader_load_batch(w, s, &s->err);
         loader_lock(&l->monitor);
         s->ready = true;
         loader_wake(&l->monitor);
@@ -1404,7 +1613,8 @@ static bags_code loader_open_order(bags_loader *l, bags_error *err) {
     if (!lengths)
         return BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < l->count; i++)
-        lengths[i] = bags_reader_length(l->readers[i]);
+        lengths[i] =
+            l->tokens ? l->tokens->units[i] : bags_reader_length(l->readers[i]);
     bags_code code =
         bags_order_init(&l->order, lengths, l->count, &o->order, o->allocator, err);
     l->options.order.weights = NULL;
@@ -1413,6 +1623,12 @@ static bags_code loader_open_order(bags_loader *l, bags_error *err) {
     if (!o->drop_last && l->order.length % o->batch)
         l->batches++;
     uint64_t most = l->order.length < o->batch ? l->order.length : o->batch;
+    if (l->tokens && l->tokens->packed) {
+        l->batches = l->order.length ? UINT64_MAX : 0; /* unknown */
+        most = o->batch;
+        if (!code && l->order.length / FORMAT_PACK_BLOCK > UINT32_MAX)
+            code = bags_fail(err, BAGS_ERROR_LIMIT, "too many documents to be packed");
+    }
     most = (most + o->ranks - 1) / o->ranks;
     if (!code && most > SIZE_MAX / sizeof(bags_pick))
         code =
@@ -1424,6 +1640,44 @@ static bags_code loader_open_order(bags_loader *l, bags_error *err) {
             "%" PRIu32 ")",
             l->order.length, o->batch);
     return code;
+}
+
+/* Of tokens, the tensors are known; what is refused makes no sense for them. */
+static bags_code loader_open_tokens(bags_loader *l, bags_error *err) {
+    const bags_loader_options *o = &l->options;
+    const format_tokens *t = l->tokens;
+    if (o->fields || o->field_count || o->random_window || o->window_start)
+        return bags_fail(
+            err, BAGS_ERROR_ARGUMENT, "tokens and fields are mutually exclusive");
+    if (t->packed && o->skip_damaged)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "skip_damaged and packed rows are mutually exclusive");
+    l->columns = (loader_column *)loader_allocate(l, t->count, sizeof *l->columns, err);
+    if (!l->columns)
+        return BAGS_ERROR_MEMORY;
+    l->column_count = t->count;
+    for (size_t i = 0; i < t->count; i++) {
+        loader_column *c = &l->columns[i];
+        c->given.name = t->tensors[i].name;
+        c->path = bags_reader_path(l->readers[0]);
+        c->form = LOADER_FORM_STACKED;
+        c->dtype = t->tensors[i].dtype;
+        c->sequence = t->tensors[i].length == 0;
+        c->dims = !c->sequence;
+        c->shape[0] = t->tensors[i].length;
+        c->item_size = bags_dtype_size(c->dtype) *
+                       (c->sequence ? 1 : (size_t)t->tensors[i].length);
+        if ((SIZE_MAX >> 1) / c->item_size < (l->slice_most ? l->slice_most : 1))
+            return loader_fail_field(
+                c, BAGS_ERROR_LIMIT, "batch too large for the address space", err);
+    }
+    if (t->packed) {
+        l->packer = (format_packer *)loader_allocate(l, 1, sizeof *l->packer, err);
+        if (!l->packer)
+            return BAGS_ERROR_MEMORY;
+        l->packer->pieces = l->packer->rows = bags_buffer_of(o->allocator);
+    }
+    return BAGS_OK;
 }
 
 /* Without a list, all fields of the first dataset, which the others must have. */
@@ -1471,6 +1725,7 @@ static bags_code loader_open_slots(bags_loader *l, bags_error *err) {
         s->parts = (loader_part *)loader_allocate(l, columns, sizeof *s->parts, err);
         if (!s->picks || !s->tensors || !s->parts)
             return BAGS_ERROR_MEMORY;
+        s->pieces = s->rows = empty;
         for (size_t k = 0; k < columns; k++) {
             loader_part *p = &s->parts[k];
             p->offsets = p->ends = p->values = p->shapes = empty;
@@ -1484,7 +1739,9 @@ static bags_code loader_open_slots(bags_loader *l, bags_error *err) {
         w->loader = l;
         w->selects =
             (bags_select *)loader_allocate(l, columns, sizeof *w->selects, err);
-        if (!w->selects)
+        w->targets =
+            (unsigned char **)loader_allocate(l, columns, sizeof *w->targets, err);
+        if (!w->selects || !w->targets)
             return BAGS_ERROR_MEMORY;
     }
     return l->slots && l->workers ? BAGS_OK : BAGS_ERROR_MEMORY;
@@ -1502,9 +1759,14 @@ static bags_code loader_prepare(
         return BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < l->count; i++)
         l->readers[i] = readers[i];
+    l->tokens = (const format_tokens *)(const void *)l->options.tokens;
+    for (size_t i = 0; l->tokens && i < l->count; i++)
+        if (l->count != l->tokens->dataset_count || l->tokens->readers[i] != readers[i])
+            return bags_fail(
+                err, BAGS_ERROR_ARGUMENT, "the tokens are of other readers");
     code = loader_open_order(l, err);
     if (!code)
-        code = loader_open_columns(l, err);
+        code = l->tokens ? loader_open_tokens(l, err) : loader_open_columns(l, err);
     return code ? code : loader_open_slots(l, err);
 }
 
@@ -1545,7 +1807,7 @@ static void loader_stop(bags_loader *l) {
             loader_thread_join(l->workers[i].id);
     }
     l->running = 0;
-    l->stopping = l->started = false;
+    l->stopping = l->started = l->claimed_all = l->finished = false;
     /* The slots of the batches that are held stay theirs. */
     uint64_t held = l->options.hold + UINT64_C(1);
     l->claimed = l->delivered;
@@ -1583,6 +1845,15 @@ void bags_loader_close(bags_loader *l) {
             bags_buffer_free(&p->values);
             bags_buffer_free(&p->shapes);
         }
+    for (size_t i = 0; l->slots && i < l->slot_count; i++) {
+        bags_buffer_free(&l->slots[i].pieces);
+        bags_buffer_free(&l->slots[i].rows);
+    }
+    if (l->packer) {
+        bags_buffer_free(&l->packer->pieces);
+        bags_buffer_free(&l->packer->rows);
+    }
+    bags_row_free(&l->packer_row);
     for (size_t i = 0; l->workers && i < l->worker_count; i++) {
         loader_worker *w = &l->workers[i];
         bags_row_free(&w->row);
@@ -1618,14 +1889,16 @@ bags_code bags_loader_next(bags_loader *l, const bags_batch **batch, bags_error 
     *batch = NULL;
     if (l->error.code)
         return loader_fail(l, l->error.code, &l->error, err);
-    if (loader_is_last(l, &l->next))
+    if (l->finished || loader_is_last(l, &l->next))
         return BAGS_OK;
     if (!l->started)
         loader_start(l);
     loader_slot *s = &l->slots[l->delivered % l->slot_count];
-    if (!l->running)
-        s->code = loader_load_batch(&l->workers[0], s, &l->next, &s->err);
-    else {
+    if (!l->running) {
+        s->code = loader_claim(l, s, &s->err);
+        if (!s->code && !s->ends)
+            s->code = loader_load_batch(&l->workers[0], s, &s->err);
+    } else {
         loader_lock(&l->monitor);
         if (l->delivered > l->options.hold)
             l->released = l->delivered - l->options.hold;
@@ -1636,18 +1909,22 @@ bags_code bags_loader_next(bags_loader *l, const bags_batch **batch, bags_error 
         loader_unlock(&l->monitor);
     }
     /* The batches of an epoch are of one version. */
-    for (size_t i = 0; i < l->count && l->next.batch + 1 == l->batches; i++)
-        if (!s->code)
-            s->code = bags_reader_check(l->readers[i], &s->err);
+    for (size_t i = 0; !s->code && i < l->count && s->after.epoch != s->at.epoch; i++)
+        s->code = bags_reader_check(l->readers[i], &s->err);
     if (s->code)
         return loader_fail(l, s->code, &s->err, err);
+    l->next = s->after;
+    l->finished = s->ends;
+    if (s->ends)
+        return BAGS_OK;
     l->delivered++;
-    loader_advance(l, &l->next);
     *batch = &s->batch;
     return BAGS_OK;
 }
 
-uint64_t bags_loader_batches(const bags_loader *l) { return l->batches; }
+uint64_t bags_loader_batches(const bags_loader *l) {
+    return l->packer ? 0 : l->batches;
+}
 
 /* What was made ahead is dropped, since making it again costs less than keeping track
  * of batches out of order. */
@@ -1660,8 +1937,14 @@ bags_code bags_loader_seek(
             "batch out of range (%" PRIu64 ", %" PRIu64 " per epoch)", batch,
             l->batches);
     loader_stop(l);
-    l->next.epoch = epoch;
-    l->next.batch = batch;
+    loader_cursor to = {epoch, batch, 0, 0};
+    if (l->packer && batch) {
+        bags_code code =
+            loader_skip_rows(l, &to, batch * (uint64_t)l->options.batch, err);
+        if (code)
+            return code;
+    }
+    l->next = to;
     return BAGS_OK;
 }
 
@@ -1806,6 +2089,10 @@ static bags_code loader_hash_all(bags_loader *l, bags_error *err) {
         order = loader_hash_number(order, shares[i] + UINT64_C(1));
     if (o->selection)
         order = loader_hash_number(order, o->selection);
+    if (l->tokens)
+        order = loader_hash_number(order, l->tokens->hash);
+    if (l->packer)
+        order = loader_hash_number(order, o->length);
     l->data_hash = (uint32_t)(data >> 32);
     l->order_hash = (uint32_t)(order >> 32);
     l->hashed = true;
@@ -1813,6 +2100,7 @@ static bags_code loader_hash_all(bags_loader *l, bags_error *err) {
 }
 
 #define LOADER_STATE_MAGIC "BAGSLD\1\0"
+#define LOADER_STATE_PACKED "BAGSPK\1\0" /* of packed rows */
 
 /* What differs if a number of a state does; NULL: it may. */
 static const char *const loader_state_members[] = {
@@ -1823,13 +2111,15 @@ static const char *const loader_state_members[] = {
     "the batch size differs",
     "the number of datasets differs",
     "the datasets differ in length, fields, types or content",
-    "selections, replacement, chunk, window, weights, in_order or drop_last differ",
+    "tokens, selections, replacement, chunk, window, weights, in_order or drop_last "
+    "differ",
 };
 
 enum {
     LOADER_STATE_MEMBERS = 8,
     LOADER_STATE_EPOCH = 1,
     LOADER_STATE_BATCH = 2,
+    LOADER_STATE_LENGTH = 3, /* or of packed rows block and row */
     LOADER_STATE_HASHES = 6
 };
 
@@ -1856,12 +2146,14 @@ bags_code bags_loader_save(
     numbers[0] = l->order.seed;
     numbers[LOADER_STATE_EPOCH] = l->next.epoch;
     numbers[LOADER_STATE_BATCH] = l->next.batch;
-    numbers[3] = format_order_tables_of(&l->order).starts[l->count];
+    numbers[LOADER_STATE_LENGTH] =
+        l->packer ? l->next.block << 32 | l->next.row
+                  : format_order_tables_of(&l->order).starts[l->count];
     numbers[4] = l->options.batch;
     numbers[5] = l->count;
     numbers[LOADER_STATE_HASHES] = l->data_hash;
     numbers[LOADER_STATE_HASHES + 1] = l->order_hash;
-    memcpy(state, LOADER_STATE_MAGIC, 8);
+    memcpy(state, l->packer ? LOADER_STATE_PACKED : LOADER_STATE_MAGIC, 8);
     loader_state_move(state, numbers, true);
     bags_store(state + 56, 8, false, loader_hash_bytes(0, state, 56));
     return BAGS_OK;
@@ -1877,7 +2169,8 @@ bags_code bags_loader_restore(
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "not a loader's state (%" PRIu64 " bytes, expected 64)", (uint64_t)size);
     memcpy(saved, state, sizeof saved);
-    if (memcmp(saved, LOADER_STATE_MAGIC, 8) != 0)
+    if (memcmp(saved, LOADER_STATE_MAGIC, 8) != 0 &&
+        memcmp(saved, LOADER_STATE_PACKED, 8) != 0)
         return bags_fail(err, BAGS_ERROR_CORRUPT, "not a loader's state of version 1");
     if (bags_load(saved + 56, 8, false) != loader_hash_bytes(0, saved, 56))
         return bags_fail(
@@ -1885,11 +2178,16 @@ bags_code bags_loader_restore(
     bags_code code = bags_loader_save(l, here, err);
     if (code)
         return code;
+    if (memcmp(saved, here, 8) != 0)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "a state of other datasets or options: it is %sof packed rows",
+            l->packer ? "not " : "");
     loader_state_move(saved, numbers, false);
     loader_state_move(here, needs, false);
     for (size_t i = 0; i < LOADER_STATE_MEMBERS; i++) {
         char values[64] = "";
-        if (!loader_state_members[i] || numbers[i] == needs[i])
+        if (!loader_state_members[i] || numbers[i] == needs[i] ||
+            (l->packer && i == LOADER_STATE_LENGTH))
             continue;
         if (i < LOADER_STATE_HASHES)
             (void)snprintf(values, sizeof values, " (%" PRIu64 ", here %" PRIu64 ")",
@@ -1898,6 +2196,22 @@ bags_code bags_loader_restore(
             "a state of other datasets or options: %s%s", loader_state_members[i],
             values);
     }
-    return bags_loader_seek(
-        l, numbers[LOADER_STATE_EPOCH], numbers[LOADER_STATE_BATCH], err);
+    if (!l->packer)
+        return bags_loader_seek(
+            l, numbers[LOADER_STATE_EPOCH], numbers[LOADER_STATE_BATCH], err);
+    code = bags_loader_seek(l, 0, 0, err);
+    if (code)
+        return code;
+    loader_cursor to = {numbers[LOADER_STATE_EPOCH], numbers[LOADER_STATE_BATCH],
+        numbers[LOADER_STATE_LENGTH] >> 32, numbers[LOADER_STATE_LENGTH] & UINT32_MAX};
+    loader_cursor at = to;
+    uint64_t unused = 0;
+    bool found = loader_find_row(l, &at, &unused, &code, err);
+    if (!code && (to.block || to.row) &&
+        (!found || at.block != to.block || at.row != to.row))
+        code = bags_fail(
+            err, BAGS_ERROR_CORRUPT, "a damaged loader's state (no such row)");
+    if (!code)
+        l->next = to;
+    return code;
 }

@@ -9,6 +9,7 @@
  *     order.c        shuffled orders         none
  *     loader.c       batches; with order.c   none  -lm -pthread
  *     worker.c       workers on clusters     none
+ *     tokens.c       windows and packing     none
  */
 #ifndef BAGS_LOADER_H
 #define BAGS_LOADER_H
@@ -449,6 +450,100 @@ typedef struct bags_load_field {
     void *user;
 } bags_load_field;
 
+/* ---- tokens ---- */
+
+typedef enum bags_long { BAGS_LONG_SPLIT = 0, BAGS_LONG_DROP } bags_long;
+
+/*
+ * Sequences of a fixed length S out of documents of any length, which are the datapoints
+ * of a field of type array(DTYPE,-1) with DTYPE uint16, uint32 or int32; or bytes.
+ *
+ * Windows: the documents of a shard, in their order, are a stream. Window k of a shard is
+ * its tokens k * stride ... k * stride + S: S inputs, and the label of the last one. The
+ * windows of a dataset are counted through its shards, as the datapoints of the loader's
+ * order are: selections, weights and chunks are of windows. Tokens after the last window
+ * of a shard are not used.
+ *
+ * Packing: each row has entire documents, together at most S tokens. The loader's order is
+ * that of the documents (selections are of documents); of 4,096 at a time those of equal
+ * length or shorter fill up the rows that the longer ones leave (first-fit decreasing).
+ * Which documents share a row depends on seed, epoch and the order alone. Documents
+ * without tokens are in no row.
+ */
+typedef struct bags_tokens_options {
+    const char *field;
+    bags_dtype dtype; /* of a field of type bytes: uint8, uint16, uint32 or int32,
+                         little-endian; otherwise NONE, or that of its type */
+    uint64_t length;  /* S, 1 to 2^28 */
+    uint64_t stride;  /* of windows; 0: S */
+    bool pack;
+    bags_long
+        long_documents;    /* packing: of documents above S tokens, pieces of S and the
+                                 rest, or nothing */
+    bool has_bos, has_eos; /* add these tokens before and after each document */
+    uint32_t bos, eos;
+    bool places; /* windows: also the tensors "documents" and "positions" */
+    /* Fields with an element for each token, such as masks of the loss: array(DTYPE,-1)
+     * of any dtype, or bytes. At most 15; they have 0 for BOS and EOS. */
+    const char *const *parallel;
+    size_t parallel_count;
+    const bags_allocator *allocator; /* NULL: malloc */
+} bags_tokens_options;
+
+typedef struct bags_tokens bags_tokens;
+
+/*
+ * Open the tokens of datasets, for bags_loader_options.tokens. The loader's fields must
+ * then not be set. Its tensors are
+ *
+ *     windows   FIELD [n, S + 1], each parallel field [n, S + 1]; with `places`
+ *               documents and positions [n, S], int32: for each input the datapoint in the
+ *               dataset, and the place in the document, where BOS is 0
+ *     packing   FIELD and each parallel field, ragged: offsets; cu_seqlens, int32, ragged:
+ *               0, and the end of each document in the row, as attention kernels for
+ *               sequences of variable length expect
+ *
+ * bags_tokens_close must be called after the loader is closed, and before the readers are.
+ *
+ * Returns the tokens, or NULL:
+ *   BAGS_ERROR_ARGUMENT  invalid options
+ *   BAGS_ERROR_FIELD     no such field, or it is listed twice
+ *   BAGS_ERROR_TYPE      a field whose blobs are not elements of one dtype
+ *   BAGS_ERROR_VALUE     a document whose bytes are no multiple of the dtype's; bos or eos
+ *                        out of range
+ *   BAGS_ERROR_LIMIT     2^31 documents; one of 2^31 tokens
+ *   BAGS_ERROR_CORRUPT, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ *
+ * Threads: one. Cost: about 1 ns per document, and no memory that grows with the data.
+ * Where documents are not in the order of their Bag (derived datasets), or are not mapped
+ * (no_mmap, URLs), 8 bytes of memory per document; those that are not mapped are all read
+ * once.
+ */
+bags_tokens *bags_tokens_open(const bags_reader *const *readers, size_t count,
+    const bags_tokens_options *options, bags_error *err);
+
+/* NULL is accepted. */
+void bags_tokens_close(bags_tokens *tokens);
+
+typedef struct bags_tokens_info {
+    uint64_t documents;
+    uint64_t tokens;  /* with BOS and EOS */
+    uint64_t windows; /* packing: as if it were not set */
+    uint64_t longer;  /* documents of more than S tokens */
+    uint64_t unused; /* tokens that are no window's input: at the end of each shard, and
+                         between windows if stride is above S */
+} bags_tokens_info;
+
+/* What dataset number `dataset` has. Zeros if there is no such dataset. */
+bags_tokens_info bags_tokens_count(const bags_tokens *tokens, size_t dataset);
+
+/* A document in a packed row, or a part of it: tokens first ... first + length - 1. */
+typedef struct bags_piece {
+    size_t dataset;
+    uint64_t document; /* the datapoint */
+    uint64_t first, length;
+} bags_piece;
+
 /* ---- the loader ---- */
 
 typedef struct bags_loader bags_loader;
@@ -481,6 +576,8 @@ typedef struct bags_loader_options {
     const bags_load_field *fields; /* NULL: all fields of the first dataset, as
                                       they are; field_count is then 0 */
     size_t field_count;
+    const bags_tokens *tokens; /* load its windows or rows in place of datapoints;
+                                         of the same readers. NULL: datapoints */
     const bags_loader_images *images; /* NULL: none */
     const bags_allocator *tensors;    /* of batches, such as pinned memory; NULL:
                                          that of everything else */
@@ -535,13 +632,18 @@ typedef struct bags_tensor {
 } bags_tensor;
 
 typedef struct bags_batch {
-    uint64_t epoch, batch;  /* batch counts from 0 in each epoch */
-    uint64_t position;      /* in the epoch, of the first datapoint of the slice */
-    size_t length;          /* datapoints in the tensors */
-    const bags_pick *picks; /* `length` of them */
-    uint64_t skipped;       /* datapoints that were left out */
-    uint64_t bytes;         /* of the blobs that were decoded */
-    size_t count;           /* tensors, in the order of the options' fields */
+    uint64_t epoch, batch;    /* batch counts from 0 in each epoch */
+    uint64_t position;        /* in the epoch, of the first datapoint of the slice */
+    size_t length;            /* datapoints in the tensors */
+    const bags_pick *picks;   /* `length` of them. Of windows, index is the window; of
+                               packed rows, it is the first document */
+    const bags_piece *pieces; /* of packed rows, otherwise NULL: row i has the */
+    const uint64_t *rows;     /* pieces rows[i] .. rows[i + 1] */
+    uint64_t dropped; /* documents that packing left out, which were longer than a
+                                 row, in the blocks that this batch ends */
+    uint64_t skipped; /* datapoints that were left out */
+    uint64_t bytes;   /* of the blobs that were decoded */
+    size_t count;     /* tensors, in the order of the options' fields */
     const bags_tensor *tensors;
 } bags_batch;
 
@@ -572,12 +674,13 @@ bags_view bags_tensor_get(const bags_batch *batch, const bags_tensor *tensor, si
  * entire batch, whatever the order. */
 uint64_t bags_batch_digest(const bags_batch *batch);
 
-/* Batches per epoch. */
+/* Batches per epoch; 0: there is none or, of packed rows, unknown. */
 uint64_t bags_loader_batches(const bags_loader *loader);
 
 /* Continue with this batch of this epoch. Returns BAGS_OK, BAGS_ERROR_RANGE or the
- * failure of the loader. Cost: O(1); waits until the threads have finished their
- * datapoints, and drops the batches that they made ahead. */
+ * failure of the loader. Cost: O(1), with packed rows unless batch is 0 all rows before it
+ * are packed; waits until the threads have finished their datapoints, and drops the
+ * batches that they made ahead. */
 bags_code bags_loader_seek(
     bags_loader *loader, uint64_t epoch, uint64_t batch, bags_error *err);
 

@@ -24,8 +24,23 @@ static option_number chunk = {0, 1, 0, false};
 static option_number window = {0, 1, 0, false};
 static option_number take = {0, 1, 0, false};
 static option_number crop = {0, 1, 65535, false};
+static const char *tokens_given, *pack_given;
+static const char *long_name(size_t i) {
+    static const char *const names[] = {"split", "drop", NULL};
+    return names[i];
+}
+static option_choice long_documents = {long_name, 0, false};
+static const char *dtype_name(size_t i) {
+    static const char *const names[] = {"uint8", "uint16", "uint32", "int32", NULL};
+    return names[i];
+}
+static option_choice dtype = {dtype_name, 0, false};
+static option_number stride = {0, 1, 1 << 28, false};
+static option_number bos = {0, 0, UINT32_MAX, false};
+static option_number eos = {0, 0, UINT32_MAX, false};
 static bags_loader_options loading;
-static bool indices, digest, orient;
+static bags_tokens_options sequences;
+static bool indices, digest, orient, values;
 
 static const option options[] = {
     {"batch", OPTION_NUMBER, &batch, "B",
@@ -45,11 +60,22 @@ static const option options[] = {
     {"weights", OPTION_TEXT, &weights_given, "W,...",
         "mix the datasets in these proportions"},
     {"rows", OPTION_PATH, &rows_path, "FILE",
-        "only the datapoints whose numbers are in FILE or, with -, standard input"},
+        "only the datapoints that FILE lists; -: standard input"},
     {"take", OPTION_NUMBER, &take, "N", "only the first N, of each dataset"},
     {"replacement", OPTION_FLAG, &loading.order.replacement, NULL,
-        "draw with replacement: some come several times in an epoch, some never"},
+        "draw datapoints with replacement"},
     {"fields", OPTION_TEXT, &fields_given, "F,...", "load these fields (all)"},
+    {"tokens", OPTION_TEXT, &tokens_given, "FIELD=S",
+        "windows of S tokens, and the label of the last"},
+    {"stride", OPTION_NUMBER, &stride, "N", "from one window to the next (S)"},
+    {"pack", OPTION_TEXT, &pack_given, "FIELD=S",
+        "rows of entire documents, at most S tokens"},
+    {"long", OPTION_CHOICE, &long_documents, "HOW",
+        "split or drop documents longer than a row (split)"},
+    {"dtype", OPTION_CHOICE, &dtype, "DTYPE",
+        "of tokens in bytes: uint8, uint16, uint32, int32"},
+    {"bos", OPTION_NUMBER, &bos, "ID", "add this token before each document"},
+    {"eos", OPTION_NUMBER, &eos, "ID", "add this token after each document"},
     {"crop", OPTION_NUMBER, &crop, "SIZE",
         "of images, random crops of this size, as to train"},
     {"orient", OPTION_FLAG, &orient, NULL,
@@ -63,10 +89,12 @@ static const option options[] = {
         "print each batch's datapoints as a line of JSON"},
     {"digest", OPTION_FLAG, &digest, NULL,
         "print each batch's checksum as a line of JSON"},
+    {"values", OPTION_FLAG, &values, NULL, "print the tokens, too"},
     OPTIONS_END,
 };
 
 static bags_loader *loader;
+static bags_tokens *tokens;
 static size_t dataset_count;
 
 /* ---- options ---- */
@@ -103,12 +131,11 @@ static const double *parse_weights(void) {
     return weights;
 }
 
-/* The datapoints of --rows. */
-static void select_rows(const bags_reader *reader) {
+/* The datapoints of --rows, or windows. */
+static void select_rows(uint64_t length) {
     static bags_selection selection;
     selection.kind = BAGS_SELECTION_INDICES;
-    selection.numbers =
-        rows_read(rows_path, bags_reader_length(reader), &selection.count);
+    selection.numbers = rows_read(rows_path, length, &selection.count);
     selection.borrowed = true;
     loading.order.selections = &selection;
 }
@@ -184,6 +211,51 @@ static bool choose_fields(const char *path, const bags_reader *reader) {
     return found;
 }
 
+/* ---- tokens ---- */
+
+/* --tokens FIELD=S, or --pack. The fields of --fields have an element for each token. */
+static void open_tokens(const char *path, const bags_reader **readers) {
+    static const bags_dtype dtypes[] = {
+        BAGS_DTYPE_UINT8, BAGS_DTYPE_UINT16, BAGS_DTYPE_UINT32, BAGS_DTYPE_INT32};
+    static const char *const keys[] = {"epoch", "batch", "indices", "digest"};
+    const char *name = pack_given ? "pack" : "tokens";
+    char *field = string_format("%s", pack_given ? pack_given : tokens_given);
+    char *equals = strrchr(field, '=');
+    bags_value length;
+    size_t all_count;
+    const bags_field *all = bags_reader_fields(readers[0], &all_count);
+    if (!equals || equals == field ||
+        !number_parse(equals + 1, strlen(equals + 1), &length) || equals[1] == '-' ||
+        length.uint < 1 || length.uint > 1 << 28)
+        usage("--%s: expected FIELD=S, as text=2048, with S from 1 to 268435456", name);
+    *equals = 0;
+    sequences.field = field;
+    sequences.length = length.uint;
+    sequences.stride = stride.value;
+    sequences.pack = pack_given != NULL;
+    sequences.long_documents = (bags_long)long_documents.value;
+    sequences.dtype = dtype.given ? dtypes[dtype.value] : BAGS_DTYPE_NONE;
+    sequences.has_bos = bos.given;
+    sequences.has_eos = eos.given;
+    sequences.bos = (uint32_t)bos.value;
+    sequences.eos = (uint32_t)eos.value;
+    sequences.places = values && !pack_given;
+    if (fields_given)
+        sequences.parallel =
+            (const char *const *)split(fields_given, &sequences.parallel_count);
+    for (size_t i = 0; i <= sequences.parallel_count; i++) {
+        const char *one = i ? sequences.parallel[i - 1] : field;
+        if (field_find(all, all_count, one, strlen(one)) == all_count)
+            fail_field(path, one, all, all_count);
+        for (size_t k = 0; values && k < sizeof keys / sizeof *keys; k++)
+            if (!strcmp(one, keys[k]))
+                usage("--values: a field called \"%s\" cannot be printed", one);
+    }
+    tokens = bags_tokens_open(readers, dataset_count, &sequences, &failure);
+    must_open(tokens);
+    loading.tokens = tokens;
+}
+
 /* ---- the state ---- */
 
 /* False if there is no state yet: the run starts at the beginning. */
@@ -238,7 +310,43 @@ static void state_write(void) {
 
 /* ---- what is printed ---- */
 
-/* A number alone, or a pair if there are several datasets. */
+/* The pieces of a packed row. */
+static void put_row(text *line, const bags_batch *loaded, size_t i) {
+    text_puts(line, "[");
+    for (uint64_t k = loaded->rows[i]; k < loaded->rows[i + 1]; k++) {
+        const bags_piece *piece = &loaded->pieces[k];
+        text_puts(line, k > loaded->rows[i] ? ", [" : "[");
+        if (dataset_count > 1)
+            text_format(line, "%ju, ", (uintmax_t)piece->dataset);
+        text_format(line, "%ju, %ju, %ju]", (uintmax_t)piece->document,
+            (uintmax_t)piece->first, (uintmax_t)piece->length);
+    }
+    text_puts(line, "]");
+}
+
+/* Of each window or row a list of its numbers. */
+static void put_values(text *line, const bags_batch *loaded) {
+    for (size_t t = 0; t < loaded->count; t++) {
+        const bags_tensor *tensor = &loaded->tensors[t];
+        const char *type = temp_format("array(%s,-1)", bags_dtype_name(tensor->dtype));
+        text_puts(line, ", ");
+        text_json_string(line, tensor->name);
+        text_puts(line, ": [");
+        for (size_t i = 0; i < loaded->length; i++) {
+            bags_view bytes = bags_tensor_get(loaded, tensor, i, NULL, NULL);
+            uint64_t count = bytes.size / bags_dtype_size(tensor->dtype);
+            bags_value list = bags_array(tensor->dtype, 1, &count, bytes.data);
+            text_puts(line, i ? ", " : "");
+            if (!value_write(line, type, &list, SIZE_MAX))
+                fail(BAGS_ERROR_TYPE, "field \"%s\": %s is not printed by --values",
+                    tensor->name, bags_dtype_name(tensor->dtype));
+        }
+        text_puts(line, "]");
+    }
+}
+
+/* A number alone, or a pair if there are several datasets; of packed rows, a list of
+ * pieces. */
 static void print_batch(const bags_batch *loaded) {
     static text line;
     line.size = 0;
@@ -249,7 +357,9 @@ static void print_batch(const bags_batch *loaded) {
         for (size_t i = 0; i < loaded->length; i++) {
             const bags_pick *pick = &loaded->picks[i];
             text_puts(&line, i ? ", " : "");
-            if (dataset_count > 1)
+            if (loaded->pieces)
+                put_row(&line, loaded, i);
+            else if (dataset_count > 1)
                 text_format(&line, "[%ju, %ju]", (uintmax_t)pick->dataset,
                     (uintmax_t)pick->index);
             else
@@ -260,12 +370,14 @@ static void print_batch(const bags_batch *loaded) {
     if (digest)
         text_format(
             &line, ", \"digest\": \"%016jx\"", (uintmax_t)bags_batch_digest(loaded));
+    if (values)
+        put_values(&line, loaded);
     text_puts(&line, "}\n");
     text_output(&line);
 }
 
 typedef struct totals {
-    uint64_t batches, datapoints, images, skipped, bytes;
+    uint64_t batches, datapoints, images, skipped, bytes, tokens, dropped;
     double seconds;
 } totals;
 
@@ -274,25 +386,54 @@ static void add(totals *sum, const bags_reader *reader, const bags_batch *one) {
     sum->datapoints += one->length;
     sum->skipped += one->skipped;
     sum->bytes += one->bytes;
-    for (size_t i = 0; i < one->count; i++)
+    sum->dropped += one->dropped;
+    if (tokens)
+        sum->tokens +=
+            one->pieces ? one->tensors[0].items : one->length * sequences.length;
+    for (size_t i = 0; i < one->count && !tokens; i++)
         if (is_image(reader, one->tensors[i].name))
             sum->images += one->tensors[i].items;
+}
+
+/* What a run does not show: tokens that are in no window, and space that packing left. */
+static void print_tokens(const totals *sum) {
+    uint64_t unused = 0;
+    for (size_t i = 0; i < dataset_count; i++)
+        unused += bags_tokens_count(tokens, i).unused;
+    if (!sequences.pack)
+        fprintf(stderr, "%s no window's input\n",
+            unused == 1 ? "1 token is"
+                        : temp_format("%ju tokens are", (uintmax_t)unused));
+    else if (sum->datapoints)
+        fprintf(stderr, "fill %.2f %%\n",
+            100 * (double)sum->tokens /
+                ((double)sum->datapoints * (double)sequences.length));
+    uint64_t dropped = sum->dropped;
+    for (size_t i = 0; i < dataset_count && sum->batches == 0; i++)
+        if (long_documents.value)
+            dropped += bags_tokens_count(tokens, i).longer;
+    if (dropped)
+        fprintf(
+            stderr, "%s longer than a row left out\n", counted(dropped, "document"));
 }
 
 /* The last line. It is not JSON, so it goes to stderr if the others are. */
 static void print_summary(const totals *sum, bool has_images) {
     double seconds = sum->seconds > 1e-9 ? sum->seconds : 1e-9;
+    const char *unit = !tokens ? "datapoint" : sequences.pack ? "row" : "window";
     text line = {0};
-    text_format(&line, "%s in %s, %.1f s: %.0f datapoints/s",
-        counted(sum->datapoints, "datapoint"), counted(sum->batches, "batch"),
-        sum->seconds, (double)sum->datapoints / seconds);
+    text_format(&line, "%s in %s, %.1f s: %.0f %ss/s", counted(sum->datapoints, unit),
+        counted(sum->batches, "batch"), sum->seconds, (double)sum->datapoints / seconds,
+        unit);
+    if (tokens)
+        text_format(&line, ", %.0f tokens/s", (double)sum->tokens / seconds);
     if (has_images)
         text_format(&line, ", %.0f images/s", (double)sum->images / seconds);
     text_format(&line, ", %.1f MB/s", (double)sum->bytes / 1e6 / seconds);
     if (sum->skipped)
         text_format(&line, "; %s left out", counted(sum->skipped, "damaged datapoint"));
     text_puts(&line, "\n");
-    if (indices || digest)
+    if (indices || digest || values)
         fwrite(line.buffer.data, 1, line.size, stderr);
     else
         text_output(&line);
@@ -304,7 +445,7 @@ static void print_summary(const totals *sum, bool has_images) {
 /* How many batches will be loaded in this run; 0: unknown. */
 static uint64_t count_batches(const bags_batch *first, uint64_t most) {
     uint64_t each = bags_loader_batches(loader), all = UINT64_MAX;
-    if (epochs.value < UINT64_MAX / each)
+    if (each && epochs.value < UINT64_MAX / each)
         all = epochs.value * each - (first->epoch * each + first->batch);
     most = all < most ? all : most;
     return most < UINT64_MAX ? most : 0;
@@ -325,11 +466,15 @@ static totals load_all(const bags_reader *reader, uint64_t most, const char *tit
         if (sum.batches == 0)
             total = count_batches(loaded, most);
         add(&sum, reader, loaded);
-        if (indices || digest)
+        if (indices || digest || values)
             print_batch(loaded);
         if (state_path)
             state_write();
-        progress_show(title, "datapoints", sum.batches, total, sum.datapoints);
+        progress_show(title,
+            !tokens          ? "datapoints"
+            : sequences.pack ? "rows"
+                             : "windows",
+            sum.batches, total, sum.datapoints);
     }
     sum.seconds = seconds_now() - start;
     progress_end();
@@ -368,6 +513,22 @@ static int run(char **operands) {
         usage("--in-order and --replacement are mutually exclusive");
     if (chunk.given && loading.order.replacement)
         usage("--chunk and --replacement are mutually exclusive");
+    bool by_token = tokens_given || pack_given;
+    if (tokens_given && pack_given)
+        usage("--tokens and --pack are mutually exclusive");
+    if (stride.given && !tokens_given)
+        usage("--stride needs --tokens");
+    if (long_documents.given && !pack_given)
+        usage("--long needs --pack");
+    if ((dtype.given || bos.given || eos.given || values) && !by_token)
+        usage("--%s needs --tokens or --pack", dtype.given ? "dtype"
+                                               : bos.given ? "bos"
+                                               : eos.given ? "eos"
+                                                           : "values");
+    if (by_token && (crop.given || orient))
+        usage("--%s is of images, not of tokens", orient ? "orient" : "crop");
+    if (pack_given && loading.skip_damaged)
+        usage("--pack and --skip-damaged are mutually exclusive");
     if (rows_path && dataset_count > 1)
         usage("--rows needs a single dataset");
     if (state_path && !*state_path)
@@ -385,10 +546,15 @@ static int run(char **operands) {
         readers[i] = dataset_open(path);
         mapped_path = dataset_count == 1 ? path : NULL;
     }
-    if (rows_path)
-        select_rows(readers[0]);
     const char *first = path_without_secrets(operands[0]);
-    bool has_images = choose_fields(first, readers[0]);
+    bool has_images = false;
+    if (by_token)
+        open_tokens(first, readers);
+    else
+        has_images = choose_fields(first, readers[0]);
+    if (rows_path)
+        select_rows(tokens && !sequences.pack ? bags_tokens_count(tokens, 0).windows
+                                              : bags_reader_length(readers[0]));
     loading.prefetch = has_images || remote;
     uint64_t most = batches.value;
     if (loading.epochs == 0)
@@ -399,7 +565,10 @@ static int run(char **operands) {
     totals sum = load_all(readers[0], most, first);
     if (sum.batches || !resumed)
         print_summary(&sum, has_images);
+    if (tokens && (sum.batches || !resumed))
+        print_tokens(&sum);
     bags_loader_close(loader);
+    bags_tokens_close(tokens);
     for (size_t i = 0; i < dataset_count; i++)
         bags_reader_close((bags_reader *)(uintptr_t)readers[i]);
     free(readers);
@@ -413,7 +582,11 @@ const command command_load = {"load", "load shuffled batches, as for training",
     "every epoch, and prints how fast that was. With --indices or --digest it "
     "prints a line of JSON for each batch that was loaded, and the speed on "
     "stderr. Several datasets are mixed; an index is then a pair [dataset, "
-    "index].\n",
+    "index].\n"
+    "With --tokens or --pack, the datapoints of a field are documents: what is loaded "
+    "are windows of a stream of them, counted through the shards, or rows, each a list "
+    "of [document, first token, tokens]. --fields are then fields that have an element "
+    "for each token.\n",
     "  bags load pets --batch 256 --crop 224\n"
     "  bags load pets --batch 4 --epochs 2 --indices --state pets.state\n",
     run};

@@ -9,6 +9,7 @@ MODULES = [
     'recovery',
     'interrupting',
     'loading',
+    'tokens',
     'golden_data',
     'manifests',
     'images',

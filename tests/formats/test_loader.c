@@ -675,6 +675,7 @@ static void orders_refuse_what_makes_no_sense(void **state) {
     options.weights = bad[0];
     assert_fails(
         BAGS_ERROR_ARGUMENT, bags_order_init(&order, empty, 2, &options, NULL, &said));
+    bags_order_free(&order);
     assert_ok(bags_order_init(&order, lengths, 2, NULL, NULL, &said));
     assert_fails(BAGS_ERROR_RANGE, bags_order_get(&order, 0, 29, 2, picks, &said));
     assert_ok(bags_order_get(&order, UINT64_MAX, 30, 0, picks, &said));

@@ -1,0 +1,358 @@
+"""bags load --tokens and --pack: equal to a model in Python, over random datasets."""
+import collections
+import json
+import math
+import os
+import pathlib
+import random
+import shutil
+import struct
+
+import harness
+from harness import each, pack, refuse, run
+
+ROUNDS = 6 if os.environ.get('BAGS_QUICK') else 200
+FORMATS = {'uint16': 'H', 'uint32': 'I', 'int32': 'i', 'uint8': 'B'}
+
+
+class _Model:
+    """A dataset of documents, by shard: lists of (datapoint, tokens, mask)."""
+
+    def __init__(self, chance, path, dtype='uint16', as_bytes=False, mask=False,
+                 derive=False):
+        self.path, self.dtype, self.mask = path, dtype, mask
+        count = chance.choice([1, 2, 5, 30, 80])
+        longest = chance.choice([1, 3, 10, 60])
+        most = {'uint16': 65535, 'uint32': 2**32 - 1, 'int32': 2**31 - 1,
+                'uint8': 255}[dtype]
+        self.documents = [
+            [chance.randint(0, most) for _ in range(
+                chance.choice([0, 1, chance.randint(0, longest),
+                               chance.randint(0, longest) * 4]))]
+            for _ in range(count)]
+        rows = []
+        for tokens in self.documents:
+            raw = struct.pack(f'<{len(tokens)}{FORMATS[dtype]}', *tokens)
+            row = {'t': tokens}
+            if as_bytes:
+                pathlib.Path('blobs').mkdir(exist_ok=True)
+                name = f'blobs/{len(rows)}'
+                pathlib.Path(name).write_bytes(raw)
+                row = {'t': {'file': name}}
+            if mask:
+                row['m'] = [len(rows) * 7 + i & 1 for i in range(len(tokens))]
+            rows.append(row)
+        self.masks = [row.get('m') for row in rows]
+        spec = 't=bytes' if as_bytes else f't=array({dtype},-1)'
+        each = chance.choice([0, 1, 7, 100])
+        pack(rows, spec + (',m=array(uint8,-1)' if mask else ''), path,
+             *(['--shard-length', each] if each else []), '--no-checksum')
+        shutil.rmtree('blobs', ignore_errors=True)
+        each = each or count
+        self.shards = [list(range(i, min(i + each, count)))
+                       for i in range(0, count, each)]
+        if derive:
+            self.derive(chance)
+
+    def derive(self, chance):
+        """Refer to other documents of the same shard, in another order."""
+        parts = sorted(p for p in pathlib.Path(self.path).iterdir() if p.is_dir())
+        documents, masks, shards = [], [], []
+        for part, shard in zip(parts or [pathlib.Path(self.path)], self.shards,
+                               strict=True):
+            old = chance.choice([
+                [chance.randrange(len(shard)) for _ in range(chance.randint(1, 9))],
+                chance.sample(range(len(shard)), len(shard)),
+                [i for i in range(len(shard)) if i != len(shard) // 2] or [0]])
+            fields = 2 if self.mask else 1
+            blobs = [bytes([0x90 + fields] + [i] * fields) for i in old]
+            ends = [0]
+            for blob in blobs:
+                ends.append(ends[-1] + len(blob))
+            (part / 'refs.bag').write_bytes(
+                b''.join(blobs) + struct.pack(f'<{len(ends)}Q', *ends))
+            shards.append(list(range(len(documents), len(documents) + len(old))))
+            documents += [self.documents[shard[i]] for i in old]
+            masks += [self.masks[shard[i]] for i in old]
+        self.documents, self.masks, self.shards = documents, masks, shards
+
+    def streams(self, bos, eos):
+        """Of each shard (token, mask, document, position)."""
+        for shard in self.shards:
+            stream = []
+            for i in shard:
+                tokens, mask = self.documents[i], self.masks[i]
+                marked = [(t, mask[k] if mask else 0) for k, t in enumerate(tokens)]
+                marked = [(x, 0) for x in bos] + marked + [(x, 0) for x in eos]
+                stream += [(t, m, i, k) for k, (t, m) in enumerate(marked)]
+            yield stream
+
+    def windows(self, size, stride, bos, eos):
+        found, unused = [], 0
+        for stream in self.streams(bos, eos):
+            used = set()
+            for start in range(0, len(stream) - size, stride):
+                found.append(stream[start:start + size + 1])
+                used.update(range(start, start + size))
+            unused += len(stream) - len(used)
+        return found, unused
+
+    def whole(self, i, bos, eos):
+        return bos + self.documents[i] + eos
+
+
+def _words(chance, model, as_bytes):
+    bos = [chance.randint(0, 255)] if chance.random() < .3 else []
+    eos = [chance.randint(0, 255)] if chance.random() < .3 else []
+    words = (['--bos', bos[0]] if bos else []) + (['--eos', eos[0]] if eos else []) + \
+        (['--fields', 'm'] if model.mask else []) + \
+        (['--dtype', model.dtype] if as_bytes else [])
+    return bos, eos, words
+
+
+def _models():
+    chance = random.Random(29)
+    for number in range(ROUNDS):
+        as_bytes = chance.random() < .3
+        dtype = chance.choice(['uint16', 'uint32', 'int32'] + ['uint8'] * as_bytes)
+        yield chance, as_bytes, _Model(chance, f'd{number}', dtype, as_bytes,
+                                      chance.random() < .4, chance.random() < .3)
+
+
+def windows_are_those_of_a_model():
+    for chance, as_bytes, model in _models():
+        size = chance.choice([1, 2, 5, 16, 100])
+        stride = chance.choice([size, size, 1, size + 3])
+        bos, eos, words = _words(chance, model, as_bytes)
+        expected, unused = model.windows(size, stride, bos, eos)
+        words = ['load', model.path, '--tokens', f't={size}', '--indices', *words,
+                 '--batch', chance.choice([1, 3, 32])]
+        if stride != size:
+            words += ['--stride', stride]
+        done = run(*words, '--values', '--epochs', 2, '--seed', 3)
+        assert f'{unused} token' in done.err and 'no window' in done.err, done.err
+        for epoch in range(2):
+            found = []
+            for line in done.lines:
+                if line['epoch'] != epoch:
+                    continue
+                for i, k in enumerate(line['indices']):
+                    window = expected[k]
+                    found.append(k)
+                    assert line["t"][i] == [x[0] for x in window], (line["t"][i], window, k)
+                    assert line['documents'][i] == [x[2] for x in window[:-1]]
+                    assert line['positions'][i] == [x[3] for x in window[:-1]]
+                    if model.mask:
+                        assert line['m'][i] == [x[1] for x in window]
+            assert sorted(found) == list(range(len(expected))), (found, len(expected))
+        plain = run(*words, '--in-order').lines
+        assert sum((line['indices'] for line in plain), []) == list(range(len(expected)))
+        same = [run(*words, '--digest', *more).lines for more in (
+            ['--threads', '1'], ['--threads', '4'])]
+        assert same[0] == same[1]
+        shutil.rmtree(model.path)
+
+
+def each_document_is_packed_once():
+    for chance, as_bytes, model in _models():
+        size = chance.choice([1, 2, 5, 16, 100])
+        drop = chance.random() < .4
+        bos, eos, words = _words(chance, model, as_bytes)
+        words = ['load', model.path, '--pack', f't={size}', '--indices', *words,
+                 '--batch', chance.choice([1, 3, 32])]
+        words += ['--long', 'drop'] if drop else []
+        done = run(*words, '--values', '--epochs', 2, '--seed', 3)
+        used, space, dropped = 0, 0, 0
+        expected = collections.Counter()
+        for i in range(len(model.documents)):
+            length = len(model.whole(i, bos, eos))
+            if drop and length > size:
+                dropped += 1
+                continue
+            for first in range(0, length, size):
+                expected[i, first, min(size, length - first)] += 1
+        for epoch in range(2):
+            found, batches = collections.Counter(), []
+            for line in done.lines:
+                if line['epoch'] != epoch:
+                    continue
+                batches.append(len(line['indices']))
+                for row, tokens, ends, mask in zip(
+                        line['indices'], line['t'], line['cu_seqlens'],
+                        line.get('m', line['t']), strict=True):
+                    assert 0 < len(tokens) <= size and len(ends) == len(row) + 1
+                    assert ends[0] == 0 and ends[-1] == len(tokens)
+                    used, space = used + len(tokens), space + size
+                    for k, (i, first, length) in enumerate(row):
+                        found[i, first, length] += 1
+                        whole = model.whole(i, bos, eos)
+                        part = slice(ends[k], ends[k + 1])
+                        assert tokens[part] == whole[first:first + length]
+                        if model.mask:
+                            marks = [0] * len(bos) + model.masks[i] + [0] * len(eos)
+                            assert mask[part] == marks[first:first + length]
+            assert found == expected
+            assert len(set(batches[:-1])) < 2
+        if space:
+            assert f'fill {100 * used / space:.2f} %' in done.err, done.err
+        times = 2 if space else 1
+        assert (f'{times * dropped} document' in done.err) == (dropped > 0), done.err
+        same = [run(*words, '--digest', *more).lines for more in (
+            ['--threads', '1'], ['--threads', '4'])]
+        assert same[0] == same[1]
+        shutil.rmtree(model.path)
+
+
+def _texts(count=300, path='x', *options):
+    chance = random.Random(count)
+    documents = [[chance.randint(0, 999) for _ in range(chance.randint(0, 40))]
+                 for _ in range(count)]
+    pack([{'t': tokens} for tokens in documents], 't=array(uint16,-1)', path, *options)
+    return documents
+
+
+def _merged(ranks):
+    merged = []
+    for lines in zip(*ranks, strict=True):
+        total = sum(int(line['digest'], 16) for line in lines)
+        merged.append((lines[0]['epoch'], lines[0]['batch'], f'{total % 2**64:016x}',
+                       sorted(sum((line['indices'] for line in lines), []))))
+    return merged
+
+
+@each([(['--tokens', 't=16'], 7), (['--tokens', 't=16', '--stride', '5'], 32),
+       (['--pack', 't=64'], 5), (['--pack', 't=30', '--long', 'drop'], 9),
+       (['--pack', 't=64', '--take', '100', '--eos', '1'], 16),
+       (['--tokens', 't=16', '--take', '50', '--replacement'], 7),
+       (['--pack', 't=64', '--chunk', '10'], 200)])
+def ranks_threads_and_resumes_load_the_same(case):
+    how, batch = case
+    _texts(300, 'x', '--shard-length', '70')
+    words = ['load', 'x', *how, '--indices', '--digest', '--batch', batch,
+             '--epochs', 3, '--seed', 9]
+    whole = run(*words, '--threads', 1).lines
+    assert run(*words, '--threads', 3).lines == whole
+    assert _merged([whole]) == _merged([
+        run(*words, '--rank', r, '--ranks', 3).lines for r in range(3)])
+    # In parts, each of which is continued by another rank of other ranks.
+    for stop in (1, 4, len(whole) // 3, len(whole) // 3 + 1):
+        found, done = [], 0
+        pathlib.Path('s').unlink(missing_ok=True)
+        for ranks in (1, 2, 3):
+            part, state = [], pathlib.Path('s')
+            saved = state.read_bytes() if state.exists() else None
+            for r in range(ranks):
+                if saved is None:
+                    state.unlink(missing_ok=True)
+                else:
+                    state.write_bytes(saved)
+                part.append(run(*words, '--rank', r, '--ranks', ranks, '--state', 's',
+                                *(['--batches', stop] if ranks < 3 else [])).lines)
+            found += _merged(part)
+        assert found == _merged([whole]), stop
+
+
+def two_datasets_have_pairs_and_weights():
+    _texts(100, 'x')
+    _texts(60, 'y')
+    lines = run('load', 'x', 'y', '--tokens', 't=16', '--indices', '--batch', 64,
+                '--weights', '3,1', '--batches', 16).lines
+    pairs = [tuple(pair) for line in lines for pair in line['indices']]
+    assert len(pairs) == 1024 and sum(d for d, _ in pairs) == 256
+    rows = run('load', 'x', 'y', '--pack', 't=64', '--indices').lines
+    pieces = sorted(tuple(p) for line in rows for row in line['indices'] for p in row)
+    assert {len(p) for p in pieces} == {4} and {p[0] for p in pieces} == {0, 1}
+    assert len(set(pieces)) == len(pieces)
+    # Of windows --rows are windows, of rows documents.
+    pathlib.Path('r').write_text('3\n1\n1\n')
+    lines = run('load', 'x', '--tokens', 't=16', '--rows', 'r', '--in-order',
+                '--indices').lines
+    assert lines[0]['indices'] == [3, 1, 1]
+    rows = run('load', 'x', '--pack', 't=64', '--rows', 'r', '--indices').lines
+    assert sorted(p[0] for row in rows[0]['indices'] for p in row) == [1, 1, 3]
+
+
+def what_has_no_tokens_is_refused_by_name():
+    _texts(20)
+    pathlib.Path('odd').write_bytes(b'abc')
+    pathlib.Path('even').write_bytes(b'abcd')
+    pack([{'t': {'file': 'even'}, 'u': 'text', 'f': [1.5], 's': [[1], [2]], 'n': 1,
+           'g': [1, 2, 3]},
+          {'t': {'file': 'odd'}, 'u': 'text', 'f': [1.5], 's': [[1]], 'n': 1,
+           'g': [1, 2, 3]}],
+         't=bytes,u=utf8,f=array(float32,-1),s=array(uint16,-1)[],n=int(2),'
+         'g=array(uint16,3)', 'y')
+    for words, says in (
+            (['y', '--tokens', 't=4'], 'field "t": of type bytes: its dtype must be'),
+            (['y', '--tokens', 't=4', '--dtype', 'uint16'],
+             'field "t": datapoint 1: 3 bytes, not a multiple of 2'),
+            (['y', '--tokens', 't=4', '--dtype', 'uint32'],
+             'field "t": datapoint 1: 3 bytes, not a multiple of 4'),
+            (['y', '--pack', 't=4', '--dtype', 'uint16'], 'field "t": datapoint 1'),
+            (['y', '--tokens', 'u=4'], 'field "u": not of a type whose blobs'),
+            (['y', '--tokens', 'f=4'], 'field "f": tokens must be uint16'),
+            (['y', '--tokens', 's=4'], 'field "s": a sequence'),
+            (['y', '--tokens', 'n=4'], 'field "n": not of a type'),
+            (['y', '--tokens', 'g=4'], 'field "g": not of a type'),
+            (['x', '--tokens', 't=4', '--dtype', 'int32'],
+             'field "t": its type has another dtype'),
+            (['x', '--tokens', 'z=4'], 'field "z"'),
+            (['x', '--tokens', 't=4', '--fields', 't'], 'field "t": listed twice'),
+            (['x', '--tokens', 't=4', '--bos', '65536'], 'field "t": bos or eos'),
+            (['y', '--tokens', 't=1', '--dtype', 'uint8', '--fields', 'u'],
+             'field "u"')):
+        result = refuse('load', *words, '--indices', says=says)
+        assert result.out == b''
+    assert run('load', 'y', '--tokens', 't=3', '--dtype', 'uint8', '--indices',
+               '--values', '--in-order').lines[0]['t'] == [[97, 98, 99, 100],
+                                                           [100, 97, 98, 99]]
+    # A parallel field has an element for each token.
+    pack([{'t': [1, 2, 3], 'm': [1, 1, 0]}, {'t': [4, 5], 'm': [1]}, {'t': [6], 'm': [1, 1]},
+          {'t': [7] * 9, 'm': [1] * 9}],
+         't=array(uint16,-1),m=array(uint8,-1)', 'z')
+    for how, says in (('--tokens', 'datapoint 1: 1 elements, but field "t" has 2'),
+                      ('--pack', 'elements, but field "t" has')):
+        refuse('load', 'z', how, 't=4', '--fields', 'm', '--indices', '--in-order',
+               says=('z: field "m": datapoint ', says))
+
+
+@each([(['--tokens', 't'], 'FIELD=S'), (['--tokens', '=3'], 'FIELD=S'),
+       (['--tokens', 't=0'], 'FIELD=S'), (['--tokens', 't=-1'], 'FIELD=S'),
+       (['--tokens', 't=1e9'], 'FIELD=S'), (['--pack', 't=268435457'], 'FIELD=S'),
+       (['--tokens', 't=3', '--pack', 't=3'], 'mutually exclusive'),
+       (['--stride', '3'], '--stride needs'), (['--pack', 't=3', '--stride', '3'], 'needs'),
+       (['--tokens', 't=3', '--long', 'drop'], '--long needs'),
+       (['--pack', 't=3', '--long', 'cut'], 'split, drop'),
+       (['--values'], '--values needs'), (['--bos', '1'], '--bos needs'),
+       (['--dtype', 'uint16'], '--dtype needs'),
+       (['--tokens', 't=3', '--crop', '8'], '--crop is of images'),
+       (['--pack', 't=3', '--skip-damaged'], 'mutually exclusive')])
+def invalid_command_lines_of_tokens_are_refused(case):
+    words, says = case
+    _texts(5)
+    refuse('load', 'x', *words, says=says, code=2)
+
+
+def a_state_is_of_one_kind_of_sequences():
+    _texts(100)
+    kinds = [['--tokens', 't=16'], ['--tokens', 't=17'], ['--tokens', 't=16', '--eos', '1'],
+             ['--tokens', 't=16', '--stride', '4'], ['--pack', 't=16'],
+             ['--pack', 't=16', '--long', 'drop'], ['--pack', 't=17'], []]
+    for kind in kinds:
+        pathlib.Path('s').unlink(missing_ok=True)
+        words = ['load', 'x', '--indices', '--batch', 4, '--state', 's', '--batches', 2]
+        run(*words, *kind)
+        for other in kinds:
+            if other != kind:
+                refuse(*words, *other, says='s: a state of other datasets or options')
+
+
+def an_empty_stream_has_nothing():
+    pack([{'t': []}] * 5, 't=array(uint16,-1)', 'x')
+    pack([], 't=array(uint16,-1)', 'y')
+    for path in 'xy':
+        for words in (['--tokens', 't=4'], ['--pack', 't=4']):
+            for more in ([], ['--state', path + words[0]]):
+                result = run('load', path, *words, *more, '--indices', '--epochs', 3)
+                assert result.out == b'', result.out
+    assert run('load', 'x', '--pack', 't=4', '--eos', '7', '--values').lines[0]['t']
