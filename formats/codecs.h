@@ -10,6 +10,7 @@
  *     msgpack.c   msgpack tree  msgpack-c      -lmsgpackc
  *     mp4.c       mp4 webm      FFmpeg         -lavformat -lavcodec -lswscale
  *                                              -lavutil
+ *     zstd.c      zstd(...)     zstd           -lzstd, threads
  *
  * A codec serves its types once it is in the registry with which a reader or a
  * writer is opened:
@@ -388,6 +389,54 @@ bags_view bags_npz_name(const bags_npz *npz, size_t i);
  */
 bags_code bags_npz_read(bags_npz *npz, size_t i, uint64_t limit, bags_buffer *scratch,
     bags_view *out, bags_error *err);
+
+/* ========================================================================
+ * >>zstd
+ * Types: zstd(TYPE), zstd(TYPE,ARGUMENTS), where TYPE(ARGUMENTS) is any other type that
+ * has a codec: zstd(utf8), zstd(msgpack), zstd(array,float32,64), zstd(bytes)[].
+ *
+ * A blob is one frame of zstd, whose content is a blob of that type; values are those of
+ * that type. Each blob is compressed alone. Arrays whose type states the dtype are
+ * transposed by the size of their elements, which compresses numbers better.
+ * ====================================================================== */
+
+/*
+ * The codec. With `user` NULL the codecs inside are the built-in ones; otherwise it
+ * points to options with the registry that has them:
+ *
+ *     bags_zstd_options options = {0};
+ *     options.registry = registry;
+ *     bags_codec codec = bags_codec_zstd;
+ *     codec.user = &options;
+ *     bags_registry_add(registry, &codec, &err);
+ *
+ * The options are copied when a reader or a writer opens the codec for a field; they
+ * must live as long as the registry.
+ *
+ * Any number of threads may decode at the same time: each of them needs a context of
+ * the library, about 160 KB, which is allocated once and freed when the codec is closed.
+ * Once the scratch has grown, decoding allocates nothing of its own.
+ *
+ * Decoding fails with
+ *   BAGS_ERROR_CORRUPT  not one frame; a frame that is damaged, does not state the size
+ *                       of its content or needs a dictionary; trailing bytes; what the
+ *                       codec inside refuses
+ *   BAGS_ERROR_LIMIT    content above max_size
+ *   BAGS_ERROR_MEMORY   out of memory
+ * Before memory is allocated for the content, its size is compared with max_size and
+ * with what the frame's bytes can become at most.
+ */
+extern const bags_codec bags_codec_zstd;
+
+/* The most bytes of a blob's content, unless options allow more: 1 GiB. */
+#define BAGS_ZSTD_MAX_SIZE ((uint64_t)1 << 30)
+
+typedef struct bags_zstd_options {
+    const bags_registry *registry; /* the codecs of the types inside; NULL: built-in */
+    uint64_t max_size;             /* refuse larger content, also when writing; 0:
+                          BAGS_ZSTD_MAX_SIZE */
+    int level;                     /* of compression, up to 22; 0: 3 */
+} bags_zstd_options;
 
 /* ========================================================================
  * >>msgpack

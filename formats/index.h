@@ -52,8 +52,11 @@ typedef struct index_key_type {
 /* Arrays have keys if they have one element. */
 static inline index_key_type index_key_type_of(const bags_type *type) {
     index_key_type out = {INDEX_NONE, false};
+    bags_type inside;
     if (type->sequence)
         return out;
+    if (format_type_inside(type, &inside))
+        type = &inside;
     if (bags_view_is(type->name, "utf8") || bags_view_is(type->name, "bytes"))
         out.order = INDEX_BYTES;
     else if (bags_view_is(type->name, "int") || bags_view_is(type->name, "u64"))

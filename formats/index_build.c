@@ -431,6 +431,7 @@ bags_code bags_index_build(const char *path, const char *field,
     b->path = path;
     b->entries = b->bytes = b->stops = bags_buffer_of(options->env.allocator);
     reading.env = options->env;
+    reading.registry = options->registry;
     reading.no_mmap = true;
     b->reader = bags_reader_open(path, &reading, err);
     bags_code code =

@@ -1329,6 +1329,9 @@ static loader_thread_result LOADER_CALL loader_run(void *user) {
 
 /* The dtype of all values of a type; NONE if it states none. */
 static bags_dtype loader_dtype_of(const bags_type *type) {
+    bags_type inside;
+    if (format_type_inside(type, &inside))
+        type = &inside;
     bags_view first = bags_type_argument(type, 0);
     if (bags_view_is(type->name, "int") || bags_view_is(type->name, "i64"))
         return BAGS_DTYPE_INT64;
@@ -1341,6 +1344,9 @@ static bags_dtype loader_dtype_of(const bags_type *type) {
 
 /* Without options, what becomes of values of a type. */
 static void loader_classify(const bags_type *type, loader_column *out) {
+    bags_type inside;
+    if (format_type_inside(type, &inside))
+        type = &inside;
     out->form = LOADER_FORM_VALUES;
     out->dtype = BAGS_DTYPE_NONE;
     out->dims = 0;

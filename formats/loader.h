@@ -34,6 +34,9 @@ extern "C" {
 typedef struct bags_index_options {
     size_t memory; /* building: bytes for sorting; 0: 64 MiB */
     bool no_mmap;  /* finding: read instead of mapping */
+    /* Building: the codecs; NULL: the built-in ones. A field that is compressed,
+     * zstd(utf8), needs them. */
+    const bags_registry *registry;
     /* Building: called from time to time with the datapoints read so far. May be
      * NULL. */
     void (*progress)(void *user, uint64_t done, uint64_t total);

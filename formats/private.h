@@ -74,6 +74,20 @@ static inline bool format_file_name(
     return i < files + (shard == 0);
 }
 
+/* The type inside of zstd(NAME,ARGUMENTS): NAME(ARGUMENTS), as views of its text, which
+ * is followed by more. False if it is another type, or has none inside. */
+static inline bool format_type_inside(const bags_type *type, bags_type *inside) {
+    if (!bags_view_is(type->name, "zstd") || type->count == 0)
+        return false;
+    *inside = *type;
+    inside->name = bags_type_argument(type, 0);
+    inside->count = type->count - 1;
+    size_t front = inside->name.size + (inside->count > 0);
+    inside->arguments.data = type->arguments.data + front;
+    inside->arguments.size = type->arguments.size - front;
+    return true;
+}
+
 /* True if a name ends like this. */
 static inline bool format_ends(const char *name, size_t size, const char *ending) {
     size_t length = strlen(ending);

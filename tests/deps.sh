@@ -54,6 +54,7 @@ command -v valgrind                     | valgrind
 command -v djpeg                        | libjpeg-turbo-progs
 command -v pngcheck                     | pngcheck
 /usr/bin/python3 -c "import PIL"        | python3-pil
+/usr/bin/python3 -c "import zstandard"  | python3-zstandard
 /usr/bin/python3 -c "import numpy"      | python3-numpy
 command -v ffmpeg                       | ffmpeg
 command -v zip                          | zip

@@ -423,7 +423,11 @@ typedef struct type_info {
 
 /* The row of a type, or NULL if the type is unknown. */
 const type_info *type_find(const char *type);
+/* The class of a type's values; of what is compressed, of those inside. */
 type_class type_kind(const char *type);
+/* utf8[] of zstd(utf8)[]; NULL of other types. Free it. */
+char *type_inside(const char *type);
+bool type_is_compressed(const char *type);
 /* The type by which a version reads the values of a type, which may be the same; NULL
  * if it reads none. Free it. Images and video keep their bytes, other values do not. */
 char *type_for_python(const char *type, size_t version);
@@ -470,8 +474,8 @@ void formats_print(void);
 
 /* ---- msgpack.c: both fail if msgpack was not linked ---- */
 
-/* False if it is not valid. */
-bool msgpack_to_json(bags_view blob, text *out);
+/* Of a msgpack_object. False if it is not valid. */
+bool msgpack_to_json(const void *object, text *out);
 bags_view msgpack_from_json(json_object *value, bags_buffer *out);
 
 /* ---- show.c ---- */
@@ -513,6 +517,9 @@ bags_value value_parse(value_reader *with, const char *type, json_object *json);
  * file's bytes and the scratch. */
 bags_value value_from_file(
     const char *to, const char *path, bags_view file, bags_buffer *scratch);
+/* A blob of a type or, of zstd(utf8), the value of a blob of utf8, to be compressed. The
+ * value is valid as long as the blob's bytes and the scratch. */
+bags_value value_from_blob(const char *type, bags_view blob, bags_buffer *scratch);
 
 /* ---- source.c: the Bag or dataset that is read. A Bag is like a dataset with
  * one plain field "blob" of type bytes. ---- */

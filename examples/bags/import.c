@@ -303,7 +303,7 @@ static bags_view msgpack_from_text(const bags_value *value, bags_buffer *scratch
  * must be a blob of the type; numbers and arrays must fit, which is checked when they
  * are encoded. */
 static bags_value convert(const plan *to, const bags_value *value) {
-    static bags_buffer scratch;
+    static bags_buffer scratch, decoded;
     bool is_text = !strncmp(source->fields[to->from].type, "utf8", 4);
     type_class kind = type_kind(to->type);
     bags_view blob = {(const unsigned char *)value->data, value->size};
@@ -320,9 +320,9 @@ static bags_value convert(const plan *to, const bags_value *value) {
             to->type);
     if (is_text && kind == TYPE_MSGPACK)
         blob = msgpack_from_text(value, &scratch);
-    else if (codec_exists(to->type))
+    else if (codec_exists(to->type) && !type_is_compressed(to->type))
         must(bags_decode(registry_get(), to->type, blob, &scratch, &ignored, &failure));
-    return bags_blob(blob.data, blob.size);
+    return value_from_blob(to->type, blob, &decoded);
 }
 
 /* The values of a field of the dataset. */

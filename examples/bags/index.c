@@ -240,6 +240,7 @@ ENDS static void fail_no_field(const char *path, const char *name) {
 static int run(char **operands) {
     bags_index_options how = {0};
     how.memory = (size_t)memory.value;
+    how.registry = registry_get();
     how.progress = progress;
     path_must_be_writable(operands[0]);
     interrupt_leaves("no index was written", "start again with", NULL);

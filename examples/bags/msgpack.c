@@ -8,10 +8,11 @@
 #ifdef BAGS_WITH_MSGPACK
 #include <msgpack.h>
 
-bool msgpack_to_json(bags_view blob, text *out) {
+bool msgpack_to_json(const void *object, text *out) {
     static bags_buffer scratch;
     bags_view json;
-    bags_code code = bags_msgpack_to_json(blob, &scratch, &json, &failure);
+    bags_code code =
+        bags_msgpack_print((const msgpack_object *)object, &scratch, &json, &failure);
     if (code == BAGS_ERROR_MEMORY)
         die();
     if (!code)
@@ -88,8 +89,8 @@ bags_view msgpack_from_json(json_object *value, bags_buffer *out) {
 
 #else
 
-bool msgpack_to_json(bags_view blob, text *out) {
-    (void)blob;
+bool msgpack_to_json(const void *object, text *out) {
+    (void)object;
     (void)out;
     failure.code = BAGS_ERROR_TYPE;
     return false;

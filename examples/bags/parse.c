@@ -44,7 +44,7 @@ static void check_media(const char *type, bags_view blob) {
 static void check_encoded(value_reader *with, const char *type, bags_view blob) {
     bags_value ignored;
     type_class kind = type_kind(type);
-    if (with->unchecked || kind == TYPE_OTHER)
+    if (with->unchecked || (kind == TYPE_OTHER && !type_is_compressed(type)))
         return;
     if (kind == TYPE_IMAGE || kind == TYPE_VIDEO) {
         check_media(type, blob);
@@ -64,6 +64,9 @@ bags_value value_from_file(
     const char *to, const char *path, bags_view file, bags_buffer *scratch) {
     const char *type = type_of_bytes(file);
     bags_value out;
+    /* Any file can be the bytes that are compressed. */
+    if (!strncmp(to, "zstd(bytes)", 11))
+        return bags_bytes(file.data, file.size);
     if (!type && has_ending(path, ".txt"))
         return bags_utf8_sized((const char *)file.data, file.size);
     if (!type && has_ending(path, ".msgpack"))
@@ -81,6 +84,19 @@ bags_value value_from_file(
         failure_prefix("%s: ", path);
         die();
     }
+    return out;
+}
+
+bags_value value_from_blob(const char *type, bags_view blob, bags_buffer *scratch) {
+    char *inside = type_inside(type);
+    bags_value out = bags_blob(blob.data, blob.size);
+    if (inside && (type_kind(inside) == TYPE_IMAGE || type_kind(inside) == TYPE_VIDEO))
+        fail(BAGS_ERROR_TYPE,
+            "%.80s would decode and encode images again, which changes them; use %.80s",
+            type, inside);
+    if (inside)
+        must(bags_decode(registry_get(), inside, blob, scratch, &out, &failure));
+    free(inside);
     return out;
 }
 
@@ -315,9 +331,11 @@ static json_object *read_dtype(list *to, json_object *json) {
 }
 
 static bags_value parse_array(value_reader *with, const char *type, json_object *json) {
-    bags_type parsed;
+    bags_type parsed, inside;
     list to = {BAGS_DTYPE_NONE, 0, with->shape, {0}, {with->file, 0}};
     must(bags_type_parse(type, &parsed, &failure));
+    if (format_type_inside(&parsed, &inside))
+        parsed = inside;
     to.dtype = type_dtype(type);
     if (parsed.count == 0)
         json = read_dtype(&to, json);
@@ -385,7 +403,7 @@ bags_value value_parse(value_reader *with, const char *type, json_object *json) 
         return parse_file(with, type, found, size, true);
     if (kind == TYPE_MSGPACK) {
         bags_view blob = msgpack_from_json(json, &with->file);
-        return bags_blob(blob.data, blob.size);
+        return value_from_blob(type, blob, &with->scratch);
     }
     if (kind == TYPE_ARRAY)
         return parse_array(with, type, json);

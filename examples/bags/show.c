@@ -204,7 +204,8 @@ void value_show(const char *type, bags_view blob, bool lists, text *out) {
     type_class kind = type_kind(type);
     bags_value value;
     failure.code = BAGS_OK;
-    if (kind == TYPE_MSGPACK && msgpack_to_json(blob, out))
+    if (kind == TYPE_MSGPACK && decode(type, blob, &value) &&
+        msgpack_to_json(value.object, out))
         return;
     if ((kind == TYPE_NUMBER || kind == TYPE_TEXT || kind == TYPE_ARRAY) &&
         decode(type, blob, &value)) {

@@ -9,6 +9,7 @@
 
 #include "../../formats/formats.h"
 #include "../../formats/import/import.h"
+#include "../../formats/private.h"
 #include "modules.h"
 
 const python_version python_versions[PYTHON_VERSIONS] = {
@@ -62,6 +63,10 @@ static const type_info types[] = {
         {"mp4*", "mp4", "mp4", "mp4"}, "mp4", TYPE_VIDEO},
     {"webm", "webm, webm(FPS), webm(FPS,CODEC)", "a WebM video; CODEC: vp9, av1",
         "formats/mp4.c (FFmpeg)", {NULL, "webm", "webm", "webm"}, "webm", TYPE_VIDEO},
+    {"zstd", "zstd(TYPE), zstd(TYPE,ARGUMENTS)",
+        "a value of TYPE, or of TYPE(ARGUMENTS), which is compressed: zstd(utf8), "
+        "zstd(array,float32,64)",
+        "formats/zstd.c (zstd)", NAMED("TYPE"), "zst", TYPE_OTHER},
 };
 
 #define TYPES (sizeof types / sizeof *types)
@@ -85,8 +90,35 @@ static bool has_form(const type_info *info, const char *type) {
                               : info->forms[size] != '(');
 }
 
+/* NULL also of the forms in the table, whose capitals no type has. */
+char *type_inside(const char *type) {
+    bags_type parsed, inside;
+    if (bags_type_parse(type, &parsed, NULL) || !format_type_inside(&parsed, &inside))
+        return NULL;
+    return string_format(inside.count ? "%.*s(%.*s)%s" : "%.*s%.*s%s",
+        (int)inside.name.size, (const char *)inside.name.data,
+        (int)inside.arguments.size, (const char *)inside.arguments.data,
+        parsed.sequence ? "[]" : "");
+}
+
+bool type_is_compressed(const char *type) {
+    char *inside = type_inside(type);
+    free(inside);
+    return inside != NULL;
+}
+
 /* Keeps the arguments where the table has an asterisk, and the [] of a sequence. */
 char *type_for_python(const char *type, size_t version) {
+    char *inside = type_inside(type);
+    if (inside) {
+        type_class kind = type_kind(inside);
+        /* To decode and encode an image again would change its pixels. */
+        char *made = kind == TYPE_IMAGE || kind == TYPE_VIDEO
+                         ? NULL
+                         : type_for_python(inside, version);
+        free(inside);
+        return made;
+    }
     size_t i = 0;
     const char *arguments = type + name_size(type);
     size_t size = strcspn(arguments, ")[") + (*arguments == '(');
@@ -101,9 +133,13 @@ char *type_for_python(const char *type, size_t version) {
         keep ? (int)size : 0, arguments, sequence ? "[]" : "");
 }
 
+/* What is compressed is not a file of an image or a video. */
 type_class type_kind(const char *type) {
     const type_info *info = type_find(type);
-    return info ? info->kind : TYPE_OTHER;
+    char *inside = type_inside(type);
+    type_class kind = inside ? type_kind(inside) : info ? info->kind : TYPE_OTHER;
+    free(inside);
+    return inside && (kind == TYPE_IMAGE || kind == TYPE_VIDEO) ? TYPE_OTHER : kind;
 }
 
 bool type_is_valid(const char *type) {
@@ -117,10 +153,11 @@ bool type_is_valid(const char *type) {
 
 /* The first argument of array(DTYPE,...); npy has none. */
 bags_dtype type_dtype(const char *type) {
-    bags_type parsed;
+    bags_type parsed, inside;
     if (type_kind(type) != TYPE_ARRAY || bags_type_parse(type, &parsed, NULL))
         return BAGS_DTYPE_NONE;
-    bags_view name = bags_type_argument(&parsed, 0);
+    bool has_inside = format_type_inside(&parsed, &inside);
+    bags_view name = bags_type_argument(has_inside ? &inside : &parsed, 0);
     return bags_dtype_parse((const char *)name.data, name.size, NULL);
 }
 
@@ -266,6 +303,9 @@ void types_help(text *out) {
 option_number max_pixels;
 static bags_jpeg_options jpeg_options;
 static bags_png_options png_options;
+#ifdef BAGS_WITH_ZSTD
+static bags_zstd_options zstd_options;
+#endif
 
 #ifdef BAGS_MODULE_MP4
 #include <pthread.h>
@@ -340,6 +380,9 @@ static const struct linked {
 #ifdef BAGS_WITH_MP4
     {&video, "mp4", NULL},
 #endif
+#ifdef BAGS_WITH_ZSTD
+    {&bags_codec_zstd, "zstd", &zstd_options},
+#endif
     {NULL, NULL, NULL},
 };
 
@@ -353,6 +396,9 @@ const bags_registry *registry_get(void) {
     must_open(registry);
     jpeg_options.max_pixels = png_options.max_pixels = max_pixels.value;
     jpeg_options.allow_trailing = png_options.allow_trailing = true;
+#ifdef BAGS_WITH_ZSTD
+    zstd_options.registry = registry;
+#endif
     for (size_t i = 0; linked[i].codec; i++) {
         bags_codec codec = *linked[i].codec;
         codec.user = linked[i].options;

@@ -24,6 +24,7 @@ MODULES = [
     'checksums',
     'completion',
     'verifying',
+    'compressing',
     'modules',
 ]
 

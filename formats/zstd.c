@@ -1,0 +1,350 @@
+/*
+ * zstd.c - the type zstd(NAME,ARGUMENTS...), on libzstd 1.4 or later (Debian:
+ * libzstd-dev).
+ *
+ * Arguments: the type that is compressed, its name and its arguments as one list:
+ * zstd(utf8), zstd(int,4), zstd(array,float32,64), zstd(msgpack). Values are those of
+ * that type. A blob is one frame of its blob (RFC 8878), with the content's size:
+ *
+ *     28 b5 2f fd | header with the size | blocks | optional checksum
+ *
+ * The content of an array whose type states the dtype is transposed by the size of an
+ * element before it is compressed: byte 0 of every element, then byte 1 of every
+ * element, and so on.
+ *
+ * Rejected: what is not exactly one frame; a frame that does not state its content's
+ * size, needs a dictionary, or claims more than its bytes can become or than max_size
+ * (1 GiB); zstd in zstd.
+ */
+#include "codecs.h"
+#include "private.h"
+
+#include <pthread.h>
+#include <zstd.h>
+
+#include <stdlib.h>
+
+/* A block of at most 128 KiB has at least 4 bytes. */
+#define ZSTD_MOST_RATIO 32768
+#define ZSTD_ALIGN 16
+
+/* ---- contexts ----
+ * The library's contexts have 100 KB and more, which must not be allocated for each
+ * blob. Those that no thread is using wait in a list. */
+
+typedef struct zstd_context {
+    struct zstd_context *next;
+    ZSTD_DCtx *reading; /* NULL until needed, like the other one */
+    ZSTD_CCtx *writing;
+    bags_buffer plain, transposed; /* of a value that is written */
+} zstd_context;
+
+typedef struct zstd_state {
+    bags_buffer own; /* see format_state */
+    bags_allocator memory;
+    const bags_codec *inside;
+    void *inside_state;
+    size_t element; /* bytes of an element; 1: nothing is transposed */
+    uint64_t max_size;
+    int level;
+    pthread_mutex_t lock; /* of the list */
+    zstd_context *idle;
+} zstd_state;
+
+static void zstd_context_free(zstd_context *context) {
+    ZSTD_freeDCtx(context->reading);
+    ZSTD_freeCCtx(context->writing);
+    bags_buffer_free(&context->plain);
+    bags_buffer_free(&context->transposed);
+    free(context);
+}
+
+/* NULL if out of memory. */
+static zstd_context *zstd_acquire(zstd_state *s, bool write, bags_error *err) {
+    pthread_mutex_lock(&s->lock);
+    zstd_context *context = s->idle;
+    if (context)
+        s->idle = context->next;
+    pthread_mutex_unlock(&s->lock);
+    if (!context)
+        context = (zstd_context *)calloc(1, sizeof *context);
+    if (context && write && !context->writing)
+        context->writing = ZSTD_createCCtx();
+    if (context && !write && !context->reading)
+        context->reading = ZSTD_createDCtx();
+    if (context && (write ? context->writing != NULL : context->reading != NULL))
+        return context;
+    if (context)
+        zstd_context_free(context);
+    bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
+    return NULL;
+}
+
+static void zstd_release(zstd_state *s, zstd_context *context) {
+    pthread_mutex_lock(&s->lock);
+    context->next = s->idle;
+    s->idle = context;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- the type inside ---- */
+
+static bags_code zstd_open_inside(zstd_state *s, const bags_registry *registry,
+    const bags_type *type, const bags_allocator *allocator, bags_error *err) {
+    bags_view name = type->name;
+    s->inside = bags_registry_find(registry, name);
+    if (!s->inside || bags_view_is(name, "zstd"))
+        return bags_fail(err, BAGS_ERROR_TYPE, "no codec for \"%.*s\" inside of zstd",
+            (int)(name.size < 80 ? name.size : 80), (const char *)name.data);
+    if (bags_view_is(name, "array") && type->count) {
+        bags_view dtype = bags_type_argument(type, 0);
+        s->element = bags_dtype_size(
+            bags_dtype_parse((const char *)dtype.data, dtype.size, NULL));
+    }
+    if (s->inside->open)
+        return s->inside->open(s->inside, type, allocator, &s->inside_state, err);
+    if (type->count)
+        return bags_fail(err, BAGS_ERROR_TYPE, "this type accepts no arguments");
+    return BAGS_OK;
+}
+
+static void zstd_close(void *state) {
+    zstd_state *s = (zstd_state *)state;
+    if (s->inside && s->inside->close)
+        s->inside->close(s->inside_state);
+    while (s->idle) {
+        zstd_context *next = s->idle->next;
+        zstd_context_free(s->idle);
+        s->idle = next;
+    }
+    pthread_mutex_destroy(&s->lock);
+    format_state_close(s);
+}
+
+/* The codec inside receives a type with a text of its own, like every codec. */
+static bags_code zstd_open(const bags_codec *codec, const bags_type *type,
+    const bags_allocator *allocator, void **state, bags_error *err) {
+    static const bags_zstd_options none = {NULL, 0, 0};
+    const bags_zstd_options *options =
+        codec->user ? (const bags_zstd_options *)codec->user : &none;
+    bags_type inside;
+    if (!format_type_inside(type, &inside))
+        return bags_fail(err, BAGS_ERROR_TYPE,
+            "expected zstd(TYPE) or zstd(TYPE,ARGUMENTS), such as "
+            "zstd(array,float32,64)");
+    if (options->level < ZSTD_minCLevel() || options->level > ZSTD_maxCLevel())
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "invalid level of zstd (%d, allowed %d to %d)", options->level,
+            ZSTD_minCLevel(), ZSTD_maxCLevel());
+    zstd_state *s = (zstd_state *)format_state(allocator, sizeof *s, err);
+    if (!s)
+        return BAGS_ERROR_MEMORY;
+    if (pthread_mutex_init(&s->lock, NULL)) {
+        format_state_close(s);
+        return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
+    }
+    s->memory = *allocator;
+    s->element = 1;
+    s->max_size = options->max_size ? options->max_size : BAGS_ZSTD_MAX_SIZE;
+    s->level = options->level ? options->level : ZSTD_CLEVEL_DEFAULT;
+    bags_buffer text = bags_buffer_of(allocator);
+    size_t size = type->arguments.size + 3;
+    bags_code code = bags_buffer_reserve(&text, size, err);
+    if (!code) {
+        (void)snprintf((char *)text.data, size, inside.count ? "%.*s(%.*s)" : "%.*s",
+            (int)inside.name.size, (const char *)inside.name.data,
+            (int)inside.arguments.size, (const char *)inside.arguments.data);
+        code = bags_type_parse((const char *)text.data, &inside, err);
+    }
+    if (!code)
+        code = zstd_open_inside(s, options->registry, &inside, allocator, err);
+    bags_buffer_free(&text);
+    if (code) {
+        s->inside = NULL; /* it is not open */
+        zstd_close(s);
+        return code;
+    }
+    *state = s;
+    return BAGS_OK;
+}
+
+/* ---- transposition ---- */
+
+/* `count` elements of `size` bytes become `size` rows of `count` bytes or, with the
+ * numbers exchanged, elements again. */
+static void zstd_transpose(
+    unsigned char *to, const unsigned char *from, size_t count, size_t size) {
+    for (size_t byte = 0; byte < size; byte++)
+        for (size_t i = 0; i < count; i++)
+            to[byte * count + i] = from[i * size + byte];
+}
+
+/* ---- encode ---- */
+
+static bags_code zstd_compress(zstd_state *s, zstd_context *context,
+    const bags_value *value, bags_buffer *scratch, bags_view *blob, bags_error *err) {
+    bags_view plain = {NULL, 0};
+    bags_code code =
+        s->inside->encode(s->inside_state, value, &context->plain, &plain, err);
+    if (!code && plain.size > s->max_size)
+        code = bags_fail(err, BAGS_ERROR_VALUE,
+            "value too large for zstd (%" PRIu64 " bytes, maximum %" PRIu64 ")",
+            (uint64_t)plain.size, s->max_size);
+    if (!code)
+        code = bags_buffer_reserve(scratch, ZSTD_compressBound(plain.size), err);
+    if (!code && s->element > 1 && plain.size)
+        code = bags_buffer_reserve(&context->transposed, plain.size, err);
+    if (code)
+        return code;
+    if (s->element > 1 && plain.size) {
+        zstd_transpose(
+            context->transposed.data, plain.data, plain.size / s->element, s->element);
+        plain.data = context->transposed.data;
+    }
+    size_t size = ZSTD_compressCCtx(context->writing, scratch->data, scratch->capacity,
+        plain.data, plain.size, s->level);
+    if (ZSTD_isError(size))
+        return bags_fail(err, BAGS_ERROR_MEMORY, "zstd: %s", ZSTD_getErrorName(size));
+    blob->data = scratch->data;
+    blob->size = size;
+    return BAGS_OK;
+}
+
+static bags_code zstd_encode(void *state, const bags_value *value, bags_buffer *scratch,
+    bags_view *blob, bags_error *err) {
+    zstd_state *s = (zstd_state *)state;
+    if (!s->inside->encode)
+        return bags_fail(err, BAGS_ERROR_TYPE, "the codec cannot encode values");
+    zstd_context *context = zstd_acquire(s, true, err);
+    if (!context)
+        return BAGS_ERROR_MEMORY;
+    if (!context->plain.resize)
+        context->plain = context->transposed = bags_buffer_of(&s->memory);
+    bags_code code = zstd_compress(s, context, value, scratch, blob, err);
+    zstd_release(s, context);
+    return code;
+}
+
+/* ---- decode ---- */
+
+/* The size of the content, which is bounded by that of the blob. */
+static bags_code zstd_check(
+    const zstd_state *s, bags_view blob, size_t *size, bags_error *err) {
+    if (blob.size < 4 || bags_load(blob.data, 4, false) != ZSTD_MAGICNUMBER)
+        return bags_fail(err, BAGS_ERROR_CORRUPT, "not a zstd frame");
+    unsigned long long content = ZSTD_getFrameContentSize(blob.data, blob.size);
+    size_t frame = ZSTD_findFrameCompressedSize(blob.data, blob.size);
+    if (content == ZSTD_CONTENTSIZE_ERROR || ZSTD_isError(frame))
+        return bags_fail(err, BAGS_ERROR_CORRUPT, "damaged or truncated zstd frame");
+    if (content == ZSTD_CONTENTSIZE_UNKNOWN)
+        return bags_fail(
+            err, BAGS_ERROR_CORRUPT, "zstd frame without the size of its content");
+    if (frame != blob.size)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%" PRIu64 " bytes after the zstd frame", (uint64_t)(blob.size - frame));
+    unsigned dictionary = ZSTD_getDictID_fromFrame(blob.data, blob.size);
+    if (dictionary)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "zstd frame that needs a dictionary (number %u)", dictionary);
+    if (content / ZSTD_MOST_RATIO > blob.size)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "zstd frame claims too much (%" PRIu64 " bytes, compressed %" PRIu64 ")",
+            (uint64_t)content, (uint64_t)blob.size);
+    if (content > s->max_size || content > SIZE_MAX / 4)
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "zstd frame too large (%" PRIu64 " bytes, maximum %" PRIu64 ")",
+            (uint64_t)content, s->max_size);
+    if (content % s->element)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%" PRIu64 " bytes are not a multiple of the size of an element (%" PRIu64
+            ")",
+            (uint64_t)content, (uint64_t)s->element);
+    *size = (size_t)content;
+    return BAGS_OK;
+}
+
+/*
+ * A decoded value may point into the content and into the scratch of the codec inside,
+ * which therefore share the caller's scratch:
+ *
+ *     content | what the codec inside may use
+ *
+ * That codec cannot grow the second part, which would move the content that it reads.
+ * What it needs is noted instead, and it is called again when there is enough.
+ */
+typedef struct zstd_rest {
+    unsigned char *data;
+    size_t needed; /* the size that was requested; 0: none */
+    bags_buffer *scratch;
+} zstd_rest;
+
+/* Other memory than the second part is the scratch's allocator's. */
+static void *zstd_rest_resize(
+    void *user, void *data, size_t old_size, size_t new_size) {
+    zstd_rest *rest = (zstd_rest *)user;
+    if (data != rest->data)
+        return rest->scratch->resize(rest->scratch->user, data, old_size, new_size);
+    rest->needed = new_size;
+    return NULL;
+}
+
+static bags_code zstd_decompress(
+    zstd_state *s, bags_view blob, unsigned char *to, size_t size, bags_error *err) {
+    zstd_context *context = zstd_acquire(s, false, err);
+    if (!context)
+        return BAGS_ERROR_MEMORY;
+    size_t made = ZSTD_decompressDCtx(context->reading, to, size, blob.data, blob.size);
+    zstd_release(s, context);
+    if (ZSTD_isError(made))
+        return bags_fail(
+            err, BAGS_ERROR_CORRUPT, "damaged zstd frame: %s", ZSTD_getErrorName(made));
+    if (made != size)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "zstd frame of another size than it states (%" PRIu64 " bytes, expected "
+            "%" PRIu64 ")",
+            (uint64_t)made, (uint64_t)size);
+    return BAGS_OK;
+}
+
+static bags_code zstd_decode(void *state, bags_view blob, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
+    zstd_state *s = (zstd_state *)state;
+    const bags_value none = *value;
+    size_t size = 0;
+    if (!s->inside->decode)
+        return bags_fail(err, BAGS_ERROR_TYPE, "the codec cannot decode blobs");
+    bags_code code = zstd_check(s, blob, &size, err);
+    if (code)
+        return code;
+    size_t front = (size + ZSTD_ALIGN - 1) / ZSTD_ALIGN * ZSTD_ALIGN;
+    /* Transposed content is decompressed to the second part. */
+    size_t more = s->element > 1 && size > ZSTD_ALIGN ? size : ZSTD_ALIGN;
+    for (;;) {
+        code = bags_buffer_reserve(scratch, front + more, err);
+        if (code)
+            return code;
+        zstd_rest rest = {scratch->data + front, 0, scratch};
+        bags_buffer inner = {
+            rest.data, scratch->capacity - front, zstd_rest_resize, &rest};
+        bags_view plain = {scratch->data, size};
+        bool transposed = s->element > 1;
+        code =
+            zstd_decompress(s, blob, transposed ? rest.data : scratch->data, size, err);
+        if (code)
+            return code;
+        if (transposed)
+            zstd_transpose(scratch->data, rest.data, s->element, size / s->element);
+        *value = none;
+        code = s->inside->decode(s->inside_state, plain, &inner, value, err);
+        if (!code || !rest.needed)
+            return code;
+        more = rest.needed;
+        if (more > SIZE_MAX / 2 - front)
+            return code;
+    }
+}
+
+/* ---- table ---- */
+
+const bags_codec bags_codec_zstd = {
+    "zstd", zstd_open, zstd_encode, zstd_decode, zstd_close, NULL};

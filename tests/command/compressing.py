@@ -1,0 +1,146 @@
+"""Types of zstd: what is packed, shown, exported, imported, loaded and verified."""
+import json
+import os
+import pathlib
+import subprocess
+
+import harness
+from harness import refuse, run
+
+SPEC = 'a=zstd(array,float32,8),m=zstd(msgpack),n=zstd(int),s=zstd(utf8)[],t=zstd(utf8)'
+ROWS = [{'a': [i + j / 2 for j in range(8)], 'm': {'id': i, 'x': ['y', None]}, 'n': i * 1000,
+         's': ['abc' * j for j in range(i % 3)], 't': f'the words of {i}, the words of {i}'}
+        for i in range(30)]
+
+
+def _has(name):
+    lines = subprocess.run([harness.PROGRAM, '--version'], check=True,
+                           stdout=subprocess.PIPE).stdout.decode().splitlines()
+    return name in next(line for line in lines if line.startswith('formats:')).split()
+
+
+def _pack(rows, spec, path='ds', *words, **options):
+    pathlib.Path('rows.jsonl').write_text(
+        ''.join(json.dumps(row) + '\n' for row in rows))
+    return run('pack', 'rows.jsonl', path, '--spec', spec, *words, **options)
+
+
+def _same(left, right):
+    return all((pathlib.Path(left) / name).read_bytes() ==
+               (pathlib.Path(right) / name).read_bytes() for name in os.listdir(left)
+               if name.endswith('.bag'))
+
+
+def what_is_compressed_is_shown_and_packed_again_to_the_byte():
+    if not _has('zstd') or not _has('msgpack'):
+        return
+    _pack(ROWS, SPEC)
+    spec = json.loads(pathlib.Path('ds/spec.json').read_text())
+    assert spec['a'] == 'zstd(array,float32,8)' and spec['s'] == 'zstd(utf8)[]'
+    shown = run('get', 'ds', '0:30', '--lists').lines
+    assert shown == ROWS, shown[0]
+    run('verify', 'ds', '--decode')
+    run('export', 'ds', 'out')
+    run('pack', 'out/manifest.jsonl', 'again')
+    assert _same('ds', 'again')
+    run('export', 'ds', 'raw', '--raw')
+    run('pack', 'raw/manifest.jsonl', 'third')
+    assert _same('ds', 'third')
+
+
+def every_kind_of_file_is_compressed():
+    if not _has('zstd'):
+        return
+    pathlib.Path('x.bin').write_bytes(bytes(range(256)) * 4)
+    pathlib.Path('x.txt').write_text('text, text, text, text, text')
+    _pack([{'b': {'from': 'x.bin'}, 't': {'from': 'x.txt'}}], 'b=zstd(bytes),t=zstd(utf8)')
+    assert run('get', 'ds', '0', 'b', '--raw').out[:4] == b'\x28\xb5\x2f\xfd'
+    assert run('get', 'ds', '0').lines[0]['t'] == 'text, text, text, text, text'
+    pathlib.Path('x.zst').write_bytes(run('get', 'ds', '0', 'b', '--raw').out)
+    _pack([{'b': {'file': 'x.zst'}}], 'b=zstd(bytes)', 'again')
+    assert pathlib.Path('ds/b.bag').read_bytes() == pathlib.Path('again/b.bag').read_bytes()
+
+
+def what_is_not_a_frame_is_refused():
+    if not _has('zstd'):
+        return
+    pathlib.Path('x.bin').write_bytes(b'plain')
+    pathlib.Path('rows.jsonl').write_text('{"b": {"file": "x.bin"}}\n')
+    refuse('pack', 'rows.jsonl', 'ds', '--spec', 'b=zstd(bytes)',
+           says=['line 1', 'not encoded as zstd(bytes)', 'not a zstd frame', '--unchecked'])
+    pathlib.Path('rows.jsonl').write_text('{"b": 5}\n')
+    for type, words in (('zstd(nonsense)', 'nonsense'), ('zstd', 'expected zstd(TYPE)'),
+                        ('zstd(array,float31)', 'float31'), ('zstd(zstd,utf8)', 'inside of zstd')):
+        refuse('pack', 'rows.jsonl', 'no', '--spec', f'b={type}', says=words, code=2)
+    assert not os.path.exists('no')
+    _pack([{'t': 'words, words, words, words'}], 't=zstd(utf8)', 'ds2')
+    bag = bytearray(pathlib.Path('ds2/t.bag').read_bytes())
+    bag[1] ^= 1
+    pathlib.Path('ds2/t.bag').write_bytes(bag)
+    for path in pathlib.Path('ds2').glob('*.crc'):
+        path.unlink()
+    done = run('verify', 'ds2', '--decode', code=1)
+    assert 'not a zstd frame' in done.out.decode() + done.err
+    assert run('get', 'ds2', '0', code=1).lines[0]['t']['error']
+
+
+def sources_are_compressed_when_they_are_imported():
+    if not _has('zstd'):
+        return
+    pathlib.Path('x.csv').write_text('id,text\n1,some words\n2,more words\n')
+    run('import', 'x.csv', 'ds', '--type', 'text=zstd(utf8),id=zstd(int)')
+    assert run('get', 'ds', '0:2').lines == [{'id': 1, 'text': 'some words'},
+                                             {'id': 2, 'text': 'more words'}]
+
+
+def keys_and_the_loader_read_what_is_compressed():
+    if not _has('zstd'):
+        return
+    _pack([{'t': f'name {i}', 'n': i} for i in range(40)], 't=zstd(utf8),n=zstd(u64)')
+    _pack([{'t': f'name {i}', 'n': i} for i in range(40)], 't=utf8,n=u64', 'plain')
+    run('index', 'ds', 't')
+    assert run('get', 'ds', '--key', 't=name 17').lines[0]['n'] == 17
+    words = ['--batch', '8', '--batches', '5', '--digest']
+    assert (run('load', 'ds', *words).out == run('load', 'plain', *words).out)
+
+
+def older_readers_receive_the_values():
+    if not _has('zstd'):
+        return
+    _pack([{'t': 'some words', 'a': [1.5, 2]}], 't=zstd(utf8),a=zstd(array,float32,2)', 'ds',
+          '--for', 'bags-0.5')
+    assert json.loads(pathlib.Path('ds/spec.json').read_text()) == {
+        'a': 'array(float32,2)', 't': 'utf8'}
+    assert run('get', 'ds', '0', '--lists').lines == [{'a': [1.5, 2], 't': 'some words'}]
+
+
+def a_crash_loses_nothing_that_is_compressed():
+    if not _has('zstd') or os.name != 'posix':
+        return
+    rows = [{'t': f'text {i} ' * 20} for i in range(300)]
+    lines = ''.join(json.dumps(row) + '\n' for row in rows)
+    writer = subprocess.Popen([harness.PROGRAM, 'pack', '-', 'ds', '--spec', 't=zstd(utf8)'],
+                              stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    writer.stdin.write(lines[:len(lines) // 2].encode())
+    writer.stdin.flush()
+    for _ in range(400):  # until something was flushed
+        try:
+            if os.path.getsize('ds/refs.idx') > 80:
+                break
+        except OSError:
+            pass
+        try:
+            writer.wait(0.05)
+        except subprocess.TimeoutExpired:
+            continue
+    writer.kill()
+    writer.wait()
+    writer.stdin.close()
+    pathlib.Path('rows.jsonl').write_text(lines)
+    run('pack', 'rows.jsonl', 'ds', '--spec', 't=zstd(utf8)', '--resume')
+    _pack(rows, 't=zstd(utf8)', 'other')
+    assert _same('ds', 'other')
+    run('copy', 'ds', 'copied')
+    assert _same('ds', 'copied')
+    run('zip', 'ds', 'ds.zip')
+    assert run('get', 'ds.zip', '299').lines == rows[-1:]

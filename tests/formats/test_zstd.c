@@ -1,0 +1,588 @@
+/* The type zstd: values of every type inside, what is in a frame, frames that other
+ * programs made, hostile ones, threads and memory. */
+#include "check.h"
+
+#include "../../formats/formats.h"
+
+#include <zstd.h>
+
+static bags_registry *codecs;
+static bags_zstd_options options;
+
+static bags_view view(const void *data, size_t size) {
+    bags_view out = {(const unsigned char *)data, size};
+    return out;
+}
+
+static int start(void **state) {
+    bags_codec codec = bags_codec_zstd;
+    (void)state;
+    memset(&options, 0, sizeof options);
+    codec.user = &options;
+    codecs = bags_registry_create(NULL, NULL);
+    options.registry = codecs;
+    return support_setup(state) || !codecs ||
+           bags_registry_add(codecs, &bags_codec_npy, NULL) ||
+#ifdef BAGS_WITH_MSGPACK
+           bags_registry_add(codecs, &bags_codec_msgpack, NULL) ||
+#endif
+           bags_registry_add(codecs, &codec, NULL);
+}
+
+static int stop(void **state) {
+    bags_registry_free(codecs);
+    return support_teardown(state);
+}
+
+/* A blob decodes to what `value` is, in memory of just its size. */
+static void check_decodes(const char *type, bags_view blob, const bags_value *value) {
+    bags_buffer scratch = {0};
+    bags_value out;
+    void *copy = malloc(blob.size);
+    memcpy(copy, blob.data, blob.size);
+    assert_ok(bags_decode(codecs, type, view(copy, blob.size), &scratch, &out, &said));
+    assert_int_equal(out.kind, value->kind);
+    assert_int_equal(out.uint, value->uint);
+    assert_int_equal(out.sint, value->sint);
+    assert_int_equal(out.size, value->size);
+    if (value->size)
+        assert_memory_equal(out.data, value->data, value->size);
+    assert_int_equal(out.dtype, value->dtype);
+    assert_int_equal(out.dims, value->dims);
+    for (size_t i = 0; i < value->dims; i++)
+        assert_int_equal(out.shape[i], value->shape[i]);
+    if (value->dtype)
+        assert_int_equal((uintptr_t)out.data % bags_dtype_size(value->dtype), 0);
+    free(copy);
+    bags_buffer_free(&scratch);
+}
+
+static void check_survives(const char *type, bags_value value) {
+    bags_buffer scratch = {0};
+    bags_view blob;
+    assert_ok(bags_encode(codecs, type, &value, &scratch, &blob, &said));
+    assert_true(ZSTD_findFrameCompressedSize(blob.data, blob.size) == blob.size);
+    assert_true(ZSTD_getFrameContentSize(blob.data, blob.size) < 1 << 30);
+    check_decodes(type, blob, &value);
+    bags_buffer_free(&scratch);
+}
+
+static void values_of_every_type_survive(void **state) {
+    static unsigned char large[300000];
+    double numbers[15];
+    uint64_t shape[] = {3, 5}, none[] = {0};
+    (void)state;
+    for (size_t i = 0; i < sizeof large; i++)
+        large[i] = (unsigned char)(i * i / 1000);
+    for (int i = 0; i < 15; i++)
+        numbers[i] = 1.5 * i - 4;
+    check_survives("zstd(bytes)", bags_bytes("", 0));
+    check_survives("zstd(bytes)", bags_bytes("\0\1", 2));
+    check_survives("zstd(bytes)[]", bags_bytes(large, sizeof large));
+    check_survives("zstd(utf8)", bags_utf8("a word, a word, a word"));
+    check_survives("zstd(int)", bags_uint(300));
+    check_survives("zstd(int)", bags_uint(0));
+    check_survives("zstd(int,4,big)", bags_uint(70000));
+    check_survives("zstd(i64)", bags_int(-5));
+    check_survives("zstd(u64)", bags_uint(UINT64_MAX));
+    check_survives(
+        "zstd(array,float64,3,5)", bags_array(BAGS_DTYPE_FLOAT64, 2, shape, numbers));
+    check_survives(
+        "zstd(array,float64,-1,5)", bags_array(BAGS_DTYPE_FLOAT64, 2, shape, numbers));
+    check_survives(
+        "zstd(array,uint8,3,5)", bags_array(BAGS_DTYPE_UINT8, 2, shape, numbers));
+    check_survives("zstd(array,int16,-1)", bags_array(BAGS_DTYPE_INT16, 1, none, NULL));
+    check_survives("zstd(array,complex64,3,5)",
+        bags_array(BAGS_DTYPE_COMPLEX64, 2, shape, numbers));
+    check_survives("zstd(array)", bags_array(BAGS_DTYPE_FLOAT32, 2, shape, numbers));
+    check_survives("zstd(npy)", bags_array(BAGS_DTYPE_FLOAT64, 2, shape, numbers));
+}
+
+/* Byte 0 of every element, then byte 1, and so on; nothing of other types. */
+static void an_array_is_transposed_by_its_elements(void **state) {
+    static const unsigned char elements[] = {
+        0x01, 0x02, 0x03, 0x04, 0x11, 0x12, 0x13, 0x14, 0x21, 0x22, 0x23, 0x24};
+    static const unsigned char rows[] = {
+        0x01, 0x11, 0x21, 0x02, 0x12, 0x22, 0x03, 0x13, 0x23, 0x04, 0x14, 0x24};
+    unsigned char native[sizeof elements], content[64];
+    uint64_t shape[] = {3};
+    bags_buffer scratch = {0};
+    bags_view blob;
+    (void)state;
+    memcpy(native, elements, sizeof native);
+    if (!little_endian())
+        turn_elements(native, sizeof native, 4);
+    bags_value value = bags_array(BAGS_DTYPE_UINT32, 1, shape, native);
+    assert_ok(
+        bags_encode(codecs, "zstd(array,uint32,3)", &value, &scratch, &blob, &said));
+    assert_int_equal(
+        ZSTD_decompress(content, sizeof content, blob.data, blob.size), sizeof rows);
+    assert_memory_equal(content, rows, sizeof rows);
+    value = bags_bytes(elements, sizeof elements);
+    assert_ok(bags_encode(codecs, "zstd(bytes)", &value, &scratch, &blob, &said));
+    assert_int_equal(ZSTD_decompress(content, sizeof content, blob.data, blob.size),
+        sizeof elements);
+    assert_memory_equal(content, elements, sizeof elements);
+    bags_buffer_free(&scratch);
+}
+
+static size_t compress(void *out, size_t size, const char *text, int level,
+    bool checksum, bool content_size) {
+    ZSTD_CCtx *context = ZSTD_createCCtx();
+    ZSTD_CCtx_setParameter(context, ZSTD_c_compressionLevel, level);
+    ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, checksum);
+    ZSTD_CCtx_setParameter(context, ZSTD_c_contentSizeFlag, content_size);
+    size_t made = ZSTD_compress2(context, out, size, text, strlen(text));
+    ZSTD_freeCCtx(context);
+    assert_false(ZSTD_isError(made));
+    return made;
+}
+
+static const char words[] = "the same words, the same words, the same words, again";
+
+static void frames_of_other_programs_are_read(void **state) {
+    unsigned char frame[200];
+    bags_value value = bags_utf8(words);
+    (void)state;
+    for (int level = -5; level <= 19; level += 6)
+        for (int checksum = 0; checksum < 2; checksum++) {
+            size_t size = compress(frame, sizeof frame, words, level, checksum, true);
+            check_decodes("zstd(utf8)", view(frame, size), &value);
+        }
+}
+
+static void check_refused(
+    const char *type, bags_code code, const void *data, size_t size, const char *says) {
+    bags_buffer scratch = {0};
+    bags_value value = bags_int(7);
+    void *copy = malloc(size ? size : 1);
+    memcpy(copy, data, size);
+    assert_fails(
+        code, bags_decode(codecs, type, view(copy, size), &scratch, &value, &said));
+    assert_says(says);
+    assert_int_equal(value.sint, 7);
+    assert_true(scratch.capacity < 100000);
+    free(copy);
+    bags_buffer_free(&scratch);
+}
+
+static void what_is_not_one_frame_is_refused(void **state) {
+    static const unsigned char skippable[] = {0x50, 0x2A, 0x4D, 0x18, 1, 0, 0, 0, 9};
+    static const unsigned char dictionary[] = {
+        0x28, 0xB5, 0x2F, 0xFD, 0x23, 77, 0, 0, 0, 1, 9, 0, 0, 'x'};
+    unsigned char frame[400];
+    (void)state;
+    size_t size = compress(frame, sizeof frame, words, 3, false, true);
+    for (size_t part = 0; part < size; part++)
+        check_refused("zstd(utf8)", BAGS_ERROR_CORRUPT, frame, part, "zstd frame");
+    memcpy(frame + size, frame, size);
+    check_refused("zstd(utf8)", BAGS_ERROR_CORRUPT, frame, size + 1, "1 bytes after");
+    check_refused("zstd(utf8)", BAGS_ERROR_CORRUPT, frame, 2 * size, "bytes after");
+    check_refused("zstd(utf8)", BAGS_ERROR_CORRUPT, words, 20, "not a zstd frame");
+    check_refused(
+        "zstd(utf8)", BAGS_ERROR_CORRUPT, skippable, sizeof skippable, "not a zstd");
+    check_refused("zstd(utf8)", BAGS_ERROR_CORRUPT, dictionary, sizeof dictionary,
+        "needs a dictionary (number 77)");
+    size = compress(frame, sizeof frame, words, 3, false, false);
+    check_refused("zstd(utf8)", BAGS_ERROR_CORRUPT, frame, size,
+        "without the size of its content");
+    /* What the type inside refuses. */
+    size = compress(frame, sizeof frame, "\xFF", 3, false, true);
+    check_refused("zstd(utf8)", BAGS_ERROR_CORRUPT, frame, size, "UTF-8");
+    size = compress(frame, sizeof frame, "12345", 3, false, true);
+    check_refused("zstd(array,float32,-1)", BAGS_ERROR_CORRUPT, frame, size,
+        "5 bytes are not a multiple");
+    check_refused("zstd(array,uint8,4)", BAGS_ERROR_CORRUPT, frame, size, "");
+}
+
+/* A header of 8 bytes for the size, then one block that repeats one byte. */
+static size_t forge(unsigned char *frame, uint64_t content, uint32_t repeated) {
+    static const unsigned char front[] = {0x28, 0xB5, 0x2F, 0xFD, 0xC0, 0x98};
+    uint32_t block = repeated << 3 | 1 << 1 | 1;
+    memcpy(frame, front, sizeof front);
+    bags_store(frame + 6, 8, false, content);
+    bags_store(frame + 14, 3, false, block);
+    frame[17] = 'x';
+    return 18;
+}
+
+static void sizes_that_are_not_true_are_refused(void **state) {
+    unsigned char frame[64], content[1000];
+    (void)state;
+    memset(content, 'x', sizeof content);
+    bags_value value = bags_bytes(content, sizeof content);
+    check_decodes("zstd(bytes)", view(frame, forge(frame, 1000, 1000)), &value);
+    check_refused(
+        "zstd(bytes)", BAGS_ERROR_CORRUPT, frame, forge(frame, 1001, 1000), "zstd");
+    check_refused(
+        "zstd(bytes)", BAGS_ERROR_CORRUPT, frame, forge(frame, 999, 1000), "zstd");
+    /* Before memory is allocated for it. */
+    check_refused("zstd(bytes)", BAGS_ERROR_CORRUPT, frame,
+        forge(frame, UINT64_C(1) << 40, 1000), "claims too much");
+    options.max_size = 1000;
+    check_decodes("zstd(bytes)", view(frame, forge(frame, 1000, 1000)), &value);
+    options.max_size = 999;
+    check_refused("zstd(bytes)", BAGS_ERROR_LIMIT, frame, forge(frame, 1000, 1000),
+        "1000 bytes, maximum 999");
+    bags_buffer scratch = {0};
+    bags_view blob = {NULL, 0};
+    assert_fails(BAGS_ERROR_VALUE,
+        bags_encode(codecs, "zstd(bytes)", &value, &scratch, &blob, &said));
+    assert_says("1000 bytes, maximum 999");
+    bags_buffer_free(&scratch);
+}
+
+/* Any change is an error, or decodes to a value. */
+static void every_changed_byte_is_survived(void **state) {
+    unsigned char frame[200];
+    bags_buffer scratch = {0};
+    uint64_t refused = 0;
+    (void)state;
+    size_t size = compress(frame, sizeof frame, words, 3, false, true);
+    for (size_t i = 0; i < size; i++)
+        for (int change = 1; change < 256; change++) {
+            unsigned char *copy = (unsigned char *)malloc(size);
+            bags_value value;
+            memcpy(copy, frame, size);
+            copy[i] ^= (unsigned char)change;
+            refused += bags_decode(codecs, "zstd(bytes)", view(copy, size), &scratch,
+                           &value, &said) != BAGS_OK;
+            free(copy);
+        }
+    assert_true(refused > size * 20);
+    assert_true(scratch.capacity < (size_t)64 << 20);
+    bags_buffer_free(&scratch);
+}
+
+static void types_that_cannot_be_compressed_are_refused(void **state) {
+    static const struct {
+        const char *type, *says;
+    } rows[] = {{"zstd", "expected zstd(TYPE)"}, {"zstd()", ""},
+        {"zstd(zstd,utf8)", "inside of zstd"}, {"zstd(nonsense)", "\"nonsense\""},
+        {"zstd(utf8,1)", "accepts no arguments"}, {"zstd(npy,1)", "no arguments"},
+        {"zstd(array,float31,2)", "float31"}, {"zstd(array,float32,)", "dimension"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        bags_buffer scratch = {0};
+        bags_value value = bags_utf8("x");
+        bags_view blob;
+        assert_fails(BAGS_ERROR_TYPE,
+            bags_encode(codecs, rows[i].type, &value, &scratch, &blob, &said));
+        assert_says(rows[i].says);
+        bags_buffer_free(&scratch);
+    }
+}
+
+/* Without options, only the built-in types are inside. */
+static void the_registry_has_the_types_inside(void **state) {
+    bags_registry *plain = bags_registry_create(NULL, &said);
+    bags_buffer scratch = {0};
+    bags_value value = bags_utf8("x");
+    bags_view blob;
+    (void)state;
+    assert_ok(bags_registry_add(plain, &bags_codec_npy, &said));
+    assert_ok(bags_registry_add(plain, &bags_codec_zstd, &said));
+    assert_ok(bags_encode(plain, "zstd(utf8)", &value, &scratch, &blob, &said));
+    assert_fails(BAGS_ERROR_TYPE,
+        bags_encode(plain, "zstd(npy)", &value, &scratch, &blob, &said));
+    options.level = 23;
+    assert_fails(BAGS_ERROR_ARGUMENT,
+        bags_encode(codecs, "zstd(utf8)", &value, &scratch, &blob, &said));
+    assert_says("level");
+    bags_buffer_free(&scratch);
+    bags_registry_free(plain);
+}
+
+/* A codec that needs its scratch in steps, reads the blob after each, and keeps memory
+ * of its own meanwhile. The value is the blob and its copy. */
+static bags_code grow_decode(void *state, bags_view blob, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
+    bags_buffer other = {NULL, 0, scratch->resize, scratch->user};
+    bags_code code = BAGS_OK;
+    (void)state;
+    for (size_t size = 1; size <= blob.size && !code; size *= 2) {
+        code = bags_buffer_reserve(scratch, 3 * size, err);
+        if (!code)
+            code = bags_buffer_reserve(&other, 5 * size, err);
+        if (!code)
+            memcpy(scratch->data, blob.data, size);
+    }
+    bags_buffer_free(&other);
+    if (!code)
+        code = bags_buffer_reserve(scratch, 3 * blob.size + 1, err);
+    if (code)
+        return code;
+    memcpy(scratch->data, blob.data, blob.size);
+    *value = bags_bytes(scratch->data, blob.size);
+    value->object = blob.data;
+    return BAGS_OK;
+}
+
+static void a_codec_inside_may_grow_the_scratch(void **state) {
+    static unsigned char content[10000];
+    bags_codec grow = {"grow", NULL, NULL, grow_decode, NULL, NULL};
+    bags_buffer scratch = {0}, frame = {0};
+    bags_value value, out;
+    bags_view blob;
+    (void)state;
+    for (size_t i = 0; i < sizeof content; i++)
+        content[i] = (unsigned char)(i % 251);
+    assert_ok(bags_registry_add(codecs, &grow, &said));
+    for (size_t size = 0; size <= sizeof content; size += size / 3 + 1) {
+        value = bags_bytes(content, size);
+        assert_ok(bags_encode(codecs, "zstd(bytes)", &value, &frame, &blob, &said));
+        assert_ok(bags_decode(codecs, "zstd(grow)", blob, &scratch, &out, &said));
+        assert_int_equal(out.size, size);
+        if (size) {
+            assert_memory_equal(out.data, content, size);
+            assert_memory_equal(out.object, content, size);
+        }
+    }
+    assert_fails(BAGS_ERROR_TYPE,
+        bags_encode(codecs, "zstd(grow)", &value, &frame, &blob, &said));
+    bags_buffer_free(&scratch);
+    bags_buffer_free(&frame);
+}
+
+static void out_of_memory_is_an_error(void **state) {
+    double numbers[100] = {0};
+    uint64_t shape[] = {100};
+    bags_value value = bags_array(BAGS_DTYPE_FLOAT64, 1, shape, numbers), again;
+    (void)state;
+    for (uint64_t n = 1;; n++) {
+        tally heap;
+        bags_type type;
+        void *codec = NULL;
+        bags_view blob = {NULL, 0};
+        bags_codec zstd = bags_codec_zstd;
+        zstd.user = &options;
+        tally_start(&heap);
+        heap.fail_at = n;
+        bags_buffer encoded = bags_buffer_of(&heap.allocator), decoded = encoded;
+        assert_ok(bags_type_parse("zstd(array,float64,100)", &type, &said));
+        bags_code code = zstd.open(&zstd, &type, &heap.allocator, &codec, &said);
+        if (!code)
+            code = zstd.encode(codec, &value, &encoded, &blob, &said);
+        if (!code)
+            code = zstd.decode(codec, blob, &decoded, &again, &said);
+        if (codec)
+            zstd.close(codec);
+        bags_buffer_free(&encoded);
+        bags_buffer_free(&decoded);
+        assert_int_equal(heap.live, 0);
+        assert_int_equal(code, heap.failed ? BAGS_ERROR_MEMORY : BAGS_OK);
+        if (!heap.failed)
+            break;
+    }
+}
+
+/* ------------------------------------------------ datasets */
+
+#define LENGTH 500
+
+static void write_set(const char *path) {
+    bags_field fields[] = {{"numbers", "zstd(array,float32,8)"}, {"other", "zstd(npy)"},
+        {"plain", "utf8"}, {"words", "zstd(utf8)"}, {"list", "zstd(bytes)[]"}};
+    bags_writer_options writing = {0};
+    bags_writer *writer;
+    float numbers[8];
+    uint64_t shape[] = {8};
+    char text[400];
+    writing.registry = codecs;
+    assert_opens(writer, bags_writer_open(path, fields, 5, &writing, &said));
+    for (int i = 0; i < LENGTH; i++) {
+        for (int j = 0; j < 8; j++)
+            numbers[j] = (float)(i + j);
+        for (int j = 0; j < i % 300 + 1; j++)
+            snprintf(text + j, 8, "%d", i);
+        bags_value array = bags_array(BAGS_DTYPE_FLOAT32, 1, shape, numbers);
+        bags_value word = bags_utf8(text);
+        bags_value list[] = {bags_bytes(text, 1), bags_bytes(text, 2)};
+        bags_entry entries[] = {{"numbers", &array, 1}, {"other", &array, 1},
+            {"plain", &word, 1}, {"words", &word, 1}, {"list", list, (size_t)(i % 3)}};
+        assert_ok(bags_writer_append(writer, entries, 5, &said));
+    }
+    assert_ok(bags_writer_close(writer, &said));
+}
+
+static bags_reader *open_set(const char *path, const bags_allocator *allocator) {
+    bags_reader_options reading = {0};
+    bags_reader *reader;
+    reading.registry = codecs;
+    reading.env.allocator = allocator;
+    assert_opens(reader, bags_reader_open(path, &reading, &said));
+    return reader;
+}
+
+/* All values of a datapoint. False if one is wrong. */
+static bool is_right(
+    const bags_reader *reader, uint64_t i, bags_row *row, bags_buffer *scratch) {
+    bags_value word, value;
+    float first = 0;
+    if (bags_reader_get(reader, i, NULL, 0, row, NULL) ||
+        bags_row_value(row, 3, 0, &scratch[0], &word, NULL) ||
+        bags_row_value(row, 4, 0, &scratch[1], &value, NULL) ||
+        value.size != word.size || memcmp(value.data, word.data, word.size) ||
+        bags_row_length(row, 0) != i % 3)
+        return false;
+    for (size_t field = 1; field < 3; field++) {
+        if (bags_row_value(row, field, 0, &scratch[1], &value, NULL) ||
+            value.size != 32)
+            return false;
+        memcpy(&first, value.data, sizeof first);
+        if (first < (float)i || first > (float)i)
+            return false;
+    }
+    for (size_t j = 0; j < i % 3; j++)
+        if (bags_row_value(row, 0, j, &scratch[1], &value, NULL) ||
+            value.size != j + 1 || memcmp(value.data, word.data, j + 1))
+            return false;
+    return true;
+}
+
+static void reading_allocates_nothing_once_scratch_has_grown(void **state) {
+    tally heap;
+    bags_row row = {0};
+    bags_buffer scratch[2] = {{0}, {0}};
+    (void)state;
+    write_set(at("set"));
+    tally_start(&heap);
+    bags_reader *reader = open_set(at("set"), &heap.allocator);
+    for (uint64_t i = 0; i < LENGTH; i++)
+        assert_true(is_right(reader, i, &row, scratch));
+    uint64_t calls = heap.calls;
+    for (uint64_t i = LENGTH; i-- > 0;)
+        assert_true(is_right(reader, i, &row, scratch));
+    assert_int_equal(heap.calls, calls);
+    bags_row_free(&row);
+    bags_buffer_free(&scratch[0]);
+    bags_buffer_free(&scratch[1]);
+    bags_reader_close(reader);
+    assert_int_equal(heap.live, 0);
+}
+
+static bool wrong;
+
+static void *read_all_values(void *user) {
+    const bags_reader *reader = (const bags_reader *)user;
+    bags_row row = {0};
+    bags_buffer scratch[2] = {{0}, {0}};
+    bool good = true;
+    for (int round = 0; round < 4; round++)
+        for (uint64_t i = 0; i < LENGTH; i++)
+            good = good && is_right(reader, i, &row, scratch);
+    if (!good)
+        wrong = true;
+    bags_row_free(&row);
+    bags_buffer_free(&scratch[0]);
+    bags_buffer_free(&scratch[1]);
+    return NULL;
+}
+
+static void threads_share_a_reader(void **state) {
+    pthread_t threads[4];
+    (void)state;
+    write_set(at("set"));
+    bags_reader *reader = open_set(at("set"), NULL);
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, read_all_values, reader), 0);
+    for (size_t i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    assert_false(wrong);
+    bags_reader_close(reader);
+}
+
+/* Without the codec the blobs are as they were written. */
+static void blobs_are_read_without_the_codec(void **state) {
+    bags_row row = {0};
+    bags_value value;
+    bags_column column;
+    bags_reader *reader;
+    bags_buffer scratch = {0};
+    (void)state;
+    write_set(at("set"));
+    assert_opens(reader, bags_reader_open(at("set"), NULL, &said));
+    assert_ok(bags_reader_column(reader, 0, 4, &row, &column, &said));
+    assert_int_equal(column.length, LENGTH);
+    bags_view last = view(column.data + column.offsets[LENGTH - 1],
+        (size_t)(column.offsets[LENGTH] - column.offsets[LENGTH - 1]));
+    assert_ok(bags_decode(codecs, "zstd(utf8)", last, &scratch, &value, &said));
+    assert_true(value.size > 3 && !memcmp(value.data, "4444", 4));
+    assert_ok(bags_reader_get(reader, 5, NULL, 0, &row, &said));
+    assert_fails(BAGS_ERROR_TYPE, bags_row_value(&row, 4, 0, NULL, &value, &said));
+    assert_says("no codec");
+    bags_row_free(&row);
+    bags_buffer_free(&scratch);
+    bags_reader_close(reader);
+}
+
+static void the_loader_stacks_what_is_compressed(void **state) {
+    bags_loader_options loading = {0};
+    bags_load_field fields[2];
+    const bags_batch *batch;
+    (void)state;
+    write_set(at("set"));
+    const bags_reader *reader = open_set(at("set"), NULL);
+    memset(fields, 0, sizeof fields);
+    fields[0].name = "numbers";
+    fields[1].name = "words";
+    loading.batch = 7;
+    loading.order.in_order = true;
+    loading.fields = fields;
+    loading.field_count = 2;
+    bags_loader *loader;
+    assert_opens(loader, bags_loader_open(&reader, 1, &loading, &said));
+    assert_ok(bags_loader_next(loader, &batch, &said));
+    assert_int_equal(batch->tensors[0].dtype, BAGS_DTYPE_FLOAT32);
+    assert_int_equal(batch->tensors[0].dims, 2);
+    assert_int_equal(batch->tensors[0].shape[1], 8);
+    assert_true(((const float *)batch->tensors[0].data)[8 * 6] == 6.0f);
+    assert_int_equal(batch->tensors[1].ends[7], 28);
+    assert_memory_equal(batch->tensors[1].data, "0112223333444445", 16);
+    bags_loader_close(loader);
+    bags_reader_close((bags_reader *)(uintptr_t)reader);
+}
+
+#ifdef BAGS_WITH_MSGPACK
+static void msgpack_survives(void **state) {
+    static const char packed[] = "\x82\xA1k\xA5value\xA1m\x93\1\2\3";
+    bags_buffer scratch[4] = {{0}, {0}, {0}, {0}};
+    bags_value value, again;
+    bags_view blob, json;
+    (void)state;
+    assert_ok(bags_decode(codecs, "msgpack", view(packed, sizeof packed - 1),
+        &scratch[0], &value, &said));
+    assert_ok(bags_encode(codecs, "zstd(msgpack)", &value, &scratch[1], &blob, &said));
+    assert_ok(bags_decode(codecs, "zstd(msgpack)", blob, &scratch[2], &again, &said));
+    assert_ok(bags_msgpack_print(
+        (const struct msgpack_object *)again.object, &scratch[3], &json, &said));
+    assert_text(json, "{\"k\": \"value\", \"m\": [1, 2, 3]}");
+    for (size_t i = 0; i < 4; i++)
+        bags_buffer_free(&scratch[i]);
+}
+#endif
+
+#define CASE(function) cmocka_unit_test_setup_teardown(function, start, stop)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        CASE(values_of_every_type_survive),
+        CASE(an_array_is_transposed_by_its_elements),
+        CASE(frames_of_other_programs_are_read),
+        CASE(what_is_not_one_frame_is_refused),
+        CASE(sizes_that_are_not_true_are_refused),
+        CASE(every_changed_byte_is_survived),
+        CASE(types_that_cannot_be_compressed_are_refused),
+        CASE(the_registry_has_the_types_inside),
+        CASE(a_codec_inside_may_grow_the_scratch),
+        CASE(out_of_memory_is_an_error),
+        CASE(reading_allocates_nothing_once_scratch_has_grown),
+        CASE(threads_share_a_reader),
+        CASE(blobs_are_read_without_the_codec),
+        CASE(the_loader_stacks_what_is_compressed),
+#ifdef BAGS_WITH_MSGPACK
+        CASE(msgpack_survives),
+#endif
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
