@@ -7,7 +7,12 @@
  * must not make that endless. */
 #define MAX_MISSING 1000000
 
+/* How much --ratio reads at most. */
+#define RATIO_BLOBS 1000
+#define RATIO_SIZE (16 << 20)
+
 static bool json;
+static const char *ratio;
 
 static const option options[] = {
     {"json", OPTION_FLAG, &json, NULL,
@@ -16,6 +21,10 @@ static const option options[] = {
         "size (bytes of all Bags), checksums (shards that have them), indexes "
         "(fields that have one), spec, and fields (blobs and bytes of each). A "
         "Bag has an empty spec and no fields"},
+    {"ratio", OPTION_TEXT, &ratio, "FIELD",
+        "estimate, from up to 1000 of its blobs, how much smaller FIELD is as "
+        "zstd(...): `bags help types`; with --json: field, type, blobs, and bytes and "
+        "zstd of these"},
     OPTIONS_END,
 };
 
@@ -195,8 +204,93 @@ static void show_text(void) {
     put_table();
 }
 
+/* ---- what zstd would save ---- */
+
+/* An array, whose bytes are transposed, as its value; any other blob as bytes, since they
+ * become the content of a frame as they are. */
+static uint64_t size_with_zstd(size_t field, const char *type, size_t item) {
+    static bags_buffer scratch;
+    bags_view blob = source_bytes(0, item), made = {NULL, 0};
+    bags_value value = bags_bytes(blob.data, blob.size);
+    bool array = type_dtype(type) != BAGS_DTYPE_NONE;
+    if (array && !source_value(0, item, fields[field].type, &value))
+        die();
+    must(bags_encode(registry_get(), array ? type : "zstd(bytes)", &value, &scratch,
+        &made, &failure));
+    return made.size;
+}
+
+/* The size without compression. */
+static uint64_t size_without_zstd(size_t field, const char *inside, size_t item) {
+    static bags_buffer scratch;
+    bags_view blob = source_bytes(0, item);
+    bags_value value;
+    if (!inside)
+        return blob.size;
+    if (!source_value(0, item, fields[field].type, &value))
+        die();
+    must(bags_encode(registry_get(), inside, &value, &scratch, &blob, &failure));
+    return blob.size;
+}
+
+/* Blobs of datapoints that are evenly spaced. */
+static void show_ratio(void) {
+    uint64_t blobs = 0, plain = 0, compressed = 0, length = source_length();
+    uint64_t step = length / RATIO_BLOBS + (length % RATIO_BLOBS > 0);
+    fields = source_fields(&count);
+    if (!source_dataset())
+        fail(BAGS_ERROR_FIELD, "%s: a Bag has no fields, which --ratio needs",
+            source_path());
+    size_t field = field_find(fields, count, ratio, strlen(ratio));
+    if (field == count)
+        fail_field(source_path(), ratio, fields, count);
+    bags_type parsed;
+    must(bags_type_parse(fields[field].type, &parsed, &failure));
+    char *inside = type_inside(fields[field].type);
+    char *type =
+        inside ? string_format("%s", fields[field].type)
+               : string_format(parsed.count ? "zstd(%.*s,%.*s)" : "zstd(%.*s)",
+                     (int)parsed.name.size, (const char *)parsed.name.data,
+                     (int)parsed.arguments.size, (const char *)parsed.arguments.data);
+    codec_check("zstd(bytes)");
+    for (uint64_t i = 0; i < length && blobs < RATIO_BLOBS && plain < RATIO_SIZE;
+         i += step) {
+        bags_select whole = bags_whole(field);
+        source_get(i, &whole, 1);
+        for (size_t j = 0; j < source_items(0) && blobs < RATIO_BLOBS; j++, blobs++) {
+            plain += size_without_zstd(field, inside, j);
+            compressed +=
+                inside ? source_bytes(0, j).size : size_with_zstd(field, type, j);
+        }
+    }
+    if (json) {
+        text_puts(&out, "{");
+        text_member_string(&out, "field", ratio);
+        text_member_string(&out, "type", type);
+        text_member_number(&out, "blobs", blobs);
+        text_member_number(&out, "bytes", plain);
+        text_member_number(&out, "zstd", compressed);
+        text_puts(&out, "}\n");
+    } else if (!blobs) {
+        text_format(&out, "%s: no blobs\n", ratio);
+    } else {
+        text_format(&out,
+            "%s: %s of %.1f bytes on average; as %s%s %.1f bytes, %.0f %%\n", ratio,
+            counted(blobs, "blob"), (double)plain / (double)blobs, type,
+            !inside && parsed.sequence ? "[]" : "", (double)compressed / (double)blobs,
+            100 * (double)compressed / (double)(plain ? plain : 1));
+    }
+    free(type);
+    free(inside);
+}
+
 static int run(char **operands) {
     source_open(operands[0]);
+    if (ratio) {
+        show_ratio();
+        text_output(&out);
+        return 0;
+    }
     load();
     if (json)
         show_json();

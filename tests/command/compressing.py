@@ -144,3 +144,22 @@ def a_crash_loses_nothing_that_is_compressed():
     assert _same('ds', 'copied')
     run('zip', 'ds', 'ds.zip')
     assert run('get', 'ds.zip', '299').lines == rows[-1:]
+
+
+def info_estimates_what_compression_saves():
+    if not _has('zstd'):
+        return
+    _pack([{'a': [i + j / 2 for j in range(8)], 't': 'the words, ' * 20, 's': ['x' * 50, 'y' * 50],
+            'z': 'the words, ' * 20} for i in range(30)],
+          'a=array(float32,8),s=utf8[],t=utf8,z=zstd(utf8)')
+    found = {name: run('info', 'ds', '--ratio', name, '--json').json for name in 'astz'}
+    assert found['a']['type'] == 'zstd(array,float32,8)' and found['a']['bytes'] == 30 * 32
+    assert found['s']['blobs'] == 60 and found['s']['bytes'] == 60 * 50
+    assert found['t']['type'] == found['z']['type'] == 'zstd(utf8)'
+    # What it estimates is what is stored.
+    stored = run('info', 'ds', '--json').json['fields']
+    assert found['t'] == {**found['z'], 'field': 't'}
+    assert found['z']['zstd'] == stored['z']['bytes']
+    assert found['z']['bytes'] == stored['t']['bytes']
+    assert b'as zstd(utf8)[] ' in run('info', 'ds', '--ratio', 's').out
+    refuse('info', 'ds', '--ratio', 'nonsense', says='no field')
