@@ -5183,6 +5183,7 @@ typedef enum bagi_layout { BAGI_V1, BAGI_V2, BAGI_SPLIT } bagi_layout;
 struct bag_reader {
     bagi_mapped mapped;     /* must be the first member */
     uint64_t mapped_length; /* the same length, also where mapped.length is 0 */
+    uint64_t touch_length;  /* the same for plain fields and refs: see bagi_touch */
     /* The blobs, CRCs and ends that are in memory, starting with those of blob 0; NULL:
      * read them. */
     const unsigned char *in_memory[BAGI_FILES];
@@ -7944,7 +7945,8 @@ BAGI_COLD static bags_code bagi_shard_variant(
 }
 
 /* Count the datapoints of a shard: refs.bag has one blob each; if it is split, all
- * fields have the same length. *bag_options: how to open the Bags, apart from their names. */
+ * fields have the same length. *bag_options states how to open the Bags, apart from their
+ * names. */
 BAGI_COLD static bags_code bagi_shard_measure(const bagi_dir *dir,
     const bagi_spec *spec, const bagi_bag_options *bag_options, const bag_reader *refs,
     bool allow_unequal, uint64_t *length, bags_error *err) {
@@ -9609,6 +9611,9 @@ BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
         if (!code)
             code = bagi_bag_new(&dir, &bag_options, &reader->files, &bag, err);
         bagi_dir_free(&dir);
+        bool plain = field == reader->spec.count || !reader->spec.types[field].sequence;
+        if (!code && plain)
+            bag->touch_length = bag->mapped_length;
         if (!code)
             BAGI_STORE(&part->bags[field], (void *)bag);
     }
@@ -9713,21 +9718,11 @@ BAGI_COLD static bags_code bagi_opening_shard(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_opening *opening = (bagi_opening *)user;
     bags_reader *reader = opening->reader;
-    bags_buffer *arrays = reader->arrays;
-    size_t count = reader->count + 1;
     bags_unfinished unfinished = reader->options.unfinished;
     bags_path_kind kind = BAGS_PATH_DIRECTORY;
     bool found = false, again = false;
     unsigned tries = 0;
-    bags_code code =
-        bags_buffer_reserve(&arrays[0], count * sizeof *reader->shards, opening->err);
-    if (!code)
-        code = bags_buffer_reserve(
-            &arrays[1], count * sizeof *reader->parts, opening->err);
-    if (code)
-        return code;
-    reader->shards = (bags_shard *)(void *)arrays[0].data;
-    reader->parts = (bagi_shard *)(void *)arrays[1].data;
+    bags_code code = BAGS_OK;
     bags_shard *shard = &reader->shards[reader->count];
     bagi_shard *part = &reader->parts[reader->count];
     do {
@@ -9796,6 +9791,19 @@ BAGI_COLD static bags_code bagi_opening_spec(
     return code == BAGS_ERROR_MISSING ? BAGS_OK : code;
 }
 
+/* Reserve memory for the shards of a list. */
+BAGI_COLD static bags_code bagi_reader_reserve(
+    bags_reader *reader, size_t count, bags_error *err) {
+    bags_buffer *arrays = reader->arrays;
+    bags_code code =
+        bags_buffer_reserve(&arrays[0], count * sizeof *reader->shards, err);
+    if (!code)
+        code = bags_buffer_reserve(&arrays[1], count * sizeof *reader->parts, err);
+    reader->shards = (bags_shard *)(void *)arrays[0].data;
+    reader->parts = (bagi_shard *)(void *)arrays[1].data;
+    return code;
+}
+
 /* Forget all shards. */
 BAGI_COLD static void bagi_reader_drop(bags_reader *reader, const bagi_spec *spec) {
     for (size_t i = 0; i < reader->count; i++)
@@ -9832,6 +9840,8 @@ BAGI_COLD static bags_code bagi_opening_directory(
                 bagi_each_shard(&list, start, stop, bagi_check_finished, err, err);
             code = other ? other : code;
         }
+        if (!code)
+            code = bagi_reader_reserve(reader, list.count, err);
         if (!code)
             code =
                 bagi_each_shard(&list, start, stop, bagi_opening_shard, opening, err);
@@ -10277,13 +10287,11 @@ static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader,
  * and harmless. Field spec.count is refs.bag. */
 static BAGI_HOT void bagi_touch(const bags_reader *reader, const bagi_shard *part,
     uint64_t local, size_t field, bool is_blob) {
-    size_t fields = reader->spec.count;
     void *const *bags = (void **)BAGI_LOAD(&part->bags);
-    if (!bags || field > fields ||
-        (field < fields && reader->spec.types[field].sequence))
+    if (!bags || field > reader->spec.count)
         return;
     const bag_reader *bag = (const bag_reader *)BAGI_LOAD(&bags[field]);
-    if (!bag || local >= bag->mapped_length)
+    if (!bag || local >= bag->touch_length)
         return;
     const unsigned char *entry = bag->mapped.table + 8 * local;
     uint64_t start = is_blob ? bagi_load_u64(entry) : 0;
