@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run the tests of the Python package of a flavour: tests/python/run.sh release
+# Run the tests of the Python package of a flavour: tests/python/run.sh release [MODULE...]
 set -eu
 cd "$(dirname "$0")/../.."
 package=build/python
@@ -10,4 +10,5 @@ if [ "$1" != release ]; then
     export ASAN_OPTIONS=${ASAN_OPTIONS:-}:detect_leaks=0 PYTHONMALLOC=malloc
     export LD_PRELOAD="$(gcc -print-file-name=lib$1.so) $(gcc -print-file-name=libstdc++.so)"
 fi
-exec /usr/bin/python3 tests/python/run.py "$package"
+shift
+exec /usr/bin/python3 tests/python/run.py "$package" "$@"

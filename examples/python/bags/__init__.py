@@ -10,7 +10,7 @@ import shutil
 import tempfile
 
 from . import _core
-from ._core import BagReader, DataError, DatasetReader
+from ._core import BagReader, Column, DataError, DatasetReader
 
 __version__ = '0.5.1'
 GB = 1024 ** 3
@@ -79,5 +79,5 @@ class ShardedDatasetWriter(_core.Writer):
                          shard_start, step, sharded=True, **options)
 
 
-for _class in (BagReader, DataError, DatasetReader):
+for _class in (BagReader, Column, DataError, DatasetReader):
     _class.__module__ = 'bags'

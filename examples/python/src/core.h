@@ -22,6 +22,8 @@
 
 #include "far.h"
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -171,9 +173,7 @@ PyObject *pack(State *state, PyObject *object, bool tree);
 PyObject *unpack(
     State *state, const Field *field, bags_view blob, bags_buffer *scratch);
 
-PyObject *make_column(
-    PyObject *reader, Source *source, const Field *field, size_t number);
-PyObject *make_stream(
-    PyObject *reader, Source *source, const Field *fields, size_t count);
+PyObject *make_column(Source *source, const Field *field, size_t number);
+PyObject *make_stream(Source *source, const Field *fields, size_t count);
 
 #endif

@@ -402,6 +402,26 @@ static PyObject *reader_values(PyObject *self, PyObject *args, PyObject *kwargs)
     return out;
 }
 
+static PyObject *reader_column(PyObject *self, PyObject *name) {
+    Source *source = reader_source(self);
+    size_t field;
+    PyObject *out = NULL;
+    if (source && reader_field((Reader *)self, name, &field))
+        out = make_column(source, &((Reader *)self)->fields[field], field);
+    Py_XDECREF((PyObject *)source);
+    return out;
+}
+
+static PyObject *reader_stream(PyObject *self, PyObject *args, PyObject *kwargs) {
+    static char *words[] = {"requested_schema", NULL};
+    Source *source = reader_source(self);
+    PyObject *requested = Py_None, *out = NULL;
+    if (source && PyArg_ParseTupleAndKeywords(args, kwargs, "|O", words, &requested))
+        out = make_stream(source, ((Reader *)self)->fields, ((Reader *)self)->count);
+    Py_XDECREF((PyObject *)source);
+    return out;
+}
+
 /* ---- attributes ---- */
 
 static PyObject *reader_spec(PyObject *self, void *unused) {
@@ -506,6 +526,13 @@ static PyMethodDef reader_methods[] = {
         "values(name, start=0, stop=None)\n--\n\nThe values of a field in datapoints "
         "start to stop, clamped\nlike a slice, as a list; of a sequence a list of "
         "lists."},
+    {"column", reader_column, METH_O,
+        "column(name)\n--\n\nA field of all datapoints as one read-only array: see "
+        "Column."},
+    {"__arrow_c_stream__", (PyCFunction)(void (*)(void))reader_stream,
+        METH_VARARGS | METH_KEYWORDS,
+        "__arrow_c_stream__(requested_schema=None)\n--\n\nThe dataset as a stream of "
+        "Arrow: a batch for each shard."},
     {"close", reader_close, METH_NOARGS,
         "close()\n--\n\nClose it. Views and arrays stay valid; files are released with "
         "the last."},
