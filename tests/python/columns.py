@@ -6,7 +6,7 @@ import time
 import numpy as np
 
 import bags
-from run import raises
+from run import Skip, raises
 
 SPEC = {'n': 'int(4)', 'u': 'u64', 'i': 'i64', 'v': 'int', 'b': 'int(2,big)', 't': 'utf8',
         'f': 'array(float32,2,3)', 'c': 'array(complex64)', 'o': 'array(bool,2)', 'y': 'bytes',
@@ -82,10 +82,15 @@ def a_column_is_given_to_dlpack():
         column.__dlpack__(max_version=(1, 0))
         raises(BufferError, column.__dlpack__, copy=False)
     raises(BufferError, reader.column('t').__dlpack__)
+
+
+def long_pytorch_takes_a_column_and_may_write_to_it():
     try:
         import torch
     except ImportError:
-        return
+        raise Skip('no PyTorch')
+    _write('x')
+    reader = bags.DatasetReader('x')
     tensor = torch.from_dlpack(reader.column('f'))
     tensor += 1
     assert tensor.shape == (20, 2, 3) and (np.asarray(reader.column('f'))[3] == 3).all()

@@ -5,9 +5,11 @@
     with bags.DatasetReader('pets') as reader:
         print(reader[0])
 """
+import atexit
 import os
 import shutil
 import tempfile
+import weakref
 
 from . import _core
 from ._core import BagReader, Column, DataError, DatasetReader
@@ -77,6 +79,44 @@ class ShardedDatasetWriter(_core.Writer):
         step = options.pop('shard_stop', shard_step)
         super().__init__(directory, spec, encoders, shard_size, shard_length,
                          shard_start, step, sharded=True, **options)
+
+
+_loaders = weakref.WeakSet()
+
+
+@atexit.register
+def _close_loaders():  # whose threads may call Python
+    for loader in list(_loaders):
+        loader.close()
+
+
+class Loader(_core.Loader):
+    """Loader(source, batch=32, *, fields=None, seed=0, shuffle=True, chunk=0, window=0,
+    weights=None, drop_last=False, rank=0, ranks=0, threads=0, ahead=0,
+    skip_damaged=False, prefetch=False, random_window=False, window_start=0)
+
+    Shuffled batches of a dataset, by threads of C. One iteration is one epoch, the next
+    one the next; len() is the number of batches. A batch is a dict: numbers and arrays
+    whose type states a shape are arrays (N, *shape), sequences of them lists of arrays,
+    texts and bytes lists, everything else a list of arrays or bytes.
+
+    source: a path, a DatasetReader, or a list of them. batch: datapoints, of all ranks
+    together; rank loads its slice of ranks. fields: names, or {name: options}:
+    width, height, channels, crop ('none', 'center', 'random'), resize, filter
+    ('bilinear', 'bicubic'), flip, nchw, scaled, orient, dtype, shape, mean, std, window,
+    stride, or decode, a function of a blob that returns an array. The options are
+    those of bags_load_field in formats/loader.h. chunk, window: shuffle chunks of
+    neighbours, for disks and servers.
+    """
+
+    def __init__(self, source, batch=32, *, fields=None, **options):
+        sources = source if isinstance(source, (list, tuple)) else [source]
+        readers = [s if isinstance(s, DatasetReader) else DatasetReader(s) for s in sources]
+        if fields is not None:
+            pairs = fields.items() if hasattr(fields, 'items') else ((f, None) for f in fields)
+            fields = {name: dict(how or {}) for name, how in pairs}
+        super().__init__(readers, batch, fields=fields, **options)
+        _loaders.add(self)
 
 
 for _class in (BagReader, Column, DataError, DatasetReader):

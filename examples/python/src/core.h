@@ -51,6 +51,7 @@ int add_bag(PyObject *module, State *state);
 int add_reader(PyObject *module, State *state);
 int add_writer(PyObject *module, State *state);
 int add_column(PyObject *module, State *state);
+int add_loader(PyObject *module, State *state);
 PyTypeObject *add_type(PyObject *module, PyType_Spec *spec, bool visible);
 
 /* ---- objects ---- */
@@ -173,6 +174,8 @@ PyObject *pack(State *state, PyObject *object, bool tree);
 PyObject *unpack(
     State *state, const Field *field, bags_view blob, bags_buffer *scratch);
 
+/* The source of a DatasetReader that is open, which the caller releases. */
+Source *reader_source_of(State *state, PyObject *reader);
 PyObject *make_column(Source *source, const Field *field, size_t number);
 PyObject *make_stream(Source *source, const Field *fields, size_t count);
 

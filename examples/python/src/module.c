@@ -189,6 +189,7 @@ static int module_exec(PyObject *module) {
     return PyModule_AddFunctions(module, module_methods) || add_values(module, state) ||
                    add_bag(module, state) || add_column(module, state) ||
                    add_reader(module, state) || add_writer(module, state) ||
+                   add_loader(module, state) ||
                    PyModule_AddStringConstant(module, "version", BAGS_VERSION)
                ? -1
                : 0;

@@ -106,6 +106,14 @@ static Source *reader_source(PyObject *self) {
     return (Source *)Py_XNewRef((PyObject *)source);
 }
 
+Source *reader_source_of(State *state, PyObject *reader) {
+    if (PyObject_TypeCheck(reader, state->reader))
+        return reader_source(reader);
+    PyErr_Format(PyExc_TypeError, "a DatasetReader is required, not %R",
+        (PyObject *)Py_TYPE(reader));
+    return NULL;
+}
+
 static Py_ssize_t reader_len(PyObject *self) {
     Source *source = ((Reader *)self)->source;
     return source ? (Py_ssize_t)bags_reader_length(source->reader) : closed_error();

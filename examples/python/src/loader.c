@@ -1,0 +1,673 @@
+/* loader.c - Loader: shuffled batches of arrays by the threads of the C loader. */
+#include "core.h"
+
+#include <stddef.h>
+#include <unistd.h>
+
+typedef struct Callback Callback;
+
+typedef struct Loader {
+    PyObject_HEAD State *state;
+    bags_loader *loader; /* NULL: closed */
+    PyThread_type_lock lock;
+    PyObject *sources; /* tuple: they stay open */
+    PyObject *fields;  /* dict of dicts, which nobody else has */
+    Callback *callbacks;
+    pid_t process;
+    uint64_t batches, epoch, batch; /* per epoch; the next one to be returned */
+    uint64_t skipped;
+    bool resumed;        /* the next iteration is the rest of this epoch */
+    unsigned char *text; /* per field: a str, not bytes */
+    PyObject *raised[3]; /* what a callback raised first */
+} Loader;
+
+/* ---- fields ---- */
+
+/* Members of bags_load_field, and how they are converted. */
+static const struct {
+    const char *name, *choices; /* of an enum, in its order */
+    char kind; /* u: 32 bits, U: 64 bits, b: bool, e: enum, f: 3 floats */
+    size_t offset;
+} members[] = {
+    {"width", NULL, 'u', offsetof(bags_load_field, width)},
+    {"height", NULL, 'u', offsetof(bags_load_field, height)},
+    {"channels", NULL, 'u', offsetof(bags_load_field, channels)},
+    {"crop", "none center random", 'e', offsetof(bags_load_field, crop)},
+    {"resize", NULL, 'u', offsetof(bags_load_field, resize)},
+    {"filter", "bilinear bicubic", 'e', offsetof(bags_load_field, filter)},
+    {"flip", NULL, 'b', offsetof(bags_load_field, flip)},
+    {"nchw", NULL, 'b', offsetof(bags_load_field, nchw)},
+    {"scaled", NULL, 'b', offsetof(bags_load_field, scaled)},
+    {"orient", NULL, 'b', offsetof(bags_load_field, orient)},
+    {"mean", NULL, 'f', offsetof(bags_load_field, mean)},
+    {"std", NULL, 'f', offsetof(bags_load_field, std)},
+    {"window", NULL, 'U', offsetof(bags_load_field, window)},
+    {"stride", NULL, 'U', offsetof(bags_load_field, stride)},
+};
+
+static bool set_choice(int *out, const char *choices, PyObject *value) {
+    const char *text =
+        PyUnicode_Check(value) ? PyUnicode_AsUTF8AndSize(value, NULL) : "?";
+    size_t size = text ? strlen(text) : 0;
+    int number = 0;
+    for (const char *at = choices; text; number++) {
+        size_t word = strcspn(at, " ");
+        if (word == size && memcmp(at, text, size) == 0) {
+            *out = number;
+            return true;
+        }
+        if (!at[word])
+            break;
+        at += word + 1;
+    }
+    if (text)
+        PyErr_Format(PyExc_ValueError, "%R is none of: %s", value, choices);
+    return false;
+}
+
+static bool set_floats(float *out, PyObject *value) {
+    for (Py_ssize_t i = 0; i < 3; i++) { /* a number, or one per channel */
+        PyObject *part =
+            PyNumber_Check(value) && !PySequence_Check(value)
+                ? Py_NewRef(value)
+                : PySequence_GetItem(value, PySequence_Size(value) == 1 ? 0 : i);
+        out[i] = part ? (float)PyFloat_AsDouble(part) : 0;
+        Py_XDECREF(part);
+        if (PyErr_Occurred())
+            return false;
+    }
+    return true;
+}
+
+static bool set_shape(bags_load_field *field, uint64_t *shape, PyObject *value) {
+    Py_ssize_t dims = PySequence_Size(value);
+    if (dims > 6)
+        PyErr_SetString(PyExc_ValueError, "shape has more than 6 dimensions");
+    for (Py_ssize_t i = 0; !PyErr_Occurred() && i < dims; i++) {
+        PyObject *part = PySequence_GetItem(value, i);
+        shape[i] = part ? PyLong_AsUnsignedLongLong(part) : 0;
+        Py_XDECREF(part);
+    }
+    field->dims = dims < 0 ? 0 : (size_t)dims;
+    field->shape = shape;
+    return !PyErr_Occurred();
+}
+
+static bags_code call_decode(void *user, const bags_load_item *item,
+    bags_buffer *scratch, bags_value *value, bags_error *err);
+
+/* A callback of a field, and its loader. */
+struct Callback {
+    Loader *loader;
+    PyObject *call;
+};
+
+/* Set a member by its name. */
+static bool set_member(bags_load_field *field, uint64_t *shape, Callback *callback,
+    const char *name, PyObject *value) {
+    if (strcmp(name, "dtype") == 0) {
+        PyObject *text = PyUnicode_Check(value) ? Py_NewRef(value)
+                                                : PyObject_GetAttrString(value, "name");
+        Py_ssize_t size;
+        const char *word = text ? PyUnicode_AsUTF8AndSize(text, &size) : NULL;
+        field->dtype = word ? bags_dtype_parse(word, (size_t)size, NULL) : 0;
+        Py_XDECREF(text);
+        if (word && !field->dtype)
+            PyErr_Format(PyExc_ValueError, "dtype %R is not supported", value);
+        return field->dtype != BAGS_DTYPE_NONE && !PyErr_Occurred();
+    }
+    if (strcmp(name, "shape") == 0)
+        return set_shape(field, shape, value);
+    if (strcmp(name, "decode") == 0) {
+        callback->call = value;
+        field->decode = call_decode;
+        field->user = callback;
+        if (!PyCallable_Check(value))
+            PyErr_SetString(PyExc_TypeError, "decode must be a function of a blob");
+        return PyCallable_Check(value);
+    }
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
+        void *out = (char *)field + members[i].offset;
+        if (strcmp(name, members[i].name) != 0)
+            continue;
+        unsigned long long number = 0;
+        switch (members[i].kind) {
+        case 'e':
+            return set_choice((int *)out, members[i].choices, value);
+        case 'f':
+            return set_floats((float *)out, value);
+        case 'b':
+            *(bool *)out = PyObject_IsTrue(value) == 1;
+            return !PyErr_Occurred();
+        default:
+            break;
+        }
+        number = PyLong_AsUnsignedLongLong(value);
+        if (!PyErr_Occurred() && members[i].kind == 'u' && number > UINT32_MAX)
+            PyErr_Format(PyExc_OverflowError, "%s is too large", name);
+        if (members[i].kind == 'u')
+            *(uint32_t *)out = (uint32_t)number;
+        else
+            *(uint64_t *)out = number;
+        return !PyErr_Occurred();
+    }
+    PyErr_Format(PyExc_TypeError, "a field has no option %s", name);
+    return false;
+}
+
+/* fields: {name: {option: value}}, of which the dict lives as long as the loader. */
+static bool set_fields(Loader *loader, bags_load_field *fields, uint64_t (*shapes)[6],
+    Callback *callbacks, Py_ssize_t count) {
+    PyObject *items = PyMapping_Items(loader->fields);
+    for (Py_ssize_t i = 0; items && !PyErr_Occurred() && i < count; i++) {
+        PyObject *pair = PyList_GetItem(items, i), *of = PyTuple_GetItem(pair, 1);
+        const char *name = PyUnicode_Check(PyTuple_GetItem(pair, 0))
+                               ? PyUnicode_AsUTF8AndSize(PyTuple_GetItem(pair, 0), NULL)
+                               : NULL;
+        if (!name || !PyDict_Check(of)) {
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_TypeError,
+                    "fields must be a dict of names and dicts of options");
+            break;
+        }
+        fields[i].name = name;
+        callbacks[i].loader = loader;
+        PyObject *options = PyMapping_Items(of);
+        Py_ssize_t many = options ? PyList_Size(options) : 0;
+        for (Py_ssize_t k = 0; k < many && !PyErr_Occurred(); k++) {
+            PyObject *option = PyList_GetItem(options, k),
+                     *key = PyTuple_GetItem(option, 0);
+            const char *word =
+                PyUnicode_Check(key) ? PyUnicode_AsUTF8AndSize(key, NULL) : "?";
+            if (word)
+                set_member(&fields[i], shapes[i], &callbacks[i], word,
+                    PyTuple_GetItem(option, 1));
+        }
+        Py_XDECREF(options);
+    }
+    Py_XDECREF(items);
+    return !PyErr_Occurred();
+}
+
+/* ---- callbacks, in threads of C ---- */
+
+/* What a function returned, as a value in `scratch`. */
+static int returned_value(
+    State *state, PyObject *object, bags_buffer *scratch, bags_value *value) {
+    Field any = {0};
+    Arena arena = {0};
+    any.how = PyIndex_Check(object) && !PyObject_CheckBuffer(object) ? HOW_INT
+              : PyUnicode_Check(object)                              ? HOW_UTF8
+              : PyBytes_Check(object) || PyByteArray_Check(object)   ? HOW_BYTES
+                                                                     : HOW_ARRAY;
+    int code = arena_add(state, &arena, &any, object);
+    bags_value *from = arena.values;
+    size_t shape = code ? 0 : from->dims * sizeof *from->shape;
+    if (!code && bags_buffer_reserve(scratch, shape + from->size + 64, NULL)) {
+        PyErr_NoMemory();
+        code = -1;
+    }
+    if (!code) { /* the data first, since it is aligned there */
+        *value = *from;
+        size_t at = (from->size + 15) & ~(size_t)15;
+        if (from->size)
+            memcpy(scratch->data, from->data, from->size);
+        if (shape)
+            memcpy(scratch->data + at, from->shape, shape);
+        value->data = scratch->data;
+        value->shape = (const uint64_t *)(const void *)(scratch->data + at);
+        if (value->kind == BAGS_KIND_BLOB)
+            value->kind = BAGS_KIND_BYTES;
+    }
+    arena_reset(&arena);
+    arena_free(&arena);
+    return code;
+}
+
+/* An exception is kept, and is no damage: no code that skip_damaged skips. */
+static bags_code call_decode(void *user, const bags_load_item *item,
+    bags_buffer *scratch, bags_value *value, bags_error *err) {
+    Callback *callback = (Callback *)user;
+    Loader *loader = callback->loader;
+    bags_code code = BAGS_OK;
+    PyGILState_STATE gil = PyGILState_Ensure();
+    PyObject *out = PyObject_CallFunction(callback->call, "y#",
+        (const char *)item->blob.data, (Py_ssize_t)item->blob.size);
+    if (!out || returned_value(loader->state, out, scratch, value)) {
+        code =
+            bags_fail(err, BAGS_ERROR_STATE, "a Python function raised an exception");
+        if (loader->raised[0])
+            PyErr_Clear();
+        else
+            PyErr_Fetch(&loader->raised[0], &loader->raised[1], &loader->raised[2]);
+    }
+    Py_XDECREF(out);
+    PyGILState_Release(gil);
+    return code;
+}
+
+/* ---- opening ---- */
+
+static const bags_loader_images images = {bags_resample,
+#ifdef BAGS_WITH_JPEG
+    bags_jpeg_probe, bags_jpeg_decode,
+#else
+    NULL, NULL,
+#endif
+#ifdef BAGS_WITH_PNG
+    bags_png_probe, bags_png_decode
+#else
+    NULL, NULL
+#endif
+};
+
+/* The sources of the readers, and the C readers; NULL with an exception. */
+static const bags_reader **loader_readers(Loader *loader, PyObject *list) {
+    Py_ssize_t count = PyList_Size(list);
+    const bags_reader **readers =
+        (const bags_reader **)PyMem_Calloc((size_t)count + 1, sizeof *readers);
+    loader->sources = readers ? PyTuple_New(count) : PyErr_NoMemory();
+    for (Py_ssize_t i = 0; loader->sources && i < count; i++) {
+        Source *source = reader_source_of(loader->state, PyList_GetItem(list, i));
+        if (source)
+            readers[i] = source->reader;
+        if (!source || PyTuple_SetItem(loader->sources, i, (PyObject *)source))
+            Py_CLEAR(loader->sources);
+    }
+    if (loader->sources)
+        return readers;
+    PyMem_Free(readers);
+    return NULL;
+}
+
+static int loader_open(Loader *loader, PyObject *list, bags_loader_options *options) {
+    bags_error err;
+    Py_ssize_t count = loader->fields == Py_None ? 0 : PyDict_Size(loader->fields);
+    const bags_reader **readers = loader_readers(loader, list);
+    bags_load_field *fields =
+        (bags_load_field *)PyMem_Calloc((size_t)count + 1, sizeof *fields);
+    uint64_t(*shapes)[6] =
+        (uint64_t(*)[6])PyMem_Calloc((size_t)count + 1, sizeof *shapes);
+    loader->callbacks =
+        (Callback *)PyMem_Calloc((size_t)count + 1, sizeof *loader->callbacks);
+    if (readers && !(fields && shapes && loader->callbacks))
+        PyErr_NoMemory();
+    if (!PyErr_Occurred() &&
+        (count == 0 || set_fields(loader, fields, shapes, loader->callbacks, count))) {
+        options->fields = count ? fields : NULL;
+        options->field_count = (size_t)count;
+        options->images = &images;
+        loader->loader =
+            bags_loader_open(readers, (size_t)PyList_Size(list), options, &err);
+        if (!loader->loader)
+            raise_error(loader->state, &err, NULL);
+    }
+    size_t all;
+    const bags_field *known = readers ? bags_reader_fields(readers[0], &all) : NULL;
+    loader->text = (unsigned char *)PyMem_Calloc(
+        (loader->loader ? all : 0) + (size_t)count + 1, 1);
+    for (size_t i = 0;
+         loader->loader && loader->text && i < (count ? (size_t)count : all); i++) {
+        size_t number = i;
+        if (count)
+            bags_reader_field(readers[0], fields[i].name, &number, NULL);
+        loader->text[i] = strncmp(known[number].type, "utf8", 4) == 0;
+    }
+    PyMem_Free(readers);
+    PyMem_Free(fields);
+    PyMem_Free(shapes);
+    return loader->loader ? 0 : -1;
+}
+
+static int loader_init(PyObject *self, PyObject *args, PyObject *kwargs) {
+    static char *words[] = {"readers", "batch", "fields", "seed", "shuffle", "chunk",
+        "window", "weights", "drop_last", "rank", "ranks", "threads", "ahead",
+        "skip_damaged", "prefetch", "random_window", "window_start", NULL};
+    Loader *loader = (Loader *)self;
+    PyObject *list, *fields = Py_None, *weights = Py_None;
+    bags_loader_options options;
+    unsigned long long seed = 0, chunk = 0, window = 0, start = 0;
+    int shuffle = 1, drop = 0, skip = 0, prefetch = 0, random = 0;
+    double shares[256];
+    memset(&options, 0, sizeof options);
+    options.batch = 32;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!|I$OKpKKOpIIIIpppK", words,
+            &PyList_Type, &list, &options.batch, &fields, &seed, &shuffle, &chunk,
+            &window, &weights, &drop, &options.rank, &options.ranks, &options.threads,
+            &options.ahead, &skip, &prefetch, &random, &start))
+        return -1;
+    if (loader->state || options.batch == 0) {
+        PyErr_SetString(loader->state ? PyExc_TypeError : PyExc_ValueError,
+            loader->state ? "__init__ was called before" : "batch is 0");
+        return -1;
+    }
+    Py_ssize_t count = weights == Py_None ? 0 : PySequence_Size(weights);
+    if (count > 256 || (count && count != PyList_Size(list)))
+        PyErr_SetString(PyExc_ValueError, "a weight for each of up to 256 datasets");
+    for (Py_ssize_t i = 0; !PyErr_Occurred() && i < count; i++) {
+        PyObject *share = PySequence_GetItem(weights, i);
+        shares[i] = share ? PyFloat_AsDouble(share) : 0;
+        Py_XDECREF(share);
+    }
+    if (PyErr_Occurred())
+        return -1;
+    options.order.seed = seed;
+    options.order.in_order = !shuffle;
+    options.order.chunk = chunk;
+    options.order.window = window;
+    options.order.weights = count ? shares : NULL;
+    options.drop_last = drop;
+    options.skip_damaged = skip;
+    options.prefetch = prefetch;
+    options.random_window = random;
+    options.window_start = start;
+    loader->state = state_of(Py_TYPE(self));
+    loader->process = getpid();
+    loader->fields = Py_NewRef(fields);
+    loader->lock = PyThread_allocate_lock();
+    if (!loader->lock)
+        return PyErr_NoMemory(), -1;
+    if (loader_open(loader, list, &options))
+        return -1;
+    loader->batches = bags_loader_batches(loader->loader);
+    return 0;
+}
+
+/* ---- batches ---- */
+
+static PyObject *tensor_values(State *state, const bags_tensor *tensor, bool text) {
+    PyObject *out = PyList_New((Py_ssize_t)tensor->items);
+    const unsigned char *data = (const unsigned char *)tensor->data;
+    for (uint64_t i = 0; out && i < tensor->items; i++) {
+        PyObject *item;
+        if (tensor->values && tensor->values[i].kind == BAGS_KIND_ARRAY) {
+            item = new_array(state, NULL, &tensor->values[i], false, true);
+        } else if (tensor->values) {
+            item = PyBytes_FromStringAndSize((const char *)tensor->values[i].data,
+                (Py_ssize_t)tensor->values[i].size);
+        } else {
+            const char *start = (const char *)data + tensor->ends[i];
+            Py_ssize_t size = (Py_ssize_t)(tensor->ends[i + 1] - tensor->ends[i]);
+            item = text ? PyUnicode_DecodeUTF8(start, size, NULL)
+                        : PyBytes_FromStringAndSize(start, size);
+        }
+        if (!item || PyList_SetItem(out, (Py_ssize_t)i, item))
+            Py_CLEAR(out);
+    }
+    return out;
+}
+
+/* The items of ragged sequences, by datapoint: of a list or an array. */
+static PyObject *tensor_ragged(PyObject *all, const uint64_t *offsets, size_t length) {
+    PyObject *out = PyList_New((Py_ssize_t)length);
+    for (size_t i = 0; out && i < length; i++) {
+        PyObject *part = PySequence_GetSlice(
+            all, (Py_ssize_t)offsets[i], (Py_ssize_t)offsets[i + 1]);
+        if (!part || PyList_SetItem(out, (Py_ssize_t)i, part))
+            Py_CLEAR(out);
+    }
+    return out;
+}
+
+/* A copy: the memory of the batch is used again. */
+static PyObject *tensor_object(
+    State *state, const bags_batch *batch, const bags_tensor *tensor, bool text) {
+    PyObject *all;
+    if (tensor->values || tensor->ends) {
+        all = tensor_values(state, tensor, text);
+    } else {
+        bags_value value =
+            bags_array(tensor->dtype, tensor->dims, tensor->shape, tensor->data);
+        all = new_array(state, NULL, &value, false, true);
+    }
+    if (!all || !tensor->offsets)
+        return all;
+    PyObject *out = tensor_ragged(all, tensor->offsets, batch->length);
+    Py_DECREF(all);
+    return out;
+}
+
+static PyObject *batch_dict(Loader *loader, const bags_batch *batch) {
+    PyObject *out = PyDict_New();
+    for (size_t i = 0; out && i < batch->count; i++) {
+        PyObject *value =
+            tensor_object(loader->state, batch, &batch->tensors[i], loader->text[i]);
+        if (!value || PyDict_SetItemString(out, batch->tensors[i].name, value))
+            Py_CLEAR(out);
+        Py_XDECREF(value);
+    }
+    return out;
+}
+
+/* Raises if it cannot be used: closed, or the child of a fork, where its threads are
+ * missing. */
+static bool loader_ready(Loader *loader) {
+    if (!loader->loader)
+        closed_error();
+    else if (loader->process != getpid())
+        PyErr_SetString(PyExc_RuntimeError,
+            "a Loader cannot be used in a forked child: its threads are in the parent");
+    return !PyErr_Occurred();
+}
+
+/* Both with the lock, which waits for other Python threads without the GIL. */
+static void loader_lock(Loader *loader) {
+    Py_BEGIN_ALLOW_THREADS PyThread_acquire_lock(loader->lock, WAIT_LOCK);
+    Py_END_ALLOW_THREADS
+}
+
+static PyObject *loader_fail(Loader *loader, const bags_error *err) {
+    if (!loader->raised[0])
+        return raise_error(loader->state, err, NULL);
+    /* Every later call raises it again. */
+    PyErr_Restore(Py_NewRef(loader->raised[0]), Py_XNewRef(loader->raised[1]),
+        Py_XNewRef(loader->raised[2]));
+    return NULL;
+}
+
+static PyObject *loader_next_locked(Loader *loader) {
+    const bags_batch *batch = NULL;
+    bags_error err;
+    bags_code code;
+    if (!loader_ready(loader))
+        return NULL;
+    loader->resumed = false;
+    if (loader->batch >= loader->batches) {
+        loader->epoch++;
+        loader->batch = 0;
+        return NULL; /* StopIteration */
+    }
+    Py_BEGIN_ALLOW_THREADS code = bags_loader_next(loader->loader, &batch, &err);
+    Py_END_ALLOW_THREADS if (code) return loader_fail(loader, &err);
+    loader->epoch = batch->epoch;
+    loader->batch = batch->batch + 1;
+    loader->skipped += batch->skipped;
+    return batch_dict(loader, batch);
+}
+
+static PyObject *loader_next(PyObject *self) {
+    Loader *loader = (Loader *)self;
+    if (!loader_ready(loader))
+        return NULL;
+    loader_lock(loader);
+    PyObject *out = loader_next_locked(loader);
+    PyThread_release_lock(loader->lock);
+    return out;
+}
+
+static bool loader_seek(Loader *loader, uint64_t epoch, uint64_t batch) {
+    bags_error err;
+    bags_code code;
+    Py_BEGIN_ALLOW_THREADS code = bags_loader_seek(loader->loader, epoch, batch, &err);
+    Py_END_ALLOW_THREADS if (code) return loader_fail(loader, &err), false;
+    loader->epoch = epoch;
+    loader->batch = batch;
+    return true;
+}
+
+static PyObject *loader_iter(PyObject *self) {
+    Loader *loader = (Loader *)self;
+    if (!loader_ready(loader))
+        return NULL;
+    loader_lock(loader);
+    bool good = loader_ready(loader);
+    if (good && loader->batch > 0 && !loader->resumed) /* one that was left early */
+        good = loader_seek(loader, loader->epoch + 1, 0);
+    PyThread_release_lock(loader->lock);
+    return good ? Py_NewRef(self) : NULL;
+}
+
+static PyObject *loader_save(PyObject *self, PyObject *unused) {
+    Loader *loader = (Loader *)self;
+    unsigned char state[BAGS_LOADER_STATE];
+    bags_error err;
+    bags_code code;
+    (void)unused;
+    if (!loader_ready(loader))
+        return NULL;
+    loader_lock(loader);
+    PyObject *out = NULL;
+    if (loader_ready(loader)) {
+        Py_BEGIN_ALLOW_THREADS code = bags_loader_save(loader->loader, state, &err);
+        Py_END_ALLOW_THREADS out =
+            code
+                ? raise_error(loader->state, &err, NULL)
+                : Py_BuildValue("{sKsKsy#}", "epoch", (unsigned long long)loader->epoch,
+                      "batch", (unsigned long long)loader->batch, "state", state,
+                      (Py_ssize_t)BAGS_LOADER_STATE);
+    }
+    PyThread_release_lock(loader->lock);
+    return out;
+}
+
+static bool loader_restore(Loader *loader, unsigned long long epoch,
+    unsigned long long batch, const char *state, Py_ssize_t size) {
+    bags_error err;
+    bags_code code;
+    if (!loader_ready(loader))
+        return false;
+    Py_BEGIN_ALLOW_THREADS code =
+        bags_loader_restore(loader->loader, state, (size_t)size, &err);
+    Py_END_ALLOW_THREADS if (code) return loader_fail(loader, &err), false;
+    bool end =
+        batch >= loader->batches; /* after the last batch, before StopIteration */
+    if (!loader_seek(loader, end ? epoch + 1 : epoch, end ? 0 : batch))
+        return false;
+    loader->epoch = epoch;
+    loader->batch = batch;
+    loader->resumed = true;
+    return true;
+}
+
+static PyObject *loader_load(PyObject *self, PyObject *dict) {
+    Loader *loader = (Loader *)self;
+    unsigned long long epoch, batch;
+    const char *state;
+    Py_ssize_t size;
+    PyObject *empty = PyTuple_New(0);
+    static char *words[] = {"epoch", "batch", "state", NULL};
+    bool good = empty && loader_ready(loader);
+    if (good && !PyDict_Check(dict)) {
+        PyErr_SetString(PyExc_TypeError, "a dict of state_dict is required");
+        good = false;
+    }
+    good = good && PyArg_ParseTupleAndKeywords(
+                       empty, dict, "$KKy#", words, &epoch, &batch, &state, &size);
+    Py_XDECREF(empty);
+    if (!good)
+        return NULL;
+    loader_lock(loader);
+    good = loader_restore(loader, epoch, batch, state, size);
+    PyThread_release_lock(loader->lock);
+    return good ? Py_NewRef(Py_None) : NULL;
+}
+
+static PyObject *loader_close(PyObject *self, PyObject *unused) {
+    Loader *loader = (Loader *)self;
+    (void)unused;
+    if (loader->loader && loader->process == getpid()) {
+        Py_BEGIN_ALLOW_THREADS PyThread_acquire_lock(loader->lock, WAIT_LOCK);
+        bags_loader_close(loader->loader);
+        loader->loader = NULL;
+        PyThread_release_lock(loader->lock);
+        Py_END_ALLOW_THREADS
+    }
+    Py_RETURN_NONE;
+}
+
+static Py_ssize_t loader_len(PyObject *self) {
+    return (Py_ssize_t)((Loader *)self)->batches;
+}
+
+static PyObject *loader_number(PyObject *self, void *which) {
+    Loader *loader = (Loader *)self;
+    if (*(const char *)which == 'c')
+        return PyBool_FromLong(!loader->loader);
+    return PyLong_FromUnsignedLongLong(*(const char *)which == 'e'   ? loader->epoch
+                                       : *(const char *)which == 'b' ? loader->batch
+                                                                     : loader->skipped);
+}
+
+static int loader_traverse(PyObject *self, visitproc visit, void *arg) {
+    Loader *loader = (Loader *)self;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(loader->fields);
+    for (int i = 0; i < 3; i++)
+        Py_VISIT(loader->raised[i]);
+    return 0;
+}
+
+static int loader_clear(PyObject *self) {
+    Loader *loader = (Loader *)self;
+    Py_XDECREF(loader_close(self, NULL)); /* before its callbacks go */
+    if (!loader->loader)
+        Py_CLEAR(loader->fields);
+    return 0;
+}
+
+static void loader_dealloc(PyObject *self) {
+    Loader *loader = (Loader *)self;
+    PyObject_GC_UnTrack(self);
+    loader_clear(self);
+    if (loader->lock)
+        PyThread_free_lock(loader->lock);
+    if (!loader->loader) /* a child of a fork keeps what the copy of it uses */
+        Py_XDECREF(loader->sources);
+    Py_XDECREF(loader->fields);
+    for (int i = 0; i < 3; i++)
+        Py_XDECREF(loader->raised[i]);
+    PyMem_Free(loader->callbacks);
+    PyMem_Free(loader->text);
+    free_object(self);
+}
+
+static PyMethodDef loader_methods[] = {
+    {"state_dict", loader_save, METH_NOARGS,
+        "state_dict()\n--\n\nWhere it is, after the last batch that was returned: a "
+        "dict "
+        "that can be pickled.\nIt serves any number of ranks and threads."},
+    {"load_state_dict", loader_load, METH_O,
+        "load_state_dict(state)\n--\n\nThe next iteration is the rest of that epoch. "
+        "ValueError: of other datasets or options."},
+    {"close", loader_close, METH_NOARGS, "close()\n--\n\nStop the threads."},
+    {"__reduce__", no_pickle, METH_NOARGS, NULL},
+    {"__enter__", enter, METH_NOARGS, NULL}, {"__exit__", leave, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL}};
+static PyGetSetDef loader_gets[] = {
+    {"epoch", loader_number, NULL, "The epoch of the last batch.", "e"},
+    {"batch", loader_number, NULL, "Batches of this epoch that were returned.", "b"},
+    {"skipped", loader_number, NULL, "Damaged datapoints that were left out.", "s"},
+    {"closed", loader_number, NULL, "True after close().", "c"}, {0}};
+static PyType_Slot loader_slots[] = {{Py_tp_doc, "The base of bags.Loader."},
+    {Py_tp_init, loader_init}, {Py_tp_dealloc, loader_dealloc},
+    {Py_tp_traverse, loader_traverse}, {Py_tp_clear, loader_clear},
+    {Py_tp_methods, loader_methods}, {Py_tp_getset, loader_gets},
+    {Py_tp_iter, loader_iter}, {Py_tp_iternext, loader_next},
+    {Py_sq_length, loader_len}, {0, NULL}};
+static PyType_Spec loader_spec = {"bags._core.Loader", sizeof(Loader), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, loader_slots};
+
+int add_loader(PyObject *module, State *state) {
+    (void)state;
+    return add_type(module, &loader_spec, true) ? 0 : -1;
+}

@@ -1,0 +1,243 @@
+"""bags.Loader: batches, epochs, states, callbacks; PyTorch."""
+import gc
+import os
+import pickle
+import threading
+
+import numpy as np
+
+import bags
+from run import Skip, python, raises
+
+SPEC = {'n': 'int(4)', 'a': 'array(float32,2)', 't': 'utf8', 's': 'int(2)[]', 'w': 'utf8[]',
+        'j': 'png', 'y': 'bytes', 'm': 'msgpack'}
+
+
+def _point(i):
+    return {'n': i, 'a': np.full(2, i, 'f4'), 't': f'text {i}', 's': list(range(i % 4)),
+            'w': [f'{i}'] * (i % 3), 'j': np.full((4 + i % 3, 5, 3), i, 'u1'), 'y': b'%d' % i,
+            'm': [i]}
+
+
+def _write(path, count=100):
+    with bags.ShardedDatasetWriter(path, SPEC, shard_length=30) as writer:
+        for i in range(count):
+            writer.append(_point(i))
+    return path
+
+
+def _check(batch):
+    for k, n in enumerate(batch['n']):
+        want = _point(int(n))
+        assert (batch['a'][k] == want['a']).all() and batch['t'][k] == want['t']
+        assert batch['s'][k].tolist() == want['s'] and batch['w'][k] == want['w']
+        assert (batch['j'][k] == want['j']).all() and batch['y'][k] == want['y']
+        assert batch['m'][k] == bags.encoders['msgpack'](want['m'])
+
+
+def an_iteration_is_an_epoch():
+    loader = bags.Loader(_write('x'), batch=16, seed=5, threads=2)
+    assert len(loader) == 7
+    epochs = []
+    for _ in range(3):
+        batches = list(loader)
+        assert [len(b['n']) for b in batches] == [16] * 6 + [4]
+        for batch in batches:  # all are kept, and none changed
+            _check(batch)
+        epochs.append([int(n) for b in batches for n in b['n']])
+        assert sorted(epochs[-1]) == list(range(100))
+    assert epochs[0] != epochs[1] != epochs[2]
+    again = bags.Loader(bags.DatasetReader('x'), batch=16, seed=5, threads=1)
+    assert [[int(n) for b in again for n in b['n']] for _ in range(3)] == epochs
+    # Leaving early ends the epoch.
+    early = bags.Loader('x', 16, seed=5)
+    next(iter(early))
+    assert [int(n) for b in early for n in b['n']] == epochs[1]
+    assert [int(n) for b in bags.Loader('x', 7, shuffle=False) for n in b['n']] == list(range(100))
+    loader.close()
+    raises(ValueError, lambda: next(loader))
+
+
+def a_state_continues_after_the_last_batch():
+    _write('x')
+    def run(loader, epochs):
+        return [[int(n) for b in loader for n in b['n']] for _ in range(epochs)]
+    whole = run(bags.Loader('x', 16, seed=5), 3)
+    for stop in (0, 1, 3, 6, 7, 8, 14):
+        loader = bags.Loader('x', 16, seed=5)
+        seen, state = [[]], loader.state_dict()
+        for _ in range(stop):
+            batch = next(loader, None)
+            if batch is None:
+                seen.append([])
+            else:
+                seen[-1] += map(int, batch['n'])
+            state = loader.state_dict()
+        loader = bags.Loader('x', 16, seed=5, threads=1)
+        loader.load_state_dict(pickle.loads(pickle.dumps(state)))
+        rest = run(loader, 3 - len(seen) + 1)
+        assert seen[:-1] + [seen[-1] + rest[0]] + rest[1:] == whole, stop
+    loader = bags.Loader('x', 16, seed=6)
+    raises(ValueError, loader.load_state_dict, state)
+    for bad in ({}, 3, {**state, 'state': b''}, {**state, 'epoch': 'x'}, {**state, 'more': 1}):
+        raises((TypeError, ValueError), loader.load_state_dict, bad)
+
+
+def ranks_share_every_batch():
+    _write('x')
+    parts = [[[int(n) for n in b['n']] for b in bags.Loader('x', 16, seed=1, rank=r, ranks=3)]
+             for r in range(3)]
+    whole = [[int(n) for n in b['n']] for b in bags.Loader('x', 16, seed=1)]
+    assert [sum(slices, []) for slices in zip(*parts)] == whole
+
+
+def fields_have_options():
+    _write('x')
+    fields = {'j': {'width': 8, 'height': 6, 'dtype': 'float32', 'mean': (1, 2, 3), 'std': 2.0,
+                    'nchw': True, 'crop': 'center'}, 'n': None}
+    batch = next(bags.Loader('x', 10, fields=fields, shuffle=False))
+    assert list(batch) == ['j', 'n'] and batch['j'].shape == (10, 3, 6, 8)
+    assert batch['j'].dtype == np.float32 and batch['n'].dtype.kind in 'iu'
+    assert np.allclose(batch['j'][9, :, 3, 3], (9 / 255 - np.array([1, 2, 3])) / 2)
+    batch = next(bags.Loader('x', 10, fields={'a': {'dtype': np.dtype('f8')}}))
+    assert batch['a'].dtype == np.float64 and batch['a'].flags.writeable
+    assert list(next(bags.Loader('x', fields=['t', 'n']))) == ['t', 'n']
+    for bad in ({'j': {'crop': 'no'}}, {'j': {'width': -1}}, {'j': {'nothing': 1}}, {'n': {'dtype': 'x'}},
+                {'j': {'mean': 'abc'}}, {'j': {'shape': 5}}, {'no': {}}, {'t': {'dtype': 'int8'}},
+                {'n': {'decode': 3}}, {'n': {'width': 3}}, {3: {}}):
+        raises((TypeError, ValueError, KeyError, OverflowError), bags.Loader, 'x', fields=bad)
+    for bad in ({'batch': 0}, {'rank': 3, 'ranks': 2}, {'weights': [1, 2]}, {'nothing': 1}, {'batch': 'a'}):
+        raises((TypeError, ValueError), bags.Loader, 'x', **bad)
+    raises(FileNotFoundError, bags.Loader, 'none')
+    raises(TypeError, bags._core.Loader, [3])
+    raises(TypeError, pickle.dumps, bags.Loader('x'))
+
+
+def a_function_decodes_in_the_threads_of_the_loader():
+    _write('x')
+    threads = set()
+    def decode(blob):
+        threads.add(threading.get_ident())
+        return np.frombuffer(blob, 'u1').astype('f4').sum()[None]
+    how = {'y': {'decode': decode, 'dtype': 'float32', 'shape': (1,)}, 'n': {}}
+    for batch in bags.Loader('x', 10, fields=how, threads=2):
+        for n, y in zip(batch['n'], batch['y']):
+            assert y.tolist() == [sum(b'%d' % n)]
+    assert threading.get_ident() not in threads
+
+    def bad(blob):
+        if blob == b'37':
+            raise IndexError('mine')
+        return np.zeros(1, 'f4')
+    for skip in (False, True):  # an exception is no damage
+        loader = bags.Loader('x', 10, fields={'y': {'decode': bad, 'dtype': 'f4', 'shape': [1]}},
+                             shuffle=False, skip_damaged=skip)
+        for _ in range(3):
+            next(loader)
+        for _ in range(2):
+            raises(IndexError, lambda: next(loader), says='mine')
+    loader = bags.Loader('x', fields={'y': {'decode': lambda b: object()}})
+    raises(TypeError, lambda: next(loader))
+    loader = bags.Loader('x', fields={'y': {'decode': lambda b: loader and None}})
+    del loader
+    gc.collect()
+
+
+def damaged_datapoints_are_skipped_and_counted():
+    with bags.DatasetWriter('x', {'n': 'int', 'p': 'png'}, {**bags.encoders, 'png': bytes}) as writer:
+        for i in range(20):
+            writer.append({'n': i, 'p': b'no' if i % 5 == 0 else bags.encoders['png'](np.zeros((2, 2, 3), 'u1'))})
+    raises(bags.DataError, list, bags.Loader('x', 4))
+    loader = bags.Loader('x', 4, skip_damaged=True)
+    assert sum(len(b['n']) for b in loader) == 16 and loader.skipped == 4
+
+
+def a_child_cannot_use_its_parents_loader():
+    loader = bags.Loader(_write('x'), 10)
+    next(loader)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            next(loader)
+        except RuntimeError:
+            code = 0
+        loader.close()
+        os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(list(loader)) == 10
+
+
+def a_program_may_end_in_the_middle():
+    _write('x')
+    for last in ('', 'loader.me = loader', 'raise SystemExit(0)'):
+        python('import bags, time\n'
+               'class L(bags.Loader): pass\n'
+               'loader = L("x", 2, fields={"n": {"decode": lambda b: time.sleep(.001) or len(b)}})\n'
+               'next(loader)\n' + last)
+
+
+TRAIN = '''
+import sys, os, pickle, torch, bags
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(4 * 36, 2))
+optimizer = torch.optim.SGD(model.parameters(), 0.05)
+fields = {'j': dict(width=8, height=8, dtype='float32', nchw=True, crop='random', flip=True), 'n': {}}
+loader = bags.Loader('x', 10, fields=fields, seed=3)
+start = 0
+if os.path.exists('state'):
+    saved = torch.load('state')
+    model.load_state_dict(saved['model'])
+    loader.load_state_dict(saved['loader'])
+    start = saved['epoch']
+count = 0
+for epoch in range(start, 2):
+    for batch in loader:
+        loss = torch.nn.functional.cross_entropy(model(torch.from_numpy(batch['j'])), torch.from_numpy(batch['n'] % 2))
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        print(f'{loss.item():.9f}', flush=True)
+        torch.save({'model': model.state_dict(), 'loader': loader.state_dict(), 'epoch': epoch}, 'state')
+        count += 1
+        if len(sys.argv) > 1 and count == int(sys.argv[1]):
+            os.kill(os.getpid(), 9)
+'''
+
+
+def long_training_that_was_killed_continues_with_the_same_losses():
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise Skip('no PyTorch')
+    _write('x')
+    whole = python(TRAIN).split()
+    assert len(whole) == 20
+    for stop in (3, 10, 13):
+        os.unlink('state')
+        assert python(TRAIN, stop, code=-9).split() + python(TRAIN).split() == whole, stop
+
+
+def long_a_dataloader_reads_with_workers():
+    try:
+        import torch.utils.data as data
+    except ImportError:
+        raise Skip('no PyTorch')
+    _write('x')
+    reader = bags.DatasetReader('x', {**bags.decoders, 'unused': lambda b: b})
+    for context in ('fork', 'spawn'):
+        loader = data.DataLoader(_Rows(reader), batch_size=None, num_workers=4,
+                                 multiprocessing_context=context)
+        assert [int(n) for n, _ in loader] == list(range(100))
+
+
+class _Rows:
+
+    def __init__(self, reader):
+        self.reader = reader
+
+    def __len__(self):
+        return len(self.reader)
+
+    def __getitem__(self, i):
+        row = self.reader[i]
+        return row['n'], row['a']
