@@ -14,6 +14,7 @@ __all__ = ['BagReader', 'BagWriter', 'DatasetReader', 'DatasetWriter', 'Loader',
 _NAMES = 'bytes utf8 msgpack int i64 u64 array tree jpg png mp4 webm'.split()
 encoders = {name: _core.Codec(name, False) for name in _NAMES}
 decoders = {name: _core.Codec(name, True) for name in _NAMES}
+_get = bags.DatasetReader.__getitem__
 
 
 def _is_path(object):
@@ -136,9 +137,11 @@ class DatasetReader(bags.DatasetReader):
             raise
 
     def __getitem__(self, index):
+        if type(index) is int:  # at once: every read passes here
+            return _get(self, index)
         rows, mask = index if type(index) is tuple and len(index) == 2 else (index, ())
         if not isinstance(rows, (slice, range)):
-            return super().__getitem__(index)
+            return _get(self, index)
         spec = self.spec
         mask = tuple(spec) if rows is index else mask
         if not isinstance(mask, (dict, tuple, list)):

@@ -12,6 +12,7 @@ import collections
 import contextlib
 import mmap
 import multiprocessing
+import operator
 import os
 import pickle
 import signal
@@ -135,13 +136,15 @@ class Loader:
         elif shuffle is not None or tuple(fns):
             raise ValueError('shuffle and fns require a source with [i]; for a source of steps '
                              'use sources.Epochs and sources.Transform')
-        if min(batch, workers, prefetch, num_shards) < 1 or prefetch > 1000:  # fits in pipes
+        batch, workers, prefetch, num_shards, shard_id, recycle_after = map(
+            operator.index, (batch, workers, prefetch, num_shards, shard_id, recycle_after))
+        if min(batch, workers, prefetch, num_shards) < 1:
             raise ValueError(f'batch={batch}, workers={workers}, prefetch={prefetch}, '
-                             f'num_shards={num_shards} (minimum 1, prefetch at most 1000)')
+                             f'num_shards={num_shards} (minimum 1)')
         if not 0 <= shard_id < num_shards:
             raise ValueError(f'shard_id={shard_id} (maximum {num_shards - 1})')
         self.source, self.batch, self.prefetch, self.workers = source, batch, prefetch, workers
-        self.recycle_after, self.shard_id = int(recycle_after), shard_id
+        self.recycle_after, self.shard_id = recycle_after, shard_id
         self.num_shards, self.mp = num_shards, mp or multiprocessing.get_context('spawn')
         self.step = self.consumed = 0  # the next to request and to return, of all shards
         self._spec, self._stop, self._lock = None, None, threading.Lock()
@@ -174,20 +177,19 @@ class Loader:
                 processes[-1].start()
                 theirs.close()
                 self._pipes.append(ours)
-            self._request(self.prefetch)
+            with self._used():
+                self._request(self.prefetch)
         return self
 
     def __next__(self):
         if self._stop is None:
             raise TypeError('not started: call iter(loader) first')
-        with self._lock:
-            self._check()
-            try:
-                self._request(1)
-                slot = self._receive()
-            except BaseException:
-                self.close()
-                raise
+        with self._used():
+            self._request(1)
+            while self._left[self._pending[0]]:
+                self._collect(None)
+            slot = self._pending.popleft()
+            self._free.append(slot)
             self.consumed += self.batch * self.num_shards
             batch = {name: ring.array[slot] for name, ring in self._rings.items()}
             return batch if self.recycle_after else {k: v.copy() for k, v in batch.items()}
@@ -199,19 +201,24 @@ class Loader:
 
     def load(self, state):
         """Continue after save(). ValueError: another seed than the workers started with."""
+        step = operator.index(state['step'])
+        if step < 0:
+            raise ValueError(f'step {step} (minimum 0)')
         if isinstance(self.source, _Steps) and 'seed' in state:
             if self._stop is not None and state['seed'] != self.source.epochs.seed:
                 raise ValueError(f"seed {state['seed']} (started with {self.source.epochs.seed}); "
                                  'call load before iter')
             self.source.epochs.seed = state['seed']
-        with self._lock:
-            if self._stop is not None:
-                self._check()
-                while self._pending:
-                    self._receive()
-            self.step = self.consumed = state['step']
-            if self._stop is not None:
-                self._request(self.prefetch)
+        if self._stop is None:
+            self.step = self.consumed = step
+            return
+        with self._used():
+            while any(self._left):
+                self._collect(None)
+            self._free.extend(self._pending)
+            self._pending.clear()
+            self.step = self.consumed = step
+            self._request(self.prefetch)
 
     def close(self):
         """Stop the workers. Arrays that were returned stay valid."""
@@ -221,34 +228,39 @@ class Loader:
     def __reduce__(self):
         raise TypeError('a Loader cannot be pickled; pickle what save() returns')
 
-    def _check(self):
+    @contextlib.contextmanager
+    def _used(self):
         if os.getpid() != self._pid:
             raise RuntimeError('the loader belongs to the process that started it')
-        if not self._stop.alive:
-            raise ValueError('the loader is closed')
+        with self._lock:
+            if not self._stop.alive:
+                raise ValueError('the loader is closed')
+            try:
+                yield
+            except BaseException:
+                self.close()
+                raise
 
     def _request(self, batches):
         for _ in range(batches):
+            self._collect(0)  # so that no pipe fills in both directions
             slot, first = self._free.popleft(), self.step + self.shard_id * self.batch
             part = -(-self.batch // self.workers)
             for place in range(0, self.batch, part):
                 places = range(place, min(place + part, self.batch))
-                with contextlib.suppress(ConnectionError):  # _receive says why
+                with contextlib.suppress(ConnectionError):  # _collect says why
                     self._pipes[self._turn].send((slot, places, first + place))
                 self._turn = (self._turn + 1) % len(self._pipes)
             self._left[slot] = self.batch
             self._pending.append(slot)
             self.step += self.num_shards * self.batch
 
-    def _receive(self):
-        while self._left[self._pending[0]]:
-            for pipe in connection.wait(self._pipes):
-                try:
-                    slot, what = pipe.recv()
-                except (EOFError, ConnectionError):
-                    raise RuntimeError('a worker process was killed') from None
-                if slot is None:
-                    raise RuntimeError(what)
-                self._left[slot] -= what
-        self._free.append(self._pending.popleft())
-        return self._free[-1]
+    def _collect(self, timeout):
+        for pipe in connection.wait(self._pipes, timeout):
+            try:
+                slot, what = pipe.recv()
+            except (EOFError, ConnectionError):
+                raise RuntimeError('a worker process was killed') from None
+            if slot is None:
+                raise RuntimeError(what)
+            self._left[slot] -= what

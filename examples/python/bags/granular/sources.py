@@ -13,8 +13,7 @@ def convert(source):
         return source
     if hasattr(source, '__getitem__'):
         return source.__getitem__
-    raise TypeError(f'a {type(source).__name__} is not a source '
-                    '(expected a callable or an object with [i])')
+    raise TypeError(f'{type(source)} is not a source (a callable, or an object with [i])')
 
 
 def _length(source, length):
