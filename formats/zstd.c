@@ -170,13 +170,19 @@ static bags_code zstd_open(const bags_codec *codec, const bags_type *type,
 
 /* ---- transposition ---- */
 
-/* `count` elements of `size` bytes become `size` rows of `count` bytes or, with the
- * numbers exchanged, elements again. */
+/* `count` elements of `size` bytes become `size` rows of `count` bytes. */
 static void zstd_transpose(
     unsigned char *to, const unsigned char *from, size_t count, size_t size) {
-    for (size_t byte = 0; byte < size; byte++)
+    for (size_t byte = 0; byte < size; byte++, to += count)
         for (size_t i = 0; i < count; i++)
-            to[byte * count + i] = from[i * size + byte];
+            to[i] = from[i * size + byte];
+}
+
+static void zstd_transpose_back(
+    unsigned char *to, const unsigned char *from, size_t count, size_t size) {
+    for (size_t byte = 0; byte < size; byte++, from += count)
+        for (size_t i = 0; i < count; i++)
+            to[i * size + byte] = from[i];
 }
 
 /* ---- encode ---- */
@@ -333,7 +339,8 @@ static bags_code zstd_decode(void *state, bags_view blob, bags_buffer *scratch,
         if (code)
             return code;
         if (transposed)
-            zstd_transpose(scratch->data, rest.data, s->element, size / s->element);
+            zstd_transpose_back(
+                scratch->data, rest.data, size / s->element, s->element);
         *value = none;
         code = s->inside->decode(s->inside_state, plain, &inner, value, err);
         if (!code || !rest.needed)
