@@ -593,6 +593,9 @@ typedef struct bags_io {
      * place of errno's own text; empty if there is nothing to add. NUL-terminated,
      * at most `size` bytes. */
     void (*explain)(void *user, const char *path, int error, char *text, size_t size);
+    /* Optional. Give a file a second name, a hard link; EEXIST if that exists. Symbolic
+     * links are followed. */
+    int (*link)(void *user, const char *from, const char *to);
 } bags_io;
 
 /* The hooks for local files, to be wrapped in your own. Static. With BAGS_NO_LOCAL
@@ -1077,6 +1080,16 @@ typedef struct bags_field {
 } bags_field;
 
 #ifndef BAGS_NO_WRITER
+
+/*
+ * Write the text of spec.json, in the bytes that a writer writes, to `out`, which is
+ * grown as needed; *size is the number of bytes. The fields may be in any order.
+ *
+ * Returns BAGS_OK or what bags_writer_open returns for fields and types: BAGS_ERROR_FIELD,
+ * BAGS_ERROR_TYPE, BAGS_ERROR_LIMIT, BAGS_ERROR_ARGUMENT, BAGS_ERROR_MEMORY.
+ */
+BAGS_API bags_code bags_spec_text(const bags_field *fields, size_t count,
+    const bags_registry *registry, bags_buffer *out, size_t *size, bags_error *err);
 
 typedef struct bags_writer bags_writer;
 
@@ -1655,6 +1668,25 @@ BAGS_API void bags_reader_touch(const bags_reader *reader, const uint64_t *indic
  * bags_reader_get. Cost: reads refs, and opens the field's Bag. */
 BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err);
+
+/* Which blobs of a field's Bag, in its shard, belong to a datapoint: `count` of them,
+ * starting at number `first`. Of a plain field it is one. */
+typedef struct bags_ref {
+    uint64_t first, count;
+} bags_ref;
+
+/* Which blobs belong to a datapoint: refs[i] for each field i. They exist: a ref that
+ * exceeds its Bag is BAGS_ERROR_CORRUPT. No blob is read. The row is scratch and is
+ * empty afterwards. Errors and threads as for bags_reader_get; on failure, refs is
+ * unspecified. Cost: reads refs, and opens the Bags of all fields. */
+BAGS_API bags_code bags_reader_refs(const bags_reader *reader, uint64_t index,
+    bags_row *row, bags_ref *refs, bags_error *err);
+
+/* The blob of refs.bag for a datapoint, `count` fields with these types: *out is valid
+ * until the scratch is reused or freed. Returns BAGS_OK or BAGS_ERROR_MEMORY. Threads:
+ * any, each with its own scratch. */
+BAGS_API bags_code bags_refs_encode(const bags_type *types, const bags_ref *refs,
+    size_t count, bags_buffer *scratch, bags_view *out, bags_error *err);
 
 /* A plain field of all datapoints of a shard as one array. */
 typedef struct bags_column {
@@ -2359,6 +2391,18 @@ static int bagi_local_rename(BAGI_USER, const char *from, const char *to) {
     return error;
 }
 
+static int bagi_local_link(BAGI_USER, const char *from, const char *to) {
+    wchar_t *wide_from = NULL, *wide_to = NULL;
+    int error = bagi_wide(from, &wide_from);
+    if (!error)
+        error = bagi_wide(to, &wide_to);
+    if (!error)
+        error = bagi_result(CreateHardLinkW(wide_to, wide_from, NULL));
+    free(wide_from);
+    free(wide_to);
+    return error;
+}
+
 /* The time of the last write may change until the last writer has closed the file:
  * that of the creation does not. */
 static int bagi_local_identify(
@@ -2696,6 +2740,10 @@ static int bagi_local_rename(BAGI_USER, const char *from, const char *to) {
     return bagi_result(rename(from, to));
 }
 
+static int bagi_local_link(BAGI_USER, const char *from, const char *to) {
+    return bagi_result(linkat(AT_FDCWD, from, AT_FDCWD, to, AT_SYMLINK_FOLLOW));
+}
+
 /* unlink, since remove() would also remove an empty directory. */
 static int bagi_local_remove(BAGI_USER, const char *path) {
     return bagi_result(unlink(path));
@@ -2749,14 +2797,14 @@ BAGS_API const bags_io *bags_io_local(void) {
 #if defined(BAGS_NO_LOCAL)
     static const bags_io io = {NULL, bagi_local_open, NULL, NULL, NULL, NULL, NULL,
         NULL, NULL, NULL, NULL, bagi_local_kind, NULL, NULL, NULL, NULL, NULL, NULL,
-        NULL, NULL, NULL, NULL, NULL, NULL, bagi_local_explain};
+        NULL, NULL, NULL, NULL, NULL, NULL, bagi_local_explain, NULL};
 #else
     static const bags_io io = {NULL, bagi_local_open, bagi_local_close, bagi_local_size,
         bagi_local_read_at, bagi_local_write_at, bagi_local_truncate, bagi_local_sync,
         bagi_local_lock, BAGI_LOCAL_MAP, bagi_local_unmap, bagi_local_kind,
         bagi_local_make_dir, bagi_local_sync_dir, bagi_local_list, bagi_local_rename,
         bagi_local_remove, bagi_local_remove_dir, BAGI_LOCAL_RESERVE, BAGI_LOCAL_ADVISE,
-        BAGI_LOCAL_WRITE_BACK, bagi_local_identify, NULL, NULL, NULL};
+        BAGI_LOCAL_WRITE_BACK, bagi_local_identify, NULL, NULL, NULL, bagi_local_link};
 #endif
     return &io;
 }
@@ -3985,11 +4033,6 @@ BAGI_COLD static size_t bagi_json_quote(const char *text, char *out) {
  * checks only the last position.
  * ====================================================================== */
 
-/* Which blobs of a field belong to a datapoint. */
-typedef struct bagi_ref {
-    uint64_t first, count;
-} bagi_ref;
-
 /* Bytes of the longest blob for `count` fields: a head for all of them, and for each
  * another one and two numbers, which writers other than ours may not have shortened. */
 static size_t bagi_refs_most(size_t count) {
@@ -4064,11 +4107,11 @@ BAGI_NOINLINE static size_t bagi_msgpack_array(
  * Returns false if they are invalid: *field is the one whose element is, or `count` if
  * the blob as a whole is. `refs` and `field` may be NULL. */
 BAGI_NOINLINE static bool bagi_refs_parse_any(bags_view blob, const bags_type *types,
-    size_t count, bagi_ref *refs, size_t *field) {
+    size_t count, bags_ref *refs, size_t *field) {
     uint64_t length = 0;
     size_t at = bagi_msgpack_array(blob, 0, &length), i = 0;
     for (; length == count && i < count; i++) {
-        bagi_ref ref = {0, 1};
+        bags_ref ref = {0, 1};
         uint64_t numbers = 1;
         if (types[i].sequence) {
             at = bagi_msgpack_array(blob, at, &numbers);
@@ -4117,7 +4160,7 @@ static BAGI_HOT const unsigned char *bagi_refs_uint(
  * forms, [] or [first, count].
  * Returns false for others. The first byte is loaded even if the blob is empty. */
 BAGI_NOINLINE static bool bagi_refs_parse_usual(
-    bags_view blob, const bags_type *types, size_t count, bagi_ref *refs) {
+    bags_view blob, const bags_type *types, size_t count, bags_ref *refs) {
     const unsigned char *at = blob.data, *stop = at + blob.size;
     if (count > 15 || *at++ != (0x90 | count))
         return false;
@@ -4142,7 +4185,7 @@ BAGI_NOINLINE static bool bagi_refs_parse_usual(
 
 /* Parse a datapoint's refs. Returns false if they are invalid: see bagi_refs_fault. */
 static BAGI_HOT bool bagi_refs_parse(
-    bags_view blob, const bags_type *types, size_t count, bagi_ref *refs) {
+    bags_view blob, const bags_type *types, size_t count, bags_ref *refs) {
     return bagi_refs_parse_usual(blob, types, count, refs) ||
            bagi_refs_parse_any(blob, types, count, refs, NULL);
 }
@@ -4157,11 +4200,10 @@ BAGI_COLD static const char *bagi_refs_fault(
     return types[*field].sequence ? "not [] or [first, count]" : "not a blob index";
 }
 
-#ifndef BAGS_NO_WRITER
 /* Write the blob for `refs` to `out`, whose capacity is bagi_refs_most. Returns its
  * size. */
 static size_t bagi_refs_write(
-    const bags_type *types, size_t count, const bagi_ref *refs, unsigned char *out) {
+    const bags_type *types, size_t count, const bags_ref *refs, unsigned char *out) {
     size_t used = bagi_msgpack_put_array(out, count);
     for (size_t i = 0; i < count; i++) {
         bool sequence = types[i].sequence, empty = sequence && !refs[i].count;
@@ -4174,7 +4216,18 @@ static size_t bagi_refs_write(
     }
     return used;
 }
-#endif
+
+BAGS_API bags_code bags_refs_encode(const bags_type *types, const bags_ref *refs,
+    size_t count, bags_buffer *scratch, bags_view *out, bags_error *err) {
+    BAGI_BEGIN((types && refs) || !count, err);
+    BAGI_NEED(scratch && out, err);
+    bags_code code = bags_buffer_reserve(scratch, bagi_refs_most(count), err);
+    if (code)
+        return code;
+    out->data = scratch->data;
+    out->size = bagi_refs_write(types, count, refs, scratch->data);
+    return BAGS_OK;
+}
 /* ========================================================================
  * >>type-text
  * Type strings such as "array(float32,64,128)[]", and the dtypes in them:
@@ -6393,7 +6446,7 @@ static uint32_t bagi_cursor_stored(const bagi_cursor *cursor) {
 /* Parse the current blob of refs.bag, which is usable: *row. Read at most one byte
  * more than a valid row can have. */
 static bags_code bagi_cursor_refs(bagi_cursor *cursor, const bags_type *types,
-    size_t count, bagi_ref *refs, bags_view *row, bool *valid, bags_error *err) {
+    size_t count, bags_ref *refs, bags_view *row, bool *valid, bags_error *err) {
     uint64_t most = bagi_refs_most(count) + 1;
     row->size = (size_t)BAGI_MIN(cursor->stop - cursor->start, most);
     bags_code code =
@@ -6457,7 +6510,7 @@ static bags_code bagi_prefix_scan(bag_reader **readers, const bags_type *types,
     const bags_allocator *memory = &readers[0]->env->memory;
     size_t size = (count + 1) * sizeof(bagi_scan_cursor);
     bagi_scan_cursor *bags = (bagi_scan_cursor *)bagi_alloc(memory, size, err);
-    bagi_ref *refs = (bagi_ref *)bagi_alloc(memory, count * sizeof *refs, err);
+    bags_ref *refs = (bags_ref *)bagi_alloc(memory, count * sizeof *refs, err);
     bags_code code = bags && refs ? BAGS_OK : BAGS_ERROR_MEMORY;
     memset(found, 0, sizeof *found);
     found->listed = readers[count]->length > 0;
@@ -7556,6 +7609,74 @@ BAGI_COLD static char *bagi_spec_text(const bags_allocator *memory,
     *size = used;
     return text;
 }
+
+/* Check the caller's fields, and sort copies of them. */
+BAGI_COLD static bags_code bagi_spec_from_caller(const bags_allocator *memory,
+    bagi_spec *spec, const bags_registry *registry, const bags_field *fields,
+    size_t count, bags_error *err) {
+    BAGI_NEED(fields || !count, err);
+    for (size_t i = 0; i < count; i++) {
+        const char *name = fields[i].name, *type = fields[i].type;
+        if (!name || !type)
+            return bags_fail(err, BAGS_ERROR_ARGUMENT,
+                "field %" PRIu64 ": name or type is NULL", (uint64_t)i);
+        const char *fault = bagi_name_fault_write(name);
+        if (fault)
+            return bagi_fail_field(err, BAGS_ERROR_FIELD, name, fault);
+        bags_code code = bagi_spec_add(memory, spec, name, type, err);
+        if (code)
+            return code;
+    }
+    if (count > 1)
+        qsort(spec->fields, count, sizeof *spec->fields, bagi_field_order);
+    for (size_t i = 1; i < count; i++)
+        if (strcmp(spec->fields[i - 1].name, spec->fields[i].name) == 0)
+            return bagi_fail_field(
+                err, BAGS_ERROR_FIELD, spec->fields[i].name, "duplicate");
+    bags_code code = bagi_spec_seal(memory, spec, registry, err);
+
+    /* Refuse what no value can satisfy: arguments that the type's codec refuses, unless
+     * they are only too large for this platform, and integers of 0 bytes. */
+    for (size_t i = 0; i < count && !code; i++) {
+        const bagi_coder *coder = &spec->coders[i];
+        const bags_type *type = &spec->types[i];
+        const char *name = spec->fields[i].name;
+        uint64_t bytes = 1;
+        if (!coder->codec)
+            continue;
+        if (coder->fault && coder->code != BAGS_ERROR_LIMIT)
+            code = bagi_fail_field(err, coder->code, name, coder->fault);
+        else if (coder->codec == bags_registry_find(NULL, type->name) &&
+                 bags_type_number(type, 0, &bytes) && bytes == 0)
+            code = bags_fail(err, BAGS_ERROR_TYPE,
+                "field \"%.200s\": type \"%.200s\": an integer of 0 bytes "
+                "holds only 0",
+                name, spec->fields[i].type);
+    }
+    return code;
+}
+
+BAGS_API bags_code bags_spec_text(const bags_field *fields, size_t count,
+    const bags_registry *registry, bags_buffer *out, size_t *size, bags_error *err) {
+    BAGI_BEGIN(out && size, err);
+    const bagi_env env = bagi_env_of(NULL);
+    bagi_spec spec = BAGI_ZERO;
+    size_t length = 0;
+    char *text = NULL;
+    bags_code code =
+        bagi_spec_from_caller(&env.memory, &spec, registry, fields, count, err);
+    if (!code)
+        text = bagi_spec_text(&env.memory, &spec, &length, err);
+    if (!code)
+        code = text ? bags_buffer_reserve(out, length, err) : err->code;
+    if (!code) {
+        memcpy(out->data, text, length);
+        *size = length;
+    }
+    bagi_free(&env.memory, text, length);
+    bagi_spec_free(&env.memory, &spec);
+    return code;
+}
 #endif
 
 /* ========================================================================
@@ -8200,7 +8321,7 @@ struct bags_writer {
     bool created_path; /* the directory of the shards did not exist before */
 
     /* The current datapoint. */
-    bagi_ref *refs;
+    bags_ref *refs;
     unsigned char *row;  /* its blob of refs.bag */
     bags_buffer scratch; /* for codecs */
     bool begun;          /* by bags_writer_begin */
@@ -8742,7 +8863,7 @@ BAGI_COLD static bags_code bagi_datapoint_fail(
 static bags_code bagi_datapoint_add(
     bags_writer *writer, size_t field, const bags_value *value) {
     bagi_output *output = &writer->outputs[field];
-    bagi_ref *ref = &writer->refs[field];
+    bags_ref *ref = &writer->refs[field];
     const char *name = writer->spec.fields[field].name;
     bags_error *why = &writer->pending;
     bags_view blob = {NULL, 0};
@@ -9034,7 +9155,7 @@ BAGI_COLD static bags_code bagi_writer_prepare(
         bagi_output_init(&writer->outputs[i], &writer->writing, buffer_size);
     writer->slots =
         (bagi_slot_state *)bagi_alloc(memory, count * sizeof *writer->slots, err);
-    writer->refs = (bagi_ref *)bagi_alloc(memory, count * sizeof *writer->refs, err);
+    writer->refs = (bags_ref *)bagi_alloc(memory, count * sizeof *writer->refs, err);
     writer->row = (unsigned char *)bagi_alloc(memory, bagi_refs_most(count), err);
     if (!writer->outputs || !writer->slots || !writer->refs || !writer->row)
         return BAGS_ERROR_MEMORY;
@@ -9407,53 +9528,6 @@ BAGI_COLD static bags_code bagi_writer_start(bags_writer *writer) {
     return code;
 }
 
-/* Check the caller's fields, and sort copies of them. */
-BAGI_COLD static bags_code bagi_writer_set_fields(
-    bags_writer *writer, const bags_field *fields, size_t count, bags_error *err) {
-    const bags_allocator *memory = &writer->writing.env.memory;
-    bagi_spec *spec = &writer->spec;
-    BAGI_NEED(fields || !count, err);
-    for (size_t i = 0; i < count; i++) {
-        const char *name = fields[i].name, *type = fields[i].type;
-        if (!name || !type)
-            return bags_fail(err, BAGS_ERROR_ARGUMENT,
-                "field %" PRIu64 ": name or type is NULL", (uint64_t)i);
-        const char *fault = bagi_name_fault_write(name);
-        if (fault)
-            return bagi_fail_field(err, BAGS_ERROR_FIELD, name, fault);
-        bags_code code = bagi_spec_add(memory, spec, name, type, err);
-        if (code)
-            return code;
-    }
-    if (count > 1)
-        qsort(spec->fields, count, sizeof *spec->fields, bagi_field_order);
-    for (size_t i = 1; i < count; i++)
-        if (strcmp(spec->fields[i - 1].name, spec->fields[i].name) == 0)
-            return bagi_fail_field(
-                err, BAGS_ERROR_FIELD, spec->fields[i].name, "duplicate");
-    bags_code code = bagi_spec_seal(memory, spec, writer->options.registry, err);
-
-    /* Refuse what no value can satisfy: arguments that the type's codec refuses, unless
-     * they are only too large for this platform, and integers of 0 bytes. */
-    for (size_t i = 0; i < count && !code; i++) {
-        const bagi_coder *coder = &spec->coders[i];
-        const bags_type *type = &spec->types[i];
-        const char *name = spec->fields[i].name;
-        uint64_t bytes = 1;
-        if (!coder->codec)
-            continue;
-        if (coder->fault && coder->code != BAGS_ERROR_LIMIT)
-            code = bagi_fail_field(err, coder->code, name, coder->fault);
-        else if (coder->codec == bags_registry_find(NULL, type->name) &&
-                 bags_type_number(type, 0, &bytes) && bytes == 0)
-            code = bags_fail(err, BAGS_ERROR_TYPE,
-                "field \"%.200s\": type \"%.200s\": an integer of 0 bytes "
-                "holds only 0",
-                name, spec->fields[i].type);
-    }
-    return code;
-}
-
 BAGS_API BAGI_COLD bags_writer *bags_writer_open(const char *path,
     const bags_field *fields, size_t count, const bags_writer_options *options,
     bags_error *err) {
@@ -9462,7 +9536,8 @@ BAGS_API BAGI_COLD bags_writer *bags_writer_open(const char *path,
     bags_writer *writer = bagi_writer_new(path, options, err);
     if (!writer)
         return NULL;
-    bags_code code = bagi_writer_set_fields(writer, fields, count, err);
+    bags_code code = bagi_spec_from_caller(&writer->writing.env.memory, &writer->spec,
+        writer->options.registry, fields, count, err);
     if (code && code != BAGS_ERROR_MEMORY)
         bagi_prefix(err, code, "%s: ", writer->shown);
     if (!code)
@@ -10232,14 +10307,14 @@ BAGI_COLD static bags_code bagi_fail_row(const char *path, const bagi_spec *spec
     return bagi_fail_refs(path, spec, index, field, fault, err);
 }
 
-static bool bagi_ref_fits(const bagi_ref *ref, uint64_t length) {
+static bool bagi_ref_fits(const bags_ref *ref, uint64_t length) {
     return ref->count == 0 ||
            (ref->first < length && ref->count <= length - ref->first);
 }
 
 /* What is wrong with a ref that does not fit. */
 BAGI_COLD static bags_code bagi_fail_ref(const char *path, const bagi_spec *spec,
-    uint64_t index, size_t field, const bagi_ref *ref, uint64_t length,
+    uint64_t index, size_t field, const bags_ref *ref, uint64_t length,
     bags_error *err) {
     char what[128];
     if (spec->types[field].sequence)
@@ -10255,19 +10330,19 @@ BAGI_COLD static bags_code bagi_fail_ref(const char *path, const bagi_spec *spec
 }
 
 /* The row's array of refs, one per field. */
-static bagi_ref *bagi_row_refs(const bags_row *row) {
-    return (bagi_ref *)(void *)row->refs.data;
+static bags_ref *bagi_row_refs(const bags_row *row) {
+    return (bags_ref *)(void *)row->refs.data;
 }
 
 static BAGI_HOT bags_code bagi_row_reserve_refs(
     const bags_reader *reader, bags_row *row, bags_error *err) {
-    return bagi_reserve(&row->refs, (reader->spec.count + 1) * sizeof(bagi_ref), err);
+    return bagi_reserve(&row->refs, (reader->spec.count + 1) * sizeof(bags_ref), err);
 }
 
 /* Parse the refs of datapoint `index`, whose blob of refs.bag is at hand; a split
  * shard has none: blob n of every field belongs to datapoint n. */
 static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader,
-    const bagi_shard *part, uint64_t index, bags_view blob, bagi_ref *refs,
+    const bagi_shard *part, uint64_t index, bags_view blob, bags_ref *refs,
     bags_error *err) {
     const bagi_spec *spec = &reader->spec;
     if (BAGI_UNLIKELY(part->bag_options.split)) {
@@ -10381,7 +10456,7 @@ BAGI_COLD static bags_code bagi_fail_select(
 
 /* Apply a selection (NULL: all) to a datapoint's ref. */
 static BAGI_HOT bags_code bagi_select_apply(const bags_reader *reader,
-    const bags_select *select, const bagi_ref *ref, bagi_steps *steps,
+    const bags_select *select, const bags_ref *ref, bagi_steps *steps,
     bags_error *err) {
     steps->first = ref->first;
     steps->count = ref->count;
@@ -10411,10 +10486,10 @@ static BAGI_HOT bags_code bagi_select_apply(const bags_reader *reader,
  * contains it. */
 static BAGI_HOT bags_code bagi_select_find(const bags_reader *reader,
     const bagi_shard *part, uint64_t index, size_t field, const bags_select *select,
-    const bagi_ref *refs, const bag_reader **bag, bagi_steps *steps, bags_error *err) {
+    const bags_ref *refs, const bag_reader **bag, bagi_steps *steps, bags_error *err) {
     if (BAGI_UNLIKELY(field >= reader->spec.count))
         return bagi_fail_field_index(reader, field, err);
-    const bagi_ref *ref = &refs[field];
+    const bags_ref *ref = &refs[field];
     bags_code code = bagi_select_apply(reader, select, ref, steps, err);
     if (!code)
         code = bagi_reader_bag(reader, part, field, bag, err);
@@ -10478,7 +10553,7 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     /* Mapped blobs are found at once. Those that are read, and all slots if the items
      * moved while they were collected, are set at the end, by bagi_row_place. */
     size_t before = row->items.capacity; /* a growth may return to old memory */
-    const bagi_ref *refs = bagi_row_refs(row);
+    const bags_ref *refs = bagi_row_refs(row);
     if (BAGI_UNLIKELY(reader->env.io.expect != NULL))
         bagi_reader_expect(reader, (size_t)row->shard, selects, count);
     for (size_t i = 0; i < count; i++) {
@@ -10566,6 +10641,22 @@ BAGS_API void bags_reader_touch(const bags_reader *reader, const uint64_t *indic
     }
 }
 
+BAGS_API bags_code bags_reader_refs(const bags_reader *reader, uint64_t index,
+    bags_row *row, bags_ref *refs, bags_error *err) {
+    BAGI_BEGIN(reader && row && refs, err);
+    const bagi_shard *part = NULL;
+    bags_code code = bagi_row_read_refs(reader, index, NULL, 0, row, &part, err);
+    for (size_t i = 0; i < reader->spec.count && !code; i++) {
+        const bag_reader *bag = NULL;
+        bagi_steps steps = {0, 0, 1};
+        code = bagi_select_find(
+            reader, part, index, i, NULL, bagi_row_refs(row), &bag, &steps, err);
+        refs[i].first = steps.first;
+        refs[i].count = steps.count;
+    }
+    return code;
+}
+
 /* ---- many datapoints ---- */
 
 /* Datapoints of a plain field have one blob each: only these make an array. */
@@ -10606,7 +10697,7 @@ static bags_code bagi_plan_many(const bags_reader *reader, const uint64_t *indic
         code = bagi_row_fetch_refs(reader, indices, start, count, row, true, err);
     if (!code)
         code = bagi_row_reserve_refs(reader, row, err);
-    bagi_ref *refs = bagi_row_refs(row);
+    bags_ref *refs = bagi_row_refs(row);
     for (size_t i = 0, at = 0; i < count && !code; i++, at++) {
         uint64_t index = indices ? indices[i] : start + i;
         if (at == step || i == 0) {
@@ -11142,7 +11233,7 @@ typedef struct bagi_verifying {
     const bagi_spec *spec;
     bool known;        /* the spec is; otherwise it has no fields */
     uint64_t place;    /* among the dataset's shards */
-    bagi_ref *row;     /* the refs of a datapoint */
+    bags_ref *row;     /* the refs of a datapoint */
     bag_reader **bags; /* one per field, then refs; NULL: it cannot be opened */
     bagi_bag_options bag_options;
     /* The Bag: */
@@ -11423,7 +11514,7 @@ BAGI_COLD static bags_code bagi_verify_shard(
         return code; /* it has no spec of its own */
     size_t count = run->spec->count;
     run->row =
-        (bagi_ref *)bagi_alloc(memory, (count + 1) * sizeof *run->row, &run->why);
+        (bags_ref *)bagi_alloc(memory, (count + 1) * sizeof *run->row, &run->why);
     run->bags =
         (bag_reader **)bagi_alloc(memory, (count + 1) * sizeof *run->bags, &run->why);
     if (!run->row || !run->bags)

@@ -4,6 +4,7 @@
  *     codecs.h   JPEG, PNG, NumPy, MessagePack, video
  *     loader.h   indexes of keys, shuffled orders, batches of tensors, resized images
  *     storage.h  zip and tar files, web servers, S3
+ *     data.h     versions of datasets that copy no data
  *
  * Include this header, or those that you need. Each subject is one file, on one library
  * at most, which the headers list: compile the files that you need with your program.
@@ -18,6 +19,7 @@
 #define BAGS_FORMATS_H
 
 #include "codecs.h"
+#include "data.h"
 #include "loader.h"
 #include "storage.h"
 

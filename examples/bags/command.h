@@ -22,6 +22,7 @@
  *     modules.c     opens the libraries of formats when they are needed
  *     lines.c       the lines of a manifest
  *     rows.c        files with numbers of datapoints
+ *     ranges.c      indices, ranges and lists of them in a word
  *     files.c       files, directories, names for files
  *     interrupt.c   Ctrl-C and SIGTERM
  *     progress.c    the progress of long work
@@ -647,6 +648,34 @@ void lines_progress(uint64_t *done, uint64_t *total);
 /* The numbers of datapoints in a file, or "-", all below `length`: one per line, or a
  * JSON list. *count of them, to be freed. */
 uint64_t *rows_read(const char *path, uint64_t length, size_t *count);
+
+/* ---- ranges.c ---- */
+
+/* One index, start:stop:step, or a list. Negative numbers count from the end. */
+typedef struct range_word {
+    const char *word; /* as given */
+    bool one, list;
+    int64_t start, stop; /* not of a list */
+    uint64_t step;
+} range_word;
+
+/* i, start:stop, start:stop:step or [i,j,k]; each part of a range may be missing. */
+range_word indices_parse(const char *word);
+/* The first number of a valid list that starts at `at`, or after a number of it; NULL
+ * after the last one. */
+const char *indices_next(const char *at);
+/* A number at the start of `at`, which becomes the end of the number. */
+bool integer_parse(const char **at, int64_t *out);
+/* The index that a number means; below 0: none. */
+int64_t index_from_start(int64_t index, uint64_t length);
+/* The start or stop of a range: clamped to 0. */
+uint64_t range_end(int64_t index, uint64_t length);
+/* The range start <= i < stop of the items; empty if there is no such one. */
+void indices_range(
+    const range_word *items, uint64_t length, uint64_t *start, uint64_t *stop);
+/* All of them: *count numbers, to be freed. What is not below `length` is an error, but
+ * in a range. */
+uint64_t *rows_of_indices(const range_word *all, uint64_t length, size_t *count);
 
 /* ---- import.c ---- */
 

@@ -5,20 +5,12 @@
 
 #define KEYS_AT_ONCE 64 /* datapoints that are read together */
 
-/* One index, start:stop:step, or a list. Negative numbers count from the end. */
-typedef struct indices {
-    const char *word; /* as given */
-    bool one, list;
-    int64_t start, stop; /* not of a list */
-    uint64_t step;
-} indices;
-
 /* What a word such as frames[0:8:2] selects. */
 typedef struct selection {
     size_t field;
     bool whole;  /* all blobs of the field; otherwise the items: */
     bool frames; /* not the blob, a video, but of its frames the items: */
-    indices items;
+    range_word items;
     bool sequence; /* shown as a list */
 } selection;
 
@@ -43,91 +35,6 @@ static const option options[] = {
     OPTIONS_END,
 };
 
-/* ---- indices ---- */
-
-/* A number at the start of `at`, which becomes the end of the number. strtoll clamps
- * it to 64 bits, which is past the end of everything. */
-static bool parse_integer(const char **at, int64_t *out) {
-    char *end, digit = (*at)[**at == '-'];
-    if (digit < '0' || digit > '9')
-        return false;
-    *out = strtoll(*at, &end, 10);
-    *at = end;
-    return true;
-}
-
-/* 3,1,4] */
-static void check_list(const char *at) {
-    int64_t ignored;
-    for (bool more = true; more;) {
-        at += strspn(at, " ");
-        more = parse_integer(&at, &ignored);
-        at += more ? strspn(at, " ") : 0;
-        if (more && !strcmp(at, "]"))
-            return;
-        more = more && *at++ == ',';
-    }
-    usage("a list of indices must be like [3,1,4]");
-}
-
-/* The first number of a valid list that starts at `at`, or after a number of it;
- * NULL after the last one. */
-static const char *list_item(const char *at) {
-    at += strspn(at, "-0123456789");
-    at += strspn(at, "[, ");
-    return *at == ']' ? NULL : at;
-}
-
-/* i, start:stop, start:stop:step or [i,j,k]; each part of a range may be
- * missing. */
-static indices parse_indices(const char *word) {
-    indices out = {word, false, false, 0, INT64_MAX, 1};
-    int64_t parts[3] = {0, INT64_MAX, 1};
-    size_t part = 0;
-    const char *at = word;
-    if (*word == '[') {
-        check_list(word + 1);
-        out.list = true;
-        return out;
-    }
-    for (;; part++, at++) {
-        bool found = parse_integer(&at, &parts[part]);
-        if ((*at && *at != ':') || (!found && part == 0 && !*at) ||
-            (*at == ':' && part == 2))
-            usage(
-                "\"%s\" is not an index, START:STOP, START:STOP:STEP or a list", word);
-        if (!*at)
-            break;
-    }
-    out.one = part == 0;
-    out.start = parts[0];
-    out.stop = parts[1];
-    out.step = (uint64_t)parts[2];
-    if (parts[2] < 1)
-        usage("%s: the step must be at least 1", word);
-    if (!out.one && (out.start < 0) == (out.stop < 0) && out.start > out.stop) {
-        const char *stop = strchr(word, ':') + 1;
-        usage("%s: invalid range (start %.*s > stop %.*s)", word,
-            (int)(stop - word - 1), word, (int)strcspn(stop, ":"), stop);
-    }
-    return out;
-}
-
-static bool is_negative(const indices *some) {
-    return some->start < 0 || some->stop < 0;
-}
-
-/* The index that a number means; below 0: none. */
-static int64_t from_start(int64_t index, uint64_t length) {
-    return index < 0 ? index + (int64_t)length : index;
-}
-
-/* The start or stop of a range: clamped to 0. */
-static uint64_t range_end(int64_t index, uint64_t length) {
-    index = from_start(index, length);
-    return index < 0 ? 0 : (uint64_t)index;
-}
-
 /* ---- which fields ---- */
 
 static const bags_field *fields;
@@ -150,7 +57,7 @@ static selection parse_selection(const char *word) {
         if (out.field == fields_count)
             fail_field(source_path(), word, fields, fields_count);
         out.items =
-            parse_indices(string_format("%.*s", (int)strlen(open) - 2, open + 1));
+            indices_parse(string_format("%.*s", (int)strlen(open) - 2, open + 1));
         bool is_video = type_kind(fields[out.field].type) == TYPE_VIDEO;
         out.whole = out.frames = is_video && !source_is_sequence(out.field);
         if (!out.frames && !source_is_sequence(out.field))
@@ -181,27 +88,20 @@ static void parse_selections(char **words, size_t words_count) {
     }
 }
 
-/* The range start <= i < stop of the items; empty if there is no such one. */
-static void find_items(
-    const indices *items, uint64_t length, uint64_t *start, uint64_t *stop) {
-    *start = range_end(items->start, length);
-    *stop = range_end(items->stop, length);
-    if (items->one)
-        *stop = *start + (from_start(items->start, length) >= 0);
-    else if (*start > *stop)
-        *stop = *start;
+static bool is_negative(const range_word *some) {
+    return some->start < 0 || some->stop < 0;
 }
 
 /* Convert the items of selection i to what the reader needs. Negative numbers
  * depend on the length of the sequence. */
 static void resolve(uint64_t index, size_t i) {
-    const indices *items = &selections[i].items;
+    const range_word *items = &selections[i].items;
     uint64_t length = 0, start, stop;
     if (selections[i].whole)
         return;
     if (is_negative(items))
         length = source_count(index, selections[i].field);
-    find_items(items, length, &start, &stop);
+    indices_range(items, length, &start, &stop);
     selects[i] = bags_slice(selections[i].field, start, stop, items->step);
 }
 
@@ -258,12 +158,12 @@ static void put_blob(uint64_t index, size_t slot, size_t item) {
 /* Open the video of a slot, and find the frames that are selected. False: it does not
  * decode. */
 static bool open_frames(uint64_t index, size_t slot, uint64_t *start, uint64_t *stop) {
-    const indices *items = &selections[slot].items;
+    const range_word *items = &selections[slot].items;
     uint64_t length = 0;
     codec_check(fields[selections[slot].field].type);
     if (!frames_open(source_bytes(slot, 0), &length))
         return false;
-    find_items(items, length, start, stop);
+    indices_range(items, length, start, stop);
     *stop = *stop < length ? *stop : length;
     if (items->one && *start >= *stop)
         fail_items(index, slot, length);
@@ -338,7 +238,7 @@ static void show_datapoint(uint64_t index) {
 static bags_view read_npy(uint64_t index) {
     static bags_buffer scratch;
     const bags_field *field = &fields[selections[0].field];
-    const indices *items = &selections[0].items;
+    const range_word *items = &selections[0].items;
     bags_view blob = source_bytes(0, 0);
     const char *kind = type_of_bytes(blob);
     bags_value value;
@@ -382,8 +282,8 @@ static uint64_t find_index(const char *word) {
     uint64_t length = source_length();
     const char *end = word;
     int64_t index = 0;
-    parse_integer(&end, &index);
-    index = from_start(index, length);
+    integer_parse(&end, &index);
+    index = index_from_start(index, length);
     if (index < 0 || (uint64_t)index >= length)
         fail(BAGS_ERROR_RANGE, "%s: %s %.*s out of range (length %ju)", source_path(),
             source_dataset() ? "datapoint" : "blob", (int)(end - word), word,
@@ -414,14 +314,16 @@ static void get_keys(uint64_t start, uint64_t stop) {
     }
 }
 
-static void get_all(const indices *all) {
+static void get_all(const range_word *all) {
     uint64_t length = source_length();
-    const char *first = all->list ? list_item(all->word) : all->one ? all->word : NULL;
-    for (const char *at = first; at; at = all->list ? list_item(at) : NULL)
+    const char *first = all->list  ? indices_next(all->word)
+                        : all->one ? all->word
+                                   : NULL;
+    for (const char *at = first; at; at = all->list ? indices_next(at) : NULL)
         find_index(at);
     if (directory)
         directory_make(directory);
-    for (const char *at = first; at; at = all->list ? list_item(at) : NULL)
+    for (const char *at = first; at; at = all->list ? indices_next(at) : NULL)
         get_one(find_index(at));
     if (first)
         return;
@@ -437,14 +339,14 @@ static void get_all(const indices *all) {
 /* ---- the command ---- */
 
 static int run(char **operands) {
-    indices datapoints = {NULL, true, false, 0, 0, 1};
+    range_word datapoints = {NULL, true, false, 0, 0, 1};
     uint64_t start = 0, stop = 1;
     char **words = operands + (key ? 1 : 2); /* SELECT */
     size_t words_count = 0;
     if (!key && !operands[1])
         usage("missing INDEX, or --key");
     if (!key)
-        datapoints = parse_indices(operands[1]);
+        datapoints = indices_parse(operands[1]);
     source_open(operands[0]);
     fields = source_fields(&fields_count);
     while (words[words_count])

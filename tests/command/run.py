@@ -21,6 +21,7 @@ MODULES = [
     'python',
     'keys',
     'copying',
+    'deriving',
     'checksums',
     'completion',
     'verifying',

@@ -1,0 +1,285 @@
+/*
+ * bags derive: another version of a dataset, which shares its Bags.
+ */
+#include "command.h"
+
+#include "../../formats/formats.h"
+
+static bags_derive_options given;
+static const char *rows_path, *range, *exclude_path, *split, *keep_given, *drop_given,
+    *rename_given, *joined;
+static option_number seed, shard_start, shard_stop;
+
+static const option options[] = {
+    {"rows", OPTION_PATH, &rows_path, "FILE",
+        "only the datapoints whose numbers are in FILE or, with -, standard input: one "
+        "per line or a JSON list, in their order"},
+    {"exclude", OPTION_PATH, &exclude_path, "FILE",
+        "not those whose numbers are in FILE"},
+    {"range", OPTION_TEXT, &range, "RANGE",
+        "of those that are left, START:STOP, START:STOP:STEP or [i,j,...]; negative "
+        "numbers count from the end"},
+    {"split", OPTION_TEXT, &split, "NAME=PART,...",
+        "'train=0.9,val=0.1' writes OUT/train and OUT/val, of exactly these parts, "
+        "chosen at random"},
+    {"seed", OPTION_NUMBER, &seed, "S", "which random parts (0)"},
+    {"fields", OPTION_TEXT, &keep_given, "FIELD,...", "only these fields"},
+    {"drop", OPTION_TEXT, &drop_given, "FIELD,...", "all fields but these"},
+    {"rename", OPTION_TEXT, &rename_given, "OLD=NEW,...",
+        "other names for fields; OLD are those of DATASET"},
+    {"add", OPTION_TEXT, &joined, "DATASET",
+        "the fields of another dataset, whose shards have the same lengths"},
+    {"shard-start", OPTION_NUMBER, &shard_start, "W",
+        "this worker's number, from 0: it makes the shards W, W+K, ..."},
+    {"shard-stop", OPTION_NUMBER, &shard_stop, "K", "the number of workers"},
+    {"no-sync", OPTION_FLAG, &given.no_sync, NULL, "do not wait for stable storage"},
+    OPTIONS_END,
+};
+
+static const char *from;
+static bags_reader *reader;
+
+/* ---- fields ---- */
+
+static const bags_field *fields;
+static size_t fields_count;
+static bags_derived_field *derived;
+static size_t derived_count;
+
+/* For each word of a list the number of its field, and what it is equal to. */
+static void each_field(
+    const char *list, const char *of, void (*each)(size_t field, const char *value)) {
+    char *at = string_format("%s", list), *name, *value;
+    while (list_next(&at, &name, &value)) {
+        if (!value == !strcmp(of, "rename"))
+            usage("--%s: expected %s", of, value ? "FIELD,..." : "OLD=NEW,...");
+        size_t field = field_find(fields, fields_count, name, strlen(name));
+        if (field == fields_count)
+            fail_field(from, name, fields, fields_count);
+        each(field, value);
+    }
+}
+
+static bool *kept;
+static const char **names;
+
+static void keep_field(size_t field, const char *value) {
+    (void)value;
+    kept[field] = true;
+}
+
+static void drop_field(size_t field, const char *value) {
+    (void)value;
+    kept[field] = false;
+}
+
+static void rename_field(size_t field, const char *value) {
+    if (!kept[field])
+        usage("--rename: the field \"%s\" is left out", fields[field].name);
+    names[field] = value;
+}
+
+static void add_field(const char *name, const char *old, const char *dataset) {
+    derived = (bags_derived_field *)grow(derived, derived_count, sizeof *derived);
+    bags_derived_field one = {name, old, dataset};
+    derived[derived_count++] = one;
+}
+
+static void choose_fields(void) {
+    fields = bags_reader_fields(reader, &fields_count);
+    kept = (bool *)allocate(fields_count + 1, sizeof *kept);
+    names = (const char **)allocate(fields_count + 1, sizeof *names);
+    for (size_t i = 0; i < fields_count; i++) {
+        kept[i] = keep_given == NULL;
+        names[i] = fields[i].name;
+    }
+    if (keep_given)
+        each_field(keep_given, "fields", keep_field);
+    if (drop_given)
+        each_field(drop_given, "drop", drop_field);
+    if (rename_given)
+        each_field(rename_given, "rename", rename_field);
+    derived = (bags_derived_field *)allocate(1, sizeof *derived);
+    for (size_t i = 0; i < fields_count; i++)
+        if (kept[i])
+            add_field(names[i], fields[i].name, NULL);
+    if (joined) {
+        size_t count;
+        bags_reader *other = dataset_open(joined);
+        const bags_field *more = bags_reader_fields(other, &count);
+        for (size_t i = 0; i < count; i++)
+            add_field(string_format("%s", more[i].name), NULL, joined);
+        bags_reader_close(other);
+    }
+    given.fields = derived;
+    given.fields_count = derived_count;
+}
+
+/* ---- datapoints ---- */
+
+static uint64_t *rows; /* NULL: all */
+static size_t rows_count;
+
+/* All datapoints, if none was selected. */
+static void list_rows(void) {
+    if (rows)
+        return;
+    rows_count = (size_t)bags_reader_length(reader);
+    rows = (uint64_t *)allocate(rows_count + 1, sizeof *rows);
+    for (size_t i = 0; i < rows_count; i++)
+        rows[i] = i;
+}
+
+static void choose_rows(void) {
+    uint64_t length = bags_reader_length(reader);
+    if (rows_path) {
+        rows = rows_read(rows_path, length, &rows_count);
+        if (!rows)
+            rows = (uint64_t *)allocate(1, sizeof *rows);
+    }
+    if (exclude_path) {
+        size_t count, left = 0;
+        uint64_t *numbers = rows_read(exclude_path, length, &count);
+        bool *out = (bool *)allocate((size_t)length + 1, sizeof *out);
+        for (size_t i = 0; i < count; i++)
+            out[numbers[i]] = true;
+        list_rows();
+        for (size_t i = 0; i < rows_count; i++)
+            if (!out[rows[i]])
+                rows[left++] = rows[i];
+        rows_count = left;
+        free(numbers);
+        free(out);
+    }
+    if (range) {
+        range_word words = indices_parse(range);
+        list_rows();
+        size_t count;
+        uint64_t *positions = rows_of_indices(&words, rows_count, &count);
+        for (size_t i = 0; i < count; i++)
+            positions[i] = rows[positions[i]];
+        free(rows);
+        rows = positions ? positions : (uint64_t *)allocate(1, sizeof *rows);
+        rows_count = count;
+    }
+}
+
+/* ---- making it ---- */
+
+static void derive(const char *to, const uint64_t *numbers, size_t count) {
+    bags_derive_report made;
+    given.rows = numbers;
+    given.rows_count = count;
+    given.shard_start = shard_start.value;
+    given.shard_stop = shard_stop.value;
+    interrupt_leaves(
+        "nothing is complete; remove what is left", "start again with", NULL);
+    must(bags_derive(from, to, &given, &made, &failure));
+    print("%s: derived %s in %s, %s linked, %s new\n", to,
+        counted(made.length, "datapoint"), counted(made.shards, "shard"),
+        counted(made.linked, "byte"), counted(made.made, "byte"));
+}
+
+typedef struct split_part {
+    const char *name;
+    double part;
+} split_part;
+
+static split_part *parts;
+static size_t parts_count;
+
+static void parse_split(void) {
+    char *at = string_format("%s", split), *name, *value, *end;
+    double sum = 0;
+    while (list_next(&at, &name, &value)) {
+        split_part one = {name, value ? strtod(value, &end) : -1};
+        if (!value || !*value || *end || !(one.part > 0) || one.part > 1)
+            usage("--split: \"%s\" is not NAME=PART, with a PART above 0 and up to 1",
+                name);
+        if (!*name || *name == '.' || strpbrk(name, "/\\:") ||
+            !name[strspn(name, "0123456789")])
+            usage("--split: \"%s\" cannot be the name of a dataset: it must not be a "
+                  "number, begin with a dot, or contain / \\ or :",
+                name);
+        for (size_t i = 0; i < parts_count; i++)
+            if (!strcmp(parts[i].name, name))
+                usage("--split: duplicate name \"%s\"", name);
+        parts = (split_part *)grow(parts, parts_count, sizeof *parts);
+        parts[parts_count++] = one;
+        sum += one.part;
+    }
+    if (sum > 1 + 1e-9)
+        usage("--split: the parts add up to %g, more than 1", sum);
+}
+
+/* Datapoint i of the selection belongs to the part in which its place in a shuffled
+ * order is: so sizes are exact. */
+static void derive_split(const char *to) {
+    uint64_t *numbers, start = 0;
+    double sum = 0;
+    list_rows();
+    numbers = (uint64_t *)allocate(rows_count + 1, sizeof *numbers);
+    bool *seen = (bool *)allocate((size_t)bags_reader_length(reader) + 1, sizeof *seen);
+    for (size_t i = 0; i < rows_count; i++) {
+        if (seen[rows[i]])
+            usage("--split: datapoint %ju is selected twice, and could be in two parts",
+                (uintmax_t)rows[i]);
+        seen[rows[i]] = true;
+    }
+    for (size_t k = 0; k < parts_count; k++)
+        if (path_exists(temp_format("%s/%s", to, parts[k].name)))
+            fail(BAGS_ERROR_EXISTS, "%s/%s: already exists", to, parts[k].name);
+    for (size_t k = 0; k < parts_count; k++) {
+        sum += parts[k].part;
+        uint64_t stop = (uint64_t)(sum * (double)rows_count + 0.5);
+        stop = stop < rows_count ? stop : rows_count;
+        size_t count = 0;
+        for (size_t i = 0; i < rows_count; i++) {
+            uint64_t place = bags_permute_inverse(seed.value, 0, rows_count, i);
+            if (place >= start && place < stop)
+                numbers[count++] = rows[i];
+        }
+        derive(string_format("%s/%s", to, parts[k].name), numbers, count);
+        start = stop;
+    }
+}
+
+static int run(char **operands) {
+    const char *to = operands[1];
+    from = path_without_secrets(operands[0]);
+    if (keep_given && drop_given)
+        usage("--fields and --drop are mutually exclusive");
+    if (seed.given && !split)
+        usage("--seed needs --split");
+    if (has_ending(to, ".bag") || has_ending(to, ".zip"))
+        usage("%s: the name of a dataset must not end in .bag or .zip", to);
+    if (split)
+        parse_split();
+    path_must_be_writable(path_parent(to));
+    reader = dataset_open(from);
+    given.from = io_for_path(from);
+    given.registry = registry_get();
+    choose_fields();
+    choose_rows();
+    if (split)
+        derive_split(to);
+    else
+        derive(to, rows, rows_count);
+    return 0;
+}
+
+const command command_derive = {"derive",
+    "another version of a dataset, without copying", "DATASET OUT",
+    {ARGUMENT_PATH, ARGUMENT_LOCAL}, 2, 2, options, NULL,
+    "Makes a dataset of some datapoints or fields of another one, in milliseconds and "
+    "without copying data: its Bags are hard links to those of DATASET, and refs.bag "
+    "and spec.json are new. It is a dataset like any other, also for Python, and stays "
+    "complete when DATASET is removed. Names and numbers are those of DATASET. Several "
+    "selections apply one after the other, in the order of this list. Shards stay "
+    "shards: each has datapoints of one shard; those without any are left out. "
+    "Checksums are carried over. OUT must not exist, and must be on the same file "
+    "system. Nothing is complete before the end: a process that is killed leaves "
+    "directories without spec.json, to be removed.\n",
+    "  bags derive pets cats --rows cats.txt --drop path\n"
+    "  bags derive pets parts --split train=0.9,val=0.1 --seed 1\n",
+    run};

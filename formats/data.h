@@ -1,0 +1,110 @@
+/*
+ * data.h - what is done with datasets: versions that copy no data.
+ *
+ *     file           subject                 library
+ *     derive.c       derived datasets        none
+ */
+#ifndef BAGS_DATA_H
+#define BAGS_DATA_H
+
+#include "bags.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#ifndef BAGS_NO_WRITER
+
+/* ========================================================================
+ * >>derive
+ * Another version of a dataset: some of its datapoints, in another order within their
+ * shard; fewer fields, other names, fields of another dataset. No library.
+ *
+ *     SOURCE/000003/              DERIVED/000002/
+ *         spec.json                   spec.json    new
+ *         refs.bag                    refs.bag     new: the datapoints
+ *         image.bag   <------------   image.bag    a hard link: the same file
+ *         label.bag   <------------   class.bag    a hard link, another name
+ *         score.bag
+ *
+ * A finished Bag never changes, so two datasets may share it. The derived one is a
+ * dataset like any other, for every reader, Python's too, and stays whole when the
+ * source is removed.
+ * ====================================================================== */
+
+/* A field of the derived dataset. */
+typedef struct bags_derived_field {
+    const char *name;    /* there */
+    const char *from;    /* in the dataset that has it; NULL: the same name */
+    const char *dataset; /* path of another dataset, whose shards have the same lengths
+                            as the source's; NULL: the source */
+} bags_derived_field;
+
+typedef struct bags_derive_options {
+    const bags_derived_field *fields; /* NULL: all fields of the source */
+    size_t fields_count;
+    /* Numbers of datapoints of the source, in the order of the derived dataset; each may
+     * come several times. Those of one shard must be next to each other, and the shards
+     * in order. NULL: all. */
+    const uint64_t *rows;
+    size_t rows_count;
+    uint64_t shard_start, shard_stop; /* make only the shards of this worker */
+    bool no_sync;                     /* do not wait for stable storage */
+    const bags_registry *registry;    /* that checks types, as for a writer */
+    const bags_io *from;              /* where the datasets are; NULL: env.io */
+    bags_env env;                     /* env.io: where the derived dataset will be */
+} bags_derive_options;
+
+typedef struct bags_derive_report {
+    uint64_t shards; /* that were made */
+    uint64_t length; /* their datapoints */
+    uint64_t linked; /* bytes of the Bags that are shared */
+    uint64_t made;   /* bytes of the files that were written */
+    uint64_t copy;   /* if the failure is that files cannot be linked, or that the order
+                        is one across shards: bytes of the fields, which a copy needs at
+                        most; otherwise 0 */
+} bags_derive_report;
+
+/*
+ * Derive a dataset from a finished one. No blob is read or copied: each shard receives
+ * hard links to its Bags, a new refs.bag and a new spec.json and, if all shards of all
+ * datasets have them, the checksums of the Bags, bound together anew. Shard i has
+ * datapoints of one shard; shards without datapoints are left out, and the numbers
+ * closed. An unsharded source makes an unsharded dataset. Indexes and .idx files are not
+ * derived.
+ *
+ * `to` must not exist; parent directories are created. With shard_stop above 1, several
+ * workers make one dataset, each with the same other options; `to` may then exist, and
+ * each shard must not.
+ *
+ * spec.json, without which no reader accepts a shard, is given its name last, when all
+ * shards of this call are complete. After a failure everything is removed. A process that
+ * is killed leaves directories without spec.json: remove them, which the source does not
+ * notice. The source is never changed.
+ *
+ * Returns BAGS_OK, what bags_reader_open and bags_reader_refs return for the datasets, or
+ *   BAGS_ERROR_EXISTS    the path exists, or with workers one of the shards
+ *   BAGS_ERROR_FIELD, BAGS_ERROR_TYPE
+ *                        no such field; a name, or a type, that no writer accepts
+ *   BAGS_ERROR_RANGE     a number of `rows` that is not below the source's length
+ *   BAGS_ERROR_VALUE     the other dataset has shards of other lengths
+ *   BAGS_ERROR_STATE     a dataset was replaced, removed or finalized meanwhile
+ *   BAGS_ERROR_LIMIT     an order across shards, or files that cannot be linked: another
+ *                        file system, or one without links; too many links of a file; a
+ *                        server or an archive; a split dataset. report->copy is set
+ *   BAGS_ERROR_ARGUMENT, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ *
+ * *report, which may be NULL, is always written. Threads: any. Cost: reads refs.bag of the
+ * datapoints; a few system calls per field and shard. Memory: 12 bytes per datapoint of a
+ * shard, and 1 MiB.
+ */
+bags_code bags_derive(const char *from, const char *to,
+    const bags_derive_options *options, bags_derive_report *report, bags_error *err);
+
+#endif /* BAGS_NO_WRITER */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* BAGS_DATA_H */

@@ -1,0 +1,966 @@
+/*
+ * derive.c - versions of datasets that share their Bags by hard links; see data.h.
+ *
+ * A shard is made from the bottom up, and no reader accepts it before the last step:
+ *
+ *     make the directory, which claims it                 (derive_claim)
+ *     link the Bags, and see what they are                (derive_link)
+ *     write refs.bag, in their layout                     (derive_write_refs)
+ *     copy the checksums, with new trailers               (derive_write_checksums)
+ *     write spec.json.derived                             (derive_shard)
+ *     the source is as it was?                            (derive_check_records)
+ *     when all shards are made: it becomes spec.json      (derive_publish)
+ *
+ * There is no spec.json.partial: with it a recovery would treat the links as files that
+ * it may truncate.
+ */
+#include "data.h"
+#include "private.h"
+
+#include <stdlib.h>
+
+#ifndef BAGS_NO_WRITER
+
+#define DERIVE_PATH 4096 /* bytes of the longest path */
+#define DERIVE_BUFFER ((size_t)256 << 10)
+#define DERIVE_TRAILER 44 /* see >>crc in bags.h */
+#define DERIVE_MAGIC "BAGSCRC2"
+
+/* A dataset that fields come from; the first is the source. */
+typedef struct derive_source {
+    const char *path;
+    bags_reader *reader;
+    const bags_shard *shards;
+    size_t count;
+    bags_buffer refs;    /* bags_ref, one per field */
+    bags_buffer records; /* bags_identity, of each shard's spec.json */
+    bags_row row;
+} derive_source;
+
+/* A field of the derived dataset, and its Bag in the shard that is made. */
+typedef struct derive_field {
+    const char *name, *from;
+    size_t source, number; /* of the field there */
+    uint64_t length;       /* blobs */
+    uint64_t size;         /* bytes */
+    bool empty;            /* a new file without blobs, not a link */
+    unsigned char trailer[DERIVE_TRAILER];
+} derive_field;
+
+typedef struct derive {
+    bags_buffer memory; /* see format_state */
+    const bags_derive_options *options;
+    const bags_io *io, *in;
+    const char *to;
+    bags_derive_report *report;
+    derive_source *sources;
+    size_t sources_count;
+    derive_field *fields; /* sorted by name */
+    size_t fields_count;
+    bags_type *types;
+    bags_ref *refs; /* of a datapoint */
+    bags_buffer arrays[4], spec, row, ends, crcs, buffer;
+    size_t spec_size;
+    bool checksums, sharded, v2;
+    bool made_root;         /* the directory `to` was made by this call */
+    uint64_t stop;          /* workers, at least 1 */
+    uint64_t claimed, next; /* shards of this worker; number of the next one of all */
+    uint64_t length;        /* datapoints that are selected */
+    char directory[DERIVE_PATH], from[DERIVE_PATH], path[DERIVE_PATH];
+    void *file; /* that is written, at `path` */
+    uint64_t written;
+    size_t used;
+} derive;
+
+static bags_code derive_join(char out[DERIVE_PATH], const char *directory,
+    const char *name, const char *ending, bags_error *err) {
+    int size = snprintf(out, DERIVE_PATH, "%s/%s%s", directory, name, ending);
+    return size >= 0 && size < DERIVE_PATH
+               ? BAGS_OK
+               : bags_fail(err, BAGS_ERROR_LIMIT, "%s: path too long",
+                     bags_path_tail(directory));
+}
+
+/* The path of a file in a shard of a source. */
+static bags_code derive_source_path(derive *d, size_t source, size_t shard,
+    const char *name, const char *ending, bags_error *err) {
+    const derive_source *s = &d->sources[source];
+    char directory[DERIVE_PATH];
+    bags_code code =
+        bags_shard_path(s->path, &s->shards[shard], directory, sizeof directory, err);
+    return code ? code : derive_join(d->from, directory, name, ending, err);
+}
+
+/* ---- files that are written ---- */
+
+static bags_code derive_flush(derive *d, bags_error *err) {
+    for (size_t done = 0, step = 0; done < d->used; done += step) {
+        step = 0;
+        int error = d->io->write_at(d->io->user, d->file, d->written + done,
+            d->buffer.data + done, d->used - done, &step);
+        if (!error && !step)
+            error = EIO;
+        if (error)
+            return bags_fail_io(d->io, error, d->path, "write", err);
+    }
+    d->written += d->used;
+    d->used = 0;
+    return BAGS_OK;
+}
+
+static bags_code derive_put(derive *d, const void *data, size_t size, bags_error *err) {
+    const unsigned char *from = (const unsigned char *)data;
+    bags_code code = BAGS_OK;
+    while (size > 0 && !code) {
+        size_t part = DERIVE_BUFFER - d->used;
+        part = part < size ? part : size;
+        memcpy(d->buffer.data + d->used, from, part);
+        d->used += part;
+        from += part;
+        size -= part;
+        if (d->used == DERIVE_BUFFER)
+            code = derive_flush(d, err);
+    }
+    return code;
+}
+
+static bags_code derive_create(
+    derive *d, const char *name, const char *ending, bags_error *err) {
+    bags_code code = derive_join(d->path, d->directory, name, ending, err);
+    if (code)
+        return code;
+    d->written = d->used = 0;
+    int error = d->io->open(d->io->user, d->path, BAGS_IO_CREATE, &d->file);
+    if (error)
+        d->file = NULL;
+    return bags_fail_io(d->io, error, d->path, "create", err);
+}
+
+/* Complete the file, after a failure `code` without more than closing it. */
+static bags_code derive_close(derive *d, bags_code code, bags_error *err) {
+    if (!d->file)
+        return code;
+    if (!code)
+        code = derive_flush(d, err);
+    int error = code || d->options->no_sync ? 0 : d->io->sync(d->io->user, d->file);
+    int closed = d->io->close(d->io->user, d->file);
+    d->file = NULL;
+    d->report->made += d->written;
+    if (code)
+        return code;
+    return bags_fail_io(d->io, error ? error : closed, d->path, "write", err);
+}
+
+static bags_code derive_sync_dir(derive *d, const char *path, bags_error *err) {
+    int error = d->options->no_sync ? 0 : d->io->sync_dir(d->io->user, path);
+    return bags_fail_io(d->io, error, path, "sync", err);
+}
+
+/* ---- what is selected ---- */
+
+/* Bytes of all blobs of the fields. */
+static uint64_t derive_copy_size(derive *d) {
+    uint64_t size = 0;
+    for (size_t s = 0; s < d->sources_count; s++) {
+        size_t count = 0;
+        bags_info info;
+        bags_buffer memory = bags_buffer_of(d->options->env.allocator);
+        (void)bags_reader_fields(d->sources[s].reader, &count);
+        if (bags_buffer_reserve(&memory, (count + 1) * sizeof(bags_field_info), NULL))
+            continue;
+        bags_field_info *about = (bags_field_info *)(void *)memory.data;
+        if (!bags_reader_info(d->sources[s].reader, &info, about, NULL))
+            for (size_t i = 0; i < d->fields_count; i++)
+                if (d->fields[i].source == s)
+                    size += about[d->fields[i].number].size;
+        bags_buffer_free(&memory);
+    }
+    return size;
+}
+
+/* What only a copy can do. */
+static bags_code derive_fail_copy(
+    derive *d, const char *path, const char *what, bags_error *err) {
+    d->report->copy = derive_copy_size(d);
+    return bags_fail(err, BAGS_ERROR_LIMIT,
+        "%s: %s; a copy of the data needs at most %" PRIu64 " bytes",
+        bags_path_tail(path), what, d->report->copy);
+}
+
+static uint64_t derive_row(const derive *d, uint64_t i) {
+    return d->options->rows ? d->options->rows[i] : i;
+}
+
+/* How many of the rows that start at `at` are of a shard. */
+static uint64_t derive_run(const derive *d, const bags_shard *shard, uint64_t at) {
+    uint64_t stop = at;
+    if (!d->options->rows)
+        return shard->length;
+    while (stop < d->length && d->options->rows[stop] - shard->start < shard->length)
+        stop++;
+    return stop - at;
+}
+
+static bags_code derive_check_rows(derive *d, bags_error *err) {
+    const derive_source *source = &d->sources[0];
+    uint64_t all = bags_reader_length(source->reader), at = 0;
+    d->length = d->options->rows ? d->options->rows_count : all;
+    for (uint64_t i = 0; i < d->length; i++)
+        if (derive_row(d, i) >= all)
+            return bags_fail(err, BAGS_ERROR_RANGE,
+                "%s: datapoint %" PRIu64 " out of range (length %" PRIu64 ")",
+                bags_path_tail(source->path), derive_row(d, i), all);
+    for (size_t i = 0; i < source->count; i++)
+        at += derive_run(d, &source->shards[i], at);
+    if (at < d->length)
+        return derive_fail_copy(d, source->path,
+            "an order across shards: links keep each datapoint in its shard", err);
+    return BAGS_OK;
+}
+
+/* ---- the sources ---- */
+
+static bags_code derive_open_source(
+    derive *d, derive_source *s, bool checksums, bags_error *err) {
+    bags_reader_options reading;
+    memset(&reading, 0, sizeof reading);
+    reading.env = d->options->env;
+    reading.env.io = d->in;
+    reading.registry = d->options->registry;
+    reading.verify_checksums = checksums;
+    bags_reader_close(s->reader);
+    s->reader = bags_reader_open(s->path, &reading, err);
+    if (!s->reader)
+        return err->code;
+    s->shards = bags_reader_shards(s->reader, &s->count);
+    return BAGS_OK;
+}
+
+/* Identify the spec.json of each shard. What is read afterwards is of this version, or
+ * derive_check_records fails. */
+static bags_code derive_take_records(derive *d, size_t source, bags_error *err) {
+    derive_source *s = &d->sources[source];
+    size_t size = (s->count + 1) * sizeof(bags_identity);
+    bags_code code = bags_buffer_reserve(&s->records, size, err);
+    for (size_t i = 0; i < s->count && !code && d->in->identify; i++) {
+        bags_identity *record = (bags_identity *)(void *)s->records.data + i;
+        code = derive_source_path(d, source, i, "spec.json", "", err);
+        int error = code ? 0 : d->in->identify(d->in->user, NULL, d->from, record);
+        if (error)
+            code = bags_fail_io(d->in, error, d->from, "identify", err);
+    }
+    return code;
+}
+
+static bags_code derive_check_records(derive *d, size_t shard, bags_error *err) {
+    bags_code code = BAGS_OK;
+    for (size_t s = 0; s < d->sources_count && !code; s++) {
+        bags_identity *records = (bags_identity *)(void *)d->sources[s].records.data;
+        code = derive_source_path(d, s, shard, "spec.json", "", err);
+        if (!code)
+            code = format_check_identity(d->in, NULL, d->from, &records[shard], err);
+        if (code == BAGS_ERROR_CORRUPT)
+            code = err->code = BAGS_ERROR_STATE;
+    }
+    return code;
+}
+
+/* Split shards have no refs.bag: blob n is that of datapoint n, and stays it. */
+static bags_code derive_check_sources(derive *d, bags_error *err) {
+    const derive_source *first = &d->sources[0];
+    bags_code code = BAGS_OK;
+    for (size_t s = 0; s < d->sources_count && !code; s++) {
+        const derive_source *other = &d->sources[s];
+        bool same = other->count == first->count;
+        for (size_t i = 0; i < other->count && same; i++)
+            same = other->shards[i].length == first->shards[i].length;
+        if (!same)
+            return bags_fail(err, BAGS_ERROR_VALUE,
+                "%s: its shards do not have the lengths of those of %s (%" PRIu64
+                " datapoints in %" PRIu64 ", expected %" PRIu64 " in %" PRIu64 ")",
+                bags_path_tail(other->path), bags_path_tail(first->path),
+                bags_reader_length(other->reader), (uint64_t)other->count,
+                bags_reader_length(first->reader), (uint64_t)first->count);
+        for (size_t i = 0; i < other->count && !code; i++) {
+            bags_path_kind kind = BAGS_PATH_FILE;
+            code = derive_source_path(d, s, i, "refs", ".bag", err);
+            int error = code ? 0 : d->in->kind(d->in->user, d->from, &kind);
+            if (error)
+                code = bags_fail_io(d->in, error, d->from, "open", err);
+            else if (!code && kind == BAGS_PATH_NONE)
+                code = derive_fail_copy(
+                    d, d->from, "missing: a split dataset has no refs", err);
+        }
+    }
+    if (!code && (d->in != d->io || !d->io->link))
+        code = derive_fail_copy(d, first->path,
+            "on a server or in an archive, where files cannot be linked", err);
+    return code;
+}
+
+/* True if there are checksums of everything that will be linked, and of all refs. */
+static bags_code derive_find_checksums(derive *d, bags_error *err) {
+    bags_code code = BAGS_OK;
+    d->checksums = true;
+    for (size_t i = 0; i < d->fields_count + d->sources_count; i++) {
+        bool is_field = i < d->fields_count;
+        size_t source = is_field ? d->fields[i].source : i - d->fields_count;
+        const char *name = is_field ? d->fields[i].from : "refs";
+        for (size_t k = 0; k < d->sources[source].count && !code; k++) {
+            bags_path_kind kind = BAGS_PATH_NONE;
+            code = derive_source_path(d, source, k, name, ".crc", err);
+            int error = code ? 0 : d->in->kind(d->in->user, d->from, &kind);
+            code = code ? code : bags_fail_io(d->in, error, d->from, "open", err);
+            d->checksums = d->checksums && kind == BAGS_PATH_FILE;
+        }
+    }
+    return code;
+}
+
+/* ---- the fields ---- */
+
+static int derive_compare_fields(const void *a, const void *b) {
+    return strcmp(((const derive_field *)a)->name, ((const derive_field *)b)->name);
+}
+
+/* Add the dataset of a field, unless another field has added it: *source is its
+ * number. */
+static bags_code derive_add_source(
+    derive *d, const char *path, size_t *source, bags_error *err) {
+    for (*source = 0; *source < d->sources_count; ++*source)
+        if (!strcmp(d->sources[*source].path, path))
+            return BAGS_OK;
+    derive_source *s = &d->sources[d->sources_count++];
+    memset(s, 0, sizeof *s);
+    s->refs = s->records = bags_buffer_of(d->options->env.allocator);
+    s->path = path;
+    size_t count = 0;
+    bags_code code = derive_open_source(d, s, false, err);
+    (void)bags_reader_fields(s->reader, &count);
+    if (!code)
+        code = bags_buffer_reserve(&s->refs, (count + 1) * sizeof(bags_ref), err);
+    return code ? code : derive_take_records(d, *source, err);
+}
+
+static void *derive_array(
+    derive *d, size_t i, size_t count, size_t size, bags_code *code, bags_error *err) {
+    if (!*code)
+        *code = bags_buffer_reserve(&d->arrays[i], (count + 1) * size, err);
+    if (!*code)
+        memset(d->arrays[i].data, 0, (count + 1) * size);
+    return d->arrays[i].data;
+}
+
+/* Find the fields in their datasets, and make the new spec.json. */
+static bags_code derive_plan(derive *d, const char *from, bags_error *err) {
+    const bags_derive_options *options = d->options;
+    const bags_derived_field *given = options->fields;
+    bags_code code = BAGS_OK;
+    size_t source = 0, count = given ? options->fields_count : 0;
+    d->sources =
+        (derive_source *)derive_array(d, 0, count + 1, sizeof *d->sources, &code, err);
+    if (!code)
+        code = derive_add_source(d, from, &source, err);
+    if (code)
+        return code;
+    const bags_field *all = bags_reader_fields(d->sources[0].reader, &source);
+    if (!given)
+        count = source;
+    d->fields =
+        (derive_field *)derive_array(d, 1, count, sizeof *d->fields, &code, err);
+    d->types = (bags_type *)derive_array(d, 2, count, sizeof *d->types, &code, err);
+    bags_field *spec =
+        (bags_field *)derive_array(d, 3, count, sizeof *spec, &code, err);
+    for (size_t i = 0; i < count && !code; i++) {
+        derive_field *field = &d->fields[i];
+        field->name = given ? given[i].name : all[i].name;
+        field->from = given && given[i].from ? given[i].from : field->name;
+        if (!field->name)
+            return bags_fail(err, BAGS_ERROR_ARGUMENT, "the name of a field is NULL");
+        if (given && given[i].dataset)
+            code = derive_add_source(d, given[i].dataset, &field->source, err);
+        if (!code)
+            code = bags_reader_field(
+                d->sources[field->source].reader, field->from, &field->number, err);
+        d->fields_count++;
+    }
+    if (!code && count > 1)
+        qsort(d->fields, count, sizeof *d->fields, derive_compare_fields);
+    for (size_t i = 0; i < count && !code; i++) {
+        const derive_field *field = &d->fields[i];
+        const bags_reader *reader = d->sources[field->source].reader;
+        spec[i].name = field->name;
+        spec[i].type = bags_reader_fields(reader, &source)[field->number].type;
+    }
+    if (!code)
+        code = bags_spec_text(
+            spec, count, options->registry, &d->spec, &d->spec_size, err);
+    if (code == BAGS_ERROR_FIELD || code == BAGS_ERROR_TYPE)
+        return code;
+    /* The refs of a datapoint take the place of the spec, which is written. */
+    d->refs = (bags_ref *)derive_array(d, 3, count, sizeof *d->refs, &code, err);
+    return code;
+}
+
+/* Once the readers stay open: the types are theirs. */
+static bags_code derive_open_last(derive *d, bags_error *err) {
+    bags_code code = derive_find_checksums(d, err);
+    for (size_t s = 0; s < d->sources_count && !code && d->checksums; s++) {
+        derive_source *source = &d->sources[s];
+        size_t count = source->count;
+        code = derive_open_source(d, source, true, err);
+        if (!code && source->count != count)
+            code = bags_fail(err, BAGS_ERROR_STATE,
+                "%s: another process added or removed shards",
+                bags_path_tail(source->path));
+    }
+    for (size_t i = 0; i < d->sources[0].count && !code && d->checksums; i++)
+        code = derive_check_records(d, i, err);
+    for (size_t i = 0; i < d->fields_count && !code; i++) {
+        const derive_field *field = &d->fields[i];
+        d->types[i] =
+            *bags_reader_type(d->sources[field->source].reader, field->number);
+    }
+    return code;
+}
+
+/* ---- a shard ---- */
+
+/* Make a file of 8 zeros: a Bag without blobs, as v1 has it. */
+static bags_code derive_write_empty(derive *d, derive_field *field, bags_error *err) {
+    static const unsigned char zeros[8] = {0};
+    field->empty = true;
+    field->size = sizeof zeros;
+    bags_code code = derive_create(d, field->name, ".bag", err);
+    if (!code)
+        code = derive_put(d, zeros, sizeof zeros, err);
+    return derive_close(d, code, err);
+}
+
+static bags_code derive_fail_link(
+    derive *d, int error, const char *path, bags_error *err) {
+    static const struct {
+        int error;
+        const char *what;
+    } faults[] = {{EXDEV, "cannot link: on another file system"},
+        {EMLINK, "cannot link: the file has as many links as the file system allows"},
+        {EPERM, "cannot link: the file system has no links, or the file is another "
+                "user's"},
+        {ENOSYS, "cannot link: the file system has no links"},
+        {EOPNOTSUPP, "cannot link: the file system has no links"}};
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        if (faults[i].error == error)
+            return derive_fail_copy(d, path, faults[i].what, err);
+    return bags_fail_io(d->io, error, path, "link", err);
+}
+
+/* Open a linked Bag, which checks its shape, and find its layout: only v1 has an entry of
+ * 0 at the start of its table. */
+static bags_code derive_examine(
+    derive *d, derive_field *field, bool *v1, bool *v2, bags_error *err) {
+    unsigned char last[8], first[8];
+    bag_reader_options opening;
+    void *file = NULL;
+    memset(&opening, 0, sizeof opening);
+    opening.allow_empty_file = true;
+    opening.no_mmap = true;
+    opening.env = d->options->env;
+    opening.env.io = d->io;
+    bag_reader *bag = bag_reader_open(d->path, &opening, err);
+    if (!bag)
+        return err->code;
+    field->length = bag_reader_length(bag);
+    field->size = bag_reader_size(bag);
+    bag_reader_close(bag);
+    if (field->size == 0) {
+        *v2 = true;
+        return BAGS_OK;
+    }
+    int error = d->io->open(d->io->user, d->path, BAGS_IO_READ, &file);
+    if (error)
+        return bags_fail_io(d->io, error, d->path, "open", err);
+    bags_code code =
+        bags_read(d->io, file, d->path, field->size - 8, last, sizeof last, err);
+    if (!code)
+        code = bags_read(
+            d->io, file, d->path, bags_load(last, 8, false), first, sizeof first, err);
+    d->io->close(d->io->user, file);
+    if (!code && bags_load(first, 8, false) == 0)
+        *v1 = true;
+    else if (!code)
+        *v2 = true;
+    return code;
+}
+
+/* Link the Bags of a shard. Beside v1 Bags an empty file is no Bag, so that one of v1
+ * takes its place. */
+static bags_code derive_link(derive *d, size_t shard, bags_error *err) {
+    bool v1 = false, v2 = false;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < d->fields_count && !code; i++) {
+        derive_field *field = &d->fields[i];
+        field->empty = false;
+        code = derive_source_path(d, field->source, shard, field->from, ".bag", err);
+        if (!code)
+            code = derive_join(d->path, d->directory, field->name, ".bag", err);
+        int error = code ? 0 : d->io->link(d->io->user, d->from, d->path);
+        if (error)
+            return derive_fail_link(d, error, d->from, err);
+        if (!code)
+            code = derive_examine(d, field, &v1, &v2, err);
+        d->report->linked += field->size;
+    }
+    d->v2 = v2 && !v1;
+    for (size_t i = 0; i < d->fields_count && !code; i++) {
+        derive_field *field = &d->fields[i];
+        if (field->size > 0 || d->v2)
+            continue;
+        code = derive_join(d->path, d->directory, field->name, ".bag", err);
+        int error = code ? 0 : d->io->remove(d->io->user, d->path);
+        if (!code && error)
+            code = bags_fail_io(d->io, error, d->path, "remove", err);
+        if (!code)
+            code = derive_write_empty(d, field, err);
+    }
+    return code;
+}
+
+/* Read the refs of a datapoint of the source into d->refs. */
+static bags_code derive_read_refs(derive *d, uint64_t row, bags_error *err) {
+    bags_code code = BAGS_OK;
+    for (size_t s = 0; s < d->sources_count && !code; s++)
+        code = bags_reader_refs(d->sources[s].reader, row, &d->sources[s].row,
+            (bags_ref *)(void *)d->sources[s].refs.data, err);
+    for (size_t i = 0; i < d->fields_count && !code; i++) {
+        const derive_field *field = &d->fields[i];
+        const bags_ref *refs =
+            (const bags_ref *)(const void *)d->sources[field->source].refs.data;
+        d->refs[i] = refs[field->number];
+        if (d->refs[i].count &&
+            (d->refs[i].first >= field->length ||
+                d->refs[i].count > field->length - d->refs[i].first))
+            code = bags_fail(err, BAGS_ERROR_STATE,
+                "%s: field \"%.200s\": replaced while it was linked",
+                bags_path_tail(d->sources[field->source].path), field->from);
+    }
+    return code;
+}
+
+/* Append an entry of the table. Fills `ends` in memory, since it follows all blobs. */
+static bags_code derive_end(derive *d, size_t entry, uint64_t end, bags_error *err) {
+    bags_code code = bags_buffer_reserve(&d->ends, 8 * (entry + 1), err);
+    if (!code)
+        bags_store(d->ends.data + 8 * entry, 8, false, end);
+    return code;
+}
+
+/* What a trailer contains; see >>crc in bags.h. The last 4 bytes, and the CRC that binds
+ * the shard together, follow in derive_seal. */
+static void derive_trailer(unsigned char out[DERIVE_TRAILER], uint64_t length,
+    uint64_t size, uint32_t table, uint32_t crcs) {
+    bags_store(out, 8, false, length);
+    bags_store(out + 8, 8, false, size);
+    bags_store(out + 16, 4, false, table);
+    bags_store(out + 20, 4, false, crcs);
+}
+
+static uint32_t derive_trailer_crcs(const unsigned char trailer[DERIVE_TRAILER]) {
+    return (uint32_t)bags_load(trailer + 20, 4, false);
+}
+
+/* Write refs.bag, for `count` datapoints. */
+static bags_code derive_write_refs(derive *d, uint64_t at, uint64_t count,
+    unsigned char trailer[DERIVE_TRAILER], bags_error *err) {
+    uint64_t end = 0;
+    size_t entries = 0, rows = 0;
+    bags_code code = derive_create(d, "refs", ".bag", err);
+    if (!code && !d->v2)
+        code = derive_end(d, entries++, 0, err);
+    for (; rows < count && !code; rows++) {
+        bags_view blob;
+        code = derive_read_refs(d, derive_row(d, at + rows), err);
+        if (!code)
+            code = bags_refs_encode(
+                d->types, d->refs, d->fields_count, &d->row, &blob, err);
+        if (!code)
+            code = derive_put(d, blob.data, blob.size, err);
+        if (!code && d->checksums)
+            code = bags_buffer_reserve(&d->crcs, 4 * (rows + 1), err);
+        if (code)
+            break;
+        if (d->checksums)
+            bags_store(d->crcs.data + 4 * rows, 4, false,
+                bags_crc32c(0, blob.data, blob.size));
+        end += blob.size;
+        code = derive_end(d, entries++, end, err);
+    }
+    if (!code)
+        code = derive_put(d, d->ends.data, 8 * entries, err);
+    code = derive_close(d, code, err);
+    if (!code && d->checksums)
+        derive_trailer(trailer, count, end + 8 * entries,
+            bags_crc32c(0, d->ends.data, 8 * entries),
+            bags_crc32c(0, d->crcs.data, 4 * rows));
+    return code;
+}
+
+/* ---- checksums ---- */
+
+static bags_code derive_fail_checksums(derive *d, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_CORRUPT,
+        "%s: damaged, or not of the Bag next to it; bags_checksum with `replace` "
+        "makes it again",
+        bags_path_tail(d->from));
+}
+
+/* Read the trailer of a field's checksums, or make one for a Bag without blobs. */
+static bags_code derive_read_trailer(
+    derive *d, size_t shard, derive_field *field, bags_error *err) {
+    static const unsigned char zeros[8] = {0};
+    void *file = NULL;
+    if (field->empty) {
+        derive_trailer(
+            field->trailer, 0, sizeof zeros, bags_crc32c(0, zeros, sizeof zeros), 0);
+        return BAGS_OK;
+    }
+    bags_code code =
+        derive_source_path(d, field->source, shard, field->from, ".crc", err);
+    int error = code ? 0 : d->in->open(d->in->user, d->from, BAGS_IO_READ, &file);
+    if (code || error)
+        return code ? code : bags_fail_io(d->in, error, d->from, "open", err);
+    code = bags_read(
+        d->in, file, d->from, 4 * field->length, field->trailer, DERIVE_TRAILER, err);
+    d->in->close(d->in->user, file);
+    if (!code && (memcmp(field->trailer + 32, DERIVE_MAGIC, 8) != 0 ||
+                     bags_load(field->trailer + 40, 4, false) !=
+                         bags_crc32c(0, field->trailer, 40) ||
+                     bags_load(field->trailer, 8, false) != field->length ||
+                     bags_load(field->trailer + 8, 8, false) != field->size))
+        code = derive_fail_checksums(d, err);
+    return code;
+}
+
+/* Complete a trailer and write it. `bound` is of the shard. */
+static bags_code derive_seal(derive *d, const char *name, uint32_t bound,
+    unsigned char trailer[DERIVE_TRAILER], bags_error *err) {
+    bags_store(trailer + 24, 4, false, bags_crc32c(0, name, strlen(name)));
+    bags_store(trailer + 28, 4, false, bound);
+    memcpy(trailer + 32, DERIVE_MAGIC, 8);
+    bags_store(trailer + 40, 4, false, bags_crc32c(0, trailer, 40));
+    return derive_put(d, trailer, DERIVE_TRAILER, err);
+}
+
+/* The CRC that binds a shard together, after another Bag. */
+static uint32_t derive_bind(
+    uint32_t crc, const char *name, const unsigned char trailer[DERIVE_TRAILER]) {
+    return bags_crc32c(bags_crc32c(crc, name, strlen(name)), trailer + 20, 4);
+}
+
+/* Copy the CRCs of a field's blobs. */
+static bags_code derive_copy_crcs(
+    derive *d, size_t shard, const derive_field *field, bags_error *err) {
+    uint64_t size = field->empty ? 0 : 4 * field->length;
+    uint32_t crc = 0;
+    void *file = NULL;
+    bags_code code =
+        derive_source_path(d, field->source, shard, field->from, ".crc", err);
+    if (code || !size)
+        return code;
+    int error = d->in->open(d->in->user, d->from, BAGS_IO_READ, &file);
+    if (error)
+        return bags_fail_io(d->in, error, d->from, "open", err);
+    code = bags_buffer_reserve(&d->crcs, DERIVE_BUFFER, err);
+    for (uint64_t at = 0; at < size && !code; at += DERIVE_BUFFER) {
+        size_t part = size - at < DERIVE_BUFFER ? (size_t)(size - at) : DERIVE_BUFFER;
+        code = bags_read(d->in, file, d->from, at, d->crcs.data, part, err);
+        if (!code)
+            code = derive_put(d, d->crcs.data, part, err);
+        if (!code)
+            crc = bags_crc32c(crc, d->crcs.data, part);
+    }
+    d->in->close(d->in->user, file);
+    return code || crc == derive_trailer_crcs(field->trailer)
+               ? code
+               : derive_fail_checksums(d, err);
+}
+
+/* refs.crc is written first, since its CRCs are in memory. */
+static bags_code derive_write_checksums(derive *d, size_t shard, uint64_t length,
+    unsigned char refs[DERIVE_TRAILER], bags_error *err) {
+    uint32_t bound = bags_crc32c(0, d->spec.data, d->spec_size);
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < d->fields_count && !code; i++) {
+        derive_field *field = &d->fields[i];
+        code = derive_read_trailer(d, shard, field, err);
+        bound = derive_bind(bound, field->name, field->trailer);
+    }
+    bound = derive_bind(bound, "refs", refs);
+    if (!code)
+        code = derive_create(d, "refs", ".crc", err);
+    if (!code)
+        code = derive_put(d, d->crcs.data, 4 * (size_t)length, err);
+    if (!code)
+        code = derive_seal(d, "refs", bound, refs, err);
+    code = derive_close(d, code, err);
+    for (size_t i = 0; i < d->fields_count && !code; i++) {
+        derive_field *field = &d->fields[i];
+        code = derive_create(d, field->name, ".crc", err);
+        if (!code)
+            code = derive_copy_crcs(d, shard, field, err);
+        if (!code)
+            code = derive_seal(d, field->name, bound, field->trailer, err);
+        code = derive_close(d, code, err);
+    }
+    return code;
+}
+
+/* ---- the dataset ---- */
+
+/* Write the path of this worker's shard `i` to d->directory. */
+static bags_code derive_set_directory(derive *d, uint64_t i, bags_error *err) {
+    bags_shard shard;
+    memset(&shard, 0, sizeof shard);
+    shard.number = d->options->shard_start + i * d->stop;
+    shard.digits = d->sharded ? 6 : 0;
+    return bags_shard_path(d->to, &shard, d->directory, DERIVE_PATH, err);
+}
+
+static bags_code derive_claim(derive *d, bags_error *err) {
+    bags_code code = derive_set_directory(d, d->claimed, err);
+    if (code)
+        return code;
+    int error = d->io->make_dir(d->io->user, d->directory);
+    if (error == EEXIST)
+        return bags_fail(err, BAGS_ERROR_EXISTS,
+            "%s: already exists; if it has no spec.json, and no process is deriving "
+            "it, one that was killed left it: remove it, which no other dataset "
+            "notices",
+            bags_path_tail(d->directory));
+    if (error)
+        return bags_fail_io(d->io, error, d->directory, "create directory", err);
+    d->claimed++;
+    return BAGS_OK;
+}
+
+/* Make a shard, from `count` rows that start at `at`. */
+static bags_code derive_shard(
+    derive *d, size_t shard, uint64_t at, uint64_t count, bags_error *err) {
+    unsigned char trailer[DERIVE_TRAILER];
+    bags_code code = derive_claim(d, err);
+    if (!code)
+        code = derive_link(d, shard, err);
+    if (!code)
+        code = derive_write_refs(d, at, count, trailer, err);
+    if (!code && d->checksums)
+        code = derive_write_checksums(d, shard, count, trailer, err);
+    if (!code)
+        code = derive_create(d, "spec.json", ".derived", err);
+    if (!code)
+        code = derive_put(d, d->spec.data, d->spec_size, err);
+    code = derive_close(d, code, err);
+    if (!code)
+        code = derive_check_records(d, shard, err);
+    if (!code)
+        code = derive_sync_dir(d, d->directory, err);
+    d->report->length += count;
+    d->report->shards++;
+    return code;
+}
+
+/* Give the spec.json of all shards their name. */
+static bags_code derive_publish(derive *d, bags_error *err) {
+    bags_code code = BAGS_OK;
+    if (d->sharded)
+        code = derive_sync_dir(d, d->to, err);
+    for (uint64_t i = 0; i < d->claimed && !code; i++) {
+        code = derive_set_directory(d, i, err);
+        if (!code)
+            code = derive_join(d->from, d->directory, "spec.json", ".derived", err);
+        if (!code)
+            code = derive_join(d->path, d->directory, "spec.json", "", err);
+        int error = code ? 0 : d->io->rename(d->io->user, d->from, d->path);
+        if (error)
+            code = bags_fail_io(d->io, error, d->path, "rename", err);
+        if (!code)
+            code = derive_sync_dir(d, d->directory, err);
+    }
+    return code;
+}
+
+static void derive_remove_file(derive *d, const char *name, const char *ending) {
+    if (!derive_join(d->path, d->directory, name, ending, NULL))
+        d->io->remove(d->io->user, d->path);
+}
+
+/* After a failure: remove what was made; first of all each spec.json. */
+static void derive_remove(derive *d) {
+    for (uint64_t i = 0; i < d->claimed; i++)
+        if (!derive_set_directory(d, i, NULL))
+            derive_remove_file(d, "spec.json", "");
+    for (uint64_t i = 0; i < d->claimed; i++) {
+        if (derive_set_directory(d, i, NULL))
+            continue;
+        derive_remove_file(d, "spec.json", ".derived");
+        for (size_t k = 0; k <= d->fields_count; k++) {
+            const char *name = k < d->fields_count ? d->fields[k].name : "refs";
+            derive_remove_file(d, name, ".bag");
+            derive_remove_file(d, name, ".crc");
+        }
+        d->io->remove_dir(d->io->user, d->directory);
+    }
+    if (d->made_root)
+        d->io->remove_dir(d->io->user, d->to);
+}
+
+/* Make the parents of `to`; a dataset in the directory of a source would be one of its
+ * shards. */
+static bags_code derive_make_parents(derive *d, bags_error *err) {
+    size_t size = strlen(d->to);
+    while (size > 1 && d->to[size - 1] == '/')
+        size--;
+    while (size > 0 && d->to[size - 1] != '/')
+        size--;
+    if (size >= DERIVE_PATH)
+        return bags_fail(
+            err, BAGS_ERROR_LIMIT, "%s: path too long", bags_path_tail(d->to));
+    for (size_t i = 1; i <= size; i++) {
+        bags_path_kind kind = BAGS_PATH_NONE;
+        if (d->to[i - 1] != '/')
+            continue;
+        memcpy(d->path, d->to, i);
+        d->path[i > 1 ? i - 1 : i] = 0;
+        int error = d->io->kind(d->io->user, d->path, &kind);
+        if (!error && kind == BAGS_PATH_NONE)
+            error = d->io->make_dir(d->io->user, d->path);
+        if (error && error != EEXIST)
+            return bags_fail_io(d->io, error, d->path, "create directory", err);
+    }
+    memcpy(d->path, size ? d->to : ".", size ? size : 1);
+    d->path[size ? size : 1] = 0;
+    for (size_t s = 0; s < d->sources_count && d->io->identify; s++) {
+        bags_identity parent, source;
+        int error = d->io->identify(d->io->user, NULL, d->path, &parent);
+        if (!error)
+            error = d->io->identify(d->io->user, NULL, d->sources[s].path, &source);
+        if (error)
+            return bags_fail_io(d->io, error, d->path, "identify", err);
+        if (parent.device == source.device && parent.inode == source.inode)
+            return bags_fail(err, BAGS_ERROR_ARGUMENT,
+                "%s: is in the directory of the dataset %s", bags_path_tail(d->to),
+                bags_path_tail(d->sources[s].path));
+    }
+    return BAGS_OK;
+}
+
+/* The directory of the shards. Only with several workers it may exist. */
+static bags_code derive_make_root(derive *d, bags_error *err) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bags_code code = derive_make_parents(d, err);
+    if (code || !d->sharded)
+        return code;
+    int error = d->io->make_dir(d->io->user, d->to);
+    d->made_root = !error;
+    if (error == EEXIST && d->stop > 1) {
+        code = derive_join(d->path, d->to, "spec.json", "", err);
+        error = code ? 0 : d->io->kind(d->io->user, d->path, &kind);
+        if (!code && !error && kind != BAGS_PATH_NONE)
+            error = EEXIST;
+    }
+    if (error == EEXIST)
+        return bags_fail(err, BAGS_ERROR_EXISTS,
+            "%s: already exists; if a shard of it has no spec.json, and no process is "
+            "deriving it, one that was killed left it: remove it, which no other "
+            "dataset notices",
+            bags_path_tail(d->to));
+    return code ? code : bags_fail_io(d->io, error, d->to, "create directory", err);
+}
+
+static bags_code derive_make(derive *d, bags_error *err) {
+    const derive_source *source = &d->sources[0];
+    uint64_t at = 0;
+    d->sharded = source->count != 1 || source->shards[0].digits > 0;
+    bags_code code = derive_make_root(d, err);
+    for (size_t i = 0; i < source->count && !code; i++) {
+        uint64_t run = derive_run(d, &source->shards[i], at);
+        if (run == 0 && d->sharded)
+            continue;
+        if (d->next++ % d->stop == d->options->shard_start)
+            code = derive_shard(d, i, at, run, err);
+        at += run;
+    }
+    if (!code)
+        code = derive_publish(d, err);
+    if (!code && d->sharded)
+        code = derive_sync_dir(d, d->to, err);
+    if (code)
+        derive_remove(d);
+    else if (d->made_root && !d->claimed) /* as a writer without a datapoint */
+        d->io->remove_dir(d->io->user, d->to);
+    return code;
+}
+
+static void derive_free(derive *d) {
+    bags_buffer *buffers[] = {&d->spec, &d->row, &d->ends, &d->crcs, &d->buffer};
+    for (size_t s = 0; s < d->sources_count; s++) {
+        bags_reader_close(d->sources[s].reader);
+        bags_buffer_free(&d->sources[s].refs);
+        bags_buffer_free(&d->sources[s].records);
+        bags_row_free(&d->sources[s].row);
+    }
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+        bags_buffer_free(buffers[i]);
+    for (size_t i = 0; i < sizeof d->arrays / sizeof *d->arrays; i++)
+        bags_buffer_free(&d->arrays[i]);
+    format_state_close(d);
+}
+
+bags_code bags_derive(const char *from, const char *to,
+    const bags_derive_options *options, bags_derive_report *report, bags_error *err) {
+    bags_error ignored;
+    bags_derive_options none;
+    bags_derive_report unseen;
+    memset(&none, 0, sizeof none);
+    if (!options)
+        options = &none;
+    if (!report)
+        report = &unseen;
+    if (!err)
+        err = &ignored;
+    memset(report, 0, sizeof *report);
+    if (!from || !to || !*to)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT, "a path is NULL or empty");
+    derive *d = (derive *)format_state(options->env.allocator, sizeof *d, err);
+    if (!d)
+        return err->code;
+    d->options = options;
+    d->report = report;
+    d->to = to;
+    d->io = options->env.io ? options->env.io : bags_io_local();
+    d->in = options->from ? options->from : d->io;
+    d->stop = options->shard_stop ? options->shard_stop : 1;
+    d->spec = d->row = d->ends = d->crcs = d->buffer =
+        bags_buffer_of(options->env.allocator);
+    for (size_t i = 0; i < sizeof d->arrays / sizeof *d->arrays; i++)
+        d->arrays[i] = d->spec;
+    bags_code code = BAGS_OK;
+    if (options->shard_start >= d->stop)
+        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: shard_start out of range (%" PRIu64 ", shard_stop is %" PRIu64 ")",
+            bags_path_tail(to), options->shard_start, d->stop);
+    if (!code)
+        code = bags_buffer_reserve(&d->buffer, DERIVE_BUFFER, err);
+    if (!code)
+        code = derive_plan(d, from, err);
+    if (!code)
+        code = derive_check_sources(d, err);
+    if (!code)
+        code = derive_check_rows(d, err);
+    if (!code)
+        code = derive_open_last(d, err);
+    if (!code)
+        code = derive_make(d, err);
+    derive_free(d);
+    return code;
+}
+
+#endif /* BAGS_NO_WRITER */

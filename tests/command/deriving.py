@@ -1,0 +1,304 @@
+"""bags derive: versions of datasets that share their Bags."""
+import json
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+
+from harness import GOLDEN, each, files, pack, read, refuse, run
+
+QUICK = 'BAGS_QUICK' in os.environ
+CHAINS = 1000 if 'BAGS_SOAK' in os.environ else 30 if QUICK else 200
+SPEC = {'id': 'utf8', 'label': 'int(2)', 'words': 'utf8[]'}
+
+
+def _rows(count, seed=0):
+    chance = random.Random(seed)
+    return [{'id': f'x{i}', 'label': chance.randrange(10),
+             'words': [f'w{chance.randrange(5)}' for _ in range(chance.randrange(4))]}
+            for i in range(count)]
+
+
+def _words(spec):
+    return ','.join(f'{name}={type}' for name, type in spec.items())
+
+
+def _pack(rows, out, *options, spec=SPEC):
+    pack(rows, _words(spec), out, *options)
+
+
+def _values(path):
+    """As of the independent reader, for Bags with blobs that no row refers to."""
+    def value(blob):
+        return blob.get('value', blob.get('hex'))
+    return [{k: b['digest'] if b.get('list') and 'items' not in b
+             else [value(e) for e in b.get('items', [])] if 'list' in b else value(b)
+             for k, b in row.items()} for row in read(path, strict=False)['data']]
+
+
+def _numbers(path, numbers):
+    pathlib.Path(path).write_text(''.join(f'{n}\n' for n in numbers))
+    return path
+
+
+def _same(path, rows):
+    assert _values(path) == rows, (_values(path)[:3], rows[:3])
+    run('verify', '--decode', path)
+
+
+def some_datapoints_and_fields():
+    rows = _rows(50)
+    _pack(rows, 'src', '--shard-length', 20, '--checksum')
+    before = files('src')
+    run('derive', 'src', 'out', '--rows', _numbers('rows', [3, 3, 1, 45, 44]),
+        '--drop', 'label', '--rename', 'id=words,words=id', '--no-sync')
+    _same('out', [{'words': rows[i]['id'], 'id': rows[i]['words']}
+                  for i in [3, 3, 1, 45, 44]])
+    # The middle shard is left out, and the numbers closed.
+    assert sorted(os.listdir('out')) == ['000000', '000001']
+    assert os.path.samefile('src/000002/id.bag', 'out/000001/words.bag')
+    assert (pathlib.Path('out/000000/spec.json').read_text() ==
+            '{"id": "utf8[]", "words": "utf8"}')
+    assert run('info', 'out', '--json').json['checksums'] is not None
+    assert files('src') == before
+    for command in ['copy', 'zip']:
+        run(command, 'out', f'{command}.zip' if command == 'zip' else 'copied')
+    _same('copied', _values('out'))
+    shutil.rmtree('src')
+    _same('out', _values('copied'))
+
+
+def checksums_are_carried_over():
+    _pack(_rows(30), 'src', '--shard-length', 10, '--checksum')
+    run('derive', 'src', 'out', '--range', '::3', '--rename', 'id=name')
+    run('get', 'out', ':', '--check')
+    one = pathlib.Path('src/000000/id.bag')
+    data = bytearray(one.read_bytes())
+    data[1] ^= 1
+    one.write_bytes(data)  # the same file
+    assert 'checksum mismatch' in run('verify', 'out', code=1).out.decode()
+    crc = pathlib.Path('src/000001/id.crc')
+    data = bytearray(crc.read_bytes())
+    data[0] ^= 1
+    crc.write_bytes(data)
+    refuse('derive', 'src', 'other', says='damaged')
+    assert not os.path.exists('other')
+
+
+def selections_apply_one_after_the_other():
+    rows = _rows(40)
+    _pack(rows, 'src')
+    run('derive', 'src', 'out', '--rows', _numbers('rows', range(39, 9, -1)),
+        '--exclude', _numbers('not', [39, 37, 12]), '--range', '1:-1:2')
+    chosen = [i for i in range(39, 9, -1) if i not in (39, 37, 12)][1:-1:2]
+    _same('out', [rows[i] for i in chosen])
+    run('derive', 'src', 'none', '--range', '40:')
+    assert _values('none') == []
+    assert not os.path.exists('none/000000')
+
+
+def a_split_is_exact_disjoint_and_repeatable():
+    rows = _rows(103)
+    _pack(rows, 'src', '--shard-length', 10)
+    for out in ['a', 'b']:
+        run('derive', 'src', out, '--split', 'train=0.9,val=0.1', '--seed', 7)
+    train, val = _values('a/train'), _values('a/val')
+    assert len(train) == 93 and len(val) == 10
+    assert sorted(r['id'] for r in train + val) == sorted(r['id'] for r in rows)
+    assert _values('b/train') == train
+    run('derive', 'src', 'c', '--split', 'val=0.1', '--seed', 8)
+    assert _values('c/val') != val
+    for bad in ['train=0.9,val=0.2', 'a=0', 'a=x', 'a', '0=0.5', '../a=0.5', 'a=0.1,a=0.1']:
+        refuse('derive', 'src', 'd', '--split', bad, code=2)
+    refuse('derive', 'src', 'a', '--split', 'train=1', says='exists')
+
+
+def fields_of_another_dataset():
+    rows = _rows(25)
+    _pack(rows, 'src', '--shard-length', 10)
+    _pack([{'score': i} for i in range(25)], 'more', '--shard-length', 10,
+          spec={'score': 'int(4)'})
+    run('derive', 'src', 'out', '--add', 'more', '--range', '5:22:3')
+    _same('out', [{**rows[i], 'score': i} for i in range(5, 22, 3)])
+    _pack([{'score': i} for i in range(25)], 'other', spec={'score': 'int(4)'})
+    refuse('derive', 'src', 'bad', '--add', 'other', says='lengths')
+    refuse('derive', 'src', 'bad', '--add', 'src', says='duplicate')
+
+
+def workers_make_one_dataset():
+    rows = _rows(50)
+    _pack(rows, 'src', '--shard-length', 8)
+    for worker in [1, 0, 2]:
+        run('derive', 'src', 'out', '--range', '3:45', '--shard-start', worker,
+            '--shard-stop', 3)
+    _same('out', rows[3:45])
+    refuse('derive', 'src', 'out', '--shard-start', 0, '--shard-stop', 3, says='exists')
+    refuse('derive', 'src', 'out', says='already exists')
+    _same('out', rows[3:45])
+
+
+def what_needs_a_copy_is_refused():
+    _pack(_rows(20), 'src', '--shard-length', 10)
+    refuse('derive', 'src', 'out', '--rows', _numbers('rows', [11, 3]),
+           says=['across shards', 'bytes'])
+    run('zip', 'src', 'src.zip')
+    refuse('derive', 'src.zip', 'out', says=['archive', 'bytes'])
+    assert not os.path.exists('out')
+    if os.stat('/dev/shm').st_dev != os.stat('.').st_dev:
+        refuse('derive', 'src', '/dev/shm/bags-derive-test/out',
+               says=['another file system', 'bytes'])
+        assert not os.path.exists('/dev/shm/bags-derive-test/out')
+        os.rmdir('/dev/shm/bags-derive-test')
+
+
+def hostile_sources_and_destinations():
+    _pack(_rows(20), 'src', '--shard-length', 10)
+    before = files('src')
+    refuse('derive', 'src', 'src', says='exists')
+    refuse('derive', 'src', 'src/000002', says='in the directory', code=2)
+    refuse('derive', 'src', 'out', '--rename', 'id=refs', says='reserved')
+    refuse('derive', 'src', 'out', '--rename', 'id=../x', says='field')
+    refuse('derive', 'src', 'out', '--rename', 'id=label', says='duplicate')
+    refuse('derive', 'src', 'out', '--drop', 'ids', says='did you mean')
+    refuse('derive', 'src', 'out', '--rows', _numbers('rows', [20]), says='out of range')
+    refuse('derive', 'nothing', 'out', says='nothing')
+    assert files('src') == before and not os.path.exists('out')
+    # An unfinished shard, and what a killed derivation leaves.
+    os.rename('src/000001/spec.json', 'src/000001/spec.json.partial')
+    refuse('derive', 'src', 'out', says='unfinished')
+    os.rename('src/000001/spec.json.partial', 'src/000001/spec.json')
+    run('derive', 'src', 'out')
+    os.rename('out/000001/spec.json', 'out/000001/spec.json.derived')
+    refuse('get', 'out', '0', says='unfinished')
+    refuse('recover', 'out')
+    refuse('derive', 'src', 'out', says='remove it')
+    assert files('src') == before
+    # A link is followed.
+    shutil.copy('src/000000/id.bag', 'elsewhere.bag')
+    os.remove('src/000000/id.bag')
+    os.symlink('../../elsewhere.bag', 'src/000000/id.bag')
+    run('derive', 'src', 'followed')
+    assert not os.path.islink('followed/000000/id.bag')
+
+
+def _golden():
+    found = []
+    for path in sorted(GOLDEN.rglob('*')):
+        if path.name == 'data' and (path / 'refs.bag').is_file():
+            found.append(str(path.relative_to(GOLDEN)))
+    return found
+
+
+@each(_golden())
+def golden_datasets(name):
+    shutil.copytree(GOLDEN / name, 'src')
+    if subprocess.run([*_program(), 'verify', 'src'], capture_output=True).returncode:
+        return  # damaged on purpose
+    rows = _values('src')
+    run('derive', 'src', 'out', '--range', '::2')
+    assert _values('out') == rows[::2]
+    run('verify', 'out')
+
+    def layout(path):
+        data = path.read_bytes()
+        start = int.from_bytes(data[-8:], 'little') if data else 0
+        return data and data[start:start + 8] == bytes(8)
+    if rows[::2] and all(layout(p) for p in pathlib.Path('src').glob('*.bag')):
+        assert layout(pathlib.Path('out/refs.bag'))
+    if rows[::2] and not any(layout(p) for p in pathlib.Path('src').glob('*.bag')):
+        assert not layout(pathlib.Path('out/refs.bag'))
+
+
+def _program():
+    import harness
+    return [harness.PROGRAM]
+
+
+def _chain(seed):
+    """A random chain of derivations, of the dataset and of lists of its rows."""
+    chance = random.Random(seed)
+    sharded = chance.random() < 0.7
+    length = chance.randrange(1, 60)
+    rows = _rows(length, seed)
+    options = ['--shard-length', chance.randrange(1, 25)] if sharded else []
+    if chance.random() < 0.5:
+        options.append('--checksum')
+    _pack(rows, 'v0', *options)
+    size = options[1] if sharded else length
+    shards = [rows[i:i + size] for i in range(0, length, size)]
+    before = files('v0')
+    spec = dict(SPEC)
+    for step in range(chance.randrange(1, 5)):
+        words = []
+        if chance.random() < 0.3:
+            other = [[{f'n{step}': chance.randrange(100)} for _ in s] for s in shards]
+            for i, part in enumerate(other):
+                out = f'add{step}' + (f'/{i:06}' if sharded else '')
+                _pack(part, out, *(options[2:] if sharded else options),
+                      spec={f'n{step}': 'int(4)'})
+            words += ['--add', f'add{step}']
+        add = other if words else [[{} for _ in s] for s in shards]
+        starts = [sum(map(len, shards[:i])) for i in range(len(shards))]
+        chosen = [chance.choices(range(len(s)), k=chance.randrange(len(s) + 1))
+                  if chance.random() < 0.6 else list(range(len(s))) for s in shards]
+        if not any(chosen):
+            chosen[0] = [0]
+        _numbers('rows', [starts[i] + k for i, c in enumerate(chosen) for k in c])
+        words += ['--rows', 'rows']
+        kept = [f for f in sorted(spec) if chance.random() < 0.8]
+        if chance.random() < 0.5:
+            words += ['--fields', ','.join(kept)] if kept else []
+            kept = kept or sorted(spec)
+        else:
+            drop = [f for f in sorted(spec) if f not in kept]
+            words += ['--drop', ','.join(drop)] if drop else []
+        names = list(kept)
+        if chance.random() < 0.4:
+            chance.shuffle(names)
+            pairs = [f'{a}={b}' for a, b in zip(kept, names) if a != b]
+            words += ['--rename', ','.join(pairs)] if pairs else []
+        run('derive', f'v{step}', f'v{step + 1}', *words, '--no-sync')
+        shards = [[{**{b: s[k][a] for a, b in zip(kept, names)}, **add[i][k]}
+                   for k in c] for i, (s, c) in enumerate(zip(shards, chosen))]
+        shards = [s for s in shards if s]
+        spec = {b: spec[a] for a, b in zip(kept, names)}
+        spec.update({f: 'int(4)' for s in add for r in s for f in r})
+        _same(f'v{step + 1}', [row for s in shards for row in s])
+    assert files('v0') == before
+
+
+@each(range(0, CHAINS, 10))
+def chains_equal_the_same_operations_on_lists(first):
+    for seed in range(first, first + 10):
+        os.mkdir(f'chain{seed}')
+        os.chdir(f'chain{seed}')
+        _chain(seed)
+        os.chdir('..')
+
+
+def a_kill_at_every_step_leaves_nothing_or_all():
+    if QUICK or not shutil.which('strace'):
+        return
+    rows = _rows(12)
+    _pack(rows, 'src', '--shard-length', 5, '--checksum')
+    before = files('src')
+    calls = 'mkdir,linkat,openat,pwrite64,fsync,rename,close'
+    complete, step = 0, 0
+    while complete < 1:
+        step += 1
+        subprocess.run(
+            ['strace', '-qq', '-f', '-o', '/dev/null', '-e', f'trace={calls}', '-e',
+             f'inject={calls}:signal=KILL:when={step}', *_program(), 'derive', 'src',
+             'out', '--range', '1:11'], capture_output=True)
+        done = subprocess.run([*_program(), 'get', 'out', ':', 'id'],
+                              capture_output=True)
+        if done.returncode == 0:
+            assert [json.loads(line)['id'] for line in done.stdout.splitlines()] == [
+                r['id'] for r in rows[1:11]]
+            complete += 1
+        elif os.path.exists('out'):
+            refuse('derive', 'src', 'out', says='remove it')
+        shutil.rmtree('out', ignore_errors=True)
+        assert files('src') == before
+    assert step > 40
