@@ -384,12 +384,12 @@ def a_worker_whose_shard_was_lost_does_not_resume():
     before = files('out')
     for how in '--resume', '--append':
         _pack(LINES, 'out', how, *options, call=refuse,
-              says=('out: shard 000003', 'missing', '000005'))
+              says=('out: missing shards 3 (found 3 of 4)', 'other worker'))
     subprocess.run(['rm', '-r', 'out/000001'], check=True)
     before = files('out')
     for how in [], ['--resume']:
         _pack(LINES, 'out', *how, *options, call=refuse,
-              says=('out: shard 000001', 'missing', '000005'))
+              says=('out: missing shards 1, 3 (found 2 of 4)', 'other worker'))
     assert files('out') == before
 
 
