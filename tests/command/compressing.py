@@ -2,10 +2,12 @@
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 
 import harness
 from harness import refuse, run
+from server import Server
 
 SPEC = 'a=zstd(array,float32,8),m=zstd(msgpack),n=zstd(int),s=zstd(utf8)[],t=zstd(utf8)'
 ROWS = [{'a': [i + j / 2 for j in range(8)], 'm': {'id': i, 'x': ['y', None]}, 'n': i * 1000,
@@ -136,6 +138,11 @@ def a_crash_loses_nothing_that_is_compressed():
     writer.kill()
     writer.wait()
     writer.stdin.close()
+    shutil.copytree('ds', 'recovered')
+    run('recover', 'recovered')
+    kept = run('get', 'recovered', ':').lines
+    assert 0 < len(kept) < 300 and kept == rows[:len(kept)]
+    run('verify', 'recovered', '--decode')
     pathlib.Path('rows.jsonl').write_text(lines)
     run('pack', 'rows.jsonl', 'ds', '--spec', 't=zstd(utf8)', '--resume')
     _pack(rows, 't=zstd(utf8)', 'other')
@@ -144,6 +151,12 @@ def a_crash_loses_nothing_that_is_compressed():
     assert _same('ds', 'copied')
     run('zip', 'ds', 'ds.zip')
     assert run('get', 'ds.zip', '299').lines == rows[-1:]
+    with Server('.') as server:
+        environment = {**os.environ, **server.environment}
+        done = subprocess.run([harness.PROGRAM, 'get', server.url + '/ds', '298:'],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        assert lines == rows[-2:] or b'not linked' in done.stderr, done.stderr
 
 
 def info_estimates_what_compression_saves():

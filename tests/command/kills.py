@@ -111,7 +111,10 @@ def write_manifest(path):
             clip = [{'base64': 'AAEC' * rng.randrange(60)}
                     for _ in range(rng.randrange(4))]
             text = 'word ' * rng.choice([0, 3, 100, 2000, 14000])
-            print(json.dumps({'id': i, 'clip': clip, 'text': text}), file=file)
+            row = {'id': i, 'clip': clip, 'text': text}
+            if 'zstd' in SPEC[1]:
+                row['small'] = text[:400]
+            print(json.dumps(row), file=file)
 
 
 def files(path):
@@ -175,6 +178,9 @@ def kill_until(count, program, directory, seed):
 def main(program, count, seed='1'):
     parent = '/dev/shm' if os.access('/dev/shm', os.W_OK) else None
     directory = pathlib.Path(tempfile.mkdtemp(prefix='bags-kills-', dir=parent))
+    formats = subprocess.run([program, '--version'], check=True, stdout=subprocess.PIPE)
+    if b' zstd' in formats.stdout:
+        SPEC[1] += ',small=zstd(utf8)'
     try:
         write_manifest(directory / 'manifest.jsonl')
         hits, (passed, failed) = kill_until(int(count), program, directory,
