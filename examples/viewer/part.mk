@@ -1,0 +1,29 @@
+# The viewer: one HTML file. It needs clang and lld with wasm32, wasi-libc, and python3.
+# make viewer CLANG=clang-16 chooses another compiler.
+
+CLANG ?= clang
+VIEWER := build/viewer.html
+WASM_BUILTINS = $(firstword $(wildcard $(shell $(CLANG) -print-resource-dir 2>/dev/null)/lib/wasi/libclang_rt.builtins-wasm32.a))
+WASM_CAN = $(and $(WASM_BUILTINS),$(wildcard /usr/include/wasm32-wasi),$(shell command -v wasm-ld || command -v wasm-ld-14),$(shell command -v python3))
+WASM_FLAGS = --target=wasm32-wasi --sysroot=/usr -mexec-model=reactor -I. -Oz -std=gnu11 -DNDEBUG \
+    -Wall -Wextra -Wshadow -Wno-unused-function -Werror -fvisibility=hidden -ffile-prefix-map='$(CURDIR)'=.
+
+.PHONY: viewer install-viewer uninstall-viewer
+viewer: ## build build/viewer.html, which shows any dataset in a browser
+	@$(if $(WASM_CAN),$(MAKE) $(VIEWER),echo 'skipped $(VIEWER): clang and lld for wasm32, wasi-libc or python3 not found')
+
+build/viewer.wasm: examples/viewer/viewer.c formats/archive.c formats/numpy.c bags.h $(wildcard formats/*.h) examples/viewer/part.mk
+	@mkdir -p $(@D); echo '  CC $@'; $(CLANG) $(WASM_FLAGS) $(filter %.c,$^) -o $@ -Wl,--export-dynamic,--gc-sections,--strip-all,--max-memory=1073741824 \
+	    -nodefaultlibs -lc $(WASM_BUILTINS)
+	@! command -v wasm-opt >/dev/null || wasm-opt -Oz $@ -o $@
+$(VIEWER): build/viewer.wasm $(addprefix examples/viewer/,assemble.py page.html style.css reader.mjs values.mjs view.mjs)
+	@echo '  VIEWER $@'; examples/viewer/assemble.py $@ $^
+
+install: install-viewer
+install-viewer: viewer
+	@[ ! -f $(VIEWER) ] || { install -d '$(DESTDIR)$(or $(PREFIX),/usr/local)/share/bags' && \
+	    install -m 644 $(VIEWER) '$(DESTDIR)$(or $(PREFIX),/usr/local)/share/bags' && echo 'installed viewer.html'; }
+uninstall: uninstall-viewer
+uninstall-viewer:
+	@rm -f '$(DESTDIR)$(or $(PREFIX),/usr/local)/share/bags/viewer.html'
+	@rmdir '$(DESTDIR)$(or $(PREFIX),/usr/local)/share/bags' 2>/dev/null || :

@@ -1,0 +1,773 @@
+// reader.mjs - reads datasets with viewer.c from URLs and from files that a user picked.
+// It runs in a browser and in node.
+//
+//     Source    the bytes of files: a cache of pages, and what is to be requested next
+//     Http      a source on web servers: ranges, sizes
+//     Local     a source of File objects: nothing is uploaded
+//     Dataset   shards, datapoints, items
+
+const PAGE = 4096; // bytes that are cached together
+const CACHE = 64 << 20; // bytes of the cache
+const BIG = 8 << 20; // a read of more bytes does not pass through the cache
+const AHEAD = 4; // pages that a request has at least
+const GAP = 4; // pages between two ranges that are requested as one
+const NO_RANGES_MOST = 16 << 20; // bytes of a file that is loaded in full
+const SPEC_MOST = 1 << 20;
+const SMALL = 1 << 16; // a file of fewer bytes may come in one request
+const OPEN_MOST = 64; // shards that are open at a time
+const RETRY_MS = 400;
+// errno of wasi-libc
+const EAGAIN = 6, EIO = 29, ENOENT = 44, ESTALE = 72;
+const NONE = 0, FILE = 1, DIRECTORY = 2; // bags_path_kind
+const AGAIN = Symbol('the bytes have not arrived');
+
+const join = (...parts) => parts.filter(part => part !== '').join('/');
+const name_of = path => path.replace(/\/+$/, '').split('/').pop();
+const digits = name => /^\d+$/.test(name);
+
+class Source {
+  constructor() {
+    this.files = new Map(); // by path
+    this.pages = new Map(); // by file and number of the page; the oldest first
+    this.used = 0;
+    this.big = []; // {file, offset, data}: at most two
+    this.lacks = false; // the call that runs lacks bytes
+    this.round = null; // the requests that the calls so far wait for
+    this.requests = this.bytes = 0;
+  }
+
+  file(path) {
+    let file = this.files.get(path);
+    if (!file) {
+      file = {path, id: this.files.size, size: undefined, wanted: new Set(), flying: new Map(),
+        failed: null, why: '', big: null};
+      this.files.set(path, file);
+    }
+    return file;
+  }
+
+  key(file, page) { return file.id * 2 ** 32 + page; }
+
+  keep(file, page, data) {
+    const key = this.key(file, page);
+    if (!this.pages.has(key)) this.used += PAGE;
+    this.pages.set(key, data.slice());
+  }
+
+  keep_all(file, offset, data) {
+    for (let at = 0; at < data.length; at += PAGE)
+      this.keep(file, (offset + at) / PAGE, data.subarray(at, at + PAGE));
+  }
+
+  // After the calls that needed them have run.
+  evict() {
+    for (const key of this.pages.keys()) {
+      if (this.used <= CACHE) break;
+      this.pages.delete(key);
+      this.used -= PAGE;
+    }
+  }
+
+  again() {
+    this.lacks = true;
+    return -EAGAIN;
+  }
+
+  fail(file, why, error = EIO) {
+    file.failed = {time: Date.now(), why, error};
+    file.why = why;
+  }
+
+  // The size of a file, or -errno.
+  size(path) {
+    const file = this.file(path);
+    if (file.size !== undefined) return file.size;
+    if (file.failed && Date.now() - file.failed.time < 3000) return -file.failed.error;
+    file.wants_size = true;
+    return this.again();
+  }
+
+  // The bytes, or -errno.
+  read(path, offset, size) {
+    const file = this.file(path);
+    const stop = Math.min(offset + size, file.size);
+    if (offset >= stop) return new Uint8Array(0);
+    if (file.failed && Date.now() - file.failed.time < 3000) return -file.failed.error;
+    if (stop - offset > BIG) {
+      const found = this.big.find(big => big.file === file && big.offset === offset &&
+        big.data.length === stop - offset);
+      if (found) return found.data;
+      file.big = {offset, stop};
+      return this.again();
+    }
+    const out = new Uint8Array(stop - offset);
+    let complete = true;
+    for (let page = Math.floor(offset / PAGE); page * PAGE < stop; page++) {
+      const key = this.key(file, page), data = this.pages.get(key);
+      if (!data) {
+        file.wanted.add(page);
+        complete = false;
+      } else if (complete) {
+        this.pages.delete(key);
+        this.pages.set(key, data);
+        const from = Math.max(offset - page * PAGE, 0);
+        out.set(data.subarray(from, Math.min(stop - page * PAGE, PAGE)), Math.max(page * PAGE - offset, 0));
+      }
+    }
+    return complete ? out : this.again();
+  }
+
+  explain(path) {
+    const file = this.files.get(path);
+    return file ? file.why : '';
+  }
+
+  // Request everything that calls have lacked since the last time, all at once.
+  settle() {
+    this.round ??= Promise.resolve().then(() => {
+      this.round = null;
+      const waits = [];
+      for (const file of this.files.values()) {
+        if (file.wants_size) {
+          file.wants_size = false;
+          file.sizing ??= this.look_up(file).catch(error => this.fail(file, error.message))
+            .finally(() => { file.sizing = null; });
+          waits.push(file.sizing);
+        }
+        if (file.big) {
+          const {offset, stop} = file.big;
+          file.big = null;
+          waits.push(this.fetch(file, offset, stop).then(data => {
+            this.big = [{file, offset, data}, ...this.big.slice(0, 1)];
+          }).catch(error => this.fail(file, error.message, error.errno)));
+        }
+        if (file.wanted.size) this.fetch_pages(file, waits);
+      }
+      return Promise.all(waits);
+    });
+    return this.round;
+  }
+
+  fetch_pages(file, waits) {
+    const last = Math.ceil(file.size / PAGE);
+    const wanted = [...file.wanted].sort((a, b) => a - b);
+    const ranges = [];
+    file.wanted.clear();
+    for (const page of wanted) {
+      const flying = file.flying.get(page), range = ranges[ranges.length - 1];
+      if (flying) waits.push(flying);
+      else if (range && page <= range.stop + GAP) range.stop = Math.max(range.stop, page + 1);
+      else ranges.push({start: page, stop: Math.min(page + AHEAD, last)});
+    }
+    for (const {start, stop} of ranges) {
+      const flight = this.fetch(file, start * PAGE, Math.min(stop * PAGE, file.size))
+        .then(data => this.keep_all(file, start * PAGE, data))
+        .catch(error => this.fail(file, error.message, error.errno))
+        .finally(() => { for (let page = start; page < stop; page++) file.flying.delete(page); });
+      for (let page = start; page < stop; page++) file.flying.set(page, flight);
+      waits.push(flight);
+    }
+  }
+}
+
+// ---- web servers ----
+
+export class Http extends Source {
+  // `base` is the URL of a directory, an archive or a Bag; files are below it.
+  constructor(url) {
+    super();
+    const parsed = new URL(url);
+    if (parsed.protocol !== 'http:' && parsed.protocol !== 'https:')
+      throw Error(`${url}: a dataset's address is http://HOST/PATH or https://HOST/PATH; open a local ` +
+        'folder with the button, or run `bags view PATH`');
+    this.query = parsed.search;
+    this.path = (parsed.origin + parsed.pathname).replace(/\/+$/, '');
+    this.host = parsed.host;
+    const archive = this.path.match(/^(.*\.(?:zip|tar))(\/.*)?$/i);
+    this.archive = archive ? archive[1] : null;
+    this.answered = false; // by a request that this page may read
+    this.blocked = false; // by one that it may not
+    this.without_ranges = false;
+    this.numbers = null; // of shards, by an index page or found one by one
+  }
+
+  url(path) {
+    const base = this.archive ?? this.path;
+    return base + path.slice(base.length).split('/').map(encodeURIComponent).join('/') + this.query;
+  }
+
+  // Only headers and answers that need no preflight. `null`: nothing exists there.
+  async request(path, method, range, most) {
+    const url = this.url(path), stop = new AbortController();
+    for (let attempt = 0; ; attempt++) {
+      let answer;
+      this.requests++;
+      try {
+        answer = await fetch(url, {method, signal: stop.signal, cache: 'no-cache', credentials: 'same-origin',
+          headers: range ? {Range: `bytes=${range[0]}-${range[1] - 1}`} : {}});
+      } catch (error) {
+        if (await this.is_opaque(url)) {
+          this.blocked = true;
+          return null; // servers leave the headers out where a file is missing
+        }
+        if (attempt < 2) {
+          await new Promise(done => setTimeout(done, RETRY_MS << attempt));
+          continue;
+        }
+        throw Error(`cannot connect to ${this.host}`);
+      }
+      this.answered = true;
+      if (answer.status === 404 || answer.status === 403 || answer.status === 410) return null;
+      if ((answer.status === 429 || answer.status >= 500) && attempt < 3) {
+        await new Promise(done => setTimeout(done, RETRY_MS << attempt));
+        continue;
+      }
+      if (!answer.ok) throw Error(`the server answers ${answer.status} ${answer.statusText}`);
+      const length = Number(answer.headers.get('content-length') ?? NaN);
+      const body = async limit => {
+        const parts = [], reader = answer.body.getReader();
+        let size = 0;
+        for (let part; !(part = await reader.read()).done;) {
+          parts.push(part.value);
+          size += part.value.length;
+          this.bytes += part.value.length;
+          if (size > limit) {
+            stop.abort();
+            throw Error(`more than ${limit} bytes were sent`);
+          }
+        }
+        const data = new Uint8Array(size);
+        for (let at = 0; parts.length;) { data.set(parts[0], at); at += parts.shift().length; }
+        return data;
+      };
+      return {status: answer.status, length, time: answer.headers.get('last-modified'), body,
+        cancel: () => stop.abort()};
+    }
+  }
+
+  // True if a server answers, but not to pages of other origins.
+  async is_opaque(url) {
+    this.requests++;
+    try {
+      await fetch(url, {method: 'HEAD', mode: 'no-cors', cache: 'no-cache', credentials: 'omit'});
+      return true;
+    } catch { return false; }
+  }
+
+  missing(file) {
+    file.size = -ENOENT;
+  }
+
+  // Small files come in one request, others are looked up first, and their end is read.
+  async look_up(file) {
+    const small = /\.json$/.test(file.path) ? SPEC_MOST : /(\.crc|\.idx|\/refs\.bag)$/.test(file.path) ? SMALL : 0;
+    if (small === SPEC_MOST) {
+      const answer = await this.request(file.path, 'GET');
+      if (!answer) return this.missing(file);
+      const data = await answer.body(SPEC_MOST + PAGE);
+      this.keep_all(file, 0, data);
+      file.size = data.length;
+      return;
+    }
+    if (small) {
+      const answer = await this.request(file.path, 'GET', [0, small]).catch(() => false);
+      if (answer === null) return this.missing(file);
+      if (answer && answer.status === 206) {
+        const data = await answer.body(small);
+        if (data.length < small) {
+          this.keep_all(file, 0, data);
+          file.time = answer.time;
+          file.size = data.length;
+          return;
+        }
+      } else if (answer) {
+        answer.cancel();
+      }
+    }
+    const answer = await this.request(file.path, 'HEAD');
+    if (!answer) return this.missing(file);
+    if (!(answer.length >= 0))
+      throw Error('the server does not state its size (Content-Length)');
+    file.time = answer.time;
+    file.size = answer.length;
+    if (!file.size) return;
+    const start = Math.max(0, Math.ceil(file.size / PAGE) - AHEAD) * PAGE;
+    this.keep_all(file, start, await this.fetch(file, start, file.size));
+  }
+
+  async fetch(file, start, stop) {
+    const answer = await this.request(file.path, 'GET', [start, stop]);
+    if (!answer) throw Error('it does not exist any more');
+    if (file.time && answer.time && file.time !== answer.time) {
+      answer.cancel();
+      throw Object.assign(Error('changed on the server since it was opened; reload this page'), {errno: ESTALE});
+    }
+    if (answer.status === 206) {
+      const data = await answer.body(stop - start);
+      if (data.length !== stop - start) throw Error('truncated by the server');
+      return data;
+    }
+    this.without_ranges = true;
+    if (file.size > NO_RANGES_MOST) {
+      answer.cancel();
+      throw Error(`${this.host} ignores ranges, and the file is too large to be loaded in full; ` +
+        'use a server with ranges, such as nginx');
+    }
+    const data = await answer.body(NO_RANGES_MOST);
+    this.keep_all(file, 0, data);
+    return data.slice(start, stop);
+  }
+
+  kind(path) {
+    if (/\.(bag|idx|crc|json|zip|tar)$/i.test(path) || path === this.archive || /\/finalized$/.test(path)) {
+      const size = this.size(path);
+      return size === -EAGAIN ? size : size < 0 ? NONE : FILE;
+    }
+    if (/\.partial$/.test(path)) {
+      // Next to a finished record there is no other.
+      const record = this.size(path.replace(/\.partial$/, ''));
+      if (record !== -ENOENT) return record === -EAGAIN ? record : NONE;
+      if (path !== this.path + '/spec.json.partial') {
+        const size = this.size(path);
+        return size === -EAGAIN ? size : size < 0 ? NONE : FILE;
+      }
+      const first = this.size(this.path + '/000000/spec.json');
+      if (first !== -ENOENT) return first === -EAGAIN ? first : NONE;
+      const size = this.size(path);
+      return size === -EAGAIN ? size : size < 0 ? NONE : FILE;
+    }
+    return path === this.path || this.shard_names().includes(name_of(path)) ? DIRECTORY : NONE;
+  }
+
+  shard_names() {
+    if (this.only !== undefined) return this.only === null ? [] : [this.only];
+    return this.names ?? [];
+  }
+
+  list() { return this.shard_names(); }
+
+  // The names of shards that an index page of the directory links to; NULL: it has none.
+  async index() {
+    try {
+      const answer = await this.request(this.path + '/', 'GET');
+      if (!answer) return null;
+      const page = new TextDecoder().decode(await answer.body(64 << 20));
+      const names = [...page.matchAll(/href\s*=\s*["']?(?:\.\/)?(\d{1,18})\/?["'\s>]/gi)].map(match => match[1]);
+      return names.length ? [...new Set(names)] : null;
+    } catch { return null; }
+  }
+
+  async exists(path) {
+    const answer = await this.request(path, 'HEAD').catch(() => null);
+    return answer !== null;
+  }
+
+  // The names of shards where nothing lists them: by doubling and halving. After the
+  // last, four in a row are missing.
+  async probe() {
+    const name = number => String(number).padStart(6, '0');
+    const has = number => this.exists(join(this.path, name(number), 'spec.json'));
+    const names = [];
+    let from = 0; // exists
+    for (;;) {
+      let low = from, step = 1;
+      while (await has(low + step)) { low += step; step *= 2; }
+      let high = low + step; // is missing
+      while (high - low > 1) {
+        const middle = Math.floor((low + high) / 2);
+        if (await has(middle)) low = middle; else high = middle;
+      }
+      for (let number = from; number <= low; number++) names.push(name(number));
+      const next = await Promise.all([2, 3, 4].map(more => has(low + more)));
+      const found = next.indexOf(true);
+      if (found < 0) return names;
+      from = low + 2 + found;
+    }
+  }
+}
+
+// ---- files that a user picked ----
+
+export class Local extends Source {
+  // files: Map of paths below `path` to File objects.
+  constructor(path, files) {
+    super();
+    this.path = path;
+    this.objects = files;
+    this.archive = /\.(zip|tar)$/i.test(path) ? path : null;
+    const children = new Map();
+    for (const name of files.keys()) {
+      const parts = name.split('/');
+      for (let depth = 1; depth < parts.length; depth++) {
+        const parent = parts.slice(0, depth).join('/');
+        if (!children.has(parent)) children.set(parent, new Set());
+        children.get(parent).add(parts[depth]);
+      }
+    }
+    this.children = children;
+    this.names = [...children.get(path) ?? []].filter(name => digits(name) && children.has(join(path, name)));
+  }
+
+  async look_up(file) {
+    const object = this.objects.get(file.path);
+    file.size = object ? object.size : -ENOENT;
+  }
+
+  async fetch(file, start, stop) {
+    this.requests++;
+    this.bytes += stop - start;
+    try {
+      return new Uint8Array(await this.objects.get(file.path).slice(start, stop).arrayBuffer());
+    } catch { throw Error('cannot be read; was it changed or removed?'); }
+  }
+
+  kind(path) { return this.objects.has(path) ? FILE : this.children.has(path) ? DIRECTORY : NONE; }
+
+  list(path) {
+    if (path === this.path && this.only !== undefined) return this.only === null ? [] : [this.only];
+    return [...this.children.get(path) ?? []];
+  }
+
+  async index() { return this.names; }
+}
+
+// ---- the library ----
+
+let library, memory, source; // the source of the call that runs
+const decoder = new TextDecoder(), encoder = new TextEncoder();
+const bytes = () => new Uint8Array(memory.buffer);
+const string = (at, size) => decoder.decode(bytes().subarray(at, at + size));
+
+const c_string = at => {
+  const all = bytes();
+  return decoder.decode(all.subarray(at, all.indexOf(0, at)));
+};
+
+// Call with a NUL-terminated copy of a text.
+const with_string = (text, call) => {
+  const data = encoder.encode(text + '\0'), at = library.view_allocate(data.length);
+  bytes().set(data, at);
+  try { return call(at); } finally { library.view_free(at); }
+};
+
+export async function start(wasm) {
+  const page = {
+    size: (path, length) => source.size(string(path, length)),
+    kind: (path, length) => source.kind(string(path, length)),
+    read: (path, length, offset, to, size) => {
+      const data = source.read(string(path, length), offset, size);
+      if (typeof data === 'number') return data;
+      bytes().set(data, to);
+      return data.length;
+    },
+    list: (path, length, to, size) => {
+      const names = encoder.encode(source.list(string(path, length)).map(name => name + '\0').join(''));
+      if (to) bytes().set(names.subarray(0, size), to);
+      return names.length;
+    },
+    explain: (path, length, to, size) => encoder.encodeInto(source.explain(string(path, length)),
+      bytes().subarray(to, to + size)).written,
+  };
+  const system = {fd_close: () => 8, fd_seek: () => 8, fd_write: () => 8};
+  const {instance} = await WebAssembly.instantiate(wasm, {page, wasi_snapshot_preview1: system});
+  library = instance.exports;
+  memory = library.memory;
+  library._initialize();
+}
+
+const megabytes = size => `${(size / 2 ** 20).toFixed(size < 2 ** 30 ? 0 : 1)} MiB`;
+
+// Decode bytes by their type. `value` is a number, text, bytes or {dtype, shape, data}.
+export function decode(type, data) {
+  const at = library.view_allocate(data.length + 1);
+  if (!at) throw Error('out of memory');
+  bytes().set(data, at);
+  try {
+    const kind = with_string(type.replace(/\[\]$/, ''), text => library.view_decode(text, at, data.length));
+    if (kind < 0) throw Error(c_string(library.view_error()));
+    const from = library.view_value_data(), content = () => bytes().slice(from, from + library.view_value_size());
+    const kinds = {2: content, 3: () => decoder.decode(content()), 4: () => BigInt.asUintN(64, library.view_value_uint()),
+      5: () => library.view_value_int(), 6: () => ({dtype: c_string(library.view_value_dtype()),
+        shape: Array.from({length: library.view_value_dims()}, (_, i) => library.view_value_dim(i)), data: content()})};
+    return kinds[kind] ? kinds[kind]() : null;
+  } finally { library.view_free(at); }
+}
+
+// ---- datasets ----
+
+export class Dataset {
+  constructor(from) {
+    this.source = from;
+    this.name = decodeURIComponent_or(name_of(from.path)) || from.host;
+    this.fields = [];
+    this.shards = []; // {name, start, length, view}; length undefined: not known yet
+    this.open_shards = new Set();
+    this.faults = []; // messages
+    this.length = 0; // of the shards up to the first whose length is not known
+    this.complete = false; // all lengths are known
+    this.verified = undefined; // checksums are compared
+    this.changed = () => {};
+  }
+
+  // Make a call of the library until it has its bytes.
+  async attempt(call) {
+    for (let tries = 0; tries < 100000; tries++) {
+      try {
+        const out = call();
+        this.source.evict();
+        return out;
+      } catch (error) {
+        if (error !== AGAIN) throw error;
+      }
+      await this.source.settle();
+    }
+    throw Error(`${this.name}: no progress`);
+  }
+
+  // One call of the library. `failed` tests its result.
+  call(run, failed) {
+    source = this.source;
+    source.lacks = false;
+    const out = run();
+    if (!failed(out)) return out;
+    if (source.lacks) throw AGAIN;
+    const refused = library.view_refused(), missing = library.view_is_missing();
+    throw Object.assign(Error(refused ? `${megabytes(refused)}: larger than this page loads; read it with \`bags get\``
+      : c_string(library.view_error())), {missing, refused});
+  }
+
+  fault(message) {
+    if (!this.faults.includes(message)) this.faults.push(message);
+    this.changed();
+  }
+
+  open_view(number, verify) {
+    return this.call(() => with_string(this.source.path, text => library.view_open(text, this.archive ?? 0, number, verify)),
+      view => view === 0);
+  }
+
+  // Compare checksums, unless there are none. Those of a part of the Bags are a fault.
+  open_checked(shard) {
+    const {source: from} = this, beside = join(from.path, shard.name ?? '', 'refs.crc');
+    if (!shard.plain) {
+      try {
+        const view = this.open_view(shard.number, 1);
+        this.verified ??= true;
+        return view;
+      } catch (error) {
+        if (error === AGAIN || !/\.crc is missing\)/.test(error.message)) throw error;
+        const other = from.archive ? -ENOENT : from.size(beside);
+        if (other === -EAGAIN) throw AGAIN;
+        if (other >= 0 || this.verified) this.fault(`${error.message}; nothing is compared`);
+        shard.plain = true;
+        this.verified = false;
+      }
+    }
+    return this.open_view(shard.number, 0);
+  }
+
+  // The view of a shard, opened now if it is not.
+  view(shard) {
+    if (shard.error) throw shard.error;
+    this.open_shards.delete(shard);
+    if (!shard.view) {
+      this.source.only = shard.name;
+      try {
+        shard.view = this.open_checked(shard);
+      } catch (error) {
+        if (error !== AGAIN) shard.error = error;
+        throw error;
+      } finally { this.source.only = undefined; }
+    }
+    this.open_shards.add(shard);
+    for (const old of this.open_shards) {
+      if (this.open_shards.size <= OPEN_MOST) break;
+      library.view_close(old.view);
+      old.view = 0;
+      this.open_shards.delete(old);
+    }
+    return shard.view;
+  }
+
+  close() {
+    for (const shard of this.open_shards) library.view_close(shard.view);
+    this.open_shards.clear();
+    if (this.archive) library.view_archive_close(this.archive);
+    this.closed = true;
+  }
+
+  measure(shard) {
+    if (shard.length === undefined) shard.length = library.view_length(this.view(shard));
+  }
+
+  // Open it so far that the first datapoints can be read.
+  async open() {
+    const {source: from} = this, path = from.path;
+    if (from.archive) {
+      this.archive = await this.attempt(() => this.call(
+        () => with_string(from.archive, text => library.view_archive(text)), archive => archive === 0));
+      this.shards = [{name: null, number: -1}];
+    } else if (/\.bag$/.test(path)) {
+      this.shards = [{name: null, number: -1}];
+    } else {
+      const single = await this.attempt(() => {
+        const own = from.size(join(path, 'spec.json'));
+        const first = from.names ? -ENOENT : from.size(join(path, '000000', 'spec.json'));
+        if (own === -EAGAIN || first === -EAGAIN) throw AGAIN;
+        return own >= 0 || (first < 0 && !(from.names && from.names.length));
+      });
+      if (single) {
+        const names = from.names ?? [];
+        this.shards = [{name: names[0] ?? null, number: -1}];
+      } else {
+        from.names ??= ['000000'];
+        this.set_names(from.names);
+      }
+      this.single = single;
+    }
+    const first = this.shards[0];
+    try {
+      await this.attempt(() => this.measure(first));
+    } catch (error) {
+      if (from.blocked && !from.answered)
+        throw Error(`${path}: ${from.host} does not let this page read it: its answers lack the header ` +
+          'Access-Control-Allow-Origin; or nothing exists at this address. Let the server send ' +
+          '"Access-Control-Allow-Origin: *" (for S3, set a CORS rule), or download the dataset and drop it here');
+      throw error;
+    }
+    const count = library.view_fields(first.view);
+    for (let i = 0; i < count; i++) {
+      const type = c_string(library.view_type(first.view, i));
+      this.fields.push({number: i, name: c_string(library.view_name(first.view, i)), type,
+        base: type.replace(/[([].*/, ''), sequence: type.endsWith('[]')});
+    }
+    this.add_up();
+    if (this.shards.length === 1 && this.single !== false) this.complete = true;
+  }
+
+  set_names(names) {
+    const known = new Map(this.shards.map(shard => [shard.name, shard]));
+    const sorted = names.map(name => ({name, number: Number(name)})).sort((a, b) => a.number - b.number);
+    this.shards = sorted.map(shard => known.get(shard.name) ?? shard);
+    const missing = [], twice = [];
+    let next = 0, count = 0;
+    for (const {number} of sorted) {
+      if (number < next) { twice.push(number); continue; }
+      for (; next < number; next++, count++) if (missing.length < 20) missing.push(next);
+      next = number + 1;
+    }
+    if (count)
+      this.fault(`${this.source.path}: missing shards ${missing.join(', ')}${count > 20 ? ', ...' : ''} (found ` +
+        `${sorted.length} of ${sorted.length + count}): lost, or their workers are not done; the others are shown`);
+    if (twice.length)
+      this.fault(`${this.source.path}: two shards have the number ${twice[0]}`);
+  }
+
+  // Find all shards, and their lengths, in the background.
+  async count() {
+    if (this.complete) return;
+    const names = this.source instanceof Http ? await this.source.index() ?? await this.source.probe() : this.source.names;
+    this.source.names = names;
+    this.set_names(names);
+    const waiting = this.shards.filter(shard => shard.length === undefined);
+    const work = async () => {
+      for (let shard; !this.closed && (shard = waiting.shift());) {
+        await this.attempt(() => this.look_at(shard)).catch(error => {
+          shard.error = error;
+          shard.length = 0;
+          this.fault(error.message);
+        });
+        this.add_up();
+      }
+    };
+    await Promise.all(Array.from({length: 12}, work));
+    this.complete = true;
+    this.add_up();
+  }
+
+  // The length of a shard that stays closed.
+  look_at(shard) {
+    if (shard.length !== undefined) return;
+    this.source.only = shard.name;
+    try {
+      const view = this.open_view(shard.number, 0);
+      const count = library.view_fields(view);
+      const same = count === this.fields.length && this.fields.every((field, i) =>
+        c_string(library.view_name(view, i)) === field.name && c_string(library.view_type(view, i)) === field.type);
+      const length = library.view_length(view);
+      library.view_close(view);
+      if (!same) throw Error(`${join(this.source.path, shard.name)}: spec.json differs from that of the first shard`);
+      shard.length = length;
+    } finally { this.source.only = undefined; }
+  }
+
+  add_up() {
+    let start = 0, known = 0;
+    for (const shard of this.shards) {
+      if (shard.length === undefined) break;
+      shard.start = start;
+      start += shard.length;
+      known++;
+    }
+    this.length = start;
+    this.known = known;
+    this.changed();
+  }
+
+  locate(index) {
+    if (!(index < this.length)) throw Error(`${this.name}: datapoint ${index} out of range (length ${this.length})`);
+    let low = 0, high = this.known - 1;
+    while (low < high) {
+      const middle = (low + high + 1) >> 1;
+      if (this.shards[middle].start <= index) low = middle; else high = middle - 1;
+    }
+    while (index - this.shards[low].start >= this.shards[low].length) low--; // empty ones
+    return [this.shards[low], index - this.shards[low].start];
+  }
+
+  // The number of items of a sequence; 1 for a plain field.
+  items(index, field) {
+    const [shard, at] = this.locate(index);
+    return this.attempt(() => {
+      const view = this.view(shard);
+      return this.call(() => library.view_items(view, at, field), count => count < 0);
+    });
+  }
+
+  // The size of a blob that is not read; NaN: unknown, in a file of 4 GiB or more.
+  size(index, field, item = 0) {
+    const [shard, at] = this.locate(index);
+    return this.attempt(() => {
+      const view = this.view(shard);
+      return this.call(() => library.view_size(view, at, field, item), size => size < 0);
+    });
+  }
+
+  // A blob of at most `most` bytes, whose checksum was compared if the dataset has checksums.
+  get(index, field, item = 0, most = Infinity) {
+    const [shard, at] = this.locate(index);
+    return this.attempt(() => {
+      const view = this.view(shard);
+      this.call(() => library.view_get(view, at, field, item, most), code => code !== 0);
+      const data = library.view_data();
+      return bytes().slice(data, data + library.view_data_size());
+    });
+  }
+
+  // The bytes of each field in a few shards: [shards, sizes].
+  async sizes() {
+    const some = this.shards.slice(0, 4).filter(shard => !shard.error && shard.length !== undefined);
+    const sizes = this.fields.map(() => 0);
+    for (const shard of some)
+      for (const field of this.fields)
+        sizes[field.number] += await this.attempt(() => {
+          const view = this.view(shard);
+          return this.call(() => library.view_field_size(view, field.number), size => size < 0);
+        });
+    return [some.length, sizes];
+  }
+}
+
+function decodeURIComponent_or(text) {
+  try { return decodeURIComponent(text); } catch { return text; }
+}

@@ -1,0 +1,307 @@
+// values.mjs - shows values. All text of a dataset becomes text nodes, and of its bytes
+// only images and video of known formats reach the browser's decoders.
+import {decode} from './reader.mjs';
+
+const PIXELS_MOST = 1 << 26; // of an image that is shown
+const CANVAS_MOST = 512; // pixels of a plotted array in each direction
+const TEXT_MOST = 200000;
+const NODES_MOST = 20000; // of a msgpack tree
+const CHILDREN_MOST = 200; // of one node, at first
+
+export const element = (tag, className = '', ...children) => {
+  const out = document.createElement(tag);
+  if (className) out.className = className;
+  out.append(...children);
+  return out;
+};
+
+export const grouped = number => Number(number).toLocaleString('en-US');
+
+export const bytes_text = size => {
+  const units = ['B', 'KB', 'MB', 'GB', 'TB'];
+  let unit = 0;
+  while (size >= 1000 && unit < units.length - 1) { size /= 1000; unit++; }
+  return `${unit && size < 100 ? size.toFixed(1) : Math.round(size)} ${units[unit]}`;
+};
+
+// What a field is shown as: image, video, text, number, array, msgpack or bytes.
+export const kind_of = field => ({jpeg: 'image', jpg: 'image', png: 'image', mp4: 'video', webm: 'video', utf8: 'text',
+  int: 'number', u64: 'number', i64: 'number', array: 'array', npy: 'array', msgpack: 'msgpack', tree: 'msgpack'})[field.base] ?? 'bytes';
+
+const u16 = (data, at) => data[at] << 8 | data[at + 1];
+const little16 = (data, at) => data[at] | data[at + 1] << 8;
+const u32 = (data, at) => u16(data, at) * 65536 + u16(data, at + 2);
+const ascii = (data, at, size) => String.fromCharCode(...data.subarray(at, at + size));
+
+// The format of a file by its first bytes: {mime, width, height}; NULL: none that is shown.
+export function media_of(data) {
+  if (data.length > 24 && u32(data, 0) === 0x89504E47) return {mime: 'image/png', width: u32(data, 16), height: u32(data, 20)};
+  if (data.length > 10 && ascii(data, 0, 4) === 'GIF8') return {mime: 'image/gif', width: little16(data, 6), height: little16(data, 8)};
+  if (data.length > 30 && ascii(data, 0, 4) === 'RIFF' && ascii(data, 8, 4) === 'WEBP') return {mime: 'image/webp', width: 1, height: 1};
+  if (data.length > 12 && ascii(data, 4, 4) === 'ftyp') return {mime: 'video/mp4'};
+  if (data.length > 4 && u32(data, 0) === 0x1A45DFA3) return {mime: 'video/webm'};
+  if (data.length > 4 && data[0] === 0xFF && data[1] === 0xD8) {
+    for (let at = 2; at + 9 < data.length && data[at] === 0xFF; at += 2 + u16(data, at + 2)) {
+      const mark = data[at + 1];
+      if (mark >= 0xC0 && mark <= 0xCF && mark !== 0xC4 && mark !== 0xC8 && mark !== 0xCC)
+        return {mime: 'image/jpeg', width: u16(data, at + 7), height: u16(data, at + 5)};
+      if (mark === 0xFF) at -= 1 + u16(data, at + 2);
+    }
+    return {mime: 'image/jpeg', width: 1, height: 1};
+  }
+  return null;
+}
+
+const fault = message => element('span', 'fault', message);
+
+function image(data, media) {
+  if (media.width * media.height > PIXELS_MOST || !media.width || !media.height)
+    return fault(`image of ${grouped(media.width)} x ${grouped(media.height)} pixels: not shown (maximum ${grouped(PIXELS_MOST)})`);
+  const out = element('img'), url = URL.createObjectURL(new Blob([data], {type: media.mime}));
+  out.decoding = 'async';
+  out.alt = '';
+  if (media.width < 128 && media.width > 1) out.classList.add('small', 'pixels');
+  out.onload = () => URL.revokeObjectURL(url);
+  out.onerror = () => {
+    URL.revokeObjectURL(url);
+    out.replaceWith(fault(`damaged: not an image that this browser decodes (${bytes_text(data.length)})`));
+  };
+  out.src = url;
+  return out;
+}
+
+function video(data, media) {
+  const out = element('video'), url = URL.createObjectURL(new Blob([data], {type: media.mime}));
+  out.controls = out.muted = out.loop = out.playsInline = true;
+  out.onerror = () => out.replaceWith(fault(`this browser does not play this video (${bytes_text(data.length)})`));
+  out.src = url;
+  out.release = () => URL.revokeObjectURL(url);
+  return out;
+}
+
+export function hex(data, most = 1024) {
+  const lines = [];
+  for (let at = 0; at < Math.min(data.length, most); at += 16) {
+    const row = [...data.subarray(at, Math.min(at + 16, most))];
+    lines.push(at.toString(16).padStart(6, '0') + '  ' + row.map(byte => byte.toString(16).padStart(2, '0')).join(' ').padEnd(48) + '  ' +
+      row.map(byte => byte >= 32 && byte < 127 ? String.fromCharCode(byte) : '.').join(''));
+  }
+  return element('pre', '', lines.join('\n') + (data.length > most ? '\n...' : ''));
+}
+
+// ---- arrays ----
+
+const half = bits => {
+  const exponent = bits >> 10 & 31, fraction = bits & 1023, sign = bits & 0x8000 ? -1 : 1;
+  return exponent === 31 ? fraction ? NaN : sign * Infinity
+    : sign * (exponent ? 2 ** (exponent - 25) * (1024 + fraction) : 2 ** -24 * fraction);
+};
+
+// The elements as numbers; NULL: of complex numbers there is no plot.
+function numbers({dtype, data}) {
+  const types = {bool: Uint8Array, uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array, uint64: BigUint64Array, int8: Int8Array,
+    int16: Int16Array, int32: Int32Array, int64: BigInt64Array, float16: Uint16Array, float32: Float32Array, float64: Float64Array};
+  const type = types[dtype];
+  if (!type) return null;
+  const all = new type(data.buffer, data.byteOffset, Math.floor(data.length / type.BYTES_PER_ELEMENT));
+  return dtype === 'float16' ? Float32Array.from(all, half) : all;
+}
+
+const short = (number, dtype) => dtype === 'bool' ? number ? 'true' : 'false'
+  : typeof number === 'bigint' || Number.isInteger(number) ? String(number) : String(Number(number.toPrecision(7)));
+
+// Dark blue to yellow, through green.
+function colour(at) {
+  const stops = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
+  const place = Math.min(Math.max(at, 0), 1) * 4, low = Math.min(Math.floor(place), 3), part = place - low;
+  return [0, 1, 2].map(i => stops[low][i] + (stops[low + 1][i] - stops[low][i]) * part);
+}
+
+function range_of(all) {
+  let low = Infinity, high = -Infinity;
+  for (let i = 0; i < all.length; i++) {
+    const number = Number(all[i]);
+    if (number < low && number !== -Infinity) low = number;
+    if (number > high && number !== Infinity) high = number;
+  }
+  return low <= high ? [low, high] : [0, 0];
+}
+
+function picture(all, dtype, height, width, channels) {
+  const step = Math.max(1, Math.ceil(Math.max(height, width) / CANVAS_MOST));
+  const canvas = element('canvas'), w = canvas.width = Math.ceil(width / step), h = canvas.height = Math.ceil(height / step);
+  const context = canvas.getContext('2d'), out = context.createImageData(w, h);
+  const [low, high] = dtype === 'uint8' ? [0, 255] : range_of(all), scale = high > low ? 1 / (high - low) : 0;
+  for (let y = 0; y < h; y++)
+    for (let x = 0; x < w; x++) {
+      const from = (y * step * width + x * step) * channels, to = (y * w + x) * 4;
+      const at = channel => (Number(all[from + channel]) - low) * scale;
+      const pixel = channels >= 3 ? [at(0) * 255, at(1) * 255, at(2) * 255] : colour(at(0));
+      for (let i = 0; i < 3; i++) out.data[to + i] = pixel[i];
+      out.data[to + 3] = channels === 4 ? at(3) * 255 : Number.isNaN(at(0)) ? 0 : 255;
+    }
+  context.putImageData(out, 0, 0);
+  canvas.title = `${short(low)} to ${short(high)}`;
+  return canvas;
+}
+
+export function plot(all, bars = false, width = 480, height = 120) {
+  const canvas = element('canvas'), context = canvas.getContext('2d');
+  canvas.width = width;
+  canvas.height = height;
+  const [low, high] = bars ? [0, range_of(all)[1]] : range_of(all), span = high - low || 1;
+  const y = number => height - 4 - (Number(number) - low) / span * (height - 8);
+  context.strokeStyle = context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue('--accent').trim();
+  context.lineWidth = 1.5;
+  if (bars) {
+    const wide = width / all.length;
+    all.forEach((number, i) => context.fillRect(i * wide + 1, y(number), Math.max(wide - 2, 1), height - y(number)));
+    return canvas;
+  }
+  const step = Math.max(1, Math.ceil(all.length / (4 * width)));
+  context.beginPath();
+  for (let i = 0; i < all.length; i += step) context.lineTo(i / Math.max(all.length - 1, 1) * (width - 4) + 2, y(all[i]));
+  context.stroke();
+  canvas.title = `${short(low)} to ${short(high)}`;
+  return canvas;
+}
+
+function array(value, full) {
+  const {dtype, shape} = value, all = numbers(value), count = shape.reduce((a, b) => a * b, 1);
+  const title = `${dtype} ${shape.join(' x ')}`;
+  if (!all) return element('span', 'soft', title);
+  if (count === 1) return element('span', 'number', short(all[0], dtype));
+  const values = most => [...all.slice(0, most)].map(number => short(number, dtype)).join(', ') + (count > most ? ', ...' : '');
+  const out = element('span', 'array'), last = shape[shape.length - 1];
+  if (count === 0) return element('span', 'soft', `${title}: no elements`);
+  if (shape.length === 1 && count > 8) out.append(plot(all, false, full ? 480 : 160, full ? 120 : 60));
+  else if (shape.length === 2 && count > 16) out.append(picture(all, dtype, shape[0], shape[1], 1));
+  else if (shape.length === 3 && (last === 1 || last === 3 || last === 4)) out.append(picture(all, dtype, shape[0], shape[1], last));
+  else if (shape.length >= 3) out.append(picture(all.slice(0, shape.at(-1) * shape.at(-2)), dtype, shape.at(-2), shape.at(-1), 1));
+  if (!full) {
+    if (!out.firstChild) out.append(values(8));
+    return out;
+  }
+  const [low, high] = range_of(all);
+  out.append(element('div', 'soft', `${title}, ${short(low)} to ${short(high)}` +
+    (shape.length > 3 || shape.length === 3 && !(last === 1 || last === 3 || last === 4) ? '; the first slice is drawn' : '')),
+    element('pre', '', values(256)));
+  return out;
+}
+
+// ---- msgpack ----
+
+// Arrays as Array, maps as Map, bytes as Uint8Array, extensions as {extension, data}.
+export function msgpack(data) {
+  const view = new DataView(data.buffer, data.byteOffset, data.length), utf8 = new TextDecoder('utf-8');
+  let at = 0, nodes = 0;
+  const need = size => { if (size > data.length - at) throw Error('not msgpack: it ends too early'); };
+  const number = (size, get) => { need(size); const out = get(at); at += size; return out; };
+  const unsigned = size => Number(number(size, from => size === 8 ? view.getBigUint64(from) : size === 4 ? view.getUint32(from)
+    : size === 2 ? view.getUint16(from) : view.getUint8(from)));
+  const take = size => { need(size); at += size; return data.subarray(at - size, at); };
+  const read = depth => {
+    if (depth > 64) throw Error('msgpack: nested too deeply to be shown');
+    if (++nodes > NODES_MOST) throw Error('msgpack: too large to be shown as a tree');
+    const list = count => {
+      need(count);
+      return Array.from({length: count}, () => read(depth + 1));
+    };
+    const map = count => {
+      need(count);
+      const out = [];
+      for (let i = 0; i < count; i++) out.push([read(depth + 1), read(depth + 1)]);
+      return new Map(out.map(([key, value]) => [key, value]));
+    };
+    const text = count => utf8.decode(take(count));
+    const extension = count => ({extension: number(1, from => view.getInt8(from)), data: take(count)});
+    const byte = unsigned(1);
+    if (byte < 0x80) return byte;
+    if (byte < 0x90) return map(byte & 15);
+    if (byte < 0xA0) return list(byte & 15);
+    if (byte < 0xC0) return text(byte & 31);
+    if (byte >= 0xE0) return byte - 256;
+    const kinds = {0xC0: () => null, 0xC2: () => false, 0xC3: () => true, 0xC4: () => take(unsigned(1)), 0xC5: () => take(unsigned(2)),
+      0xC6: () => take(unsigned(4)), 0xC7: () => extension(unsigned(1)), 0xC8: () => extension(unsigned(2)), 0xC9: () => extension(unsigned(4)),
+      0xCA: () => number(4, from => view.getFloat32(from)), 0xCB: () => number(8, from => view.getFloat64(from)),
+      0xCC: () => unsigned(1), 0xCD: () => unsigned(2), 0xCE: () => unsigned(4), 0xCF: () => number(8, from => view.getBigUint64(from)),
+      0xD0: () => number(1, from => view.getInt8(from)), 0xD1: () => number(2, from => view.getInt16(from)),
+      0xD2: () => number(4, from => view.getInt32(from)), 0xD3: () => number(8, from => view.getBigInt64(from)),
+      0xD4: () => extension(1), 0xD5: () => extension(2), 0xD6: () => extension(4), 0xD7: () => extension(8), 0xD8: () => extension(16),
+      0xD9: () => text(unsigned(1)), 0xDA: () => text(unsigned(2)), 0xDB: () => text(unsigned(4)), 0xDC: () => list(unsigned(2)),
+      0xDD: () => list(unsigned(4)), 0xDE: () => map(unsigned(2)), 0xDF: () => map(unsigned(4))};
+    if (!kinds[byte]) throw Error(`not msgpack: byte ${byte} at ${at - 1}`);
+    return kinds[byte]();
+  };
+  const out = read(0);
+  if (at !== data.length) throw Error(`not msgpack: ${data.length - at} trailing bytes`);
+  return out;
+}
+
+function leaf_text(value) {
+  if (typeof value === 'string') return `"${value.slice(0, 2000)}"`;
+  if (value instanceof Uint8Array) return `${bytes_text(value.length)}: ${[...value.subarray(0, 32)].map(b => b.toString(16).padStart(2, '0')).join(' ')}${value.length > 32 ? ' ...' : ''}`;
+  if (value && value.data) return `extension ${value.extension}, ${bytes_text(value.data.length)}`;
+  return String(value);
+}
+
+export function brief(value, depth = 0) {
+  if (depth > 2) return '...';
+  if (Array.isArray(value)) return `[${value.slice(0, 6).map(item => brief(item, depth + 1)).join(', ')}${value.length > 6 ? ', ...' : ''}]`;
+  if (value instanceof Map) return `{${[...value].slice(0, 6).map(([key, item]) => `${typeof key === 'string' ? key : brief(key, 3)}: ${brief(item, depth + 1)}`).join(', ')}${value.size > 6 ? ', ...' : ''}}`;
+  return leaf_text(value);
+}
+
+function tree(value, key, open) {
+  const label = key === undefined ? [] : [element('span', 'k', typeof key === 'string' ? key : leaf_text(key))];
+  const entries = Array.isArray(value) ? value.map((item, i) => [String(i), item]) : value instanceof Map ? [...value] : null;
+  if (!entries) return element('div', 'leaf', ...label, element('span', '', leaf_text(value)));
+  const out = element('details', '', element('summary', '', ...label, ` ${Array.isArray(value) ? `[${entries.length}]` : `{${entries.length}}`}`));
+  let filled = 0;
+  const fill = () => {
+    for (const [name, item] of entries.slice(filled, filled + CHILDREN_MOST)) out.append(tree(item, name, false));
+    filled += CHILDREN_MOST;
+    if (filled < entries.length) {
+      const more = element('button', '', `${grouped(entries.length - filled)} more`);
+      more.onclick = () => { more.remove(); fill(); };
+      out.append(more);
+    }
+  };
+  out.ontoggle = () => { if (out.open && !filled) fill(); };
+  if (open) { fill(); out.open = true; }
+  return out;
+}
+
+// ---- any value ----
+
+// {node, text, number}: text and number are what filters and histograms use.
+export function show(field, data, full) {
+  const kind = kind_of(field), media = kind === 'image' || kind === 'video' || kind === 'bytes' ? media_of(data) : null;
+  if (media && media.mime.startsWith('image')) return {node: image(data, media)};
+  if (media && full) return {node: video(data, media)};
+  if (media) return {node: element('span', 'soft', `\u25B6 video, ${bytes_text(data.length)}`)};
+  if (kind === 'image' || kind === 'video') {
+    const node = element('div', '', fault(`damaged: not ${kind === 'image' ? 'an image' : 'a video'} (${bytes_text(data.length)})`));
+    if (full) node.append(hex(data, 256));
+    return {node};
+  }
+  if (kind === 'bytes') {
+    const node = element('div', '', element('span', 'soft', bytes_text(data.length) + (full || !data.length ? '' : ': ')));
+    if (full && data.length) node.append(hex(data));
+    else node.append([...data.subarray(0, 16)].map(byte => byte.toString(16).padStart(2, '0')).join(' '));
+    return {node};
+  }
+  if (kind === 'msgpack') {
+    const value = msgpack(data), text = brief(value).slice(0, 400);
+    return {node: full ? tree(value, undefined, true) : element('span', '', text), text};
+  }
+  const value = decode(field.type, data);
+  if (kind === 'text') {
+    const most = full ? TEXT_MOST : 200;
+    return {node: element('span', 'text', value.slice(0, most) + (value.length > most ? '...' : '')), text: value.slice(0, 2000)};
+  }
+  if (kind === 'number') return {node: element('span', 'number', String(value)), text: String(value), number: Number(value)};
+  if (!value || !value.shape) return {node: hex(data)};
+  const node = array(value, full), single = node.className === 'number';
+  return {node, text: single ? node.textContent : undefined, number: single ? Number(node.textContent) : undefined};
+}

@@ -1,0 +1,363 @@
+/*
+ * viewer.c - the reader of bags.h for a web page, compiled to WebAssembly.
+ *
+ * Its hooks ask JavaScript (reader.mjs) for bytes. What has not arrived is EAGAIN:
+ * JavaScript requests everything that a call lacked, and makes the call again. A call
+ * that failed leaves nothing behind, so that any number of calls may wait at a time.
+ */
+#define BAGS_NO_LOCAL
+#define BAGS_NO_WRITER
+#define BAGS_NO_VERIFY
+#define BAGS_IMPLEMENTATION
+#include "bags.h"
+
+#include "formats/codecs.h"
+#include "formats/storage.h"
+
+#include <errno.h>
+#include <math.h>
+
+#define IMPORT(name) __attribute__((import_module("page"), import_name(#name)))
+#define EXPORT __attribute__((visibility("default"), used))
+
+/* A blob larger than this is not loaded, and no other memory is larger. */
+#define MOST ((size_t)256 << 20)
+
+/* ---- what JavaScript provides: numbers below 0 are -errno ---- */
+
+IMPORT(size) double page_size(const char *path, size_t length);
+IMPORT(read)
+int page_read(const char *path, size_t length, double offset, void *data, double size);
+IMPORT(kind) int page_kind(const char *path, size_t length);
+IMPORT(list) int page_list(const char *path, size_t length, char *names, size_t size);
+IMPORT(explain)
+int page_explain(const char *path, size_t length, char *text, size_t size);
+
+/* ---- hooks ---- */
+
+typedef struct file {
+    size_t length;
+    char path[];
+} file;
+
+static bool measuring;  /* blobs are not read, but their sizes added up */
+static double measured; /* bytes; NAN: unknown */
+static size_t limit = MOST;
+static double refused; /* bytes of the memory that was too large */
+
+static int file_open(void *user, const char *path, int mode, void **out) {
+    size_t length = strlen(path);
+    double size = page_size(path, length);
+    (void)user, (void)mode;
+    if (size < 0)
+        return (int)-size;
+    file *opened = (file *)malloc(sizeof *opened + length + 1);
+    if (!opened)
+        return ENOMEM;
+    opened->length = length;
+    memcpy(opened->path, path, length + 1);
+    *out = opened;
+    return 0;
+}
+
+static int file_close(void *user, void *opened) {
+    (void)user;
+    free(opened);
+    return 0;
+}
+
+static int file_size(void *user, void *opened, uint64_t *size) {
+    const file *of = (const file *)opened;
+    double found = page_size(of->path, of->length);
+    (void)user;
+    if (found < 0)
+        return (int)-found;
+    *size = (uint64_t)found;
+    return 0;
+}
+
+static int file_read(
+    void *user, void *opened, uint64_t offset, void *data, size_t size, size_t *done) {
+    const file *of = (const file *)opened;
+    int count = page_read(of->path, of->length, (double)offset, data, (double)size);
+    (void)user;
+    if (count < 0)
+        return -count;
+    *done = (size_t)count;
+    return 0;
+}
+
+static double size_of(const void *opened) {
+    const file *of = (const file *)opened;
+    return page_size(of->path, of->length);
+}
+
+/* Of a file of 4 GiB or more, a size may not fit size_t. All ranges are requested, not only the first that is missing. */
+static void file_read_many(void *user, bags_io_read *reads, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (reads[i].data)
+            (void)file_read(user, reads[i].file, reads[i].offset, reads[i].data,
+                reads[i].size, &reads[i].done);
+        else if (measuring)
+            measured += size_of(reads[i].file) < 4294967296.0 ? (double)reads[i].size
+                                                              : (double)NAN;
+    }
+}
+
+static int path_kind(void *user, const char *path, bags_path_kind *kind) {
+    int found = page_kind(path, strlen(path));
+    (void)user;
+    if (found < 0)
+        return -found;
+    *kind = (bags_path_kind)found;
+    return 0;
+}
+
+static int path_list(void *user, const char *path,
+    int (*each)(void *each_user, const char *name), void *each_user) {
+    size_t length = strlen(path);
+    int size = page_list(path, length, NULL, 0), error = 0;
+    (void)user;
+    if (size < 0)
+        return -size;
+    char *names = (char *)malloc((size_t)size + 1);
+    if (!names)
+        return ENOMEM;
+    (void)page_list(path, length, names, (size_t)size);
+    for (char *at = names; at < names + size && !error; at += strlen(at) + 1)
+        error = each(each_user, at);
+    free(names);
+    return error;
+}
+
+static void path_explain(
+    void *user, const char *path, int error, char *text, size_t size) {
+    (void)user, (void)error;
+    text[page_explain(path, strlen(path), text, size - 1)] = '\0';
+}
+
+static const bags_io page_io = {.open = file_open,
+    .close = file_close,
+    .size = file_size,
+    .read_at = file_read,
+    .kind = path_kind,
+    .list = path_list,
+    .read_many = file_read_many,
+    .explain = path_explain};
+
+static void *memory_resize(void *user, void *data, size_t old_size, size_t new_size) {
+    (void)user, (void)old_size;
+    if (new_size == 0) {
+        free(data);
+        return NULL;
+    }
+    if (new_size > limit)
+        refused = (double)new_size;
+    return new_size > limit ? NULL : realloc(data, new_size);
+}
+
+static const bags_allocator memory = {memory_resize, NULL};
+
+/* ---- what JavaScript calls ---- */
+
+/* A shard, a dataset or a Bag. */
+typedef struct view {
+    bags_reader *reader;
+    bag_reader *bag; /* or this one: a field "blob" of type bytes */
+    bags_row row;
+} view;
+
+static bags_error failure;
+static bags_view blob;
+static bags_value value;
+static bags_buffer scratch;
+static const bags_field blob_field = {"blob", "bytes"};
+
+static const bags_registry *registry(void) {
+    static bags_registry *made;
+    if (!made) {
+        made = bags_registry_create(&memory, NULL);
+        if (made && bags_registry_add(made, &bags_codec_npy, NULL))
+            made = NULL;
+    }
+    return made;
+}
+
+EXPORT void *view_allocate(size_t size) { return malloc(size); }
+
+EXPORT void view_free(void *data) { free(data); }
+
+EXPORT const char *view_error(void) { return failure.message; }
+
+/* True if the last failure is that a file is missing. */
+EXPORT int view_is_missing(void) { return failure.code == BAGS_ERROR_MISSING; }
+
+/* Bytes of the memory that the last failed call did not get, or 0. */
+EXPORT double view_refused(void) {
+    double bytes = refused;
+    refused = 0;
+    return bytes;
+}
+
+/* NULL: view_error. */
+EXPORT bags_archive *view_archive(const char *path) {
+    bags_archive_options options = {0};
+    options.env.io = &page_io;
+    options.env.allocator = &memory;
+    return bags_archive_open(path, &options, &failure);
+}
+
+EXPORT void view_archive_close(bags_archive *archive) { bags_archive_close(archive); }
+
+/* Open a dataset or, if shard is not below 0, only this shard of it. NULL:
+ * view_error. */
+EXPORT view *view_open(
+    const char *path, bags_archive *archive, double shard, int verify) {
+    size_t length = strlen(path);
+    bags_env env = {&memory, archive ? bags_archive_io(archive) : &page_io};
+    view *opened = (view *)calloc(1, sizeof *opened);
+    if (!opened)
+        return NULL;
+    if (length > 4 && !strcmp(path + length - 4, ".bag")) {
+        bag_reader_options options = {0};
+        options.no_mmap = true;
+        options.allow_empty_file = true;
+        options.verify_checksums = verify;
+        options.env = env;
+        opened->bag = bag_reader_open(path, &options, &failure);
+    } else {
+        bags_reader_options options = {0};
+        options.no_mmap = true;
+        options.verify_checksums = verify;
+        options.registry = registry();
+        options.env = env;
+        if (shard >= 0) {
+            options.shard_start = (uint64_t)shard;
+            options.shard_stop = (uint64_t)1 << 60;
+        }
+        opened->reader = bags_reader_open(path, &options, &failure);
+    }
+    if (opened->reader || opened->bag)
+        return opened;
+    free(opened);
+    return NULL;
+}
+
+EXPORT void view_close(view *opened) {
+    if (!opened)
+        return;
+    bags_row_free(&opened->row);
+    bags_reader_close(opened->reader);
+    bag_reader_close(opened->bag);
+    free(opened);
+}
+
+EXPORT double view_length(const view *opened) {
+    return (double)(opened->bag ? bag_reader_length(opened->bag)
+                                : bags_reader_length(opened->reader));
+}
+
+EXPORT size_t view_fields(const view *opened) {
+    size_t count = 1;
+    if (opened->reader)
+        (void)bags_reader_fields(opened->reader, &count);
+    return count;
+}
+
+static const bags_field *field_of(const view *opened, size_t field) {
+    return opened->bag ? &blob_field : &bags_reader_fields(opened->reader, NULL)[field];
+}
+
+EXPORT const char *view_name(const view *opened, size_t field) {
+    return field_of(opened, field)->name;
+}
+
+EXPORT const char *view_type(const view *opened, size_t field) {
+    return field_of(opened, field)->type;
+}
+
+/* The bytes of a field's blobs in all shards; below 0: view_error. */
+EXPORT double view_field_size(const view *opened, size_t field) {
+    bags_info info;
+    if (opened->bag)
+        return (double)bag_reader_size(opened->bag);
+    size_t count = view_fields(opened);
+    bags_field_info *fields = (bags_field_info *)calloc(count + 1, sizeof *fields);
+    double size = -1;
+    if (fields && !bags_reader_info(opened->reader, &info, fields, &failure))
+        size = (double)fields[field].size;
+    free(fields);
+    return size;
+}
+
+/* The number of items of a datapoint's field; below 0: view_error. */
+EXPORT double view_items(view *opened, double index, size_t field) {
+    uint64_t count = 1;
+    if (opened->reader && bags_reader_items(opened->reader, (uint64_t)index, field,
+                              &opened->row, &count, &failure))
+        return -1;
+    return (double)count;
+}
+
+/* The size of an item's blob, which is not read; below 0: view_error; NAN: unknown. */
+EXPORT double view_size(view *opened, double index, size_t field, double item) {
+    uint64_t datapoint = (uint64_t)index;
+    if (opened->bag) /* of a Bag every blob is read */
+        return 0;
+    const bags_type *type = bags_reader_type(opened->reader, field);
+    bags_select select = bags_whole(field);
+    if (type->sequence)
+        select = bags_slice(field, (uint64_t)item, (uint64_t)item + 1, 1);
+    measuring = true;
+    measured = 0;
+    bags_code code = bags_reader_prefetch(
+        opened->reader, &datapoint, 1, &select, 1, &opened->row, &failure);
+    measuring = false;
+    return code ? -1 : measured;
+}
+
+/* Read an item of at most this many bytes: view_data and view_data_size. */
+EXPORT int view_get(
+    view *opened, double index, size_t field, double item, double most) {
+    bags_code code;
+    limit = most < MOST ? (size_t)most + 4096 : MOST; /* and what is read with it */
+    if (opened->bag)
+        code = bag_reader_get(
+            opened->bag, (uint64_t)index, &opened->row.data, &blob, &failure);
+    else
+        code = bags_reader_get_blob(opened->reader, (uint64_t)index, field,
+            (uint64_t)item, &opened->row, &blob, &failure);
+    limit = MOST;
+    return (int)code;
+}
+
+EXPORT const void *view_data(void) { return blob.data; }
+
+EXPORT size_t view_data_size(void) { return blob.size; }
+
+/* ---- decoding ---- */
+
+/* Decode bytes that JavaScript has. Returns the bags_kind, or -1: view_error. */
+EXPORT int view_decode(const char *type, const void *data, size_t size) {
+    bags_view bytes = {(const unsigned char *)data, size};
+    if (!scratch.resize)
+        scratch = bags_buffer_of(&memory);
+    memset(&value, 0, sizeof value);
+    if (bags_decode(registry(), type, bytes, &scratch, &value, &failure))
+        return -1;
+    return (int)value.kind;
+}
+
+EXPORT uint64_t view_value_uint(void) { return value.uint; }
+
+EXPORT int64_t view_value_int(void) { return value.sint; }
+
+EXPORT const void *view_value_data(void) { return value.data; }
+
+EXPORT size_t view_value_size(void) { return value.size; }
+
+EXPORT const char *view_value_dtype(void) { return bags_dtype_name(value.dtype); }
+
+EXPORT size_t view_value_dims(void) { return value.dims; }
+
+EXPORT double view_value_dim(size_t i) { return (double)value.shape[i]; }

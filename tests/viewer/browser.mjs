@@ -1,0 +1,101 @@
+// browser.mjs - drives headless Chromium by its DevTools protocol, over pipes; and a
+// web server with ranges, latency and the faults that tests ask for.
+import {spawn} from 'node:child_process';
+import fs from 'node:fs';
+import http from 'node:http';
+import os from 'node:os';
+import path from 'node:path';
+
+export async function launch() {
+  const profile = fs.mkdtempSync(path.join(os.tmpdir(), 'bags-chromium-'));
+  const chromium = spawn('chromium', ['--headless=new', '--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--no-first-run',
+    '--remote-debugging-pipe', `--user-data-dir=${profile}`, '--force-device-scale-factor=1', 'about:blank'],
+  {stdio: ['ignore', 'ignore', 'ignore', 'pipe', 'pipe']});
+  const waiting = new Map(), listeners = [];
+  let id = 0, text = '';
+  chromium.stdio[4].setEncoding('utf8').on('data', part => {
+    text += part;
+    for (let end; (end = text.indexOf('\0')) >= 0; text = text.slice(end + 1)) {
+      const message = JSON.parse(text.slice(0, end));
+      const done = waiting.get(message.id);
+      if (done) {
+        waiting.delete(message.id);
+        if (message.error) done.failed(Error(message.error.message)); else done.ok(message.result);
+      } else for (const listener of listeners) listener(message);
+    }
+  });
+  const send = (method, params = {}, sessionId = undefined) => new Promise((ok, failed) => {
+    waiting.set(++id, {ok, failed});
+    chromium.stdio[3].write(JSON.stringify({id, method, params, sessionId}) + '\0');
+  });
+  const page = async () => {
+    const {targetId} = await send('Target.createTarget', {url: 'about:blank'});
+    const {sessionId} = await send('Target.attachToTarget', {targetId, flatten: true});
+    const call = (method, params) => send(method, params, sessionId), events = [];
+    listeners.push(message => { if (message.sessionId === sessionId) events.push(message); });
+    for (const domain of ['Page', 'Runtime', 'Network', 'Log', 'DOM']) await call(`${domain}.enable`);
+    const run = async expression => {
+      const {result, exceptionDetails} = await call('Runtime.evaluate', {expression, awaitPromise: true, returnByValue: true});
+      if (exceptionDetails) throw Error(exceptionDetails.exception?.description ?? exceptionDetails.text);
+      return result.value;
+    };
+    const wait = async (expression, seconds = 10) => {
+      const end = Date.now() + 1000 * seconds;
+      for (;;) {
+        const value = await run(expression).catch(() => undefined);
+        if (value) return value;
+        if (Date.now() > end) throw Error(`not within ${seconds} s: ${expression}`);
+        await new Promise(done => setTimeout(done, 20));
+      }
+    };
+    return {call, run, wait, events,
+      open: async url => {
+        events.length = 0;
+        await call('Page.navigate', {url: 'about:blank'});
+        await call('Page.navigate', {url});
+      },
+      size: (width, height) => call('Emulation.setDeviceMetricsOverride', {width, height, deviceScaleFactor: 1, mobile: width < 600}),
+      dark: dark => call('Emulation.setEmulatedMedia', {features: [{name: 'prefers-color-scheme', value: dark ? 'dark' : 'light'}]}),
+      shot: async name => fs.writeFileSync(name, Buffer.from((await call('Page.captureScreenshot', {format: 'png'})).data, 'base64')),
+      close: () => send('Target.closeTarget', {targetId})};
+  };
+  const close = () => new Promise(done => {
+    chromium.on('exit', () => { fs.rmSync(profile, {recursive: true, force: true, maxRetries: 5}); done(); });
+    chromium.kill();
+  });
+  return {page, close};
+}
+
+// Serve `roots`, {name: directory}. Options: delay (ms), cors, ranges, missing_cors.
+export async function serve(roots, {delay = 0, cors = true, ranges = true, missing_cors = false} = {}) {
+  const counts = {requests: 0, bytes: 0, log: []};
+  const server = http.createServer(async (request, answer) => {
+    const [, name, ...rest] = decodeURIComponent(new URL(request.url, 'http://x').pathname).split('/');
+    const where = roots[name] === undefined || rest.includes('..') ? null : path.join(roots[name], ...rest);
+    const headers = {};
+    counts.requests++;
+    counts.log.push(`${request.method} ${request.url} ${request.headers.range ?? ''}`);
+    await new Promise(done => setTimeout(done, delay));
+    const info = where && fs.existsSync(where) ? fs.statSync(where) : null;
+    if (cors && (info?.isFile() || missing_cors)) headers['Access-Control-Allow-Origin'] = '*';
+    if (!info?.isFile()) return answer.writeHead(404, headers).end();
+    headers['Last-Modified'] = info.mtime.toUTCString();
+    if (where.endsWith('.html')) headers['Content-Type'] = 'text/html';
+    let start = 0, stop = info.size, status = 200;
+    const range = ranges && /^bytes=(\d+)-(\d+)$/.exec(request.headers.range ?? '');
+    if (range) {
+      start = Number(range[1]);
+      stop = Math.min(Number(range[2]) + 1, info.size);
+      status = 206;
+      if (start >= stop) return answer.writeHead(416, headers).end();
+      headers['Content-Range'] = `bytes ${start}-${stop - 1}/${info.size}`;
+    }
+    headers['Content-Length'] = stop - start;
+    answer.writeHead(status, headers);
+    if (request.method === 'HEAD' || start === stop) return answer.end();
+    counts.bytes += stop - start;
+    fs.createReadStream(where, {start, end: stop - 1}).pipe(answer);
+  });
+  await new Promise(done => server.listen(0, '127.0.0.1', done));
+  return {url: `http://127.0.0.1:${server.address().port}`, counts, close: () => { server.closeAllConnections?.(); server.close(); }};
+}

@@ -1,0 +1,158 @@
+// page.mjs - the viewer in Chromium: what it shows, faults, hostile data, requests.
+//
+//     node tests/viewer/page.mjs build/viewer.html DATA     (DATA by data.py)
+import path from 'node:path';
+import fs from 'node:fs';
+import crypto from 'node:crypto';
+import {launch, serve} from './browser.mjs';
+
+const [html, data] = process.argv.slice(2);
+let passed = 0, failed = 0;
+const servers = [];
+const server = async (roots, options) => { servers.push(await serve(roots, options)); return servers.at(-1); };
+const site = await server({page: path.dirname(html)});
+const near = await server({d: data}), far = await server({d: data}, {delay: 30});
+const blind = await server({d: data}, {cors: false}), whole = await server({d: data}, {ranges: false});
+const browser = await launch(), page = await browser.page();
+const show = (name, from = near) => page.open(`${site.url}/page/${path.basename(html)}#ds=${from.url}/d/${name}`);
+const titled = (title, seconds) => page.wait(`document.title === ${JSON.stringify(title)}`, seconds);
+const field = (index, name) => `document.querySelector('[data-index="${index}"] [data-field="${name}"]')`;
+const alert_has = words => page.wait(`${JSON.stringify(words)}.every(w => document.querySelector('[role=alert]').textContent.includes(w))`);
+const assert = (value, what) => { if (!value) throw Error(what); };
+
+async function test(name, run) {
+  try {
+    await page.size(1280, 800);
+    await run();
+    const thrown = page.events.find(event => event.method === 'Runtime.exceptionThrown');
+    assert(!thrown, `exception: ${JSON.stringify(thrown?.params.exceptionDetails.exception?.description)}`);
+    console.log(`ok      ${name}`);
+    passed++;
+  } catch (error) {
+    console.log(`FAILED  ${name}: ${error.message}`);
+    failed++;
+  }
+}
+
+await test('it has one file, whose policy names hashes', async () => {
+  const text = fs.readFileSync(html, 'utf8'), policy = /Content-Security-Policy" content="([^"]*)"/.exec(text)[1];
+  const hash = kind => crypto.createHash('sha256').update(new RegExp(`<${kind}[^>]*>([^]*?)</${kind}>`).exec(text)[1]).digest('base64');
+  assert(policy.startsWith("default-src 'none'; "), policy);
+  assert(policy.includes(`script-src 'sha256-${hash('script')}' 'wasm-unsafe-eval';`), policy);
+  assert(policy.includes(`style-src 'sha256-${hash('style')}';`) && !/unsafe-inline|'unsafe-eval'/.test(policy), policy);
+  assert(!/(src|href)=["']?https?:/.test(text), 'it refers to another file');
+});
+await test('a dataset, its fields and its datapoints', async () => {
+  await show('pets');
+  await titled('pets: 60 datapoints');
+  const names = await page.run(`[...document.querySelectorAll('[data-name]')].map(e => e.dataset.name + ' ' + e.textContent)`);
+  assert(names.length === 6 && names[0].includes('caption') && names[0].includes('utf8'), names.join());
+  await page.wait(`${field(4, 'image')}.querySelector('img').naturalWidth === 32`);
+  assert((await page.run(`${field(4, 'caption')}.textContent`)).includes('a dog'), 'caption');
+});
+await test('one datapoint by its address, then another', async () => {
+  await show('pets&i=7');
+  await page.wait(`document.querySelector('#detail').dataset.index === '7' && ${field(7, 'frames')}.querySelectorAll('img').length === 3`);
+  assert((await page.run(`${field(7, 'label')}.textContent`)).includes('1'), 'label');
+  await page.run(`location.hash = location.hash.replace('i=7', 'i=8')`);
+  await page.wait(`${field(8, 'caption')}.textContent.includes('owl')`);
+  await page.run(`document.dispatchEvent(new KeyboardEvent('keydown', {key: 'ArrowRight'}))`);
+  await page.wait(`location.hash.endsWith('&i=9') && ${field(9, 'wave')}.querySelector('canvas')`);
+});
+await test('faults of the address', async () => {
+  await show('pets&i=60');
+  await alert_has(['60', 'out of range', '60)']);
+  await show('pets&i=x');
+  await alert_has(['not the number']);
+  await page.open(`${site.url}/page/${path.basename(html)}#ds=file:///etc`);
+  await alert_has(['http://']);
+  await page.open(`${site.url}/page/${path.basename(html)}#ds=javascript:alert(1)`);
+  await alert_has(['http://']);
+  await show('nothing');
+  await alert_has(['nothing']);
+});
+await test('a zip', async () => {
+  await show('pets.zip');
+  await titled('pets.zip: 60 datapoints');
+  await page.wait(`${field(3, 'image')}.querySelector('img').naturalWidth === 32`);
+});
+await test('a wrong checksum is in its field', async () => {
+  await show('sum');
+  await page.wait(`${field(0, 'caption')}.textContent.includes('checksum mismatch')`);
+  await page.wait(`${field(1, 'caption')}.textContent.includes('number 1')`);
+});
+await test('a damaged image is in its field', async () => {
+  await show('torn');
+  await page.wait(`${field(0, 'image')}.textContent.includes('damaged')`);
+  await page.wait(`${field(5, 'image')}.querySelector('img').naturalWidth === 32`);
+});
+await test('a missing shard', async () => {
+  await show('gap');
+  await alert_has(['missing shards 3', 'found 5 of 6']);
+  await titled('gap: 50 datapoints');
+});
+await test('a server without CORS headers', async () => {
+  await show('pets', blind);
+  await alert_has(['Access-Control-Allow-Origin']);
+});
+await test('a server without ranges', async () => {
+  await show('pets', whole);
+  await alert_has(['ranges']);
+  await show('long', whole);
+  await alert_has(['ranges']);
+});
+await test('a hostile dataset runs no script', async () => {
+  await show('hostile&i=0');
+  await titled('hostile: 1 datapoints');
+  await page.wait(`document.querySelectorAll('#detail [data-field] .value').length === 8`);
+  await page.wait(`[...document.querySelectorAll('#detail .value')].every(e => e.textContent || e.querySelector('img'))`);
+  assert(!(await page.run(`window.attacked`)), 'a script ran');
+  assert(!(await page.run(`document.querySelector('#detail img, #detail script, svg')`)), 'an element of the dataset');
+  assert((await page.run(`${field(0, 'vast')}.textContent`)).includes('65,535'), 'vast');
+});
+await test('60,000 fields, and a blob of 4 GB, hang nothing', async () => {
+  await show('wide&i=0');
+  await titled('wide: 1 datapoints');
+  await page.run('1 + 1');
+  await show('endless&i=0');
+  await page.wait(`/too large .*4294967296 bytes/.test(${field(0, 'image')}.textContent)`);
+});
+await test('1,000 shards, 30 ms away', async () => {
+  await show('pets', far);
+  await titled('pets: 60 datapoints');
+  Object.assign(far.counts, {requests: 0, bytes: 0});
+  const begin = Date.now();
+  await show('shards', far);
+  await page.wait(`[...document.querySelectorAll('.card img')].filter(e => e.naturalWidth === 32).length >= 20`);
+  const {requests, bytes} = far.counts, time = Date.now() - begin;
+  console.log(`        first thumbnails: ${time} ms, ${requests} requests, ${bytes} bytes`);
+  assert(requests <= 40 && bytes <= 1e6, 'more than 40 requests or 1 MB');
+  assert(time < 3000, 'slow');
+  await titled('shards: 30000 datapoints', 60);
+  console.log(`        all shards: ${Date.now() - begin} ms, ${far.counts.requests} requests`);
+});
+await test('10 million rows, 30 ms away', async () => {
+  await show('long', far);
+  await titled('long: 10000000 datapoints');
+  await page.wait(`${field(0, 'label')}.textContent.includes('0')`);
+  Object.assign(far.counts, {requests: 0, bytes: 0});
+  const begin = Date.now();
+  await page.run(`{ const grid = document.querySelector('#grid'); grid.scrollTop = (grid.scrollHeight - grid.clientHeight) / 2; }`);
+  await page.wait(`[...document.querySelectorAll('.card')].some(c => Math.abs(c.dataset.index - 5e6) < 1e4 && c.querySelector('.value').textContent === c.dataset.index)`);
+  const {requests, bytes} = far.counts;
+  console.log(`        the middle: ${Date.now() - begin} ms, ${requests} requests, ${bytes} bytes`);
+  assert(requests <= 40 && bytes <= 1e6, 'more than 40 requests or 1 MB');
+  await page.run(`document.querySelector('#jump').value = '9999999'; document.querySelector('#jump').onchange()`);
+  await page.wait(`${field(9999999, 'label')}.textContent.includes('9999999')`);
+});
+await test('a telephone', async () => {
+  await page.size(400, 800);
+  await show('pets&i=5');
+  await page.wait(`${field(5, 'caption')}.textContent.includes('owl')`);
+  assert(await page.run(`document.documentElement.scrollWidth <= 400`), 'it is wider than the screen');
+});
+
+await browser.close();
+for (const one of servers) one.close();
+console.log(`${passed} passed, ${failed} failed`);
+process.exit(failed || !passed ? 1 : 0);

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# The viewer: its reader under node with the golden data, and its page in Chromium.
+#
+#     tests/viewer/viewer.sh build/release/bags
+set -u
+cd "$(dirname "$0")/../.."
+make viewer || exit 1
+if [ ! -f build/viewer.html ] || ! command -v node >/dev/null; then
+    echo 'skipped the viewer: it was not built, or node not found'
+    echo '0 passed, 0 failed, 1 skipped'
+    exit 0
+fi
+space=$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)
+dir=$(mktemp -d $([ "${space:-0}" -le 1048576 ] || echo -p /dev/shm)) || exit 1
+trap 'rm -rf "$dir"' EXIT
+passed=0 failed=0
+part() {
+    "$@" | tee "$dir/log"
+    read -r good _ bad _ < <(tail -n 1 "$dir/log")
+    passed=$((passed + ${good:-0})) failed=$((failed + ${bad:-1}))
+}
+part node tests/viewer/golden.mjs build/viewer.wasm
+if command -v chromium >/dev/null; then
+    /usr/bin/python3 tests/viewer/data.py "$1" "$dir" && part node tests/viewer/page.mjs build/viewer.html "$dir" || failed=$((failed + 1))
+else
+    echo 'skipped the page: chromium not found'
+fi
+echo "$passed passed, $failed failed"
+[ "$failed" = 0 ]
