@@ -139,9 +139,13 @@ typedef struct http_request {
     http_part *part;            /* NULL: look the object up */
     http_state state;
     char *url;
-    bool is_s3, from_start; /* look up by the first bytes */
-    bool again;             /* look only whether the object is still the same */
-    const char *method;     /* of uploads */
+    bool is_s3, from_start;  /* look up by the first bytes */
+    bool again;              /* look only whether the object is still the same */
+    bool unconditional;      /* the answer 304 stated too little */
+    char condition[512];     /* ETag for If-None-Match, or "" */
+    bags_http_answer *known; /* what is known of the object with this ETag */
+    unsigned unsettled;      /* answers that may change without a new ETag */
+    const char *method;      /* of uploads */
     const char *send;
     size_t send_size;
     const char *md5; /* of what is sent, in base64; NULL: not passed */
@@ -149,9 +153,9 @@ typedef struct http_request {
     size_t size; /* of the body */
     /* the answer */
     long status;
-    char tag[512], modified[64], range[96], encoding[32]; /* headers */
-    uint64_t first, last, total;                          /* of a valid Content-Range */
-    uint64_t length;                                      /* UINT64_MAX: unknown */
+    char tag[512], modified[64], date[64], range[96], encoding[32]; /* headers */
+    uint64_t first, last, total; /* of a valid Content-Range */
+    uint64_t length;             /* UINT64_MAX: unknown */
     uint64_t skip; /* bytes before the range, of a server that ignores it */
     uint64_t most; /* bytes of the body that are read */
     bool is_html;
@@ -193,6 +197,9 @@ struct bags_http {
     double retry_seconds, stall_seconds;
     size_t connections, connections_each; /* of each thread */
     uint64_t gap, cache_size, read_ahead;
+    bool (*recall)(void *user, const char *path, bags_http_answer *answer);
+    void (*remember)(void *user, const char *path, const bags_http_answer *answer);
+    void *cache;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     pid_t process;
@@ -477,9 +484,16 @@ static void http_object_fail(http_object *object, int error, const char *why) {
 
 /* ---- requests ---- */
 
+static void http_answer_free(bags_http_answer *answer) {
+    if (answer)
+        bags_buffer_free(&answer->bytes);
+    free(answer);
+}
+
 static void http_request_free(http_request *request) {
     if (!request)
         return;
+    http_answer_free(request->known);
     curl_slist_free_all(request->headers);
     free(request->url);
     bags_buffer_free(&request->body);
@@ -707,11 +721,12 @@ static size_t http_header(char *line, size_t one, size_t size, void *user) {
         return 0;
     }
     if (size > 5 && memcmp(line, "HTTP/", 5) == 0)
-        *request->tag = *request->modified = *request->range = *request->encoding =
-            '\0';
+        *request->tag = *request->modified = *request->date = *request->range =
+            *request->encoding = '\0';
     http_keep(line, size, "etag:", request->tag, sizeof request->tag);
     http_keep(
         line, size, "last-modified:", request->modified, sizeof request->modified);
+    http_keep(line, size, "date:", request->date, sizeof request->date);
     http_keep(line, size, "content-range:", request->range, sizeof request->range);
     http_keep(
         line, size, "content-encoding:", request->encoding, sizeof request->encoding);
@@ -991,6 +1006,8 @@ static bool http_set(http_request *request, CURL *easy) {
             request, "x-amz-security-token", is_signed ? http->s3.token : NULL) &&
         /* Weak ones never match. */
         http_add_header(request, "If-Match", *tag == '"' ? tag : NULL) &&
+        http_add_header(request, "If-None-Match",
+            *request->condition ? request->condition : NULL) &&
         /* For caches between here and the server. */
         http_add_header(request, "Cache-Control", request->again ? "no-cache" : NULL) &&
         http_add_header(request, "Content-MD5", request->md5) &&
@@ -1062,6 +1079,111 @@ static bool http_set(http_request *request, CURL *easy) {
     return good;
 }
 
+/* ---- what is known of an object from another time ----
+ * A lookup then asks whether the ETag is still the same, and takes the rest from the
+ * former answer. */
+
+static bool http_is_tag(const char *tag) {
+    return *tag == '"' || strncmp(tag, "W/\"", 3) == 0;
+}
+
+/* Find out what a request may ask for. Nothing else uses it yet. */
+static void http_recall(http_request *request) {
+    const bags_http *http = request->http;
+    const http_object *object = request->object;
+    *request->condition = '\0';
+    http_answer_free(request->known);
+    request->known = NULL;
+    if (!http->recall || !object || request->part || request->unconditional)
+        return;
+    if (request->again) {
+        if (object->tag && http_is_tag(object->tag))
+            (void)snprintf(
+                request->condition, sizeof request->condition, "%s", object->tag);
+        return;
+    }
+    request->known = (bags_http_answer *)calloc(1, sizeof *request->known);
+    if (request->known && http->recall(http->cache, object->path, request->known) &&
+        http_is_tag(request->known->tag)) {
+        memcpy(request->condition, request->known->tag, sizeof request->condition);
+    } else {
+        http_answer_free(request->known);
+        request->known = NULL;
+    }
+}
+
+/* The answer 304: the object is as it was. True if it is complete with what is known.
+ * The time of the last change may differ where the ETag does not: it must be stated. */
+static bool http_unchanged(http_request *request) {
+    const http_object *object = request->object;
+    curl_easy_getinfo(request->easy, CURLINFO_RESPONSE_CODE, &request->status);
+    if (request->status != 304 || !*request->condition)
+        return false;
+    const bags_http_answer *known = request->known;
+    bool timed = request->again ? object->identity.time != http_hash("")
+                                : known && *known->modified;
+    if (timed && !*request->modified) {
+        request->unconditional = true;
+        return false;
+    }
+    if (*request->tag &&
+        strcmp(http_strong(request->tag), http_strong(request->condition)) != 0) {
+        request->unconditional = true;
+        return false;
+    }
+    if (!*request->tag)
+        (void)snprintf(request->tag, sizeof request->tag, "%s", request->condition);
+    request->status = 206;
+    if (request->again) {
+        request->total = object->size;
+        return true;
+    }
+    if (bags_buffer_reserve(&request->body, known->length, NULL)) {
+        request->unconditional = true;
+        return false;
+    }
+    memcpy(request->body.data, known->bytes.data, known->length);
+    request->size = known->length;
+    request->total = known->size;
+    request->first = known->start;
+    request->last = known->start + known->length - 1;
+    return true;
+}
+
+/* True if the object may be replaced by another one of the same size, ETag and time of
+ * the last change, which some servers make of seconds: it was changed in the second of
+ * the answer. */
+static bool http_is_unsettled(const http_request *request) {
+    time_t modified = curl_getdate(request->modified, NULL);
+    time_t now = curl_getdate(request->date, NULL);
+    return modified >= 0 && now >= 0 && now <= modified && !http_is_hash(request->tag);
+}
+
+/* A lookup has succeeded: remember it. Of an object that is not settled, it is repeated
+ * for two seconds: true. */
+static bool http_remember(http_request *request) {
+    const bags_http *http = request->http;
+    if (!http->remember || !request->object || request->part || request->again)
+        return false;
+    if (http_is_unsettled(request)) {
+        request->not_before = http_now() + 0.25;
+        return request->unsettled++ < 8;
+    }
+    if (request->status != 206 || !http_is_tag(request->tag) || request->is_html ||
+        request->size == 0)
+        return false;
+    bags_http_answer answer;
+    memset(&answer, 0, sizeof answer);
+    answer.size = request->total;
+    answer.start = request->first;
+    answer.length = request->size;
+    answer.bytes = request->body;
+    memcpy(answer.tag, request->tag, sizeof answer.tag);
+    memcpy(answer.modified, request->modified, sizeof answer.modified);
+    http->remember(http->cache, request->object->path, &answer);
+    return false;
+}
+
 /* Start a request that was queued. */
 static bool http_begin(http_request *request) {
     http_thread *thread = request->thread;
@@ -1079,6 +1201,7 @@ static bool http_begin(http_request *request) {
         request->since = http_now();
     if (!request->part)
         request->size = 0;
+    http_recall(request);
     if (request->is_s3 && request->http->s3.key && !request->http->s3.secret)
         return http_refuse(
             request, EPERM, "a key without a secret (AWS_SECRET_ACCESS_KEY)");
@@ -1176,6 +1299,8 @@ static bool http_retry(http_request *request, CURLcode result) {
 static bags_identity http_identity(const http_request *request) {
     bags_identity found;
     memset(&found, 0, sizeof found);
+    if (request->is_s3 && request->http->s3.endpoint) /* the path does not name it */
+        found.device = http_hash(request->http->s3.endpoint) & UINT32_MAX;
     found.inode = http_hash(http_strong(request->tag));
     found.time = http_hash(request->modified);
     found.size = request->status == 416   ? 0
@@ -1272,7 +1397,10 @@ static void http_finish(http_request *request, CURLcode result) {
     }
     if (request->ended)
         result = CURLE_OK;
-    bool good = result == CURLE_OK && http_complete(request);
+    bool unchanged = result == CURLE_OK && http_unchanged(request);
+    bool good = unchanged || (result == CURLE_OK && http_complete(request));
+    bool repeat = good ? !unchanged && http_remember(request)
+                       : request->status == 304 && request->unconditional;
     if (good && request->part)
         http_deliver(request);
     pthread_mutex_lock(&http->mutex);
@@ -1280,7 +1408,10 @@ static void http_finish(http_request *request, CURLcode result) {
     http->received += (uint64_t)received;
     if (request->status)
         *http_has_answered(request) = true;
-    bool again = !good && http_retry(request, result);
+    good = good && !repeat;
+    bool again = repeat || (!good && http_retry(request, result));
+    if (repeat)
+        http_queue(http, request);
     if (object && !again && !request->part && !request->again) {
         http->looked = ++http->time;
         http_object *record = object->record;
@@ -2342,6 +2473,9 @@ static bool http_set_up(bags_http *http, const bags_http_options *options) {
     http->gap = options->gap ? options->gap : (uint64_t)1 << 20;
     http->read_ahead = options->read_ahead ? options->read_ahead : HTTP_CHUNK;
     http->cache_size = options->cache_size ? options->cache_size : (uint64_t)256 << 20;
+    http->recall = options->recall;
+    http->remember = options->remember;
+    http->cache = options->cache;
     bagi_s3_settings(&http->s3, options);
     /* A program may exit while transfers run: what signs them must not be freed. */
     if (!OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL) ||

@@ -6,6 +6,7 @@
  *     archive.c     zip, tar          none
  *     zip.c         to write a zip    none
  *     http.c, s3.c  URLs, S3          libcurl, libssl  -lcurl -lssl -lcrypto -pthread
+ *     cache.c       what was read     none             -pthread
  */
 #ifndef BAGS_STORAGE_H
 #define BAGS_STORAGE_H
@@ -155,6 +156,16 @@ bags_code bags_zip(const char *dataset, const char *path,
 
 typedef struct bags_http bags_http;
 
+/* What a server answered when an object was looked up: its last bytes, or first. */
+typedef struct bags_http_answer {
+    uint64_t size;     /* of the object */
+    uint64_t start;    /* offset of the bytes in it */
+    char tag[512];     /* ETag */
+    char modified[64]; /* Last-Modified, or "" */
+    bags_buffer bytes;
+    size_t length; /* of the bytes */
+} bags_http_answer;
+
 /* Strings are copied. For S3, NULL means what the environment states:
  * AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; AWS_REGION or
  * AWS_DEFAULT_REGION; AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL; otherwise what the
@@ -180,6 +191,13 @@ typedef struct bags_http_options {
     uint64_t read_ahead;  /* bytes of a file that is read in order, at most; 0: 8 MiB */
     uint64_t cache_size;  /* bytes of memory for what was looked up, read ahead or
                             requested in advance; 0: 256 MiB */
+    /* Where former answers are kept, such as bags_cache_recall: then a lookup asks only
+     * whether the object has changed. NULL: nowhere. recall fills in an answer, whose
+     * buffer is empty, and returns true if there is one; remember copies it. Any
+     * thread. */
+    bool (*recall)(void *user, const char *path, bags_http_answer *answer);
+    void (*remember)(void *user, const char *path, const bags_http_answer *answer);
+    void *cache; /* their `user` */
 } bags_http_options;
 
 /*
@@ -257,6 +275,71 @@ bags_code bags_http_same(bags_http *http, const char *url, const bags_io *io,
  * inside, . and .. are left out. `page` may contain anything. */
 int bags_http_names(const void *page, size_t size, bool xml, const char *prefix,
     int (*each)(void *user, const char *name), void *user);
+
+/* ========================================================================
+ * >>cache
+ * What was read of files that are far away, kept in a directory: hooks over other
+ * hooks. No library. Not on Windows.
+ *
+ *     bags_cache *cache = bags_cache_open("/var/tmp/bags", NULL, &err);
+ *     bags_http_options far = {0};
+ *     far.recall = bags_cache_recall;
+ *     far.remember = bags_cache_remember;
+ *     far.cache = cache;
+ *     bags_http *http = bags_http_open(&far, &err);
+ *     options.env.io = bags_cache_io(cache, bags_http_io(http), &err);
+ *     ...                                  the readers are closed, then
+ *     bags_cache_close(cache);
+ *     bags_http_close(http);
+ *
+ * Bytes are kept in blocks of 16 KiB for a path and what identifies its version (the
+ * hook identify): of a server, ETag, Last-Modified and size. What is replaced is another
+ * object; the bytes of two versions are never mixed. Every open asks the server which
+ * version it has. Files that nothing identifies are not kept.
+ *
+ * Any number of processes may share a directory; a block that one is reading, the others
+ * wait for. Each block has a checksum: whatever a crash, a full or a failing disk leaves
+ * is a block that is read again. The directory may be deleted at any time. Only files in
+ * DIRECTORY/bags-cache-1, which this file makes, are ever deleted.
+ * ====================================================================== */
+
+typedef struct bags_cache bags_cache;
+
+#define BAGS_CACHE_LEAST (1 << 18) /* bytes */
+
+typedef struct bags_cache_options {
+    uint64_t
+        size; /* bytes on disk, at most, of all processes: what was not used for the
+                      longest time is deleted. 0: 10 GiB; at least BAGS_CACHE_LEAST */
+    /* Called at most once, by any thread, if the directory cannot be written, since the
+     * disk is full. Reading continues; nothing more is kept. May be NULL. */
+    void (*warn)(void *user, const char *message);
+    void *user;
+} bags_cache_options;
+
+/*
+ * Open a directory, or make it.
+ *
+ * Returns the cache, to be closed with bags_cache_close after everything that uses its
+ * hooks, but before the hooks below them; or NULL:
+ *   BAGS_ERROR_ARGUMENT  the size is too small
+ *   BAGS_ERROR_IO        it cannot be made; or its directory bags-cache-1 is not of this
+ *                        file, belongs to another user, or others may write to it
+ *   BAGS_ERROR_MEMORY    out of memory
+ */
+bags_cache *bags_cache_open(
+    const char *directory, const bags_cache_options *options, bags_error *err);
+
+/* The hooks that keep what `inner` reads; they only read. Valid until the cache is
+ * closed. NULL: out of memory. Threads: any. */
+const bags_io *bags_cache_io(bags_cache *cache, const bags_io *inner, bags_error *err);
+
+/* See bags_http_options: lookups then are requests without data (304). */
+bool bags_cache_recall(void *cache, const char *path, bags_http_answer *answer);
+void bags_cache_remember(void *cache, const char *path, const bags_http_answer *answer);
+
+/* NULL is accepted. */
+void bags_cache_close(bags_cache *cache);
 
 #ifdef __cplusplus
 }

@@ -354,6 +354,11 @@ typedef struct command {
  * which are moved to words[0], words[1], ..., NULL. False after printing the help. */
 bool options_parse(const command *about, int count, char **words);
 void options_help(text *out, const command *about);
+/* The tables of its options: its own, those that it shares, and for commands that read
+ * paths those of the cache. Any may be NULL. */
+#define OPTION_TABLES 3
+const option *options_table(const command *about, size_t i);
+extern const option cache_options[]; /* of storage.c */
 
 /* The next part of 'a=int(8), b=utf8[]', up to a comma outside parentheses: what
  * precedes and follows its last "=" (without one, value is NULL), without spaces at

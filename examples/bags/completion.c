@@ -17,9 +17,8 @@ static bool is_any(const option *one) { return one->name != NULL; }
 /* The names of some options of a command, after a prefix. */
 static void put_names(
     text *out, const command *of, bool (*is)(const option *), const char *before) {
-    const option *tables[] = {of->options, of->shared};
-    for (size_t i = 0; i < 2; i++)
-        for (const option *at = tables[i]; at && at->name; at++)
+    for (size_t i = 0; i < OPTION_TABLES; i++)
+        for (const option *at = options_table(of, i); at && at->name; at++)
             if (is(at))
                 text_format(out, "%s--%s", before, at->name);
 }
@@ -100,19 +99,18 @@ static void put_kinds(text *out, const command *one) {
 
 /* A case of the command: its options, which of them have values, and of what kind. */
 static void put_bash_command(text *out, const command *one) {
-    const option *tables[] = {one->options, one->shared};
     text_format(out, "    %s)\n        options='--help", one->name);
     put_names(out, one, is_any, " ");
     text_puts(out, "'\n        kinds=");
     put_kinds(out, one);
     text_puts(out, " valued='");
-    for (size_t i = 0; i < 2; i++)
-        for (const option *at = tables[i]; at && at->name; at++)
+    for (size_t i = 0; i < OPTION_TABLES; i++)
+        for (const option *at = options_table(one, i); at && at->name; at++)
             if (at->value)
                 text_format(out, " --%s=%s", at->name, is_path(at) ? "path" : "");
     text_puts(out, "'\n");
-    for (size_t i = 0; i < 2; i++)
-        for (const option *at = tables[i]; at && at->name; at++)
+    for (size_t i = 0; i < OPTION_TABLES; i++)
+        for (const option *at = options_table(one, i); at && at->name; at++)
             if (is_choice(at)) {
                 text_format(
                     out, "        [[ $option != --%s ]] || choices='", at->name);
@@ -177,10 +175,9 @@ static void put_zsh_option(text *out, const option *one) {
 }
 
 static void put_zsh_command(text *out, const command *one) {
-    const option *tables[] = {one->options, one->shared};
     text_format(out, "    %s)\n        _arguments '--help[print the help]'", one->name);
-    for (size_t i = 0; i < 2; i++)
-        for (const option *at = tables[i]; at && at->name; at++)
+    for (size_t i = 0; i < OPTION_TABLES; i++)
+        for (const option *at = options_table(one, i); at && at->name; at++)
             put_zsh_option(out, at);
     for (int i = 0; i < 3 && (!one->most || i < one->most); i++)
         text_format(out, " \\\n            '%s:operand:%s'",

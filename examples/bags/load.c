@@ -50,9 +50,7 @@ static const option options[] = {
     {"batches", OPTION_NUMBER, &batches, "N", "end after N batches of this run"},
     {"rank", OPTION_NUMBER, &rank, "R", "load slice R of each batch, from 0 ..."},
     {"ranks", OPTION_NUMBER, &ranks, "K", "... of K slices"},
-    {"worker", OPTION_CHOICE, &worker, "auto",
-        "find R and K in the variables of Slurm, MPI or others; Kubernetes and PBS "
-        "need K"},
+    {"worker", OPTION_CHOICE, &worker, "auto", "find R and K in a cluster's variables"},
     {"threads", OPTION_NUMBER, &threads, "T", "threads (the number of processors)"},
     {"chunk", OPTION_NUMBER, &chunk, "C",
         "shuffle chunks of C neighbours, and datapoints ..."},

@@ -91,7 +91,12 @@ static void put_options(text *out, const option *table) {
     }
 }
 
-static bool has_options(const command *one) { return one->options || one->shared; }
+static bool has_options(const command *one) {
+    bool any = false;
+    for (size_t i = 0; i < OPTION_TABLES; i++)
+        any = any || options_table(one, i);
+    return any;
+}
 
 void manual_help(text *out, const command *const *commands) {
     static text types;
@@ -113,8 +118,8 @@ void manual_help(text *out, const command *const *commands) {
         text_format(out, ".It Cm %s\n", one->name);
         put_sentences(out, one->about);
         text_puts(out, has_options(one) ? ".Bl -tag -width Ds\n" : "");
-        put_options(out, one->options);
-        put_options(out, one->shared);
+        for (size_t k = 0; k < OPTION_TABLES; k++)
+            put_options(out, options_table(one, k));
         text_puts(out, has_options(one) ? ".El\n" : "");
     }
     text_puts(out,

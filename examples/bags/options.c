@@ -97,14 +97,23 @@ static void set_value(const option *given, const char *value) {
         usage("--%s must be at most %ju", given->name, (uintmax_t)to->most);
 }
 
+const option *options_table(const command *about, size_t i) {
+    bool reads = false;
+    for (size_t k = 0; k < 3; k++)
+        reads = reads || about->kinds[k] == ARGUMENT_PATH;
+    return i == 0   ? about->options
+           : i == 1 ? about->shared
+           : reads  ? cache_options
+                    : NULL;
+}
+
 /* The value is not shown: it may be a secret. */
 ENDS static void fail_option(const command *about, const char *word, size_t size) {
     size_t dashes = strspn(word, "-");
     guess from = {word + dashes, size - dashes, NULL, 0};
-    for (const option *table = about->options; table && table->name; table++)
-        guess_name(&from, table->name);
-    for (const option *table = about->shared; table && table->name; table++)
-        guess_name(&from, table->name);
+    for (size_t i = 0; i < OPTION_TABLES; i++)
+        for (const option *at = options_table(about, i); at && at->name; at++)
+            guess_name(&from, at->name);
     usage("there is no option %.*s%s", (int)size, word, guess_words(&from, "--", ""));
 }
 
@@ -115,9 +124,9 @@ static int parse_option(const command *about, char **words, int count) {
     size_t size = equals               ? (size_t)(equals - name)
                   : words[0][1] == '-' ? strlen(name)
                                        : 0;
-    const option *found = find_in(about->options, name, size);
-    if (!found)
-        found = find_in(about->shared, name, size);
+    const option *found = NULL;
+    for (size_t i = 0; i < OPTION_TABLES && !found; i++)
+        found = find_in(options_table(about, i), name, size);
     if (!found || size == 0)
         fail_option(
             about, words[0], equals ? (size_t)(equals - words[0]) : strlen(words[0]));
@@ -246,12 +255,14 @@ static size_t widest(const option *table, size_t most) {
 }
 
 void options_help(text *out, const command *about) {
-    size_t column = widest(about->shared, widest(about->options, 0));
+    size_t column = 0;
+    for (size_t i = 0; i < OPTION_TABLES; i++)
+        column = widest(options_table(about, i), column);
     text_format(out, "usage: bags %s %s%s\n\n", about->name, about->operands,
         column ? " [OPTION...]" : "");
     text_wrapped(out, about->about, 0, 0);
     text_puts(out, "\n");
-    put_options(out, about->options, column);
-    put_options(out, about->shared, column);
+    for (size_t i = 0; i < OPTION_TABLES; i++)
+        put_options(out, options_table(about, i), column);
     text_format(out, "%sexample:\n%s", column ? "\n" : "", about->examples);
 }

@@ -7,6 +7,8 @@
 
 #include "modules.h"
 
+#include <errno.h>
+
 /* ---- URLs ---- */
 
 /* True for a URL of any scheme; one letter is a drive of Windows. */
@@ -50,6 +52,7 @@ uint64_t read_ahead;
 typedef struct place {
     const char *path;
     bags_http *http;
+    const bags_io *io; /* with the cache, if there is one */
 } place;
 
 static place *places;
@@ -76,7 +79,49 @@ static void note_unversioned(void) {
         }
 }
 
-static bags_http *open_place(const char *path, const char *query, const char *user) {
+static const char *cache_path;
+static option_number cache_size = {0, BAGS_CACHE_LEAST, 0, false};
+static bags_cache *cache;
+
+const option cache_options[] = {
+    {"cache", OPTION_PATH, &cache_path, "DIR",
+        "keep what servers send in DIR (BAGS_CACHE)"},
+    {"cache-size", OPTION_SIZE, &cache_size, "N", "up to N bytes (10G)"},
+    OPTIONS_END,
+};
+
+static void warn_of_cache(void *user, const char *message) {
+    (void)user;
+    note("%s", message);
+}
+
+/* The cache that an option or the environment names. Without one, *out stays as it is.
+ * A full disk is no failure. */
+static void use_cache(bags_http_options *out) {
+    static bool tried;
+    const char *path = cache_path ? cache_path : getenv("BAGS_CACHE");
+    if (cache_path && !*cache_path)
+        usage("--cache: the name of the directory is empty");
+    if (!tried && path && *path) {
+        bags_cache_options options = {0};
+        path_must_be_local("BAGS_CACHE", path);
+        tried = true;
+        options.size = cache_size.value;
+        options.warn = warn_of_cache;
+        cache = bags_cache_open(path, &options, &failure);
+        if (!cache && (failure.system == ENOSPC || failure.system == EDQUOT))
+            note("%s; reading continues without it", failure.message);
+        else
+            must_open(cache);
+    }
+    if (!cache)
+        return;
+    out->recall = bags_cache_recall;
+    out->remember = bags_cache_remember;
+    out->cache = cache;
+}
+
+static const place *open_place(const char *path, const char *query, const char *user) {
     bags_http_options options = {0};
     options.query = query;
     options.user = user;
@@ -84,6 +129,7 @@ static bags_http *open_place(const char *path, const char *query, const char *us
     options.read_ahead = read_ahead;
     options.retry_seconds = seconds_of("BAGS_RETRY_SECONDS");
     options.stall_seconds = seconds_of("BAGS_STALL_SECONDS");
+    use_cache(&options);
     bags_http *http = bags_http_open(&options, &failure);
     must_open(http);
     if (!places_count)
@@ -95,35 +141,42 @@ static bags_http *open_place(const char *path, const char *query, const char *us
     places[places_count].path = has_ending(path, ".bag")
                                     ? string_format("%s", path_parent(path))
                                     : string_format("%s", path);
-    places[places_count++].http = http;
-    return http;
+    places[places_count].http = http;
+    places[places_count].io = bags_http_io(http);
+    if (cache)
+        places[places_count].io = bags_cache_io(cache, bags_http_io(http), &failure);
+    must_open(places[places_count].io);
+    return &places[places_count++];
 }
 
-static bags_http *http_for_path(const char *path) {
+static const place *place_for_path(const char *path) {
     for (size_t i = 0; i < places_count; i++) {
         size_t size = strlen(places[i].path);
         if (!strncmp(path, places[i].path, size) && (path[size] == '/' || !path[size]))
-            return places[i].http;
+            return &places[i];
     }
     return open_place(path, NULL, NULL);
 }
 
 static const bags_io *io_for_url(const char *path) {
     check_url(path);
-    return bags_http_io(http_for_path(path));
+    return place_for_path(path)->io;
 }
 
 bags_code object_upload(const char *url, const bags_io *io, const char *path,
     void (*progress)(void *user, uint64_t bytes), bags_error *err) {
-    return bags_http_upload(http_for_path(url), url, io, path, progress, NULL, err);
+    return bags_http_upload(
+        place_for_path(url)->http, url, io, path, progress, NULL, err);
 }
 
 bags_code object_same(
     const char *url, const bags_io *io, const char *path, bool *same, bags_error *err) {
-    return bags_http_same(http_for_path(url), url, io, path, same, err);
+    return bags_http_same(place_for_path(url)->http, url, io, path, same, err);
 }
 
 #else
+
+const option cache_options[] = {OPTIONS_END};
 
 static void open_place(const char *path, const char *query, const char *user) {
     (void)path;

@@ -6,6 +6,7 @@ import harness
 
 MODULES = [
     'remote',
+    'caching',
     'recovery',
     'interrupting',
     'loading',

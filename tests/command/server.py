@@ -37,6 +37,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.index, self.s3, self.fault, self.token = index, s3, fault, token
         self.lock = threading.Lock()
         self.log = []  # (method, path, range) of every request
+        self.answers = []  # (path, status, bytes) of every answer
         self.sent = 0
         self.uploads = {}
         self.etags = {}
@@ -73,6 +74,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_header(name.replace('_', '-'), value)
         self.send_header('Content-Length', len(body) if length is None else length)
         self.end_headers()
+        self.server.answers.append((self.path, status, len(body)))
         if self.command != 'HEAD':
             self.server.sent += len(body)
             self.wfile.write(body)
@@ -201,6 +203,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def send_range(self, data, etag):
         if self.headers.get('If-Match', etag) != etag:
             return self.answer(412)
+        if self.headers.get('If-None-Match') == etag:
+            return self.answer(304, ETag=etag)
         wanted = re.fullmatch(r'bytes=(\d*)-(\d*)', self.headers.get('Range', ''))
         if not wanted:
             return self.answer(200, data, ETag=etag)

@@ -1,0 +1,301 @@
+"""--cache: what is read from servers is kept; damage, kills, full disks and changes cost a
+download, and are never a wrong byte."""
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import threading
+import time
+
+import harness
+from harness import each, refuse, run
+from server import Server
+
+QUICK = 'BAGS_QUICK' in os.environ
+ENVIRONMENT = {**os.environ, 'BAGS_RETRY_SECONDS': '1', 'BAGS_STALL_SECONDS': '1'}
+CACHED = ['--cache', 'cache']
+
+
+def _pack(out='site/ds', count=120, size=9000, seed=1, *options):
+    """Datapoints of random bytes: an equal seed makes equal bytes."""
+    import base64
+    numbers = random.Random(seed)
+    pathlib.Path(out).parent.mkdir(exist_ok=True)
+    harness.pack([{'n': i, 'data': {'base64': base64.b64encode(
+        numbers.randbytes(size)).decode()}} for i in range(count)],
+        'n=int(4),data=bytes', out, '--no-checksum', *options)
+
+
+def _digest(path, *words, **options):
+    return run('load', path, '--digest', '--in-order', *words, env=ENVIRONMENT,
+               **options).out
+
+
+def _data(server):
+    """Bytes of objects that were sent."""
+    return sum(size for path, status, size in server.answers if status in (200, 206)
+               and not path.endswith('/'))
+
+
+def _files():
+    return sorted(f for f in pathlib.Path('cache').rglob('*') if f.is_file())
+
+
+def _used(path='cache'):
+    return sum(f.lstat().st_blocks * 512 for f in pathlib.Path(path).rglob('*'))
+
+
+def _is_linked():
+    done = subprocess.run([harness.PROGRAM, 'info', 'http://127.0.0.1:1/x'],
+                          stderr=subprocess.PIPE, env=ENVIRONMENT)
+    return b'not linked' not in done.stderr
+
+
+@each([(), ('--shard-length', '13')])
+def a_second_run_requests_no_data(options):
+    _pack('site/ds', 120, 9000, 1, *options)
+    local = _digest('site/ds')
+    with Server('site', index=True) as server:
+        url = server.url + '/ds'
+        assert _digest(url, *CACHED) == local
+        first = _data(server)
+        assert 120 * 9000 < first < 120 * 9000 * 1.1 + 200_000, first
+        del server.answers[:]
+        assert _digest(url, *CACHED) == local
+        assert _data(server) == 0, server.answers
+        # By the environment, and every command.
+        for words in (['get', url, ':'], ['info', '--json', url], ['verify', url],
+                      ['copy', url, 'copied']):
+            run(*words, env={**ENVIRONMENT, 'BAGS_CACHE': 'cache'})
+        assert _data(server) == 0, server.answers
+        assert harness.files('copied') == harness.files('site/ds')
+
+
+def datasets_in_archives_and_bags_are_kept():
+    _pack()
+    run('zip', 'site/ds', 'site/ds.zip')
+    with Server('site') as server:
+        for name in ('ds.zip', 'ds/data.bag'):
+            word = ['get', f'{server.url}/{name}', ':']
+            local = run('get', f'site/{name}', ':').out
+            assert run(*word, *CACHED, env=ENVIRONMENT).out == local
+            del server.answers[:]
+            assert run(*word, *CACHED, env=ENVIRONMENT).out == local
+            assert _data(server) == 0, server.answers
+
+
+def ranks_transfer_each_byte_once():
+    _pack('site/ds', 100 if QUICK else 400, 30000)
+    size = sum(map(len, harness.files('site/ds').values()))
+    with Server('site', index=True) as server:
+        ranks = [subprocess.Popen(
+            [harness.PROGRAM, 'load', server.url + '/ds', '--rank', str(i), '--ranks', '4',
+             '--digest', *CACHED], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            for i in range(4)]
+        found = [rank.communicate()[0].decode() for rank in ranks]
+        assert not any(rank.returncode for rank in ranks)
+        assert _data(server) < size * 1.02 + 4 * 32768 * 4, _data(server) / size
+    for i, text in enumerate(found):
+        assert text == run('load', 'site/ds', '--rank', i, '--ranks', 4,
+                           '--digest').out.decode()
+
+
+def damage_is_downloaded_again():
+    """Flipped bits, truncated and lengthened files, exchanged files, files of zeros."""
+    _pack()
+    local = _digest('site/ds')
+    numbers = random.Random(7)
+    with Server('site') as server:
+        url = server.url + '/ds'
+        _digest(url, *CACHED)
+        for path in _files():
+            original = path.read_bytes()
+            size = len(original)
+            for turn in range(1 if QUICK else 30):
+                data = bytearray(original)
+                kind = (turn + len(str(path))) % 6
+                if kind in (0, 3) and size:
+                    data[numbers.randrange(size)] ^= 1 << numbers.randrange(8)
+                elif kind == 4 and size:  # in what is not data
+                    data[numbers.randrange(min(size, 4096))] ^= 1 << numbers.randrange(8)
+                elif kind == 1:
+                    del data[numbers.randrange(size + 1):]
+                elif kind == 2:
+                    data = bytearray(size)
+                else:
+                    data += b'more'
+                path.write_bytes(data)
+                assert _digest(url, *CACHED) == local, (path, kind)
+            path.write_bytes(original)
+        segments = [f for f in _files() if f.name.count('-') == 2]
+        one, two = segments[0].read_bytes(), segments[-1].read_bytes()
+        segments[0].write_bytes(two)
+        segments[-1].write_bytes(one)
+        assert _digest(url, *CACHED) == local
+        for path in segments:  # and then it is whole again
+            assert path.stat().st_size > 0
+        del server.answers[:]
+        assert _digest(url, *CACHED) == local
+        assert _data(server) == 0
+
+
+def what_is_replaced_is_read_anew():
+    """Also where size and names are equal; the former version is still kept."""
+    _pack('site/ds', seed=1)
+    _pack('other/ds', seed=2)
+    digests = [_digest('site/ds'), _digest('other/ds')]
+    assert digests[0] != digests[1]
+    with Server('site') as server:
+        for turn in range(4):
+            del server.answers[:]
+            assert _digest(server.url + '/ds', *CACHED) == digests[turn % 2]
+            # Of a version that comes back, the ends of files come with their lookups.
+            assert (_data(server) > 500_000) == (turn < 2), (turn, server.answers)
+            os.rename('site/ds', 'site/aside')
+            os.rename('other/ds', 'site/ds')
+            os.rename('site/aside', 'other/ds')
+
+
+def a_dataset_that_is_replaced_while_it_is_read_is_an_error():
+    _pack('site/ds', 400, 20000, 1, '--shard-length', '100')
+    _pack('other/ds', 400, 20000, 2, '--shard-length', '100')
+    expected = {_digest(f'{where}/ds') for where in ('site', 'other')}
+    replaced = threading.Event()
+
+    def fault(handler, number):
+        if number == 40 and not replaced.is_set():
+            replaced.set()
+            os.rename('site/ds', 'site/aside')
+            os.rename('other/ds', 'site/ds')
+        return False
+
+    with Server('site', fault=fault) as server:
+        done = subprocess.run(
+            [harness.PROGRAM, 'load', server.url + '/ds', '--digest', '--in-order',
+             '--epochs', '2', *CACHED], env=ENVIRONMENT, capture_output=True)
+        assert replaced.is_set()
+        assert done.returncode == 1 and b'changed' in done.stderr or \
+            b'replaced' in done.stderr, done.stderr
+        server.fault = None
+        assert _digest(server.url + '/ds', *CACHED) in expected
+
+
+def it_stays_within_its_size():
+    _pack('site/ds', 300, 20000)
+    local = _digest('site/ds', '--epochs', '2')
+    most = 0
+    with Server('site') as server:
+        work = subprocess.Popen(
+            [harness.PROGRAM, 'load', server.url + '/ds', '--digest', '--in-order',
+             '--epochs', '2', *CACHED, '--cache-size', '1M'], env=ENVIRONMENT,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+        def watch():
+            nonlocal most
+            while work.poll() is None:
+                try:
+                    most = max(most, _used())
+                except FileNotFoundError:
+                    pass
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        assert work.communicate()[0] == local
+        watcher.join()
+    assert 0 < most <= 1.5 * (1 << 20), most
+    assert _used() <= 1.25 * (1 << 20), _used()
+
+
+def other_files_stay():
+    _pack()
+    os.makedirs('cache/bags-cache-1')
+    pathlib.Path('cache/bags-cache-1/x').write_text('mine')
+    with Server('site') as server:
+        refuse('load', server.url + '/ds', *CACHED, says='was not made by this program')
+        shutil.rmtree('cache/bags-cache-1')
+        pathlib.Path('cache/mine').write_bytes(bytes(1 << 20))
+        _digest(server.url + '/ds', *CACHED, '--cache-size', '300K')
+        pathlib.Path('cache/bags-cache-1/mine').write_bytes(bytes(1 << 20))
+        _digest(server.url + '/ds', *CACHED, '--cache-size', '300K')
+    assert pathlib.Path('cache/mine').stat().st_size == 1 << 20
+    assert pathlib.Path('cache/bags-cache-1/mine').stat().st_size == 1 << 20
+
+
+def a_cache_may_be_deleted_while_it_is_in_use():
+    _pack('site/ds', 200, 20000)
+    local = _digest('site/ds', '--epochs', '6')
+    with Server('site') as server:
+        work = subprocess.Popen(
+            [harness.PROGRAM, 'load', server.url + '/ds', '--digest', '--in-order',
+             '--epochs', '6', *CACHED], env=ENVIRONMENT, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE)
+
+        def delete():
+            while work.poll() is None:
+                shutil.rmtree('cache', ignore_errors=True)
+                time.sleep(.05)
+        deleter = threading.Thread(target=delete)
+        deleter.start()
+        out, err = work.communicate()
+        deleter.join()
+    assert out == local and work.returncode == 0, err
+
+
+def a_killed_process_leaves_no_wrong_byte():
+    _pack('site/ds', 200, 20000)
+    local = _digest('site/ds')
+    numbers = random.Random(3)
+    with Server('site') as server:
+        for _ in range(4 if QUICK else 100):
+            work = subprocess.Popen(
+                [harness.PROGRAM, 'load', server.url + '/ds', *CACHED,
+                 '--cache-size', numbers.choice(['2M', '10G'])], env=ENVIRONMENT,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(numbers.uniform(.005, .25))
+            work.send_signal(signal.SIGKILL)
+            work.wait()
+            if numbers.random() < .3:
+                assert _digest(server.url + '/ds', *CACHED) == local
+            if numbers.random() < .2:
+                shutil.rmtree('cache', ignore_errors=True)
+        assert _digest(server.url + '/ds', *CACHED) == local
+
+
+def a_full_disk_is_said_once_and_reading_continues():
+    _pack('site/ds', 200, 20000)
+    local = _digest('site/ds')
+    os.mkdir('cache')
+    if os.getuid() or subprocess.run(['mount', '-t', 'tmpfs', '-o', 'size=1m', 'tmpfs',
+                                      'cache'], stderr=subprocess.DEVNULL).returncode:
+        return
+    try:
+        with Server('site') as server:
+            for _ in range(2):
+                done = run('load', server.url + '/ds', '--digest', '--in-order', *CACHED,
+                           env=ENVIRONMENT)
+                assert done.out == local
+                said = [line for line in done.err.splitlines() if 'cache' in line]
+                assert len(said) == 1 and 'No space left' in said[0], done.err
+    finally:
+        subprocess.run(['umount', 'cache'], check=True)
+
+
+def what_cannot_be_a_cache_is_refused():
+    _pack()
+    with Server('site') as server:
+        url = server.url + '/ds'
+        refuse('load', url, '--cache', '', code=2, says='empty')
+        refuse('load', url, '--cache', 'http://host/x', code=2, says='local')
+        refuse('load', url, *CACHED, '--cache-size', '1', code=2, says='at least')
+        pathlib.Path('cache').write_text('a file')
+        refuse('load', url, *CACHED, says='cache')
+        run('load', url, env={**ENVIRONMENT, 'BAGS_CACHE': ''})
+
+
+if not _is_linked():
+    print('skipped --cache: no libcurl')
+    for name, value in list(globals().items()):
+        if callable(value) and getattr(value, '__module__', '') == __name__ and \
+                not name.startswith('_'):
+            del globals()[name]
