@@ -12,7 +12,8 @@ import tempfile
 import weakref
 
 from . import _core
-from ._core import BagReader, Column, DataError, DatasetReader
+from ._core import (BagReader, Column, DataError, DatasetReader, Index, build_index,
+                    checksum, finalize, recover, verify, write_zip)
 
 __version__ = '0.5.1'
 GB = 1024 ** 3

@@ -23,34 +23,38 @@ static int bag_memory(
     return source->bag ? 0 : -1;
 }
 
-static int bag_file(Source *source, PyObject *path, const bag_reader_options *options) {
+static int bag_file(
+    Source *source, PyObject *path, PyObject *from, bag_reader_options *options) {
     PyObject *name;
     bags_error err;
     if (!PyUnicode_FSConverter(path, &name))
         return -1;
     const char *text = PyBytes_AsString(name);
-    Py_BEGIN_ALLOW_THREADS source->bag = bag_reader_open(text, options, &err);
-    Py_END_ALLOW_THREADS if (!source->bag) raise_error(source->state, &err, path);
+    source->storage = open_storage(source->state, text, from, &options->env.io);
+    if (source->storage) {
+        Py_BEGIN_ALLOW_THREADS source->bag = bag_reader_open(text, options, &err);
+        Py_END_ALLOW_THREADS if (!source->bag) raise_error(source->state, &err, path);
+    }
     Py_DECREF(name);
     return source->bag ? 0 : -1;
 }
 
 static int bag_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     static char *words[] = {"source", "cache_index", "no_mmap", "allow_empty_file",
-        "unfinished", "verify_checksums", NULL};
+        "unfinished", "verify_checksums", "storage", NULL};
     Bag *bag = (Bag *)self;
-    PyObject *object;
+    PyObject *object, *from = Py_None;
     int cache = 1, no_mmap = 0, empty = 0, checks = 0, code;
     bag_reader_options options;
     memset(&options, 0, sizeof options);
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|p$ppO&p", words, &object, &cache,
-            &no_mmap, &empty, unfinished_converter, &options.unfinished, &checks))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|p$ppO&pO", words, &object, &cache,
+            &no_mmap, &empty, unfinished_converter, &options.unfinished, &checks,
+            &from))
         return -1;
     options.no_mmap = no_mmap;
     options.cache_index = no_mmap && cache;
     options.allow_empty_file = empty;
     options.verify_checksums = checks;
-    options.env.io = map_io();
     bag->state = state_of(Py_TYPE(self));
     Source *source = new_source(bag->state, object);
     if (!source)
@@ -64,7 +68,7 @@ static int bag_init(PyObject *self, PyObject *args, PyObject *kwargs) {
         Py_XDECREF(start);
         Py_XDECREF(bytes);
     } else {
-        code = bag_file(source, object, &options);
+        code = bag_file(source, object, from, &options);
     }
     if (code) {
         Py_DECREF(source);
@@ -267,7 +271,7 @@ static PyType_Slot bag_slots[] = {
     {Py_tp_doc,
         "BagReader(source, cache_index=True, *, no_mmap=False, "
         "allow_empty_file=False,\n"
-        "          unfinished='refuse', verify_checksums=False)\n--\n\n"
+        "          unfinished='refuse', verify_checksums=False, storage=None)\n--\n\n"
         "A Bag: r[i] is blob i as bytes, r[2:5] a list of them, len(r) their "
         "number.\n\n"
         "source is a path, bytes, or an open binary file, which is read into memory.\n"

@@ -8,6 +8,8 @@
  *     column.c   a field as one array: buffer, DLPack, Arrow
  *     loader.c   Loader
  *     far.c      bags._far, with mp4 and http, whose libraries take long to load
+ *     storage.c  archives, servers, file systems of Python
+ *     tools.c    functions on datasets, Index
  *     module.c   the module, and functions on datasets
  *
  * The stable ABI of CPython 3.11. Types are heap types that find the state of their
@@ -32,7 +34,8 @@ _Static_assert(sizeof(Py_ssize_t) == sizeof(uint64_t), "a 64-bit system");
 /* ---- the module ---- */
 
 typedef struct State {
-    PyTypeObject *source, *blob, *codec, *column, *bag_reader, *reader;
+    PyTypeObject *source, *blob, *codec, *column, *bag_reader, *reader, *storage,
+        *index;
     PyObject *data_error;
     PyObject *ndarray, *asarray;                 /* of NumPy, when first needed */
     PyObject *dtypes[BAGS_DTYPE_COMPLEX128 + 1]; /* numpy.dtype objects */
@@ -51,6 +54,8 @@ int add_bag(PyObject *module, State *state);
 int add_reader(PyObject *module, State *state);
 int add_writer(PyObject *module, State *state);
 int add_column(PyObject *module, State *state);
+int add_storage(PyObject *module, State *state);
+int add_tools(PyObject *module, State *state);
 int add_loader(PyObject *module, State *state);
 PyTypeObject *add_type(PyObject *module, PyType_Spec *spec, bool visible);
 
@@ -94,6 +99,7 @@ typedef struct Source {
     bag_reader *bag;
     Py_buffer memory; /* of a Bag in memory */
     PyObject *path;
+    PyObject *storage; /* of its hooks */
     Row *spare;
 } Source;
 
@@ -176,6 +182,12 @@ PyObject *unpack(
 
 /* The source of a DatasetReader that is open, which the caller releases. */
 Source *reader_source_of(State *state, PyObject *reader);
+/* The hooks that a path needs, in *io, and the object that keeps them; NULL with an
+ * exception. `object`: None, options of http as a dict, or a file system of fsspec. */
+PyObject *open_storage(
+    State *state, const char *path, PyObject *object, const bags_io **io);
+const bags_io *storage_io(PyObject *storage);
+PyObject *open_index(Source *source, const char *path, size_t field, const bags_io *io);
 PyObject *make_column(Source *source, const Field *field, size_t number);
 PyObject *make_stream(Source *source, const Field *fields, size_t count);
 

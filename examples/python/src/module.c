@@ -189,7 +189,8 @@ static int module_exec(PyObject *module) {
     return PyModule_AddFunctions(module, module_methods) || add_values(module, state) ||
                    add_bag(module, state) || add_column(module, state) ||
                    add_reader(module, state) || add_writer(module, state) ||
-                   add_loader(module, state) ||
+                   add_loader(module, state) || add_storage(module, state) ||
+                   add_tools(module, state) ||
                    PyModule_AddStringConstant(module, "version", BAGS_VERSION)
                ? -1
                : 0;
@@ -201,9 +202,10 @@ static int module_exec(PyObject *module) {
         (PyObject **)&(state)->source, (PyObject **)&(state)->blob,                    \
             (PyObject **)&(state)->codec, (PyObject **)&(state)->column,               \
             (PyObject **)&(state)->bag_reader, (PyObject **)&(state)->reader,          \
+            (PyObject **)&(state)->storage, (PyObject **)&(state)->index,              \
             &(state)->data_error, &(state)->ndarray, &(state)->asarray                 \
     }
-#define STATE_COUNT 9
+#define STATE_COUNT 11
 
 static int module_visit(PyObject *module, visitproc visit, void *arg) {
     State *state = (State *)PyModule_GetState(module);

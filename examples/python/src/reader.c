@@ -32,44 +32,51 @@ static int reader_fields(Reader *reader, PyObject *codecs) {
 }
 
 static int reader_open(
-    Reader *reader, PyObject *path, const bags_reader_options *options) {
+    Reader *reader, PyObject *path, PyObject *from, bags_reader_options *options) {
     PyObject *name;
     bags_error err;
-    bags_reader *opened;
+    bags_reader *opened = NULL;
     if (!PyUnicode_FSConverter(path, &name))
         return -1;
     const char *text = PyBytes_AsString(name);
-    Py_BEGIN_ALLOW_THREADS opened = bags_reader_open(text, options, &err);
-    Py_END_ALLOW_THREADS Py_DECREF(name);
+    PyObject *storage = open_storage(reader->state, text, from, &options->env.io);
+    if (storage) {
+        Py_BEGIN_ALLOW_THREADS opened = bags_reader_open(text, options, &err);
+        Py_END_ALLOW_THREADS if (!opened) raise_error(reader->state, &err, path);
+    }
+    Py_DECREF(name);
     reader->source = opened ? new_source(reader->state, path) : NULL;
-    if (reader->source)
+    if (reader->source) {
         reader->source->reader = opened;
-    else if (opened)
-        bags_reader_close(opened);
-    else
-        raise_error(reader->state, &err, path);
-    return reader->source ? 0 : -1;
+        reader->source->storage = storage;
+        return 0;
+    }
+    bags_reader_close(opened);
+    Py_XDECREF(storage);
+    return -1;
 }
 
 static int reader_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     static char *words[] = {"directory", "decoders", "cache_index", "shard_start",
         "shard_step", "no_mmap", "unfinished", "allow_gaps", "verify_checksums",
-        "no_read_ahead", "max_files", NULL};
+        "no_read_ahead", "max_files", "storage", "shard_stop", NULL};
     Reader *reader = (Reader *)self;
-    PyObject *path, *codecs = NULL;
+    PyObject *path, *codecs = NULL, *from = Py_None;
     int cache = 1, no_mmap = 0, gaps = 0, checks = 0, no_ahead = 0;
-    unsigned long long start = 0, step = 1;
+    unsigned long long start = 0, step = 1, stop = 0;
     Py_ssize_t files = 0;
     bags_reader_options options;
     memset(&options, 0, sizeof options);
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OpKK$pO&pppn", words, &path,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OpKK$pO&pppnOK", words, &path,
             &codecs, &cache, &start, &step, &no_mmap, unfinished_converter,
-            &options.unfinished, &gaps, &checks, &no_ahead, &files))
+            &options.unfinished, &gaps, &checks, &no_ahead, &files, &from, &stop))
         return -1;
     if (reader->fields) {
         PyErr_SetString(PyExc_TypeError, "__init__ was called before");
         return -1;
     }
+    if (stop) /* the name of C */
+        step = stop;
     if (start >= step || files < 0) {
         PyErr_Format(PyExc_ValueError,
             "shard_start=%llu is not below shard_step=%llu, or max_files is negative",
@@ -86,15 +93,14 @@ static int reader_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     options.max_files = (size_t)files;
     reader->state = state_of(Py_TYPE(self));
     options.registry = reader->state->registry;
-    options.env.io = map_io();
     reader->codecs = !codecs ? OWN : codecs == Py_None ? RAW : MAPPED;
-    if (reader_open(reader, path, &options) || reader_fields(reader, codecs))
+    if (reader_open(reader, path, from, &options) || reader_fields(reader, codecs))
         return -1;
     reader->path = Py_NewRef(path);
-    reader->kwargs = Py_BuildValue("{sisKsKsisssisisisn}", "cache_index", cache,
+    reader->kwargs = Py_BuildValue("{sisKsKsisssisisisnsO}", "cache_index", cache,
         "shard_start", start, "shard_step", step, "no_mmap", no_mmap, "unfinished",
         unfinished_names[options.unfinished], "allow_gaps", gaps, "verify_checksums",
-        checks, "no_read_ahead", no_ahead, "max_files", files);
+        checks, "no_read_ahead", no_ahead, "max_files", files, "storage", from);
     return reader->kwargs ? 0 : -1;
 }
 
@@ -420,6 +426,21 @@ static PyObject *reader_column(PyObject *self, PyObject *name) {
     return out;
 }
 
+static PyObject *reader_index_of(PyObject *self, PyObject *name) {
+    Source *source = reader_source(self);
+    const bags_io *io;
+    size_t field;
+    PyObject *path = NULL, *out = NULL;
+    if (source && reader_field((Reader *)self, name, &field) &&
+        PyUnicode_FSConverter(source->path, &path)) {
+        io = storage_io(source->storage);
+        out = open_index(source, PyBytes_AsString(path), field, io);
+    }
+    Py_XDECREF(path);
+    Py_XDECREF((PyObject *)source);
+    return out;
+}
+
 static PyObject *reader_stream(PyObject *self, PyObject *args, PyObject *kwargs) {
     static char *words[] = {"requested_schema", NULL};
     Source *source = reader_source(self);
@@ -537,6 +558,9 @@ static PyMethodDef reader_methods[] = {
     {"column", reader_column, METH_O,
         "column(name)\n--\n\nA field of all datapoints as one read-only array: see "
         "Column."},
+    {"index", reader_index_of, METH_O,
+        "index(name)\n--\n\nThe index of a field, which build_index has made: an "
+        "Index."},
     {"__arrow_c_stream__", (PyCFunction)(void (*)(void))reader_stream,
         METH_VARARGS | METH_KEYWORDS,
         "__arrow_c_stream__(requested_schema=None)\n--\n\nThe dataset as a stream of "
@@ -559,16 +583,20 @@ static PyGetSetDef reader_gets[] = {
 static PyType_Slot reader_slots[] = {
     {Py_tp_doc,
         "DatasetReader(directory, decoders=bags.decoders, cache_index=True,\n"
-        "              shard_start=0, shard_step=1, *, no_mmap=False,\n"
+        "              shard_start=0, shard_step=1, *, shard_stop=0, no_mmap=False,\n"
         "              unfinished='refuse', allow_gaps=False, verify_checksums=False,\n"
-        "              no_read_ahead=False, max_files=0)\n--\n\n"
+        "              no_read_ahead=False, max_files=0, storage=None)\n--\n\n"
         "A dataset, sharded or not: r[i] is datapoint i as a dict of values.\n\n"
         "r[i, mask] is a part of it: mask is a dict of field names, each True, False "
         "or,\n"
         "for sequences, a range; or a tuple of names. decoders maps types to "
         "functions\n"
         "of a blob; None: bytes. Large arrays are read-only and over the map.\n"
-        "Threads may share a reader; it can be pickled.\n"
+        "Threads may share a reader; it can be pickled. The directory may be in a .zip "
+        "or\n"
+        ".tar (pets.zip/train), or a URL (http, https, s3; storage: a dict with key,\n"
+        "secret, token, region, endpoint, user, query, ca_file); or storage is a file\n"
+        "system of fsspec.\n"
         "Errors: IndexError, KeyError (no such field, no decoder), FileNotFoundError,\n"
         "DataError (damaged, unfinished, a gap between shards), ValueError (closed)."},
     {Py_tp_init, reader_init}, {Py_tp_dealloc, reader_dealloc},

@@ -118,6 +118,7 @@ static void source_dealloc(PyObject *self) {
     if (source->memory.obj)
         PyBuffer_Release(&source->memory);
     Py_XDECREF(source->path);
+    Py_XDECREF(source->storage); /* after what uses its hooks */
     free_object(self);
 }
 

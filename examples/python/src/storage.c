@@ -1,0 +1,295 @@
+/* storage.c - datasets that are no directories: archives, servers, and file systems of
+ * Python (fsspec) as hooks. */
+#include "core.h"
+
+#include <sys/stat.h>
+
+typedef struct Storage {
+    PyObject_HEAD bags_io io; /* what readers use */
+    bags_archive *archive;
+    bags_http *http;
+    PyObject *fs;  /* of fsspec */
+    char why[256]; /* the last exception of it */
+} Storage;
+
+static void storage_dealloc(PyObject *self) {
+    Storage *storage = (Storage *)self;
+    Py_BEGIN_ALLOW_THREADS bags_archive_close(storage->archive);
+    if (storage->http)
+        load_far()->http_close(storage->http);
+    Py_END_ALLOW_THREADS Py_XDECREF(storage->fs);
+    free_object(self);
+}
+
+static PyType_Slot storage_slots[] = {{Py_tp_dealloc, storage_dealloc}, {0, NULL}};
+static PyType_Spec storage_spec = {"bags._core.Storage", sizeof(Storage), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, storage_slots};
+
+int add_storage(PyObject *module, State *state) {
+    state->storage = add_type(module, &storage_spec, false);
+    return state->storage ? 0 : -1;
+}
+
+const bags_io *storage_io(PyObject *storage) { return &((Storage *)storage)->io; }
+
+/* ---- hooks on a file system of Python; they run without the GIL ---- */
+
+/* An open file: its path and size. */
+typedef struct PythonFile {
+    uint64_t size;
+    char path[];
+} PythonFile;
+
+/* errno of the exception that is raised, which is kept as text. */
+static int exception_number(Storage *storage) {
+    PyObject *type, *value, *trace;
+    int error = EIO;
+    if (PyErr_ExceptionMatches(PyExc_FileNotFoundError) ||
+        PyErr_ExceptionMatches(PyExc_NotADirectoryError))
+        error = ENOENT;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    PyObject *number = value ? PyObject_GetAttrString(value, "errno") : NULL;
+    if (number && PyLong_Check(number) && PyLong_AsLong(number) > 0)
+        error = (int)PyLong_AsLong(number);
+    PyObject *text = value ? PyObject_Repr(value) : NULL;
+    const char *why = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
+    snprintf(storage->why, sizeof storage->why, "%.200s", why ? why : "");
+    Py_XDECREF(number);
+    Py_XDECREF(text);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    PyErr_Clear();
+    return error;
+}
+
+static int fs_info(
+    Storage *storage, const char *path, uint64_t *size, bags_path_kind *kind) {
+    PyGILState_STATE gil = PyGILState_Ensure();
+    PyObject *info = PyObject_CallMethod(storage->fs, "info", "s", path);
+    PyObject *type = info ? PyMapping_GetItemString(info, "type") : NULL;
+    const char *text = type ? PyUnicode_AsUTF8AndSize(type, NULL) : NULL;
+    int error = 0;
+    if (text) {
+        *kind = strcmp(text, "directory") == 0 ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
+        PyObject *bytes =
+            *kind == BAGS_PATH_FILE ? PyMapping_GetItemString(info, "size") : NULL;
+        *size = bytes ? PyLong_AsUnsignedLongLong(bytes) : 0;
+        Py_XDECREF(bytes);
+    }
+    if (PyErr_Occurred())
+        error = exception_number(storage);
+    Py_XDECREF(info);
+    Py_XDECREF(type);
+    PyGILState_Release(gil);
+    return error;
+}
+
+static int fs_open(void *user, const char *path, int mode, void **file) {
+    uint64_t size = 0;
+    bags_path_kind kind = BAGS_PATH_NONE;
+    if (mode != BAGS_IO_READ)
+        return EROFS;
+    int error = fs_info((Storage *)user, path, &size, &kind);
+    if (error)
+        return error;
+    if (kind != BAGS_PATH_FILE)
+        return EISDIR;
+    PythonFile *made = (PythonFile *)malloc(sizeof *made + strlen(path) + 1);
+    if (!made)
+        return ENOMEM;
+    made->size = size;
+    strcpy(made->path, path);
+    *file = made;
+    return 0;
+}
+
+static int fs_close(void *user, void *file) {
+    (void)user;
+    free(file);
+    return 0;
+}
+
+static int fs_size(void *user, void *file, uint64_t *size) {
+    (void)user;
+    *size = ((PythonFile *)file)->size;
+    return 0;
+}
+
+static int fs_read_at(
+    void *user, void *file, uint64_t offset, void *data, size_t size, size_t *done) {
+    Storage *storage = (Storage *)user;
+    const PythonFile *from = (const PythonFile *)file;
+    int error = 0;
+    *done = 0;
+    if (offset >= from->size)
+        return 0;
+    if (size > from->size - offset)
+        size = (size_t)(from->size - offset);
+    PyGILState_STATE gil = PyGILState_Ensure();
+    PyObject *bytes = PyObject_CallMethod(storage->fs, "cat_file", "sKK", from->path,
+        (unsigned long long)offset, (unsigned long long)(offset + size));
+    Py_buffer view;
+    if (bytes && !PyObject_GetBuffer(bytes, &view, PyBUF_SIMPLE)) {
+        *done = (size_t)view.len < size ? (size_t)view.len : size;
+        memcpy(data, view.buf, *done);
+        PyBuffer_Release(&view);
+    }
+    if (PyErr_Occurred())
+        error = exception_number(storage);
+    Py_XDECREF(bytes);
+    PyGILState_Release(gil);
+    return error;
+}
+
+static int fs_kind(void *user, const char *path, bags_path_kind *kind) {
+    uint64_t size;
+    int error = fs_info((Storage *)user, path, &size, kind);
+    if (error == ENOENT)
+        *kind = BAGS_PATH_NONE;
+    return error == ENOENT ? 0 : error;
+}
+
+static int fs_list(void *user, const char *path,
+    int (*each)(void *each_user, const char *name), void *each_user) {
+    Storage *storage = (Storage *)user;
+    int stopped = 0;
+    PyGILState_STATE gil = PyGILState_Ensure();
+    PyObject *ls = PyObject_GetAttrString(storage->fs, "ls"), *list = NULL;
+    PyObject *args = Py_BuildValue("(s)", path),
+             *kwargs = Py_BuildValue("{sO}", "detail", Py_False);
+    if (ls && args && kwargs)
+        list = PyObject_Call(ls, args, kwargs);
+    Py_ssize_t count = list ? PySequence_Size(list) : 0;
+    for (Py_ssize_t i = 0; !stopped && !PyErr_Occurred() && i < count; i++) {
+        PyObject *item = PySequence_GetItem(list, i);
+        const char *name =
+            item && PyUnicode_Check(item) ? PyUnicode_AsUTF8AndSize(item, NULL) : NULL;
+        size_t end = name ? strlen(name) : 0, start;
+        while (end > 0 && name[end - 1] == '/')
+            end--;
+        for (start = end; start > 0 && name[start - 1] != '/'; start--)
+            ;
+        char *copy = end > start ? strndup(name + start, end - start) : NULL;
+        if (copy)
+            stopped = each(each_user, copy);
+        free(copy);
+        Py_XDECREF(item);
+    }
+    int error = PyErr_Occurred() ? exception_number(storage) : stopped;
+    Py_XDECREF(ls);
+    Py_XDECREF(args);
+    Py_XDECREF(kwargs);
+    Py_XDECREF(list);
+    PyGILState_Release(gil);
+    return error;
+}
+
+static void fs_explain(
+    void *user, const char *path, int error, char *text, size_t size) {
+    (void)path;
+    snprintf(text, size, "%s", error == ENOENT ? "" : ((Storage *)user)->why);
+}
+
+static void fs_hooks(Storage *storage, PyObject *fs) {
+    memset(&storage->io, 0, sizeof storage->io);
+    storage->fs = Py_NewRef(fs);
+    storage->io.user = storage;
+    storage->io.open = fs_open;
+    storage->io.close = fs_close;
+    storage->io.size = fs_size;
+    storage->io.read_at = fs_read_at;
+    storage->io.kind = fs_kind;
+    storage->io.list = fs_list;
+    storage->io.explain = fs_explain;
+}
+
+/* ---- which storage a path needs ---- */
+
+/* The length of the archive in a path: pets.zip in pets.zip/train; 0: none. */
+static size_t archive_length(const char *path) {
+    for (const char *at = path; *at; at++) {
+        struct stat is;
+        if (strncmp(at, ".zip", 4) != 0 && strncmp(at, ".tar", 4) != 0)
+            continue;
+        if (at[4] != 0 && at[4] != '/')
+            continue;
+        char *name = strndup(path, (size_t)(at - path) + 4);
+        bool file = name && (strstr(name, "://") ||
+                                (stat(name, &is) == 0 && S_ISREG(is.st_mode)));
+        free(name);
+        if (file)
+            return (size_t)(at - path) + 4;
+    }
+    return 0;
+}
+
+static int open_http(Storage *storage, PyObject *options) {
+    static const char *const names[] = {
+        "query", "user", "key", "secret", "token", "region", "endpoint", "ca_file"};
+    bags_http_options with;
+    const char **members[] = {&with.query, &with.user, &with.key, &with.secret,
+        &with.token, &with.region, &with.endpoint, &with.ca_file};
+    const Far *far = load_far();
+    bags_error err;
+    memset(&with, 0, sizeof with);
+    if (!far || !far->http_open) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(
+                PyExc_ValueError, "this build has no http: libcurl was missing");
+        return -1;
+    }
+    for (size_t i = 0; options != Py_None && i < sizeof names / sizeof *names; i++) {
+        PyObject *value = PyMapping_GetItemString(options, names[i]);
+        if (value && PyUnicode_Check(value))
+            *members[i] = PyUnicode_AsUTF8AndSize(value, NULL); /* the dict keeps it */
+        Py_XDECREF(value);
+        if (!value)
+            PyErr_Clear();
+    }
+    storage->http = far->http_open(&with, &err);
+    if (!storage->http)
+        return PyErr_SetString(PyExc_OSError, err.message), -1;
+    storage->io = *far->http_io(storage->http);
+    return 0;
+}
+
+PyObject *open_storage(
+    State *state, const char *path, PyObject *object, const bags_io **io) {
+    Storage *storage = (Storage *)new_object(state->storage);
+    bool options = object == Py_None || PyDict_Check(object);
+    bags_archive_options with;
+    bags_error err;
+    if (!storage)
+        return NULL;
+    memset(&with, 0, sizeof with);
+    storage->io = *map_io();
+    if (!options) {
+        fs_hooks(storage, object);
+    } else if (strncmp(path, "http://", 7) == 0 || strncmp(path, "https://", 8) == 0 ||
+               strncmp(path, "s3://", 5) == 0) {
+        if (open_http(storage, object)) {
+            Py_DECREF((PyObject *)storage);
+            return NULL;
+        }
+    }
+    size_t length = options ? archive_length(path) : 0;
+    char *name = length ? strndup(path, length) : NULL;
+    if (name) {
+        bags_io below = storage->io;
+        with.env.io = &below;
+        Py_BEGIN_ALLOW_THREADS storage->archive = bags_archive_open(name, &with, &err);
+        Py_END_ALLOW_THREADS free(name);
+        if (!storage->archive) {
+            PyObject *shown = PyUnicode_FromString(path);
+            raise_error(state, &err, shown);
+            Py_XDECREF(shown);
+            Py_DECREF((PyObject *)storage);
+            return NULL;
+        }
+        storage->io = *bags_archive_io(storage->archive);
+    }
+    *io = &storage->io;
+    return (PyObject *)storage;
+}

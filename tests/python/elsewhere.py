@@ -1,0 +1,206 @@
+"""Functions on datasets, and datasets in archives, on servers and in file systems of
+Python."""
+import os
+import pathlib
+import pickle
+import shutil
+import signal
+import sys
+import tarfile
+import threading
+
+import numpy as np
+
+import bags
+from run import HERE, Skip, python, raises
+
+SPEC = {'n': 'int', 't': 'utf8', 's': 'int[]', 'a': 'array(float32,500)'}
+
+
+def _point(i):
+    return {'n': i * 3, 't': f'name {i:03}', 's': list(range(i % 4)), 'a': np.full(500, i, 'f4')}
+
+
+def _write(path, count=50, **options):
+    with bags.ShardedDatasetWriter(path, SPEC, shard_length=20, **options) as writer:
+        for i in range(count):
+            writer.append(_point(i))
+
+
+def _check(reader, count=50):
+    assert len(reader) == count
+    for i in range(count):
+        row, want = reader[i], _point(i)
+        assert (row.pop('a') == want.pop('a')).all() and row == want
+
+
+def a_killed_writer_is_recovered_or_resumed():
+    program = ('import bags, os\nfrom elsewhere import SPEC, _point\n'
+               'w = bags.ShardedDatasetWriter("x", SPEC, shard_length=20)\n'
+               'for i in range(33): w.append(_point(i))\n'
+               'w.flush()\nw.append(_point(33))\nos.kill(os.getpid(), 9)')
+    os.environ['PYTHONPATH'] += f':{HERE}'
+    python(program, code=-signal.SIGKILL)
+    shutil.copytree('x', 'y')
+    assert [f['message'] for f in bags.verify('x')] and not bags.verify('x', unfinished='skip')
+    assert bags.recover('x', dry_run=True)['length'] == 13
+    report = bags.recover('x')
+    assert (report['finished_before'], report['finished_now'], report['length']) == (1, 1, 13)
+    _check(bags.DatasetReader('x'), 33)
+    with bags.ShardedDatasetWriter('y', SPEC, shard_length=20, resume=True) as writer:
+        assert writer.resumed == 33
+        for i in range(33, 50):
+            writer.append(_point(i))
+    _check(bags.DatasetReader('y'))
+    raises(FileNotFoundError, bags.recover, 'none')
+
+
+def faults_are_listed():
+    _write('x', checksum=True)
+    assert bags.verify('x') == [] and bags.verify('x', decode=True) == []
+    with open('x/000001/t.bag', 'r+b') as file:
+        file.write(b'?')
+    faults = bags.verify('x')
+    assert faults[0]['field'] == 't' and faults[0]['kind'] == 'blob' and faults[0]['index'] == 0
+    raises(bags.DataError, lambda: list(bags.DatasetReader('x', verify_checksums=True)), says='checksum')
+    raises(FileNotFoundError, bags.verify, 'none')
+    assert bags.checksum('x/000000')['kept'] == 5
+    assert bags.checksum('x', replace=True)['made'] == 15 and bags.verify('x') == []
+
+
+def gaps_are_closed():
+    _write('x')
+    os.rename('x/000001', 'x/000004')
+    raises(bags.DataError, bags.DatasetReader, 'x')
+    assert len(bags.DatasetReader('x', allow_gaps=True)) == 50
+    assert bags.finalize('x') == 2 and sorted(os.listdir('x'))[:3] == ['000000', '000001', '000002']
+
+
+def datapoints_are_found_by_key():
+    _write('x')
+    reader = bags.DatasetReader('x')
+    raises(FileNotFoundError, reader.index, 'n')
+    bags.build_index('x', 'n')
+    bags.build_index('x', 't')
+    numbers, texts = reader.index('n'), reader.index('t')
+    reader.close()
+    assert numbers.find(21) == [7] and numbers.find(22) == [] and numbers.range(3, 10) == [1, 2, 3]
+    assert numbers.range(None, None) == list(range(50)) and numbers.range(140, None) == [47, 48, 49]
+    assert texts.find('name 007') == [7] and texts.prefix('name 04') == list(range(40, 50))
+    for call, key in ((numbers.find, 'x'), (texts.find, 3), (numbers.find, None), (numbers.prefix, 1),
+                      (texts.find, [1]), (numbers.find, 2**70)):
+        raises((TypeError, ValueError, OverflowError), call, key)
+    raises((TypeError, ValueError), bags.build_index, 'x', 's')
+    raises(KeyError, bags.build_index, 'x', 'no')
+
+
+def archives_are_read_in_place():
+    _write('x')
+    bags.write_zip('x', 'x.zip')
+    with tarfile.open('y.tar', 'w') as tar:
+        tar.add('x', 'train')
+    os.mkdir('dir.zip')
+    shutil.copytree('x', 'dir.zip/x')
+    for path in ('x.zip', 'y.tar/train', 'dir.zip/x', pathlib.Path('x.zip')):
+        reader = bags.DatasetReader(path)
+        _check(reader)
+        _check(pickle.loads(pickle.dumps(reader)))
+        kept = reader[5]['a'], np.asarray(reader.column('n'))
+        reader.close()
+        del reader
+        assert kept[0][0] == 5 and kept[1][7] == 21
+    assert bags.BagReader('x.zip/000001/t.bag')[0] == b'name 020'
+    assert len(list(bags.Loader('x.zip', 10))) == 5 and bags.verify('x.zip') == []
+    raises(FileExistsError, bags.write_zip, 'x', 'x.zip')
+    raises(FileNotFoundError, bags.DatasetReader, 'x.zip/none')
+    pathlib.Path('bad.zip').write_bytes(b'no')
+    raises(bags.DataError, bags.DatasetReader, 'bad.zip')
+
+
+def file_systems_of_python_are_hooks():
+    try:
+        import fsspec
+    except ImportError:
+        raise Skip('no fsspec')
+    _write('x')
+    fs = fsspec.filesystem('memory')
+    fs.put('x', '/data/x', recursive=True)
+    reader = bags.DatasetReader('/data/x', storage=fs)
+    _check(reader)
+    assert np.asarray(reader.column('n')).tolist() == [i * 3 for i in range(50)]
+    assert len(list(bags.Loader(reader, 10, threads=2))) == 5
+    threads = [threading.Thread(target=_check, args=(reader,)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert bags.BagReader('/data/x/000000/t.bag', storage=fs)[3] == b'name 003'
+    assert bags.verify('/data/x', storage=fs) == []
+    raises(FileNotFoundError, bags.DatasetReader, '/data/none', storage=fs)
+
+    class Bad(type(fs)):
+        cachable = False
+        broken = True
+
+        def cat_file(self, path, *args, **kwargs):
+            if self.broken and path.endswith('t.bag'):
+                raise ZeroDivisionError('mine')
+            return super().cat_file(path, *args, **kwargs)
+    bad = Bad()
+    reader = bags.DatasetReader('/data/x', storage=bad)
+    for _ in range(2):
+        raises(OSError, lambda: reader[3], says='mine')
+        assert reader[3, ('n',)] == {'n': 9}
+    raises(OSError, list, bags.Loader(reader, skip_damaged=True), says='mine')
+    bad.broken = False
+    _check(reader)
+    raises((OSError, TypeError, AttributeError), bags.DatasetReader, 'x', storage=3)
+
+
+def servers_are_read():
+    sys.path.insert(0, str(HERE.parent / 'command'))
+    import server
+    _write('x')
+    bags.write_zip('x', 'x.zip')
+    one = server.Server('.', index=True)
+    url = one.url
+    try:
+        reader = bags.DatasetReader(f'{url}/x')
+    except ValueError as error:
+        one.shutdown()
+        raise Skip(str(error))
+    _check(reader)
+    assert len(list(bags.Loader(reader, 10, prefetch=True))) == 5
+    _check(bags.DatasetReader(f'{url}/x.zip'))
+    _check(pickle.loads(pickle.dumps(reader)))
+    raises(FileNotFoundError, bags.DatasetReader, f'{url}/none')
+    child = os.fork()
+    if child == 0:
+        try:
+            bags.DatasetReader('x')[0]
+            reader[0]
+            os._exit(1)
+        except OSError:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    reader.close()
+    one.shutdown()
+    one.server_close()
+
+
+def the_module_is_a_command():
+    _write('x')
+    run = ('import sys, runpy, shutil\nshutil.which = lambda name: None\n'
+           'runpy.run_module("bags", run_name="__main__", alter_sys=True)')
+    def command(*args, code=0):
+        return python(f'import sys\nsys.argv[1:] = {[str(a) for a in args]!r}\n{run}', code=code)
+    assert '"datapoints": 50' in command('info', 'x')
+    assert "'t': 'name 003'" in command('get', 'x', 3)
+    assert command('verify', 'x') == ''
+    command('zip', 'x', 'x.zip')
+    command('index', 'x', 'n')
+    assert '"made": 15' in command('checksum', 'x') and command('finalize', 'x').strip() == '0'
+    assert 'out of range' in command('get', 'x', 50, code=1)
+    assert '"finished_before": 3' in command('recover', 'x')
+    os.truncate('x/000000/t.bag', 3)
+    assert 't.bag' in command('verify', 'x', code=1)
