@@ -40,6 +40,7 @@ typedef struct State {
     PyObject *ndarray, *asarray;                 /* of NumPy, when first needed */
     PyObject *dtypes[BAGS_DTYPE_COMPLEX128 + 1]; /* numpy.dtype objects */
     bags_registry *registry;
+    bags_zstd_options zstd;
 } State;
 
 State *state_of(PyTypeObject *type);
@@ -128,7 +129,8 @@ typedef enum How { /* a blob becomes a value, and back */
     HOW_ARRAY, /* a type that states dtype and shape */
     HOW_MSGPACK,
     HOW_TREE,
-    HOW_VALUE /* what else the codecs of C return */
+    HOW_COMPRESSED, /* zstd(...) of a type with a how of its own, `inside` */
+    HOW_VALUE       /* what else the codecs of C return */
 } How;
 
 /* A field of a dataset, and its codec. */
@@ -137,7 +139,7 @@ typedef struct Field {
     PyObject *given, *key;  /* what the user passed, and under which key; or NULL */
     PyObject *args;         /* of the type, for HOW_CALL; or NULL */
     char *name_utf8, *type; /* the type without [] */
-    How how;
+    How how, inside;
     bool sequence, is_signed, big;
     size_t size; /* of a blob: of HOW_INT and HOW_ARRAY, if the type fixes it */
     bags_dtype dtype;

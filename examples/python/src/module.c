@@ -168,6 +168,13 @@ static bool add_codecs(State *state) {
     for (size_t i = 0; state->registry && i < sizeof codecs / sizeof *codecs; i++)
         if (bags_registry_add(state->registry, codecs[i], &err))
             return false;
+#ifdef BAGS_WITH_ZSTD
+    bags_codec zstd = bags_codec_zstd;
+    state->zstd.registry = state->registry;
+    zstd.user = &state->zstd;
+    if (state->registry && bags_registry_add(state->registry, &zstd, &err))
+        return false;
+#endif
     return state->registry != NULL;
 }
 

@@ -1,6 +1,8 @@
 /* values.c - Python objects as values of C, blobs as Python objects, errors. */
 #include "core.h"
 
+#include "../../../formats/private.h"
+
 /* ---- objects ---- */
 
 void *new_object(PyTypeObject *type) {
@@ -264,7 +266,7 @@ typedef struct Codec {
 } Codec;
 
 static const char *const codec_names[] = {"array", "bytes", "i64", "int", "jpeg", "jpg",
-    "mp4", "msgpack", "npy", "png", "tree", "u64", "utf8", "webm"};
+    "mp4", "msgpack", "npy", "png", "tree", "u64", "utf8", "webm", "zstd"};
 #define CODECS (sizeof codec_names / sizeof *codec_names)
 
 static int codec_init(PyObject *self, PyObject *args, PyObject *kwargs) {
@@ -411,6 +413,13 @@ static void field_own(Field *field, const bags_type *type, bool decode) {
         {"u64", HOW_INT}, {"i64", HOW_INT}, {"msgpack", HOW_MSGPACK},
         {"tree", HOW_TREE}};
     uint64_t size = 0;
+    bags_type inside;
+    if (format_type_inside(type, &inside)) {
+        field_own(field, &inside, decode);
+        field->inside = field->how;
+        field->how = HOW_COMPRESSED;
+        return;
+    }
     field->how = HOW_VALUE;
     for (size_t i = 0; i < sizeof hows / sizeof *hows; i++)
         if (bags_view_is(type->name, hows[i].name))
@@ -674,6 +683,34 @@ static int int_value(bags_value *value, PyObject *object) {
 }
 
 static int one_value(
+    State *state, bags_value *value, Held *held, const Field *field, PyObject *object);
+
+/* The value of the type inside; what is packed, as a frame of these bytes. */
+static int compressed_value(
+    State *state, bags_value *value, Held *held, const Field *field, PyObject *object) {
+    Field plain = *field;
+    bags_buffer scratch = {0};
+    bags_view blob;
+    bags_error err;
+    plain.how = field->inside;
+    if (one_value(state, value, held, &plain, object))
+        return -1;
+    if (value->kind != BAGS_KIND_BLOB)
+        return 0;
+    value->kind = BAGS_KIND_BYTES;
+    if (plain.how == HOW_BYTES)
+        return 0;
+    bags_code code =
+        bags_encode(state->registry, "zstd(bytes)", value, &scratch, &blob, &err);
+    if (code)
+        raise_error(state, &err, NULL);
+    else
+        SET(held->object, new_bytes(blob));
+    bags_buffer_free(&scratch);
+    return !code && held->object ? bytes_value(value, held, held->object) : -1;
+}
+
+static int one_value(
     State *state, bags_value *value, Held *held, const Field *field, PyObject *object) {
     Py_ssize_t size;
     const char *text;
@@ -704,6 +741,8 @@ static int one_value(
         return held->object ? bytes_value(value, held, held->object) : -1;
     case HOW_VALUE:
         return array_value(state, value, held, object);
+    case HOW_COMPRESSED:
+        return compressed_value(state, value, held, field, object);
     case HOW_MISSING:
         break;
     }
@@ -790,6 +829,25 @@ static PyObject *decode_value(State *state, const Field *field, bags_view blob,
     return NULL;
 }
 
+/* What is packed inside of a frame. */
+static PyObject *unpack_compressed(
+    State *state, const Field *field, bags_view blob, bags_buffer *scratch) {
+    Field plain = *field;
+    bags_buffer memory = {0};
+    bags_value content;
+    bags_error err;
+    PyObject *out = NULL;
+    plain.how = field->inside;
+    if (bags_decode(state->registry, "zstd(bytes)", blob, &memory, &content, &err)) {
+        raise_error(state, &err, NULL);
+    } else {
+        bags_view packed = {(const unsigned char *)content.data, content.size};
+        out = unpack(state, &plain, packed, scratch);
+    }
+    bags_buffer_free(&memory);
+    return out;
+}
+
 PyObject *decode(State *state, const Field *field, bags_view blob, PyObject *owner,
     Row *row, size_t slot, size_t item) {
     bool borrowed = owner && !bags_row_owns(&row->row, blob.data);
@@ -828,6 +886,10 @@ PyObject *decode(State *state, const Field *field, bags_view blob, PyObject *own
         PyErr_Format(PyExc_KeyError, "field \"%s\": no decoder for type %S",
             field->name_utf8, field->text);
         return NULL;
+    case HOW_COMPRESSED:
+        if (field->inside == HOW_MSGPACK || field->inside == HOW_TREE)
+            return unpack_compressed(state, field, blob, &row->scratch);
+        break;
     case HOW_VALUE:
         break;
     }
