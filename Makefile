@@ -39,7 +39,7 @@ have = $(shell pkg-config --exists $1 2>/dev/null && echo $1)
 LINUX := $(filter Linux,$(shell uname))
 include formats/packages.mk
 JSON := $(call have,json-c)
-ZLIB := $(call have,zlib) # of the command
+OPTIONAL := $(call have,zlib) $(call have,libmicrohttpd) # of the command
 CMOCKA := $(call have,cmocka)
 MPICC := $(if $(filter release,$(FLAVOUR)),$(shell command -v mpicc))
 PEERS := $(foreach p,lmdb sqlite3 hdf5 liburing,$(call have,$p)) # of the benchmark
@@ -50,12 +50,12 @@ SKIPPED := $(foreach f,$(filter-out $(FOUND),$(ALL_FORMATS)),'skipped formats/$f
 
 pkg = $(if $(strip $2),$(shell pkg-config $1 $2))
 with = $(shell printf ' %s' $(2:%=-D$1_%=1) | tr a-z/ A-Z_)
-WITH := $(call with,BAGS_WITH,$(BUILT)) $(call with,BAGS_MODULE,$(MODULES)) $(call with,COMMAND_WITH,$(ZLIB))
+WITH := $(call with,BAGS_WITH,$(BUILT)) $(call with,BAGS_MODULE,$(MODULES)) $(call with,COMMAND_WITH,$(OPTIONAL))
 PACKAGES := $(foreach f,$(BUILT),$(PKG_$f))
-INCLUDES := -I. $(call pkg,--cflags,$(PACKAGES) $(JSON) $(ZLIB))
+INCLUDES := -I. $(call pkg,--cflags,$(PACKAGES) $(JSON) $(OPTIONAL))
 TEST_INCLUDES := -Itests/lib $(call pkg,--cflags,$(CMOCKA) $(PEERS)) $(call with,BENCH_WITH,$(PEERS))
 # Every program is linked with all of these, and keeps those that it calls.
-LIBS := $(if $(LINUX),-Xlinker --as-needed) $(call pkg,--libs,$(PACKAGES) $(JSON) $(ZLIB) $(CMOCKA) $(PEERS)) -lm -pthread $(if $(LINUX),-ldl)
+LIBS := $(if $(LINUX),-Xlinker --as-needed) $(call pkg,--libs,$(PACKAGES) $(JSON) $(OPTIONAL) $(CMOCKA) $(PEERS)) -lm -pthread $(if $(LINUX),-ldl)
 
 # --- programs
 objects = $(patsubst %.c,$1/%.o,$(wildcard $2))

@@ -42,7 +42,6 @@ check | portability    | release:all               | tests/portability.sh part
 check | release/test_power | release:test_power    | build/release/tests/core/test_power
 check | asan/test_power | asan:test_power         | build/asan/tests/core/test_power 8
 check | clusters       | release:all               | tests/command/clusters.py build/release/bags
-check | asan/test_power | asan:test_power         | build/asan/tests/core/test_power 4
 check | viewer         | release:all               | tests/viewer/viewer.sh build/release/bags
 check | install        | release:all               | tests/command/install.sh
 check | http           | release:all release:bench_http | tests/formats/http.sh build/release

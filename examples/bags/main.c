@@ -6,10 +6,10 @@
 #include "command.h"
 #include "system.h"
 
-extern const command command_checksum, command_copy, command_derive, command_export, command_finalize,
-    command_get, command_images, command_index, command_import, command_info,
-    command_load, command_pack, command_recover, command_sheet, command_verify,
-    command_zip;
+extern const command command_checksum, command_copy, command_derive, command_export,
+    command_finalize, command_get, command_images, command_index, command_import,
+    command_info, command_load, command_pack, command_recover, command_sheet,
+    command_verify, command_view, command_zip;
 
 /* A new subcommand is one name above and one here. */
 static const command *const commands[] = {
@@ -21,6 +21,7 @@ static const command *const commands[] = {
     &command_images,
     &command_import,
     &command_sheet,
+    &command_view,
     &command_derive,
     &command_load,
     &command_finalize,

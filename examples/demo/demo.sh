@@ -131,4 +131,8 @@ say 'Check every file.'
 run $bags verify "$out/balls"
 run $bags verify "$out/photos"
 
+make=
+[ -f build/viewer.html ] || make='make viewer && '
+say 'See it in a browser, with:' "    $make$bags view $(word "$out/photos")"
+
 say "All of it is in $out. Look at $out/balls.png and $out/train.png."

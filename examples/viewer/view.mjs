@@ -28,7 +28,7 @@ function parse_fragment() {
     out[match[2]] ??= match[3];
     rest = match[1];
   }
-  out.ds = /^[a-z]+%3A/i.test(rest) ? decodeURIComponent(rest) : rest;
+  out.ds = /^https?%3A/i.test(rest) ? decodeURIComponent(rest) : rest;
   return out;
 }
 

@@ -81,6 +81,7 @@ has_all() {
     [ ! -x build/release/bags ] || { [ -x "$prefix/bin/bags" ] && [ -f "$prefix/share/man/man1/bags.1" ] &&
         [ -f "$prefix/share/bash-completion/completions/bags" ] &&
         [ -f "$prefix/share/zsh/site-functions/_bags" ]; }
+    [ ! -f build/viewer.html ] || [ -f "$prefix/share/bags/viewer.html" ]
 }
 
 config() { PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config "$@"; }

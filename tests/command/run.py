@@ -28,6 +28,7 @@ MODULES = [
     'verifying',
     'compressing',
     'modules',
+    'viewing',
 ]
 
 

@@ -1,0 +1,479 @@
+/*
+ * bags view: shows a dataset in a browser.
+ *
+ * It serves the page of examples/viewer and the files of one dataset, read-only, on
+ * 127.0.0.1, to requests that know a random token:
+ *
+ *     /TOKEN/            the page
+ *     /TOKEN/NAME/...    the dataset's files, or
+ *     /TOKEN/NAME        the archive or Bag
+ *
+ * Other users of this computer and other pages in the browser do not know the token; the
+ * Host header is compared, so that a name that leads here (DNS rebinding) is refused.
+ * Paths have at most two parts below the dataset, which name a file of a dataset, and no
+ * link is followed.
+ */
+#include "command.h"
+#include "system.h"
+
+static option_number port = {0, 1, 65535, false};
+static bool no_browser;
+
+static const option options[] = {
+    {"port", OPTION_NUMBER, &port, "P", "listen on this port (default: any free one)"},
+    {"no-browser", OPTION_FLAG, &no_browser, NULL, "only print the address"},
+    OPTIONS_END,
+};
+
+#if defined(COMMAND_WITH_LIBMICROHTTPD) && defined(__linux__)
+
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <limits.h>
+#include <microhttpd.h>
+#include <netinet/in.h>
+#include <stdarg.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#define TOKEN_BYTES 16
+#define CONNECTIONS_MOST 256
+#define IDLE_SECONDS 10
+
+/* The library and those it needs take as long to load as the whole command: it is
+ * opened here. */
+static struct {
+    __typeof__(&MHD_start_daemon) start_daemon;
+    __typeof__(&MHD_get_connection_values) get_connection_values;
+    __typeof__(&MHD_lookup_connection_value) lookup_connection_value;
+    __typeof__(&MHD_create_response_from_buffer) from_buffer;
+    __typeof__(&MHD_create_response_from_fd_at_offset64) from_fd;
+    __typeof__(&MHD_add_response_header) add_response_header;
+    __typeof__(&MHD_queue_response) queue_response;
+    __typeof__(&MHD_destroy_response) destroy_response;
+} mhd;
+
+static const char *token, *name; /* of the dataset, in addresses; NULL: it is remote */
+static int directory = -1;       /* of the dataset, or that contains the file */
+static const char *file;         /* an archive or a Bag; NULL: a directory */
+static void *page;
+static size_t page_size;
+static char hosts[2][32];
+
+static void open_library(void) {
+    const struct {
+        const char *name;
+        void *to;
+    } wanted[] = {{"MHD_start_daemon", &mhd.start_daemon},
+        {"MHD_get_connection_values", &mhd.get_connection_values},
+        {"MHD_lookup_connection_value", &mhd.lookup_connection_value},
+        {"MHD_create_response_from_buffer", &mhd.from_buffer},
+        {"MHD_create_response_from_fd_at_offset64", &mhd.from_fd},
+        {"MHD_add_response_header", &mhd.add_response_header},
+        {"MHD_queue_response", &mhd.queue_response},
+        {"MHD_destroy_response", &mhd.destroy_response}};
+    void *library = dlopen("libmicrohttpd.so.12", RTLD_NOW | RTLD_LOCAL);
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        void *found = library ? dlsym(library, wanted[i].name) : NULL;
+        if (!found)
+            fail(BAGS_ERROR_MISSING, "view: cannot open libmicrohttpd: %s", dlerror());
+        memcpy(wanted[i].to, &found, sizeof found);
+    }
+}
+
+/* ---- the page ---- */
+
+static void page_read(const char *path) {
+    struct stat info;
+    int opened = open(path, O_RDONLY | O_CLOEXEC);
+    if (opened < 0 || fstat(opened, &info) || !S_ISREG(info.st_mode)) {
+        if (opened >= 0)
+            close(opened);
+        return;
+    }
+    page_size = (size_t)info.st_size;
+    page = allocate(page_size + 1, 1);
+    ssize_t count = read(opened, page, page_size);
+    close(opened);
+    if (count < 0 || (size_t)count != page_size)
+        fail_system(count < 0 ? errno : EIO, path, "read");
+}
+
+/* Next to the command: where `make viewer` puts it, and where `make install` does. */
+static void page_find(void) {
+    char program[PATH_MAX];
+    ssize_t size = readlink("/proc/self/exe", program, sizeof program - 1);
+    program[size < 0 ? 0 : size] = '\0';
+    const char *parent = path_parent(program);
+    const char *chosen = getenv("BAGS_VIEWER");
+    if (chosen && *chosen)
+        page_read(chosen);
+    else
+        page_read(string_format("%s/../share/bags/viewer.html", parent));
+    if (!page && !(chosen && *chosen))
+        page_read(string_format("%s/../viewer.html", parent));
+    if (!page)
+        fail(BAGS_ERROR_MISSING,
+            "view: viewer.html not found (%s%s); build it with `make viewer`, or set "
+            "BAGS_VIEWER to its path",
+            chosen && *chosen ? chosen : parent,
+            chosen && *chosen ? "" : "/../share/bags/viewer.html");
+}
+
+/* ---- the files ---- */
+
+/* True if it may be the name of a file of a dataset; nothing else is served. */
+static bool is_served(const char *word) {
+    return word[0] && word[0] != '.' && !strchr(word, '/') &&
+           (!strcmp(word, "spec.json") || !strcmp(word, "spec.json.partial") ||
+               has_ending(word, ".bag") || has_ending(word, ".crc") ||
+               has_ending(word, ".idx"));
+}
+
+static bool is_number(const char *word) {
+    return *word && strlen(word) < 20 && !word[strspn(word, "0123456789")];
+}
+
+/* Open a regular file below a directory without following links; -1. */
+static int open_file(int parent, const char *word, struct stat *info) {
+    int opened = openat(parent, word, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (opened >= 0 && (fstat(opened, info) || !S_ISREG(info->st_mode))) {
+        close(opened);
+        return -1;
+    }
+    return opened;
+}
+
+/* Open what a path below /TOKEN/ means; -1. */
+static int open_path(const char *path, struct stat *info) {
+    size_t size = strlen(name);
+    if (file) {
+        /* The checksums and the journal of a Bag are next to it. */
+        bool bag = has_ending(file, ".bag");
+        bool beside = bag && strlen(path) == size &&
+                      !strncmp(path, name, size - strlen(".bag")) &&
+                      (has_ending(path, ".crc") || has_ending(path, ".idx"));
+        if (strcmp(path, name) != 0 && !beside)
+            return -1;
+        return open_file(directory, beside ? path : file, info);
+    }
+    if (strncmp(path, name, size) != 0 || path[size] != '/')
+        return -1;
+    const char *word = path + size + 1, *slash = strchr(word, '/');
+    if (!slash)
+        return is_served(word) ? open_file(directory, word, info) : -1;
+    const char *shard = string_format("%.*s", (int)(slash - word), word);
+    int opened = -1, parent = -1;
+    if (is_number(shard) && is_served(slash + 1))
+        parent =
+            openat(directory, shard, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    free((void *)(uintptr_t)shard);
+    if (parent < 0)
+        return -1;
+    opened = open_file(parent, slash + 1, info);
+    close(parent);
+    return opened;
+}
+
+/* A page that links to the shards, from which the viewer knows their names. */
+static struct MHD_Response *index_page(void) {
+    text out = {0};
+    int listed = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *entries = listed < 0 ? NULL : fdopendir(listed);
+    text_puts(&out, "<!doctype html>\n");
+    for (struct dirent *entry; entries && (entry = readdir(entries));)
+        if (is_number(entry->d_name))
+            text_format(&out, "<a href=\"%s/\">%s</a>\n", entry->d_name, entry->d_name);
+    if (entries)
+        closedir(entries);
+    return mhd.from_buffer(
+        out.size, (void *)(uintptr_t)text_string(&out), MHD_RESPMEM_MUST_FREE);
+}
+
+/* ---- requests ---- */
+
+/* Answer, with headers that keep other pages out. */
+static enum MHD_Result answer(struct MHD_Connection *to, unsigned status,
+    struct MHD_Response *response, const char *type) {
+    if (!response)
+        return MHD_NO;
+    mhd.add_response_header(response, "Content-Type", type);
+    mhd.add_response_header(response, "X-Content-Type-Options", "nosniff");
+    mhd.add_response_header(response, "Cross-Origin-Resource-Policy", "same-origin");
+    mhd.add_response_header(response, "Referrer-Policy", "no-referrer");
+    mhd.add_response_header(response, "X-Frame-Options", "DENY");
+    mhd.add_response_header(response, "Cache-Control", "no-cache");
+    if (status == MHD_HTTP_METHOD_NOT_ALLOWED)
+        mhd.add_response_header(response, "Allow", "GET, HEAD");
+    enum MHD_Result result = mhd.queue_response(to, status, response);
+    mhd.destroy_response(response);
+    return result;
+}
+
+static enum MHD_Result refuse(
+    struct MHD_Connection *to, unsigned status, const char *why) {
+    return answer(to, status,
+        mhd.from_buffer(strlen(why), (void *)(uintptr_t)why, MHD_RESPMEM_PERSISTENT),
+        "text/plain; charset=utf-8");
+}
+
+typedef struct host_header {
+    unsigned count;
+    bool valid;
+} host_header;
+
+static enum MHD_Result count_host(
+    void *user, enum MHD_ValueKind kind, const char *key, const char *value) {
+    host_header *host = (host_header *)user;
+    (void)kind;
+    if (!strcasecmp(key, "Host")) {
+        host->count++;
+        host->valid = value && (!strcmp(value, hosts[0]) || !strcmp(value, hosts[1]));
+    }
+    return MHD_YES;
+}
+
+/* Takes as long for any token. */
+static bool is_token(const char *word) {
+    size_t size = strlen(token);
+    unsigned char differs = 0;
+    for (size_t i = 0; i < size; i++) {
+        differs |= (unsigned char)(token[i] ^ *word);
+        word += *word != '\0';
+    }
+    return !differs && *word == '/';
+}
+
+/* "bytes=N-M" and "bytes=N-". False: all of it is sent; start and stop are unspecified. */
+static bool parse_range(
+    const char *words, uint64_t size, uint64_t *start, uint64_t *stop) {
+    unsigned long long first = 0, last = 0;
+    int used = 0;
+    if (!words || strncmp(words, "bytes=", 6) != 0 || words[6] < '0' || words[6] > '9')
+        return false;
+    words += 6;
+    if (sscanf(words, "%19llu-%n", &first, &used) != 1 || !used)
+        return false;
+    words += used;
+    *start = first;
+    *stop = size;
+    if (!*words)
+        return true;
+    if (*words < '0' || *words > '9' || sscanf(words, "%19llu%n", &last, &used) != 1 ||
+        words[used] || last < first)
+        return false;
+    *stop = last < size ? last + 1 : size;
+    return true;
+}
+
+static enum MHD_Result send_file(struct MHD_Connection *to, const char *path) {
+    struct stat info;
+    struct tm when;
+    char words[96];
+    int opened = open_path(path, &info);
+    if (opened < 0)
+        return refuse(to, MHD_HTTP_NOT_FOUND, "no such file of the dataset\n");
+    uint64_t size = (uint64_t)info.st_size, start = 0, stop = size;
+    bool part = parse_range(
+        mhd.lookup_connection_value(to, MHD_HEADER_KIND, "Range"), size, &start, &stop);
+    if (!part) {
+        start = 0;
+        stop = size;
+    }
+    if (part && start >= size) {
+        close(opened);
+        return refuse(to, MHD_HTTP_RANGE_NOT_SATISFIABLE, "the file is shorter\n");
+    }
+    struct MHD_Response *response = mhd.from_fd(stop - start, opened, start);
+    if (!response) {
+        close(opened);
+        return MHD_NO;
+    }
+    mhd.add_response_header(response, "Accept-Ranges", "bytes");
+    if (gmtime_r(&info.st_mtime, &when) &&
+        strftime(words, sizeof words, "%a, %d %b %Y %H:%M:%S GMT", &when))
+        mhd.add_response_header(response, "Last-Modified", words);
+    if (part) {
+        (void)snprintf(words, sizeof words, "bytes %ju-%ju/%ju", (uintmax_t)start,
+            (uintmax_t)stop - 1, (uintmax_t)size);
+        mhd.add_response_header(response, "Content-Range", words);
+    }
+    return answer(to, part ? MHD_HTTP_PARTIAL_CONTENT : MHD_HTTP_OK, response,
+        "application/octet-stream");
+}
+
+static enum MHD_Result handle(void *user, struct MHD_Connection *to, const char *url,
+    const char *method, const char *version, const char *upload, size_t *upload_size,
+    void **state) {
+    host_header host = {0, false};
+    (void)user, (void)version, (void)upload, (void)state;
+    if (*upload_size) { /* of a refused request */
+        *upload_size = 0;
+        return MHD_YES;
+    }
+    (void)mhd.get_connection_values(to, MHD_HEADER_KIND, count_host, &host);
+    if (host.count != 1 || !host.valid)
+        return refuse(
+            to, MHD_HTTP_FORBIDDEN, "another Host than that of `bags view`\n");
+    if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
+        return refuse(to, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD\n");
+    if (url[0] != '/' || !is_token(url + 1))
+        return refuse(to, MHD_HTTP_NOT_FOUND, "not an address of `bags view`\n");
+    const char *path = url + 1 + strlen(token) + 1;
+    if (!*path)
+        return answer(to, MHD_HTTP_OK,
+            mhd.from_buffer(page_size, page, MHD_RESPMEM_PERSISTENT),
+            "text/html; charset=utf-8");
+    size_t size = name ? strlen(name) : 0;
+    if (name && !file && !strncmp(path, name, size) && !strcmp(path + size, "/"))
+        return answer(to, MHD_HTTP_OK, index_page(), "text/html; charset=utf-8");
+    return name ? send_file(to, path)
+                : refuse(to, MHD_HTTP_NOT_FOUND, "no such file\n");
+}
+
+/* ---- start ---- */
+
+/* A socket of 127.0.0.1 alone; the port is set. */
+static int listen_locally(void) {
+    struct sockaddr_in here = {0};
+    socklen_t size = sizeof here;
+    int yes = 1,
+        opened = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    here.sin_family = AF_INET;
+    here.sin_port = htons((uint16_t)port.value);
+    here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (opened >= 0)
+        (void)setsockopt(opened, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (opened < 0 || bind(opened, (struct sockaddr *)&here, sizeof here) ||
+        listen(opened, 64) || getsockname(opened, (struct sockaddr *)&here, &size))
+        fail(BAGS_ERROR_IO, "view: cannot listen on 127.0.0.1 port %ju: %s%s",
+            (uintmax_t)port.value, strerror(errno),
+            errno == EADDRINUSE ? "; choose another with --port, or leave it out" : "");
+    port.value = ntohs(here.sin_port);
+    return opened;
+}
+
+static const char *make_token(void) {
+    unsigned char random[TOKEN_BYTES];
+    text out = {0};
+    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+        fail_system(errno, "/dev/urandom", "read");
+    for (size_t i = 0; i < sizeof random; i++)
+        text_format(&out, "%02x", random[i]);
+    return text_string(&out);
+}
+
+/* What follows #ds=: the characters that an address may contain stay. */
+static const char *encoded(const char *words) {
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                "0123456789-._~";
+    text out = {0};
+    for (const char *at = words; *at; at++) {
+        if (strchr(plain, *at))
+            text_put(&out, at, 1);
+        else
+            text_format(&out, "%%%02X", (unsigned)(unsigned char)*at);
+    }
+    return text_string(&out);
+}
+
+/* Check what will be shown, and open its directory. Its last name is that in addresses. */
+static void open_dataset(const char *path) {
+    struct stat info;
+    char *real = realpath(path, NULL);
+    if (!real || stat(real, &info))
+        fail_system(errno, path, "open");
+    const char *last = strrchr(real, '/');
+    name = *++last ? last : "dataset";
+    if (!S_ISDIR(info.st_mode)) {
+        if (!has_ending(real, ".zip") && !has_ending(real, ".tar") &&
+            !has_ending(real, ".bag"))
+            fail(BAGS_ERROR_MISSING,
+                "%s: neither a dataset nor a file that ends in .zip, .tar or .bag",
+                path);
+        file = last;
+    } else {
+        bags_reader *reader = bags_reader_open(path, NULL, &failure);
+        if (!reader && failure.code == BAGS_ERROR_MISSING)
+            die();
+        if (!reader) /* the page shows what can be read */
+            note("%s", message_of_command(failure.message));
+        bags_reader_close(reader);
+    }
+    directory = open(file ? path_parent(real) : real, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (directory < 0)
+        fail_system(errno, path, "open");
+}
+
+/* In a child process, whose output is discarded. */
+static void open_browser(const char *address) {
+    if (no_browser || !(getenv("DISPLAY") || getenv("WAYLAND_DISPLAY")))
+        return;
+    pid_t child = fork();
+    if (child != 0)
+        return;
+    int null = open("/dev/null", O_RDWR);
+    (void)dup2(null, STDIN_FILENO);
+    (void)dup2(null, STDOUT_FILENO);
+    (void)dup2(null, STDERR_FILENO);
+    execlp("xdg-open", "xdg-open", address, (char *)NULL);
+    _exit(127);
+}
+
+static int run(char **operands) {
+    const char *path = operands[0];
+    bool remote = path_is_remote(path);
+    open_library();
+    page_find();
+    if (remote && strncmp(path, "http://", 7) != 0 && strncmp(path, "https://", 8) != 0)
+        usage("%s: a browser reads http:// and https:// addresses; of S3, use that of "
+              "the bucket",
+            path_without_secrets(operands[0]));
+    if (!remote)
+        open_dataset(path);
+    token = make_token();
+    int opened = listen_locally();
+    for (size_t i = 0; i < 2; i++)
+        (void)snprintf(hosts[i], sizeof hosts[i], "%s:%ju",
+            i ? "localhost" : "127.0.0.1", (uintmax_t)port.value);
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGCHLD, SIG_IGN);
+    if (!mhd.start_daemon(MHD_USE_POLL_INTERNAL_THREAD, 0, NULL, NULL, handle, NULL,
+            MHD_OPTION_LISTEN_SOCKET, opened, MHD_OPTION_CONNECTION_LIMIT,
+            (unsigned)CONNECTIONS_MOST, MHD_OPTION_CONNECTION_TIMEOUT,
+            (unsigned)IDLE_SECONDS, MHD_OPTION_END))
+        fail(BAGS_ERROR_IO, "view: cannot start the server on port %ju",
+            (uintmax_t)port.value);
+    const char *address = string_format(
+        "http://%s/%s/#ds=%s", hosts[0], token, remote ? path : encoded(name));
+    interrupt_leaves("", NULL, NULL);
+    print("%s\n", address);
+    if (fflush(stdout))
+        fail_system(errno, "standard output", "write");
+    open_browser(address);
+    for (;;)
+        pause();
+}
+
+#else
+
+static int run(char **operands) {
+    (void)operands;
+    fail(BAGS_ERROR_MISSING,
+        "view: this bags was built without libmicrohttpd; install it and build again, "
+        "or "
+        "open viewer.html (`make viewer`) in a browser and drop the dataset there");
+}
+
+#endif
+
+const command command_view = {"view", "show a dataset in a browser", "PATH|URL",
+    {ARGUMENT_PATH}, 1, 1, options, NULL,
+    "Serves a dataset, a zip or tar file or a Bag, and the page that shows it, to the "
+    "browser of this computer, and prints the address, which is new each time: only "
+    "who knows it can read the dataset. Nothing is written, and symbolic links are not "
+    "followed. Ctrl-C ends it. The browser itself reads a dataset at a URL, whose "
+    "server "
+    "must allow it (the header Access-Control-Allow-Origin).\n",
+    "  bags view pets\n  bags view pets.zip --port 8000 --no-browser\n", run};
