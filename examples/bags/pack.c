@@ -28,13 +28,17 @@ static const char *spec_path; /* of the file that is read, for failures */
 static bool in_words;         /* a type or a name that is refused is one of --spec */
 
 /* A type as the format has it: float32 means array(float32), and float32(2,3)[]
- * array(float32,2,3)[]. */
+ * array(float32,2,3)[]; zstd(float32,2) means zstd(array,float32,2). */
 static char *complete_type(const char *type) {
-    size_t size = strcspn(type, "([");
-    bags_dtype dtype = bags_dtype_parse(type, size, NULL);
+    bool compressed = !strncmp(type, "zstd(", 5);
+    const char *first = compressed ? type + 5 : type;
+    size_t size = strcspn(first, "([,)");
+    bags_dtype dtype = bags_dtype_parse(first, size, NULL);
     const char *name = bags_dtype_name(dtype);
-    if (!dtype || strlen(name) != size || memcmp(name, type, size))
+    if (!dtype || strlen(name) != size || memcmp(name, first, size))
         return string_format("%s", type);
+    if (compressed)
+        return string_format("zstd(array,%s", first);
     if (type[size] == '(')
         return string_format("array(%s,%s", name, type + size + 1);
     return string_format("array(%s)%s", name, type + size);

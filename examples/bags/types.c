@@ -419,8 +419,13 @@ bool codec_exists(const char *type) {
 /* A known type names the format that the build lacks; an unknown one, a similar type. */
 void codec_check(const char *type) {
     const type_info *info = type_find(type);
-    if (codec_exists(type))
+    char *inside = type_inside(type);
+    if (codec_exists(type)) {
+        if (inside)
+            codec_check(inside);
+        free(inside);
         return;
+    }
     if (info && info->format)
         fail(BAGS_ERROR_TYPE,
             "no codec for type \"%.80s\" in this build of bags; %s has one", type,

@@ -58,6 +58,9 @@ def every_kind_of_file_is_compressed():
     _pack([{'b': {'from': 'x.bin'}, 't': {'from': 'x.txt'}}], 'b=zstd(bytes),t=zstd(utf8)')
     assert run('get', 'ds', '0', 'b', '--raw').out[:4] == b'\x28\xb5\x2f\xfd'
     assert run('get', 'ds', '0').lines[0]['t'] == 'text, text, text, text, text'
+    _pack([{'a': [1.5, 2]}], 'a=zstd(float32,2)', 'floats')
+    assert json.loads(pathlib.Path('floats/spec.json').read_text()) == {
+        'a': 'zstd(array,float32,2)'}
     pathlib.Path('x.zst').write_bytes(run('get', 'ds', '0', 'b', '--raw').out)
     _pack([{'b': {'file': 'x.zst'}}], 'b=zstd(bytes)', 'again')
     assert pathlib.Path('ds/b.bag').read_bytes() == pathlib.Path('again/b.bag').read_bytes()
