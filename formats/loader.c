@@ -1149,9 +1149,11 @@ static bags_code loader_load_batch(loader_worker *w, loader_slot *s, bags_error 
             s->parts[k].mark = s->parts[k].used;
         if (packed)
             code = loader_load_row(w, s, (size_t)first + i, err);
-        else if (l->tokens)
+        else if (l->tokens) {
+            if (i + 1 < count)
+                l->tokens->touch(l->options.tokens, &s->picks[i + 1]);
             code = loader_load_window(w, s, &pick, err);
-        else
+        } else
             code = loader_load_datapoint(
                 w, s, &pick, format_mix(key + s->batch.position + i), err);
         if (!code) {

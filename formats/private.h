@@ -252,6 +252,7 @@ typedef struct format_tokens {
     uint64_t hash;   /* of what determines the windows */
     format_tokens_tensor *tensors;
     size_t count, field_count; /* tensors; the first ones are those of fields */
+    void (*touch)(const bags_tokens *tokens, const bags_pick *pick);
     bags_code (*window)(const bags_tokens *tokens, bags_row *row, const bags_pick *pick,
         unsigned char *const *out, bags_error *err);
     bags_code (*piece)(const bags_tokens *tokens, bags_row *row,

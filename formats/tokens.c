@@ -31,7 +31,8 @@
 /* A field in one shard. */
 typedef struct tokens_stream {
     bool direct;
-    bags_buffer ends; /* if indirect: as in a table, 8 bytes each */
+    const unsigned char *data; /* if direct */
+    bags_buffer ends;          /* if indirect: as in a table, 8 bytes each */
 } tokens_stream;
 
 /* A shard of one of the datasets. */
@@ -261,6 +262,27 @@ static size_t tokens_find_shard(const tokens_dataset *d, uint64_t index, bool wi
             high = middle;
     }
     return low;
+}
+
+#if defined(__GNUC__)
+#define TOKENS_TOUCH(data) __builtin_prefetch(data)
+#else
+#define TOKENS_TOUCH(data) ((void)(data))
+#endif
+
+/* Announce a window to the processor, so that it loads it from memory while the one before
+ * is copied. */
+static void tokens_touch(const bags_tokens *t, const bags_pick *pick) {
+    const tokens_dataset *d = &t->datasets[pick->dataset];
+    const tokens_shard *s = &d->shards[tokens_find_shard(d, pick->index, true)];
+    size_t element = bags_dtype_size(t->dtypes[0]);
+    uint64_t first = (pick->index - s->windows_before) * t->options.stride;
+    const unsigned char *data = s->streams[0].data;
+    if (!data || t->extra)
+        return;
+    data += (size_t)first * element;
+    for (size_t i = 0; i < (size_t)t->options.length * element && i < 8192; i += 64)
+        TOKENS_TOUCH(data + i);
 }
 
 /* out[i] has space for a window of tensor i. */
@@ -598,10 +620,13 @@ static bags_code tokens_open_stream(bags_tokens *t, tokens_dataset *d, size_t sh
         return code;
     stream->direct = !code && range.ends && range.length == s->documents;
     code = BAGS_OK;
+    stream->data = stream->direct ? range.data : NULL;
     if (stream->direct)
         code = tokens_check_table(t, d, s, field, range.ends, err);
     if (!code && stream->direct)
         code = tokens_sample(d, s, field, &range, row, &stream->direct, err);
+    if (!stream->direct)
+        stream->data = NULL;
     if (!code && !stream->direct)
         code = tokens_make_table(d, s, field, row, &stream->ends, err);
     const unsigned char *ends = stream->direct ? range.ends : stream->ends.data;
@@ -746,6 +771,7 @@ static bags_code tokens_describe(bags_tokens *t, bags_error *err) {
     s->packed = o->pack;
     s->length = o->length;
     s->field_count = t->field_count;
+    s->touch = tokens_touch;
     s->window = tokens_window;
     s->piece = tokens_piece;
     s->pack = tokens_pack;

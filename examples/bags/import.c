@@ -50,6 +50,9 @@ static const struct built {
 #ifdef BAGS_WITH_IMPORT_CSV
     {"csv", &bags_import_csv},
 #endif
+#ifdef BAGS_WITH_IMPORT_MEGATRON
+    {"megatron", &bags_import_megatron},
+#endif
 #ifdef BAGS_WITH_IMPORT_FOLDER
     {"npy", &bags_import_npy},
     {"video", &bags_import_video},

@@ -156,6 +156,7 @@ extern const bags_importer bags_import_hdf5;       /* libhdf5; versions before
 extern const bags_importer bags_import_mcap;       /* libzstd, liblz4, zlib */
 extern const bags_importer bags_import_arrow;      /* libzstd, liblz4 */
 extern const bags_importer bags_import_csv;        /* zlib */
+extern const bags_importer bags_import_megatron;   /* none */
 /* folder.c, with formats/numpy.c: none. */
 extern const bags_importer bags_import_npy;
 extern const bags_importer bags_import_video;

@@ -356,3 +356,115 @@ def an_empty_stream_has_nothing():
                 result = run('load', path, *words, *more, '--indices', '--epochs', 3)
                 assert result.out == b'', result.out
     assert run('load', 'x', '--pack', 't=4', '--eos', '7', '--values').lines[0]['t']
+
+
+# ---- Megatron ----
+
+CODES = {'uint8': (1, 'B'), 'int8': (2, 'b'), 'int16': (3, 'h'), 'int32': (4, 'i'),
+         'int64': (5, 'q'), 'float64': (6, 'd'), 'float32': (7, 'f'),
+         'uint16': (8, 'H')}
+
+
+def _megatron(path, sequences, boundaries, dtype, legacy=False, modes=False, code=None):
+    """Write X.idx and X.bin; boundaries None: an index without documents."""
+    number, letter = CODES[dtype]
+    size, raw, pointers = struct.calcsize(letter), b'', [0]
+    for sequence in sequences:
+        raw += struct.pack(f'<{len(sequence)}{letter}', *sequence)
+        pointers.append(len(raw))
+    count = len(sequences)
+    documents = boundaries or []
+    if legacy:
+        index = b'TNTIDX\0\0' + struct.pack('<QQQQQ', 1, code or number, size, count,
+                                            count)
+        if boundaries is not None:
+            index += struct.pack('<Q', len(documents))
+        index += struct.pack(f'<{count + 1}q', *range(count + 1))
+        index += struct.pack(f'<{count + 1}q', *[p // size for p in pointers])
+        index += struct.pack(f'<{count}q', *map(len, sequences))
+    else:
+        index = b'MMIDIDX\0\0' + struct.pack('<QBQQ', 1, code or number, count,
+                                             len(documents))
+        index += struct.pack(f'<{count}i', *map(len, sequences))
+        index += struct.pack(f'<{count}q', *pointers[:-1])
+    index += struct.pack(f'<{len(documents)}q', *documents)
+    index += bytes(count) if modes else b''
+    pathlib.Path(path + '.idx').write_bytes(index)
+    pathlib.Path(path + '.bin').write_bytes(raw)
+
+
+@each([(dtype, legacy) for dtype in CODES for legacy in (False, True)])
+def pairs_of_megatron_are_imported(case):
+    dtype, legacy = case
+    chance = random.Random(str(case))
+    documents = [[[chance.randint(0, 100) for _ in range(chance.randint(0, 9))]]
+                 for _ in range(20)]
+    for several in (False, True):
+        if several:
+            documents[3].append([1, 2])
+            documents[5] = []
+        sequences = sum(documents, [])
+        boundaries = [0]
+        for document in documents:
+            boundaries.append(boundaries[-1] + len(document))
+        _megatron('x', sequences, boundaries, dtype, legacy)
+        shutil.rmtree('out', ignore_errors=True)
+        run('import', 'x.idx', 'out', '--no-sync')
+        assert json.loads(pathlib.Path('out/spec.json').read_text())['tokens'] == \
+            f'array({dtype},-1)' + several * '[]'
+        for i, document in enumerate(documents):
+            got = run('get', 'out', i, 'tokens', '--lists').json['tokens']
+            assert got == (document if several else document[0]), (got, document)
+    if dtype in ('uint16', 'int32'):
+        shutil.rmtree('out')
+        _megatron('x', sequences, None if legacy else range(len(sequences) + 1), dtype,
+                  legacy, modes=not legacy)
+        run('import', 'x.idx', 'out', '--no-sync')
+        lines = run('load', 'out', '--tokens', 'tokens=4', '--in-order', '--values').lines
+        stream = sum(sequences, [])
+        assert lines[0]['tokens'] == [stream[k:k + 5]
+                                      for k in range(0, len(stream) - 4, 4)]
+
+
+def damaged_pairs_of_megatron_are_refused():
+    sequences = [[1, 2, 3], [4], [], [5, 6]]
+    refuse('import', 'no.idx', 'out', says='no.idx')
+    for legacy in (False, True):
+        _megatron('x', sequences, [0, 1, 2, 3, 4], 'uint16', legacy)
+        index, raw = (pathlib.Path('x' + end).read_bytes() for end in ('.idx', '.bin'))
+        pathlib.Path('x.bin').write_bytes(raw[:-1])
+        refuse('import', 'x.idx', 'out', says=('x.bin', 'sequence 3 out of range'))
+        pathlib.Path('x.bin').unlink()
+        refuse('import', 'x.idx', 'out', says='x.bin: cannot open')
+        pathlib.Path('x.bin').write_bytes(raw + b'zz')
+        result = run('import', 'x.idx', 'more', '--no-sync')
+        assert '2 bytes' in result.err, result.err
+        shutil.rmtree('more')
+        pathlib.Path('x.bin').write_bytes(raw)
+        for size in range(len(index)):
+            if size % (1 if size < 60 else 7):
+                continue
+            pathlib.Path('x.idx').write_bytes(index[:size])
+            refuse('import', '--from', 'megatron', 'x.idx', 'out', says='x.idx')
+        chance = random.Random(3)
+        for _ in range(30 if os.environ.get('BAGS_QUICK') else 300):
+            bad = bytearray(index)
+            for _ in range(chance.randint(1, 3)):
+                bad[chance.randrange(len(bad))] = chance.choice([0, 1, 127, 255])
+            pathlib.Path('x.idx').write_bytes(bad)
+            shutil.rmtree('out', ignore_errors=True)
+            words = [harness.PROGRAM, 'import', '--from', 'megatron', 'x.idx', 'out',
+                     '--no-sync']
+            done = harness.subprocess.run(words, capture_output=True, timeout=60)
+            assert done.returncode in (0, 1), (bad, done)
+        shutil.rmtree('out', ignore_errors=True)
+    for boundaries, says in (([0, 2, 1, 4], 'boundary 2'), ([1, 4], 'boundary 0'),
+                             ([0, 5], 'boundary 1'), ([0, 3], 'end at sequence 3 of 4')):
+        _megatron('x', sequences, boundaries, 'uint16')
+        refuse('import', 'x.idx', 'out', says=('x.idx', says))
+    _megatron('x', sequences, [0, 4], 'uint16', code=9)
+    refuse('import', 'x.idx', 'out', says='unknown dtype (code 9)')
+    # Older versions called float64 number 7.
+    _megatron('x', [[1.5, 2.5]], [0, 1], 'float64', code=7)
+    run('import', 'x.idx', 'old', '--no-sync')
+    assert run('get', 'old', 0, '--lists').json['tokens'] == [1.5, 2.5]
