@@ -2228,6 +2228,8 @@ static void http_call_end(bags_http *http, http_call *call) {
 static bool http_read_ahead(const bags_http *http, http_want *want) {
     http_object *object = want->object;
     uint64_t start = want->start, stop = want->stop;
+    if (http->read_ahead < HTTP_BLOCK)
+        return false;
     if (start == 0 || start != object->last) {
         if (start == 0 || stop - start >= HTTP_GAP) {
             object->last = stop;

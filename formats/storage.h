@@ -188,7 +188,8 @@ typedef struct bags_http_options {
     uint64_t gap;         /* bytes between two ranges that are at most read over to save
                      a request, where requests are more than a third of the
                      connections; 0: 1 MiB. Never more than is wanted */
-    uint64_t read_ahead;  /* bytes of a file that is read in order, at most; 0: 8 MiB */
+    uint64_t read_ahead;  /* bytes of a file that is read in order, at most; 0: 8 MiB;
+                            below 16 KiB: none */
     uint64_t cache_size;  /* bytes of memory for what was looked up, read ahead or
                             requested in advance; 0: 256 MiB */
     /* Where former answers are kept, such as bags_cache_recall: then a lookup asks only

@@ -22,9 +22,14 @@
 
 #include <pthread.h>
 
-#define MAX_THREADS 8 /* each may hold a part of 64 MiB */
-/* Bytes read at once. What was read and not written yet is sent again after a kill. */
+#define MAX_THREADS 32
+#define UPLOAD_THREADS 8 /* each may hold a part of 64 MiB */
+/* Bytes read at once; and requested in advance, of all files together. What was not
+ * written yet is sent again after a kill. */
 #define COPY_SIZE ((size_t)1 << 20)
+#define COPY_AHEAD ((size_t)16 << 20)
+#define COPY_LEAST ((size_t)256 << 10) /* of one file */
+#define EXPECTED 64                    /* shards that are looked up at once */
 
 typedef struct entry {
     char *from, *to;
@@ -46,7 +51,7 @@ static void *record_file; /* NULL: it is not locked */
 
 /* Of the threads. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static size_t next_entry;
+static size_t next_entry, copying; /* files */
 static uint64_t bytes_done, bytes_total, files_copied, files_kept;
 static bags_error fault;
 
@@ -74,10 +79,14 @@ static void add(const char *name, bool last, bool omit) {
     entries[count++] = one;
 }
 
-static void add_shard(const bags_reader *reader, size_t shard) {
+static void expect_shard(const bags_reader *reader, size_t shard) {
     char name[600];
     for (size_t i = 0; in->expect && format_file_name(reader, shard, i, name); i++)
         in->expect(in->user, temp_format("%s/%s", source, name));
+}
+
+static void add_shard(const bags_reader *reader, size_t shard) {
+    char name[600];
     for (size_t i = 0; format_file_name(reader, shard, i, name); i++)
         add(temp_format("/%s", name), i == 0, false);
 }
@@ -182,7 +191,9 @@ static void plan_dataset(void) {
     bags_reader *reader = bags_reader_open(source, &options, &failure);
     must_open(reader);
     const bags_shard *shards = bags_reader_shards(reader, &shards_count);
-    for (size_t i = 0; i < shards_count; i++) {
+    for (size_t i = 0, expected = 0; i < shards_count; i++) {
+        for (; expected < shards_count && expected < i + EXPECTED; expected++)
+            expect_shard(reader, expected);
         add_shard(reader, i);
         /* Of a local copy, they recognize the dataset by the times of the former one. */
         if (i == 0 && to_url)
@@ -295,17 +306,38 @@ static void advance(void *user, uint64_t bytes) {
     pthread_mutex_unlock(&mutex);
 }
 
+/* Request the bytes that follow `from`, or `*requested`, of a file that is far away: the
+ * more, the fewer files are being copied. Returns how many to read at once. */
+static size_t request_ahead(
+    const entry *one, void *file, uint64_t from, uint64_t *requested) {
+    pthread_mutex_lock(&mutex);
+    size_t window = copying ? COPY_AHEAD / copying : COPY_AHEAD;
+    pthread_mutex_unlock(&mutex);
+    if (window > bytes_total / 16) /* what is lost by a kill is a small part */
+        window = (size_t)(bytes_total / 16);
+    window = window > COPY_LEAST ? window : COPY_LEAST;
+    size_t size = window < COPY_SIZE ? window : COPY_SIZE;
+    while (in->read_many && *requested < one->size && *requested < from + window) {
+        bags_io_read read = {file, *requested, NULL, size, 0};
+        in->read_many(in->user, &read, 1);
+        *requested += size;
+    }
+    return size;
+}
+
 /* Copy the bytes that follow `at` to a new file, or with `compare` find out whether it
  * has them. */
 static bags_code pass_bytes(const entry *one, uint64_t at, void *from, void *to,
     bool compare, bool *same, bags_error *err) {
     unsigned char *data = (unsigned char *)malloc(2 * COPY_SIZE);
     bags_code code = data ? BAGS_OK : BAGS_ERROR_MEMORY;
+    uint64_t requested = at;
     *same = true;
     if (!data)
         bags_fail(err, code, "out of memory");
     while (at < one->size && *same && !code) {
-        size_t size = one->size - at < COPY_SIZE ? (size_t)(one->size - at) : COPY_SIZE;
+        size_t size = request_ahead(one, from, at, &requested);
+        size = one->size - at < size ? (size_t)(one->size - at) : size;
         size_t other = size;
         unsigned char *written = data + COPY_SIZE;
         int error = 0;
@@ -463,15 +495,16 @@ static void *work(void *user) {
             next_entry++;
         size_t i = fault.code ? count : next_entry;
         next_entry += i < count;
+        copying += i < count;
         pthread_mutex_unlock(&mutex);
         if (i >= count)
             return NULL;
-        if (copy_entry(&entries[i], &err)) {
-            pthread_mutex_lock(&mutex);
-            if (!fault.code)
-                fault = err;
-            pthread_mutex_unlock(&mutex);
-        }
+        bags_code code = copy_entry(&entries[i], &err);
+        pthread_mutex_lock(&mutex);
+        copying--;
+        if (code && !fault.code)
+            fault = err;
+        pthread_mutex_unlock(&mutex);
     }
 }
 
@@ -495,8 +528,25 @@ static void copy_bags(size_t threads) {
     must_copy(fault.code);
 }
 
+/* The last files are small, and were read when they were looked up, but perhaps dropped
+ * since: request some of them at once, from entry `i` down. */
+static void request_last(size_t i) {
+    for (size_t k = 0; in->read_many && i > 0 && k < EXPECTED; i--) {
+        const entry *one = &entries[i - 1];
+        void *file = NULL;
+        if (!one->last || one->size > COPY_SIZE)
+            continue;
+        k++;
+        if (in->open(in->user, one->from, BAGS_IO_READ, &file))
+            continue;
+        bags_io_read read = {file, 0, NULL, (size_t)one->size, 0};
+        in->read_many(in->user, &read, 1);
+        in->close(in->user, file);
+    }
+}
+
 static int run(char **operands) {
-    read_ahead = COPY_SIZE;
+    read_ahead = 1; /* request_ahead does it */
     const char *shown = path_without_secrets(operands[1]);
     source = path_without_secrets(operands[0]);
     target = shown;
@@ -526,16 +576,20 @@ static int run(char **operands) {
     check_entries();
     if (!to_url && !finished)
         start_record();
-    copy_bags(remote ? MAX_THREADS : 2);
+    copy_bags(to_url ? UPLOAD_THREADS : remote ? MAX_THREADS : 2);
     for (size_t i = 0; in->expect && i < count; i++)
         in->expect(in->user, entries[i].from);
     for (size_t i = 0; i < count; i++)
         if (!entries[i].missing)
             must(format_check_identity(
                 in, NULL, entries[i].from, &entries[i].identity, &failure));
-    for (size_t i = count; i-- > 0;)
-        if (entries[i].last)
-            must_copy(copy_entry(&entries[i], &failure));
+    for (size_t i = count, done = 0; i-- > 0;) {
+        if (!entries[i].last)
+            continue;
+        if (done++ % EXPECTED == 0)
+            request_last(i + 1);
+        must_copy(copy_entry(&entries[i], &failure));
+    }
     unlock_target();
     progress_end();
     print("%s: %s copied, %ju already equal, %ju bytes\n", shown,

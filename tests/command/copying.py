@@ -219,6 +219,31 @@ def _killed_copy(server, words, most):
     copy.communicate()
 
 
+@each([(40, 300_000), (1, 64 << 20)])
+def many_transfers_are_in_flight(case):
+    """Of many small files, and of one large one in ranges."""
+    count, size = case
+    _far('site/ds', b'a', count, size)
+    running, most, lock = 0, 0, threading.Lock()
+
+    def fault(handler, _):
+        nonlocal running, most
+        if '.bag' not in handler.path or handler.headers['Range'].startswith('bytes=-'):
+            return False
+        with lock:
+            running += 1
+            most = max(most, running)
+        time.sleep(.03)
+        with lock:
+            running -= 1
+        return False
+
+    with Server('site', index=True, fault=fault) as server:
+        run('copy', server.url + '/ds', 'out')
+    assert files('out') == files('site/ds')
+    assert most >= (16 if count > 1 else 4), most
+
+
 def a_download_that_was_killed_continues():
     """At most 15% is sent again: what had arrived and was not written yet."""
     _far('site/ds', b'a', 8, 28 << 20)
