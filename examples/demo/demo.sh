@@ -135,4 +135,20 @@ make=
 [ -f build/viewer.html ] || make='make viewer && '
 say 'See it in a browser, with:' "    $make$bags view $(word "$out/photos")"
 
+program="import bags, sys
+with bags.DatasetReader(sys.argv[1]) as reader:
+    row = reader[0, {'caption': True, 'state': range(2), 'frames': range(1)}]
+    print(len(reader), row['caption'], row['state'][1].shape, row['frames'][0].dtype)
+for batch in bags.Loader(sys.argv[1], 16, fields=['caption']):
+    print(len(batch['caption']), end=' ')"
+if make -s python >/dev/null 2>&1 && [ -e build/python/bags/_core.abi3.so ] &&
+    /usr/bin/python3 -c 'import numpy' 2>/dev/null; then
+    say 'The same from Python: the package of make python reads it with the same C.'
+    printf '$ PYTHONPATH=build/python python3 -c "%s" %s\n' "$program" "$(word "$out/balls")"
+    PYTHONPATH=build/python /usr/bin/python3 -c "$program" "$out/balls"
+    echo
+else
+    echo 'skipped: no Python without its headers (python3-dev) and NumPy'
+fi
+
 say "All of it is in $out. Look at $out/balls.png and $out/train.png."

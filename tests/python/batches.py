@@ -138,6 +138,9 @@ def a_function_decodes_in_the_threads_of_the_loader():
             raises(IndexError, lambda: next(loader), says='mine')
     loader = bags.Loader('x', fields={'y': {'decode': lambda b: object()}})
     raises(TypeError, lambda: next(loader))
+    for use in (lambda b: loader.close(), lambda b: next(loader), lambda b: loader.state_dict()):
+        loader = bags.Loader('x', fields={'y': {'decode': use}})
+        raises(RuntimeError, lambda: next(loader), says='decode function')
     loader = bags.Loader('x', fields={'y': {'decode': lambda b: loader and None}})
     del loader
     gc.collect()

@@ -1,7 +1,9 @@
 """Every misuse is an exception that says what is wrong: never a crash, SystemError or
 a wrong value."""
+import copy
 import gc
 import os
+import pickle
 import signal
 import threading
 import weakref
@@ -78,8 +80,17 @@ def wrong_types_raise():
         raises(TypeError, call)
     for call in (lambda: bags.DatasetReader('x', unfinished='maybe'),
                  lambda: bags.DatasetReader('x\0y'), lambda: bags.DatasetWriter('y', {'a\0': 'int'}),
-                 lambda: bags.DatasetReader('x', shard_start=2, shard_step=1)):
+                 lambda: bags.DatasetReader('x', shard_start=2, shard_step=1),
+                 lambda: bags.DatasetReader('x', shard_step=-1), lambda: bags.verify('x', max_faults=2**64),
+                 lambda: bags.DatasetReader('x', shard_stop=2**64), lambda: bags.Loader('x', 2**32 + 1),
+                 lambda: bags.ShardedDatasetWriter('y', SPEC, shard_size=-1), lambda: bags.Loader('x', rank=-1, ranks=2),
+                 lambda: bags.ShardedDatasetWriter('y', SPEC, shard_step=-1)):
         raises(ValueError, call)
+    for one in (bags.DatasetReader('x').column('n'), bags.BagReader('x/n.bag').view(0)):
+        raises(TypeError, pickle.dumps, one)
+    for kind in (bags.Column, bags.Index, bags._core.Codec):
+        raises(TypeError, kind)
+    assert copy.deepcopy(bags.DatasetReader('x'))[2]['n'] == copy.copy(bags.BagReader('x/n.bag'))[2][0] == 2
     raises((KeyError, ValueError), bags.DatasetWriter, 'y', {'refs': 'int'})
     raises(FileExistsError, bags.DatasetWriter, 'x', SPEC)
     raises(FileExistsError, bags.BagWriter, 'x/n.bag')
@@ -163,6 +174,22 @@ def an_encoder_may_append_to_its_own_writer():
     with bags.DatasetWriter('x', {'n': 'int', 't': 'utf8'}, {**bags.encoders, 'utf8': encode}) as writer:
         assert writer.append({'n': 1, 't': 'outer'}) == 1
     assert list(bags.DatasetReader('x')) == [{'n': 99, 't': 'inner'}, {'n': 1, 't': 'outer'}]
+
+
+def a_value_may_close_its_writer_and_change_its_datapoint():
+    writer = bags.DatasetWriter('x', {'n': 'int[]', 'z': 'utf8'})
+    point = {'z': 'x'}
+    point['n'] = (point.update(more=k) or k for k in range(3))
+    raises(KeyError, writer.append, point, says='more')
+    raises(ValueError, writer.append, {'n': (writer.close() or k for k in range(3)), 'z': 'x'}, says='closed')
+    assert len(bags.DatasetReader('x')) == 0
+    loop = []
+    loop.append(loop)
+    for bad in (loop, {'a': object()}, 2**64, -2**63 - 1, '\ud800', {1, 2}):
+        raises((TypeError, ValueError, OverflowError), bags.encoders['msgpack'], bad)
+    for bad in (b'', b'\xc1', b'\x91', b'\x01\x01', b'\xdd\xff\xff\xff\xff', b'\x81\x90\x01'):
+        raises((TypeError, ValueError), bags.decoders['msgpack'], bad)
+        raises((TypeError, ValueError), bags.decoders['tree'], bad)
 
 
 def a_child_process_cannot_write_what_its_parent_writes():

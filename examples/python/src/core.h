@@ -78,6 +78,7 @@ int closed_error(void);
 /* For "O&". */
 extern const char *const unfinished_names[]; /* refuse, skip, read */
 int unfinished_converter(PyObject *object, void *out);
+int number_converter(PyObject *object, void *out); /* unsigned long long */
 /* For pickle: an object of the same class, on which base.__init__ was called with these
  * arguments, and which has the same __dict__. */
 PyObject *rebuild(PyObject *self, PyObject *base, PyObject *args, PyObject *kwargs);

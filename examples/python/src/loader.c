@@ -142,7 +142,8 @@ static bool set_member(bags_load_field *field, uint64_t *shape, Callback *callba
         default:
             break;
         }
-        number = PyLong_AsUnsignedLongLong(value);
+        if (!number_converter(value, &number))
+            return false;
         if (!PyErr_Occurred() && members[i].kind == 'u' && number > UINT32_MAX)
             PyErr_Format(PyExc_OverflowError, "%s is too large", name);
         if (members[i].kind == 'u')
@@ -224,6 +225,10 @@ static int returned_value(
     return code;
 }
 
+/* The loader whose callback this thread runs: it cannot be used there, since the thread
+ * would wait for itself. */
+static __thread Loader *calling;
+
 /* An exception is kept, and is no damage: no code that skip_damaged skips. */
 static bags_code call_decode(void *user, const bags_load_item *item,
     bags_buffer *scratch, bags_value *value, bags_error *err) {
@@ -231,6 +236,7 @@ static bags_code call_decode(void *user, const bags_load_item *item,
     Loader *loader = callback->loader;
     bags_code code = BAGS_OK;
     PyGILState_STATE gil = PyGILState_Ensure();
+    calling = loader;
     PyObject *out = PyObject_CallFunction(callback->call, "y#",
         (const char *)item->blob.data, (Py_ssize_t)item->blob.size);
     if (!out || returned_value(loader->state, out, scratch, value)) {
@@ -242,6 +248,7 @@ static bags_code call_decode(void *user, const bags_load_item *item,
             PyErr_Fetch(&loader->raised[0], &loader->raised[1], &loader->raised[2]);
     }
     Py_XDECREF(out);
+    calling = NULL;
     PyGILState_Release(gil);
     return code;
 }
@@ -327,15 +334,24 @@ static int loader_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     PyObject *list, *fields = Py_None, *weights = Py_None;
     bags_loader_options options;
     unsigned long long seed = 0, chunk = 0, window = 0, start = 0;
+    unsigned long long small[5] = {32, 0, 0, 0, 0};
+    uint32_t *smalls[5] = {&options.batch, &options.rank, &options.ranks,
+        &options.threads, &options.ahead};
     int shuffle = 1, drop = 0, skip = 0, prefetch = 0, random = 0;
     double shares[256];
     memset(&options, 0, sizeof options);
-    options.batch = 32;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!|I$OKpKKOpIIIIpppK", words,
-            &PyList_Type, &list, &options.batch, &fields, &seed, &shuffle, &chunk,
-            &window, &weights, &drop, &options.rank, &options.ranks, &options.threads,
-            &options.ahead, &skip, &prefetch, &random, &start))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!|O&$OO&pO&O&OpO&O&O&O&pppO&",
+            words, &PyList_Type, &list, number_converter, &small[0], &fields,
+            number_converter, &seed, &shuffle, number_converter, &chunk,
+            number_converter, &window, &weights, &drop, number_converter, &small[1],
+            number_converter, &small[2], number_converter, &small[3], number_converter,
+            &small[4], &skip, &prefetch, &random, number_converter, &start))
         return -1;
+    for (int i = 0; i < 5; i++) {
+        if (small[i] > UINT32_MAX)
+            return PyErr_Format(PyExc_ValueError, "%llu is too large", small[i]), -1;
+        *smalls[i] = (uint32_t)small[i];
+    }
     if (loader->state || options.batch == 0) {
         PyErr_SetString(loader->state ? PyExc_TypeError : PyExc_ValueError,
             loader->state ? "__init__ was called before" : "batch is 0");
@@ -442,7 +458,9 @@ static PyObject *batch_dict(Loader *loader, const bags_batch *batch) {
 /* Raises if it cannot be used: closed, or the child of a fork, where its threads are
  * missing. */
 static bool loader_ready(Loader *loader) {
-    if (!loader->loader)
+    if (calling == loader)
+        PyErr_SetString(PyExc_RuntimeError, "a decode function cannot use a Loader");
+    else if (!loader->loader)
         closed_error();
     else if (loader->process != getpid())
         PyErr_SetString(PyExc_RuntimeError,
@@ -585,6 +603,8 @@ static PyObject *loader_load(PyObject *self, PyObject *dict) {
 static PyObject *loader_close(PyObject *self, PyObject *unused) {
     Loader *loader = (Loader *)self;
     (void)unused;
+    if (calling == loader)
+        return loader_ready(loader), NULL;
     if (loader->loader && loader->process == getpid()) {
         Py_BEGIN_ALLOW_THREADS PyThread_acquire_lock(loader->lock, WAIT_LOCK);
         bags_loader_close(loader->loader);
@@ -617,9 +637,13 @@ static int loader_traverse(PyObject *self, visitproc visit, void *arg) {
     return 0;
 }
 
+/* Its threads end before its callbacks go. In a child of a fork, or if the garbage
+ * collector runs in one of its callbacks, it stays. */
 static int loader_clear(PyObject *self) {
     Loader *loader = (Loader *)self;
-    Py_XDECREF(loader_close(self, NULL)); /* before its callbacks go */
+    if (calling == loader)
+        return 0;
+    Py_XDECREF(loader_close(self, NULL));
     if (!loader->loader)
         Py_CLEAR(loader->fields);
     return 0;
@@ -629,11 +653,11 @@ static void loader_dealloc(PyObject *self) {
     Loader *loader = (Loader *)self;
     PyObject_GC_UnTrack(self);
     loader_clear(self);
+    if (loader->loader)
+        return;
     if (loader->lock)
         PyThread_free_lock(loader->lock);
-    if (!loader->loader) /* a child of a fork keeps what the copy of it uses */
-        Py_XDECREF(loader->sources);
-    Py_XDECREF(loader->fields);
+    Py_XDECREF(loader->sources);
     for (int i = 0; i < 3; i++)
         Py_XDECREF(loader->raised[i]);
     PyMem_Free(loader->callbacks);

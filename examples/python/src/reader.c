@@ -67,9 +67,10 @@ static int reader_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     Py_ssize_t files = 0;
     bags_reader_options options;
     memset(&options, 0, sizeof options);
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OpKK$pO&pppnOK", words, &path,
-            &codecs, &cache, &start, &step, &no_mmap, unfinished_converter,
-            &options.unfinished, &gaps, &checks, &no_ahead, &files, &from, &stop))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OpO&O&$pO&pppnOO&", words, &path,
+            &codecs, &cache, number_converter, &start, number_converter, &step,
+            &no_mmap, unfinished_converter, &options.unfinished, &gaps, &checks,
+            &no_ahead, &files, &from, number_converter, &stop))
         return -1;
     if (reader->fields) {
         PyErr_SetString(PyExc_TypeError, "__init__ was called before");

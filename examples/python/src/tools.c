@@ -31,8 +31,8 @@ static PyObject *tool_recover(PyObject *module, PyObject *args, PyObject *kwargs
     bags_error err;
     bags_code code;
     memset(&options, 0, sizeof options);
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&|$pppKK", words, PATH, &path,
-            &dry, &keep, &sync, &start, &step))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&|$pppO&O&", words, PATH, &path,
+            &dry, &keep, &sync, number_converter, &start, number_converter, &step))
         return NULL;
     options.dry_run = dry;
     options.keep_idx = keep;
@@ -74,9 +74,10 @@ static PyObject *tool_verify(PyObject *module, PyObject *args, PyObject *kwargs)
     bags_error err;
     bags_code code;
     memset(&options, 0, sizeof options);
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&|$ppppO&KKKO", words, PATH, &path,
-            &quick, &decodes, &gaps, &empty, unfinished_converter, &options.unfinished,
-            &start, &step, &most, &from))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&|$ppppO&O&O&O&O", words, PATH,
+            &path, &quick, &decodes, &gaps, &empty, unfinished_converter,
+            &options.unfinished, number_converter, &start, number_converter, &step,
+            number_converter, &most, &from))
         return NULL;
     options.quick = quick;
     options.decode = decodes;
@@ -116,8 +117,8 @@ static PyObject *tool_checksum(PyObject *module, PyObject *args, PyObject *kwarg
     bags_error err;
     bags_code code;
     memset(&options, 0, sizeof options);
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&|$ppKK", words, PATH, &path,
-            &replace, &sync, &start, &step))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&|$ppO&O&", words, PATH, &path,
+            &replace, &sync, number_converter, &start, number_converter, &step))
         return NULL;
     options.replace = replace;
     options.no_sync = !sync;

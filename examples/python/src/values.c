@@ -87,6 +87,17 @@ int unfinished_converter(PyObject *object, void *out) {
     return 0;
 }
 
+int number_converter(PyObject *object, void *out) {
+    PyObject *number = PyNumber_Index(object);
+    *(unsigned long long *)out = number ? PyLong_AsUnsignedLongLong(number) : 0;
+    Py_XDECREF(number);
+    if (!PyErr_Occurred())
+        return 1;
+    if (PyErr_ExceptionMatches(PyExc_OverflowError))
+        PyErr_Format(PyExc_ValueError, "%R is not from 0 to 2^64-1", object);
+    return 0;
+}
+
 PyObject *no_pickle(PyObject *self, PyObject *unused) {
     (void)unused;
     PyErr_Format(PyExc_TypeError, "%R cannot be pickled", (PyObject *)Py_TYPE(self));

@@ -93,21 +93,20 @@ static int writer_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     bags_writer_options options;
     uint64_t *values[2] = {&options.shard_size, &options.shard_length};
     memset(&options, 0, sizeof options);
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|OOOKK$pppppp", words, &path,
-            &spec, &codecs, &limits[0], &limits[1], &start, &step, &sharded, &resume,
-            &append, &checksum, &keep_idx, &sync))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|OOOO&O&$pppppp", words, &path,
+            &spec, &codecs, &limits[0], &limits[1], number_converter, &start,
+            number_converter, &step, &sharded, &resume, &append, &checksum, &keep_idx,
+            &sync))
         return -1;
     if (writer->fields) {
         PyErr_SetString(PyExc_TypeError, "__init__ was called before");
         return -1;
     }
     for (int i = 0; i < 2; i++) {
-        PyObject *number = limits[i] == Py_None ? NULL : PyNumber_Index(limits[i]);
-        if (number)
-            *values[i] = PyLong_AsUnsignedLongLong(number);
-        Py_XDECREF(number);
-        if (PyErr_Occurred())
+        unsigned long long limit = 0;
+        if (limits[i] != Py_None && !number_converter(limits[i], &limit))
             return -1;
+        *values[i] = limit;
     }
     if (start >= step) {
         PyErr_Format(PyExc_ValueError, "shard_start=%llu is not below shard_step=%llu",
