@@ -323,10 +323,11 @@ static bags_code tokens_window(const bags_tokens *t, bags_row *row,
                 tokens_put(t, f, document, from, part,
                     out[f] + (size_t)done * views[f].element);
         }
-        for (uint64_t k = 0; places && k < part && done + k < length && !code; k++) {
+        uint64_t inputs = length - done < part ? length - done : part;
+        for (uint64_t k = 0; places && k < inputs; k++)
             documents[done + k] = (int32_t)(s->start + i);
+        for (uint64_t k = 0; places && k < inputs; k++)
             positions[done + k] = (int32_t)(from + k);
-        }
         start += all;
         done += part;
     }

@@ -54,6 +54,7 @@ for source in examples/0*.c; do
         "$balls" "$dir/balls" 0 1 8 >/dev/null
         check "$name" "$name" "${run[@]}" "$bin/$name" "$dir/balls" "$dir/$name" 4
         ;;
+    09_tokens) check "$name" "$name" "${run[@]}" "$bin/$name" "$PWD/LICENSE" "$dir/$name" ;;
     07_mpi)
         for ranks in 1 3 4; do
             check "$name" "$name with $ranks ranks" \

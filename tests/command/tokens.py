@@ -358,6 +358,23 @@ def an_empty_stream_has_nothing():
     assert run('load', 'x', '--pack', 't=4', '--eos', '7', '--values').lines[0]['t']
 
 
+def derived_datasets_have_their_own_documents():
+    documents = _texts(60, 'x', '--shard-length', '20')
+    chosen = [3, 1, 19, 3, 25, 39, 21, 55]  # shard by shard, in any order within one
+    pathlib.Path('r').write_text('\n'.join(map(str, chosen)))
+    run('derive', 'x', 'y', '--rows', 'r')
+    streams = [sum((documents[i] for i in chosen if i // 20 == k), []) for k in range(3)]
+    lines = run('load', 'y', '--tokens', 't=8', '--in-order', '--values', '--batch',
+                1000).lines
+    assert lines[0]['t'] == [stream[k:k + 9] for stream in streams
+                             for k in range(0, len(stream) - 8, 8)]
+    rows = run('load', 'y', '--pack', 't=40', '--indices', '--values').lines
+    found = sorted((piece[0], tokens[a:b]) for line in rows for row, tokens, ends in
+                   zip(line['indices'], line['t'], line['cu_seqlens'])
+                   for piece, a, b in zip(row, ends, ends[1:]))
+    assert found == [(i, documents[k]) for i, k in enumerate(chosen) if documents[k]]
+
+
 # ---- Megatron ----
 
 CODES = {'uint8': (1, 'B'), 'int8': (2, 'b'), 'int16': (3, 'h'), 'int32': (4, 'i'),
