@@ -73,6 +73,13 @@ def what_is_not_a_frame_is_refused():
     pathlib.Path('rows.jsonl').write_text('{"b": {"file": "x.bin"}}\n')
     refuse('pack', 'rows.jsonl', 'ds', '--spec', 'b=zstd(bytes)',
            says=['line 1', 'not encoded as zstd(bytes)', 'not a zstd frame', '--unchecked'])
+    # Blocks that repeat one byte: 33 KB that state, and are, more than 1 GiB.
+    blocks = [(1 << 20 | 2).to_bytes(3, 'little') + b'x'] * 8300
+    blocks[-1] = (1 << 20 | 3).to_bytes(3, 'little') + b'x'
+    pathlib.Path('x.bin').write_bytes(bytes.fromhex('28b52ffdc098') + (8300 << 17).to_bytes(
+        8, 'little') + b''.join(blocks))
+    refuse('pack', 'rows.jsonl', 'large', '--spec', 'b=zstd(bytes)',
+           says=['line 1', '1087897600 bytes, maximum 1073741824'])
     pathlib.Path('rows.jsonl').write_text('{"b": 5}\n')
     for type, words in (('zstd(nonsense)', 'nonsense'), ('zstd', 'expected zstd(TYPE)'),
                         ('zstd(array,float31)', 'float31'), ('zstd(zstd,utf8)', 'inside of zstd')):
