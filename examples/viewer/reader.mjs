@@ -14,6 +14,7 @@ const GAP = 4; // pages between two ranges that are requested as one
 const NO_RANGES_MOST = 16 << 20; // bytes of a file that is loaded in full
 const SPEC_MOST = 1 << 20;
 const SMALL = 1 << 16; // a file of fewer bytes may come in one request
+const FIRST_TRIES = 20; // shards that are tried to find one that can be opened
 const OPEN_MOST = 64; // shards that are open at a time
 const RETRY_MS = 400;
 // errno of wasi-libc
@@ -625,16 +626,20 @@ export class Dataset {
       }
       this.single = single;
     }
-    const first = this.shards[0];
-    try {
-      await this.attempt(() => this.measure(first));
-    } catch (error) {
+    let first = await this.find_first();
+    if (!first && from instanceof Http && this.single === false) {
+      this.set_names(from.names = await from.index() ?? await from.probe());
+      first = await this.find_first();
+    }
+    const why = this.shards[0]?.error ?? Error(this.faults[0] ?? `${path}: not a dataset (no spec.json, no shards)`);
+    if (!first) {
       if (from.blocked && !from.answered)
         throw Error(`${path}: ${from.host} does not let this page read it: its answers lack the header ` +
           'Access-Control-Allow-Origin; or nothing exists at this address. Let the server send ' +
           '"Access-Control-Allow-Origin: *" (for S3, set a CORS rule), or download the dataset and drop it here');
-      throw error;
+      throw why;
     }
+    for (const shard of this.shards) if (shard.error) this.fault(shard.error.message);
     const count = library.view_fields(first.view);
     for (let i = 0; i < count; i++) {
       const type = c_string(library.view_type(first.view, i));
@@ -645,15 +650,33 @@ export class Dataset {
     if (this.shards.length === 1 && this.single !== false) this.complete = true;
   }
 
+  // The first shard that can be opened; undefined: none. Others keep their errors.
+  async find_first() {
+    for (const shard of this.shards.slice(0, FIRST_TRIES)) {
+      if (shard.error) continue;
+      try {
+        await this.attempt(() => this.measure(shard));
+        return shard;
+      } catch (error) {
+        if (!shard.error) throw error;
+        shard.length = 0;
+      }
+    }
+    return undefined;
+  }
+
   set_names(names) {
     const known = new Map(this.shards.map(shard => [shard.name, shard]));
-    const sorted = names.map(name => ({name, number: Number(name)})).sort((a, b) => a.number - b.number);
+    const all = names.map(name => ({name, number: Number(name)})).sort((a, b) => a.number - b.number);
+    const sorted = all.filter(({number}) => Number.isSafeInteger(number));
+    if (sorted.length < all.length) this.fault(`${this.source.path}: a shard's number is too large (${all.at(-1).name})`);
     this.shards = sorted.map(shard => known.get(shard.name) ?? shard);
     const missing = [], twice = [];
     let next = 0, count = 0;
     for (const {number} of sorted) {
       if (number < next) { twice.push(number); continue; }
-      for (; next < number; next++, count++) if (missing.length < 20) missing.push(next);
+      count += number - next;
+      for (; next < number && missing.length < 20; next++) missing.push(next);
       next = number + 1;
     }
     if (count)

