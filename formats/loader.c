@@ -1114,6 +1114,29 @@ static void loader_show_rows(loader_slot *s, size_t first, size_t count) {
     }
 }
 
+/* The datapoints at some positions: of the caller's order they may be any, so that they are
+ * checked. */
+static bags_code loader_pick(const bags_loader *l, uint64_t epoch, uint64_t start,
+    size_t count, bags_pick *picks, bags_error *err) {
+    const bags_loader_options *o = &l->options;
+    if (!o->sampler)
+        return bags_order_get(&l->order, epoch, start, count, picks, err);
+    bags_code code =
+        count ? o->sampler(o->sampler_user, epoch, start, count, picks, err) : BAGS_OK;
+    for (size_t i = 0; i < count && !code; i++) {
+        size_t d = picks[i].dataset;
+        uint64_t length = d >= l->count ? 0
+                          : l->tokens   ? l->tokens->units[d]
+                                        : bags_reader_length(l->readers[d]);
+        if (picks[i].index >= length)
+            code = bags_fail(err, BAGS_ERROR_ARGUMENT,
+                "the sampler returned index %" PRIu64 " of dataset %" PRIu64
+                " for position %" PRIu64 " (length %" PRIu64 ")",
+                picks[i].index, (uint64_t)d, start + i, length);
+    }
+    return code;
+}
+
 /* Make the batch that a slot is for. */
 static bags_code loader_load_batch(loader_worker *w, loader_slot *s, bags_error *err) {
     const bags_loader *l = w->loader;
@@ -1130,9 +1153,9 @@ static bags_code loader_load_batch(loader_worker *w, loader_slot *s, bags_error 
     s->batch.batch = at->batch;
     s->batch.position = start + first;
     s->batch.picks = s->picks;
-    bags_code code = packed ? BAGS_OK
-                            : bags_order_get(&l->order, at->epoch, start + first, count,
-                                  s->picks, err);
+    bags_code code =
+        packed ? BAGS_OK
+               : loader_pick(l, at->epoch, start + first, count, s->picks, err);
     if (!code && packed)
         loader_show_rows(s, (size_t)first, count);
     if (!code)
@@ -1625,6 +1648,16 @@ static bags_code loader_open_order(bags_loader *l, bags_error *err) {
             l->tokens ? l->tokens->units[i] : bags_reader_length(l->readers[i]);
     bags_code code =
         bags_order_init(&l->order, lengths, l->count, &o->order, o->allocator, err);
+    if (!code && o->sampler &&
+        (o->order.in_order || o->order.chunk || o->order.weights || o->order.take ||
+            o->order.selections || o->order.replacement || !o->sampler_length ||
+            o->sampler_length > UINT64_MAX >> 1 || (l->tokens && l->tokens->packed)))
+        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "a sampler needs sampler_length, and excludes all of order except seed, "
+            "and "
+            "packed rows");
+    if (o->sampler)
+        l->order.length = o->sampler_length;
     l->options.order.weights = NULL;
     l->options.order.selections = NULL;
     l->batches = l->order.length / o->batch;
@@ -2099,8 +2132,10 @@ static bags_code loader_hash_all(bags_loader *l, bags_error *err) {
         order = loader_hash_number(order, o->selection);
     if (l->tokens)
         order = loader_hash_number(order, l->tokens->hash);
-    if (l->packer)
+    if (l->packer || l->options.sampler)
         order = loader_hash_number(order, o->length);
+    if (l->options.sampler)
+        order = loader_hash_number(order, l->options.sampler_hash);
     l->data_hash = (uint32_t)(data >> 32);
     l->order_hash = (uint32_t)(order >> 32);
     l->hashed = true;
@@ -2119,7 +2154,8 @@ static const char *const loader_state_members[] = {
     "the batch size differs",
     "the number of datasets differs",
     "the datasets differ in length, fields, types or content",
-    "tokens, selections, replacement, chunk, window, weights, in_order or drop_last "
+    "tokens, sampler, selections, replacement, chunk, window, weights, in_order or "
+    "drop_last "
     "differ",
 };
 

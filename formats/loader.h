@@ -553,17 +553,28 @@ typedef struct bags_loader bags_loader;
 
 typedef struct bags_loader_options {
     bags_order_options order;
-    uint32_t batch;        /* datapoints per batch, of all ranks together; 0: 32 */
-    bool drop_last;        /* drop a short batch at the end of an epoch */
-    uint64_t epochs;       /* end after epoch epochs - 1; 0: never */
-    uint32_t rank, ranks;  /* load slice `rank` of `ranks` of each batch; 0, 0: all.
+    /* A caller's own order, such as one that prefers hard examples: write the datapoints at
+     * the positions start .. start + count - 1 of an epoch to picks. It must return the
+     * same each time, for any positions below sampler_length. It is called by several
+     * threads. On failure it writes err and returns the code. Of `order`, only seed, for
+     * random crops, is then used. Not with packed rows. NULL: none */
+    bags_code (*sampler)(void *sampler_user, uint64_t epoch, uint64_t start,
+        size_t count, bags_pick *picks, bags_error *err);
+    void *sampler_user;
+    uint64_t sampler_length; /* positions of an epoch, below 2^63 */
+    uint64_t sampler_hash;   /* of what determines the order; states of another are
+                                refused */
+    uint32_t batch;          /* datapoints per batch, of all ranks together; 0: 32 */
+    bool drop_last;          /* drop a short batch at the end of an epoch */
+    uint64_t epochs;         /* end after epoch epochs - 1; 0: never */
+    uint32_t rank, ranks;    /* load slice `rank` of `ranks` of each batch; 0, 0: all.
                              Slices differ in size by at most one, and may be
                              empty */
-    uint32_t threads;      /* 0: the number of processors */
-    bool no_threads;       /* bags_loader_next does the work itself. Not with threads
+    uint32_t threads;        /* 0: the number of processors */
+    bool no_threads;         /* bags_loader_next does the work itself. Not with threads
                          or ahead */
-    uint32_t ahead;        /* batches that may wait, besides one per thread; 0: 2 */
-    uint32_t hold;         /* a batch stays valid for this many more calls of
+    uint32_t ahead;          /* batches that may wait, besides one per thread; 0: 2 */
+    uint32_t hold;           /* a batch stays valid for this many more calls of
                       bags_loader_next */
     bool skip_damaged;     /* leave out and count datapoints that are damaged or do not
                           fit the fields' options: whose reading or decoding

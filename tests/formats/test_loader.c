@@ -1653,6 +1653,85 @@ static void seeking_is_like_getting_there(void **state) {
 
 /* ---- options, memory, faults ---- */
 
+/* Datapoint 7 comes at every second position. */
+static bags_code prefer_seven(void *user, uint64_t epoch, uint64_t start, size_t count,
+    bags_pick *picks, bags_error *err) {
+    if (*(const bool *)user)
+        return bags_fail(err, BAGS_ERROR_VALUE, "no more hard examples");
+    for (size_t i = 0; i < count; i++) {
+        picks[i].dataset = 0;
+        picks[i].index = (start + i) % 2 ? 7 : (start + i + epoch) % LENGTH;
+    }
+    return BAGS_OK;
+}
+
+static void a_sampler_chooses_each_position_and_keeps_states(void **state) {
+    (void)state;
+    bool fails = false;
+    unsigned char saved[BAGS_LOADER_STATE];
+    uint64_t digests[2] = {0, 0};
+    write_dataset(at("x"), LENGTH, 0);
+    bags_reader *reader = open_dataset(at("x"));
+    bags_loader_options options = usual(8);
+    options.sampler = prefer_seven;
+    options.sampler_user = &fails;
+    options.sampler_length = 50;
+    options.sampler_hash = 1;
+    options.epochs = 2;
+    bags_loader *loader = open_loader(reader, &options);
+    assert_true(bags_loader_batches(loader) == 7);
+    for (uint64_t n = 0; n < 14; n++) {
+        const bags_batch *b = next(loader);
+        assert_true(b->length == (n % 7 == 6 ? 2 : 8));
+        for (size_t i = 0; i < b->length; i++) {
+            uint64_t position = n % 7 * 8 + i;
+            assert_true(
+                b->picks[i].index == (position % 2 ? 7 : (position + n / 7) % LENGTH));
+            assert_true(((const int64_t *)tensor(b, "label")->data)[i] ==
+                        (int64_t)b->picks[i].index);
+        }
+        digests[0] += n > 5 ? bags_batch_digest(b) : 0;
+        if (n == 5)
+            assert_ok(bags_loader_save(loader, saved, &said));
+    }
+    assert_true(next(loader) == NULL);
+    bags_loader_close(loader);
+    options.threads = 1;
+    loader = open_loader(reader, &options);
+    assert_ok(bags_loader_restore(loader, saved, sizeof saved, &said));
+    for (const bags_batch *b; (b = next(loader)) != NULL;)
+        digests[1] += bags_batch_digest(b);
+    assert_true(digests[0] == digests[1]);
+    bags_loader_close(loader);
+    for (int i = 0; i < 3; i++) { /* another order, none, and one that fails */
+        bags_loader_options other = options;
+        const bags_batch *b;
+        other.sampler_hash = i == 0 ? 2 : 1;
+        if (i == 1)
+            other.sampler = NULL;
+        loader = open_loader(reader, &other);
+        if (i < 2)
+            assert_fails(BAGS_ERROR_VALUE,
+                bags_loader_restore(loader, saved, sizeof saved, &said));
+        if (i < 2)
+            assert_says("sampler");
+        fails = i == 2;
+        if (i == 2)
+            assert_fails(BAGS_ERROR_VALUE, bags_loader_next(loader, &b, &said));
+        bags_loader_close(loader);
+    }
+    fails = false;
+    options.sampler_length = 0;
+    assert_true(
+        !bags_loader_open((const bags_reader *const *)&reader, 1, &options, &said));
+    assert_says("a sampler needs sampler_length");
+    options.sampler_length = 1000;
+    options.order.in_order = true;
+    assert_true(
+        !bags_loader_open((const bags_reader *const *)&reader, 1, &options, &said));
+    bags_reader_close(reader);
+}
+
 static void an_empty_dataset_has_no_batches(void **state) {
     (void)state;
     write_dataset(at("x"), 0, 0);
@@ -1995,6 +2074,7 @@ int main(void) {
         TEST(a_state_of_something_else_is_refused_by_name),
         TEST(two_loaders_share_a_reader),
         TEST(seeking_is_like_getting_there),
+        TEST(a_sampler_chooses_each_position_and_keeps_states),
         TEST(an_empty_dataset_has_no_batches),
         TEST(invalid_options_are_refused),
         TEST(the_steady_state_allocates_nothing),
