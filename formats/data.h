@@ -1,8 +1,9 @@
 /*
- * data.h - what is done with datasets: versions that copy no data.
+ * data.h - what is done with datasets: versions that copy no data, and queries.
  *
  *     file           subject                 library
  *     derive.c       derived datasets        none
+ *     sql.c          queries                 SQLite  -lsqlite3
  */
 #ifndef BAGS_DATA_H
 #define BAGS_DATA_H
@@ -102,6 +103,45 @@ bags_code bags_derive(const char *from, const char *to,
     const bags_derive_options *options, bags_derive_report *report, bags_error *err);
 
 #endif /* BAGS_NO_WRITER */
+
+/* ========================================================================
+ * >>sql
+ * A dataset as a table of SQLite.
+ *
+ *     rowid            the number of the datapoint
+ *     int, u64, i64    INTEGER; a number above 2^63-1 is an error when it is read
+ *     utf8             TEXT
+ *     array            of one element: INTEGER or REAL, and NULL for NaN
+ *     sequences        TEXT: a JSON list of numbers, of texts, or of {"base64": TEXT}
+ *     everything else  BLOB: the bytes; length(image) is their number
+ *
+ * width(image) and height(image) are those of a JPEG or PNG, otherwise NULL. A column is
+ * read when a query uses it. SQLite compares names without the case of letters: of two
+ * fields that differ only in case, the second in the order of fields, which has capitals
+ * first, is called NAME_2: of `A` and `a`, the column a_2 is the field `a`. A field called
+ * rowid hides the number, which is then _rowid_ or oid.
+ *
+ * sql.c is also a loadable extension of SQLite, if it is compiled with
+ * BAGS_SQL_EXTENSION; make builds bags-sql.so next to the command:
+ *
+ *     .load build/release/bags-sql.so
+ *     CREATE VIRTUAL TABLE pets USING bags('PATH');
+ * ====================================================================== */
+
+struct sqlite3;
+
+/* Open a database in memory whose table `data` is the dataset, for queries: whatever
+ * writes is refused. Close it with sqlite3_close, before the reader. Returns NULL:
+ * BAGS_ERROR_VALUE with SQLite's message, or BAGS_ERROR_MEMORY. */
+struct sqlite3 *bags_sql_open(const bags_reader *reader, bags_error *err);
+
+/* The datapoints for which an expression such as "label = 3 AND score > 0.5" is true: their
+ * numbers, which are uint64_t, in ascending order, in `numbers`, which is grown as
+ * needed; *count of them. Returns BAGS_OK, BAGS_ERROR_VALUE (not one expression, or what
+ * fails while it is computed), BAGS_ERROR_FIELD (fields hide all names of the rowid) or
+ * BAGS_ERROR_MEMORY. Cost: reads the columns that it uses. */
+bags_code bags_sql_rows(const bags_reader *reader, const char *where,
+    bags_buffer *numbers, size_t *count, bags_error *err);
 
 #ifdef __cplusplus
 }

@@ -7,6 +7,7 @@ PKG_npz := libzip
 PKG_mp4 := libavformat libavcodec libswscale libavutil
 PKG_msgpack := $(or $(call have,msgpack-c),$(call have,msgpack),msgpack-c)
 PKG_zstd := libzstd
+PKG_sql := sqlite3
 PKG_http := libcurl libssl libcrypto
 # Other files of the same library.
 PARTS_http := s3

@@ -654,6 +654,12 @@ void lines_progress(uint64_t *done, uint64_t *total);
  * JSON list. *count of them, to be freed. */
 uint64_t *rows_read(const char *path, uint64_t length, size_t *count);
 
+/* ---- sql.c ---- */
+
+/* The datapoints for which an expression is true, in ascending order: *count numbers, to
+ * be freed. */
+uint64_t *rows_where(const bags_reader *reader, const char *where, size_t *count);
+
 /* ---- ranges.c ---- */
 
 /* One index, start:stop:step, or a list. Negative numbers count from the end. */

@@ -7,13 +7,16 @@
 
 static bags_derive_options given;
 static const char *rows_path, *range, *exclude_path, *split, *keep_given, *drop_given,
-    *rename_given, *joined;
+    *rename_given, *joined, *where;
 static option_number seed, shard_start, shard_stop;
 
 static const option options[] = {
     {"rows", OPTION_PATH, &rows_path, "FILE",
         "only the datapoints whose numbers are in FILE or, with -, standard input: one "
         "per line or a JSON list, in their order"},
+    {"where", OPTION_TEXT, &where, "EXPRESSION",
+        "of those that are left, where this SQL is true, as 'label = 3 AND score > "
+        "0.5'"},
     {"exclude", OPTION_PATH, &exclude_path, "FILE",
         "not those whose numbers are in FILE"},
     {"range", OPTION_TEXT, &range, "RANGE",
@@ -130,6 +133,22 @@ static void list_rows(void) {
         rows[i] = i;
 }
 
+/* Keep those that are, or are not, among the numbers, which are freed. */
+static void keep_rows(uint64_t *numbers, size_t count, bool among) {
+    size_t left = 0;
+    bool *found =
+        (bool *)allocate((size_t)bags_reader_length(reader) + 1, sizeof *found);
+    for (size_t i = 0; i < count; i++)
+        found[numbers[i]] = true;
+    list_rows();
+    for (size_t i = 0; i < rows_count; i++)
+        if (found[rows[i]] == among)
+            rows[left++] = rows[i];
+    rows_count = left;
+    free(numbers);
+    free(found);
+}
+
 static void choose_rows(void) {
     uint64_t length = bags_reader_length(reader);
     if (rows_path) {
@@ -137,24 +156,18 @@ static void choose_rows(void) {
         if (!rows)
             rows = (uint64_t *)allocate(1, sizeof *rows);
     }
+    size_t count;
+    if (where) {
+        uint64_t *numbers = rows_where(reader, where, &count);
+        keep_rows(numbers, count, true);
+    }
     if (exclude_path) {
-        size_t count, left = 0;
         uint64_t *numbers = rows_read(exclude_path, length, &count);
-        bool *out = (bool *)allocate((size_t)length + 1, sizeof *out);
-        for (size_t i = 0; i < count; i++)
-            out[numbers[i]] = true;
-        list_rows();
-        for (size_t i = 0; i < rows_count; i++)
-            if (!out[rows[i]])
-                rows[left++] = rows[i];
-        rows_count = left;
-        free(numbers);
-        free(out);
+        keep_rows(numbers, count, false);
     }
     if (range) {
         range_word words = indices_parse(range);
         list_rows();
-        size_t count;
         uint64_t *positions = rows_of_indices(&words, rows_count, &count);
         for (size_t i = 0; i < count; i++)
             positions[i] = rows[positions[i]];

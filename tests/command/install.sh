@@ -74,7 +74,7 @@ same_below_stage() {
 has_all() {
     local file
     for file in include/bags.h include/bags/formats.h include/bags/codecs.h \
-        include/bags/loader.h include/bags/storage.h include/bags/import.h lib/libbags.a lib/libbags.so \
+        include/bags/loader.h include/bags/storage.h include/bags/data.h include/bags/import.h lib/libbags.a lib/libbags.so \
         lib/pkgconfig/bags.pc; do
         [ -f "$prefix/$file" ] || { echo "no $file"; return 1; }
     done

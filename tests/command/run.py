@@ -23,6 +23,7 @@ MODULES = [
     'keys',
     'copying',
     'deriving',
+    'asking',
     'checksums',
     'completion',
     'verifying',

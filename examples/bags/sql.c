@@ -1,0 +1,296 @@
+/*
+ * bags sql: a query of a dataset; and the datapoints for which an expression is true.
+ */
+#include "command.h"
+
+#include "../../formats/formats.h"
+
+#include <math.h>
+
+#ifdef BAGS_WITH_SQL
+#include <sqlite3.h>
+#endif
+
+static bool json, csv, only_rows;
+
+static const option options[] = {
+    {"json", OPTION_FLAG, &json, NULL, "print one JSON object per line"},
+    {"csv", OPTION_FLAG, &csv, NULL, "print CSV, with a header (RFC 4180)"},
+    {"rows", OPTION_FLAG, &only_rows, NULL,
+        "print whole numbers, one per line, as `bags derive --rows` reads them"},
+    OPTIONS_END,
+};
+
+#ifdef BAGS_WITH_SQL
+
+uint64_t *rows_where(const bags_reader *reader, const char *where, size_t *count) {
+    bags_buffer numbers = {0};
+    must(bags_buffer_reserve(&numbers, sizeof(uint64_t), &failure));
+    must(bags_sql_rows(reader, where, &numbers, count, &failure));
+    return (uint64_t *)(void *)numbers.data;
+}
+
+static sqlite3_stmt *statement;
+static text line;
+
+/* The shortest text that is this number again. */
+static void put_real(text *out, double number) {
+    char shown[40];
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(shown, sizeof shown, "%.*g", digits, number);
+        if (strtod(shown, NULL) == number)
+            break;
+    }
+    bool whole = !shown[strspn(shown, "-0123456789")];
+    text_format(out, isinf(number) ? number < 0 ? "-Infinity" : "Infinity" : "%s%s",
+        shown, whole ? ".0" : "");
+}
+
+/* A value, in JSON or as plain text. */
+static void put_value(text *out, int i, bool as_json) {
+    const void *data;
+    size_t size;
+    switch (sqlite3_column_type(statement, i)) {
+    case SQLITE_NULL:
+        text_puts(out, as_json ? "null" : "");
+        break;
+    case SQLITE_INTEGER:
+        text_format(out, "%lld", (long long)sqlite3_column_int64(statement, i));
+        break;
+    case SQLITE_FLOAT:
+        put_real(out, sqlite3_column_double(statement, i));
+        break;
+    case SQLITE_TEXT:
+        data = sqlite3_column_text(statement, i);
+        size = (size_t)sqlite3_column_bytes(statement, i);
+        if (as_json)
+            text_json(out, data, size);
+        else
+            text_put(out, data, size);
+        break;
+    default:
+        data = sqlite3_column_blob(statement, i);
+        size = (size_t)sqlite3_column_bytes(statement, i);
+        if (as_json)
+            text_puts(out, "{\"base64\": \"");
+        text_base64(out, data, size);
+        if (as_json)
+            text_puts(out, "\"}");
+    }
+}
+
+static void print_json(int columns) {
+    line.size = 0;
+    text_puts(&line, "{");
+    for (int i = 0; i < columns; i++) {
+        text_member(&line, sqlite3_column_name(statement, i));
+        put_value(&line, i, true);
+    }
+    text_puts(&line, "}\n");
+    text_output(&line);
+}
+
+static void put_csv(const char *data, size_t size) {
+    bool quoted = size == 0;
+    for (size_t i = 0; i < size; i++)
+        quoted = quoted || data[i] == '"' || data[i] == ',' || data[i] == '\n' ||
+                 data[i] == '\r';
+    if (!quoted) {
+        text_put(&line, data, size);
+        return;
+    }
+    text_puts(&line, "\"");
+    for (size_t i = 0; i < size; i++) {
+        if (data[i] == '"')
+            text_puts(&line, "\"");
+        text_put(&line, data + i, 1);
+    }
+    text_puts(&line, "\"");
+}
+
+/* NULL is empty, and empty text is "". */
+static void print_csv(int columns, bool header) {
+    static text value;
+    line.size = 0;
+    for (int i = 0; i < columns; i++) {
+        if (i)
+            text_puts(&line, ",");
+        value.size = 0;
+        if (header)
+            text_puts(&value, sqlite3_column_name(statement, i));
+        else
+            put_value(&value, i, false);
+        if (header || sqlite3_column_type(statement, i) != SQLITE_NULL)
+            put_csv((const char *)value.buffer.data, value.size);
+    }
+    text_puts(&line, "\r\n");
+    text_output(&line);
+}
+
+static void print_number(void) {
+    if (sqlite3_column_type(statement, 0) != SQLITE_INTEGER ||
+        sqlite3_column_int64(statement, 0) < 0)
+        fail(BAGS_ERROR_VALUE,
+            "--rows: a value that is not the number of a datapoint; select rowid");
+    line.size = 0;
+    text_format(&line, "%lld\n", (long long)sqlite3_column_int64(statement, 0));
+    text_output(&line);
+}
+
+/* ---- the table ---- */
+
+#define MAX_WIDTH 60
+
+typedef struct cell {
+    char *text;
+    bool right;
+} cell;
+
+static cell *cells;
+static size_t cells_count;
+
+/* What controls a terminal is escaped. */
+static void add_cell(const char *shown, bool right) {
+    static text clean;
+    clean.size = 0;
+    text_clean(&clean, shown);
+    cell one = {string_format("%s", text_string(&clean)), right};
+    for (char *at = one.text; *at; at++)
+        if (*at == '\n' || *at == '\t' || *at == '\r')
+            *at = ' ';
+    cells = (cell *)grow(cells, cells_count, sizeof *cells);
+    cells[cells_count++] = one;
+}
+
+static void add_row(int columns) {
+    static text value;
+    for (int i = 0; i < columns; i++) {
+        int type = sqlite3_column_type(statement, i);
+        value.size = 0;
+        if (type == SQLITE_BLOB)
+            text_format(&value, "(%d bytes)", sqlite3_column_bytes(statement, i));
+        else
+            put_value(&value, i, false);
+        add_cell(text_string(&value), type == SQLITE_INTEGER || type == SQLITE_FLOAT);
+    }
+}
+
+/* Characters, not bytes. */
+static size_t width_of(const char *shown) {
+    size_t width = 0;
+    for (; *shown; shown++)
+        width += (*shown & 0xC0) != 0x80;
+    return width;
+}
+
+static void print_table(size_t columns) {
+    size_t *widths = (size_t *)allocate(columns, sizeof *widths);
+    for (size_t i = 0; i < cells_count; i++) {
+        size_t width = width_of(cells[i].text);
+        if (width > widths[i % columns])
+            widths[i % columns] = width < MAX_WIDTH ? width : MAX_WIDTH;
+    }
+    for (size_t i = 0; i < cells_count; i++) {
+        size_t width = width_of(cells[i].text), column = i % columns;
+        size_t space = width < widths[column] ? widths[column] - width : 0;
+        bool last = column + 1 == columns;
+        line.size = 0;
+        text_format(&line, "%*s%s", cells[i].right ? (int)space : 0, "", cells[i].text);
+        if (!last)
+            text_format(&line, "%*s", (int)(cells[i].right ? 0 : space) + 2, "");
+        text_puts(&line, last ? "\n" : "");
+        text_output(&line);
+    }
+    free(widths);
+}
+
+static void check_names(int columns) {
+    for (int i = 0; i < columns; i++)
+        for (int k = 0; k < i; k++)
+            if (!strcmp(sqlite3_column_name(statement, i),
+                    sqlite3_column_name(statement, k)))
+                usage("--json: two columns are called \"%s\"; use AS",
+                    sqlite3_column_name(statement, i));
+}
+
+static int run(char **operands) {
+    const char *rest = NULL, *path = path_without_secrets(operands[0]);
+    if (json + csv + only_rows > 1)
+        usage("--json, --csv and --rows are mutually exclusive");
+    mapped_path = path;
+    bags_reader *reader = dataset_open(path);
+    sqlite3 *db = bags_sql_open(reader, &failure);
+    must_open(db);
+    if (sqlite3_prepare_v2(db, operands[1], -1, &statement, &rest))
+        fail(BAGS_ERROR_VALUE, "SQL: %s", sqlite3_errmsg(db));
+    if (!statement)
+        fail(BAGS_ERROR_VALUE, "SQL: an empty query");
+    if (rest[strspn(rest, " \t\r\n;")])
+        fail(BAGS_ERROR_VALUE, "SQL: more than one statement");
+    int columns = sqlite3_column_count(statement), step;
+    if (columns == 0)
+        fail(BAGS_ERROR_VALUE, "SQL: only queries are possible");
+    if (only_rows && columns != 1)
+        usage("--rows: the query must have one column");
+    if (json)
+        check_names(columns);
+    if (csv)
+        print_csv(columns, true);
+    for (int i = 0; i < columns && !json && !csv && !only_rows; i++)
+        add_cell(sqlite3_column_name(statement, i), false);
+    while ((step = sqlite3_step(statement)) == SQLITE_ROW) {
+        if (json)
+            print_json(columns);
+        else if (csv)
+            print_csv(columns, false);
+        else if (only_rows)
+            print_number();
+        else
+            add_row(columns);
+    }
+    if (step != SQLITE_DONE)
+        fail(BAGS_ERROR_VALUE, "SQL: %s", sqlite3_errmsg(db));
+    if (!json && !csv && !only_rows)
+        print_table((size_t)columns);
+    must(bags_reader_check(reader, &failure));
+    sqlite3_finalize(statement);
+    sqlite3_close(db);
+    bags_reader_close(reader);
+    return 0;
+}
+
+#else
+
+ENDS static void fail_missing(void) {
+    fail(BAGS_ERROR_TYPE, "this build has no SQL: SQLite was not found; install "
+                          "libsqlite3-dev and build again");
+}
+
+uint64_t *rows_where(const bags_reader *reader, const char *where, size_t *count) {
+    (void)reader;
+    (void)where;
+    (void)count;
+    fail_missing();
+}
+
+static int run(char **operands) {
+    (void)operands;
+    fail_missing();
+}
+
+#endif
+
+const command command_sql = {"sql", "ask a dataset with SQL", "DATASET QUERY",
+    {ARGUMENT_PATH, ARGUMENT_WORD}, 2, 2, options, reading_options,
+    "The dataset is the table `data`, as in 'SELECT label, count(*) FROM data GROUP BY "
+    "label'. rowid is the number of a datapoint, and each field is a column: numbers, "
+    "arrays of one element and text are values, sequences are text in JSON, and "
+    "others, "
+    "such as images, are blobs, with length(image), width(image) and height(image). A "
+    "column is read when the query uses it. Of two fields that differ only in case, "
+    "the "
+    "second is called NAME_2. Blobs are printed in base64 or, in the table, by their "
+    "size. Whatever writes is refused.\n",
+    "  bags sql pets 'SELECT label, count(*) FROM data GROUP BY label'\n"
+    "  bags sql pets 'SELECT rowid FROM data WHERE label = 3' --rows\n",
+    run};

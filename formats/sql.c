@@ -1,0 +1,792 @@
+/*
+ * sql.c - datasets as tables of SQLite; see data.h. Library: SQLite 3.29 or later.
+ *
+ * A virtual table: rowid is the datapoint, and a column is read when a query needs it.
+ * SQLite passes comparisons of the rowid and of numeric columns with numbers
+ * (sql_best_index): rows for which one is false are passed over here (sql_passes), which
+ * costs less than SQLite's own steps. It checks all of them again, so that a comparison
+ * that is not understood only costs time.
+ *
+ * With BAGS_SQL_EXTENSION this file contains the implementation of bags.h, and is a
+ * loadable extension:
+ *
+ *     .load ./bags-sql.so
+ *     CREATE VIRTUAL TABLE pets USING bags('PATH');
+ */
+#ifdef BAGS_SQL_EXTENSION
+#define BAGS_STATIC
+#define BAGS_NO_VERIFY
+#endif
+#include "data.h"
+#include "private.h"
+
+#include <stdlib.h>
+
+#ifdef BAGS_SQL_EXTENSION
+#include <sqlite3ext.h>
+SQLITE_EXTENSION_INIT1
+#else
+#include <sqlite3.h>
+#endif
+
+#define SQL_AHEAD 512 /* datapoints whose numbers and texts are read at once */
+
+typedef enum sql_kind { SQL_BLOB, SQL_TEXT, SQL_INT, SQL_ARRAY, SQL_SEQUENCE } sql_kind;
+
+typedef struct sql_column {
+    sql_kind kind;
+    bags_dtype dtype; /* of SQL_ARRAY: of one element */
+    bool big_endian, is_signed;
+    const char *type;
+} sql_column;
+
+typedef struct sql_table {
+    sqlite3_vtab base; /* SQLite's, first */
+    const bags_reader *reader;
+    bags_reader *own; /* to be closed */
+    sql_column *columns;
+    size_t count;
+} sql_table;
+
+/* A comparison with a number. */
+typedef struct sql_test {
+    size_t column;
+    int op;
+    bool is_real;
+    sqlite3_int64 whole;
+    double real;
+} sql_test;
+
+/* Plain values of a column that were read at once. */
+typedef struct sql_ahead {
+    bags_row row;
+    uint64_t start, stop;
+    uint64_t last; /* the datapoint that was read before */
+} sql_ahead;
+
+typedef struct sql_cursor {
+    sqlite3_vtab_cursor base; /* SQLite's, first */
+    uint64_t at, stop;
+    sql_test *tests;
+    size_t tests_count;
+    sql_ahead *ahead; /* for each column */
+    size_t count;
+    bags_row row;
+    bags_buffer scratch;
+} sql_cursor;
+
+/* ---- columns ---- */
+
+/* Arrays are numbers if they have one element. */
+static sql_column sql_column_of(const bags_type *type, const char *text) {
+    sql_column out = {SQL_BLOB, BAGS_DTYPE_NONE, false, false, text};
+    uint64_t dim = 0;
+    if (type->sequence)
+        out.kind = SQL_SEQUENCE;
+    else if (bags_view_is(type->name, "utf8"))
+        out.kind = SQL_TEXT;
+    else if (bags_view_is(type->name, "int") || bags_view_is(type->name, "u64"))
+        out.kind = SQL_INT;
+    else if (bags_view_is(type->name, "i64"))
+        out.kind = SQL_INT, out.is_signed = true;
+    if (out.kind == SQL_INT && type->count)
+        out.big_endian = bags_view_is(bags_type_argument(type, 1), "big");
+    if (out.kind != SQL_BLOB || !bags_view_is(type->name, "array") || !type->count)
+        return out;
+    for (size_t i = 1; i < type->count; i++)
+        if (!bags_type_number(type, i, &dim) || dim != 1)
+            return out;
+    bags_view name = bags_type_argument(type, 0);
+    out.dtype = bags_dtype_parse((const char *)name.data, name.size, NULL);
+    if (out.dtype && *bags_dtype_code(out.dtype) != 'c')
+        out.kind = SQL_ARRAY;
+    return out;
+}
+
+static bool sql_is_number(const sql_column *column) {
+    return column->kind == SQL_INT || column->kind == SQL_ARRAY;
+}
+
+/* A float16. */
+static double sql_half(uint64_t bits) {
+    double number = (double)(bits & 1023);
+    int exponent = (int)(bits >> 10 & 31);
+    if (exponent == 31) {
+        uint64_t special =
+            bits & 1023 ? UINT64_C(0x7FF8000000000000) : UINT64_C(0x7FF0000000000000);
+        memcpy(&number, &special, sizeof number);
+    } else {
+        number = exponent ? number + 1024 : number;
+        for (exponent = exponent ? exponent - 25 : -24; exponent < 0; exponent++)
+            number /= 2;
+        for (; exponent > 0; exponent--)
+            number *= 2;
+    }
+    return bits >> 15 & 1 ? -number : number;
+}
+
+/* What a blob of a column of numbers is. NULL, or what is wrong. */
+static const char *sql_number(const sql_column *column, bags_view blob, sql_test *out) {
+    uint64_t bits = 0;
+    size_t size = blob.size;
+    out->is_real = false;
+    if (column->kind == SQL_INT) {
+        while (!column->big_endian && size > 8 && !blob.data[size - 1])
+            size--; /* zeros at the high end */
+        for (; column->big_endian && size > 8 && !*blob.data; size--)
+            blob.data++;
+        if (size > 8)
+            return "above 2^63-1, which no integer of SQL is";
+        bits = bags_load(blob.data, size, column->big_endian);
+        if (!column->is_signed && bits > INT64_MAX)
+            return "above 2^63-1, which no integer of SQL is";
+        if (column->is_signed && size != 8)
+            return "not 8 bytes";
+        out->whole = (sqlite3_int64)bits;
+        return NULL;
+    }
+    size_t expected = bags_dtype_size(column->dtype);
+    char code = *bags_dtype_code(column->dtype);
+    if (size != expected)
+        return "its size is not that of one element";
+    bits = bags_load(blob.data, size, false);
+    if (code == 'f') {
+        float single;
+        uint32_t low = (uint32_t)bits;
+        out->is_real = true;
+        memcpy(&single, &low, sizeof single);
+        memcpy(&out->real, &bits, sizeof out->real);
+        out->real = size == 2 ? sql_half(bits) : size == 4 ? (double)single : out->real;
+        return NULL;
+    }
+    if (code == 'i') {
+        uint64_t sign = (uint64_t)1 << (8 * size - 1);
+        bits = (bits ^ sign) - sign;
+    } else if (bits > INT64_MAX) {
+        return "above 2^63-1, which no integer of SQL is";
+    }
+    out->whole = (sqlite3_int64)bits;
+    return NULL;
+}
+
+static int sql_fail(sqlite3_vtab *table, const bags_error *err) {
+    sqlite3_free(table->zErrMsg);
+    table->zErrMsg = sqlite3_mprintf("%s", err->message);
+    return SQLITE_ERROR;
+}
+
+/* The blob of a plain field. Where rows are read one after the other, values that are
+ * small are read at once. */
+static bags_code sql_blob(
+    sql_cursor *cursor, size_t field, bags_view *out, bags_error *err) {
+    const sql_table *table = (const sql_table *)(const void *)cursor->base.pVtab;
+    sql_ahead *ahead = &cursor->ahead[field];
+    uint64_t at = cursor->at;
+    bool small = table->columns[field].kind != SQL_BLOB;
+    if (at - ahead->start < ahead->stop - ahead->start) {
+        *out = bags_row_bytes(&ahead->row, 0, (size_t)(at - ahead->start));
+        return BAGS_OK;
+    }
+    bool next = at - ahead->last < 4;
+    ahead->last = at;
+    if (!small || !next)
+        return bags_reader_get_blob(
+            table->reader, at, field, 0, &cursor->row, out, err);
+    uint64_t stop = cursor->stop - at < SQL_AHEAD ? cursor->stop : at + SQL_AHEAD;
+    ahead->start = ahead->stop = 0;
+    bags_code code =
+        bags_reader_get_range(table->reader, at, stop, field, &ahead->row, err);
+    if (code) /* perhaps one of the others: this one fails itself, or not */
+        return bags_reader_get_blob(
+            table->reader, at, field, 0, &cursor->row, out, err);
+    ahead->start = at;
+    ahead->last = ahead->stop = stop;
+    *out = bags_row_bytes(&ahead->row, 0, 0);
+    return BAGS_OK;
+}
+
+/* ---- sequences as JSON ---- */
+
+static void sql_json_text(sqlite3_str *out, bags_view text) {
+    sqlite3_str_appendchar(out, 1, '"');
+    for (size_t i = 0; i < text.size; i++) {
+        unsigned char c = text.data[i];
+        if (c == '"' || c == '\\')
+            sqlite3_str_appendchar(out, 1, '\\');
+        if (c < 0x20)
+            sqlite3_str_appendf(out, "\\u%04x", c);
+        else
+            sqlite3_str_appendchar(out, 1, (char)c);
+    }
+    sqlite3_str_appendchar(out, 1, '"');
+}
+
+static void sql_json_base64(sqlite3_str *out, bags_view blob) {
+    sqlite3_str_appendall(out, "{\"base64\": \"");
+    for (size_t i = 0; i < blob.size; i += 3) {
+        char four[4];
+        format_base64_encode(blob.data + i, blob.size - i, four);
+        sqlite3_str_append(out, four, 4);
+    }
+    sqlite3_str_appendall(out, "\"}");
+}
+
+static bags_code sql_sequence(
+    sql_cursor *cursor, size_t field, char **json, sqlite3 *db, bags_error *err) {
+    const sql_table *table = (const sql_table *)(const void *)cursor->base.pVtab;
+    bags_select select = bags_whole(field);
+    bags_type type = *bags_reader_type(table->reader, field);
+    type.sequence = false;
+    sql_column item = sql_column_of(&type, NULL);
+    bags_code code =
+        bags_reader_get(table->reader, cursor->at, &select, 1, &cursor->row, err);
+    if (code)
+        return code;
+    sqlite3_str *out = sqlite3_str_new(db);
+    sqlite3_str_appendchar(out, 1, '[');
+    for (size_t i = 0; i < bags_row_length(&cursor->row, 0); i++) {
+        bags_view blob = bags_row_bytes(&cursor->row, 0, i);
+        sql_test number;
+        if (i)
+            sqlite3_str_appendall(out, ", ");
+        if (item.kind == SQL_TEXT)
+            sql_json_text(out, blob);
+        else if (!sql_is_number(&item) || sql_number(&item, blob, &number))
+            sql_json_base64(out, blob);
+        else if (number.is_real && number.real - number.real != 0)
+            sqlite3_str_appendall(out, "null");
+        else if (number.is_real)
+            sqlite3_str_appendf(out, "%!.17g", number.real);
+        else
+            sqlite3_str_appendf(out, "%lld", number.whole);
+    }
+    sqlite3_str_appendchar(out, 1, ']');
+    *json = sqlite3_str_finish(out);
+    return *json ? BAGS_OK : bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
+}
+
+/* ---- the module ---- */
+
+/* True if an earlier column, or a later field, has this name, which SQLite compares
+ * without the case of letters. */
+static bool sql_is_taken(const bags_field *fields, size_t count, char *const *names,
+    size_t i, const char *name) {
+    for (size_t k = 0; k < i; k++)
+        if (!sqlite3_stricmp(names[k], name))
+            return true;
+    for (size_t k = i + 1; k < count; k++)
+        if (!strcmp(fields[k].name, name))
+            return true;
+    return false;
+}
+
+/* Declare the columns. The second of two fields that differ only in case is NAME_2. */
+static int sql_declare(sqlite3 *db, sql_table *table, char **message) {
+    size_t count = 0;
+    const bags_field *fields = bags_reader_fields(table->reader, &count);
+    char **names = (char **)sqlite3_malloc64((count + 1) * sizeof *names);
+    sqlite3_str *sql = sqlite3_str_new(db);
+    sqlite3_str_appendall(sql, "CREATE TABLE x(");
+    for (size_t i = 0; names && i < count; i++) {
+        const sql_column *column = &table->columns[i];
+        int number = 1;
+        names[i] = sqlite3_mprintf("%s", fields[i].name);
+        while (names[i] && sql_is_taken(fields, count, names, i, names[i]) &&
+               number < 99) {
+            sqlite3_free(names[i]);
+            names[i] = sqlite3_mprintf("%s_%d", fields[i].name, ++number);
+        }
+        char code = column->kind == SQL_ARRAY ? *bags_dtype_code(column->dtype) : 'i';
+        sqlite3_str_appendf(sql, "%s\"%w\" %s", i ? ", " : "", names[i],
+            sql_is_number(column) ? code == 'f' ? "REAL" : "INTEGER"
+            : column->kind == SQL_TEXT || column->kind == SQL_SEQUENCE ? "TEXT"
+                                                                       : "BLOB");
+    }
+    for (size_t i = 0; names && i < count; i++)
+        sqlite3_free(names[i]);
+    sqlite3_free(names);
+    /* A table needs a column. */
+    sqlite3_str_appendall(sql, count ? ")" : "\"no fields\" HIDDEN)");
+    char *text = sqlite3_str_finish(sql);
+    int code = text && names ? sqlite3_declare_vtab(db, text) : SQLITE_NOMEM;
+    if (code && message)
+        *message = sqlite3_mprintf("%s", sqlite3_errmsg(db));
+    sqlite3_free(text);
+    return code;
+}
+
+static int sql_disconnect(sqlite3_vtab *base) {
+    sql_table *table = (sql_table *)base;
+    bags_reader_close(table->own);
+    sqlite3_free(table->columns);
+    sqlite3_free(table);
+    return SQLITE_OK;
+}
+
+/* argv[3] is the quoted path, unless the reader is passed. */
+static int sql_connect(sqlite3 *db, void *reader, int argc, const char *const *argv,
+    sqlite3_vtab **out, char **message) {
+    bags_error err;
+    size_t count = 0;
+    sql_table *table = (sql_table *)sqlite3_malloc64(sizeof *table);
+    if (!table)
+        return SQLITE_NOMEM;
+    memset(table, 0, sizeof *table);
+    table->reader = (const bags_reader *)reader;
+    if (!reader) {
+        size_t size = argc == 4 ? strlen(argv[3]) : 0;
+        char *path = (char *)sqlite3_malloc64(size + 1), *to = path;
+        const char *from = argc == 4 ? argv[3] : "";
+        char quote = size > 1 && (*from == '\'' || *from == '"') ? *from : 0;
+        for (size_t i = quote != 0; path && i < size - (quote != 0); i++) {
+            *to++ = from[i];
+            i += quote && from[i] == quote; /* it is doubled */
+        }
+        if (path)
+            *to = 0;
+        if (path && *path)
+            table->reader = table->own = bags_reader_open(path, NULL, &err);
+        else
+            bags_fail(&err, BAGS_ERROR_ARGUMENT, "expected bags('PATH')");
+        sqlite3_free(path);
+        if (!table->reader) {
+            *message = sqlite3_mprintf("%s", err.message);
+            sqlite3_free(table);
+            return SQLITE_ERROR;
+        }
+    }
+    const bags_field *fields = bags_reader_fields(table->reader, &count);
+    table->count = count;
+    table->columns =
+        (sql_column *)sqlite3_malloc64((count + 1) * sizeof *table->columns);
+    for (size_t i = 0; i < count && table->columns; i++)
+        table->columns[i] =
+            sql_column_of(bags_reader_type(table->reader, i), fields[i].type);
+    int code = table->columns ? sql_declare(db, table, message) : SQLITE_NOMEM;
+    if (code)
+        sql_disconnect(&table->base);
+    else
+        *out = &table->base;
+    return code;
+}
+
+/* The plan is a text "COLUMN OP COLUMN OP ...", one pair for each argument of
+ * sql_filter. */
+static int sql_best_index(sqlite3_vtab *base, sqlite3_index_info *info) {
+    const sql_table *table = (const sql_table *)base;
+    double rows = (double)bags_reader_length(table->reader) + 1, cost = rows;
+    sqlite3_str *plan = sqlite3_str_new(NULL);
+    int passed = 0;
+    for (int i = 0; i < info->nConstraint; i++) {
+        int column = info->aConstraint[i].iColumn, op = info->aConstraint[i].op;
+        bool is_known =
+            op == SQLITE_INDEX_CONSTRAINT_EQ || op == SQLITE_INDEX_CONSTRAINT_GT ||
+            op == SQLITE_INDEX_CONSTRAINT_GE || op == SQLITE_INDEX_CONSTRAINT_LT ||
+            op == SQLITE_INDEX_CONSTRAINT_LE;
+        if (!info->aConstraint[i].usable || !is_known || column >= (int)table->count ||
+            (column >= 0 && !sql_is_number(&table->columns[column])))
+            continue;
+        info->aConstraintUsage[i].argvIndex = ++passed;
+        sqlite3_str_appendf(plan, "%d %d ", column, op);
+        if (column < 0 && op == SQLITE_INDEX_CONSTRAINT_EQ)
+            cost = 1;
+        else if (column < 0)
+            cost = cost < rows / 4 ? cost : rows / 4;
+    }
+    info->estimatedCost = cost;
+    info->estimatedRows = (sqlite3_int64)cost;
+    info->orderByConsumed =
+        info->nOrderBy == 1 && info->aOrderBy[0].iColumn < 0 && !info->aOrderBy[0].desc;
+    info->idxStr = sqlite3_str_finish(plan);
+    info->needToFreeIdxStr = 1;
+    return info->idxStr || !passed ? SQLITE_OK : SQLITE_NOMEM;
+}
+
+static int sql_open_cursor(sqlite3_vtab *base, sqlite3_vtab_cursor **out) {
+    const sql_table *table = (const sql_table *)base;
+    size_t ahead = (table->count + 1) * sizeof(sql_ahead);
+    sql_cursor *cursor = (sql_cursor *)sqlite3_malloc64(sizeof *cursor);
+    sql_ahead *rows = (sql_ahead *)sqlite3_malloc64(ahead);
+    if (!cursor || !rows) {
+        sqlite3_free(cursor);
+        sqlite3_free(rows);
+        return SQLITE_NOMEM;
+    }
+    memset(cursor, 0, sizeof *cursor);
+    memset(rows, 0, ahead);
+    cursor->ahead = rows;
+    cursor->count = table->count;
+    *out = &cursor->base;
+    return SQLITE_OK;
+}
+
+static int sql_close_cursor(sqlite3_vtab_cursor *base) {
+    sql_cursor *cursor = (sql_cursor *)base;
+    for (size_t i = 0; i < cursor->count; i++)
+        bags_row_free(&cursor->ahead[i].row);
+    bags_row_free(&cursor->row);
+    bags_buffer_free(&cursor->scratch);
+    sqlite3_free(cursor->ahead);
+    sqlite3_free(cursor->tests);
+    sqlite3_free(cursor);
+    return SQLITE_OK;
+}
+
+/* -1, 0 or 1; 2 if it cannot be decided here, or one of them is NaN. */
+static int sql_compare(const sql_test *a, const sql_test *b) {
+    const sqlite3_int64 exact = (sqlite3_int64)1 << 53;
+    double x = a->is_real ? a->real : (double)a->whole;
+    double y = b->is_real ? b->real : (double)b->whole;
+    if (!a->is_real && !b->is_real)
+        return a->whole < b->whole ? -1 : a->whole > b->whole;
+    if ((!a->is_real && (a->whole > exact || a->whole < -exact)) ||
+        (!b->is_real && (b->whole > exact || b->whole < -exact)))
+        return 2;
+    return x < y ? -1 : x > y ? 1 : x == y ? 0 : 2;
+}
+
+/* False only if a test is false for this row. */
+static int sql_passes(sql_cursor *cursor, bool *passes) {
+    const sql_table *table = (const sql_table *)(const void *)cursor->base.pVtab;
+    bags_error err;
+    *passes = true;
+    for (size_t i = 0; i < cursor->tests_count && *passes; i++) {
+        const sql_test *test = &cursor->tests[i];
+        bags_view blob;
+        sql_test value;
+        if (sql_blob(cursor, test->column, &blob, &err))
+            return sql_fail(cursor->base.pVtab, &err);
+        if (sql_number(&table->columns[test->column], blob, &value))
+            continue; /* sql_column fails, if it is read */
+        int order = sql_compare(&value, test);
+        if (order == 2)
+            continue;
+        *passes = test->op == SQLITE_INDEX_CONSTRAINT_EQ   ? order == 0
+                  : test->op == SQLITE_INDEX_CONSTRAINT_GT ? order > 0
+                  : test->op == SQLITE_INDEX_CONSTRAINT_GE ? order >= 0
+                  : test->op == SQLITE_INDEX_CONSTRAINT_LT ? order < 0
+                                                           : order <= 0;
+    }
+    return SQLITE_OK;
+}
+
+/* Go to the first row that passes, starting with this one. */
+static int sql_advance(sql_cursor *cursor) {
+    bool passes = false;
+    for (; cursor->at < cursor->stop; cursor->at++) {
+        int code = sql_passes(cursor, &passes);
+        if (code || passes)
+            return code;
+    }
+    return SQLITE_OK;
+}
+
+static int sql_next(sqlite3_vtab_cursor *base) {
+    sql_cursor *cursor = (sql_cursor *)base;
+    cursor->at++;
+    return cursor->tests_count ? sql_advance(cursor) : SQLITE_OK;
+}
+
+/* A comparison of the rowid with a whole number. */
+static void sql_limit(sql_cursor *cursor, int op, sqlite3_int64 number) {
+    bool above = op == SQLITE_INDEX_CONSTRAINT_GT || op == SQLITE_INDEX_CONSTRAINT_LE;
+    if (above && number == INT64_MAX)
+        return;
+    uint64_t from = number + above < 0 ? 0 : (uint64_t)(number + above);
+    bool is_equal = op == SQLITE_INDEX_CONSTRAINT_EQ;
+    if (is_equal && number < 0)
+        cursor->stop = 0;
+    if (is_equal || op == SQLITE_INDEX_CONSTRAINT_GT ||
+        op == SQLITE_INDEX_CONSTRAINT_GE)
+        cursor->at = from > cursor->at ? from : cursor->at;
+    if (is_equal && number >= 0)
+        from++;
+    if (is_equal || op == SQLITE_INDEX_CONSTRAINT_LT ||
+        op == SQLITE_INDEX_CONSTRAINT_LE)
+        cursor->stop = from < cursor->stop ? from : cursor->stop;
+}
+
+static int sql_filter(sqlite3_vtab_cursor *base, int number, const char *plan, int argc,
+    sqlite3_value **argv) {
+    sql_cursor *cursor = (sql_cursor *)base;
+    const sql_table *table = (const sql_table *)(const void *)base->pVtab;
+    (void)number;
+    sqlite3_free(cursor->tests);
+    cursor->tests =
+        (sql_test *)sqlite3_malloc64(((uint64_t)argc + 1) * sizeof *cursor->tests);
+    if (!cursor->tests)
+        return SQLITE_NOMEM;
+    cursor->tests_count = 0;
+    cursor->at = 0;
+    cursor->stop = bags_reader_length(table->reader);
+    for (int i = 0; i < argc; i++) {
+        char *end;
+        sql_test test;
+        long column = strtol(plan, &end, 10);
+        test.op = (int)strtol(end, &end, 10);
+        plan = end;
+        int type = sqlite3_value_type(argv[i]);
+        test.is_real = type == SQLITE_FLOAT;
+        test.whole = test.is_real ? 0 : sqlite3_value_int64(argv[i]);
+        test.real = test.is_real ? sqlite3_value_double(argv[i]) : 0;
+        test.column = (size_t)column;
+        if (column < 0 && type == SQLITE_INTEGER)
+            sql_limit(cursor, test.op, test.whole);
+        else if (column >= 0 && (type == SQLITE_INTEGER || type == SQLITE_FLOAT))
+            cursor->tests[cursor->tests_count++] = test;
+    }
+    return sql_advance(cursor);
+}
+
+static int sql_eof(sqlite3_vtab_cursor *base) {
+    const sql_cursor *cursor = (const sql_cursor *)base;
+    return cursor->at >= cursor->stop;
+}
+
+static int sql_rowid(sqlite3_vtab_cursor *base, sqlite3_int64 *out) {
+    *out = (sqlite3_int64)((const sql_cursor *)base)->at;
+    return SQLITE_OK;
+}
+
+static int sql_column_value(sqlite3_vtab_cursor *base, sqlite3_context *out, int i) {
+    sql_cursor *cursor = (sql_cursor *)base;
+    const sql_table *table = (const sql_table *)(const void *)base->pVtab;
+    size_t field = (size_t)i, bad = 0;
+    bags_error err;
+    bags_view blob = {NULL, 0};
+    bags_code code = BAGS_OK;
+    char *json = NULL;
+    if (field >= table->count)
+        return SQLITE_OK;
+    const sql_column *column = &table->columns[field];
+    const char *name = bags_reader_fields(table->reader, &bad)[field].name;
+    if (column->kind == SQL_SEQUENCE)
+        code = sql_sequence(cursor, field, &json, NULL, &err);
+    else
+        code = sql_blob(cursor, field, &blob, &err);
+    if (code)
+        return sql_fail(base->pVtab, &err);
+    if (column->kind == SQL_SEQUENCE) {
+        sqlite3_result_text64(out, json, strlen(json), sqlite3_free, SQLITE_UTF8);
+    } else if (column->kind == SQL_TEXT &&
+               bags_utf8_valid(blob.data, blob.size, &bad)) {
+        sqlite3_result_text64(out, blob.size ? (const char *)blob.data : "", blob.size,
+            SQLITE_TRANSIENT, SQLITE_UTF8);
+    } else if (sql_is_number(column)) {
+        sql_test number;
+        const char *wrong = sql_number(column, blob, &number);
+        if (wrong) {
+            bags_fail(&err, BAGS_ERROR_VALUE,
+                "%s: field \"%.200s\": datapoint %" PRIu64 ": %s",
+                bags_reader_path(table->reader), name, cursor->at, wrong);
+            return sql_fail(base->pVtab, &err);
+        }
+        if (number.is_real)
+            sqlite3_result_double(out, number.real);
+        else
+            sqlite3_result_int64(out, number.whole);
+    } else if (column->kind == SQL_TEXT) {
+        bags_fail(&err, BAGS_ERROR_CORRUPT,
+            "%s: field \"%.200s\": datapoint %" PRIu64
+            ": invalid UTF-8 (offset %" PRIu64 ")",
+            bags_reader_path(table->reader), name, cursor->at, (uint64_t)bad);
+        return sql_fail(base->pVtab, &err);
+    } else {
+        sqlite3_result_blob64(
+            out, blob.size ? (const void *)blob.data : "", blob.size, SQLITE_TRANSIENT);
+    }
+    return SQLITE_OK;
+}
+
+static const sqlite3_module sql_module = {1, sql_connect, sql_connect, sql_best_index,
+    sql_disconnect, sql_disconnect, sql_open_cursor, sql_close_cursor, sql_filter,
+    sql_next, sql_eof, sql_column_value, sql_rowid, NULL, NULL, NULL, NULL, NULL, NULL,
+    NULL, NULL, NULL, NULL, NULL};
+
+/* ---- functions ---- */
+
+/* The width and height that a JPEG or PNG states. */
+static bool sql_image_size(bags_view file, uint64_t size[2]) {
+    const unsigned char *at = file.data;
+    if (file.size >= 24 && !memcmp(at, "\x89PNG\r\n\x1a\n", 8)) {
+        size[0] = bags_load(at + 16, 4, true);
+        size[1] = bags_load(at + 20, 4, true);
+        return true;
+    }
+    if (file.size < 4 || at[0] != 0xFF || at[1] != 0xD8)
+        return false;
+    for (size_t i = 2; i + 9 <= file.size && at[i] == 0xFF;) {
+        unsigned char mark = at[i + 1];
+        if (mark >= 0xC0 && mark <= 0xCF && mark != 0xC4 && mark != 0xC8 &&
+            mark != 0xCC) {
+            size[1] = bags_load(at + i + 5, 2, true);
+            size[0] = bags_load(at + i + 7, 2, true);
+            return true;
+        }
+        i += mark == 0xFF ? 1 : 2 + (size_t)bags_load(at + i + 2, 2, true);
+    }
+    return false;
+}
+
+/* width(image), height(image): NULL for what is neither. */
+static void sql_image(sqlite3_context *out, int count, sqlite3_value **values) {
+    uint64_t size[2];
+    bags_view file;
+    (void)count;
+    file.data = (const unsigned char *)sqlite3_value_blob(values[0]);
+    file.size = (size_t)sqlite3_value_bytes(values[0]);
+    if (file.data && sql_image_size(file, size))
+        sqlite3_result_int64(out, (sqlite3_int64)size[sqlite3_user_data(out) != NULL]);
+}
+
+static int sql_register(sqlite3 *db, const char *module, void *reader) {
+    const int how = SQLITE_UTF8 | SQLITE_DETERMINISTIC;
+    int code = sqlite3_create_module(db, module, &sql_module, reader);
+    if (!code)
+        code =
+            sqlite3_create_function(db, "width", 1, how, NULL, sql_image, NULL, NULL);
+    if (!code)
+        code = sqlite3_create_function(db, "height", 1, how, db, sql_image, NULL, NULL);
+    return code;
+}
+
+#ifdef BAGS_SQL_EXTENSION
+
+/* What SQLite calls when it has loaded the extension. */
+#if defined(_WIN32)
+__declspec(dllexport)
+#else
+__attribute__((visibility("default")))
+#endif
+    int sqlite3_extension_init(
+        sqlite3 *db, char **message, const sqlite3_api_routines *api);
+
+int sqlite3_extension_init(
+    sqlite3 *db, char **message, const sqlite3_api_routines *api) {
+    (void)message;
+    SQLITE_EXTENSION_INIT2(api);
+    return sql_register(db, "bags", NULL);
+}
+
+#else
+
+/* ---- a database of its own ---- */
+
+/* What only reads. */
+static int sql_authorize(void *user, int action, const char *a, const char *b,
+    const char *c, const char *d) {
+    (void)user;
+    (void)a;
+    (void)c;
+    (void)d;
+    if (action == SQLITE_SELECT || action == SQLITE_READ || action == SQLITE_RECURSIVE)
+        return SQLITE_OK;
+    return action == SQLITE_FUNCTION && sqlite3_stricmp(b, "load_extension")
+               ? SQLITE_OK
+               : SQLITE_DENY;
+}
+
+static bags_code sql_error(sqlite3 *db, bags_error *err) {
+    return bags_fail(err,
+        sqlite3_errcode(db) == SQLITE_NOMEM ? BAGS_ERROR_MEMORY : BAGS_ERROR_VALUE,
+        "SQL: %.900s", sqlite3_errmsg(db));
+}
+
+struct sqlite3 *bags_sql_open(const bags_reader *reader, bags_error *err) {
+    sqlite3 *db = NULL;
+    void *with = (void *)(uintptr_t)reader; /* which does not change */
+    int code = sqlite3_open_v2(
+        ":memory:", &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL);
+    if (!code)
+        code = sql_register(db, "bags_reader", with);
+    if (!code)
+        code = sqlite3_exec(
+            db, "CREATE VIRTUAL TABLE data USING bags_reader", NULL, NULL, NULL);
+    /* A misspelt "column" is an error, not a text. */
+    if (!code)
+        code = sqlite3_db_config(db, SQLITE_DBCONFIG_DQS_DML, 0, NULL);
+    if (!code)
+        code = sqlite3_set_authorizer(db, sql_authorize, NULL);
+    if (!code)
+        return db;
+    sql_error(db, err);
+    sqlite3_close(db);
+    return NULL;
+}
+
+/* A name of the rowid that is not one of a field. */
+static const char *sql_rowid_name(const bags_reader *reader) {
+    static const char *const names[] = {"rowid", "_rowid_", "oid"};
+    size_t count = 0;
+    const bags_field *fields = bags_reader_fields(reader, &count);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        bool taken = false;
+        for (size_t k = 0; k < count; k++)
+            taken = taken || !sqlite3_stricmp(fields[k].name, names[i]);
+        if (!taken)
+            return names[i];
+    }
+    return NULL;
+}
+
+/* Prepare a query that contains the expression once, between other words. */
+static sqlite3_stmt *sql_prepare(sqlite3 *db, const char *before, const char *where,
+    const char *after, bags_error *err) {
+    sqlite3_stmt *statement = NULL;
+    const char *rest = NULL;
+    char *text = sqlite3_mprintf("%s(\n%s\n)%s", before, where, after);
+    int code =
+        text ? sqlite3_prepare_v2(db, text, -1, &statement, &rest) : SQLITE_NOMEM;
+    if (!code && *rest) {
+        sqlite3_finalize(statement);
+        statement = NULL;
+        bags_fail(err, BAGS_ERROR_VALUE, "SQL: not one expression: %.500s", where);
+    } else if (code) {
+        sql_error(db, err);
+    }
+    sqlite3_free(text);
+    return statement;
+}
+
+bags_code bags_sql_rows(const bags_reader *reader, const char *where,
+    bags_buffer *numbers, size_t *count, bags_error *err) {
+    bags_error ignored;
+    size_t found = 0;
+    char before[64];
+    err = err ? err : &ignored;
+    if (!reader || !where || !numbers || !count)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
+    const char *rowid = sql_rowid_name(reader);
+    if (!rowid)
+        return bags_fail(err, BAGS_ERROR_FIELD,
+            "%s: fields called rowid, _rowid_ and oid hide the number of a datapoint",
+            bags_reader_path(reader));
+    sqlite3 *db = bags_sql_open(reader, err);
+    if (!db)
+        return err->code;
+    /* What is valid in both places is one expression, and not part of the query. */
+    (void)snprintf(before, sizeof before, "SELECT %s FROM data WHERE ", rowid);
+    sqlite3_stmt *statement =
+        sql_prepare(db, "SELECT CASE WHEN ", where, " THEN 1 END FROM data", err);
+    bags_code code = statement ? BAGS_OK : err->code;
+    sqlite3_finalize(statement);
+    statement = code ? NULL : sql_prepare(db, before, where, " ORDER BY 1", err);
+    code = statement ? BAGS_OK : err->code;
+    for (int step = SQLITE_ROW; !code && step == SQLITE_ROW;) {
+        step = sqlite3_step(statement);
+        if (step == SQLITE_ROW)
+            code = bags_buffer_reserve(numbers, (found + 1) * sizeof(uint64_t), err);
+        else if (step != SQLITE_DONE)
+            code = sql_error(db, err);
+        if (!code && step == SQLITE_ROW)
+            ((uint64_t *)(void *)numbers->data)[found++] =
+                (uint64_t)sqlite3_column_int64(statement, 0);
+    }
+    sqlite3_finalize(statement);
+    sqlite3_close(db);
+    if (!code)
+        *count = found;
+    return code;
+}
+
+#endif
