@@ -1099,6 +1099,10 @@ static void null_is_an_invalid_argument(void **state) {
     assert_null_is_refused(bags_reader_column(NULL, 0, 0, &row, &column, &said));
     assert_null_is_refused(bags_reader_column(reader, 0, 0, NULL, &column, &said));
     assert_null_is_refused(bags_reader_column(reader, 0, 0, &row, NULL, &said));
+    bags_range all;
+    assert_null_is_refused(bags_reader_blobs(NULL, 0, 0, true, &row, &all, &said));
+    assert_null_is_refused(bags_reader_blobs(reader, 0, 0, true, NULL, &all, &said));
+    assert_null_is_refused(bags_reader_blobs(reader, 0, 0, true, &row, NULL, &said));
     assert_null_is_refused(bags_row_value(NULL, 0, 0, NULL, &value, &said));
     assert_null_is_refused(bags_row_value(&row, 0, 0, NULL, NULL, &said));
     assert_int_equal(bags_row_length(NULL, 0), 0);

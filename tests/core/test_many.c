@@ -227,6 +227,11 @@ static void items_of_sequences_are_prefetched(void **state) {
         assert_fails(
             BAGS_ERROR_RANGE, bags_reader_column(reader, 0, 0, &row, &column, &said));
         assert_says("sequence");
+        bags_range all;
+        assert_fails(BAGS_ERROR_RANGE,
+            bags_reader_blobs(reader, 0, 0, false, &row, &all, &said));
+        assert_fails(BAGS_ERROR_RANGE,
+            bags_reader_blobs(reader, 1, 0, false, &row, &all, &said));
         assert_fails(
             BAGS_ERROR_RANGE, bags_reader_get_many(reader, order, 3, 0, &row, &said));
         bags_row_free(&row);
@@ -326,6 +331,14 @@ static void a_column_holds_all_blobs_of_a_shard(void **state) {
                         check_blob(blob, field, shard * SHARD + i);
                         assert_true(stop <= c.size);
                     }
+                    /* The same without a copy, where it is mapped. */
+                    bags_range all;
+                    assert_ok(bags_reader_blobs(
+                        reader, shard, field, true, &row, &all, &said));
+                    assert_true(mode == 0 ? all.length == c.length : true);
+                    assert_true(all.length == 0 || all.length == c.length);
+                    for (size_t i = 0; i < all.length; i++)
+                        check_blob(bags_range_get(&all, i), field, shard * SHARD + i);
                 }
             /* Afterwards, one field alone is still the same. */
             for (uint64_t i = 0; i < ROWS; i++) {
