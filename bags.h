@@ -107,6 +107,8 @@
  *                is written on every failure. On failure, outputs are untouched
  *                unless the function states otherwise. Nothing is printed, and
  *                nothing aborts. Codes without a comment mean what >>errors says.
+ *                A call that reads, and failed because of a hook, can be repeated:
+ *                nothing of it is kept.
  *                NULL where it is not accepted is BAGS_ERROR_ARGUMENT, also where
  *                that is not listed.
  *     Ownership  A bags_view is borrowed. What the caller owns has a named function

@@ -2012,6 +2012,97 @@ static void an_unsharded_dataset_is_read_without_a_list(void **state) {
     set_free(&set);
 }
 
+/* ---- hooks that fail ---- */
+
+#define CALLS 8
+
+/* A reading function, and a checksum of what it returns. */
+static bags_code read_somehow(
+    const bags_reader *reader, int call, bags_row *row, uint32_t *sum) {
+    static const uint64_t indices[] = {19, 3, 3, 0};
+    bags_view blob = {NULL, 0};
+    bags_column column = {0};
+    bags_info info = {0};
+    bags_field_info fields[FIELDS] = {{0, 0}};
+    uint64_t count = 0;
+    bags_code code = BAGS_OK;
+    switch (call) {
+    case 0:
+        code = bags_reader_get(reader, 7, NULL, 0, row, &said);
+        break;
+    case 1:
+        code = bags_reader_get_blob(reader, 7, WORDS, 0, row, &blob, &said);
+        break;
+    case 2:
+        code = bags_reader_get_range(reader, 2, 15, TITLE, row, &said);
+        break;
+    case 3:
+        code = bags_reader_get_many(reader, indices, 4, INFO, row, &said);
+        break;
+    case 4:
+        code = bags_reader_items(reader, 7, WORDS, row, &count, &said);
+        break;
+    case 5:
+        code = bags_reader_column(reader, 0, TITLE, row, &column, &said);
+        break;
+    case 6:
+        code = bags_reader_info(reader, &info, fields, &said);
+        break;
+    default:
+        code = bags_reader_prefetch(reader, indices, 4, NULL, 0, row, &said);
+    }
+    if (code)
+        return code;
+    count += info.size + fields[WORDS].blobs;
+    *sum = bags_crc32c(0, &count, sizeof count);
+    *sum = bags_crc32c(*sum, blob.data, blob.size);
+    *sum = bags_crc32c(*sum, column.data, (size_t)column.size);
+    for (size_t slot = 0; slot < FIELDS; slot++) {
+        for (size_t item = 0; item < bags_row_length(row, slot); item++) {
+            blob = bags_row_bytes(row, slot, item);
+            *sum = bags_crc32c(*sum, blob.data, blob.size);
+        }
+    }
+    return BAGS_OK;
+}
+
+static void a_call_that_failed_because_of_a_hook_can_be_repeated(void **state) {
+    (void)state;
+    save_formula(at("x"), 20, V1);
+    for (int round = 0; round < 3 * CALLS; round++) {
+        enum mode mode = (enum mode)(round / CALLS);
+        uint64_t failures = 0;
+        for (uint64_t n = 0;; n++) { /* 0: none fails */
+            static uint32_t expected;
+            uint32_t sum = 0;
+            bags_row row = {0};
+            bags_reader *reader = open_mode(at("x"), mode);
+            uint64_t failed = disk.failed;
+            disk.only = 0;
+            disk.calls = 0;
+            disk.fail_at = n;
+            disk.stays = false;
+            disk.fail_with = EAGAIN;
+            bags_code code = read_somehow(reader, round % CALLS, &row, &sum);
+            bool hit = disk.failed > failed;
+            disk.fail_at = 0;
+            if (!hit && code)
+                fail_msg("call %d: %s", round % CALLS, said.message);
+            failures += code != BAGS_OK;
+            if (code)
+                assert_ok(read_somehow(reader, round % CALLS, &row, &sum));
+            if (n == 0)
+                expected = sum;
+            assert_int_equal(sum, expected);
+            bags_row_free(&row);
+            bags_reader_close(reader);
+            if (n > 0 && !hit)
+                break;
+        }
+        assert_true(failures > 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(datapoints_are_read_in_every_mode_and_variant),
@@ -2071,6 +2162,7 @@ int main(void) {
         TEST(a_bag_that_is_finished_while_it_is_opened_is_read),
         TEST(describing_closes_files_if_too_many_are_open),
         TEST(an_unsharded_dataset_is_read_without_a_list),
+        TEST(a_call_that_failed_because_of_a_hook_can_be_repeated),
     };
     return cmocka_run_group_tests_name("reader", tests, NULL, NULL);
 }
