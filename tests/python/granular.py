@@ -332,3 +332,31 @@ def long_a_killed_program_leaves_no_worker():
                 multiprocessing.Event().wait(0.05)
             else:
                 raise AssertionError(f'{method}: {pid} lives')
+
+
+def a_tree_has_arrays_that_can_be_read():
+    with granular.DatasetWriter('x', {'t': 'tree'}, granular.encoders) as writer:
+        for array in (np.array([None]), np.array(['ab']), np.array(['2020'], 'M8[D]'),
+                      np.zeros(2, 'i4,f4'), np.zeros(2, 'g')):
+            raises(TypeError, writer.append, {'t': {'a': [array]}}, says='dtype')
+        arrays = [np.zeros(2, kind) for kind in '?bBhHiIqQefdFD']
+        assert writer.append({'t': arrays}) == 0
+    assert _same(granular.DatasetReader('x', granular.decoders)[0]['t'], arrays)
+
+
+def a_forked_child_does_not_append():
+    writers = [(granular.BagWriter('x.bag'), b'abc'), (
+        granular.DatasetWriter('x', {'a': 'bytes'}, granular.encoders), {'a': b'abc'})]
+    for writer, value in writers:
+        writer.append(value)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                raises(RuntimeError, writer.append, value, says='fork')
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+        writer.append(value)
+        writer.close()
+        assert len(writer) == 2

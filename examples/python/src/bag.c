@@ -289,6 +289,7 @@ typedef struct BagOut {
     bag_writer *writer;      /* NULL: closed */
     PyThread_type_lock lock; /* one thread at a time */
     PyObject *path;
+    pid_t process;
     uint64_t length, size; /* after it was closed */
 } BagOut;
 
@@ -313,6 +314,7 @@ static int out_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     options.no_sync = !sync;
     options.checksum = checksum;
     out->state = state_of(Py_TYPE(self));
+    out->process = getpid();
     out->lock = PyThread_allocate_lock();
     out->writer =
         out->lock ? bag_writer_open(PyBytes_AsString(name), &options, &err) : NULL;
@@ -357,6 +359,8 @@ static PyObject *out_append(PyObject *self, PyObject *args, PyObject *kwargs) {
     uint64_t index = 0;
     bags_code code = BAGS_OK;
     bags_error err;
+    if (out->writer && is_forked(out->process, out->path))
+        return NULL;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y*|p", words, &bytes, &flush))
         return NULL;
     if (out->lock) {

@@ -28,6 +28,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 _Static_assert(sizeof(Py_ssize_t) == sizeof(uint64_t), "a 64-bit system");
 
@@ -75,6 +76,8 @@ void free_object(PyObject *self);
 /* Raise what a call of C returned. NULL. path: for OSError; may be NULL. */
 PyObject *raise_error(State *state, const bags_error *err, PyObject *path);
 int closed_error(void);
+/* True, with an exception, in a child of the process that opened a writer. */
+bool is_forked(pid_t process, PyObject *path);
 /* For "O&". */
 extern const char *const unfinished_names[]; /* refuse, skip, read */
 int unfinished_converter(PyObject *object, void *out);

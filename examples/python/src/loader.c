@@ -2,7 +2,6 @@
 #include "core.h"
 
 #include <stddef.h>
-#include <unistd.h>
 
 typedef struct Callback Callback;
 

@@ -59,10 +59,28 @@ static bool pack_bytes(Packer *packer, PyObject *object) {
     return good;
 }
 
+/* Numbers that bags_dtype has: others, as objects and text, could not be read. */
+static bool check_dtype(PyObject *dtype) {
+    PyObject *kind = PyObject_GetAttrString(dtype, "kind");
+    PyObject *itemsize = kind ? PyObject_GetAttrString(dtype, "itemsize") : NULL;
+    const char *text = itemsize ? PyUnicode_AsUTF8AndSize(kind, NULL) : NULL;
+    long size = text ? PyLong_AsLong(itemsize) : 0;
+    bool good = text && strchr("biufc", *text) && size <= (*text == 'c' ? 16 : 8);
+    if (!good && !PyErr_Occurred())
+        PyErr_Format(PyExc_TypeError,
+            "an array in a tree has dtype %R (expected bool, "
+            "int, uint, float or complex)",
+            dtype);
+    Py_XDECREF(kind);
+    Py_XDECREF(itemsize);
+    return good;
+}
+
 /* In a tree: ["_", dtype, shape, elements]. */
 static bool pack_array(Packer *packer, PyObject *array, int depth) {
     PyObject *dtype = PyObject_GetAttrString(array, "dtype");
-    PyObject *code = dtype ? PyObject_GetAttrString(dtype, "str") : NULL;
+    PyObject *code =
+        dtype && check_dtype(dtype) ? PyObject_GetAttrString(dtype, "str") : NULL;
     PyObject *shape = code ? PyObject_GetAttrString(array, "shape") : NULL;
     PyObject *bytes = shape ? PyObject_CallMethod(array, "tobytes", NULL) : NULL;
     bool good = bytes && !msgpack_pack_array(&packer->to, 4) &&

@@ -71,6 +71,16 @@ int closed_error(void) {
     return -1;
 }
 
+bool is_forked(pid_t process, PyObject *path) {
+    if (process == getpid())
+        return false;
+    PyErr_Format(PyExc_RuntimeError,
+        "%S: its writer belongs to the process that opened it, not to a child made by "
+        "fork()",
+        path);
+    return true;
+}
+
 const char *const unfinished_names[] = {"refuse", "skip", "read"};
 
 int unfinished_converter(PyObject *object, void *out) {

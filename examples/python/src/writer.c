@@ -6,6 +6,7 @@ typedef struct Writer {
     bags_writer *writer;     /* NULL: closed */
     PyThread_type_lock lock; /* one thread at a time */
     PyObject *path;
+    pid_t process;
     Field *fields; /* sorted by name */
     size_t count;
     uint64_t length, size, shards, resumed; /* kept when it is closed */
@@ -130,6 +131,7 @@ static int writer_init(PyObject *self, PyObject *args, PyObject *kwargs) {
         return -1;
     writer->resumed = bags_writer_resumed(writer->writer);
     writer->path = Py_NewRef(path);
+    writer->process = getpid();
     return 0;
 }
 
@@ -195,6 +197,8 @@ static PyObject *writer_append(PyObject *self, PyObject *args, PyObject *kwargs)
         return NULL;
     if (!writer->writer)
         return closed_error(), NULL;
+    if (is_forked(writer->process, writer->path))
+        return NULL;
     Arena *arena = __atomic_exchange_n(&writer->spare, NULL, __ATOMIC_ACQ_REL);
     if (!arena)
         arena = (Arena *)PyMem_Calloc(1, sizeof *arena);
