@@ -102,7 +102,8 @@ typedef struct http_object {
     char *path;
     http_state state;
     int error; /* errno, if it failed */
-    char *why; /* why the last request failed */
+    char *why; /* why the last request that failed did */
+    int why_error;
     double when;
     uint64_t size;
     char *tag; /* ETag, or the time of the last change; NULL: there is neither */
@@ -478,6 +479,7 @@ static http_object *http_record(bags_http *http, const http_object *object) {
 static void http_object_fail(http_object *object, int error, const char *why) {
     free(object->why);
     object->why = http_copy(why);
+    object->why_error = error;
     object->error = error;
     object->when = http_now();
 }
@@ -1748,7 +1750,7 @@ static void http_explain(
     http_object *objects[] = {object, object ? object->record : NULL,
         listed ? http_find(http, listed, length + 1, false) : NULL};
     for (int i = 2; i >= 0; i--)
-        if (objects[i] && objects[i]->why && objects[i]->error == error &&
+        if (objects[i] && objects[i]->why && objects[i]->why_error == error &&
             (error != ENOENT || http_ends_in(path, HTTP_FILES) ||
                 strstr(objects[i]->why, "HTTP 200")))
             (void)snprintf(text, size, "%s", objects[i]->why);

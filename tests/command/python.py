@@ -49,11 +49,12 @@ def the_table_is_that_of_the_readme():
 
 def _example(form):
     """A type of this form, and a value."""
-    type = form.replace('DTYPE,D0,D1,...', 'float32,2,3')
+    type = form.replace('DTYPE,D0,D1,...', 'float32,2,3').replace('TYPE,ARGUMENTS', 'int,4')
+    type = type.replace('TYPE', 'utf8')
     for word, argument in (('N', '2'), ('QUALITY', '90'), ('LEVEL', '3'), ('FPS', '10'),
                            ('CODEC', 'vp9')):
         type = re.sub(rf'\b{word}\b', argument, type)
-    name = type.split('(')[0]
+    name = {'zstd(utf8)': 'utf8', 'zstd(int,4)': 'int'}.get(type, type.split('(')[0])
     value = {'utf8': 'text', 'int': 200, 'u64': 2**64 - 1, 'i64': -3, 'msgpack': {'x': [1]},
              'tree': {'x': [1]}, 'npy': [[1, 2]],
              'array': [[1, 2, 3], [4, 5, 6]]}.get(name, {'base64': 'AAAA'})
@@ -71,6 +72,9 @@ def every_type_is_stored_as_the_table_says_or_refused(version):
         if not has_codec(type):
             continue
         says = (cells[number] if cells[number] not in ('yes', '-') else type).replace('QUALITY', '90')
+        if says == 'TYPE':  # stored as the type inside is
+            inner = {'zstd(utf8)': 'utf8', 'zstd(int,4)': 'int(N)'}[type]
+            says = table[inner][number].replace('yes', inner.replace('N', '4'))
         for suffix, rows in (('', [{'x': value}]), ('[]', [{'x': [value, value]}, {'x': []}])):
             out = f'{type}{suffix}'
             options = ['--for', version, '--unchecked']
