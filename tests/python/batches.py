@@ -58,6 +58,23 @@ def an_iteration_is_an_epoch():
     raises(ValueError, lambda: next(loader))
 
 
+def an_iterator_continues_until_its_epoch_ends():
+    _write('x')
+    with bags.Loader('x', 10, fields='n', shuffle=False) as loader:
+        first = iter(loader)
+        got = list(next(first)['n'])
+        for batch in first:
+            got += list(batch['n'])
+        assert got == list(range(100)), got
+        assert next(first, None) is None and next(first, None) is None
+        old, new = iter(loader), iter(loader)
+        assert len(list(zip(new, range(3)))) == 3
+        raises(RuntimeError, lambda: next(old), says='another iteration')
+        state = loader.state_dict()
+        for wrong in ({'batch': 11}, {'batch': 10**9}, {'epoch': -1}):
+            raises(ValueError, lambda: loader.load_state_dict({**state, **wrong}), says='not a state')
+
+
 def a_state_continues_after_the_last_batch():
     _write('x')
     def run(loader, epochs):
@@ -139,8 +156,11 @@ def a_function_decodes_in_the_threads_of_the_loader():
     loader = bags.Loader('x', fields={'y': {'decode': lambda b: object()}})
     raises(TypeError, lambda: next(loader))
     for use in (lambda b: loader.close(), lambda b: next(loader), lambda b: loader.state_dict()):
-        loader = bags.Loader('x', fields={'y': {'decode': use}})
+        assigned = threading.Event()  # its threads begin before `loader` is that one
+        loader = bags.Loader('x', fields={'y': {'decode': lambda b: assigned.wait() and use(b)}})
+        assigned.set()
         raises(RuntimeError, lambda: next(loader), says='decode function')
+        loader.close()
     loader = bags.Loader('x', fields={'y': {'decode': lambda b: loader and None}})
     del loader
     gc.collect()

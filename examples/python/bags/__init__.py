@@ -113,11 +113,27 @@ class Loader(_core.Loader):
     def __init__(self, source, batch=32, *, fields=None, **options):
         sources = source if isinstance(source, (list, tuple)) else [source]
         readers = [s if isinstance(s, DatasetReader) else DatasetReader(s) for s in sources]
+        if isinstance(fields, str):
+            fields = [fields]
         if fields is not None:
             pairs = fields.items() if hasattr(fields, 'items') else ((f, None) for f in fields)
             fields = {name: dict(how or {}) for name, how in pairs}
         super().__init__(readers, batch, fields=fields, **options)
         _loaders.add(self)
+
+    def __iter__(self):
+        super().__iter__()  # the epoch begins now
+        self._iteration = object()
+        return self._rest(self._iteration)
+
+    def _rest(self, iteration):
+        while self._iteration is iteration:
+            try:
+                batch = super().__next__()
+            except StopIteration:
+                return
+            yield batch
+        raise RuntimeError('another iteration of this Loader has begun')
 
 
 for _class in (BagReader, Column, DataError, DatasetReader):

@@ -591,6 +591,12 @@ static PyObject *loader_load(PyObject *self, PyObject *dict) {
     good = good && PyArg_ParseTupleAndKeywords(
                        empty, dict, "$KKy#", words, &epoch, &batch, &state, &size);
     Py_XDECREF(empty);
+    if (good && (epoch > INT64_MAX || batch > loader->batches)) {
+        PyErr_Format(PyExc_ValueError,
+            "not a state of this Loader: epoch %llu, batch %llu, of %llu an epoch", epoch,
+            batch, (unsigned long long)loader->batches);
+        good = false;
+    }
     if (!good)
         return NULL;
     loader_lock(loader);
