@@ -25,7 +25,6 @@ test  | command/1      | release:all               | tests/command/command.sh bu
 test  | command/2      | release:all               | tests/command/command.sh build/release/bags 2/3
 test  | command/3      | release:all               | tests/command/command.sh build/release/bags 3/3
 test  | release/test_power | release:test_power    | build/release/tests/core/test_power 8
-test  | readme         | release:all               | tests/command/readme.py
 test  | demo           | release:all               | tests/command/demo.sh
 test  | header         |                           | tests/core/header.sh quick
 test  | kills          | release:all               | python3 tests/command/kills.py build/release/bags 20
@@ -78,10 +77,11 @@ programs() {
         test_threads) test=tsan check='release asan' ;;
         test_loader | test_http) test=release check='asan tsan' ;;
         test_system) test='' check='release asan' ;;
+        test_mp4) test='' check=asan ;;
         test_power) test='' check='' ;; # in parts()
         test_pairs | test_faults | test_hooks) test=release check=release ;; # and in parts()
         test_archive | test_checksum | test_corruption | test_hostile | test_index | test_live | \
-            test_mp4 | test_recover | test_sizes | test_verify | test_writer | test_import*)
+            test_recover | test_sizes | test_verify | test_writer | test_import*)
             test=release check=asan
             ;;
         *) test=asan check=release ;;
