@@ -52,7 +52,9 @@ static size_t derived_count;
 /* For each word of a list the number of its field, and what it is equal to. */
 static void each_field(
     const char *list, const char *of, void (*each)(size_t field, const char *value)) {
-    char *at = string_format("%s", list), *name, *value;
+    static char *copies[2]; /* of --fields or --drop, and of --rename, which stay */
+    static size_t copied;
+    char *at = copies[copied++] = string_format("%s", list), *name, *value;
     while (list_next(&at, &name, &value)) {
         if (!value == !strcmp(of, "rename"))
             usage("--%s: expected %s", of, value ? "FIELD,..." : "OLD=NEW,...");
@@ -252,9 +254,13 @@ static void derive_split(const char *to) {
             if (place >= start && place < stop)
                 numbers[count++] = rows[i];
         }
-        derive(string_format("%s/%s", to, parts[k].name), numbers, count);
+        char *path = string_format("%s/%s", to, parts[k].name);
+        derive(path, numbers, count);
+        free(path);
         start = stop;
     }
+    free(numbers);
+    free(seen);
 }
 
 static int run(char **operands) {
