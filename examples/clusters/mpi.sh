@@ -8,9 +8,15 @@
 set -eu
 what=$1 ranks=$2
 
+# mpirun may mix the lines of ranks: each writes a file in OUT.load.
 if [ "$what" = load ]; then
-    exec ${MPIRUN:-mpirun} -n "$ranks" \
-        bags load "$OUT" --worker auto --epochs "${EPOCHS:-1}" --digest
+    mkdir -p "$OUT.load"
+    rm -f "$OUT.load"/*.jsonl
+    # shellcheck disable=SC2016
+    ${MPIRUN:-mpirun} -n "$ranks" sh -c 'exec bags load "$0" --worker auto --epochs "$1" --digest \
+        >"$0.load/${OMPI_COMM_WORLD_RANK:-$PMI_RANK}.jsonl"' "$OUT" "${EPOCHS:-1}"
+    cat "$OUT.load"/*.jsonl
+    exit
 fi
 
 # If one rank fails, mpirun ends all: they continue at their last flush, by --resume.
