@@ -1020,7 +1020,8 @@ static unsigned char *cache_list_prepare(cache_list *list) {
         if (kept == 0 || cache_block_order(&blocks[kept - 1], &blocks[i]) != 0)
             blocks[kept++] = blocks[i];
     list->count = kept;
-    unsigned char *data = (unsigned char *)malloc(kept * CACHE_BLOCK + 1), *at = data;
+    unsigned char *data = (unsigned char *)malloc(kept * (size_t)CACHE_BLOCK + 1),
+                  *at = data;
     for (size_t i = 0; data && i < kept; at += blocks[i++].size)
         blocks[i].data = at;
     return data;
