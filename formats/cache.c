@@ -608,7 +608,6 @@ static size_t cache_block_size(const cache_object *object, uint64_t block) {
  * whole blocks of them are there and right: returns where that ends. */
 static uint64_t cache_load(bags_cache *cache, cache_segment *segment, uint64_t start,
     uint64_t stop, unsigned char *to) {
-    unsigned char front[CACHE_BLOCK], back[CACHE_BLOCK];
     uint64_t records[CACHE_MAX_BLOCKS];
     const cache_object *object = segment->object;
     uint64_t base = segment->number << (cache->shift - CACHE_BLOCK_SHIFT);
@@ -633,6 +632,10 @@ static uint64_t cache_load(bags_cache *cache, cache_segment *segment, uint64_t s
     pthread_mutex_unlock(&cache->mutex);
     if (end == first)
         return start;
+    unsigned char *front = (unsigned char *)malloc(2 * (size_t)CACHE_BLOCK);
+    if (!front)
+        return start;
+    unsigned char *back = front + CACHE_BLOCK;
     /* Blocks that are all in the result are read to their place. */
     struct iovec parts[3];
     int count = 0;
@@ -692,6 +695,7 @@ static uint64_t cache_load(bags_cache *cache, cache_segment *segment, uint64_t s
             memcpy(to + (from - start), data + (from - i * CACHE_BLOCK),
                 (size_t)(until - from));
     }
+    free(front);
     uint64_t loaded = end * CACHE_BLOCK < stop ? end * CACHE_BLOCK : stop;
     return loaded > start ? loaded : start;
 }

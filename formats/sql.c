@@ -20,6 +20,7 @@
 #include "data.h"
 #include "private.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #ifdef BAGS_SQL_EXTENSION
@@ -87,8 +88,10 @@ static sql_column sql_column_of(const bags_type *type, const char *text) {
         out.kind = SQL_TEXT;
     else if (bags_view_is(type->name, "int") || bags_view_is(type->name, "u64"))
         out.kind = SQL_INT;
-    else if (bags_view_is(type->name, "i64"))
-        out.kind = SQL_INT, out.is_signed = true;
+    else if (bags_view_is(type->name, "i64")) {
+        out.kind = SQL_INT;
+        out.is_signed = true;
+    }
     if (out.kind == SQL_INT && type->count)
         out.big_endian = bags_view_is(bags_type_argument(type, 1), "big");
     if (out.kind != SQL_BLOB || !bags_view_is(type->name, "array") || !type->count)
@@ -253,7 +256,7 @@ static bags_code sql_sequence(
             sql_json_text(out, blob);
         else if (!sql_is_number(&item) || sql_number(&item, blob, &number))
             sql_json_base64(out, blob);
-        else if (number.is_real && number.real - number.real != 0)
+        else if (number.is_real && !isfinite(number.real))
             sqlite3_str_appendall(out, "null");
         else if (number.is_real)
             sqlite3_str_appendf(out, "%!.17g", number.real);
@@ -374,7 +377,8 @@ static int sql_connect(sqlite3 *db, void *reader, int argc, const char *const *a
  * sql_filter. */
 static int sql_best_index(sqlite3_vtab *base, sqlite3_index_info *info) {
     const sql_table *table = (const sql_table *)base;
-    double rows = (double)bags_reader_length(table->reader) + 1, cost = rows;
+    uint64_t length = bags_reader_length(table->reader);
+    double rows = (double)length + 1, cost = rows;
     sqlite3_str *plan = sqlite3_str_new(NULL);
     int passed = 0;
     for (int i = 0; i < info->nConstraint; i++) {
@@ -442,7 +446,7 @@ static int sql_compare(const sql_test *a, const sql_test *b) {
     if ((!a->is_real && (a->whole > exact || a->whole < -exact)) ||
         (!b->is_real && (b->whole > exact || b->whole < -exact)))
         return 2;
-    return x < y ? -1 : x > y ? 1 : x == y ? 0 : 2;
+    return x < y ? -1 : x > y ? 1 : x <= y ? 0 : 2;
 }
 
 /* False only if a test is false for this row. */

@@ -314,7 +314,7 @@ static bags_code tokens_window(const bags_tokens *t, bags_row *row,
         uint64_t from = first + done - start;
         uint64_t part = all - from < length + 1 - done ? all - from : length + 1 - done;
         for (size_t f = plain; f < t->field_count && part && !code; f++) {
-            bags_view document;
+            bags_view document = {NULL, 0};
             code = f ? tokens_check_parallel(t, d, shard, views, f, i, err) : BAGS_OK;
             if (!code)
                 code =
@@ -357,7 +357,7 @@ static bags_code tokens_piece(const bags_tokens *t, bags_row *row,
     tokens_view views[FORMAT_TOKENS_FIELDS];
     bags_code code = BAGS_OK;
     for (size_t f = 0; f < t->field_count && !code; f++) {
-        bags_view document;
+        bags_view document = {NULL, 0};
         code = tokens_view_of(t, d, shard, f, row, &views[f], err);
         if (!code && f)
             code = tokens_check_parallel(t, d, shard, views, f, i, err);

@@ -175,7 +175,7 @@ static bags_code mg_open(bags_source *s) {
     mg_state *m = (mg_state *)s->state;
     uint64_t boundaries = 0, number = 0, any = UINT64_MAX;
     bags_view all;
-    bool single;
+    bool single = false;
     if (!bags_import_ends(s->path, ".idx"))
         return bags_source_fail(s, BAGS_ERROR_TYPE, "not the .idx file of a pair");
     bags_code code = bags_source_load(s, s->path, MG_LIMIT, &all);
