@@ -21,7 +21,7 @@
  *               4096     data
  *
  * A record is the CRC-32C of its block, and a CRC-32C of that with the segment's and the
- * block's number; 0: the block is not there. It is written after the block. So whatever
+ * block's number; 0: the block is missing. It is written after the block. So whatever
  * a crash leaves, or damages, is a block that is read again; and so is one that another
  * process truncates or deletes. All numbers are little-endian.
  *
@@ -779,7 +779,7 @@ static bool cache_attempt(bags_cache *cache, cache_block *block) {
            cache_load(cache, block->segment, start, stop, block->data) == stop;
 }
 
-/* ---- what is not there ---- */
+/* ---- what is missing ---- */
 
 /* Read these blocks by the other hooks, neighbours together. */
 static void cache_fetch(const cache_hooks *hooks, cache_block **blocks, size_t count) {
