@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Say which lines and branches of bags.h the counters in build/coverage have
 seen, and judge it: tests/coverage.py [LINES BRANCHES], in percent.
 

@@ -21,7 +21,7 @@ END
     fi
     cat <<'END'
 command -v pkg-config                   | pkg-config
-command -v python3                      | python3
+[ -x /usr/bin/python3 ]                  | python3
 command -v gcc                          | gcc
 command -v g++                          | g++
 sanitizer gcc address,undefined         | gcc

@@ -27,7 +27,7 @@ test  | command/3      | release:all               | tests/command/command.sh bu
 test  | release/test_power | release:test_power    | build/release/tests/core/test_power 8
 test  | demo           | release:all               | tests/command/demo.sh
 test  | header         |                           | tests/core/header.sh quick
-test  | kills          | release:all               | python3 tests/command/kills.py build/release/bags 20
+test  | kills          | release:all               | /usr/bin/python3 tests/command/kills.py build/release/bags 20
 test  | instructions   | release:instructions      | tests/bench/instructions.sh build/release/tests/bench/instructions
 test  | pillow         |                           | tests/formats/pillow.py 500
 test  | examples       | release:all               | tests/command/examples.sh build/release
@@ -56,7 +56,7 @@ check | python         | release:python            | tests/python/run.sh release
 check | asan/python    | asan:python               | tests/python/run.sh asan
 check | cxx/examples   | cxx:all                   | tests/command/examples.sh build/cxx
 soak  | command        | release:all               | tests/command/command.sh build/release/bags
-soak  | kills          | release:all               | python3 tests/command/kills.py build/release/bags 500
+soak  | kills          | release:all               | /usr/bin/python3 tests/command/kills.py build/release/bags 500
 soak  | system         | release:all release:test_system | build/release/tests/core/test_system
 soak  | asan/power     | asan:test_power           | build/asan/tests/core/test_power
 soak  | asan/system    | asan:test_system          | build/asan/tests/core/test_system

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Write the viewer as one file: assemble.py OUT viewer.wasm ... page.html style.css X.mjs...
 
 The modules become one script, in this order: each exports what later ones use. The

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Draw the benchmark's JSON as an SVG: a panel for each operation, a bar for each
 peer, on a logarithmic scale. Any further arguments are documents, in which the
 figures are replaced: all of them between the lines <!-- speed --> and

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Measure what it costs to include bags.h in a program.
 
     tests/bench/footprint.py                print the table of tests/bench/README.md

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """L5Kit's arrays for bench_l5kit, and zarr-python's time to read the agents of a frame.
 
     l5kit.py make DIR    300 scenes of 100 frames, about 40 agents per frame

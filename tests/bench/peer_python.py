@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Bags by Python, with what comes with it, as the Python package reads and writes
 them: a file object, two offsets and one read a blob; the table read when the file
 is opened.

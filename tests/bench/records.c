@@ -74,7 +74,7 @@ static const char *file_of(const peer *p) {
 static double run_script(
     const peer *p, const char *operation, const char *path, const workload *load) {
     char command[8192], line[64] = "";
-    snprintf(command, sizeof command, "/usr/bin/env python3 %s '%s' '%s' %llu %zu %llu",
+    snprintf(command, sizeof command, "/usr/bin/python3 %s '%s' '%s' %llu %zu %llu",
         p->script, operation, path, (unsigned long long)load->count, load->size,
         (unsigned long long)load->steps);
     FILE *out = popen(command, "r");
@@ -362,7 +362,7 @@ static void check_script(const peer *p, const workload *load) {
     char expected[32], command[8192], line[64] = "";
     snprintf(expected, sizeof expected, "%llu\n",
         (unsigned long long)blob_sum(0, load->count, load->size));
-    snprintf(command, sizeof command, "/usr/bin/env python3 %s check '%s' 0 0 0",
+    snprintf(command, sizeof command, "/usr/bin/python3 %s check '%s' 0 0 0",
         p->script, file_of(p));
     FILE *out = popen(command, "r");
     bool read = out && fgets(line, sizeof line, out);

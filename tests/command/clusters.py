@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """The scripts of examples/clusters, with the engines that are installed: eight workers, of
 which one is killed and starts again, pack a dataset; it is verified, and three ranks load
 it. Prints the log of each.

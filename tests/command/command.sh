@@ -10,4 +10,4 @@ program=$(realpath "${1:-build/bags}")
 export BAGS_GOLDEN=${BAGS_GOLDEN:-$tests/data/golden}
 export BAGS_REFERENCE=${BAGS_REFERENCE:-$tests/lib/bagref.py}
 export PYTHONDONTWRITEBYTECODE=1
-exec python3 "$tests/command/run.py" "$program" "${2:-1/1}"
+exec /usr/bin/python3 "$tests/command/run.py" "$program" "${2:-1/1}"

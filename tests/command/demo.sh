@@ -21,12 +21,12 @@ check() { # check TITLE COMMAND...
 
 demo() { make demo OUT="$dir/a place" ${1:+PHOTOS="$1"}; }
 is_png() { [ "$(head -c 4 "$1" | tail -c 3)" = PNG ]; }
-strict() { python3 tests/lib/bagref.py "$1" --strict --text; }
+strict() { /usr/bin/python3 tests/lib/bagref.py "$1" --strict --text; }
 counts() { strict "$1" | grep -q "^count	$2\$"; }
 
 # What `bags get` says of every datapoint is what the independent reader reads.
 same_values() {
-    python3 - "$1" <<'END'
+    /usr/bin/python3 - "$1" <<'END'
 import json, subprocess, sys
 sys.path.insert(0, 'tests/lib')
 import bagref
@@ -56,7 +56,7 @@ END
 # A trainer that is killed in the middle of epochs and started again prints the losses and
 # leaves the weights of one that ran through.
 same_losses() {
-    python3 - "$1" "$dir" <<'END'
+    /usr/bin/python3 - "$1" "$dir" <<'END'
 import subprocess, sys
 balls, folder = sys.argv[1:]
 train = ['build/release/examples/08_train', balls]

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Compile and run every code block of README files, and follow their links.
 
     tests/command/readme.py [README.md...]    without a name: all of the repository

@@ -46,7 +46,7 @@ http {
 }
 END
 nginx -c "$dir/conf" 2>/dev/null
-python3 - "$build/bags" "$dir/www" <<'END'
+/usr/bin/python3 - "$build/bags" "$dir/www" <<'END'
 import base64, json, random, subprocess, sys
 random.seed(1)
 def pack(name, count, size, *options):

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Independent reader of the Bag / Bags format, standard library only.
 
   bagref.py PATH [--text] [--raw] [--unsigned] [--variant V] [--strict]

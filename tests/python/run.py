@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Run the tests of the Python package:
 
     tests/python/run.py PACKAGE [MODULE...]    PACKAGE: build/python, where bags/ is

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Write the datasets of tests/viewer/page.mjs: data.py BAGS OUT. Sound ones, damaged
 ones and hostile ones."""
 import base64

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Made the files of this directory, with NumPy 1.24.2 and msgpack 1.0.3:
 
   /usr/bin/python3 tests/data/arrays/make.py

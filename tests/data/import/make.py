@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Makes the sources in this directory with the writers of their formats:
 
     make.py WEBDATASET/src VAHIDK_TFRECORD STREAMING

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Made the sources in this directory with zarr 2.13.6, numcodecs 0.11, h5py 3.7 and
 NumPy 1.24.2, and NAME.expected, which states what an importer must return:
 
