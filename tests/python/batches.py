@@ -97,7 +97,7 @@ def a_state_continues_after_the_last_batch():
     loader = bags.Loader('x', 16, seed=6)
     raises(ValueError, loader.load_state_dict, state)
     for bad in ({}, 3, {**state, 'state': b''}, {**state, 'epoch': 'x'}, {**state, 'more': 1}):
-        raises((TypeError, ValueError), loader.load_state_dict, bad)
+        raises((TypeError, ValueError, KeyError), loader.load_state_dict, bad)
 
 
 def ranks_share_every_batch():

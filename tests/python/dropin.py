@@ -81,7 +81,7 @@ def a_mask_selects_fields_and_items():
             raises(TypeError, lambda: reader[4, mask])
         raises(KeyError, lambda: reader[4, {'no': True}], says='no')
         raises(ValueError, lambda: reader[4, {'baz': range(-1, 2)}])
-        raises((ValueError, IndexError), lambda: reader[4, ('foo',) * 9])
+        assert reader[4, ('foo',) * 99] == {'foo': reader[4]['foo']}
 
 
 def shards_are_cut_and_shared_among_workers():
@@ -180,7 +180,7 @@ def values_may_be_any_iterable_of_the_right_type():
         for bad in ({'n': []}, {'n': [], 'm': 1, 'x': 2}, {}):
             raises(KeyError, writer.append, bad)
         raises((ValueError, OverflowError), writer.append, {'n': [], 'm': -1})
-        raises(OverflowError, writer.append, {'n': [], 'm': 2**64})
+        raises(ValueError, writer.append, {'n': [], 'm': 2**64}, says='x: field "m": value out of range')
     with bags.DatasetReader('x') as reader:
         assert list(reader) == [{'n': [1, 2], 'm': 3}] * 7
 

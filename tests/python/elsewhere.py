@@ -160,6 +160,7 @@ def file_systems_of_python_are_hooks():
 def servers_are_read():
     sys.path.insert(0, str(HERE.parent / 'command'))
     import server
+    sys.path.pop(0)
     _write('x')
     bags.write_zip('x', 'x.zip')
     one = server.Server('.', index=True)

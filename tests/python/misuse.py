@@ -118,6 +118,62 @@ def wrong_types_raise():
     raises(TypeError, reader.__init__, 'x')
 
 
+def messages_name_the_path_the_field_and_the_value():
+    _write('x')
+    reader, bag, point = bags.DatasetReader('x'), bags.BagReader('x/n.bag'), _point(1)
+    for index in (50, -51, 2**63, -2**63 - 1, 2**200):
+        raises(IndexError, lambda: reader[index], says=f'x: datapoint index {index} out of range (length 50)')
+        raises(IndexError, lambda: bag[index], says=f'x/n.bag: blob index {index} out of range (length 50)')
+    raises(IndexError, lambda: bags.BagReader(bytes(8))[0], says='memory: blob index 0 out of range')
+    with bags.DatasetWriter('y', SPEC) as writer:
+        for change, kind, says in (
+                ({'n': 2**65}, ValueError, 'y: field "n": value out of range (36893488147419103232,'),
+                ({'n': -2**65}, ValueError, 'y: field "n": value out of range'),
+                ({'n': 'a'}, TypeError, 'y: field "n": '), ({'w': None}, TypeError, 'y: field "w": a sequence'),
+                ({'w': 3}, TypeError, 'y: field "w": a sequence'), ({'w': [3]}, TypeError, 'y: field "w": str'),
+                ({'n': (k for k in range(3))}, TypeError, 'y: field "n": '),
+                ({'a': 5}, TypeError, 'y: field "a": an array')):
+            raises(kind, writer.append, {**point, **change}, says=says)
+        raises(KeyError, writer.append, {'n': 1, 'w': []}, says='y: the datapoint has no field "a"')
+        error = raises(KeyError, writer.append, {**point, 'more': np.ones(3)}, says="y: the spec has no field 'more'")
+        assert 'array' not in str(error)
+
+        def items():
+            raise TypeError('mine')
+            yield
+        assert str(raises(TypeError, writer.append, {**point, 'w': items()})) == 'mine'
+    reader.close()
+    raises(ValueError, lambda: reader[0], says='x: this DatasetReader is closed')
+    raises(ValueError, writer.append, point, says='y: this DatasetWriter is closed')
+    for call, says in (
+            (lambda: bags.Loader('x', batch=-1), 'x: batch: -1 is'), (lambda: bags.Loader('x', 0), 'x: batch: 0'),
+            (lambda: bags.Loader('x', threads=2**33), 'x: threads: 8589934592 is above'),
+            (lambda: bags.Loader('x', seed=2**64), 'x: seed: '), (lambda: bags.Loader('x', fields=[]), 'fields: none'),
+            (lambda: bags.Loader('x', fields={'a': {'mean': [1, 2]}}), 'x: field "a": mean: a number'),
+            (lambda: bags.Loader('x', fields={'a': {'width': -1}}), 'x: field "a": width: -1 is'),
+            (lambda: bags.Loader('x', fields={'a': {'shape': [-1]}}), 'x: field "a": shape: -1 is'),
+            (lambda: bags.Loader('x', weights=[1, 2]), 'weights: 2 for 1'),
+            (lambda: bags.Loader([]), 'no dataset'), (lambda: bags.DatasetReader('x', max_files=2**70), 'not from 0')):
+        raises(ValueError, call, says=says)
+    for call, says in ((lambda: bags.Loader('x', nope=1), 'x: nope: unknown option'),
+                       (lambda: bags.Loader('x', fields=3), 'fields: 3'),
+                       (lambda: bags.Loader('x', fields={'a': {'nope': 1}}), 'x: field "a": nope')):
+        raises(TypeError, call, says=says)
+    assert set(bags.__all__) <= set(dir(bags)) and not {'atexit', 'os', 'shutil'} & set(bags.__all__)
+
+
+def pickles_lead_to_the_same_files_after_chdir():
+    _write('x')
+    pickles = [pickle.dumps(one) for one in (bags.DatasetReader('x'), bags.BagReader('x/n.bag'),
+                                             bags.BagReader(source=open('x/n.bag', 'rb')))]
+    copies = bags.DatasetReader('x'), bags.BagReader('x/n.bag')
+    os.mkdir('d')
+    os.chdir('d')
+    assert [len(pickle.loads(p)) for p in pickles] == [50] * 3
+    assert [len(one.copy()) for one in copies] == [50] * 2
+    assert copies[0].path == 'x'
+
+
 def codecs_that_raise_leave_everything_as_it_was():
     def bad(value):
         raise ZeroDivisionError('mine')

@@ -10,11 +10,16 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections.abc import Iterable, Mapping
 
 from . import _core
 from ._core import (BagReader, Column, DataError, DatasetReader, Index, build_index,
                     checksum, finalize, recover, verify, write_zip)
 
+__all__ = ['BagReader', 'BagWriter', 'Column', 'DataError', 'DatasetReader', 'DatasetWriter',
+           'GB', 'Index', 'Loader', 'ShardedDatasetReader', 'ShardedDatasetWriter',
+           'build_index', 'checksum', 'decoders', 'encoders', 'finalize', 'recover', 'verify',
+           'write_zip']
 __version__ = '0.5.1'
 GB = 1024 ** 3
 
@@ -110,15 +115,18 @@ class Loader(_core.Loader):
     neighbours, for disks and servers.
     """
 
-    def __init__(self, source, batch=32, *, fields=None, **options):
+    def __init__(self, source, batch=32, *, fields=None, weights=None, **options):
         sources = source if isinstance(source, (list, tuple)) else [source]
         readers = [s if isinstance(s, DatasetReader) else DatasetReader(s) for s in sources]
-        if isinstance(fields, str):
-            fields = [fields]
         if fields is not None:
-            pairs = fields.items() if hasattr(fields, 'items') else ((f, None) for f in fields)
-            fields = {name: dict(how or {}) for name, how in pairs}
-        super().__init__(readers, batch, fields=fields, **options)
+            fields = [fields] if isinstance(fields, str) else fields
+            if not isinstance(fields, Iterable):
+                raise TypeError(f'fields: {fields!r} (expected names, or a dict of them)')
+            fields = {f: dict(fields[f] or {}) if isinstance(fields, Mapping) else {}
+                      for f in fields}
+            if not fields:
+                raise ValueError('fields: none is listed')
+        super().__init__(readers, fields, weights, {'batch': batch, **options})
         _loaders.add(self)
 
     def __iter__(self):

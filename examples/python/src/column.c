@@ -480,9 +480,9 @@ static int stream_next(struct ArrowArrayStream *arrow, struct ArrowArray *array)
         Holder *holder = new_holder(stream->source);
         bags_code code = BAGS_ERROR_MEMORY;
         if (holder) {
-            Py_BEGIN_ALLOW_THREADS code = chunk_build(stream->source->reader, element,
-                stream->shard, stream->shard + 1, &holder->chunk, &stream->err);
-            Py_END_ALLOW_THREADS
+            WITHOUT_GIL(
+                code = chunk_build(stream->source->reader, element, stream->shard,
+                    stream->shard + 1, &holder->chunk, &stream->err));
         }
         PyGILState_Release(gil);
         if (code)
@@ -615,9 +615,9 @@ PyObject *make_column(Source *source, const Field *field, size_t number) {
         return PyErr_NoMemory();
     }
     bags_reader_shards(source->reader, &count);
-    Py_BEGIN_ALLOW_THREADS code =
-        chunk_build(source->reader, &column->element, 0, count, &holder->chunk, &err);
-    Py_END_ALLOW_THREADS column->holder = holder;
+    WITHOUT_GIL(code = chunk_build(
+                    source->reader, &column->element, 0, count, &holder->chunk, &err));
+    column->holder = holder;
     if (code) {
         Py_DECREF((PyObject *)column);
         return raise_error(source->state, &err, source->path);
@@ -793,7 +793,6 @@ static void column_dealloc(PyObject *self) {
     free_object(self);
 }
 
-#define KEYWORDS(function) (PyCFunction)(void (*)(void)) function
 static PyMethodDef column_methods[] = {
     {"__array__", KEYWORDS(column_array), METH_VARARGS | METH_KEYWORDS, NULL},
     {"__dlpack__", KEYWORDS(column_dlpack), METH_VARARGS | METH_KEYWORDS, NULL},

@@ -63,6 +63,15 @@ PyTypeObject *add_type(PyObject *module, PyType_Spec *spec, bool visible);
 
 /* ---- objects ---- */
 
+/* Run statements of C while other Python threads run. */
+#define WITHOUT_GIL(...)                                                               \
+    do {                                                                               \
+        PyThreadState *saved_thread = PyEval_SaveThread();                             \
+        __VA_ARGS__;                                                                   \
+        PyEval_RestoreThread(saved_thread);                                            \
+    } while (0)
+#define KEYWORDS(function) (PyCFunction)(void (*)(void)) function
+
 /* Replace a reference, before the old one is released. */
 #define SET(member, object)                                                            \
     do {                                                                               \
@@ -71,17 +80,24 @@ PyTypeObject *add_type(PyObject *module, PyType_Spec *spec, bool visible);
         Py_XDECREF(old_object);                                                        \
     } while (0)
 
+/* How the objects begin that can be closed. */
+typedef struct Closable {
+    PyObject_HEAD State *state;
+    PyObject *path; /* as it was given; of a Bag in memory "memory"; NULL: not opened */
+} Closable;
+
 void *new_object(PyTypeObject *type);
 void free_object(PyObject *self);
 /* Raise what a call of C returned. NULL. path: for OSError; may be NULL. */
 PyObject *raise_error(State *state, const bags_error *err, PyObject *path);
-int closed_error(void);
-/* True, with an exception, in a child of the process that opened a writer. */
-bool is_forked(pid_t process, PyObject *path);
+int closed_error(PyObject *closable); /* -1 */
+/* Say where a TypeError or ValueError of a conversion is from: PATH: field "F": OPTION:
+ * ... The last two may be NULL. Other exceptions stay. */
+void locate_error(PyObject *path, const char *field, const char *option);
 /* For "O&". */
 extern const char *const unfinished_names[]; /* refuse, skip, read */
 int unfinished_converter(PyObject *object, void *out);
-int number_converter(PyObject *object, void *out); /* unsigned long long */
+int number_converter(PyObject *object, void *out); /* uint64_t */
 /* For pickle: an object of the same class, on which base.__init__ was called with these
  * arguments, and which has the same __dict__. */
 PyObject *rebuild(PyObject *self, PyObject *base, PyObject *args, PyObject *kwargs);
@@ -113,6 +129,42 @@ Source *new_source(State *state, PyObject *path);
 Row *take_row(Source *source);
 void give_row(Source *source, Row *row);
 void free_row(Row *row);
+
+/* How both readers begin. */
+typedef struct Opened {
+    PyObject_HEAD State *state;
+    PyObject *path;
+    Source *source;          /* NULL: closed */
+    PyObject *args, *kwargs; /* of __init__, for pickle; of a DatasetReader args is the
+                                absolute path */
+} Opened;
+
+/* The source, which the caller releases; NULL with an exception if it is closed. */
+Source *source_of(PyObject *self);
+PyObject *close_source(PyObject *self, PyObject *unused);
+PyObject *is_source_closed(PyObject *self, void *unused);
+/* What a path is in a pickle: after chdir it still leads there. */
+PyObject *pickled_path(PyObject *path, PyObject *storage);
+/* An index as of a list: IndexError names it. */
+bool take_index(Source *source, PyObject *object, uint64_t *index);
+
+/* How both writers begin. */
+typedef struct Written {
+    PyObject_HEAD State *state;
+    PyObject *path;
+    void *writer;            /* of C; NULL: closed */
+    PyThread_type_lock lock; /* one thread at a time */
+    pid_t process;
+    uint64_t length, size; /* kept when it is closed */
+} Written;
+
+/* Call a function of C for an open writer, alone and without the GIL. False with an
+ * exception. `data` is for the function. */
+typedef bags_code (*writer_call)(Written *writer, void *data, bags_error *err);
+bool call_writer(PyObject *self, writer_call call, void *data);
+/* Close it, with a function that sets length and size, and `writer` to NULL. */
+PyObject *close_writer(PyObject *self, writer_call close);
+PyObject *is_writer_closed(PyObject *self, void *unused);
 
 /* Bytes that keep their owner alive; they export a read-only buffer. */
 PyObject *new_blob(State *state, PyObject *owner, const void *data, size_t size);

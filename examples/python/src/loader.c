@@ -7,6 +7,7 @@ typedef struct Callback Callback;
 
 typedef struct Loader {
     PyObject_HEAD State *state;
+    PyObject *path;      /* of the first dataset */
     bags_loader *loader; /* NULL: closed */
     PyThread_type_lock lock;
     PyObject *sources; /* tuple: they stay open */
@@ -22,27 +23,33 @@ typedef struct Loader {
 
 /* ---- fields ---- */
 
-/* Members of bags_load_field, and how they are converted. */
-static const struct {
+/* An option: a member of a struct of C, and how it is converted. */
+typedef struct Option {
     const char *name, *choices; /* of an enum, in its order */
-    char kind; /* u: 32 bits, U: 64 bits, b: bool, e: enum, f: 3 floats */
+    char kind; /* u: 32 bits, U: 64 bits, b: bool, n: not, e: enum, f: 3 floats */
     size_t offset;
-} members[] = {
-    {"width", NULL, 'u', offsetof(bags_load_field, width)},
-    {"height", NULL, 'u', offsetof(bags_load_field, height)},
-    {"channels", NULL, 'u', offsetof(bags_load_field, channels)},
+} Option;
+
+#define FIELD(kind, name)                                                              \
+    { #name, NULL, kind, offsetof(bags_load_field, name) }
+static const Option field_options[] = {FIELD('u', width), FIELD('u', height),
+    FIELD('u', channels),
     {"crop", "none center random", 'e', offsetof(bags_load_field, crop)},
-    {"resize", NULL, 'u', offsetof(bags_load_field, resize)},
+    FIELD('u', resize),
     {"filter", "bilinear bicubic", 'e', offsetof(bags_load_field, filter)},
-    {"flip", NULL, 'b', offsetof(bags_load_field, flip)},
-    {"nchw", NULL, 'b', offsetof(bags_load_field, nchw)},
-    {"scaled", NULL, 'b', offsetof(bags_load_field, scaled)},
-    {"orient", NULL, 'b', offsetof(bags_load_field, orient)},
-    {"mean", NULL, 'f', offsetof(bags_load_field, mean)},
-    {"std", NULL, 'f', offsetof(bags_load_field, std)},
-    {"window", NULL, 'U', offsetof(bags_load_field, window)},
-    {"stride", NULL, 'U', offsetof(bags_load_field, stride)},
-};
+    FIELD('b', flip), FIELD('b', nchw), FIELD('b', scaled), FIELD('b', orient),
+    FIELD('f', mean), FIELD('f', std), FIELD('U', window), FIELD('U', stride), {0}};
+
+#define LOADER(kind, name)                                                             \
+    { #name, NULL, kind, offsetof(bags_loader_options, name) }
+#define ORDER(kind, name)                                                              \
+    { #name, NULL, kind, offsetof(bags_loader_options, order.name) }
+static const Option loader_options[] = {LOADER('u', batch), ORDER('U', seed),
+    {"shuffle", NULL, 'n', offsetof(bags_loader_options, order.in_order)},
+    ORDER('U', chunk), ORDER('U', window), LOADER('b', drop_last), LOADER('u', rank),
+    LOADER('u', ranks), LOADER('u', threads), LOADER('u', ahead),
+    LOADER('b', skip_damaged), LOADER('b', prefetch), LOADER('b', random_window),
+    LOADER('U', window_start), {0}};
 
 static bool set_choice(int *out, const char *choices, PyObject *value) {
     const char *text =
@@ -65,6 +72,10 @@ static bool set_choice(int *out, const char *choices, PyObject *value) {
 }
 
 static bool set_floats(float *out, PyObject *value) {
+    if (PySequence_Check(value) && PySequence_Size(value) % 2 != 1) {
+        PyErr_SetString(PyExc_ValueError, "a number, or 3 of them, are required");
+        return false;
+    }
     for (Py_ssize_t i = 0; i < 3; i++) { /* a number, or one per channel */
         PyObject *part =
             PyNumber_Check(value) && !PySequence_Check(value)
@@ -84,7 +95,8 @@ static bool set_shape(bags_load_field *field, uint64_t *shape, PyObject *value) 
         PyErr_SetString(PyExc_ValueError, "shape has more than 6 dimensions");
     for (Py_ssize_t i = 0; !PyErr_Occurred() && i < dims; i++) {
         PyObject *part = PySequence_GetItem(value, i);
-        shape[i] = part ? PyLong_AsUnsignedLongLong(part) : 0;
+        if (part)
+            number_converter(part, &shape[i]);
         Py_XDECREF(part);
     }
     field->dims = dims < 0 ? 0 : (size_t)dims;
@@ -101,8 +113,41 @@ struct Callback {
     PyObject *call;
 };
 
-/* Set a member by its name. */
-static bool set_member(bags_load_field *field, uint64_t *shape, Callback *callback,
+/* Set the option of a table. False if there is none of this name, or with an exception. */
+static bool set_option(
+    const Option *options, void *to, const char *name, PyObject *value) {
+    uint64_t number = 0;
+    while (options->name && strcmp(name, options->name) != 0)
+        options++;
+    void *out = (char *)to + options->offset;
+    switch (options->kind) {
+    case 'e':
+        return set_choice((int *)out, options->choices, value);
+    case 'f':
+        return set_floats((float *)out, value);
+    case 'b':
+    case 'n':
+        *(bool *)out = (PyObject_IsTrue(value) == 1) == (options->kind == 'b');
+        return !PyErr_Occurred();
+    case 'u':
+    case 'U':
+        if (!number_converter(value, &number))
+            return false;
+        if (options->kind == 'U')
+            *(uint64_t *)out = number;
+        else if (number <= UINT32_MAX)
+            *(uint32_t *)out = (uint32_t)number;
+        else
+            PyErr_Format(PyExc_ValueError, "%R is above 2^32-1", value);
+        return !PyErr_Occurred();
+    default:
+        PyErr_SetString(PyExc_TypeError, "unknown option");
+        return false;
+    }
+}
+
+/* Set an option of a field. */
+static bool set_field(bags_load_field *field, uint64_t *shape, Callback *callback,
     const char *name, PyObject *value) {
     if (strcmp(name, "dtype") == 0) {
         PyObject *text = PyUnicode_Check(value) ? Py_NewRef(value)
@@ -112,7 +157,7 @@ static bool set_member(bags_load_field *field, uint64_t *shape, Callback *callba
         field->dtype = word ? bags_dtype_parse(word, (size_t)size, NULL) : 0;
         Py_XDECREF(text);
         if (word && !field->dtype)
-            PyErr_Format(PyExc_ValueError, "dtype %R is not supported", value);
+            PyErr_Format(PyExc_ValueError, "%R is not supported", value);
         return field->dtype != BAGS_DTYPE_NONE && !PyErr_Occurred();
     }
     if (strcmp(name, "shape") == 0)
@@ -122,37 +167,10 @@ static bool set_member(bags_load_field *field, uint64_t *shape, Callback *callba
         field->decode = call_decode;
         field->user = callback;
         if (!PyCallable_Check(value))
-            PyErr_SetString(PyExc_TypeError, "decode must be a function of a blob");
+            PyErr_SetString(PyExc_TypeError, "a function of a blob is required");
         return PyCallable_Check(value);
     }
-    for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
-        void *out = (char *)field + members[i].offset;
-        if (strcmp(name, members[i].name) != 0)
-            continue;
-        unsigned long long number = 0;
-        switch (members[i].kind) {
-        case 'e':
-            return set_choice((int *)out, members[i].choices, value);
-        case 'f':
-            return set_floats((float *)out, value);
-        case 'b':
-            *(bool *)out = PyObject_IsTrue(value) == 1;
-            return !PyErr_Occurred();
-        default:
-            break;
-        }
-        if (!number_converter(value, &number))
-            return false;
-        if (!PyErr_Occurred() && members[i].kind == 'u' && number > UINT32_MAX)
-            PyErr_Format(PyExc_OverflowError, "%s is too large", name);
-        if (members[i].kind == 'u')
-            *(uint32_t *)out = (uint32_t)number;
-        else
-            *(uint64_t *)out = number;
-        return !PyErr_Occurred();
-    }
-    PyErr_Format(PyExc_TypeError, "a field has no option %s", name);
-    return false;
+    return set_option(field_options, field, name, value);
 }
 
 /* fields: {name: {option: value}}, of which the dict lives as long as the loader. */
@@ -179,9 +197,9 @@ static bool set_fields(Loader *loader, bags_load_field *fields, uint64_t (*shape
                      *key = PyTuple_GetItem(option, 0);
             const char *word =
                 PyUnicode_Check(key) ? PyUnicode_AsUTF8AndSize(key, NULL) : "?";
-            if (word)
-                set_member(&fields[i], shapes[i], &callbacks[i], word,
-                    PyTuple_GetItem(option, 1));
+            if (word && !set_field(&fields[i], shapes[i], &callbacks[i], word,
+                            PyTuple_GetItem(option, 1)))
+                locate_error(loader->path, name, word);
         }
         Py_XDECREF(options);
     }
@@ -325,67 +343,65 @@ static int loader_open(Loader *loader, PyObject *list, bags_loader_options *opti
     return loader->loader ? 0 : -1;
 }
 
-static int loader_init(PyObject *self, PyObject *args, PyObject *kwargs) {
-    static char *words[] = {"readers", "batch", "fields", "seed", "shuffle", "chunk",
-        "window", "weights", "drop_last", "rank", "ranks", "threads", "ahead",
-        "skip_damaged", "prefetch", "random_window", "window_start", NULL};
-    Loader *loader = (Loader *)self;
-    PyObject *list, *fields = Py_None, *weights = Py_None;
-    bags_loader_options options;
-    unsigned long long seed = 0, chunk = 0, window = 0, start = 0;
-    unsigned long long small[5] = {32, 0, 0, 0, 0};
-    uint32_t *smalls[5] = {&options.batch, &options.rank, &options.ranks,
-        &options.threads, &options.ahead};
-    int shuffle = 1, drop = 0, skip = 0, prefetch = 0, random = 0;
-    double shares[256];
-    memset(&options, 0, sizeof options);
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!|O&$OO&pO&O&OpO&O&O&O&pppO&",
-            words, &PyList_Type, &list, number_converter, &small[0], &fields,
-            number_converter, &seed, &shuffle, number_converter, &chunk,
-            number_converter, &window, &weights, &drop, number_converter, &small[1],
-            number_converter, &small[2], number_converter, &small[3], number_converter,
-            &small[4], &skip, &prefetch, &random, number_converter, &start))
-        return -1;
-    for (int i = 0; i < 5; i++) {
-        if (small[i] > UINT32_MAX)
-            return PyErr_Format(PyExc_ValueError, "%llu is too large", small[i]), -1;
-        *smalls[i] = (uint32_t)small[i];
-    }
-    if (loader->state || options.batch == 0) {
-        PyErr_SetString(loader->state ? PyExc_TypeError : PyExc_ValueError,
-            loader->state ? "__init__ was called before" : "batch is 0");
-        return -1;
-    }
+/* A weight for each dataset; to be freed. NULL: None, or an exception. */
+static double *loader_weights(PyObject *list, PyObject *weights) {
     Py_ssize_t count = weights == Py_None ? 0 : PySequence_Size(weights);
-    if (count > 256 || (count && count != PyList_Size(list)))
-        PyErr_SetString(PyExc_ValueError, "a weight for each of up to 256 datasets");
-    for (Py_ssize_t i = 0; !PyErr_Occurred() && i < count; i++) {
+    double *shares = NULL;
+    if (count > 0 && count == PyList_Size(list))
+        shares = (double *)PyMem_Calloc((size_t)count, sizeof *shares);
+    else if (weights != Py_None && !PyErr_Occurred())
+        PyErr_Format(PyExc_ValueError, "weights: %zd for %zd datasets", count,
+            PyList_Size(list));
+    for (Py_ssize_t i = 0; shares && !PyErr_Occurred() && i < count; i++) {
         PyObject *share = PySequence_GetItem(weights, i);
         shares[i] = share ? PyFloat_AsDouble(share) : 0;
         Py_XDECREF(share);
     }
-    if (PyErr_Occurred())
+    return shares;
+}
+
+/* _core.Loader(readers, fields, weights, options): fields and options are dicts. */
+static int loader_init(PyObject *self, PyObject *args, PyObject *kwargs) {
+    static char *words[] = {"readers", "fields", "weights", "options", NULL};
+    Loader *loader = (Loader *)self;
+    PyObject *list, *fields, *weights, *named;
+    bags_loader_options options;
+    memset(&options, 0, sizeof options);
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOO!", words, &PyList_Type, &list,
+            &fields, &weights, &PyDict_Type, &named))
         return -1;
-    options.order.seed = seed;
-    options.order.in_order = !shuffle;
-    options.order.chunk = chunk;
-    options.order.window = window;
-    options.order.weights = count ? shares : NULL;
-    options.drop_last = drop;
-    options.skip_damaged = skip;
-    options.prefetch = prefetch;
-    options.random_window = random;
-    options.window_start = start;
+    if (loader->state || PyList_Size(list) == 0) {
+        PyErr_SetString(loader->state ? PyExc_TypeError : PyExc_ValueError,
+            loader->state ? "__init__ was called before" : "no dataset");
+        return -1;
+    }
     loader->state = state_of(Py_TYPE(self));
+    loader->path = PyObject_GetAttrString(PyList_GetItem(list, 0), "path");
     loader->process = getpid();
     loader->fields = Py_NewRef(fields);
     loader->lock = PyThread_allocate_lock();
+    if (!loader->path)
+        return -1;
     if (!loader->lock)
         return PyErr_NoMemory(), -1;
-    if (loader_open(loader, list, &options))
-        return -1;
-    loader->batches = bags_loader_batches(loader->loader);
-    return 0;
+    PyObject *items = PyMapping_Items(named);
+    for (Py_ssize_t i = 0; items && !PyErr_Occurred() && i < PyList_Size(items); i++) {
+        PyObject *item = PyList_GetItem(items, i);
+        const char *name = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(item, 0), NULL);
+        if (name &&
+            !set_option(loader_options, &options, name, PyTuple_GetItem(item, 1)))
+            locate_error(loader->path, NULL, name);
+    }
+    Py_XDECREF(items);
+    if (!PyErr_Occurred() && options.batch == 0)
+        PyErr_Format(PyExc_ValueError, "%S: batch: 0 (minimum 1)", loader->path);
+    double *shares = PyErr_Occurred() ? NULL : loader_weights(list, weights);
+    options.order.weights = shares;
+    int code = PyErr_Occurred() ? -1 : loader_open(loader, list, &options);
+    PyMem_Free(shares);
+    if (!code)
+        loader->batches = bags_loader_batches(loader->loader);
+    return code;
 }
 
 /* ---- batches ---- */
@@ -460,7 +476,7 @@ static bool loader_ready(Loader *loader) {
     if (calling == loader)
         PyErr_SetString(PyExc_RuntimeError, "a decode function cannot use a Loader");
     else if (!loader->loader)
-        closed_error();
+        closed_error((PyObject *)loader);
     else if (loader->process != getpid())
         PyErr_SetString(PyExc_RuntimeError,
             "a Loader cannot be used in a forked child: its threads are in the parent");
@@ -469,8 +485,7 @@ static bool loader_ready(Loader *loader) {
 
 /* Both with the lock, which waits for other Python threads without the GIL. */
 static void loader_lock(Loader *loader) {
-    Py_BEGIN_ALLOW_THREADS PyThread_acquire_lock(loader->lock, WAIT_LOCK);
-    Py_END_ALLOW_THREADS
+    WITHOUT_GIL(PyThread_acquire_lock(loader->lock, WAIT_LOCK));
 }
 
 static PyObject *loader_fail(Loader *loader, const bags_error *err) {
@@ -494,8 +509,9 @@ static PyObject *loader_next_locked(Loader *loader) {
         loader->batch = 0;
         return NULL; /* StopIteration */
     }
-    Py_BEGIN_ALLOW_THREADS code = bags_loader_next(loader->loader, &batch, &err);
-    Py_END_ALLOW_THREADS if (code) return loader_fail(loader, &err);
+    WITHOUT_GIL(code = bags_loader_next(loader->loader, &batch, &err));
+    if (code)
+        return loader_fail(loader, &err);
     loader->epoch = batch->epoch;
     loader->batch = batch->batch + 1;
     loader->skipped += batch->skipped;
@@ -515,8 +531,9 @@ static PyObject *loader_next(PyObject *self) {
 static bool loader_seek(Loader *loader, uint64_t epoch, uint64_t batch) {
     bags_error err;
     bags_code code;
-    Py_BEGIN_ALLOW_THREADS code = bags_loader_seek(loader->loader, epoch, batch, &err);
-    Py_END_ALLOW_THREADS if (code) return loader_fail(loader, &err), false;
+    WITHOUT_GIL(code = bags_loader_seek(loader->loader, epoch, batch, &err));
+    if (code)
+        return loader_fail(loader, &err), false;
     loader->epoch = epoch;
     loader->batch = batch;
     return true;
@@ -545,27 +562,26 @@ static PyObject *loader_save(PyObject *self, PyObject *unused) {
     loader_lock(loader);
     PyObject *out = NULL;
     if (loader_ready(loader)) {
-        Py_BEGIN_ALLOW_THREADS code = bags_loader_save(loader->loader, state, &err);
-        Py_END_ALLOW_THREADS out =
-            code
-                ? raise_error(loader->state, &err, NULL)
-                : Py_BuildValue("{sKsKsy#}", "epoch", (unsigned long long)loader->epoch,
-                      "batch", (unsigned long long)loader->batch, "state", state,
-                      (Py_ssize_t)BAGS_LOADER_STATE);
+        WITHOUT_GIL(code = bags_loader_save(loader->loader, state, &err));
+        out = code ? raise_error(loader->state, &err, NULL)
+                   : Py_BuildValue("{sKsKsy#}", "epoch",
+                         (unsigned long long)loader->epoch, "batch",
+                         (unsigned long long)loader->batch, "state", state,
+                         (Py_ssize_t)BAGS_LOADER_STATE);
     }
     PyThread_release_lock(loader->lock);
     return out;
 }
 
-static bool loader_restore(Loader *loader, unsigned long long epoch,
-    unsigned long long batch, const char *state, Py_ssize_t size) {
+static bool loader_restore(
+    Loader *loader, uint64_t epoch, uint64_t batch, const char *state, size_t size) {
     bags_error err;
     bags_code code;
     if (!loader_ready(loader))
         return false;
-    Py_BEGIN_ALLOW_THREADS code =
-        bags_loader_restore(loader->loader, state, (size_t)size, &err);
-    Py_END_ALLOW_THREADS if (code) return loader_fail(loader, &err), false;
+    WITHOUT_GIL(code = bags_loader_restore(loader->loader, state, size, &err));
+    if (code)
+        return loader_fail(loader, &err), false;
     bool end =
         batch >= loader->batches; /* after the last batch, before StopIteration */
     if (!loader_seek(loader, end ? epoch + 1 : epoch, end ? 0 : batch))
@@ -576,33 +592,53 @@ static bool loader_restore(Loader *loader, unsigned long long epoch,
     return true;
 }
 
-static PyObject *loader_load(PyObject *self, PyObject *dict) {
-    Loader *loader = (Loader *)self;
-    unsigned long long epoch, batch;
-    const char *state;
+/* load_state_dict of a checked state. */
+static bool loader_set_state(Loader *loader, PyObject *parts[3]) {
+    uint64_t epoch, batch;
+    char *state;
     Py_ssize_t size;
-    PyObject *empty = PyTuple_New(0);
-    static char *words[] = {"epoch", "batch", "state", NULL};
-    bool good = empty && loader_ready(loader);
+    if (!number_converter(parts[0], &epoch) || !number_converter(parts[1], &batch) ||
+        PyBytes_AsStringAndSize(parts[2], &state, &size)) {
+        locate_error(loader->path, NULL, "not a state of this Loader");
+        return false;
+    }
+    if (epoch > INT64_MAX || batch > loader->batches) {
+        PyErr_Format(PyExc_ValueError,
+            "not a state of this Loader: epoch %S, batch %S (it has %llu batches per "
+            "epoch)",
+            parts[0], parts[1], (unsigned long long)loader->batches);
+        return false;
+    }
+    loader_lock(loader);
+    bool good = loader_restore(loader, epoch, batch, state, (size_t)size);
+    PyThread_release_lock(loader->lock);
+    return good;
+}
+
+static PyObject *loader_load(PyObject *self, PyObject *dict) {
+    static const char *const names[] = {"epoch", "batch", "state"};
+    Loader *loader = (Loader *)self;
+    PyObject *parts[3] = {NULL, NULL, NULL};
+    bool good = loader_ready(loader);
     if (good && !PyDict_Check(dict)) {
         PyErr_SetString(PyExc_TypeError, "a dict of state_dict is required");
         good = false;
     }
-    good = good && PyArg_ParseTupleAndKeywords(
-                       empty, dict, "$KKy#", words, &epoch, &batch, &state, &size);
-    Py_XDECREF(empty);
-    if (good && (epoch > INT64_MAX || batch > loader->batches)) {
-        PyErr_Format(PyExc_ValueError,
-            "not a state of this Loader: epoch %llu, batch %llu, of %llu an epoch", epoch,
-            batch, (unsigned long long)loader->batches);
-        good = false;
+    for (int i = 0; good && i < 3; i++) {
+        parts[i] = PyMapping_GetItemString(dict, names[i]);
+        good = parts[i] != NULL;
     }
-    if (!good)
-        return NULL;
-    loader_lock(loader);
-    good = loader_restore(loader, epoch, batch, state, size);
-    PyThread_release_lock(loader->lock);
+    good = good && loader_set_state(loader, parts);
+    for (int i = 0; i < 3; i++)
+        Py_XDECREF(parts[i]);
     return good ? Py_NewRef(Py_None) : NULL;
+}
+
+static void close_locked(Loader *loader) {
+    PyThread_acquire_lock(loader->lock, WAIT_LOCK);
+    bags_loader_close(loader->loader);
+    loader->loader = NULL;
+    PyThread_release_lock(loader->lock);
 }
 
 static PyObject *loader_close(PyObject *self, PyObject *unused) {
@@ -610,13 +646,8 @@ static PyObject *loader_close(PyObject *self, PyObject *unused) {
     (void)unused;
     if (calling == loader)
         return loader_ready(loader), NULL;
-    if (loader->loader && loader->process == getpid()) {
-        Py_BEGIN_ALLOW_THREADS PyThread_acquire_lock(loader->lock, WAIT_LOCK);
-        bags_loader_close(loader->loader);
-        loader->loader = NULL;
-        PyThread_release_lock(loader->lock);
-        Py_END_ALLOW_THREADS
-    }
+    if (loader->loader && loader->process == getpid())
+        WITHOUT_GIL(close_locked(loader));
     Py_RETURN_NONE;
 }
 
@@ -662,6 +693,7 @@ static void loader_dealloc(PyObject *self) {
         return;
     if (loader->lock)
         PyThread_free_lock(loader->lock);
+    Py_XDECREF(loader->path);
     Py_XDECREF(loader->sources);
     for (int i = 0; i < 3; i++)
         Py_XDECREF(loader->raised[i]);

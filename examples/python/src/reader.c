@@ -2,12 +2,10 @@
 #include "core.h"
 
 typedef struct Reader {
-    PyObject_HEAD State *state;
-    Source *source; /* NULL: closed */
+    Opened base;
     Field *fields;
     size_t count;
-    PyObject *path, *kwargs; /* for pickle: of __init__, without decoders */
-    int codecs;              /* they were omitted, None, or a mapping */
+    int codecs; /* they were omitted, None, or a mapping */
 } Reader;
 
 enum { OWN, RAW, MAPPED };
@@ -16,7 +14,7 @@ enum { OWN, RAW, MAPPED };
 
 static int reader_fields(Reader *reader, PyObject *codecs) {
     size_t count;
-    const bags_field *of = bags_reader_fields(reader->source->reader, &count);
+    const bags_field *of = bags_reader_fields(reader->base.source->reader, &count);
     reader->fields = (Field *)PyMem_Calloc(count + 1, sizeof *reader->fields);
     if (!reader->fields) {
         PyErr_NoMemory();
@@ -24,7 +22,7 @@ static int reader_fields(Reader *reader, PyObject *codecs) {
     }
     for (size_t i = 0; i < count; i++) {
         reader->count = i + 1;
-        if (field_init(reader->state, &reader->fields[i], of[i].name, of[i].type,
+        if (field_init(reader->base.state, &reader->fields[i], of[i].name, of[i].type,
                 codecs, true))
             return -1;
     }
@@ -39,16 +37,17 @@ static int reader_open(
     if (!PyUnicode_FSConverter(path, &name))
         return -1;
     const char *text = PyBytes_AsString(name);
-    PyObject *storage = open_storage(reader->state, text, from, &options->env.io);
+    PyObject *storage = open_storage(reader->base.state, text, from, &options->env.io);
     if (storage) {
-        Py_BEGIN_ALLOW_THREADS opened = bags_reader_open(text, options, &err);
-        Py_END_ALLOW_THREADS if (!opened) raise_error(reader->state, &err, path);
+        WITHOUT_GIL(opened = bags_reader_open(text, options, &err));
+        if (!opened)
+            raise_error(reader->base.state, &err, path);
     }
     Py_DECREF(name);
-    reader->source = opened ? new_source(reader->state, path) : NULL;
-    if (reader->source) {
-        reader->source->reader = opened;
-        reader->source->storage = storage;
+    reader->base.source = opened ? new_source(reader->base.state, path) : NULL;
+    if (reader->base.source) {
+        reader->base.source->reader = opened;
+        reader->base.source->storage = storage;
         return 0;
     }
     bags_reader_close(opened);
@@ -63,14 +62,14 @@ static int reader_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     Reader *reader = (Reader *)self;
     PyObject *path, *codecs = NULL, *from = Py_None;
     int cache = 1, no_mmap = 0, gaps = 0, checks = 0, no_ahead = 0;
-    unsigned long long start = 0, step = 1, stop = 0;
-    Py_ssize_t files = 0;
+    uint64_t start = 0, step = 1, stop = 0;
+    uint64_t files = 0;
     bags_reader_options options;
     memset(&options, 0, sizeof options);
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OpO&O&$pO&pppnOO&", words, &path,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|OpO&O&$pO&pppO&OO&", words, &path,
             &codecs, &cache, number_converter, &start, number_converter, &step,
             &no_mmap, unfinished_converter, &options.unfinished, &gaps, &checks,
-            &no_ahead, &files, &from, number_converter, &stop))
+            &no_ahead, number_converter, &files, &from, number_converter, &stop))
         return -1;
     if (reader->fields) {
         PyErr_SetString(PyExc_TypeError, "__init__ was called before");
@@ -78,10 +77,9 @@ static int reader_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     }
     if (stop) /* the name of C */
         step = stop;
-    if (start >= step || files < 0) {
-        PyErr_Format(PyExc_ValueError,
-            "shard_start=%llu is not below shard_step=%llu, or max_files is negative",
-            start, step);
+    if (start >= step) {
+        PyErr_Format(PyExc_ValueError, "shard_start=%llu is not below shard_step=%llu",
+            (unsigned long long)start, (unsigned long long)step);
         return -1;
     }
     options.shard_start = start;
@@ -92,52 +90,31 @@ static int reader_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     options.verify_checksums = checks;
     options.no_read_ahead = no_ahead;
     options.max_files = (size_t)files;
-    reader->state = state_of(Py_TYPE(self));
-    options.registry = reader->state->registry;
+    reader->base.state = state_of(Py_TYPE(self));
+    options.registry = reader->base.state->registry;
     reader->codecs = !codecs ? OWN : codecs == Py_None ? RAW : MAPPED;
     if (reader_open(reader, path, from, &options) || reader_fields(reader, codecs))
         return -1;
-    reader->path = Py_NewRef(path);
-    reader->kwargs = Py_BuildValue("{sisKsKsisssisisisnsO}", "cache_index", cache,
+    reader->base.path = Py_NewRef(path);
+    reader->base.args = pickled_path(path, from);
+    reader->base.kwargs = Py_BuildValue("{sisKsKsisssisisisKsO}", "cache_index", cache,
         "shard_start", start, "shard_step", step, "no_mmap", no_mmap, "unfinished",
         unfinished_names[options.unfinished], "allow_gaps", gaps, "verify_checksums",
         checks, "no_read_ahead", no_ahead, "max_files", files, "storage", from);
-    return reader->kwargs ? 0 : -1;
-}
-
-/* The source, which the caller releases; NULL with an exception if it is closed. */
-static Source *reader_source(PyObject *self) {
-    Source *source = ((Reader *)self)->source;
-    if (!source)
-        closed_error();
-    return (Source *)Py_XNewRef((PyObject *)source);
+    return reader->base.args && reader->base.kwargs ? 0 : -1;
 }
 
 Source *reader_source_of(State *state, PyObject *reader) {
     if (PyObject_TypeCheck(reader, state->reader))
-        return reader_source(reader);
+        return source_of(reader);
     PyErr_Format(PyExc_TypeError, "a DatasetReader is required, not %R",
         (PyObject *)Py_TYPE(reader));
     return NULL;
 }
 
 static Py_ssize_t reader_len(PyObject *self) {
-    Source *source = ((Reader *)self)->source;
-    return source ? (Py_ssize_t)bags_reader_length(source->reader) : closed_error();
-}
-
-/* An index, counted from the end if it is negative. */
-static bool reader_index(Source *source, PyObject *object, uint64_t *index) {
-    Py_ssize_t length = (Py_ssize_t)bags_reader_length(source->reader);
-    Py_ssize_t i = PyNumber_AsSsize_t(object, PyExc_IndexError);
-    if (i == -1 && PyErr_Occurred())
-        return false;
-    *index = (uint64_t)(i < 0 && i >= -length ? i + length : i);
-    if (i < -length)
-        PyErr_Format(PyExc_IndexError,
-            "%S: datapoint index %zd out of range (length %zd)", source->path, i,
-            length);
-    return i >= -length;
+    Source *source = ((Opened *)self)->source;
+    return source ? (Py_ssize_t)bags_reader_length(source->reader) : closed_error(self);
 }
 
 static bool reader_field(Reader *reader, PyObject *name, size_t *field) {
@@ -155,9 +132,9 @@ static bool reader_field(Reader *reader, PyObject *name, size_t *field) {
         PyErr_Format(PyExc_KeyError, "no field %R", name);
         return false;
     }
-    if (!bags_reader_field(reader->source->reader, text, field, &err))
+    if (!bags_reader_field(reader->base.source->reader, text, field, &err))
         return true;
-    raise_error(reader->state, &err, NULL);
+    raise_error(reader->base.state, &err, NULL);
     return false;
 }
 
@@ -189,9 +166,8 @@ static PyObject *read_datapoint(Reader *reader, Source *source, uint64_t index,
     bags_error err;
     bags_code code = BAGS_OK;
     if (out) {
-        Py_BEGIN_ALLOW_THREADS code =
-            bags_reader_get(source->reader, index, selects, count, &row->row, &err);
-        Py_END_ALLOW_THREADS
+        WITHOUT_GIL(code = bags_reader_get(
+                        source->reader, index, selects, count, &row->row, &err));
     }
     if (code) {
         raise_error(source->state, &err, source->path);
@@ -273,9 +249,10 @@ static Py_ssize_t mask_selects(Reader *reader, PyObject *mask, bags_select *sele
                              : Py_NewRef(Py_True);
         int chosen = -1;
         if (of && reader_field(reader, name, &number)) {
-            if (used >= (Py_ssize_t)reader->count) {
-                PyErr_Format(PyExc_ValueError, "field %R is listed twice", name);
-            } else {
+            for (Py_ssize_t j = 0; chosen < 0 && j < used; j++)
+                if (selects[j].field == number) /* listed twice */
+                    chosen = 0;
+            if (chosen < 0) {
                 chosen = mask_select(reader, number, of, &selects[used]);
                 /* The result of a dict is in the order of the fields. */
                 for (Py_ssize_t j = used; map && chosen > 0 && j > 0; j--) {
@@ -304,14 +281,14 @@ static Py_ssize_t mask_selects(Reader *reader, PyObject *mask, bags_select *sele
 
 static PyObject *reader_subscript(PyObject *self, PyObject *key) {
     Reader *reader = (Reader *)self;
-    Source *source = reader_source(self);
+    Source *source = source_of(self);
     bags_select few[8], *selects = NULL;
     PyObject *out = NULL;
     uint64_t index;
     if (!source)
         return NULL;
     if (!PyTuple_Check(key)) {
-        if (PyIndex_Check(key) && reader_index(source, key, &index))
+        if (PyIndex_Check(key) && take_index(source, key, &index))
             out = read_datapoint(reader, source, index, NULL, 0);
         else if (!PyErr_Occurred())
             PyErr_Format(PyExc_TypeError,
@@ -319,7 +296,7 @@ static PyObject *reader_subscript(PyObject *self, PyObject *key) {
                 (PyObject *)Py_TYPE(key));
     } else if (PyTuple_Size(key) != 2) {
         PyErr_SetString(PyExc_TypeError, "an index and a mask are required");
-    } else if (reader_index(source, PyTuple_GetItem(key, 0), &index)) {
+    } else if (take_index(source, PyTuple_GetItem(key, 0), &index)) {
         selects = reader->count <= 8
                       ? few
                       : (bags_select *)PyMem_Calloc(reader->count, sizeof *selects);
@@ -337,7 +314,7 @@ static PyObject *reader_subscript(PyObject *self, PyObject *key) {
 }
 
 static PyObject *reader_item(PyObject *self, Py_ssize_t index) {
-    Source *source = reader_source(self);
+    Source *source = source_of(self);
     PyObject *out =
         source ? read_datapoint((Reader *)self, source, (uint64_t)index, NULL, 0)
                : NULL;
@@ -346,20 +323,20 @@ static PyObject *reader_item(PyObject *self, Py_ssize_t index) {
 }
 
 static PyObject *reader_items(PyObject *self, PyObject *args) {
-    Source *source = reader_source(self);
+    Source *source = source_of(self);
     PyObject *key, *name;
     uint64_t index, count = 0;
     size_t field;
     Row *row = NULL;
     bags_error err;
     if (source && PyArg_ParseTuple(args, "OO", &key, &name) &&
-        reader_index(source, key, &index) &&
-        reader_field((Reader *)self, name, &field) &&
+        take_index(source, key, &index) && reader_field((Reader *)self, name, &field) &&
         (row = take_row(source)) != NULL) {
         bags_code code;
-        Py_BEGIN_ALLOW_THREADS code =
-            bags_reader_items(source->reader, index, field, &row->row, &count, &err);
-        Py_END_ALLOW_THREADS if (code) raise_error(source->state, &err, source->path);
+        WITHOUT_GIL(code = bags_reader_items(
+                        source->reader, index, field, &row->row, &count, &err));
+        if (code)
+            raise_error(source->state, &err, source->path);
         give_row(source, row);
     }
     Py_XDECREF((PyObject *)source);
@@ -376,16 +353,15 @@ static PyObject *read_values(
     bags_error err;
     bags_code code = BAGS_OK;
     if (out && !field->sequence) {
-        Py_BEGIN_ALLOW_THREADS code =
-            bags_reader_get_range(source->reader, start, stop, number, &row->row, &err);
-        Py_END_ALLOW_THREADS Py_DECREF(out);
+        WITHOUT_GIL(code = bags_reader_get_range(
+                        source->reader, start, stop, number, &row->row, &err));
+        Py_DECREF(out);
         out = code ? NULL : slot_value(source, field, row, 0, true);
     }
     for (uint64_t i = start; out && field->sequence && i < stop; i++) {
-        Py_BEGIN_ALLOW_THREADS code =
-            bags_reader_get(source->reader, i, &whole, 1, &row->row, &err);
-        Py_END_ALLOW_THREADS PyObject *list =
-            code ? NULL : slot_value(source, field, row, 0, true);
+        WITHOUT_GIL(
+            code = bags_reader_get(source->reader, i, &whole, 1, &row->row, &err));
+        PyObject *list = code ? NULL : slot_value(source, field, row, 0, true);
         if (!list || PyList_SetItem(out, (Py_ssize_t)(i - start), list))
             Py_CLEAR(out);
     }
@@ -398,7 +374,7 @@ static PyObject *read_values(
 
 static PyObject *reader_values(PyObject *self, PyObject *args, PyObject *kwargs) {
     static char *words[] = {"name", "start", "stop", NULL};
-    Source *source = reader_source(self);
+    Source *source = source_of(self);
     Py_ssize_t start = 0, stop = PY_SSIZE_T_MAX;
     PyObject *name, *end = Py_None, *out = NULL;
     size_t field;
@@ -418,7 +394,7 @@ static PyObject *reader_values(PyObject *self, PyObject *args, PyObject *kwargs)
 }
 
 static PyObject *reader_column(PyObject *self, PyObject *name) {
-    Source *source = reader_source(self);
+    Source *source = source_of(self);
     size_t field;
     PyObject *out = NULL;
     if (source && reader_field((Reader *)self, name, &field))
@@ -428,7 +404,7 @@ static PyObject *reader_column(PyObject *self, PyObject *name) {
 }
 
 static PyObject *reader_index_of(PyObject *self, PyObject *name) {
-    Source *source = reader_source(self);
+    Source *source = source_of(self);
     const bags_io *io;
     size_t field;
     PyObject *path = NULL, *out = NULL;
@@ -444,7 +420,7 @@ static PyObject *reader_index_of(PyObject *self, PyObject *name) {
 
 static PyObject *reader_stream(PyObject *self, PyObject *args, PyObject *kwargs) {
     static char *words[] = {"requested_schema", NULL};
-    Source *source = reader_source(self);
+    Source *source = source_of(self);
     PyObject *requested = Py_None, *out = NULL;
     if (source && PyArg_ParseTupleAndKeywords(args, kwargs, "|O", words, &requested))
         out = make_stream(source, ((Reader *)self)->fields, ((Reader *)self)->count);
@@ -460,14 +436,15 @@ static PyObject *reader_spec(PyObject *self, void *unused) {
 }
 
 static PyObject *reader_info(PyObject *self, void *what) {
-    Source *source = reader_source(self);
+    Source *source = source_of(self);
     bags_info info;
     bags_error err;
     bags_code code;
     if (!source)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS code = bags_reader_info(source->reader, &info, NULL, &err);
-    Py_END_ALLOW_THREADS if (code) raise_error(source->state, &err, source->path);
+    WITHOUT_GIL(code = bags_reader_info(source->reader, &info, NULL, &err));
+    if (code)
+        raise_error(source->state, &err, source->path);
     Py_DECREF(source);
     return code   ? NULL
            : what ? PyBool_FromLong(info.sharded)
@@ -475,44 +452,34 @@ static PyObject *reader_info(PyObject *self, void *what) {
 }
 
 static PyObject *reader_shards(PyObject *self, void *unused) {
-    Source *source = ((Reader *)self)->source;
+    Source *source = ((Opened *)self)->source;
     size_t count;
     (void)unused;
     if (!source)
-        return closed_error(), NULL;
+        return closed_error(self), NULL;
     bags_reader_shards(source->reader, &count);
     return PyLong_FromSize_t(count);
 }
 
 static PyObject *reader_path(PyObject *self, void *unused) {
     (void)unused;
-    PyObject *path = ((Reader *)self)->path;
+    PyObject *path = ((Opened *)self)->path;
     return Py_NewRef(path ? path : Py_None);
-}
-
-static PyObject *reader_closed(PyObject *self, void *unused) {
-    (void)unused;
-    return PyBool_FromLong(!((Reader *)self)->source);
-}
-
-static PyObject *reader_close(PyObject *self, PyObject *unused) {
-    (void)unused;
-    Py_CLEAR(((Reader *)self)->source);
-    Py_RETURN_NONE;
 }
 
 static PyObject *reader_reduce(PyObject *self, PyObject *unused) {
     Reader *reader = (Reader *)self;
     (void)unused;
-    if (!reader->kwargs)
-        return closed_error(), NULL;
+    if (!reader->base.kwargs)
+        return closed_error(self), NULL;
     PyObject *args, *codecs, *out;
     codecs = reader->codecs == RAW ? Py_NewRef(Py_None)
                                    : fields_codecs(reader->fields, reader->count);
     args = !codecs                 ? NULL
-           : reader->codecs == OWN ? Py_BuildValue("(O)", reader->path)
-                                   : Py_BuildValue("(OO)", reader->path, codecs);
-    out = args ? rebuild(self, (PyObject *)reader->state->reader, args, reader->kwargs)
+           : reader->codecs == OWN ? Py_BuildValue("(O)", reader->base.args)
+                                   : Py_BuildValue("(OO)", reader->base.args, codecs);
+    out = args ? rebuild(self, (PyObject *)reader->base.state->reader, args,
+                     reader->base.kwargs)
                : NULL;
     Py_XDECREF(codecs);
     Py_XDECREF(args);
@@ -530,7 +497,7 @@ static int reader_traverse(PyObject *self, visitproc visit, void *arg) {
 
 static int reader_clear(PyObject *self) {
     Reader *reader = (Reader *)self;
-    Py_CLEAR(reader->source);
+    Py_CLEAR(reader->base.source);
     for (size_t i = 0; i < reader->count; i++)
         Py_CLEAR(reader->fields[i].given);
     return 0;
@@ -543,8 +510,9 @@ static void reader_dealloc(PyObject *self) {
     for (size_t i = 0; i < reader->count; i++)
         field_clear(&reader->fields[i]);
     PyMem_Free(reader->fields);
-    Py_XDECREF(reader->path);
-    Py_XDECREF(reader->kwargs);
+    Py_XDECREF(reader->base.path);
+    Py_XDECREF(reader->base.args);
+    Py_XDECREF(reader->base.kwargs);
     free_object(self);
 }
 
@@ -552,7 +520,7 @@ static PyMethodDef reader_methods[] = {
     {"items", reader_items, METH_VARARGS,
         "items(i, name)\n--\n\nNumber of items of a sequence in datapoint i, without "
         "reading them; 1 of a plain field."},
-    {"values", (PyCFunction)(void (*)(void))reader_values, METH_VARARGS | METH_KEYWORDS,
+    {"values", KEYWORDS(reader_values), METH_VARARGS | METH_KEYWORDS,
         "values(name, start=0, stop=None)\n--\n\nThe values of a field in datapoints "
         "start to stop, clamped\nlike a slice, as a list; of a sequence a list of "
         "lists."},
@@ -562,11 +530,10 @@ static PyMethodDef reader_methods[] = {
     {"index", reader_index_of, METH_O,
         "index(name)\n--\n\nThe index of a field, which build_index has made: an "
         "Index."},
-    {"__arrow_c_stream__", (PyCFunction)(void (*)(void))reader_stream,
-        METH_VARARGS | METH_KEYWORDS,
+    {"__arrow_c_stream__", KEYWORDS(reader_stream), METH_VARARGS | METH_KEYWORDS,
         "__arrow_c_stream__(requested_schema=None)\n--\n\nThe dataset as a stream of "
         "Arrow: a batch for each shard."},
-    {"close", reader_close, METH_NOARGS,
+    {"close", close_source, METH_NOARGS,
         "close()\n--\n\nClose it. Views and arrays stay valid; files are released with "
         "the last."},
     {"copy", copy_object, METH_NOARGS,
@@ -580,7 +547,7 @@ static PyGetSetDef reader_gets[] = {
     {"sharded", reader_info, NULL, "True if it is a directory of shards.", (void *)1},
     {"shards", reader_shards, NULL, "Number of shards that are read.", NULL},
     {"path", reader_path, NULL, "The path with which it was opened.", NULL},
-    {"closed", reader_closed, NULL, "True after close().", NULL}, {0}};
+    {"closed", is_source_closed, NULL, "True after close().", NULL}, {0}};
 static PyType_Slot reader_slots[] = {
     {Py_tp_doc,
         "DatasetReader(directory, decoders=bags.decoders, cache_index=True,\n"

@@ -14,10 +14,10 @@ typedef struct Storage {
 
 static void storage_dealloc(PyObject *self) {
     Storage *storage = (Storage *)self;
-    Py_BEGIN_ALLOW_THREADS bags_archive_close(storage->archive);
+    WITHOUT_GIL(bags_archive_close(storage->archive));
     if (storage->http)
-        load_far()->http_close(storage->http);
-    Py_END_ALLOW_THREADS Py_XDECREF(storage->fs);
+        WITHOUT_GIL(load_far()->http_close(storage->http));
+    Py_XDECREF(storage->fs);
     free_object(self);
 }
 
@@ -279,8 +279,8 @@ PyObject *open_storage(
     if (name) {
         bags_io below = storage->io;
         with.env.io = &below;
-        Py_BEGIN_ALLOW_THREADS storage->archive = bags_archive_open(name, &with, &err);
-        Py_END_ALLOW_THREADS free(name);
+        WITHOUT_GIL(storage->archive = bags_archive_open(name, &with, &err));
+        free(name);
         if (!storage->archive) {
             PyObject *shown = PyUnicode_FromString(path);
             raise_error(state, &err, shown);

@@ -40,8 +40,9 @@ static PyObject *tool_recover(PyObject *module, PyObject *args, PyObject *kwargs
     options.shard_start = start;
     options.shard_stop = step;
     const char *text = PyBytes_AsString(path);
-    Py_BEGIN_ALLOW_THREADS code = bags_recover(text, &options, &report, &err);
-    Py_END_ALLOW_THREADS if (!done(module, code, &err, path)) return NULL;
+    WITHOUT_GIL(code = bags_recover(text, &options, &report, &err));
+    if (!done(module, code, &err, path))
+        return NULL;
     return Py_BuildValue("{sKsKsKsKsKsKsK}", "finished_before", report.finished_before,
         "finished_now", report.finished_now, "removed", report.removed, "locked",
         report.locked, "failed", report.failed, "length", report.length, "truncated",
@@ -97,8 +98,8 @@ static PyObject *tool_verify(PyObject *module, PyObject *args, PyObject *kwargs)
         Py_DECREF(path);
         return NULL;
     }
-    Py_BEGIN_ALLOW_THREADS code = bags_verify(text, &options, &report, &err);
-    Py_END_ALLOW_THREADS Py_DECREF(storage);
+    WITHOUT_GIL(code = bags_verify(text, &options, &report, &err));
+    Py_DECREF(storage);
     if (PyList_Size(faults) > 0)
         code = BAGS_OK; /* they say it */
     if (!done(module, code, &err, path) || PyErr_Occurred())
@@ -125,8 +126,9 @@ static PyObject *tool_checksum(PyObject *module, PyObject *args, PyObject *kwarg
     options.shard_start = start;
     options.shard_stop = step;
     const char *text = PyBytes_AsString(path);
-    Py_BEGIN_ALLOW_THREADS code = bags_checksum(text, &options, &report, &err);
-    Py_END_ALLOW_THREADS if (!done(module, code, &err, path)) return NULL;
+    WITHOUT_GIL(code = bags_checksum(text, &options, &report, &err));
+    if (!done(module, code, &err, path))
+        return NULL;
     return Py_BuildValue("{sKsKsKsK}", "made", report.made, "kept", report.kept,
         "blobs", report.blobs, "size", report.size);
 }
@@ -139,10 +141,8 @@ static PyObject *tool_finalize(PyObject *module, PyObject *object) {
     if (!PATH(object, &path))
         return NULL;
     const char *text = PyBytes_AsString(path);
-    Py_BEGIN_ALLOW_THREADS code = bags_finalize(text, NULL, &renamed, &err);
-    Py_END_ALLOW_THREADS return done(module, code, &err, path)
-        ? PyLong_FromUnsignedLongLong(renamed)
-        : NULL;
+    WITHOUT_GIL(code = bags_finalize(text, NULL, &renamed, &err));
+    return done(module, code, &err, path) ? PyLong_FromUnsignedLongLong(renamed) : NULL;
 }
 
 static PyObject *tool_zip(PyObject *module, PyObject *args) {
@@ -152,8 +152,8 @@ static PyObject *tool_zip(PyObject *module, PyObject *args) {
     if (!PyArg_ParseTuple(args, "O&O&", PATH, &path, PATH, &to))
         return NULL;
     const char *text = PyBytes_AsString(path), *to_text = PyBytes_AsString(to);
-    Py_BEGIN_ALLOW_THREADS code = bags_zip(text, to_text, NULL, &err);
-    Py_END_ALLOW_THREADS Py_DECREF(to);
+    WITHOUT_GIL(code = bags_zip(text, to_text, NULL, &err));
+    Py_DECREF(to);
     return done(module, code, &err, path) ? Py_NewRef(Py_None) : NULL;
 }
 
@@ -165,12 +165,10 @@ static PyObject *tool_index(PyObject *module, PyObject *args) {
     if (!PyArg_ParseTuple(args, "O&s", PATH, &path, &field))
         return NULL;
     const char *text = PyBytes_AsString(path);
-    Py_BEGIN_ALLOW_THREADS code = bags_index_build(text, field, NULL, &err);
-    Py_END_ALLOW_THREADS return done(module, code, &err, path) ? Py_NewRef(Py_None)
-                                                               : NULL;
+    WITHOUT_GIL(code = bags_index_build(text, field, NULL, &err));
+    return done(module, code, &err, path) ? Py_NewRef(Py_None) : NULL;
 }
 
-#define KEYWORDS(function) (PyCFunction)(void (*)(void)) function
 static PyMethodDef tools[] = {
     {"recover", KEYWORDS(tool_recover), METH_VARARGS | METH_KEYWORDS,
         "recover(path, *, dry_run=False, keep_idx=False, sync=True, shard_start=0, "
@@ -218,9 +216,10 @@ PyObject *open_index(
     if (!self)
         return NULL;
     self->source = (Source *)Py_NewRef((PyObject *)source);
-    Py_BEGIN_ALLOW_THREADS self->index =
-        bags_index_open(path, source->reader, field, &options, &err);
-    Py_END_ALLOW_THREADS if (self->index) return (PyObject *)self;
+    WITHOUT_GIL(
+        self->index = bags_index_open(path, source->reader, field, &options, &err));
+    if (self->index)
+        return (PyObject *)self;
     Py_DECREF((PyObject *)self);
     return raise_error(source->state, &err, source->path);
 }
@@ -253,9 +252,9 @@ static PyObject *index_points(Index *self, Row *row, uint64_t start, uint64_t st
     for (uint64_t i = start; out && i < stop; i++) {
         uint64_t datapoint = 0;
         bags_code code;
-        Py_BEGIN_ALLOW_THREADS code =
-            bags_index_get(self->index, i, &row->scratch, &row->row, &datapoint, &err);
-        Py_END_ALLOW_THREADS PyObject *number =
+        WITHOUT_GIL(code = bags_index_get(
+                        self->index, i, &row->scratch, &row->row, &datapoint, &err));
+        PyObject *number =
             code ? raise_error(self->source->state, &err, self->source->path)
                  : PyLong_FromUnsignedLongLong(datapoint);
         if (!number || PyList_SetItem(out, (Py_ssize_t)(i - start), number))
@@ -285,12 +284,12 @@ static PyObject *index_find(
         (to == Py_None || index_key(state, &arena, to, &reals[1], &keys[1]))) {
         const bags_value *first = from == Py_None ? NULL : &keys[0];
         const bags_value *last = to == Py_None ? NULL : &keys[1];
-        Py_BEGIN_ALLOW_THREADS code =
-            one ? one(self->index, first, &row->scratch, &start, &stop, &err)
-                : bags_index_find_range(
-                      self->index, first, last, &row->scratch, &start, &stop, &err);
-        Py_END_ALLOW_THREADS out = code ? raise_error(state, &err, self->source->path)
-                                        : index_points(self, row, start, stop);
+        WITHOUT_GIL(
+            code = one ? one(self->index, first, &row->scratch, &start, &stop, &err)
+                       : bags_index_find_range(self->index, first, last, &row->scratch,
+                             &start, &stop, &err));
+        out = code ? raise_error(state, &err, self->source->path)
+                   : index_points(self, row, start, stop);
     }
     if (row)
         give_row(self->source, row);

@@ -66,19 +66,30 @@ PyObject *raise_error(State *state, const bags_error *err, PyObject *path) {
     return NULL;
 }
 
-int closed_error(void) {
-    PyErr_SetString(PyExc_ValueError, "it is closed");
+int closed_error(PyObject *closable) {
+    PyObject *path = ((Closable *)closable)->path;
+    PyObject *name = PyType_GetName(Py_TYPE(closable));
+    if (name && path)
+        PyErr_Format(PyExc_ValueError, "%S: this %U is closed", path, name);
+    else if (name)
+        PyErr_Format(PyExc_ValueError, "this %U was not opened, or is closed", name);
+    Py_XDECREF(name);
     return -1;
 }
 
-bool is_forked(pid_t process, PyObject *path) {
-    if (process == getpid())
-        return false;
-    PyErr_Format(PyExc_RuntimeError,
-        "%S: its writer belongs to the process that opened it, not to a child made by "
-        "fork()",
-        path);
-    return true;
+void locate_error(PyObject *path, const char *field, const char *option) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    if (type == PyExc_TypeError || type == PyExc_ValueError) {
+        PyErr_Format(type, "%S: %s%s%s%s%s%S", path, field ? "field \"" : "",
+            field ? field : "", field ? "\": " : "", option ? option : "",
+            option ? ": " : "", value);
+        Py_DECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(trace);
+    } else {
+        PyErr_Restore(type, value, trace);
+    }
 }
 
 const char *const unfinished_names[] = {"refuse", "skip", "read"};
@@ -99,7 +110,7 @@ int unfinished_converter(PyObject *object, void *out) {
 
 int number_converter(PyObject *object, void *out) {
     PyObject *number = PyNumber_Index(object);
-    *(unsigned long long *)out = number ? PyLong_AsUnsignedLongLong(number) : 0;
+    *(uint64_t *)out = number ? PyLong_AsUnsignedLongLong(number) : 0;
     Py_XDECREF(number);
     if (!PyErr_Occurred())
         return 1;
@@ -120,7 +131,7 @@ PyObject *enter(PyObject *self, PyObject *unused) {
     int is = closed ? PyObject_IsTrue(closed) : -1;
     Py_XDECREF(closed);
     if (is)
-        return is > 0 ? closed_error(), NULL : NULL;
+        return is > 0 ? closed_error(self), NULL : NULL;
     return Py_NewRef(self);
 }
 
@@ -135,9 +146,8 @@ static void source_dealloc(PyObject *self) {
     Source *source = (Source *)self;
     bags_reader *reader = source->reader;
     bag_reader *bag = source->bag;
-    Py_BEGIN_ALLOW_THREADS bags_reader_close(reader);
-    bag_reader_close(bag);
-    Py_END_ALLOW_THREADS free_row(source->spare);
+    WITHOUT_GIL(bags_reader_close(reader); bag_reader_close(bag));
+    free_row(source->spare);
     if (source->memory.obj)
         PyBuffer_Release(&source->memory);
     Py_XDECREF(source->path);
@@ -158,6 +168,62 @@ Source *new_source(State *state, PyObject *path) {
     return source;
 }
 
+Source *source_of(PyObject *self) {
+    Source *source = ((Opened *)self)->source;
+    if (!source)
+        closed_error(self);
+    return (Source *)Py_XNewRef((PyObject *)source);
+}
+
+PyObject *close_source(PyObject *self, PyObject *unused) {
+    (void)unused;
+    Py_CLEAR(((Opened *)self)->source);
+    Py_RETURN_NONE;
+}
+
+PyObject *is_source_closed(PyObject *self, void *unused) {
+    (void)unused;
+    return PyBool_FromLong(!((Opened *)self)->source);
+}
+
+PyObject *pickled_path(PyObject *path, PyObject *storage) {
+    PyObject *text = PyOS_FSPath(path), *out = NULL, *here = NULL, *name = NULL;
+    char *directory = NULL;
+    if (!text)
+        return NULL;
+    if (!PyUnicode_FSConverter(text, &name)) {
+        Py_DECREF(text);
+        return NULL;
+    }
+    const char *bytes = PyBytes_AsString(name);
+    if ((storage != Py_None && !PyDict_Check(storage)) || bytes[0] == '/' ||
+        strstr(bytes, "://") || !(directory = getcwd(NULL, 0))) {
+        out = Py_NewRef(text);
+    } else if ((here = PyUnicode_DecodeFSDefault(directory)) != NULL) {
+        SET(text, PyUnicode_DecodeFSDefault(bytes));
+        out = text ? PyUnicode_FromFormat("%U/%U", here, text) : NULL;
+    }
+    free(directory);
+    Py_XDECREF(here);
+    Py_XDECREF(text);
+    Py_DECREF(name);
+    return out;
+}
+
+bool take_index(Source *source, PyObject *object, uint64_t *index) {
+    Py_ssize_t i = PyNumber_AsSsize_t(object, NULL); /* clamped */
+    if (i == -1 && PyErr_Occurred())
+        return false;
+    Py_ssize_t length = (Py_ssize_t)(source->bag ? bag_reader_length(source->bag)
+                                                 : bags_reader_length(source->reader));
+    *index = (uint64_t)(i < 0 ? i + length : i);
+    if (*index < (uint64_t)length)
+        return true;
+    PyErr_Format(PyExc_IndexError, "%S: %s index %S out of range (length %zd)",
+        source->path, source->bag ? "blob" : "datapoint", object, length);
+    return false;
+}
+
 Row *take_row(Source *source) {
     Row *row = __atomic_exchange_n(&source->spare, NULL, __ATOMIC_ACQ_REL);
     if (!row && !(row = (Row *)calloc(1, sizeof *row)))
@@ -175,6 +241,53 @@ void free_row(Row *row) {
     bags_row_free(&row->row);
     bags_buffer_free(&row->scratch);
     free(row);
+}
+
+/* ---- writers ---- */
+
+static bool run_locked(
+    Written *writer, writer_call call, void *data, bags_code *code, bags_error *err) {
+    PyThread_acquire_lock(writer->lock, WAIT_LOCK);
+    bool open = writer->writer != NULL;
+    if (open)
+        *code = call(writer, data, err);
+    PyThread_release_lock(writer->lock);
+    return open;
+}
+
+bool call_writer(PyObject *self, writer_call call, void *data) {
+    Written *writer = (Written *)self;
+    bags_code code = BAGS_OK;
+    bags_error err;
+    bool open = writer->writer != NULL;
+    if (open && writer->process != getpid()) {
+        PyErr_Format(PyExc_RuntimeError,
+            "%S: its writer belongs to the process that opened it, not to a child made "
+            "by fork()",
+            writer->path);
+        return false;
+    }
+    if (open)
+        WITHOUT_GIL(open = run_locked(writer, call, data, &code, &err));
+    if (!open)
+        closed_error(self);
+    else if (code)
+        raise_error(writer->state, &err, writer->path);
+    return open && !code;
+}
+
+PyObject *close_writer(PyObject *self, writer_call close) {
+    Written *writer = (Written *)self;
+    bags_code code = BAGS_OK;
+    bags_error err;
+    if (writer->writer)
+        WITHOUT_GIL(run_locked(writer, close, NULL, &code, &err));
+    return code ? raise_error(writer->state, &err, writer->path) : Py_NewRef(Py_None);
+}
+
+PyObject *is_writer_closed(PyObject *self, void *unused) {
+    (void)unused;
+    return PyBool_FromLong(!((Written *)self)->writer);
 }
 
 /* ---- bytes that Python sees ---- */
@@ -698,8 +811,11 @@ static int int_value(bags_value *value, PyObject *object) {
     else
         *value = bags_int(small);
     Py_DECREF(number);
-    if (over < 0)
-        PyErr_Format(PyExc_OverflowError, "%S is below -2^63", object);
+    if (over < 0 || (over && PyErr_ExceptionMatches(PyExc_OverflowError))) {
+        PyErr_Clear();
+        PyErr_Format(PyExc_ValueError,
+            "value out of range (%S, minimum -2^63, maximum 2^64-1)", object);
+    }
     return PyErr_Occurred() ? -1 : 0;
 }
 
@@ -819,12 +935,12 @@ static PyObject *decode_value(State *state, const Field *field, bags_view blob,
     bags_value value;
     bags_error err;
     bags_code code;
-    Py_BEGIN_ALLOW_THREADS code =
-        slot == SIZE_MAX
-            ? bags_decode(
-                  state->registry, field->type, blob, &row->scratch, &value, &err)
-            : bags_row_value(&row->row, slot, item, &row->scratch, &value, &err);
-    Py_END_ALLOW_THREADS if (code) return raise_error(state, &err, NULL);
+    WITHOUT_GIL(code = slot == SIZE_MAX ? bags_decode(state->registry, field->type,
+                                              blob, &row->scratch, &value, &err)
+                                        : bags_row_value(&row->row, slot, item,
+                                              &row->scratch, &value, &err));
+    if (code)
+        return raise_error(state, &err, NULL);
     uintptr_t at = (uintptr_t)value.data, start = (uintptr_t)blob.data;
     bool inside = at >= start && at - start <= blob.size;
     switch (value.kind) {

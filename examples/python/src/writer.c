@@ -2,16 +2,12 @@
 #include "core.h"
 
 typedef struct Writer {
-    PyObject_HEAD State *state;
-    bags_writer *writer;     /* NULL: closed */
-    PyThread_type_lock lock; /* one thread at a time */
-    PyObject *path;
-    pid_t process;
+    Written base;
     Field *fields; /* sorted by name */
     size_t count;
-    uint64_t length, size, shards, resumed; /* kept when it is closed */
-    bool running;                           /* the last shard is not full */
-    Arena *spare;                           /* of one call at a time */
+    uint64_t shards, resumed; /* kept when it is closed */
+    bool running;             /* the last shard is not full */
+    Arena *spare;             /* of one call at a time */
 } Writer;
 
 /* ---- opening ---- */
@@ -42,7 +38,7 @@ static int writer_fields(Writer *writer, PyObject *spec, PyObject *codecs) {
                     strlen(type_text) != (size_t)type_size)
                     PyErr_Format(PyExc_ValueError, "%R: %R contains NUL", name, type);
                 else
-                    field_init(writer->state, &writer->fields[i], text, type_text,
+                    field_init(writer->base.state, &writer->fields[i], text, type_text,
                         codecs, false);
             }
         } else if (type) {
@@ -71,10 +67,10 @@ static int writer_open(
             fields[i].name = writer->fields[i].name_utf8;
             fields[i].type = PyUnicode_AsUTF8AndSize(writer->fields[i].text, NULL);
         }
-        Py_BEGIN_ALLOW_THREADS writer->writer =
-            bags_writer_open(text, fields, writer->count, options, &err);
-        Py_END_ALLOW_THREADS if (!writer->writer) {
-            raise_error(writer->state, &err, path);
+        WITHOUT_GIL(writer->base.writer =
+                        bags_writer_open(text, fields, writer->count, options, &err));
+        if (!writer->base.writer) {
+            raise_error(writer->base.state, &err, path);
             code = -1;
         }
         Py_DECREF(name);
@@ -89,7 +85,7 @@ static int writer_init(PyObject *self, PyObject *args, PyObject *kwargs) {
         "checksum", "keep_idx", "sync", NULL};
     Writer *writer = (Writer *)self;
     PyObject *path, *spec, *codecs = NULL, *limits[2] = {Py_None, Py_None};
-    unsigned long long start = 0, step = 1;
+    uint64_t start = 0, step = 1;
     int sharded = 0, resume = 0, append = 0, checksum = 0, keep_idx = 0, sync = 0;
     bags_writer_options options;
     uint64_t *values[2] = {&options.shard_size, &options.shard_length};
@@ -104,14 +100,14 @@ static int writer_init(PyObject *self, PyObject *args, PyObject *kwargs) {
         return -1;
     }
     for (int i = 0; i < 2; i++) {
-        unsigned long long limit = 0;
+        uint64_t limit = 0;
         if (limits[i] != Py_None && !number_converter(limits[i], &limit))
             return -1;
         *values[i] = limit;
     }
     if (start >= step) {
         PyErr_Format(PyExc_ValueError, "shard_start=%llu is not below shard_step=%llu",
-            start, step);
+            (unsigned long long)start, (unsigned long long)step);
         return -1;
     }
     options.shard_start = start;
@@ -122,36 +118,45 @@ static int writer_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     options.checksum = checksum;
     options.keep_idx = keep_idx;
     options.no_sync = !sync;
-    writer->state = state_of(Py_TYPE(self));
-    options.registry = writer->state->registry;
-    writer->lock = PyThread_allocate_lock();
-    if (!writer->lock)
+    writer->base.state = state_of(Py_TYPE(self));
+    options.registry = writer->base.state->registry;
+    writer->base.lock = PyThread_allocate_lock();
+    if (!writer->base.lock)
         return PyErr_NoMemory(), -1;
     if (writer_fields(writer, spec, codecs) || writer_open(writer, path, &options))
         return -1;
-    writer->resumed = bags_writer_resumed(writer->writer);
-    writer->path = Py_NewRef(path);
-    writer->process = getpid();
+    writer->resumed = bags_writer_resumed((bags_writer *)writer->base.writer);
+    writer->base.path = Py_NewRef(path);
+    writer->base.process = getpid();
     return 0;
 }
 
 /* ---- appending ---- */
 
+static int add_value(
+    Writer *writer, Arena *arena, const Field *field, PyObject *object) {
+    int code = arena_add(writer->base.state, arena, field, object);
+    if (code && field->how != HOW_CALL)
+        locate_error(writer->base.path, field->name_utf8, NULL);
+    return code;
+}
+
 /* The values of a field. Runs Python: iterators, encoders. */
 static int add_field(
     Writer *writer, Arena *arena, const Field *field, PyObject *object) {
     if (!field->sequence)
-        return arena_add(writer->state, arena, field, object);
-    if (PyUnicode_Check(object) || PyBytes_Check(object)) {
-        PyErr_Format(PyExc_TypeError,
-            "field \"%s\": a sequence of values is required, not %R", field->name_utf8,
-            (PyObject *)Py_TYPE(object));
-        return -1;
-    }
-    PyObject *iterator = PyObject_GetIter(object), *item;
+        return add_value(writer, arena, field, object);
+    PyObject *iterator = PyUnicode_Check(object) || PyBytes_Check(object)
+                             ? NULL
+                             : PyObject_GetIter(object);
+    PyObject *item;
     int code = iterator ? 0 : -1;
+    if (!iterator && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_TypeError)))
+        PyErr_Format(PyExc_TypeError,
+            "%S: field \"%s\": a sequence of values is required, not %R",
+            writer->base.path, field->name_utf8, (PyObject *)Py_TYPE(object));
     while (!code && (item = PyIter_Next(iterator)) != NULL) {
-        code = arena_add(writer->state, arena, field, item);
+        code = add_value(writer, arena, field, item);
         Py_DECREF(item);
     }
     Py_XDECREF(iterator);
@@ -159,31 +164,50 @@ static int add_field(
 }
 
 /* Append what is in the arena: counts[i] values of field i. */
+typedef struct Append {
+    bags_entry *entries;
+    uint64_t index;
+} Append;
+
+static bags_code append_entries(Written *base, void *data, bags_error *err) {
+    Writer *writer = (Writer *)base;
+    bags_writer *to = (bags_writer *)base->writer;
+    Append *append = (Append *)data;
+    bags_code code = bags_writer_append(to, append->entries, writer->count, err);
+    uint64_t shards = bags_writer_shards(to);
+    if (!code)
+        writer->running = shards == writer->shards;
+    writer->shards = shards;
+    append->index = bags_writer_length(to) - 1;
+    return code;
+}
+
 static PyObject *append_values(Writer *writer, Arena *arena, bags_entry *entries) {
-    bags_code code = BAGS_OK;
-    bags_error err;
-    bool open;
-    uint64_t length = 0;
+    Append append = {entries, 0};
     size_t at = 0;
     for (size_t i = 0; i < writer->count; i++) {
         entries[i].field = writer->fields[i].name_utf8;
         entries[i].values = arena->values + at;
         at += entries[i].count;
     }
-    Py_BEGIN_ALLOW_THREADS PyThread_acquire_lock(writer->lock, WAIT_LOCK);
-    if ((open = writer->writer != NULL)) {
-        code = bags_writer_append(writer->writer, entries, writer->count, &err);
-        uint64_t shards = bags_writer_shards(writer->writer);
-        if (!code)
-            writer->running = shards == writer->shards;
-        writer->shards = shards;
-        length = bags_writer_length(writer->writer);
+    return call_writer((PyObject *)writer, append_entries, &append)
+               ? PyLong_FromUnsignedLongLong(append.index)
+               : NULL;
+}
+
+/* KeyError that names a field of the datapoint that the spec lacks. */
+static bool refuse_others(Writer *writer, PyObject *datapoint) {
+    PyObject *names = PyMapping_Keys(datapoint);
+    PyObject *spec = names ? fields_spec(writer->fields, writer->count) : NULL;
+    for (Py_ssize_t i = 0; spec && !PyErr_Occurred() && i < PyList_Size(names); i++) {
+        PyObject *name = PyList_GetItem(names, i);
+        if (PyDict_Contains(spec, name) == 0)
+            PyErr_Format(PyExc_KeyError, "%S: the spec has no field %R",
+                writer->base.path, name);
     }
-    PyThread_release_lock(writer->lock);
-    Py_END_ALLOW_THREADS if (!open) return closed_error(), NULL;
-    if (code)
-        return raise_error(writer->state, &err, writer->path);
-    return PyLong_FromUnsignedLongLong(length - 1);
+    Py_XDECREF(names);
+    Py_XDECREF(spec);
+    return !PyErr_Occurred();
 }
 
 static PyObject *writer_append(PyObject *self, PyObject *args, PyObject *kwargs) {
@@ -195,10 +219,8 @@ static PyObject *writer_append(PyObject *self, PyObject *args, PyObject *kwargs)
     if (!PyArg_ParseTupleAndKeywords(
             args, kwargs, "O!|p", words, &PyDict_Type, &datapoint, &flush))
         return NULL;
-    if (!writer->writer)
-        return closed_error(), NULL;
-    if (is_forked(writer->process, writer->path))
-        return NULL;
+    if (!writer->base.writer)
+        return closed_error(self), NULL;
     Arena *arena = __atomic_exchange_n(&writer->spare, NULL, __ATOMIC_ACQ_REL);
     if (!arena)
         arena = (Arena *)PyMem_Calloc(1, sizeof *arena);
@@ -214,14 +236,16 @@ static PyObject *writer_append(PyObject *self, PyObject *args, PyObject *kwargs)
         size_t before = arena->count;
         PyObject *value = PyObject_GetItem(datapoint, field->name);
         good = value && !add_field(writer, arena, field, value);
+        if (!value && PyErr_ExceptionMatches(PyExc_KeyError)) {
+            PyErr_Clear();
+            PyErr_Format(PyExc_KeyError, "%S: the datapoint has no field \"%s\"",
+                writer->base.path, field->name_utf8);
+        }
         entries[i].count = arena->count - before;
         Py_XDECREF(value);
     }
-    if (good && PyDict_Size(datapoint) != (Py_ssize_t)writer->count) {
-        PyErr_Format(PyExc_KeyError, "a datapoint has other fields (%R) than the spec",
-            datapoint);
-        good = false;
-    }
+    if (good && PyDict_Size(datapoint) != (Py_ssize_t)writer->count)
+        good = refuse_others(writer, datapoint);
     if (good)
         out = append_values(writer, arena, entries);
     if (entries != few)
@@ -237,66 +261,54 @@ static PyObject *writer_append(PyObject *self, PyObject *args, PyObject *kwargs)
 
 /* ---- the rest ---- */
 
-/* Call a function of C for the writer, alone and without the GIL. */
-static PyObject *writer_call(
-    Writer *writer, bags_code (*call)(bags_writer *, bags_error *)) {
-    bags_code code = BAGS_OK;
-    bags_error err;
-    bool open = false, closes = call == bags_writer_close;
-    if (!writer->lock) /* __init__ failed */
-        return closes ? Py_NewRef(Py_None) : (closed_error(), NULL);
-    Py_BEGIN_ALLOW_THREADS PyThread_acquire_lock(writer->lock, WAIT_LOCK);
-    if (writer->writer) {
-        open = true;
-        if (closes) {
-            writer->length = bags_writer_length(writer->writer);
-            writer->size = bags_writer_size(writer->writer);
-        }
-        code = call(writer->writer, &err);
-        if (closes)
-            writer->writer = NULL;
-    }
-    PyThread_release_lock(writer->lock);
-    Py_END_ALLOW_THREADS if (!open && !closes) return closed_error(), NULL;
-    if (code)
-        return raise_error(writer->state, &err, writer->path);
-    Py_RETURN_NONE;
+static bags_code flush_dataset(Written *writer, void *unused, bags_error *err) {
+    (void)unused;
+    return bags_writer_flush((bags_writer *)writer->writer, err);
 }
 
 static PyObject *writer_flush(PyObject *self, PyObject *unused) {
     (void)unused;
-    return writer_call((Writer *)self, bags_writer_flush);
+    return call_writer(self, flush_dataset, NULL) ? Py_NewRef(Py_None) : NULL;
+}
+
+static bags_code sync_dataset(Written *writer, void *unused, bags_error *err) {
+    (void)unused;
+    return bags_writer_sync((bags_writer *)writer->writer, err);
 }
 
 static PyObject *writer_sync(PyObject *self, PyObject *unused) {
     (void)unused;
-    return writer_call((Writer *)self, bags_writer_sync);
+    return call_writer(self, sync_dataset, NULL) ? Py_NewRef(Py_None) : NULL;
+}
+
+static bags_code close_dataset(Written *base, void *unused, bags_error *err) {
+    bags_writer *writer = (bags_writer *)base->writer;
+    (void)unused;
+    base->length = bags_writer_length(writer);
+    base->size = bags_writer_size(writer);
+    base->writer = NULL;
+    return bags_writer_close(writer, err);
 }
 
 static PyObject *writer_close(PyObject *self, PyObject *unused) {
     (void)unused;
-    return writer_call((Writer *)self, bags_writer_close);
+    return close_writer(self, close_dataset);
 }
 
 static Py_ssize_t writer_len(PyObject *self) {
-    Writer *writer = (Writer *)self;
-    return (Py_ssize_t)(writer->writer ? bags_writer_length(writer->writer)
-                                       : writer->length);
+    Written *base = (Written *)self;
+    bags_writer *writer = (bags_writer *)base->writer;
+    return (Py_ssize_t)(writer ? bags_writer_length(writer) : base->length);
 }
 
 static PyObject *writer_number(PyObject *self, void *which) {
     Writer *writer = (Writer *)self;
-    switch (*(const char *)which) {
-    case 's':
-        return PyLong_FromUnsignedLongLong(
-            writer->writer ? bags_writer_size(writer->writer) : writer->size);
-    case 'n':
-        return PyLong_FromUnsignedLongLong(writer->shards + writer->running);
-    case 'r':
-        return PyLong_FromUnsignedLongLong(writer->resumed);
-    default:
-        return PyBool_FromLong(!writer->writer);
-    }
+    bags_writer *open = (bags_writer *)writer->base.writer;
+    uint64_t number = *(const char *)which == 'r'   ? writer->resumed
+                      : *(const char *)which == 'n' ? writer->shards + writer->running
+                      : open                        ? bags_writer_size(open)
+                                                    : writer->base.size;
+    return PyLong_FromUnsignedLongLong(number);
 }
 
 static PyObject *writer_spec(PyObject *self, void *unused) {
@@ -323,21 +335,21 @@ static int writer_clear(PyObject *self) {
 static void writer_dealloc(PyObject *self) {
     Writer *writer = (Writer *)self;
     PyObject_GC_UnTrack(self);
-    bags_writer_close(writer->writer, NULL);
-    if (writer->lock)
-        PyThread_free_lock(writer->lock);
+    bags_writer_close((bags_writer *)writer->base.writer, NULL);
+    if (writer->base.lock)
+        PyThread_free_lock(writer->base.lock);
     for (size_t i = 0; i < writer->count; i++)
         field_clear(&writer->fields[i]);
     PyMem_Free(writer->fields);
     if (writer->spare)
         arena_free(writer->spare);
     PyMem_Free(writer->spare);
-    Py_XDECREF(writer->path);
+    Py_XDECREF(writer->base.path);
     free_object(self);
 }
 
 static PyMethodDef writer_methods[] = {
-    {"append", (PyCFunction)(void (*)(void))writer_append, METH_VARARGS | METH_KEYWORDS,
+    {"append", KEYWORDS(writer_append), METH_VARARGS | METH_KEYWORDS,
         "append(datapoint, flush=True)\n--\n\nAppend a dict with a value for every "
         "field, "
         "or nothing of it; returns its index.\n\nA sequence may be any iterable. It is "
@@ -361,7 +373,7 @@ static PyGetSetDef writer_gets[] = {
     {"size", writer_number, NULL, "Bytes that the Bags have when it is closed.", "s"},
     {"shards", writer_number, NULL, "Shards begun so far.", "n"},
     {"resumed", writer_number, NULL, "With resume: datapoints that existed.", "r"},
-    {"closed", writer_number, NULL, "True after close().", "c"}, {0}};
+    {"closed", is_writer_closed, NULL, "True after close().", NULL}, {0}};
 static PyType_Slot writer_slots[] = {{Py_tp_doc, "The base of the dataset writers."},
     {Py_tp_init, writer_init}, {Py_tp_dealloc, writer_dealloc},
     {Py_tp_traverse, writer_traverse}, {Py_tp_clear, writer_clear},
