@@ -14,6 +14,8 @@ const GAP = 4; // pages between two ranges that are requested as one
 const NO_RANGES_MOST = 16 << 20; // bytes of a file that is loaded in full
 const SPEC_MOST = 1 << 20;
 const SMALL = 1 << 16; // a file of fewer bytes may come in one request
+const FIRST = 1 << 15; // bytes of a Bag that are requested together with its size
+const EXPECT_MOST = 9; // fields of a shard that are looked up before they are asked for
 const FIRST_TRIES = 20; // shards that are tried to find one that can be opened
 const OPEN_MOST = 64; // shards that are open at a time
 const RETRY_MS = 400;
@@ -79,6 +81,36 @@ class Source {
     file.why = why;
   }
 
+  // Look a file up now; the promise never fails.
+  look(file) {
+    file.sizing ??= this.look_up(file).catch(error => this.fail(file, error.message, error.errno))
+      .finally(() => { file.sizing = null; });
+    return file.sizing;
+  }
+
+  // A file will be needed.
+  expect(path) {
+    const file = this.file(path);
+    if (file.size === undefined && !file.failed) this.look(file);
+  }
+
+  // The files of a shard with these fields will be needed.
+  expect_bags(path, names, endings = ['.bag', '.crc']) {
+    const plain = names.filter(name => /^[\w-][\w .-]*$/.test(name)); // the library decides about others
+    for (const name of [...plain.slice(0, EXPECT_MOST), 'refs'])
+      for (const ending of endings) this.expect(join(path, name + ending));
+  }
+
+  // A shard will be needed whose fields are not known yet.
+  async expect_shard(path) {
+    const spec = join(path, 'spec.json');
+    this.expect(spec);
+    await this.file(spec).sizing;
+    const data = this.size(spec) > 0 ? this.read(spec, 0, SPEC_MOST) : 0;
+    // What is not JSON, the library refuses.
+    try { if (typeof data !== 'number') this.expect_bags(path, Object.keys(JSON.parse(decoder.decode(data)))); } catch { /* empty */ }
+  }
+
   // The size of a file, or -errno.
   size(path) {
     const file = this.file(path);
@@ -131,9 +163,7 @@ class Source {
       for (const file of this.files.values()) {
         if (file.wants_size) {
           file.wants_size = false;
-          file.sizing ??= this.look_up(file).catch(error => this.fail(file, error.message))
-            .finally(() => { file.sizing = null; });
-          waits.push(file.sizing);
+          waits.push(this.look(file));
         }
         if (file.big) {
           const {offset, stop} = file.big;
@@ -204,7 +234,7 @@ export class Http extends Source {
       let answer;
       this.requests++;
       try {
-        answer = await fetch(url, {method, signal: stop.signal, cache: 'no-cache', credentials: 'same-origin',
+        answer = await fetch(url, {method, signal: stop.signal, cache: 'no-store', credentials: 'same-origin',
           headers: range ? {Range: `bytes=${range[0]}-${range[1] - 1}`} : {}});
       } catch (error) {
         if (await this.is_opaque(url)) {
@@ -250,19 +280,20 @@ export class Http extends Source {
   async is_opaque(url) {
     this.requests++;
     try {
-      await fetch(url, {method: 'HEAD', mode: 'no-cors', cache: 'no-cache', credentials: 'omit'});
+      await fetch(url, {method: 'HEAD', mode: 'no-cors', cache: 'no-store', credentials: 'omit'});
       return true;
     } catch { return false; }
   }
 
   missing(file) {
     file.size = -ENOENT;
+    return true;
   }
 
-  // Small files come in one request, others are looked up first, and their end is read.
+  // Small files come in one request. Of others the size and the first bytes are
+  // requested at once, then the end, where the table is.
   async look_up(file) {
-    const small = /\.json$/.test(file.path) ? SPEC_MOST : /(\.crc|\.idx|\/refs\.bag)$/.test(file.path) ? SMALL : 0;
-    if (small === SPEC_MOST) {
+    if (/\.json$/.test(file.path)) {
       const answer = await this.request(file.path, 'GET');
       if (!answer) return this.missing(file);
       const data = await answer.body(SPEC_MOST + PAGE);
@@ -270,39 +301,45 @@ export class Http extends Source {
       file.size = data.length;
       return;
     }
-    if (small) {
-      const answer = await this.request(file.path, 'GET', [0, small]).catch(() => false);
-      if (answer === null) return this.missing(file);
-      if (answer && answer.status === 206) {
-        const data = await answer.body(small);
-        if (data.length < small) {
-          this.keep_all(file, 0, data);
-          file.time = answer.time;
-          file.size = data.length;
-          return;
-        }
-      } else if (answer) {
-        answer.cancel();
-      }
-    }
+    const small = /(\.crc|\.idx|\/refs\.bag)$/.test(file.path), most = small ? SMALL : /\.bag$/.test(file.path) ? FIRST : 0;
+    const first = most > 0 && this.look_first(file, most).catch(() => false);
+    if (small && await first) return;
     const answer = await this.request(file.path, 'HEAD');
+    if (await first) return;
     if (!answer) return this.missing(file);
     if (!(answer.length >= 0))
       throw Error('the server does not state its size (Content-Length)');
-    file.time = answer.time;
+    this.compare(file, answer);
     file.size = answer.length;
     if (!file.size) return;
     const start = Math.max(0, Math.ceil(file.size / PAGE) - AHEAD) * PAGE;
     this.keep_all(file, start, await this.fetch(file, start, file.size));
   }
 
+  // Request the first bytes. True: these are all, or the file is missing.
+  async look_first(file, most) {
+    const answer = await this.request(file.path, 'GET', [0, most]);
+    if (!answer) return this.missing(file);
+    if (answer.status !== 206) return answer.cancel();
+    const data = await answer.body(most);
+    this.compare(file, answer);
+    this.keep_all(file, 0, data);
+    if (data.length < most) file.size = data.length;
+    return data.length < most;
+  }
+
+  // All answers must be of the same version of a file.
+  compare(file, answer) {
+    file.time ??= answer.time;
+    if (!answer.time || file.time === answer.time) return;
+    answer.cancel();
+    throw Object.assign(Error('changed on the server since it was opened; reload this page'), {errno: ESTALE});
+  }
+
   async fetch(file, start, stop) {
     const answer = await this.request(file.path, 'GET', [start, stop]);
     if (!answer) throw Error('it does not exist any more');
-    if (file.time && answer.time && file.time !== answer.time) {
-      answer.cancel();
-      throw Object.assign(Error('changed on the server since it was opened; reload this page'), {errno: ESTALE});
-    }
+    this.compare(file, answer);
     if (answer.status === 206) {
       const data = await answer.body(stop - start);
       if (data.length !== stop - start) throw Error('truncated by the server');
@@ -434,7 +471,7 @@ export class Local extends Source {
 
 // ---- the library ----
 
-let library, memory, source; // the source of the call that runs
+let library, memory, ready, source; // the source of the call that runs
 const decoder = new TextDecoder(), encoder = new TextEncoder();
 const bytes = () => new Uint8Array(memory.buffer);
 const string = (at, size) => decoder.decode(bytes().subarray(at, at + size));
@@ -451,7 +488,10 @@ const with_string = (text, call) => {
   try { return call(at); } finally { library.view_free(at); }
 };
 
-export async function start(wasm) {
+// Compile the library, after what runs now has made its first requests. Datasets wait.
+export function start(wasm) { return ready = Promise.resolve().then(wasm).then(compile); }
+
+async function compile(wasm) {
   const page = {
     size: (path, length) => source.size(string(path, length)),
     kind: (path, length) => source.kind(string(path, length)),
@@ -572,6 +612,10 @@ export class Dataset {
     if (shard.error) throw shard.error;
     this.open_shards.delete(shard);
     if (!shard.view) {
+      if (shard.name !== null && this.fields.length && !shard.expected) {
+        shard.expected = true;
+        this.source.expect_bags(join(this.source.path, shard.name), this.fields.map(field => field.name), this.verified ? ['.bag', '.crc'] : ['.bag']);
+      }
       this.source.only = shard.name;
       try {
         shard.view = this.open_checked(shard);
@@ -604,6 +648,9 @@ export class Dataset {
   // Open it so far that the first datapoints can be read.
   async open() {
     const {source: from} = this, path = from.path;
+    if (!from.archive && !/\.bag$/.test(path))
+      for (const directory of from.names ? [] : [path, join(path, '000000')]) from.expect_shard(directory);
+    await ready;
     if (from.archive) {
       this.archive = await this.attempt(() => this.call(
         () => with_string(from.archive, text => library.view_archive(text)), archive => archive === 0));

@@ -15,7 +15,8 @@ export const element = (tag, className = '', ...children) => {
   return out;
 };
 
-export const grouped = number => Number(number).toLocaleString('en-US');
+const english = new Intl.NumberFormat('en-US');
+export const grouped = number => english.format(number);
 
 export const bytes_text = size => {
   const units = ['B', 'KB', 'MB', 'GB', 'TB'];

@@ -651,5 +651,9 @@ document.onkeydown = event => {
 window.onresize = () => grid.resize();
 window.onhashchange = follow;
 
-await start(Uint8Array.from(atob(WASM), c => c.charCodeAt(0)));
+start(() => {
+  const text = atob(WASM), out = new Uint8Array(text.length);
+  for (let i = 0; i < out.length; i++) out[i] = text.charCodeAt(i);
+  return out;
+});
 follow();

@@ -60,8 +60,8 @@ export async function launch() {
       close: () => send('Target.closeTarget', {targetId})};
   };
   const close = () => new Promise(done => {
-    chromium.on('exit', () => { fs.rmSync(profile, {recursive: true, force: true, maxRetries: 5}); done(); });
-    chromium.kill();
+    chromium.on('exit', () => { fs.rmSync(profile, {recursive: true, force: true, maxRetries: 20}); done(); });
+    send('Browser.close').catch(() => {});
   });
   return {page, close};
 }

@@ -62,7 +62,7 @@ function unpack(data) {
   return files;
 }
 
-await start(fs.readFileSync(process.argv[2]));
+await start(() => fs.readFileSync(process.argv[2]));
 const corpus = kind => fs.readdirSync(`tests/fuzz/corpus/${kind}`).map(name => [`${kind}/${name}`, fs.readFileSync(path.join('tests/fuzz/corpus', kind, name))]);
 for (const [name, data] of [...corpus('dataset'), ...corpus('recover')]) await attempt(name, () => read_all('x', unpack(data)));
 for (const [name, data] of corpus('archive')) await attempt(name, () => read_all('x.zip', new Map([['x.zip', file(data)]])));

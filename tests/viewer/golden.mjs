@@ -70,7 +70,7 @@ async function check(where, lines) {
   return null;
 }
 
-await start(fs.readFileSync(process.argv[2]));
+await start(() => fs.readFileSync(process.argv[2]));
 for (const writer of fs.readdirSync(golden)) {
   for (const name of fs.statSync(path.join(golden, writer)).isDirectory() ? fs.readdirSync(path.join(golden, writer)) : []) {
     const manifest = path.join(golden, writer, name, 'manifest.txt');
