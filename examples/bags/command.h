@@ -189,6 +189,8 @@ const char *guess_words(const guess *from, const char *before, const char *after
 /* Parse a decimal integer of 64 bits that is all of these bytes: bags_uint, or bags_int
  * if it begins with "-". False if it is none. */
 bool number_parse(const char *word, size_t size, bags_value *out);
+/* True if a dtype of integers has a number, of which `bits` is in two's complement. */
+bool integer_fits(bags_dtype dtype, uint64_t bits, bool negative);
 
 /* ---- json.c ---- */
 

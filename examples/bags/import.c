@@ -53,6 +53,9 @@ static const struct built {
 #ifdef BAGS_WITH_IMPORT_MEGATRON
     {"megatron", &bags_import_megatron},
 #endif
+#ifdef BAGS_WITH_IMPORT_TOKENS
+    {"tokens", &bags_import_tokens},
+#endif
 #ifdef BAGS_WITH_IMPORT_FOLDER
     {"npy", &bags_import_npy},
     {"video", &bags_import_video},
@@ -71,8 +74,16 @@ static const char *layout_name(size_t i) {
     return names[i];
 }
 
+/* Those of integers. */
+static const char *dtype_name(size_t i) {
+    return i < 8 ? bags_dtype_name((bags_dtype)(BAGS_DTYPE_UINT8 + (int)i)) : NULL;
+}
+
 static option_choice from = {importer_name, 0, false};
 static option_choice layout = {layout_name, 0, false};
+static option_choice raw_dtype = {dtype_name, 0, false};
+static option_number separator;
+static option_number document = {0, 1, INT32_MAX, false};
 static const char *fields_words, *types_words;
 static bool dry_run, any_type;
 
@@ -82,8 +93,13 @@ static const option options[] = {
         "write nothing; print the \"spec\", \"length\" (or null) and "
         "\"first\" datapoint as JSON"},
     {"layout", OPTION_CHOICE, &layout, "LAYOUT",
-        "of HDF5: a datapoint is a row of all datasets (rows) or a group of "
-        "them (episodes)"},
+        "of HDF5: datapoints are rows or episodes (groups)"},
+    {"dtype", OPTION_CHOICE, &raw_dtype, "DTYPE",
+        "of raw tokens: what a .bin file contains"},
+    {"separator", OPTION_NUMBER, &separator, "ID",
+        "of raw tokens: the last token of each document"},
+    {"document", OPTION_NUMBER, &document, "N",
+        "of raw tokens: their number in each document"},
     {"fields", OPTION_TEXT, &fields_words, "FIELDS",
         "import only these, some renamed: photo,label=class"},
     {"type", OPTION_TEXT, &types_words, "TYPES",
@@ -167,7 +183,8 @@ typedef struct plan {
     size_t from; /* the field's number in the source */
     const char *name, *type;
     bool sequence;
-    bool convert; /* --type gave it this type */
+    bool convert; /* --type gave it this type, */
+    bool gather;  /* which is an array, of a sequence of numbers */
 } plan;
 
 static const char *source_name; /* the path, for messages */
@@ -248,6 +265,10 @@ static void override_types(void) {
     }
 }
 
+static bool is_integer(bags_dtype dtype) {
+    return dtype >= BAGS_DTYPE_UINT8 && dtype <= BAGS_DTYPE_INT64;
+}
+
 static int compare_names(const void *left, const void *right) {
     return strcmp(((const plan *)left)->name, ((const plan *)right)->name);
 }
@@ -270,6 +291,10 @@ static bags_field *plan_fields(void) {
             die();
         }
         plans[i].sequence = parsed.sequence;
+        const char *type = source->fields[plans[i].from].type;
+        plans[i].gather = plans[i].convert && !parsed.sequence &&
+                          has_ending(type, "[]") && type_kind(type) == TYPE_NUMBER &&
+                          is_integer(type_dtype(fields[i].type));
     }
     return fields;
 }
@@ -301,16 +326,63 @@ static bags_view msgpack_from_text(const bags_value *value, bags_buffer *scratch
     return blob;
 }
 
+/* Whole numbers, which are the elements of an array or `items` values, as elements of the
+ * dtype of --type, which has each of them. */
+static bags_value array_from_integers(
+    const plan *to, const bags_value *values, size_t items) {
+    static bags_buffer elements;
+    static uint64_t length;
+    bags_dtype dtype = type_dtype(to->type);
+    size_t size = bags_dtype_size(dtype), item = 0;
+    bool is_array = !to->gather;
+    if (is_array) {
+        item = bags_dtype_size(values->dtype);
+        items = values->size / item;
+    }
+    must(bags_buffer_reserve(&elements, items * size + 1, &failure));
+    for (size_t i = 0; i < items; i++) {
+        bags_value number;
+        unsigned char bytes[8];
+        if (!is_array) {
+            number = values[i];
+        } else {
+            bags_swap_bytes(bytes, (const unsigned char *)values->data + i * item, item,
+                bags_little_endian() ? 1 : item);
+            number = bags_import_integer(values->dtype, bytes);
+        }
+        bool negative = number.kind == BAGS_KIND_INT && number.sint < 0;
+        uint64_t bits = negative ? (uint64_t)number.sint : number.uint;
+        if (!integer_fits(dtype, bits, negative))
+            fail(BAGS_ERROR_VALUE, "[%zu]: %s%ju is out of range (%s)", i,
+                negative ? "-" : "", (uintmax_t)(negative ? 0 - bits : bits),
+                bags_dtype_name(dtype));
+        bags_store(elements.data + i * size, size, !bags_little_endian(), bits);
+    }
+    length = items;
+    return bags_array(dtype, is_array ? values->dims : 1,
+        is_array ? values->shape : &length, elements.data);
+}
+
 /* The value that --type makes of one: text becomes a whole number or, if it is JSON,
  * msgpack, and never the elements of an array, which any bytes could be; other bytes
- * must be a blob of the type; numbers and arrays must fit, which is checked when they
- * are encoded. */
+ * must be a blob of the type; an array of integers becomes one of other integers; numbers
+ * and arrays must fit, which is checked when they are encoded. */
 static bags_value convert(const plan *to, const bags_value *value) {
     static bags_buffer scratch, decoded;
-    bool is_text = !strncmp(source->fields[to->from].type, "utf8", 4);
+    const char *type = source->fields[to->from].type;
+    bool is_text = !strncmp(type, "utf8", 4);
     type_class kind = type_kind(to->type);
     bags_view blob = {(const unsigned char *)value->data, value->size};
-    bags_value ignored;
+    bags_value ignored, array = *value;
+    if (kind == TYPE_ARRAY && type_kind(type) == TYPE_ARRAY &&
+        type_dtype(type) != type_dtype(to->type)) {
+        if (value->kind == BAGS_KIND_BLOB)
+            must(bags_decode(registry_get(), type, blob, &decoded, &array, &failure));
+        if (array.kind == BAGS_KIND_ARRAY && is_integer(array.dtype) &&
+            is_integer(type_dtype(to->type)))
+            array = array_from_integers(to, &array, 0);
+        return array;
+    }
     if (value->kind != BAGS_KIND_BLOB && value->kind != BAGS_KIND_BYTES &&
         value->kind != BAGS_KIND_UTF8)
         return *value;
@@ -331,7 +403,13 @@ static bags_value convert(const plan *to, const bags_value *value) {
 /* The values of a field of the dataset. */
 static const bags_entry *entry_of(const bags_entry *entries, const plan *to) {
     const bags_entry *entry = &entries[to->from];
+    static bags_value array;
+    static const bags_entry gathered = {NULL, &array, 1};
     in_plan = to;
+    if (to->gather) {
+        array = array_from_integers(to, entry->values, entry->count);
+        entry = &gathered;
+    }
     if (!to->sequence && entry->count != 1)
         fail(BAGS_ERROR_VALUE, "%zu items, but the type %s holds one", entry->count,
             to->type);
@@ -342,7 +420,7 @@ static const bags_entry *entry_of(const bags_entry *entries, const plan *to) {
 static bags_value value_of(const bags_entry *entry, size_t item, const plan *to) {
     bags_value value = entry->values[item];
     in_plan = to;
-    if (to->convert)
+    if (to->convert && !to->gather)
         value = convert(to, &value);
     in_plan = NULL;
     return value;
@@ -488,10 +566,17 @@ static void note_left_out(void) {
 }
 
 static int run(char **operands) {
-    bags_source_options how = {NULL, show_opening, NULL, BAGS_LAYOUT_DETECT};
+    bags_source_options how = {.progress = show_opening};
     if (layout.given)
         how.layout = layout.value ? BAGS_LAYOUT_EPISODES : BAGS_LAYOUT_ROWS;
-    source_name = operands[0];
+    how.dtype = raw_dtype.given ? (bags_dtype)(BAGS_DTYPE_UINT8 + (int)raw_dtype.value)
+                                : BAGS_DTYPE_NONE;
+    how.has_separator = separator.given;
+    how.separator = separator.value;
+    how.document = document.value;
+    if (separator.given && document.given)
+        usage("--separator and --document are mutually exclusive");
+    mapped_path = source_name = operands[0];
     on_failure = explain_failure;
     if (!dry_run && !operands[1])
         usage("expected SRC DST");
@@ -502,6 +587,13 @@ static int run(char **operands) {
         expect_crashes();
     else if (layout.given)
         usage("--layout: only HDF5 has layouts (this is %s)", importer->name);
+    if ((raw_dtype.given || separator.given || document.given) &&
+        strcmp(importer->name, "tokens"))
+        usage("--%s: only of raw tokens; pass --from tokens (this is %s)",
+            raw_dtype.given   ? "dtype"
+            : separator.given ? "separator"
+                              : "document",
+            importer->name);
     source = bags_source_open(importer, source_name, &how, &failure);
     must_open(source);
     progress_end();
@@ -524,11 +616,10 @@ const command command_import = {"import", "a dataset from another format", "SRC 
     "SRC is a file, a directory of files that belong together, or a "
     "pattern such as 'train-*.tar', of which only the last part contains "
     "a star. Encoded values are stored as they are. "
-    "formats/import/README.md lists the formats, and how each becomes "
-    "fields.\n"
-    "Fields have the names of SRC; characters that file names cannot have"
-    " become _. --type makes whole numbers and msgpack (from JSON) of text; "
-    "other bytes must be a blob of the type.\n"
+    "formats/import/README.md lists the formats, and their fields, in whose "
+    "names characters that file names cannot have become _.\n"
+    "--type makes whole numbers and msgpack (from JSON) of text, and arrays of "
+    "lists of numbers; other bytes must be a blob of the type.\n"
     "What was imported before a failure is kept: continue with --resume.\n",
     "  bags import train.tar pets --dry-run\n"
     "  bags import train.tar pets --fields jpg=photo,cls --type 'cls=int(4)'\n",

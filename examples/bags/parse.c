@@ -216,15 +216,19 @@ static void put_bits(text *out, uint64_t bits, size_t size) {
     text_put(out, bytes, size);
 }
 
+bool integer_fits(bags_dtype dtype, uint64_t bits, bool negative) {
+    bool is_signed = dtype >= BAGS_DTYPE_INT8;
+    uint64_t most = UINT64_MAX >> (64 - 8 * bags_dtype_size(dtype) + is_signed);
+    return negative ? is_signed && ~bits <= most : bits <= most;
+}
+
 static const char *put_integer(
     text *out, bags_dtype dtype, size_t size, json_object *json) {
-    bool is_signed = dtype >= BAGS_DTYPE_INT8;
-    uint64_t most = UINT64_MAX >> (64 - 8 * size + is_signed);
     if (!json_object_is_type(json, json_type_int))
         return "is not a whole number";
     int64_t value = json_object_get_int64(json);
     uint64_t bits = value < 0 ? (uint64_t)value : json_object_get_uint64(json);
-    if (value < 0 ? !is_signed || (uint64_t) - (value + 1) > most : bits > most)
+    if (!integer_fits(dtype, bits, value < 0))
         return "is out of range";
     put_bits(out, bits, size);
     return NULL;

@@ -224,9 +224,12 @@ static bags_code im_open(bags_import_file *file, const char *path, bags_error *e
 
 static void im_close(bags_import_file *file) {
     const bags_io *io = bags_io_local();
+    if (file->mapped)
+        io->unmap(io->user, file->data, (size_t)file->size);
     if (file->handle)
         io->close(io->user, file->handle);
     file->handle = NULL;
+    file->mapped = false;
 }
 
 void bags_source_close_file(bags_source *s) {
@@ -305,6 +308,18 @@ bags_code bags_source_copy(
             out->size, s->err);
     memcpy(to, s->file.data + offset, out->size);
     return BAGS_OK;
+}
+
+bags_code bags_source_map(bags_source *s, bags_view *out) {
+    bags_import_file *file = &s->file;
+    const bags_io *io = bags_io_local();
+    const void *data = NULL;
+    if (io->map && !file->data && file->size > 0 && file->size <= SIZE_MAX / 4 &&
+        !io->map(io->user, file->handle, (size_t)file->size, &data)) {
+        file->data = (const unsigned char *)data;
+        file->mapped = true;
+    }
+    return bags_source_view(s, 0, file->size, out);
 }
 
 /* The limit is checked before memory is allocated: the file may be anything. */
@@ -529,7 +544,7 @@ static bags_code im_find(im_listing *listing, const char *path, bags_error *err)
         if (!strchr(listing->pattern, '*'))
             return bags_fail_io(NULL, ENOENT, path, "open", err);
         size_t size = (size_t)(listing->pattern - path);
-        parent = (char *)malloc(size + 2);
+        parent = (char *)malloc(size + sizeof "./");
         if (!parent)
             return bags_fail_io(NULL, ENOMEM, path, "list", err);
         memcpy(parent, size ? path : "./", size ? size : 2);

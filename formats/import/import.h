@@ -71,6 +71,7 @@ typedef struct bags_import_file {
     const unsigned char *data; /* it is in memory; otherwise NULL */
     /* Private: the open file, and what of it is in memory. */
     void *handle;
+    bool mapped; /* `data` is a map of it */
     bags_buffer window;
     uint64_t window_start, window_size;
 } bags_import_file;
@@ -105,6 +106,12 @@ typedef struct bags_source_options {
     void (*progress)(void *user, uint64_t bytes);
     void *user;
     bags_source_layout layout; /* of HDF5; other formats have one layout */
+    /* Of raw tokens. Without a separator each document has `document` tokens, the last one
+     * what is left. */
+    bags_dtype dtype;
+    bool has_separator;
+    uint64_t separator; /* the token that ends a document, as a part of it */
+    uint64_t document;  /* 0: all of its file. Not with a separator */
 } bags_source_options;
 
 /* A source that is open. A program reads path, fields, count, length and left_out:
@@ -157,6 +164,7 @@ extern const bags_importer bags_import_mcap;       /* libzstd, liblz4, zlib */
 extern const bags_importer bags_import_arrow;      /* libzstd, liblz4 */
 extern const bags_importer bags_import_csv;        /* zlib */
 extern const bags_importer bags_import_megatron;   /* none */
+extern const bags_importer bags_import_tokens;     /* none; formats/numpy.c */
 /* folder.c, with formats/numpy.c: none. */
 extern const bags_importer bags_import_npy;
 extern const bags_importer bags_import_video;
@@ -242,6 +250,8 @@ bags_code bags_source_view(
     bags_source *source, uint64_t offset, uint64_t size, bags_view *out);
 bags_code bags_source_copy(
     bags_source *source, uint64_t offset, uint64_t size, bags_view *out);
+/* All of source->file: a map of it, valid until it is closed, or else read into memory. */
+bags_code bags_source_map(bags_source *source, bags_view *out);
 /* All of a file, which has at most `limit` bytes (otherwise BAGS_ERROR_LIMIT), with a
  * zero byte after it. Valid until the next call. */
 bags_code bags_source_load(

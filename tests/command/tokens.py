@@ -485,3 +485,128 @@ def damaged_pairs_of_megatron_are_refused():
     _megatron('x', [[1.5, 2.5]], [0, 1], 'float64', code=7)
     run('import', 'x.idx', 'old', '--no-sync')
     assert run('get', 'old', 0, '--lists').json['tokens'] == [1.5, 2.5]
+
+
+# ---- raw tokens ----
+
+def _npy(path, descr, shape, raw):
+    head = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"
+    head += ' ' * (-(len(head) + 11) % 64) + '\n'
+    pathlib.Path(path).write_bytes(
+        b'\x93NUMPY\1\0' + struct.pack('<H', len(head)) + head.encode() + raw)
+
+
+def _documents(path):
+    return [json.loads(line)['tokens'] for line in run(
+        'export', path, path + '.lines', '--lists') and
+        pathlib.Path(path + '.lines/manifest.jsonl').read_text().splitlines()]
+
+
+@each(['uint8', 'uint16', 'uint32', 'int32', 'int64'])
+def raw_tokens_are_imported_by_document(dtype):
+    letter = {**FORMATS, 'int64': 'q'}[dtype]
+    size = struct.calcsize(letter)
+    chance = random.Random(dtype)
+    tokens = [[chance.randint(0, 20) for _ in range(n)] for n in (100, 0, 1, 63)]
+    raw = [struct.pack(f'<{len(part)}{letter}', *part) for part in tokens]
+    for i, part in enumerate(raw):
+        pathlib.Path(f'x{i}.bin').write_bytes(part)
+    options = ['--dtype', dtype, '--no-sync', '--no-checksum']
+    if dtype == 'int64':
+        options += ['--type', 'tokens=array(uint16,-1)']
+    # A document ends after the separator, or with its file.
+    expected = []
+    for part in tokens:
+        document = []
+        for token in part:
+            document.append(token)
+            if token == 7:
+                expected.append(document)
+                document = []
+        expected += [document] if document else []
+    assert len(expected) > 6
+    for words, result in (
+            (['--separator', 7], expected),
+            (['--separator', 99], [part for part in tokens if part]),
+            ([], [part for part in tokens if part]),
+            (['--document', 30], [part[i:i + 30] for part in tokens
+                                  for i in range(0, len(part), 30)])):
+        run('import', 'x*.bin', 'out', *options, *words)
+        assert _documents('out') == result, words
+        shutil.rmtree('out')
+        shutil.rmtree('out.lines')
+    # .npy: one dimension as above, of two each row is a document; any byte order.
+    order = '|' if size == 1 else '<'
+    code = f'{"i" if dtype.startswith("i") else "u"}{size}'
+    _npy('x.npy', order + code, '(100,)', raw[0])
+    swapped = struct.pack(f'>100{letter}', *tokens[0])
+    _npy('y.npy', '>' + code if size > 1 else order + code, '(100,)', swapped)
+    for name in 'xy':
+        run('import', name + '.npy', name, '--from', 'tokens', '--separator', 7, *options)
+        found = _documents(name)
+        assert found == expected[:len(found)] and sum(found, []) == tokens[0]
+    _npy('z.npy', order + code, '(10, 10)', raw[0])
+    run('import', 'z.npy', 'z', '--from', 'tokens', *options)
+    assert _documents('z') == [tokens[0][i:i + 10] for i in range(0, 100, 10)]
+    # The documents, one after another, are the file.
+    if dtype in ('uint16', 'uint32', 'int32'):
+        line = run('load', 'x', '--tokens', 'tokens=99', '--values').lines[0]
+        assert line['tokens'] == [tokens[0]]
+
+
+def raw_tokens_that_are_not_are_refused():
+    pathlib.Path('x.bin').write_bytes(bytes(6))
+    refuse('import', 'x.bin', 'out', says='x.bin: the dtype of its tokens is unknown')
+    refuse('import', 'x.bin', 'out', '--dtype', 'int32',
+           says='x.bin: 6 bytes, not a multiple of 4')
+    for dtype, most in (('uint8', 255), ('uint16', 65535), ('int16', 32767)):
+        refuse('import', 'x.bin', 'out', '--dtype', dtype, '--separator', most + 1,
+               says=f'separator out of range for {dtype} ({most + 1}, maximum {most})')
+    refuse('import', 'x.bin', 'out', '--dtype', 'float32', says='not one of uint8',
+           code=2)
+    refuse('import', 'x.bin', 'out', '--dtype', 'uint16', '--separator', 1, '--document',
+           2, says='mutually exclusive', code=2)
+    pathlib.Path('x.idx').write_bytes(b'')
+    refuse('import', 'x.bin', 'out', '--dtype', 'uint16', says='import x.idx')
+    _npy('f.npy', '<f4', '(2,)', bytes(8))
+    _npy('c.npy', '<u2', '(1, 2, 2)', bytes(8))
+    _npy('r.npy', '<u2', '(2, 2)', bytes(8))
+    _npy('n.npy', '<i8', '(2,)', struct.pack('<2q', 3, -1))
+    _npy('s.npy', '<u2', '(9,)', bytes(8))
+    for words, says in (
+            (['f.npy'], 'f.npy: its elements are not integers'),
+            (['c.npy'], 'c.npy: 3 dimensions'),
+            (['r.npy', '--separator', 1], 'r.npy: 2 dimensions'),
+            (['s.npy'], 's.npy: size of .npy elements'),
+            (['n.npy', '--dtype', 'uint16'], 'n.npy: dtype mismatch (int64, expected'),
+            (['[nr].npy'], '[nr].npy'), (['x.idx'], 'x.idx')):
+        refuse('import', words[0], 'out', '--from', 'tokens', *words[1:], says=says)
+    refuse('import', 'n.npy', 'out', '--separator', 3, says='--from tokens', code=2)
+    # What does not fit is named, and never the bytes of another dtype.
+    pathlib.Path('l.jsonl').write_text('{"t": [1]}\n{"t": [2, 65536]}\n')
+    refuse('pack', 'l.jsonl', 'out2', '--spec', 't=array(uint16,-1)',
+           says='line 2: field "t": [1]: 65536 is out of range (uint16)')
+    refuse('import', 'n.npy', 'out', '--from', 'tokens', '--type',
+           'tokens=array(uint16,-1)',
+           says='datapoint 0: field "tokens": [1]: -1 is out of range (uint16)')
+    refuse('import', 'n.npy', 'out', '--from', 'tokens', '--type',
+           'tokens=array(float32,-1)', says='float32')
+
+
+def a_list_of_numbers_becomes_an_array():
+    pathlib.Path('q.sql').write_text(
+        'SELECT * FROM (VALUES (1, [1, 2, 65535]), (2, []), (3, NULL), (4, [-2]), '
+        '(5, [65536])) t(k, ids)')
+    if harness.subprocess.run([harness.PROGRAM, 'import', 'q.sql', '--dry-run'],
+                              capture_output=True).returncode:
+        print('        skipped: libduckdb.so not found')
+        return
+    for dtype, row, value in (('uint16', 3, -2), ('int16', 0, 65535)):
+        refuse('import', 'q.sql', 'out', '--type', f'ids=array({dtype},-1)', '--no-sync',
+               says=f'datapoint {row}: field "ids": [{0 if row else 2}]: {value} is out')
+        shutil.rmtree('out', ignore_errors=True)
+    run('import', 'q.sql', 'out', '--fields', 'ids=t', '--type', 't=array(int32,-1)')
+    assert [json.loads(line)['t'] for line in run(
+        'export', 'out', 'lines') and pathlib.Path('lines/manifest.jsonl').read_text(
+        ).splitlines()] == [[1, 2, 65535], [], [], [-2], [65536]]
+    refuse('import', 'q.sql', 'out2', '--type', 'ids=array(int32,3)', says='datapoint 1')
