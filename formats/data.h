@@ -38,66 +38,95 @@ typedef struct bags_derived_field {
     const char *name;    /* there */
     const char *from;    /* in the dataset that has it; NULL: the same name */
     const char *dataset; /* path of another dataset, whose shards have the same lengths
-                            as the source's; NULL: the source */
+                            as the source's; a copy needs the same number of datapoints.
+                            NULL: the source */
+    const bags_io *io;   /* where that is; NULL: env.io */
 } bags_derived_field;
+
+/* A dataset whose datapoints follow those of the source. */
+typedef struct bags_derive_more {
+    const char *path;
+    const bags_io *io; /* where it is; NULL: env.io */
+} bags_derive_more;
 
 typedef struct bags_derive_options {
     const bags_derived_field *fields; /* NULL: all fields of the source */
     size_t fields_count;
     /* Numbers of datapoints of the source, in the order of the derived dataset; each may
-     * come several times. Those of one shard must be next to each other, and the shards
-     * in order. NULL: all. */
+     * come several times. Without `copy`, those of one shard must be next to each other,
+     * and the shards in order. NULL: all. */
     const uint64_t *rows;
     size_t rows_count;
     uint64_t shard_start, shard_stop; /* make only the shards of this worker */
     bool no_sync;                     /* do not wait for stable storage */
-    const bags_registry *registry;    /* that checks types, as for a writer */
-    const bags_io *from;              /* where the datasets are; NULL: env.io */
-    bags_env env;                     /* env.io: where the derived dataset will be */
+    /* NULL: link. Otherwise copy the blobs, by a writer with these limits of shards,
+     * `checksum`, `keep_idx` and `buffer_size`; the other members are those of this
+     * struct, without resume and append. */
+    const bags_writer_options *copy;
+    const bags_derive_more *more; /* a copy only: with the spec of the source */
+    size_t more_count;
+    /* Called from time to time while datapoints are copied; if it returns false, the copy
+     * fails, with BAGS_ERROR_IO. May be NULL. */
+    bool (*progress)(void *user, uint64_t done, uint64_t total);
+    void *user;
+    const bags_registry *registry; /* that checks types, as for a writer */
+    const bags_io *from;           /* where the source is; NULL: env.io */
+    bags_env env;                  /* env.io: where the derived dataset will be */
 } bags_derive_options;
 
 typedef struct bags_derive_report {
     uint64_t shards; /* that were made */
     uint64_t length; /* their datapoints */
     uint64_t linked; /* bytes of the Bags that are shared */
-    uint64_t made;   /* bytes of the files that were written */
-    uint64_t copy;   /* if the failure is that files cannot be linked, or that the order
-                        is one across shards: bytes of the fields, which a copy needs at
-                        most; otherwise 0 */
+    uint64_t made;   /* bytes of the files that were written; of a copy, of its Bags */
+    uint64_t copy;   /* if the failure is one that `copy` avoids: about the bytes that
+                        it needs, which is the size of the fields in proportion to the
+                        datapoints; otherwise 0 */
 } bags_derive_report;
 
 /*
- * Derive a dataset from a finished one. No blob is read or copied: each shard receives
+ * Derive a dataset from a finished one. Without `copy`, no blob is read: each shard receives
  * hard links to its Bags, a new refs.bag and a new spec.json and, if all shards of all
  * datasets have them, the checksums of the Bags, bound together anew. Shard i has
  * datapoints of one shard; shards without datapoints are left out, and the numbers
  * closed. An unsharded source makes an unsharded dataset. Indexes and .idx files are not
  * derived.
  *
+ * With `copy`, a writer copies the blobs that are referred to, without decoding them, in
+ * any order, to shards of any size; the sources may be split datasets, or on a server or in
+ * an archive, and `more` appends datasets. If all shards of the sources have checksums,
+ * every blob is compared with its own.
+ *
  * `to` must not exist; parent directories are created. With shard_stop above 1, several
  * workers make one dataset, each with the same other options; `to` may then exist, and
- * each shard must not.
+ * each shard must not. A copy by workers has shards of shard_length datapoints, and no
+ * shard_size.
  *
  * spec.json, without which no reader accepts a shard, is given its name last, when all
- * shards of this call are complete. After a failure everything is removed. A process that
- * is killed leaves directories without spec.json: remove them, which the source does not
- * notice. The source is never changed.
+ * shards of this call are complete. A copy (except by workers) is written to the directory
+ * TO.derived, which is renamed when it is complete. After a failure everything is removed.
+ * A process that is killed leaves directories without spec.json, or TO.derived: remove
+ * them, which the source does not notice; the next call names them. The source is never
+ * changed.
  *
  * Returns BAGS_OK, what bags_reader_open and bags_reader_refs return for the datasets, or
  *   BAGS_ERROR_EXISTS    the path exists, or with workers one of the shards
  *   BAGS_ERROR_FIELD, BAGS_ERROR_TYPE
  *                        no such field; a name, or a type, that no writer accepts
  *   BAGS_ERROR_RANGE     a number of `rows` that is not below the source's length
- *   BAGS_ERROR_VALUE     the other dataset has shards of other lengths
+ *   BAGS_ERROR_VALUE     the other dataset has shards of other lengths, or for a copy
+ *                        another length; one of `more` has other fields or types
  *   BAGS_ERROR_STATE     a dataset was replaced, removed or finalized meanwhile
- *   BAGS_ERROR_LIMIT     an order across shards, or files that cannot be linked: another
- *                        file system, or one without links; too many links of a file; a
- *                        server or an archive; a split dataset. report->copy is set
- *   BAGS_ERROR_ARGUMENT, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ *   BAGS_ERROR_LIMIT     without `copy`: an order across shards, `more`, or files that
+ *                        cannot be linked: another file system, or one without links;
+ *                        too many links of a file; a server or an archive; a split
+ *                        dataset. report->copy is set
+ *   BAGS_ERROR_ARGUMENT, BAGS_ERROR_IO, BAGS_ERROR_MEMORY; with `copy`, what
+ *   bags_reader_get and bags_writer_append return
  *
  * *report, which may be NULL, is always written. Threads: any. Cost: reads refs.bag of the
  * datapoints; a few system calls per field and shard. Memory: 12 bytes per datapoint of a
- * shard, and 1 MiB.
+ * shard, and 1 MiB; of a copy, that of a writer, and of one datapoint that is not mapped.
  */
 bags_code bags_derive(const char *from, const char *to,
     const bags_derive_options *options, bags_derive_report *report, bags_error *err);

@@ -13,6 +13,10 @@
  *
  * There is no spec.json.partial: with it a recovery would treat the links as files that
  * it may truncate.
+ *
+ * A copy is written by a bags_writer to TO.derived, which becomes TO when it is complete
+ * (derive_copy): the writer finishes one shard after the other, and a reader would accept
+ * the first ones as a dataset. Workers, of whom none is the last, write to TO itself.
  */
 #include "data.h"
 #include "private.h"
@@ -23,17 +27,23 @@
 
 #define DERIVE_PATH 4096 /* bytes of the longest path */
 #define DERIVE_BUFFER ((size_t)256 << 10)
+#define DERIVE_AHEAD 64   /* datapoints that are requested from a server at once */
 #define DERIVE_TRAILER 44 /* see >>crc in bags.h */
 #define DERIVE_MAGIC "BAGSCRC2"
 
-/* A dataset that fields come from; the first is the source. */
+/* A dataset that fields come from. The first is the source, those that are concatenated
+ * with it follow. */
 typedef struct derive_source {
     const char *path;
+    const bags_io *io;
     bags_reader *reader;
+    uint64_t start; /* of its datapoints among those that are concatenated */
     const bags_shard *shards;
     size_t count;
     bags_buffer refs;    /* bags_ref, one per field */
     bags_buffer records; /* bags_identity, of each shard's spec.json */
+    bags_buffer selects; /* bags_select, of what is copied */
+    size_t selects_count;
     bags_row row;
 } derive_source;
 
@@ -41,6 +51,7 @@ typedef struct derive_source {
 typedef struct derive_field {
     const char *name, *from;
     size_t source, number; /* of the field there */
+    size_t slot;           /* of those that are copied from there */
     uint64_t length;       /* blobs */
     uint64_t size;         /* bytes */
     bool empty;            /* a new file without blobs, not a link */
@@ -50,24 +61,26 @@ typedef struct derive_field {
 typedef struct derive {
     bags_buffer memory; /* see format_state */
     const bags_derive_options *options;
-    const bags_io *io, *in;
+    const bags_io *io;
     const char *to;
     bags_derive_report *report;
     derive_source *sources;
-    size_t sources_count;
-    derive_field *fields; /* sorted by name */
+    size_t sources_count, parts_count; /* of these, how many are concatenated */
+    derive_field *fields;              /* sorted by name */
     size_t fields_count;
     bags_type *types;
     bags_ref *refs; /* of a datapoint */
     bags_buffer arrays[4], spec, row, ends, crcs, buffer;
     size_t spec_size;
     bool checksums, sharded, v2;
+    bool open;              /* a copy: the last datapoint did not complete its shard */
     bool made_root;         /* the directory `to` was made by this call */
     uint64_t stop;          /* workers, at least 1 */
     uint64_t claimed, next; /* shards of this worker; number of the next one of all */
-    uint64_t length;        /* datapoints that are selected */
+    uint64_t all, length;   /* datapoints of the source, and those that are selected */
     char directory[DERIVE_PATH], from[DERIVE_PATH], path[DERIVE_PATH];
-    void *file; /* that is written, at `path` */
+    char staging[DERIVE_PATH]; /* of a copy */
+    void *file;                /* that is written, at `path` */
     uint64_t written;
     size_t used;
 } derive;
@@ -89,6 +102,13 @@ static bags_code derive_source_path(derive *d, size_t source, size_t shard,
     bags_code code =
         bags_shard_path(s->path, &s->shards[shard], directory, sizeof directory, err);
     return code ? code : derive_join(d->from, directory, name, ending, err);
+}
+
+static bags_code derive_fail_exists(const char *path, bags_error *err) {
+    return bags_fail(err, BAGS_ERROR_EXISTS,
+        "%s: already exists; if it is not complete, and no process is deriving it, one "
+        "that was killed left it: remove it, which no other dataset notices",
+        bags_path_tail(path));
 }
 
 /* ---- files that are written ---- */
@@ -158,9 +178,9 @@ static bags_code derive_sync_dir(derive *d, const char *path, bags_error *err) {
 
 /* ---- what is selected ---- */
 
-/* Bytes of all blobs of the fields. */
+/* Bytes of all blobs of the fields, in proportion to the datapoints that are selected. */
 static uint64_t derive_copy_size(derive *d) {
-    uint64_t size = 0;
+    double size = 0;
     for (size_t s = 0; s < d->sources_count; s++) {
         size_t count = 0;
         bags_info info;
@@ -171,11 +191,12 @@ static uint64_t derive_copy_size(derive *d) {
         bags_field_info *about = (bags_field_info *)(void *)memory.data;
         if (!bags_reader_info(d->sources[s].reader, &info, about, NULL))
             for (size_t i = 0; i < d->fields_count; i++)
-                if (d->fields[i].source == s)
-                    size += about[d->fields[i].number].size;
+                if (d->fields[i].source == (s < d->parts_count ? 0 : s))
+                    size += (double)about[d->fields[i].number].size + 8;
         bags_buffer_free(&memory);
     }
-    return size;
+    size *= d->all ? (double)d->length / (double)d->all : 0;
+    return (uint64_t)size + 1;
 }
 
 /* What only a copy can do. */
@@ -183,7 +204,7 @@ static bags_code derive_fail_copy(
     derive *d, const char *path, const char *what, bags_error *err) {
     d->report->copy = derive_copy_size(d);
     return bags_fail(err, BAGS_ERROR_LIMIT,
-        "%s: %s; a copy of the data needs at most %" PRIu64 " bytes",
+        "%s: %s; a copy of the data needs about %" PRIu64 " bytes",
         bags_path_tail(path), what, d->report->copy);
 }
 
@@ -203,13 +224,14 @@ static uint64_t derive_run(const derive *d, const bags_shard *shard, uint64_t at
 
 static bags_code derive_check_rows(derive *d, bags_error *err) {
     const derive_source *source = &d->sources[0];
-    uint64_t all = bags_reader_length(source->reader), at = 0;
-    d->length = d->options->rows ? d->options->rows_count : all;
+    uint64_t at = 0;
     for (uint64_t i = 0; i < d->length; i++)
-        if (derive_row(d, i) >= all)
+        if (derive_row(d, i) >= d->all)
             return bags_fail(err, BAGS_ERROR_RANGE,
                 "%s: datapoint %" PRIu64 " out of range (length %" PRIu64 ")",
-                bags_path_tail(source->path), derive_row(d, i), all);
+                bags_path_tail(source->path), derive_row(d, i), d->all);
+    if (d->options->copy)
+        return BAGS_OK;
     for (size_t i = 0; i < source->count; i++)
         at += derive_run(d, &source->shards[i], at);
     if (at < d->length)
@@ -225,7 +247,7 @@ static bags_code derive_open_source(
     bags_reader_options reading;
     memset(&reading, 0, sizeof reading);
     reading.env = d->options->env;
-    reading.env.io = d->in;
+    reading.env.io = s->io;
     reading.registry = d->options->registry;
     reading.verify_checksums = checksums;
     bags_reader_close(s->reader);
@@ -242,12 +264,12 @@ static bags_code derive_take_records(derive *d, size_t source, bags_error *err) 
     derive_source *s = &d->sources[source];
     size_t size = (s->count + 1) * sizeof(bags_identity);
     bags_code code = bags_buffer_reserve(&s->records, size, err);
-    for (size_t i = 0; i < s->count && !code && d->in->identify; i++) {
+    for (size_t i = 0; i < s->count && !code && d->io->identify; i++) {
         bags_identity *record = (bags_identity *)(void *)s->records.data + i;
         code = derive_source_path(d, source, i, "spec.json", "", err);
-        int error = code ? 0 : d->in->identify(d->in->user, NULL, d->from, record);
+        int error = code ? 0 : d->io->identify(d->io->user, NULL, d->from, record);
         if (error)
-            code = bags_fail_io(d->in, error, d->from, "identify", err);
+            code = bags_fail_io(d->io, error, d->from, "identify", err);
     }
     return code;
 }
@@ -257,18 +279,61 @@ static bags_code derive_check_records(derive *d, size_t shard, bags_error *err) 
     for (size_t s = 0; s < d->sources_count && !code; s++) {
         bags_identity *records = (bags_identity *)(void *)d->sources[s].records.data;
         code = derive_source_path(d, s, shard, "spec.json", "", err);
-        if (!code)
-            code = format_check_identity(d->in, NULL, d->from, &records[shard], err);
+        if (!code && !d->options->copy) /* whose readers check it */
+            code = format_check_identity(d->io, NULL, d->from, &records[shard], err);
         if (code == BAGS_ERROR_CORRUPT)
             code = err->code = BAGS_ERROR_STATE;
     }
     return code;
 }
 
-/* Split shards have no refs.bag: blob n is that of datapoint n, and stays it. */
-static bags_code derive_check_sources(derive *d, bags_error *err) {
+static bool derive_same_fields(const bags_reader *one, const bags_reader *other) {
+    size_t count = 0, others = 0, i = 0;
+    const bags_field *a = bags_reader_fields(one, &count);
+    const bags_field *b = bags_reader_fields(other, &others);
+    while (i < count && i < others && !strcmp(a[i].name, b[i].name) &&
+           !strcmp(a[i].type, b[i].type))
+        i++;
+    return i == count && i == others;
+}
+
+/* Those that are concatenated have one spec, and the others have as many datapoints. */
+static bags_code derive_check_lengths(derive *d, bags_error *err) {
+    const derive_source *first = &d->sources[0];
+    for (size_t s = 0; s < d->parts_count; s++) {
+        derive_source *part = &d->sources[s];
+        part->start = d->all;
+        d->all += bags_reader_length(part->reader);
+        if (!derive_same_fields(first->reader, part->reader))
+            return bags_fail(err, BAGS_ERROR_VALUE,
+                "%s: has other fields or types than %s", bags_path_tail(part->path),
+                bags_path_tail(first->path));
+    }
+    d->length = d->options->rows ? d->options->rows_count : d->all;
+    for (size_t s = d->parts_count; s < d->sources_count; s++) {
+        const derive_source *other = &d->sources[s];
+        uint64_t length = bags_reader_length(other->reader);
+        if (length != d->all)
+            return bags_fail(err, BAGS_ERROR_VALUE,
+                "%s: its length differs from that of %s (%" PRIu64
+                " datapoints, expected %" PRIu64 ")",
+                bags_path_tail(other->path), bags_path_tail(first->path), length,
+                d->all);
+    }
+    return BAGS_OK;
+}
+
+/* What cannot be linked. Split shards have no refs.bag: blob n is that of datapoint n,
+ * and stays it. */
+static bags_code derive_check_links(derive *d, bags_error *err) {
     const derive_source *first = &d->sources[0];
     bags_code code = BAGS_OK;
+    if (d->parts_count > 1)
+        return derive_fail_copy(d, d->to, "made of several datasets", err);
+    for (size_t s = 0; s < d->sources_count; s++)
+        if (d->sources[s].io != d->io || !d->io->link)
+            return derive_fail_copy(d, d->sources[s].path,
+                "on a server or in an archive, where files cannot be linked", err);
     for (size_t s = 0; s < d->sources_count && !code; s++) {
         const derive_source *other = &d->sources[s];
         bool same = other->count == first->count;
@@ -284,17 +349,14 @@ static bags_code derive_check_sources(derive *d, bags_error *err) {
         for (size_t i = 0; i < other->count && !code; i++) {
             bags_path_kind kind = BAGS_PATH_FILE;
             code = derive_source_path(d, s, i, "refs", ".bag", err);
-            int error = code ? 0 : d->in->kind(d->in->user, d->from, &kind);
+            int error = code ? 0 : d->io->kind(d->io->user, d->from, &kind);
             if (error)
-                code = bags_fail_io(d->in, error, d->from, "open", err);
+                code = bags_fail_io(d->io, error, d->from, "open", err);
             else if (!code && kind == BAGS_PATH_NONE)
                 code = derive_fail_copy(
                     d, d->from, "missing: a split dataset has no refs", err);
         }
     }
-    if (!code && (d->in != d->io || !d->io->link))
-        code = derive_fail_copy(d, first->path,
-            "on a server or in an archive, where files cannot be linked", err);
     return code;
 }
 
@@ -309,10 +371,22 @@ static bags_code derive_find_checksums(derive *d, bags_error *err) {
         for (size_t k = 0; k < d->sources[source].count && !code; k++) {
             bags_path_kind kind = BAGS_PATH_NONE;
             code = derive_source_path(d, source, k, name, ".crc", err);
-            int error = code ? 0 : d->in->kind(d->in->user, d->from, &kind);
-            code = code ? code : bags_fail_io(d->in, error, d->from, "open", err);
+            int error = code ? 0 : d->io->kind(d->io->user, d->from, &kind);
+            code = code ? code : bags_fail_io(d->io, error, d->from, "open", err);
             d->checksums = d->checksums && kind == BAGS_PATH_FILE;
         }
+    }
+    return code;
+}
+
+/* A copy compares every blob with its checksum, if all shards have them. */
+static bags_code derive_read_checksums(derive *d, bags_error *err) {
+    bags_code code = BAGS_OK;
+    d->checksums = true;
+    for (size_t s = 0; s < d->sources_count && !code && d->checksums; s++) {
+        bags_info info;
+        code = bags_reader_info(d->sources[s].reader, &info, NULL, err);
+        d->checksums = !code && info.checksums == d->sources[s].count;
     }
     return code;
 }
@@ -323,23 +397,33 @@ static int derive_compare_fields(const void *a, const void *b) {
     return strcmp(((const derive_field *)a)->name, ((const derive_field *)b)->name);
 }
 
-/* Add the dataset of a field, unless another field has added it: *source is its
- * number. */
 static bags_code derive_add_source(
-    derive *d, const char *path, size_t *source, bags_error *err) {
-    for (*source = 0; *source < d->sources_count; ++*source)
-        if (!strcmp(d->sources[*source].path, path))
-            return BAGS_OK;
+    derive *d, const char *path, const bags_io *io, bags_error *err) {
     derive_source *s = &d->sources[d->sources_count++];
     memset(s, 0, sizeof *s);
-    s->refs = s->records = bags_buffer_of(d->options->env.allocator);
+    s->refs = s->records = s->selects = bags_buffer_of(d->options->env.allocator);
     s->path = path;
+    s->io = io ? io : d->io;
     size_t count = 0;
     bags_code code = derive_open_source(d, s, false, err);
     (void)bags_reader_fields(s->reader, &count);
     if (!code)
         code = bags_buffer_reserve(&s->refs, (count + 1) * sizeof(bags_ref), err);
-    return code ? code : derive_take_records(d, *source, err);
+    if (!code && !d->options->copy && s->io == d->io)
+        code = derive_take_records(d, d->sources_count - 1, err);
+    return code;
+}
+
+/* The dataset of a field, which is added unless it is that of an earlier one. */
+static bags_code derive_find_source(
+    derive *d, const bags_derived_field *given, size_t *source, bags_error *err) {
+    *source = 0;
+    if (!given->dataset || !strcmp(given->dataset, d->sources[0].path))
+        return BAGS_OK;
+    for (*source = d->parts_count; *source < d->sources_count; ++*source)
+        if (!strcmp(d->sources[*source].path, given->dataset))
+            return BAGS_OK;
+    return derive_add_source(d, given->dataset, given->io, err);
 }
 
 static void *derive_array(
@@ -351,16 +435,34 @@ static void *derive_array(
     return d->arrays[i].data;
 }
 
+/* The fields of the derived dataset, until the refs of a datapoint take their place. */
+static const bags_field *derive_list_fields(
+    derive *d, bags_code *code, bags_error *err) {
+    bags_field *spec =
+        (bags_field *)derive_array(d, 3, d->fields_count, sizeof *spec, code, err);
+    for (size_t i = 0; i < d->fields_count && !*code; i++) {
+        const derive_field *field = &d->fields[i];
+        const bags_reader *reader = d->sources[field->source].reader;
+        size_t count = 0;
+        spec[i].name = field->name;
+        spec[i].type = bags_reader_fields(reader, &count)[field->number].type;
+    }
+    return spec;
+}
+
 /* Find the fields in their datasets, and make the new spec.json. */
 static bags_code derive_plan(derive *d, const char *from, bags_error *err) {
     const bags_derive_options *options = d->options;
     const bags_derived_field *given = options->fields;
     bags_code code = BAGS_OK;
     size_t source = 0, count = given ? options->fields_count : 0;
-    d->sources =
-        (derive_source *)derive_array(d, 0, count + 1, sizeof *d->sources, &code, err);
+    d->parts_count = options->more_count + 1;
+    d->sources = (derive_source *)derive_array(
+        d, 0, count + d->parts_count, sizeof *d->sources, &code, err);
     if (!code)
-        code = derive_add_source(d, from, &source, err);
+        code = derive_add_source(d, from, options->from, err);
+    for (size_t i = 0; i < options->more_count && !code; i++)
+        code = derive_add_source(d, options->more[i].path, options->more[i].io, err);
     if (code)
         return code;
     const bags_field *all = bags_reader_fields(d->sources[0].reader, &source);
@@ -369,16 +471,14 @@ static bags_code derive_plan(derive *d, const char *from, bags_error *err) {
     d->fields =
         (derive_field *)derive_array(d, 1, count, sizeof *d->fields, &code, err);
     d->types = (bags_type *)derive_array(d, 2, count, sizeof *d->types, &code, err);
-    bags_field *spec =
-        (bags_field *)derive_array(d, 3, count, sizeof *spec, &code, err);
     for (size_t i = 0; i < count && !code; i++) {
         derive_field *field = &d->fields[i];
         field->name = given ? given[i].name : all[i].name;
         field->from = given && given[i].from ? given[i].from : field->name;
         if (!field->name)
             return bags_fail(err, BAGS_ERROR_ARGUMENT, "the name of a field is NULL");
-        if (given && given[i].dataset)
-            code = derive_add_source(d, given[i].dataset, &field->source, err);
+        if (given)
+            code = derive_find_source(d, &given[i], &field->source, err);
         if (!code)
             code = bags_reader_field(
                 d->sources[field->source].reader, field->from, &field->number, err);
@@ -386,25 +486,20 @@ static bags_code derive_plan(derive *d, const char *from, bags_error *err) {
     }
     if (!code && count > 1)
         qsort(d->fields, count, sizeof *d->fields, derive_compare_fields);
-    for (size_t i = 0; i < count && !code; i++) {
-        const derive_field *field = &d->fields[i];
-        const bags_reader *reader = d->sources[field->source].reader;
-        spec[i].name = field->name;
-        spec[i].type = bags_reader_fields(reader, &source)[field->number].type;
-    }
+    const bags_field *spec = derive_list_fields(d, &code, err);
     if (!code)
         code = bags_spec_text(
             spec, count, options->registry, &d->spec, &d->spec_size, err);
     if (code == BAGS_ERROR_FIELD || code == BAGS_ERROR_TYPE)
         return code;
-    /* The refs of a datapoint take the place of the spec, which is written. */
     d->refs = (bags_ref *)derive_array(d, 3, count, sizeof *d->refs, &code, err);
     return code;
 }
 
 /* Once the readers stay open: the types are theirs. */
 static bags_code derive_open_last(derive *d, bags_error *err) {
-    bags_code code = derive_find_checksums(d, err);
+    bags_code code = d->options->copy ? derive_read_checksums(d, err)
+                                      : derive_find_checksums(d, err);
     for (size_t s = 0; s < d->sources_count && !code && d->checksums; s++) {
         derive_source *source = &d->sources[s];
         size_t count = source->count;
@@ -625,12 +720,12 @@ static bags_code derive_read_trailer(
     }
     bags_code code =
         derive_source_path(d, field->source, shard, field->from, ".crc", err);
-    int error = code ? 0 : d->in->open(d->in->user, d->from, BAGS_IO_READ, &file);
+    int error = code ? 0 : d->io->open(d->io->user, d->from, BAGS_IO_READ, &file);
     if (code || error)
-        return code ? code : bags_fail_io(d->in, error, d->from, "open", err);
+        return code ? code : bags_fail_io(d->io, error, d->from, "open", err);
     code = bags_read(
-        d->in, file, d->from, 4 * field->length, field->trailer, DERIVE_TRAILER, err);
-    d->in->close(d->in->user, file);
+        d->io, file, d->from, 4 * field->length, field->trailer, DERIVE_TRAILER, err);
+    d->io->close(d->io->user, file);
     if (!code && (memcmp(field->trailer + 32, DERIVE_MAGIC, 8) != 0 ||
                      bags_load(field->trailer + 40, 4, false) !=
                          bags_crc32c(0, field->trailer, 40) ||
@@ -666,19 +761,19 @@ static bags_code derive_copy_crcs(
         derive_source_path(d, field->source, shard, field->from, ".crc", err);
     if (code || !size)
         return code;
-    int error = d->in->open(d->in->user, d->from, BAGS_IO_READ, &file);
+    int error = d->io->open(d->io->user, d->from, BAGS_IO_READ, &file);
     if (error)
-        return bags_fail_io(d->in, error, d->from, "open", err);
+        return bags_fail_io(d->io, error, d->from, "open", err);
     code = bags_buffer_reserve(&d->crcs, DERIVE_BUFFER, err);
     for (uint64_t at = 0; at < size && !code; at += DERIVE_BUFFER) {
         size_t part = size - at < DERIVE_BUFFER ? (size_t)(size - at) : DERIVE_BUFFER;
-        code = bags_read(d->in, file, d->from, at, d->crcs.data, part, err);
+        code = bags_read(d->io, file, d->from, at, d->crcs.data, part, err);
         if (!code)
             code = derive_put(d, d->crcs.data, part, err);
         if (!code)
             crc = bags_crc32c(crc, d->crcs.data, part);
     }
-    d->in->close(d->in->user, file);
+    d->io->close(d->io->user, file);
     return code || crc == derive_trailer_crcs(field->trailer)
                ? code
                : derive_fail_checksums(d, err);
@@ -731,11 +826,7 @@ static bags_code derive_claim(derive *d, bags_error *err) {
         return code;
     int error = d->io->make_dir(d->io->user, d->directory);
     if (error == EEXIST)
-        return bags_fail(err, BAGS_ERROR_EXISTS,
-            "%s: already exists; if it has no spec.json, and no process is deriving "
-            "it, one that was killed left it: remove it, which no other dataset "
-            "notices",
-            bags_path_tail(d->directory));
+        return derive_fail_exists(d->directory, err);
     if (error)
         return bags_fail_io(d->io, error, d->directory, "create directory", err);
     d->claimed++;
@@ -801,10 +892,12 @@ static void derive_remove(derive *d) {
         if (derive_set_directory(d, i, NULL))
             continue;
         derive_remove_file(d, "spec.json", ".derived");
+        derive_remove_file(d, "spec.json", ".partial");
         for (size_t k = 0; k <= d->fields_count; k++) {
             const char *name = k < d->fields_count ? d->fields[k].name : "refs";
             derive_remove_file(d, name, ".bag");
             derive_remove_file(d, name, ".crc");
+            derive_remove_file(d, name, ".idx");
         }
         d->io->remove_dir(d->io->user, d->directory);
     }
@@ -839,6 +932,8 @@ static bags_code derive_make_parents(derive *d, bags_error *err) {
     d->path[size ? size : 1] = 0;
     for (size_t s = 0; s < d->sources_count && d->io->identify; s++) {
         bags_identity parent, source;
+        if (d->sources[s].io != d->io)
+            continue;
         int error = d->io->identify(d->io->user, NULL, d->path, &parent);
         if (!error)
             error = d->io->identify(d->io->user, NULL, d->sources[s].path, &source);
@@ -867,11 +962,7 @@ static bags_code derive_make_root(derive *d, bags_error *err) {
             error = EEXIST;
     }
     if (error == EEXIST)
-        return bags_fail(err, BAGS_ERROR_EXISTS,
-            "%s: already exists; if a shard of it has no spec.json, and no process is "
-            "deriving it, one that was killed left it: remove it, which no other "
-            "dataset notices",
-            bags_path_tail(d->to));
+        return derive_fail_exists(d->to, err);
     return code ? code : bags_fail_io(d->io, error, d->to, "create directory", err);
 }
 
@@ -899,12 +990,210 @@ static bags_code derive_make(derive *d, bags_error *err) {
     return code;
 }
 
+/* ---- copies ---- */
+
+/* What is read of each source, and where in its row each field is. */
+static bags_code derive_select(derive *d, bags_error *err) {
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < d->fields_count && !code; i++) {
+        derive_source *source = &d->sources[d->fields[i].source];
+        size_t slot = d->fields[i].slot = source->selects_count++;
+        code = bags_buffer_reserve(
+            &source->selects, (slot + 1) * sizeof(bags_select), err);
+        if (!code)
+            ((bags_select *)(void *)source->selects.data)[slot] =
+                bags_whole(d->fields[i].number);
+    }
+    return code;
+}
+
+/* Which of the concatenated sources has a datapoint. */
+static size_t derive_part(const derive *d, uint64_t row) {
+    size_t low = 0, high = d->parts_count;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (d->sources[middle].start <= row)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Read datapoints of a part, and of the datasets that are joined: if `ahead`, all at once
+ * and far away, otherwise one, into the rows. */
+static bags_code derive_read(
+    derive *d, size_t part, uint64_t at, size_t count, bool ahead, bags_error *err) {
+    bags_code code = BAGS_OK;
+    for (size_t s = 0; s < d->sources_count && !code; s++) {
+        bool is_part = s < d->parts_count;
+        derive_source *source = &d->sources[s];
+        const derive_source *of = &d->sources[is_part ? 0 : s];
+        const bags_select *selects =
+            (const bags_select *)(const void *)of->selects.data;
+        uint64_t rows[DERIVE_AHEAD];
+        if ((is_part && s != part) || !of->selects_count ||
+            (ahead && !source->io->read_many))
+            continue;
+        for (size_t i = 0; i < count; i++)
+            rows[i] = derive_row(d, at + i) - source->start;
+        code = ahead ? bags_reader_prefetch(source->reader, rows, count, selects,
+                           of->selects_count, &source->row, err)
+                     : bags_reader_get(source->reader, rows[0], selects,
+                           of->selects_count, &source->row, err);
+    }
+    return code;
+}
+
+/* Write the datapoint that was read. A blob stays as it is, of whatever type. */
+static bags_code derive_append(
+    derive *d, bags_writer *writer, size_t part, bags_error *err) {
+    uint64_t shards = bags_writer_shards(writer);
+    bags_code code = bags_writer_begin(writer, err);
+    for (size_t i = 0; i < d->fields_count && !code; i++) {
+        const derive_field *field = &d->fields[i];
+        const bags_row *row = &d->sources[field->source ? field->source : part].row;
+        for (size_t k = 0; k < bags_row_length(row, field->slot) && !code; k++) {
+            bags_view blob = bags_row_bytes(row, field->slot, k);
+            bags_value value = bags_blob(blob.data, blob.size);
+            code = d->types[i].sequence
+                       ? bags_writer_push(writer, field->name, &value, err)
+                       : bags_writer_set(writer, field->name, &value, err);
+        }
+    }
+    if (!code)
+        code = bags_writer_end(writer, err);
+    d->open = bags_writer_shards(writer) == shards;
+    return code;
+}
+
+/* Copy the datapoints at these positions of the selection. */
+static bags_code derive_copy_rows(
+    derive *d, bags_writer *writer, uint64_t start, uint64_t stop, bags_error *err) {
+    bags_code code = BAGS_OK;
+    for (uint64_t at = start; at < stop && !code;) {
+        size_t part = derive_part(d, derive_row(d, at)), count = 1;
+        while (count < DERIVE_AHEAD && count < stop - at &&
+               derive_part(d, derive_row(d, at + count)) == part)
+            count++;
+        code = derive_read(d, part, at, count, true, err);
+        for (size_t i = 0; i < count && !code; i++) {
+            code = derive_read(d, part, at + i, 1, false, err);
+            if (!code)
+                code = derive_append(d, writer, part, err);
+        }
+        at += count;
+        if (!code && d->options->progress &&
+            !d->options->progress(d->options->user, at, d->length))
+            code =
+                bags_fail(err, BAGS_ERROR_IO, "%s: interrupted", bags_path_tail(d->to));
+    }
+    return code;
+}
+
+/* Claim TO.derived, which becomes `to`. A writer creates an unsharded dataset itself. */
+static bags_code derive_stage(derive *d, bags_error *err) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    size_t size = strlen(d->to);
+    while (size > 1 && d->to[size - 1] == '/')
+        size--;
+    int length = snprintf(d->staging, DERIVE_PATH, "%.*s.derived", (int)size, d->to);
+    if (length < 0 || length >= DERIVE_PATH)
+        return bags_fail(
+            err, BAGS_ERROR_LIMIT, "%s: path too long", bags_path_tail(d->to));
+    int error = d->io->kind(d->io->user, d->to, &kind);
+    if (!error && kind != BAGS_PATH_NONE)
+        return bags_fail(
+            err, BAGS_ERROR_EXISTS, "%s: already exists", bags_path_tail(d->to));
+    if (!error && !d->sharded)
+        error = d->io->kind(d->io->user, d->staging, &kind);
+    if (!error && d->sharded)
+        error = d->io->make_dir(d->io->user, d->staging);
+    if (error == EEXIST || kind != BAGS_PATH_NONE)
+        return derive_fail_exists(d->staging, err);
+    d->made_root = !error && d->sharded;
+    return bags_fail_io(d->io, error, d->staging, "create directory", err);
+}
+
+/* The copy is complete: it becomes `to`. */
+static bags_code derive_unstage(derive *d, const char *to, bags_error *err) {
+    int error = d->io->rename(d->io->user, d->staging, to);
+    if (error == ENOTEMPTY || error == EEXIST || error == ENOTDIR)
+        return bags_fail(
+            err, BAGS_ERROR_EXISTS, "%s: already exists", bags_path_tail(to));
+    if (error)
+        return bags_fail_io(d->io, error, to, "rename", err);
+    return derive_sync_dir(d, d->path, err); /* of its parent */
+}
+
+static bags_code derive_copy(derive *d, bags_error *err) {
+    const char *to = d->to;
+    bags_writer *writer = NULL;
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bags_writer_options writing = *d->options->copy;
+    bool alone = d->stop == 1;
+    uint64_t block = alone ? d->length : writing.shard_length;
+    uint64_t shards = block ? d->length / block + (d->length % block > 0) : 0;
+    writing.shard_start = d->options->shard_start;
+    writing.shard_stop = d->options->shard_stop;
+    writing.no_sync = d->options->no_sync;
+    writing.registry = d->options->registry;
+    writing.env = d->options->env;
+    d->sharded = writing.sharded || writing.shard_size || writing.shard_length ||
+                 writing.shard_stop;
+    bags_code code = derive_make_parents(d, err);
+    if (!code && alone) {
+        code = derive_stage(d, err);
+        d->to = d->staging;
+    }
+    if (!code)
+        code = derive_select(d, err);
+    const bags_field *fields = derive_list_fields(d, &code, err);
+    if (!code)
+        writer = bags_writer_open(d->to, fields, d->fields_count, &writing, err);
+    if (!code && !writer)
+        code = err->code;
+    for (uint64_t shard = d->options->shard_start; shard < shards && !code;) {
+        uint64_t start = shard * block, left = d->length - start;
+        code = derive_copy_rows(
+            d, writer, start, start + (left < block ? left : block), err);
+        shard += d->stop < shards - shard ? d->stop : shards - shard;
+    }
+    for (size_t s = 0; s < d->sources_count && !code; s++)
+        code = bags_reader_check(d->sources[s].reader, err);
+    d->claimed = writer ? bags_writer_shards(writer) : 0;
+    if (code == BAGS_ERROR_EXISTS && !derive_set_directory(d, d->claimed, NULL) &&
+        !d->io->kind(d->io->user, d->directory, &kind) && kind != BAGS_PATH_NONE)
+        code = derive_fail_exists(d->directory, err);
+    if (writer) {
+        d->report->length = bags_writer_length(writer);
+        d->report->made = bags_writer_size(writer);
+        d->report->shards = d->claimed + (d->open || !d->sharded);
+    }
+    if (code) {
+        bags_writer_abort(writer);
+    } else {
+        code = bags_writer_close(writer, err);
+        if (!code || alone)
+            d->claimed = d->report->shards;
+    }
+    bool any = !d->sharded || d->report->length > 0;
+    if (!code && alone && any)
+        code = derive_unstage(d, to, err);
+    if (code)
+        derive_remove(d);
+    else if (!any && alone)
+        d->io->remove_dir(d->io->user, d->staging);
+    return code;
+}
+
 static void derive_free(derive *d) {
     bags_buffer *buffers[] = {&d->spec, &d->row, &d->ends, &d->crcs, &d->buffer};
     for (size_t s = 0; s < d->sources_count; s++) {
         bags_reader_close(d->sources[s].reader);
         bags_buffer_free(&d->sources[s].refs);
         bags_buffer_free(&d->sources[s].records);
+        bags_buffer_free(&d->sources[s].selects);
         bags_row_free(&d->sources[s].row);
     }
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
@@ -936,7 +1225,6 @@ bags_code bags_derive(const char *from, const char *to,
     d->report = report;
     d->to = to;
     d->io = options->env.io ? options->env.io : bags_io_local();
-    d->in = options->from ? options->from : d->io;
     d->stop = options->shard_stop ? options->shard_stop : 1;
     d->spec = d->row = d->ends = d->crcs = d->buffer =
         bags_buffer_of(options->env.allocator);
@@ -947,18 +1235,28 @@ bags_code bags_derive(const char *from, const char *to,
         code = bags_fail(err, BAGS_ERROR_ARGUMENT,
             "%s: shard_start out of range (%" PRIu64 ", shard_stop is %" PRIu64 ")",
             bags_path_tail(to), options->shard_start, d->stop);
+    if (!code && options->copy && (options->copy->resume || options->copy->append))
+        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: a copy can neither resume nor append", bags_path_tail(to));
+    if (!code && options->copy && d->stop > 1 &&
+        (!options->copy->shard_length || options->copy->shard_size))
+        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: workers copy shards of a given shard_length, without a shard_size",
+            bags_path_tail(to));
     if (!code)
         code = bags_buffer_reserve(&d->buffer, DERIVE_BUFFER, err);
     if (!code)
         code = derive_plan(d, from, err);
     if (!code)
-        code = derive_check_sources(d, err);
+        code = derive_check_lengths(d, err);
+    if (!code && !options->copy)
+        code = derive_check_links(d, err);
     if (!code)
         code = derive_check_rows(d, err);
     if (!code)
         code = derive_open_last(d, err);
     if (!code)
-        code = derive_make(d, err);
+        code = options->copy ? derive_copy(d, err) : derive_make(d, err);
     derive_free(d);
     return code;
 }

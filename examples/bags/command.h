@@ -236,6 +236,7 @@ void interrupt_removes(const char *path);
  * still ends it at once. */
 void interrupt_defer(void);
 void interrupt_check(void);
+bool interrupt_pending(void);
 
 /* ---- files.c ---- */
 

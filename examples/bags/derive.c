@@ -1,5 +1,5 @@
 /*
- * bags derive: another version of a dataset, which shares its Bags.
+ * bags derive: another version of a dataset, which shares its Bags, or a copy of them.
  */
 #include "command.h"
 
@@ -8,7 +8,8 @@
 static bags_derive_options given;
 static const char *rows_path, *range, *exclude_path, *split, *keep_given, *drop_given,
     *rename_given, *joined, *where;
-static option_number seed, shard_start, shard_stop;
+static option_number seed, shuffle, shard_start, shard_stop, shard_size, shard_length;
+static bool copying, unsharded, with_checksums, without_checksums;
 
 static const option options[] = {
     {"rows", OPTION_PATH, &rows_path, "FILE",
@@ -22,6 +23,7 @@ static const option options[] = {
     {"range", OPTION_TEXT, &range, "RANGE",
         "of those that are left, START:STOP, START:STOP:STEP or [i,j,...]; negative "
         "numbers count from the end"},
+    {"shuffle", OPTION_NUMBER, &shuffle, "SEED", "in a random order"},
     {"split", OPTION_TEXT, &split, "NAME=PART,...",
         "'train=0.9,val=0.1' writes OUT/train and OUT/val, of exactly these parts, "
         "chosen at random"},
@@ -35,12 +37,68 @@ static const option options[] = {
     {"shard-start", OPTION_NUMBER, &shard_start, "W",
         "this worker's number, from 0: it makes the shards W, W+K, ..."},
     {"shard-stop", OPTION_NUMBER, &shard_stop, "K", "the number of workers"},
+    {"copy", OPTION_FLAG, &copying, NULL,
+        "copy the blobs instead of linking Bags: only those that are referred to, "
+        "unchanged, in any order and to any shards"},
+    {"shard-size", OPTION_SIZE, &shard_size, "N",
+        "of a copy: start a new shard at N bytes: 512M, 10G"},
+    {"shard-length", OPTION_NUMBER, &shard_length, "N",
+        "of a copy: start a new shard at N datapoints (those of the longest shard)"},
+    {"unsharded", OPTION_FLAG, &unsharded, NULL, "of a copy: make no shards"},
+    {"checksum", OPTION_FLAG, &with_checksums, NULL,
+        "of a copy: write checksums: the default if DATASET has them"},
+    {"no-checksum", OPTION_FLAG, &without_checksums, NULL, "of a copy: write none"},
     {"no-sync", OPTION_FLAG, &given.no_sync, NULL, "do not wait for stable storage"},
     OPTIONS_END,
 };
 
-static const char *from;
+/* Several datasets are one, whose numbers continue. */
+typedef struct dataset {
+    const char *path;
+    bags_reader *reader;
+    uint64_t start;
+} dataset;
+
+static dataset *froms;
+static size_t froms_count;
+static uint64_t length;  /* of all */
+static const char *from; /* the first */
 static bags_reader *reader;
+static bool checksums; /* all have them */
+
+/* Open a dataset that datapoints or fields come from. */
+static bags_reader *open_from(const char *path) {
+    bags_info about;
+    size_t shards;
+    bags_reader *opened = dataset_open(path);
+    if (copying) {
+        must(bags_reader_info(opened, &about, NULL, &failure));
+        (void)bags_reader_shards(opened, &shards);
+        checksums = checksums && about.checksums == shards;
+    }
+    return opened;
+}
+
+static void open_all(char **operands, size_t count) {
+    static bags_derive_more *more;
+    more = (bags_derive_more *)allocate(count, sizeof *more);
+    froms = (dataset *)allocate(count, sizeof *froms);
+    checksums = true;
+    for (froms_count = 0; froms_count < count; froms_count++) {
+        dataset *one = &froms[froms_count];
+        one->path = path_without_secrets(operands[froms_count]);
+        one->reader = open_from(one->path);
+        one->start = length;
+        length += bags_reader_length(one->reader);
+        more[froms_count].path = one->path;
+        more[froms_count].io = io_for_path(one->path);
+    }
+    from = froms[0].path;
+    reader = froms[0].reader;
+    given.from = more[0].io;
+    given.more = more + 1;
+    given.more_count = count - 1;
+}
 
 /* ---- fields ---- */
 
@@ -84,9 +142,9 @@ static void rename_field(size_t field, const char *value) {
     names[field] = value;
 }
 
-static void add_field(const char *name, const char *old, const char *dataset) {
+static void add_field(const char *name, const char *old, const char *other) {
     derived = (bags_derived_field *)grow(derived, derived_count, sizeof *derived);
-    bags_derived_field one = {name, old, dataset};
+    bags_derived_field one = {name, old, other, other ? io_for_path(other) : NULL};
     derived[derived_count++] = one;
 }
 
@@ -110,7 +168,8 @@ static void choose_fields(void) {
             add_field(names[i], fields[i].name, NULL);
     if (joined) {
         size_t count;
-        bags_reader *other = dataset_open(joined);
+        joined = path_without_secrets(joined);
+        bags_reader *other = open_from(joined);
         const bags_field *more = bags_reader_fields(other, &count);
         for (size_t i = 0; i < count; i++)
             add_field(string_format("%s", more[i].name), NULL, joined);
@@ -129,7 +188,7 @@ static size_t rows_count;
 static void list_rows(void) {
     if (rows)
         return;
-    rows_count = (size_t)bags_reader_length(reader);
+    rows_count = (size_t)length;
     rows = (uint64_t *)allocate(rows_count + 1, sizeof *rows);
     for (size_t i = 0; i < rows_count; i++)
         rows[i] = i;
@@ -138,8 +197,7 @@ static void list_rows(void) {
 /* Keep those that are, or are not, among the numbers, which are freed. */
 static void keep_rows(uint64_t *numbers, size_t count, bool among) {
     size_t left = 0;
-    bool *found =
-        (bool *)allocate((size_t)bags_reader_length(reader) + 1, sizeof *found);
+    bool *found = (bool *)allocate((size_t)length + 1, sizeof *found);
     for (size_t i = 0; i < count; i++)
         found[numbers[i]] = true;
     list_rows();
@@ -151,18 +209,36 @@ static void keep_rows(uint64_t *numbers, size_t count, bool among) {
     free(found);
 }
 
+static void keep_where(void) {
+    uint64_t *all = (uint64_t *)allocate((size_t)length + 1, sizeof *all);
+    size_t all_count = 0, count;
+    for (size_t k = 0; k < froms_count; k++) {
+        uint64_t *numbers = rows_where(froms[k].reader, where, &count);
+        for (size_t i = 0; i < count; i++)
+            all[all_count++] = froms[k].start + numbers[i];
+        free(numbers);
+    }
+    keep_rows(all, all_count, true);
+}
+
+static void shuffle_rows(void) {
+    list_rows();
+    uint64_t *order = (uint64_t *)allocate(rows_count + 1, sizeof *order);
+    for (size_t i = 0; i < rows_count; i++)
+        order[i] = rows[bags_permute(shuffle.value, 0, rows_count, i)];
+    free(rows);
+    rows = order;
+}
+
 static void choose_rows(void) {
-    uint64_t length = bags_reader_length(reader);
     if (rows_path) {
         rows = rows_read(rows_path, length, &rows_count);
         if (!rows)
             rows = (uint64_t *)allocate(1, sizeof *rows);
     }
     size_t count;
-    if (where) {
-        uint64_t *numbers = rows_where(reader, where, &count);
-        keep_rows(numbers, count, true);
-    }
+    if (where)
+        keep_where();
     if (exclude_path) {
         uint64_t *numbers = rows_read(exclude_path, length, &count);
         keep_rows(numbers, count, false);
@@ -177,9 +253,51 @@ static void choose_rows(void) {
         rows = positions ? positions : (uint64_t *)allocate(1, sizeof *rows);
         rows_count = count;
     }
+    if (shuffle.given)
+        shuffle_rows();
 }
 
 /* ---- making it ---- */
+
+/* The shards of a copy: as long as the longest of DATASET, if that has any. */
+static void choose_copy(void) {
+    static bags_writer_options writing;
+    static const option_number *const limits[] = {&shard_size, &shard_length};
+    bool limited = false, sharded = false;
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        limited = limited || limits[i]->given;
+    if (!copying && (limited || unsharded || with_checksums || without_checksums))
+        usage("--shard-size, --shard-length, --unsharded, --checksum and --no-checksum "
+              "need --copy");
+    if (unsharded && (limited || shard_stop.given))
+        usage("--unsharded and the --shard options are mutually exclusive");
+    if (with_checksums && without_checksums)
+        usage("--checksum and --no-checksum are mutually exclusive");
+    if (!copying)
+        return;
+    writing.shard_size = shard_size.value;
+    writing.shard_length = shard_length.value;
+    for (size_t k = 0, count; k < froms_count && !unsharded && !limited; k++) {
+        const bags_shard *shards = bags_reader_shards(froms[k].reader, &count);
+        sharded = sharded || count != 1 || shards[0].digits > 0;
+        for (size_t i = 0; i < count; i++)
+            if (shards[i].length > writing.shard_length)
+                writing.shard_length = shards[i].length;
+    }
+    if (!sharded && !limited)
+        writing.shard_length = 0;
+    if (shard_stop.value > 1 && (!writing.shard_length || writing.shard_size))
+        usage("workers copy shards of a given --shard-length, without a --shard-size");
+    writing.sharded = limited || sharded;
+    writing.checksum = with_checksums || (checksums && !without_checksums);
+    given.copy = &writing;
+}
+
+static bool show_progress(void *user, uint64_t done, uint64_t total) {
+    (void)user;
+    progress_show("derive", "datapoints", done, total, done);
+    return !interrupt_pending();
+}
 
 static void derive(const char *to, const uint64_t *numbers, size_t count) {
     bags_derive_report made;
@@ -187,12 +305,22 @@ static void derive(const char *to, const uint64_t *numbers, size_t count) {
     given.rows_count = count;
     given.shard_start = shard_start.value;
     given.shard_stop = shard_stop.value;
+    given.progress = show_progress;
     interrupt_leaves(
         "nothing is complete; remove what is left", "start again with", NULL);
-    must(bags_derive(from, to, &given, &made, &failure));
-    print("%s: derived %s in %s, %s linked, %s new\n", to,
-        counted(made.length, "datapoint"), counted(made.shards, "shard"),
-        counted(made.linked, "byte"), counted(made.made, "byte"));
+    interrupt_defer();
+    bags_code code = bags_derive(from, to, &given, &made, &failure);
+    progress_end();
+    if (made.copy)
+        failure_suffix(", and the option --copy");
+    must(code);
+    if (copying)
+        print("%s: copied %s in %s, %s\n", to, counted(made.length, "datapoint"),
+            counted(made.shards, "shard"), counted(made.made, "byte"));
+    else
+        print("%s: derived %s in %s, %s linked, %s new\n", to,
+            counted(made.length, "datapoint"), counted(made.shards, "shard"),
+            counted(made.linked, "byte"), counted(made.made, "byte"));
 }
 
 typedef struct split_part {
@@ -234,7 +362,7 @@ static void derive_split(const char *to) {
     double sum = 0;
     list_rows();
     numbers = (uint64_t *)allocate(rows_count + 1, sizeof *numbers);
-    bool *seen = (bool *)allocate((size_t)bags_reader_length(reader) + 1, sizeof *seen);
+    bool *seen = (bool *)allocate((size_t)length + 1, sizeof *seen);
     for (size_t i = 0; i < rows_count; i++) {
         if (seen[rows[i]])
             usage("--split: datapoint %ju is selected twice, and could be in two parts",
@@ -264,8 +392,11 @@ static void derive_split(const char *to) {
 }
 
 static int run(char **operands) {
-    const char *to = operands[1];
-    from = path_without_secrets(operands[0]);
+    size_t count = 0;
+    while (operands[count + 1])
+        count++;
+    const char *to = operands[count];
+    path_must_be_local("OUT", to);
     if (keep_given && drop_given)
         usage("--fields and --drop are mutually exclusive");
     if (seed.given && !split)
@@ -275,10 +406,10 @@ static int run(char **operands) {
     if (split)
         parse_split();
     path_must_be_writable(path_parent(to));
-    reader = dataset_open(from);
-    given.from = io_for_path(from);
+    open_all(operands, count);
     given.registry = registry_get();
     choose_fields();
+    choose_copy();
     choose_rows();
     if (split)
         derive_split(to);
@@ -288,8 +419,8 @@ static int run(char **operands) {
 }
 
 const command command_derive = {"derive",
-    "another version of a dataset, without copying", "DATASET OUT",
-    {ARGUMENT_PATH, ARGUMENT_LOCAL}, 2, 2, options, NULL,
+    "another version of a dataset, without copying", "DATASET... OUT",
+    {ARGUMENT_PATH, ARGUMENT_PATH, ARGUMENT_PATH}, 2, 0, options, NULL,
     "Makes a dataset of some datapoints or fields of another one, in milliseconds and "
     "without copying data: its Bags are hard links to those of DATASET, and refs.bag "
     "and spec.json are new. It is a dataset like any other, also for Python, and stays "
@@ -297,8 +428,13 @@ const command command_derive = {"derive",
     "selections apply one after the other, in the order of this list. Shards stay "
     "shards: each has datapoints of one shard; those without any are left out. "
     "Checksums are carried over. OUT must not exist, and must be on the same file "
-    "system. Nothing is complete before the end: a process that is killed leaves "
-    "directories without spec.json, to be removed.\n",
+    "system.\n"
+    "What links cannot do needs --copy: an order across shards, several DATASETs, "
+    "which must have one spec and whose numbers continue, a DATASET on a server or in "
+    "an archive, shards of other sizes.\n"
+    "Nothing is complete before the end: a process that is killed leaves directories "
+    "without spec.json, or OUT.derived, to be removed.\n",
     "  bags derive pets cats --rows cats.txt --drop path\n"
-    "  bags derive pets parts --split train=0.9,val=0.1 --seed 1\n",
+    "  bags derive pets parts --split train=0.9,val=0.1 --seed 1\n"
+    "  bags derive pets more all --copy --shuffle 1 --shard-size 1G\n",
     run};

@@ -123,6 +123,8 @@ void interrupt_removes(const char *path) { doomed = path; }
 
 void interrupt_defer(void) { deferred = 1; }
 
+bool interrupt_pending(void) { return pending != 0; }
+
 void interrupt_check(void) {
     if (pending)
         fail(BAGS_ERROR_IO, "interrupted");

@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import subprocess
 
@@ -138,18 +139,113 @@ def workers_make_one_dataset():
     _same('out', rows[3:45])
 
 
-def what_needs_a_copy_is_refused():
-    _pack(_rows(20), 'src', '--shard-length', 10)
-    refuse('derive', 'src', 'out', '--rows', _numbers('rows', [11, 3]),
-           says=['across shards', 'bytes'])
+def what_links_cannot_do_needs_a_copy():
+    rows = _rows(20)
+    _pack(rows, 'src', '--shard-length', 10, '--checksum')
     run('zip', 'src', 'src.zip')
-    refuse('derive', 'src.zip', 'out', says=['archive', 'bytes'])
-    assert not os.path.exists('out')
+    _split('split', ['a', 'bc', ''])
+    numbers = _numbers('rows', [11, 3])
+
+    def both(says, chosen, *words, out='out'):
+        refused = refuse('derive', *words, out, says=[says, '--copy'])
+        size = int(re.search(r'about (\d+) bytes', refused.err)[1])
+        assert not os.path.exists(out)
+        run('derive', *words, out, '--copy')
+        _same(out, chosen)
+        shutil.rmtree(out)
+        return size
+    whole = both('archive', rows, 'src.zip')
+    part = both('across shards', [rows[11], rows[3]], 'src', '--rows', numbers)
+    assert 0 < part < whole / 9
+    two = both('several', rows + rows, 'src', 'src')
+    assert two > 1.9 * whole
+    both('split', [{'name': t} for t in ['a', 'bc', '']], 'split')
     if os.stat('/dev/shm').st_dev != os.stat('.').st_dev:
-        refuse('derive', 'src', '/dev/shm/bags-derive-test/out',
-               says=['another file system', 'bytes'])
-        assert not os.path.exists('/dev/shm/bags-derive-test/out')
-        os.rmdir('/dev/shm/bags-derive-test')
+        both('another file system', rows, 'src',
+             out=f'/dev/shm/bags-derive-{os.getpid()}/out')
+        os.rmdir(f'/dev/shm/bags-derive-{os.getpid()}')
+
+
+def _split(path, texts):
+    """As granular 0.22 has it: an .idx per field, and no refs."""
+    os.mkdir(path)
+    path = pathlib.Path(path)
+    ends = [sum(len(t) for t in texts[:i + 1]) for i in range(len(texts))]
+    (path / 'name.bag').write_bytes(''.join(texts).encode())
+    (path / 'name.idx').write_bytes(b''.join(e.to_bytes(8, 'little') for e in ends))
+    (path / 'spec.json').write_text('{"name": "utf8"}')
+
+
+def a_copy_has_what_is_referred_to():
+    rows = _rows(50)
+    _pack(rows, 'src', '--shard-length', 20, '--checksum')
+    _pack(rows[:7], 'one', '--no-checksum')
+    before = files('src')
+    numbers = _numbers('rows', [44, 3, 3, 21, 0])
+    chosen = [rows[i] for i in [44, 3, 3, 21, 0]]
+    # The longest shard decides, and checksums are those of the source.
+    done = run('derive', 'src', 'copy', '--copy', '--rows', numbers, '--drop', 'label',
+               '--rename', 'id=words,words=id', '--no-sync')
+    assert 'copied 5 datapoints in 1 shard' in done.out.decode()
+    assert os.listdir('copy') == ['000000'] and not os.path.exists('copy.derived')
+    assert run('info', 'copy', '--json').json['checksums'] is not None
+    _same('copy', [{'words': r['id'], 'id': r['words']} for r in chosen])
+    assert os.path.getsize('copy/000000/words.bag') <= 6 * 8 + sum(
+        len(r['id']) for r in chosen)
+    run('derive', 'src', 'plain', '--copy', '--unsharded', '--no-checksum')
+    assert not os.path.exists('plain/id.crc')
+    _same('plain', rows)
+    run('derive', 'src', 'sizes', '--copy', '--shard-size', 600)
+    assert len(os.listdir('sizes')) > 2
+    _same('sizes', rows)
+    # Numbers continue: 50 is the first one of the second dataset.
+    run('derive', 'src', 'one', 'both', '--copy', '--rows', _numbers('rows', [56, 2, 50]),
+        '--where', "id <> 'x0'", '--shard-length', 1)
+    _same('both', [rows[6], rows[2]])
+    assert not os.path.exists('both/000000/id.crc')
+    assert files('src') == before
+    # Damage is found before it gets a new checksum.
+    path = pathlib.Path('src/000002/id.bag')
+    data = bytearray(path.read_bytes())
+    data[0] ^= 1
+    path.write_bytes(data)
+    refuse('derive', 'src', 'bad', '--copy', says='checksum')
+    assert not os.path.exists('bad') and not os.path.exists('bad.derived')
+    _pack([{'id': 'a'}], 'other', spec={'id': 'utf8'})
+    refuse('derive', 'one', 'other', 'bad', '--copy', says='other fields')
+    for words in [['--shard-length', 3], ['--unsharded'], ['--checksum']]:
+        refuse('derive', 'one', 'bad', *words, says='need --copy', code=2)
+    refuse('derive', 'one', 'bad', '--copy', '--unsharded', '--shard-size', 1, code=2)
+
+
+def a_shuffle_is_a_function_of_the_seed():
+    rows = _rows(50)
+    _pack(rows, 'one')
+    _pack(rows, 'src', '--shard-length', 20)
+    refuse('derive', 'src', 'out', '--shuffle', 1, says='--copy')
+    run('derive', 'one', 'linked', '--shuffle', 1)
+    run('derive', 'src', 'copied', '--shuffle', 1, '--copy')
+    run('derive', 'src', 'other', '--shuffle', 2, '--copy')
+    found = _values('linked')
+    assert os.path.samefile('one/id.bag', 'linked/id.bag')
+    assert found == _values('copied') != _values('other')
+    assert found != rows and sorted(r['id'] for r in found) == sorted(
+        r['id'] for r in rows)
+
+
+def workers_make_the_copy_that_one_process_makes():
+    rows = _rows(50)
+    _pack(rows, 'src', '--shard-length', 8)
+    words = ['--range', '3:45', '--copy', '--shuffle', 5]
+    run('derive', 'src', 'alone', *words)
+    for worker in [1, 0, 2]:
+        run('derive', 'src', 'out', *words, '--shard-start', worker, '--shard-stop', 3)
+    assert files('out') == files('alone')
+    refuse('derive', 'src', 'out', *words, '--shard-start', 1, '--shard-stop', 3,
+           says=['000001', 'remove it'])
+    assert files('out') == files('alone')
+    for bad in [['--shard-size', 100], ['--unsharded']]:
+        refuse('derive', 'src', 'bad', '--copy', *bad, '--shard-stop', 3, code=2)
 
 
 def hostile_sources_and_destinations():
@@ -215,6 +311,28 @@ def _program():
     return [harness.PROGRAM]
 
 
+def _copy_step(chance, step, shards):
+    """Any datapoints of a dataset, or of it and itself, in any order and shards."""
+    froms = [f'v{step}'] * chance.randrange(1, 3)
+    rows = [row for s in shards for row in s] * len(froms)
+    chosen = chance.choices(range(len(rows)), k=chance.randrange(1, 40))
+    words = ['--rows', _numbers('rows', chosen)]
+    rows = [rows[i] for i in chosen]
+    sharded = os.path.exists(f'v{step}/000000')
+    length = max(map(len, shards)) if sharded else len(rows)
+    if chance.random() < 0.4:
+        length = chance.randrange(1, 30)
+        words += ['--shard-length', length]
+    elif chance.random() < 0.5:
+        length = len(rows)
+        words += ['--unsharded']
+    if chance.random() < 0.3:
+        words += [chance.choice(['--checksum', '--no-checksum'])]
+    run('derive', *froms, f'v{step + 1}', '--copy', *words, '--no-sync')
+    _same(f'v{step + 1}', rows)
+    return [rows[i:i + length] for i in range(0, len(rows), length)]
+
+
 def _chain(seed):
     """A random chain of derivations, of the dataset and of lists of its rows."""
     chance = random.Random(seed)
@@ -230,12 +348,16 @@ def _chain(seed):
     before = files('v0')
     spec = dict(SPEC)
     for step in range(chance.randrange(1, 5)):
+        if chance.random() < 0.3:
+            shards = _copy_step(chance, step, shards)
+            continue
         words = []
         if chance.random() < 0.3:
             other = [[{f'n{step}': chance.randrange(100)} for _ in s] for s in shards]
+            sharded = os.path.exists(f'v{step}/000000')
             for i, part in enumerate(other):
                 out = f'add{step}' + (f'/{i:06}' if sharded else '')
-                _pack(part, out, *(options[2:] if sharded else options),
+                _pack(part, out, *(o for o in options if o == '--checksum'),
                       spec={f'n{step}': 'int(4)'})
             words += ['--add', f'add{step}']
         add = other if words else [[{} for _ in s] for s in shards]
@@ -277,7 +399,8 @@ def chains_equal_the_same_operations_on_lists(first):
         os.chdir('..')
 
 
-def a_kill_at_every_step_leaves_nothing_or_all():
+@each([[], ['--copy', '--shard-length', '4']])
+def a_kill_at_every_step_leaves_nothing_or_all(words):
     if QUICK or not shutil.which('strace'):
         return
     rows = _rows(12)
@@ -290,15 +413,18 @@ def a_kill_at_every_step_leaves_nothing_or_all():
         subprocess.run(
             ['strace', '-qq', '-f', '-o', '/dev/null', '-e', f'trace={calls}', '-e',
              f'inject={calls}:signal=KILL:when={step}', *_program(), 'derive', 'src',
-             'out', '--range', '1:11'], capture_output=True)
+             'out', '--range', '1:11', *words], capture_output=True)
         done = subprocess.run([*_program(), 'get', 'out', ':', 'id'],
                               capture_output=True)
         if done.returncode == 0:
             assert [json.loads(line)['id'] for line in done.stdout.splitlines()] == [
                 r['id'] for r in rows[1:11]]
             complete += 1
-        elif os.path.exists('out'):
-            refuse('derive', 'src', 'out', says='remove it')
+        elif os.path.exists('out') or os.path.exists('out.derived'):
+            refused = refuse('derive', 'src', 'out', *words, says='remove it')
+            shutil.rmtree(refused.err.split(': ')[1])
+            run('derive', 'src', 'out', *words, '--no-sync')
+            _same('out', rows)
         shutil.rmtree('out', ignore_errors=True)
         assert files('src') == before
     assert step > 40
