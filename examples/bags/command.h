@@ -578,6 +578,11 @@ uint64_t shards_missing(const bags_shard *shards, size_t i, uint64_t *start);
 /* Write all that are missing: "000002, 000004 to 000006". False if none is. */
 bool text_missing(text *out, const bags_shard *shards, size_t count);
 
+/* ---- pair.c ---- */
+
+/* Write the documents of a field of the source as X.idx, X.bin. */
+void export_pair(const char *index, const char *name);
+
 /* ---- index.c ---- */
 
 /* The numbers of the fields that have an index. Of one that cannot be used, a remark

@@ -24,6 +24,7 @@
 #define WRITE_SECONDS 1.0
 
 static bool raw, npy, lists, resume;
+static const char *tokens_given;
 
 static const option options[] = {
     {"lists", OPTION_FLAG, &lists, NULL,
@@ -36,6 +37,7 @@ static const option options[] = {
     {"resume", OPTION_FLAG, &resume, NULL,
         "continue an export with the same source and options that was "
         "interrupted; what exists is compared"},
+    {"tokens", OPTION_TEXT, &tokens_given, "FIELD", "of X.idx: the documents (tokens)"},
     OPTIONS_END,
 };
 
@@ -330,6 +332,17 @@ static int run(char **operands) {
         usage("OUT is a directory, not standard output; ./- is one named -");
     path_must_be_writable(out);
     source_open(operands[0]);
+    if (has_ending(out, ".idx")) {
+        if (raw || npy || lists || resume)
+            usage("--%s is not of a pair X.idx, X.bin", raw     ? "raw"
+                                                        : npy   ? "npy"
+                                                        : lists ? "lists"
+                                                                : "resume");
+        export_pair(out, tokens_given ? tokens_given : "tokens");
+        return 0;
+    }
+    if (tokens_given)
+        usage("--tokens needs OUT to be X.idx");
     fields = source_fields(&count);
     open_out();
     text_spec(&line, fields, count);
@@ -362,6 +375,9 @@ const command command_export = {"export", "all of it as JSON lines and files",
     "sign. (An `int` is a number, also if another writer has stored it in "
     "other bytes; --raw keeps them.) Text that is not UTF-8 needs `bags pack "
     "--unchecked`.\n"
+    "To X.idx, the documents of a field are written as a pair of Megatron-LM, X.idx "
+    "and "
+    "X.bin, as `bags import X.idx` reads.\n"
     "An export that was interrupted is kept, as is one that fails after a "
     "second: call it again with --resume.\n",
     "  bags export pets unpacked && head -3 unpacked/manifest.jsonl\n", run};

@@ -432,6 +432,13 @@ def pairs_of_megatron_are_imported(case):
         for i, document in enumerate(documents):
             got = run('get', 'out', i, 'tokens', '--lists').json['tokens']
             assert got == (document if several else document[0]), (got, document)
+        # Back: what Megatron writes of the same documents, to the byte.
+        run('export', 'out', 'y.idx')
+        _megatron('z', sequences, boundaries, dtype)
+        for end in ('.idx', '.bin'):
+            assert pathlib.Path('y' + end).read_bytes() == \
+                pathlib.Path('z' + end).read_bytes(), end
+            pathlib.Path('y' + end).unlink()
     if dtype in ('uint16', 'int32'):
         shutil.rmtree('out')
         _megatron('x', sequences, None if legacy else range(len(sequences) + 1), dtype,
@@ -441,6 +448,36 @@ def pairs_of_megatron_are_imported(case):
         stream = sum(sequences, [])
         assert lines[0]['tokens'] == [stream[k:k + 5]
                                       for k in range(0, len(stream) - 4, 4)]
+
+
+def a_field_becomes_a_pair_or_is_refused_by_name():
+    most = 2**31
+    pack([{'t': [1, 2**31 - 1], 'u': [most], 'x': 'a', 'f': [1], 'b': [True]},
+          {'t': [], 'u': [], 'x': 'b', 'f': [2], 'b': []}],
+         't=array(uint32,-1),u=array(uint32,-1),x=utf8,f=array(int32,1),b=array(bool,-1)',
+         'd', '--shard-length', 1)
+    run('export', 'd', 'sub.idx', '--tokens', 't')
+    _megatron('z', [[1, 2**31 - 1], []], [0, 1, 2], 'int32')
+    for end in ('.idx', '.bin'):
+        assert pathlib.Path('sub' + end).read_bytes() == \
+            pathlib.Path('z' + end).read_bytes()
+    for words, says in (
+            (['sub.idx', '--tokens', 't'], 'sub.idx: already exists'),
+            (['n.idx'], 'no field "tokens"'), (['n.idx', '--tokens', 'x'], 'field "x": of'),
+            (['n.idx', '--tokens', 'f'], 'field "f": of type array(int32,1)'),
+            (['n.idx', '--tokens', 'b'], 'field "b": of type'),
+            (['n.idx', '--tokens', 'u'],
+             'd: field "u": datapoint 0: [0]: 2147483648 is out of range (int32')):
+        refuse('export', 'd', *words, says=says)
+    refuse('export', 'd', 'n', '--tokens', 't', says='--tokens needs', code=2)
+    refuse('export', 'd', 'n.idx', '--raw', says='--raw is not', code=2)
+    pathlib.Path('sub.idx').unlink()
+    refuse('export', 'd', 'sub.idx', '--tokens', 't', says='sub.bin: already exists')
+    assert not list(pathlib.Path().glob('n*')) + list(pathlib.Path().glob('*.partial'))
+    pack([], 'tokens=array(uint16,-1)', 'e')
+    run('export', 'e', 'e.idx')
+    assert len(run('import', 'e.idx', 'f', '--dry-run').out) and \
+        run('import', 'e.idx', '--dry-run').json['length'] == 0
 
 
 def damaged_pairs_of_megatron_are_refused():

@@ -15,6 +15,8 @@
  *     h  an HDF5 file
  *     a  an Arrow file or stream
  *     v  a CSV file
+ *     M  a Megatron .idx and its .bin; its size, 2 bytes, precedes the .idx
+ *     n  a .npy file of raw tokens
  */
 #include "../../bags.h"
 #include "../../formats/import/import.h"
@@ -31,7 +33,7 @@ static volatile unsigned sink; /* every byte was read */
 static void remove_directory(void) {
     static const char *const names[] = {"x.tfrecord", "x.tar", "meta_0.gmeta",
         "data_0.gulp", "index.json", "0.mds", "0", "1", ".zarray", "x.zip", "x.bzna",
-        "x.mcap", "x.h5", "x.arrow", "x.csv"};
+        "x.mcap", "x.h5", "x.arrow", "x.csv", "x.idx", "x.bin", "x.npy"};
     char path[128];
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         snprintf(path, sizeof path, "%s/%s", directory, names[i]);
@@ -124,6 +126,8 @@ static const struct {
 #ifdef BAGS_WITH_IMPORT_ARROW
     {'a', &bags_import_arrow, "x.arrow", NULL},
 #endif
+    {'M', &bags_import_megatron, "x.idx", "x.bin"},
+    {'n', &bags_import_tokens, "x.npy", NULL},
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -140,6 +144,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const uint8_t *zero = (const uint8_t *)memchr(data, 0, --size);
     size_t text = zero ? (size_t)(zero - data) : size;
     const uint8_t *rest = zero ? zero + 1 : data + size;
+    if (kind == 'M' && size >= 2) {
+        text = (size_t)bags_load(data, 2, false);
+        data += 2;
+        size -= 2;
+        text = text < size ? text : size;
+        rest = data + text;
+    }
     size_t rest_size = (size_t)(data + size - rest);
     if (kind == 'e')
         read_record(data, size);
