@@ -219,7 +219,7 @@ typedef struct index_stamp {
 
 /* Where the index of a field is: the directory of indexes, which is the dataset's own;
  * and the first of the field's Bags, which is locked while the index is built. In
- * index_build.c. */
+ * index_find.c. */
 bags_code bagi_index_place(const bags_reader *reader, const bags_io *io,
     const char *path, const char *field, char directory[INDEX_PATH],
     char bag[INDEX_PATH], bags_error *err);

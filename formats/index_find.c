@@ -36,6 +36,27 @@ static const bags_field *index_field(const bags_index *index) {
     return &bags_reader_fields(index->reader, &count)[index->field];
 }
 
+bags_code bagi_index_place(const bags_reader *reader, const bags_io *io,
+    const char *path, const char *field, char directory[INDEX_PATH],
+    char bag[INDEX_PATH], bags_error *err) {
+    char shard[INDEX_PATH];
+    size_t count = 0;
+    const bags_shard *shards = bags_reader_shards(reader, &count);
+    if (count == 0)
+        return bags_fail(err, BAGS_ERROR_MISSING, "%s: an index needs a finished shard",
+            bags_path_tail(path));
+    bags_shard first = shards[0];
+    first.number = 0; /* the reader may have only later ones */
+    bags_code code = bags_shard_path(path, &first, shard, sizeof shard, err);
+    if (!code && first.digits)
+        code = index_check_no_link(io, shard, err);
+    if (!code)
+        code = index_path(directory, err, shard, "index", "");
+    if (!code)
+        code = index_check_no_link(io, directory, err);
+    return code ? code : index_path(bag, err, shard, field, ".bag");
+}
+
 static bags_code index_stamp_file(const bags_io *io, const char *path, bool optional,
     index_stamp *out, bags_error *err) {
     unsigned char last[INDEX_LAST];

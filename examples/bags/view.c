@@ -10,8 +10,8 @@
  *
  * Other users of this computer and other pages in the browser do not know the token; the
  * Host header is compared, so that a name that leads here (DNS rebinding) is refused.
- * Paths have at most two parts below the dataset, which name a file of a dataset, and no
- * link is followed.
+ * Paths below the dataset name a file of one, which may be in a shard and in a directory
+ * of indexes, and no link is followed.
  */
 #include "command.h"
 #include "system.h"
@@ -160,19 +160,23 @@ static int open_path(const char *path, struct stat *info) {
     }
     if (strncmp(path, name, size) != 0 || path[size] != '/')
         return -1;
-    const char *word = path + size + 1, *slash = strchr(word, '/');
-    if (!slash)
-        return is_served(word) ? open_file(directory, word, info) : -1;
-    const char *shard = string_format("%.*s", (int)(slash - word), word);
-    int opened = -1, parent = -1;
-    if (is_number(shard) && is_served(slash + 1))
-        parent =
-            openat(directory, shard, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    free((void *)(uintptr_t)shard);
-    if (parent < 0)
-        return -1;
-    opened = open_file(parent, slash + 1, info);
-    close(parent);
+    char *words = string_format("%s", path + size + 1), *word = words, *slash;
+    int parent = directory;
+    while ((slash = strchr(word, '/')) && parent >= 0) {
+        *slash = '\0';
+        bool known = !strcmp(word, "index") || (word == words && is_number(word));
+        int below =
+            known ? openat(parent, word, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+                  : -1;
+        if (parent != directory)
+            close(parent);
+        parent = below;
+        word = slash + 1;
+    }
+    int opened = parent >= 0 && is_served(word) ? open_file(parent, word, info) : -1;
+    if (parent >= 0 && parent != directory)
+        close(parent);
+    free(words);
     return opened;
 }
 

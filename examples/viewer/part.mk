@@ -12,7 +12,7 @@ WASM_FLAGS = --target=wasm32-wasi --sysroot=/usr -mexec-model=reactor -I. -Oz -s
 viewer: ## build build/viewer.html, which shows any dataset in a browser
 	@$(if $(WASM_CAN),$(MAKE) $(VIEWER),echo 'skipped $(VIEWER): clang and lld for wasm32, wasi-libc or python3 not found')
 
-build/viewer.wasm: examples/viewer/viewer.c formats/archive.c formats/numpy.c bags.h $(wildcard formats/*.h) examples/viewer/part.mk
+build/viewer.wasm: examples/viewer/viewer.c formats/archive.c formats/numpy.c formats/index_find.c bags.h $(wildcard formats/*.h) examples/viewer/part.mk
 	@mkdir -p $(@D); echo '  CC $@'; $(CLANG) $(WASM_FLAGS) $(filter %.c,$^) -o $@ -Wl,--export-dynamic,--gc-sections,--strip-all,--max-memory=1073741824 \
 	    -nodefaultlibs -lc $(WASM_BUILTINS)
 	@! command -v wasm-opt >/dev/null || wasm-opt -Oz $@ -o $@

@@ -16,9 +16,11 @@ const SPEC_MOST = 1 << 20;
 const SMALL = 1 << 16; // a file of fewer bytes may come in one request
 const FIRST = 1 << 15; // bytes of a Bag that are requested together with its size
 const EXPECT_MOST = 9; // fields of a shard that are looked up before they are asked for
+const INDEXES_MOST = 16; // fields whose index is looked up
 const FIRST_TRIES = 20; // shards that are tried to find one that can be opened
 const OPEN_MOST = 64; // shards that are open at a time
 const RETRY_MS = 400;
+const REQUESTS_MOST = 64; // at a time; browsers fail of thousands
 // errno of wasi-libc
 const EAGAIN = 6, EIO = 29, ENOENT = 44, ESTALE = 72;
 const NONE = 0, FILE = 1, DIRECTORY = 2; // bags_path_kind
@@ -179,6 +181,12 @@ class Source {
     return this.round;
   }
 
+  // The end of a file that was looked up: a table, or checksums.
+  async keep_end(file) {
+    const start = Math.max(0, Math.ceil(file.size / PAGE) - AHEAD) * PAGE;
+    if (file.size) this.keep_all(file, start, await this.fetch(file, start, file.size));
+  }
+
   fetch_pages(file, waits) {
     const last = Math.ceil(file.size / PAGE);
     const wanted = [...file.wanted].sort((a, b) => a - b);
@@ -216,6 +224,8 @@ export class Http extends Source {
     this.host = parsed.host;
     const archive = this.path.match(/^(.*\.(?:zip|tar))(\/.*)?$/i);
     this.archive = archive ? archive[1] : null;
+    this.running = 0; // requests
+    this.queue = []; // of those that wait
     this.answered = false; // by a request that this page may read
     this.blocked = false; // by one that it may not
     this.without_ranges = false;
@@ -228,24 +238,37 @@ export class Http extends Source {
   }
 
   // Only headers and answers that need no preflight. `null`: nothing exists there.
-  async request(path, method, range, most) {
-    const url = this.url(path), stop = new AbortController();
-    for (let attempt = 0; ; attempt++) {
-      let answer;
+  async request(path, method, range) {
+    while (this.running >= REQUESTS_MOST) await new Promise(done => this.queue.push(done));
+    this.running++;
+    try { return await this.request_now(this.url(path), method, range); } finally {
+      this.running--;
+      this.queue.shift()?.();
+    }
+  }
+
+  async request_now(url, method, range) {
+    const stop = new AbortController();
+    const send = () => {
       this.requests++;
-      try {
-        answer = await fetch(url, {method, signal: stop.signal, cache: 'no-store', credentials: 'same-origin',
-          headers: range ? {Range: `bytes=${range[0]}-${range[1] - 1}`} : {}});
-      } catch (error) {
-        if (await this.is_opaque(url)) {
+      return fetch(url, {method, signal: stop.signal, cache: 'no-store', credentials: 'same-origin',
+        headers: range ? {Range: `bytes=${range[0]}-${range[1] - 1}`} : {}}).catch(() => null);
+    };
+    for (let attempt = 0; ; attempt++) {
+      let answer = await send();
+      if (!answer) {
+        // Servers leave the headers out where a file is missing; or the network failed.
+        const [again, opaque] = await Promise.all([this.answered && send(), this.is_opaque(url)]);
+        answer = again;
+        if (!answer && opaque) {
           this.blocked = true;
-          return null; // servers leave the headers out where a file is missing
+          return null;
         }
-        if (attempt < 2) {
+        if (!answer && attempt < 2) {
           await new Promise(done => setTimeout(done, RETRY_MS << attempt));
           continue;
         }
-        throw Error(`cannot connect to ${this.host}`);
+        if (!answer) throw Error(`cannot connect to ${this.host}`);
       }
       this.answered = true;
       if (answer.status === 404 || answer.status === 403 || answer.status === 410) return null;
@@ -311,9 +334,7 @@ export class Http extends Source {
       throw Error('the server does not state its size (Content-Length)');
     this.compare(file, answer);
     file.size = answer.length;
-    if (!file.size) return;
-    const start = Math.max(0, Math.ceil(file.size / PAGE) - AHEAD) * PAGE;
-    this.keep_all(file, start, await this.fetch(file, start, file.size));
+    await this.keep_end(file);
   }
 
   // Request the first bytes. True: these are all, or the file is missing.
@@ -449,6 +470,7 @@ export class Local extends Source {
   async look_up(file) {
     const object = this.objects.get(file.path);
     file.size = object ? object.size : -ENOENT;
+    if (object && /\.(bag|crc)$/.test(file.path)) await this.keep_end(file);
   }
 
   async fetch(file, start, stop) {
@@ -481,12 +503,14 @@ const c_string = at => {
   return decoder.decode(all.subarray(at, all.indexOf(0, at)));
 };
 
-// Call with a NUL-terminated copy of a text.
-const with_string = (text, call) => {
-  const data = encoder.encode(text + '\0'), at = library.view_allocate(data.length);
+// Call with a copy of bytes, or of a text with a NUL.
+const with_bytes = (data, call) => {
+  const at = library.view_allocate(data.length + 1);
+  if (!at) throw Error('out of memory');
   bytes().set(data, at);
-  try { return call(at); } finally { library.view_free(at); }
+  try { return call(at, data.length); } finally { library.view_free(at); }
 };
+const with_string = (text, call) => with_bytes(encoder.encode(text + '\0'), call);
 
 // Compile the library, after what runs now has made its first requests. Datasets wait.
 export function start(wasm) { return ready = Promise.resolve().then(wasm).then(compile); }
@@ -506,6 +530,10 @@ async function compile(wasm) {
       if (to) bytes().set(names.subarray(0, size), to);
       return names.length;
     },
+    expect: (path, length) => {
+      const file = source.file(string(path, length));
+      if (file.size === undefined && !/\.partial$/.test(file.path)) file.wants_size = true; // kind() rarely needs .partial
+    },
     explain: (path, length, to, size) => encoder.encodeInto(source.explain(string(path, length)),
       bytes().subarray(to, to + size)).written,
   };
@@ -520,18 +548,33 @@ const megabytes = size => `${(size / 2 ** 20).toFixed(size < 2 ** 30 ? 0 : 1)} M
 
 // Decode bytes by their type. `value` is a number, text, bytes or {dtype, shape, data}.
 export function decode(type, data) {
-  const at = library.view_allocate(data.length + 1);
-  if (!at) throw Error('out of memory');
-  bytes().set(data, at);
-  try {
-    const kind = with_string(type.replace(/\[\]$/, ''), text => library.view_decode(text, at, data.length));
+  return with_bytes(data, (at, size) => {
+    const kind = with_string(type.replace(/\[\]$/, ''), text => library.view_decode(text, at, size));
     if (kind < 0) throw Error(c_string(library.view_error()));
     const from = library.view_value_data(), content = () => bytes().slice(from, from + library.view_value_size());
     const kinds = {2: content, 3: () => decoder.decode(content()), 4: () => BigInt.asUintN(64, library.view_value_uint()),
       5: () => library.view_value_int(), 6: () => ({dtype: c_string(library.view_value_dtype()),
         shape: Array.from({length: library.view_value_dims()}, (_, i) => library.view_value_dim(i)), data: content()})};
     return kinds[kind] ? kinds[kind]() : null;
-  } finally { library.view_free(at); }
+  });
+}
+
+// What is searched for in an index: {kind, data, prefix}. A final * stands for any end,
+// two for one.
+function key_of(field, text) {
+  const number = new DataView(new ArrayBuffer(8)), data = new Uint8Array(number.buffer);
+  if (/^(zstd\()?(utf8|bytes)/.test(field.type)) {
+    const prefix = /(^|[^*])\*$/.test(text);
+    return {kind: 3, data: encoder.encode(/\*$/.test(text) ? text.slice(0, -1) : text), prefix};
+  }
+  if (/^-?\d+$/.test(text)) {
+    const whole = BigInt(text);
+    number.setBigUint64(0, BigInt.asUintN(64, whole), true);
+    if (whole >= -(2n ** 63n) && whole < 2n ** 64n) return {kind: whole < 0 ? 5 : 4, data, prefix: false};
+  }
+  number.setFloat64(0, Number(text), true);
+  if (!text.trim() || !Number.isFinite(Number(text))) throw Error(`field "${field.name}": "${text.slice(0, 100)}" is not a number`);
+  return {kind: 6, data, prefix: false};
 }
 
 // ---- datasets ----
@@ -547,6 +590,8 @@ export class Dataset {
     this.length = 0; // of the shards up to the first whose length is not known
     this.complete = false; // all lengths are known
     this.verified = undefined; // checksums are compared
+    this.whole = 0; // a view of all shards, once a key is searched for
+    this.indexes = new Map(); // that are open, by field
     this.changed = () => {};
   }
 
@@ -637,6 +682,8 @@ export class Dataset {
   close() {
     for (const shard of this.open_shards) library.view_close(shard.view);
     this.open_shards.clear();
+    for (const index of this.indexes.values()) library.view_index_close(index);
+    if (this.whole) library.view_close(this.whole);
     if (this.archive) library.view_archive_close(this.archive);
     this.closed = true;
   }
@@ -822,6 +869,32 @@ export class Dataset {
       const data = library.view_data();
       return bytes().slice(data, data + library.view_data_size());
     });
+  }
+
+  // The fields that have an index, next to the first shard.
+  async indexed() {
+    const shard = this.shards.find(of => of.length !== undefined && !of.error), path = this.source.path;
+    if (!shard || /\.bag$/.test(path)) return [];
+    const able = this.fields.filter(field => !field.sequence && /^(utf8|bytes|int|u64|i64|array|zstd)$/.test(field.base)).slice(0, INDEXES_MOST);
+    const has = await Promise.all(able.map(field => this.attempt(() => {
+      const view = this.view(shard);
+      return this.call(() => with_string(path, text => library.view_has_index(view, text, this.archive ?? 0, field.number)), out => out < 0);
+    }).catch(() => 0)));
+    return able.filter((field, i) => has[i]);
+  }
+
+  // The datapoints with a key: their number, and the first of them.
+  async find(field, text) {
+    const {kind, data, prefix} = key_of(field, text), path = this.source.path;
+    this.whole ||= await this.attempt(() => this.open_view(-1, 0));
+    if (!this.indexes.has(field))
+      this.indexes.set(field, await this.attempt(() => this.call(
+        () => with_string(path, of => library.view_index(this.whole, of, this.archive ?? 0, field.number)), index => index === 0)));
+    const index = this.indexes.get(field);
+    const count = await this.attempt(() => this.call(
+      () => with_bytes(data, (at, size) => library.view_find(this.whole, index, kind, at, size, prefix)), out => out < 0));
+    const first = new BigUint64Array(memory.buffer, library.view_found(), Math.min(count, library.view_find_most()));
+    return {count, found: [...first].map(Number)};
   }
 
   // The bytes of each field in a few shards: [shards, sizes].

@@ -95,6 +95,7 @@ async function open_source(make, address) {
     if (mine !== generation) return;
     describe();
     await measure_fields();
+    await list_indexes();
   } catch (error) {
     if (mine !== generation) return;
     if (!dataset?.fields.length) {
@@ -111,7 +112,8 @@ function close_dataset() {
   dataset?.close();
   dataset = null;
   loaded.clear();
-  at('filter').value = at('jump').value = '';
+  at('filter').value = at('jump').value = at('key').value = '';
+  at('keys').hidden = true;
   at('fields').replaceChildren();
   at('facts').textContent = '';
   at('note').hidden = at('tools').hidden = document.querySelector('main').hidden = true;
@@ -192,6 +194,15 @@ async function measure_fields() {
     item.append(element('span', 'soft', `${bytes_text(sizes[i])}, ${share} %`));
     if (count < of.shards.length) item.title += ` (sizes: ${count} of ${of.shards.length} shards)`;
   });
+}
+
+// Keys can be found in the fields that have an index.
+async function list_indexes() {
+  const of = dataset, fields = await of.indexed();
+  if (of !== dataset || !fields.length) return;
+  at('key_field').replaceChildren(...fields.map(field => Object.assign(element('option', '', field.name), {value: field.number})));
+  at('keys').hidden = false;
+  at('key_field').onchange();
 }
 
 // ---- one field of one datapoint ----
@@ -496,17 +507,51 @@ function filter() {
     return field ? (values[field.name] ?? '').toLowerCase() === word.slice(cut + 1)
       : Object.values(values).some(text => text.toLowerCase().includes(word));
   });
-  grid.order = words.length ? [...loaded.keys()].filter(index => matches(loaded.get(index))).sort((a, b) => a - b) : null;
-  at('note').hidden = !grid.order;
-  if (grid.order) {
-    const more = element('button', '', 'Load 500 more');
-    more.onclick = () => { more.disabled = true; load_more(500).then(filter); };
-    at('note').replaceChildren(`${grouped(grid.order.length)} of the ${grouped(loaded.size)} datapoints that were loaded match (of ${grouped(dataset.length)})`,
-      ...loaded.size < Math.min(dataset.length, LOADED_MOST) ? [more] : []);
+  at('key').value = '';
+  if (!words.length) return show_only(null);
+  const order = [...loaded.keys()].filter(index => matches(loaded.get(index))).sort((a, b) => a - b);
+  const more = element('button', '', 'Load 500 more');
+  more.onclick = () => { more.disabled = true; load_more(500).then(filter); };
+  show_only(order, `${grouped(order.length)} of the ${grouped(loaded.size)} datapoints that were loaded match (of ${grouped(dataset.length)})`,
+    ...loaded.size < Math.min(dataset.length, LOADED_MOST) ? [more] : []);
+}
+
+// Show these datapoints alone, and a note; NULL: all.
+function show_only(order, ...words) {
+  grid.order = order;
+  at('note').hidden = !words.length;
+  at('note').replaceChildren(...words);
+  if (order) {
+    const all = element('button', '', 'Show all');
+    all.onclick = () => { at('filter').value = at('key').value = ''; show_only(null); };
+    at('note').append(all);
   }
   grid.clear();
   grid.resize();
   grid.move(0);
+}
+
+// ---- a key, of a field with an index ----
+
+async function find_key() {
+  const text = at('key').value, of = dataset, field = of.fields[Number(at('key_field').value)];
+  failure = at('filter').value = '';
+  alerts();
+  if (!text) return show_only(null);
+  show_only(null, `looking for ${field.name} = ${text.slice(0, 100)} ...`);
+  try {
+    const {count, found} = await of.find(field, text);
+    if (of !== dataset || at('key').value !== text) return;
+    if (!count) throw Error(`${of.name}: no datapoint has ${field.name} = ${text.slice(0, 100)}`);
+    const part = count > found.length ? ` (the first ${grouped(found.length)} are shown)` : '';
+    if (count === 1) show_only(null);
+    else show_only(found, `${grouped(count)} datapoints have ${field.name} = ${text.slice(0, 100)}${part}`);
+    select(found[0]);
+  } catch (error) {
+    if (of !== dataset || at('key').value !== text) return;
+    show_only(null);
+    fail(error);
+  }
 }
 
 // Load the text and numbers of datapoints that were not loaded.
@@ -617,6 +662,13 @@ at('jump').onchange = () => {
   at('jump').value = '';
   if (text) go({i: text}, current, generation).catch(fail);
 };
+at('key').onchange = find_key;
+at('key').onsearch = () => at('key').value || find_key(); // it was cleared
+at('key_field').onchange = () => {
+  const {length, selectedOptions: [option]} = at('key_field');
+  at('key_field').hidden = length === 1;
+  at('key').placeholder = length === 1 ? `find ${option.textContent}` : 'find';
+};
 let typing;
 at('filter').oninput = () => {
   clearTimeout(typing);
@@ -643,7 +695,7 @@ document.onkeydown = event => {
   const pages = by => () => grid.move(grid.position + by * (grid.view() - grid.row / 2));
   const keys = {ArrowRight: () => step(1), ArrowLeft: () => step(-1), ArrowDown: rows(1), ArrowUp: rows(-1), PageDown: pages(1),
     PageUp: pages(-1), Home: () => grid.move(0), End: () => grid.move(Infinity), Escape: () => select(null), Enter: () => step(0),
-    '/': () => at('filter').focus(), g: () => at('jump').focus(), h: () => histogram().catch(fail)};
+    '/': () => at('filter').focus(), k: () => at('key').focus(), g: () => at('jump').focus(), h: () => histogram().catch(fail)};
   if (!keys[event.key]) return;
   event.preventDefault();
   keys[event.key]();

@@ -12,6 +12,7 @@
 #include "bags.h"
 
 #include "formats/codecs.h"
+#include "formats/loader.h"
 #include "formats/storage.h"
 
 #include <errno.h>
@@ -32,6 +33,7 @@ IMPORT(kind) int page_kind(const char *path, size_t length);
 IMPORT(list) int page_list(const char *path, size_t length, char *names, size_t size);
 IMPORT(explain)
 int page_explain(const char *path, size_t length, char *text, size_t size);
+IMPORT(expect) void page_expect(const char *path, size_t length);
 
 /* ---- hooks ---- */
 
@@ -130,6 +132,11 @@ static int path_list(void *user, const char *path,
     return error;
 }
 
+static void path_expect(void *user, const char *path) {
+    (void)user;
+    page_expect(path, strlen(path));
+}
+
 static void path_explain(
     void *user, const char *path, int error, char *text, size_t size) {
     (void)user, (void)error;
@@ -143,6 +150,7 @@ static const bags_io page_io = {.open = file_open,
     .kind = path_kind,
     .list = path_list,
     .read_many = file_read_many,
+    .expect = path_expect,
     .explain = path_explain};
 
 static void *memory_resize(void *user, void *data, size_t old_size, size_t new_size) {
@@ -209,12 +217,16 @@ EXPORT bags_archive *view_archive(const char *path) {
 
 EXPORT void view_archive_close(bags_archive *archive) { bags_archive_close(archive); }
 
+static const bags_io *io_of(const bags_archive *archive) {
+    return archive ? bags_archive_io(archive) : &page_io;
+}
+
 /* Open a dataset or, if shard is not below 0, only this shard of it. NULL:
  * view_error. */
 EXPORT view *view_open(
     const char *path, bags_archive *archive, double shard, int verify) {
     size_t length = strlen(path);
-    bags_env env = {&memory, archive ? bags_archive_io(archive) : &page_io};
+    bags_env env = {&memory, io_of(archive)};
     view *opened = (view *)calloc(1, sizeof *opened);
     if (!opened)
         return NULL;
@@ -334,6 +346,75 @@ EXPORT int view_get(
 EXPORT const void *view_data(void) { return blob.data; }
 
 EXPORT size_t view_data_size(void) { return blob.size; }
+
+/* ---- finding by key ---- */
+
+#define FIND_MOST 500 /* datapoints */
+
+/* 1: a field has an index, 0: not, -1: it is not known yet. `opened` may be any shard. */
+EXPORT int view_has_index(
+    const view *opened, const char *path, const bags_archive *archive, size_t field) {
+    char file[4096];
+    size_t count = 0;
+    bags_path_kind kind = BAGS_PATH_NONE;
+    const bags_shard *shards = bags_reader_shards(opened->reader, &count);
+    if (!count)
+        return 0;
+    bags_shard first = shards[0];
+    first.number = 0;
+    if (bags_shard_path(path, &first, file, sizeof file, &failure))
+        return 0;
+    size_t size = strlen(file);
+    int more = snprintf(file + size, sizeof file - size, "/index/%s.bag",
+        field_of(opened, field)->name);
+    if (more < 0 || (size_t)more >= sizeof file - size)
+        return 0;
+    const bags_io *io = io_of(archive);
+    return io->kind(io->user, file, &kind) ? -1 : kind == BAGS_PATH_FILE;
+}
+
+/* Open the index of a field; `opened` has all shards. NULL: view_error. */
+EXPORT bags_index *view_index(
+    const view *opened, const char *path, const bags_archive *archive, size_t field) {
+    bags_index_options options = {0};
+    options.no_mmap = true;
+    options.env.allocator = &memory;
+    options.env.io = io_of(archive);
+    return bags_index_open(path, opened->reader, field, &options, &failure);
+}
+
+EXPORT void view_index_close(bags_index *index) { bags_index_close(index); }
+
+/* Find a key: text, or a number in the 8 bytes of `data` (BAGS_KIND_ARRAY: a double).
+ * Returns the number of datapoints; below 0: view_error. The first FIND_MOST of them are
+ * at view_found. */
+static uint64_t found[FIND_MOST];
+
+EXPORT const uint64_t *view_found(void) { return found; }
+
+EXPORT size_t view_find_most(void) { return FIND_MOST; }
+
+EXPORT double view_find(view *opened, bags_index *index, int kind, const void *data,
+    size_t size, int prefix) {
+    uint64_t start = 0, stop = 0, number = 0, positions[FIND_MOST];
+    scratch.resize = bags_buffer_of(&memory).resize;
+    bags_value key = bags_bytes(data, size);
+    if (kind != BAGS_KIND_UTF8)
+        memcpy(&number, data, sizeof number);
+    if (kind == BAGS_KIND_ARRAY)
+        key = bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, data);
+    else if (kind != BAGS_KIND_UTF8)
+        key = kind == BAGS_KIND_INT ? bags_int((int64_t)number) : bags_uint(number);
+    bags_code code = (prefix ? bags_index_find_prefix : bags_index_find)(
+        index, &key, &scratch, &start, &stop, &failure);
+    size_t count = stop - start < FIND_MOST ? (size_t)(stop - start) : FIND_MOST;
+    for (size_t i = 0; i < count; i++)
+        positions[i] = start + i;
+    if (!code)
+        code = bags_index_get_many(
+            index, positions, count, &scratch, &opened->row, found, &failure);
+    return code ? -1 : (double)(stop - start);
+}
 
 /* ---- decoding ---- */
 

@@ -102,7 +102,11 @@ def view_shards_and_archives():
         return
     pack(ROWS, 'n=int(4),words=utf8[]', 'sh', '--shard-length', '20')
     run('zip', 'sh', 'a b.zip')
+    run('index', 'sh', 'n')
     with _View('sh') as view:
+        assert view.file('/000000/index/n.bag')[2] == pathlib.Path('sh/000000/index/n.bag').read_bytes()
+        for rest in ('/000000/000000/n.bag', '/index/000000/n.bag', '/000000/index', '/000000/index/', '/index/n.bag'):
+            assert view.file(rest)[0] == 404, rest
         assert view.file('/000002/n.bag')[2] == pathlib.Path('sh/000002/n.bag').read_bytes()
         status, _, body = view.file('/')
         assert status == 200 and body.count(b'href="0000') == 3
@@ -129,6 +133,7 @@ def view_strangers():
     pathlib.Path('pets/.hidden.bag').write_bytes(b'secret')
     pathlib.Path('pets/link.bag').symlink_to('../secret.bag')
     pathlib.Path('pets/000000').symlink_to('..')
+    pathlib.Path('pets/index').symlink_to('..')
     os.mkfifo('pets/pipe.bag')
     os.mkdir('pets/dir.bag')
     with _View('pets') as view:
@@ -138,7 +143,7 @@ def view_strangers():
             if path.strip('/') != token:
                 status, _, body = view.get(path)
                 assert 400 <= status < 500 and PAGE.encode() not in body, path
-        for rest in ('', '/notes.txt', '/.hidden.bag', '/link.bag', '/pipe.bag', '/dir.bag', '/000000/secret.bag', '/000000/', '/../secret.bag',
+        for rest in ('', '/notes.txt', '/.hidden.bag', '/link.bag', '/pipe.bag', '/dir.bag', '/000000/secret.bag', '/index/secret.bag', '/index/../secret.bag', '/000000/', '/../secret.bag',
                      '/%2e%2e/secret.bag', '/..%2fsecret.bag', '/./n.bag', '//n.bag', '/n.bag/', '/000000/../n.bag', '/x/../../secret.bag',
                      '/../../../../../../etc/passwd', '\\..\\secret.bag', '/spec.json/../../secret.bag'):
             status, _, body = view.file(rest)

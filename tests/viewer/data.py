@@ -53,6 +53,10 @@ pets = [{'image': blob(small(i)), 'label': i % 3, 'caption': f'a {words[i % 3]}'
          'frames': [blob(small(k)) for k in range(i % 4)], 'meta': {'id': i, 'tags': ['x', 'y']}} for i in range(60)]
 spec = 'image=png,label=int(4),caption=utf8,wave=array(float32,32),frames=png[],meta=msgpack'
 pack('pets', spec, pets)
+pack('six', spec, pets, '--shard-length', '10')
+for name, *keys in (('pets', 'caption', 'label'), ('six', 'label')):
+    for key in keys:
+        subprocess.run([bags, 'index', f'{out}/{name}', key], check=True, stdout=subprocess.DEVNULL)
 subprocess.run([bags, 'zip', f'{out}/pets', f'{out}/pets.zip'], check=True, stdout=subprocess.DEVNULL)
 pack('shards', 'image=png,label=int(4)', [{'image': blob(small(i)), 'label': i % 10} for i in range(30000)], '--shard-length', '30')
 pack('gap', spec, pets, '--shard-length', '10')

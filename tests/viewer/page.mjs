@@ -175,6 +175,31 @@ await test('filter, and histogram', async () => {
   await page.run(`document.querySelector('#chart').click()`);
   await page.wait(`document.querySelector('#dialog').textContent.includes('0 to 2, mean 1; all 60 datapoints')`);
 });
+await test('a key', async () => {
+  const find = text => page.run(`document.querySelector('#key').value = ${JSON.stringify(text)}; document.querySelector('#key').onchange()`);
+  const choose = name => page.run(`{ const f = document.querySelector('#key_field'); f.selectedIndex = [...f.options].findIndex(o => o.textContent === '${name}'); f.onchange(); }`);
+  for (const name of ['pets', 'pets.zip', 'six']) {
+    await show(name);
+    await page.wait(`!document.querySelector('#keys').hidden`);
+    if (name !== 'six') await choose('label');
+    await find('2');
+    await page.wait(`document.querySelector('#note').textContent.includes('20 datapoints have label = 2')`);
+    await page.wait(`[...document.querySelectorAll('.card')].every(c => c.dataset.index % 3 === 2) && location.hash.endsWith('&i=2')`);
+    await find('7');
+    await alert_has(['no datapoint has label = 7']);
+    await find('x');
+    await alert_has(['"x" is not a number']);
+    await find('');
+    await page.wait(`document.querySelector('[role=alert]').hidden && document.querySelector('#note').hidden`);
+  }
+  await show('pets');
+  await page.wait(`!document.querySelector('#keys').hidden`);
+  await choose('caption');
+  await find('a d*');
+  await page.wait(`document.querySelector('#note').textContent.includes('20 datapoints have caption = a d*')`);
+  await find('a d**');
+  await alert_has(['no datapoint has caption']);
+});
 await test('a telephone', async () => {
   await page.size(400, 800);
   await show('pets&i=5');
