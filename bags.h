@@ -936,7 +936,8 @@ typedef enum bags_kind {
     BAGS_KIND_UINT,     /* uint: a number from 0 to 2^64-1 */
     BAGS_KIND_INT,      /* sint: a number from -2^63 to 2^63-1 */
     BAGS_KIND_ARRAY,    /* data, size, dtype, dims, shape: elements in C order */
-    BAGS_KIND_OBJECT    /* object: defined by the codec's own header */
+    BAGS_KIND_OBJECT,   /* object: defined by the codec's own header */
+    BAGS_KIND_AGAIN     /* uint: a blob that is stored already; see bags_again */
 } bags_kind;
 
 /*
@@ -971,6 +972,10 @@ BAGS_API bags_value bags_bytes(const void *data, size_t size);
 BAGS_API bags_value bags_blob(const void *data, size_t size);
 BAGS_API bags_value bags_array(
     bags_dtype dtype, size_t dims, const uint64_t *shape, const void *data);
+
+/* For a writer of datasets: not new bytes, but an earlier blob of the same field and
+ * shard. `blob` is what bags_writer_next returned before that blob was appended. */
+BAGS_API bags_value bags_again(uint64_t blob);
 
 /*
  * How values of a type become blobs and back.
@@ -1186,6 +1191,7 @@ typedef struct bags_entry {
  *   BAGS_ERROR_FIELD     a field is missing, unknown or duplicate
  *   BAGS_ERROR_TYPE      no codec for a type (a bags_blob needs none)
  *   BAGS_ERROR_VALUE     a value that its type cannot hold; not exactly one value
+ *   BAGS_ERROR_RANGE     a bags_again of no blob of this shard: see bags_writer_next
  *   BAGS_ERROR_ARGUMENT  an entry without a field name; a value whose data is NULL
  *   BAGS_ERROR_STATE     a datapoint was begun and not ended; another process
  *                        replaced or removed files of the shard; a child, after fork()
@@ -1243,6 +1249,29 @@ BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err);
  * not.) Errors as for bags_writer_flush. A failed sync ends the writer. Cost: about
  * five syncs and two per field; with checksums six and three. */
 BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err);
+
+/*
+ * The number of the blob that a field gets next. Datapoints that have the same value
+ * can share one blob, which is stored once:
+ *
+ *     uint64_t photo = bags_writer_next(writer, "image");
+ *     value = bags_bytes(jpeg, size);   // appended with the first question
+ *     value = bags_again(photo);        // with the others
+ *
+ * Numbers count the blobs of the field since the writer was opened, in all its shards (a
+ * resumed one: from the first blob of the shard that it continues). Only blobs of the
+ * shard that is being written can be referred to: another number is BAGS_ERROR_RANGE, so
+ * that a caller who appends the value itself instead need not know where shards end.
+ * Blobs of a datapoint that was refused are gone, and their numbers are used again.
+ *
+ * The items of a sequence must have successive numbers: a sequence that was stored with n
+ * items is, again, bags_again(first), ..., bags_again(first + n - 1), and new items can
+ * only follow the last blob of the field. Otherwise it is BAGS_ERROR_VALUE.
+ *
+ * Returns UINT64_MAX, to which no value can refer, if there is no such field, or for
+ * NULL.
+ */
+BAGS_API uint64_t bags_writer_next(const bags_writer *writer, const char *field);
 
 /* Number of datapoints appended since the writer was opened, in all its shards. */
 BAGS_API uint64_t bags_writer_length(const bags_writer *writer);
@@ -4476,6 +4505,12 @@ BAGS_API bags_value bags_blob(const void *data, size_t size) {
     return bagi_value(BAGS_KIND_BLOB, data, size);
 }
 
+BAGS_API bags_value bags_again(uint64_t blob) {
+    bags_value value = bagi_value(BAGS_KIND_AGAIN, NULL, 0);
+    value.uint = blob;
+    return value;
+}
+
 BAGS_API bags_value bags_array(
     bags_dtype dtype, size_t dims, const uint64_t *shape, const void *data) {
     bags_value value = bagi_value(BAGS_KIND_ARRAY, data, 0);
@@ -4491,7 +4526,7 @@ BAGS_API bags_value bags_array(
 BAGI_COLD static bags_code bagi_fail_kind(
     bags_error *err, const bags_value *value, const char *expected) {
     static const char *const names[] = {"no value", "encoded blob", "bytes", "text",
-        "number", "number", "array", "object"};
+        "number", "number", "array", "object", "earlier blob"};
     size_t i = (size_t)value->kind;
     return bags_fail(err, BAGS_ERROR_VALUE, "kind mismatch (%s, expected %s)",
         i < sizeof names / sizeof *names ? names[i] : "invalid kind", expected);
@@ -5070,6 +5105,8 @@ static bags_code bagi_coder_encode(const bagi_coder *coder, const bags_value *va
         blob->size = value->size;
         return BAGS_OK;
     }
+    if (value->kind == BAGS_KIND_AGAIN)
+        return bagi_fail_kind(err, value, "a value");
     if (coder->fault)
         return bagi_coder_fail(coder, err);
     if (!coder->codec->encode)
@@ -6529,10 +6566,13 @@ static bags_code bagi_prefix_scan(bag_reader **readers, const bags_type *types,
             found->reason = "a blob of refs.bag is damaged";
         for (size_t i = 0; i < count && !code && !found->reason; i++) {
             cursor = &bags[i].cursor;
-            if (refs[i].count && refs[i].first != cursor->next)
+            /* Blobs before `next` are complete: datapoints may share them. */
+            uint64_t before = refs[i].count ? cursor->next - refs[i].first : 0;
+            if (before > cursor->next)
                 found->reason = "refs.bag and a journal disagree";
-            else
-                code = bagi_cursor_complete(cursor, refs[i].count, &found->reason, err);
+            else if (before < refs[i].count)
+                code = bagi_cursor_complete(
+                    cursor, refs[i].count - before, &found->reason, err);
         }
         if (code || found->reason)
             break;
@@ -6976,6 +7016,7 @@ typedef struct bagi_output {
     bool checksums;       /* there is a stream of CRCs */
     bagi_trailer trailer; /* of a finished Bag with checksums */
     uint64_t length;
+    uint64_t before;     /* blobs of the files that were written before */
     bagi_extent kept;    /* used by complete datapoints */
     bagi_extent resumed; /* what existed when it was opened */
 } bagi_output;
@@ -7051,6 +7092,7 @@ static void bagi_output_free(bagi_output *output) {
 static void bagi_output_open(
     bagi_output *output, const bagi_dir *dir, const char *name, int mode) {
     static const bagi_extent none = {0, 0};
+    output->before += output->length;
     output->length = 0;
     output->kept = output->resumed = none;
     for (int i = 0; i < BAGI_FILES; i++)
@@ -7135,6 +7177,7 @@ static void bagi_output_continue(
     bagi_output *output, const bagi_dir *dir, const char *name, bagi_extent extent) {
     bagi_output_open(output, dir, name, BAGS_IO_WRITE);
     bagi_output_rewind(output, extent);
+    output->before = 0;
     bagi_outputs_each(output, 1, BAGI_STREAMS, bagi_stream_truncate);
     output->kept = output->resumed = extent;
 }
@@ -8860,8 +8903,21 @@ BAGI_COLD static bags_code bagi_datapoint_fail(
         writer->length, what);
 }
 
-/* Encode a value and append it to its field. A value that cannot be encoded goes to
- * `pending`, a failure to write to the writing. */
+/* Find the blob of the shard that a value refers to. */
+static bags_code bagi_datapoint_again(const bagi_output *output,
+    const bags_value *value, uint64_t *blob, bags_error *err) {
+    uint64_t first = output->before, length = output->length;
+    *blob = value->uint - first;
+    return *blob < length
+               ? BAGS_OK
+               : bags_fail(err, BAGS_ERROR_RANGE,
+                     "blob number out of range (%" PRIu64 ", this shard has %" PRIu64
+                     " blobs from number %" PRIu64 "); append the value itself",
+                     value->uint, length, first);
+}
+
+/* Encode a value and append it to its field, or refer to a blob of it. A value that
+ * cannot be encoded goes to `pending`, a failure to write to the writing. */
 static bags_code bagi_datapoint_add(
     bags_writer *writer, size_t field, const bags_value *value) {
     bagi_output *output = &writer->outputs[field];
@@ -8872,8 +8928,16 @@ static bags_code bagi_datapoint_add(
     if (!value)
         return bagi_datapoint_fail(
             writer, BAGS_ERROR_ARGUMENT, name, "the value is NULL");
-    bags_code code = bagi_coder_encode(
-        &writer->spec.coders[field], value, &writer->scratch, &blob, why);
+    uint64_t index = output->length;
+    bool again = value->kind == BAGS_KIND_AGAIN;
+    bags_code code = again ? bagi_datapoint_again(output, value, &index, why)
+                           : bagi_coder_encode(&writer->spec.coders[field], value,
+                                 &writer->scratch, &blob, why);
+    if (!code && ref->count && index != ref->first + ref->count)
+        code = bags_fail(why, BAGS_ERROR_VALUE,
+            "its blob would not follow that of the item before (number %" PRIu64
+            ", expected %" PRIu64 ")",
+            output->before + index, output->before + ref->first + ref->count);
     if (code) {
         if (writer->spec.types[field].sequence)
             bagi_prefix(why, code, "item %" PRIu64 ": ", ref->count);
@@ -8881,9 +8945,10 @@ static bags_code bagi_datapoint_add(
             writer->shown, name, writer->length);
     }
     if (!ref->count)
-        ref->first = output->length;
+        ref->first = index;
     ref->count++;
-    bagi_output_append(output, blob.data, blob.size);
+    if (!again)
+        bagi_output_append(output, blob.data, blob.size);
     return writer->writing.failure.code;
 }
 
@@ -9077,6 +9142,13 @@ BAGS_API uint64_t bags_writer_size(const bags_writer *writer) {
     if (!writer)
         return 0;
     return writer->size + (writer->dir.path ? bagi_writer_shard_size(writer) : 0);
+}
+
+BAGS_API uint64_t bags_writer_next(const bags_writer *writer, const char *field) {
+    size_t slot = writer && field ? bagi_spec_find(&writer->spec, field) : 0;
+    if (!writer || !field || slot == writer->spec.count)
+        return UINT64_MAX;
+    return writer->outputs[slot].before + writer->outputs[slot].length;
 }
 
 BAGS_API uint64_t bags_writer_shards(const bags_writer *writer) {

@@ -886,6 +886,23 @@ static void the_power_may_fail_after_resuming(void **state) {
     }
 }
 
+/* A datapoint may refer to blobs of datapoints that were synced long before it. */
+static void datapoints_that_share_blobs_survive_a_power_failure(void **state) {
+    (void)state;
+    for (uint64_t length = 0; length < 10; length += 5) {
+        stage s;
+        stage_start(&s, "set", length);
+        s.job.share = 4;
+        bags_writer *writer = stage_open(&s, false);
+        write_and_sync(&s, writer, 9);
+        crash_writer(&s.device, writer);
+        writer = stage_open(&s, true);
+        write_and_sync(&s, writer, bags_writer_resumed(writer) + 9);
+        close_recorded(s.record, &s.job, writer);
+        stage_end(&s, 3, length ? "shared blobs, shards" : "shared blobs, unsharded");
+    }
+}
+
 /* A sync keeps its promise even if nothing is synced automatically. */
 static void an_explicit_sync_holds_with_no_sync(void **state) {
     static const uint64_t lengths[] = {0, 40};
@@ -970,6 +987,7 @@ int main(int argc, char **argv) {
         TEST(finished_shards_survive_a_power_failure),
         TEST(the_power_may_fail_during_recovery),
         TEST(the_power_may_fail_after_resuming),
+        TEST(datapoints_that_share_blobs_survive_a_power_failure),
         TEST(an_explicit_sync_holds_with_no_sync),
         TEST(finishing_a_shard_loses_nothing_that_was_synced),
         TEST(new_directories_survive_a_power_failure),

@@ -34,17 +34,40 @@ static const char *letters(uint64_t number, size_t item, size_t size) {
     return text;
 }
 
-static bags_code append_whole(bags_writer *writer, uint64_t number, bags_error *err) {
+/* The number whose text and clip this datapoint has. */
+static uint64_t content_of(const work *w, uint64_t number) {
+    return w->share ? number - number % w->share : number;
+}
+
+/* Refer to the text and clip of a datapoint if this shard has them, and otherwise note
+ * that it has them now. */
+static bool refer(work *w, const bags_writer *writer, uint64_t content) {
+    uint64_t shards = bags_writer_shards(writer);
+    bool stored = w->share && w->shared == content + 1 && w->shared_shard == shards;
+    if (!stored) {
+        w->shared = content + 1;
+        w->shared_shard = shards;
+        w->text = bags_writer_next(writer, "text");
+        w->clip = bags_writer_next(writer, "clip");
+    }
+    return stored;
+}
+
+static bags_code append_whole(
+    work *w, bags_writer *writer, uint64_t id, bags_error *err) {
     char store[4][128], text[MOST_TEXT];
+    uint64_t number = content_of(w, id);
+    bool stored = refer(w, writer, number);
     bags_value clip[4], plain[2];
     bags_entry entries[POINT_FIELDS];
     memcpy(text, letters(number, 9, text_size(number)), text_size(number));
     for (size_t i = 0; i < clip_count(number); i++) {
         memcpy(store[i], letters(number, i, 128), sizeof store[i]);
-        clip[i] = bags_blob(store[i], clip_size(number, i));
+        clip[i] = stored ? bags_again(w->clip + i)
+                         : bags_blob(store[i], clip_size(number, i));
     }
-    plain[0] = bags_utf8_sized(text, text_size(number));
-    plain[1] = bags_uint(number);
+    plain[0] = stored ? bags_again(w->text) : bags_utf8_sized(text, text_size(number));
+    plain[1] = bags_uint(id);
     memset(entries, 0, sizeof entries);
     entries[0].field = "text";
     entries[0].values = &plain[0];
@@ -69,18 +92,23 @@ static bags_code drop_one(bags_writer *writer, uint64_t number, bags_error *err)
 }
 
 static bags_code append_streamed(
-    bags_writer *writer, uint64_t number, bags_error *err) {
+    work *w, bags_writer *writer, uint64_t id, bags_error *err) {
+    uint64_t number = content_of(w, id);
     bags_code code = drop_one(writer, number, err);
-    bags_value value = bags_uint(number);
+    bool stored = refer(w, writer, number);
+    bags_value value = bags_uint(id);
     if (!code)
         code = bags_writer_begin(writer, err);
     if (!code)
         code = bags_writer_set(writer, "id", &value, err);
     for (size_t i = 0; i < clip_count(number) && !code; i++) {
-        value = bags_blob(letters(number, i, 128), clip_size(number, i));
+        value = stored ? bags_again(w->clip + i)
+                       : bags_blob(letters(number, i, 128), clip_size(number, i));
         code = bags_writer_push(writer, "clip", &value, err);
     }
-    value = bags_utf8_sized(letters(number, 9, text_size(number)), text_size(number));
+    value = stored ? bags_again(w->text)
+                   : bags_utf8_sized(
+                         letters(number, 9, text_size(number)), text_size(number));
     if (!code)
         code = bags_writer_set(writer, "text", &value, err);
     if (!code)
@@ -97,9 +125,11 @@ static bool blob_is_right(
     return blob.size == size && (size == 0 || memcmp(blob.data, expected, size) == 0);
 }
 
-static bool point_is_right(const bags_row *row, uint64_t number, bool emptied) {
+static bool point_is_right(
+    const work *w, const bags_row *row, uint64_t index, bool emptied) {
+    uint64_t number = content_of(w, w->first + index);
     bytes id = {NULL, 0, 0};
-    put_u64(&id, number);
+    put_u64(&id, w->first + index);
     bool right = bags_row_length(row, 0) == clip_count(number) &&
                  blob_is_right(bags_row_bytes(row, 1, 0), id.data, 8, emptied) &&
                  blob_is_right(bags_row_bytes(row, 2, 0),
@@ -127,6 +157,7 @@ bags_writer *work_open(work *w, bool resume, bags_error *err) {
     w->options.resume = resume;
     bags_writer *writer =
         bags_writer_open(w->path, point_fields, POINT_FIELDS, &w->options, err);
+    w->shared = 0;
     if (writer)
         w->appended = w->flushed = bags_writer_resumed(writer);
     return writer;
@@ -137,8 +168,8 @@ bags_code work_append(work *w, bags_writer *writer, bags_error *err) {
     uint64_t number = w->first + w->appended;
     /* It may have been written even if the call fails. */
     w->appended++;
-    bags_code code = number % 3 == 2 ? append_streamed(writer, number, err)
-                                     : append_whole(writer, number, err);
+    bags_code code = number % 3 == 2 ? append_streamed(w, writer, number, err)
+                                     : append_whole(w, writer, number, err);
     if (!code && bags_writer_shards(writer) > shards)
         w->flushed = w->appended;
     return code;
@@ -208,9 +239,9 @@ finding work_check(const work *w, const bags_reader *reader) {
             f.verified = false;
             continue;
         }
-        if (f.right == i && point_is_right(&row, w->first + i, false))
+        if (f.right == i && point_is_right(w, &row, i, false))
             f.right++;
-        if (f.emptied == i && point_is_right(&row, w->first + i, true))
+        if (f.emptied == i && point_is_right(w, &row, i, true))
             f.emptied++;
     }
     bags_row_free(&row);

@@ -18,6 +18,10 @@ typedef struct work {
     const char *path;
     bags_writer_options options;
     uint64_t first;
+    /* This many datapoints after each other have the same text and clip, which are stored
+     * once per shard and writer; 0: each has its own. */
+    uint64_t share;
+    uint64_t shared, shared_shard, text, clip; /* which one is stored, and its blobs */
     uint64_t flushed;  /* at least this many were passed to the system */
     uint64_t appended; /* at most this many may exist */
 } work;
