@@ -10883,34 +10883,95 @@ static bags_code bagi_column_begin(const bags_reader *reader, uint64_t shard,
     return code;
 }
 
+/* Skip rows of refs.bag, starting at `first`, in which the ref of every field, all
+ * plain, is the row's own index, in the form that is written from 2^16 to 2^32: they are
+ * compared, not parsed. Returns the row that differs, or `stop`. */
+static uint64_t bagi_refs_skip(
+    const bagi_mapped *refs, size_t count, uint64_t first, uint64_t stop) {
+    uint64_t i = first, end = bagi_load_u64(refs->table + 8 * first);
+    bool fits = count <= 15 && end <= refs->limit;
+    for (; fits && i < BAGI_MIN(stop, UINT32_MAX); i++) {
+        uint32_t n = (uint32_t)i;
+        uint64_t big_endian =
+            n >> 24 | (n >> 8 & 0xFF00) | (n << 8 & 0xFF0000) | n << 24;
+        const unsigned char *at = refs->data + end;
+        end += 5 * count + 1;
+        if (end != bagi_load_u64(refs->table + 8 * (i + 1)) || end > refs->limit ||
+            *at++ != (0x90 | count))
+            break;
+        for (size_t k = 0; k < count; k++, at += 5) /* 5 of 8 bytes: see BAGI_SLACK */
+            fits = fits && !((bagi_load_u64(at) ^ (big_endian << 8 | 0xCE)) << 24);
+        if (!fits)
+            break;
+    }
+    return i;
+}
+
 /* Check that blob n of a plain field, whose Bag this is, belongs to datapoint n of the
  * shard: then all of them are one span. Once checked, this is remembered for all
  * threads. */
 static bags_code bagi_column_check(const bags_reader *reader, size_t shard,
     size_t field, const bag_reader *bag, bags_row *row, bags_error *err) {
     void **order_checked = &((bag_reader *)(uintptr_t)bag)->order_checked;
-    if (BAGI_LOAD(order_checked))
-        return BAGS_OK;
+    const bagi_shard *part = &reader->parts[shard];
     const bags_shard *of = &reader->shards[shard];
-    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
-    bags_select whole = bags_whole(field);
-    size_t count = 0;
-    if (!bagi_size(of->length, &count))
-        return bagi_fail_memory(err, SIZE_MAX);
-    bags_code code =
-        bagi_plan_many(reader, NULL, of->start, count, &whole, 1, row, &fetch, err);
-    if (code)
-        return code;
-    const bagi_span *span = bagi_fetch_spans(&fetch);
-    span += span->first == 0 && fetch.count > 1;
-    if (span->first == span->place) {
-        BAGI_STORE(order_checked, (void *)(uintptr_t)bag);
+    if (BAGI_LOAD(order_checked) ||
+        (part->bag_options.split && of->length <= bag->length))
         return BAGS_OK;
+    bags_ref next = {bag->length, 1};
+    if (part->bag_options.split)
+        return bagi_fail_ref(reader->shown, &reader->spec, of->start + bag->length,
+            field, &next, bag->length, err);
+    bags_select whole = bags_whole(field);
+    if (reader->env.io.expect)
+        bagi_reader_expect(reader, shard, &whole, 1);
+    const bag_reader *from = NULL;
+    bags_code code = bagi_reader_bag(reader, part, reader->spec.count, &from, err);
+    if (!code)
+        code = bagi_row_reserve_refs(reader, row, err);
+    bags_ref *refs = bagi_row_refs(row);
+    for (uint64_t i = 0; i < of->length && !code; i++) {
+        if (from->mapped.length && i >= 65536)
+            i = bagi_refs_skip(&from->mapped, reader->spec.count, i,
+                BAGI_MIN(of->length, bag->length));
+        uint64_t index = of->start + i, at = i % BAGI_REFS_STEP;
+        bags_view blob = {NULL, 0};
+        if (i == of->length)
+            break;
+        if (from->mapped.length)
+            code = bag_reader_get(from, i, &row->scratch, &blob, err);
+        else if (at == 0)
+            code = bagi_row_fetch_refs(reader, NULL, index,
+                (size_t)BAGI_MIN(of->length - i, BAGI_REFS_STEP), row, false, err);
+        if (code)
+            return code;
+        if (!from->mapped.length)
+            blob = bagi_row_items(row)[at];
+        code = bagi_refs_of(reader, part, index, blob, refs, err);
+        if (BAGI_UNLIKELY(!code && !bagi_ref_fits(&refs[field], bag->length)))
+            code = bagi_fail_ref(reader->shown, &reader->spec, index, field,
+                &refs[field], bag->length, err);
+        else if (BAGI_UNLIKELY(!code && refs[field].first != i))
+            code = bags_fail(err, BAGS_ERROR_RANGE,
+                "%s: blobs are not in the order of the datapoints (datapoint %" PRIu64
+                " has blob %" PRIu64 "); use bags_reader_get_range",
+                bag->file[BAGI_BLOBS].shown, index, refs[field].first);
     }
-    return bags_fail(err, BAGS_ERROR_RANGE,
-        "%s: blobs are not in the order of the datapoints (datapoint %" PRIu64
-        " has blob %" PRIu64 "); use bags_reader_get_range",
-        bag->file[BAGI_BLOBS].shown, of->start + span->place, span->first);
+    if (!code)
+        BAGI_STORE(order_checked, (void *)(uintptr_t)bag);
+    return code;
+}
+
+/* The size of all blobs, which a table of their ends, of 1 or more, states; 0 if they
+ * differ, or one ends after `limit`. */
+static uint64_t bagi_item_size(
+    const unsigned char *ends, uint64_t length, uint64_t limit) {
+    uint64_t size = bagi_load_u64(ends), differ = 0;
+    if (size > limit / length)
+        return 0;
+    for (uint64_t i = 0, end = size; i < length; i++, end += size)
+        differ |= bagi_load_u64(ends + 8 * i) ^ end;
+    return differ ? 0 : size;
 }
 
 BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
@@ -10920,8 +10981,6 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     const bag_reader *bag = NULL;
     bags_range range;
     bags_column column = BAGI_ZERO;
-    uint64_t last = 0;
-    bool same = true; /* all blobs have one size */
     bags_code code = bagi_column_begin(reader, shard, field, row, err);
     if (code)
         return code;
@@ -10935,21 +10994,24 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     if (code)
         return code;
     code = bagi_column_check(reader, (size_t)shard, field, bag, row, err);
-    if (!code)
-        code = bag_reader_get_range(bag, 0, column.length, &row->data, &range, err);
+    if (code)
+        return code;
+    const unsigned char *data = bag->in_memory[BAGI_BLOBS];
+    const unsigned char *ends = bag->in_memory[BAGI_ENDS];
+    if (!bag->verify && data && ends && column.length <= bag->length)
+        column.item_size = bagi_item_size(ends, column.length, bag->limit);
+    if (column.item_size) { /* every entry was checked */
+        column.data = data;
+        column.size = column.item_size * column.length;
+        *out = column;
+        return BAGS_OK;
+    }
+    code = bag_reader_get_range(bag, 0, column.length, &row->data, &range, err);
     if (code)
         return code;
     column.data = range.data;
     column.size = range.size;
-    for (size_t i = 0; i < range.length; i++) {
-        uint64_t end = bagi_load_u64(range.ends + 8 * i);
-        if (i == 0)
-            column.item_size = end;
-        same &= end - last == column.item_size;
-        last = end;
-    }
-    if (!same)
-        column.item_size = 0;
+    column.item_size = bagi_item_size(range.ends, range.length, range.size);
     if (column.item_size) {
         *out = column;
         return BAGS_OK;

@@ -485,6 +485,60 @@ static void invalid_tables_are_found_by_get_many_and_columns(void **state) {
     }
 }
 
+/* From datapoint 65536 on, refs that are the datapoint's own index are compared, not
+ * parsed: what differs is found there, too. */
+static void refs_that_differ_in_a_large_column_are_found(void **state) {
+    enum { LENGTH = 66000, SIZE = 11, START = LENGTH - 3 }; /* bytes of a row */
+    static const struct {
+        size_t row, byte;
+        unsigned char value;
+        bags_code codes[2]; /* of both fields */
+    } cases[] = {
+        {START, 0, 0x92, {BAGS_OK, BAGS_OK}},
+        {START, 5, 0x07, {BAGS_ERROR_RANGE, BAGS_OK}},
+        {START, 10, 0x07, {BAGS_OK, BAGS_ERROR_RANGE}},
+        {LENGTH - 1, 2, 0x01, {BAGS_ERROR_CORRUPT, BAGS_OK}},
+        {START + 1, 0, 0x93, {BAGS_ERROR_CORRUPT, BAGS_ERROR_CORRUPT}},
+        {START, 1, 0xCF, {BAGS_ERROR_CORRUPT, BAGS_ERROR_CORRUPT}},
+    };
+    static const bags_field fields[] = {{"a", "int(4)"}, {"b", "bytes"}};
+    (void)state;
+    bags_writer_options options;
+    memset(&options, 0, sizeof options);
+    options.no_sync = true;
+    bags_writer *writer = bags_writer_open(at("x"), fields, 2, &options, &said);
+    assert_non_null(writer);
+    for (uint64_t i = 0; i < LENGTH; i++) {
+        bags_value a = bags_uint(i), b = bags_blob("bytes", i % 6);
+        bags_entry entries[2] = {{"a", &a, 1}, {"b", &b, 1}};
+        assert_ok(bags_writer_append(writer, entries, 2, &said));
+    }
+    assert_ok(bags_writer_close(writer, &said));
+    bytes refs = load(at("x/refs.bag"));
+    size_t end = refs.size - 8 * (LENGTH + 1);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t place = end - SIZE * (LENGTH - cases[i].row) + cases[i].byte;
+        unsigned char was = refs.data[place];
+        refs.data[place] = cases[i].value;
+        save(at("x/refs.bag"), refs.data, refs.size);
+        refs.data[place] = was;
+        for (int mode = 0; mode < MODES; mode++) {
+            bags_reader *reader = open_mode(at("x"), mode);
+            bags_row row = {0};
+            bags_column c;
+            for (size_t field = 0; field < 2; field++) {
+                assert_int_equal(cases[i].codes[field],
+                    bags_reader_column(reader, 0, field, &row, &c, &said));
+                if (cases[i].codes[field] == BAGS_OK)
+                    assert_int_equal(c.item_size, field == 0 ? 4 : 0);
+            }
+            bags_row_free(&row);
+            bags_reader_close(reader);
+        }
+    }
+    bytes_free(&refs);
+}
+
 /* Every second of 400 blobs is all of the data, and those between end before
  * they begin. */
 static void overlapping_blobs_are_not_copied_again_and_again(void **state) {
@@ -724,6 +778,7 @@ int main(void) {
         TEST(an_empty_dataset_has_empty_columns),
         TEST(many_blobs_of_a_bag_are_read),
         TEST(invalid_tables_are_found_by_get_many_and_columns),
+        TEST(refs_that_differ_in_a_large_column_are_found),
         TEST(overlapping_blobs_are_not_copied_again_and_again),
         TEST(every_system_failure_is_reported),
         TEST(running_out_of_memory_is_reported),
