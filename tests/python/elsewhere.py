@@ -138,6 +138,18 @@ def file_systems_of_python_are_hooks():
     assert bags.verify('/data/x', storage=fs) == []
     raises(FileNotFoundError, bags.DatasetReader, '/data/none', storage=fs)
 
+    # A file that another version replaces is an error, even if its size is the same.
+    fs.put('x', '/data/z', recursive=True)
+    reader, bag = bags.DatasetReader('/data/z', storage=fs), bags.BagReader('/data/z/000000/t.bag', storage=fs)
+    assert reader[3]['t'] == 'name 003' and bag[3] == b'name 003'
+    with fs.open('/data/z/000000/t.bag') as file:
+        content = file.read()
+    fs.rm('/data/z/000000/t.bag')
+    fs.pipe('/data/z/000000/t.bag', content.replace(b'name', b'else'))
+    raises(RuntimeError, lambda: reader[4, ('t',)], says='t.bag')
+    raises(RuntimeError, lambda: bag[4], says='t.bag')
+    assert reader[4, ('n',)] == {'n': 12}
+
     class Bad(type(fs)):
         cachable = False
         broken = True

@@ -276,7 +276,7 @@ static int out_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     options.no_sync = !sync;
     options.checksum = checksum;
     out->state = state_of(Py_TYPE(self));
-    out->process = getpid();
+    out->process = this_process();
     if (!out->lock)
         out->lock = PyThread_allocate_lock();
     out->writer =

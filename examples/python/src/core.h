@@ -86,6 +86,8 @@ typedef struct Closable {
     PyObject *path; /* as it was given; of a Bag in memory "memory"; NULL: not opened */
 } Closable;
 
+/* A number that a child of fork() does not have: getpid without a system call. */
+unsigned this_process(void);
 void *new_object(PyTypeObject *type);
 void free_object(PyObject *self);
 /* Raise what a call of C returned. NULL. path: for OSError; may be NULL. */
@@ -154,8 +156,8 @@ typedef struct Written {
     PyObject *path;
     void *writer;            /* of C; NULL: closed */
     PyThread_type_lock lock; /* one thread at a time */
-    pid_t process;
-    uint64_t length, size; /* kept when it is closed */
+    unsigned process;        /* this_process() */
+    uint64_t length, size;   /* kept when it is closed */
 } Written;
 
 /* Call a function of C for an open writer, alone and without the GIL. False with an

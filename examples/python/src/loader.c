@@ -13,7 +13,7 @@ typedef struct Loader {
     PyObject *sources; /* tuple: they stay open */
     PyObject *fields;  /* dict of dicts, which nobody else has */
     Callback *callbacks;
-    pid_t process;
+    unsigned process;
     uint64_t batches, epoch, batch; /* per epoch; the next one to be returned */
     uint64_t skipped;
     bool resumed;        /* the next iteration is the rest of this epoch */
@@ -377,7 +377,7 @@ static int loader_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     }
     loader->state = state_of(Py_TYPE(self));
     loader->path = PyObject_GetAttrString(PyList_GetItem(list, 0), "path");
-    loader->process = getpid();
+    loader->process = this_process();
     loader->fields = Py_NewRef(fields);
     loader->lock = PyThread_allocate_lock();
     if (!loader->path)
@@ -477,7 +477,7 @@ static bool loader_ready(Loader *loader) {
         PyErr_SetString(PyExc_RuntimeError, "a decode function cannot use a Loader");
     else if (!loader->loader)
         closed_error((PyObject *)loader);
-    else if (loader->process != getpid())
+    else if (loader->process != this_process())
         PyErr_SetString(PyExc_RuntimeError,
             "a Loader cannot be used in a forked child: its threads are in the parent");
     return !PyErr_Occurred();
@@ -646,7 +646,7 @@ static PyObject *loader_close(PyObject *self, PyObject *unused) {
     (void)unused;
     if (calling == loader)
         return loader_ready(loader), NULL;
-    if (loader->loader && loader->process == getpid())
+    if (loader->loader && loader->process == this_process())
         WITHOUT_GIL(close_locked(loader));
     Py_RETURN_NONE;
 }

@@ -34,9 +34,10 @@ const bags_io *storage_io(PyObject *storage) { return &((Storage *)storage)->io;
 
 /* ---- hooks on a file system of Python; they run without the GIL ---- */
 
-/* An open file: its path and size. */
+/* An open file: its path, and what it was when it was opened. File systems of Python
+ * read by path, so that this is compared after every read. */
 typedef struct PythonFile {
-    uint64_t size;
+    bags_identity identity;
     char path[];
 } PythonFile;
 
@@ -64,22 +65,48 @@ static int exception_number(Storage *storage) {
     return error;
 }
 
-static int fs_info(
-    Storage *storage, const char *path, uint64_t *size, bags_path_kind *kind) {
+/* What tells two versions of a file apart: what is known of these, and the size. */
+static uint64_t info_version(PyObject *info) {
+    static const char *const names[] = {"ETag", "etag", "generation", "VersionId",
+        "version_id", "mtime", "LastModified", "last_modified", "modified", "updated",
+        "created", "ino"};
+    uint64_t mix = 0;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        PyObject *part = PyMapping_GetItemString(info, names[i]);
+        PyObject *text = part ? PyObject_Str(part) : NULL;
+        const char *at = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
+        for (; at && *at; at++)
+            mix = (mix ^ (unsigned char)*at) * UINT64_C(0x9E3779B97F4A7C15);
+        PyErr_Clear(); /* there is no such key */
+        Py_XDECREF(part);
+        Py_XDECREF(text);
+    }
+    return mix;
+}
+
+/* fresh: not what the file system remembers. */
+static int fs_info(Storage *storage, const char *path, bool fresh,
+    bags_identity *identity, bags_path_kind *kind) {
     PyGILState_STATE gil = PyGILState_Ensure();
+    PyObject *done =
+        fresh ? PyObject_CallMethod(storage->fs, "invalidate_cache", "s", path) : NULL;
+    PyErr_Clear();
     PyObject *info = PyObject_CallMethod(storage->fs, "info", "s", path);
     PyObject *type = info ? PyMapping_GetItemString(info, "type") : NULL;
     const char *text = type ? PyUnicode_AsUTF8AndSize(type, NULL) : NULL;
     int error = 0;
+    memset(identity, 0, sizeof *identity);
     if (text) {
         *kind = strcmp(text, "directory") == 0 ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
         PyObject *bytes =
             *kind == BAGS_PATH_FILE ? PyMapping_GetItemString(info, "size") : NULL;
-        *size = bytes ? PyLong_AsUnsignedLongLong(bytes) : 0;
+        identity->size = bytes ? PyLong_AsUnsignedLongLong(bytes) : 0;
+        identity->inode = PyErr_Occurred() ? 0 : info_version(info);
         Py_XDECREF(bytes);
     }
     if (PyErr_Occurred())
         error = exception_number(storage);
+    Py_XDECREF(done);
     Py_XDECREF(info);
     Py_XDECREF(type);
     PyGILState_Release(gil);
@@ -87,11 +114,11 @@ static int fs_info(
 }
 
 static int fs_open(void *user, const char *path, int mode, void **file) {
-    uint64_t size = 0;
+    bags_identity identity;
     bags_path_kind kind = BAGS_PATH_NONE;
     if (mode != BAGS_IO_READ)
         return EROFS;
-    int error = fs_info((Storage *)user, path, &size, &kind);
+    int error = fs_info((Storage *)user, path, true, &identity, &kind);
     if (error)
         return error;
     if (kind != BAGS_PATH_FILE)
@@ -99,7 +126,7 @@ static int fs_open(void *user, const char *path, int mode, void **file) {
     PythonFile *made = (PythonFile *)malloc(sizeof *made + strlen(path) + 1);
     if (!made)
         return ENOMEM;
-    made->size = size;
+    made->identity = identity;
     strcpy(made->path, path);
     *file = made;
     return 0;
@@ -113,7 +140,16 @@ static int fs_close(void *user, void *file) {
 
 static int fs_size(void *user, void *file, uint64_t *size) {
     (void)user;
-    *size = ((PythonFile *)file)->size;
+    *size = ((PythonFile *)file)->identity.size;
+    return 0;
+}
+
+static int fs_identify(
+    void *user, void *file, const char *path, bags_identity *identity) {
+    bags_path_kind kind;
+    if (!file)
+        return fs_info((Storage *)user, path, true, identity, &kind);
+    *identity = ((PythonFile *)file)->identity;
     return 0;
 }
 
@@ -121,12 +157,13 @@ static int fs_read_at(
     void *user, void *file, uint64_t offset, void *data, size_t size, size_t *done) {
     Storage *storage = (Storage *)user;
     const PythonFile *from = (const PythonFile *)file;
+    bags_identity now;
     int error = 0;
     *done = 0;
-    if (offset >= from->size)
+    if (offset >= from->identity.size)
         return 0;
-    if (size > from->size - offset)
-        size = (size_t)(from->size - offset);
+    if (size > from->identity.size - offset)
+        size = (size_t)(from->identity.size - offset);
     PyGILState_STATE gil = PyGILState_Ensure();
     PyObject *bytes = PyObject_CallMethod(storage->fs, "cat_file", "sKK", from->path,
         (unsigned long long)offset, (unsigned long long)(offset + size));
@@ -140,12 +177,19 @@ static int fs_read_at(
         error = exception_number(storage);
     Py_XDECREF(bytes);
     PyGILState_Release(gil);
+    if (!error)
+        error = fs_identify(storage, NULL, from->path, &now);
+    if (!error &&
+        (now.size != from->identity.size || now.inode != from->identity.inode)) {
+        snprintf(storage->why, sizeof storage->why, "another version replaced it");
+        error = ESTALE;
+    }
     return error;
 }
 
 static int fs_kind(void *user, const char *path, bags_path_kind *kind) {
-    uint64_t size;
-    int error = fs_info((Storage *)user, path, &size, kind);
+    bags_identity identity;
+    int error = fs_info((Storage *)user, path, false, &identity, kind);
     if (error == ENOENT)
         *kind = BAGS_PATH_NONE;
     return error == ENOENT ? 0 : error;
@@ -202,6 +246,7 @@ static void fs_hooks(Storage *storage, PyObject *fs) {
     storage->io.read_at = fs_read_at;
     storage->io.kind = fs_kind;
     storage->io.list = fs_list;
+    storage->io.identify = fs_identify;
     storage->io.explain = fs_explain;
 }
 

@@ -3,7 +3,15 @@
 
 #include "../../../formats/private.h"
 
+#include <pthread.h>
+
 /* ---- objects ---- */
+
+static unsigned forks;
+
+static void count_fork(void) { forks++; }
+
+unsigned this_process(void) { return forks; }
 
 void *new_object(PyTypeObject *type) {
     return ((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
@@ -260,7 +268,7 @@ bool call_writer(PyObject *self, writer_call call, void *data) {
     bags_code code = BAGS_OK;
     bags_error err;
     bool open = writer->writer != NULL;
-    if (open && writer->process != getpid()) {
+    if (open && writer->process != forks) {
         PyErr_Format(PyExc_RuntimeError,
             "%S: its writer belongs to the process that opened it, not to a child made "
             "by fork()",
@@ -1036,6 +1044,10 @@ PyObject *decode(State *state, const Field *field, bags_view blob, PyObject *own
 /* ---- the types of this file ---- */
 
 int add_values(PyObject *module, State *state) {
+    static bool counts; /* of the process, which has one copy of this code */
+    if (!counts && pthread_atfork(NULL, NULL, count_fork))
+        return PyErr_NoMemory(), -1;
+    counts = true;
     state->source = add_type(module, &source_spec, false);
     state->blob = state->source ? add_type(module, &blob_spec, false) : NULL;
     state->codec = state->blob ? add_type(module, &codec_spec, true) : NULL;

@@ -127,7 +127,7 @@ static int writer_init(PyObject *self, PyObject *args, PyObject *kwargs) {
         return -1;
     writer->resumed = bags_writer_resumed((bags_writer *)writer->base.writer);
     writer->base.path = Py_NewRef(path);
-    writer->base.process = getpid();
+    writer->base.process = this_process();
     return 0;
 }
 
