@@ -264,3 +264,52 @@ class _Rows:
     def __getitem__(self, i):
         row = self.reader[i]
         return row['n'], row['a']
+
+
+def windows_and_packed_rows_of_tokens_are_batches():
+    rng = np.random.default_rng(0)
+    with bags.ShardedDatasetWriter('x', {'ids': 'array(uint16,-1)', 'm': 'array(uint8,-1)'}, shard_length=70) as w:
+        for i in range(200):
+            n = int(rng.integers(0, 40))
+            w.append({'ids': rng.integers(1, 1000, n).astype('u2'), 'm': np.ones(n, 'u1')})
+    documents = [row['ids'] for row in bags.DatasetReader('x')]
+
+    def same(a, b):
+        return len(a) == len(b) and all(
+            (p == q).all() for x, y in zip(a, b) for p, q in zip(x['ids'], y['ids'], strict=True))
+    loader = bags.Loader('x', 8, tokens=('ids', 16), shuffle=False)
+    batches = list(loader)
+    assert len(batches) == len(loader) and batches[0]['ids'].shape == (8, 17)
+    stream = np.concatenate(documents[:70])
+    assert (batches[0]['ids'][1] == stream[16:33]).all() and batches[0]['ids'].dtype == 'u2'
+    batch = next(iter(bags.Loader('x', 8, tokens={'field': 'ids', 'length': 16, 'places': True,
+                                                  'parallel': ['m'], 'bos': 1, 'eos': 2})))
+    assert {k: v.shape for k, v in batch.items()} == {
+        'ids': (8, 17), 'm': (8, 17), 'documents': (8, 16), 'positions': (8, 16)}
+
+    def packed(**options):
+        return bags.Loader('x', 8, seed=5, tokens={'field': 'ids', 'length': 64, 'pack': True, **options})
+    loader = packed()
+    epochs = [list(loader) for _ in range(2)]
+    raises(TypeError, len, loader, says='unknown')
+    for epoch in epochs:
+        rows = [d for b in epoch for r, ends in zip(b['ids'], b['cu_seqlens']) for d in np.split(r, ends[1:-1])]
+        assert sorted(map(bytes, rows)) == sorted(bytes(d) for d in documents if len(d))
+    for cut in (0, 1, 3, len(epochs[0])):
+        loader, other = packed(), packed()
+        iterator = iter(loader)
+        for _ in range(cut):
+            next(iterator)
+        other.load_state_dict(pickle.loads(pickle.dumps(loader.state_dict())))
+        assert same(list(other), epochs[0][cut:]) and same(list(other), epochs[1])
+        if cut == len(epochs[0]):  # after StopIteration
+            assert not list(iterator) and loader.state_dict()['epoch'] == 1
+            other.load_state_dict(loader.state_dict())
+            assert same(list(other), epochs[1]) and same(list(loader), epochs[1])
+    next(iter(loader := packed()))
+    assert same(list(loader), epochs[1])  # leaving early ends the epoch
+    for bad, kind in ((('ids', 0), ValueError), (('no', 4), KeyError), ({'field': 'ids'}, ValueError),
+                      ({'field': 'ids', 'length': 4, 'nope': 1}, TypeError), ('ab', TypeError), (3, TypeError),
+                      (('ids', -1), ValueError), ({'field': 'ids', 'length': 4, 'bos': 70000}, ValueError)):
+        raises(kind, bags.Loader, 'x', 8, tokens=bad)
+    raises(ValueError, bags.Loader, 'x', 8, tokens=('ids', 4), fields=['m'])

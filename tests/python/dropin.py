@@ -224,3 +224,20 @@ def a_crashed_writer_is_resumed_and_live_data_is_read():
     with bags.ShardedDatasetWriter('x', SPEC, shard_length=4, append=True) as writer:
         writer.append(_point(6))
     assert [row['bar'] for row in bags.DatasetReader('x')] == list(range(7))
+
+
+def slices_are_lists_of_values():
+    with bags.ShardedDatasetWriter('x', {'n': 'int', 'w': 'utf8[]'}, shard_length=4) as writer:
+        for i in range(10):
+            writer.append({'n': i, 'w': ['a'] * (i % 3)})
+    reader = bags.DatasetReader('x')
+    assert reader[3:5] == {'n': [3, 4], 'w': [[], ['a']]} and reader[-1:] == {'n': [9], 'w': [[]]}
+    assert reader[range(3, 5), ('n',)] == {'n': [3, 4]} == reader[3:5, {'n': True, 'w': False}]
+    assert reader[8:99, ('n',)] == {'n': [8, 9]} and reader[5:2] == {'n': [], 'w': []} == reader[range(0)]
+    for rows in (range(8, 11), range(-1, 2), range(10, 11)):
+        raises(IndexError, lambda: reader[rows], says='out of range (length 10)')
+    for rows in (slice(0, 5, 2), slice(None, None, -1), range(0, 6, 2)):
+        raises(ValueError, lambda: reader[rows], says='step')
+    raises(TypeError, lambda: reader[0:2, {'w': range(2)}], says='field "w"')
+    raises(TypeError, lambda: reader['a':'b'])
+    raises(KeyError, lambda: reader[0:2, ('no',)])

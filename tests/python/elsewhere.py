@@ -187,6 +187,14 @@ def servers_are_read():
     _check(bags.DatasetReader(f'{url}/x.zip'))
     _check(pickle.loads(pickle.dumps(reader)))
     raises(FileNotFoundError, bags.DatasetReader, f'{url}/none')
+    for _ in range(2):  # the second time from the cache
+        kept = bags.DatasetReader(f'{url}/x', storage={'cache': 'kept', 'cache_size': 1 << 24})
+        _check(kept)
+        _check(pickle.loads(pickle.dumps(kept)))
+    assert sum(len(files) for _, _, files in os.walk('kept')) > 0
+    for storage, kind in (({'nope': 1}, TypeError), ({'key': 3}, TypeError), ({'cache_size': -1}, ValueError),
+                          ({'cache': 'kept', 'cache_size': 7}, ValueError)):
+        raises(kind, bags.DatasetReader, f'{url}/x', storage=storage)
     child = os.fork()
     if child == 0:
         try:

@@ -98,7 +98,7 @@ def _close_loaders():  # whose threads may call Python
 
 class Loader(_core.Loader):
     """Loader(source, batch=32, *, fields=None, seed=0, shuffle=True, chunk=0, window=0,
-    weights=None, drop_last=False, rank=0, ranks=0, threads=0, ahead=0,
+    weights=None, tokens=None, drop_last=False, rank=0, ranks=0, threads=0, ahead=0,
     skip_damaged=False, prefetch=False, random_window=False, window_start=0)
 
     Shuffled batches of a dataset, by threads of C. One iteration is one epoch, the next
@@ -112,10 +112,14 @@ class Loader(_core.Loader):
     ('bilinear', 'bicubic'), flip, nchw, scaled, orient, dtype, shape, mean, std, window,
     stride, or decode, a function of a blob that returns an array. The options are
     those of bags_load_field in formats/loader.h. chunk, window: shuffle chunks of
-    neighbours, for disks and servers.
+    neighbours, for disks and servers. tokens: (field, S) loads windows of S + 1 tokens of
+    its documents, arrays (N, S + 1); or a dict with field, length, and others of
+    bags_tokens_options: stride, bos, eos, dtype, places, parallel (names of fields),
+    or pack=True: rows of entire documents, lists of arrays, and `cu_seqlens`; then
+    len() is unknown, and long_documents 'split' or 'drop'.
     """
 
-    def __init__(self, source, batch=32, *, fields=None, weights=None, **options):
+    def __init__(self, source, batch=32, *, fields=None, weights=None, tokens=None, **options):
         sources = source if isinstance(source, (list, tuple)) else [source]
         readers = [s if isinstance(s, DatasetReader) else DatasetReader(s) for s in sources]
         if fields is not None:
@@ -126,7 +130,10 @@ class Loader(_core.Loader):
                       for f in fields}
             if not fields:
                 raise ValueError('fields: none is listed')
-        super().__init__(readers, fields, weights, {'batch': batch, **options})
+        if tokens is not None and not isinstance(tokens, Mapping):
+            tokens = dict(zip(('field', 'length'), tokens, strict=True))
+        super().__init__(readers, fields, weights, tokens and dict(tokens),
+                         {'batch': batch, **options})
         _loaders.add(self)
 
     def __iter__(self):

@@ -223,14 +223,15 @@ static void bag_dealloc(PyObject *self) {
     free_object(self);
 }
 
-static PyMethodDef bag_methods[] = {{"view", bag_view, METH_O,
-                                        "view(i)\n--\n\nBlob i as a read-only "
-                                        "memoryview, without a copy if the file is "
-                                        "mapped.\n\nIt stays valid when the reader is "
-                                        "closed. IndexError: out of range."},
+static PyMethodDef bag_methods[] = {
+    {"view", bag_view, METH_O,
+        "view(i)\n--\n\n"
+        "Blob i as a read-only memoryview, without a copy if the file is\n"
+        "mapped.\n\n"
+        "It stays valid when the reader is closed. IndexError: out of range."},
     {"close", close_source, METH_NOARGS,
-        "close()\n--\n\nClose it. Views stay valid; the file is released with the "
-        "last."},
+        "close()\n--\n\n"
+        "Close it. Views stay valid; the file is released with the last."},
     {"copy", copy_object, METH_NOARGS, "copy()\n--\n\nAnother reader of the same Bag."},
     {"__reduce__", bag_reduce, METH_NOARGS, NULL},
     {"__enter__", enter, METH_NOARGS, NULL}, {"__exit__", leave, METH_VARARGS, NULL},
@@ -243,9 +244,10 @@ static PyType_Slot bag_slots[] = {
         "BagReader(source, cache_index=True, *, no_mmap=False, "
         "allow_empty_file=False,\n"
         "          unfinished='refuse', verify_checksums=False, storage=None)\n--\n\n"
-        "A Bag: r[i] is blob i as bytes, r[2:5] a list of them, len(r) their "
+        "A Bag: r[i] is blob i as bytes, r[2:5] a list of them, len(r) their\n"
         "number.\n\n"
-        "source is a path, bytes, or an open binary file, which is read into memory.\n"
+        "source is a path, bytes, or an open binary file, which is read into\n"
+        "memory.\n"
         "Errors: FileNotFoundError, DataError (not a Bag, or damaged), OSError."},
     {Py_tp_init, bag_init}, {Py_tp_dealloc, bag_dealloc}, {Py_tp_methods, bag_methods},
     {Py_tp_getset, bag_gets}, {Py_mp_subscript, bag_subscript}, {Py_mp_length, bag_len},
@@ -362,11 +364,12 @@ static void out_dealloc(PyObject *self) {
 
 static PyMethodDef out_methods[] = {
     {"append", KEYWORDS(out_append), METH_VARARGS | METH_KEYWORDS,
-        "append(record, flush=True)\n--\n\nAppend bytes; returns their index. They are "
-        "buffered:\nflush() passes them to the system, whatever `flush` is here."},
+        "append(record, flush=True)\n--\n\n"
+        "Append bytes; returns their index. They are buffered: flush() passes\n"
+        "them to the system, whatever `flush` is here."},
     {"flush", out_flush, METH_NOARGS,
-        "flush()\n--\n\nPass all blobs to the system: they survive the end of this "
-        "process."},
+        "flush()\n--\n\n"
+        "Pass all blobs to the system: they survive the end of this process."},
     {"close", out_close, METH_NOARGS,
         "close()\n--\n\nWrite the table. Closing it again does nothing."},
     {"__reduce__", no_pickle, METH_NOARGS, NULL},
@@ -377,10 +380,10 @@ static PyGetSetDef out_gets[] = {
         NULL},
     {"closed", is_writer_closed, NULL, "True after close().", NULL}, {0}};
 static PyType_Slot out_slots[] = {
-    {Py_tp_doc,
-        "BagWriter(path, *, keep_idx=False, sync=False, checksum=False)\n--\n\n"
-        "Create a Bag, which must not exist (FileExistsError).\n\n"
-        "sync: close waits for stable storage. A writer that is dropped is closed."},
+    {Py_tp_doc, "BagWriter(path, *, keep_idx=False, sync=False, checksum=False)\n--\n\n"
+                "Create a Bag, which must not exist (FileExistsError).\n\n"
+                "sync: close waits for stable storage. A writer that is dropped is\n"
+                "closed."},
     {Py_tp_init, out_init}, {Py_tp_dealloc, out_dealloc}, {Py_tp_methods, out_methods},
     {Py_tp_getset, out_gets}, {Py_sq_length, out_len}, {0, NULL}};
 static PyType_Spec out_spec = {"bags._core.BagWriter", sizeof(Written), 0,

@@ -800,13 +800,10 @@ static PyMethodDef column_methods[] = {
     {"__arrow_c_array__", KEYWORDS(column_arrow), METH_VARARGS | METH_KEYWORDS, NULL},
     {NULL, NULL, 0, NULL}};
 static PyType_Slot column_slots[] = {
-    {Py_tp_doc, "A field of all datapoints, read-only: np.asarray(column) is (N, "
-                "*shape), without "
-                "a copy\nif the dataset is not sharded; numbers are uint or int64. "
-                "Texts, bytes "
-                "and sequences have\nonly Arrow's form. It stays valid after close. "
-                "DLPack before "
-                "1.0 receives a copy."},
+    {Py_tp_doc, "A field of all datapoints, read-only: np.asarray(column) is (N,\n"
+                "*shape), without a copy if the dataset is not sharded; numbers are\n"
+                "uint or int64. Texts, bytes and sequences have only Arrow's form. It\n"
+                "stays valid after close. DLPack before 1.0 receives a copy."},
     {Py_bf_getbuffer, column_buffer}, {Py_tp_dealloc, column_dealloc},
     {Py_tp_methods, column_methods}, {Py_sq_length, column_len}, {0, NULL}};
 static PyType_Spec column_spec = {"bags._core.Column", sizeof(Column), 0,

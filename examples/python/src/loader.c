@@ -12,11 +12,18 @@ typedef struct Loader {
     PyThread_type_lock lock;
     PyObject *sources; /* tuple: they stay open */
     PyObject *fields;  /* dict of dicts, which nobody else has */
+    PyObject *options; /* the same, of the tokens; or None */
+    bags_tokens *tokens;
     Callback *callbacks;
     unsigned process;
     uint64_t batches, epoch, batch; /* per epoch; the next one to be returned */
     uint64_t skipped;
-    bool resumed;        /* the next iteration is the rest of this epoch */
+    bool resumed; /* the next iteration is the rest of this epoch */
+    /* Packed rows: how many batches an epoch has is known when the first of the next
+     * one was read, which is then kept. The state is that before it. */
+    bool packed;
+    PyObject *next;
+    unsigned char saved[BAGS_LOADER_STATE];
     unsigned char *text; /* per field: a str, not bytes */
     PyObject *raised[3]; /* what a callback raised first */
 } Loader;
@@ -26,7 +33,8 @@ typedef struct Loader {
 /* An option: a member of a struct of C, and how it is converted. */
 typedef struct Option {
     const char *name, *choices; /* of an enum, in its order */
-    char kind; /* u: 32 bits, U: 64 bits, b: bool, n: not, e: enum, f: 3 floats */
+    char
+        kind; /* u: 32 bits, U: 64 bits, b: bool, n: not, e: enum, f: 3 floats, d: dtype */
     size_t offset;
 } Option;
 
@@ -38,7 +46,17 @@ static const Option field_options[] = {FIELD('u', width), FIELD('u', height),
     FIELD('u', resize),
     {"filter", "bilinear bicubic", 'e', offsetof(bags_load_field, filter)},
     FIELD('b', flip), FIELD('b', nchw), FIELD('b', scaled), FIELD('b', orient),
-    FIELD('f', mean), FIELD('f', std), FIELD('U', window), FIELD('U', stride), {0}};
+    FIELD('f', mean), FIELD('f', std), FIELD('U', window), FIELD('U', stride),
+    FIELD('d', dtype), {0}};
+
+#define TOKENS(kind, name)                                                             \
+    { #name, NULL, kind, offsetof(bags_tokens_options, name) }
+static const Option tokens_options[] = {TOKENS('U', length), TOKENS('U', stride),
+    TOKENS('b', pack), TOKENS('b', places), TOKENS('d', dtype), TOKENS('u', bos),
+    TOKENS('u', eos),
+    {"long_documents", "split drop", 'e',
+        offsetof(bags_tokens_options, long_documents)},
+    {0}};
 
 #define LOADER(kind, name)                                                             \
     { #name, NULL, kind, offsetof(bags_loader_options, name) }
@@ -113,6 +131,18 @@ struct Callback {
     PyObject *call;
 };
 
+static bool set_dtype(bags_dtype *dtype, PyObject *value) {
+    PyObject *text = PyUnicode_Check(value) ? Py_NewRef(value)
+                                            : PyObject_GetAttrString(value, "name");
+    Py_ssize_t size;
+    const char *word = text ? PyUnicode_AsUTF8AndSize(text, &size) : NULL;
+    *dtype = word ? bags_dtype_parse(word, (size_t)size, NULL) : BAGS_DTYPE_NONE;
+    Py_XDECREF(text);
+    if (word && !*dtype)
+        PyErr_Format(PyExc_ValueError, "%R is not supported", value);
+    return *dtype != BAGS_DTYPE_NONE && !PyErr_Occurred();
+}
+
 /* Set the option of a table. False if there is none of this name, or with an exception. */
 static bool set_option(
     const Option *options, void *to, const char *name, PyObject *value) {
@@ -125,6 +155,8 @@ static bool set_option(
         return set_choice((int *)out, options->choices, value);
     case 'f':
         return set_floats((float *)out, value);
+    case 'd':
+        return set_dtype((bags_dtype *)out, value);
     case 'b':
     case 'n':
         *(bool *)out = (PyObject_IsTrue(value) == 1) == (options->kind == 'b');
@@ -149,17 +181,6 @@ static bool set_option(
 /* Set an option of a field. */
 static bool set_field(bags_load_field *field, uint64_t *shape, Callback *callback,
     const char *name, PyObject *value) {
-    if (strcmp(name, "dtype") == 0) {
-        PyObject *text = PyUnicode_Check(value) ? Py_NewRef(value)
-                                                : PyObject_GetAttrString(value, "name");
-        Py_ssize_t size;
-        const char *word = text ? PyUnicode_AsUTF8AndSize(text, &size) : NULL;
-        field->dtype = word ? bags_dtype_parse(word, (size_t)size, NULL) : 0;
-        Py_XDECREF(text);
-        if (word && !field->dtype)
-            PyErr_Format(PyExc_ValueError, "%R is not supported", value);
-        return field->dtype != BAGS_DTYPE_NONE && !PyErr_Occurred();
-    }
     if (strcmp(name, "shape") == 0)
         return set_shape(field, shape, value);
     if (strcmp(name, "decode") == 0) {
@@ -304,6 +325,56 @@ static const bags_reader **loader_readers(Loader *loader, PyObject *list) {
     return NULL;
 }
 
+/* The names of parallel fields, which the list keeps. */
+static bool set_names(const char **names, size_t *count, PyObject *list) {
+    Py_ssize_t size = PySequence_Size(list);
+    if (size > 15)
+        PyErr_SetString(PyExc_ValueError, "more than 15 fields");
+    for (Py_ssize_t i = 0; !PyErr_Occurred() && i < size; i++) {
+        PyObject *name = PySequence_GetItem(list, i);
+        names[i] = name ? PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
+        Py_XDECREF(name);
+    }
+    *count = size > 0 ? (size_t)size : 0;
+    return !PyErr_Occurred();
+}
+
+/* Tokens, by a dict of options, which lives as long as the loader. */
+static bool loader_tokens(
+    Loader *loader, const bags_reader *const *readers, size_t count) {
+    const char *parallel[15] = {NULL};
+    bags_tokens_options options;
+    bags_error err;
+    memset(&options, 0, sizeof options);
+    PyObject *items = PyMapping_Items(loader->options);
+    for (Py_ssize_t i = 0; items && !PyErr_Occurred() && i < PyList_Size(items); i++) {
+        PyObject *item = PyList_GetItem(items, i), *value = PyTuple_GetItem(item, 1);
+        const char *name = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(item, 0), NULL);
+        if (!name)
+            break;
+        bool good = true;
+        if (strcmp(name, "field") == 0)
+            good = (options.field = PyUnicode_AsUTF8AndSize(value, NULL)) != NULL;
+        else if (strcmp(name, "parallel") == 0)
+            good = set_names(parallel, &options.parallel_count, value);
+        else
+            good = set_option(tokens_options, &options, name, value);
+        options.has_bos |= strcmp(name, "bos") == 0;
+        options.has_eos |= strcmp(name, "eos") == 0;
+        if (!good)
+            locate_error(loader->path, NULL, name);
+    }
+    Py_XDECREF(items);
+    if (PyErr_Occurred())
+        return false;
+    options.parallel = options.parallel_count ? parallel : NULL;
+    loader->packed = options.pack;
+    WITHOUT_GIL(loader->tokens = bags_tokens_open(readers, count, &options, &err));
+    if (!loader->tokens)
+        raise_error(loader->state, &err, NULL);
+    return loader->tokens != NULL;
+}
+
 static int loader_open(Loader *loader, PyObject *list, bags_loader_options *options) {
     bags_error err;
     Py_ssize_t count = loader->fields == Py_None ? 0 : PyDict_Size(loader->fields);
@@ -316,6 +387,9 @@ static int loader_open(Loader *loader, PyObject *list, bags_loader_options *opti
         (Callback *)PyMem_Calloc((size_t)count + 1, sizeof *loader->callbacks);
     if (readers && !(fields && shapes && loader->callbacks))
         PyErr_NoMemory();
+    if (!PyErr_Occurred() && loader->options != Py_None &&
+        loader_tokens(loader, readers, (size_t)PyList_Size(list)))
+        options->tokens = loader->tokens;
     if (!PyErr_Occurred() &&
         (count == 0 || set_fields(loader, fields, shapes, loader->callbacks, count))) {
         options->fields = count ? fields : NULL;
@@ -326,12 +400,12 @@ static int loader_open(Loader *loader, PyObject *list, bags_loader_options *opti
         if (!loader->loader)
             raise_error(loader->state, &err, NULL);
     }
-    size_t all;
+    size_t all = 0;
     const bags_field *known = readers ? bags_reader_fields(readers[0], &all) : NULL;
-    loader->text = (unsigned char *)PyMem_Calloc(
-        (loader->loader ? all : 0) + (size_t)count + 1, 1);
-    for (size_t i = 0;
-         loader->loader && loader->text && i < (count ? (size_t)count : all); i++) {
+    all = count ? (size_t)count : all;
+    loader->text = (unsigned char *)PyMem_Calloc(all + 32, 1);
+    for (size_t i = 0; loader->loader && loader->text && !loader->tokens && i < all;
+         i++) {
         size_t number = i;
         if (count)
             bags_reader_field(readers[0], fields[i].name, &number, NULL);
@@ -341,6 +415,12 @@ static int loader_open(Loader *loader, PyObject *list, bags_loader_options *opti
     PyMem_Free(fields);
     PyMem_Free(shapes);
     return loader->loader ? 0 : -1;
+}
+
+/* Keep the state after the batch that is returned now. */
+static void loader_mark(Loader *loader) {
+    if (loader->packed)
+        bags_loader_save(loader->loader, loader->saved, NULL);
 }
 
 /* A weight for each dataset; to be freed. NULL: None, or an exception. */
@@ -360,15 +440,15 @@ static double *loader_weights(PyObject *list, PyObject *weights) {
     return shares;
 }
 
-/* _core.Loader(readers, fields, weights, options): fields and options are dicts. */
+/* _core.Loader(readers, fields, weights, tokens, options): dicts. */
 static int loader_init(PyObject *self, PyObject *args, PyObject *kwargs) {
-    static char *words[] = {"readers", "fields", "weights", "options", NULL};
+    static char *words[] = {"readers", "fields", "weights", "tokens", "options", NULL};
     Loader *loader = (Loader *)self;
-    PyObject *list, *fields, *weights, *named;
+    PyObject *list, *fields, *weights, *tokens, *named;
     bags_loader_options options;
     memset(&options, 0, sizeof options);
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOO!", words, &PyList_Type, &list,
-            &fields, &weights, &PyDict_Type, &named))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOOO!", words, &PyList_Type,
+            &list, &fields, &weights, &tokens, &PyDict_Type, &named))
         return -1;
     if (loader->state || PyList_Size(list) == 0) {
         PyErr_SetString(loader->state ? PyExc_TypeError : PyExc_ValueError,
@@ -379,6 +459,7 @@ static int loader_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     loader->path = PyObject_GetAttrString(PyList_GetItem(list, 0), "path");
     loader->process = this_process();
     loader->fields = Py_NewRef(fields);
+    loader->options = Py_NewRef(tokens);
     loader->lock = PyThread_allocate_lock();
     if (!loader->path)
         return -1;
@@ -399,8 +480,10 @@ static int loader_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     options.order.weights = shares;
     int code = PyErr_Occurred() ? -1 : loader_open(loader, list, &options);
     PyMem_Free(shares);
-    if (!code)
+    if (!code) {
         loader->batches = bags_loader_batches(loader->loader);
+        loader_mark(loader);
+    }
     return code;
 }
 
@@ -504,7 +587,14 @@ static PyObject *loader_next_locked(Loader *loader) {
     if (!loader_ready(loader))
         return NULL;
     loader->resumed = false;
-    if (loader->batch >= loader->batches) {
+    PyObject *out = loader->next;
+    if (out) {
+        loader->next = NULL;
+        loader->batch = 1;
+        loader_mark(loader);
+        return out;
+    }
+    if (!loader->packed && loader->batch >= loader->batches) {
         loader->epoch++;
         loader->batch = 0;
         return NULL; /* StopIteration */
@@ -512,10 +602,18 @@ static PyObject *loader_next_locked(Loader *loader) {
     WITHOUT_GIL(code = bags_loader_next(loader->loader, &batch, &err));
     if (code)
         return loader_fail(loader, &err);
+    loader->skipped += batch->skipped;
+    out = batch_dict(loader, batch);
+    if (loader->packed && batch->epoch != loader->epoch) {
+        loader->next = out;
+        loader->epoch = batch->epoch;
+        loader->batch = 0;
+        return NULL;
+    }
     loader->epoch = batch->epoch;
     loader->batch = batch->batch + 1;
-    loader->skipped += batch->skipped;
-    return batch_dict(loader, batch);
+    loader_mark(loader);
+    return out;
 }
 
 static PyObject *loader_next(PyObject *self) {
@@ -536,6 +634,8 @@ static bool loader_seek(Loader *loader, uint64_t epoch, uint64_t batch) {
         return loader_fail(loader, &err), false;
     loader->epoch = epoch;
     loader->batch = batch;
+    Py_CLEAR(loader->next);
+    loader_mark(loader);
     return true;
 }
 
@@ -555,14 +655,17 @@ static PyObject *loader_save(PyObject *self, PyObject *unused) {
     Loader *loader = (Loader *)self;
     unsigned char state[BAGS_LOADER_STATE];
     bags_error err;
-    bags_code code;
+    bags_code code = BAGS_OK;
     (void)unused;
     if (!loader_ready(loader))
         return NULL;
     loader_lock(loader);
     PyObject *out = NULL;
     if (loader_ready(loader)) {
-        WITHOUT_GIL(code = bags_loader_save(loader->loader, state, &err));
+        if (loader->packed)
+            memcpy(state, loader->saved, sizeof state);
+        else
+            WITHOUT_GIL(code = bags_loader_save(loader->loader, state, &err));
         out = code ? raise_error(loader->state, &err, NULL)
                    : Py_BuildValue("{sKsKsy#}", "epoch",
                          (unsigned long long)loader->epoch, "batch",
@@ -582,10 +685,14 @@ static bool loader_restore(
     WITHOUT_GIL(code = bags_loader_restore(loader->loader, state, size, &err));
     if (code)
         return loader_fail(loader, &err), false;
-    bool end =
-        batch >= loader->batches; /* after the last batch, before StopIteration */
-    if (!loader_seek(loader, end ? epoch + 1 : epoch, end ? 0 : batch))
+    /* After the last batch, before StopIteration; packed rows are where they were. */
+    bool end = batch >= loader->batches;
+    if (loader->packed) {
+        Py_CLEAR(loader->next);
+        memcpy(loader->saved, state, sizeof loader->saved);
+    } else if (!loader_seek(loader, end ? epoch + 1 : epoch, end ? 0 : batch)) {
         return false;
+    }
     loader->epoch = epoch;
     loader->batch = batch;
     loader->resumed = true;
@@ -602,7 +709,7 @@ static bool loader_set_state(Loader *loader, PyObject *parts[3]) {
         locate_error(loader->path, NULL, "not a state of this Loader");
         return false;
     }
-    if (epoch > INT64_MAX || batch > loader->batches) {
+    if (epoch > INT64_MAX || (!loader->packed && batch > loader->batches)) {
         PyErr_Format(PyExc_ValueError,
             "not a state of this Loader: epoch %S, batch %S (it has %llu batches per "
             "epoch)",
@@ -637,7 +744,9 @@ static PyObject *loader_load(PyObject *self, PyObject *dict) {
 static void close_locked(Loader *loader) {
     PyThread_acquire_lock(loader->lock, WAIT_LOCK);
     bags_loader_close(loader->loader);
+    bags_tokens_close(loader->tokens);
     loader->loader = NULL;
+    loader->tokens = NULL;
     PyThread_release_lock(loader->lock);
 }
 
@@ -652,7 +761,11 @@ static PyObject *loader_close(PyObject *self, PyObject *unused) {
 }
 
 static Py_ssize_t loader_len(PyObject *self) {
-    return (Py_ssize_t)((Loader *)self)->batches;
+    if (((Loader *)self)->packed)
+        PyErr_SetString(PyExc_TypeError,
+            "how many batches of packed rows an epoch has is "
+            "unknown before its end");
+    return ((Loader *)self)->packed ? -1 : (Py_ssize_t)((Loader *)self)->batches;
 }
 
 static PyObject *loader_number(PyObject *self, void *which) {
@@ -668,6 +781,8 @@ static int loader_traverse(PyObject *self, visitproc visit, void *arg) {
     Loader *loader = (Loader *)self;
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(loader->fields);
+    Py_VISIT(loader->options);
+    Py_VISIT(loader->next);
     for (int i = 0; i < 3; i++)
         Py_VISIT(loader->raised[i]);
     return 0;
@@ -680,8 +795,11 @@ static int loader_clear(PyObject *self) {
     if (calling == loader)
         return 0;
     Py_XDECREF(loader_close(self, NULL));
-    if (!loader->loader)
+    if (!loader->loader) {
         Py_CLEAR(loader->fields);
+        Py_CLEAR(loader->options);
+        Py_CLEAR(loader->next);
+    }
     return 0;
 }
 
@@ -704,12 +822,13 @@ static void loader_dealloc(PyObject *self) {
 
 static PyMethodDef loader_methods[] = {
     {"state_dict", loader_save, METH_NOARGS,
-        "state_dict()\n--\n\nWhere it is, after the last batch that was returned: a "
-        "dict "
-        "that can be pickled.\nIt serves any number of ranks and threads."},
+        "state_dict()\n--\n\n"
+        "Where it is, after the last batch that was returned: a dict that can\n"
+        "be pickled. It serves any number of ranks and threads."},
     {"load_state_dict", loader_load, METH_O,
-        "load_state_dict(state)\n--\n\nThe next iteration is the rest of that epoch. "
-        "ValueError: of other datasets or options."},
+        "load_state_dict(state)\n--\n\n"
+        "The next iteration is the rest of that epoch. ValueError: of other\n"
+        "datasets or options."},
     {"close", loader_close, METH_NOARGS, "close()\n--\n\nStop the threads."},
     {"__reduce__", no_pickle, METH_NOARGS, NULL},
     {"__enter__", enter, METH_NOARGS, NULL}, {"__exit__", leave, METH_VARARGS, NULL},

@@ -279,33 +279,126 @@ static Py_ssize_t mask_selects(Reader *reader, PyObject *mask, bags_select *sele
     return used;
 }
 
+/* The values of a field in datapoints start .. stop: of a plain one, with one call. */
+static PyObject *read_values(
+    Source *source, Field *field, size_t number, uint64_t start, uint64_t stop) {
+    bags_select whole = bags_whole(number);
+    Row *row = take_row(source);
+    PyObject *out =
+        row ? PyList_New(field->sequence ? (Py_ssize_t)(stop - start) : 0) : NULL;
+    bags_error err;
+    bags_code code = BAGS_OK;
+    if (out && !field->sequence) {
+        WITHOUT_GIL(code = bags_reader_get_range(
+                        source->reader, start, stop, number, &row->row, &err));
+        Py_DECREF(out);
+        out = code ? NULL : slot_value(source, field, row, 0, true);
+    }
+    for (uint64_t i = start; out && field->sequence && i < stop; i++) {
+        WITHOUT_GIL(
+            code = bags_reader_get(source->reader, i, &whole, 1, &row->row, &err));
+        PyObject *list = code ? NULL : slot_value(source, field, row, 0, true);
+        if (!list || PyList_SetItem(out, (Py_ssize_t)(i - start), list))
+            Py_CLEAR(out);
+    }
+    if (code)
+        raise_error(source->state, &err, source->path);
+    if (row)
+        give_row(source, row);
+    return out;
+}
+
+/* A slice, clamped as of a list, or a range, which must be inside. */
+static bool rows_of(
+    Source *source, PyObject *rows, Py_ssize_t *start, Py_ssize_t *stop) {
+    Py_ssize_t length = (Py_ssize_t)bags_reader_length(source->reader), step = 1;
+    if (PySlice_Check(rows)) {
+        if (PySlice_Unpack(rows, start, stop, &step))
+            return false;
+        PySlice_AdjustIndices(length, start, stop, step);
+    } else if (PySequence_Size(rows) > 0) {
+        PyObject *first = PySequence_GetItem(rows, 0);
+        PyObject *last = first ? PySequence_GetItem(rows, -1) : NULL;
+        *start = last ? PyNumber_AsSsize_t(first, NULL) : -1;
+        *stop = last ? PyNumber_AsSsize_t(last, NULL) + 1 : -1;
+        if (last && PySequence_Size(rows) != *stop - *start)
+            step = 2;
+        Py_XDECREF(first);
+        Py_XDECREF(last);
+        if (!PyErr_Occurred() && (*start < 0 || *stop > length))
+            PyErr_Format(PyExc_IndexError, "%S: %S out of range (length %zd)",
+                source->path, rows, length);
+    } else {
+        *start = *stop = 0;
+    }
+    if (!PyErr_Occurred() && step != 1)
+        PyErr_Format(
+            PyExc_ValueError, "%S: %S has another step than 1", source->path, rows);
+    if (*stop < *start)
+        *stop = *start;
+    return !PyErr_Occurred();
+}
+
+/* The fields of several datapoints: {name: [values]}. selects NULL: all. */
+static PyObject *read_rows(Reader *reader, Source *source, PyObject *rows,
+    const bags_select *selects, size_t count) {
+    Py_ssize_t start, stop;
+    PyObject *out = rows_of(source, rows, &start, &stop) ? PyDict_New() : NULL;
+    for (size_t i = 0; out && i < (selects ? count : reader->count); i++) {
+        size_t number = selects ? selects[i].field : i;
+        Field *field = &reader->fields[number];
+        PyObject *values = NULL;
+        if (selects && selects[i].slice)
+            PyErr_Format(PyExc_TypeError,
+                "field \"%s\": of several datapoints, its mask must be True or False",
+                field->name_utf8);
+        else
+            values =
+                read_values(source, field, number, (uint64_t)start, (uint64_t)stop);
+        if (!values || PyDict_SetItem(out, field->name, values))
+            Py_CLEAR(out);
+        Py_XDECREF(values);
+    }
+    return out;
+}
+
+/* A datapoint or several, or (selects) parts of them. */
+static PyObject *read_any(Reader *reader, Source *source, PyObject *which,
+    const bags_select *selects, size_t count) {
+    uint64_t index;
+    if (PyIndex_Check(which))
+        return take_index(source, which, &index)
+                   ? read_datapoint(reader, source, index, selects, count)
+                   : NULL;
+    if (PySlice_Check(which) || PyObject_TypeCheck(which, &PyRange_Type))
+        return read_rows(reader, source, which, selects, count);
+    PyErr_Format(PyExc_TypeError,
+        "the index of a datapoint must be an int, a slice or a range, not %R",
+        (PyObject *)Py_TYPE(which));
+    return NULL;
+}
+
 static PyObject *reader_subscript(PyObject *self, PyObject *key) {
     Reader *reader = (Reader *)self;
     Source *source = source_of(self);
-    bags_select few[8], *selects = NULL;
+    bags_select few[8], *selects = few;
     PyObject *out = NULL;
-    uint64_t index;
     if (!source)
         return NULL;
     if (!PyTuple_Check(key)) {
-        if (PyIndex_Check(key) && take_index(source, key, &index))
-            out = read_datapoint(reader, source, index, NULL, 0);
-        else if (!PyErr_Occurred())
-            PyErr_Format(PyExc_TypeError,
-                "the index of a datapoint must be an int, not %R",
-                (PyObject *)Py_TYPE(key));
+        out = read_any(reader, source, key, NULL, 0);
     } else if (PyTuple_Size(key) != 2) {
         PyErr_SetString(PyExc_TypeError, "an index and a mask are required");
-    } else if (take_index(source, PyTuple_GetItem(key, 0), &index)) {
-        selects = reader->count <= 8
-                      ? few
-                      : (bags_select *)PyMem_Calloc(reader->count, sizeof *selects);
+    } else {
+        if (reader->count > 8)
+            selects = (bags_select *)PyMem_Calloc(reader->count, sizeof *selects);
         Py_ssize_t count =
             selects ? mask_selects(reader, PyTuple_GetItem(key, 1), selects) : -1;
         if (!selects)
             PyErr_NoMemory();
         if (count >= 0)
-            out = read_datapoint(reader, source, index, selects, (size_t)count);
+            out = read_any(
+                reader, source, PyTuple_GetItem(key, 0), selects, (size_t)count);
         if (selects != few)
             PyMem_Free(selects);
     }
@@ -341,35 +434,6 @@ static PyObject *reader_items(PyObject *self, PyObject *args) {
     }
     Py_XDECREF((PyObject *)source);
     return PyErr_Occurred() ? NULL : PyLong_FromUnsignedLongLong(count);
-}
-
-/* The values of a field in datapoints start .. stop: of a plain one, with one call. */
-static PyObject *read_values(
-    Source *source, Field *field, size_t number, uint64_t start, uint64_t stop) {
-    bags_select whole = bags_whole(number);
-    Row *row = take_row(source);
-    PyObject *out =
-        row ? PyList_New(field->sequence ? (Py_ssize_t)(stop - start) : 0) : NULL;
-    bags_error err;
-    bags_code code = BAGS_OK;
-    if (out && !field->sequence) {
-        WITHOUT_GIL(code = bags_reader_get_range(
-                        source->reader, start, stop, number, &row->row, &err));
-        Py_DECREF(out);
-        out = code ? NULL : slot_value(source, field, row, 0, true);
-    }
-    for (uint64_t i = start; out && field->sequence && i < stop; i++) {
-        WITHOUT_GIL(
-            code = bags_reader_get(source->reader, i, &whole, 1, &row->row, &err));
-        PyObject *list = code ? NULL : slot_value(source, field, row, 0, true);
-        if (!list || PyList_SetItem(out, (Py_ssize_t)(i - start), list))
-            Py_CLEAR(out);
-    }
-    if (code)
-        raise_error(source->state, &err, source->path);
-    if (row)
-        give_row(source, row);
-    return out;
 }
 
 static PyObject *reader_values(PyObject *self, PyObject *args, PyObject *kwargs) {
@@ -518,24 +582,26 @@ static void reader_dealloc(PyObject *self) {
 
 static PyMethodDef reader_methods[] = {
     {"items", reader_items, METH_VARARGS,
-        "items(i, name)\n--\n\nNumber of items of a sequence in datapoint i, without "
-        "reading them; 1 of a plain field."},
+        "items(i, name)\n--\n\n"
+        "Number of items of a sequence in datapoint i, without reading them; 1\n"
+        "of a plain field."},
     {"values", KEYWORDS(reader_values), METH_VARARGS | METH_KEYWORDS,
-        "values(name, start=0, stop=None)\n--\n\nThe values of a field in datapoints "
-        "start to stop, clamped\nlike a slice, as a list; of a sequence a list of "
-        "lists."},
+        "values(name, start=0, stop=None)\n--\n\n"
+        "The values of a field in datapoints start to stop, clamped like a\n"
+        "slice, as a list; of a sequence a list of lists."},
     {"column", reader_column, METH_O,
-        "column(name)\n--\n\nA field of all datapoints as one read-only array: see "
-        "Column."},
+        "column(name)\n--\n\n"
+        "A field of all datapoints as one read-only array: see Column."},
     {"index", reader_index_of, METH_O,
-        "index(name)\n--\n\nThe index of a field, which build_index has made: an "
-        "Index."},
+        "index(name)\n--\n\n"
+        "The index of a field, which build_index has made: an Index."},
     {"__arrow_c_stream__", KEYWORDS(reader_stream), METH_VARARGS | METH_KEYWORDS,
-        "__arrow_c_stream__(requested_schema=None)\n--\n\nThe dataset as a stream of "
-        "Arrow: a batch for each shard."},
+        "__arrow_c_stream__(requested_schema=None)\n--\n\n"
+        "The dataset as a stream of Arrow: a batch for each shard."},
     {"close", close_source, METH_NOARGS,
-        "close()\n--\n\nClose it. Views and arrays stay valid; files are released with "
-        "the last."},
+        "close()\n--\n\n"
+        "Close it. Views and arrays stay valid; files are released with the\n"
+        "last."},
     {"copy", copy_object, METH_NOARGS,
         "copy()\n--\n\nAnother reader of the same dataset."},
     {"__reduce__", reader_reduce, METH_NOARGS, NULL},
@@ -555,18 +621,18 @@ static PyType_Slot reader_slots[] = {
         "              unfinished='refuse', allow_gaps=False, verify_checksums=False,\n"
         "              no_read_ahead=False, max_files=0, storage=None)\n--\n\n"
         "A dataset, sharded or not: r[i] is datapoint i as a dict of values.\n\n"
-        "r[i, mask] is a part of it: mask is a dict of field names, each True, False "
-        "or,\n"
-        "for sequences, a range; or a tuple of names. decoders maps types to "
-        "functions\n"
-        "of a blob; None: bytes. Large arrays are read-only and over the map.\n"
-        "Threads may share a reader; it can be pickled. The directory may be in a .zip "
-        "or\n"
-        ".tar (pets.zip/train), or a URL (http, https, s3; storage: a dict with key,\n"
-        "secret, token, region, endpoint, user, query, ca_file); or storage is a file\n"
-        "system of fsspec.\n"
-        "Errors: IndexError, KeyError (no such field, no decoder), FileNotFoundError,\n"
-        "DataError (damaged, unfinished, a gap between shards), ValueError (closed)."},
+        "r[i, mask] is a part of it: mask is a dict of field names, each True,\n"
+        "False or, for sequences, a range; or a tuple of names. r[2:5], r[2:5,\n"
+        "mask]: {name: [values]}. decoders maps types to functions of a blob;\n"
+        "None: bytes. Large arrays are read-only and over the map. Threads may\n"
+        "share a reader; it can be pickled. The directory may be in a .zip or\n"
+        ".tar (pets.zip/train), or a URL (http, https, s3; storage: a dict with\n"
+        "key, secret, token, region, endpoint, user, query, ca_file, and cache,\n"
+        "a directory that keeps what was read, up to cache_size bytes); or\n"
+        "storage is a file system of fsspec.\n"
+        "Errors: IndexError, KeyError (no such field, no decoder),\n"
+        "FileNotFoundError, DataError (damaged, unfinished, a gap between\n"
+        "shards), ValueError (closed)."},
     {Py_tp_init, reader_init}, {Py_tp_dealloc, reader_dealloc},
     {Py_tp_traverse, reader_traverse}, {Py_tp_clear, reader_clear},
     {Py_tp_methods, reader_methods}, {Py_tp_getset, reader_gets},

@@ -8,6 +8,7 @@ typedef struct Storage {
     PyObject_HEAD bags_io io; /* what readers use */
     bags_archive *archive;
     bags_http *http;
+    bags_cache *cache;
     PyObject *fs;  /* of fsspec */
     char why[256]; /* the last exception of it */
 } Storage;
@@ -15,6 +16,7 @@ typedef struct Storage {
 static void storage_dealloc(PyObject *self) {
     Storage *storage = (Storage *)self;
     WITHOUT_GIL(bags_archive_close(storage->archive));
+    bags_cache_close(storage->cache); /* before the hooks below it */
     if (storage->http)
         WITHOUT_GIL(load_far()->http_close(storage->http));
     Py_XDECREF(storage->fs);
@@ -270,33 +272,64 @@ static size_t archive_length(const char *path) {
     return 0;
 }
 
-static int open_http(Storage *storage, PyObject *options) {
-    static const char *const names[] = {
-        "query", "user", "key", "secret", "token", "region", "endpoint", "ca_file"};
+/* The options of a server, by a dict, which keeps the texts. */
+static bool http_options(
+    PyObject *dict, bags_http_options *with, const char **cache, uint64_t *cache_size) {
+    static const char *const names[] = {"query", "user", "key", "secret", "token",
+        "region", "endpoint", "ca_file", "cache"};
+    const char **members[] = {&with->query, &with->user, &with->key, &with->secret,
+        &with->token, &with->region, &with->endpoint, &with->ca_file, cache};
+    PyObject *items = PyMapping_Items(dict);
+    for (Py_ssize_t i = 0; items && !PyErr_Occurred() && i < PyList_Size(items); i++) {
+        PyObject *item = PyList_GetItem(items, i), *value = PyTuple_GetItem(item, 1);
+        const char *name = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(item, 0), NULL);
+        size_t k = 0;
+        while (name && k < sizeof names / sizeof *names && strcmp(name, names[k]) != 0)
+            k++;
+        if (name && strcmp(name, "cache_size") == 0)
+            number_converter(value, cache_size);
+        else if (name && k < sizeof names / sizeof *names)
+            *members[k] = PyUnicode_AsUTF8AndSize(value, NULL);
+        else if (name)
+            PyErr_Format(PyExc_TypeError, "storage: unknown option %s", name);
+    }
+    Py_XDECREF(items);
+    return !PyErr_Occurred();
+}
+
+static int open_http(State *state, Storage *storage, PyObject *dict) {
     bags_http_options with;
-    const char **members[] = {&with.query, &with.user, &with.key, &with.secret,
-        &with.token, &with.region, &with.endpoint, &with.ca_file};
+    bags_cache_options keep;
+    const char *cache = NULL;
     const Far *far = load_far();
     bags_error err;
     memset(&with, 0, sizeof with);
+    memset(&keep, 0, sizeof keep);
     if (!far || !far->http_open) {
         if (!PyErr_Occurred())
             PyErr_SetString(
                 PyExc_ValueError, "this build has no http: libcurl was missing");
         return -1;
     }
-    for (size_t i = 0; options != Py_None && i < sizeof names / sizeof *names; i++) {
-        PyObject *value = PyMapping_GetItemString(options, names[i]);
-        if (value && PyUnicode_Check(value))
-            *members[i] = PyUnicode_AsUTF8AndSize(value, NULL); /* the dict keeps it */
-        Py_XDECREF(value);
-        if (!value)
-            PyErr_Clear();
+    if (dict != Py_None && !http_options(dict, &with, &cache, &keep.size))
+        return -1;
+    if (cache) {
+        storage->cache = bags_cache_open(cache, &keep, &err);
+        if (!storage->cache)
+            return raise_error(state, &err, NULL), -1;
+        with.recall = bags_cache_recall;
+        with.remember = bags_cache_remember;
+        with.cache = storage->cache;
     }
     storage->http = far->http_open(&with, &err);
     if (!storage->http)
         return PyErr_SetString(PyExc_OSError, err.message), -1;
-    storage->io = *far->http_io(storage->http);
+    const bags_io *io = far->http_io(storage->http);
+    if (cache)
+        io = bags_cache_io(storage->cache, io, &err);
+    if (!io)
+        return raise_error(state, &err, NULL), -1;
+    storage->io = *io;
     return 0;
 }
 
@@ -314,7 +347,7 @@ PyObject *open_storage(
         fs_hooks(storage, object);
     } else if (strncmp(path, "http://", 7) == 0 || strncmp(path, "https://", 8) == 0 ||
                strncmp(path, "s3://", 5) == 0) {
-        if (open_http(storage, object)) {
+        if (open_http(state, storage, object)) {
             Py_DECREF((PyObject *)storage);
             return NULL;
         }

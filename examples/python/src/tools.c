@@ -172,31 +172,30 @@ static PyObject *tool_index(PyObject *module, PyObject *args) {
 static PyMethodDef tools[] = {
     {"recover", KEYWORDS(tool_recover), METH_VARARGS | METH_KEYWORDS,
         "recover(path, *, dry_run=False, keep_idx=False, sync=True, shard_start=0, "
-        "shard_step=0)\n--\n\nFinish what crashed writers left; a dict of numbers of "
-        "shards, "
+        "shard_step=0)\n--\n\n"
+        "Finish what crashed writers left; a dict of numbers of shards,\n"
         "datapoints and bytes."},
     {"verify", KEYWORDS(tool_verify), METH_VARARGS | METH_KEYWORDS,
         "verify(path, *, quick=False, decode=False, allow_gaps=False, "
-        "allow_empty_file=False,\n       unfinished='refuse', shard_start=0, "
-        "shard_step=0, "
-        "max_faults=0, storage=None)\n--\n\nEvery fault of a dataset or Bag: a list of "
-        "dicts, empty if there is none."},
+        "allow_empty_file=False,\n"
+        "       unfinished='refuse', shard_start=0, shard_step=0, max_faults=0, "
+        "storage=None)\n--\n\n"
+        "Every fault of a dataset or Bag: a list of dicts, empty if there is\n"
+        "none."},
     {"checksum", KEYWORDS(tool_checksum), METH_VARARGS | METH_KEYWORDS,
         "checksum(path, *, replace=False, sync=True, shard_start=0, "
         "shard_step=0)\n--\n\n"
         "Write checksums next to the Bags; a dict of numbers."},
     {"finalize", tool_finalize, METH_O,
-        "finalize(path)\n--\n\nClose the gaps between shards, as Python's bags needs; "
-        "the "
-        "number of shards that were renamed."},
+        "finalize(path)\n--\n\n"
+        "Close the gaps between shards, as Python's bags needs; the number of\n"
+        "shards that were renamed."},
     {"write_zip", tool_zip, METH_VARARGS,
-        "write_zip(dataset, path)\n--\n\nWrite a dataset as one zip file, which "
-        "readers open "
-        "as "
-        "PATH."},
+        "write_zip(dataset, path)\n--\n\n"
+        "Write a dataset as one zip file, which readers open as PATH."},
     {"build_index", tool_index, METH_VARARGS,
-        "build_index(path, field)\n--\n\nBuild the index of a field, for "
-        "reader.index."},
+        "build_index(path, field)\n--\n\n"
+        "Build the index of a field, for reader.index."},
     {NULL, NULL, 0, NULL}};
 
 /* ---- Index ---- */
@@ -324,12 +323,12 @@ static void index_dealloc(PyObject *self) {
 
 static PyMethodDef index_methods[] = {
     {"find", index_exact, METH_O,
-        "find(key)\n--\n\nNumbers of the datapoints with this key, a list; IndexError "
-        "never."},
+        "find(key)\n--\n\n"
+        "Numbers of the datapoints with this key, a list; IndexError never."},
     {"range", index_range, METH_VARARGS,
-        "range(start, stop)\n--\n\nDatapoints with start <= key < stop, in the order "
-        "of "
-        "the keys; None: no bound."},
+        "range(start, stop)\n--\n\n"
+        "Datapoints with start <= key < stop, in the order of the keys; None:\n"
+        "no bound."},
     {"prefix", index_prefix, METH_O,
         "prefix(text)\n--\n\nDatapoints whose key begins with it."},
     {NULL, NULL, 0, NULL}};

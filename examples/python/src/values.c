@@ -518,9 +518,9 @@ static PyMethodDef codec_methods[] = {
 static PyGetSetDef codec_gets[] = {
     {"name", codec_name, NULL, "The name of its type.", NULL}, {0}};
 static PyType_Slot codec_slots[] = {
-    {Py_tp_doc, "Codec(name, decode)\n--\n\nOur own encoder or decoder of a type; runs "
-                "in C.\n\n"
-                "Call it with a value (a blob) and the arguments of the type: "
+    {Py_tp_doc, "Codec(name, decode)\n--\n\n"
+                "Our own encoder or decoder of a type; runs in C.\n\n"
+                "Call it with a value (a blob) and the arguments of the type:\n"
                 "encoders['int'](5, 4)."},
     {Py_tp_init, codec_init}, {Py_tp_call, codec_call}, {Py_tp_repr, codec_repr},
     {Py_tp_dealloc, codec_dealloc}, {Py_tp_methods, codec_methods},

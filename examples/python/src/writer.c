@@ -350,16 +350,16 @@ static void writer_dealloc(PyObject *self) {
 
 static PyMethodDef writer_methods[] = {
     {"append", KEYWORDS(writer_append), METH_VARARGS | METH_KEYWORDS,
-        "append(datapoint, flush=True)\n--\n\nAppend a dict with a value for every "
-        "field, "
-        "or nothing of it; returns its index.\n\nA sequence may be any iterable. It is "
-        "buffered: flush() passes it to the system,\nwhatever `flush` is here. Errors: "
-        "KeyError (other fields, no encoder),\nTypeError, ValueError and OverflowError "
-        "(a "
+        "append(datapoint, flush=True)\n--\n\n"
+        "Append a dict with a value for every field, or nothing of it; returns\n"
+        "its index.\n\n"
+        "A sequence may be any iterable. It is buffered: flush() passes it to\n"
+        "the system, whatever `flush` is here.\n"
+        "Errors: KeyError (other fields, no encoder), TypeError, ValueError (a\n"
         "value that its type cannot hold)."},
     {"flush", writer_flush, METH_NOARGS,
-        "flush()\n--\n\nPass all datapoints to the system: they survive the end of "
-        "this "
+        "flush()\n--\n\n"
+        "Pass all datapoints to the system: they survive the end of this\n"
         "process."},
     {"sync", writer_sync, METH_NOARGS,
         "sync()\n--\n\nWait until all datapoints are on stable storage."},

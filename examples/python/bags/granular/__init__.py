@@ -14,7 +14,6 @@ __all__ = ['BagReader', 'BagWriter', 'DatasetReader', 'DatasetWriter', 'Loader',
 _NAMES = 'bytes utf8 msgpack int i64 u64 array tree jpg png mp4 webm'.split()
 encoders = {name: _core.Codec(name, False) for name in _NAMES}
 decoders = {name: _core.Codec(name, True) for name in _NAMES}
-_get = bags.DatasetReader.__getitem__
 
 
 def _is_path(object):
@@ -135,31 +134,6 @@ class DatasetReader(bags.DatasetReader):
         except BaseException:
             self.close()
             raise
-
-    def __getitem__(self, index):
-        if type(index) is int:  # at once: every read passes here
-            return _get(self, index)
-        rows, mask = index if type(index) is tuple and len(index) == 2 else (index, ())
-        if not isinstance(rows, (slice, range)):
-            return _get(self, index)
-        spec = self.spec
-        mask = tuple(spec) if rows is index else mask
-        if not isinstance(mask, (dict, tuple, list)):
-            raise TypeError(f'mask {mask!r} (expected a dict, or a tuple of fields)')
-        for name in mask:
-            if name not in spec:
-                raise KeyError(f'no field "{name}"')
-            if isinstance(mask, dict) and not isinstance(mask[name], bool):
-                raise TypeError(f'field "{name}": {mask[name]!r} (expected a bool)')
-        names = [name for name in spec if mask.get(name)] if isinstance(mask, dict) else mask
-        if rows.step not in (None, 1):
-            raise ValueError(f'{rows}: step {rows.step} (expected 1)')
-        if isinstance(rows, slice):  # as of a list
-            rows = range(*rows.indices(len(self)))
-        elif rows and not 0 <= rows.start < rows.stop <= len(self):
-            raise IndexError(f'{rows} out of range (length {len(self)})')
-        start, stop = (rows.start, rows.stop) if rows else (0, 0)
-        return {name: self.values(name, start, stop) for name in names}
 
     def available(self, index):
         """The mask of all that a datapoint has: {field: True, or range(its items)}."""
