@@ -157,8 +157,11 @@ void text_member_number(text *out, const char *name, uint64_t value);
 void text_spec(text *out, const bags_field *fields, size_t count);
 void text_base64(text *out, const void *data, size_t size);
 void text_output(const text *out);
-/* The 64-bit FNV-1a hash. */
+/* The 64-bit FNV-1a hash: of a string, or of bytes, starting with HASH_START or the hash
+ * of those before them. */
+#define HASH_START UINT64_C(0xcbf29ce484222325)
 uint64_t text_hash(const char *string);
+uint64_t bytes_hash(uint64_t hash, const void *data, size_t size);
 /* The text, NUL-terminated, until it grows. */
 const char *text_string(text *out);
 
@@ -597,6 +600,16 @@ void key_find(const char *word, uint64_t *start, uint64_t *stop);
 /* The datapoints at `count` positions. */
 void key_datapoints(uint64_t start, size_t count, uint64_t *datapoints);
 
+/* ---- pack.c: lines as datapoints ---- */
+
+/* Open a manifest, whose lines have the fields of a --spec; *count of them. */
+const bags_field *lines_spec(const char *manifest, const char *with, size_t *count);
+/* Put up to `most` lines, of these the ones of this worker, to the sink, which is open.
+ * Returns their number, which is less at the end. */
+uint64_t lines_put(uint64_t most);
+/* After a failure: where it was. */
+void lines_explain(void);
+
 /* ---- sink.c: the Bag or dataset that is written. With --resume it starts with
  * the datapoints that exist, which the input must repeat: they are compared.
  *
@@ -609,6 +622,8 @@ extern const option writing_options[];
 /* Check writing_options, and that the name of a dataset is not that of a Bag; NULL: it
  * may be a Bag. */
 void writing_check(const char *dataset);
+/* Like --no-sync. */
+void writing_no_sync(bool no_sync);
 /* True if input number `i` is this worker's; a hash may take the place of the
  * number. */
 bool writing_is_mine(uint64_t i);
@@ -633,6 +648,8 @@ int sink_patience(void);
 uint64_t sink_length(void);
 /* Finish, and print what was written. */
 void sink_finish(void);
+/* Close it without a message. */
+bags_code sink_close(void);
 /* To be called by on_failure: keep what was written, and append to the message
  * how to continue. */
 void sink_failed(void);

@@ -3,12 +3,15 @@
  */
 #include "command.h"
 
+#include <errno.h>
+
 #include "../../formats/formats.h"
 
 static bags_derive_options given;
 static const char *rows_path, *range, *exclude_path, *split, *keep_given, *drop_given,
-    *rename_given, *joined, *where;
+    *rename_given, *joined, *lines, *where, *by;
 static option_number seed, shuffle, shard_start, shard_stop, shard_size, shard_length;
+static option_choice worker = {worker_name, 0, false};
 static bool copying, unsharded, with_checksums, without_checksums;
 
 static const option options[] = {
@@ -27,13 +30,18 @@ static const option options[] = {
     {"split", OPTION_TEXT, &split, "NAME=PART,...",
         "'train=0.9,val=0.1' writes OUT/train and OUT/val, of exactly these parts, "
         "chosen at random"},
+    {"by", OPTION_TEXT, &by, "FIELD",
+        "with --split: datapoints with equal values of FIELD are in one part"},
     {"seed", OPTION_NUMBER, &seed, "S", "which random parts (0)"},
     {"fields", OPTION_TEXT, &keep_given, "FIELD,...", "only these fields"},
     {"drop", OPTION_TEXT, &drop_given, "FIELD,...", "all fields but these"},
     {"rename", OPTION_TEXT, &rename_given, "OLD=NEW,...",
         "other names for fields; OLD are those of DATASET"},
     {"add", OPTION_TEXT, &joined, "DATASET",
-        "the fields of another dataset, whose shards have the same lengths"},
+        "the fields of another dataset, whose shards have the same lengths; or, with "
+        "--spec, new ones from FILE.jsonl, which has a line as for pack for each "
+        "datapoint of DATASET"},
+    {"spec", OPTION_TEXT, &lines, "SPEC", "of --add FILE.jsonl: 'score=float32'"},
     {"shard-start", OPTION_NUMBER, &shard_start, "W",
         "this worker's number, from 0: it makes the shards W, W+K, ..."},
     {"shard-stop", OPTION_NUMBER, &shard_stop, "K", "the number of workers"},
@@ -48,6 +56,9 @@ static const option options[] = {
     {"checksum", OPTION_FLAG, &with_checksums, NULL,
         "of a copy: write checksums: the default if DATASET has them"},
     {"no-checksum", OPTION_FLAG, &without_checksums, NULL, "of a copy: write none"},
+    {"worker", OPTION_CHOICE, &worker, "auto",
+        "find W and K in the variables of Slurm, MPI or others; Kubernetes and PBS "
+        "need K"},
     {"no-sync", OPTION_FLAG, &given.no_sync, NULL, "do not wait for stable storage"},
     OPTIONS_END,
 };
@@ -100,6 +111,49 @@ static void open_all(char **operands, size_t count) {
     given.more_count = count - 1;
 }
 
+/* ---- directories next to OUT ---- */
+
+/* What this process makes, and removes after a failure. */
+static char *claimed[2];
+static size_t claimed_count;
+
+static void remove_claimed(void) {
+    for (size_t i = 0; i < claimed_count; i++)
+        directory_remove(claimed[i]);
+    claimed_count = 0;
+}
+
+static void explain_failure(void) {
+    lines_explain();
+    remove_claimed();
+}
+
+/* Make the directory OUT.ENDING, of this worker if there are several. */
+static const char *claim(const char *to, const char *ending) {
+    const bags_io *io = bags_io_local();
+    bags_identity parent, other;
+    char *path = string_format("%s.%s", to, ending);
+    if (shard_stop.value > 1)
+        path = string_format("%s-%ju", path, (uintmax_t)shard_start.value);
+    directory_make(path_parent(path));
+    must(bags_fail_io(io, io->identify(io->user, NULL, path_parent(path), &parent),
+        path, "identify", &failure));
+    for (size_t k = 0; k < froms_count; k++)
+        if (io_for_path(froms[k].path) == io &&
+            !io->identify(io->user, NULL, froms[k].path, &other) &&
+            parent.device == other.device && parent.inode == other.inode)
+            usage("%s: is in the directory of the dataset %s", to, froms[k].path);
+    int error = io->make_dir(io->user, path);
+    if (error == EEXIST)
+        fail(BAGS_ERROR_EXISTS,
+            "%s: already exists; if no process is deriving %s, one that was killed "
+            "left "
+            "it: remove it",
+            path, to);
+    must(bags_fail_io(io, error, path, "create directory", &failure));
+    return claimed[claimed_count++] = path;
+}
+
 /* ---- fields ---- */
 
 static const bags_field *fields;
@@ -148,7 +202,10 @@ static void add_field(const char *name, const char *old, const char *other) {
     derived[derived_count++] = one;
 }
 
-static void choose_fields(void) {
+static const bags_field *added; /* the fields of the lines */
+static size_t added_count;
+
+static void choose_fields(const char *to) {
     fields = bags_reader_fields(reader, &fields_count);
     kept = (bool *)allocate(fields_count + 1, sizeof *kept);
     names = (const char **)allocate(fields_count + 1, sizeof *names);
@@ -166,7 +223,13 @@ static void choose_fields(void) {
     for (size_t i = 0; i < fields_count; i++)
         if (kept[i])
             add_field(names[i], fields[i].name, NULL);
-    if (joined) {
+    if (lines) {
+        path_must_be_local("--add", joined);
+        added = lines_spec(joined, lines, &added_count);
+        joined = claim(to, "lines");
+        for (size_t i = 0; i < added_count; i++)
+            add_field(added[i].name, NULL, joined);
+    } else if (joined) {
         size_t count;
         joined = path_without_secrets(joined);
         bags_reader *other = open_from(joined);
@@ -177,6 +240,31 @@ static void choose_fields(void) {
     }
     given.fields = derived;
     given.fields_count = derived_count;
+}
+
+/* Encode the lines, as a dataset with the shards of DATASET. */
+static void encode_lines(void) {
+    uint64_t number = 0, found = 0;
+    char *unread;
+    size_t size;
+    writing_no_sync(given.no_sync);
+    for (size_t k = 0, count; k < froms_count; k++) {
+        const bags_shard *shards = bags_reader_shards(froms[k].reader, &count);
+        for (size_t i = 0; i < count; i++) {
+            char *path = string_format("%s/%06ju", joined, (uintmax_t)number++);
+            sink_open(path, lines_path(), added, added_count, false);
+            found += lines_put(shards[i].length);
+            must(sink_close());
+            free(path);
+        }
+    }
+    for (; lines_next(-1, &unread, &size) != LINE_END; found++)
+        interrupt_check();
+    if (found != length)
+        fail(BAGS_ERROR_VALUE, "%s: has %s, but %s %s", lines_path(),
+            counted(found, "line"),
+            froms_count > 1 ? "the datasets have" : temp_format("%s has", from),
+            counted(length, "datapoint"));
 }
 
 /* ---- datapoints ---- */
@@ -299,7 +387,9 @@ static bool show_progress(void *user, uint64_t done, uint64_t total) {
     return !interrupt_pending();
 }
 
-static void derive(const char *to, const uint64_t *numbers, size_t count) {
+/* Derive `to`, which is at `path` until all is complete. */
+static void derive(
+    const char *to, const char *path, const uint64_t *numbers, size_t count) {
     bags_derive_report made;
     given.rows = numbers;
     given.rows_count = count;
@@ -309,7 +399,7 @@ static void derive(const char *to, const uint64_t *numbers, size_t count) {
     interrupt_leaves(
         "nothing is complete; remove what is left", "start again with", NULL);
     interrupt_defer();
-    bags_code code = bags_derive(from, to, &given, &made, &failure);
+    bags_code code = bags_derive(from, path, &given, &made, &failure);
     progress_end();
     if (made.copy)
         failure_suffix(", and the option --copy");
@@ -355,13 +445,123 @@ static void parse_split(void) {
         usage("--split: the parts add up to %g, more than 1", sum);
 }
 
-/* Datapoint i of the selection belongs to the part in which its place in a shuffled
- * order is: so sizes are exact. */
+/* A datapoint of the selection and its group. */
+typedef struct member {
+    uint64_t hash;  /* of the value of --by, */
+    uint64_t first; /* the datapoint of the selection that has it first, */
+    uint64_t size;  /* the number of those that have it, */
+    uint64_t place; /* and the place of the group in a random order */
+    size_t index;   /* of the datapoint in the selection */
+} member;
+
+static int compare_hashes(const void *a, const void *b) {
+    const member *one = (const member *)a, *two = (const member *)b;
+    if (one->hash != two->hash)
+        return one->hash < two->hash ? -1 : 1;
+    return one->index < two->index ? -1 : one->index > two->index;
+}
+
+/* The largest groups first, in a random order if they are equal. */
+static int compare_groups(const void *a, const void *b) {
+    const member *one = (const member *)a, *two = (const member *)b;
+    if (one->size != two->size)
+        return one->size > two->size ? -1 : 1;
+    if (one->place != two->place)
+        return one->place < two->place ? -1 : 1;
+    return one->index < two->index ? -1 : one->index > two->index;
+}
+
+static int compare_first(const void *a, const void *b) {
+    const member *one = (const member *)a, *two = (const member *)b;
+    if (one->first != two->first)
+        return one->first < two->first ? -1 : 1;
+    return one->index < two->index ? -1 : one->index > two->index;
+}
+
+/* Two values with one hash would be in one part as well. */
+static void hash_values(member *members) {
+    static bags_row row;
+    size_t field = field_find(fields, fields_count, by, strlen(by));
+    if (field == fields_count)
+        fail_field(from, by, fields, fields_count);
+    bags_select select = bags_whole(field);
+    for (size_t i = 0; i < rows_count; i++) {
+        size_t k = froms_count;
+        while (froms[--k].start > rows[i])
+            ;
+        must(bags_reader_get(
+            froms[k].reader, rows[i] - froms[k].start, &select, 1, &row, &failure));
+        members[i].hash = HASH_START;
+        for (size_t item = 0; item < bags_row_length(&row, 0); item++) {
+            bags_view blob = bags_row_bytes(&row, 0, item);
+            unsigned char size[8];
+            bags_store(size, 8, false, blob.size);
+            members[i].hash = bytes_hash(members[i].hash, size, sizeof size);
+            members[i].hash = bytes_hash(members[i].hash, blob.data, blob.size);
+        }
+    }
+    bags_row_free(&row);
+}
+
+/* The datapoints of the selection, by groups: of one each, or of equal values. */
+static member *make_groups(void) {
+    member *members = (member *)allocate(rows_count + 1, sizeof *members);
+    uint64_t groups = 0;
+    for (size_t i = 0; i < rows_count; i++)
+        members[i].index = members[i].hash = i;
+    if (by)
+        hash_values(members);
+    qsort(members, rows_count, sizeof *members, compare_hashes);
+    for (size_t i = 0, stop; i < rows_count; i = stop, groups++) {
+        for (stop = i; stop < rows_count && members[stop].hash == members[i].hash;)
+            members[stop++].first = members[i].index;
+        for (size_t k = i; k < stop; k++)
+            members[k].size = stop - i;
+    }
+    /* The numbers of groups are those of their first datapoints. */
+    qsort(members, rows_count, sizeof *members, compare_first);
+    uint64_t group = 0;
+    for (size_t i = 0; i < rows_count; i++) {
+        group += i > 0 && members[i].first != members[i - 1].first;
+        members[i].place = bags_permute_inverse(seed.value, 0, groups, group);
+    }
+    qsort(members, rows_count, sizeof *members, compare_groups);
+    return members;
+}
+
+/* The part of each datapoint of the selection. A group goes to the part that lacks the
+ * most datapoints: so sizes are as exact as the groups allow. */
+static size_t *assign_parts(void) {
+    member *members = make_groups();
+    size_t *part_of = (size_t *)allocate(rows_count + 1, sizeof *part_of);
+    double *lacks = (double *)allocate(parts_count + 1, sizeof *lacks), sum = 0;
+    uint64_t start = 0;
+    for (size_t k = 0; k <= parts_count; k++) { /* the last one is of no part */
+        sum += k < parts_count ? parts[k].part : 1;
+        uint64_t stop = (uint64_t)(sum * (double)rows_count + 0.5);
+        stop = stop < rows_count ? stop : rows_count;
+        lacks[k] = (double)(stop - start);
+        start = stop;
+    }
+    for (size_t i = 0, most = 0; i < rows_count; i++) {
+        if (i == 0 || members[i].first != members[i - 1].first) {
+            most = 0;
+            for (size_t k = 1; k <= parts_count; k++)
+                if (lacks[k] > lacks[most])
+                    most = k;
+            lacks[most] -= (double)members[i].size;
+        }
+        part_of[members[i].index] = most;
+    }
+    free(members);
+    free(lacks);
+    return part_of;
+}
+
+/* All parts appear at once, when OUT.parts becomes OUT; those of workers do not. */
 static void derive_split(const char *to) {
-    uint64_t *numbers, start = 0;
-    double sum = 0;
+    const bags_io *io = bags_io_local();
     list_rows();
-    numbers = (uint64_t *)allocate(rows_count + 1, sizeof *numbers);
     bool *seen = (bool *)allocate((size_t)length + 1, sizeof *seen);
     for (size_t i = 0; i < rows_count; i++) {
         if (seen[rows[i]])
@@ -369,38 +569,56 @@ static void derive_split(const char *to) {
                 (uintmax_t)rows[i]);
         seen[rows[i]] = true;
     }
-    for (size_t k = 0; k < parts_count; k++)
-        if (path_exists(temp_format("%s/%s", to, parts[k].name)))
-            fail(BAGS_ERROR_EXISTS, "%s/%s: already exists", to, parts[k].name);
-    for (size_t k = 0; k < parts_count; k++) {
-        sum += parts[k].part;
-        uint64_t stop = (uint64_t)(sum * (double)rows_count + 0.5);
-        stop = stop < rows_count ? stop : rows_count;
-        size_t count = 0;
-        for (size_t i = 0; i < rows_count; i++) {
-            uint64_t place = bags_permute_inverse(seed.value, 0, rows_count, i);
-            if (place >= start && place < stop)
-                numbers[count++] = rows[i];
-        }
-        char *path = string_format("%s/%s", to, parts[k].name);
-        derive(path, numbers, count);
-        free(path);
-        start = stop;
-    }
-    free(numbers);
     free(seen);
+    bool alone = shard_stop.value < 2;
+    if (alone && path_exists(to))
+        fail(BAGS_ERROR_EXISTS, "%s: already exists", to);
+    size_t *part_of = assign_parts();
+    uint64_t *numbers = (uint64_t *)allocate(rows_count + 1, sizeof *numbers);
+    const char *made = alone ? claim(to, "parts") : to;
+    for (size_t k = 0; k < parts_count; k++) {
+        size_t count = 0;
+        for (size_t i = 0; i < rows_count; i++)
+            if (part_of[i] == k)
+                numbers[count++] = rows[i];
+        char *shown = path_join(to, parts[k].name);
+        char *path = path_join(made, parts[k].name);
+        derive(shown, path, numbers, count);
+        free(shown);
+        free(path);
+    }
+    if (alone) {
+        int error = path_exists(to) ? EEXIST : io->rename(io->user, made, to);
+        must(bags_fail_io(io, error, to, "rename", &failure));
+        free(claimed[--claimed_count]);
+        error = given.no_sync ? 0 : io->sync_dir(io->user, path_parent(to));
+        must(bags_fail_io(io, error, to, "sync", &failure));
+    }
+    free(part_of);
+    free(numbers);
 }
 
 static int run(char **operands) {
     size_t count = 0;
     while (operands[count + 1])
         count++;
-    const char *to = operands[count];
+    char *to = operands[count];
     path_must_be_local("OUT", to);
+    for (size_t size = strlen(to); size > 1 && to[size - 1] == '/';)
+        to[--size] = 0;
     if (keep_given && drop_given)
         usage("--fields and --drop are mutually exclusive");
-    if (seed.given && !split)
-        usage("--seed needs --split");
+    if ((seed.given || by) && !split)
+        usage("--seed and --by need --split");
+    if (lines && !joined)
+        usage("--spec needs --add FILE.jsonl");
+    if (joined && !lines && has_ending(joined, ".jsonl"))
+        usage("--add: %s needs --spec", joined);
+    worker_find(&worker, "shard-start", &shard_start, "shard-stop", &shard_stop);
+    if (shard_start.value >= (shard_stop.value ? shard_stop.value : 1))
+        usage("--shard-start out of range (%ju, --shard-stop is %ju)",
+            (uintmax_t)shard_start.value,
+            (uintmax_t)(shard_stop.value ? shard_stop.value : 1));
     if (has_ending(to, ".bag") || has_ending(to, ".zip"))
         usage("%s: the name of a dataset must not end in .bag or .zip", to);
     if (split)
@@ -408,13 +626,17 @@ static int run(char **operands) {
     path_must_be_writable(path_parent(to));
     open_all(operands, count);
     given.registry = registry_get();
-    choose_fields();
+    on_failure = explain_failure;
+    choose_fields(to);
     choose_copy();
     choose_rows();
+    if (lines)
+        encode_lines();
     if (split)
         derive_split(to);
     else
-        derive(to, rows, rows_count);
+        derive(to, to, rows, rows_count);
+    remove_claimed();
     return 0;
 }
 
@@ -433,8 +655,10 @@ const command command_derive = {"derive",
     "which must have one spec and whose numbers continue, a DATASET on a server or in "
     "an archive, shards of other sizes.\n"
     "Nothing is complete before the end: a process that is killed leaves directories "
-    "without spec.json, or OUT.derived, to be removed.\n",
+    "without spec.json, or OUT.derived, OUT.parts or OUT.lines, which the next call "
+    "names and which are to be removed.\n",
     "  bags derive pets cats --rows cats.txt --drop path\n"
     "  bags derive pets parts --split train=0.9,val=0.1 --seed 1\n"
+    "  bags derive pets scored --add scores.jsonl --spec 'score=float32'\n"
     "  bags derive pets more all --copy --shuffle 1 --shard-size 1G\n",
     run};

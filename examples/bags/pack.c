@@ -109,7 +109,7 @@ static void spec_from_file(const char *path, bool given) {
  * is appended to. */
 static void read_spec(const char *out, bool from_pipe) {
     char *beside = path_join(values.directory, "spec.json");
-    char *appended = sink_appended_spec(out);
+    char *appended = out ? sink_appended_spec(out) : NULL;
     if (spec &&
         (has_ending(spec, ".json") || (!strchr(spec, '=') && path_exists(spec))))
         spec_from_file(spec, true);
@@ -184,8 +184,7 @@ static void put_line(const char *string, size_t size) {
     in_line = false;
 }
 
-/* Where it failed, and what is kept. */
-static void explain_failure(void) {
+void lines_explain(void) {
     if (in_field && in_sequence)
         failure_prefix("item %zu: ", in_item);
     if (in_field)
@@ -197,47 +196,67 @@ static void explain_failure(void) {
     if (in_words &&
         (failure.code == BAGS_ERROR_TYPE || failure.code == BAGS_ERROR_FIELD))
         failure.code = BAGS_ERROR_ARGUMENT;
+}
+
+/* Where it failed, and what is kept. */
+static void explain_failure(void) {
+    lines_explain();
     sink_failed();
 }
 
-/* All lines of this worker. */
-static void put_lines(bool is_bag) {
-    line_state state;
+uint64_t lines_put(uint64_t most) {
+    line_state state = LINE_READY;
     char *line;
     size_t size;
-    while ((state = lines_next(sink_patience(), &line, &size)) != LINE_END) {
+    uint64_t i = 0;
+    in_words = false;
+    for (; i < most && state != LINE_END; i += state == LINE_READY) {
         uint64_t done, total;
+        state = lines_next(sink_patience(), &line, &size);
         interrupt_check();
         if (state == LINE_LATER)
             sink_flush();
-        else if (writing_is_mine(lines_number() - 1) && sink_next())
+        else if (state == LINE_READY && writing_is_mine(lines_number() - 1) &&
+                 sink_next())
             put_line(line, size);
         lines_progress(&done, &total);
-        progress_show(
-            "pack", is_bag ? "blobs" : "datapoints", done, total, sink_length());
+        progress_show(failed_command, "datapoints", done, total, sink_length());
     }
     progress_end();
+    return i;
+}
+
+static void open_lines(const char *manifest) {
+    bool from_pipe = !strcmp(manifest, "-");
+    if (spec)
+        path_must_be_local("--spec", spec);
+    lines_open(manifest);
+    values.directory = string_format("%s", from_pipe ? "." : path_parent(manifest));
+}
+
+const bags_field *lines_spec(const char *manifest, const char *with, size_t *number) {
+    spec = with;
+    open_lines(manifest);
+    read_spec(NULL, false);
+    in_words = false;
+    *number = count;
+    return fields;
 }
 
 static int run(char **operands) {
     const char *out = operands[1];
-    bool from_pipe = !strcmp(operands[0], "-");
     bool is_bag = has_ending(out, ".bag");
     on_failure = explain_failure;
     writing_check(NULL);
-    if (spec)
-        path_must_be_local("--spec", spec);
-    lines_open(operands[0]);
-    values.directory = string_format("%s", from_pipe ? "." : path_parent(operands[0]));
+    open_lines(operands[0]);
     if (is_bag && spec)
         usage("%s: a Bag has no --spec", out);
     if (is_bag)
         add_field("blob", "bytes", true);
     else
-        read_spec(out, from_pipe);
+        read_spec(out, !strcmp(operands[0], "-"));
     sink_open(out, lines_path(), fields, count, is_bag);
-    in_words = false;
-    put_lines(is_bag);
+    lines_put(UINT64_MAX);
     sink_finish();
     return 0;
 }

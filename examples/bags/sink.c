@@ -88,6 +88,8 @@ void writing_check(const char *dataset_path) {
             (uintmax_t)shard_start.value, (uintmax_t)workers);
 }
 
+void writing_no_sync(bool no_sync) { writing.no_sync = no_sync; }
+
 static uint64_t offered; /* datapoints of the input, of all workers */
 
 bool writing_is_mine(uint64_t i) {
@@ -476,6 +478,18 @@ static void explain_flushed(bool is_bag) {
         next_step(is_bag));
 }
 
+bags_code sink_close(void) {
+    bags_reader_close(before);
+    bags_code code =
+        bag ? bag_writer_close(bag, &failure) : bags_writer_close(dataset, &failure);
+    bag = NULL;
+    dataset = NULL;
+    before = NULL;
+    free(states);
+    states = NULL;
+    return code;
+}
+
 /* In a pipe, an interruption may end the input as well. */
 void sink_finish(void) {
     interrupt_check();
@@ -494,11 +508,7 @@ void sink_finish(void) {
         fail(BAGS_ERROR_VALUE,
             "%s: contains no datapoint, and %s reads no empty dataset", input,
             python_versions[version.value].name);
-    bags_reader_close(before);
-    bags_code code =
-        bag ? bag_writer_close(bag, &failure) : bags_writer_close(dataset, &failure);
-    bag = NULL;
-    dataset = NULL;
+    bags_code code = sink_close();
     if (code && length > 0)
         explain_flushed(is_bag);
     must(code);

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 
-from harness import GOLDEN, each, files, pack, read, refuse, run
+from harness import GOLDEN, each, files, pack, read, refuse, run, write_lines
 
 QUICK = 'BAGS_QUICK' in os.environ
 CHAINS = 1000 if 'BAGS_SOAK' in os.environ else 30 if QUICK else 200
@@ -113,6 +113,96 @@ def a_split_is_exact_disjoint_and_repeatable():
     for bad in ['train=0.9,val=0.2', 'a=0', 'a=x', 'a', '0=0.5', '../a=0.5', 'a=0.1,a=0.1']:
         refuse('derive', 'src', 'd', '--split', bad, code=2)
     refuse('derive', 'src', 'a', '--split', 'train=1', says='exists')
+
+
+@each(range(20))
+def a_split_keeps_equal_values_together(seed):
+    chance = random.Random(seed)
+    length = chance.randrange(1, 200)
+    names = [f'g{chance.randrange(chance.randrange(1, 60))}' for _ in range(length)]
+    rows = [{'id': f'x{i}', 'words': [n, n[1:]], 'group': n}
+            for i, n in enumerate(names)]
+    _pack(rows, 'src', *(['--shard-length', 30] if seed % 2 else []),
+          spec={'id': 'utf8', 'words': 'utf8[]', 'group': 'utf8'})
+    parts = {'a': 0.6, 'b': 0.3, 'c': 0.1} if seed % 3 else {'a': 0.5, 'b': 0.2}
+    words = ['--split', ','.join(f'{n}={p}' for n, p in parts.items()), '--seed', seed,
+             '--drop', 'group', '--by', 'group' if seed % 4 else 'words']
+    for out in ['out', 'again']:
+        run('derive', 'src', out, *words, '--no-sync')
+    found = {n: _values(f'out/{n}') if os.path.exists(f'out/{n}') else [] for n in parts}
+    assert {n: _values(f'again/{n}') if os.path.exists(f'again/{n}') else []
+            for n in parts} == found
+    ids = [row['id'] for part in found.values() for row in part]
+    assert len(ids) == len(set(ids))
+    groups = [{row['words'][0] for row in part} for part in found.values()]
+    assert sum(map(len, groups)) == len(set.union(*groups))
+    # A group is in one part, or in none; a part misses by less than a group.
+    largest = max(names.count(n) for n in names)
+    for name, part in parts.items():
+        assert abs(len(found[name]) - part * length) <= largest + 0.5
+    if sum(parts.values()) > 0.99:
+        assert len(ids) == length
+    refuse('derive', 'src', 'bad', '--split', 'a=1', '--by', 'groups', says='group')
+    refuse('derive', 'src', 'bad', '--by', 'group', code=2)
+    refuse('derive', 'src', 'src/000007', *words, says='in the directory', code=2)
+    assert not os.path.exists('src/000007')
+
+
+def sizes_are_as_exact_as_groups_allow():
+    groups = ['a'] * 6 + ['b'] * 2 + ['c'] * 2 + ['d'] * 10 + list('efghijklmnopqrstuvwx')
+    _pack([{'g': g} for g in groups], 'src', spec={'g': 'utf8'})
+    run('derive', 'src', 'out', '--split', 'a=0.5,b=0.5', '--by', 'g', '--no-sync')
+    assert [len(_values(f'out/{p}')) for p in 'ab'] == [20, 20]
+
+
+def lines_are_new_fields():
+    rows = _rows(25)
+    _pack(rows, 'src', '--shard-length', 10, '--checksum')
+    before = files('src')
+    added = [{'score': i / 4, 'tags': [f't{i}'] * (i % 3)} for i in range(25)]
+    spec = ['--spec', 'score=float32,tags=utf8[]']
+    write_lines('add.jsonl', added + ['\n'])
+    chosen = [24, 3, 3, 0]
+    numbers = _numbers('rows', chosen)
+    expected = [{**rows[i], 'score': [added[i]['score']], 'tags': added[i]['tags']}
+                for i in chosen]
+
+    run('derive', 'src', 'out', '--copy', '--rows', numbers, '--add', 'add.jsonl', *spec)
+    found = run('get', 'out', ':').lines
+    assert [{**r, 'score': [r['score']] if not isinstance(r['score'], list)
+             else r['score']} for r in found] == expected
+    run('derive', 'src', 'linked', '--range', '5:22:3', '--add', 'add.jsonl', *spec,
+        '--rename', 'id=name')
+    found = run('get', 'linked', ':').lines
+    assert [(r['name'], r['tags']) for r in found] == [
+        (rows[i]['id'], added[i]['tags']) for i in range(5, 22, 3)]
+    assert run('info', 'linked', '--json').json['checksums'] is not None
+    run('verify', '--decode', 'linked')
+    run('get', 'linked', ':', '--check')
+    for worker in [1, 0]:
+        run('derive', 'src', 'workers', '--range', '5:22:3', '--add', 'add.jsonl', *spec,
+            '--rename', 'id=name', '--shard-start', worker, '--shard-stop', 2)
+    assert files('workers') == files('linked')
+    run('derive', 'src', 'parts', '--split', 'a=0.5,b=0.5', '--add', 'add.jsonl', *spec)
+    for row in run('get', 'parts/a', ':').lines + run('get', 'parts/b', ':').lines:
+        assert row['tags'] == added[int(row['id'][1:])]['tags']
+    assert files('src') == before
+    made = sorted(os.listdir('.'))
+    for count in [24, 26, 50]:
+        write_lines('wrong.jsonl', (added + added)[:count])
+        refuse('derive', 'src', 'bad', '--add', 'wrong.jsonl', *spec,
+               says=[f'{count} lines', '25 datapoints'])
+    write_lines('wrong.jsonl', added[:7] + [{'score': 'x', 'tags': []}] + added[8:])
+    refuse('derive', 'src', 'bad', '--add', 'wrong.jsonl', *spec,
+           says=['line 8', 'score'])
+    refuse('derive', 'src', 'bad', '--add', 'add.jsonl', says='--spec', code=2)
+    refuse('derive', 'src', 'bad', '--spec', 'score=float32', says='--add', code=2)
+    refuse('derive', 'src', 'bad', '--add', 'add.jsonl', '--spec', 'id=float32,tags=utf8[]')
+    os.remove('wrong.jsonl')
+    assert sorted(os.listdir('.')) == made
+    os.mkdir('bad.lines')
+    refuse('derive', 'src', 'bad', '--add', 'add.jsonl', *spec,
+           says=['bad.lines', 'remove it'])
 
 
 def fields_of_another_dataset():
@@ -311,11 +401,12 @@ def _program():
     return [harness.PROGRAM]
 
 
-def _copy_step(chance, step, shards):
+def _copy_step(chance, step, shards, spec):
     """Any datapoints of a dataset, or of it and itself, in any order and shards."""
     froms = [f'v{step}'] * chance.randrange(1, 3)
     rows = [row for s in shards for row in s] * len(froms)
-    chosen = chance.choices(range(len(rows)), k=chance.randrange(1, 40))
+    size = len(rows)
+    chosen = chance.choices(range(size), k=chance.randrange(1, 40))
     words = ['--rows', _numbers('rows', chosen)]
     rows = [rows[i] for i in chosen]
     sharded = os.path.exists(f'v{step}/000000')
@@ -328,6 +419,13 @@ def _copy_step(chance, step, shards):
         words += ['--unsharded']
     if chance.random() < 0.3:
         words += [chance.choice(['--checksum', '--no-checksum'])]
+    if chance.random() < 0.3:
+        name = f'n{step}'
+        more = [chance.randrange(100) for _ in range(size)]
+        write_lines(f'add{step}', [{name: n} for n in more])
+        words += ['--add', f'add{step}', '--spec', f'{name}=int(4)']
+        rows = [{**row, name: more[i]} for row, i in zip(rows, chosen)]
+        spec[name] = 'int(4)'
     run('derive', *froms, f'v{step + 1}', '--copy', *words, '--no-sync')
     _same(f'v{step + 1}', rows)
     return [rows[i:i + length] for i in range(0, len(rows), length)]
@@ -349,13 +447,16 @@ def _chain(seed):
     spec = dict(SPEC)
     for step in range(chance.randrange(1, 5)):
         if chance.random() < 0.3:
-            shards = _copy_step(chance, step, shards)
+            shards = _copy_step(chance, step, shards, spec)
             continue
         words = []
         if chance.random() < 0.3:
             other = [[{f'n{step}': chance.randrange(100)} for _ in s] for s in shards]
             sharded = os.path.exists(f'v{step}/000000')
-            for i, part in enumerate(other):
+            if chance.random() < 0.5:
+                write_lines(f'add{step}', [row for part in other for row in part])
+                words += ['--spec', f'n{step}=int(4)']
+            for i, part in enumerate([] if words else other):
                 out = f'add{step}' + (f'/{i:06}' if sharded else '')
                 _pack(part, out, *(o for o in options if o == '--checksum'),
                       spec={f'n{step}': 'int(4)'})
@@ -399,32 +500,45 @@ def chains_equal_the_same_operations_on_lists(first):
         os.chdir('..')
 
 
-@each([[], ['--copy', '--shard-length', '4']])
-def a_kill_at_every_step_leaves_nothing_or_all(words):
+@each([[], ['--copy', '--shard-length', '4'], ['--add', 'add', '--spec', 'n=int(4)'],
+       ['--split', 'a=0.5,b=0.5'], ['--split', 'a=0.5,b=0.5', '--copy']])
+def a_kill_at_any_step_leaves_nothing_or_all(words):
     if QUICK or not shutil.which('strace'):
         return
     rows = _rows(12)
     _pack(rows, 'src', '--shard-length', 5, '--checksum')
+    write_lines('add', [{'n': i} for i in range(12)])
     before = files('src')
-    calls = 'mkdir,linkat,openat,pwrite64,fsync,rename,close'
-    complete, step = 0, 0
+    calls = 'mkdir,linkat,pwrite64,rename,unlink,rmdir,close'
+    words = [*words, '--no-sync']
+    outs = ['out/a', 'out/b'] if '--split' in words else ['out']
+    stride = 1 if 'BAGS_SOAK' in os.environ else 4
+    complete, step = 0, -random.randrange(stride)
     while complete < 1:
-        step += 1
-        subprocess.run(
+        step += stride
+        done = subprocess.run(
             ['strace', '-qq', '-f', '-o', '/dev/null', '-e', f'trace={calls}', '-e',
              f'inject={calls}:signal=KILL:when={step}', *_program(), 'derive', 'src',
              'out', '--range', '1:11', *words], capture_output=True)
-        done = subprocess.run([*_program(), 'get', 'out', ':', 'id'],
-                              capture_output=True)
-        if done.returncode == 0:
-            assert [json.loads(line)['id'] for line in done.stdout.splitlines()] == [
-                r['id'] for r in rows[1:11]]
-            complete += 1
-        elif os.path.exists('out') or os.path.exists('out.derived'):
-            refused = refuse('derive', 'src', 'out', *words, says='remove it')
-            shutil.rmtree(refused.err.split(': ')[1])
-            run('derive', 'src', 'out', *words, '--no-sync')
-            _same('out', rows)
-        shutil.rmtree('out', ignore_errors=True)
+        complete += done.returncode == 0
+        read = [subprocess.run([*_program(), 'get', out, ':', 'id'], capture_output=True)
+                for out in outs]
+        if all(r.returncode == 0 for r in read):
+            assert sorted(json.loads(line)['id'] for r in read
+                          for line in r.stdout.splitlines()) == sorted(
+                              r['id'] for r in rows[1:11])
+        else:
+            assert all(r.returncode for r in read), words
+            # Each call names the next directory to be removed.
+            for _ in range(3):
+                done = subprocess.run([*_program(), 'derive', 'src', 'out', *words],
+                                      capture_output=True, text=True)
+                if done.returncode == 0:
+                    break
+                assert 'remove it' in done.stderr, done.stderr
+                shutil.rmtree(done.stderr.split(': ')[1])
+            assert done.returncode == 0
+        for path in pathlib.Path('.').glob('out*'):
+            shutil.rmtree(path)
         assert files('src') == before
     assert step > 40
