@@ -1111,7 +1111,9 @@ typedef struct bags_writer_options {
     /* Write NAME.crc next to each Bag: 4 bytes per blob. With resume and append, the
      * shards that exist decide this, and keep_idx: see bags_writer_open. */
     bool checksum;
-    bool keep_idx;      /* granular 0.22 then reads a dataset without sequences */
+    bool keep_idx;      /* granular 0.22 then reads a dataset without sequences. A shard
+                           with shared blobs (bags_again) keeps none: granular takes
+                           blob i for the value of datapoint i */
     bool no_sync;       /* finish shards without waiting for stable storage */
     size_t buffer_size; /* per field; as in bag_writer_options */
     const bags_registry *registry;
@@ -8773,6 +8775,16 @@ static uint64_t bagi_writer_shard_size(const bags_writer *writer) {
     return size;
 }
 
+/* True if datapoints of the shard share a blob: each of them has added one to every
+ * plain field otherwise. */
+static bool bagi_writer_shares(const bags_writer *writer) {
+    bool shares = false;
+    for (size_t i = 0; i < writer->spec.count; i++)
+        shares = shares || (!writer->spec.types[i].sequence &&
+                               writer->outputs[i].length < writer->shard_length);
+    return shares;
+}
+
 /* Finish the shard being written: from the tables to the rename of the record. If it
  * fails, the shard stays unfinished, and can be recovered. */
 BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
@@ -8780,7 +8792,7 @@ BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
     bags_error *failure = &writer->writing.failure;
     bagi_dir *dir = &writer->dir;
     size_t count = writer->spec.count + 1;
-    bool keep_idx = writer->options.keep_idx;
+    bool keep_idx = writer->options.keep_idx && !bagi_writer_shares(writer);
     bool no_sync = writer->writing.no_sync;
     uint64_t size = bagi_writer_shard_size(writer);
     uint32_t bound = bags_crc32c(0, writer->text, writer->text_size);
@@ -8904,16 +8916,17 @@ BAGI_COLD static bags_code bagi_datapoint_fail(
 }
 
 /* Find the blob of the shard that a value refers to. */
-static bags_code bagi_datapoint_again(const bagi_output *output,
+static bags_code bagi_datapoint_again(const bags_writer *writer, size_t field,
     const bags_value *value, uint64_t *blob, bags_error *err) {
-    uint64_t first = output->before, length = output->length;
+    uint64_t first = writer->outputs[field].before;
+    uint64_t length = writer->outputs[field].length;
     *blob = value->uint - first;
-    return *blob < length
-               ? BAGS_OK
-               : bags_fail(err, BAGS_ERROR_RANGE,
-                     "blob number out of range (%" PRIu64 ", this shard has %" PRIu64
-                     " blobs from number %" PRIu64 "); append the value itself",
-                     value->uint, length, first);
+    if (*blob < length)
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_RANGE,
+        "blob number out of range (%" PRIu64 ", this shard has %" PRIu64
+        " blobs from number %" PRIu64 "); append the value itself",
+        value->uint, length, first);
 }
 
 /* Encode a value and append it to its field, or refer to a blob of it. A value that
@@ -8930,7 +8943,7 @@ static bags_code bagi_datapoint_add(
             writer, BAGS_ERROR_ARGUMENT, name, "the value is NULL");
     uint64_t index = output->length;
     bool again = value->kind == BAGS_KIND_AGAIN;
-    bags_code code = again ? bagi_datapoint_again(output, value, &index, why)
+    bags_code code = again ? bagi_datapoint_again(writer, field, value, &index, why)
                            : bagi_coder_encode(&writer->spec.coders[field], value,
                                  &writer->scratch, &blob, why);
     if (!code && ref->count && index != ref->first + ref->count)

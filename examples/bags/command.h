@@ -654,6 +654,12 @@ bags_code sink_close(void);
  * how to continue. */
 void sink_failed(void);
 
+/* ---- dedup.c: equal blobs ---- */
+
+/* The number of a blob of this field and shard that has the same bytes. If none is known,
+ * `next`, which the caller must store it as. */
+uint64_t dedup_find(uint64_t shard, size_t field, bags_view blob, uint64_t next);
+
 /* ---- lines.c: the lines of the manifest ---- */
 
 typedef enum line_state {

@@ -26,6 +26,7 @@ static bags_writer_options writing;
 static bool with_checksums, without_checksums;
 static option_number shard_size, shard_length, shard_start, shard_stop;
 static option_number sync_size;
+static const char *dedup_given;
 
 static const char *version_name(size_t i) {
     return i < PYTHON_VERSIONS ? python_versions[i].name : NULL;
@@ -54,6 +55,8 @@ const option writing_options[] = {
     {"checksum", OPTION_FLAG, &with_checksums, NULL,
         "write checksums of all blobs: the default"},
     {"no-checksum", OPTION_FLAG, &without_checksums, NULL, "write none"},
+    {"dedup", OPTION_TEXT, &dedup_given, "FIELD,...",
+        "store equal values of these fields once per shard"},
     {"idx", OPTION_FLAG, &writing.keep_idx, NULL,
         "keep .idx files, which granular 0.22 needs"},
     {"for", OPTION_CHOICE, &version, "VERSION",
@@ -79,6 +82,11 @@ void writing_check(const char *dataset_path) {
         writing.keep_idx = true;
     if (with_checksums && without_checksums)
         usage("--checksum and --no-checksum are mutually exclusive");
+    if (dedup_given && writing.keep_idx)
+        usage(
+            "--dedup and %s are mutually exclusive: granular 0.22 reads blob number n "
+            "as the value of datapoint n",
+            version.given ? "this --for" : "--idx");
     if (sync_size.given && writing.no_sync)
         usage("--sync-size and --no-sync are mutually exclusive");
     if (writing.resume && writing.append)
@@ -103,6 +111,7 @@ typedef struct field_state {
     /* Of the input; with --for, that of the field may be another. */
     const char *type;
     bool sequence;
+    bool dedup;
     size_t before; /* its number in the reader of the existing datapoints */
     size_t items;  /* items of the datapoint that is being compared */
 } field_state;
@@ -164,12 +173,30 @@ static bags_field *fields_for_python(void) {
     return made;
 }
 
+/* Note which fields share blobs. */
+static void choose_dedup(void) {
+    char *words = string_format("%s", dedup_given), *at = words, *name, *value;
+    while (list_next(&at, &name, &value)) {
+        size_t field = field_find(fields, count, name, strlen(name));
+        if (value)
+            usage("--dedup: expected FIELD,...");
+        if (field == count)
+            fail_field(path, name, fields, count);
+        if (states[field].sequence)
+            usage("--dedup: the field \"%s\" is a sequence", name);
+        states[field].dedup = true;
+    }
+    free(words);
+}
+
 /* What only a dataset has is refused. */
 static void open_bag(void) {
     bag_writer_options options = {0};
     options.keep_idx = writing.keep_idx;
     options.no_sync = writing.no_sync;
     options.checksum = !without_checksums;
+    if (dedup_given)
+        usage("%s: a Bag has no fields to --dedup", path);
     if (writing.append || writing.resume || sharded)
         usage("%s: a Bag has no shards and cannot be resumed or appended to", path);
     bag = bag_writer_open(path, &options, &failure);
@@ -245,7 +272,7 @@ static void follow_finished(void) {
         fail(BAGS_ERROR_EXISTS, "%s: has no .idx files; omit %s", path,
             version.given ? "--for, whose version needs them" : "--idx");
     writing.checksum = has_checksums;
-    writing.keep_idx = has_idx;
+    writing.keep_idx = has_idx && !dedup_given;
     free(finished);
 }
 
@@ -309,6 +336,8 @@ void sink_open(const char *out, const char *from, const bags_field *given,
     }
     if (version.given)
         fields = fields_for_python();
+    if (dedup_given && !is_bag)
+        choose_dedup();
     if (is_bag)
         open_bag();
     else
@@ -417,6 +446,13 @@ void sink_put(size_t field, size_t item, const bags_value *given) {
         bags_view blob = encode(field, value);
         must(bag_writer_append(bag, blob.data, blob.size, NULL, &failure));
     } else {
+        if (states[field].dedup) {
+            bags_view blob = encode(field, value);
+            uint64_t next = bags_writer_next(dataset, name);
+            uint64_t known = dedup_find(shards, field, blob, next);
+            stored =
+                known == next ? bags_blob(blob.data, blob.size) : bags_again(known);
+        }
         must(states[field].sequence ? bags_writer_push(dataset, name, value, &failure)
                                     : bags_writer_set(dataset, name, value, &failure));
     }

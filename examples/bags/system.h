@@ -72,6 +72,13 @@ static inline long processors(void) {
     return (long)about.dwNumberOfProcessors;
 }
 
+BOOLEAN NTAPI SystemFunction036(PVOID, ULONG); /* RtlGenRandom, which no header has */
+
+/* Bytes that nobody can guess. */
+static inline bool secret_fill(void *out, size_t size) {
+    return SystemFunction036(out, (ULONG)size);
+}
+
 static inline void prepare_standard_files(void) {
     _setmode(STDIN_FILENO, O_BINARY);
     _setmode(STDOUT_FILENO, O_BINARY);
@@ -109,6 +116,15 @@ static inline unsigned terminal_columns(void) {
 }
 
 static inline long processors(void) { return sysconf(_SC_NPROCESSORS_ONLN); }
+
+/* Bytes that nobody can guess. */
+static inline bool secret_fill(void *out, size_t size) {
+    int file = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+    bool filled = file >= 0 && read(file, out, size) == (ssize_t)size;
+    if (file >= 0)
+        close(file);
+    return filled;
+}
 
 /* Without this, a program started without standard output would open a data file
  * as descriptor 1. Using a standard file that was closed stays an error: input is

@@ -525,3 +525,61 @@ def unreadable_files_are_named():
     assert done.returncode in (1, 126, 127)
     if done.returncode == 1:
         assert b'n.bag' in done.stderr, done.stderr
+
+
+def _blobs(path, field):
+    size = pathlib.Path(path, f'{field}.bag').stat().st_size
+    data = pathlib.Path(path, f'{field}.bag').read_bytes()
+    return (size - struct.unpack('<Q', data[-8:])[0]) // 8 - 1
+
+
+def equal_values_are_stored_once_per_shard():
+    photo = [{'base64': base64.b64encode(bytes([i]) * 3000).decode()} for i in range(4)]
+    rows = [{'photo': photo[i // 9], 'question': f'q{i}', 'same': ''} for i in range(36)]
+    spec = 'photo=bytes,question=utf8,same=utf8'
+    pack(rows, spec, 'all')
+    pack(rows, spec, 'once', '--dedup', 'photo,same')
+    assert values('once') == values('all')
+    assert [_blobs('once', f) for f in ['photo', 'question', 'same']] == [4, 36, 1]
+    assert pathlib.Path('once/photo.bag').stat().st_size == 4 * 3000 + 8 * 5
+    run('verify', 'once', '--decode')
+    # A shard refers to its own blobs only; so does a worker.
+    pack(rows, spec, 'shards', '--dedup', 'photo', '--shard-length', '12')
+    assert values('shards') == values('all')
+    assert [_blobs(f'shards/00000{i}', 'photo') for i in range(3)] == [2, 2, 2]
+    for worker in range(2):
+        pack(rows, spec, 'workers', '--dedup', 'photo', '--shard-start', worker,
+             '--shard-stop', 2)
+    assert [_blobs(f'workers/00000{i}', 'photo') for i in range(2)] == [4, 4]
+    # What was stored before --resume is stored again, once.
+    write_lines('torn', rows[:20])
+    with open('torn', 'a') as file:
+        file.write('bad\n')
+    refuse('pack', 'torn', 'resumed', '--spec', spec, '--dedup', 'photo', says='torn: line 21')
+    pack(rows, spec, 'resumed', '--dedup', 'photo', '--resume')
+    assert values('resumed') == values('all') and _blobs('resumed', 'photo') == 5
+    run('verify', 'resumed')
+    # Compressed values are compared as they are stored.
+    if 'zstd' in run('--version').out.decode().split():
+        pack([{'text': str(i % 3)} for i in range(9)], 'text=zstd(utf8)', 'small', '--dedup',
+             'text')
+        assert run('get', 'small', ':', 'text').lines == \
+            [{'text': t} for t in '012' * 3]
+        assert _blobs('small', 'text') == 3
+    for options, says in [(['--dedup', 'phot'], 'phot'), (['--dedup', 'photo=1'], 'FIELD'),
+                          (['--dedup', 'photo', '--idx'], 'mutually exclusive'),
+                          (['--dedup', 'photo', '--for', 'granular-0.22'], 'exclusive')]:
+        refuse('pack', 'manifest.jsonl', 'no', '--spec', spec, *options, says=says, code=2)
+        assert not os.path.exists('no')
+    refuse('pack', 'manifest.jsonl', 'no', '--spec', 'photo=bytes[],question=utf8,same=utf8',
+           '--dedup', 'photo', says='sequence', code=2)
+
+
+def more_values_than_dedup_remembers_are_stored_again():
+    if 'BAGS_QUICK' in os.environ:
+        return
+    rows = [{'n': i % 1100000} for i in range(1200000)]
+    pack(rows, 'n=int(4)', 'out', '--dedup', 'n', '--no-sync', '--no-checksum')
+    assert 1100000 < _blobs('out', 'n') <= 1200000
+    for i in [0, 1099999, 1100000, 1199999]:
+        assert run('get', 'out', i, 'n').lines == [{'n': i % 1100000}]
