@@ -110,6 +110,21 @@ def weights_are_exact_shares():
     assert collections.Counter(d for d, _ in shares) == {0: 342, 1: 341, 2: 341}
 
 
+def _where(words):
+    """After --rows and before --take; of each dataset."""
+    assert sum((line['indices'] for line in _load(*words, '--where', 'rowid > 4',
+                                                  '--in-order')), []) == [5, 7, 7, 19]
+    assert _load(*words, '--where', 'rowid > 4', '--take', '2', '--in-order'
+                 )[0]['indices'] == [5, 7]
+    assert _load('x', '--where', 'rowid % 7 = 3', '--in-order', '--indices'
+                 )[0]['indices'] == [3, 10, 17]
+    assert _load('x', 'x', '--where', 'rowid IN (1, 2)', '--take', '1', '--in-order',
+                 '--indices')[0]['indices'] == [[0, 1], [1, 1]]
+    assert _load('x', '--where', '0', '--indices') == []
+    refuse('load', 'x', '--where', '1 LIMIT 2', says='syntax error')
+    refuse('load', 'x', '--where', 'absent = 1', says='no such column')
+
+
 def rows_select_and_keep_their_order():
     _dataset('x', 20)
     rows = [5, 7, 7, 3, 19, 0]
@@ -130,6 +145,8 @@ def rows_select_and_keep_their_order():
                     stdin=text.encode())
         assert piped.lines[0]['indices'] == rows, text
     assert _load('x', '--rows', '/dev/null', '--indices') == []
+    if 'sql' in run('--version').out.decode().split():
+        _where(words)
     _dataset('y', 10)
     both = _load('x', 'y', '--take', '2', '--in-order', '--indices')
     assert both[0]['indices'] == [[0, 0], [0, 1], [1, 0], [1, 1]]
