@@ -142,6 +142,8 @@ bags_code bags_derive(const char *from, const char *to,
  *     utf8             TEXT
  *     array            of one element: INTEGER or REAL, and NULL for NaN
  *     sequences        TEXT: a JSON list of numbers, of texts, or of {"base64": TEXT}
+ *     zstd(TYPE)       what TYPE is, if it is one of these or bytes. The reader's registry
+ *                      must have the codec; the extension has it if make found libzstd
  *     everything else  BLOB: the bytes; length(image) is their number
  *
  * width(image) and height(image) are those of a JPEG or PNG, otherwise NULL. A column is

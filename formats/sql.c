@@ -30,6 +30,11 @@ SQLITE_EXTENSION_INIT1
 #include <sqlite3.h>
 #endif
 
+/* In the extension, which has no other registry. */
+#if defined(BAGS_SQL_EXTENSION) && defined(BAGS_WITH_ZSTD)
+#include "zstd.c"
+#endif
+
 #define SQL_AHEAD 512 /* datapoints whose numbers and texts are read at once */
 
 typedef enum sql_kind { SQL_BLOB, SQL_TEXT, SQL_INT, SQL_ARRAY, SQL_SEQUENCE } sql_kind;
@@ -38,6 +43,7 @@ typedef struct sql_column {
     sql_kind kind;
     bags_dtype dtype; /* of SQL_ARRAY: of one element */
     bool big_endian, is_signed;
+    bool compressed; /* zstd(...): its codec makes the blob that this describes */
     const char *type;
 } sql_column;
 
@@ -45,6 +51,7 @@ typedef struct sql_table {
     sqlite3_vtab base; /* SQLite's, first */
     const bags_reader *reader;
     bags_reader *own; /* to be closed */
+    bags_registry *registry;
     sql_column *columns;
     size_t count;
 } sql_table;
@@ -73,15 +80,25 @@ typedef struct sql_cursor {
     sql_ahead *ahead; /* for each column */
     size_t count;
     bags_row row;
-    bags_buffer scratch;
+    bags_buffer scratch;     /* of compressed values */
+    unsigned char number[8]; /* one of them */
 } sql_cursor;
 
 /* ---- columns ---- */
 
 /* Arrays are numbers if they have one element. */
 static sql_column sql_column_of(const bags_type *type, const char *text) {
-    sql_column out = {SQL_BLOB, BAGS_DTYPE_NONE, false, false, text};
+    sql_column out = {SQL_BLOB, BAGS_DTYPE_NONE, false, false, false, text};
     uint64_t dim = 0;
+    bags_type inside;
+    if (format_type_inside(type, &inside)) {
+        type = &inside;
+        out.compressed =
+            bags_view_is(type->name, "utf8") || bags_view_is(type->name, "bytes") ||
+            bags_view_is(type->name, "int") || bags_view_is(type->name, "u64") ||
+            bags_view_is(type->name, "i64") ||
+            (bags_view_is(type->name, "array") && type->count > 0);
+    }
     if (type->sequence)
         out.kind = SQL_SEQUENCE;
     else if (bags_view_is(type->name, "utf8"))
@@ -92,7 +109,7 @@ static sql_column sql_column_of(const bags_type *type, const char *text) {
         out.kind = SQL_INT;
         out.is_signed = true;
     }
-    if (out.kind == SQL_INT && type->count)
+    if (out.kind == SQL_INT && type->count && !out.compressed)
         out.big_endian = bags_view_is(bags_type_argument(type, 1), "big");
     if (out.kind != SQL_BLOB || !bags_view_is(type->name, "array") || !type->count)
         return out;
@@ -152,7 +169,7 @@ static const char *sql_number(const sql_column *column, bags_view blob, sql_test
     char code = *bags_dtype_code(column->dtype);
     if (size != expected)
         return "its size is not that of one element";
-    bits = bags_load(blob.data, size, false);
+    bits = bags_load(blob.data, size, column->compressed && !bags_little_endian());
     if (code == 'f') {
         float single;
         uint32_t low = (uint32_t)bits;
@@ -178,6 +195,43 @@ static int sql_fail(sqlite3_vtab *table, const bags_error *err) {
     return SQLITE_ERROR;
 }
 
+/* An item of a row's only slot. Numbers that were compressed have 8 bytes. */
+static bags_code sql_item(sql_cursor *cursor, const sql_column *column, bags_row *row,
+    size_t item, bags_view *out, bags_error *err) {
+    bags_value value;
+    if (!column->compressed) {
+        *out = bags_row_bytes(row, 0, item);
+        return BAGS_OK;
+    }
+    bags_code code = bags_row_value(row, 0, item, &cursor->scratch, &value, err);
+    if (code)
+        return code;
+    out->data = (const unsigned char *)value.data;
+    out->size = value.size;
+    if (value.kind == BAGS_KIND_UINT || value.kind == BAGS_KIND_INT) {
+        bool is_uint = value.kind == BAGS_KIND_UINT;
+        out->data = cursor->number;
+        out->size = sizeof cursor->number;
+        bags_store(cursor->number, sizeof cursor->number, false,
+            is_uint ? value.uint : (uint64_t)value.sint);
+    }
+    return BAGS_OK;
+}
+
+/* The blob of a plain field of this datapoint alone. */
+static bags_code sql_single(
+    sql_cursor *cursor, size_t field, bags_view *out, bags_error *err) {
+    const sql_table *table = (const sql_table *)(const void *)cursor->base.pVtab;
+    const sql_column *column = &table->columns[field];
+    uint64_t at = cursor->at;
+    if (!column->compressed)
+        return bags_reader_get_blob(
+            table->reader, at, field, 0, &cursor->row, out, err);
+    bags_code code =
+        bags_reader_get_range(table->reader, at, at + 1, field, &cursor->row, err);
+    return code ? code : sql_item(cursor, column, &cursor->row, 0, out, err);
+}
+
 /* The blob of a plain field. Where rows are read one after the other, values that are
  * small are read at once. */
 static bags_code sql_blob(
@@ -185,27 +239,24 @@ static bags_code sql_blob(
     const sql_table *table = (const sql_table *)(const void *)cursor->base.pVtab;
     sql_ahead *ahead = &cursor->ahead[field];
     uint64_t at = cursor->at;
-    bool small = table->columns[field].kind != SQL_BLOB;
-    if (at - ahead->start < ahead->stop - ahead->start) {
-        *out = bags_row_bytes(&ahead->row, 0, (size_t)(at - ahead->start));
-        return BAGS_OK;
-    }
+    const sql_column *column = &table->columns[field];
+    bool small = column->kind != SQL_BLOB;
+    if (at - ahead->start < ahead->stop - ahead->start)
+        return sql_item(
+            cursor, column, &ahead->row, (size_t)(at - ahead->start), out, err);
     bool next = at - ahead->last < 4;
     ahead->last = at;
     if (!small || !next)
-        return bags_reader_get_blob(
-            table->reader, at, field, 0, &cursor->row, out, err);
+        return sql_single(cursor, field, out, err);
     uint64_t stop = cursor->stop - at < SQL_AHEAD ? cursor->stop : at + SQL_AHEAD;
     ahead->start = ahead->stop = 0;
     bags_code code =
         bags_reader_get_range(table->reader, at, stop, field, &ahead->row, err);
     if (code) /* perhaps one of the others: this one fails itself, or not */
-        return bags_reader_get_blob(
-            table->reader, at, field, 0, &cursor->row, out, err);
+        return sql_single(cursor, field, out, err);
     ahead->start = at;
     ahead->last = ahead->stop = stop;
-    *out = bags_row_bytes(&ahead->row, 0, 0);
-    return BAGS_OK;
+    return sql_item(cursor, column, &ahead->row, 0, out, err);
 }
 
 /* ---- sequences as JSON ---- */
@@ -247,9 +298,10 @@ static bags_code sql_sequence(
         return code;
     sqlite3_str *out = sqlite3_str_new(db);
     sqlite3_str_appendchar(out, 1, '[');
-    for (size_t i = 0; i < bags_row_length(&cursor->row, 0); i++) {
-        bags_view blob = bags_row_bytes(&cursor->row, 0, i);
+    for (size_t i = 0; i < bags_row_length(&cursor->row, 0) && !code; i++) {
+        bags_view blob = {NULL, 0};
         sql_test number;
+        code = sql_item(cursor, &item, &cursor->row, i, &blob, err);
         if (i)
             sqlite3_str_appendall(out, ", ");
         if (item.kind == SQL_TEXT)
@@ -265,6 +317,10 @@ static bags_code sql_sequence(
     }
     sqlite3_str_appendchar(out, 1, ']');
     *json = sqlite3_str_finish(out);
+    if (code) {
+        sqlite3_free(*json);
+        return code;
+    }
     return *json ? BAGS_OK : bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
 }
 
@@ -321,9 +377,22 @@ static int sql_declare(sqlite3 *db, sql_table *table, char **message) {
 static int sql_disconnect(sqlite3_vtab *base) {
     sql_table *table = (sql_table *)base;
     bags_reader_close(table->own);
+    bags_registry_free(table->registry);
     sqlite3_free(table->columns);
     sqlite3_free(table);
     return SQLITE_OK;
+}
+
+static bags_reader *sql_open_path(sql_table *table, const char *path, bags_error *err) {
+    bags_reader_options options;
+    memset(&options, 0, sizeof options);
+#if defined(BAGS_SQL_EXTENSION) && defined(BAGS_WITH_ZSTD)
+    table->registry = bags_registry_create(NULL, err);
+    if (!table->registry || bags_registry_add(table->registry, &bags_codec_zstd, err))
+        return NULL;
+#endif
+    options.registry = table->registry;
+    return bags_reader_open(path, &options, err);
 }
 
 /* argv[3] is the quoted path, unless the reader is passed. */
@@ -348,13 +417,13 @@ static int sql_connect(sqlite3 *db, void *reader, int argc, const char *const *a
         if (path)
             *to = 0;
         if (path && *path)
-            table->reader = table->own = bags_reader_open(path, NULL, &err);
+            table->reader = table->own = sql_open_path(table, path, &err);
         else
             bags_fail(&err, BAGS_ERROR_ARGUMENT, "expected bags('PATH')");
         sqlite3_free(path);
         if (!table->reader) {
             *message = sqlite3_mprintf("%s", err.message);
-            sqlite3_free(table);
+            sql_disconnect(&table->base);
             return SQLITE_ERROR;
         }
     }
@@ -706,6 +775,11 @@ struct sqlite3 *bags_sql_open(const bags_reader *reader, bags_error *err) {
     if (!code)
         code = sqlite3_exec(
             db, "CREATE VIRTUAL TABLE data USING bags_reader", NULL, NULL, NULL);
+    /* json_each of a sequence: the first use of a module declares its columns, which is
+     * refused later. An SQLite without it has no JSON. */
+    if (!code)
+        sqlite3_exec(
+            db, "SELECT 1 FROM json_each('[]'), json_tree('[]')", NULL, NULL, NULL);
     /* A misspelt "column" is an error, not a text. */
     if (!code)
         code = sqlite3_db_config(db, SQLITE_DBCONFIG_DQS_DML, 0, NULL);

@@ -1,4 +1,5 @@
 """bags sql, SQLite's extension, and --where."""
+import json
 import os
 import pathlib
 import random
@@ -104,3 +105,125 @@ def random_queries_equal_those_of_a_real_table():
     joined = 'SELECT count(*) FROM {0} a JOIN {0} b ON a.label = b.label AND a.id < b.id'
     assert db.execute(joined.format('t')).fetchall() == \
         db.execute(joined.format('r')).fetchall()
+
+
+def no_query_leaves_or_reads_files():
+    if not _has_sql():
+        return
+    _pack(3)
+    before = harness.files('.')
+    for query in ['VACUUM', 'CREATE VIEW v AS SELECT 1', 'CREATE TEMP TABLE t(a)', 'ANALYZE',
+                  "CREATE VIRTUAL TABLE t USING bags_reader", 'REPLACE INTO data(id) VALUES(1)',
+                  "PRAGMA temp_store_directory = '/tmp'", 'PRAGMA journal_mode', 'SAVEPOINT a',
+                  'SELECT * FROM pragma_database_list', "SELECT writefile('x', 'y')",
+                  "SELECT readfile('/etc/passwd')", "SELECT edit('x')", 'DETACH main',
+                  'ALTER TABLE data RENAME TO d', 'SELECT * FROM sqlite_dbpage',
+                  'SELECT randomblob(2000000000)', ';', '/* nothing */']:
+        refuse('sql', 'src', query, says='SQL')
+        refuse('derive', 'src', 'out', '--where', query, says='SQL')
+    assert harness.files('.') == before
+    # A sequence is JSON.
+    out = run('sql', 'src', 'SELECT value FROM data, json_each(words)', '--csv')
+    assert out.out == 'value\r\n"w"""\r\n"w"""\r\né\r\n'.encode(), out.out
+
+
+def _spec(names):
+    pathlib.Path('names.json').write_text(json.dumps({n: 'int(4)' for n in names}))
+    return 'names.json'
+
+
+def names_of_fields_are_columns():
+    if not _has_sql():
+        return
+    names = ['select', 'a b', 'it\'s', 'x]y', '[z', 'é', 'É', 'a', 'A', 'A_2', '日本', '%s', '1',
+             'rowid', '_rowid_', 'table.x', '--']
+    pack([{n: i for i, n in enumerate(names)}], _spec(names), 'names')
+    quoted = ', '.join('"%s"' % ('a_3' if n == 'a' else n) for n in names)
+    got = run('sql', 'names', f'SELECT {quoted}, oid AS at FROM data', '--json').lines
+    assert list(got[0].values()) == [*range(len(names)), 0], got
+    assert run('sql', 'names', 'SELECT * FROM data', '--csv').out.count(b'\r\n') == 2
+    run('derive', 'names', 'out', '--where', '"select" = 0 AND "it\'s" = 2 AND oid = 0')
+    pack([{'rowid': 1, '_rowid_': 2, 'oid': 3}], 'rowid=int,_rowid_=int,oid=int', 'hidden')
+    refuse('derive', 'hidden', 'no', '--where', '1', says='hide')
+
+
+def numbers_are_exact_or_an_error():
+    if not _has_sql():
+        return
+    top = 2 ** 64 - 1
+    pack([{'u': n, 'i': -n if n <= 2 ** 63 else 0, 'f': f, 'h': f, 's': [n]}
+          for n, f in [(0, 0.5), (2 ** 63 - 1, float('nan')), (2 ** 53 + 1, float('inf')),
+                       (top, -0.0)]],
+         'u=int(8),i=i64,f=float64,h=float16,s=u64[]', 'x')
+    out = run('sql', 'x', 'SELECT u, i, f, h FROM data WHERE rowid < 3', '--csv').out
+    assert out == (b'u,i,f,h\r\n0,0,0.5,0.5\r\n9223372036854775807,-9223372036854775807,,\r\n'
+                   b'9007199254740993,-9007199254740993,Infinity,Infinity\r\n'), out
+    for query in ['SELECT u FROM data', 'SELECT sum(u > 5) FROM data', 'SELECT * FROM data',
+                  'SELECT rowid FROM data WHERE u > 5']:
+        refuse('sql', 'x', query, says=('x: field "u": datapoint 3: ', '2^63-1'))
+    refuse('derive', 'x', 'no', '--where', 'u > 5', says='x: field "u": datapoint 3: ')
+    for where, rows in [('f IS NULL', [1]), ('f > 1', [2]), ('NOT f > 1', [0, 3]), ('f = 0', [3]),
+                        ('f <> 0.5', [2, 3]), ('i = -9007199254740993', [2]),
+                        ('i < -9007199254740992.0', [1, 2]), ('h IS NOT NULL', [0, 2, 3])]:
+        out = run('sql', 'x', f'SELECT rowid FROM data WHERE {where}', '--rows').out
+        assert out.decode().split() == [str(r) for r in rows], (where, out)
+    assert run('sql', 'x', 'SELECT s FROM data WHERE rowid = 1', '--csv').out == \
+        b's\r\n[9223372036854775807]\r\n'
+
+
+def empty_datasets_are_empty_tables():
+    if not _has_sql():
+        return
+    pack([], 'a=int,b=utf8[]', 'none')
+    assert run('sql', 'none', 'SELECT count(*), max(a), min(b) FROM data', '--csv').out == \
+        b'count(*),max(a),min(b)\r\n0,,\r\n'
+    assert run('sql', 'none', 'SELECT * FROM data WHERE a = 1', '--csv').out == b'a,b\r\n'
+    assert run('sql', 'none', 'SELECT * FROM data', '--json').out == b''
+    assert run('sql', 'none', 'SELECT a FROM data', '--rows').out == b''
+
+
+def damage_is_an_error_that_names_it():
+    if not _has_sql():
+        return
+    _pack()
+    path = pathlib.Path('src/000001/id.bag')
+    data = bytearray(path.read_bytes())
+    data[0] = 0xff
+    path.write_bytes(data)
+    for query in ['SELECT id FROM data', "SELECT rowid FROM data WHERE id = 'x1'",
+                  'SELECT max(id) FROM data', 'SELECT id FROM data WHERE rowid = 25']:
+        refuse('sql', 'src', query, says=('src', 'field "id": datapoint 25: invalid UTF-8'))
+    refuse('derive', 'src', 'no', '--where', "id = 'x1'", says='datapoint 25')
+    refuse('load', 'src', '--where', "id = 'x1'", says='datapoint 25')
+    assert len(run('sql', 'src', 'SELECT label FROM data', '--csv').out.split()) == 61
+    path = pathlib.Path('src/000000/score.bag')
+    data = bytearray(path.read_bytes())
+    data[-16] = 255 # an entry of the table
+    path.write_bytes(data)
+    for query in ['SELECT score FROM data', 'SELECT rowid FROM data WHERE score > 1']:
+        refuse('sql', 'src', query, says='src/000000/score.bag: blob 23: ')
+
+
+def compressed_values_are_those_of_their_type():
+    if not _has_sql() or 'zstd' not in run('--version').out.decode().split():
+        return
+    spec = 't=utf8,n=int(4),f=float32,w=utf8[],i=i64,a=int16(3)'
+    rows = [{'t': f'a{i % 5}', 'n': i, 'f': i / 2, 'w': ['x', 'y'][:i % 3], 'i': -i,
+             'a': [i, -1, 2]} for i in range(1200)]
+    pack(rows, spec, 'plain', '--shard-length', 500)
+    pack(rows, 't=zstd(utf8),n=zstd(int,4,big),f=zstd(array,float32),w=zstd(utf8)[],'
+         'i=zstd(i64),a=zstd(array,int16,3)', 'small', '--shard-length', 500)
+    extension = pathlib.Path(harness.PROGRAM).parent / 'bags-sql.so'
+    db = sqlite3.connect(':memory:')
+    if extension.exists() and 'asan' not in str(extension):
+        db.enable_load_extension(True)
+        db.load_extension(str(extension))
+        db.execute("CREATE VIRTUAL TABLE data USING bags('small')")
+    for query in ['SELECT * FROM data', 'SELECT t, count(*), sum(n), sum(f) FROM data WHERE n > '
+                  "100 AND f < 300.5 AND i > -900 AND t <> 'a3' GROUP BY t",
+                  'SELECT rowid, t, w FROM data WHERE rowid % 250 = 7 ORDER BY rowid DESC',
+                  'SELECT n FROM data WHERE rowid = 1199']:
+        expected = run('sql', 'plain', query, '--csv').out
+        assert run('sql', 'small', query, '--csv').out == expected, query
+        if extension.exists() and 'asan' not in str(extension):
+            assert len(db.execute(query).fetchall()) == expected.count(b'\r\n') - 1
