@@ -146,6 +146,10 @@ bags_code bags_derive(const char *from, const char *to,
  *                      must have the codec; the extension has it if make found libzstd
  *     everything else  BLOB: the bytes; length(image) is their number
  *
+ * `FIELD = VALUE` of a field that has an index (bags_index_build) is looked up in it, if the
+ * reader's path leads to local files; an index that is damaged, or older than the dataset,
+ * is not used. EXPLAIN QUERY PLAN then shows INDEX 1.
+ *
  * width(image) and height(image) are those of a JPEG or PNG, otherwise NULL. A column is
  * read when a query uses it. SQLite compares names without the case of letters: of two
  * fields that differ only in case, the second in the order of fields, which has capitals

@@ -18,7 +18,7 @@
 #define BAGS_NO_VERIFY
 #endif
 #include "data.h"
-#include "private.h"
+#include "index.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -30,9 +30,12 @@ SQLITE_EXTENSION_INIT1
 #include <sqlite3.h>
 #endif
 
-/* In the extension, which has no other registry. */
-#if defined(BAGS_SQL_EXTENSION) && defined(BAGS_WITH_ZSTD)
+/* The extension is one file; its only codec that is not built in is zstd. */
+#ifdef BAGS_SQL_EXTENSION
+#include "index_find.c"
+#ifdef BAGS_WITH_ZSTD
 #include "zstd.c"
+#endif
 #endif
 
 #define SQL_AHEAD 512 /* datapoints whose numbers and texts are read at once */
@@ -45,6 +48,8 @@ typedef struct sql_column {
     bool big_endian, is_signed;
     bool compressed; /* zstd(...): its codec makes the blob that this describes */
     const char *type;
+    bags_index *index; /* NULL: none, or none that is valid */
+    bool sought;       /* it was opened, if there is one */
 } sql_column;
 
 typedef struct sql_table {
@@ -75,6 +80,8 @@ typedef struct sql_ahead {
 typedef struct sql_cursor {
     sqlite3_vtab_cursor base; /* SQLite's, first */
     uint64_t at, stop;
+    uint64_t *found; /* by an index: the rows, in ascending order; NULL: all rows */
+    size_t found_count, found_at;
     sql_test *tests;
     size_t tests_count;
     sql_ahead *ahead; /* for each column */
@@ -88,7 +95,8 @@ typedef struct sql_cursor {
 
 /* Arrays are numbers if they have one element. */
 static sql_column sql_column_of(const bags_type *type, const char *text) {
-    sql_column out = {SQL_BLOB, BAGS_DTYPE_NONE, false, false, false, text};
+    sql_column out = {
+        SQL_BLOB, BAGS_DTYPE_NONE, false, false, false, text, NULL, false};
     uint64_t dim = 0;
     bags_type inside;
     if (format_type_inside(type, &inside)) {
@@ -376,6 +384,8 @@ static int sql_declare(sqlite3 *db, sql_table *table, char **message) {
 
 static int sql_disconnect(sqlite3_vtab *base) {
     sql_table *table = (sql_table *)base;
+    for (size_t i = 0; table->columns && i < table->count; i++)
+        bags_index_close(table->columns[i].index);
     bags_reader_close(table->own);
     bags_registry_free(table->registry);
     sqlite3_free(table->columns);
@@ -442,10 +452,66 @@ static int sql_connect(sqlite3 *db, void *reader, int argc, const char *const *a
     return code;
 }
 
+/* ---- indexes ---- */
+
+/* The index of a field, if it has one. One that is damaged, or older than the dataset, is
+ * not used, and all rows are read. */
+static bags_index *sql_index(sql_table *table, size_t field) {
+    sql_column *column = &table->columns[field];
+    bags_error ignored;
+    if (!column->sought &&
+        index_key_type_of(bags_reader_type(table->reader, field)).order != INDEX_NONE)
+        column->index = bags_index_open(
+            bags_reader_path(table->reader), table->reader, field, NULL, &ignored);
+    column->sought = true;
+    return column->index;
+}
+
+/* Find the rows with a value. False if the index has no such key, fails, or would be
+ * slower than to read all rows. Keys equal what SQL takes for equal, or more, which it
+ * passes over. */
+static bool sql_find(sql_cursor *cursor, size_t field, sqlite3_value *value) {
+    const sql_table *table = (const sql_table *)(const void *)cursor->base.pVtab;
+    const sql_column *column = &table->columns[field];
+    int type = sqlite3_value_type(value);
+    double real = sqlite3_value_double(value);
+    uint64_t start = 0, stop = 0, length = bags_reader_length(table->reader);
+    bool is_text = column->kind == SQL_TEXT, is_blob = column->kind == SQL_BLOB;
+    bags_error ignored;
+    bags_value key = bags_int(sqlite3_value_int64(value));
+    if (type == SQLITE_FLOAT)
+        key = bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, &real);
+    else if (is_text || is_blob)
+        key = bags_bytes(sqlite3_value_blob(value), (size_t)sqlite3_value_bytes(value));
+    if (is_text   ? type != SQLITE_TEXT
+        : is_blob ? type != SQLITE_BLOB
+                  : type != SQLITE_INTEGER && type != SQLITE_FLOAT)
+        return false;
+    if (!column->index ||
+        bags_index_find(column->index, &key, &cursor->scratch, &start, &stop, &ignored))
+        return false;
+    size_t count = (size_t)(stop - start);
+    if (count > length / 64 + 1)
+        return false;
+    uint64_t *rows = (uint64_t *)sqlite3_malloc64((count + 1) * 2 * sizeof *rows);
+    if (!rows)
+        return false;
+    for (size_t i = 0; i < count; i++)
+        rows[count + i] = start + i;
+    if (bags_index_get_many(column->index, rows + count, count, &cursor->scratch,
+            &cursor->row, rows, &ignored)) {
+        sqlite3_free(rows);
+        return false;
+    }
+    cursor->found = rows;
+    cursor->found_count = count;
+    return true;
+}
+
 /* The plan is a text "COLUMN OP COLUMN OP ...", one pair for each argument of
  * sql_filter. */
 static int sql_best_index(sqlite3_vtab *base, sqlite3_index_info *info) {
-    const sql_table *table = (const sql_table *)base;
+    sql_table *table = (sql_table *)base;
     uint64_t length = bags_reader_length(table->reader);
     double rows = (double)length + 1, cost = rows;
     sqlite3_str *plan = sqlite3_str_new(NULL);
@@ -456,9 +522,17 @@ static int sql_best_index(sqlite3_vtab *base, sqlite3_index_info *info) {
             op == SQLITE_INDEX_CONSTRAINT_EQ || op == SQLITE_INDEX_CONSTRAINT_GT ||
             op == SQLITE_INDEX_CONSTRAINT_GE || op == SQLITE_INDEX_CONSTRAINT_LT ||
             op == SQLITE_INDEX_CONSTRAINT_LE;
-        if (!info->aConstraint[i].usable || !is_known || column >= (int)table->count ||
-            (column >= 0 && !sql_is_number(&table->columns[column])))
+        bool is_field = column >= 0 && column < (int)table->count;
+        if (!info->aConstraint[i].usable || !is_known || column >= (int)table->count)
             continue;
+        bool indexed = is_field && op == SQLITE_INDEX_CONSTRAINT_EQ &&
+                       !sqlite3_stricmp(sqlite3_vtab_collation(info, i), "BINARY") &&
+                       sql_index(table, (size_t)column);
+        if (is_field && !indexed && !sql_is_number(&table->columns[column]))
+            continue;
+        info->idxNum |= indexed; /* what EXPLAIN QUERY PLAN shows */
+        if (indexed)
+            cost = cost < 10 ? cost : 10;
         info->aConstraintUsage[i].argvIndex = ++passed;
         sqlite3_str_appendf(plan, "%d %d ", column, op);
         if (column < 0 && op == SQLITE_INDEX_CONSTRAINT_EQ)
@@ -499,6 +573,7 @@ static int sql_close_cursor(sqlite3_vtab_cursor *base) {
         bags_row_free(&cursor->ahead[i].row);
     bags_row_free(&cursor->row);
     bags_buffer_free(&cursor->scratch);
+    sqlite3_free(cursor->found);
     sqlite3_free(cursor->ahead);
     sqlite3_free(cursor->tests);
     sqlite3_free(cursor);
@@ -543,10 +618,20 @@ static int sql_passes(sql_cursor *cursor, bool *passes) {
     return SQLITE_OK;
 }
 
+/* Go to the next row, or to that of the next number that an index has found. */
+static void sql_step(sql_cursor *cursor) {
+    if (!cursor->found)
+        cursor->at++;
+    else if (++cursor->found_at < cursor->found_count)
+        cursor->at = cursor->found[cursor->found_at];
+    else
+        cursor->at = UINT64_MAX;
+}
+
 /* Go to the first row that passes, starting with this one. */
 static int sql_advance(sql_cursor *cursor) {
     bool passes = false;
-    for (; cursor->at < cursor->stop; cursor->at++) {
+    for (; cursor->at < cursor->stop; sql_step(cursor)) {
         int code = sql_passes(cursor, &passes);
         if (code || passes)
             return code;
@@ -556,7 +641,7 @@ static int sql_advance(sql_cursor *cursor) {
 
 static int sql_next(sqlite3_vtab_cursor *base) {
     sql_cursor *cursor = (sql_cursor *)base;
-    cursor->at++;
+    sql_step(cursor);
     return cursor->tests_count ? sql_advance(cursor) : SQLITE_OK;
 }
 
@@ -589,6 +674,9 @@ static int sql_filter(sqlite3_vtab_cursor *base, int number, const char *plan, i
         (sql_test *)sqlite3_malloc64(((uint64_t)argc + 1) * sizeof *cursor->tests);
     if (!cursor->tests)
         return SQLITE_NOMEM;
+    sqlite3_free(cursor->found);
+    cursor->found = NULL;
+    cursor->found_at = 0;
     cursor->tests_count = 0;
     cursor->at = 0;
     cursor->stop = bags_reader_length(table->reader);
@@ -605,8 +693,19 @@ static int sql_filter(sqlite3_vtab_cursor *base, int number, const char *plan, i
         test.column = (size_t)column;
         if (column < 0 && type == SQLITE_INTEGER)
             sql_limit(cursor, test.op, test.whole);
-        else if (column >= 0 && (type == SQLITE_INTEGER || type == SQLITE_FLOAT))
+        else if (column >= 0 && sql_is_number(&table->columns[column]) &&
+                 (type == SQLITE_INTEGER || type == SQLITE_FLOAT))
             cursor->tests[cursor->tests_count++] = test;
+        if (column >= 0 && test.op == SQLITE_INDEX_CONSTRAINT_EQ && !cursor->found)
+            sql_find(cursor, (size_t)column, argv[i]);
+    }
+    if (cursor->found) { /* within the limits of the rowid */
+        while (cursor->found_at < cursor->found_count &&
+               cursor->found[cursor->found_at] < cursor->at)
+            cursor->found_at++;
+        cursor->at = cursor->found_at < cursor->found_count
+                         ? cursor->found[cursor->found_at]
+                         : UINT64_MAX;
     }
     return sql_advance(cursor);
 }

@@ -227,3 +227,54 @@ def compressed_values_are_those_of_their_type():
         assert run('sql', 'small', query, '--csv').out == expected, query
         if extension.exists() and 'asan' not in str(extension):
             assert len(db.execute(query).fetchall()) == expected.count(b'\r\n') - 1
+
+
+def keys_are_looked_up_and_never_change_an_answer():
+    if not _has_sql():
+        return
+    chance = random.Random(7)
+    rows = [{'id': f'x{chance.randrange(400)}', 'n': chance.randrange(300), 'raw': {'base64': 'eHg='},
+             'f': chance.randrange(300) / 4 - 9, 'i': chance.randrange(-99, 99)}
+            for _ in range(900)]
+    rows[3]['id'], rows[4]['f'], rows[5]['n'] = '', -0.0, 2 ** 63 - 1
+    spec = 'id=utf8,n=int(8),f=float32,i=i64,raw=bytes'
+    pack(rows, spec, 'plain', '--shard-length', 400)
+    pack(rows, spec, 'keyed', '--shard-length', 400)
+    for field in ['id', 'n', 'f', 'i', 'raw']:
+        run('index', 'keyed', field)
+    plan = run('sql', 'keyed', "EXPLAIN QUERY PLAN SELECT * FROM data WHERE id = 'x7'").out
+    assert b'INDEX 1:' in plan, plan
+    plan = run('sql', 'plain', "EXPLAIN QUERY PLAN SELECT * FROM data WHERE id = 'x7'").out
+    assert b'INDEX 0:' in plan, plan
+    wheres = ["id = 'x7'", "id = 'X7' COLLATE NOCASE", "id = ''", 'id = 7', "id = x'7837'", 'n = 7',
+              'n = 7.0', "n = '7'", 'n = 7.5', 'n = -1', 'n = 9223372036854775807', 'f = 0',
+              'f = -0.0', 'f = 0.1', 'f = 2.25', 'f = NULL', 'i = -7', 'i = 7 AND rowid < 500',
+              'i = 7 AND rowid >= 500 AND n > 50', "id = 'x7' AND i > 0", "id IN ('x1', 'x2', 3)",
+              "id = 'x7' OR n = 8", "raw = x'7878'", "raw = 'xx'", 'n = i', "id <> 'x7' AND n = 3",
+              "n = 7 AND rowid = 9", 'f = 16777217', 'i = 1e300', "id > 'x390' AND f = 3"]
+    for where in wheres:
+        query = f'SELECT rowid, id, n, f, i FROM data WHERE {where} ORDER BY rowid'
+        expected = run('sql', 'plain', query, '--csv').out
+        assert run('sql', 'keyed', query, '--csv').out == expected, where
+    joined = ('SELECT a.rowid, b.rowid FROM data a JOIN data b ON a.id = b.id AND a.n < b.n '
+              'ORDER BY 1, 2')
+    assert run('sql', 'keyed', joined, '--csv').out == run('sql', 'plain', joined, '--csv').out
+    # An index that is damaged, or of other data, is not used.
+    path = pathlib.Path('keyed/000000/index/id.bag')
+    intact = path.read_bytes()
+    expected = run('sql', 'plain', "SELECT rowid FROM data WHERE id = 'x7'", '--rows').out
+    for at in [*range(0, len(intact), 997), len(intact) - 9]:
+        data = bytearray(intact)
+        data[at] ^= 0x55
+        path.write_bytes(data)
+        assert run('sql', 'keyed', "SELECT rowid FROM data WHERE id = 'x7'",
+                   '--rows').out == expected, at
+    path.write_bytes(intact[:100])
+    assert run('sql', 'keyed', "SELECT rowid FROM data WHERE id = 'x7'", '--rows').out == expected
+    pack([{**row, 'id': 'x7'} for row in rows], spec, 'other', '--shard-length', 400)
+    os.makedirs('other/000000/index')
+    for file in pathlib.Path('keyed/000000/index').iterdir():
+        data = intact if file.name == 'id.bag' else file.read_bytes()
+        pathlib.Path('other/000000/index', file.name).write_bytes(data)
+    assert run('sql', 'other', "SELECT count(*) FROM data WHERE id = 'x7'", '--csv').out == \
+        b'count(*)\r\n900\r\n'
