@@ -37,7 +37,7 @@ static option_choice worker = {worker_name, 0, false};
 
 const option writing_options[] = {
     {"resume", OPTION_FLAG, &writing.resume, NULL,
-        "continue where the same command with the same input stopped"},
+        "continue the same command with the same input"},
     {"append", OPTION_FLAG, &writing.append, NULL,
         "add all of the input to a sharded dataset"},
     {"shard-size", OPTION_SIZE, &shard_size, "N",
@@ -55,8 +55,8 @@ const option writing_options[] = {
     {"checksum", OPTION_FLAG, &with_checksums, NULL,
         "write checksums of all blobs: the default"},
     {"no-checksum", OPTION_FLAG, &without_checksums, NULL, "write none"},
-    {"dedup", OPTION_TEXT, &dedup_given, "FIELD,...",
-        "store equal values of these fields once per shard"},
+    {"dedup", OPTION_TEXT, &dedup_given, "F,...",
+        "store equal values of fields once per shard"},
     {"idx", OPTION_FLAG, &writing.keep_idx, NULL,
         "keep .idx files, which granular 0.22 needs"},
     {"for", OPTION_CHOICE, &version, "VERSION",
