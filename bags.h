@@ -93,7 +93,8 @@
  *     field      a name and a type. The type names the codec between values and
  *                blobs ("jpeg", "int(4)"). With a trailing [] each datapoint has
  *                a sequence of values; without it, the field is plain.
- *     datapoint  one value, or one sequence, for every field.
+ *     datapoint  one value, or one sequence, for every field. Datapoints of a shard may
+ *                share blobs.
  *     shard      a directory with some of the datapoints. Worker W of K writes
  *                the shards W, W + K, W + 2K, ... An unsharded dataset is shard 0.
  *     row        what a reader returns for one datapoint.
