@@ -8,7 +8,7 @@
  * requests take turns, or are more than 1.25 per datapoint. (The limits leave time for
  * other programs: on an idle machine a batch of 32 takes 1.1 round trips, one of 256
  * 1.5, and 1,000 shards are open after 9.) Of five runs the fastest counts.
- * tests/formats/http.sh runs it with a server whose answers take 30 ms.
+ * tests/formats/http.sh runs it with a server whose answers take as long.
  */
 #include "../../bags.h"
 
