@@ -51,7 +51,8 @@ static bags_code read_source(const bags_importer *importer, const char *path,
     sha256 sum;
     sha256_start(&sum);
     *length = 0;
-    bags_source_options options = {&memory.allocator, NULL, NULL, BAGS_LAYOUT_DETECT};
+    bags_source_options options = {0};
+    options.allocator = &memory.allocator;
     bags_source *source = bags_source_open(importer, path, &options, &said);
     bags_code code = source ? BAGS_OK : said.code;
     for (uint64_t i = first; !code; i += step) {
@@ -106,7 +107,9 @@ static void a_first_pass_reports_its_progress(void **state) {
 #ifdef BAGS_WITH_IMPORT_TFRECORD
     uint64_t counted = 0;
     const bags_entry *entries;
-    bags_source_options options = {NULL, count_bytes, &counted, BAGS_LAYOUT_DETECT};
+    bags_source_options options = {0};
+    options.progress = count_bytes;
+    options.user = &counted;
     bytes file = load(DATA "tfrecord/examples.tfrecord");
     bags_source *source = bags_source_open(
         &bags_import_tfrecord, DATA "tfrecord/examples.tfrecord", &options, &said);
@@ -226,7 +229,8 @@ static bags_code open_names(bags_source *source) {
 static const bags_importer names_importer = {"names", NULL, 0, open_names, NULL, NULL};
 
 static bags_source *open_path(const char *path) {
-    bags_source_options options = {&memory.allocator, NULL, NULL, BAGS_LAYOUT_DETECT};
+    bags_source_options options = {0};
+    options.allocator = &memory.allocator;
     return bags_source_open(&names_importer, path, &options, &said);
 }
 

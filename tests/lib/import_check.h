@@ -41,7 +41,9 @@ static bytes import_all(
     bags_buffer scratch = {0};
     uint64_t length = 0;
     poison();
-    bags_source_options options = {&memory.allocator, NULL, NULL, import_layout};
+    bags_source_options options = {0};
+    options.allocator = &memory.allocator;
+    options.layout = import_layout;
     bags_source *source = bags_source_open(importer, path, &options, &said);
     *code = source ? BAGS_OK : said.code;
     if (!source)
