@@ -232,6 +232,10 @@ def _batches(field, *args, count=6, load=None, **options):
         batches.close()
 
 
+def _double(point, seed):
+    return {'bar': point['bar'] * 2}
+
+
 def a_loader_returns_batches_in_order():
     _write(spec={'bar': 'int', 'foo': 'utf8'})
     reader = granular.DatasetReader('x', granular.decoders)
@@ -252,8 +256,7 @@ def a_loader_returns_batches_in_order():
     got, state = _batches('bar', reader, 5, workers=1, seed=4, count=2)
     assert np.concatenate(got).tolist() == (
         np.random.default_rng([4, 0]).permutation(10).tolist()) and state['seed'] == 4
-    double = [lambda point, seed: {'bar': point['bar'] * 2}]
-    got, state = _batches('bar', reader, 2, double, False, workers=2, count=2)
+    got, state = _batches('bar', reader, 2, [_double], False, workers=2, count=2)
     assert np.concatenate(got).tolist() == [0, 2, 4, 6]
 
 
