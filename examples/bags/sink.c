@@ -261,6 +261,7 @@ static void follow_finished(void) {
         return;
     bool has_checksums = finished_has(finished, "crc");
     bool has_idx = finished_has(finished, "idx");
+    free(finished);
     if (with_checksums && !has_checksums)
         fail(BAGS_ERROR_EXISTS,
             "%s: has no checksums; omit --checksum, or add them first with "
@@ -273,7 +274,6 @@ static void follow_finished(void) {
             version.given ? "--for, whose version needs them" : "--idx");
     writing.checksum = has_checksums;
     writing.keep_idx = has_idx && !dedup_given;
-    free(finished);
 }
 
 /* An unsharded dataset that is finished has no writer: everything is compared,

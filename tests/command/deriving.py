@@ -512,7 +512,7 @@ def a_kill_at_any_step_leaves_nothing_or_all(words):
     calls = 'mkdir,linkat,pwrite64,rename,unlink,rmdir,close'
     words = [*words, '--no-sync']
     outs = ['out/a', 'out/b'] if '--split' in words else ['out']
-    stride = 1 if 'BAGS_SOAK' in os.environ else 4
+    stride = 1 if 'BAGS_SOAK' in os.environ else 8
     complete, step = 0, -random.randrange(stride)
     while complete < 1:
         step += stride
