@@ -184,7 +184,8 @@ install() {
         -o DPkg::Lock::Timeout=300 $packages
 }
 
-# The tests for other systems compile cmocka and json-c themselves.
+# The tests for other systems compile cmocka and json-c themselves, and the viewer
+# contains the decoder of libzstd.
 sources() { [ "$wanted" = test ] || [ "$wanted" = bench ] || tests/portability.sh sources; }
 
 wanted=${1:-test}

@@ -79,7 +79,7 @@ apt_get() {
 }
 
 sources() {
-    fetch cmocka && fetch json-c
+    fetch cmocka && fetch json-c && fetch libzstd
 }
 
 # cross MACHINE: its compiler. Packages with a version in their names leave gcc-multilib

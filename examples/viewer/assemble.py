@@ -1,8 +1,9 @@
 #!/usr/bin/python3
-"""Write the viewer as one file: assemble.py OUT viewer.wasm ... page.html style.css X.mjs...
+"""Write the viewer as one file: assemble.py OUT viewer.wasm page.html style.css X.mjs... [LICENSE]
 
 The modules become one script, in this order: each exports what later ones use. The
-page's policy names the hashes of the style and the script."""
+page's policy names the hashes of the style and the script. The licence is that of
+libzstd, if viewer.wasm contains its decoder."""
 import base64
 import hashlib
 import re
@@ -24,6 +25,9 @@ for name, source in text.items():
         script += re.sub(r'^export ', '', source, flags=re.M)
 assert '</script' not in script and '</style' not in text['style.css']
 page = text['page.html']
+if 'LICENSE' in text:
+    assert '--' not in text['LICENSE']
+    page = page.replace('<head>', f"<head>\n<!-- The decoder of libzstd:\n{text['LICENSE']}-->", 1)
 for key, content in {'STYLE_HASH': hash_of(text['style.css']), 'SCRIPT_HASH': hash_of(script),
                      'STYLE': text['style.css'], 'SCRIPT': script}.items():
     assert page.count('@' + key + '@') == 1

@@ -1,22 +1,27 @@
 # The viewer: one HTML file. It needs clang and lld with wasm32, wasi-libc, and python3.
-# make viewer CLANG=clang-16 chooses another compiler.
+# make viewer CLANG=clang-16 chooses another compiler. Fields of zstd(...) need libzstd's
+# source, which `tests/deps.sh check` gets; ZSTD_SOURCE=DIR names another one.
 
 CLANG ?= clang
 VIEWER := build/viewer.html
 WASM_BUILTINS = $(firstword $(wildcard $(shell $(CLANG) -print-resource-dir 2>/dev/null)/lib/wasi/libclang_rt.builtins-wasm32.a))
 WASM_CAN = $(and $(WASM_BUILTINS),$(wildcard /usr/include/wasm32-wasi),$(shell command -v wasm-ld || command -v wasm-ld-14),$(shell command -v python3))
+ZSTD_SOURCE ?= build/libzstd
+WASM_ZSTD := $(if $(wildcard $(ZSTD_SOURCE)/lib/decompress/zstd_decompress.c),$(ZSTD_SOURCE))
 WASM_FLAGS = --target=wasm32-wasi --sysroot=/usr -mexec-model=reactor -I. -Oz -std=gnu11 -DNDEBUG \
-    -Wall -Wextra -Wshadow -Wno-unused-function -Werror -fvisibility=hidden -ffile-prefix-map='$(CURDIR)'=.
+    -Wall -Wextra -Wshadow -Wno-unused-function -Werror -fvisibility=hidden -ffile-prefix-map='$(CURDIR)'=. \
+    $(if $(WASM_ZSTD),-DVIEWER_ZSTD -Iexamples/viewer/wasm -I$(WASM_ZSTD)/lib)
 
 .PHONY: viewer install-viewer uninstall-viewer
 viewer: ## build build/viewer.html, which shows any dataset in a browser
 	@$(if $(WASM_CAN),$(MAKE) $(VIEWER),echo 'skipped $(VIEWER): clang and lld for wasm32, wasi-libc or python3 not found')
 
-build/viewer.wasm: examples/viewer/viewer.c formats/archive.c formats/numpy.c formats/index_find.c bags.h $(wildcard formats/*.h) examples/viewer/part.mk
+build/viewer.wasm: examples/viewer/viewer.c formats/archive.c formats/numpy.c formats/index_find.c bags.h $(wildcard formats/*.h) examples/viewer/part.mk \
+    $(if $(WASM_ZSTD),examples/viewer/wasm/zstd_decoder.c formats/zstd.c examples/viewer/wasm/pthread.h $(WASM_ZSTD))
 	@mkdir -p $(@D); echo '  CC $@'; $(CLANG) $(WASM_FLAGS) $(filter %.c,$^) -o $@ -Wl,--export-dynamic,--gc-sections,--strip-all,--max-memory=1073741824 \
 	    -nodefaultlibs -lc $(WASM_BUILTINS)
 	@! command -v wasm-opt >/dev/null || wasm-opt -Oz $@ -o $@
-$(VIEWER): build/viewer.wasm $(addprefix examples/viewer/,assemble.py page.html style.css reader.mjs values.mjs view.mjs)
+$(VIEWER): build/viewer.wasm $(addprefix examples/viewer/,assemble.py page.html style.css reader.mjs values.mjs view.mjs) $(if $(WASM_ZSTD),$(WASM_ZSTD)/LICENSE)
 	@echo '  VIEWER $@'; examples/viewer/assemble.py $@ $^
 
 install: install-viewer

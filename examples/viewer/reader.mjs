@@ -18,6 +18,7 @@ const FIRST = 1 << 15; // bytes of a Bag that are requested together with its si
 const EXPECT_MOST = 9; // fields of a shard that are looked up before they are asked for
 const INDEXES_MOST = 16; // fields whose index is looked up
 const FIRST_TRIES = 20; // shards that are tried to find one that can be opened
+const SIZES_MOST = 48; // Bags on a server that are opened to estimate the sizes of all
 const OPEN_MOST = 64; // shards that are open at a time
 const RETRY_MS = 400;
 const REQUESTS_MOST = 64; // at a time; browsers fail of thousands
@@ -27,6 +28,10 @@ const NONE = 0, FILE = 1, DIRECTORY = 2; // bags_path_kind
 const AGAIN = Symbol('the bytes have not arrived');
 
 const join = (...parts) => parts.filter(part => part !== '').join('/');
+// Call for each, some at a time.
+const for_all = (list, run, waiting = [...list]) => Promise.all(Array.from({length: 12}, async () => {
+  while (waiting.length) await run(waiting.shift());
+}));
 const name_of = path => path.replace(/\/+$/, '').split('/').pop();
 const digits = name => /^\d+$/.test(name);
 
@@ -546,11 +551,19 @@ async function compile(wasm) {
 
 const megabytes = size => `${(size / 2 ** 20).toFixed(size < 2 ** 30 ? 0 : 1)} MiB`;
 
-// Decode bytes by their type. `value` is a number, text, bytes or {dtype, shape, data}.
-export function decode(type, data) {
+// Why the last call of the library failed.
+function failure_of() {
+  const refused = library.view_refused();
+  return Object.assign(Error(refused ? `${megabytes(refused)}: larger than this page loads; read it with \`bags get\``
+    : c_string(library.view_error())), {refused});
+}
+
+// Decode bytes by their type, with at most `most` bytes of memory: to a number, text,
+// bytes or {dtype, shape, data}.
+export function decode(type, data, most = Infinity) {
   return with_bytes(data, (at, size) => {
-    const kind = with_string(type.replace(/\[\]$/, ''), text => library.view_decode(text, at, size));
-    if (kind < 0) throw Error(c_string(library.view_error()));
+    const kind = with_string(type.replace(/\[\]$/, ''), text => library.view_decode(text, at, size, most));
+    if (kind < 0) throw failure_of();
     const from = library.view_value_data(), content = () => bytes().slice(from, from + library.view_value_size());
     const kinds = {2: content, 3: () => decoder.decode(content()), 4: () => BigInt.asUintN(64, library.view_value_uint()),
       5: () => library.view_value_int(), 6: () => ({dtype: c_string(library.view_value_dtype()),
@@ -617,9 +630,7 @@ export class Dataset {
     const out = run();
     if (!failed(out)) return out;
     if (source.lacks) throw AGAIN;
-    const refused = library.view_refused(), missing = library.view_is_missing();
-    throw Object.assign(Error(refused ? `${megabytes(refused)}: larger than this page loads; read it with \`bags get\``
-      : c_string(library.view_error())), {missing, refused});
+    throw failure_of();
   }
 
   fault(message) {
@@ -737,8 +748,10 @@ export class Dataset {
     const count = library.view_fields(first.view);
     for (let i = 0; i < count; i++) {
       const type = c_string(library.view_type(first.view, i));
-      this.fields.push({number: i, name: c_string(library.view_name(first.view, i)), type,
-        base: type.replace(/[([].*/, ''), sequence: type.endsWith('[]')});
+      // Of zstd(array,float32,8), what is compressed.
+      const inside = type.replace(/^zstd\(([^,)]+),?(.*)\)/, (_, name, words) => words ? `${name}(${words})` : name);
+      this.fields.push({number: i, name: c_string(library.view_name(first.view, i)), type, inside,
+        base: inside.replace(/[([].*/, ''), sequence: type.endsWith('[]')});
     }
     this.add_up();
     if (this.shards.length === 1 && this.single !== false) this.complete = true;
@@ -786,18 +799,15 @@ export class Dataset {
     const names = this.source instanceof Http ? await this.source.index() ?? await this.source.probe() : this.source.names;
     this.source.names = names;
     this.set_names(names);
-    const waiting = this.shards.filter(shard => shard.length === undefined);
-    const work = async () => {
-      for (let shard; !this.closed && (shard = waiting.shift());) {
-        await this.attempt(() => this.look_at(shard)).catch(error => {
-          shard.error = error;
-          shard.length = 0;
-          this.fault(error.message);
-        });
-        this.add_up();
-      }
-    };
-    await Promise.all(Array.from({length: 12}, work));
+    await for_all(this.shards.filter(shard => shard.length === undefined), async shard => {
+      if (this.closed) return;
+      await this.attempt(() => this.look_at(shard)).catch(error => {
+        shard.error = error;
+        shard.length = 0;
+        this.fault(error.message);
+      });
+      this.add_up();
+    });
     this.complete = true;
     this.add_up();
   }
@@ -897,17 +907,22 @@ export class Dataset {
     return {count, found: [...first].map(Number)};
   }
 
-  // The bytes of each field in a few shards: [shards, sizes].
+  // The bytes of each field in all shards, estimated from some of them: [their number, sizes].
   async sizes() {
-    const some = this.shards.slice(0, 4).filter(shard => !shard.error && shard.length !== undefined);
-    const sizes = this.fields.map(() => 0);
-    for (const shard of some)
-      for (const field of this.fields)
-        sizes[field.number] += await this.attempt(() => {
+    const all = this.shards.filter(shard => !shard.error && shard.length > 0);
+    const count = Math.min(all.length, Math.max(2, Math.floor((this.source instanceof Http ? SIZES_MOST : 100 * SIZES_MOST) / this.fields.length)));
+    const some = Array.from({length: count}, (_, i) => all[Math.floor(i * all.length / count)]);
+    const sizes = this.fields.map(() => 0), scale = count && this.length / some.reduce((sum, shard) => sum + shard.length, 0);
+    await for_all(some, async shard => {
+      for (const field of this.fields) {
+        const size = await this.attempt(() => {
           const view = this.view(shard);
-          return this.call(() => library.view_field_size(view, field.number), size => size < 0);
+          return this.call(() => library.view_field_size(view, field.number), out => out < 0);
         });
-    return [some.length, sizes];
+        sizes[field.number] += size;
+      }
+    });
+    return [some.length, sizes.map(size => size * scale)];
   }
 }
 

@@ -6,6 +6,7 @@ const PIXELS_MOST = 1 << 26; // of an image that is shown
 const CANVAS_MOST = 512; // pixels of a plotted array in each direction
 const TEXT_MOST = 200000;
 const NODES_MOST = 20000; // of a msgpack tree
+const FEW = 8; // elements of an array that are shown as numbers
 const CHILDREN_MOST = 200; // of one node, at first
 
 export const element = (tag, className = '', ...children) => {
@@ -25,9 +26,14 @@ export const bytes_text = size => {
   return `${unit && size < 100 ? size.toFixed(1) : Math.round(size)} ${units[unit]}`;
 };
 
-// What a field is shown as: image, video, text, number, array, msgpack or bytes.
-export const kind_of = field => ({jpeg: 'image', jpg: 'image', png: 'image', mp4: 'video', webm: 'video', utf8: 'text',
-  int: 'number', u64: 'number', i64: 'number', array: 'array', npy: 'array', msgpack: 'msgpack', tree: 'msgpack'})[field.base] ?? 'bytes';
+// What a field is shown as: image, video, text, number, array, msgpack or bytes. Arrays of
+// few elements are numbers.
+const kinds = {jpeg: 'image', jpg: 'image', png: 'image', mp4: 'video', webm: 'video', utf8: 'text', int: 'number', u64: 'number', i64: 'number',
+  array: 'array', npy: 'array', msgpack: 'msgpack', tree: 'msgpack'};
+export const kind_of = field => {
+  const shape = /^array\(\w+((?:,\d+)*)\)/.exec(field.inside);
+  return shape && shape[1].split(',').reduce((a, b) => a * (b || 1), 1) <= FEW ? 'number' : kinds[field.base] ?? 'bytes';
+};
 
 const u16 = (data, at) => data[at] << 8 | data[at + 1];
 const little16 = (data, at) => data[at] | data[at + 1] << 8;
@@ -38,7 +44,12 @@ const ascii = (data, at, size) => String.fromCharCode(...data.subarray(at, at + 
 export function media_of(data) {
   if (data.length > 24 && u32(data, 0) === 0x89504E47) return {mime: 'image/png', width: u32(data, 16), height: u32(data, 20)};
   if (data.length > 10 && ascii(data, 0, 4) === 'GIF8') return {mime: 'image/gif', width: little16(data, 6), height: little16(data, 8)};
-  if (data.length > 30 && ascii(data, 0, 4) === 'RIFF' && ascii(data, 8, 4) === 'WEBP') return {mime: 'image/webp', width: 1, height: 1};
+  if (data.length > 30 && ascii(data, 0, 4) === 'RIFF' && ascii(data, 8, 4) === 'WEBP') {
+    const sizes = {'VP8X': [little16(data, 24) + 1, little16(data, 27) + 1, data[26] | data[29]], 'VP8 ': [little16(data, 26) & 16383, little16(data, 28) & 16383, 0],
+      'VP8L': [(little16(data, 21) & 16383) + 1, (data[22] >> 6 | little16(data, 23) << 2 & 16383) + 1, 0]};
+    const [width, height, more] = sizes[ascii(data, 12, 4)] ?? [0, 0, 0];
+    return {mime: 'image/webp', width: more ? 65536 : width, height: more ? 65536 : height};
+  }
   if (data.length > 12 && ascii(data, 4, 4) === 'ftyp') return {mime: 'video/mp4'};
   if (data.length > 4 && u32(data, 0) === 0x1A45DFA3) return {mime: 'video/webm'};
   if (data.length > 4 && data[0] === 0xFF && data[1] === 0xD8) {
@@ -48,7 +59,7 @@ export function media_of(data) {
         return {mime: 'image/jpeg', width: u16(data, at + 7), height: u16(data, at + 5)};
       if (mark === 0xFF) at -= 1 + u16(data, at + 2);
     }
-    return {mime: 'image/jpeg', width: 1, height: 1};
+    return {mime: 'image/jpeg', width: 0, height: 0};
   }
   return null;
 }
@@ -56,12 +67,13 @@ export function media_of(data) {
 const fault = message => element('span', 'fault', message);
 
 function image(data, media) {
-  if (media.width * media.height > PIXELS_MOST || !media.width || !media.height)
+  if (!media.width || !media.height) return fault(`damaged: an image without a size (${bytes_text(data.length)})`);
+  if (media.width * media.height > PIXELS_MOST)
     return fault(`image of ${grouped(media.width)} x ${grouped(media.height)} pixels: not shown (maximum ${grouped(PIXELS_MOST)})`);
   const out = element('img'), url = URL.createObjectURL(new Blob([data], {type: media.mime}));
   out.decoding = 'async';
   out.alt = '';
-  if (media.width < 128 && media.width > 1) out.classList.add('small', 'pixels');
+  if (media.width < 128) out.classList.add('small', 'pixels');
   out.onload = () => URL.revokeObjectURL(url);
   out.onerror = () => {
     URL.revokeObjectURL(url);
@@ -71,14 +83,30 @@ function image(data, media) {
   return out;
 }
 
-function video(data, media) {
+// The name of an MP4's first codec, from its sample description.
+function codec_of(data) {
+  for (let at = data.indexOf(0x73); at >= 0; at = data.indexOf(0x73, at + 1))
+    if (at + 20 <= data.length && ascii(data, at, 4) === 'stsd') return ` ${ascii(data, at + 16, 4).replace(/\W/g, '?')}`;
+  return '';
+}
+
+// In full with controls; otherwise its first frame.
+function video(data, media, full) {
   const out = element('video'), url = URL.createObjectURL(new Blob([data], {type: media.mime}));
-  out.controls = out.muted = out.loop = out.playsInline = true;
-  out.onerror = () => out.replaceWith(fault(`this browser does not play this video (${bytes_text(data.length)})`));
-  out.src = url;
+  out.controls = full;
+  out.muted = out.loop = out.playsInline = true;
   out.release = () => URL.revokeObjectURL(url);
+  if (!full) out.onloadeddata = out.release;
+  out.onerror = () => {
+    out.release();
+    out.replaceWith(full ? fault(`this browser does not play this${codec_of(data)} video (${bytes_text(data.length)}); \`bags get\` writes it to a file`)
+      : video_words(data.length));
+  };
+  out.src = url;
   return out;
 }
+
+const video_words = size => element('span', 'soft', `\u25B6 video, ${bytes_text(size)}`);
 
 export function hex(data, most = 1024) {
   const lines = [];
@@ -142,6 +170,7 @@ function picture(all, dtype, height, width, channels) {
       out.data[to + 3] = channels === 4 ? at(3) * 255 : Number.isNaN(at(0)) ? 0 : 255;
     }
   context.putImageData(out, 0, 0);
+  canvas.className = 'pixels';
   canvas.title = `${short(low)} to ${short(high)}`;
   return canvas;
 }
@@ -153,7 +182,7 @@ export function plot(all, bars = false, width = 480, height = 120) {
   const [low, high] = bars ? [0, range_of(all)[1]] : range_of(all), span = high - low || 1;
   const y = number => height - 4 - (Number(number) - low) / span * (height - 8);
   context.strokeStyle = context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue('--accent').trim();
-  context.lineWidth = 1.5;
+  context.lineWidth = 2;
   if (bars) {
     const wide = width / all.length;
     all.forEach((number, i) => context.fillRect(i * wide + 1, y(number), Math.max(wide - 2, 1), height - y(number)));
@@ -169,23 +198,18 @@ export function plot(all, bars = false, width = 480, height = 120) {
 
 function array(value, full) {
   const {dtype, shape} = value, all = numbers(value), count = shape.reduce((a, b) => a * b, 1);
-  const title = `${dtype} ${shape.join(' x ')}`;
+  const title = `${dtype} ${shape.join(' \u00D7 ')}`;
   if (!all) return element('span', 'soft', title);
   if (count === 1) return element('span', 'number', short(all[0], dtype));
   const values = most => [...all.slice(0, most)].map(number => short(number, dtype)).join(', ') + (count > most ? ', ...' : '');
-  const out = element('span', 'array'), last = shape[shape.length - 1];
   if (count === 0) return element('span', 'soft', `${title}: no elements`);
-  if (shape.length === 1 && count > 8) out.append(plot(all, false, full ? 480 : 160, full ? 120 : 60));
-  else if (shape.length === 2 && count > 16) out.append(picture(all, dtype, shape[0], shape[1], 1));
-  else if (shape.length === 3 && (last === 1 || last === 3 || last === 4)) out.append(picture(all, dtype, shape[0], shape[1], last));
-  else if (shape.length >= 3) out.append(picture(all.slice(0, shape.at(-1) * shape.at(-2)), dtype, shape.at(-2), shape.at(-1), 1));
-  if (!full) {
-    if (!out.firstChild) out.append(values(8));
-    return out;
-  }
-  const [low, high] = range_of(all);
-  out.append(element('div', 'soft', `${title}, ${short(low)} to ${short(high)}` +
-    (shape.length > 3 || shape.length === 3 && !(last === 1 || last === 3 || last === 4) ? '; the first slice is drawn' : '')),
+  if (count <= FEW) return element('span', 'array', values(FEW));
+  const rank = shape.length, is_image = rank === 3 && [1, 3, 4].includes(shape[2]);
+  const [height, width, channels] = is_image ? shape : [...shape.slice(-2), 1];
+  const out = element('span', 'array', rank === 1 ? plot(all, false, full ? 960 : 160, full ? 240 : 40) : picture(all, dtype, height, width, channels));
+  if (!full) return out;
+  const [low, high] = range_of(all), drawn = rank === 1 ? count : height * width * channels;
+  out.append(element('div', 'soft', `${title}, ${short(low)} to ${short(high)}${drawn < count ? '; the first slice is drawn' : ''}`),
     element('pre', '', values(256)));
   return out;
 }
@@ -275,12 +299,14 @@ function tree(value, key, open) {
 
 // ---- any value ----
 
-// {node, text, number}: text and number are what filters and histograms use.
-export function show(field, data, full) {
-  const kind = kind_of(field), media = kind === 'image' || kind === 'video' || kind === 'bytes' ? media_of(data) : null;
+// {node, text, number}: text and number are what filters and histograms use. A compressed
+// value must have at most `most` bytes.
+export function show(field, data, full, most = Infinity) {
+  const kind = kind_of(field), compressed = field.inside !== field.type && field.type.startsWith('zstd(');
+  if (compressed && /^(image|video|bytes|msgpack)$/.test(kind)) data = decode('zstd(bytes)', data, most);
+  const media = kind === 'image' || kind === 'video' || kind === 'bytes' ? media_of(data) : null;
   if (media && media.mime.startsWith('image')) return {node: image(data, media)};
-  if (media && full) return {node: video(data, media)};
-  if (media) return {node: element('span', 'soft', `\u25B6 video, ${bytes_text(data.length)}`)};
+  if (media) return {node: video(data, media, full)};
   if (kind === 'image' || kind === 'video') {
     const node = element('div', '', fault(`damaged: not ${kind === 'image' ? 'an image' : 'a video'} (${bytes_text(data.length)})`));
     if (full) node.append(hex(data, 256));
@@ -296,13 +322,13 @@ export function show(field, data, full) {
     const value = msgpack(data), text = brief(value).slice(0, 400);
     return {node: full ? tree(value, undefined, true) : element('span', '', text), text};
   }
-  const value = decode(field.type, data);
+  const value = decode(field.type, data, most);
   if (kind === 'text') {
     const most = full ? TEXT_MOST : 200;
     return {node: element('span', 'text', value.slice(0, most) + (value.length > most ? '...' : '')), text: value.slice(0, 2000)};
   }
-  if (kind === 'number') return {node: element('span', 'number', String(value)), text: String(value), number: Number(value)};
+  if (typeof value === 'bigint') return {node: element('span', 'number', String(value)), text: String(value), number: Number(value)};
   if (!value || !value.shape) return {node: hex(data)};
-  const node = array(value, full), single = node.className === 'number';
-  return {node, text: single ? node.textContent : undefined, number: single ? Number(node.textContent) : undefined};
+  const node = array(value, full), text = kind === 'number' ? node.textContent : undefined;
+  return {node, text, number: text === undefined ? undefined : Number(text)};
 }

@@ -168,6 +168,7 @@ function describe() {
     : `${grouped(length)} datapoints so far, ${grouped(known)} of ${shards.length > 1 ? grouped(shards.length) : '...'} shards`;
   document.title = complete ? `${name}: ${length} datapoints` : `${name}: opening, ${known} shards`;
   alerts();
+  show_total();
   grid.resize();
 }
 
@@ -183,7 +184,7 @@ function list_fields() {
   at('fields').replaceChildren(...items);
 }
 
-// How many bytes the fields have, of all shards or of some.
+// How many bytes the fields have.
 async function measure_fields() {
   if (dataset.fields.length > 64) return;
   const of = dataset, [count, sizes] = await of.sizes();
@@ -191,8 +192,9 @@ async function measure_fields() {
   const total = sizes.reduce((a, b) => a + b, 0) || 1;
   [...at('fields').children].forEach((item, i) => {
     const share = (100 * sizes[i] / total).toFixed(sizes[i] / total < 0.1 ? 1 : 0);
-    item.append(element('span', 'soft', `${bytes_text(sizes[i])}, ${share} %`));
-    if (count < of.shards.length) item.title += ` (sizes: ${count} of ${of.shards.length} shards)`;
+    const part = count < of.shards.length;
+    item.append(element('span', 'soft', `${part ? '\u2248 ' : ''}${bytes_text(sizes[i])}, ${share} %`));
+    if (part) item.title += ` (the size is estimated from ${count} of ${of.shards.length} shards)`;
   });
 }
 
@@ -246,7 +248,7 @@ async function fill(index, field, out, full, is_stale) {
         return;
       }
       try {
-        const shown = show(field, data, full);
+        const shown = show(field, data, full, most);
         if (!field.sequence) remember(index, field, shown);
         into.replaceChildren(shown.node);
       } catch (error) {
@@ -314,9 +316,8 @@ const grid = {
 
   // The layout depends on the fields: those with images are on top.
   reset() {
-    const visual = dataset.fields.filter(field => ['image', 'video'].includes(kind_of(field)));
-    const drawn = dataset.fields.filter(field => kind_of(field) === 'array');
-    this.media = visual.find(field => !field.sequence) ?? visual[0] ?? (drawn.length && dataset.fields.length < 4 ? drawn[0] : null);
+    const of_kind = kind => dataset.fields.filter(field => kind_of(field) === kind).sort((a, b) => a.sequence - b.sequence);
+    this.media = of_kind('image')[0] ?? of_kind('video')[0] ?? (dataset.fields.length < 4 ? of_kind('array')[0] : null);
     const order = field => ['text', 'number', 'msgpack'].includes(kind_of(field)) ? 0 : 1;
     this.lines = dataset.fields.filter(field => field !== this.media).sort((a, b) => order(a) - order(b)).slice(0, CARD_LINES);
     this.position = 0;
@@ -459,6 +460,10 @@ function select(index, keep_address = true) {
   if (keep_address) link();
 }
 
+function show_total() {
+  for (const total of document.querySelectorAll('.total')) total.textContent = ` of ${grouped(dataset.length)}${dataset.complete ? '' : ' so far'}`;
+}
+
 function show_detail(index) {
   const detail = at('detail'), mine = dataset;
   const stale = () => selected !== index || dataset !== mine;
@@ -468,12 +473,13 @@ function show_detail(index) {
     out.onclick = click;
     return out;
   };
-  detail.replaceChildren(element('div', 'bar', element('b', '', `#${grouped(index)}`),
+  detail.replaceChildren(element('div', 'bar', element('b', '', `#${grouped(index)}`, element('span', 'soft total')),
     button('\u2190', 'previous', () => step(-1)), button('\u2192', 'next', () => step(1)), button('\u2715', 'close', () => select(null))));
+  show_total();
   detail.dataset.index = index;
   detail.scrollTop = 0;
   const visual = field => ['image', 'video'].includes(kind_of(field)) ? 0 : 1;
-  const ordered = [...dataset.fields].sort((a, b) => visual(a) - visual(b));
+  const ordered = [...dataset.fields].sort((a, b) => (b === grid.media) - (a === grid.media) || visual(a) - visual(b));
   const add = from => {
     const fields = ordered.slice(from, from + FIELDS_MOST);
     for (const field of fields) {
@@ -571,7 +577,7 @@ async function load_more(count) {
 async function histogram() {
   const dialog = at('dialog'), choice = element('select'), out = element('div'), close = element('button', '', '\u2715');
   for (const field of dataset.fields.slice(0, FIELDS_MOST)) {
-    if (!field.sequence && (kind_of(field) === 'number' || /^array\(\w+(,1)*\)$/.test(field.type)))
+    if (!field.sequence && kind_of(field) === 'number' && !/^array\(\w+,(?!1\)|1,)/.test(field.inside))
       choice.append(Object.assign(element('option', '', field.name), {value: `n${field.number}`}));
   }
   for (const field of dataset.fields.slice(0, FIELDS_MOST))
@@ -600,7 +606,7 @@ async function histogram() {
     for (const number of numbers)
       bins[Math.min(Math.floor((number - low) / ((high - low + (whole ? 1 : 0)) || 1) * bins.length), bins.length - 1)]++;
     const mean = numbers.reduce((a, b) => a + b, 0) / numbers.length, words = number => String(Number(number.toPrecision(6)));
-    out.replaceChildren(plot(bins, true, 1200, 440), element('div', 'soft',
+    out.replaceChildren(plot(bins, true, 1200, 440), element('div', 'axis soft', element('span', '', words(low)), element('span', '', words(high))), element('div', '',
       `${words(low)} to ${words(high)}, mean ${words(mean)}; ${numbers.length === of.length ? `all ${grouped(of.length)} datapoints`
         : `a sample: ${grouped(numbers.length)} of ${grouped(of.length)} datapoints, in ${runs} runs`}${faults ? `; ${faults} could not be read` : ''}`));
   };

@@ -181,11 +181,31 @@ static bags_value value;
 static bags_buffer scratch;
 static const bags_field blob_field = {"blob", "bytes"};
 
+#ifdef VIEWER_ZSTD
+#define ZSTD_CODEC bags_codec_zstd
+#else
+static bags_code no_zstd(const bags_codec *codec, const bags_type *type,
+    const bags_allocator *allocator, void **state, bags_error *err) {
+    (void)codec, (void)type, (void)allocator, (void)state;
+    return bags_fail(err, BAGS_ERROR_TYPE,
+        "this page was built without libzstd; read it with `bags get`");
+}
+
+static const bags_codec codec_none = {"zstd", no_zstd, NULL, NULL, NULL, NULL};
+#define ZSTD_CODEC codec_none
+#endif
+
 static const bags_registry *registry(void) {
     static bags_registry *made;
+    static bags_zstd_options options = {NULL, 0, MOST};
+    static bags_codec zstd;
     if (!made) {
         made = bags_registry_create(&memory, NULL);
-        if (made && bags_registry_add(made, &bags_codec_npy, NULL))
+        zstd = ZSTD_CODEC;
+        options.registry = made;
+        zstd.user = &options;
+        if (made && (bags_registry_add(made, &bags_codec_npy, NULL) ||
+                        bags_registry_add(made, &zstd, NULL)))
             made = NULL;
     }
     return made;
@@ -196,9 +216,6 @@ EXPORT void *view_allocate(size_t size) { return malloc(size); }
 EXPORT void view_free(void *data) { free(data); }
 
 EXPORT const char *view_error(void) { return failure.message; }
-
-/* True if the last failure is that a file is missing. */
-EXPORT int view_is_missing(void) { return failure.code == BAGS_ERROR_MISSING; }
 
 /* Bytes of the memory that the last failed call did not get, or 0. */
 EXPORT double view_refused(void) {
@@ -418,15 +435,17 @@ EXPORT double view_find(view *opened, bags_index *index, int kind, const void *d
 
 /* ---- decoding ---- */
 
-/* Decode bytes that JavaScript has. Returns the bags_kind, or -1: view_error. */
-EXPORT int view_decode(const char *type, const void *data, size_t size) {
+/* Decode bytes that JavaScript has, with at most this much memory. Returns the
+ * bags_kind, or -1: view_error. */
+EXPORT int view_decode(const char *type, const void *data, size_t size, double most) {
     bags_view bytes = {(const unsigned char *)data, size};
-    if (!scratch.resize)
-        scratch = bags_buffer_of(&memory);
+    bags_buffer_free(&scratch); /* it may have as many bytes as the largest value */
+    scratch = bags_buffer_of(&memory);
     memset(&value, 0, sizeof value);
-    if (bags_decode(registry(), type, bytes, &scratch, &value, &failure))
-        return -1;
-    return (int)value.kind;
+    limit = most < MOST ? (size_t)most + 4096 : MOST;
+    bags_code code = bags_decode(registry(), type, bytes, &scratch, &value, &failure);
+    limit = MOST;
+    return code ? -1 : (int)value.kind;
 }
 
 EXPORT uint64_t view_value_uint(void) { return value.uint; }

@@ -1,0 +1,23 @@
+/*
+ * zstd_decoder.c - the decoder of libzstd, compiled from its source for the small size
+ * that a page needs.
+ */
+#pragma clang diagnostic ignored "-Weverything"
+
+#define DEBUGLEVEL 0
+#define HUF_FORCE_DECOMPRESS_X1
+#define ZSTD_DISABLE_ASM 1
+#define ZSTD_FORCE_DECOMPRESS_SEQUENCES_SHORT
+#define ZSTD_LEGACY_SUPPORT 0
+#define ZSTD_NO_INLINE
+#define ZSTD_TRACE 0
+
+#include "common/entropy_common.c"
+#include "common/error_private.c"
+#include "common/fse_decompress.c"
+#include "common/xxhash.c"
+#include "common/zstd_common.c"
+#include "decompress/huf_decompress.c"
+#include "decompress/zstd_ddict.c"
+#include "decompress/zstd_decompress.c"
+#include "decompress/zstd_decompress_block.c"
