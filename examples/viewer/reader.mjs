@@ -238,7 +238,7 @@ export class Http extends Source {
   }
 
   url(path) {
-    const base = this.archive ?? this.path;
+    const base = this.archive ?? this.path.replace(/\.bag$/, ''); // .crc and .idx are next to a Bag
     return base + path.slice(base.length).split('/').map(encodeURIComponent).join('/') + this.query;
   }
 
@@ -292,7 +292,7 @@ export class Http extends Source {
           this.bytes += part.value.length;
           if (size > limit) {
             stop.abort();
-            throw Error(`more than ${limit} bytes were sent`);
+            throw Error(`too large (more than ${limit} bytes)`);
           }
         }
         const data = new Uint8Array(size);
@@ -324,7 +324,7 @@ export class Http extends Source {
     if (/\.json$/.test(file.path)) {
       const answer = await this.request(file.path, 'GET');
       if (!answer) return this.missing(file);
-      const data = await answer.body(SPEC_MOST + PAGE);
+      const data = await answer.body(SPEC_MOST);
       this.keep_all(file, 0, data);
       file.size = data.length;
       return;
@@ -383,22 +383,16 @@ export class Http extends Source {
   }
 
   kind(path) {
-    if (/\.(bag|idx|crc|json|zip|tar)$/i.test(path) || path === this.archive || /\/finalized$/.test(path)) {
+    const file = () => {
       const size = this.size(path);
-      return size === -EAGAIN ? size : size < 0 ? NONE : FILE;
-    }
+      return size === -ENOENT ? NONE : size < 0 ? size : FILE;
+    };
+    if (/\.(bag|idx|crc|json|zip|tar)$/i.test(path) || path === this.archive || /\/finalized$/.test(path)) return file();
     if (/\.partial$/.test(path)) {
-      // Next to a finished record there is no other.
-      const record = this.size(path.replace(/\.partial$/, ''));
-      if (record !== -ENOENT) return record === -EAGAIN ? record : NONE;
-      if (path !== this.path + '/spec.json.partial') {
-        const size = this.size(path);
-        return size === -EAGAIN ? size : size < 0 ? NONE : FILE;
-      }
-      const first = this.size(this.path + '/000000/spec.json');
-      if (first !== -ENOENT) return first === -EAGAIN ? first : NONE;
-      const size = this.size(path);
-      return size === -EAGAIN ? size : size < 0 ? NONE : FILE;
+      // Next to a finished record, or shards, there is no other.
+      const others = [path.replace(/\.partial$/, ''), ...path === this.path + '/spec.json.partial' ? [this.path + '/000000/spec.json'] : []];
+      const found = others.map(other => this.size(other)).find(size => size !== -ENOENT);
+      return found === undefined ? file() : found < 0 ? found : NONE;
     }
     return path === this.path || this.shard_names().includes(name_of(path)) ? DIRECTORY : NONE;
   }
@@ -720,6 +714,7 @@ export class Dataset {
         const own = from.size(join(path, 'spec.json'));
         const first = from.names ? -ENOENT : from.size(join(path, '000000', 'spec.json'));
         if (own === -EAGAIN || first === -EAGAIN) throw AGAIN;
+        if (own < 0 && own !== -ENOENT) throw Error(`${path}/spec.json: ${from.explain(join(path, 'spec.json'))}`);
         return own >= 0 || (first < 0 && !(from.names && from.names.length));
       });
       if (single) {

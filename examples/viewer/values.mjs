@@ -179,8 +179,8 @@ export function plot(all, bars = false, width = 480, height = 120) {
   const canvas = element('canvas'), context = canvas.getContext('2d');
   canvas.width = width;
   canvas.height = height;
-  const [low, high] = bars ? [0, range_of(all)[1]] : range_of(all), span = high - low || 1;
-  const y = number => height - 4 - (Number(number) - low) / span * (height - 8);
+  const [low, high] = bars ? [0, range_of(all)[1]] : range_of(all);
+  const y = number => high > low ? height - 4 - (Number(number) - low) / (high - low) * (height - 8) : height / 2;
   context.strokeStyle = context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue('--accent').trim();
   context.lineWidth = 2;
   if (bars) {

@@ -623,23 +623,22 @@ function open_files(files, name) {
   current = open_source(() => new Local(name, files), '');
 }
 
+// Chromium lets a page from the disk read handles, but not entries.
 async function dropped(items) {
-  const files = new Map();
-  const walk = async entry => {
-    const name = entry.fullPath.slice(1);
-    if (entry.isFile) return files.set(name, await new Promise((done, failed) => entry.file(done, failed)));
-    const reader = entry.createReader();
-    for (;;) {
-      const some = await new Promise((done, failed) => reader.readEntries(done, failed));
-      if (!some.length) return;
-      await Promise.all(some.map(walk));
-    }
+  const files = new Map(), by_handle = location.protocol === 'file:' && 'getAsFileSystemHandle' in items[0];
+  const walk = async (of, name) => {
+    const children = [];
+    if (of.kind === 'file') return files.set(name, await of.getFile());
+    if (of.isFile) return files.set(name, await new Promise((done, failed) => of.file(done, failed)));
+    if (of.values) for await (const child of of.values()) children.push(child);
+    const reader = of.createReader?.();
+    for (let some; reader && (some = await new Promise((done, failed) => reader.readEntries(done, failed))).length;) children.push(...some);
+    return Promise.all(children.map(child => walk(child, `${name}/${child.name}`)));
   };
-  const entries = [...items].map(item => item.webkitGetAsEntry?.()).filter(Boolean);
-  if (!entries.length) return;
-  await Promise.all(entries.map(walk));
-  const bag = entries.find(entry => /\.bag$/.test(entry.name));
-  open_files(files, (bag ?? entries[0]).name);
+  const roots = (await Promise.all([...items].map(item => by_handle ? item.getAsFileSystemHandle() : item.webkitGetAsEntry()))).filter(Boolean);
+  if (!roots.length) return;
+  await Promise.all(roots.map(root => walk(root, root.name)));
+  open_files(files, (roots.find(root => /\.bag$/.test(root.name)) ?? roots[0]).name);
 }
 
 // ---- events ----

@@ -197,7 +197,7 @@ static const bags_codec codec_none = {"zstd", no_zstd, NULL, NULL, NULL, NULL};
 
 static const bags_registry *registry(void) {
     static bags_registry *made;
-    static bags_zstd_options options = {NULL, 0, MOST};
+    static bags_zstd_options options = {NULL, MOST, 0};
     static bags_codec zstd;
     if (!made) {
         made = bags_registry_create(&memory, NULL);

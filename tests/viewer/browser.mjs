@@ -1,5 +1,5 @@
-// browser.mjs - drives headless Chromium by its DevTools protocol, over pipes; and a
-// web server with ranges, latency and the faults that tests ask for.
+// browser.mjs - drives headless Chromium by its DevTools protocol, over pipes; nginx with
+// latency; and a web server with ranges, and the faults that tests ask for.
 import {spawn} from 'node:child_process';
 import fs from 'node:fs';
 import http from 'node:http';
@@ -9,7 +9,7 @@ import path from 'node:path';
 export async function launch() {
   const profile = fs.mkdtempSync(path.join(os.tmpdir(), 'bags-chromium-'));
   const chromium = spawn('chromium', ['--headless=new', '--no-sandbox', '--disable-gpu', '--disable-dev-shm-usage', '--no-first-run',
-    '--remote-debugging-pipe', `--user-data-dir=${profile}`, '--force-device-scale-factor=1', 'about:blank'],
+    '--disable-background-networking', '--disable-component-update', '--disable-sync', '--remote-debugging-pipe', `--user-data-dir=${profile}`, '--force-device-scale-factor=1', 'about:blank'],
   {stdio: ['ignore', 'ignore', 'ignore', 'pipe', 'pipe']});
   const waiting = new Map(), listeners = [];
   let id = 0, text = '';
@@ -48,7 +48,34 @@ export async function launch() {
         await new Promise(done => setTimeout(done, 20));
       }
     };
-    return {call, run, wait, events,
+    // The requests to a server, and the bytes of their answers, since the page was opened or `begin`.
+    const traffic = (url, begin = 0) => {
+      const sent = new Set(), of = name => events.slice(begin).filter(({method}) => method === `Network.${name}`).map(({params}) => params);
+      for (const {requestId, request} of of('requestWillBeSent')) if (request.url.startsWith(url)) sent.add(requestId);
+      const bytes = of('dataReceived').reduce((sum, part) => sum + (sent.has(part.requestId) ? part.encodedDataLength : 0), 0);
+      return {requests: sent.size, bytes};
+    };
+    const drop = async files => {
+      for (const type of ['dragEnter', 'dragOver', 'drop'])
+        await call('Input.dispatchDragEvent', {type, x: 200, y: 300, data: {items: [], files, dragOperationsMask: 1}});
+    };
+    const pick = async (selector, files) => {
+      const {root} = await call('DOM.getDocument'), {nodeId} = await call('DOM.querySelector', {nodeId: root.nodeId, selector});
+      await call('DOM.setFileInputFiles', {nodeId, files});
+    };
+    // Open a page, and evaluate an expression where a line of its script has access to, before that line runs.
+    const within = async (url, lineNumber, expression) => {
+      await call('Debugger.enable');
+      await call('Debugger.setBreakpointByUrl', {url, lineNumber});
+      events.length = 0;
+      await call('Page.navigate', {url});
+      for (let paused; !paused; await new Promise(done => setTimeout(done, 20))) {
+        paused = events.find(({method}) => method === 'Debugger.paused');
+        if (paused) await call('Debugger.evaluateOnCallFrame', {callFrameId: paused.params.callFrames[0].callFrameId, expression});
+      }
+      await call('Debugger.disable');
+    };
+    return {call, run, wait, events, traffic, drop, pick, within,
       open: async url => {
         events.length = 0;
         await call('Page.navigate', {url: 'about:blank'});
@@ -66,15 +93,25 @@ export async function launch() {
   return {page, close};
 }
 
+// Serve a directory by nginx, whose answers wait `trip` ms; NULL: it is not installed.
+export function serve_nginx(root, trip) {
+  const modules = '/usr/lib/nginx/modules', dir = fs.mkdtempSync(path.join(os.tmpdir(), 'bags-nginx-')), port = 20000 + process.pid % 10000;
+  if (!fs.existsSync(`${modules}/ngx_http_lua_module.so`)) return null;
+  const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi'].map(name => `${name}_temp_path ${dir}/${name};`).join(' ');
+  fs.writeFileSync(`${dir}/conf`, `load_module ${modules}/ndk_http_module.so; load_module ${modules}/ngx_http_lua_module.so;
+    daemon off; pid ${dir}/pid; error_log ${dir}/error.log; ${process.getuid() ? '' : 'user root;'} events { worker_connections 2048; }
+    http { access_log off; ${temporary} sendfile on; tcp_nopush on; autoindex on; server { listen 127.0.0.1:${port};
+      access_by_lua_block { ngx.sleep(${trip / 1000}) } add_header Access-Control-Allow-Origin *; location /d/ { alias ${root}/; } } }`);
+  const job = spawn('nginx', ['-e', `${dir}/error.log`, '-c', `${dir}/conf`], {stdio: 'ignore'});
+  return {url: `http://127.0.0.1:${port}`, close: () => { job.kill(); fs.rmSync(dir, {recursive: true, force: true}); }};
+}
+
 // Serve `roots`, {name: directory}. Options: delay (ms), cors, ranges, missing_cors.
 export async function serve(roots, {delay = 0, cors = true, ranges = true, missing_cors = false} = {}) {
-  const counts = {requests: 0, bytes: 0, log: []};
   const server = http.createServer(async (request, answer) => {
     const [, name, ...rest] = decodeURIComponent(new URL(request.url, 'http://x').pathname).split('/');
     const where = roots[name] === undefined || rest.includes('..') ? null : path.join(roots[name], ...rest);
     const headers = {};
-    counts.requests++;
-    counts.log.push(`${request.method} ${request.url} ${request.headers.range ?? ''}`);
     await new Promise(done => setTimeout(done, delay));
     const info = where && fs.existsSync(where) ? fs.statSync(where) : null;
     if (cors && (info?.isFile() || missing_cors)) headers['Access-Control-Allow-Origin'] = '*';
@@ -93,9 +130,8 @@ export async function serve(roots, {delay = 0, cors = true, ranges = true, missi
     headers['Content-Length'] = stop - start;
     answer.writeHead(status, headers);
     if (request.method === 'HEAD' || start === stop) return answer.end();
-    counts.bytes += stop - start;
     fs.createReadStream(where, {start, end: stop - 1}).pipe(answer);
   });
   await new Promise(done => server.listen(0, '127.0.0.1', done));
-  return {url: `http://127.0.0.1:${server.address().port}`, counts, close: () => { server.closeAllConnections?.(); server.close(); }};
+  return {url: `http://127.0.0.1:${server.address().port}`, close: () => { server.closeAllConnections?.(); server.close(); }};
 }

@@ -8,6 +8,9 @@ import shutil
 import struct
 import subprocess
 import sys
+import zipfile
+
+import zstandard
 
 bags, out = sys.argv[1:]
 photos = [open(f'tests/data/photos/{name}', 'rb').read() for name in ('china.jpg', 'flower.jpg')]
@@ -58,6 +61,9 @@ for name, *keys in (('pets', 'caption', 'label'), ('six', 'label')):
     for key in keys:
         subprocess.run([bags, 'index', f'{out}/{name}', key], check=True, stdout=subprocess.DEVNULL)
 subprocess.run([bags, 'zip', f'{out}/pets', f'{out}/pets.zip'], check=True, stdout=subprocess.DEVNULL)
+kinds = {'image': 'png', 'label': 'int,4', 'caption': 'utf8', 'wave': 'array,float32,32', 'meta': 'msgpack'}
+pack('compressed', ','.join(f'{name}=zstd({kind})' for name, kind in kinds.items()),
+     [{**{name: row[name] for name in kinds}, 'image': blob(zstandard.compress(small(i)))} for i, row in enumerate(pets)])
 pack('shards', 'image=png,label=int(4)', [{'image': blob(small(i)), 'label': i % 10} for i in range(30000)], '--shard-length', '30')
 pack('gap', spec, pets, '--shard-length', '10')
 shutil.rmtree(f'{out}/gap/000003')
@@ -78,7 +84,9 @@ svg = b'<svg xmlns="http://www.w3.org/2000/svg" onload="parent.attacked=1"><scri
 os.makedirs(f'{out}/hostile')
 huge = struct.pack('>II', 65535, 65535)
 fields = {'<script>window.attacked=1<|script>': ('utf8', script.encode()), 'svg': ('bytes', svg), 'svg2': ('png', svg),
-          'vast': ('png', small(1)[:16] + huge + small(1)[24:]), 'tree': ('msgpack', b'\xdd\xff\xff\xff\xff'),
+          'vast': ('png', small(1)[:16] + huge + small(1)[24:]), 'vast2': ('jpeg', b'\xff\xd8\xff\xc0\0\x11\x08' + b'\xff' * 4 + bytes(20)),
+          'vast3': ('jpeg', photos[0][:2] + b'\xff\xdb\0\x04\0\0\1' + photos[0][2:]), 'vast4': ('bytes', b'RIFF\xff\xff\0\0WEBPVP8X' + b'\n\0\0\0' * 2 + b'\xff' * 6 + bytes(20)),
+          'bomb': ('zstd(utf8)', zstandard.ZstdCompressor().compress(bytes(1 << 30))), 'tree': ('msgpack', b'\xdd\xff\xff\xff\xff'),
           'deep': ('msgpack', b'\x91' * 100000), 'claim': ('array(float32,60000,60000)', b'1234'), 'text': ('utf8', script.encode() * 5000)}
 names = sorted(fields)
 json.dump({name: fields[name][0] for name in names}, open(f'{out}/hostile/spec.json', 'w'))
@@ -92,6 +100,13 @@ json.dump({f'f{i:05}': 'i64' for i in range(count)}, open(f'{out}/wide/spec.json
 write_bag(f'{out}/wide/refs.bag', [b'\xdd' + struct.pack('>I', count) + bytes(count)])
 for i in range(500):
     write_bag(f'{out}/wide/f{i:05}.bag', [bytes(8)])
+
+os.makedirs(f'{out}/million')  # and a million of them
+write_bag(f'{out}/million/refs.bag', [b'\xdd' + struct.pack('>I', 10 ** 6) + bytes(10 ** 6)])
+json.dump({f'f{i:07}': 'i64' for i in range(10 ** 6)}, open(f'{out}/million/spec.json', 'w'))
+with zipfile.ZipFile(f'{out}/million.zip', 'w') as archive:
+    for name in 'refs.bag', 'spec.json':
+        archive.write(f'{out}/million/{name}', name)
 
 os.makedirs(f'{out}/endless')  # a blob of 4 GB
 json.dump({'image': 'png'}, open(f'{out}/endless/spec.json', 'w'))
