@@ -191,9 +191,9 @@ async function measure_fields() {
   if (of !== dataset) return;
   const total = sizes.reduce((a, b) => a + b, 0) || 1;
   [...at('fields').children].forEach((item, i) => {
-    const share = (100 * sizes[i] / total).toFixed(sizes[i] / total < 0.1 ? 1 : 0);
+    const share = 100 * sizes[i] / total, words = share > 0 && share < 0.1 ? '< 0.1' : share.toFixed(share < 10 ? 1 : 0);
     const part = count < of.shards.length;
-    item.append(element('span', 'soft', `${part ? '\u2248 ' : ''}${bytes_text(sizes[i])}, ${share} %`));
+    item.append(element('span', 'soft', `${part ? '\u2248 ' : ''}${bytes_text(sizes[i])}, ${words} %`));
     if (part) item.title += ` (the size is estimated from ${count} of ${of.shards.length} shards)`;
   });
 }
@@ -318,8 +318,9 @@ const grid = {
   reset() {
     const of_kind = kind => dataset.fields.filter(field => kind_of(field) === kind).sort((a, b) => a.sequence - b.sequence);
     this.media = of_kind('image')[0] ?? of_kind('video')[0] ?? (dataset.fields.length < 4 ? of_kind('array')[0] : null);
-    const order = field => ['text', 'number', 'msgpack'].includes(kind_of(field)) ? 0 : 1;
-    this.lines = dataset.fields.filter(field => field !== this.media).sort((a, b) => order(a) - order(b)).slice(0, CARD_LINES);
+    const order = field => field === this.media ? 0 : !['text', 'number', 'msgpack'].includes(kind_of(field)) ? 3 : field.sequence ? 2 : 1;
+    this.ordered = [...dataset.fields].sort((a, b) => order(a) - order(b));
+    this.lines = this.ordered.slice(this.media ? 1 : 0).slice(0, CARD_LINES);
     this.position = 0;
     this.clear();
     at('grid').scrollTop = 0;
@@ -478,10 +479,8 @@ function show_detail(index) {
   show_total();
   detail.dataset.index = index;
   detail.scrollTop = 0;
-  const visual = field => ['image', 'video'].includes(kind_of(field)) ? 0 : 1;
-  const ordered = [...dataset.fields].sort((a, b) => (b === grid.media) - (a === grid.media) || visual(a) - visual(b));
   const add = from => {
-    const fields = ordered.slice(from, from + FIELDS_MOST);
+    const fields = grid.ordered.slice(from, from + FIELDS_MOST);
     for (const field of fields) {
       const value = element('div', 'value');
       const part = element('div', 'field', element('div', 'key', element('b', '', field.name), element('code', '', field.type)), value);

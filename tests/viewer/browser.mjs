@@ -3,6 +3,7 @@
 import {spawn} from 'node:child_process';
 import fs from 'node:fs';
 import http from 'node:http';
+import net from 'node:net';
 import os from 'node:os';
 import path from 'node:path';
 
@@ -94,9 +95,12 @@ export async function launch() {
 }
 
 // Serve a directory by nginx, whose answers wait `trip` ms; NULL: it is not installed.
-export function serve_nginx(root, trip) {
-  const modules = '/usr/lib/nginx/modules', dir = fs.mkdtempSync(path.join(os.tmpdir(), 'bags-nginx-')), port = 20000 + process.pid % 10000;
+export async function serve_nginx(root, trip) {
+  const modules = '/usr/lib/nginx/modules', free = net.createServer();
   if (!fs.existsSync(`${modules}/ngx_http_lua_module.so`)) return null;
+  await new Promise(done => free.listen(0, '127.0.0.1', done));
+  const {port} = free.address(), dir = fs.mkdtempSync(path.join(os.tmpdir(), 'bags-nginx-'));
+  await new Promise(done => free.close(done));
   const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi'].map(name => `${name}_temp_path ${dir}/${name};`).join(' ');
   fs.writeFileSync(`${dir}/conf`, `load_module ${modules}/ndk_http_module.so; load_module ${modules}/ngx_http_lua_module.so;
     daemon off; pid ${dir}/pid; error_log ${dir}/error.log; ${process.getuid() ? '' : 'user root;'} events { worker_connections 2048; }

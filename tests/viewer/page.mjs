@@ -13,7 +13,7 @@ let passed = 0, failed = 0;
 const servers = [];
 const server = async (roots, options) => { servers.push(await serve(roots, options)); return servers.at(-1); };
 const site = await server({page: path.dirname(html)});
-const near = await server({d: data, golden}), far = serve_nginx(data, 30) ?? await server({d: data}, {delay: 30});
+const near = await server({d: data, golden}), far = await serve_nginx(data, 30) ?? await server({d: data}, {delay: 30});
 servers.push(far);
 const blind = await server({d: data}, {cors: false}), whole = await server({d: data}, {ranges: false});
 const browser = await launch(), page = await browser.page();
@@ -81,6 +81,13 @@ await test('a dataset, its fields and its datapoints', async () => {
   assert(names.length === 6 && names[0].includes('caption') && names[0].includes('utf8'), names.join());
   await page.wait(`${field(4, 'image')}.querySelector('img').naturalWidth === 32`);
   assert((await page.run(`${field(4, 'caption')}.textContent`)).includes('a dog'), 'caption');
+  await page.wait(`/caption utf8 ?300 B, 0\\.1 %/.test(document.querySelector('[data-name=caption]').textContent)`);
+  const asked = page.events.filter(({method}) => method === 'Network.requestWillBeSent').map(({params}) => params.request.url);
+  assert(asked.every(url => url.startsWith(`${site.url}/page/${path.basename(html)}`) || url.startsWith(`${near.url}/d/pets/`) || url.startsWith('blob:')), asked.join());
+});
+await test('the sizes of fields are those of all shards, or estimates', async () => {
+  await show('shards');
+  await page.wait(`/\u2248 120 KB, /.test(document.querySelector('[data-name=label]').textContent)`, 60);
 });
 await test('one datapoint by its address, then another', async () => {
   await show('pets&i=7');

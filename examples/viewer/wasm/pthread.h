@@ -18,7 +18,7 @@ typedef int pthread_mutex_t;
 #define ZSTD_minCLevel() 0
 #define ZSTD_maxCLevel() 0
 #define ZSTD_compressBound(size) (size)
-#define ZSTD_compressCCtx(context, to, capacity, from, size, level) \
+#define ZSTD_compressCCtx(context, to, capacity, from, size, level)                    \
     ((void)(capacity), (void)(level), (size_t)0)
 
 #endif
