@@ -33,7 +33,6 @@ static const option options[] = {
 #include <microhttpd.h>
 #include <netinet/in.h>
 #include <stdarg.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -57,8 +56,7 @@ static struct {
 static const char *token, *name; /* of the dataset, in addresses; NULL: it is remote */
 static int directory = -1;       /* of the dataset, or that contains the file */
 static const char *file;         /* an archive or a Bag; NULL: a directory */
-static void *page;
-static size_t page_size;
+static bags_view page;
 static char hosts[2][32];
 
 static void open_library(void) {
@@ -84,41 +82,24 @@ static void open_library(void) {
 
 /* ---- the page ---- */
 
-static void page_read(const char *path) {
-    struct stat info;
-    int opened = open(path, O_RDONLY | O_CLOEXEC);
-    if (opened < 0 || fstat(opened, &info) || !S_ISREG(info.st_mode)) {
-        if (opened >= 0)
-            close(opened);
-        return;
-    }
-    page_size = (size_t)info.st_size;
-    page = allocate(page_size + 1, 1);
-    ssize_t count = read(opened, page, page_size);
-    close(opened);
-    if (count < 0 || (size_t)count != page_size)
-        fail_system(count < 0 ? errno : EIO, path, "read");
-}
-
-/* Next to the command: where `make viewer` puts it, and where `make install` does. */
+/* Where BAGS_VIEWER says; or where `make install` and `make viewer` put it, next to the
+ * command. */
 static void page_find(void) {
+    static bags_buffer memory;
     char program[PATH_MAX];
     ssize_t size = readlink("/proc/self/exe", program, sizeof program - 1);
     program[size < 0 ? 0 : size] = '\0';
-    const char *parent = path_parent(program);
-    const char *chosen = getenv("BAGS_VIEWER");
-    if (chosen && *chosen)
-        page_read(chosen);
-    else
-        page_read(string_format("%s/../share/bags/viewer.html", parent));
-    if (!page && !(chosen && *chosen))
-        page_read(string_format("%s/../viewer.html", parent));
-    if (!page)
+    const char *parent = path_parent(program), *path = getenv("BAGS_VIEWER");
+    if (!path || !*path) {
+        path = string_format("%s/../share/bags/viewer.html", parent);
+        if (!path_exists(path))
+            path = string_format("%s/../viewer.html", parent);
+    }
+    if (!path_exists(path))
         fail(BAGS_ERROR_MISSING,
-            "view: viewer.html not found (%s%s); build it with `make viewer`, or set "
-            "BAGS_VIEWER to its path",
-            chosen && *chosen ? chosen : parent,
-            chosen && *chosen ? "" : "/../share/bags/viewer.html");
+            "%s: not found; build it with `make viewer`, or set BAGS_VIEWER to its path",
+            path);
+    page = file_read(path, &memory);
 }
 
 /* ---- the files ---- */
@@ -327,7 +308,8 @@ static enum MHD_Result handle(void *user, struct MHD_Connection *to, const char 
     const char *path = url + 1 + strlen(token) + 1;
     if (!*path)
         return answer(to, MHD_HTTP_OK,
-            mhd.from_buffer(page_size, page, MHD_RESPMEM_PERSISTENT),
+            mhd.from_buffer(
+                page.size, (void *)(uintptr_t)page.data, MHD_RESPMEM_PERSISTENT),
             "text/html; charset=utf-8");
     size_t size = name ? strlen(name) : 0;
     if (name && !file && !strncmp(path, name, size) && !strcmp(path + size, "/"))
@@ -361,7 +343,7 @@ static int listen_locally(void) {
 static const char *make_token(void) {
     unsigned char random[TOKEN_BYTES];
     text out = {0};
-    if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
+    if (!secret_fill(random, sizeof random))
         fail_system(errno, "/dev/urandom", "read");
     for (size_t i = 0; i < sizeof random; i++)
         text_format(&out, "%02x", random[i]);

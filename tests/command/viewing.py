@@ -169,6 +169,24 @@ def view_strangers():
     assert pathlib.Path('pets/n.bag').exists()
 
 
+def view_slow_clients():
+    """Those that send half a request, or do not read the answer, keep nobody waiting, and are closed."""
+    if not _built():
+        return
+    pack([{'data': 'x' * (1 << 20)} for _ in range(20)], 'data=utf8', 'large')
+    with _View('large') as view:
+        slow = [socket.create_connection(('127.0.0.1', view.port), timeout=30) for _ in range(100)]
+        for i, link in enumerate(slow):
+            link.sendall(f'GET /{view.token}/large/data.bag HTTP/1.1\r\nHost: 127.0.0.1:{view.port}\r\n'.encode() + (b'\r\n' if i % 2 else b''))
+        begin = time.time()
+        assert view.file('/spec.json')[0] == 200
+        assert len(view.file('/data.bag')[2]) > 20 << 20
+        assert time.time() - begin < 8, 'it waited for them'
+        assert slow[0].recv(1) == b'', 'half a request is not closed'
+        for link in slow:
+            link.close()
+
+
 def view_thousand_connections():
     """Those beyond a limit are refused, and the rest ends after a while."""
     if not _built():
