@@ -42,6 +42,7 @@ class Source {
     this.used = 0;
     this.big = []; // {file, offset, data}: at most two
     this.lacks = false; // the call that runs lacks bytes
+    this.lacking = new Set(); // files of which something is to be requested
     this.round = null; // the requests that the calls so far wait for
     this.requests = this.bytes = 0;
   }
@@ -78,8 +79,9 @@ class Source {
     }
   }
 
-  again() {
+  again(file) {
     this.lacks = true;
+    this.lacking.add(file);
     return -EAGAIN;
   }
 
@@ -124,7 +126,7 @@ class Source {
     if (file.size !== undefined) return file.size;
     if (file.failed && Date.now() - file.failed.time < 3000) return -file.failed.error;
     file.wants_size = true;
-    return this.again();
+    return this.again(file);
   }
 
   // The bytes, or -errno.
@@ -138,7 +140,7 @@ class Source {
         big.data.length === stop - offset);
       if (found) return found.data;
       file.big = {offset, stop};
-      return this.again();
+      return this.again(file);
     }
     const out = new Uint8Array(stop - offset);
     let complete = true;
@@ -154,7 +156,7 @@ class Source {
         out.set(data.subarray(from, Math.min(stop - page * PAGE, PAGE)), Math.max(page * PAGE - offset, 0));
       }
     }
-    return complete ? out : this.again();
+    return complete ? out : this.again(file);
   }
 
   explain(path) {
@@ -167,7 +169,9 @@ class Source {
     this.round ??= Promise.resolve().then(() => {
       this.round = null;
       const waits = [];
-      for (const file of this.files.values()) {
+      const lacking = this.lacking;
+      this.lacking = new Set();
+      for (const file of lacking) {
         if (file.wants_size) {
           file.wants_size = false;
           waits.push(this.look(file));
@@ -531,7 +535,9 @@ async function compile(wasm) {
     },
     expect: (path, length) => {
       const file = source.file(string(path, length));
-      if (file.size === undefined && !/\.partial$/.test(file.path)) file.wants_size = true; // kind() rarely needs .partial
+      if (file.size !== undefined || /\.partial$/.test(file.path)) return; // kind() rarely needs .partial
+      file.wants_size = true;
+      source.lacking.add(file);
     },
     explain: (path, length, to, size) => encoder.encodeInto(source.explain(string(path, length)),
       bytes().subarray(to, to + size)).written,
@@ -594,7 +600,7 @@ export class Dataset {
     this.shards = []; // {name, start, length, view}; length undefined: not known yet
     this.open_shards = new Set();
     this.faults = []; // messages
-    this.length = 0; // of the shards up to the first whose length is not known
+    this.known = this.length = 0; // shards up to the first whose length is not known, and their datapoints
     this.complete = false; // all lengths are known
     this.verified = undefined; // checksums are compared
     this.whole = 0; // a view of all shards, once a key is searched for
@@ -602,9 +608,10 @@ export class Dataset {
     this.changed = () => {};
   }
 
-  // Make a call of the library until it has its bytes.
+  // Make a call of the library until it has its bytes, or the dataset is closed.
   async attempt(call) {
     for (let tries = 0; tries < 100000; tries++) {
+      if (this.closed) throw Error(`${this.name}: closed`);
       try {
         const out = call();
         this.source.evict();
@@ -786,6 +793,8 @@ export class Dataset {
         `${sorted.length} of ${sorted.length + count}): lost, or their workers are not done; the others are shown`);
     if (twice.length)
       this.fault(`${this.source.path}: two shards have the number ${twice[0]}`);
+    this.known = this.length = 0;
+    this.add_up();
   }
 
   // Find all shards, and their lengths, in the background.
@@ -824,15 +833,10 @@ export class Dataset {
   }
 
   add_up() {
-    let start = 0, known = 0;
-    for (const shard of this.shards) {
-      if (shard.length === undefined) break;
-      shard.start = start;
-      start += shard.length;
-      known++;
+    for (let shard; (shard = this.shards[this.known])?.length !== undefined; this.known++) {
+      shard.start = this.length;
+      this.length += shard.length;
     }
-    this.length = start;
-    this.known = known;
     this.changed();
   }
 

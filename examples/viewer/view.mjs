@@ -505,6 +505,7 @@ function step(by) {
 // ---- the filter, of what was loaded ----
 
 function filter() {
+  if (!dataset?.fields.length) return;
   const words = at('filter').value.trim().toLowerCase().split(/\s*,\s*/).filter(Boolean);
   const matches = values => words.every(word => {
     const cut = word.indexOf('='), name = word.slice(0, cut);

@@ -79,6 +79,17 @@ for (const [changed, data] of sound)
     other[at] ^= 1 << at % 8;
     await attempt(`${changed}, byte ${at}`, () => read_all('x', new Map(sound.map(([name, same]) => [`x/${name}`, file(name === changed ? other : same)]))));
   }
+
+// A dataset that is closed while it is read.
+const closed = new Dataset(new Local('x', new Map(sound.map(([name, data]) => [`x/${name}`, file(data)]))));
+await closed.open();
+const reads = closed.fields.map(field => closed.get(closed.length - 1, field.number).then(() => 'read', error => error.message));
+closed.close();
+for (const message of await Promise.all(reads))
+  if (message !== 'x: closed') {
+    failed++;
+    console.log(`FAILED  closed while it is read: ${message}`);
+  }
 console.log(`${inputs} inputs: ${read} were read, ${refused} refused`);
 console.log(`${failed || !read || !refused ? 0 : 1} passed, ${failed} failed`);
 process.exit(failed || !read || !refused ? 1 : 0);
