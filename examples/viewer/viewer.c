@@ -181,28 +181,29 @@ static bags_value value;
 static bags_buffer scratch;
 static const bags_field blob_field = {"blob", "bytes"};
 
-#ifdef VIEWER_ZSTD
-#define ZSTD_CODEC bags_codec_zstd
-#else
+#ifndef VIEWER_ZSTD
 static bags_code no_zstd(const bags_codec *codec, const bags_type *type,
     const bags_allocator *allocator, void **state, bags_error *err) {
     (void)codec, (void)type, (void)allocator, (void)state;
     return bags_fail(err, BAGS_ERROR_TYPE,
         "this page was built without libzstd; read it with `bags get`");
 }
-
-static const bags_codec codec_none = {"zstd", no_zstd, NULL, NULL, NULL, NULL};
-#define ZSTD_CODEC codec_none
 #endif
 
 static const bags_registry *registry(void) {
     static bags_registry *made;
-    static bags_zstd_options options = {NULL, MOST, 0};
+    static bags_zstd_options options;
     static bags_codec zstd;
     if (!made) {
         made = bags_registry_create(&memory, NULL);
-        zstd = ZSTD_CODEC;
+#ifdef VIEWER_ZSTD
+        zstd = bags_codec_zstd;
+#else
+        zstd.names = "zstd";
+        zstd.open = no_zstd;
+#endif
         options.registry = made;
+        options.max_size = MOST;
         zstd.user = &options;
         if (made && (bags_registry_add(made, &bags_codec_npy, NULL) ||
                         bags_registry_add(made, &zstd, NULL)))
