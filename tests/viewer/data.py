@@ -86,7 +86,7 @@ huge = struct.pack('>II', 65535, 65535)
 fields = {'<script>window.attacked=1<|script>': ('utf8', script.encode()), 'svg': ('bytes', svg), 'svg2': ('png', svg),
           'vast': ('png', small(1)[:16] + huge + small(1)[24:]), 'vast2': ('jpeg', b'\xff\xd8\xff\xc0\0\x11\x08' + b'\xff' * 4 + bytes(20)),
           'vast3': ('jpeg', photos[0][:2] + b'\xff\xdb\0\x04\0\0\1' + photos[0][2:]), 'vast4': ('bytes', b'RIFF\xff\xff\0\0WEBPVP8X' + b'\n\0\0\0' * 2 + b'\xff' * 6 + bytes(20)),
-          'bomb': ('zstd(utf8)', zstandard.ZstdCompressor().compress(bytes(1 << 30))), 'tree': ('msgpack', b'\xdd\xff\xff\xff\xff'),
+          'bomb': ('zstd(utf8)', zstandard.compress(bytes(257 << 20))), 'tree': ('msgpack', b'\xdd\xff\xff\xff\xff'),
           'deep': ('msgpack', b'\x91' * 100000), 'claim': ('array(float32,60000,60000)', b'1234'), 'text': ('utf8', script.encode() * 5000)}
 names = sorted(fields)
 json.dump({name: fields[name][0] for name in names}, open(f'{out}/hostile/spec.json', 'w'))
