@@ -54,6 +54,7 @@ check | asan/test_hooks | asan:test_hooks         | env BAGS_QUICK=1 build/asan/
 check | asan/examples  | asan:all                  | tests/command/examples.sh build/asan
 check | python         | release:python            | tests/python/run.sh release
 check | asan/python    | asan:python               | tests/python/run.sh asan
+check | tsan/python    | tsan:python               | tests/python/run.sh tsan
 check | cxx/examples   | cxx:all                   | tests/command/examples.sh build/cxx
 soak  | command        | release:all               | tests/command/command.sh build/release/bags
 soak  | kills          | release:all               | /usr/bin/python3 tests/command/kills.py build/release/bags 500

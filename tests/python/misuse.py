@@ -5,7 +5,6 @@ import gc
 import os
 import pickle
 import signal
-import threading
 import weakref
 
 import numpy as np
@@ -270,54 +269,6 @@ def a_child_process_cannot_write_what_its_parent_writes():
         writer.close()
     assert [row['n'] for row in bags.DatasetReader('x')] == [0]
     assert list(bags.BagReader('y.bag')) == [b'parent']
-
-
-def readers_work_in_children_and_threads():
-    _write('x')
-    for no_mmap in (False, True):
-        reader = bags.DatasetReader('x', no_mmap=no_mmap)
-        child = os.fork()
-        if child == 0:
-            os._exit(any(reader[i]['n'] != i for i in range(50)))
-        assert os.waitpid(child, 0)[1] == 0
-        wrong = []
-
-        def work(seed):
-            for k in range(300):
-                i = (k * 17 + seed) % 50
-                row = reader[i]
-                if row['n'] != i or row['w'] != _point(i)['w'] or row['a'][5] != i:
-                    wrong.append(i)
-        threads = [threading.Thread(target=work, args=(s,)) for s in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert not wrong
-
-
-def threads_may_close_and_append_at_the_same_time():
-    _write('x')
-    for _ in range(20):
-        reader = bags.DatasetReader('x')
-        writer = bags.DatasetWriter(f'y{_}', {'n': 'int'})
-
-        def work():
-            try:
-                for i in range(50):
-                    assert reader[i]['n'] == i
-                    writer.append({'n': i})
-            except ValueError as error:
-                assert 'closed' in str(error)
-        threads = [threading.Thread(target=work) for s in range(3)]
-        for thread in threads:
-            thread.start()
-        reader.close()
-        writer.close()
-        for thread in threads:
-            thread.join()
-        written = bags.DatasetReader(f'y{_}')
-        assert len(written) == len(writer)
 
 
 def a_value_that_is_written_through_a_tensor_changes_no_file():

@@ -6,6 +6,8 @@
         print(reader[0])
 """
 import atexit
+import copy
+import mmap
 import os
 import shutil
 import tempfile
@@ -13,8 +15,8 @@ import weakref
 from collections.abc import Iterable, Mapping
 
 from . import _core
-from ._core import (BagReader, Column, DataError, DatasetReader, Index, build_index,
-                    checksum, finalize, recover, verify, write_zip)
+from ._core import (Column, DataError, Index, build_index, checksum, finalize, recover,
+                    verify, write_zip)
 
 __all__ = ['BagReader', 'BagWriter', 'Column', 'DataError', 'DatasetReader', 'DatasetWriter',
            'GB', 'Index', 'Loader', 'ShardedDatasetReader', 'ShardedDatasetWriter',
@@ -27,17 +29,73 @@ encoders = {name: _core.Codec(name, False) for name in _core.codec_names}
 decoders = {name: _core.Codec(name, True) for name in _core.codec_names}
 
 
+def _rebuild(kind, base, args, options):
+    """What a pickle calls: a subclass may have another __init__ than its base."""
+    reader = kind.__new__(kind)
+    base.__init__(reader, *args, **options)
+    return reader
+
+
+def _fixed(path, storage):
+    """The path in a pickle: after chdir it still leads there."""
+    path = os.fsdecode(path)
+    local = '://' not in path and (storage is None or isinstance(storage, dict))
+    return os.path.join(os.getcwd(), path) if local and not os.path.isabs(path) else path
+
+
+def _worker(start, step, stop):
+    """shard_stop is the name of C for shard_step."""
+    stop = stop or step
+    if start >= stop:
+        raise ValueError(f'shard_start={start} is not below shard_step={stop}')
+    return {'shard_start': start, 'shard_stop': stop}
+
+
+class BagReader(_core.BagReader):
+    """BagReader(source, cache_index=True, *, no_mmap=False, allow_empty_file=False,
+    unfinished='refuse', verify_checksums=False, storage=None)
+
+    A Bag: r[i] is blob i as bytes, r[2:5] a list of them, len(r) their number.
+
+    source is a path, bytes, or an open binary file, which is read into memory.
+    Errors: FileNotFoundError, DataError (not a Bag, or damaged), OSError.
+    """
+
+    def __init__(self, source, cache_index=True, *, storage=None, **options):
+        options['cache_index'] = cache_index
+        file = not isinstance(source, (str, os.PathLike)) and hasattr(source, 'read')
+        if file and not isinstance(source, mmap.mmap):
+            source.seek(0)
+            source = source.read()
+        super().__init__(source, storage, options)
+        if isinstance(source, (str, os.PathLike)):
+            source = _fixed(source, storage)
+        self._arguments = (source,), {**options, 'storage': storage}
+
+    def copy(self):
+        """Another reader of the same Bag."""
+        return copy.copy(self)
+
+    def __reduce__(self):
+        return _rebuild, (type(self), BagReader, *self._arguments), vars(self)
+
+
 class BagWriter(_core.BagWriter):
-    __doc__ = _core.BagWriter.__doc__ + '\n\npath may be an open binary file: it is ' \
-        'written, and closed, by close().'
+    """BagWriter(path, *, keep_idx=False, sync=False, checksum=False)
+
+    Create a Bag, which must not exist (FileExistsError).
+
+    path may be an open binary file: it is written, and closed, by close(). sync: close
+    waits for stable storage. A writer that is dropped is closed.
+    """
+
     _file = None
 
-    def __init__(self, path, **options):
-        if not hasattr(path, 'write') or hasattr(path, '__fspath__'):
-            return super().__init__(path, **options)
-        folder = tempfile.mkdtemp(prefix='bags-')
-        self._file, self._folder = path, folder
-        super().__init__(os.path.join(folder, 'x.bag'), **options)
+    def __init__(self, path, *, keep_idx=False, sync=False, checksum=False):
+        if hasattr(path, 'write') and not hasattr(path, '__fspath__'):
+            self._file, self._folder = path, tempfile.mkdtemp(prefix='bags-')
+            path = os.path.join(self._folder, 'x.bag')
+        super().__init__(path, {'keep_idx': keep_idx, 'sync': sync, 'checksum': checksum})
 
     def close(self):
         super().close()
@@ -49,12 +107,47 @@ class BagWriter(_core.BagWriter):
             file.close()
 
 
+class DatasetReader(_core.DatasetReader):
+    """DatasetReader(directory, decoders=bags.decoders, cache_index=True, shard_start=0,
+    shard_step=1, *, shard_stop=0, no_mmap=False, unfinished='refuse', allow_gaps=False,
+    verify_checksums=False, no_read_ahead=False, max_files=0, storage=None)
+
+    A dataset, sharded or not: r[i] is datapoint i as a dict of values.
+
+    r[i, mask] is a part of it: mask is a dict of field names, each True, False or, for
+    sequences, a range; or a tuple of names. r[2:5], r[2:5, mask]: {name: [values]}.
+    decoders maps types to functions of a blob; None: bytes. Large arrays are read-only and
+    over the map. Threads may share a reader; it can be pickled. The directory may be in a
+    .zip or .tar (pets.zip/train), or a URL (http, https, s3; storage: a dict with key,
+    secret, token, region, endpoint, user, query, ca_file, and cache, a directory that keeps
+    what was read, up to cache_size bytes); or storage is a file system of fsspec.
+    Errors: IndexError, KeyError (no such field, no decoder), FileNotFoundError, DataError
+    (damaged, unfinished, a gap between shards), ValueError (closed).
+    """
+
+    def __init__(self, directory, decoders=..., cache_index=True, shard_start=0, shard_step=1,
+                 *, shard_stop=0, storage=None, **options):
+        options.update(_worker(shard_start, shard_step, shard_stop), cache_index=cache_index)
+        super().__init__(directory, decoders, storage, options)
+        self._arguments = (_fixed(directory, storage),), {**options, 'storage': storage}
+        self._decoders = decoders if decoders in (None, ...) else self._codecs
+
+    def copy(self):
+        """Another reader of the same dataset."""
+        return copy.copy(self)
+
+    def __reduce__(self):
+        (path,), options = self._arguments
+        return (_rebuild, (type(self), DatasetReader, (path, self._decoders), options),
+                vars(self))
+
+
 class ShardedDatasetReader(DatasetReader):
     __doc__ = DatasetReader.__doc__
 
 
-class DatasetWriter(_core.Writer):
-    """DatasetWriter(directory, spec, encoders=bags.encoders, *, resume=False,
+class DatasetWriter(_core.DatasetWriter):
+    """DatasetWriter(directory, spec, encoders=bags.encoders, *, resume=False, append=False,
     checksum=False, keep_idx=False, sync=False)
 
     Create a dataset, which must not exist (FileExistsError). spec: {name: type}.
@@ -64,13 +157,12 @@ class DatasetWriter(_core.Writer):
     stable storage. A writer that is dropped is closed.
     """
 
-    def __init__(self, directory, spec, *args, **options):
-        if len(args) > 1:
-            raise TypeError('directory, spec and encoders are the positional arguments')
-        super().__init__(directory, spec, *args, **options)
+    def __init__(self, directory, spec, encoders=encoders, *, sync=False, **options):
+        super().__init__(directory, sorted(dict(spec).items()), encoders,
+                         {'sync': sync, **options})
 
 
-class ShardedDatasetWriter(_core.Writer):
+class ShardedDatasetWriter(DatasetWriter):
     """ShardedDatasetWriter(directory, spec, encoders=bags.encoders,
     shard_size=10 * bags.GB, shard_length=None, shard_start=0, shard_step=1, *,
     resume=False, append=False, checksum=False, keep_idx=False, sync=False)
@@ -81,10 +173,10 @@ class ShardedDatasetWriter(_core.Writer):
     """
 
     def __init__(self, directory, spec, encoders=encoders, shard_size=10 * GB,
-                 shard_length=None, shard_start=0, shard_step=1, **options):
-        step = options.pop('shard_stop', shard_step)
-        super().__init__(directory, spec, encoders, shard_size, shard_length,
-                         shard_start, step, sharded=True, **options)
+                 shard_length=None, shard_start=0, shard_step=1, *, shard_stop=0, **options):
+        options.update(_worker(shard_start, shard_step, shard_stop), sharded=True,
+                       shard_size=shard_size or 0, shard_length=shard_length or 0)
+        super().__init__(directory, spec, encoders, **options)
 
 
 _loaders = weakref.WeakSet()
@@ -121,7 +213,7 @@ class Loader(_core.Loader):
 
     def __init__(self, source, batch=32, *, fields=None, weights=None, tokens=None, **options):
         sources = source if isinstance(source, (list, tuple)) else [source]
-        readers = [s if isinstance(s, DatasetReader) else DatasetReader(s) for s in sources]
+        readers = [s if isinstance(s, _core.DatasetReader) else DatasetReader(s) for s in sources]
         if fields is not None:
             fields = [fields] if isinstance(fields, str) else fields
             if not isinstance(fields, Iterable):
@@ -151,5 +243,5 @@ class Loader(_core.Loader):
         raise RuntimeError('another iteration of this Loader has begun')
 
 
-for _class in (BagReader, Column, DataError, DatasetReader):
+for _class in (Column, DataError, Index):
     _class.__module__ = 'bags'

@@ -810,6 +810,6 @@ static PyType_Spec column_spec = {"bags._core.Column", sizeof(Column), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, column_slots};
 
 int add_column(PyObject *module, State *state) {
-    state->column = add_type(module, &column_spec, true);
+    state->column = add_type(module, &column_spec, NULL, true);
     return state->column ? 0 : -1;
 }

@@ -1,7 +1,9 @@
 /*
  * core.h - what the parts of the extension share.
  *
- *     values.c   Python objects, values and blobs; errors
+ *     objects.c  errors, options, what readers and writers have in common
+ *     values.c   values and blobs as Python objects, and back
+ *     pack.c     the same for msgpack and tree
  *     bag.c      BagReader, BagWriter
  *     reader.c   DatasetReader
  *     writer.c   DatasetWriter
@@ -10,7 +12,9 @@
  *     far.c      bags._far, with mp4 and http, whose libraries take long to load
  *     storage.c  archives, servers, file systems of Python
  *     tools.c    functions on datasets, Index
- *     module.c   the module, and functions on datasets
+ *     module.c   the module
+ *
+ * What needs no speed is Python: bags/__init__.py has the classes that users see.
  *
  * The stable ABI of CPython 3.11. Types are heap types that find the state of their
  * module; no function keeps a borrowed reference across code that may run Python.
@@ -25,17 +29,17 @@
 #include "far.h"
 #include <errno.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 _Static_assert(sizeof(Py_ssize_t) == sizeof(uint64_t), "a 64-bit system");
 
 /* ---- the module ---- */
 
 typedef struct State {
-    PyTypeObject *source, *blob, *codec, *column, *bag_reader, *reader, *storage,
+    PyTypeObject *source, *opened, *written, *blob, *codec, *column, *reader, *storage,
         *index;
     PyObject *data_error;
     PyObject *ndarray, *asarray;                 /* of NumPy, when first needed */
@@ -51,6 +55,7 @@ const bags_io *map_io(void);
 /* bags._far, imported when first needed; NULL with an exception. */
 const Far *load_far(void);
 /* Types: each file adds its own. */
+int add_objects(PyObject *module, State *state);
 int add_values(PyObject *module, State *state);
 int add_bag(PyObject *module, State *state);
 int add_reader(PyObject *module, State *state);
@@ -59,7 +64,8 @@ int add_column(PyObject *module, State *state);
 int add_storage(PyObject *module, State *state);
 int add_tools(PyObject *module, State *state);
 int add_loader(PyObject *module, State *state);
-PyTypeObject *add_type(PyObject *module, PyType_Spec *spec, bool visible);
+PyTypeObject *add_type(
+    PyObject *module, PyType_Spec *spec, PyTypeObject *base, bool visible);
 
 /* ---- objects ---- */
 
@@ -80,33 +86,44 @@ PyTypeObject *add_type(PyObject *module, PyType_Spec *spec, bool visible);
         Py_XDECREF(old_object);                                                        \
     } while (0)
 
-/* How the objects begin that can be closed. */
-typedef struct Closable {
-    PyObject_HEAD State *state;
-    PyObject *path; /* as it was given; of a Bag in memory "memory"; NULL: not opened */
-} Closable;
-
 /* A number that a child of fork() does not have: getpid without a system call. */
 unsigned this_process(void);
 void *new_object(PyTypeObject *type);
 void free_object(PyObject *self);
 /* Raise what a call of C returned. NULL. path: for OSError; may be NULL. */
 PyObject *raise_error(State *state, const bags_error *err, PyObject *path);
-int closed_error(PyObject *closable); /* -1 */
 /* Say where a TypeError or ValueError of a conversion is from: PATH: field "F": OPTION:
  * ... The last two may be NULL. Other exceptions stay. */
 void locate_error(PyObject *path, const char *field, const char *option);
-/* For "O&". */
-extern const char *const unfinished_names[]; /* refuse, skip, read */
-int unfinished_converter(PyObject *object, void *out);
-int number_converter(PyObject *object, void *out); /* uint64_t */
-/* For pickle: an object of the same class, on which base.__init__ was called with these
- * arguments, and which has the same __dict__. */
-PyObject *rebuild(PyObject *self, PyObject *base, PyObject *args, PyObject *kwargs);
-PyObject *copy_object(PyObject *self, PyObject *unused);
+int number_converter(PyObject *object, void *out); /* for "O&": uint64_t */
 PyObject *no_pickle(PyObject *self, PyObject *unused);
-PyObject *enter(PyObject *self, PyObject *unused);
-PyObject *leave(PyObject *self, PyObject *args);
+
+/* ---- options ---- */
+
+/* An option, which a dict has by name: a member of a struct of C. */
+typedef struct Option {
+    const char *name, *choices; /* of an enum, in its order */
+    char kind; /* u: 32 bits, U: 64 bits, b: bool, n: not, e: enum, f: 3 floats,
+                  d: dtype, s: text, which the dict keeps */
+    size_t offset;
+} Option;
+#define OPTION(kind, type, name)                                                       \
+    { #name, NULL, kind, offsetof(type, name) }
+#define CHOICE(type, name, choices)                                                    \
+    { #name, choices, 'e', offsetof(type, name) }
+
+/* Set one option; false with an exception. */
+bool set_option(const Option *options, void *to, const char *name, PyObject *value);
+/* What a table does not have: -1 with an exception, 0: it is not one, 1: done. */
+typedef int (*other_option)(void *user, const char *name, PyObject *value);
+/* Set all of a dict, or None. path and field (or NULL) are for messages, `other` may be
+ * NULL. False with an exception. */
+bool set_options(const Option *options, void *to, PyObject *dict, PyObject *path,
+    const char *field, other_option other, void *user);
+/* The members of a table (of kind U) as a dict. */
+PyObject *options_dict(const Option *options, const void *from);
+
+/* ---- what is open ---- */
 
 /* A row and a scratch for one call; see take_row. */
 typedef struct Row {
@@ -132,44 +149,63 @@ Row *take_row(Source *source);
 void give_row(Source *source, Row *row);
 void free_row(Row *row);
 
-/* How both readers begin. */
-typedef struct Opened {
+/* How the objects begin that can be closed. */
+typedef struct Field Field;
+typedef struct Closable {
     PyObject_HEAD State *state;
-    PyObject *path;
-    Source *source;          /* NULL: closed */
-    PyObject *args, *kwargs; /* of __init__, for pickle; of a DatasetReader args is the
-                                absolute path */
+    PyObject *path; /* as it was given; of a Bag in memory "memory"; NULL: not opened */
+    Field *fields;  /* of a dataset, sorted by name */
+    size_t count;
+} Closable;
+
+int closed_error(PyObject *closable); /* -1 */
+/* At the start of __init__; false with an exception if it was called before. */
+bool begin_init(PyObject *self);
+PyObject *enter(PyObject *self, PyObject *unused);
+PyObject *leave(PyObject *self, PyObject *args);
+PyObject *dataset_spec(PyObject *self, void *unused);
+/* The codecs that its fields use, of those that the user passed. */
+PyObject *dataset_codecs(PyObject *self, void *unused);
+
+/* The base of both readers: _core.Reader. */
+typedef struct Opened {
+    Closable base;
+    Source *source; /* NULL: closed */
 } Opened;
 
 /* The source, which the caller releases; NULL with an exception if it is closed. */
 Source *source_of(PyObject *self);
-PyObject *close_source(PyObject *self, PyObject *unused);
-PyObject *is_source_closed(PyObject *self, void *unused);
-/* What a path is in a pickle: after chdir it still leads there. */
-PyObject *pickled_path(PyObject *path, PyObject *storage);
 /* An index as of a list: IndexError names it. */
 bool take_index(Source *source, PyObject *object, uint64_t *index);
+/* A range or slice as a slice; NULL without an exception: neither. */
+PyObject *as_slice(PyObject *object);
 
-/* How both writers begin. */
+/* The base of both writers: _core.Writer. One of both is open. */
+typedef struct Arena Arena;
 typedef struct Written {
-    PyObject_HEAD State *state;
-    PyObject *path;
-    void *writer;            /* of C; NULL: closed */
-    PyThread_type_lock lock; /* one thread at a time */
+    Closable base;
+    bag_writer *bag;
+    bags_writer *dataset;
+    PyThread_type_lock lock; /* of what follows: one thread at a time */
     unsigned process;        /* this_process() */
     uint64_t length, size;   /* kept when it is closed */
+    uint64_t shards, resumed;
+    bool running; /* the last shard is not full */
+    Arena *spare; /* of one call at a time */
 } Written;
 
+/* At the start of __init__, after begin_init. */
+bool begin_writer(Written *writer, PyObject *path);
 /* Call a function of C for an open writer, alone and without the GIL. False with an
  * exception. `data` is for the function. */
 typedef bags_code (*writer_call)(Written *writer, void *data, bags_error *err);
 bool call_writer(PyObject *self, writer_call call, void *data);
-/* Close it, with a function that sets length and size, and `writer` to NULL. */
-PyObject *close_writer(PyObject *self, writer_call close);
-PyObject *is_writer_closed(PyObject *self, void *unused);
+/* A getter: *which is l: length, s: size, n: shards, r: resumed. */
+PyObject *written_get(PyObject *self, void *which);
 
 /* Bytes that keep their owner alive; they export a read-only buffer. */
 PyObject *new_blob(State *state, PyObject *owner, const void *data, size_t size);
+PyObject *new_bytes(bags_view bytes);
 /* A read-only memoryview. `borrowed`: the bytes are valid as long as the owner lives. */
 PyObject *new_view(State *state, PyObject *owner, bags_view bytes, bool borrowed);
 /* A numpy.ndarray; the same. */
@@ -192,7 +228,7 @@ typedef enum How { /* a blob becomes a value, and back */
 } How;
 
 /* A field of a dataset, and its codec. */
-typedef struct Field {
+struct Field {
     PyObject *name, *text;  /* interned; the type as str */
     PyObject *given, *key;  /* what the user passed, and under which key; or NULL */
     PyObject *args;         /* of the type, for HOW_CALL; or NULL */
@@ -203,27 +239,23 @@ typedef struct Field {
     bags_dtype dtype;
     size_t dims;
     uint64_t shape[BAGS_MAX_DIMS];
-} Field;
+};
 
 /* Fill a field. codecs: NULL: our own; None: bytes. Returns -1 with an exception. */
 int field_init(State *state, Field *field, const char *name, const char *type,
     PyObject *codecs, bool decode);
 void field_clear(Field *field);
-int field_visit(Field *field, visitproc visit, void *arg);
-/* The codecs that fields use, of those that the user passed. */
-PyObject *fields_codecs(const Field *fields, size_t count);
-PyObject *fields_spec(const Field *fields, size_t count);
 
 /* What a Python object is while C writes it. */
 typedef struct Held {
     PyObject *object;
     Py_buffer *buffer;
 } Held;
-typedef struct Arena {
+struct Arena {
     bags_value *values;
     Held *held;
     size_t count, room;
-} Arena;
+};
 /* Add the value of an object. Returns -1 with an exception. */
 int arena_add(State *state, Arena *arena, const Field *field, PyObject *object);
 void arena_reset(Arena *arena);

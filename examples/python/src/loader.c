@@ -1,8 +1,6 @@
 /* loader.c - Loader: shuffled batches of arrays by the threads of the C loader. */
 #include "core.h"
 
-#include <stddef.h>
-
 typedef struct Callback Callback;
 
 typedef struct Loader {
@@ -30,36 +28,21 @@ typedef struct Loader {
 
 /* ---- fields ---- */
 
-/* An option: a member of a struct of C, and how it is converted. */
-typedef struct Option {
-    const char *name, *choices; /* of an enum, in its order */
-    char
-        kind; /* u: 32 bits, U: 64 bits, b: bool, n: not, e: enum, f: 3 floats, d: dtype */
-    size_t offset;
-} Option;
-
-#define FIELD(kind, name)                                                              \
-    { #name, NULL, kind, offsetof(bags_load_field, name) }
+#define FIELD(kind, name) OPTION(kind, bags_load_field, name)
 static const Option field_options[] = {FIELD('u', width), FIELD('u', height),
-    FIELD('u', channels),
-    {"crop", "none center random", 'e', offsetof(bags_load_field, crop)},
-    FIELD('u', resize),
-    {"filter", "bilinear bicubic", 'e', offsetof(bags_load_field, filter)},
+    FIELD('u', channels), CHOICE(bags_load_field, crop, "none center random"),
+    FIELD('u', resize), CHOICE(bags_load_field, filter, "bilinear bicubic"),
     FIELD('b', flip), FIELD('b', nchw), FIELD('b', scaled), FIELD('b', orient),
     FIELD('f', mean), FIELD('f', std), FIELD('U', window), FIELD('U', stride),
     FIELD('d', dtype), {0}};
 
-#define TOKENS(kind, name)                                                             \
-    { #name, NULL, kind, offsetof(bags_tokens_options, name) }
-static const Option tokens_options[] = {TOKENS('U', length), TOKENS('U', stride),
-    TOKENS('b', pack), TOKENS('b', places), TOKENS('d', dtype), TOKENS('u', bos),
-    TOKENS('u', eos),
-    {"long_documents", "split drop", 'e',
-        offsetof(bags_tokens_options, long_documents)},
-    {0}};
+#define TOKENS(kind, name) OPTION(kind, bags_tokens_options, name)
+static const Option tokens_options[] = {TOKENS('s', field), TOKENS('U', length),
+    TOKENS('U', stride), TOKENS('b', pack), TOKENS('b', places), TOKENS('d', dtype),
+    TOKENS('u', bos), TOKENS('u', eos),
+    CHOICE(bags_tokens_options, long_documents, "split drop"), {0}};
 
-#define LOADER(kind, name)                                                             \
-    { #name, NULL, kind, offsetof(bags_loader_options, name) }
+#define LOADER(kind, name) OPTION(kind, bags_loader_options, name)
 #define ORDER(kind, name)                                                              \
     { #name, NULL, kind, offsetof(bags_loader_options, order.name) }
 static const Option loader_options[] = {LOADER('u', batch), ORDER('U', seed),
@@ -68,59 +51,6 @@ static const Option loader_options[] = {LOADER('u', batch), ORDER('U', seed),
     LOADER('u', ranks), LOADER('u', threads), LOADER('u', ahead),
     LOADER('b', skip_damaged), LOADER('b', prefetch), LOADER('b', random_window),
     LOADER('U', window_start), {0}};
-
-static bool set_choice(int *out, const char *choices, PyObject *value) {
-    const char *text =
-        PyUnicode_Check(value) ? PyUnicode_AsUTF8AndSize(value, NULL) : "?";
-    size_t size = text ? strlen(text) : 0;
-    int number = 0;
-    for (const char *at = choices; text; number++) {
-        size_t word = strcspn(at, " ");
-        if (word == size && memcmp(at, text, size) == 0) {
-            *out = number;
-            return true;
-        }
-        if (!at[word])
-            break;
-        at += word + 1;
-    }
-    if (text)
-        PyErr_Format(PyExc_ValueError, "%R is none of: %s", value, choices);
-    return false;
-}
-
-static bool set_floats(float *out, PyObject *value) {
-    if (PySequence_Check(value) && PySequence_Size(value) % 2 != 1) {
-        PyErr_SetString(PyExc_ValueError, "a number, or 3 of them, are required");
-        return false;
-    }
-    for (Py_ssize_t i = 0; i < 3; i++) { /* a number, or one per channel */
-        PyObject *part =
-            PyNumber_Check(value) && !PySequence_Check(value)
-                ? Py_NewRef(value)
-                : PySequence_GetItem(value, PySequence_Size(value) == 1 ? 0 : i);
-        out[i] = part ? (float)PyFloat_AsDouble(part) : 0;
-        Py_XDECREF(part);
-        if (PyErr_Occurred())
-            return false;
-    }
-    return true;
-}
-
-static bool set_shape(bags_load_field *field, uint64_t *shape, PyObject *value) {
-    Py_ssize_t dims = PySequence_Size(value);
-    if (dims > 6)
-        PyErr_SetString(PyExc_ValueError, "shape has more than 6 dimensions");
-    for (Py_ssize_t i = 0; !PyErr_Occurred() && i < dims; i++) {
-        PyObject *part = PySequence_GetItem(value, i);
-        if (part)
-            number_converter(part, &shape[i]);
-        Py_XDECREF(part);
-    }
-    field->dims = dims < 0 ? 0 : (size_t)dims;
-    field->shape = shape;
-    return !PyErr_Occurred();
-}
 
 static bags_code call_decode(void *user, const bags_load_item *item,
     bags_buffer *scratch, bags_value *value, bags_error *err);
@@ -131,67 +61,41 @@ struct Callback {
     PyObject *call;
 };
 
-static bool set_dtype(bags_dtype *dtype, PyObject *value) {
-    PyObject *text = PyUnicode_Check(value) ? Py_NewRef(value)
-                                            : PyObject_GetAttrString(value, "name");
-    Py_ssize_t size;
-    const char *word = text ? PyUnicode_AsUTF8AndSize(text, &size) : NULL;
-    *dtype = word ? bags_dtype_parse(word, (size_t)size, NULL) : BAGS_DTYPE_NONE;
-    Py_XDECREF(text);
-    if (word && !*dtype)
-        PyErr_Format(PyExc_ValueError, "%R is not supported", value);
-    return *dtype != BAGS_DTYPE_NONE && !PyErr_Occurred();
-}
+/* A field, while its options are set. */
+typedef struct Setting {
+    bags_load_field *field;
+    uint64_t *shape;
+    Callback *callback;
+} Setting;
 
-/* Set the option of a table. False if there is none of this name, or with an exception. */
-static bool set_option(
-    const Option *options, void *to, const char *name, PyObject *value) {
-    uint64_t number = 0;
-    while (options->name && strcmp(name, options->name) != 0)
-        options++;
-    void *out = (char *)to + options->offset;
-    switch (options->kind) {
-    case 'e':
-        return set_choice((int *)out, options->choices, value);
-    case 'f':
-        return set_floats((float *)out, value);
-    case 'd':
-        return set_dtype((bags_dtype *)out, value);
-    case 'b':
-    case 'n':
-        *(bool *)out = (PyObject_IsTrue(value) == 1) == (options->kind == 'b');
-        return !PyErr_Occurred();
-    case 'u':
-    case 'U':
-        if (!number_converter(value, &number))
-            return false;
-        if (options->kind == 'U')
-            *(uint64_t *)out = number;
-        else if (number <= UINT32_MAX)
-            *(uint32_t *)out = (uint32_t)number;
-        else
-            PyErr_Format(PyExc_ValueError, "%R is above 2^32-1", value);
-        return !PyErr_Occurred();
-    default:
-        PyErr_SetString(PyExc_TypeError, "unknown option");
-        return false;
+static int set_shape(Setting *set, PyObject *value) {
+    Py_ssize_t dims = PySequence_Size(value);
+    if (dims > 6)
+        PyErr_SetString(PyExc_ValueError, "shape has more than 6 dimensions");
+    for (Py_ssize_t i = 0; !PyErr_Occurred() && i < dims; i++) {
+        PyObject *part = PySequence_GetItem(value, i);
+        if (part)
+            number_converter(part, &set->shape[i]);
+        Py_XDECREF(part);
     }
+    set->field->dims = dims < 0 ? 0 : (size_t)dims;
+    set->field->shape = set->shape;
+    return PyErr_Occurred() ? -1 : 1;
 }
 
-/* Set an option of a field. */
-static bool set_field(bags_load_field *field, uint64_t *shape, Callback *callback,
-    const char *name, PyObject *value) {
+static int other_field_option(void *user, const char *name, PyObject *value) {
+    Setting *set = (Setting *)user;
     if (strcmp(name, "shape") == 0)
-        return set_shape(field, shape, value);
-    if (strcmp(name, "decode") == 0) {
-        callback->call = value;
-        field->decode = call_decode;
-        field->user = callback;
-        if (!PyCallable_Check(value))
-            PyErr_SetString(PyExc_TypeError, "a function of a blob is required");
-        return PyCallable_Check(value);
-    }
-    return set_option(field_options, field, name, value);
+        return set_shape(set, value);
+    if (strcmp(name, "decode") != 0)
+        return 0;
+    set->callback->call = value;
+    set->field->decode = call_decode;
+    set->field->user = set->callback;
+    if (PyCallable_Check(value))
+        return 1;
+    PyErr_SetString(PyExc_TypeError, "a function of a blob is required");
+    return -1;
 }
 
 /* fields: {name: {option: value}}, of which the dict lives as long as the loader. */
@@ -209,20 +113,11 @@ static bool set_fields(Loader *loader, bags_load_field *fields, uint64_t (*shape
                     "fields must be a dict of names and dicts of options");
             break;
         }
+        Setting set = {&fields[i], shapes[i], &callbacks[i]};
         fields[i].name = name;
         callbacks[i].loader = loader;
-        PyObject *options = PyMapping_Items(of);
-        Py_ssize_t many = options ? PyList_Size(options) : 0;
-        for (Py_ssize_t k = 0; k < many && !PyErr_Occurred(); k++) {
-            PyObject *option = PyList_GetItem(options, k),
-                     *key = PyTuple_GetItem(option, 0);
-            const char *word =
-                PyUnicode_Check(key) ? PyUnicode_AsUTF8AndSize(key, NULL) : "?";
-            if (word && !set_field(&fields[i], shapes[i], &callbacks[i], word,
-                            PyTuple_GetItem(option, 1)))
-                locate_error(loader->path, name, word);
-        }
-        Py_XDECREF(options);
+        set_options(field_options, &fields[i], of, loader->path, name,
+            other_field_option, &set);
     }
     Py_XDECREF(items);
     return !PyErr_Occurred();
@@ -325,51 +220,43 @@ static const bags_reader **loader_readers(Loader *loader, PyObject *list) {
     return NULL;
 }
 
-/* The names of parallel fields, which the list keeps. */
-static bool set_names(const char **names, size_t *count, PyObject *list) {
-    Py_ssize_t size = PySequence_Size(list);
+/* Options of tokens, while they are set. */
+typedef struct TokenSetting {
+    bags_tokens_options options;
+    const char *parallel[15];
+} TokenSetting;
+
+/* The names of parallel fields, which the list keeps; and which options are set. */
+static int other_token_option(void *user, const char *name, PyObject *value) {
+    TokenSetting *set = (TokenSetting *)user;
+    set->options.has_bos |= strcmp(name, "bos") == 0;
+    set->options.has_eos |= strcmp(name, "eos") == 0;
+    if (strcmp(name, "parallel") != 0)
+        return 0;
+    Py_ssize_t size = PySequence_Size(value);
     if (size > 15)
         PyErr_SetString(PyExc_ValueError, "more than 15 fields");
     for (Py_ssize_t i = 0; !PyErr_Occurred() && i < size; i++) {
-        PyObject *name = PySequence_GetItem(list, i);
-        names[i] = name ? PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
-        Py_XDECREF(name);
+        PyObject *text = PySequence_GetItem(value, i);
+        set->parallel[i] = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
+        Py_XDECREF(text);
     }
-    *count = size > 0 ? (size_t)size : 0;
-    return !PyErr_Occurred();
+    set->options.parallel_count = size > 0 ? (size_t)size : 0;
+    return PyErr_Occurred() ? -1 : 1;
 }
 
 /* Tokens, by a dict of options, which lives as long as the loader. */
 static bool loader_tokens(
     Loader *loader, const bags_reader *const *readers, size_t count) {
-    const char *parallel[15] = {NULL};
-    bags_tokens_options options;
+    TokenSetting set = {0};
+    bags_tokens_options *options = &set.options;
     bags_error err;
-    memset(&options, 0, sizeof options);
-    PyObject *items = PyMapping_Items(loader->options);
-    for (Py_ssize_t i = 0; items && !PyErr_Occurred() && i < PyList_Size(items); i++) {
-        PyObject *item = PyList_GetItem(items, i), *value = PyTuple_GetItem(item, 1);
-        const char *name = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(item, 0), NULL);
-        if (!name)
-            break;
-        bool good = true;
-        if (strcmp(name, "field") == 0)
-            good = (options.field = PyUnicode_AsUTF8AndSize(value, NULL)) != NULL;
-        else if (strcmp(name, "parallel") == 0)
-            good = set_names(parallel, &options.parallel_count, value);
-        else
-            good = set_option(tokens_options, &options, name, value);
-        options.has_bos |= strcmp(name, "bos") == 0;
-        options.has_eos |= strcmp(name, "eos") == 0;
-        if (!good)
-            locate_error(loader->path, NULL, name);
-    }
-    Py_XDECREF(items);
-    if (PyErr_Occurred())
+    if (!set_options(tokens_options, options, loader->options, loader->path, NULL,
+            other_token_option, &set))
         return false;
-    options.parallel = options.parallel_count ? parallel : NULL;
-    loader->packed = options.pack;
-    WITHOUT_GIL(loader->tokens = bags_tokens_open(readers, count, &options, &err));
+    options->parallel = options->parallel_count ? set.parallel : NULL;
+    loader->packed = options->pack;
+    WITHOUT_GIL(loader->tokens = bags_tokens_open(readers, count, options, &err));
     if (!loader->tokens)
         raise_error(loader->state, &err, NULL);
     return loader->tokens != NULL;
@@ -465,15 +352,7 @@ static int loader_init(PyObject *self, PyObject *args, PyObject *kwargs) {
         return -1;
     if (!loader->lock)
         return PyErr_NoMemory(), -1;
-    PyObject *items = PyMapping_Items(named);
-    for (Py_ssize_t i = 0; items && !PyErr_Occurred() && i < PyList_Size(items); i++) {
-        PyObject *item = PyList_GetItem(items, i);
-        const char *name = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(item, 0), NULL);
-        if (name &&
-            !set_option(loader_options, &options, name, PyTuple_GetItem(item, 1)))
-            locate_error(loader->path, NULL, name);
-    }
-    Py_XDECREF(items);
+    set_options(loader_options, &options, named, loader->path, NULL, NULL, NULL);
     if (!PyErr_Occurred() && options.batch == 0)
         PyErr_Format(PyExc_ValueError, "%S: batch: 0 (minimum 1)", loader->path);
     double *shares = PyErr_Occurred() ? NULL : loader_weights(list, weights);
@@ -741,22 +620,20 @@ static PyObject *loader_load(PyObject *self, PyObject *dict) {
     return good ? Py_NewRef(Py_None) : NULL;
 }
 
-static void close_locked(Loader *loader) {
-    PyThread_acquire_lock(loader->lock, WAIT_LOCK);
-    bags_loader_close(loader->loader);
-    bags_tokens_close(loader->tokens);
-    loader->loader = NULL;
-    loader->tokens = NULL;
-    PyThread_release_lock(loader->lock);
-}
-
 static PyObject *loader_close(PyObject *self, PyObject *unused) {
     Loader *loader = (Loader *)self;
     (void)unused;
     if (calling == loader)
         return loader_ready(loader), NULL;
-    if (loader->loader && loader->process == this_process())
-        WITHOUT_GIL(close_locked(loader));
+    if (loader->loader && loader->process == this_process()) {
+        loader_lock(loader);
+        bags_loader *closing = loader->loader;
+        bags_tokens *tokens = loader->tokens;
+        loader->loader = NULL;
+        loader->tokens = NULL;
+        WITHOUT_GIL(bags_loader_close(closing); bags_tokens_close(tokens));
+        PyThread_release_lock(loader->lock);
+    }
     Py_RETURN_NONE;
 }
 
@@ -849,5 +726,5 @@ static PyType_Spec loader_spec = {"bags._core.Loader", sizeof(Loader), 0,
 
 int add_loader(PyObject *module, State *state) {
     (void)state;
-    return add_type(module, &loader_spec, true) ? 0 : -1;
+    return add_type(module, &loader_spec, NULL, true) ? 0 : -1;
 }

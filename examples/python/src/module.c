@@ -12,6 +12,9 @@ static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, module_exec},
 #ifdef Py_mod_multiple_interpreters
     {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #endif
+#ifdef Py_mod_gil /* a free-threaded Python turns it on: close() relies on it */
+    {Py_mod_gil, Py_MOD_GIL_USED},
+#endif
     {0, NULL}};
 static struct PyModuleDef module_def = {PyModuleDef_HEAD_INIT, "bags._core",
     "Datasets in the Bag and Bags formats, on bags.h.", sizeof(State), NULL,
@@ -28,8 +31,10 @@ State *state_of(PyTypeObject *type) {
     return NULL;
 }
 
-PyTypeObject *add_type(PyObject *module, PyType_Spec *spec, bool visible) {
-    PyTypeObject *type = (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, NULL);
+PyTypeObject *add_type(
+    PyObject *module, PyType_Spec *spec, PyTypeObject *base, bool visible) {
+    PyTypeObject *type =
+        (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, (PyObject *)base);
     if (type && visible && PyModule_AddType(module, type))
         Py_CLEAR(type);
     return type;
@@ -88,65 +93,7 @@ static int map_private(void *user, void *file, size_t size, const void **data) {
 
 const bags_io *map_io(void) { return &local_io; }
 
-/* ---- pickle ---- */
-
-/* _rebuild(class, base, args, kwargs, attributes) */
-static PyObject *module_rebuild(PyObject *module, PyObject *args) {
-    PyObject *type, *base, *with, *kwargs, *attributes, *all = NULL, *done = NULL;
-    (void)module;
-    if (!PyArg_ParseTuple(
-            args, "OOO!OO", &type, &base, &PyTuple_Type, &with, &kwargs, &attributes))
-        return NULL;
-    PyObject *made = PyObject_CallMethod(type, "__new__", "O", type);
-    PyObject *init = made ? PyObject_GetAttrString(base, "__init__") : NULL;
-    PyObject *self = init ? PyTuple_New(1) : NULL;
-    if (self && !PyTuple_SetItem(self, 0, Py_NewRef(made)))
-        all = PySequence_Concat(self, with);
-    if (all)
-        done = PyObject_Call(init, all, kwargs == Py_None ? NULL : kwargs);
-    PyObject *dict =
-        done && attributes != Py_None ? PyObject_GetAttrString(made, "__dict__") : NULL;
-    if (dict && PyDict_Update(dict, attributes))
-        Py_CLEAR(done);
-    if (!done || PyErr_Occurred())
-        Py_CLEAR(made);
-    Py_XDECREF(init);
-    Py_XDECREF(self);
-    Py_XDECREF(all);
-    Py_XDECREF(done);
-    Py_XDECREF(dict);
-    return made;
-}
-
-PyObject *rebuild(PyObject *self, PyObject *base, PyObject *args, PyObject *kwargs) {
-    PyObject *module = PyImport_ImportModule("bags._core");
-    PyObject *function = module ? PyObject_GetAttrString(module, "_rebuild") : NULL;
-    PyObject *dict = PyObject_GetAttrString(self, "__dict__"), *out = NULL;
-    if (!dict)
-        PyErr_Clear();
-    if (function)
-        out = Py_BuildValue("O(OOOOO)", function, (PyObject *)Py_TYPE(self), base, args,
-            kwargs ? kwargs : Py_None, dict ? dict : Py_None);
-    Py_XDECREF(module);
-    Py_XDECREF(function);
-    Py_XDECREF(dict);
-    return out;
-}
-
-PyObject *copy_object(PyObject *self, PyObject *unused) {
-    (void)unused;
-    PyObject *made = PyObject_CallMethod(self, "__reduce__", NULL);
-    PyObject *out =
-        made ? PyObject_CallObject(PyTuple_GetItem(made, 0), PyTuple_GetItem(made, 1))
-             : NULL;
-    Py_XDECREF(made);
-    return out;
-}
-
 /* ---- the module ---- */
-
-static PyMethodDef module_methods[] = {
-    {"_rebuild", module_rebuild, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
 
 static bool add_codecs(State *state) {
     bags_error err;
@@ -193,7 +140,7 @@ static int module_exec(PyObject *module) {
         local_io.map = map_private;
     if (!add_codecs(state))
         return PyErr_NoMemory(), -1;
-    return PyModule_AddFunctions(module, module_methods) || add_values(module, state) ||
+    return add_objects(module, state) || add_values(module, state) ||
                    add_bag(module, state) || add_column(module, state) ||
                    add_reader(module, state) || add_writer(module, state) ||
                    add_loader(module, state) || add_storage(module, state) ||
@@ -208,11 +155,12 @@ static int module_exec(PyObject *module) {
     {                                                                                  \
         (PyObject **)&(state)->source, (PyObject **)&(state)->blob,                    \
             (PyObject **)&(state)->codec, (PyObject **)&(state)->column,               \
-            (PyObject **)&(state)->bag_reader, (PyObject **)&(state)->reader,          \
-            (PyObject **)&(state)->storage, (PyObject **)&(state)->index,              \
-            &(state)->data_error, &(state)->ndarray, &(state)->asarray                 \
+            (PyObject **)&(state)->opened, (PyObject **)&(state)->written,             \
+            (PyObject **)&(state)->reader, (PyObject **)&(state)->storage,             \
+            (PyObject **)&(state)->index, &(state)->data_error, &(state)->ndarray,     \
+            &(state)->asarray                                                          \
     }
-#define STATE_COUNT 11
+#define STATE_COUNT 12
 
 static int module_visit(PyObject *module, visitproc visit, void *arg) {
     State *state = (State *)PyModule_GetState(module);

@@ -28,7 +28,7 @@ static PyType_Spec storage_spec = {"bags._core.Storage", sizeof(Storage), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, storage_slots};
 
 int add_storage(PyObject *module, State *state) {
-    state->storage = add_type(module, &storage_spec, false);
+    state->storage = add_type(module, &storage_spec, NULL, false);
     return state->storage ? 0 : -1;
 }
 
@@ -272,60 +272,50 @@ static size_t archive_length(const char *path) {
     return 0;
 }
 
-/* The options of a server, by a dict, which keeps the texts. */
-static bool http_options(
-    PyObject *dict, bags_http_options *with, const char **cache, uint64_t *cache_size) {
-    static const char *const names[] = {"query", "user", "key", "secret", "token",
-        "region", "endpoint", "ca_file", "cache"};
-    const char **members[] = {&with->query, &with->user, &with->key, &with->secret,
-        &with->token, &with->region, &with->endpoint, &with->ca_file, cache};
-    PyObject *items = PyMapping_Items(dict);
-    for (Py_ssize_t i = 0; items && !PyErr_Occurred() && i < PyList_Size(items); i++) {
-        PyObject *item = PyList_GetItem(items, i), *value = PyTuple_GetItem(item, 1);
-        const char *name = PyUnicode_AsUTF8AndSize(PyTuple_GetItem(item, 0), NULL);
-        size_t k = 0;
-        while (name && k < sizeof names / sizeof *names && strcmp(name, names[k]) != 0)
-            k++;
-        if (name && strcmp(name, "cache_size") == 0)
-            number_converter(value, cache_size);
-        else if (name && k < sizeof names / sizeof *names)
-            *members[k] = PyUnicode_AsUTF8AndSize(value, NULL);
-        else if (name)
-            PyErr_Format(PyExc_TypeError, "storage: unknown option %s", name);
-    }
-    Py_XDECREF(items);
-    return !PyErr_Occurred();
-}
+/* The options of a server, and of the cache for it. */
+typedef struct Server {
+    bags_http_options http;
+    bags_cache_options keep;
+    const char *cache;
+} Server;
+
+#define HTTP(name)                                                                     \
+    { #name, NULL, 's', offsetof(Server, http.name) }
+static const Option server_options[] = {HTTP(query), HTTP(user), HTTP(key),
+    HTTP(secret), HTTP(token), HTTP(region), HTTP(endpoint), HTTP(ca_file),
+    OPTION('s', Server, cache), {"cache_size", NULL, 'U', offsetof(Server, keep.size)},
+    {0}};
 
 static int open_http(State *state, Storage *storage, PyObject *dict) {
-    bags_http_options with;
-    bags_cache_options keep;
-    const char *cache = NULL;
+    Server server;
     const Far *far = load_far();
     bags_error err;
-    memset(&with, 0, sizeof with);
-    memset(&keep, 0, sizeof keep);
+    memset(&server, 0, sizeof server);
     if (!far || !far->http_open) {
         if (!PyErr_Occurred())
             PyErr_SetString(
                 PyExc_ValueError, "this build has no http: libcurl was missing");
         return -1;
     }
-    if (dict != Py_None && !http_options(dict, &with, &cache, &keep.size))
+    PyObject *where = PyUnicode_FromString("storage");
+    bool good =
+        where && set_options(server_options, &server, dict, where, NULL, NULL, NULL);
+    Py_XDECREF(where);
+    if (!good)
         return -1;
-    if (cache) {
-        storage->cache = bags_cache_open(cache, &keep, &err);
+    if (server.cache) {
+        storage->cache = bags_cache_open(server.cache, &server.keep, &err);
         if (!storage->cache)
             return raise_error(state, &err, NULL), -1;
-        with.recall = bags_cache_recall;
-        with.remember = bags_cache_remember;
-        with.cache = storage->cache;
+        server.http.recall = bags_cache_recall;
+        server.http.remember = bags_cache_remember;
+        server.http.cache = storage->cache;
     }
-    storage->http = far->http_open(&with, &err);
+    storage->http = far->http_open(&server.http, &err);
     if (!storage->http)
         return PyErr_SetString(PyExc_OSError, err.message), -1;
     const bags_io *io = far->http_io(storage->http);
-    if (cache)
+    if (server.cache)
         io = bags_cache_io(storage->cache, io, &err);
     if (!io)
         return raise_error(state, &err, NULL), -1;

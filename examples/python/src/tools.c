@@ -20,33 +20,46 @@ static bool done(
     return !code;
 }
 
+/* The path, to be released, and the options of a tool. */
+static bool take(PyObject *args, PyObject *kwargs, const Option *options, void *to,
+    PyObject **path) {
+    PyObject *object;
+    if (!PyArg_ParseTuple(args, "O", &object) ||
+        !set_options(options, to, kwargs, object, NULL, NULL, NULL))
+        return false;
+    return PATH(object, path);
+}
+
+/* shard_step of other workers is what C calls shard_stop. */
+#define WORKER(type)                                                                   \
+    OPTION('U', type, shard_start), {                                                  \
+        "shard_step", NULL, 'U', offsetof(type, shard_stop)                            \
+    }
+
+static const Option recover_options[] = {OPTION('b', bags_recover_options, dry_run),
+    OPTION('b', bags_recover_options, keep_idx),
+    {"sync", NULL, 'n', offsetof(bags_recover_options, no_sync)},
+    WORKER(bags_recover_options), {0}};
+static const Option recover_report[] = {
+    OPTION('U', bags_recover_report, finished_before),
+    OPTION('U', bags_recover_report, finished_now),
+    OPTION('U', bags_recover_report, removed), OPTION('U', bags_recover_report, locked),
+    OPTION('U', bags_recover_report, failed), OPTION('U', bags_recover_report, length),
+    OPTION('U', bags_recover_report, truncated), {0}};
+
 static PyObject *tool_recover(PyObject *module, PyObject *args, PyObject *kwargs) {
-    static char *words[] = {
-        "path", "dry_run", "keep_idx", "sync", "shard_start", "shard_step", NULL};
     PyObject *path;
-    int dry = 0, keep = 0, sync = 1;
-    unsigned long long start = 0, step = 0;
     bags_recover_options options;
     bags_recover_report report;
     bags_error err;
     bags_code code;
     memset(&options, 0, sizeof options);
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&|$pppO&O&", words, PATH, &path,
-            &dry, &keep, &sync, number_converter, &start, number_converter, &step))
+    if (!take(args, kwargs, recover_options, &options, &path))
         return NULL;
-    options.dry_run = dry;
-    options.keep_idx = keep;
-    options.no_sync = !sync;
-    options.shard_start = start;
-    options.shard_stop = step;
     const char *text = PyBytes_AsString(path);
     WITHOUT_GIL(code = bags_recover(text, &options, &report, &err));
-    if (!done(module, code, &err, path))
-        return NULL;
-    return Py_BuildValue("{sKsKsKsKsKsKsK}", "finished_before", report.finished_before,
-        "finished_now", report.finished_now, "removed", report.removed, "locked",
-        report.locked, "failed", report.failed, "length", report.length, "truncated",
-        report.truncated);
+    return done(module, code, &err, path) ? options_dict(recover_report, &report)
+                                          : NULL;
 }
 
 static void add_fault(void *user, const bags_fault *fault) {
@@ -64,41 +77,48 @@ static void add_fault(void *user, const bags_fault *fault) {
     PyGILState_Release(gil);
 }
 
-static PyObject *tool_verify(PyObject *module, PyObject *args, PyObject *kwargs) {
-    static char *words[] = {"path", "quick", "decode", "allow_gaps", "allow_empty_file",
-        "unfinished", "shard_start", "shard_step", "max_faults", "storage", NULL};
-    PyObject *path, *from = Py_None, *faults, *storage;
-    int quick = 0, decodes = 0, gaps = 0, empty = 0;
-    unsigned long long start = 0, step = 0, most = 0;
+typedef struct Verify {
     bags_verify_options options;
+    PyObject *storage;
+} Verify;
+
+static int take_storage(void *user, const char *name, PyObject *value) {
+    if (strcmp(name, "storage") == 0)
+        ((Verify *)user)->storage = value;
+    return strcmp(name, "storage") == 0;
+}
+
+static const Option verify_options[] = {OPTION('b', bags_verify_options, quick),
+    OPTION('b', bags_verify_options, decode),
+    OPTION('b', bags_verify_options, allow_gaps),
+    OPTION('b', bags_verify_options, allow_empty_file),
+    CHOICE(bags_verify_options, unfinished, "refuse skip read"),
+    WORKER(bags_verify_options), OPTION('U', bags_verify_options, max_faults), {0}};
+
+static PyObject *tool_verify(PyObject *module, PyObject *args, PyObject *kwargs) {
+    PyObject *object, *path, *faults, *storage;
+    State *state = module_state(module);
+    Verify verify = {.storage = Py_None};
     bags_verify_report report;
     bags_error err;
     bags_code code;
-    memset(&options, 0, sizeof options);
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&|$ppppO&O&O&O&O", words, PATH,
-            &path, &quick, &decodes, &gaps, &empty, unfinished_converter,
-            &options.unfinished, number_converter, &start, number_converter, &step,
-            number_converter, &most, &from))
+    if (!PyArg_ParseTuple(args, "O", &object) ||
+        !set_options(verify_options, &verify.options, kwargs, object, NULL,
+            take_storage, &verify) ||
+        !PATH(object, &path))
         return NULL;
-    options.quick = quick;
-    options.decode = decodes;
-    options.allow_gaps = gaps;
-    options.allow_empty_file = empty;
-    options.shard_start = start;
-    options.shard_stop = step;
-    options.max_faults = most;
-    options.registry = module_state(module)->registry;
-    options.each = add_fault;
-    options.user = faults = PyList_New(0);
+    verify.options.registry = state->registry;
+    verify.options.each = add_fault;
+    verify.options.user = faults = PyList_New(0);
     const char *text = PyBytes_AsString(path);
-    storage = open_storage(module_state(module), text, from, &options.env.io);
-    if (!faults || !storage) {
+    storage = faults ? open_storage(state, text, verify.storage, &verify.options.env.io)
+                     : NULL;
+    if (!storage) {
         Py_XDECREF(faults);
-        Py_XDECREF(storage);
         Py_DECREF(path);
         return NULL;
     }
-    WITHOUT_GIL(code = bags_verify(text, &options, &report, &err));
+    WITHOUT_GIL(code = bags_verify(text, &verify.options, &report, &err));
     Py_DECREF(storage);
     if (PyList_Size(faults) > 0)
         code = BAGS_OK; /* they say it */
@@ -107,30 +127,26 @@ static PyObject *tool_verify(PyObject *module, PyObject *args, PyObject *kwargs)
     return faults;
 }
 
+static const Option checksum_options[] = {OPTION('b', bags_checksum_options, replace),
+    {"sync", NULL, 'n', offsetof(bags_checksum_options, no_sync)},
+    WORKER(bags_checksum_options), {0}};
+static const Option checksum_report[] = {OPTION('U', bags_checksum_report, made),
+    OPTION('U', bags_checksum_report, kept), OPTION('U', bags_checksum_report, blobs),
+    OPTION('U', bags_checksum_report, size), {0}};
+
 static PyObject *tool_checksum(PyObject *module, PyObject *args, PyObject *kwargs) {
-    static char *words[] = {
-        "path", "replace", "sync", "shard_start", "shard_step", NULL};
     PyObject *path;
-    int replace = 0, sync = 1;
-    unsigned long long start = 0, step = 0;
     bags_checksum_options options;
     bags_checksum_report report;
     bags_error err;
     bags_code code;
     memset(&options, 0, sizeof options);
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O&|$ppO&O&", words, PATH, &path,
-            &replace, &sync, number_converter, &start, number_converter, &step))
+    if (!take(args, kwargs, checksum_options, &options, &path))
         return NULL;
-    options.replace = replace;
-    options.no_sync = !sync;
-    options.shard_start = start;
-    options.shard_stop = step;
     const char *text = PyBytes_AsString(path);
     WITHOUT_GIL(code = bags_checksum(text, &options, &report, &err));
-    if (!done(module, code, &err, path))
-        return NULL;
-    return Py_BuildValue("{sKsKsKsK}", "made", report.made, "kept", report.kept,
-        "blobs", report.blobs, "size", report.size);
+    return done(module, code, &err, path) ? options_dict(checksum_report, &report)
+                                          : NULL;
 }
 
 static PyObject *tool_finalize(PyObject *module, PyObject *object) {
@@ -339,6 +355,6 @@ static PyType_Spec index_spec = {"bags._core.Index", sizeof(Index), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, index_slots};
 
 int add_tools(PyObject *module, State *state) {
-    state->index = add_type(module, &index_spec, true);
+    state->index = add_type(module, &index_spec, NULL, true);
     return state->index ? PyModule_AddFunctions(module, tools) : -1;
 }

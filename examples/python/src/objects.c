@@ -1,0 +1,579 @@
+/* objects.c - errors, options, and what readers and writers have in common. */
+#include "core.h"
+
+#include <pthread.h>
+
+/* ---- objects ---- */
+
+static unsigned forks;
+
+static void count_fork(void) { forks++; }
+
+unsigned this_process(void) { return forks; }
+
+void *new_object(PyTypeObject *type) {
+    return ((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
+}
+
+void free_object(PyObject *self) {
+    PyTypeObject *type = Py_TYPE(self);
+    ((freefunc)PyType_GetSlot(type, Py_tp_free))(self);
+    Py_DECREF(type);
+}
+
+PyObject *no_pickle(PyObject *self, PyObject *unused) {
+    (void)unused;
+    PyErr_Format(PyExc_TypeError, "%R cannot be pickled", (PyObject *)Py_TYPE(self));
+    return NULL;
+}
+
+/* ---- errors ---- */
+
+PyObject *raise_error(State *state, const bags_error *err, PyObject *path) {
+    static const struct {
+        bags_code code;
+        int system; /* errno of an OSError, which chooses the class */
+        PyObject **type;
+    } kinds[] = {{BAGS_ERROR_MISSING, ENOENT, NULL}, {BAGS_ERROR_EXISTS, EEXIST, NULL},
+        {BAGS_ERROR_LOCKED, EWOULDBLOCK, NULL}, {BAGS_ERROR_IO, EIO, NULL},
+        {BAGS_ERROR_RANGE, 0, &PyExc_IndexError},
+        {BAGS_ERROR_FIELD, 0, &PyExc_KeyError}, {BAGS_ERROR_TYPE, 0, &PyExc_TypeError},
+        {BAGS_ERROR_MEMORY, 0, &PyExc_MemoryError},
+        {BAGS_ERROR_LIMIT, 0, &PyExc_OverflowError},
+        {BAGS_ERROR_STATE, 0, &PyExc_RuntimeError}};
+    PyObject *type = err->code == BAGS_ERROR_CORRUPT ||
+                             err->code == BAGS_ERROR_UNFINISHED ||
+                             err->code == BAGS_ERROR_GAP
+                         ? state->data_error
+                         : PyExc_ValueError;
+    int system = 0;
+    if (PyErr_Occurred()) /* of a hook that is written in Python */
+        return NULL;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (kinds[i].code == err->code) {
+            type = kinds[i].type ? *kinds[i].type : PyExc_OSError;
+            system = kinds[i].system && err->system ? err->system : kinds[i].system;
+        }
+    }
+    if (!system)
+        return PyErr_SetString(type, err->message), NULL;
+    PyObject *made =
+        PyObject_CallFunction(type, "isO", system, err->message, path ? path : Py_None);
+    if (made)
+        PyErr_SetObject((PyObject *)Py_TYPE(made), made);
+    Py_XDECREF(made);
+    return NULL;
+}
+
+void locate_error(PyObject *path, const char *field, const char *option) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    if (type == PyExc_TypeError || type == PyExc_ValueError) {
+        PyErr_Format(type, "%S: %s%s%s%s%s%S", path, field ? "field \"" : "",
+            field ? field : "", field ? "\": " : "", option ? option : "",
+            option ? ": " : "", value);
+        Py_DECREF(type);
+        Py_XDECREF(value);
+        Py_XDECREF(trace);
+    } else {
+        PyErr_Restore(type, value, trace);
+    }
+}
+
+/* ---- options ---- */
+
+int number_converter(PyObject *object, void *out) {
+    PyObject *number = PyNumber_Index(object);
+    *(uint64_t *)out = number ? PyLong_AsUnsignedLongLong(number) : 0;
+    Py_XDECREF(number);
+    if (!PyErr_Occurred())
+        return 1;
+    if (PyErr_ExceptionMatches(PyExc_OverflowError))
+        PyErr_Format(PyExc_ValueError, "%R is not from 0 to 2^64-1", object);
+    return 0;
+}
+
+static bool set_choice(int *out, const char *choices, PyObject *value) {
+    const char *text =
+        PyUnicode_Check(value) ? PyUnicode_AsUTF8AndSize(value, NULL) : "?";
+    size_t size = text ? strlen(text) : 0;
+    int number = 0;
+    for (const char *at = choices; text; number++) {
+        size_t word = strcspn(at, " ");
+        if (word == size && memcmp(at, text, size) == 0) {
+            *out = number;
+            return true;
+        }
+        if (!at[word])
+            break;
+        at += word + 1;
+    }
+    if (text)
+        PyErr_Format(PyExc_ValueError, "%R is none of: %s", value, choices);
+    return false;
+}
+
+static bool set_floats(float *out, PyObject *value) {
+    if (PySequence_Check(value) && PySequence_Size(value) % 2 != 1) {
+        PyErr_SetString(PyExc_ValueError, "a number, or 3 of them, are required");
+        return false;
+    }
+    for (Py_ssize_t i = 0; i < 3; i++) { /* a number, or one per channel */
+        PyObject *part =
+            PyNumber_Check(value) && !PySequence_Check(value)
+                ? Py_NewRef(value)
+                : PySequence_GetItem(value, PySequence_Size(value) == 1 ? 0 : i);
+        out[i] = part ? (float)PyFloat_AsDouble(part) : 0;
+        Py_XDECREF(part);
+        if (PyErr_Occurred())
+            return false;
+    }
+    return true;
+}
+
+static bool set_dtype(bags_dtype *dtype, PyObject *value) {
+    PyObject *text = PyUnicode_Check(value) ? Py_NewRef(value)
+                                            : PyObject_GetAttrString(value, "name");
+    Py_ssize_t size;
+    const char *word = text ? PyUnicode_AsUTF8AndSize(text, &size) : NULL;
+    *dtype = word ? bags_dtype_parse(word, (size_t)size, NULL) : BAGS_DTYPE_NONE;
+    Py_XDECREF(text);
+    if (word && !*dtype)
+        PyErr_Format(PyExc_ValueError, "%R is not supported", value);
+    return *dtype != BAGS_DTYPE_NONE && !PyErr_Occurred();
+}
+
+bool set_option(const Option *options, void *to, const char *name, PyObject *value) {
+    uint64_t number = 0;
+    while (options->name && strcmp(name, options->name) != 0)
+        options++;
+    void *out = (char *)to + options->offset;
+    switch (options->kind) {
+    case 'e':
+        return set_choice((int *)out, options->choices, value);
+    case 'f':
+        return set_floats((float *)out, value);
+    case 'd':
+        return set_dtype((bags_dtype *)out, value);
+    case 's':
+        return (*(const char **)out = PyUnicode_AsUTF8AndSize(value, NULL)) != NULL;
+    case 'b':
+    case 'n':
+        *(bool *)out = (PyObject_IsTrue(value) == 1) == (options->kind == 'b');
+        return !PyErr_Occurred();
+    case 'u':
+    case 'U':
+        if (!number_converter(value, &number))
+            return false;
+        if (options->kind == 'U')
+            *(uint64_t *)out = number;
+        else if (number <= UINT32_MAX)
+            *(uint32_t *)out = (uint32_t)number;
+        else
+            PyErr_Format(PyExc_ValueError, "%R is above 2^32-1", value);
+        return !PyErr_Occurred();
+    default:
+        PyErr_SetString(PyExc_TypeError, "unknown option");
+        return false;
+    }
+}
+
+bool set_options(const Option *options, void *to, PyObject *dict, PyObject *path,
+    const char *field, other_option other, void *user) {
+    PyObject *items = dict && dict != Py_None ? PyMapping_Items(dict) : NULL;
+    Py_ssize_t count = items ? PyList_Size(items) : 0;
+    for (Py_ssize_t i = 0; i < count && !PyErr_Occurred(); i++) {
+        PyObject *item = PyList_GetItem(items, i);
+        PyObject *key = PyTuple_GetItem(item, 0), *value = PyTuple_GetItem(item, 1);
+        const char *name =
+            PyUnicode_Check(key) ? PyUnicode_AsUTF8AndSize(key, NULL) : "?";
+        int done = name && other ? other(user, name, value) : 0;
+        if (name && done <= 0 && (done < 0 || !set_option(options, to, name, value)))
+            locate_error(path, field, name);
+    }
+    Py_XDECREF(items);
+    return !PyErr_Occurred();
+}
+
+PyObject *options_dict(const Option *options, const void *from) {
+    PyObject *out = PyDict_New();
+    for (; out && options->name; options++) {
+        uint64_t number;
+        memcpy(&number, (const char *)from + options->offset, sizeof number);
+        PyObject *value = PyLong_FromUnsignedLongLong(number);
+        if (!value || PyDict_SetItemString(out, options->name, value))
+            Py_CLEAR(out);
+        Py_XDECREF(value);
+    }
+    return out;
+}
+
+/* ---- sources and their rows ---- */
+
+static void source_dealloc(PyObject *self) {
+    Source *source = (Source *)self;
+    bags_reader *reader = source->reader;
+    bag_reader *bag = source->bag;
+    WITHOUT_GIL(bags_reader_close(reader); bag_reader_close(bag));
+    free_row(source->spare);
+    if (source->memory.obj)
+        PyBuffer_Release(&source->memory);
+    Py_XDECREF(source->path);
+    Py_XDECREF(source->storage); /* after what uses its hooks */
+    free_object(self);
+}
+
+static PyType_Slot source_slots[] = {{Py_tp_dealloc, source_dealloc}, {0, NULL}};
+static PyType_Spec source_spec = {"bags._core.Source", sizeof(Source), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, source_slots};
+
+Source *new_source(State *state, PyObject *path) {
+    Source *source = (Source *)new_object(state->source);
+    if (source) {
+        source->state = state;
+        source->path = Py_NewRef(path);
+    }
+    return source;
+}
+
+Row *take_row(Source *source) {
+    Row *row = __atomic_exchange_n(&source->spare, NULL, __ATOMIC_ACQ_REL);
+    if (!row && !(row = (Row *)calloc(1, sizeof *row)))
+        PyErr_NoMemory();
+    return row;
+}
+
+void give_row(Source *source, Row *row) {
+    free_row(__atomic_exchange_n(&source->spare, row, __ATOMIC_ACQ_REL));
+}
+
+void free_row(Row *row) {
+    if (!row)
+        return;
+    bags_row_free(&row->row);
+    bags_buffer_free(&row->scratch);
+    free(row);
+}
+
+/* ---- what can be closed ---- */
+
+int closed_error(PyObject *closable) {
+    PyObject *path = ((Closable *)closable)->path;
+    PyObject *name = PyType_GetName(Py_TYPE(closable));
+    if (name && path)
+        PyErr_Format(PyExc_ValueError, "%S: this %U is closed", path, name);
+    else if (name)
+        PyErr_Format(PyExc_ValueError, "this %U was not opened, or is closed", name);
+    Py_XDECREF(name);
+    return -1;
+}
+
+bool begin_init(PyObject *self) {
+    Closable *closable = (Closable *)self;
+    if (closable->state)
+        PyErr_SetString(PyExc_TypeError, "__init__ was called before");
+    else
+        closable->state = state_of(Py_TYPE(self));
+    return !PyErr_Occurred();
+}
+
+PyObject *enter(PyObject *self, PyObject *unused) {
+    (void)unused;
+    PyObject *closed = PyObject_GetAttrString(self, "closed");
+    int is = closed ? PyObject_IsTrue(closed) : -1;
+    Py_XDECREF(closed);
+    if (is)
+        return is > 0 ? closed_error(self), NULL : NULL;
+    return Py_NewRef(self);
+}
+
+PyObject *leave(PyObject *self, PyObject *args) {
+    (void)args;
+    return PyObject_CallMethod(self, "close", NULL);
+}
+
+PyObject *dataset_spec(PyObject *self, void *unused) {
+    const Closable *closable = (const Closable *)self;
+    (void)unused;
+    PyObject *spec = PyDict_New();
+    for (size_t i = 0; spec && i < closable->count; i++)
+        if (PyDict_SetItem(spec, closable->fields[i].name, closable->fields[i].text))
+            Py_CLEAR(spec);
+    return spec;
+}
+
+PyObject *dataset_codecs(PyObject *self, void *unused) {
+    const Closable *closable = (const Closable *)self;
+    (void)unused;
+    PyObject *out = PyDict_New();
+    for (size_t i = 0; out && i < closable->count; i++) {
+        const Field *field = &closable->fields[i];
+        if (field->given && PyDict_SetItem(out, field->key, field->given))
+            Py_CLEAR(out);
+    }
+    return out;
+}
+
+static int closable_traverse(PyObject *self, visitproc visit, void *arg) {
+    Closable *closable = (Closable *)self;
+    Py_VISIT(Py_TYPE(self));
+    for (size_t i = 0; i < closable->count; i++)
+        Py_VISIT(closable->fields[i].given);
+    return 0;
+}
+
+static int closable_clear(PyObject *self) {
+    Closable *closable = (Closable *)self;
+    for (size_t i = 0; i < closable->count; i++)
+        Py_CLEAR(closable->fields[i].given);
+    return 0;
+}
+
+static void closable_free(PyObject *self) {
+    Closable *closable = (Closable *)self;
+    for (size_t i = 0; i < closable->count; i++)
+        field_clear(&closable->fields[i]);
+    PyMem_Free(closable->fields);
+    Py_XDECREF(closable->path);
+    free_object(self);
+}
+
+/* ---- readers ---- */
+
+Source *source_of(PyObject *self) {
+    Source *source = ((Opened *)self)->source;
+    if (!source)
+        closed_error(self);
+    return (Source *)Py_XNewRef((PyObject *)source);
+}
+
+bool take_index(Source *source, PyObject *object, uint64_t *index) {
+    Py_ssize_t i = PyNumber_AsSsize_t(object, NULL); /* clamped */
+    if (i == -1 && PyErr_Occurred())
+        return false;
+    Py_ssize_t length = (Py_ssize_t)(source->bag ? bag_reader_length(source->bag)
+                                                 : bags_reader_length(source->reader));
+    *index = (uint64_t)(i < 0 ? i + length : i);
+    if (*index < (uint64_t)length)
+        return true;
+    PyErr_Format(PyExc_IndexError, "%S: %s index %S out of range (length %zd)",
+        source->path, source->bag ? "blob" : "datapoint", object, length);
+    return false;
+}
+
+PyObject *as_slice(PyObject *object) {
+    if (PySlice_Check(object))
+        return Py_NewRef(object);
+    if (!PyObject_TypeCheck(object, &PyRange_Type))
+        return NULL;
+    PyObject *start = PyObject_GetAttrString(object, "start");
+    PyObject *stop = PyObject_GetAttrString(object, "stop");
+    PyObject *step = PyObject_GetAttrString(object, "step");
+    PyObject *slice = start && stop && step ? PySlice_New(start, stop, step) : NULL;
+    Py_XDECREF(start);
+    Py_XDECREF(stop);
+    Py_XDECREF(step);
+    return slice;
+}
+
+static Py_ssize_t opened_len(PyObject *self) {
+    const Source *source = ((Opened *)self)->source;
+    if (!source)
+        return closed_error(self);
+    return (Py_ssize_t)(source->bag ? bag_reader_length(source->bag)
+                                    : bags_reader_length(source->reader));
+}
+
+static PyObject *opened_close(PyObject *self, PyObject *unused) {
+    (void)unused;
+    Py_CLEAR(((Opened *)self)->source);
+    Py_RETURN_NONE;
+}
+
+static PyObject *opened_closed(PyObject *self, void *unused) {
+    (void)unused;
+    return PyBool_FromLong(!((Opened *)self)->source);
+}
+
+static int opened_clear(PyObject *self) {
+    Py_CLEAR(((Opened *)self)->source);
+    return closable_clear(self);
+}
+
+static void opened_dealloc(PyObject *self) {
+    PyObject_GC_UnTrack(self);
+    Py_CLEAR(((Opened *)self)->source);
+    closable_free(self);
+}
+
+static PyMethodDef opened_methods[] = {
+    {"close", opened_close, METH_NOARGS,
+        "close()\n--\n\n"
+        "Close it. Views and arrays stay valid; files are released with the\n"
+        "last."},
+    {"__enter__", enter, METH_NOARGS, NULL}, {"__exit__", leave, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL}};
+static PyGetSetDef opened_gets[] = {
+    {"closed", opened_closed, NULL, "True after close().", NULL}, {0}};
+static PyType_Slot opened_slots[] = {{Py_tp_dealloc, opened_dealloc},
+    {Py_tp_traverse, closable_traverse}, {Py_tp_clear, opened_clear},
+    {Py_tp_methods, opened_methods}, {Py_tp_getset, opened_gets},
+    {Py_mp_length, opened_len}, {Py_sq_length, opened_len}, {0, NULL}};
+static PyType_Spec opened_spec = {"bags._core.Reader", sizeof(Opened), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, opened_slots};
+
+/* ---- writers ---- */
+
+bool begin_writer(Written *writer, PyObject *path) {
+    writer->lock = PyThread_allocate_lock();
+    if (!writer->lock)
+        return PyErr_NoMemory(), false;
+    writer->base.path = Py_NewRef(path);
+    writer->process = forks;
+    return true;
+}
+
+/* With the GIL, which is released to wait: whoever has the lock may wait for the GIL.
+ * False: in the child of a fork, where nobody may release it. */
+static bool lock_writer(Written *writer) {
+    if (!writer->lock || writer->process != forks)
+        return false;
+    if (!PyThread_acquire_lock(writer->lock, NOWAIT_LOCK))
+        WITHOUT_GIL(PyThread_acquire_lock(writer->lock, WAIT_LOCK));
+    return true;
+}
+
+bool call_writer(PyObject *self, writer_call call, void *data) {
+    Written *writer = (Written *)self;
+    bool open = (writer->bag || writer->dataset), locked = open && lock_writer(writer);
+    bags_code code = BAGS_OK;
+    bags_error err;
+    if (open && !locked) {
+        PyErr_Format(PyExc_RuntimeError,
+            "%S: its writer belongs to the process that opened it, not to a child made "
+            "by fork()",
+            writer->base.path);
+        return false;
+    }
+    open = writer->bag || writer->dataset;
+    if (open)
+        WITHOUT_GIL(code = call(writer, data, &err));
+    if (locked)
+        PyThread_release_lock(writer->lock);
+    if (!open)
+        closed_error(self);
+    else if (code)
+        raise_error(writer->base.state, &err, writer->base.path);
+    return open && !code;
+}
+
+static bags_code flush_writer(Written *writer, void *unused, bags_error *err) {
+    (void)unused;
+    return writer->bag ? bag_writer_flush(writer->bag, err)
+                       : bags_writer_flush(writer->dataset, err);
+}
+
+static PyObject *written_flush(PyObject *self, PyObject *unused) {
+    (void)unused;
+    return call_writer(self, flush_writer, NULL) ? Py_NewRef(Py_None) : NULL;
+}
+
+/* With the lock. */
+static void count_written(Written *writer) {
+    if (writer->bag) {
+        writer->length = bag_writer_length(writer->bag);
+        writer->size = bag_writer_size(writer->bag);
+    } else if (writer->dataset) {
+        writer->length = bags_writer_length(writer->dataset);
+        writer->size = bags_writer_size(writer->dataset);
+    }
+}
+
+static PyObject *written_close(PyObject *self, PyObject *unused) {
+    Written *writer = (Written *)self;
+    bags_code code = BAGS_OK;
+    bags_error err;
+    (void)unused;
+    if (lock_writer(writer)) {
+        bag_writer *bag = writer->bag;
+        bags_writer *dataset = writer->dataset;
+        count_written(writer);
+        writer->bag = NULL;
+        writer->dataset = NULL;
+        WITHOUT_GIL(code = bag ? bag_writer_close(bag, &err)
+                               : bags_writer_close(dataset, &err));
+        PyThread_release_lock(writer->lock);
+    }
+    return code ? raise_error(writer->base.state, &err, writer->base.path)
+                : Py_NewRef(Py_None);
+}
+
+static uint64_t written_number(Written *writer, char which) {
+    bool locked = lock_writer(writer);
+    if (locked)
+        count_written(writer);
+    uint64_t number = which == 'l'   ? writer->length
+                      : which == 's' ? writer->size
+                      : which == 'r' ? writer->resumed
+                                     : writer->shards + writer->running;
+    if (locked)
+        PyThread_release_lock(writer->lock);
+    return number;
+}
+
+static Py_ssize_t written_len(PyObject *self) {
+    return (Py_ssize_t)written_number((Written *)self, 'l');
+}
+
+PyObject *written_get(PyObject *self, void *which) {
+    return PyLong_FromUnsignedLongLong(
+        written_number((Written *)self, *(const char *)which));
+}
+
+static PyObject *written_closed(PyObject *self, void *unused) {
+    (void)unused;
+    return PyBool_FromLong(!((Written *)self)->bag && !((Written *)self)->dataset);
+}
+
+static void written_dealloc(PyObject *self) {
+    Written *writer = (Written *)self;
+    PyObject_GC_UnTrack(self);
+    bag_writer_close(writer->bag, NULL);
+    bags_writer_close(writer->dataset, NULL);
+    if (writer->lock)
+        PyThread_free_lock(writer->lock);
+    if (writer->spare)
+        arena_free(writer->spare);
+    PyMem_Free(writer->spare);
+    closable_free(self);
+}
+
+static PyMethodDef written_methods[] = {
+    {"flush", written_flush, METH_NOARGS,
+        "flush()\n--\n\n"
+        "Pass all data to the system: it survives the end of this process."},
+    {"close", written_close, METH_NOARGS,
+        "close()\n--\n\nFinish it. Closing it again does nothing."},
+    {"__reduce__", no_pickle, METH_NOARGS, NULL},
+    {"__enter__", enter, METH_NOARGS, NULL}, {"__exit__", leave, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL}};
+static PyGetSetDef written_gets[] = {
+    {"size", written_get, NULL, "Bytes that its Bags have when it is closed.", "s"},
+    {"closed", written_closed, NULL, "True after close().", NULL}, {0}};
+static PyType_Slot written_slots[] = {{Py_tp_dealloc, written_dealloc},
+    {Py_tp_traverse, closable_traverse}, {Py_tp_clear, closable_clear},
+    {Py_tp_methods, written_methods}, {Py_tp_getset, written_gets},
+    {Py_sq_length, written_len}, {0, NULL}};
+static PyType_Spec written_spec = {"bags._core.Writer", sizeof(Written), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, written_slots};
+
+int add_objects(PyObject *module, State *state) {
+    static bool counts; /* of the process, which has one copy of this code */
+    if (!counts && pthread_atfork(NULL, NULL, count_fork))
+        return PyErr_NoMemory(), -1;
+    counts = true;
+    state->source = add_type(module, &source_spec, NULL, false);
+    state->opened = state->source ? add_type(module, &opened_spec, NULL, true) : NULL;
+    state->written = state->opened ? add_type(module, &written_spec, NULL, true) : NULL;
+    return state->written ? 0 : -1;
+}

@@ -1,0 +1,126 @@
+"""Threads that share an object; `run.sh tsan` runs them under ThreadSanitizer."""
+import os
+import threading
+
+import numpy as np
+
+import bags
+
+SPEC = {'n': 'int', 'w': 'utf8[]', 'a': 'array(float32,1000)', 'm': 'msgpack'}
+
+
+def _point(i):
+    return {'n': i, 'w': [f'{i}.{k}' for k in range(i % 4)], 'a': np.full(1000, i, 'f4'), 'm': {'k': [i]}}
+
+
+def _write(path, count=50, **options):
+    kind = bags.ShardedDatasetWriter if options else bags.DatasetWriter
+    with kind(path, SPEC, **options) as writer:
+        for i in range(count):
+            writer.append(_point(i))
+
+
+def _together(work, count=2, then=lambda: None):
+    """Run work(number) in threads, and `then` in this one; raise what one of them raised."""
+    raised = []
+
+    def run(number):
+        try:
+            work(number)
+        except BaseException as error:
+            raised.append(error)
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    then()
+    for thread in threads:
+        thread.join()
+    if raised:
+        raise raised[0]
+
+
+def _same(row, i):
+    want = _point(i)
+    return (row.pop('a') == want.pop('a')).all() and row == want
+
+
+def threads_share_a_reader():
+    _write('x', checksum=True)
+    _write('y', shard_length=20, checksum=True)
+    for path in 'xy':
+        for options in ({}, {'no_mmap': True}, {'verify_checksums': True}, {'max_files': 2, 'no_mmap': True}):
+            reader = bags.DatasetReader(path, **options)
+
+            def work(number):
+                for k in range(150):
+                    i = (k * 17 + number) % 50
+                    assert _same(reader[i], i) and reader[i, ('n',)] == {'n': i}
+                    assert reader.items(i, 'w') == i % 4
+                assert reader.values('n') == list(range(50)) and reader[3:5, ('n',)] == {'n': [3, 4]}
+                assert (np.asarray(reader.column('a'))[:, 5] == range(50)).all()
+            _together(work)
+
+
+def threads_share_a_bag_its_views_and_an_index():
+    _write('x')
+    bags.build_index('x', 'n')
+    for options in ({}, {'no_mmap': True}):
+        bag, index = bags.BagReader('x/n.bag', **options), bags.DatasetReader('x', **options).index('n')
+
+        def work(number):
+            for k in range(300):
+                i = (k * 17 + number) % 49 + 1
+                assert bag[i] == bytes(bag.view(i)) == bytes([i]) and bag[i:i + 1] == [bytes([i])]
+                assert index.find(i) == [i]
+        _together(work)
+
+
+def threads_may_close_and_append_at_the_same_time():
+    _write('x')
+    for attempt in range(20):
+        reader = bags.DatasetReader('x')
+        writer, bag = bags.DatasetWriter(f'y{attempt}', {'n': 'int'}), bags.BagWriter(f'z{attempt}.bag')
+
+        def work(number):
+            try:
+                for i in range(50):
+                    assert reader[i]['n'] == i
+                    writer.append({'n': i})
+                    bag.append(b'x')
+                    assert len(writer) and len(bag) and writer.size and bag.size
+            except ValueError as error:
+                assert 'closed' in str(error)
+        _together(work, 3, lambda: [one.close() for one in (reader, bag, writer)])
+        assert len(bags.DatasetReader(f'y{attempt}')) == len(writer)
+        assert len(bags.BagReader(f'z{attempt}.bag')) == len(bag)
+
+
+def threads_share_a_loader_whose_functions_read_its_dataset():
+    _write('x')
+    reader = bags.DatasetReader('x')
+
+    def decode(blob):
+        number = int.from_bytes(blob, 'little')
+        return np.array([reader[number]['n']])
+    loader = bags.Loader(reader, 5, fields={'n': {'decode': decode, 'shape': [1], 'dtype': 'int64'}, 'a': {}}, threads=2)
+    seen = []
+
+    def work(number):
+        for _ in range(5):
+            batch = loader.__next__()
+            loader.state_dict()
+            assert (batch['a'][:, 0] == batch['n'][:, 0]).all()
+            seen.extend(batch['n'][:, 0])
+    _together(work)
+    assert sorted(seen) == list(range(50)) and loader.batch == 10
+    _together(lambda number: loader.close())
+
+
+def readers_work_in_children():
+    _write('x')
+    for options in ({}, {'no_mmap': True}):
+        reader = bags.DatasetReader('x', **options)
+        child = os.fork()
+        if child == 0:
+            os._exit(not all(_same(reader[i], i) for i in range(50)))
+        assert os.waitpid(child, 0)[1] == 0
