@@ -15,8 +15,9 @@ import weakref
 from collections.abc import Iterable, Mapping
 
 from . import _core
-from ._core import (Column, DataError, Index, build_index, checksum, finalize, recover,
+from ._core import (DataError, Index, build_index, checksum, finalize, recover,
                     verify, write_zip)
+from .arrays import Column, stream
 
 __all__ = ['BagReader', 'BagWriter', 'Column', 'DataError', 'DatasetReader', 'DatasetWriter',
            'GB', 'Index', 'Loader', 'ShardedDatasetReader', 'ShardedDatasetWriter',
@@ -135,6 +136,14 @@ class DatasetReader(_core.DatasetReader):
     def copy(self):
         """Another reader of the same dataset."""
         return copy.copy(self)
+
+    def column(self, name):
+        """A field of all datapoints as one read-only array: see Column."""
+        return Column(self._source, self._field(name))
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        """The dataset as a stream of Arrow: a batch for each shard."""
+        return stream(self._source, len(self.spec), self.shards)
 
     def __reduce__(self):
         (path,), options = self._arguments

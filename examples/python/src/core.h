@@ -7,7 +7,8 @@
  *     bag.c      BagReader, BagWriter
  *     reader.c   DatasetReader
  *     writer.c   DatasetWriter
- *     column.c   a field as one array: buffer, DLPack, Arrow
+ *     column.c   Column: a field as one buffer
+ *     arrow.c    buffers as structs of Arrow and DLPack
  *     loader.c   Loader
  *     far.c      bags._far, with mp4 and http, whose libraries take long to load
  *     storage.c  archives, servers, file systems of Python
@@ -38,9 +39,8 @@ _Static_assert(sizeof(Py_ssize_t) == sizeof(uint64_t), "a 64-bit system");
 
 /* ---- the module ---- */
 
-typedef struct State {
-    PyTypeObject *source, *opened, *written, *blob, *codec, *column, *reader, *storage,
-        *index;
+typedef struct State { /* objects first: see STATE_COUNT */
+    PyTypeObject *source, *opened, *written, *blob, *codec, *reader, *storage, *index;
     PyObject *data_error;
     PyObject *ndarray, *asarray;                 /* of NumPy, when first needed */
     PyObject *dtypes[BAGS_DTYPE_COMPLEX128 + 1]; /* numpy.dtype objects */
@@ -61,6 +61,7 @@ int add_bag(PyObject *module, State *state);
 int add_reader(PyObject *module, State *state);
 int add_writer(PyObject *module, State *state);
 int add_column(PyObject *module, State *state);
+int add_arrow(PyObject *module, State *state);
 int add_storage(PyObject *module, State *state);
 int add_tools(PyObject *module, State *state);
 int add_loader(PyObject *module, State *state);
@@ -280,7 +281,7 @@ PyObject *open_storage(
     State *state, const char *path, PyObject *object, const bags_io **io);
 const bags_io *storage_io(PyObject *storage);
 PyObject *open_index(Source *source, const char *path, size_t field, const bags_io *io);
-PyObject *make_column(Source *source, const Field *field, size_t number);
-PyObject *make_stream(Source *source, const Field *fields, size_t count);
+/* The dtype of a buffer's format, in the syntax of struct. */
+bags_dtype buffer_dtype(const Py_buffer *buffer);
 
 #endif

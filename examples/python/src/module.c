@@ -142,41 +142,28 @@ static int module_exec(PyObject *module) {
         return PyErr_NoMemory(), -1;
     return add_objects(module, state) || add_values(module, state) ||
                    add_bag(module, state) || add_column(module, state) ||
-                   add_reader(module, state) || add_writer(module, state) ||
-                   add_loader(module, state) || add_storage(module, state) ||
-                   add_tools(module, state) ||
+                   add_arrow(module, state) || add_reader(module, state) ||
+                   add_writer(module, state) || add_loader(module, state) ||
+                   add_storage(module, state) || add_tools(module, state) ||
                    PyModule_AddStringConstant(module, "version", BAGS_VERSION)
                ? -1
                : 0;
 }
 
 /* What the state holds. */
-#define STATE_OBJECTS(state)                                                           \
-    {                                                                                  \
-        (PyObject **)&(state)->source, (PyObject **)&(state)->blob,                    \
-            (PyObject **)&(state)->codec, (PyObject **)&(state)->column,               \
-            (PyObject **)&(state)->opened, (PyObject **)&(state)->written,             \
-            (PyObject **)&(state)->reader, (PyObject **)&(state)->storage,             \
-            (PyObject **)&(state)->index, &(state)->data_error, &(state)->ndarray,     \
-            &(state)->asarray                                                          \
-    }
-#define STATE_COUNT 12
+#define STATE_COUNT (offsetof(State, registry) / sizeof(PyObject *))
 
 static int module_visit(PyObject *module, visitproc visit, void *arg) {
     State *state = (State *)PyModule_GetState(module);
-    PyObject **objects[STATE_COUNT] = STATE_OBJECTS(state);
     for (size_t i = 0; i < STATE_COUNT; i++)
-        Py_VISIT(*objects[i]);
+        Py_VISIT(((PyObject **)state)[i]);
     return 0;
 }
 
 static int module_clear(PyObject *module) {
     State *state = (State *)PyModule_GetState(module);
-    PyObject **objects[STATE_COUNT] = STATE_OBJECTS(state);
     for (size_t i = 0; i < STATE_COUNT; i++)
-        Py_CLEAR(*objects[i]);
-    for (int i = 0; i <= BAGS_DTYPE_COMPLEX128; i++)
-        Py_CLEAR(state->dtypes[i]);
+        Py_CLEAR(((PyObject **)state)[i]);
     return 0;
 }
 

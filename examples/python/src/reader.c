@@ -408,14 +408,12 @@ static PyObject *reader_values(PyObject *self, PyObject *args, PyObject *kwargs)
     return out;
 }
 
-static PyObject *reader_column(PyObject *self, PyObject *name) {
+static PyObject *reader_number_of(PyObject *self, PyObject *name) {
     Source *source = source_of(self);
     size_t field;
-    PyObject *out = NULL;
-    if (source && reader_field((Opened *)self, name, &field))
-        out = make_column(source, &((Opened *)self)->base.fields[field], field);
+    bool good = source && reader_field((Opened *)self, name, &field);
     Py_XDECREF((PyObject *)source);
-    return out;
+    return good ? PyLong_FromSize_t(field) : NULL;
 }
 
 static PyObject *reader_index_of(PyObject *self, PyObject *name) {
@@ -429,17 +427,6 @@ static PyObject *reader_index_of(PyObject *self, PyObject *name) {
         out = open_index(source, PyBytes_AsString(path), field, io);
     }
     Py_XDECREF(path);
-    Py_XDECREF((PyObject *)source);
-    return out;
-}
-
-static PyObject *reader_stream(PyObject *self, PyObject *args, PyObject *kwargs) {
-    static char *words[] = {"requested_schema", NULL};
-    Source *source = source_of(self);
-    PyObject *requested = Py_None, *out = NULL;
-    if (source && PyArg_ParseTupleAndKeywords(args, kwargs, "|O", words, &requested))
-        out = make_stream(
-            source, ((Opened *)self)->base.fields, ((Opened *)self)->base.count);
     Py_XDECREF((PyObject *)source);
     return out;
 }
@@ -478,6 +465,11 @@ static PyObject *reader_path(PyObject *self, void *unused) {
     return Py_NewRef(path ? path : Py_None);
 }
 
+static PyObject *reader_source(PyObject *self, void *unused) {
+    (void)unused;
+    return (PyObject *)source_of(self);
+}
+
 static PyMethodDef reader_methods[] = {
     {"items", reader_items, METH_VARARGS,
         "items(i, name)\n--\n\n"
@@ -487,15 +479,10 @@ static PyMethodDef reader_methods[] = {
         "values(name, start=0, stop=None)\n--\n\n"
         "The values of a field in datapoints start to stop, clamped like a\n"
         "slice, as a list; of a sequence a list of lists."},
-    {"column", reader_column, METH_O,
-        "column(name)\n--\n\n"
-        "A field of all datapoints as one read-only array: see Column."},
+    {"_field", reader_number_of, METH_O, NULL},
     {"index", reader_index_of, METH_O,
         "index(name)\n--\n\n"
         "The index of a field, which build_index has made: an Index."},
-    {"__arrow_c_stream__", KEYWORDS(reader_stream), METH_VARARGS | METH_KEYWORDS,
-        "__arrow_c_stream__(requested_schema=None)\n--\n\n"
-        "The dataset as a stream of Arrow: a batch for each shard."},
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef reader_gets[] = {
     {"spec", dataset_spec, NULL, "Types of the fields, by name, sorted.", NULL},
@@ -503,7 +490,8 @@ static PyGetSetDef reader_gets[] = {
     {"sharded", reader_info, NULL, "True if it is a directory of shards.", (void *)1},
     {"shards", reader_shards, NULL, "Number of shards that are read.", NULL},
     {"path", reader_path, NULL, "The path with which it was opened.", NULL},
-    {"_codecs", dataset_codecs, NULL, NULL, NULL}, {0}};
+    {"_codecs", dataset_codecs, NULL, NULL, NULL},
+    {"_source", reader_source, NULL, NULL, NULL}, {0}};
 static PyType_Slot reader_slots[] = {{Py_tp_init, reader_init},
     {Py_tp_methods, reader_methods}, {Py_tp_getset, reader_gets},
     {Py_mp_subscript, reader_subscript}, {Py_sq_item, reader_item}, {0, NULL}};

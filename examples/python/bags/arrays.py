@@ -1,0 +1,63 @@
+"""A field of all datapoints as one array, for NumPy, DLPack and Arrow."""
+from . import _core
+
+
+class Column(_core.Column):
+    """A field of all datapoints, read-only: np.asarray(column) is (N, *shape), without a
+    copy if the dataset is not sharded; numbers are uint or int64. Texts, bytes and
+    sequences have only Arrow's form. It stays valid after close. DLPack before 1.0
+    receives a copy."""
+
+    def __array__(self, dtype=None, copy=None):
+        import numpy as np  # which takes long, for those who need none
+        try:
+            view = memoryview(self)
+        except BufferError as error:
+            raise TypeError(*error.args) from None
+        return (np.array if copy else np.asarray)(view, dtype)
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+    def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
+        versioned = max_version is not None and max_version[0] >= 1
+        if copy is False and not versioned:
+            raise BufferError('a column is read-only, which DLPack states from version 1.0 on: '
+                              'allow a copy')
+        import numpy as np
+        copies = bool(copy) or not versioned
+        return _core.dlpack(np.array(memoryview(self)) if copies else self, versioned, copies)
+
+    def __arrow_c_array__(self, requested_schema=None):
+        schema, array = _trees(self)
+        return _core.arrow_schema(schema), _core.arrow_array(array)
+
+
+def _trees(column):
+    """The schema and the array of Arrow: nested types, a leaf inside of them."""
+    name, leaf, shape, sequence, length, items, lists, ends, data = column._parts
+    counts = [items if sequence else length]
+    for size in shape:
+        counts.append(counts[-1] * size)
+    kind, children, array = leaf, (), (
+        counts.pop(), (None, ends, data) if leaf in 'UZ' else (None, data), ())
+    for size in reversed(shape):
+        kind, children, array = f'+w:{size}', ((kind, 'item', children),), (
+            counts.pop(), (None,), (array,))
+    if sequence:
+        kind, children, array = '+L', ((kind, 'item', children),), (
+            length, (None, lists), (array,))
+    return (kind, name, children), array
+
+
+def stream(source, count, shards):
+    """The dataset as a stream of Arrow: a batch for each shard, of `count` fields."""
+    if not count:
+        raise ValueError('the dataset has no fields')
+
+    def batch(start, stop):
+        columns = [Column(source, field, start, stop) for field in range(count)]
+        schemas, arrays = zip(*map(_trees, columns))
+        return ('+s', '', schemas), (len(columns[0]), (None,), arrays)
+    arrays = (batch(shard, shard + 1)[1] for shard in range(shards))
+    return _core.arrow_stream(batch(0, 0)[0], arrays)

@@ -1,0 +1,347 @@
+/*
+ * arrow.c - Arrow's C data interface and DLPack, of Python objects with buffers.
+ *
+ *     arrow_schema((format, name, children))     a capsule of ArrowSchema
+ *     arrow_array((length, buffers, children))   of ArrowArray; a buffer may be None
+ *     arrow_stream(schema, iterator)             of ArrowArrayStream, of such arrays
+ *     dlpack(array, versioned, copied)           of DLManagedTensor, or the versioned one
+ *
+ * bags/arrays.py calls them. Each struct keeps the buffers that it refers to.
+ */
+#include "core.h"
+
+/* ---- Arrow ---- */
+
+struct ArrowSchema {
+    const char *format, *name, *metadata;
+    int64_t flags, n_children;
+    struct ArrowSchema **children, *dictionary;
+    void (*release)(struct ArrowSchema *);
+    void *private_data; /* children, format and name, in one piece */
+};
+struct ArrowArray {
+    int64_t length, null_count, offset, n_buffers, n_children;
+    const void **buffers;
+    struct ArrowArray **children, *dictionary;
+    void (*release)(struct ArrowArray *);
+    void *private_data; /* ArrayParts, then children */
+};
+struct ArrowArrayStream {
+    int (*get_schema)(struct ArrowArrayStream *, struct ArrowSchema *);
+    int (*get_next)(struct ArrowArrayStream *, struct ArrowArray *);
+    const char *(*get_last_error)(struct ArrowArrayStream *);
+    void (*release)(struct ArrowArrayStream *);
+    void *private_data; /* Stream */
+};
+typedef struct ArrayParts {
+    Py_buffer views[3];
+    const void *buffers[3];
+} ArrayParts;
+typedef struct Stream {
+    PyObject *schema, *arrays;
+    int failed; /* errno, of every later call */
+    char message[BAGS_ERROR_SIZE];
+} Stream;
+
+static void schema_release(struct ArrowSchema *schema) {
+    for (int64_t i = 0; i < schema->n_children; i++)
+        if (schema->children[i]->release)
+            schema->children[i]->release(schema->children[i]);
+    free(schema->private_data);
+    schema->release = NULL;
+}
+
+/* *schema is released, or zero, if it fails, with an exception. */
+static bool schema_build(struct ArrowSchema *schema, PyObject *tree) {
+    const char *format, *name;
+    PyObject *children;
+    memset(schema, 0, sizeof *schema);
+    if (!PyArg_ParseTuple(tree, "ssO!", &format, &name, &PyTuple_Type, &children))
+        return false;
+    size_t count = (size_t)PyTuple_Size(children), size = strlen(format) + 1;
+    char *memory = (char *)calloc(
+        1, count * (sizeof schema + sizeof *schema) + size + strlen(name) + 1);
+    if (!memory)
+        return PyErr_NoMemory(), false;
+    struct ArrowSchema *nodes =
+        (struct ArrowSchema *)(void *)(memory + count * sizeof schema);
+    schema->private_data = memory;
+    schema->release = schema_release;
+    schema->children = (struct ArrowSchema **)(void *)memory;
+    schema->format = strcpy((char *)(nodes + count), format);
+    schema->name = strcpy((char *)(nodes + count) + size, name);
+    for (size_t i = 0; i < count; i++) {
+        schema->children[i] = &nodes[i];
+        schema->n_children++;
+        if (!schema_build(&nodes[i], PyTuple_GetItem(children, (Py_ssize_t)i)))
+            return schema_release(schema), false;
+    }
+    return true;
+}
+
+static void array_release(struct ArrowArray *array) {
+    ArrayParts *parts = (ArrayParts *)array->private_data;
+    for (int64_t i = 0; i < array->n_children; i++)
+        if (array->children[i]->release)
+            array->children[i]->release(array->children[i]);
+    PyGILState_STATE gil = PyGILState_Ensure();
+    for (int i = 0; i < 3; i++)
+        PyBuffer_Release(&parts->views[i]); /* nothing, of None */
+    PyGILState_Release(gil);
+    free(parts);
+    array->release = NULL;
+}
+
+static bool array_build(struct ArrowArray *array, PyObject *tree) {
+    PyObject *buffers, *children;
+    long long length;
+    memset(array, 0, sizeof *array);
+    if (!PyArg_ParseTuple(
+            tree, "LO!O!", &length, &PyTuple_Type, &buffers, &PyTuple_Type, &children))
+        return false;
+    size_t count = (size_t)PyTuple_Size(children);
+    ArrayParts *parts =
+        (ArrayParts *)calloc(1, sizeof *parts + count * (sizeof array + sizeof *array));
+    if (!parts)
+        return PyErr_NoMemory(), false;
+    array->length = length;
+    array->n_buffers = PyTuple_Size(buffers);
+    array->buffers = parts->buffers;
+    array->children = (struct ArrowArray **)(void *)(parts + 1);
+    array->private_data = parts;
+    array->release = array_release;
+    struct ArrowArray *nodes = (struct ArrowArray *)(void *)(array->children + count);
+    bool good = array->n_buffers <= 3;
+    for (Py_ssize_t i = 0; good && i < array->n_buffers; i++) {
+        PyObject *buffer = PyTuple_GetItem(buffers, i);
+        good = buffer == Py_None ||
+               !PyObject_GetBuffer(buffer, &parts->views[i], PyBUF_SIMPLE);
+        parts->buffers[i] = parts->views[i].buf;
+    }
+    for (size_t i = 0; good && i < count; i++) {
+        array->children[i] = &nodes[i];
+        array->n_children++;
+        good = array_build(&nodes[i], PyTuple_GetItem(children, (Py_ssize_t)i));
+    }
+    if (!good)
+        array_release(array);
+    return good;
+}
+
+/* Keep the exception as text. */
+static int stream_fail(Stream *stream) {
+    PyObject *type, *value, *trace;
+    stream->failed = PyErr_ExceptionMatches(PyExc_MemoryError) ? ENOMEM : EIO;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *text = value ? PyObject_Str(value) : NULL;
+    const char *message = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
+    snprintf(stream->message, sizeof stream->message, "%s", message ? message : "");
+    Py_XDECREF(text);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    PyErr_Clear();
+    return stream->failed;
+}
+
+static int stream_schema(struct ArrowArrayStream *arrow, struct ArrowSchema *schema) {
+    Stream *stream = (Stream *)arrow->private_data;
+    PyGILState_STATE gil = PyGILState_Ensure();
+    int error = schema_build(schema, stream->schema) ? 0 : stream_fail(stream);
+    PyGILState_Release(gil);
+    return error;
+}
+
+static int stream_next(struct ArrowArrayStream *arrow, struct ArrowArray *array) {
+    Stream *stream = (Stream *)arrow->private_data;
+    memset(array, 0, sizeof *array);
+    if (stream->failed)
+        return stream->failed;
+    PyGILState_STATE gil = PyGILState_Ensure();
+    PyObject *tree = PyIter_Next(stream->arrays); /* NULL: the end, or an exception */
+    int error = tree ? !array_build(array, tree) : PyErr_Occurred() != NULL;
+    Py_XDECREF(tree);
+    if (error)
+        error = stream_fail(stream);
+    PyGILState_Release(gil);
+    return error;
+}
+
+static const char *stream_error(struct ArrowArrayStream *arrow) {
+    return ((Stream *)arrow->private_data)->message;
+}
+
+static void stream_release(struct ArrowArrayStream *arrow) {
+    Stream *stream = (Stream *)arrow->private_data;
+    PyGILState_STATE gil = PyGILState_Ensure();
+    Py_XDECREF(stream->schema);
+    Py_XDECREF(stream->arrays);
+    PyGILState_Release(gil);
+    free(stream);
+    arrow->release = NULL;
+}
+
+/* Of whichever struct; a consumer has set `release` to NULL if it took it. */
+static void capsule_free(PyObject *capsule) {
+    const char *name = PyCapsule_GetName(capsule);
+    void *of = PyCapsule_GetPointer(capsule, name);
+    struct ArrowSchema *schema = (struct ArrowSchema *)of;
+    struct ArrowArray *array = (struct ArrowArray *)of;
+    struct ArrowArrayStream *stream = (struct ArrowArrayStream *)of;
+    if (strcmp(name, "arrow_schema") == 0 && schema->release)
+        schema->release(schema);
+    else if (strcmp(name, "arrow_array") == 0 && array->release)
+        array->release(array);
+    else if (strcmp(name, "arrow_array_stream") == 0 && stream->release)
+        stream->release(stream);
+    free(of);
+}
+
+/* A struct of zeros in a capsule. */
+static PyObject *new_capsule(size_t size, const char *name, void **made) {
+    *made = calloc(1, size);
+    PyObject *capsule =
+        *made ? PyCapsule_New(*made, name, capsule_free) : PyErr_NoMemory();
+    if (!capsule)
+        free(*made);
+    return capsule;
+}
+
+static PyObject *make_schema(PyObject *module, PyObject *tree) {
+    void *made;
+    PyObject *capsule = new_capsule(sizeof(struct ArrowSchema), "arrow_schema", &made);
+    (void)module;
+    if (capsule && !schema_build((struct ArrowSchema *)made, tree))
+        Py_CLEAR(capsule);
+    return capsule;
+}
+
+static PyObject *make_array(PyObject *module, PyObject *tree) {
+    void *made;
+    PyObject *capsule = new_capsule(sizeof(struct ArrowArray), "arrow_array", &made);
+    (void)module;
+    if (capsule && !array_build((struct ArrowArray *)made, tree))
+        Py_CLEAR(capsule);
+    return capsule;
+}
+
+static PyObject *make_stream(PyObject *module, PyObject *args) {
+    PyObject *schema, *arrays;
+    void *made;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "OO", &schema, &arrays))
+        return NULL;
+    PyObject *capsule =
+        new_capsule(sizeof(struct ArrowArrayStream), "arrow_array_stream", &made);
+    Stream *stream = capsule ? (Stream *)calloc(1, sizeof *stream) : NULL;
+    if (capsule && !stream) {
+        Py_DECREF(capsule);
+        return PyErr_NoMemory();
+    }
+    if (!capsule)
+        return NULL;
+    stream->schema = Py_NewRef(schema);
+    stream->arrays = Py_NewRef(arrays);
+    *(struct ArrowArrayStream *)made = (struct ArrowArrayStream){
+        stream_schema, stream_next, stream_error, stream_release, stream};
+    return capsule;
+}
+
+/* ---- DLPack ---- */
+
+typedef struct DLTensor {
+    void *data;
+    struct {
+        int32_t type, id;
+    } device;
+    int32_t ndim;
+    struct {
+        uint8_t code, bits;
+        uint16_t lanes;
+    } dtype;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+} DLTensor;
+typedef struct DLManaged { /* before version 1.0 */
+    DLTensor tensor;
+    void *context;
+    void (*deleter)(struct DLManaged *);
+} DLManaged;
+typedef struct DLVersioned {
+    uint32_t major, minor;
+    void *context;
+    void (*deleter)(struct DLVersioned *);
+    uint64_t flags; /* 1: read-only, 2: a copy */
+    DLTensor tensor;
+} DLVersioned;
+
+typedef struct Tensor {
+    DLManaged old;
+    DLVersioned versioned;
+    Py_buffer view;
+} Tensor;
+
+static void tensor_free(void *tensor) {
+    PyGILState_STATE gil = PyGILState_Ensure();
+    PyBuffer_Release(&((Tensor *)tensor)->view);
+    PyGILState_Release(gil);
+    free(tensor);
+}
+
+static void delete_old(DLManaged *managed) { tensor_free(managed->context); }
+static void delete_versioned(DLVersioned *managed) { tensor_free(managed->context); }
+
+/* If nobody took the tensor; whoever does renames the capsule. */
+static void tensor_capsule_free(PyObject *capsule) {
+    if (PyCapsule_IsValid(capsule, "dltensor"))
+        delete_old((DLManaged *)PyCapsule_GetPointer(capsule, "dltensor"));
+    else if (PyCapsule_IsValid(capsule, "dltensor_versioned"))
+        delete_versioned(
+            (DLVersioned *)PyCapsule_GetPointer(capsule, "dltensor_versioned"));
+}
+
+static PyObject *make_dlpack(PyObject *module, PyObject *args) {
+    static const uint8_t codes[] = {0, 6, 1, 1, 1, 1, 0, 0, 0, 0, 2, 2, 2, 5, 5};
+    PyObject *object;
+    int versioned, copied;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "Opp", &object, &versioned, &copied))
+        return NULL;
+    Tensor *tensor = (Tensor *)calloc(1, sizeof *tensor);
+    if (!tensor)
+        return PyErr_NoMemory();
+    const Py_buffer *view = &tensor->view;
+    if (PyObject_GetBuffer(object, &tensor->view, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS)) {
+        free(tensor);
+        return NULL;
+    }
+    DLTensor *dl = versioned ? &tensor->versioned.tensor : &tensor->old.tensor;
+    dl->data = view->buf;
+    dl->device.type = 1; /* memory */
+    dl->ndim = view->ndim;
+    dl->dtype.code = codes[buffer_dtype(view)];
+    dl->dtype.bits = (uint8_t)(8 * view->itemsize);
+    dl->dtype.lanes = 1;
+    dl->shape = (int64_t *)view->shape;
+    tensor->versioned.major = 1;
+    tensor->versioned.flags = copied ? 2 : 1;
+    tensor->old.context = tensor->versioned.context = tensor;
+    tensor->old.deleter = delete_old;
+    tensor->versioned.deleter = delete_versioned;
+    PyObject *capsule =
+        PyCapsule_New(versioned ? (void *)&tensor->versioned : (void *)&tensor->old,
+            versioned ? "dltensor_versioned" : "dltensor", tensor_capsule_free);
+    if (!capsule)
+        tensor_free(tensor);
+    return capsule;
+}
+
+static PyMethodDef functions[] = {{"arrow_schema", make_schema, METH_O, NULL},
+    {"arrow_array", make_array, METH_O, NULL},
+    {"arrow_stream", make_stream, METH_VARARGS, NULL},
+    {"dlpack", make_dlpack, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
+
+int add_arrow(PyObject *module, State *state) {
+    (void)state;
+    return PyModule_AddFunctions(module, functions);
+}
