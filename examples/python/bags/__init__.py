@@ -5,14 +5,11 @@
     with bags.DatasetReader('pets') as reader:
         print(reader[0])
 """
-import atexit
 import copy
 import mmap
 import os
 import shutil
 import tempfile
-import weakref
-from collections.abc import Iterable, Mapping
 
 from . import _core
 from ._core import (DataError, Index, build_index, checksum, finalize, recover,
@@ -188,69 +185,7 @@ class ShardedDatasetWriter(DatasetWriter):
         super().__init__(directory, spec, encoders, **options)
 
 
-_loaders = weakref.WeakSet()
-
-
-@atexit.register
-def _close_loaders():  # whose threads may call Python
-    for loader in list(_loaders):
-        loader.close()
-
-
-class Loader(_core.Loader):
-    """Loader(source, batch=32, *, fields=None, seed=0, shuffle=True, chunk=0, window=0,
-    weights=None, tokens=None, drop_last=False, rank=0, ranks=0, threads=0, ahead=0,
-    skip_damaged=False, prefetch=False, random_window=False, window_start=0)
-
-    Shuffled batches of a dataset, by threads of C. One iteration is one epoch, the next
-    one the next; len() is the number of batches. A batch is a dict: numbers and arrays
-    whose type states a shape are arrays (N, *shape), sequences of them lists of arrays,
-    texts and bytes lists, everything else a list of arrays or bytes.
-
-    source: a path, a DatasetReader, or a list of them. batch: datapoints, of all ranks
-    together; rank loads its slice of ranks. fields: names, or {name: options}:
-    width, height, channels, crop ('none', 'center', 'random'), resize, filter
-    ('bilinear', 'bicubic'), flip, nchw, scaled, orient, dtype, shape, mean, std, window,
-    stride, or decode, a function of a blob that returns an array. The options are
-    those of bags_load_field in formats/loader.h. chunk, window: shuffle chunks of
-    neighbours, for disks and servers. tokens: (field, S) loads windows of S + 1 tokens of
-    its documents, arrays (N, S + 1); or a dict with field, length, and others of
-    bags_tokens_options: stride, bos, eos, dtype, places, parallel (names of fields),
-    or pack=True: rows of entire documents, lists of arrays, and `cu_seqlens`; then
-    len() is unknown, and long_documents 'split' or 'drop'.
-    """
-
-    def __init__(self, source, batch=32, *, fields=None, weights=None, tokens=None, **options):
-        sources = source if isinstance(source, (list, tuple)) else [source]
-        readers = [s if isinstance(s, _core.DatasetReader) else DatasetReader(s) for s in sources]
-        if fields is not None:
-            fields = [fields] if isinstance(fields, str) else fields
-            if not isinstance(fields, Iterable):
-                raise TypeError(f'fields: {fields!r} (expected names, or a dict of them)')
-            fields = {f: dict(fields[f] or {}) if isinstance(fields, Mapping) else {}
-                      for f in fields}
-            if not fields:
-                raise ValueError('fields: none is listed')
-        if tokens is not None and not isinstance(tokens, Mapping):
-            tokens = dict(zip(('field', 'length'), tokens, strict=True))
-        super().__init__(readers, fields, weights, tokens and dict(tokens),
-                         {'batch': batch, **options})
-        _loaders.add(self)
-
-    def __iter__(self):
-        super().__iter__()  # the epoch begins now
-        self._iteration = object()
-        return self._rest(self._iteration)
-
-    def _rest(self, iteration):
-        while self._iteration is iteration:
-            try:
-                batch = super().__next__()
-            except StopIteration:
-                return
-            yield batch
-        raise RuntimeError('another iteration of this Loader has begun')
-
+from .loader import Loader  # noqa: E402: it uses DatasetReader
 
 for _class in (Column, DataError, Index):
     _class.__module__ = 'bags'

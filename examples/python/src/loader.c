@@ -14,14 +14,6 @@ typedef struct Loader {
     bags_tokens *tokens;
     Callback *callbacks;
     unsigned process;
-    uint64_t batches, epoch, batch; /* per epoch; the next one to be returned */
-    uint64_t skipped;
-    bool resumed; /* the next iteration is the rest of this epoch */
-    /* Packed rows: how many batches an epoch has is known when the first of the next
-     * one was read, which is then kept. The state is that before it. */
-    bool packed;
-    PyObject *next;
-    unsigned char saved[BAGS_LOADER_STATE];
     unsigned char *text; /* per field: a str, not bytes */
     PyObject *raised[3]; /* what a callback raised first */
 } Loader;
@@ -255,7 +247,6 @@ static bool loader_tokens(
             other_token_option, &set))
         return false;
     options->parallel = options->parallel_count ? set.parallel : NULL;
-    loader->packed = options->pack;
     WITHOUT_GIL(loader->tokens = bags_tokens_open(readers, count, options, &err));
     if (!loader->tokens)
         raise_error(loader->state, &err, NULL);
@@ -302,12 +293,6 @@ static int loader_open(Loader *loader, PyObject *list, bags_loader_options *opti
     PyMem_Free(fields);
     PyMem_Free(shapes);
     return loader->loader ? 0 : -1;
-}
-
-/* Keep the state after the batch that is returned now. */
-static void loader_mark(Loader *loader) {
-    if (loader->packed)
-        bags_loader_save(loader->loader, loader->saved, NULL);
 }
 
 /* A weight for each dataset; to be freed. NULL: None, or an exception. */
@@ -359,10 +344,6 @@ static int loader_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     options.order.weights = shares;
     int code = PyErr_Occurred() ? -1 : loader_open(loader, list, &options);
     PyMem_Free(shares);
-    if (!code) {
-        loader->batches = bags_loader_batches(loader->loader);
-        loader_mark(loader);
-    }
     return code;
 }
 
@@ -445,9 +426,15 @@ static bool loader_ready(Loader *loader) {
     return !PyErr_Occurred();
 }
 
-/* Both with the lock, which waits for other Python threads without the GIL. */
-static void loader_lock(Loader *loader) {
+/* Begin a call, alone; false with an exception. Waits without the GIL. */
+static bool loader_begin(Loader *loader) {
+    if (!loader_ready(loader))
+        return false;
     WITHOUT_GIL(PyThread_acquire_lock(loader->lock, WAIT_LOCK));
+    if (loader_ready(loader)) /* still */
+        return true;
+    PyThread_release_lock(loader->lock);
+    return false;
 }
 
 static PyObject *loader_fail(Loader *loader, const bags_error *err) {
@@ -459,165 +446,71 @@ static PyObject *loader_fail(Loader *loader, const bags_error *err) {
     return NULL;
 }
 
-static PyObject *loader_next_locked(Loader *loader) {
+/* End it: NULL with an exception if it failed; otherwise `out`. */
+static PyObject *loader_end(
+    Loader *loader, bags_code code, const bags_error *err, PyObject *out) {
+    PyThread_release_lock(loader->lock);
+    if (!code)
+        return out;
+    Py_XDECREF(out);
+    return loader_fail(loader, err);
+}
+
+/* (epoch, number in it, datapoints that were left out, dict) */
+static PyObject *loader_next(PyObject *self, PyObject *unused) {
+    Loader *loader = (Loader *)self;
     const bags_batch *batch = NULL;
     bags_error err;
     bags_code code;
-    if (!loader_ready(loader))
+    (void)unused;
+    if (!loader_begin(loader))
         return NULL;
-    loader->resumed = false;
-    PyObject *out = loader->next;
-    if (out) {
-        loader->next = NULL;
-        loader->batch = 1;
-        loader_mark(loader);
-        return out;
-    }
-    if (!loader->packed && loader->batch >= loader->batches) {
-        loader->epoch++;
-        loader->batch = 0;
-        return NULL; /* StopIteration */
-    }
     WITHOUT_GIL(code = bags_loader_next(loader->loader, &batch, &err));
-    if (code)
-        return loader_fail(loader, &err);
-    loader->skipped += batch->skipped;
-    out = batch_dict(loader, batch);
-    if (loader->packed && batch->epoch != loader->epoch) {
-        loader->next = out;
-        loader->epoch = batch->epoch;
-        loader->batch = 0;
-        return NULL;
-    }
-    loader->epoch = batch->epoch;
-    loader->batch = batch->batch + 1;
-    loader_mark(loader);
-    return out;
+    PyObject *out = code ? NULL
+                         : Py_BuildValue("KKKN", batch->epoch, batch->batch,
+                               batch->skipped, batch_dict(loader, batch));
+    return loader_end(loader, code, &err, out);
 }
 
-static PyObject *loader_next(PyObject *self) {
+static PyObject *loader_seek(PyObject *self, PyObject *args) {
     Loader *loader = (Loader *)self;
-    if (!loader_ready(loader))
-        return NULL;
-    loader_lock(loader);
-    PyObject *out = loader_next_locked(loader);
-    PyThread_release_lock(loader->lock);
-    return out;
-}
-
-static bool loader_seek(Loader *loader, uint64_t epoch, uint64_t batch) {
+    unsigned long long epoch, batch;
     bags_error err;
     bags_code code;
-    WITHOUT_GIL(code = bags_loader_seek(loader->loader, epoch, batch, &err));
-    if (code)
-        return loader_fail(loader, &err), false;
-    loader->epoch = epoch;
-    loader->batch = batch;
-    Py_CLEAR(loader->next);
-    loader_mark(loader);
-    return true;
-}
-
-static PyObject *loader_iter(PyObject *self) {
-    Loader *loader = (Loader *)self;
-    if (!loader_ready(loader))
+    if (!PyArg_ParseTuple(args, "KK", &epoch, &batch) || !loader_begin(loader))
         return NULL;
-    loader_lock(loader);
-    bool good = loader_ready(loader);
-    if (good && loader->batch > 0 && !loader->resumed) /* one that was left early */
-        good = loader_seek(loader, loader->epoch + 1, 0);
-    PyThread_release_lock(loader->lock);
-    return good ? Py_NewRef(self) : NULL;
+    WITHOUT_GIL(code = bags_loader_seek(loader->loader, epoch, batch, &err));
+    return loader_end(loader, code, &err, Py_NewRef(Py_None));
 }
 
 static PyObject *loader_save(PyObject *self, PyObject *unused) {
     Loader *loader = (Loader *)self;
     unsigned char state[BAGS_LOADER_STATE];
     bags_error err;
-    bags_code code = BAGS_OK;
-    (void)unused;
-    if (!loader_ready(loader))
-        return NULL;
-    loader_lock(loader);
-    PyObject *out = NULL;
-    if (loader_ready(loader)) {
-        if (loader->packed)
-            memcpy(state, loader->saved, sizeof state);
-        else
-            WITHOUT_GIL(code = bags_loader_save(loader->loader, state, &err));
-        out = code ? raise_error(loader->state, &err, NULL)
-                   : Py_BuildValue("{sKsKsy#}", "epoch",
-                         (unsigned long long)loader->epoch, "batch",
-                         (unsigned long long)loader->batch, "state", state,
-                         (Py_ssize_t)BAGS_LOADER_STATE);
-    }
-    PyThread_release_lock(loader->lock);
-    return out;
-}
-
-static bool loader_restore(
-    Loader *loader, uint64_t epoch, uint64_t batch, const char *state, size_t size) {
-    bags_error err;
     bags_code code;
-    if (!loader_ready(loader))
-        return false;
-    WITHOUT_GIL(code = bags_loader_restore(loader->loader, state, size, &err));
-    if (code)
-        return loader_fail(loader, &err), false;
-    /* After the last batch, before StopIteration; packed rows are where they were. */
-    bool end = batch >= loader->batches;
-    if (loader->packed) {
-        Py_CLEAR(loader->next);
-        memcpy(loader->saved, state, sizeof loader->saved);
-    } else if (!loader_seek(loader, end ? epoch + 1 : epoch, end ? 0 : batch)) {
-        return false;
-    }
-    loader->epoch = epoch;
-    loader->batch = batch;
-    loader->resumed = true;
-    return true;
+    (void)unused;
+    if (!loader_begin(loader))
+        return NULL;
+    WITHOUT_GIL(code = bags_loader_save(loader->loader, state, &err));
+    return loader_end(loader, code, &err,
+        code ? NULL : PyBytes_FromStringAndSize((const char *)state, sizeof state));
 }
 
-/* load_state_dict of a checked state. */
-static bool loader_set_state(Loader *loader, PyObject *parts[3]) {
-    uint64_t epoch, batch;
+static PyObject *loader_restore(PyObject *self, PyObject *object) {
+    Loader *loader = (Loader *)self;
     char *state;
     Py_ssize_t size;
-    if (!number_converter(parts[0], &epoch) || !number_converter(parts[1], &batch) ||
-        PyBytes_AsStringAndSize(parts[2], &state, &size)) {
-        locate_error(loader->path, NULL, "not a state of this Loader");
-        return false;
-    }
-    if (epoch > INT64_MAX || (!loader->packed && batch > loader->batches)) {
-        PyErr_Format(PyExc_ValueError,
-            "not a state of this Loader: epoch %S, batch %S (it has %llu batches per "
-            "epoch)",
-            parts[0], parts[1], (unsigned long long)loader->batches);
-        return false;
-    }
-    loader_lock(loader);
-    bool good = loader_restore(loader, epoch, batch, state, (size_t)size);
-    PyThread_release_lock(loader->lock);
-    return good;
+    bags_error err;
+    bags_code code;
+    if (PyBytes_AsStringAndSize(object, &state, &size) || !loader_begin(loader))
+        return NULL;
+    WITHOUT_GIL(code = bags_loader_restore(loader->loader, state, (size_t)size, &err));
+    return loader_end(loader, code, &err, Py_NewRef(Py_None));
 }
 
-static PyObject *loader_load(PyObject *self, PyObject *dict) {
-    static const char *const names[] = {"epoch", "batch", "state"};
-    Loader *loader = (Loader *)self;
-    PyObject *parts[3] = {NULL, NULL, NULL};
-    bool good = loader_ready(loader);
-    if (good && !PyDict_Check(dict)) {
-        PyErr_SetString(PyExc_TypeError, "a dict of state_dict is required");
-        good = false;
-    }
-    for (int i = 0; good && i < 3; i++) {
-        parts[i] = PyMapping_GetItemString(dict, names[i]);
-        good = parts[i] != NULL;
-    }
-    good = good && loader_set_state(loader, parts);
-    for (int i = 0; i < 3; i++)
-        Py_XDECREF(parts[i]);
-    return good ? Py_NewRef(Py_None) : NULL;
+static PyObject *loader_check(PyObject *self, PyObject *unused) {
+    (void)unused;
+    return loader_ready((Loader *)self) ? Py_NewRef(Py_None) : NULL;
 }
 
 static PyObject *loader_close(PyObject *self, PyObject *unused) {
@@ -626,7 +519,7 @@ static PyObject *loader_close(PyObject *self, PyObject *unused) {
     if (calling == loader)
         return loader_ready(loader), NULL;
     if (loader->loader && loader->process == this_process()) {
-        loader_lock(loader);
+        WITHOUT_GIL(PyThread_acquire_lock(loader->lock, WAIT_LOCK));
         bags_loader *closing = loader->loader;
         bags_tokens *tokens = loader->tokens;
         loader->loader = NULL;
@@ -637,21 +530,17 @@ static PyObject *loader_close(PyObject *self, PyObject *unused) {
     Py_RETURN_NONE;
 }
 
-static Py_ssize_t loader_len(PyObject *self) {
-    if (((Loader *)self)->packed)
-        PyErr_SetString(PyExc_TypeError,
-            "how many batches of packed rows an epoch has is "
-            "unknown before its end");
-    return ((Loader *)self)->packed ? -1 : (Py_ssize_t)((Loader *)self)->batches;
+static PyObject *loader_batches(PyObject *self, void *unused) {
+    Loader *loader = (Loader *)self;
+    (void)unused;
+    if (!loader_ready(loader))
+        return NULL;
+    return PyLong_FromUnsignedLongLong(bags_loader_batches(loader->loader));
 }
 
-static PyObject *loader_number(PyObject *self, void *which) {
-    Loader *loader = (Loader *)self;
-    if (*(const char *)which == 'c')
-        return PyBool_FromLong(!loader->loader);
-    return PyLong_FromUnsignedLongLong(*(const char *)which == 'e'   ? loader->epoch
-                                       : *(const char *)which == 'b' ? loader->batch
-                                                                     : loader->skipped);
+static PyObject *loader_closed(PyObject *self, void *unused) {
+    (void)unused;
+    return PyBool_FromLong(!((Loader *)self)->loader);
 }
 
 static int loader_traverse(PyObject *self, visitproc visit, void *arg) {
@@ -659,7 +548,6 @@ static int loader_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(loader->fields);
     Py_VISIT(loader->options);
-    Py_VISIT(loader->next);
     for (int i = 0; i < 3; i++)
         Py_VISIT(loader->raised[i]);
     return 0;
@@ -675,7 +563,6 @@ static int loader_clear(PyObject *self) {
     if (!loader->loader) {
         Py_CLEAR(loader->fields);
         Py_CLEAR(loader->options);
-        Py_CLEAR(loader->next);
     }
     return 0;
 }
@@ -697,30 +584,21 @@ static void loader_dealloc(PyObject *self) {
     free_object(self);
 }
 
-static PyMethodDef loader_methods[] = {
-    {"state_dict", loader_save, METH_NOARGS,
-        "state_dict()\n--\n\n"
-        "Where it is, after the last batch that was returned: a dict that can\n"
-        "be pickled. It serves any number of ranks and threads."},
-    {"load_state_dict", loader_load, METH_O,
-        "load_state_dict(state)\n--\n\n"
-        "The next iteration is the rest of that epoch. ValueError: of other\n"
-        "datasets or options."},
+static PyMethodDef loader_methods[] = {{"_check", loader_check, METH_NOARGS, NULL},
+    {"_next", loader_next, METH_NOARGS, NULL},
+    {"_seek", loader_seek, METH_VARARGS, NULL},
+    {"_save", loader_save, METH_NOARGS, NULL},
+    {"_restore", loader_restore, METH_O, NULL},
     {"close", loader_close, METH_NOARGS, "close()\n--\n\nStop the threads."},
     {"__reduce__", no_pickle, METH_NOARGS, NULL},
     {"__enter__", enter, METH_NOARGS, NULL}, {"__exit__", leave, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL}};
-static PyGetSetDef loader_gets[] = {
-    {"epoch", loader_number, NULL, "The epoch of the last batch.", "e"},
-    {"batch", loader_number, NULL, "Batches of this epoch that were returned.", "b"},
-    {"skipped", loader_number, NULL, "Damaged datapoints that were left out.", "s"},
-    {"closed", loader_number, NULL, "True after close().", "c"}, {0}};
+static PyGetSetDef loader_gets[] = {{"_batches", loader_batches, NULL, NULL, NULL},
+    {"closed", loader_closed, NULL, "True after close().", NULL}, {0}};
 static PyType_Slot loader_slots[] = {{Py_tp_doc, "The base of bags.Loader."},
     {Py_tp_init, loader_init}, {Py_tp_dealloc, loader_dealloc},
     {Py_tp_traverse, loader_traverse}, {Py_tp_clear, loader_clear},
-    {Py_tp_methods, loader_methods}, {Py_tp_getset, loader_gets},
-    {Py_tp_iter, loader_iter}, {Py_tp_iternext, loader_next},
-    {Py_sq_length, loader_len}, {0, NULL}};
+    {Py_tp_methods, loader_methods}, {Py_tp_getset, loader_gets}, {0, NULL}};
 static PyType_Spec loader_spec = {"bags._core.Loader", sizeof(Loader), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, loader_slots};
 

@@ -1,0 +1,142 @@
+"""Batches by the threads of the C loader; what is counted and saved is here."""
+import atexit
+import math
+import threading
+import weakref
+from collections.abc import Iterable, Mapping
+
+import bags
+
+from . import _core
+
+_loaders = weakref.WeakSet()
+
+
+@atexit.register
+def _close_loaders():  # whose threads may call Python
+    for loader in list(_loaders):
+        loader.close()
+
+
+class Loader(_core.Loader):
+    """Loader(source, batch=32, *, fields=None, seed=0, shuffle=True, chunk=0, window=0,
+    weights=None, tokens=None, drop_last=False, rank=0, ranks=0, threads=0, ahead=0,
+    skip_damaged=False, prefetch=False, random_window=False, window_start=0)
+
+    Shuffled batches of a dataset, by threads of C. One iteration is one epoch, the next
+    one the next; len() is the number of batches. A batch is a dict: numbers and arrays
+    whose type states a shape are arrays (N, *shape), sequences of them lists of arrays,
+    texts and bytes lists, everything else a list of arrays or bytes.
+
+    source: a path, a DatasetReader, or a list of them. batch: datapoints, of all ranks
+    together; rank loads its slice of ranks. fields: names, or {name: options}:
+    width, height, channels, crop ('none', 'center', 'random'), resize, filter
+    ('bilinear', 'bicubic'), flip, nchw, scaled, orient, dtype, shape, mean, std, window,
+    stride, or decode, a function of a blob that returns an array. The options are
+    those of bags_load_field in formats/loader.h. chunk, window: shuffle chunks of
+    neighbours, for disks and servers. tokens: (field, S) loads windows of S + 1 tokens of
+    its documents, arrays (N, S + 1); or a dict with field, length, and others of
+    bags_tokens_options: stride, bos, eos, dtype, places, parallel (names of fields),
+    or pack=True: rows of entire documents, lists of arrays, and `cu_seqlens`; then
+    len() is unknown, and long_documents 'split' or 'drop'.
+    """
+
+    def __init__(self, source, batch=32, *, fields=None, weights=None, tokens=None, **options):
+        sources = source if isinstance(source, (list, tuple)) else [source]
+        readers = [s if isinstance(s, _core.DatasetReader) else bags.DatasetReader(s) for s in sources]
+        if fields is not None:
+            fields = [fields] if isinstance(fields, str) else fields
+            if not isinstance(fields, Iterable):
+                raise TypeError(f'fields: {fields!r} (expected names, or a dict of them)')
+            fields = {f: dict(fields[f] or {}) if isinstance(fields, Mapping) else {}
+                      for f in fields}
+            if not fields:
+                raise ValueError('fields: none is listed')
+        if tokens is not None and not isinstance(tokens, Mapping):
+            tokens = dict(zip(('field', 'length'), tokens, strict=True))
+        super().__init__(readers, fields, weights, tokens and dict(tokens),
+                         {'batch': batch, **options})
+        self.epoch = self.batch = self.skipped = 0
+        self._path, self._packed = readers[0].path, bool(tokens and tokens.get('pack'))
+        self._count = math.inf if self._packed else self._batches
+        self._next_batch, self._resumed, self._lock = None, False, threading.RLock()
+        self._saved = self._save()
+        _loaders.add(self)
+
+    def __len__(self):
+        if self._packed:
+            raise TypeError('how many batches of packed rows an epoch has is unknown before its '
+                            'end')
+        return self._count
+
+    def __iter__(self):
+        self._check()
+        with self._lock:  # the epoch begins now
+            if self.batch and not self._resumed:  # one that was left early
+                self._move(self.epoch + 1, 0)
+        self._iteration = object()
+        return self._rest(self._iteration)
+
+    def _rest(self, iteration):
+        while self._iteration is iteration:
+            try:
+                batch = self.__next__()
+            except StopIteration:
+                return
+            yield batch
+        raise RuntimeError('another iteration of this Loader has begun')
+
+    def __next__(self):
+        self._check()  # before it waits: a decode function must not
+        with self._lock:
+            self._resumed = False
+            batch, self._next_batch = self._next_batch, None
+            if batch is None:
+                if self.batch >= self._count:
+                    self.epoch, self.batch = self.epoch + 1, 0
+                    raise StopIteration
+                epoch, number, skipped, batch = self._next()
+                self.skipped += skipped
+                # How many batches of packed rows an epoch has is known when the first of
+                # the next one was read. The state is that before it.
+                if self._packed and epoch != self.epoch:
+                    self._next_batch, self.epoch, self.batch = batch, epoch, 0
+                    raise StopIteration
+                self.epoch, self.batch = epoch, number
+            self.batch += 1
+            if self._packed:
+                self._saved = self._save()
+            return batch
+
+    def _move(self, epoch, batch):
+        self._seek(epoch, batch)
+        self.epoch, self.batch, self._next_batch, self._saved = epoch, batch, None, self._save()
+
+    def state_dict(self):
+        """Where it is, after the last batch that was returned: a dict that can be pickled. It
+        serves any number of ranks and threads."""
+        self._check()
+        with self._lock:
+            state = self._saved if self._packed else self._save()
+            return {'epoch': self.epoch, 'batch': self.batch, 'state': state}
+
+    def load_state_dict(self, state):
+        """The next iteration is the rest of that epoch. ValueError: of other datasets or
+        options."""
+        self._check()
+        if not isinstance(state, dict):
+            raise TypeError('a dict of state_dict is required')
+        epoch, batch, saved = state['epoch'], state['batch'], state['state']
+        if not (isinstance(epoch, int) and isinstance(batch, int) and isinstance(saved, bytes) and
+                0 <= epoch < 2 ** 63 and 0 <= batch <= self._count):
+            raise ValueError(f'{self._path}: not a state of this Loader: epoch {epoch!r}, batch '
+                             f'{batch!r} (it has {self._count} batches per epoch)')
+        with self._lock:
+            self._restore(saved)
+            if self._packed:
+                self._next_batch, self._saved = None, saved
+            elif batch >= self._count:  # after the last batch, before StopIteration
+                self._move(epoch + 1, 0)
+            else:
+                self._move(epoch, batch)
+            self.epoch, self.batch, self._resumed = epoch, batch, True
