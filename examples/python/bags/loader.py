@@ -60,7 +60,7 @@ class Loader(_core.Loader):
         self._path, self._packed = readers[0].path, bool(tokens and tokens.get('pack'))
         self._count = math.inf if self._packed else self._batches
         self._next_batch, self._resumed, self._lock = None, False, threading.RLock()
-        self._saved = self._save()
+        self._saved = self._packed and self._save()
         _loaders.add(self)
 
     def __len__(self):
@@ -110,7 +110,8 @@ class Loader(_core.Loader):
 
     def _move(self, epoch, batch):
         self._seek(epoch, batch)
-        self.epoch, self.batch, self._next_batch, self._saved = epoch, batch, None, self._save()
+        self.epoch, self.batch, self._next_batch = epoch, batch, None
+        self._saved = self._packed and self._save()
 
     def state_dict(self):
         """Where it is, after the last batch that was returned: a dict that can be pickled. It

@@ -9,7 +9,7 @@ typedef struct Storage {
     bags_archive *archive;
     bags_http *http;
     bags_cache *cache;
-    PyObject *fs;  /* of fsspec */
+    PyObject *fs;  /* a bags.storage.FileSystem */
     char why[256]; /* the last exception of it */
 } Storage;
 
@@ -67,50 +67,38 @@ static int exception_number(Storage *storage) {
     return error;
 }
 
-/* What tells two versions of a file apart: what is known of these, and the size. */
-static uint64_t info_version(PyObject *info) {
-    static const char *const names[] = {"ETag", "etag", "generation", "VersionId",
-        "version_id", "mtime", "LastModified", "last_modified", "modified", "updated",
-        "created", "ino"};
-    uint64_t mix = 0;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        PyObject *part = PyMapping_GetItemString(info, names[i]);
-        PyObject *text = part ? PyObject_Str(part) : NULL;
-        const char *at = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
-        for (; at && *at; at++)
-            mix = (mix ^ (unsigned char)*at) * UINT64_C(0x9E3779B97F4A7C15);
-        PyErr_Clear(); /* there is no such key */
-        Py_XDECREF(part);
-        Py_XDECREF(text);
-    }
-    return mix;
+/* Call a method of bags.storage.FileSystem; NULL, and *error, if it raised. With the GIL. */
+static PyObject *fs_call(
+    Storage *storage, int *error, const char *method, const char *format, ...) {
+    PyObject *function = PyObject_GetAttrString(storage->fs, method), *out = NULL;
+    va_list list;
+    va_start(list, format);
+    PyObject *args = function ? Py_VaBuildValue(format, list) : NULL;
+    va_end(list);
+    if (args)
+        out = PyObject_CallObject(function, args);
+    Py_XDECREF(function);
+    Py_XDECREF(args);
+    *error = out ? 0 : exception_number(storage);
+    return out;
 }
 
 /* fresh: not what the file system remembers. */
 static int fs_info(Storage *storage, const char *path, bool fresh,
     bags_identity *identity, bags_path_kind *kind) {
+    unsigned long long size, version;
+    int error, file;
     PyGILState_STATE gil = PyGILState_Ensure();
-    PyObject *done =
-        fresh ? PyObject_CallMethod(storage->fs, "invalidate_cache", "s", path) : NULL;
-    PyErr_Clear();
-    PyObject *info = PyObject_CallMethod(storage->fs, "info", "s", path);
-    PyObject *type = info ? PyMapping_GetItemString(info, "type") : NULL;
-    const char *text = type ? PyUnicode_AsUTF8AndSize(type, NULL) : NULL;
-    int error = 0;
+    PyObject *info = fs_call(storage, &error, "info", "(si)", path, fresh);
     memset(identity, 0, sizeof *identity);
-    if (text) {
-        *kind = strcmp(text, "directory") == 0 ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
-        PyObject *bytes =
-            *kind == BAGS_PATH_FILE ? PyMapping_GetItemString(info, "size") : NULL;
-        identity->size = bytes ? PyLong_AsUnsignedLongLong(bytes) : 0;
-        identity->inode = PyErr_Occurred() ? 0 : info_version(info);
-        Py_XDECREF(bytes);
-    }
-    if (PyErr_Occurred())
+    if (info && PyArg_ParseTuple(info, "pKK", &file, &size, &version)) {
+        *kind = file ? BAGS_PATH_FILE : BAGS_PATH_DIRECTORY;
+        identity->size = size;
+        identity->inode = version;
+    } else if (info) {
         error = exception_number(storage);
-    Py_XDECREF(done);
+    }
     Py_XDECREF(info);
-    Py_XDECREF(type);
     PyGILState_Release(gil);
     return error;
 }
@@ -167,16 +155,16 @@ static int fs_read_at(
     if (size > from->identity.size - offset)
         size = (size_t)(from->identity.size - offset);
     PyGILState_STATE gil = PyGILState_Ensure();
-    PyObject *bytes = PyObject_CallMethod(storage->fs, "cat_file", "sKK", from->path,
+    PyObject *bytes = fs_call(storage, &error, "read", "(sKK)", from->path,
         (unsigned long long)offset, (unsigned long long)(offset + size));
     Py_buffer view;
-    if (bytes && !PyObject_GetBuffer(bytes, &view, PyBUF_SIMPLE)) {
+    if (bytes && PyObject_GetBuffer(bytes, &view, PyBUF_SIMPLE)) {
+        error = exception_number(storage);
+    } else if (bytes) {
         *done = (size_t)view.len < size ? (size_t)view.len : size;
         memcpy(data, view.buf, *done);
         PyBuffer_Release(&view);
     }
-    if (PyErr_Occurred())
-        error = exception_number(storage);
     Py_XDECREF(bytes);
     PyGILState_Release(gil);
     if (!error)
@@ -199,35 +187,14 @@ static int fs_kind(void *user, const char *path, bags_path_kind *kind) {
 
 static int fs_list(void *user, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
-    Storage *storage = (Storage *)user;
-    int stopped = 0;
+    int error;
     PyGILState_STATE gil = PyGILState_Ensure();
-    PyObject *ls = PyObject_GetAttrString(storage->fs, "ls"), *list = NULL;
-    PyObject *args = Py_BuildValue("(s)", path),
-             *kwargs = Py_BuildValue("{sO}", "detail", Py_False);
-    if (ls && args && kwargs)
-        list = PyObject_Call(ls, args, kwargs);
-    Py_ssize_t count = list ? PySequence_Size(list) : 0;
-    for (Py_ssize_t i = 0; !stopped && !PyErr_Occurred() && i < count; i++) {
-        PyObject *item = PySequence_GetItem(list, i);
-        const char *name =
-            item && PyUnicode_Check(item) ? PyUnicode_AsUTF8AndSize(item, NULL) : NULL;
-        size_t end = name ? strlen(name) : 0, start;
-        while (end > 0 && name[end - 1] == '/')
-            end--;
-        for (start = end; start > 0 && name[start - 1] != '/'; start--)
-            ;
-        char *copy = end > start ? strndup(name + start, end - start) : NULL;
-        if (copy)
-            stopped = each(each_user, copy);
-        free(copy);
-        Py_XDECREF(item);
+    PyObject *names = fs_call((Storage *)user, &error, "list", "(s)", path);
+    for (Py_ssize_t i = 0; names && !error && i < PyList_Size(names); i++) {
+        const char *name = PyUnicode_AsUTF8AndSize(PyList_GetItem(names, i), NULL);
+        error = name ? each(each_user, name) : exception_number((Storage *)user);
     }
-    int error = PyErr_Occurred() ? exception_number(storage) : stopped;
-    Py_XDECREF(ls);
-    Py_XDECREF(args);
-    Py_XDECREF(kwargs);
-    Py_XDECREF(list);
+    Py_XDECREF(names);
     PyGILState_Release(gil);
     return error;
 }
@@ -238,9 +205,11 @@ static void fs_explain(
     snprintf(text, size, "%s", error == ENOENT ? "" : ((Storage *)user)->why);
 }
 
-static void fs_hooks(Storage *storage, PyObject *fs) {
+static bool fs_hooks(Storage *storage, PyObject *fs) {
+    PyObject *module = PyImport_ImportModule("bags.storage");
+    storage->fs = module ? PyObject_CallMethod(module, "FileSystem", "O", fs) : NULL;
+    Py_XDECREF(module);
     memset(&storage->io, 0, sizeof storage->io);
-    storage->fs = Py_NewRef(fs);
     storage->io.user = storage;
     storage->io.open = fs_open;
     storage->io.close = fs_close;
@@ -250,6 +219,7 @@ static void fs_hooks(Storage *storage, PyObject *fs) {
     storage->io.list = fs_list;
     storage->io.identify = fs_identify;
     storage->io.explain = fs_explain;
+    return storage->fs != NULL;
 }
 
 /* ---- which storage a path needs ---- */
@@ -286,7 +256,7 @@ static const Option server_options[] = {HTTP(query), HTTP(user), HTTP(key),
     OPTION('s', Server, cache), {"cache_size", NULL, 'U', offsetof(Server, keep.size)},
     {0}};
 
-static int open_http(State *state, Storage *storage, PyObject *dict) {
+static bool open_http(State *state, Storage *storage, PyObject *dict) {
     Server server;
     const Far *far = load_far();
     bags_error err;
@@ -295,69 +265,76 @@ static int open_http(State *state, Storage *storage, PyObject *dict) {
         if (!PyErr_Occurred())
             PyErr_SetString(
                 PyExc_ValueError, "this build has no http: libcurl was missing");
-        return -1;
+        return false;
     }
     PyObject *where = PyUnicode_FromString("storage");
     bool good =
         where && set_options(server_options, &server, dict, where, NULL, NULL, NULL);
     Py_XDECREF(where);
     if (!good)
-        return -1;
+        return false;
     if (server.cache) {
         storage->cache = bags_cache_open(server.cache, &server.keep, &err);
         if (!storage->cache)
-            return raise_error(state, &err, NULL), -1;
+            return raise_error(state, &err, NULL), false;
         server.http.recall = bags_cache_recall;
         server.http.remember = bags_cache_remember;
         server.http.cache = storage->cache;
     }
     storage->http = far->http_open(&server.http, &err);
     if (!storage->http)
-        return PyErr_SetString(PyExc_OSError, err.message), -1;
+        return PyErr_SetString(PyExc_OSError, err.message), false;
     const bags_io *io = far->http_io(storage->http);
     if (server.cache)
         io = bags_cache_io(storage->cache, io, &err);
     if (!io)
-        return raise_error(state, &err, NULL), -1;
+        return raise_error(state, &err, NULL), false;
     storage->io = *io;
-    return 0;
+    return true;
+}
+
+/* The archive in a path, if there is one, on the hooks so far. */
+static bool open_archive(State *state, Storage *storage, const char *path) {
+    size_t length = archive_length(path);
+    char *name = length ? strndup(path, length) : NULL;
+    bags_io below = storage->io;
+    bags_archive_options with;
+    bags_error err;
+    if (!length)
+        return true;
+    if (!name)
+        return PyErr_NoMemory(), false;
+    memset(&with, 0, sizeof with);
+    with.env.io = &below;
+    WITHOUT_GIL(storage->archive = bags_archive_open(name, &with, &err));
+    free(name);
+    if (storage->archive) {
+        storage->io = *bags_archive_io(storage->archive);
+        return true;
+    }
+    PyObject *shown = PyUnicode_FromString(path);
+    raise_error(state, &err, shown);
+    Py_XDECREF(shown);
+    return false;
 }
 
 PyObject *open_storage(
     State *state, const char *path, PyObject *object, const bags_io **io) {
     Storage *storage = (Storage *)new_object(state->storage);
-    bool options = object == Py_None || PyDict_Check(object);
-    bags_archive_options with;
-    bags_error err;
-    if (!storage)
-        return NULL;
-    memset(&with, 0, sizeof with);
-    storage->io = *map_io();
-    if (!options) {
-        fs_hooks(storage, object);
-    } else if (strncmp(path, "http://", 7) == 0 || strncmp(path, "https://", 8) == 0 ||
-               strncmp(path, "s3://", 5) == 0) {
-        if (open_http(state, storage, object)) {
-            Py_DECREF((PyObject *)storage);
-            return NULL;
-        }
-    }
-    size_t length = options ? archive_length(path) : 0;
-    char *name = length ? strndup(path, length) : NULL;
-    if (name) {
-        bags_io below = storage->io;
-        with.env.io = &below;
-        WITHOUT_GIL(storage->archive = bags_archive_open(name, &with, &err));
-        free(name);
-        if (!storage->archive) {
-            PyObject *shown = PyUnicode_FromString(path);
-            raise_error(state, &err, shown);
-            Py_XDECREF(shown);
-            Py_DECREF((PyObject *)storage);
-            return NULL;
-        }
-        storage->io = *bags_archive_io(storage->archive);
-    }
-    *io = &storage->io;
+    bool options = object == Py_None || PyDict_Check(object), good = storage != NULL;
+    if (good)
+        storage->io = *map_io();
+    if (good && !options)
+        good = fs_hooks(storage, object);
+    else if (good &&
+             (strncmp(path, "http://", 7) == 0 || strncmp(path, "https://", 8) == 0 ||
+                 strncmp(path, "s3://", 5) == 0))
+        good = open_http(state, storage, object);
+    if (good && options)
+        good = open_archive(state, storage, path);
+    if (good)
+        *io = &storage->io;
+    else
+        Py_CLEAR(storage);
     return (PyObject *)storage;
 }
