@@ -41,6 +41,8 @@ def a_bag_is_written_and_read():
                 assert list(reader) == blobs
                 assert reader[range(3, 30)] == reader[3:] == blobs[3:]
                 assert reader[range(0)] == [] and reader[50:60] == []
+                assert reader[range(5, 1, -2)] == [blobs[5], blobs[3]] == reader[5:1:-2]
+                raises(IndexError, lambda: reader[range(5, -1, -1)], says='negative')
                 assert reader[-1] == blobs[-1] and reader[::-3] == blobs[::-3]
                 assert bytes(reader.view(7)) == blobs[7] and reader.view(7).readonly
 
@@ -240,4 +242,7 @@ def slices_are_lists_of_values():
         raises(ValueError, lambda: reader[rows], says='step')
     raises(TypeError, lambda: reader[0:2, {'w': range(2)}], says='field "w"')
     raises(TypeError, lambda: reader['a':'b'])
+    for mask in (None, 3, 'n', {'n': 1}):
+        raises(TypeError, lambda: reader[0:2, mask])
+    assert reader[0:2, ('n', 'n')] == {'n': [0, 1]} == reader[0:2, {'n': True, 'w': None}]
     raises(KeyError, lambda: reader[0:2, ('no',)])

@@ -23,8 +23,27 @@ __all__ = ['BagReader', 'BagWriter', 'Column', 'DataError', 'DatasetReader', 'Da
 __version__ = '0.5.1'
 GB = 1024 ** 3
 
-encoders = {name: _core.Codec(name, False) for name in _core.codec_names}
-decoders = {name: _core.Codec(name, True) for name in _core.codec_names}
+
+
+class Codec(_core.Codec):
+    """Our own encoder or decoder of a type, which readers and writers run in C.
+
+    Call it with a value (a blob) and the arguments of the type: encoders['int'](5, 4).
+    """
+
+    def __call__(self, value, *args):
+        kind = f'{self.name}({",".join(map(str, args))})' if args else self.name
+        return (_core.decode if self.decodes else _core.encode)(kind, value)
+
+    def __reduce__(self):
+        return Codec, (self.name, self.decodes)
+
+    def __repr__(self):
+        return f'<bags {"decoder" if self.decodes else "encoder"} of {self.name}>'
+
+
+encoders = {name: Codec(name, False) for name in _core.codec_names}
+decoders = {name: Codec(name, True) for name in _core.codec_names}
 
 
 def _rebuild(kind, base, args, options):
@@ -133,6 +152,29 @@ class DatasetReader(_core.DatasetReader):
     def copy(self):
         """Another reader of the same dataset."""
         return copy.copy(self)
+
+    def _rows(self, rows, *masks):
+        """r[2:5] and r[2:5, mask]: {name: [values]}; C calls it."""
+        length = len(self)
+        points = range(length)[rows] if isinstance(rows, slice) else rows
+        if points.step != 1:
+            raise ValueError(f'{self.path}: {rows} has another step than 1')
+        if points and not (0 <= points.start and points.stop <= length):
+            raise IndexError(f'{self.path}: {rows} out of range (length {length})')
+        mask = masks[0] if masks else tuple(self.spec)
+        if isinstance(mask, dict):
+            for name, part in mask.items():
+                if not isinstance(part, bool) and part is not None:
+                    raise TypeError(f'field "{name}": of several datapoints, its mask must be '
+                                    'True or False')
+            for name in mask:
+                self._field(name)
+            mask = [name for name in self.spec if mask.get(name)]
+        elif not isinstance(mask, (tuple, list)):
+            raise TypeError('a mask must be a dict of fields, or a tuple of their names, not '
+                            f'{type(mask)}')
+        return {name: self.values(name, points.start, max(points.start, points.stop))
+                for name in mask}
 
     def column(self, name):
         """A field of all datapoints as one read-only array: see Column."""

@@ -259,100 +259,38 @@ static PyObject *read_values(
     return out;
 }
 
-/* A slice, clamped as of a list, or a range, which must be inside. */
-static bool rows_of(
-    Source *source, PyObject *rows, Py_ssize_t *start, Py_ssize_t *stop) {
-    Py_ssize_t length = (Py_ssize_t)bags_reader_length(source->reader), step = 1;
-    if (PySlice_Check(rows)) {
-        if (PySlice_Unpack(rows, start, stop, &step))
-            return false;
-        PySlice_AdjustIndices(length, start, stop, step);
-    } else if (PySequence_Size(rows) > 0) {
-        PyObject *first = PySequence_GetItem(rows, 0);
-        PyObject *last = first ? PySequence_GetItem(rows, -1) : NULL;
-        *start = last ? PyNumber_AsSsize_t(first, NULL) : -1;
-        *stop = last ? PyNumber_AsSsize_t(last, NULL) + 1 : -1;
-        if (last && PySequence_Size(rows) != *stop - *start)
-            step = 2;
-        Py_XDECREF(first);
-        Py_XDECREF(last);
-        if (!PyErr_Occurred() && (*start < 0 || *stop > length))
-            PyErr_Format(PyExc_IndexError, "%S: %S out of range (length %zd)",
-                source->path, rows, length);
-    } else {
-        *start = *stop = 0;
-    }
-    if (!PyErr_Occurred() && step != 1)
-        PyErr_Format(
-            PyExc_ValueError, "%S: %S has another step than 1", source->path, rows);
-    if (*stop < *start)
-        *stop = *start;
-    return !PyErr_Occurred();
-}
-
-/* The fields of several datapoints: {name: [values]}. selects NULL: all. */
-static PyObject *read_rows(Opened *reader, Source *source, PyObject *rows,
-    const bags_select *selects, size_t count) {
-    Py_ssize_t start, stop;
-    PyObject *out = rows_of(source, rows, &start, &stop) ? PyDict_New() : NULL;
-    for (size_t i = 0; out && i < (selects ? count : reader->base.count); i++) {
-        size_t number = selects ? selects[i].field : i;
-        Field *field = &reader->base.fields[number];
-        PyObject *values = NULL;
-        if (selects && selects[i].slice)
-            PyErr_Format(PyExc_TypeError,
-                "field \"%s\": of several datapoints, its mask must be True or False",
-                field->name_utf8);
-        else
-            values =
-                read_values(source, field, number, (uint64_t)start, (uint64_t)stop);
-        if (!values || PyDict_SetItem(out, field->name, values))
-            Py_CLEAR(out);
-        Py_XDECREF(values);
-    }
-    return out;
-}
-
-/* A datapoint or several, or (selects) parts of them. */
-static PyObject *read_any(Opened *reader, Source *source, PyObject *which,
-    const bags_select *selects, size_t count) {
-    uint64_t index;
-    if (PyIndex_Check(which))
-        return take_index(source, which, &index)
-                   ? read_datapoint(reader, source, index, selects, count)
-                   : NULL;
-    if (PySlice_Check(which) || PyObject_TypeCheck(which, &PyRange_Type))
-        return read_rows(reader, source, which, selects, count);
-    PyErr_Format(PyExc_TypeError,
-        "the index of a datapoint must be an int, a slice or a range, not %R",
-        (PyObject *)Py_TYPE(which));
-    return NULL;
-}
-
 static PyObject *reader_subscript(PyObject *self, PyObject *key) {
     Opened *reader = (Opened *)self;
-    Source *source = source_of(self);
+    bool masked = PyTuple_Check(key);
     bags_select few[8], *selects = few;
-    PyObject *out = NULL;
+    PyObject *which = key, *mask = Py_None, *out = NULL;
+    Py_ssize_t count = 0;
+    uint64_t index;
+    if (masked &&
+        !PyArg_ParseTuple(key, "OO;an index and a mask are required", &which, &mask))
+        return NULL;
+    if (PySlice_Check(which) || PyObject_TypeCheck(which, &PyRange_Type))
+        return PyObject_CallMethod(self, "_rows", masked ? "(OO)" : "(O)", which, mask);
+    if (!PyIndex_Check(which)) {
+        PyErr_Format(PyExc_TypeError,
+            "the index of a datapoint must be an int, a slice or a range, not %R",
+            (PyObject *)Py_TYPE(which));
+        return NULL;
+    }
+    Source *source = source_of(self);
     if (!source)
         return NULL;
-    if (!PyTuple_Check(key)) {
-        out = read_any(reader, source, key, NULL, 0);
-    } else if (PyTuple_Size(key) != 2) {
-        PyErr_SetString(PyExc_TypeError, "an index and a mask are required");
-    } else {
-        if (reader->base.count > 8)
-            selects = (bags_select *)PyMem_Calloc(reader->base.count, sizeof *selects);
-        Py_ssize_t count =
-            selects ? mask_selects(reader, PyTuple_GetItem(key, 1), selects) : -1;
-        if (!selects)
-            PyErr_NoMemory();
-        if (count >= 0)
-            out = read_any(
-                reader, source, PyTuple_GetItem(key, 0), selects, (size_t)count);
-        if (selects != few)
-            PyMem_Free(selects);
-    }
+    if (masked && reader->base.count > 8)
+        selects = (bags_select *)PyMem_Calloc(reader->base.count, sizeof *selects);
+    if (!selects)
+        PyErr_NoMemory();
+    else if (masked)
+        count = mask_selects(reader, mask, selects);
+    if (selects && count >= 0 && take_index(source, which, &index))
+        out = read_datapoint(
+            reader, source, index, masked ? selects : NULL, (size_t)count);
+    if (selects != few)
+        PyMem_Free(selects);
     Py_DECREF(source);
     return out;
 }

@@ -3,6 +3,8 @@
 
 #include "../../../formats/private.h"
 
+#include <structmember.h>
+
 /* ---- bytes that Python sees ---- */
 
 typedef struct Blob {
@@ -106,7 +108,7 @@ PyObject *new_array(State *state, PyObject *owner, const bags_value *value,
 
 /* ---- codecs as Python objects ---- */
 
-/* Our own codec of a type, as `bags.encoders["int"]`. */
+/* Our own codec of a type, as `bags.encoders["int"]`: fields recognise it. */
 typedef struct Codec {
     PyObject_HEAD PyObject *name;
     char decode;
@@ -136,102 +138,67 @@ static int codec_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     return -1;
 }
 
-static PyObject *codec_call(PyObject *self, PyObject *args, PyObject *kwargs) {
-    Codec *codec = (Codec *)self;
-    State *state = state_of(Py_TYPE(self));
-    Py_ssize_t count = PyTuple_Size(args);
-    PyObject *text = NULL, *rest = NULL, *comma = NULL, *out = NULL;
-    Arena arena = {0};
-    Field field = {0};
-    Row row = {0};
-    bags_view blob;
-    bags_error err;
-    if (!codec->name || count < 1 || (kwargs && PyDict_Size(kwargs) > 0)) {
-        PyErr_SetString(PyExc_TypeError,
-            "a codec takes a value, then the arguments of its type, without names");
-        return NULL;
-    }
-    /* The arguments as in a type: "int(4,big)". */
-    rest = PyList_New(0);
-    for (Py_ssize_t i = 1; rest && i < count; i++) {
-        PyObject *word = PyObject_Str(PyTuple_GetItem(args, i));
-        if (!word || PyList_Append(rest, word))
-            Py_CLEAR(rest);
-        Py_XDECREF(word);
-    }
-    comma = PyUnicode_FromString(",");
-    PyObject *joined = rest && comma ? PyUnicode_Join(comma, rest) : NULL;
-    if (joined)
-        text = count > 1 ? PyUnicode_FromFormat("%U(%U)", codec->name, joined)
-                         : Py_NewRef(codec->name);
-    Py_XDECREF(rest);
-    Py_XDECREF(comma);
-    Py_XDECREF(joined);
-    const char *type = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
-    if (!type || field_init(state, &field, "", type, NULL, codec->decode))
-        goto done;
-    PyObject *value = PyTuple_GetItem(args, 0);
-    if (!codec->decode) {
-        if (arena_add(state, &arena, &field, value))
-            goto done;
-        if (bags_encode(
-                state->registry, field.type, arena.values, &row.scratch, &blob, &err))
-            raise_error(state, &err, NULL);
-        else
-            out = new_bytes(blob);
-    } else {
-        Py_buffer bytes;
-        if (PyObject_GetBuffer(value, &bytes, PyBUF_SIMPLE))
-            goto done;
-        blob.data = (const unsigned char *)bytes.buf;
-        blob.size = (size_t)bytes.len;
-        out = decode(state, &field, blob, NULL, &row, SIZE_MAX, 0);
-        PyBuffer_Release(&bytes);
-    }
-done:
-    arena_reset(&arena);
-    arena_free(&arena);
-    field_clear(&field);
-    bags_buffer_free(&row.scratch);
-    Py_XDECREF(text);
-    return out;
-}
-
-static PyObject *codec_name(PyObject *self, void *unused) {
-    (void)unused;
-    return Py_NewRef(((Codec *)self)->name ? ((Codec *)self)->name : Py_None);
-}
-
-static PyObject *codec_reduce(PyObject *self, PyObject *unused) {
-    (void)unused;
-    return Py_BuildValue("O(NO)", (PyObject *)Py_TYPE(self), codec_name(self, NULL),
-        ((Codec *)self)->decode ? Py_True : Py_False);
-}
-
-static PyObject *codec_repr(PyObject *self) {
-    return PyUnicode_FromFormat("<bags %s of %S>",
-        ((Codec *)self)->decode ? "decoder" : "encoder", ((Codec *)self)->name);
-}
-
 static void codec_dealloc(PyObject *self) {
     Py_XDECREF(((Codec *)self)->name);
     free_object(self);
 }
 
-static PyMethodDef codec_methods[] = {
-    {"__reduce__", codec_reduce, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
-static PyGetSetDef codec_gets[] = {
-    {"name", codec_name, NULL, "The name of its type.", NULL}, {0}};
-static PyType_Slot codec_slots[] = {
-    {Py_tp_doc, "Codec(name, decode)\n--\n\n"
-                "Our own encoder or decoder of a type; runs in C.\n\n"
-                "Call it with a value (a blob) and the arguments of the type:\n"
-                "encoders['int'](5, 4)."},
-    {Py_tp_init, codec_init}, {Py_tp_call, codec_call}, {Py_tp_repr, codec_repr},
-    {Py_tp_dealloc, codec_dealloc}, {Py_tp_methods, codec_methods},
-    {Py_tp_getset, codec_gets}, {0, NULL}};
-static PyType_Spec codec_spec = {
-    "bags._core.Codec", sizeof(Codec), 0, Py_TPFLAGS_DEFAULT, codec_slots};
+static PyMemberDef codec_members[] = {
+    {"name", T_OBJECT, offsetof(Codec, name), READONLY, "The name of its type."},
+    {"decodes", T_BOOL, offsetof(Codec, decode), READONLY, "True for a decoder."}, {0}};
+static PyType_Slot codec_slots[] = {{Py_tp_init, codec_init},
+    {Py_tp_dealloc, codec_dealloc}, {Py_tp_members, codec_members}, {0, NULL}};
+static PyType_Spec codec_spec = {"bags._core.Codec", sizeof(Codec), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, codec_slots};
+
+/* encode(type, value): bytes */
+static PyObject *encode_one(PyObject *module, PyObject *args) {
+    State *state = (State *)PyModule_GetState(module);
+    const char *type;
+    PyObject *value, *out = NULL;
+    Arena arena = {0};
+    Field field = {0};
+    bags_buffer scratch = {0};
+    bags_view blob;
+    bags_error err;
+    if (!PyArg_ParseTuple(args, "sO", &type, &value))
+        return NULL;
+    if (!field_init(state, &field, "", type, NULL, false) &&
+        !arena_add(state, &arena, &field, value)) {
+        if (bags_encode(
+                state->registry, field.type, arena.values, &scratch, &blob, &err))
+            raise_error(state, &err, NULL);
+        else
+            out = new_bytes(blob);
+    }
+    arena_reset(&arena);
+    arena_free(&arena);
+    field_clear(&field);
+    bags_buffer_free(&scratch);
+    return out;
+}
+
+/* decode(type, blob): a value */
+static PyObject *decode_one(PyObject *module, PyObject *args) {
+    State *state = (State *)PyModule_GetState(module);
+    const char *type;
+    PyObject *out = NULL;
+    Py_buffer bytes;
+    Field field = {0};
+    Row row = {0};
+    if (!PyArg_ParseTuple(args, "sy*", &type, &bytes))
+        return NULL;
+    bags_view blob = {(const unsigned char *)bytes.buf, (size_t)bytes.len};
+    if (!field_init(state, &field, "", type, NULL, true))
+        out = decode(state, &field, blob, NULL, &row, SIZE_MAX, 0);
+    PyBuffer_Release(&bytes);
+    field_clear(&field);
+    bags_buffer_free(&row.scratch);
+    return out;
+}
+
+static PyMethodDef codec_functions[] = {{"encode", encode_one, METH_VARARGS, NULL},
+    {"decode", decode_one, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
 
 /* ---- fields ---- */
 
@@ -733,7 +700,8 @@ int add_values(PyObject *module, State *state) {
     for (size_t i = 0; names && i < CODECS; i++)
         PyTuple_SetItem(names, (Py_ssize_t)i, PyUnicode_FromString(codec_names[i]));
     int code = state->codec && names
-                   ? PyModule_AddObjectRef(module, "codec_names", names)
+                   ? PyModule_AddObjectRef(module, "codec_names", names) ||
+                         PyModule_AddFunctions(module, codec_functions)
                    : -1;
     Py_XDECREF(names);
     return code;

@@ -4,7 +4,6 @@ is meant. What differs from granular is listed in README.md."""
 import os
 
 import bags
-from bags import _core
 from bags.granular import sources
 from bags.granular.loader import Loader
 
@@ -12,8 +11,8 @@ __all__ = ['BagReader', 'BagWriter', 'DatasetReader', 'DatasetWriter', 'Loader',
            'ShardedDatasetReader', 'ShardedDatasetWriter', 'decoders', 'encoders', 'sources']
 
 _NAMES = 'bytes utf8 msgpack int i64 u64 array tree jpg png mp4 webm'.split()
-encoders = {name: _core.Codec(name, False) for name in _NAMES}
-decoders = {name: _core.Codec(name, True) for name in _NAMES}
+encoders = {name: bags.encoders[name] for name in _NAMES}
+decoders = {name: bags.decoders[name] for name in _NAMES}
 
 
 def _is_path(object):
