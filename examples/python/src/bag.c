@@ -10,32 +10,24 @@ static const Option reader_options[] = {OPTION('b', bag_reader_options, cache_in
     OPTION('b', bag_reader_options, verify_checksums), {0}};
 
 /* A Bag in memory: the object must have a buffer. */
-static bool open_memory(
-    Source *source, PyObject *object, const bag_reader_options *options) {
+static Source *open_memory(
+    State *state, PyObject *object, PyObject *path, const bag_reader_options *options) {
+    Source *source = new_source(state, path);
     bags_error err;
-    if (PyObject_GetBuffer(object, &source->memory, PyBUF_SIMPLE))
-        return false;
-    source->bag = bag_reader_open_memory(
-        source->memory.buf, (size_t)source->memory.len, options, &err);
-    if (!source->bag)
-        raise_error(source->state, &err, NULL);
-    return source->bag != NULL;
+    if (source && !PyObject_GetBuffer(object, &source->memory, PyBUF_SIMPLE)) {
+        source->bag = bag_reader_open_memory(
+            source->memory.buf, (size_t)source->memory.len, options, &err);
+        if (!source->bag)
+            raise_error(state, &err, NULL);
+    }
+    if (source && !source->bag)
+        Py_CLEAR(source);
+    return source;
 }
 
-static bool open_file(
-    Source *source, PyObject *path, PyObject *from, bag_reader_options *options) {
-    PyObject *name;
-    bags_error err;
-    if (!PyUnicode_FSConverter(path, &name))
-        return false;
-    const char *text = PyBytes_AsString(name);
-    source->storage = open_storage(source->state, text, from, &options->env.io);
-    if (source->storage) {
-        WITHOUT_GIL(source->bag = bag_reader_open(text, options, &err));
-        if (!source->bag)
-            raise_error(source->state, &err, path);
-    }
-    Py_DECREF(name);
+static bool open_bag(
+    Source *source, const char *path, const void *options, bags_error *err) {
+    source->bag = bag_reader_open(path, (const bag_reader_options *)options, err);
     return source->bag != NULL;
 }
 
@@ -50,19 +42,17 @@ static int bag_init(PyObject *self, PyObject *args, PyObject *unused) {
         return -1;
     bool memory = PyObject_CheckBuffer(object);
     PyObject *path = memory ? PyUnicode_FromString("memory") : Py_NewRef(object);
-    Source *source = path ? new_source(bag->base.state, path) : NULL;
-    bool good =
-        source && set_options(reader_options, &options, named, path, NULL, NULL, NULL);
-    options.cache_index &= options.no_mmap;
-    good = good && (memory ? open_memory(source, object, &options)
-                           : open_file(source, object, from, &options));
-    if (good) {
-        bag->base.path = Py_NewRef(path);
-        bag->source = (Source *)Py_NewRef((PyObject *)source);
+    State *state = bag->base.state;
+    if (path && set_options(reader_options, &options, named, path, NULL, NULL, NULL)) {
+        options.cache_index &= options.no_mmap;
+        bag->source = memory ? open_memory(state, object, path, &options)
+                             : open_source(state, path, from, &options.env.io, open_bag,
+                                   &options);
     }
-    Py_XDECREF((PyObject *)source);
+    if (bag->source)
+        bag->base.path = Py_NewRef(path);
     Py_XDECREF(path);
-    return good ? 0 : -1;
+    return bag->source ? 0 : -1;
 }
 
 static PyObject *bag_get(Source *source, uint64_t index, bool view) {

@@ -145,6 +145,12 @@ typedef struct Source {
 } Source;
 
 Source *new_source(State *state, PyObject *path);
+/* Open a path with the hooks that it needs, which go to *io, in the options; NULL with an
+ * exception. `open` sets the reader. */
+typedef bool (*open_call)(
+    Source *source, const char *path, const void *options, bags_error *err);
+Source *open_source(State *state, PyObject *path, PyObject *from, const bags_io **io,
+    open_call open, const void *options);
 /* A row that no other call uses, also one of the same thread further up. */
 Row *take_row(Source *source);
 void give_row(Source *source, Row *row);

@@ -236,6 +236,27 @@ Source *new_source(State *state, PyObject *path) {
     return source;
 }
 
+Source *open_source(State *state, PyObject *path, PyObject *from, const bags_io **io,
+    open_call open, const void *options) {
+    Source *source = new_source(state, path);
+    PyObject *name;
+    bags_error err;
+    bool good = false;
+    if (source && PyUnicode_FSConverter(path, &name)) {
+        const char *text = PyBytes_AsString(name);
+        source->storage = open_storage(state, text, from, io);
+        if (source->storage) {
+            WITHOUT_GIL(good = open(source, text, options, &err));
+            if (!good)
+                raise_error(state, &err, path);
+        }
+        Py_DECREF(name);
+    }
+    if (!good)
+        Py_CLEAR(source);
+    return source;
+}
+
 Row *take_row(Source *source) {
     Row *row = __atomic_exchange_n(&source->spare, NULL, __ATOMIC_ACQ_REL);
     if (!row && !(row = (Row *)calloc(1, sizeof *row)))

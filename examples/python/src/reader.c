@@ -29,28 +29,10 @@ static bool reader_fields(Opened *reader, PyObject *codecs) {
     return true;
 }
 
-static bool reader_open(
-    Opened *reader, PyObject *path, PyObject *from, bags_reader_options *options) {
-    PyObject *name;
-    bags_error err;
-    Source *source = new_source(reader->base.state, path);
-    if (!source || !PyUnicode_FSConverter(path, &name)) {
-        Py_XDECREF((PyObject *)source);
-        return false;
-    }
-    const char *text = PyBytes_AsString(name);
-    source->storage = open_storage(source->state, text, from, &options->env.io);
-    if (source->storage) {
-        WITHOUT_GIL(source->reader = bags_reader_open(text, options, &err));
-        if (!source->reader)
-            raise_error(source->state, &err, path);
-    }
-    Py_DECREF(name);
-    if (source->reader)
-        reader->source = source;
-    else
-        Py_DECREF((PyObject *)source);
-    return reader->source != NULL;
+static bool open_dataset(
+    Source *source, const char *path, const void *options, bags_error *err) {
+    source->reader = bags_reader_open(path, (const bags_reader_options *)options, err);
+    return source->reader != NULL;
 }
 
 /* _core.DatasetReader(path, codecs, storage, options); codecs ...: our own. */
@@ -66,8 +48,11 @@ static int reader_init(PyObject *self, PyObject *args, PyObject *unused) {
         return -1;
     options.cache_index &= options.no_mmap;
     options.registry = reader->base.state->registry;
-    if (!reader_open(reader, path, from, &options) ||
-        !reader_fields(reader, codecs == Py_Ellipsis ? NULL : codecs)) {
+    reader->source = open_source(
+        reader->base.state, path, from, &options.env.io, open_dataset, &options);
+    if (!reader->source)
+        return -1;
+    if (!reader_fields(reader, codecs == Py_Ellipsis ? NULL : codecs)) {
         Py_CLEAR(reader->source);
         return -1;
     }
