@@ -12,9 +12,9 @@ import shutil
 import tempfile
 
 from . import _core
-from ._core import (DataError, Index, build_index, checksum, finalize, recover,
-                    verify, write_zip)
+from ._core import DataError, Index
 from .arrays import Column, stream
+from .tools import build_index, checksum, finalize, recover, verify, write_zip
 
 __all__ = ['BagReader', 'BagWriter', 'Column', 'DataError', 'DatasetReader', 'DatasetWriter',
            'GB', 'Index', 'Loader', 'ShardedDatasetReader', 'ShardedDatasetWriter',

@@ -112,6 +112,8 @@ static bool array_build(struct ArrowArray *array, PyObject *tree) {
     array->release = array_release;
     struct ArrowArray *nodes = (struct ArrowArray *)(void *)(array->children + count);
     bool good = array->n_buffers <= 3;
+    if (!good)
+        PyErr_SetString(PyExc_ValueError, "more than 3 buffers");
     for (Py_ssize_t i = 0; good && i < array->n_buffers; i++) {
         PyObject *buffer = PyTuple_GetItem(buffers, i);
         good = buffer == Py_None ||

@@ -1,41 +1,25 @@
-/* tools.c - functions on datasets: recover, verify, checksum, finalize, zip; and Index. */
+/* tools.c - functions on datasets, which bags/tools.py documents; and Index. */
 #include "core.h"
 
-/* A path as bytes of C, with "O&"; to be released. */
-#define PATH PyUnicode_FSConverter
+/* ---- functions on datasets ---- */
 
-static State *module_state(PyObject *module) {
-    return (State *)PyModule_GetState(module);
-}
-
-/* Raise the error of a path, unless the code is BAGS_OK, and release the path. */
-static bool done(
-    PyObject *module, bags_code code, const bags_error *err, PyObject *path) {
-    PyObject *shown =
-        PyUnicode_DecodeFSDefaultAndSize(PyBytes_AsString(path), PyBytes_Size(path));
-    if (code)
-        raise_error(module_state(module), err, shown);
-    Py_XDECREF(shown);
-    Py_DECREF(path);
-    return !code;
-}
-
-/* The path, to be released, and the options of a tool. */
-static bool take(PyObject *args, PyObject *kwargs, const Option *options, void *to,
-    PyObject **path) {
-    PyObject *object;
-    if (!PyArg_ParseTuple(args, "O", &object) ||
-        !set_options(options, to, kwargs, object, NULL, NULL, NULL))
-        return false;
-    return PATH(object, path);
-}
+typedef union Options {
+    bags_recover_options recover;
+    bags_verify_options verify;
+    bags_checksum_options checksum;
+} Options;
+typedef union Report {
+    bags_recover_report recover;
+    bags_verify_report verify;
+    bags_checksum_report checksum;
+    uint64_t renamed;
+} Report;
 
 /* shard_step of other workers is what C calls shard_stop. */
 #define WORKER(type)                                                                   \
     OPTION('U', type, shard_start), {                                                  \
         "shard_step", NULL, 'U', offsetof(type, shard_stop)                            \
     }
-
 static const Option recover_options[] = {OPTION('b', bags_recover_options, dry_run),
     OPTION('b', bags_recover_options, keep_idx),
     {"sync", NULL, 'n', offsetof(bags_recover_options, no_sync)},
@@ -46,21 +30,70 @@ static const Option recover_report[] = {
     OPTION('U', bags_recover_report, removed), OPTION('U', bags_recover_report, locked),
     OPTION('U', bags_recover_report, failed), OPTION('U', bags_recover_report, length),
     OPTION('U', bags_recover_report, truncated), {0}};
+static const Option verify_options[] = {OPTION('b', bags_verify_options, quick),
+    OPTION('b', bags_verify_options, decode),
+    OPTION('b', bags_verify_options, allow_gaps),
+    OPTION('b', bags_verify_options, allow_empty_file),
+    CHOICE(bags_verify_options, unfinished, "refuse skip read"),
+    WORKER(bags_verify_options), OPTION('U', bags_verify_options, max_faults), {0}};
+static const Option checksum_options[] = {OPTION('b', bags_checksum_options, replace),
+    {"sync", NULL, 'n', offsetof(bags_checksum_options, no_sync)},
+    WORKER(bags_checksum_options), {0}};
+static const Option checksum_report[] = {OPTION('U', bags_checksum_report, made),
+    OPTION('U', bags_checksum_report, kept), OPTION('U', bags_checksum_report, blobs),
+    OPTION('U', bags_checksum_report, size), {0}};
+static const Option finalize_report[] = {OPTION('U', Report, renamed), {0}};
+static const Option none[] = {{0}};
 
-static PyObject *tool_recover(PyObject *module, PyObject *args, PyObject *kwargs) {
-    PyObject *path;
-    bags_recover_options options;
-    bags_recover_report report;
-    bags_error err;
-    bags_code code;
-    memset(&options, 0, sizeof options);
-    if (!take(args, kwargs, recover_options, &options, &path))
-        return NULL;
-    const char *text = PyBytes_AsString(path);
-    WITHOUT_GIL(code = bags_recover(text, &options, &report, &err));
-    return done(module, code, &err, path) ? options_dict(recover_report, &report)
-                                          : NULL;
+static bags_code run_recover(const char *path, const char *other,
+    const Options *options, Report *report, bags_error *err) {
+    (void)other;
+    return bags_recover(path, &options->recover, &report->recover, err);
 }
+
+static bags_code run_verify(const char *path, const char *other, const Options *options,
+    Report *report, bags_error *err) {
+    (void)other;
+    return bags_verify(path, &options->verify, &report->verify, err);
+}
+
+static bags_code run_checksum(const char *path, const char *other,
+    const Options *options, Report *report, bags_error *err) {
+    (void)other;
+    return bags_checksum(path, &options->checksum, &report->checksum, err);
+}
+
+static bags_code run_finalize(const char *path, const char *other,
+    const Options *options, Report *report, bags_error *err) {
+    (void)other;
+    (void)options;
+    return bags_finalize(path, NULL, &report->renamed, err);
+}
+
+static bags_code run_zip(const char *path, const char *other, const Options *options,
+    Report *report, bags_error *err) {
+    (void)options;
+    (void)report;
+    return bags_zip(path, other, NULL, err);
+}
+
+static bags_code run_index(const char *path, const char *other, const Options *options,
+    Report *report, bags_error *err) {
+    (void)options;
+    (void)report;
+    return bags_index_build(path, other, NULL, err);
+}
+
+static const struct Tool {
+    const char *name;
+    bags_code (*run)(const char *path, const char *other, const Options *options,
+        Report *report, bags_error *err);
+    const Option *options, *report;
+} tools[] = {{"recover", run_recover, recover_options, recover_report},
+    {"verify", run_verify, verify_options, none},
+    {"checksum", run_checksum, checksum_options, checksum_report},
+    {"finalize", run_finalize, none, finalize_report}, {"zip", run_zip, none, none},
+    {"index", run_index, none, none}};
 
 static void add_fault(void *user, const bags_fault *fault) {
     PyGILState_STATE gil = PyGILState_Ensure();
@@ -77,142 +110,49 @@ static void add_fault(void *user, const bags_fault *fault) {
     PyGILState_Release(gil);
 }
 
-typedef struct Verify {
-    bags_verify_options options;
-    PyObject *storage;
-} Verify;
-
-static int take_storage(void *user, const char *name, PyObject *value) {
-    if (strcmp(name, "storage") == 0)
-        ((Verify *)user)->storage = value;
-    return strcmp(name, "storage") == 0;
-}
-
-static const Option verify_options[] = {OPTION('b', bags_verify_options, quick),
-    OPTION('b', bags_verify_options, decode),
-    OPTION('b', bags_verify_options, allow_gaps),
-    OPTION('b', bags_verify_options, allow_empty_file),
-    CHOICE(bags_verify_options, unfinished, "refuse skip read"),
-    WORKER(bags_verify_options), OPTION('U', bags_verify_options, max_faults), {0}};
-
-static PyObject *tool_verify(PyObject *module, PyObject *args, PyObject *kwargs) {
-    PyObject *object, *path, *faults, *storage;
-    State *state = module_state(module);
-    Verify verify = {.storage = Py_None};
-    bags_verify_report report;
+/* tool(name, path, other, options, storage, faults): the report as a dict. Paths are bytes;
+ * other: a path or field; storage, and faults, a list, are of verify. */
+static PyObject *run_tool(PyObject *module, PyObject *args) {
+    State *state = (State *)PyModule_GetState(module);
+    const char *name, *path, *other;
+    PyObject *named, *from, *faults, *out = NULL;
+    const struct Tool *tool = tools, *end = tools + sizeof tools / sizeof *tools;
+    Options options;
+    Report report;
     bags_error err;
     bags_code code;
-    if (!PyArg_ParseTuple(args, "O", &object) ||
-        !set_options(verify_options, &verify.options, kwargs, object, NULL,
-            take_storage, &verify) ||
-        !PATH(object, &path))
+    if (!PyArg_ParseTuple(args, "syyOOO!", &name, &path, &other, &named, &from,
+            &PyList_Type, &faults))
         return NULL;
-    verify.options.registry = state->registry;
-    verify.options.each = add_fault;
-    verify.options.user = faults = PyList_New(0);
-    const char *text = PyBytes_AsString(path);
-    storage = faults ? open_storage(state, text, verify.storage, &verify.options.env.io)
-                     : NULL;
-    if (!storage) {
-        Py_XDECREF(faults);
-        Py_DECREF(path);
-        return NULL;
-    }
-    WITHOUT_GIL(code = bags_verify(text, &verify.options, &report, &err));
-    Py_DECREF(storage);
-    if (PyList_Size(faults) > 0)
-        code = BAGS_OK; /* they say it */
-    if (!done(module, code, &err, path) || PyErr_Occurred())
-        Py_CLEAR(faults);
-    return faults;
-}
-
-static const Option checksum_options[] = {OPTION('b', bags_checksum_options, replace),
-    {"sync", NULL, 'n', offsetof(bags_checksum_options, no_sync)},
-    WORKER(bags_checksum_options), {0}};
-static const Option checksum_report[] = {OPTION('U', bags_checksum_report, made),
-    OPTION('U', bags_checksum_report, kept), OPTION('U', bags_checksum_report, blobs),
-    OPTION('U', bags_checksum_report, size), {0}};
-
-static PyObject *tool_checksum(PyObject *module, PyObject *args, PyObject *kwargs) {
-    PyObject *path;
-    bags_checksum_options options;
-    bags_checksum_report report;
-    bags_error err;
-    bags_code code;
+    while (tool < end && strcmp(tool->name, name) != 0)
+        tool++;
+    if (tool == end)
+        return PyErr_SetString(PyExc_KeyError, name), NULL;
     memset(&options, 0, sizeof options);
-    if (!take(args, kwargs, checksum_options, &options, &path))
-        return NULL;
-    const char *text = PyBytes_AsString(path);
-    WITHOUT_GIL(code = bags_checksum(text, &options, &report, &err));
-    return done(module, code, &err, path) ? options_dict(checksum_report, &report)
-                                          : NULL;
+    memset(&report, 0, sizeof report);
+    PyObject *shown = PyUnicode_DecodeFSDefault(path), *storage = NULL;
+    bool good =
+        shown && set_options(tool->options, &options, named, shown, NULL, NULL, NULL);
+    if (good && tool->run == run_verify) {
+        options.verify.registry = state->registry;
+        options.verify.each = add_fault;
+        options.verify.user = faults;
+        storage = open_storage(state, path, from, &options.verify.env.io);
+        good = storage != NULL;
+    }
+    if (good) {
+        WITHOUT_GIL(code = tool->run(path, other, &options, &report, &err));
+        if (code && PyList_Size(faults) == 0)
+            raise_error(state, &err, shown);
+        out = PyErr_Occurred() ? NULL : options_dict(tool->report, &report);
+    }
+    Py_XDECREF(storage);
+    Py_XDECREF(shown);
+    return out;
 }
 
-static PyObject *tool_finalize(PyObject *module, PyObject *object) {
-    PyObject *path;
-    uint64_t renamed = 0;
-    bags_error err;
-    bags_code code;
-    if (!PATH(object, &path))
-        return NULL;
-    const char *text = PyBytes_AsString(path);
-    WITHOUT_GIL(code = bags_finalize(text, NULL, &renamed, &err));
-    return done(module, code, &err, path) ? PyLong_FromUnsignedLongLong(renamed) : NULL;
-}
-
-static PyObject *tool_zip(PyObject *module, PyObject *args) {
-    PyObject *path, *to;
-    bags_error err;
-    bags_code code;
-    if (!PyArg_ParseTuple(args, "O&O&", PATH, &path, PATH, &to))
-        return NULL;
-    const char *text = PyBytes_AsString(path), *to_text = PyBytes_AsString(to);
-    WITHOUT_GIL(code = bags_zip(text, to_text, NULL, &err));
-    Py_DECREF(to);
-    return done(module, code, &err, path) ? Py_NewRef(Py_None) : NULL;
-}
-
-static PyObject *tool_index(PyObject *module, PyObject *args) {
-    PyObject *path;
-    const char *field;
-    bags_error err;
-    bags_code code;
-    if (!PyArg_ParseTuple(args, "O&s", PATH, &path, &field))
-        return NULL;
-    const char *text = PyBytes_AsString(path);
-    WITHOUT_GIL(code = bags_index_build(text, field, NULL, &err));
-    return done(module, code, &err, path) ? Py_NewRef(Py_None) : NULL;
-}
-
-static PyMethodDef tools[] = {
-    {"recover", KEYWORDS(tool_recover), METH_VARARGS | METH_KEYWORDS,
-        "recover(path, *, dry_run=False, keep_idx=False, sync=True, shard_start=0, "
-        "shard_step=0)\n--\n\n"
-        "Finish what crashed writers left; a dict of numbers of shards,\n"
-        "datapoints and bytes."},
-    {"verify", KEYWORDS(tool_verify), METH_VARARGS | METH_KEYWORDS,
-        "verify(path, *, quick=False, decode=False, allow_gaps=False, "
-        "allow_empty_file=False,\n"
-        "       unfinished='refuse', shard_start=0, shard_step=0, max_faults=0, "
-        "storage=None)\n--\n\n"
-        "Every fault of a dataset or Bag: a list of dicts, empty if there is\n"
-        "none."},
-    {"checksum", KEYWORDS(tool_checksum), METH_VARARGS | METH_KEYWORDS,
-        "checksum(path, *, replace=False, sync=True, shard_start=0, "
-        "shard_step=0)\n--\n\n"
-        "Write checksums next to the Bags; a dict of numbers."},
-    {"finalize", tool_finalize, METH_O,
-        "finalize(path)\n--\n\n"
-        "Close the gaps between shards, as Python's bags needs; the number of\n"
-        "shards that were renamed."},
-    {"write_zip", tool_zip, METH_VARARGS,
-        "write_zip(dataset, path)\n--\n\n"
-        "Write a dataset as one zip file, which readers open as PATH."},
-    {"build_index", tool_index, METH_VARARGS,
-        "build_index(path, field)\n--\n\n"
-        "Build the index of a field, for reader.index."},
-    {NULL, NULL, 0, NULL}};
+static PyMethodDef functions[] = {
+    {"tool", run_tool, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
 
 /* ---- Index ---- */
 
@@ -356,5 +296,5 @@ static PyType_Spec index_spec = {"bags._core.Index", sizeof(Index), 0,
 
 int add_tools(PyObject *module, State *state) {
     state->index = add_type(module, &index_spec, NULL, true);
-    return state->index ? PyModule_AddFunctions(module, tools) : -1;
+    return state->index ? PyModule_AddFunctions(module, functions) : -1;
 }
