@@ -283,7 +283,7 @@ def windows_and_packed_rows_of_tokens_are_batches():
     stream = np.concatenate(documents[:70])
     assert (batches[0]['ids'][1] == stream[16:33]).all() and batches[0]['ids'].dtype == 'u2'
     batch = next(iter(bags.Loader('x', 8, tokens={'field': 'ids', 'length': 16, 'places': True,
-                                                  'parallel': ['m'], 'bos': 1, 'eos': 2})))
+                                                  'parallel': np.array(['m']), 'bos': 1, 'eos': 2})))
     assert {k: v.shape for k, v in batch.items()} == {
         'ids': (8, 17), 'm': (8, 17), 'documents': (8, 16), 'positions': (8, 16)}
 

@@ -54,7 +54,9 @@ class Loader(_core.Loader):
                 raise ValueError('fields: none is listed')
         if tokens is not None and not isinstance(tokens, Mapping):
             tokens = dict(zip(('field', 'length'), tokens, strict=True))
-        super().__init__(readers, fields, weights, tokens and dict(tokens),
+        if tokens and 'parallel' in tokens:  # C borrows the names
+            tokens = {**tokens, 'parallel': list(tokens['parallel'])}
+        super().__init__(readers, fields and list(fields.items()), weights, tokens and dict(tokens),
                          {'batch': batch, **options})
         self.epoch = self.batch = self.skipped = 0
         self._path, self._packed = readers[0].path, bool(tokens and tokens.get('pack'))

@@ -9,8 +9,8 @@ typedef struct Loader {
     bags_loader *loader; /* NULL: closed */
     PyThread_type_lock lock;
     PyObject *sources; /* tuple: they stay open */
-    PyObject *fields;  /* dict of dicts, which nobody else has */
-    PyObject *options; /* the same, of the tokens; or None */
+    PyObject *fields;  /* list of names and dicts, which nobody else has; or None */
+    PyObject *options; /* dict of the tokens; or None */
     bags_tokens *tokens;
     Callback *callbacks;
     unsigned process;
@@ -90,29 +90,20 @@ static int other_field_option(void *user, const char *name, PyObject *value) {
     return -1;
 }
 
-/* fields: {name: {option: value}}, of which the dict lives as long as the loader. */
-static bool set_fields(Loader *loader, bags_load_field *fields, uint64_t (*shapes)[6],
-    Callback *callbacks, Py_ssize_t count) {
-    PyObject *items = PyMapping_Items(loader->fields);
-    for (Py_ssize_t i = 0; items && !PyErr_Occurred() && i < count; i++) {
-        PyObject *pair = PyList_GetItem(items, i), *of = PyTuple_GetItem(pair, 1);
-        const char *name = PyUnicode_Check(PyTuple_GetItem(pair, 0))
-                               ? PyUnicode_AsUTF8AndSize(PyTuple_GetItem(pair, 0), NULL)
-                               : NULL;
-        if (!name || !PyDict_Check(of)) {
-            if (!PyErr_Occurred())
-                PyErr_SetString(PyExc_TypeError,
-                    "fields must be a dict of names and dicts of options");
-            break;
-        }
-        Setting set = {&fields[i], shapes[i], &callbacks[i]};
-        fields[i].name = name;
-        callbacks[i].loader = loader;
-        set_options(field_options, &fields[i], of, loader->path, name,
-            other_field_option, &set);
+/* Of a list of (name, {option: value}), which lives as long as the loader. */
+static bool set_fields(
+    Loader *loader, bags_load_field *fields, uint64_t (*shapes)[6], Py_ssize_t count) {
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Setting set = {&fields[i], shapes[i], &loader->callbacks[i]};
+        PyObject *of;
+        loader->callbacks[i].loader = loader;
+        if (!PyArg_ParseTuple(PyList_GetItem(loader->fields, i), "sO!", &fields[i].name,
+                &PyDict_Type, &of) ||
+            !set_options(field_options, &fields[i], of, loader->path, fields[i].name,
+                other_field_option, &set))
+            return false;
     }
-    Py_XDECREF(items);
-    return !PyErr_Occurred();
+    return true;
 }
 
 /* ---- callbacks, in threads of C ---- */
@@ -255,7 +246,7 @@ static bool loader_tokens(
 
 static int loader_open(Loader *loader, PyObject *list, bags_loader_options *options) {
     bags_error err;
-    Py_ssize_t count = loader->fields == Py_None ? 0 : PyDict_Size(loader->fields);
+    Py_ssize_t count = loader->fields == Py_None ? 0 : PyList_Size(loader->fields);
     const bags_reader **readers = loader_readers(loader, list);
     bags_load_field *fields =
         (bags_load_field *)PyMem_Calloc((size_t)count + 1, sizeof *fields);
@@ -269,7 +260,7 @@ static int loader_open(Loader *loader, PyObject *list, bags_loader_options *opti
         loader_tokens(loader, readers, (size_t)PyList_Size(list)))
         options->tokens = loader->tokens;
     if (!PyErr_Occurred() &&
-        (count == 0 || set_fields(loader, fields, shapes, loader->callbacks, count))) {
+        (count == 0 || set_fields(loader, fields, shapes, count))) {
         options->fields = count ? fields : NULL;
         options->field_count = (size_t)count;
         options->images = &images;
