@@ -10,6 +10,7 @@ import mmap
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 
 from . import _core
 from ._core import DataError, Index
@@ -88,6 +89,19 @@ class BagReader(_core.BagReader):
         if isinstance(source, (str, os.PathLike)):
             source = _fixed(source, storage)
         self._arguments = (source,), {**options, 'storage': storage}
+
+    def _slice(self, part):
+        """r[2:5], clamped like the slice of a list; C calls it."""
+        if not isinstance(part, (slice, range)):
+            raise TypeError(f'the index of a blob must be an int, a slice or a range, not '
+                            f'{type(part)}')
+        length = len(self)
+        if isinstance(part, range):
+            if min(part.start, part.stop) < 0:
+                raise IndexError(f'{part} has negative bounds (length {length})')
+            part = slice(part.start, part.stop, part.step)
+        points = range(length)[part]
+        return self._range(points.start, points.step, len(points))
 
     def copy(self):
         """Another reader of the same Bag."""
@@ -206,6 +220,8 @@ class DatasetWriter(_core.DatasetWriter):
     """
 
     def __init__(self, directory, spec, encoders=encoders, *, sync=False, **options):
+        if not isinstance(spec, Mapping):
+            raise TypeError(f'spec: {spec!r} (expected a dict of names and types)')
         super().__init__(directory, sorted(dict(spec).items()), encoders,
                          {'sync': sync, **options})
 

@@ -33,7 +33,8 @@ class Loader(_core.Loader):
     width, height, channels, crop ('none', 'center', 'random'), resize, filter
     ('bilinear', 'bicubic'), flip, nchw, scaled, orient, dtype, shape, mean, std, window,
     stride, or decode, a function of a blob that returns an array. The options are
-    those of bags_load_field in formats/loader.h. chunk, window: shuffle chunks of
+    those of bags_load_field in formats/loader.h. skip_damaged leaves out, and counts, what
+    is damaged or does not fit the options; what `decode` raises is raised. chunk, window: shuffle chunks of
     neighbours, for disks and servers. tokens: (field, S) loads windows of S + 1 tokens of
     its documents, arrays (N, S + 1); or a dict with field, length, and others of
     bags_tokens_options: stride, bos, eos, dtype, places, parallel (names of fields),
@@ -48,12 +49,18 @@ class Loader(_core.Loader):
             fields = [fields] if isinstance(fields, str) else fields
             if not isinstance(fields, Iterable):
                 raise TypeError(f'fields: {fields!r} (expected names, or a dict of them)')
-            fields = {f: dict(fields[f] or {}) if isinstance(fields, Mapping) else {}
-                      for f in fields}
+            if not isinstance(fields, Mapping):
+                fields = dict.fromkeys(fields)
+            for name, how in fields.items():
+                if how is not None and not isinstance(how, Mapping):
+                    raise TypeError(f'fields: {name!r}: {how!r} (expected a dict of options)')
+            fields = {name: dict(how or {}) for name, how in fields.items()}
             if not fields:
                 raise ValueError('fields: none is listed')
         if tokens is not None and not isinstance(tokens, Mapping):
-            tokens = dict(zip(('field', 'length'), tokens, strict=True))
+            if not isinstance(tokens, (tuple, list)) or len(tokens) != 2:
+                raise TypeError(f'tokens: {tokens!r} (expected a field and a length, or a dict)')
+            tokens = dict(zip(('field', 'length'), tokens))
         if tokens and 'parallel' in tokens:  # C borrows the names
             tokens = {**tokens, 'parallel': list(tokens['parallel'])}
         super().__init__(readers, fields and list(fields.items()), weights, tokens and dict(tokens),

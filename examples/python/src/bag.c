@@ -75,10 +75,13 @@ static PyObject *bag_get(Source *source, uint64_t index, bool view) {
     return out;
 }
 
-/* Blobs start, start + step, ...: neighbours with one read. */
-static PyObject *bag_get_range(
-    Source *source, Py_ssize_t start, Py_ssize_t step, Py_ssize_t count) {
-    PyObject *list = PyList_New(count);
+/* _range(start, step, count): neighbours with one read. */
+static PyObject *bag_range(PyObject *self, PyObject *args) {
+    Py_ssize_t start, step, count;
+    if (!PyArg_ParseTuple(args, "nnn", &start, &step, &count))
+        return NULL;
+    Source *source = source_of(self);
+    PyObject *list = source ? PyList_New(count) : NULL;
     Row *row = list ? take_row(source) : NULL;
     bags_range range;
     bags_error err;
@@ -98,39 +101,19 @@ static PyObject *bag_get_range(
     }
     if (row)
         give_row(source, row);
+    Py_XDECREF((PyObject *)source);
     if (PyErr_Occurred())
         Py_CLEAR(list);
     return list;
 }
 
-/* Clamped like the slice of a list. */
-static PyObject *bag_slice(Source *source, PyObject *key) {
-    Py_ssize_t start, stop, step, length = (Py_ssize_t)bag_reader_length(source->bag);
-    PyObject *slice = as_slice(key);
-    int code = slice ? PySlice_Unpack(slice, &start, &stop, &step) : -1;
-    Py_XDECREF(slice);
-    if (!slice && !PyErr_Occurred())
-        PyErr_Format(PyExc_TypeError,
-            "the index of a blob must be an int, a slice or a range, not %R",
-            (PyObject *)Py_TYPE(key));
-    if (!code && !PySlice_Check(key) && (start < 0 || stop < 0)) {
-        PyErr_Format(PyExc_IndexError, "%S: %S has negative bounds (length %zd)",
-            source->path, key, length);
-        return NULL;
-    }
-    if (code)
-        return NULL;
-    Py_ssize_t count = PySlice_AdjustIndices(length, &start, &stop, step);
-    return bag_get_range(source, start, step, count);
-}
-
 static PyObject *bag_subscript(PyObject *self, PyObject *key) {
+    if (!PyIndex_Check(key))
+        return PyObject_CallMethod(self, "_slice", "(O)", key);
     Source *source = source_of(self);
     uint64_t index;
     PyObject *out = NULL;
-    if (source && !PyIndex_Check(key))
-        out = bag_slice(source, key);
-    else if (source && take_index(source, key, &index))
+    if (source && take_index(source, key, &index))
         out = bag_get(source, index, false);
     Py_XDECREF((PyObject *)source);
     return out;
@@ -167,7 +150,7 @@ static PyMethodDef bag_methods[] = {
         "Blob i as a read-only memoryview, without a copy if the file is\n"
         "mapped.\n\n"
         "It stays valid when the reader is closed. IndexError: out of range."},
-    {NULL, NULL, 0, NULL}};
+    {"_range", bag_range, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
 static PyGetSetDef bag_gets[] = {
     {"size", bag_size, NULL, "Size of the Bag in bytes.", NULL}, {0}};
 static PyType_Slot bag_slots[] = {{Py_tp_init, bag_init}, {Py_tp_methods, bag_methods},

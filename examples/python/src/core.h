@@ -113,8 +113,6 @@ typedef struct Option {
 #define CHOICE(type, name, choices)                                                    \
     { #name, choices, 'e', offsetof(type, name) }
 
-/* Set one option; false with an exception. */
-bool set_option(const Option *options, void *to, const char *name, PyObject *value);
 /* What a table does not have: -1 with an exception, 0: it is not one, 1: done. */
 typedef int (*other_option)(void *user, const char *name, PyObject *value);
 /* Set all of a dict, or None. path and field (or NULL) are for messages, `other` may be
@@ -184,8 +182,6 @@ typedef struct Opened {
 Source *source_of(PyObject *self);
 /* An index as of a list: IndexError names it. */
 bool take_index(Source *source, PyObject *object, uint64_t *index);
-/* A range or slice as a slice; NULL without an exception: neither. */
-PyObject *as_slice(PyObject *object);
 
 /* The base of both writers: _core.Writer. One of both is open. */
 typedef struct Arena Arena;

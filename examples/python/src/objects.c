@@ -143,7 +143,9 @@ static bool set_dtype(bags_dtype *dtype, PyObject *value) {
     return *dtype != BAGS_DTYPE_NONE && !PyErr_Occurred();
 }
 
-bool set_option(const Option *options, void *to, const char *name, PyObject *value) {
+/* Set one option; false with an exception. */
+static bool set_option(
+    const Option *options, void *to, const char *name, PyObject *value) {
     uint64_t number = 0;
     while (options->name && strcmp(name, options->name) != 0)
         options++;
@@ -380,21 +382,6 @@ bool take_index(Source *source, PyObject *object, uint64_t *index) {
     PyErr_Format(PyExc_IndexError, "%S: %s index %S out of range (length %zd)",
         source->path, source->bag ? "blob" : "datapoint", object, length);
     return false;
-}
-
-PyObject *as_slice(PyObject *object) {
-    if (PySlice_Check(object))
-        return Py_NewRef(object);
-    if (!PyObject_TypeCheck(object, &PyRange_Type))
-        return NULL;
-    PyObject *start = PyObject_GetAttrString(object, "start");
-    PyObject *stop = PyObject_GetAttrString(object, "stop");
-    PyObject *step = PyObject_GetAttrString(object, "step");
-    PyObject *slice = start && stop && step ? PySlice_New(start, stop, step) : NULL;
-    Py_XDECREF(start);
-    Py_XDECREF(stop);
-    Py_XDECREF(step);
-    return slice;
 }
 
 static Py_ssize_t opened_len(PyObject *self) {

@@ -136,6 +136,22 @@ static PyObject *read_datapoint(Opened *reader, Source *source, uint64_t index,
     return out;
 }
 
+/* A range or slice as a slice; NULL without an exception: neither. */
+static PyObject *as_slice(PyObject *object) {
+    if (PySlice_Check(object))
+        return Py_NewRef(object);
+    if (!PyObject_TypeCheck(object, &PyRange_Type))
+        return NULL;
+    PyObject *start = PyObject_GetAttrString(object, "start");
+    PyObject *stop = PyObject_GetAttrString(object, "stop");
+    PyObject *step = PyObject_GetAttrString(object, "step");
+    PyObject *slice = start && stop && step ? PySlice_New(start, stop, step) : NULL;
+    Py_XDECREF(start);
+    Py_XDECREF(stop);
+    Py_XDECREF(step);
+    return slice;
+}
+
 /* What a mask says about a field: 1: select it, 0: leave it out, -1: an exception. */
 static int mask_select(
     Opened *reader, size_t number, PyObject *mask, bags_select *select) {
