@@ -63,6 +63,10 @@ class Loader(_core.Loader):
             tokens = dict(zip(('field', 'length'), tokens))
         if tokens and 'parallel' in tokens:  # C borrows the names
             tokens = {**tokens, 'parallel': list(tokens['parallel'])}
+        if weights is not None:
+            weights = [float(weight) for weight in weights]
+            if len(weights) != len(readers):
+                raise ValueError(f'weights: {len(weights)} for {len(readers)} datasets')
         super().__init__(readers, fields and list(fields.items()), weights, tokens and dict(tokens),
                          {'batch': batch, **options})
         self.epoch = self.batch = self.skipped = 0

@@ -286,24 +286,8 @@ static int loader_open(Loader *loader, PyObject *list, bags_loader_options *opti
     return loader->loader ? 0 : -1;
 }
 
-/* A weight for each dataset; to be freed. NULL: None, or an exception. */
-static double *loader_weights(PyObject *list, PyObject *weights) {
-    Py_ssize_t count = weights == Py_None ? 0 : PySequence_Size(weights);
-    double *shares = NULL;
-    if (count > 0 && count == PyList_Size(list))
-        shares = (double *)PyMem_Calloc((size_t)count, sizeof *shares);
-    else if (weights != Py_None && !PyErr_Occurred())
-        PyErr_Format(PyExc_ValueError, "weights: %zd for %zd datasets", count,
-            PyList_Size(list));
-    for (Py_ssize_t i = 0; shares && !PyErr_Occurred() && i < count; i++) {
-        PyObject *share = PySequence_GetItem(weights, i);
-        shares[i] = share ? PyFloat_AsDouble(share) : 0;
-        Py_XDECREF(share);
-    }
-    return shares;
-}
-
-/* _core.Loader(readers, fields, weights, tokens, options): dicts. */
+/* _core.Loader(readers, fields, weights, tokens, options): a list of readers, what
+ * set_fields takes, a float for each reader, and dicts; None for three of them. */
 static int loader_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     static char *words[] = {"readers", "fields", "weights", "tokens", "options", NULL};
     Loader *loader = (Loader *)self;
@@ -331,8 +315,13 @@ static int loader_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     set_options(loader_options, &options, named, loader->path, NULL, NULL, NULL);
     if (!PyErr_Occurred() && options.batch == 0)
         PyErr_Format(PyExc_ValueError, "%S: batch: 0 (minimum 1)", loader->path);
-    double *shares = PyErr_Occurred() ? NULL : loader_weights(list, weights);
-    options.order.weights = shares;
+    double *shares = (double *)PyMem_Calloc((size_t)PyList_Size(list), sizeof *shares);
+    if (!shares && !PyErr_Occurred())
+        PyErr_NoMemory();
+    for (Py_ssize_t i = 0;
+         !PyErr_Occurred() && weights != Py_None && i < PyList_Size(list); i++)
+        shares[i] = PyFloat_AsDouble(PyList_GetItem(weights, i));
+    options.order.weights = weights == Py_None ? NULL : shares;
     int code = PyErr_Occurred() ? -1 : loader_open(loader, list, &options);
     PyMem_Free(shares);
     return code;
