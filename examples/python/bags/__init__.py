@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from . import _core
 from ._core import DataError, Index
 from .arrays import Column, stream
+from .loader import Loader
 from .tools import build_index, checksum, finalize, recover, verify, write_zip
 
 __all__ = ['BagReader', 'BagWriter', 'Column', 'DataError', 'DatasetReader', 'DatasetWriter',
@@ -23,7 +24,6 @@ __all__ = ['BagReader', 'BagWriter', 'Column', 'DataError', 'DatasetReader', 'Da
            'write_zip']
 __version__ = '0.5.1'
 GB = 1024 ** 3
-
 
 
 class Codec(_core.Codec):
@@ -242,8 +242,6 @@ class ShardedDatasetWriter(DatasetWriter):
                        shard_size=shard_size or 0, shard_length=shard_length or 0)
         super().__init__(directory, spec, encoders, **options)
 
-
-from .loader import Loader  # noqa: E402: it uses DatasetReader
 
 for _class in (Column, DataError, Index):
     _class.__module__ = 'bags'
