@@ -77,6 +77,7 @@ typedef struct derive {
     bool made_root;         /* the directory `to` was made by this call */
     uint64_t stop;          /* workers, at least 1 */
     uint64_t claimed, next; /* shards of this worker; number of the next one of all */
+    uint64_t complete;      /* of the shards of this worker: they have a spec.json */
     uint64_t all, length;   /* datapoints of the source, and those that are selected */
     char directory[DERIVE_PATH], from[DERIVE_PATH], path[DERIVE_PATH];
     char staging[DERIVE_PATH]; /* of a copy */
@@ -178,7 +179,8 @@ static bags_code derive_sync_dir(derive *d, const char *path, bags_error *err) {
 
 /* ---- what is selected ---- */
 
-/* Bytes of all blobs of the fields, in proportion to the datapoints that are selected. */
+/* Bytes of all Bags of the fields, in proportion to the datapoints that are selected, and
+ * of refs.bag. */
 static uint64_t derive_copy_size(derive *d) {
     double size = 0;
     for (size_t s = 0; s < d->sources_count; s++) {
@@ -192,11 +194,12 @@ static uint64_t derive_copy_size(derive *d) {
         if (!bags_reader_info(d->sources[s].reader, &info, about, NULL))
             for (size_t i = 0; i < d->fields_count; i++)
                 if (d->fields[i].source == (s < d->parts_count ? 0 : s))
-                    size += (double)about[d->fields[i].number].size + 8;
+                    size += (double)about[d->fields[i].number].size +
+                            8 * (double)about[d->fields[i].number].blobs;
         bags_buffer_free(&memory);
     }
     size *= d->all ? (double)d->length / (double)d->all : 0;
-    return (uint64_t)size + 1;
+    return (uint64_t)(size + (double)d->length * (8 + 4 * (double)d->fields_count)) + 1;
 }
 
 /* What only a copy can do. */
@@ -258,7 +261,7 @@ static bags_code derive_open_source(
     return BAGS_OK;
 }
 
-/* Identify the spec.json of each shard. What is read afterwards is of this version, or
+/* Identify the spec.json of each shard. What is opened afterwards is of this version, or
  * derive_check_records fails. */
 static bags_code derive_take_records(derive *d, size_t source, bags_error *err) {
     derive_source *s = &d->sources[source];
@@ -279,7 +282,7 @@ static bags_code derive_check_records(derive *d, size_t shard, bags_error *err) 
     for (size_t s = 0; s < d->sources_count && !code; s++) {
         bags_identity *records = (bags_identity *)(void *)d->sources[s].records.data;
         code = derive_source_path(d, s, shard, "spec.json", "", err);
-        if (!code && !d->options->copy) /* whose readers check it */
+        if (!code)
             code = format_check_identity(d->io, NULL, d->from, &records[shard], err);
         if (code == BAGS_ERROR_CORRUPT)
             code = err->code = BAGS_ERROR_STATE;
@@ -360,37 +363,6 @@ static bags_code derive_check_links(derive *d, bags_error *err) {
     return code;
 }
 
-/* True if there are checksums of everything that will be linked, and of all refs. */
-static bags_code derive_find_checksums(derive *d, bags_error *err) {
-    bags_code code = BAGS_OK;
-    d->checksums = true;
-    for (size_t i = 0; i < d->fields_count + d->sources_count; i++) {
-        bool is_field = i < d->fields_count;
-        size_t source = is_field ? d->fields[i].source : i - d->fields_count;
-        const char *name = is_field ? d->fields[i].from : "refs";
-        for (size_t k = 0; k < d->sources[source].count && !code; k++) {
-            bags_path_kind kind = BAGS_PATH_NONE;
-            code = derive_source_path(d, source, k, name, ".crc", err);
-            int error = code ? 0 : d->io->kind(d->io->user, d->from, &kind);
-            code = code ? code : bags_fail_io(d->io, error, d->from, "open", err);
-            d->checksums = d->checksums && kind == BAGS_PATH_FILE;
-        }
-    }
-    return code;
-}
-
-/* A copy compares every blob with its checksum, if all shards have them. */
-static bags_code derive_read_checksums(derive *d, bags_error *err) {
-    bags_code code = BAGS_OK;
-    d->checksums = true;
-    for (size_t s = 0; s < d->sources_count && !code && d->checksums; s++) {
-        bags_info info;
-        code = bags_reader_info(d->sources[s].reader, &info, NULL, err);
-        d->checksums = !code && info.checksums == d->sources[s].count;
-    }
-    return code;
-}
-
 /* ---- the fields ---- */
 
 static int derive_compare_fields(const void *a, const void *b) {
@@ -404,13 +376,25 @@ static bags_code derive_add_source(
     s->refs = s->records = s->selects = bags_buffer_of(d->options->env.allocator);
     s->path = path;
     s->io = io ? io : d->io;
-    size_t count = 0;
+    size_t fields = 0;
+    bags_info info;
     bags_code code = derive_open_source(d, s, false, err);
-    (void)bags_reader_fields(s->reader, &count);
-    if (!code)
-        code = bags_buffer_reserve(&s->refs, (count + 1) * sizeof(bags_ref), err);
+    size_t count = s->count;
     if (!code && !d->options->copy && s->io == d->io)
         code = derive_take_records(d, d->sources_count - 1, err);
+    if (!code)
+        code = bags_reader_info(s->reader, &info, NULL, err);
+    bool has_checksums = !code && info.checksums == count;
+    d->checksums = d->checksums && has_checksums;
+    /* Opened again, also to be of the version that was identified. */
+    if (!code)
+        code = derive_open_source(d, s, has_checksums, err);
+    if (!code && s->count != count)
+        code = bags_fail(err, BAGS_ERROR_STATE,
+            "%s: another process added or removed shards", bags_path_tail(path));
+    (void)bags_reader_fields(s->reader, &fields);
+    if (!code)
+        code = bags_buffer_reserve(&s->refs, (fields + 1) * sizeof(bags_ref), err);
     return code;
 }
 
@@ -456,6 +440,7 @@ static bags_code derive_plan(derive *d, const char *from, bags_error *err) {
     const bags_derived_field *given = options->fields;
     bags_code code = BAGS_OK;
     size_t source = 0, count = given ? options->fields_count : 0;
+    d->checksums = true;
     d->parts_count = options->more_count + 1;
     d->sources = (derive_source *)derive_array(
         d, 0, count + d->parts_count, sizeof *d->sources, &code, err);
@@ -490,32 +475,10 @@ static bags_code derive_plan(derive *d, const char *from, bags_error *err) {
     if (!code)
         code = bags_spec_text(
             spec, count, options->registry, &d->spec, &d->spec_size, err);
-    if (code == BAGS_ERROR_FIELD || code == BAGS_ERROR_TYPE)
-        return code;
+    for (size_t i = 0; i < count && !code; i++)
+        d->types[i] = *bags_reader_type(
+            d->sources[d->fields[i].source].reader, d->fields[i].number);
     d->refs = (bags_ref *)derive_array(d, 3, count, sizeof *d->refs, &code, err);
-    return code;
-}
-
-/* Once the readers stay open: the types are theirs. */
-static bags_code derive_open_last(derive *d, bags_error *err) {
-    bags_code code = d->options->copy ? derive_read_checksums(d, err)
-                                      : derive_find_checksums(d, err);
-    for (size_t s = 0; s < d->sources_count && !code && d->checksums; s++) {
-        derive_source *source = &d->sources[s];
-        size_t count = source->count;
-        code = derive_open_source(d, source, true, err);
-        if (!code && source->count != count)
-            code = bags_fail(err, BAGS_ERROR_STATE,
-                "%s: another process added or removed shards",
-                bags_path_tail(source->path));
-    }
-    for (size_t i = 0; i < d->sources[0].count && !code && d->checksums; i++)
-        code = derive_check_records(d, i, err);
-    for (size_t i = 0; i < d->fields_count && !code; i++) {
-        const derive_field *field = &d->fields[i];
-        d->types[i] =
-            *bags_reader_type(d->sources[field->source].reader, field->number);
-    }
     return code;
 }
 
@@ -872,6 +835,7 @@ static bags_code derive_publish(derive *d, bags_error *err) {
         int error = code ? 0 : d->io->rename(d->io->user, d->from, d->path);
         if (error)
             code = bags_fail_io(d->io, error, d->path, "rename", err);
+        d->complete += !code;
         if (!code)
             code = derive_sync_dir(d, d->directory, err);
     }
@@ -883,13 +847,17 @@ static void derive_remove_file(derive *d, const char *name, const char *ending) 
         d->io->remove(d->io->user, d->path);
 }
 
-/* After a failure: remove what was made; first of all each spec.json. */
+/* After a failure: remove what was made; first of all each spec.json. One that another
+ * process made instead stays, with its shard. */
 static void derive_remove(derive *d) {
-    for (uint64_t i = 0; i < d->claimed; i++)
+    for (uint64_t i = 0; i < d->complete; i++)
         if (!derive_set_directory(d, i, NULL))
             derive_remove_file(d, "spec.json", "");
     for (uint64_t i = 0; i < d->claimed; i++) {
-        if (derive_set_directory(d, i, NULL))
+        bags_path_kind kind = BAGS_PATH_NONE;
+        if (derive_set_directory(d, i, NULL) ||
+            derive_join(d->path, d->directory, "spec.json", "", NULL) ||
+            d->io->kind(d->io->user, d->path, &kind) || kind != BAGS_PATH_NONE)
             continue;
         derive_remove_file(d, "spec.json", ".derived");
         derive_remove_file(d, "spec.json", ".partial");
@@ -905,46 +873,51 @@ static void derive_remove(derive *d) {
         d->io->remove_dir(d->io->user, d->to);
 }
 
-/* Make the parents of `to`; a dataset in the directory of a source would be one of its
- * shards. */
-static bags_code derive_make_parents(derive *d, bags_error *err) {
-    size_t size = strlen(d->to);
-    while (size > 1 && d->to[size - 1] == '/')
-        size--;
-    while (size > 0 && d->to[size - 1] != '/')
-        size--;
-    if (size >= DERIVE_PATH)
-        return bags_fail(
-            err, BAGS_ERROR_LIMIT, "%s: path too long", bags_path_tail(d->to));
-    for (size_t i = 1; i <= size; i++) {
-        bags_path_kind kind = BAGS_PATH_NONE;
-        if (d->to[i - 1] != '/')
-            continue;
-        memcpy(d->path, d->to, i);
-        d->path[i > 1 ? i - 1 : i] = 0;
-        int error = d->io->kind(d->io->user, d->path, &kind);
-        if (!error && kind == BAGS_PATH_NONE)
-            error = d->io->make_dir(d->io->user, d->path);
-        if (error && error != EEXIST)
-            return bags_fail_io(d->io, error, d->path, "create directory", err);
-    }
-    memcpy(d->path, size ? d->to : ".", size ? size : 1);
-    d->path[size ? size : 1] = 0;
+/* A dataset in the directory of a source would be one of its shards. */
+static bags_code derive_check_parent(derive *d, const char *parent, bags_error *err) {
     for (size_t s = 0; s < d->sources_count && d->io->identify; s++) {
-        bags_identity parent, source;
+        bags_identity one, other;
         if (d->sources[s].io != d->io)
             continue;
-        int error = d->io->identify(d->io->user, NULL, d->path, &parent);
+        int error = d->io->identify(d->io->user, NULL, parent, &one);
         if (!error)
-            error = d->io->identify(d->io->user, NULL, d->sources[s].path, &source);
+            error = d->io->identify(d->io->user, NULL, d->sources[s].path, &other);
         if (error)
-            return bags_fail_io(d->io, error, d->path, "identify", err);
-        if (parent.device == source.device && parent.inode == source.inode)
+            return bags_fail_io(d->io, error, parent, "identify", err);
+        if (one.device == other.device && one.inode == other.inode)
             return bags_fail(err, BAGS_ERROR_ARGUMENT,
                 "%s: is in the directory of the dataset %s", bags_path_tail(d->to),
                 bags_path_tail(d->sources[s].path));
     }
     return BAGS_OK;
+}
+
+/* Make the parents of `to`. d->path is then the last one. */
+static bags_code derive_make_parents(derive *d, bags_error *err) {
+    size_t size = strlen(d->to);
+    bags_code code = BAGS_OK;
+    while (size > 1 && d->to[size - 1] == '/')
+        size--;
+    if (size >= DERIVE_PATH)
+        return bags_fail(
+            err, BAGS_ERROR_LIMIT, "%s: path too long", bags_path_tail(d->to));
+    memcpy(d->path, *d->to == '/' ? "/" : ".", 2);
+    for (size_t i = 1; i < size && !code; i++) {
+        bags_path_kind kind = BAGS_PATH_NONE;
+        if (d->to[i] != '/' || d->to[i - 1] == '/')
+            continue;
+        memcpy(d->from, d->to, i);
+        d->from[i] = 0;
+        int error = d->io->kind(d->io->user, d->from, &kind);
+        if (!error && kind == BAGS_PATH_NONE) {
+            code = derive_check_parent(d, d->path, err);
+            error = code ? 0 : d->io->make_dir(d->io->user, d->from);
+        }
+        if (error && error != EEXIST)
+            code = bags_fail_io(d->io, error, d->from, "create directory", err);
+        memcpy(d->path, d->from, i + 1);
+    }
+    return code ? code : derive_check_parent(d, d->path, err);
 }
 
 /* The directory of the shards. Only with several workers it may exist. */
@@ -1123,6 +1096,7 @@ static bags_code derive_unstage(derive *d, const char *to, bags_error *err) {
             err, BAGS_ERROR_EXISTS, "%s: already exists", bags_path_tail(to));
     if (error)
         return bags_fail_io(d->io, error, to, "rename", err);
+    d->to = to;
     return derive_sync_dir(d, d->path, err); /* of its parent */
 }
 
@@ -1170,13 +1144,14 @@ static bags_code derive_copy(derive *d, bags_error *err) {
         d->report->made = bags_writer_size(writer);
         d->report->shards = d->claimed + (d->open || !d->sharded);
     }
-    if (code) {
+    bool is_other = code == BAGS_ERROR_EXISTS;
+    if (code)
         bags_writer_abort(writer);
-    } else {
+    else
         code = bags_writer_close(writer, err);
-        if (!code || alone)
-            d->claimed = d->report->shards;
-    }
+    /* After a failure also the shard that was not complete, unless it is another's. */
+    d->claimed += writer && !is_other;
+    d->complete = d->claimed;
     bool any = !d->sharded || d->report->length > 0;
     if (!code && alone && any)
         code = derive_unstage(d, to, err);
@@ -1253,8 +1228,6 @@ bags_code bags_derive(const char *from, const char *to,
         code = derive_check_links(d, err);
     if (!code)
         code = derive_check_rows(d, err);
-    if (!code)
-        code = derive_open_last(d, err);
     if (!code)
         code = options->copy ? derive_copy(d, err) : derive_make(d, err);
     derive_free(d);

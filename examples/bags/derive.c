@@ -135,20 +135,22 @@ static const char *claim(const char *to, const char *ending) {
     char *path = string_format("%s.%s", to, ending);
     if (shard_stop.value > 1)
         path = string_format("%s-%ju", path, (uintmax_t)shard_start.value);
-    directory_make(path_parent(path));
-    must(bags_fail_io(io, io->identify(io->user, NULL, path_parent(path), &parent),
-        path, "identify", &failure));
+    const char *made_in = path_parent(path);
+    while (!path_exists(made_in))
+        made_in = path_parent(made_in);
+    must(bags_fail_io(io, io->identify(io->user, NULL, made_in, &parent), path,
+        "identify", &failure));
     for (size_t k = 0; k < froms_count; k++)
         if (io_for_path(froms[k].path) == io &&
             !io->identify(io->user, NULL, froms[k].path, &other) &&
             parent.device == other.device && parent.inode == other.inode)
             usage("%s: is in the directory of the dataset %s", to, froms[k].path);
+    directory_make(path_parent(path));
     int error = io->make_dir(io->user, path);
     if (error == EEXIST)
         fail(BAGS_ERROR_EXISTS,
             "%s: already exists; if no process is deriving %s, one that was killed "
-            "left "
-            "it: remove it",
+            "left it: remove it",
             path, to);
     must(bags_fail_io(io, error, path, "create directory", &failure));
     return claimed[claimed_count++] = path;

@@ -144,8 +144,9 @@ def a_split_keeps_equal_values_together(seed):
         assert len(ids) == length
     refuse('derive', 'src', 'bad', '--split', 'a=1', '--by', 'groups', says='group')
     refuse('derive', 'src', 'bad', '--by', 'group', code=2)
-    refuse('derive', 'src', 'src/000007', *words, says='in the directory', code=2)
-    assert not os.path.exists('src/000007')
+    for out in ['src/000007', 'src/7/x']:
+        refuse('derive', 'src', out, *words, says='in the directory', code=2)
+    assert not os.path.exists('src/000007') and not os.path.exists('src/7')
 
 
 def sizes_are_as_exact_as_groups_allow():

@@ -790,7 +790,8 @@ void tally_start(tally *t) {
 
 const char *const hook_names[HOOKS] = {"open", "close", "size", "read_at", "write_at",
     "truncate", "sync", "lock", "map", "unmap", "kind", "make_dir", "sync_dir", "list",
-    "rename", "remove", "remove_dir", "reserve", "advise", "write_back", "identify"};
+    "rename", "remove", "remove_dir", "reserve", "advise", "write_back", "identify",
+    "link"};
 
 /* Counts a call. Returns the errno with which it must fail, or 0. */
 static int watch_call(watch *w, enum hook hook) {
@@ -983,6 +984,12 @@ static int watch_remove_dir(void *user, const char *path) {
     return code ? code : w->base->remove_dir(w->base->user, path);
 }
 
+static int watch_link(void *user, const char *from, const char *to) {
+    watch *w = (watch *)user;
+    int code = watch_call(w, HOOK_LINK);
+    return code ? code : w->base->link(w->base->user, from, to);
+}
+
 static int watch_reserve(void *user, void *file, uint64_t size) {
     watch *w = (watch *)user;
     int code = watch_call(w, HOOK_RESERVE);
@@ -1046,6 +1053,7 @@ void watch_start(watch *w, const bags_io *base) {
     w->io.advise = watch_advise;
     w->io.write_back = watch_write_back;
     w->io.identify = base->identify ? watch_identify : NULL;
+    w->io.link = base->link ? watch_link : NULL;
 }
 
 bags_code verify_watched(const char *path, const bags_env *env, const watch *w,

@@ -218,6 +218,7 @@ enum hook {
     HOOK_ADVISE,
     HOOK_WRITE_BACK,
     HOOK_IDENTIFY,
+    HOOK_LINK,
     HOOKS
 };
 

@@ -1,0 +1,353 @@
+/* Derived datasets: formats/derive.c where the system fails, and where other processes
+ * change the source or the destination meanwhile. What is selected and renamed is tested
+ * with the command. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE 1
+#endif
+#include "check.h"
+
+#include "../../formats/formats.h"
+
+#include <errno.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LENGTH 5
+
+static const bags_field fields[] = {{"id", "utf8"}, {"words", "utf8[]"}};
+
+/* Datapoint i has the id "V7" and the words "Vw0", ..., where V is the version. */
+static void write_version(
+    const char *path, char version, uint64_t shard_length, bool checksum) {
+    bags_writer_options options = {0};
+    bags_writer *writer;
+    options.shard_length = shard_length;
+    options.checksum = checksum;
+    options.no_sync = true;
+    assert_opens(writer, bags_writer_open(path, fields, 2, &options, &said));
+    for (uint64_t i = 0; i < LENGTH; i++) {
+        char id[16], words[2][16];
+        bags_value name = bags_utf8(id), items[2];
+        bags_entry entries[] = {{"id", &name, 1}, {"words", items, i % 3}};
+        snprintf(id, sizeof id, "%c%d", version, (int)i);
+        for (int k = 0; k < 2; k++) {
+            snprintf(words[k], sizeof words[k], "%cw%d", version, k);
+            items[k] = bags_utf8(words[k]);
+        }
+        name = bags_utf8(id);
+        assert_ok(bags_writer_append(writer, entries, 2, &said));
+    }
+    assert_ok(bags_writer_close(writer, &said));
+}
+
+static void remove_all(void) {
+    static const char *const names[] = {"from", "next", "other", "was", "saved", "out"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (exists(at("%s", names[i])))
+            remove_tree(at("%s", names[i]));
+}
+
+static const uint64_t chosen[] = {2, 0, 0, 4};
+#define CHOSEN (sizeof chosen / sizeof *chosen)
+
+typedef struct way {
+    const char *name;
+    uint64_t shard_length; /* of the source */
+    bool checksum, copy, joined;
+} way;
+
+static const way ways[] = {{"shards", 3, false, false, false},
+    {"checksums", 3, true, false, false}, {"joined", 3, true, false, true},
+    {"unsharded", 0, true, false, false}, {"copy", 3, true, true, false},
+    {"unsharded copy", 0, false, true, false}};
+#define WAYS (sizeof ways / sizeof *ways)
+
+static void write_source(const char *path, char version, const way *how) {
+    write_version(path, version, how->shard_length, how->checksum);
+}
+
+static bags_code derive(
+    const way *how, const char *from, const char *to, const bags_io *io) {
+    bags_derive_options options = {0};
+    bags_writer_options writing = {0};
+    const bags_derived_field joined[] = {
+        {"id", NULL, NULL, NULL}, {"words", NULL, at("other"), NULL}};
+    writing.shard_length = how->shard_length;
+    writing.checksum = how->checksum;
+    options.copy = how->copy ? &writing : NULL;
+    options.fields = how->joined ? joined : NULL;
+    options.fields_count = 2;
+    options.rows = chosen;
+    options.rows_count = CHOSEN;
+    options.env.io = io;
+    options.env.allocator = &memory.allocator;
+    return bags_derive(from, to, &options, NULL, &said);
+}
+
+/* The version of what was derived: all of it is of one, unless it is `mixed`; then all of
+ * each datapoint. What is joined is of version a. */
+static char version_of(const char *path, const way *how, bool mixed) {
+    bags_row row = {0};
+    bags_reader *reader;
+    bags_reader_options options = {0};
+    char version = 0;
+    assert_int_equal(read_dataset(path, &options), BAGS_OK);
+    assert_opens(reader, bags_reader_open(path, &options, &said));
+    assert_int_equal(bags_reader_length(reader), CHOSEN);
+    for (size_t i = 0; i < CHOSEN; i++) {
+        char expected[16];
+        int number = (int)chosen[i];
+        assert_ok(bags_reader_get(reader, i, NULL, 0, &row, &said));
+        bags_view id = bags_row_bytes(&row, 0, 0);
+        version = version && !mixed ? version : (char)*id.data;
+        int size = snprintf(expected, sizeof expected, "%c%d", version, number);
+        assert_bytes(id, expected, (size_t)size);
+        assert_int_equal(bags_row_length(&row, 1), number % 3);
+        for (int k = 0; k < number % 3; k++) {
+            size = snprintf(
+                expected, sizeof expected, "%cw%d", how->joined ? 'a' : version, k);
+            assert_bytes(bags_row_bytes(&row, 1, (size_t)k), expected, (size_t)size);
+        }
+    }
+    bags_row_free(&row);
+    bags_reader_close(reader);
+    return version;
+}
+
+/* After a failure nothing is left, after success everything exists. */
+static void check_outcome(bags_code code, const way *how, bool mixed) {
+    if (code) {
+        assert_false(exists(at("out")));
+        assert_false(exists(at("out.derived")));
+    } else {
+        version_of(at("out"), how, mixed);
+        remove_tree(at("out"));
+    }
+    assert_int_equal(disk.files, 0);
+}
+
+/* ---- a system that fails ---- */
+
+static void a_failure_of_any_call_leaves_nothing(void **state) {
+    (void)state;
+    static const struct {
+        unsigned hooks;
+        int error;
+    } calls[] = {{1u << HOOK_WRITE | 1u << HOOK_MAKE_DIR | 1u << HOOK_LINK, ENOSPC},
+        {~(1u << HOOK_REMOVE | 1u << HOOK_REMOVE_DIR | 1u << HOOK_ADVISE |
+             1u << HOOK_RESERVE | 1u << HOOK_WRITE_BACK | 1u << HOOK_MAP |
+             1u << HOOK_UNMAP | 1u << HOOK_CLOSE),
+            EIO}};
+    for (size_t i = 0; i < WAYS; i++) {
+        write_source(at("from"), 'a', &ways[i]);
+        if (ways[i].joined)
+            write_source(at("other"), 'a', &ways[i]);
+        copy_tree(at("from"), at("saved"));
+        for (size_t k = 0; k < 2; k++)
+            for (uint64_t n = 1;; n += support_stride()) {
+                disk.calls = disk.failed = 0;
+                disk.only = calls[k].hooks;
+                disk.fail_with = calls[k].error;
+                disk.fail_at = n;
+                bags_code code = derive(&ways[i], at("from"), at("out"), &disk.io);
+                disk.fail_at = 0;
+                disk.only = 0;
+                check_outcome(code, &ways[i], false);
+                if (code && k == 0)
+                    assert_says("No space left");
+                if (!disk.failed)
+                    break;
+            }
+        assert_same_tree(at("from"), at("saved"));
+        remove_all();
+    }
+}
+
+static void a_failure_to_allocate_leaves_nothing(void **state) {
+    (void)state;
+    for (size_t i = 0; i < WAYS; i++) {
+        write_source(at("from"), 'a', &ways[i]);
+        if (ways[i].joined)
+            write_source(at("other"), 'a', &ways[i]);
+        for (uint64_t n = 1;; n += support_stride()) {
+            memory.calls = memory.failed = 0;
+            memory.fail_at = n;
+            bags_code code = derive(&ways[i], at("from"), at("out"), &disk.io);
+            memory.fail_at = 0;
+            assert_int_equal(code, memory.failed ? BAGS_ERROR_MEMORY : BAGS_OK);
+            check_outcome(code, &ways[i], false);
+            if (!memory.failed)
+                break;
+        }
+        remove_all();
+    }
+}
+
+static void files_that_cannot_be_linked_need_a_copy(void **state) {
+    (void)state;
+    static const struct {
+        int error;
+        const char *says;
+    } faults[] = {{EXDEV, "on another file system"}, {EMLINK, "as many links as"},
+        {EPERM, "has no links"}, {ENOSYS, "has no links"},
+        {EOPNOTSUPP, "has no links"}};
+    write_version(at("from"), 'a', 3, true);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        for (uint64_t n = 1; n <= 4; n++) {
+            bags_derive_options options = {0};
+            bags_derive_report report;
+            options.env.io = &disk.io;
+            disk.calls = 0;
+            disk.only = 1u << HOOK_LINK;
+            disk.fail_with = faults[i].error;
+            disk.fail_at = n;
+            assert_fails(BAGS_ERROR_LIMIT,
+                bags_derive(at("from"), at("out"), &options, &report, &said));
+            disk.fail_at = 0;
+            assert_says(faults[i].says);
+            assert_says(n <= 2 ? "from/000000/*a copy of the data needs about"
+                               : "from/000001/*a copy of the data needs about");
+            /* 28 bytes of texts, and 8 for the end of each blob. */
+            assert_in_range(report.copy, 100, 400);
+            check_outcome(BAGS_ERROR_LIMIT, NULL, false);
+            bags_writer_options writing = {0};
+            writing.shard_length = 2;
+            options.copy = &writing;
+            assert_ok(bags_derive(at("from"), at("out"), &options, &report, &said));
+            assert_int_equal(report.copy, 0);
+            remove_tree(at("out"));
+        }
+}
+
+/* ---- other processes ---- */
+
+/* What another process does before a call of the hooks. */
+static struct {
+    uint64_t calls, when;
+    void (*what)(void);
+    bool done;
+    const way *how;
+    bags_code code;
+} other;
+
+static void before_a_call(void *user) {
+    (void)user;
+    if (++other.calls == other.when) {
+        other.done = true;
+        other.what();
+    }
+}
+
+static void let_another(void (*what)(void), uint64_t when, const way *how) {
+    memset(&other, 0, sizeof other);
+    other.what = what;
+    other.when = when;
+    other.how = how;
+    disk.before = before_a_call;
+}
+
+static void replace_source(void) {
+    assert_int_equal(rename(at("from"), at("was")), 0);
+    assert_int_equal(rename(at("next"), at("from")), 0);
+}
+
+static void replace_shard(void) {
+    assert_int_equal(rename(at("from/000001"), at("was")), 0);
+    assert_int_equal(rename(at("next/000001"), at("from/000001")), 0);
+}
+
+/* Another file of the same version: removed, and written again. */
+static void write_source_again(void) {
+    remove_tree(at("from"));
+    write_source(at("from"), 'b', other.how);
+}
+
+static void remove_source(void) { remove_tree(at("from")); }
+
+/* As finalize does, which renumbers shards: another one has the name. */
+static void move_shards(void) {
+    assert_int_equal(rename(at("from/000000"), at("was")), 0);
+    assert_int_equal(rename(at("from/000001"), at("from/000000")), 0);
+}
+
+static void a_source_that_changes_is_never_mixed(void **state) {
+    (void)state;
+    static void (*const changes[])(void) = {
+        replace_source, write_source_again, remove_source, replace_shard, move_shards};
+    for (size_t i = 0; i < WAYS; i++)
+        for (size_t k = 0; k < sizeof changes / sizeof *changes; k++)
+            for (uint64_t n = 1;; n += support_stride()) {
+                if (k > 2 && !ways[i].shard_length)
+                    break;
+                write_source(at("from"), 'a', &ways[i]);
+                write_source(at("next"), 'b', &ways[i]);
+                if (ways[i].joined)
+                    copy_tree(at("from"), at("other"));
+                let_another(changes[k], n, &ways[i]);
+                bags_code code = derive(&ways[i], at("from"), at("out"), &disk.io);
+                disk.before = NULL;
+                assert_int_not_equal(code, BAGS_ERROR_MEMORY);
+                check_outcome(code, &ways[i], changes[k] == replace_shard);
+                remove_all();
+                if (!other.done)
+                    break;
+            }
+}
+
+static void derive_too(void) {
+    other.code = derive(other.how, at("next"), at("out"), bags_io_local());
+}
+
+static void of_two_derivations_to_one_path_one_is_refused(void **state) {
+    (void)state;
+    for (size_t i = 0; i < WAYS; i++)
+        for (size_t k = 0; k < WAYS; k++)
+            for (uint64_t n = 1; !ways[i].joined && !ways[k].joined;
+                 n += support_stride()) {
+                write_source(at("from"), 'a', &ways[i]);
+                write_source(at("next"), 'b', &ways[k]);
+                let_another(derive_too, n, &ways[k]);
+                bags_code code = derive(&ways[i], at("from"), at("out"), &disk.io);
+                disk.before = NULL;
+                if (other.done) {
+                    assert_true(!code != !other.code);
+                    assert_int_equal(code ? code : other.code, BAGS_ERROR_EXISTS);
+                }
+                assert_int_equal(
+                    version_of(at("out"), code ? &ways[k] : &ways[i], false),
+                    code ? 'b' : 'a');
+                assert_false(exists(at("out.derived")));
+                remove_all();
+                if (!other.done)
+                    break;
+            }
+}
+
+static void nothing_is_made_in_the_directory_of_a_source(void **state) {
+    (void)state;
+    static const char *const paths[] = {"from/000003", "from/9", "from/9/x",
+        "from/new/sub/x", "from//9//x/", "link/9/x", "from/000000/../9/x"};
+    write_version(at("from"), 'a', 3, false);
+    copy_tree(at("from"), at("saved"));
+    assert_int_equal(symlink(at("from"), at("link")), 0);
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
+        for (int copy = 0; copy < 2; copy++) {
+            way how = {"", 3, false, copy, false};
+            assert_fails(BAGS_ERROR_ARGUMENT,
+                derive(&how, at("from"), at("%s", paths[i]), &disk.io));
+            assert_says("is in the directory of the dataset");
+            assert_same_tree(at("from"), at("saved"));
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        TEST(a_failure_of_any_call_leaves_nothing),
+        TEST(a_failure_to_allocate_leaves_nothing),
+        TEST(files_that_cannot_be_linked_need_a_copy),
+        TEST(a_source_that_changes_is_never_mixed),
+        TEST(of_two_derivations_to_one_path_one_is_refused),
+        TEST(nothing_is_made_in_the_directory_of_a_source),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
