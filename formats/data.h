@@ -172,10 +172,10 @@ struct sqlite3 *bags_sql_open(const bags_reader *reader, bags_error *err);
 
 /* The datapoints for which an expression such as "label = 3 AND score > 0.5" is true: their
  * numbers, which are uint64_t, in ascending order, in `numbers`, which is grown as
- * needed; *count of them. Returns BAGS_OK, BAGS_ERROR_VALUE (not one expression, or what
+ * needed; *count of them. The numbers, and rowid, begin with `start`. Returns BAGS_OK, BAGS_ERROR_VALUE (not one expression, or what
  * fails while it is computed), BAGS_ERROR_FIELD (fields hide all names of the rowid) or
  * BAGS_ERROR_MEMORY. Cost: reads the columns that it uses. */
-bags_code bags_sql_rows(const bags_reader *reader, const char *where,
+bags_code bags_sql_rows(const bags_reader *reader, uint64_t start, const char *where,
     bags_buffer *numbers, size_t *count, bags_error *err);
 
 #ifdef __cplusplus

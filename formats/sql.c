@@ -47,14 +47,22 @@ typedef struct sql_column {
     bags_dtype dtype; /* of SQL_ARRAY: of one element */
     bool big_endian, is_signed;
     bool compressed; /* zstd(...): its codec makes the blob that this describes */
+    uint64_t size;   /* of SQL_INT: bytes, as the type states; 0: any */
     const char *type;
     bags_index *index; /* NULL: none, or none that is valid */
     bool sought;       /* it was opened, if there is one */
 } sql_column;
 
+/* What a table of bags_sql_open is made of. */
+typedef struct sql_source {
+    const bags_reader *reader;
+    uint64_t start; /* the rowid of its first datapoint */
+} sql_source;
+
 typedef struct sql_table {
     sqlite3_vtab base; /* SQLite's, first */
     const bags_reader *reader;
+    uint64_t start;
     bags_reader *own; /* to be closed */
     bags_registry *registry;
     sql_column *columns;
@@ -96,7 +104,7 @@ typedef struct sql_cursor {
 /* Arrays are numbers if they have one element. */
 static sql_column sql_column_of(const bags_type *type, const char *text) {
     sql_column out = {
-        SQL_BLOB, BAGS_DTYPE_NONE, false, false, false, text, NULL, false};
+        SQL_BLOB, BAGS_DTYPE_NONE, false, false, false, 0, text, NULL, false};
     uint64_t dim = 0;
     bags_type inside;
     if (format_type_inside(type, &inside)) {
@@ -117,8 +125,12 @@ static sql_column sql_column_of(const bags_type *type, const char *text) {
         out.kind = SQL_INT;
         out.is_signed = true;
     }
-    if (out.kind == SQL_INT && type->count && !out.compressed)
+    if (out.kind == SQL_INT && !bags_view_is(type->name, "int"))
+        out.size = 8;
+    else if (out.kind == SQL_INT && type->count && !out.compressed) {
         out.big_endian = bags_view_is(bags_type_argument(type, 1), "big");
+        (void)bags_type_number(type, 0, &out.size);
+    }
     if (out.kind != SQL_BLOB || !bags_view_is(type->name, "array") || !type->count)
         return out;
     for (size_t i = 1; i < type->count; i++)
@@ -159,6 +171,8 @@ static const char *sql_number(const sql_column *column, bags_view blob, sql_test
     size_t size = blob.size;
     out->is_real = false;
     if (column->kind == SQL_INT) {
+        if (column->size && size != column->size)
+            return "its size is not that of its type";
         while (!column->big_endian && size > 8 && !blob.data[size - 1])
             size--; /* zeros at the high end */
         for (; column->big_endian && size > 8 && !*blob.data; size--)
@@ -168,8 +182,6 @@ static const char *sql_number(const sql_column *column, bags_view blob, sql_test
         bits = bags_load(blob.data, size, column->big_endian);
         if (!column->is_signed && bits > INT64_MAX)
             return "above 2^63-1, which no integer of SQL is";
-        if (column->is_signed && size != 8)
-            return "not 8 bytes";
         out->whole = (sqlite3_int64)bits;
         return NULL;
     }
@@ -406,7 +418,7 @@ static bags_reader *sql_open_path(sql_table *table, const char *path, bags_error
 }
 
 /* argv[3] is the quoted path, unless the reader is passed. */
-static int sql_connect(sqlite3 *db, void *reader, int argc, const char *const *argv,
+static int sql_connect(sqlite3 *db, void *source, int argc, const char *const *argv,
     sqlite3_vtab **out, char **message) {
     bags_error err;
     size_t count = 0;
@@ -414,8 +426,10 @@ static int sql_connect(sqlite3 *db, void *reader, int argc, const char *const *a
     if (!table)
         return SQLITE_NOMEM;
     memset(table, 0, sizeof *table);
-    table->reader = (const bags_reader *)reader;
-    if (!reader) {
+    if (source) {
+        table->reader = ((const sql_source *)source)->reader;
+        table->start = ((const sql_source *)source)->start;
+    } else {
         size_t size = argc == 4 ? strlen(argv[3]) : 0;
         char *path = (char *)sqlite3_malloc64(size + 1), *to = path;
         const char *from = argc == 4 ? argv[3] : "";
@@ -691,8 +705,10 @@ static int sql_filter(sqlite3_vtab_cursor *base, int number, const char *plan, i
         test.whole = test.is_real ? 0 : sqlite3_value_int64(argv[i]);
         test.real = test.is_real ? sqlite3_value_double(argv[i]) : 0;
         test.column = (size_t)column;
+        sqlite3_int64 first = (sqlite3_int64)table->start;
         if (column < 0 && type == SQLITE_INTEGER)
-            sql_limit(cursor, test.op, test.whole);
+            sql_limit(cursor, test.op,
+                test.whole < INT64_MIN + first ? INT64_MIN : test.whole - first);
         else if (column >= 0 && sql_is_number(&table->columns[column]) &&
                  (type == SQLITE_INTEGER || type == SQLITE_FLOAT))
             cursor->tests[cursor->tests_count++] = test;
@@ -716,7 +732,8 @@ static int sql_eof(sqlite3_vtab_cursor *base) {
 }
 
 static int sql_rowid(sqlite3_vtab_cursor *base, sqlite3_int64 *out) {
-    *out = (sqlite3_int64)((const sql_cursor *)base)->at;
+    const sql_table *table = (const sql_table *)(const void *)base->pVtab;
+    *out = (sqlite3_int64)(table->start + ((const sql_cursor *)base)->at);
     return SQLITE_OK;
 }
 
@@ -811,9 +828,10 @@ static void sql_image(sqlite3_context *out, int count, sqlite3_value **values) {
         sqlite3_result_int64(out, (sqlite3_int64)size[sqlite3_user_data(out) != NULL]);
 }
 
-static int sql_register(sqlite3 *db, const char *module, void *reader) {
+/* The `source`, which may be NULL, is freed with the database. */
+static int sql_register(sqlite3 *db, const char *module, sql_source *source) {
     const int how = SQLITE_UTF8 | SQLITE_DETERMINISTIC;
-    int code = sqlite3_create_module(db, module, &sql_module, reader);
+    int code = sqlite3_create_module_v2(db, module, &sql_module, source, sqlite3_free);
     if (!code)
         code =
             sqlite3_create_function(db, "width", 1, how, NULL, sql_image, NULL, NULL);
@@ -864,13 +882,17 @@ static bags_code sql_error(sqlite3 *db, bags_error *err) {
         "SQL: %.900s", sqlite3_errmsg(db));
 }
 
-struct sqlite3 *bags_sql_open(const bags_reader *reader, bags_error *err) {
+static sqlite3 *sql_open(const bags_reader *reader, uint64_t start, bags_error *err) {
     sqlite3 *db = NULL;
-    void *with = (void *)(uintptr_t)reader; /* which does not change */
     int code = sqlite3_open_v2(
         ":memory:", &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL);
+    sql_source *source = code ? NULL : (sql_source *)sqlite3_malloc64(sizeof *source);
+    if (source) {
+        source->reader = reader;
+        source->start = start;
+    }
     if (!code)
-        code = sql_register(db, "bags_reader", with);
+        code = source ? sql_register(db, "bags_reader", source) : SQLITE_NOMEM;
     if (!code)
         code = sqlite3_exec(
             db, "CREATE VIRTUAL TABLE data USING bags_reader", NULL, NULL, NULL);
@@ -889,6 +911,10 @@ struct sqlite3 *bags_sql_open(const bags_reader *reader, bags_error *err) {
     sql_error(db, err);
     sqlite3_close(db);
     return NULL;
+}
+
+struct sqlite3 *bags_sql_open(const bags_reader *reader, bags_error *err) {
+    return sql_open(reader, 0, err);
 }
 
 /* A name of the rowid that is not one of a field. */
@@ -925,7 +951,7 @@ static sqlite3_stmt *sql_prepare(sqlite3 *db, const char *before, const char *wh
     return statement;
 }
 
-bags_code bags_sql_rows(const bags_reader *reader, const char *where,
+bags_code bags_sql_rows(const bags_reader *reader, uint64_t start, const char *where,
     bags_buffer *numbers, size_t *count, bags_error *err) {
     bags_error ignored;
     size_t found = 0;
@@ -938,7 +964,7 @@ bags_code bags_sql_rows(const bags_reader *reader, const char *where,
         return bags_fail(err, BAGS_ERROR_FIELD,
             "%s: fields called rowid, _rowid_ and oid hide the number of a datapoint",
             bags_reader_path(reader));
-    sqlite3 *db = bags_sql_open(reader, err);
+    sqlite3 *db = sql_open(reader, start, err);
     if (!db)
         return err->code;
     /* What is valid in both places is one expression, and not part of the query. */

@@ -688,8 +688,9 @@ uint64_t *rows_read(const char *path, uint64_t length, size_t *count);
 /* ---- sql.c ---- */
 
 /* The datapoints for which an expression is true, in ascending order: *count numbers, to
- * be freed. */
-uint64_t *rows_where(const bags_reader *reader, const char *where, size_t *count);
+ * be freed. They, and rowid, begin with `start`. */
+uint64_t *rows_where(
+    const bags_reader *reader, uint64_t start, const char *where, size_t *count);
 
 /* ---- ranges.c ---- */
 

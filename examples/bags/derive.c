@@ -303,9 +303,9 @@ static void keep_where(void) {
     uint64_t *all = (uint64_t *)allocate((size_t)length + 1, sizeof *all);
     size_t all_count = 0, count;
     for (size_t k = 0; k < froms_count; k++) {
-        uint64_t *numbers = rows_where(froms[k].reader, where, &count);
+        uint64_t *numbers = rows_where(froms[k].reader, froms[k].start, where, &count);
         for (size_t i = 0; i < count; i++)
-            all[all_count++] = froms[k].start + numbers[i];
+            all[all_count++] = numbers[i];
         free(numbers);
     }
     keep_rows(all, all_count, true);
@@ -654,8 +654,8 @@ const command command_derive = {"derive",
     "Checksums are carried over. OUT must not exist, and must be on the same file "
     "system.\n"
     "What links cannot do needs --copy: an order across shards, several DATASETs, "
-    "which must have one spec and whose numbers continue, a DATASET on a server or in "
-    "an archive, shards of other sizes.\n"
+    "which must have one spec and whose numbers continue (for --where, each is a table "
+    "of its own), a DATASET on a server or in an archive, shards of other sizes.\n"
     "Nothing is complete before the end: a process that is killed leaves directories "
     "without spec.json, or OUT.derived, OUT.parts or OUT.lines, which the next call "
     "names and which are to be removed.\n",

@@ -143,7 +143,7 @@ static void select_rows(const bags_reader *const *readers) {
     for (size_t i = 0; i < dataset_count; i++) {
         bags_selection *one = &selections[i];
         size_t count = 0, left = 0;
-        uint64_t *found = where ? rows_where(readers[i], where, &count) : NULL;
+        uint64_t *found = where ? rows_where(readers[i], 0, where, &count) : NULL;
         uint64_t *numbers = found;
         if (rows_path) {
             uint64_t length = tokens && !sequences.pack

@@ -23,10 +23,11 @@ static const option options[] = {
 
 #ifdef BAGS_WITH_SQL
 
-uint64_t *rows_where(const bags_reader *reader, const char *where, size_t *count) {
+uint64_t *rows_where(
+    const bags_reader *reader, uint64_t start, const char *where, size_t *count) {
     bags_buffer numbers = {0};
     must(bags_buffer_reserve(&numbers, sizeof(uint64_t), &failure));
-    must(bags_sql_rows(reader, where, &numbers, count, &failure));
+    must(bags_sql_rows(reader, start, where, &numbers, count, &failure));
     return (uint64_t *)(void *)numbers.data;
 }
 
@@ -266,8 +267,10 @@ ENDS static void fail_missing(void) {
                           "libsqlite3-dev and build again");
 }
 
-uint64_t *rows_where(const bags_reader *reader, const char *where, size_t *count) {
+uint64_t *rows_where(
+    const bags_reader *reader, uint64_t start, const char *where, size_t *count) {
     (void)reader;
+    (void)start;
     (void)where;
     (void)count;
     fail_missing();

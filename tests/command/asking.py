@@ -3,6 +3,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import sqlite3
 
 import harness
@@ -73,6 +74,34 @@ def where_is_one_expression():
     assert run('get', 'found', ':').lines == [{'A': 2, 'a': 7, 'rowid': 7}]
     out = run('sql', 'names', 'SELECT _rowid_ FROM data WHERE rowid = 8', '--rows')
     assert out.out == b'3\n'
+
+
+def numbers_of_several_datasets_continue():
+    if not _has_sql():
+        return
+    for path, first in [('a', 0), ('b', 5)]:
+        pack([{'n': first + i} for i in range(5)], 'n=int(2)', path)
+    for where, rows in [('rowid >= 3', [3, 4, 5, 6, 7, 8, 9]), ('rowid = 7', [7]),
+                        ('rowid = n', list(range(10))), ('rowid < 6 AND rowid > 4.5', [5]),
+                        ('rowid <= -1', []), ('rowid > 8 OR n = 0', [0, 9]),
+                        ('rowid > -9223372036854775808', list(range(10))),
+                        ('rowid IN (2, 7, 11)', [2, 7])]:
+        run('derive', 'a', 'b', 'out', '--copy', '--where', where)
+        assert [r['n'] for r in run('get', 'out', ':').lines] == rows, where
+        shutil.rmtree('out')
+
+
+def a_number_of_another_size_is_an_error():
+    if not _has_sql():
+        return
+    for type, size in [('int(2)', 3), ('int(2)', 1), ('int(4,big)', 3), ('u64', 7), ('i64', 9)]:
+        pack([{'n': {'base64': 'AQEBAQEBAQEB'[:4 * (size // 3)] + ['', 'AQ==', 'AQE='][size % 3]}}],
+             'n=bytes', 'bad')
+        pathlib.Path('bad/spec.json').write_text(json.dumps({'n': type}))
+        refuse('get', 'bad', '0')
+        for query in ['SELECT n FROM data', 'SELECT rowid FROM data WHERE n > 0']:
+            refuse('sql', 'bad', query, says=('bad: field "n": datapoint 0: ', 'size'))
+        shutil.rmtree('bad')
 
 
 def random_queries_equal_those_of_a_real_table():
