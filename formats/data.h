@@ -93,7 +93,8 @@ typedef struct bags_derive_report {
  * derived.
  *
  * With `copy`, a writer copies the blobs that are referred to, without decoding them, in
- * any order, to shards of any size; the sources may be split datasets, or on a server or in
+ * any order, to shards of any size; blobs that datapoints share are stored once per shard
+ * (if no million others were stored since), also those of one that comes several times. The sources may be split datasets, or on a server or in
  * an archive, and `more` appends datasets. If all shards of the sources have checksums,
  * every blob is compared with its own.
  *
@@ -126,7 +127,8 @@ typedef struct bags_derive_report {
  *
  * *report, which may be NULL, is always written. Threads: any. Cost: reads refs.bag of the
  * datapoints; a few system calls per field and shard. Memory: 12 bytes per datapoint of a
- * shard, and 1 MiB; of a copy, that of a writer, and of one datapoint that is not mapped.
+ * shard, and 1 MiB; of a copy, that of a writer, up to 100 MiB for blobs that are shared,
+ * and one datapoint that is not mapped.
  */
 bags_code bags_derive(const char *from, const char *to,
     const bags_derive_options *options, bags_derive_report *report, bags_error *err);

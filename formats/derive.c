@@ -27,8 +27,9 @@
 
 #define DERIVE_PATH 4096 /* bytes of the longest path */
 #define DERIVE_BUFFER ((size_t)256 << 10)
-#define DERIVE_AHEAD 64   /* datapoints that are requested from a server at once */
-#define DERIVE_TRAILER 44 /* see >>crc in bags.h */
+#define DERIVE_AHEAD 64 /* datapoints that are requested from a server at once */
+#define DERIVE_STORED ((size_t)1 << 21) /* blobs that a copy remembers, twice */
+#define DERIVE_TRAILER 44               /* see >>crc in bags.h */
 #define DERIVE_MAGIC "BAGSCRC2"
 
 /* A dataset that fields come from. The first is the source, those that are concatenated
@@ -45,6 +46,7 @@ typedef struct derive_source {
     bags_buffer selects; /* bags_select, of what is copied */
     size_t selects_count;
     bags_row row;
+    size_t row_shard; /* of the datapoint in `row` */
 } derive_source;
 
 /* A field of the derived dataset, and its Bag in the shard that is made. */
@@ -58,6 +60,13 @@ typedef struct derive_field {
     unsigned char trailer[DERIVE_TRAILER];
 } derive_field;
 
+/* Blobs of a source that the shard being copied to has, and the first one there. */
+typedef struct derive_stored {
+    uint64_t first, count; /* count 0: none */
+    size_t field, part, shard;
+    uint64_t blob;
+} derive_stored;
+
 typedef struct derive {
     bags_buffer memory; /* see format_state */
     const bags_derive_options *options;
@@ -70,6 +79,9 @@ typedef struct derive {
     size_t fields_count;
     bags_type *types;
     bags_ref *refs; /* of a datapoint */
+    bags_row ref_row;
+    bags_buffer stored; /* derive_stored: a hash table, at most half full */
+    size_t stored_count, stored_capacity;
     bags_buffer arrays[4], spec, row, ends, crcs, buffer;
     size_t spec_size;
     bool checksums, sharded, v2;
@@ -980,6 +992,19 @@ static bags_code derive_select(derive *d, bags_error *err) {
     return code;
 }
 
+/* The shard of a datapoint. */
+static size_t derive_find_shard(const derive_source *source, uint64_t row) {
+    size_t low = 0, high = source->count;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        if (source->shards[middle].start <= row)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 /* Which of the concatenated sources has a datapoint. */
 static size_t derive_part(const derive *d, uint64_t row) {
     size_t low = 0, high = d->parts_count;
@@ -1014,11 +1039,89 @@ static bags_code derive_read(
                            of->selects_count, &source->row, err)
                      : bags_reader_get(source->reader, rows[0], selects,
                            of->selects_count, &source->row, err);
+        if (!code && !ahead)
+            code = bags_reader_refs(source->reader, rows[0], &d->ref_row,
+                (bags_ref *)(void *)source->refs.data, err);
+        source->row_shard = derive_find_shard(source, rows[0]);
     }
     return code;
 }
 
-/* Write the datapoint that was read. A blob stays as it is, of whatever type. */
+/* The place of these blobs in the table, or of the first that is empty. */
+static derive_stored *derive_place(const derive *d, const derive_stored *wanted) {
+    derive_stored *table = (derive_stored *)(void *)d->stored.data;
+    uint64_t hash = wanted->first * 31 + wanted->field;
+    hash = (hash * 31 + wanted->shard) * UINT64_C(0x9E3779B97F4A7C15);
+    size_t i = (size_t)(hash >> 32);
+    for (;; i++) {
+        derive_stored *at = &table[i & (d->stored_capacity - 1)];
+        if (!at->count || (at->first == wanted->first && at->count == wanted->count &&
+                              at->field == wanted->field && at->part == wanted->part &&
+                              at->shard == wanted->shard))
+            return at;
+    }
+}
+
+static void derive_forget(derive *d) {
+    if (d->stored_count > 0)
+        memset(d->stored.data, 0, d->stored_capacity * sizeof(derive_stored));
+    d->stored_count = 0;
+}
+
+/* Make place in the table for one more. One that is full is emptied. */
+static bags_code derive_grow(derive *d, bags_error *err) {
+    bags_buffer old = d->stored;
+    size_t capacity = d->stored_capacity;
+    if (2 * (d->stored_count + 1) <= capacity)
+        return BAGS_OK;
+    if (capacity == DERIVE_STORED) {
+        derive_forget(d);
+        return BAGS_OK;
+    }
+    size_t size = capacity ? 2 * capacity : 1024; /* up to DERIVE_STORED */
+    d->stored = bags_buffer_of(d->options->env.allocator);
+    bags_code code = bags_buffer_reserve(&d->stored, size * sizeof(derive_stored), err);
+    if (code) {
+        d->stored = old;
+        return code;
+    }
+    memset(d->stored.data, 0, size * sizeof(derive_stored));
+    d->stored_capacity = size;
+    for (size_t i = 0; i < capacity; i++) {
+        const derive_stored *one = (const derive_stored *)(void *)old.data + i;
+        if (one->count)
+            *derive_place(d, one) = *one;
+    }
+    bags_buffer_free(&old);
+    return BAGS_OK;
+}
+
+/* Find the first of a field's blobs of this datapoint in the shard being written, or add
+ * them as those that come next: *again is false. */
+static bags_code derive_store(derive *d, bags_writer *writer, size_t i, size_t part,
+    uint64_t *blob, bool *again, bags_error *err) {
+    const derive_field *field = &d->fields[i];
+    const derive_source *source = &d->sources[field->source ? field->source : part];
+    const bags_ref *refs = (const bags_ref *)(const void *)source->refs.data;
+    derive_stored one = {refs[field->number].first, refs[field->number].count, i, part,
+        source->row_shard, 0};
+    bags_code code = derive_grow(d, err);
+    *again = false;
+    if (code || !one.count)
+        return code;
+    derive_stored *at = derive_place(d, &one);
+    *again = at->count > 0;
+    if (!*again) {
+        one.blob = bags_writer_next(writer, field->name);
+        *at = one;
+        d->stored_count++;
+    }
+    *blob = at->blob;
+    return BAGS_OK;
+}
+
+/* Write the datapoint that was read. A blob stays as it is, of whatever type; those that
+ * datapoints share are stored once per shard. */
 static bags_code derive_append(
     derive *d, bags_writer *writer, size_t part, bags_error *err) {
     uint64_t shards = bags_writer_shards(writer);
@@ -1026,9 +1129,13 @@ static bags_code derive_append(
     for (size_t i = 0; i < d->fields_count && !code; i++) {
         const derive_field *field = &d->fields[i];
         const bags_row *row = &d->sources[field->source ? field->source : part].row;
+        uint64_t blob = 0;
+        bool again;
+        code = derive_store(d, writer, i, part, &blob, &again, err);
         for (size_t k = 0; k < bags_row_length(row, field->slot) && !code; k++) {
-            bags_view blob = bags_row_bytes(row, field->slot, k);
-            bags_value value = bags_blob(blob.data, blob.size);
+            bags_view bytes = bags_row_bytes(row, field->slot, k);
+            bags_value value =
+                again ? bags_again(blob + k) : bags_blob(bytes.data, bytes.size);
             code = d->types[i].sequence
                        ? bags_writer_push(writer, field->name, &value, err)
                        : bags_writer_set(writer, field->name, &value, err);
@@ -1037,6 +1144,8 @@ static bags_code derive_append(
     if (!code)
         code = bags_writer_end(writer, err);
     d->open = bags_writer_shards(writer) == shards;
+    if (!d->open)
+        derive_forget(d);
     return code;
 }
 
@@ -1163,7 +1272,9 @@ static bags_code derive_copy(derive *d, bags_error *err) {
 }
 
 static void derive_free(derive *d) {
-    bags_buffer *buffers[] = {&d->spec, &d->row, &d->ends, &d->crcs, &d->buffer};
+    bags_buffer *buffers[] = {
+        &d->spec, &d->row, &d->ends, &d->crcs, &d->buffer, &d->stored};
+    bags_row_free(&d->ref_row);
     for (size_t s = 0; s < d->sources_count; s++) {
         bags_reader_close(d->sources[s].reader);
         bags_buffer_free(&d->sources[s].refs);
@@ -1201,7 +1312,7 @@ bags_code bags_derive(const char *from, const char *to,
     d->to = to;
     d->io = options->env.io ? options->env.io : bags_io_local();
     d->stop = options->shard_stop ? options->shard_stop : 1;
-    d->spec = d->row = d->ends = d->crcs = d->buffer =
+    d->spec = d->row = d->ends = d->crcs = d->buffer = d->stored =
         bags_buffer_of(options->env.allocator);
     for (size_t i = 0; i < sizeof d->arrays / sizeof *d->arrays; i++)
         d->arrays[i] = d->spec;

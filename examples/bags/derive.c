@@ -195,6 +195,8 @@ static void drop_field(size_t field, const char *value) {
 static void rename_field(size_t field, const char *value) {
     if (!kept[field])
         usage("--rename: the field \"%s\" is left out", fields[field].name);
+    if (names[field] != fields[field].name)
+        usage("--rename: duplicate field \"%s\"", fields[field].name);
     names[field] = value;
 }
 

@@ -309,6 +309,38 @@ def a_copy_has_what_is_referred_to():
     refuse('derive', 'one', 'bad', '--copy', '--unsharded', '--shard-size', 1, code=2)
 
 
+def a_copy_stores_shared_blobs_once_per_shard():
+    rows = [{'id': f'question {i}', 'image': f'image {i // 9}' * 50, 'words': ['w', f'{i // 5}']}
+            for i in range(90)]
+    spec = {'id': 'utf8', 'image': 'utf8', 'words': 'utf8[]'}
+    _pack(rows, 'src', '--shard-length', 30, '--dedup', 'image', spec=spec)
+    _pack(rows[:20], 'more', '--dedup', 'image', spec=spec)
+
+    def blobs(path):
+        return [int.from_bytes(p.read_bytes()[-8:], 'little') for p in
+                sorted(pathlib.Path(path).rglob('image.bag'))]
+    stored = [len(f'image {i}' * 50) for i in range(10)]
+    run('derive', 'src', 'one', '--copy', '--unsharded', '--shuffle', 7)
+    # An image of two shards of the source is stored twice.
+    assert blobs('one') == [sum(stored) + stored[3] + stored[6]]
+    assert sorted(r['id'] for r in _values('one')) == sorted(r['id'] for r in rows)
+    for row in _values('one'):
+        assert row == rows[int(row['id'].split()[1])]
+    run('derive', 'src', 'same', '--copy')
+    assert blobs('same') == blobs('src')
+    _same('same', rows)
+    run('derive', 'src', 'more', 'both', '--copy', '--shard-length', 45, '--rename',
+        'words=image,image=words')
+    _same('both', [{'id': r['id'], 'image': r['words'], 'words': r['image']}
+                   for r in rows + rows[:20]])
+    # Those of a datapoint that comes several times, in any of its shards.
+    numbers = [5, 5, 88, 5, 88, 0]
+    run('derive', 'src', 'times', '--copy', '--rows', _numbers('rows', numbers),
+        '--shard-length', 4)
+    _same('times', [rows[i] for i in numbers])
+    assert blobs('times') == [stored[0] + stored[9], stored[9] + stored[0]]
+
+
 def a_shuffle_is_a_function_of_the_seed():
     rows = _rows(50)
     _pack(rows, 'one')
@@ -346,6 +378,7 @@ def hostile_sources_and_destinations():
     refuse('derive', 'src', 'src/000002', says='in the directory', code=2)
     refuse('derive', 'src', 'out', '--rename', 'id=refs', says='reserved')
     refuse('derive', 'src', 'out', '--rename', 'id=../x', says='field')
+    refuse('derive', 'src', 'out', '--rename', 'id=a,id=b', says='duplicate', code=2)
     refuse('derive', 'src', 'out', '--rename', 'id=label', says='duplicate')
     refuse('derive', 'src', 'out', '--drop', 'ids', says='did you mean')
     refuse('derive', 'src', 'out', '--rows', _numbers('rows', [20]), says='out of range')
