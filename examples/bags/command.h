@@ -378,12 +378,25 @@ void text_wrapped(text *out, const char *words, size_t at, size_t indent);
 
 /* ---- worker.c ---- */
 
-/* Of an OPTION_CHOICE. */
-const char *worker_name(size_t i);
-/* If --worker was given: set the number of this worker, which must not be given, and that
- * of all, which is checked if it is. Their options have these names. */
-void worker_find(const option_choice *worker, const char *number_name,
-    option_number *number, const char *count_name, option_number *count);
+/* --worker auto: to find the number of this worker. */
+extern option_choice worker_auto;
+/* If it was given: set the number of this worker, which must not be given, and that
+ * of all, which is checked if it is given. Their options have these names. */
+void worker_find(const char *number_name, option_number *number, const char *count_name,
+    option_number *count);
+
+/* The options of commands whose workers make shards of one dataset, which call
+ * worker_check. */
+#define WORKER_OPTIONS                                                                 \
+    {"shard-stop", OPTION_NUMBER, &shard_stop, "K",                                    \
+        "the number of workers that share the input"},                                 \
+        {"shard-start", OPTION_NUMBER, &shard_start, "W",                              \
+            "this worker, from 0: makes shards W, W+K, ..."},                          \
+        {"worker", OPTION_CHOICE, &worker_auto, "auto",                                \
+            "find W and K in the variables of Slurm, MPI or others; Kubernetes and "   \
+            "PBS need K"}
+extern option_number shard_start, shard_stop;
+void worker_check(void);
 
 /* ---- manual.c ---- */
 

@@ -10,8 +10,7 @@
 static bags_derive_options given;
 static const char *rows_path, *range, *exclude_path, *split, *keep_given, *drop_given,
     *rename_given, *joined, *lines, *where, *by;
-static option_number seed, shuffle, shard_start, shard_stop, shard_size, shard_length;
-static option_choice worker = {worker_name, 0, false};
+static option_number seed, shuffle, shard_size, shard_length;
 static bool copying, unsharded, with_checksums, without_checksums;
 
 static const option options[] = {
@@ -42,9 +41,7 @@ static const option options[] = {
         "--spec, new ones from FILE.jsonl, which has a line as for pack for each "
         "datapoint of DATASET"},
     {"spec", OPTION_TEXT, &lines, "SPEC", "of --add FILE.jsonl: 'score=float32'"},
-    {"shard-start", OPTION_NUMBER, &shard_start, "W",
-        "this worker's number, from 0: it makes the shards W, W+K, ..."},
-    {"shard-stop", OPTION_NUMBER, &shard_stop, "K", "the number of workers"},
+    WORKER_OPTIONS,
     {"copy", OPTION_FLAG, &copying, NULL,
         "copy the blobs instead of linking Bags: only those that are referred to, "
         "unchanged, in any order and to any shards"},
@@ -56,9 +53,6 @@ static const option options[] = {
     {"checksum", OPTION_FLAG, &with_checksums, NULL,
         "of a copy: write checksums: the default if DATASET has them"},
     {"no-checksum", OPTION_FLAG, &without_checksums, NULL, "of a copy: write none"},
-    {"worker", OPTION_CHOICE, &worker, "auto",
-        "find W and K in the variables of Slurm, MPI or others; Kubernetes and PBS "
-        "need K"},
     {"no-sync", OPTION_FLAG, &given.no_sync, NULL, "do not wait for stable storage"},
     OPTIONS_END,
 };
@@ -618,11 +612,7 @@ static int run(char **operands) {
         usage("--spec needs --add FILE.jsonl");
     if (joined && !lines && has_ending(joined, ".jsonl"))
         usage("--add: %s needs --spec", joined);
-    worker_find(&worker, "shard-start", &shard_start, "shard-stop", &shard_stop);
-    if (shard_start.value >= (shard_stop.value ? shard_stop.value : 1))
-        usage("--shard-start out of range (%ju, --shard-stop is %ju)",
-            (uintmax_t)shard_start.value,
-            (uintmax_t)(shard_stop.value ? shard_stop.value : 1));
+    worker_check();
     if (has_ending(to, ".bag") || has_ending(to, ".zip"))
         usage("%s: the name of a dataset must not end in .bag or .zip", to);
     if (split)

@@ -18,7 +18,6 @@ static option_number epochs = {1, 0, 0, false};
 static option_number batches = {UINT64_MAX, 0, 0, false};
 static option_number rank = {0, 0, UINT32_MAX, false};
 static option_number ranks = {1, 1, UINT32_MAX, false};
-static option_choice worker = {worker_name, 0, false};
 static option_number threads = {0, 1, 1024, false};
 static option_number chunk = {0, 1, 0, false};
 static option_number window = {0, 1, 0, false};
@@ -50,7 +49,8 @@ static const option options[] = {
     {"batches", OPTION_NUMBER, &batches, "N", "end after N batches of this run"},
     {"rank", OPTION_NUMBER, &rank, "R", "load slice R of each batch, from 0 ..."},
     {"ranks", OPTION_NUMBER, &ranks, "K", "... of K slices"},
-    {"worker", OPTION_CHOICE, &worker, "auto", "find R and K in a cluster's variables"},
+    {"worker", OPTION_CHOICE, &worker_auto, "auto",
+        "find R and K in a cluster's variables"},
     {"threads", OPTION_NUMBER, &threads, "T", "threads (the number of processors)"},
     {"chunk", OPTION_NUMBER, &chunk, "C",
         "shuffle chunks of C neighbours, and datapoints ..."},
@@ -512,7 +512,7 @@ static int run(char **operands) {
         dataset_count++;
     const bags_reader **readers =
         (const bags_reader **)allocate(dataset_count, sizeof *readers);
-    worker_find(&worker, "rank", &rank, "ranks", &ranks);
+    worker_find("rank", &rank, "ranks", &ranks);
     loading.batch = (uint32_t)batch.value;
     loading.order.seed = seed.value;
     loading.epochs = epochs.value;

@@ -24,7 +24,7 @@
 
 static bags_writer_options writing;
 static bool with_checksums, without_checksums;
-static option_number shard_size, shard_length, shard_start, shard_stop;
+static option_number shard_size, shard_length;
 static option_number sync_size;
 static const char *dedup_given;
 
@@ -33,7 +33,6 @@ static const char *version_name(size_t i) {
 }
 
 static option_choice version = {version_name, 0, false};
-static option_choice worker = {worker_name, 0, false};
 
 const option writing_options[] = {
     {"resume", OPTION_FLAG, &writing.resume, NULL,
@@ -43,15 +42,9 @@ const option writing_options[] = {
     {"shard-size", OPTION_SIZE, &shard_size, "N",
         "start a new shard at N bytes: 512M, 10G"},
     {"shard-length", OPTION_NUMBER, &shard_length, "N",
-        "start a new shard at N datapoints"},
-    {"shard-stop", OPTION_NUMBER, &shard_stop, "K",
-        "the number of workers that share the input"},
-    {"shard-start", OPTION_NUMBER, &shard_start, "W",
-        "this worker's number, from 0 to K-1. Any --shard option makes shards; "
+        "start a new shard at N datapoints. Any --shard option makes shards; "
         "0 is no limit"},
-    {"worker", OPTION_CHOICE, &worker, "auto",
-        "find W and K in the variables of Slurm, MPI or others; Kubernetes and PBS "
-        "need K"},
+    WORKER_OPTIONS,
     {"checksum", OPTION_FLAG, &with_checksums, NULL,
         "write checksums of all blobs: the default"},
     {"no-checksum", OPTION_FLAG, &without_checksums, NULL, "write none"},
@@ -72,8 +65,7 @@ const option writing_options[] = {
 /* Before the input is read: options that contradict each other, and a name that cannot
  * be that of a dataset. */
 void writing_check(const char *dataset_path) {
-    worker_find(&worker, "shard-start", &shard_start, "shard-stop", &shard_stop);
-    uint64_t workers = shard_stop.value ? shard_stop.value : 1;
+    worker_check();
     if (dataset_path && has_ending(dataset_path, ".bag"))
         usage("%s: a dataset is written, not a Bag: its name must not end in "
               ".bag",
@@ -91,9 +83,6 @@ void writing_check(const char *dataset_path) {
         usage("--sync-size and --no-sync are mutually exclusive");
     if (writing.resume && writing.append)
         usage("--resume and --append are mutually exclusive");
-    if (shard_start.value >= workers)
-        usage("--shard-start out of range (%ju, --shard-stop is %ju)",
-            (uintmax_t)shard_start.value, (uintmax_t)workers);
 }
 
 void writing_no_sync(bool no_sync) { writing.no_sync = no_sync; }

@@ -5,12 +5,15 @@
 
 #include "../../formats/formats.h"
 
-const char *worker_name(size_t i) { return i == 0 ? "auto" : NULL; }
+static const char *worker_name(size_t i) { return i == 0 ? "auto" : NULL; }
 
-void worker_find(const option_choice *worker, const char *number_name,
-    option_number *number, const char *count_name, option_number *count) {
+option_number shard_start, shard_stop;
+option_choice worker_auto = {worker_name, 0, false};
+
+void worker_find(const char *number_name, option_number *number, const char *count_name,
+    option_number *count) {
     bags_worker me;
-    if (!worker->given)
+    if (!worker_auto.given)
         return;
     if (number->given)
         usage("--worker and --%s are mutually exclusive", number_name);
@@ -29,4 +32,12 @@ void worker_find(const option_choice *worker, const char *number_name,
     number->value = me.number;
     count->value = me.count;
     number->given = count->given = true;
+}
+
+void worker_check(void) {
+    worker_find("shard-start", &shard_start, "shard-stop", &shard_stop);
+    uint64_t workers = shard_stop.value ? shard_stop.value : 1;
+    if (shard_start.value >= workers)
+        usage("--shard-start out of range (%ju, --shard-stop is %ju)",
+            (uintmax_t)shard_start.value, (uintmax_t)workers);
 }
