@@ -38,7 +38,8 @@ SQLITE_EXTENSION_INIT1
 #endif
 #endif
 
-#define SQL_AHEAD 512 /* datapoints whose numbers and texts are read at once */
+#define SQL_AHEAD 512 /* datapoints whose numbers and texts are read at once, */
+#define SQL_RUN 8     /* after so many reads of rows that follow each other */
 
 typedef enum sql_kind { SQL_BLOB, SQL_TEXT, SQL_INT, SQL_ARRAY, SQL_SEQUENCE } sql_kind;
 
@@ -83,6 +84,7 @@ typedef struct sql_ahead {
     bags_row row;
     uint64_t start, stop;
     uint64_t last; /* the datapoint that was read before */
+    int run;       /* reads that each followed the one before */
 } sql_ahead;
 
 typedef struct sql_cursor {
@@ -254,7 +256,7 @@ static bags_code sql_single(
 
 /* The blob of a plain field. Where rows are read one after the other, values that are
  * small are read at once. */
-static bags_code sql_blob(
+static bags_code sql_fetch(
     sql_cursor *cursor, size_t field, bags_view *out, bags_error *err) {
     const sql_table *table = (const sql_table *)(const void *)cursor->base.pVtab;
     sql_ahead *ahead = &cursor->ahead[field];
@@ -264,9 +266,9 @@ static bags_code sql_blob(
     if (at - ahead->start < ahead->stop - ahead->start)
         return sql_item(
             cursor, column, &ahead->row, (size_t)(at - ahead->start), out, err);
-    bool next = at - ahead->last < 4;
+    ahead->run = at - ahead->last < 4 ? ahead->run + (ahead->run < SQL_RUN) : 0;
     ahead->last = at;
-    if (!small || !next)
+    if (!small || ahead->run < SQL_RUN)
         return sql_single(cursor, field, out, err);
     uint64_t stop = cursor->stop - at < SQL_AHEAD ? cursor->stop : at + SQL_AHEAD;
     ahead->start = ahead->stop = 0;
@@ -275,8 +277,21 @@ static bags_code sql_blob(
     if (code) /* perhaps one of the others: this one fails itself, or not */
         return sql_single(cursor, field, out, err);
     ahead->start = at;
+    ahead->run = SQL_RUN;
     ahead->last = ahead->stop = stop;
     return sql_item(cursor, column, &ahead->row, 0, out, err);
+}
+
+/* sql_fetch, but of a value that was read before only a pointer. */
+static inline bags_code sql_blob(
+    sql_cursor *cursor, size_t field, bags_view *out, bags_error *err) {
+    const sql_table *table = (const sql_table *)(const void *)cursor->base.pVtab;
+    const sql_ahead *ahead = &cursor->ahead[field];
+    uint64_t i = cursor->at - ahead->start;
+    if (i >= ahead->stop - ahead->start || table->columns[field].compressed)
+        return sql_fetch(cursor, field, out, err);
+    *out = bags_row_bytes(&ahead->row, 0, (size_t)i);
+    return BAGS_OK;
 }
 
 /* ---- sequences as JSON ---- */
