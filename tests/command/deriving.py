@@ -341,6 +341,28 @@ def a_copy_stores_shared_blobs_once_per_shard():
     assert blobs('times') == [stored[0] + stored[9], stored[9] + stored[0]]
 
 
+def what_reads_datasets_reads_derived_ones_like_copies():
+    rows = _rows(200)
+    _pack(rows, 'src', '--shard-length', 30, '--checksum')
+    numbers = _numbers('rows', [i for i in range(0, 200, 3) for _ in range(1 + i % 2)])
+    run('derive', 'src', 'linked', '--rows', numbers, '--rename', 'id=name')
+    run('derive', 'src', 'copied', '--rows', numbers, '--rename', 'id=name', '--copy')
+    shutil.rmtree('src')
+    run('zip', 'linked', 'linked.zip')
+    run('copy', 'linked', 'again')
+    for path in ['linked', 'copied', 'linked.zip', 'again']:
+        run('verify', '--decode', path)
+    words = ['--digest', '--batch', 16, '--epochs', 2, '--seed', 5, '--check']
+    digests = [sorted(run('load', path, *words, '--fields', 'name,label').out.splitlines())
+               for path in ['linked', 'linked.zip', 'again']]
+    assert digests[0] == digests[1] == digests[2] and len(digests[0]) > 10
+    # A copy has other shards: its random order is another one.
+    for path in ['linked', 'copied']:
+        words[-2:] = ['0', '--in-order']
+        digests.append(run('load', path, *words, '--fields', 'name,label').out)
+    assert digests[3] == digests[4]
+
+
 def a_shuffle_is_a_function_of_the_seed():
     rows = _rows(50)
     _pack(rows, 'one')
