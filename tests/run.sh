@@ -81,7 +81,7 @@ programs() {
         test_mp4) test='' check=asan ;;
         test_power) test='' check='' ;; # in parts()
         test_pairs | test_faults | test_hooks) test=release check=release ;; # and in parts()
-        test_archive | test_checksum | test_corruption | test_hostile | test_index | test_live | \
+        test_archive | test_checksum | test_corruption | test_derive | test_hostile | test_index | test_live | \
             test_recover | test_sizes | test_verify | test_writer | test_import*)
             test=release check=asan
             ;;

@@ -386,17 +386,16 @@ void worker_find(const char *number_name, option_number *number, const char *cou
     option_number *count);
 
 /* The options of commands whose workers make shards of one dataset, which call
- * worker_check. */
-#define WORKER_OPTIONS                                                                 \
-    {"shard-stop", OPTION_NUMBER, &shard_stop, "K",                                    \
+ * worker_check; `start` and `stop` are of type option_number. */
+#define WORKER_OPTIONS(start, stop)                                                    \
+    {"shard-stop", OPTION_NUMBER, &(stop), "K",                                        \
         "the number of workers that share the input"},                                 \
-        {"shard-start", OPTION_NUMBER, &shard_start, "W",                              \
+        {"shard-start", OPTION_NUMBER, &(start), "W",                                  \
             "this worker, from 0: makes shards W, W+K, ..."},                          \
         {"worker", OPTION_CHOICE, &worker_auto, "auto",                                \
             "find W and K in the variables of Slurm, MPI or others; Kubernetes and "   \
             "PBS need K"}
-extern option_number shard_start, shard_stop;
-void worker_check(void);
+void worker_check(option_number *start, option_number *stop);
 
 /* ---- manual.c ---- */
 

@@ -10,7 +10,7 @@
 static bags_derive_options given;
 static const char *rows_path, *range, *exclude_path, *split, *keep_given, *drop_given,
     *rename_given, *joined, *lines, *where, *by;
-static option_number seed, shuffle, shard_size, shard_length;
+static option_number seed, shuffle, shard_size, shard_length, shard_start, shard_stop;
 static bool copying, unsharded, with_checksums, without_checksums;
 
 static const option options[] = {
@@ -41,7 +41,7 @@ static const option options[] = {
         "--spec, new ones from FILE.jsonl, which has a line as for pack for each "
         "datapoint of DATASET"},
     {"spec", OPTION_TEXT, &lines, "SPEC", "of --add FILE.jsonl: 'score=float32'"},
-    WORKER_OPTIONS,
+    WORKER_OPTIONS(shard_start, shard_stop),
     {"copy", OPTION_FLAG, &copying, NULL,
         "copy the blobs instead of linking Bags: only those that are referred to, "
         "unchanged, in any order and to any shards"},
@@ -612,7 +612,7 @@ static int run(char **operands) {
         usage("--spec needs --add FILE.jsonl");
     if (joined && !lines && has_ending(joined, ".jsonl"))
         usage("--add: %s needs --spec", joined);
-    worker_check();
+    worker_check(&shard_start, &shard_stop);
     if (has_ending(to, ".bag") || has_ending(to, ".zip"))
         usage("%s: the name of a dataset must not end in .bag or .zip", to);
     if (split)

@@ -24,7 +24,7 @@
 
 static bags_writer_options writing;
 static bool with_checksums, without_checksums;
-static option_number shard_size, shard_length;
+static option_number shard_size, shard_length, shard_start, shard_stop;
 static option_number sync_size;
 static const char *dedup_given;
 
@@ -44,7 +44,7 @@ const option writing_options[] = {
     {"shard-length", OPTION_NUMBER, &shard_length, "N",
         "start a new shard at N datapoints. Any --shard option makes shards; "
         "0 is no limit"},
-    WORKER_OPTIONS,
+    WORKER_OPTIONS(shard_start, shard_stop),
     {"checksum", OPTION_FLAG, &with_checksums, NULL,
         "write checksums of all blobs: the default"},
     {"no-checksum", OPTION_FLAG, &without_checksums, NULL, "write none"},
@@ -65,7 +65,7 @@ const option writing_options[] = {
 /* Before the input is read: options that contradict each other, and a name that cannot
  * be that of a dataset. */
 void writing_check(const char *dataset_path) {
-    worker_check();
+    worker_check(&shard_start, &shard_stop);
     if (dataset_path && has_ending(dataset_path, ".bag"))
         usage("%s: a dataset is written, not a Bag: its name must not end in "
               ".bag",

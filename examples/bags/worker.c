@@ -7,7 +7,6 @@
 
 static const char *worker_name(size_t i) { return i == 0 ? "auto" : NULL; }
 
-option_number shard_start, shard_stop;
 option_choice worker_auto = {worker_name, 0, false};
 
 void worker_find(const char *number_name, option_number *number, const char *count_name,
@@ -34,10 +33,10 @@ void worker_find(const char *number_name, option_number *number, const char *cou
     number->given = count->given = true;
 }
 
-void worker_check(void) {
-    worker_find("shard-start", &shard_start, "shard-stop", &shard_stop);
-    uint64_t workers = shard_stop.value ? shard_stop.value : 1;
-    if (shard_start.value >= workers)
+void worker_check(option_number *start, option_number *stop) {
+    worker_find("shard-start", start, "shard-stop", stop);
+    uint64_t workers = stop->value ? stop->value : 1;
+    if (start->value >= workers)
         usage("--shard-start out of range (%ju, --shard-stop is %ju)",
-            (uintmax_t)shard_start.value, (uintmax_t)workers);
+            (uintmax_t)start->value, (uintmax_t)workers);
 }
