@@ -67,8 +67,8 @@ EXAMPLES := $(filter-out $(if $(MPICC),,%_mpi) $(if $(filter jpeg png,$(MISSING)
 COMMAND := $(if $(JSON),$(if $(filter-out cxx,$(FLAVOUR)),$B/bags))
 COMMAND_OBJECTS := $(filter-out %/implementation.o,$(call objects,$B,examples/bags/*.c))
 DEMO := $(if $(filter-out cxx,$(FLAVOUR)),$B/balls $B/curve)
-# The shim of test_system replaces calls of Linux.
-TESTS := $(if $(CMOCKA),$(filter-out $(if $(LINUX),,%/test_system),$(call programs,tests/core/test_) $(call programs,tests/formats/test_)))
+# The shim of two tests replaces calls of Linux.
+TESTS := $(if $(CMOCKA),$(filter-out $(if $(LINUX),,%/test_system %/test_cache),$(call programs,tests/core/test_) $(call programs,tests/formats/test_)))
 FUZZERS := $(call programs,tests/fuzz/fuzz_)
 BENCHES := $(call programs,tests/bench/bench_) $B/tests/bench/instructions
 SPEED := $B/tests/bench/speed
@@ -176,8 +176,8 @@ $B/bags: $(COMMAND_OBJECTS) $B/libdir formats/exports | $(SHARED)
 $B/bags: private OWN = $(if $(MODULES),-Wl$(,)--dynamic-list=formats/exports$(,)--disable-new-dtags$(,)-rpath='$$ORIGIN:$$ORIGIN/../lib$(LIBDIR:%=:$(abspath $(LIBDIR)))')
 $(foreach f,$(MODULES),$(eval $(call shared,$f): $(call of_format,$B,$f)))
 $(SHARED): private OWN = -shared
-# These replace calls of libc, in this test alone and, preloaded, in another program.
-$B/tests/core/test_system: $B/tests/lib/system/shim.o $B/tests/lib/system/full_sync.o $B/tests/lib/system/shim.so
+# These replace calls of libc, in these tests alone and, preloaded, in another program.
+$B/tests/core/test_system $B/tests/formats/test_cache: $B/tests/lib/system/shim.o $B/tests/lib/system/full_sync.o $B/tests/lib/system/shim.so
 $B/tests/lib/system/shim.so: tests/lib/system/shim.c tests/lib/system/shim.h $B/flags
 	@mkdir -p $(@D); echo '  LD $@'; $(filter-out -fsanitize=% -fno-sanitize%,$(COMPILE)) $(WARN) -fPIC -shared -DBAGS_SHIM_PRELOADED $< -o $@
 

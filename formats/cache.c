@@ -32,6 +32,9 @@
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE 1
 #endif
+#if !defined(_FILE_OFFSET_BITS)
+#define _FILE_OFFSET_BITS 64 /* names in a directory may have offsets of 64 bits */
+#endif
 #include "private.h"
 #include "storage.h"
 
@@ -47,6 +50,7 @@
 #define CACHE_LONGEST (CACHE_HEADER - CACHE_PATH - 1)
 #define CACHE_READ ((uint64_t)16 << 20)  /* bytes of one read, at most, at once */
 #define CACHE_AHEAD ((uint64_t)64 << 20) /* bytes that are read in advance at once */
+#define CACHE_STEP 16                    /* blocks that are loaded at once */
 #define CACHE_OPEN 256                   /* segments */
 #define CACHE_BUCKETS 4096
 #define CACHE_THREADS 2
@@ -64,7 +68,6 @@
 #include <pthread.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -86,7 +89,7 @@ typedef struct cache_object {
     struct cache_object *next; /* in its bucket */
     char *path;
     bags_identity identity;
-    char name[33];
+    uint64_t hash;
     cache_segment **segments; /* NULL: not open */
 } cache_object;
 
@@ -158,30 +161,31 @@ static uint64_t cache_get(const unsigned char *from) {
     return bags_load(from, 8, false);
 }
 
+static void cache_put_identity(unsigned char *to, const bags_identity *identity) {
+    cache_put(to, identity->device);
+    cache_put(to + 8, identity->inode);
+    cache_put(to + 16, identity->time);
+    cache_put(to + 24, identity->size);
+}
+
 static double cache_now(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* 128 bits in hexadecimal. Names need not be unique: the files state what they are. */
-static void cache_hash(char out[33], const char *path, const bags_identity *identity) {
-    uint64_t a = UINT64_C(14695981039346656037), b = UINT64_C(0x9E3779B97F4A7C15);
+/* Of names of files, which need not be unique: the files state what they are. */
+static uint64_t cache_hash(const char *path, const bags_identity *identity) {
+    uint64_t hash = UINT64_C(14695981039346656037);
     unsigned char bytes[32] = {0};
     size_t size = strlen(path);
-    if (identity) {
-        cache_put(bytes, identity->device);
-        cache_put(bytes + 8, identity->inode);
-        cache_put(bytes + 16, identity->time);
-        cache_put(bytes + 24, identity->size);
-    }
+    if (identity)
+        cache_put_identity(bytes, identity);
     for (size_t i = 0; i < size + 32; i++) {
         unsigned char c = i < size ? (unsigned char)path[i] : bytes[i - size];
-        a = (a ^ c) * UINT64_C(1099511628211);
-        b = (b + c) * UINT64_C(0xD6E8FEB86659FD93);
-        b ^= b >> 29;
+        hash = (hash ^ c) * UINT64_C(1099511628211);
     }
-    (void)snprintf(out, 33, "%016" PRIx64 "%016" PRIx64, a, b);
+    return hash;
 }
 
 static uint64_t cache_record(
@@ -243,8 +247,8 @@ static size_t cache_read(int file, void *data, size_t size, uint64_t at) {
 /* True for the names of segments, answers and temporary files. */
 static bool cache_is_own(const char *name) {
     size_t digits = strspn(name, "0123456789abcdef");
-    return digits == 32 && name[32] == '-' &&
-           !name[33 + strspn(name + 33, "0123456789-.answertmp")];
+    return digits == 16 && name[16] == '-' &&
+           !name[17 + strspn(name + 17, "0123456789-.answertmp")];
 }
 
 typedef struct cache_entry {
@@ -260,18 +264,23 @@ static int cache_entry_order(const void *a, const void *b) {
     return (x->when.tv_nsec > y->when.tv_nsec) - (x->when.tv_nsec < y->when.tv_nsec);
 }
 
+static DIR *cache_list_files(int directory) {
+    int copy = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *all = copy >= 0 ? fdopendir(copy) : NULL;
+    if (!all && copy >= 0)
+        close(copy);
+    return all;
+}
+
 /* Add up all files and, until they have at most `most` bytes, delete those that were
  * not used for the longest time. Returns the bytes that are left. A file that another
  * process has open is truncated, so that its space is free at once. */
 static uint64_t cache_evict(const bags_cache *cache, uint64_t most) {
-    int copy = openat(cache->directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *all = copy >= 0 ? fdopendir(copy) : NULL;
+    DIR *all = cache_list_files(cache->directory);
     cache_entry *entries = NULL;
     size_t count = 0;
     uint64_t total = 0;
     bags_buffer memory = bags_buffer_of(NULL);
-    if (!all && copy >= 0)
-        close(copy);
     for (struct dirent *one; all && (one = readdir(all)) != NULL;) {
         struct stat about;
         if (!cache_is_own(one->d_name) || strlen(one->d_name) >= sizeof entries->name ||
@@ -364,33 +373,26 @@ static int cache_create(
 
 /* ---- the directory ---- */
 
-/* Make a directory with its mark in one step, so that another process finds both. */
-static int cache_make_directory(const char *path) {
-    char *other = (char *)malloc(strlen(path) + 64);
-    if (!other)
-        return ENOMEM;
-    size_t length =
-        (size_t)snprintf(other, strlen(path) + 40, "%s.%ld.tmp", path, (long)getpid());
-    int error = mkdir(other, 0700) ? errno : 0;
-    bool made = !error;
-    if (made) {
-        (void)snprintf(other + length, 20, "/CACHEDIR.TAG");
-        int file = open(other, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-        error =
-            file < 0 ? errno : cache_write(file, CACHE_TAG, sizeof CACHE_TAG - 1, 0);
-        if (file >= 0 && close(file) && !error)
-            error = errno;
-        other[length] = '\0';
-        if (!error && rename(other, path))
-            error = errno == ENOTEMPTY ? EEXIST : errno;
-        if (error) {
-            other[length] = '/';
-            (void)unlink(other);
-            other[length] = '\0';
-            (void)rmdir(other);
-        }
-    }
-    free(other);
+/* A directory that this program made has a mark; one that is empty, as it was just made,
+ * receives it. Returns errno: EPERM for others. */
+static int cache_mark(int directory) {
+    static const char tag[] = CACHE_TAG; /* for programs that make backups */
+    struct stat about;
+    if (!fstatat(directory, "CACHEDIR.TAG", &about, AT_SYMLINK_NOFOLLOW))
+        return 0;
+    DIR *all = cache_list_files(directory);
+    bool empty = all != NULL;
+    for (struct dirent *one; empty && (one = readdir(all)) != NULL;)
+        empty = !strcmp(one->d_name, ".") || !strcmp(one->d_name, "..");
+    if (all)
+        closedir(all);
+    if (!empty)
+        return EPERM;
+    int file = openat(
+        directory, "CACHEDIR.TAG", O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int error = file < 0 ? errno : cache_write(file, tag, sizeof tag - 1, 0);
+    if (file >= 0)
+        close(file);
     return error;
 }
 
@@ -398,37 +400,32 @@ static int cache_make_directory(const char *path) {
 static int cache_open_directory(bags_cache *cache, const char **why) {
     char *path = (char *)malloc(strlen(cache->path) + 32);
     struct stat about;
-    int error = 0;
     *why = NULL;
     if (!path)
         return ENOMEM;
     (void)snprintf(path, strlen(cache->path) + 32, "%s/" CACHE_NAME, cache->path);
-    int directory = -1;
-    for (int attempt = 0; attempt < 3 && directory < 0; attempt++) {
-        directory = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        error = directory < 0 ? errno : 0;
-        if (error == ENOENT && mkdir(cache->path, 0777) && errno != EEXIST)
-            break;
-        if (error == ENOENT) {
-            error = cache_make_directory(path);
-            if (error && error != EEXIST)
-                break;
-        }
-    }
+    int error = mkdir(cache->path, 0777) && errno != EEXIST ? errno : 0;
+    if (mkdir(path, 0700) && errno != EEXIST)
+        error = error ? error : errno;
+    int directory = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    error = directory >= 0 ? 0 : error ? error : errno;
     free(path);
-    if (directory < 0)
-        return error ? error : errno;
+    if (error)
+        return error;
     if (fstat(directory, &about) || (about.st_uid != geteuid() && about.st_uid != 0) ||
-        (about.st_mode & (S_IWGRP | S_IWOTH)))
+        (about.st_mode & (S_IWGRP | S_IWOTH))) {
+        error = EPERM;
         *why = "its directory " CACHE_NAME
                " belongs to another user, or others may write to it";
-    else if (fstatat(directory, "CACHEDIR.TAG", &about, AT_SYMLINK_NOFOLLOW))
+    } else if ((error = cache_mark(directory)) == EPERM &&
+               (error = cache_mark(directory)) == EPERM) { /* not by another process */
         *why = "its directory " CACHE_NAME " was not made by this program";
-    int usage = *why ? -1
-                     : openat(directory, "usage",
-                           O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    error = *why ? EPERM : usage < 0 ? errno : 0;
-    if (error) {
+    }
+    int usage = error ? -1
+                      : openat(directory, "usage",
+                            O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (usage < 0) {
+        error = error ? error : errno;
         close(directory);
         return error;
     }
@@ -482,7 +479,8 @@ static void cache_segment_free(bags_cache *cache, cache_segment *segment) {
 
 static void cache_segment_name(const bags_cache *cache, const cache_object *object,
     uint64_t number, char out[64]) {
-    (void)snprintf(out, 64, "%s-%" PRIu64 "-%u", object->name, number, cache->shift);
+    (void)snprintf(
+        out, 64, "%016" PRIx64 "-%" PRIu64 "-%u", object->hash, number, cache->shift);
 }
 
 static void cache_header(const bags_cache *cache, const cache_object *object,
@@ -490,10 +488,7 @@ static void cache_header(const bags_cache *cache, const cache_object *object,
     memset(out, 0, CACHE_HEADER);
     memcpy(out, "BAGSCACH", 8);
     cache_put(out + 8, CACHE_PATH);
-    cache_put(out + 16, object->identity.device);
-    cache_put(out + 24, object->identity.inode);
-    cache_put(out + 32, object->identity.time);
-    cache_put(out + 40, object->identity.size);
+    cache_put_identity(out + 16, &object->identity);
     cache_put(out + 48, number);
     cache_put(out + 56, cache->shift);
     memcpy(out + CACHE_PATH, object->path, strlen(object->path));
@@ -604,135 +599,88 @@ static size_t cache_block_size(const cache_object *object, uint64_t block) {
     return (size_t)(rest < CACHE_BLOCK ? rest : CACHE_BLOCK);
 }
 
-/* The bytes start <= i < stop of an object, which are all in one segment, as far as
- * whole blocks of them are there and right: returns where that ends. */
-static uint64_t cache_load(bags_cache *cache, cache_segment *segment, uint64_t start,
-    uint64_t stop, unsigned char *to) {
-    uint64_t records[CACHE_MAX_BLOCKS];
-    const cache_object *object = segment->object;
-    uint64_t base = segment->number << (cache->shift - CACHE_BLOCK_SHIFT);
-    uint64_t first = start / CACHE_BLOCK, last = (stop - 1) / CACHE_BLOCK, end = first;
-    pthread_mutex_lock(&cache->mutex);
-    bool missing = false;
-    for (uint64_t i = first; i <= last; i++)
-        missing = missing || !segment->records[i - base];
-    pthread_mutex_unlock(&cache->mutex);
-    if (missing) { /* another process may have stored them */
-        unsigned char found[8 * CACHE_MAX_BLOCKS];
-        size_t size = cache_read(segment->file, found, sizeof found, CACHE_RECORDS);
+/* Copy the records of blocks, as many as are there, from `first` of the segment on: of
+ * those that are missing, another process may have stored some. */
+static size_t cache_find_records(bags_cache *cache, cache_segment *segment,
+    uint64_t first, size_t count, uint64_t *out) {
+    unsigned char found[8 * CACHE_MAX_BLOCKS];
+    size_t known = 0, size = 0;
+    for (int attempt = 0; attempt < 2 && known < count; attempt++) {
+        if (attempt)
+            size = cache_read(segment->file, found, sizeof found, CACHE_RECORDS);
         pthread_mutex_lock(&cache->mutex);
         for (size_t i = 0; i < size / 8; i++)
             if (!segment->records[i])
                 segment->records[i] = cache_get(found + 8 * i);
+        for (; known < count && segment->records[first + known]; known++)
+            out[known] = segment->records[first + known];
         pthread_mutex_unlock(&cache->mutex);
     }
-    pthread_mutex_lock(&cache->mutex);
-    for (; end <= last && segment->records[end - base]; end++)
-        records[end - first] = segment->records[end - base];
-    pthread_mutex_unlock(&cache->mutex);
-    if (end == first)
-        return start;
-    unsigned char *front = (unsigned char *)malloc(2 * (size_t)CACHE_BLOCK);
-    if (!front)
-        return start;
-    unsigned char *back = front + CACHE_BLOCK;
-    /* Blocks that are all in the result are read to their place. */
-    struct iovec parts[3];
-    int count = 0;
-    size_t wanted = 0, front_size = cache_block_size(object, first);
-    uint64_t middle_start = first, middle_stop = end;
-    bool has_front = start % CACHE_BLOCK || stop < first * CACHE_BLOCK + front_size;
-    if (has_front) {
-        parts[count].iov_base = front;
-        parts[count++].iov_len = front_size;
-        middle_start++;
-    }
-    bool has_back = middle_stop > middle_start &&
-                    stop < (end - 1) * CACHE_BLOCK + cache_block_size(object, end - 1);
-    middle_stop -= has_back;
-    if (middle_stop > middle_start) {
-        uint64_t bytes = (middle_stop - 1 - middle_start) * CACHE_BLOCK +
-                         cache_block_size(object, middle_stop - 1);
-        parts[count].iov_base = to + (middle_start * CACHE_BLOCK - start);
-        parts[count++].iov_len = (size_t)bytes;
-    }
-    if (has_back) {
-        parts[count].iov_base = back;
-        parts[count++].iov_len = cache_block_size(object, end - 1);
-    }
-    for (int i = 0; i < count; i++)
-        wanted += parts[i].iov_len;
-    ssize_t done = preadv(segment->file, parts, count,
-        (off_t)(CACHE_HEADER + (first - base) * CACHE_BLOCK));
-    if (done < 0 || (size_t)done != wanted) { /* truncated, or interrupted */
-        done = 0;
-        for (int i = 0; i < count; i++) {
-            size_t part = cache_read(segment->file, parts[i].iov_base, parts[i].iov_len,
-                CACHE_HEADER + (first - base) * CACHE_BLOCK + (uint64_t)done);
-            done += (ssize_t)part;
-            if (part < parts[i].iov_len)
-                break;
-        }
-    }
-    for (uint64_t i = first; i < end; i++) {
-        size_t size = cache_block_size(object, i);
-        const unsigned char *data = has_front && i == first ? front
-                                    : has_back && i == end - 1
-                                        ? back
-                                        : to + (i * CACHE_BLOCK - start);
-        bool here = (i - first) * CACHE_BLOCK + size <= (uint64_t)done;
-        if (!here || cache_record(segment, i, data, size) != records[i - first]) {
+    return known;
+}
+
+/* The bytes start <= i < stop of an object, which are all in one segment, as far as
+ * entire blocks of them are stored and intact: returns where that ends. */
+static uint64_t cache_load(bags_cache *cache, cache_segment *segment, uint64_t start,
+    uint64_t stop, unsigned char *to) {
+    uint64_t records[CACHE_STEP], at = start;
+    uint64_t base = segment->number << (cache->shift - CACHE_BLOCK_SHIFT);
+    unsigned char *memory = (unsigned char *)malloc(CACHE_STEP * (size_t)CACHE_BLOCK);
+    while (memory && at < stop) {
+        uint64_t first = at / CACHE_BLOCK, from = first * CACHE_BLOCK;
+        size_t count = (size_t)((stop - 1) / CACHE_BLOCK - first + 1), size = 0;
+        count = cache_find_records(cache, segment, first - base,
+            count < CACHE_STEP ? count : CACHE_STEP, records);
+        for (size_t i = 0; i < count; i++)
+            size += cache_block_size(segment->object, first + i);
+        if (size == 0)
+            break;
+        /* Blocks that are all in the result are read to their place. */
+        unsigned char *data =
+            from == at && from + size <= stop ? to + (at - start) : memory;
+        size_t done = cache_read(
+            segment->file, data, size, CACHE_HEADER + (first - base) * CACHE_BLOCK);
+        for (size_t i = 0; i < count; i++) {
+            size_t offset = i * (size_t)CACHE_BLOCK;
+            size_t length = cache_block_size(segment->object, first + i);
+            if (offset + length <= done &&
+                cache_record(segment, first + i, data + offset, length) == records[i])
+                continue;
             pthread_mutex_lock(&cache->mutex);
-            if (segment->records[i - base] == records[i - first])
-                segment->records[i - base] = 0;
+            if (segment->records[first - base + i] == records[i])
+                segment->records[first - base + i] = 0;
             pthread_mutex_unlock(&cache->mutex);
-            end = i;
+            stop = from + offset;
             break;
         }
-        uint64_t from = i * CACHE_BLOCK > start ? i * CACHE_BLOCK : start;
-        uint64_t until = i * CACHE_BLOCK + size < stop ? i * CACHE_BLOCK + size : stop;
-        if (data == front || data == back)
-            memcpy(to + (from - start), data + (from - i * CACHE_BLOCK),
-                (size_t)(until - from));
+        uint64_t until = from + size < stop ? from + size : stop;
+        if (until > at && data == memory)
+            memcpy(to + (at - start), data + (at - from), (size_t)(until - at));
+        at = until > at ? until : at;
     }
-    free(front);
-    uint64_t loaded = end * CACHE_BLOCK < stop ? end * CACHE_BLOCK : stop;
-    return loaded > start ? loaded : start;
+    free(memory);
+    return at;
 }
 
 /* ---- locks of blocks ---- */
 
-/* Lock or unlock the record of a block against other processes. True if it is done; it
- * is where the system has no such locks. */
-static bool cache_lock(const cache_segment *segment, uint64_t index, bool lock) {
+/* Lock (F_WRLCK) or unlock (F_UNLCK) the record of a block against other processes; with
+ * `ask`, find out whether that is possible. True also where there are no such locks. */
+static bool cache_lock(
+    const cache_segment *segment, uint64_t index, short type, bool ask) {
 #ifdef F_OFD_SETLK
     struct flock one;
     memset(&one, 0, sizeof one);
-    one.l_type = lock ? F_WRLCK : F_UNLCK;
+    one.l_type = type;
     one.l_whence = SEEK_SET;
     one.l_start = (off_t)(CACHE_RECORDS + 8 * index);
     one.l_len = 8;
-    return !fcntl(segment->file, F_OFD_SETLK, &one) ||
-           (errno != EAGAIN && errno != EACCES);
+    if (fcntl(segment->file, ask ? F_OFD_GETLK : F_OFD_SETLK, &one))
+        return errno != EAGAIN && errno != EACCES;
+    return !ask || one.l_type == F_UNLCK;
 #else
-    (void)segment, (void)index, (void)lock;
+    (void)segment, (void)index, (void)type, (void)ask;
     return true;
-#endif
-}
-
-/* True if another process has the lock. */
-static bool cache_is_locked(const cache_segment *segment, uint64_t index) {
-#ifdef F_OFD_SETLK
-    struct flock one;
-    memset(&one, 0, sizeof one);
-    one.l_type = F_WRLCK;
-    one.l_whence = SEEK_SET;
-    one.l_start = (off_t)(CACHE_RECORDS + 8 * index);
-    one.l_len = 8;
-    return !fcntl(segment->file, F_OFD_GETLK, &one) && one.l_type != F_UNLCK;
-#else
-    (void)segment, (void)index;
-    return false;
 #endif
 }
 
@@ -749,7 +697,7 @@ static bool cache_claim(bags_cache *cache, cache_block *block) {
     pthread_mutex_unlock(&cache->mutex);
     if (!mine)
         return false;
-    if (!cache_lock(block->segment, i, true)) {
+    if (!cache_lock(block->segment, i, F_WRLCK, false)) {
         pthread_mutex_lock(&cache->mutex);
         block->segment->busy[i] = 0;
         pthread_cond_broadcast(&cache->changed);
@@ -764,7 +712,7 @@ static void cache_release(bags_cache *cache, cache_block *block) {
     uint64_t i = cache_index(cache, block);
     if (!block->claimed)
         return;
-    (void)cache_lock(block->segment, i, false);
+    (void)cache_lock(block->segment, i, F_UNLCK, false);
     pthread_mutex_lock(&cache->mutex);
     block->segment->busy[i] = 0;
     pthread_cond_broadcast(&cache->changed);
@@ -886,7 +834,7 @@ static void cache_wait(bags_cache *cache, const cache_block *block, double until
         pthread_mutex_unlock(&cache->mutex);
         if (busy)
             continue;
-        if (!cache_is_locked(block->segment, i))
+        if (cache_lock(block->segment, i, F_WRLCK, true))
             return;
         struct timespec pause = {0, 2000000};
         (void)nanosleep(&pause, NULL);
@@ -1226,12 +1174,8 @@ static cache_object *cache_find(
     if (identity->size == 0 || identity->inode == identity->time ||
         strlen(path) > CACHE_LONGEST)
         return NULL;
-    char name[33];
-    cache_hash(name, path, identity);
-    size_t bucket = 0;
-    for (int i = 0; i < 8; i++)
-        bucket = bucket * 31 + (unsigned char)name[i];
-    bucket %= CACHE_BUCKETS;
+    uint64_t hash = cache_hash(path, identity);
+    size_t bucket = (size_t)(hash % CACHE_BUCKETS);
     pthread_mutex_lock(&cache->mutex);
     cache_object *object = cache->objects[bucket];
     while (object && (strcmp(object->path, path) != 0 ||
@@ -1249,7 +1193,7 @@ static cache_object *cache_find(
                 (cache_segment **)calloc((size_t)segments, sizeof *object->segments);
         if (object->path && object->segments) {
             memcpy(object->path, path, size);
-            memcpy(object->name, name, sizeof name);
+            object->hash = hash;
             object->identity = *identity;
             object->next = cache->objects[bucket];
             cache->objects[bucket] = object;
@@ -1377,8 +1321,7 @@ const bags_io *bags_cache_io(bags_cache *cache, const bags_io *inner, bags_error
 bool bags_cache_recall(void *user, const char *path, bags_http_answer *answer) {
     bags_cache *cache = (bags_cache *)user;
     char name[64];
-    cache_hash(name, path, NULL);
-    (void)snprintf(name + 32, 32, "-answer");
+    (void)snprintf(name, sizeof name, "%016" PRIx64 "-answer", cache_hash(path, NULL));
     struct stat about;
     int file =
         openat(cache->directory, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
@@ -1426,8 +1369,7 @@ bool bags_cache_recall(void *user, const char *path, bags_http_answer *answer) {
 void bags_cache_remember(void *user, const char *path, const bags_http_answer *answer) {
     bags_cache *cache = (bags_cache *)user;
     char name[64];
-    cache_hash(name, path, NULL);
-    (void)snprintf(name + 32, 32, "-answer");
+    (void)snprintf(name, sizeof name, "%016" PRIx64 "-answer", cache_hash(path, NULL));
     size_t tag = strlen(answer->tag) + 1, modified = strlen(answer->modified) + 1;
     size_t length = strlen(path) + 1,
            size = 40 + tag + modified + length + answer->length;
@@ -1542,30 +1484,4 @@ void bags_cache_close(bags_cache *cache) {
     free(cache);
 }
 
-#else /* Windows */
-
-bags_cache *bags_cache_open(
-    const char *directory, const bags_cache_options *options, bags_error *err) {
-    (void)options;
-    bags_fail(err, BAGS_ERROR_IO, "%s: there is no cache on Windows",
-        bags_path_tail(directory));
-    return NULL;
-}
-
-const bags_io *bags_cache_io(bags_cache *cache, const bags_io *inner, bags_error *err) {
-    (void)cache, (void)err;
-    return inner;
-}
-
-bool bags_cache_recall(void *user, const char *path, bags_http_answer *answer) {
-    (void)user, (void)path, (void)answer;
-    return false;
-}
-
-void bags_cache_remember(void *user, const char *path, const bags_http_answer *answer) {
-    (void)user, (void)path, (void)answer;
-}
-
-void bags_cache_close(bags_cache *cache) { (void)cache; }
-
-#endif
+#endif /* not Windows */

@@ -14,6 +14,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 const char *const call_names[CALLS] = {"open", "close", "fstat", "pread", "pwrite",
@@ -106,8 +107,8 @@ static enum fate fate_of(enum call call, const char *path, int fd) {
     s->counts[call]++;
     if (s->only && !(s->only & ONLY(call)))
         return LIVE;
-    s->calls++;
-    if (!s->fail_at || (s->stays ? s->calls < s->fail_at : s->calls != s->fail_at))
+    uint64_t now = __atomic_add_fetch(&s->calls, 1, __ATOMIC_RELAXED);
+    if (!s->fail_at || (s->stays ? now < s->fail_at : now != s->fail_at))
         return LIVE;
     note(call, path, fd);
     if (s->effect == EFFECT_DIE_BEFORE)
@@ -180,21 +181,44 @@ PLAIN_CALL(
     CALL_RENAME, rename, (const char *from, const char *to), (from, to), from, -1)
 PLAIN_CALL(CALL_UNLINK, unlink, (const char *path), (path), path, -1)
 PLAIN_CALL(CALL_RMDIR, rmdir, (const char *path), (path), path, -1)
+PLAIN_CALL(CALL_STAT, fstatat64,
+    (int at, const char *path, struct stat64 *info, int flags), (at, path, info, flags),
+    path, -1)
+PLAIN_CALL(CALL_RENAME, linkat,
+    (int at, const char *from, int to_at, const char *to, int flags),
+    (at, from, to_at, to, flags), from, -1)
+PLAIN_CALL(CALL_RENAME, renameat,
+    (int at, const char *from, int to_at, const char *to), (at, from, to_at, to), from,
+    -1)
+PLAIN_CALL(CALL_UNLINK, unlinkat, (int at, const char *path, int flags),
+    (at, path, flags), path, -1)
 
-int open64(const char *path, int flags, ...) {
-    REAL(int, "open64", (const char *, int, ...));
-    va_list arguments;
-    va_start(arguments, flags);
-    mode_t mode = flags & O_CREAT ? va_arg(arguments, mode_t) : 0;
-    va_end(arguments);
+static int open_at(int at, const char *path, int flags, mode_t mode) {
+    REAL(int, "openat64", (int, const char *, int, ...));
     enum fate fate = fate_of(CALL_OPEN, path, -1);
     if (fate == FAIL)
         return -1;
-    int fd = real(path, flags, mode);
+    int fd = real(at, path, flags, mode);
     end_with(fate);
     if (fd >= 0 && is_counted() && !is_foreign(path, -1))
         remember(fd, path, (flags & O_ACCMODE) == O_RDONLY);
     return fd;
+}
+
+int open64(const char *path, int flags, ...) {
+    va_list arguments;
+    va_start(arguments, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(arguments, mode_t) : 0;
+    va_end(arguments);
+    return open_at(AT_FDCWD, path, flags, mode);
+}
+
+int openat64(int at, const char *path, int flags, ...) {
+    va_list arguments;
+    va_start(arguments, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(arguments, mode_t) : 0;
+    va_end(arguments);
+    return open_at(at, path, flags, mode);
 }
 
 /* One that fails has closed all the same. */
@@ -238,6 +262,17 @@ ssize_t pread64(int fd, void *data, size_t size, off64_t offset) {
     if (fate == FAIL)
         return -1;
     ssize_t done = real(fd, data, fate == SHORT ? half(size) : size, offset);
+    end_with(fate);
+    return done;
+}
+
+/* A short one reads the first part alone. */
+ssize_t preadv64(int fd, const struct iovec *parts, int count, off64_t offset) {
+    REAL(ssize_t, "preadv64", (int, const struct iovec *, int, off64_t));
+    enum fate fate = fate_of(CALL_READ, NULL, fd);
+    if (fate == FAIL)
+        return -1;
+    ssize_t done = real(fd, parts, fate == SHORT ? 1 : count, offset);
     end_with(fate);
     return done;
 }
@@ -301,6 +336,21 @@ DIR *opendir(const char *path) {
     end_with(fate);
     if (dir && is_counted())
         shim_in_use->dirs++;
+    return dir;
+}
+
+/* The directory owns the file from then on. */
+DIR *fdopendir(int fd) {
+    REAL(DIR *, "fdopendir", (int));
+    enum fate fate = fate_of(CALL_OPENDIR, NULL, fd);
+    if (fate == FAIL)
+        return NULL;
+    DIR *dir = real(fd);
+    end_with(fate);
+    if (dir && is_counted()) {
+        forget(fd);
+        shim_in_use->dirs++;
+    }
     return dir;
 }
 
