@@ -54,7 +54,7 @@
 #define CACHE_OPEN 256                   /* segments */
 #define CACHE_BUCKETS 4096
 #define CACHE_THREADS 2
-#define CACHE_PATIENCE 5.0
+#define CACHE_PATIENCE 30.0
 #define CACHE_QUEUE 65536
 #define CACHE_NAME "bags-cache-1"
 #define CACHE_TAG                                                                      \

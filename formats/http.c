@@ -112,8 +112,6 @@ typedef struct http_object {
     struct http_object *sibling; /* the next file of the same record */
     bool opened;                 /* of a spec.json: a file next to it was */
     bool in_dataset; /* its spec.json was found before: its name is a field's */
-    bool is_html;
-    bool is_real; /* it is not the page of http_refuse_page */
     /* Of a spec.json; points in time are numbers of bags_http.time: */
     struct http_object *files;  /* those next to it that were looked up, ... */
     struct http_object *latest; /* ... the last of them, ... */
@@ -154,7 +152,8 @@ typedef struct http_request {
     size_t size; /* of the body */
     /* the answer */
     long status;
-    char tag[512], modified[64], date[64], range[96], encoding[32]; /* headers */
+    char tag[512], modified[64], date[64], range[96]; /* headers */
+    char encoding[32], transfer[32];
     uint64_t first, last, total; /* of a valid Content-Range */
     uint64_t length;             /* UINT64_MAX: unknown */
     uint64_t skip; /* bytes before the range, of a server that ignores it */
@@ -570,7 +569,8 @@ static uint64_t http_hash(const char *text) {
 
 /* True if two versions of a spec.json may be identified alike. */
 static bool http_hides_change(const http_object *record) {
-    return record->identity.time == http_hash("") || http_is_hash(record->tag);
+    return record->identity.time == http_hash("") ||
+           record->identity.time == record->identity.inode || http_is_hash(record->tag);
 }
 
 /* A shard is another one than when it was opened. */
@@ -724,7 +724,7 @@ static size_t http_header(char *line, size_t one, size_t size, void *user) {
     }
     if (size > 5 && memcmp(line, "HTTP/", 5) == 0)
         *request->tag = *request->modified = *request->date = *request->range =
-            *request->encoding = '\0';
+            *request->encoding = *request->transfer = '\0';
     http_keep(line, size, "etag:", request->tag, sizeof request->tag);
     http_keep(
         line, size, "last-modified:", request->modified, sizeof request->modified);
@@ -732,6 +732,8 @@ static size_t http_header(char *line, size_t one, size_t size, void *user) {
     http_keep(line, size, "content-range:", request->range, sizeof request->range);
     http_keep(
         line, size, "content-encoding:", request->encoding, sizeof request->encoding);
+    http_keep(
+        line, size, "transfer-encoding:", request->transfer, sizeof request->transfer);
     return size;
 }
 
@@ -796,7 +798,8 @@ static bool http_check_whole(http_request *request) {
     request->most =
         part ? part->stop - part->start : HTTP_WHOLE; /* the rest is dropped */
     request->skip = part ? part->start : 0;
-    if (part && length == UINT64_MAX)
+    /* What ends with the connection may be truncated; chunks state their end. */
+    if (length == UINT64_MAX && (part || !(*request->transfer || request->is_html)))
         return http_refuse(request, EIO, "HTTP 200 without a length in place of 206");
     if (part && !http_same(request, length))
         return false;
@@ -1304,7 +1307,10 @@ static bags_identity http_identity(const http_request *request) {
     if (request->is_s3 && request->http->s3.endpoint) /* the path does not name it */
         found.device = http_hash(request->http->s3.endpoint) & UINT32_MAX;
     found.inode = http_hash(http_strong(request->tag));
-    found.time = http_hash(request->modified);
+    /* A weak ETag states only that the content means the same. Alone, it identifies no
+     * bytes, as in an object with neither. */
+    bool weak = *request->tag == 'W' && !*request->modified;
+    found.time = weak ? found.inode : http_hash(request->modified);
     found.size = request->status == 416   ? 0
                  : request->status == 206 ? request->total
                                           : request->size;
@@ -1341,16 +1347,18 @@ static void http_arrived(http_request *request) {
         const char *url = NULL;
         curl_easy_getinfo(request->easy, CURLINFO_EFFECTIVE_URL, &url);
         size_t size = url ? strcspn(url, "?#") : 0;
+        bool is_directory = size && url[size - 1] == '/';
         object->state = HTTP_DONE;
-        if (size && url[size - 1] == '/') {
+        if (is_directory || request->is_html) {
             object->state = HTTP_FAILED;
-            http_object_fail(object, ENOENT, "a directory");
+            http_object_fail(object, ENOENT,
+                is_directory ? "a directory"
+                             : "HTTP 200: a page (text/html) in place of a file");
             return;
         }
         free(object->tag);
         object->tag = http_copy(http_tag(request));
         object->identity = http_identity(request);
-        object->is_html = request->is_html;
         object->size = object->identity.size;
         http->from_start = http->from_start || request->from_start;
         uint64_t start = request->status == 206 ? request->first : 0;
@@ -1591,10 +1599,10 @@ static int http_wait(bags_http *http, http_object *object) {
     return object->state == HTTP_DONE ? 0 : object->error;
 }
 
-/* ---- servers that answer every path ----
- * Some answer names that do not exist with a page and 200, or with 403. What could be
- * such a page, and what is forbidden, is compared with the answer to a name that does
- * not exist either: the control, which is looked up once for each dataset. */
+/* ---- what is missing ----
+ * Some servers answer names that do not exist with 403, or with 200 and a page. They are
+ * known by the answer to such a name: the control, which is looked up once for each
+ * dataset. */
 
 /* Start to look up the control of a path. The mutex is held. */
 static http_object *http_control(bags_http *http, const char *path) {
@@ -1620,93 +1628,16 @@ static bool http_is_missing(bags_http *http, const char *path) {
     return http_wait(http, control) == EACCES;
 }
 
-/* A JSON object with strings, and nothing else in it but at least one. */
-static bool http_is_spec(const char *at, const char *stop) {
-    static const char order[] = "{\":\""; /* then , and the second again */
-    size_t next = 0, strings = 0;
-    for (; at < stop; at++) {
-        if (strchr(" \t\r\n", *at) && *at)
-            continue;
-        if (next == 4 && *at == '}') {
-            while (++at < stop && strchr(" \t\r\n", *at) && *at)
-                ;
-            return at == stop && strings > 0;
-        }
-        if (*at != (next == 4 ? ',' : order[next]))
-            return false;
-        next = next == 4 ? 1 : next + 1;
-        if (*at != '"')
-            continue;
-        strings++;
-        while (++at < stop && *at != '"')
-            at += *at == '\\';
-    }
-    return false;
-}
-
-/* True if what a lookup found may be the file of a dataset by its first or last bytes,
- * which are at hand. */
-static bool http_is_plausible(const http_object *object) {
-    const char *name = strrchr(object->path, '/') + 1;
-    const http_part *part = object->count ? http_parts(object)[0] : NULL;
-    uint64_t size = object->size, table = 0;
-    if (object->is_html)
-        return false;
-    if (part && (part->state != HTTP_DONE || part->stop - part->start < 8))
-        part = NULL;
-    if (strncmp(name, "spec.json", 9) == 0 && size >= HTTP_TAIL)
-        return true;
-    if (strcmp(name, "spec.json") == 0 && part && part->start == 0)
-        return http_is_spec(
-            (const char *)part->data.data, (const char *)part->data.data + part->stop);
-    if (part)
-        table = bags_load(part->data.data + (part->stop - part->start - 8), 8, false);
-    if (http_ends_in(name, ".bag "))
-        return part && (part->stop < size || table <= size - 8);
-    return http_ends_in(name, ".zip .tar ");
-}
-
-/* True if the answers are the same, as far as they are at hand. */
-static bool http_is_equal(const http_object *a, const http_object *b) {
-    const http_part *x = a->count ? http_parts(a)[0] : NULL;
-    const http_part *y = b->count ? http_parts(b)[0] : NULL;
-    return a->size == b->size && !x == !y &&
-           (!x || (x->state == HTTP_DONE && y->state == HTTP_DONE &&
-                      x->start == y->start && x->stop == y->stop &&
-                      memcmp(x->data.data, y->data.data,
-                          (size_t)(x->stop - x->start)) == 0));
-}
-
-/* What was found is missing if it is the page that the server has for everything.
- * Returns errno. The mutex is held. */
-static int http_refuse_page(bags_http *http, http_object *object) {
-    char start[41] = "", why[128];
-    if (http_is_s3(object->path) || object->is_real ||
-        (object->is_real = http_is_plausible(object)))
+/* True if the server has found the control: then it may have found anything else only
+ * in the same way, and none of it is data. Returns errno. The mutex is held. */
+static int http_refuse_server(bags_http *http, http_object *object) {
+    if (!object || http_is_s3(object->path) ||
+        http_wait(http, http_control(http, object->path)) != 0)
         return 0;
-    http_object *control = http_control(http, object->path);
-    object->is_real = http_wait(http, control) != 0;
-    if (object->is_real)
-        return 0;
-    const http_part *part = control->count ? http_parts(control)[0] : NULL;
-    for (size_t i = 0; part && i < sizeof start - 1 && i < part->stop - part->start;
-         i++) {
-        unsigned char c = part->data.data[i];
-        start[i] = c < ' ' || c > '~' ? ' ' : (char)c;
-    }
-    bool page = object->is_html || http_is_equal(object, control) ||
-                strcmp(strrchr(object->path, '/'), "/spec.json") == 0;
-    /* Two objects of JSON may be the same error, with the path in it. */
-    const http_part *own = object->count ? http_parts(object)[0] : NULL;
-    object->is_real =
-        !page && !(*start == '{' && own && own->start == 0 && own->data.data[0] == '{');
-    if (object->is_real)
-        return 0;
-    (void)snprintf(why, sizeof why,
-        "the server answers names that do not exist, too (HTTP 200: %s)", start);
-    object->state = HTTP_FAILED;
-    http_object_fail(object, page ? ENOENT : EIO, why);
-    return object->error;
+    http_object_fail(object, EIO,
+        "HTTP 200: the server also answers names that do not exist; it must answer "
+        "404, or with a page of HTML");
+    return EIO;
 }
 
 /* Start to look up DIRECTORY/NAME. The mutex is held. */
@@ -1916,6 +1847,8 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
         http_look(http, object);
     for (int i = 0; i < 3 && !file; i++)
         inside[i] = http_look_in(http, path, names[i]);
+    if (inside[0] && !http_is_s3(path))
+        (void)http_control(http, inside[0]->path);
     http_wake(http);
     pthread_mutex_unlock(&http->mutex);
     int code, listed = file ? ENOENT : http_listing(http, path, &listing);
@@ -1925,7 +1858,7 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
     for (int i = 0; i < 3 && !file && !directory; i++) {
         int error = http_wait(http, inside[i]);
         if (!error)
-            error = http_refuse_page(http, inside[i]);
+            error = http_refuse_server(http, inside[i]);
         directory = !error;
         if (error != ENOENT && error != EACCES && inside[i])
             broken = inside[i];
@@ -1935,8 +1868,6 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
         http_object_fail(object, broken->error, broken->why);
     }
     code = directory ? 0 : http_wait(http, object);
-    if (!code && !directory)
-        code = http_refuse_page(http, object);
     if (!code)
         *kind = directory ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
     if (code == ENOENT || (code == EACCES && http_is_optional(http, path)))
@@ -1945,12 +1876,10 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
     return code;
 }
 
-/* Find shards where the server lists nothing: 000000, 000001, ... Of a server that
- * answers every path, those with the spec of the first one. */
+/* Find shards where the server lists nothing: 000000, 000001, ... */
 static int http_probe(bags_http *http, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     uint64_t ahead = 0, missing = 0;
-    http_object *first = NULL;
     for (uint64_t i = 0; missing < HTTP_MISSING; i++) {
         char name[32];
         pthread_mutex_lock(&http->mutex);
@@ -1968,12 +1897,7 @@ static int http_probe(bags_http *http, const char *path,
         int code = http_wait(http, object);
         int none = http_wait(http, control);
         if (!code)
-            code = http_refuse_page(http, object);
-        if (!code && !none &&
-            (http_is_equal(object, control) ||
-                (first && !http_is_equal(object, first))))
-            code = ENOENT;
-        first = code || first ? first : object;
+            code = http_refuse_server(http, object);
         pthread_mutex_unlock(&http->mutex);
         name[strcspn(name, "/")] = '\0';
         missing =
@@ -2025,8 +1949,6 @@ static int http_open(void *user, const char *path, int mode, void **file) {
     int code = http_wait(http, object);
     if (code == EACCES && http_is_optional(http, path))
         code = ENOENT;
-    if (!code)
-        code = http_refuse_page(http, object);
     if (!code && object->record)
         object->record->opened = true;
     if (!code && !object->tag && object->size > 0)

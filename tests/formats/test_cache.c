@@ -137,7 +137,12 @@ static void read_range(const bags_io *io, void *file, uint64_t number, uint64_t 
     check_bytes(number, version, offset, data, used);
 }
 
-static bool announces = true; /* which starts threads */
+/* Which starts threads; the shim is not for them. */
+#if defined(__SANITIZE_THREAD__)
+static bool announces = false;
+#else
+static bool announces = true;
+#endif
 
 /* Announce some of what is read, read ranges together, and the rest one by one. */
 static void read_files(bags_cache *cache, far_away *far) {
@@ -344,6 +349,7 @@ static void damage_is_read_again(void **state) {
     bags_cache_remember(cache, "a", &answer);
     bags_cache_close(cache);
     assert_true(run(LARGE, 1));
+    bool announced = announces;
     announces = false;
     char *names = names_in(at("cache/bags-cache-1"));
     for (char *name = strtok(names, " "); name; name = strtok(NULL, " ")) {
@@ -373,7 +379,7 @@ static void damage_is_read_again(void **state) {
         bytes_free(&all);
     }
     free(names);
-    announces = true;
+    announces = announced;
 }
 
 /* ---- threads, and a small directory ---- */
@@ -398,6 +404,9 @@ static void *share(void *user) {
         uint64_t offset = s->once ? (s->seed * 60000 + i * 20000) % 200000
                                   : next_random(&random) % SIZE;
         uint64_t number = s->once ? 0 : next_random(&random) % 2;
+        bags_io_read ahead = {files[number], offset, NULL, 60000, 0};
+        if (!s->once && i % 4 == 0)
+            io->read_many(io->user, &ahead, 1);
         read_range(io, files[number], 1 + number, s->far->version, offset, 20001);
     }
     io->close(io->user, files[0]);
