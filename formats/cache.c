@@ -8,7 +8,7 @@
  *     DIRECTORY/bags-cache-1/CACHEDIR.TAG    the directory was made by this file
  *                            usage           bytes of all segments and answers
  *                            HASH-I-S        segment I, of 2^S bytes of data
- *                            HASH-answer     what a server answers to a lookup
+ *                            HASH-answer     what a server answered to a lookup
  *
  *     segment:  0     8  "BAGSCACH"
  *               8     8  size of what follows up to the path
@@ -122,7 +122,7 @@ struct bags_cache {
     void (*warn)(void *user, const char *message);
     void *user;
     pthread_mutex_t mutex;    /* of everything below but `usage` */
-    pthread_cond_t changed;   /* a block is no longer busy; something is queued */
+    pthread_cond_t changed;   /* something is queued, or nothing is read in advance */
     pthread_mutex_t counting; /* one thread at a time locks `usage` */
     int usage;
     bool off; /* nothing more is stored */
@@ -146,7 +146,8 @@ typedef struct cache_block {
     uint64_t number; /* in the object */
     unsigned char *data;
     size_t size;
-    cache_segment *segment; /* NULL: it cannot be stored */
+    cache_segment *segment;   /* NULL: it cannot be stored */
+    const bags_io_read *read; /* by which it is read */
     bool claimed, complete;
 } cache_block;
 
@@ -198,6 +199,13 @@ static uint64_t cache_record(
 }
 
 /* ---- files ---- */
+
+static bool cache_is_off(bags_cache *cache) {
+    pthread_mutex_lock(&cache->mutex);
+    bool off = cache->off;
+    pthread_mutex_unlock(&cache->mutex);
+    return off;
+}
 
 /* Nothing more is stored; what is there is still read. Called without the mutex. */
 static void cache_give_up(bags_cache *cache, int error) {
@@ -691,31 +699,21 @@ static uint64_t cache_index(const bags_cache *cache, const cache_block *block) {
 /* True if nobody else reads this block, in which case everybody waits for us. */
 static bool cache_claim(bags_cache *cache, cache_block *block) {
     uint64_t i = cache_index(cache, block);
+    unsigned char *busy = &block->segment->busy[i];
     pthread_mutex_lock(&cache->mutex);
-    bool mine = !block->segment->busy[i];
-    block->segment->busy[i] = 1;
+    block->claimed = !*busy && cache_lock(block->segment, i, F_WRLCK, false);
+    *busy = *busy || block->claimed;
     pthread_mutex_unlock(&cache->mutex);
-    if (!mine)
-        return false;
-    if (!cache_lock(block->segment, i, F_WRLCK, false)) {
-        pthread_mutex_lock(&cache->mutex);
-        block->segment->busy[i] = 0;
-        pthread_cond_broadcast(&cache->changed);
-        pthread_mutex_unlock(&cache->mutex);
-        return false;
-    }
-    block->claimed = true;
-    return true;
+    return block->claimed;
 }
 
 static void cache_release(bags_cache *cache, cache_block *block) {
     uint64_t i = cache_index(cache, block);
     if (!block->claimed)
         return;
-    (void)cache_lock(block->segment, i, F_UNLCK, false);
     pthread_mutex_lock(&cache->mutex);
+    (void)cache_lock(block->segment, i, F_UNLCK, false);
     block->segment->busy[i] = 0;
-    pthread_cond_broadcast(&cache->changed);
     pthread_mutex_unlock(&cache->mutex);
     block->claimed = false;
 }
@@ -731,46 +729,38 @@ static bool cache_attempt(bags_cache *cache, cache_block *block) {
 
 /* Read these blocks by the other hooks, neighbours together. */
 static void cache_fetch(const cache_hooks *hooks, cache_block **blocks, size_t count) {
-    bags_io_read *reads = (bags_io_read *)calloc(count + 1, sizeof *reads);
+    const bags_io *io = hooks->inner;
+    bags_io_read *reads = (bags_io_read *)calloc(count + 1, sizeof *reads),
+                 *last = NULL;
     size_t runs = 0;
     if (!reads)
         return;
     for (size_t i = 0; i < count; i++) {
         cache_block *block = blocks[i];
-        bags_io_read *last = runs ? &reads[runs - 1] : NULL;
-        if (last && last->file == block->inner &&
-            last->offset + last->size == block->number * CACHE_BLOCK &&
-            (unsigned char *)last->data + last->size == block->data) {
-            last->size += block->size;
-        } else {
+        if (!last || last->file != block->inner ||
+            last->offset + last->size != block->number * CACHE_BLOCK ||
+            (unsigned char *)last->data + last->size != block->data) {
             last = &reads[runs++];
             last->file = block->inner;
             last->offset = block->number * CACHE_BLOCK;
             last->data = block->data;
-            last->size = block->size;
         }
+        last->size += block->size;
+        block->read = last;
     }
-    const bags_io *io = hooks->inner;
-    if (io->read_many && runs)
+    if (io->read_many)
         io->read_many(io->user, reads, runs);
     for (size_t i = 0; i < runs; i++)
-        while (reads[i].done < reads[i].size) {
-            size_t done = 0;
-            int error =
-                io->read_at(io->user, reads[i].file, reads[i].offset + reads[i].done,
+        for (size_t done = 1; done && reads[i].done < reads[i].size;
+             reads[i].done += done)
+            if (io->read_at(io->user, reads[i].file, reads[i].offset + reads[i].done,
                     (unsigned char *)reads[i].data + reads[i].done,
-                    reads[i].size - reads[i].done, &done);
-            if (error || !done)
-                break;
-            reads[i].done += done;
-        }
-    for (size_t i = 0, run = 0; i < count; i++) {
-        while (blocks[i]->inner != reads[run].file ||
-               blocks[i]->data < (unsigned char *)reads[run].data ||
-               blocks[i]->data >= (unsigned char *)reads[run].data + reads[run].size)
-            run++;
-        size_t at = (size_t)(blocks[i]->data - (unsigned char *)reads[run].data);
-        blocks[i]->complete = at + blocks[i]->size <= reads[run].done;
+                    reads[i].size - reads[i].done, &done))
+                done = 0;
+    for (size_t i = 0; i < count; i++) {
+        const bags_io_read *read = blocks[i]->read;
+        size_t at = (size_t)(blocks[i]->data - (unsigned char *)read->data);
+        blocks[i]->complete = at + blocks[i]->size <= read->done;
     }
     free(reads);
 }
@@ -798,9 +788,7 @@ static int cache_store(bags_cache *cache, cache_block *block) {
 static void cache_store_all(bags_cache *cache, cache_block **blocks, size_t count) {
     uint64_t bytes = 0;
     int error = 0;
-    pthread_mutex_lock(&cache->mutex);
-    bool off = cache->off;
-    pthread_mutex_unlock(&cache->mutex);
+    bool off = cache_is_off(cache);
     /* Of very many, the others in the cache are more useful than the last ones. */
     for (size_t i = 0; i < count && bytes < cache->size / 2; i++)
         bytes += blocks[i]->claimed && blocks[i]->complete ? CACHE_BLOCK : 0;
@@ -820,24 +808,14 @@ static void cache_store_all(bags_cache *cache, cache_block **blocks, size_t coun
 /* Wait until nobody else reads this block. */
 static void cache_wait(bags_cache *cache, const cache_block *block, double until) {
     uint64_t i = cache_index(cache, block);
-    while (cache_now() < until) {
+    struct timespec pause = {0, 1000000};
+    for (bool busy = true; busy && cache_now() < until;) {
         pthread_mutex_lock(&cache->mutex);
-        bool busy = block->segment->busy[i];
-        if (busy) {
-            struct timespec when;
-            clock_gettime(CLOCK_REALTIME, &when);
-            when.tv_nsec += 100000000;
-            when.tv_sec += when.tv_nsec / 1000000000;
-            when.tv_nsec %= 1000000000;
-            (void)pthread_cond_timedwait(&cache->changed, &cache->mutex, &when);
-        }
+        busy = block->segment->busy[i];
         pthread_mutex_unlock(&cache->mutex);
+        busy = busy || !cache_lock(block->segment, i, F_WRLCK, true);
         if (busy)
-            continue;
-        if (cache_lock(block->segment, i, F_WRLCK, true))
-            return;
-        struct timespec pause = {0, 2000000};
-        (void)nanosleep(&pause, NULL);
+            (void)nanosleep(&pause, NULL);
     }
 }
 
@@ -1313,86 +1291,56 @@ const bags_io *bags_cache_io(bags_cache *cache, const bags_io *inner, bags_error
  *     0   8  "BAGSANSW"
  *     8   8  CRC-32C of what follows
  *     16  8  size of the object
- *     24  8  offset of the bytes in it
- *     32  8  number of the bytes
- *     40     ETag, Last-Modified and the path, each NUL-terminated; then the bytes
+ *     24     the path, ETag and Last-Modified, each NUL-terminated
  */
+
+static void cache_answer_name(const char *path, char out[64]) {
+    (void)snprintf(out, 64, "%016" PRIx64 "-answer", cache_hash(path, NULL));
+}
 
 bool bags_cache_recall(void *user, const char *path, bags_http_answer *answer) {
     bags_cache *cache = (bags_cache *)user;
+    unsigned char data[CACHE_HEADER];
     char name[64];
-    (void)snprintf(name, sizeof name, "%016" PRIx64 "-answer", cache_hash(path, NULL));
-    struct stat about;
+    const char *texts[3];
+    cache_answer_name(path, name);
     int file =
         openat(cache->directory, name, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
     if (file < 0)
         return false;
-    unsigned char *data = NULL;
-    size_t size = 0;
-    if (!fstat(file, &about) && S_ISREG(about.st_mode) && about.st_size > 40 &&
-        about.st_size < 4 << 20) {
-        size = (size_t)about.st_size;
-        data = (unsigned char *)malloc(size);
-    }
-    bool good = data && cache_read(file, data, size, 0) == size &&
-                !memcmp(data, "BAGSANSW", 8) &&
+    size_t size = cache_read(file, data, sizeof data, 0), at = 24;
+    bool good = size > 24 && !memcmp(data, "BAGSANSW", 8) && !data[size - 1] &&
                 cache_get(data + 8) == bags_crc32c(0, data + 16, size - 16);
-    const char *texts[3] = {NULL, NULL, NULL};
-    size_t at = 40;
-    for (int i = 0; good && i < 3; i++) {
-        const unsigned char *end =
-            (const unsigned char *)memchr(data + at, 0, size - at);
-        good = end != NULL;
+    for (int i = 0; i < 3 && (good = good && at < size); i++) {
         texts[i] = (const char *)data + at;
-        at = good ? (size_t)(end - data) + 1 : at;
+        at += strlen(texts[i]) + 1;
     }
-    good = good && cache_get(data + 32) == size - at && !strcmp(texts[2], path) &&
-           strlen(texts[0]) < sizeof answer->tag &&
-           strlen(texts[1]) < sizeof answer->modified &&
-           !bags_buffer_reserve(&answer->bytes, size - at + 1, NULL);
+    good = good && !strcmp(texts[0], path) && strlen(texts[1]) < sizeof answer->tag &&
+           strlen(texts[2]) < sizeof answer->modified;
     if (good) {
         answer->size = cache_get(data + 16);
-        answer->start = cache_get(data + 24);
-        answer->length = size - at;
-        strcpy(answer->tag, texts[0]);
-        strcpy(answer->modified, texts[1]);
-        memcpy(answer->bytes.data, data + at, size - at);
+        strcpy(answer->tag, texts[1]);
+        strcpy(answer->modified, texts[2]);
         (void)futimens(file, NULL);
-        good = answer->start <= answer->size && answer->length > 0 &&
-               answer->length <= answer->size - answer->start;
     }
-    free(data);
     close(file);
     return good;
 }
 
 void bags_cache_remember(void *user, const char *path, const bags_http_answer *answer) {
     bags_cache *cache = (bags_cache *)user;
+    unsigned char data[CACHE_HEADER] = "BAGSANSW";
     char name[64];
-    (void)snprintf(name, sizeof name, "%016" PRIx64 "-answer", cache_hash(path, NULL));
-    size_t tag = strlen(answer->tag) + 1, modified = strlen(answer->modified) + 1;
-    size_t length = strlen(path) + 1,
-           size = 40 + tag + modified + length + answer->length;
-    pthread_mutex_lock(&cache->mutex);
-    bool off = cache->off;
-    pthread_mutex_unlock(&cache->mutex);
-    unsigned char *data =
-        off || length > CACHE_LONGEST ? NULL : (unsigned char *)malloc(size);
-    if (!data)
+    if (strlen(path) > CACHE_LONGEST || cache_is_off(cache))
         return;
-    memcpy(data, "BAGSANSW", 8);
+    cache_answer_name(path, name);
+    size_t size = 25 + (size_t)snprintf((char *)data + 24, sizeof data - 24,
+                           "%s%c%s%c%s", path, 0, answer->tag, 0, answer->modified);
     cache_put(data + 16, answer->size);
-    cache_put(data + 24, answer->start);
-    cache_put(data + 32, answer->length);
-    memcpy(data + 40, answer->tag, tag);
-    memcpy(data + 40 + tag, answer->modified, modified);
-    memcpy(data + 40 + tag + modified, path, length);
-    memcpy(data + size - answer->length, answer->bytes.data, answer->length);
     cache_put(data + 8, bags_crc32c(0, data + 16, size - 16));
-    int error = cache_reserve(cache, (size + 4095) / 4096 * 4096, false);
+    int error = cache_reserve(cache, CACHE_HEADER, false);
     if (!error)
         error = cache_create(cache, name, data, size, true);
-    free(data);
     if (error && error != EFBIG && (error = cache_again(cache, error)) != 0)
         cache_give_up(cache, error);
 }

@@ -138,13 +138,12 @@ typedef struct http_request {
     http_part *part;            /* NULL: look the object up */
     http_state state;
     char *url;
-    bool is_s3, from_start;  /* look up by the first bytes */
-    bool again;              /* look only whether the object is still the same */
-    bool unconditional;      /* the answer 304 stated too little */
-    char condition[512];     /* ETag for If-None-Match, or "" */
-    bags_http_answer *known; /* what is known of the object with this ETag */
-    unsigned unsettled;      /* answers that may change without a new ETag */
-    const char *method;      /* of uploads */
+    bool is_s3, from_start; /* look up by the first bytes */
+    bool again;             /* look only whether the object is still the same */
+    bool unconditional;     /* the answer 304 stated too little */
+    bags_http_answer known; /* with its ETag for If-None-Match, or "" */
+    unsigned unsettled;     /* answers that may change without a new ETag */
+    const char *method;     /* of uploads */
     const char *send;
     size_t send_size;
     const char *md5; /* of what is sent, in base64; NULL: not passed */
@@ -231,6 +230,17 @@ bool bags_http_is_url(const char *path) {
     return (http_is_s3(path) || strncmp(path, "http://", 7) == 0 ||
                strncmp(path, "https://", 8) == 0) &&
            host && host[3] && !strchr("/?#@", host[3]);
+}
+
+static uint64_t http_hash_bytes(const char *text, size_t size) {
+    uint64_t hash = UINT64_C(14695981039346656037);
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ (unsigned char)text[i]) * UINT64_C(1099511628211);
+    return hash;
+}
+
+static uint64_t http_hash(const char *text) {
+    return http_hash_bytes(text, strlen(text));
 }
 
 /* True for a path with one of these endings, of which each has a space after it. */
@@ -445,10 +455,7 @@ static http_part *http_part_find(const http_object *object, uint64_t offset) {
  * was found, or missing, must not be requested again. */
 static http_object *http_find(
     bags_http *http, const char *path, size_t size, bool create) {
-    uint32_t hash = 2166136261u;
-    for (size_t i = 0; i < size; i++)
-        hash = (hash ^ (unsigned char)path[i]) * 16777619u;
-    http_object **at = &http->objects[hash % HTTP_BUCKETS];
+    http_object **at = &http->objects[http_hash_bytes(path, size) % HTTP_BUCKETS];
     for (; *at; at = &(*at)->next)
         if (strncmp((*at)->path, path, size) == 0 && !(*at)->path[size])
             return *at;
@@ -485,16 +492,9 @@ static void http_object_fail(http_object *object, int error, const char *why) {
 
 /* ---- requests ---- */
 
-static void http_answer_free(bags_http_answer *answer) {
-    if (answer)
-        bags_buffer_free(&answer->bytes);
-    free(answer);
-}
-
 static void http_request_free(http_request *request) {
     if (!request)
         return;
-    http_answer_free(request->known);
     curl_slist_free_all(request->headers);
     free(request->url);
     bags_buffer_free(&request->body);
@@ -558,13 +558,6 @@ static bool http_is_hash(const char *tag) {
     for (; tag && *tag && digits < 32; tag++)
         digits = http_hex(*tag) >= 0 ? digits + 1 : 0;
     return digits == 32;
-}
-
-static uint64_t http_hash(const char *text) {
-    uint64_t hash = UINT64_C(14695981039346656037);
-    for (; *text; text++)
-        hash = (hash ^ (unsigned char)*text) * UINT64_C(1099511628211);
-    return hash;
 }
 
 /* True if two versions of a spec.json may be identified alike. */
@@ -1012,7 +1005,7 @@ static bool http_set(http_request *request, CURL *easy) {
         /* Weak ones never match. */
         http_add_header(request, "If-Match", *tag == '"' ? tag : NULL) &&
         http_add_header(request, "If-None-Match",
-            *request->condition ? request->condition : NULL) &&
+            *request->known.tag ? request->known.tag : NULL) &&
         /* For caches between here and the server. */
         http_add_header(request, "Cache-Control", request->again ? "no-cache" : NULL) &&
         http_add_header(request, "Content-MD5", request->md5) &&
@@ -1085,8 +1078,7 @@ static bool http_set(http_request *request, CURL *easy) {
 }
 
 /* ---- what is known of an object from another time ----
- * A lookup then asks whether the ETag is still the same, and takes the rest from the
- * former answer. */
+ * A lookup then asks only whether the ETag is still the same. */
 
 static bool http_is_tag(const char *tag) {
     return *tag == '"' || strncmp(tag, "W/\"", 3) == 0;
@@ -1096,62 +1088,41 @@ static bool http_is_tag(const char *tag) {
 static void http_recall(http_request *request) {
     const bags_http *http = request->http;
     const http_object *object = request->object;
-    *request->condition = '\0';
-    http_answer_free(request->known);
-    request->known = NULL;
+    bags_http_answer *known = &request->known;
+    memset(known, 0, sizeof *known);
     if (!http->recall || !object || request->part || request->unconditional)
         return;
-    if (request->again) {
-        if (object->tag && http_is_tag(object->tag))
-            (void)snprintf(
-                request->condition, sizeof request->condition, "%s", object->tag);
-        return;
+    if (!request->again) {
+        if (!http->recall(http->cache, object->path, known))
+            memset(known, 0, sizeof *known);
+    } else if (object->tag) {
+        (void)snprintf(known->tag, sizeof known->tag, "%s", object->tag);
+        known->size = object->size;
     }
-    request->known = (bags_http_answer *)calloc(1, sizeof *request->known);
-    if (request->known && http->recall(http->cache, object->path, request->known) &&
-        http_is_tag(request->known->tag)) {
-        memcpy(request->condition, request->known->tag, sizeof request->condition);
-    } else {
-        http_answer_free(request->known);
-        request->known = NULL;
-    }
+    if (!http_is_tag(known->tag))
+        *known->tag = '\0';
 }
 
 /* The answer 304: the object is as it was. True if it is complete with what is known.
  * The time of the last change may differ where the ETag does not: it must be stated. */
 static bool http_unchanged(http_request *request) {
     const http_object *object = request->object;
+    const bags_http_answer *known = &request->known;
     curl_easy_getinfo(request->easy, CURLINFO_RESPONSE_CODE, &request->status);
-    if (request->status != 304 || !*request->condition)
+    if (request->status != 304 || !*known->tag)
         return false;
-    const bags_http_answer *known = request->known;
-    bool timed = request->again ? object->identity.time != http_hash("")
-                                : known && *known->modified;
-    if (timed && !*request->modified) {
-        request->unconditional = true;
-        return false;
-    }
-    if (*request->tag &&
-        strcmp(http_strong(request->tag), http_strong(request->condition)) != 0) {
+    bool timed =
+        request->again ? object->identity.time != http_hash("") : *known->modified;
+    if ((timed && !*request->modified) ||
+        (*request->tag &&
+            strcmp(http_strong(request->tag), http_strong(known->tag)) != 0)) {
         request->unconditional = true;
         return false;
     }
     if (!*request->tag)
-        (void)snprintf(request->tag, sizeof request->tag, "%s", request->condition);
+        memcpy(request->tag, known->tag, sizeof request->tag);
     request->status = 206;
-    if (request->again) {
-        request->total = object->size;
-        return true;
-    }
-    if (bags_buffer_reserve(&request->body, known->length, NULL)) {
-        request->unconditional = true;
-        return false;
-    }
-    memcpy(request->body.data, known->bytes.data, known->length);
-    request->size = known->length;
     request->total = known->size;
-    request->first = known->start;
-    request->last = known->start + known->length - 1;
     return true;
 }
 
@@ -1180,9 +1151,6 @@ static bool http_remember(http_request *request) {
     bags_http_answer answer;
     memset(&answer, 0, sizeof answer);
     answer.size = request->total;
-    answer.start = request->first;
-    answer.length = request->size;
-    answer.bytes = request->body;
     memcpy(answer.tag, request->tag, sizeof answer.tag);
     memcpy(answer.modified, request->modified, sizeof answer.modified);
     http->remember(http->cache, request->object->path, &answer);
@@ -1221,11 +1189,7 @@ static bool http_begin(http_request *request) {
 static bool *http_has_answered(const http_request *request) {
     const char *at = strstr(request->url, "://");
     at = at ? at + 3 : request->url;
-    size_t size = strcspn(at, "/?");
-    uint32_t hash = 2166136261u;
-    for (size_t i = 0; i < size; i++)
-        hash = (hash ^ (unsigned char)at[i]) * 16777619u;
-    return &request->http->answered[hash >> 24];
+    return &request->http->answered[http_hash_bytes(at, strcspn(at, "/?")) >> 56];
 }
 
 /* True for a failure that another try may not meet. `refused`: there was no

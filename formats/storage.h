@@ -156,14 +156,11 @@ bags_code bags_zip(const char *dataset, const char *path,
 
 typedef struct bags_http bags_http;
 
-/* What a server answered when an object was looked up: its last bytes, or first. */
+/* What a server answered when an object was looked up. */
 typedef struct bags_http_answer {
     uint64_t size;     /* of the object */
-    uint64_t start;    /* offset of the bytes in it */
     char tag[512];     /* ETag */
     char modified[64]; /* Last-Modified, or "" */
-    bags_buffer bytes;
-    size_t length; /* of the bytes */
 } bags_http_answer;
 
 /* Strings are copied. For S3, NULL means what the environment states:
@@ -193,9 +190,8 @@ typedef struct bags_http_options {
     uint64_t cache_size;  /* bytes of memory for what was looked up, read ahead or
                             requested in advance; 0: 256 MiB */
     /* Where former answers are kept, such as bags_cache_recall: then a lookup asks only
-     * whether the object has changed. NULL: nowhere. recall fills in an answer, whose
-     * buffer is empty, and returns true if there is one; remember copies it. Any
-     * thread. */
+     * whether the object has changed. NULL: nowhere. recall fills in an answer and
+     * returns true if there is one; remember copies it. Any thread. */
     bool (*recall)(void *user, const char *path, bags_http_answer *answer);
     void (*remember)(void *user, const char *path, const bags_http_answer *answer);
     void *cache; /* their `user` */
