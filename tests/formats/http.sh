@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Datasets on nginx, plain and TLS: golden data is the same as local, and reading takes
-# the round trips and requests that are required. A round trip has 100 ms, so that other
+# the round trips and requests that are required; of commands, nginx counts them: a
+# request is one round trip later than the last that was answered before it came. A round trip has 100 ms, so that other
 # programs do not count as round trips; the figures of tests/bench/README.md have 30.
 #
 #     tests/formats/http.sh [build/release [MS]]
@@ -39,9 +40,22 @@ http {
     keepalive_requests 1000000;
     root $dir/www;
     autoindex on;
+    lua_shared_dict trips 64k;
     server {
         listen 127.0.0.1:$port;
-        access_by_lua_block { ngx.sleep($trip / 1000) }
+        access_by_lua_block {
+            local trips = ngx.shared.trips
+            local own = (trips:get('last') or 0) + 1
+            ngx.sleep($trip / 1000)
+            trips:set('last', math.max(own, trips:get('last') or 0))
+        }
+        location = /trips {
+            access_by_lua_block { return }
+            content_by_lua_block {
+                ngx.say(ngx.shared.trips:get('last') or 0)
+                ngx.shared.trips:flush_all()
+            }
+        }
         location /golden { access_by_lua_block { ngx.sleep(0.01) } }
     }
     server {
@@ -64,6 +78,8 @@ def pack(name, count, size, *options):
                    input=rows.encode(), check=True, stdout=subprocess.DEVNULL)
 pack('big', 2000, 30000)
 pack('shards', 1000, 100, '--shard-length', '1')
+pack('ten', 100, 3000, '--shard-length', '10')
+pack('hundred', 100, 100, '--shard-length', '1')
 END
 passed=0 failed=0
 part() {
@@ -76,6 +92,25 @@ same() {
     BAGS_CA_FILE=$dir/cert.pem "$build/bags" export "$2" "$dir/b" --raw \
         >/dev/null && diff -r "$dir/a" "$dir/b"
 }
+# trips MOST COMMAND...: of three runs, the best counts; others may delay some requests.
+trips() {
+    local most=$1 run count
+    shift
+    for run in 1 2 3; do
+        curl -s "http://127.0.0.1:$port/trips" >/dev/null
+        "$build/bags" "$@" >/dev/null || return
+        sleep "$(awk "BEGIN { print 3 * $trip / 1000 }")" # what nobody waits for
+        count=$(curl -s "http://127.0.0.1:$port/trips")
+        [ "$count" -gt "$most" ] || return 0
+    done
+    echo "bags $*: $count round trips, not $most" >&2
+    return 1
+}
+for data in big ten hundred; do
+    part trips 4 get "http://127.0.0.1:$port/$data" 5 image
+done
+part trips 5 info "http://127.0.0.1:$port/big"
+part trips 5 info "http://127.0.0.1:$port/ten"
 for url in "http://127.0.0.1:$port" "https://127.0.0.1:$((port + 1))"; do
     for data in tests/data/golden/*/*/data tests/data/golden/*/*/data.bag; do
         part same "$data" "$url/${data#tests/data/}"

@@ -148,9 +148,12 @@ __attribute__((constructor)) static void begin(void) {
 /* libc's function, or the sanitizer's before it. POSIX lets a void pointer be
  * one to a function; ISO C does not. */
 #define REAL(result, name, parameters)                                                 \
-    static result(*real) parameters;                                                   \
-    if (!real)                                                                         \
-    *(void **)&real = dlsym(RTLD_NEXT, name)
+    static void *found;                                                                \
+    result(*real) parameters;                                                          \
+    void *known = __atomic_load_n(&found, __ATOMIC_RELAXED);                           \
+    if (!known)                                                                        \
+        __atomic_store_n(&found, known = dlsym(RTLD_NEXT, name), __ATOMIC_RELAXED);    \
+    *(void **)&real = known
 
 /* A call by path or by descriptor that gives 0 or -1. */
 #define PLAIN_CALL(call, name, parameters, arguments, path, fd)                        \
