@@ -1131,7 +1131,7 @@ static bool http_unchanged(http_request *request) {
  * the answer. */
 static bool http_is_unsettled(const http_request *request) {
     time_t modified = curl_getdate(request->modified, NULL);
-    time_t now = curl_getdate(request->date, NULL);
+    time_t now = *request->date ? curl_getdate(request->date, NULL) : time(NULL);
     return modified >= 0 && now >= 0 && now <= modified && !http_is_hash(request->tag);
 }
 
