@@ -1811,22 +1811,22 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
         http_look(http, object);
     for (int i = 0; i < 3 && !file; i++)
         inside[i] = http_look_in(http, path, names[i]);
+    if (inside[0] && !http_is_s3(path))
+        (void)http_control(http, inside[0]->path);
     http_wake(http);
     pthread_mutex_unlock(&http->mutex);
     int code, listed = file ? ENOENT : http_listing(http, path, &listing);
     pthread_mutex_lock(&http->mutex);
-    bool directory = listed == 0, found[3] = {false, false, false};
+    bool directory = listed == 0;
     const http_object *broken = NULL;
     for (int i = 0; i < 3 && !file && !directory; i++) {
         int error = http_wait(http, inside[i]);
-        found[i] = !error;
-        if (error && error != ENOENT && error != EACCES && inside[i])
+        if (!error)
+            error = http_refuse_server(http, inside[i]);
+        directory = !error;
+        if (error != ENOENT && error != EACCES && inside[i])
             broken = inside[i];
     }
-    /* No dataset has both. */
-    bool refused = found[0] && found[2] && http_refuse_server(http, inside[0]) != 0;
-    broken = refused ? inside[0] : broken;
-    directory = directory || (!refused && (found[0] || found[1] || found[2]));
     if (object && broken && !directory && object->state == HTTP_NEW) {
         object->state = HTTP_FAILED; /* do not wait for this server again */
         http_object_fail(object, broken->error, broken->why);
