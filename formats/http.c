@@ -112,6 +112,8 @@ typedef struct http_object {
     struct http_object *sibling; /* the next file of the same record */
     bool opened;                 /* of a spec.json: a file next to it was */
     bool in_dataset; /* its spec.json was found before: its name is a field's */
+    bool is_html;
+    bool is_real; /* it is not the page of http_refuse_page */
     /* Of a spec.json; points in time are numbers of bags_http.time: */
     struct http_object *files;  /* those next to it that were looked up, ... */
     struct http_object *latest; /* ... the last of them, ... */
@@ -1311,18 +1313,16 @@ static void http_arrived(http_request *request) {
         const char *url = NULL;
         curl_easy_getinfo(request->easy, CURLINFO_EFFECTIVE_URL, &url);
         size_t size = url ? strcspn(url, "?#") : 0;
-        bool is_directory = size && url[size - 1] == '/';
         object->state = HTTP_DONE;
-        if (is_directory || request->is_html) {
+        if (size && url[size - 1] == '/') {
             object->state = HTTP_FAILED;
-            http_object_fail(object, ENOENT,
-                is_directory ? "a directory"
-                             : "HTTP 200: a page (text/html) in place of a file");
+            http_object_fail(object, ENOENT, "a directory");
             return;
         }
         free(object->tag);
         object->tag = http_copy(http_tag(request));
         object->identity = http_identity(request);
+        object->is_html = request->is_html;
         object->size = object->identity.size;
         http->from_start = http->from_start || request->from_start;
         uint64_t start = request->status == 206 ? request->first : 0;
@@ -1563,10 +1563,10 @@ static int http_wait(bags_http *http, http_object *object) {
     return object->state == HTTP_DONE ? 0 : object->error;
 }
 
-/* ---- what is missing ----
- * Some servers answer names that do not exist with 403, or with 200 and a page. They are
- * known by the answer to such a name: the control, which is looked up once for each
- * dataset. */
+/* ---- servers that answer every path ----
+ * Some answer names that do not exist with a page and 200, or with 403. What could be
+ * such a page, and what is forbidden, is compared with the answer to a name that does
+ * not exist either: the control, which is looked up once for each dataset. */
 
 /* Start to look up the control of a path. The mutex is held. */
 static http_object *http_control(bags_http *http, const char *path) {
@@ -1592,16 +1592,94 @@ static bool http_is_missing(bags_http *http, const char *path) {
     return http_wait(http, control) == EACCES;
 }
 
-/* True if the server has found the control: then it may have found anything else only
- * in the same way, and none of it is data. Returns errno. The mutex is held. */
-static int http_refuse_server(bags_http *http, http_object *object) {
-    if (!object || http_is_s3(object->path) ||
-        http_wait(http, http_control(http, object->path)) != 0)
+/* A JSON object with strings, and nothing else in it but at least one. */
+static bool http_is_spec(const char *at, const char *stop) {
+    static const char order[] = "{\":\""; /* then , and the second again */
+    size_t next = 0, strings = 0;
+    for (; at < stop; at++) {
+        if (strchr(" \t\r\n", *at) && *at)
+            continue;
+        if (next == 4 && *at == '}') {
+            while (++at < stop && strchr(" \t\r\n", *at) && *at)
+                ;
+            return at == stop && strings > 0;
+        }
+        if (*at != (next == 4 ? ',' : order[next]))
+            return false;
+        next = next == 4 ? 1 : next + 1;
+        if (*at != '"')
+            continue;
+        strings++;
+        while (++at < stop && *at != '"')
+            at += *at == '\\';
+    }
+    return false;
+}
+
+/* True if what a lookup found may be the file of a dataset by its first or last bytes,
+ * which are at hand. */
+static bool http_is_plausible(const http_object *object) {
+    const char *name = strrchr(object->path, '/') + 1;
+    const http_part *part = object->count ? http_parts(object)[0] : NULL;
+    uint64_t size = object->size, table = 0;
+    if (object->is_html)
+        return false;
+    if (part && (part->state != HTTP_DONE || part->stop - part->start < 8))
+        part = NULL;
+    if (strncmp(name, "spec.json", 9) == 0 && size >= HTTP_TAIL)
+        return true;
+    if (strcmp(name, "spec.json") == 0 && part && part->start == 0)
+        return http_is_spec(
+            (const char *)part->data.data, (const char *)part->data.data + part->stop);
+    if (part)
+        table = bags_load(part->data.data + (part->stop - part->start - 8), 8, false);
+    if (http_ends_in(name, ".bag "))
+        return part && (part->stop < size || table <= size - 8);
+    return http_ends_in(name, ".zip .tar ");
+}
+
+/* True if the answers are the same, as far as they are at hand: what is known of another
+ * time has an ETag in place of bytes. */
+static bool http_is_equal(const http_object *a, const http_object *b) {
+    const http_part *x = a->count ? http_parts(a)[0] : NULL;
+    const http_part *y = b->count ? http_parts(b)[0] : NULL;
+    if (!x || !y)
+        return a->size == b->size && a->identity.inode == b->identity.inode;
+    return a->size == b->size && x->state == HTTP_DONE && y->state == HTTP_DONE &&
+           x->start == y->start && x->stop == y->stop &&
+           memcmp(x->data.data, y->data.data, (size_t)(x->stop - x->start)) == 0;
+}
+
+/* What was found is missing if it is the page that the server has for everything.
+ * Returns errno. The mutex is held. */
+static int http_refuse_page(bags_http *http, http_object *object) {
+    char start[41] = "", why[128];
+    if (http_is_s3(object->path) || object->is_real ||
+        (object->is_real = http_is_plausible(object)))
         return 0;
-    http_object_fail(object, EIO,
-        "HTTP 200: the server also answers names that do not exist; it must answer "
-        "404, or with a page of HTML");
-    return EIO;
+    http_object *control = http_control(http, object->path);
+    object->is_real = http_wait(http, control) != 0;
+    if (object->is_real)
+        return 0;
+    const http_part *part = control->count ? http_parts(control)[0] : NULL;
+    for (size_t i = 0; part && i < sizeof start - 1 && i < part->stop - part->start;
+         i++) {
+        unsigned char c = part->data.data[i];
+        start[i] = c < ' ' || c > '~' ? ' ' : (char)c;
+    }
+    const http_part *own = object->count ? http_parts(object)[0] : NULL;
+    bool page = object->is_html || http_is_equal(object, control) ||
+                (own && strcmp(strrchr(object->path, '/'), "/spec.json") == 0);
+    /* Two objects of JSON may be the same error, with the path in it. */
+    object->is_real =
+        !page && !(*start == '{' && own && own->start == 0 && own->data.data[0] == '{');
+    if (object->is_real)
+        return 0;
+    (void)snprintf(why, sizeof why,
+        "the server answers names that do not exist, too (HTTP 200: %s)", start);
+    object->state = HTTP_FAILED;
+    http_object_fail(object, page ? ENOENT : EIO, why);
+    return object->error;
 }
 
 /* Start to look up DIRECTORY/NAME. The mutex is held. */
@@ -1811,7 +1889,8 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
         http_look(http, object);
     for (int i = 0; i < 3 && !file; i++)
         inside[i] = http_look_in(http, path, names[i]);
-    if (inside[0] && !http_is_s3(path))
+    /* What a cache knows is compared with it: both take one round trip. */
+    if (http->recall && inside[0] && !http_is_s3(path))
         (void)http_control(http, inside[0]->path);
     http_wake(http);
     pthread_mutex_unlock(&http->mutex);
@@ -1822,7 +1901,7 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
     for (int i = 0; i < 3 && !file && !directory; i++) {
         int error = http_wait(http, inside[i]);
         if (!error)
-            error = http_refuse_server(http, inside[i]);
+            error = http_refuse_page(http, inside[i]);
         directory = !error;
         if (error != ENOENT && error != EACCES && inside[i])
             broken = inside[i];
@@ -1832,6 +1911,8 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
         http_object_fail(object, broken->error, broken->why);
     }
     code = directory ? 0 : http_wait(http, object);
+    if (!code && !directory)
+        code = http_refuse_page(http, object);
     if (!code)
         *kind = directory ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
     if (code == ENOENT || (code == EACCES && http_is_optional(http, path)))
@@ -1840,10 +1921,12 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
     return code;
 }
 
-/* Find shards where the server lists nothing: 000000, 000001, ... */
+/* Find shards where the server lists nothing: 000000, 000001, ... Of a server that
+ * answers every path, those with the spec of the first one. */
 static int http_probe(bags_http *http, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     uint64_t ahead = 0, missing = 0;
+    http_object *first = NULL;
     for (uint64_t i = 0; missing < HTTP_MISSING; i++) {
         char name[32];
         pthread_mutex_lock(&http->mutex);
@@ -1861,7 +1944,12 @@ static int http_probe(bags_http *http, const char *path,
         int code = http_wait(http, object);
         int none = http_wait(http, control);
         if (!code)
-            code = http_refuse_server(http, object);
+            code = http_refuse_page(http, object);
+        if (!code && !none &&
+            (http_is_equal(object, control) ||
+                (first && !http_is_equal(object, first))))
+            code = ENOENT;
+        first = code || first ? first : object;
         pthread_mutex_unlock(&http->mutex);
         name[strcspn(name, "/")] = '\0';
         missing =
@@ -1913,6 +2001,8 @@ static int http_open(void *user, const char *path, int mode, void **file) {
     int code = http_wait(http, object);
     if (code == EACCES && http_is_optional(http, path))
         code = ENOENT;
+    if (!code)
+        code = http_refuse_page(http, object);
     if (!code && object->record)
         object->record->opened = true;
     if (!code && !object->tag && object->size > 0)
