@@ -51,7 +51,7 @@ static void *record_file; /* NULL: it is not locked */
 
 /* Of the threads. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-static size_t next_entry, copying; /* files */
+static size_t next_entry, files_left, thread_count;
 static uint64_t bytes_done, bytes_total, files_copied, files_kept;
 static bags_error fault;
 
@@ -307,12 +307,14 @@ static void advance(void *user, uint64_t bytes) {
 }
 
 /* Request the bytes that follow `from`, or `*requested`, of a file that is far away: the
- * more, the fewer files are being copied. Returns how many to read at once. */
+ * more, the fewer files are copied at once. Those that have not started count, so that
+ * all together do not request more. Returns how many to read at once. */
 static size_t request_ahead(
     const entry *one, void *file, uint64_t from, uint64_t *requested) {
     pthread_mutex_lock(&mutex);
-    size_t window = copying ? COPY_AHEAD / copying : COPY_AHEAD;
+    size_t files = files_left < thread_count ? files_left : thread_count;
     pthread_mutex_unlock(&mutex);
+    size_t window = files ? COPY_AHEAD / files : COPY_AHEAD;
     if (window > bytes_total / 16) /* what is lost by a kill is a small part */
         window = (size_t)(bytes_total / 16);
     window = window > COPY_LEAST ? window : COPY_LEAST;
@@ -495,13 +497,12 @@ static void *work(void *user) {
             next_entry++;
         size_t i = fault.code ? count : next_entry;
         next_entry += i < count;
-        copying += i < count;
         pthread_mutex_unlock(&mutex);
         if (i >= count)
             return NULL;
         bags_code code = copy_entry(&entries[i], &err);
         pthread_mutex_lock(&mutex);
-        copying--;
+        files_left--;
         if (code && !fault.code)
             fault = err;
         pthread_mutex_unlock(&mutex);
@@ -518,6 +519,9 @@ static void must_copy(bags_code code) {
 static void copy_bags(size_t threads) {
     pthread_t others[MAX_THREADS];
     size_t started = 0;
+    thread_count = threads;
+    for (size_t i = 0; i < count; i++)
+        files_left += !entries[i].last && !entries[i].missing;
     while (started + 1 < threads && !pthread_create(&others[started], NULL, work, NULL))
         started++;
     work(NULL);

@@ -244,6 +244,28 @@ def many_transfers_are_in_flight(case):
     assert most >= (16 if count > 1 else 4), most
 
 
+def a_small_part_is_requested_in_advance():
+    """Also when the first files of many start: that is lost if the copy is killed."""
+    _far('site/ds', b'a', 8, 28 << 20)
+    lengths = []
+
+    def fault(handler, _):
+        first, _, last = handler.headers.get('Range', 'bytes=-')[6:].partition('-')
+        if '.bag' in handler.path and first:
+            lengths.append(int(last) + 1 - int(first))
+            time.sleep(2)
+        return False
+
+    with Server('site', index=True, fault=fault) as server:
+        copy = _start('copy', server.url + '/ds', 'out')
+        while not lengths and copy.poll() is None:
+            time.sleep(0.01)
+        time.sleep(1)
+        copy.kill()
+        copy.communicate()
+        assert 4 << 20 < sum(lengths) <= 20 << 20, lengths
+
+
 def a_download_that_was_killed_continues():
     """At most 15% is sent again: what had arrived and was not written yet."""
     _far('site/ds', b'a', 8, 28 << 20)
