@@ -618,6 +618,7 @@ static int run(char **operands) {
     if (split)
         parse_split();
     path_must_be_writable(path_parent(to));
+    interrupt_leaves("nothing was derived", "start again with", NULL);
     open_all(operands, count);
     given.registry = registry_get();
     on_failure = explain_failure;

@@ -220,7 +220,7 @@ def what_changes_a_dataset_is_continued(which):
     assert ready()
 
 
-@each(['copy', 'zip', 'load', 'sheet', 'verify', 'export', 'get'])
+@each(['copy', 'zip', 'load', 'sheet', 'verify', 'export', 'derive', 'sql', 'get'])
 def a_command_that_waits_for_a_server_ends_at_once(which):
     pack([{'n': i, 'data': {'base64': 'AAAA' * 30000}, 'photo': {
         'base64': 'iVBORw0KGgo='}} for i in range(9)], 'n=int(4),data=bytes,photo=png',
@@ -240,8 +240,10 @@ def a_command_that_waits_for_a_server_ends_at_once(which):
         url = server.url.replace('://', '://me:secret@') + '/pets?key=hidden'
         words = {'copy': [url, 'out'], 'zip': [url, 'out.zip'], 'load': [url],
                  'sheet': [url, 'out.png'], 'verify': [url], 'export': [url, 'out'],
-                 'get': [url, ':']}[which]
-        if which == 'sheet' and not has_codec('png'):
+                 'derive': [url, 'out', '--copy', '--where', 'hex(data) > 3'],
+                 'sql': [url, 'SELECT hex(data) FROM data'], 'get': [url, ':']}[which]
+        if which == 'sheet' and not has_codec('png') or \
+                which in ('derive', 'sql') and 'sql' not in run('--version').out.decode():
             return
         job = _start(which, *words)
         assert waiting.wait(20)
@@ -253,7 +255,7 @@ def a_command_that_waits_for_a_server_ends_at_once(which):
     assert 'secret' not in command and 'hidden' not in command, command
     if which in ('copy', 'export'):
         assert 'kept' in reason and next_step == 'continue with', reason
-    if which in ('zip', 'load', 'sheet', 'verify'):
+    if which not in ('copy', 'export', 'get'):
         assert next_step == 'start again with' and server.url + '/pets' in command
     if which not in ('copy', 'export'):
         assert not [name for name in os.listdir() if name.startswith('out')]
