@@ -111,6 +111,7 @@ typedef struct http_object {
     struct http_object *record;  /* spec.json next to it; NULL: it is that one */
     struct http_object *sibling; /* the next file of the same record */
     bool opened;                 /* of a spec.json: a file next to it was */
+    bool grown;                  /* and the shard after it exists now */
     bool in_dataset; /* its spec.json was found before: its name is a field's */
     bool is_html;
     bool is_real; /* it is not the page of http_refuse_page */
@@ -141,7 +142,8 @@ typedef struct http_request {
     http_state state;
     char *url;
     bool is_s3, from_start; /* look up by the first bytes */
-    bool again;             /* look only whether the object is still the same */
+    bool again;             /* look only whether the object is still the same, ... */
+    http_object *record;    /* ... for this spec.json */
     bool unconditional;     /* the answer 304 stated too little */
     bags_http_answer known; /* with its ETag for If-None-Match, or "" */
     unsigned unsettled;     /* answers that may change without a new ETag */
@@ -585,6 +587,7 @@ static void http_request_check(
         return;
     }
     request->object = object;
+    request->record = record;
     request->again = true;
     request->from_start = http->from_start;
     record->checks++;
@@ -654,6 +657,26 @@ static bool http_is_unlisted(bags_http *http, const char *path) {
         at += strlen(listed) + 1;
     }
     return true;
+}
+
+/* A dataset that was replaced by a longer one while its shards were identified would
+ * be read without its end. So when a file of the last shard is opened, and all shards
+ * were identified, the one after it is looked up again. The mutex is held. */
+static void http_check_end(bags_http *http, http_object *record) {
+    const char *end = strrchr(record->path, '/'), *start = end;
+    while (start[-1] >= '0' && start[-1] <= '9')
+        start--;
+    if (start == end || end - start > 18 || start[-1] != '/')
+        return;
+    char *next = http_format("%.*s%0*llu", (int)(start - record->path), record->path,
+        (int)(end - start), strtoull(start, NULL, 10) + 1);
+    char *path = next ? http_format("%s/spec.json", next) : NULL;
+    bool unlisted = path && http_is_unlisted(http, next);
+    http_object *object = path ? http_find(http, path, strlen(path), unlisted) : NULL;
+    if (object && (unlisted || object->state == HTTP_FAILED))
+        http_request_check(http, record, object);
+    free(next);
+    free(path);
 }
 
 /* Start to look an object up, unless that was done. The mutex is held. */
@@ -1285,12 +1308,16 @@ static bags_identity http_identity(const http_request *request) {
 
 /* An object was looked at again. */
 static void http_checked(http_request *request, bool good) {
-    http_object *object = request->object;
-    http_object *record = object->record ? object->record : object;
+    const http_object *object = request->object;
+    http_object *record = request->record;
     int error = request->error;
     bool changed = good || error == ENOENT || error == ESTALE;
     record->checks--;
-    if (good) {
+    if (object->state != HTTP_DONE) { /* of the shard after the last one */
+        record->grown = good && !request->is_html;
+        changed = false;
+        good = good || error == ENOENT || error == EACCES;
+    } else if (good) {
         bags_identity found = http_identity(request);
         changed = found.inode != object->identity.inode ||
                   found.time != object->identity.time ||
@@ -2003,8 +2030,11 @@ static int http_open(void *user, const char *path, int mode, void **file) {
         code = ENOENT;
     if (!code)
         code = http_refuse_page(http, object);
-    if (!code && object->record)
+    if (!code && object->record && !object->record->opened) {
         object->record->opened = true;
+        http_check_end(http, object->record);
+        http_wake(http);
+    }
     if (!code && !object->tag && object->size > 0)
         http->unversioned = true;
     pthread_mutex_unlock(&http->mutex);
@@ -2028,8 +2058,12 @@ static int http_identify(
     int code = http_wait(http, object);
     if (code == EACCES && http_is_optional(http, path))
         code = ENOENT;
-    if (!code && !file)
-        code = http_wait_checks(http, object->record ? object->record : object);
+    if (!code && !file) {
+        http_object *record = object->record ? object->record : object;
+        code = http_wait_checks(http, record);
+        if (record->grown && http_wait(http, http_control(http, record->path)))
+            http_record_changed(record);
+    }
     if (code == ESTALE && !object->record)
         code = 0; /* it differs from what it was when the file was opened */
     if (!code)
