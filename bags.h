@@ -206,8 +206,9 @@
  *       instant. Where locks have no effect at all, `resume` and bags_recover fail.
  *     - A reader notices that a shard was replaced by the identity of its spec.json.
  *       A Bag that is replaced alone, as by rsync next to a spec.json that stays the
- *       same, or rewritten in place with its size unchanged, is noticed only with
- *       checksums: a reader with or without `no_mmap` may return bytes of both.
+ *       same, or rewritten in place with its size unchanged, is noticed when the
+ *       reader opens it again, and otherwise only with checksums: a reader with or
+ *       without `no_mmap` may return bytes of both.
  *     - OpenBSD, whose maps do not see later writes: files are not mapped.
  *     - Windows: a directory with open files in it cannot be renamed, nor an open
  *       file be replaced.

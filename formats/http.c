@@ -139,11 +139,11 @@ typedef struct http_request {
     struct http_thread *thread; /* whose queue it is in; NULL: none yet */
     http_object *object;        /* NULL: the caller reads the body and frees it */
     http_part *part;            /* NULL: look the object up */
+    http_object *record;        /* the spec.json for which it is looked at again */
     http_state state;
     char *url;
     bool is_s3, from_start; /* look up by the first bytes */
-    bool again;             /* look only whether the object is still the same, ... */
-    http_object *record;    /* ... for this spec.json */
+    bool again;             /* look only whether the object is still the same */
     bool unconditional;     /* the answer 304 stated too little */
     bags_http_answer known; /* with its ETag for If-None-Match, or "" */
     unsigned unsettled;     /* answers that may change without a new ETag */
