@@ -3504,32 +3504,6 @@ static bags_code bagi_check_path(const char *path, bags_error *err) {
     return bags_fail(err, BAGS_ERROR_ARGUMENT, "the path is empty");
 }
 
-BAGS_API BAGI_COLD bags_code bags_fail_io(const bags_io *io, int error,
-    const char *path, const char *doing, bags_error *err) {
-    char why[512] = "", buffer[128];
-    if (!error)
-        return BAGS_OK;
-    BAGI_ERR(err);
-    if (io && io->explain)
-        io->explain(io->user, path, error, why, sizeof why);
-    /* bags_io_local refuses a pipe or a device with ENXIO, whose own text would
-     * mislead, as the text of ENOMEM does on Windows ("Not enough space"). */
-    const char *text = *why             ? why
-                       : error == ENXIO ? "not a regular file"
-                       : error == ENOMEM
-                           ? "out of memory"
-                           : bagi_system_text(error, buffer, sizeof buffer);
-    bags_code code = error == ENOENT || error == ENOTDIR ? BAGS_ERROR_MISSING
-                     : error == EEXIST                   ? BAGS_ERROR_EXISTS
-                     : error == EWOULDBLOCK              ? BAGS_ERROR_LOCKED
-                     : error == ENOMEM                   ? BAGS_ERROR_MEMORY
-                     : error == BAGI_STALE               ? BAGS_ERROR_STATE
-                                                         : BAGS_ERROR_IO;
-    bags_fail(err, code, "%s: cannot %s: %s", bags_path_tail(path), doing, text);
-    err->system = error;
-    return code;
-}
-
 /* A path of an object as the caller passed it. A directory above it may be shorter than
  * what precedes it. */
 static const char *bagi_passed(const bagi_env *env, const char *path) {
@@ -3543,8 +3517,37 @@ static const char *bagi_shown(const bagi_env *env, const char *path) {
 
 BAGI_COLD static bags_code bagi_fail_io(const bagi_env *env, int error,
     const char *path, const char *doing, bags_error *err) {
-    return error ? bags_fail_io(&env->io, error, bagi_passed(env, path), doing, err)
-                 : BAGS_OK;
+    char why[512] = "", buffer[128];
+    if (!error)
+        return BAGS_OK;
+    if (env->io.explain)
+        env->io.explain(env->io.user, bagi_passed(env, path), error, why, sizeof why);
+    /* bags_io_local refuses a pipe or a device with ENXIO, whose own text would
+     * mislead, as the text of ENOMEM does on Windows ("Not enough space"). */
+    const char *text = *why             ? why
+                       : error == ENXIO ? "not a regular file"
+                       : error == ENOMEM
+                           ? "out of memory"
+                           : bagi_system_text(error, buffer, sizeof buffer);
+    bags_code code = error == ENOENT || error == ENOTDIR ? BAGS_ERROR_MISSING
+                     : error == EEXIST                   ? BAGS_ERROR_EXISTS
+                     : error == EWOULDBLOCK              ? BAGS_ERROR_LOCKED
+                     : error == ENOMEM                   ? BAGS_ERROR_MEMORY
+                     : error == BAGI_STALE               ? BAGS_ERROR_STATE
+                                                         : BAGS_ERROR_IO;
+    bags_fail(err, code, "%s: cannot %s: %s", bagi_shown(env, path), doing, text);
+    err->system = error;
+    return code;
+}
+
+BAGS_API BAGI_COLD bags_code bags_fail_io(const bags_io *io, int error,
+    const char *path, const char *doing, bags_error *err) {
+    BAGI_ERR(err);
+    bagi_env env;
+    memset(&env, 0, sizeof env);
+    if (io)
+        env.io = *io;
+    return bagi_fail_io(&env, error, path, doing, err);
 }
 
 /* *file is NULL after a failure. */
@@ -5505,7 +5508,7 @@ BAGI_COLD static void bagi_file_close(bag_reader *bag, bagi_file *file) {
  *
  *     no NAME.idx                                      v1 or v2, by its first entry
  *     NAME.idx; NAME.bag ends in the table it lists    v1
- *     NAME.idx; a valid table elsewhere in NAME.bag    an error: bagi_bag_check_index
+ *     NAME.idx; a valid table elsewhere in NAME.bag    an error: bagi_bag_shape_split
  *     NAME.idx otherwise                               split, or still being written
  */
 
@@ -5567,59 +5570,42 @@ BAGI_COLD static bags_code bagi_bag_shape(
     return BAGS_OK;
 }
 
-/* A standalone Bag that ends in a table is next to a NAME.idx with `length` entries, the
- * last of which is `end`. *v1: the index lists that table. A valid v1 table that differs
- * is an error, since either may be right; any other is taken for bytes of blobs. */
-BAGI_COLD static bags_code bagi_bag_check_index(
-    bag_reader *bag, uint64_t length, uint64_t end, bool *v1, bags_error *err) {
+/* The shape of a Bag with an index file; a torn last entry is ignored. A standalone one
+ * may end in a table, whose shape is known then: if the index lists that table, it is not
+ * needed. A valid v1 table that differs is an error, since either may be right; any other
+ * is taken for bytes of blobs. */
+BAGI_COLD static bags_code bagi_bag_shape_split(
+    bag_reader *bag, const bagi_bag_options *bag_options, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_BLOBS];
-    unsigned char entries[512];
-    uint64_t last = 0;
-    *v1 = bag->layout == BAGI_V1 && bag->limit == end && bag->length == length;
-    if (*v1 || bag->layout != BAGI_V1 || bag->limit == 0)
+    unsigned char entries[512] = {0};
+    uint64_t length = bag->file[BAGI_ENDS].size / 8, last = 0;
+    bool table = bag->layout == BAGI_V1 && bag->limit > 0;
+    bags_code code = BAGS_OK;
+    if (length)
+        code =
+            bagi_file_read(bag, &bag->file[BAGI_ENDS], length * 8 - 8, entries, 8, err);
+    uint64_t end = bagi_load_u64(entries);
+    if (!code && bag->layout == BAGI_V1 && bag->limit == end && bag->length == length) {
+        bagi_file_close(bag, &bag->file[BAGI_ENDS]);
         return BAGS_OK;
-    for (uint64_t i = 0; i < bag->length; i++) {
+    }
+    for (uint64_t i = 0; i < bag->length && table && !code; i++) {
         size_t at = (size_t)(8 * i % sizeof entries);
-        bags_code code = BAGS_OK;
         if (at == 0)
             code = bagi_file_read(bag, file, bag->table + 8 * i, entries,
                 (size_t)BAGI_MIN(8 * (bag->length - i), sizeof entries), err);
         uint64_t stop = bagi_load_u64(entries + at);
-        if (code || stop < last || stop > bag->limit)
-            return code;
+        table = last <= stop && stop <= bag->limit;
         last = stop;
-    }
-    return bags_fail(err, BAGS_ERROR_CORRUPT,
-        "%s: its table (%" PRIu64 " blobs, %" PRIu64 " bytes) and its .idx (%" PRIu64
-        " blobs, %" PRIu64 " bytes) differ; remove the .idx only if the table is right",
-        file->shown, bag->length, bag->limit, length, end);
-}
-
-/* The shape of a Bag with an index file; a torn last entry is ignored. */
-BAGI_COLD static bags_code bagi_bag_shape_split(
-    bag_reader *bag, const bagi_bag_options *bag_options, bags_error *err) {
-    const bagi_file *file = &bag->file[BAGI_BLOBS];
-    const bagi_file *index = &bag->file[BAGI_ENDS];
-    unsigned char number[8] = {0};
-    uint64_t length = index->size / 8;
-    bool v1 = false;
-    bags_code code = BAGS_OK;
-    if (length)
-        code = bagi_file_read(bag, index, length * 8 - 8, number, 8, err);
-    uint64_t end = bagi_load_u64(number);
-    if (!code && !bag_options->split && !bag_options->unfinished) {
-        code = bagi_bag_shape(bag, false, err);
-        if (!code)
-            code = bagi_bag_check_index(bag, length, end, &v1, err);
-        else if (code == BAGS_ERROR_CORRUPT) /* no table */
-            code = BAGS_OK;
     }
     if (code)
         return code;
-    if (v1) {
-        bagi_file_close(bag, &bag->file[BAGI_ENDS]);
-        return BAGS_OK;
-    }
+    if (table)
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: its table (%" PRIu64 " blobs, %" PRIu64
+            " bytes) and its .idx (%" PRIu64 " blobs, %" PRIu64
+            " bytes) differ; remove the .idx only if the table is right",
+            file->shown, bag->length, bag->limit, length, end);
     if (end > file->size && !bag_options->unfinished)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: blob %" PRIu64 ": end offset out of range (%" PRIu64
@@ -5769,6 +5755,14 @@ static void bagi_bag_release(bag_reader *bag) {
     }
 }
 
+/* NULL is accepted. */
+static void bagi_bag_free(bag_reader *bag) {
+    if (!bag)
+        return;
+    bagi_bag_release(bag);
+    bagi_free(&bag->env->memory, bag, sizeof *bag);
+}
+
 /* The files of a Bag may be opened soon. */
 BAGI_COLD static void bagi_bag_expect(
     const bagi_dir *dir, const bagi_bag_options *bag_options) {
@@ -5779,13 +5773,21 @@ BAGI_COLD static void bagi_bag_expect(
         bagi_dir_expect(dir, bag_options->name, bagi_suffix[BAGI_CRCS]);
 }
 
-/* Set the pointer to the blobs, if they are mapped, and what finds one of them. A
- * mapped refs.bag has BAGI_SLACK: it is never split, so that its table follows. */
-static void bagi_bag_set_pointers(bag_reader *bag) {
+/* The shape of a Bag is known, and what it keeps in memory was read: nothing fails any
+ * more. Set what finds a mapped blob, and leave the files to their set. A mapped refs.bag
+ * has BAGI_SLACK: it is never split, so that its table follows. */
+BAGI_COLD static void bagi_bag_ready(
+    bag_reader *bag, const bagi_bag_options *bag_options) {
+    const bagi_env *env = bag->env;
+    bagi_files *files = bag->files;
     const unsigned char *data = bag->file[BAGI_BLOBS].map;
     const unsigned char *ends = bag->in_memory[BAGI_ENDS];
-    bool crcs = !bag->verify || bag->in_memory[BAGI_CRCS];
+    bag->record = bag_options->record.identity;
+    bag->is_refs = !bag_options->split && strcmp(bag_options->name, "refs") == 0;
+    bag->verify = bag_options->verify_checksums;
+    bag->random = bag_options->no_read_ahead && env->io.advise && data;
     bag->in_memory[BAGI_BLOBS] = data;
+    bool crcs = !bag->verify || bag->in_memory[BAGI_CRCS];
     if (data && ends && crcs && bag->layout == BAGI_V1) {
         bag->mapped.data = data;
         bag->mapped.table = ends - 8;
@@ -5795,30 +5797,52 @@ static void bagi_bag_set_pointers(bag_reader *bag) {
         if (!bag->random && !bag->verify)
             bag->mapped.length = bag->length;
     }
+    if (bag->cached[BAGI_ENDS].data && bagi_is_split(bag))
+        bagi_file_close(bag, &bag->file[BAGI_ENDS]); /* not needed any more */
+    for (int i = 0; i < BAGI_FILES; i++) {
+        bagi_file *file = &bag->file[i];
+        if (file->handle && file->map) { /* a map needs no open file */
+            bagi_close_read(env, file->handle);
+            file->handle = NULL;
+        } else if (file->handle && files) {
+            bagi_lock(&files->mutex);
+            while (files->count >= files->limit && bagi_files_evict(files, env))
+                ;
+            bagi_files_link(files, file);
+            file->listed = true;
+            bagi_unlock(&files->mutex);
+        }
+        if (bag_options->no_read_ahead)
+            bagi_file_advise(bag, file, 0, file->size, BAGS_ADVICE_RANDOM);
+    }
 }
 
 /*
- * Open a Bag into a reader whose env and files are set and all else is 0. After a
- * failure it is released.
+ * Open a Bag; free it with bagi_bag_free. Without `files` its files stay open.
  *
  * The writer of a standalone Bag creates the index just after the Bag, and removes it
  * when the Bag is finished. What seems to be a Bag without an index, or one that
  * contradicts it, may only have changed since it was measured: then everything is
  * opened again.
  */
-BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
-    const bagi_bag_options *bag_options, bags_error *err) {
-    const bagi_env *env = bag->env;
-    bagi_files *files = bag->files;
+BAGI_COLD static bags_code bagi_bag_open(const bagi_dir *dir,
+    const bagi_bag_options *bag_options, bagi_files *files, bag_reader **out,
+    bags_error *err) {
+    const bagi_env *env = dir->env;
+    bag_reader *bag = (bag_reader *)bagi_alloc(&env->memory, sizeof *bag, err);
+    if (!bag)
+        return BAGS_ERROR_MEMORY;
     bagi_file *blobs = &bag->file[BAGI_BLOBS], *index = &bag->file[BAGI_ENDS];
     bool search = dir->standalone && !dir->bare, moved = false;
     bags_error why;
     bags_code code = BAGS_OK;
+    bag->env = env;
+    bag->files = files;
     bagi_bag_expect(dir, bag_options);
     do {
         uint64_t before = 0, after = 0;
         bool split = bag_options->split || search;
-        bag->layout = BAGI_V1;
+        bag->layout = BAGI_SPLIT;
         bag->length = bag->limit = bag->table = 0;
         memset(&bag->trailer, 0, sizeof bag->trailer);
         blobs->grows = index->grows = bag_options->grows;
@@ -5839,9 +5863,12 @@ BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
         if (!code)
             code = bagi_file_map(bag, blobs, bag_options->no_mmap, &why);
         moved = !code && search && !split && blobs->size != before;
-        if (!code)
-            code = split ? bagi_bag_shape_split(bag, bag_options, &why)
-                         : bagi_bag_shape(bag, bag_options->allow_empty, &why);
+        if (!code && (!split || (search && !bag_options->unfinished)))
+            code = bagi_bag_shape(bag, bag_options->allow_empty && !split, &why);
+        if (split && code == BAGS_ERROR_CORRUPT) /* no table */
+            code = BAGS_OK;
+        if (!code && split)
+            code = bagi_bag_shape_split(bag, bag_options, &why);
         if (!code)
             code = bagi_bag_entries(bag, BAGI_ENDS, bag_options->cache_index, &why);
         if (!code && bag_options->verify_checksums)
@@ -5862,33 +5889,12 @@ BAGI_COLD static bags_code bagi_bag_open(bag_reader *bag, const bagi_dir *dir,
             bagi_bag_release(bag);
     } while (moved);
     if (code) {
+        bagi_bag_free(bag);
         *err = why;
         return code;
     }
-    /* From here on nothing fails. */
-    bag->record = bag_options->record.identity;
-    bag->is_refs = !bag_options->split && strcmp(bag_options->name, "refs") == 0;
-    bag->verify = bag_options->verify_checksums;
-    bag->random = bag_options->no_read_ahead && env->io.advise && blobs->map;
-    if (bag->cached[BAGI_ENDS].data && bagi_is_split(bag))
-        bagi_file_close(bag, index); /* not needed any more */
-    bagi_bag_set_pointers(bag);
-    for (int i = 0; i < BAGI_FILES; i++) {
-        bagi_file *file = &bag->file[i];
-        if (file->handle && file->map) { /* a map needs no open file */
-            bagi_close_read(env, file->handle);
-            file->handle = NULL;
-        } else if (file->handle && files) {
-            bagi_lock(&files->mutex);
-            while (files->count >= files->limit && bagi_files_evict(files, env))
-                ;
-            bagi_files_link(files, file);
-            file->listed = true;
-            bagi_unlock(&files->mutex);
-        }
-        if (bag_options->no_read_ahead)
-            bagi_file_advise(bag, file, 0, file->size, BAGS_ADVICE_RANDOM);
-    }
+    bagi_bag_ready(bag, bag_options);
+    *out = bag;
     return BAGS_OK;
 }
 
@@ -6597,24 +6603,6 @@ static bags_code bagi_prefix_scan(bag_reader **readers, const bags_type *types,
 
 /* ---- standalone Bags ---- */
 
-/* A reader of one Bag with an environment of its own. */
-typedef struct bagi_standalone {
-    bag_reader reader; /* must be the first member */
-    bagi_env env;
-} bagi_standalone;
-
-/* Everything but the environment is 0. */
-static bagi_standalone *bagi_standalone_new(
-    const bag_reader_options *options, bags_error *err) {
-    bagi_env env = bagi_env_of(&options->env);
-    bagi_standalone *bag = (bagi_standalone *)bagi_alloc(&env.memory, sizeof *bag, err);
-    if (!bag)
-        return NULL;
-    bag->env = env;
-    bag->reader.env = &bag->env;
-    return bag;
-}
-
 /* Refuse a value that the enum does not have. */
 static bags_code bagi_check_unfinished(
     const char *path, bags_unfinished unfinished, bags_error *err) {
@@ -6622,6 +6610,21 @@ static bags_code bagi_check_unfinished(
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_ARGUMENT, "%s: invalid option (unfinished %d)",
         bags_path_tail(path), (int)unfinished);
+}
+
+/* The environment of a standalone Bag, which goes with its reader. */
+static bagi_env *bagi_env_new(const bags_env *from, bags_error *err) {
+    bagi_env env = bagi_env_of(from);
+    bagi_env *copy = (bagi_env *)bagi_alloc_raw(&env.memory, sizeof env, err);
+    if (copy)
+        *copy = env;
+    return copy;
+}
+
+static void bagi_standalone_free(bagi_env *env, bag_reader *reader) {
+    bags_allocator memory = env->memory;
+    bagi_bag_free(reader);
+    bagi_free(&memory, env, sizeof *env);
 }
 
 BAGS_API BAGI_COLD bag_reader *bag_reader_open(
@@ -6632,11 +6635,11 @@ BAGS_API BAGI_COLD bag_reader *bag_reader_open(
     bagi_bag_options bag_options = bagi_bag_options_new();
     bagi_dir dir;
     bagi_scan found;
-    bagi_standalone *bag = bagi_standalone_new(options, err);
-    if (!bag)
+    bag_reader *reader = NULL;
+    bagi_env *env = bagi_env_new(&options->env, err);
+    if (!env)
         return NULL;
-    bag_reader *reader = &bag->reader;
-    bags_code code = bagi_dir_standalone(&bag->env, path, &dir, err);
+    bags_code code = bagi_dir_standalone(env, path, &dir, err);
     bag_options.no_mmap = options->no_mmap || journal; /* its writer may truncate it */
     bag_options.cache_index = options->cache_index || journal;
     bag_options.verify_checksums = options->verify_checksums;
@@ -6650,13 +6653,13 @@ BAGS_API BAGI_COLD bag_reader *bag_reader_open(
             "%s: BAGS_UNFINISHED_SKIP does not apply to a single Bag",
             bags_path_tail(path));
     if (!code)
-        code = bagi_bag_open(reader, &dir, &bag_options, err);
+        code = bagi_bag_open(&dir, &bag_options, NULL, &reader, err);
     bagi_dir_free(&dir);
     if (!code && journal && bagi_is_split(reader))
         code = bagi_prefix_scan(&reader, NULL, 0, &found, err);
     if (!code)
         return reader;
-    bag_reader_close(reader);
+    bagi_standalone_free(env, reader);
     return NULL;
 }
 
@@ -6664,6 +6667,7 @@ BAGS_API BAGI_COLD bag_reader *bag_reader_open_memory(
     const void *data, size_t size, const bag_reader_options *options, bags_error *err) {
     BAGI_ERR(err);
     BAGI_OPTIONS(bag_reader_options, options);
+    const bagi_bag_options bag_options = bagi_bag_options_new();
     if (!data && size > 0) {
         bagi_fail_null(err);
         return NULL;
@@ -6673,35 +6677,37 @@ BAGS_API BAGI_COLD bag_reader *bag_reader_open_memory(
             "(memory): a Bag in memory has no checksums next to it");
         return NULL;
     }
-    bagi_standalone *bag = bagi_standalone_new(options, err);
-    if (!bag)
+    bagi_env *env = bagi_env_new(&options->env, err);
+    if (!env)
         return NULL;
-    bag_reader *reader = &bag->reader;
-    bagi_file *file = &reader->file[BAGI_BLOBS];
-    file->path = bagi_print(&bag->env.memory, err, "(memory)");
-    file->shown = file->path;
-    file->size = size;
-    file->map = (const unsigned char *)data;
-    bags_code code = file->path ? BAGS_OK : BAGS_ERROR_MEMORY;
+    bag_reader *reader = (bag_reader *)bagi_alloc(&env->memory, sizeof *reader, err);
+    bags_code code = reader ? BAGS_OK : BAGS_ERROR_MEMORY;
+    bagi_file *file = reader ? &reader->file[BAGI_BLOBS] : NULL;
+    if (!code) {
+        reader->env = env;
+        file->path = bagi_print(&env->memory, err, "(memory)");
+        file->shown = file->path;
+        file->size = size;
+        file->map = (const unsigned char *)data;
+        code = file->path ? BAGS_OK : BAGS_ERROR_MEMORY;
+    }
     if (!code)
         code = bagi_bag_shape(reader, options->allow_empty_file, err);
     if (!code)
         code = bagi_bag_entries(reader, BAGI_ENDS, false, err);
-    bagi_bag_set_pointers(reader);
-    file->map = NULL; /* the caller's: not to be unmapped */
+    if (!code)
+        bagi_bag_ready(reader, &bag_options);
+    if (reader)
+        file->map = NULL; /* the caller's: not to be unmapped */
     if (!code)
         return reader;
-    bag_reader_close(reader);
+    bagi_standalone_free(env, reader);
     return NULL;
 }
 
 BAGS_API BAGI_COLD void bag_reader_close(bag_reader *reader) {
-    if (!reader)
-        return;
-    bagi_standalone *bag = (bagi_standalone *)(void *)reader;
-    bags_allocator memory = bag->env.memory;
-    bagi_bag_release(reader);
-    bagi_free(&memory, bag, sizeof *bag);
+    if (reader)
+        bagi_standalone_free((bagi_env *)(uintptr_t)reader->env, reader);
 }
 
 BAGS_API uint64_t bag_reader_length(const bag_reader *reader) {
@@ -8066,31 +8072,6 @@ BAGI_COLD static bags_code bagi_check_standalone(
 
 /* ---- a finished shard ---- */
 
-static void bagi_bag_free(const bagi_env *env, bag_reader *bag) {
-    if (!bag)
-        return;
-    bagi_bag_release(bag);
-    bagi_free(&env->memory, bag, sizeof *bag);
-}
-
-/* Open a Bag; free it with bagi_bag_free. Without `files` its files stay open. */
-BAGI_COLD static bags_code bagi_bag_new(const bagi_dir *dir,
-    const bagi_bag_options *bag_options, bagi_files *files, bag_reader **out,
-    bags_error *err) {
-    const bagi_env *env = dir->env;
-    bag_reader *bag = (bag_reader *)bagi_alloc(&env->memory, sizeof *bag, err);
-    if (!bag)
-        return BAGS_ERROR_MEMORY;
-    bag->env = env;
-    bag->files = files;
-    bags_code code = bagi_bag_open(bag, dir, bag_options, err);
-    if (code)
-        bagi_free(&env->memory, bag, sizeof *bag);
-    else
-        *out = bag;
-    return code;
-}
-
 /* Find out whether a shard is split. Without refs.bag it must be: no field is a
  * sequence, and there is an index. */
 BAGI_COLD static bags_code bagi_shard_variant(
@@ -8129,12 +8110,12 @@ BAGI_COLD static bags_code bagi_shard_measure(const bagi_dir *dir,
     for (size_t i = 0; i < spec->count && (split || empty); i++) {
         bag_reader *bag = NULL;
         opening.name = spec->fields[i].name;
-        bags_code code = bagi_bag_new(dir, &opening, NULL, &bag, err);
+        bags_code code = bagi_bag_open(dir, &opening, NULL, &bag, err);
         if (code)
             return code;
         uint64_t blobs = bag->length;
         bool filled = bag->layout == BAGI_V1 && blobs > 0;
-        bagi_bag_free(dir->env, bag);
+        bagi_bag_free(bag);
         if (blobs < low) {
             low = blobs;
             least = i;
@@ -8205,12 +8186,12 @@ BAGI_COLD static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *
     opening.no_mmap = opening.allow_empty = true;
     opening.cache_index = false;
     if (!opening.split)
-        code = bagi_bag_new(dir, &opening, NULL, &refs, err);
+        code = bagi_bag_open(dir, &opening, NULL, &refs, err);
     if (!code)
         code =
             bagi_shard_measure(dir, spec, &opening, refs, allow_unequal, length, err);
     bag_options->allow_empty = bagi_refs_allow_empty(refs);
-    bagi_bag_free(dir->env, refs);
+    bagi_bag_free(refs);
     return code;
 }
 
@@ -8219,7 +8200,7 @@ BAGI_COLD static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *
 /* `bags` may be NULL, and each of them too. */
 static void bagi_bags_free(const bagi_env *env, bag_reader **bags, size_t count) {
     for (size_t i = 0; bags && i < count; i++)
-        bagi_bag_free(env, bags[i]);
+        bagi_bag_free(bags[i]);
     if (bags)
         bagi_free(&env->memory, bags, count * sizeof *bags);
 }
@@ -8242,7 +8223,7 @@ BAGI_COLD static bags_code bagi_unfinished_open(const bagi_dir *dir,
     for (size_t i = count; i-- > 0 && !code;) {
         opening.name = bagi_spec_name(spec, i);
         if (i + 1 == count || found->listed)
-            code = bagi_bag_new(dir, &opening, files, &bags[i], err);
+            code = bagi_bag_open(dir, &opening, files, &bags[i], err);
         if (i + 1 == count)
             found->listed = !code && bags[i]->length > 0;
     }
@@ -9773,7 +9754,7 @@ BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
         bag_options.name = bagi_spec_name(&reader->spec, field);
         code = bagi_reader_dir(reader, (size_t)(part - reader->parts), &dir, err);
         if (!code)
-            code = bagi_bag_new(&dir, &bag_options, &reader->files, &bag, err);
+            code = bagi_bag_open(&dir, &bag_options, &reader->files, &bag, err);
         bagi_dir_free(&dir);
         bool plain = field == reader->spec.count || !reader->spec.types[field].sequence;
         if (!code && plain)
@@ -10180,7 +10161,7 @@ BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *from, bags_info
                 unfinished && part->bags ? (bag_reader *)part->bags[k] : NULL;
             bag_options.name = bagi_spec_name(&reader->spec, k);
             if (!unfinished)
-                code = bagi_bag_new(&dir, &bag_options, &reader->files, &bag, err);
+                code = bagi_bag_open(&dir, &bag_options, &reader->files, &bag, err);
             if (bag && !checksums)
                 checksums = bagi_dir_has(&dir, bag_options.name, ".crc", &code, err);
             info->size += bag_reader_size(bag);
@@ -10189,7 +10170,7 @@ BAGS_API BAGI_COLD bags_code bags_reader_info(const bags_reader *from, bags_info
                 fields[k].size += bag->limit;
             }
             bagi_lock(&reader->files.mutex);
-            bagi_bag_free(&reader->env, unfinished ? NULL : bag);
+            bagi_bag_free(unfinished ? NULL : bag);
             bagi_unlock(&reader->files.mutex);
         }
         bagi_dir_free(&dir);
@@ -11622,7 +11603,7 @@ BAGI_COLD static bags_code bagi_verify_open(
         run->name = run->bag_options.name = bagi_spec_name(run->spec, i);
         run->bag_options.allow_empty =
             i == count || bagi_refs_allow_empty(run->bags[count]);
-        code = bagi_bag_new(
+        code = bagi_bag_open(
             run->dir, &run->bag_options, &run->files, &run->bags[i], &run->why);
         *all = *all && !code;
         code = bagi_verify_unit_file(run, i + 1, code);
@@ -11769,12 +11750,12 @@ BAGI_COLD static bags_code bagi_verify_standalone(
     run->bag_options.no_mmap = true;
     run->bag_options.allow_empty = run->options.allow_empty_file;
     code = bagi_verify_file(
-        run, bagi_bag_new(&dir, &run->bag_options, NULL, &bag, &run->why));
+        run, bagi_bag_open(&dir, &run->bag_options, NULL, &bag, &run->why));
     if (bag) {
         run->report.blobs += bag->length;
         code = bagi_verify_bag(run, bag);
     }
-    bagi_bag_free(&run->env, bag);
+    bagi_bag_free(bag);
     bagi_dir_free(&dir);
     return code;
 }
@@ -11912,7 +11893,7 @@ BAGI_COLD static bags_code bagi_checksum_bag(bagi_checksumming *work, size_t fie
     bags_error *err = &work->writing.failure;
     bag_reader *bag = NULL;
     const char *name = work->bag_options.name = bagi_spec_name(work->spec, field);
-    bags_code code = bagi_bag_new(dir, &work->bag_options, NULL, &bag, err);
+    bags_code code = bagi_bag_open(dir, &work->bag_options, NULL, &bag, err);
     for (int i = 0; i < BAGI_FILES && !code; i++)
         if (bag->file[i].path)
             code = bagi_check_no_link(dir->env, bag->file[i].path, err);
@@ -11925,7 +11906,7 @@ BAGI_COLD static bags_code bagi_checksum_bag(bagi_checksumming *work, size_t fie
     else if (!code)
         code = bagi_crcs_write(
             bag, dir, name, &work->output.stream[BAGI_CRCS], &known->trailer);
-    bagi_bag_free(dir->env, bag);
+    bagi_bag_free(bag);
     return code;
 }
 
