@@ -5441,7 +5441,8 @@ static void bagi_file_advise(const bag_reader *bag, const bagi_file *file,
 BAGI_COLD static bags_code bagi_file_attach(bag_reader *bag, const bagi_dir *dir,
     const char *name, int which, bags_error *err) {
     bagi_file *file = &bag->file[which];
-    file->path = bagi_dir_copy(dir, name, bagi_suffix[which], err);
+    file->path = bagi_print(
+        &bag->env->memory, err, "%s", bagi_dir_path(dir, name, bagi_suffix[which]));
     if (!file->path)
         return BAGS_ERROR_MEMORY;
     file->shown = bagi_shown(bag->env, file->path);
@@ -5641,12 +5642,18 @@ BAGI_COLD static bags_code bagi_bag_entries(
 
 /* ---- checksums next to a Bag ---- */
 
-/* Open NAME.crc and, unless it is a `journal`, which has none, read its trailer. */
-BAGI_COLD static bags_code bagi_crcs_begin(bag_reader *bag, const bagi_dir *dir,
-    const char *name, bool no_mmap, bool journal, bags_error *err) {
+/* True if the checksums of a Bag are a journal, which has no trailer yet: those of a Bag
+ * that is being written. */
+static bool bagi_crcs_grow(const bag_reader *bag, const bagi_bag_options *bag_options) {
+    return bag_options->unfinished && bagi_is_split(bag);
+}
+
+/* Open NAME.crc, and read its trailer if it has one. */
+BAGI_COLD static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
+    const bagi_bag_options *bag_options, bags_error *err) {
     bagi_file *file = &bag->file[BAGI_CRCS];
     unsigned char bytes[BAGI_TRAILER_SIZE];
-    bags_code code = bagi_file_attach(bag, dir, name, BAGI_CRCS, err);
+    bags_code code = bagi_file_attach(bag, dir, bag_options->name, BAGI_CRCS, err);
     if (code == BAGS_ERROR_MISSING) {
         const char *path = file->shown;
         return bags_fail(err, code,
@@ -5654,8 +5661,8 @@ BAGI_COLD static bags_code bagi_crcs_begin(bag_reader *bag, const bagi_dir *dir,
             (int)(strlen(path) - 4), path, dir->bare ? "" : ".bag", path);
     }
     if (!code)
-        code = bagi_file_map(bag, file, no_mmap, err);
-    if (code || journal)
+        code = bagi_file_map(bag, file, bag_options->no_mmap, err);
+    if (code || bagi_crcs_grow(bag, bag_options))
         return code;
     if (file->size >= sizeof bytes) {
         uint64_t offset = file->size - sizeof bytes;
@@ -5681,31 +5688,29 @@ BAGI_COLD static bags_code bagi_crcs_begin(bag_reader *bag, const bagi_dir *dir,
 BAGI_COLD static bags_code bagi_crcs_read_trailer(
     const bagi_dir *dir, const char *name, bagi_trailer *trailer, bags_error *err) {
     bag_reader bag = BAGI_ZERO;
+    bagi_bag_options bag_options = bagi_bag_options_new();
     bag.env = dir->env;
-    bags_code code = bagi_crcs_begin(&bag, dir, name, true, false, err);
+    bag_options.name = name;
+    bag_options.no_mmap = true;
+    bags_code code = bagi_crcs_open(&bag, dir, &bag_options, err);
     *trailer = bag.trailer;
     bagi_file_close(&bag, &bag.file[BAGI_CRCS]);
     return code;
 }
 
 /*
- * Open the sidecar of a Bag whose shape is known, and check what costs O(1): it is
- * complete, of a Bag of this shape and name. A Bag of a dataset may be read as a
- * standalone one, and a standalone one may be renamed.
+ * Check what costs O(1) of the sidecar of a Bag whose shape is known: it is complete, of a
+ * Bag of this shape and name. A Bag of a dataset may be read as a standalone one, and a
+ * standalone one may be renamed.
  *
- * Of a Bag that is being written it is a journal without a trailer, which is kept in
- * memory: there may be fewer CRCs than ends after a power failure.
+ * A journal is kept in memory: there may be fewer CRCs than ends after a power failure.
  */
-BAGI_COLD static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
+BAGI_COLD static bags_code bagi_crcs_check(bag_reader *bag, const bagi_dir *dir,
     const bagi_bag_options *bag_options, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_CRCS];
     const bagi_file *blobs = &bag->file[BAGI_BLOBS];
     const bagi_trailer *trailer = &bag->trailer;
-    bool journal = bag_options->unfinished && bagi_is_split(bag);
-    bags_code code = bagi_crcs_begin(
-        bag, dir, bag_options->name, bag_options->no_mmap, journal, err);
-    if (code)
-        return code;
+    bool journal = bagi_crcs_grow(bag, bag_options);
     if (journal)
         bag->trailer.length = file->size / 4;
     else if (trailer->length != bag->length || trailer->size != blobs->size)
@@ -5722,7 +5727,7 @@ BAGI_COLD static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
         trailer->name != bags_crc32c(0, name, strlen(name)))
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: has the checksums of another Bag", file->shown);
-    return bagi_bag_entries(bag, BAGI_CRCS, bag_options->cache_index, err);
+    return BAGS_OK;
 }
 
 /* Check that a sidecar with this trailer belongs to its shard, if that is known: to
@@ -5873,6 +5878,10 @@ BAGI_COLD static bags_code bagi_bag_open(const bagi_dir *dir,
             code = bagi_bag_entries(bag, BAGI_ENDS, bag_options->cache_index, &why);
         if (!code && bag_options->verify_checksums)
             code = bagi_crcs_open(bag, dir, bag_options, &why);
+        if (!code && bag_options->verify_checksums)
+            code = bagi_crcs_check(bag, dir, bag_options, &why);
+        if (!code && bag_options->verify_checksums)
+            code = bagi_bag_entries(bag, BAGI_CRCS, bag_options->cache_index, &why);
         if (!code && !moved && bag_options->verify_checksums)
             code = bagi_crcs_check_shard(
                 bag->file[BAGI_CRCS].shown, &bag->trailer, &bag_options->record, &why);
@@ -6536,7 +6545,6 @@ static bags_code bagi_cursor_complete(
 
 /* What bagi_prefix_scan found. */
 typedef struct bagi_scan {
-    bool listed;        /* the journal has an entry, complete or not */
     uint64_t length;    /* complete datapoints, or blobs of a standalone Bag */
     uint64_t trailing;  /* bytes after them in all files */
     const char *reason; /* why the next one is not; NULL: there is none */
@@ -6562,7 +6570,6 @@ static bags_code bagi_prefix_scan(bag_reader **readers, const bags_type *types,
     bags_ref *refs = (bags_ref *)bagi_alloc(memory, count * sizeof *refs, err);
     bags_code code = bags && refs ? BAGS_OK : BAGS_ERROR_MEMORY;
     memset(found, 0, sizeof *found);
-    found->listed = readers[count]->length > 0;
     for (size_t i = 0; i <= count && !code; i++)
         bagi_cursor_open(&bags[i].cursor, readers[i], 0, readers[i]->length);
     while (!code && found->length < readers[count]->length) {
@@ -8205,34 +8212,29 @@ static void bagi_bags_free(const bagi_env *env, bag_reader **bags, size_t count)
         bagi_free(&env->memory, bags, count * sizeof *bags);
 }
 
-/* Open the Bags of an unfinished shard, trimmed to its complete datapoints: one per
- * field, then refs, which is opened first, so that the fields cover what it refers to.
- * If it lists no datapoint, the others stay NULL. Free them with bagi_bags_free.
- * found->listed is valid also after a failure. */
+/* Open the Bags of an unfinished shard, for bagi_prefix_scan: one per field, then refs,
+ * which is opened first, so that the fields cover what it refers to. If it does not list
+ * a datapoint (*listed, also after a failure), the others stay NULL. Free them with
+ * bagi_bags_free, also after a failure. */
 BAGI_COLD static bags_code bagi_unfinished_open(const bagi_dir *dir,
     const bagi_spec *spec, const bagi_bag_options *bag_options, bagi_files *files,
-    bag_reader ***out, bagi_scan *found, bags_error *err) {
+    bag_reader ***out, bool *listed, bags_error *err) {
     size_t count = spec->count + 1;
     bagi_bag_options opening = *bag_options;
     bag_reader **bags =
         (bag_reader **)bagi_alloc(&dir->env->memory, count * sizeof *bags, err);
     bags_code code = bags ? BAGS_OK : BAGS_ERROR_MEMORY;
+    *out = bags;
+    *listed = false;
     opening.split = true;
     opening.no_mmap = opening.unfinished = opening.grows = true;
-    memset(found, 0, sizeof *found);
     for (size_t i = count; i-- > 0 && !code;) {
         opening.name = bagi_spec_name(spec, i);
-        if (i + 1 == count || found->listed)
+        if (i + 1 == count || *listed)
             code = bagi_bag_open(dir, &opening, files, &bags[i], err);
         if (i + 1 == count)
-            found->listed = !code && bags[i]->length > 0;
+            *listed = !code && bags[i]->length > 0;
     }
-    if (!code && found->listed)
-        code = bagi_prefix_scan(bags, spec->types, spec->count, found, err);
-    if (code)
-        bagi_bags_free(dir->env, bags, count);
-    else
-        *out = bags;
     return code;
 }
 
@@ -9264,7 +9266,7 @@ BAGI_COLD static bags_code bagi_writer_scan(
     size_t count = spec->count + 1;
     bag_reader **bags = NULL;
     bagi_bag_options bag_options = bagi_bag_options_new();
-    bool exists = true;
+    bool exists = true, listed = false;
     bags_code code = BAGS_OK;
     bag_options.verify_checksums = bagi_dir_has(dir, "refs", ".crc", &code, err);
     if (code)
@@ -9273,7 +9275,9 @@ BAGI_COLD static bags_code bagi_writer_scan(
         bagi_writer_add_checksums(writer);
         writer->options.checksum = true; /* and for the shards after it */
     }
-    code = bagi_unfinished_open(dir, spec, &bag_options, NULL, &bags, found, err);
+    code = bagi_unfinished_open(dir, spec, &bag_options, NULL, &bags, &listed, err);
+    if (!code && listed)
+        code = bagi_prefix_scan(bags, spec->types, spec->count, found, err);
     for (size_t i = 0; i < count && !code && found->length; i++) {
         writer->outputs[i].resumed.length = bags[i]->length;
         writer->outputs[i].resumed.end = bags[i]->limit;
@@ -9543,61 +9547,26 @@ BAGI_COLD static bags_code bagi_writer_resume(
     return err->code;
 }
 
-/* Check what exists at the path, and continue it if that is requested. An unsharded
- * dataset is claimed at once, a shard when its first datapoint arrives. */
-BAGI_COLD static bags_code bagi_writer_start(bags_writer *writer) {
-    const bagi_env *env = &writer->writing.env;
+/* Continue an unsharded dataset, or claim it again if it has no datapoint. */
+BAGI_COLD static bags_code bagi_writer_resume_single(bags_writer *writer) {
     bags_error *err = &writer->writing.failure;
-    bool resume = writer->options.resume, sharded = writer->sharded;
-    bool finalized = false;
-    bagi_dir dir;
-    bagi_shard_list list = BAGI_ZERO;
+    bagi_left left;
     bagi_scan found;
-    bags_code code = BAGS_OK;
-    bags_path_kind kind = bagi_kind(env, writer->path, &code, err);
-    if (!code && (kind == BAGS_PATH_NONE || (!resume && !sharded)))
-        return sharded ? BAGS_OK : bagi_writer_claim(writer);
+    bags_code code = bagi_writer_find(writer, bagi_shard_name(0), false, &left, &found);
     if (!code)
-        code = bagi_dir_open(&dir, env, writer->path, "", err);
-    if (code)
-        return code;
-    bool single = bagi_is_single(&dir, &code, err);
-    if (single && resume)
-        code = bagi_check_mixed(&dir, err);
-    bagi_dir_free(&dir);
-    if (!code && sharded)
-        code = bagi_writer_check_single(writer);
-    if (!code && !single)
-        code = bagi_shard_list_read(env, writer->path, &list, err);
-    if (!code && sharded) {
-        code = bagi_writer_check_names(writer, &list, &finalized);
-        if (!code && resume)
-            code = bagi_writer_follow(writer, &list);
-        if (!code && resume)
-            code = bagi_writer_resume(writer, &list, finalized);
-    } else if (!code && list.count) {
-        code = bags_fail(err, BAGS_ERROR_EXISTS,
-            "%s: is a sharded dataset; resume it with the shard options that "
-            "it was started with",
+        code = bagi_writer_take(writer, left, &found);
+    writer->resumed = found.length;
+    if (!code && left == BAGI_LEFT_FINISHED)
+        return bags_fail(err, BAGS_ERROR_EXISTS,
+            "%s: finished and not sharded, cannot be continued; write to a "
+            "new path, or with shards",
             writer->shown);
-    } else if (!code) {
-        bagi_left left;
-        code = bagi_writer_find(writer, bagi_shard_name(0), false, &left, &found);
-        if (!code)
-            code = bagi_writer_take(writer, left, &found);
-        writer->resumed = found.length;
-        if (!code && left == BAGI_LEFT_FINISHED)
-            code = bags_fail(err, BAGS_ERROR_EXISTS,
-                "%s: finished and not sharded, cannot be continued; write to a "
-                "new path, or with shards",
-                writer->shown);
-        if (!code && !found.length)
-            code = bagi_writer_claim(writer);
-    }
-    bags_buffer_free(&list.array);
-    return code;
+    return code || found.length ? code : bagi_writer_claim(writer);
 }
 
+/* What exists at the path is only looked at to be continued, or if other workers may have
+ * written it. An unsharded dataset is claimed at once, a shard when its first datapoint
+ * arrives. */
 BAGS_API BAGI_COLD bags_writer *bags_writer_open(const char *path,
     const bags_field *fields, size_t count, const bags_writer_options *options,
     bags_error *err) {
@@ -9606,17 +9575,51 @@ BAGS_API BAGI_COLD bags_writer *bags_writer_open(const char *path,
     bags_writer *writer = bagi_writer_new(path, options, err);
     if (!writer)
         return NULL;
-    bags_code code = bagi_spec_from_caller(&writer->writing.env.memory, &writer->spec,
-        writer->options.registry, fields, count, err);
+    const bagi_env *env = &writer->writing.env;
+    bags_error *failure = &writer->writing.failure;
+    bool resume = writer->options.resume, sharded = writer->sharded;
+    bool single = false, finalized = false;
+    bagi_dir dir = BAGI_ZERO;
+    bagi_shard_list list = BAGI_ZERO;
+    bags_code code = bagi_spec_from_caller(
+        &env->memory, &writer->spec, writer->options.registry, fields, count, failure);
     if (code && code != BAGS_ERROR_MEMORY)
-        bagi_prefix(err, code, "%s: ", writer->shown);
+        bagi_prefix(failure, code, "%s: ", writer->shown);
     if (!code)
-        code = bagi_writer_prepare(writer, writer->options.buffer_size, err);
+        code = bagi_writer_prepare(writer, writer->options.buffer_size, failure);
     for (size_t i = 0; i < count && !code; i++)
         writer->slots[i].order = bagi_spec_find(&writer->spec, fields[i].name);
-    if (!code && (bagi_writer_start(writer) || writer->writing.failure.code))
-        code = bagi_writing_end(&writer->writing, err);
-    if (!code) {
+    bool exists = bagi_kind(env, writer->path, &code, failure) != BAGS_PATH_NONE;
+    bool look = exists && (resume || sharded);
+    if (!code && look)
+        code = bagi_dir_open(&dir, env, writer->path, "", failure);
+    if (look)
+        single = bagi_is_single(&dir, &code, failure);
+    if (single && resume)
+        code = bagi_check_mixed(&dir, failure);
+    if (!code && look && sharded)
+        code = bagi_writer_check_single(writer);
+    if (!code && look && !single)
+        code = bagi_shard_list_read(env, writer->path, &list, failure);
+    if (!code && look && sharded) {
+        code = bagi_writer_check_names(writer, &list, &finalized);
+        if (!code && resume)
+            code = bagi_writer_follow(writer, &list);
+        if (!code && resume)
+            bagi_writer_resume(writer, &list, finalized);
+    } else if (!code && list.count) {
+        bags_fail(failure, BAGS_ERROR_EXISTS,
+            "%s: is a sharded dataset; resume it with the shard options that "
+            "it was started with",
+            writer->shown);
+    } else if (!code && look) {
+        bagi_writer_resume_single(writer);
+    } else if (!code && !sharded) {
+        bagi_writer_claim(writer);
+    }
+    bags_buffer_free(&list.array);
+    bagi_dir_free(&dir);
+    if (!bagi_writing_end(&writer->writing, err)) {
         BAGI_CHECK(bagi_writer_assert(writer));
         return writer;
     }
@@ -9827,7 +9830,8 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     bags_error *err = opening->err;
     bag_reader **bags = NULL;
     bagi_spec own = BAGI_ZERO;
-    bagi_scan prefix;
+    bool listed = false;
+    bagi_scan prefix = BAGI_ZERO;
     bags_code code = bagi_common_read(
         &opening->common, dir, ".partial", &own, &part->bag_options.record, err);
     bool differs = own.types != NULL;
@@ -9841,14 +9845,16 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     bagi_bag_options bag_options = part->bag_options;
     bag_options.cache_index = true;
     code = bagi_unfinished_open(
-        dir, spec, &bag_options, &reader->files, &bags, &prefix, err);
+        dir, spec, &bag_options, &reader->files, &bags, &listed, err);
+    if (!code && listed)
+        code = bagi_prefix_scan(bags, spec->types, spec->count, &prefix, err);
     if (!code && prefix.reason && !prefix.length)
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: refs.idx lists datapoints, but none is complete (%s)", dir->shown,
             prefix.reason);
     if (code || !prefix.length) {
         bagi_bags_free(&reader->env, bags, spec->count + 1);
-        return code && err->system == ENOENT && !prefix.listed ? BAGS_OK : code;
+        return code && err->system == ENOENT && !listed ? BAGS_OK : code;
     }
     shard->length = prefix.length;
     part->bags = (void **)bags;
@@ -9958,97 +9964,101 @@ BAGI_COLD static void bagi_reader_drop(bags_reader *reader, const bagi_spec *spe
     reader->length = reader->skipped = 0;
 }
 
-/* A listing is not atomic: a writer may create a shard that it has passed, and then one
- * that it reaches; a shard may be renamed or removed before it is opened.
- * A reader that accepts unfinished shards lists again before it reports a gap. */
-BAGI_COLD static bags_code bagi_opening_directory(
-    bagi_opening *opening, const bagi_dir *dir) {
-    bags_reader *reader = opening->reader;
-    bags_error *err = opening->err;
-    bool live = reader->options.unfinished != BAGS_UNFINISHED_REFUSE;
-    bags_code code = BAGS_OK;
-    uint64_t start = reader->options.shard_start;
-    uint64_t stop = reader->options.shard_stop;
-    bagi_shard_list list;
-    unsigned tries = 0;
-    opening->list = &list;
-    do {
-        bagi_reader_drop(reader, &opening->common.spec);
-        code = bagi_shard_list_find(dir, &list, err);
-        reader->sharded = !list.single;
-        if (!code && !reader->options.allow_gaps)
-            code = bagi_check_gaps(&list, start, stop, BAGI_GAPS_READ, err);
-        /* A gap next to an unfinished shard is most likely one whose writer has not
-         * reached it: that is reported first. */
-        if (code == BAGS_ERROR_GAP && !live) {
-            bags_code other =
-                bagi_each_shard(&list, start, stop, bagi_check_finished, err, err);
-            code = other ? other : code;
-        }
-        if (!code)
-            code = bagi_reader_reserve(reader, list.count, err);
-        if (!code)
-            code =
-                bagi_each_shard(&list, start, stop, bagi_opening_shard, opening, err);
-        /* None of this worker has the spec; another one's may. */
-        if (!code && !opening->common.spec.types)
-            code = bagi_each_shard(&list, 0, 1, bagi_opening_spec, opening, err);
-        if (!code && !opening->common.spec.types && list.single)
-            code = bagi_fail_unfinished(dir, err);
-        else if (!code && !opening->common.spec.types)
-            code = bags_fail(err, BAGS_ERROR_UNFINISHED,
-                "%s: no shard is finished; if their writers crashed, run bags_recover",
-                reader->shown);
-        bags_buffer_free(&list.array);
-    } while (code == BAGS_ERROR_GAP && live && ++tries < BAGI_TRIES);
-    return code;
-}
-
-BAGS_API BAGI_COLD bags_reader *bags_reader_open(
+/* A reader that has a path and options, and no shards yet. */
+BAGI_COLD static bags_reader *bagi_reader_new(
     const char *path, const bags_reader_options *options, bags_error *err) {
-    BAGI_ERR(err);
-    BAGI_OPTIONS(bags_reader_options, options);
     bagi_env env = bagi_env_of(&options->env);
-    bagi_opening opening = BAGI_ZERO;
-    bagi_dir dir = BAGI_ZERO;
-    bags_error why; /* of tries that may be repeated; *err is written once */
     bags_reader *reader = (bags_reader *)bagi_alloc(&env.memory, sizeof *reader, err);
     if (!reader)
         return NULL;
-    opening.reader = reader;
-    opening.common.registry = options->registry;
-    opening.err = &why;
     reader->env = env;
     reader->arrays[0] = reader->arrays[1] = bags_buffer_of(&env.memory);
     reader->options = *options;
     reader->files.limit = options->max_files ? options->max_files : 64;
-    bags_code code = bagi_check_worker(
-        path, options->shard_start, &reader->options.shard_stop, &why);
+    bags_code code =
+        bagi_check_worker(path, options->shard_start, &reader->options.shard_stop, err);
     if (!code)
-        code = bagi_check_unfinished(path, options->unfinished, &why);
+        code = bagi_check_unfinished(path, options->unfinished, err);
     if (!code) {
-        reader->path = bagi_absolute(&reader->env, path, strlen(path), &why);
+        reader->path = bagi_absolute(&reader->env, path, strlen(path), err);
         code = reader->path ? BAGS_OK : BAGS_ERROR_MEMORY;
     }
     if (!code) {
+        reader->shown = bagi_shown(&reader->env, reader->path);
         reader->has_mutexes = bagi_mutex_init(&reader->mutex);
         if (reader->has_mutexes && !bagi_mutex_init(&reader->files.mutex)) {
             bagi_mutex_free(&reader->mutex);
             reader->has_mutexes = false;
         }
-        code = reader->has_mutexes ? BAGS_OK : bagi_fail_memory(&why, 0);
+        code = reader->has_mutexes ? BAGS_OK : bagi_fail_memory(err, 0);
     }
     if (!code)
-        code = bagi_dir_open(&dir, &reader->env, reader->path, "", &why);
+        return reader;
+    bags_reader_close(reader);
+    return NULL;
+}
+
+/* A listing is not atomic: a writer may create a shard that it has passed, and then one
+ * that it reaches; a shard may be renamed or removed before it is opened.
+ * A reader that accepts unfinished shards lists again before it reports a gap. */
+BAGS_API BAGI_COLD bags_reader *bags_reader_open(
+    const char *path, const bags_reader_options *options, bags_error *err) {
+    BAGI_ERR(err);
+    BAGI_OPTIONS(bags_reader_options, options);
+    bags_error why; /* of tries that may be repeated; *err is written once */
+    bagi_opening opening = BAGI_ZERO;
+    bagi_shard_list list;
+    bagi_dir dir;
+    unsigned tries = 0;
+    bags_reader *reader = bagi_reader_new(path, options, err);
+    if (!reader)
+        return NULL;
+    opening.reader = reader;
+    opening.common.registry = options->registry;
+    opening.list = &list;
+    opening.err = &why;
+    bool live = options->unfinished != BAGS_UNFINISHED_REFUSE;
+    uint64_t start = options->shard_start, stop = reader->options.shard_stop;
+    const bagi_spec *spec = &opening.common.spec;
+    bags_code code = bagi_dir_open(&dir, &reader->env, reader->path, "", &why);
     if (!code) {
-        reader->shown = bagi_shown(&reader->env, reader->path);
         bagi_dir_expect(&dir, "spec.json", ".partial");
         bagi_dir_expect(&dir, "spec.json", "");
         bagi_dir_expect(&dir, "refs", ".bag");
-        code = bagi_opening_directory(&opening, &dir);
+    }
+    bool again = !code;
+    while (again) {
+        bagi_reader_drop(reader, spec);
+        code = bagi_shard_list_find(&dir, &list, &why);
+        reader->sharded = !list.single;
+        if (!code && !options->allow_gaps)
+            code = bagi_check_gaps(&list, start, stop, BAGI_GAPS_READ, &why);
+        /* A gap next to an unfinished shard is most likely one whose writer has not
+         * reached it: that is reported first. */
+        if (code == BAGS_ERROR_GAP && !live) {
+            bags_code other =
+                bagi_each_shard(&list, start, stop, bagi_check_finished, &why, &why);
+            code = other ? other : code;
+        }
+        if (!code)
+            code = bagi_reader_reserve(reader, list.count, &why);
+        if (!code)
+            code =
+                bagi_each_shard(&list, start, stop, bagi_opening_shard, &opening, &why);
+        /* None of this worker has the spec; another one's may. */
+        if (!code && !spec->types)
+            code = bagi_each_shard(&list, 0, 1, bagi_opening_spec, &opening, &why);
+        if (!code && !spec->types && list.single)
+            code = bagi_fail_unfinished(&dir, &why);
+        else if (!code && !spec->types)
+            code = bags_fail(&why, BAGS_ERROR_UNFINISHED,
+                "%s: no shard is finished; if their writers crashed, run bags_recover",
+                reader->shown);
+        bags_buffer_free(&list.array);
+        again = code == BAGS_ERROR_GAP && live && ++tries < BAGI_TRIES;
     }
     bagi_dir_free(&dir);
-    reader->spec = opening.common.spec; /* the reader's from here on */
+    reader->spec = *spec; /* the reader's from here on */
     if (!code)
         return reader;
     *err = why;
@@ -11114,45 +11124,39 @@ typedef struct bagi_recovering {
     bags_error first; /* failure of a shard, which does not stop the others */
 } bagi_recovering;
 
-/* Finish a shard, or remove it. */
-BAGI_COLD static bags_code bagi_recover_shard(const bagi_recovering *work,
-    const bagi_dir *dir, bags_recovered *done, bags_error *err) {
-    bool dry_run = work->options.dry_run;
-    bags_writer_options options = BAGI_ZERO;
-    bagi_left left;
-    bagi_scan found;
-    options.no_sync = work->options.no_sync;
-    options.keep_idx = work->options.keep_idx;
-    options.env = work->options.env;
-    bags_writer *writer = bagi_writer_new(dir->path, &options, err);
-    if (!writer)
-        return err->code;
-    bags_code code =
-        bagi_writer_find(writer, bagi_shard_name(0), dry_run, &left, &found);
-    if (!code && !dry_run)
-        code = bagi_writer_take(writer, left, &found);
-    if (!code && left != BAGI_LEFT_FINISHED) {
-        done->length = found.length;
-        done->truncated = found.trailing;
-        done->reason = found.reason ? found.reason : "";
-        done->action = found.length ? BAGS_RECOVERY_FINISHED : BAGS_RECOVERY_REMOVED;
-        if (found.length && !dry_run)
-            bagi_writer_finish(writer);
-    }
-    code = bagi_writing_end(&writer->writing, err);
-    bagi_writer_free(writer);
-    return code;
-}
-
-/* Recover one shard, and report it. */
-BAGI_COLD static bags_code bagi_recover_one(
+/* Finish one shard, or remove it, and report that. */
+BAGI_COLD static bags_code bagi_recover_shard(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_recovering *work = (bagi_recovering *)user;
     bags_recover_report *report = &work->report;
+    bool dry_run = work->options.dry_run;
     bags_recovered done = {dir->path, BAGS_RECOVERY_NOTHING, 0, 0, ""};
+    bags_writer_options options = BAGI_ZERO;
     bags_error why;
+    bagi_left left;
+    bagi_scan found;
     (void)index;
-    bags_code code = bagi_recover_shard(work, dir, &done, &why);
+    options.no_sync = work->options.no_sync;
+    options.keep_idx = work->options.keep_idx;
+    options.env = work->options.env;
+    bags_writer *writer = bagi_writer_new(dir->path, &options, &why);
+    bags_code code = writer ? BAGS_OK : why.code;
+    if (!code)
+        code = bagi_writer_find(writer, bagi_shard_name(0), dry_run, &left, &found);
+    if (!code && !dry_run)
+        code = bagi_writer_take(writer, left, &found);
+    if (!code && left != BAGI_LEFT_FINISHED) {
+        done.length = found.length;
+        done.truncated = found.trailing;
+        done.reason = found.reason ? found.reason : "";
+        done.action = found.length ? BAGS_RECOVERY_FINISHED : BAGS_RECOVERY_REMOVED;
+        if (found.length && !dry_run)
+            bagi_writer_finish(writer);
+    }
+    if (writer) {
+        code = bagi_writing_end(&writer->writing, &why);
+        bagi_writer_free(writer);
+    }
     if (code) {
         done.action =
             code == BAGS_ERROR_LOCKED ? BAGS_RECOVERY_LOCKED : BAGS_RECOVERY_FAILED;
@@ -11195,7 +11199,7 @@ BAGS_API BAGI_COLD bags_code bags_recover(const char *path,
     if (!code)
         code = bagi_shard_list_find(&dir, &list, err);
     if (!code)
-        code = bagi_each_shard(&list, start, *stop, bagi_recover_one, &work, err);
+        code = bagi_each_shard(&list, start, *stop, bagi_recover_shard, &work, err);
     if (!code && work.report.finished_now && !work.options.no_sync &&
         !work.options.dry_run && !list.single)
         code = bagi_sync_parent(&work.env, path, err);
@@ -11336,8 +11340,8 @@ BAGS_API BAGI_COLD bags_code bags_finalize(const char *path,
  * opened once; then one cursor goes over each of them, so that memory does not grow
  * with the files.
  *
- *     bags_verify -> bagi_verify_shard -> bagi_verify_unit -> bagi_verify_bag
- *         -> bagi_verify_range -> bagi_verify_row (refs), bagi_verify_value
+ *     bags_verify -> bagi_verify_shard -> bagi_verify_bag -> bagi_verify_range
+ *         -> bagi_verify_row (refs), bagi_verify_value
  *
  * Work is shared in units: of a shard, unit 0 is the shard itself, 1 .. count are its
  * fields, count + 1 is refs. All of them return BAGS_OK after a fault that was
@@ -11532,20 +11536,46 @@ static bags_code bagi_verify_range(bagi_verifying *run, const bag_reader *bag,
     return code;
 }
 
-/* Check a Bag that is open, and its checksums. One whose checksums are those of a Bag
- * with more blobs or fewer has its table in the wrong place: nothing in it means
- * anything. */
-static bags_code bagi_verify_bag(bagi_verifying *run, bag_reader *bag) {
+/* Check a Bag that is open, of a field or, for field spec->count, refs.bag; and its
+ * checksums. One whose checksums are those of a Bag with more blobs or fewer has its table
+ * in the wrong place: nothing in it means anything. A missing codec is not a fault of the
+ * files; that it refuses the type's arguments is one. A standalone Bag has no spec. */
+BAGI_COLD static bags_code bagi_verify_bag(
+    bagi_verifying *run, bag_reader *bag, size_t field) {
+    const bagi_spec *spec = run->spec;
     const bagi_trailer *trailer = &bag->trailer;
+    bool is_refs = spec && field == spec->count;
     uint64_t length = bag->length;
+    bags_code code = BAGS_OK;
+    run->field = field;
+    run->bag_options.name = bagi_spec_name(spec, field);
+    run->name = spec ? run->bag_options.name : NULL;
+    run->parse = is_refs && run->known;
+    run->decode = false;
+    run->report.blobs += is_refs ? 0 : length;
     run->report.files += 1 + bagi_is_split(bag);
+    if (spec && !is_refs && run->options.decode) {
+        const bagi_coder *coder = &spec->coders[field];
+        run->decode = !coder->fault && coder->codec->decode;
+        if (coder->codec && coder->fault) {
+            code = bagi_coder_fail(coder, &run->why);
+            bagi_prefix(&run->why, code, "%s: ", bag->file[BAGI_BLOBS].shown);
+            code = bagi_verify_file(run, code);
+        } else if (!run->decode) {
+            run->report.undecoded += length;
+        }
+    }
+    if (code)
+        return code;
     if (run->options.quick) {
-        bags_code code = bagi_verify_range(run, bag, 0, length ? 1 : 0, false);
+        code = bagi_verify_range(run, bag, 0, length ? 1 : 0, false);
         return code || length < 2
                    ? code
                    : bagi_verify_range(run, bag, length - 1, length, false);
     }
-    bags_code code = bagi_crcs_open(bag, run->dir, &run->bag_options, &run->why);
+    code = bagi_crcs_open(bag, run->dir, &run->bag_options, &run->why);
+    if (!code)
+        code = bagi_crcs_check(bag, run->dir, &run->bag_options, &run->why);
     bool exists = code != BAGS_ERROR_MISSING, crcs = !code;
     bool other = trailer->size && (trailer->length != length ||
                                       trailer->size != bag->file[BAGI_BLOBS].size);
@@ -11555,10 +11585,7 @@ static bags_code bagi_verify_bag(bagi_verifying *run, bag_reader *bag) {
     if (crcs)
         code = bagi_crcs_check_shard(
             bag->file[BAGI_CRCS].shown, trailer, &run->bag_options.record, &run->why);
-    if (exists || run->any_checksums)
-        code = bagi_verify_file(run, code);
-    else
-        code = BAGS_OK;
+    code = exists || run->any_checksums ? bagi_verify_file(run, code) : BAGS_OK;
     if (!code && !other)
         code = bagi_verify_range(run, bag, 0, length, crcs);
     bagi_file_close(bag, &bag->file[BAGI_CRCS]);
@@ -11566,32 +11593,6 @@ static bags_code bagi_verify_bag(bagi_verifying *run, bag_reader *bag) {
 }
 
 /* ---- a shard ---- */
-
-/* Check the Bag of a field or, for field spec->count, refs.bag. A missing codec is not
- * a fault of the files; that it refuses the type's arguments is one. */
-BAGI_COLD static bags_code bagi_verify_unit(bagi_verifying *run, size_t field) {
-    const bagi_spec *spec = run->spec;
-    bag_reader *bag = run->bags[field];
-    bool is_refs = field == spec->count;
-    bags_code code = BAGS_OK;
-    run->field = field;
-    run->name = run->bag_options.name = bagi_spec_name(spec, field);
-    run->parse = is_refs && run->known;
-    run->decode = false;
-    run->report.blobs += is_refs ? 0 : bag->length;
-    if (!is_refs && run->options.decode) {
-        const bagi_coder *coder = &spec->coders[field];
-        run->decode = !coder->fault && coder->codec->decode;
-        if (coder->codec && coder->fault) {
-            code = bagi_coder_fail(coder, &run->why);
-            bagi_prefix(&run->why, code, "%s: ", bag->file[BAGI_BLOBS].shown);
-            code = bagi_verify_file(run, code);
-        } else if (!run->decode) {
-            run->report.undecoded += bag->length;
-        }
-    }
-    return code ? code : bagi_verify_bag(run, bag);
-}
 
 /* Open the Bags of a shard, refs first: see bagi_shard_open. *all: none is missing. */
 BAGI_COLD static bags_code bagi_verify_open(
@@ -11675,7 +11676,7 @@ BAGI_COLD static bags_code bagi_verify_shard(
     /* Rows that cannot be right are not reported one by one. */
     for (size_t i = 0; i < count + !wrong && !code; i++)
         if (run->bags[i] && bagi_verify_mine(run, i + 1))
-            code = bagi_verify_unit(run, i);
+            code = bagi_verify_bag(run, run->bags[i], i);
     run->name = NULL;
     bagi_bags_free(&run->env, run->bags, count + 1);
     bagi_free(memory, run->row, (count + 1) * sizeof *run->row);
@@ -11751,10 +11752,8 @@ BAGI_COLD static bags_code bagi_verify_standalone(
     run->bag_options.allow_empty = run->options.allow_empty_file;
     code = bagi_verify_file(
         run, bagi_bag_open(&dir, &run->bag_options, NULL, &bag, &run->why));
-    if (bag) {
-        run->report.blobs += bag->length;
-        code = bagi_verify_bag(run, bag);
-    }
+    if (bag)
+        code = bagi_verify_bag(run, bag, 0);
     bagi_bag_free(bag);
     bagi_dir_free(&dir);
     return code;
