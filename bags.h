@@ -3850,12 +3850,6 @@ static const char *bagi_dir_path(
     return dir->file;
 }
 
-/* A copy of it; free it with bagi_free_text. */
-static char *bagi_dir_copy(
-    const bagi_dir *dir, const char *name, const char *suffix, bags_error *err) {
-    return bagi_print(&dir->env->memory, err, "%s", bagi_dir_path(dir, name, suffix));
-}
-
 static bool bagi_is_bag_path(const char *path) {
     size_t size = strlen(path);
     return size >= 4 && memcmp(path + size - 4, ".bag", 4) == 0;
@@ -3892,6 +3886,12 @@ static bool bagi_dir_has(const bagi_dir *dir, const char *name, const char *suff
 }
 
 #ifndef BAGS_NO_WRITER
+/* A copy of the path of a file; free it with bagi_free_text. */
+static char *bagi_dir_copy(
+    const bagi_dir *dir, const char *name, const char *suffix, bags_error *err) {
+    return bagi_print(&dir->env->memory, err, "%s", bagi_dir_path(dir, name, suffix));
+}
+
 /* Remove a file; a missing one is not a failure. */
 BAGI_COLD static bags_code bagi_dir_remove(
     const bagi_dir *dir, const char *name, const char *suffix, bags_error *err) {
@@ -4200,9 +4200,10 @@ static BAGI_HOT const unsigned char *bagi_refs_uint(
 BAGI_NOINLINE static bool bagi_refs_parse_usual(
     bags_view blob, const bags_type *types, size_t count, bags_ref *refs) {
     const unsigned char *at = blob.data, *stop = at + blob.size;
+    const bags_type *last = types + count;
     if (count > 15 || *at++ != (0x90 | count))
         return false;
-    for (; count > 0; count--, types++, refs++) {
+    for (; types < last; types++, refs++) {
         refs->count = 1;
         if (at >= stop)
             return false;
@@ -5642,13 +5643,8 @@ BAGI_COLD static bags_code bagi_bag_entries(
 
 /* ---- checksums next to a Bag ---- */
 
-/* True if the checksums of a Bag are a journal, which has no trailer yet: those of a Bag
- * that is being written. */
-static bool bagi_crcs_grow(const bag_reader *bag, const bagi_bag_options *bag_options) {
-    return bag_options->unfinished && bagi_is_split(bag);
-}
-
-/* Open NAME.crc, and read its trailer if it has one. */
+/* Open NAME.crc, and read its trailer. That of a Bag that is being written is a journal
+ * without one; after a power failure there may be fewer CRCs than ends. */
 BAGI_COLD static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
     const bagi_bag_options *bag_options, bags_error *err) {
     bagi_file *file = &bag->file[BAGI_CRCS];
@@ -5662,7 +5658,11 @@ BAGI_COLD static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
     }
     if (!code)
         code = bagi_file_map(bag, file, bag_options->no_mmap, err);
-    if (code || bagi_crcs_grow(bag, bag_options))
+    if (!code && bag_options->unfinished && bagi_is_split(bag)) {
+        bag->trailer.length = file->size / 4;
+        return BAGS_OK;
+    }
+    if (code)
         return code;
     if (file->size >= sizeof bytes) {
         uint64_t offset = file->size - sizeof bytes;
@@ -5698,22 +5698,16 @@ BAGI_COLD static bags_code bagi_crcs_read_trailer(
     return code;
 }
 
-/*
- * Check what costs O(1) of the sidecar of a Bag whose shape is known: it is complete, of a
+/* Check what costs O(1) of the sidecar of a Bag whose shape is known: it is complete, of a
  * Bag of this shape and name. A Bag of a dataset may be read as a standalone one, and a
- * standalone one may be renamed.
- *
- * A journal is kept in memory: there may be fewer CRCs than ends after a power failure.
- */
-BAGI_COLD static bags_code bagi_crcs_check(bag_reader *bag, const bagi_dir *dir,
+ * standalone one may be renamed. */
+BAGI_COLD static bags_code bagi_crcs_check(const bag_reader *bag, const bagi_dir *dir,
     const bagi_bag_options *bag_options, bags_error *err) {
-    const bagi_file *file = &bag->file[BAGI_CRCS];
     const bagi_file *blobs = &bag->file[BAGI_BLOBS];
     const bagi_trailer *trailer = &bag->trailer;
-    bool journal = bagi_crcs_grow(bag, bag_options);
-    if (journal)
-        bag->trailer.length = file->size / 4;
-    else if (trailer->length != bag->length || trailer->size != blobs->size)
+    if (bag_options->unfinished && bagi_is_split(bag))
+        return BAGS_OK;
+    if (trailer->length != bag->length || trailer->size != blobs->size)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: changed since its checksums were written (%" PRIu64
             " blobs and %" PRIu64 " bytes, were %" PRIu64 " and %" PRIu64 ")",
@@ -5723,10 +5717,10 @@ BAGI_COLD static bags_code bagi_crcs_check(bag_reader *bag, const bagi_dir *dir,
     for (const char *at = name; dir->standalone && *at; at++)
         if (bagi_is_slash(*at))
             name = at + 1;
-    if (!journal && (trailer->name || !dir->standalone) &&
+    if ((trailer->name || !dir->standalone) &&
         trailer->name != bags_crc32c(0, name, strlen(name)))
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: has the checksums of another Bag", file->shown);
+            "%s: has the checksums of another Bag", bag->file[BAGI_CRCS].shown);
     return BAGS_OK;
 }
 
@@ -10337,10 +10331,13 @@ BAGS_API void bags_row_free(bags_row *row) {
 
 /* ---- refs of datapoints ---- */
 
-/* The shard of a datapoint, which the row keeps. */
+/* The shard of a datapoint, which the row keeps; the count of shards if there is no such
+ * datapoint. */
 BAGI_NOINLINE static size_t bagi_reader_search_shard(
     const bags_reader *reader, uint64_t index, bags_row *row) {
     size_t low = 0, high = reader->count;
+    if (index >= reader->length)
+        return high;
     while (high - low > 1) {
         size_t middle = low + (high - low) / 2;
         if (reader->shards[middle].start <= index)
@@ -10388,8 +10385,8 @@ BAGI_COLD static bags_code bagi_fail_row(const char *path, const bagi_spec *spec
 }
 
 static bool bagi_ref_fits(const bags_ref *ref, uint64_t length) {
-    return ref->count == 0 ||
-           (ref->first < length && ref->count <= length - ref->first);
+    return (ref->count <= length && ref->first <= length - ref->count) ||
+           ref->count == 0;
 }
 
 /* What is wrong with a ref that does not fit. */
@@ -10439,23 +10436,18 @@ static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader,
 
 /* Most often blob i of a plain field belongs to datapoint i: request the table's entry,
  * or the blob, before the refs have been read, which say so. Elsewhere this is useless,
- * and harmless. Field spec.count is refs.bag. */
-static BAGI_HOT void bagi_touch(const bags_reader *reader, const bagi_shard *part,
-    uint64_t local, size_t field, bool is_blob) {
-    void *const *bags = (void **)BAGI_LOAD(&part->bags);
-    if (!bags || field > reader->spec.count)
-        return;
-    const bag_reader *bag = (const bag_reader *)BAGI_LOAD(&bags[field]);
+ * and harmless: wherever an invalid table leads, a request does not fault. */
+static BAGI_HOT void bagi_touch(void *const *slot, uint64_t local, bool is_blob) {
+    const bag_reader *bag = (const bag_reader *)BAGI_LOAD(slot);
     if (!bag || local >= bag->touch_length)
         return;
     const unsigned char *entry = bag->mapped.table + 8 * local;
-    uint64_t start = is_blob ? bagi_load_u64(entry) : 0;
-    if (!is_blob)
+    if (!is_blob) {
         BAGI_TOUCH(entry);
-    else if (start < bag->mapped.limit) {
-        BAGI_TOUCH(bag->mapped.data + start);
-        if (bag->mapped.limit - start > 64)
-            BAGI_TOUCH(bag->mapped.data + start + 64);
+    } else {
+        uintptr_t at = (uintptr_t)bag->mapped.data + (uintptr_t)bagi_load_u64(entry);
+        BAGI_TOUCH((const void *)at);
+        BAGI_TOUCH((const void *)(at + 64));
     }
 }
 
@@ -10466,22 +10458,32 @@ static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader, uint64_t
     bags_error *err) {
     const bag_reader *bag = NULL;
     bags_view blob = {NULL, 0};
+    const bagi_spec *spec = &reader->spec;
     bagi_row_begin(reader, row);
-    if (BAGI_UNLIKELY(index >= reader->length))
-        return bagi_fail_datapoint(reader, index, err);
     size_t shard = bagi_reader_find_shard(reader, index, row);
+    if (BAGI_UNLIKELY(shard == reader->count))
+        return bagi_fail_datapoint(reader, index, err);
     const bagi_shard *part = *out = &reader->parts[shard];
     uint64_t local = index - reader->shards[shard].start;
-    bags_code code = bagi_row_reserve_refs(reader, row, err);
-    if (!code && !BAGI_UNLIKELY(part->bag_options.split)) {
-        for (size_t i = 0; i < count; i++)
-            bagi_touch(reader, part, local, bagi_select_field(selects, i), true);
-        code = bagi_reader_bag(reader, part, reader->spec.count, &bag, err);
-        if (!code)
-            code = bag_reader_get(bag, local, &row->scratch, &blob, err);
+    void *const *bags = (void **)BAGI_LOAD(&part->bags);
+    for (size_t i = 0; i < count; i++) {
+        size_t field = bagi_select_field(selects, i);
+        if (BAGI_UNLIKELY(field >= spec->count))
+            return bagi_fail_field_index(reader, field, err);
+        if (bags)
+            bagi_touch(&bags[field], local, true);
     }
-    return code ? code
-                : bagi_refs_of(reader, part, index, blob, bagi_row_refs(row), err);
+    bags_code code = bagi_row_reserve_refs(reader, row, err);
+    if (code)
+        return code;
+    if (BAGI_UNLIKELY(part->bag_options.split))
+        return bagi_refs_of(reader, part, index, blob, bagi_row_refs(row), err);
+    code = bagi_reader_bag(reader, part, spec->count, &bag, err);
+    if (!code)
+        code = bag_reader_get(bag, local, &row->scratch, &blob, err);
+    if (code || bagi_refs_parse(blob, spec->types, spec->count, bagi_row_refs(row)))
+        return code;
+    return bagi_fail_row(reader->shown, spec, index, blob, err);
 }
 
 #define BAGI_REFS_STEP 4096 /* consecutive datapoints whose refs are read at once */
@@ -10496,9 +10498,9 @@ static bags_code bagi_row_fetch_refs(const bags_reader *reader, const uint64_t *
     for (size_t i = 0, run = 1; i < count && !code; i += run) {
         uint64_t index = indices ? indices[i] : start + i;
         const bag_reader *bag = NULL;
-        if (index >= reader->length)
-            return bagi_fail_datapoint(reader, index, err);
         size_t shard = bagi_reader_find_shard(reader, index, row);
+        if (shard == reader->count)
+            return bagi_fail_datapoint(reader, index, err);
         const bagi_shard *part = &reader->parts[shard];
         uint64_t local = index - reader->shards[shard].start;
         if (!indices) /* the rest of the shard */
@@ -10562,13 +10564,11 @@ static BAGI_HOT bags_code bagi_select_apply(const bags_reader *reader,
     return BAGS_OK;
 }
 
-/* Find what a selection (NULL: all) of a field takes of a datapoint, and the Bag that
- * contains it. */
+/* Find what a selection (NULL: all) of a field, which exists, takes of a datapoint, and
+ * the Bag that contains it. */
 static BAGI_HOT bags_code bagi_select_find(const bags_reader *reader,
     const bagi_shard *part, uint64_t index, size_t field, const bags_select *select,
     const bags_ref *refs, const bag_reader **bag, bagi_steps *steps, bags_error *err) {
-    if (BAGI_UNLIKELY(field >= reader->spec.count))
-        return bagi_fail_field_index(reader, field, err);
     const bags_ref *ref = &refs[field];
     bags_code code = bagi_select_apply(reader, select, ref, steps, err);
     if (!code)
@@ -10703,7 +10703,7 @@ BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t inde
  * first all entries are requested, then all blobs. */
 BAGS_API void bags_reader_touch(const bags_reader *reader, const uint64_t *indices,
     size_t count, const bags_select *selects, size_t select_count) {
-    if (!reader || !indices || reader->length == 0)
+    if (!reader || !indices)
         return;
     size_t fields = reader->spec.count;
     if (!selects)
@@ -10712,11 +10712,16 @@ BAGS_API void bags_reader_touch(const bags_reader *reader, const uint64_t *indic
         bags_row row = BAGI_ZERO;
         for (size_t i = 0; i < count; i++) {
             size_t shard = bagi_reader_find_shard(reader, indices[i], &row);
+            if (shard == reader->count)
+                continue;
             uint64_t local = indices[i] - reader->shards[shard].start;
-            const bagi_shard *part = &reader->parts[shard];
-            for (size_t k = 0; k <= select_count; k++)
-                bagi_touch(reader, part, local,
-                    k < select_count ? bagi_select_field(selects, k) : fields, blobs);
+            void *const *bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
+            for (size_t k = 0; bags && k <= select_count; k++) {
+                size_t field =
+                    k < select_count ? bagi_select_field(selects, k) : fields;
+                if (field <= fields)
+                    bagi_touch(&bags[field], local, blobs);
+            }
         }
     }
 }
@@ -10764,15 +10769,16 @@ static bags_code bagi_plan_many(const bags_reader *reader, const uint64_t *indic
     /* The files of every shard that is used are looked up before the first is opened:
      * hooks for files that are far away do that at the same time. */
     for (size_t i = 0; reader->env.io.expect && i < count; i++) {
-        uint64_t index = indices ? indices[i] : start + i;
-        if (index >= reader->length)
-            continue;
-        size_t shard = bagi_reader_find_shard(reader, index, row);
-        if (shard != last)
+        size_t shard =
+            bagi_reader_find_shard(reader, indices ? indices[i] : start + i, row);
+        if (shard != last && shard < reader->count)
             bagi_reader_expect(reader, shard, selects, select_count);
         last = shard;
     }
     bags_code code = BAGS_OK;
+    for (size_t k = 0; k < select_count && count; k++)
+        if (bagi_select_field(selects, k) >= reader->spec.count)
+            return bagi_fail_field_index(reader, selects[k].field, err);
     if (fetch->advise)
         code = bagi_row_fetch_refs(reader, indices, start, count, row, true, err);
     if (!code)
