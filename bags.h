@@ -179,12 +179,15 @@
  *     BAGS_NO_WRITER       leave out everything that writes: the writers,
  *                          bags_recover, bags_finalize and bags_checksum.
  *     BAGS_NO_VERIFY       leave out bags_verify.
+ *     BAGS_NO_CHECKSUM     leave out bags_checksum, and all use of NAME.crc: a request
+ *                          to write or compare checksums is BAGS_ERROR_ARGUMENT, as is
+ *                          resuming a shard that has them; bags_verify compares none.
  *     BAGS_NO_LOCAL        leave out local files and locks between threads, for
  *                          WebAssembly and small devices: ISO C alone is needed.
  *                          Every object needs hooks (env.io), without which it does
  *                          not open (BAGS_ERROR_IO), and is used by one thread at a
  *                          time.
- *     Define the last three the same way wherever bags.h is included.
+ *     Define those with NO the same way wherever bags.h is included.
  *
  * KNOWN LIMITS
  *     - A mapped file must not be truncated while a reader has it open, nor its
@@ -1404,6 +1407,7 @@ typedef struct bags_finalize_options {
 BAGS_API bags_code bags_finalize(const char *path, const bags_finalize_options *options,
     uint64_t *renamed, bags_error *err);
 
+#ifndef BAGS_NO_CHECKSUM
 /* What bags_checksum did with a Bag. */
 typedef struct bags_checksummed {
     const char *path; /* of the Bag */
@@ -1451,6 +1455,7 @@ typedef struct bags_checksum_report {
 BAGS_API bags_code bags_checksum(const char *path, const bags_checksum_options *options,
     bags_checksum_report *report, bags_error *err);
 
+#endif /* BAGS_NO_CHECKSUM */
 #endif /* BAGS_NO_WRITER */
 
 /* ========================================================================
@@ -3161,6 +3166,13 @@ typedef struct bagi_trailer {
 } bagi_trailer;
 
 #define BAGI_TRAILER_SIZE 44
+
+/* Constant, so that the compiler leaves out what is only used with checksums. */
+#ifdef BAGS_NO_CHECKSUM
+#define BAGI_CHECKSUMS false
+#else
+#define BAGI_CHECKSUMS true
+#endif
 #define BAGI_TRAILER_ALONE "BAGSCRC1"
 #define BAGI_TRAILER_SHARD "BAGSCRC2"
 
@@ -5643,6 +5655,17 @@ BAGI_COLD static bags_code bagi_bag_entries(
 
 /* ---- checksums next to a Bag ---- */
 
+/* Refuse what needs checksums in a build without them. */
+BAGI_COLD static bags_code bagi_check_checksums(
+    const char *path, bool needed, bags_error *err) {
+    if (BAGI_CHECKSUMS || !needed)
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_ARGUMENT,
+        "%s: needs checksums, which this program was built without "
+        "(BAGS_NO_CHECKSUM)",
+        bags_path_tail(path));
+}
+
 /* Open NAME.crc, and read its trailer. That of a Bag that is being written is a journal
  * without one; after a power failure there may be fewer CRCs than ends. */
 BAGI_COLD static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
@@ -5833,6 +5856,7 @@ BAGI_COLD static bags_code bagi_bag_open(const bagi_dir *dir,
         return BAGS_ERROR_MEMORY;
     bagi_file *blobs = &bag->file[BAGI_BLOBS], *index = &bag->file[BAGI_ENDS];
     bool search = dir->standalone && !dir->bare, moved = false;
+    bool verify = BAGI_CHECKSUMS && bag_options->verify_checksums;
     bags_error why;
     bags_code code = BAGS_OK;
     bag->env = env;
@@ -5870,13 +5894,13 @@ BAGI_COLD static bags_code bagi_bag_open(const bagi_dir *dir,
             code = bagi_bag_shape_split(bag, bag_options, &why);
         if (!code)
             code = bagi_bag_entries(bag, BAGI_ENDS, bag_options->cache_index, &why);
-        if (!code && bag_options->verify_checksums)
+        if (!code && verify)
             code = bagi_crcs_open(bag, dir, bag_options, &why);
-        if (!code && bag_options->verify_checksums)
+        if (!code && verify)
             code = bagi_crcs_check(bag, dir, bag_options, &why);
-        if (!code && bag_options->verify_checksums)
+        if (!code && verify)
             code = bagi_bag_entries(bag, BAGI_CRCS, bag_options->cache_index, &why);
-        if (!code && !moved && bag_options->verify_checksums)
+        if (!code && verify && !moved)
             code = bagi_crcs_check_shard(
                 bag->file[BAGI_CRCS].shown, &bag->trailer, &bag_options->record, &why);
         /* What contradicts itself may be of two shards. */
@@ -6161,7 +6185,7 @@ static bags_code bagi_fetch_run_all(
     bagi_fetch *fetch, bags_view *items, bags_error *err) {
     bagi_span *spans = bagi_fetch_spans(fetch), *span;
     size_t count = fetch->count, i = 1;
-    bool verify = count && spans->bag->verify && !fetch->advise;
+    bool verify = BAGI_CHECKSUMS && count && spans->bag->verify && !fetch->advise;
     while (i < count && bagi_span_order(&spans[i - 1], &spans[i]) <= 0)
         i++;
     if (i < count)
@@ -6276,7 +6300,7 @@ BAGS_API BAGI_NOINLINE bags_view bagi_bag_get(
         code = bagi_fail_null(err);
     } else if (bagi_mapped_get(&mapped, index, &blob)) {
         bagi_bag_request(reader, (uint64_t)(blob.data - mapped.data), blob.size);
-        if (reader->verify)
+        if (BAGI_CHECKSUMS && reader->verify)
             code = bagi_crcs_compare(reader, index, 1, mapped.table + 8 * (index + 1),
                 reader->in_memory[BAGI_CRCS] + 4 * index, blob.data, err);
     } else {
@@ -6404,7 +6428,8 @@ static bags_code bagi_cursor_next(bagi_cursor *cursor, bags_error *err) {
     const bag_reader *bag = cursor->bag;
     if (cursor->next == cursor->loaded) {
         uint64_t count = BAGI_MIN(cursor->last - cursor->next, BAGI_CURSOR_ENTRIES);
-        uint64_t crcs = bag->trailer.length; /* a journal may have fewer */
+        /* A journal may have fewer. */
+        uint64_t crcs = BAGI_CHECKSUMS ? bag->trailer.length : 0;
         crcs = crcs > cursor->next ? BAGI_MIN(crcs - cursor->next, count) : 0;
         if (!cursor->window &&
             !(bag->in_memory[BAGI_ENDS] && (!crcs || bag->in_memory[BAGI_CRCS])))
@@ -6521,7 +6546,7 @@ static bags_code bagi_cursor_complete(
         bags_code code = bagi_cursor_next(cursor, err);
         if (!code && !cursor->valid)
             *reason = cursor->outside ? "a blob is truncated" : "the journal decreases";
-        bool crc = bag->file[BAGI_CRCS].path != NULL;
+        bool crc = BAGI_CHECKSUMS && bag->file[BAGI_CRCS].path != NULL;
         if (!code && !*reason && crc && cursor->index >= bag->trailer.length)
             *reason = "the checksums end before their blobs";
         if (!code && !*reason && crc) {
@@ -6649,6 +6674,8 @@ BAGS_API BAGI_COLD bag_reader *bag_reader_open(
     bag_options.no_read_ahead = options->no_read_ahead;
     if (!code)
         code = bagi_check_unfinished(path, options->unfinished, err);
+    if (!code)
+        code = bagi_check_checksums(path, options->verify_checksums, err);
     if (!code && options->unfinished == BAGS_UNFINISHED_SKIP)
         code = bags_fail(err, BAGS_ERROR_ARGUMENT,
             "%s: BAGS_UNFINISHED_SKIP does not apply to a single Bag",
@@ -7156,7 +7183,7 @@ static inline void bagi_output_append(
     bagi_output *output, const unsigned char *data, size_t size) {
     bagi_stream *blobs = &output->stream[BAGI_BLOBS];
     bagi_stream *ends = &output->stream[BAGI_ENDS];
-    if (BAGI_UNLIKELY(output->checksums)) {
+    if (BAGI_CHECKSUMS && BAGI_UNLIKELY(output->checksums)) {
         unsigned char crc[4];
         bagi_store_u32(crc, bags_crc32c(0, data, size));
         bagi_stream_append(&output->stream[BAGI_CRCS], crc, sizeof crc);
@@ -7216,7 +7243,7 @@ BAGI_COLD static void bagi_output_finish(bagi_output *output, bool keep_idx) {
     bagi_stream_copy(ends, blobs, &table);
     bagi_stream_flush(blobs);
     bagi_stream_truncate(blobs);
-    if (!output->checksums)
+    if (!BAGI_CHECKSUMS || !output->checksums)
         return;
     bagi_trailer trailer = {output->length, blobs->end, table, 0, 0, 0, false};
     bagi_stream_copy(&output->stream[BAGI_CRCS], NULL, &trailer.crcs);
@@ -7227,7 +7254,7 @@ BAGI_COLD static void bagi_output_finish(bagi_output *output, bool keep_idx) {
 BAGI_COLD static void bagi_output_seal(bagi_output *output) {
     bagi_stream *crcs = &output->stream[BAGI_CRCS];
     unsigned char bytes[BAGI_TRAILER_SIZE];
-    if (output->checksums) {
+    if (BAGI_CHECKSUMS && output->checksums) {
         bagi_trailer_store(&output->trailer, bytes);
         bagi_stream_write(crcs, bytes, sizeof bytes);
         crcs->end = crcs->written;
@@ -7274,7 +7301,8 @@ BAGS_API BAGI_COLD bag_writer *bag_writer_open(
     bagi_output_init(&writer->output, &writer->writing, options->buffer_size);
     writer->output.checksums = options->checksum;
     writer->keep_idx = options->keep_idx;
-    bagi_dir_standalone(&writer->writing.env, path, &writer->dir, failure);
+    if (!bagi_dir_standalone(&writer->writing.env, path, &writer->dir, failure))
+        bagi_check_checksums(path, options->checksum, failure);
     /* The Bag is locked before its journal exists: where there is a journal, there is
      * the lock. */
     bagi_stream_open(blobs, &writer->dir, "", ".bag", BAGS_IO_CREATE);
@@ -8052,25 +8080,6 @@ BAGI_COLD static bags_code bagi_shard_list_find(
     return code;
 }
 
-#ifndef BAGS_NO_WRITER
-/* Refuse a file of a dataset where a standalone Bag is expected. */
-BAGI_COLD static bags_code bagi_check_standalone(
-    const bagi_env *env, const char *path, bags_error *err) {
-    bagi_dir dir = BAGI_ZERO;
-    char *parent = bagi_parent(&env->memory, path, err);
-    bags_code code =
-        parent ? bagi_dir_open(&dir, env, parent, "", err) : BAGS_ERROR_MEMORY;
-    if (bagi_is_single(&dir, &code, err) ||
-        bagi_dir_has(&dir, "refs", ".bag", &code, err))
-        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "%s: belongs to the dataset %s; pass the dataset", bags_path_tail(path),
-            parent);
-    bagi_dir_free(&dir);
-    bagi_free_text(&env->memory, parent);
-    return code;
-}
-#endif
-
 /* ---- a finished shard ---- */
 
 /* Find out whether a shard is split. Without refs.bag it must be: no field is a
@@ -8178,7 +8187,7 @@ BAGI_COLD static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *
     bags_code code = bagi_common_read(common, dir, "", NULL, record, err);
     if (!code)
         code = bagi_shard_variant(dir, spec, &bag_options->split, err);
-    if (!code && bag_options->verify_checksums)
+    if (BAGI_CHECKSUMS && !code && bag_options->verify_checksums)
         code = bagi_shard_bind(dir, spec, bag_options->split, record, err);
     if (code)
         return code;
@@ -9179,7 +9188,8 @@ BAGI_COLD static bags_writer *bagi_writer_new(
     const char *path, const bags_writer_options *options, bags_error *err) {
     bagi_env env = bagi_env_of(&options->env);
     bags_writer_options with = *options;
-    if (bagi_check_worker(path, with.shard_start, &with.shard_stop, err))
+    if (bagi_check_worker(path, with.shard_start, &with.shard_stop, err) ||
+        bagi_check_checksums(path, with.checksum, err))
         return NULL;
     if (with.resume && with.append) {
         bags_fail(err, BAGS_ERROR_ARGUMENT,
@@ -9263,6 +9273,9 @@ BAGI_COLD static bags_code bagi_writer_scan(
     bool exists = true, listed = false;
     bags_code code = BAGS_OK;
     bag_options.verify_checksums = bagi_dir_has(dir, "refs", ".crc", &code, err);
+    if (code)
+        return code;
+    code = bagi_check_checksums(dir->shown, bag_options.verify_checksums, err);
     if (code)
         return code;
     if (bag_options.verify_checksums) {
@@ -9485,6 +9498,8 @@ BAGI_COLD static bags_code bagi_writer_follow(
                     dir.shown, missing);
             options->checksum = crc;
             options->keep_idx = idx;
+            if (!err->code)
+                bagi_check_checksums(dir.shown, crc, err);
         }
         bagi_dir_free(&dir);
     }
@@ -9973,6 +9988,8 @@ BAGI_COLD static bags_reader *bagi_reader_new(
         bagi_check_worker(path, options->shard_start, &reader->options.shard_stop, err);
     if (!code)
         code = bagi_check_unfinished(path, options->unfinished, err);
+    if (!code)
+        code = bagi_check_checksums(path, options->verify_checksums, err);
     if (!code) {
         reader->path = bagi_absolute(&reader->env, path, strlen(path), err);
         code = reader->path ? BAGS_OK : BAGS_ERROR_MEMORY;
@@ -11500,7 +11517,7 @@ static bags_code bagi_verify_range(bagi_verifying *run, const bag_reader *bag,
         } else if (!code) {
             offset = cursor.start;
         }
-        if (!code && crcs && cursor.usable) {
+        if (BAGI_CHECKSUMS && !code && crcs && cursor.usable) {
             stored = bagi_cursor_stored(&cursor);
             code = bagi_cursor_crc(&cursor, &computed, &run->why);
         }
@@ -11526,7 +11543,7 @@ static bags_code bagi_verify_range(bagi_verifying *run, const bag_reader *bag,
                                          "%s: overlapping blobs; not all were checked",
                                          bag->file[BAGI_BLOBS].shown));
     /* The running CRCs of the table and of the CRCs are those of the trailer. */
-    for (int i = 0; i < 2 && crcs && !ended && !code; i++) {
+    for (int i = 0; BAGI_CHECKSUMS && i < 2 && crcs && !ended && !code; i++) {
         uint32_t computed = i ? cursor.crcs_crc : cursor.table_crc;
         uint32_t stored = i ? bag->trailer.crcs : bag->trailer.table;
         if (computed != stored)
@@ -11579,6 +11596,8 @@ BAGI_COLD static bags_code bagi_verify_bag(
                    ? code
                    : bagi_verify_range(run, bag, length - 1, length, false);
     }
+    if (!BAGI_CHECKSUMS)
+        return bagi_verify_range(run, bag, 0, length, false);
     code = bagi_crcs_open(bag, run->dir, &run->bag_options, &run->why);
     if (!code)
         code = bagi_crcs_check(bag, run->dir, &run->bag_options, &run->why);
@@ -11666,7 +11685,7 @@ BAGI_COLD static bags_code bagi_verify_shard(
     if (!code)
         code = bagi_verify_open(run, !split && !wrong, &all);
     /* Trailers that cannot be read are reported with their Bag. */
-    if (!code && run->any_checksums && run->known && readable &&
+    if (BAGI_CHECKSUMS && !code && run->any_checksums && run->known && readable &&
         bagi_shard_bind(dir, run->spec, split, &run->bag_options.record, &run->why) ==
             BAGS_ERROR_MEMORY)
         code = bagi_verify_file(run, BAGS_ERROR_MEMORY);
@@ -11704,8 +11723,9 @@ BAGI_COLD static bags_code bagi_verify_find(
     bags_code code = run->common.spec.types ? BAGS_OK
                                             : bagi_common_read(&run->common, dir, "",
                                                   NULL, &record, &run->why);
-    for (size_t i = spec->count + 1; i-- > 0 && code != BAGS_ERROR_MEMORY &&
-                                     !run->any_checksums && !run->options.quick;) {
+    bool search = BAGI_CHECKSUMS && !run->options.quick;
+    for (size_t i = spec->count + 1;
+         i-- > 0 && search && code != BAGS_ERROR_MEMORY && !run->any_checksums;) {
         code = BAGS_OK;
         run->any_checksums =
             bagi_dir_has(dir, bagi_spec_name(spec, i), ".crc", &code, &run->why) &&
@@ -11812,7 +11832,7 @@ BAGS_API BAGI_COLD bags_code bags_verify(const char *path,
 }
 #endif /* BAGS_NO_VERIFY */
 
-#ifndef BAGS_NO_WRITER
+#if !defined(BAGS_NO_WRITER) && !defined(BAGS_NO_CHECKSUM)
 /* ========================================================================
  * >>checksum
  * This section owns one run of bags_checksum, which writes NAME.crc next to Bags that
@@ -12006,6 +12026,23 @@ BAGI_COLD static bags_code bagi_checksum_dir(
     return code;
 }
 
+/* Refuse a file of a dataset where a standalone Bag is expected. */
+BAGI_COLD static bags_code bagi_check_standalone(
+    const bagi_env *env, const char *path, bags_error *err) {
+    bagi_dir dir = BAGI_ZERO;
+    char *parent = bagi_parent(&env->memory, path, err);
+    bags_code code =
+        parent ? bagi_dir_open(&dir, env, parent, "", err) : BAGS_ERROR_MEMORY;
+    if (bagi_is_single(&dir, &code, err) ||
+        bagi_dir_has(&dir, "refs", ".bag", &code, err))
+        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: belongs to the dataset %s; pass the dataset", bags_path_tail(path),
+            parent);
+    bagi_dir_free(&dir);
+    bagi_free_text(&env->memory, parent);
+    return code;
+}
+
 /* The checksums of a standalone Bag contain no CRC of spec.json: next to one they
  * would be wrong. Those of a Bag that still grows would be too. */
 BAGI_COLD static bags_code bagi_checksum_standalone(
@@ -12073,7 +12110,7 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
         *report = done;
     return code;
 }
-#endif /* BAGS_NO_WRITER */
+#endif /* BAGS_NO_CHECKSUM */
 
 /* Nothing of the implementation stays defined, except that it was compiled. */
 #undef BAGI_ADD
@@ -12086,6 +12123,7 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
 #undef BAGI_BUFFER_MIN
 #undef BAGI_BUILT_IN
 #undef BAGI_CHECK
+#undef BAGI_CHECKSUMS
 #undef BAGI_COLD
 #undef BAGI_CONTENT
 #undef BAGI_CRC_16

@@ -129,6 +129,25 @@ no_local() {
         [ "$("$out/program" | grep -c '^x.*: no local files (BAGS_NO_LOCAL); set env.io$')" = 5 ]
 }
 
+# Every combination of what is left out compiles, and leaves that out.
+left_out() {
+    local writer verify checksum left
+    for writer in '' -DBAGS_NO_WRITER; do
+        for verify in '' -DBAGS_NO_VERIFY; do
+            for checksum in '' -DBAGS_NO_CHECKSUM; do
+                "$1" -std="$2" -O1 $warnings $only_c $writer $verify $checksum \
+                    -I"$root" -c "$dir/library.c" -o "$out/library.o" || return 1
+                left=
+                [ "$writer$checksum" ] || left+='bags_checksum '
+                [ "$writer" ] || left+='bags_recover '
+                [ "$verify" ] || left+='bags_verify '
+                [ "$left" = "$(symbols library | LC_ALL=C sort |
+                    grep -xE 'bags_(checksum|recover|verify)' | tr '\n' ' ')" ] || return 1
+            done
+        done
+    done
+}
+
 # The formats that can be built here, and how.
 format_flags=$(make print-formats | sed -n 1p)
 formats=$(make print-formats | tail -n 1 | grep -o ' [^ ]*formats/[^ ]*\.o' |
@@ -182,6 +201,7 @@ quick() {
     cell 'gcc -std=c99 internal macros' macros_removed gcc
     cell 'gcc -std=c99 formats without the writer' formats_reading gcc
     cell 'gcc -std=c99 without local files' no_local gcc c99
+    cell 'gcc -std=c99 without the writer, verify or checksums' left_out gcc c99
     cell 'gcc -std=c99 each header of the formats' each_header gcc c99
     cell 'g++ -std=c++11 each header of the formats' each_header g++ c++11
 }
