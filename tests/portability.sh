@@ -208,7 +208,8 @@ program_of() {
 # What FLAVOUR leaves out, and why.
 left_out() {
     echo "system: its shim stands before the calls of this system's own C library"
-    [ "$1" != windows ] || echo 'limits: has limits of POSIX'
+    [ "$1" != windows ] || printf '%s\n' 'limits: has limits of POSIX' \
+        'no_checksum: a writer crashes in a child made by fork'
 }
 
 # part_of FLAVOUR NAME: what a test is told that would take ten minutes under QEMU, so
