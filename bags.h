@@ -110,8 +110,8 @@
  *                nothing aborts. Codes without a comment mean what >>errors says.
  *                A call that reads, and failed because of a hook, can be repeated:
  *                nothing of it is kept.
- *                NULL where it is not accepted is BAGS_ERROR_ARGUMENT, also where
- *                that is not listed.
+ *                Not listed are BAGS_ERROR_ARGUMENT for NULL where it is not accepted;
+ *                BAGS_ERROR_MEMORY; and, of functions that use files, BAGS_ERROR_IO.
  *     Ownership  A bags_view is borrowed. What the caller owns has a named function
  *                that frees it, which accepts NULL. What the caller passes in is
  *                copied or used up before the call returns, unless stated otherwise.
@@ -121,7 +121,8 @@
  *                shards, path) is valid until the reader is closed.
  *     Scratch    A bags_buffer or a bags_row is the caller's memory that calls
  *                reuse, so that a loop does not allocate. Start it as {0}, use
- *                one per thread, and free it at the end.
+ *                one per thread, and free it at the end. A row that a call does not
+ *                fill is its scratch, and is empty afterwards.
  *     Threads    A reader does not change after it is opened: any number of
  *                threads may share it, each with its own scratch. A writer is
  *                used by one thread at a time. No thread may be using what is
@@ -411,7 +412,7 @@ BAGI_INLINE uint64_t bagi_load_u64(const unsigned char *data) {
 #endif
 }
 
-/* The number that `size` bytes, 0 to 8, are. Threads: any. */
+/* The number that `size` bytes, 0 to 8, are. */
 BAGI_INLINE uint64_t bags_load(const void *data, size_t size, bool big_endian) {
     const unsigned char *bytes = (const unsigned char *)data;
     uint64_t number = 0;
@@ -420,7 +421,7 @@ BAGI_INLINE uint64_t bags_load(const void *data, size_t size, bool big_endian) {
     return number;
 }
 
-/* Write the low `size` bytes, 0 to 8, of a number. Threads: any. */
+/* Write the low `size` bytes, 0 to 8, of a number. */
 BAGI_INLINE void bags_store(void *data, size_t size, bool big_endian, uint64_t number) {
     unsigned char *bytes = (unsigned char *)data;
     for (size_t i = 0; i < size; i++, number >>= 8)
@@ -468,7 +469,7 @@ BAGI_INLINE bool bags_buffer_contains(const bags_buffer *buffer, const void *dat
 /* An empty buffer of an allocator; NULL: malloc. */
 BAGS_API bags_buffer bags_buffer_of(const struct bags_allocator *allocator);
 
-/* Free the buffer's memory and make it {0} again. NULL is accepted. */
+/* Free the buffer's memory and make it {0} again. */
 BAGS_API void bags_buffer_free(bags_buffer *buffer);
 
 /* True if the text is valid UTF-8 (no overlong forms, no surrogates, nothing
@@ -618,18 +619,18 @@ typedef struct bags_env {
 
 /* Write the error of a hook that returned `error` for a path: "pets/id.bag: cannot
  * open: No such file or directory", or the hook's own reason (explain). `doing` is what
- * failed: "open". io and err may be NULL. Returns the code: BAGS_ERROR_MISSING, _EXISTS,
- * _LOCKED, _MEMORY, _STATE (ESTALE) or _IO; 0 is no failure. Threads: any. */
+ * failed: "open". io and err may be NULL. Returns the code: BAGS_ERROR_MISSING,
+ * _EXISTS, _LOCKED, _MEMORY, _STATE (ESTALE) or _IO; 0 is no failure. */
 BAGS_API bags_code bags_fail_io(
     const bags_io *io, int error, const char *path, const char *doing, bags_error *err);
 
 /* Read exactly `size` bytes of an open file. Returns BAGS_OK, BAGS_ERROR_CORRUPT (the
- * file ends before them) or what bags_fail_io does. Threads: any. */
+ * file ends before them) or what bags_fail_io does. */
 BAGS_API bags_code bags_read(const bags_io *io, void *file, const char *path,
     uint64_t offset, void *data, size_t size, bags_error *err);
 
 /* The last 320 bytes of a path, so that a message also has space for the reason. It is
- * part of `path`. Threads: any. */
+ * part of `path`. */
 BAGS_API const char *bags_path_tail(const char *path);
 
 /* ========================================================================
@@ -693,11 +694,10 @@ typedef struct bag_reader_options {
  *                        verify_checksums: NAME.crc is damaged or another Bag's
  *   BAGS_ERROR_ARGUMENT  an invalid option
  *   BAGS_ERROR_LIMIT     a table is too large to be kept in memory
- *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * Threads: any. Cost: O(1), a few system calls. The table is read only with
- * cache_index, with unfinished READ, or if it seems to contradict NAME.idx; READ with
- * verify_checksums also reads the blobs of a journal.
+ * Cost: O(1), a few system calls. The table is read only with cache_index, with
+ * unfinished READ, or if it seems to contradict NAME.idx; READ with verify_checksums
+ * also reads the blobs of a journal.
  */
 BAGS_API bag_reader *bag_reader_open(
     const char *path, const bag_reader_options *options, bags_error *err);
@@ -710,7 +710,7 @@ BAGS_API bag_reader *bag_reader_open(
 BAGS_API bag_reader *bag_reader_open_memory(
     const void *data, size_t size, const bag_reader_options *options, bags_error *err);
 
-/* Free a reader that no thread is using; its views become invalid. Accepts NULL. */
+/* Free a reader that no thread is using; its views become invalid. */
 BAGS_API void bag_reader_close(bag_reader *reader);
 
 /* Number of blobs. */
@@ -734,11 +734,10 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader);
  *   BAGS_ERROR_CORRUPT  the table places it outside the data; the file was truncated
  *                       (not mapped); with verify_checksums: a checksum mismatch
  *   BAGS_ERROR_LIMIT    the blob is too large for the address space
- *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * Threads: any, each with its own scratch. Cost: O(1) if mapped; otherwise one read,
- * or two if the index is not cached. verify_checksums adds a CRC-32C of the blob and,
- * if neither mapped nor cached, a read of the stored one.
+ * Cost: O(1) if mapped; otherwise one read, or two if the index is not cached.
+ * verify_checksums adds a CRC-32C of the blob and, if neither mapped nor cached, a read
+ * of the stored one.
  */
 BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
     bags_buffer *scratch, bags_view *out, bags_error *err);
@@ -784,17 +783,17 @@ BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
 }
 
 /* Read the consecutive blobs start <= i < stop with one contiguous read. A stop past
- * the end is clamped to the length. Lifetime, errors and threads as for
- * bag_reader_get; BAGS_ERROR_RANGE means start > stop, and BAGS_ERROR_CORRUPT names
- * the first invalid blob. Cost: O(stop - start) to check the entries; no copy if
- * mapped, otherwise the reads of one bag_reader_get. */
+ * the end is clamped to the length. Lifetime and errors as for bag_reader_get;
+ * BAGS_ERROR_RANGE means start > stop, and BAGS_ERROR_CORRUPT names the first invalid
+ * blob. Cost: O(stop - start) to check the entries; no copy if mapped, otherwise the
+ * reads of one bag_reader_get. */
 BAGS_API bags_code bag_reader_get_range(const bag_reader *reader, uint64_t start,
     uint64_t stop, bags_buffer *scratch, bags_range *out, bags_error *err);
 
-/* Read many blobs: out[i] becomes blob indices[i], for 0 <= i < count. Lifetime,
- * errors and threads as for bag_reader_get. Cost: O(count), and a sort if the indices
- * are not sorted; meanwhile, about 120 bytes of memory per index. Without mmap, blobs
- * are read in file order, each once, neighbours with one read. */
+/* Read many blobs: out[i] becomes blob indices[i], for 0 <= i < count. Lifetime and errors
+ * as for bag_reader_get. Cost: O(count), and a sort if the indices are not sorted;
+ * meanwhile, about 120 bytes of memory per index. Without mmap, blobs are read in file
+ * order, each once, neighbours with one read. */
 BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
     bags_error *err);
@@ -820,10 +819,9 @@ typedef struct bag_writer_options {
  * NULL:
  *   BAGS_ERROR_EXISTS   it, NAME.idx or NAME.crc already exists
  *   BAGS_ERROR_MISSING  no such directory
- *   BAGS_ERROR_LOCKED, BAGS_ERROR_STATE, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ *   BAGS_ERROR_LOCKED, BAGS_ERROR_STATE
  *
- * Threads: one at a time. Memory: 1.5 times the buffer size, or 1.75
- * with checksums, however long the Bag is.
+ * Memory: 1.5 times the buffer size, or 1.75 with checksums, however long the Bag is.
  */
 BAGS_API bag_writer *bag_writer_open(
     const char *path, const bag_writer_options *options, bags_error *err);
@@ -858,7 +856,7 @@ BAGS_API uint64_t bag_writer_size(const bag_writer *writer);
  * its journal. Cost: the table is copied from the journal; syncs as above. */
 BAGS_API bags_code bag_writer_close(bag_writer *writer, bags_error *err);
 
-/* Remove what was written, and free the writer. NULL is accepted. */
+/* Remove what was written, and free the writer. */
 BAGS_API void bag_writer_abort(bag_writer *writer);
 
 #endif /* BAGS_NO_WRITER */
@@ -1053,7 +1051,7 @@ BAGS_API bags_code bags_registry_add(
 BAGS_API const bags_codec *bags_registry_find(
     const bags_registry *registry, bags_view name);
 
-/* Free a registry, after the readers and writers that use it. NULL is accepted. */
+/* Free a registry, after the readers and writers that use it. */
 BAGS_API void bags_registry_free(bags_registry *registry);
 
 /*
@@ -1070,10 +1068,9 @@ BAGS_API void bags_registry_free(bags_registry *registry);
  *   BAGS_ERROR_ARGUMENT  bags_encode: a value of some bytes whose data is NULL
  *   BAGS_ERROR_CORRUPT   bags_decode: not a blob of this type
  *   BAGS_ERROR_LIMIT     the value, or the type's size, is too large
- *   BAGS_ERROR_MEMORY; what a codec that you added returns
+ *   what a codec that you added returns
  *
- * Threads: any, each with its own scratch. Cost: the codec's, and opening it for its
- * arguments.
+ * Cost: the codec's, and opening it for its arguments.
  */
 BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
     const bags_value *value, bags_buffer *scratch, bags_view *blob, bags_error *err);
@@ -1137,22 +1134,20 @@ typedef struct bags_writer_options {
  * is an error. Fields may be in any order; on disk they are sorted by name.
  *
  * resume: pass the fields, shard_start and shard_stop that were used before. An
- * unfinished shard of this worker is recovered, as by bags_recover, and continued;
- * after it, or if there is none, the next number follows this worker's last shard.
- * Continue after the first bags_writer_resumed inputs of this worker. Other worker
- * numbers are only noticed if they leave a gap. A finished unsharded dataset cannot be
- * resumed.
+ * unfinished shard of this worker is recovered, as by bags_recover, and continued; after
+ * it, or if there is none, the next number follows this worker's last shard. Continue
+ * after the first bags_writer_resumed inputs of this worker. Other worker numbers are only
+ * noticed if they leave a gap. A finished unsharded dataset cannot be resumed.
  *
  * append: pass only new inputs. The next shards are numbered after this worker's own;
- * after bags_finalize, where only `append` is accepted, after all that exist. An unfinished
- * shard of this worker is refused, unless it is an empty directory, or the first and
- * without a datapoint: recover it, or resume it if `append` did not start it.
+ * after bags_finalize, where only `append` is accepted, after all that exist. An
+ * unfinished shard of this worker is refused, unless it is an empty directory, or the
+ * first and without a datapoint.
  *
- * resume and append: new shards have checksums, and .idx files, if the first finished
- * shard has them, whichever worker wrote it. Requesting what it lacks is an error. If
- * no shard is finished, `checksum` and `keep_idx` decide, and checksums of an
- * unfinished shard are continued. One that was started without them is refused if they
- * are requested, or if others have them.
+ * With either, new shards have checksums, and .idx files, if the first finished shard has
+ * them; requesting what it lacks is an error. If no shard is finished, `checksum` and
+ * `keep_idx` decide. An unfinished shard without checksums is refused if they are
+ * requested, or if others have them.
  *
  * Returns the writer, to be ended with bags_writer_close or bags_writer_abort, or
  * NULL:
@@ -1174,11 +1169,11 @@ typedef struct bags_writer_options {
  *                       without a codec are accepted
  *   BAGS_ERROR_ARGUMENT shard_start is not below shard_stop; resume and append
  *   BAGS_ERROR_LIMIT    too many fields, or a shard number or spec.json is too large
- *   BAGS_ERROR_STATE, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ *   BAGS_ERROR_STATE
  *
- * Threads: one at a time. Memory: as for a bag_writer, for each field and refs. Cost:
- * with resume and append, a few system calls per shard of this worker, and the
- * journals and refs (with checksums: the blobs) of an unfinished one are read.
+ * Memory: as for a bag_writer, for each field and refs. Cost: with resume and append, a
+ * few system calls per shard of this worker, and the journals and refs (with checksums:
+ * the blobs) of an unfinished one are read.
  */
 BAGS_API bags_writer *bags_writer_open(const char *path, const bags_field *fields,
     size_t count, const bags_writer_options *options, bags_error *err);
@@ -1207,7 +1202,7 @@ typedef struct bags_entry {
  *                        renumbers the shards
  *   BAGS_ERROR_LOCKED    a recovery took the next shard before it was locked
  *   BAGS_ERROR_LIMIT     a file of 2^63 bytes, a shard number of 10^18
- *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY; what the codecs return
+ *   what the codecs return
  *
  * A datapoint that is refused, because of its fields, a value or a call out of order,
  * does not stop the writer if `err` is not NULL. If `err` is NULL, the refusal stops the
@@ -1313,7 +1308,7 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer);
 BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err);
 
 /* Remove the unfinished shard, and free the writer. Finished shards stay, and of a
- * resumed shard what existed before. NULL is accepted. */
+ * resumed shard what existed before. */
 BAGS_API void bags_writer_abort(bags_writer *writer);
 
 /* What bags_recover did with a shard, or would do. */
@@ -1368,10 +1363,9 @@ typedef struct bags_recover_report {
  *   BAGS_ERROR_CORRUPT   a shard cannot be recovered; the path has both spec.json
  *                        and shards
  *   BAGS_ERROR_ARGUMENT  shard_start is not below shard_stop; a file
- *   BAGS_ERROR_STATE, BAGS_ERROR_IO, BAGS_ERROR_LIMIT, BAGS_ERROR_MEMORY
- * *report, which may be NULL, is always written. Memory: about 256 KiB per field.
- * Cost: a few system calls per shard; journals and refs (with checksums: blobs) of
- * unfinished ones are read.
+ *   BAGS_ERROR_STATE, BAGS_ERROR_LIMIT
+ * Memory: about 256 KiB per field. Cost: a few system calls per shard; journals and
+ * refs (with checksums: blobs) of unfinished ones are read.
  */
 BAGS_API bags_code bags_recover(const char *path, const bags_recover_options *options,
     bags_recover_report *report, bags_error *err);
@@ -1401,7 +1395,7 @@ typedef struct bags_finalize_options {
  *   BAGS_ERROR_CORRUPT     there is also a spec.json; two shards with one number
  *   BAGS_ERROR_LOCKED      another process writes the checksums of a shard
  *   BAGS_ERROR_EXISTS      a writer started a shard meanwhile
- *   BAGS_ERROR_STATE, BAGS_ERROR_IO, BAGS_ERROR_LIMIT, BAGS_ERROR_MEMORY
+ *   BAGS_ERROR_STATE, BAGS_ERROR_LIMIT
  * Cost: a few system calls per shard.
  */
 BAGS_API bags_code bags_finalize(const char *path, const bags_finalize_options *options,
@@ -1448,9 +1442,8 @@ typedef struct bags_checksum_report {
  *   BAGS_ERROR_ARGUMENT    a file that belongs to a dataset; shard_start is not
  *                          below shard_stop
  *   BAGS_ERROR_IO          also a link in place of a file or shard (ELOOP)
- *   BAGS_ERROR_MEMORY; what bags_reader_open returns
- * *report, which may be NULL, is always written. Cost: reads every byte of Bags that
- * receive checksums.
+ *   what bags_reader_open returns
+ * Cost: reads every byte of Bags that receive checksums.
  */
 BAGS_API bags_code bags_checksum(const char *path, const bags_checksum_options *options,
     bags_checksum_report *report, bags_error *err);
@@ -1508,7 +1501,7 @@ typedef struct bags_reader_options {
  *   BAGS_ERROR_TYPE        spec.json has an invalid type string
  *   BAGS_ERROR_LIMIT       spec.json or a shard number is too large
  *   BAGS_ERROR_ARGUMENT    shard_start is not below shard_stop; an invalid option
- *   BAGS_ERROR_STATE, BAGS_ERROR_IO, BAGS_ERROR_MEMORY
+ *   BAGS_ERROR_STATE
  *
  * Cost: a few system calls per shard (split, or with verify_checksums: per field). No
  * table is read, and no file stays open. An unfinished shard is never mapped:
@@ -1518,8 +1511,8 @@ typedef struct bags_reader_options {
 BAGS_API bags_reader *bags_reader_open(
     const char *path, const bags_reader_options *options, bags_error *err);
 
-/* Free a reader that no thread is using; its views become invalid. Accepts NULL. Rows
- * stay the caller's to free. */
+/* Free a reader that no thread is using; its views become invalid. Rows stay the
+ * caller's to free. */
 BAGS_API void bags_reader_close(bags_reader *reader);
 
 /* Number of datapoints in all shards. */
@@ -1554,8 +1547,8 @@ typedef struct bags_shard {
 BAGS_API const bags_shard *bags_reader_shards(const bags_reader *reader, size_t *count);
 
 /* Write the path of a shard's directory to `out`, NUL-terminated: PATH/000003, or PATH
- * if the dataset is not sharded. Returns BAGS_OK or BAGS_ERROR_LIMIT: it needs more than
- * `size` bytes. Threads: any. */
+ * if the dataset is not sharded. Returns BAGS_OK or BAGS_ERROR_LIMIT: it needs more
+ * than `size` bytes. */
 BAGS_API bags_code bags_shard_path(
     const char *path, const bags_shard *shard, char *out, size_t size, bags_error *err);
 
@@ -1572,9 +1565,9 @@ typedef struct bags_field_info {
     uint64_t size;  /* bytes of these blobs */
 } bags_field_info;
 
-/* Describe a dataset. fields: NULL, or an array with an element for each field, to
- * be filled. After a failure both are unspecified. Errors of files as for
- * bags_reader_get. Threads: any. Cost: opens every Bag. */
+/* Describe a dataset. fields: NULL, or an array with an element for each field, to be
+ * filled. After a failure both are unspecified. Errors of files as for bags_reader_get.
+ * Cost: opens every Bag. */
 BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
     bags_field_info *fields, bags_error *err);
 
@@ -1587,8 +1580,8 @@ BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
  * Returns BAGS_OK, errors of files as for bags_reader_get, or
  *   BAGS_ERROR_STATE  a shard was replaced; the message names it
  *
- * Threads: any. Cost: none for local files; otherwise one round trip if Bags were opened
- * since the last call.
+ * Cost: none for local files; otherwise one round trip if Bags were opened since the
+ * last call.
  */
 BAGS_API bags_code bags_reader_check(const bags_reader *reader, bags_error *err);
 
@@ -1654,58 +1647,55 @@ typedef struct bags_row {
  *   BAGS_ERROR_STATE     the shard was replaced since the reader was opened
  *   BAGS_ERROR_MISSING   it was removed or renamed before its files were opened
  *   BAGS_ERROR_LIMIT     too large for the address space
- *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  *
- * Threads: any, each with its own row. Cost: if mapped, a few nanoseconds per item
- * and per field of the dataset, no system call and, once the row has grown, no
- * allocation. A file is opened when it is first used. Otherwise one contiguous read
- * (a slice with a large step: several) of refs.bag and of each selected field and, if
- * the index is not cached, the same of its table.
+ * Cost: if mapped, a few nanoseconds per item and per field of the dataset, no system
+ * call and, once the row has grown, no allocation. A file is opened when it is first
+ * used. Otherwise one contiguous read (a slice with a large step: several) of refs.bag
+ * and of each selected field and, if the index is not cached, the same of its table.
  */
 BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
     const bags_select *selects, size_t count, bags_row *row, bags_error *err);
 
 /* Read one blob of a datapoint: of a plain field as item 0, or an item of a sequence.
- * *out is valid like a row's views; on failure it is empty with data NULL. The row is
- * scratch and is empty afterwards. Errors and threads as for bags_reader_get, with
- * BAGS_ERROR_RANGE also for the item; it costs less. */
+ * *out is valid like a row's views; on failure it is empty with data NULL. Errors as
+ * for bags_reader_get, with BAGS_ERROR_RANGE also for the item; it costs less. */
 BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t index,
     size_t field, uint64_t item, bags_row *row, bags_view *out, bags_error *err);
 
 /* Read a plain field of the datapoints start <= i < stop. The row then has one slot
- * with an item per datapoint. A stop past the end is clamped to the length. Lifetime,
- * errors and threads as for bags_reader_get, with BAGS_ERROR_RANGE also for a
- * sequence. Cost: O(stop - start); without mmap, neighbouring blobs are one read. */
+ * with an item per datapoint. A stop past the end is clamped to the length. Lifetime and
+ * errors as for bags_reader_get, with BAGS_ERROR_RANGE also for a sequence. Cost:
+ * O(stop - start); without mmap, neighbouring blobs are one read. */
 BAGS_API bags_code bags_reader_get_range(const bags_reader *reader, uint64_t start,
     uint64_t stop, size_t field, bags_row *row, bags_error *err);
 
 /* Read a plain field of many datapoints: the row then has one slot with item i for
- * indices[i], 0 <= i < count. For several fields, use a row for each. Lifetime,
- * errors and threads as for bags_reader_get_range. Cost: O(count) if the blobs are in
- * file order, otherwise also a sort; without mmap, neighbours are one read. */
+ * indices[i], 0 <= i < count. For several fields, use a row for each. Lifetime and errors
+ * as for bags_reader_get_range. Cost: O(count) if the blobs are in file order,
+ * otherwise also a sort; without mmap, neighbours are one read. */
 BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
     const uint64_t *indices, size_t count, size_t field, bags_row *row,
     bags_error *err);
 
 /* Start to read datapoints from the disk, all at once, so that reading them soon
- * afterwards finds them in memory. It waits for the refs and tables on the way, not
- * for the blobs. selects, errors and threads as for bags_reader_get; the row is
- * scratch and is empty afterwards. Cost: about a microsecond per blob in memory. */
+ * afterwards finds them in memory. It waits for the refs and tables on the way, not for
+ * the blobs. selects and errors as for bags_reader_get. Cost: about a microsecond per blob
+ * in memory. */
 BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count, bags_row *row, bags_error *err);
 
-/* Announce to the processor that mapped datapoints will be read next, so that it
- * waits for all of them at once: for about 64 small ones in random order. Only plain
- * fields of files that were used before. A hint: no result, and no error; indices may
- * be out of range. selects as for bags_reader_get. Threads: any. Cost: a few
- * nanoseconds per field and datapoint. */
+/* Announce to the processor that mapped datapoints will be read next, so that it waits
+ * for all of them at once: for about 64 small ones in random order. Only plain fields
+ * of files that were used before. A hint: no result, and no error; indices may be out
+ * of range. selects as for bags_reader_get. Cost: a few nanoseconds per field and
+ * datapoint. */
 BAGS_API void bags_reader_touch(const bags_reader *reader, const uint64_t *indices,
     size_t count, const bags_select *selects, size_t select_count);
 
-/* How many items a sequence has in a datapoint, in *count; 1 for a plain field. No
- * blob is read. The row is scratch and is empty afterwards. Errors and threads as for
- * bags_reader_get. Cost: reads refs, and opens the field's Bag. */
+/* How many items a sequence has in a datapoint, in *count; 1 for a plain field. No blob
+ * is read. Errors as for bags_reader_get. Cost: reads refs, and opens the field's
+ * Bag. */
 BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     size_t field, bags_row *row, uint64_t *count, bags_error *err);
 
@@ -1716,15 +1706,14 @@ typedef struct bags_ref {
 } bags_ref;
 
 /* Which blobs belong to a datapoint: refs[i] for each field i. They exist: a ref that
- * exceeds its Bag is BAGS_ERROR_CORRUPT. No blob is read. The row is scratch and is
- * empty afterwards. Errors and threads as for bags_reader_get; on failure, refs is
- * unspecified. Cost: reads refs, and opens the Bags of all fields. */
+ * exceeds its Bag is BAGS_ERROR_CORRUPT. No blob is read. Errors as for
+ * bags_reader_get; on failure, refs is unspecified. Cost: reads refs, and opens the
+ * Bags of all fields. */
 BAGS_API bags_code bags_reader_refs(const bags_reader *reader, uint64_t index,
     bags_row *row, bags_ref *refs, bags_error *err);
 
 /* The blob of refs.bag for a datapoint, `count` fields with these types: *out is valid
- * until the scratch is reused or freed. Returns BAGS_OK or BAGS_ERROR_MEMORY. Threads:
- * any, each with its own scratch. */
+ * until the scratch is reused or freed. Returns BAGS_OK or BAGS_ERROR_MEMORY. */
 BAGS_API bags_code bags_refs_encode(const bags_type *types, const bags_ref *refs,
     size_t count, bags_buffer *scratch, bags_view *out, bags_error *err);
 
@@ -1743,16 +1732,15 @@ typedef struct bags_column {
  * View a plain field of shard i, 0 <= i < the count of bags_reader_shards, as a
  * column: an array [length, ...], without a copy, if all blobs have one size.
  *
- * *out is valid like a row's views, its offsets until the row is reused or freed. The
- * row is scratch and is empty afterwards. If mapped, at most the offsets are copied,
- * 8 bytes per blob; otherwise everything is. The data has no alignment.
+ * *out is valid like a row's views, its offsets until the row is reused or freed. If
+ * mapped, at most the offsets are copied, 8 bytes per blob; otherwise everything is.
+ * The data has no alignment.
  *
  * Returns BAGS_OK, what bags_reader_get returns, or
  *   BAGS_ERROR_RANGE  no such shard; the field is a sequence; or its blobs are not
  *                     in the order of the datapoints: use bags_reader_get_range
  *
- * Threads: any, each with its own row. Cost: O(length) to check the table and, the
- * first time, the shard's refs.
+ * Cost: O(length) to check the table and, the first time, the shard's refs.
  */
 BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     size_t field, bags_row *row, bags_column *out, bags_error *err);
@@ -1772,8 +1760,7 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
  *
  * The row is scratch and is empty afterwards. Errors as for bags_reader_column.
  *
- * Threads: any, each with its own row. Cost: O(1); the first time with in_order, O(length)
- * to check the shard's refs.
+ * Cost: O(1); the first time with in_order, O(length) to check the shard's refs.
  */
 BAGS_API bags_code bags_reader_blobs(const bags_reader *reader, uint64_t shard,
     size_t field, bool in_order, bags_row *row, bags_range *out, bags_error *err);
@@ -1817,15 +1804,15 @@ BAGI_INLINE bool bags_row_owns(const bags_row *row, const void *data) {
  *   BAGS_ERROR_TYPE   no codec for the type: use bags_row_bytes
  *   BAGS_ERROR_CORRUPT, BAGS_ERROR_VALUE, BAGS_ERROR_LIMIT
  *                     not a blob of this type, or too large to decode
- *   BAGS_ERROR_MEMORY; what a codec that you added returns
+ *   what a codec that you added returns
  *
- * Threads: any, each with its own row and scratch. Cost: the codec's. Built-in codecs
- * copy only arrays that are not aligned for their dtype, or not in native byte order.
+ * Cost: the codec's. Built-in codecs copy only arrays that are not aligned for their
+ * dtype, or not in native byte order.
  */
 BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     bags_buffer *scratch, bags_value *out, bags_error *err);
 
-/* Free a row's memory and make it {0} again. NULL is accepted. */
+/* Free a row's memory and make it {0} again. */
 BAGS_API void bags_row_free(bags_row *row);
 
 #ifndef BAGS_NO_VERIFY
@@ -1904,13 +1891,12 @@ typedef struct bags_verify_report {
  * unreadable file. One damaged byte may be reported at several places.
  *
  * Returns BAGS_OK, or the code of the first fault, or of what ended the work:
- * BAGS_ERROR_MISSING (no such path, or not a dataset), BAGS_ERROR_ARGUMENT (an
- * invalid option), BAGS_ERROR_MEMORY, BAGS_ERROR_IO (the directory cannot be
- * listed). *report, which may be NULL, is always written.
+ * BAGS_ERROR_MISSING (no such path, or not a dataset), BAGS_ERROR_ARGUMENT (an invalid
+ * option), BAGS_ERROR_MEMORY, BAGS_ERROR_IO (the directory cannot be listed).
  *
- * Threads: any. Files are read, not mapped. Memory: about 512 KiB, 16 bytes per
- * shard, 1 KiB per field, and with decode one blob. Cost: reads all tables and refs;
- * with checksums or decode, the blobs too.
+ * Files are read, not mapped. Memory: about 512 KiB, 16 bytes per shard, 1 KiB per
+ * field, and with decode one blob. Cost: reads all tables and refs; with checksums or
+ * decode, the blobs too.
  */
 BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *options,
     bags_verify_report *report, bags_error *err);
