@@ -80,7 +80,7 @@
  *     Three variants are read. v1 is drawn above and is the one that is written.
  *     v2 (granular 0.20 and 0.21): the table has no leading 0, and an empty Bag
  *     has 0 bytes. split (granular 0.22 and later): the table stays in NAME.idx,
- *     and there is no refs.bag: blob i of every field belongs to datapoint i.
+ *     and refs.bag is missing: blob i of every field belongs to datapoint i.
  *
  *     NAME.crc       optional, ignored by Python readers: checksums of NAME.bag.
  *                    CRC of blob 0 | ... | CRC of blob N-1 | trailer
@@ -620,7 +620,7 @@ typedef struct bags_env {
 /* Write the error of a hook that returned `error` for a path: "pets/id.bag: cannot
  * open: No such file or directory", or the hook's own reason (explain). `doing` is what
  * failed: "open". io and err may be NULL. Returns the code: BAGS_ERROR_MISSING,
- * _EXISTS, _LOCKED, _MEMORY, _STATE (ESTALE) or _IO; 0 is no failure. */
+ * _EXISTS, _LOCKED, _MEMORY, _STATE (ESTALE) or _IO; BAGS_OK for 0. */
 BAGS_API bags_code bags_fail_io(
     const bags_io *io, int error, const char *path, const char *doing, bags_error *err);
 
@@ -1270,7 +1270,7 @@ BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err);
  * items is, again, bags_again(first), ..., bags_again(first + n - 1), and new items can
  * only follow the last blob of the field. Otherwise it is BAGS_ERROR_VALUE.
  *
- * Returns UINT64_MAX, to which no value can refer, if there is no such field, or for
+ * Returns UINT64_MAX, to which no value can refer, if the field does not exist, or for
  * NULL.
  */
 BAGS_API uint64_t bags_writer_next(const bags_writer *writer, const char *field);
@@ -1770,13 +1770,13 @@ BAGI_INLINE struct bagi_slot *bagi_row_slots(const bags_row *row) {
     return (struct bagi_slot *)(void *)row->slots.data;
 }
 
-/* Number of items in a slot: 1 for a plain field of one datapoint; 0 if there is no
- * such slot. */
+/* Number of items in a slot: 1 for a plain field of one datapoint; 0 if the slot
+ * does not exist. */
 BAGI_INLINE size_t bags_row_length(const bags_row *row, size_t slot) {
     return row && slot < row->length ? bagi_row_slots(row)[slot].length : 0;
 }
 
-/* An item's encoded blob; an empty view if there is no such item. Valid as described
+/* An item's encoded blob; an empty view if it does not exist. Valid as described
  * for bags_reader_get. Cost: O(1). */
 BAGI_INLINE bags_view bags_row_bytes(const bags_row *row, size_t slot, size_t item) {
     bags_view none = {NULL, 0};
@@ -2357,7 +2357,7 @@ static int bagi_local_make_dir(BAGI_USER, const char *path) {
     return bagi_windows_call(path, bagi_windows_make_dir);
 }
 
-/* Some file systems cannot sync a directory, and some users may not. That is no
+/* Some file systems cannot sync a directory, and some users may not. That is not a
  * failure, since nothing else could be done; a failing disk (EIO) is one. */
 static int bagi_local_sync_dir(BAGI_USER, const char *path) {
     HANDLE handle = NULL;
@@ -5518,7 +5518,7 @@ typedef struct bagi_record {
     uint32_t spec;     /* CRC of the same */
     uint32_t bound;    /* what the trailers of all its checksums contain, ... */
     bool is_bound;     /* ... if that is known */
-    bool missing;      /* there is no spec.json */
+    bool missing;      /* spec.json does not exist */
 } bagi_record;
 
 /* How a Bag is opened. */
@@ -8508,7 +8508,7 @@ BAGI_COLD static bags_code bagi_fail_finalized(
         writer->shown);
 }
 
-/* Fail if the dataset is no longer the one that this writer opened, or with
+/* Fail unless the dataset is still the one that this writer opened, or with
  * BAGS_ERROR_EXISTS if bags_finalize renumbers it. */
 BAGI_COLD static bags_code bagi_writer_check_last(
     const bags_writer *writer, bags_error *err) {
@@ -9858,7 +9858,7 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
 }
 
 /* Open one shard. If the files of an unfinished one contradict each other, or nothing of
- * it is complete and now it is finished, its writer is at work: try again. On the last
+ * it is complete and now it is finished, its writer is running: try again. On the last
  * try, missing files do not exist yet. */
 BAGI_COLD static bags_code bagi_opening_shard(
     void *user, const bagi_dir *dir, size_t index) {
@@ -10334,8 +10334,8 @@ BAGS_API void bags_row_free(bags_row *row) {
 
 /* ---- refs of datapoints ---- */
 
-/* The shard of a datapoint, which the row keeps; the count of shards if there is no such
- * datapoint. */
+/* The shard of a datapoint, which the row keeps; the count of shards if the index is
+ * out of range. */
 BAGI_NOINLINE static size_t bagi_reader_search_shard(
     const bags_reader *reader, uint64_t index, bags_row *row) {
     size_t low = 0, high = reader->count;
