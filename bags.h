@@ -5274,6 +5274,10 @@ static bool bagi_files_evict(bagi_files *files, const bagi_env *env) {
  *     BAGI_V1       NAME.bag    blobs | 0 | ends
  *     BAGI_V2       NAME.bag    blobs | ends
  *     BAGI_SPLIT    NAME.bag    blobs             NAME.idx    ends
+ *
+ * bagi_bag_shape and bagi_bag_shape_split find out which. Everything else uses `table`,
+ * `limit` and `length`, and the two functions below, except for what granular 0.20 alone
+ * writes: see bagi_refs_allow_empty.
  */
 typedef enum bagi_layout { BAGI_V1, BAGI_V2, BAGI_SPLIT } bagi_layout;
 
@@ -5305,6 +5309,10 @@ struct bag_reader {
 };
 
 static bool bagi_is_split(const bag_reader *bag) { return bag->layout == BAGI_SPLIT; }
+
+/* True if a 0 precedes the ends: then blob 0 is found like any other. The checksum of the
+ * table includes it. */
+static bool bagi_has_zero(const bag_reader *bag) { return bag->layout == BAGI_V1; }
 
 /* The file that contains the blobs, their CRCs or their ends. */
 static const bagi_file *bagi_bag_file(const bag_reader *bag, int which) {
@@ -5796,7 +5804,7 @@ BAGI_COLD static void bagi_bag_ready(
     bag->random = bag_options->no_read_ahead && env->io.advise && data;
     bag->in_memory[BAGI_BLOBS] = data;
     bool crcs = !bag->verify || bag->in_memory[BAGI_CRCS];
-    if (data && ends && crcs && bag->layout == BAGI_V1) {
+    if (data && ends && crcs && bagi_has_zero(bag)) {
         bag->mapped.data = data;
         bag->mapped.table = ends - 8;
         bag->mapped.limit = bag->limit;
@@ -6376,7 +6384,7 @@ static void bagi_cursor_open(
     cursor->last = stop;
     cursor->usable = cursor->valid = true;
     cursor->budget = bag->limit > UINT64_MAX / 2 ? UINT64_MAX : 2 * bag->limit;
-    if (bag->layout == BAGI_V1)
+    if (bagi_has_zero(bag))
         cursor->table_crc = bags_crc32c(0, zero, sizeof zero);
     bagi_buffer_adopt(&cursor->bytes, &bag->env->memory);
 }
@@ -6731,7 +6739,7 @@ BAGS_API uint64_t bag_reader_length(const bag_reader *reader) {
 BAGS_API uint64_t bag_reader_size(const bag_reader *reader) {
     if (!reader)
         return 0;
-    return bagi_is_split(reader) ? reader->limit + 8 * reader->length
+    return bagi_is_split(reader) ? reader->limit + reader->table + 8 * reader->length
                                  : reader->file[BAGI_BLOBS].size;
 }
 
@@ -7717,7 +7725,8 @@ BAGI_COLD static bags_code bagi_spec_from_caller(const bags_allocator *memory,
         if (coder->fault && coder->code != BAGS_ERROR_LIMIT)
             code = bagi_fail_field(err, coder->code, name, coder->fault);
         else if (coder->codec == bags_registry_find(NULL, type->name) &&
-                 bags_type_number(type, 0, &bytes) && bytes == 0)
+                 bags_view_is(type->name, "int") && bags_type_number(type, 0, &bytes) &&
+                 bytes == 0)
             code = bags_fail(err, BAGS_ERROR_TYPE,
                 "field \"%.200s\": type \"%.200s\": an integer of 0 bytes "
                 "holds only 0",
