@@ -5789,6 +5789,40 @@ BAGI_COLD static void bagi_bag_expect(
         bagi_dir_expect(dir, bag_options->name, bagi_suffix[BAGI_CRCS]);
 }
 
+#ifdef BAGS_DEBUG
+/*
+ * What holds for a Bag that is open, besides what the head of this section states.
+ *
+ *   - without .idx the blobs, a 0 if there is one, and the ends fill the file; with it,
+ *     the blobs are at its start
+ *   - what finds a mapped blob finds all of them, or none
+ *   - a file that is mapped is not open; one that is listed belongs to a set
+ *   - a Bag that is read by offsets has its files, or their content in memory
+ */
+static void bagi_bag_assert(const bag_reader *bag) {
+    const bagi_mapped *mapped = &bag->mapped;
+    uint64_t size = bag->file[BAGI_BLOBS].size;
+    if (bagi_is_split(bag))
+        assert(bag->table == 0 && bag->limit <= size);
+    else
+        assert(bag->limit + (bagi_has_zero(bag) ? 8 : 0) == bag->table &&
+               bag->table + 8 * bag->length == size);
+    assert(bag->mapped_length == 0 || bag->mapped_length == bag->length);
+    assert(mapped->length == 0 ||
+           (mapped->length == bag->mapped_length && !bag->verify && !bag->random));
+    assert(!bag->mapped_length || (mapped->data && mapped->limit == bag->limit &&
+                                      bagi_load_u64(mapped->table) == 0));
+    for (int i = 0; i < BAGI_FILES; i++) {
+        const bagi_file *file = &bag->file[i];
+        assert(!file->handle || (file->path && !file->map));
+        assert(!file->listed || bag->files);
+        assert(!file->map || file->pins == 0);
+    }
+    assert(bag->length == 0 || bag->in_memory[BAGI_ENDS] ||
+           bagi_bag_file(bag, BAGI_ENDS)->path);
+}
+#endif
+
 /* The shape of a Bag is known, and what it keeps in memory was read: nothing fails any
  * more. Set what finds a mapped blob, and leave the files to their set. A mapped refs.bag
  * has BAGI_SLACK: it is never split, so that its table follows. */
@@ -5831,6 +5865,7 @@ BAGI_COLD static void bagi_bag_ready(
         if (bag_options->no_read_ahead)
             bagi_file_advise(bag, file, 0, file->size, BAGS_ADVICE_RANDOM);
     }
+    BAGI_CHECK(bagi_bag_assert(bag));
 }
 
 /*
@@ -9968,6 +10003,25 @@ BAGI_COLD static void bagi_reader_drop(bags_reader *reader, const bagi_spec *spe
     reader->length = reader->skipped = 0;
 }
 
+#ifdef BAGS_DEBUG
+/* What holds for a reader as long as it is open: the datapoints of its shards follow one
+ * another, in the order of their numbers, and are all that it has; a Bag is only open
+ * before it is used if its shard is unfinished, which has a datapoint then. */
+static void bagi_reader_assert(const bags_reader *reader) {
+    uint64_t length = 0;
+    assert(reader->spec.types && reader->spec.coders && reader->has_mutexes);
+    assert(reader->sharded || reader->count <= 1);
+    for (size_t i = 0; i < reader->count; i++) {
+        const bags_shard *shard = &reader->shards[i];
+        assert(shard->start == length && (shard->digits > 0) == reader->sharded);
+        assert(i == 0 || shard->number > shard[-1].number);
+        assert(!reader->parts[i].bags || (shard->unfinished && shard->length));
+        length += shard->length;
+    }
+    assert(reader->length == length);
+}
+#endif
+
 /* A reader that has a path and options, and no shards yet. */
 BAGI_COLD static bags_reader *bagi_reader_new(
     const char *path, const bags_reader_options *options, bags_error *err) {
@@ -10065,8 +10119,10 @@ BAGS_API BAGI_COLD bags_reader *bags_reader_open(
     }
     bagi_dir_free(&dir);
     reader->spec = *spec; /* the reader's from here on */
-    if (!code)
+    if (!code) {
+        BAGI_CHECK(bagi_reader_assert(reader));
         return reader;
+    }
     *err = why;
     bags_reader_close(reader);
     return NULL;
