@@ -790,10 +790,10 @@ BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
 BAGS_API bags_code bag_reader_get_range(const bag_reader *reader, uint64_t start,
     uint64_t stop, bags_buffer *scratch, bags_range *out, bags_error *err);
 
-/* Read many blobs: out[i] becomes blob indices[i], for 0 <= i < count. Lifetime and errors
- * as for bag_reader_get. Cost: O(count), and a sort if the indices are not sorted;
- * meanwhile, about 120 bytes of memory per index. Without mmap, blobs are read in file
- * order, each once, neighbours with one read. */
+/* Read many blobs: out[i] becomes blob indices[i], for 0 <= i < count. Lifetime and
+ * errors as for bag_reader_get. Cost: O(count), and a sort if the indices are not
+ * sorted; meanwhile, about 120 bytes of memory per index. Without mmap, blobs are read
+ * in file order, each once, neighbours with one read. */
 BAGS_API bags_code bag_reader_get_many(const bag_reader *reader,
     const uint64_t *indices, size_t count, bags_buffer *scratch, bags_view *out,
     bags_error *err);
@@ -1134,19 +1134,20 @@ typedef struct bags_writer_options {
  * is an error. Fields may be in any order; on disk they are sorted by name.
  *
  * resume: pass the fields, shard_start and shard_stop that were used before. An
- * unfinished shard of this worker is recovered, as by bags_recover, and continued; after
- * it, or if there is none, the next number follows this worker's last shard. Continue
- * after the first bags_writer_resumed inputs of this worker. Other worker numbers are only
- * noticed if they leave a gap. A finished unsharded dataset cannot be resumed.
+ * unfinished shard of this worker is recovered, as by bags_recover, and continued;
+ * after it, or if there is none, the next number follows this worker's last shard.
+ * Continue after the first bags_writer_resumed inputs of this worker. Other worker
+ * numbers are only noticed if they leave a gap. A finished unsharded dataset cannot be
+ * resumed.
  *
  * append: pass only new inputs. The next shards are numbered after this worker's own;
  * after bags_finalize, where only `append` is accepted, after all that exist. An
  * unfinished shard of this worker is refused, unless it is an empty directory, or the
  * first and without a datapoint.
  *
- * With either, new shards have checksums, and .idx files, if the first finished shard has
- * them; requesting what it lacks is an error. If no shard is finished, `checksum` and
- * `keep_idx` decide. An unfinished shard without checksums is refused if they are
+ * With either, new shards have checksums, and .idx files, if the first finished shard
+ * has them; requesting what it lacks is an error. If no shard is finished, `checksum`
+ * and `keep_idx` decide. An unfinished shard without checksums is refused if they are
  * requested, or if others have them.
  *
  * Returns the writer, to be ended with bags_writer_close or bags_writer_abort, or
@@ -1663,15 +1664,15 @@ BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t inde
     size_t field, uint64_t item, bags_row *row, bags_view *out, bags_error *err);
 
 /* Read a plain field of the datapoints start <= i < stop. The row then has one slot
- * with an item per datapoint. A stop past the end is clamped to the length. Lifetime and
- * errors as for bags_reader_get, with BAGS_ERROR_RANGE also for a sequence. Cost:
+ * with an item per datapoint. A stop past the end is clamped to the length. Lifetime
+ * and errors as for bags_reader_get, with BAGS_ERROR_RANGE also for a sequence. Cost:
  * O(stop - start); without mmap, neighbouring blobs are one read. */
 BAGS_API bags_code bags_reader_get_range(const bags_reader *reader, uint64_t start,
     uint64_t stop, size_t field, bags_row *row, bags_error *err);
 
 /* Read a plain field of many datapoints: the row then has one slot with item i for
- * indices[i], 0 <= i < count. For several fields, use a row for each. Lifetime and errors
- * as for bags_reader_get_range. Cost: O(count) if the blobs are in file order,
+ * indices[i], 0 <= i < count. For several fields, use a row for each. Lifetime and
+ * errors as for bags_reader_get_range. Cost: O(count) if the blobs are in file order,
  * otherwise also a sort; without mmap, neighbours are one read. */
 BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
     const uint64_t *indices, size_t count, size_t field, bags_row *row,
@@ -1679,8 +1680,8 @@ BAGS_API bags_code bags_reader_get_many(const bags_reader *reader,
 
 /* Start to read datapoints from the disk, all at once, so that reading them soon
  * afterwards finds them in memory. It waits for the refs and tables on the way, not for
- * the blobs. selects and errors as for bags_reader_get. Cost: about a microsecond per blob
- * in memory. */
+ * the blobs. selects and errors as for bags_reader_get. Cost: about a microsecond per
+ * blob in memory. */
 BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     const uint64_t *indices, size_t count, const bags_select *selects,
     size_t select_count, bags_row *row, bags_error *err);
@@ -5276,8 +5277,8 @@ static bool bagi_files_evict(bagi_files *files, const bagi_env *env) {
  *     BAGI_SPLIT    NAME.bag    blobs             NAME.idx    ends
  *
  * bagi_bag_shape and bagi_bag_shape_split find out which. Everything else uses `table`,
- * `limit` and `length`, and the two functions below, except for what granular 0.20 alone
- * writes: see bagi_refs_allow_empty.
+ * `limit` and `length`, and the two functions below, except for what granular 0.20
+ * alone writes: see bagi_refs_allow_empty.
  */
 typedef enum bagi_layout { BAGI_V1, BAGI_V2, BAGI_SPLIT } bagi_layout;
 
@@ -5310,8 +5311,8 @@ struct bag_reader {
 
 static bool bagi_is_split(const bag_reader *bag) { return bag->layout == BAGI_SPLIT; }
 
-/* True if a 0 precedes the ends: then blob 0 is found like any other. The checksum of the
- * table includes it. */
+/* True if a 0 precedes the ends: then blob 0 is found like any other. The checksum of
+ * the table includes it. */
 static bool bagi_has_zero(const bag_reader *bag) { return bag->layout == BAGI_V1; }
 
 /* The file that contains the blobs, their CRCs or their ends. */
@@ -5579,9 +5580,9 @@ BAGI_COLD static bags_code bagi_bag_shape(
 }
 
 /* The shape of a Bag with an index file; a torn last entry is ignored. A standalone one
- * may end in a table, whose shape is known then: if the index lists that table, it is not
- * needed. A valid v1 table that differs is an error, since either may be right; any other
- * is taken for bytes of blobs. */
+ * may end in a table, whose shape is known then: if the index lists that table, it is
+ * not needed. A valid v1 table that differs is an error, since either may be right; any
+ * other is taken for bytes of blobs. */
 BAGI_COLD static bags_code bagi_bag_shape_split(
     bag_reader *bag, const bagi_bag_options *bag_options, bags_error *err) {
     const bagi_file *file = &bag->file[BAGI_BLOBS];
@@ -5715,9 +5716,9 @@ BAGI_COLD static bags_code bagi_crcs_read_trailer(
     return code;
 }
 
-/* Check what costs O(1) of the sidecar of a Bag whose shape is known: it is complete, of a
- * Bag of this shape and name. A Bag of a dataset may be read as a standalone one, and a
- * standalone one may be renamed. */
+/* Check what costs O(1) of the sidecar of a Bag whose shape is known: it is complete,
+ * of a Bag of this shape and name. A Bag of a dataset may be read as a standalone one,
+ * and a standalone one may be renamed. */
 BAGI_COLD static bags_code bagi_crcs_check(const bag_reader *bag, const bagi_dir *dir,
     const bagi_bag_options *bag_options, bags_error *err) {
     const bagi_file *blobs = &bag->file[BAGI_BLOBS];
@@ -5824,8 +5825,8 @@ static void bagi_bag_assert(const bag_reader *bag) {
 #endif
 
 /* The shape of a Bag is known, and what it keeps in memory was read: nothing fails any
- * more. Set what finds a mapped blob, and leave the files to their set. A mapped refs.bag
- * has BAGI_SLACK: it is never split, so that its table follows. */
+ * more. Set what finds a mapped blob, and leave the files to their set. A mapped
+ * refs.bag has BAGI_SLACK: it is never split, so that its table follows. */
 BAGI_COLD static void bagi_bag_ready(
     bag_reader *bag, const bagi_bag_options *bag_options) {
     const bagi_env *env = bag->env;
@@ -8246,9 +8247,9 @@ static void bagi_bags_free(const bagi_env *env, bag_reader **bags, size_t count)
 }
 
 /* Open the Bags of an unfinished shard, for bagi_prefix_scan: one per field, then refs,
- * which is opened first, so that the fields cover what it refers to. If it does not list
- * a datapoint (*listed, also after a failure), the others stay NULL. Free them with
- * bagi_bags_free, also after a failure. */
+ * which is opened first, so that the fields cover what it refers to. If it does not
+ * list a datapoint (*listed, also after a failure), the others stay NULL. Free them
+ * with bagi_bags_free, also after a failure. */
 BAGI_COLD static bags_code bagi_unfinished_open(const bagi_dir *dir,
     const bagi_spec *spec, const bagi_bag_options *bag_options, bagi_files *files,
     bag_reader ***out, bool *listed, bags_error *err) {
@@ -9303,9 +9304,8 @@ BAGI_COLD static bags_code bagi_writer_scan(
     bool exists = true, listed = false;
     bags_code code = BAGS_OK;
     bag_options.verify_checksums = bagi_dir_has(dir, "refs", ".crc", &code, err);
-    if (code)
-        return code;
-    code = bagi_check_checksums(dir->shown, bag_options.verify_checksums, err);
+    if (!code)
+        code = bagi_check_checksums(dir->shown, bag_options.verify_checksums, err);
     if (code)
         return code;
     if (bag_options.verify_checksums) {
@@ -9603,9 +9603,9 @@ BAGI_COLD static bags_code bagi_writer_resume_single(bags_writer *writer) {
     return code || found.length ? code : bagi_writer_claim(writer);
 }
 
-/* What exists at the path is only looked at to be continued, or if other workers may have
- * written it. An unsharded dataset is claimed at once, a shard when its first datapoint
- * arrives. */
+/* What exists at the path is checked if it may be continued, or if other workers may
+ * have written it. An unsharded dataset is claimed at once, a shard when its first
+ * datapoint arrives. */
 BAGS_API BAGI_COLD bags_writer *bags_writer_open(const char *path,
     const bags_field *fields, size_t count, const bags_writer_options *options,
     bags_error *err) {
@@ -9629,18 +9629,18 @@ BAGS_API BAGI_COLD bags_writer *bags_writer_open(const char *path,
     for (size_t i = 0; i < count && !code; i++)
         writer->slots[i].order = bagi_spec_find(&writer->spec, fields[i].name);
     bool exists = bagi_kind(env, writer->path, &code, failure) != BAGS_PATH_NONE;
-    bool look = exists && (resume || sharded);
-    if (!code && look)
+    bool check = exists && (resume || sharded);
+    if (!code && check)
         code = bagi_dir_open(&dir, env, writer->path, "", failure);
-    if (look)
+    if (check)
         single = bagi_is_single(&dir, &code, failure);
     if (single && resume)
         code = bagi_check_mixed(&dir, failure);
-    if (!code && look && sharded)
+    if (!code && check && sharded)
         code = bagi_writer_check_single(writer);
-    if (!code && look && !single)
+    if (!code && check && !single)
         code = bagi_shard_list_read(env, writer->path, &list, failure);
-    if (!code && look && sharded) {
+    if (!code && check && sharded) {
         code = bagi_writer_check_names(writer, &list, &finalized);
         if (!code && resume)
             code = bagi_writer_follow(writer, &list);
@@ -9651,7 +9651,7 @@ BAGS_API BAGI_COLD bags_writer *bags_writer_open(const char *path,
             "%s: is a sharded dataset; resume it with the shard options that "
             "it was started with",
             writer->shown);
-    } else if (!code && look) {
+    } else if (!code && check) {
         bagi_writer_resume_single(writer);
     } else if (!code && !sharded) {
         bagi_writer_claim(writer);
@@ -10004,9 +10004,9 @@ BAGI_COLD static void bagi_reader_drop(bags_reader *reader, const bagi_spec *spe
 }
 
 #ifdef BAGS_DEBUG
-/* What holds for a reader as long as it is open: the datapoints of its shards follow one
- * another, in the order of their numbers, and are all that it has; a Bag is only open
- * before it is used if its shard is unfinished, which has a datapoint then. */
+/* What holds for a reader as long as it is open: the datapoints of its shards follow
+ * one another, in the order of their numbers, and are all that it has; a Bag is only
+ * open before it is used if its shard is unfinished, which has a datapoint then. */
 static void bagi_reader_assert(const bags_reader *reader) {
     uint64_t length = 0;
     assert(reader->spec.types && reader->spec.coders && reader->has_mutexes);
@@ -11611,9 +11611,10 @@ static bags_code bagi_verify_range(bagi_verifying *run, const bag_reader *bag,
 }
 
 /* Check a Bag that is open, of a field or, for field spec->count, refs.bag; and its
- * checksums. One whose checksums are those of a Bag with more blobs or fewer has its table
- * in the wrong place: nothing in it means anything. A missing codec is not a fault of the
- * files; that it refuses the type's arguments is one. A standalone Bag has no spec. */
+ * checksums. One whose checksums are those of a Bag with more blobs or fewer has its
+ * table in the wrong place: nothing in it means anything. A missing codec is not a
+ * fault of the files; that it refuses the type's arguments is one. A standalone Bag has
+ * no spec. */
 BAGI_COLD static bags_code bagi_verify_bag(
     bagi_verifying *run, bag_reader *bag, size_t field) {
     const bagi_spec *spec = run->spec;
