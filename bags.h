@@ -748,12 +748,9 @@ BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
 BAGS_API bags_view bagi_bag_get(
     const bag_reader *reader, uint64_t index, bags_buffer *scratch, bags_error *err);
 
-/* Private: false if the blob is not found in this way, or its entries are
- * invalid. */
-BAGI_INLINE bool bagi_mapped_get(
+/* Private: a blob that exists; false if its entries are invalid. */
+BAGI_INLINE bool bagi_mapped_blob(
     const bagi_mapped *mapped, uint64_t index, bags_view *out) {
-    if (BAGI_UNLIKELY(index >= mapped->length))
-        return false;
     uint64_t start = bagi_load_u64(mapped->table + 8 * index);
     uint64_t stop = bagi_load_u64(mapped->table + 8 * (index + 1));
     if (BAGI_UNLIKELY(stop > mapped->limit))
@@ -766,6 +763,13 @@ BAGI_INLINE bool bagi_mapped_get(
     out->data = mapped->data + start;
     out->size = (size_t)size;
     return true;
+}
+
+/* Private: false also if the blob is not found in this way. */
+BAGI_INLINE bool bagi_mapped_get(
+    const bagi_mapped *mapped, uint64_t index, bags_view *out) {
+    return !BAGI_UNLIKELY(index >= mapped->length) &&
+           bagi_mapped_blob(mapped, index, out);
 }
 
 BAGI_INLINE bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
@@ -2850,6 +2854,8 @@ BAGS_API uint64_t bagi_load_u64(const unsigned char *data);
 BAGS_API uint64_t bags_load(const void *data, size_t size, bool big_endian);
 BAGS_API void bags_store(void *data, size_t size, bool big_endian, uint64_t number);
 BAGS_API bags_view bags_range_get(const bags_range *range, size_t i);
+BAGS_API bool bagi_mapped_blob(
+    const bagi_mapped *mapped, uint64_t index, bags_view *out);
 BAGS_API bool bagi_mapped_get(
     const bagi_mapped *mapped, uint64_t index, bags_view *out);
 BAGS_API bags_code bag_reader_get(const bag_reader *reader, uint64_t index,
@@ -10700,7 +10706,8 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
         return code;
     /* Mapped blobs are found at once. Those that are read, and all slots if the items
      * moved while they were collected, are set at the end, by bagi_row_place. */
-    size_t before = row->items.capacity; /* a growth may return to old memory */
+    size_t space = row->items.capacity / sizeof(bags_view); /* more than `total` */
+    bool moved = false;
     const bags_ref *refs = bagi_row_refs(row);
     if (BAGI_UNLIKELY(reader->env.io.expect != NULL))
         bagi_reader_expect(reader, (size_t)row->shard, selects, count);
@@ -10712,8 +10719,11 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
         slot->field = bagi_select_field(selects, i);
         code = bagi_select_find(
             reader, part, index, slot->field, select, refs, &bag, &steps, err);
-        if (!code)
+        if (!code && BAGI_UNLIKELY(steps.count >= space - total)) {
             code = bagi_row_reserve(row, total + steps.count, err);
+            space = row->items.capacity / sizeof(bags_view);
+            moved = true;
+        }
         if (code)
             return code;
         bags_view *items = bagi_row_items(row) + total;
@@ -10727,7 +10737,7 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
             continue;
         }
         for (uint64_t at = steps.first; steps.count > 0; steps.count--) {
-            if (BAGI_UNLIKELY(!bagi_mapped_get(&bag->mapped, at, items))) {
+            if (BAGI_UNLIKELY(!bagi_mapped_blob(&bag->mapped, at, items))) {
                 code = bag_reader_get(bag, at, &row->data, items, err);
                 if (code)
                     return code; /* what is wrong with its entries */
@@ -10736,7 +10746,7 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
             items++;
         }
     }
-    if (BAGI_UNLIKELY(spans > 0 || row->items.capacity != before))
+    if (BAGI_UNLIKELY(spans > 0 || moved))
         code = bagi_row_place(row, count, spans, err);
     if (code)
         return code;

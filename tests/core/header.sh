@@ -89,7 +89,7 @@ separate() { # a library in one language, its caller in another
 inlined() {
     case $1 in
     *++*) printf 'bagi_%s\n' bag_get ;;
-    *) printf 'bagi_%s\n' bag_get load_u64 mapped_get row_slots ;;
+    *) printf 'bagi_%s\n' bag_get load_u64 mapped_blob mapped_get row_slots ;;
     esac
 }
 
