@@ -121,6 +121,8 @@ def column(directory, source):
               'bytes of the largest stack frame': max(calls.values()),
               'bytes of stack, deepest call': calls.deepest()}
     column['bytes of code, -Os'] = object_size(compile_one(directory, source, '-Os')[1])
+    column['bytes of code without checksums, -O2'] = object_size(
+        compile_one(directory, source, '-O2', '-DBAGS_NO_CHECKSUM')[1])
     return column
 
 
