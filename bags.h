@@ -6745,24 +6745,24 @@ BAGS_API BAGI_COLD bag_reader *bag_reader_open_memory(
     if (!env)
         return NULL;
     bag_reader *reader = (bag_reader *)bagi_alloc(&env->memory, sizeof *reader, err);
-    bags_code code = reader ? BAGS_OK : BAGS_ERROR_MEMORY;
-    bagi_file *file = reader ? &reader->file[BAGI_BLOBS] : NULL;
-    if (!code) {
-        reader->env = env;
-        file->path = bagi_print(&env->memory, err, "(memory)");
-        file->shown = file->path;
-        file->size = size;
-        file->map = (const unsigned char *)data;
-        code = file->path ? BAGS_OK : BAGS_ERROR_MEMORY;
+    if (!reader) {
+        bagi_standalone_free(env, NULL);
+        return NULL;
     }
+    bagi_file *file = &reader->file[BAGI_BLOBS];
+    reader->env = env;
+    file->path = bagi_print(&env->memory, err, "(memory)");
+    file->shown = file->path;
+    file->size = size;
+    file->map = (const unsigned char *)data;
+    bags_code code = file->path ? BAGS_OK : BAGS_ERROR_MEMORY;
     if (!code)
         code = bagi_bag_shape(reader, options->allow_empty_file, err);
     if (!code)
         code = bagi_bag_entries(reader, BAGI_ENDS, false, err);
     if (!code)
         bagi_bag_ready(reader, &bag_options);
-    if (reader)
-        file->map = NULL; /* the caller's: not to be unmapped */
+    file->map = NULL; /* the caller's: not to be unmapped */
     if (!code)
         return reader;
     bagi_standalone_free(env, reader);
@@ -11217,7 +11217,7 @@ BAGI_COLD static bags_code bagi_recover_shard(
     bags_recovered done = {dir->path, BAGS_RECOVERY_NOTHING, 0, 0, ""};
     bags_writer_options options = BAGI_ZERO;
     bags_error why;
-    bagi_left left;
+    bagi_left left = BAGI_LEFT_FINISHED;
     bagi_scan found;
     (void)index;
     options.no_sync = work->options.no_sync;
