@@ -6,8 +6,10 @@
  *     index_build.c  to build an index       none
  *     index_find.c   datapoints by key       none
  *     resample.c     images of another size  none
+ *     warp.c         images transformed      none  -lm
  *     order.c        shuffled orders         none
  *     loader.c       batches; with order.c   none  -lm -pthread
+ *                    and warp.c
  *     worker.c       workers on clusters     none
  *     tokens.c       windows and packing     none
  */
@@ -166,7 +168,11 @@ bags_code bags_index_get_many(const bags_index *index, const uint64_t *positions
  * Resize images as Pillow does. No library.
  * ====================================================================== */
 
-typedef enum bags_filter { BAGS_FILTER_BILINEAR, BAGS_FILTER_BICUBIC } bags_filter;
+typedef enum bags_filter {
+    BAGS_FILTER_BILINEAR,
+    BAGS_FILTER_BICUBIC,
+    BAGS_FILTER_NEAREST /* of bags_warp, and of the loader: for masks of classes */
+} bags_filter;
 
 /* A part of an image, in pixels from its upper left corner; pixel (x, y) is the
  * square from (x, y) to (x + 1, y + 1). Fractions are allowed. */
@@ -209,6 +215,133 @@ typedef struct bags_box {
 bags_code bags_resample(const bags_image *image, const void *pixels, size_t stride,
     const bags_box *box, bags_filter filter, uint32_t width, uint32_t height,
     bags_buffer *scratch, void *out, size_t out_stride, bags_error *err);
+
+/* ========================================================================
+ * >>warp
+ * Transform images, and change their colours, as Pillow and torchvision do. No library.
+ * ====================================================================== */
+
+/* Whole pixels of an image. */
+typedef struct bags_part {
+    uint32_t left, top, width, height;
+} bags_part;
+
+/*
+ * Transform an image by a matrix of 3 x 3 numbers, row by row. The pixel (x, y) of the
+ * result is the image's colour at (u / w, v / w), or the fill colour if that is outside:
+ *
+ *     u = matrix[0] * (x + 0.5) + matrix[1] * (y + 0.5) + matrix[2]
+ *     v = matrix[3] * (x + 0.5) + matrix[4] * (y + 0.5) + matrix[5]
+ *     w = matrix[6] * (x + 0.5) + matrix[7] * (y + 0.5) + matrix[8]
+ *
+ * The result is, bit for bit, that of Pillow's image.transform for the modes L and RGB,
+ * with AFFINE and the first six numbers if the last row is 0 0 1, and PERSPECTIVE and the
+ * first eight if only its last number is 1. Where u / w is not a number, Pillow's result
+ * is undefined; here it is the fill colour. Nothing is averaged where the image becomes
+ * smaller. (Where a compiler fuses multiplications and additions, a pixel may differ by
+ * one.)
+ *
+ *   image       the shape of the entire image: uint8, 1 to 4 channels, each on its own
+ *   part        what the pixels are of; NULL: all. Where more is needed, its edge is
+ *               repeated
+ *   pixels      the first row of the part
+ *   stride      bytes from one row to the next, at least a row; 0: one row
+ *   matrix      finite; a last row of 0 0 x divides all by x
+ *   fill        one byte per channel; NULL: 0
+ *   width       of the result, in pixels, from 1
+ *   height      of the result
+ *   out         receives height rows of width * channels bytes, and must not overlap
+ *               the pixels
+ *   out_stride  like stride
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_ARGUMENT  not uint8; 0 or more than 4 channels; an unknown filter; a
+ *                        width or height of 0; a stride smaller than a row; a matrix
+ *                        that is not finite or whose last row is 0
+ *   BAGS_ERROR_RANGE     the part is not within the image
+ *   BAGS_ERROR_LIMIT     a side above 2^30 pixels; too large for the address space
+ *
+ * Threads: any. Cost: per pixel of the result 4 (bicubic: 16) pixels of the image. No
+ * memory.
+ */
+bags_code bags_warp(const bags_image *image, const bags_part *part, const void *pixels,
+    size_t stride, const double matrix[9], bags_filter filter,
+    const unsigned char *fill, uint32_t width, uint32_t height, void *out,
+    size_t out_stride, bags_error *err);
+
+/* The part of an image that bags_warp needs; at least a pixel. */
+bags_part bags_warp_part(
+    const bags_image *image, const double matrix[9], uint32_t width, uint32_t height);
+
+/* Numbers from low to high, each as likely as the others. {0, 0}: the default. */
+typedef struct bags_interval {
+    double low, high;
+} bags_interval;
+
+/* What is drawn for each image. {0} changes nothing. */
+typedef struct bags_warp_options {
+    bags_interval degrees; /* turn clockwise around the centre; within -360 and 360 */
+    bags_interval scale;   /* from 0.01 to 100, above 1: larger; {0, 0}: 1 */
+    bags_interval shear_x, shear_y; /* degrees, within -89 and 89 */
+    bags_interval translate_x;      /* to the right, as a part of the width, and */
+    bags_interval translate_y;      /* down, of the height; within -1 and 1 */
+    double perspective; /* move each corner inwards, by up to half this part of each side;
+                           0 to 0.65 */
+    unsigned char fill[3]; /* colour of what is outside of the image */
+} bags_warp_options;
+
+/*
+ * Draw the matrix of an image for bags_warp, whose result has the image's size. Without
+ * perspective, it is that of torchvision's affine with these degrees, shifts, scale and
+ * shears, bit for bit if sine and cosine are.
+ *
+ *   options  in range, as bags_loader_open requires
+ *   random   a random number; equal ones draw equal numbers
+ */
+void bags_warp_draw(const bags_warp_options *options, uint64_t random, uint32_t width,
+    uint32_t height, double matrix[9]);
+
+/* out = a * b; it may be one of them. As transformations of pixels of the result, b comes
+ * first. */
+void bags_matrix_times(const double a[9], const double b[9], double out[9]);
+
+/* How colours are changed: factors, where 1 changes nothing, and a part of the circle of
+ * hues, where 0 does not; and in which order: each of 0, 1, 2, 3 once. */
+typedef struct bags_jitter {
+    double brightness, contrast, saturation; /* 0 to 1000 */
+    double hue;                              /* -0.5 to 0.5 */
+    unsigned char order[4];
+} bags_jitter;
+
+/* What is drawn for each image, in an order that is drawn, too, as ColorJitter of
+ * torchvision does. {0, 0}: not changed. */
+typedef struct bags_jitter_options {
+    bags_interval brightness, contrast, saturation; /* within 0 and 1000 */
+    bags_interval hue;                              /* within -0.5 and 0.5 */
+} bags_jitter_options;
+
+/* Draw how the colours of an image are changed; equal random numbers draw equal ones. */
+void bags_jitter_draw(
+    const bags_jitter_options *options, uint64_t random, bags_jitter *jitter);
+
+/*
+ * Change the colours of an image in its memory. The result is, bit for bit, that of
+ * torchvision's adjust_brightness, adjust_contrast, adjust_saturation and adjust_hue for
+ * images of Pillow, applied in this order.
+ *
+ *   image   the shape of the pixels: uint8, 1 or 3 channels
+ *   pixels  the first row of the image
+ *   stride  bytes from one row to the next, at least a row; 0: one row
+ *
+ * Returns BAGS_OK or
+ *   BAGS_ERROR_ARGUMENT  not such an image; a number out of range; an invalid order
+ *   BAGS_ERROR_LIMIT     a side above 2^30 pixels; too large for the address space
+ *
+ * Threads: any. Cost: each pixel once for each number that changes something, for the
+ * contrast twice. No memory.
+ */
+bags_code bags_jitter_apply(const bags_image *image, void *pixels, size_t stride,
+    const bags_jitter *jitter, bags_error *err);
 
 /* ========================================================================
  * >>loader

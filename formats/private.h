@@ -199,6 +199,11 @@ static inline uint64_t format_random(uint64_t *state) {
     return format_mix(*state += FORMAT_GOLDEN);
 }
 
+/* At least 0 and below 1. */
+static inline double format_uniform(uint64_t *state) {
+    return (double)(format_random(state) >> 11) / 9007199254740992.0;
+}
+
 /* ---- what order.c and loader.c share ---- */
 
 /* What the memory of a bags_order contains. */
