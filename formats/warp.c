@@ -17,6 +17,13 @@
 #include <emmintrin.h>
 #endif
 
+/* Calls with constants become loops of their own. */
+#ifdef __GNUC__
+#define WARP_INLINE static inline __attribute__((always_inline))
+#else
+#define WARP_INLINE static inline
+#endif
+
 #define WARP_CHUNK 64
 #define WARP_MOST_SIDE ((uint32_t)1 << 30)
 #define WARP_FIXED 65536.0 /* steps per pixel of Pillow's nearest neighbours */
@@ -31,10 +38,21 @@ typedef struct warp_quad {
     __m128d low, high;
 } warp_quad;
 
-static inline warp_quad warp_load(const unsigned char *from, size_t channels) {
-    int bytes = 0;
+/* Of three channels the byte before is loaded, too, unless it is the first pixel: three
+ * loads cost more than all that follows. */
+WARP_INLINE warp_quad warp_load(
+    const unsigned char *first, size_t at, size_t channels) {
+    const unsigned char *from = first + at;
+    int bytes = from[0];
     warp_quad q;
-    memcpy(&bytes, from, channels);
+    if (channels == 2)
+        bytes |= from[1] << 8;
+    else if (channels == 3 && at == 0)
+        bytes |= from[1] << 8 | from[2] << 16;
+    else if (channels > 2)
+        memcpy(&bytes, channels == 3 ? from - 1 : from, sizeof bytes);
+    if (channels == 3 && at > 0)
+        bytes = (int)((unsigned)bytes >> 8);
     __m128i zero = _mm_setzero_si128();
     __m128i words = _mm_unpacklo_epi8(_mm_cvtsi32_si128(bytes), zero);
     __m128i numbers = _mm_unpacklo_epi16(words, zero);
@@ -43,31 +61,32 @@ static inline warp_quad warp_load(const unsigned char *from, size_t channels) {
     return q;
 }
 
-static inline warp_quad warp_add(warp_quad a, warp_quad b) {
+WARP_INLINE warp_quad warp_add(warp_quad a, warp_quad b) {
     a.low = _mm_add_pd(a.low, b.low);
     a.high = _mm_add_pd(a.high, b.high);
     return a;
 }
 
-static inline warp_quad warp_subtract(warp_quad a, warp_quad b) {
+WARP_INLINE warp_quad warp_subtract(warp_quad a, warp_quad b) {
     a.low = _mm_sub_pd(a.low, b.low);
     a.high = _mm_sub_pd(a.high, b.high);
     return a;
 }
 
-static inline warp_quad warp_times(warp_quad a, double factor) {
+WARP_INLINE warp_quad warp_times(warp_quad a, double factor) {
     a.low = _mm_mul_pd(a.low, _mm_set1_pd(factor));
     a.high = _mm_mul_pd(a.high, _mm_set1_pd(factor));
     return a;
 }
 
 /* Rounded towards 0, and clamped to 0 .. 255. */
-static inline void warp_store(warp_quad q, unsigned char *to, size_t channels) {
+WARP_INLINE void warp_store(warp_quad q, unsigned char *to, size_t channels) {
     __m128i numbers =
         _mm_unpacklo_epi64(_mm_cvttpd_epi32(q.low), _mm_cvttpd_epi32(q.high));
     __m128i words = _mm_packs_epi32(numbers, numbers);
-    int bytes = _mm_cvtsi128_si32(_mm_packus_epi16(words, words));
-    memcpy(to, &bytes, channels);
+    unsigned bytes = (unsigned)_mm_cvtsi128_si32(_mm_packus_epi16(words, words));
+    for (size_t i = 0; i < channels; i++)
+        to[i] = (unsigned char)(bytes >> 8 * i);
 }
 
 #else
@@ -77,32 +96,33 @@ typedef struct warp_quad {
     double at[4];
 } warp_quad;
 
-static inline warp_quad warp_load(const unsigned char *from, size_t channels) {
+WARP_INLINE warp_quad warp_load(
+    const unsigned char *first, size_t at, size_t channels) {
     warp_quad q = {{0, 0, 0, 0}};
     for (size_t i = 0; i < channels; i++)
-        q.at[i] = from[i];
+        q.at[i] = first[at + i];
     return q;
 }
 
-static inline warp_quad warp_add(warp_quad a, warp_quad b) {
+WARP_INLINE warp_quad warp_add(warp_quad a, warp_quad b) {
     for (int i = 0; i < 4; i++)
         a.at[i] += b.at[i];
     return a;
 }
 
-static inline warp_quad warp_subtract(warp_quad a, warp_quad b) {
+WARP_INLINE warp_quad warp_subtract(warp_quad a, warp_quad b) {
     for (int i = 0; i < 4; i++)
         a.at[i] -= b.at[i];
     return a;
 }
 
-static inline warp_quad warp_times(warp_quad a, double factor) {
+WARP_INLINE warp_quad warp_times(warp_quad a, double factor) {
     for (int i = 0; i < 4; i++)
         a.at[i] *= factor;
     return a;
 }
 
-static inline void warp_store(warp_quad q, unsigned char *to, size_t channels) {
+WARP_INLINE void warp_store(warp_quad q, unsigned char *to, size_t channels) {
     for (size_t i = 0; i < channels; i++)
         to[i] = (unsigned char)(q.at[i] <= 0     ? 0
                                 : q.at[i] >= 255 ? 255
@@ -155,47 +175,61 @@ static void warp_find_points(
 }
 
 /* False for NaN, too. */
-static inline bool warp_is_inside(const warp_state *s, double u, double v) {
+WARP_INLINE bool warp_is_inside(const warp_state *s, double u, double v) {
     return u >= 0 && u < s->width && v >= 0 && v < s->height;
 }
 
 /* Rounded down. The library's floor is a call where the processor has no instruction. */
-static inline int32_t warp_floor(double x) {
+WARP_INLINE int32_t warp_floor(double x) {
     int32_t whole = (int32_t)x;
     return whole - (x < whole);
 }
 
-static inline int32_t warp_clamp(int32_t i, int32_t last) {
+WARP_INLINE int32_t warp_clamp(int32_t i, int32_t last) {
     return i < 0 ? 0 : i > last ? last : i;
 }
 
-static inline const unsigned char *warp_row(const warp_state *s, int32_t y) {
-    return s->pixels + (size_t)warp_clamp(y, s->last_y) * s->stride;
+/* Where the pixels x to x + count - 1 of the rows y to y + count - 1 are; count is 2 or
+ * 4. */
+typedef struct warp_offsets {
+    size_t columns[4], rows[4];
+} warp_offsets;
+
+WARP_INLINE void warp_find_offsets(const warp_state *s, int32_t x, int32_t y,
+    int32_t count, size_t channels, warp_offsets *o) {
+    x -= s->left;
+    y -= s->top;
+    bool inside = x >= 0 && y >= 0 && x <= s->last_x - (count - 1) &&
+                  y <= s->last_y - (count - 1);
+    for (int32_t i = 0; i < count; i++) {
+        int32_t column = inside ? x + i : warp_clamp(x + i, s->last_x);
+        int32_t row = inside ? y + i : warp_clamp(y + i, s->last_y);
+        o->columns[i] = (size_t)column * channels;
+        o->rows[i] = (size_t)row * s->stride;
+    }
 }
 
-static inline size_t warp_column(const warp_state *s, int32_t x, size_t channels) {
-    return (size_t)warp_clamp(x, s->last_x) * channels;
-}
-
-static inline warp_quad warp_between(warp_quad a, warp_quad b, double part) {
+WARP_INLINE warp_quad warp_between(warp_quad a, warp_quad b, double part) {
     return warp_add(a, warp_times(warp_subtract(b, a), part));
 }
 
-static inline void warp_bilinear(
+WARP_INLINE void warp_bilinear(
     const warp_state *s, double u, double v, unsigned char *out, size_t channels) {
     int32_t x = warp_floor(u - 0.5), y = warp_floor(v - 0.5);
     double right = u - 0.5 - x, down = v - 0.5 - y;
-    const unsigned char *a = warp_row(s, y - s->top), *b = warp_row(s, y + 1 - s->top);
-    size_t from = warp_column(s, x - s->left, channels);
-    size_t to = warp_column(s, x + 1 - s->left, channels);
-    warp_quad upper = warp_between(
-        warp_load(a + from, channels), warp_load(a + to, channels), right);
-    warp_quad lower = warp_between(
-        warp_load(b + from, channels), warp_load(b + to, channels), right);
+    warp_offsets o;
+    warp_find_offsets(s, x, y, 2, channels, &o);
+    const unsigned char *from = s->pixels;
+    warp_quad upper =
+        warp_between(warp_load(from, o.rows[0] + o.columns[0], channels),
+            warp_load(from, o.rows[0] + o.columns[1], channels), right);
+    warp_quad lower =
+        warp_between(warp_load(from, o.rows[1] + o.columns[0], channels),
+            warp_load(from, o.rows[1] + o.columns[1], channels), right);
     warp_store(warp_between(upper, lower, down), out, channels);
 }
 
-static inline warp_quad warp_cubic(
+WARP_INLINE warp_quad warp_cubic(
     warp_quad a, warp_quad b, warp_quad c, warp_quad d, double part) {
     warp_quad one = warp_subtract(c, a);
     warp_quad two = warp_times(warp_subtract(a, b), 2);
@@ -206,41 +240,53 @@ static inline warp_quad warp_cubic(
     return warp_add(b, warp_times(sum, part));
 }
 
-static inline void warp_bicubic(
+WARP_INLINE void warp_bicubic(
     const warp_state *s, double u, double v, unsigned char *out, size_t channels) {
     int32_t x = warp_floor(u - 0.5), y = warp_floor(v - 0.5);
     double right = u - 0.5 - x, down = v - 0.5 - y;
-    size_t at[4];
+    warp_offsets o;
     warp_quad lines[4];
-    for (int32_t i = 0; i < 4; i++)
-        at[i] = warp_column(s, x - 1 + i - s->left, channels);
-    for (int32_t i = 0; i < 4; i++) {
-        const unsigned char *row = warp_row(s, y - 1 + i - s->top);
+    warp_find_offsets(s, x - 1, y - 1, 4, channels, &o);
+    for (int i = 0; i < 4; i++)
         lines[i] =
-            warp_cubic(warp_load(row + at[0], channels), warp_load(row + at[1], channels),
-                warp_load(row + at[2], channels), warp_load(row + at[3], channels), right);
-    }
+            warp_cubic(warp_load(s->pixels, o.rows[i] + o.columns[0], channels),
+                warp_load(s->pixels, o.rows[i] + o.columns[1], channels),
+                warp_load(s->pixels, o.rows[i] + o.columns[2], channels),
+                warp_load(s->pixels, o.rows[i] + o.columns[3], channels), right);
     warp_store(
         warp_cubic(lines[0], lines[1], lines[2], lines[3], down), out, channels);
 }
 
-/* The number of channels is a constant of each call, so that copies need no loop. */
-static inline void warp_sample(const warp_state *s, const warp_points *p, size_t count,
-    unsigned char *out, size_t channels) {
+WARP_INLINE void warp_sample(const warp_state *state, const warp_points *p, size_t count,
+    unsigned char *out, size_t channels, bags_filter filter) {
+    const warp_state copy = *state, *s = &copy; /* which `out` cannot overlap */
     for (size_t i = 0; i < count; i++, out += channels) {
         double u = p->u[i], v = p->v[i];
         if (!warp_is_inside(s, u, v))
             memcpy(out, s->fill, channels);
-        else if (s->filter == BAGS_FILTER_BILINEAR)
+        else if (filter == BAGS_FILTER_BILINEAR)
             warp_bilinear(s, u, v, out, channels);
-        else if (s->filter == BAGS_FILTER_BICUBIC)
+        else if (filter == BAGS_FILTER_BICUBIC)
             warp_bicubic(s, u, v, out, channels);
         else
             memcpy(out,
-                warp_row(s, (int32_t)v - s->top) +
-                    warp_column(s, (int32_t)u - s->left, channels),
+                s->pixels +
+                    (size_t)warp_clamp((int32_t)v - s->top, s->last_y) * s->stride +
+                    (size_t)warp_clamp((int32_t)u - s->left, s->last_x) * channels,
                 channels);
     }
+}
+
+WARP_INLINE void warp_sample_as(const warp_state *s, const warp_points *p, size_t count,
+    unsigned char *out, bags_filter filter) {
+    if (s->channels == 3)
+        warp_sample(s, p, count, out, 3, filter);
+    else if (s->channels == 1)
+        warp_sample(s, p, count, out, 1, filter);
+    else if (s->channels == 2)
+        warp_sample(s, p, count, out, 2, filter);
+    else
+        warp_sample(s, p, count, out, 4, filter);
 }
 
 /* Pillow adds steps up for nearest neighbours: in units of 2^-16 of a pixel, if something
@@ -274,12 +320,12 @@ static void warp_all(
             size_t count = width - x < WARP_CHUNK ? width - x : WARP_CHUNK;
             unsigned char *to = out + x * channels;
             warp_find_points(s, x, y, count, &p);
-            switch (channels) {
-            case 1: warp_sample(s, &p, count, to, 1); break;
-            case 2: warp_sample(s, &p, count, to, 2); break;
-            case 3: warp_sample(s, &p, count, to, 3); break;
-            default: warp_sample(s, &p, count, to, 4); break;
-            }
+            if (s->filter == BAGS_FILTER_BILINEAR)
+                warp_sample_as(s, &p, count, to, BAGS_FILTER_BILINEAR);
+            else if (s->filter == BAGS_FILTER_BICUBIC)
+                warp_sample_as(s, &p, count, to, BAGS_FILTER_BICUBIC);
+            else
+                warp_sample_as(s, &p, count, to, BAGS_FILTER_NEAREST);
             p.u[0] = p.u[count];
             p.v[0] = p.v[count];
         }
