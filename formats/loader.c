@@ -2,7 +2,7 @@
  * loader.c - batches of tensors from datasets, shuffled, by several threads.
  *
  * It needs no library but the threads of POSIX or Windows, and libm; which datapoints
- * are in a batch is order.c's answer.
+ * are in a batch is order.c's answer, and warp.c transforms images.
  *
  * A thread makes entire batches. They are in a ring of slots, of which batch number
  * t, counted from the start without those that a seek dropped, has slot t % slots:
@@ -172,6 +172,9 @@ typedef struct loader_column {
     size_t item_size; /* bytes, if stacked */
     uint64_t span;    /* of a window: items from its first to its last */
     float *scale;     /* of float images: 256 values for each channel */
+    bool by_matrix;   /* images are transformed, not resized */
+    bags_warp_options warp; /* copies */
+    bags_jitter_options jitter;
 } loader_column;
 
 /* How much of a tensor's memory is used. */
@@ -216,6 +219,7 @@ typedef struct loader_worker {
     bags_select *selects;
     unsigned char **targets; /* for a window or a piece, in each tensor */
     loader_thread id;
+    float scale[3 * 256]; /* of an image whose mean or std a callback chose */
     size_t unwatched; /* bytes decoded since it last checked `stopping` */
 } loader_worker;
 
@@ -531,14 +535,8 @@ static bags_code loader_store_bytes(
 
 /* ---- images ---- */
 
-typedef struct loader_rectangle {
-    uint32_t left, top, width, height;
-} loader_rectangle;
-
-/* At least 0 and below 1. */
-static double loader_uniform(uint64_t *state) {
-    return (double)(format_random(state) >> 11) / 9007199254740992.0;
-}
+/* True unless it is 0, also if it is NaN. */
+static bool loader_is_set(float x) { return !(x >= 0 && x <= 0); }
 
 /* 0 .. most. */
 static uint64_t loader_below(uint64_t *state, uint64_t most) {
@@ -548,15 +546,18 @@ static uint64_t loader_below(uint64_t *state, uint64_t most) {
     return most == UINT64_MAX ? random : random % (most + 1);
 }
 
-/* What RandomResizedCrop of torchvision does with its default parameters. */
-static loader_rectangle loader_crop_random(uint64_t *state, const bags_image *image) {
-    const double least = 3.0 / 4, most = 4.0 / 3;
+/* What RandomResizedCrop of torchvision does. */
+static bags_part loader_crop_random(
+    const loader_column *c, uint64_t *state, const bags_image *image) {
+    const double least = c->given.aspect.low, most = c->given.aspect.high;
+    const double part = c->given.area.high - c->given.area.low;
     double width = (double)image->width, height = (double)image->height;
-    loader_rectangle r = {0, 0, image->width, image->height};
+    bags_part r = {0, 0, image->width, image->height};
     for (int i = 0; i < 10; i++) {
-        double area = width * height * (0.08 + 0.92 * loader_uniform(state));
+        double area =
+            width * height * (c->given.area.low + part * format_uniform(state));
         double aspect =
-            exp(log(least) + (log(most) - log(least)) * loader_uniform(state));
+            exp(log(least) + (log(most) - log(least)) * format_uniform(state));
         double w = rint(sqrt(area * aspect)), h = rint(sqrt(area / aspect));
         if (w >= 1 && w <= width && h >= 1 && h <= height) {
             r.width = (uint32_t)w;
@@ -567,9 +568,9 @@ static loader_rectangle loader_crop_random(uint64_t *state, const bags_image *im
         }
     }
     if (width / height < least)
-        height = rint(width / least);
+        height = fmax(rint(width / least), 1);
     else if (width / height > most)
-        width = rint(height * most);
+        width = fmax(rint(height * most), 1);
     r.height = (uint32_t)height;
     r.width = (uint32_t)width;
     r.top = (image->height - r.height) / 2;
@@ -582,11 +583,18 @@ static uint32_t loader_half_even(uint32_t x) {
     return x / 2 + (x % 2 && x / 2 % 2 ? 1 : 0);
 }
 
-/* Pixels in memory. */
+/* An image on its way to a tensor. */
 typedef struct loader_image {
-    bags_image image;
+    bags_image image; /* of the pixels */
     const unsigned char *pixels;
     size_t stride;
+    bool owned;       /* the pixels are in the worker's memory, and may be changed */
+    bags_image whole; /* the entire image, */
+    bags_part crop;   /* the rectangle that is loaded, */
+    bags_part part;   /* and, of an image to be transformed, what the pixels are of */
+    uint32_t width, height; /* what the crop is resized to; then the middle is cut out */
+    bool flip_x, flip_y;
+    bags_load_draw draw;
 } loader_image;
 
 /* Memory for an image of uint8. Each step has a buffer of its own, which grows to the
@@ -604,37 +612,111 @@ static bags_code loader_reserve_pixels(
     return bags_buffer_reserve(buffer, size, err);
 }
 
+/* What a float image has for each of the 256 values of each channel, with the
+ * arithmetic of NumPy and torchvision in float32. */
+static void loader_make_scale(
+    size_t channels, const float *mean, const float *std, float *out) {
+    for (size_t i = 0; i < 256 * channels; i++) {
+        float deviation = std[i / 256];
+        volatile float value = (float)(i % 256) / 255.0f;
+        value = value - mean[i / 256];
+        out[i] = loader_is_set(deviation) ? value / deviation : value;
+    }
+}
+
+/* From the result to the entire image: mirrored, scaled and moved to the crop, and then
+ * to what the warp transforms to it. */
+static void loader_make_matrix(
+    const loader_column *c, const bags_load_item *item, loader_image *p) {
+    double *m = p->draw.matrix;
+    uint32_t sides[2] = {c->given.width, c->given.height};
+    double scale[2] = {(double)p->crop.width / p->width, (double)p->crop.height / p->height};
+    double start[2] = {
+        p->crop.left + loader_half_even(p->width - sides[0]) * scale[0],
+        p->crop.top + loader_half_even(p->height - sides[1]) * scale[1]};
+    bool flip[2] = {p->flip_x, p->flip_y};
+    double crop[9] = {0, 0, 0, 0, 0, 0, 0, 0, 1};
+    for (int i = 0; i < 2; i++) {
+        crop[4 * i] = flip[i] ? -scale[i] : scale[i];
+        crop[3 * i + 2] = flip[i] ? start[i] + sides[i] * scale[i] : start[i];
+    }
+    memcpy(m, crop, sizeof crop);
+    if (!c->given.warp)
+        return;
+    bags_warp_draw(
+        &c->warp, format_key(item->random, 1), p->whole.width, p->whole.height, m);
+    bags_matrix_times(m, crop, m);
+    for (int i = 0; i < 9 && (m[8] < 1 || m[8] > 1); i++)
+        m[i] /= i < 8 ? m[8] : 1;
+}
+
+/* Choose everything about an image whose size is known. */
+static bags_code loader_plan(const loader_column *c, const bags_load_item *item,
+    uint64_t *random, loader_image *p, bags_error *err) {
+    static const bags_jitter none = {1, 1, 1, 0, {0, 1, 2, 3}};
+    const bags_load_field *g = &c->given;
+    bool wide = p->whole.width > p->whole.height;
+    p->crop.width = p->whole.width;
+    p->crop.height = p->whole.height;
+    p->width = g->width;
+    p->height = g->height;
+    if (g->crop == BAGS_CROP_RANDOM)
+        p->crop = loader_crop_random(c, random, &p->whole);
+    if (g->crop == BAGS_CROP_CENTER) {
+        uint64_t side = g->resize;
+        uint64_t longer = wide ? side * p->whole.width / p->whole.height
+                               : side * p->whole.height / p->whole.width;
+        if (longer > INT32_MAX)
+            return bags_fail(err, BAGS_ERROR_LIMIT,
+                "image too narrow (%" PRIu32 " x %" PRIu32 ")", p->whole.width,
+                p->whole.height);
+        p->width = (uint32_t)(wide ? longer : side);
+        p->height = (uint32_t)(wide ? side : longer);
+    }
+    memcpy(p->draw.mean, g->mean, sizeof g->mean);
+    memcpy(p->draw.std, g->std, sizeof g->std);
+    p->draw.jitter = none;
+    if (g->jitter)
+        bags_jitter_draw(&c->jitter, format_key(item->random, 2), &p->draw.jitter);
+    if (c->by_matrix)
+        loader_make_matrix(c, item, p);
+    return g->draw ? g->draw(g->user, item, &p->whole, &p->draw, err) : BAGS_OK;
+}
+
 /* Of a JPEG, decode only a rectangle; with `scaled` to a fraction of the size that
  * is still as large as requested. */
 static bags_code loader_decode_jpeg(loader_worker *w, const loader_column *c,
-    bags_view blob, uint64_t *random, loader_image *p, bags_error *err) {
+    const bags_load_item *item, uint64_t *random, loader_image *p, bags_error *err) {
     const bags_loader_images *images = &w->loader->images;
     bags_jpeg_options options;
     memset(&options, 0, sizeof options);
     options.orient = c->given.orient;
     options.allow_trailing = true;
-    bags_code code = images->jpeg_probe(blob, &options, &p->image, err);
+    bags_code code = images->jpeg_probe(item->blob, &options, &p->whole, err);
+    if (!code)
+        code = loader_plan(c, item, random, p, err);
     if (code)
         return code;
-    if (c->given.crop == BAGS_CROP_RANDOM) {
-        loader_rectangle r = loader_crop_random(random, &p->image);
-        uint32_t scale = 1;
-        while (c->given.scaled && scale < 8 &&
-               r.width / (2 * scale) >= c->given.width &&
-               r.height / (2 * scale) >= c->given.height)
-            scale *= 2;
-        options.scale = scale;
-        options.left = r.left / scale;
-        options.top = r.top / scale;
-        options.width = r.width / scale;
-        options.height = r.height / scale;
-        code = images->jpeg_probe(blob, &options, &p->image, err);
-    }
+    p->part = p->crop;
+    if (c->by_matrix)
+        p->part = bags_warp_part(
+            &p->whole, p->draw.matrix, c->given.width, c->given.height);
+    uint32_t scale = 1;
+    while (c->given.scaled && scale < 8 &&
+           p->crop.width / (2 * scale) >= c->given.width &&
+           p->crop.height / (2 * scale) >= c->given.height)
+        scale *= 2;
+    options.scale = scale;
+    options.left = p->part.left / scale;
+    options.top = p->part.top / scale;
+    options.width = p->part.width / scale;
+    options.height = p->part.height / scale;
+    code = images->jpeg_probe(item->blob, &options, &p->image, err);
     if (!code)
         code = loader_reserve_pixels(&w->pixels, &p->image, err);
     if (!code)
         code = images->jpeg_decode(
-            blob, &options, w->pixels.data, w->pixels.capacity, 0, err);
+            item->blob, &options, w->pixels.data, w->pixels.capacity, 0, err);
     p->pixels = w->pixels.data;
     return code;
 }
@@ -712,96 +794,133 @@ static bags_code loader_convert_channels(
 }
 
 /* Resize, unless it has this size. */
-static bags_code loader_resize(loader_worker *w, const loader_column *c,
-    loader_image *p, uint32_t width, uint32_t height, bags_error *err) {
+static bags_code loader_resize(
+    loader_worker *w, const loader_column *c, loader_image *p, bags_error *err) {
     bags_image image = p->image;
-    if (image.width == width && image.height == height)
+    if (!c->by_matrix && image.width == p->width && image.height == p->height)
         return BAGS_OK;
-    image.width = width;
-    image.height = height;
-    size_t stride = (size_t)width * image.channels;
+    image.width = c->by_matrix ? c->given.width : p->width;
+    image.height = c->by_matrix ? c->given.height : p->height;
+    size_t stride = (size_t)image.width * image.channels;
     bags_code code = loader_reserve_pixels(&w->resized, &image, err);
-    if (!code)
+    p->whole.channels = image.channels;
+    if (!code && c->by_matrix)
+        code = bags_warp(&p->whole, &p->part, p->pixels, p->stride, p->draw.matrix,
+            c->given.filter, c->warp.fill, image.width, image.height, w->resized.data,
+            stride, err);
+    else if (!code)
         code = w->loader->images.resample(&p->image, p->pixels, p->stride, NULL,
-            c->given.filter, width, height, &w->resampling, w->resized.data, stride,
-            err);
+            c->given.filter, image.width, image.height, &w->resampling,
+            w->resized.data, stride, err);
     p->image = image;
     p->pixels = w->resized.data;
     p->stride = stride;
+    p->owned = true;
     return code;
 }
 
-/* Write pixels with left and right mirrored, normalised, or channels first. */
-static void loader_store_pixels(
-    const loader_column *c, const loader_image *p, bool flip, unsigned char *to) {
+/* Change the colours of the image, which has its final size. */
+static bags_code loader_jitter(
+    loader_worker *w, const loader_column *c, loader_image *p, bags_error *err) {
+    size_t row = (size_t)c->given.width * p->image.channels;
+    p->image.width = c->given.width;
+    p->image.height = c->given.height;
+    if (!p->owned) {
+        bags_code code = loader_reserve_pixels(&w->resized, &p->image, err);
+        if (code)
+            return code;
+        for (uint32_t y = 0; y < p->image.height; y++)
+            memcpy(w->resized.data + y * row, p->pixels + y * p->stride, row);
+        p->pixels = w->resized.data;
+        p->stride = row;
+    }
+    unsigned char *pixels = w->resized.data + (p->pixels - w->resized.data);
+    return bags_jitter_apply(&p->image, pixels, p->stride, &p->draw.jitter, err);
+}
+
+/* Write pixels mirrored, normalised, or channels first. */
+static void loader_store_pixels(const loader_column *c, const loader_image *p,
+    const float *scales, unsigned char *to) {
     size_t width = c->given.width, height = c->given.height;
     size_t channels = p->image.channels;
     size_t step_x = c->given.nchw ? 1 : channels;
     size_t step_y = step_x * width;
     size_t step_c = c->given.nchw ? width * height : 1;
+    bool flip_x = p->flip_x && !c->by_matrix, flip_y = p->flip_y && !c->by_matrix;
     float *real = (float *)(void *)to;
     for (size_t y = 0; y < height; y++)
         for (size_t k = 0; k < channels; k++) {
-            const unsigned char *from = p->pixels + y * p->stride + k;
+            const unsigned char *from =
+                p->pixels + (flip_y ? height - 1 - y : y) * p->stride + k;
             size_t at = y * step_y + k * step_c;
-            const float *scale = c->scale ? c->scale + 256 * k : NULL;
-            if (flip)
+            const float *scale = scales ? scales + 256 * k : NULL;
+            if (flip_x)
                 from += (width - 1) * channels;
             for (size_t x = 0; x < width; x++, at += step_x) {
                 if (scale)
                     real[at] = scale[*from];
                 else
                     to[at] = *from;
-                from = flip ? from - channels : from + channels;
+                from = flip_x ? from - channels : from + channels;
             }
         }
+}
+
+/* True with this probability. 0 draws no number. */
+static bool loader_chance(uint64_t *random, double probability) {
+    return probability > 0 && format_uniform(random) >= 1 - probability;
 }
 
 /* Make an image of the requested size of a blob, or of the value that it was
  * decoded to. */
 static bags_code loader_store_image(loader_worker *w, const loader_column *c,
-    loader_blob_kind kind, bags_view blob, const bags_value *value, uint64_t random,
+    loader_blob_kind kind, const bags_load_item *item, const bags_value *value,
     unsigned char *to, bags_error *err) {
     loader_image p;
+    const float *scale = c->scale;
+    uint64_t random = item->random;
     memset(&p, 0, sizeof p);
     p.image.depth = 8;
     p.image.dtype = BAGS_DTYPE_UINT8;
-    uint32_t width = c->given.width, height = c->given.height;
-    bool flip = c->given.flip && format_random(&random) >> 63;
-    bags_code code = kind == LOADER_BLOB_JPEG
-                         ? loader_decode_jpeg(w, c, blob, &random, &p, err)
-                     : kind == LOADER_BLOB_PNG ? loader_decode_png(w, c, blob, &p, err)
-                                               : loader_image_of(value, &p, err);
+    p.flip_x = loader_chance(&random, c->given.flip_x);
+    p.flip_y = loader_chance(&random, c->given.flip_y);
+    bags_code code =
+        kind == LOADER_BLOB_JPEG  ? loader_decode_jpeg(w, c, item, &random, &p, err)
+        : kind == LOADER_BLOB_PNG ? loader_decode_png(w, c, item->blob, &p, err)
+                                  : loader_image_of(value, &p, err);
     if (code)
         return code;
     p.stride = (size_t)p.image.width * p.image.channels;
-    if (c->given.crop == BAGS_CROP_RANDOM && kind != LOADER_BLOB_JPEG) {
-        loader_rectangle r = loader_crop_random(&random, &p.image);
-        p.pixels += r.top * p.stride + (size_t)r.left * p.image.channels;
-        p.image.width = r.width;
-        p.image.height = r.height;
+    if (kind != LOADER_BLOB_JPEG) {
+        p.whole = p.image;
+        code = loader_plan(c, item, &random, &p, err);
+        p.part.width = p.image.width;
+        p.part.height = p.image.height;
     }
-    if (c->given.crop == BAGS_CROP_CENTER) {
-        uint64_t side = c->given.resize;
-        bool wide = p.image.width > p.image.height;
-        uint64_t longer = wide ? side * p.image.width / p.image.height
-                               : side * p.image.height / p.image.width;
-        if (longer > INT32_MAX)
-            return bags_fail(err, BAGS_ERROR_LIMIT,
-                "image too narrow (%" PRIu32 " x %" PRIu32 ")", p.image.width,
-                p.image.height);
-        width = (uint32_t)(wide ? longer : side);
-        height = (uint32_t)(wide ? side : longer);
+    if (kind != LOADER_BLOB_JPEG && !c->by_matrix) {
+        p.pixels += p.crop.top * p.stride + (size_t)p.crop.left * p.image.channels;
+        p.image.width = p.crop.width;
+        p.image.height = p.crop.height;
     }
-    code = loader_convert_channels(w, &p, c->given.channels, err);
     if (!code)
-        code = loader_resize(w, c, &p, width, height, err);
+        code = loader_convert_channels(w, &p, c->given.channels, err);
+    if (!code)
+        code = loader_resize(w, c, &p, err);
     if (code)
         return code;
-    p.pixels += loader_half_even(height - c->given.height) * p.stride +
-                (size_t)loader_half_even(width - c->given.width) * p.image.channels;
-    loader_store_pixels(c, &p, flip, to);
-    return BAGS_OK;
+    if (!c->by_matrix)
+        p.pixels += loader_half_even(p.height - c->given.height) * p.stride +
+                    (size_t)loader_half_even(p.width - c->given.width) *
+                        p.image.channels;
+    if (c->given.jitter || c->given.draw)
+        code = loader_jitter(w, c, &p, err);
+    if (scale && c->given.draw) {
+        loader_make_scale(p.image.channels, p.draw.mean, p.draw.std, w->scale);
+        scale = w->scale;
+    }
+    if (!code)
+        loader_store_pixels(c, &p, scale, to);
+    return code;
 }
 
 /* ---- batches ---- */
@@ -877,8 +996,8 @@ static bags_code loader_load_item(loader_worker *w, const loader_column *c,
         unsigned char *to = p->data.data + p->used.size;
         if (!code && c->image)
             code = loader_store_image(w, c,
-                c->given.decode ? LOADER_BLOB_OTHER : from->kind, item->blob, &value,
-                item->random, to, err);
+                c->given.decode ? LOADER_BLOB_OTHER : from->kind, item, &value, to,
+                err);
         else if (!code)
             code = loader_store_stacked(c, &value, to, err);
         p->used.size += code ? 0 : c->item_size;
@@ -1447,31 +1566,63 @@ static bags_code loader_find_sources(
     return BAGS_OK;
 }
 
-/* True unless it is 0, also if it is NaN. */
-static bool loader_is_set(float x) { return !(x >= 0 && x <= 0); }
-
-/* What a float image has for each of the 256 values of each channel, with the
- * arithmetic of NumPy and torchvision in float32. */
-static bool loader_make_scale(bags_loader *l, loader_column *c, bags_error *err) {
-    size_t channels = c->given.channels;
-    c->scale = (float *)loader_allocate(l, 256 * channels, sizeof(float), err);
-    for (size_t i = 0; c->scale && i < 256 * channels; i++) {
-        float deviation = c->given.std[i / 256];
-        volatile float value = (float)(i % 256) / 255.0f;
-        value = value - c->given.mean[i / 256];
-        c->scale[i] = loader_is_set(deviation) ? value / deviation : value;
+/* Check what is drawn for an image, and set the defaults. */
+static bags_code loader_check_draws(
+    loader_column *c, bags_load_field *g, bags_error *err) {
+    const bags_interval area = {0.08, 1}, aspect = {3.0 / 4, 4.0 / 3};
+    char message[200];
+    if (g->warp)
+        c->warp = *g->warp;
+    if (g->jitter)
+        c->jitter = *g->jitter;
+    const bags_warp_options *o = &c->warp;
+    const struct {
+        const char *name;
+        bags_interval given;
+        double low, high;
+    } rules[] = {
+        {"area", g->area, 1e-6, 1},
+        {"aspect", g->aspect, 0.01, 100},
+        {"scale", o->scale, 0.01, 100},
+        {"degrees", o->degrees, -360, 360},
+        {"shear_x", o->shear_x, -89, 89},
+        {"shear_y", o->shear_y, -89, 89},
+        {"translate_x", o->translate_x, -1, 1},
+        {"translate_y", o->translate_y, -1, 1},
+        {"perspective", {0, o->perspective}, 0, 0.65},
+        {"flip_x", {0, g->flip_x}, 0, 1},
+        {"flip_y", {0, g->flip_y}, 0, 1},
+        {"brightness", c->jitter.brightness, 0, 1000},
+        {"contrast", c->jitter.contrast, 0, 1000},
+        {"saturation", c->jitter.saturation, 0, 1000},
+        {"hue", c->jitter.hue, -0.5, 0.5},
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        double low = rules[i].given.low, high = rules[i].given.high;
+        bool empty = low >= 0 && low <= 0 && high >= 0 && high <= 0;
+        if (empty || (low >= rules[i].low && low <= high && high <= rules[i].high))
+            continue;
+        (void)snprintf(message, sizeof message,
+            "%s out of range (%g to %g, allowed %g to %g)", rules[i].name, low, high,
+            rules[i].low, rules[i].high);
+        return loader_fail_field(c, BAGS_ERROR_ARGUMENT, message, err);
     }
-    return c->scale != NULL;
+    if (!(g->area.high > 0))
+        g->area = area;
+    if (!(g->aspect.high > 0))
+        g->aspect = aspect;
+    return BAGS_OK;
 }
 
 /* Check the options of a field, and set the defaults. */
 static bags_code loader_check_field(
-    const bags_loader *l, const loader_column *c, bags_load_field *g, bags_error *err) {
+    const bags_loader *l, loader_column *c, bags_load_field *g, bags_error *err) {
     bool image = c->image, is_float = g->dtype == BAGS_DTYPE_FLOAT32;
     bool has_side = g->width && g->height && g->width <= LOADER_MAX_SIDE &&
                     g->height <= LOADER_MAX_SIDE;
     bool has_scale = false, is_center = g->crop == BAGS_CROP_CENTER;
-    bool has_exif = !g->decode;
+    bool has_exif = !g->decode, has_ranges = g->area.high > 0 || g->aspect.high > 0;
+    c->by_matrix = g->warp || g->filter == BAGS_FILTER_NEAREST;
     for (size_t i = 0; i < l->count; i++)
         has_exif = has_exif && c->sources[i].kind != LOADER_BLOB_OTHER;
     for (size_t i = 0; i < 3; i++)
@@ -1480,27 +1631,30 @@ static bags_code loader_check_field(
         bool broken;
         const char *what;
     } rules[] = {
-        {!image && (has_scale || g->channels || g->crop || g->resize || g->filter ||
-                       g->flip || g->nchw || g->scaled || g->orient),
+        {!image && (has_scale || has_ranges || g->channels || g->crop || g->resize ||
+                       g->filter || g->flip_x > 0 || g->flip_y > 0 || g->warp ||
+                       g->jitter || g->draw || g->nchw || g->scaled || g->orient),
             "options of images without width and height"},
         {g->dims > LOADER_MAX_DIMS || !g->dims != !g->shape || (g->dims && !g->dtype),
             "dims, at most 6, shape and dtype must be set together"},
         {g->dtype && !bags_dtype_size(g->dtype), "no such dtype"},
-        {image && !l->images.resample,
+        {image && !c->by_matrix && !l->images.resample,
             "width and height need options.images with resample"},
         {image && !has_side, "width and height must both be 1 to 65535"},
         {g->channels > 0 && g->channels != 1 && g->channels != 3,
             "channels must be 1 or 3"},
         {image && g->dims > 0, "dims and width are mutually exclusive"},
-        {g->crop > BAGS_CROP_RANDOM || g->filter > BAGS_FILTER_BICUBIC,
+        {g->crop > BAGS_CROP_RANDOM || g->filter > BAGS_FILTER_NEAREST,
             "no such crop or filter"},
         {g->resize && !is_center, "resize needs crop BAGS_CROP_CENTER"},
         {is_center && g->resize &&
                 (g->resize < g->width || g->resize < g->height ||
                     g->resize > LOADER_MAX_SIDE),
             "resize must be at least width and height"},
-        {g->scaled && g->crop != BAGS_CROP_RANDOM,
-            "scaled needs crop BAGS_CROP_RANDOM"},
+        {(g->scaled || has_ranges) && g->crop != BAGS_CROP_RANDOM,
+            "scaled, area and aspect need crop BAGS_CROP_RANDOM"},
+        {g->scaled && c->by_matrix,
+            "scaled excludes warp and BAGS_FILTER_NEAREST"},
         {g->orient && !has_exif,
             "orient needs fields of JPEG or PNG, and options.images with their "
             "functions"},
@@ -1521,7 +1675,7 @@ static bags_code loader_check_field(
     g->dtype = g->dtype ? g->dtype : BAGS_DTYPE_UINT8;
     if (!g->resize)
         g->resize = g->width > g->height ? g->width : g->height;
-    return BAGS_OK;
+    return loader_check_draws(c, g, err);
 }
 
 /* Refuse what no value of a field's type can become. */
@@ -1589,8 +1743,12 @@ static bags_code loader_column_open(
     code = loader_check_types(l, c, err);
     if (code)
         return code;
-    if (c->image && g->dtype == BAGS_DTYPE_FLOAT32 && !loader_make_scale(l, c, err))
-        return BAGS_ERROR_MEMORY;
+    if (c->image && g->dtype == BAGS_DTYPE_FLOAT32) {
+        c->scale = (float *)loader_allocate(l, 256 * g->channels, sizeof(float), err);
+        if (!c->scale)
+            return BAGS_ERROR_MEMORY;
+        loader_make_scale(g->channels, g->mean, g->std, c->scale);
+    }
     uint64_t most = g->window ? g->window : 1;
     c->span = g->window ? (g->window - 1) * g->stride + 1 : 0;
     l->windowed = l->windowed || g->window;
@@ -2106,6 +2264,25 @@ static bags_code loader_hash_dataset(
     return BAGS_OK;
 }
 
+/* Hash what is drawn for the images of a field. */
+static uint64_t loader_hash_draws(uint64_t hash, const loader_column *c) {
+    const bags_load_field *g = &c->given;
+    const bags_warp_options *o = &c->warp;
+    const bags_jitter_options *j = &c->jitter;
+    const bags_interval all[] = {g->area, g->aspect, {g->flip_x, g->flip_y}, o->degrees,
+        o->scale, o->shear_x, o->shear_y, o->translate_x, o->translate_y,
+        {o->perspective, 0}, j->brightness, j->contrast, j->saturation, j->hue};
+    hash = loader_hash_bytes(hash, g->name, strlen(g->name));
+    hash = loader_hash_number(hash, (uint64_t)g->crop);
+    for (size_t i = 0; i < 2 * sizeof all / sizeof *all; i++) {
+        double number = i % 2 ? all[i / 2].high : all[i / 2].low;
+        uint64_t bits;
+        memcpy(&bits, &number, sizeof bits);
+        hash = loader_hash_number(hash, bits);
+    }
+    return hash;
+}
+
 /* Hash the datasets, and the options that determine the order. */
 static bags_code loader_hash_all(bags_loader *l, bags_error *err) {
     const bags_order *o = &l->order;
@@ -2136,6 +2313,9 @@ static bags_code loader_hash_all(bags_loader *l, bags_error *err) {
         order = loader_hash_number(order, o->length);
     if (l->options.sampler)
         order = loader_hash_number(order, l->options.sampler_hash);
+    for (size_t i = 0; i < l->column_count; i++)
+        if (l->columns[i].given.warp || l->columns[i].given.jitter)
+            order = loader_hash_draws(order, &l->columns[i]);
     l->data_hash = (uint32_t)(data >> 32);
     l->order_hash = (uint32_t)(order >> 32);
     l->hashed = true;
@@ -2154,9 +2334,8 @@ static const char *const loader_state_members[] = {
     "the batch size differs",
     "the number of datasets differs",
     "the datasets differ in length, fields, types or content",
-    "tokens, sampler, selections, replacement, chunk, window, weights, in_order or "
-    "drop_last "
-    "differ",
+    "tokens, sampler, selections, replacement, chunk, window, weights, in_order, "
+    "drop_last, warp or jitter differ",
 };
 
 enum {

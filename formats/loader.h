@@ -524,6 +524,13 @@ typedef struct bags_load_item {
                         the same for all fields and items of a datapoint */
 } bags_load_item;
 
+/* What a callback that changes images receives: what was drawn for one. */
+typedef struct bags_load_draw {
+    double matrix[9];      /* see bags_warp */
+    bags_jitter jitter;    /* see bags_jitter_apply */
+    float mean[3], std[3]; /* those of the field; of float32. std 0: 1 */
+} bags_load_draw;
+
 /*
  * How a field becomes a tensor. {0} with a name keeps values as they are:
  *
@@ -538,7 +545,8 @@ typedef struct bags_load_item {
  *
  * bags_loader_open refuses options that have no effect or exclude each other: dims,
  * shape and dtype are set together; everything of images needs width and height,
- * `resize` BAGS_CROP_CENTER, `scaled` BAGS_CROP_RANDOM, `mean` and `std` float32;
+ * `resize` BAGS_CROP_CENTER, `area`, `aspect` and `scaled` BAGS_CROP_RANDOM, `mean` and
+ * `std` float32; `scaled` and `warp` exclude each other;
  * `orient` fields of JPEG or PNG, which options.images decodes; `stride` needs a window;
  * and dims and width exclude each other.
  */
@@ -557,11 +565,26 @@ typedef struct bags_load_field {
     uint32_t width, height;
     uint32_t channels; /* 1: gray, 3: RGB, as Pillow converts; 0: 3 */
     bags_crop crop;
+    bags_interval area;   /* of BAGS_CROP_RANDOM, as a part of the image's; {0, 0}: 0.08
+                             to 1 */
+    bags_interval aspect; /* its width / height; {0, 0}: 3/4 to 4/3 */
     uint32_t resize; /* of BAGS_CROP_CENTER; 0: the larger of width, height */
     bags_filter filter;
-    bool flip;     /* mirror left and right, in every second datapoint */
+    double flip_x; /* the probability that left and right are mirrored, */
+    double flip_y; /* and top and bottom */
+    /* Instead of resizing the crop, transform the image by a matrix that is drawn; the
+     * crop is that of the transformed image. What is outside of the crop, but within the
+     * image, contributes to its edge. NULL: resize */
+    const bags_warp_options *warp;
+    const bags_jitter_options *jitter; /* then change the colours. NULL: do not */
+    /* Called for each image, and given what was drawn, which it may change; *draw has
+     * the matrix from the result to the image, which only `warp` uses. It is called by
+     * several threads, must do the same each time for equal item->random, and fails as
+     * `decode` does. NULL: none */
+    bags_code (*draw)(void *user, const bags_load_item *item, const bags_image *image,
+        bags_load_draw *draw, bags_error *err);
     bool nchw;     /* channels first: [n, c, h, w]; false: [n, h, w, c] */
-    bool scaled;   /* BAGS_CROP_RANDOM of a JPEG: decode to 1/2, 1/4 or 1/8 if
+    bool scaled;   /* BAGS_CROP_RANDOM of a JPEG, without warp: decode to 1/2, 1/4 or 1/8 if
                           that still has the size: faster, other pixels */
     bool orient;   /* JPEG and PNG: turn images upright as their EXIF orientation
                       states, before they are cropped and resized. false: pixels
@@ -835,8 +858,8 @@ bags_code bags_loader_seek(
 
 /*
  * Save where the loader is: after the last batch that bags_loader_next returned.
- * It does not depend on rank, ranks, threads and fields, so that the state of any
- * rank serves every other one, also when their number changes.
+ * It does not depend on rank, ranks, threads and the other options of fields, so
+ * that the state of any rank serves every other one, also when their number changes.
  *
  *     0  8  "BAGSLD", the version 1 in two bytes
  *     8  8  seed
@@ -847,7 +870,8 @@ bags_code bags_loader_seek(
  *    44  4  number of datasets
  *    48  4  hash of the datasets: lengths, fields, types, and the beginnings of
  *           the blobs of three datapoints of each
- *    52  4  hash of the options that determine the order, and drop_last
+ *    52  4  hash of the options that determine the order, and drop_last; and of
+ *           what is drawn for images: area, aspect, flips, warp, jitter
  *    56  8  hash of the bytes before
  *
  * Numbers are little-endian. restore continues there.

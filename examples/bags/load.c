@@ -201,7 +201,8 @@ static void choose_crop(bags_load_field *field, uint32_t size) {
     field->width = field->height = size;
     field->crop = BAGS_CROP_RANDOM;
     field->orient = orient;
-    field->flip = field->nchw = true;
+    field->flip_x = 0.5;
+    field->nchw = true;
     field->dtype = BAGS_DTYPE_FLOAT32;
     memcpy(field->mean, mean, sizeof mean);
     memcpy(field->std, deviation, sizeof deviation);

@@ -122,7 +122,8 @@ static bags_loader *open_loader(const bags_reader *reader, uint32_t threads) {
     field.dtype = BAGS_DTYPE_FLOAT32;
     field.width = field.height = SIDE;
     field.crop = BAGS_CROP_RANDOM;
-    field.flip = field.nchw = true;
+    field.flip_x = 0.5;
+    field.nchw = true;
     memcpy(field.mean, means, sizeof means);
     memcpy(field.std, stds, sizeof stds);
     options.order.seed = SEED;

@@ -120,7 +120,7 @@ bool load_batch(
     field.crop = (bags_crop)r->crop;
     field.resize = r->resize;
     field.filter = (bags_filter)r->filter;
-    field.flip = r->flip;
+    field.flip_x = r->flip ? 0.5 : 0;
     field.nchw = r->nchw;
     field.orient = r->orient;
     memcpy(field.mean, r->mean, sizeof field.mean);

@@ -117,7 +117,7 @@ class Library:
         self.images = found.returncode == 0
         files = ['formats/pillow.c', '../formats/resample.c']
         if self.images:
-            files += ['../formats/%s.c' % name for name in ('loader', 'order', 'image', 'jpeg', 'png')]
+            files += ['../formats/%s.c' % name for name in ('loader', 'order', 'warp', 'image', 'jpeg', 'png')]
         subprocess.run(
             [os.environ.get('CC', 'gcc'), '-O2', '-shared', '-fPIC', '-I' + TESTS + '/..'] +
             ['-DWITH_IMAGES'] * self.images + [TESTS + '/' + file for file in files] +

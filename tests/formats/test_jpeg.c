@@ -694,7 +694,8 @@ static bags_loader *open_loader(const bags_reader *reader, unsigned i, bool orie
     field.width = 16;
     field.height = 11;
     field.crop = (bags_crop)(i % 3);
-    field.flip = field.nchw = true;
+    field.flip_x = 0.5;
+    field.nchw = true;
     field.orient = orient;
     bags_loader *loader = bags_loader_open(&reader, 1, &options, &err);
     assert_non_null(loader);

@@ -1088,7 +1088,8 @@ static void images_are_resized_mirrored_and_normalised(void **state) {
      * which is 1.5 and rounds to 2. */
     field.width = field.height = 15;
     field.crop = BAGS_CROP_CENTER;
-    field.flip = field.nchw = true;
+    field.flip_x = 0.5;
+    field.nchw = true;
     field.dtype = BAGS_DTYPE_FLOAT32;
     field.mean[1] = 0.5f;
     field.std[1] = 0.25f;
@@ -1366,7 +1367,7 @@ static void batches_do_not_depend_on_ranks_and_threads(void **state) {
     bags_loader_options options = usual(23);
     fields[0].width = fields[0].height = 4;
     fields[0].crop = BAGS_CROP_RANDOM;
-    fields[0].flip = true;
+    fields[0].flip_x = 0.5;
     fields[2].decode = decode_length;
     fields[2].dtype = BAGS_DTYPE_UINT8;
     fields[2].user = &bad;
@@ -1775,7 +1776,7 @@ static void invalid_options_are_refused(void **state) {
         if (i == 7)
             fields[0].window = 2; /* not a sequence */
         if (i == 8)
-            fields[0].flip = true; /* no size */
+            fields[0].flip_x = 0.5; /* no size */
         if (i == 9)
             fields[0].dims = 7;
         if (i == 10) {
