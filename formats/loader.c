@@ -646,8 +646,9 @@ static void loader_make_matrix(
     bags_warp_draw(
         &c->warp, format_key(item->random, 1), p->whole.width, p->whole.height, m);
     bags_matrix_times(m, crop, m);
-    for (int i = 0; i < 9 && (m[8] < 1 || m[8] > 1); i++)
-        m[i] /= i < 8 ? m[8] : 1;
+    double last = m[8];
+    for (int i = 0; i < 9; i++)
+        m[i] /= last;
 }
 
 /* Choose everything about an image whose size is known. */

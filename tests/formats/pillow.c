@@ -5,6 +5,7 @@
 #include "../../formats/formats.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 bool resize_image(const void *pixels, uint32_t width, uint32_t height,
@@ -25,6 +26,45 @@ bool resize_image(const void *pixels, uint32_t width, uint32_t height,
     if (code)
         snprintf(message, 1024, "%s", err.message);
     bags_buffer_free(&scratch);
+    return code == BAGS_OK;
+}
+
+/* Only the part that is needed is passed, in memory of exactly its size. */
+bool warp_image(const unsigned char *pixels, uint32_t width, uint32_t height,
+    uint32_t channels, const double *matrix, int filter, const unsigned char *fill,
+    uint32_t new_width, uint32_t new_height, void *out, char *message);
+
+bool warp_image(const unsigned char *pixels, uint32_t width, uint32_t height,
+    uint32_t channels, const double *matrix, int filter, const unsigned char *fill,
+    uint32_t new_width, uint32_t new_height, void *out, char *message) {
+    bags_image image = {width, height, channels, 8, BAGS_DTYPE_UINT8};
+    bags_part part = bags_warp_part(&image, matrix, new_width, new_height);
+    size_t row = (size_t)part.width * channels;
+    unsigned char *copy = malloc(row * part.height);
+    bags_error err;
+    for (size_t y = 0; copy && y < part.height; y++)
+        memcpy(copy + y * row, pixels + ((part.top + y) * width + part.left) * channels,
+            row);
+    bags_code code = bags_warp(&image, &part, copy, 0, matrix, (bags_filter)filter, fill,
+        new_width, new_height, out, 0, &err);
+    if (code)
+        snprintf(message, 1024, "%s", err.message);
+    free(copy);
+    return code == BAGS_OK;
+}
+
+bool jitter_image(void *pixels, uint32_t width, uint32_t height, uint32_t channels,
+    const double factors[4], const unsigned char order[4], char *message);
+
+bool jitter_image(void *pixels, uint32_t width, uint32_t height, uint32_t channels,
+    const double factors[4], const unsigned char order[4], char *message) {
+    bags_image image = {width, height, channels, 8, BAGS_DTYPE_UINT8};
+    bags_jitter jitter = {factors[0], factors[1], factors[2], factors[3], {0}};
+    bags_error err;
+    memcpy(jitter.order, order, 4);
+    bags_code code = bags_jitter_apply(&image, pixels, 0, &jitter, &err);
+    if (code)
+        snprintf(message, 1024, "%s", err.message);
     return code == BAGS_OK;
 }
 
@@ -83,8 +123,11 @@ bool decode_upright(const void *blob, size_t blob_size, bool png, void *out,
 typedef struct request {
     uint64_t seed, epoch, batch;
     uint32_t length, width, height, channels, resize;
-    int32_t crop, filter, flip, nchw, real, orient;
+    int32_t crop, filter, nchw, real, orient, warp;
     float mean[3], std[3];
+    double area[2], aspect[2], flips[2];
+    bags_warp_options warping;
+    bags_jitter_options jitter;
 } request;
 
 static bags_code load_next(bags_loader *loader, const request *r, void *out,
@@ -120,7 +163,14 @@ bool load_batch(
     field.crop = (bags_crop)r->crop;
     field.resize = r->resize;
     field.filter = (bags_filter)r->filter;
-    field.flip_x = r->flip ? 0.5 : 0;
+    field.area.low = r->area[0];
+    field.area.high = r->area[1];
+    field.aspect.low = r->aspect[0];
+    field.aspect.high = r->aspect[1];
+    field.flip_x = r->flips[0];
+    field.flip_y = r->flips[1];
+    field.warp = r->warp ? &r->warping : NULL;
+    field.jitter = &r->jitter;
     field.nchw = r->nchw;
     field.orient = r->orient;
     memcpy(field.mean, r->mean, sizeof field.mean);

@@ -1,12 +1,14 @@
 #!/usr/bin/python3
-"""Compare formats/resample.c, the images of formats/loader.c, and images that are turned
-upright, with Pillow and NumPy, byte by byte:
+"""Compare formats/resample.c, formats/warp.c, the images of formats/loader.c, and images
+that are turned upright, with Pillow, NumPy and torchvision, byte by byte:
 
-    tests/formats/pillow.py [N]     N random resizes (10,000), N / 100 batches, N blocks
-                                    of EXIF
+    tests/formats/pillow.py [N]     N random resizes (10,000), N / 5 transformed images
+                                    and changes of colours, N / 100 batches, N blocks of
+                                    EXIF
     tests/formats/pillow.py write   write what test_resample.c expects, from Pillow
 
-Needs Debian's python3-pil and python3-numpy, and a C compiler."""
+Needs Debian's python3-pil and python3-numpy, and a C compiler; for what is torchvision's,
+python3-torchvision."""
 
 import ctypes
 import hashlib
@@ -28,9 +30,16 @@ except ImportError as error:
     print('0 passed, 0 failed, 1 skipped')
     sys.exit()
 
+try:
+    import torchvision
+    from torchvision.transforms import functional
+except ImportError:
+    torchvision = None
+
 TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 EXPECTED = TESTS + '/data/resample.txt'
-FILTERS = (Image.BILINEAR, Image.BICUBIC)
+FILTERS = (Image.BILINEAR, Image.BICUBIC, Image.NEAREST)
+NEAREST = 2
 MODES = {1: 'L', 2: 'LA', 3: 'RGB', 4: 'RGBA'}
 
 
@@ -96,15 +105,28 @@ def write():
 
 FIELDS = (('seed', 'Q'), ('epoch', 'Q'), ('batch', 'Q'), ('length', 'I'), ('width', 'I'),
           ('height', 'I'), ('channels', 'I'), ('resize', 'I'), ('crop', 'i'), ('filter', 'i'),
-          ('flip', 'i'), ('nchw', 'i'), ('real', 'i'), ('orient', 'i'), ('mean', 3),
-          ('std', 3))
-TYPES = {'Q': ctypes.c_uint64, 'I': ctypes.c_uint32, 'i': ctypes.c_int32, 3: ctypes.c_float * 3}
+          ('nchw', 'i'), ('real', 'i'), ('orient', 'i'), ('warp', 'i'), ('mean', 'f' * 3),
+          ('std', 'f' * 3), ('area', 'dd'), ('aspect', 'dd'), ('flips', 'dd'),
+          ('degrees', 'dd'), ('scale', 'dd'), ('shear_x', 'dd'), ('shear_y', 'dd'),
+          ('translate_x', 'dd'), ('translate_y', 'dd'), ('perspective', 'd'),
+          ('fill', 'B' * 3), ('brightness', 'dd'), ('contrast', 'dd'), ('saturation', 'dd'),
+          ('hue', 'dd'))
+TYPES = {'Q': ctypes.c_uint64, 'I': ctypes.c_uint32, 'i': ctypes.c_int32, 'f': ctypes.c_float,
+         'd': ctypes.c_double, 'B': ctypes.c_ubyte}
 CROP_NONE, CROP_CENTER, CROP_RANDOM = range(3)
+
+
+def type_of(kind):
+    return TYPES[kind[0]] * len(kind) if len(kind) > 1 else TYPES[kind]
 
 
 class Request(ctypes.Structure):
     """The same as in tests/formats/pillow.c."""
-    _fields_ = [(name, TYPES[kind]) for name, kind in FIELDS]
+    _fields_ = [(name, type_of(kind)) for name, kind in FIELDS]
+
+    def __str__(self):
+        values = {name: getattr(self, name) for name, _ in FIELDS}
+        return str({k: v if isinstance(v, (int, float)) else list(v) for k, v in values.items()})
 
 
 class Library:
@@ -115,9 +137,9 @@ class Library:
         found = subprocess.run(['pkg-config', '--cflags', '--libs', 'libjpeg', 'libpng'],
                                stdout=subprocess.PIPE, universal_newlines=True)
         self.images = found.returncode == 0
-        files = ['formats/pillow.c', '../formats/resample.c']
+        files = ['formats/pillow.c', '../formats/resample.c', '../formats/warp.c']
         if self.images:
-            files += ['../formats/%s.c' % name for name in ('loader', 'order', 'warp', 'image', 'jpeg', 'png')]
+            files += ['../formats/%s.c' % name for name in ('loader', 'order', 'image', 'jpeg', 'png')]
         subprocess.run(
             [os.environ.get('CC', 'gcc'), '-O2', '-shared', '-fPIC', '-I' + TESTS + '/..'] +
             ['-DWITH_IMAGES'] * self.images + [TESTS + '/' + file for file in files] +
@@ -137,6 +159,21 @@ class Library:
         self.call('resize_image', case, ctypes.c_void_p(image.ctypes.data), width, height,
                   channels, (ctypes.c_double * 4)(*box) if box else None, kind, new_width,
                   new_height, ctypes.c_void_p(out.ctypes.data))
+        return out
+
+    def warp(self, image, matrix, kind, fill, width, height):
+        out = numpy.empty((height, width) + image.shape[2:], numpy.uint8)
+        self.call('warp_image', matrix, ctypes.c_void_p(image.ctypes.data), image.shape[1],
+                  image.shape[0], 3 if image.ndim == 3 else 1, (ctypes.c_double * 9)(*matrix),
+                  kind, (ctypes.c_ubyte * 3)(*fill), width, height,
+                  ctypes.c_void_p(out.ctypes.data))
+        return out
+
+    def jitter(self, image, factors, order):
+        out = image.copy()
+        self.call('jitter_image', factors, ctypes.c_void_p(out.ctypes.data), image.shape[1],
+                  image.shape[0], 3 if image.ndim == 3 else 1, (ctypes.c_double * 4)(*factors),
+                  (ctypes.c_ubyte * 4)(*order))
         return out
 
     def orientation(self, file):
@@ -178,64 +215,157 @@ class Random:
         x = (x ^ x >> 27) * 0x94D049BB133111EB & cls.MASK
         return x ^ x >> 31
 
-    def __init__(self, seed, epoch, position):
-        key = self.mix(self.mix((~seed + self.GOLDEN) & self.MASK) + epoch & self.MASK)
-        self.state = self.mix(key + position & self.MASK)
+    def __init__(self, state):
+        self.state = state
+
+    @classmethod
+    def of(cls, seed, epoch, position):
+        return cls(cls.mix(cls.key(~seed & cls.MASK, epoch) + position & cls.MASK))
+
+    @classmethod
+    def key(cls, seed, number):
+        return cls.mix(cls.mix(seed + cls.GOLDEN & cls.MASK) + number & cls.MASK)
 
     def next(self):
         self.state = self.state + self.GOLDEN & self.MASK
         return self.mix(self.state)
 
-    def uniform(self):
-        return (self.next() >> 11) / 2 ** 53
+    def uniform(self, low=0, high=1):
+        return low + (high - low) * ((self.next() >> 11) / 2 ** 53)
 
     def below(self, most):
         return (self.next() >> 32) * (most + 1) >> 32
 
 
-def random_box(rng, width, height):
+def random_box(rng, width, height, r):
     """torchvision's RandomResizedCrop."""
-    low, high = math.log(3 / 4), math.log(4 / 3)
+    areas = tuple(r.area) if r.area[1] else (0.08, 1)
+    least, most = tuple(r.aspect) if r.aspect[1] else (3 / 4, 4 / 3)
+    low, high = math.log(least), math.log(most)
     for _ in range(10):
-        area = width * height * (0.08 + 0.92 * rng.uniform())
-        aspect = math.exp(low + (high - low) * rng.uniform())
+        area = width * height * rng.uniform(*areas)
+        aspect = math.exp(rng.uniform(low, high))
         w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if 0 < w <= width and 0 < h <= height:
             top, left = rng.below(height - h), rng.below(width - w)
             return left, top, left + w, top + h
     w, h = width, height
-    if width / height < 3 / 4:
-        h = min(height, round(width / (3 / 4)))
-    elif width / height > 4 / 3:
-        w = min(width, round(height * (4 / 3)))
+    if width / height < least:
+        h = max(round(width / least), 1)
+    elif width / height > most:
+        w = max(round(height * most), 1)
     left, top = (width - w) // 2, (height - h) // 2
     return left, top, left + w, top + h
 
 
+def times(a, b):
+    return [sum(a[i // 3 * 3 + k] * b[i % 3 + 3 * k] for k in range(3)) for i in range(9)]
+
+
+def corners_matrix(x, y, width, height):
+    """What transforms four corners, clockwise, to those of an image."""
+    dx1, dx2, dx3 = x[1] - x[2], x[3] - x[2], x[0] - x[1] + x[2] - x[3]
+    dy1, dy2, dy3 = y[1] - y[2], y[3] - y[2], y[0] - y[1] + y[2] - y[3]
+    det = dx1 * dy2 - dx2 * dy1
+    g, h = (dx3 * dy2 - dx2 * dy3) / det, (dx1 * dy3 - dx3 * dy1) / det
+    a, b, c = x[1] - x[0] + g * x[1], x[3] - x[0] + h * x[3], x[0]
+    d, e, f = y[1] - y[0] + g * y[1], y[3] - y[0] + h * y[3], y[0]
+    return [(e - f * h) * width, (c * h - b) * width, (b * f - c * e) * width,
+            (f * g - d) * height, (a - c * g) * height, (c * d - a * f) * height,
+            d * h - e * g, b * g - a * h, a * e - b * d]
+
+
+def random_matrix(r, state, size, crop, resized):
+    """From the tensor to the image."""
+    width, height = size
+    sides = r.width, r.height
+    box = [0.0] * 8 + [1]
+    for i in 0, 1:
+        scale = (crop[i + 2] - crop[i]) / resized[i]
+        start = crop[i] + round((resized[i] - sides[i]) / 2) * scale
+        box[4 * i] = -scale if r.flipped[i] else scale
+        box[3 * i + 2] = start + sides[i] * scale if r.flipped[i] else start
+    if not r.warp:
+        return box
+    rng = Random(Random.key(state, 1))
+    angle, scale = rng.uniform(*r.degrees), rng.uniform(*r.scale)
+    shift = [rng.uniform(*r.translate_x) * width, rng.uniform(*r.translate_y) * height]
+    shear = [rng.uniform(*r.shear_x), rng.uniform(*r.shear_y)]
+    matrix = functional._get_inverse_affine_matrix(
+        [width * 0.5, height * 0.5], angle, shift, scale or 1.0, shear) + [0, 0, 1]
+    x, y = [], []
+    for i in range(4):
+        right, down = (rng.uniform() * r.perspective * side * 0.5 for side in size)
+        x.append(width - right if i in (1, 2) else right)
+        y.append(height - down if i in (2, 3) else down)
+    if r.perspective:
+        matrix = times(matrix, corners_matrix(x, y, width, height))
+    matrix = times(matrix, box)
+    return [number / matrix[8] for number in matrix]
+
+
+def transform(image, matrix, kind, fill, size):
+    """By Pillow."""
+    method = Image.PERSPECTIVE if matrix[6] or matrix[7] else Image.AFFINE
+    fill = tuple(fill) if image.mode == 'RGB' else fill[0]
+    return image.transform(size, method, matrix, FILTERS[kind], fillcolor=fill)
+
+
+def change_colours(image, factors, order):
+    """By torchvision. Its ColorJitter leaves the hue out if none is requested."""
+    for i in order:
+        if i < 3 or factors[i]:
+            image = (functional.adjust_brightness, functional.adjust_contrast,
+                     functional.adjust_saturation, functional.adjust_hue)[i](image, factors[i])
+    return image
+
+
+def random_jitter(r, state):
+    rng, order = Random(Random.key(state, 2)), [0, 1, 2, 3]
+    factors = []
+    for i, ranges in enumerate((r.brightness, r.contrast, r.saturation, r.hue)):
+        drawn = rng.uniform(*ranges)
+        factors.append(drawn if any(ranges) else float(i < 3))
+    for i in 3, 2, 1:
+        k = int(rng.uniform() * (i + 1))
+        order[i], order[k] = order[k], order[i]
+    return factors, order
+
+
 def make_tensor(r, file, position):
-    """What the loader should make of a file, by Pillow and NumPy."""
-    rng = Random(r.seed, r.epoch, position)
-    flip = r.flip and rng.next() >> 63
+    """What the loader should make of a file, by Pillow, NumPy and torchvision."""
+    rng = Random.of(r.seed, r.epoch, position)
+    state = rng.state
+    r.flipped = [bool(p and rng.uniform() >= 1 - p) for p in r.flips]
     image = Image.open(io.BytesIO(file))
     if r.orient:
         image = ImageOps.exif_transpose(image)
+    size, crop, resized = image.size, (0, 0) + image.size, (r.width, r.height)
     if r.crop == CROP_RANDOM:
-        image = image.crop(random_box(rng, *image.size))
-    image = image.convert('RGB' if r.channels == 3 else 'L')
+        crop = random_box(rng, *size, r)
     if r.crop == CROP_CENTER:
-        width, height = image.size
+        width, height = size
         if width <= height:
-            size = r.resize, r.resize * height // width
+            resized = r.resize, r.resize * height // width
         else:
-            size = r.resize * width // height, r.resize
-        left, top = round((size[0] - r.width) / 2), round((size[1] - r.height) / 2)
-        image = image.resize(size, FILTERS[r.filter])
-        image = image.crop((left, top, left + r.width, top + r.height))
+            resized = r.resize * width // height, r.resize
+    mode = 'RGB' if r.channels == 3 else 'L'
+    if r.warp or r.filter == NEAREST:
+        matrix = random_matrix(r, state, size, crop, resized)
+        image = transform(image.convert(mode), matrix, r.filter, r.fill, (r.width, r.height))
     else:
-        image = image.resize((r.width, r.height), FILTERS[r.filter])
+        left, top = (round((a - b) / 2) for a, b in zip(resized, (r.width, r.height)))
+        image = image.crop(crop).convert(mode).resize(resized, FILTERS[r.filter])
+        image = image.crop((left, top, left + r.width, top + r.height))
+        if torchvision:
+            image = change_colours(image, *random_jitter(r, state))
+        if r.flipped[0]:
+            image = image.transpose(Image.FLIP_LEFT_RIGHT)
+        if r.flipped[1]:
+            image = image.transpose(Image.FLIP_TOP_BOTTOM)
+    if torchvision and (r.warp or r.filter == NEAREST):
+        image = change_colours(image, *random_jitter(r, state))
     out = numpy.asarray(image).reshape((r.height, r.width, r.channels))
-    if flip:
-        out = out[:, ::-1]
     if r.real:
         f = numpy.float32
         out = (out.astype(f) / f(255) - numpy.array(r.mean[:r.channels], f))
@@ -339,7 +469,24 @@ def random_request():
     r.crop = random.choice((CROP_NONE, CROP_CENTER, CROP_RANDOM, CROP_RANDOM))
     if r.crop == CROP_CENTER:
         r.resize = max(r.width, r.height) + random.randint(0, 40)
-    r.filter, r.flip, r.nchw, r.real, r.orient = (random.choice((0, 1)) for _ in range(5))
+    r.filter = random.choice((0, 0, 1, 1, NEAREST))
+    r.nchw, r.real, r.orient = (random.choice((0, 1)) for _ in range(3))
+    r.flips[:] = random.choice((0, 0.5, 0.5, 1)), random.choice((0, 0, 0.5))
+    if r.crop == CROP_RANDOM and random.random() < 0.3:
+        r.area[:] = sorted((random.uniform(0.01, 1), random.uniform(0.01, 1)))
+        r.aspect[:] = sorted((random.uniform(0.1, 8), random.uniform(0.1, 8)))
+    r.warp = random.choice((0, 1)) if torchvision else 0
+    for name, low, high in (('degrees', -180, 180), ('scale', 0.5, 2), ('shear_x', -30, 30),
+                            ('shear_y', -30, 30), ('translate_x', -0.3, 0.3),
+                            ('translate_y', -0.3, 0.3)):
+        if r.warp and random.random() < 0.4:
+            getattr(r, name)[:] = sorted((random.uniform(low, high), random.uniform(low, high)))
+    r.perspective = random.choice((0, 0, 0.3, 0.6)) if r.warp else 0
+    r.fill[:] = random.choices(range(256), k=3) if r.warp else (0, 0, 0)
+    for name, low, high in (('brightness', 0, 2), ('contrast', 0, 2), ('saturation', 0, 3),
+                            ('hue', -0.5, 0.5)):
+        if torchvision and random.random() < 0.4:
+            getattr(r, name)[:] = sorted((random.uniform(low, high), random.uniform(low, high)))
     if r.real:
         r.mean[:] = 0.485, 0.456, 0.406
         r.std[:] = 0.229, 0.224, 0.225
@@ -360,10 +507,67 @@ def compare_batches(library, folder, count):
                                   for i, index in enumerate(indices)])
             if not numpy.array_equal(wanted, got):
                 failed += 1
-                print('FAILED', kind, {name: getattr(r, name) for name, _ in FIELDS[:14]},
+                print('FAILED', kind, r,
                       numpy.abs(wanted.astype(float) - got).max(axis=(1, 2, 3)))
     print('%d batches of images equal those by Pillow and NumPy %s' % (
         2 * count - failed, numpy.__version__))
+    return failed
+
+
+def random_image():
+    width, height = random.randint(1, 60), random.randint(1, 60)
+    shape = (height, width, 3) if random.random() < 0.7 else (height, width)
+    return numpy.random.randint(0, 256, shape, numpy.uint8)
+
+
+def compare_warps(library, count):
+    """Random matrices, of all filters, and some that only scale, or need more than 2^15
+    pixels."""
+    failed = 0
+    for _ in range(count):
+        image = random_image()
+        size = random.randint(1, 90), random.randint(1, 90)
+        factor = random.choice((0.01, 0.3, 1, 1, 3))
+        matrix = [random.uniform(-2, 2) * factor for _ in range(6)] + [0.0, 0.0, 1]
+        matrix[2] *= image.shape[1] * random.choice((0.5, 0.5, 1000))
+        matrix[5] *= image.shape[0] / 2
+        kind = random.random()
+        if kind < 0.2:
+            matrix[1] = matrix[3] = 0.0
+        if kind < 0.1:
+            matrix = [round(x * 4) / 4 for x in matrix]
+        if kind > 0.6:
+            matrix[6:8] = random.uniform(-0.03, 0.03), random.uniform(-0.03, 0.03)
+        fill = random.choices(range(256), k=3)
+        kind = random.choice((0, 1, 2))
+        wanted = transform(Image.fromarray(image), matrix, kind, fill, size)
+        got = library.warp(image, matrix, kind, fill, *size)
+        if not numpy.array_equal(numpy.asarray(wanted), got):
+            failed += 1
+            print('FAILED', image.shape, size, matrix, kind)
+    print('%d images transformed as by Pillow' % (count - failed))
+    return failed
+
+
+def compare_jitters(library, count):
+    """Random colours, and all 2^24 once."""
+    failed = 0
+    cases = []
+    for _ in range(count):
+        factors = [random.choice((0, 1, random.uniform(0, 2), random.uniform(0, 9)))
+                   for _ in range(3)]
+        factors.append(random.choice((0, -0.5, 0.5, random.uniform(-0.5, 0.5))))
+        cases.append((random_image(), factors, random.sample(range(4), 4)))
+    every = numpy.arange(1 << 24, dtype=numpy.uint32).reshape((4096, 4096))
+    every = numpy.dstack((every >> 16, every >> 8, every)).astype(numpy.uint8)
+    cases.append((every, (1, 1, 1.7, random.uniform(-0.5, 0.5)), (3, 0, 1, 2)))
+    for image, factors, order in cases:
+        wanted = change_colours(Image.fromarray(image), factors, order)
+        if not numpy.array_equal(numpy.asarray(wanted), library.jitter(image, factors, order)):
+            failed += 1
+            print('FAILED', image.shape, factors, order)
+    print('%d changes of colours as by torchvision %s' % (
+        len(cases) - failed, torchvision.__version__))
     return failed
 
 
@@ -385,7 +589,11 @@ def compare(count):
     numpy.random.seed(count)
     with tempfile.TemporaryDirectory() as folder:
         library = Library(folder)
-        results = [compare_resizes(library, count)]
+        results = [compare_resizes(library, count), compare_warps(library, count // 5)]
+        if torchvision:
+            results.append(compare_jitters(library, count // 5))
+        else:
+            print('skipped colours, and warps of batches: no torchvision')
         if library.images:
             results.append(compare_batches(library, folder, count // 100))
             results.append(compare_orientations(library, count))
