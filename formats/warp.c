@@ -338,7 +338,7 @@ static void warp_all(
 
 static bags_code warp_check_image(
     const bags_image *image, size_t *stride, bags_error *err) {
-    size_t row = (size_t)image->width * image->channels;
+    uint64_t row = (uint64_t)image->width * image->channels;
     if (image->dtype != BAGS_DTYPE_UINT8 || image->channels < 1 || image->channels > 4)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
             "image cannot be warped (%s, %u channels; expected uint8, 1 to 4)",
@@ -350,14 +350,14 @@ static bags_code warp_check_image(
         return bags_fail(err, BAGS_ERROR_LIMIT,
             "side of an image out of range (%u x %u pixels, maximum %u)",
             (unsigned)image->width, (unsigned)image->height, (unsigned)WARP_MOST_SIDE);
-    *stride = *stride ? *stride : row;
-    if (*stride < row)
+    if (*stride && *stride < row)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
             "stride too small (%" PRIu64 " bytes, row %" PRIu64 ")", (uint64_t)*stride,
-            (uint64_t)row);
-    if (*stride > SIZE_MAX / image->height)
+            row);
+    if (row > SIZE_MAX / image->height || *stride > SIZE_MAX / image->height)
         return bags_fail(
             err, BAGS_ERROR_LIMIT, "image too large for the address space");
+    *stride = *stride ? *stride : (size_t)row;
     return BAGS_OK;
 }
 

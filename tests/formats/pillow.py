@@ -5,7 +5,7 @@ that are turned upright, with Pillow, NumPy and torchvision, byte by byte:
     tests/formats/pillow.py [N]     N random resizes (10,000), N / 5 transformed images
                                     and changes of colours, N / 100 batches, N blocks of
                                     EXIF
-    tests/formats/pillow.py write   write what test_resample.c expects, from Pillow
+    tests/formats/pillow.py write   write what test_resample.c and test_warp.c expect
 
 Needs Debian's python3-pil and python3-numpy, and a C compiler; for what is torchvision's,
 python3-torchvision."""
@@ -38,6 +38,7 @@ except ImportError:
 
 TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 EXPECTED = TESTS + '/data/resample.txt'
+EXPECTED_WARPS = TESTS + '/data/warp.txt'
 FILTERS = (Image.BILINEAR, Image.BICUBIC, Image.NEAREST)
 NEAREST = 2
 MODES = {1: 'L', 2: 'LA', 3: 'RGB', 4: 'RGBA'}
@@ -101,6 +102,28 @@ def write():
             box = case[5] or (0, 0, case[2], case[3])
             digest = hashlib.sha256(by_pillow(case, pixels(case)).tobytes())
             print(*case[:5], *map(repr, box), *case[6:], digest.hexdigest(), file=file)
+
+
+def write_warps():
+    """A transformation, the fill colour of which is 200, then a change of colours."""
+    random.seed(29)
+    with open(EXPECTED_WARPS, 'w') as file:
+        file.write('# Written by tests/formats/pillow.py: what Pillow and torchvision make of'
+                   ' images.\n# seed channels width height filter new-width new-height'
+                   ' matrix-by-rows brightness contrast saturation hue order SHA-256\n')
+        for seed in range(300):
+            case = (seed, random.choice((1, 3, 3)), random.randint(1, 40),
+                    random.randint(1, 40))
+            image = pixels(case)
+            image = image[:, :, 0] if case[1] == 1 else image
+            matrix, size = random_transformation(image)
+            factors, order = random_colours()
+            kind = random.choice((0, 1, 2))
+            made = transform(Image.fromarray(image), matrix, kind, [200] * 3, size)
+            made = change_colours(made, factors, order)
+            digest = hashlib.sha256(numpy.asarray(made).tobytes())
+            print(*case, kind, *size, *map(repr, matrix + factors),
+                  ''.join(map(str, order)), digest.hexdigest(), file=file)
 
 
 FIELDS = (('seed', 'Q'), ('epoch', 'Q'), ('batch', 'Q'), ('length', 'I'), ('width', 'I'),
@@ -520,24 +543,34 @@ def random_image():
     return numpy.random.randint(0, 256, shape, numpy.uint8)
 
 
+def random_transformation(image):
+    """A matrix, and the size of its result. Some only scale, or need points far away."""
+    factor = random.choice((0.01, 0.3, 1, 1, 3))
+    matrix = [random.uniform(-2, 2) * factor for _ in range(6)] + [0.0, 0.0, 1]
+    matrix[2] *= image.shape[1] * random.choice((0.5, 0.5, 1000))
+    matrix[5] *= image.shape[0] / 2
+    kind = random.random()
+    if kind < 0.2:
+        matrix[1] = matrix[3] = 0.0
+    if kind < 0.1:
+        matrix = [round(x * 4) / 4 for x in matrix]
+    if kind > 0.6:
+        matrix[6:8] = random.uniform(-0.03, 0.03), random.uniform(-0.03, 0.03)
+    return matrix, (random.randint(1, 90), random.randint(1, 90))
+
+
+def random_colours():
+    factors = [random.choice((0, 1, random.uniform(0, 2), random.uniform(0, 9)))
+               for _ in range(3)]
+    factors.append(random.choice((0, -0.5, 0.5, random.uniform(-0.5, 0.5))))
+    return factors, random.sample(range(4), 4)
+
+
 def compare_warps(library, count):
-    """Random matrices, of all filters, and some that only scale, or need more than 2^15
-    pixels."""
     failed = 0
     for _ in range(count):
         image = random_image()
-        size = random.randint(1, 90), random.randint(1, 90)
-        factor = random.choice((0.01, 0.3, 1, 1, 3))
-        matrix = [random.uniform(-2, 2) * factor for _ in range(6)] + [0.0, 0.0, 1]
-        matrix[2] *= image.shape[1] * random.choice((0.5, 0.5, 1000))
-        matrix[5] *= image.shape[0] / 2
-        kind = random.random()
-        if kind < 0.2:
-            matrix[1] = matrix[3] = 0.0
-        if kind < 0.1:
-            matrix = [round(x * 4) / 4 for x in matrix]
-        if kind > 0.6:
-            matrix[6:8] = random.uniform(-0.03, 0.03), random.uniform(-0.03, 0.03)
+        matrix, size = random_transformation(image)
         fill = random.choices(range(256), k=3)
         kind = random.choice((0, 1, 2))
         wanted = transform(Image.fromarray(image), matrix, kind, fill, size)
@@ -552,12 +585,7 @@ def compare_warps(library, count):
 def compare_jitters(library, count):
     """Random colours, and all 2^24 once."""
     failed = 0
-    cases = []
-    for _ in range(count):
-        factors = [random.choice((0, 1, random.uniform(0, 2), random.uniform(0, 9)))
-                   for _ in range(3)]
-        factors.append(random.choice((0, -0.5, 0.5, random.uniform(-0.5, 0.5))))
-        cases.append((random_image(), factors, random.sample(range(4), 4)))
+    cases = [(random_image(), *random_colours()) for _ in range(count)]
     every = numpy.arange(1 << 24, dtype=numpy.uint32).reshape((4096, 4096))
     every = numpy.dstack((every >> 16, every >> 8, every)).astype(numpy.uint8)
     cases.append((every, (1, 1, 1.7, random.uniform(-0.5, 0.5)), (3, 0, 1, 2)))
@@ -606,5 +634,6 @@ def compare(count):
 
 if sys.argv[1:] == ['write']:
     write()
+    write_warps()
 else:
     sys.exit(compare(int(sys.argv[1]) if sys.argv[1:] else 10000) > 0)

@@ -1136,6 +1136,209 @@ static void images_are_resized_mirrored_and_normalised(void **state) {
     bags_reader_close(reader);
 }
 
+/* ---- warps and colours ---- */
+
+typedef struct drawing {
+    uint64_t refused;
+    uint32_t width, height; /* of the images that were seen */
+} drawing;
+
+/* Turn by a quarter, and halve the brightness; every other image has a norm of its own. */
+static bags_code draw_quarter(void *user, const bags_load_item *item,
+    const bags_image *image, bags_load_draw *draw, bags_error *err) {
+    const drawing *d = (const drawing *)user;
+    static const double quarter[9] = {0, 1, 0, 1, 0, 0, 0, 0, 1};
+    if (item->pick.index == d->refused)
+        return bags_fail(err, BAGS_ERROR_VALUE, "not this one");
+    if (image->width != 10 || image->height != 12)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT, "%d x %d", (int)image->width,
+            (int)image->height);
+    /* What was drawn is scaled to the tensor. */
+    if (draw->matrix[0] < 2 || draw->matrix[0] > 2 || draw->matrix[4] < 3 ||
+        draw->matrix[4] > 3 || draw->mean[0] < 0.5f)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT, "what was drawn differs");
+    memcpy(draw->matrix, quarter, sizeof quarter);
+    draw->jitter.brightness = 0.5;
+    if (item->pick.index % 2) {
+        draw->mean[0] = 0;
+        draw->std[0] = 0.5f;
+    }
+    return BAGS_OK;
+}
+
+static void a_callback_chooses_the_matrix_the_colours_and_the_norm(void **state) {
+    (void)state;
+    write_dataset(at("x"), 20, 0);
+    bags_reader *reader = open_dataset(at("x"));
+    bags_loader_options options = usual(20);
+    bags_load_field field = field_of("image");
+    bags_warp_options warp;
+    drawing d = {99, 0, 0};
+    memset(&warp, 0, sizeof warp);
+    options.fields = &field;
+    options.field_count = 1;
+    options.order.in_order = true;
+    field.width = 5;
+    field.height = 4;
+    field.warp = &warp;
+    field.filter = BAGS_FILTER_NEAREST;
+    field.dtype = BAGS_DTYPE_FLOAT32;
+    field.mean[0] = 0.5f;
+    field.draw = draw_quarter;
+    field.user = &d;
+    bags_loader *loader = open_loader(reader, &options);
+    memset(&warp, 0xff, sizeof warp); /* it was copied */
+    const bags_batch *b = next(loader);
+    for (size_t i = 0; i < 20; i++)
+        for (size_t y = 0; y < 4; y++)
+            for (size_t x = 0; x < 5; x++) {
+                const float *to = (const float *)b->tensors[0].data +
+                                  ((i * 4 + y) * 5 + x) * 3;
+                volatile float red = (float)(pixel_of(i, x, y, 0) / 2) / 255.0f;
+                red = i % 2 ? red / 0.5f : red - 0.5f;
+                assert_true(to[0] >= red && to[0] <= red);
+            }
+    bags_loader_close(loader);
+    memset(&warp, 0, sizeof warp);
+    d.refused = 13;
+    loader = open_loader(reader, &options);
+    assert_fails(BAGS_ERROR_VALUE, bags_loader_next(loader, &b, &said));
+    assert_says("x: field \"image\": datapoint 13: not this one");
+    bags_loader_close(loader);
+    options.skip_damaged = true;
+    loader = open_loader(reader, &options);
+    b = next(loader);
+    assert_true(b->length == 19 && b->skipped == 1);
+    bags_loader_close(loader);
+    bags_reader_close(reader);
+}
+
+static void flips_have_their_probability(void **state) {
+    (void)state;
+    write_dataset(at("x"), 400, 0);
+    bags_reader *reader = open_dataset(at("x"));
+    bags_loader_options options = usual(400);
+    bags_load_field field = field_of("image");
+    bags_warp_options warp;
+    memset(&warp, 0, sizeof warp);
+    options.images = &images;
+    options.fields = &field;
+    options.field_count = 1;
+    options.order.in_order = true;
+    field.width = 10;
+    field.height = 12;
+    /* By the matrix or without it, the same. */
+    for (int i = 0; i < 4; i++) {
+        size_t found[2] = {0, 0};
+        field.filter = BAGS_FILTER_NEAREST;
+        field.warp = i % 2 ? &warp : NULL;
+        field.filter = i % 2 ? BAGS_FILTER_NEAREST : BAGS_FILTER_BILINEAR;
+        field.flip_x = i < 2 ? 0.25 : 0;
+        field.flip_y = i < 2 ? 0.75 : 1;
+        bags_loader *loader = open_loader(reader, &options);
+        const bags_batch *b = next(loader);
+        for (size_t k = 0; k < 400; k++) {
+            const unsigned char *to = (const unsigned char *)b->tensors[0].data + k * 360;
+            bool right = to[0] != pixel_of(k, 0, 0, 0) && to[0] != pixel_of(k, 11, 0, 0);
+            bool down = to[0] != pixel_of(k, 0, right ? 9 : 0, 0);
+            found[0] += right;
+            found[1] += down;
+            for (size_t y = 0; y < 12; y++)
+                for (size_t x = 0; x < 10; x++)
+                    assert_true(to[(y * 10 + x) * 3] == pixel_of(k, down ? 11 - y : y,
+                                                            right ? 9 - x : x, 0));
+        }
+        if (i < 2)
+            assert_true(found[0] > 60 && found[0] < 140 && found[1] > 260 &&
+                        found[1] < 340);
+        else
+            assert_true(found[0] == 0 && found[1] == 400);
+        bags_loader_close(loader);
+    }
+    bags_reader_close(reader);
+}
+
+static void warps_out_of_range_are_refused_by_name(void **state) {
+    (void)state;
+    write_dataset(at("x"), 10, 0);
+    bags_reader *reader = open_dataset(at("x"));
+    const bags_reader *one = reader;
+    for (int i = 0; i < 23; i++) {
+        bags_loader_options options = usual(4);
+        bags_load_field field = field_of("image");
+        bags_warp_options warp;
+        bags_jitter_options jitter;
+        const char *why = "out of range (";
+        memset(&warp, 0, sizeof warp);
+        memset(&jitter, 0, sizeof jitter);
+        options.images = &images;
+        options.fields = &field;
+        options.field_count = 1;
+        field.width = field.height = 4;
+        field.crop = BAGS_CROP_RANDOM;
+        field.warp = &warp;
+        field.jitter = &jitter;
+        if (i == 0)
+            warp.degrees.high = 361;
+        if (i == 1)
+            warp.degrees.low = 1; /* above high */
+        if (i == 2)
+            warp.degrees.high = (double)NAN;
+        if (i == 3)
+            warp.scale.high = 1; /* from 0 */
+        if (i == 4)
+            warp.shear_x.low = -90;
+        if (i == 5)
+            warp.shear_y.high = 90;
+        if (i == 6)
+            warp.translate_x.low = -1.1;
+        if (i == 7)
+            warp.translate_y.high = 1.1;
+        if (i == 8)
+            warp.perspective = 0.7;
+        if (i == 9)
+            warp.perspective = -0.1;
+        if (i == 10)
+            field.flip_x = 1.5;
+        if (i == 11)
+            field.flip_y = -0.5;
+        if (i == 12)
+            field.area.high = 1.5;
+        if (i == 13)
+            field.area.high = 0.5; /* from 0 */
+        if (i == 14)
+            field.aspect.low = field.aspect.high = -1;
+        if (i == 15)
+            jitter.brightness.low = -1;
+        if (i == 16)
+            jitter.contrast.high = 1001;
+        if (i == 17)
+            jitter.saturation.high = (double)INFINITY;
+        if (i == 18)
+            jitter.hue.low = -0.6;
+        if (i == 19) {
+            field.crop = BAGS_CROP_NONE;
+            field.aspect.low = field.aspect.high = 1;
+            why = "need crop BAGS_CROP_RANDOM";
+        }
+        if (i == 20) {
+            field.scaled = true;
+            why = "scaled excludes warp";
+        }
+        if (i > 20) {
+            field.width = field.height = 0;
+            field.crop = BAGS_CROP_NONE;
+            field.jitter = i == 21 ? &jitter : NULL;
+            field.warp = i == 22 ? &warp : NULL;
+            why = "without width and height";
+        }
+        assert_refused(
+            BAGS_ERROR_ARGUMENT, bags_loader_open(&one, 1, &options, &said));
+        assert_says(why);
+    }
+    bags_reader_close(reader);
+}
+
 static bags_code decode_length(void *user, const bags_load_item *item,
     bags_buffer *scratch, bags_value *value, bags_error *err) {
     (void)scratch;
@@ -1368,6 +1571,14 @@ static void batches_do_not_depend_on_ranks_and_threads(void **state) {
     fields[0].width = fields[0].height = 4;
     fields[0].crop = BAGS_CROP_RANDOM;
     fields[0].flip_x = 0.5;
+    bags_warp_options warp;
+    bags_jitter_options jitter;
+    memset(&warp, 0, sizeof warp);
+    memset(&jitter, 0, sizeof jitter);
+    warp.degrees.high = 30;
+    warp.perspective = 0.4;
+    jitter.brightness.high = 2;
+    jitter.hue.high = 0.3;
     fields[2].decode = decode_length;
     fields[2].dtype = BAGS_DTYPE_UINT8;
     fields[2].user = &bad;
@@ -1380,6 +1591,8 @@ static void batches_do_not_depend_on_ranks_and_threads(void **state) {
         static const double weights[] = {1, 2};
         options.order.weights = how == 1 ? weights : NULL;
         options.order.chunk = how == 2 ? 8 : 0;
+        fields[0].warp = how ? &warp : NULL;
+        fields[0].jitter = how < 2 ? &jitter : NULL;
         options.no_threads = true;
         options.threads = 0;
         collect(both, 2, options, 1, expected, &skipped);
@@ -1592,6 +1805,31 @@ static void a_state_of_something_else_is_refused_by_name(void **state) {
         assert_says(says[i]);
         /* It still loads from the start. */
         assert_true(next(loader)->batch == 0);
+        bags_loader_close(loader);
+    }
+    /* What is drawn for images is part of it, what else becomes of them is not. */
+    bags_load_field field = field_of("image");
+    bags_warp_options warp;
+    bags_jitter_options jitter;
+    memset(&warp, 0, sizeof warp);
+    memset(&jitter, 0, sizeof jitter);
+    options.fields = &field;
+    options.field_count = 1;
+    field.width = field.height = 4;
+    field.warp = &warp;
+    field.jitter = &jitter;
+    for (int i = 0; i < 5; i++) {
+        warp.degrees.high = i == 1 ? 10 : 0;
+        jitter.hue.high = i == 2 ? 0.1 : 0;
+        field.flip_y = i == 3 ? 0.5 : 0;
+        field.nchw = i == 4;
+        loader = open_loader(x, &options);
+        if (i == 0)
+            assert_ok(bags_loader_save(loader, saved, &said));
+        bags_code code = bags_loader_restore(loader, saved, sizeof saved, &said);
+        assert_true(code == (i % 4 ? BAGS_ERROR_VALUE : BAGS_OK));
+        if (code)
+            assert_says("warp or jitter differ");
         bags_loader_close(loader);
     }
     bags_reader_close(x);
@@ -2062,6 +2300,9 @@ int main(void) {
         TEST(integers_become_floats_only_if_exact),
         TEST(windows_of_sequences_are_aligned),
         TEST(images_are_resized_mirrored_and_normalised),
+        TEST(a_callback_chooses_the_matrix_the_colours_and_the_norm),
+        TEST(flips_have_their_probability),
+        TEST(warps_out_of_range_are_refused_by_name),
         TEST(a_callback_decodes_and_its_failure_is_named),
         TEST(a_callback_whose_array_is_not_its_shape_is_an_error),
         TEST(a_digest_sees_the_numbers_of_values),
