@@ -7,6 +7,8 @@
  *                                  DIR/photos and as the files DIR/0.jpg, ...
  *     bench_loader images DIR      load them once each way; prints microseconds of the
  *                                  processor per image: loader, bare loop
+ *     bench_loader warps DIR       the same for the loader alone, which turns, shears and
+ *                                  moves them and changes their colours
  *
  * An image is decoded from the random rectangle on, resized to 224 x 224, flipped in
  * half of the cases, normalised and stored as NCHW float32. tests/bench/peer_torch.py
@@ -115,8 +117,16 @@ typedef struct job {
     uint64_t position;
 } job;
 
-static bags_loader *open_loader(const bags_reader *reader, uint32_t threads) {
+static const bags_warp_options warp = {.degrees = {-15, 15}, .scale = {0.8, 1.2},
+    .shear_x = {-10, 10}, .translate_x = {-0.1, 0.1}, .translate_y = {-0.1, 0.1}};
+static const bags_jitter_options jitter = {
+    {0.6, 1.4}, {0.6, 1.4}, {0.6, 1.4}, {-0.1, 0.1}};
+
+static bags_loader *open_loader(
+    const bags_reader *reader, uint32_t threads, bool warps) {
     bags_load_field field = {0};
+    field.warp = warps ? &warp : NULL;
+    field.jitter = warps ? &jitter : NULL;
     bags_loader_options options = {0};
     field.name = "image";
     field.dtype = BAGS_DTYPE_FLOAT32;
@@ -225,7 +235,7 @@ static void start_job(job *j, const char *folder) {
     memset(j, 0, sizeof *j);
     snprintf(path, sizeof path, "%s/photos", folder);
     j->reader = open_reader(path);
-    j->loader = open_loader(j->reader, 0);
+    j->loader = open_loader(j->reader, 0, false);
     OR_FAIL(!bags_buffer_reserve(&j->resized, PLANE * 3, &err));
     j->batch = (float *)malloc(BATCH * 3 * PLANE * sizeof(float));
     for (int c = 0; c < 3; c++)
@@ -263,13 +273,25 @@ static void print_images(const char *folder) {
     end_job(&j);
 }
 
+static void print_warps(const char *folder) {
+    char path[600];
+    job j = {0};
+    snprintf(path, sizeof path, "%s/photos", folder);
+    j.reader = open_reader(path);
+    j.loader = open_loader(j.reader, 0, true);
+    int batches = (int)(bags_reader_length(j.reader) / BATCH);
+    printf("%.1f\n", turn(by_loader, &j, batches) / BATCH * 1e6);
+    bags_loader_close(j.loader);
+    bags_reader_close(j.reader);
+}
+
 /* All processors at once, in wall-clock time. */
 static void print_threads(const char *folder) {
     char path[600];
     snprintf(path, sizeof path, "%s/photos", folder);
     bags_reader *reader = open_reader(path);
     for (uint32_t threads = 1; threads <= 2; threads++) {
-        bags_loader *loader = open_loader(reader, threads);
+        bags_loader *loader = open_loader(reader, threads, false);
         next_batch(loader);
         double start = wall();
         for (int i = 0; i < 32; i++)
@@ -442,6 +464,10 @@ int main(int argc, char **argv) {
     }
     if (argc == 3 && strcmp(argv[1], "images") == 0) {
         print_images(argv[2]);
+        return 0;
+    }
+    if (argc == 3 && strcmp(argv[1], "warps") == 0) {
+        print_warps(argv[2]);
         return 0;
     }
     job j;
