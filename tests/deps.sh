@@ -78,6 +78,7 @@ command -v node                         | nodejs
 /usr/bin/python3 -c "import wheel"      | python3-wheel
 /usr/bin/python3 -m pip --version       | python3-pip
 /usr/bin/python3 -c "import torch"      | python3-torch
+/usr/bin/python3 -c "import torchvision" | python3-torchvision
 /usr/bin/python3 -c "import zstandard"  | python3-zstandard
 command -v parallel                     | parallel
 command -v sbatch                       | slurm-wlm

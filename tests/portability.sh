@@ -224,7 +224,7 @@ part_of() {
 # is a subset, of that alone.
 test_names() {
     local source name
-    for source in tests/core/test_*.c tests/formats/test_{archive,image,index,loader,numpy,resample}.c; do
+    for source in tests/core/test_*.c tests/formats/test_{archive,image,index,loader,numpy,resample,warp}.c; do
         name=${source##*/test_}
         name=${name%.c}
         case " ${subset:-$name} " in *" $name "*) ;; *) continue ;; esac

@@ -23,7 +23,7 @@ static option_number chunk = {0, 1, 0, false};
 static option_number window = {0, 1, 0, false};
 static option_number take = {0, 1, 0, false};
 static option_number crop = {0, 1, 65535, false};
-static const char *tokens_given, *pack_given;
+static const char *tokens_given, *pack_given, *augment;
 static const char *long_name(size_t i) {
     static const char *const names[] = {"split", "drop", NULL};
     return names[i];
@@ -78,6 +78,8 @@ static const option options[] = {
     {"eos", OPTION_NUMBER, &eos, "ID", "add this token after each document"},
     {"crop", OPTION_NUMBER, &crop, "SIZE",
         "of images, random crops of this size, as to train"},
+    {"augment", OPTION_TEXT, &augment, "RANGES",
+        "draw for each crop, as degrees=-9:9,hue=-0.1:0.1"},
     {"orient", OPTION_FLAG, &orient, NULL,
         "turn images upright, as their EXIF data state"},
     {"in-order", OPTION_FLAG, &loading.order.in_order, NULL, "do not shuffle"},
@@ -191,6 +193,72 @@ static bool is_image(const bags_reader *reader, const char *name) {
     return i < count && type_kind(fields[i].type) == TYPE_IMAGE;
 }
 
+/* What --augment names: a range, or a single number, in one of three structures. */
+static const struct {
+    const char *name;
+    char of; /* f: bags_load_field, w: bags_warp_options, j: bags_jitter_options */
+    bool single;
+    size_t at;
+} augmentations[] = {
+    {"area", 'f', false, offsetof(bags_load_field, area)},
+    {"aspect", 'f', false, offsetof(bags_load_field, aspect)},
+    {"flip_x", 'f', true, offsetof(bags_load_field, flip_x)},
+    {"flip_y", 'f', true, offsetof(bags_load_field, flip_y)},
+    {"degrees", 'w', false, offsetof(bags_warp_options, degrees)},
+    {"scale", 'w', false, offsetof(bags_warp_options, scale)},
+    {"shear_x", 'w', false, offsetof(bags_warp_options, shear_x)},
+    {"shear_y", 'w', false, offsetof(bags_warp_options, shear_y)},
+    {"translate_x", 'w', false, offsetof(bags_warp_options, translate_x)},
+    {"translate_y", 'w', false, offsetof(bags_warp_options, translate_y)},
+    {"perspective", 'w', true, offsetof(bags_warp_options, perspective)},
+    {"brightness", 'j', false, offsetof(bags_jitter_options, brightness)},
+    {"contrast", 'j', false, offsetof(bags_jitter_options, contrast)},
+    {"saturation", 'j', false, offsetof(bags_jitter_options, saturation)},
+    {"hue", 'j', false, offsetof(bags_jitter_options, hue)},
+};
+
+/* NAME=LOW:HIGH, or NAME=X. The loader checks the numbers. */
+static void choose_augmentations(bags_load_field *field) {
+    static bags_warp_options warp;
+    static bags_jitter_options jitter;
+    size_t count, known = sizeof augmentations / sizeof *augmentations;
+    char **parts = split(augment, &count);
+    for (size_t i = 0; i < count; i++) {
+        char *equals = strchr(parts[i], '='), *end = equals;
+        size_t k = 0, length = equals ? (size_t)(equals - parts[i]) : strlen(parts[i]);
+        while (k < known && (strlen(augmentations[k].name) != length ||
+                                memcmp(augmentations[k].name, parts[i], length) != 0))
+            k++;
+        if (k == known)
+            usage("--augment: \"%.*s\" is none of: area, aspect, flip_x, flip_y, degrees, "
+                  "scale, shear_x, shear_y, translate_x, translate_y, perspective, "
+                  "brightness, contrast, saturation, hue",
+                (int)length, parts[i]);
+        double low = equals ? strtod(equals + 1, &end) : 0, high = low;
+        bool good = equals && end > equals + 1;
+        if (good && *end == ':' && !augmentations[k].single) {
+            char *from = end + 1;
+            high = strtod(from, &end);
+            good = end > from;
+        }
+        if (!good || *end)
+            usage("--augment: expected %s=%s (\"%s\")", augmentations[k].name,
+                augmentations[k].single ? "X" : "LOW:HIGH", parts[i]);
+        char *to = augmentations[k].of == 'f'   ? (char *)field
+                   : augmentations[k].of == 'w' ? (char *)&warp
+                                                : (char *)&jitter;
+        bags_interval range = {low, high};
+        memcpy(to + augmentations[k].at, &range,
+            augmentations[k].single ? sizeof low : sizeof range);
+        if (augmentations[k].of == 'w')
+            field->warp = &warp;
+        if (augmentations[k].of == 'j')
+            field->jitter = &jitter;
+    }
+    free(parts[0]);
+    free(parts);
+}
+
 /* As training on ImageNet does it: its mean and deviation, channels first. */
 static void choose_crop(bags_load_field *field, uint32_t size) {
     static const float mean[3] = {0.485f, 0.456f, 0.406f};
@@ -206,6 +274,8 @@ static void choose_crop(bags_load_field *field, uint32_t size) {
     field->dtype = BAGS_DTYPE_FLOAT32;
     memcpy(field->mean, mean, sizeof mean);
     memcpy(field->std, deviation, sizeof deviation);
+    if (augment)
+        choose_augmentations(field);
 }
 
 /* The fields to load: all of the first dataset, or those that were given. Returns
@@ -552,6 +622,8 @@ static int run(char **operands) {
                                                : bos.given ? "bos"
                                                : eos.given ? "eos"
                                                            : "values");
+    if (augment && !crop.given)
+        usage("--augment needs --crop");
     if (by_token && (crop.given || orient))
         usage("--%s is of images, not of tokens", orient ? "orient" : "crop");
     if (pack_given && loading.skip_damaged)
@@ -617,5 +689,6 @@ const command command_load = {"load", "load shuffled batches, as for training",
     "of [document, first token, tokens]. --fields are then fields that have an element "
     "for each token.\n",
     "  bags load pets --batch 256 --crop 224\n"
+    "  bags load pets --crop 224 --augment degrees=-15:15,hue=-0.1:0.1,flip_y=0.5\n"
     "  bags load pets --batch 4 --epochs 2 --indices --state pets.state\n",
     run};
