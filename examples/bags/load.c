@@ -689,6 +689,6 @@ const command command_load = {"load", "load shuffled batches, as for training",
     "of [document, first token, tokens]. --fields are then fields that have an element "
     "for each token.\n",
     "  bags load pets --batch 256 --crop 224\n"
-    "  bags load pets --crop 224 --augment degrees=-15:15,hue=-0.1:0.1,flip_y=0.5\n"
+    "  bags load pets --crop 224 --augment degrees=-15:15,hue=-0.1:0.1\n"
     "  bags load pets --batch 4 --epochs 2 --indices --state pets.state\n",
     run};

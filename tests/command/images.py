@@ -628,7 +628,7 @@ def load_augments_crops():
                          ('flip_y=0:1', 'expected flip_y=X'), ('degreesx=1', 'none of')):
         refuse(*words, '--augment', ranges, says=says, code=2)
     for ranges in 'hue=-1:0', 'hue=0.1:-0.1', 'scale=nan', 'flip_x=2', 'perspective=0.8':
-        refuse(*words, '--augment', ranges, says=(
+        refuse(*words, '--augment', ranges, code=2, says=(
             f'x: field "image": {ranges.split("=")[0]} out of range ('))
     words += ['--state', 's', '--batches', '1', '--batch', '3', '--augment']
     run(*words, 'degrees=1:2')

@@ -200,13 +200,39 @@ def a_program_may_end_in_the_middle():
                'next(loader)\n' + last)
 
 
+def warps_and_colours_are_drawn_from_ranges():
+    _write('x')
+    size = dict(width=8, height=8)
+
+    def load(threads=1, **options):
+        loader = bags.Loader('x', 20, fields={'j': dict(size, **options)}, seed=3,
+                             threads=threads, shuffle=False)
+        return next(iter(loader))['j'].tobytes()
+    seen = {load()}
+    for options in (dict(warp=dict(degrees=(-30, 30), perspective=0.3, fill=(1, 2, 3))),
+                    dict(warp=dict(translate_x=0.5, scale=(0.5, 1)), filter='nearest'),
+                    dict(jitter=dict(brightness=(0.5, 0.7), hue=0.3)),
+                    dict(warp=dict(scale=0.5), flip_x=0.3, flip_y=1, crop='random',
+                         area=(0.2, 0.3), aspect=2)):
+        made = load(**options)
+        assert made == load(3, **options) and made not in seen, options
+        seen.add(made)
+    for options, says in ((dict(warp=dict(degrees=(-999, 0))), 'degrees out of range'),
+                          (dict(warp=dict(blur=1)), 'unknown option'),
+                          (dict(warp=dict(fill=256)), '0 to 255'),
+                          (dict(warp=3), 'a dict of options'),
+                          (dict(jitter=dict(hue=(1, 2, 3))), 'a lowest and a highest'),
+                          (dict(flip_x='x'), 'flip_x')):
+        raises((TypeError, ValueError), load, says=says, **options)
+
+
 TRAIN = '''
 import sys, os, pickle, torch, bags
 torch.manual_seed(0)
 torch.set_num_threads(1)
 model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(4 * 36, 2))
 optimizer = torch.optim.SGD(model.parameters(), 0.05)
-fields = {'j': dict(width=8, height=8, dtype='float32', nchw=True, crop='random', flip=True), 'n': {}}
+fields = {'j': dict(width=8, height=8, dtype='float32', nchw=True, crop='random', flip_x=0.5), 'n': {}}
 loader = bags.Loader('x', 10, fields=fields, seed=3)
 start = 0
 if os.path.exists('state'):

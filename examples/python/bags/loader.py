@@ -31,7 +31,8 @@ class Loader(_core.Loader):
     source: a path, a DatasetReader, or a list of them. batch: datapoints, of all ranks
     together; rank loads its slice of ranks. fields: names, or {name: options}:
     width, height, channels, crop ('none', 'center', 'random'), resize, filter
-    ('bilinear', 'bicubic'), flip, nchw, scaled, orient, dtype, shape, mean, std, window,
+    ('bilinear', 'bicubic', 'nearest'), area, aspect, flip_x, flip_y, warp and jitter
+    (dicts of numbers or pairs), nchw, scaled, orient, dtype, shape, mean, std, window,
     stride, or decode, a function of a blob that returns an array. The options are
     those of bags_load_field in formats/loader.h. skip_damaged leaves out, and counts, what
     is damaged or does not fit the options; what `decode` raises is raised. chunk, window: shuffle chunks of

@@ -105,7 +105,8 @@ PyObject *no_pickle(PyObject *self, PyObject *unused);
 typedef struct Option {
     const char *name, *choices; /* of an enum, in its order */
     char kind; /* u: 32 bits, U: 64 bits, b: bool, n: not, e: enum, f: 3 floats,
-                  d: dtype, s: text, which the dict keeps */
+                  d: dtype, s: text, which the dict keeps, x: double, i: bags_interval,
+                  c: 3 bytes */
     size_t offset;
 } Option;
 #define OPTION(kind, type, name)                                                       \

@@ -23,10 +23,20 @@ typedef struct Loader {
 #define FIELD(kind, name) OPTION(kind, bags_load_field, name)
 static const Option field_options[] = {FIELD('u', width), FIELD('u', height),
     FIELD('u', channels), CHOICE(bags_load_field, crop, "none center random"),
-    FIELD('u', resize), CHOICE(bags_load_field, filter, "bilinear bicubic"),
-    FIELD('b', flip), FIELD('b', nchw), FIELD('b', scaled), FIELD('b', orient),
+    FIELD('u', resize), CHOICE(bags_load_field, filter, "bilinear bicubic nearest"),
+    FIELD('i', area), FIELD('i', aspect), FIELD('x', flip_x), FIELD('x', flip_y),
+    FIELD('b', nchw), FIELD('b', scaled), FIELD('b', orient),
     FIELD('f', mean), FIELD('f', std), FIELD('U', window), FIELD('U', stride),
     FIELD('d', dtype), {0}};
+
+#define WARP(kind, name) OPTION(kind, bags_warp_options, name)
+static const Option warp_options[] = {WARP('i', degrees), WARP('i', scale),
+    WARP('i', shear_x), WARP('i', shear_y), WARP('i', translate_x),
+    WARP('i', translate_y), WARP('x', perspective), WARP('c', fill), {0}};
+
+#define JITTER(name) OPTION('i', bags_jitter_options, name)
+static const Option jitter_options[] = {
+    JITTER(brightness), JITTER(contrast), JITTER(saturation), JITTER(hue), {0}};
 
 #define TOKENS(kind, name) OPTION(kind, bags_tokens_options, name)
 static const Option tokens_options[] = {TOKENS('s', field), TOKENS('U', length),
@@ -51,6 +61,8 @@ static bags_code call_decode(void *user, const bags_load_item *item,
 struct Callback {
     Loader *loader;
     PyObject *call;
+    bags_warp_options warp;
+    bags_jitter_options jitter;
 };
 
 /* A field, while its options are set. */
@@ -75,10 +87,29 @@ static int set_shape(Setting *set, PyObject *value) {
     return PyErr_Occurred() ? -1 : 1;
 }
 
+/* {option: value} of a table. */
+static int set_inner(const Option *options, void *to, PyObject *value) {
+    PyObject *name = PyUnicode_FromString("option");
+    if (name && !PyDict_Check(value))
+        PyErr_SetString(PyExc_TypeError, "a dict of options is required");
+    bool good = name && PyDict_Check(value) &&
+                set_options(options, to, value, name, NULL, NULL, NULL);
+    Py_XDECREF(name);
+    return good ? 1 : -1;
+}
+
 static int other_field_option(void *user, const char *name, PyObject *value) {
     Setting *set = (Setting *)user;
     if (strcmp(name, "shape") == 0)
         return set_shape(set, value);
+    if (strcmp(name, "warp") == 0) {
+        set->field->warp = &set->callback->warp;
+        return set_inner(warp_options, &set->callback->warp, value);
+    }
+    if (strcmp(name, "jitter") == 0) {
+        set->field->jitter = &set->callback->jitter;
+        return set_inner(jitter_options, &set->callback->jitter, value);
+    }
     if (strcmp(name, "decode") != 0)
         return 0;
     set->callback->call = value;

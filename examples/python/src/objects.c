@@ -131,6 +131,35 @@ static bool set_floats(float *out, PyObject *value) {
     return true;
 }
 
+/* A number, or a pair. */
+static bool set_interval(bags_interval *out, PyObject *value) {
+    double numbers[2] = {0, 0};
+    bool pair = PySequence_Check(value);
+    if (pair && PySequence_Size(value) != 2)
+        PyErr_SetString(
+            PyExc_ValueError, "a number, or a lowest and a highest one, is required");
+    for (int i = 0; i < 2 && !PyErr_Occurred(); i++) {
+        PyObject *part = pair ? PySequence_GetItem(value, i) : Py_NewRef(value);
+        numbers[i] = part ? PyFloat_AsDouble(part) : 0;
+        Py_XDECREF(part);
+    }
+    out->low = numbers[0];
+    out->high = numbers[1];
+    return !PyErr_Occurred();
+}
+
+static bool set_bytes(unsigned char *out, PyObject *value) {
+    float numbers[3] = {0, 0, 0};
+    bool good = set_floats(numbers, value);
+    for (int i = 0; i < 3 && good; i++) {
+        good = numbers[i] >= 0 && numbers[i] <= 255;
+        out[i] = good ? (unsigned char)numbers[i] : 0;
+        if (!good)
+            PyErr_SetString(PyExc_ValueError, "0 to 255 are required");
+    }
+    return good;
+}
+
 static bool set_dtype(bags_dtype *dtype, PyObject *value) {
     PyObject *text = PyUnicode_Check(value) ? Py_NewRef(value)
                                             : PyObject_GetAttrString(value, "name");
@@ -157,6 +186,13 @@ static bool set_option(
         return set_floats((float *)out, value);
     case 'd':
         return set_dtype((bags_dtype *)out, value);
+    case 'i':
+        return set_interval((bags_interval *)out, value);
+    case 'c':
+        return set_bytes((unsigned char *)out, value);
+    case 'x':
+        *(double *)out = PyFloat_AsDouble(value);
+        return !PyErr_Occurred();
     case 's':
         return (*(const char **)out = PyUnicode_AsUTF8AndSize(value, NULL)) != NULL;
     case 'b':
