@@ -169,10 +169,10 @@ typedef struct loader_column {
     bags_dtype dtype;
     size_t dims;
     uint64_t shape[LOADER_MAX_DIMS];
-    size_t item_size; /* bytes, if stacked */
-    uint64_t span;    /* of a window: items from its first to its last */
-    float *scale;     /* of float images: 256 values for each channel */
-    bool by_matrix;   /* images are transformed, not resized */
+    size_t item_size;       /* bytes, if stacked */
+    uint64_t span;          /* of a window: items from its first to its last */
+    float *scale;           /* of float images: 256 values for each channel */
+    bool by_matrix;         /* images are transformed, not resized */
     bags_warp_options warp; /* copies */
     bags_jitter_options jitter;
 } loader_column;
@@ -220,7 +220,7 @@ typedef struct loader_worker {
     unsigned char **targets; /* for a window or a piece, in each tensor */
     loader_thread id;
     float scale[3 * 256]; /* of an image whose mean or std a callback chose */
-    size_t unwatched; /* bytes decoded since it last checked `stopping` */
+    size_t unwatched;     /* bytes decoded since it last checked `stopping` */
 } loader_worker;
 
 /* Memory that is freed with the loader: this, and what was requested. */
@@ -592,7 +592,7 @@ typedef struct loader_image {
     bags_image whole; /* the entire image, */
     bags_part crop;   /* the rectangle that is loaded, */
     bags_part part;   /* and, of an image to be transformed, what the pixels are of */
-    uint32_t width, height; /* what the crop is resized to; then the middle is cut out */
+    uint32_t width, height; /* of the crop when resized, before its middle is cut out */
     bool flip_x, flip_y;
     bags_load_draw draw;
 } loader_image;
@@ -630,9 +630,9 @@ static void loader_make_matrix(
     const loader_column *c, const bags_load_item *item, loader_image *p) {
     double *m = p->draw.matrix;
     uint32_t sides[2] = {c->given.width, c->given.height};
-    double scale[2] = {(double)p->crop.width / p->width, (double)p->crop.height / p->height};
-    double start[2] = {
-        p->crop.left + loader_half_even(p->width - sides[0]) * scale[0],
+    double scale[2] = {
+        (double)p->crop.width / p->width, (double)p->crop.height / p->height};
+    double start[2] = {p->crop.left + loader_half_even(p->width - sides[0]) * scale[0],
         p->crop.top + loader_half_even(p->height - sides[1]) * scale[1]};
     bool flip[2] = {p->flip_x, p->flip_y};
     double crop[9] = {0, 0, 0, 0, 0, 0, 0, 0, 1};
@@ -700,8 +700,8 @@ static bags_code loader_decode_jpeg(loader_worker *w, const loader_column *c,
         return code;
     p->part = p->crop;
     if (c->by_matrix)
-        p->part = bags_warp_part(
-            &p->whole, p->draw.matrix, c->given.width, c->given.height);
+        p->part =
+            bags_warp_part(&p->whole, p->draw.matrix, c->given.width, c->given.height);
     uint32_t scale = 1;
     while (c->given.scaled && scale < 8 &&
            p->crop.width / (2 * scale) >= c->given.width &&
@@ -811,8 +811,8 @@ static bags_code loader_resize(
             stride, err);
     else if (!code)
         code = w->loader->images.resample(&p->image, p->pixels, p->stride, NULL,
-            c->given.filter, image.width, image.height, &w->resampling,
-            w->resized.data, stride, err);
+            c->given.filter, image.width, image.height, &w->resampling, w->resized.data,
+            stride, err);
     p->image = image;
     p->pixels = w->resized.data;
     p->stride = stride;
@@ -910,9 +910,9 @@ static bags_code loader_store_image(loader_worker *w, const loader_column *c,
     if (code)
         return code;
     if (!c->by_matrix)
-        p.pixels += loader_half_even(p.height - c->given.height) * p.stride +
-                    (size_t)loader_half_even(p.width - c->given.width) *
-                        p.image.channels;
+        p.pixels +=
+            loader_half_even(p.height - c->given.height) * p.stride +
+            (size_t)loader_half_even(p.width - c->given.width) * p.image.channels;
     if (c->given.jitter || c->given.draw)
         code = loader_jitter(w, c, &p, err);
     if (scale && c->given.draw) {
@@ -1654,8 +1654,7 @@ static bags_code loader_check_field(
             "resize must be at least width and height"},
         {(g->scaled || has_ranges) && g->crop != BAGS_CROP_RANDOM,
             "scaled, area and aspect need crop BAGS_CROP_RANDOM"},
-        {g->scaled && c->by_matrix,
-            "scaled excludes warp and BAGS_FILTER_NEAREST"},
+        {g->scaled && c->by_matrix, "scaled excludes warp and BAGS_FILTER_NEAREST"},
         {g->orient && !has_exif,
             "orient needs fields of JPEG or PNG, and options.images with their "
             "functions"},

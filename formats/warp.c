@@ -124,9 +124,7 @@ WARP_INLINE warp_quad warp_times(warp_quad a, double factor) {
 
 WARP_INLINE void warp_store(warp_quad q, unsigned char *to, size_t channels) {
     for (size_t i = 0; i < channels; i++)
-        to[i] = (unsigned char)(q.at[i] <= 0     ? 0
-                                : q.at[i] >= 255 ? 255
-                                                 : (int)q.at[i]);
+        to[i] = (unsigned char)(q.at[i] <= 0 ? 0 : q.at[i] >= 255 ? 255 : (int)q.at[i]);
 }
 
 #endif
@@ -136,10 +134,10 @@ WARP_INLINE void warp_store(warp_quad q, unsigned char *to, size_t channels) {
 /* All that one call has. */
 typedef struct warp_state {
     double m[9];
-    bool flat;             /* the last row is 0 0 1 */
-    bool stepped;          /* points are sums of steps, as Pillow's nearest neighbours are */
-    double width, height;  /* of the entire image */
-    int32_t left, top;     /* of what the pixels are of */
+    bool flat;    /* the last row is 0 0 1 */
+    bool stepped; /* points are sums of steps, as Pillow's nearest neighbours are */
+    double width, height;   /* of the entire image */
+    int32_t left, top;      /* of what the pixels are of */
     int32_t last_x, last_y; /* its last column and row, counted from left and top */
     const unsigned char *pixels;
     size_t stride, channels;
@@ -199,13 +197,9 @@ WARP_INLINE void warp_find_offsets(const warp_state *s, int32_t x, int32_t y,
     int32_t count, size_t channels, warp_offsets *o) {
     x -= s->left;
     y -= s->top;
-    bool inside = x >= 0 && y >= 0 && x <= s->last_x - (count - 1) &&
-                  y <= s->last_y - (count - 1);
     for (int32_t i = 0; i < count; i++) {
-        int32_t column = inside ? x + i : warp_clamp(x + i, s->last_x);
-        int32_t row = inside ? y + i : warp_clamp(y + i, s->last_y);
-        o->columns[i] = (size_t)column * channels;
-        o->rows[i] = (size_t)row * s->stride;
+        o->columns[i] = (size_t)warp_clamp(x + i, s->last_x) * channels;
+        o->rows[i] = (size_t)warp_clamp(y + i, s->last_y) * s->stride;
     }
 }
 
@@ -220,12 +214,10 @@ WARP_INLINE void warp_bilinear(
     warp_offsets o;
     warp_find_offsets(s, x, y, 2, channels, &o);
     const unsigned char *from = s->pixels;
-    warp_quad upper =
-        warp_between(warp_load(from, o.rows[0] + o.columns[0], channels),
-            warp_load(from, o.rows[0] + o.columns[1], channels), right);
-    warp_quad lower =
-        warp_between(warp_load(from, o.rows[1] + o.columns[0], channels),
-            warp_load(from, o.rows[1] + o.columns[1], channels), right);
+    warp_quad upper = warp_between(warp_load(from, o.rows[0] + o.columns[0], channels),
+        warp_load(from, o.rows[0] + o.columns[1], channels), right);
+    warp_quad lower = warp_between(warp_load(from, o.rows[1] + o.columns[0], channels),
+        warp_load(from, o.rows[1] + o.columns[1], channels), right);
     warp_store(warp_between(upper, lower, down), out, channels);
 }
 
@@ -248,17 +240,15 @@ WARP_INLINE void warp_bicubic(
     warp_quad lines[4];
     warp_find_offsets(s, x - 1, y - 1, 4, channels, &o);
     for (int i = 0; i < 4; i++)
-        lines[i] =
-            warp_cubic(warp_load(s->pixels, o.rows[i] + o.columns[0], channels),
-                warp_load(s->pixels, o.rows[i] + o.columns[1], channels),
-                warp_load(s->pixels, o.rows[i] + o.columns[2], channels),
-                warp_load(s->pixels, o.rows[i] + o.columns[3], channels), right);
-    warp_store(
-        warp_cubic(lines[0], lines[1], lines[2], lines[3], down), out, channels);
+        lines[i] = warp_cubic(warp_load(s->pixels, o.rows[i] + o.columns[0], channels),
+            warp_load(s->pixels, o.rows[i] + o.columns[1], channels),
+            warp_load(s->pixels, o.rows[i] + o.columns[2], channels),
+            warp_load(s->pixels, o.rows[i] + o.columns[3], channels), right);
+    warp_store(warp_cubic(lines[0], lines[1], lines[2], lines[3], down), out, channels);
 }
 
-WARP_INLINE void warp_sample(const warp_state *state, const warp_points *p, size_t count,
-    unsigned char *out, size_t channels, bags_filter filter) {
+WARP_INLINE void warp_sample(const warp_state *state, const warp_points *p,
+    size_t count, unsigned char *out, size_t channels, bags_filter filter) {
     const warp_state copy = *state, *s = &copy; /* which `out` cannot overlap */
     for (size_t i = 0; i < count; i++, out += channels) {
         double u = p->u[i], v = p->v[i];
@@ -561,8 +551,8 @@ static void warp_blend_all(const bags_image *image, unsigned char *pixels,
 }
 
 static inline int warp_gray(const unsigned char *pixel) {
-    return (int)((pixel[0] * 19595u + pixel[1] * 38470u + pixel[2] * 7471u + 32768) >>
-                 16);
+    return (
+        int)((pixel[0] * 19595u + pixel[1] * 38470u + pixel[2] * 7471u + 32768) >> 16);
 }
 
 /* The mean of the image in gray, rounded. */
@@ -571,8 +561,8 @@ static int warp_mean(
     uint64_t sum = 0;
     for (uint32_t y = 0; y < image->height; y++, pixels += stride)
         for (size_t x = 0; x < image->width; x++)
-            sum += image->channels == 1 ? pixels[x]
-                                        : (unsigned)warp_gray(pixels + 3 * x);
+            sum +=
+                image->channels == 1 ? pixels[x] : (unsigned)warp_gray(pixels + 3 * x);
     return (int)((double)sum / ((double)image->width * image->height) + 0.5);
 }
 
@@ -680,9 +670,10 @@ static bags_code warp_check_jitter(const bags_jitter *j, bags_error *err) {
     if (good && found == 15)
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_ARGUMENT,
-        found == 15 ? "jitter out of range (brightness %g, contrast %g, saturation %g, 0 "
-                      "to 1000; hue %g, -0.5 to 0.5)"
-                    : "the order of the jitter is not 0, 1, 2 and 3",
+        found == 15
+            ? "jitter out of range (brightness %g, contrast %g, saturation %g, 0 "
+              "to 1000; hue %g, -0.5 to 0.5)"
+            : "the order of the jitter is not 0, 1, 2 and 3",
         j->brightness, j->contrast, j->saturation, j->hue);
 }
 

@@ -230,7 +230,8 @@ static void choose_augmentations(bags_load_field *field) {
                                 memcmp(augmentations[k].name, parts[i], length) != 0))
             k++;
         if (k == known)
-            usage("--augment: \"%.*s\" is none of: area, aspect, flip_x, flip_y, degrees, "
+            usage("--augment: \"%.*s\" is none of: area, aspect, flip_x, flip_y, "
+                  "degrees, "
                   "scale, shear_x, shear_y, translate_x, translate_y, perspective, "
                   "brightness, contrast, saturation, hue",
                 (int)length, parts[i]);

@@ -117,8 +117,11 @@ typedef struct job {
     uint64_t position;
 } job;
 
-static const bags_warp_options warp = {.degrees = {-15, 15}, .scale = {0.8, 1.2},
-    .shear_x = {-10, 10}, .translate_x = {-0.1, 0.1}, .translate_y = {-0.1, 0.1}};
+static const bags_warp_options warp = {.degrees = {-15, 15},
+    .scale = {0.8, 1.2},
+    .shear_x = {-10, 10},
+    .translate_x = {-0.1, 0.1},
+    .translate_y = {-0.1, 0.1}};
 static const bags_jitter_options jitter = {
     {0.6, 1.4}, {0.6, 1.4}, {0.6, 1.4}, {-0.1, 0.1}};
 

@@ -45,8 +45,8 @@ bool warp_image(const unsigned char *pixels, uint32_t width, uint32_t height,
     for (size_t y = 0; copy && y < part.height; y++)
         memcpy(copy + y * row, pixels + ((part.top + y) * width + part.left) * channels,
             row);
-    bags_code code = bags_warp(&image, &part, copy, 0, matrix, (bags_filter)filter, fill,
-        new_width, new_height, out, 0, &err);
+    bags_code code = bags_warp(&image, &part, copy, 0, matrix, (bags_filter)filter,
+        fill, new_width, new_height, out, 0, &err);
     if (code)
         snprintf(message, 1024, "%s", err.message);
     free(copy);

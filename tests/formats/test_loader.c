@@ -1151,8 +1151,8 @@ static bags_code draw_quarter(void *user, const bags_load_item *item,
     if (item->pick.index == d->refused)
         return bags_fail(err, BAGS_ERROR_VALUE, "not this one");
     if (image->width != 10 || image->height != 12)
-        return bags_fail(err, BAGS_ERROR_ARGUMENT, "%d x %d", (int)image->width,
-            (int)image->height);
+        return bags_fail(
+            err, BAGS_ERROR_ARGUMENT, "%d x %d", (int)image->width, (int)image->height);
     /* What was drawn is scaled to the tensor. */
     if (draw->matrix[0] < 2 || draw->matrix[0] > 2 || draw->matrix[4] < 3 ||
         draw->matrix[4] > 3 || draw->mean[0] < 0.5f)
@@ -1192,8 +1192,8 @@ static void a_callback_chooses_the_matrix_the_colours_and_the_norm(void **state)
     for (size_t i = 0; i < 20; i++)
         for (size_t y = 0; y < 4; y++)
             for (size_t x = 0; x < 5; x++) {
-                const float *to = (const float *)b->tensors[0].data +
-                                  ((i * 4 + y) * 5 + x) * 3;
+                const float *to =
+                    (const float *)b->tensors[0].data + ((i * 4 + y) * 5 + x) * 3;
                 volatile float red = (float)(pixel_of(i, x, y, 0) / 2) / 255.0f;
                 red = i % 2 ? red / 0.5f : red - 0.5f;
                 assert_true(to[0] >= red && to[0] <= red);
@@ -1238,19 +1238,21 @@ static void flips_have_their_probability(void **state) {
         bags_loader *loader = open_loader(reader, &options);
         const bags_batch *b = next(loader);
         for (size_t k = 0; k < 400; k++) {
-            const unsigned char *to = (const unsigned char *)b->tensors[0].data + k * 360;
-            bool right = to[0] != pixel_of(k, 0, 0, 0) && to[0] != pixel_of(k, 11, 0, 0);
+            const unsigned char *to =
+                (const unsigned char *)b->tensors[0].data + k * 360;
+            bool right =
+                to[0] != pixel_of(k, 0, 0, 0) && to[0] != pixel_of(k, 11, 0, 0);
             bool down = to[0] != pixel_of(k, 0, right ? 9 : 0, 0);
             found[0] += right;
             found[1] += down;
             for (size_t y = 0; y < 12; y++)
                 for (size_t x = 0; x < 10; x++)
-                    assert_true(to[(y * 10 + x) * 3] == pixel_of(k, down ? 11 - y : y,
-                                                            right ? 9 - x : x, 0));
+                    assert_true(to[(y * 10 + x) * 3] ==
+                                pixel_of(k, down ? 11 - y : y, right ? 9 - x : x, 0));
         }
         if (i < 2)
-            assert_true(found[0] > 60 && found[0] < 140 && found[1] > 260 &&
-                        found[1] < 340);
+            assert_true(
+                found[0] > 60 && found[0] < 140 && found[1] > 260 && found[1] < 340);
         else
             assert_true(found[0] == 0 && found[1] == 400);
         bags_loader_close(loader);
@@ -1332,8 +1334,7 @@ static void warps_out_of_range_are_refused_by_name(void **state) {
             field.warp = i == 22 ? &warp : NULL;
             why = "without width and height";
         }
-        assert_refused(
-            BAGS_ERROR_ARGUMENT, bags_loader_open(&one, 1, &options, &said));
+        assert_refused(BAGS_ERROR_ARGUMENT, bags_loader_open(&one, 1, &options, &said));
         assert_says(why);
     }
     bags_reader_close(reader);

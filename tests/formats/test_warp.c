@@ -109,7 +109,8 @@ static void a_part_is_enough_and_rows_go_where_the_strides_say(void **state) {
         bags_filter filter = (bags_filter)(i / 4 % 3);
         double matrix[9];
         for (int k = 0; k < 9; k++)
-            matrix[k] = (double)(int64_t)next_random(&random) / 9.3e18 * (k < 6 ? 3 : 0.1);
+            matrix[k] =
+                (double)(int64_t)next_random(&random) / 9.3e18 * (k < 6 ? 3 : 0.1);
         matrix[8] = i % 5 ? 1 : matrix[8];
         if (i % 3)
             matrix[6] = matrix[7] = 0;
@@ -123,8 +124,8 @@ static void a_part_is_enough_and_rows_go_where_the_strides_say(void **state) {
         for (uint32_t y = 0; y < part.height; y++)
             memcpy(some + y * part_row,
                 all + ((part.top + y) * image.width + part.left) * channels, part_row);
-        assert_ok(bags_warp(&image, NULL, all, 0, matrix, filter, NULL, SIDE, SIDE, plain,
-            0, &said));
+        assert_ok(bags_warp(
+            &image, NULL, all, 0, matrix, filter, NULL, SIDE, SIDE, plain, 0, &said));
         assert_ok(bags_warp(&image, &part, some, 0, matrix, filter, NULL, SIDE, SIDE,
             apart, row + GAP, &said));
         for (size_t y = 0; y < SIDE; y++) {
@@ -167,8 +168,8 @@ static void no_matrix_reads_outside(void **state) {
     const double nowhere[9] = {0, 0, 0, 0, 0, 0, 1, 1, -1}; /* 0 / 0 in a corner */
     for (int filter = 0; filter < 3; filter++) {
         memset(out, 0, sizeof out);
-        assert_ok(bags_warp(&rgb, NULL, pixels, 0, nowhere, (bags_filter)filter, fill, 1,
-            1, out, 0, &said));
+        assert_ok(bags_warp(&rgb, NULL, pixels, 0, nowhere, (bags_filter)filter, fill,
+            1, 1, out, 0, &said));
         assert_memory_equal(out, fill, 3);
     }
     free(pixels);
@@ -191,7 +192,8 @@ static void draws_depend_on_the_random_number_alone(void **state) {
     options.translate_x.low = options.translate_x.high = 0.25;
     options.translate_y.low = options.translate_y.high = -0.5;
     bags_warp_draw(&options, 5, 40, 30, matrix);
-    assert_true(matrix[2] >= -10 && matrix[2] <= -10 && matrix[5] >= 15 && matrix[5] <= 15);
+    assert_true(
+        matrix[2] >= -10 && matrix[2] <= -10 && matrix[5] >= 15 && matrix[5] <= 15);
     /* The middle of the image stays inside, and its corners are moved inwards. */
     memset(&options, 0, sizeof options);
     options.perspective = 0.65;
@@ -243,9 +245,8 @@ static void refuse(bags_code code, const bags_image *image, const bags_part *par
 
 static void what_makes_no_sense_is_refused(void **state) {
     (void)state;
-    static const bags_part parts[] = {
-        {1, 0, 5, 4}, {0, 1, 5, 4}, {UINT32_MAX, 0, 2, 2}, {0, UINT32_MAX, 2, 2},
-        {0, 0, 6, 4}, {0, 0, 5, 5}};
+    static const bags_part parts[] = {{1, 0, 5, 4}, {0, 1, 5, 4}, {UINT32_MAX, 0, 2, 2},
+        {0, UINT32_MAX, 2, 2}, {0, 0, 6, 4}, {0, 0, 5, 5}};
     bags_image odd = rgb;
     double bad[9];
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
@@ -257,9 +258,11 @@ static void what_makes_no_sense_is_refused(void **state) {
     for (odd.channels = 0; odd.channels < 6; odd.channels += 5)
         refuse(BAGS_ERROR_ARGUMENT, &odd, NULL, identity, 0, 3, 0, "1 to 4");
     refuse(BAGS_ERROR_ARGUMENT, &rgb, NULL, identity, 3, 3, 0, "filter (3)");
-    refuse(BAGS_ERROR_ARGUMENT, &rgb, NULL, identity, 0, 0, 0, "without pixels (0 x 3)");
+    refuse(
+        BAGS_ERROR_ARGUMENT, &rgb, NULL, identity, 0, 0, 0, "without pixels (0 x 3)");
     refuse(BAGS_ERROR_ARGUMENT, &rgb, NULL, identity, 0, 3, 8, "stride too small");
-    refuse(BAGS_ERROR_LIMIT, &rgb, NULL, identity, 0, 1u << 31, 0, "maximum 1073741824");
+    refuse(
+        BAGS_ERROR_LIMIT, &rgb, NULL, identity, 0, 1u << 31, 0, "maximum 1073741824");
     for (int i = 0; i < 9; i++) {
         memcpy(bad, identity, sizeof bad);
         bad[i] = i % 2 ? (double)NAN : (double)INFINITY;
