@@ -6,8 +6,9 @@
  * again, it continues there, and its losses are the same to the last bit. The dataset is
  * what `make demo` writes.
  *
- *     cc 08_train.c ../formats/loader.c ../formats/order.c ../formats/resample.c \
- *         ../formats/jpeg.c -ljpeg -lm -pthread -o 08_train && ./08_train balls balls.state
+ *     cc 08_train.c ../formats/loader.c ../formats/order.c ../formats/warp.c \
+ *         ../formats/resample.c ../formats/jpeg.c -ljpeg -lm -pthread -o 08_train
+ *     ./08_train balls balls.state
  */
 #define BAGS_IMPLEMENTATION
 #include "../bags.h"

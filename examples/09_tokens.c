@@ -4,8 +4,8 @@
  * The second training stops half way, as if it were killed, and continues from the weights
  * and the 64 bytes of the loader's state: its losses are the same to the last bit.
  *
- *     cc 09_tokens.c ../formats/tokens.c ../formats/loader.c ../formats/order.c -lm \
- *         -pthread -o 09_tokens && ./09_tokens ../LICENSE paragraphs
+ *     cc 09_tokens.c ../formats/tokens.c ../formats/loader.c ../formats/order.c \
+ *         ../formats/warp.c -lm -pthread -o 09_tokens && ./09_tokens ../LICENSE paragraphs
  */
 #define BAGS_IMPLEMENTATION
 #include "../bags.h"
