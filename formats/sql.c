@@ -897,7 +897,7 @@ static bags_code sql_error(sqlite3 *db, bags_error *err) {
         "SQL: %.900s", sqlite3_errmsg(db));
 }
 
-static sqlite3 *sql_open(const bags_reader *reader, uint64_t start, bags_error *err) {
+static sqlite3 *sql_database(const bags_reader *reader, uint64_t start, bags_error *err) {
     sqlite3 *db = NULL;
     int code = sqlite3_open_v2(
         ":memory:", &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL);
@@ -929,7 +929,7 @@ static sqlite3 *sql_open(const bags_reader *reader, uint64_t start, bags_error *
 }
 
 struct sqlite3 *bags_sql_open(const bags_reader *reader, bags_error *err) {
-    return sql_open(reader, 0, err);
+    return sql_database(reader, 0, err);
 }
 
 /* A name of the rowid that is not one of a field. */
@@ -979,7 +979,7 @@ bags_code bags_sql_rows(const bags_reader *reader, uint64_t start, const char *w
         return bags_fail(err, BAGS_ERROR_FIELD,
             "%s: fields called rowid, _rowid_ and oid hide the number of a datapoint",
             bags_reader_path(reader));
-    sqlite3 *db = sql_open(reader, start, err);
+    sqlite3 *db = sql_database(reader, start, err);
     if (!db)
         return err->code;
     /* What is valid in both places is one expression, and not part of the query. */
