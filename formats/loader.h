@@ -285,8 +285,8 @@ typedef struct bags_warp_options {
     bags_interval shear_x, shear_y; /* degrees, within -89 and 89 */
     bags_interval translate_x;      /* to the right, as a part of the width, and */
     bags_interval translate_y;      /* down, of the height; within -1 and 1 */
-    double perspective; /* move each corner inwards, by up to half this part of each side;
-                           0 to 0.65 */
+    double perspective;    /* move each corner inwards, by up to half this part of
+                              each side; 0 to 0.65 */
     unsigned char fill[3]; /* colour of what is outside of the image */
 } bags_warp_options;
 
@@ -568,7 +568,7 @@ typedef struct bags_load_field {
     bags_interval area;   /* of BAGS_CROP_RANDOM, as a part of the image's; {0, 0}: 0.08
                              to 1 */
     bags_interval aspect; /* its width / height; {0, 0}: 3/4 to 4/3 */
-    uint32_t resize; /* of BAGS_CROP_CENTER; 0: the larger of width, height */
+    uint32_t resize;      /* of BAGS_CROP_CENTER; 0: the larger of width, height */
     bags_filter filter;
     double flip_x; /* the probability that left and right are mirrored, */
     double flip_y; /* and top and bottom */
@@ -584,8 +584,8 @@ typedef struct bags_load_field {
     bags_code (*draw)(void *user, const bags_load_item *item, const bags_image *image,
         bags_load_draw *draw, bags_error *err);
     bool nchw;     /* channels first: [n, c, h, w]; false: [n, h, w, c] */
-    bool scaled;   /* BAGS_CROP_RANDOM of a JPEG, without warp: decode to 1/2, 1/4 or 1/8 if
-                          that still has the size: faster, other pixels */
+    bool scaled;   /* BAGS_CROP_RANDOM of a JPEG, without warp: decode to 1/2, 1/4 or
+                      1/8 if that still has the size: faster, other pixels */
     bool orient;   /* JPEG and PNG: turn images upright as their EXIF orientation
                       states, before they are cropped and resized. false: pixels
                       as they are stored, as by the decoders of PyTorch. (Without

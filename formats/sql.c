@@ -897,7 +897,8 @@ static bags_code sql_error(sqlite3 *db, bags_error *err) {
         "SQL: %.900s", sqlite3_errmsg(db));
 }
 
-static sqlite3 *sql_database(const bags_reader *reader, uint64_t start, bags_error *err) {
+static sqlite3 *sql_database(
+    const bags_reader *reader, uint64_t start, bags_error *err) {
     sqlite3 *db = NULL;
     int code = sqlite3_open_v2(
         ":memory:", &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, NULL);

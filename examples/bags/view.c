@@ -97,7 +97,8 @@ static void page_find(void) {
     }
     if (!path_exists(path))
         fail(BAGS_ERROR_MISSING,
-            "%s: not found; build it with `make viewer`, or set BAGS_VIEWER to its path",
+            "%s: not found; build it with `make viewer`, or set BAGS_VIEWER to its "
+            "path",
             path);
     page = file_read(path, &memory);
 }

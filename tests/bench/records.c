@@ -362,8 +362,8 @@ static void check_script(const peer *p, const workload *load) {
     char expected[32], command[8192], line[64] = "";
     snprintf(expected, sizeof expected, "%llu\n",
         (unsigned long long)blob_sum(0, load->count, load->size));
-    snprintf(command, sizeof command, "/usr/bin/python3 %s check '%s' 0 0 0",
-        p->script, file_of(p));
+    snprintf(command, sizeof command, "/usr/bin/python3 %s check '%s' 0 0 0", p->script,
+        file_of(p));
     FILE *out = popen(command, "r");
     bool read = out && fgets(line, sizeof line, out);
     check(out && pclose(out) == 0 && read && strcmp(line, expected) == 0, p->name,

@@ -1280,7 +1280,8 @@ static void files_are_not_recovered(void **state) {
     copy_tree(at("all"), at("before"));
     for (int i = 0; i < 2; i++) {
         poison();
-        assert_fails(BAGS_ERROR_ARGUMENT, recover(i ? at("all/set/text.bag") : l.path, &t));
+        assert_fails(
+            BAGS_ERROR_ARGUMENT, recover(i ? at("all/set/text.bag") : l.path, &t));
         assert_says(i ? "text.bag: is a file*`unfinished`" : "x.bag: is a file");
         assert_int_equal(t.count, 0);
     }

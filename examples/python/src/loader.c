@@ -25,9 +25,8 @@ static const Option field_options[] = {FIELD('u', width), FIELD('u', height),
     FIELD('u', channels), CHOICE(bags_load_field, crop, "none center random"),
     FIELD('u', resize), CHOICE(bags_load_field, filter, "bilinear bicubic nearest"),
     FIELD('i', area), FIELD('i', aspect), FIELD('x', flip_x), FIELD('x', flip_y),
-    FIELD('b', nchw), FIELD('b', scaled), FIELD('b', orient),
-    FIELD('f', mean), FIELD('f', std), FIELD('U', window), FIELD('U', stride),
-    FIELD('d', dtype), {0}};
+    FIELD('b', nchw), FIELD('b', scaled), FIELD('b', orient), FIELD('f', mean),
+    FIELD('f', std), FIELD('U', window), FIELD('U', stride), FIELD('d', dtype), {0}};
 
 #define WARP(kind, name) OPTION(kind, bags_warp_options, name)
 static const Option warp_options[] = {WARP('i', degrees), WARP('i', scale),
