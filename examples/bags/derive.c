@@ -126,9 +126,9 @@ static void explain_failure(void) {
 static const char *claim(const char *to, const char *ending) {
     const bags_io *io = bags_io_local();
     bags_identity parent, other;
-    char *path = string_format("%s.%s", to, ending);
-    if (shard_stop.value > 1)
-        path = string_format("%s-%ju", path, (uintmax_t)shard_start.value);
+    char *path = shard_stop.value > 1 ? string_format("%s.%s-%ju", to, ending,
+                                            (uintmax_t)shard_start.value)
+                                      : string_format("%s.%s", to, ending);
     const char *made_in = path_parent(path);
     while (!path_exists(made_in))
         made_in = path_parent(made_in);
@@ -503,7 +503,8 @@ static void hash_values(member *members) {
 
 /* The datapoints of the selection, by groups: of one each, or of equal values. */
 static member *make_groups(void) {
-    member *members = (member *)allocate(rows_count + 1, sizeof *members);
+    static member *members; /* a failure, which ends the program, leaves it */
+    members = (member *)allocate(rows_count + 1, sizeof *members);
     uint64_t groups = 0;
     for (size_t i = 0; i < rows_count; i++)
         members[i].index = members[i].hash = i;
