@@ -66,6 +66,7 @@ END
     cat <<'END'
 command -v clang                        | clang
 sanitizer clang address,undefined,fuzzer-no-link | libclang-rt-dev libclang-rt-@-dev libclang-common-@-dev
+command -v strace                       | strace
 command -v nginx                        | nginx-light
 [ -f /usr/lib/nginx/modules/ngx_http_lua_module.so ] | libnginx-mod-http-lua
 pkg-config --exists lmdb                | liblmdb-dev
