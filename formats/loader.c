@@ -1603,9 +1603,13 @@ static bags_code loader_check_draws(
         bool empty = low >= 0 && low <= 0 && high >= 0 && high <= 0;
         if (empty || (low >= rules[i].low && low <= high && high <= rules[i].high))
             continue;
-        (void)snprintf(message, sizeof message,
-            "%s out of range (%g to %g, allowed %g to %g)", rules[i].name, low, high,
-            rules[i].low, rules[i].high);
+        if (low > high)
+            (void)snprintf(message, sizeof message,
+                "invalid range of %s (low %g > high %g)", rules[i].name, low, high);
+        else
+            (void)snprintf(message, sizeof message,
+                "%s out of range (%g to %g, allowed %g to %g)", rules[i].name, low,
+                high, rules[i].low, rules[i].high);
         return loader_fail_field(c, BAGS_ERROR_ARGUMENT, message, err);
     }
     if (!(g->area.high > 0))

@@ -273,7 +273,8 @@ bags_code bags_warp(const bags_image *image, const bags_part *part, const void *
 bags_part bags_warp_part(
     const bags_image *image, const double matrix[9], uint32_t width, uint32_t height);
 
-/* Numbers from low to high, each as likely as the others. {0, 0}: the default. */
+/* Numbers from low to high, each as likely as the others. {0, 0} is the default of every
+ * option, which may be another number: a factor that is always 0 is {1e-9, 1e-9}. */
 typedef struct bags_interval {
     double low, high;
 } bags_interval;
@@ -689,8 +690,8 @@ typedef struct bags_tokens_info {
     uint64_t tokens;  /* with BOS and EOS */
     uint64_t windows; /* packing: as if it were not set */
     uint64_t longer;  /* documents of more than S tokens */
-    uint64_t unused; /* tokens that are no window's input: at the end of each shard, and
-                         between windows if stride is above S */
+    uint64_t unused;  /* tokens that are the input of no window: at the end of each
+                         shard, and between windows if stride is above S */
 } bags_tokens_info;
 
 /* What dataset number `dataset` has. Zeros if there is no such dataset. */

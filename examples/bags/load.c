@@ -221,6 +221,7 @@ static const struct {
 static void choose_augmentations(bags_load_field *field) {
     static bags_warp_options warp;
     static bags_jitter_options jitter;
+    bool given[sizeof augmentations / sizeof *augmentations] = {false};
     size_t count, known = sizeof augmentations / sizeof *augmentations;
     char **parts = split(augment, &count);
     for (size_t i = 0; i < count; i++) {
@@ -237,14 +238,21 @@ static void choose_augmentations(bags_load_field *field) {
                 (int)length, parts[i]);
         double low = equals ? strtod(equals + 1, &end) : 0, high = low;
         bool good = equals && end > equals + 1;
-        if (good && *end == ':' && !augmentations[k].single) {
+        if (good && !augmentations[k].single) {
             char *from = end + 1;
-            high = strtod(from, &end);
-            good = end > from;
+            good = *end == ':';
+            high = good ? strtod(from, &end) : 0;
+            good = good && end > from;
         }
         if (!good || *end)
             usage("--augment: expected %s=%s (\"%s\")", augmentations[k].name,
                 augmentations[k].single ? "X" : "LOW:HIGH", parts[i]);
+        if (given[k])
+            usage("--augment: %s is given twice", augmentations[k].name);
+        if (!augmentations[k].single && low >= 0 && low <= 0 && high >= 0 && high <= 0)
+            usage("--augment: 0:0 is the default of %s: leave it out",
+                augmentations[k].name);
+        given[k] = true;
         char *to = augmentations[k].of == 'f'   ? (char *)field
                    : augmentations[k].of == 'w' ? (char *)&warp
                                                 : (char *)&jitter;
@@ -493,13 +501,14 @@ static void add(totals *sum, const bags_reader *reader, const bags_batch *one) {
             sum->images += one->tensors[i].items;
 }
 
-/* What a run does not show: tokens that are in no window, and space that packing left. */
+/* What a run does not show: tokens that are the input of no window, and space that
+ * packing left. */
 static void print_tokens(const totals *sum) {
     uint64_t unused = 0;
     for (size_t i = 0; i < dataset_count; i++)
         unused += bags_tokens_count(tokens, i).unused;
     if (!sequences.pack)
-        fprintf(stderr, "%s no window's input\n",
+        fprintf(stderr, "%s the input of no window\n",
             unused == 1 ? "1 token is"
                         : temp_format("%ju tokens are", (uintmax_t)unused));
     else if (sum->datapoints)
@@ -688,7 +697,10 @@ const command command_load = {"load", "load shuffled batches, as for training",
     "With --tokens or --pack, the datapoints of a field are documents: what is loaded "
     "are windows of a stream of them, counted through the shards, or rows, each a list "
     "of [document, first token, tokens]. --fields are then fields that have an element "
-    "for each token.\n",
+    "for each token.\n"
+    "--augment NAME=LOW:HIGH,... draws area, aspect, degrees, scale, shear_x, shear_y, "
+    "translate_x, translate_y, brightness, contrast, saturation, hue; NAME=X: flip_x, "
+    "flip_y, perspective.\n",
     "  bags load pets --batch 256 --crop 224\n"
     "  bags load pets --crop 224 --augment degrees=-15:15,hue=-0.1:0.1\n"
     "  bags load pets --batch 4 --epochs 2 --indices --state pets.state\n",

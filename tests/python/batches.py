@@ -210,10 +210,10 @@ def warps_and_colours_are_drawn_from_ranges():
         return next(iter(loader))['j'].tobytes()
     seen = {load()}
     for options in (dict(warp=dict(degrees=(-30, 30), perspective=0.3, fill=(1, 2, 3))),
-                    dict(warp=dict(translate_x=0.5, scale=(0.5, 1)), filter='nearest'),
-                    dict(jitter=dict(brightness=(0.5, 0.7), hue=0.3)),
-                    dict(warp=dict(scale=0.5), flip_x=0.3, flip_y=1, crop='random',
-                         area=(0.2, 0.3), aspect=2)):
+                    dict(warp=dict(translate_x=(0.5, 0.5), scale=(0.5, 1)), filter='nearest'),
+                    dict(jitter=dict(brightness=(0.5, 0.7), hue=(0.3, 0.3))),
+                    dict(warp=dict(scale=(0.5, 0.5)), flip_x=0.3, flip_y=1, crop='random',
+                         area=(0.2, 0.3), aspect=(2, 2))):
         made = load(**options)
         assert made == load(3, **options) and made not in seen, options
         seen.add(made)
@@ -221,6 +221,8 @@ def warps_and_colours_are_drawn_from_ranges():
                           (dict(warp=dict(blur=1)), 'unknown option'),
                           (dict(warp=dict(fill=256)), '0 to 255'),
                           (dict(warp=3), 'a dict of options'),
+                          (dict(warp=dict(degrees=15)), 'a lowest and a highest'),
+                          (dict(jitter=dict(contrast=(0, 0))), '0 to 0 is the default'),
                           (dict(jitter=dict(hue=(1, 2, 3))), 'a lowest and a highest'),
                           (dict(flip_x='x'), 'flip_x')):
         raises((TypeError, ValueError), load, says=says, **options)

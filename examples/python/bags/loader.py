@@ -32,11 +32,11 @@ class Loader(_core.Loader):
     together; rank loads its slice of ranks. fields: names, or {name: options}:
     width, height, channels, crop ('none', 'center', 'random'), resize, filter
     ('bilinear', 'bicubic', 'nearest'), area, aspect, flip_x, flip_y, warp and jitter
-    (dicts of numbers or pairs), nchw, scaled, orient, dtype, shape, mean, std, window,
-    stride, or decode, a function of a blob that returns an array. The options are
+    (dicts of pairs, lowest and highest), nchw, scaled, orient, dtype, shape, mean, std,
+    window, stride, or decode, a function of a blob that returns an array. The options are
     those of bags_load_field in formats/loader.h. skip_damaged leaves out, and counts, what
-    is damaged or does not fit the options; what `decode` raises is raised. chunk, window: shuffle chunks of
-    neighbours, for disks and servers. tokens: (field, S) loads windows of S + 1 tokens of
+    is damaged or does not fit the options; what `decode` raises is raised. chunk, window:
+    shuffle chunks of neighbours, for disks and servers. tokens: (field, S) loads windows of S + 1 tokens of
     its documents, arrays (N, S + 1); or a dict with field, length, and others of
     bags_tokens_options: stride, bos, eos, dtype, places, parallel (names of fields),
     or pack=True: rows of entire documents, lists of arrays, and `cu_seqlens`; then

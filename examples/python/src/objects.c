@@ -134,17 +134,20 @@ static bool set_floats(float *out, PyObject *value) {
 /* A number, or a pair. */
 static bool set_interval(bags_interval *out, PyObject *value) {
     double numbers[2] = {0, 0};
-    bool pair = PySequence_Check(value);
-    if (pair && PySequence_Size(value) != 2)
-        PyErr_SetString(
-            PyExc_ValueError, "a number, or a lowest and a highest one, is required");
+    if (!PySequence_Check(value) || PySequence_Size(value) != 2) {
+        PyErr_Clear();
+        PyErr_SetString(PyExc_ValueError, "a lowest and a highest number are required");
+    }
     for (int i = 0; i < 2 && !PyErr_Occurred(); i++) {
-        PyObject *part = pair ? PySequence_GetItem(value, i) : Py_NewRef(value);
+        PyObject *part = PySequence_GetItem(value, i);
         numbers[i] = part ? PyFloat_AsDouble(part) : 0;
         Py_XDECREF(part);
     }
     out->low = numbers[0];
     out->high = numbers[1];
+    bool empty = out->low >= 0 && out->low <= 0 && out->high >= 0 && out->high <= 0;
+    if (empty && !PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "0 to 0 is the default: leave it out");
     return !PyErr_Occurred();
 }
 
@@ -161,8 +164,10 @@ static bool set_bytes(unsigned char *out, PyObject *value) {
 }
 
 static bool set_dtype(bags_dtype *dtype, PyObject *value) {
-    PyObject *text = PyUnicode_Check(value) ? Py_NewRef(value)
-                                            : PyObject_GetAttrString(value, "name");
+    PyObject *text = PyUnicode_Check(value)
+                         ? Py_NewRef(value)
+                         : PyObject_GetAttrString(
+                               value, PyType_Check(value) ? "__name__" : "name");
     Py_ssize_t size;
     const char *word = text ? PyUnicode_AsUTF8AndSize(text, &size) : NULL;
     *dtype = word ? bags_dtype_parse(word, (size_t)size, NULL) : BAGS_DTYPE_NONE;
