@@ -660,8 +660,8 @@ static bool http_is_unlisted(bags_http *http, const char *path) {
 }
 
 /* A dataset that was replaced by a longer one while its shards were identified would
- * be read without its end. So when a file of the last shard is opened, and all shards
- * were identified, the one after it is looked up again. The mutex is held. */
+ * be read without its end. So when a file of the last shard is first looked up, and all
+ * shards were identified, the one after it is looked up again. The mutex is held. */
 static void http_check_end(bags_http *http, http_object *record) {
     const char *end = strrchr(record->path, '/'), *start = end;
     while (start[-1] >= '0' && start[-1] <= '9')
@@ -688,7 +688,9 @@ static void http_look(bags_http *http, http_object *object) {
         object->state = HTTP_FAILED;
         http_object_fail(object, ENOENT, "not in the server's list");
     } else if (object->state == HTTP_NEW || again) {
+        bool first = false;
         if (!object->record && (object->record = http_record(http, object))) {
+            first = !object->record->files;
             object->sibling = object->record->files;
             object->record->files = object;
             object->in_dataset = object->record->state == HTTP_DONE;
@@ -697,6 +699,8 @@ static void http_look(bags_http *http, http_object *object) {
         object->asked = ++http->time;
         if (object->record)
             http_check(http, object->record, object->record->answered, false);
+        if (first && object->in_dataset)
+            http_check_end(http, object->record);
     }
 }
 
@@ -2030,11 +2034,8 @@ static int http_open(void *user, const char *path, int mode, void **file) {
         code = ENOENT;
     if (!code)
         code = http_refuse_page(http, object);
-    if (!code && object->record && !object->record->opened) {
+    if (!code && object->record)
         object->record->opened = true;
-        http_check_end(http, object->record);
-        http_wake(http);
-    }
     if (!code && !object->tag && object->size > 0)
         http->unversioned = true;
     pthread_mutex_unlock(&http->mutex);

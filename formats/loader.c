@@ -173,6 +173,7 @@ typedef struct loader_column {
     uint64_t span;          /* of a window: items from its first to its last */
     float *scale;           /* of float images: 256 values for each channel */
     bool by_matrix;         /* images are transformed, not resized */
+    bool draws;             /* other things than the default are drawn for them */
     bags_warp_options warp; /* copies */
     bags_jitter_options jitter;
 } loader_column;
@@ -612,6 +613,13 @@ static bags_code loader_reserve_pixels(
     return bags_buffer_reserve(buffer, size, err);
 }
 
+static bool loader_is_scale(const float *mean, const float *std) {
+    bool good = true;
+    for (int i = 0; i < 3; i++)
+        good = good && mean[i] - mean[i] == 0 && std[i] - std[i] == 0 && std[i] >= 0;
+    return good;
+}
+
 /* What a float image has for each of the 256 values of each channel, with the
  * arithmetic of NumPy and torchvision in float32. */
 static void loader_make_scale(
@@ -681,7 +689,12 @@ static bags_code loader_plan(const loader_column *c, const bags_load_item *item,
         bags_jitter_draw(&c->jitter, format_key(item->random, 2), &p->draw.jitter);
     if (c->by_matrix)
         loader_make_matrix(c, item, p);
-    return g->draw ? g->draw(g->user, item, &p->whole, &p->draw, err) : BAGS_OK;
+    bags_code code =
+        g->draw ? g->draw(g->user, item, &p->whole, &p->draw, err) : BAGS_OK;
+    if (!code && !loader_is_scale(p->draw.mean, p->draw.std))
+        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "mean and std must be finite, and std at least 0");
+    return code;
 }
 
 /* Of a JPEG, decode only a rectangle; with `scaled` to a fraction of the size that
@@ -1603,7 +1616,7 @@ static bags_code loader_check_draws(
         bool empty = low >= 0 && low <= 0 && high >= 0 && high <= 0;
         if (empty || (low >= rules[i].low && low <= high && high <= rules[i].high))
             continue;
-        if (low > high)
+        if (low > high && low <= rules[i].high && high >= rules[i].low)
             (void)snprintf(message, sizeof message,
                 "invalid range of %s (low %g > high %g)", rules[i].name, low, high);
         else
@@ -1628,6 +1641,7 @@ static bags_code loader_check_field(
     bool has_scale = false, is_center = g->crop == BAGS_CROP_CENTER;
     bool has_exif = !g->decode, has_ranges = g->area.high > 0 || g->aspect.high > 0;
     c->by_matrix = g->warp || g->filter == BAGS_FILTER_NEAREST;
+    c->draws = g->warp || g->jitter || has_ranges || g->flip_x > 0 || g->flip_y > 0;
     for (size_t i = 0; i < l->count; i++)
         has_exif = has_exif && c->sources[i].kind != LOADER_BLOB_OTHER;
     for (size_t i = 0; i < 3; i++)
@@ -1665,6 +1679,8 @@ static bags_code loader_check_field(
         {image && g->dtype && g->dtype != BAGS_DTYPE_UINT8 && !is_float,
             "the dtype of an image must be uint8 or float32"},
         {has_scale && !is_float, "mean and std need float32"},
+        {!loader_is_scale(g->mean, g->std),
+            "mean and std must be finite, and std at least 0"},
         {(g->stride || g->window) && !c->sequence, "a window needs a sequence"},
         {g->stride && !g->window, "stride without window"},
         {g->window > UINT32_MAX || g->stride > UINT32_MAX, "window too large"},
@@ -2318,7 +2334,7 @@ static bags_code loader_hash_all(bags_loader *l, bags_error *err) {
     if (l->options.sampler)
         order = loader_hash_number(order, l->options.sampler_hash);
     for (size_t i = 0; i < l->column_count; i++)
-        if (l->columns[i].given.warp || l->columns[i].given.jitter)
+        if (l->columns[i].draws)
             order = loader_hash_draws(order, &l->columns[i]);
     l->data_hash = (uint32_t)(data >> 32);
     l->order_hash = (uint32_t)(order >> 32);
@@ -2339,7 +2355,7 @@ static const char *const loader_state_members[] = {
     "the number of datasets differs",
     "the datasets differ in length, fields, types or content",
     "tokens, sampler, selections, replacement, chunk, window, weights, in_order, "
-    "drop_last, warp or jitter differ",
+    "drop_last, or what is drawn for images differ",
 };
 
 enum {

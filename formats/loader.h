@@ -592,8 +592,8 @@ typedef struct bags_load_field {
                       as they are stored, as by the decoders of PyTorch. (Without
                       width and height the reader's codec decodes: set its option
                       `orient`) */
-    float mean[3]; /* per channel */
-    float std[3];  /* 0: 1 */
+    float mean[3]; /* per channel; finite, as std is */
+    float std[3];  /* at least 0; 0: 1 */
 
     /* For sequences: take a window of this many items, each `stride` after the one
      * before. It starts at the same item in all fields that have one: at random,

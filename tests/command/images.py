@@ -637,7 +637,7 @@ def load_augments_crops():
             f'x: field "image": {ranges.split("=")[0]} out of range ('))
     words += ['--state', 's', '--batches', '1', '--batch', '3', '--augment']
     run(*words, 'degrees=1:2')
-    refuse(*words, 'degrees=1:3', says='warp or jitter differ')
+    refuse(*words, 'degrees=1:3', says='what is drawn for images differ')
     run(*words, 'degrees=1:2')
 
 

@@ -1282,8 +1282,10 @@ static void warps_out_of_range_are_refused_by_name(void **state) {
         field.jitter = &jitter;
         if (i == 0)
             warp.degrees.high = 361;
-        if (i == 1)
-            warp.degrees.low = 1; /* above high */
+        if (i == 1) {
+            warp.degrees.low = 1;
+            why = "invalid range of degrees (low 1 > high 0)";
+        }
         if (i == 2)
             warp.degrees.high = (double)NAN;
         if (i == 3)
@@ -1830,8 +1832,33 @@ static void a_state_of_something_else_is_refused_by_name(void **state) {
         bags_code code = bags_loader_restore(loader, saved, sizeof saved, &said);
         assert_true(code == (i % 4 ? BAGS_ERROR_VALUE : BAGS_OK));
         if (code)
-            assert_says("warp or jitter differ");
+            assert_says("what is drawn for images differ");
         bags_loader_close(loader);
+    }
+    field.warp = NULL;
+    field.jitter = NULL;
+    field.nchw = false;
+    field.crop = BAGS_CROP_RANDOM;
+    field.filter = BAGS_FILTER_NEAREST;
+    for (int i = 0; i < 4; i++) {
+        field.flip_x = i == 1 ? 0.5 : 0;
+        field.area.low = field.area.high = i == 2 ? 0.5 : 0;
+        field.aspect.low = field.aspect.high = i == 3 ? 1 : 0;
+        loader = open_loader(x, &options);
+        if (i == 0)
+            assert_ok(bags_loader_save(loader, saved, &said));
+        bags_code code = bags_loader_restore(loader, saved, sizeof saved, &said);
+        assert_true(code == (i ? BAGS_ERROR_VALUE : BAGS_OK));
+        bags_loader_close(loader);
+    }
+    memset(&field.aspect, 0, sizeof field.aspect);
+    field.dtype = BAGS_DTYPE_FLOAT32;
+    for (int i = 0; i < 3; i++) {
+        field.mean[1] = i == 0 ? NAN : 0;
+        field.std[2] = i == 1 ? INFINITY : i == 2 ? -1 : 0;
+        const bags_reader *one = x;
+        assert_refused(BAGS_ERROR_ARGUMENT, bags_loader_open(&one, 1, &options, &said));
+        assert_says("mean and std must be finite");
     }
     bags_reader_close(x);
     bags_reader_close(y);
