@@ -886,10 +886,14 @@ static void cache_bring(
             cache_block *block = &blocks[i];
             if (block->complete)
                 continue;
-            if (round == 1 && block->segment)
-                cache_wait(cache, block, until);
-            if (block->segment && !cache_claim(cache, block) && round == 0)
+            bool claimed = block->segment && round == 0 && cache_claim(cache, block);
+            if (block->segment && round == 0 && !claimed)
                 continue; /* others read it */
+            /* Of those that waited, one reads what is still missing. */
+            while (block->segment && !claimed && cache_now() < until) {
+                cache_wait(cache, block, until);
+                claimed = cache_claim(cache, block);
+            }
             if (block->segment && cache_attempt(cache, block)) {
                 block->complete = true;
                 cache_release(cache, block);

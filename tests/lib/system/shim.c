@@ -40,14 +40,14 @@ static void remember(int fd, const char *path, bool read_only) {
     opened[fd].ours = true;
     opened[fd].read_only = read_only;
     snprintf(opened[fd].path, sizeof opened[fd].path, "%s", path);
-    shim_in_use->files++;
+    __atomic_fetch_add(&shim_in_use->files, 1, __ATOMIC_RELAXED); /* by threads, too */
 }
 
 static void forget(int fd) {
     if (fd < 0 || fd >= MOST_FILES || !opened[fd].ours)
         return;
     opened[fd].ours = false;
-    shim_in_use->files--;
+    __atomic_fetch_sub(&shim_in_use->files, 1, __ATOMIC_RELAXED);
 }
 
 /* ------------------------------------------------------------------- fates */
@@ -338,7 +338,7 @@ DIR *opendir(const char *path) {
     DIR *dir = real(path);
     end_with(fate);
     if (dir && is_counted())
-        shim_in_use->dirs++;
+        __atomic_fetch_add(&shim_in_use->dirs, 1, __ATOMIC_RELAXED);
     return dir;
 }
 
@@ -352,7 +352,7 @@ DIR *fdopendir(int fd) {
     end_with(fate);
     if (dir && is_counted()) {
         forget(fd);
-        shim_in_use->dirs++;
+        __atomic_fetch_add(&shim_in_use->dirs, 1, __ATOMIC_RELAXED);
     }
     return dir;
 }
@@ -373,6 +373,6 @@ int closedir(DIR *dir) {
     int result = real(dir);
     end_with(fate);
     if (is_counted())
-        shim_in_use->dirs--;
+        __atomic_fetch_sub(&shim_in_use->dirs, 1, __ATOMIC_RELAXED);
     return fate == FAIL ? -1 : result;
 }
