@@ -31,6 +31,7 @@
 #include "private.h"
 
 #include <inttypes.h>
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -616,7 +617,8 @@ static bags_code loader_reserve_pixels(
 static bool loader_is_scale(const float *mean, const float *std) {
     bool good = true;
     for (int i = 0; i < 3; i++)
-        good = good && mean[i] - mean[i] == 0 && std[i] - std[i] == 0 && std[i] >= 0;
+        good = good && mean[i] >= -FLT_MAX && mean[i] <= FLT_MAX && std[i] >= 0 &&
+               std[i] <= FLT_MAX;
     return good;
 }
 
