@@ -30,8 +30,8 @@
 #include "loader.h"
 #include "private.h"
 
-#include <inttypes.h>
 #include <float.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
