@@ -162,7 +162,7 @@ $B/examples/07_mpi $B/examples/07_mpi.o: private CC_release = mpicc
 $B/bags.a: $B/bags.o $B/$(IMPORT) $(foreach f,$(filter-out $(MODULES),$(BUILT)),$(call of_format,$B,$f))
 $B/modules.a: $(foreach f,$(MODULES),$(call of_format,$B,$f))
 $B/bags.a $B/modules.a:
-	@echo '  AR $@'; rm -f $@; $(AR) rcsD $@ $^
+	@mkdir -p $(@D); echo '  AR $@'; rm -f $@; $(AR) rcsD $@ $^
 
 $(EXAMPLES) $(TESTS) $(FUZZERS) $(BENCHES): %: %.o
 $(TESTS) $(FUZZERS) $(BENCHES): $(SUPPORT)
