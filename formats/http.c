@@ -111,7 +111,7 @@ typedef struct http_object {
     struct http_object *record;  /* spec.json next to it; NULL: it is that one */
     struct http_object *sibling; /* the next file of the same record */
     bool opened;                 /* of a spec.json: a file next to it was */
-    bool grown;                  /* and the shard after it exists now */
+    bool end_asked, grown;       /* whether the shard after it exists now; it does */
     bool in_dataset; /* its spec.json was found before: its name is a field's */
     bool is_html;
     bool is_real; /* it is not the page of http_refuse_page */
@@ -660,8 +660,8 @@ static bool http_is_unlisted(bags_http *http, const char *path) {
 }
 
 /* A dataset that was replaced by a longer one while its shards were identified would
- * be read without its end. So when a file of the last shard is first looked up, and all
- * shards were identified, the one after it is looked up again. The mutex is held. */
+ * be read without its end. So the one after the last is looked up again when that one is
+ * identified and a file of it is first looked up, or else is opened. The mutex is held. */
 static void http_check_end(bags_http *http, http_object *record) {
     const char *end = strrchr(record->path, '/'), *start = end;
     while (start[-1] >= '0' && start[-1] <= '9')
@@ -673,8 +673,10 @@ static void http_check_end(bags_http *http, http_object *record) {
     char *path = next ? http_format("%s/spec.json", next) : NULL;
     bool unlisted = path && http_is_unlisted(http, next);
     http_object *object = path ? http_find(http, path, strlen(path), unlisted) : NULL;
-    if (object && (unlisted || object->state == HTTP_FAILED))
+    if (object && !record->end_asked && (unlisted || object->state == HTTP_FAILED)) {
+        record->end_asked = true;
         http_request_check(http, record, object);
+    }
     free(next);
     free(path);
 }
@@ -2034,8 +2036,11 @@ static int http_open(void *user, const char *path, int mode, void **file) {
         code = ENOENT;
     if (!code)
         code = http_refuse_page(http, object);
-    if (!code && object->record)
+    if (!code && object->record && !object->record->opened) {
         object->record->opened = true;
+        http_check_end(http, object->record);
+        http_wake(http);
+    }
     if (!code && !object->tag && object->size > 0)
         http->unversioned = true;
     pthread_mutex_unlock(&http->mutex);
