@@ -111,7 +111,8 @@ typedef struct http_object {
     struct http_object *record;  /* spec.json next to it; NULL: it is that one */
     struct http_object *sibling; /* the next file of the same record */
     bool opened;                 /* of a spec.json: a file next to it was */
-    bool end_asked, grown;       /* whether the shard after it exists now; it does */
+    bool end_asked;              /* the shard after it was looked up again, and */
+    bool grown;                  /* exists now */
     bool in_dataset; /* its spec.json was found before: its name is a field's */
     bool is_html;
     bool is_real; /* it is not the page of http_refuse_page */
@@ -659,9 +660,11 @@ static bool http_is_unlisted(bags_http *http, const char *path) {
     return true;
 }
 
-/* A dataset that was replaced by a longer one while its shards were identified would
- * be read without its end. So the one after the last is looked up again when that one is
- * identified and a file of it is first looked up, or else is opened. The mutex is held. */
+/* A dataset that is replaced by a longer one while its shards are identified would be
+ * read without its end. So the number after the last shard is looked up again: together
+ * with the first file of that shard, or, if the shard was not identified before, when
+ * the file is opened, since an earlier answer may be of the former dataset. Of other
+ * shards it does nothing. The mutex is held. */
 static void http_check_end(bags_http *http, http_object *record) {
     const char *end = strrchr(record->path, '/'), *start = end;
     while (start[-1] >= '0' && start[-1] <= '9')

@@ -293,7 +293,7 @@ static void tensor_free(void *tensor) {
 static void delete_old(DLManaged *managed) { tensor_free(managed->context); }
 static void delete_versioned(DLVersioned *managed) { tensor_free(managed->context); }
 
-/* If nobody took the tensor; whoever does renames the capsule. */
+/* Free a tensor that was not consumed: a consumer renames the capsule. */
 static void tensor_capsule_free(PyObject *capsule) {
     if (PyCapsule_IsValid(capsule, "dltensor"))
         delete_old((DLManaged *)PyCapsule_GetPointer(capsule, "dltensor"));

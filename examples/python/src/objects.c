@@ -164,10 +164,10 @@ static bool set_bytes(unsigned char *out, PyObject *value) {
 }
 
 static bool set_dtype(bags_dtype *dtype, PyObject *value) {
-    PyObject *text = PyUnicode_Check(value)
-                         ? Py_NewRef(value)
-                         : PyObject_GetAttrString(
-                               value, PyType_Check(value) ? "__name__" : "name");
+    PyObject *text =
+        PyUnicode_Check(value)
+            ? Py_NewRef(value)
+            : PyObject_GetAttrString(value, PyType_Check(value) ? "__name__" : "name");
     Py_ssize_t size;
     const char *word = text ? PyUnicode_AsUTF8AndSize(text, &size) : NULL;
     *dtype = word ? bags_dtype_parse(word, (size_t)size, NULL) : BAGS_DTYPE_NONE;
@@ -482,7 +482,7 @@ bool begin_writer(Written *writer, PyObject *path) {
     return true;
 }
 
-/* With the GIL, which is released to wait: whoever has the lock may wait for the GIL.
+/* With the GIL, which is released to wait: a thread that has the lock may wait for the GIL.
  * False: in the child of a fork, where nobody may release it. */
 static bool lock_writer(Written *writer) {
     if (!writer->lock || writer->process != forks)
