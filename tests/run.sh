@@ -208,6 +208,11 @@ if ! build; then
     exit 1
 fi
 run
+# Who sees only the end of a log sees what failed.
+for report in $(grep -l 'FAILED (exit code' "$logs"/*.report); do
+    head -n 1 "$report"
+    sed 1d "$report" | grep -E 'FAILED|ERROR|not ok|[Ee]rror|Sanitizer' | tail -n 8
+done
 cat "$logs"/*.count | awk -v parts="$(chosen | wc -l)" '
     { passed += $1; failed += $2; skipped += $3 }
     END {
