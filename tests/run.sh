@@ -37,7 +37,7 @@ check | asan/command/2 | asan:all                  | tests/command/command.sh bu
 check | asan/command/3 | asan:all                  | tests/command/command.sh build/asan/bags 3/3
 check | readme         | release:all               | tests/command/readme.py
 check | header         |                           | tests/core/header.sh
-check | portability    | release:all               | tests/portability.sh part
+check | portability    | release:all               | env BAGS_QUICK=1 tests/portability.sh part
 check | release/test_power | release:test_power    | build/release/tests/core/test_power
 check | asan/test_power | asan:test_power         | build/asan/tests/core/test_power 8
 check | clusters       | release:all               | tests/command/clusters.py build/release/bags
@@ -121,7 +121,7 @@ build() {
 run_part() {
     local name=$1 log=$logs/${1//\//_} scratch code=0 good bad=0 skips=0 counts
     shift
-    case $tier:$name in test:* | *:asan/* | *:tsan/*) scratch=$memory ;; *) scratch=$disk ;; esac
+    case $tier:$name in test:* | *:asan/* | *:tsan/* | *:portability) scratch=$memory ;; *) scratch=$disk ;; esac
     TMPDIR=$scratch timeout 1800 "$@" >"$log.log" 2>&1 </dev/null || code=$?
     counts=$(grep -E '^[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$' "$log.log" | tail -n 1)
     if [ -n "$counts" ]; then
@@ -186,8 +186,9 @@ run() {
 
 rm -rf "$logs"
 mkdir -p "$logs"
-# `test`, and what runs under sanitizers, has its files in memory, if there are 4 GiB from
-# which programs run: calls of a file system are most of its time. The others have a disk.
+# `test`, and what runs under sanitizers or in 32 bits, has its files in memory, if there
+# are 4 GiB from which programs run: calls of a file system are most of its time. The
+# others have a disk.
 disk=${TMPDIR:-/tmp}
 memory=$disk
 free=$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)
