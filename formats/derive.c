@@ -43,6 +43,7 @@ typedef struct derive_source {
     size_t count;
     bags_buffer refs;    /* bags_ref, one per field */
     bags_buffer records; /* bags_identity, of each shard's spec.json */
+    size_t identified;   /* shards that have a record */
     bags_buffer selects; /* bags_select, of what is copied */
     size_t selects_count;
     bags_row row;
@@ -265,10 +266,11 @@ static bags_code derive_open_source(
     reading.env.io = s->io;
     reading.registry = d->options->registry;
     reading.verify_checksums = checksums;
-    bags_reader_close(s->reader);
-    s->reader = bags_reader_open(s->path, &reading, err);
-    if (!s->reader)
+    bags_reader *reader = bags_reader_open(s->path, &reading, err);
+    if (!reader)
         return err->code;
+    bags_reader_close(s->reader);
+    s->reader = reader;
     s->shards = bags_reader_shards(s->reader, &s->count);
     return BAGS_OK;
 }
@@ -285,6 +287,7 @@ static bags_code derive_take_records(derive *d, size_t source, bags_error *err) 
         int error = code ? 0 : d->io->identify(d->io->user, NULL, d->from, record);
         if (error)
             code = bags_fail_io(d->io, error, d->from, "identify", err);
+        s->identified += !code;
     }
     return code;
 }
@@ -293,12 +296,28 @@ static bags_code derive_check_records(derive *d, size_t shard, bags_error *err) 
     bags_code code = BAGS_OK;
     for (size_t s = 0; s < d->sources_count && !code; s++) {
         bags_identity *records = (bags_identity *)(void *)d->sources[s].records.data;
+        if (shard >= d->sources[s].identified)
+            continue;
         code = derive_source_path(d, s, shard, "spec.json", "", err);
         if (!code)
             code = format_check_identity(d->io, NULL, d->from, &records[shard], err);
         if (code == BAGS_ERROR_CORRUPT)
             code = err->code = BAGS_ERROR_STATE;
     }
+    return code;
+}
+
+/* After a failure: what was found in another version, such as checksums that are not of
+ * the Bag that was linked, is not a fault of a source, but of its replacement. */
+static bags_code derive_explain(derive *d, bags_code code, bags_error *err) {
+    bags_error replaced;
+    size_t count = d->sources_count ? d->sources[0].identified : 0;
+    for (size_t i = 0; i < count && code != BAGS_ERROR_STATE; i++)
+        if (derive_check_records(d, i, &replaced) == BAGS_ERROR_STATE) {
+            *err = replaced;
+            code = BAGS_ERROR_STATE;
+            d->report->copy = 0;
+        }
     return code;
 }
 
@@ -992,12 +1011,14 @@ static bags_code derive_select(derive *d, bags_error *err) {
     return code;
 }
 
-/* The shard of a datapoint. */
-static size_t derive_find_shard(const derive_source *source, uint64_t row) {
-    size_t low = 0, high = source->count;
+/* Of structs whose members `start` ascend, the last one that starts at or before `row`. */
+static size_t derive_find(
+    const uint64_t *start, size_t size, size_t count, uint64_t row) {
+    size_t low = 0, high = count;
     while (high - low > 1) {
         size_t middle = low + (high - low) / 2;
-        if (source->shards[middle].start <= row)
+        const void *at = (const char *)start + middle * size;
+        if (*(const uint64_t *)at <= row)
             low = middle;
         else
             high = middle;
@@ -1007,15 +1028,7 @@ static size_t derive_find_shard(const derive_source *source, uint64_t row) {
 
 /* Which of the concatenated sources has a datapoint. */
 static size_t derive_part(const derive *d, uint64_t row) {
-    size_t low = 0, high = d->parts_count;
-    while (high - low > 1) {
-        size_t middle = low + (high - low) / 2;
-        if (d->sources[middle].start <= row)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
+    return derive_find(&d->sources->start, sizeof *d->sources, d->parts_count, row);
 }
 
 /* Read datapoints of a part, and of the datasets that are joined: if `ahead`, all at once
@@ -1042,7 +1055,8 @@ static bags_code derive_read(
         if (!code && !ahead)
             code = bags_reader_refs(source->reader, rows[0], &d->ref_row,
                 (bags_ref *)(void *)source->refs.data, err);
-        source->row_shard = derive_find_shard(source, rows[0]);
+        source->row_shard = derive_find(
+            &source->shards->start, sizeof *source->shards, source->count, rows[0]);
     }
     return code;
 }
@@ -1341,6 +1355,8 @@ bags_code bags_derive(const char *from, const char *to,
         code = derive_check_rows(d, err);
     if (!code)
         code = options->copy ? derive_copy(d, err) : derive_make(d, err);
+    if (code)
+        code = derive_explain(d, code, err);
     derive_free(d);
     return code;
 }
