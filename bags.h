@@ -5569,16 +5569,19 @@ BAGI_COLD static bags_code bagi_bag_shape(
             "%s: not a Bag (%" PRIu64 " bytes, minimum 8)", file->shown, file->size);
     bags_code code = bagi_file_read(bag, file, file->size - 8, number, 8, err);
     uint64_t table = bagi_load_u64(number);
-    if (!code && (table > file->size - 8 || (file->size - table) % 8 != 0))
+    bool is_table = table <= file->size - 8 && (file->size - table) % 8 == 0;
+    if (!code && is_table)
+        code = bagi_file_read(bag, file, table, number, 8, err);
+    if (code)
+        return code;
+    /* Many files that are not Bags end in 8 zeros, the offset of their first byte. */
+    uint64_t first = bagi_load_u64(number);
+    if (!is_table || first > table)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: not a Bag, truncated, or never closed (the last 8 bytes are "
             "not the offset of a table)",
             file->shown);
-    if (!code)
-        code = bagi_file_read(bag, file, table, number, 8, err);
-    if (code)
-        return code;
-    bag->layout = bagi_load_u64(number) ? BAGI_V2 : BAGI_V1;
+    bag->layout = first ? BAGI_V2 : BAGI_V1;
     bag->limit = table;
     bag->table = bag->layout == BAGI_V1 ? table + 8 : table;
     bag->length = (file->size - bag->table) / 8;

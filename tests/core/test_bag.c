@@ -383,7 +383,8 @@ static model model_of(const unsigned char *data, size_t size) {
     m.start = load_u64(data + size - 8);
     if (m.start > size - 8 || (size - m.start) % 8 != 0)
         return m;
-    m.valid = true;
+    /* An end past all blobs: no table, whose first entry is checked with its last. */
+    m.valid = load_u64(data + m.start) <= m.start;
     if (load_u64(data + m.start) != 0)
         put_u64(&m.table, 0);
     put(&m.table, data + m.start, size - (size_t)m.start);
@@ -525,6 +526,23 @@ static void truncated_files_are_refused(void **state) {
     check_against_model(file.data, file.size, true);
     bytes_free(&file);
     hand_free(&bag);
+}
+
+/* As do programs and archives: 8 zeros are the offset of the file's first byte. */
+static void a_file_that_only_ends_in_zeros_is_not_a_bag(void **state) {
+    unsigned char file[96];
+    (void)state;
+    memset(file, 'x', sizeof file);
+    memset(file + sizeof file - 16, 0, 16);
+    for (size_t size = sizeof file - 8; size <= sizeof file; size++) {
+        save(at("x.bag"), file, size);
+        for (int mode = 0; mode < MODES; mode++)
+            assert_null(try_mode(at("x.bag"), (enum mode)mode, false));
+        assert_int_equal(said.code, BAGS_ERROR_CORRUPT);
+        assert_says("not a Bag, truncated, or never closed");
+        assert_null(bag_reader_open_memory(file, size, NULL, &said));
+        assert_fails(BAGS_ERROR_CORRUPT, bags_verify(at("x.bag"), NULL, NULL, &said));
+    }
 }
 
 static void random_files_are_read_as_the_format_says(void **state) {
@@ -1310,6 +1328,7 @@ int main(void) {
         TEST(only_regular_files_are_bags),
         TEST(damaged_tables_are_found_and_name_the_blob),
         TEST(truncated_files_are_refused),
+        TEST(a_file_that_only_ends_in_zeros_is_not_a_bag),
         TEST(random_files_are_read_as_the_format_says),
         TEST(a_torn_last_entry_of_an_idx_is_ignored),
         TEST(an_invalid_idx_is_an_error),
