@@ -45,10 +45,10 @@ typedef enum sql_kind { SQL_BLOB, SQL_TEXT, SQL_INT, SQL_ARRAY, SQL_SEQUENCE } s
 
 typedef struct sql_column {
     sql_kind kind;
-    bags_dtype dtype; /* of SQL_ARRAY: of one element */
-    bool big_endian, is_signed;
+    char code; /* of a number: f is a float, i signed, others are unsigned */
+    bool big_endian;
     bool compressed; /* zstd(...): its codec makes the blob that this describes */
-    uint64_t size;   /* of SQL_INT: bytes, as the type states; 0: any */
+    uint64_t size;   /* of a number: bytes, as the type states; 0: any */
     const char *type;
     bags_index *index; /* NULL: none, or none that is valid */
     bool sought;       /* it was opened, if there is one */
@@ -105,8 +105,7 @@ typedef struct sql_cursor {
 
 /* Arrays are numbers if they have one element. */
 static sql_column sql_column_of(const bags_type *type, const char *text) {
-    sql_column out = {
-        SQL_BLOB, BAGS_DTYPE_NONE, false, false, false, 0, text, NULL, false};
+    sql_column out = {SQL_BLOB, 'u', false, false, 0, text, NULL, false};
     uint64_t dim = 0;
     bags_type inside;
     if (format_type_inside(type, &inside)) {
@@ -125,7 +124,7 @@ static sql_column sql_column_of(const bags_type *type, const char *text) {
         out.kind = SQL_INT;
     else if (bags_view_is(type->name, "i64")) {
         out.kind = SQL_INT;
-        out.is_signed = true;
+        out.code = 'i';
     }
     if (out.kind == SQL_INT && !bags_view_is(type->name, "int"))
         out.size = 8;
@@ -139,9 +138,13 @@ static sql_column sql_column_of(const bags_type *type, const char *text) {
         if (!bags_type_number(type, i, &dim) || dim != 1)
             return out;
     bags_view name = bags_type_argument(type, 0);
-    out.dtype = bags_dtype_parse((const char *)name.data, name.size, NULL);
-    if (out.dtype && *bags_dtype_code(out.dtype) != 'c')
-        out.kind = SQL_ARRAY;
+    bags_dtype dtype = bags_dtype_parse((const char *)name.data, name.size, NULL);
+    if (!dtype || *bags_dtype_code(dtype) == 'c')
+        return out;
+    out.kind = SQL_ARRAY;
+    out.code = *bags_dtype_code(dtype);
+    out.size = bags_dtype_size(dtype);
+    out.big_endian = out.compressed && !bags_little_endian();
     return out;
 }
 
@@ -169,43 +172,35 @@ static double sql_half(uint64_t bits) {
 
 /* What a blob of a column of numbers is. NULL, or what is wrong. */
 static const char *sql_number(const sql_column *column, bags_view blob, sql_test *out) {
-    uint64_t bits = 0;
+    static const char too_large[] = "above 2^63-1, which no integer of SQL is";
     size_t size = blob.size;
-    out->is_real = false;
-    if (column->kind == SQL_INT) {
-        if (column->size && size != column->size)
-            return "its size is not that of its type";
-        while (!column->big_endian && size > 8 && !blob.data[size - 1])
-            size--; /* zeros at the high end */
-        for (; column->big_endian && size > 8 && !*blob.data; size--)
-            blob.data++;
-        if (size > 8)
-            return "above 2^63-1, which no integer of SQL is";
-        bits = bags_load(blob.data, size, column->big_endian);
-        if (!column->is_signed && bits > INT64_MAX)
-            return "above 2^63-1, which no integer of SQL is";
-        out->whole = (sqlite3_int64)bits;
-        return NULL;
-    }
-    size_t expected = bags_dtype_size(column->dtype);
-    char code = *bags_dtype_code(column->dtype);
-    if (size != expected)
-        return "its size is not that of one element";
-    bits = bags_load(blob.data, size, column->compressed && !bags_little_endian());
-    if (code == 'f') {
+    if (column->size && size != column->size)
+        return "its size is not that of its type";
+    while (!column->big_endian && size > 8 && !blob.data[size - 1])
+        size--; /* zeros at the high end */
+    for (; column->big_endian && size > 8 && !*blob.data; size--)
+        blob.data++;
+    if (size > 8)
+        return too_large;
+    bool big = column->big_endian; /* with a constant size it is one instruction */
+    uint64_t bits = size == 4 && !big   ? bags_load(blob.data, 4, false)
+                    : size == 2 && !big ? bags_load(blob.data, 2, false)
+                    : size == 8 && !big ? bags_load(blob.data, 8, false)
+                                        : bags_load(blob.data, size, big);
+    out->is_real = column->code == 'f';
+    if (out->is_real) {
         float single;
         uint32_t low = (uint32_t)bits;
-        out->is_real = true;
         memcpy(&single, &low, sizeof single);
         memcpy(&out->real, &bits, sizeof out->real);
         out->real = size == 2 ? sql_half(bits) : size == 4 ? (double)single : out->real;
         return NULL;
     }
-    if (code == 'i') {
+    if (column->code == 'i') {
         uint64_t sign = (uint64_t)1 << (8 * size - 1);
         bits = (bits ^ sign) - sign;
     } else if (bits > INT64_MAX) {
-        return "above 2^63-1, which no integer of SQL is";
+        return too_large;
     }
     out->whole = (sqlite3_int64)bits;
     return NULL;
@@ -390,9 +385,8 @@ static int sql_declare(sqlite3 *db, sql_table *table, char **message) {
             sqlite3_free(names[i]);
             names[i] = sqlite3_mprintf("%s_%d", fields[i].name, ++number);
         }
-        char code = column->kind == SQL_ARRAY ? *bags_dtype_code(column->dtype) : 'i';
         sqlite3_str_appendf(sql, "%s\"%w\" %s", i ? ", " : "", names[i],
-            sql_is_number(column) ? code == 'f' ? "REAL" : "INTEGER"
+            sql_is_number(column) ? column->code == 'f' ? "REAL" : "INTEGER"
             : column->kind == SQL_TEXT || column->kind == SQL_SEQUENCE ? "TEXT"
                                                                        : "BLOB");
     }
@@ -612,10 +606,10 @@ static int sql_close_cursor(sqlite3_vtab_cursor *base) {
 /* -1, 0 or 1; 2 if it cannot be decided here, or one of them is NaN. */
 static int sql_compare(const sql_test *a, const sql_test *b) {
     const sqlite3_int64 exact = (sqlite3_int64)1 << 53;
-    double x = a->is_real ? a->real : (double)a->whole;
-    double y = b->is_real ? b->real : (double)b->whole;
     if (!a->is_real && !b->is_real)
         return a->whole < b->whole ? -1 : a->whole > b->whole;
+    double x = a->is_real ? a->real : (double)a->whole;
+    double y = b->is_real ? b->real : (double)b->whole;
     if ((!a->is_real && (a->whole > exact || a->whole < -exact)) ||
         (!b->is_real && (b->whole > exact || b->whole < -exact)))
         return 2;
@@ -634,7 +628,7 @@ static int sql_passes(sql_cursor *cursor, bool *passes) {
         if (sql_blob(cursor, test->column, &blob, &err))
             return sql_fail(cursor->base.pVtab, &err);
         if (sql_number(&table->columns[test->column], blob, &value))
-            continue; /* sql_column fails, if it is read */
+            continue; /* sql_column_value fails, if it is read */
         int order = sql_compare(&value, test);
         if (order == 2)
             continue;
