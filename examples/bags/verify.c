@@ -117,7 +117,7 @@ static void text_summary(text *line, const bags_verify_report *sum) {
     uint64_t length = bag ? sum->blobs : sum->datapoints;
     text_clean(line, path);
     if (sum->faults)
-        text_format(line, ": %s%s: ", counted(sum->faults, "fault"),
+        text_format(line, ": %s%s; checked ", counted(sum->faults, "fault"),
             sum->faults > shown ? ", not all of them shown" : "");
     else
         text_puts(line, ": good: ");

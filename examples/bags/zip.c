@@ -13,11 +13,8 @@ static const option options[] = {
     OPTIONS_END,
 };
 
-static uint64_t copied; /* bytes */
-
 static void show_progress(void *user, uint64_t done, uint64_t total) {
     (void)user;
-    copied = done;
     interrupt_removes(partial); /* which exists, and is locked */
     progress_show(dataset, "MiB", done, total, done >> 20);
 }
@@ -38,7 +35,16 @@ static int run(char **operands) {
     interrupt_removes(NULL);
     must(code);
     progress_end();
-    print("%s: wrote %s of %s\n", operands[1], counted(copied, "byte"), dataset);
+    const bags_io *io = bags_io_local();
+    void *file = NULL;
+    uint64_t size = 0;
+    int error = io->open(io->user, operands[1], BAGS_IO_READ, &file);
+    if (!error) {
+        error = io->size(io->user, file, &size);
+        io->close(io->user, file);
+    }
+    must(bags_fail_io(io, error, operands[1], "open", &failure));
+    print("%s: wrote %s in %s\n", operands[1], dataset, counted(size, "byte"));
     return 0;
 }
 

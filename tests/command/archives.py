@@ -2,6 +2,7 @@
 import fcntl
 import io
 import json
+import os
 import pathlib
 import re
 import resource
@@ -111,7 +112,8 @@ def golden_bags_are_read_in_an_archive():
 
 def every_command_that_reads_accepts_archives():
     _dataset('--shard-length', '2', '--checksum')
-    run('zip', 'pets', 'a.zip', '--no-sync')
+    made = run('zip', 'pets', 'a.zip', '--no-sync').out.decode()
+    assert made == f"a.zip: wrote pets in {os.path.getsize('a.zip')} bytes\n", made
     _python_tar('a.tar', 'pets', 'in/side')
     for path in 'a.zip', 'a.tar/in/side', './a.tar//in/./side/':
         assert _same(['info'], 'pets', path) == 0

@@ -56,7 +56,7 @@ def verify_prints_every_fault_once(jobs):
         found = [line for line in lines if line.startswith(fault[0])
                  and all(fact in line for fact in fault[1:])]
         assert len(found) == 1, (fault, lines)
-    assert result.out.decode().splitlines()[-1].startswith('out: 6 faults: ')
+    assert result.out.decode().splitlines()[-1].startswith('out: 6 faults; checked ')
     result = refuse('verify', 'out', '--jobs', jobs, '--allow-gaps',
                     '--skip-unfinished', says='out: 3 faults')
     assert len(_lines(result)) == 3
