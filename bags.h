@@ -5065,7 +5065,9 @@ static bags_code bagi_coder_open(bagi_coder *coder, const bags_registry *registr
     coder->memory = *memory;
     why.code = BAGS_OK;
     if (!codec)
-        code = bags_fail(&why, BAGS_ERROR_TYPE, "no codec for this type");
+        code = bags_fail(&why, BAGS_ERROR_TYPE,
+            "no codec for this type; add one to the registry, or use bytes (bags_blob, "
+            "bags_row_bytes)");
     else if (codec->open)
         code = codec->open(codec, type, &coder->memory, &coder->state, &why);
     else if (type->count)

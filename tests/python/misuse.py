@@ -4,6 +4,7 @@ import copy
 import gc
 import os
 import pickle
+import shutil
 import signal
 import weakref
 
@@ -91,6 +92,11 @@ def wrong_types_raise():
         raises(TypeError, kind)
     assert copy.deepcopy(bags.DatasetReader('x'))[2]['n'] == copy.copy(bags.BagReader('x/n.bag'))[2][0] == 2
     raises((KeyError, ValueError), bags.DatasetWriter, 'y', {'refs': 'int'})
+    for kind in ('imt(4)', 'float32', 'utf9[]'):
+        raises(KeyError, bags.DatasetWriter, 'y', {'a': 'int', 'b': kind}, says=f'field "b": no encoder for type "{kind}"')
+        assert not os.path.exists('y')
+    bags.DatasetWriter('y', {'b': 'imt(4)'}, None).close()
+    shutil.rmtree('y')
     raises(FileExistsError, bags.DatasetWriter, 'x', SPEC)
     raises(FileExistsError, bags.BagWriter, 'x/n.bag')
     error = raises(FileNotFoundError, bags.DatasetReader, 'none', says='none')

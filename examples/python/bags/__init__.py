@@ -214,9 +214,9 @@ class DatasetWriter(_core.DatasetWriter):
 
     Create a dataset, which must not exist (FileExistsError). spec: {name: type}.
     encoders maps types to functions of a value that return bytes; None: values are
-    bytes. resume: continue what a crashed writer left, after `resumed` datapoints.
-    checksum: of every blob. keep_idx: granular 0.22 reads it. sync: close waits for
-    stable storage. A writer that is dropped is closed.
+    bytes. KeyError: it lacks a type. resume: continue what a crashed writer left, after
+    `resumed` datapoints. checksum: of every blob. keep_idx: granular 0.22 reads it.
+    sync: close waits for stable storage. A writer that is dropped is closed.
     """
 
     def __init__(self, directory, spec, encoders=encoders, *, sync=False, **options):

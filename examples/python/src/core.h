@@ -249,6 +249,8 @@ struct Field {
 int field_init(State *state, Field *field, const char *name, const char *type,
     PyObject *codecs, bool decode);
 void field_clear(Field *field);
+/* Raise KeyError: it has no encoder. Returns -1. */
+int field_refuse(const Field *field);
 
 /* What a Python object is while C writes it. */
 typedef struct Held {

@@ -338,6 +338,14 @@ int field_init(State *state, Field *field, const char *name, const char *type,
     return 0;
 }
 
+int field_refuse(const Field *field) {
+    PyErr_Format(PyExc_KeyError,
+        *field->name_utf8 ? "field \"%s\": no encoder for type \"%S\""
+                          : "%sno encoder for type \"%S\"",
+        field->name_utf8, field->text);
+    return -1;
+}
+
 void field_clear(Field *field) {
     Py_CLEAR(field->given);
     Py_CLEAR(field->key);
@@ -541,9 +549,7 @@ static int one_value(
     case HOW_MISSING:
         break;
     }
-    PyErr_Format(PyExc_KeyError, "field \"%s\": no encoder for type %S",
-        field->name_utf8, field->text);
-    return -1;
+    return field_refuse(field);
 }
 
 int arena_add(State *state, Arena *arena, const Field *field, PyObject *object) {

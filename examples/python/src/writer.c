@@ -16,7 +16,8 @@ static bool writer_fields(Written *writer, PyObject *pairs, PyObject *codecs) {
         if (!PyArg_ParseTuple(PyList_GetItem(pairs, (Py_ssize_t)base->count),
                 "ss;a name and a type must be str", &name, &type))
             return false;
-        if (field_init(base->state, field, name, type, codecs, false))
+        if (field_init(base->state, field, name, type, codecs, false) ||
+            (field->how == HOW_MISSING && field_refuse(field)))
             return field_clear(field), false;
     }
     return true;

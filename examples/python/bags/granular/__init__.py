@@ -30,11 +30,11 @@ def _content(source):
         return file.read()
 
 
-def _check_codecs(codecs, spec, what):
+def _check_decoders(codecs, spec):
     for text in () if codecs is None or hasattr(codecs, '__missing__') else spec.values():
         kind = str(text).removesuffix('[]')
         if kind not in codecs and kind.partition('(')[0] not in codecs:
-            raise KeyError(f'no {what} for type "{text}"')
+            raise KeyError(f'no decoder for type "{text}"')
 
 
 class BagWriter(bags.BagWriter):
@@ -93,7 +93,6 @@ class DatasetWriter(bags.DatasetWriter):
     """
 
     def __init__(self, directory, spec, encoders, **options):
-        _check_codecs(encoders, dict(spec), 'encoder')
         super().__init__(directory, spec, encoders, **options)
 
 
@@ -107,7 +106,6 @@ class ShardedDatasetWriter(bags.ShardedDatasetWriter):
                  **options):
         if (shardstart != 0 or shardstep != 1) and not shardlen:
             raise ValueError('shardstart and shardstep require shardlen')
-        _check_codecs(encoders, dict(spec), 'encoder')
         super().__init__(directory, spec, encoders, shard_size=None, shard_length=shardlen,
                          shard_start=shardstart, shard_step=shardstep, **options)
 
@@ -129,7 +127,7 @@ class DatasetReader(bags.DatasetReader):
             for name in cache_keys:
                 if name not in self.spec and name != 'refs':
                     raise KeyError(f'cache_keys: no field "{name}"')
-            _check_codecs(decoders, self.spec, 'decoder')
+            _check_decoders(decoders, self.spec)
         except BaseException:
             self.close()
             raise
