@@ -285,7 +285,7 @@ bool path_is_remote(const char *path);
 void path_must_be_local(const char *what, const char *path);
 /* Fail if the path, which is local, is in an archive. */
 void path_must_be_writable(const char *path);
-/* A path in an archive is not a dataset: append to the message what is below. */
+/* If the failure is that a path is not a dataset, append those below it. */
 void path_hint(const char *path);
 /* The path to be shown: a URL without its query and its user, which are remembered
  * for it. */
@@ -563,6 +563,9 @@ void source_check(void);
 /* The number of a field; count: none has this name. */
 size_t field_find(
     const bags_field *fields, size_t count, const char *name, size_t size);
+/* What follows "no such field": the one that was meant, if one is similar, and the first
+ * 20. Valid for a while, as of temp_format. */
+const char *field_guess(const char *word, const bags_field *fields, size_t count);
 /* There is no such field in what is at `path`; the message lists those that exist. */
 ENDS void fail_field(
     const char *path, const char *word, const bags_field *fields, size_t count);

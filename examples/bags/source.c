@@ -68,7 +68,7 @@ bags_reader *dataset_open(const char *given) {
     if (!reader && failure.code == BAGS_ERROR_UNFINISHED)
         failure_suffix("; --live reads the data that was flushed, --skip-unfinished "
                        "leaves it out");
-    if (!reader && failure.code == BAGS_ERROR_MISSING)
+    if (!reader)
         path_hint(given);
     must_open(reader);
     return reader;
@@ -97,19 +97,23 @@ size_t field_find(
     return i;
 }
 
-/* Of many fields the message lists the first 20. */
-void fail_field(
-    const char *of, const char *word, const bags_field *fields, size_t count) {
+const char *field_guess(const char *word, const bags_field *fields, size_t count) {
     static text names;
     guess from = {word, strcspn(word, "=["), NULL, 0};
+    names.size = 0;
     for (size_t i = 0; i < count && i < 20; i++)
         text_format(&names, "%s %.60s", i ? "," : "", fields[i].name);
     text_puts(&names, count > 20 ? ", ..." : "");
     for (size_t i = 0; i < count; i++)
         guess_name(&from, fields[i].name);
-    fail(BAGS_ERROR_FIELD, "%s: no field \"%.300s\"%s%s%s", of, word,
-        guess_words(&from, "", ""), from.name ? " The fields are" : "; the fields are",
-        text_string(&names));
+    return temp_format("%s%s%s", guess_words(&from, "", ""),
+        from.name ? " The fields are" : "; the fields are", text_string(&names));
+}
+
+void fail_field(
+    const char *of, const char *word, const bags_field *fields, size_t count) {
+    fail(BAGS_ERROR_FIELD, "%s: no field \"%.300s\"%s", of, word,
+        field_guess(word, fields, count));
 }
 
 const bags_reader *source_dataset(void) { return dataset; }

@@ -23,11 +23,35 @@ static const option options[] = {
 
 #ifdef BAGS_WITH_SQL
 
+/* SQLite's messages do not know what the words of a query may be. */
+static void add_hint(const bags_reader *reader) {
+    static const char no_column[] = "no such column: ";
+    const char *found = strstr(failure.message, no_column);
+    size_t count = 0;
+    const bags_field *fields = bags_reader_fields(reader, &count);
+    if (found) {
+        const char *word = found + strlen(no_column), *dot = strrchr(word, '.');
+        const char *hint = field_guess(dot ? dot + 1 : word, fields, count);
+        bool guessed = !strncmp(hint, "; did", 5);
+        failure_suffix("%s%s", hint, guessed ? "" : "; text needs 'single quotes'");
+    } else if (strstr(failure.message, "no such table: ")) {
+        failure_suffix("; the dataset is the table data");
+    }
+}
+
 uint64_t *rows_where(
     const bags_reader *reader, uint64_t start, const char *where, size_t *count) {
     bags_buffer numbers = {0};
     must(bags_buffer_reserve(&numbers, sizeof(uint64_t), &failure));
-    must(bags_sql_rows(reader, start, where, &numbers, count, &failure));
+    bags_code code = bags_sql_rows(reader, start, where, &numbers, count, &failure);
+    if (code) {
+        add_hint(reader);
+        if (strstr(failure.message, "syntax error") ||
+            strstr(failure.message, "not one expression"))
+            failure_suffix("; --where takes one expression, such as \"label = 3 AND "
+                           "name = 'x'\"");
+    }
+    must(code);
     return (uint64_t *)(void *)numbers.data;
 }
 
@@ -223,8 +247,11 @@ static int run(char **operands) {
     bags_reader *reader = dataset_open(path);
     sqlite3 *db = bags_sql_open(reader, &failure);
     must_open(db);
-    if (sqlite3_prepare_v2(db, operands[1], -1, &statement, &rest))
-        fail(BAGS_ERROR_VALUE, "SQL: %s", sqlite3_errmsg(db));
+    if (sqlite3_prepare_v2(db, operands[1], -1, &statement, &rest)) {
+        bags_fail(&failure, BAGS_ERROR_VALUE, "SQL: %s", sqlite3_errmsg(db));
+        add_hint(reader);
+        die();
+    }
     if (!statement)
         fail(BAGS_ERROR_VALUE, "SQL: an empty query");
     if (rest[strspn(rest, " \t\r\n;")])

@@ -39,7 +39,13 @@ def queries_are_printed():
     out = run('sql', 'src', 'SELECT rowid FROM data WHERE score >= 14.5', '--rows')
     assert out.out == b'58\n59\n'
     refuse('sql', 'src', 'SELECT id FROM data', '--rows', says='not the number')
-    refuse('sql', 'src', 'SELECT "ids" FROM data', says='no such column')
+    fields = 'fields are id, label, photo, score, words'
+    refuse('sql', 'src', 'SELECT "ids" FROM data',
+           says='SQL: no such column: ids; did you mean "id"? The ' + fields)
+    refuse('sql', 'src', 'SELECT d.lable FROM data d', says='did you mean "label"?')
+    refuse('sql', 'src', 'SELECT id FROM data WHERE id = "x3"',
+           says=f"no such column: x3; the {fields}; text needs 'single quotes'")
+    refuse('sql', 'src', 'SELECT id FROM src', says='no such table: src; the dataset is the table data')
     refuse('sql', 'src', 'SELECT id, id FROM data', '--json', code=2)
 
 
@@ -68,6 +74,8 @@ def where_is_one_expression():
                 '', '1) UNION SELECT (1']:
         refuse('derive', 'src', 'bad', '--where', bad, says='SQL')
         assert not os.path.exists('bad')
+    refuse('derive', 'src', 'bad', '--where', 'lable = 3', says='did you mean "label"?')
+    refuse('load', 'src', '--where', 'label ==', says='; --where takes one expression, such as')
     pack([{'rowid': 5 + i, 'A': i, 'a': -i if i < 0 else 9 - i} for i in range(4)],
          'rowid=int(4),A=int(4),a=int(4)', 'names')
     run('derive', 'names', 'found', '--where', 'rowid = 7 AND a_2 = 7')
