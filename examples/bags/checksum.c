@@ -21,6 +21,8 @@ static int run(char **operands) {
         print("%s: wrote checksums of %s in %s, kept those of %ju\n", operands[0],
             counted(made.blobs, "blob"), counted(made.made, "Bag"),
             (uintmax_t)made.kept);
+    if (code)
+        path_hint(operands[0]);
     must(code);
     return 0;
 }

@@ -189,6 +189,8 @@ static void plan_dataset(void) {
     if (!strncmp(target, source, length) && is_separator(target[length]))
         usage("%s: is in the dataset %s", target, source);
     bags_reader *reader = bags_reader_open(source, &options, &failure);
+    if (!reader)
+        path_hint(source);
     must_open(reader);
     const bags_shard *shards = bags_reader_shards(reader, &shards_count);
     for (size_t i = 0, expected = 0; i < shards_count; i++) {

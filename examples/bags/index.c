@@ -58,6 +58,8 @@ char **index_files(const char *path, size_t *count) {
     size_t length, ignored;
     reading.env.io = io_for_path(path);
     bags_reader *reader = bags_reader_open(path, &reading, &failure);
+    if (!reader)
+        path_hint(path);
     must_open(reader);
     size_t *found = indexes_find(path, reader, &length);
     char **names = (char **)allocate(2 * length, sizeof *names);
@@ -248,6 +250,8 @@ static int run(char **operands) {
     progress_end();
     if (code == BAGS_ERROR_FIELD)
         fail_no_field(operands[0], operands[1]);
+    if (code)
+        path_hint(operands[0]);
     must(code);
     print("%s: indexed %s by %s\n", operands[0], counted(indexed, "datapoint"),
         operands[1]);

@@ -360,30 +360,68 @@ void path_must_be_writable(const char *path) {
             "%s: cannot write: an archive is only read; unpack it first", path);
 }
 
-/* ---- a dataset below the path ---- */
+/* ---- datasets below the path ---- */
+
+#define MAX_HINTS 5
 
 typedef struct search {
+    const bags_io *io;
     const char *path;
-    char *found; /* a directory in it, or NULL */
+    char **datasets, *other; /* a directory that is none, or NULL */
+    size_t count;
 } search;
+
+static bool is_kind(const bags_io *io, const char *path, bags_path_kind expected) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    return !io->kind(io->user, path, &kind) && kind == expected;
+}
 
 static int keep_directory(void *user, const char *name) {
     search *in = (search *)user;
     char *path = path_join(in->path, name);
-    if (!in->found && path_kind(path) == BAGS_PATH_DIRECTORY)
-        in->found = path;
-    else
+    bool directory = is_kind(in->io, path, BAGS_PATH_DIRECTORY);
+    if (directory &&
+        (is_kind(in->io, temp_format("%s/spec.json", path), BAGS_PATH_FILE) ||
+            is_kind(in->io, temp_format("%s/000000", path), BAGS_PATH_DIRECTORY))) {
+        in->datasets = (char **)grow(in->datasets, in->count, sizeof *in->datasets);
+        in->datasets[in->count++] = path;
+    } else if (directory && !in->other) {
+        in->other = path;
+    } else {
         free(path);
+    }
     return 0;
 }
 
+static int compare_paths(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* What a split has made is named, but a directory that is no dataset only in an archive,
+ * whose directories are not seen otherwise. */
 void path_hint(const char *path) {
-    search in = {path, NULL};
-    const bags_io *io = io_for_path(path);
-    if (io == base_io(path) || path_kind(path) != BAGS_PATH_DIRECTORY)
+    const bags_io *io = failure.code == BAGS_ERROR_MISSING ? io_for_path(path) : NULL;
+    search in = {io, path, NULL, NULL, 0};
+    bool in_archive = io != base_io(path);
+    if (!io || (path_is_remote(path) && !in_archive) ||
+        !is_kind(io, path, BAGS_PATH_DIRECTORY))
         return;
     io->list(io->user, path, keep_directory, &in);
-    if (in.found)
-        failure_suffix("; there is a directory %s", in.found);
-    free(in.found);
+    if (in.count)
+        qsort(in.datasets, in.count, sizeof *in.datasets, compare_paths);
+    for (size_t i = 0; i < in.count; i++) {
+        if (i < MAX_HINTS)
+            failure_suffix("%s%s",
+                i               ? ", "
+                : in.count == 1 ? "; it contains the dataset "
+                                : "; it contains the datasets ",
+                in.datasets[i]);
+        free(in.datasets[i]);
+    }
+    if (in.count > MAX_HINTS)
+        failure_suffix(", ...");
+    else if (!in.count && in.other && in_archive)
+        failure_suffix("; there is a directory %s", in.other);
+    free(in.datasets);
+    free(in.other);
 }

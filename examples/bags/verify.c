@@ -262,7 +262,9 @@ static bool check(const char *operand, job *jobs, size_t count) {
         add(&sum, &jobs[i].report);
     const bags_error *error = find_failure(jobs, count);
     if (error) {
-        note("%s", error->message);
+        failure = *error;
+        path_hint(path);
+        note("%s", failure.message);
         return false;
     }
     if (json)

@@ -115,6 +115,8 @@ def every_command_that_reads_accepts_archives():
     made = run('zip', 'pets', 'a.zip', '--no-sync').out.decode()
     assert made == f"a.zip: wrote pets in {os.path.getsize('a.zip')} bytes\n", made
     _python_tar('a.tar', 'pets', 'in/side')
+    refuse('info', 'a.tar', says='; there is a directory a.tar/in')
+    refuse('info', 'a.tar/in', says='; it contains the dataset a.tar/in/side')
     for path in 'a.zip', 'a.tar/in/side', './a.tar//in/./side/':
         assert _same(['info'], 'pets', path) == 0
         plain, packed = run('info', 'pets', '--json'), run('info', path, '--json')

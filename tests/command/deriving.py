@@ -114,6 +114,12 @@ def a_split_is_exact_disjoint_and_repeatable():
     for bad in ['train=0.9,val=0.2', 'a=0', 'a=x', 'a', '0=0.5', '../a=0.5', 'a=0.1,a=0.1']:
         refuse('derive', 'src', 'd', '--split', bad, code=2)
     refuse('derive', 'src', 'a', '--split', 'train=1', says='exists')
+    # The directory of the parts is not a dataset.
+    for words in [['info', 'a'], ['verify', 'a'], ['get', 'a', '0'], ['load', 'a'], ['zip', 'a', 'a.zip'],
+                  ['copy', 'a', 'd'], ['derive', 'a', 'd'], ['index', 'a', 'id'], ['checksum', 'a']]:
+        refuse(*words, says='a: not a dataset (no spec.json, no shards); it contains the datasets '
+               'a/train, a/val')
+    refuse('info', '.', says='it contains the dataset src')
 
 
 @each(range(20))
