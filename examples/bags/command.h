@@ -281,6 +281,8 @@ bags_path_kind path_kind(const char *path);
 /* True if there is a file of this name in a directory. */
 bool path_has(const char *directory, const char *name);
 bool path_is_remote(const char *path);
+/* True of an archive, and of a path in it. */
+bool path_is_archived(const char *path);
 /* Fail if the path, which `what` is, is a URL. Its password is not shown. */
 void path_must_be_local(const char *what, const char *path);
 /* Fail if the path, which is local, is in an archive. */

@@ -568,6 +568,12 @@ static int run(char **operands) {
     if (kind == BAGS_PATH_NONE)
         must(bags_fail_io(in, ENOENT, source, "open", &failure));
     bool remote = to_url || path_is_remote(source);
+    bool archived = path_is_archived(source);
+    if (kind == BAGS_PATH_DIRECTORY &&
+        (has_ending(target, ".zip") || has_ending(target, ".tar")))
+        usage("%s: the copy of a dataset is a directory; %s", target,
+            archived ? "copy the archive itself, as any file"
+                     : "`bags zip` makes a zip file of it");
     if (kind == BAGS_PATH_DIRECTORY)
         plan_dataset();
     else
@@ -598,8 +604,9 @@ static int run(char **operands) {
     }
     unlock_target();
     progress_end();
-    print("%s: %s copied, %ju already equal, %ju bytes\n", shown,
-        counted(files_copied, "file"), (uintmax_t)files_kept, (uintmax_t)bytes_total);
+    print("%s: %s copied%s, %ju already equal, %ju bytes\n", shown,
+        counted(files_copied, "file"), archived ? " out of the archive" : "",
+        (uintmax_t)files_kept, (uintmax_t)bytes_total);
     for (size_t i = 0; i < count; i++) {
         free(entries[i].from);
         free(entries[i].to);
@@ -615,7 +622,8 @@ const command command_copy = {"copy", "to another place, or an object store", "F
     "those of the dataset. An object store also receives the indexes that are "
     "not older than the dataset. FROM is a path, an http:// or https:// URL, "
     "or s3://BUCKET/PATH; TO is a path or s3://BUCKET/PATH. Other files are "
-    "not copied.\n"
+    "not copied. Of a FROM.zip or FROM.tar the files in it are copied: TO is a "
+    "directory.\n"
     "If it is interrupted, call it again: if the source has not changed, "
     "complete files are kept, and a local file that is not complete continues "
     "where it ended. An object in a store is kept if its size and its MD5, from "

@@ -343,6 +343,8 @@ bags_path_kind path_kind(const char *path) {
     return kind;
 }
 
+bool path_is_archived(const char *path) { return io_for_path(path) != base_io(path); }
+
 bool path_has(const char *directory, const char *name) {
     return path_kind(temp_format("%s/%s", directory, name)) == BAGS_PATH_FILE;
 }
@@ -402,7 +404,7 @@ static int compare_paths(const void *a, const void *b) {
 void path_hint(const char *path) {
     const bags_io *io = failure.code == BAGS_ERROR_MISSING ? io_for_path(path) : NULL;
     search in = {io, path, NULL, NULL, 0};
-    bool in_archive = io != base_io(path);
+    bool in_archive = io && path_is_archived(path);
     if (!io || (path_is_remote(path) && !in_archive) ||
         !is_kind(io, path, BAGS_PATH_DIRECTORY))
         return;

@@ -115,6 +115,13 @@ def every_command_that_reads_accepts_archives():
     made = run('zip', 'pets', 'a.zip', '--no-sync').out.decode()
     assert made == f"a.zip: wrote pets in {os.path.getsize('a.zip')} bytes\n", made
     _python_tar('a.tar', 'pets', 'in/side')
+    for path in 'a.zip', 'a.tar/in/side':
+        out = run('copy', path, 'out').out.decode()
+        assert 'files copied out of the archive, 0 already equal' in out, out
+        refuse('copy', path, 'b.zip', says='a directory; copy the archive itself', code=2)
+        assert files('out') == files('pets')
+        shutil.rmtree('out')
+    refuse('copy', 'pets', 'b.zip', says='`bags zip`', code=2)
     refuse('info', 'a.tar', says='; there is a directory a.tar/in')
     refuse('info', 'a.tar/in', says='; it contains the dataset a.tar/in/side')
     for path in 'a.zip', 'a.tar/in/side', './a.tar//in/./side/':
