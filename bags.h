@@ -1119,7 +1119,8 @@ typedef struct bags_writer_options {
     bool checksum;
     bool keep_idx;      /* granular 0.22 then reads a dataset without sequences. A shard
                            with shared blobs (bags_again) keeps none: granular takes
-                           blob i for the value of datapoint i */
+                           blob i for the value of datapoint i. If that is the first
+                           one, resume and append are refused with keep_idx */
     bool no_sync;       /* finish shards without waiting for stable storage */
     size_t buffer_size; /* per field; as in bag_writer_options */
     const bags_registry *registry;

@@ -122,8 +122,9 @@ typedef struct bags_derive_report {
  *                        cannot be linked: another file system, or one without links;
  *                        too many links of a file; a server or an archive; a split
  *                        dataset. report->copy is set
- *   BAGS_ERROR_ARGUMENT, BAGS_ERROR_IO, BAGS_ERROR_MEMORY; with `copy`, what
- *   bags_reader_get and bags_writer_append return
+ *   BAGS_ERROR_ARGUMENT  also with BAGS_NO_CHECKSUM, if all shards of a dataset have checksums
+ *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY; with `copy`, what bags_reader_get and
+ *   bags_writer_append return
  *
  * *report, which may be NULL, is always written. Threads: any. Cost: reads refs.bag of the
  * datapoints; a few system calls per field and shard. Memory: 12 bytes per datapoint of a

@@ -373,6 +373,18 @@ static void a_shard_with_shared_blobs_keeps_no_journals(void **state) {
     assert_ok(bags_writer_close(writer, &said));
     for (int i = 0; i < 3; i++)
         assert_true(exists(at("x/00000%d/text.idx", i)) == (i != 1));
+    /* The first shard decides what those after it have. */
+    remove_tree(at("x/000000"));
+    assert_int_equal(rename(at("x/000001"), at("x/000000")), 0);
+    remove_tree(at("x/000002"));
+    options.resume = true;
+    assert_refused(
+        BAGS_ERROR_EXISTS, bags_writer_open(at("x"), fields, 2, &options, &said));
+    assert_says("x/000000: has no .idx files*request what exists, or none");
+    options.keep_idx = false;
+    assert_opens(writer, bags_writer_open(at("x"), fields, 2, &options, &said));
+    assert_int_equal(bags_writer_resumed(writer), 2);
+    assert_ok(bags_writer_close(writer, &said));
 }
 
 /* The numbers of a resumed writer start with the first blob of its shard, so that what a
