@@ -953,11 +953,14 @@ static bags_code loader_fail_item(const bags_loader *l, const loader_column *c,
     const bags_pick *pick, uint64_t item, bags_code code, bags_error *err) {
     const char *path = bags_reader_path(l->readers[pick->dataset]);
     char message[600], of[40] = "";
+    int system = err->system;
     (void)snprintf(message, sizeof message, "%.599s", err->message);
     if (c->sequence && item != UINT64_MAX)
         (void)snprintf(of, sizeof of, "item %" PRIu64 ": ", item);
-    return bags_fail(err, code, "%s: field \"%.100s\": datapoint %" PRIu64 ": %s%s",
+    (void)bags_fail(err, code, "%s: field \"%.100s\": datapoint %" PRIu64 ": %s%s",
         bags_path_tail(path), c->given.name, pick->index, of, message);
+    err->system = system;
+    return code;
 }
 
 /* A codec may be the program's own: what its value refers to is copied only if its

@@ -159,7 +159,7 @@ def a_function_decodes_in_the_threads_of_the_loader():
         assigned = threading.Event()  # its threads begin before `loader` is that one
         loader = bags.Loader('x', fields={'y': {'decode': lambda b: assigned.wait() and use(b)}})
         assigned.set()
-        raises(RuntimeError, lambda: next(loader), says='decode function')
+        raises(RuntimeError, lambda: next(loader), says='x: a decode or draw function')
         loader.close()
     loader = bags.Loader('x', fields={'y': {'decode': lambda b: loader and None}})
     del loader
@@ -226,6 +226,118 @@ def warps_and_colours_are_drawn_from_ranges():
                           (dict(jitter=dict(hue=(1, 2, 3))), 'a lowest and a highest'),
                           (dict(flip_x='x'), 'flip_x')):
         raises((TypeError, ValueError), load, says=says, **options)
+
+
+def _images(path, count=40):
+    """Each datapoint has another image of 6 x 4 to 7 x 4 pixels, and its number."""
+    with bags.DatasetWriter(path, {'j': 'png', 'n': 'int(4)'}) as writer:
+        for i in range(count):
+            shape = 4, 6 + i % 2, 3
+            writer.append({'j': (np.arange(np.prod(shape)) * 3 + i).astype('u1').reshape(shape), 'n': i})
+
+
+def _load(threads=3, epochs=1, **options):
+    how = {'width': 6, 'height': 4, 'filter': 'nearest', **options}
+    with bags.Loader('x', 8, fields={'j': how, 'n': {}}, seed=7, threads=threads, shuffle=False) as loader:
+        return np.concatenate([batch['j'] for _ in range(epochs) for batch in loader])
+
+
+def a_function_changes_what_is_drawn():
+    _images('x')
+    plain, seen = _load(), []
+    assert (_load(draw=lambda drawn: seen.append(drawn)) == plain).all()
+    assert {(d.datapoint, d.dataset, d.item, d.width, d.height, d.channels) for d in seen} == {
+        (i, 0, 0, 6 + i % 2, 4, 3) for i in range(40)}
+    for one in seen:
+        assert (one.brightness, one.contrast, one.saturation, one.hue, one.order) == (1, 1, 1, 0, (0, 1, 2, 3))
+        assert one.matrix.shape == (3, 3) and (one.matrix == np.diag([one.width / 6, 1, 1])).all()
+        assert one.mean == one.std == (0, 0, 0)
+        raises(AttributeError, setattr, one, 'brightness', 2)
+    # Its random numbers are those of the datapoint, whatever thread it is in, and of the epoch.
+    def numbers(threads, epochs):
+        out = _load(threads, epochs, draw=lambda d: {'mean': d.random % 1000}, dtype='float32')
+        return [round(-float(n)) for n in out[:, 0, 0, 0]]
+    assert numbers(1, 2) == numbers(4, 2) and numbers(2, 1) == numbers(1, 2)[:40]
+    assert len(set(numbers(1, 2))) > 60  # of 80 that are 77 on average
+    # What it returns is what the options do.
+    flip = np.array([[-1, 0, 6], [0, 1, 0], [0, 0, 1]])
+    assert (_load(draw=lambda d: {'matrix': d.matrix @ flip}, warp={}) == _load(flip_x=1)).all()
+    assert (_load(draw=lambda d: {'matrix': (d.matrix @ flip).tolist()}) == plain[:, :, ::-1]).all()
+    half = _load(draw=lambda d: {'brightness': 0.5})
+    assert (half == plain // 2).all() and (half == _load(jitter={'brightness': (0.5, 0.5)})).all()
+    order = _load(draw=lambda d: {'brightness': 0.5, 'contrast': 2, 'order': (1, 0, 2, 3)})
+    assert (order != _load(draw=lambda d: {'brightness': 0.5, 'contrast': 2})).any()
+    norm = _load(draw=lambda d: {'mean': d.datapoint, 'std': (1, 2, 4)}, dtype='float32')
+    want = (plain.astype('f4') / 255 - np.arange(40, dtype='f4')[:, None, None, None]) / np.array([1, 2, 4], 'f4')
+    assert np.array_equal(norm, want)
+    assert (_load(decode=bags.decoders['png'], draw=lambda d: {'brightness': 0.5}) == half).all()
+    # Without matrix or nearest, the crop and flips are resized, and the colours changed.
+    resized = dict(filter='bilinear', crop='random')
+    assert (_load(draw=lambda d: d.matrix and 1, **resized) == _load(**resized)).all()
+
+
+def what_is_drawn_is_the_same_after_a_resume():
+    _images('x')
+    def draw(drawn):
+        random = np.random.default_rng(drawn.random)
+        turn = np.array([[1, random.random(), 0], [0, 1, random.random()], [0, 0, 1]])
+        return {'matrix': drawn.matrix @ turn, 'hue': random.random() - 0.5}
+    def loader(threads):
+        return bags.Loader('x', 6, fields={'j': dict(width=6, height=4, warp={}, draw=draw), 'n': {}}, seed=2,
+                           threads=threads)
+    one = loader(2)
+    batches = [[b['j'].tobytes() for b in one] for _ in range(2)]
+    assert batches[0] != batches[1]
+    for cut in (1, 5):
+        first, rest = loader(1), loader(4)
+        assert [next(first)['j'].tobytes() for _ in range(cut)] == batches[0][:cut]
+        rest.load_state_dict(first.state_dict())
+        assert [[b['j'].tobytes() for b in rest] for _ in range(2)] == [batches[0][cut:], batches[1]]
+
+
+def errors_of_functions_name_the_datapoint():
+    _images('x')
+    def fails(draw, kind, says, note='draw raised this', **options):
+        error = raises(kind, lambda: _load(draw=draw, **options), says=says)
+        assert getattr(error, '__notes__', [f'x: field "j": datapoint 0: {note}']) == [
+            f'x: field "j": datapoint 0: {note}'], error.__notes__
+        return error
+
+    def mine(drawn):
+        raise ZeroDivisionError(drawn.datapoint)
+    for _ in range(20):  # the first of the order, not of the time
+        assert fails(mine, ZeroDivisionError, '0').args == (0,)
+    for draw, kind, says in (
+            (lambda d: 3, TypeError, "draw returned <class 'int'>"), (lambda d: d, TypeError, 'draw returned'),
+            (lambda d: {'britness': 1}, TypeError, 'britness: unknown option; did you mean brightness?'),
+            (lambda d: {'width': 1}, TypeError, 'known are matrix, brightness'), (lambda d: {3: 1}, TypeError, 'unknown'),
+            (lambda d: {'matrix': [1, 2]}, ValueError, 'matrix: 3 x 3'), (lambda d: {'matrix': 'abc'}, ValueError, ''),
+            (lambda d: {'matrix': np.full((3, 3), np.nan)}, ValueError, 'datapoint 0: '),
+            (lambda d: {'brightness': -1}, ValueError, 'datapoint 0: '), (lambda d: {'hue': 'a'}, TypeError, 'hue'),
+            (lambda d: {'order': (0, 0, 1, 2)}, ValueError, 'datapoint 0: '),
+            (lambda d: {'order': (0, 1, 2)}, ValueError, 'order: 4 '), (lambda d: {'order': 3}, TypeError, 'order: '),
+            (lambda d: {'order': (0, 1, 2, 2**70)}, ValueError, 'order: '),
+            (lambda d: {'mean': 0.5}, ValueError, "mean: needs the option dtype='float32'")):
+        fails(draw, kind, says)
+    fails(lambda d: {'std': -1}, ValueError, 'std at least 0', dtype='float32')
+    fails(lambda d: {'matrix': np.eye(3)}, ValueError, 'matrix: needs the option warp', filter='bilinear')
+    fails(None, TypeError, 'x: field "j": draw: None is not a function')
+    raises(ValueError, bags.Loader, 'x', fields={'n': {'draw': mine}}, says='options of images')
+    assigned = threading.Event()
+    loader = bags.Loader('x', fields={'j': dict(width=4, height=4, draw=lambda d: assigned.wait() and next(loader))})
+    assigned.set()
+    raises(RuntimeError, lambda: next(loader), says='x: a decode or draw function')
+
+    def decode(blob):
+        if blob[0] >= 13:
+            raise KeyError('mine')
+        return blob
+    for skip in (False, True):  # no damage, and the same again
+        loader = bags.Loader('x', 8, fields={'n': {'decode': decode}}, shuffle=False, skip_damaged=skip, threads=3)
+        next(loader)
+        for _ in range(2):
+            error = raises(KeyError, lambda: next(loader), says='mine')
+            assert error.__notes__ == ['x: field "n": datapoint 13: decode raised this']
 
 
 TRAIN = '''

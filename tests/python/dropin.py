@@ -182,7 +182,7 @@ def values_may_be_any_iterable_of_the_right_type():
         for bad in ({'n': []}, {'n': [], 'm': 1, 'x': 2}, {}):
             raises(KeyError, writer.append, bad)
         raises((ValueError, OverflowError), writer.append, {'n': [], 'm': -1})
-        raises(ValueError, writer.append, {'n': [], 'm': 2**64}, says='x: field "m": value out of range')
+        raises(ValueError, writer.append, {'n': [], 'm': 2**64}, says='x: field "m": datapoint 7: value out of range')
     with bags.DatasetReader('x') as reader:
         assert list(reader) == [{'n': [1, 2], 'm': 3}] * 7
 

@@ -3,6 +3,7 @@ a wrong value."""
 import copy
 import gc
 import os
+import pathlib
 import pickle
 import shutil
 import signal
@@ -132,12 +133,12 @@ def messages_name_the_path_the_field_and_the_value():
     raises(IndexError, lambda: bags.BagReader(bytes(8))[0], says='memory: blob index 0 out of range')
     with bags.DatasetWriter('y', SPEC) as writer:
         for change, kind, says in (
-                ({'n': 2**65}, ValueError, 'y: field "n": value out of range (36893488147419103232,'),
-                ({'n': -2**65}, ValueError, 'y: field "n": value out of range'),
-                ({'n': 'a'}, TypeError, 'y: field "n": '), ({'w': None}, TypeError, 'y: field "w": a sequence'),
-                ({'w': 3}, TypeError, 'y: field "w": a sequence'), ({'w': [3]}, TypeError, 'y: field "w": str'),
-                ({'n': (k for k in range(3))}, TypeError, 'y: field "n": '),
-                ({'a': 5}, TypeError, 'y: field "a": an array')):
+                ({'n': 2**65}, ValueError, 'y: field "n": datapoint 0: value out of range (36893488147419103232,'),
+                ({'n': -2**65}, ValueError, 'y: field "n": datapoint 0: value out of range'),
+                ({'n': 'a'}, TypeError, 'y: field "n": datapoint 0: '), ({'w': None}, TypeError, 'y: field "w": a sequence'),
+                ({'w': 3}, TypeError, 'y: field "w": a sequence'), ({'w': [3]}, TypeError, 'y: field "w": datapoint 0: str'),
+                ({'n': (k for k in range(3))}, TypeError, 'y: field "n": datapoint 0: '),
+                ({'a': 5}, TypeError, 'y: field "a": datapoint 0: an array')):
             raises(kind, writer.append, {**point, **change}, says=says)
         raises(KeyError, writer.append, {'n': 1, 'w': []}, says='y: the datapoint has no field "a"')
         error = raises(KeyError, writer.append, {**point, 'more': np.ones(3)}, says="y: the spec has no field 'more'")
@@ -165,6 +166,110 @@ def messages_name_the_path_the_field_and_the_value():
                        (lambda: bags.Loader('x', fields={'a': {'nope': 1}}), 'x: field "a": nope')):
         raises(TypeError, call, says=says)
     assert set(bags.__all__) <= set(dir(bags)) and not {'atexit', 'os', 'shutil'} & set(bags.__all__)
+
+
+def every_wrong_use_says_what_is_wrong_where_and_what_to_do():
+    _write('x')
+    os.mkdir('empty')
+    reader, bag, closed = bags.DatasetReader('x'), bags.BagReader('x/n.bag'), bags.DatasetReader('x')
+    closed.close()
+    writer, loader, point = bags.DatasetWriter('y', SPEC), bags.Loader('x'), _point(1)
+    bags.build_index('x', 'n')
+    index = 'x: the index of a datapoint must be an int, a slice or a range, not '
+    known = 'did you mean verify_checksums?'
+    for kind, call, says in (
+            # Paths. An OSError appends its path.
+            (FileNotFoundError, lambda: bags.DatasetReader('no'), "[Errno 2] cannot open: No such file or directory: 'no'"),
+            (FileNotFoundError, lambda: bags.DatasetReader(pathlib.Path('no')), "[Errno 2] cannot open: No such"),
+            (FileNotFoundError, lambda: bags.DatasetReader('empty'), "not a dataset (no spec.json, no shards): 'empty'"),
+            (FileNotFoundError, lambda: bags.DatasetReader('x/n.bag'), "a file, not the directory of a dataset: 'x/n.bag'"),
+            (IsADirectoryError, lambda: bags.BagReader('x'), "[Errno 21] cannot open: Is a directory: 'x'"),
+            (FileNotFoundError, lambda: bags.verify('no'), "[Errno 2] cannot open: No such file or directory: 'no'"),
+            (FileExistsError, lambda: bags.write_zip('x', 'x/n.bag'), "write to a new path: 'x/n.bag'"),
+            (FileExistsError, lambda: bags.DatasetWriter('x', SPEC), "already exists; remove it, or write to a new path: 'x'"),
+            (ValueError, lambda: bags.DatasetReader('ftp://a/b'), 'ftp://a/b: unknown protocol (http, https and s3'),
+            # Options
+            (TypeError, lambda: bags.DatasetReader('x', verify_checksum=1), 'x: verify_checksum: unknown option; ' + known),
+            (TypeError, lambda: bags.BagReader('x/n.bag', checksums=1), 'x/n.bag: checksums: unknown option; ' + known),
+            (TypeError, lambda: bags.BagReader('x/n.bag', nope=1), 'known are cache_index, no_mmap, allow_empty_file'),
+            (TypeError, lambda: bags.BagWriter('z.bag', checksums=1), 'z.bag: checksums: unknown option; did you mean checksum?'),
+            (TypeError, lambda: bags.ShardedDatasetWriter('z', SPEC, shardlen=3), 'did you mean sharded or shard_length?'),
+            (TypeError, lambda: bags.Loader('x', shufle=False), 'x: shufle: unknown option; did you mean shuffle?'),
+            (TypeError, lambda: bags.Loader('x', fields={'n': {'widht': 1}}), 'x: field "n": widht: unknown option; did you mean width?'),
+            (TypeError, lambda: bags.Loader('x', fields={'n': {'warp': {'degree': 1}}}), 'x: field "n": warp: degree: unknown option; did'),
+            (TypeError, lambda: bags.Loader('x', tokens={'field': 'n', 'parallell': 1}), 'did you mean parallel?'),
+            (TypeError, lambda: bags.verify('x', decoded=1), 'x: decoded: unknown option; did you mean decode?'),
+            (TypeError, lambda: bags.DatasetReader('http://x', storage={'keey': 'a'}), 'storage: keey: unknown option; did you mean key?'),
+            (TypeError, lambda: bags.DatasetReader('http://x', storage={'key': 3}), 'storage: key: 3 is not a str'),
+            (TypeError, lambda: bags.DatasetReader('x', no_mmap='no'), "x: no_mmap: 'no' is not True or False"),
+            (ValueError, lambda: bags.DatasetReader('x', unfinished=True), 'x: unfinished: True is none of: refuse skip read'),
+            (ValueError, lambda: bags.DatasetReader('x', shard_start=3), 'x: shard_start out of range (3, shard_stop is 1)'),
+            (TypeError, lambda: bags.DatasetReader('x', shard_step='a'), "x: shard_step: 'str' object"),
+            (TypeError, lambda: bags.Loader('x', fields={'n': {'dtype': 3}}), "dtype: 3 is not a dtype, such as 'float32'"),
+            (TypeError, lambda: bags.Loader('x', fields={'n': {'decode': 3}}), 'x: field "n": decode: 3 is not a function'),
+            (TypeError, lambda: bags.Loader(bag), "source: <bags.BagReader 'x/n.bag', 50 blobs> (expected a path or a DatasetReader"),
+            (TypeError, lambda: bags.Loader('x', weights=['a']), "weights: ['a'] (expected a number for each dataset)"),
+            # Fields and indices
+            (TypeError, lambda: reader[1.0], index + "<class 'float'>"), (TypeError, lambda: reader['n'], index + "<class 'str'>"),
+            (TypeError, lambda: reader[np.array([1, 2])], index + "<class 'numpy.ndarray'>"),
+            (TypeError, lambda: reader.items('a', 'w'), index + "<class 'str'>"),
+            (TypeError, lambda: bag[None], 'x/n.bag: the index of a blob must be'), (TypeError, lambda: bag.view('a'), 'x/n.bag: the index of a blob'),
+            (IndexError, lambda: bag[range(-3, 2)], 'x/n.bag: range(-3, 2) has negative bounds (length 50)'),
+            (ValueError, lambda: reader[0:9:2], 'x: slice(0, 9, 2) has another step than 1; read each datapoint'),
+            (TypeError, lambda: reader[0, 1, 2], 'reader[...] takes an index, or an index and a mask'),
+            (TypeError, lambda: reader[0, 'n'], "x: a mask must be a dict of fields, or a tuple of their names, not <class 'str'>"),
+            (TypeError, lambda: reader[0:2, 'n'], "x: a mask must be a dict of fields, or a tuple of their names, not <class 'str'>"),
+            (TypeError, lambda: reader[0, {'n': range(2)}], 'x: field "n": the mask of a plain field must be True or False, not range(0, 2)'),
+            (ValueError, lambda: reader[0, {'w': range(-1, 2)}], 'x: field "w": range(-1, 2) has negative numbers'),
+            (TypeError, lambda: reader[0:2, {'w': range(1)}], 'x: field "w": of several datapoints'),
+            (KeyError, lambda: reader[0, ('nn',)], 'x: field "nn": unknown; did you mean n?'),
+            (KeyError, lambda: reader.values('label'), 'x: field "label": unknown; known are a, n, w'),
+            (KeyError, lambda: bags.Loader('x', fields=['label']), 'x: field "label": unknown; known are a, n, w'),
+            (TypeError, lambda: bags.build_index('x', 3), "the name of a field must be a str, not <class 'int'>"),
+            (TypeError, lambda: reader.items(0), 'items() takes exactly 2 arguments'),
+            (ValueError, lambda: reader.index('n').find('a'), 'x: field "n": a key of this field is a number'),
+            # Types and codecs
+            (KeyError, lambda: bags.DatasetReader('x', {})[0], 'x: field "a": no decoder for type array(float32,1000); those that were passed'),
+            (KeyError, lambda: bags.DatasetWriter('z1', {'n': 'utf-8'}).append({'n': ''}), 'no encoder for type utf-8; did you mean utf8?'),
+            (TypeError, lambda: bags.DatasetReader('x', 3), 'decoders: 3 (expected a dict of types and functions)'),
+            (TypeError, lambda: bags.DatasetReader('x', {'int': 3}), 'x: field "n": 3 is not a decoder (expected a function, or None)'),
+            (TypeError, lambda: bags.DatasetReader('x', bags.encoders), 'x: field "a": <bags encoder of array> is not a decoder'),
+            (TypeError, lambda: bags.DatasetWriter('z2', {'n': 'int('}), 'z2: field "n": invalid type ("int("'),
+            (TypeError, lambda: bags.DatasetWriter('z3', {'n': int}), 'z3: spec: a name and a type must be str'),
+            # Values
+            (TypeError, lambda: writer.append({**point, 'n': 1.5}), 'y: field "n": datapoint 0: an int is required, not <class \'float\'>'),
+            (ValueError, lambda: writer.append({**point, 'w': ['\ud800']}), 'y: field "w": datapoint 0: \'\\ud800\' has surrogates'),
+            (TypeError, lambda: writer.append({**point, 'a': [1]}), 'y: field "a": datapoint 0: an array is required, not <class \'list\'>; numpy.asarray'),
+            (TypeError, lambda: writer.append({**point, 'a': np.ones(3, '>f4')}), 'elements ">f" cannot be written (expected bool'),
+            (ValueError, lambda: writer.append({**point, 'a': np.ones(1000)}), 'y: field "a": datapoint 0: dtype mismatch (float64, expected float32)'),
+            (TypeError, lambda: writer.append(None), 'append() argument 1 must be dict'),
+            # Objects
+            (ValueError, lambda: closed[0], 'x: this DatasetReader is closed'),
+            (TypeError, lambda: pickle.dumps(writer), "<class 'bags.DatasetWriter'> cannot be pickled; open one in each process"),
+            (ValueError, lambda: loader.load_state_dict({}), 'x: not a state of this Loader'),
+            (TypeError, lambda: loader.load_state_dict(3), "x: a dict of state_dict is required, not <class 'int'>")):
+        raises(kind, call, says=says)
+    assert repr(reader) == "<bags.DatasetReader 'x', 50 datapoints>" and repr(closed) == "<bags.DatasetReader 'x', closed>"
+    assert repr(writer) == "<bags.DatasetWriter 'y', 0 datapoints>" and repr(loader) == "<bags.Loader 'x', batch 0 of epoch 0>"
+    assert repr(reader.column('n')) == '<bags.Column "n" of \'x\', 50 datapoints>'
+    assert repr(reader.index('n')) == "<bags.Index of 'x'>" and bag.path == 'x/n.bag' and writer.path == 'y'
+    assert repr(bags.BagReader.__new__(bags.BagReader)) == '<bags.BagReader, not opened>'
+
+
+def errors_of_codecs_have_a_note_of_the_place():
+    def bad(value, *args):
+        raise ZeroDivisionError('mine')
+    _write('x')
+    codecs = {**bags.decoders, 'utf8': bad}
+    for call, point in ((lambda r: r[2], 2), (lambda r: r[2, ('w',)], 2), (lambda r: r.values('w', 1, 4), 1)):
+        error = raises(ZeroDivisionError, call, bags.DatasetReader('x', codecs), says='mine')
+        assert error.__notes__ == [f'x: field "w": datapoint {point}'], error.__notes__
+    error = raises(ZeroDivisionError, lambda: bags.DatasetReader('x', {'int': bad}).values('n', 5))
+    assert error.__notes__ == ['x: field "n": datapoint 5']
+    with bags.DatasetWriter('y', {'n': 'int'}, {'int': lambda n: bytes(1) if n else bad(n)}) as writer:
+        writer.append({'n': 1})
+        error = raises(ZeroDivisionError, writer.append, {'n': 0})
+        assert error.__notes__ == ['y: field "n": datapoint 1']
 
 
 def pickles_lead_to_the_same_files_after_chdir():

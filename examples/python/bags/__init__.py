@@ -13,13 +13,13 @@ import tempfile
 from collections.abc import Mapping
 
 from . import _core
-from ._core import DataError, Index
+from ._core import DataError, Drawn, Index
 from .arrays import Column, stream
 from .loader import Loader
 from .tools import build_index, checksum, finalize, recover, verify, write_zip
 
 __all__ = ['BagReader', 'BagWriter', 'Column', 'DataError', 'DatasetReader', 'DatasetWriter',
-           'GB', 'Index', 'Loader', 'ShardedDatasetReader', 'ShardedDatasetWriter',
+           'Drawn', 'GB', 'Index', 'Loader', 'ShardedDatasetReader', 'ShardedDatasetWriter',
            'build_index', 'checksum', 'decoders', 'encoders', 'finalize', 'recover', 'verify',
            'write_zip']
 __version__ = '0.5.1'
@@ -63,10 +63,7 @@ def _fixed(path, storage):
 
 def _worker(start, step, stop):
     """shard_stop is the name of C for shard_step."""
-    stop = stop or step
-    if start >= stop:
-        raise ValueError(f'shard_start={start} is not below shard_step={stop}')
-    return {'shard_start': start, 'shard_stop': stop}
+    return {'shard_start': start, **({'shard_stop': stop} if stop else {'shard_step': step})}
 
 
 class BagReader(_core.BagReader):
@@ -93,12 +90,12 @@ class BagReader(_core.BagReader):
     def _slice(self, part):
         """r[2:5], clamped like the slice of a list; C calls it."""
         if not isinstance(part, (slice, range)):
-            raise TypeError(f'the index of a blob must be an int, a slice or a range, not '
-                            f'{type(part)}')
+            raise TypeError(f'{self.path}: the index of a blob must be an int, a slice or a '
+                            f'range, not {type(part)}')
         length = len(self)
         if isinstance(part, range):
             if min(part.start, part.stop) < 0:
-                raise IndexError(f'{part} has negative bounds (length {length})')
+                raise IndexError(f'{self.path}: {part} has negative bounds (length {length})')
             part = slice(part.start, part.stop, part.step)
         points = range(length)[part]
         return self._range(points.start, points.step, len(points))
@@ -122,11 +119,11 @@ class BagWriter(_core.BagWriter):
 
     _file = None
 
-    def __init__(self, path, *, keep_idx=False, sync=False, checksum=False):
+    def __init__(self, path, *, sync=False, **options):
         if hasattr(path, 'write') and not hasattr(path, '__fspath__'):
             self._file, self._folder = path, tempfile.mkdtemp(prefix='bags-')
             path = os.path.join(self._folder, 'x.bag')
-        super().__init__(path, {'keep_idx': keep_idx, 'sync': sync, 'checksum': checksum})
+        super().__init__(path, {'sync': sync, **options})
 
     def close(self):
         super().close()
@@ -172,21 +169,22 @@ class DatasetReader(_core.DatasetReader):
         length = len(self)
         points = range(length)[rows] if isinstance(rows, slice) else rows
         if points.step != 1:
-            raise ValueError(f'{self.path}: {rows} has another step than 1')
+            raise ValueError(f'{self.path}: {rows} has another step than 1; read each '
+                             'datapoint with an int')
         if points and not (0 <= points.start and points.stop <= length):
             raise IndexError(f'{self.path}: {rows} out of range (length {length})')
         mask = masks[0] if masks else tuple(self.spec)
         if isinstance(mask, dict):
             for name, part in mask.items():
                 if not isinstance(part, bool) and part is not None:
-                    raise TypeError(f'field "{name}": of several datapoints, its mask must be '
-                                    'True or False')
+                    raise TypeError(f'{self.path}: field "{name}": of several datapoints, its '
+                                    'mask must be True or False')
             for name in mask:
                 self._field(name)
             mask = [name for name in self.spec if mask.get(name)]
         elif not isinstance(mask, (tuple, list)):
-            raise TypeError('a mask must be a dict of fields, or a tuple of their names, not '
-                            f'{type(mask)}')
+            raise TypeError(f'{self.path}: a mask must be a dict of fields, or a tuple of '
+                            f'their names, not {type(mask)}')
         return {name: self.values(name, points.start, max(points.start, points.stop))
                 for name in mask}
 
@@ -243,5 +241,5 @@ class ShardedDatasetWriter(DatasetWriter):
         super().__init__(directory, spec, encoders, **options)
 
 
-for _class in (Column, DataError, Index):
+for _class in (Column, DataError, Index, Loader):
     _class.__module__ = 'bags'

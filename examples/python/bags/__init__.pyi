@@ -22,6 +22,8 @@ class _Closable:
     def __exit__(self, *error: object) -> None: ...
     @property
     def closed(self) -> bool: ...
+    @property
+    def path(self) -> Path: ...
 
 class _Reader(_Closable):
     def copy(self) -> Self: ...
@@ -66,8 +68,6 @@ class DatasetReader(_Reader):
     def sharded(self) -> bool: ...
     @property
     def shards(self) -> int: ...
-    @property
-    def path(self) -> Path: ...
 
 class ShardedDatasetReader(DatasetReader): ...
 
@@ -84,6 +84,23 @@ class DatasetWriter(_Writer):
 
 class ShardedDatasetWriter(DatasetWriter):
     def __init__(self, directory: Path, spec: Mapping[str, str], encoders: Codecs = ..., shard_size: int | None = ..., shard_length: int | None = None, shard_start: int = 0, shard_step: int = 1, *, shard_stop: int = 0, resume: bool = False, append: bool = False, checksum: bool = False, keep_idx: bool = False, sync: bool = False) -> None: ...
+
+class Drawn(tuple[Any, ...]):
+    dataset: int
+    datapoint: int
+    item: int
+    random: int
+    width: int
+    height: int
+    channels: int
+    matrix: Any
+    brightness: float
+    contrast: float
+    saturation: float
+    hue: float
+    order: tuple[int, int, int, int]
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
 
 class Loader(_Closable):
     def __init__(self, source: Path | DatasetReader | Sequence[Path | DatasetReader], batch: int = 32, *, fields: Mapping[str, Mapping[str, Any] | None] | Iterable[str] | str | None = None, seed: int = 0, shuffle: bool = True, chunk: int = 0, window: int = 0, weights: Sequence[float] | None = None, tokens: tuple[str, int] | Mapping[str, Any] | None = None, drop_last: bool = False, rank: int = 0, ranks: int = 0, threads: int = 0, ahead: int = 0, skip_damaged: bool = False, prefetch: bool = False, random_window: bool = False, window_start: int = 0) -> None: ...

@@ -1,6 +1,7 @@
 """Batches by the threads of the C loader; what is counted and saved is here."""
 import atexit
 import math
+import os
 import threading
 import weakref
 from collections.abc import Iterable, Mapping
@@ -33,10 +34,15 @@ class Loader(_core.Loader):
     width, height, channels, crop ('none', 'center', 'random'), resize, filter
     ('bilinear', 'bicubic', 'nearest'), area, aspect, flip_x, flip_y, warp and jitter
     (dicts of pairs, lowest and highest), nchw, scaled, orient, dtype, shape, mean, std,
-    window, stride, or decode, a function of a blob that returns an array. The options are
-    those of bags_load_field in formats/loader.h. skip_damaged leaves out, and counts, what
-    is damaged or does not fit the options; what `decode` raises is raised. chunk, window:
-    shuffle chunks of neighbours, for disks and servers. tokens: (field, S) loads windows of S + 1 tokens of
+    window, stride, decode or draw. The options are those of bags_load_field in
+    formats/loader.h. decode is a function of a blob that returns an array. draw is a
+    function of a bags.Drawn, what was drawn for an image, which returns None or a dict of
+    what it changes: matrix (with warp), brightness, contrast, saturation, hue, order, mean
+    and std (of float32). Both are called in threads of C, one at a time, in any order, and
+    must return the same each time: draw takes its random numbers from drawn.random. What
+    they raise is raised, with the datapoint in a note. skip_damaged leaves out, and counts,
+    what is damaged or does not fit the options. chunk, window: shuffle chunks of
+    neighbours, for disks and servers. tokens: (field, S) loads windows of S + 1 tokens of
     its documents, arrays (N, S + 1); or a dict with field, length, and others of
     bags_tokens_options: stride, bos, eos, dtype, places, parallel (names of fields),
     or pack=True: rows of entire documents, lists of arrays, and `cu_seqlens`; then
@@ -45,6 +51,10 @@ class Loader(_core.Loader):
 
     def __init__(self, source, batch=32, *, fields=None, weights=None, tokens=None, **options):
         sources = source if isinstance(source, (list, tuple)) else [source]
+        for one in sources:
+            if not isinstance(one, (str, bytes, os.PathLike, _core.DatasetReader)):
+                raise TypeError(f'source: {one!r} (expected a path or a DatasetReader, or a '
+                                'list of them)')
         readers = [s if isinstance(s, _core.DatasetReader) else bags.DatasetReader(s) for s in sources]
         if fields is not None:
             fields = [fields] if isinstance(fields, str) else fields
@@ -55,6 +65,7 @@ class Loader(_core.Loader):
             for name, how in fields.items():
                 if how is not None and not isinstance(how, Mapping):
                     raise TypeError(f'fields: {name!r}: {how!r} (expected a dict of options)')
+                readers[0]._field(name)
             fields = {name: dict(how or {}) for name, how in fields.items()}
             if not fields:
                 raise ValueError('fields: none is listed')
@@ -65,7 +76,10 @@ class Loader(_core.Loader):
         if tokens and 'parallel' in tokens:  # C borrows the names
             tokens = {**tokens, 'parallel': list(tokens['parallel'])}
         if weights is not None:
-            weights = [float(weight) for weight in weights]
+            try:
+                weights = [float(weight) for weight in weights]
+            except (TypeError, ValueError):
+                raise TypeError(f'weights: {weights!r} (expected a number for each dataset)') from None
             if len(weights) != len(readers):
                 raise ValueError(f'weights: {len(weights)} for {len(readers)} datasets')
         super().__init__(readers, fields and list(fields.items()), weights, tokens and dict(tokens),
@@ -76,6 +90,10 @@ class Loader(_core.Loader):
         self._next_batch, self._resumed, self._lock = None, False, threading.RLock()
         self._saved = self._packed and self._save()
         _loaders.add(self)
+
+    def __repr__(self):
+        where = 'closed' if self.closed else f'batch {self.batch} of epoch {self.epoch}'
+        return f'<bags.{type(self).__name__} {self._path!r}, {where}>'
 
     def __len__(self):
         if self._packed:
@@ -140,8 +158,8 @@ class Loader(_core.Loader):
         options."""
         self._check()
         if not isinstance(state, dict):
-            raise TypeError('a dict of state_dict is required')
-        epoch, batch, saved = state['epoch'], state['batch'], state['state']
+            raise TypeError(f'{self._path}: a dict of state_dict is required, not {type(state)}')
+        epoch, batch, saved = (state.get(name) for name in ('epoch', 'batch', 'state'))
         if not (isinstance(epoch, int) and isinstance(batch, int) and isinstance(saved, bytes) and
                 0 <= epoch < 2 ** 63 and 0 <= batch <= self._count):
             raise ValueError(f'{self._path}: not a state of this Loader: epoch {epoch!r}, batch '

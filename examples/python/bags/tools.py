@@ -4,6 +4,13 @@ import os
 from . import _core
 
 
+def suggest(name, names):
+    """The end of a message about a name that is none of these; C calls it."""
+    import difflib  # which takes long, for those who make no mistakes
+    close = difflib.get_close_matches(name, names, 2)
+    return f'did you mean {" or ".join(close)}?' if close else f'known are {", ".join(names)}'
+
+
 def _run(name, path, other=b'', **options):
     return _core.tool(name, os.fsencode(path), other, options, None, [])
 
@@ -42,4 +49,6 @@ def write_zip(dataset, path):
 
 def build_index(path, field):
     """Build the index of a field, for reader.index."""
+    if not isinstance(field, str):
+        raise TypeError(f'the name of a field must be a str, not {type(field)}')
     _run('index', path, field.encode())

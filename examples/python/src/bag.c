@@ -200,7 +200,7 @@ static PyObject *out_append(PyObject *self, PyObject *args, PyObject *kwargs) {
     Record record = {0};
     int flush;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "y*|p", words, &record.bytes, &flush))
+            args, kwargs, "y*|p:append", words, &record.bytes, &flush))
         return NULL;
     bool good = call_writer(self, append_record, &record);
     PyBuffer_Release(&record.bytes);

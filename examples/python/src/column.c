@@ -310,13 +310,21 @@ static void column_dealloc(PyObject *self) {
     free_object(self);
 }
 
+static PyObject *column_repr(PyObject *self) {
+    const Column *column = (Column *)self;
+    if (!column->chunk.data)
+        return PyUnicode_FromString("<bags.Column, not opened>");
+    return PyUnicode_FromFormat("<bags.Column \"%s\" of %R, %zd datapoints>",
+        column->element.name, column->source->path, column_len(self));
+}
+
 static PyMethodDef column_methods[] = {
     {"__reduce__", no_pickle, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
 static PyGetSetDef column_gets[] = {{"_parts", column_parts, NULL, NULL, NULL}, {0}};
 static PyType_Slot column_slots[] = {{Py_tp_init, column_init},
-    {Py_bf_getbuffer, column_buffer}, {Py_tp_dealloc, column_dealloc},
-    {Py_tp_methods, column_methods}, {Py_tp_getset, column_gets},
-    {Py_sq_length, column_len}, {0, NULL}};
+    {Py_bf_getbuffer, column_buffer}, {Py_tp_repr, column_repr},
+    {Py_tp_dealloc, column_dealloc}, {Py_tp_methods, column_methods},
+    {Py_tp_getset, column_gets}, {Py_sq_length, column_len}, {0, NULL}};
 static PyType_Spec column_spec = {"bags._core.Column", sizeof(Column), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, column_slots};
 

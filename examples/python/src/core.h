@@ -40,7 +40,8 @@ _Static_assert(sizeof(Py_ssize_t) == sizeof(uint64_t), "a 64-bit system");
 /* ---- the module ---- */
 
 typedef struct State { /* objects first: see STATE_COUNT */
-    PyTypeObject *source, *opened, *written, *blob, *codec, *reader, *storage, *index;
+    PyTypeObject *source, *opened, *written, *blob, *codec, *reader, *storage, *index,
+        *drawn;
     PyObject *data_error;
     PyObject *ndarray, *asarray;                 /* of NumPy, when first needed */
     PyObject *dtypes[BAGS_DTYPE_COMPLEX128 + 1]; /* numpy.dtype objects */
@@ -93,9 +94,14 @@ void *new_object(PyTypeObject *type);
 void free_object(PyObject *self);
 /* Raise what a call of C returned. NULL. path: for OSError; may be NULL. */
 PyObject *raise_error(State *state, const bags_error *err, PyObject *path);
-/* Say where a TypeError or ValueError of a conversion is from: PATH: field "F": OPTION:
- * ... The last two may be NULL. Other exceptions stay. */
-void locate_error(PyObject *path, const char *field, const char *option);
+/* Say where a TypeError, ValueError or KeyError of a conversion is from: PATH: field "F":
+ * PART: ... Each may be NULL. Other exceptions stay. */
+void locate_error(PyObject *path, const char *field, const char *part);
+/* Add a line to the exception of a user's function, which stays. */
+void note_error(const char *format, ...);
+/* What to do about a name that is none of a list: "did you mean ..."; NULL with an
+ * exception. */
+PyObject *suggest(const char *name, PyObject *names);
 int number_converter(PyObject *object, void *out); /* for "O&": uint64_t */
 PyObject *no_pickle(PyObject *self, PyObject *unused);
 
@@ -106,15 +112,24 @@ typedef struct Option {
     const char *name, *choices; /* of an enum, in its order */
     char kind; /* u: 32 bits, U: 64 bits, b: bool, n: not, e: enum, f: 3 floats,
                   d: dtype, s: text, which the dict keeps, x: double, i: bags_interval,
-                  c: 3 bytes */
+                  c: 3 bytes, o: other_option sets it */
     size_t offset;
 } Option;
 #define OPTION(kind, type, name)                                                       \
     { #name, NULL, kind, offsetof(type, name) }
+/* W of K workers; shard_stop is the name of C for shard_step. */
+#define WORKER(type)                                                                   \
+    OPTION('U', type, shard_start), OPTION('U', type, shard_stop), {                   \
+        "shard_step", NULL, 'U', offsetof(type, shard_stop)                            \
+    }
 #define CHOICE(type, name, choices)                                                    \
     { #name, choices, 'e', offsetof(type, name) }
 
-/* What a table does not have: -1 with an exception, 0: it is not one, 1: done. */
+#define OTHER(name)                                                                    \
+    { #name, NULL, 'o', 0 }
+
+/* Is called with each option first: -1 with an exception, 1: done, 0: the table says how,
+ * which must not be 'o'. */
 typedef int (*other_option)(void *user, const char *name, PyObject *value);
 /* Set all of a dict, or None. path and field (or NULL) are for messages, `other` may be
  * NULL. False with an exception. */
@@ -204,7 +219,9 @@ bool begin_writer(Written *writer, PyObject *path);
  * exception. `data` is for the function. */
 typedef bags_code (*writer_call)(Written *writer, void *data, bags_error *err);
 bool call_writer(PyObject *self, writer_call call, void *data);
-/* A getter: *which is l: length, s: size, n: shards, r: resumed. */
+/* which: l: length, s: size, n: shards, r: resumed. */
+uint64_t written_number(Written *writer, char which);
+/* A getter: *which as above. */
 PyObject *written_get(PyObject *self, void *which);
 
 /* Bytes that keep their owner alive; they export a read-only buffer. */
@@ -249,8 +266,6 @@ struct Field {
 int field_init(State *state, Field *field, const char *name, const char *type,
     PyObject *codecs, bool decode);
 void field_clear(Field *field);
-/* Raise KeyError: it has no encoder. Returns -1. */
-int field_refuse(const Field *field);
 
 /* What a Python object is while C writes it. */
 typedef struct Held {
@@ -270,6 +285,8 @@ void arena_free(Arena *arena);
 /* Decode a blob. `row`, slot and item say where it came from: NULL, of no reader. */
 PyObject *decode(State *state, const Field *field, bags_view blob, PyObject *owner,
     Row *row, size_t slot, size_t item);
+/* Raise KeyError: its type has no encoder or decoder. Returns -1. */
+int refuse_type(const Field *field, const char *codec);
 
 /* ---- from other files ---- */
 

@@ -15,7 +15,8 @@ typedef struct Loader {
     Callback *callbacks;
     unsigned process;
     unsigned char *text; /* per field: a str, not bytes */
-    PyObject *raised[3]; /* what a callback raised first */
+    PyObject *raised; /* list: exceptions of callbacks; bags_error.system counts them */
+    bool noted;       /* the one that failed the loader says where */
 } Loader;
 
 /* ---- fields ---- */
@@ -26,7 +27,8 @@ static const Option field_options[] = {FIELD('u', width), FIELD('u', height),
     FIELD('u', resize), CHOICE(bags_load_field, filter, "bilinear bicubic nearest"),
     FIELD('i', area), FIELD('i', aspect), FIELD('x', flip_x), FIELD('x', flip_y),
     FIELD('b', nchw), FIELD('b', scaled), FIELD('b', orient), FIELD('f', mean),
-    FIELD('f', std), FIELD('U', window), FIELD('U', stride), FIELD('d', dtype), {0}};
+    FIELD('f', std), FIELD('U', window), FIELD('U', stride), FIELD('d', dtype),
+    OTHER(shape), OTHER(warp), OTHER(jitter), OTHER(decode), OTHER(draw), {0}};
 
 #define WARP(kind, name) OPTION(kind, bags_warp_options, name)
 static const Option warp_options[] = {WARP('i', degrees), WARP('i', scale),
@@ -41,7 +43,7 @@ static const Option jitter_options[] = {
 static const Option tokens_options[] = {TOKENS('s', field), TOKENS('U', length),
     TOKENS('U', stride), TOKENS('b', pack), TOKENS('b', places), TOKENS('d', dtype),
     TOKENS('u', bos), TOKENS('u', eos),
-    CHOICE(bags_tokens_options, long_documents, "split drop"), {0}};
+    CHOICE(bags_tokens_options, long_documents, "split drop"), OTHER(parallel), {0}};
 
 #define LOADER(kind, name) OPTION(kind, bags_loader_options, name)
 #define ORDER(kind, name)                                                              \
@@ -55,11 +57,14 @@ static const Option loader_options[] = {LOADER('u', batch), ORDER('U', seed),
 
 static bags_code call_decode(void *user, const bags_load_item *item,
     bags_buffer *scratch, bags_value *value, bags_error *err);
+static bags_code call_draw(void *user, const bags_load_item *item,
+    const bags_image *image, bags_load_draw *draw, bags_error *err);
 
-/* A callback of a field, and its loader. */
+/* The callbacks of a field, and its loader. */
 struct Callback {
     Loader *loader;
-    PyObject *call;
+    PyObject *decode, *draw;
+    bool by_matrix, is_float; /* draw: what it returns is used */
     bags_warp_options warp;
     bags_jitter_options jitter;
 };
@@ -88,13 +93,19 @@ static int set_shape(Setting *set, PyObject *value) {
 
 /* {option: value} of a table. */
 static int set_inner(const Option *options, void *to, PyObject *value) {
-    PyObject *name = PyUnicode_FromString("option");
-    if (name && !PyDict_Check(value))
+    if (!PyDict_Check(value))
         PyErr_SetString(PyExc_TypeError, "a dict of options is required");
-    bool good = name && PyDict_Check(value) &&
-                set_options(options, to, value, name, NULL, NULL, NULL);
-    Py_XDECREF(name);
-    return good ? 1 : -1;
+    else
+        set_options(options, to, value, NULL, NULL, NULL, NULL);
+    return PyErr_Occurred() ? -1 : 1;
+}
+
+static int set_callback(PyObject **out, PyObject *value) {
+    *out = value;
+    if (PyCallable_Check(value))
+        return 1;
+    PyErr_Format(PyExc_TypeError, "%R is not a function", value);
+    return -1;
 }
 
 static int other_field_option(void *user, const char *name, PyObject *value) {
@@ -109,15 +120,15 @@ static int other_field_option(void *user, const char *name, PyObject *value) {
         set->field->jitter = &set->callback->jitter;
         return set_inner(jitter_options, &set->callback->jitter, value);
     }
-    if (strcmp(name, "decode") != 0)
-        return 0;
-    set->callback->call = value;
-    set->field->decode = call_decode;
-    set->field->user = set->callback;
-    if (PyCallable_Check(value))
-        return 1;
-    PyErr_SetString(PyExc_TypeError, "a function of a blob is required");
-    return -1;
+    if (strcmp(name, "decode") == 0) {
+        set->field->decode = call_decode;
+        return set_callback(&set->callback->decode, value);
+    }
+    if (strcmp(name, "draw") == 0) {
+        set->field->draw = call_draw;
+        return set_callback(&set->callback->draw, value);
+    }
+    return 0;
 }
 
 /* Of a list of (name, {option: value}), which lives as long as the loader. */
@@ -126,12 +137,16 @@ static bool set_fields(
     for (Py_ssize_t i = 0; i < count; i++) {
         Setting set = {&fields[i], shapes[i], &loader->callbacks[i]};
         PyObject *of;
-        loader->callbacks[i].loader = loader;
+        set.callback->loader = loader;
+        fields[i].user = set.callback;
         if (!PyArg_ParseTuple(PyList_GetItem(loader->fields, i), "sO!", &fields[i].name,
                 &PyDict_Type, &of) ||
             !set_options(field_options, &fields[i], of, loader->path, fields[i].name,
                 other_field_option, &set))
             return false;
+        set.callback->by_matrix =
+            fields[i].warp || fields[i].filter == BAGS_FILTER_NEAREST;
+        set.callback->is_float = fields[i].dtype == BAGS_DTYPE_FLOAT32;
     }
     return true;
 }
@@ -175,7 +190,24 @@ static int returned_value(
  * would wait for itself. */
 static __thread Loader *calling;
 
-/* An exception is kept, and is no damage: no code that skip_damaged skips. */
+/* Keep the exception of a callback. It is no damage: no code that skip_damaged skips. */
+static bags_code keep_raised(Loader *loader, const char *name, bags_error *err) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    if (trace)
+        PyException_SetTraceback(value, trace);
+    bags_code code = bags_fail(err, BAGS_ERROR_STATE, "%s raised this", name);
+    if (PyList_Append(loader->raised, value))
+        PyErr_Clear();
+    else
+        err->system = (int)PyList_Size(loader->raised);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    return code;
+}
+
 static bags_code call_decode(void *user, const bags_load_item *item,
     bags_buffer *scratch, bags_value *value, bags_error *err) {
     Callback *callback = (Callback *)user;
@@ -183,16 +215,144 @@ static bags_code call_decode(void *user, const bags_load_item *item,
     bags_code code = BAGS_OK;
     PyGILState_STATE gil = PyGILState_Ensure();
     calling = loader;
-    PyObject *out = PyObject_CallFunction(callback->call, "y#",
+    PyObject *out = PyObject_CallFunction(callback->decode, "y#",
         (const char *)item->blob.data, (Py_ssize_t)item->blob.size);
-    if (!out || returned_value(loader->state, out, scratch, value)) {
-        code =
-            bags_fail(err, BAGS_ERROR_STATE, "a Python function raised an exception");
-        if (loader->raised[0])
-            PyErr_Clear();
-        else
-            PyErr_Fetch(&loader->raised[0], &loader->raised[1], &loader->raised[2]);
+    if (!out || returned_value(loader->state, out, scratch, value))
+        code = keep_raised(loader, "decode", err);
+    Py_XDECREF(out);
+    calling = NULL;
+    PyGILState_Release(gil);
+    return code;
+}
+
+/* What draw receives: bags_load_item, bags_image and bags_load_draw in one. */
+static PyStructSequence_Field drawn_fields[] = {
+    {"dataset", "Number of the dataset in the Loader's list."},
+    {"datapoint", "Index of the datapoint in it."},
+    {"item", "Number in a sequence; otherwise 0."},
+    {"random", "From 0 to 2^64-1, by seed, epoch and position in the epoch alone: the "
+               "same for all fields of a datapoint."},
+    {"width", "Of the entire image, in pixels."}, {"height", "Likewise."},
+    {"channels", "1 to 4."},
+    {"matrix",
+        "3 x 3 numbers, from pixels of the result to pixels of the image: the crop, "
+        "flips and warp that were drawn. None without the option warp."},
+    {"brightness", "A factor; 1 changes nothing."}, {"contrast", "Likewise."},
+    {"saturation", "Likewise."}, {"hue", "-0.5 to 0.5; 0 changes nothing."},
+    {"order", "The order of these four: of 0, 1, 2, 3."}, {"mean", "3 numbers."},
+    {"std", "3 numbers; 0 is 1."}, {NULL, NULL}};
+static PyStructSequence_Desc drawn_desc = {"bags.Drawn",
+    "What was drawn for an image, which the option `draw` of bags.Loader receives.",
+    drawn_fields, 15};
+
+#define DRAW(kind, name, member)                                                       \
+    { #name, NULL, kind, offsetof(bags_load_draw, member) }
+/* What it may return. */
+static const Option draw_options[] = {OTHER(matrix),
+    DRAW('x', brightness, jitter.brightness), DRAW('x', contrast, jitter.contrast),
+    DRAW('x', saturation, jitter.saturation), DRAW('x', hue, jitter.hue), OTHER(order),
+    DRAW('f', mean, mean), DRAW('f', std, std), {0}};
+
+static PyObject *new_drawn(const Callback *callback, const bags_load_item *item,
+    const bags_image *image, const bags_load_draw *draw) {
+    static const uint64_t shape[2] = {3, 3};
+    State *state = callback->loader->state;
+    const unsigned char *order = draw->jitter.order;
+    bags_value matrix = bags_array(BAGS_DTYPE_FLOAT64, 2, shape, draw->matrix);
+    PyObject *out = PyStructSequence_New(state->drawn);
+    PyObject *parts = Py_BuildValue("KKKKIIINdddd(iiii)(ddd)(ddd)",
+        (unsigned long long)item->pick.dataset, (unsigned long long)item->pick.index,
+        (unsigned long long)item->item, (unsigned long long)item->random, image->width,
+        image->height, (unsigned)image->channels,
+        callback->by_matrix ? new_array(state, NULL, &matrix, false, true)
+                            : Py_NewRef(Py_None),
+        draw->jitter.brightness, draw->jitter.contrast, draw->jitter.saturation,
+        draw->jitter.hue, order[0], order[1], order[2], order[3], draw->mean[0],
+        draw->mean[1], draw->mean[2], draw->std[0], draw->std[1], draw->std[2]);
+    for (Py_ssize_t i = 0; out && parts && i < drawn_desc.n_in_sequence; i++)
+        PyStructSequence_SetItem(out, i, Py_NewRef(PyTuple_GetItem(parts, i)));
+    if (!parts)
+        Py_CLEAR(out);
+    Py_XDECREF(parts);
+    return out;
+}
+
+/* Nine numbers in whatever NumPy takes for an array. */
+static bool set_matrix(State *state, double *matrix, PyObject *value) {
+    PyObject *array =
+        PyObject_CallFunction(state->asarray, "Oss", value, "float64", "C");
+    Py_buffer view;
+    if (!array || PyObject_GetBuffer(array, &view, PyBUF_SIMPLE)) {
+        Py_XDECREF(array);
+        return false;
     }
+    if (view.len == 9 * sizeof *matrix)
+        memcpy(matrix, view.buf, 9 * sizeof *matrix);
+    else
+        PyErr_SetString(PyExc_ValueError, "3 x 3 numbers are required");
+    PyBuffer_Release(&view);
+    Py_DECREF(array);
+    return !PyErr_Occurred();
+}
+
+static bool set_order(unsigned char *order, PyObject *value) {
+    Py_ssize_t count = PySequence_Size(value);
+    if (count >= 0 && count != 4)
+        PyErr_SetString(PyExc_ValueError, "4 numbers are required");
+    for (Py_ssize_t i = 0; i < 4 && !PyErr_Occurred(); i++) {
+        PyObject *part = PySequence_GetItem(value, i);
+        uint64_t number = 0;
+        if (part)
+            number_converter(part, &number);
+        Py_XDECREF(part);
+        order[i] = (unsigned char)(number < 4 ? number : 4); /* C refuses 4 */
+    }
+    return !PyErr_Occurred();
+}
+
+/* What a draw function returned, while it is taken. */
+typedef struct Drawing {
+    const Callback *callback;
+    bags_load_draw *draw;
+} Drawing;
+
+static int other_draw_option(void *user, const char *name, PyObject *value) {
+    const Drawing *to = (const Drawing *)user;
+    bool scale = strcmp(name, "mean") == 0 || strcmp(name, "std") == 0;
+    if (strcmp(name, "order") == 0)
+        return set_order(to->draw->jitter.order, value) ? 1 : -1;
+    if (scale && !to->callback->is_float)
+        PyErr_SetString(PyExc_ValueError, "needs the option dtype='float32'");
+    else if (strcmp(name, "matrix") != 0)
+        return 0;
+    else if (!to->callback->by_matrix)
+        PyErr_SetString(PyExc_ValueError, "needs the option warp, which may be {}");
+    else if (set_matrix(to->callback->loader->state, to->draw->matrix, value))
+        return 1;
+    return -1;
+}
+
+static bags_code call_draw(void *user, const bags_load_item *item,
+    const bags_image *image, bags_load_draw *draw, bags_error *err) {
+    const Callback *callback = (const Callback *)user;
+    Loader *loader = callback->loader;
+    bags_code code = BAGS_OK;
+    PyGILState_STATE gil = PyGILState_Ensure();
+    calling = loader;
+    PyObject *drawn =
+        load_numpy(loader->state) ? new_drawn(callback, item, image, draw) : NULL;
+    PyObject *out =
+        drawn ? PyObject_CallFunctionObjArgs(callback->draw, drawn, NULL) : NULL;
+    Drawing to = {callback, draw};
+    if (out && out != Py_None && !PyDict_Check(out))
+        PyErr_Format(PyExc_TypeError,
+            "draw returned %R (expected a dict of what it changes, or None)",
+            (PyObject *)Py_TYPE(out));
+    else if (out)
+        set_options(draw_options, draw, out, NULL, NULL, other_draw_option, &to);
+    if (PyErr_Occurred())
+        code = keep_raised(loader, "draw", err);
+    Py_XDECREF(drawn);
     Py_XDECREF(out);
     calling = NULL;
     PyGILState_Release(gil);
@@ -337,8 +497,9 @@ static int loader_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     loader->process = this_process();
     loader->fields = Py_NewRef(fields);
     loader->options = Py_NewRef(tokens);
+    loader->raised = PyList_New(0);
     loader->lock = PyThread_allocate_lock();
-    if (!loader->path)
+    if (!loader->path || !loader->raised)
         return -1;
     if (!loader->lock)
         return PyErr_NoMemory(), -1;
@@ -427,12 +588,16 @@ static PyObject *batch_dict(Loader *loader, const bags_batch *batch) {
  * missing. */
 static bool loader_ready(Loader *loader) {
     if (calling == loader)
-        PyErr_SetString(PyExc_RuntimeError, "a decode function cannot use a Loader");
+        PyErr_Format(PyExc_RuntimeError,
+            "%S: a decode or draw function cannot use its own Loader", loader->path);
     else if (!loader->loader)
         closed_error((PyObject *)loader);
     else if (loader->process != this_process())
-        PyErr_SetString(PyExc_RuntimeError,
-            "a Loader cannot be used in a forked child: its threads are in the parent");
+        PyErr_Format(PyExc_RuntimeError,
+            "%S: a Loader cannot be used in a child made by fork(), since its threads "
+            "are "
+            "in the parent; open it in the child",
+            loader->path);
     return !PyErr_Occurred();
 }
 
@@ -448,11 +613,16 @@ static bool loader_begin(Loader *loader) {
 }
 
 static PyObject *loader_fail(Loader *loader, const bags_error *err) {
-    if (!loader->raised[0])
+    PyObject *raised = err->code == BAGS_ERROR_STATE && err->system > 0
+                           ? PyList_GetItem(loader->raised, err->system - 1)
+                           : NULL;
+    if (!raised)
         return raise_error(loader->state, err, NULL);
     /* Every later call raises it again. */
-    PyErr_Restore(Py_NewRef(loader->raised[0]), Py_XNewRef(loader->raised[1]),
-        Py_XNewRef(loader->raised[2]));
+    PyErr_SetObject((PyObject *)Py_TYPE(raised), raised);
+    if (!loader->noted)
+        note_error("%s", err->message);
+    loader->noted = true;
     return NULL;
 }
 
@@ -558,8 +728,7 @@ static int loader_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(loader->fields);
     Py_VISIT(loader->options);
-    for (int i = 0; i < 3; i++)
-        Py_VISIT(loader->raised[i]);
+    Py_VISIT(loader->raised);
     return 0;
 }
 
@@ -587,8 +756,7 @@ static void loader_dealloc(PyObject *self) {
         PyThread_free_lock(loader->lock);
     Py_XDECREF(loader->path);
     Py_XDECREF(loader->sources);
-    for (int i = 0; i < 3; i++)
-        Py_XDECREF(loader->raised[i]);
+    Py_XDECREF(loader->raised);
     PyMem_Free(loader->callbacks);
     PyMem_Free(loader->text);
     free_object(self);
@@ -613,6 +781,9 @@ static PyType_Spec loader_spec = {"bags._core.Loader", sizeof(Loader), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, loader_slots};
 
 int add_loader(PyObject *module, State *state) {
-    (void)state;
-    return add_type(module, &loader_spec, NULL, true) ? 0 : -1;
+    state->drawn = PyStructSequence_NewType(&drawn_desc);
+    return state->drawn && !PyModule_AddType(module, state->drawn) &&
+                   add_type(module, &loader_spec, NULL, true)
+               ? 0
+               : -1;
 }

@@ -23,11 +23,28 @@ void free_object(PyObject *self) {
 
 PyObject *no_pickle(PyObject *self, PyObject *unused) {
     (void)unused;
-    PyErr_Format(PyExc_TypeError, "%R cannot be pickled", (PyObject *)Py_TYPE(self));
+    PyErr_Format(PyExc_TypeError, "%R cannot be pickled; open one in each process",
+        (PyObject *)Py_TYPE(self));
     return NULL;
 }
 
 /* ---- errors ---- */
+
+/* A message without the path that it begins with: an OSError appends it. */
+static const char *after_path(const char *message, PyObject *path) {
+    PyObject *text = NULL;
+    Py_ssize_t size = 0;
+    if (path && !PyUnicode_FSDecoder(path, &text))
+        PyErr_Clear();
+    const char *word = text ? PyUnicode_AsUTF8AndSize(text, &size) : NULL;
+    if (word && strncmp(message, word, (size_t)size) == 0 &&
+        strncmp(message + size, ": ", 2) == 0)
+        message += size + 2;
+    else
+        PyErr_Clear();
+    Py_XDECREF(text);
+    return message;
+}
 
 PyObject *raise_error(State *state, const bags_error *err, PyObject *path) {
     static const struct {
@@ -57,27 +74,55 @@ PyObject *raise_error(State *state, const bags_error *err, PyObject *path) {
     }
     if (!system)
         return PyErr_SetString(type, err->message), NULL;
-    PyObject *made =
-        PyObject_CallFunction(type, "isO", system, err->message, path ? path : Py_None);
+    PyObject *made = PyObject_CallFunction(
+        type, "isO", system, after_path(err->message, path), path ? path : Py_None);
     if (made)
         PyErr_SetObject((PyObject *)Py_TYPE(made), made);
     Py_XDECREF(made);
     return NULL;
 }
 
-void locate_error(PyObject *path, const char *field, const char *option) {
+void locate_error(PyObject *path, const char *field, const char *part) {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
-    if (type == PyExc_TypeError || type == PyExc_ValueError) {
-        PyErr_Format(type, "%S: %s%s%s%s%s%S", path, field ? "field \"" : "",
-            field ? field : "", field ? "\": " : "", option ? option : "",
-            option ? ": " : "", value);
+    if (type == PyExc_TypeError || type == PyExc_ValueError || type == PyExc_KeyError) {
+        PyErr_NormalizeException(&type, &value, &trace);
+        PyObject *args = PyObject_GetAttrString(value, "args"); /* str() quotes a key */
+        PyObject *text = args && PyTuple_Size(args) ? PyTuple_GetItem(args, 0) : value;
+        PyObject *where = path ? PyUnicode_FromFormat("%S: ", path) : NULL;
+        PyErr_Format(type, "%V%s%s%s%s%s%S", where, "", field ? "field \"" : "",
+            field ? field : "", field ? "\": " : "", part ? part : "", part ? ": " : "",
+            text);
+        Py_XDECREF(args);
+        Py_XDECREF(where);
         Py_DECREF(type);
         Py_XDECREF(value);
         Py_XDECREF(trace);
     } else {
         PyErr_Restore(type, value, trace);
     }
+}
+
+void note_error(const char *format, ...) {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    va_list list;
+    va_start(list, format);
+    PyObject *text = PyUnicode_FromFormatV(format, list);
+    va_end(list);
+    PyObject *done = text ? PyObject_CallMethod(value, "add_note", "O", text) : NULL;
+    Py_XDECREF(text);
+    Py_XDECREF(done);
+    PyErr_Restore(type, value, trace); /* in place of one that was raised here */
+}
+
+PyObject *suggest(const char *name, PyObject *names) {
+    PyObject *module = PyImport_ImportModule("bags.tools");
+    PyObject *text =
+        module ? PyObject_CallMethod(module, "suggest", "sO", name, names) : NULL;
+    Py_XDECREF(module);
+    return text;
 }
 
 /* ---- options ---- */
@@ -169,6 +214,8 @@ static bool set_dtype(bags_dtype *dtype, PyObject *value) {
             ? Py_NewRef(value)
             : PyObject_GetAttrString(value, PyType_Check(value) ? "__name__" : "name");
     Py_ssize_t size;
+    if (!text && PyErr_ExceptionMatches(PyExc_AttributeError))
+        PyErr_Format(PyExc_TypeError, "%R is not a dtype, such as 'float32'", value);
     const char *word = text ? PyUnicode_AsUTF8AndSize(text, &size) : NULL;
     *dtype = word ? bags_dtype_parse(word, (size_t)size, NULL) : BAGS_DTYPE_NONE;
     Py_XDECREF(text);
@@ -177,9 +224,44 @@ static bool set_dtype(bags_dtype *dtype, PyObject *value) {
     return *dtype != BAGS_DTYPE_NONE && !PyErr_Occurred();
 }
 
+/* TypeError for a name that a table lacks. */
+static bool refuse_option(const Option *options, const char *name) {
+    PyObject *names = PyList_New(0);
+    for (; names && options->name; options++) {
+        PyObject *text = PyUnicode_FromString(options->name);
+        if (!text || PyList_Append(names, text))
+            Py_CLEAR(names);
+        Py_XDECREF(text);
+    }
+    PyObject *advice = names ? suggest(name, names) : NULL;
+    if (advice)
+        PyErr_Format(PyExc_TypeError, "unknown option; %U", advice);
+    Py_XDECREF(names);
+    Py_XDECREF(advice);
+    return false;
+}
+
+/* True or False, or what NumPy and C have in place of them: not 'no'. */
+static bool set_bool(bool *out, bool yes, PyObject *value) {
+    int is = PyObject_IsTrue(value);
+    if (PyUnicode_Check(value) || PyBytes_Check(value))
+        PyErr_Format(PyExc_TypeError, "%R is not True or False", value);
+    *out = (is == 1) == yes;
+    return !PyErr_Occurred();
+}
+
+static bool set_text(const char **out, PyObject *value) {
+    if (!PyUnicode_Check(value))
+        PyErr_Format(PyExc_TypeError, "%R is not a str", value);
+    else
+        *out = PyUnicode_AsUTF8AndSize(value, NULL);
+    return !PyErr_Occurred();
+}
+
 /* Set one option; false with an exception. */
 static bool set_option(
     const Option *options, void *to, const char *name, PyObject *value) {
+    const Option *all = options;
     uint64_t number = 0;
     while (options->name && strcmp(name, options->name) != 0)
         options++;
@@ -199,11 +281,10 @@ static bool set_option(
         *(double *)out = PyFloat_AsDouble(value);
         return !PyErr_Occurred();
     case 's':
-        return (*(const char **)out = PyUnicode_AsUTF8AndSize(value, NULL)) != NULL;
+        return set_text((const char **)out, value);
     case 'b':
     case 'n':
-        *(bool *)out = (PyObject_IsTrue(value) == 1) == (options->kind == 'b');
-        return !PyErr_Occurred();
+        return set_bool((bool *)out, options->kind == 'b', value);
     case 'u':
     case 'U':
         if (!number_converter(value, &number))
@@ -216,8 +297,7 @@ static bool set_option(
             PyErr_Format(PyExc_ValueError, "%R is above 2^32-1", value);
         return !PyErr_Occurred();
     default:
-        PyErr_SetString(PyExc_TypeError, "unknown option");
-        return false;
+        return refuse_option(all, name);
     }
 }
 
@@ -378,6 +458,12 @@ PyObject *dataset_codecs(PyObject *self, void *unused) {
     return out;
 }
 
+static PyObject *closable_path(PyObject *self, void *unused) {
+    (void)unused;
+    PyObject *path = ((Closable *)self)->path;
+    return Py_NewRef(path ? path : Py_None);
+}
+
 static int closable_traverse(PyObject *self, visitproc visit, void *arg) {
     Closable *closable = (Closable *)self;
     Py_VISIT(Py_TYPE(self));
@@ -412,16 +498,22 @@ Source *source_of(PyObject *self) {
 }
 
 bool take_index(Source *source, PyObject *object, uint64_t *index) {
+    const char *what = source->bag ? "blob" : "datapoint";
     Py_ssize_t i = PyNumber_AsSsize_t(object, NULL); /* clamped */
-    if (i == -1 && PyErr_Occurred())
+    if (i == -1 && PyErr_Occurred()) {
+        if (PyErr_ExceptionMatches(PyExc_TypeError))
+            PyErr_Format(PyExc_TypeError,
+                "%S: the index of a %s must be an int, a slice or a range, not %R",
+                source->path, what, (PyObject *)Py_TYPE(object));
         return false;
+    }
     Py_ssize_t length = (Py_ssize_t)(source->bag ? bag_reader_length(source->bag)
                                                  : bags_reader_length(source->reader));
     *index = (uint64_t)(i < 0 ? i + length : i);
     if (*index < (uint64_t)length)
         return true;
     PyErr_Format(PyExc_IndexError, "%S: %s index %S out of range (length %zd)",
-        source->path, source->bag ? "blob" : "datapoint", object, length);
+        source->path, what, object, length);
     return false;
 }
 
@@ -431,6 +523,25 @@ static Py_ssize_t opened_len(PyObject *self) {
         return closed_error(self);
     return (Py_ssize_t)(source->bag ? bag_reader_length(source->bag)
                                     : bags_reader_length(source->reader));
+}
+
+/* <bags.BagReader 'x.bag', 3 blobs> */
+static PyObject *show(PyObject *self, bool closed, const char *what) {
+    PyObject *path = ((Closable *)self)->path;
+    PyObject *name = PyType_GetName(Py_TYPE(self)), *out = NULL;
+    Py_ssize_t length = closed ? 0 : PyObject_Size(self);
+    if (name && closed)
+        out = path ? PyUnicode_FromFormat("<bags.%U %R, closed>", name, path)
+                   : PyUnicode_FromFormat("<bags.%U, not opened>", name);
+    else if (name && length >= 0)
+        out = PyUnicode_FromFormat("<bags.%U %R, %zd %s>", name, path, length, what);
+    Py_XDECREF(name);
+    return out;
+}
+
+static PyObject *opened_repr(PyObject *self) {
+    const Source *source = ((Opened *)self)->source;
+    return show(self, !source, source && source->bag ? "blobs" : "datapoints");
 }
 
 static PyObject *opened_close(PyObject *self, PyObject *unused) {
@@ -462,12 +573,15 @@ static PyMethodDef opened_methods[] = {
         "last."},
     {"__enter__", enter, METH_NOARGS, NULL}, {"__exit__", leave, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL}};
+#define PATH_GETTER                                                                    \
+    { "path", closable_path, NULL, "The path with which it was opened.", NULL }
 static PyGetSetDef opened_gets[] = {
-    {"closed", opened_closed, NULL, "True after close().", NULL}, {0}};
+    PATH_GETTER, {"closed", opened_closed, NULL, "True after close().", NULL}, {0}};
 static PyType_Slot opened_slots[] = {{Py_tp_dealloc, opened_dealloc},
-    {Py_tp_traverse, closable_traverse}, {Py_tp_clear, opened_clear},
-    {Py_tp_methods, opened_methods}, {Py_tp_getset, opened_gets},
-    {Py_mp_length, opened_len}, {Py_sq_length, opened_len}, {0, NULL}};
+    {Py_tp_repr, opened_repr}, {Py_tp_traverse, closable_traverse},
+    {Py_tp_clear, opened_clear}, {Py_tp_methods, opened_methods},
+    {Py_tp_getset, opened_gets}, {Py_mp_length, opened_len}, {Py_sq_length, opened_len},
+    {0, NULL}};
 static PyType_Spec opened_spec = {"bags._core.Reader", sizeof(Opened), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, opened_slots};
 
@@ -557,7 +671,7 @@ static PyObject *written_close(PyObject *self, PyObject *unused) {
                 : Py_NewRef(Py_None);
 }
 
-static uint64_t written_number(Written *writer, char which) {
+uint64_t written_number(Written *writer, char which) {
     bool locked = lock_writer(writer);
     if (locked)
         count_written(writer);
@@ -584,6 +698,12 @@ static PyObject *written_closed(PyObject *self, void *unused) {
     return PyBool_FromLong(!((Written *)self)->bag && !((Written *)self)->dataset);
 }
 
+static PyObject *written_repr(PyObject *self) {
+    const Written *writer = (Written *)self;
+    return show(
+        self, !writer->bag && !writer->dataset, writer->bag ? "blobs" : "datapoints");
+}
+
 static void written_dealloc(PyObject *self) {
     Written *writer = (Written *)self;
     PyObject_GC_UnTrack(self);
@@ -606,13 +726,13 @@ static PyMethodDef written_methods[] = {
     {"__reduce__", no_pickle, METH_NOARGS, NULL},
     {"__enter__", enter, METH_NOARGS, NULL}, {"__exit__", leave, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL}};
-static PyGetSetDef written_gets[] = {
+static PyGetSetDef written_gets[] = {PATH_GETTER,
     {"size", written_get, NULL, "Bytes that its Bags have when it is closed.", "s"},
     {"closed", written_closed, NULL, "True after close().", NULL}, {0}};
 static PyType_Slot written_slots[] = {{Py_tp_dealloc, written_dealloc},
-    {Py_tp_traverse, closable_traverse}, {Py_tp_clear, closable_clear},
-    {Py_tp_methods, written_methods}, {Py_tp_getset, written_gets},
-    {Py_sq_length, written_len}, {0, NULL}};
+    {Py_tp_repr, written_repr}, {Py_tp_traverse, closable_traverse},
+    {Py_tp_clear, closable_clear}, {Py_tp_methods, written_methods},
+    {Py_tp_getset, written_gets}, {Py_sq_length, written_len}, {0, NULL}};
 static PyType_Spec written_spec = {"bags._core.Writer", sizeof(Written), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, written_slots};
 

@@ -4,9 +4,7 @@
 /* ---- opening ---- */
 
 static const Option options_of[] = {OPTION('b', bags_reader_options, cache_index),
-    OPTION('U', bags_reader_options, shard_start),
-    OPTION('U', bags_reader_options, shard_stop),
-    OPTION('b', bags_reader_options, no_mmap),
+    WORKER(bags_reader_options), OPTION('b', bags_reader_options, no_mmap),
     CHOICE(bags_reader_options, unfinished, "refuse skip read"),
     OPTION('b', bags_reader_options, allow_gaps),
     OPTION('b', bags_reader_options, verify_checksums),
@@ -23,8 +21,10 @@ static bool reader_fields(Opened *reader, PyObject *codecs) {
     for (; base->count < count; base->count++) {
         Field *field = &base->fields[base->count];
         if (field_init(base->state, field, of[base->count].name, of[base->count].type,
-                codecs, true))
+                codecs, true)) {
+            locate_error(reader->source->path, field->name_utf8, NULL);
             return field_clear(field), false;
+        }
     }
     return true;
 }
@@ -79,29 +79,41 @@ static bool reader_field(Opened *reader, PyObject *name, size_t *field) {
                 (PyObject *)Py_TYPE(name));
         return false;
     }
-    if (strlen(text) != (size_t)size) {
-        PyErr_Format(PyExc_KeyError, "no field %R", name);
-        return false;
-    }
-    if (!bags_reader_field(reader->source->reader, text, field, &err))
+    if (strlen(text) == (size_t)size &&
+        !bags_reader_field(reader->source->reader, text, field, &err))
         return true;
-    raise_error(reader->base.state, &err, NULL);
+    PyObject *spec = dataset_spec((PyObject *)reader, NULL);
+    PyObject *advice = spec ? suggest(text, spec) : NULL;
+    if (advice)
+        PyErr_Format(PyExc_KeyError, "%S: field \"%U\": unknown; %U", reader->base.path,
+            name, advice);
+    Py_XDECREF(spec);
+    Py_XDECREF(advice);
     return false;
 }
 
 /* ---- datapoints ---- */
 
-/* The values of slot i of a row. list: all of them; otherwise the only one. */
-static PyObject *slot_value(
-    Source *source, Field *field, Row *row, size_t slot, bool list) {
+static PyObject *slot_item(Source *source, const Field *field, Row *row, size_t slot,
+    size_t i, uint64_t index) {
+    PyObject *out = decode(source->state, field, bags_row_bytes(&row->row, slot, i),
+        (PyObject *)source, row, slot, i);
+    if (!out && field->how == HOW_CALL)
+        note_error("%S: field \"%s\": datapoint %llu", source->path, field->name_utf8,
+            (unsigned long long)(index + (field->sequence ? 0 : i)));
+    return out;
+}
+
+/* The values of slot i of a row, from datapoint `index` on. list: all of them; otherwise
+ * the only one. */
+static PyObject *slot_value(Source *source, const Field *field, Row *row, size_t slot,
+    bool list, uint64_t index) {
     if (!list)
-        return decode(source->state, field, bags_row_bytes(&row->row, slot, 0),
-            (PyObject *)source, row, slot, 0);
+        return slot_item(source, field, row, slot, 0, index);
     size_t count = bags_row_length(&row->row, slot);
     PyObject *out = PyList_New((Py_ssize_t)count);
     for (size_t i = 0; out && i < count; i++) {
-        PyObject *item = decode(source->state, field,
-            bags_row_bytes(&row->row, slot, i), (PyObject *)source, row, slot, i);
+        PyObject *item = slot_item(source, field, row, slot, i, index);
         if (!item || PyList_SetItem(out, (Py_ssize_t)i, item))
             Py_CLEAR(out);
     }
@@ -126,7 +138,7 @@ static PyObject *read_datapoint(Opened *reader, Source *source, uint64_t index,
     }
     for (size_t i = 0; out && i < (selects ? count : reader->base.count); i++) {
         Field *field = &reader->base.fields[selects ? selects[i].field : i];
-        PyObject *value = slot_value(source, field, row, i, field->sequence);
+        PyObject *value = slot_value(source, field, row, i, field->sequence, index);
         if (!value || PyDict_SetItem(out, field->name, value))
             Py_CLEAR(out);
         Py_XDECREF(value);
@@ -167,15 +179,17 @@ static int mask_select(
     Py_XDECREF(slice);
     if (!slice && !PyErr_Occurred())
         PyErr_Format(PyExc_TypeError,
-            "field \"%s\": the mask of a %s must be True or False%s, not %R",
-            field->name_utf8, field->sequence ? "sequence" : "plain field",
+            "the mask of a %s must be True or False%s, not %R",
+            field->sequence ? "sequence" : "plain field",
             field->sequence ? ", a range or a slice" : "", mask);
     if (!code && (start < 0 || stop < 0 || step < 0)) {
-        PyErr_Format(
-            PyExc_ValueError, "%R: negative numbers are not allowed here", mask);
+        PyErr_Format(PyExc_ValueError,
+            "%R has negative numbers, which a mask cannot have", mask);
         code = -1;
     }
-    if (!code)
+    if (code)
+        locate_error(reader->base.path, field->name_utf8, NULL);
+    else
         *select = bags_slice(number, (uint64_t)start,
             (uint64_t)(stop < start ? start : stop), (uint64_t)step);
     return code ? -1 : 1;
@@ -188,8 +202,8 @@ static Py_ssize_t mask_selects(Opened *reader, PyObject *mask, bags_select *sele
     bool map = PyDict_Check(mask);
     if (!map && !PyTuple_Check(mask) && !PyList_Check(mask)) {
         PyErr_Format(PyExc_TypeError,
-            "a mask must be a dict of fields, or a tuple of their names, not %R",
-            (PyObject *)Py_TYPE(mask));
+            "%S: a mask must be a dict of fields, or a tuple of their names, not %R",
+            reader->base.path, (PyObject *)Py_TYPE(mask));
         return -1;
     }
     PyObject *names = map ? PyMapping_Keys(mask) : Py_NewRef(mask);
@@ -244,12 +258,12 @@ static PyObject *read_values(
         WITHOUT_GIL(code = bags_reader_get_range(
                         source->reader, start, stop, number, &row->row, &err));
         Py_DECREF(out);
-        out = code ? NULL : slot_value(source, field, row, 0, true);
+        out = code ? NULL : slot_value(source, field, row, 0, true, start);
     }
     for (uint64_t i = start; out && field->sequence && i < stop; i++) {
         WITHOUT_GIL(
             code = bags_reader_get(source->reader, i, &whole, 1, &row->row, &err));
-        PyObject *list = code ? NULL : slot_value(source, field, row, 0, true);
+        PyObject *list = code ? NULL : slot_value(source, field, row, 0, true, i);
         if (!list || PyList_SetItem(out, (Py_ssize_t)(i - start), list))
             Py_CLEAR(out);
     }
@@ -268,16 +282,11 @@ static PyObject *reader_subscript(PyObject *self, PyObject *key) {
     Py_ssize_t count = 0;
     uint64_t index;
     if (masked &&
-        !PyArg_ParseTuple(key, "OO;an index and a mask are required", &which, &mask))
+        !PyArg_ParseTuple(key, "OO;reader[...] takes an index, or an index and a mask",
+            &which, &mask))
         return NULL;
     if (PySlice_Check(which) || PyObject_TypeCheck(which, &PyRange_Type))
         return PyObject_CallMethod(self, "_rows", masked ? "(OO)" : "(O)", which, mask);
-    if (!PyIndex_Check(which)) {
-        PyErr_Format(PyExc_TypeError,
-            "the index of a datapoint must be an int, a slice or a range, not %R",
-            (PyObject *)Py_TYPE(which));
-        return NULL;
-    }
     Source *source = source_of(self);
     if (!source)
         return NULL;
@@ -312,7 +321,7 @@ static PyObject *reader_items(PyObject *self, PyObject *args) {
     size_t field;
     Row *row = NULL;
     bags_error err;
-    if (source && PyArg_ParseTuple(args, "OO", &key, &name) &&
+    if (source && PyArg_ParseTuple(args, "OO:items", &key, &name) &&
         take_index(source, key, &index) && reader_field((Opened *)self, name, &field) &&
         (row = take_row(source)) != NULL) {
         bags_code code;
@@ -333,7 +342,8 @@ static PyObject *reader_values(PyObject *self, PyObject *args, PyObject *kwargs)
     PyObject *name, *end = Py_None, *out = NULL;
     size_t field;
     if (source &&
-        PyArg_ParseTupleAndKeywords(args, kwargs, "O|nO", words, &name, &start, &end) &&
+        PyArg_ParseTupleAndKeywords(
+            args, kwargs, "O|nO:values", words, &name, &start, &end) &&
         (end == Py_None ||
             (stop = PyNumber_AsSsize_t(end, PyExc_OverflowError)) != -1 ||
             !PyErr_Occurred()) &&
@@ -398,12 +408,6 @@ static PyObject *reader_shards(PyObject *self, void *unused) {
     return PyLong_FromSize_t(count);
 }
 
-static PyObject *reader_path(PyObject *self, void *unused) {
-    (void)unused;
-    PyObject *path = ((Closable *)self)->path;
-    return Py_NewRef(path ? path : Py_None);
-}
-
 static PyObject *reader_source(PyObject *self, void *unused) {
     (void)unused;
     return (PyObject *)source_of(self);
@@ -428,7 +432,6 @@ static PyGetSetDef reader_gets[] = {
     {"size", reader_info, NULL, "Bytes of all Bags.", NULL},
     {"sharded", reader_info, NULL, "True if it is a directory of shards.", (void *)1},
     {"shards", reader_shards, NULL, "Number of shards that are read.", NULL},
-    {"path", reader_path, NULL, "The path with which it was opened.", NULL},
     {"_codecs", dataset_codecs, NULL, NULL, NULL},
     {"_source", reader_source, NULL, NULL, NULL}, {0}};
 static PyType_Slot reader_slots[] = {{Py_tp_init, reader_init},

@@ -330,6 +330,13 @@ PyObject *open_storage(
              (strncmp(path, "http://", 7) == 0 || strncmp(path, "https://", 8) == 0 ||
                  strncmp(path, "s3://", 5) == 0))
         good = open_http(state, storage, object);
+    else if (good && strstr(path, "://")) {
+        PyErr_Format(PyExc_ValueError,
+            "%s: unknown protocol (http, https and s3 are known); for others pass "
+            "storage=fsspec.filesystem(...)",
+            path);
+        good = false;
+    }
     if (good && options)
         good = open_archive(state, storage, path);
     if (good)

@@ -15,11 +15,6 @@ typedef union Report {
     uint64_t renamed;
 } Report;
 
-/* shard_step of other workers is what C calls shard_stop. */
-#define WORKER(type)                                                                   \
-    OPTION('U', type, shard_start), {                                                  \
-        "shard_step", NULL, 'U', offsetof(type, shard_stop)                            \
-    }
 static const Option recover_options[] = {OPTION('b', bags_recover_options, dry_run),
     OPTION('b', bags_recover_options, keep_idx),
     {"sync", NULL, 'n', offsetof(bags_recover_options, no_sync)},
@@ -142,6 +137,9 @@ static PyObject *run_tool(PyObject *module, PyObject *args) {
     }
     if (good) {
         WITHOUT_GIL(code = tool->run(path, other, &options, &report, &err));
+        if (code && tool->run == run_zip &&
+            strncmp(err.message, other, strlen(other)) == 0)
+            SET(shown, PyUnicode_DecodeFSDefault(other));
         if (code && PyList_Size(faults) == 0)
             raise_error(state, &err, shown);
         out = PyErr_Occurred() ? NULL : options_dict(tool->report, &report);
@@ -245,6 +243,8 @@ static PyObject *index_find(
                              &start, &stop, &err));
         out = code ? raise_error(state, &err, self->source->path)
                    : index_points(self, row, start, stop);
+        if (code == BAGS_ERROR_VALUE)
+            locate_error(self->source->path, NULL, NULL);
     }
     if (row)
         give_row(self->source, row);
@@ -267,8 +267,13 @@ static PyObject *index_prefix(PyObject *self, PyObject *key) {
 
 static PyObject *index_range(PyObject *self, PyObject *args) {
     PyObject *from, *to;
-    return PyArg_ParseTuple(args, "OO", &from, &to) ? index_find(self, from, to, NULL)
-                                                    : NULL;
+    return PyArg_ParseTuple(args, "OO:range", &from, &to)
+               ? index_find(self, from, to, NULL)
+               : NULL;
+}
+
+static PyObject *index_repr(PyObject *self) {
+    return PyUnicode_FromFormat("<bags.Index of %R>", ((Index *)self)->source->path);
 }
 
 static void index_dealloc(PyObject *self) {
@@ -290,7 +295,8 @@ static PyMethodDef index_methods[] = {
     {NULL, NULL, 0, NULL}};
 static PyType_Slot index_slots[] = {
     {Py_tp_doc, "The index of a field: see DatasetReader.index and build_index."},
-    {Py_tp_dealloc, index_dealloc}, {Py_tp_methods, index_methods}, {0, NULL}};
+    {Py_tp_dealloc, index_dealloc}, {Py_tp_repr, index_repr},
+    {Py_tp_methods, index_methods}, {0, NULL}};
 static PyType_Spec index_spec = {"bags._core.Index", sizeof(Index), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, index_slots};
 

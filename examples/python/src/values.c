@@ -118,6 +118,13 @@ static const char *const codec_names[] = {"array", "bytes", "i64", "int", "jpeg"
     "mp4", "msgpack", "npy", "png", "tree", "u64", "utf8", "webm", "zstd"};
 #define CODECS (sizeof codec_names / sizeof *codec_names)
 
+static PyObject *known_codecs(void) {
+    PyObject *names = PyTuple_New((Py_ssize_t)CODECS);
+    for (size_t i = 0; names && i < CODECS; i++)
+        PyTuple_SetItem(names, (Py_ssize_t)i, PyUnicode_FromString(codec_names[i]));
+    return names;
+}
+
 static int codec_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     static char *words[] = {"name", "decode", NULL};
     Codec *codec = (Codec *)self;
@@ -257,7 +264,13 @@ static void field_own(Field *field, const bags_type *type, bool decode) {
  * and then it also receives the arguments. */
 static int field_find(
     State *state, Field *field, const bags_type *type, PyObject *codecs, bool decode) {
+    const char *what = decode ? "decoder" : "encoder";
     bool whole = true;
+    if (PyUnicode_Check(codecs) || !PyMapping_Check(codecs)) {
+        PyErr_Format(PyExc_TypeError,
+            "%ss: %R (expected a dict of types and functions)", what, codecs);
+        return -1;
+    }
     field->key = PyUnicode_FromString(field->type);
     field->given = field->key ? PyObject_GetItem(codecs, field->key) : NULL;
     if (!field->given && PyErr_ExceptionMatches(PyExc_KeyError)) {
@@ -287,6 +300,16 @@ static int field_find(
             field_own(field, type, decode);
             return 0;
         }
+        if (codec->decode != decode) {
+            PyErr_Format(PyExc_TypeError, "%R is not %s %s", field->given,
+                decode ? "a" : "an", what);
+            return -1;
+        }
+    }
+    if (!PyCallable_Check(field->given)) {
+        PyErr_Format(PyExc_TypeError, "%R is not %s %s (expected a function, or None)",
+            field->given, decode ? "a" : "an", what);
+        return -1;
     }
     field->how = HOW_CALL;
     if (whole)
@@ -336,14 +359,6 @@ int field_init(State *state, Field *field, const char *name, const char *type,
     else if (decode)
         field->how = HOW_BYTES;
     return 0;
-}
-
-int field_refuse(const Field *field) {
-    PyErr_Format(PyExc_KeyError,
-        *field->name_utf8 ? "field \"%s\": no encoder for type \"%S\""
-                          : "%sno encoder for type \"%S\"",
-        field->name_utf8, field->text);
-    return -1;
 }
 
 void field_clear(Field *field) {
@@ -407,7 +422,8 @@ static int array_value(State *state, bags_value *value, Held *held, PyObject *ob
     if (PyUnicode_Check(object) || PyBytes_Check(object) || PyByteArray_Check(object) ||
         !(PyObject_CheckBuffer(object) || PyObject_HasAttrString(object, "__array__") ||
             PyObject_HasAttrString(object, "__array_interface__"))) {
-        PyErr_Format(PyExc_TypeError, "an array is required, not %R",
+        PyErr_Format(PyExc_TypeError,
+            "an array is required, not %R; numpy.asarray makes one",
             (PyObject *)Py_TYPE(object));
         return -1;
     }
@@ -431,8 +447,8 @@ static int array_value(State *state, bags_value *value, Held *held, PyObject *ob
     bags_dtype dtype = buffer_dtype(buffer);
     if (dtype == BAGS_DTYPE_NONE || buffer->ndim > BAGS_MAX_DIMS) {
         PyErr_Format(PyExc_TypeError,
-            "an array of format %s has no dtype of Bags (bool, int, uint, float or "
-            "complex, in native byte order)",
+            "an array with elements \"%s\" cannot be written (expected bool, int, "
+            "uint, float or complex, of 1 to 8 bytes, in native byte order)",
             buffer->format ? buffer->format : "B");
         return -1;
     }
@@ -469,8 +485,12 @@ static int bytes_value(bags_value *value, Held *held, PyObject *object) {
 static int int_value(bags_value *value, PyObject *object) {
     PyObject *number = PyNumber_Index(object);
     int over = 0;
-    if (!number)
+    if (!number) {
+        if (PyErr_ExceptionMatches(PyExc_TypeError))
+            PyErr_Format(PyExc_TypeError, "an int is required, not %R",
+                (PyObject *)Py_TYPE(object));
         return -1;
+    }
     long long small = PyLong_AsLongLongAndOverflow(number, &over);
     if (over > 0)
         *value = bags_uint(PyLong_AsUnsignedLongLong(number));
@@ -483,6 +503,24 @@ static int int_value(bags_value *value, PyObject *object) {
             "value out of range (%S, minimum -2^63, maximum 2^64-1)", object);
     }
     return PyErr_Occurred() ? -1 : 0;
+}
+
+int refuse_type(const Field *field, const char *codec) {
+    PyObject *names = known_codecs();
+    size_t name = strcspn(field->type, "(");
+    bool known = false;
+    for (size_t i = 0; i < CODECS; i++)
+        known |= strlen(codec_names[i]) == name &&
+                 strncmp(codec_names[i], field->type, name) == 0;
+    PyObject *advice = !names  ? NULL
+                       : known ? PyUnicode_FromString("those that were passed lack it")
+                               : suggest(field->type, names);
+    if (advice)
+        PyErr_Format(
+            PyExc_KeyError, "no %s for type \"%S\"; %U", codec, field->text, advice);
+    Py_XDECREF(names);
+    Py_XDECREF(advice);
+    return -1;
 }
 
 static int one_value(
@@ -531,8 +569,12 @@ static int one_value(
             return -1;
         }
         text = PyUnicode_AsUTF8AndSize(object, &size);
-        if (!text)
+        if (!text) {
+            if (PyErr_ExceptionMatches(PyExc_UnicodeEncodeError))
+                PyErr_Format(
+                    PyExc_ValueError, "%A has surrogates, which UTF-8 lacks", object);
             return -1;
+        }
         *value = bags_utf8_sized(text, (size_t)size);
         return 0;
     case HOW_MSGPACK:
@@ -549,7 +591,7 @@ static int one_value(
     case HOW_MISSING:
         break;
     }
-    return field_refuse(field);
+    return refuse_type(field, "encoder");
 }
 
 int arena_add(State *state, Arena *arena, const Field *field, PyObject *object) {
@@ -684,8 +726,8 @@ PyObject *decode(State *state, const Field *field, bags_view blob, PyObject *own
         Py_XDECREF(bytes);
         return out;
     case HOW_MISSING:
-        PyErr_Format(PyExc_KeyError, "field \"%s\": no decoder for type %S",
-            field->name_utf8, field->text);
+        refuse_type(field, "decoder");
+        locate_error(owner ? ((Source *)owner)->path : NULL, field->name_utf8, NULL);
         return NULL;
     case HOW_COMPRESSED:
         if (field->inside == HOW_MSGPACK || field->inside == HOW_TREE)
@@ -702,9 +744,7 @@ PyObject *decode(State *state, const Field *field, bags_view blob, PyObject *own
 int add_values(PyObject *module, State *state) {
     state->blob = add_type(module, &blob_spec, NULL, false);
     state->codec = state->blob ? add_type(module, &codec_spec, NULL, true) : NULL;
-    PyObject *names = PyTuple_New((Py_ssize_t)CODECS);
-    for (size_t i = 0; names && i < CODECS; i++)
-        PyTuple_SetItem(names, (Py_ssize_t)i, PyUnicode_FromString(codec_names[i]));
+    PyObject *names = known_codecs();
     int code = state->codec && names
                    ? PyModule_AddObjectRef(module, "codec_names", names) ||
                          PyModule_AddFunctions(module, codec_functions)

@@ -4,7 +4,8 @@
 /* ---- opening ---- */
 
 /* pairs: a list of names and types, sorted by name. */
-static bool writer_fields(Written *writer, PyObject *pairs, PyObject *codecs) {
+static bool writer_fields(
+    Written *writer, PyObject *path, PyObject *pairs, PyObject *codecs) {
     Closable *base = &writer->base;
     size_t count = (size_t)PyList_Size(pairs);
     base->fields = (Field *)PyMem_Calloc(count + 1, sizeof *base->fields);
@@ -14,11 +15,13 @@ static bool writer_fields(Written *writer, PyObject *pairs, PyObject *codecs) {
         Field *field = &base->fields[base->count];
         const char *name, *type;
         if (!PyArg_ParseTuple(PyList_GetItem(pairs, (Py_ssize_t)base->count),
-                "ss;a name and a type must be str", &name, &type))
-            return false;
+                "ss;spec: a name and a type must be str", &name, &type))
+            return locate_error(path, NULL, NULL), false;
         if (field_init(base->state, field, name, type, codecs, false) ||
-            (field->how == HOW_MISSING && field_refuse(field)))
+            (field->how == HOW_MISSING && refuse_type(field, "encoder"))) {
+            locate_error(path, name, NULL);
             return field_clear(field), false;
+        }
     }
     return true;
 }
@@ -49,9 +52,7 @@ static bool writer_open(
 }
 
 static const Option options_of[] = {OPTION('U', bags_writer_options, shard_size),
-    OPTION('U', bags_writer_options, shard_length),
-    OPTION('U', bags_writer_options, shard_start),
-    OPTION('U', bags_writer_options, shard_stop),
+    OPTION('U', bags_writer_options, shard_length), WORKER(bags_writer_options),
     OPTION('b', bags_writer_options, sharded), OPTION('b', bags_writer_options, resume),
     OPTION('b', bags_writer_options, append),
     OPTION('b', bags_writer_options, checksum),
@@ -71,7 +72,7 @@ static int writer_init(PyObject *self, PyObject *args, PyObject *unused) {
         !set_options(options_of, &options, named, path, NULL, NULL, NULL))
         return -1;
     options.registry = writer->base.state->registry;
-    if (!writer_fields(writer, pairs, codecs) || !begin_writer(writer, path) ||
+    if (!writer_fields(writer, path, pairs, codecs) || !begin_writer(writer, path) ||
         !writer_open(writer, path, &options))
         return -1;
     writer->resumed = bags_writer_resumed(writer->dataset);
@@ -83,8 +84,15 @@ static int writer_init(PyObject *self, PyObject *args, PyObject *unused) {
 static int add_value(
     Written *writer, Arena *arena, const Field *field, PyObject *object) {
     int code = arena_add(writer->base.state, arena, field, object);
-    if (code && field->how != HOW_CALL)
-        locate_error(writer->base.path, field->name_utf8, NULL);
+    if (!code)
+        return 0;
+    char where[40];
+    snprintf(where, sizeof where, "datapoint %llu",
+        (unsigned long long)written_number(writer, 'l'));
+    if (field->how != HOW_CALL)
+        locate_error(writer->base.path, field->name_utf8, where);
+    else
+        note_error("%S: field \"%s\": %s", writer->base.path, field->name_utf8, where);
     return code;
 }
 
@@ -163,7 +171,7 @@ static PyObject *writer_append(PyObject *self, PyObject *args, PyObject *kwargs)
     bags_entry few[16], *entries = few;
     int flush;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "O!|p", words, &PyDict_Type, &datapoint, &flush))
+            args, kwargs, "O!|p:append", words, &PyDict_Type, &datapoint, &flush))
         return NULL;
     if (!writer->dataset)
         return closed_error(self), NULL;
