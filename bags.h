@@ -3440,6 +3440,16 @@ static char *bagi_print(
     return text;
 }
 
+/* Free it with bagi_free_text. */
+static char *bagi_copy_text(
+    const bags_allocator *memory, const char *text, bags_error *err) {
+    size_t size = strlen(text) + 1;
+    char *copy = (char *)bagi_alloc_raw(memory, size, err);
+    if (copy)
+        memcpy(copy, text, size);
+    return copy;
+}
+
 BAGS_API bags_code bags_buffer_reserve(
     bags_buffer *buffer, size_t size, bags_error *err) {
     if (!buffer)
@@ -3523,9 +3533,10 @@ static const char *bagi_shown(const bagi_env *env, const char *path) {
 
 BAGI_COLD static bags_code bagi_fail_io(const bagi_env *env, int error,
     const char *path, const char *doing, bags_error *err) {
-    char why[512] = "", buffer[128];
+    char why[512], buffer[128];
     if (!error)
         return BAGS_OK;
+    why[0] = '\0';
     if (env->io.explain)
         env->io.explain(env->io.user, bagi_passed(env, path), error, why, sizeof why);
     /* bags_io_local refuses a pipe or a device with ENXIO, whose own text would
@@ -3851,8 +3862,13 @@ static const char *bagi_dir_path(
     const bagi_dir *dir, const char *name, const char *suffix) {
     if (dir->bare && strcmp(suffix, ".bag") == 0)
         suffix = "";
-    (void)snprintf(dir->file, dir->size, "%s%s%s%s", dir->path,
-        dir->standalone ? "" : "/", name, suffix);
+    /* snprintf would take a sixth of the time to open a dataset. */
+    const char *const parts[] = {dir->path, dir->standalone ? "" : "/", name, suffix};
+    char *to = dir->file, *last = to + dir->size - 1;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        for (const char *from = parts[i]; *from && to < last; from++)
+            *to++ = *from;
+    *to = '\0';
     return dir->file;
 }
 
@@ -3895,7 +3911,7 @@ static bool bagi_dir_has(const bagi_dir *dir, const char *name, const char *suff
 /* A copy of the path of a file; free it with bagi_free_text. */
 static char *bagi_dir_copy(
     const bagi_dir *dir, const char *name, const char *suffix, bags_error *err) {
-    return bagi_print(&dir->env->memory, err, "%s", bagi_dir_path(dir, name, suffix));
+    return bagi_copy_text(&dir->env->memory, bagi_dir_path(dir, name, suffix), err);
 }
 
 /* Remove a file; a missing one is not a failure. */
@@ -5458,8 +5474,8 @@ static void bagi_file_advise(const bag_reader *bag, const bagi_file *file,
 BAGI_COLD static bags_code bagi_file_attach(bag_reader *bag, const bagi_dir *dir,
     const char *name, int which, bags_error *err) {
     bagi_file *file = &bag->file[which];
-    file->path = bagi_print(
-        &bag->env->memory, err, "%s", bagi_dir_path(dir, name, bagi_suffix[which]));
+    file->path = bagi_copy_text(
+        &bag->env->memory, bagi_dir_path(dir, name, bagi_suffix[which]), err);
     if (!file->path)
         return BAGS_ERROR_MEMORY;
     file->shown = bagi_shown(bag->env, file->path);
@@ -7492,8 +7508,8 @@ BAGI_COLD static bags_code bagi_spec_add(const bags_allocator *memory, bagi_spec
         return code;
     spec->fields = (bags_field *)(void *)spec->array.data;
     bags_field *added = &spec->fields[spec->count - 1];
-    added->name = bagi_print(memory, err, "%s", name);
-    added->type = bagi_print(memory, err, "%s", type);
+    added->name = bagi_copy_text(memory, name, err);
+    added->type = bagi_copy_text(memory, type, err);
     return added->name && added->type ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
