@@ -116,6 +116,27 @@ def threads_share_a_loader_whose_functions_read_its_dataset():
     _together(lambda number: loader.close())
 
 
+def functions_that_draw_run_in_the_threads_of_loaders():
+    with bags.DatasetWriter('x', {'j': 'png', 'n': 'int'}) as writer:
+        for i in range(60):
+            writer.append({'j': np.full((4, 5, 3), i, 'u1'), 'n': i})
+    reader, calls = bags.DatasetReader('x'), []
+
+    def draw(drawn):
+        calls.append(threading.get_ident())
+        number = reader[drawn.datapoint]['n']
+        return {'matrix': drawn.matrix, 'brightness': 0.5 if number % 2 else 1}
+
+    def work(number):
+        how = {'j': dict(width=3, height=3, warp={}, draw=draw), 'n': {}}
+        with bags.Loader(reader, 7, fields=how, threads=3, seed=number) as loader:
+            for batch in loader:
+                want = np.where(batch['n'] % 2, batch['n'] // 2, batch['n'])
+                assert (batch['j'] == want[:, None, None, None]).all()
+    _together(work)
+    assert len(calls) >= 120 and threading.get_ident() not in calls
+
+
 def readers_work_in_children():
     _write('x')
     for options in ({}, {'no_mmap': True}):

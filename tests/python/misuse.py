@@ -156,6 +156,7 @@ def messages_name_the_path_the_field_and_the_value():
             (lambda: bags.Loader('x', threads=2**33), 'x: threads: 8589934592 is above'),
             (lambda: bags.Loader('x', seed=2**64), 'x: seed: '), (lambda: bags.Loader('x', fields=[]), 'fields: none'),
             (lambda: bags.Loader('x', fields={'a': {'mean': [1, 2]}}), 'x: field "a": mean: a number'),
+            (lambda: bags.Loader('x', fields={'a': {'mean': range(5)}}), 'x: field "a": mean: a number'),
             (lambda: bags.Loader('x', fields={'a': {'width': -1}}), 'x: field "a": width: -1 is'),
             (lambda: bags.Loader('x', fields={'a': {'shape': [-1]}}), 'x: field "a": shape: -1 is'),
             (lambda: bags.Loader('x', weights=[1, 2]), 'weights: 2 for 1'),

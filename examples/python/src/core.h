@@ -103,6 +103,11 @@ void note_error(const char *format, ...);
  * exception. */
 PyObject *suggest(const char *name, PyObject *names);
 int number_converter(PyObject *object, void *out); /* for "O&": uint64_t */
+/* The numbers of a sequence, at most 4 for take_bytes. what: for a message; if it begins
+ * with "a ", one number is accepted in place of all. */
+bool take_numbers(double *out, int count, const char *what, PyObject *value);
+bool take_bytes(
+    unsigned char *out, int count, int most, const char *what, PyObject *value);
 PyObject *no_pickle(PyObject *self, PyObject *unused);
 
 /* ---- options ---- */

@@ -277,37 +277,14 @@ static PyObject *new_drawn(const Callback *callback, const bags_load_item *item,
     return out;
 }
 
-/* Nine numbers in whatever NumPy takes for an array. */
+/* Nine numbers, in whatever NumPy takes for an array. */
 static bool set_matrix(State *state, double *matrix, PyObject *value) {
-    PyObject *array =
-        PyObject_CallFunction(state->asarray, "Oss", value, "float64", "C");
-    Py_buffer view;
-    if (!array || PyObject_GetBuffer(array, &view, PyBUF_SIMPLE)) {
-        Py_XDECREF(array);
-        return false;
-    }
-    if (view.len == 9 * sizeof *matrix)
-        memcpy(matrix, view.buf, 9 * sizeof *matrix);
-    else
-        PyErr_SetString(PyExc_ValueError, "3 x 3 numbers are required");
-    PyBuffer_Release(&view);
-    Py_DECREF(array);
-    return !PyErr_Occurred();
-}
-
-static bool set_order(unsigned char *order, PyObject *value) {
-    Py_ssize_t count = PySequence_Size(value);
-    if (count >= 0 && count != 4)
-        PyErr_SetString(PyExc_ValueError, "4 numbers are required");
-    for (Py_ssize_t i = 0; i < 4 && !PyErr_Occurred(); i++) {
-        PyObject *part = PySequence_GetItem(value, i);
-        uint64_t number = 0;
-        if (part)
-            number_converter(part, &number);
-        Py_XDECREF(part);
-        order[i] = (unsigned char)(number < 4 ? number : 4); /* C refuses 4 */
-    }
-    return !PyErr_Occurred();
+    PyObject *array = PyObject_CallFunction(state->asarray, "Os", value, "float64");
+    PyObject *flat = array ? PyObject_CallMethod(array, "ravel", NULL) : NULL;
+    bool good = flat && take_numbers(matrix, 9, "3 x 3 numbers", flat);
+    Py_XDECREF(array);
+    Py_XDECREF(flat);
+    return good;
 }
 
 /* What a draw function returned, while it is taken. */
@@ -320,7 +297,7 @@ static int other_draw_option(void *user, const char *name, PyObject *value) {
     const Drawing *to = (const Drawing *)user;
     bool scale = strcmp(name, "mean") == 0 || strcmp(name, "std") == 0;
     if (strcmp(name, "order") == 0)
-        return set_order(to->draw->jitter.order, value) ? 1 : -1;
+        return take_bytes(to->draw->jitter.order, 4, 3, "4 numbers", value) ? 1 : -1;
     if (scale && !to->callback->is_float)
         PyErr_SetString(PyExc_ValueError, "needs the option dtype='float32'");
     else if (strcmp(name, "matrix") != 0)

@@ -158,52 +158,49 @@ static bool set_choice(int *out, const char *choices, PyObject *value) {
     return false;
 }
 
-static bool set_floats(float *out, PyObject *value) {
-    if (PySequence_Check(value) && PySequence_Size(value) % 2 != 1) {
-        PyErr_SetString(PyExc_ValueError, "a number, or 3 of them, are required");
-        return false;
-    }
-    for (Py_ssize_t i = 0; i < 3; i++) { /* a number, or one per channel */
+bool take_numbers(double *out, int count, const char *what, PyObject *value) {
+    bool list = PySequence_Check(value), one = *what == 'a';
+    Py_ssize_t size = list ? PySequence_Size(value) : 1;
+    if (size >= 0 && size != count && (size != 1 || !one))
+        PyErr_Format(PyExc_ValueError, "%s are required", what);
+    for (int i = 0; i < count && !PyErr_Occurred(); i++) {
         PyObject *part =
-            PyNumber_Check(value) && !PySequence_Check(value)
-                ? Py_NewRef(value)
-                : PySequence_GetItem(value, PySequence_Size(value) == 1 ? 0 : i);
-        out[i] = part ? (float)PyFloat_AsDouble(part) : 0;
+            list ? PySequence_GetItem(value, size == 1 ? 0 : i) : Py_NewRef(value);
+        out[i] = part ? PyFloat_AsDouble(part) : 0;
         Py_XDECREF(part);
-        if (PyErr_Occurred())
-            return false;
     }
-    return true;
+    return !PyErr_Occurred();
 }
 
-/* A number, or a pair. */
+/* For each channel. */
+static bool set_floats(float *out, PyObject *value) {
+    double numbers[3];
+    bool good = take_numbers(numbers, 3, "a number, or 3 of them,", value);
+    for (int i = 0; i < 3 && good; i++)
+        out[i] = (float)numbers[i];
+    return good;
+}
+
 static bool set_interval(bags_interval *out, PyObject *value) {
-    double numbers[2] = {0, 0};
-    if (!PySequence_Check(value) || PySequence_Size(value) != 2) {
-        PyErr_Clear();
-        PyErr_SetString(PyExc_ValueError, "a lowest and a highest number are required");
-    }
-    for (int i = 0; i < 2 && !PyErr_Occurred(); i++) {
-        PyObject *part = PySequence_GetItem(value, i);
-        numbers[i] = part ? PyFloat_AsDouble(part) : 0;
-        Py_XDECREF(part);
-    }
+    double numbers[2];
+    if (!take_numbers(numbers, 2, "the lowest and the highest number", value))
+        return false;
     out->low = numbers[0];
     out->high = numbers[1];
-    bool empty = out->low >= 0 && out->low <= 0 && out->high >= 0 && out->high <= 0;
-    if (empty && !PyErr_Occurred())
+    if (out->low >= 0 && out->low <= 0 && out->high >= 0 && out->high <= 0)
         PyErr_SetString(PyExc_ValueError, "0 to 0 is the default: leave it out");
     return !PyErr_Occurred();
 }
 
-static bool set_bytes(unsigned char *out, PyObject *value) {
-    float numbers[3] = {0, 0, 0};
-    bool good = set_floats(numbers, value);
-    for (int i = 0; i < 3 && good; i++) {
-        good = numbers[i] >= 0 && numbers[i] <= 255;
+bool take_bytes(
+    unsigned char *out, int count, int most, const char *what, PyObject *value) {
+    double numbers[4];
+    bool good = take_numbers(numbers, count, what, value);
+    for (int i = 0; i < count && good; i++) {
+        good = numbers[i] >= 0 && numbers[i] <= most;
         out[i] = good ? (unsigned char)numbers[i] : 0;
         if (!good)
-            PyErr_SetString(PyExc_ValueError, "0 to 255 are required");
+            PyErr_Format(PyExc_ValueError, "0 to %d are required", most);
     }
     return good;
 }
@@ -276,7 +273,8 @@ static bool set_option(
     case 'i':
         return set_interval((bags_interval *)out, value);
     case 'c':
-        return set_bytes((unsigned char *)out, value);
+        return take_bytes(
+            (unsigned char *)out, 3, 255, "a number, or 3 of them,", value);
     case 'x':
         *(double *)out = PyFloat_AsDouble(value);
         return !PyErr_Occurred();

@@ -40,55 +40,32 @@ static const Option checksum_report[] = {OPTION('U', bags_checksum_report, made)
 static const Option finalize_report[] = {OPTION('U', Report, renamed), {0}};
 static const Option none[] = {{0}};
 
-static bags_code run_recover(const char *path, const char *other,
-    const Options *options, Report *report, bags_error *err) {
-    (void)other;
-    return bags_recover(path, &options->recover, &report->recover, err);
-}
-
-static bags_code run_verify(const char *path, const char *other, const Options *options,
-    Report *report, bags_error *err) {
-    (void)other;
-    return bags_verify(path, &options->verify, &report->verify, err);
-}
-
-static bags_code run_checksum(const char *path, const char *other,
-    const Options *options, Report *report, bags_error *err) {
-    (void)other;
-    return bags_checksum(path, &options->checksum, &report->checksum, err);
-}
-
-static bags_code run_finalize(const char *path, const char *other,
-    const Options *options, Report *report, bags_error *err) {
-    (void)other;
-    (void)options;
-    return bags_finalize(path, NULL, &report->renamed, err);
-}
-
-static bags_code run_zip(const char *path, const char *other, const Options *options,
-    Report *report, bags_error *err) {
-    (void)options;
-    (void)report;
-    return bags_zip(path, other, NULL, err);
-}
-
-static bags_code run_index(const char *path, const char *other, const Options *options,
-    Report *report, bags_error *err) {
-    (void)options;
-    (void)report;
-    return bags_index_build(path, other, NULL, err);
-}
+enum { RECOVER, VERIFY, CHECKSUM, FINALIZE, ZIP, INDEX, TOOLS };
 
 static const struct Tool {
     const char *name;
-    bags_code (*run)(const char *path, const char *other, const Options *options,
-        Report *report, bags_error *err);
     const Option *options, *report;
-} tools[] = {{"recover", run_recover, recover_options, recover_report},
-    {"verify", run_verify, verify_options, none},
-    {"checksum", run_checksum, checksum_options, checksum_report},
-    {"finalize", run_finalize, none, finalize_report}, {"zip", run_zip, none, none},
-    {"index", run_index, none, none}};
+} tools[TOOLS] = {{"recover", recover_options, recover_report},
+    {"verify", verify_options, none}, {"checksum", checksum_options, checksum_report},
+    {"finalize", none, finalize_report}, {"zip", none, none}, {"index", none, none}};
+
+static bags_code call_tool(int tool, const char *path, const char *other,
+    const Options *options, Report *report, bags_error *err) {
+    switch (tool) {
+    case RECOVER:
+        return bags_recover(path, &options->recover, &report->recover, err);
+    case VERIFY:
+        return bags_verify(path, &options->verify, &report->verify, err);
+    case CHECKSUM:
+        return bags_checksum(path, &options->checksum, &report->checksum, err);
+    case FINALIZE:
+        return bags_finalize(path, NULL, &report->renamed, err);
+    case ZIP:
+        return bags_zip(path, other, NULL, err);
+    default:
+        return bags_index_build(path, other, NULL, err);
+    }
+}
 
 static void add_fault(void *user, const bags_fault *fault) {
     PyGILState_STATE gil = PyGILState_Ensure();
@@ -111,7 +88,7 @@ static PyObject *run_tool(PyObject *module, PyObject *args) {
     State *state = (State *)PyModule_GetState(module);
     const char *name, *path, *other;
     PyObject *named, *from, *faults, *out = NULL;
-    const struct Tool *tool = tools, *end = tools + sizeof tools / sizeof *tools;
+    int tool = 0;
     Options options;
     Report report;
     bags_error err;
@@ -119,16 +96,16 @@ static PyObject *run_tool(PyObject *module, PyObject *args) {
     if (!PyArg_ParseTuple(args, "syyOOO!", &name, &path, &other, &named, &from,
             &PyList_Type, &faults))
         return NULL;
-    while (tool < end && strcmp(tool->name, name) != 0)
+    while (tool < TOOLS && strcmp(tools[tool].name, name) != 0)
         tool++;
-    if (tool == end)
+    if (tool == TOOLS)
         return PyErr_SetString(PyExc_KeyError, name), NULL;
     memset(&options, 0, sizeof options);
     memset(&report, 0, sizeof report);
     PyObject *shown = PyUnicode_DecodeFSDefault(path), *storage = NULL;
-    bool good =
-        shown && set_options(tool->options, &options, named, shown, NULL, NULL, NULL);
-    if (good && tool->run == run_verify) {
+    bool good = shown && set_options(tools[tool].options, &options, named, shown, NULL,
+                             NULL, NULL);
+    if (good && tool == VERIFY) {
         options.verify.registry = state->registry;
         options.verify.each = add_fault;
         options.verify.user = faults;
@@ -136,13 +113,12 @@ static PyObject *run_tool(PyObject *module, PyObject *args) {
         good = storage != NULL;
     }
     if (good) {
-        WITHOUT_GIL(code = tool->run(path, other, &options, &report, &err));
-        if (code && tool->run == run_zip &&
-            strncmp(err.message, other, strlen(other)) == 0)
+        WITHOUT_GIL(code = call_tool(tool, path, other, &options, &report, &err));
+        if (code && tool == ZIP && strncmp(err.message, other, strlen(other)) == 0)
             SET(shown, PyUnicode_DecodeFSDefault(other));
         if (code && PyList_Size(faults) == 0)
             raise_error(state, &err, shown);
-        out = PyErr_Occurred() ? NULL : options_dict(tool->report, &report);
+        out = PyErr_Occurred() ? NULL : options_dict(tools[tool].report, &report);
     }
     Py_XDECREF(storage);
     Py_XDECREF(shown);
