@@ -159,7 +159,7 @@ def a_function_decodes_in_the_threads_of_the_loader():
         assigned = threading.Event()  # its threads begin before `loader` is that one
         loader = bags.Loader('x', fields={'y': {'decode': lambda b: assigned.wait() and use(b)}})
         assigned.set()
-        raises(RuntimeError, lambda: next(loader), says='x: a decode or draw function')
+        raises(RuntimeError, lambda: next(loader), says='x: a function of a Loader')
         loader.close()
     loader = bags.Loader('x', fields={'y': {'decode': lambda b: loader and None}})
     del loader
@@ -198,6 +198,63 @@ def a_program_may_end_in_the_middle():
                'class L(bags.Loader): pass\n'
                'loader = L("x", 2, fields={"n": {"decode": lambda b: time.sleep(.001) or len(b)}})\n'
                'next(loader)\n' + last)
+
+
+def _numbers(epochs=1, source='x', **options):
+    with bags.Loader(source, 8, fields='n', **{'seed': 1, 'threads': 2, **options}) as loader:
+        return [[int(n) for batch in loader for n in batch['n']] for _ in range(epochs)]
+
+
+def rows_are_a_part_of_the_dataset():
+    _write('x')
+    for rows, want in ((range(20, 50), range(20, 50)), ([7, 3, 3], [3, 3, 7]), (np.array([5], 'i8'), [5]),
+                       (range(90, 0, -30), [30, 60, 90]), (np.arange(100) % 9 == 0, range(0, 100, 9))):
+        (epoch, other) = _numbers(2, rows=rows)
+        assert sorted(epoch) == sorted(other) == list(want), rows
+        assert _numbers(rows=rows, shuffle=False) == [list(np.flatnonzero(rows) if len(rows) == 100 else rows)]
+    assert sorted(_numbers(take=9)[0]) == list(range(9)) and _numbers(rows=[5, 4, 3], take=2, shuffle=False) == [[5, 4]]
+    drawn = _numbers(2, rows=range(50), replacement=True)
+    assert all(len(e) == 50 and set(e) < set(range(50)) for e in drawn) and drawn[0] != drawn[1]
+    both = _numbers(source=['x', 'x'], rows=[range(10), None], shuffle=False)
+    assert both == [[*range(10), *range(100)]] and _numbers(source=['x'], rows=[[1]]) == [[1]]
+    parts = [_numbers(rows=range(10), rank=rank, ranks=2)[0] for rank in range(2)]
+    assert sorted(sum(parts, [])) == list(range(10))
+    loader, other = (bags.Loader('x', 4, rows=range(n, 20)) for n in (0, 1))
+    raises(ValueError, other.load_state_dict, loader.state_dict(), says='other datasets or options')
+    for rows, kind, says in (([-1], ValueError, 'rows: -1 is negative'), ([1.5], TypeError, 'rows: [1.5] (expected'),
+                             ('abc', TypeError, 'rows: '), ([[1]], TypeError, 'rows: '), (5, TypeError, 'rows: 5'),
+                             ([100], IndexError, '100'), (range(101), IndexError, ''), (range(-1, 5), ValueError, 'rows: -1')):
+        raises(kind, bags.Loader, 'x', rows=rows, says=says)
+    raises(ValueError, bags.Loader, ['x', 'x'], rows=[None], says='rows: 1 for 2 datasets')
+    assert _numbers(rows=[]) == _numbers(rows=range(5, 2)) == [[]]
+
+
+def a_function_orders_the_datapoints_of_an_epoch():
+    _write('x')
+    def order(epoch):
+        return (np.arange(60) * 7 + epoch) % 100
+    for threads in (1, 3):
+        assert _numbers(3, sampler=order, threads=threads) == [list(order(epoch)) for epoch in range(3)]
+    assert _numbers(source=['x', 'x'], sampler=lambda e: [0, 100, 199, 99]) == [[0, 0, 99, 99]]
+    parts = [_numbers(sampler=order, rank=rank, ranks=3)[0] for rank in range(3)]
+    assert sorted(sum(parts, [])) == sorted(order(0))
+    first, rest = (bags.Loader('x', 8, fields='n', sampler=order) for _ in range(2))
+    for _ in range(10):
+        next(first, None)
+    rest.load_state_dict(first.state_dict())
+    assert [int(n) for b in rest for n in b['n']] == list(order(1)[8:])
+    other = bags.Loader('x', 8, sampler=lambda epoch: np.arange(60))
+    raises(ValueError, other.load_state_dict, first.state_dict(), says='other datasets or options')
+    for sampler, kind, says in ((3, TypeError, 'sampler: 3 (expected a function'), (lambda e: None, TypeError, 'sampler: None'),
+                                (lambda e: [100], IndexError, 'index 100 out of range (length 100)'),
+                                (lambda e: [-1], ValueError, 'sampler: -1'), (lambda e: [], ValueError, ''),
+                                (lambda e: 1 / 0, ZeroDivisionError, '')):
+        raises(kind, bags.Loader, 'x', sampler=sampler, says=says)
+    loader = bags.Loader('x', 8, sampler=lambda epoch: range(8 + epoch))
+    error = raises(ValueError, lambda: [list(loader) for _ in range(2)], says='sampler: epoch 1 has 9 datapoints (epoch 0 has 8)')
+    assert error.__notes__ == ['sampler raised this']
+    raises(ValueError, bags.Loader, 'x', sampler=order, take=3)
+    raises(ValueError, bags.Loader, 'x', sampler=order, tokens=('n', 3), says='sampler and tokens')
 
 
 def warps_and_colours_are_drawn_from_ranges():
@@ -326,7 +383,7 @@ def errors_of_functions_name_the_datapoint():
     assigned = threading.Event()
     loader = bags.Loader('x', fields={'j': dict(width=4, height=4, draw=lambda d: assigned.wait() and next(loader))})
     assigned.set()
-    raises(RuntimeError, lambda: next(loader), says='x: a decode or draw function')
+    raises(RuntimeError, lambda: next(loader), says='x: a function of a Loader')
 
     def decode(blob):
         if blob[0] >= 13:

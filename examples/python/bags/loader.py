@@ -1,9 +1,11 @@
 """Batches by the threads of the C loader; what is counted and saved is here."""
+import array
 import atexit
 import math
 import os
 import threading
 import weakref
+import zlib
 from collections.abc import Iterable, Mapping
 
 import bags
@@ -19,10 +21,61 @@ def _close_loaders():  # whose threads may call Python
         loader.close()
 
 
+def _indices(name, values):
+    """Numbers of datapoints as an array of uint64."""
+    import numpy as np  # which takes long, for those who need none
+    indices = np.asarray(values)
+    if indices.dtype == bool:
+        indices = np.flatnonzero(indices)
+    if indices.ndim != 1 or indices.size and indices.dtype.kind not in 'iu':
+        raise TypeError(f'{name}: {values!r} (expected integers, a range or bools)')
+    if indices.size and indices.min() < 0:
+        raise ValueError(f'{name}: {indices.min()} is negative')
+    return indices.astype(np.uint64)
+
+
+def _selection(rows):
+    """(is it a range, its bytes), as C takes it."""
+    if isinstance(rows, range) and rows.step == 1 and rows.start >= 0:
+        return True, array.array('Q', [rows.start, max(rows.start, rows.stop)]).tobytes()
+    return False, _indices('rows', rows).tobytes()
+
+
+class _Picks:
+    """What C asks a sampler for: positions of epochs, of which the last two are kept."""
+
+    def __init__(self, sampler, lengths):
+        if not callable(sampler):
+            raise TypeError(f'sampler: {sampler!r} (expected a function of an epoch)')
+        self.sampler, self.lengths, self.epochs, self.length = sampler, lengths, {}, None
+        first = self.epoch(0)
+        self.length, self.hash = len(first), zlib.crc32(first.tobytes())
+
+    def epoch(self, number):
+        import numpy as np
+        picks = self.epochs.get(number)  # another thread may replace them
+        if picks is None:
+            indices, ends = _indices('sampler', self.sampler(number)), np.cumsum(self.lengths)
+            if self.length is not None and len(indices) != self.length:
+                raise ValueError(f'sampler: epoch {number} has {len(indices)} datapoints '
+                                 f'(epoch 0 has {self.length})')
+            if indices.size and indices.max() >= ends[-1]:
+                raise IndexError(f'sampler: index {indices.max()} out of range (length {ends[-1]})')
+            dataset = np.searchsorted(ends, indices, 'right')
+            starts = (ends - self.lengths).astype(np.uint64)
+            picks = np.stack([dataset.astype(np.uint64), indices - starts[dataset]], 1)
+            self.epochs = {**dict(list(self.epochs.items())[-1:]), number: picks}
+        return picks
+
+    def __call__(self, epoch, start, count):
+        return self.epoch(epoch)[start:start + count]
+
+
 class Loader(_core.Loader):
     """Loader(source, batch=32, *, fields=None, seed=0, shuffle=True, chunk=0, window=0,
-    weights=None, tokens=None, drop_last=False, rank=0, ranks=0, threads=0, ahead=0,
-    skip_damaged=False, prefetch=False, random_window=False, window_start=0)
+    weights=None, rows=None, take=0, replacement=False, sampler=None, tokens=None,
+    drop_last=False, rank=0, ranks=0, threads=0, ahead=0, skip_damaged=False,
+    prefetch=False, random_window=False, window_start=0)
 
     Shuffled batches of a dataset, by threads of C. One iteration is one epoch, the next
     one the next; len() is the number of batches. A batch is a dict: numbers and arrays
@@ -42,14 +95,21 @@ class Loader(_core.Loader):
     must return the same each time: draw takes its random numbers from drawn.random. What
     they raise is raised, with the datapoint in a note. skip_damaged leaves out, and counts,
     what is damaged or does not fit the options. chunk, window: shuffle chunks of
-    neighbours, for disks and servers. tokens: (field, S) loads windows of S + 1 tokens of
+    neighbours, for disks and servers.
+
+    rows: only these datapoints: indices, a range or a bool array (of several datasets, a
+    list of them, or None). take: the first N of them. replacement: draw any of them each
+    time. weights: of several datasets, their shares. sampler: a function of an epoch that
+    returns its indices (counted through all datasets), as many in each, the same each time.
+    tokens: (field, S) loads windows of S + 1 tokens of
     its documents, arrays (N, S + 1); or a dict with field, length, and others of
     bags_tokens_options: stride, bos, eos, dtype, places, parallel (names of fields),
     or pack=True: rows of entire documents, lists of arrays, and `cu_seqlens`; then
     len() is unknown, and long_documents 'split' or 'drop'.
     """
 
-    def __init__(self, source, batch=32, *, fields=None, weights=None, tokens=None, **options):
+    def __init__(self, source, batch=32, *, fields=None, weights=None, rows=None, sampler=None,
+                 tokens=None, **options):
         sources = source if isinstance(source, (list, tuple)) else [source]
         for one in sources:
             if not isinstance(one, (str, bytes, os.PathLike, _core.DatasetReader)):
@@ -77,12 +137,20 @@ class Loader(_core.Loader):
             tokens = {**tokens, 'parallel': list(tokens['parallel'])}
         if weights is not None:
             try:
-                weights = [float(weight) for weight in weights]
+                options['weights'] = array.array('d', weights).tobytes()
             except (TypeError, ValueError):
                 raise TypeError(f'weights: {weights!r} (expected a number for each dataset)') from None
-            if len(weights) != len(readers):
-                raise ValueError(f'weights: {len(weights)} for {len(readers)} datasets')
-        super().__init__(readers, fields and list(fields.items()), weights, tokens and dict(tokens),
+        if rows is not None:
+            rows = list(rows) if isinstance(source, (list, tuple)) else [rows]
+            if len(rows) != len(readers):
+                raise ValueError(f'rows: {len(rows)} for {len(readers)} datasets')
+            options['rows'] = [part if part is None else _selection(part) for part in rows]
+        if sampler is not None:
+            if tokens:
+                raise ValueError('sampler and tokens are mutually exclusive')
+            picks = _Picks(sampler, [len(reader) for reader in readers])
+            options['sampler'] = picks, picks.length, picks.hash
+        super().__init__(readers, fields and list(fields.items()), tokens and dict(tokens),
                          {'batch': batch, **options})
         self.epoch = self.batch = self.skipped = 0
         self._path, self._packed = readers[0].path, bool(tokens and tokens.get('pack'))

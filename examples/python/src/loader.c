@@ -11,6 +11,7 @@ typedef struct Loader {
     PyObject *sources; /* tuple: they stay open */
     PyObject *fields;  /* list of names and dicts, which nobody else has; or None */
     PyObject *options; /* dict of the tokens; or None */
+    PyObject *sampler; /* a function, or NULL */
     bags_tokens *tokens;
     Callback *callbacks;
     unsigned process;
@@ -53,7 +54,8 @@ static const Option loader_options[] = {LOADER('u', batch), ORDER('U', seed),
     ORDER('U', chunk), ORDER('U', window), LOADER('b', drop_last), LOADER('u', rank),
     LOADER('u', ranks), LOADER('u', threads), LOADER('u', ahead),
     LOADER('b', skip_damaged), LOADER('b', prefetch), LOADER('b', random_window),
-    LOADER('U', window_start), {0}};
+    LOADER('U', window_start), ORDER('U', take), ORDER('b', replacement),
+    OTHER(weights), OTHER(rows), OTHER(sampler), {0}};
 
 static bags_code call_decode(void *user, const bags_load_item *item,
     bags_buffer *scratch, bags_value *value, bags_error *err);
@@ -453,16 +455,90 @@ static int loader_open(Loader *loader, PyObject *list, bags_loader_options *opti
     return loader->loader ? 0 : -1;
 }
 
-/* _core.Loader(readers, fields, weights, tokens, options): a list of readers, what
- * set_fields takes, a float for each reader, and dicts; None for three of them. */
-static int loader_init(PyObject *self, PyObject *args, PyObject *kwargs) {
-    static char *words[] = {"readers", "fields", "weights", "tokens", "options", NULL};
-    Loader *loader = (Loader *)self;
-    PyObject *list, *fields, *weights, *tokens, *named;
+/* The sampler, in threads of C: pairs of 64-bit numbers, of dataset and index. */
+static bags_code call_sampler(void *user, uint64_t epoch, uint64_t start, size_t count,
+    bags_pick *picks, bags_error *err) {
+    Loader *loader = (Loader *)user;
+    bags_code code = BAGS_OK;
+    PyGILState_STATE gil = PyGILState_Ensure();
+    calling = loader;
+    PyObject *out = PyObject_CallFunction(loader->sampler, "KKn", epoch, start, count);
+    Py_buffer view;
+    if (!out || PyObject_GetBuffer(out, &view, PyBUF_SIMPLE)) {
+        code = keep_raised(loader, "sampler", err);
+    } else {
+        if ((size_t)view.len == count * sizeof *picks)
+            memcpy(picks, view.buf, count * sizeof *picks);
+        else
+            code = bags_fail(err, BAGS_ERROR_ARGUMENT, "the sampler returned %zu bytes",
+                (size_t)view.len);
+        PyBuffer_Release(&view);
+    }
+    Py_XDECREF(out);
+    calling = NULL;
+    PyGILState_Release(gil);
+    return code;
+}
+
+/* Options of a loader of `count` datasets, while they are set. */
+typedef struct LoaderSetting {
+    Loader *loader;
     bags_loader_options options;
-    memset(&options, 0, sizeof options);
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOOO!", words, &PyList_Type,
-            &list, &fields, &weights, &tokens, &PyDict_Type, &named))
+    bags_selection *selections;
+    Py_ssize_t count;
+} LoaderSetting;
+
+/* As bags/loader.py prepares them, which keeps the bytes. */
+static int other_loader_option(void *user, const char *name, PyObject *value) {
+    LoaderSetting *set = (LoaderSetting *)user;
+    bags_loader_options *options = &set->options;
+    const char *data;
+    Py_ssize_t size;
+    int ranges;
+    if (strcmp(name, "weights") == 0) {
+        if (!PyArg_Parse(value, "y#", &data, &size))
+            return -1;
+        if (size == set->count * (Py_ssize_t)sizeof(double))
+            options->order.weights = (const double *)(const void *)data;
+        else
+            PyErr_Format(PyExc_ValueError, "%zd for %zd datasets",
+                size / (Py_ssize_t)sizeof(double), set->count);
+    } else if (strcmp(name, "rows") == 0) {
+        for (Py_ssize_t i = 0; i < set->count && !PyErr_Occurred(); i++) {
+            PyObject *part = PyList_GetItem(value, i);
+            bags_selection *to = &set->selections[i];
+            if (!part || part == Py_None ||
+                !PyArg_ParseTuple(part, "py#", &ranges, &data, &size))
+                continue;
+            to->kind = ranges ? BAGS_SELECTION_RANGES : BAGS_SELECTION_INDICES;
+            to->numbers = (const uint64_t *)(const void *)data;
+            to->count = (size_t)size / (ranges ? 16 : 8);
+        }
+        options->order.selections = set->selections;
+    } else if (strcmp(name, "sampler") == 0) {
+        unsigned long long length, hash;
+        if (!PyArg_ParseTuple(value, "OKK", &set->loader->sampler, &length, &hash))
+            return -1;
+        Py_INCREF(set->loader->sampler);
+        options->sampler = call_sampler;
+        options->sampler_user = set->loader;
+        options->sampler_length = length;
+        options->sampler_hash = hash;
+    } else {
+        return 0;
+    }
+    return PyErr_Occurred() ? -1 : 1;
+}
+
+/* _core.Loader(readers, fields, tokens, options): a list of readers, what set_fields takes,
+ * and dicts; None for two of them. */
+static int loader_init(PyObject *self, PyObject *args, PyObject *kwargs) {
+    static char *words[] = {"readers", "fields", "tokens", "options", NULL};
+    Loader *loader = (Loader *)self;
+    PyObject *list, *fields, *tokens, *named;
+    LoaderSetting set = {0};
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOO!", words, &PyList_Type, &list,
+            &fields, &tokens, &PyDict_Type, &named))
         return -1;
     if (loader->state || PyList_Size(list) == 0) {
         PyErr_SetString(loader->state ? PyExc_TypeError : PyExc_ValueError,
@@ -480,18 +556,19 @@ static int loader_init(PyObject *self, PyObject *args, PyObject *kwargs) {
         return -1;
     if (!loader->lock)
         return PyErr_NoMemory(), -1;
-    set_options(loader_options, &options, named, loader->path, NULL, NULL, NULL);
-    if (!PyErr_Occurred() && options.batch == 0)
-        PyErr_Format(PyExc_ValueError, "%S: batch: 0 (minimum 1)", loader->path);
-    double *shares = (double *)PyMem_Calloc((size_t)PyList_Size(list), sizeof *shares);
-    if (!shares && !PyErr_Occurred())
+    set.loader = loader;
+    set.count = PyList_Size(list);
+    set.selections =
+        (bags_selection *)PyMem_Calloc((size_t)set.count, sizeof *set.selections);
+    if (!set.selections)
         PyErr_NoMemory();
-    for (Py_ssize_t i = 0;
-         !PyErr_Occurred() && weights != Py_None && i < PyList_Size(list); i++)
-        shares[i] = PyFloat_AsDouble(PyList_GetItem(weights, i));
-    options.order.weights = weights == Py_None ? NULL : shares;
-    int code = PyErr_Occurred() ? -1 : loader_open(loader, list, &options);
-    PyMem_Free(shares);
+    else
+        set_options(loader_options, &set.options, named, loader->path, NULL,
+            other_loader_option, &set);
+    if (!PyErr_Occurred() && set.options.batch == 0)
+        PyErr_Format(PyExc_ValueError, "%S: batch: 0 (minimum 1)", loader->path);
+    int code = PyErr_Occurred() ? -1 : loader_open(loader, list, &set.options);
+    PyMem_Free(set.selections);
     return code;
 }
 
@@ -565,8 +642,8 @@ static PyObject *batch_dict(Loader *loader, const bags_batch *batch) {
  * missing. */
 static bool loader_ready(Loader *loader) {
     if (calling == loader)
-        PyErr_Format(PyExc_RuntimeError,
-            "%S: a decode or draw function cannot use its own Loader", loader->path);
+        PyErr_Format(PyExc_RuntimeError, "%S: a function of a Loader cannot use it",
+            loader->path);
     else if (!loader->loader)
         closed_error((PyObject *)loader);
     else if (loader->process != this_process())
@@ -705,6 +782,7 @@ static int loader_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(loader->fields);
     Py_VISIT(loader->options);
+    Py_VISIT(loader->sampler);
     Py_VISIT(loader->raised);
     return 0;
 }
@@ -719,6 +797,7 @@ static int loader_clear(PyObject *self) {
     if (!loader->loader) {
         Py_CLEAR(loader->fields);
         Py_CLEAR(loader->options);
+        Py_CLEAR(loader->sampler);
     }
     return 0;
 }
