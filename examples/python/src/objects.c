@@ -206,18 +206,18 @@ bool take_bytes(
 }
 
 static bool set_dtype(bags_dtype *dtype, PyObject *value) {
-    PyObject *text =
-        PyUnicode_Check(value)
-            ? Py_NewRef(value)
-            : PyObject_GetAttrString(value, PyType_Check(value) ? "__name__" : "name");
+    /* Of NumPy "float32", of PyTorch "torch.float32" */
+    PyObject *text = PyType_Check(value) ? PyObject_GetAttrString(value, "__name__")
+                                         : PyObject_Str(value);
     Py_ssize_t size;
-    if (!text && PyErr_ExceptionMatches(PyExc_AttributeError))
-        PyErr_Format(PyExc_TypeError, "%R is not a dtype, such as 'float32'", value);
     const char *word = text ? PyUnicode_AsUTF8AndSize(text, &size) : NULL;
-    *dtype = word ? bags_dtype_parse(word, (size_t)size, NULL) : BAGS_DTYPE_NONE;
+    const char *dot = word ? strrchr(word, '.') : NULL;
+    const char *name = dot ? dot + 1 : word;
+    *dtype = word ? bags_dtype_parse(name, strlen(name), NULL) : BAGS_DTYPE_NONE;
     Py_XDECREF(text);
     if (word && !*dtype)
-        PyErr_Format(PyExc_ValueError, "%R is not supported", value);
+        PyErr_Format(PyUnicode_Check(value) ? PyExc_ValueError : PyExc_TypeError,
+            "%R is not a dtype, such as 'float32'", value);
     return *dtype != BAGS_DTYPE_NONE && !PyErr_Occurred();
 }
 

@@ -422,9 +422,11 @@ static int array_value(State *state, bags_value *value, Held *held, PyObject *ob
     if (PyUnicode_Check(object) || PyBytes_Check(object) || PyByteArray_Check(object) ||
         !(PyObject_CheckBuffer(object) || PyObject_HasAttrString(object, "__array__") ||
             PyObject_HasAttrString(object, "__array_interface__"))) {
-        PyErr_Format(PyExc_TypeError,
-            "an array is required, not %R; numpy.asarray makes one",
-            (PyObject *)Py_TYPE(object));
+        PyErr_Format(PyExc_TypeError, "an array is required, not %R; %s",
+            (PyObject *)Py_TYPE(object),
+            PyBytes_Check(object)
+                ? "if its encoder is None, bytes are stored as they are"
+                : "numpy.asarray makes one");
         return -1;
     }
     held->buffer = (Py_buffer *)PyMem_Calloc(1, sizeof *held->buffer);
@@ -512,9 +514,12 @@ int refuse_type(const Field *field, const char *codec) {
     for (size_t i = 0; i < CODECS; i++)
         known |= strlen(codec_names[i]) == name &&
                  strncmp(codec_names[i], field->type, name) == 0;
-    PyObject *advice = !names  ? NULL
-                       : known ? PyUnicode_FromString("those that were passed lack it")
-                               : suggest(field->type, names);
+    bool dtype = bags_dtype_parse(field->type, name, NULL) != BAGS_DTYPE_NONE;
+    PyObject *advice =
+        !names  ? NULL
+        : known ? PyUnicode_FromString("those that were passed lack it")
+        : dtype ? PyUnicode_FromFormat("did you mean array(%s)?", field->type)
+                : suggest(field->type, names);
     if (advice)
         PyErr_Format(
             PyExc_KeyError, "no %s for type \"%S\"; %U", codec, field->text, advice);
