@@ -8,7 +8,7 @@
  *     reader.c   DatasetReader
  *     writer.c   DatasetWriter
  *     column.c   Column: a field as one buffer
- *     arrow.c    buffers as structs of Arrow and DLPack
+ *     arrow.c    buffers as structs of Arrow
  *     loader.c   Loader
  *     far.c      bags._far, with mp4 and http, whose libraries take long to load
  *     storage.c  archives, servers, file systems of Python
@@ -284,6 +284,8 @@ struct Arena {
 };
 /* Add the value of an object. Returns -1 with an exception. */
 int arena_add(State *state, Arena *arena, const Field *field, PyObject *object);
+/* Of no field: an int, a str, bytes or an array. */
+int arena_any(State *state, Arena *arena, PyObject *object);
 void arena_reset(Arena *arena);
 void arena_free(Arena *arena);
 
@@ -295,10 +297,9 @@ int refuse_type(const Field *field, const char *codec);
 
 /* ---- from other files ---- */
 
-/* msgpack, or a tree: bytes of an object, and the object of a blob. */
+/* msgpack, or a tree: bytes of an object, and the object of a msgpack_object. */
 PyObject *pack(State *state, PyObject *object, bool tree);
-PyObject *unpack(
-    State *state, const Field *field, bags_view blob, bags_buffer *scratch);
+PyObject *unpack(State *state, const void *object, bool tree);
 
 /* The source of a DatasetReader that is open, which the caller releases. */
 Source *reader_source_of(State *state, PyObject *reader);
@@ -308,7 +309,5 @@ PyObject *open_storage(
     State *state, const char *path, PyObject *object, const bags_io **io);
 const bags_io *storage_io(PyObject *storage);
 PyObject *open_index(Source *source, const char *path, size_t field, const bags_io *io);
-/* The dtype of a buffer's format, in the syntax of struct. */
-bags_dtype buffer_dtype(const Py_buffer *buffer);
 
 #endif

@@ -158,13 +158,8 @@ static bool set_fields(
 /* What a function returned, as a value in `scratch`. */
 static int returned_value(
     State *state, PyObject *object, bags_buffer *scratch, bags_value *value) {
-    Field any = {0};
     Arena arena = {0};
-    any.how = PyIndex_Check(object) && !PyObject_CheckBuffer(object) ? HOW_INT
-              : PyUnicode_Check(object)                              ? HOW_UTF8
-              : PyBytes_Check(object) || PyByteArray_Check(object)   ? HOW_BYTES
-                                                                     : HOW_ARRAY;
-    int code = arena_add(state, &arena, &any, object);
+    int code = arena_any(state, &arena, object);
     bags_value *from = arena.values;
     size_t shape = code ? 0 : from->dims * sizeof *from->shape;
     if (!code && bags_buffer_reserve(scratch, shape + from->size + 64, NULL)) {
@@ -180,8 +175,6 @@ static int returned_value(
             memcpy(scratch->data + at, from->shape, shape);
         value->data = scratch->data;
         value->shape = (const uint64_t *)(const void *)(scratch->data + at);
-        if (value->kind == BAGS_KIND_BLOB)
-            value->kind = BAGS_KIND_BYTES;
     }
     arena_reset(&arena);
     arena_free(&arena);

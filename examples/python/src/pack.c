@@ -148,8 +148,6 @@ PyObject *pack(State *state, PyObject *object, bool tree) {
     return out;
 }
 
-static PyObject *unpack_object(State *state, const msgpack_object *object, bool tree);
-
 static PyObject *unpack_array(State *state, const msgpack_object *object) {
     bags_buffer scratch = {0};
     bags_value value;
@@ -165,8 +163,8 @@ static PyObject *unpack_map(State *state, const msgpack_object *object, bool tre
     PyObject *out = PyDict_New();
     for (uint32_t i = 0; out && i < object->via.map.size; i++) {
         const msgpack_object_kv *pair = &object->via.map.ptr[i];
-        PyObject *key = unpack_object(state, &pair->key, tree);
-        PyObject *value = key ? unpack_object(state, &pair->val, tree) : NULL;
+        PyObject *key = unpack(state, &pair->key, tree);
+        PyObject *value = key ? unpack(state, &pair->val, tree) : NULL;
         if (!value || PyDict_SetItem(out, key, value))
             Py_CLEAR(out);
         Py_XDECREF(key);
@@ -175,7 +173,8 @@ static PyObject *unpack_map(State *state, const msgpack_object *object, bool tre
     return out;
 }
 
-static PyObject *unpack_object(State *state, const msgpack_object *object, bool tree) {
+PyObject *unpack(State *state, const void *from, bool tree) {
+    const msgpack_object *object = (const msgpack_object *)from;
     PyObject *out = NULL, *module;
     switch (object->type) {
     case MSGPACK_OBJECT_NIL:
@@ -202,7 +201,7 @@ static PyObject *unpack_object(State *state, const msgpack_object *object, bool 
             return unpack_array(state, object);
         out = PyList_New((Py_ssize_t)object->via.array.size);
         for (uint32_t i = 0; out && i < object->via.array.size; i++) {
-            PyObject *item = unpack_object(state, &object->via.array.ptr[i], tree);
+            PyObject *item = unpack(state, &object->via.array.ptr[i], tree);
             if (!item || PyList_SetItem(out, (Py_ssize_t)i, item))
                 Py_CLEAR(out);
         }
@@ -220,32 +219,18 @@ static PyObject *unpack_object(State *state, const msgpack_object *object, bool 
     return NULL;
 }
 
-PyObject *unpack(
-    State *state, const Field *field, bags_view blob, bags_buffer *scratch) {
-    const msgpack_object *object;
-    bags_error err, in;
-    if (bags_msgpack_read(blob, scratch, &object, &in)) {
-        bags_fail(&err, in.code, "field \"%s\": %.900s", field->name_utf8, in.message);
-        return raise_error(state, &err, NULL);
-    }
-    return unpack_object(state, object, field->how == HOW_TREE);
-}
-
 #else
 
-static PyObject *lacks(void) {
+/* The registry has no codec for them, either. */
+PyObject *pack(State *state, PyObject *object, bool tree) {
+    (void)state, (void)object, (void)tree;
     PyErr_SetString(
         PyExc_TypeError, "this build has no msgpack: msgpack-c was missing");
     return NULL;
 }
 
-PyObject *pack(State *state, PyObject *object, bool tree) {
-    return (void)state, (void)object, (void)tree, lacks();
-}
-
-PyObject *unpack(
-    State *state, const Field *field, bags_view blob, bags_buffer *scratch) {
-    return (void)state, (void)field, (void)blob, (void)scratch, lacks();
+PyObject *unpack(State *state, const void *object, bool tree) {
+    return pack(state, (PyObject *)(uintptr_t)object, tree);
 }
 
 #endif

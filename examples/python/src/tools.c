@@ -156,21 +156,14 @@ PyObject *open_index(
 /* A key: an int, a float, a str or bytes. None: no bound. */
 static bool index_key(
     State *state, Arena *arena, PyObject *object, double *real, bags_value *key) {
-    Field field = {0};
     if (PyFloat_Check(object)) {
         *real = PyFloat_AsDouble(object);
         *key = bags_array(BAGS_DTYPE_FLOAT64, 0, NULL, real);
         return true;
     }
-    field.how = PyUnicode_Check(object) ? HOW_UTF8
-                : PyIndex_Check(object) ? HOW_INT
-                                        : HOW_BYTES;
-    size_t at = arena->count;
-    if (arena_add(state, arena, &field, object))
+    if (arena_any(state, arena, object))
         return false;
-    *key = arena->values[at];
-    if (key->kind == BAGS_KIND_BLOB)
-        key->kind = BAGS_KIND_BYTES;
+    *key = arena->values[arena->count - 1];
     return true;
 }
 

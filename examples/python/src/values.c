@@ -391,7 +391,8 @@ static PyObject *field_call(const Field *field, PyObject *value) {
 
 /* ---- objects to values ---- */
 
-bags_dtype buffer_dtype(const Py_buffer *buffer) {
+/* Of a format in the syntax of struct. */
+static bags_dtype buffer_dtype(const Py_buffer *buffer) {
     static const bags_dtype sizes[3][9] = {
         {0, BAGS_DTYPE_INT8, BAGS_DTYPE_INT16, 0, BAGS_DTYPE_INT32, 0, 0, 0,
             BAGS_DTYPE_INT64},
@@ -622,6 +623,20 @@ int arena_add(State *state, Arena *arena, const Field *field, PyObject *object) 
     return one_value(state, &arena->values[arena->count++], held, field, object);
 }
 
+int arena_any(State *state, Arena *arena, PyObject *object) {
+    Field any = {0};
+    any.how = PyUnicode_Check(object)                                  ? HOW_UTF8
+              : PyBytes_Check(object) || PyByteArray_Check(object)     ? HOW_BYTES
+              : PyIndex_Check(object) && !PyObject_CheckBuffer(object) ? HOW_INT
+                                                                       : HOW_ARRAY;
+    if (arena_add(state, arena, &any, object))
+        return -1;
+    bags_value *value = &arena->values[arena->count - 1];
+    if (value->kind == BAGS_KIND_BLOB)
+        value->kind = BAGS_KIND_BYTES;
+    return 0;
+}
+
 void arena_reset(Arena *arena) {
     while (arena->count > 0) {
         Held *held = &arena->held[--arena->count];
@@ -652,6 +667,7 @@ static PyObject *decode_value(State *state, const Field *field, bags_view blob,
                                               &row->scratch, &value, &err));
     if (code)
         return raise_error(state, &err, NULL);
+    How how = field->how == HOW_COMPRESSED ? field->inside : field->how;
     uintptr_t at = (uintptr_t)value.data, start = (uintptr_t)blob.data;
     bool inside = at >= start && at - start <= blob.size;
     switch (value.kind) {
@@ -667,6 +683,10 @@ static PyObject *decode_value(State *state, const Field *field, bags_view blob,
     case BAGS_KIND_BYTES:
         return PyBytes_FromStringAndSize(
             (const char *)value.data, (Py_ssize_t)value.size);
+    case BAGS_KIND_OBJECT:
+        if (how == HOW_MSGPACK || how == HOW_TREE)
+            return unpack(state, value.object, how == HOW_TREE);
+        break;
     default:
         break;
     }
@@ -675,25 +695,6 @@ static PyObject *decode_value(State *state, const Field *field, bags_view blob,
         "decoder",
         field->name_utf8, field->text);
     return NULL;
-}
-
-/* What is packed inside of a frame. */
-static PyObject *unpack_compressed(
-    State *state, const Field *field, bags_view blob, bags_buffer *scratch) {
-    Field plain = *field;
-    bags_buffer memory = {0};
-    bags_value content;
-    bags_error err;
-    PyObject *out = NULL;
-    plain.how = field->inside;
-    if (bags_decode(state->registry, "zstd(bytes)", blob, &memory, &content, &err)) {
-        raise_error(state, &err, NULL);
-    } else {
-        bags_view packed = {(const unsigned char *)content.data, content.size};
-        out = unpack(state, &plain, packed, scratch);
-    }
-    bags_buffer_free(&memory);
-    return out;
 }
 
 PyObject *decode(State *state, const Field *field, bags_view blob, PyObject *owner,
@@ -722,9 +723,6 @@ PyObject *decode(State *state, const Field *field, bags_view blob, PyObject *own
             break;
         value = bags_array(field->dtype, field->dims, field->shape, blob.data);
         return new_array(state, owner, &value, borrowed, false);
-    case HOW_MSGPACK:
-    case HOW_TREE:
-        return unpack(state, field, blob, &row->scratch);
     case HOW_CALL:
         bytes = new_bytes(blob);
         out = bytes ? field_call(field, bytes) : NULL;
@@ -734,10 +732,9 @@ PyObject *decode(State *state, const Field *field, bags_view blob, PyObject *own
         refuse_type(field, "decoder");
         locate_error(owner ? ((Source *)owner)->path : NULL, field->name_utf8, NULL);
         return NULL;
+    case HOW_MSGPACK:
+    case HOW_TREE:
     case HOW_COMPRESSED:
-        if (field->inside == HOW_MSGPACK || field->inside == HOW_TREE)
-            return unpack_compressed(state, field, blob, &row->scratch);
-        break;
     case HOW_VALUE:
         break;
     }
