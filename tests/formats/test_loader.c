@@ -1148,8 +1148,11 @@ static bags_code draw_quarter(void *user, const bags_load_item *item,
     const bags_image *image, bags_load_draw *draw, bags_error *err) {
     const drawing *d = (const drawing *)user;
     static const double quarter[9] = {0, 1, 0, 1, 0, 0, 0, 0, 1};
-    if (item->pick.index == d->refused)
-        return bags_fail(err, BAGS_ERROR_VALUE, "not this one");
+    if (item->pick.index == d->refused) {
+        bags_fail(err, BAGS_ERROR_VALUE, "not this one");
+        err->system = 7;
+        return BAGS_ERROR_VALUE;
+    }
     if (image->width != 10 || image->height != 12)
         return bags_fail(
             err, BAGS_ERROR_ARGUMENT, "%d x %d", (int)image->width, (int)image->height);
@@ -1204,6 +1207,7 @@ static void a_callback_chooses_the_matrix_the_colours_and_the_norm(void **state)
     loader = open_loader(reader, &options);
     assert_fails(BAGS_ERROR_VALUE, bags_loader_next(loader, &b, &said));
     assert_says("x: field \"image\": datapoint 13: not this one");
+    assert_int_equal(said.system, 7);
     bags_loader_close(loader);
     options.skip_damaged = true;
     loader = open_loader(reader, &options);
