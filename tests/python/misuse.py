@@ -230,8 +230,8 @@ def every_wrong_use_says_what_is_wrong_where_and_what_to_do():
             (TypeError, lambda: reader.items(0), 'items() takes exactly 2 arguments'),
             (ValueError, lambda: reader.index('n').find('a'), 'x: field "n": a key of this field is a number'),
             # Types and codecs
-            (KeyError, lambda: bags.DatasetReader('x', {})[0], 'x: field "a": no decoder for type array(float32,1000); those that were passed'),
-            (KeyError, lambda: bags.DatasetWriter('z1', {'n': 'utf-8'}).append({'n': ''}), 'no encoder for type utf-8; did you mean utf8?'),
+            (KeyError, lambda: bags.DatasetReader('x', {})[0], 'x: field "a": no decoder for type "array(float32,1000)"; those that were passed'),
+            (KeyError, lambda: bags.DatasetWriter('z1', {'n': 'utf-8'}).append({'n': ''}), 'no encoder for type "utf-8"; did you mean utf8?'),
             (TypeError, lambda: bags.DatasetReader('x', 3), 'decoders: 3 (expected a dict of types and functions)'),
             (TypeError, lambda: bags.DatasetReader('x', {'int': 3}), 'x: field "n": 3 is not a decoder (expected a function, or None)'),
             (TypeError, lambda: bags.DatasetReader('x', bags.encoders), 'x: field "a": <bags encoder of array> is not a decoder'),
