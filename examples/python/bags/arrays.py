@@ -1,14 +1,12 @@
 """A field of all datapoints as one array, for NumPy, DLPack and Arrow."""
-import contextlib
-
 from . import _core
 
 
 class Column(_core.Column):
     """A field of all datapoints, read-only: np.asarray(column) is (N, *shape), without a
     copy if the dataset is not sharded; numbers are uint or int64. Texts, bytes and
-    sequences have only Arrow's form. It stays valid after close. DLPack receives a copy,
-    unless the consumer and NumPy (2.1) have its version 1.0, which knows read-only arrays."""
+    sequences have only Arrow's form. It stays valid after close. DLPack before 1.0
+    receives a copy."""
 
     def __array__(self, dtype=None, copy=None):
         import numpy as np  # which takes long, for those who need none
@@ -22,15 +20,13 @@ class Column(_core.Column):
         return 1, 0
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
-        import numpy as np
-        array = np.asarray(memoryview(self))
-        if max_version and max_version[0] >= 1 and not copy:
-            with contextlib.suppress(TypeError):  # NumPy before 2.1
-                return array.__dlpack__(max_version=max_version)
-        if copy is False:
+        versioned = max_version is not None and max_version[0] >= 1
+        if copy is False and not versioned:
             raise BufferError('a column is read-only, which DLPack states from version 1.0 on: '
                               'allow a copy')
-        return array.copy().__dlpack__()
+        import numpy as np
+        copies = bool(copy) or not versioned
+        return _core.dlpack(np.array(memoryview(self)) if copies else self, versioned, copies)
 
     def __arrow_c_array__(self, requested_schema=None):
         schema, array = _trees(self)

@@ -8,7 +8,7 @@
  *     reader.c   DatasetReader
  *     writer.c   DatasetWriter
  *     column.c   Column: a field as one buffer
- *     arrow.c    buffers as structs of Arrow
+ *     arrow.c    buffers as structs of Arrow and DLPack
  *     loader.c   Loader
  *     far.c      bags._far, with mp4 and http, whose libraries take long to load
  *     storage.c  archives, servers, file systems of Python
@@ -309,5 +309,7 @@ PyObject *open_storage(
     State *state, const char *path, PyObject *object, const bags_io **io);
 const bags_io *storage_io(PyObject *storage);
 PyObject *open_index(Source *source, const char *path, size_t field, const bags_io *io);
+/* The dtype of a buffer's format, in the syntax of struct. */
+bags_dtype buffer_dtype(const Py_buffer *buffer);
 
 #endif

@@ -392,7 +392,7 @@ static PyObject *field_call(const Field *field, PyObject *value) {
 /* ---- objects to values ---- */
 
 /* Of a format in the syntax of struct. */
-static bags_dtype buffer_dtype(const Py_buffer *buffer) {
+bags_dtype buffer_dtype(const Py_buffer *buffer) {
     static const bags_dtype sizes[3][9] = {
         {0, BAGS_DTYPE_INT8, BAGS_DTYPE_INT16, 0, BAGS_DTYPE_INT32, 0, 0, 0,
             BAGS_DTYPE_INT64},
