@@ -4199,13 +4199,13 @@ BAGI_NOINLINE static bool bagi_refs_parse_any(bags_view blob, const bags_type *t
 /* A number in a form that is written for indices below 2^32; NULL if it has another. */
 static BAGI_HOT const unsigned char *bagi_refs_uint(
     const unsigned char *at, uint64_t *number) {
-    if (at[0] < 0x80) {
-        *number = at[0];
-        return at + 1;
-    }
     if (at[0] == 0xCD) {
         *number = (unsigned)at[1] << 8 | at[2];
         return at + 3;
+    }
+    if (at[0] < 0x80) {
+        *number = at[0];
+        return at + 1;
     }
     if (at[0] == 0xCE) {
         *number = (uint32_t)at[1] << 24 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 8 |
@@ -4216,28 +4216,28 @@ static BAGI_HOT const unsigned char *bagi_refs_uint(
     return at[0] == 0xCC ? at + 2 : NULL;
 }
 
-/* bagi_refs_parse_any for most rows: at most 15 fields, which are numbers in these
- * forms, [] or [first, count].
- * Returns false for others. The first byte is loaded even if the blob is empty. */
+/* bagi_refs_parse_any for most rows, in which all numbers have these forms. Returns false
+ * for others. The first bytes are loaded even if the blob is empty. */
 BAGI_NOINLINE static bool bagi_refs_parse_usual(
     bags_view blob, const bags_type *types, size_t count, bags_ref *refs) {
     const unsigned char *at = blob.data, *stop = at + blob.size;
-    const bags_type *last = types + count;
-    if (count > 15 || *at++ != (0x90 | count))
+    if (count < 16 ? at[0] != (0x90 | count)
+                   : at[0] != 0xDC || ((size_t)at[1] << 8 | at[2]) != count)
         return false;
-    for (; types < last; types++, refs++) {
+    at += count < 16 ? 1 : 3;
+    for (; count > 0; types++, refs++, count--) {
         refs->count = 1;
         if (at >= stop)
             return false;
-        if (types->sequence && *at++ != 0x92) {
+        if (!types->sequence) {
+            at = bagi_refs_uint(at, &refs->first);
+        } else if (*at == 0x92) {
+            at = bagi_refs_uint(at + 1, &refs->first);
+            at = at && at <= stop ? bagi_refs_uint(at, &refs->count) : NULL;
+        } else {
             refs->first = refs->count = 0;
-            if (at[-1] != 0x90)
-                return false;
-            continue;
+            at = *at == 0x90 ? at + 1 : NULL;
         }
-        at = bagi_refs_uint(at, &refs->first);
-        if (types->sequence && at)
-            at = at <= stop ? bagi_refs_uint(at, &refs->count) : NULL;
         if (!at)
             return false;
     }
@@ -9802,8 +9802,8 @@ static bagi_bag_options bagi_reader_bag_options(const bags_reader *reader) {
 }
 
 /* Open a Bag and publish it, unless another thread does that first. */
-BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
-    const bagi_shard *of, size_t field, const bag_reader **out, bags_error *err) {
+BAGI_NOINLINE static const bag_reader *bagi_reader_first_bag(
+    const bags_reader *from, const bagi_shard *of, size_t field, bags_error *err) {
     bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
     bagi_shard *part = (bagi_shard *)(uintptr_t)of;
     bag_reader *bag = NULL;
@@ -9833,17 +9833,17 @@ BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
             BAGI_STORE(&part->bags[field], (void *)bag);
     }
     bagi_unlock(&reader->mutex);
-    *out = bag;
-    return code;
+    return bag;
 }
 
-/* The Bag of a field (spec.count: of refs) in a shard, opened if need be. */
-static BAGI_HOT bags_code bagi_reader_bag(const bags_reader *reader,
-    const bagi_shard *part, size_t field, const bag_reader **out, bags_error *err) {
+/* The Bag of a field (spec.count: of refs) in a shard, opened if need be. NULL: see
+ * err->code. By value, so that a caller keeps it in a register. */
+static BAGI_HOT const bag_reader *bagi_reader_bag(
+    const bags_reader *reader, const bagi_shard *part, size_t field, bags_error *err) {
     void **bags = (void **)BAGI_LOAD(&part->bags);
     void *bag = bags ? (void *)BAGI_LOAD(&bags[field]) : NULL;
-    *out = (const bag_reader *)bag;
-    return bag ? BAGS_OK : bagi_reader_first_bag(reader, part, field, out, err);
+    return bag ? (const bag_reader *)bag
+               : bagi_reader_first_bag(reader, part, field, err);
 }
 
 /* The field of a selection; NULL: all fields, whole. */
@@ -10427,13 +10427,12 @@ BAGS_API void bags_row_free(bags_row *row) {
 
 /* ---- refs of datapoints ---- */
 
-/* The shard of a datapoint, which the row keeps; the count of shards if the index is
- * out of range. */
-BAGI_NOINLINE static size_t bagi_reader_search_shard(
+/* The shard of a datapoint, which the row keeps; NULL if the index is out of range. */
+BAGI_NOINLINE static const bagi_shard *bagi_reader_search_shard(
     const bags_reader *reader, uint64_t index, bags_row *row) {
     size_t low = 0, high = reader->count;
     if (index >= reader->length)
-        return high;
+        return NULL;
     while (high - low > 1) {
         size_t middle = low + (high - low) / 2;
         if (reader->shards[middle].start <= index)
@@ -10442,17 +10441,22 @@ BAGI_NOINLINE static size_t bagi_reader_search_shard(
             high = middle;
     }
     row->shard = low;
-    return low;
+    return &reader->parts[low];
 }
 
-/* The same; most often it is the one that the row was used for last. */
-static BAGI_HOT size_t bagi_reader_find_shard(
-    const bags_reader *reader, uint64_t index, bags_row *row) {
-    const bags_shard *shards = reader->shards;
-    if (row->shard < reader->count &&
-        index - shards[row->shard].start < shards[row->shard].length)
-        return (size_t)row->shard;
-    return bagi_reader_search_shard(reader, index, row);
+/* The same, and the datapoint's index there; most often it is the one that the row was
+ * used for last. */
+static BAGI_HOT const bagi_shard *bagi_reader_find_shard(
+    const bags_reader *reader, uint64_t index, bags_row *row, uint64_t *local) {
+    if (row->shard < reader->count) {
+        const bags_shard *shard = &reader->shards[row->shard];
+        *local = index - shard->start;
+        if (*local < shard->length)
+            return &reader->parts[row->shard];
+    }
+    const bagi_shard *part = bagi_reader_search_shard(reader, index, row);
+    *local = part ? index - reader->shards[row->shard].start : 0;
+    return part;
 }
 
 BAGI_COLD static bags_code bagi_fail_datapoint(
@@ -10480,24 +10484,22 @@ BAGI_COLD static bags_code bagi_fail_row(const char *path, const bagi_spec *spec
     return bagi_fail_refs(path, spec, index, field, fault, err);
 }
 
-static bool bagi_ref_fits(const bags_ref *ref, uint64_t length) {
-    return (ref->count <= length && ref->first <= length - ref->count) ||
-           ref->count == 0;
+static bool bagi_ref_fits(bags_ref ref, uint64_t length) {
+    return (ref.count <= length && ref.first <= length - ref.count) || ref.count == 0;
 }
 
 /* What is wrong with a ref that does not fit. */
 BAGI_COLD static bags_code bagi_fail_ref(const char *path, const bagi_spec *spec,
-    uint64_t index, size_t field, const bags_ref *ref, uint64_t length,
-    bags_error *err) {
+    uint64_t index, size_t field, bags_ref ref, uint64_t length, bags_error *err) {
     char what[128];
     if (spec->types[field].sequence)
         (void)snprintf(what, sizeof what,
             "blobs [%" PRIu64 ", %" PRIu64 "] (first, count) out of range "
             "(length %" PRIu64 ")",
-            ref->first, ref->count, length);
+            ref.first, ref.count, length);
     else
         (void)snprintf(what, sizeof what,
-            "blob index %" PRIu64 " out of range (length %" PRIu64 ")", ref->first,
+            "blob index %" PRIu64 " out of range (length %" PRIu64 ")", ref.first,
             length);
     return bagi_fail_refs(path, spec, index, field, what, err);
 }
@@ -10507,7 +10509,7 @@ static bags_ref *bagi_row_refs(const bags_row *row) {
     return (bags_ref *)(void *)row->refs.data;
 }
 
-static BAGI_HOT bags_code bagi_row_reserve_refs(
+static bags_code bagi_row_reserve_refs(
     const bags_reader *reader, bags_row *row, bags_error *err) {
     return bagi_reserve(&row->refs, (reader->spec.count + 1) * sizeof(bags_ref), err);
 }
@@ -10533,8 +10535,7 @@ static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader,
 /* Most often blob i of a plain field belongs to datapoint i: request the table's entry,
  * or the blob, before the refs have been read, which say so. Elsewhere this is useless,
  * and harmless: wherever an invalid table leads, a request does not fault. */
-static BAGI_HOT void bagi_touch(void *const *slot, uint64_t local, bool is_blob) {
-    const bag_reader *bag = (const bag_reader *)BAGI_LOAD(slot);
+static BAGI_HOT void bagi_touch(const bag_reader *bag, uint64_t local, bool is_blob) {
     if (!bag || local >= bag->touch_length)
         return;
     const unsigned char *entry = bag->mapped.table + 8 * local;
@@ -10547,39 +10548,39 @@ static BAGI_HOT void bagi_touch(void *const *slot, uint64_t local, bool is_blob)
     }
 }
 
-/* Read and parse the refs of one datapoint, whose selections (NULL: all fields) are
- * read next, into bagi_row_refs. *out is its shard. */
-static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader, uint64_t index,
-    const bags_select *selects, size_t count, bags_row *row, const bagi_shard **out,
-    bags_error *err) {
-    const bag_reader *bag = NULL;
+/* Read the refs of datapoint `local` of a shard into bagi_row_refs if nothing must be
+ * opened, read or reserved for that. Returns false otherwise, and if they are invalid:
+ * bagi_row_load_refs finds out why. */
+static BAGI_HOT bool bagi_row_find_refs(
+    const bags_reader *reader, void *const *bags, uint64_t local, const bags_row *row) {
+    size_t count = reader->spec.count;
+    const bag_reader *bag = (const bag_reader *)BAGI_LOAD(&bags[count]);
+    bags_view blob;
+    return bag && row->refs.capacity > count * sizeof(bags_ref) &&
+           bagi_mapped_get(&bag->mapped, local, &blob) &&
+           bagi_refs_parse_usual(blob, reader->spec.types, count, bagi_row_refs(row));
+}
+
+BAGI_NOINLINE static bags_code bagi_row_load_refs(const bags_reader *reader,
+    const bagi_shard *part, uint64_t local, bags_row *row, bags_error *err) {
     bags_view blob = {NULL, 0};
-    const bagi_spec *spec = &reader->spec;
-    bagi_row_begin(reader, row);
-    size_t shard = bagi_reader_find_shard(reader, index, row);
-    if (BAGI_UNLIKELY(shard == reader->count))
-        return bagi_fail_datapoint(reader, index, err);
-    const bagi_shard *part = *out = &reader->parts[shard];
-    uint64_t local = index - reader->shards[shard].start;
-    void *const *bags = (void **)BAGI_LOAD(&part->bags);
-    for (size_t i = 0; i < count; i++) {
-        size_t field = bagi_select_field(selects, i);
-        if (BAGI_UNLIKELY(field >= spec->count))
-            return bagi_fail_field_index(reader, field, err);
-        if (bags)
-            bagi_touch(&bags[field], local, true);
-    }
+    uint64_t index = local + reader->shards[part - reader->parts].start;
     bags_code code = bagi_row_reserve_refs(reader, row, err);
-    if (code)
-        return code;
-    if (BAGI_UNLIKELY(part->bag_options.split))
-        return bagi_refs_of(reader, part, index, blob, bagi_row_refs(row), err);
-    code = bagi_reader_bag(reader, part, spec->count, &bag, err);
-    if (!code)
-        code = bag_reader_get(bag, local, &row->scratch, &blob, err);
-    if (code || bagi_refs_parse(blob, spec->types, spec->count, bagi_row_refs(row)))
-        return code;
-    return bagi_fail_row(reader->shown, spec, index, blob, err);
+    if (!code && !part->bag_options.split) {
+        const bag_reader *bag = bagi_reader_bag(reader, part, reader->spec.count, err);
+        code = bag ? bag_reader_get(bag, local, &row->scratch, &blob, err) : err->code;
+    }
+    return code ? code
+                : bagi_refs_of(reader, part, index, blob, bagi_row_refs(row), err);
+}
+
+/* The same, in whatever way. */
+static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader,
+    const bagi_shard *part, uint64_t local, bags_row *row, bags_error *err) {
+    void *const *bags = (void **)BAGI_LOAD(&part->bags);
+    return bags && bagi_row_find_refs(reader, bags, local, row)
+               ? BAGS_OK
+               : bagi_row_load_refs(reader, part, local, row, err);
 }
 
 #define BAGI_REFS_STEP 4096 /* consecutive datapoints whose refs are read at once */
@@ -10593,19 +10594,17 @@ static bags_code bagi_row_fetch_refs(const bags_reader *reader, const uint64_t *
     bags_code code = advise ? BAGS_OK : bagi_row_reserve(row, count, err);
     for (size_t i = 0, run = 1; i < count && !code; i += run) {
         uint64_t index = indices ? indices[i] : start + i;
-        const bag_reader *bag = NULL;
-        size_t shard = bagi_reader_find_shard(reader, index, row);
-        if (shard == reader->count)
+        uint64_t local = 0;
+        const bagi_shard *part = bagi_reader_find_shard(reader, index, row, &local);
+        if (!part)
             return bagi_fail_datapoint(reader, index, err);
-        const bagi_shard *part = &reader->parts[shard];
-        uint64_t local = index - reader->shards[shard].start;
         if (!indices) /* the rest of the shard */
-            run = (size_t)BAGI_MIN(count - i, reader->shards[shard].length - local);
+            run =
+                (size_t)BAGI_MIN(count - i, reader->shards[row->shard].length - local);
         if (part->bag_options.split)
             continue;
-        code = bagi_reader_bag(reader, part, reader->spec.count, &bag, err);
-        if (!code)
-            code = bagi_fetch_add(&fetch, bag, local, run, i, err);
+        const bag_reader *bag = bagi_reader_bag(reader, part, reader->spec.count, err);
+        code = bag ? bagi_fetch_add(&fetch, bag, local, run, i, err) : err->code;
     }
     return code ? code : bagi_fetch_run_all(&fetch, bagi_row_items(row), err);
 }
@@ -10632,47 +10631,45 @@ BAGI_COLD static bags_code bagi_fail_select(
         reader->spec.fields[select.field].name);
 }
 
-/* Apply a selection (NULL: all) to a datapoint's ref. */
-static BAGI_HOT bags_code bagi_select_apply(const bags_reader *reader,
-    const bags_select *select, const bags_ref *ref, bagi_steps *steps,
-    bags_error *err) {
-    steps->first = ref->first;
-    steps->count = ref->count;
-    steps->step = 1;
+/* Apply a selection (NULL: all) to a datapoint's ref. Returns false if it is invalid. */
+static BAGI_HOT bool bagi_select_apply(
+    const bags_reader *reader, const bags_select *select, bagi_steps *steps) {
     if (!select)
-        return BAGS_OK;
-    if (!select->slice) {
-        if (BAGI_UNLIKELY(select->start | select->stop | select->step))
-            return bagi_fail_select(reader, *select, err);
-        return BAGS_OK;
-    }
+        return true;
+    if (!select->slice)
+        return !(select->start | select->stop | select->step);
     if (BAGI_UNLIKELY(select->start > select->stop ||
                       !reader->spec.types[select->field].sequence))
-        return bagi_fail_select(reader, *select, err);
-    uint64_t stop = select->stop < ref->count ? select->stop : ref->count;
-    uint64_t start = select->start < stop ? select->start : stop;
+        return false;
+    uint64_t stop = BAGI_MIN(select->stop, steps->count);
+    uint64_t start = BAGI_MIN(select->start, stop);
     steps->first += start;
     steps->count = stop - start;
     if (select->step > 1 && steps->count) {
         steps->step = select->step;
         steps->count = (steps->count - 1) / select->step + 1;
     }
-    return BAGS_OK;
+    return true;
 }
 
 /* Find what a selection (NULL: all) of a field, which exists, takes of a datapoint, and
  * the Bag that contains it. */
-static BAGI_HOT bags_code bagi_select_find(const bags_reader *reader,
-    const bagi_shard *part, uint64_t index, size_t field, const bags_select *select,
-    const bags_ref *refs, const bag_reader **bag, bagi_steps *steps, bags_error *err) {
-    const bags_ref *ref = &refs[field];
-    bags_code code = bagi_select_apply(reader, select, ref, steps, err);
-    if (!code)
-        code = bagi_reader_bag(reader, part, field, bag, err);
-    if (!code && BAGI_UNLIKELY(!bagi_ref_fits(ref, (*bag)->length)))
-        code = bagi_fail_ref(
+static bags_code bagi_select_find(const bags_reader *reader, const bagi_shard *part,
+    uint64_t index, size_t field, const bags_select *select, const bags_ref *refs,
+    const bag_reader **bag, bagi_steps *steps, bags_error *err) {
+    bags_ref ref = refs[field];
+    steps->first = ref.first;
+    steps->count = ref.count;
+    steps->step = 1;
+    if (!bagi_select_apply(reader, select, steps))
+        return bagi_fail_select(reader, *select, err);
+    *bag = bagi_reader_bag(reader, part, field, err);
+    if (!*bag)
+        return err->code;
+    if (!bagi_ref_fits(ref, (*bag)->length))
+        return bagi_fail_ref(
             reader->shown, &reader->spec, index, field, ref, (*bag)->length, err);
-    return code;
+    return BAGS_OK;
 }
 
 /* Add the blobs of a selection to a fetch. */
@@ -10687,116 +10684,174 @@ static bags_code bagi_fetch_add_steps(bagi_fetch *fetch, const bag_reader *bag,
     return code;
 }
 
-/* Plan to read the blobs of a selection that are not mapped: *spans of them. A mapped
- * one that needs more than two loads is read now. */
-BAGI_NOINLINE static bags_code bagi_row_plan(bags_row *row, size_t *spans,
-    const bag_reader *bag, bagi_steps steps, size_t place, bags_error *err) {
-    bagi_fetch fetch = {&row->spans, *spans, &row->data, 0, false};
-    if (bag->mapped_length && steps.count == 1)
-        return bag_reader_get(
-            bag, steps.first, &row->data, bagi_row_items(row) + place, err);
-    bags_code code = bagi_fetch_add_steps(&fetch, bag, &steps, place, err);
-    *spans = fetch.count;
-    return code;
-}
+/* ---- reading datapoints ----
+ *
+ * Most often all that is needed is mapped and open, and the row is large enough. Then
+ * bagi_row_find and bagi_row_find_blob have it without a call, a failure or a span.
+ * They return false otherwise, and if anything is invalid; then bagi_row_load and
+ * bagi_row_load_blob read it, or find out what is wrong.
+ */
 
-/* ---- reading datapoints ---- */
-
-/* The items of a row have moved, or are read now: set the slots' pointers. */
-BAGI_NOINLINE static bags_code bagi_row_place(
-    bags_row *row, size_t count, size_t spans, bags_error *err) {
-    bagi_fetch fetch = {&row->spans, spans, &row->data, 0, false};
-    bags_view *items = bagi_row_items(row);
+static BAGI_HOT bool bagi_row_find(const bags_reader *reader, uint64_t index,
+    const bags_select *selects, size_t count, bags_row *row) {
+    uint64_t local = 0;
+    const bagi_shard *part = bagi_reader_find_shard(reader, index, row, &local);
+    void *const *bags = part ? (void **)BAGI_LOAD(&part->bags) : NULL;
+    if (BAGI_UNLIKELY(!bags || row->slots.capacity < count * sizeof(struct bagi_slot)))
+        return false;
     for (size_t i = 0; i < count; i++) {
-        bagi_row_slots(row)[i].items = items;
-        items += bagi_row_slots(row)[i].length;
+        size_t field = bagi_select_field(selects, i);
+        if (BAGI_UNLIKELY(field >= reader->spec.count))
+            return false;
+        const bag_reader *bag = (const bag_reader *)BAGI_LOAD(&bags[field]);
+        if (BAGI_UNLIKELY(!bag))
+            return false;
+        bagi_touch(bag, local, true);
     }
-    return spans ? bagi_fetch_run_all(&fetch, bagi_row_items(row), err) : BAGS_OK;
-}
-
-BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
-    const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
-    BAGI_BEGIN(reader && row, err);
-    size_t total = 0, spans = 0;
-    if (!selects)
-        count = reader->spec.count;
-    const bagi_shard *part = NULL;
-    bags_code code = bagi_row_read_refs(reader, index, selects, count, row, &part, err);
-    if (!code)
-        code = bagi_reserve(&row->slots, count * sizeof(struct bagi_slot), err);
-    if (code)
-        return code;
-    /* Mapped blobs are found at once. Those that are read, and all slots if the items
-     * moved while they were collected, are set at the end, by bagi_row_place. */
-    size_t space = row->items.capacity / sizeof(bags_view); /* more than `total` */
-    bool moved = false;
-    const bags_ref *refs = bagi_row_refs(row);
-    if (BAGI_UNLIKELY(reader->env.io.expect != NULL))
-        bagi_reader_expect(reader, (size_t)row->shard, selects, count);
-    for (size_t i = 0; i < count; i++) {
-        struct bagi_slot *slot = &bagi_row_slots(row)[i];
+    if (BAGI_UNLIKELY(!bagi_row_find_refs(reader, bags, local, row)))
+        return false;
+    struct bagi_slot *slot = bagi_row_slots(row);
+    bags_view *items = bagi_row_items(row);
+    size_t space = row->items.capacity / sizeof *items;
+    for (size_t i = 0; i < count; i++, slot++) {
         const bags_select *select = selects ? &selects[i] : NULL;
-        const bag_reader *bag = NULL;
-        bagi_steps steps = {0, 0, 1};
-        slot->field = bagi_select_field(selects, i);
-        code = bagi_select_find(
-            reader, part, index, slot->field, select, refs, &bag, &steps, err);
-        if (!code && BAGI_UNLIKELY(steps.count >= space - total)) {
-            code = bagi_row_reserve(row, total + steps.count, err);
-            space = row->items.capacity / sizeof(bags_view);
-            moved = true;
-        }
-        if (code)
-            return code;
-        bags_view *items = bagi_row_items(row) + total;
+        size_t field = select ? select->field : i;
+        const bag_reader *bag = (const bag_reader *)BAGI_LOAD(&bags[field]);
+        bags_ref ref = bagi_row_refs(row)[field];
+        bagi_steps steps = {ref.first, ref.count, 1};
+        if (BAGI_UNLIKELY(!bagi_ref_fits(ref, bag->length)) ||
+            !bagi_select_apply(reader, select, &steps))
+            return false;
+        slot->field = field;
         slot->length = (size_t)steps.count;
         slot->items = items;
-        total += slot->length;
-        if (BAGI_UNLIKELY(bag->mapped.length == 0)) {
-            code = bagi_row_plan(row, &spans, bag, steps, total - slot->length, err);
-            if (code)
-                return code;
+        if (steps.count == 0)
             continue;
-        }
+        if (BAGI_UNLIKELY(steps.count > space || bag->mapped.length == 0))
+            return false;
+        space -= slot->length;
         for (uint64_t at = steps.first; steps.count > 0; steps.count--) {
-            if (BAGI_UNLIKELY(!bagi_mapped_blob(&bag->mapped, at, items))) {
-                code = bag_reader_get(bag, at, &row->data, items, err);
-                if (code)
-                    return code; /* what is wrong with its entries */
-            }
+            if (BAGI_UNLIKELY(!bagi_mapped_blob(&bag->mapped, at, items)))
+                return false;
             at += steps.step;
             items++;
         }
     }
-    if (BAGI_UNLIKELY(spans > 0 || moved))
-        code = bagi_row_place(row, count, spans, err);
+    row->index = index;
+    row->length = count;
+    return true;
+}
+
+BAGI_NOINLINE static bags_code bagi_row_load(const bags_reader *reader, uint64_t index,
+    const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
+    BAGI_BEGIN(reader && row, err);
+    bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
+    uint64_t local = 0;
+    size_t total = 0;
+    const bagi_shard *part = bagi_reader_find_shard(reader, index, row, &local);
+    if (!part)
+        return bagi_fail_datapoint(reader, index, err);
+    for (size_t i = 0; i < count; i++)
+        if (bagi_select_field(selects, i) >= reader->spec.count)
+            return bagi_fail_field_index(reader, selects[i].field, err);
+    bags_code code = bagi_row_read_refs(reader, part, local, row, err);
+    if (!code)
+        code = bagi_reserve(&row->slots, count * sizeof(struct bagi_slot), err);
+    if (!code && reader->env.io.expect)
+        bagi_reader_expect(reader, (size_t)row->shard, selects, count);
+    struct bagi_slot *slots = bagi_row_slots(row);
+    for (size_t i = 0; i < count && !code; i++) {
+        const bag_reader *bag = NULL;
+        bagi_steps steps = {0, 0, 1};
+        slots[i].field = bagi_select_field(selects, i);
+        code = bagi_select_find(reader, part, index, slots[i].field,
+            selects ? &selects[i] : NULL, bagi_row_refs(row), &bag, &steps, err);
+        if (!code)
+            code = bagi_row_reserve(row, total + steps.count, err);
+        if (!code)
+            code = bagi_fetch_add_steps(&fetch, bag, &steps, total, err);
+        slots[i].length = (size_t)steps.count;
+        total += slots[i].length;
+    }
+    bags_view *items = bagi_row_items(row); /* they do not move any more */
+    if (!code)
+        code = bagi_fetch_run_all(&fetch, items, err);
     if (code)
         return code;
+    for (size_t i = 0; i < count; i++) {
+        slots[i].items = items;
+        items += slots[i].length;
+    }
     row->index = index;
     row->length = count;
     return BAGS_OK;
 }
 
-BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t index,
-    size_t field, uint64_t item, bags_row *row, bags_view *out, bags_error *err) {
+BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
+    const bags_select *selects, size_t count, bags_row *row, bags_error *err) {
+    if (BAGI_UNLIKELY(!reader || !row))
+        return bagi_row_load(reader, index, selects, count, row, err);
+    bagi_row_begin(reader, row);
+    if (!selects)
+        count = reader->spec.count;
+    return bagi_row_find(reader, index, selects, count, row)
+               ? BAGS_OK
+               : bagi_row_load(reader, index, selects, count, row, err);
+}
+
+static BAGI_HOT bool bagi_row_find_blob(const bags_reader *reader, uint64_t index,
+    size_t field, uint64_t item, bags_row *row, bags_view *out) {
+    uint64_t local = 0;
+    const bagi_shard *part = bagi_reader_find_shard(reader, index, row, &local);
+    void *const *bags = part ? (void **)BAGI_LOAD(&part->bags) : NULL;
+    if (BAGI_UNLIKELY(!bags || field >= reader->spec.count))
+        return false;
+    const bag_reader *bag = (const bag_reader *)BAGI_LOAD(&bags[field]);
+    if (BAGI_UNLIKELY(!bag))
+        return false;
+    bagi_touch(bag, local, true);
+    if (BAGI_UNLIKELY(!bagi_row_find_refs(reader, bags, local, row)))
+        return false;
+    bags_ref ref = bagi_row_refs(row)[field];
+    return bagi_ref_fits(ref, bag->length) && item < ref.count &&
+           bagi_mapped_get(&bag->mapped, ref.first + item, out);
+}
+
+BAGI_NOINLINE static bags_code bagi_row_load_blob(const bags_reader *reader,
+    uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
+    bags_error *err) {
     BAGI_BEGIN(reader && row && out, err);
     const bag_reader *bag = NULL;
     bagi_steps steps = {0, 0, 1};
-    const bagi_shard *part = NULL;
-    bags_select whole = {field, false, 0, 0, 0};
-    bags_code code = bagi_row_read_refs(reader, index, &whole, 1, row, &part, err);
+    uint64_t local = 0;
+    out->data = NULL;
+    out->size = 0;
+    const bagi_shard *part = bagi_reader_find_shard(reader, index, row, &local);
+    if (!part)
+        return bagi_fail_datapoint(reader, index, err);
+    if (field >= reader->spec.count)
+        return bagi_fail_field_index(reader, field, err);
+    bags_code code = bagi_row_read_refs(reader, part, local, row, err);
     if (!code)
         code = bagi_select_find(
             reader, part, index, field, NULL, bagi_row_refs(row), &bag, &steps, err);
-    if (!code && BAGI_UNLIKELY(item >= steps.count))
-        code = bagi_prefix(err, bagi_fail_index("item", item, steps.count, err),
+    if (code)
+        return code;
+    if (item >= steps.count)
+        return bagi_prefix(err, bagi_fail_index("item", item, steps.count, err),
             "%s: field \"%.200s\": datapoint %" PRIu64 ": ", reader->shown,
             reader->spec.fields[field].name, index);
-    if (!code)
-        return bag_reader_get(bag, steps.first + item, &row->data, out, err);
-    out->data = NULL;
-    out->size = 0;
-    return code;
+    return bag_reader_get(bag, steps.first + item, &row->data, out, err);
+}
+
+BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t index,
+    size_t field, uint64_t item, bags_row *row, bags_view *out, bags_error *err) {
+    if (BAGI_UNLIKELY(!reader || !row || !out))
+        return bagi_row_load_blob(reader, index, field, item, row, out, err);
+    bagi_row_begin(reader, row);
+    return bagi_row_find_blob(reader, index, field, item, row, out)
+               ? BAGS_OK
+               : bagi_row_load_blob(reader, index, field, item, row, out, err);
 }
 
 /* One after the other, every entry of a table and every blob would be waited for:
@@ -10811,16 +10866,16 @@ BAGS_API void bags_reader_touch(const bags_reader *reader, const uint64_t *indic
     for (int blobs = 0; blobs < 2; blobs++) {
         bags_row row = BAGI_ZERO;
         for (size_t i = 0; i < count; i++) {
-            size_t shard = bagi_reader_find_shard(reader, indices[i], &row);
-            if (shard == reader->count)
-                continue;
-            uint64_t local = indices[i] - reader->shards[shard].start;
-            void *const *bags = (void **)BAGI_LOAD(&reader->parts[shard].bags);
+            uint64_t local = 0;
+            const bagi_shard *part =
+                bagi_reader_find_shard(reader, indices[i], &row, &local);
+            void *const *bags = part ? (void **)BAGI_LOAD(&part->bags) : NULL;
             for (size_t k = 0; bags && k <= select_count; k++) {
                 size_t field =
                     k < select_count ? bagi_select_field(selects, k) : fields;
                 if (field <= fields)
-                    bagi_touch(&bags[field], local, blobs);
+                    bagi_touch(
+                        (const bag_reader *)BAGI_LOAD(&bags[field]), local, blobs);
             }
         }
     }
@@ -10829,8 +10884,12 @@ BAGS_API void bags_reader_touch(const bags_reader *reader, const uint64_t *indic
 BAGS_API bags_code bags_reader_refs(const bags_reader *reader, uint64_t index,
     bags_row *row, bags_ref *refs, bags_error *err) {
     BAGI_BEGIN(reader && row && refs, err);
-    const bagi_shard *part = NULL;
-    bags_code code = bagi_row_read_refs(reader, index, NULL, 0, row, &part, err);
+    uint64_t local = 0;
+    bagi_row_begin(reader, row);
+    const bagi_shard *part = bagi_reader_find_shard(reader, index, row, &local);
+    if (!part)
+        return bagi_fail_datapoint(reader, index, err);
+    bags_code code = bagi_row_read_refs(reader, part, local, row, err);
     for (size_t i = 0; i < reader->spec.count && !code; i++) {
         const bag_reader *bag = NULL;
         bagi_steps steps = {0, 0, 1};
@@ -10865,15 +10924,17 @@ static bags_code bagi_check_plain(
 static bags_code bagi_plan_many(const bags_reader *reader, const uint64_t *indices,
     uint64_t start, size_t count, const bags_select *selects, size_t select_count,
     bags_row *row, bagi_fetch *fetch, bags_error *err) {
-    size_t last = SIZE_MAX, step = indices ? count : BAGI_REFS_STEP;
+    const bagi_shard *last = NULL;
+    uint64_t local = 0;
+    size_t step = indices ? count : BAGI_REFS_STEP;
     /* The files of every shard that is used are looked up before the first is opened:
      * hooks for files that are far away do that at the same time. */
     for (size_t i = 0; reader->env.io.expect && i < count; i++) {
-        size_t shard =
-            bagi_reader_find_shard(reader, indices ? indices[i] : start + i, row);
-        if (shard != last && shard < reader->count)
-            bagi_reader_expect(reader, shard, selects, select_count);
-        last = shard;
+        uint64_t index = indices ? indices[i] : start + i;
+        const bagi_shard *part = bagi_reader_find_shard(reader, index, row, &local);
+        if (part && part != last)
+            bagi_reader_expect(reader, (size_t)row->shard, selects, select_count);
+        last = part;
     }
     bags_code code = BAGS_OK;
     for (size_t k = 0; k < select_count && count; k++)
@@ -10893,8 +10954,7 @@ static bags_code bagi_plan_many(const bags_reader *reader, const uint64_t *indic
             if (code)
                 return code;
         }
-        const bagi_shard *part =
-            &reader->parts[bagi_reader_find_shard(reader, index, row)];
+        const bagi_shard *part = bagi_reader_find_shard(reader, index, row, &local);
         code = bagi_refs_of(reader, part, index, bagi_row_items(row)[at], refs, err);
         for (size_t k = 0; k < select_count && !code; k++) {
             const bag_reader *bag = NULL;
@@ -11033,14 +11093,12 @@ static bags_code bagi_column_check(const bags_reader *reader, size_t shard,
     bags_ref next = {bag->length, 1};
     if (part->bag_options.split)
         return bagi_fail_ref(reader->shown, &reader->spec, of->start + bag->length,
-            field, &next, bag->length, err);
+            field, next, bag->length, err);
     bags_select whole = bags_whole(field);
     if (reader->env.io.expect)
         bagi_reader_expect(reader, shard, &whole, 1);
-    const bag_reader *from = NULL;
-    bags_code code = bagi_reader_bag(reader, part, reader->spec.count, &from, err);
-    if (!code)
-        code = bagi_row_reserve_refs(reader, row, err);
+    const bag_reader *from = bagi_reader_bag(reader, part, reader->spec.count, err);
+    bags_code code = from ? bagi_row_reserve_refs(reader, row, err) : err->code;
     bags_ref *refs = bagi_row_refs(row);
     for (uint64_t i = 0; i < of->length && !code; i++) {
         if (from->mapped.length && i >= 65536)
@@ -11060,9 +11118,9 @@ static bags_code bagi_column_check(const bags_reader *reader, size_t shard,
         if (!from->mapped.length)
             blob = bagi_row_items(row)[at];
         code = bagi_refs_of(reader, part, index, blob, refs, err);
-        if (BAGI_UNLIKELY(!code && !bagi_ref_fits(&refs[field], bag->length)))
+        if (BAGI_UNLIKELY(!code && !bagi_ref_fits(refs[field], bag->length)))
             code = bagi_fail_ref(reader->shown, &reader->spec, index, field,
-                &refs[field], bag->length, err);
+                refs[field], bag->length, err);
         else if (BAGI_UNLIKELY(!code && refs[field].first != i))
             code = bags_fail(err, BAGS_ERROR_RANGE,
                 "%s: blobs are not in the order of the datapoints (datapoint %" PRIu64
@@ -11102,10 +11160,9 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
         *out = column;
         return BAGS_OK;
     }
-    code = bagi_reader_bag(reader, &reader->parts[shard], field, &bag, err);
-    if (code)
-        return code;
-    code = bagi_column_check(reader, (size_t)shard, field, bag, row, err);
+    bag = bagi_reader_bag(reader, &reader->parts[shard], field, err);
+    code = bag ? bagi_column_check(reader, (size_t)shard, field, bag, row, err)
+               : err->code;
     if (code)
         return code;
     const unsigned char *data = bag->in_memory[BAGI_BLOBS];
@@ -11154,10 +11211,11 @@ BAGS_API bags_code bags_reader_blobs(const bags_reader *reader, uint64_t shard,
     const bag_reader *bag = NULL;
     memset(out, 0, sizeof *out);
     bags_code code = bagi_column_begin(reader, shard, field, row, err);
-    if (!code && reader->shards[shard].length)
-        code = bagi_reader_bag(reader, &reader->parts[shard], field, &bag, err);
-    if (code || !bag || bag->verify)
+    if (code || !reader->shards[shard].length)
         return code;
+    bag = bagi_reader_bag(reader, &reader->parts[shard], field, err);
+    if (!bag || bag->verify)
+        return bag ? BAGS_OK : err->code;
     const unsigned char *data = bag->in_memory[BAGI_BLOBS];
     const unsigned char *ends = bag->in_memory[BAGI_ENDS];
     uint64_t length = in_order ? reader->shards[shard].length : bag->length;
@@ -11541,9 +11599,9 @@ static bags_code bagi_verify_row(bagi_verifying *run, bagi_cursor *cursor) {
     }
     for (size_t i = 0; i < spec->count && !code; i++) {
         const bag_reader *bag = run->bags[i];
-        if (!bag || bagi_ref_fits(&run->row[i], bag->length))
+        if (!bag || bagi_ref_fits(run->row[i], bag->length))
             continue;
-        code = bagi_fail_ref(run->dir->shown, spec, cursor->index, i, &run->row[i],
+        code = bagi_fail_ref(run->dir->shown, spec, cursor->index, i, run->row[i],
             bag->length, &run->why);
         code = bagi_verify_fault(
             run, code, BAGS_FAULT_DATAPOINT, cursor->index, cursor->start);
