@@ -4245,7 +4245,7 @@ BAGI_NOINLINE static bool bagi_refs_parse_usual(
 }
 
 /* Parse a datapoint's refs. Returns false if they are invalid: see bagi_refs_fault. */
-static BAGI_HOT bool bagi_refs_parse(
+static bool bagi_refs_parse(
     bags_view blob, const bags_type *types, size_t count, bags_ref *refs) {
     return bagi_refs_parse_usual(blob, types, count, refs) ||
            bagi_refs_parse_any(blob, types, count, refs, NULL);
@@ -9801,17 +9801,21 @@ static bagi_bag_options bagi_reader_bag_options(const bags_reader *reader) {
     return bag_options;
 }
 
-/* Open a Bag and publish it, unless another thread does that first. */
-BAGI_NOINLINE static const bag_reader *bagi_reader_first_bag(
+/* The Bag of a field (spec.count: of refs) in a shard; NULL: see err->code. It is opened
+ * and published if no thread has done that. */
+BAGI_NOINLINE static const bag_reader *bagi_reader_bag(
     const bags_reader *from, const bagi_shard *of, size_t field, bags_error *err) {
     bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
     bagi_shard *part = (bagi_shard *)(uintptr_t)of;
-    bag_reader *bag = NULL;
+    void **bags = (void **)BAGI_LOAD(&part->bags);
+    bag_reader *bag = bags ? (bag_reader *)BAGI_LOAD(&bags[field]) : NULL;
     bagi_dir dir;
     bags_code code = BAGS_OK;
+    if (bag)
+        return bag;
     bagi_lock(&reader->mutex);
     if (!part->bags) {
-        void **bags = (void **)bagi_alloc(
+        bags = (void **)bagi_alloc(
             &reader->env.memory, (reader->spec.count + 1) * sizeof *bags, err);
         code = bags ? BAGS_OK : BAGS_ERROR_MEMORY;
         if (bags)
@@ -9834,16 +9838,6 @@ BAGI_NOINLINE static const bag_reader *bagi_reader_first_bag(
     }
     bagi_unlock(&reader->mutex);
     return bag;
-}
-
-/* The Bag of a field (spec.count: of refs) in a shard, opened if need be. NULL: see
- * err->code. By value, so that a caller keeps it in a register. */
-static BAGI_HOT const bag_reader *bagi_reader_bag(
-    const bags_reader *reader, const bagi_shard *part, size_t field, bags_error *err) {
-    void **bags = (void **)BAGI_LOAD(&part->bags);
-    void *bag = bags ? (void *)BAGI_LOAD(&bags[field]) : NULL;
-    return bag ? (const bag_reader *)bag
-               : bagi_reader_first_bag(reader, part, field, err);
 }
 
 /* The field of a selection; NULL: all fields, whole. */
@@ -10427,9 +10421,10 @@ BAGS_API void bags_row_free(bags_row *row) {
 
 /* ---- refs of datapoints ---- */
 
-/* The shard of a datapoint, which the row keeps; NULL if the index is out of range. */
-BAGI_NOINLINE static const bagi_shard *bagi_reader_search_shard(
-    const bags_reader *reader, uint64_t index, bags_row *row) {
+/* The shard of a datapoint, which the row keeps, and the datapoint's index there. Returns
+ * NULL if the index is out of range. */
+BAGI_NOINLINE static const bagi_shard *bagi_reader_find_shard(
+    const bags_reader *reader, uint64_t index, bags_row *row, uint64_t *local) {
     size_t low = 0, high = reader->count;
     if (index >= reader->length)
         return NULL;
@@ -10441,12 +10436,12 @@ BAGI_NOINLINE static const bagi_shard *bagi_reader_search_shard(
             high = middle;
     }
     row->shard = low;
+    *local = index - reader->shards[low].start;
     return &reader->parts[low];
 }
 
-/* The same, and the datapoint's index there; most often it is the one that the row was
- * used for last. */
-static BAGI_HOT const bagi_shard *bagi_reader_find_shard(
+/* The same; most often it is the one that the row was used for last. */
+static BAGI_HOT const bagi_shard *bagi_row_shard(
     const bags_reader *reader, uint64_t index, bags_row *row, uint64_t *local) {
     if (row->shard < reader->count) {
         const bags_shard *shard = &reader->shards[row->shard];
@@ -10454,8 +10449,9 @@ static BAGI_HOT const bagi_shard *bagi_reader_find_shard(
         if (*local < shard->length)
             return &reader->parts[row->shard];
     }
-    const bagi_shard *part = bagi_reader_search_shard(reader, index, row);
-    *local = part ? index - reader->shards[row->shard].start : 0;
+    uint64_t other = 0; /* so that *local can stay in a register */
+    const bagi_shard *part = bagi_reader_find_shard(reader, index, row, &other);
+    *local = other;
     return part;
 }
 
@@ -10516,9 +10512,8 @@ static bags_code bagi_row_reserve_refs(
 
 /* Parse the refs of datapoint `index`, whose blob of refs.bag is at hand; a split
  * shard has none: blob n of every field belongs to datapoint n. */
-static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader,
-    const bagi_shard *part, uint64_t index, bags_view blob, bags_ref *refs,
-    bags_error *err) {
+static bags_code bagi_refs_of(const bags_reader *reader, const bagi_shard *part,
+    uint64_t index, bags_view blob, bags_ref *refs, bags_error *err) {
     const bagi_spec *spec = &reader->spec;
     if (BAGI_UNLIKELY(part->bag_options.split)) {
         for (size_t i = 0; i < spec->count; i++) {
@@ -10548,20 +10543,8 @@ static BAGI_HOT void bagi_touch(const bag_reader *bag, uint64_t local, bool is_b
     }
 }
 
-/* Read the refs of datapoint `local` of a shard into bagi_row_refs if nothing must be
- * opened, read or reserved for that. Returns false otherwise, and if they are invalid:
- * bagi_row_load_refs finds out why. */
-static BAGI_HOT bool bagi_row_find_refs(
-    const bags_reader *reader, void *const *bags, uint64_t local, const bags_row *row) {
-    size_t count = reader->spec.count;
-    const bag_reader *bag = (const bag_reader *)BAGI_LOAD(&bags[count]);
-    bags_view blob;
-    return bag && row->refs.capacity > count * sizeof(bags_ref) &&
-           bagi_mapped_get(&bag->mapped, local, &blob) &&
-           bagi_refs_parse_usual(blob, reader->spec.types, count, bagi_row_refs(row));
-}
-
-BAGI_NOINLINE static bags_code bagi_row_load_refs(const bags_reader *reader,
+/* Read the refs of datapoint `local` of a shard into bagi_row_refs. */
+BAGI_NOINLINE static bags_code bagi_row_read_refs(const bags_reader *reader,
     const bagi_shard *part, uint64_t local, bags_row *row, bags_error *err) {
     bags_view blob = {NULL, 0};
     uint64_t index = local + reader->shards[part - reader->parts].start;
@@ -10574,13 +10557,16 @@ BAGI_NOINLINE static bags_code bagi_row_load_refs(const bags_reader *reader,
                 : bagi_refs_of(reader, part, index, blob, bagi_row_refs(row), err);
 }
 
-/* The same, in whatever way. */
-static BAGI_HOT bags_code bagi_row_read_refs(const bags_reader *reader,
-    const bagi_shard *part, uint64_t local, bags_row *row, bags_error *err) {
-    void *const *bags = (void **)BAGI_LOAD(&part->bags);
-    return bags && bagi_row_find_refs(reader, bags, local, row)
-               ? BAGS_OK
-               : bagi_row_load_refs(reader, part, local, row, err);
+/* The same if nothing must be opened, read or reserved for that: `bags` are those of the
+ * shard. Returns false otherwise, and if the refs are invalid. */
+static BAGI_HOT bool bagi_row_find_refs(
+    const bags_reader *reader, void *const *bags, uint64_t local, const bags_row *row) {
+    size_t count = reader->spec.count;
+    const bag_reader *bag = (const bag_reader *)BAGI_LOAD(&bags[count]);
+    bags_view blob;
+    return bag && row->refs.capacity > count * sizeof(bags_ref) &&
+           bagi_mapped_get(&bag->mapped, local, &blob) &&
+           bagi_refs_parse_usual(blob, reader->spec.types, count, bagi_row_refs(row));
 }
 
 #define BAGI_REFS_STEP 4096 /* consecutive datapoints whose refs are read at once */
@@ -10695,7 +10681,7 @@ static bags_code bagi_fetch_add_steps(bagi_fetch *fetch, const bag_reader *bag,
 static BAGI_HOT bool bagi_row_find(const bags_reader *reader, uint64_t index,
     const bags_select *selects, size_t count, bags_row *row) {
     uint64_t local = 0;
-    const bagi_shard *part = bagi_reader_find_shard(reader, index, row, &local);
+    const bagi_shard *part = bagi_row_shard(reader, index, row, &local);
     void *const *bags = part ? (void **)BAGI_LOAD(&part->bags) : NULL;
     if (BAGI_UNLIKELY(!bags || row->slots.capacity < count * sizeof(struct bagi_slot)))
         return false;
@@ -10802,7 +10788,7 @@ BAGS_API bags_code bags_reader_get(const bags_reader *reader, uint64_t index,
 static BAGI_HOT bool bagi_row_find_blob(const bags_reader *reader, uint64_t index,
     size_t field, uint64_t item, bags_row *row, bags_view *out) {
     uint64_t local = 0;
-    const bagi_shard *part = bagi_reader_find_shard(reader, index, row, &local);
+    const bagi_shard *part = bagi_row_shard(reader, index, row, &local);
     void *const *bags = part ? (void **)BAGI_LOAD(&part->bags) : NULL;
     if (BAGI_UNLIKELY(!bags || field >= reader->spec.count))
         return false;
@@ -10867,8 +10853,7 @@ BAGS_API void bags_reader_touch(const bags_reader *reader, const uint64_t *indic
         bags_row row = BAGI_ZERO;
         for (size_t i = 0; i < count; i++) {
             uint64_t local = 0;
-            const bagi_shard *part =
-                bagi_reader_find_shard(reader, indices[i], &row, &local);
+            const bagi_shard *part = bagi_row_shard(reader, indices[i], &row, &local);
             void *const *bags = part ? (void **)BAGI_LOAD(&part->bags) : NULL;
             for (size_t k = 0; bags && k <= select_count; k++) {
                 size_t field =
