@@ -1974,8 +1974,8 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
 /* BAGI_LOAD and BAGI_STORE publish a pointer to other threads without a lock; a
  * compiler without them loads NULL, and then the lock is taken. BAGI_ADD adds to a
  * long. BAGI_COLD is for functions that are rarely called, not per blob or datapoint:
- * they write a message; open, close, finish, repair, describe or verify a dataset or a
- * shard; or wait for the system. They are compiled for size. */
+ * they write a message; open, close, finish, repair, describe or verify a dataset, a
+ * shard or a codec; or wait for the system. They are compiled for size. */
 #if defined(__GNUC__) || defined(__clang__)
 #define BAGI_LOAD(slot) __atomic_load_n(slot, __ATOMIC_ACQUIRE)
 #define BAGI_STORE(slot, value) __atomic_store_n(slot, value, __ATOMIC_RELEASE)
@@ -2042,12 +2042,14 @@ static const char *bagi_system_text(int error, char *buffer, size_t size) {
     return strerror(error);
 }
 
-static int bagi_local_open(BAGI_USER, const char *path, int mode, void **file) {
+BAGI_COLD static int bagi_local_open(
+    BAGI_USER, const char *path, int mode, void **file) {
     (void)path, (void)mode, (void)file;
     return ENOSYS;
 }
 
-static int bagi_local_kind(BAGI_USER, const char *path, bags_path_kind *kind) {
+BAGI_COLD static int bagi_local_kind(
+    BAGI_USER, const char *path, bags_path_kind *kind) {
     (void)path, (void)kind;
     return ENOSYS;
 }
@@ -2237,7 +2239,7 @@ static int bagi_local_close(BAGI_USER, void *file) {
     return bagi_result(CloseHandle(file));
 }
 
-static int bagi_local_size(BAGI_USER, void *file, uint64_t *size) {
+BAGI_COLD static int bagi_local_size(BAGI_USER, void *file, uint64_t *size) {
     LARGE_INTEGER found;
     int error = bagi_result(GetFileSizeEx(file, &found));
     if (!error)
@@ -2245,7 +2247,7 @@ static int bagi_local_size(BAGI_USER, void *file, uint64_t *size) {
     return error;
 }
 
-static int bagi_local_read_at(
+BAGI_COLD static int bagi_local_read_at(
     BAGI_USER, void *file, uint64_t offset, void *data, size_t size, size_t *done) {
     DWORD count = 0;
     OVERLAPPED at = bagi_windows_at(offset);
@@ -2260,8 +2262,8 @@ static int bagi_local_read_at(
     return error;
 }
 
-static int bagi_local_write_at(BAGI_USER, void *file, uint64_t offset, const void *data,
-    size_t size, size_t *done) {
+BAGI_COLD static int bagi_local_write_at(BAGI_USER, void *file, uint64_t offset,
+    const void *data, size_t size, size_t *done) {
     DWORD count = 0;
     OVERLAPPED at = bagi_windows_at(offset);
     if (offset > (uint64_t)INT64_MAX)
@@ -2274,7 +2276,7 @@ static int bagi_local_write_at(BAGI_USER, void *file, uint64_t offset, const voi
 }
 
 /* SetEndOfFile would need a file position. */
-static int bagi_local_truncate(BAGI_USER, void *file, uint64_t size) {
+BAGI_COLD static int bagi_local_truncate(BAGI_USER, void *file, uint64_t size) {
     FILE_END_OF_FILE_INFO end;
     if (size > (uint64_t)INT64_MAX)
         return EFBIG;
@@ -2287,14 +2289,15 @@ static int bagi_local_sync(BAGI_USER, void *file) {
     return bagi_result(FlushFileBuffers(file));
 }
 
-static int bagi_local_lock(BAGI_USER, void *file) {
+BAGI_COLD static int bagi_local_lock(BAGI_USER, void *file) {
     OVERLAPPED at = bagi_windows_at(BAGI_LOCKED_BYTE);
     return bagi_result(LockFileEx(
         file, LOCKFILE_EXCLUSIVE_LOCK | LOCKFILE_FAIL_IMMEDIATELY, 0, 1, 0, &at));
 }
 
 /* The view keeps the file and the mapping object alive; both may be closed. */
-static int bagi_local_map(BAGI_USER, void *file, size_t size, const void **data) {
+BAGI_COLD static int bagi_local_map(
+    BAGI_USER, void *file, size_t size, const void **data) {
     HANDLE mapping = CreateFileMappingW(file, NULL, PAGE_READONLY, 0, 0, NULL);
     if (!mapping)
         return bagi_result(FALSE);
@@ -2365,7 +2368,7 @@ static int bagi_local_make_dir(BAGI_USER, const char *path) {
 
 /* Some file systems cannot sync a directory, and some users may not. That is not a
  * failure, since nothing else could be done; a failing disk (EIO) is one. */
-static int bagi_local_sync_dir(BAGI_USER, const char *path) {
+BAGI_COLD static int bagi_local_sync_dir(BAGI_USER, const char *path) {
     HANDLE handle = NULL;
     int error = bagi_windows_open(
         path, GENERIC_WRITE, OPEN_EXISTING, FILE_FLAG_BACKUP_SEMANTICS, &handle);
@@ -2378,7 +2381,7 @@ static int bagi_local_sync_dir(BAGI_USER, const char *path) {
 
 /* Names that are not valid UTF-16 are listed with U+FFFD, so that no file of a
  * directory is overlooked; opening such a name fails. */
-static int bagi_local_list(BAGI_USER, const char *path,
+BAGI_COLD static int bagi_local_list(BAGI_USER, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     wchar_t *wide = NULL;
     int error = bagi_wide(path, &wide);
@@ -2423,7 +2426,7 @@ static int bagi_local_rename(BAGI_USER, const char *from, const char *to) {
     return error;
 }
 
-static int bagi_local_link(BAGI_USER, const char *from, const char *to) {
+BAGI_COLD static int bagi_local_link(BAGI_USER, const char *from, const char *to) {
     wchar_t *wide_from = NULL, *wide_to = NULL;
     int error = bagi_wide(from, &wide_from);
     if (!error)
@@ -2437,7 +2440,7 @@ static int bagi_local_link(BAGI_USER, const char *from, const char *to) {
 
 /* The time of the last write may change until the last writer has closed the file:
  * that of the creation does not. */
-static int bagi_local_identify(
+BAGI_COLD static int bagi_local_identify(
     BAGI_USER, void *file, const char *path, bags_identity *identity) {
     BY_HANDLE_FILE_INFORMATION info;
     int error = file ? bagi_result(GetFileInformationByHandle(file, &info))
@@ -2475,7 +2478,7 @@ static void bagi_pause(void) { Sleep(1); }
 #endif
 
 /* Windows frees what is allocated past the end when the file is closed. */
-static int bagi_local_reserve(BAGI_USER, void *file, uint64_t size) {
+BAGI_COLD static int bagi_local_reserve(BAGI_USER, void *file, uint64_t size) {
     FILE_ALLOCATION_INFO info;
     uint64_t used = 0;
     int error = bagi_local_size(user, file, &used);
@@ -2575,8 +2578,8 @@ static int bagi_local_map(BAGI_USER, void *file, size_t size, const void **data)
 
 /* macOS has advice for maps only; it gets none. */
 #if defined(POSIX_MADV_WILLNEED) && defined(POSIX_FADV_WILLNEED)
-static int bagi_local_advise(BAGI_USER, void *file, const void *map, uint64_t offset,
-    uint64_t size, bags_advice advice) {
+BAGI_COLD static int bagi_local_advise(BAGI_USER, void *file, const void *map,
+    uint64_t offset, uint64_t size, bags_advice advice) {
     bool soon = advice == BAGS_ADVICE_SOON;
     if (map) {
         /* Advice must start at a page. */
@@ -3418,7 +3421,7 @@ static void bagi_free_text(const bags_allocator *memory, const char *text) {
 static char *bagi_print(const bags_allocator *memory, bags_error *err,
     const char *format, ...) BAGI_PRINTF(3, 4);
 
-static char *bagi_print(
+BAGI_COLD static char *bagi_print(
     const bags_allocator *memory, bags_error *err, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
@@ -3589,7 +3592,7 @@ static bags_code bagi_file_size(const bagi_env *env, void *file, const char *pat
         env, env->io.size(env->io.user, file, size), path, "get the size of", err);
 }
 
-BAGS_API bags_code bags_read(const bags_io *io, void *file, const char *path,
+BAGS_API BAGI_COLD bags_code bags_read(const bags_io *io, void *file, const char *path,
     uint64_t offset, void *data, size_t size, bags_error *err) {
     unsigned char *out = (unsigned char *)data;
     while (size > 0) {
@@ -3742,7 +3745,7 @@ BAGI_COLD static bags_code bagi_check_same(
 #endif
 
 /* The identity of an open file or a path in 8 bytes; 0 without the hook. */
-static int bagi_identify(
+BAGI_COLD static int bagi_identify(
     const bagi_env *env, void *file, const char *path, uint64_t *identity) {
     bags_identity found;
     *identity = 0;
@@ -4166,7 +4169,7 @@ BAGI_NOINLINE static size_t bagi_msgpack_array(
 /* Parse a datapoint's refs, one for each type, in all forms that msgpack has for them.
  * Returns false if they are invalid: *field is the one whose element is, or `count` if
  * the blob as a whole is. `refs` and `field` may be NULL. */
-BAGI_NOINLINE static bool bagi_refs_parse_any(bags_view blob, const bags_type *types,
+BAGI_COLD static bool bagi_refs_parse_any(bags_view blob, const bags_type *types,
     size_t count, bags_ref *refs, size_t *field) {
     uint64_t length = 0;
     size_t at = bagi_msgpack_array(blob, 0, &length), i = 0;
@@ -4309,7 +4312,8 @@ static bool bagi_type_char(char c, bool argument) {
            (argument && (c == '.' || c == ','));
 }
 
-BAGS_API bags_code bags_type_parse(const char *text, bags_type *out, bags_error *err) {
+BAGS_API BAGI_COLD bags_code bags_type_parse(
+    const char *text, bags_type *out, bags_error *err) {
     BAGI_NEED(text && out, err);
     size_t size = strlen(text), name = 0;
     bags_type type = BAGI_ZERO;
@@ -4373,7 +4377,7 @@ BAGS_API bool bags_type_number(const bags_type *type, size_t i, uint64_t *out) {
 }
 
 /* True if a list of words, separated by spaces, contains this one. */
-static bool bagi_has_word(const char *words, bags_view word) {
+BAGI_COLD static bool bagi_has_word(const char *words, bags_view word) {
     while (*words) {
         size_t size = strcspn(words, " ");
         if (size > 0 && size == word.size && memcmp(words, word.data, size) == 0)
@@ -4425,7 +4429,8 @@ BAGS_API size_t bags_dtype_size(bags_dtype dtype) { return bagi_dtype_of(dtype)-
 BAGS_API size_t bags_dtype_swap(bags_dtype dtype) { return bagi_dtype_of(dtype)->swap; }
 
 /* In front of a code, the byte order: < little, > big, = native, | irrelevant. */
-BAGS_API bags_dtype bags_dtype_parse(const char *text, size_t size, bool *big_endian) {
+BAGS_API BAGI_COLD bags_dtype bags_dtype_parse(
+    const char *text, size_t size, bool *big_endian) {
     bags_view rest = {(const unsigned char *)text, size};
     bool big = false;
     if (!text)
@@ -4585,7 +4590,7 @@ static bags_code bagi_state_open(const bags_allocator *memory, bagi_state *state
 }
 
 /* The allocator is in the memory that it frees. */
-static void bagi_state_close(void *state) {
+BAGI_COLD static void bagi_state_close(void *state) {
     bagi_state own = *(bagi_state *)state;
     bagi_free(&own.memory, state, own.size);
 }
@@ -5024,7 +5029,7 @@ BAGS_API BAGI_COLD bags_code bags_registry_add(
         sizeof *codec, err);
 }
 
-BAGS_API const bags_codec *bags_registry_find(
+BAGS_API BAGI_COLD const bags_codec *bags_registry_find(
     const bags_registry *registry, bags_view name) {
     const void *data = registry ? registry->added.data : NULL;
     const bags_codec *added = (const bags_codec *)data;
@@ -5037,7 +5042,7 @@ BAGS_API const bags_codec *bags_registry_find(
     return NULL;
 }
 
-BAGS_API void bags_registry_free(bags_registry *registry) {
+BAGS_API BAGI_COLD void bags_registry_free(bags_registry *registry) {
     if (!registry)
         return;
     bags_allocator memory = registry->memory;
@@ -5072,8 +5077,9 @@ static bags_code bagi_codec_result(
 
 /* Fails only if out of memory; any other failure is the coder's fault. Close it in
  * either case. */
-static bags_code bagi_coder_open(bagi_coder *coder, const bags_registry *registry,
-    const bags_type *type, const bags_allocator *memory, bags_error *err) {
+BAGI_COLD static bags_code bagi_coder_open(bagi_coder *coder,
+    const bags_registry *registry, const bags_type *type, const bags_allocator *memory,
+    bags_error *err) {
     const bags_codec *codec = bags_registry_find(registry, type->name);
     bags_error why, fault;
     bags_code code = BAGS_OK;
@@ -5102,7 +5108,7 @@ static bags_code bagi_coder_open(bagi_coder *coder, const bags_registry *registr
     return BAGS_ERROR_MEMORY;
 }
 
-static void bagi_coder_close(bagi_coder *coder) {
+BAGI_COLD static void bagi_coder_close(bagi_coder *coder) {
     if (coder->codec && !coder->fault && coder->codec->close)
         coder->codec->close(coder->state);
     bagi_free_text(&coder->memory, coder->fault);
@@ -5173,8 +5179,9 @@ static bags_code bagi_coder_decode(const bagi_coder *coder, bags_view blob,
 }
 
 /* A coder for one call, to be closed after a failure, too. */
-static bags_code bagi_coder_for(bagi_coder *coder, const bags_registry *registry,
-    const char *type_text, bags_buffer *scratch, bags_error *err) {
+BAGI_COLD static bags_code bagi_coder_for(bagi_coder *coder,
+    const bags_registry *registry, const char *type_text, bags_buffer *scratch,
+    bags_error *err) {
     bags_type type;
     bags_allocator memory = bagi_allocator_of(registry ? &registry->memory : NULL);
     bagi_buffer_adopt(scratch, &memory);
@@ -5283,7 +5290,7 @@ static void bagi_files_link(bagi_files *files, bagi_file *file) {
 }
 
 /* Close the least recently used file. False if all are being read. */
-static bool bagi_files_evict(bagi_files *files, const bagi_env *env) {
+BAGI_COLD static bool bagi_files_evict(bagi_files *files, const bagi_env *env) {
     bagi_file *file = files->oldest;
     while (file && file->pins > 0)
         file = file->newer;
@@ -5356,7 +5363,7 @@ static uint64_t bagi_bag_offset(const bag_reader *bag, int which, uint64_t index
 
 /* Open a file of a Bag. If the system allows no more, others of the set are closed;
  * its mutex is held. */
-static bags_code bagi_file_open(
+BAGI_COLD static bags_code bagi_file_open(
     const bag_reader *bag, bagi_file *file, bags_error *err) {
     const bagi_env *env = bag->env;
     bagi_files *files = bag->files;
@@ -5374,7 +5381,7 @@ static bags_code bagi_file_open(
 
 /* Keep a file open while it is read. A listed one may have to be opened again: then it
  * must still be the same, in the same shard. */
-static bags_code bagi_file_pin(
+BAGI_COLD static bags_code bagi_file_pin(
     const bag_reader *bag, const bagi_file *of, void **handle, bags_error *err) {
     const bagi_env *env = bag->env;
     bagi_files *files = bag->files;
@@ -5420,7 +5427,7 @@ static bags_code bagi_file_pin(
 }
 
 /* If more files than the limit were being read at once, one is closed now. */
-static void bagi_file_unpin(const bag_reader *bag, const bagi_file *of) {
+BAGI_COLD static void bagi_file_unpin(const bag_reader *bag, const bagi_file *of) {
     bagi_files *files = bag->files;
     bagi_file *file = (bagi_file *)(uintptr_t)of;
     if (!file->listed)
@@ -5432,7 +5439,7 @@ static void bagi_file_unpin(const bag_reader *bag, const bagi_file *of) {
 }
 
 /* Read from a file, wherever its bytes are. */
-static bags_code bagi_file_read(const bag_reader *bag, const bagi_file *file,
+BAGI_COLD static bags_code bagi_file_read(const bag_reader *bag, const bagi_file *file,
     uint64_t offset, void *data, size_t size, bags_error *err) {
     void *handle = NULL;
     if (size == 0)
@@ -5453,7 +5460,7 @@ static bags_code bagi_file_read(const bag_reader *bag, const bagi_file *file,
 /* Announce how a part of a file will be read, if the system can use that: a map by its
  * address, a file only while it is open. Failures do not matter: what is announced is
  * read later, and reports them. */
-static void bagi_file_advise(const bag_reader *bag, const bagi_file *file,
+BAGI_COLD static void bagi_file_advise(const bag_reader *bag, const bagi_file *file,
     uint64_t offset, uint64_t size, bags_advice advice) {
     const bags_io *io = &bag->env->io;
     void *handle = NULL;
@@ -6120,7 +6127,7 @@ static int bagi_span_order(const void *a, const void *b) {
 
 /* Far away, what is read is only as old as the check of its shard that follows it: it
  * is announced before. What refs refer to is read, and checked, after them. */
-static bags_code bagi_fetch_check(
+BAGI_COLD static bags_code bagi_fetch_check(
     const bag_reader **bags, size_t count, bool announce, bags_error *err) {
     bags_code code = BAGS_OK;
     for (size_t i = 0; i < count && !code; i++) {
@@ -9801,18 +9808,19 @@ static bagi_bag_options bagi_reader_bag_options(const bags_reader *reader) {
     return bag_options;
 }
 
-/* The Bag of a field (spec.count: of refs) in a shard; NULL: see err->code. It is opened
- * and published if no thread has done that. */
-BAGI_NOINLINE static const bag_reader *bagi_reader_bag(
-    const bags_reader *from, const bagi_shard *of, size_t field, bags_error *err) {
+/* The Bag of a field (spec.count: of refs) in a shard, opened and published if no thread
+ * has done that. */
+BAGI_COLD static bags_code bagi_reader_bag(const bags_reader *from,
+    const bagi_shard *of, size_t field, const bag_reader **out, bags_error *err) {
     bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
     bagi_shard *part = (bagi_shard *)(uintptr_t)of;
     void **bags = (void **)BAGI_LOAD(&part->bags);
     bag_reader *bag = bags ? (bag_reader *)BAGI_LOAD(&bags[field]) : NULL;
     bagi_dir dir;
     bags_code code = BAGS_OK;
+    *out = bag;
     if (bag)
-        return bag;
+        return BAGS_OK;
     bagi_lock(&reader->mutex);
     if (!part->bags) {
         bags = (void **)bagi_alloc(
@@ -9837,7 +9845,8 @@ BAGI_NOINLINE static const bag_reader *bagi_reader_bag(
             BAGI_STORE(&part->bags[field], (void *)bag);
     }
     bagi_unlock(&reader->mutex);
-    return bag;
+    *out = bag;
+    return code;
 }
 
 /* The field of a selection; NULL: all fields, whole. */
@@ -10176,8 +10185,8 @@ BAGS_API const char *bags_reader_path(const bags_reader *reader) {
     return reader ? bagi_passed(&reader->env, reader->path) : "";
 }
 
-BAGS_API bags_code bags_shard_path(const char *path, const bags_shard *shard, char *out,
-    size_t size, bags_error *err) {
+BAGS_API BAGI_COLD bags_code bags_shard_path(const char *path, const bags_shard *shard,
+    char *out, size_t size, bags_error *err) {
     int length = shard->digits ? snprintf(out, size, "%s/%0*" PRIu64, path,
                                      (int)shard->digits, shard->number)
                                : snprintf(out, size, "%s", path);
@@ -10208,7 +10217,7 @@ BAGI_COLD static bags_code bagi_fail_field_index(
         (uint64_t)field, (uint64_t)reader->spec.count);
 }
 
-BAGS_API bags_code bags_reader_field(
+BAGS_API BAGI_COLD bags_code bags_reader_field(
     const bags_reader *reader, const char *name, size_t *field, bags_error *err) {
     BAGI_BEGIN(reader && name && field, err);
     size_t found = bagi_spec_find(&reader->spec, name);
@@ -10405,7 +10414,7 @@ static void *bagi_values_resize(
     return piece;
 }
 
-BAGS_API void bags_row_free(bags_row *row) {
+BAGS_API BAGI_COLD void bags_row_free(bags_row *row) {
     if (!row)
         return;
     bagi_values_free(row, &row->values);
@@ -10421,13 +10430,13 @@ BAGS_API void bags_row_free(bags_row *row) {
 
 /* ---- refs of datapoints ---- */
 
-/* The shard of a datapoint, which the row keeps, and the datapoint's index there. Returns
- * NULL if the index is out of range. */
-BAGI_NOINLINE static const bagi_shard *bagi_reader_find_shard(
-    const bags_reader *reader, uint64_t index, bags_row *row, uint64_t *local) {
+/* The shard of a datapoint, which the row keeps; the count of shards if the index is
+ * out of range. */
+BAGI_NOINLINE static size_t bagi_reader_find_shard(
+    const bags_reader *reader, uint64_t index, bags_row *row) {
     size_t low = 0, high = reader->count;
     if (index >= reader->length)
-        return NULL;
+        return high;
     while (high - low > 1) {
         size_t middle = low + (high - low) / 2;
         if (reader->shards[middle].start <= index)
@@ -10436,11 +10445,11 @@ BAGI_NOINLINE static const bagi_shard *bagi_reader_find_shard(
             high = middle;
     }
     row->shard = low;
-    *local = index - reader->shards[low].start;
-    return &reader->parts[low];
+    return low;
 }
 
-/* The same; most often it is the one that the row was used for last. */
+/* The same, and the index of the datapoint in it; NULL if the index is out of range. Most
+ * often it is the shard that the row was used for last. */
 static BAGI_HOT const bagi_shard *bagi_row_shard(
     const bags_reader *reader, uint64_t index, bags_row *row, uint64_t *local) {
     if (row->shard < reader->count) {
@@ -10449,10 +10458,10 @@ static BAGI_HOT const bagi_shard *bagi_row_shard(
         if (*local < shard->length)
             return &reader->parts[row->shard];
     }
-    uint64_t other = 0; /* so that *local can stay in a register */
-    const bagi_shard *part = bagi_reader_find_shard(reader, index, row, &other);
-    *local = other;
-    return part;
+    if (bagi_reader_find_shard(reader, index, row) == reader->count)
+        return NULL;
+    *local = index - reader->shards[row->shard].start;
+    return &reader->parts[row->shard];
 }
 
 BAGI_COLD static bags_code bagi_fail_datapoint(
@@ -10550,8 +10559,10 @@ BAGI_NOINLINE static bags_code bagi_row_read_refs(const bags_reader *reader,
     uint64_t index = local + reader->shards[part - reader->parts].start;
     bags_code code = bagi_row_reserve_refs(reader, row, err);
     if (!code && !part->bag_options.split) {
-        const bag_reader *bag = bagi_reader_bag(reader, part, reader->spec.count, err);
-        code = bag ? bag_reader_get(bag, local, &row->scratch, &blob, err) : err->code;
+        const bag_reader *bag = NULL;
+        code = bagi_reader_bag(reader, part, reader->spec.count, &bag, err);
+        if (!code)
+            code = bag_reader_get(bag, local, &row->scratch, &blob, err);
     }
     return code ? code
                 : bagi_refs_of(reader, part, index, blob, bagi_row_refs(row), err);
@@ -10580,17 +10591,19 @@ static bags_code bagi_row_fetch_refs(const bags_reader *reader, const uint64_t *
     bags_code code = advise ? BAGS_OK : bagi_row_reserve(row, count, err);
     for (size_t i = 0, run = 1; i < count && !code; i += run) {
         uint64_t index = indices ? indices[i] : start + i;
-        uint64_t local = 0;
-        const bagi_shard *part = bagi_reader_find_shard(reader, index, row, &local);
-        if (!part)
+        const bag_reader *bag = NULL;
+        size_t shard = bagi_reader_find_shard(reader, index, row);
+        if (shard == reader->count)
             return bagi_fail_datapoint(reader, index, err);
+        const bagi_shard *part = &reader->parts[shard];
+        uint64_t local = index - reader->shards[shard].start;
         if (!indices) /* the rest of the shard */
-            run =
-                (size_t)BAGI_MIN(count - i, reader->shards[row->shard].length - local);
+            run = (size_t)BAGI_MIN(count - i, reader->shards[shard].length - local);
         if (part->bag_options.split)
             continue;
-        const bag_reader *bag = bagi_reader_bag(reader, part, reader->spec.count, err);
-        code = bag ? bagi_fetch_add(&fetch, bag, local, run, i, err) : err->code;
+        code = bagi_reader_bag(reader, part, reader->spec.count, &bag, err);
+        if (!code)
+            code = bagi_fetch_add(&fetch, bag, local, run, i, err);
     }
     return code ? code : bagi_fetch_run_all(&fetch, bagi_row_items(row), err);
 }
@@ -10640,18 +10653,18 @@ static BAGI_HOT bool bagi_select_apply(
 
 /* Find what a selection (NULL: all) of a field, which exists, takes of a datapoint, and
  * the Bag that contains it. */
-static bags_code bagi_select_find(const bags_reader *reader, const bagi_shard *part,
-    uint64_t index, size_t field, const bags_select *select, const bags_ref *refs,
-    const bag_reader **bag, bagi_steps *steps, bags_error *err) {
+BAGI_NOINLINE static bags_code bagi_select_find(const bags_reader *reader,
+    const bagi_shard *part, uint64_t index, size_t field, const bags_select *select,
+    const bags_ref *refs, const bag_reader **bag, bagi_steps *steps, bags_error *err) {
     bags_ref ref = refs[field];
     steps->first = ref.first;
     steps->count = ref.count;
     steps->step = 1;
     if (!bagi_select_apply(reader, select, steps))
         return bagi_fail_select(reader, *select, err);
-    *bag = bagi_reader_bag(reader, part, field, err);
-    if (!*bag)
-        return err->code;
+    bags_code code = bagi_reader_bag(reader, part, field, bag, err);
+    if (code)
+        return code;
     if (!bagi_ref_fits(ref, (*bag)->length))
         return bagi_fail_ref(
             reader->shown, &reader->spec, index, field, ref, (*bag)->length, err);
@@ -10734,7 +10747,7 @@ BAGI_NOINLINE static bags_code bagi_row_load(const bags_reader *reader, uint64_t
     bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
     uint64_t local = 0;
     size_t total = 0;
-    const bagi_shard *part = bagi_reader_find_shard(reader, index, row, &local);
+    const bagi_shard *part = bagi_row_shard(reader, index, row, &local);
     if (!part)
         return bagi_fail_datapoint(reader, index, err);
     for (size_t i = 0; i < count; i++)
@@ -10803,16 +10816,15 @@ static BAGI_HOT bool bagi_row_find_blob(const bags_reader *reader, uint64_t inde
            bagi_mapped_get(&bag->mapped, ref.first + item, out);
 }
 
-BAGI_NOINLINE static bags_code bagi_row_load_blob(const bags_reader *reader,
-    uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
-    bags_error *err) {
+BAGI_COLD static bags_code bagi_row_load_blob(const bags_reader *reader, uint64_t index,
+    size_t field, uint64_t item, bags_row *row, bags_view *out, bags_error *err) {
     BAGI_BEGIN(reader && row && out, err);
     const bag_reader *bag = NULL;
     bagi_steps steps = {0, 0, 1};
     uint64_t local = 0;
     out->data = NULL;
     out->size = 0;
-    const bagi_shard *part = bagi_reader_find_shard(reader, index, row, &local);
+    const bagi_shard *part = bagi_row_shard(reader, index, row, &local);
     if (!part)
         return bagi_fail_datapoint(reader, index, err);
     if (field >= reader->spec.count)
@@ -10871,7 +10883,7 @@ BAGS_API bags_code bags_reader_refs(const bags_reader *reader, uint64_t index,
     BAGI_BEGIN(reader && row && refs, err);
     uint64_t local = 0;
     bagi_row_begin(reader, row);
-    const bagi_shard *part = bagi_reader_find_shard(reader, index, row, &local);
+    const bagi_shard *part = bagi_row_shard(reader, index, row, &local);
     if (!part)
         return bagi_fail_datapoint(reader, index, err);
     bags_code code = bagi_row_read_refs(reader, part, local, row, err);
@@ -10909,17 +10921,15 @@ static bags_code bagi_check_plain(
 static bags_code bagi_plan_many(const bags_reader *reader, const uint64_t *indices,
     uint64_t start, size_t count, const bags_select *selects, size_t select_count,
     bags_row *row, bagi_fetch *fetch, bags_error *err) {
-    const bagi_shard *last = NULL;
-    uint64_t local = 0;
-    size_t step = indices ? count : BAGI_REFS_STEP;
+    size_t last = SIZE_MAX, step = indices ? count : BAGI_REFS_STEP;
     /* The files of every shard that is used are looked up before the first is opened:
      * hooks for files that are far away do that at the same time. */
     for (size_t i = 0; reader->env.io.expect && i < count; i++) {
-        uint64_t index = indices ? indices[i] : start + i;
-        const bagi_shard *part = bagi_reader_find_shard(reader, index, row, &local);
-        if (part && part != last)
-            bagi_reader_expect(reader, (size_t)row->shard, selects, select_count);
-        last = part;
+        size_t shard =
+            bagi_reader_find_shard(reader, indices ? indices[i] : start + i, row);
+        if (shard != last && shard < reader->count)
+            bagi_reader_expect(reader, shard, selects, select_count);
+        last = shard;
     }
     bags_code code = BAGS_OK;
     for (size_t k = 0; k < select_count && count; k++)
@@ -10931,7 +10941,7 @@ static bags_code bagi_plan_many(const bags_reader *reader, const uint64_t *indic
         code = bagi_row_reserve_refs(reader, row, err);
     bags_ref *refs = bagi_row_refs(row);
     for (size_t i = 0, at = 0; i < count && !code; i++, at++) {
-        uint64_t index = indices ? indices[i] : start + i;
+        uint64_t index = indices ? indices[i] : start + i, local = 0;
         if (at == step || i == 0) {
             at = 0;
             code = bagi_row_fetch_refs(
@@ -10939,7 +10949,7 @@ static bags_code bagi_plan_many(const bags_reader *reader, const uint64_t *indic
             if (code)
                 return code;
         }
-        const bagi_shard *part = bagi_reader_find_shard(reader, index, row, &local);
+        const bagi_shard *part = bagi_row_shard(reader, index, row, &local);
         code = bagi_refs_of(reader, part, index, bagi_row_items(row)[at], refs, err);
         for (size_t k = 0; k < select_count && !code; k++) {
             const bag_reader *bag = NULL;
@@ -10969,8 +10979,9 @@ BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
 
 /* Read a plain field of many datapoints: its blobs become the items of the row's only
  * slot. */
-static bags_code bagi_read_many(const bags_reader *reader, const uint64_t *indices,
-    uint64_t start, size_t count, size_t field, bags_row *row, bags_error *err) {
+BAGI_COLD static bags_code bagi_read_many(const bags_reader *reader,
+    const uint64_t *indices, uint64_t start, size_t count, size_t field, bags_row *row,
+    bags_error *err) {
     bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
     bags_select whole = bags_whole(field);
     bags_code code = bagi_check_plain(reader, field, err);
@@ -11030,7 +11041,7 @@ BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
 
 /* ---- columns ---- */
 
-static bags_code bagi_column_begin(const bags_reader *reader, uint64_t shard,
+BAGI_COLD static bags_code bagi_column_begin(const bags_reader *reader, uint64_t shard,
     size_t field, bags_row *row, bags_error *err) {
     bagi_row_begin(reader, row);
     bags_code code = bagi_check_plain(reader, field, err);
@@ -11082,8 +11093,10 @@ static bags_code bagi_column_check(const bags_reader *reader, size_t shard,
     bags_select whole = bags_whole(field);
     if (reader->env.io.expect)
         bagi_reader_expect(reader, shard, &whole, 1);
-    const bag_reader *from = bagi_reader_bag(reader, part, reader->spec.count, err);
-    bags_code code = from ? bagi_row_reserve_refs(reader, row, err) : err->code;
+    const bag_reader *from = NULL;
+    bags_code code = bagi_reader_bag(reader, part, reader->spec.count, &from, err);
+    if (!code)
+        code = bagi_row_reserve_refs(reader, row, err);
     bags_ref *refs = bagi_row_refs(row);
     for (uint64_t i = 0; i < of->length && !code; i++) {
         if (from->mapped.length && i >= 65536)
@@ -11129,8 +11142,8 @@ static uint64_t bagi_item_size(
     return differ ? 0 : size;
 }
 
-BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
-    size_t field, bags_row *row, bags_column *out, bags_error *err) {
+BAGS_API BAGI_COLD bags_code bags_reader_column(const bags_reader *reader,
+    uint64_t shard, size_t field, bags_row *row, bags_column *out, bags_error *err) {
     BAGI_BEGIN(reader && row && out, err);
     static const uint64_t none[1] = {0};
     const bag_reader *bag = NULL;
@@ -11145,9 +11158,9 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
         *out = column;
         return BAGS_OK;
     }
-    bag = bagi_reader_bag(reader, &reader->parts[shard], field, err);
-    code = bag ? bagi_column_check(reader, (size_t)shard, field, bag, row, err)
-               : err->code;
+    code = bagi_reader_bag(reader, &reader->parts[shard], field, &bag, err);
+    if (!code)
+        code = bagi_column_check(reader, (size_t)shard, field, bag, row, err);
     if (code)
         return code;
     const unsigned char *data = bag->in_memory[BAGI_BLOBS];
@@ -11190,17 +11203,17 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
     return BAGS_OK;
 }
 
-BAGS_API bags_code bags_reader_blobs(const bags_reader *reader, uint64_t shard,
-    size_t field, bool in_order, bags_row *row, bags_range *out, bags_error *err) {
+BAGS_API BAGI_COLD bags_code bags_reader_blobs(const bags_reader *reader,
+    uint64_t shard, size_t field, bool in_order, bags_row *row, bags_range *out,
+    bags_error *err) {
     BAGI_BEGIN(reader && row && out, err);
     const bag_reader *bag = NULL;
     memset(out, 0, sizeof *out);
     bags_code code = bagi_column_begin(reader, shard, field, row, err);
-    if (code || !reader->shards[shard].length)
+    if (!code && reader->shards[shard].length)
+        code = bagi_reader_bag(reader, &reader->parts[shard], field, &bag, err);
+    if (code || !bag || bag->verify)
         return code;
-    bag = bagi_reader_bag(reader, &reader->parts[shard], field, err);
-    if (!bag || bag->verify)
-        return bag ? BAGS_OK : err->code;
     const unsigned char *data = bag->in_memory[BAGI_BLOBS];
     const unsigned char *ends = bag->in_memory[BAGI_ENDS];
     uint64_t length = in_order ? reader->shards[shard].length : bag->length;
