@@ -177,7 +177,7 @@
  *                          __declspec(dllexport).
  *     BAGS_DEBUG           check what must hold inside the library with assert(): for
  *                          those who change it. No input makes an assert fail.
- *     BAGS_NO_WRITER       leave out everything that writes: the writers,
+ *     BAGS_NO_WRITER       leave out everything that writes: the writers, encoders,
  *                          bags_recover, bags_finalize and bags_checksum.
  *     BAGS_NO_VERIFY       leave out bags_verify.
  *     BAGS_NO_CHECKSUM     leave out bags_checksum, and all use of NAME.crc: a request
@@ -1076,8 +1076,10 @@ BAGS_API void bags_registry_free(bags_registry *registry);
  *
  * Cost: the codec's, and opening it for its arguments.
  */
+#ifndef BAGS_NO_WRITER
 BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
     const bags_value *value, bags_buffer *scratch, bags_view *blob, bags_error *err);
+#endif
 BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
     bags_view blob, bags_buffer *scratch, bags_value *value, bags_error *err);
 
@@ -1720,8 +1722,10 @@ BAGS_API bags_code bags_reader_refs(const bags_reader *reader, uint64_t index,
 
 /* The blob of refs.bag for a datapoint, `count` fields with these types: *out is valid
  * until the scratch is reused or freed. Returns BAGS_OK or BAGS_ERROR_MEMORY. */
+#ifndef BAGS_NO_WRITER
 BAGS_API bags_code bags_refs_encode(const bags_type *types, const bags_ref *refs,
     size_t count, bags_buffer *scratch, bags_view *out, bags_error *err);
+#endif
 
 /* A plain field of all datapoints of a shard as one array. */
 typedef struct bags_column {
@@ -4103,6 +4107,7 @@ static size_t bagi_refs_most(size_t count) {
     return head + count * (head + 2 * number);
 }
 
+#ifndef BAGS_NO_WRITER
 /* A tag and a number of 2^width bytes, at least the given width. The tags of a
  * kind differ by their width: uint8 is 0xCC, uint64 0xCF. */
 static size_t bagi_msgpack_put(
@@ -4126,6 +4131,7 @@ static size_t bagi_msgpack_put_array(unsigned char *out, uint64_t count) {
     out[0] = (unsigned char)(0x90 | count);
     return count < 16 ? 1 : bagi_msgpack_put(out, 0xDB, count, 1);
 }
+#endif
 
 /* A big-endian integer. */
 static size_t bagi_msgpack_number(
@@ -4264,6 +4270,7 @@ BAGI_COLD static const char *bagi_refs_fault(
     return types[*field].sequence ? "not [] or [first, count]" : "not a blob index";
 }
 
+#ifndef BAGS_NO_WRITER
 /* Write the blob for `refs` to `out`, whose capacity is bagi_refs_most. Returns its
  * size. */
 static size_t bagi_refs_write(
@@ -4292,6 +4299,8 @@ BAGS_API bags_code bags_refs_encode(const bags_type *types, const bags_ref *refs
     out->size = bagi_refs_write(types, count, refs, scratch->data);
     return BAGS_OK;
 }
+#endif /* BAGS_NO_WRITER */
+
 /* ========================================================================
  * >>type-text
  * Type strings such as "array(float32,64,128)[]", and the dtypes in them:
@@ -4557,6 +4566,7 @@ BAGS_API bags_value bags_array(
     return value;
 }
 
+#ifndef BAGS_NO_WRITER
 /* The value is of another kind than the codec expects. */
 BAGI_COLD static bags_code bagi_fail_kind(
     bags_error *err, const bags_value *value, const char *expected) {
@@ -4566,6 +4576,7 @@ BAGI_COLD static bags_code bagi_fail_kind(
     return bags_fail(err, BAGS_ERROR_VALUE, "kind mismatch (%s, expected %s)",
         i < sizeof names / sizeof *names ? names[i] : "invalid kind", expected);
 }
+#endif
 
 BAGI_COLD static bags_code bagi_fail_arguments(bags_error *err) {
     return bags_fail(err, BAGS_ERROR_TYPE, "this type accepts no arguments");
@@ -4622,6 +4633,7 @@ static bags_code bagi_bytes_check(
         text.data[bad], (uint64_t)bad);
 }
 
+#ifndef BAGS_NO_WRITER
 static bags_code bagi_bytes_encode(void *state, const bags_value *value,
     bags_buffer *scratch, bags_view *blob, bags_error *err) {
     (void)scratch;
@@ -4633,6 +4645,7 @@ static bags_code bagi_bytes_encode(void *state, const bags_value *value,
         *blob = bytes;
     return code;
 }
+#endif
 
 static bags_code bagi_bytes_decode(void *state, bags_view blob, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
@@ -4697,6 +4710,7 @@ BAGI_COLD static bags_code bagi_int_open(const bags_codec *codec, const bags_typ
     return bagi_state_open(allocator, &made.own, sizeof made, state, err);
 }
 
+#ifndef BAGS_NO_WRITER
 /* The number must fit the bytes of the type: 0 to 2^(8N)-1, or for i64 -2^63 to
  * 2^63-1. `most` is the largest number. */
 static bags_code bagi_int_encode(void *state, const bags_value *value,
@@ -4734,6 +4748,7 @@ static bags_code bagi_int_encode(void *state, const bags_value *value,
     blob->size = size;
     return BAGS_OK;
 }
+#endif
 
 /* Bytes after the eighth must be 0. */
 static bags_code bagi_int_decode(void *state, bags_view blob, bags_buffer *scratch,
@@ -4836,6 +4851,7 @@ static void bagi_array_copy(
 /* Bounds what precedes the elements in a blob that contains dtype and shape. */
 #define BAGI_HEAD_MAX (16 + 9 * BAGS_MAX_DIMS)
 
+#ifndef BAGS_NO_WRITER
 /* The value must be consistent, and have the dtype and shape of the type, if that has
  * any. The blob is a view of the value's elements unless a head precedes them or their
  * byte order differs. */
@@ -4904,6 +4920,7 @@ static bags_code bagi_array_encode(void *state, const bags_value *value,
     blob->size = used + size;
     return BAGS_OK;
 }
+#endif
 
 /* A str (`tag` 0xD9) or bin (0xC4) of msgpack, like the parsers of >>refs. */
 static size_t bagi_msgpack_bytes(
@@ -4986,6 +5003,12 @@ static bags_code bagi_array_decode(void *state, bags_view blob, bags_buffer *scr
     value->shape = (const uint64_t *)(const void *)scratch->data;
     return BAGS_OK;
 }
+
+#ifdef BAGS_NO_WRITER
+#define bagi_bytes_encode NULL
+#define bagi_int_encode NULL
+#define bagi_array_encode NULL
+#endif
 
 /* ---- the registry ----
  * A list that is searched from its end, so that codecs that were added later precede
@@ -5126,6 +5149,7 @@ BAGI_COLD static bags_code bagi_coder_fail_result(
         coder->codec->names, what);
 }
 
+#ifndef BAGS_NO_WRITER
 /* An encoded blob passes through without a codec. The codec writes to a view of its
  * own, so that *blob is untouched if it fails. */
 static bags_code bagi_coder_encode(const bagi_coder *coder, const bags_value *value,
@@ -5158,6 +5182,7 @@ static bags_code bagi_coder_encode(const bagi_coder *coder, const bags_value *va
     *blob = made;
     return BAGS_OK;
 }
+#endif
 
 /* As for encoding, *value is untouched on failure. */
 static bags_code bagi_coder_decode(const bagi_coder *coder, bags_view blob,
@@ -5190,6 +5215,7 @@ BAGI_COLD static bags_code bagi_coder_for(bagi_coder *coder,
     return code ? code : bagi_coder_open(coder, registry, &type, &memory, err);
 }
 
+#ifndef BAGS_NO_WRITER
 BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
     const bags_value *value, bags_buffer *scratch, bags_view *blob, bags_error *err) {
     BAGI_BEGIN(type && value && scratch && blob, err);
@@ -5200,6 +5226,7 @@ BAGS_API bags_code bags_encode(const bags_registry *registry, const char *type,
     bagi_coder_close(&coder);
     return code;
 }
+#endif
 
 BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
     bags_view blob, bags_buffer *scratch, bags_value *value, bags_error *err) {
@@ -12336,6 +12363,11 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
 #undef BAGI_WRITER_ERR
 #undef BAGI_WRITE_BACK_MIN
 #undef BAGI_ZERO
+#ifdef BAGS_NO_WRITER
+#undef bagi_bytes_encode
+#undef bagi_int_encode
+#undef bagi_array_encode
+#endif
 
 #endif /* BAGS_IMPLEMENTATION */
 

@@ -668,6 +668,83 @@ static void empty_refs_of_many_fields_are_refused(void **state) {
     }
 }
 
+/* Form number `form` of those that writers use for indices below 2^32. */
+static void put_form(bytes *row, size_t form, unsigned number) {
+    if (form % 4)
+        put_tagged(row, 0xcb + (unsigned)(form % 4), number);
+    else
+        put_u8(row, number);
+}
+
+/* A row for `fields` fields, every third a sequence of 2, all with blob 1 as the first
+ * one. */
+static void put_row(bytes *row, size_t fields) {
+    put_array(row, fields);
+    for (size_t f = 0; f < fields; f++) {
+        if (f % 3 == 2)
+            put_array(row, 2);
+        put_form(row, f, 1);
+        if (f % 3 == 2)
+            put_form(row, f / 4, 2);
+    }
+}
+
+/* Of the rows of refs.bag one is complete; others lack bytes at their end, or have
+ * another head. */
+static void rows_of_many_fields_are_read_and_damaged_ones_refused(void **state) {
+    static const size_t counts[] = {15, 16, 17, 80};
+    (void)state;
+    for (size_t c = 0; c < sizeof counts / sizeof counts[0]; c++) {
+        size_t fields = counts[c];
+        char called[HAND_FIELDS][8];
+        bytes row = {NULL, 0, 0};
+        hand_set set;
+        bags_row got = {0};
+        memset(&set, 0, sizeof set);
+        for (size_t f = 0; f < fields; f++) {
+            snprintf(called[f], sizeof called[f], "f%02d", (int)f);
+            set_field(&set, called[f], f % 3 == 2 ? "utf8[]" : "utf8");
+            for (int i = 0; i < 3; i++)
+                hand_add(&set.bags[f], &"abc"[i], 1);
+        }
+        put_row(&row, fields);
+        for (size_t size = 0; size <= row.size; size++)
+            hand_add(&set.refs, row.data, size);
+        for (size_t i = 0; i < (fields < 16 ? 1 : 3); i++) {
+            row.data[i]++;
+            hand_add(&set.refs, row.data, row.size);
+            row.data[i]--;
+        }
+        set_save(&set, V1, at("%d", (int)c));
+        set_free(&set);
+        bags_reader *reader = open_mode(at("%d", (int)c), MAPPED);
+        for (uint64_t i = 0; i < bags_reader_length(reader); i++) {
+            bags_select last = bags_whole(fields - 1);
+            bags_view blob;
+            if (i != row.size) {
+                assert_fails(BAGS_ERROR_CORRUPT,
+                    bags_reader_get(reader, i, &last, 1, &got, &said));
+                check_no_blob(reader, i, 0, 0, BAGS_ERROR_CORRUPT, &got);
+                continue;
+            }
+            assert_ok(bags_reader_get(reader, i, NULL, 0, &got, &said));
+            for (size_t f = 0; f < fields; f++) {
+                assert_int_equal(bags_row_length(&got, f), f % 3 == 2 ? 2 : 1);
+                assert_bytes(bags_row_bytes(&got, f, 0), "b", 1);
+                if (f % 3 == 2)
+                    assert_bytes(bags_row_bytes(&got, f, 1), "c", 1);
+                assert_ok(
+                    bags_reader_get_blob(reader, i, f, f % 3 / 2, &got, &blob, &said));
+                assert_bytes(blob, f % 3 == 2 ? "c" : "b", 1);
+                assert_ok(bags_reader_get(reader, i, NULL, 0, &got, &said));
+            }
+        }
+        bags_row_free(&got);
+        bags_reader_close(reader);
+        bytes_free(&row);
+    }
+}
+
 /* Neither a mapped read nor a row that has grown needs memory or system
  * calls. */
 static void a_mapped_read_makes_no_calls(void **state) {
@@ -2123,6 +2200,7 @@ int main(void) {
         TEST(a_column_of_blobs_of_different_sizes_has_offsets),
         TEST(refs_of_every_layout_are_read_in_any_order),
         TEST(empty_refs_of_many_fields_are_refused),
+        TEST(rows_of_many_fields_are_read_and_damaged_ones_refused),
         TEST(a_mapped_read_makes_no_calls),
         TEST(opening_a_dataset_opens_no_field),
         TEST(a_row_is_used_with_many_readers),
