@@ -710,7 +710,7 @@ BAGS_API bag_reader *bag_reader_open(
 BAGS_API bag_reader *bag_reader_open_memory(
     const void *data, size_t size, const bag_reader_options *options, bags_error *err);
 
-/* Free a reader that no thread is using; its views become invalid. */
+/* Free a reader. */
 BAGS_API void bag_reader_close(bag_reader *reader);
 
 /* Number of blobs. */
@@ -725,9 +725,8 @@ BAGS_API uint64_t bag_reader_size(const bag_reader *reader);
  * *out is valid until the reader is closed (mapped or in memory, not copied),
  * otherwise until the scratch is reused or freed.
  *
- *   index    0 <= index < bag_reader_length(reader)
- *   scratch  grown as needed; reuse it between calls
- *   out      the bytes; size may be 0. Empty with data NULL on failure
+ *   index  0 <= index < bag_reader_length(reader)
+ *   out    the bytes; size may be 0. Empty with data NULL on failure
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_RANGE    index out of range
@@ -1175,7 +1174,7 @@ typedef struct bags_writer_options {
  *   BAGS_ERROR_TYPE     an invalid type string, or arguments that its codec refuses,
  *                       such as int(0) (with the code that the codec returns); types
  *                       without a codec are accepted
- *   BAGS_ERROR_ARGUMENT shard_start is not below shard_stop; resume and append
+ *   BAGS_ERROR_ARGUMENT resume and append
  *   BAGS_ERROR_LIMIT    too many fields, or a shard number or spec.json is too large
  *   BAGS_ERROR_STATE
  *
@@ -1249,9 +1248,8 @@ BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err);
 BAGS_API void bags_writer_cancel(bags_writer *writer);
 
 /* Pass every complete datapoint to the system: it then survives the end of this
- * process. Returns BAGS_OK, BAGS_ERROR_IO, BAGS_ERROR_LIMIT, BAGS_ERROR_STATE (another
- * process replaced or removed a file of the shard), or an earlier failure. Cost: a
- * write for every file, and two stats. */
+ * process. Returns BAGS_OK, BAGS_ERROR_LIMIT, BAGS_ERROR_STATE (as for
+ * bags_writer_append), or an earlier failure. Cost: a write per file, and two stats. */
 BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err);
 
 /* Flush, and wait until every complete datapoint of the unfinished shard is on
@@ -1370,7 +1368,7 @@ typedef struct bags_recover_report {
  *   BAGS_ERROR_LOCKED    a running writer holds a shard
  *   BAGS_ERROR_CORRUPT   a shard cannot be recovered; the path has both spec.json
  *                        and shards
- *   BAGS_ERROR_ARGUMENT  shard_start is not below shard_stop; a file
+ *   BAGS_ERROR_ARGUMENT  a file
  *   BAGS_ERROR_STATE, BAGS_ERROR_LIMIT
  * Memory: about 256 KiB per field. Cost: a few system calls per shard; journals and
  * refs (with checksums: blobs) of unfinished ones are read.
@@ -1447,8 +1445,7 @@ typedef struct bags_checksum_report {
  *                          shard: see `replace`
  *   BAGS_ERROR_LOCKED      another process writes the shard or its checksums
  *   BAGS_ERROR_STATE       another process replaced the shard meanwhile
- *   BAGS_ERROR_ARGUMENT    a file that belongs to a dataset; shard_start is not
- *                          below shard_stop
+ *   BAGS_ERROR_ARGUMENT    a file that belongs to a dataset
  *   BAGS_ERROR_IO          also a link in place of a file or shard (ELOOP)
  *   what bags_reader_open returns
  * Cost: reads every byte of Bags that receive checksums.
@@ -1508,8 +1505,7 @@ typedef struct bags_reader_options {
  *   BAGS_ERROR_FIELD       spec.json names a file outside the dataset
  *   BAGS_ERROR_TYPE        spec.json has an invalid type string
  *   BAGS_ERROR_LIMIT       spec.json or a shard number is too large
- *   BAGS_ERROR_ARGUMENT    shard_start is not below shard_stop; an invalid option
- *   BAGS_ERROR_STATE
+ *   BAGS_ERROR_ARGUMENT, BAGS_ERROR_STATE
  *
  * Cost: a few system calls per shard (split, or with verify_checksums: per field). No
  * table is read, and no file stays open. An unfinished shard is never mapped:
@@ -1519,19 +1515,17 @@ typedef struct bags_reader_options {
 BAGS_API bags_reader *bags_reader_open(
     const char *path, const bags_reader_options *options, bags_error *err);
 
-/* Free a reader that no thread is using; its views become invalid. Rows stay the
- * caller's to free. */
+/* Free a reader. Rows stay the caller's to free. */
 BAGS_API void bags_reader_close(bags_reader *reader);
 
 /* Number of datapoints in all shards. */
 BAGS_API uint64_t bags_reader_length(const bags_reader *reader);
 
-/* The path with which the reader was opened, for messages; "" for NULL. Valid until
- * the reader is closed. */
+/* The path with which the reader was opened, for messages; "" for NULL. */
 BAGS_API const char *bags_reader_path(const bags_reader *reader);
 
 /* The fields, sorted by name; *count of them. A field's index in this array is its
- * number in every other function. Valid until the reader is closed. */
+ * number in every other function. */
 BAGS_API const bags_field *bags_reader_fields(const bags_reader *reader, size_t *count);
 
 /* The number of the field with this name, in *field. Returns BAGS_OK or
@@ -1539,7 +1533,7 @@ BAGS_API const bags_field *bags_reader_fields(const bags_reader *reader, size_t 
 BAGS_API bags_code bags_reader_field(
     const bags_reader *reader, const char *name, size_t *field, bags_error *err);
 
-/* A field's parsed type; NULL if there is none. Valid until the reader is closed. */
+/* A field's parsed type; NULL if there is none. */
 BAGS_API const bags_type *bags_reader_type(const bags_reader *reader, size_t field);
 
 typedef struct bags_shard {
@@ -1550,8 +1544,7 @@ typedef struct bags_shard {
     bool unfinished; /* only with BAGS_UNFINISHED_READ */
 } bags_shard;
 
-/* The shards that are read, in order; *count of them. An unsharded dataset is shard
- * 0. Gaps show in their numbers. Valid until the reader is closed. */
+/* The shards that are read, in order; *count of them. Gaps show in their numbers. */
 BAGS_API const bags_shard *bags_reader_shards(const bags_reader *reader, size_t *count);
 
 /* Write the path of a shard's directory to `out`, NUL-terminated: PATH/000003, or PATH
@@ -2667,7 +2660,7 @@ static int bagi_local_size(BAGI_USER, void *file, uint64_t *size) {
     return error;
 }
 
-static int bagi_local_read_at(
+BAGI_COLD static int bagi_local_read_at(
     BAGI_USER, void *file, uint64_t offset, void *data, size_t size, size_t *done) {
     ssize_t count;
     BAGI_RETRY(count, pread(bagi_local_fd(file), data, BAGI_MIN(size, BAGI_LOCAL_MAX),
@@ -3596,7 +3589,7 @@ static bags_code bagi_file_size(const bagi_env *env, void *file, const char *pat
         env, env->io.size(env->io.user, file, size), path, "get the size of", err);
 }
 
-BAGS_API BAGI_COLD bags_code bags_read(const bags_io *io, void *file, const char *path,
+BAGS_API bags_code bags_read(const bags_io *io, void *file, const char *path,
     uint64_t offset, void *data, size_t size, bags_error *err) {
     unsigned char *out = (unsigned char *)data;
     while (size > 0) {
@@ -9835,22 +9828,17 @@ static bagi_bag_options bagi_reader_bag_options(const bags_reader *reader) {
     return bag_options;
 }
 
-/* The Bag of a field (spec.count: of refs) in a shard, opened and published if no thread
- * has done that. */
-BAGI_COLD static bags_code bagi_reader_bag(const bags_reader *from,
+/* Open a Bag and publish it, unless another thread does that first. */
+BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
     const bagi_shard *of, size_t field, const bag_reader **out, bags_error *err) {
     bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
     bagi_shard *part = (bagi_shard *)(uintptr_t)of;
-    void **bags = (void **)BAGI_LOAD(&part->bags);
-    bag_reader *bag = bags ? (bag_reader *)BAGI_LOAD(&bags[field]) : NULL;
+    bag_reader *bag = NULL;
     bagi_dir dir;
     bags_code code = BAGS_OK;
-    *out = bag;
-    if (bag)
-        return BAGS_OK;
     bagi_lock(&reader->mutex);
     if (!part->bags) {
-        bags = (void **)bagi_alloc(
+        void **bags = (void **)bagi_alloc(
             &reader->env.memory, (reader->spec.count + 1) * sizeof *bags, err);
         code = bags ? BAGS_OK : BAGS_ERROR_MEMORY;
         if (bags)
@@ -9874,6 +9862,15 @@ BAGI_COLD static bags_code bagi_reader_bag(const bags_reader *from,
     bagi_unlock(&reader->mutex);
     *out = bag;
     return code;
+}
+
+/* The Bag of a field (spec.count: of refs) in a shard, opened if need be. */
+static BAGI_HOT bags_code bagi_reader_bag(const bags_reader *reader,
+    const bagi_shard *part, size_t field, const bag_reader **out, bags_error *err) {
+    void **bags = (void **)BAGI_LOAD(&part->bags);
+    void *bag = bags ? (void *)BAGI_LOAD(&bags[field]) : NULL;
+    *out = (const bag_reader *)bag;
+    return bag ? BAGS_OK : bagi_reader_first_bag(reader, part, field, out, err);
 }
 
 /* The field of a selection; NULL: all fields, whole. */
@@ -10548,8 +10545,9 @@ static bags_code bagi_row_reserve_refs(
 
 /* Parse the refs of datapoint `index`, whose blob of refs.bag is at hand; a split
  * shard has none: blob n of every field belongs to datapoint n. */
-static bags_code bagi_refs_of(const bags_reader *reader, const bagi_shard *part,
-    uint64_t index, bags_view blob, bags_ref *refs, bags_error *err) {
+static BAGI_HOT bags_code bagi_refs_of(const bags_reader *reader,
+    const bagi_shard *part, uint64_t index, bags_view blob, bags_ref *refs,
+    bags_error *err) {
     const bagi_spec *spec = &reader->spec;
     if (BAGI_UNLIKELY(part->bag_options.split)) {
         for (size_t i = 0; i < spec->count; i++) {
@@ -10579,24 +10577,9 @@ static BAGI_HOT void bagi_touch(const bag_reader *bag, uint64_t local, bool is_b
     }
 }
 
-/* Read the refs of datapoint `local` of a shard into bagi_row_refs. */
-BAGI_NOINLINE static bags_code bagi_row_read_refs(const bags_reader *reader,
-    const bagi_shard *part, uint64_t local, bags_row *row, bags_error *err) {
-    bags_view blob = {NULL, 0};
-    uint64_t index = local + reader->shards[part - reader->parts].start;
-    bags_code code = bagi_row_reserve_refs(reader, row, err);
-    if (!code && !part->bag_options.split) {
-        const bag_reader *bag = NULL;
-        code = bagi_reader_bag(reader, part, reader->spec.count, &bag, err);
-        if (!code)
-            code = bag_reader_get(bag, local, &row->scratch, &blob, err);
-    }
-    return code ? code
-                : bagi_refs_of(reader, part, index, blob, bagi_row_refs(row), err);
-}
-
-/* The same if nothing must be opened, read or reserved for that: `bags` are those of the
- * shard. Returns false otherwise, and if the refs are invalid. */
+/* Read the refs of datapoint `local` of a shard into bagi_row_refs if nothing must be
+ * opened, read or reserved for that: `bags` are those of the shard. Returns false
+ * otherwise, and if the refs are invalid. */
 static BAGI_HOT bool bagi_row_find_refs(
     const bags_reader *reader, void *const *bags, uint64_t local, const bags_row *row) {
     size_t count = reader->spec.count;
@@ -10605,6 +10588,24 @@ static BAGI_HOT bool bagi_row_find_refs(
     return bag && row->refs.capacity > count * sizeof(bags_ref) &&
            bagi_mapped_get(&bag->mapped, local, &blob) &&
            bagi_refs_parse_usual(blob, reader->spec.types, count, bagi_row_refs(row));
+}
+
+/* The same, in whatever way. */
+BAGI_NOINLINE static bags_code bagi_row_read_refs(const bags_reader *reader,
+    const bagi_shard *part, uint64_t local, bags_row *row, bags_error *err) {
+    void *const *bags = (void **)BAGI_LOAD(&part->bags);
+    const bag_reader *bag = NULL;
+    bags_view blob = {NULL, 0};
+    if (bags && bagi_row_find_refs(reader, bags, local, row))
+        return BAGS_OK;
+    bags_code code = bagi_row_reserve_refs(reader, row, err);
+    if (!code && !part->bag_options.split)
+        code = bagi_reader_bag(reader, part, reader->spec.count, &bag, err);
+    if (bag)
+        code = bag_reader_get(bag, local, &row->scratch, &blob, err);
+    uint64_t index = local + reader->shards[part - reader->parts].start;
+    return code ? code
+                : bagi_refs_of(reader, part, index, blob, bagi_row_refs(row), err);
 }
 
 #define BAGI_REFS_STEP 4096 /* consecutive datapoints whose refs are read at once */
@@ -10680,7 +10681,7 @@ static BAGI_HOT bool bagi_select_apply(
 
 /* Find what a selection (NULL: all) of a field, which exists, takes of a datapoint, and
  * the Bag that contains it. */
-BAGI_NOINLINE static bags_code bagi_select_find(const bags_reader *reader,
+static BAGI_HOT bags_code bagi_select_find(const bags_reader *reader,
     const bagi_shard *part, uint64_t index, size_t field, const bags_select *select,
     const bags_ref *refs, const bag_reader **bag, bagi_steps *steps, bags_error *err) {
     bags_ref ref = refs[field];
@@ -10794,7 +10795,10 @@ BAGI_NOINLINE static bags_code bagi_row_load(const bags_reader *reader, uint64_t
             selects ? &selects[i] : NULL, bagi_row_refs(row), &bag, &steps, err);
         if (!code)
             code = bagi_row_reserve(row, total + steps.count, err);
-        if (!code)
+        if (!code && bag->mapped_length && steps.count == 1)
+            code = bag_reader_get(
+                bag, steps.first, &row->data, bagi_row_items(row) + total, err);
+        else if (!code)
             code = bagi_fetch_add_steps(&fetch, bag, &steps, total, err);
         slots[i].length = (size_t)steps.count;
         total += slots[i].length;
@@ -10843,30 +10847,26 @@ static BAGI_HOT bool bagi_row_find_blob(const bags_reader *reader, uint64_t inde
            bagi_mapped_get(&bag->mapped, ref.first + item, out);
 }
 
-BAGI_COLD static bags_code bagi_row_load_blob(const bags_reader *reader, uint64_t index,
-    size_t field, uint64_t item, bags_row *row, bags_view *out, bags_error *err) {
+BAGI_NOINLINE static bags_code bagi_row_load_blob(const bags_reader *reader,
+    uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
+    bags_error *err) {
     BAGI_BEGIN(reader && row && out, err);
-    const bag_reader *bag = NULL;
-    bagi_steps steps = {0, 0, 1};
-    uint64_t local = 0;
+    bags_select select = bags_whole(field);
     out->data = NULL;
     out->size = 0;
-    const bagi_shard *part = bagi_row_shard(reader, index, row, &local);
-    if (!part)
-        return bagi_fail_datapoint(reader, index, err);
-    if (field >= reader->spec.count)
-        return bagi_fail_field_index(reader, field, err);
-    bags_code code = bagi_row_read_refs(reader, part, local, row, err);
-    if (!code)
-        code = bagi_select_find(
-            reader, part, index, field, NULL, bagi_row_refs(row), &bag, &steps, err);
+    if (field < reader->spec.count && reader->spec.types[field].sequence)
+        select = bags_slice(field, item, item < UINT64_MAX ? item + 1 : item, 1);
+    bags_code code = bagi_row_load(reader, index, &select, 1, row, err);
+    row->length = 0;
     if (code)
         return code;
-    if (item >= steps.count)
-        return bagi_prefix(err, bagi_fail_index("item", item, steps.count, err),
+    uint64_t count = bagi_row_refs(row)[field].count;
+    if (item >= count)
+        return bagi_prefix(err, bagi_fail_index("item", item, count, err),
             "%s: field \"%.200s\": datapoint %" PRIu64 ": ", reader->shown,
             reader->spec.fields[field].name, index);
-    return bag_reader_get(bag, steps.first + item, &row->data, out, err);
+    *out = bagi_row_items(row)[0];
+    return BAGS_OK;
 }
 
 BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t index,
@@ -10916,11 +10916,11 @@ BAGS_API bags_code bags_reader_refs(const bags_reader *reader, uint64_t index,
     bags_code code = bagi_row_read_refs(reader, part, local, row, err);
     for (size_t i = 0; i < reader->spec.count && !code; i++) {
         const bag_reader *bag = NULL;
-        bagi_steps steps = {0, 0, 1};
-        code = bagi_select_find(
-            reader, part, index, i, NULL, bagi_row_refs(row), &bag, &steps, err);
-        refs[i].first = steps.first;
-        refs[i].count = steps.count;
+        refs[i] = bagi_row_refs(row)[i];
+        code = bagi_reader_bag(reader, part, i, &bag, err);
+        if (!code && BAGI_UNLIKELY(!bagi_ref_fits(refs[i], bag->length)))
+            code = bagi_fail_ref(
+                reader->shown, &reader->spec, index, i, refs[i], bag->length, err);
     }
     return code;
 }
