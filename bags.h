@@ -10715,8 +10715,8 @@ static bags_code bagi_fetch_add_steps(bagi_fetch *fetch, const bag_reader *bag,
  *
  * Most often all that is needed is mapped and open, and the row is large enough. Then
  * bagi_row_find and bagi_row_find_blob have it without a call, a failure or a span.
- * They return false otherwise, and if anything is invalid; then bagi_row_load and
- * bagi_row_load_blob read it, or find out what is wrong.
+ * They return false otherwise, and if anything is invalid; then bagi_row_load reads it,
+ * or finds out what is wrong.
  */
 
 static BAGI_HOT bool bagi_row_find(const bags_reader *reader, uint64_t index,
@@ -10847,13 +10847,17 @@ static BAGI_HOT bool bagi_row_find_blob(const bags_reader *reader, uint64_t inde
            bagi_mapped_get(&bag->mapped, ref.first + item, out);
 }
 
-BAGI_NOINLINE static bags_code bagi_row_load_blob(const bags_reader *reader,
-    uint64_t index, size_t field, uint64_t item, bags_row *row, bags_view *out,
-    bags_error *err) {
-    BAGI_BEGIN(reader && row && out, err);
-    bags_select select = bags_whole(field);
+BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t index,
+    size_t field, uint64_t item, bags_row *row, bags_view *out, bags_error *err) {
+    BAGI_NEED(reader && row, err);
+    BAGI_NEED(out, err);
+    bagi_row_begin(reader, row);
+    if (!BAGI_UNLIKELY(!bagi_row_find_blob(reader, index, field, item, row, out)))
+        return BAGS_OK;
+    BAGI_ERR(err);
     out->data = NULL;
     out->size = 0;
+    bags_select select = bags_whole(field);
     if (field < reader->spec.count && reader->spec.types[field].sequence)
         select = bags_slice(field, item, item < UINT64_MAX ? item + 1 : item, 1);
     bags_code code = bagi_row_load(reader, index, &select, 1, row, err);
@@ -10867,16 +10871,6 @@ BAGI_NOINLINE static bags_code bagi_row_load_blob(const bags_reader *reader,
             reader->spec.fields[field].name, index);
     *out = bagi_row_items(row)[0];
     return BAGS_OK;
-}
-
-BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t index,
-    size_t field, uint64_t item, bags_row *row, bags_view *out, bags_error *err) {
-    if (BAGI_UNLIKELY(!reader || !row || !out))
-        return bagi_row_load_blob(reader, index, field, item, row, out, err);
-    bagi_row_begin(reader, row);
-    return bagi_row_find_blob(reader, index, field, item, row, out)
-               ? BAGS_OK
-               : bagi_row_load_blob(reader, index, field, item, row, out, err);
 }
 
 /* One after the other, every entry of a table and every blob would be waited for:
