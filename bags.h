@@ -10970,7 +10970,8 @@ static bags_code bagi_plan_many(const bags_reader *reader, const uint64_t *indic
             if (code)
                 return code;
         }
-        const bagi_shard *part = bagi_row_shard(reader, index, row, &local);
+        (void)bagi_row_shard(reader, index, row, &local); /* its refs were read */
+        const bagi_shard *part = &reader->parts[row->shard];
         code = bagi_refs_of(reader, part, index, bagi_row_items(row)[at], refs, err);
         for (size_t k = 0; k < select_count && !code; k++) {
             const bag_reader *bag = NULL;
