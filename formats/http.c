@@ -110,9 +110,11 @@ typedef struct http_object {
     bags_identity identity;      /* its ETag, Last-Modified and size */
     struct http_object *record;  /* spec.json next to it; NULL: it is that one */
     struct http_object *sibling; /* the next file of the same record */
-    bool opened;                 /* of a spec.json: a file next to it was */
-    bool end_asked;              /* the shard after it was looked up again, and */
-    bool grown;                  /* exists now */
+    /* Of a spec.json: how often files next to it were opened, and checks announced. */
+    uint64_t uses;
+    size_t ends;    /* requests that look the shard after it up again */
+    bool end_asked; /* there was one, and */
+    bool grown;     /* that shard exists now */
     bool in_dataset; /* its spec.json was found before: its name is a field's */
     bool is_html;
     bool is_real; /* it is not the page of http_refuse_page */
@@ -578,67 +580,32 @@ static void http_record_changed(http_object *record) {
         record, ESTALE, "replaced or removed while open; open the dataset again");
 }
 
+/* A check has failed, and has to be requested again. */
+static void http_fail_check(http_object *record, int error, const char *why) {
+    record->glanced = record->asked = 0;
+    record->end_asked = false;
+    http_object_fail(record, error, why);
+}
+
+/* True if an object that is looked at again is the spec.json of the next shard. */
+static bool http_is_end(const http_object *record, const http_object *object) {
+    return object != record && object->record != record;
+}
+
 /* Look at an object again. The mutex is held. */
 static void http_request_check(
     bags_http *http, http_object *record, http_object *object) {
     http_request *request =
         http_request_new(http, object->path, false, object->in_dataset, NULL);
     if (!request) {
-        http_object_fail(record, ENOMEM, "out of memory");
+        http_fail_check(record, ENOMEM, "out of memory");
         return;
     }
     request->object = object;
     request->record = record;
     request->again = true;
     request->from_start = http->from_start;
-    record->checks++;
-    http_queue(http, request);
-}
-
-/* Look at a spec.json again, unless that was requested after this point in time; with
- * `files`, where they can differ, at the files too: not at one that was looked up when
- * all others had been. The mutex is held. */
-static void http_check(
-    bags_http *http, http_object *record, uint64_t since, bool files) {
-    if (!record || record->state != HTTP_DONE)
-        return;
-    bool hashes = http_hides_change(record);
-    bool failed =
-        record->error && (record->error == ESTALE || http_now() - record->when < 1);
-    if (failed || (files || !hashes ? record->asked : record->glanced) > since)
-        return;
-    record->error = 0;
-    record->glanced = ++http->time;
-    http_request_check(http, record, record);
-    if (!files && hashes)
-        return;
-    record->asked = record->glanced;
-    for (http_object *file = record->files; file && hashes; file = file->sibling)
-        if (file->state == HTTP_DONE &&
-            (file != record->latest || file->asked < record->others))
-            http_request_check(http, record, file);
-}
-
-/* Wait until all checks of a shard have ended. Returns errno. The mutex is held. */
-static int http_wait_checks(bags_http *http, const http_object *record) {
-    http_wake(http);
-    while (record && record->checks)
-        pthread_cond_wait(&http->changed, &http->mutex);
-    return record && record->state == HTTP_DONE ? record->error : 0;
-}
-
-/* Request a part, or with NULL look the object up. The mutex is held. */
-static void http_request_object(bags_http *http, http_object *object, http_part *part) {
-    http_request *request =
-        http_request_new(http, object->path, false, object->in_dataset, NULL);
-    *(part ? &part->state : &object->state) = request ? HTTP_WAITING : HTTP_FAILED;
-    if (!request) {
-        http_object_fail(object, ENOMEM, "out of memory");
-        return;
-    }
-    request->object = object;
-    request->part = part;
-    request->from_start = http->from_start;
+    *(http_is_end(record, object) ? &record->ends : &record->checks) += 1;
     http_queue(http, request);
 }
 
@@ -661,27 +628,77 @@ static bool http_is_unlisted(bags_http *http, const char *path) {
 }
 
 /* A dataset that is replaced by a longer one while its shards are identified would be
- * read without its end. So the number after the last shard is looked up again: together
- * with the first file of that shard, or, if the shard was not identified before, when
- * the file is opened, since an earlier answer may be of the former dataset. Of other
- * shards it does nothing. The mutex is held. */
+ * read without its end. So when a file of the last shard is opened, which was identified
+ * by then, the number after it is looked up again. The first file that is opened is
+ * refs.bag, to count the datapoints: it does not wait for the answer, all others do. The
+ * mutex is held. */
 static void http_check_end(bags_http *http, http_object *record) {
     const char *end = strrchr(record->path, '/'), *start = end;
     while (start[-1] >= '0' && start[-1] <= '9')
         start--;
-    if (start == end || end - start > 18 || start[-1] != '/')
+    if (record->end_asked || start == end || end - start > 18 || start[-1] != '/')
         return;
-    char *next = http_format("%.*s%0*llu", (int)(start - record->path), record->path,
-        (int)(end - start), strtoull(start, NULL, 10) + 1);
-    char *path = next ? http_format("%s/spec.json", next) : NULL;
-    bool unlisted = path && http_is_unlisted(http, next);
-    http_object *object = path ? http_find(http, path, strlen(path), unlisted) : NULL;
-    if (object && !record->end_asked && (unlisted || object->state == HTTP_FAILED)) {
-        record->end_asked = true;
+    record->end_asked = true;
+    char *path = http_format("%.*s%0*llu/spec.json", (int)(start - record->path),
+        record->path, (int)(end - start), strtoull(start, NULL, 10) + 1);
+    char *next = path ? http_format("%.*s", (int)(strrchr(path, '/') - path), path) : NULL;
+    bool unlisted = next && http_is_unlisted(http, next);
+    http_object *object = next ? http_find(http, path, strlen(path), unlisted) : NULL;
+    if (!next || (unlisted && !object))
+        http_fail_check(record, ENOMEM, "out of memory");
+    else if (object && (unlisted || object->state == HTTP_FAILED))
         http_request_check(http, record, object);
-    }
     free(next);
     free(path);
+}
+
+/* Look at a spec.json again, unless that was requested after this point in time; with
+ * `files`, where they can differ, at the files too: not at one that was looked up when
+ * all others had been. The mutex is held. */
+static void http_check(
+    bags_http *http, http_object *record, uint64_t since, bool files) {
+    if (!record || record->state != HTTP_DONE)
+        return;
+    bool hashes = http_hides_change(record);
+    bool failed =
+        record->error && (record->error == ESTALE || http_now() - record->when < 1);
+    if (failed || (files || !hashes ? record->asked : record->glanced) > since)
+        return;
+    record->error = 0;
+    if (record->uses)
+        http_check_end(http, record);
+    record->glanced = ++http->time;
+    http_request_check(http, record, record);
+    if (!files && hashes)
+        return;
+    record->asked = record->glanced;
+    for (http_object *file = record->files; file && hashes; file = file->sibling)
+        if (file->state == HTTP_DONE &&
+            (file != record->latest || file->asked < record->others))
+            http_request_check(http, record, file);
+}
+
+/* Wait until all checks of a shard have ended. Returns errno. The mutex is held. */
+static int http_wait_checks(bags_http *http, const http_object *record) {
+    http_wake(http);
+    while (record->checks || (record->ends && record->uses > 1))
+        pthread_cond_wait(&http->changed, &http->mutex);
+    return record->state == HTTP_DONE ? record->error : 0;
+}
+
+/* Request a part, or with NULL look the object up. The mutex is held. */
+static void http_request_object(bags_http *http, http_object *object, http_part *part) {
+    http_request *request =
+        http_request_new(http, object->path, false, object->in_dataset, NULL);
+    *(part ? &part->state : &object->state) = request ? HTTP_WAITING : HTTP_FAILED;
+    if (!request) {
+        http_object_fail(object, ENOMEM, "out of memory");
+        return;
+    }
+    request->object = object;
+    request->part = part;
+    request->from_start = http->from_start;
+    http_queue(http, request);
 }
 
 /* Start to look an object up, unless that was done. The mutex is held. */
@@ -693,9 +710,7 @@ static void http_look(bags_http *http, http_object *object) {
         object->state = HTTP_FAILED;
         http_object_fail(object, ENOENT, "not in the server's list");
     } else if (object->state == HTTP_NEW || again) {
-        bool first = false;
         if (!object->record && (object->record = http_record(http, object))) {
-            first = !object->record->files;
             object->sibling = object->record->files;
             object->record->files = object;
             object->in_dataset = object->record->state == HTTP_DONE;
@@ -704,8 +719,6 @@ static void http_look(bags_http *http, http_object *object) {
         object->asked = ++http->time;
         if (object->record)
             http_check(http, object->record, object->record->answered, false);
-        if (first && object->in_dataset)
-            http_check_end(http, object->record);
     }
 }
 
@@ -1321,8 +1334,9 @@ static void http_checked(http_request *request, bool good) {
     http_object *record = request->record;
     int error = request->error;
     bool changed = good || error == ENOENT || error == ESTALE;
-    record->checks--;
-    if (object->state != HTTP_DONE) { /* of the shard after the last one */
+    bool end = http_is_end(record, object);
+    *(end ? &record->ends : &record->checks) -= 1;
+    if (end) {
         record->grown = good && !request->is_html;
         changed = false;
         good = good || error == ENOENT || error == EACCES;
@@ -1335,8 +1349,7 @@ static void http_checked(http_request *request, bool good) {
     if (changed) {
         http_record_changed(record);
     } else if (!good && record->error != ESTALE) {
-        record->glanced = record->asked = 0; /* request it again */
-        http_object_fail(record, error, request->why);
+        http_fail_check(record, error, request->why);
     }
 }
 
@@ -1738,9 +1751,11 @@ static void http_expect(void *user, const char *path) {
     http_object *object = http_find(http, path, http_path_size(path), true);
     if (object && object->state == HTTP_NEW)
         http_look(http, object);
-    else if (object && object->opened)
+    else if (object && object->uses) {
+        object->uses++;
         http_check(http, object,
             http_hides_change(object) ? http->looked : object->answered, true);
+    }
     http_wake(http);
     pthread_mutex_unlock(&http->mutex);
 }
@@ -2039,8 +2054,8 @@ static int http_open(void *user, const char *path, int mode, void **file) {
         code = ENOENT;
     if (!code)
         code = http_refuse_page(http, object);
-    if (!code && object->record && !object->record->opened) {
-        object->record->opened = true;
+    if (!code && object->record) {
+        object->record->uses++;
         http_check_end(http, object->record);
         http_wake(http);
     }

@@ -605,6 +605,9 @@ void export_pair(const char *index, const char *name);
 
 /* ---- index.c ---- */
 
+/* The indexes of a dataset will be opened: start to look them up, on a server. */
+void indexes_expect(const char *path, const bags_reader *reader);
+
 /* The numbers of the fields that have an index. Of one that cannot be used, a remark
  * states why. */
 size_t *indexes_find(const char *path, const bags_reader *reader, size_t *count);

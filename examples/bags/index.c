@@ -18,23 +18,33 @@ static const option options[] = {
 
 /* ---- which there are ---- */
 
+void indexes_expect(const char *path, const bags_reader *reader) {
+    const bags_io *io = io_for_path(path);
+    size_t shards_count, fields_count;
+    const bags_field *fields = bags_reader_fields(reader, &fields_count);
+    const bags_shard *shards = bags_reader_shards(reader, &shards_count);
+    if (!io->expect || !shards_count)
+        return;
+    bags_shard first = shards[0];
+    first.number = 0;
+    for (size_t i = 0; i < fields_count; i++)
+        io->expect(io->user,
+            temp_format("%s/index/%s.bag", shard_path(path, &first), fields[i].name));
+}
+
 /* An index is opened to find out whether it fits the dataset: one that does not is as
  * good as none, and is remarked upon. */
 size_t *indexes_find(const char *path, const bags_reader *reader, size_t *count) {
     bags_index_options how = {0};
     size_t shards_count, fields_count;
-    const bags_field *fields = bags_reader_fields(reader, &fields_count);
-    const bags_shard *shards = bags_reader_shards(reader, &shards_count);
+    (void)bags_reader_fields(reader, &fields_count);
+    (void)bags_reader_shards(reader, &shards_count);
     size_t *found = (size_t *)allocate(fields_count, sizeof *found);
     how.env.io = io_for_path(path);
     *count = 0;
     if (!shards_count)
         return found;
-    bags_shard first = shards[0];
-    first.number = 0;
-    for (size_t i = 0; i < fields_count && how.env.io->expect; i++)
-        how.env.io->expect(how.env.io->user,
-            temp_format("%s/index/%s.bag", shard_path(path, &first), fields[i].name));
+    indexes_expect(path, reader);
     for (size_t i = 0; i < fields_count; i++) {
         bags_index *index = bags_index_open(path, reader, i, &how, &failure);
         bags_code code = index ? BAGS_OK : failure.code;

@@ -66,6 +66,7 @@ static void load(void) {
     for (size_t i = 0; i < shards_count; i++)
         unfinished += shards[i].unfinished;
     sizes = (bags_field_info *)allocate(count, sizeof *sizes);
+    indexes_expect(source_path(), reader);
     must(bags_reader_info(reader, &info, sizes, &failure));
     existing = shards;
     existing_count = shards_count;
