@@ -10533,6 +10533,17 @@ BAGI_COLD static bags_code bagi_fail_ref(const char *path, const bagi_spec *spec
     return bagi_fail_refs(path, spec, index, field, what, err);
 }
 
+/* Like bagi_fail_ref, unless the shard was replaced since refs.bag was opened. */
+BAGI_COLD static bags_code bagi_fail_ref_read(const bags_reader *reader, uint64_t index,
+    size_t field, bags_ref ref, const bag_reader *bag, bags_error *err) {
+    bags_code code = bagi_fetch_check(&bag, 1, true, err);
+    if (!code)
+        code = bagi_fetch_check(&bag, 1, false, err);
+    return code ? code
+                : bagi_fail_ref(reader->shown, &reader->spec, index, field, ref,
+                      bag->length, err);
+}
+
 /* The row's array of refs, one per field. */
 static bags_ref *bagi_row_refs(const bags_row *row) {
     return (bags_ref *)(void *)row->refs.data;
@@ -10694,8 +10705,7 @@ static BAGI_HOT bags_code bagi_select_find(const bags_reader *reader,
     if (code)
         return code;
     if (!bagi_ref_fits(ref, (*bag)->length))
-        return bagi_fail_ref(
-            reader->shown, &reader->spec, index, field, ref, (*bag)->length, err);
+        return bagi_fail_ref_read(reader, index, field, ref, *bag, err);
     return BAGS_OK;
 }
 
@@ -10913,8 +10923,7 @@ BAGS_API bags_code bags_reader_refs(const bags_reader *reader, uint64_t index,
         refs[i] = bagi_row_refs(row)[i];
         code = bagi_reader_bag(reader, part, i, &bag, err);
         if (!code && BAGI_UNLIKELY(!bagi_ref_fits(refs[i], bag->length)))
-            code = bagi_fail_ref(
-                reader->shown, &reader->spec, index, i, refs[i], bag->length, err);
+            code = bagi_fail_ref_read(reader, index, i, refs[i], bag, err);
     }
     return code;
 }
@@ -11139,8 +11148,7 @@ static bags_code bagi_column_check(const bags_reader *reader, size_t shard,
             blob = bagi_row_items(row)[at];
         code = bagi_refs_of(reader, part, index, blob, refs, err);
         if (BAGI_UNLIKELY(!code && !bagi_ref_fits(refs[field], bag->length)))
-            code = bagi_fail_ref(reader->shown, &reader->spec, index, field,
-                refs[field], bag->length, err);
+            code = bagi_fail_ref_read(reader, index, field, refs[field], bag, err);
         else if (BAGI_UNLIKELY(!code && refs[field].first != i))
             code = bags_fail(err, BAGS_ERROR_RANGE,
                 "%s: blobs are not in the order of the datapoints (datapoint %" PRIu64

@@ -444,13 +444,14 @@ def a_compressed_answer_is_refused():
       [('probing', 15), ('index', 15)])
 def a_dataset_that_is_replaced_is_of_one_version_or_an_error(case):
     """At every fifth request, or by a longer one, at each of the first. Where ETags are
-    hashes, two files are equal."""
+    hashes, two files are equal. The third shard of the longer one has only refs of y."""
     how, length = case
     for v, rows in ('a', 9), ('b', length):
-        harness.pack([{'x': f'{v}{i}', 'y': f'{v}{i}'} for i in range(rows)],
-                     'x=utf8,y=utf8', f'{v}/bucket/ds', '--shard-length', '3')
+        harness.pack([{'x': f'{v}{i}', 'y': [f'{v}{i}'] * (rows == 9 or i // 3 != 2)}
+                      for i in range(rows)],
+                     'x=utf8,y=utf8[]', f'{v}/bucket/ds', '--shard-length', '3')
     for words in ([['export', 'out'], ['copy', 'out'], ['get', ':']] if length == 9
-                  else [['get', ':']]):
+                  else [['get', ':'], ['get', '-1', 'y'], ['info', '--json']]):
         results = []
 
         def fault(handler, number):
@@ -470,7 +471,8 @@ def a_dataset_that_is_replaced_is_of_one_version_or_an_error(case):
                 done = subprocess.run(
                     [harness.PROGRAM, words[0], url, *words[1:]], env=_environment(server),
                     stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            found = files('out') if words[1] == 'out' else done.stdout
+            found = files('out') if words[1] == 'out' else \
+                done.stdout.replace(url.encode(), b'')
             if len(results) < 2:
                 assert done.returncode == 0, done.stderr
                 results.append(found)
@@ -480,6 +482,31 @@ def a_dataset_that_is_replaced_is_of_one_version_or_an_error(case):
                 assert done.returncode == 1 and b'ds' in done.stderr and (
                     b' replaced' in done.stderr or b'changed' in done.stderr or
                     b'missing shards 3' in done.stderr), done.stderr
+
+
+@each([(how, answer) for how in ('probing', 'index') for answer in (206, 404, 500)])
+def shards_that_are_added_while_a_dataset_is_opened_are_an_error(case):
+    """Whatever is read of the last shard, if only its refs, waits for the answer whether
+    there is another one."""
+    how, status = case
+    harness.pack([{'x': f'{i}', 'y': []} for i in range(9)], 'x=utf8,y=utf8[]', 'site/ds',
+                 '--shard-length', '3')
+
+    def fault(handler, number):
+        if not handler.path.endswith('/000003/spec.json') or (
+                how == 'probing' and handler.headers['Range'] != 'bytes=-1'):
+            return False
+        time.sleep(0.2)
+        return handler.answer(status, b'}' * (status == 206), Content_Range='bytes 9-9/10')
+
+    for words in ['get', '8', 'x'], ['get', '-1', 'y'], ['get', ':'], ['info', '--json']:
+        with Server('site', how == 'index', fault=fault) as server:
+            words[1:1] = [server.url + '/ds']
+            if status == 404:
+                run(*words, env=_environment())
+            else:
+                refuse(*words, says='replaced' if status == 206 else 'HTTP 500',
+                       env=_environment())
 
 
 _PAGES = {'HTML': '<!doctype html><title>app</title>', 'a list': '[]', 'nothing': '',
