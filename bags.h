@@ -1576,7 +1576,8 @@ BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
  * Check that everything the reader has returned is of one version of the dataset. Call
  * it after the last read. Local files need no check, since each shard is identified when
  * a Bag is opened; where hooks look files up in advance (expect), a shard may have been
- * replaced since then.
+ * replaced since then. There, the first read of a datapoint calls it, too, so that the
+ * lengths of all shards, and with them each index, are of one version.
  *
  * Returns BAGS_OK, errors of files as for bags_reader_get, or
  *   BAGS_ERROR_STATE  a shard was replaced; the message names it
@@ -9808,6 +9809,7 @@ struct bags_reader {
     bagi_files files;
     bagi_mutex mutex;
     bool has_mutexes;
+    bool checked; /* the lengths of all shards are of one version */
 };
 
 /* The directory of a shard; free it with bagi_dir_free, also after a failure. */
@@ -9837,7 +9839,10 @@ BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
     bagi_dir dir;
     bags_code code = BAGS_OK;
     bagi_lock(&reader->mutex);
-    if (!part->bags) {
+    if (!reader->checked && reader->count > 1)
+        code = bags_reader_check(reader, err);
+    reader->checked = !code;
+    if (!code && !part->bags) {
         void **bags = (void **)bagi_alloc(
             &reader->env.memory, (reader->spec.count + 1) * sizeof *bags, err);
         code = bags ? BAGS_OK : BAGS_ERROR_MEMORY;

@@ -441,17 +441,20 @@ def a_compressed_answer_is_refused():
 
 
 @each([(how, 9) for how in ('probing', 'index', 's3', 'short hashes')] +
-      [('probing', 15), ('index', 15)])
+      [(how, length) for how in ('probing', 'index') for length in (15, 6)])
 def a_dataset_that_is_replaced_is_of_one_version_or_an_error(case):
-    """At every fifth request, or by a longer one, at each of the first. Where ETags are
-    hashes, two files are equal. The third shard of the longer one has only refs of y."""
+    """At every fifth request; by one with more shards, or with shorter ones, at each of
+    the first. Where ETags are hashes, two files are equal. The third shard of the longer
+    one has only refs of y."""
     how, length = case
     for v, rows in ('a', 9), ('b', length):
-        harness.pack([{'x': f'{v}{i}', 'y': [f'{v}{i}'] * (rows == 9 or i // 3 != 2)}
+        harness.pack([{'x': f'{v}{i}', 'y': [f'{v}{i}'] * (rows != 15 or i // 3 != 2)}
                       for i in range(rows)],
-                     'x=utf8,y=utf8[]', f'{v}/bucket/ds', '--shard-length', '3')
+                     'x=utf8,y=utf8[]', f'{v}/bucket/ds', '--shard-length',
+                     '2' if rows == 6 else '3')
     for words in ([['export', 'out'], ['copy', 'out'], ['get', ':']] if length == 9
-                  else [['get', ':'], ['get', '-1', 'y'], ['info', '--json']]):
+                  else [['get', ':'], ['get', '5'], ['get', '-1', 'y'],
+                        ['info', '--json']]):
         results = []
 
         def fault(handler, number):
