@@ -112,9 +112,9 @@ typedef struct http_object {
     struct http_object *sibling; /* the next file of the same record */
     /* Of a spec.json: how often files next to it were opened, and checks announced. */
     uint64_t uses;
-    size_t ends;    /* requests that look the shard after it up again */
-    bool end_asked; /* there was one, and */
-    bool grown;     /* that shard exists now */
+    size_t ends;     /* requests that look the shard after it up again */
+    bool end_asked;  /* there was one, and */
+    bool grown;      /* that shard exists now */
     bool in_dataset; /* its spec.json was found before: its name is a field's */
     bool is_html;
     bool is_real; /* it is not the page of http_refuse_page */
@@ -641,7 +641,8 @@ static void http_check_end(bags_http *http, http_object *record) {
     record->end_asked = true;
     char *path = http_format("%.*s%0*llu/spec.json", (int)(start - record->path),
         record->path, (int)(end - start), strtoull(start, NULL, 10) + 1);
-    char *next = path ? http_format("%.*s", (int)(strrchr(path, '/') - path), path) : NULL;
+    char *next =
+        path ? http_format("%.*s", (int)(strrchr(path, '/') - path), path) : NULL;
     bool unlisted = next && http_is_unlisted(http, next);
     http_object *object = next ? http_find(http, path, strlen(path), unlisted) : NULL;
     if (!next || (unlisted && !object))
