@@ -10796,11 +10796,11 @@ BAGI_NOINLINE static bags_code bagi_row_load(const bags_reader *reader, uint64_t
     for (size_t i = 0; i < count; i++)
         if (bagi_select_field(selects, i) >= reader->spec.count)
             return bagi_fail_field_index(reader, selects[i].field, err);
+    if (reader->env.io.expect) /* before refs are opened, and all shards are checked */
+        bagi_reader_expect(reader, (size_t)row->shard, selects, count);
     bags_code code = bagi_row_read_refs(reader, part, local, row, err);
     if (!code)
         code = bagi_reserve(&row->slots, count * sizeof(struct bagi_slot), err);
-    if (!code && reader->env.io.expect)
-        bagi_reader_expect(reader, (size_t)row->shard, selects, count);
     struct bagi_slot *slots = bagi_row_slots(row);
     for (size_t i = 0; i < count && !code; i++) {
         const bag_reader *bag = NULL;

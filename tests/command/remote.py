@@ -384,9 +384,10 @@ def few_requests_and_bytes_are_needed(how):
     # Files of a directory are looked up one by one: there are 50 of 10 shards, and as
     # many that may exist, for which their directories have no list at hand. How many
     # headers of a tar are read with the tables before them depends on the threads.
-    # ETags that are hashes: what was looked up is looked at again.
+    # ETags that are hashes: what was looked up is looked at again, and of all shards
+    # before the first datapoint.
     lookups = {'': None, '.zip': [0, 0, 10], '.tar': [20 if how else 0, 0, 15]}
-    lookups[''] = [150, 20, 160] if how else [12, 0, 6]
+    lookups[''] = [150, 40, 180] if how else [12, 0, 6]
     for ending, more in lookups.items():
         first = 4 if ending == '.zip' else 20
         for words, size, most in (
