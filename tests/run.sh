@@ -121,7 +121,7 @@ build() {
 run_part() {
     local name=$1 log=$logs/${1//\//_} scratch code=0 good bad=0 skips=0 counts
     shift
-    case $tier:$name in test:* | *:asan/* | *:tsan/* | *:portability) scratch=$memory ;; *) scratch=$disk ;; esac
+    case $tier:$name in test:* | *:asan/* | *:tsan/* | *:portability | *pairs) scratch=$memory ;; *) scratch=$disk ;; esac
     TMPDIR=$scratch timeout 1800 "$@" >"$log.log" 2>&1 </dev/null || code=$?
     counts=$(grep -E '^[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$' "$log.log" | tail -n 1)
     if [ -n "$counts" ]; then
@@ -186,9 +186,9 @@ run() {
 
 rm -rf "$logs"
 mkdir -p "$logs"
-# `test`, and what runs under sanitizers or in 32 bits, has its files in memory, if there
-# are 4 GiB from which programs run: calls of a file system are most of its time. The
-# others have a disk.
+# `test`, and what runs under sanitizers, in 32 bits or in pairs of processes, has its
+# files in memory, if there are 4 GiB from which programs run: calls of a file system are
+# most of its time. The others have a disk.
 disk=${TMPDIR:-/tmp}
 memory=$disk
 free=$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)
