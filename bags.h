@@ -86,6 +86,8 @@
  *                    CRC of blob 0 | ... | CRC of blob N-1 | trailer
  *                    Each is a CRC-32C (RFC 3720) in 4 little-endian bytes. The
  *                    trailer, drawn in >>crc, binds them to NAME.bag and its shard.
+ *     NAME.dict      optional: bytes that blobs of NAME.bag share, and its codec needs
+ *                    to decode them: see bags_codec_dictionary.
  *
  * CONCEPTS
  *     blob       bytes: one encoded value.
@@ -156,8 +158,9 @@
  *       - read outside a file, or open a file outside the dataset's directory;
  *       - wait: a pipe, a device or a directory in place of a file is refused;
  *       - use more memory than their sizes justify. A dataset: 1 KiB per field,
- *         200 bytes per shard, and 600 bytes for each Bag that was used. A
- *         datapoint: 16 bytes per requested item (not mapped: 24, and 200 where a
+ *         200 bytes per shard, and 600 bytes for each Bag that was used; each NAME.dict
+ *         that values needed, once if several are equal, and what its codec makes of
+ *         it. A datapoint: 16 bytes per requested item (not mapped: 24, and 200 where a
  *         slice skips items), its row of refs.bag and, without mmap, the
  *         requested blobs, each at most once;
  *       - work longer than their sizes justify. Opening costs the same for a file
@@ -1012,7 +1015,39 @@ typedef struct bags_codec {
         bags_value *value, bags_error *err);
     void (*close)(void *state);
     void *user;
+    const struct bags_codec_dictionary *dictionary; /* NULL: its blobs need none */
 } bags_codec;
+
+/*
+ * What a codec has whose blobs may need a dictionary: bytes, 1 to 16 MiB of them, that the
+ * blobs of a field share. A shard has them once, in the file NAME.dict. The codec alone
+ * knows what they are. No member may be NULL; `state` is that of the codec.
+ *
+ *   needed   true if a blob cannot be decoded without a dictionary. Any thread
+ *   start    a writer will encode with this state. It continues a shard with these bytes,
+ *            or follows one of its worker: blobs may need no others. size 0: there are
+ *            none, and the codec may make a dictionary of the first values. Called once,
+ *            before encode. Without it, as for bags_encode, blobs must need none
+ *   find     finds the bytes that a blob needs: one that was just encoded, or one that
+ *            the caller encoded (bags_blob), which fails if it needs others. They are the
+ *            same for all blobs of a state, and valid until close. The writer stores
+ *            them in the shard before the blob
+ *   prepare  makes *prepared of the content of NAME.dict, which is valid until discard.
+ *            A reader calls it once for all shards with the same content
+ *   discard  frees that
+ *   decode   is bags_codec.decode of a blob that needs a dictionary; several threads may
+ *            share what was prepared. It must notice if that is of another dictionary
+ */
+typedef struct bags_codec_dictionary {
+    bool (*needed)(void *state, bags_view blob);
+    bags_code (*start)(void *state, bags_view bytes, bags_error *err);
+    bags_code (*find)(void *state, bags_view blob, bags_view *bytes, bags_error *err);
+    bags_code (*prepare)(
+        void *state, bags_view bytes, void **prepared, bags_error *err);
+    void (*discard)(void *state, void *prepared);
+    bags_code (*decode)(void *state, const void *prepared, bags_view blob,
+        bags_buffer *scratch, bags_value *value, bags_error *err);
+} bags_codec_dictionary;
 
 /*
  * The codecs that a program uses. It must outlive the readers and writers that use
@@ -1063,7 +1098,8 @@ BAGS_API void bags_registry_free(bags_registry *registry);
  * that owns the writer append the result as a bags_blob.
  *
  * The result is valid as long as the input, and until the scratch is reused or
- * freed. registry NULL: the built-in codecs.
+ * freed. registry NULL: the built-in codecs. Neither knows the dictionary of a shard:
+ * a blob that needs it is an error of bags_decode, and read with bags_row_value.
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_TYPE      invalid type string; no codec for it
@@ -1151,8 +1187,8 @@ typedef struct bags_writer_options {
  * unfinished shard of this worker is refused, unless it is an empty directory, or the
  * first and without a datapoint.
  *
- * With either, new shards have checksums, and .idx files, if the first finished shard
- * has them; requesting what it lacks is an error. If no shard is finished, `checksum`
+ * With either, new shards have the dictionaries of this worker's last shard, and they
+ * have checksums, and .idx files, if the first finished shard has them; requesting what it lacks is an error. If no shard is finished, `checksum`
  * and `keep_idx` decide. An unfinished shard without checksums is refused if they are
  * requested, or if others have them.
  *
@@ -1199,7 +1235,8 @@ typedef struct bags_entry {
  * Returns BAGS_OK or
  *   BAGS_ERROR_FIELD     a field is missing, unknown or duplicate
  *   BAGS_ERROR_TYPE      no codec for a type (a bags_blob needs none)
- *   BAGS_ERROR_VALUE     a value that its type cannot hold; not exactly one value
+ *   BAGS_ERROR_VALUE     a value that its type cannot hold; not exactly one value; a
+ *                        bags_blob that needs another dictionary than the field has
  *   BAGS_ERROR_RANGE     a bags_again of no blob of this shard: see bags_writer_next
  *   BAGS_ERROR_ARGUMENT  an entry without a field name; a value whose data is NULL
  *   BAGS_ERROR_STATE     a datapoint was begun and not ended; another process
@@ -1219,7 +1256,8 @@ typedef struct bags_entry {
  * leave them.
  *
  * Cost: the codecs', and a copy of the blobs; system calls when a buffer is full. No
- * allocation, except when a shard is started, or finished as by close.
+ * allocation, except when a shard is started, or finished as by close. Before the first
+ * blob of a shard that needs a dictionary, that is written and synced.
  */
 BAGS_API bags_code bags_writer_append(
     bags_writer *writer, const bags_entry *entries, size_t count, bags_error *err);
@@ -1807,11 +1845,14 @@ BAGI_INLINE bool bags_row_owns(const bags_row *row, const void *data) {
  *   BAGS_ERROR_RANGE  no such slot or item
  *   BAGS_ERROR_TYPE   no codec for the type: use bags_row_bytes
  *   BAGS_ERROR_CORRUPT, BAGS_ERROR_VALUE, BAGS_ERROR_LIMIT
- *                     not a blob of this type, or too large to decode
+ *                     not a blob of this type, or too large to decode; NAME.dict, which
+ *                     it needs, is damaged or larger than 16 MiB
+ *   BAGS_ERROR_MISSING, BAGS_ERROR_STATE  there is no NAME.dict; the shard was replaced
  *   what a codec that you added returns
  *
  * Cost: the codec's. Built-in codecs copy only arrays that are not aligned for their
- * dtype, or not in native byte order.
+ * dtype, or not in native byte order. The first blob of a shard that needs a dictionary
+ * reads NAME.dict, under a lock; after that no lock is taken.
  */
 BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
     bags_buffer *scratch, bags_value *out, bags_error *err);
@@ -3144,7 +3185,8 @@ BAGS_API uint32_t bags_crc32c(uint32_t crc, const void *data, size_t size) {
  *      8  8  size of NAME.bag
  *     16  4  CRC of the table (split: of the entries of NAME.idx)
  *     20  4  CRC of the N CRCs
- *     24  4  CRC of the field's name, or of "refs"; standalone: 0
+ *     24  4  CRC of the field's name, or of "refs"; if there is a NAME.dict, of the
+ *            name and the 4 bytes of that file's CRC. Standalone: 0
  *     28  4  CRC that binds the shard together; standalone: 0
  *     32  8  "BAGSCRC2"; standalone: "BAGSCRC1"
  *     40  4  CRC of the 40 bytes before
@@ -3819,6 +3861,10 @@ static const char *const bagi_suffix[] = {".bag", ".crc", ".idx"};
 #define BAGI_NAME_SPACE 1536
 #define BAGI_NAME_LONGEST 1024 /* of a Bag, in any file system */
 
+#define BAGI_DICTIONARY ".dict"
+#define BAGI_DICTIONARY_NEW ".dict.partial" /* until it is complete */
+#define BAGI_DICTIONARY_MAX ((size_t)16 << 20)
+
 /* A directory of Bags. A standalone Bag is treated as a directory with one
  * nameless field: then `path` is the Bag's path without .bag. A thread uses it at a
  * time, since it has the memory for the paths of its files. */
@@ -3966,6 +4012,45 @@ BAGI_COLD static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
     *data = (unsigned char *)content;
     *size = (size_t)length;
     return BAGS_OK;
+}
+
+/* Read NAME.dict. It is never empty. */
+BAGI_COLD static bags_code bagi_dictionary_read(const bagi_dir *dir, const char *name,
+    unsigned char **data, size_t *size, bags_error *err) {
+    bags_code code = bagi_dir_read(
+        dir, name, BAGI_DICTIONARY, BAGI_DICTIONARY_MAX, data, size, NULL, err);
+    if (code || *size)
+        return code;
+    bagi_free(&dir->env->memory, *data, 0);
+    return bags_fail(err, BAGS_ERROR_CORRUPT, "%s: empty, not a dictionary",
+        bagi_shown(dir->env, bagi_dir_path(dir, name, BAGI_DICTIONARY)));
+}
+
+/* The CRC of NAME.dict, if there is one. */
+typedef struct bagi_dictionary_sum {
+    bool exists;
+    uint32_t crc;
+} bagi_dictionary_sum;
+
+BAGI_COLD static bags_code bagi_dictionary_find(
+    const bagi_dir *dir, const char *name, bagi_dictionary_sum *sum, bags_error *err) {
+    bags_error why;
+    unsigned char *data = NULL;
+    size_t size = 0;
+    bags_code code = bagi_dictionary_read(dir, name, &data, &size, &why);
+    sum->exists = !code;
+    sum->crc = code ? 0 : bags_crc32c(0, data, size);
+    if (!code)
+        bagi_free(&dir->env->memory, data, size);
+    else if (code != BAGS_ERROR_MISSING)
+        *err = why;
+    return code == BAGS_ERROR_MISSING ? BAGS_OK : code;
+}
+
+/* What a trailer contains of the name of a Bag and its dictionary. */
+static uint32_t bagi_name_crc(const char *name, const bagi_dictionary_sum *sum) {
+    return sum->exists ? bagi_bind(0, name, sum->crc)
+                       : bags_crc32c(0, name, strlen(name));
 }
 /* ========================================================================
  * >>json
@@ -5010,11 +5095,12 @@ static bags_code bagi_array_decode(void *state, bags_view blob, bags_buffer *scr
  * dataset is opened: a list is fast enough. */
 
 static const bags_codec bagi_codecs_built_in[] = {
-    {"bytes utf8", bagi_bytes_open, bagi_bytes_encode, bagi_bytes_decode, NULL, NULL},
-    {"int i64 u64", bagi_int_open, bagi_int_encode, bagi_int_decode, bagi_state_close,
+    {"bytes utf8", bagi_bytes_open, bagi_bytes_encode, bagi_bytes_decode, NULL, NULL,
         NULL},
+    {"int i64 u64", bagi_int_open, bagi_int_encode, bagi_int_decode, bagi_state_close,
+        NULL, NULL},
     {"array", bagi_array_open, bagi_array_encode, bagi_array_decode, bagi_state_close,
-        NULL}};
+        NULL, NULL}};
 
 #define BAGI_BUILT_IN (sizeof bagi_codecs_built_in / sizeof *bagi_codecs_built_in)
 
@@ -5178,9 +5264,30 @@ static bags_code bagi_coder_encode(const bagi_coder *coder, const bags_value *va
 }
 #endif
 
-/* As for encoding, *value is untouched on failure. */
-static bags_code bagi_coder_decode(const bagi_coder *coder, bags_view blob,
-    bags_buffer *scratch, bags_value *value, bags_error *err) {
+/* NULL: blobs of this type need no dictionary. */
+static const bags_codec_dictionary *bagi_coder_dictionary(const bagi_coder *coder) {
+    return coder->codec && !coder->fault ? coder->codec->dictionary : NULL;
+}
+
+/* True if a blob cannot be decoded without a dictionary. */
+static bool bagi_coder_needs(const bagi_coder *coder, bags_view blob) {
+    const bags_codec_dictionary *with = bagi_coder_dictionary(coder);
+    return BAGI_UNLIKELY(with != NULL) && with->needed(coder->state, blob);
+}
+
+/* The content of NAME.dict, prepared by a coder. Readers keep a list of them. */
+typedef struct bagi_dictionary {
+    struct bagi_dictionary *older;
+    const bagi_coder *coder;
+    unsigned char *data;
+    size_t size;
+    void *prepared;
+} bagi_dictionary;
+
+/* As for encoding, *value is untouched on failure. The dictionary may be NULL. */
+static bags_code bagi_coder_decode(const bagi_coder *coder,
+    const bagi_dictionary *dictionary, bags_view blob, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
     if (coder->fault)
         return bagi_coder_fail(coder, err);
     if (!coder->codec->decode)
@@ -5188,7 +5295,10 @@ static bags_code bagi_coder_decode(const bagi_coder *coder, bags_view blob,
     bags_value made = bagi_value(BAGS_KIND_NONE, NULL, 0);
     bags_error why;
     why.code = BAGS_OK;
-    bags_code code = coder->codec->decode(coder->state, blob, scratch, &made, &why);
+    bags_code code =
+        dictionary ? coder->codec->dictionary->decode(
+                         coder->state, dictionary->prepared, blob, scratch, &made, &why)
+                   : coder->codec->decode(coder->state, blob, scratch, &made, &why);
     if (code)
         return bagi_codec_result(code, &why, err);
     if (BAGI_UNLIKELY(made.kind == BAGS_KIND_NONE))
@@ -5228,7 +5338,7 @@ BAGS_API bags_code bags_decode(const bags_registry *registry, const char *type,
     bagi_coder coder;
     bags_code code = bagi_coder_for(&coder, registry, type, scratch, err);
     if (!code)
-        code = bagi_coder_decode(&coder, blob, scratch, value, err);
+        code = bagi_coder_decode(&coder, NULL, blob, scratch, value, err);
     bagi_coder_close(&coder);
     return code;
 }
@@ -5360,6 +5470,7 @@ struct bag_reader {
     /* Not NULL: the record was compared after the files were opened. Set atomically,
      * when blobs are read and files are far away. */
     void *checked;
+    void *dictionary; /* a bagi_dictionary, once a value needed it; set atomically */
 };
 
 static bool bagi_is_split(const bag_reader *bag) { return bag->layout == BAGI_SPLIT; }
@@ -5791,11 +5902,17 @@ BAGI_COLD static bags_code bagi_crcs_check(const bag_reader *bag, const bagi_dir
     for (const char *at = name; dir->standalone && *at; at++)
         if (bagi_is_slash(*at))
             name = at + 1;
-    if ((trailer->name || !dir->standalone) &&
-        trailer->name != bags_crc32c(0, name, strlen(name)))
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: has the checksums of another Bag", bag->file[BAGI_CRCS].shown);
-    return BAGS_OK;
+    bagi_dictionary_sum sum = {false, 0};
+    if ((!trailer->name && dir->standalone) ||
+        trailer->name == bagi_name_crc(name, &sum))
+        return BAGS_OK;
+    bags_code code = bagi_dictionary_find(dir, bag_options->name, &sum, err);
+    if (code || (sum.exists && trailer->name == bagi_name_crc(name, &sum)))
+        return code;
+    return bags_fail(err, BAGS_ERROR_CORRUPT, "%s: has the checksums of another Bag%s",
+        bag->file[BAGI_CRCS].shown,
+        sum.exists ? ", or the .dict next to it has changed"
+                   : ", or of one with a .dict, which is missing");
 }
 
 /* Check that a sidecar with this trailer belongs to its shard, if that is known: to
@@ -5834,6 +5951,66 @@ static void bagi_bag_free(bag_reader *bag) {
         return;
     bagi_bag_release(bag);
     bagi_free(&bag->env->memory, bag, sizeof *bag);
+}
+
+/* ---- dictionaries ---- */
+
+/* Find the dictionary of a Bag, which is open, in a list, to which it is added if it is
+ * not there. A message has the path of NAME.dict. */
+BAGI_COLD static bags_code bagi_dictionary_open(bagi_dictionary **list,
+    const bag_reader *bag, const bagi_dir *dir, const char *name,
+    const bagi_coder *coder, const bagi_dictionary **out, bags_error *err) {
+    const bags_allocator *memory = &dir->env->memory;
+    bagi_dictionary made = {*list, coder, NULL, 0, NULL}, *found = *list;
+    bags_error why;
+    bags_code code = bagi_dictionary_read(dir, name, &made.data, &made.size, err);
+    if (code)
+        return code;
+    const char *path = bagi_dir_path(dir, name, BAGI_DICTIONARY);
+    const char *shown = bagi_shown(dir->env, path);
+    code = bagi_check_record(dir->env, path, bag->record, false, err);
+    bagi_dictionary_sum sum = {true, bags_crc32c(0, made.data, made.size)};
+    if (!code && bag->verify && bag->trailer.binds_shard &&
+        bag->trailer.name != bagi_name_crc(name, &sum))
+        code = bags_fail(err, BAGS_ERROR_CORRUPT,
+            "%s: checksum mismatch: it is not the one that %s was made with", shown,
+            bag->file[BAGI_CRCS].shown);
+    while (found && (found->coder != coder || found->size != made.size ||
+                        memcmp(found->data, made.data, made.size) != 0))
+        found = found->older;
+    if (!code && !found) {
+        bags_view bytes = {made.data, made.size};
+        found = (bagi_dictionary *)bagi_alloc(memory, sizeof *found, err);
+        why.code = BAGS_OK;
+        code = found ? coder->codec->dictionary->prepare(
+                           coder->state, bytes, &made.prepared, &why)
+                     : BAGS_ERROR_MEMORY;
+        if (found && code) {
+            bagi_codec_result(code, &why, err);
+            bagi_prefix(err, code, "%s: ", shown);
+            bagi_free(memory, found, sizeof *found);
+        } else if (found) {
+            *found = made;
+            *list = found;
+            made.data = NULL;
+        }
+    }
+    bagi_free(memory, made.data, made.size);
+    if (!code)
+        *out = found;
+    return code;
+}
+
+static void bagi_dictionaries_free(
+    const bags_allocator *memory, bagi_dictionary **list) {
+    while (*list) {
+        bagi_dictionary *dictionary = *list;
+        const bagi_coder *coder = dictionary->coder;
+        *list = dictionary->older;
+        coder->codec->dictionary->discard(coder->state, dictionary->prepared);
+        bagi_free(memory, dictionary->data, dictionary->size);
+        bagi_free(memory, dictionary, sizeof *dictionary);
+    }
 }
 
 /* The files of a Bag may be opened soon. */
@@ -7140,9 +7317,11 @@ typedef struct bagi_output {
     bool checksums;       /* there is a stream of CRCs */
     bagi_trailer trailer; /* of a finished Bag with checksums */
     uint64_t length;
-    uint64_t before;     /* blobs of the files that were written before */
-    bagi_extent kept;    /* used by complete datapoints */
-    bagi_extent resumed; /* what existed when it was opened */
+    uint64_t before;                /* blobs of the files that were written before */
+    bagi_extent kept;               /* used by complete datapoints */
+    bagi_extent resumed;            /* what existed when it was opened */
+    bagi_dictionary_sum dictionary; /* NAME.dict of the shard */
+    bool stored;                    /* it is known to be the codec's */
 } bagi_output;
 
 #define BAGI_BUFFER_DEFAULT ((size_t)2 << 20)
@@ -7219,6 +7398,7 @@ static void bagi_output_open(
     output->before += output->length;
     output->length = 0;
     output->kept = output->resumed = none;
+    output->dictionary.exists = output->stored = false;
     for (int i = 0; i < BAGI_FILES; i++)
         if (!output->stream[i].handle && (i != BAGI_CRCS || output->checksums))
             bagi_stream_open(&output->stream[i], dir, name, bagi_suffix[i], mode);
@@ -8648,6 +8828,12 @@ BAGI_COLD static bags_code bagi_writer_discard(
         for (int k = BAGI_FILES; k-- > 0 && !code;)
             code = bagi_dir_remove(
                 dir, bagi_spec_name(&writer->spec, i), bagi_suffix[k], err);
+    for (size_t i = 0; i < writer->spec.count && remove && !code; i++) {
+        const char *name = bagi_spec_name(&writer->spec, i);
+        code = bagi_dir_remove(dir, name, BAGI_DICTIONARY, err);
+        if (!code)
+            code = bagi_dir_remove(dir, name, BAGI_DICTIONARY_NEW, err);
+    }
     if (!code)
         code = bagi_check_same(dir->env, record->handle, record->path, err);
     if (!code)
@@ -8833,12 +9019,11 @@ BAGI_COLD static void bagi_writer_sync_parents(bags_writer *writer) {
 }
 
 /* What the trailer of a Bag contains besides its own CRCs: what identifies the shard,
- * which `bound` is of, and its name. A standalone Bag has no spec. */
-static void bagi_trailer_bind(
-    bagi_trailer *trailer, const bagi_spec *spec, size_t field, uint32_t bound) {
-    const char *name = bagi_spec_name(spec, field);
+ * which `bound` is of, its name, and its dictionary. A standalone Bag has no spec. */
+static void bagi_trailer_bind(bagi_trailer *trailer, const bagi_spec *spec,
+    size_t field, const bagi_dictionary_sum *dictionary, uint32_t bound) {
     trailer->binds_shard = spec != NULL;
-    trailer->name = bags_crc32c(0, name, strlen(name));
+    trailer->name = bagi_name_crc(bagi_spec_name(spec, field), dictionary);
     trailer->shard = spec ? bound : 0;
 }
 
@@ -8883,7 +9068,8 @@ BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
     }
     for (size_t i = 0; i < count; i++) {
         bagi_output *output = &writer->outputs[i];
-        bagi_trailer_bind(&output->trailer, &writer->spec, i, bound);
+        bagi_trailer_bind(
+            &output->trailer, &writer->spec, i, &output->dictionary, bound);
         bagi_output_seal(output);
     }
     bagi_writer_each(writer, BAGI_CONTENT, bagi_stream_close);
@@ -9004,6 +9190,56 @@ static bags_code bagi_datapoint_again(const bags_writer *writer, size_t field,
         value->uint, length, first);
 }
 
+/* Store a field's dictionary in the shard. It is on the disk before a blob that needs it
+ * is appended, also with no_sync: without it, that blob and all after it are lost. A
+ * failure is that of the writing, unless the shard that was resumed has another one. */
+BAGI_COLD static bags_code bagi_writer_store(
+    bags_writer *writer, size_t field, bags_view bytes, bags_error *err) {
+    bagi_output *output = &writer->outputs[field];
+    const bagi_dir *dir = &writer->dir;
+    const char *name = bagi_spec_name(&writer->spec, field);
+    bags_error *failure = &writer->writing.failure;
+    bagi_dictionary_sum sum = {true, bags_crc32c(0, bytes.data, bytes.size)};
+    if (bytes.size == 0 || bytes.size > BAGI_DICTIONARY_MAX)
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "invalid size of the dictionary (%" PRIu64 " bytes, maximum %" PRIu64 ")",
+            (uint64_t)bytes.size, (uint64_t)BAGI_DICTIONARY_MAX);
+    if (output->dictionary.exists && output->dictionary.crc != sum.crc)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "needs another dictionary than %s.dict of this shard", name);
+    output->stored = true;
+    if (output->dictionary.exists)
+        return BAGS_OK;
+    bagi_stream stream = BAGI_ZERO;
+    stream.writing = &writer->writing;
+    bagi_writer_check(writer);
+    if (!failure->code && !bagi_dir_remove(dir, name, BAGI_DICTIONARY_NEW, failure))
+        bagi_stream_open(&stream, dir, name, BAGI_DICTIONARY_NEW, BAGS_IO_CREATE);
+    bagi_stream_write(&stream, bytes.data, bytes.size);
+    bagi_stream_sync(&stream);
+    bagi_stream_close(&stream);
+    if (!failure->code)
+        bagi_dir_rename(dir, name, BAGI_DICTIONARY_NEW, BAGI_DICTIONARY, failure);
+    if (!failure->code)
+        bagi_sync_dir(dir->env, dir->path, failure);
+    output->dictionary = sum;
+    return BAGS_OK;
+}
+
+/* Find the dictionary that a blob needs, and store it if the shard does not have it. */
+BAGI_NOINLINE static bags_code bagi_datapoint_dictionary(
+    bags_writer *writer, size_t field, bags_view blob, bags_error *err) {
+    const bagi_coder *coder = &writer->spec.coders[field];
+    bags_view bytes = {NULL, 0};
+    bags_error why;
+    why.code = BAGS_OK;
+    bags_code code = bagi_codec_result(
+        coder->codec->dictionary->find(coder->state, blob, &bytes, &why), &why, err);
+    if (code || writer->outputs[field].stored)
+        return code;
+    return bagi_writer_store(writer, field, bytes, err);
+}
+
 /* Encode a value and append it to its field, or refer to a blob of it. A value that
  * cannot be encoded goes to `pending`, a failure to write to the writing. */
 static bags_code bagi_datapoint_add(
@@ -9021,6 +9257,8 @@ static bags_code bagi_datapoint_add(
     bags_code code = again ? bagi_datapoint_again(writer, field, value, &index, why)
                            : bagi_coder_encode(&writer->spec.coders[field], value,
                                  &writer->scratch, &blob, why);
+    if (!code && !again && bagi_coder_needs(&writer->spec.coders[field], blob))
+        code = bagi_datapoint_dictionary(writer, field, blob, why);
     if (!code && ref->count && index != ref->first + ref->count)
         code = bags_fail(why, BAGS_ERROR_VALUE,
             "its blob would not follow that of the item before (number %" PRIu64
@@ -9525,8 +9763,54 @@ BAGI_COLD static bags_code bagi_writer_take(
     for (size_t i = 0; i <= writer->spec.count; i++)
         bagi_output_continue(&writer->outputs[i], dir, bagi_spec_name(&writer->spec, i),
             writer->outputs[i].resumed);
+    for (size_t i = 0; i < writer->spec.count && !failure->code; i++) {
+        const char *name = bagi_spec_name(&writer->spec, i);
+        if (!bagi_dir_remove(dir, name, BAGI_DICTIONARY_NEW, failure))
+            bagi_dictionary_find(dir, name, &writer->outputs[i].dictionary, failure);
+    }
     writer->shard_length = found->length;
     return failure->code;
+}
+
+/* Let the codecs start, with the dictionaries of the shard that is continued or else of
+ * the one before it (without digits: there is none). One whose files would have too long
+ * names does without. */
+BAGI_COLD static bags_code bagi_writer_start(
+    bags_writer *writer, bagi_shard_id before) {
+    const bagi_env *env = &writer->writing.env;
+    const bagi_spec *spec = &writer->spec;
+    bags_error *err = &writer->writing.failure, why;
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < spec->count && !code; i++) {
+        const bagi_coder *coder = &spec->coders[i];
+        const char *name = bagi_spec_name(spec, i);
+        bags_view bytes = {NULL, 0};
+        unsigned char *data = NULL;
+        bagi_dir dir = BAGI_ZERO;
+        bool own = writer->dir.path && writer->outputs[i].dictionary.exists;
+        if (!bagi_coder_dictionary(coder) ||
+            strlen(name) + sizeof BAGI_DICTIONARY_NEW > 256)
+            continue;
+        if (!own && before.digits)
+            code = bagi_shard_dir(&dir, env, writer->path, before, err);
+        if (!code && (own || before.digits))
+            code = bagi_dictionary_read(
+                own ? &writer->dir : &dir, name, &data, &bytes.size, &why);
+        if (code == BAGS_ERROR_MISSING)
+            code = BAGS_OK;
+        else if (code)
+            *err = why;
+        bytes.data = data;
+        why.code = BAGS_OK;
+        if (!code)
+            code = bagi_codec_result(
+                coder->codec->dictionary->start(coder->state, bytes, &why), &why, err);
+        if (code)
+            bagi_prefix(err, code, "%s: field \"%.200s\": ", writer->shown, name);
+        bagi_free(&env->memory, data, bytes.size);
+        bagi_dir_free(&dir);
+    }
+    return code;
 }
 
 /* ---- opening ---- */
@@ -9593,24 +9877,28 @@ BAGI_COLD static bags_code bagi_writer_follow(
 }
 
 /* Go over this worker's shards: count what is finished, and take over what is not.
- * The last one is continued, unless it is full; the others are finished. */
-BAGI_COLD static bags_code bagi_writer_resume(
-    bags_writer *writer, const bagi_shard_list *list, bool finalized) {
+ * The last one is continued, unless it is full; the others are finished. *before is the
+ * last finished one. */
+BAGI_COLD static bags_code bagi_writer_resume(bags_writer *writer,
+    const bagi_shard_list *list, bool finalized, bagi_shard_id *before) {
     bags_error *err = &writer->writing.failure;
     uint64_t start = writer->options.shard_start;
     uint64_t stop = writer->options.shard_stop;
     uint64_t next = 0; /* after the last shard that counts, and stays */
     bagi_common common = BAGI_ZERO;
+    bagi_shard_id last = {0, 0}; /* that has datapoints */
     for (size_t i = 0; i < list->count && !err->code; i++) {
         uint64_t number = list->ids[i].number, length = 0;
         bagi_left left;
         bagi_scan found;
         if (!bagi_is_of_worker(list->ids[i], start, stop)) {
             next = finalized ? number + 1 : next;
+            last = finalized ? list->ids[i] : last;
             continue;
         }
         if (writer->dir.path && bagi_writer_finish(writer))
             break;
+        *before = last;
         writer->number = number;
         bags_code code = bagi_writer_find(writer, list->ids[i], false, &left, &found);
         bool finished = left == BAGI_LEFT_FINISHED;
@@ -9625,14 +9913,17 @@ BAGI_COLD static bags_code bagi_writer_resume(
                     writer->shown);
             bagi_writer_leave(writer);
         }
-        if (finished || found.length)
+        if (finished || found.length) {
             next = number + 1;
+            last = list->ids[i];
+        }
         if (!writer->options.append)
             writer->resumed += finished ? length : found.length;
     }
     if (!err->code && writer->dir.path && bagi_writer_full(writer))
         bagi_writer_finish(writer);
     if (!err->code && !writer->dir.path) {
+        *before = last;
         writer->number = next - next % stop + start;
         if (writer->number < next)
             writer->number = bagi_shard_after(writer->number, stop);
@@ -9674,6 +9965,7 @@ BAGS_API BAGI_COLD bags_writer *bags_writer_open(const char *path,
     bags_error *failure = &writer->writing.failure;
     bool resume = writer->options.resume, sharded = writer->sharded;
     bool single = false, finalized = false;
+    bagi_shard_id before = {0, 0};
     bagi_dir dir = BAGI_ZERO;
     bagi_shard_list list = BAGI_ZERO;
     bags_code code = bagi_spec_from_caller(
@@ -9701,7 +9993,7 @@ BAGS_API BAGI_COLD bags_writer *bags_writer_open(const char *path,
         if (!code && resume)
             code = bagi_writer_follow(writer, &list);
         if (!code && resume)
-            bagi_writer_resume(writer, &list, finalized);
+            bagi_writer_resume(writer, &list, finalized, &before);
     } else if (!code && list.count) {
         bags_fail(failure, BAGS_ERROR_EXISTS,
             "%s: is a sharded dataset; resume it with the shard options that "
@@ -9712,6 +10004,8 @@ BAGS_API BAGI_COLD bags_writer *bags_writer_open(const char *path,
     } else if (!code && !sharded) {
         bagi_writer_claim(writer);
     }
+    if (!failure->code)
+        bagi_writer_start(writer, before);
     bags_buffer_free(&list.array);
     bagi_dir_free(&dir);
     if (!bagi_writing_end(&writer->writing, err)) {
@@ -9774,7 +10068,8 @@ BAGS_API BAGI_COLD void bags_writer_abort(bags_writer *writer) {
  * are first used, under a lock, and published to all threads; from then on they are
  * found without one. Of an unfinished shard they are opened with the reader.
  *
- *     reader->mutex        held while a Bag is opened: shard->bags
+ *     reader->mutex        held while a Bag or its NAME.dict is opened: shard->bags,
+ *                          bag->dictionary, reader->dictionaries
  *     reader->files.mutex  held while a file is opened or closed: see bagi_files;
  *                          taken inside the other one, never the other way round
  *     (nothing)            everything else does not change after bags_reader_open
@@ -9810,6 +10105,7 @@ struct bags_reader {
     bagi_mutex mutex;
     bool has_mutexes;
     bool checked; /* the lengths of all shards are of one version */
+    bagi_dictionary *dictionaries; /* those that values needed */
 };
 
 /* The directory of a shard; free it with bagi_dir_free, also after a failure. */
@@ -9876,6 +10172,33 @@ static BAGI_HOT bags_code bagi_reader_bag(const bags_reader *reader,
     void *bag = bags ? (void *)BAGI_LOAD(&bags[field]) : NULL;
     *out = (const bag_reader *)bag;
     return bag ? BAGS_OK : bagi_reader_first_bag(reader, part, field, out, err);
+}
+
+/* The dictionary of a Bag, read if need be, and published. */
+BAGI_NOINLINE static bags_code bagi_reader_dictionary(const bags_reader *from,
+    size_t shard, size_t field, const bagi_dictionary **out, bags_error *err) {
+    bags_reader *reader = (bags_reader *)(uintptr_t)from; /* see the locks */
+    const bag_reader *opened = NULL;
+    bagi_dir dir;
+    bags_code code = bagi_reader_bag(from, &from->parts[shard], field, &opened, err);
+    bag_reader *bag = (bag_reader *)(uintptr_t)opened;
+    *out = bag ? (const bagi_dictionary *)BAGI_LOAD(&bag->dictionary) : NULL;
+    if (code || *out)
+        return code;
+    bagi_lock(&reader->mutex);
+    *out = (const bagi_dictionary *)bag->dictionary;
+    if (!*out) {
+        code = bagi_reader_dir(reader, shard, &dir, err);
+        if (!code)
+            code = bagi_dictionary_open(&reader->dictionaries, bag, &dir,
+                bagi_spec_name(&reader->spec, field), &reader->spec.coders[field], out,
+                err);
+        bagi_dir_free(&dir);
+        if (!code)
+            BAGI_STORE(&bag->dictionary, (void *)(uintptr_t)*out);
+    }
+    bagi_unlock(&reader->mutex);
+    return code;
 }
 
 /* The field of a selection; NULL: all fields, whole. */
@@ -10192,6 +10515,7 @@ BAGS_API BAGI_COLD void bags_reader_close(bags_reader *reader) {
     if (!reader)
         return;
     bags_allocator memory = reader->env.memory;
+    bagi_dictionaries_free(&memory, &reader->dictionaries);
     bagi_reader_drop(reader, &reader->spec);
     bags_buffer_free(&reader->arrays[0]);
     bags_buffer_free(&reader->arrays[1]);
@@ -10341,7 +10665,8 @@ BAGS_API bags_select bags_slice(
     return select;
 }
 
-/* In place of a datapoint's index: the row has many, and does not keep which. */
+/* In place of a datapoint's index: the row has many, and does not keep which. If values of
+ * the field may need a dictionary, the numbers of their shards follow the slot. */
 #define BAGI_ROW_MANY UINT64_MAX
 
 /* The first reader that uses a row gives it its allocator. */
@@ -11026,13 +11351,18 @@ BAGI_COLD static bags_code bagi_read_many(const bags_reader *reader,
     if (!code)
         code =
             bagi_plan_many(reader, indices, start, count, &whole, 1, row, &fetch, err);
+    bool keep = !code && indices && bagi_coder_dictionary(&reader->spec.coders[field]);
     if (!code)
-        code = bagi_reserve(&row->slots, sizeof(struct bagi_slot), err);
+        code = bagi_reserve(&row->slots,
+            sizeof(struct bagi_slot) + (keep ? count * sizeof(size_t) : 0), err);
     if (!code)
         code = bagi_fetch_run_all(&fetch, bagi_row_items(row), err);
     if (code)
         return code;
     struct bagi_slot *slot = bagi_row_slots(row);
+    size_t *shards = (size_t *)(void *)(slot + 1);
+    for (size_t i = 0; keep && i < count; i++)
+        shards[i] = bagi_reader_find_shard(reader, indices[i], row);
     slot->field = field;
     slot->length = count;
     slot->items = bagi_row_items(row);
@@ -11292,17 +11622,28 @@ BAGS_API bags_code bags_row_value(bags_row *row, size_t slot, size_t item,
         scratch = &own;
     }
     bagi_buffer_adopt(scratch, &reader->env.memory);
-    bags_code code = bagi_coder_decode(
-        &reader->spec.coders[from->field], from->items[item], scratch, out, err);
+    /* Of a plain field the items of a row are datapoints. */
+    bool many = row->index == BAGI_ROW_MANY;
+    uint64_t index = (many ? 0 : row->index) + (sequence ? 0 : item);
+    const bagi_coder *coder = &reader->spec.coders[from->field];
+    const bagi_dictionary *dictionary = NULL;
+    bags_code code = BAGS_OK;
+    if (bagi_coder_needs(coder, from->items[item])) {
+        const size_t *shards = (const size_t *)(const void *)(from + 1);
+        code = bagi_reader_dictionary(reader,
+            many ? shards[item] : bagi_reader_find_shard(reader, index, row),
+            from->field, &dictionary, err);
+    }
+    if (!code)
+        code =
+            bagi_coder_decode(coder, dictionary, from->items[item], scratch, out, err);
     if (!code)
         return BAGS_OK;
     if (sequence)
         bagi_prefix(err, code, "item %" PRIu64 ": ", (uint64_t)item);
-    /* Of a plain field the items of a row are datapoints. */
-    bool many = row->index == BAGI_ROW_MANY;
     return bagi_prefix(err, code, "%s: field \"%.200s\": %s %" PRIu64 ": ",
         reader->shown, field->name, many ? "item of bags_reader_get_many" : "datapoint",
-        (many ? 0 : row->index) + (sequence ? 0 : item));
+        index);
 }
 
 #ifndef BAGS_NO_WRITER
@@ -11574,6 +11915,8 @@ typedef struct bagi_verifying {
     size_t field;     /* the number of the field */
     bool parse;       /* the blobs are rows of refs */
     bool decode;
+    bagi_dictionary *dictionaries;     /* that of the Bag, once a value needed it */
+    const bagi_dictionary *dictionary; /* the same */
 } bagi_verifying;
 
 /* Report the fault in run->why. Only a lack of memory ends the work, unless it is that of
@@ -11655,9 +11998,18 @@ static bags_code bagi_verify_value(bagi_verifying *run, bagi_cursor *cursor) {
             bagi_cursor_bytes(cursor, cursor->start, blob.size, &blob.data, &run->why);
     if (code && blob.size <= BAGI_CURSOR_BYTES)
         return code;
+    const bagi_coder *coder = &run->spec->coders[run->field];
+    bool needed = !code && bagi_coder_needs(coder, blob);
+    if (needed && !run->dictionary) {
+        code = bagi_dictionary_open(&run->dictionaries, cursor->bag, run->dir,
+            run->name, coder, &run->dictionary, &run->why);
+        run->decode = !code; /* one fault is enough */
+        if (code)
+            return bagi_verify_file(run, code);
+    }
     if (!code)
-        code = bagi_coder_decode(
-            &run->spec->coders[run->field], blob, &run->scratch, &value, &run->why);
+        code = bagi_coder_decode(coder, needed ? run->dictionary : NULL, blob,
+            &run->scratch, &value, &run->why);
     if (!code)
         return BAGS_OK;
     bagi_prefix(&run->why, code, "%s: blob %" PRIu64 ": ",
@@ -11785,6 +12137,17 @@ BAGI_COLD static bags_code bagi_verify_bag(
     if (crcs)
         code = bagi_crcs_check_shard(
             bag->file[BAGI_CRCS].shown, trailer, &run->bag_options.record, &run->why);
+    bags_code found = BAGS_OK;
+    bagi_dictionary_sum none = {false, 0};
+    const char *name = run->bag_options.name;
+    if (spec && bagi_dir_has(run->dir, name, BAGI_DICTIONARY, &found, &run->why)) {
+        run->report.files++;
+        if (crcs && !code && trailer->name == bagi_name_crc(name, &none))
+            code = bags_fail(&run->why, BAGS_ERROR_CORRUPT,
+                "%s/%s.dict: its checksums were made without it", run->dir->shown,
+                name);
+    }
+    code = code ? code : found;
     code = exists || run->any_checksums ? bagi_verify_file(run, code) : BAGS_OK;
     if (!code && !other)
         code = bagi_verify_range(run, bag, 0, length, crcs);
@@ -11875,8 +12238,11 @@ BAGI_COLD static bags_code bagi_verify_shard(
     run->report.datapoints += bagi_verify_mine(run, count + 1) ? length : 0;
     /* Rows that cannot be right are not reported one by one. */
     for (size_t i = 0; i < count + !wrong && !code; i++)
-        if (run->bags[i] && bagi_verify_mine(run, i + 1))
+        if (run->bags[i] && bagi_verify_mine(run, i + 1)) {
             code = bagi_verify_bag(run, run->bags[i], i);
+            bagi_dictionaries_free(memory, &run->dictionaries);
+            run->dictionary = NULL;
+        }
     run->name = NULL;
     bagi_bags_free(&run->env, run->bags, count + 1);
     bagi_free(memory, run->row, (count + 1) * sizeof *run->row);
@@ -12020,6 +12386,7 @@ typedef struct bagi_bag_checksums {
     bagi_trailer trailer;
     uint64_t length, size; /* of the Bag */
     bool kept;             /* it had checksums */
+    bagi_dictionary_sum dictionary;
 } bagi_bag_checksums;
 
 /* The making of the checksums of a directory. */
@@ -12101,6 +12468,8 @@ BAGI_COLD static bags_code bagi_checksum_bag(bagi_checksumming *work, size_t fie
         bagi_dir_has(dir, name, ".crc", &code, err) && !work->options->replace;
     known->length = bag_reader_length(bag);
     known->size = bag_reader_size(bag);
+    if (!code && work->spec)
+        code = bagi_dictionary_find(dir, name, &known->dictionary, err);
     if (!code && known->kept)
         code = bagi_crcs_read_trailer(dir, name, &known->trailer, err);
     else if (!code)
@@ -12120,7 +12489,8 @@ BAGI_COLD static bags_code bagi_checksum_seal(
     if (bagi_check_same(dir->env, work->file, bagi_checksum_lock(dir), err))
         return err->code;
     work->output.trailer = work->bags[field].trailer;
-    bagi_trailer_bind(&work->output.trailer, work->spec, field, bound);
+    bagi_trailer_bind(
+        &work->output.trailer, work->spec, field, &work->bags[field].dictionary, bound);
     bagi_stream_open(stream, dir, name, ".crc.partial", BAGS_IO_WRITE);
     bagi_output_seal(&work->output);
     bagi_stream_close(stream);
@@ -12310,6 +12680,9 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
 #undef BAGI_CURSOR_BYTES
 #undef BAGI_CURSOR_ENTRIES
 #undef BAGI_CURSOR_WINDOW
+#undef BAGI_DICTIONARY
+#undef BAGI_DICTIONARY_MAX
+#undef BAGI_DICTIONARY_NEW
 #undef BAGI_DIGITS_MAX
 #undef BAGI_DTYPES
 #undef BAGI_ERR

@@ -47,7 +47,8 @@ static bags_code color_decode(void *state, bags_view blob, bags_buffer *scratch,
     return BAGS_OK;
 }
 
-static const bags_codec color = {"color", NULL, color_encode, color_decode, NULL, NULL};
+static const bags_codec color = {
+    "color", NULL, color_encode, color_decode, NULL, NULL, NULL};
 
 static bags_code write_palette(
     const char *path, const bags_registry *codecs, bags_error *err) {

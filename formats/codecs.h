@@ -398,6 +398,12 @@ bags_code bags_npz_read(bags_npz *npz, size_t i, uint64_t limit, bags_buffer *sc
  * A blob is one frame of zstd, whose content is a blob of that type; values are those of
  * that type. Each blob is compressed alone. Arrays whose type states the dtype are
  * transposed by the size of their elements, which compresses numbers better.
+ *
+ * Small values have little in common with themselves. A writer therefore makes a dictionary
+ * of the first ones, at the first value after 1 MiB of them or 8,192, if they are at
+ * least 64 and it saves at least 5 % of their compressed size. It is stored in each
+ * shard, as NAME.dict, 28 to 112 KiB, and readers use it by themselves. That takes up to
+ * half a second, once, and meanwhile 20 MiB; the first values are stored without it.
  * ====================================================================== */
 
 /*
@@ -419,8 +425,9 @@ bags_code bags_npz_read(bags_npz *npz, size_t i, uint64_t limit, bags_buffer *sc
  *
  * Decoding fails with
  *   BAGS_ERROR_CORRUPT  not one frame; a frame that is damaged, does not state the size
- *                       of its content or needs a dictionary; trailing bytes; what the
- *                       codec inside refuses
+ *                       of its content or needs a dictionary that is damaged or another
+ *                       one (bags_decode: any but that of the options); trailing bytes;
+ *                       what the codec inside refuses
  *   BAGS_ERROR_LIMIT    content above max_size
  *   BAGS_ERROR_MEMORY   out of memory
  * Before memory is allocated for the content, its size is compared with max_size and
@@ -436,6 +443,12 @@ typedef struct bags_zstd_options {
     uint64_t max_size;             /* refuse larger content, also when writing; 0:
                           BAGS_ZSTD_MAX_SIZE */
     int level;                     /* of compression, up to 22; 0: 3 */
+    /* What writers use in place of their own, from their first value on, and bags_decode;
+     * borrowed, as long as the registry. It must have a number, as those that are trained
+     * have. A writer that resumes or appends where there is another one refuses it
+     * (BAGS_ERROR_EXISTS). size 0: none. */
+    bags_view dictionary;
+    bool no_dictionary; /* writers make and use none; not with `dictionary` */
 } bags_zstd_options;
 
 /* ========================================================================

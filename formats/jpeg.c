@@ -547,4 +547,4 @@ bags_code bags_jpeg_decode(bags_view blob, const bags_jpeg_options *options,
 /* ---- table ---- */
 
 const bags_codec bags_codec_jpeg = {
-    "jpeg jpg", jpeg_open, jpeg_encode, jpeg_decode, format_state_close, NULL};
+    "jpeg jpg", jpeg_open, jpeg_encode, jpeg_decode, format_state_close, NULL, NULL};

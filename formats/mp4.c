@@ -1290,4 +1290,4 @@ static bags_code mp4_decode(void *state, bags_view blob, bags_buffer *scratch,
 }
 
 const bags_codec bags_codec_mp4 = {
-    "mp4 webm", mp4_open, mp4_encode, mp4_decode, format_state_close, NULL};
+    "mp4 webm", mp4_open, mp4_encode, mp4_decode, format_state_close, NULL, NULL};

@@ -721,6 +721,7 @@ static bags_code mp_decode(void *state, bags_view blob, bags_buffer *scratch,
 }
 
 const bags_codec bags_codec_msgpack = {
-    "msgpack", NULL, mp_encode, mp_decode, NULL, NULL};
+    "msgpack", NULL, mp_encode, mp_decode, NULL, NULL, NULL};
 
-const bags_codec bags_codec_tree = {"tree", NULL, mp_encode, mp_decode, NULL, NULL};
+const bags_codec bags_codec_tree = {
+    "tree", NULL, mp_encode, mp_decode, NULL, NULL, NULL};

@@ -754,4 +754,5 @@ static bags_code npy_decode(void *state, bags_view blob, bags_buffer *scratch,
     return bags_npy_read(blob, scratch, value, err);
 }
 
-const bags_codec bags_codec_npy = {"npy", NULL, npy_encode, npy_decode, NULL, NULL};
+const bags_codec bags_codec_npy = {
+    "npy", NULL, npy_encode, npy_decode, NULL, NULL, NULL};

@@ -375,4 +375,4 @@ bags_code bags_png_decode(bags_view blob, const bags_png_options *options, void 
 /* ---- table ---- */
 
 const bags_codec bags_codec_png = {
-    "png", png_open, png_encode, png_decode, format_state_close, NULL};
+    "png", png_open, png_encode, png_decode, format_state_close, NULL, NULL};

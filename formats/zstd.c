@@ -12,14 +12,19 @@
  * element before it is compressed: byte 0 of every element, then byte 1 of every
  * element, and so on.
  *
+ * NAME.dict of a shard is a dictionary of zstd (RFC 8878, section 5), which begins with
+ * 37 a4 30 ec and its number; a frame that was compressed with it states this number. A
+ * writer trains it from its first values: see ZSTD_SAMPLES_SIZE.
+ *
  * Rejected: what is not exactly one frame; a frame that does not state its content's
- * size, needs a dictionary, or claims more than its bytes can become or than max_size
- * (1 GiB); zstd in zstd.
+ * size, or claims more than its bytes can become or than max_size (1 GiB); one that needs
+ * another dictionary; a dictionary without a number; zstd in zstd.
  */
 #include "codecs.h"
 #include "private.h"
 
 #include <pthread.h>
+#include <zdict.h>
 #include <zstd.h>
 
 #include <stdlib.h>
@@ -27,6 +32,16 @@
 /* A block of at most 128 KiB has at least 4 bytes. */
 #define ZSTD_MOST_RATIO 32768
 #define ZSTD_ALIGN 16
+
+/* A writer collects values until it has that much of them, and then makes a dictionary
+ * of three out of four: what it saves is measured with the others. Larger values are
+ * left without one, since they have a context of their own. */
+#define ZSTD_SAMPLES_SIZE ((size_t)1 << 20)
+#define ZSTD_SAMPLES_MOST 8192
+#define ZSTD_SAMPLES_LEAST 64
+#define ZSTD_DICTIONARY_MIN ((size_t)28 << 10)
+#define ZSTD_DICTIONARY_MAX ((size_t)112 << 10)
+#define ZSTD_LEAST_SAVING 20 /* a 20th of the compressed size */
 
 /* ---- contexts ----
  * The library's contexts have 100 KB and more, which must not be allocated for each
@@ -39,6 +54,13 @@ typedef struct zstd_context {
     bags_buffer plain, transposed; /* of a value that is written */
 } zstd_context;
 
+/* Values, one after the other. */
+typedef struct zstd_samples {
+    bags_buffer data, sizes;
+    size_t size;
+    unsigned count;
+} zstd_samples;
+
 typedef struct zstd_state {
     bags_buffer own; /* see format_state */
     bags_allocator memory;
@@ -47,8 +69,17 @@ typedef struct zstd_state {
     size_t element; /* bytes of an element; 1: nothing is transposed */
     uint64_t max_size;
     int level;
-    pthread_mutex_t lock; /* of the list */
+    pthread_mutex_t lock; /* of the list, and of `reading` */
     zstd_context *idle;
+    bags_view given; /* the dictionary of the options */
+    bool no_dictionary;
+    ZSTD_DDict *reading; /* the same, prepared; NULL until needed */
+    /* Of a writer: */
+    bool sampling;
+    zstd_samples samples[2]; /* to make a dictionary, and to measure it */
+    bags_buffer dictionary;
+    bags_view bytes; /* its content; size 0: there is none */
+    ZSTD_CDict *writing;
 } zstd_state;
 
 static void zstd_context_free(zstd_context *context) {
@@ -108,8 +139,20 @@ static bags_code zstd_open_inside(zstd_state *s, const bags_registry *registry,
     return BAGS_OK;
 }
 
+static void zstd_samples_free(zstd_state *s) {
+    for (int i = 0; i < 2; i++) {
+        bags_buffer_free(&s->samples[i].data);
+        bags_buffer_free(&s->samples[i].sizes);
+    }
+    s->sampling = false;
+}
+
 static void zstd_close(void *state) {
     zstd_state *s = (zstd_state *)state;
+    zstd_samples_free(s);
+    bags_buffer_free(&s->dictionary);
+    ZSTD_freeCDict(s->writing);
+    ZSTD_freeDDict(s->reading);
     if (s->inside && s->inside->close)
         s->inside->close(s->inside_state);
     while (s->idle) {
@@ -124,7 +167,7 @@ static void zstd_close(void *state) {
 /* The codec inside receives a type with a text of its own, like every codec. */
 static bags_code zstd_open(const bags_codec *codec, const bags_type *type,
     const bags_allocator *allocator, void **state, bags_error *err) {
-    static const bags_zstd_options none = {NULL, 0, 0};
+    static const bags_zstd_options none = {NULL, 0, 0, {NULL, 0}, false};
     const bags_zstd_options *options =
         codec->user ? (const bags_zstd_options *)codec->user : &none;
     bags_type inside;
@@ -136,6 +179,9 @@ static bags_code zstd_open(const bags_codec *codec, const bags_type *type,
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
             "invalid level of zstd (%d, allowed %d to %d)", options->level,
             ZSTD_minCLevel(), ZSTD_maxCLevel());
+    if (options->dictionary.size && options->no_dictionary)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "dictionary and no_dictionary are mutually exclusive");
     zstd_state *s = (zstd_state *)format_state(allocator, sizeof *s, err);
     if (!s)
         return BAGS_ERROR_MEMORY;
@@ -147,6 +193,8 @@ static bags_code zstd_open(const bags_codec *codec, const bags_type *type,
     s->element = 1;
     s->max_size = options->max_size ? options->max_size : BAGS_ZSTD_MAX_SIZE;
     s->level = options->level ? options->level : ZSTD_CLEVEL_DEFAULT;
+    s->given = options->dictionary;
+    s->no_dictionary = options->no_dictionary;
     bags_buffer text = bags_buffer_of(allocator);
     size_t size = type->arguments.size + 3;
     bags_code code = bags_buffer_reserve(&text, size, err);
@@ -185,6 +233,170 @@ static void zstd_transpose_back(
             to[i * size + byte] = from[i];
 }
 
+/* ---- dictionaries ---- */
+
+static bags_code zstd_check_dictionary(bags_view bytes, bags_error *err) {
+    if (ZSTD_getDictID_fromDict(bytes.data, bytes.size))
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_CORRUPT,
+        "not a dictionary of zstd with a number, as its training makes them");
+}
+
+/* What the library makes of a dictionary; NULL with an error. */
+static ZSTD_DDict *zstd_dictionary(bags_view bytes, bags_error *err) {
+    if (zstd_check_dictionary(bytes, err))
+        return NULL;
+    ZSTD_DDict *made = ZSTD_createDDict(bytes.data, bytes.size);
+    if (!made)
+        bags_fail(err, BAGS_ERROR_CORRUPT, "damaged dictionary of zstd");
+    return made;
+}
+
+static bags_code zstd_prepare(
+    void *state, bags_view bytes, void **prepared, bags_error *err) {
+    (void)state;
+    *prepared = zstd_dictionary(bytes, err);
+    return *prepared ? BAGS_OK : err->code;
+}
+
+static void zstd_discard(void *state, void *prepared) {
+    (void)state;
+    ZSTD_freeDDict((ZSTD_DDict *)prepared);
+}
+
+static bool zstd_needed(void *state, bags_view blob) {
+    (void)state;
+    return ZSTD_getDictID_fromFrame(blob.data, blob.size) != 0;
+}
+
+/* Let a writer compress with a dictionary from now on. */
+static bags_code zstd_use(zstd_state *s, bags_view bytes, bags_error *err) {
+    bags_code code = zstd_check_dictionary(bytes, err);
+    if (!code)
+        code = bags_buffer_reserve(&s->dictionary, bytes.size, err);
+    if (code)
+        return code;
+    memcpy(s->dictionary.data, bytes.data, bytes.size);
+    s->writing = ZSTD_createCDict(bytes.data, bytes.size, s->level);
+    if (!s->writing)
+        return bags_fail(err, BAGS_ERROR_CORRUPT, "damaged dictionary of zstd");
+    s->bytes.data = s->dictionary.data;
+    s->bytes.size = bytes.size;
+    return BAGS_OK;
+}
+
+static bags_code zstd_start(void *state, bags_view bytes, bags_error *err) {
+    zstd_state *s = (zstd_state *)state;
+    s->dictionary = bags_buffer_of(&s->memory);
+    for (int i = 0; i < 2; i++)
+        s->samples[i].data = s->samples[i].sizes = s->dictionary;
+    if (s->given.size && bytes.size &&
+        (s->given.size != bytes.size ||
+            memcmp(s->given.data, bytes.data, bytes.size) != 0))
+        return bags_fail(err, BAGS_ERROR_EXISTS,
+            "what exists has another dictionary than the one that is requested "
+            "(number %u, requested %u)",
+            ZSTD_getDictID_fromDict(bytes.data, bytes.size),
+            ZSTD_getDictID_fromDict(s->given.data, s->given.size));
+    if (s->no_dictionary)
+        return BAGS_OK;
+    if (bytes.size || s->given.size)
+        return zstd_use(s, bytes.size ? bytes : s->given, err);
+    s->sampling = true;
+    return BAGS_OK;
+}
+
+static bags_code zstd_find(
+    void *state, bags_view blob, bags_view *bytes, bags_error *err) {
+    zstd_state *s = (zstd_state *)state;
+    unsigned needs = ZSTD_getDictID_fromFrame(blob.data, blob.size);
+    unsigned has =
+        s->bytes.size ? ZSTD_getDictID_fromDict(s->bytes.data, s->bytes.size) : 0;
+    if (needs != has)
+        return bags_fail(err, BAGS_ERROR_VALUE,
+            "zstd frame that needs a dictionary (number %u) which the field does not "
+            "have; append the value instead of the frame",
+            needs);
+    *bytes = s->bytes;
+    return BAGS_OK;
+}
+
+/* How many bytes the samples have when they are compressed. */
+static size_t zstd_measure(const zstd_state *s, const zstd_context *context,
+    const zstd_samples *samples, const ZSTD_CDict *dictionary, bags_buffer *scratch) {
+    const unsigned char *at = samples->data.data;
+    size_t total = 0;
+    for (unsigned i = 0; i < samples->count; i++) {
+        size_t size = ((const size_t *)(const void *)samples->sizes.data)[i];
+        size_t made = dictionary
+                          ? ZSTD_compress_usingCDict(context->writing, scratch->data,
+                                scratch->capacity, at, size, dictionary)
+                          : ZSTD_compressCCtx(context->writing, scratch->data,
+                                scratch->capacity, at, size, s->level);
+        if (ZSTD_isError(made))
+            return SIZE_MAX;
+        total += made;
+        at += size;
+    }
+    return total;
+}
+
+/* Make a dictionary of the samples, and use it if it saves enough. That it cannot be made
+ * of them is no failure. */
+static bags_code zstd_train(
+    zstd_state *s, const zstd_context *context, bags_error *err) {
+    const zstd_samples *some = &s->samples[0], *others = &s->samples[1];
+    bags_buffer made = bags_buffer_of(&s->memory), scratch = made;
+    size_t most = some->size / 8, size = 0;
+    most = most < ZSTD_DICTIONARY_MIN ? ZSTD_DICTIONARY_MIN : most;
+    most = most > ZSTD_DICTIONARY_MAX ? ZSTD_DICTIONARY_MAX : most;
+    bags_code code = bags_buffer_reserve(&made, most, err);
+    if (!code)
+        code = bags_buffer_reserve(&scratch, ZSTD_compressBound(others->size), err);
+    if (!code)
+        size = ZDICT_trainFromBuffer(made.data, most, some->data.data,
+            (const size_t *)(const void *)some->sizes.data, some->count);
+    if (!code && !ZDICT_isError(size)) {
+        bags_view bytes = {made.data, size};
+        ZSTD_CDict *trial = ZSTD_createCDict(made.data, size, s->level);
+        size_t with =
+            trial ? zstd_measure(s, context, others, trial, &scratch) : SIZE_MAX;
+        size_t without = zstd_measure(s, context, others, NULL, &scratch);
+        ZSTD_freeCDict(trial);
+        if (with < without && without - with >= without / ZSTD_LEAST_SAVING)
+            code = zstd_use(s, bytes, err);
+    }
+    bags_buffer_free(&made);
+    bags_buffer_free(&scratch);
+    return code;
+}
+
+/* Keep what is about to be compressed until there is enough to make a dictionary. */
+static bags_code zstd_sample(
+    zstd_state *s, const zstd_context *context, bags_view plain, bags_error *err) {
+    unsigned count = s->samples[0].count + s->samples[1].count;
+    size_t size = s->samples[0].size + s->samples[1].size;
+    zstd_samples *samples = &s->samples[count % 4 == 3];
+    bags_code code = BAGS_OK;
+    if (count < ZSTD_SAMPLES_MOST && plain.size <= ZSTD_SAMPLES_SIZE - size) {
+        code = bags_buffer_reserve(&samples->data, samples->size + plain.size, err);
+        if (!code)
+            code = bags_buffer_reserve(
+                &samples->sizes, (samples->count + 1) * sizeof(size_t), err);
+        if (code)
+            return code;
+        if (plain.size)
+            memcpy(samples->data.data + samples->size, plain.data, plain.size);
+        ((size_t *)(void *)samples->sizes.data)[samples->count++] = plain.size;
+        samples->size += plain.size;
+        return BAGS_OK;
+    }
+    if (count >= ZSTD_SAMPLES_LEAST)
+        code = zstd_train(s, context, err);
+    zstd_samples_free(s);
+    return code;
+}
+
 /* ---- encode ---- */
 
 static bags_code zstd_compress(zstd_state *s, zstd_context *context,
@@ -207,8 +419,15 @@ static bags_code zstd_compress(zstd_state *s, zstd_context *context,
             context->transposed.data, plain.data, plain.size / s->element, s->element);
         plain.data = context->transposed.data;
     }
-    size_t size = ZSTD_compressCCtx(context->writing, scratch->data, scratch->capacity,
-        plain.data, plain.size, s->level);
+    if (s->sampling)
+        code = zstd_sample(s, context, plain, err);
+    if (code)
+        return code;
+    size_t size = s->writing
+                      ? ZSTD_compress_usingCDict(context->writing, scratch->data,
+                            scratch->capacity, plain.data, plain.size, s->writing)
+                      : ZSTD_compressCCtx(context->writing, scratch->data,
+                            scratch->capacity, plain.data, plain.size, s->level);
     if (ZSTD_isError(size))
         return bags_fail(err, BAGS_ERROR_MEMORY, "zstd: %s", ZSTD_getErrorName(size));
     blob->data = scratch->data;
@@ -234,8 +453,8 @@ static bags_code zstd_encode(void *state, const bags_value *value, bags_buffer *
 /* ---- decode ---- */
 
 /* The size of the content, which is bounded by that of the blob. */
-static bags_code zstd_check(
-    const zstd_state *s, bags_view blob, size_t *size, bags_error *err) {
+static bags_code zstd_check(const zstd_state *s, const ZSTD_DDict *dictionary,
+    bags_view blob, size_t *size, bags_error *err) {
     if (blob.size < 4 || bags_load(blob.data, 4, false) != ZSTD_MAGICNUMBER)
         return bags_fail(err, BAGS_ERROR_CORRUPT, "not a zstd frame");
     unsigned long long content = ZSTD_getFrameContentSize(blob.data, blob.size);
@@ -248,10 +467,16 @@ static bags_code zstd_check(
     if (frame != blob.size)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%" PRIu64 " bytes after the zstd frame", (uint64_t)(blob.size - frame));
-    unsigned dictionary = ZSTD_getDictID_fromFrame(blob.data, blob.size);
-    if (dictionary)
+    unsigned needs = ZSTD_getDictID_fromFrame(blob.data, blob.size);
+    if (needs && !dictionary)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "zstd frame that needs a dictionary (number %u)", dictionary);
+            "zstd frame that needs a dictionary (number %u), the .dict next to its Bag",
+            needs);
+    if (needs && needs != ZSTD_getDictID_fromDDict(dictionary))
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "zstd frame that needs another dictionary (number %u) than there is "
+            "(number %u)",
+            needs, ZSTD_getDictID_fromDDict(dictionary));
     if (content / ZSTD_MOST_RATIO > blob.size)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "zstd frame claims too much (%" PRIu64 " bytes, compressed %" PRIu64 ")",
@@ -294,12 +519,15 @@ static void *zstd_rest_resize(
     return NULL;
 }
 
-static bags_code zstd_decompress(
-    zstd_state *s, bags_view blob, unsigned char *to, size_t size, bags_error *err) {
+static bags_code zstd_decompress(zstd_state *s, const ZSTD_DDict *dictionary,
+    bags_view blob, unsigned char *to, size_t size, bags_error *err) {
     zstd_context *context = zstd_acquire(s, false, err);
     if (!context)
         return BAGS_ERROR_MEMORY;
-    size_t made = ZSTD_decompressDCtx(context->reading, to, size, blob.data, blob.size);
+    size_t made = dictionary ? ZSTD_decompress_usingDDict(context->reading, to, size,
+                                   blob.data, blob.size, dictionary)
+                             : ZSTD_decompressDCtx(
+                                   context->reading, to, size, blob.data, blob.size);
     zstd_release(s, context);
     if (ZSTD_isError(made))
         return bags_fail(
@@ -312,14 +540,15 @@ static bags_code zstd_decompress(
     return BAGS_OK;
 }
 
-static bags_code zstd_decode(void *state, bags_view blob, bags_buffer *scratch,
-    bags_value *value, bags_error *err) {
+static bags_code zstd_decode_with(void *state, const void *prepared, bags_view blob,
+    bags_buffer *scratch, bags_value *value, bags_error *err) {
     zstd_state *s = (zstd_state *)state;
+    const ZSTD_DDict *dictionary = (const ZSTD_DDict *)prepared;
     const bags_value none = *value;
     size_t size = 0;
     if (!s->inside->decode)
         return bags_fail(err, BAGS_ERROR_TYPE, "the codec cannot decode blobs");
-    bags_code code = zstd_check(s, blob, &size, err);
+    bags_code code = zstd_check(s, dictionary, blob, &size, err);
     if (code)
         return code;
     size_t front = (size + ZSTD_ALIGN - 1) / ZSTD_ALIGN * ZSTD_ALIGN;
@@ -334,8 +563,8 @@ static bags_code zstd_decode(void *state, bags_view blob, bags_buffer *scratch,
             rest.data, scratch->capacity - front, zstd_rest_resize, &rest};
         bags_view plain = {scratch->data, size};
         bool transposed = s->element > 1;
-        code =
-            zstd_decompress(s, blob, transposed ? rest.data : scratch->data, size, err);
+        code = zstd_decompress(
+            s, dictionary, blob, transposed ? rest.data : scratch->data, size, err);
         if (code)
             return code;
         if (transposed)
@@ -351,7 +580,27 @@ static bags_code zstd_decode(void *state, bags_view blob, bags_buffer *scratch,
     }
 }
 
+/* Without a shard: the dictionary, if one is needed, is that of the options. */
+static bags_code zstd_decode(void *state, bags_view blob, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
+    zstd_state *s = (zstd_state *)state;
+    const ZSTD_DDict *dictionary = NULL;
+    if (s->given.size && zstd_needed(s, blob)) {
+        pthread_mutex_lock(&s->lock);
+        if (!s->reading)
+            s->reading = zstd_dictionary(s->given, err);
+        dictionary = s->reading;
+        pthread_mutex_unlock(&s->lock);
+        if (!dictionary)
+            return err->code;
+    }
+    return zstd_decode_with(s, dictionary, blob, scratch, value, err);
+}
+
 /* ---- table ---- */
 
-const bags_codec bags_codec_zstd = {
-    "zstd", zstd_open, zstd_encode, zstd_decode, zstd_close, NULL};
+static const bags_codec_dictionary zstd_with_dictionary = {
+    zstd_needed, zstd_start, zstd_find, zstd_prepare, zstd_discard, zstd_decode_with};
+
+const bags_codec bags_codec_zstd = {"zstd", zstd_open, zstd_encode, zstd_decode,
+    zstd_close, NULL, &zstd_with_dictionary};

@@ -353,7 +353,7 @@ static bags_code video_decode(void *state, bags_view blob, bags_buffer *scratch,
 }
 
 static const bags_codec video = {
-    "mp4 webm", video_open, video_encode, video_decode, free, NULL};
+    "mp4 webm", video_open, video_encode, video_decode, free, NULL, NULL};
 
 #elif defined BAGS_WITH_MP4
 #define video bags_codec_mp4

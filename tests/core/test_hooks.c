@@ -113,7 +113,7 @@ static void shout_close(void *state) {
 }
 
 static const bags_codec shout = {
-    "shout", shout_open, shout_encode, NULL, shout_close, NULL};
+    "shout", shout_open, shout_encode, NULL, shout_close, NULL, NULL};
 
 static const char *text_of(uint64_t index) {
     static char text[64];

@@ -875,7 +875,7 @@ static bags_code count_decode(void *state, bags_view blob, bags_buffer *scratch,
  * verify them all costs no more than if each had one. */
 static void blobs_shared_by_all_datapoints_are_decoded_once(void **state) {
     const size_t many = 2000;
-    bags_codec codec = {"counted", NULL, NULL, count_decode, NULL, NULL};
+    bags_codec codec = {"counted", NULL, NULL, count_decode, NULL, NULL, NULL};
     memory_disk m;
     hand_set set;
     bags_verify_report report;

@@ -479,7 +479,7 @@ static bags_code fail_long(void *codec, const bags_value *value, bags_buffer *sc
 }
 
 static void a_message_that_becomes_too_long_is_truncated(void **state) {
-    static const bags_codec codec = {"long", NULL, fail_long, NULL, NULL, NULL};
+    static const bags_codec codec = {"long", NULL, fail_long, NULL, NULL, NULL, NULL};
     static const bags_field field = {"a", "long"};
     bags_registry *codecs = bags_registry_create(&memory.allocator, &said);
     bags_writer_options options;
@@ -908,8 +908,8 @@ static void close_later(void *codec_state) {
 /* Values of its type could never be written or read, blobs never be decoded. */
 static void a_codec_that_cannot_be_opened_refuses_its_type(void **state) {
     static const bags_codec later = {
-        "later", open_later, fail_long, NULL, close_later, NULL};
-    static const bags_codec reads = {"reads", NULL, NULL, NULL, NULL, NULL};
+        "later", open_later, fail_long, NULL, close_later, NULL, NULL};
+    static const bags_codec reads = {"reads", NULL, NULL, NULL, NULL, NULL, NULL};
     static const bags_field fields[] = {{"b", "reads"}, {"a", "later[]"}};
     static const bags_field given = {"b", "reads(1)"};
     bags_registry *codecs = bags_registry_create(&memory.allocator, &said);

@@ -1782,9 +1782,9 @@ static bags_code silent_open(const bags_codec *codec, const bags_type *type,
 
 /* They should write a message; until they do, err may contain anything. */
 static void codecs_that_fail_without_a_message_do_no_harm(void **state) {
-    bags_codec decode = {"utf8", NULL, NULL, silent_decode, NULL, NULL};
-    bags_codec open = {"utf8", silent_open, NULL, silent_decode, NULL, NULL};
-    bags_codec neither = {"utf8", NULL, NULL, NULL, NULL, NULL};
+    bags_codec decode = {"utf8", NULL, NULL, silent_decode, NULL, NULL, NULL};
+    bags_codec open = {"utf8", silent_open, NULL, silent_decode, NULL, NULL, NULL};
+    bags_codec neither = {"utf8", NULL, NULL, NULL, NULL, NULL, NULL};
     const bags_codec *all[3];
     (void)state;
     all[0] = &decode;

@@ -1236,9 +1236,9 @@ static bags_view view(const char *text) {
 }
 
 static void a_registry_finds_the_codec_that_was_added_last(void **state) {
-    bags_codec first = {"shout cry", NULL, shout_encode, NULL, NULL, NULL};
-    bags_codec second = {"utf8", NULL, shout_encode, NULL, NULL, NULL};
-    bags_codec third = {"cry", NULL, shout_encode, NULL, NULL, &second};
+    bags_codec first = {"shout cry", NULL, shout_encode, NULL, NULL, NULL, NULL};
+    bags_codec second = {"utf8", NULL, shout_encode, NULL, NULL, NULL, NULL};
+    bags_codec third = {"cry", NULL, shout_encode, NULL, NULL, &second, NULL};
     bags_registry *codecs;
     (void)state;
     assert_opens(codecs, bags_registry_create(&memory.allocator, &said));
@@ -1283,8 +1283,8 @@ static void a_registry_contains_the_built_in_types(void **state) {
 }
 
 static void a_codec_without_a_name_is_refused(void **state) {
-    bags_codec nameless = {NULL, NULL, shout_encode, NULL, NULL, NULL};
-    bags_codec empty = {"", NULL, shout_encode, NULL, NULL, NULL};
+    bags_codec nameless = {NULL, NULL, shout_encode, NULL, NULL, NULL, NULL};
+    bags_codec empty = {"", NULL, shout_encode, NULL, NULL, NULL, NULL};
     bags_registry *codecs;
     (void)state;
     assert_opens(codecs, bags_registry_create(&memory.allocator, &said));
@@ -1292,7 +1292,7 @@ static void a_codec_without_a_name_is_refused(void **state) {
     assert_fails(BAGS_ERROR_ARGUMENT, bags_registry_add(codecs, &empty, &said));
     assert_fails(BAGS_ERROR_ARGUMENT, bags_registry_add(codecs, NULL, &said));
     memory.fail_at = memory.calls + 1;
-    bags_codec good = {"good", NULL, shout_encode, NULL, NULL, NULL};
+    bags_codec good = {"good", NULL, shout_encode, NULL, NULL, NULL, NULL};
     assert_fails(BAGS_ERROR_MEMORY, bags_registry_add(codecs, &good, &said));
     assert_null(bags_registry_find(codecs, view("good")));
     memory.fail_at = memory.calls + 1;
@@ -1377,7 +1377,8 @@ static void values_and_blobs_that_do_not_fit_the_type_are_errors(void **state) {
 }
 
 static void a_value_is_encoded_by_the_given_registry(void **state) {
-    static const bags_codec shout = {"shout", NULL, shout_encode, NULL, NULL, NULL};
+    static const bags_codec shout = {
+        "shout", NULL, shout_encode, NULL, NULL, NULL, NULL};
     bags_buffer scratch = {NULL, 0, NULL, NULL};
     bags_value value = bags_utf8("loud");
     bags_view blob;

@@ -196,7 +196,7 @@ static bags_code open_any(const bags_codec *codec, const bags_type *type,
 static void a_registered_codec_has_its_own_arguments(void **state) {
     static const char *const types[] = {
         "int(0)", "int(x)", "array(float31)", "int(4,5,6)"};
-    static const bags_codec own = {"int array", open_any, NULL, NULL, NULL, NULL};
+    static const bags_codec own = {"int array", open_any, NULL, NULL, NULL, NULL, NULL};
     bags_registry *codecs = bags_registry_create(NULL, &said);
     bags_writer_options options = writing(0);
     (void)state;
@@ -248,8 +248,10 @@ static bags_code decode_idle(void *mine, bags_view blob, bags_buffer *scratch,
 }
 
 static void what_a_codec_does_not_return_is_not_invented(void **state) {
-    static const bags_codec idle = {"idle", NULL, encode_idle, decode_idle, NULL, NULL};
-    static const bags_codec lost = {"lost gone", NULL, encode_lost, NULL, NULL, NULL};
+    static const bags_codec idle = {
+        "idle", NULL, encode_idle, decode_idle, NULL, NULL, NULL};
+    static const bags_codec lost = {
+        "lost gone", NULL, encode_lost, NULL, NULL, NULL, NULL};
     static const bags_field fields[] = {{"a", "idle"}, {"b", "gone"}};
     bags_registry *codecs = bags_registry_create(NULL, &said);
     bags_writer_options options = writing(0);
@@ -940,7 +942,7 @@ static bags_code silent_encode(void *state, const bags_value *value,
 }
 
 static void a_codec_that_fails_without_a_message_does_no_harm(void **state) {
-    bags_codec silent = {"utf8", NULL, silent_encode, NULL, NULL, NULL};
+    bags_codec silent = {"utf8", NULL, silent_encode, NULL, NULL, NULL, NULL};
     static const bags_field fields[] = {{"caption", "utf8"}};
     bags_writer_options options = writing(0);
     bags_value value = bags_utf8("text");
@@ -1259,7 +1261,8 @@ static void registered_codecs_are_opened_used_and_closed(void **state) {
     static const bags_field fields[] = {
         {"caption", "many(1)[]"}, {"b", "many"}, {"c", "utf8"}};
     counter c;
-    bags_codec codec = {"one many", count_open, count_encode, NULL, count_close, NULL};
+    bags_codec codec = {
+        "one many", count_open, count_encode, NULL, count_close, NULL, NULL};
     bags_value numbers[5], one = bags_uint(7), text = bags_utf8("t");
     bags_entry entries[3];
     bags_registry *codecs;

@@ -1483,7 +1483,8 @@ static bags_code decode_number(void *codec, bags_view blob, bags_buffer *scratch
 }
 
 static void a_digest_sees_the_numbers_of_values(void **state) {
-    static const bags_codec codec = {"number", NULL, NULL, decode_number, NULL, NULL};
+    static const bags_codec codec = {
+        "number", NULL, NULL, decode_number, NULL, NULL, NULL};
     static const int64_t numbers[] = {7, -7, 0, INT64_MAX, INT64_MIN};
     bags_registry *registry;
     (void)state;
@@ -1502,7 +1503,7 @@ static void a_digest_sees_the_numbers_of_values(void **state) {
 }
 
 static void numbers_of_other_codecs_are_converted(void **state) {
-    static const bags_codec codec = {"size", NULL, NULL, decode_size, NULL, NULL};
+    static const bags_codec codec = {"size", NULL, NULL, decode_size, NULL, NULL, NULL};
     static const bags_field size_field = {"a", "size"};
     bags_writer_options writing;
     bags_reader_options reading;

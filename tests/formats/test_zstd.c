@@ -320,7 +320,7 @@ static bags_code grow_decode(void *state, bags_view blob, bags_buffer *scratch,
 
 static void a_codec_inside_may_grow_the_scratch(void **state) {
     static unsigned char content[10000];
-    bags_codec grow = {"grow", NULL, NULL, grow_decode, NULL, NULL};
+    bags_codec grow = {"grow", NULL, NULL, grow_decode, NULL, NULL, NULL};
     bags_buffer scratch = {0}, frame = {0};
     bags_value value, out;
     bags_view blob;

@@ -75,7 +75,7 @@ static bags_code far_decode(void *state, bags_view blob, bags_buffer *scratch,
 static void far_close(void *state) { far_functions->mp4->close(state); }
 
 static const bags_codec far_mp4 = {
-    "mp4 webm", far_open, far_encode, far_decode, far_close, NULL};
+    "mp4 webm", far_open, far_encode, far_decode, far_close, NULL, NULL};
 
 /* ---- maps ---- */
 
