@@ -12085,6 +12085,21 @@ static bags_code bagi_verify_range(bagi_verifying *run, const bag_reader *bag,
     return code;
 }
 
+/* Check that the checksums of a Bag, which may be NULL, include its NAME.dict: that they
+ * are right then was checked with them. */
+BAGI_COLD static bags_code bagi_verify_dictionary(
+    bagi_verifying *run, const bagi_trailer *trailer) {
+    const bagi_dictionary_sum none = {false, 0};
+    bags_code code = BAGS_OK;
+    if (!bagi_dir_has(run->dir, run->name, BAGI_DICTIONARY, &code, &run->why))
+        return code;
+    run->report.files++;
+    if (!trailer || trailer->name != bagi_name_crc(run->name, &none))
+        return BAGS_OK;
+    return bags_fail(&run->why, BAGS_ERROR_CORRUPT,
+        "%s/%s.dict: its checksums were made without it", run->dir->shown, run->name);
+}
+
 /* Check a Bag that is open, of a field or, for field spec->count, refs.bag; and its
  * checksums. One whose checksums are those of a Bag with more blobs or fewer has its
  * table in the wrong place: nothing in it means anything. A missing codec is not a
@@ -12137,18 +12152,10 @@ BAGI_COLD static bags_code bagi_verify_bag(
     if (crcs)
         code = bagi_crcs_check_shard(
             bag->file[BAGI_CRCS].shown, trailer, &run->bag_options.record, &run->why);
-    bags_code found = BAGS_OK;
-    bagi_dictionary_sum none = {false, 0};
-    const char *name = run->bag_options.name;
-    if (spec && bagi_dir_has(run->dir, name, BAGI_DICTIONARY, &found, &run->why)) {
-        run->report.files++;
-        if (crcs && !code && trailer->name == bagi_name_crc(name, &none))
-            code = bags_fail(&run->why, BAGS_ERROR_CORRUPT,
-                "%s/%s.dict: its checksums were made without it", run->dir->shown,
-                name);
-    }
-    code = code ? code : found;
     code = exists || run->any_checksums ? bagi_verify_file(run, code) : BAGS_OK;
+    if (!code && spec)
+        code =
+            bagi_verify_file(run, bagi_verify_dictionary(run, crcs ? trailer : NULL));
     if (!code && !other)
         code = bagi_verify_range(run, bag, 0, length, crcs);
     bagi_file_close(bag, &bag->file[BAGI_CRCS]);

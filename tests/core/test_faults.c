@@ -8,6 +8,7 @@
  */
 #include "check.h"
 #include "durability.h"
+#include "toy.h"
 
 #include <errno.h>
 #ifndef _WIN32
@@ -17,9 +18,13 @@
 
 /* ---- the program ---- */
 
-enum { BY_LENGTH, ONE, TWO, BY_SIZE, FIRST_OF_TWO, SECOND_OF_TWO, WORKS };
+enum { BY_LENGTH, ONE, TWO, BY_SIZE, FIRST_OF_TWO, SECOND_OF_TWO, SHARED, WORKS };
 
-static const uint64_t totals[WORKS] = {14, 6, 9, 9, 4, 3};
+static const uint64_t totals[WORKS] = {14, 6, 9, 9, 4, 3, 5};
+
+/* SHARED has a dictionary. */
+static toy with_dictionary;
+static bags_registry *with_toy;
 
 typedef struct world {
     memory_disk drive;
@@ -51,6 +56,8 @@ static void world_start(world *w) {
         each->options.shard_stop = 2;
         each->first = 1000 * (i + 1);
     }
+    w->works[SHARED] = work_on("shared", 3, NULL);
+    w->works[SHARED].options.registry = with_toy;
     for (int i = 0; i < WORKS; i++) {
         w->works[i].options.checksum = i == BY_LENGTH || i == ONE || i >= FIRST_OF_TWO;
         w->works[i].options.env.io = &w->device.io;
@@ -135,8 +142,8 @@ static bags_code read_back(world *w, int which) {
             (int)f.length);
     poison();
     w->where = "verify";
-    return verify_watched(each->path, &options.env, &w->device.files, f.length,
-        work_blobs(each, f.length), &w->repeated, &said);
+    return verify_watched(each->path, each->options.registry, &options.env,
+        &w->device.files, f.length, work_blobs(each, f.length), &w->repeated, &said);
 }
 
 static bags_code run(world *w) {
@@ -162,6 +169,12 @@ static bags_code run(world *w) {
     if ((code = resume_work(w, FIRST_OF_TWO)) != BAGS_OK)
         return code;
     if ((code = recover(w, "pair")) != BAGS_OK)
+        return code;
+    if ((code = begin(w, SHARED, 4)) != BAGS_OK)
+        return code;
+    if ((code = resume_work(w, SHARED)) != BAGS_OK)
+        return code;
+    if ((code = read_back(w, SHARED)) != BAGS_OK)
         return code;
     return read_back(w, BY_LENGTH);
 }
@@ -235,6 +248,7 @@ static void check_resuming(world *w, const memory_disk *expected, uint64_t n) {
     drop_journals(&w->drive.io, "one");
     drop_journals(&w->drive.io, "two");
     drop_journals(&w->drive.io, "pair");
+    drop_journals(&w->drive.io, "shared");
     if (!is_same_disk(&w->drive, expected))
         fail_msg("after fault %d in %s resuming ends with other bytes", (int)n, where);
 }
@@ -405,13 +419,14 @@ static void leave_crashed(world *w) {
     world_start(w);
     assert_int_equal(begin(w, BY_LENGTH, 10), BAGS_OK);
     assert_int_equal(begin(w, SECOND_OF_TWO, 3), BAGS_OK);
+    assert_int_equal(begin(w, SHARED, 4), BAGS_OK);
     w->device.files.calls = 0;
 }
 
 static void a_recovery_killed_at_any_call_can_be_repeated(void **state) {
-    static const char *const paths[] = {"above/by_length", "pair"};
+    static const char *const paths[] = {"above/by_length", "pair", "shared"};
     (void)state;
-    for (int p = 0; p < 2; p++) {
+    for (int p = 0; p < 3; p++) {
         world *complete = (world *)calloc(1, sizeof *complete);
         leave_crashed(complete);
         assert_int_equal(recover(complete, paths[p]), BAGS_OK);
@@ -504,5 +519,9 @@ int main(void) {
         TEST(a_recovery_killed_at_any_call_can_be_repeated),
         TEST(a_process_that_exits_at_any_call_loses_nothing_flushed),
     };
-    return cmocka_run_group_tests_name("faults", tests, NULL, NULL);
+    with_dictionary.number = 7;
+    with_toy = toy_registry(&with_dictionary);
+    int failed = cmocka_run_group_tests_name("faults", tests, NULL, NULL);
+    bags_registry_free(with_toy);
+    return failed;
 }

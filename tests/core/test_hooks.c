@@ -48,7 +48,8 @@ static bags_code verify(
     world *w, const char *path, uint64_t datapoints, uint64_t blobs) {
     bags_env env = {&w->blocks.allocator, &w->files.io};
     bags_code code;
-    STEP(verify_watched(path, &env, &w->files, datapoints, blobs, &w->repeated, &said));
+    STEP(verify_watched(
+        path, NULL, &env, &w->files, datapoints, blobs, &w->repeated, &said));
 done:
     return code;
 }

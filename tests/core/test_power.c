@@ -27,6 +27,7 @@
  */
 #include "check.h"
 #include "durability.h"
+#include "toy.h"
 
 #include <errno.h>
 
@@ -903,6 +904,29 @@ static void datapoints_that_share_blobs_survive_a_power_failure(void **state) {
     }
 }
 
+/* The blobs after the third need the dictionary: where they are, it is. */
+static void dictionaries_survive_a_power_failure(void **state) {
+    static const uint64_t lengths[] = {0, 4, 0, 40};
+    toy made = {2, 0, false, false, 0, 0, 0};
+    bags_registry *registry = toy_registry(&made);
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        stage s; /* with no_sync, one shard: the earlier ones are not certain */
+        stage_start(&s, "set", lengths[i]);
+        s.job.options.registry = registry;
+        s.job.options.no_sync = i >= 2;
+        bags_writer *writer = stage_open(&s, false);
+        write_and_sync(&s, writer, 9);
+        crash_writer(&s.device, writer);
+        writer = stage_open(&s, true);
+        write_and_sync(&s, writer, bags_writer_resumed(writer) + 7);
+        close_recorded(s.record, &s.job, writer);
+        stage_end(&s, 3, i % 2 ? "dictionaries, shards" : "a dictionary");
+    }
+    assert_true(made.prepared > 100);
+    bags_registry_free(registry);
+}
+
 /* A sync keeps its promise even if nothing is synced automatically. */
 static void an_explicit_sync_holds_with_no_sync(void **state) {
     static const uint64_t lengths[] = {0, 40};
@@ -988,6 +1012,7 @@ int main(int argc, char **argv) {
         TEST(the_power_may_fail_during_recovery),
         TEST(the_power_may_fail_after_resuming),
         TEST(datapoints_that_share_blobs_survive_a_power_failure),
+        TEST(dictionaries_survive_a_power_failure),
         TEST(an_explicit_sync_holds_with_no_sync),
         TEST(finishing_a_shard_loses_nothing_that_was_synced),
         TEST(new_directories_survive_a_power_failure),

@@ -126,19 +126,32 @@ static bool blob_is_right(
 }
 
 static bool point_is_right(
-    const work *w, const bags_row *row, uint64_t index, bool emptied) {
+    const work *w, const bags_row *row, bags_view text, uint64_t index, bool emptied) {
     uint64_t number = content_of(w, w->first + index);
     bytes id = {NULL, 0, 0};
     put_u64(&id, w->first + index);
     bool right = bags_row_length(row, 0) == clip_count(number) &&
                  blob_is_right(bags_row_bytes(row, 1, 0), id.data, 8, emptied) &&
-                 blob_is_right(bags_row_bytes(row, 2, 0),
-                     letters(number, 9, text_size(number)), text_size(number), emptied);
+                 blob_is_right(text, letters(number, 9, text_size(number)),
+                     text_size(number), emptied);
     for (size_t i = 0; i < clip_count(number) && right; i++)
         right = blob_is_right(bags_row_bytes(row, 0, i), letters(number, i, 128),
             clip_size(number, i), emptied);
     bytes_free(&id);
     return right;
+}
+
+/* The text of a datapoint. Bytes that are none of the codec become one byte. */
+static bags_code text_of(
+    const work *w, bags_row *row, bags_view *out, bags_error *err) {
+    bags_value value;
+    *out = bags_row_bytes(row, 2, 0);
+    if (!w->options.registry || !out->size)
+        return BAGS_OK;
+    bags_code code = bags_row_value(row, 2, 0, NULL, &value, err);
+    out->data = code ? (const unsigned char *)"?" : (const unsigned char *)value.data;
+    out->size = code ? 1 : value.size;
+    return code == BAGS_ERROR_CORRUPT ? BAGS_OK : code;
 }
 
 /* ---- writers ---- */
@@ -220,6 +233,7 @@ static bool is_sharded(const work *w) {
 bags_reader *work_read(
     const work *w, const bags_reader_options *options, bags_error *err) {
     bags_reader_options with = *options;
+    with.registry = w->options.registry;
     if (is_sharded(w)) {
         with.shard_start = w->options.shard_start;
         with.shard_stop = w->options.shard_stop;
@@ -235,13 +249,15 @@ finding work_check(const work *w, const bags_reader *reader) {
     f.length = bags_reader_length(reader);
     f.verified = true;
     for (uint64_t i = 0; i < f.length; i++) {
-        if (bags_reader_get(reader, i, NULL, 0, &row, &f.error)) {
+        bags_view text;
+        if (bags_reader_get(reader, i, NULL, 0, &row, &f.error) ||
+            text_of(w, &row, &text, &f.error)) {
             f.verified = false;
             continue;
         }
-        if (f.right == i && point_is_right(w, &row, i, false))
+        if (f.right == i && point_is_right(w, &row, text, i, false))
             f.right++;
-        if (f.emptied == i && point_is_right(w, &row, i, true))
+        if (f.emptied == i && point_is_right(w, &row, text, i, true))
             f.emptied++;
     }
     bags_row_free(&row);

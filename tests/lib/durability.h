@@ -13,7 +13,8 @@
 /* A sequence "clip", and the plain fields "id" and "text". */
 extern const bags_field point_fields[POINT_FIELDS];
 
-/* What one worker writes: datapoint i has the number first + i. */
+/* What one worker writes: datapoint i has the number first + i. If the options have a
+ * registry, "text" is compared when it is decoded, otherwise as it is stored. */
 typedef struct work {
     const char *path;
     bags_writer_options options;

@@ -1056,8 +1056,9 @@ void watch_start(watch *w, const bags_io *base) {
     w->io.link = base->link ? watch_link : NULL;
 }
 
-bags_code verify_watched(const char *path, const bags_env *env, const watch *w,
-    uint64_t datapoints, uint64_t blobs, bool *repeated, bags_error *err) {
+bags_code verify_watched(const char *path, const bags_registry *registry,
+    const bags_env *env, const watch *w, uint64_t datapoints, uint64_t blobs,
+    bool *repeated, bags_error *err) {
     const unsigned some = 1u << HOOK_OPEN | 1u << HOOK_SIZE | 1u << HOOK_READ |
                           1u << HOOK_KIND | 1u << HOOK_IDENTIFY;
     bags_verify_options options;
@@ -1065,6 +1066,7 @@ bags_code verify_watched(const char *path, const bags_env *env, const watch *w,
     uint64_t failed = w->failed;
     memset(&options, 0, sizeof options);
     options.decode = true;
+    options.registry = registry;
     options.env = *env;
     bags_code code = bags_verify(path, &options, &report, err);
     if (code)

@@ -253,8 +253,9 @@ void watch_start(watch *w, const bags_io *base);
  * succeeds although a call failed, verify repeated that call or did not need
  * its result: everything must have been checked, otherwise the program ends;
  * *repeated is then set. */
-bags_code verify_watched(const char *path, const bags_env *env, const watch *w,
-    uint64_t datapoints, uint64_t blobs, bool *repeated, bags_error *err);
+bags_code verify_watched(const char *path, const bags_registry *registry,
+    const bags_env *env, const watch *w, uint64_t datapoints, uint64_t blobs,
+    bool *repeated, bags_error *err);
 
 /* A disk in memory: fast, and each map is a block of its own, so that the
  * address sanitizer sees every access outside. One thread at a time. */
