@@ -5909,10 +5909,9 @@ BAGI_COLD static bags_code bagi_crcs_check(const bag_reader *bag, const bagi_dir
     bags_code code = bagi_dictionary_find(dir, bag_options->name, &sum, err);
     if (code || (sum.exists && trailer->name == bagi_name_crc(name, &sum)))
         return code;
-    return bags_fail(err, BAGS_ERROR_CORRUPT, "%s: has the checksums of another Bag%s",
-        bag->file[BAGI_CRCS].shown,
-        sum.exists ? ", or the .dict next to it has changed"
-                   : ", or of one with a .dict, which is missing");
+    return bags_fail(err, BAGS_ERROR_CORRUPT,
+        "%s: has the checksums of another Bag, or %s.dict %s",
+        bag->file[BAGI_CRCS].shown, name, sum.exists ? "has changed" : "is missing");
 }
 
 /* Check that a sidecar with this trailer belongs to its shard, if that is known: to
@@ -9018,6 +9017,20 @@ BAGI_COLD static void bagi_writer_sync_parents(bags_writer *writer) {
         bagi_sync_parent(env, writer->path, failure);
 }
 
+/* Those that were stored with no_sync, also by a writer that crashed, are not on the disk
+ * yet. */
+BAGI_COLD static void bagi_writer_sync_dictionaries(bags_writer *writer) {
+    for (size_t i = 0; i < writer->spec.count; i++) {
+        bagi_stream stream = BAGI_ZERO;
+        stream.writing = &writer->writing;
+        if (writer->outputs[i].dictionary.exists)
+            bagi_stream_open(&stream, &writer->dir, bagi_spec_name(&writer->spec, i),
+                BAGI_DICTIONARY, BAGS_IO_WRITE);
+        bagi_stream_sync(&stream);
+        bagi_stream_close(&stream);
+    }
+}
+
 /* What the trailer of a Bag contains besides its own CRCs: what identifies the shard,
  * which `bound` is of, its name, and its dictionary. A standalone Bag has no spec. */
 static void bagi_trailer_bind(bagi_trailer *trailer, const bagi_spec *spec,
@@ -9073,6 +9086,8 @@ BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
         bagi_output_seal(output);
     }
     bagi_writer_each(writer, BAGI_CONTENT, bagi_stream_close);
+    if (!no_sync)
+        bagi_writer_sync_dictionaries(writer);
 
     /* Keep the record open, without a lock: as long as it is at its path, the dataset
      * was not replaced. */
@@ -9190,9 +9205,9 @@ static bags_code bagi_datapoint_again(const bags_writer *writer, size_t field,
         value->uint, length, first);
 }
 
-/* Store a field's dictionary in the shard. It is on the disk before a blob that needs it
- * is appended, also with no_sync: without it, that blob and all after it are lost. A
- * failure is that of the writing, unless the shard that was resumed has another one. */
+/* Store a field's dictionary in the shard, on the disk before a blob that needs it is
+ * appended: without it, that blob and all after it would be lost. A failure is that of
+ * the writing, unless the shard that was resumed has another one. */
 BAGI_COLD static bags_code bagi_writer_store(
     bags_writer *writer, size_t field, bags_view bytes, bags_error *err) {
     bagi_output *output = &writer->outputs[field];
@@ -9216,11 +9231,12 @@ BAGI_COLD static bags_code bagi_writer_store(
     if (!failure->code && !bagi_dir_remove(dir, name, BAGI_DICTIONARY_NEW, failure))
         bagi_stream_open(&stream, dir, name, BAGI_DICTIONARY_NEW, BAGS_IO_CREATE);
     bagi_stream_write(&stream, bytes.data, bytes.size);
-    bagi_stream_sync(&stream);
+    if (!writer->writing.no_sync)
+        bagi_stream_sync(&stream);
     bagi_stream_close(&stream);
     if (!failure->code)
         bagi_dir_rename(dir, name, BAGI_DICTIONARY_NEW, BAGI_DICTIONARY, failure);
-    if (!failure->code)
+    if (!failure->code && !writer->writing.no_sync)
         bagi_sync_dir(dir->env, dir->path, failure);
     output->dictionary = sum;
     return BAGS_OK;
@@ -9448,6 +9464,7 @@ BAGS_API BAGI_COLD bags_code bags_writer_sync(bags_writer *writer, bags_error *e
     if (code || !writer->dir.path)
         return code;
     bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_sync);
+    bagi_writer_sync_dictionaries(writer);
     bagi_stream_sync(&writer->record);
     if (!writer->writing.failure.code)
         bagi_sync_dir(&writer->writing.env, writer->dir.path, &writer->writing.failure);
