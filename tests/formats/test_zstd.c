@@ -4,6 +4,7 @@
 
 #include "../../formats/formats.h"
 
+#include <zdict.h>
 #include <zstd.h>
 
 static bags_registry *codecs;
@@ -168,7 +169,7 @@ static void check_refused(
 
 static void what_is_not_one_frame_is_refused(void **state) {
     static const unsigned char skippable[] = {0x50, 0x2A, 0x4D, 0x18, 1, 0, 0, 0, 9};
-    static const unsigned char dictionary[] = {
+    static const unsigned char with_dictionary[] = {
         0x28, 0xB5, 0x2F, 0xFD, 0x23, 77, 0, 0, 0, 1, 9, 0, 0, 'x'};
     unsigned char frame[400];
     (void)state;
@@ -181,8 +182,8 @@ static void what_is_not_one_frame_is_refused(void **state) {
     check_refused("zstd(utf8)", BAGS_ERROR_CORRUPT, words, 20, "not a zstd frame");
     check_refused(
         "zstd(utf8)", BAGS_ERROR_CORRUPT, skippable, sizeof skippable, "not a zstd");
-    check_refused("zstd(utf8)", BAGS_ERROR_CORRUPT, dictionary, sizeof dictionary,
-        "needs a dictionary (number 77)");
+    check_refused("zstd(utf8)", BAGS_ERROR_CORRUPT, with_dictionary,
+        sizeof with_dictionary, "needs a dictionary (number 77)");
     size = compress(frame, sizeof frame, words, 3, false, false);
     check_refused("zstd(utf8)", BAGS_ERROR_CORRUPT, frame, size,
         "without the size of its content");
@@ -543,6 +544,334 @@ static void the_loader_stacks_what_is_compressed(void **state) {
     bags_reader_close((bags_reader *)(uintptr_t)reader);
 }
 
+/* ------------------------------------------------ dictionaries */
+
+#define RECORDS 24000
+#define SHARD 7000
+
+/* A record of about 180 bytes, always the same for a number. */
+static size_t record_of(uint64_t i, char text[400]) {
+    static const char *const names[] = {"alice", "bob", "carol", "dave", "eve", "erin"};
+    static const char *const cities[] = {
+        "Zurich", "Berlin", "Toronto", "Oslo", "Kyoto"};
+    uint64_t random = i;
+    uint64_t r = next_random(&random), q = next_random(&random);
+    return (size_t)snprintf(text, 400,
+        "{\"id\": %d, \"name\": \"%s_%d\", \"email\": \"%s%d@example.com\", \"score\": "
+        "0.%04d, \"tags\": [\"t%d\", \"t%d\"], \"city\": \"%s\", \"active\": %s, "
+        "\"comment\": \"\", \"ts\": %d}",
+        (int)i, names[r % 6], (int)(r >> 8 & 0xFFF), names[q % 6],
+        (int)(r >> 20 & 0x3FF), (int)(q >> 8 & 0x1FFF), (int)(q >> 22 & 31),
+        (int)(q >> 27 & 31), cities[r >> 30 & 3], r >> 40 & 1 ? "true" : "false",
+        1700000000 + (int)(r >> 41 & 0xFFFFF));
+}
+
+/* Shards of SHARD records; the bytes of all. */
+static uint64_t write_records(
+    const char *path, bags_writer_options writing, uint64_t from, uint64_t to) {
+    bags_field field = {"text", "zstd(utf8)"};
+    bags_writer *writer;
+    char text[400];
+    uint64_t size = 0;
+    writing.registry = codecs;
+    writing.shard_length = SHARD;
+    writing.no_sync = true;
+    assert_opens(writer, bags_writer_open(path, &field, 1, &writing, &said));
+    for (uint64_t i = from; i < to; i++) {
+        size_t one = record_of(i, text);
+        bags_value value = bags_utf8_sized(text, one);
+        bags_entry entry = {"text", &value, 1};
+        assert_ok(bags_writer_append(writer, &entry, 1, &said));
+        size += one;
+    }
+    assert_ok(bags_writer_close(writer, &said));
+    return size;
+}
+
+static bool is_record(
+    const bags_reader *reader, uint64_t i, bags_row *row, bags_buffer *scratch) {
+    char text[400];
+    bags_value value;
+    return !bags_reader_get(reader, i, NULL, 0, row, NULL) &&
+           !bags_row_value(row, 0, 0, scratch, &value, NULL) &&
+           value.size == record_of(i, text) && !memcmp(value.data, text, value.size);
+}
+
+static unsigned number_of(const char *path) {
+    bytes file = load(path);
+    unsigned number = ZSTD_getDictID_fromDict(file.data, file.size);
+    bytes_free(&file);
+    return number;
+}
+
+static void small_records_are_compressed_with_a_dictionary(void **state) {
+    bags_writer_options writing = {0};
+    bags_row row = {0};
+    bags_buffer scratch = {0};
+    bags_view blob;
+    tally heap;
+    (void)state;
+    uint64_t size = write_records(at("set"), writing, 0, RECORDS);
+    assert_names(at("set/000000"), "refs.bag spec.json text.bag text.dict");
+    assert_names(at("set/000003"), "refs.bag spec.json text.bag text.dict");
+    unsigned number = number_of(at("set/000000/text.dict"));
+    assert_true(number >= 32768);
+    assert_int_equal(number, number_of(at("set/000003/text.dict")));
+    uint64_t length = file_size(at("set/000000/text.dict"));
+    assert_true(length >= 20 << 10 && length <= 112 << 10);
+    tally_start(&heap);
+    bags_reader *reader = open_set(at("set"), &heap.allocator);
+    /* The first are frames without it, the others say that they need it. */
+    assert_ok(bags_reader_get_blob(reader, 100, 0, 0, &row, &blob, &said));
+    assert_int_equal(ZSTD_getDictID_fromFrame(blob.data, blob.size), 0);
+    assert_ok(bags_reader_get_blob(reader, RECORDS - 1, 0, 0, &row, &blob, &said));
+    assert_int_equal(ZSTD_getDictID_fromFrame(blob.data, blob.size), number);
+    assert_true(ZSTD_getFrameContentSize(blob.data, blob.size) < 400);
+    assert_true(ZSTD_findFrameCompressedSize(blob.data, blob.size) == blob.size);
+    uint64_t stored = file_size(at("set/000002/text.bag")) - 8 * (SHARD + 1);
+    assert_true((double)size / RECORDS * SHARD > 2.5 * (double)stored);
+    uint64_t calls = 0;
+    for (int round = 0; round < 2; round++) {
+        calls = heap.calls;
+        for (uint64_t i = 0; i < RECORDS; i++)
+            assert_true(is_record(reader, i * 7919 % RECORDS, &row, &scratch));
+    }
+    assert_int_equal(heap.calls, calls); /* it allocates nothing once all has grown */
+    bags_row_free(&row);
+    bags_buffer_free(&scratch);
+    bags_reader_close(reader);
+    assert_int_equal(heap.live, 0);
+    options.no_dictionary = true;
+    uint64_t plain = write_records(at("plain"), writing, 0, RECORDS);
+    assert_int_equal(plain, size);
+    assert_names(at("plain/000000"), "refs.bag spec.json text.bag");
+    assert_true(file_size(at("plain/000002/text.bag")) > 2 * stored);
+}
+
+static void a_dictionary_may_be_given(void **state) {
+    bags_writer_options writing = {0};
+    bags_row row = {0};
+    bags_buffer scratch = {0};
+    bags_value value;
+    bags_view blob;
+    char text[400];
+    (void)state;
+    write_records(at("first"), writing, 0, RECORDS);
+    bytes file = load(at("first/000000/text.dict"));
+    options.dictionary = view(file.data, file.size);
+    write_records(at("set"), writing, 0, 3);
+    assert_file(at("set/000000/text.dict"), file.data, file.size);
+    bags_reader *reader = open_set(at("set"), NULL);
+    assert_true(is_record(reader, 0, &row, &scratch));
+    /* bags_decode needs it from the options; what bags_encode makes needs none. */
+    assert_ok(bags_reader_get_blob(reader, 2, 0, 0, &row, &blob, &said));
+    assert_true(ZSTD_getDictID_fromFrame(blob.data, blob.size) > 0);
+    assert_ok(bags_decode(codecs, "zstd(utf8)", blob, &scratch, &value, &said));
+    assert_int_equal(value.size, record_of(2, text));
+    assert_memory_equal(value.data, text, value.size);
+    options.dictionary = view(NULL, 0);
+    assert_fails(BAGS_ERROR_CORRUPT,
+        bags_decode(codecs, "zstd(utf8)", blob, &scratch, &value, &said));
+    assert_says("needs a dictionary (number ");
+    /* Others that continue must not ask for another one. */
+    writing.append = true;
+    write_records(at("set"), writing, 3, 5);
+    assert_file(at("set/000001/text.dict"), file.data, file.size);
+    file.data[4] ^= 1;
+    options.dictionary = view(file.data, file.size);
+    bags_field field = {"text", "zstd(utf8)"};
+    writing.registry = codecs;
+    writing.sharded = true;
+    assert_refused(
+        BAGS_ERROR_EXISTS, bags_writer_open(at("set"), &field, 1, &writing, &said));
+    assert_says("set: field \"text\": what exists has another dictionary");
+    options.no_dictionary = true;
+    assert_refused(
+        BAGS_ERROR_ARGUMENT, bags_writer_open(at("other"), &field, 1, &writing, &said));
+    assert_says("mutually exclusive");
+    options.no_dictionary = false;
+    options.dictionary = view("not a dictionary", 16);
+    writing.append = false;
+    assert_refused(
+        BAGS_ERROR_CORRUPT, bags_writer_open(at("other"), &field, 1, &writing, &said));
+    assert_says("not a dictionary of zstd");
+    bags_row_free(&row);
+    bags_buffer_free(&scratch);
+    bags_reader_close(reader);
+    bytes_free(&file);
+}
+
+static void values_without_much_in_common_get_none(void **state) {
+    bags_field list[] = {
+        {"large", "zstd(bytes)"}, {"noise", "zstd(bytes)"}, {"tiny", "zstd(int)"}};
+    bags_writer_options writing = {0};
+    bags_writer *writer;
+    static unsigned char large[40000], noise[200];
+    (void)state;
+    writing.registry = codecs;
+    assert_opens(writer, bags_writer_open(at("set"), list, 3, &writing, &said));
+    for (uint64_t i = 0; i < 8500; i++) {
+        size_t size = i < 40 ? sizeof large : 1; /* 1 MiB of them is few */
+        fill(noise, sizeof noise, i);
+        memcpy(large, noise, 100);
+        bags_value values[] = {bags_bytes(large, size), bags_bytes(noise, sizeof noise),
+            bags_uint(i % 100)};
+        bags_entry entries[] = {{"large", &values[0], 1}, {"noise", &values[1], 1},
+            {"tiny", &values[2], 1}};
+        assert_ok(bags_writer_append(writer, entries, 3, &said));
+    }
+    assert_ok(bags_writer_close(writer, &said));
+    assert_names(at("set"), "large.bag noise.bag refs.bag spec.json tiny.bag");
+}
+
+static void check_wrong(bags_code code, const char *says) {
+    bags_reader *reader = open_set(at("set"), NULL);
+    bags_row row = {0};
+    bags_value value;
+    assert_ok(bags_reader_get(reader, RECORDS - 1, NULL, 0, &row, &said));
+    assert_fails(code, bags_row_value(&row, 0, 0, NULL, &value, &said));
+    assert_says("set: field \"text\": datapoint 23999: ");
+    assert_says(says);
+    bags_row_free(&row);
+    bags_reader_close(reader);
+}
+
+static void a_dictionary_that_is_wrong_is_refused(void **state) {
+    bags_writer_options writing = {0};
+    (void)state;
+    write_records(at("set"), writing, 0, RECORDS);
+    bytes file = load(at("set/000003/text.dict"));
+    remove(at("set/000003/text.dict"));
+    check_wrong(BAGS_ERROR_MISSING, "set/000003/text.dict: cannot open");
+    save_text(at("set/000003/text.dict"), "of something else");
+    check_wrong(BAGS_ERROR_CORRUPT, "set/000003/text.dict: not a dictionary of zstd");
+    save(at("set/000003/text.dict"), file.data, 30);
+    check_wrong(BAGS_ERROR_CORRUPT, "set/000003/text.dict: damaged dictionary");
+    file.data[5] ^= 1;
+    save(at("set/000003/text.dict"), file.data, file.size);
+    check_wrong(BAGS_ERROR_CORRUPT, "needs another dictionary (number ");
+    file.data[5] ^= 1;
+    /* Every byte of its tables, and some of its content: an error, or any bytes. */
+    bags_reader *reader = NULL;
+    uint64_t refused = 0;
+    for (size_t i = 0; i < file.size; i += i < 200 ? 1 : 1777) {
+        bags_row row = {0};
+        bags_value value;
+        file.data[i] ^= 0x55;
+        save(at("set/000003/text.dict"), file.data, file.size);
+        file.data[i] ^= 0x55;
+        reader = open_set(at("set"), NULL);
+        assert_ok(bags_reader_get(reader, RECORDS - 1, NULL, 0, &row, &said));
+        refused += bags_row_value(&row, 0, 0, NULL, &value, &said) != BAGS_OK;
+        bags_row_free(&row);
+        bags_reader_close(reader);
+    }
+    assert_true(refused > 20);
+    bytes_free(&file);
+}
+
+static bool records_wrong;
+
+static void *read_records(void *user) {
+    const bags_reader *reader = (const bags_reader *)user;
+    bags_row row = {0};
+    bags_buffer scratch = {0};
+    for (uint64_t i = 0; i < RECORDS; i += 3)
+        if (!is_record(reader, i * 7919 % RECORDS, &row, &scratch))
+            records_wrong = true;
+    bags_row_free(&row);
+    bags_buffer_free(&scratch);
+    return NULL;
+}
+
+static void threads_share_a_dictionary(void **state) {
+    bags_writer_options writing = {0};
+    pthread_t threads[4];
+    (void)state;
+    write_records(at("set"), writing, 0, RECORDS);
+    bags_reader *reader = open_set(at("set"), NULL);
+    for (size_t i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, read_records, reader), 0);
+    for (size_t i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    assert_false(records_wrong);
+    bags_reader_close(reader);
+}
+
+/* Arrays are sampled as they are compressed: transposed. */
+static void arrays_and_sequences_have_dictionaries_too(void **state) {
+    bags_field list[] = {
+        {"pose", "zstd(array,float32,-1)[]"}, {"text", "zstd(utf8)[]"}};
+    bags_writer_options writing = {0};
+    bags_writer *writer;
+    bags_row row = {0};
+    bags_value value;
+    float numbers[20];
+    uint64_t shape[] = {20};
+    char text[400];
+    (void)state;
+    writing.registry = codecs;
+    assert_opens(writer, bags_writer_open(at("set"), list, 2, &writing, &said));
+    for (int round = 0; round < 2; round++) {
+        bags_reader *reader = round ? open_set(at("set"), NULL) : NULL;
+        for (uint64_t i = 0; i < 4500; i++) {
+            bags_value poses[2], texts[2];
+            for (int j = 0; j < 20; j++)
+                numbers[j] = (float)(i % 50) + (float)j / 4;
+            size_t size = record_of(i, text);
+            poses[0] = poses[1] = bags_array(BAGS_DTYPE_FLOAT32, 1, shape, numbers);
+            texts[0] = texts[1] = bags_utf8_sized(text, size);
+            bags_entry entries[] = {{"pose", poses, 2}, {"text", texts, 2}};
+            if (!round) {
+                assert_ok(bags_writer_append(writer, entries, 2, &said));
+                continue;
+            }
+            assert_ok(bags_reader_get(reader, i, NULL, 0, &row, &said));
+            assert_ok(bags_row_value(&row, 0, 1, NULL, &value, &said));
+            assert_int_equal(value.size, sizeof numbers);
+            assert_memory_equal(value.data, numbers, sizeof numbers);
+            assert_ok(bags_row_value(&row, 1, 1, NULL, &value, &said));
+            assert_int_equal(value.size, size);
+            assert_memory_equal(value.data, text, size);
+        }
+        if (!round)
+            assert_ok(bags_writer_close(writer, &said));
+        bags_reader_close(reader);
+    }
+    assert_names(at("set"), "pose.bag pose.dict refs.bag spec.json text.bag text.dict");
+    bags_row_free(&row);
+}
+
+/* A frame that the caller compressed with another dictionary is refused. */
+static void frames_of_another_dictionary_are_not_stored(void **state) {
+    bags_writer_options writing = {0};
+    bags_row row = {0};
+    bags_view blob;
+    (void)state;
+    write_records(at("set"), writing, 0, RECORDS);
+    bags_reader *reader = open_set(at("set"), NULL);
+    assert_ok(bags_reader_get_blob(reader, RECORDS - 1, 0, 0, &row, &blob, &said));
+    bags_field field = {"text", "zstd(utf8)"};
+    bags_writer *writer;
+    writing.registry = codecs;
+    bags_value value = bags_blob(blob.data, blob.size);
+    bags_entry entry = {"text", &value, 1};
+    assert_opens(writer, bags_writer_open(at("to"), &field, 1, &writing, &said));
+    assert_fails(BAGS_ERROR_VALUE, bags_writer_append(writer, &entry, 1, &said));
+    assert_says("to: field \"text\": datapoint 0: zstd frame that needs a dictionary");
+    assert_ok(bags_writer_close(writer, &said));
+    /* With the same one it is. */
+    bytes file = load(at("set/000000/text.dict"));
+    options.dictionary = view(file.data, file.size);
+    assert_opens(writer, bags_writer_open(at("same"), &field, 1, &writing, &said));
+    assert_ok(bags_writer_append(writer, &entry, 1, &said));
+    assert_ok(bags_writer_close(writer, &said));
+    assert_file(at("same/text.dict"), file.data, file.size);
+    bytes_free(&file);
+    bags_row_free(&row);
+    bags_reader_close(reader);
+}
+
 #ifdef BAGS_WITH_MSGPACK
 static void msgpack_survives(void **state) {
     static const char packed[] = "\x82\xA1k\xA5value\xA1m\x93\1\2\3";
@@ -580,6 +909,13 @@ int main(void) {
         CASE(threads_share_a_reader),
         CASE(blobs_are_read_without_the_codec),
         CASE(the_loader_stacks_what_is_compressed),
+        CASE(small_records_are_compressed_with_a_dictionary),
+        CASE(a_dictionary_may_be_given),
+        CASE(values_without_much_in_common_get_none),
+        CASE(a_dictionary_that_is_wrong_is_refused),
+        CASE(threads_share_a_dictionary),
+        CASE(arrays_and_sequences_have_dictionaries_too),
+        CASE(frames_of_another_dictionary_are_not_stored),
 #ifdef BAGS_WITH_MSGPACK
         CASE(msgpack_survives),
 #endif
