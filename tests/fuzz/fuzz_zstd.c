@@ -1,20 +1,41 @@
-/* Any bytes as a frame of zstd, in several types; and as content that becomes a frame,
- * of which some bytes are then changed. What is accepted must be what the library makes
- * of the frame, and content must come back. */
+/* Any bytes as a frame of zstd, in several types, and as a dictionary; and as content that
+ * becomes a frame, with and without a dictionary, of which some bytes are then changed, or
+ * some of the dictionary. What is accepted must be what the library makes of the frame,
+ * and content must come back. */
 #include "../../bags.h"
 #include "../../formats/formats.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <zdict.h>
 #include <zstd.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static bags_registry *codecs;
+static bags_zstd_options options;
+static unsigned char dictionary[4096];
+static size_t dictionary_size;
+
+static void make_dictionary(void) {
+    enum { COUNT = 400 };
+    static char samples[COUNT * 80];
+    size_t sizes[COUNT], size = 0;
+    for (int i = 0; i < COUNT; i++) {
+        sizes[i] = (size_t)snprintf(samples + size, 80,
+            "{\"id\": %d, \"name\": \"%x\"}", i, (unsigned)i * 2654435761u);
+        size += sizes[i];
+    }
+    dictionary_size =
+        ZDICT_trainFromBuffer(dictionary, sizeof dictionary, samples, sizes, COUNT);
+    if (ZDICT_isError(dictionary_size))
+        abort();
+}
 
 static void make_codecs(void) {
-    static bags_zstd_options options;
     bags_codec codec = bags_codec_zstd;
+    make_dictionary();
     codecs = bags_registry_create(NULL, NULL);
     options.registry = codecs;
     options.max_size = 1 << 20;
@@ -44,6 +65,18 @@ static void check(bags_view blob) {
     bags_buffer_free(&scratch);
 }
 
+/* Change a copy in memory of just its size. Free its data. */
+static bags_view changed(bags_view from, bags_view changes) {
+    unsigned char *copy = (unsigned char *)malloc(from.size ? from.size : 1);
+    bags_view out = {copy, from.size};
+    if (!copy)
+        abort();
+    memcpy(copy, from.data, from.size);
+    for (size_t i = 0; i + 2 < changes.size; i += 3)
+        copy[bags_load(changes.data + i, 2, false) % from.size] ^= changes.data[i + 2];
+    return out;
+}
+
 /* Content of floats, compressed; `changes` are pairs of a place and a byte. */
 static void change(bags_view content, bags_view changes) {
     bags_buffer scratch = {0}, decoded = {0};
@@ -56,17 +89,62 @@ static void change(bags_view content, bags_view changes) {
         again.size != value.size ||
         (value.size && memcmp(again.data, value.data, value.size) != 0))
         abort();
-    for (size_t i = 0; i + 2 < changes.size; i += 3) {
-        size_t at = (size_t)bags_load(changes.data + i, 2, false) % blob.size;
-        scratch.data[at] ^= changes.data[i + 2];
-        void *copy = malloc(blob.size);
-        if (!copy)
-            abort();
-        memcpy(copy, blob.data, blob.size);
-        bags_view changed = {(const unsigned char *)copy, blob.size};
-        check(changed);
-        free(copy);
+    for (size_t size = 3; size <= changes.size; size += 3) {
+        bags_view some = {changes.data, size}, frame = changed(blob, some);
+        check(frame);
+        free((void *)(uintptr_t)frame.data);
     }
+    bags_buffer_free(&scratch);
+    bags_buffer_free(&decoded);
+}
+
+static void *resize(void *user, void *data, size_t old_size, size_t new_size) {
+    (void)user;
+    (void)old_size;
+    if (new_size)
+        return realloc(data, new_size);
+    free(data);
+    return NULL;
+}
+
+/* Content of bytes that a writer compresses with the dictionary. */
+static void change_with_dictionary(bags_view content, bags_view changes) {
+    const bags_codec_dictionary *with = bags_codec_zstd.dictionary;
+    bags_codec codec = bags_codec_zstd;
+    bags_buffer scratch = {0}, decoded = {0};
+    bags_value value = bags_bytes(content.data, content.size), again;
+    bags_view bytes = {dictionary, dictionary_size}, blob = {NULL, 0}, found;
+    bags_type type;
+    bags_error err;
+    void *state = NULL, *prepared = NULL;
+    bags_allocator allocator = {resize, NULL};
+    codec.user = &options;
+    memset(&again, 0, sizeof again);
+    if (bags_type_parse("zstd(bytes)", &type, &err) ||
+        codec.open(&codec, &type, &allocator, &state, &err) ||
+        with->start(state, bytes, &err) ||
+        codec.encode(state, &value, &scratch, &blob, &err) ||
+        !with->needed(state, blob) || with->find(state, blob, &found, &err) ||
+        found.size != bytes.size || with->prepare(state, bytes, &prepared, &err) ||
+        with->decode(state, prepared, blob, &decoded, &again, &err) ||
+        again.size != value.size ||
+        (value.size && memcmp(again.data, value.data, value.size) != 0))
+        abort();
+    bags_view frame = changed(blob, changes);
+    (void)with->decode(state, prepared, frame, &decoded, &again, &err);
+    (void)codec.decode(state, frame, &decoded, &again, &err);
+    (void)with->find(state, frame, &found, &err);
+    with->discard(state, prepared);
+    bags_view other = changed(bytes, changes);
+    if (!with->prepare(state, other, &prepared, &err)) {
+        (void)with->decode(state, prepared, blob, &decoded, &again, &err);
+        with->discard(state, prepared);
+    }
+    if (!with->prepare(state, content, &prepared, &err))
+        with->discard(state, prepared);
+    free((void *)(uintptr_t)frame.data);
+    free((void *)(uintptr_t)other.data);
+    codec.close(state);
     bags_buffer_free(&scratch);
     bags_buffer_free(&decoded);
 }
@@ -79,5 +157,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     size_t changes = size < 24 ? size / 2 : 12;
     bags_view first = {data, changes}, rest = {data + changes, size - changes};
     change(rest, first);
+    change_with_dictionary(rest, first);
     return 0;
 }
