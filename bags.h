@@ -9790,43 +9790,39 @@ BAGI_COLD static bags_code bagi_writer_take(
 }
 
 /* Let the codecs start, with the dictionaries of the shard that is continued or else of
- * the one before it (without digits: there is none). One whose files would have too long
- * names does without. */
+ * the one before it (without digits: there is none). A field whose name is too long for
+ * the names of those files has none. */
 BAGI_COLD static bags_code bagi_writer_start(
     bags_writer *writer, bagi_shard_id before) {
     const bagi_env *env = &writer->writing.env;
     const bagi_spec *spec = &writer->spec;
     bags_error *err = &writer->writing.failure, why;
+    bagi_dir dir = BAGI_ZERO;
     bags_code code = BAGS_OK;
+    if (before.digits)
+        code = bagi_shard_dir(&dir, env, writer->path, before, err);
     for (size_t i = 0; i < spec->count && !code; i++) {
         const bagi_coder *coder = &spec->coders[i];
+        const bags_codec_dictionary *with = bagi_coder_dictionary(coder);
         const char *name = bagi_spec_name(spec, i);
-        bags_view bytes = {NULL, 0};
-        unsigned char *data = NULL;
-        bagi_dir dir = BAGI_ZERO;
         bool own = writer->dir.path && writer->outputs[i].dictionary.exists;
-        if (!bagi_coder_dictionary(coder) ||
-            strlen(name) + sizeof BAGI_DICTIONARY_NEW > 256)
+        const bagi_dir *from = own ? &writer->dir : &dir;
+        unsigned char *data = NULL;
+        size_t size = 0;
+        if (!with || strlen(name) + sizeof BAGI_DICTIONARY_NEW > 256)
             continue;
-        if (!own && before.digits)
-            code = bagi_shard_dir(&dir, env, writer->path, before, err);
-        if (!code && (own || before.digits))
-            code = bagi_dictionary_read(
-                own ? &writer->dir : &dir, name, &data, &bytes.size, &why);
-        if (code == BAGS_ERROR_MISSING)
-            code = BAGS_OK;
-        else if (code)
-            *err = why;
-        bytes.data = data;
-        why.code = BAGS_OK;
-        if (!code)
-            code = bagi_codec_result(
-                coder->codec->dictionary->start(coder->state, bytes, &why), &why, err);
-        if (code)
+        if (from->path)
+            code = bagi_dictionary_read(from, name, &data, &size, &why);
+        if (!code || code == BAGS_ERROR_MISSING) {
+            bags_view bytes = {data, size};
+            why.code = BAGS_OK;
+            code = with->start(coder->state, bytes, &why);
+        }
+        if (bagi_codec_result(code, &why, err))
             bagi_prefix(err, code, "%s: field \"%.200s\": ", writer->shown, name);
-        bagi_free(&env->memory, data, bytes.size);
-        bagi_dir_free(&dir);
+        bagi_free(&env->memory, data, size);
     }
+    bagi_dir_free(&dir);
     return code;
 }
 
