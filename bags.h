@@ -10017,8 +10017,12 @@ BAGS_API BAGI_COLD bags_writer *bags_writer_open(const char *path,
     } else if (!code && !sharded) {
         bagi_writer_claim(writer);
     }
-    if (!failure->code)
-        bagi_writer_start(writer, before);
+    /* What was claimed for a codec that cannot start is removed. */
+    if (!failure->code && bagi_writer_start(writer, before) &&
+        !writer->outputs[writer->spec.count].resumed.length) {
+        bags_error ignored;
+        bagi_writer_drop(writer, &ignored);
+    }
     bags_buffer_free(&list.array);
     bagi_dir_free(&dir);
     if (!bagi_writing_end(&writer->writing, err)) {

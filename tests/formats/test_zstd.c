@@ -692,9 +692,13 @@ static void a_dictionary_may_be_given(void **state) {
     options.no_dictionary = false;
     options.dictionary = view("not a dictionary", 16);
     writing.append = false;
-    assert_refused(
-        BAGS_ERROR_CORRUPT, bags_writer_open(at("other"), &field, 1, &writing, &said));
-    assert_says("not a dictionary of zstd");
+    for (int sharded = 0; sharded < 2; sharded++) {
+        writing.sharded = sharded;
+        assert_refused(BAGS_ERROR_CORRUPT,
+            bags_writer_open(at("other"), &field, 1, &writing, &said));
+        assert_says("other: field \"text\": not a dictionary of zstd");
+        assert_false(exists(at("other")));
+    }
     bags_row_free(&row);
     bags_buffer_free(&scratch);
     bags_reader_close(reader);
