@@ -1596,7 +1596,7 @@ typedef struct bags_info {
     uint64_t skipped;   /* unfinished shards that are not read */
     uint64_t checksums; /* shards that have checksums */
     uint64_t size;      /* bytes of all Bags, refs (and .idx if split) included,
-                           spec.json and checksums not */
+                           spec.json, checksums and dictionaries not */
 } bags_info;
 
 typedef struct bags_field_info {
@@ -8546,7 +8546,8 @@ BAGI_COLD static bool bagi_has_mark(const bagi_env *env, const char *path,
  *     CLAIMED    the fields' .bag, .idx and .crc are created          |
  *         | bags_writer_append, _end                                  |
  *         v                                                           |
- *     WRITTEN    in buffers, which spill when they are full           |
+ *     WRITTEN    in buffers, which spill when they are full; before a |
+ *                blob that needs NAME.dict, that is on the disk       |
  *         | bags_writer_flush: blobs and .crc of the fields,          |
  *         v their .idx, refs.bag and refs.crc, refs.idx               |
  *     FLUSHED    survives the end of the process                      |
@@ -9214,11 +9215,11 @@ BAGI_COLD static bags_code bagi_writer_store(
     const bagi_dir *dir = &writer->dir;
     const char *name = bagi_spec_name(&writer->spec, field);
     bags_error *failure = &writer->writing.failure;
-    bagi_dictionary_sum sum = {true, bags_crc32c(0, bytes.data, bytes.size)};
     if (bytes.size == 0 || bytes.size > BAGI_DICTIONARY_MAX)
         return bags_fail(err, BAGS_ERROR_LIMIT,
             "invalid size of the dictionary (%" PRIu64 " bytes, maximum %" PRIu64 ")",
             (uint64_t)bytes.size, (uint64_t)BAGI_DICTIONARY_MAX);
+    bagi_dictionary_sum sum = {true, bags_crc32c(0, bytes.data, bytes.size)};
     if (output->dictionary.exists && output->dictionary.crc != sum.crc)
         return bags_fail(err, BAGS_ERROR_VALUE,
             "needs another dictionary than %s.dict of this shard", name);
@@ -10239,6 +10240,8 @@ BAGI_COLD static void bagi_reader_expect(
             continue;
         bag_options.name = bagi_spec_name(&reader->spec, field);
         bagi_bag_expect(&dir, &bag_options);
+        if (bagi_coder_dictionary(&reader->spec.coders[field]))
+            bagi_dir_expect(&dir, bag_options.name, BAGI_DICTIONARY);
     }
     bagi_dir_free(&dir);
 }

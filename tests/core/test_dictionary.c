@@ -11,7 +11,7 @@ static toy made;
 static bags_registry *codecs;
 
 static int start(void **state) {
-    toy fresh = {5, 7, false, false, 0, 0, 0};
+    toy fresh = {5, 7, false, false, 0, 0, 0, 0};
     made = fresh;
     codecs = toy_registry(&made);
     return support_setup(state);
@@ -451,6 +451,22 @@ static void a_damaged_one_is_not_continued(void **state) {
     check_set(at("set"), 8);
 }
 
+/* Such as a codec with a fault would state. */
+static void its_size_is_checked_when_it_is_written(void **state) {
+    static const size_t sizes[] = {0, ((size_t)16 << 20) + 1};
+    (void)state;
+    made.after = 0;
+    for (int i = 0; i < 2; i++) {
+        made.size = sizes[i] + 1;
+        bags_writer_options options = writing_options(0);
+        bags_writer *writer = open_writer(at("set"), &options);
+        assert_fails(BAGS_ERROR_LIMIT, append_one(writer, 1, &said));
+        assert_says("set: field \"text\": datapoint 0: invalid size of the dictionary");
+        bags_writer_abort(writer);
+        assert_false(exists(at("set")));
+    }
+}
+
 /* At every call; test_faults does that with other checks. */
 static void a_crash_at_any_call_loses_nothing(void **state) {
     uint64_t n = 1;
@@ -587,6 +603,18 @@ static void checksums_include_it(void **state) {
     check_damage(at("set"), "set/000000/text.crc: *text.dict is missing");
     save(at("set/000000/text.dict"), good.data, good.size);
     check_set(at("set"), 24);
+    /* One that is replaced between the Bag and the value. */
+    bags_row row = {0};
+    bags_value value;
+    reader = open_reader(at("set"), true);
+    assert_ok(bags_reader_get(reader, 8, NULL, 0, &row, &said));
+    good.data[good.size - 1] ^= 1;
+    save(at("set/000000/text.dict"), good.data, good.size);
+    assert_fails(BAGS_ERROR_CORRUPT, bags_row_value(&row, 1, 0, NULL, &value, &said));
+    assert_says(
+        "datapoint 8: *set/000000/text.dict: checksum mismatch: it is not the one");
+    bags_row_free(&row);
+    bags_reader_close(reader);
     bytes_free(&good);
     /* One that was added later. */
     made.never = true;
@@ -827,6 +855,7 @@ int main(void) {
         CASE(a_shard_without_datapoints_is_removed_with_it),
         CASE(what_is_left_of_one_is_removed),
         CASE(a_damaged_one_is_not_continued),
+        CASE(its_size_is_checked_when_it_is_written),
         CASE(a_crash_at_any_call_loses_nothing),
         CASE(a_reader_of_a_running_writer_finds_it),
         CASE(checksums_include_it),

@@ -87,7 +87,7 @@ static bags_code toy_find(
         return bags_fail(err, BAGS_ERROR_VALUE, "needs toy %u, this is %u",
             blob.size > 1 ? blob.data[1] : 0, s->own[0]);
     content->data = s->own;
-    content->size = s->size;
+    content->size = s->user->size ? s->user->size - 1 : s->size;
     return BAGS_OK;
 }
 

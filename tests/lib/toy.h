@@ -15,6 +15,7 @@ typedef struct toy {
     unsigned number; /* of that one, if it is made at the first value */
     bool never;      /* writers make none */
     bool stubborn;   /* writers make one although there is one already */
+    size_t size;     /* in place of the true one, which writers state */
     uint64_t started, prepared, discarded; /* calls; started: with bytes */
 } toy;
 
