@@ -399,11 +399,11 @@ bags_code bags_npz_read(bags_npz *npz, size_t i, uint64_t limit, bags_buffer *sc
  * that type. Each blob is compressed alone. Arrays whose type states the dtype are
  * transposed by the size of their elements, which compresses numbers better.
  *
- * Small values have little in common with themselves. A writer therefore makes a dictionary
- * of the first ones, at the first value after 1 MiB of them or 8,192, if they are at
- * least 64 and it saves at least 5 % of their compressed size. It is stored in each
- * shard, as NAME.dict, 28 to 112 KiB, and readers use it by themselves. That takes up to
- * half a second, once, and meanwhile 20 MiB; the first values are stored without it.
+ * Small values shrink little alone. A writer therefore makes a dictionary of the first
+ * ones, when it has 1 MiB of them or 8,192, if they are at least 64 and it saves at least
+ * 5 % of their compressed size. It is stored in each shard, as NAME.dict, of 28 to 112
+ * KiB, and readers use it automatically. That takes up to half a second, once, and 12 MB
+ * of memory meanwhile; the first values are stored without it.
  * ====================================================================== */
 
 /*

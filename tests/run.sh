@@ -77,6 +77,7 @@ programs() {
         fuzz_*) test=asan check='' words=tests/fuzz/corpus/${name#fuzz_} ;;
         test_threads) test=tsan check='release asan' ;;
         test_loader | test_http | test_cache) test=release check='asan tsan' ;;
+        test_dictionary | test_zstd) test=asan check='release tsan' ;;
         test_system) test='' check='release asan' ;;
         test_mp4) test='' check=asan ;;
         test_power) test='' check='' ;; # in parts()

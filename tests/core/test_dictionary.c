@@ -710,6 +710,7 @@ static void a_failure_is_not_kept(void **state) {
 
 static void a_shard_that_was_replaced_is_noticed(void **state) {
     (void)state;
+    skip_on_windows("removes files that are mapped");
     write_set(at("set"), 10, 20);
     write_set(at("new"), 10, 20);
     bags_reader *reader = open_reader(at("set"), false);
