@@ -248,7 +248,8 @@ static ZSTD_DDict *zstd_dictionary(bags_view bytes, bags_error *err) {
         return NULL;
     ZSTD_DDict *made = ZSTD_createDDict(bytes.data, bytes.size);
     if (!made)
-        bags_fail(err, BAGS_ERROR_CORRUPT, "damaged dictionary of zstd");
+        bags_fail(
+            err, BAGS_ERROR_CORRUPT, "damaged dictionary of zstd, or out of memory");
     return made;
 }
 
@@ -279,7 +280,8 @@ static bags_code zstd_use(zstd_state *s, bags_view bytes, bags_error *err) {
     memcpy(s->dictionary.data, bytes.data, bytes.size);
     s->writing = ZSTD_createCDict(bytes.data, bytes.size, s->level);
     if (!s->writing)
-        return bags_fail(err, BAGS_ERROR_CORRUPT, "damaged dictionary of zstd");
+        return bags_fail(
+            err, BAGS_ERROR_CORRUPT, "damaged dictionary of zstd, or out of memory");
     s->bytes.data = s->dictionary.data;
     s->bytes.size = bytes.size;
     return BAGS_OK;

@@ -648,6 +648,33 @@ static void small_records_are_compressed_with_a_dictionary(void **state) {
     assert_true(file_size(at("plain/000002/text.bag")) > 2 * stored);
 }
 
+static void writing_allocates_nothing_once_the_dictionary_is_made(void **state) {
+    bags_field field = {"text", "zstd(utf8)"};
+    bags_writer_options writing = {0};
+    bags_writer *writer;
+    char text[400];
+    uint64_t calls = 0;
+    tally heap;
+    (void)state;
+    tally_start(&heap);
+    writing.registry = codecs;
+    writing.env.allocator = &heap.allocator;
+    assert_opens(writer, bags_writer_open(at("set"), &field, 1, &writing, &said));
+    for (uint64_t i = 0; i < RECORDS; i++) {
+        bags_value value = bags_utf8_sized(text, record_of(i, text));
+        bags_entry entry = {"text", &value, 1};
+        if (i == RECORDS / 2)
+            calls = heap.calls;
+        assert_ok(bags_writer_append(writer, &entry, 1, &said));
+    }
+    assert_int_equal(heap.calls, calls);
+    assert_true(exists(at("set/text.dict")));
+    /* The values that it was made of are gone. */
+    assert_true(heap.used < heap.peak - (1 << 20));
+    assert_ok(bags_writer_close(writer, &said));
+    assert_int_equal(heap.live, 0);
+}
+
 static void a_dictionary_may_be_given(void **state) {
     bags_writer_options writing = {0};
     bags_row row = {0};
@@ -914,6 +941,7 @@ int main(void) {
         CASE(blobs_are_read_without_the_codec),
         CASE(the_loader_stacks_what_is_compressed),
         CASE(small_records_are_compressed_with_a_dictionary),
+        CASE(writing_allocates_nothing_once_the_dictionary_is_made),
         CASE(a_dictionary_may_be_given),
         CASE(values_without_much_in_common_get_none),
         CASE(a_dictionary_that_is_wrong_is_refused),
