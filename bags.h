@@ -3854,16 +3854,17 @@ BAGI_COLD static bags_code bagi_check_record(const bagi_env *env, const char *pa
 /* The files of a Bag, in the order in which they must reach the system. */
 enum { BAGI_BLOBS, BAGI_CRCS, BAGI_ENDS, BAGI_FILES };
 
-/* Their suffixes, in the same order. */
-static const char *const bagi_suffix[] = {".bag", ".crc", ".idx"};
+#define BAGI_DICTIONARY ".dict"
+#define BAGI_DICTIONARY_NEW ".dict.partial" /* until it is complete */
+#define BAGI_DICTIONARY_MAX ((size_t)16 << 20)
+
+/* Their suffixes, in the same order, and those of its dictionary. */
+static const char *const bagi_suffix[] = {
+    ".bag", ".crc", ".idx", BAGI_DICTIONARY, BAGI_DICTIONARY_NEW};
 
 /* What a path has after a dataset: the names of a shard, of a Bag, and a suffix. */
 #define BAGI_NAME_SPACE 1536
 #define BAGI_NAME_LONGEST 1024 /* of a Bag, in any file system */
-
-#define BAGI_DICTIONARY ".dict"
-#define BAGI_DICTIONARY_NEW ".dict.partial" /* until it is complete */
-#define BAGI_DICTIONARY_MAX ((size_t)16 << 20)
 
 /* A directory of Bags. A standalone Bag is treated as a directory with one
  * nameless field: then `path` is the Bag's path without .bag. A thread uses it at a
@@ -5955,20 +5956,20 @@ static void bagi_bag_free(bag_reader *bag) {
 /* ---- dictionaries ---- */
 
 /* Find the dictionary of a Bag, which is open, in a list, to which it is added if it is
- * not there. A message has the path of NAME.dict. */
-BAGI_COLD static bags_code bagi_dictionary_open(bagi_dictionary **list,
+ * not there. NULL after a failure, whose message has the path of NAME.dict. */
+BAGI_COLD static const bagi_dictionary *bagi_dictionary_open(bagi_dictionary **list,
     const bag_reader *bag, const bagi_dir *dir, const char *name,
-    const bagi_coder *coder, const bagi_dictionary **out, bags_error *err) {
+    const bagi_coder *coder, bags_error *err) {
     const bags_allocator *memory = &dir->env->memory;
     bagi_dictionary made = {*list, coder, NULL, 0, NULL}, *found = *list;
     bags_error why;
-    bags_code code = bagi_dictionary_read(dir, name, &made.data, &made.size, err);
-    if (code)
-        return code;
+    if (bagi_dictionary_read(dir, name, &made.data, &made.size, err))
+        return NULL;
     const char *path = bagi_dir_path(dir, name, BAGI_DICTIONARY);
     const char *shown = bagi_shown(dir->env, path);
-    code = bagi_check_record(dir->env, path, bag->record, false, err);
+    bags_view bytes = {made.data, made.size};
     bagi_dictionary_sum sum = {true, bags_crc32c(0, made.data, made.size)};
+    bags_code code = bagi_check_record(dir->env, path, bag->record, false, err);
     if (!code && bag->verify && bag->trailer.binds_shard &&
         bag->trailer.name != bagi_name_crc(name, &sum))
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
@@ -5978,26 +5979,20 @@ BAGI_COLD static bags_code bagi_dictionary_open(bagi_dictionary **list,
                         memcmp(found->data, made.data, made.size) != 0))
         found = found->older;
     if (!code && !found) {
-        bags_view bytes = {made.data, made.size};
         found = (bagi_dictionary *)bagi_alloc(memory, sizeof *found, err);
         why.code = BAGS_OK;
-        code = found ? coder->codec->dictionary->prepare(
-                           coder->state, bytes, &made.prepared, &why)
-                     : BAGS_ERROR_MEMORY;
-        if (found && code) {
-            bagi_codec_result(code, &why, err);
+        if (found)
+            code = coder->codec->dictionary->prepare(
+                coder->state, bytes, &made.prepared, &why);
+        if (found && !code)
+            return *list = (bagi_dictionary *)memcpy(found, &made, sizeof made);
+        if (bagi_codec_result(code, &why, err))
             bagi_prefix(err, code, "%s: ", shown);
-            bagi_free(memory, found, sizeof *found);
-        } else if (found) {
-            *found = made;
-            *list = found;
-            made.data = NULL;
-        }
+        bagi_free(memory, found, sizeof *found);
+        found = NULL;
     }
     bagi_free(memory, made.data, made.size);
-    if (!code)
-        *out = found;
-    return code;
+    return code ? NULL : found;
 }
 
 static void bagi_dictionaries_free(
@@ -8825,15 +8820,9 @@ BAGI_COLD static bags_code bagi_writer_discard(
     bags_code code = bagi_check_same(dir->env, record->handle, record->path, err);
     bool remove = !bagi_is_finished(dir, &code, err);
     for (size_t i = writer->spec.count + 1; i-- > 0 && remove;)
-        for (int k = BAGI_FILES; k-- > 0 && !code;)
+        for (size_t k = sizeof bagi_suffix / sizeof *bagi_suffix; k-- > 0 && !code;)
             code = bagi_dir_remove(
                 dir, bagi_spec_name(&writer->spec, i), bagi_suffix[k], err);
-    for (size_t i = 0; i < writer->spec.count && remove && !code; i++) {
-        const char *name = bagi_spec_name(&writer->spec, i);
-        code = bagi_dir_remove(dir, name, BAGI_DICTIONARY, err);
-        if (!code)
-            code = bagi_dir_remove(dir, name, BAGI_DICTIONARY_NEW, err);
-    }
     if (!code)
         code = bagi_check_same(dir->env, record->handle, record->path, err);
     if (!code)
@@ -10208,15 +10197,14 @@ BAGI_NOINLINE static bags_code bagi_reader_dictionary(const bags_reader *from,
     if (!*out) {
         code = bagi_reader_dir(reader, shard, &dir, err);
         if (!code)
-            code = bagi_dictionary_open(&reader->dictionaries, bag, &dir,
-                bagi_spec_name(&reader->spec, field), &reader->spec.coders[field], out,
-                err);
+            *out = bagi_dictionary_open(&reader->dictionaries, bag, &dir,
+                bagi_spec_name(&reader->spec, field), &reader->spec.coders[field], err);
         bagi_dir_free(&dir);
-        if (!code)
+        if (*out)
             BAGI_STORE(&bag->dictionary, (void *)(uintptr_t)*out);
     }
     bagi_unlock(&reader->mutex);
-    return code;
+    return *out ? BAGS_OK : err->code;
 }
 
 /* The field of a selection; NULL: all fields, whole. */
@@ -11935,8 +11923,7 @@ typedef struct bagi_verifying {
     size_t field;     /* the number of the field */
     bool parse;       /* the blobs are rows of refs */
     bool decode;
-    bagi_dictionary *dictionaries;     /* that of the Bag, once a value needed it */
-    const bagi_dictionary *dictionary; /* the same */
+    bagi_dictionary *dictionary; /* of the Bag, once a value needed it */
 } bagi_verifying;
 
 /* Report the fault in run->why. Only a lack of memory ends the work, unless it is that of
@@ -12021,11 +12008,10 @@ static bags_code bagi_verify_value(bagi_verifying *run, bagi_cursor *cursor) {
     const bagi_coder *coder = &run->spec->coders[run->field];
     bool needed = !code && bagi_coder_needs(coder, blob);
     if (needed && !run->dictionary) {
-        code = bagi_dictionary_open(&run->dictionaries, cursor->bag, run->dir,
-            run->name, coder, &run->dictionary, &run->why);
-        run->decode = !code; /* one fault is enough */
-        if (code)
-            return bagi_verify_file(run, code);
+        run->decode = bagi_dictionary_open(&run->dictionary, cursor->bag, run->dir,
+                          run->name, coder, &run->why) != NULL;
+        if (!run->decode) /* one fault is enough */
+            return bagi_verify_file(run, run->why.code);
     }
     if (!code)
         code = bagi_coder_decode(coder, needed ? run->dictionary : NULL, blob,
@@ -12267,8 +12253,7 @@ BAGI_COLD static bags_code bagi_verify_shard(
     for (size_t i = 0; i < count + !wrong && !code; i++)
         if (run->bags[i] && bagi_verify_mine(run, i + 1)) {
             code = bagi_verify_bag(run, run->bags[i], i);
-            bagi_dictionaries_free(memory, &run->dictionaries);
-            run->dictionary = NULL;
+            bagi_dictionaries_free(memory, &run->dictionary);
         }
     run->name = NULL;
     bagi_bags_free(&run->env, run->bags, count + 1);
