@@ -401,7 +401,7 @@ bags_code bags_npz_read(bags_npz *npz, size_t i, uint64_t limit, bags_buffer *sc
  *
  * Small values shrink little alone. A writer therefore makes a dictionary of the first
  * ones, when it has 1 MiB of them or 8,192, if they are at least 64 and it saves at least
- * 5 % of their compressed size. It is stored in each shard, as NAME.dict, of 28 to 112
+ * 5 % of their compressed size. It is stored in each shard, as NAME.dict, of at most 112
  * KiB, and readers use it automatically. That takes up to half a second, once, and 12 MB
  * of memory meanwhile; the first values are stored without it.
  * ====================================================================== */
