@@ -10189,9 +10189,11 @@ BAGI_NOINLINE static bags_code bagi_reader_dictionary(const bags_reader *from,
     bagi_dir dir;
     bags_code code = bagi_reader_bag(from, &from->parts[shard], field, &opened, err);
     bag_reader *bag = (bag_reader *)(uintptr_t)opened;
-    *out = bag ? (const bagi_dictionary *)BAGI_LOAD(&bag->dictionary) : NULL;
-    if (code || *out)
+    if (code || !bag)
         return code;
+    *out = (const bagi_dictionary *)BAGI_LOAD(&bag->dictionary);
+    if (*out)
+        return BAGS_OK;
     bagi_lock(&reader->mutex);
     *out = (const bagi_dictionary *)bag->dictionary;
     if (!*out) {
