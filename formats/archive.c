@@ -154,8 +154,7 @@ static void archive_expect(const bags_archive *a, uint64_t offset, uint64_t size
 
 /* True for a file that readers of datasets open. */
 static bool archive_is_of_dataset(const char *name, size_t size) {
-    return format_ends(name, size, ".bag") || format_ends(name, size, ".idx") ||
-           format_ends(name, size, ".crc") || format_ends(name, size, "spec.json");
+    return format_is_of_bag(name, size) || format_ends(name, size, "spec.json");
 }
 
 /* Copy a name without empty and "." parts, and without a slash at the end. Returns

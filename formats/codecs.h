@@ -449,6 +449,8 @@ typedef struct bags_zstd_options {
      * (BAGS_ERROR_EXISTS). size 0: none. */
     bags_view dictionary;
     bool no_dictionary; /* writers make and use none; not with `dictionary` */
+    bool blobs; /* values are the blobs of TYPE, as bytes, for what passes them on: no
+                   codec of TYPE is needed, and nothing checks them */
 } bags_zstd_options;
 
 /* ========================================================================

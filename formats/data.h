@@ -69,9 +69,11 @@ typedef struct bags_derive_options {
      * fails, with BAGS_ERROR_IO. May be NULL. */
     bool (*progress)(void *user, uint64_t done, uint64_t total);
     void *user;
-    const bags_registry *registry; /* that checks types, as for a writer */
-    const bags_io *from;           /* where the source is; NULL: env.io */
-    bags_env env;                  /* env.io: where the derived dataset will be */
+    /* It checks types, as for a writer. To copy blobs of zstd that need a dictionary, it
+     * has that codec with the option `blobs`, and the copy a dictionary of its own. */
+    const bags_registry *registry;
+    const bags_io *from; /* where the source is; NULL: env.io */
+    bags_env env;        /* env.io: where the derived dataset will be */
 } bags_derive_options;
 
 typedef struct bags_derive_report {
@@ -92,11 +94,13 @@ typedef struct bags_derive_report {
  * closed. An unsharded source makes an unsharded dataset. Indexes and .idx files are not
  * derived.
  *
- * With `copy`, a writer copies the blobs that are referred to, without decoding them, in
- * any order, to shards of any size; blobs that datapoints share are stored once per shard
- * (if no million others were stored since), also those of one that comes several times. The sources may be split datasets, or on a server or in
- * an archive, and `more` appends datasets. If all shards of the sources have checksums,
- * every blob is compared with its own.
+ * With `copy`, a writer copies the blobs that are referred to, without decoding them (but
+ * those of zstd that need a dictionary are compressed again: see `registry`), in any order,
+ * to shards of any size; blobs that datapoints share are stored once per shard (if no
+ * million others were stored since), also those of one that comes several times. The
+ * sources may be split datasets, or on a server or in an archive, and `more` appends
+ * datasets. If all shards of the sources have checksums, every blob is compared with its
+ * own.
  *
  * `to` must not exist; parent directories are created. With shard_stop above 1, several
  * workers make one dataset, each with the same other options; `to` may then exist, and

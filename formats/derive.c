@@ -4,7 +4,7 @@
  * A shard is made from the bottom up, and no reader accepts it before the last step:
  *
  *     make the directory, which claims it                 (derive_claim)
- *     link the Bags, and see what they are                (derive_link)
+ *     link the Bags and dictionaries, and see what they are (derive_link)
  *     write refs.bag, in their layout                     (derive_write_refs)
  *     copy the checksums, with new trailers               (derive_write_checksums)
  *     write spec.json.derived                             (derive_shard)
@@ -58,6 +58,8 @@ typedef struct derive_field {
     uint64_t length;       /* blobs */
     uint64_t size;         /* bytes */
     bool empty;            /* a new file without blobs, not a link */
+    bool has_dictionary;
+    uint32_t dictionary; /* its CRC */
     unsigned char trailer[DERIVE_TRAILER];
 } derive_field;
 
@@ -83,7 +85,7 @@ typedef struct derive {
     bags_row ref_row;
     bags_buffer stored; /* derive_stored: a hash table, at most half full */
     size_t stored_count, stored_capacity;
-    bags_buffer arrays[4], spec, row, ends, crcs, buffer;
+    bags_buffer arrays[4], spec, row, ends, crcs, buffer, plain;
     size_t spec_size;
     bool checksums, sharded, v2;
     bool open;              /* a copy: the last datapoint did not complete its shard */
@@ -581,6 +583,48 @@ static bags_code derive_examine(
     return code;
 }
 
+/* Compute the CRC of the file at d->path. */
+static bags_code derive_sum(derive *d, uint32_t *crc, bags_error *err) {
+    uint64_t size = 0;
+    void *file = NULL;
+    int error = d->io->open(d->io->user, d->path, BAGS_IO_READ, &file);
+    if (error)
+        return bags_fail_io(d->io, error, d->path, "open", err);
+    error = d->io->size(d->io->user, file, &size);
+    bags_code code = bags_fail_io(d->io, error, d->path, "read", err);
+    if (!code)
+        code = bags_buffer_reserve(&d->crcs, DERIVE_BUFFER, err);
+    *crc = 0;
+    for (uint64_t at = 0; at < size && !code; at += DERIVE_BUFFER) {
+        size_t part = size - at < DERIVE_BUFFER ? (size_t)(size - at) : DERIVE_BUFFER;
+        code = bags_read(d->io, file, d->path, at, d->crcs.data, part, err);
+        if (!code)
+            *crc = bags_crc32c(*crc, d->crcs.data, part);
+    }
+    d->io->close(d->io->user, file);
+    return code;
+}
+
+/* Link the dictionary of a Bag, if there is one. */
+static bags_code derive_link_dictionary(
+    derive *d, size_t shard, size_t i, bags_error *err) {
+    derive_field *field = &d->fields[i];
+    field->has_dictionary = false;
+    if (!format_has_dictionary(&d->types[i]))
+        return BAGS_OK;
+    bags_code code =
+        derive_source_path(d, field->source, shard, field->from, ".dict", err);
+    if (!code)
+        code = derive_join(d->path, d->directory, field->name, ".dict", err);
+    int error = code ? 0 : d->io->link(d->io->user, d->from, d->path);
+    if (error == ENOENT)
+        return BAGS_OK;
+    if (error)
+        return derive_fail_link(d, error, d->from, err);
+    field->has_dictionary = true;
+    return code || !d->checksums ? code : derive_sum(d, &field->dictionary, err);
+}
+
 /* Link the Bags of a shard. Beside v1 Bags an empty file is no Bag, so that one of v1
  * takes its place. */
 static bags_code derive_link(derive *d, size_t shard, bags_error *err) {
@@ -597,6 +641,8 @@ static bags_code derive_link(derive *d, size_t shard, bags_error *err) {
             return derive_fail_link(d, error, d->from, err);
         if (!code)
             code = derive_examine(d, field, &v1, &v2, err);
+        if (!code)
+            code = derive_link_dictionary(d, shard, i, err);
         d->report->linked += field->size;
     }
     d->v2 = v2 && !v1;
@@ -702,6 +748,16 @@ static bags_code derive_fail_checksums(derive *d, bags_error *err) {
         bags_path_tail(d->from));
 }
 
+/* What a trailer contains of a name and, unless field is NULL, of its dictionary. */
+static uint32_t derive_name(const char *name, const derive_field *field) {
+    uint32_t crc = bags_crc32c(0, name, strlen(name));
+    unsigned char bytes[4];
+    if (!field || !field->has_dictionary)
+        return crc;
+    bags_store(bytes, sizeof bytes, false, field->dictionary);
+    return bags_crc32c(crc, bytes, sizeof bytes);
+}
+
 /* Read the trailer of a field's checksums, or make one for a Bag without blobs. */
 static bags_code derive_read_trailer(
     derive *d, size_t shard, derive_field *field, bags_error *err) {
@@ -724,15 +780,17 @@ static bags_code derive_read_trailer(
                      bags_load(field->trailer + 40, 4, false) !=
                          bags_crc32c(0, field->trailer, 40) ||
                      bags_load(field->trailer, 8, false) != field->length ||
-                     bags_load(field->trailer + 8, 8, false) != field->size))
+                     bags_load(field->trailer + 8, 8, false) != field->size ||
+                     bags_load(field->trailer + 24, 4, false) !=
+                         derive_name(field->from, field)))
         code = derive_fail_checksums(d, err);
     return code;
 }
 
-/* Complete a trailer and write it. `bound` is of the shard. */
-static bags_code derive_seal(derive *d, const char *name, uint32_t bound,
+/* Complete a trailer and write it. `name` is of the Bag, `bound` of the shard. */
+static bags_code derive_seal(derive *d, uint32_t name, uint32_t bound,
     unsigned char trailer[DERIVE_TRAILER], bags_error *err) {
-    bags_store(trailer + 24, 4, false, bags_crc32c(0, name, strlen(name)));
+    bags_store(trailer + 24, 4, false, name);
     bags_store(trailer + 28, 4, false, bound);
     memcpy(trailer + 32, DERIVE_MAGIC, 8);
     bags_store(trailer + 40, 4, false, bags_crc32c(0, trailer, 40));
@@ -789,7 +847,7 @@ static bags_code derive_write_checksums(derive *d, size_t shard, uint64_t length
     if (!code)
         code = derive_put(d, d->crcs.data, 4 * (size_t)length, err);
     if (!code)
-        code = derive_seal(d, "refs", bound, refs, err);
+        code = derive_seal(d, derive_name("refs", NULL), bound, refs, err);
     code = derive_close(d, code, err);
     for (size_t i = 0; i < d->fields_count && !code; i++) {
         derive_field *field = &d->fields[i];
@@ -797,7 +855,8 @@ static bags_code derive_write_checksums(derive *d, size_t shard, uint64_t length
         if (!code)
             code = derive_copy_crcs(d, shard, field, err);
         if (!code)
-            code = derive_seal(d, field->name, bound, field->trailer, err);
+            code = derive_seal(
+                d, derive_name(field->name, field), bound, field->trailer, err);
         code = derive_close(d, code, err);
     }
     return code;
@@ -894,9 +953,9 @@ static void derive_remove(derive *d) {
         derive_remove_file(d, "spec.json", ".partial");
         for (size_t k = 0; k <= d->fields_count; k++) {
             const char *name = k < d->fields_count ? d->fields[k].name : "refs";
-            derive_remove_file(d, name, ".bag");
-            derive_remove_file(d, name, ".crc");
-            derive_remove_file(d, name, ".idx");
+            for (size_t j = 0; j < FORMAT_SUFFIXES; j++)
+                derive_remove_file(d, name, format_suffix(j));
+            derive_remove_file(d, name, ".dict.partial");
         }
         d->io->remove_dir(d->io->user, d->directory);
     }
@@ -1134,25 +1193,45 @@ static bags_code derive_store(derive *d, bags_writer *writer, size_t i, size_t p
     return BAGS_OK;
 }
 
-/* Write the datapoint that was read. A blob stays as it is, of whatever type; those that
- * datapoints share are stored once per shard. */
+/* An item as it is written: of whatever type, the blob as it is, unless it needs the
+ * dictionary of its Bag, which the new one does not have. */
+static bags_code derive_item(derive *d, size_t i, bags_row *row, size_t item,
+    bags_value *value, bags_error *err) {
+    size_t slot = d->fields[i].slot;
+    bags_view bytes = bags_row_bytes(row, slot, item);
+    *value = bags_blob(bytes.data, bytes.size);
+    if (!format_needs_dictionary(&d->types[i], bytes))
+        return BAGS_OK;
+    bags_code code = bags_row_value(row, slot, item, &d->plain, value, err);
+    if (!code && value->kind != BAGS_KIND_BYTES)
+        code = bags_fail(err, BAGS_ERROR_TYPE,
+            "%s: field \"%.200s\": its blobs need dictionaries; to copy them, the "
+            "codec "
+            "of zstd must have the option `blobs`",
+            bags_path_tail(d->to), d->fields[i].name);
+    return code;
+}
+
+/* Write the datapoint that was read; blobs that datapoints share are stored once per
+ * shard. */
 static bags_code derive_append(
     derive *d, bags_writer *writer, size_t part, bags_error *err) {
     uint64_t shards = bags_writer_shards(writer);
     bags_code code = bags_writer_begin(writer, err);
     for (size_t i = 0; i < d->fields_count && !code; i++) {
         const derive_field *field = &d->fields[i];
-        const bags_row *row = &d->sources[field->source ? field->source : part].row;
+        bags_row *row = &d->sources[field->source ? field->source : part].row;
         uint64_t blob = 0;
-        bool again;
+        bool again = false;
         code = derive_store(d, writer, i, part, &blob, &again, err);
         for (size_t k = 0; k < bags_row_length(row, field->slot) && !code; k++) {
-            bags_view bytes = bags_row_bytes(row, field->slot, k);
-            bags_value value =
-                again ? bags_again(blob + k) : bags_blob(bytes.data, bytes.size);
-            code = d->types[i].sequence
-                       ? bags_writer_push(writer, field->name, &value, err)
-                       : bags_writer_set(writer, field->name, &value, err);
+            bags_value value = bags_again(blob + k);
+            if (!again)
+                code = derive_item(d, i, row, k, &value, err);
+            if (!code)
+                code = d->types[i].sequence
+                           ? bags_writer_push(writer, field->name, &value, err)
+                           : bags_writer_set(writer, field->name, &value, err);
         }
     }
     if (!code)
@@ -1287,7 +1366,7 @@ static bags_code derive_copy(derive *d, bags_error *err) {
 
 static void derive_free(derive *d) {
     bags_buffer *buffers[] = {
-        &d->spec, &d->row, &d->ends, &d->crcs, &d->buffer, &d->stored};
+        &d->spec, &d->row, &d->ends, &d->crcs, &d->buffer, &d->stored, &d->plain};
     bags_row_free(&d->ref_row);
     for (size_t s = 0; s < d->sources_count; s++) {
         bags_reader_close(d->sources[s].reader);
@@ -1326,7 +1405,7 @@ bags_code bags_derive(const char *from, const char *to,
     d->to = to;
     d->io = options->env.io ? options->env.io : bags_io_local();
     d->stop = options->shard_stop ? options->shard_stop : 1;
-    d->spec = d->row = d->ends = d->crcs = d->buffer = d->stored =
+    d->spec = d->row = d->ends = d->crcs = d->buffer = d->stored = d->plain =
         bags_buffer_of(options->env.allocator);
     for (size_t i = 0; i < sizeof d->arrays / sizeof *d->arrays; i++)
         d->arrays[i] = d->spec;

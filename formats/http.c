@@ -44,7 +44,8 @@
 #include <unistd.h>
 
 #define HTTP_TAIL ((uint64_t)32 << 10)  /* read when an object is looked up, */
-#define HTTP_ZIP ((uint64_t)1 << 20)    /* if it is a zip: all its names usually */
+#define HTTP_DICT ((uint64_t)112 << 10) /* if it is a dictionary: all of it, */
+#define HTTP_ZIP ((uint64_t)1 << 20)    /* or a zip: all its names usually */
 #define HTTP_BLOCK ((uint64_t)16 << 10) /* small reads are widened to this */
 #define HTTP_GAP ((uint64_t)16 << 10)   /* is always read over */
 #define HTTP_CHUNK ((uint64_t)8 << 20)  /* larger reads are several requests */
@@ -62,7 +63,7 @@
 #define HTTP_STARTS 5.0  /* seconds that a server may take until it accepts */
 #define HTTP_MISSING 4   /* this number of missing shards ends the search */
 #define HTTP_AHEAD 90    /* shards are looked up at once, at most */
-#define HTTP_FILES ".bag .idx .crc .json .partial .zip .tar "
+#define HTTP_FILES ".bag .idx .crc .dict .json .partial .zip .tar "
 #define HTTP_CONTROL "no.such.file" /* next to a dataset's files */
 
 #ifndef ESTALE
@@ -734,8 +735,10 @@ static bool http_refuse(http_request *request, int error, const char *why) {
 static uint64_t http_tail(const http_request *request) {
     if (request->again)
         return 1;
-    bool zip = !request->from_start && http_ends_in(request->object->path, ".zip ");
-    return zip ? HTTP_ZIP : HTTP_TAIL;
+    const char *path = request->object->path;
+    return http_ends_in(path, ".dict ")                          ? HTTP_DICT
+           : !request->from_start && http_ends_in(path, ".zip ") ? HTTP_ZIP
+                                                                 : HTTP_TAIL;
 }
 
 /* ---- the answer ---- */
@@ -1916,7 +1919,7 @@ static bool http_is_optional(bags_http *http, const char *path) {
         return false;
     if (strcmp(name, "spec.json") != 0)
         return strcmp(name, "finalized") == 0 ||
-               http_ends_in(name, ".idx .crc .partial ");
+               http_ends_in(name, ".idx .crc .dict .partial ");
     char *shard = http_format("%.*s000000/%s", (int)(name - path), path, name);
     http_object *first = shard ? http_find(http, shard, strlen(shard), true) : NULL;
     free(shard);

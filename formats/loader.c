@@ -1003,6 +1003,14 @@ static bags_code loader_load_item(loader_worker *w, const loader_column *c,
         }
         if (code)
             return code; /* its message is complete */
+        if ((value.kind == BAGS_KIND_BLOB || value.kind == BAGS_KIND_OBJECT) &&
+            format_needs_dictionary(
+                bags_reader_type(l->readers[item->pick.dataset], from->field),
+                item->blob))
+            code = bags_fail(err, BAGS_ERROR_TYPE,
+                "a blob that needs the dictionary of its Bag; with the option `blobs` "
+                "of "
+                "bags_zstd_options, the value is the blob inside");
     }
     if (!code)
         code = loader_check_value(&value, err);

@@ -51,12 +51,46 @@ static inline bags_code format_check_identity(const bags_io *io, void *file,
         path);
 }
 
-/* The name of file `i` of a shard in the directory of its dataset, "000003/refs.bag": of
- * spec.json, each Bag with its checksums and .idx file, and in the first shard the mark of
- * bags_finalize. All but spec.json and the Bags may be missing. False after the last one. */
+/* True if a name ends like this. */
+static inline bool format_ends(const char *name, size_t size, const char *ending) {
+    size_t length = strlen(ending);
+    return size >= length && !memcmp(name + size - length, ending, length);
+}
+
+#define FORMAT_SUFFIXES 4
+
+/* The endings of a Bag, and of its checksums, ends and dictionary, which are next to it. */
+static inline const char *format_suffix(size_t i) {
+    static const char *const suffixes[FORMAT_SUFFIXES] = {
+        ".bag", ".crc", ".idx", ".dict"};
+    return suffixes[i];
+}
+
+/* True for the name of a Bag, or of a file that is next to one. */
+static inline bool format_is_of_bag(const char *name, size_t size) {
+    size_t i = 0;
+    while (i < FORMAT_SUFFIXES && !format_ends(name, size, format_suffix(i)))
+        i++;
+    return i < FORMAT_SUFFIXES;
+}
+
+/* True if Bags of a type may have a dictionary: those of zstd, and of codecs that are not
+ * known here. */
+static inline bool format_has_dictionary(const bags_type *type) {
+    static const char *const none[] = {"bytes", "utf8", "int", "i64", "u64", "array",
+        "jpeg", "jpg", "png", "npy", "msgpack", "tree", "mp4", "webm"};
+    size_t i = 0;
+    while (i < sizeof none / sizeof *none && !bags_view_is(type->name, none[i]))
+        i++;
+    return i == sizeof none / sizeof *none;
+}
+
+/* The name of the next file of a shard in the directory of its dataset, "000003/refs.bag":
+ * of spec.json, the first, then each Bag and what may be next to it, and in the first
+ * shard the mark of bags_finalize. All but spec.json and the Bags may be missing. *next
+ * begins with 0. False after the last one. */
 static inline bool format_file_name(
-    const bags_reader *reader, size_t shard, size_t i, char name[600]) {
-    static const char *const suffixes[] = {".bag", ".crc", ".idx"};
+    const bags_reader *reader, size_t shard, size_t *next, char name[600]) {
     char directory[255 + 1 + 1] = ""; /* the longest name of a file, and a slash */
     size_t count = 0;
     const bags_shard *own = &bags_reader_shards(reader, &count)[shard];
@@ -64,13 +98,20 @@ static inline bool format_file_name(
     if (own->digits)
         (void)snprintf(directory, sizeof directory, "%0*" PRIu64 "/", (int)own->digits,
             own->number);
-    size_t files = 1 + 3 * (count + 1);
+    size_t files = 1 + FORMAT_SUFFIXES * (count + 1), i = (*next)++, field = 0;
+    for (; i > 0 && i < files; i = (*next)++) {
+        field = (i - 1) / FORMAT_SUFFIXES;
+        if (i % FORMAT_SUFFIXES !=
+                0 || /* it is not the dictionary, which is the last */
+            (field < count && format_has_dictionary(bags_reader_type(reader, field))))
+            break;
+    }
     if (i == 0 || i == files)
         (void)snprintf(name, 600, "%s%s", directory, i ? "finalized" : "spec.json");
     else if (i < files)
         (void)snprintf(name, 600, "%s%s%s", directory,
-            (i - 1) / 3 < count ? fields[(i - 1) / 3].name : "refs",
-            suffixes[(i - 1) % 3]);
+            field < count ? fields[field].name : "refs",
+            format_suffix((i - 1) % FORMAT_SUFFIXES));
     return i < files + (shard == 0);
 }
 
@@ -88,10 +129,16 @@ static inline bool format_type_inside(const bags_type *type, bags_type *inside) 
     return true;
 }
 
-/* True if a name ends like this. */
-static inline bool format_ends(const char *name, size_t size, const char *ending) {
-    size_t length = strlen(ending);
-    return size >= length && !memcmp(name + size - length, ending, length);
+/* True for a frame of zstd that names the dictionary which it needs. Only blobs of zstd
+ * are frames. */
+static inline bool format_needs_dictionary(const bags_type *type, bags_view blob) {
+    if (!bags_view_is(type->name, "zstd") || blob.size < 10 ||
+        bags_load(blob.data, 4, false) != 0xFD2FB528)
+        return false;
+    unsigned kind =
+        blob.data[4] & 3; /* the number of the dictionary: 0, 1, 2 or 4 bytes */
+    size_t start = blob.data[4] & 0x20 ? 5 : 6;
+    return bags_load(blob.data + start, kind == 3 ? 4 : kind, false) != 0;
 }
 
 /* ---- base64 ---- */

@@ -105,8 +105,8 @@ typedef struct bags_zip_options {
  * Write a finished dataset as a zip file, which must not exist. (One that another
  * process creates in the last moment is replaced.)
  *
- * It contains the files of the dataset (spec.json, the Bags, .crc, .idx and the mark
- * of bags_finalize), and `files`, under their names in its directory, without
+ * It contains the files of the dataset (spec.json, the Bags, .crc, .idx, .dict and the
+ * mark of bags_finalize), and `files`, under their names in its directory, without
  * compression. Every Bag starts at a multiple of 4,096 bytes. Files of 64 KiB or more
  * are first, then smaller ones, then those named spec.json, each in the order of the
  * shards: what a remote reader needs first is near the end. One dataset always makes

@@ -182,7 +182,7 @@ static bags_code zip_collect(zip_writer *z) {
     bags_code code = BAGS_OK;
     bags_reader_shards(reader, &count);
     for (size_t i = 0; i < count; i++)
-        for (size_t k = 0; !code && format_file_name(reader, i, k, name); k++)
+        for (size_t k = 0; !code && format_file_name(reader, i, &k, name);)
             code = zip_add_file(z, i, name);
     for (size_t i = 0; i < z->options.files_count && !code; i++)
         code = zip_add_file(z, count, z->options.files[i]);

@@ -120,17 +120,25 @@ static void zstd_release(zstd_state *s, zstd_context *context) {
 
 /* ---- the type inside ---- */
 
-static bags_code zstd_open_inside(zstd_state *s, const bags_registry *registry,
+static bags_code zstd_open_inside(zstd_state *s, const bags_zstd_options *options,
     const bags_type *type, const bags_allocator *allocator, bags_error *err) {
     bags_view name = type->name;
-    s->inside = bags_registry_find(registry, name);
-    if (!s->inside || bags_view_is(name, "zstd"))
+    bags_type bytes;
+    s->inside = bags_registry_find(options->registry, name);
+    if ((!s->inside && !options->blobs) || bags_view_is(name, "zstd"))
         return bags_fail(err, BAGS_ERROR_TYPE, "no codec for \"%.*s\" inside of zstd",
             (int)(name.size < 80 ? name.size : 80), (const char *)name.data);
     if (bags_view_is(name, "array") && type->count) {
         bags_view dtype = bags_type_argument(type, 0);
         s->element = bags_dtype_size(
             bags_dtype_parse((const char *)dtype.data, dtype.size, NULL));
+        if (s->element == 0)
+            return bags_fail(err, BAGS_ERROR_TYPE, "unknown dtype \"%.*s\"",
+                (int)(dtype.size < 80 ? dtype.size : 80), (const char *)dtype.data);
+    }
+    if (options->blobs && !bags_type_parse("bytes", &bytes, err)) {
+        s->inside = bags_registry_find(NULL, bytes.name);
+        type = &bytes;
     }
     if (s->inside->open)
         return s->inside->open(s->inside, type, allocator, &s->inside_state, err);
@@ -167,7 +175,7 @@ static void zstd_close(void *state) {
 /* The codec inside receives a type with a text of its own, like every codec. */
 static bags_code zstd_open(const bags_codec *codec, const bags_type *type,
     const bags_allocator *allocator, void **state, bags_error *err) {
-    static const bags_zstd_options none = {NULL, 0, 0, {NULL, 0}, false};
+    static const bags_zstd_options none = {NULL, 0, 0, {NULL, 0}, false, false};
     const bags_zstd_options *options =
         codec->user ? (const bags_zstd_options *)codec->user : &none;
     bags_type inside;
@@ -205,7 +213,7 @@ static bags_code zstd_open(const bags_codec *codec, const bags_type *type,
         code = bags_type_parse((const char *)text.data, &inside, err);
     }
     if (!code)
-        code = zstd_open_inside(s, options->registry, &inside, allocator, err);
+        code = zstd_open_inside(s, options, &inside, allocator, err);
     bags_buffer_free(&text);
     if (code) {
         s->inside = NULL; /* it is not open */
@@ -410,6 +418,11 @@ static bags_code zstd_compress(zstd_state *s, zstd_context *context,
         code = bags_fail(err, BAGS_ERROR_VALUE,
             "value too large for zstd (%" PRIu64 " bytes, maximum %" PRIu64 ")",
             (uint64_t)plain.size, s->max_size);
+    if (!code && plain.size % s->element)
+        code = bags_fail(err, BAGS_ERROR_VALUE,
+            "%" PRIu64 " bytes are not a multiple of the size of an element (%" PRIu64
+            ")",
+            (uint64_t)plain.size, (uint64_t)s->element);
     if (!code)
         code = bags_buffer_reserve(scratch, ZSTD_compressBound(plain.size), err);
     if (!code && s->element > 1 && plain.size)

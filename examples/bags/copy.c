@@ -81,13 +81,13 @@ static void add(const char *name, bool last, bool omit) {
 
 static void expect_shard(const bags_reader *reader, size_t shard) {
     char name[600];
-    for (size_t i = 0; in->expect && format_file_name(reader, shard, i, name); i++)
+    for (size_t i = 0; in->expect && format_file_name(reader, shard, &i, name);)
         in->expect(in->user, temp_format("%s/%s", source, name));
 }
 
 static void add_shard(const bags_reader *reader, size_t shard) {
     char name[600];
-    for (size_t i = 0; format_file_name(reader, shard, i, name); i++)
+    for (size_t i = 0, next = 0; format_file_name(reader, shard, &next, name); i = next)
         add(temp_format("/%s", name), i == 0, false);
 }
 
@@ -225,6 +225,7 @@ static void plan_bag(void) {
     target = string_format("%.*s", (int)strlen(target) - 4, target);
     add(".bag", true, false);
     add(".idx", false, false);
+    add(".dict", false, false);
     add(".crc", false, in_dataset);
     lock_target(".bag");
 }
@@ -616,8 +617,8 @@ static int run(char **operands) {
 
 const command command_copy = {"copy", "to another place, or an object store", "FROM TO",
     {ARGUMENT_PATH, ARGUMENT_PATH}, 2, 2, NULL, NULL,
-    "Copies a finished dataset, or a Bag: every Bag, its .crc and .idx files, "
-    "then each spec.json, so that the copy is unfinished until it is complete. "
+    "Copies a finished dataset, or a Bag: every Bag, its .crc, .idx and .dict "
+    "files, then each spec.json, so that the copy is unfinished until it is complete. "
     "Of a Bag that belongs to a dataset, the checksums are left out: they are "
     "those of the dataset. An object store also receives the indexes that are "
     "not older than the dataset. FROM is a path, an http:// or https:// URL, "

@@ -11,6 +11,7 @@
 #include "system.h"
 
 #include "../../formats/formats.h"
+#include "../../formats/private.h"
 
 static const char *type, *classes_path;
 static bool skip_damaged;
@@ -53,8 +54,6 @@ static void leave_out(const char *path, const char *reason) {
         note("%s: left out: %s", path, reason);
 }
 
-static const char *const bag_files[] = {".bag", ".idx", ".crc", ".partial"};
-
 static void add_file(const char *name, const char *path) {
     const bags_io *io = bags_io_local();
     unsigned char head[16];
@@ -66,9 +65,8 @@ static void add_file(const char *name, const char *path) {
     must(bags_fail_io(io, error, path, "read", &failure));
     io->close(io->user, file);
     /* A Bag begins with its first blob, which may be an image. */
-    for (size_t i = 0; i < sizeof bag_files / sizeof *bag_files; i++)
-        if (has_ending(name, bag_files[i]))
-            got = 0;
+    if (format_is_of_bag(name, strlen(name)) || has_ending(name, ".partial"))
+        got = 0;
     bags_view start = {head, got};
     const char *found = type_of_bytes(start);
     bool png = found && !strcmp(found, "png");

@@ -16,6 +16,8 @@
 #include "command.h"
 #include "system.h"
 
+#include "../../formats/private.h"
+
 static option_number port = {0, 1, 65535, false};
 static bool no_browser;
 
@@ -109,8 +111,7 @@ static void page_find(void) {
 static bool is_served(const char *word) {
     return word[0] && word[0] != '.' && !strchr(word, '/') &&
            (!strcmp(word, "spec.json") || !strcmp(word, "spec.json.partial") ||
-               has_ending(word, ".bag") || has_ending(word, ".crc") ||
-               has_ending(word, ".idx"));
+               format_is_of_bag(word, strlen(word)));
 }
 
 static bool is_number(const char *word) {

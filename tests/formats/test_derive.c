@@ -14,11 +14,11 @@
 
 #define LENGTH 5
 
-static const bags_field fields[] = {{"id", "utf8"}, {"words", "utf8[]"}};
-
-/* Datapoint i has the id "V7" and the words "Vw0", ..., where V is the version. */
-static void write_version(
-    const char *path, char version, uint64_t shard_length, bool checksum) {
+/* Datapoint i has the id "V7" and the words "Vw0", ..., where V is the version. Of a type
+ * that no codec of this test has, ids may have a dictionary, which is written later. */
+static void write_fields(const char *path, char version, uint64_t shard_length,
+    bool checksum, const char *type) {
+    const bags_field fields[] = {{"id", type}, {"words", "utf8[]"}};
     bags_writer_options options = {0};
     bags_writer *writer;
     options.shard_length = shard_length;
@@ -34,10 +34,15 @@ static void write_version(
             snprintf(words[k], sizeof words[k], "%cw%d", version, k);
             items[k] = bags_utf8(words[k]);
         }
-        name = bags_utf8(id);
+        name = bags_blob(id, strlen(id));
         assert_ok(bags_writer_append(writer, entries, 2, &said));
     }
     assert_ok(bags_writer_close(writer, &said));
+}
+
+static void write_version(
+    const char *path, char version, uint64_t shard_length, bool checksum) {
+    write_fields(path, version, shard_length, checksum, "utf8");
 }
 
 static void remove_all(void) {
@@ -53,17 +58,36 @@ static const uint64_t chosen[] = {2, 0, 0, 4};
 typedef struct way {
     const char *name;
     uint64_t shard_length; /* of the source */
-    bool checksum, copy, joined;
+    bool checksum, copy, joined, dictionaries;
 } way;
 
-static const way ways[] = {{"shards", 3, false, false, false},
-    {"checksums", 3, true, false, false}, {"joined", 3, true, false, true},
-    {"unsharded", 0, true, false, false}, {"copy", 3, true, true, false},
-    {"unsharded copy", 0, false, true, false}};
+static const way ways[] = {{"shards", 3, false, false, false, false},
+    {"checksums", 3, true, false, false, false},
+    {"joined", 3, true, false, true, false},
+    {"unsharded", 0, true, false, false, false}, {"copy", 3, true, true, false, false},
+    {"unsharded copy", 0, false, true, false, false},
+    {"dictionaries", 3, true, false, false, true}};
 #define WAYS (sizeof ways / sizeof *ways)
 
+/* A dictionary is "Vd0", of the shard 0. */
 static void write_source(const char *path, char version, const way *how) {
-    write_version(path, version, how->shard_length, how->checksum);
+    bags_checksum_options options = {0};
+    options.no_sync = true;
+    char *to = strdup(path); /* at() reuses its memory */
+    if (!how->dictionaries) {
+        write_version(to, version, how->shard_length, how->checksum);
+    } else {
+        write_fields(to, version, how->shard_length, false, "sealed");
+        for (int i = 0; i < 2; i++) {
+            char file[4200], text[8];
+            snprintf(file, sizeof file, "%s/%06d/id.dict", to, i);
+            snprintf(text, sizeof text, "%cd%d", version, i);
+            save_text(file, text);
+        }
+        if (how->checksum)
+            assert_ok(bags_checksum(to, &options, NULL, &said));
+    }
+    free(to);
 }
 
 static bags_code derive(
@@ -91,7 +115,7 @@ static char version_of(const char *path, const way *how, bool mixed) {
     bags_row row = {0};
     bags_reader *reader;
     bags_reader_options options = {0};
-    char version = 0;
+    char version = 0, versions[2]; /* of the shards, which have three each */
     assert_int_equal(read_dataset(path, &options), BAGS_OK);
     assert_opens(reader, bags_reader_open(path, &options, &said));
     assert_int_equal(bags_reader_length(reader), CHOSEN);
@@ -101,6 +125,7 @@ static char version_of(const char *path, const way *how, bool mixed) {
         assert_ok(bags_reader_get(reader, i, NULL, 0, &row, &said));
         bags_view id = bags_row_bytes(&row, 0, 0);
         version = version && !mixed ? version : (char)*id.data;
+        versions[number / 3] = version;
         int size = snprintf(expected, sizeof expected, "%c%d", version, number);
         assert_bytes(id, expected, (size_t)size);
         assert_int_equal(bags_row_length(&row, 1), number % 3);
@@ -109,6 +134,11 @@ static char version_of(const char *path, const way *how, bool mixed) {
                 expected, sizeof expected, "%cw%d", how->joined ? 'a' : version, k);
             assert_bytes(bags_row_bytes(&row, 1, (size_t)k), expected, (size_t)size);
         }
+    }
+    for (int i = 0; i < 2 && how->dictionaries; i++) {
+        char text[8];
+        snprintf(text, sizeof text, "%cd%d", versions[i], i);
+        assert_file(at("out/%06d/id.dict", i), text, strlen(text));
     }
     bags_row_free(&row);
     bags_reader_close(reader);
@@ -339,7 +369,7 @@ static void nothing_is_made_in_the_directory_of_a_source(void **state) {
     assert_int_equal(symlink(at("from"), at("link")), 0);
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++)
         for (int copy = 0; copy < 2; copy++) {
-            way how = {"", 3, false, copy, false};
+            way how = {"", 3, false, copy != 0, false, false};
             assert_fails(BAGS_ERROR_ARGUMENT,
                 derive(&how, at("from"), at("%s", paths[i]), &disk.io));
             assert_says("is in the directory of the dataset");

@@ -922,6 +922,135 @@ static void msgpack_survives(void **state) {
 }
 #endif
 
+/* ------------------------------------------------ values that are blobs of TYPE */
+
+static void values_may_be_the_blobs_of_the_type(void **state) {
+    static const unsigned char pair[] = {0, 0, 0x80, 0x3f, 0, 0, 0, 0x40};
+    static const char *const types[] = {"zstd(utf8)", "zstd(nonsense)", "zstd(int,4)",
+        "zstd(array,float32,2)", "zstd(npy)[]", "zstd(jpeg,90)"};
+    bags_buffer scratch = {0}, decoded = {0};
+    bags_value value = bags_bytes(pair, sizeof pair), text = bags_utf8("text"), out;
+    bags_view blob;
+    (void)state;
+    options.blobs = true;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        check_survives(types[i], value);
+    assert_fails(BAGS_ERROR_VALUE,
+        bags_encode(codecs, "zstd(utf8)", &text, &scratch, &blob, &said));
+    value.size = 7;
+    assert_fails(BAGS_ERROR_VALUE,
+        bags_encode(codecs, "zstd(array,float32,2)", &value, &scratch, &blob, &said));
+    assert_says("7 bytes are not a multiple");
+    assert_fails(BAGS_ERROR_TYPE,
+        bags_encode(codecs, "zstd(array,float31)", &value, &scratch, &blob, &said));
+    assert_says("float31");
+    assert_fails(BAGS_ERROR_TYPE,
+        bags_encode(codecs, "zstd(zstd,utf8)", &value, &scratch, &blob, &said));
+    /* What one mode has written, the other reads. */
+    value.size = sizeof pair;
+    assert_ok(
+        bags_encode(codecs, "zstd(array,float32,2)", &value, &scratch, &blob, &said));
+    options.blobs = false;
+    assert_ok(
+        bags_decode(codecs, "zstd(array,float32,2)", blob, &decoded, &out, &said));
+    assert_int_equal(out.dtype, BAGS_DTYPE_FLOAT32);
+    assert_true(((const float *)out.data)[1] == 2.0f);
+    assert_ok(
+        bags_encode(codecs, "zstd(array,float32,2)", &out, &scratch, &blob, &said));
+    options.blobs = true;
+    check_decodes("zstd(array,float32,2)", blob, &value);
+    bags_buffer_free(&scratch);
+    bags_buffer_free(&decoded);
+}
+
+/* A copy has a dictionary of its own. */
+static void a_copy_compresses_with_another_dictionary(void **state) {
+    bags_derive_options how = {0};
+    bags_writer_options writing = {0};
+    bags_row row = {0};
+    bags_buffer scratch = {0};
+    bags_reader *reader;
+    uint64_t rows[RECORDS];
+    (void)state;
+    write_records(at("set"), writing, 0, RECORDS);
+    for (uint64_t i = 0; i < RECORDS; i++)
+        rows[i] = RECORDS - 1 - i;
+    writing.shard_length = SHARD;
+    writing.checksum = true;
+    how.copy = &writing;
+    how.rows = rows;
+    how.rows_count = RECORDS;
+    how.no_sync = true;
+    assert_fails(BAGS_ERROR_TYPE, bags_derive(at("set"), at("out"), &how, NULL, &said));
+    assert_says("no codec");
+    how.registry = codecs;
+    assert_fails(BAGS_ERROR_TYPE, bags_derive(at("set"), at("out"), &how, NULL, &said));
+    assert_says("field \"text\": its blobs need dictionaries;*`blobs`");
+    assert_false(exists(at("out")));
+    assert_false(exists(at("out.derived")));
+    options.blobs = true;
+    assert_ok(bags_derive(at("set"), at("out"), &how, NULL, &said));
+    assert_true(
+        number_of(at("set/000000/text.dict")) != number_of(at("out/000002/text.dict")));
+    options.blobs = false;
+    remove_tree(at("set"));
+    assert_opens(reader, open_set(at("out"), NULL));
+    for (uint64_t i = 0; i < RECORDS; i++) {
+        char text[400];
+        bags_value value;
+        assert_ok(bags_reader_get(reader, i, NULL, 0, &row, &said));
+        assert_ok(bags_row_value(&row, 0, 0, &scratch, &value, &said));
+        assert_int_equal(value.size, record_of(rows[i], text));
+        assert_memory_equal(value.data, text, value.size);
+    }
+    bags_row_free(&row);
+    bags_buffer_free(&scratch);
+    bags_reader_close(reader);
+}
+
+#ifdef BAGS_WITH_MSGPACK
+/* A message has no tensor; what the loader passes on must be readable alone. */
+static void the_loader_passes_on_no_frame_that_needs_a_dictionary(void **state) {
+    bags_writer_options writing = {0};
+    bags_loader_options loading = {0};
+    bags_field field = {"m", "zstd(msgpack)"};
+    const bags_batch *batch;
+    bags_writer *writer;
+    (void)state;
+    write_records(at("set"), writing, 0, RECORDS);
+    bytes file = load(at("set/000000/text.dict"));
+    options.dictionary = view(file.data, file.size);
+    options.blobs = true;
+    writing.registry = codecs;
+    assert_opens(writer, bags_writer_open(at("messages"), &field, 1, &writing, &said));
+    for (int i = 0; i < 9; i++) {
+        unsigned char text[] = {0xa4, 't', 'e', 'x', (unsigned char)('0' + i)};
+        bags_value value = bags_bytes(text, sizeof text);
+        bags_entry entry = {"m", &value, 1};
+        assert_ok(bags_writer_append(writer, &entry, 1, &said));
+    }
+    assert_ok(bags_writer_close(writer, &said));
+    loading.batch = 3;
+    loading.order.in_order = true;
+    for (int blobs = 0; blobs < 2; blobs++) {
+        options.blobs = blobs != 0;
+        const bags_reader *reader = open_set(at("messages"), NULL);
+        bags_loader *loader;
+        assert_opens(loader, bags_loader_open(&reader, 1, &loading, &said));
+        bags_code code = bags_loader_next(loader, &batch, &said);
+        assert_int_equal(code, blobs ? BAGS_OK : BAGS_ERROR_TYPE);
+        if (blobs)
+            assert_memory_equal(batch->tensors[0].values[2].data, "\xa4tex2", 5);
+        else
+            assert_says(
+                "messages: field \"m\": datapoint 0: a blob that needs the dict");
+        bags_loader_close(loader);
+        bags_reader_close((bags_reader *)(uintptr_t)reader);
+    }
+    bytes_free(&file);
+}
+#endif
+
 #define CASE(function) cmocka_unit_test_setup_teardown(function, start, stop)
 
 int main(void) {
@@ -948,7 +1077,10 @@ int main(void) {
         CASE(threads_share_a_dictionary),
         CASE(arrays_and_sequences_have_dictionaries_too),
         CASE(frames_of_another_dictionary_are_not_stored),
+        CASE(values_may_be_the_blobs_of_the_type),
+        CASE(a_copy_compresses_with_another_dictionary),
 #ifdef BAGS_WITH_MSGPACK
+        CASE(the_loader_passes_on_no_frame_that_needs_a_dictionary),
         CASE(msgpack_survives),
 #endif
     };
