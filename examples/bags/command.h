@@ -394,9 +394,11 @@ void worker_find(const char *number_name, option_number *number, const char *cou
         "the number of workers that share the input"},                                 \
         {"shard-start", OPTION_NUMBER, &(start), "W",                                  \
             "this worker, from 0: makes shards W, W+K, ..."},                          \
-        {"worker", OPTION_CHOICE, &worker_auto, "auto",                                \
+    {                                                                                  \
+        "worker", OPTION_CHOICE, &worker_auto, "auto",                                 \
             "find W and K in the variables of Slurm, MPI or others; Kubernetes and "   \
-            "PBS need K"}
+            "PBS need K"                                                               \
+    }
 void worker_check(option_number *start, option_number *stop);
 
 /* ---- manual.c ---- */
@@ -480,6 +482,10 @@ extern option_number max_pixels;
 
 /* All built-in types, and the formats that were linked. */
 const bags_registry *registry_get(void);
+/* The same, but values of zstd(TYPE) are the blobs of TYPE. */
+const bags_registry *registry_blobs(void);
+/* Call it first where writers have this dictionary of zstd, or none (size 0). */
+void registry_dictionary(bags_view dictionary);
 /* From now on, decode palettes as colours, with transparent ones as alpha, or as their
  * indices, which is the default. */
 void registry_expand_palettes(bool expand);
@@ -512,10 +518,20 @@ bags_view msgpack_from_json(json_object *value, bags_buffer *out);
  * without dimensions, and others of at most `most` elements as nested lists, unless
  * that is 0. False, and nothing is written, if it is anything else. */
 bool value_write(text *out, const char *type, const bags_value *value, size_t most);
-/* Write a blob of this type as `bags get` shows it; an array that was decoded; and a
- * blob by its size, with the error in `failure`. How many had an error. */
+/* The bytes of a value that are in memory. */
+static inline bags_view value_bytes(const bags_value *value) {
+    bags_view out = {(const unsigned char *)value->data, value->size};
+    return out;
+}
+
+/* True if `bags get` shows a value of this type, not only its size: decode it first. */
+bool value_is_shown(const char *type);
+/* Write a blob of this type as `bags get` shows it; value NULL: it is not shown, or not
+ * decoded, and `failure` has the error. An array that was decoded; and a blob by its size,
+ * with the error in `failure`. How many had an error. */
 extern uint64_t errors_shown;
-void value_show(const char *type, bags_view blob, bool lists, text *out);
+void value_show(
+    const char *type, bags_view blob, const bags_value *value, bool lists, text *out);
 void array_show(const char *type, const bags_value *array, bool lists, text *out);
 void blob_show(const char *type, bags_view blob, text *out);
 /* True if a float32 is shown as this number. */
@@ -554,7 +570,7 @@ extern const option reading_options[];
 
 void source_open(const char *path);
 /* Open a dataset with the reading_options; never NULL. */
-bags_reader *dataset_open(const char *path);
+bags_reader *dataset_open(const char *path, const bags_registry *registry);
 /* Remark that a Bag, which may be NULL, is an empty file. */
 void bag_note_empty(const char *path, const bag_reader *opened);
 /* The dataset, or NULL: it is a Bag. */
@@ -584,6 +600,10 @@ void source_prefetch(const uint64_t *indices, size_t count, const bags_select *s
 uint64_t source_count(uint64_t index, size_t field);
 size_t source_items(size_t slot);
 bags_view source_bytes(size_t slot, size_t item);
+/* An item's blob to be stored elsewhere, where its dictionary is not. The datapoint was
+ * read to slot `slot`; `at` is the item's number in the sequence. */
+bags_view source_alone(
+    uint64_t index, size_t field, size_t slot, size_t item, uint64_t at);
 /* Decode an item. False if its type has no codec or it does not decode; then
  * `failure` has the error. */
 bool source_value(size_t slot, size_t item, const char *type, bags_value *out);
@@ -638,6 +658,7 @@ void lines_explain(void);
  * ---- */
 
 extern const option writing_options[];
+extern const char *dictionary_given; /* an option of pack: a file, or "none" */
 
 /* Check writing_options, and that the name of a dataset is not that of a Bag; NULL: it
  * may be a Bag. */

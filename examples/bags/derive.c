@@ -75,7 +75,7 @@ static bool checksums; /* all have them */
 static bags_reader *open_from(const char *path) {
     bags_info about;
     size_t shards;
-    bags_reader *opened = dataset_open(path);
+    bags_reader *opened = dataset_open(path, registry_get());
     if (copying) {
         must(bags_reader_info(opened, &about, NULL, &failure));
         (void)bags_reader_shards(opened, &shards);
@@ -476,28 +476,44 @@ static int compare_first(const void *a, const void *b) {
     return one->index < two->index ? -1 : one->index > two->index;
 }
 
-/* Two values with one hash would be in one part as well. */
+/* Two values with one hash would be in one part as well. Of zstd(TYPE), the blobs of TYPE
+ * are equal, not their frames. */
 static void hash_values(member *members) {
     static bags_row row;
+    bags_buffer plain = {0};
     size_t field = field_find(fields, fields_count, by, strlen(by));
     if (field == fields_count)
         fail_field(from, by, fields, fields_count);
     bags_select select = bags_whole(field);
+    bool compressed = type_is_compressed(fields[field].type);
+    bags_reader **readers = (bags_reader **)allocate(froms_count, sizeof *readers);
+    for (size_t k = 0; k < froms_count; k++)
+        readers[k] = compressed ? dataset_open(froms[k].path, registry_blobs())
+                                : froms[k].reader;
     for (size_t i = 0; i < rows_count; i++) {
         size_t k = froms_count;
         while (froms[--k].start > rows[i])
             ;
         must(bags_reader_get(
-            froms[k].reader, rows[i] - froms[k].start, &select, 1, &row, &failure));
+            readers[k], rows[i] - froms[k].start, &select, 1, &row, &failure));
         members[i].hash = HASH_START;
         for (size_t item = 0; item < bags_row_length(&row, 0); item++) {
             bags_view blob = bags_row_bytes(&row, 0, item);
             unsigned char size[8];
+            bags_value value;
+            if (compressed) {
+                must(bags_row_value(&row, 0, item, &plain, &value, &failure));
+                blob = value_bytes(&value);
+            }
             bags_store(size, 8, false, blob.size);
             members[i].hash = bytes_hash(members[i].hash, size, sizeof size);
             members[i].hash = bytes_hash(members[i].hash, blob.data, blob.size);
         }
     }
+    for (size_t k = 0; compressed && k < froms_count; k++)
+        bags_reader_close(readers[k]);
+    free(readers);
+    bags_buffer_free(&plain);
     bags_row_free(&row);
 }
 
@@ -621,7 +637,7 @@ static int run(char **operands) {
     path_must_be_writable(path_parent(to));
     interrupt_leaves("nothing was derived", "start again with", NULL);
     open_all(operands, count);
-    given.registry = registry_get();
+    given.registry = registry_blobs();
     on_failure = explain_failure;
     choose_fields(to);
     choose_copy();

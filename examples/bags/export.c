@@ -159,7 +159,7 @@ static bool put_decoded(uint64_t index, size_t field, size_t item, bags_view blo
 }
 
 static void put_item(uint64_t index, size_t field, size_t item) {
-    bags_view blob = source_bytes(field, item);
+    bags_view blob = source_alone(index, field, field, item, item);
     char buffer[16];
     if (raw && blob.size <= MAX_INLINE) {
         text_puts(&line, "{\"base64\": \"");

@@ -143,13 +143,17 @@ static void put_blob(uint64_t index, size_t slot, size_t item) {
     bags_view blob = source_bytes(slot, item);
     char buffer[16], suffix[32] = "";
     uint64_t step = selects[slot].step ? selects[slot].step : 1;
+    uint64_t at = selects[slot].start + item * step;
     if (!directory) {
-        value_show(type, blob, lists, &line);
+        bags_value value;
+        failure.code = BAGS_OK;
+        bool shown = value_is_shown(type) && source_value(slot, item, type, &value);
+        value_show(type, blob, shown ? &value : NULL, lists, &line);
         return;
     }
     if (one->items.one || one->sequence)
-        snprintf(suffix, sizeof suffix, "-%06ju",
-            (uintmax_t)(selects[slot].start + item * step));
+        snprintf(suffix, sizeof suffix, "-%06ju", (uintmax_t)at);
+    blob = source_alone(index, one->field, slot, item, at);
     put_file(index, slot, suffix, type_ending(type, blob, buffer), blob);
 }
 

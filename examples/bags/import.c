@@ -429,7 +429,7 @@ static bags_value value_of(const bags_entry *entry, size_t item, const plan *to)
 /* ---- --dry-run ---- */
 
 static void show_entry(const bags_entry *entry, const plan *field, text *line) {
-    static bags_buffer scratch;
+    static bags_buffer scratch, decoded;
     text_puts(line, field->sequence ? "[" : "");
     for (size_t j = 0; j < entry->count; j++) {
         bags_value value = value_of(entry, j, field);
@@ -438,7 +438,11 @@ static void show_entry(const bags_entry *entry, const plan *field, text *line) {
             must(bags_encode(
                 registry_get(), field->type, &value, &scratch, &blob, &failure));
         text_puts(line, j ? ", " : "");
-        value_show(field->type, blob, false, line);
+        failure.code = BAGS_OK;
+        bool shown =
+            value_is_shown(field->type) &&
+            !bags_decode(registry_get(), field->type, blob, &decoded, &value, &failure);
+        value_show(field->type, blob, shown ? &value : NULL, false, line);
     }
     text_puts(line, field->sequence ? "]" : "");
 }

@@ -655,7 +655,7 @@ static int run(char **operands) {
     for (size_t i = 0; i < dataset_count; i++) {
         const char *path = path_without_secrets(operands[i]);
         remote = remote || path_is_remote(path);
-        readers[i] = dataset_open(path);
+        readers[i] = dataset_open(path, registry_get());
         mapped_path = dataset_count == 1 ? path : NULL;
     }
     const char *first = path_without_secrets(operands[0]);

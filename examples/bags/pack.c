@@ -13,6 +13,9 @@ static const option options[] = {
         "the spec.json next to the manifest or, with --append, that of OUT"},
     {"any-type", OPTION_FLAG, &any_type, NULL,
         "accept unknown types in --spec: bags help types"},
+    {"dictionary", OPTION_PATH, &dictionary_given, "FILE",
+        "of fields of zstd: instead of one made of the first values; none: "
+        "without"},
     {"unchecked", OPTION_FLAG, &values.unchecked, NULL,
         "store \"file\" and \"base64\" values without checking that they are "
         "of their type"},

@@ -165,20 +165,6 @@ static void summarize_array(text *out, const bags_value *array) {
     text_puts(out, "]}");
 }
 
-/* False if its type has no codec or it does not decode; then `failure` has the
- * error. */
-static bool decode(const char *type, bags_view blob, bags_value *out) {
-    static bags_buffer scratch;
-    if (!codec_exists(type)) {
-        failure.code = BAGS_ERROR_TYPE;
-        return false;
-    }
-    bags_code code = bags_decode(registry_get(), type, blob, &scratch, out, &failure);
-    if (code == BAGS_ERROR_MEMORY)
-        die();
-    return !code;
-}
-
 void array_show(const char *type, const bags_value *array, bool lists, text *out) {
     if (!value_write(out, type, array, lists ? MAX_LIST : 0))
         summarize_array(out, array);
@@ -200,23 +186,22 @@ void blob_show(const char *type, bags_view blob, text *out) {
     text_puts(out, "}");
 }
 
-void value_show(const char *type, bags_view blob, bool lists, text *out) {
+bool value_is_shown(const char *type) {
     type_class kind = type_kind(type);
-    bags_value value;
-    failure.code = BAGS_OK;
-    if (kind == TYPE_MSGPACK && decode(type, blob, &value) &&
-        msgpack_to_json(value.object, out))
-        return;
-    if ((kind == TYPE_NUMBER || kind == TYPE_TEXT || kind == TYPE_ARRAY) &&
-        decode(type, blob, &value)) {
+    return kind == TYPE_NUMBER || kind == TYPE_TEXT || kind == TYPE_ARRAY ||
+           kind == TYPE_MSGPACK;
+}
+
+void value_show(
+    const char *type, bags_view blob, const bags_value *value, bool lists, text *out) {
+    if (value)
         failure.code = BAGS_OK;
-        if (value.kind == BAGS_KIND_ARRAY)
-            array_show(type, &value, lists, out);
-        if (value.kind == BAGS_KIND_ARRAY ||
-            value_write(out, type, &value, lists ? MAX_LIST : 0))
-            return;
-    }
-    blob_show(type, blob, out);
+    if (value && value->kind == BAGS_KIND_OBJECT && msgpack_to_json(value->object, out))
+        return;
+    if (value && value->kind == BAGS_KIND_ARRAY)
+        array_show(type, value, lists, out);
+    else if (!value || !value_write(out, type, value, lists ? MAX_LIST : 0))
+        blob_show(type, blob, out);
 }
 
 void value_file(text *line, const char *key, const char *name) {

@@ -27,6 +27,7 @@ static bool with_checksums, without_checksums;
 static option_number shard_size, shard_length, shard_start, shard_stop;
 static option_number sync_size;
 static const char *dedup_given;
+const char *dictionary_given;
 
 static const char *version_name(size_t i) {
     return i < PYTHON_VERSIONS ? python_versions[i].name : NULL;
@@ -99,6 +100,7 @@ bool writing_is_mine(uint64_t i) {
 typedef struct field_state {
     /* Of the input; with --for, that of the field may be another. */
     const char *type;
+    char *inside; /* of zstd(TYPE): TYPE, whose blobs are compared; otherwise NULL */
     bool sequence;
     bool dedup;
     size_t before; /* its number in the reader of the existing datapoints */
@@ -178,6 +180,22 @@ static void choose_dedup(void) {
     free(words);
 }
 
+static void choose_dictionary(void) {
+    static bags_buffer file; /* as long as the writer */
+    bags_view dictionary = {NULL, 0};
+    size_t i = 0;
+    while (i < count && !states[i].inside)
+        i++;
+    if (i == count)
+        usage("--dictionary: no field is of zstd");
+    if (strcmp(dictionary_given, "none") != 0) {
+        dictionary = file_read(dictionary_given, &file);
+        if (!dictionary.size)
+            fail(BAGS_ERROR_VALUE, "%s: empty, not a dictionary", dictionary_given);
+    }
+    registry_dictionary(dictionary);
+}
+
 /* What only a dataset has is refused. */
 static void open_bag(void) {
     bag_writer_options options = {0};
@@ -197,7 +215,7 @@ static void open_bag(void) {
 /* Open a reader of the datapoints that exist, to compare them. */
 static void open_before(bool finished) {
     bags_reader_options options = {0};
-    options.registry = registry_get();
+    options.registry = registry_blobs();
     options.unfinished = finished ? BAGS_UNFINISHED_REFUSE : BAGS_UNFINISHED_READ;
     options.shard_start = shard_start.value;
     options.shard_stop = shard_stop.value;
@@ -325,8 +343,12 @@ void sink_open(const char *out, const char *from, const bags_field *given,
     }
     if (version.given)
         fields = fields_for_python();
+    for (size_t i = 0; i < count && !is_bag; i++)
+        states[i].inside = type_inside(fields[i].type);
     if (dedup_given && !is_bag)
         choose_dedup();
+    if (dictionary_given)
+        choose_dictionary();
     if (is_bag)
         open_bag();
     else
@@ -360,22 +382,46 @@ ENDS static void fail_difference(size_t field, const char *what) {
         shard_path(path, &all[i]));
 }
 
+/* The blob of a value or, of zstd(TYPE), that of TYPE: a frame depends on what was written
+ * before it. */
 static bags_view encode(size_t field, const bags_value *value) {
+    const char *inside = states[field].inside;
+    const char *type = fields[field].type;
     bags_view blob = {(const unsigned char *)value->data, value->size};
-    if (value->kind != BAGS_KIND_BLOB && bags_encode(registry_get(), fields[field].type,
-                                             value, &scratch, &blob, &failure)) {
+    bags_value plain;
+    bags_code code = BAGS_OK;
+    if (value->kind != BAGS_KIND_BLOB) {
+        code = bags_encode(
+            registry_get(), inside ? inside : type, value, &scratch, &blob, &failure);
+    } else if (inside) {
+        code = bags_decode(registry_blobs(), type, blob, &scratch, &plain, &failure);
+        if (!code)
+            blob = value_bytes(&plain);
+    }
+    if (code) {
         failure_prefix("field \"%s\": ", fields[field].name);
         die();
     }
     return blob;
 }
 
+/* The same of an item that exists. */
+static bags_view encoded(size_t field, size_t item) {
+    size_t slot = states[field].before;
+    bags_view blob = bags_row_bytes(&row, slot, item);
+    bags_value plain;
+    if (states[field].inside && item < bags_row_length(&row, slot)) {
+        must(bags_row_value(&row, slot, item, NULL, &plain, &failure));
+        blob = value_bytes(&plain);
+    }
+    return blob;
+}
+
 static void compare(size_t field, size_t item, const bags_value *value) {
     bags_view blob = encode(field, value);
-    size_t slot = states[field].before;
-    bags_view old = bags_row_bytes(&row, slot, item);
+    bags_view old = encoded(field, item);
     states[field].items++;
-    if (item >= bags_row_length(&row, slot) || old.size != blob.size ||
+    if (item >= bags_row_length(&row, states[field].before) || old.size != blob.size ||
         (blob.size && memcmp(old.data, blob.data, blob.size)))
         fail_difference(field, "value");
 }
@@ -439,8 +485,10 @@ void sink_put(size_t field, size_t item, const bags_value *given) {
             bags_view blob = encode(field, value);
             uint64_t next = bags_writer_next(dataset, name);
             uint64_t known = dedup_find(shards, field, blob, next);
-            stored =
-                known == next ? bags_blob(blob.data, blob.size) : bags_again(known);
+            if (known != next)
+                stored = bags_again(known);
+            else if (!states[field].inside)
+                stored = bags_blob(blob.data, blob.size);
         }
         must(states[field].sequence ? bags_writer_push(dataset, name, value, &failure)
                                     : bags_writer_set(dataset, name, value, &failure));
@@ -510,6 +558,8 @@ bags_code sink_close(void) {
     bag = NULL;
     dataset = NULL;
     before = NULL;
+    for (size_t i = 0; states && i < count; i++)
+        free(states[i].inside);
     free(states);
     states = NULL;
     return code;

@@ -5,6 +5,8 @@
 #include "command.h"
 #include "system.h"
 
+#include "../../formats/private.h"
+
 static const bags_field bag_field = {"blob", "bytes"};
 static bags_reader_options reading;
 static bool skip_unfinished, live;
@@ -60,9 +62,9 @@ void bag_note_empty(const char *of, const bag_reader *opened) {
 }
 
 /* A failure that an option or another path avoids names it. */
-bags_reader *dataset_open(const char *given) {
+bags_reader *dataset_open(const char *given, const bags_registry *registry) {
     reading.unfinished = how_unfinished();
-    reading.registry = registry_get();
+    reading.registry = registry;
     reading.env.io = io_for_path(given);
     bags_reader *reader = bags_reader_open(given, &reading, &failure);
     if (!reader && failure.code == BAGS_ERROR_UNFINISHED)
@@ -83,7 +85,7 @@ void source_open(const char *given) {
     if (kind == BAGS_PATH_NONE)
         must(bags_fail_io(io_for_path(path), ENOENT, path, "open", &failure));
     if (kind == BAGS_PATH_DIRECTORY)
-        dataset = dataset_open(path);
+        dataset = dataset_open(path, registry_get());
     else
         open_bag();
 }
@@ -167,6 +169,28 @@ size_t source_items(size_t slot) { return bag ? 1 : bags_row_length(&row, slot);
 
 bags_view source_bytes(size_t slot, size_t item) {
     return bag ? blob : bags_row_bytes(&row, slot, item);
+}
+
+/* A frame that needs a dictionary is made again, without one. */
+bags_view source_alone(
+    uint64_t index, size_t field, size_t slot, size_t item, uint64_t at) {
+    static bags_reader *blobs;
+    static bags_row own;
+    static bags_buffer plain, frame;
+    bags_view out = source_bytes(slot, item);
+    bags_value value;
+    if (!dataset || !format_needs_dictionary(bags_reader_type(dataset, field), out))
+        return out;
+    codec_check("zstd");
+    if (!blobs)
+        blobs = dataset_open(path, registry_blobs());
+    bags_select one = source_is_sequence(field) ? bags_slice(field, at, at + 1, 1)
+                                                : bags_whole(field);
+    must(bags_reader_get(blobs, index, &one, 1, &own, &failure));
+    must(bags_row_value(&own, 0, 0, &plain, &value, &failure));
+    must(bags_encode(registry_blobs(), bags_reader_fields(dataset, NULL)[field].type,
+        &value, &frame, &out, &failure));
+    return out;
 }
 
 bool source_value(size_t slot, size_t item, const char *type, bags_value *out) {

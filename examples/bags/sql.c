@@ -244,7 +244,7 @@ static int run(char **operands) {
         usage("--json, --csv and --rows are mutually exclusive");
     mapped_path = path;
     interrupt_leaves("", "start again with", NULL);
-    bags_reader *reader = dataset_open(path);
+    bags_reader *reader = dataset_open(path, registry_get());
     sqlite3 *db = bags_sql_open(reader, &failure);
     must_open(db);
     if (sqlite3_prepare_v2(db, operands[1], -1, &statement, &rest)) {

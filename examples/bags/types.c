@@ -305,6 +305,7 @@ static bags_jpeg_options jpeg_options;
 static bags_png_options png_options;
 #ifdef BAGS_WITH_ZSTD
 static bags_zstd_options zstd_options;
+static bags_zstd_options zstd_blobs;
 #endif
 
 #ifdef BAGS_MODULE_MP4
@@ -388,23 +389,51 @@ static const struct linked {
 
 /* Made when the first value is decoded or encoded: the options are known by then, and a
  * command that shows no value needs no codec. */
-const bags_registry *registry_get(void) {
-    static bags_registry *registry;
-    if (registry)
-        return registry;
-    registry = bags_registry_create(NULL, &failure);
+static bags_registry *registry_make(void) {
+    bags_registry *registry = bags_registry_create(NULL, &failure);
     must_open(registry);
     jpeg_options.max_pixels = png_options.max_pixels = max_pixels.value;
     jpeg_options.allow_trailing = png_options.allow_trailing = true;
-#ifdef BAGS_WITH_ZSTD
-    zstd_options.registry = registry;
-#endif
     for (size_t i = 0; linked[i].codec; i++) {
         bags_codec codec = *linked[i].codec;
         codec.user = linked[i].options;
         must(bags_registry_add(registry, &codec, &failure));
     }
     return registry;
+}
+
+const bags_registry *registry_get(void) {
+    static bags_registry *registry;
+    if (registry)
+        return registry;
+    registry = registry_make();
+#ifdef BAGS_WITH_ZSTD
+    zstd_options.registry = registry;
+#endif
+    return registry;
+}
+
+const bags_registry *registry_blobs(void) {
+    static bags_registry *registry;
+    if (registry)
+        return registry;
+    registry = registry_make();
+#ifdef BAGS_WITH_ZSTD
+    bags_codec zstd = bags_codec_zstd;
+    zstd_blobs.blobs = true;
+    zstd.user = &zstd_blobs;
+    must(bags_registry_add(registry, &zstd, &failure));
+#endif
+    return registry;
+}
+
+void registry_dictionary(bags_view dictionary) {
+#ifdef BAGS_WITH_ZSTD
+    zstd_options.dictionary = zstd_blobs.dictionary = dictionary;
+    zstd_options.no_dictionary = !dictionary.size;
+#else
+    (void)dictionary;
+#endif
 }
 
 void registry_expand_palettes(bool expand) { png_options.expand = expand; }

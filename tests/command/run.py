@@ -28,6 +28,7 @@ MODULES = [
     'completion',
     'verifying',
     'compressing',
+    'dictionaries',
     'modules',
     'viewing',
 ]

@@ -103,7 +103,9 @@ def view_shards_and_archives():
     pack(ROWS, 'n=int(4),words=utf8[]', 'sh', '--shard-length', '20')
     run('zip', 'sh', 'a b.zip')
     run('index', 'sh', 'n')
+    pathlib.Path('sh/000002/words.dict').write_bytes(b'of zstd')
     with _View('sh') as view:
+        assert view.file('/000002/words.dict')[2] == b'of zstd'
         assert view.file('/000000/index/n.bag')[2] == pathlib.Path('sh/000000/index/n.bag').read_bytes()
         for rest in ('/000000/000000/n.bag', '/index/000000/n.bag', '/000000/index', '/000000/index/', '/index/n.bag'):
             assert view.file(rest)[0] == 404, rest
