@@ -13,7 +13,8 @@ const AHEAD = 4; // pages that a request has at least
 const GAP = 4; // pages between two ranges that are requested as one
 const NO_RANGES_MOST = 16 << 20; // bytes of a file that is loaded in full
 const SPEC_MOST = 1 << 20;
-const SMALL = 1 << 16; // a file of fewer bytes may come in one request
+const SMALL = 1 << 16; // a file of fewer bytes may come in one request,
+const DICTIONARY = 1 << 17; // and a dictionary of fewer bytes
 const FIRST = 1 << 15; // bytes of a Bag that are requested together with its size
 const EXPECT_MOST = 9; // fields of a shard that are looked up before they are asked for
 const INDEXES_MOST = 16; // fields whose index is looked up
@@ -333,7 +334,8 @@ export class Http extends Source {
       file.size = data.length;
       return;
     }
-    const small = /(\.crc|\.idx|\/refs\.bag)$/.test(file.path), most = small ? SMALL : /\.bag$/.test(file.path) ? FIRST : 0;
+    const small = /(\.crc|\.idx|\.dict|\/refs\.bag)$/.test(file.path);
+    const most = /\.dict$/.test(file.path) ? DICTIONARY : small ? SMALL : /\.bag$/.test(file.path) ? FIRST : 0;
     const first = most > 0 && this.look_first(file, most).catch(() => false);
     if (small && await first) return;
     const answer = await this.request(file.path, 'HEAD');
@@ -391,7 +393,7 @@ export class Http extends Source {
       const size = this.size(path);
       return size === -ENOENT ? NONE : size < 0 ? size : FILE;
     };
-    if (/\.(bag|idx|crc|json|zip|tar)$/i.test(path) || path === this.archive || /\/finalized$/.test(path)) return file();
+    if (/\.(bag|idx|crc|dict|json|zip|tar)$/i.test(path) || path === this.archive || /\/finalized$/.test(path)) return file();
     if (/\.partial$/.test(path)) {
       // Next to a finished record, or shards, there is no other.
       const others = [path.replace(/\.partial$/, ''), ...path === this.path + '/spec.json.partial' ? [this.path + '/000000/spec.json'] : []];
@@ -639,8 +641,8 @@ export class Dataset {
     this.changed();
   }
 
-  open_view(number, verify) {
-    return this.call(() => with_string(this.source.path, text => library.view_open(text, this.archive ?? 0, number, verify)),
+  open_view(number, verify, keys = 0) {
+    return this.call(() => with_string(this.source.path, text => library.view_open(text, this.archive ?? 0, number, verify, keys)),
       view => view === 0);
   }
 
@@ -869,7 +871,8 @@ export class Dataset {
     });
   }
 
-  // A blob of at most `most` bytes, whose checksum was compared if the dataset has checksums.
+  // A blob of at most `most` bytes, whose checksum was compared if the dataset has checksums;
+  // of a compressed field, the blob of the type inside.
   get(index, field, item = 0, most = Infinity) {
     const [shard, at] = this.locate(index);
     return this.attempt(() => {
@@ -895,7 +898,7 @@ export class Dataset {
   // The datapoints with a key: their number, and the first of them.
   async find(field, text) {
     const {kind, data, prefix} = key_of(field, text), path = this.source.path;
-    this.whole ||= await this.attempt(() => this.open_view(-1, 0));
+    this.whole ||= await this.attempt(() => this.open_view(-1, 0, 1));
     if (!this.indexes.has(field))
       this.indexes.set(field, await this.attempt(() => this.call(
         () => with_string(path, of => library.view_index(this.whole, of, this.archive ?? 0, field.number)), index => index === 0)));

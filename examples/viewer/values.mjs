@@ -299,11 +299,10 @@ function tree(value, key, open) {
 
 // ---- any value ----
 
-// {node, text, number}: text and number are what filters and histograms use. A compressed
-// value must have at most `most` bytes.
+// {node, text, number}: text and number are what filters and histograms use. A value must
+// have at most `most` bytes.
 export function show(field, data, full, most = Infinity) {
-  const kind = kind_of(field), compressed = field.inside !== field.type && field.type.startsWith('zstd(');
-  if (compressed && /^(image|video|bytes|msgpack)$/.test(kind)) data = decode('zstd(bytes)', data, most);
+  const kind = kind_of(field);
   const media = kind === 'image' || kind === 'video' || kind === 'bytes' ? media_of(data) : null;
   if (media && media.mime.startsWith('image')) return {node: image(data, media)};
   if (media) return {node: video(data, media, full)};
@@ -322,7 +321,7 @@ export function show(field, data, full, most = Infinity) {
     const value = msgpack(data), text = brief(value).slice(0, 400);
     return {node: full ? tree(value, undefined, true) : element('span', '', text), text};
   }
-  const value = decode(field.type, data, most);
+  const value = decode(field.inside, data, most);
   if (kind === 'text') {
     const most = full ? TEXT_MOST : 200;
     return {node: element('span', 'text', value.slice(0, most) + (value.length > most ? '...' : '')), text: value.slice(0, 2000)};

@@ -190,24 +190,26 @@ static bags_code no_zstd(const bags_codec *codec, const bags_type *type,
 }
 #endif
 
-static const bags_registry *registry(void) {
-    static bags_registry *made;
-    static bags_zstd_options options;
-    static bags_codec zstd;
+/* Values of zstd(TYPE) are those of TYPE, which keys need, or the blobs of TYPE. */
+static const bags_registry *registry(bool blobs) {
+    static bags_registry *all[2];
+    static bags_zstd_options options[2];
+    bags_registry *made = all[blobs];
     if (!made) {
         made = bags_registry_create(&memory, NULL);
 #ifdef VIEWER_ZSTD
-        zstd = bags_codec_zstd;
+        bags_codec zstd = bags_codec_zstd;
 #else
-        zstd.names = "zstd";
-        zstd.open = no_zstd;
+        bags_codec zstd = {.names = "zstd", .open = no_zstd};
 #endif
-        options.registry = made;
-        options.max_size = MOST;
-        zstd.user = &options;
+        options[blobs].registry = made;
+        options[blobs].max_size = MOST;
+        options[blobs].blobs = blobs;
+        zstd.user = &options[blobs];
         if (made && (bags_registry_add(made, &bags_codec_npy, NULL) ||
                         bags_registry_add(made, &zstd, NULL)))
             made = NULL;
+        all[blobs] = made;
     }
     return made;
 }
@@ -239,10 +241,10 @@ static const bags_io *io_of(const bags_archive *archive) {
     return archive ? bags_archive_io(archive) : &page_io;
 }
 
-/* Open a dataset or, if shard is not below 0, only this shard of it. NULL:
- * view_error. */
+/* Open a dataset or, if shard is not below 0, only this shard of it; to find keys in it,
+ * or to read blobs. NULL: view_error. */
 EXPORT view *view_open(
-    const char *path, bags_archive *archive, double shard, int verify) {
+    const char *path, bags_archive *archive, double shard, int verify, int keys) {
     size_t length = strlen(path);
     bags_env env = {&memory, io_of(archive)};
     view *opened = (view *)calloc(1, sizeof *opened);
@@ -259,7 +261,7 @@ EXPORT view *view_open(
         bags_reader_options options = {0};
         options.no_mmap = true;
         options.verify_checksums = verify;
-        options.registry = registry();
+        options.registry = registry(!keys);
         options.env = env;
         if (shard >= 0) {
             options.shard_start = (uint64_t)shard;
@@ -346,6 +348,25 @@ EXPORT double view_size(view *opened, double index, size_t field, double item) {
     return code ? -1 : measured;
 }
 
+/* What is compressed is decompressed. */
+static bags_code get_blob(view *opened, uint64_t index, size_t field, uint64_t item) {
+    const bags_type *type = bags_reader_type(opened->reader, field);
+    bags_select one =
+        type->sequence ? bags_slice(field, item, item + 1, 1) : bags_whole(field);
+    if (!bags_view_is(type->name, "zstd"))
+        return bags_reader_get_blob(
+            opened->reader, index, field, item, &opened->row, &blob, &failure);
+    bags_buffer_free(&scratch); /* it may have as many bytes as the largest value */
+    scratch = bags_buffer_of(&memory);
+    bags_code code =
+        bags_reader_get(opened->reader, index, &one, 1, &opened->row, &failure);
+    if (!code)
+        code = bags_row_value(&opened->row, 0, 0, &scratch, &value, &failure);
+    blob.data = (const unsigned char *)value.data;
+    blob.size = value.size;
+    return code;
+}
+
 /* Read an item of at most this many bytes: view_data and view_data_size. */
 EXPORT int view_get(
     view *opened, double index, size_t field, double item, double most) {
@@ -355,8 +376,7 @@ EXPORT int view_get(
         code = bag_reader_get(
             opened->bag, (uint64_t)index, &opened->row.data, &blob, &failure);
     else
-        code = bags_reader_get_blob(opened->reader, (uint64_t)index, field,
-            (uint64_t)item, &opened->row, &blob, &failure);
+        code = get_blob(opened, (uint64_t)index, field, (uint64_t)item);
     limit = MOST;
     return (int)code;
 }
@@ -444,7 +464,8 @@ EXPORT int view_decode(const char *type, const void *data, size_t size, double m
     scratch = bags_buffer_of(&memory);
     memset(&value, 0, sizeof value);
     limit = most < MOST ? (size_t)most + 4096 : MOST;
-    bags_code code = bags_decode(registry(), type, bytes, &scratch, &value, &failure);
+    bags_code code =
+        bags_decode(registry(false), type, bytes, &scratch, &value, &failure);
     limit = MOST;
     return code ? -1 : (int)value.kind;
 }

@@ -44,7 +44,7 @@ async function read_all(name, files) {
       for (let item = 0; item < Math.min(count, 20); item++) {
         await dataset.size(i, field.number, item).catch(trapped);
         const blob = await dataset.get(i, field.number, item).catch(trapped);
-        if (blob) try { decode(field.type, blob); } catch (thrown) { trapped(thrown); }
+        if (blob) try { decode(field.inside, blob); } catch (thrown) { trapped(thrown); }
       }
     }
   dataset.close();

@@ -64,6 +64,16 @@ subprocess.run([bags, 'zip', f'{out}/pets', f'{out}/pets.zip'], check=True, stdo
 kinds = {'image': 'png', 'label': 'int,4', 'caption': 'utf8', 'wave': 'array,float32,32', 'meta': 'msgpack'}
 pack('compressed', ','.join(f'{name}=zstd({kind})' for name, kind in kinds.items()),
      [{**{name: row[name] for name in kinds}, 'image': blob(zstandard.compress(small(i)))} for i, row in enumerate(pets)])
+# The same with dictionaries, of which each shard has its own.
+sys.path.append('tests/lib')
+import msgpack  # noqa: E402
+import zstdref  # noqa: E402
+inner = [{'image': small(i), 'label': struct.pack('<I', i % 3), 'caption': pets[i]['caption'].encode(), 'meta': msgpack.packb(pets[i]['meta']),
+          'wave': zstdref.transpose(struct.pack('<32f', *pets[i]['wave']), 4)} for i in range(60)]
+for i in range(2):
+    rows = inner[30 * i:30 * i + 30]
+    own = {name: zstdref.train([row[name] + bytes([i, k]) for k, row in enumerate(rows)] * 9, 4000) for name in ('image', 'caption', 'meta', 'wave')}
+    zstdref.write_shard(f'{out}/dictionaries/{i:06}', {name: f'zstd({kind})' for name, kind in kinds.items()}, rows, own, 3)
 pack('shards', 'image=png,label=int(4)', [{'image': blob(small(i)), 'label': i % 10} for i in range(30000)], '--shard-length', '30')
 pack('gap', spec, pets, '--shard-length', '10')
 shutil.rmtree(f'{out}/gap/000003')

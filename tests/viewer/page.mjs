@@ -110,12 +110,14 @@ await test('faults of the address', async () => {
   await show('nothing');
   await alert_has(['nothing']);
 });
-await test('compressed fields', async () => {
+await test('compressed fields, with and without dictionaries', async () => {
   if (!fs.readFileSync(html, 'utf8').includes('decoder of libzstd')) return console.log('        skipped: the page was built without libzstd');
-  await show('compressed&i=7');
-  await page.wait(`${field(7, 'image')}.querySelector('img').naturalWidth === 32 && document.querySelector('#detail canvas')`);
-  for (const [name, text] of [['caption', 'a dog'], ['label', '1'], ['meta', 'id7'], ['wave', 'float32 32, 0 to 0']])
-    assert((await page.run(`document.querySelector('#detail [data-field=${name}]').textContent`)).includes(text), name);
+  for (const [name, i] of [['compressed', 7], ['dictionaries', 7], ['dictionaries', 31], ['dictionaries', 37]]) {
+    await show(`${name}&i=${i}`);
+    await page.wait(`${field(i, 'image')}.querySelector('img').naturalWidth === 32 && document.querySelector('#detail canvas')`);
+    for (const [name, text] of [['caption', ['a cat', 'a dog', 'a owl'][i % 3]], ['label', String(i % 3)], ['meta', `id${i}`], ['wave', i === 7 ? 'float32 32, 0 to 0' : 'float32 32, 0 to 6']])
+      assert((await page.run(`document.querySelector('#detail [data-field=${name}]').textContent`)).includes(text), name);
+  }
 });
 await test('a zip', async () => {
   await show('pets.zip');
