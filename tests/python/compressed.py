@@ -1,4 +1,8 @@
 """Types of zstd: values of every type inside, written and read."""
+import os
+import pathlib
+import sys
+
 import numpy as np
 
 import bags
@@ -50,3 +54,73 @@ def blobs_are_frames():
 def damage_is_an_error():
     raises(ValueError, bags.decoders['zstd'], b'text 3', 'utf8', says='zstd frame')
     raises(TypeError, bags.encoders['zstd'], 5, 'utf8')
+
+
+def _dictionaries(path, own=False):
+    """ROWS, many times, in two shards of another writer: their rows."""
+    sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / 'lib'))
+    try:
+        import zstdref
+    except ImportError as error:
+        raise Skip('python3-zstandard not found') from error
+    _write(path + '.plain')
+    blobs = {'a': lambda value: zstdref.transpose(value.tobytes(), 4), 'b': bytes,
+             'm': bags.encoders['msgpack'], 'n': bags.encoders['int'], 't': str.encode,
+             's': lambda value: [item.encode() for item in value],
+             'x': bags.encoders['npy']}
+    rows = [{key: blobs[key](value) for key, value in row.items()} for row in ROWS * 8]
+    kept = {}
+    for i in range(2):
+        some = rows[80 * i:80 * i + 80]
+        for name in 'abmtx' if own or not i else ():  # of n and s there is too little
+            kept[name] = zstdref.train([row[name] + bytes([i]) for row in some] * 9, 2000)
+        zstdref.write_shard(f'{path}/{i:06}', SPEC, some, kept, early=4)
+    return ROWS * 8
+
+
+def values_with_dictionaries_are_read():
+    for own in (False, True):
+        path = f'own {own}'
+        rows = _dictionaries(path, own)
+        for options in ({}, {'no_mmap': True}):
+            reader = bags.DatasetReader(path, **options)
+            assert len(reader) == len(rows)
+            for got, row in zip([reader[i] for i in range(len(reader))], rows):
+                _same(got, row)
+        blob = bags.DatasetReader(path, None)[50]['m']
+        raises(ValueError, bags.decoders['zstd'], blob, 'msgpack', says='dictionary')
+
+
+def columns_and_batches_have_the_values():
+    rows = _dictionaries('d', True)
+    reader = bags.DatasetReader('d')
+    assert np.array_equal(np.asarray(reader.column('n')), [row['n'] for row in rows])
+    assert np.array_equal(np.asarray(reader.column('a')), [row['a'] for row in rows])
+    at = 0
+    for batch in bags.Loader('d', batch=16, shuffle=False, fields=['a', 'b', 'm', 'n', 't']):
+        for k, row in enumerate(rows[at:at + 16]):
+            assert np.array_equal(batch['a'][k], row['a']) and batch['n'][k] == row['n']
+            assert batch['t'][k] == row['t'] and batch['b'][k] == row['b']
+            assert bags.decoders['msgpack'](batch['m'][k]) == row['m']
+        at += 16
+    assert at == len(rows)
+    try:
+        import pyarrow
+    except ImportError:
+        return
+    assert pyarrow.array(reader.column('t')).to_pylist() == [row['t'] for row in rows]
+    assert pyarrow.array(reader.column('s')).to_pylist() == [row['s'] for row in rows]
+
+
+def a_writer_makes_a_dictionary():
+    _write('x')
+    rows = [{**ROWS[i % 20], 't': f'the words of datapoint number {i * 7919 % 5000}: {i % 9}',
+             'm': {'id': i, 'name': f'some words of {i * 7919 % 5000}', 'x': [i, i]}}
+            for i in range(30000)]
+    with bags.DatasetWriter('many', SPEC) as writer:
+        for row in rows:
+            writer.append(row)
+    assert os.path.exists('many/t.dict') and os.path.exists('many/m.dict')
+    reader = bags.DatasetReader('many')
+    for i in (*range(0, 30000, 997), 29999):
+        _same(reader[i], rows[i])

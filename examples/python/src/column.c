@@ -12,8 +12,9 @@ typedef struct Element {
     const char *name; /* which the reader keeps */
     size_t number;    /* of the field */
     bool sequence;
-    char text;    /* U: text, Z: bytes, whose sizes differ; 0: elements of dtype */
-    bool convert; /* numbers that are not stored as the dtype */
+    char text;       /* U: text, Z: bytes, whose sizes differ; 0: elements of dtype */
+    bool compressed; /* values are decoded */
+    bool convert;    /* numbers that are not stored as the dtype */
     bool big;
     bags_dtype dtype;
     size_t dims, size; /* size: bytes of a value; its shape follows the datapoints */
@@ -28,6 +29,11 @@ static bool element_init(State *state, Element *element, const bags_field *of) {
     bool good = !field_init(state, &field, of->name, of->type, NULL, true);
     element->name = of->name;
     element->sequence = field.sequence;
+    /* What else is compressed stays in its frames. */
+    element->compressed = field.how == HOW_COMPRESSED && field.inside != HOW_VALUE &&
+                          field.inside != HOW_MISSING;
+    if (element->compressed)
+        field.how = field.inside;
     if (field.how == HOW_ARRAY) {
         element->dtype = field.dtype;
         element->dims = field.dims;
@@ -39,7 +45,10 @@ static bool element_init(State *state, Element *element, const bags_field *of) {
             !element->dtype || (field.big && field.size > 1) || !bags_little_endian();
         if (!element->dtype)
             element->dtype = BAGS_DTYPE_UINT64;
-        element->big = field.big;
+        element->big = field.big && !element->compressed;
+        field.size =
+            element->compressed ? 0 : field.size; /* decoded, any number fits */
+        element->convert = element->convert || element->compressed;
     } else {
         element->text = field.how == HOW_UTF8 ? 'U' : 'Z';
     }
@@ -117,6 +126,27 @@ static bags_code put_value(
     return code;
 }
 
+/* The blob of an item or, if it is compressed, of the type inside. */
+static bags_code item_blob(const Element *element, Row *row, size_t item,
+    unsigned char number[8], bags_view *out, bags_error *err) {
+    bags_value value;
+    *out = bags_row_bytes(&row->row, 0, item);
+    if (!element->compressed)
+        return BAGS_OK;
+    bags_code code = bags_row_value(&row->row, 0, item, &row->scratch, &value, err);
+    if (code)
+        return code;
+    out->data = (const unsigned char *)value.data;
+    out->size = value.size;
+    if (value.kind == BAGS_KIND_UINT || value.kind == BAGS_KIND_INT) {
+        bags_store(number, 8, false,
+            value.kind == BAGS_KIND_UINT ? value.uint : (uint64_t)value.sint);
+        out->data = number;
+        out->size = 8;
+    }
+    return BAGS_OK;
+}
+
 /* Value by value. */
 static bags_code gather(const bags_reader *reader, const Element *element,
     const bags_shard *shard, Row *row, Chunk *chunk, bags_error *err) {
@@ -129,8 +159,13 @@ static bags_code gather(const bags_reader *reader, const Element *element,
         else
             code = bags_reader_get_range(reader, shard->start,
                 shard->start + shard->length, element->number, &row->row, err);
-        for (size_t k = 0; !code && k < bags_row_length(&row->row, 0); k++)
-            code = put_value(element, chunk, bags_row_bytes(&row->row, 0, k), err);
+        for (size_t k = 0; !code && k < bags_row_length(&row->row, 0); k++) {
+            unsigned char number[8];
+            bags_view blob;
+            code = item_blob(element, row, k, number, &blob, err);
+            if (!code)
+                code = put_value(element, chunk, blob, err);
+        }
         chunk->length += step;
         if (!code && element->sequence)
             code = put_offset(&chunk->lists, chunk->length, chunk->items, err);
@@ -178,7 +213,8 @@ static bags_code chunk_build(const bags_reader *reader, const Element *element,
     bags_code code = put_offset(&chunk->ends, 0, 0, err);
     if (!code)
         code = put_offset(&chunk->lists, 0, 0, err);
-    bool view = last == first + 1 && !element->sequence && !element->convert;
+    bool view = last == first + 1 && !element->sequence && !element->convert &&
+                !element->compressed;
     bags_code seen =
         code || !view ? code : view_shard(reader, element, first, &row, chunk, err);
     if (!view || seen == BAGS_ERROR_RANGE)
@@ -187,6 +223,7 @@ static bags_code chunk_build(const bags_reader *reader, const Element *element,
     else
         code = seen;
     bags_row_free(&row.row);
+    bags_buffer_free(&row.scratch);
     if (code)
         chunk_free(chunk);
     else if (!chunk->data)

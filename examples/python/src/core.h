@@ -46,6 +46,7 @@ typedef struct State { /* objects first: see STATE_COUNT */
     PyObject *ndarray, *asarray;                 /* of NumPy, when first needed */
     PyObject *dtypes[BAGS_DTYPE_COMPLEX128 + 1]; /* numpy.dtype objects */
     bags_registry *registry;
+    bags_registry *inside; /* of zstd: what is packed are bytes */
     bags_zstd_options zstd;
 } State;
 

@@ -440,7 +440,8 @@ static int loader_open(Loader *loader, PyObject *list, bags_loader_options *opti
         size_t number = i;
         if (count)
             bags_reader_field(readers[0], fields[i].name, &number, NULL);
-        loader->text[i] = strncmp(known[number].type, "utf8", 4) == 0;
+        const char *type = known[number].type;
+        loader->text[i] = !strncmp(type, "utf8", 4) || !strncmp(type, "zstd(utf8", 9);
     }
     PyMem_Free(readers);
     PyMem_Free(fields);

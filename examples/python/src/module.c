@@ -97,7 +97,14 @@ const bags_io *map_io(void) { return &local_io; }
 
 static bool add_codecs(State *state) {
     bags_error err;
+    static const char bytes[] = "bytes";
+    bags_view name = {(const unsigned char *)bytes, sizeof bytes - 1};
+    bags_codec packed = *bags_registry_find(NULL, name);
+    packed.names = "msgpack tree"; /* which values.c packs and unpacks */
     state->registry = bags_registry_create(NULL, &err);
+    state->inside = bags_registry_create(NULL, &err);
+    if (!state->registry || !state->inside)
+        return false;
     const bags_codec *const codecs[] = {
         &bags_codec_npy,
         &far_mp4,
@@ -112,17 +119,20 @@ static bool add_codecs(State *state) {
         &bags_codec_tree,
 #endif
     };
-    for (size_t i = 0; state->registry && i < sizeof codecs / sizeof *codecs; i++)
-        if (bags_registry_add(state->registry, codecs[i], &err))
+    for (size_t i = 0; i < sizeof codecs / sizeof *codecs; i++)
+        if (bags_registry_add(state->registry, codecs[i], &err) ||
+            bags_registry_add(state->inside, codecs[i], &err))
             return false;
+    if (bags_registry_add(state->inside, &packed, &err))
+        return false;
 #ifdef BAGS_WITH_ZSTD
     bags_codec zstd = bags_codec_zstd;
-    state->zstd.registry = state->registry;
+    state->zstd.registry = state->inside;
     zstd.user = &state->zstd;
-    if (state->registry && bags_registry_add(state->registry, &zstd, &err))
+    if (bags_registry_add(state->registry, &zstd, &err))
         return false;
 #endif
-    return state->registry != NULL;
+    return true;
 }
 
 static int module_exec(PyObject *module) {
@@ -171,7 +181,8 @@ static void module_free(void *module) {
     State *state = (State *)PyModule_GetState((PyObject *)module);
     module_clear((PyObject *)module);
     bags_registry_free(state->registry);
-    state->registry = NULL;
+    bags_registry_free(state->inside);
+    state->registry = state->inside = NULL;
 }
 
 PyMODINIT_FUNC PyInit__core(void) { return PyModuleDef_Init(&module_def); }

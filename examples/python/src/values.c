@@ -532,29 +532,16 @@ int refuse_type(const Field *field, const char *codec) {
 static int one_value(
     State *state, bags_value *value, Held *held, const Field *field, PyObject *object);
 
-/* The value of the type inside; what is packed, as a frame of these bytes. */
+/* The value of the type inside. */
 static int compressed_value(
     State *state, bags_value *value, Held *held, const Field *field, PyObject *object) {
     Field plain = *field;
-    bags_buffer scratch = {0};
-    bags_view blob;
-    bags_error err;
     plain.how = field->inside;
     if (one_value(state, value, held, &plain, object))
         return -1;
-    if (value->kind != BAGS_KIND_BLOB)
-        return 0;
-    value->kind = BAGS_KIND_BYTES;
-    if (plain.how == HOW_BYTES)
-        return 0;
-    bags_code code =
-        bags_encode(state->registry, "zstd(bytes)", value, &scratch, &blob, &err);
-    if (code)
-        raise_error(state, &err, NULL);
-    else
-        SET(held->object, new_bytes(blob));
-    bags_buffer_free(&scratch);
-    return !code && held->object ? bytes_value(value, held, held->object) : -1;
+    if (value->kind == BAGS_KIND_BLOB)
+        value->kind = BAGS_KIND_BYTES;
+    return 0;
 }
 
 static int one_value(
@@ -655,6 +642,22 @@ void arena_free(Arena *arena) {
 
 /* ---- blobs to objects ---- */
 
+/* What is packed in a frame of zstd. */
+static PyObject *unpack_inside(State *state, const bags_value *packed, bool tree) {
+    bags_view blob = {(const unsigned char *)packed->data, packed->size};
+    bags_buffer scratch = {0};
+    bags_value value;
+    bags_error err;
+    PyObject *out = NULL;
+    if (bags_decode(
+            state->registry, tree ? "tree" : "msgpack", blob, &scratch, &value, &err))
+        raise_error(state, &err, NULL);
+    else
+        out = unpack(state, value.object, tree);
+    bags_buffer_free(&scratch);
+    return out;
+}
+
 /* By the codec of C. */
 static PyObject *decode_value(State *state, const Field *field, bags_view blob,
     PyObject *owner, bool borrowed, Row *row, size_t slot, size_t item) {
@@ -681,6 +684,8 @@ static PyObject *decode_value(State *state, const Field *field, bags_view blob,
     case BAGS_KIND_ARRAY:
         return new_array(state, owner, &value, borrowed && inside, !inside);
     case BAGS_KIND_BYTES:
+        if (how == HOW_MSGPACK || how == HOW_TREE)
+            return unpack_inside(state, &value, how == HOW_TREE);
         return PyBytes_FromStringAndSize(
             (const char *)value.data, (Py_ssize_t)value.size);
     case BAGS_KIND_OBJECT:
