@@ -10111,7 +10111,7 @@ struct bags_reader {
     bagi_files files;
     bagi_mutex mutex;
     bool has_mutexes;
-    bool checked; /* the lengths of all shards are of one version */
+    bool checked;                  /* the lengths of all shards are of one version */
     bagi_dictionary *dictionaries; /* those that values needed */
 };
 
