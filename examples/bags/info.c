@@ -3,13 +3,18 @@
  */
 #include "command.h"
 
+#include "../../formats/private.h"
+
 /* The numbers of missing shards are listed one by one; an invalid directory name
  * must not make that endless. */
 #define MAX_MISSING 1000000
 
-/* How much --ratio reads at most. */
+/* How much --ratio measures at most; and after how much a writer has a dictionary, if it
+ * makes one: see bags_codec_zstd. */
 #define RATIO_BLOBS 1000
 #define RATIO_SIZE (16 << 20)
+#define TRAINING_BLOBS 8193
+#define TRAINING_SIZE ((1 << 20) + 1)
 
 static bool json;
 static const char *ratio;
@@ -23,8 +28,9 @@ static const option options[] = {
         "Bag has an empty spec and no fields"},
     {"ratio", OPTION_TEXT, &ratio, "FIELD",
         "estimate, from up to 1000 of its blobs, how much smaller FIELD is as "
-        "zstd(...): `bags help types`; with --json: field, type, blobs, and bytes and "
-        "zstd of these"},
+        "zstd(...), without and with a dictionary, which its first blobs make: `bags "
+        "help types`; with --json: field, type, blobs, and bytes, zstd and "
+        "with_dictionary of these; dictionary (bytes of its own, in each shard)"},
     OPTIONS_END,
 };
 
@@ -207,82 +213,167 @@ static void show_text(void) {
 
 /* ---- what zstd would save ---- */
 
-/* An array, whose bytes are transposed, as its value; any other blob as bytes, since they
- * become the content of a frame as they are. */
-static uint64_t size_with_zstd(size_t field, const char *type, size_t item) {
-    static bags_buffer scratch;
-    bags_view blob = source_bytes(0, item), made = {NULL, 0};
-    bags_value value = bags_bytes(blob.data, blob.size);
-    bool array = type_dtype(type) != BAGS_DTYPE_NONE;
-    if (array && !source_value(0, item, fields[field].type, &value))
-        die();
-    must(bags_encode(registry_get(), array ? type : "zstd(bytes)", &value, &scratch,
-        &made, &failure));
-    return made.size;
+/* The field is encoded twice: as by bags_encode, and as by a writer, which makes a
+ * dictionary. */
+enum { RATIO_ALONE, RATIO_WRITER };
+
+static struct {
+    size_t field;
+    char *type;   /* zstd(...) */
+    char *inside; /* NULL: the field is not compressed */
+    /* An array, whose bytes are transposed, and what is compressed are encoded as their
+     * value; any other blob as bytes: it becomes the content of a frame as it is. */
+    bool by_value;
+    const bags_codec *codec;
+    void *states[2];
+    bags_view dictionary; /* size 0: none yet */
+    /* Of the blobs that were encoded: */
+    uint64_t blobs, plain, sizes[2];
+} sample;
+
+static void *resize(void *user, void *data, size_t old_size, size_t new_size) {
+    (void)user;
+    (void)old_size;
+    if (new_size)
+        return realloc(data, new_size);
+    free(data);
+    return NULL;
 }
 
-/* The size without compression. */
-static uint64_t size_without_zstd(size_t field, const char *inside, size_t item) {
+static void sample_open(void) {
+    const bags_allocator allocator = {resize, NULL};
+    bags_view none = {NULL, 0}, name = {(const unsigned char *)"zstd", 4};
+    bags_type parsed;
+    must(bags_type_parse(fields[sample.field].type, &parsed, &failure));
+    bool compressed = type_is_compressed(fields[sample.field].type);
+    sample.type = string_format(compressed     ? "%.*s(%.*s)"
+                                : parsed.count ? "zstd(%.*s,%.*s)"
+                                               : "zstd(%.*s)",
+        (int)parsed.name.size, (const char *)parsed.name.data,
+        (int)parsed.arguments.size, (const char *)parsed.arguments.data);
+    sample.inside = compressed ? type_inside(sample.type) : NULL;
+    sample.by_value = compressed || type_dtype(sample.type) != BAGS_DTYPE_NONE;
+    sample.codec = bags_registry_find(registry_get(), name);
+    must(bags_type_parse(
+        sample.by_value ? sample.type : "zstd(bytes)", &parsed, &failure));
+    for (int i = RATIO_ALONE; i <= RATIO_WRITER; i++)
+        must(sample.codec->open(
+            sample.codec, &parsed, &allocator, &sample.states[i], &failure));
+    must(sample.codec->dictionary->start(sample.states[RATIO_WRITER], none, &failure));
+}
+
+static void sample_close(void) {
+    for (int i = RATIO_ALONE; i <= RATIO_WRITER; i++)
+        sample.codec->close(sample.states[i]);
+    free(sample.type);
+    free(sample.inside);
+}
+
+static void sample_add(size_t item) {
     static bags_buffer scratch;
+    const bags_codec *codec = sample.codec;
     bags_view blob = source_bytes(0, item);
-    bags_value value;
-    if (!inside)
-        return blob.size;
-    if (!source_value(0, item, fields[field].type, &value))
+    bags_value value = bags_bytes(blob.data, blob.size);
+    if (sample.by_value && !source_value(0, item, fields[sample.field].type, &value))
         die();
-    must(bags_encode(registry_get(), inside, &value, &scratch, &blob, &failure));
-    return blob.size;
+    if (sample.inside)
+        must(bags_encode(
+            registry_get(), sample.inside, &value, &scratch, &blob, &failure));
+    sample.plain += blob.size;
+    sample.blobs++;
+    for (int i = RATIO_ALONE; i <= RATIO_WRITER; i++) {
+        bags_view frame = {NULL, 0};
+        must(codec->encode(sample.states[i], &value, &scratch, &frame, &failure));
+        sample.sizes[i] += frame.size;
+        if (codec->dictionary->needed(sample.states[i], frame))
+            must(codec->dictionary->find(
+                sample.states[i], frame, &sample.dictionary, &failure));
+    }
 }
 
-/* Blobs of datapoints that are evenly spaced. */
+/* Encode one of every `step` datapoints, at random, since what repeats may do so in steps,
+ * up to a number of blobs or bytes or, `until_trained`, to the dictionary. Returns the index
+ * after the last one. */
+static uint64_t sample_read(
+    uint64_t start, uint64_t step, uint64_t blobs, uint64_t size, bool until_trained) {
+    bags_select whole = bags_whole(sample.field);
+    uint64_t length = source_length(), numbers[1024];
+    sample.blobs = sample.plain = sample.sizes[0] = sample.sizes[1] = 0;
+    /* More at once each time, which are one wait for a server. */
+    for (size_t part = 4, i; start < length; part = part < 1024 ? part * 2 : part) {
+        for (i = 0; i < part && start < length; i++, start += step) {
+            numbers[i] = start + format_mix(start) % step;
+            if (numbers[i] >= length)
+                numbers[i] = length - 1;
+        }
+        source_prefetch(numbers, i, &whole, 1);
+        for (size_t k = 0; k < i; k++) {
+            source_get(numbers[k], &whole, 1);
+            for (size_t j = 0; j < source_items(0); j++) {
+                sample_add(j);
+                if (sample.blobs >= blobs || sample.plain >= size ||
+                    (until_trained && sample.dictionary.size))
+                    return numbers[k] + 1;
+            }
+        }
+    }
+    return length;
+}
+
+static void put_part(int which) {
+    double size = (double)sample.sizes[which];
+    text_format(&out, " %.1f bytes, %.0f %%", size / (double)sample.blobs,
+        100 * size / (double)(sample.plain ? sample.plain : 1));
+}
+
+/* The first datapoints make a dictionary, as those that a writer appends first. Of the
+ * others, which it is for, some are measured; of all, if there is none. */
 static void show_ratio(void) {
-    uint64_t blobs = 0, plain = 0, compressed = 0, length = source_length();
-    uint64_t step = length / RATIO_BLOBS + (length % RATIO_BLOBS > 0);
     fields = source_fields(&count);
     if (!source_dataset())
         fail(BAGS_ERROR_FIELD, "%s: a Bag has no fields, which --ratio needs",
             source_path());
-    size_t field = field_find(fields, count, ratio, strlen(ratio));
-    if (field == count)
+    sample.field = field_find(fields, count, ratio, strlen(ratio));
+    if (sample.field == count)
         fail_field(source_path(), ratio, fields, count);
-    bags_type parsed;
-    must(bags_type_parse(fields[field].type, &parsed, &failure));
-    char *inside = type_inside(fields[field].type);
-    char *type =
-        inside ? string_format("%s", fields[field].type)
-               : string_format(parsed.count ? "zstd(%.*s,%.*s)" : "zstd(%.*s)",
-                     (int)parsed.name.size, (const char *)parsed.name.data,
-                     (int)parsed.arguments.size, (const char *)parsed.arguments.data);
     codec_check("zstd(bytes)");
-    for (uint64_t i = 0; i < length && blobs < RATIO_BLOBS && plain < RATIO_SIZE;
-         i += step) {
-        bags_select whole = bags_whole(field);
-        source_get(i, &whole, 1);
-        for (size_t j = 0; j < source_items(0) && blobs < RATIO_BLOBS; j++, blobs++) {
-            plain += size_without_zstd(field, inside, j);
-            compressed +=
-                inside ? source_bytes(0, j).size : size_with_zstd(field, type, j);
-        }
-    }
+    sample_open();
+    uint64_t length = source_length();
+    uint64_t start = sample_read(0, 1, TRAINING_BLOBS, TRAINING_SIZE, true);
+    bool enough = sample.blobs >= TRAINING_BLOBS || sample.plain >= TRAINING_SIZE;
+    if (start == length || !sample.dictionary.size)
+        start = 0;
+    (void)sample_read(start, (length - start + RATIO_BLOBS - 1) / RATIO_BLOBS,
+        RATIO_BLOBS, RATIO_SIZE, false);
+    size_t dictionary = sample.dictionary.size;
     if (json) {
         text_puts(&out, "{");
         text_member_string(&out, "field", ratio);
-        text_member_string(&out, "type", type);
-        text_member_number(&out, "blobs", blobs);
-        text_member_number(&out, "bytes", plain);
-        text_member_number(&out, "zstd", compressed);
+        text_member_string(&out, "type", sample.type);
+        text_member_number(&out, "blobs", sample.blobs);
+        text_member_number(&out, "bytes", sample.plain);
+        text_member_number(&out, "zstd", sample.sizes[RATIO_ALONE]);
+        text_member_number(&out, "with_dictionary", sample.sizes[RATIO_WRITER]);
+        text_member_number(&out, "dictionary", dictionary);
         text_puts(&out, "}\n");
-    } else if (!blobs) {
+    } else if (!sample.blobs) {
         text_format(&out, "%s: no blobs\n", ratio);
     } else {
-        text_format(&out,
-            "%s: %s of %.1f bytes on average; as %s%s %.1f bytes, %.0f %%\n", ratio,
-            counted(blobs, "blob"), (double)plain / (double)blobs, type,
-            !inside && parsed.sequence ? "[]" : "", (double)compressed / (double)blobs,
-            100 * (double)compressed / (double)(plain ? plain : 1));
+        text_format(&out, "%s: %s of %.1f bytes on average; as %s%s", ratio,
+            counted(sample.blobs, "blob"), (double)sample.plain / (double)sample.blobs,
+            sample.type, source_is_sequence(sample.field) ? "[]" : "");
+        put_part(RATIO_ALONE);
+        if (dictionary) {
+            text_format(&out, "; with a dictionary, of %.0f KiB in each shard,",
+                (double)dictionary / 1024);
+            put_part(RATIO_WRITER);
+        } else {
+            text_format(&out, "; without a dictionary, %s",
+                enough ? "which would not help" : "for which there are too few");
+        }
+        text_puts(&out, "\n");
     }
-    free(type);
-    free(inside);
+    sample_close();
 }
 
 static int run(char **operands) {

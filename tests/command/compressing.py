@@ -3,7 +3,9 @@ import json
 import os
 import pathlib
 import shutil
+import struct
 import subprocess
+from random import Random
 
 import harness
 from harness import refuse, run
@@ -185,4 +187,37 @@ def info_estimates_what_compression_saves():
     assert found['z']['zstd'] == stored['z']['bytes']
     assert found['z']['bytes'] == stored['t']['bytes']
     assert b'as zstd(utf8)[] ' in run('info', 'ds', '--ratio', 's').out
+    assert b'for which there are too few' in run('info', 'ds', '--ratio', 's').out
+    assert all(found[name]['dictionary'] == 0 and found[name]['with_dictionary'] ==
+               found[name]['zstd'] for name in found), found
     refuse('info', 'ds', '--ratio', 'nonsense', says='no field')
+
+
+def info_estimates_what_a_dictionary_saves():
+    if not _has('zstd'):
+        _pack([{'t': 'word'}], 't=utf8')
+        refuse('info', 'ds', '--ratio', 't', says='formats/zstd.c')
+        return
+    random = Random(1)
+    rows = [{'a': [(i + j) % 5 / 8 + j for j in range(16)], 'r': random.getrandbits(64),
+             's': [f'item {random.randrange(99)} of {i}, which is an item of these'] * (i % 4),
+             't': json.dumps({'user': f'name {random.randrange(500)}', 'seen': True,
+                              'score': random.randrange(1000) / 1000})} for i in range(9000)]
+    _pack(rows, 'a=array(float32,16),r=u64,s=utf8[],t=utf8')
+    _pack(rows, 'a=zstd(array,float32,16),r=zstd(u64),s=zstd(utf8)[],t=zstd(utf8)', 'stored')
+    for name in 'arst':
+        found = run('info', 'ds', '--ratio', name, '--json').json
+        again = run('info', 'stored', '--ratio', name, '--json').json
+        assert again == found, (found, again)
+        # What a writer stores with its dictionary, which is the last blobs.
+        dictionary = pathlib.Path(f'stored/{name}.dict')
+        assert found['dictionary'] == (dictionary.exists() and dictionary.stat().st_size)
+        bag = pathlib.Path(f'stored/{name}.bag').read_bytes()
+        table = int.from_bytes(bag[-8:], 'little')
+        ends = struct.unpack(f'<{(len(bag) - table) // 8}Q', bag[table:])
+        stored = (ends[-1] - ends[-501]) / 500
+        assert abs(found['with_dictionary'] / found['blobs'] / stored - 1) < 0.05, (found, stored)
+        assert 500 < found['blobs'] <= 1000 and dictionary.exists() == (name != 'r'), found
+    assert 2 * found['with_dictionary'] < found['zstd'], found
+    assert b'with a dictionary, of ' in run('info', 'ds', '--ratio', 't').out
+    assert b'which would not help' in run('info', 'ds', '--ratio', 'r').out
