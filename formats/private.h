@@ -101,8 +101,8 @@ static inline bool format_file_name(
     size_t files = 1 + FORMAT_SUFFIXES * (count + 1), i = (*next)++, field = 0;
     for (; i > 0 && i < files; i = (*next)++) {
         field = (i - 1) / FORMAT_SUFFIXES;
-        if (i % FORMAT_SUFFIXES !=
-                0 || /* it is not the dictionary, which is the last */
+        bool is_dictionary = i % FORMAT_SUFFIXES == 0; /* the last ending */
+        if (!is_dictionary ||
             (field < count && format_has_dictionary(bags_reader_type(reader, field))))
             break;
     }
@@ -135,10 +135,9 @@ static inline bool format_needs_dictionary(const bags_type *type, bags_view blob
     if (!bags_view_is(type->name, "zstd") || blob.size < 10 ||
         bags_load(blob.data, 4, false) != 0xFD2FB528)
         return false;
-    unsigned kind =
-        blob.data[4] & 3; /* the number of the dictionary: 0, 1, 2 or 4 bytes */
     size_t start = blob.data[4] & 0x20 ? 5 : 6;
-    return bags_load(blob.data + start, kind == 3 ? 4 : kind, false) != 0;
+    size_t size = blob.data[4] & 3; /* of the dictionary's number; 3: 4 bytes */
+    return bags_load(blob.data + start, size == 3 ? 4 : size, false) != 0;
 }
 
 /* ---- base64 ---- */

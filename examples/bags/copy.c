@@ -157,8 +157,9 @@ static void check_not_begun(const char *directory) {
 
 /* Of two datasets in one directory, readers would see one, or a mixture. */
 static void check_destination(const bags_shard *shards, size_t shards_count) {
+    static bags_shard *found; /* still reachable after a failure */
     size_t found_count;
-    bags_shard *found = shards_list(target, &found_count);
+    found = shards_list(target, &found_count);
     if (!to_url)
         check_not_begun(target);
     if (shards->digits && path_has(target, "spec.json"))
