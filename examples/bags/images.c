@@ -65,8 +65,9 @@ static void add_file(const char *name, const char *path) {
     must(bags_fail_io(io, error, path, "read", &failure));
     io->close(io->user, file);
     /* A Bag begins with its first blob, which may be an image. */
-    if (format_is_of_bag(name, strlen(name)) || has_ending(name, ".partial"))
-        got = 0;
+    for (size_t i = 0; i < FORMAT_SUFFIXES; i++)
+        if (has_ending(name, format_suffix(i)) || has_ending(name, ".partial"))
+            got = 0;
     bags_view start = {head, got};
     const char *found = type_of_bytes(start);
     bool png = found && !strcmp(found, "png");

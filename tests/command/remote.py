@@ -459,7 +459,7 @@ def a_dataset_that_is_replaced_is_of_one_version_or_an_error(case):
         results = []
 
         def fault(handler, number):
-            handler.server.root = roots[number >= at]
+            handler.root = roots[number >= at]
             if how == 's3' or not handler.local.is_file():
                 return False
             data = handler.local.read_bytes()

@@ -84,10 +84,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         body = f'<?xml version="1.0"?><Error><Code>{code}</Code></Error>'
         return self.answer(status, body.encode(), Content_Type='application/xml')
 
+    root = None  # of a fault that replaces the server's, which all threads share
+
     @property
     def local(self):
         path = urllib.parse.unquote(self.path.split('?')[0])
-        return self.server.root / path.lstrip('/')
+        return (self.root or self.server.root) / path.lstrip('/')
 
     @property
     def query(self):
@@ -185,7 +187,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         if self.begin():
             return None
-        if self.server.s3 and self.local.parent == self.server.root:
+        if self.server.s3 and self.local.parent == (self.root or self.server.root):
             return self.list_bucket()
         if self.local.is_dir():
             if not self.path.split('?')[0].endswith('/'):
