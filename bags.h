@@ -1158,7 +1158,8 @@ typedef struct bags_writer_options {
                            with shared blobs (bags_again) keeps none: granular takes
                            blob i for the value of datapoint i. If that is the first
                            one, resume and append are refused with keep_idx */
-    bool no_sync;       /* finish shards without waiting for stable storage */
+    bool no_sync;       /* finish shards without waiting for stable storage; a
+                           dictionary is waited for, once per shard */
     size_t buffer_size; /* per field; as in bag_writer_options */
     const bags_registry *registry;
     bags_env env;
@@ -1847,7 +1848,7 @@ BAGI_INLINE bool bags_row_owns(const bags_row *row, const void *data) {
  *   BAGS_ERROR_CORRUPT, BAGS_ERROR_VALUE, BAGS_ERROR_LIMIT
  *                     not a blob of this type, or too large to decode; NAME.dict, which
  *                     it needs, is damaged or larger than 16 MiB
- *   BAGS_ERROR_MISSING, BAGS_ERROR_STATE  there is no NAME.dict; the shard was replaced
+ *   BAGS_ERROR_MISSING, BAGS_ERROR_STATE  NAME.dict is missing; the shard was replaced
  *   what a codec that you added returns
  *
  * Cost: the codec's. Built-in codecs copy only arrays that are not aligned for their
@@ -9007,20 +9008,6 @@ BAGI_COLD static void bagi_writer_sync_parents(bags_writer *writer) {
         bagi_sync_parent(env, writer->path, failure);
 }
 
-/* Those that were stored with no_sync, also by a writer that crashed, are not on the disk
- * yet. */
-BAGI_COLD static void bagi_writer_sync_dictionaries(bags_writer *writer) {
-    for (size_t i = 0; i < writer->spec.count; i++) {
-        bagi_stream stream = BAGI_ZERO;
-        stream.writing = &writer->writing;
-        if (writer->outputs[i].dictionary.exists)
-            bagi_stream_open(&stream, &writer->dir, bagi_spec_name(&writer->spec, i),
-                BAGI_DICTIONARY, BAGS_IO_WRITE);
-        bagi_stream_sync(&stream);
-        bagi_stream_close(&stream);
-    }
-}
-
 /* What the trailer of a Bag contains besides its own CRCs: what identifies the shard,
  * which `bound` is of, its name, and its dictionary. A standalone Bag has no spec. */
 static void bagi_trailer_bind(bagi_trailer *trailer, const bagi_spec *spec,
@@ -9076,8 +9063,6 @@ BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
         bagi_output_seal(output);
     }
     bagi_writer_each(writer, BAGI_CONTENT, bagi_stream_close);
-    if (!no_sync)
-        bagi_writer_sync_dictionaries(writer);
 
     /* Keep the record open, without a lock: as long as it is at its path, the dataset
      * was not replaced. */
@@ -9221,12 +9206,11 @@ BAGI_COLD static bags_code bagi_writer_store(
     if (!failure->code && !bagi_dir_remove(dir, name, BAGI_DICTIONARY_NEW, failure))
         bagi_stream_open(&stream, dir, name, BAGI_DICTIONARY_NEW, BAGS_IO_CREATE);
     bagi_stream_write(&stream, bytes.data, bytes.size);
-    if (!writer->writing.no_sync)
-        bagi_stream_sync(&stream);
+    bagi_stream_sync(&stream);
     bagi_stream_close(&stream);
     if (!failure->code)
         bagi_dir_rename(dir, name, BAGI_DICTIONARY_NEW, BAGI_DICTIONARY, failure);
-    if (!failure->code && !writer->writing.no_sync)
+    if (!failure->code)
         bagi_sync_dir(dir->env, dir->path, failure);
     output->dictionary = sum;
     return BAGS_OK;
@@ -9454,7 +9438,6 @@ BAGS_API BAGI_COLD bags_code bags_writer_sync(bags_writer *writer, bags_error *e
     if (code || !writer->dir.path)
         return code;
     bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_sync);
-    bagi_writer_sync_dictionaries(writer);
     bagi_stream_sync(&writer->record);
     if (!writer->writing.failure.code)
         bagi_sync_dir(&writer->writing.env, writer->dir.path, &writer->writing.failure);
