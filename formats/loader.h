@@ -25,7 +25,7 @@ extern "C" {
 
 /* ========================================================================
  * >>index
- * Find datapoints by the value of a field: index.c, which needs no library.
+ * Find datapoints by the value of a field: index_build.c and index_find.c, which need no library.
  *
  * An index is a sorted list of a field's values, stored in the dataset's directory
  * (in the first shard's). Python and other readers ignore it. Fields of numbers

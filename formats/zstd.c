@@ -247,7 +247,7 @@ static bags_code zstd_check_dictionary(bags_view bytes, bags_error *err) {
     if (ZSTD_getDictID_fromDict(bytes.data, bytes.size))
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_CORRUPT,
-        "not a dictionary of zstd with a number, as its training makes them");
+        "not a dictionary of zstd, as `zstd --train` makes them");
 }
 
 /* What the library makes of a dictionary; NULL with an error. */
@@ -489,9 +489,8 @@ static bags_code zstd_check(const zstd_state *s, const ZSTD_DDict *dictionary,
             needs);
     if (needs && needs != ZSTD_getDictID_fromDDict(dictionary))
         return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "zstd frame that needs another dictionary (number %u) than there is "
-            "(number %u)",
-            needs, ZSTD_getDictID_fromDDict(dictionary));
+            "zstd frame that needs another dictionary (number %u, not %u)", needs,
+            ZSTD_getDictID_fromDDict(dictionary));
     if (content / ZSTD_MOST_RATIO > blob.size)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "zstd frame claims too much (%" PRIu64 " bytes, compressed %" PRIu64 ")",

@@ -27,19 +27,17 @@ static const option options[] = {
         "numbers count from the end"},
     {"shuffle", OPTION_NUMBER, &shuffle, "SEED", "in a random order"},
     {"split", OPTION_TEXT, &split, "NAME=PART,...",
-        "'train=0.9,val=0.1' writes OUT/train and OUT/val, of exactly these parts, "
-        "chosen at random"},
+        "'train=0.9,val=0.1' writes OUT/train and OUT/val: exact parts, chosen at "
+        "random"},
     {"by", OPTION_TEXT, &by, "FIELD",
         "with --split: datapoints with equal values of FIELD are in one part"},
     {"seed", OPTION_NUMBER, &seed, "S", "which random parts (0)"},
     {"fields", OPTION_TEXT, &keep_given, "FIELD,...", "only these fields"},
     {"drop", OPTION_TEXT, &drop_given, "FIELD,...", "all fields but these"},
-    {"rename", OPTION_TEXT, &rename_given, "OLD=NEW,...",
-        "other names for fields; OLD are those of DATASET"},
+    {"rename", OPTION_TEXT, &rename_given, "OLD=NEW,...", "new names for fields"},
     {"add", OPTION_TEXT, &joined, "DATASET",
         "the fields of another dataset, whose shards have the same lengths; or, with "
-        "--spec, new ones from FILE.jsonl, which has a line as for pack for each "
-        "datapoint of DATASET"},
+        "--spec, of FILE.jsonl: for each datapoint of DATASET a line as for pack"},
     {"spec", OPTION_TEXT, &lines, "SPEC", "of --add FILE.jsonl: 'score=float32'"},
     WORKER_OPTIONS(shard_start, shard_stop),
     {"copy", OPTION_FLAG, &copying, NULL,
@@ -655,20 +653,18 @@ static int run(char **operands) {
 const command command_derive = {"derive",
     "another version of a dataset, without copying", "DATASET... OUT",
     {ARGUMENT_PATH, ARGUMENT_PATH, ARGUMENT_PATH}, 2, 0, options, NULL,
-    "Makes a dataset of some datapoints or fields of another one, in milliseconds and "
-    "without copying data: its Bags are hard links to those of DATASET, and refs.bag "
-    "and spec.json are new. It is a dataset like any other, also for Python, and stays "
-    "complete when DATASET is removed. Names and numbers are those of DATASET. Several "
-    "selections apply one after the other, in the order of this list. Shards stay "
-    "shards: each has datapoints of one shard; those without any are left out. "
-    "Checksums are carried over. OUT must not exist, and must be on the same file "
-    "system.\n"
-    "What links cannot do needs --copy: an order across shards, several DATASETs, "
-    "which must have one spec and whose numbers continue (for --where, each is a table "
-    "of its own), a DATASET on a server or in an archive, shards of other sizes.\n"
-    "Nothing is complete before the end: a process that is killed leaves directories "
-    "without spec.json, or OUT.derived, OUT.parts or OUT.lines, which the next call "
-    "names and which are to be removed.\n",
+    "Makes a dataset of some datapoints or fields of DATASET in milliseconds, without "
+    "copying data: its Bags are hard links to those of DATASET. It is a dataset like "
+    "any other, also for Python, and stays complete when DATASET is removed. OUT must "
+    "not exist, and must be on the same file system.\n"
+    "Selections apply in the order of this list; names and numbers are those of "
+    "DATASET. Each shard has datapoints of one shard; those without any are left out. "
+    "Checksums are carried over.\n"
+    "--copy does what links cannot: an order across shards, shards of other sizes, "
+    "several DATASETs (of one spec; numbers continue; --where sees each alone), or one "
+    "on a server or in an archive.\n"
+    "A process that is killed leaves directories without spec.json, or OUT.derived, "
+    "OUT.parts or OUT.lines: the next call names what to remove.\n",
     "  bags derive pets cats --rows cats.txt --drop path\n"
     "  bags derive pets parts --split train=0.9,val=0.1 --seed 1\n"
     "  bags derive pets scored --add scores.jsonl --spec 'score=float32'\n"

@@ -54,6 +54,8 @@ static selection parse_selection(const char *word) {
     if (!out.whole) {
         if (open && word[size - 1] == ']')
             out.field = field_find(fields, fields_count, word, (size_t)(open - word));
+        if (out.field == fields_count && key && !word[strspn(word, "-0123456789:,[]")])
+            usage("--key takes the place of INDEX: omit %s", word);
         if (out.field == fields_count)
             fail_field(source_path(), word, fields, fields_count);
         out.items =
@@ -379,7 +381,7 @@ static int run(char **operands) {
     if (key || !datapoints.one) /* they may be of several shards */
         source_check();
     if (errors_shown)
-        fail(BAGS_ERROR_CORRUPT, "%s: %s not decoded (\"error\")", source_path(),
+        fail(BAGS_ERROR_CORRUPT, "%s: %s not decoded: see \"error\"", source_path(),
             counted(errors_shown, "value"));
     return 0;
 }

@@ -27,10 +27,10 @@ static const option options[] = {
         "(fields that have one), spec, and fields (blobs and bytes of each). A "
         "Bag has an empty spec and no fields"},
     {"ratio", OPTION_TEXT, &ratio, "FIELD",
-        "estimate, from up to 1000 of its blobs, how much smaller FIELD is as "
-        "zstd(...), without and with a dictionary, which its first blobs make: `bags "
-        "help types`; with --json: field, type, blobs, and bytes, zstd and "
-        "with_dictionary of these; dictionary (bytes of its own, in each shard)"},
+        "estimate, from up to 1000 blobs, the size of FIELD as zstd(...) (see `bags "
+        "help types`), without a dictionary and with one made of its first blobs; with "
+        "--json: field, type, blobs, their bytes, zstd, with_dictionary, and "
+        "dictionary (its own bytes, once per shard)"},
     OPTIONS_END,
 };
 
@@ -364,12 +364,13 @@ static void show_ratio(void) {
             sample.type, source_is_sequence(sample.field) ? "[]" : "");
         put_part(RATIO_ALONE);
         if (dictionary) {
-            text_format(&out, "; with a dictionary, of %.0f KiB in each shard,",
-                (double)dictionary / 1024);
+            text_puts(&out, "; with a dictionary");
             put_part(RATIO_WRITER);
+            text_format(&out, " (and %.0f KiB per shard)", (double)dictionary / 1024);
         } else {
-            text_format(&out, "; without a dictionary, %s",
-                enough ? "which would not help" : "for which there are too few");
+            text_format(&out, "; %s",
+                enough ? "a dictionary would not help"
+                       : "these are too few for a dictionary");
         }
         text_puts(&out, "\n");
     }

@@ -192,6 +192,10 @@ static void choose_dictionary(void) {
         dictionary = file_read(dictionary_given, &file);
         if (!dictionary.size)
             fail(BAGS_ERROR_VALUE, "%s: empty, not a dictionary", dictionary_given);
+        if (dictionary.size < 8 || memcmp(dictionary.data, "\x37\xa4\x30\xec", 4))
+            fail(BAGS_ERROR_VALUE,
+                "%s: not a dictionary of zstd, as `zstd --train` makes them",
+                dictionary_given);
     }
     registry_dictionary(dictionary);
 }

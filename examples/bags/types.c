@@ -192,6 +192,9 @@ const char *type_ending(const char *type, bags_view blob, char buffer[16]) {
 }
 
 const char *type_guess(const char *type) {
+    if (!strncmp(type, "zstd(", 5) && strcspn(type + 5, "([") < strcspn(type + 5, ")"))
+        return "; zstd has the type inside and its arguments as one list, and [] after "
+               "it: zstd(array,float32,64), zstd(utf8)[]";
     guess from = {type, name_size(type), NULL, 0};
     for (size_t i = 0; i < TYPES; i++)
         guess_name(&from, types[i].name);

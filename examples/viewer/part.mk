@@ -22,7 +22,7 @@ build/viewer.wasm: examples/viewer/viewer.c formats/archive.c formats/numpy.c fo
 	    -nodefaultlibs -lc $(WASM_BUILTINS)
 	@! command -v wasm-opt >/dev/null || wasm-opt -Oz $@ -o $@
 $(VIEWER): build/viewer.wasm $(addprefix examples/viewer/,assemble.py page.html style.css reader.mjs values.mjs view.mjs) $(if $(WASM_ZSTD),$(WASM_ZSTD)/LICENSE)
-	@echo '  VIEWER $@'; examples/viewer/assemble.py $@ $^
+	@echo '  VIEWER $@$(if $(WASM_ZSTD),, without zstd: `tests/deps.sh check` gets its source)'; examples/viewer/assemble.py $@ $^
 
 install: install-viewer
 install-viewer: viewer
