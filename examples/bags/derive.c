@@ -398,7 +398,7 @@ static void derive(
     bags_code code = bags_derive(from, path, &given, &made, &failure);
     progress_end();
     if (made.copy)
-        failure_suffix(", and the option --copy");
+        failure_suffix(": use --copy");
     must(code);
     if (copying)
         print("%s: copied %s in %s, %s\n", to, counted(made.length, "datapoint"),

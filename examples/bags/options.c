@@ -84,7 +84,7 @@ static void set_value(const option *given, const char *value) {
     }
     to->given = true;
     if (given->kind == OPTION_SIZE && !parse_size(value, &to->value))
-        usage("--%s: \"%s\" is not a size, as 512M and 10G are", given->name, value);
+        usage("--%s: \"%s\" is not a size, such as 512M or 10G", given->name, value);
     bags_value number;
     if (given->kind == OPTION_NUMBER) {
         if (*value == '-' || !number_parse(value, strlen(value), &number))

@@ -226,6 +226,14 @@ function remember(index, field, shown) {
   loaded.get(index)[field.name] = shown.text;
 }
 
+// A fault of a value, next to the number and the field that its message begins with: these,
+// after a long URL, would be all that fits into a card.
+function told(error) {
+  const node = element('span', 'fault', error.message.replace(/^\S+: field ".*?": datapoint \d+: /, ''));
+  node.title = error.message;
+  return node;
+}
+
 // Show a datapoint's field in `out`; with its faults, in place of the value.
 async function fill(index, field, out, full, is_stale) {
   const kind = kind_of(field);
@@ -242,7 +250,7 @@ async function fill(index, field, out, full, is_stale) {
             button.disabled = true;
             try {
               into.replaceChildren(show(field, await dataset.get(index, field.number, item), full).node);
-            } catch (error) { into.replaceChildren(element('span', 'fault', error.message)); }
+            } catch (error) { into.replaceChildren(told(error)); }
           };
         into.replaceChildren(button);
         return;
@@ -255,13 +263,13 @@ async function fill(index, field, out, full, is_stale) {
         into.replaceChildren(element('span', 'fault', `${error.message} (${bytes_text(data.length)})`));
       }
     } catch (error) {
-      if (!is_stale()) into.replaceChildren(element('span', 'fault', error.message));
+      if (!is_stale()) into.replaceChildren(told(error));
     }
   };
   if (!field.sequence) return one(0, out);
   let count;
   try { count = await dataset.items(index, field.number); } catch (error) {
-    if (!is_stale()) out.replaceChildren(element('span', 'fault', error.message));
+    if (!is_stale()) out.replaceChildren(told(error));
     return;
   }
   if (is_stale()) return;

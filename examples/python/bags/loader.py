@@ -88,7 +88,8 @@ class Loader(_core.Loader):
     ('bilinear', 'bicubic', 'nearest'), area, aspect, flip_x, flip_y, warp and jitter
     (dicts of pairs, lowest and highest), nchw, scaled, orient, dtype, shape, mean, std,
     window, stride, decode or draw. The options are those of bags_load_field in
-    formats/loader.h. decode is a function of a blob that returns an array. draw is a
+    formats/loader.h. decode is a function of a blob, as it is stored (of zstd(...) the
+    frame), that returns an array. draw is a
     function of a bags.Drawn, what was drawn for an image, which returns None or a dict of
     what it changes: matrix (with warp), brightness, contrast, saturation, hue, order, mean
     and std (of float32). Both are called in threads of C, one at a time, in any order, and
