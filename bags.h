@@ -5966,16 +5966,21 @@ BAGI_COLD static const bagi_dictionary *bagi_dictionary_open(bagi_dictionary **l
     bags_error why;
     if (bagi_dictionary_read(dir, name, &made.data, &made.size, err))
         return NULL;
+    /* One that was cut off decodes frames to other bytes, so that the checksums are asked
+     * even if blobs are not verified. */
+    bagi_trailer trailer = bag->trailer;
+    if (BAGI_CHECKSUMS && !bag->verify &&
+        bagi_crcs_read_trailer(dir, name, &trailer, &why))
+        trailer.binds_shard = false;
     const char *path = bagi_dir_path(dir, name, BAGI_DICTIONARY);
     const char *shown = bagi_shown(dir->env, path);
     bags_view bytes = {made.data, made.size};
     bagi_dictionary_sum sum = {true, bags_crc32c(0, made.data, made.size)};
     bags_code code = bagi_check_record(dir->env, path, bag->record, false, err);
-    if (!code && bag->verify && bag->trailer.binds_shard &&
-        bag->trailer.name != bagi_name_crc(name, &sum))
+    if (!code && trailer.binds_shard && trailer.name != bagi_name_crc(name, &sum))
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
-            "%s: checksum mismatch: it is not the one that %s was made with", shown,
-            bag->file[BAGI_CRCS].shown);
+            "%s: checksum mismatch: it is not the one that %s.crc was made with", shown,
+            name);
     while (found && (found->coder != coder || found->size != made.size ||
                         memcmp(found->data, made.data, made.size) != 0))
         found = found->older;

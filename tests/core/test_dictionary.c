@@ -568,6 +568,19 @@ static void check_damage(const char *path, const char *pattern) {
     assert_says(pattern);
 }
 
+static bags_code read_value(const bags_reader *reader, uint64_t index, bool many) {
+    bags_row row = {0};
+    bags_value value;
+    bags_code code =
+        many ? bags_reader_get_many(reader, &index, 1, 1, &row, &said)
+             : bags_reader_get_range(reader, index, index + 1, 1, &row, &said);
+    assert_int_equal(code, BAGS_OK);
+    poison();
+    code = bags_row_value(&row, 0, 0, NULL, &value, &said);
+    bags_row_free(&row);
+    return code;
+}
+
 static void checksums_include_it(void **state) {
     bags_verify_report report;
     (void)state;
@@ -598,6 +611,11 @@ static void checksums_include_it(void **state) {
     good.data[good.size - 1] ^= 1;
     save(at("set/000000/text.dict"), good.data, good.size);
     check_damage(at("set"), "set/000000/text.crc: *text.dict has changed");
+    reader = open_reader(at("set"), false); /* also if blobs are not verified */
+    assert_int_equal(read_value(reader, 8, true), BAGS_ERROR_CORRUPT);
+    assert_says("set/000000/text.dict: checksum mismatch: it is not the one");
+    bags_reader_close(reader);
+    reader = NULL;
     good.data[good.size - 1] ^= 1;
     remove(at("set/000000/text.dict"));
     check_damage(at("set"), "set/000000/text.crc: *text.dict is missing");
@@ -637,19 +655,6 @@ static void checksums_include_it(void **state) {
 }
 
 /* ---- files that are wrong ---- */
-
-static bags_code read_value(const bags_reader *reader, uint64_t index, bool many) {
-    bags_row row = {0};
-    bags_value value;
-    bags_code code =
-        many ? bags_reader_get_many(reader, &index, 1, 1, &row, &said)
-             : bags_reader_get_range(reader, index, index + 1, 1, &row, &said);
-    assert_int_equal(code, BAGS_OK);
-    poison();
-    code = bags_row_value(&row, 0, 0, NULL, &value, &said);
-    bags_row_free(&row);
-    return code;
-}
 
 static void check_wrong(bags_code code, const char *pattern) {
     for (int many = 0; many < 2; many++) {
