@@ -90,13 +90,24 @@ static void zstd_context_free(zstd_context *context) {
     free(context);
 }
 
+/* Lock the list. False after some time: in a child made by fork(), a thread that does not
+ * exist may hold the lock. */
+static bool zstd_lock(zstd_state *s) {
+    int tries = 100;
+    while (tries && pthread_mutex_trylock(&s->lock))
+        tries--;
+    return tries > 0;
+}
+
 /* NULL if out of memory. */
 static zstd_context *zstd_acquire(zstd_state *s, bool write, bags_error *err) {
-    pthread_mutex_lock(&s->lock);
-    zstd_context *context = s->idle;
-    if (context)
-        s->idle = context->next;
-    pthread_mutex_unlock(&s->lock);
+    zstd_context *context = NULL;
+    if (zstd_lock(s)) {
+        context = s->idle;
+        if (context)
+            s->idle = context->next;
+        pthread_mutex_unlock(&s->lock);
+    }
     if (!context)
         context = (zstd_context *)calloc(1, sizeof *context);
     if (context && write && !context->writing)
@@ -112,7 +123,10 @@ static zstd_context *zstd_acquire(zstd_state *s, bool write, bags_error *err) {
 }
 
 static void zstd_release(zstd_state *s, zstd_context *context) {
-    pthread_mutex_lock(&s->lock);
+    if (!zstd_lock(s)) {
+        zstd_context_free(context);
+        return;
+    }
     context->next = s->idle;
     s->idle = context;
     pthread_mutex_unlock(&s->lock);

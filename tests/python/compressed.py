@@ -2,6 +2,8 @@
 import os
 import pathlib
 import sys
+import threading
+import time
 
 import numpy as np
 
@@ -124,3 +126,32 @@ def a_writer_makes_a_dictionary():
     reader = bags.DatasetReader('many')
     for i in (*range(0, 30000, 997), 29999):
         _same(reader[i], rows[i])
+
+
+def a_child_reads_while_threads_of_its_parent_do():
+    _write('x')
+    reader = bags.DatasetReader('x')
+    stop = threading.Event()
+
+    def read():
+        while not stop.is_set():
+            reader[0], reader[19]
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(200):
+            child = os.fork()
+            if not child:
+                os._exit(reader[19]['t'] != 'text 19')
+            end = time.monotonic() + 20
+            while (status := os.waitpid(child, os.WNOHANG)) == (0, 0):
+                if time.monotonic() > end:
+                    os.kill(child, 9)
+                time.sleep(0.001)
+            assert status[1] == 0, status
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
