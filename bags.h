@@ -5969,14 +5969,21 @@ BAGI_COLD static const bagi_dictionary *bagi_dictionary_open(bagi_dictionary **l
     /* One that was cut off decodes frames to other bytes, so that the checksums are asked
      * even if blobs are not verified. */
     bagi_trailer trailer = bag->trailer;
-    if (BAGI_CHECKSUMS && !bag->verify &&
-        bagi_crcs_read_trailer(dir, name, &trailer, &why))
-        trailer.binds_shard = false;
+    bags_code code = BAGS_OK;
+    if (BAGI_CHECKSUMS && !bag->verify)
+        code = bagi_crcs_read_trailer(dir, name, &trailer, &why);
+    if (code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT) {
+        trailer.binds_shard = false; /* there are none, or not all of them yet */
+        code = BAGS_OK;
+    } else if (code) {
+        *err = why;
+    }
     const char *path = bagi_dir_path(dir, name, BAGI_DICTIONARY);
     const char *shown = bagi_shown(dir->env, path);
     bags_view bytes = {made.data, made.size};
     bagi_dictionary_sum sum = {true, bags_crc32c(0, made.data, made.size)};
-    bags_code code = bagi_check_record(dir->env, path, bag->record, false, err);
+    if (!code)
+        code = bagi_check_record(dir->env, path, bag->record, false, err);
     if (!code && trailer.binds_shard && trailer.name != bagi_name_crc(name, &sum))
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: checksum mismatch: it is not the one that %s.crc was made with", shown,
