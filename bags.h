@@ -5964,6 +5964,7 @@ BAGI_COLD static const bagi_dictionary *bagi_dictionary_open(bagi_dictionary **l
     const bags_allocator *memory = &dir->env->memory;
     bagi_dictionary made = {*list, coder, NULL, 0, NULL}, *found = *list;
     bags_error why;
+    why.code = BAGS_OK;
     if (bagi_dictionary_read(dir, name, &made.data, &made.size, err))
         return NULL;
     /* One that was cut off decodes frames to other bytes, so that the checksums are asked
