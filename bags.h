@@ -1188,10 +1188,11 @@ typedef struct bags_writer_options {
  * unfinished shard of this worker is refused, unless it is an empty directory, or the
  * first and without a datapoint.
  *
- * With either, new shards have the dictionaries of this worker's last shard, and they
- * have checksums, and .idx files, if the first finished shard has them; requesting what it lacks is an error. If no shard is finished, `checksum`
- * and `keep_idx` decide. An unfinished shard without checksums is refused if they are
- * requested, or if others have them.
+ * With either, new shards have the dictionaries of this worker's last shard. They have
+ * checksums, and .idx files, if the first finished shard has them; requesting what it
+ * lacks is an error. If no shard is finished, `checksum` and `keep_idx` decide. An
+ * unfinished shard without checksums is refused if they are requested, or if others have
+ * them.
  *
  * Returns the writer, to be ended with bags_writer_close or bags_writer_abort, or
  * NULL:

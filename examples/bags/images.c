@@ -65,9 +65,11 @@ static void add_file(const char *name, const char *path) {
     must(bags_fail_io(io, error, path, "read", &failure));
     io->close(io->user, file);
     /* A Bag begins with its first blob, which may be an image. */
+    bool of_bag = has_ending(name, ".partial");
     for (size_t i = 0; i < FORMAT_SUFFIXES; i++)
-        if (has_ending(name, format_suffix(i)) || has_ending(name, ".partial"))
-            got = 0;
+        of_bag = of_bag || has_ending(name, format_suffix(i));
+    if (of_bag)
+        got = 0;
     bags_view start = {head, got};
     const char *found = type_of_bytes(start);
     bool png = found && !strcmp(found, "png");
