@@ -149,13 +149,11 @@ typedef struct ar_column {
 } ar_column;
 
 typedef struct ar_state {
-    char **paths;
-    size_t path_count, path; /* the file that is read, */
-    bool open;               /* or will be */
-    uint64_t at, end;        /* offsets of the next message in it, of the end */
-    uint64_t start;          /* of the last one, for messages */
-    bool parsed;             /* the schema of the first file, in */
-    ar_node root;            /* its children are the fields */
+    bool open;        /* a file is read: */
+    uint64_t at, end; /* offsets of the next message in it, of the end */
+    uint64_t start;   /* of the last one, for messages */
+    bool parsed;      /* the schema of the first file, in */
+    ar_node root;     /* its children are the fields */
     size_t nodes;
     ar_dictionary *dictionaries;
     bags_buffer *memory;
@@ -270,10 +268,8 @@ static bags_code ar_metadata(
         size_t size, pair = ar_follow(fb, at + 4 * k);
         size_t key = ar_vector(fb, pair, 0, 1, &size);
         const char *name = key ? (const char *)fb.data + key : "";
-        code = bags_source_leave_out(s, "metadata value",
-            bags_source_format(s, "%s%s%.*s", prefix, *prefix ? "@" : "",
-                (int)(size < 200 ? size : 200), name),
-            1);
+        code = bags_source_leave_out(s, "metadata value", 1, "%s%s%.*s", prefix,
+            *prefix ? "@" : "", (int)(size < 200 ? size : 200), name);
     }
     return code;
 }
@@ -296,8 +292,8 @@ static bags_code ar_parse_time(
         return ar_refuse(s, node);
     if (!node->zone)
         return BAGS_ERROR_MEMORY;
-    return size ? bags_source_leave_out(s, "time zone",
-                      bags_source_format(s, "%s: %s", node->name, node->zone), 1)
+    return size ? bags_source_leave_out(
+                      s, "time zone", 1, "%s: %s", node->name, node->zone)
                 : BAGS_OK;
 }
 
@@ -312,12 +308,10 @@ static bags_code ar_parse_field(
     ar_node *values = node;
     if (encoding) {
         ar_dictionary *made = (ar_dictionary *)bags_source_alloc(s, 1, sizeof *made);
-        bags_buffer *memory = made ? bags_source_buffer(s) : NULL;
-        if (!memory)
+        if (!made)
             return BAGS_ERROR_MEMORY;
         size_t index = ar_table(fb, encoding, 1);
         made->id = ar_number(fb, encoding, 0, 8, 0);
-        made->memory = memory;
         made->next = a->dictionaries;
         a->dictionaries = node->dictionary = made;
         values = &made->values;
@@ -480,13 +474,12 @@ static bags_code ar_load_node(
 
 /* Load a RecordBatch: the nodes of `parent`'s children, or of `parent` itself. */
 static bags_code ar_load(bags_source *s, bags_view fb, size_t table, bags_view body,
-    bags_buffer *memory, ar_node *node, bool itself) {
+    bags_buffer **memory, ar_node *node, bool itself) {
     ar_batch b;
     bags_view ignored;
     memset(&b, 0, sizeof b);
     b.fb = fb;
     b.body = body;
-    b.memory = memory;
     b.nodes = ar_vector(fb, table, 1, 16, &b.node_count);
     b.buffers = ar_vector(fb, table, 2, 16, &b.buffer_count);
     b.counts = ar_vector(fb, table, 4, 8, &b.count_count);
@@ -500,8 +493,9 @@ static bags_code ar_load(bags_source *s, bags_view fb, size_t table, bags_view b
     while (!code && all.buffer_count > 0)
         code = ar_buffer(s, &all, true, &ignored);
     if (!code)
-        code = bags_buffer_reserve(memory, /* and for views */
-            all.used + 64 * (b.node_count + b.buffer_count + 1), s->err);
+        code = bags_source_reserve(s, memory, /* and for views */
+            all.used + 64 * (b.node_count + b.buffer_count));
+    b.memory = *memory;
     if (!code && itself)
         code = ar_load_node(s, &b, node, (uint64_t)length);
     for (size_t i = 0; !code && !itself && i < node->count; i++)
@@ -580,15 +574,16 @@ static bool ar_same(const ar_node *a, const ar_node *b) {
 }
 
 /* Open a file and read its schema: of a stream, the first message; of a file, in the
- * footer, which precedes its size and the magic. */
+ * footer, which precedes its size and the magic. Sets `ended` if there is none. */
 static bags_code ar_open_file(bags_source *s) {
     ar_state *a = (ar_state *)s->state;
     bags_view head, fb = {NULL, 0}, body;
     size_t schema = 0;
     int kind;
-    bags_code code = bags_source_open_file(s, a->paths[a->path]);
-    if (!code)
-        code = bags_source_view(s, 0, s->file.size < 18 ? 0 : 18, &head);
+    bags_code code = bags_source_next_file(s);
+    if (code || s->ended)
+        return code;
+    code = bags_source_view(s, 0, s->file.size < 18 ? 0 : 18, &head);
     if (code)
         return code;
     a->at = a->start = 0;
@@ -637,7 +632,7 @@ static bags_code ar_open_file(bags_source *s) {
     return code || !again || ar_same(&a->root, &other)
                ? code
                : bags_source_fail(
-                     s, BAGS_ERROR_TYPE, "other columns than in %s", a->paths[0]);
+                     s, BAGS_ERROR_TYPE, "other columns than in %s", s->paths[0]);
 }
 
 /* Load the next record batch, and the dictionaries before it. Sets `ended` if there
@@ -650,19 +645,15 @@ static bags_code ar_next(bags_source *s) {
         bags_view fb = {NULL, 0}, body = {NULL, 0};
         size_t header = 0, found = 0;
         int kind = 0;
-        s->ended = a->path == a->path_count;
-        if (s->ended)
-            return BAGS_OK;
         code = a->open ? ar_message(s, &kind, &fb, &header, &body) : ar_open_file(s);
-        if (code)
+        if (code || s->ended)
             return code;
         if (!a->open || kind == 0) {
-            a->path += a->open;
             a->open = !a->open;
             continue;
         }
         if (kind == AR_RECORDS)
-            return ar_load(s, fb, header, body, a->memory, &a->root, false);
+            return ar_load(s, fb, header, body, &a->memory, &a->root, false);
         if (kind == AR_SCHEMA)
             continue;
         if (kind != AR_DICTIONARY)
@@ -673,7 +664,7 @@ static bags_code ar_next(bags_source *s) {
         for (ar_dictionary *d = a->dictionaries; !code && d; d = d->next)
             if (d->id == ar_number(fb, header, 0, 8, 0)) {
                 code = ar_load(
-                    s, fb, ar_table(fb, header, 1), body, d->memory, &d->values, true);
+                    s, fb, ar_table(fb, header, 1), body, &d->memory, &d->values, true);
                 d->loaded = !code;
                 found++;
             }
@@ -721,8 +712,8 @@ static bags_code ar_add_columns(
             if (!file || !strcmp(member->name, "bytes"))
                 code = ar_add_columns(s, full, member, column);
             else
-                code = bags_source_leave_out(
-                    s, "column", bags_source_format(s, "%s.%s", name, member->name), 1);
+                code =
+                    bags_source_leave_out(s, "column", 1, "%s.%s", name, member->name);
         }
         return code;
     }
@@ -737,10 +728,9 @@ static bags_code ar_add_columns(
         return ar_refuse(s, node);
     ar_column *columns =
         (ar_column *)bags_source_grow(s, a->columns, a->count, sizeof *columns);
-    column.values = bags_source_buffer(s);
     if (inner->unit)
         column.name = bags_source_unit(s, name, inner->unit);
-    if (!columns || !column.values || !column.name)
+    if (!columns || !column.name)
         return BAGS_ERROR_MEMORY;
     a->columns = columns;
     a->columns[a->count++] = column;
@@ -757,13 +747,13 @@ static const char *ar_type(bags_source *s, const ar_column *c) {
     if (leaf->dictionary)
         leaf = &leaf->dictionary->values;
     if (ar_is_list(leaf))
-        return bags_source_array_type(s, leaf->children->dtype, 1, &any, sequence);
+        return bags_source_number_type(s, leaf->children->dtype, 1, &any, sequence);
     for (; leaf->type == AR_FIXED_LIST; leaf = leaf->children)
         shape[dims++] = leaf->width;
-    if (dims || leaf->type == AR_FLOAT || leaf->type == AR_BOOL)
-        return bags_source_array_type(s, leaf->dtype, dims, shape, sequence);
-    if (leaf->dtype || leaf->type == AR_NULL)
-        type = leaf->dtype && leaf->dtype < BAGS_DTYPE_INT8 ? "u64" : "i64";
+    if (leaf->dtype)
+        return bags_source_number_type(s, leaf->dtype, dims, shape, sequence);
+    if (leaf->type == AR_NULL)
+        type = "i64";
     else if (leaf->type == AR_UTF8 || leaf->type == AR_LARGE_UTF8 ||
              leaf->type == AR_UTF8_VIEW || leaf->type == AR_DECIMAL)
         type = "utf8";
@@ -899,12 +889,12 @@ static const ar_node *ar_walk(
     return c->path[step];
 }
 
-/* The values of a column in a row of the batch: their number. */
-static bags_code ar_row(bags_source *s, ar_column *c, uint64_t row, size_t *count) {
+/* The values of a column in a row of the batch. */
+static bags_code ar_row(bags_source *s, ar_column *c, uint64_t row, bags_entry *out) {
     uint64_t start = row, stop = row + 1;
     const ar_node *node = ar_walk(c, 0, c->list ? c->list : c->depth, row);
     bags_code code = BAGS_OK;
-    *count = 0;
+    out->count = 0;
     if (c->list && (!node || ar_is_null(node, row)))
         return BAGS_OK;
     if (c->list && !ar_range(node, row, node->children->length, &start, &stop))
@@ -916,21 +906,22 @@ static bags_code ar_row(bags_source *s, ar_column *c, uint64_t row, size_t *coun
     if (stop - start > SIZE_MAX / 4 / each)
         return bags_source_no_memory(s);
     size_t length = (size_t)(stop - start);
-    code = bags_buffer_reserve(c->values, length * each + 1, s->err);
+    code = bags_source_reserve(s, &c->values, length * each);
     if (code)
         return code;
     bags_value *values = (bags_value *)(void *)c->values->data;
     char *text = (char *)(values + length);
+    out->values = values;
     for (uint64_t i = start; !code && i < stop; i++) {
         bool null = true;
         node = ar_walk(c, c->list, c->depth, i);
         if (node)
-            code = ar_value(s, node, i, text, &values[*count], &null);
+            code = ar_value(s, node, i, text, &values[out->count], &null);
         if (!code && null && (c->list || (node && !ar_is_null(node, i))))
             return bags_source_fail(s, BAGS_ERROR_VALUE,
                 "column %.200s: datapoint %" PRIu64 ": NULL in a list", c->name,
                 ((ar_state *)s->state)->batch_start + row);
-        *count += !null;
+        out->count += !null;
         text += decimal ? AR_TEXT : 0;
     }
     return code;
@@ -949,16 +940,17 @@ static bags_code ar_learn(bags_source *s) {
     for (uint64_t row = 0; row < a->root.length; row++)
         for (size_t i = 0; i < a->count; i++) {
             ar_column *c = &a->columns[i];
-            size_t count = 0;
-            bags_code code = ar_row(s, c, row, &count);
+            bags_entry found;
+            bags_code code = ar_row(s, c, row, &found);
             if (code)
                 return code;
-            c->about.seen += count > 0;
-            const bags_value *values =
-                (const bags_value *)(const void *)c->values->data;
-            for (size_t k = 0; k < count && values[k].kind == BAGS_KIND_BLOB; k++)
-                bags_import_guess(&c->about, values[k].data,
-                    values[k].size < 16 ? values[k].size : 16, false);
+            c->about.seen += found.count > 0;
+            for (size_t k = 0; k < found.count; k++) {
+                const bags_value *value = &found.values[k];
+                if (value->kind == BAGS_KIND_BLOB)
+                    bags_import_guess(&c->about, value->data,
+                        value->size < 16 ? value->size : 16, false);
+            }
         }
     return BAGS_OK;
 }
@@ -967,10 +959,7 @@ static bags_code ar_open(bags_source *s) {
     ar_state *a = (ar_state *)s->state;
     ar_column none;
     memset(&none, 0, sizeof none);
-    a->memory = bags_source_buffer(s);
-    bags_code code = a->memory
-                         ? bags_source_files(s, ar_accept, &a->paths, &a->path_count)
-                         : BAGS_ERROR_MEMORY;
+    bags_code code = bags_source_files(s, ar_accept);
     if (!code)
         code = ar_open_file(s);
     a->open = true;
@@ -987,7 +976,7 @@ static bags_code ar_open(bags_source *s) {
         code = bags_source_field(s, a->columns[i].name, ar_type(s, &a->columns[i]));
     bags_source_close_file(s);
     a->open = false;
-    a->path = 0;
+    s->path_next = 0;
     a->batch_start = a->root.length = 0;
     return code;
 }
@@ -998,11 +987,8 @@ static bags_code ar_read(bags_source *s, uint64_t index) {
     s->ended = false;
     while (!code && !s->ended && index >= a->batch_start + a->root.length)
         code = ar_next(s);
-    for (size_t i = 0; !code && !s->ended && i < s->count; i++) {
-        ar_column *c = &a->columns[i];
-        code = ar_row(s, c, index - a->batch_start, &s->entries[i].count);
-        s->entries[i].values = (const bags_value *)(const void *)c->values->data;
-    }
+    for (size_t i = 0; !code && !s->ended && i < s->count; i++)
+        code = ar_row(s, &a->columns[i], index - a->batch_start, &s->entries[i]);
     return code;
 }
 

@@ -228,7 +228,7 @@ static bags_code bz_open(bags_source *s) {
         code = bz_open_track(s, &track, box);
         bool thumb = !code && strcmp(track.name, "bzna_thumb") == 0;
         if (thumb)
-            code = bags_source_leave_out(s, "track", track.name, 1);
+            code = bags_source_leave_out(s, "track", 1, "%s", track.name);
         if (code || thumb)
             continue;
         if (s->count == 0)

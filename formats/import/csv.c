@@ -24,15 +24,12 @@
  *
  * Rejected: integers between 2^63 and 2^64 (state their type in a query of DuckDB).
  */
-#include "import.h"
+#include "gzip.h"
 
 #include <float.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <zlib.h>
 
-#define CV_BLOCK ((size_t)1 << 18)    /* bytes per read */
 #define CV_RECORD ((uint64_t)1 << 30) /* most bytes of a line */
 #define CV_VALUES ((size_t)1 << 20)   /* most values of a line */
 #define CV_SAMPLE 1000                /* lines by which the separator is detected */
@@ -57,11 +54,8 @@ typedef struct cv_column {
 } cv_column;
 
 typedef struct cv_state {
-    char **paths;
-    size_t path_count, path; /* the file that is open, or is next */
-    bool open, gzip, in_gzip;
-    z_stream zip;
-    uint64_t offset;   /* of the next byte of the file */
+    bool open; /* the file before path_next */
+    bags_import_stream stream;
     bags_buffer *data; /* bytes start to stop are not parsed yet */
     size_t start, stop;
     bool ended;     /* there are no more */
@@ -79,45 +73,10 @@ typedef struct cv_state {
 
 /* ---- bytes ---- */
 
-static bags_code cv_inflate(bags_source *s, size_t *made) {
-    cv_state *c = (cv_state *)s->state;
-    z_stream *zip = &c->zip;
-    zip->next_out = c->data->data + c->stop;
-    zip->avail_out = CV_BLOCK;
-    while (zip->avail_out == CV_BLOCK) {
-        if (zip->avail_in == 0) {
-            uint64_t left = s->file.size - c->offset;
-            bags_view in;
-            bags_code code =
-                bags_source_view(s, c->offset, left < CV_BLOCK ? left : CV_BLOCK, &in);
-            if (code)
-                return code;
-            c->offset += in.size;
-            zip->next_in = (Bytef *)(uintptr_t)in.data;
-            zip->avail_in = (uInt)in.size;
-        }
-        if (zip->avail_in == 0 && !c->in_gzip)
-            break;
-        if (!c->in_gzip)
-            inflateReset(zip);
-        int result = inflate(zip, Z_NO_FLUSH);
-        c->in_gzip = result != Z_STREAM_END;
-        if (result != Z_OK && result != Z_STREAM_END)
-            return bags_source_fail(s,
-                result == Z_MEM_ERROR ? BAGS_ERROR_MEMORY : BAGS_ERROR_CORRUPT,
-                "gzip before byte %" PRIu64 ": %s", c->offset - zip->avail_in,
-                result == Z_BUF_ERROR ? "truncated"
-                : zip->msg            ? zip->msg
-                                      : "invalid");
-    }
-    *made = CV_BLOCK - zip->avail_out;
-    return BAGS_OK;
-}
-
 /* Append bytes to those that are not parsed, or set `ended`. */
 static bags_code cv_fill(bags_source *s) {
     cv_state *c = (cv_state *)s->state;
-    size_t left = c->stop - c->start, made = 0;
+    size_t left = c->stop - c->start;
     if (c->start > 0 && left > 0)
         memmove(c->data->data, c->data->data + c->start, left);
     c->start = 0;
@@ -126,21 +85,17 @@ static bags_code cv_fill(bags_source *s) {
         return bags_source_fail(s, BAGS_ERROR_LIMIT,
             "line %" PRIu64 ": too long (maximum 1 GiB), or a quote is not closed",
             c->first);
-    bags_code code = bags_buffer_reserve(c->data, left + CV_BLOCK, s->err);
-    if (!code && c->gzip) {
-        code = cv_inflate(s, &made);
-    } else if (!code) {
-        uint64_t rest = s->file.size - c->offset;
-        bags_view in = {NULL, 0};
-        made = rest < CV_BLOCK ? (size_t)rest : CV_BLOCK;
-        code = bags_source_view(s, c->offset, made, &in);
-        if (!code && made)
-            memcpy(c->data->data + left, in.data, made);
-        c->offset += made;
-    }
-    c->stop += code ? 0 : made;
-    c->ended = made == 0;
-    return code;
+    bags_view part = {NULL, 0};
+    bags_code code = bags_source_reserve(s, &c->data, left + BAGS_IMPORT_PART);
+    if (!code)
+        code = bags_import_stream_next(s, &c->stream, &part);
+    if (code)
+        return code;
+    if (part.size)
+        memcpy(c->data->data + left, part.data, part.size);
+    c->stop += part.size;
+    c->ended = part.size == 0;
+    return BAGS_OK;
 }
 
 /* Set *byte to the one at this distance from the start, or CV_END. */
@@ -154,31 +109,23 @@ static bags_code cv_byte(bags_source *s, size_t at, int *byte) {
 }
 
 static void cv_close_file(cv_state *c) {
-    if (c->gzip)
-        inflateEnd(&c->zip);
-    c->gzip = c->open = false;
+    bags_import_stream_close(&c->stream);
+    c->open = false;
 }
 
-/* Open the file at `path`, after its BOM. */
+/* Open the next file, after its BOM. Sets `ended` if there is none. */
 static bags_code cv_open_file(bags_source *s) {
     cv_state *c = (cv_state *)s->state;
     unsigned char head[3] = {0};
-    bags_view magic;
-    cv_close_file(c);
-    bags_code code = bags_source_open_file(s, c->paths[c->path]);
-    if (!code)
-        code = bags_source_view(s, 0, s->file.size < 2 ? 0 : 2, &magic);
-    if (code)
+    bags_code code = bags_source_next_file(s);
+    if (!code && !s->ended)
+        code = bags_import_stream_open(s, &c->stream);
+    if (code || s->ended)
         return code;
     c->open = true;
-    c->offset = c->start = c->stop = 0;
-    c->ended = c->in_gzip = false;
+    c->start = c->stop = 0;
+    c->ended = false;
     c->line = c->first = 1;
-    memset(&c->zip, 0, sizeof c->zip);
-    bool packed = magic.size && magic.data[0] == 0x1F && magic.data[1] == 0x8B;
-    c->gzip = packed && inflateInit2(&c->zip, 15 + 16) == Z_OK;
-    if (packed != c->gzip)
-        return bags_source_no_memory(s);
     for (size_t i = 0; !code && i < 3; i++) {
         int byte;
         code = cv_byte(s, i, &byte);
@@ -278,8 +225,7 @@ static bags_code cv_line(bags_source *s) {
     while (!code && !end) {
         if (c->count == CV_VALUES)
             return cv_bad_line(s, c->first, "too many values");
-        code =
-            bags_buffer_reserve(c->cells, (c->count + 1) * sizeof *c->values, s->err);
+        code = bags_source_reserve(s, &c->cells, (c->count + 1) * sizeof *c->values);
         c->values = (cv_value *)(void *)c->cells->data;
         if (!code)
             code = cv_parse_value(s, &at, &c->values[c->count++]);
@@ -427,22 +373,20 @@ static bags_code cv_next(bags_source *s) {
     cv_state *c = (cv_state *)s->state;
     for (;;) {
         bool opens = !c->open;
-        s->ended = c->path == c->path_count;
-        bags_code code = s->ended || !opens ? BAGS_OK : cv_open_file(s);
+        bags_code code = opens ? cv_open_file(s) : BAGS_OK;
         if (!code && !s->ended)
             code = cv_line(s);
         if (code || s->ended)
             return code;
         if (c->count == 0) {
             cv_close_file(c);
-            c->path++;
             continue;
         }
         if (cv_is_blank(c) && c->column_count > 1) {
             code = opens && c->header
                        ? cv_bad_line(s, 1, "blank, but it must have the names")
-                       : bags_source_leave_out(s, "blank line",
-                             bags_source_format(s, "line %" PRIu64, c->first), 1);
+                       : bags_source_leave_out(
+                             s, "blank line", 1, "line %" PRIu64, c->first);
             if (code)
                 return code;
             continue;
@@ -457,7 +401,7 @@ static bags_code cv_next(bags_source *s) {
                 memcmp(c->header[i], c->data->data + c->values[i].at,
                     c->values[i].size) != 0)
                 return bags_source_fail(s, BAGS_ERROR_TYPE,
-                    "other columns than in %s (\"%.*s\", \"%.200s\")", c->paths[0],
+                    "other columns than in %s (\"%.*s\", \"%.200s\")", s->paths[0],
                     (int)(c->values[i].size < 200 ? c->values[i].size : 200),
                     (const char *)c->data->data + c->values[i].at, c->header[i]);
         if (!opens || !c->header)
@@ -474,6 +418,7 @@ static bags_code cv_choose(bags_source *s) {
     for (size_t i = 0; i < sizeof separators; i++) {
         size_t count = 0;
         c->separator = separators[i];
+        s->path_next = 0;
         bags_code code = cv_open_file(s);
         for (size_t line = 0; !code && line < CV_SAMPLE; line++) {
             code = cv_line(s);
@@ -498,6 +443,7 @@ static bags_code cv_choose(bags_source *s) {
     }
     c->separator = best ? best : best_first;
     cv_close_file(c);
+    s->path_next = 0;
     return BAGS_OK;
 }
 
@@ -619,21 +565,17 @@ static bags_code cv_open(bags_source *s) {
     const char **firsts = NULL;
     cv_column *of_first = NULL;
     bool decided = false;
-    c->data = bags_source_buffer(s);
-    c->cells = bags_source_buffer(s);
-    bags_code code = c->data && c->cells
-                         ? bags_source_files(s, cv_accept, &c->paths, &c->path_count)
-                         : BAGS_ERROR_MEMORY;
+    bags_code code = bags_source_files(s, cv_accept);
     if (!code)
         code = cv_choose(s);
     if (!code)
         code = cv_open_columns(s, &firsts, &of_first);
     for (s->ended = false; !code;) {
         /* The other files are read when it is known whether there is a header. */
-        size_t count = c->path_count;
-        c->path_count = decided ? count : 1;
+        size_t count = s->path_count;
+        s->path_count = decided ? count : 1;
         code = cv_next(s);
-        c->path_count = count;
+        s->path_count = count;
         if (!code && s->ended && !decided) {
             code = cv_decide(s, firsts, of_first);
             decided = true;
@@ -649,7 +591,7 @@ static bags_code cv_open(bags_source *s) {
     for (size_t i = 0; !code && i < c->column_count; i++)
         code = cv_add_field(s, i);
     cv_close_file(c);
-    c->path = 0;
+    s->path_next = 0;
     return code;
 }
 

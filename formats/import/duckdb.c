@@ -210,9 +210,8 @@ static const char *dk_path(bags_source *s, const char *path) {
 static bags_code dk_add(bags_source *s, const char *text) {
     dk_state *d = (dk_state *)s->state;
     size_t size = text ? strlen(text) : 0;
-    bags_code code =
-        text ? bags_buffer_reserve(d->query, d->query_size + size + 1, s->err)
-             : BAGS_ERROR_MEMORY;
+    bags_code code = text ? bags_source_reserve(s, &d->query, d->query_size + size)
+                          : BAGS_ERROR_MEMORY;
     if (!code)
         memcpy(d->query->data + d->query_size, text, size + 1);
     d->query_size += size;
@@ -332,8 +331,7 @@ static bags_code dk_members(bags_source *s, const char *name, const char *expres
         else if (!file || !strcmp(member, "bytes"))
             code = dk_columns(s, full, value, inner, list, depth + 1);
         else
-            code = bags_source_leave_out(
-                s, "column", bags_source_format(s, "%s.%s", name, member), 1);
+            code = bags_source_leave_out(s, "column", 1, "%s.%s", name, member);
         call->free(member);
         call->destroy_logical_type(&inner);
     }
@@ -386,8 +384,7 @@ static bags_code dk_columns(bags_source *s, const char *name, const char *expres
     if (dk_time(column.type))
         column.name = bags_source_unit(s, name, dk_unit(column.type));
     if (column.type == DK_TIMESTAMP_TZ &&
-        bags_source_leave_out(
-            s, "time zone", bags_source_format(s, "%s: UTC", name), 1))
+        bags_source_leave_out(s, "time zone", 1, "%s: UTC", name))
         return BAGS_ERROR_MEMORY;
     if (!column.name)
         return BAGS_ERROR_MEMORY;
@@ -403,7 +400,7 @@ static const char *dk_type(bags_source *s, const dk_column *c, bool jpeg, bool p
     bool sequence = c->list || c->optional;
     uint64_t size = c->inner ? UINT64_MAX : c->size;
     if (size || c->type == DK_BOOLEAN || c->type == DK_FLOAT || c->type == DK_DOUBLE)
-        return bags_source_array_type(
+        return bags_source_number_type(
             s, dk_dtype(c->type), size ? 1 : 0, &size, sequence);
     if (c->type == DK_VARCHAR)
         type = "utf8";
@@ -616,8 +613,8 @@ static bags_code dk_metadata(bags_source *s) {
         for (uint64_t i = 0; !code && i < d->chunk_size; i++) {
             bags_value key;
             dk_value(d, &text, vector, i, &key);
-            code = bags_source_leave_out(
-                s, "metadata value", bags_source_text(s, key.data, key.size), 1);
+            code = bags_source_leave_out(s, "metadata value", 1, "%.*s",
+                (int)(key.size < 200 ? key.size : 200), (const char *)key.data);
         }
     }
     d->chunk_start = d->chunk_size = 0;
@@ -625,14 +622,14 @@ static bags_code dk_metadata(bags_source *s) {
 }
 
 /* The files of a source as a table function of DuckDB with options. */
-static bags_code dk_from_files(bags_source *s, const char *function,
-    const char *options, char **paths, size_t count, const char **from) {
+static bags_code dk_from_files(
+    bags_source *s, const char *function, const char *options, const char **from) {
     dk_state *d = (dk_state *)s->state;
     bags_code code = dk_add(s, function);
-    for (size_t i = 0; !code && i < count; i++) {
+    for (size_t i = 0; !code && i < s->path_count; i++) {
         code = dk_add(s, i ? ", " : "([");
         if (!code)
-            code = dk_add(s, dk_path(s, paths[i]));
+            code = dk_add(s, dk_path(s, s->paths[i]));
     }
     if (!code)
         code = dk_add(s, options);
@@ -678,17 +675,11 @@ static void dk_close(bags_source *s) {
 static bags_code dk_open(bags_source *s, const char *function, const char *options,
     bool (*accept)(const char *)) {
     dk_state *d = (dk_state *)s->state;
-    char **paths = NULL;
-    size_t files = 0;
-    d->query = bags_source_buffer(s);
-    bags_code code = !d->query  ? BAGS_ERROR_MEMORY
-                     : function ? bags_source_files(s, accept, &paths, &files)
-                                : dk_from_query(s);
+    bags_code code = function ? bags_source_files(s, accept) : dk_from_query(s);
     if (!code && function)
-        code = dk_from_files(s, function, options, paths, files, &d->from);
+        code = dk_from_files(s, function, options, &d->from);
     if (!code && accept == dk_is_parquet)
-        code =
-            dk_from_files(s, "parquet_kv_metadata", "])", paths, files, &d->metadata);
+        code = dk_from_files(s, "parquet_kv_metadata", "])", &d->metadata);
     if (!code)
         code = dk_load(s);
     if (!code)

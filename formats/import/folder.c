@@ -18,12 +18,6 @@
 
 #include <inttypes.h>
 
-typedef struct fo_state {
-    char **paths;
-    size_t count;
-    bool video;
-} fo_state;
-
 typedef enum fo_kind { FO_NONE, FO_MP4, FO_WEBM, FO_MATROSKA, FO_AVI } fo_kind;
 
 /* ---- containers ---- */
@@ -117,33 +111,34 @@ static bool fo_is_video(const char *name) {
 
 /* What videos are, by their first bytes. */
 static bags_code fo_learn(bags_source *s, fo_kind *all) {
-    const fo_state *f = (const fo_state *)s->state;
-    for (size_t i = 0; i < f->count; i++) {
+    for (size_t i = 0; i < s->path_count; i++) {
         unsigned char head[64];
-        size_t size = bags_import_peek(f->paths[i], head, sizeof head);
+        size_t size = bags_import_peek(s->paths[i], head, sizeof head);
         fo_kind kind = fo_find_kind(head, size);
         if (kind == FO_NONE)
             return bags_fail(s->err, BAGS_ERROR_CORRUPT,
-                "%s: not an MP4, WebM, Matroska or AVI file", f->paths[i]);
+                "%s: not an MP4, WebM, Matroska or AVI file", s->paths[i]);
         *all = i == 0 || *all == kind ? kind : FO_NONE;
     }
     return BAGS_OK;
 }
 
+static bool fo_has_videos(const bags_source *s) {
+    return s->importer == &bags_import_video;
+}
+
 static bags_code fo_open(bags_source *s) {
-    fo_state *f = (fo_state *)s->state;
     fo_kind kind = FO_NONE;
-    f->video = s->importer == &bags_import_video;
-    bags_code code = bags_source_files(
-        s, f->video ? fo_is_video : fo_is_array, &f->paths, &f->count);
-    if (!code && f->video)
+    bool video = fo_has_videos(s);
+    bags_code code = bags_source_files(s, video ? fo_is_video : fo_is_array);
+    if (!code && video)
         code = fo_learn(s, &kind);
-    s->length = f->count;
+    s->length = s->path_count;
     if (!code)
         code = bags_source_field(s, "path", "utf8");
     if (!code)
-        code = bags_source_field(s, f->video ? "video" : "array",
-            !f->video         ? "npy"
+        code = bags_source_field(s, video ? "video" : "array",
+            !video            ? "npy"
             : kind == FO_MP4  ? "mp4"
             : kind == FO_WEBM ? "webm"
                               : "bytes");
@@ -152,7 +147,6 @@ static bags_code fo_open(bags_source *s) {
 
 /* Check that a file is complete. */
 static bags_code fo_check(bags_source *s, bags_view file) {
-    const fo_state *f = (const fo_state *)s->state;
     bags_buffer scratch = bags_buffer_of(&s->allocator);
     bags_error why;
     bags_value ignored;
@@ -160,7 +154,7 @@ static bags_code fo_check(bags_source *s, bags_view file) {
     bool bad = (kind == FO_MP4 && !fo_is_mp4(file)) ||
                ((kind == FO_WEBM || kind == FO_MATROSKA) && !fo_is_matroska(file)) ||
                kind == FO_NONE;
-    if (f->video)
+    if (fo_has_videos(s))
         return bad ? bags_source_fail(s, BAGS_ERROR_CORRUPT,
                          "truncated or damaged: not a complete video")
                    : BAGS_OK;
@@ -170,18 +164,17 @@ static bags_code fo_check(bags_source *s, bags_view file) {
 }
 
 static bags_code fo_read(bags_source *s, uint64_t index) {
-    const fo_state *f = (const fo_state *)s->state;
     bags_view file = {NULL, 0};
     if (s->ended)
         return BAGS_OK;
-    bags_code code = bags_source_open_file(s, f->paths[index]);
+    bags_code code = bags_source_open_file(s, s->paths[index]);
     if (!code)
         code = bags_source_copy(s, 0, s->file.size, &file);
     if (!code)
         code = fo_check(s, file);
     if (code)
         return code;
-    s->values[0] = bags_utf8(bags_import_base(f->paths[index]));
+    s->values[0] = bags_utf8(bags_import_base(s->paths[index]));
     s->values[1] = bags_blob(file.data, file.size);
     return BAGS_OK;
 }
@@ -195,6 +188,6 @@ static bool fo_detect_videos(const char *path) {
 }
 
 const bags_importer bags_import_npy = {
-    "npy", fo_detect_arrays, sizeof(fo_state), fo_open, fo_read, NULL};
+    "npy", fo_detect_arrays, 0, fo_open, fo_read, NULL};
 const bags_importer bags_import_video = {
-    "video", fo_detect_videos, sizeof(fo_state), fo_open, fo_read, NULL};
+    "video", fo_detect_videos, 0, fo_open, fo_read, NULL};

@@ -14,9 +14,8 @@
 #include <msgpack.h>
 
 typedef struct gu_state {
-    char **paths;     /* of the .gmeta files, */
-    uint64_t *stops;  /* and the index after the last video of each */
-    size_t count, at; /* the one that is open */
+    uint64_t *stops; /* the index after the last video of each .gmeta file */
+    size_t at;       /* the one that is open */
     json_object *videos;
     struct json_object_iterator next;
     uint64_t index; /* of the video at `next` */
@@ -28,8 +27,9 @@ typedef struct gu_state {
 
 /* What msgpack-c writes to. Nonzero if out of memory. */
 static int gu_write(void *user, const char *data, size_t size) {
-    gu_state *g = (gu_state *)user;
-    if (bags_buffer_reserve(g->meta, g->meta_size + size + 1, NULL))
+    bags_source *s = (bags_source *)user;
+    gu_state *g = (gu_state *)s->state;
+    if (bags_source_reserve(s, &g->meta, g->meta_size + size))
         return -1;
     if (size)
         memcpy(g->meta->data + g->meta_size, data, size);
@@ -95,11 +95,11 @@ static bags_code gu_open_chunk(bags_source *s, size_t at) {
     g->videos = NULL;
     g->at = at;
     g->index = at ? g->stops[at - 1] : 0;
-    bags_code code = bags_source_json(s, g->paths[at], &g->videos);
+    bags_code code = bags_source_json(s, s->paths[at], &g->videos);
     if (code)
         return code;
     g->next = json_object_iter_begin(g->videos);
-    const char *data = gu_pair(s, g->paths[at], "data");
+    const char *data = gu_pair(s, s->paths[at], "data");
     return data ? bags_source_open_file(s, data) : BAGS_ERROR_MEMORY;
 }
 
@@ -152,7 +152,7 @@ static bags_code gu_read_video(bags_source *s, const char *id, json_object *vide
         return bags_fail(s->err, BAGS_ERROR_CORRUPT,
             "%s: id \"%.100s\": not an object with the list \"frame_info\" and "
             "\"meta_data\"",
-            g->paths[g->at], id);
+            s->paths[g->at], id);
     size_t count = json_object_array_length(places);
     uint64_t done = 0;
     bags_value *frames = (bags_value *)bags_source_alloc(s, count, sizeof *frames);
@@ -163,7 +163,7 @@ static bags_code gu_read_video(bags_source *s, const char *id, json_object *vide
     if (code)
         return code;
     msgpack_packer packer;
-    msgpack_packer_init(&packer, g, gu_write);
+    msgpack_packer_init(&packer, s, gu_write);
     g->meta_size = 0;
     if (gu_pack(&packer, meta))
         return bags_source_no_memory(s);
@@ -188,24 +188,24 @@ static bool gu_accept(const char *name) {
 
 /* Find the .gmeta of every file, each once: a .gulp without one is an error. */
 static bags_code gu_find(bags_source *s) {
-    gu_state *g = (gu_state *)s->state;
     size_t count = 0;
-    bags_code code = bags_source_files(s, gu_accept, &g->paths, &count);
+    bags_code code = bags_source_files(s, gu_accept);
     if (code)
         return code;
-    for (size_t i = 0; i < count; i++) {
-        if (!gu_accept(g->paths[i]))
+    for (size_t i = 0; i < s->path_count; i++) {
+        if (!gu_accept(s->paths[i]))
             return bags_fail(
-                s->err, BAGS_ERROR_TYPE, "%s: not a .gmeta or .gulp file", g->paths[i]);
-        if (gu_is_data(g->paths[i]))
-            g->paths[i] = gu_pair(s, g->paths[i], "meta");
-        if (!g->paths[i])
+                s->err, BAGS_ERROR_TYPE, "%s: not a .gmeta or .gulp file", s->paths[i]);
+        if (gu_is_data(s->paths[i]))
+            s->paths[i] = gu_pair(s, s->paths[i], "meta");
+        if (!s->paths[i])
             return BAGS_ERROR_MEMORY;
     }
-    qsort(g->paths, count, sizeof *g->paths, bags_import_compare);
-    for (size_t i = 0; i < count; i++)
-        if (g->count == 0 || strcmp(g->paths[i], g->paths[g->count - 1]) != 0)
-            g->paths[g->count++] = g->paths[i];
+    qsort(s->paths, s->path_count, sizeof *s->paths, bags_import_compare);
+    for (size_t i = 0; i < s->path_count; i++)
+        if (count == 0 || strcmp(s->paths[i], s->paths[count - 1]) != 0)
+            s->paths[count++] = s->paths[i];
+    s->path_count = count;
     return BAGS_OK;
 }
 
@@ -215,11 +215,10 @@ static bags_code gu_open(bags_source *s) {
     bags_code code = gu_find(s);
     if (code)
         return code;
-    g->meta = bags_source_buffer(s);
-    g->stops = (uint64_t *)bags_source_alloc(s, g->count, sizeof *g->stops);
-    if (!g->meta || !g->stops)
+    g->stops = (uint64_t *)bags_source_alloc(s, s->path_count, sizeof *g->stops);
+    if (!g->stops)
         return BAGS_ERROR_MEMORY;
-    for (size_t i = 0; !code && i < g->count; i++) {
+    for (size_t i = 0; !code && i < s->path_count; i++) {
         code = gu_open_chunk(s, i);
         s->length = g->stops[i] =
             g->index + (uint64_t)(code ? 0 : json_object_object_length(g->videos));

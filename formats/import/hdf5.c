@@ -71,6 +71,7 @@ typedef struct h5_column {
     const char *member; /* "" or ".member.member" */
     h5_form form;
     bags_dtype dtype;
+    bool integer;     /* values are integers, not arrays */
     const char *unit; /* of a date or time, as in NumPy; otherwise NULL */
     H5T_str_t pad;
     int inner; /* dimensions of an array type: */
@@ -152,8 +153,8 @@ static herr_t h5_attribute(
     bags_source *s = owner->visit->s;
     (void)object;
     (void)info;
-    bags_code code = bags_source_leave_out(s, "attribute",
-        bags_source_format(s, "%s%s%s", owner->path, *owner->path ? "@" : "", name), 1);
+    bags_code code = bags_source_leave_out(
+        s, "attribute", 1, "%s%s%s", owner->path, *owner->path ? "@" : "", name);
     owner->visit->list->code = code;
     return code ? -1 : 0;
 }
@@ -207,7 +208,7 @@ static herr_t h5_link(
     } else {
         list->others++;
         if (list->walk == H5_REPORT)
-            list->code = bags_source_leave_out(s, "named type", path, 1);
+            list->code = bags_source_leave_out(s, "named type", 1, "%s", path);
     }
     if (object >= 0)
         H5Oclose(object);
@@ -443,14 +444,14 @@ static bags_code h5_report_type(bags_source *s, const h5_set *set, const char *m
         *unit = bags_source_text(s, tag + 10, strcspn(tag + 10, "]"));
         code = *unit ? BAGS_OK : BAGS_ERROR_MEMORY;
     } else if (tag && *tag) {
-        code = bags_source_leave_out(s, "opaque tag",
-            bags_source_format(s, "%s%s: %s", set->path, member, tag), 1);
+        code = bags_source_leave_out(
+            s, "opaque tag", 1, "%s%s: %s", set->path, member, tag);
     }
     H5free_memory(tag);
     for (int i = 0; !code && i < names; i++) {
         char *name = H5Tget_member_name(type, (unsigned)i);
-        code = name ? bags_source_leave_out(s, "enum name",
-                          bags_source_format(s, "%s%s: %s", set->path, member, name), 1)
+        code = name ? bags_source_leave_out(
+                          s, "enum name", 1, "%s%s: %s", set->path, member, name)
                     : h5_fail(s, set->path);
         H5free_memory(name);
     }
@@ -668,7 +669,7 @@ static bags_code h5_read_rows(
     size_t size = code ? 0 : (size_t)rows * c->cells * c->size;
     c->rows = (size_t)rows;
     if (!code)
-        code = bags_buffer_reserve(c->data, size, s->err);
+        code = bags_source_reserve(s, &c->data, size);
     if (code || size == 0)
         return code;
     memset(c->data->data, 0, size);
@@ -689,12 +690,6 @@ static bags_code h5_read_rows(
     H5Sclose(from);
     H5Sclose(to);
     return code;
-}
-
-/* True if values are integers, not arrays. */
-static bool h5_is_integer(const h5_set *set, const h5_column *c) {
-    return c->form == H5_NUMBER && c->dtype >= BAGS_DTYPE_UINT8 &&
-           c->dtype <= BAGS_DTYPE_INT64 && set->rank < 2 && c->inner == 0;
 }
 
 /* Set the value of a row that was read. */
@@ -718,7 +713,7 @@ static bags_code h5_value(bags_source *s, const h5_set *set, const h5_column *c,
         hvl_t list;
         memcpy(&list, data, sizeof list);
         *out = bags_blob(list.p, list.len * bags_dtype_size(c->dtype));
-    } else if (h5_is_integer(set, c)) {
+    } else if (c->integer) {
         *out = bags_import_integer(c->dtype, data);
     } else if (set->cells > 1 && c->size < set->size) {
         /* The member of several compounds. */
@@ -736,7 +731,7 @@ static bags_code h5_value(bags_source *s, const h5_set *set, const h5_column *c,
 
 /* ---- open ---- */
 
-static bags_code h5_add_field(bags_source *s, const h5_column *c) {
+static bags_code h5_add_field(bags_source *s, h5_column *c) {
     const h5_set *set = &((h5_state *)s->state)->sets[c->set];
     uint64_t shape[H5S_MAX_RANK * 2], any = UINT64_MAX;
     size_t dims = 0;
@@ -749,12 +744,11 @@ static bags_code h5_add_field(bags_source *s, const h5_column *c) {
         shape[dims++] = c->shape[d];
     if (dims > BAGS_MAX_DIMS)
         return h5_refuse(s, set->path, c->member, "too many dimensions");
-    if (h5_is_integer(set, c))
-        type = c->dtype < BAGS_DTYPE_INT8 ? "u64" : "i64";
+    c->integer = c->form == H5_NUMBER && dims == 0 && bags_import_is_integer(c->dtype);
     type = c->form == H5_VLEN
-               ? bags_source_array_type(s, c->dtype, 1, &any, set->sequence)
-           : c->form == H5_NUMBER && !h5_is_integer(set, c)
-               ? bags_source_array_type(s, c->dtype, dims, shape, set->sequence)
+               ? bags_source_number_type(s, c->dtype, 1, &any, set->sequence)
+           : c->form == H5_NUMBER
+               ? bags_source_number_type(s, c->dtype, dims, shape, set->sequence)
                : bags_source_format(s, "%s%s", type, set->sequence ? "[]" : "");
     char *name = bags_source_format(s, "%s%s", set->path, c->member);
     if (c->unit)
@@ -777,8 +771,7 @@ static bags_code h5_open_sets(bags_source *s, hid_t group) {
         h5_set *set = &h->sets[h->set_count++];
         set->path = list.names[i];
         set->set = set->file_type = set->type = -1;
-        set->data = bags_source_buffer(s);
-        code = set->data ? h5_open_set(s, group, set->path, set) : BAGS_ERROR_MEMORY;
+        code = h5_open_set(s, group, set->path, set);
         set->sequence = h->episodes && set->rank > 0;
         if (!code)
             code = h5_columns(s, set, set->file_type, "", 0, 0, &set->type);
@@ -945,7 +938,7 @@ static bags_code h5_decide(bags_source *s, h5_readings *r) {
     for (size_t i = 0; !code && size && i < r->sets.count; i++) {
         const char *path = r->sets.names[i];
         if (strncmp(path, r->episodes, size) || path[size] != '/')
-            code = bags_source_leave_out(s, "dataset", path, 1);
+            code = bags_source_leave_out(s, "dataset", 1, "%s", path);
     }
     return code;
 }

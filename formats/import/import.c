@@ -129,16 +129,25 @@ char *bags_source_text(bags_source *s, const void *text, size_t size) {
     return made;
 }
 
+static char *im_format(bags_source *s, const char *format, va_list arguments)
+    BAGI_PRINTF(2, 0);
+
+static char *im_format(bags_source *s, const char *format, va_list arguments) {
+    va_list again;
+    va_copy(again, arguments);
+    int size = vsnprintf(NULL, 0, format, again);
+    va_end(again);
+    size_t bytes = (size_t)(size < 0 ? 0 : size) + 1;
+    char *made = (char *)bags_source_alloc(s, bytes, 1);
+    if (made)
+        vsnprintf(made, bytes, format, arguments);
+    return made;
+}
+
 char *bags_source_format(bags_source *s, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    int size = vsnprintf(NULL, 0, format, arguments);
-    va_end(arguments);
-    size_t bytes = (size_t)(size < 0 ? 0 : size) + 1;
-    char *made = (char *)bags_source_alloc(s, bytes, 1);
-    va_start(arguments, format);
-    if (made)
-        vsnprintf(made, bytes, format, arguments);
+    char *made = im_format(s, format, arguments);
     va_end(arguments);
     return made;
 }
@@ -148,26 +157,30 @@ typedef struct im_owned {
     struct im_owned *next;
 } im_owned;
 
-/* Buffers keep their capacity from one datapoint to the next, which the scratch does
- * not; so they are of the first phase, whenever they are made. */
-bags_buffer *bags_source_buffer(bags_source *s) {
-    bool opened = s->opened;
-    s->opened = false; /* until the source is closed */
-    im_owned *owned = (im_owned *)bags_source_alloc(s, 1, sizeof *owned);
-    s->opened = opened;
-    if (!owned)
-        return NULL;
-    owned->buffer = bags_buffer_of(&s->allocator);
-    owned->next = (im_owned *)s->buffers;
-    s->buffers = owned;
-    return &owned->buffer;
+/* The scratch does not keep its capacity; so buffers are of the first phase, whenever they
+ * are made. */
+bags_code bags_source_reserve(bags_source *s, bags_buffer **buffer, size_t size) {
+    if (!*buffer) {
+        bool opened = s->opened;
+        s->opened = false; /* until the source is closed */
+        im_owned *owned = (im_owned *)bags_source_alloc(s, 1, sizeof *owned);
+        s->opened = opened;
+        if (!owned)
+            return BAGS_ERROR_MEMORY;
+        owned->buffer = bags_buffer_of(&s->allocator);
+        owned->next = (im_owned *)s->buffers;
+        s->buffers = owned;
+        *buffer = &owned->buffer;
+    }
+    return size < SIZE_MAX ? bags_buffer_reserve(*buffer, size + 1, s->err)
+                           : bags_source_no_memory(s);
 }
 
 /* ---- what is left out ---- */
 
 /* While datapoints are read nothing is reported: it was said once, by open. */
 bags_code bags_source_leave_out(
-    bags_source *s, const char *what, const char *name, uint64_t count) {
+    bags_source *s, const char *what, uint64_t count, const char *format, ...) {
     size_t i = 0;
     if (s->opened)
         return BAGS_OK;
@@ -184,16 +197,15 @@ bags_code bags_source_leave_out(
         s->left_out_count++;
     }
     bags_left_out *kind = &s->left_out[i];
-    char *copy = name && kind->names_count < BAGS_LEFT_OUT_NAMES
-                     ? bags_source_text(s, name, strlen(name))
-                     : NULL;
-    if (kind->names_count < BAGS_LEFT_OUT_NAMES)
-        kind->names[kind->names_count] = copy;
-    if (!name || (!copy && kind->names_count < BAGS_LEFT_OUT_NAMES))
-        return BAGS_ERROR_MEMORY;
-    kind->names_count++;
     kind->count += count;
-    return BAGS_OK;
+    if (kind->names_count++ >= BAGS_LEFT_OUT_NAMES)
+        return BAGS_OK;
+    va_list arguments;
+    va_start(arguments, format);
+    char *name = im_format(s, format, arguments);
+    va_end(arguments);
+    kind->names[kind->names_count - 1] = name;
+    return name ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
 char *bags_source_unit(bags_source *s, const char *name, const char *unit) {
@@ -514,7 +526,7 @@ static int im_list(void *user, const char *name) {
     if (name[0] == '.' || !(listing->pattern ? im_matches(listing->pattern, name)
                                              : listing->accept(name)))
         return listing->s && !listing->pattern &&
-                       bags_source_leave_out(listing->s, "other file", name, 1)
+                       bags_source_leave_out(listing->s, "other file", 1, "%s", name)
                    ? ENOMEM
                    : 0;
     listing->found = listing->found || listing->accept(name);
@@ -559,8 +571,7 @@ static bags_code im_find(im_listing *listing, const char *path, bags_error *err)
 }
 
 /* What precedes the names is the directory: the path itself, or before a pattern. */
-bags_code bags_source_files(
-    bags_source *s, bool (*accept)(const char *name), char ***paths, size_t *count) {
+bags_code bags_source_files(bags_source *s, bool (*accept)(const char *name)) {
     im_listing listing;
     memset(&listing, 0, sizeof listing);
     listing.s = s;
@@ -569,27 +580,30 @@ bags_code bags_source_files(
     if (code)
         return code;
     bool one = bags_import_kind(s->path, NULL) == BAGS_PATH_FILE;
-    size_t length = one ? 1 : listing.count;
-    if (length == 0)
+    s->path_count = one ? 1 : listing.count;
+    if (s->path_count == 0)
         return bags_source_fail(s, BAGS_ERROR_MISSING, "no file of this format in it");
-    char **out = (char **)bags_source_alloc(s, length, sizeof *out);
-    if (!out)
+    s->paths = (char **)bags_source_alloc(s, s->path_count, sizeof *s->paths);
+    if (!s->paths)
         return BAGS_ERROR_MEMORY;
     if (!one) {
-        qsort(listing.names, length, sizeof *out, bags_import_compare);
-        code = im_check_set(s, listing.names, length);
+        qsort(listing.names, listing.count, sizeof *s->paths, bags_import_compare);
+        code = im_check_set(s, listing.names, listing.count);
     }
     size_t before =
         listing.pattern ? (size_t)(listing.pattern - s->path) : strlen(s->path);
-    for (size_t i = 0; !code && i < length; i++) {
-        out[i] = one ? bags_source_format(s, "%s", s->path)
-                     : bags_source_format(s, "%.*s%s%s", (int)before, s->path,
-                           listing.pattern ? "" : "/", listing.names[i]);
-        code = out[i] ? BAGS_OK : BAGS_ERROR_MEMORY;
+    for (size_t i = 0; !code && i < s->path_count; i++) {
+        s->paths[i] = one ? bags_source_format(s, "%s", s->path)
+                          : bags_source_format(s, "%.*s%s%s", (int)before, s->path,
+                                listing.pattern ? "" : "/", listing.names[i]);
+        code = s->paths[i] ? BAGS_OK : BAGS_ERROR_MEMORY;
     }
-    *paths = out;
-    *count = length;
     return code;
+}
+
+bags_code bags_source_next_file(bags_source *s) {
+    s->ended = s->path_next == s->path_count;
+    return s->ended ? BAGS_OK : bags_source_open_file(s, s->paths[s->path_next++]);
 }
 
 /* The names are not collected, so that nothing can run out of memory. */
@@ -655,6 +669,10 @@ void *bags_import_symbol(
 
 #endif
 
+bool bags_import_is_integer(bags_dtype dtype) {
+    return dtype >= BAGS_DTYPE_UINT8 && dtype <= BAGS_DTYPE_INT64;
+}
+
 /* The sign of a shorter number is extended. */
 bags_value bags_import_integer(bags_dtype dtype, const void *data) {
     size_t bits = 8 * bags_dtype_size(dtype);
@@ -680,14 +698,17 @@ bags_code bags_source_field(bags_source *s, const char *name, const char *type) 
     return BAGS_OK;
 }
 
-char *bags_source_array_type(bags_source *s, bags_dtype dtype, size_t dims,
+char *bags_source_number_type(bags_source *s, bags_dtype dtype, size_t dims,
     const uint64_t *shape, bool sequence) {
     char text[24 * (BAGS_MAX_DIMS + 1)], *to = text;
+    const char *end = sequence ? "[]" : "";
+    if (dims == 0 && bags_import_is_integer(dtype))
+        return bags_source_format(
+            s, "%s%s", dtype < BAGS_DTYPE_INT8 ? "u64" : "i64", end);
     for (size_t i = 0; i < dims && i < BAGS_MAX_DIMS; i++)
         to += snprintf(to, 24, shape[i] == UINT64_MAX ? ",-1" : ",%" PRIu64, shape[i]);
     *to = 0;
-    return bags_source_format(
-        s, "array(%s%s)%s", bags_dtype_name(dtype), text, sequence ? "[]" : "");
+    return bags_source_format(s, "array(%s%s)%s", bags_dtype_name(dtype), text, end);
 }
 
 /* Byte by byte until what is left is UTF-8: an invalid sequence becomes as many '_' as

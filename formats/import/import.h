@@ -131,6 +131,8 @@ struct bags_source {
     bags_error *err;       /* of the call in progress; not NULL */
     bool ended;            /* set before read if index >= length; read may set it */
     bags_import_file file; /* see bags_source_open_file */
+    char **paths; /* `path_count` of them, of bags_source_files; those before */
+    size_t path_count, path_next; /* `path_next` were opened by bags_source_next_file */
     /* After open, for each field. If read sets nothing else, it has one value. */
     bags_entry *entries;
     bags_value *values;
@@ -218,23 +220,24 @@ void *bags_source_grow(bags_source *source, void *array, size_t count, size_t si
 char *bags_source_text(bags_source *source, const void *text, size_t size);
 char *bags_source_format(bags_source *source, const char *format, ...)
     BAGI_PRINTF(2, 3);
-/* A buffer that is freed with the source, whenever it was made. NULL if out of
- * memory. */
-bags_buffer *bags_source_buffer(bags_source *source);
+/* Make *buffer have more than `size` bytes, and first make it if it is NULL. Its memory is
+ * kept from one datapoint to the next, and freed with the source. */
+bags_code bags_source_reserve(bags_source *source, bags_buffer **buffer, size_t size);
 
 /* Add a field, during open. The name may be any: bags_source_open makes it one that
  * files can have. Both must stay valid. NULL for either: out of memory. */
 bags_code bags_source_field(bags_source *source, const char *name, const char *type);
-/* The type array(DTYPE,shape), with [] if it is a sequence. A dimension UINT64_MAX
- * is -1: of any length. NULL if out of memory. */
-char *bags_source_array_type(bags_source *source, bags_dtype dtype, size_t dims,
+/* The type of numbers: i64 or u64 of one integer, otherwise array(DTYPE,shape); with []
+ * if it is a sequence. A dimension UINT64_MAX is -1: of any length. NULL if out of
+ * memory. */
+char *bags_source_number_type(bags_source *source, bags_dtype dtype, size_t dims,
     const uint64_t *shape, bool sequence);
 
 /* Report things that the fields lack, during open. Every importer reports whatever it
- * leaves out: `count` things of a kind, whose name is copied. Returns BAGS_OK or, also if
- * `name` is NULL, BAGS_ERROR_MEMORY. */
-bags_code bags_source_leave_out(
-    bags_source *source, const char *what, const char *name, uint64_t count);
+ * leaves out: `count` things of a kind, then their name as printf makes it. Returns
+ * BAGS_OK or BAGS_ERROR_MEMORY. */
+bags_code bags_source_leave_out(bags_source *source, const char *what, uint64_t count,
+    const char *format, ...) BAGI_PRINTF(4, 5);
 /* The name of a field of dates, times or durations, which are numbers of a unit of NumPy:
  * "time_ns" for "time" and "ns", "day_days" for "D", "t_25s" for "25s". NULL if out of
  * memory. */
@@ -265,10 +268,12 @@ bags_code bags_source_load(
  * as -00003-of-00010, the files must be one complete set.
  *
  * There is at least one, otherwise it fails with BAGS_ERROR_MISSING. What else is in
- * the directory is reported as left out.
+ * the directory is reported as left out. Sets source->paths.
  */
-bags_code bags_source_files(bags_source *source, bool (*accept)(const char *name),
-    char ***paths, size_t *count);
+bags_code bags_source_files(bags_source *source, bool (*accept)(const char *name));
+/* Open the next of them as source->file. Sets `ended` instead if there
+ * is none. */
+bags_code bags_source_next_file(bags_source *source);
 
 /* What a field of the source is, as found by reading all datapoints. */
 typedef struct bags_import_column {
@@ -340,7 +345,8 @@ const char *bags_import_magic(const void *data, size_t size);
 void *bags_import_symbol(
     const char *const *libraries, const char *symbol, bags_error *err);
 
-/* The integer of this dtype that little-endian bytes are. */
+/* True for int8 to uint64; the integer of such a dtype that little-endian bytes are. */
+bool bags_import_is_integer(bags_dtype dtype);
 bags_value bags_import_integer(bags_dtype dtype, const void *data);
 
 #ifdef __cplusplus

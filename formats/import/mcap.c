@@ -143,9 +143,10 @@ static bags_code mc_leave_out(bags_source *s, int kind, mc_bytes body) {
                                                    : 40);
     }
     bags_view name = mc_text(&body, 4);
-    return body.bad ? mc_bad(s, "invalid record")
-                    : bags_source_leave_out(
-                          s, what, bags_source_text(s, name.data, name.size), 1);
+    return body.bad
+               ? mc_bad(s, "invalid record")
+               : bags_source_leave_out(s, what, 1, "%.*s",
+                     (int)(name.size < 200 ? name.size : 200), (const char *)name.data);
 }
 
 /* Find or add the field of a topic. */
@@ -169,11 +170,9 @@ static bags_code mc_channel(bags_source *s, mc_bytes body) {
     column->sequence = true;
     m->topics[id] = column;
     return !is_new ? BAGS_OK
-                   : bags_source_leave_out(s, "message encoding",
-                         bags_source_format(s, "%s: %.*s", column->name,
-                             (int)(encoding.size < 40 ? encoding.size : 40),
-                             (const char *)encoding.data),
-                         1);
+                   : bags_source_leave_out(s, "message encoding", 1, "%s: %.*s",
+                         column->name, (int)(encoding.size < 40 ? encoding.size : 40),
+                         (const char *)encoding.data);
 }
 
 static bags_code mc_open_chunk(bags_source *s, mc_bytes body) {
@@ -186,7 +185,7 @@ static bags_code mc_open_chunk(bags_source *s, mc_bytes body) {
         return mc_bad(s, "invalid chunk");
     if (size > MC_MOST || size / MC_RATIO > in.size)
         return mc_bad(s, "too large a chunk");
-    bags_code code = bags_buffer_reserve(m->chunk, (size_t)size + 1, s->err);
+    bags_code code = bags_source_reserve(s, &m->chunk, (size_t)size);
     if (code)
         return code;
     unsigned char *out = m->chunk->data;
@@ -359,8 +358,7 @@ static bags_code mc_open(bags_source *s) {
     mc_state *m = (mc_state *)s->state;
     bags_view magic;
     mc_bytes message;
-    m->chunk = bags_source_buffer(s);
-    bags_code code = m->chunk ? bags_source_open_file(s, s->path) : BAGS_ERROR_MEMORY;
+    bags_code code = bags_source_open_file(s, s->path);
     if (!code)
         code = bags_source_view(s, 0, s->file.size < 8 ? 0 : 8, &magic);
     if (!code && (magic.size < 8 || memcmp(magic.data, MC_MAGIC, 8) != 0))

@@ -303,7 +303,7 @@ static bags_code md_decompress(bags_source *s, uint64_t size) {
             size);
     bags_code code = bags_source_view(s, 0, s->file.size, &in);
     if (!code)
-        code = bags_buffer_reserve(m->data, (size_t)size + 1, s->err);
+        code = bags_source_reserve(s, &m->data, (size_t)size);
     if (code)
         return code;
     size_t made = ZSTD_decompress(m->data->data, (size_t)size, in.data, in.size);
@@ -544,14 +544,13 @@ static bags_code md_open(bags_source *s) {
     md_state *m = (md_state *)s->state;
     bool is_directory = bags_import_kind(s->path, NULL) == BAGS_PATH_DIRECTORY;
     const char *base = bags_import_base(s->path);
-    m->data = bags_source_buffer(s);
     m->index_path =
         is_directory ? bags_source_format(s, "%s/index.json", s->path) : s->path;
     m->directory = is_directory ? s->path
                    : base == s->path
                        ? "."
                        : bags_source_text(s, s->path, (size_t)(base - s->path - 1));
-    if (!m->data || !m->index_path || !m->directory)
+    if (!m->index_path || !m->directory)
         return BAGS_ERROR_MEMORY;
     bags_code code = bags_source_json(s, m->index_path, &m->index);
     if (code)

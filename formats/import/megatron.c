@@ -109,7 +109,7 @@ static bags_code mg_parse(
         return mg_bad(s, "index (truncated)");
     if (all.size && all.size != m->count)
         return mg_bad(s, "index (bytes after its parts)");
-    return all.size ? bags_source_leave_out(s, "mode of a sequence", "modes", m->count)
+    return all.size ? bags_source_leave_out(s, "mode of a sequence", m->count, "modes")
                     : BAGS_OK;
 }
 
@@ -130,8 +130,8 @@ static bags_code mg_check(bags_source *s) {
         if (offset + length * m->element > end)
             end = offset + length * m->element;
     }
-    return end < s->file.size ? bags_source_leave_out(s, "byte",
-                                    bags_import_base(s->where), s->file.size - end)
+    return end < s->file.size ? bags_source_leave_out(s, "byte", s->file.size - end,
+                                    "%s", bags_import_base(s->where))
                               : BAGS_OK;
 }
 
@@ -204,10 +204,9 @@ static bags_code mg_open(bags_source *s) {
     if (m->legacy && mg_u64(all.data + 24) != m->element)
         return mg_bad(s, "size of an element");
     code = mg_check(s);
-    char *type = bags_source_array_type(s, m->dtype, 1, &any, !single);
-    if (!code && !type)
-        code = BAGS_ERROR_MEMORY;
-    return code ? code : bags_source_field(s, "tokens", type);
+    return code ? code
+                : bags_source_field(s, "tokens",
+                      bags_source_number_type(s, m->dtype, 1, &any, !single));
 }
 
 static bags_code mg_read(bags_source *s, uint64_t index) {

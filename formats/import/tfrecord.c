@@ -27,10 +27,7 @@
 enum { TF_BYTES = 1, TF_FLOAT = 2, TF_INT64 = 3 }; /* lists of a Feature */
 
 typedef struct tf_state {
-    char **paths;
-    size_t path_count, path; /* the file that is next */
-    bool open;
-    uint64_t offset; /* of the next record in it */
+    uint64_t offset; /* of the next record in the file */
     uint64_t start;  /* of the last one */
     uint64_t next;   /* the index of the next record */
     bool examples;
@@ -70,15 +67,10 @@ static bags_code tf_check(bags_source *s, const char *what, bags_view part) {
 static bags_code tf_next(bags_source *s, bool skip, bags_view *record) {
     tf_state *t = (tf_state *)s->state;
     bags_code code = BAGS_OK;
-    while (!t->open || t->offset == s->file.size) {
-        t->open = false;
-        s->ended = t->path == t->path_count;
-        if (s->ended)
-            return BAGS_OK;
-        code = bags_source_open_file(s, t->paths[t->path++]);
-        if (code)
+    while (s->path_next == 0 || t->offset == s->file.size) {
+        code = bags_source_next_file(s);
+        if (code || s->ended)
             return code;
-        t->open = true;
         t->offset = 0;
     }
     uint64_t left = s->file.size - t->offset;
@@ -338,7 +330,7 @@ static bags_code tf_open(bags_source *s) {
     tf_state *t = (tf_state *)s->state;
     bags_view record;
     size_t found;
-    bags_code code = bags_source_files(s, tf_accept, &t->paths, &t->path_count);
+    bags_code code = bags_source_files(s, tf_accept);
     /* The first pass. */
     while (!code) {
         code = tf_next(s, false, &record);
@@ -356,9 +348,8 @@ static bags_code tf_open(bags_source *s) {
         s->columns[i]->sequence =
             s->columns[i]->kind == TF_BYTES && s->columns[i]->not_one;
     bags_source_close_file(s);
-    t->path = 0;
+    s->path_next = 0;
     t->next = 0;
-    t->open = false;
     return t->examples ? bags_source_add_columns(s, tf_type)
                        : bags_source_field(s, "record", "bytes");
 }

@@ -21,8 +21,6 @@
 #include <inttypes.h>
 
 typedef struct to_state {
-    char **paths;
-    size_t count, opened; /* files; those that were opened */
     bags_dtype dtype;
     bags_buffer *scratch, *swapped; /* of .npy */
     bags_view tokens;               /* of the file */
@@ -42,7 +40,10 @@ static bags_code to_open_array(bags_source *s) {
     const bags_source_options *o = &s->options;
     bags_value array;
     bags_error why;
-    bags_code code = bags_npy_read(t->tokens, t->scratch, &array, &why);
+    bags_code code = bags_source_reserve(s, &t->scratch, 0);
+    if (code)
+        return code;
+    code = bags_npy_read(t->tokens, t->scratch, &array, &why);
     if (code)
         return bags_source_fail(s, code, "%s", why.message);
     bags_dtype dtype = array.kind == BAGS_KIND_ARRAY ? array.dtype : BAGS_DTYPE_NONE;
@@ -74,7 +75,7 @@ static bags_code to_open_array(bags_source *s) {
     t->tokens.data = (const unsigned char *)array.data;
     t->tokens.size = array.size;
     if (!bags_little_endian()) { /* the value's elements are in native byte order */
-        code = bags_buffer_reserve(t->swapped, array.size + 1, s->err);
+        code = bags_source_reserve(s, &t->swapped, array.size);
         if (code)
             return code;
         bags_swap_bytes(
@@ -84,16 +85,16 @@ static bags_code to_open_array(bags_source *s) {
     return BAGS_OK;
 }
 
-/* Open the next file. */
+/* Open the next file. Sets `ended` if there is none. */
 static bags_code to_open_next(bags_source *s) {
     to_state *t = (to_state *)s->state;
-    const char *path = t->paths[t->opened++];
-    bags_code code = bags_source_open_file(s, path);
-    if (!code)
-        code = bags_source_map(s, &t->tokens);
+    bags_code code = bags_source_next_file(s);
+    if (code || s->ended)
+        return code;
+    code = bags_source_map(s, &t->tokens);
     t->at = 0;
     t->row = 0;
-    if (code || !to_is_bin(path))
+    if (code || !to_is_bin(s->where))
         return code ? code : to_open_array(s);
     t->dtype = s->options.dtype;
     if (!t->dtype)
@@ -111,16 +112,13 @@ static bags_code to_open(bags_source *s) {
     to_state *t = (to_state *)s->state;
     const bags_source_options *o = &s->options;
     uint64_t any = UINT64_MAX;
-    t->scratch = bags_source_buffer(s);
-    t->swapped = bags_source_buffer(s);
-    bags_code code = t->scratch && t->swapped
-                         ? bags_source_files(s, to_is_file, &t->paths, &t->count)
-                         : BAGS_ERROR_MEMORY;
-    size_t size = code ? 0 : strlen(t->paths[0]) - 4;
-    char *index =
-        size ? bags_source_format(s, "%.*s.idx", (int)size, t->paths[0]) : NULL;
-    if (index && to_is_bin(t->paths[0]) &&
-        bags_import_kind(index, NULL) == BAGS_PATH_FILE)
+    bags_code code = bags_source_files(s, to_is_file);
+    const char *first = code ? "" : s->paths[0];
+    size_t size = strlen(first);
+    char *index = to_is_bin(first)
+                      ? bags_source_format(s, "%.*s.idx", (int)size - 4, first)
+                      : NULL;
+    if (index && bags_import_kind(index, NULL) == BAGS_PATH_FILE)
         return bags_source_fail(
             s, BAGS_ERROR_TYPE, "has an index of its documents; import %s", index);
     if (!code)
@@ -134,7 +132,7 @@ static bags_code to_open(bags_source *s) {
             bags_dtype_name(t->dtype), o->separator, (UINT64_C(1) << bits) - 1);
     s->length = BAGS_SOURCE_UNKNOWN;
     return bags_source_field(
-        s, "tokens", bags_source_array_type(s, t->dtype, 1, &any, false));
+        s, "tokens", bags_source_number_type(s, t->dtype, 1, &any, false));
 }
 
 /* The bytes up to the end of the first separator; all, if there is none. */
@@ -154,14 +152,11 @@ static bags_code to_read(bags_source *s, uint64_t index) {
     bags_view left = {NULL, 0};
     for (; t->next <= index; t->next++) {
         t->at += left.size;
-        while (t->at == t->tokens.size && t->opened < t->count) {
+        for (s->ended = false; t->at == t->tokens.size;) {
             bags_code code = to_open_next(s);
-            if (code)
+            if (code || s->ended)
                 return code;
         }
-        s->ended = t->at == t->tokens.size;
-        if (s->ended)
-            return BAGS_OK;
         left.data = t->tokens.data + t->at;
         left.size = t->tokens.size - t->at;
         uint64_t most = t->row ? t->row : o->document;

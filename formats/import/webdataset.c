@@ -13,13 +13,11 @@
  * text (see bags_import_guess), otherwise bytes. A field that some samples lack is a
  * sequence of 0 or 1. Tar has checksums of its headers only.
  */
-#include "import.h"
+#include "gzip.h"
 
 #include <archive.h>
 #include <archive_entry.h>
 #include <errno.h>
-#include <inttypes.h>
-#include <zlib.h>
 
 #define WD_FIELDS 4096     /* the most fields */
 #define WD_BLOCK (1 << 16) /* bytes per read */
@@ -29,15 +27,11 @@
 #define WD_RATIO 100
 
 typedef struct wd_state {
-    char **paths;
-    size_t path_count, path; /* the file that is read */
-    uint64_t offset;         /* of the bytes that libarchive has not requested yet */
-    bool failed;             /* to read them: the error is in s->err */
-    bool gzip, in_gzip;      /* `zip` is in use; it is within a gzip member */
-    z_stream zip;
+    bags_import_stream stream; /* the bytes that libarchive has not requested yet */
+    bool failed;               /* to read them: the error is in s->err */
     struct archive *archive;
     bool in_member; /* it has read a header */
-    bags_buffer *block, *data, *name, *key;
+    bags_buffer *data, *name, *key;
     const char *ending; /* of the member that is next, whose key is `name`, */
     bool pending;       /* if there is one */
     uint64_t stop;      /* where it ended in the tar */
@@ -46,55 +40,11 @@ typedef struct wd_state {
 
 /* ---- bytes ---- */
 
-/* The next bytes of the file. */
-static bags_code wd_get_file(bags_source *s, bags_view *out) {
-    wd_state *w = (wd_state *)s->state;
-    uint64_t left = s->file.size - w->offset;
-    bags_code code =
-        bags_source_view(s, w->offset, left < WD_BLOCK ? left : WD_BLOCK, out);
-    w->offset += code ? 0 : out->size;
-    return code;
-}
-
-/* The next bytes when decompressed, none at the end. */
-static bags_code wd_get_gzip(bags_source *s, bags_view *out) {
-    wd_state *w = (wd_state *)s->state;
-    z_stream *zip = &w->zip;
-    zip->next_out = w->block->data;
-    zip->avail_out = WD_BLOCK;
-    while (zip->avail_out == WD_BLOCK) {
-        if (zip->avail_in == 0) {
-            bags_view more;
-            bags_code code = wd_get_file(s, &more);
-            if (code)
-                return code;
-            zip->next_in = (Bytef *)(uintptr_t)more.data;
-            zip->avail_in = (uInt)more.size;
-        }
-        if (zip->avail_in == 0 && !w->in_gzip)
-            break;
-        if (!w->in_gzip)
-            inflateReset(zip);
-        int result = inflate(zip, Z_NO_FLUSH);
-        w->in_gzip = result != Z_STREAM_END;
-        if (result != Z_OK && result != Z_STREAM_END)
-            return bags_source_fail(s,
-                result == Z_MEM_ERROR ? BAGS_ERROR_MEMORY : BAGS_ERROR_CORRUPT,
-                "gzip before byte %" PRIu64 ": %s", w->offset - zip->avail_in,
-                result == Z_BUF_ERROR ? "truncated"
-                : zip->msg            ? zip->msg
-                                      : "invalid");
-    }
-    out->data = w->block->data;
-    out->size = WD_BLOCK - zip->avail_out;
-    return BAGS_OK;
-}
-
 static la_ssize_t wd_get(struct archive *archive, void *user, const void **data) {
     bags_source *s = (bags_source *)user;
     wd_state *w = (wd_state *)s->state;
     bags_view part = {NULL, 0};
-    w->failed = (w->gzip ? wd_get_gzip(s, &part) : wd_get_file(s, &part)) != 0;
+    w->failed = bags_import_stream_next(s, &w->stream, &part) != 0;
     *data = part.data;
     if (!w->failed)
         return (la_ssize_t)part.size;
@@ -104,14 +54,14 @@ static la_ssize_t wd_get(struct archive *archive, void *user, const void **data)
 
 static la_int64_t wd_skip(struct archive *archive, void *user, la_int64_t request) {
     bags_source *s = (bags_source *)user;
-    wd_state *w = (wd_state *)s->state;
-    uint64_t left = s->file.size - w->offset;
+    bags_import_stream *stream = &((wd_state *)s->state)->stream;
+    uint64_t left = s->file.size - stream->offset;
     (void)archive;
-    if (w->gzip)
+    if (stream->gzip)
         return 0;
     if ((uint64_t)request > left)
         request = (la_int64_t)left;
-    w->offset += (uint64_t)request;
+    stream->offset += (uint64_t)request;
     return request;
 }
 
@@ -138,27 +88,20 @@ static void wd_close(bags_source *s) {
     wd_state *w = (wd_state *)s->state;
     archive_read_free(w->archive);
     w->archive = NULL;
-    if (w->gzip)
-        inflateEnd(&w->zip);
-    w->gzip = false;
+    bags_import_stream_close(&w->stream);
 }
 
 static bags_code wd_open_file(bags_source *s) {
     wd_state *w = (wd_state *)s->state;
-    bags_view magic;
-    bags_code code = bags_source_open_file(s, w->paths[w->path]);
-    if (!code)
-        code = bags_source_view(s, 0, s->file.size < 2 ? 0 : 2, &magic);
-    if (code)
+    bags_code code = bags_source_next_file(s);
+    if (code || s->ended)
         return code;
     struct archive *archive = w->archive = archive_read_new();
-    memset(&w->zip, 0, sizeof w->zip);
-    bool packed = magic.size == 2 && magic.data[0] == 0x1F && magic.data[1] == 0x8B;
-    w->gzip = packed && inflateInit2(&w->zip, 15 + 16) == Z_OK;
-    if (!archive || packed != w->gzip)
-        return bags_source_no_memory(s);
-    w->in_gzip = w->in_member = w->failed = false;
-    w->offset = w->stop = 0;
+    code = archive ? bags_import_stream_open(s, &w->stream) : bags_source_no_memory(s);
+    if (code)
+        return code;
+    w->in_member = w->failed = false;
+    w->stop = 0;
     archive_read_support_filter_zstd(archive);
     archive_read_support_filter_xz(archive);
     archive_read_support_filter_bzip2(archive);
@@ -201,7 +144,7 @@ static bags_code wd_split(bags_source *s, const char *path) {
     size_t size = strlen(path), first = strcspn(path, "/");
     if (first >= 4 && !memcmp(path, "__", 2) && !memcmp(path + first - 2, "__", 2))
         return BAGS_OK;
-    bags_code code = bags_buffer_reserve(w->name, size + 1, s->err);
+    bags_code code = bags_source_reserve(s, &w->name, size);
     if (code)
         return code;
     char *name = (char *)memcpy(w->name->data, path, size + 1);
@@ -222,17 +165,17 @@ static bags_code wd_split(bags_source *s, const char *path) {
 static bags_code wd_advance(bags_source *s) {
     wd_state *w = (wd_state *)s->state;
     bags_code code = BAGS_OK;
-    for (w->pending = false; !code && !w->pending && w->path < w->path_count;) {
+    for (w->pending = s->ended = false; !code && !w->pending;) {
         struct archive_entry *entry = NULL;
         if (!w->archive)
             code = wd_open_file(s);
-        if (!code)
-            code = wd_header(s, &entry);
+        if (code || s->ended)
+            return code;
+        code = wd_header(s, &entry);
         if (code)
             return code;
         if (!entry) {
             wd_close(s);
-            w->path++;
             continue;
         }
         const char *name = archive_entry_pathname(entry);
@@ -243,7 +186,7 @@ static bags_code wd_advance(bags_source *s) {
         if (archive_entry_filetype(entry) == AE_IFREG && !archive_entry_hardlink(entry))
             code = wd_split(s, name);
         if (!code && !w->pending && archive_entry_filetype(entry) != AE_IFDIR)
-            code = bags_source_leave_out(s, "member", name, 1);
+            code = bags_source_leave_out(s, "member", 1, "%s", name);
     }
     return code;
 }
@@ -257,7 +200,7 @@ static bags_code wd_read_member(
         size_t part = limit - *size < WD_BLOCK ? limit - *size : WD_BLOCK;
         if (offset + *size > SIZE_MAX / 2)
             return bags_source_no_memory(s);
-        bags_code code = bags_buffer_reserve(w->data, offset + *size + part, s->err);
+        bags_code code = bags_source_reserve(s, &w->data, offset + *size + part);
         if (code)
             return code;
         la_ssize_t done =
@@ -267,7 +210,7 @@ static bags_code wd_read_member(
         if (done == 0)
             break;
         *size += (size_t)done;
-        if (*size > WD_LARGE && *size / WD_RATIO > w->offset)
+        if (*size > WD_LARGE && *size / WD_RATIO > w->stream.offset)
             return bags_source_fail(s, BAGS_ERROR_LIMIT,
                 "member \"%.200s.%.100s\": too large when decompressed (more "
                 "than %d bytes of one)",
@@ -337,13 +280,13 @@ typedef enum wd_task { WD_SKIP, WD_LEARN, WD_TAKE } wd_task;
 static bags_code wd_sample(bags_source *s, wd_task task) {
     wd_state *w = (wd_state *)s->state;
     const char *name = (const char *)w->name->data;
-    size_t size = strlen(name) + 1, path = w->path, offset = 0;
-    bags_code code = bags_buffer_reserve(w->key, size, s->err);
+    size_t size = strlen(name) + 1, file = s->path_next, offset = 0;
+    bags_code code = bags_source_reserve(s, &w->key, size);
     if (code)
         return code;
     memcpy(w->key->data, name, size);
     w->next++;
-    while (!code && w->pending && w->path == path &&
+    while (!code && w->pending && s->path_next == file &&
            !strcmp((const char *)w->name->data, (const char *)w->key->data)) {
         code = task == WD_LEARN  ? wd_learn(s)
                : task == WD_TAKE ? wd_take(s, &offset)
@@ -368,15 +311,7 @@ static bool wd_accept(const char *name) {
 static bags_code wd_open(bags_source *s) {
     wd_state *w = (wd_state *)s->state;
     bool not_utf8 = false;
-    w->block = bags_source_buffer(s);
-    w->data = bags_source_buffer(s);
-    w->name = bags_source_buffer(s);
-    w->key = bags_source_buffer(s);
-    if (!w->block || !w->data || !w->name || !w->key)
-        return BAGS_ERROR_MEMORY;
-    bags_code code = bags_buffer_reserve(w->block, WD_BLOCK, s->err);
-    if (!code)
-        code = bags_source_files(s, wd_accept, &w->paths, &w->path_count);
+    bags_code code = bags_source_files(s, wd_accept);
     /* The first pass. */
     if (!code)
         code = wd_advance(s);
@@ -386,7 +321,7 @@ static bags_code wd_open(bags_source *s) {
         not_utf8 = !code && (not_utf8 || !bags_utf8_valid(key, strlen(key), NULL));
     }
     s->length = w->next;
-    w->path = 0;
+    s->path_next = 0;
     w->next = 0;
     if (!code)
         code = bags_source_field(s, "__key__", not_utf8 ? "bytes" : "utf8");
@@ -406,6 +341,7 @@ static bags_code wd_read(bags_source *s, uint64_t index) {
     for (size_t i = 1; i < s->count; i++)
         s->entries[i].count = 0;
     code = wd_sample(s, WD_TAKE);
+    s->ended = false; /* it is what follows that may not exist */
     if (code)
         return code;
     const char *key = (const char *)w->key->data;

@@ -159,7 +159,7 @@ static bags_code zr_read_zip(
             "%s: too large (%" PRIu64 " bytes, maximum %" PRIu64 ")", key,
             (uint64_t)about.size, limit);
     size_t size = (size_t)about.size, done = 0;
-    bags_code code = bags_buffer_reserve(z->file, size + 1, s->err);
+    bags_code code = bags_source_reserve(s, &z->file, size);
     if (code)
         return code;
     zip_file_t *member = zip_fopen_index(z->zip, entry->index, 0);
@@ -561,8 +561,7 @@ static bags_code zr_open_array(bags_source *s, zr_array *a, const char *key) {
     const char *path = file ? bags_source_format(s, "%s: %s", s->path, file) : NULL;
     a->key = key;
     a->name = name;
-    a->band = bags_source_buffer(s);
-    if (!name || !path || !a->band)
+    if (!name || !path)
         return BAGS_ERROR_MEMORY;
     for (char *c = name; *c; c++)
         if (*c == '/')
@@ -646,7 +645,7 @@ static bags_code zr_chunk(
     *data = in.data;
     if (!a->codec)
         return BAGS_OK;
-    code = bags_buffer_reserve(z->chunk, a->chunk_size, s->err);
+    code = bags_source_reserve(s, &z->chunk, a->chunk_size);
     if (code)
         return code;
     *data = z->chunk->data;
@@ -695,8 +694,7 @@ static bags_code zr_load(bags_source *s, zr_array *a, uint64_t row) {
     if (a->dims && stop > a->shape[0])
         stop = a->shape[0];
     a->band_start = a->band_stop = 0;
-    bags_code code =
-        bags_buffer_reserve(a->band, (size_t)(stop - start) * a->row, s->err);
+    bags_code code = bags_source_reserve(s, &a->band, (size_t)(stop - start) * a->row);
     do {
         const unsigned char *chunk = NULL;
         if (!code)
@@ -833,7 +831,7 @@ static bags_code zr_l5kit(bags_source *s) {
                 "%s: not an array of an L5Kit dataset; import it by itself", a->key);
         if (!known) {
             a->count = 0;
-            if (bags_source_leave_out(s, "array", a->name, 1))
+            if (bags_source_leave_out(s, "array", 1, "%s", a->name))
                 return BAGS_ERROR_MEMORY;
         }
     }
@@ -902,10 +900,8 @@ static bags_code zr_unused(bags_source *s, zr_array *a, const char *name,
     uint64_t next = 0;
     for (size_t i = 0; i <= count; i++) {
         uint64_t start = i < count ? spans[i].start : to->shape[0];
-        if (start > next &&
-            bags_source_leave_out(s, what,
-                bags_source_format(s, "%" PRIu64 " to %" PRIu64, next, start - 1),
-                start - next))
+        if (start > next && bags_source_leave_out(s, what, start - next,
+                                "%" PRIu64 " to %" PRIu64, next, start - 1))
             return BAGS_ERROR_MEMORY;
         if (i < count && spans[i].stop > next)
             next = spans[i].stop;
@@ -922,8 +918,7 @@ static bags_code zr_unused_rows(bags_source *s) {
         code = zr_refers(
             s, z->scenes, "frame_index_interval", z->frames, row, &start, &stop);
         if (!code && start == stop)
-            code = bags_source_leave_out(
-                s, "empty scene", bags_source_format(s, "%" PRIu64, row), 1);
+            code = bags_source_leave_out(s, "empty scene", 1, "%" PRIu64, row);
     }
     if (!code)
         code =
@@ -1001,11 +996,9 @@ static bags_code zr_add_fields(bags_source *s, zr_array *a) {
         dims += member->dims;
         if (dims > BAGS_MAX_DIMS)
             return zr_refuse(s, a, "number of dimensions", member->name);
-        member->number = strchr("iumM", member->kind) && dims == 0;
-        if (member->number)
-            type = member->kind == 'u' ? "u64" : "i64";
-        type = member->dtype && !member->number
-                   ? bags_source_array_type(s, member->dtype, dims, shape, sequence)
+        member->number = bags_import_is_integer(member->dtype) && dims == 0;
+        type = member->dtype
+                   ? bags_source_number_type(s, member->dtype, dims, shape, sequence)
                    : bags_source_format(s, "%s%s", type, sequence ? "[]" : "");
         const char *name = bags_source_format(s, "%s%s%s", prefix ? a->name : "",
             prefix && *member->name ? "." : "",
@@ -1044,8 +1037,8 @@ static bags_code zr_attributes(bags_source *s, const char *key) {
     json_object_iter at;
     json_object_object_foreachC(about, at) {
         if (!code)
-            code = bags_source_leave_out(s, "attribute",
-                bags_source_format(s, "%s@%s", key + strlen(z->root), at.key), 1);
+            code = bags_source_leave_out(
+                s, "attribute", 1, "%s@%s", key + strlen(z->root), at.key);
     }
     json_object_put(about);
     return code;
@@ -1073,10 +1066,8 @@ static int zr_walk(void *user, const char *name) {
     zr_state *z = (zr_state *)s->state;
     int error = name[0] == '.' ? 0 : io->kind(io->user, path, &kind);
     if (!error && kind == BAGS_PATH_NONE && name[0] != '.')
-        return bags_source_leave_out(
-                   s, "other file", bags_source_format(s, "%s%s", in->key, name), 1)
-                   ? ENOMEM
-                   : 0;
+        return bags_source_leave_out(s, "other file", 1, "%s%s", in->key, name) ? ENOMEM
+                                                                                : 0;
     if (error || kind != BAGS_PATH_DIRECTORY)
         return error;
     if (bags_import_kind(path, ".zattrs") == BAGS_PATH_FILE)
@@ -1179,9 +1170,7 @@ static void zr_close(bags_source *s) {
 static bags_code zr_open(bags_source *s) {
     zr_state *z = (zr_state *)s->state;
     z->root = "";
-    z->file = bags_source_buffer(s);
-    z->chunk = bags_source_buffer(s);
-    bags_code code = z->file && z->chunk ? zr_open_arrays(s) : BAGS_ERROR_MEMORY;
+    bags_code code = zr_open_arrays(s);
     if (!code)
         code = zr_l5kit(s);
     for (size_t i = 0; !code && i < z->count; i++) {

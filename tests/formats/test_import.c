@@ -214,13 +214,11 @@ static const char *const *field_names;
 static bool accept_all(const char *name) { return name[0] != 'x'; }
 
 static bags_code open_names(bags_source *source) {
-    char **paths = NULL;
-    size_t count = 0;
     bags_code code = BAGS_OK;
     if (!field_names)
-        code = bags_source_files(source, accept_all, &paths, &count);
-    for (size_t i = 0; !code && i < count; i++)
-        code = bags_source_field(source, bags_import_base(paths[i]), "utf8");
+        code = bags_source_files(source, accept_all);
+    for (size_t i = 0; !code && i < source->path_count; i++)
+        code = bags_source_field(source, bags_import_base(source->paths[i]), "utf8");
     for (size_t i = 0; !code && field_names && field_names[i]; i++)
         code = bags_source_field(source, field_names[i], "utf8");
     return code;
