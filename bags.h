@@ -1894,8 +1894,10 @@ typedef struct bags_verify_options {
     /* Check only what costs O(1) per file: sizes, spec.json, and the first and last
      * entries of every table and of refs. */
     bool quick;
-    bool decode;     /* decode every blob with its field's codec. Not with quick */
-    bool allow_gaps; /* missing shards are not a fault */
+    /* Decode every blob with its field's codec. Not with quick. Without either, the last
+     * blob of a Bag is decoded if it needs a dictionary. */
+    bool decode;
+    bool allow_gaps;       /* missing shards are not a fault */
     bool allow_empty_file; /* see bag_reader_options */
     /* SKIP: unfinished shards, and fields of unequal length if split, are not a
      * fault. Not READ. */
@@ -1910,7 +1912,7 @@ typedef struct bags_verify_options {
     /* From time to time: the bytes read since the last call. */
     void (*progress)(void *user, uint64_t bytes);
     void *user;
-    const bags_registry *registry; /* for decode */
+    const bags_registry *registry; /* with the codecs */
     bags_env env;
 } bags_verify_options;
 
@@ -4017,11 +4019,13 @@ BAGI_COLD static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
     return BAGS_OK;
 }
 
-/* Read NAME.dict. It is never empty. */
+/* Read NAME.dict. It is never empty, and one that is too large is not one. */
 BAGI_COLD static bags_code bagi_dictionary_read(const bagi_dir *dir, const char *name,
     unsigned char **data, size_t *size, bags_error *err) {
     bags_code code = bagi_dir_read(
         dir, name, BAGI_DICTIONARY, BAGI_DICTIONARY_MAX, data, size, NULL, err);
+    if (code == BAGS_ERROR_LIMIT)
+        return err->code = BAGS_ERROR_CORRUPT;
     if (code || *size)
         return code;
     bagi_free(&dir->env->memory, *data, 0);
@@ -10227,8 +10231,11 @@ BAGI_COLD static void bagi_reader_expect(
             continue;
         bag_options.name = bagi_spec_name(&reader->spec, field);
         bagi_bag_expect(&dir, &bag_options);
-        if (bagi_coder_dictionary(&reader->spec.coders[field]))
+        if (bagi_coder_dictionary(&reader->spec.coders[field])) {
             bagi_dir_expect(&dir, bag_options.name, BAGI_DICTIONARY);
+            if (BAGI_CHECKSUMS && !bag_options.verify_checksums)
+                bagi_dir_expect(&dir, bag_options.name, ".crc"); /* of both */
+        }
     }
     bagi_dir_free(&dir);
 }
@@ -11918,10 +11925,10 @@ typedef struct bagi_verifying {
     bag_reader **bags; /* one per field, then refs; NULL: it cannot be opened */
     bagi_bag_options bag_options;
     /* The Bag: */
-    const char *name; /* of the field, or "refs" */
-    size_t field;     /* the number of the field */
-    bool parse;       /* the blobs are rows of refs */
-    bool decode;
+    const char *name;            /* of the field, or "refs" */
+    size_t field;                /* the number of the field */
+    bool parse;                  /* the blobs are rows of refs */
+    uint64_t decode;             /* the first blob that is decoded; UINT64_MAX: none */
     bagi_dictionary *dictionary; /* of the Bag, once a value needed it */
 } bagi_verifying;
 
@@ -11991,7 +11998,8 @@ static bags_code bagi_verify_row(bagi_verifying *run, bagi_cursor *cursor) {
     return code;
 }
 
-/* Decode the current blob. One that is too large for memory is that blob's fault. */
+/* Decode the current blob; without `decode`, only if it needs a dictionary. One that is
+ * too large for memory is that blob's fault. */
 static bags_code bagi_verify_value(bagi_verifying *run, bagi_cursor *cursor) {
     bags_view blob = {NULL, 0};
     bags_value value;
@@ -12006,11 +12014,16 @@ static bags_code bagi_verify_value(bagi_verifying *run, bagi_cursor *cursor) {
         return code;
     const bagi_coder *coder = &run->spec->coders[run->field];
     bool needed = !code && bagi_coder_needs(coder, blob);
+    if (!code && !needed && !run->options.decode)
+        return BAGS_OK;
     if (needed && !run->dictionary) {
-        run->decode = bagi_dictionary_open(&run->dictionary, cursor->bag, run->dir,
+        bool opened = bagi_dictionary_open(&run->dictionary, cursor->bag, run->dir,
                           run->name, coder, &run->why) != NULL;
-        if (!run->decode) /* one fault is enough */
-            return bagi_verify_file(run, run->why.code);
+        run->report.files += opened;
+        run->decode = opened ? run->decode : UINT64_MAX; /* one fault is enough */
+        code = opened ? BAGS_OK : run->why.code;
+        if (code == BAGS_ERROR_MEMORY)
+            return bagi_verify_file(run, code);
     }
     if (!code)
         code = bagi_coder_decode(coder, needed ? run->dictionary : NULL, blob,
@@ -12057,7 +12070,7 @@ static bags_code bagi_verify_range(bagi_verifying *run, const bag_reader *bag,
             code = bagi_verify_fault(run, code, BAGS_FAULT_BLOB, cursor.index, offset);
         } else if (!code && cursor.usable && run->parse) {
             code = bagi_verify_row(run, &cursor);
-        } else if (!code && cursor.usable && run->decode) {
+        } else if (!code && cursor.usable && cursor.index >= run->decode) {
             code = bagi_verify_value(run, &cursor);
         }
         if (code) {
@@ -12090,21 +12103,6 @@ static bags_code bagi_verify_range(bagi_verifying *run, const bag_reader *bag,
     return code;
 }
 
-/* Check that the checksums of a Bag, which may be NULL, include its NAME.dict: that they
- * are right then was checked with them. */
-BAGI_COLD static bags_code bagi_verify_dictionary(
-    bagi_verifying *run, const bagi_trailer *trailer) {
-    const bagi_dictionary_sum none = {false, 0};
-    bags_code code = BAGS_OK;
-    if (!bagi_dir_has(run->dir, run->name, BAGI_DICTIONARY, &code, &run->why))
-        return code;
-    run->report.files++;
-    if (!trailer || trailer->name != bagi_name_crc(run->name, &none))
-        return BAGS_OK;
-    return bags_fail(&run->why, BAGS_ERROR_CORRUPT,
-        "%s/%s.dict: its checksums were made without it", run->dir->shown, run->name);
-}
-
 /* Check a Bag that is open, of a field or, for field spec->count, refs.bag; and its
  * checksums. One whose checksums are those of a Bag with more blobs or fewer has its
  * table in the wrong place: nothing in it means anything. A missing codec is not a
@@ -12121,19 +12119,23 @@ BAGI_COLD static bags_code bagi_verify_bag(
     run->bag_options.name = bagi_spec_name(spec, field);
     run->name = spec ? run->bag_options.name : NULL;
     run->parse = is_refs && run->known;
-    run->decode = false;
+    run->decode = UINT64_MAX;
     run->report.blobs += is_refs ? 0 : length;
     run->report.files += 1 + bagi_is_split(bag);
     if (spec && !is_refs && run->options.decode) {
         const bagi_coder *coder = &spec->coders[field];
-        run->decode = !coder->fault && coder->codec->decode;
         if (coder->codec && coder->fault) {
             code = bagi_coder_fail(coder, &run->why);
             bagi_prefix(&run->why, code, "%s: ", bag->file[BAGI_BLOBS].shown);
             code = bagi_verify_file(run, code);
-        } else if (!run->decode) {
+        } else if (coder->fault || !coder->codec->decode) {
             run->report.undecoded += length;
+        } else {
+            run->decode = 0;
         }
+    } else if (spec && !is_refs && !run->options.quick && length &&
+               bagi_coder_dictionary(&spec->coders[field])) {
+        run->decode = length - 1; /* a writer with a dictionary used it for this one */
     }
     if (code)
         return code;
@@ -12158,9 +12160,6 @@ BAGI_COLD static bags_code bagi_verify_bag(
         code = bagi_crcs_check_shard(
             bag->file[BAGI_CRCS].shown, trailer, &run->bag_options.record, &run->why);
     code = exists || run->any_checksums ? bagi_verify_file(run, code) : BAGS_OK;
-    if (!code && spec)
-        code =
-            bagi_verify_file(run, bagi_verify_dictionary(run, crcs ? trailer : NULL));
     if (!code && !other)
         code = bagi_verify_range(run, bag, 0, length, crcs);
     bagi_file_close(bag, &bag->file[BAGI_CRCS]);

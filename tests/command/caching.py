@@ -56,12 +56,6 @@ def _used(path='cache'):
     return sum(f.lstat().st_blocks * 512 for f in pathlib.Path(path).rglob('*'))
 
 
-def _is_linked():
-    done = subprocess.run([harness.PROGRAM, 'info', 'http://127.0.0.1:1/x'],
-                          stderr=subprocess.PIPE, env=ENVIRONMENT)
-    return b'not linked' not in done.stderr
-
-
 @each([(), ('--shard-length', '13')])
 def a_second_run_requests_no_data(options):
     _pack('site/ds', 120, 9000, 1, *options)
@@ -348,7 +342,7 @@ def what_cannot_be_a_cache_is_refused():
         run('load', url, env={**ENVIRONMENT, 'BAGS_CACHE': ''})
 
 
-if not _is_linked():
+if not harness.has_urls():
     print('skipped --cache: no libcurl')
     for name, value in list(globals().items()):
         if callable(value) and getattr(value, '__module__', '') == __name__ and \

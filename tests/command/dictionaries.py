@@ -12,7 +12,7 @@ import tarfile
 import time
 
 import harness
-from harness import each, files, has_codec, refuse, run, write_lines
+from harness import each, files, has_codec, has_urls, refuse, run, write_lines
 from server import Server
 
 sys.path.append(str(harness.ROOT / 'tests/lib'))
@@ -146,6 +146,12 @@ def a_dictionary_that_is_not_that_of_its_bag_is_an_error():
     _same('ds')
 
 
+def _sent(server):
+    """Dictionaries, but not the byte that shows whether they are the same as before."""
+    return sorted(path for path, status, size in server.answers
+                  if path.endswith('.dict') and status in (200, 206) and size > 1)
+
+
 @each(['', 'zip', 'tar', 'http', 'cache', 'http zip'])
 def wherever_it_is(how):
     if not _write('site/ds', own=True):
@@ -161,7 +167,7 @@ def wherever_it_is(how):
         run('copy', path, 'out')
         assert files('out') == files('site/ds')
         return
-    if 'http' not in run('--version').out.decode():
+    if not has_urls():
         return
     words = ['--cache', 'cache'] if how == 'cache' else []
     with Server('site', index=True) as server:
@@ -169,8 +175,7 @@ def wherever_it_is(how):
         for again in range(2):
             shown = run('get', url, ':', '--lists', *words, env=ENVIRONMENT).lines
             assert shown == ROWS
-            sent = [path for path, status, _ in server.answers
-                    if status in (200, 206) and path.endswith('.dict')]
+            sent = _sent(server)
             # Each once: of three shards, of four fields. n has none.
             most = 0 if 'zip' in how or (again and words) else 12
             assert len(sent) == len(set(sent)) == most, (again, server.answers)
@@ -179,20 +184,77 @@ def wherever_it_is(how):
     assert files('out') == files('site/ds')
 
 
-def a_dictionary_is_requested_when_it_is_needed():
-    if not _write('site/ds', own=True) or 'http' not in run('--version').out.decode():
+def a_dictionary_is_requested_with_its_bag():
+    """And the checksums, with which it is compared: all before the Bag is answered."""
+    if not _write('site/ds', own=True) or not has_urls():
         return
-    with Server('site', index=True) as server:
-        def requested(*words):
-            del server.answers[:]
+    run('checksum', 'site/ds')
+    for words, names in ((['100', 'id'], ''), (['100', 'n'], ''), (['2', 't'], 't'),
+                         (['100', 't'], 't'), (['[100,101,102]', 't', 'a'], 'at')):
+        missing = {f'/ds/000000/{name}.{ending}' for name in names for ending in ('dict', 'crc')}
+        late = []
+
+        def fault(handler, number):
+            missing.discard(handler.path)
+            end = time.monotonic() + 20
+            while handler.path.endswith('.bag') and handler.path[-5] in names and missing:
+                if time.monotonic() > end:
+                    late.extend(missing)
+                    break
+                time.sleep(0.01)
+
+        with Server('site', index=True, fault=fault) as server:
             run('get', server.url + '/ds', *words, env=ENVIRONMENT)
-            return [path for path, *_ in server.answers if path.endswith('.dict')]
-        assert requested('100', 'id', 'n') == []
-        assert requested('2', 't') == []  # an early frame, which needs none
-        assert requested('100', 't') == ['/ds/000000/t.dict']
-        assert requested('[100,101,102]', 't', 'a') in (
-            ['/ds/000000/t.dict', '/ds/000000/a.dict'],
-            ['/ds/000000/a.dict', '/ds/000000/t.dict'])
+            assert _sent(server) == [f'/ds/000000/{name}.dict' for name in names]
+            assert not late
+
+
+@each([(403, 'text/plain'), (404, 'text/html'), (200, 'text/html'), (200, 'application/json')])
+def verify_needs_what_the_blobs_need(case):
+    """A server may answer anything for a file that is missing."""
+    status, kind = case
+    if not _write('site/ds', own=True) or not has_urls():
+        return
+    run('checksum', 'site/ds')
+
+    def fault(handler, number):
+        return not handler.local.is_file() and handler.answer(
+            status, b'[]', Content_Type=kind)
+
+    with Server('site', fault=fault) as server:
+        for words in [], ['--decode']:
+            del server.log[:]
+            run('verify', server.url + '/ds', *words, env=ENVIRONMENT)
+            asked = {path for _, path, _ in server.log if path.endswith('.dict')}
+            assert asked == {f'/ds/00000{i}/{name}.dict' for i in range(3) for name in 'amst'}
+
+
+def verify_finds_frames_without_their_dictionary():
+    """Also without checksums, and if not all values are decoded."""
+    if not _write(own=True):
+        return
+    first, second = (pathlib.Path(f'ds/00000{i}/t.dict') for i in (0, 1))
+    own, other = first.read_bytes(), second.read_bytes()
+    for made, says in ((None, 't.dict: cannot open'), (other, 'that needs another'),
+                       (b'x' * 5000, 't.dict: not a dictionary'), (b'', 't.dict: empty'),
+                       (own + bytes(1 << 24), 't.dict: too large')):
+        first.unlink()
+        if made is not None:
+            first.write_bytes(made)
+        shown = run('verify', 'ds', code=1).out.decode()
+        assert f'ds/000000/t.bag: blob 119: ' in shown and says in shown and ': 1 fault;' in shown
+        assert says in run('verify', 'ds', '--decode', code=1).out.decode()
+        assert says in run('get', 'ds', '50', 't', code=1).lines[0]['t']['error']
+        for words in (['export', 'ds', 'out'], ['load', 'ds', '--fields', 't', '--digest'],
+                      ['sql', 'ds', "SELECT id FROM data WHERE t LIKE '%x'"],
+                      ['index', 'ds', 't'], ['derive', 'ds', 'none', '--split', 'a=1', '--by', 't']):
+            if words[0] != 'sql' or 'sql' in run('--version').out.decode().split():
+                refuse(*words, says=says)
+        shutil.rmtree('out', ignore_errors=True)
+        if made is None:
+            first.touch()
+    first.write_bytes(own)
+    run('verify', 'ds')
 
 
 def a_copy_that_was_interrupted_is_continued():
@@ -220,7 +282,7 @@ def a_copy_that_was_interrupted_is_continued():
 
 
 def a_dataset_is_copied_to_a_store_and_back():
-    if not _write() or 'http' not in run('--version').out.decode():
+    if not _write() or not has_urls():
         return
     os.makedirs('store/bucket')
     with Server('store', s3=True) as server:

@@ -129,6 +129,13 @@ def has_codec(type):
         formats[name] in run('--version').out.decode().split()
 
 
+def has_urls():
+    """True if the command was built with libcurl."""
+    done = subprocess.run([PROGRAM, 'info', 'http://127.0.0.1:1/x'], stderr=subprocess.PIPE,
+                          env={**os.environ, 'BAGS_RETRY_SECONDS': '1'})
+    return b'not linked' not in done.stderr
+
+
 def write_lines(path, rows):
     pathlib.Path(path).write_text(
         ''.join(row if isinstance(row, str) else json.dumps(row) + '\n'

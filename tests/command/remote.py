@@ -21,13 +21,6 @@ SPEC = 'n=int(4),words=utf8[],data=bytes'
 FAST = {'BAGS_RETRY_SECONDS': '1', 'BAGS_STALL_SECONDS': '1'}
 
 
-def _is_linked():
-    """Without libcurl the command has no such paths."""
-    done = subprocess.run([harness.PROGRAM, 'info', 'http://127.0.0.1:1/x'],
-                          stderr=subprocess.PIPE, env=_environment())
-    return b'not linked' not in done.stderr
-
-
 def _environment(server=None, **more):
     return {**os.environ, **FAST, **(server.environment if server else {}), **more}
 
@@ -1296,7 +1289,7 @@ def a_server_that_restarts_ends_no_training(which):
         assert out == run(word, 'site/bucket/ds', *words).out
 
 
-if not _is_linked():
+if not harness.has_urls():
     print('skipped the tests of URLs: libcurl not found')
     for _name in [n for n, f in list(globals().items())
                   if callable(f) and getattr(f, '__module__', '') == __name__]:
