@@ -29,7 +29,6 @@
 
 #define INDEX_MAGIC "BAGSKEY2"
 #define INDEX_HEADER 32 /* bytes before the type */
-#define INDEX_PATH 4096 /* bytes of the longest path */
 #define INDEX_NUMBER 8  /* bytes of a datapoint, and of a number as a key */
 #define INDEX_LAST 64   /* bytes at the end of a file that are compared */
 
@@ -186,15 +185,6 @@ static inline const bags_io *index_io(const bags_env *env) {
 /* Files that are far away have no links, and the times of their copies. */
 static inline bool index_is_far(const bags_io *io) { return io->read_many != NULL; }
 
-static inline bags_code index_path(char out[INDEX_PATH], bags_error *err,
-    const char *directory, const char *name, const char *ending) {
-    int size = snprintf(out, INDEX_PATH, "%s/%s%s", directory, name, ending);
-    return size >= 0 && size < INDEX_PATH
-               ? BAGS_OK
-               : bags_fail(err, BAGS_ERROR_LIMIT, "%s: path too long",
-                     bags_path_tail(directory));
-}
-
 /* Refuse a link, which leads to what is not the dataset's. */
 static inline bags_code index_check_no_link(
     const bags_io *io, const char *path, bags_error *err) {
@@ -221,8 +211,8 @@ typedef struct index_stamp {
  * and the first of the field's Bags, which is locked while the index is built. In
  * index_find.c. */
 bags_code bagi_index_place(const bags_reader *reader, const bags_io *io,
-    const char *path, const char *field, char directory[INDEX_PATH],
-    char bag[INDEX_PATH], bags_error *err);
+    const char *path, const char *field, char directory[FORMAT_PATH],
+    char bag[FORMAT_PATH], bags_error *err);
 
 /* Find what a dataset is recognized by. In index_find.c. */
 bags_code bagi_index_stamp(const bags_reader *reader, const bags_env *env,

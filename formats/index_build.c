@@ -38,9 +38,9 @@ typedef struct index_builder {
     bags_reader *reader;
     size_t number; /* of the field */
     index_key_type type;
-    char directory[INDEX_PATH], partial[INDEX_PATH];
-    char from[INDEX_PATH], to[INDEX_PATH]; /* of whoever needs a path */
-    bag_writer *sorted;                    /* runs.bag */
+    char directory[FORMAT_PATH], partial[FORMAT_PATH];
+    char from[FORMAT_PATH], to[FORMAT_PATH]; /* of whoever needs a path */
+    bag_writer *sorted;                      /* runs.bag */
     bags_buffer stops; /* uint64_t: the entry at which each run ends */
     size_t runs;
     bags_buffer entries, bytes;
@@ -52,7 +52,7 @@ static void index_remove_partial(index_builder *b) {
     static const char *const names[] = {
         "keys.bag", "keys.idx", "keys.crc", "runs.bag", "runs.idx"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!index_path(b->from, NULL, b->partial, names[i], ""))
+        if (!format_path(b->from, b->partial, names[i], "", NULL))
             b->io->remove(b->io->user, b->from);
     b->io->remove_dir(b->io->user, b->partial);
 }
@@ -64,7 +64,7 @@ static bags_code index_create(
     options.checksum = last;
     options.no_sync = !last;
     options.env = b->options->env;
-    bags_code code = index_path(b->to, err, b->partial, name, ".bag");
+    bags_code code = format_path(b->to, b->partial, name, ".bag", err);
     *out = code ? NULL : bag_writer_open(b->to, &options, err);
     return code || *out ? code : err->code;
 }
@@ -250,7 +250,7 @@ static bags_code index_write_merged(
     b->sorted = NULL;
     code = code ? code : closed;
     if (!code)
-        code = index_path(b->from, err, b->partial, "runs", ".bag");
+        code = format_path(b->from, b->partial, "runs", ".bag", err);
     if (!code)
         code = bags_buffer_reserve(&memory, b->runs * sizeof(index_run), err);
     bag_reader *bag = code ? NULL : bag_reader_open(b->from, &options, err);
@@ -301,7 +301,7 @@ static bags_code index_publish(index_builder *b, bags_error *err) {
     static const char *const endings[] = {".bag", ".crc"};
     for (int i = 0; i < 2; i++) {
         bags_code code =
-            index_path(b->to, err, b->directory, b->field->name, endings[i]);
+            format_path(b->to, b->directory, b->field->name, endings[i], err);
         int error = code ? 0 : b->io->remove(b->io->user, b->to);
         if (error && error != ENOENT)
             code = bags_fail_io(b->io, error, b->to, "remove", err);
@@ -309,8 +309,8 @@ static bags_code index_publish(index_builder *b, bags_error *err) {
             return code;
     }
     for (int i = 1; i >= 0; i--) {
-        index_path(b->from, err, b->partial, "keys", endings[i]);
-        index_path(b->to, err, b->directory, b->field->name, endings[i]);
+        format_path(b->from, b->partial, "keys", endings[i], err);
+        format_path(b->to, b->directory, b->field->name, endings[i], err);
         int error = b->io->rename(b->io->user, b->from, b->to);
         if (error)
             return bags_fail_io(b->io, error, b->from, "rename", err);
@@ -366,7 +366,7 @@ static bags_code index_build(index_builder *b, bags_error *err) {
     bags_code code = bagi_index_place(
         b->reader, b->io, b->path, b->field->name, b->directory, b->from, err);
     if (!code)
-        code = index_path(b->partial, err, b->directory, b->field->name, ".partial");
+        code = format_path(b->partial, b->directory, b->field->name, ".partial", err);
     if (!code)
         code = index_check_no_link(b->io, b->partial, err);
     if (code)

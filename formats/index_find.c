@@ -22,7 +22,7 @@ struct bags_index {
     index_key_type type;
     bool far;
     uint64_t length;
-    char path[INDEX_PATH];
+    char path[FORMAT_PATH];
 };
 
 static bags_code index_fail(
@@ -37,9 +37,9 @@ static const bags_field *index_field(const bags_index *index) {
 }
 
 bags_code bagi_index_place(const bags_reader *reader, const bags_io *io,
-    const char *path, const char *field, char directory[INDEX_PATH],
-    char bag[INDEX_PATH], bags_error *err) {
-    char shard[INDEX_PATH];
+    const char *path, const char *field, char directory[FORMAT_PATH],
+    char bag[FORMAT_PATH], bags_error *err) {
+    char shard[FORMAT_PATH];
     size_t count = 0;
     const bags_shard *shards = bags_reader_shards(reader, &count);
     if (count == 0)
@@ -51,10 +51,10 @@ bags_code bagi_index_place(const bags_reader *reader, const bags_io *io,
     if (!code && first.digits)
         code = index_check_no_link(io, shard, err);
     if (!code)
-        code = index_path(directory, err, shard, "index", "");
+        code = format_path(directory, shard, "index", "", err);
     if (!code)
         code = index_check_no_link(io, directory, err);
-    return code ? code : index_path(bag, err, shard, field, ".bag");
+    return code ? code : format_path(bag, shard, field, ".bag", err);
 }
 
 static bags_code index_stamp_file(const bags_io *io, const char *path, bool optional,
@@ -92,7 +92,7 @@ static bags_code index_stamp_file(const bags_io *io, const char *path, bool opti
 bags_code bagi_index_stamp(const bags_reader *reader, const bags_env *env,
     const char *path, const char *field, index_stamp *out, bags_error *err) {
     const bags_io *io = index_io(env);
-    char directory[INDEX_PATH], file[INDEX_PATH];
+    char directory[FORMAT_PATH], file[FORMAT_PATH];
     size_t count = 0;
     const bags_shard *shards = bags_reader_shards(reader, &count);
     bags_code code = BAGS_OK;
@@ -104,8 +104,8 @@ bags_code bagi_index_stamp(const bags_reader *reader, const bags_env *env,
             code =
                 bags_shard_path(path, &shards[i / 3], directory, sizeof directory, err);
             if (!code)
-                code = index_path(file, err, directory, k < 2 ? field : "refs",
-                    k == 1 ? ".crc" : ".bag");
+                code = format_path(file, directory, k < 2 ? field : "refs",
+                    k == 1 ? ".crc" : ".bag", err);
             if (!code && round == 0) {
                 io->expect(io->user, file);
                 continue;
@@ -153,7 +153,7 @@ static bags_code index_check_header(const bags_index *index, const char *path,
 static bags_code index_open_files(bags_index *index, const char *path,
     const bags_index_options *options, bags_error *err) {
     bag_reader_options reading;
-    char directory[INDEX_PATH];
+    char directory[FORMAT_PATH];
     bags_buffer scratch = bags_buffer_of(options->env.allocator);
     bags_row row;
     memset(&row, 0, sizeof row);
@@ -171,7 +171,7 @@ static bags_code index_open_files(bags_index *index, const char *path,
         bagi_index_place(index->reader, io, path, field, directory, index->path, err);
     for (size_t i = 3; i-- > 0 && !code;) {
         static const char *const endings[] = {".bag", ".crc", ".idx"};
-        code = index_path(index->path, err, directory, field, endings[i]);
+        code = format_path(index->path, directory, field, endings[i], err);
         if (!code)
             code = index_check_no_link(io, index->path, err);
     }

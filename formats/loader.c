@@ -225,16 +225,10 @@ typedef struct loader_worker {
     size_t unwatched;     /* bytes decoded since it last checked `stopping` */
 } loader_worker;
 
-/* Memory that is freed with the loader: this, and what was requested. */
-typedef struct loader_block {
-    bags_buffer memory; /* see format_state */
-    struct loader_block *next;
-} loader_block;
-
 struct bags_loader {
     bags_buffer memory; /* of the loader itself; see format_state */
     bags_loader_options options;
-    loader_block *blocks;
+    format_block *blocks;
     const bags_reader **readers;
     size_t count;
     bags_order order;
@@ -267,20 +261,9 @@ struct bags_loader {
     bool stopping;
 };
 
-/* Zeroed. NULL if out of memory. */
 static void *loader_allocate(
     bags_loader *l, size_t count, size_t size, bags_error *err) {
-    loader_block *made = NULL;
-    if (count > (SIZE_MAX - sizeof *made) / size)
-        bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
-    else
-        made = (loader_block *)format_state(
-            l->options.allocator, sizeof *made + count * size, err);
-    if (!made)
-        return NULL;
-    made->next = l->blocks;
-    l->blocks = made;
-    return made + 1;
+    return format_block_add(&l->blocks, l->options.allocator, count, size, err);
 }
 
 /* ---- values ---- */
@@ -2097,11 +2080,7 @@ void bags_loader_close(bags_loader *l) {
         bags_buffer_free(&w->indices);
     }
     bags_order_free(&l->order);
-    while (l->blocks) {
-        loader_block *first = l->blocks;
-        l->blocks = first->next;
-        format_state_close(first);
-    }
+    format_blocks_free(l->blocks);
     format_state_close(l);
 }
 

@@ -389,22 +389,16 @@ static bags_code order_select_all(bags_order *order, const bags_order_options *g
 static void order_apply_selection(const bags_order *order, bags_pick *pick) {
     const order_selection *s =
         (const order_selection *)(const void *)order->selections.data + pick->dataset;
-    size_t low = 0, high = s->count;
     if (!s->numbers)
         return;
     if (!s->before) {
         pick->index = s->numbers[pick->index];
         return;
     }
-    while (
-        high - low > 1) { /* of ranges that start there, all but the last are empty */
-        size_t middle = low + (high - low) / 2;
-        if (s->before[middle] <= pick->index)
-            low = middle;
-        else
-            high = middle;
-    }
-    pick->index = s->numbers[low] + (pick->index - s->before[low]);
+    /* Of ranges that start there, all but the last are empty. */
+    size_t range =
+        format_last_at_most(s->before, sizeof *s->before, s->count, pick->index);
+    pick->index = s->numbers[range] + (pick->index - s->before[range]);
 }
 
 /* ---- orders of several datasets ---- */
@@ -469,17 +463,9 @@ void bags_order_free(bags_order *order) {
 /* The dataset of a place in the list of all. */
 static bags_pick order_pick(const bags_order *order, uint64_t place) {
     const uint64_t *starts = format_order_tables_of(order).starts;
-    size_t low = 0, high = order->count;
-    while (high - low > 1) {
-        size_t middle = low + (high - low) / 2;
-        if (starts[middle] <= place)
-            low = middle;
-        else
-            high = middle;
-    }
     bags_pick pick;
-    pick.dataset = low;
-    pick.index = place - starts[low];
+    pick.dataset = format_last_at_most(starts, sizeof *starts, order->count, place);
+    pick.index = place - starts[pick.dataset];
     return pick;
 }
 

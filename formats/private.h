@@ -31,6 +31,65 @@ static inline void format_state_close(void *state) {
     bags_buffer_free(&memory);
 }
 
+/* Memory that is freed with the object that it belongs to. */
+typedef struct format_block {
+    bags_buffer memory; /* see format_state */
+    struct format_block *older;
+} format_block;
+
+/* Zeroed memory for `count` elements, until format_blocks_free. NULL if out of memory. */
+static inline void *format_block_add(format_block **blocks,
+    const bags_allocator *allocator, size_t count, size_t size, bags_error *err) {
+    format_block *made = NULL;
+    if (count > (SIZE_MAX - sizeof *made) / size)
+        bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
+    else
+        made =
+            (format_block *)format_state(allocator, sizeof *made + count * size, err);
+    if (!made)
+        return NULL;
+    made->older = *blocks;
+    *blocks = made;
+    return made + 1;
+}
+
+static inline void format_blocks_free(format_block *blocks) {
+    while (blocks) {
+        format_block *older = blocks->older;
+        format_state_close(blocks);
+        blocks = older;
+    }
+}
+
+/* Of `count` structs of some size, each with a number that is not below that of the one
+ * before, the last whose number is at most `most`; the first if none is. `numbers` is
+ * that of the first. */
+static inline size_t format_last_at_most(
+    const uint64_t *numbers, size_t size, size_t count, uint64_t most) {
+    size_t low = 0, high = count;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        const void *at = (const char *)numbers + middle * size;
+        if (*(const uint64_t *)at <= most)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+#define FORMAT_PATH 4096 /* bytes of the longest path */
+
+/* Write DIRECTORY/NAMEENDING to out. */
+static inline bags_code format_path(char out[FORMAT_PATH], const char *directory,
+    const char *name, const char *ending, bags_error *err) {
+    int size = snprintf(out, FORMAT_PATH, "%s/%s%s", directory, name, ending);
+    return size >= 0 && size < FORMAT_PATH
+               ? BAGS_OK
+               : bags_fail(err, BAGS_ERROR_LIMIT, "%s: path too long",
+                     bags_path_tail(directory));
+}
+
 /* Check that an open file or, if it is NULL, what a path leads to is what had this
  * identity when it was found: that the files of a dataset are of one version. Without
  * the hook, it is not noticed. */

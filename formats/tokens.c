@@ -51,17 +51,10 @@ typedef struct tokens_dataset {
     bags_tokens_info info;
 } tokens_dataset;
 
-/* Memory that is freed with the tokens. */
-typedef struct tokens_block {
-    bags_buffer memory;
-    struct tokens_block *next;
-} tokens_block;
-
 struct bags_tokens {
     format_tokens shared; /* what loader.c sees; first */
     bags_tokens_options options;
-    const bags_allocator *allocator;
-    tokens_block *blocks;
+    format_block *blocks;
     tokens_dataset *datasets;
     size_t dataset_count, field_count;
     const char **names; /* of fields */
@@ -72,17 +65,7 @@ struct bags_tokens {
 
 static void *tokens_allocate(
     bags_tokens *t, size_t count, size_t size, bags_error *err) {
-    tokens_block *made = NULL;
-    if (count > (SIZE_MAX - sizeof *made) / size)
-        bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
-    else
-        made = (tokens_block *)format_state(
-            t->allocator, sizeof *made + count * size, err);
-    if (!made)
-        return NULL;
-    made->next = t->blocks;
-    t->blocks = made;
-    return made + 1;
+    return format_block_add(&t->blocks, t->options.allocator, count, size, err);
 }
 
 /* ---- reading documents ---- */
@@ -252,16 +235,8 @@ static bags_code tokens_check_parallel(const bags_tokens *t, const tokens_datase
 /* ---- windows ---- */
 
 static size_t tokens_find_shard(const tokens_dataset *d, uint64_t index, bool windows) {
-    size_t low = 0, high = d->shard_count;
-    while (high - low > 1) {
-        size_t middle = low + (high - low) / 2;
-        const tokens_shard *s = &d->shards[middle];
-        if ((windows ? s->windows_before : s->start) <= index)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
+    const uint64_t *first = windows ? &d->shards->windows_before : &d->shards->start;
+    return format_last_at_most(first, sizeof *d->shards, d->shard_count, index);
 }
 
 #if defined(__GNUC__)
@@ -687,7 +662,7 @@ static bags_code tokens_open_dataset(
         if (!s->streams)
             return BAGS_ERROR_MEMORY;
         for (size_t f = 0; f < t->field_count && !code; f++) {
-            s->streams[f].ends = bags_buffer_of(t->allocator);
+            s->streams[f].ends = bags_buffer_of(t->options.allocator);
             code = tokens_open_stream(t, d, i, f, row, err);
         }
         if (!code)
@@ -840,7 +815,6 @@ bags_tokens *bags_tokens_open(const bags_reader *const *readers, size_t count,
         return NULL;
     if (options)
         t->options = *options;
-    t->allocator = t->options.allocator;
     if (!tokens_prepare(t, readers, count, err))
         return t;
     bags_tokens_close(t);
@@ -855,11 +829,7 @@ void bags_tokens_close(bags_tokens *t) {
             for (size_t f = 0; t->datasets[i].shards[k].streams && f < t->field_count;
                  f++)
                 bags_buffer_free(&t->datasets[i].shards[k].streams[f].ends);
-    while (t->blocks) {
-        tokens_block *first = t->blocks;
-        t->blocks = first->next;
-        format_state_close(first);
-    }
+    format_blocks_free(t->blocks);
     format_state_close(t);
 }
 
