@@ -225,12 +225,9 @@ double seconds_of(const char *variable);
 /* ---- interrupt.c: Ctrl-C and SIGTERM, which end the program at once, with a message,
  * unless they are deferred ---- */
 
-/* Call it first, with the words of the command line as they may be shown. */
-void interrupt_expect(char **line);
-/* What the message states: what is kept ("" for nothing to be said), and `next`, as
- * "continue with", before the same command, with the option `with` unless it has it.
- * next and with may be NULL. */
-void interrupt_leaves(const char *kept, const char *next, const char *with);
+void interrupt_expect(void); /* call it first */
+/* What the message states. */
+void interrupt_leaves(const char *kept);
 /* A file that is not complete, which an interruption removes; NULL: none. The path must
  * stay valid. */
 void interrupt_removes(const char *path);
@@ -292,8 +289,6 @@ void path_hint(const char *path);
 /* The path to be shown: a URL without its query and its user, which are remembered
  * for it. */
 const char *path_without_secrets(const char *path);
-/* The same for a word that may be one; nothing is remembered. To be freed. */
-char *path_shown(const char *word);
 /* For the URLs that are opened after it is set: how much of a file is read ahead. */
 extern uint64_t read_ahead;
 /* See bags_http_upload and bags_http_same. Any thread, once the URL was passed to
@@ -738,28 +733,22 @@ uint64_t *rows_where(
 /* One index, start:stop:step, or a list. Negative numbers count from the end. */
 typedef struct range_word {
     const char *word; /* as given */
-    bool one, list;
-    int64_t start, stop; /* not of a list */
+    bool one;
+    const char **list; /* where its numbers start in the word; NULL: not a list */
+    size_t count;
+    int64_t start, stop;
     uint64_t step;
 } range_word;
 
 /* i, start:stop, start:stop:step or [i,j,k]; each part of a range may be missing. */
 range_word indices_parse(const char *word);
-/* The first number of a valid list that starts at `at`, or after a number of it; NULL
- * after the last one. */
-const char *indices_next(const char *at);
-/* A number at the start of `at`, which becomes the end of the number. */
-bool integer_parse(const char **at, int64_t *out);
-/* The index that a number means; below 0: none. */
-int64_t index_from_start(int64_t index, uint64_t length);
-/* The start or stop of a range: clamped to 0. */
-uint64_t range_end(int64_t index, uint64_t length);
-/* The range start <= i < stop of the items; empty if there is no such one. */
+/* Of what is not a list: start <= i < stop; empty if there is no such index. */
 void indices_range(
     const range_word *items, uint64_t length, uint64_t *start, uint64_t *stop);
-/* All of them: *count numbers, to be freed. What is not below `length` is an error, but
- * in a range. */
-uint64_t *rows_of_indices(const range_word *all, uint64_t length, size_t *count);
+/* The number of all; and each. An index that is not below `length` is an error, whose
+ * message begins with `where`; a range is clamped. */
+uint64_t indices_count(const range_word *all, const char *where, uint64_t length);
+uint64_t indices_at(const range_word *all, uint64_t length, uint64_t i);
 
 /* ---- import.c ---- */
 

@@ -328,13 +328,15 @@ static void choose_rows(void) {
         keep_rows(numbers, count, false);
     }
     if (range) {
-        range_word words = indices_parse(range);
+        static range_word words;
+        words = indices_parse(range);
         list_rows();
-        uint64_t *positions = rows_of_indices(&words, rows_count, &count);
+        count = (size_t)indices_count(&words, "--range: ", rows_count);
+        uint64_t *chosen = (uint64_t *)allocate(count + 1, sizeof *chosen);
         for (size_t i = 0; i < count; i++)
-            positions[i] = rows[positions[i]];
+            chosen[i] = rows[indices_at(&words, rows_count, i)];
         free(rows);
-        rows = positions ? positions : (uint64_t *)allocate(1, sizeof *rows);
+        rows = chosen;
         rows_count = count;
     }
     if (shuffle.given)
@@ -392,8 +394,7 @@ static void derive(
     given.shard_start = shard_start.value;
     given.shard_stop = shard_stop.value;
     given.progress = show_progress;
-    interrupt_leaves(
-        "nothing is complete; remove what is left", "start again with", NULL);
+    interrupt_leaves("nothing is complete; remove what is left");
     interrupt_defer();
     bags_code code = bags_derive(from, path, &given, &made, &failure);
     progress_end();
@@ -633,7 +634,7 @@ static int run(char **operands) {
     if (split)
         parse_split();
     path_must_be_writable(path_parent(to));
-    interrupt_leaves("nothing was derived", "start again with", NULL);
+    interrupt_leaves("nothing was derived");
     open_all(operands, count);
     given.registry = registry_blobs();
     on_failure = explain_failure;

@@ -45,7 +45,7 @@ static size_t count; /* of both */
 
 /* FIELD, FIELD[i] or FIELD[START:STOP:STEP]; of a video the items are frames. */
 static selection parse_selection(const char *word) {
-    selection out = {0, true, false, {NULL, false, false, 0, 0, 0}, false};
+    selection out = {0, true, false, {NULL, false, NULL, 0, 0, 0, 0}, false};
     size_t size = strlen(word);
     const char *open = strrchr(word, '[');
     /* A field's name may itself end in brackets. */
@@ -283,20 +283,6 @@ static void get_one(uint64_t index) {
     output(blob.data, blob.size);
 }
 
-/* The index of a datapoint, which must exist: the number at `word`. */
-static uint64_t find_index(const char *word) {
-    uint64_t length = source_length();
-    const char *end = word;
-    int64_t index = 0;
-    integer_parse(&end, &index);
-    index = index_from_start(index, length);
-    if (index < 0 || (uint64_t)index >= length)
-        fail(BAGS_ERROR_RANGE, "%s: %s %.*s out of range (length %ju)", source_path(),
-            source_dataset() ? "datapoint" : "blob", (int)(end - word), word,
-            (uintmax_t)length);
-    return (uint64_t)index;
-}
-
 /* The datapoints at these positions of an index. */
 static void get_keys(uint64_t start, uint64_t stop) {
     if (directory)
@@ -322,30 +308,19 @@ static void get_keys(uint64_t start, uint64_t stop) {
 
 static void get_all(const range_word *all) {
     uint64_t length = source_length();
-    const char *first = all->list  ? indices_next(all->word)
-                        : all->one ? all->word
-                                   : NULL;
-    for (const char *at = first; at; at = all->list ? indices_next(at) : NULL)
-        find_index(at);
+    const char *where =
+        temp_format("%s: %s ", source_path(), source_dataset() ? "datapoint" : "blob");
+    uint64_t all_count = indices_count(all, where, length);
     if (directory)
         directory_make(directory);
-    for (const char *at = first; at; at = all->list ? indices_next(at) : NULL)
-        get_one(find_index(at));
-    if (first)
-        return;
-    uint64_t stop = range_end(all->stop, length);
-    stop = stop < length ? stop : length;
-    for (uint64_t i = range_end(all->start, length); i < stop; i += all->step) {
-        get_one(i);
-        if (stop - i <= all->step)
-            break;
-    }
+    for (uint64_t i = 0; i < all_count; i++)
+        get_one(indices_at(all, length, i));
 }
 
 /* ---- the command ---- */
 
 static int run(char **operands) {
-    range_word datapoints = {NULL, true, false, 0, 0, 1};
+    static range_word datapoints = {NULL, true, NULL, 0, 0, 0, 1};
     uint64_t start = 0, stop = 1;
     char **words = operands + (key ? 1 : 2); /* SELECT */
     size_t words_count = 0;

@@ -134,7 +134,7 @@ void export_pair(const char *index, const char *name) {
     text lengths = {0}, ends = {0}; /* of sequences, 4 bytes; of documents, 8 */
     if (path_exists(index))
         fail_system(EEXIST, index, "create");
-    interrupt_leaves("nothing is kept", "start again with", NULL);
+    interrupt_leaves("nothing is kept");
     file_start(temp_format("%.*sbin", (int)strlen(index) - 3, index));
     for (uint64_t i = 0; i < length; i++) {
         unsigned char bytes[8];

@@ -5,7 +5,7 @@
 
 /* A number at the start of `at`, which becomes the end of the number. strtoll clamps
  * it to 64 bits, which is past the end of everything. */
-bool integer_parse(const char **at, int64_t *out) {
+static bool parse_integer(const char **at, int64_t *out) {
     char *end, digit = (*at)[**at == '-'];
     if (digit < '0' || digit > '9')
         return false;
@@ -15,41 +15,33 @@ bool integer_parse(const char **at, int64_t *out) {
 }
 
 /* 3,1,4] */
-static void check_list(const char *at) {
+static void parse_list(range_word *out, const char *at) {
     int64_t ignored;
     for (bool more = true; more;) {
         at += strspn(at, " ");
-        more = integer_parse(&at, &ignored);
-        at += more ? strspn(at, " ") : 0;
-        if (more && !strcmp(at, "]"))
+        const char *number = at;
+        if (!parse_integer(&at, &ignored))
+            break;
+        out->list = (const char **)grow(out->list, out->count, sizeof *out->list);
+        out->list[out->count++] = number;
+        at += strspn(at, " ");
+        if (!strcmp(at, "]"))
             return;
-        more = more && *at++ == ',';
+        more = *at++ == ',';
     }
     usage("a list of indices must be like [3,1,4]");
 }
 
-/* The first number of a valid list that starts at `at`, or after a number of it;
- * NULL after the last one. */
-const char *indices_next(const char *at) {
-    at += strspn(at, "-0123456789");
-    at += strspn(at, "[, ");
-    return *at == ']' ? NULL : at;
-}
-
-/* i, start:stop, start:stop:step or [i,j,k]; each part of a range may be
- * missing. */
 range_word indices_parse(const char *word) {
-    range_word out = {word, false, false, 0, INT64_MAX, 1};
+    range_word out = {word, false, NULL, 0, 0, INT64_MAX, 1};
     int64_t parts[3] = {0, INT64_MAX, 1};
     size_t part = 0;
-    const char *at = word;
     if (*word == '[') {
-        check_list(word + 1);
-        out.list = true;
+        parse_list(&out, word + 1);
         return out;
     }
-    for (;; part++, at++) {
-        bool found = integer_parse(&at, &parts[part]);
+    for (const char *at = word;; part++, at++) {
+        bool found = parse_integer(&at, &parts[part]);
         if ((*at && *at != ':') || (!found && part == 0 && !*at) ||
             (*at == ':' && part == 2))
             usage(
@@ -71,55 +63,52 @@ range_word indices_parse(const char *word) {
     return out;
 }
 
-/* The index that a number means; below 0: none. */
-int64_t index_from_start(int64_t index, uint64_t length) {
+/* Below 0: none. */
+static int64_t from_start(int64_t index, uint64_t length) {
     return index < 0 ? index + (int64_t)length : index;
 }
 
-/* The start or stop of a range: clamped to 0. */
-uint64_t range_end(int64_t index, uint64_t length) {
-    index = index_from_start(index, length);
-    return index < 0 ? 0 : (uint64_t)index;
-}
-
-/* The range start <= i < stop of the items; empty if there is no such one. */
 void indices_range(
     const range_word *items, uint64_t length, uint64_t *start, uint64_t *stop) {
-    *start = range_end(items->start, length);
-    *stop = range_end(items->stop, length);
+    int64_t first = from_start(items->start, length);
+    int64_t last = from_start(items->stop, length);
+    *start = first < 0 ? 0 : (uint64_t)first;
+    *stop = last < 0 ? 0 : (uint64_t)last;
     if (items->one)
-        *stop = *start + (index_from_start(items->start, length) >= 0);
+        *stop = *start + (first >= 0);
     else if (*start > *stop)
         *stop = *start;
 }
 
-uint64_t *rows_of_indices(const range_word *all, uint64_t length, size_t *count) {
-    uint64_t *numbers = NULL, start, stop;
-    const char *first = all->list ? indices_next(all->word) : NULL;
-    *count = 0;
-    for (const char *at = first; at; at = indices_next(at)) {
-        const char *end = at;
-        int64_t index = 0;
-        integer_parse(&end, &index);
-        index = index_from_start(index, length);
-        if (index < 0 || (uint64_t)index >= length)
-            fail(BAGS_ERROR_RANGE, "%.*s out of range (length %ju)", (int)(end - at),
-                at, (uintmax_t)length);
-        numbers = (uint64_t *)grow(numbers, *count, sizeof *numbers);
-        numbers[(*count)++] = (uint64_t)index;
-    }
+/* The index that a number means, which must exist. */
+static uint64_t find_index(const char *number, const char *where, uint64_t length) {
+    const char *end = number;
+    int64_t index = 0;
+    parse_integer(&end, &index);
+    index = from_start(index, length);
+    if (index < 0 || (uint64_t)index >= length)
+        fail(BAGS_ERROR_RANGE, "%s%.*s out of range (length %ju)", where,
+            (int)(end - number), number, (uintmax_t)length);
+    return (uint64_t)index;
+}
+
+uint64_t indices_count(const range_word *all, const char *where, uint64_t length) {
+    uint64_t start, stop;
+    for (size_t i = 0; i < all->count; i++)
+        find_index(all->list[i], where, length);
     if (all->list)
-        return numbers;
+        return all->count;
+    if (all->one)
+        find_index(all->word, where, length);
     indices_range(all, length, &start, &stop);
-    if (all->one && (start >= length || start == stop))
-        fail(BAGS_ERROR_RANGE, "%s out of range (length %ju)", all->word,
-            (uintmax_t)length);
     stop = stop < length ? stop : length;
-    for (uint64_t i = start; i < stop; i += all->step) {
-        numbers = (uint64_t *)grow(numbers, *count, sizeof *numbers);
-        numbers[(*count)++] = i;
-        if (stop - i <= all->step)
-            break;
-    }
-    return numbers;
+    return start < stop ? (stop - start - 1) / all->step + 1 : 0;
+}
+
+uint64_t indices_at(const range_word *all, uint64_t length, uint64_t i) {
+    uint64_t start, stop;
+    if (all->list)
+        return find_index(all->list[i], "", length);
+    indices_range(all, length, &start, &stop);
+    return start + i * all->step;
 }

@@ -259,7 +259,7 @@ static int run(char **operands) {
                              : NULL;
     if (!format)
         usage("%s: the name must end in .png, .jpg or .jpeg", path);
-    interrupt_leaves("nothing is kept", "start again with", NULL);
+    interrupt_leaves("nothing is kept");
     registry_expand_palettes(true);
     registry_orient();
     source_open(operands[0]);

@@ -243,7 +243,6 @@ static int run(char **operands) {
     if (json + csv + only_rows > 1)
         usage("--json, --csv and --rows are mutually exclusive");
     mapped_path = path;
-    interrupt_leaves("", "start again with", NULL);
     bags_reader *reader = dataset_open(path, registry_get());
     sqlite3 *db = bags_sql_open(reader, &failure);
     must_open(db);

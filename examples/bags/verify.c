@@ -282,7 +282,7 @@ static int run(char **operands) {
     given.parts = threads < MAX_JOBS ? threads : MAX_JOBS;
     if (given.quick && given.decode)
         usage("--quick and --decode are mutually exclusive");
-    interrupt_leaves("not everything was checked", "start again with", NULL);
+    interrupt_leaves("not everything was checked");
     if (skip_unfinished)
         given.unfinished = BAGS_UNFINISHED_SKIP;
     given.registry = registry_get();
