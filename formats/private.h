@@ -284,6 +284,24 @@ static inline bags_code format_array_check(const bags_value *value, bags_error *
         (uint64_t)value->size, (uint64_t)size);
 }
 
+/* A float16. */
+static inline double format_half(uint64_t bits) {
+    double number = (double)(bits & 1023);
+    int exponent = (int)(bits >> 10 & 31);
+    if (exponent == 31) {
+        uint64_t special =
+            bits & 1023 ? UINT64_C(0x7FF8000000000000) : UINT64_C(0x7FF0000000000000);
+        memcpy(&number, &special, sizeof number);
+    } else {
+        number = exponent ? number + 1024 : number;
+        for (exponent = exponent ? exponent - 25 : -24; exponent < 0; exponent++)
+            number /= 2;
+        for (; exponent > 0; exponent--)
+            number *= 2;
+    }
+    return bits >> 15 & 1 ? -number : number;
+}
+
 /* ---- random numbers, the same on every platform ---- */
 
 #define FORMAT_GOLDEN UINT64_C(0x9E3779B97F4A7C15) /* 2^64 / the golden ratio, odd */

@@ -152,24 +152,6 @@ static bool sql_is_number(const sql_column *column) {
     return column->kind == SQL_INT || column->kind == SQL_ARRAY;
 }
 
-/* A float16. */
-static double sql_half(uint64_t bits) {
-    double number = (double)(bits & 1023);
-    int exponent = (int)(bits >> 10 & 31);
-    if (exponent == 31) {
-        uint64_t special =
-            bits & 1023 ? UINT64_C(0x7FF8000000000000) : UINT64_C(0x7FF0000000000000);
-        memcpy(&number, &special, sizeof number);
-    } else {
-        number = exponent ? number + 1024 : number;
-        for (exponent = exponent ? exponent - 25 : -24; exponent < 0; exponent++)
-            number /= 2;
-        for (; exponent > 0; exponent--)
-            number *= 2;
-    }
-    return bits >> 15 & 1 ? -number : number;
-}
-
 /* What a blob of a column of numbers is. NULL, or what is wrong. */
 static const char *sql_number(const sql_column *column, bags_view blob, sql_test *out) {
     static const char too_large[] = "above 2^63-1, which no integer of SQL is";
@@ -193,7 +175,9 @@ static const char *sql_number(const sql_column *column, bags_view blob, sql_test
         uint32_t low = (uint32_t)bits;
         memcpy(&single, &low, sizeof single);
         memcpy(&out->real, &bits, sizeof out->real);
-        out->real = size == 2 ? sql_half(bits) : size == 4 ? (double)single : out->real;
+        out->real = size == 2   ? format_half(bits)
+                    : size == 4 ? (double)single
+                                : out->real;
         return NULL;
     }
     if (column->code == 'i') {

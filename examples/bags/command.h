@@ -357,10 +357,9 @@ typedef struct command {
  * which are moved to words[0], words[1], ..., NULL. False after printing the help. */
 bool options_parse(const command *about, int count, char **words);
 void options_help(text *out, const command *about);
-/* The tables of its options: its own, those that it shares, and for commands that read
- * paths those of the cache. Any may be NULL. */
-#define OPTION_TABLES 3
-const option *options_table(const command *about, size_t i);
+/* Option `i` of a command; NULL after the last: its own, those that it shares and, if it
+ * reads paths, those of the cache. */
+const option *options_get(const command *about, size_t i);
 extern const option cache_options[]; /* of storage.c */
 
 /* The next part of 'a=int(8), b=utf8[]', up to a comma outside parentheses: what
@@ -529,6 +528,8 @@ void value_show(
     const char *type, bags_view blob, const bags_value *value, bool lists, text *out);
 void array_show(const char *type, const bags_value *array, bool lists, text *out);
 void blob_show(const char *type, bags_view blob, text *out);
+/* The shortest digits that read back as the same number. */
+void shortest_digits(char out[40], double value, bool is_single);
 /* True if a float32 is shown as this number. */
 bool single_is_shown(double value);
 /* Write {"KEY": NAME}, in place of a blob that is a file. */
@@ -582,6 +583,9 @@ const char *field_guess(const char *word, const bags_field *fields, size_t count
 /* There is no such field in what is at `path`; the message lists those that exist. */
 ENDS void fail_field(
     const char *path, const char *word, const bags_field *fields, size_t count);
+/* The number of a field, which must exist. */
+size_t field_require(
+    const char *path, const char *name, const bags_field *fields, size_t count);
 uint64_t source_length(void);
 uint64_t source_size(void);
 const bags_field *source_fields(size_t *count);

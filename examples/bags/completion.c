@@ -8,21 +8,6 @@ static bool is_path(const option *one) { return one->kind == OPTION_PATH; }
 
 static bool is_choice(const option *one) { return one->kind == OPTION_CHOICE; }
 
-static bool is_other(const option *one) {
-    return one->value && !is_path(one) && !is_choice(one);
-}
-
-static bool is_any(const option *one) { return one->name != NULL; }
-
-/* The names of some options of a command, after a prefix. */
-static void put_names(
-    text *out, const command *of, bool (*is)(const option *), const char *before) {
-    for (size_t i = 0; i < OPTION_TABLES; i++)
-        for (const option *at = options_table(of, i); at && at->name; at++)
-            if (is(at))
-                text_format(out, "%s--%s", before, at->name);
-}
-
 static void put_choices(text *out, const option *one) {
     const option_choice *to = (const option_choice *)one->to;
     for (size_t i = 0; to->name(i); i++)
@@ -91,32 +76,26 @@ static const char bash_end[] =
     "}\n"
     "complete -o default -F _bags bags\n";
 
-/* One letter for each operand: of a file, or of another word. */
-static void put_kinds(text *out, const command *one) {
-    for (size_t i = 0; i < 3; i++)
-        text_puts(out, one->kinds[i] == ARGUMENT_WORD ? "w" : "f");
-}
-
 /* A case of the command: its options, which of them have values, and of what kind. */
 static void put_bash_command(text *out, const command *one) {
+    const option *at;
     text_format(out, "    %s)\n        options='--help", one->name);
-    put_names(out, one, is_any, " ");
+    for (size_t i = 0; (at = options_get(one, i)); i++)
+        text_format(out, " --%s", at->name);
     text_puts(out, "'\n        kinds=");
-    put_kinds(out, one);
+    for (size_t i = 0; i < 3; i++) /* of a file, or of another word */
+        text_puts(out, one->kinds[i] == ARGUMENT_WORD ? "w" : "f");
     text_puts(out, " valued='");
-    for (size_t i = 0; i < OPTION_TABLES; i++)
-        for (const option *at = options_table(one, i); at && at->name; at++)
-            if (at->value)
-                text_format(out, " --%s=%s", at->name, is_path(at) ? "path" : "");
+    for (size_t i = 0; (at = options_get(one, i)); i++)
+        if (at->value)
+            text_format(out, " --%s=%s", at->name, is_path(at) ? "path" : "");
     text_puts(out, "'\n");
-    for (size_t i = 0; i < OPTION_TABLES; i++)
-        for (const option *at = options_table(one, i); at && at->name; at++)
-            if (is_choice(at)) {
-                text_format(
-                    out, "        [[ $option != --%s ]] || choices='", at->name);
-                put_choices(out, at);
-                text_puts(out, "'\n");
-            }
+    for (size_t i = 0; (at = options_get(one, i)); i++)
+        if (is_choice(at)) {
+            text_format(out, "        [[ $option != --%s ]] || choices='", at->name);
+            put_choices(out, at);
+            text_puts(out, "'\n");
+        }
     text_puts(out, "        ;;\n");
 }
 
@@ -171,14 +150,13 @@ static void put_zsh_option(text *out, const option *one) {
         put_choices(out, one);
         text_puts(out, ")");
     }
-    text_puts(out, is_other(one) ? " '" : "'");
+    text_puts(out, one->value && !is_path(one) && !is_choice(one) ? " '" : "'");
 }
 
 static void put_zsh_command(text *out, const command *one) {
     text_format(out, "    %s)\n        _arguments '--help[print the help]'", one->name);
-    for (size_t i = 0; i < OPTION_TABLES; i++)
-        for (const option *at = options_table(one, i); at && at->name; at++)
-            put_zsh_option(out, at);
+    for (size_t i = 0; options_get(one, i); i++)
+        put_zsh_option(out, options_get(one, i));
     for (int i = 0; i < 3 && (!one->most || i < one->most); i++)
         text_format(out, " \\\n            '%s:operand:%s'",
             i == 0   ? "1"

@@ -164,10 +164,7 @@ static void each_field(
     while (list_next(&at, &name, &value)) {
         if (!value == !strcmp(of, "rename"))
             usage("--%s: expected %s", of, value ? "FIELD,..." : "OLD=NEW,...");
-        size_t field = field_find(fields, fields_count, name, strlen(name));
-        if (field == fields_count)
-            fail_field(from, name, fields, fields_count);
-        each(field, value);
+        each(field_require(from, name, fields, fields_count), value);
     }
 }
 
@@ -480,9 +477,7 @@ static int compare_first(const void *a, const void *b) {
 static void hash_values(member *members) {
     static bags_row row;
     bags_buffer plain = {0};
-    size_t field = field_find(fields, fields_count, by, strlen(by));
-    if (field == fields_count)
-        fail_field(from, by, fields, fields_count);
+    size_t field = field_require(from, by, fields, fields_count);
     bags_select select = bags_whole(field);
     bool compressed = type_is_compressed(fields[field].type);
     bags_reader **readers = (bags_reader **)allocate(froms_count, sizeof *readers);

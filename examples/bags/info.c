@@ -333,9 +333,7 @@ static void show_ratio(void) {
     if (!source_dataset())
         fail(BAGS_ERROR_FIELD, "%s: a Bag has no fields, which --ratio needs",
             source_path());
-    sample.field = field_find(fields, count, ratio, strlen(ratio));
-    if (sample.field == count)
-        fail_field(source_path(), ratio, fields, count);
+    sample.field = field_require(source_path(), ratio, fields, count);
     codec_check("zstd(bytes)");
     sample_open();
     uint64_t length = source_length();

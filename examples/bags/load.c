@@ -297,8 +297,7 @@ static bool choose_fields(const char *path, const bags_reader *reader) {
     count = all_count;
     names = fields_given ? split(fields_given, &count) : NULL;
     for (size_t i = 0; names && i < count; i++)
-        if (field_find(all, all_count, names[i], strlen(names[i])) == all_count)
-            fail_field(path, names[i], all, all_count);
+        (void)field_require(path, names[i], all, all_count);
     uint32_t size = (uint32_t)crop.value;
     static bags_load_field *fields; /* it and `names` live as long as the loader */
     fields = (bags_load_field *)allocate(count, sizeof *fields);
@@ -351,8 +350,7 @@ static void open_tokens(const char *path, const bags_reader **readers) {
             (const char *const *)split(fields_given, &sequences.parallel_count);
     for (size_t i = 0; i <= sequences.parallel_count; i++) {
         const char *one = i ? sequences.parallel[i - 1] : field;
-        if (field_find(all, all_count, one, strlen(one)) == all_count)
-            fail_field(path, one, all, all_count);
+        (void)field_require(path, one, all, all_count);
         for (size_t k = 0; values && k < sizeof keys / sizeof *keys; k++)
             if (!strcmp(one, keys[k]))
                 usage("--values: a field called \"%s\" cannot be printed", one);

@@ -83,19 +83,15 @@ static void put_lines(text *out, const char *lines) {
 }
 
 /* .It of each option, with its value as an argument. */
-static void put_options(text *out, const option *table) {
-    for (; table && table->name; table++) {
-        text_format(out, ".It Fl Fl %s%s%s\n", table->name, table->value ? " Ar " : "",
-            table->value ? table->value : "");
-        put_sentences(out, table->help);
+static void put_options(text *out, const command *of) {
+    const option *at;
+    for (size_t i = 0; (at = options_get(of, i)); i++) {
+        text_puts(out, i ? "" : ".Bl -tag -width Ds\n");
+        text_format(out, ".It Fl Fl %s%s%s\n", at->name, at->value ? " Ar " : "",
+            at->value ? at->value : "");
+        put_sentences(out, at->help);
     }
-}
-
-static bool has_options(const command *one) {
-    bool any = false;
-    for (size_t i = 0; i < OPTION_TABLES; i++)
-        any = any || options_table(one, i);
-    return any;
+    text_puts(out, options_get(of, 0) ? ".El\n" : "");
 }
 
 void manual_help(text *out, const command *const *commands) {
@@ -106,7 +102,7 @@ void manual_help(text *out, const command *const *commands) {
     for (size_t i = 0; commands[i]; i++) {
         text_format(out, ".Nm\n.Cm %s\n.Li ", commands[i]->name);
         put_text(out, commands[i]->operands, strlen(commands[i]->operands));
-        text_puts(out, has_options(commands[i]) ? " [OPTION...]\n" : "\n");
+        text_puts(out, options_get(commands[i], 0) ? " [OPTION...]\n" : "\n");
     }
     text_puts(out,
         ".Nm\n.Cm help\n.Op Ar command | Cm types | Cm man | Cm bash | Cm zsh\n"
@@ -117,10 +113,7 @@ void manual_help(text *out, const command *const *commands) {
         const command *one = commands[i];
         text_format(out, ".It Cm %s\n", one->name);
         put_sentences(out, one->about);
-        text_puts(out, has_options(one) ? ".Bl -tag -width Ds\n" : "");
-        for (size_t k = 0; k < OPTION_TABLES; k++)
-            put_options(out, options_table(one, k));
-        text_puts(out, has_options(one) ? ".El\n" : "");
+        put_options(out, one);
     }
     text_puts(out,
         ".It Cm help\nPrint the help of one command, of all, or of the types, "

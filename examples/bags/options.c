@@ -18,13 +18,6 @@ static bool is_option(const char *word) {
     return word[0] == '-' && word[1] != 0 && !is_digit(word[1]);
 }
 
-static const option *find_in(const option *table, const char *name, size_t size) {
-    for (; table && table->name; table++)
-        if (strlen(table->name) == size && !memcmp(table->name, name, size))
-            return table;
-    return NULL;
-}
-
 /* 512, 10K, 512M, 10g, 2T, optionally followed by B or iB: powers of 1024. */
 static bool parse_size(const char *word, uint64_t *out) {
     static const char units[] = "KMGT";
@@ -97,23 +90,26 @@ static void set_value(const option *given, const char *value) {
         usage("--%s must be at most %ju", given->name, (uintmax_t)to->most);
 }
 
-const option *options_table(const command *about, size_t i) {
+const option *options_get(const command *about, size_t i) {
     bool reads = false;
     for (size_t k = 0; k < 3; k++)
         reads = reads || about->kinds[k] == ARGUMENT_PATH;
-    return i == 0   ? about->options
-           : i == 1 ? about->shared
-           : reads  ? cache_options
-                    : NULL;
+    const option *const tables[] = {
+        about->options, about->shared, reads ? cache_options : NULL};
+    for (size_t k = 0; k < sizeof tables / sizeof *tables; k++)
+        for (const option *at = tables[k]; at && at->name; at++)
+            if (i-- == 0)
+                return at;
+    return NULL;
 }
 
 /* The value is not shown: it may be a secret. */
 ENDS static void fail_option(const command *about, const char *word, size_t size) {
     size_t dashes = strspn(word, "-");
     guess from = {word + dashes, size - dashes, NULL, 0};
-    for (size_t i = 0; i < OPTION_TABLES; i++)
-        for (const option *at = options_table(about, i); at && at->name; at++)
-            guess_name(&from, at->name);
+    const option *at;
+    for (size_t i = 0; (at = options_get(about, i)); i++)
+        guess_name(&from, at->name);
     usage("there is no option %.*s%s", (int)size, word, guess_words(&from, "--", ""));
 }
 
@@ -124,10 +120,11 @@ static int parse_option(const command *about, char **words, int count) {
     size_t size = equals               ? (size_t)(equals - name)
                   : words[0][1] == '-' ? strlen(name)
                                        : 0;
-    const option *found = NULL;
-    for (size_t i = 0; i < OPTION_TABLES && !found; i++)
-        found = find_in(options_table(about, i), name, size);
-    if (!found || size == 0)
+    const option *found;
+    for (size_t i = 0; (found = options_get(about, i)); i++)
+        if (strlen(found->name) == size && !memcmp(found->name, name, size))
+            break;
+    if (!found)
         fail_option(
             about, words[0], equals ? (size_t)(equals - words[0]) : strlen(words[0]));
     bool flag = found->kind == OPTION_FLAG;
@@ -234,35 +231,26 @@ void text_wrapped(text *out, const char *words, size_t at, size_t indent) {
     text_puts(out, "\n");
 }
 
-static void put_options(text *out, const option *table, size_t column) {
-    for (; table && table->name; table++) {
-        size_t start = out->size;
-        text_format(out, "  --%s%s%s", table->name, table->value ? " " : "",
-            table->value ? table->value : "");
-        text_format(out, "%*s", (int)(start + column - out->size), "");
-        text_wrapped(out, table->help, column, column);
-    }
-}
-
-/* The column in which the help of the options starts. */
-static size_t widest(const option *table, size_t most) {
-    for (; table && table->name; table++) {
-        size_t size =
-            strlen(table->name) + 6 + (table->value ? 1 + strlen(table->value) : 0);
-        most = size > most ? size : most;
-    }
-    return most;
+/* --name VALUE */
+static const char *option_title(const option *one) {
+    return temp_format(
+        "--%s%s%s", one->name, one->value ? " " : "", one->value ? one->value : "");
 }
 
 void options_help(text *out, const command *about) {
-    size_t column = 0;
-    for (size_t i = 0; i < OPTION_TABLES; i++)
-        column = widest(options_table(about, i), column);
+    size_t column = 0; /* in which the help of the options starts */
+    const option *at;
+    for (size_t i = 0; (at = options_get(about, i)); i++) {
+        size_t size = strlen(option_title(at)) + 4;
+        column = size > column ? size : column;
+    }
     text_format(out, "usage: bags %s %s%s\n\n", about->name, about->operands,
         column ? " [OPTION...]" : "");
     text_wrapped(out, about->about, 0, 0);
     text_puts(out, "\n");
-    for (size_t i = 0; i < OPTION_TABLES; i++)
-        put_options(out, options_table(about, i), column);
+    for (size_t i = 0; (at = options_get(about, i)); i++) {
+        text_format(out, "  %-*s", (int)column - 2, option_title(at));
+        text_wrapped(out, at->help, column, column);
+    }
     text_format(out, "%sexample:\n%s", column ? "\n" : "", about->examples);
 }

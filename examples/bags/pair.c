@@ -125,9 +125,7 @@ void export_pair(const char *index, const char *name) {
     const bags_field *fields = source_fields(&count);
     if (!source_dataset())
         fail(BAGS_ERROR_MISSING, "%s: not a dataset", source_path());
-    size_t field = field_find(fields, count, name, strlen(name));
-    if (field == count)
-        fail_field(source_path(), name, fields, count);
+    size_t field = field_require(source_path(), name, fields, count);
     const struct pair_dtype *dtype = find_dtype(&fields[field]);
     bags_select select = bags_whole(field);
     uint64_t length = source_length(), sequences = 0, offset = 0;

@@ -213,11 +213,8 @@ static void find_field(void) {
     while (i < count && type_kind(fields[i].type) != TYPE_IMAGE &&
            type_kind(fields[i].type) != TYPE_VIDEO)
         i++;
-    if (field_name) {
-        i = field_find(fields, count, field_name, strlen(field_name));
-        if (i == count)
-            fail_field(source_path(), field_name, fields, count);
-    }
+    if (field_name)
+        i = field_require(source_path(), field_name, fields, count);
     for (size_t j = 0; i == count && j < count; j++)
         if (type_kind(fields[j].type) == TYPE_ARRAY && has_images(fields[j].type, j))
             i = j;

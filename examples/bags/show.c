@@ -7,23 +7,15 @@
  */
 #include "command.h"
 
+#include "../../formats/private.h"
+
 #include <math.h>
 
 #define PREVIEW 8
 
 /* ---- elements ---- */
 
-static double half_to_double(uint16_t bits) {
-    int exponent = bits >> 10 & 31;
-    double fraction = bits & 1023;
-    double size = exponent == 31  ? (fraction > 0 ? (double)NAN : HUGE_VAL)
-                  : exponent == 0 ? ldexp(fraction, -24)
-                                  : ldexp(fraction + 1024, exponent - 25);
-    return bits >> 15 ? -size : size;
-}
-
-/* The shortest digits that read back as the same number. */
-static void shortest_digits(char out[40], double value, bool is_single) {
+void shortest_digits(char out[40], double value, bool is_single) {
     for (int digits = is_single ? 6 : 15; digits < 18; digits++) {
         snprintf(out, 40, "%.*g", digits, value);
         double back = strtod(out, NULL);
@@ -69,7 +61,7 @@ static double load_float(const void *at, size_t size) {
     float single;
     double value;
     if (size == 2)
-        return half_to_double((uint16_t)load_bits(at, size));
+        return format_half(load_bits(at, size));
     memcpy(size == 4 ? (void *)&single : (void *)&value, at, size);
     return size == 4 ? (double)single : value;
 }

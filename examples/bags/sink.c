@@ -168,11 +168,9 @@ static bags_field *fields_for_python(void) {
 static void choose_dedup(void) {
     char *words = string_format("%s", dedup_given), *at = words, *name, *value;
     while (list_next(&at, &name, &value)) {
-        size_t field = field_find(fields, count, name, strlen(name));
         if (value)
             usage("--dedup: expected FIELD,...");
-        if (field == count)
-            fail_field(path, name, fields, count);
+        size_t field = field_require(path, name, fields, count);
         if (states[field].sequence)
             usage("--dedup: the field \"%s\" is a sequence", name);
         states[field].dedup = true;

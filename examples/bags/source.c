@@ -118,6 +118,14 @@ void fail_field(
         field_guess(word, fields, count));
 }
 
+size_t field_require(
+    const char *of, const char *name, const bags_field *fields, size_t count) {
+    size_t i = field_find(fields, count, name, strlen(name));
+    if (i == count)
+        fail_field(of, name, fields, count);
+    return i;
+}
+
 const bags_reader *source_dataset(void) { return dataset; }
 
 const char *source_path(void) { return path; }

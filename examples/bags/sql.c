@@ -58,14 +58,9 @@ uint64_t *rows_where(
 static sqlite3_stmt *statement;
 static text line;
 
-/* The shortest text that is this number again. */
 static void put_real(text *out, double number) {
     char shown[40];
-    for (int digits = 15; digits <= 17; digits++) {
-        snprintf(shown, sizeof shown, "%.*g", digits, number);
-        if (strtod(shown, NULL) == number)
-            break;
-    }
+    shortest_digits(shown, number, false);
     bool whole = !shown[strspn(shown, "-0123456789")];
     text_format(out, isinf(number) ? number < 0 ? "-Infinity" : "Infinity" : "%s%s",
         shown, whole ? ".0" : "");
@@ -96,11 +91,9 @@ static void put_value(text *out, int i, bool as_json) {
     default:
         data = sqlite3_column_blob(statement, i);
         size = (size_t)sqlite3_column_bytes(statement, i);
-        if (as_json)
-            text_puts(out, "{\"base64\": \"");
+        text_format(out, "%s", as_json ? "{\"base64\": \"" : "");
         text_base64(out, data, size);
-        if (as_json)
-            text_puts(out, "\"}");
+        text_format(out, "%s", as_json ? "\"}" : "");
     }
 }
 

@@ -230,70 +230,30 @@ static size_t edits(const char *one, size_t size, const char *two) {
 }
 
 /* What others call commands, options and types. */
-static const struct other_name {
-    const char *word, *name;
-} other_names[] = {
-    {"ls", "info"},
-    {"list", "info"},
-    {"show", "info"},
-    {"stat", "info"},
-    {"cat", "get"},
-    {"head", "get"},
-    {"read", "get"},
-    {"print", "get"},
-    {"add", "pack"},
-    {"create", "pack"},
-    {"write", "pack"},
-    {"unpack", "export"},
-    {"extract", "export"},
-    {"dump", "export"},
-    {"convert", "import"},
-    {"preview", "sheet"},
-    {"train", "load"},
-    {"repair", "recover"},
-    {"fix", "recover"},
-    {"check", "verify"},
-    {"test", "verify"},
-    {"validate", "verify"},
-    {"cp", "copy"},
-    {"upload", "copy"},
-    {"continue", "resume"},
-    {"output", "out"},
-    {"schema", "spec"},
-    {"workers", "shard-stop"},
-    {"threads", "jobs"},
-    {"jobs", "threads"},
-    {"half", "float16"},
-    {"float", "float32"},
-    {"double", "float64"},
-    {"integer", "int"},
-    {"number", "int"},
-    {"uint", "int"},
-    {"long", "i64"},
-    {"str", "utf8"},
-    {"string", "utf8"},
-    {"text", "utf8"},
-    {"binary", "bytes"},
-    {"blob", "bytes"},
-    {"raw", "bytes"},
-    {"image", "jpeg"},
-    {"img", "jpeg"},
-    {"picture", "jpeg"},
-    {"video", "mp4"},
-    {"json", "msgpack"},
-    {"dict", "msgpack"},
-    {"object", "msgpack"},
-    {"numpy", "npy"},
-    {"ndarray", "array"},
-    {"tensor", "array"},
-};
+static const struct other_names {
+    const char *name, *words;
+} other_names[] = {{"info", "ls list show stat"}, {"get", "cat head read print"},
+    {"pack", "add create write"}, {"export", "unpack extract dump"},
+    {"import", "convert"}, {"sheet", "preview"}, {"load", "train"},
+    {"recover", "repair fix"}, {"verify", "check test validate"}, {"copy", "cp upload"},
+    {"resume", "continue"}, {"out", "output"}, {"spec", "schema"},
+    {"shard-stop", "workers"}, {"jobs", "threads"}, {"threads", "jobs"},
+    {"float16", "half"}, {"float32", "float"}, {"float64", "double"},
+    {"int", "integer number uint"}, {"i64", "long"}, {"utf8", "str string text"},
+    {"bytes", "binary blob raw"}, {"jpeg", "image img picture"}, {"mp4", "video"},
+    {"msgpack", "json dict object"}, {"npy", "numpy"}, {"array", "ndarray tensor"}};
 
 static bool is_other_name(const char *word, size_t size, const char *name) {
     for (size_t i = 0; i < sizeof other_names / sizeof *other_names; i++)
-        if (strlen(other_names[i].word) == size &&
-            !strncasecmp(other_names[i].word, word, size) &&
-            !strcmp(other_names[i].name, name))
-            return true;
+        for (const char *at = other_names[i].words; !strcmp(other_names[i].name, name);
+             at++) {
+            size_t length = strcspn(at, " ");
+            if (length == size && !strncasecmp(at, word, size))
+                return true;
+            at += length;
+            if (!*at)
+                break;
+        }
     return false;
 }
 

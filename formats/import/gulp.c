@@ -10,8 +10,7 @@
  * or does not begin like a JPEG, is an error.
  */
 #include "json.h"
-
-#include <msgpack.h>
+#include "pack.h"
 
 typedef struct gu_state {
     uint64_t *stops; /* the index after the last video of each .gmeta file */
@@ -35,46 +34,6 @@ static int gu_write(void *user, const char *data, size_t size) {
         memcpy(g->meta->data + g->meta_size, data, size);
     g->meta_size += size;
     return 0;
-}
-
-static int gu_pack_text(msgpack_packer *to, const char *text, size_t size) {
-    int failed = msgpack_pack_str(to, size);
-    return failed ? failed : msgpack_pack_str_body(to, text, size);
-}
-
-/* At most 500 levels: see json.h. */
-static int gu_pack(msgpack_packer *to, json_object *json) {
-    int failed;
-    switch (json_object_get_type(json)) {
-    case json_type_boolean:
-        return json_object_get_boolean(json) ? msgpack_pack_true(to)
-                                             : msgpack_pack_false(to);
-    case json_type_int:
-        return json_object_get_int64(json) < 0
-                   ? msgpack_pack_int64(to, json_object_get_int64(json))
-                   : msgpack_pack_uint64(to, json_object_get_uint64(json));
-    case json_type_double:
-        return msgpack_pack_double(to, json_object_get_double(json));
-    case json_type_string:
-        return gu_pack_text(
-            to, json_object_get_string(json), (size_t)json_object_get_string_len(json));
-    case json_type_array:
-        failed = msgpack_pack_array(to, json_object_array_length(json));
-        for (size_t i = 0; !failed && i < json_object_array_length(json); i++)
-            failed = gu_pack(to, json_object_array_get_idx(json, i));
-        return failed;
-    case json_type_object: {
-        failed = msgpack_pack_map(to, (size_t)json_object_object_length(json));
-        json_object_object_foreach(json, name, member) {
-            failed = failed ? failed : gu_pack_text(to, name, strlen(name));
-            failed = failed ? failed : gu_pack(to, member);
-        }
-        return failed;
-    }
-    case json_type_null:
-    default:
-        return msgpack_pack_nil(to);
-    }
 }
 
 /* ---- chunks ---- */
@@ -165,7 +124,7 @@ static bags_code gu_read_video(bags_source *s, const char *id, json_object *vide
     msgpack_packer packer;
     msgpack_packer_init(&packer, s, gu_write);
     g->meta_size = 0;
-    if (gu_pack(&packer, meta))
+    if (bags_import_pack(&packer, meta))
         return bags_source_no_memory(s);
     s->entries[0].values = frames;
     s->entries[0].count = count;
