@@ -505,6 +505,9 @@ typedef struct bags_allocator {
     void *user;
 } bags_allocator;
 
+/* The allocator, or malloc, realloc and free for NULL. */
+BAGS_API bags_allocator bags_allocator_of(const bags_allocator *allocator);
+
 #define BAGS_IO_READ 0   /* an existing file, for reading */
 #define BAGS_IO_CREATE 1 /* a new file, for both; EEXIST if it exists */
 #define BAGS_IO_WRITE 2  /* an existing file, for reading and writing */
@@ -3416,7 +3419,7 @@ static void *bagi_malloc_resize(
     return realloc(data, new_size);
 }
 
-static bags_allocator bagi_allocator_of(const bags_allocator *allocator) {
+BAGS_API bags_allocator bags_allocator_of(const bags_allocator *allocator) {
     bags_allocator memory = {bagi_malloc_resize, NULL};
     return allocator ? *allocator : memory;
 }
@@ -3424,7 +3427,7 @@ static bags_allocator bagi_allocator_of(const bags_allocator *allocator) {
 /* env may be NULL, as the options that contain it may be. */
 BAGI_COLD static bagi_env bagi_env_of(const bags_env *env) {
     bagi_env made;
-    made.memory = bagi_allocator_of(env ? env->allocator : NULL);
+    made.memory = bags_allocator_of(env ? env->allocator : NULL);
     made.io = env && env->io ? *env->io : *bags_io_local();
     made.here = 0;
     return made;
@@ -5121,7 +5124,7 @@ struct bags_registry {
 BAGS_API BAGI_COLD bags_registry *bags_registry_create(
     const bags_allocator *allocator, bags_error *err) {
     BAGI_ERR(err);
-    bags_allocator memory = bagi_allocator_of(allocator);
+    bags_allocator memory = bags_allocator_of(allocator);
     bags_registry *registry =
         (bags_registry *)bagi_alloc(&memory, sizeof *registry, err);
     if (registry)
@@ -5319,7 +5322,7 @@ BAGI_COLD static bags_code bagi_coder_for(bagi_coder *coder,
     const bags_registry *registry, const char *type_text, bags_buffer *scratch,
     bags_error *err) {
     bags_type type;
-    bags_allocator memory = bagi_allocator_of(registry ? &registry->memory : NULL);
+    bags_allocator memory = bags_allocator_of(registry ? &registry->memory : NULL);
     bagi_buffer_adopt(scratch, &memory);
     memset(coder, 0, sizeof *coder);
     bags_code code = bags_type_parse(type_text, &type, err);
@@ -8314,7 +8317,23 @@ BAGI_COLD static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err
     return code;
 }
 
+/* For the list hook: *foreign unless one of the names is that of a shard's file. */
+BAGI_COLD static int bagi_find_shard_file(void *foreign, const char *name) {
+    size_t size = strlen(name);
+    *(bool *)foreign = strncmp(name, "spec.json", 9) != 0 &&
+                       (size < 4 || strcmp(name + size - 4, ".bag") != 0);
+    return *(bool *)foreign ? 0 : ECANCELED;
+}
+
+/* Directories of anything may have numbers as names, as those of /proc have. */
 BAGI_COLD static bags_code bagi_fail_unfinished(const bagi_dir *dir, bags_error *err) {
+    const bags_io *io = &dir->env->io;
+    bool foreign = false;
+    if (io->list)
+        (void)io->list(io->user, dir->path, bagi_find_shard_file, &foreign);
+    if (foreign)
+        return bags_fail(err, BAGS_ERROR_MISSING,
+            "%s: not a shard (no spec.json, no Bags)", dir->shown);
     return bags_fail(err, BAGS_ERROR_UNFINISHED,
         "%s: unfinished (no spec.json); if its writer crashed, run bags_recover",
         dir->shown);

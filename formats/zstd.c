@@ -40,6 +40,7 @@
 #define ZSTD_SAMPLES_MOST 8192
 #define ZSTD_SAMPLES_LEAST 64
 #define ZSTD_DICTIONARY_MIN ((size_t)28 << 10)
+#define ZSTD_DICTIONARY_MOST ((size_t)16 << 20) /* which readers accept */
 #define ZSTD_DICTIONARY_MAX ((size_t)112 << 10)
 #define ZSTD_LEAST_SAVING 20 /* a 20th of the compressed size */
 
@@ -258,6 +259,10 @@ static void zstd_transpose_back(
 /* ---- dictionaries ---- */
 
 static bags_code zstd_check_dictionary(bags_view bytes, bags_error *err) {
+    if (bytes.size > ZSTD_DICTIONARY_MOST)
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "dictionary of zstd too large (%" PRIu64 " bytes, maximum 16 MiB)",
+            (uint64_t)bytes.size);
     if (ZSTD_getDictID_fromDict(bytes.data, bytes.size))
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_CORRUPT,

@@ -478,8 +478,8 @@ extern option_number max_pixels;
 const bags_registry *registry_get(void);
 /* The same, but values of zstd(TYPE) are the blobs of TYPE. */
 const bags_registry *registry_blobs(void);
-/* Call it first where writers have this dictionary of zstd, or none (size 0). */
-void registry_dictionary(bags_view dictionary);
+/* Call it first where writers have the dictionary of zstd in a file, or "none". */
+void registry_dictionary(const char *path);
 /* From now on, decode palettes as colours, with transparent ones as alpha, or as their
  * indices, which is the default. */
 void registry_expand_palettes(bool expand);

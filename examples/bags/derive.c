@@ -338,6 +338,8 @@ static void choose_rows(void) {
     }
     if (shuffle.given)
         shuffle_rows();
+    if (rows && !rows_count && length)
+        note("%s: no datapoint is selected", from);
 }
 
 /* ---- making it ---- */

@@ -231,17 +231,8 @@ static struct {
     uint64_t blobs, plain, sizes[2];
 } sample;
 
-static void *resize(void *user, void *data, size_t old_size, size_t new_size) {
-    (void)user;
-    (void)old_size;
-    if (new_size)
-        return realloc(data, new_size);
-    free(data);
-    return NULL;
-}
-
 static void sample_open(void) {
-    const bags_allocator allocator = {resize, NULL};
+    const bags_allocator allocator = bags_allocator_of(NULL);
     bags_view none = {NULL, 0}, name = {(const unsigned char *)"zstd", 4};
     bags_type parsed;
     must(bags_type_parse(fields[sample.field].type, &parsed, &failure));

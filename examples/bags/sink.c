@@ -179,23 +179,12 @@ static void choose_dedup(void) {
 }
 
 static void choose_dictionary(void) {
-    static bags_buffer file; /* as long as the writer */
-    bags_view dictionary = {NULL, 0};
     size_t i = 0;
     while (i < count && !states[i].inside)
         i++;
     if (i == count)
         usage("--dictionary: no field is of zstd");
-    if (strcmp(dictionary_given, "none") != 0) {
-        dictionary = file_read(dictionary_given, &file);
-        if (!dictionary.size)
-            fail(BAGS_ERROR_VALUE, "%s: empty, not a dictionary", dictionary_given);
-        if (dictionary.size < 8 || memcmp(dictionary.data, "\x37\xa4\x30\xec", 4))
-            fail(BAGS_ERROR_VALUE,
-                "%s: not a dictionary of zstd, as `zstd --train` makes them",
-                dictionary_given);
-    }
-    registry_dictionary(dictionary);
+    registry_dictionary(dictionary_given);
 }
 
 /* What only a dataset has is refused. */

@@ -430,12 +430,22 @@ const bags_registry *registry_blobs(void) {
     return registry;
 }
 
-void registry_dictionary(bags_view dictionary) {
+void registry_dictionary(const char *path) {
 #ifdef BAGS_WITH_ZSTD
-    zstd_options.dictionary = zstd_blobs.dictionary = dictionary;
-    zstd_options.no_dictionary = !dictionary.size;
+    static bags_buffer file; /* as long as the registries */
+    const bags_codec_dictionary *of_zstd = bags_codec_zstd.dictionary;
+    void *checked;
+    zstd_options.no_dictionary = !strcmp(path, "none");
+    if (zstd_options.no_dictionary)
+        return;
+    zstd_options.dictionary = zstd_blobs.dictionary = file_read(path, &file);
+    if (of_zstd->prepare(NULL, zstd_options.dictionary, &checked, &failure)) {
+        failure_prefix("%s: ", path);
+        die();
+    }
+    of_zstd->discard(NULL, checked);
 #else
-    (void)dictionary;
+    (void)path;
 #endif
 }
 

@@ -456,7 +456,12 @@ def pack_makes_a_dictionary_or_takes_one():
     run('pack', 'one', 'frames', '--spec', 't=zstd(utf8)', '--dictionary', 'own/t.dict')
     assert run('get', 'frames', '0').lines == [{'t': rows[8999]['t']}]
     pathlib.Path('empty').touch()
-    for name, says in (('empty', 'empty'), ('rows', 'not a dictionary'), ('missing', 'missing')):
+    own = pathlib.Path('own/t.dict').read_bytes()
+    pathlib.Path('large').write_bytes(own + bytes((16 << 20) + 1 - len(own)))
+    for name, says in (('empty', 'empty: not a dictionary'), ('missing', 'missing'),
+                       ('rows', 'rows: not a dictionary of zstd'),
+                       ('large', 'large: dictionary of zstd too large (16777217 bytes, '
+                                 'maximum 16 MiB)')):
         refuse(*words, 'no', '--dictionary', name, says=says)
     refuse('pack', 'rows', 'no', '--spec', 'i=int,t=utf8', '--dictionary', 'none', code=2,
            says='no field is of zstd')

@@ -481,3 +481,17 @@ def a_file_truncated_while_a_blob_is_printed_is_an_error():
     pack([{'b': {'base64': 'AAAA' * 500_000}}], 'b=bytes')
     assert _truncate_while('out/b.bag', 'get', 'out', '0', '--raw') == \
         'bags: out: a file was truncated while it was read, or its disk failed\n'
+
+
+def directories_that_have_numbers_as_names_are_not_shards():
+    os.makedirs('photos/2023')
+    pathlib.Path('photos/2023/a.jpg').touch()
+    for words in (('info',), ('verify',)):
+        refuse(*words, 'photos', says='photos/2023: not a shard (no spec.json, no Bags)')
+    pack([{'n': 1}], 'n=int', 'photos/2024')
+    os.rename('photos/2024', 'photos/pets')
+    refuse('info', 'photos', says='it contains the dataset photos/pets')
+    os.makedirs('claimed/000000')
+    refuse('info', 'claimed', says='claimed/000000: unfinished')
+    pathlib.Path('claimed/000000/n.bag').touch()
+    refuse('info', 'claimed', says='claimed/000000: unfinished')

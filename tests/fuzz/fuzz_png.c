@@ -22,18 +22,9 @@ static unsigned char *decode(
     return pixels;
 }
 
-static void *resize(void *user, void *data, size_t old_size, size_t new_size) {
-    (void)user;
-    (void)old_size;
-    if (new_size)
-        return realloc(data, new_size);
-    free(data);
-    return NULL;
-}
-
 static void check_again(
     const bags_image *image, const unsigned char *pixels, size_t size) {
-    bags_allocator allocator = {resize, NULL};
+    bags_allocator allocator = bags_allocator_of(NULL);
     bags_type type;
     void *state = NULL;
     bags_buffer scratch = {NULL, 0, NULL, NULL};

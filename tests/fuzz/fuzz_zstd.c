@@ -98,15 +98,6 @@ static void change(bags_view content, bags_view changes) {
     bags_buffer_free(&decoded);
 }
 
-static void *resize(void *user, void *data, size_t old_size, size_t new_size) {
-    (void)user;
-    (void)old_size;
-    if (new_size)
-        return realloc(data, new_size);
-    free(data);
-    return NULL;
-}
-
 /* Content of bytes that a writer compresses with the dictionary. */
 static void change_with_dictionary(bags_view content, bags_view changes) {
     const bags_codec_dictionary *with = bags_codec_zstd.dictionary;
@@ -117,7 +108,7 @@ static void change_with_dictionary(bags_view content, bags_view changes) {
     bags_type type;
     bags_error err;
     void *state = NULL, *prepared = NULL;
-    bags_allocator allocator = {resize, NULL};
+    bags_allocator allocator = bags_allocator_of(NULL);
     codec.user = &options;
     memset(&again, 0, sizeof again);
     if (bags_type_parse("zstd(bytes)", &type, &err) ||
