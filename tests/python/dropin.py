@@ -150,7 +150,7 @@ def codecs_are_called_and_pickled():
     raises(TypeError, bags.encoders['int'], 'x')
     raises(ValueError, bags.encoders['int'], 300, 1)
     raises(ValueError, bags.decoders['utf8'], b'\xff')
-    raises(KeyError, bags._core.Codec, 'nothing', True)
+    raises(KeyError, bags.codecs.Codec, 'nothing', True)
 
 
 def foreign_codecs_get_bytes_and_the_arguments_of_the_type():

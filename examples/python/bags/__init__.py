@@ -13,10 +13,14 @@ import tempfile
 from collections.abc import Mapping
 
 from . import _core
-from ._core import DataError, Drawn, Index
+from ._core import DataError
 from .arrays import Column, stream
-from .loader import Loader
-from .tools import build_index, checksum, finalize, recover, verify, write_zip
+from .closable import Closable, Dataset
+from .codecs import choose, decoders, encoders
+from .loader import Drawn, Loader
+from .options import pack, suggest
+from .storage import hooks
+from .tools import Index, build_index, checksum, finalize, recover, verify, write_zip
 
 __all__ = ['BagReader', 'BagWriter', 'Column', 'DataError', 'DatasetReader', 'DatasetWriter',
            'Drawn', 'GB', 'Index', 'Loader', 'ShardedDatasetReader', 'ShardedDatasetWriter',
@@ -24,27 +28,6 @@ __all__ = ['BagReader', 'BagWriter', 'Column', 'DataError', 'DatasetReader', 'Da
            'write_zip']
 __version__ = '0.5.1'
 GB = 1024 ** 3
-
-
-class Codec(_core.Codec):
-    """Our own encoder or decoder of a type, which readers and writers run in C.
-
-    Call it with a value (a blob) and the arguments of the type: encoders['int'](5, 4).
-    """
-
-    def __call__(self, value, *args):
-        kind = f'{self.name}({",".join(map(str, args))})' if args else self.name
-        return (_core.decode if self.decodes else _core.encode)(kind, value)
-
-    def __reduce__(self):
-        return Codec, (self.name, self.decodes)
-
-    def __repr__(self):
-        return f'<bags {"decoder" if self.decodes else "encoder"} of {self.name}>'
-
-
-encoders = {name: Codec(name, False) for name in _core.codec_names}
-decoders = {name: Codec(name, True) for name in _core.codec_names}
 
 
 def _rebuild(kind, base, args, options):
@@ -62,11 +45,13 @@ def _fixed(path, storage):
 
 
 def _worker(start, step, stop):
-    """shard_stop is the name of C for shard_step."""
-    return {'shard_start': start, **({'shard_stop': stop} if stop else {'shard_step': step})}
+    """shard_stop is the name of C for shard_step. Nothing, of the defaults: 0 of 1."""
+    if stop:
+        return {'shard_start': start, 'shard_stop': stop}
+    return {} if start == 0 and step == 1 else {'shard_start': start, 'shard_step': step}
 
 
-class BagReader(_core.BagReader):
+class BagReader(Closable, _core.BagReader):
     """BagReader(source, cache_index=True, *, no_mmap=False, allow_empty_file=False,
     unfinished='refuse', verify_checksums=False, storage=None)
 
@@ -76,13 +61,17 @@ class BagReader(_core.BagReader):
     Errors: FileNotFoundError, DataError (not a Bag, or damaged), OSError.
     """
 
+    _unit = 'blobs'
+
     def __init__(self, source, cache_index=True, *, storage=None, **options):
         options['cache_index'] = cache_index
         file = not isinstance(source, (str, os.PathLike)) and hasattr(source, 'read')
         if file and not isinstance(source, mmap.mmap):
             source.seek(0)
             source = source.read()
-        super().__init__(source, storage, options)
+        path = isinstance(source, (str, bytes, os.PathLike))
+        super().__init__(source, hooks(source, storage) if path else None,
+                         pack('bag reader', options, f'{source if path else "memory"}: '))
         if isinstance(source, (str, os.PathLike)):
             source = _fixed(source, storage)
         self._arguments = (source,), {**options, 'storage': storage}
@@ -108,7 +97,7 @@ class BagReader(_core.BagReader):
         return _rebuild, (type(self), BagReader, *self._arguments), vars(self)
 
 
-class BagWriter(_core.BagWriter):
+class BagWriter(Closable, _core.BagWriter):
     """BagWriter(path, *, keep_idx=False, sync=False, checksum=False)
 
     Create a Bag, which must not exist (FileExistsError).
@@ -117,13 +106,13 @@ class BagWriter(_core.BagWriter):
     waits for stable storage. A writer that is dropped is closed.
     """
 
-    _file = None
+    _file, _unit = None, 'blobs'
 
     def __init__(self, path, *, sync=False, **options):
         if hasattr(path, 'write') and not hasattr(path, '__fspath__'):
             self._file, self._folder = path, tempfile.mkdtemp(prefix='bags-')
             path = os.path.join(self._folder, 'x.bag')
-        super().__init__(path, {'sync': sync, **options})
+        super().__init__(path, pack('bag writer', {'sync': sync, **options}, f'{path}: '))
 
     def close(self):
         super().close()
@@ -135,7 +124,7 @@ class BagWriter(_core.BagWriter):
             file.close()
 
 
-class DatasetReader(_core.DatasetReader):
+class DatasetReader(Dataset, _core.DatasetReader):
     """DatasetReader(directory, decoders=bags.decoders, cache_index=True, shard_start=0,
     shard_step=1, *, shard_stop=0, no_mmap=False, unfinished='refuse', allow_gaps=False,
     verify_checksums=False, no_read_ahead=False, max_files=0, storage=None)
@@ -156,9 +145,14 @@ class DatasetReader(_core.DatasetReader):
     def __init__(self, directory, decoders=..., cache_index=True, shard_start=0, shard_step=1,
                  *, shard_stop=0, storage=None, **options):
         options.update(_worker(shard_start, shard_step, shard_stop), cache_index=cache_index)
-        super().__init__(directory, decoders, storage, options)
+
+        def codecs(fields):
+            self._spec = dict(fields)
+            self._decoders, chosen = choose(fields, decoders, True, directory)
+            return chosen
+        super().__init__(directory, codecs, hooks(directory, storage),
+                         pack('reader', options, f'{directory}: '))
         self._arguments = (_fixed(directory, storage),), {**options, 'storage': storage}
-        self._decoders = decoders if decoders in (None, ...) else self._codecs
 
     def copy(self):
         """Another reader of the same dataset."""
@@ -188,6 +182,16 @@ class DatasetReader(_core.DatasetReader):
         return {name: self.values(name, points.start, max(points.start, points.stop))
                 for name in mask}
 
+    def _refuse(self, name):
+        """What C calls with a name that is no field's."""
+        if not isinstance(name, str):
+            raise TypeError(f'the name of a field must be a str, not {type(name)}')
+        raise KeyError(f'{self.path}: field "{name}": unknown; {suggest(name, self.spec)}')
+
+    def index(self, name):
+        """The index of a field, which build_index has made: an Index."""
+        return Index(self._source, self._field(name), self.path)
+
     def column(self, name):
         """A field of all datapoints as one read-only array: see Column."""
         return Column(self._source, self._field(name))
@@ -206,7 +210,7 @@ class ShardedDatasetReader(DatasetReader):
     __doc__ = DatasetReader.__doc__
 
 
-class DatasetWriter(_core.DatasetWriter):
+class DatasetWriter(Dataset, _core.DatasetWriter):
     """DatasetWriter(directory, spec, encoders=bags.encoders, *, resume=False, append=False,
     checksum=False, keep_idx=False, sync=False)
 
@@ -220,8 +224,17 @@ class DatasetWriter(_core.DatasetWriter):
     def __init__(self, directory, spec, encoders=encoders, *, sync=False, **options):
         if not isinstance(spec, Mapping):
             raise TypeError(f'spec: {spec!r} (expected a dict of names and types)')
-        super().__init__(directory, sorted(dict(spec).items()), encoders,
-                         {'sync': sync, **options})
+        if not all(isinstance(text, str) for pair in spec.items() for text in pair):
+            raise TypeError(f'{directory}: spec: a name and a type must be str')
+        self._spec = dict(sorted(spec.items()))
+        super().__init__(directory, choose(self._spec.items(), encoders, False, directory)[1],
+                         pack('writer', {'sync': sync, **options}, f'{directory}: '))
+
+    def _refuse(self, datapoint):
+        """What C calls with a datapoint that has other fields."""
+        for name in datapoint:
+            if name not in self._spec:
+                raise KeyError(f'{self.path}: the spec has no field {name!r}')
 
 
 class ShardedDatasetWriter(DatasetWriter):
@@ -241,5 +254,5 @@ class ShardedDatasetWriter(DatasetWriter):
         super().__init__(directory, spec, encoders, **options)
 
 
-for _class in (Column, DataError, Index, Loader):
+for _class in (Column, DataError, Drawn, Index, Loader):
     _class.__module__ = 'bags'

@@ -1,6 +1,7 @@
 """Batches by the threads of the C loader; what is counted and saved is here."""
 import array
 import atexit
+import collections
 import math
 import os
 import threading
@@ -11,6 +12,8 @@ from collections.abc import Iterable, Mapping
 import bags
 
 from . import _core
+from .closable import Closable
+from .options import dtype, number, pack, unpack
 
 _loaders = weakref.WeakSet()
 
@@ -71,7 +74,91 @@ class _Picks:
         return self.epoch(epoch)[start:start + count]
 
 
-class Loader(_core.Loader):
+Drawn = collections.namedtuple('Drawn', (
+    'dataset datapoint item random width height channels matrix brightness contrast saturation '
+    'hue order mean std'))
+Drawn.__doc__ = """What was drawn for an image, which the option `draw` of bags.Loader receives.
+
+dataset: its number in the Loader's list; datapoint: an index in it; item: a number in a
+sequence, otherwise 0. random: from 0 to 2^64-1, by seed, epoch and position in the epoch
+alone, the same for all fields of a datapoint. width, height, channels: of the entire image.
+matrix: 3 x 3 numbers, from pixels of the result to pixels of the image: the crop, flips and
+warp that were drawn; None without the option warp. brightness, contrast, saturation: factors;
+hue: -0.5 to 0.5; order: the order of these four. mean, std: 3 numbers each; a std of 0 is 1.
+"""
+
+
+class _Draw:
+    """Calls a function `draw` for C, with a bags_load_draw, and returns it changed."""
+
+    def __init__(self, function, options):
+        self.function, self.lacks = function, {}
+        self.matrix = 'warp' in options or options.get('filter') == 'nearest'
+        if not self.matrix:
+            self.lacks['matrix'] = 'warp, which may be {}'
+        if not options.get('dtype') or dtype(options['dtype']) != dtype('float32'):
+            self.lacks.update(dict.fromkeys(('mean', 'std'), "dtype='float32'"))
+
+    def __call__(self, draw, *item):
+        import numpy as np
+        parts = unpack('draw', draw)
+        matrix = parts.pop('matrix')
+        matrix = np.array(matrix).reshape(3, 3) if self.matrix else None
+        changes = self.function(Drawn(*item, matrix, **parts))
+        if changes is None:
+            return None
+        if not isinstance(changes, dict):
+            raise TypeError(f'draw returned {type(changes)} (expected a dict of what it changes, or '
+                            'None)')
+        for name in changes:
+            if name in self.lacks:
+                raise ValueError(f'{name}: needs the option {self.lacks[name]}')
+        return pack('draw', changes, out=draw)
+
+
+def _field(name, options, where):
+    """What C takes of a field: its name, a struct, and what that refers to."""
+    if options is not None and not isinstance(options, Mapping):
+        raise TypeError(f'fields: {name!r}: {options!r} (expected a dict of options)')
+    options, where, apart = dict(options or {}), f'{where}field "{name}": ', {}
+    for part in 'shape warp jitter decode draw'.split():
+        apart[part] = value = options.pop(part, ...)
+        try:
+            if value is ...:
+                apart[part] = None
+            elif part == 'shape':
+                if len(value) > 6:
+                    raise ValueError('more than 6 dimensions')
+                apart[part] = array.array('Q', map(number, value)).tobytes()
+            elif part in ('warp', 'jitter'):
+                if not isinstance(value, dict):
+                    raise TypeError('a dict of options is required')
+                apart[part] = pack(part, value)
+            elif not callable(value):
+                raise TypeError(f'{value!r} is not a function')
+        except (TypeError, ValueError) as error:
+            raise type(error)(f'{where}{part}: {error}') from None
+    packed = pack('field', options, where)
+    if apart['draw']:
+        has = {part: value for part, value in apart.items() if value is not None}
+        apart['draw'] = _Draw(apart['draw'], {**options, **has})
+    return name, packed, *apart.values()
+
+
+def _tokens(options, where):
+    """What C takes of tokens: the field, a struct, names of parallel fields."""
+    if not isinstance(options, Mapping):
+        if not isinstance(options, (tuple, list)) or len(options) != 2:
+            raise TypeError(f'tokens: {options!r} (expected a field and a length, or a dict)')
+        options = dict(zip(('field', 'length'), options))
+    options = {**options, **{f'has_{name}': True for name in ('bos', 'eos') if name in options}}
+    field, parallel = options.pop('field', None), options.pop('parallel', ())
+    if not isinstance(field, str):
+        raise TypeError(f'{where}field: {field!r} is not a str')
+    return field, pack('tokens', options, where), tuple(parallel)
+
+
+class Loader(Closable, _core.Loader):
     """Loader(source, batch=32, *, fields=None, seed=0, shuffle=True, chunk=0, window=0,
     weights=None, rows=None, take=0, replacement=False, sampler=None, tokens=None,
     drop_last=False, rank=0, ranks=0, threads=0, ahead=0, skip_damaged=False,
@@ -117,44 +204,39 @@ class Loader(_core.Loader):
                 raise TypeError(f'source: {one!r} (expected a path or a DatasetReader, or a '
                                 'list of them)')
         readers = [s if isinstance(s, _core.DatasetReader) else bags.DatasetReader(s) for s in sources]
+        where, spec = f'{readers[0].path}: ' if readers else '', readers[0].spec if readers else {}
         if fields is not None:
             fields = [fields] if isinstance(fields, str) else fields
             if not isinstance(fields, Iterable):
                 raise TypeError(f'fields: {fields!r} (expected names, or a dict of them)')
-            if not isinstance(fields, Mapping):
-                fields = dict.fromkeys(fields)
-            for name, how in fields.items():
-                if how is not None and not isinstance(how, Mapping):
-                    raise TypeError(f'fields: {name!r}: {how!r} (expected a dict of options)')
-                readers[0]._field(name)
-            fields = {name: dict(how or {}) for name, how in fields.items()}
+            fields = fields if isinstance(fields, Mapping) else dict.fromkeys(fields)
             if not fields:
                 raise ValueError('fields: none is listed')
-        if tokens is not None and not isinstance(tokens, Mapping):
-            if not isinstance(tokens, (tuple, list)) or len(tokens) != 2:
-                raise TypeError(f'tokens: {tokens!r} (expected a field and a length, or a dict)')
-            tokens = dict(zip(('field', 'length'), tokens))
-        if tokens and 'parallel' in tokens:  # C borrows the names
-            tokens = {**tokens, 'parallel': list(tokens['parallel'])}
+            for name in fields:
+                readers[0]._field(name)
+        texts = bytes(spec[name].startswith(('utf8', 'zstd(utf8')) for name in fields or spec)
         if weights is not None:
             try:
-                options['weights'] = array.array('d', weights).tobytes()
+                weights = array.array('d', weights).tobytes()
             except (TypeError, ValueError):
                 raise TypeError(f'weights: {weights!r} (expected a number for each dataset)') from None
         if rows is not None:
             rows = list(rows) if isinstance(source, (list, tuple)) else [rows]
             if len(rows) != len(readers):
                 raise ValueError(f'rows: {len(rows)} for {len(readers)} datasets')
-            options['rows'] = [part if part is None else _selection(part) for part in rows]
+            rows = [part if part is None else _selection(part) for part in rows]
         if sampler is not None:
             if tokens:
                 raise ValueError('sampler and tokens are mutually exclusive')
-            picks = _Picks(sampler, [len(reader) for reader in readers])
-            options['sampler'] = picks, picks.length, picks.hash
-        super().__init__(readers, fields and list(fields.items()), tokens and dict(tokens),
-                         {'batch': batch, **options})
+            sampler = _Picks(sampler, [len(reader) for reader in readers])
+        self._packed = isinstance(tokens, Mapping) and bool(tokens.get('pack'))
+        super().__init__(
+            readers, pack('loader', {'batch': batch, **options}, where),
+            tuple(_field(name, how, where) for name, how in (fields or {}).items()),
+            b'' if tokens else texts, tokens and _tokens(tokens, where), weights, rows, sampler,
+            sampler.length if sampler else 0, sampler.hash if sampler else 0)
         self.epoch = self.batch = self.skipped = 0
-        self._path, self._packed = readers[0].path, bool(tokens and tokens.get('pack'))
+        self.path = readers[0].path
         self._count = math.inf if self._packed else self._batches
         self._next_batch, self._resumed, self._lock = None, False, threading.RLock()
         self._saved = self._packed and self._save()
@@ -162,7 +244,7 @@ class Loader(_core.Loader):
 
     def __repr__(self):
         where = 'closed' if self.closed else f'batch {self.batch} of epoch {self.epoch}'
-        return f'<bags.{type(self).__name__} {self._path!r}, {where}>'
+        return f'<bags.{type(self).__name__} {self.path!r}, {where}>'
 
     def __len__(self):
         if self._packed:
@@ -227,11 +309,11 @@ class Loader(_core.Loader):
         options."""
         self._check()
         if not isinstance(state, dict):
-            raise TypeError(f'{self._path}: a dict of state_dict is required, not {type(state)}')
+            raise TypeError(f'{self.path}: a dict of state_dict is required, not {type(state)}')
         epoch, batch, saved = (state.get(name) for name in ('epoch', 'batch', 'state'))
         if not (isinstance(epoch, int) and isinstance(batch, int) and isinstance(saved, bytes) and
                 0 <= epoch < 2 ** 63 and 0 <= batch <= self._count):
-            raise ValueError(f'{self._path}: not a state of this Loader: epoch {epoch!r}, batch '
+            raise ValueError(f'{self.path}: not a state of this Loader: epoch {epoch!r}, batch '
                              f'{batch!r} (it has {self._count} batches per epoch)')
         with self._lock:
             self._restore(saved)

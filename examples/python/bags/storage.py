@@ -1,18 +1,35 @@
-"""File systems of fsspec, as the hooks of C in storage.c call them."""
+"""What reads a path that is no local directory: archives, servers, file systems of fsspec."""
 import contextlib
+import errno
+import os
 import posixpath
+
+from . import _core
+from .options import number, suggest
 
 # What tells two versions of a file apart, where a file system has it.
 _VERSIONS = ('ETag', 'etag', 'generation', 'VersionId', 'version_id', 'mtime', 'LastModified',
              'last_modified', 'modified', 'updated', 'created', 'ino')
+# Of servers, in the order of C.
+_TEXTS = 'query user key secret token region endpoint ca_file cache'.split()
 
 
 class FileSystem:
+    """A file system of fsspec as the hooks of C in storage.c call it."""
 
     def __init__(self, fs):
         if not all(hasattr(fs, name) for name in ('info', 'ls', 'cat_file')):
             raise TypeError(f'storage: {fs!r} (expected a dict, or a file system of fsspec)')
         self.fs = fs
+
+    def __call__(self, method, *args):
+        try:
+            return 0, getattr(self, method)(*args)
+        except BaseException as error:
+            missing = isinstance(error, (FileNotFoundError, NotADirectoryError))
+            known = getattr(error, 'errno', None)
+            known = known if isinstance(known, int) and known > 0 else 0
+            return known or (errno.ENOENT if missing else errno.EIO), repr(error)
 
     def info(self, path, fresh):
         """(is a file, size, a number of its version); fresh: not what it remembers."""
@@ -22,11 +39,50 @@ class FileSystem:
         info = self.fs.info(path)
         version = hash(repr([info.get(name) for name in _VERSIONS])) % 2 ** 64
         file = info['type'] != 'directory'
-        return file, info['size'] if file else 0, version
+        return file, number(info['size']) if file else 0, version
 
-    def read(self, path, start, stop):
-        return self.fs.cat_file(path, start, stop)
+    def read(self, path, start, stop, *opened):
+        data = bytes(self.fs.cat_file(path, start, stop))
+        if self.info(path, True)[1:] != opened:
+            raise OSError(errno.ESTALE, 'another version replaced it')
+        return data
 
     def list(self, path):
         names = (posixpath.basename(name.rstrip('/')) for name in self.fs.ls(path, detail=False))
         return [name for name in names if name]
+
+
+def _server(options):
+    known = (*_TEXTS, 'cache_size')
+    for name, value in options.items():
+        if name not in known:
+            raise TypeError(f'storage: {name}: unknown option; {suggest(str(name), known)}')
+        if name in _TEXTS and not isinstance(value, str):
+            raise TypeError(f'storage: {name}: {value!r} is not a str')
+    return *(options.get(name) for name in _TEXTS), number(options.get('cache_size', 0))
+
+
+def _archive(path):
+    """pets.zip of pets.zip/train."""
+    start = 0
+    while (dot := path.find('.', start)) >= 0:
+        start, name = dot + 1, path[:dot + 4]
+        if name[dot:] in ('.zip', '.tar') and path[dot + 4:dot + 5] in ('', '/') and (
+                '://' in name or os.path.isfile(name)):
+            return name
+    return None
+
+
+def hooks(path, storage):
+    """The _core.Storage that reads a path; None: local files. storage: None, options of a
+    server, or a file system of fsspec."""
+    path = os.fsdecode(path)
+    if storage is not None and not isinstance(storage, dict):
+        return _core.Storage(FileSystem(storage), None, None)
+    server, archive = path.startswith(('http://', 'https://', 's3://')), _archive(path)
+    if '://' in path and not server:
+        raise ValueError(f'{path}: unknown protocol (http, https and s3 are known); for others pass '
+                         'storage=fsspec.filesystem(...)')
+    if not server and not archive:
+        return None
+    return _core.Storage(None, _server(storage or {}) if server else None, archive)

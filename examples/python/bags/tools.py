@@ -1,23 +1,52 @@
-"""Functions on datasets."""
+"""Functions on datasets, and Index."""
 import os
+import sys
 
 from . import _core
+from .options import pack, unpack
+from .storage import hooks
 
 
-def suggest(name, names):
-    """The end of a message about a name that is none of these; C calls it."""
-    import difflib  # which takes long, for those who make no mistakes
-    close = difflib.get_close_matches(name, names, 2)
-    return f'did you mean {" or ".join(close)}?' if close else f'known are {", ".join(names)}'
+class Index(_core.Index):
+    """The index of a field, which build_index has made: see DatasetReader.index."""
+
+    def __init__(self, source, field, path):
+        super().__init__(source, field)
+        self._path = path
+
+    def find(self, key):
+        """Numbers of the datapoints with this key, a list; IndexError never."""
+        return self._key('=', key)
+
+    def prefix(self, key):
+        """Datapoints whose key begins with it."""
+        return self._key('p', key)
+
+    def range(self, start, stop):
+        """Datapoints with start <= key < stop, in the order of the keys; None: no bound."""
+        return self._find('r', start, stop)
+
+    def _key(self, how, key):
+        if key is None:
+            raise TypeError('a key must not be None')
+        return self._find(how, key, None)
+
+    def __repr__(self):
+        return f'<bags.Index of {self._path!r}>'
 
 
-def _run(name, path, other=b'', **options):
+def _run(name, path, other=b'', options=b''):
+    """The report of a function of C, as bytes."""
     return _core.tool(name, os.fsencode(path), other, options, None, [])
+
+
+def _count(name, path, **options):
+    return unpack(f'{name} report', _run(name, path, b'', pack(name, options, f'{path}: ')))
 
 
 def recover(path, *, dry_run=False, keep_idx=False, sync=True, shard_start=0, shard_step=0):
     """Finish what crashed writers left; a dict of numbers of shards, datapoints and bytes."""
-    return _run('recover', **locals())
+    return _count('recover', **locals())
 
 
 def verify(path, *, storage=None, **options):
@@ -27,19 +56,20 @@ def verify(path, *, storage=None, **options):
     Every fault of a dataset or Bag: a list of dicts, empty if there is none.
     """
     faults = []
-    _core.tool('verify', os.fsencode(path), b'', options, storage, faults)
+    _core.tool('verify', os.fsencode(path), b'', pack('verify', options, f'{path}: '),
+               hooks(path, storage), faults)
     return faults
 
 
 def checksum(path, *, replace=False, sync=True, shard_start=0, shard_step=0):
     """Write checksums next to the Bags; a dict of numbers."""
-    return _run('checksum', **locals())
+    return _count('checksum', **locals())
 
 
 def finalize(path):
     """Close the gaps between shards, as Python's bags needs; the number of shards that were
     renamed."""
-    return _run('finalize', path)['renamed']
+    return int.from_bytes(_run('finalize', path)[:8], sys.byteorder)
 
 
 def write_zip(dataset, path):

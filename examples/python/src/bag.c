@@ -3,12 +3,6 @@
 
 /* ---- reader ---- */
 
-static const Option reader_options[] = {OPTION('b', bag_reader_options, cache_index),
-    OPTION('b', bag_reader_options, no_mmap),
-    OPTION('b', bag_reader_options, allow_empty_file),
-    CHOICE(bag_reader_options, unfinished, "refuse skip read"),
-    OPTION('b', bag_reader_options, verify_checksums), {0}};
-
 /* A Bag in memory: the object must have a buffer. */
 static Source *open_memory(
     State *state, PyObject *object, PyObject *path, const bag_reader_options *options) {
@@ -31,24 +25,23 @@ static bool open_bag(
     return source->bag != NULL;
 }
 
-/* _core.BagReader(source, storage, options) */
+/* _core.BagReader(source, storage, options): a path, or an object with a buffer. */
 static int bag_init(PyObject *self, PyObject *args, PyObject *unused) {
     Opened *bag = (Opened *)self;
-    PyObject *object, *from, *named;
+    PyObject *object, *storage, *named;
     bag_reader_options options;
     (void)unused;
-    memset(&options, 0, sizeof options);
-    if (!PyArg_ParseTuple(args, "OOO", &object, &from, &named) || !begin_init(self))
+    if (!PyArg_ParseTuple(args, "OOO", &object, &storage, &named) ||
+        !begin_init(self) || !take_struct(&options, sizeof options, named))
         return -1;
     bool memory = PyObject_CheckBuffer(object);
     PyObject *path = memory ? PyUnicode_FromString("memory") : Py_NewRef(object);
     State *state = bag->base.state;
-    if (path && set_options(reader_options, &options, named, path, NULL, NULL, NULL)) {
-        options.cache_index &= options.no_mmap;
+    options.cache_index &= options.no_mmap;
+    if (path)
         bag->source = memory ? open_memory(state, object, path, &options)
-                             : open_source(state, path, from, &options.env.io, open_bag,
-                                   &options);
-    }
+                             : open_source(state, path, storage, &options.env.io,
+                                   open_bag, &options);
     if (bag->source)
         bag->base.path = Py_NewRef(path);
     Py_XDECREF(path);
@@ -161,10 +154,6 @@ static PyType_Spec bag_spec = {"bags._core.BagReader", sizeof(Opened), 0,
 
 /* ---- writer ---- */
 
-static const Option writer_options[] = {OPTION('b', bag_writer_options, keep_idx),
-    {"sync", NULL, 'n', offsetof(bag_writer_options, no_sync)},
-    OPTION('b', bag_writer_options, checksum), {0}};
-
 /* _core.BagWriter(path, options) */
 static int out_init(PyObject *self, PyObject *args, PyObject *unused) {
     Written *out = (Written *)self;
@@ -172,9 +161,8 @@ static int out_init(PyObject *self, PyObject *args, PyObject *unused) {
     bag_writer_options options;
     bags_error err;
     (void)unused;
-    memset(&options, 0, sizeof options);
     if (!PyArg_ParseTuple(args, "OO", &path, &named) || !begin_init(self) ||
-        !set_options(writer_options, &options, named, path, NULL, NULL, NULL) ||
+        !take_struct(&options, sizeof options, named) ||
         !PyUnicode_FSConverter(path, &name))
         return -1;
     if (begin_writer(out, path) &&

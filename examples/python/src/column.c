@@ -26,12 +26,11 @@ static bool element_init(State *state, Element *element, const bags_field *of) {
     static const bags_dtype ints[] = {0, BAGS_DTYPE_UINT8, BAGS_DTYPE_UINT16, 0,
         BAGS_DTYPE_UINT32, 0, 0, 0, BAGS_DTYPE_UINT64};
     Field field = {0};
-    bool good = !field_init(state, &field, of->name, of->type, NULL, true);
+    bool good = !field_init(state, &field, of->name, of->type, Py_Ellipsis);
     element->name = of->name;
     element->sequence = field.sequence;
     /* What else is compressed stays in its frames. */
-    element->compressed = field.how == HOW_COMPRESSED && field.inside != HOW_VALUE &&
-                          field.inside != HOW_MISSING;
+    element->compressed = field.how == HOW_COMPRESSED && field.inside != HOW_VALUE;
     if (element->compressed)
         field.how = field.inside;
     if (field.how == HOW_ARRAY) {
@@ -40,7 +39,9 @@ static bool element_init(State *state, Element *element, const bags_field *of) {
         for (size_t i = 0; i < field.dims; i++)
             element->shape[i + 1] = (Py_ssize_t)field.shape[i];
     } else if (field.how == HOW_INT) {
-        element->dtype = field.is_signed ? BAGS_DTYPE_INT64 : ints[field.size];
+        element->dtype = field.is_signed   ? BAGS_DTYPE_INT64
+                         : field.size <= 8 ? ints[field.size]
+                                           : BAGS_DTYPE_NONE;
         element->convert =
             !element->dtype || (field.big && field.size > 1) || !bags_little_endian();
         if (!element->dtype)

@@ -1,7 +1,8 @@
 /*
  * core.h - what the parts of the extension share.
  *
- *     objects.c  errors, options, what readers and writers have in common
+ *     objects.c  errors, what readers and writers have in common
+ *     options.c  the members of options, which bags/options.py packs
  *     values.c   values and blobs as Python objects, and back
  *     pack.c     the same for msgpack and tree
  *     bag.c      BagReader, BagWriter
@@ -40,8 +41,7 @@ _Static_assert(sizeof(Py_ssize_t) == sizeof(uint64_t), "a 64-bit system");
 /* ---- the module ---- */
 
 typedef struct State { /* objects first: see STATE_COUNT */
-    PyTypeObject *source, *opened, *written, *blob, *codec, *reader, *storage, *index,
-        *drawn;
+    PyTypeObject *source, *opened, *written, *blob, *reader, *storage;
     PyObject *data_error;
     PyObject *ndarray, *asarray;                 /* of NumPy, when first needed */
     PyObject *dtypes[BAGS_DTYPE_COMPLEX128 + 1]; /* numpy.dtype objects */
@@ -58,6 +58,7 @@ const bags_io *map_io(void);
 const Far *load_far(void);
 /* Types: each file adds its own. */
 int add_objects(PyObject *module, State *state);
+int add_options(PyObject *module, State *state);
 int add_values(PyObject *module, State *state);
 int add_bag(PyObject *module, State *state);
 int add_reader(PyObject *module, State *state);
@@ -100,49 +101,12 @@ PyObject *raise_error(State *state, const bags_error *err, PyObject *path);
 void locate_error(PyObject *path, const char *field, const char *part);
 /* Add a line to the exception of a user's function, which stays. */
 void note_error(const char *format, ...);
-/* What to do about a name that is none of a list: "did you mean ..."; NULL with an
- * exception. */
-PyObject *suggest(const char *name, PyObject *names);
-int number_converter(PyObject *object, void *out); /* for "O&": uint64_t */
-/* The numbers of a sequence, at most 4 for take_bytes. what: for a message; if it begins
- * with "a ", one number is accepted in place of all. */
-bool take_numbers(double *out, int count, const char *what, PyObject *value);
-bool take_bytes(
-    unsigned char *out, int count, int most, const char *what, PyObject *value);
 PyObject *no_pickle(PyObject *self, PyObject *unused);
 
 /* ---- options ---- */
 
-/* An option, which a dict has by name: a member of a struct of C. */
-typedef struct Option {
-    const char *name, *choices; /* of an enum, in its order */
-    char kind; /* u: 32 bits, U: 64 bits, b: bool, n: not, e: enum, f: 3 floats,
-                  d: dtype, s: text, which the dict keeps, x: double, i: bags_interval,
-                  c: 3 bytes, o: other_option sets it */
-    size_t offset;
-} Option;
-#define OPTION(kind, type, name)                                                       \
-    { #name, NULL, kind, offsetof(type, name) }
-/* W of K workers; shard_stop is the name of C for shard_step. */
-#define WORKER(type)                                                                   \
-    OPTION('U', type, shard_start), OPTION('U', type, shard_stop), {                   \
-        "shard_step", NULL, 'U', offsetof(type, shard_stop)                            \
-    }
-#define CHOICE(type, name, choices)                                                    \
-    { #name, choices, 'e', offsetof(type, name) }
-
-#define OTHER(name)                                                                    \
-    { #name, NULL, 'o', 0 }
-
-/* Is called with each option first: -1 with an exception, 1: done, 0: the table says how,
- * which must not be 'o'. */
-typedef int (*other_option)(void *user, const char *name, PyObject *value);
-/* Set all of a dict, or None. path and field (or NULL) are for messages, `other` may be
- * NULL. False with an exception. */
-bool set_options(const Option *options, void *to, PyObject *dict, PyObject *path,
-    const char *field, other_option other, void *user);
-/* The members of a table (of kind U) as a dict. */
-PyObject *options_dict(const Option *options, const void *from);
+/* The bytes of a struct, as bags/options.py packs them; false with an exception. */
+bool take_struct(void *to, size_t size, PyObject *bytes);
 
 /* ---- what is open ---- */
 
@@ -165,11 +129,11 @@ typedef struct Source {
 } Source;
 
 Source *new_source(State *state, PyObject *path);
-/* Open a path with the hooks that it needs, which go to *io, in the options; NULL with an
- * exception. `open` sets the reader. */
+/* Open a path with the hooks of a _core.Storage (None: local files), which go to *io, in the
+ * options; NULL with an exception. `open` sets the reader. */
 typedef bool (*open_call)(
     Source *source, const char *path, const void *options, bags_error *err);
-Source *open_source(State *state, PyObject *path, PyObject *from, const bags_io **io,
+Source *open_source(State *state, PyObject *path, PyObject *storage, const bags_io **io,
     open_call open, const void *options);
 /* A row that no other call uses, also one of the same thread further up. */
 Row *take_row(Source *source);
@@ -188,11 +152,8 @@ typedef struct Closable {
 int closed_error(PyObject *closable); /* -1 */
 /* At the start of __init__; false with an exception if it was called before. */
 bool begin_init(PyObject *self);
-PyObject *enter(PyObject *self, PyObject *unused);
-PyObject *leave(PyObject *self, PyObject *args);
-PyObject *dataset_spec(PyObject *self, void *unused);
-/* The codecs that its fields use, of those that the user passed. */
-PyObject *dataset_codecs(PyObject *self, void *unused);
+/* Its fields, of a list of (name, type, codec): see field_init. */
+bool take_fields(Closable *closable, PyObject *path, PyObject *list);
 
 /* The base of both readers: _core.Reader. */
 typedef struct Opened {
@@ -242,7 +203,6 @@ PyObject *new_array(State *state, PyObject *owner, const bags_value *value,
 /* ---- codecs ---- */
 
 typedef enum How { /* a blob becomes a value, and back */
-    HOW_MISSING,   /* KeyError when it is used */
     HOW_BYTES,
     HOW_CALL, /* a function of the user */
     HOW_UTF8,
@@ -257,8 +217,7 @@ typedef enum How { /* a blob becomes a value, and back */
 /* A field of a dataset, and its codec. */
 struct Field {
     PyObject *name, *text;  /* interned; the type as str */
-    PyObject *given, *key;  /* what the user passed, and under which key; or NULL */
-    PyObject *args;         /* of the type, for HOW_CALL; or NULL */
+    PyObject *given;        /* of HOW_CALL; otherwise NULL */
     char *name_utf8, *type; /* the type without [] */
     How how, inside;
     bool sequence, is_signed, big;
@@ -268,9 +227,10 @@ struct Field {
     uint64_t shape[BAGS_MAX_DIMS];
 };
 
-/* Fill a field. codecs: NULL: our own; None: bytes. Returns -1 with an exception. */
-int field_init(State *state, Field *field, const char *name, const char *type,
-    PyObject *codecs, bool decode);
+/* Fill a field. codec: NULL or True: our own; ...: our own, or bytes if there is none;
+ * None: bytes; otherwise a function. Returns -1 with an exception. */
+int field_init(
+    State *state, Field *field, const char *name, const char *type, PyObject *codec);
 void field_clear(Field *field);
 
 /* What a Python object is while C writes it. */
@@ -293,8 +253,6 @@ void arena_free(Arena *arena);
 /* Decode a blob. `row`, slot and item say where it came from: NULL, of no reader. */
 PyObject *decode(State *state, const Field *field, bags_view blob, PyObject *owner,
     Row *row, size_t slot, size_t item);
-/* Raise KeyError: its type has no encoder or decoder. Returns -1. */
-int refuse_type(const Field *field, const char *codec);
 
 /* ---- from other files ---- */
 
@@ -304,12 +262,8 @@ PyObject *unpack(State *state, const void *object, bool tree);
 
 /* The source of a DatasetReader that is open, which the caller releases. */
 Source *reader_source_of(State *state, PyObject *reader);
-/* The hooks that a path needs, in *io, and the object that keeps them; NULL with an
- * exception. `object`: None, options of http as a dict, or a file system of fsspec. */
-PyObject *open_storage(
-    State *state, const char *path, PyObject *object, const bags_io **io);
-const bags_io *storage_io(PyObject *storage);
-PyObject *open_index(Source *source, const char *path, size_t field, const bags_io *io);
+/* The hooks of a _core.Storage, or of None: local files. NULL with an exception. */
+const bags_io *storage_io(State *state, PyObject *storage);
 /* The dtype of a buffer's format, in the syntax of struct. */
 bags_dtype buffer_dtype(const Py_buffer *buffer);
 

@@ -1,157 +1,29 @@
 /* loader.c - Loader: shuffled batches of arrays by the threads of the C loader. */
 #include "core.h"
 
-typedef struct Callback Callback;
+typedef struct Loader Loader;
 
-typedef struct Loader {
+/* The functions of a field, and its loader. */
+typedef struct Callback {
+    Loader *loader;
+    PyObject *decode, *draw;
+} Callback;
+
+struct Loader {
     PyObject_HEAD State *state;
     PyObject *path;      /* of the first dataset */
     bags_loader *loader; /* NULL: closed */
     PyThread_type_lock lock;
     PyObject *sources; /* tuple: they stay open */
-    PyObject *fields;  /* list of names and dicts, which nobody else has; or None */
-    PyObject *options; /* dict of the tokens; or None */
-    PyObject *sampler; /* a function, or NULL */
+    PyObject *fields;  /* tuple, see set_fields: what it refers to */
+    PyObject *sampler; /* a function, or None */
+    PyObject *text;    /* bytes, per field: not 0: a str, not bytes */
     bags_tokens *tokens;
     Callback *callbacks;
     unsigned process;
-    unsigned char *text; /* per field: a str, not bytes */
     PyObject *raised; /* list: exceptions of callbacks; bags_error.system counts them */
     bool noted;       /* the one that failed the loader says where */
-} Loader;
-
-/* ---- fields ---- */
-
-#define FIELD(kind, name) OPTION(kind, bags_load_field, name)
-static const Option field_options[] = {FIELD('u', width), FIELD('u', height),
-    FIELD('u', channels), CHOICE(bags_load_field, crop, "none center random"),
-    FIELD('u', resize), CHOICE(bags_load_field, filter, "bilinear bicubic nearest"),
-    FIELD('i', area), FIELD('i', aspect), FIELD('x', flip_x), FIELD('x', flip_y),
-    FIELD('b', nchw), FIELD('b', scaled), FIELD('b', orient), FIELD('f', mean),
-    FIELD('f', std), FIELD('U', window), FIELD('U', stride), FIELD('d', dtype),
-    OTHER(shape), OTHER(warp), OTHER(jitter), OTHER(decode), OTHER(draw), {0}};
-
-#define WARP(kind, name) OPTION(kind, bags_warp_options, name)
-static const Option warp_options[] = {WARP('i', degrees), WARP('i', scale),
-    WARP('i', shear_x), WARP('i', shear_y), WARP('i', translate_x),
-    WARP('i', translate_y), WARP('x', perspective), WARP('c', fill), {0}};
-
-#define JITTER(name) OPTION('i', bags_jitter_options, name)
-static const Option jitter_options[] = {
-    JITTER(brightness), JITTER(contrast), JITTER(saturation), JITTER(hue), {0}};
-
-#define TOKENS(kind, name) OPTION(kind, bags_tokens_options, name)
-static const Option tokens_options[] = {TOKENS('s', field), TOKENS('U', length),
-    TOKENS('U', stride), TOKENS('b', pack), TOKENS('b', places), TOKENS('d', dtype),
-    TOKENS('u', bos), TOKENS('u', eos),
-    CHOICE(bags_tokens_options, long_documents, "split drop"), OTHER(parallel), {0}};
-
-#define LOADER(kind, name) OPTION(kind, bags_loader_options, name)
-#define ORDER(kind, name)                                                              \
-    { #name, NULL, kind, offsetof(bags_loader_options, order.name) }
-static const Option loader_options[] = {LOADER('u', batch), ORDER('U', seed),
-    {"shuffle", NULL, 'n', offsetof(bags_loader_options, order.in_order)},
-    ORDER('U', chunk), ORDER('U', window), LOADER('b', drop_last), LOADER('u', rank),
-    LOADER('u', ranks), LOADER('u', threads), LOADER('u', ahead),
-    LOADER('b', skip_damaged), LOADER('b', prefetch), LOADER('b', random_window),
-    LOADER('U', window_start), ORDER('U', take), ORDER('b', replacement),
-    OTHER(weights), OTHER(rows), OTHER(sampler), {0}};
-
-static bags_code call_decode(void *user, const bags_load_item *item,
-    bags_buffer *scratch, bags_value *value, bags_error *err);
-static bags_code call_draw(void *user, const bags_load_item *item,
-    const bags_image *image, bags_load_draw *draw, bags_error *err);
-
-/* The callbacks of a field, and its loader. */
-struct Callback {
-    Loader *loader;
-    PyObject *decode, *draw;
-    bool by_matrix, is_float; /* draw: what it returns is used */
-    bags_warp_options warp;
-    bags_jitter_options jitter;
 };
-
-/* A field, while its options are set. */
-typedef struct Setting {
-    bags_load_field *field;
-    uint64_t *shape;
-    Callback *callback;
-} Setting;
-
-static int set_shape(Setting *set, PyObject *value) {
-    Py_ssize_t dims = PySequence_Size(value);
-    if (dims > 6)
-        PyErr_SetString(PyExc_ValueError, "shape has more than 6 dimensions");
-    for (Py_ssize_t i = 0; !PyErr_Occurred() && i < dims; i++) {
-        PyObject *part = PySequence_GetItem(value, i);
-        if (part)
-            number_converter(part, &set->shape[i]);
-        Py_XDECREF(part);
-    }
-    set->field->dims = dims < 0 ? 0 : (size_t)dims;
-    set->field->shape = set->shape;
-    return PyErr_Occurred() ? -1 : 1;
-}
-
-/* {option: value} of a table. */
-static int set_inner(const Option *options, void *to, PyObject *value) {
-    if (!PyDict_Check(value))
-        PyErr_SetString(PyExc_TypeError, "a dict of options is required");
-    else
-        set_options(options, to, value, NULL, NULL, NULL, NULL);
-    return PyErr_Occurred() ? -1 : 1;
-}
-
-static int set_callback(PyObject **out, PyObject *value) {
-    *out = value;
-    if (PyCallable_Check(value))
-        return 1;
-    PyErr_Format(PyExc_TypeError, "%R is not a function", value);
-    return -1;
-}
-
-static int other_field_option(void *user, const char *name, PyObject *value) {
-    Setting *set = (Setting *)user;
-    if (strcmp(name, "shape") == 0)
-        return set_shape(set, value);
-    if (strcmp(name, "warp") == 0) {
-        set->field->warp = &set->callback->warp;
-        return set_inner(warp_options, &set->callback->warp, value);
-    }
-    if (strcmp(name, "jitter") == 0) {
-        set->field->jitter = &set->callback->jitter;
-        return set_inner(jitter_options, &set->callback->jitter, value);
-    }
-    if (strcmp(name, "decode") == 0) {
-        set->field->decode = call_decode;
-        return set_callback(&set->callback->decode, value);
-    }
-    if (strcmp(name, "draw") == 0) {
-        set->field->draw = call_draw;
-        return set_callback(&set->callback->draw, value);
-    }
-    return 0;
-}
-
-/* Of a list of (name, {option: value}), which lives as long as the loader. */
-static bool set_fields(
-    Loader *loader, bags_load_field *fields, uint64_t (*shapes)[6], Py_ssize_t count) {
-    for (Py_ssize_t i = 0; i < count; i++) {
-        Setting set = {&fields[i], shapes[i], &loader->callbacks[i]};
-        PyObject *of;
-        set.callback->loader = loader;
-        fields[i].user = set.callback;
-        if (!PyArg_ParseTuple(PyList_GetItem(loader->fields, i), "sO!", &fields[i].name,
-                &PyDict_Type, &of) ||
-            !set_options(field_options, &fields[i], of, loader->path, fields[i].name,
-                other_field_option, &set))
-            return false;
-        set.callback->by_matrix =
-            fields[i].warp || fields[i].filter == BAGS_FILTER_NEAREST;
-        set.callback->is_float = fields[i].dtype == BAGS_DTYPE_FLOAT32;
-    }
-    return true;
-}
 
 /* ---- callbacks, in threads of C ---- */
 
@@ -220,90 +92,6 @@ static bags_code call_decode(void *user, const bags_load_item *item,
     return code;
 }
 
-/* What draw receives: bags_load_item, bags_image and bags_load_draw in one. */
-static PyStructSequence_Field drawn_fields[] = {
-    {"dataset", "Number of the dataset in the Loader's list."},
-    {"datapoint", "Index of the datapoint in it."},
-    {"item", "Number in a sequence; otherwise 0."},
-    {"random", "From 0 to 2^64-1, by seed, epoch and position in the epoch alone: the "
-               "same for all fields of a datapoint."},
-    {"width", "Of the entire image, in pixels."}, {"height", "Likewise."},
-    {"channels", "1 to 4."},
-    {"matrix",
-        "3 x 3 numbers, from pixels of the result to pixels of the image: the crop, "
-        "flips and warp that were drawn. None without the option warp."},
-    {"brightness", "A factor; 1 changes nothing."}, {"contrast", "Likewise."},
-    {"saturation", "Likewise."}, {"hue", "-0.5 to 0.5; 0 changes nothing."},
-    {"order", "The order of these four: of 0, 1, 2, 3."}, {"mean", "3 numbers."},
-    {"std", "3 numbers; 0 is 1."}, {NULL, NULL}};
-static PyStructSequence_Desc drawn_desc = {"bags.Drawn",
-    "What was drawn for an image, which the option `draw` of bags.Loader receives.",
-    drawn_fields, 15};
-
-#define DRAW(kind, name, member)                                                       \
-    { #name, NULL, kind, offsetof(bags_load_draw, member) }
-/* What it may return. */
-static const Option draw_options[] = {OTHER(matrix),
-    DRAW('x', brightness, jitter.brightness), DRAW('x', contrast, jitter.contrast),
-    DRAW('x', saturation, jitter.saturation), DRAW('x', hue, jitter.hue), OTHER(order),
-    DRAW('f', mean, mean), DRAW('f', std, std), {0}};
-
-static PyObject *new_drawn(const Callback *callback, const bags_load_item *item,
-    const bags_image *image, const bags_load_draw *draw) {
-    static const uint64_t shape[2] = {3, 3};
-    State *state = callback->loader->state;
-    const unsigned char *order = draw->jitter.order;
-    bags_value matrix = bags_array(BAGS_DTYPE_FLOAT64, 2, shape, draw->matrix);
-    PyObject *out = PyStructSequence_New(state->drawn);
-    PyObject *parts = Py_BuildValue("KKKKIIINdddd(iiii)(ddd)(ddd)",
-        (unsigned long long)item->pick.dataset, (unsigned long long)item->pick.index,
-        (unsigned long long)item->item, (unsigned long long)item->random, image->width,
-        image->height, (unsigned)image->channels,
-        callback->by_matrix ? new_array(state, NULL, &matrix, false, true)
-                            : Py_NewRef(Py_None),
-        draw->jitter.brightness, draw->jitter.contrast, draw->jitter.saturation,
-        draw->jitter.hue, order[0], order[1], order[2], order[3], draw->mean[0],
-        draw->mean[1], draw->mean[2], draw->std[0], draw->std[1], draw->std[2]);
-    for (Py_ssize_t i = 0; out && parts && i < drawn_desc.n_in_sequence; i++)
-        PyStructSequence_SetItem(out, i, Py_NewRef(PyTuple_GetItem(parts, i)));
-    if (!parts)
-        Py_CLEAR(out);
-    Py_XDECREF(parts);
-    return out;
-}
-
-/* Nine numbers, in whatever NumPy takes for an array. */
-static bool set_matrix(State *state, double *matrix, PyObject *value) {
-    PyObject *array = PyObject_CallFunction(state->asarray, "Os", value, "float64");
-    PyObject *flat = array ? PyObject_CallMethod(array, "ravel", NULL) : NULL;
-    bool good = flat && take_numbers(matrix, 9, "3 x 3 numbers", flat);
-    Py_XDECREF(array);
-    Py_XDECREF(flat);
-    return good;
-}
-
-/* What a draw function returned, while it is taken. */
-typedef struct Drawing {
-    const Callback *callback;
-    bags_load_draw *draw;
-} Drawing;
-
-static int other_draw_option(void *user, const char *name, PyObject *value) {
-    const Drawing *to = (const Drawing *)user;
-    bool scale = strcmp(name, "mean") == 0 || strcmp(name, "std") == 0;
-    if (strcmp(name, "order") == 0)
-        return take_bytes(to->draw->jitter.order, 4, 3, "4 numbers", value) ? 1 : -1;
-    if (scale && !to->callback->is_float)
-        PyErr_SetString(PyExc_ValueError, "needs the option dtype='float32'");
-    else if (strcmp(name, "matrix") != 0)
-        return 0;
-    else if (!to->callback->by_matrix)
-        PyErr_SetString(PyExc_ValueError, "needs the option warp, which may be {}");
-    else if (set_matrix(to->callback->loader->state, to->draw->matrix, value))
-        return 1;
-    return -1;
-}
-
 static bags_code call_draw(void *user, const bags_load_item *item,
     const bags_image *image, bags_load_draw *draw, bags_error *err) {
     const Callback *callback = (const Callback *)user;
@@ -311,20 +99,38 @@ static bags_code call_draw(void *user, const bags_load_item *item,
     bags_code code = BAGS_OK;
     PyGILState_STATE gil = PyGILState_Ensure();
     calling = loader;
-    PyObject *drawn =
-        load_numpy(loader->state) ? new_drawn(callback, item, image, draw) : NULL;
-    PyObject *out =
-        drawn ? PyObject_CallFunctionObjArgs(callback->draw, drawn, NULL) : NULL;
-    Drawing to = {callback, draw};
-    if (out && out != Py_None && !PyDict_Check(out))
-        PyErr_Format(PyExc_TypeError,
-            "draw returned %R (expected a dict of what it changes, or None)",
-            (PyObject *)Py_TYPE(out));
-    else if (out)
-        set_options(draw_options, draw, out, NULL, NULL, other_draw_option, &to);
-    if (PyErr_Occurred())
+    PyObject *out = PyObject_CallFunction(callback->draw, "y#KKKKIII",
+        (const char *)draw, (Py_ssize_t)sizeof *draw,
+        (unsigned long long)item->pick.dataset, (unsigned long long)item->pick.index,
+        (unsigned long long)item->item, (unsigned long long)item->random, image->width,
+        image->height, (unsigned)image->channels);
+    if (!out || (out != Py_None && !take_struct(draw, sizeof *draw, out)))
         code = keep_raised(loader, "draw", err);
-    Py_XDECREF(drawn);
+    Py_XDECREF(out);
+    calling = NULL;
+    PyGILState_Release(gil);
+    return code;
+}
+
+/* The sampler: pairs of 64-bit numbers, of dataset and index. */
+static bags_code call_sampler(void *user, uint64_t epoch, uint64_t start, size_t count,
+    bags_pick *picks, bags_error *err) {
+    Loader *loader = (Loader *)user;
+    bags_code code = BAGS_OK;
+    PyGILState_STATE gil = PyGILState_Ensure();
+    calling = loader;
+    PyObject *out = PyObject_CallFunction(loader->sampler, "KKn", epoch, start, count);
+    Py_buffer view;
+    if (!out || PyObject_GetBuffer(out, &view, PyBUF_SIMPLE)) {
+        code = keep_raised(loader, "sampler", err);
+    } else {
+        if ((size_t)view.len == count * sizeof *picks)
+            memcpy(picks, view.buf, count * sizeof *picks);
+        else
+            code = bags_fail(err, BAGS_ERROR_ARGUMENT, "the sampler returned %zu bytes",
+                (size_t)view.len);
+        PyBuffer_Release(&view);
+    }
     Py_XDECREF(out);
     calling = NULL;
     PyGILState_Release(gil);
@@ -365,176 +171,125 @@ static const bags_reader **loader_readers(Loader *loader, PyObject *list) {
     return NULL;
 }
 
-/* Options of tokens, while they are set. */
-typedef struct TokenSetting {
-    bags_tokens_options options;
-    const char *parallel[15];
-} TokenSetting;
-
-/* The names of parallel fields, which the list keeps; and which options are set. */
-static int other_token_option(void *user, const char *name, PyObject *value) {
-    TokenSetting *set = (TokenSetting *)user;
-    set->options.has_bos |= strcmp(name, "bos") == 0;
-    set->options.has_eos |= strcmp(name, "eos") == 0;
-    if (strcmp(name, "parallel") != 0)
-        return 0;
-    Py_ssize_t size = PySequence_Size(value);
-    if (size > 15)
-        PyErr_SetString(PyExc_ValueError, "more than 15 fields");
-    for (Py_ssize_t i = 0; !PyErr_Occurred() && i < size; i++) {
-        PyObject *text = PySequence_GetItem(value, i);
-        set->parallel[i] = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
-        Py_XDECREF(text);
+/* Each is (name, options, shape, warp, jitter, decode, draw), as bags/loader.py prepares
+ * it; None: without. What they refer to lives as long as the loader. */
+static bool set_fields(Loader *loader, bags_load_field *fields) {
+    for (Py_ssize_t i = 0; i < PyTuple_Size(loader->fields); i++) {
+        bags_load_field *to = &fields[i];
+        Callback *callback = &loader->callbacks[i];
+        const char *name, *shape, *warp, *jitter;
+        Py_ssize_t shape_size, warp_size, jitter_size;
+        PyObject *packed;
+        if (!PyArg_ParseTuple(PyTuple_GetItem(loader->fields, i), "sOz#z#z#OO", &name,
+                &packed, &shape, &shape_size, &warp, &warp_size, &jitter, &jitter_size,
+                &callback->decode, &callback->draw) ||
+            !take_struct(to, sizeof *to, packed))
+            return false;
+        callback->loader = loader;
+        to->user = callback;
+        to->name = name;
+        to->shape = (const uint64_t *)(const void *)shape;
+        to->dims = shape ? (size_t)shape_size / 8 : 0;
+        to->warp = (const bags_warp_options *)(const void *)warp;
+        to->jitter = (const bags_jitter_options *)(const void *)jitter;
+        to->decode = callback->decode != Py_None ? call_decode : NULL;
+        to->draw = callback->draw != Py_None ? call_draw : NULL;
     }
-    set->options.parallel_count = size > 0 ? (size_t)size : 0;
-    return PyErr_Occurred() ? -1 : 1;
+    return true;
 }
 
-/* Tokens, by a dict of options, which lives as long as the loader. */
+/* of: (field, options, names of parallel fields). */
 static bool loader_tokens(
-    Loader *loader, const bags_reader *const *readers, size_t count) {
-    TokenSetting set = {0};
-    bags_tokens_options *options = &set.options;
+    Loader *loader, const bags_reader *const *readers, size_t count, PyObject *of) {
+    bags_tokens_options options;
+    const char *field, *names[15];
+    PyObject *packed, *parallel;
     bags_error err;
-    if (!set_options(tokens_options, options, loader->options, loader->path, NULL,
-            other_token_option, &set))
+    if (!PyArg_ParseTuple(of, "zOO!", &field, &packed, &PyTuple_Type, &parallel) ||
+        !take_struct(&options, sizeof options, packed))
         return false;
-    options->parallel = options->parallel_count ? set.parallel : NULL;
-    WITHOUT_GIL(loader->tokens = bags_tokens_open(readers, count, options, &err));
+    size_t used = (size_t)PyTuple_Size(parallel);
+    if (used > 15)
+        return PyErr_SetString(PyExc_ValueError, "more than 15 fields"), false;
+    for (size_t i = 0; i < used; i++) {
+        names[i] =
+            PyUnicode_AsUTF8AndSize(PyTuple_GetItem(parallel, (Py_ssize_t)i), NULL);
+        if (!names[i])
+            return false;
+    }
+    options.field = field;
+    options.parallel = used ? names : NULL;
+    options.parallel_count = used;
+    WITHOUT_GIL(loader->tokens = bags_tokens_open(readers, count, &options, &err));
     if (!loader->tokens)
         raise_error(loader->state, &err, NULL);
     return loader->tokens != NULL;
 }
 
-static int loader_open(Loader *loader, PyObject *list, bags_loader_options *options) {
-    bags_error err;
-    Py_ssize_t count = loader->fields == Py_None ? 0 : PyList_Size(loader->fields);
+/* rows: for each dataset None, or (are they ranges, numbers of 64 bits). */
+static bool set_rows(bags_selection *to, PyObject *rows) {
+    for (Py_ssize_t i = 0; i < PyList_Size(rows); i++, to++) {
+        PyObject *part = PyList_GetItem(rows, i);
+        const char *data;
+        Py_ssize_t size;
+        int ranges;
+        if (part == Py_None)
+            continue;
+        if (!PyArg_ParseTuple(part, "py#", &ranges, &data, &size))
+            return false;
+        to->kind = ranges ? BAGS_SELECTION_RANGES : BAGS_SELECTION_INDICES;
+        to->numbers = (const uint64_t *)(const void *)data;
+        to->count = (size_t)size / (ranges ? 16 : 8);
+    }
+    return true;
+}
+
+/* With memory for all of it. */
+static bool loader_open(Loader *loader, PyObject *list, PyObject *tokens,
+    PyObject *rows, bags_loader_options *options, bags_load_field *fields,
+    bags_selection *selections) {
+    size_t datasets = (size_t)PyList_Size(list);
     const bags_reader **readers = loader_readers(loader, list);
-    bags_load_field *fields =
-        (bags_load_field *)PyMem_Calloc((size_t)count + 1, sizeof *fields);
-    uint64_t(*shapes)[6] =
-        (uint64_t(*)[6])PyMem_Calloc((size_t)count + 1, sizeof *shapes);
-    loader->callbacks =
-        (Callback *)PyMem_Calloc((size_t)count + 1, sizeof *loader->callbacks);
-    if (readers && !(fields && shapes && loader->callbacks))
-        PyErr_NoMemory();
-    if (!PyErr_Occurred() && loader->options != Py_None &&
-        loader_tokens(loader, readers, (size_t)PyList_Size(list)))
+    bags_error err;
+    bool good = readers && set_fields(loader, fields);
+    if (good && tokens != Py_None) {
+        good = loader_tokens(loader, readers, datasets, tokens);
         options->tokens = loader->tokens;
-    if (!PyErr_Occurred() &&
-        (count == 0 || set_fields(loader, fields, shapes, count))) {
-        options->fields = count ? fields : NULL;
-        options->field_count = (size_t)count;
-        options->images = &images;
-        loader->loader =
-            bags_loader_open(readers, (size_t)PyList_Size(list), options, &err);
+    }
+    if (good && rows != Py_None) {
+        good = set_rows(selections, rows);
+        options->order.selections = selections;
+    }
+    options->field_count = (size_t)PyTuple_Size(loader->fields);
+    options->fields = options->field_count ? fields : NULL;
+    options->images = &images;
+    if (good) {
+        loader->loader = bags_loader_open(readers, datasets, options, &err);
         if (!loader->loader)
             raise_error(loader->state, &err, NULL);
     }
-    size_t all = 0;
-    const bags_field *known = readers ? bags_reader_fields(readers[0], &all) : NULL;
-    all = count ? (size_t)count : all;
-    loader->text = (unsigned char *)PyMem_Calloc(all + 32, 1);
-    for (size_t i = 0; loader->loader && loader->text && !loader->tokens && i < all;
-         i++) {
-        size_t number = i;
-        if (count)
-            bags_reader_field(readers[0], fields[i].name, &number, NULL);
-        const char *type = known[number].type;
-        loader->text[i] = !strncmp(type, "utf8", 4) || !strncmp(type, "zstd(utf8", 9);
-    }
     PyMem_Free(readers);
-    PyMem_Free(fields);
-    PyMem_Free(shapes);
-    return loader->loader ? 0 : -1;
+    return loader->loader != NULL;
 }
 
-/* The sampler, in threads of C: pairs of 64-bit numbers, of dataset and index. */
-static bags_code call_sampler(void *user, uint64_t epoch, uint64_t start, size_t count,
-    bags_pick *picks, bags_error *err) {
-    Loader *loader = (Loader *)user;
-    bags_code code = BAGS_OK;
-    PyGILState_STATE gil = PyGILState_Ensure();
-    calling = loader;
-    PyObject *out = PyObject_CallFunction(loader->sampler, "KKn", epoch, start, count);
-    Py_buffer view;
-    if (!out || PyObject_GetBuffer(out, &view, PyBUF_SIMPLE)) {
-        code = keep_raised(loader, "sampler", err);
-    } else {
-        if ((size_t)view.len == count * sizeof *picks)
-            memcpy(picks, view.buf, count * sizeof *picks);
-        else
-            code = bags_fail(err, BAGS_ERROR_ARGUMENT, "the sampler returned %zu bytes",
-                (size_t)view.len);
-        PyBuffer_Release(&view);
-    }
-    Py_XDECREF(out);
-    calling = NULL;
-    PyGILState_Release(gil);
-    return code;
-}
-
-/* Options of a loader of `count` datasets, while they are set. */
-typedef struct LoaderSetting {
-    Loader *loader;
-    bags_loader_options options;
-    bags_selection *selections;
-    Py_ssize_t count;
-} LoaderSetting;
-
-/* As bags/loader.py prepares them, which keeps the bytes. */
-static int other_loader_option(void *user, const char *name, PyObject *value) {
-    LoaderSetting *set = (LoaderSetting *)user;
-    bags_loader_options *options = &set->options;
-    const char *data;
-    Py_ssize_t size;
-    int ranges;
-    if (strcmp(name, "weights") == 0) {
-        if (!PyArg_Parse(value, "y#", &data, &size))
-            return -1;
-        if (size == set->count * (Py_ssize_t)sizeof(double))
-            options->order.weights = (const double *)(const void *)data;
-        else
-            PyErr_Format(PyExc_ValueError, "%zd for %zd datasets",
-                size / (Py_ssize_t)sizeof(double), set->count);
-    } else if (strcmp(name, "rows") == 0) {
-        for (Py_ssize_t i = 0; i < set->count && !PyErr_Occurred(); i++) {
-            PyObject *part = PyList_GetItem(value, i);
-            bags_selection *to = &set->selections[i];
-            if (!part || part == Py_None ||
-                !PyArg_ParseTuple(part, "py#", &ranges, &data, &size))
-                continue;
-            to->kind = ranges ? BAGS_SELECTION_RANGES : BAGS_SELECTION_INDICES;
-            to->numbers = (const uint64_t *)(const void *)data;
-            to->count = (size_t)size / (ranges ? 16 : 8);
-        }
-        options->order.selections = set->selections;
-    } else if (strcmp(name, "sampler") == 0) {
-        unsigned long long length, hash;
-        if (!PyArg_ParseTuple(value, "OKK", &set->loader->sampler, &length, &hash))
-            return -1;
-        Py_INCREF(set->loader->sampler);
-        options->sampler = call_sampler;
-        options->sampler_user = set->loader;
-        options->sampler_length = length;
-        options->sampler_hash = hash;
-    } else {
-        return 0;
-    }
-    return PyErr_Occurred() ? -1 : 1;
-}
-
-/* _core.Loader(readers, fields, tokens, options): a list of readers, what set_fields takes,
- * and dicts; None for two of them. */
-static int loader_init(PyObject *self, PyObject *args, PyObject *kwargs) {
-    static char *words[] = {"readers", "fields", "tokens", "options", NULL};
+/* _core.Loader(readers, options, fields, text, tokens, weights, rows, sampler, length,
+ * hash): as bags/loader.py prepares them. */
+static int loader_init(PyObject *self, PyObject *args, PyObject *unused) {
     Loader *loader = (Loader *)self;
-    PyObject *list, *fields, *tokens, *named;
-    LoaderSetting set = {0};
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOO!", words, &PyList_Type, &list,
-            &fields, &tokens, &PyDict_Type, &named))
+    PyObject *list, *packed, *fields, *text, *tokens, *rows, *sampler;
+    const char *weights;
+    Py_ssize_t weights_size;
+    unsigned long long sampler_length, sampler_hash;
+    bags_loader_options options;
+    (void)unused;
+    if (!PyArg_ParseTuple(args, "O!OO!SOz#OOKK", &PyList_Type, &list, &packed,
+            &PyTuple_Type, &fields, &text, &tokens, &weights, &weights_size, &rows,
+            &sampler, &sampler_length, &sampler_hash) ||
+        !take_struct(&options, sizeof options, packed))
         return -1;
-    if (loader->state || PyList_Size(list) == 0) {
+    Py_ssize_t datasets = PyList_Size(list);
+    if (loader->state || datasets == 0 ||
+        (rows != Py_None && (!PyList_Check(rows) || PyList_Size(rows) != datasets))) {
         PyErr_SetString(loader->state ? PyExc_TypeError : PyExc_ValueError,
             loader->state ? "__init__ was called before" : "no dataset");
         return -1;
@@ -543,27 +298,41 @@ static int loader_init(PyObject *self, PyObject *args, PyObject *kwargs) {
     loader->path = PyObject_GetAttrString(PyList_GetItem(list, 0), "path");
     loader->process = this_process();
     loader->fields = Py_NewRef(fields);
-    loader->options = Py_NewRef(tokens);
+    loader->text = Py_NewRef(text);
+    loader->sampler = Py_NewRef(sampler);
     loader->raised = PyList_New(0);
     loader->lock = PyThread_allocate_lock();
+    size_t count = (size_t)PyTuple_Size(fields) + 1;
+    loader->callbacks = (Callback *)PyMem_Calloc(count, sizeof *loader->callbacks);
     if (!loader->path || !loader->raised)
         return -1;
-    if (!loader->lock)
+    if (!loader->lock || !loader->callbacks)
         return PyErr_NoMemory(), -1;
-    set.loader = loader;
-    set.count = PyList_Size(list);
-    set.selections =
-        (bags_selection *)PyMem_Calloc((size_t)set.count, sizeof *set.selections);
-    if (!set.selections)
+    if (options.batch == 0)
+        PyErr_Format(PyExc_ValueError, "%S: batch: 0 (minimum 1)", loader->path);
+    if (weights && weights_size != datasets * (Py_ssize_t)sizeof(double))
+        PyErr_Format(PyExc_ValueError, "%S: weights: %zd for %zd datasets",
+            loader->path, weights_size / (Py_ssize_t)sizeof(double), datasets);
+    if (PyErr_Occurred())
+        return -1;
+    options.order.weights = (const double *)(const void *)weights;
+    if (sampler != Py_None) {
+        options.sampler = call_sampler;
+        options.sampler_user = loader;
+        options.sampler_length = sampler_length;
+        options.sampler_hash = sampler_hash;
+    }
+    bags_load_field *of = (bags_load_field *)PyMem_Calloc(count, sizeof *of);
+    bags_selection *selections =
+        (bags_selection *)PyMem_Calloc((size_t)datasets, sizeof *selections);
+    bool good = of && selections;
+    if (!good)
         PyErr_NoMemory();
     else
-        set_options(loader_options, &set.options, named, loader->path, NULL,
-            other_loader_option, &set);
-    if (!PyErr_Occurred() && set.options.batch == 0)
-        PyErr_Format(PyExc_ValueError, "%S: batch: 0 (minimum 1)", loader->path);
-    int code = PyErr_Occurred() ? -1 : loader_open(loader, list, &set.options);
-    PyMem_Free(set.selections);
-    return code;
+        good = loader_open(loader, list, tokens, rows, &options, of, selections);
+    PyMem_Free(of);
+    PyMem_Free(selections);
+    return good ? 0 : -1;
 }
 
 /* ---- batches ---- */
@@ -622,9 +391,11 @@ static PyObject *tensor_object(
 
 static PyObject *batch_dict(Loader *loader, const bags_batch *batch) {
     PyObject *out = PyDict_New();
+    const char *texts = PyBytes_AsString(loader->text);
+    size_t fields = (size_t)PyBytes_Size(loader->text);
     for (size_t i = 0; out && i < batch->count; i++) {
-        PyObject *value =
-            tensor_object(loader->state, batch, &batch->tensors[i], loader->text[i]);
+        PyObject *value = tensor_object(
+            loader->state, batch, &batch->tensors[i], i < fields && texts[i]);
         if (!value || PyDict_SetItemString(out, batch->tensors[i].name, value))
             Py_CLEAR(out);
         Py_XDECREF(value);
@@ -775,7 +546,6 @@ static int loader_traverse(PyObject *self, visitproc visit, void *arg) {
     Loader *loader = (Loader *)self;
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(loader->fields);
-    Py_VISIT(loader->options);
     Py_VISIT(loader->sampler);
     Py_VISIT(loader->raised);
     return 0;
@@ -790,7 +560,6 @@ static int loader_clear(PyObject *self) {
     Py_XDECREF(loader_close(self, NULL));
     if (!loader->loader) {
         Py_CLEAR(loader->fields);
-        Py_CLEAR(loader->options);
         Py_CLEAR(loader->sampler);
     }
     return 0;
@@ -807,8 +576,8 @@ static void loader_dealloc(PyObject *self) {
     Py_XDECREF(loader->path);
     Py_XDECREF(loader->sources);
     Py_XDECREF(loader->raised);
+    Py_XDECREF(loader->text);
     PyMem_Free(loader->callbacks);
-    PyMem_Free(loader->text);
     free_object(self);
 }
 
@@ -818,9 +587,7 @@ static PyMethodDef loader_methods[] = {{"_check", loader_check, METH_NOARGS, NUL
     {"_save", loader_save, METH_NOARGS, NULL},
     {"_restore", loader_restore, METH_O, NULL},
     {"close", loader_close, METH_NOARGS, "close()\n--\n\nStop the threads."},
-    {"__reduce__", no_pickle, METH_NOARGS, NULL},
-    {"__enter__", enter, METH_NOARGS, NULL}, {"__exit__", leave, METH_VARARGS, NULL},
-    {NULL, NULL, 0, NULL}};
+    {"__reduce__", no_pickle, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
 static PyGetSetDef loader_gets[] = {{"_batches", loader_batches, NULL, NULL, NULL},
     {"closed", loader_closed, NULL, "True after close().", NULL}, {0}};
 static PyType_Slot loader_slots[] = {{Py_tp_doc, "The base of bags.Loader."},
@@ -831,9 +598,6 @@ static PyType_Spec loader_spec = {"bags._core.Loader", sizeof(Loader), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, loader_slots};
 
 int add_loader(PyObject *module, State *state) {
-    state->drawn = PyStructSequence_NewType(&drawn_desc);
-    return state->drawn && !PyModule_AddType(module, state->drawn) &&
-                   add_type(module, &loader_spec, NULL, true)
-               ? 0
-               : -1;
+    (void)state;
+    return add_type(module, &loader_spec, NULL, true) ? 0 : -1;
 }

@@ -150,11 +150,12 @@ static int module_exec(PyObject *module) {
         local_io.map = map_private;
     if (!add_codecs(state))
         return PyErr_NoMemory(), -1;
-    return add_objects(module, state) || add_values(module, state) ||
-                   add_bag(module, state) || add_column(module, state) ||
-                   add_arrow(module, state) || add_reader(module, state) ||
-                   add_writer(module, state) || add_loader(module, state) ||
-                   add_storage(module, state) || add_tools(module, state) ||
+    return add_objects(module, state) || add_options(module, state) ||
+                   add_values(module, state) || add_bag(module, state) ||
+                   add_column(module, state) || add_arrow(module, state) ||
+                   add_reader(module, state) || add_writer(module, state) ||
+                   add_loader(module, state) || add_storage(module, state) ||
+                   add_tools(module, state) ||
                    PyModule_AddStringConstant(module, "version", BAGS_VERSION)
                ? -1
                : 0;

@@ -117,218 +117,6 @@ void note_error(const char *format, ...) {
     PyErr_Restore(type, value, trace); /* in place of one that was raised here */
 }
 
-PyObject *suggest(const char *name, PyObject *names) {
-    PyObject *module = PyImport_ImportModule("bags.tools");
-    PyObject *text =
-        module ? PyObject_CallMethod(module, "suggest", "sO", name, names) : NULL;
-    Py_XDECREF(module);
-    return text;
-}
-
-/* ---- options ---- */
-
-int number_converter(PyObject *object, void *out) {
-    PyObject *number = PyNumber_Index(object);
-    *(uint64_t *)out = number ? PyLong_AsUnsignedLongLong(number) : 0;
-    Py_XDECREF(number);
-    if (!PyErr_Occurred())
-        return 1;
-    if (PyErr_ExceptionMatches(PyExc_OverflowError))
-        PyErr_Format(PyExc_ValueError, "%R is not from 0 to 2^64-1", object);
-    return 0;
-}
-
-static bool set_choice(int *out, const char *choices, PyObject *value) {
-    const char *text =
-        PyUnicode_Check(value) ? PyUnicode_AsUTF8AndSize(value, NULL) : "?";
-    size_t size = text ? strlen(text) : 0;
-    int number = 0;
-    for (const char *at = choices; text; number++) {
-        size_t word = strcspn(at, " ");
-        if (word == size && memcmp(at, text, size) == 0) {
-            *out = number;
-            return true;
-        }
-        if (!at[word])
-            break;
-        at += word + 1;
-    }
-    if (text)
-        PyErr_Format(PyExc_ValueError, "%R is none of: %s", value, choices);
-    return false;
-}
-
-bool take_numbers(double *out, int count, const char *what, PyObject *value) {
-    bool list = PySequence_Check(value), one = *what == 'a';
-    Py_ssize_t size = list ? PySequence_Size(value) : 1;
-    if (size >= 0 && size != count && (size != 1 || !one))
-        PyErr_Format(PyExc_ValueError, "%s are required", what);
-    for (int i = 0; i < count && !PyErr_Occurred(); i++) {
-        PyObject *part =
-            list ? PySequence_GetItem(value, size == 1 ? 0 : i) : Py_NewRef(value);
-        out[i] = part ? PyFloat_AsDouble(part) : 0;
-        Py_XDECREF(part);
-    }
-    return !PyErr_Occurred();
-}
-
-/* For each channel. */
-static bool set_floats(float *out, PyObject *value) {
-    double numbers[3];
-    bool good = take_numbers(numbers, 3, "a number, or 3 of them,", value);
-    for (int i = 0; i < 3 && good; i++)
-        out[i] = (float)numbers[i];
-    return good;
-}
-
-static bool set_interval(bags_interval *out, PyObject *value) {
-    double numbers[2];
-    if (!take_numbers(numbers, 2, "the lowest and the highest number", value))
-        return false;
-    out->low = numbers[0];
-    out->high = numbers[1];
-    if (out->low >= 0 && out->low <= 0 && out->high >= 0 && out->high <= 0)
-        PyErr_SetString(PyExc_ValueError, "0 to 0 is the default: leave it out");
-    return !PyErr_Occurred();
-}
-
-bool take_bytes(
-    unsigned char *out, int count, int most, const char *what, PyObject *value) {
-    double numbers[4];
-    bool good = take_numbers(numbers, count, what, value);
-    for (int i = 0; i < count && good; i++) {
-        good = numbers[i] >= 0 && numbers[i] <= most;
-        out[i] = good ? (unsigned char)numbers[i] : 0;
-        if (!good)
-            PyErr_Format(PyExc_ValueError, "0 to %d are required", most);
-    }
-    return good;
-}
-
-static bool set_dtype(bags_dtype *dtype, PyObject *value) {
-    /* Of NumPy "float32", of PyTorch "torch.float32" */
-    PyObject *text = PyType_Check(value) ? PyObject_GetAttrString(value, "__name__")
-                                         : PyObject_Str(value);
-    Py_ssize_t size;
-    const char *word = text ? PyUnicode_AsUTF8AndSize(text, &size) : NULL;
-    const char *dot = word ? strrchr(word, '.') : NULL;
-    const char *name = dot ? dot + 1 : word;
-    *dtype = word ? bags_dtype_parse(name, strlen(name), NULL) : BAGS_DTYPE_NONE;
-    Py_XDECREF(text);
-    if (word && !*dtype)
-        PyErr_Format(PyUnicode_Check(value) ? PyExc_ValueError : PyExc_TypeError,
-            "%R is not a dtype, such as 'float32'", value);
-    return *dtype != BAGS_DTYPE_NONE && !PyErr_Occurred();
-}
-
-/* TypeError for a name that a table lacks. */
-static bool refuse_option(const Option *options, const char *name) {
-    PyObject *names = PyList_New(0);
-    for (; names && options->name; options++) {
-        PyObject *text = PyUnicode_FromString(options->name);
-        if (!text || PyList_Append(names, text))
-            Py_CLEAR(names);
-        Py_XDECREF(text);
-    }
-    PyObject *advice = names ? suggest(name, names) : NULL;
-    if (advice)
-        PyErr_Format(PyExc_TypeError, "unknown option; %U", advice);
-    Py_XDECREF(names);
-    Py_XDECREF(advice);
-    return false;
-}
-
-/* True or False, or what NumPy and C have in place of them: not 'no'. */
-static bool set_bool(bool *out, bool yes, PyObject *value) {
-    int is = PyObject_IsTrue(value);
-    if (PyUnicode_Check(value) || PyBytes_Check(value))
-        PyErr_Format(PyExc_TypeError, "%R is not True or False", value);
-    *out = (is == 1) == yes;
-    return !PyErr_Occurred();
-}
-
-static bool set_text(const char **out, PyObject *value) {
-    if (!PyUnicode_Check(value))
-        PyErr_Format(PyExc_TypeError, "%R is not a str", value);
-    else
-        *out = PyUnicode_AsUTF8AndSize(value, NULL);
-    return !PyErr_Occurred();
-}
-
-/* Set one option; false with an exception. */
-static bool set_option(
-    const Option *options, void *to, const char *name, PyObject *value) {
-    const Option *all = options;
-    uint64_t number = 0;
-    while (options->name && strcmp(name, options->name) != 0)
-        options++;
-    void *out = (char *)to + options->offset;
-    switch (options->kind) {
-    case 'e':
-        return set_choice((int *)out, options->choices, value);
-    case 'f':
-        return set_floats((float *)out, value);
-    case 'd':
-        return set_dtype((bags_dtype *)out, value);
-    case 'i':
-        return set_interval((bags_interval *)out, value);
-    case 'c':
-        return take_bytes(
-            (unsigned char *)out, 3, 255, "a number, or 3 of them,", value);
-    case 'x':
-        *(double *)out = PyFloat_AsDouble(value);
-        return !PyErr_Occurred();
-    case 's':
-        return set_text((const char **)out, value);
-    case 'b':
-    case 'n':
-        return set_bool((bool *)out, options->kind == 'b', value);
-    case 'u':
-    case 'U':
-        if (!number_converter(value, &number))
-            return false;
-        if (options->kind == 'U')
-            *(uint64_t *)out = number;
-        else if (number <= UINT32_MAX)
-            *(uint32_t *)out = (uint32_t)number;
-        else
-            PyErr_Format(PyExc_ValueError, "%R is above 2^32-1", value);
-        return !PyErr_Occurred();
-    default:
-        return refuse_option(all, name);
-    }
-}
-
-bool set_options(const Option *options, void *to, PyObject *dict, PyObject *path,
-    const char *field, other_option other, void *user) {
-    PyObject *items = dict && dict != Py_None ? PyMapping_Items(dict) : NULL;
-    Py_ssize_t count = items ? PyList_Size(items) : 0;
-    for (Py_ssize_t i = 0; i < count && !PyErr_Occurred(); i++) {
-        PyObject *item = PyList_GetItem(items, i);
-        PyObject *key = PyTuple_GetItem(item, 0), *value = PyTuple_GetItem(item, 1);
-        const char *name =
-            PyUnicode_Check(key) ? PyUnicode_AsUTF8AndSize(key, NULL) : "?";
-        int done = name && other ? other(user, name, value) : 0;
-        if (name && done <= 0 && (done < 0 || !set_option(options, to, name, value)))
-            locate_error(path, field, name);
-    }
-    Py_XDECREF(items);
-    return !PyErr_Occurred();
-}
-
-PyObject *options_dict(const Option *options, const void *from) {
-    PyObject *out = PyDict_New();
-    for (; out && options->name; options++) {
-        uint64_t number;
-        memcpy(&number, (const char *)from + options->offset, sizeof number);
-        PyObject *value = PyLong_FromUnsignedLongLong(number);
-        if (!value || PyDict_SetItemString(out, options->name, value))
-            Py_CLEAR(out);
-        Py_XDECREF(value);
-    }
-    return out;
-}
-
 /* ---- sources and their rows ---- */
 
 static void source_dealloc(PyObject *self) {
@@ -357,20 +145,19 @@ Source *new_source(State *state, PyObject *path) {
     return source;
 }
 
-Source *open_source(State *state, PyObject *path, PyObject *from, const bags_io **io,
+Source *open_source(State *state, PyObject *path, PyObject *storage, const bags_io **io,
     open_call open, const void *options) {
     Source *source = new_source(state, path);
     PyObject *name;
     bags_error err;
     bool good = false;
-    if (source && PyUnicode_FSConverter(path, &name)) {
+    *io = storage_io(state, storage);
+    if (source && *io && PyUnicode_FSConverter(path, &name)) {
         const char *text = PyBytes_AsString(name);
-        source->storage = open_storage(state, text, from, io);
-        if (source->storage) {
-            WITHOUT_GIL(good = open(source, text, options, &err));
-            if (!good)
-                raise_error(state, &err, path);
-        }
+        source->storage = Py_NewRef(storage);
+        WITHOUT_GIL(good = open(source, text, options, &err));
+        if (!good)
+            raise_error(state, &err, path);
         Py_DECREF(name);
     }
     if (!good)
@@ -419,41 +206,22 @@ bool begin_init(PyObject *self) {
     return !PyErr_Occurred();
 }
 
-PyObject *enter(PyObject *self, PyObject *unused) {
-    (void)unused;
-    PyObject *closed = PyObject_GetAttrString(self, "closed");
-    int is = closed ? PyObject_IsTrue(closed) : -1;
-    Py_XDECREF(closed);
-    if (is)
-        return is > 0 ? closed_error(self), NULL : NULL;
-    return Py_NewRef(self);
-}
-
-PyObject *leave(PyObject *self, PyObject *args) {
-    (void)args;
-    return PyObject_CallMethod(self, "close", NULL);
-}
-
-PyObject *dataset_spec(PyObject *self, void *unused) {
-    const Closable *closable = (const Closable *)self;
-    (void)unused;
-    PyObject *spec = PyDict_New();
-    for (size_t i = 0; spec && i < closable->count; i++)
-        if (PyDict_SetItem(spec, closable->fields[i].name, closable->fields[i].text))
-            Py_CLEAR(spec);
-    return spec;
-}
-
-PyObject *dataset_codecs(PyObject *self, void *unused) {
-    const Closable *closable = (const Closable *)self;
-    (void)unused;
-    PyObject *out = PyDict_New();
-    for (size_t i = 0; out && i < closable->count; i++) {
-        const Field *field = &closable->fields[i];
-        if (field->given && PyDict_SetItem(out, field->key, field->given))
-            Py_CLEAR(out);
+bool take_fields(Closable *closable, PyObject *path, PyObject *list) {
+    size_t count = (size_t)PyList_Size(list);
+    closable->fields = (Field *)PyMem_Calloc(count + 1, sizeof *closable->fields);
+    if (!closable->fields)
+        return PyErr_NoMemory(), false;
+    for (size_t i = 0; i < count; i++) {
+        const char *name, *type;
+        PyObject *codec;
+        if (!PyArg_ParseTuple(PyList_GetItem(list, (Py_ssize_t)i),
+                "ssO;spec: a name and a type must be str", &name, &type, &codec))
+            return locate_error(path, NULL, NULL), false;
+        closable->count++;
+        if (field_init(closable->state, &closable->fields[i], name, type, codec))
+            return locate_error(path, name, NULL), false;
     }
-    return out;
+    return true;
 }
 
 static PyObject *closable_path(PyObject *self, void *unused) {
@@ -523,25 +291,6 @@ static Py_ssize_t opened_len(PyObject *self) {
                                     : bags_reader_length(source->reader));
 }
 
-/* <bags.BagReader 'x.bag', 3 blobs> */
-static PyObject *show(PyObject *self, bool closed, const char *what) {
-    PyObject *path = ((Closable *)self)->path;
-    PyObject *name = PyType_GetName(Py_TYPE(self)), *out = NULL;
-    Py_ssize_t length = closed ? 0 : PyObject_Size(self);
-    if (name && closed)
-        out = path ? PyUnicode_FromFormat("<bags.%U %R, closed>", name, path)
-                   : PyUnicode_FromFormat("<bags.%U, not opened>", name);
-    else if (name && length >= 0)
-        out = PyUnicode_FromFormat("<bags.%U %R, %zd %s>", name, path, length, what);
-    Py_XDECREF(name);
-    return out;
-}
-
-static PyObject *opened_repr(PyObject *self) {
-    const Source *source = ((Opened *)self)->source;
-    return show(self, !source, source && source->bag ? "blobs" : "datapoints");
-}
-
 static PyObject *opened_close(PyObject *self, PyObject *unused) {
     (void)unused;
     Py_CLEAR(((Opened *)self)->source);
@@ -569,17 +318,15 @@ static PyMethodDef opened_methods[] = {
         "close()\n--\n\n"
         "Close it. Views and arrays stay valid; files are released with the\n"
         "last."},
-    {"__enter__", enter, METH_NOARGS, NULL}, {"__exit__", leave, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL}};
 #define PATH_GETTER                                                                    \
     { "path", closable_path, NULL, "The path with which it was opened.", NULL }
 static PyGetSetDef opened_gets[] = {
     PATH_GETTER, {"closed", opened_closed, NULL, "True after close().", NULL}, {0}};
 static PyType_Slot opened_slots[] = {{Py_tp_dealloc, opened_dealloc},
-    {Py_tp_repr, opened_repr}, {Py_tp_traverse, closable_traverse},
-    {Py_tp_clear, opened_clear}, {Py_tp_methods, opened_methods},
-    {Py_tp_getset, opened_gets}, {Py_mp_length, opened_len}, {Py_sq_length, opened_len},
-    {0, NULL}};
+    {Py_tp_traverse, closable_traverse}, {Py_tp_clear, opened_clear},
+    {Py_tp_methods, opened_methods}, {Py_tp_getset, opened_gets},
+    {Py_mp_length, opened_len}, {Py_sq_length, opened_len}, {0, NULL}};
 static PyType_Spec opened_spec = {"bags._core.Reader", sizeof(Opened), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, opened_slots};
 
@@ -696,12 +443,6 @@ static PyObject *written_closed(PyObject *self, void *unused) {
     return PyBool_FromLong(!((Written *)self)->bag && !((Written *)self)->dataset);
 }
 
-static PyObject *written_repr(PyObject *self) {
-    const Written *writer = (Written *)self;
-    return show(
-        self, !writer->bag && !writer->dataset, writer->bag ? "blobs" : "datapoints");
-}
-
 static void written_dealloc(PyObject *self) {
     Written *writer = (Written *)self;
     PyObject_GC_UnTrack(self);
@@ -721,16 +462,14 @@ static PyMethodDef written_methods[] = {
         "Pass all data to the system: it survives the end of this process."},
     {"close", written_close, METH_NOARGS,
         "close()\n--\n\nFinish it. Closing it again does nothing."},
-    {"__reduce__", no_pickle, METH_NOARGS, NULL},
-    {"__enter__", enter, METH_NOARGS, NULL}, {"__exit__", leave, METH_VARARGS, NULL},
-    {NULL, NULL, 0, NULL}};
+    {"__reduce__", no_pickle, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
 static PyGetSetDef written_gets[] = {PATH_GETTER,
     {"size", written_get, NULL, "Bytes that its Bags have when it is closed.", "s"},
     {"closed", written_closed, NULL, "True after close().", NULL}, {0}};
 static PyType_Slot written_slots[] = {{Py_tp_dealloc, written_dealloc},
-    {Py_tp_repr, written_repr}, {Py_tp_traverse, closable_traverse},
-    {Py_tp_clear, closable_clear}, {Py_tp_methods, written_methods},
-    {Py_tp_getset, written_gets}, {Py_sq_length, written_len}, {0, NULL}};
+    {Py_tp_traverse, closable_traverse}, {Py_tp_clear, closable_clear},
+    {Py_tp_methods, written_methods}, {Py_tp_getset, written_gets},
+    {Py_sq_length, written_len}, {0, NULL}};
 static PyType_Spec written_spec = {"bags._core.Writer", sizeof(Written), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, written_slots};
 

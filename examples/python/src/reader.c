@@ -3,30 +3,22 @@
 
 /* ---- opening ---- */
 
-static const Option options_of[] = {OPTION('b', bags_reader_options, cache_index),
-    WORKER(bags_reader_options), OPTION('b', bags_reader_options, no_mmap),
-    CHOICE(bags_reader_options, unfinished, "refuse skip read"),
-    OPTION('b', bags_reader_options, allow_gaps),
-    OPTION('b', bags_reader_options, verify_checksums),
-    OPTION('b', bags_reader_options, no_read_ahead),
-    OPTION('U', bags_reader_options, max_files), {0}};
-
-static bool reader_fields(Opened *reader, PyObject *codecs) {
+/* By `choose`, a function of a list of names and types that adds the codec of each. */
+static bool reader_fields(Opened *reader, PyObject *choose) {
     size_t count;
-    Closable *base = &reader->base;
     const bags_field *of = bags_reader_fields(reader->source->reader, &count);
-    base->fields = (Field *)PyMem_Calloc(count + 1, sizeof *base->fields);
-    if (!base->fields)
-        return PyErr_NoMemory(), false;
-    for (; base->count < count; base->count++) {
-        Field *field = &base->fields[base->count];
-        if (field_init(base->state, field, of[base->count].name, of[base->count].type,
-                codecs, true)) {
-            locate_error(reader->source->path, field->name_utf8, NULL);
-            return field_clear(field), false;
-        }
+    PyObject *list = PyList_New((Py_ssize_t)count);
+    for (size_t i = 0; list && i < count; i++) {
+        PyObject *pair = Py_BuildValue("ss", of[i].name, of[i].type);
+        if (!pair || PyList_SetItem(list, (Py_ssize_t)i, pair))
+            Py_CLEAR(list);
     }
-    return true;
+    PyObject *chosen = list ? PyObject_CallFunctionObjArgs(choose, list, NULL) : NULL;
+    bool good = chosen && take_fields(&reader->base, reader->source->path, chosen) &&
+                reader->base.count == count;
+    Py_XDECREF(list);
+    Py_XDECREF(chosen);
+    return good;
 }
 
 static bool open_dataset(
@@ -35,24 +27,22 @@ static bool open_dataset(
     return source->reader != NULL;
 }
 
-/* _core.DatasetReader(path, codecs, storage, options); codecs ...: our own. */
+/* _core.DatasetReader(path, choose, storage, options) */
 static int reader_init(PyObject *self, PyObject *args, PyObject *unused) {
     Opened *reader = (Opened *)self;
-    PyObject *path, *codecs, *from, *named;
+    PyObject *path, *choose, *storage, *named;
     bags_reader_options options;
     (void)unused;
-    memset(&options, 0, sizeof options);
-    if (!PyArg_ParseTuple(args, "OOOO", &path, &codecs, &from, &named) ||
-        !begin_init(self) ||
-        !set_options(options_of, &options, named, path, NULL, NULL, NULL))
+    if (!PyArg_ParseTuple(args, "OOOO", &path, &choose, &storage, &named) ||
+        !begin_init(self) || !take_struct(&options, sizeof options, named))
         return -1;
     options.cache_index &= options.no_mmap;
     options.registry = reader->base.state->registry;
     reader->source = open_source(
-        reader->base.state, path, from, &options.env.io, open_dataset, &options);
+        reader->base.state, path, storage, &options.env.io, open_dataset, &options);
     if (!reader->source)
         return -1;
-    if (!reader_fields(reader, codecs == Py_Ellipsis ? NULL : codecs)) {
+    if (!reader_fields(reader, choose)) {
         Py_CLEAR(reader->source);
         return -1;
     }
@@ -72,23 +62,11 @@ static bool reader_field(Opened *reader, PyObject *name, size_t *field) {
     Py_ssize_t size;
     const char *text =
         PyUnicode_Check(name) ? PyUnicode_AsUTF8AndSize(name, &size) : NULL;
-    bags_error err;
-    if (!text) {
-        if (!PyErr_Occurred())
-            PyErr_Format(PyExc_TypeError, "the name of a field must be a str, not %R",
-                (PyObject *)Py_TYPE(name));
-        return false;
-    }
-    if (strlen(text) == (size_t)size &&
-        !bags_reader_field(reader->source->reader, text, field, &err))
+    if (text && strlen(text) == (size_t)size &&
+        !bags_reader_field(reader->source->reader, text, field, NULL))
         return true;
-    PyObject *spec = dataset_spec((PyObject *)reader, NULL);
-    PyObject *advice = spec ? suggest(text, spec) : NULL;
-    if (advice)
-        PyErr_Format(PyExc_KeyError, "%S: field \"%U\": unknown; %U", reader->base.path,
-            name, advice);
-    Py_XDECREF(spec);
-    Py_XDECREF(advice);
+    PyErr_Clear();
+    Py_XDECREF(PyObject_CallMethod((PyObject *)reader, "_refuse", "O", name));
     return false;
 }
 
@@ -365,21 +343,6 @@ static PyObject *reader_number_of(PyObject *self, PyObject *name) {
     return good ? PyLong_FromSize_t(field) : NULL;
 }
 
-static PyObject *reader_index_of(PyObject *self, PyObject *name) {
-    Source *source = source_of(self);
-    const bags_io *io;
-    size_t field;
-    PyObject *path = NULL, *out = NULL;
-    if (source && reader_field((Opened *)self, name, &field) &&
-        PyUnicode_FSConverter(source->path, &path)) {
-        io = storage_io(source->storage);
-        out = open_index(source, PyBytes_AsString(path), field, io);
-    }
-    Py_XDECREF(path);
-    Py_XDECREF((PyObject *)source);
-    return out;
-}
-
 /* ---- attributes ---- */
 
 static PyObject *reader_info(PyObject *self, void *what) {
@@ -422,17 +385,11 @@ static PyMethodDef reader_methods[] = {
         "values(name, start=0, stop=None)\n--\n\n"
         "The values of a field in datapoints start to stop, clamped like a\n"
         "slice, as a list; of a sequence a list of lists."},
-    {"_field", reader_number_of, METH_O, NULL},
-    {"index", reader_index_of, METH_O,
-        "index(name)\n--\n\n"
-        "The index of a field, which build_index has made: an Index."},
-    {NULL, NULL, 0, NULL}};
+    {"_field", reader_number_of, METH_O, NULL}, {NULL, NULL, 0, NULL}};
 static PyGetSetDef reader_gets[] = {
-    {"spec", dataset_spec, NULL, "Types of the fields, by name, sorted.", NULL},
     {"size", reader_info, NULL, "Bytes of all Bags.", NULL},
     {"sharded", reader_info, NULL, "True if it is a directory of shards.", (void *)1},
     {"shards", reader_shards, NULL, "Number of shards that are read.", NULL},
-    {"_codecs", dataset_codecs, NULL, NULL, NULL},
     {"_source", reader_source, NULL, NULL, NULL}, {0}};
 static PyType_Slot reader_slots[] = {{Py_tp_init, reader_init},
     {Py_tp_methods, reader_methods}, {Py_tp_getset, reader_gets},

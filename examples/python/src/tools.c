@@ -15,52 +15,19 @@ typedef union Report {
     uint64_t renamed;
 } Report;
 
-static const Option recover_options[] = {OPTION('b', bags_recover_options, dry_run),
-    OPTION('b', bags_recover_options, keep_idx),
-    {"sync", NULL, 'n', offsetof(bags_recover_options, no_sync)},
-    WORKER(bags_recover_options), {0}};
-static const Option recover_report[] = {
-    OPTION('U', bags_recover_report, finished_before),
-    OPTION('U', bags_recover_report, finished_now),
-    OPTION('U', bags_recover_report, removed), OPTION('U', bags_recover_report, locked),
-    OPTION('U', bags_recover_report, failed), OPTION('U', bags_recover_report, length),
-    OPTION('U', bags_recover_report, truncated), {0}};
-static const Option verify_options[] = {OPTION('b', bags_verify_options, quick),
-    OPTION('b', bags_verify_options, decode),
-    OPTION('b', bags_verify_options, allow_gaps),
-    OPTION('b', bags_verify_options, allow_empty_file),
-    CHOICE(bags_verify_options, unfinished, "refuse skip read"),
-    WORKER(bags_verify_options), OPTION('U', bags_verify_options, max_faults), {0}};
-static const Option checksum_options[] = {OPTION('b', bags_checksum_options, replace),
-    {"sync", NULL, 'n', offsetof(bags_checksum_options, no_sync)},
-    WORKER(bags_checksum_options), {0}};
-static const Option checksum_report[] = {OPTION('U', bags_checksum_report, made),
-    OPTION('U', bags_checksum_report, kept), OPTION('U', bags_checksum_report, blobs),
-    OPTION('U', bags_checksum_report, size), {0}};
-static const Option finalize_report[] = {OPTION('U', Report, renamed), {0}};
-static const Option none[] = {{0}};
-
-enum { RECOVER, VERIFY, CHECKSUM, FINALIZE, ZIP, INDEX, TOOLS };
-
-static const struct Tool {
-    const char *name;
-    const Option *options, *report;
-} tools[TOOLS] = {{"recover", recover_options, recover_report},
-    {"verify", verify_options, none}, {"checksum", checksum_options, checksum_report},
-    {"finalize", none, finalize_report}, {"zip", none, none}, {"index", none, none}};
-
-static bags_code call_tool(int tool, const char *path, const char *other,
+/* By what a tool's name begins with. */
+static bags_code call_tool(char tool, const char *path, const char *other,
     const Options *options, Report *report, bags_error *err) {
     switch (tool) {
-    case RECOVER:
+    case 'r':
         return bags_recover(path, &options->recover, &report->recover, err);
-    case VERIFY:
+    case 'v':
         return bags_verify(path, &options->verify, &report->verify, err);
-    case CHECKSUM:
+    case 'c':
         return bags_checksum(path, &options->checksum, &report->checksum, err);
-    case FINALIZE:
+    case 'f':
         return bags_finalize(path, NULL, &report->renamed, err);
-    case ZIP:
+    case 'z':
         return bags_zip(path, other, NULL, err);
     default:
         return bags_index_build(path, other, NULL, err);
@@ -82,46 +49,42 @@ static void add_fault(void *user, const bags_fault *fault) {
     PyGILState_Release(gil);
 }
 
-/* tool(name, path, other, options, storage, faults): the report as a dict. Paths are bytes;
- * other: a path or field; storage, and faults, a list, are of verify. */
+/* tool(name, path, other, options, storage, faults): its report, the bytes of a struct.
+ * Paths are bytes; other: a path or field; storage, and faults, a list, are of verify. */
 static PyObject *run_tool(PyObject *module, PyObject *args) {
     State *state = (State *)PyModule_GetState(module);
-    const char *name, *path, *other;
-    PyObject *named, *from, *faults, *out = NULL;
-    int tool = 0;
+    const char *name, *path, *other, *packed;
+    Py_ssize_t size;
+    PyObject *storage, *faults, *out = NULL;
     Options options;
     Report report;
     bags_error err;
     bags_code code;
-    if (!PyArg_ParseTuple(args, "syyOOO!", &name, &path, &other, &named, &from,
-            &PyList_Type, &faults))
-        return NULL;
-    while (tool < TOOLS && strcmp(tools[tool].name, name) != 0)
-        tool++;
-    if (tool == TOOLS)
-        return PyErr_SetString(PyExc_KeyError, name), NULL;
     memset(&options, 0, sizeof options);
     memset(&report, 0, sizeof report);
-    PyObject *shown = PyUnicode_DecodeFSDefault(path), *storage = NULL;
-    bool good = shown && set_options(tools[tool].options, &options, named, shown, NULL,
-                             NULL, NULL);
-    if (good && tool == VERIFY) {
+    if (!PyArg_ParseTuple(args, "syyy#OO!", &name, &path, &other, &packed, &size,
+            &storage, &PyList_Type, &faults))
+        return NULL;
+    memcpy(&options, packed,
+        (size_t)size < sizeof options ? (size_t)size : sizeof options);
+    char tool = *name;
+    if (tool == 'v') {
         options.verify.registry = state->registry;
         options.verify.each = add_fault;
         options.verify.user = faults;
-        storage = open_storage(state, path, from, &options.verify.env.io);
-        good = storage != NULL;
+        options.verify.env.io = storage_io(state, storage);
+        if (!options.verify.env.io)
+            return NULL;
     }
-    if (good) {
-        WITHOUT_GIL(code = call_tool(tool, path, other, &options, &report, &err));
-        if (code && tool == ZIP && strncmp(err.message, other, strlen(other)) == 0)
-            SET(shown, PyUnicode_DecodeFSDefault(other));
-        if (code && PyList_Size(faults) == 0)
-            raise_error(state, &err, shown);
-        out = PyErr_Occurred() ? NULL : options_dict(tools[tool].report, &report);
+    WITHOUT_GIL(code = call_tool(tool, path, other, &options, &report, &err));
+    if (code && PyList_Size(faults) == 0) {
+        bool of_other = tool == 'z' && !strncmp(err.message, other, strlen(other));
+        PyObject *shown = PyUnicode_DecodeFSDefault(of_other ? other : path);
+        raise_error(state, &err, shown);
+        Py_XDECREF(shown);
     }
-    Py_XDECREF(storage);
-    Py_XDECREF(shown);
+    if (!PyErr_Occurred())
+        out = PyBytes_FromStringAndSize((const char *)&report, sizeof report);
     return out;
 }
 
@@ -135,22 +98,33 @@ typedef struct Index {
     bags_index *index;
 } Index;
 
-PyObject *open_index(
-    Source *source, const char *path, size_t field, const bags_io *io) {
-    Index *self = (Index *)new_object(source->state->index);
+/* _core.Index(source, field): which build_index has made. */
+static int index_init(PyObject *object, PyObject *args, PyObject *unused) {
+    Index *self = (Index *)object;
+    State *state = state_of(Py_TYPE(object));
+    PyObject *source, *name;
+    Py_ssize_t field;
     bags_index_options options;
     bags_error err;
+    (void)unused;
     memset(&options, 0, sizeof options);
-    options.env.io = io;
-    if (!self)
-        return NULL;
-    self->source = (Source *)Py_NewRef((PyObject *)source);
-    WITHOUT_GIL(
-        self->index = bags_index_open(path, source->reader, field, &options, &err));
-    if (self->index)
-        return (PyObject *)self;
-    Py_DECREF((PyObject *)self);
-    return raise_error(source->state, &err, source->path);
+    if (!PyArg_ParseTuple(args, "O!n", state->source, &source, &field))
+        return -1;
+    if (self->source || !((Source *)source)->reader) {
+        PyErr_SetString(PyExc_TypeError, "an index is opened by reader.index");
+        return -1;
+    }
+    self->source = (Source *)Py_NewRef(source);
+    options.env.io = storage_io(state, self->source->storage);
+    if (!options.env.io || !PyUnicode_FSConverter(self->source->path, &name))
+        return -1;
+    const char *path = PyBytes_AsString(name);
+    WITHOUT_GIL(self->index = bags_index_open(
+                    path, self->source->reader, (size_t)field, &options, &err));
+    Py_DECREF(name);
+    if (!self->index)
+        raise_error(state, &err, self->source->path);
+    return self->index ? 0 : -1;
 }
 
 /* A key: an int, a float, a str or bytes. None: no bound. */
@@ -185,13 +159,16 @@ static PyObject *index_points(Index *self, Row *row, uint64_t start, uint64_t st
     return out;
 }
 
-typedef bags_code (*find_one)(const bags_index *, const bags_value *, bags_buffer *,
-    uint64_t *, uint64_t *, bags_error *);
-
-/* with `one`: the datapoints of a key; otherwise of the keys from .. to. */
-static PyObject *index_find(
-    PyObject *object, PyObject *from, PyObject *to, find_one one) {
+/* _find(how, from, to): '=': the datapoints with this key; 'p': that begin with it; 'r': of
+ * the keys from .. to. */
+static PyObject *index_find(PyObject *object, PyObject *args) {
     Index *self = (Index *)object;
+    PyObject *from, *to, *out = NULL;
+    int how;
+    if (!PyArg_ParseTuple(args, "COO", &how, &from, &to))
+        return NULL;
+    if (!self->index)
+        return PyErr_SetString(PyExc_ValueError, "not opened"), NULL;
     State *state = self->source->state;
     Arena arena = {0};
     double reals[2];
@@ -199,17 +176,19 @@ static PyObject *index_find(
     bags_error err;
     bags_code code;
     uint64_t start = 0, stop = 0;
-    PyObject *out = NULL;
     Row *row = take_row(self->source);
     if (row &&
         (from == Py_None || index_key(state, &arena, from, &reals[0], &keys[0])) &&
         (to == Py_None || index_key(state, &arena, to, &reals[1], &keys[1]))) {
         const bags_value *first = from == Py_None ? NULL : &keys[0];
         const bags_value *last = to == Py_None ? NULL : &keys[1];
-        WITHOUT_GIL(
-            code = one ? one(self->index, first, &row->scratch, &start, &stop, &err)
-                       : bags_index_find_range(self->index, first, last, &row->scratch,
-                             &start, &stop, &err));
+        bags_buffer *scratch = &row->scratch;
+        WITHOUT_GIL(code = how == 'r' ? bags_index_find_range(self->index, first, last,
+                                            scratch, &start, &stop, &err)
+                           : how == 'p' ? bags_index_find_prefix(self->index, first,
+                                              scratch, &start, &stop, &err)
+                                        : bags_index_find(self->index, first, scratch,
+                                              &start, &stop, &err));
         out = code ? raise_error(state, &err, self->source->path)
                    : index_points(self, row, start, stop);
         if (code == BAGS_ERROR_VALUE)
@@ -222,29 +201,6 @@ static PyObject *index_find(
     return out;
 }
 
-static PyObject *index_exact(PyObject *self, PyObject *key) {
-    if (key == Py_None)
-        return PyErr_SetString(PyExc_TypeError, "a key must not be None"), NULL;
-    return index_find(self, key, Py_None, bags_index_find);
-}
-
-static PyObject *index_prefix(PyObject *self, PyObject *key) {
-    if (key == Py_None)
-        return PyErr_SetString(PyExc_TypeError, "a key must not be None"), NULL;
-    return index_find(self, key, Py_None, bags_index_find_prefix);
-}
-
-static PyObject *index_range(PyObject *self, PyObject *args) {
-    PyObject *from, *to;
-    return PyArg_ParseTuple(args, "OO:range", &from, &to)
-               ? index_find(self, from, to, NULL)
-               : NULL;
-}
-
-static PyObject *index_repr(PyObject *self) {
-    return PyUnicode_FromFormat("<bags.Index of %R>", ((Index *)self)->source->path);
-}
-
 static void index_dealloc(PyObject *self) {
     bags_index_close(((Index *)self)->index);
     Py_XDECREF((PyObject *)((Index *)self)->source);
@@ -252,24 +208,15 @@ static void index_dealloc(PyObject *self) {
 }
 
 static PyMethodDef index_methods[] = {
-    {"find", index_exact, METH_O,
-        "find(key)\n--\n\n"
-        "Numbers of the datapoints with this key, a list; IndexError never."},
-    {"range", index_range, METH_VARARGS,
-        "range(start, stop)\n--\n\n"
-        "Datapoints with start <= key < stop, in the order of the keys; None:\n"
-        "no bound."},
-    {"prefix", index_prefix, METH_O,
-        "prefix(text)\n--\n\nDatapoints whose key begins with it."},
-    {NULL, NULL, 0, NULL}};
-static PyType_Slot index_slots[] = {
-    {Py_tp_doc, "The index of a field: see DatasetReader.index and build_index."},
-    {Py_tp_dealloc, index_dealloc}, {Py_tp_repr, index_repr},
-    {Py_tp_methods, index_methods}, {0, NULL}};
+    {"_find", index_find, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
+static PyType_Slot index_slots[] = {{Py_tp_init, index_init},
+    {Py_tp_dealloc, index_dealloc}, {Py_tp_methods, index_methods}, {0, NULL}};
 static PyType_Spec index_spec = {"bags._core.Index", sizeof(Index), 0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, index_slots};
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, index_slots};
 
 int add_tools(PyObject *module, State *state) {
-    state->index = add_type(module, &index_spec, NULL, true);
-    return state->index ? PyModule_AddFunctions(module, functions) : -1;
+    (void)state;
+    return add_type(module, &index_spec, NULL, true)
+               ? PyModule_AddFunctions(module, functions)
+               : -1;
 }

@@ -3,8 +3,6 @@
 
 #include "../../../formats/private.h"
 
-#include <structmember.h>
-
 /* ---- bytes that Python sees ---- */
 
 typedef struct Blob {
@@ -106,57 +104,7 @@ PyObject *new_array(State *state, PyObject *owner, const bags_value *value,
     return array;
 }
 
-/* ---- codecs as Python objects ---- */
-
-/* Our own codec of a type, as `bags.encoders["int"]`: fields recognise it. */
-typedef struct Codec {
-    PyObject_HEAD PyObject *name;
-    char decode;
-} Codec;
-
-static const char *const codec_names[] = {"array", "bytes", "i64", "int", "jpeg", "jpg",
-    "mp4", "msgpack", "npy", "png", "tree", "u64", "utf8", "webm", "zstd"};
-#define CODECS (sizeof codec_names / sizeof *codec_names)
-
-static PyObject *known_codecs(void) {
-    PyObject *names = PyTuple_New((Py_ssize_t)CODECS);
-    for (size_t i = 0; names && i < CODECS; i++)
-        PyTuple_SetItem(names, (Py_ssize_t)i, PyUnicode_FromString(codec_names[i]));
-    return names;
-}
-
-static int codec_init(PyObject *self, PyObject *args, PyObject *kwargs) {
-    static char *words[] = {"name", "decode", NULL};
-    Codec *codec = (Codec *)self;
-    PyObject *name;
-    int decodes;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "Up", words, &name, &decodes))
-        return -1;
-    const char *text = PyUnicode_AsUTF8AndSize(name, NULL);
-    for (size_t i = 0; text && i < CODECS; i++) {
-        if (strcmp(text, codec_names[i]) == 0) {
-            SET(codec->name, Py_NewRef(name));
-            codec->decode = (char)decodes;
-            return 0;
-        }
-    }
-    if (text)
-        PyErr_Format(PyExc_KeyError, "no codec for type %R", name);
-    return -1;
-}
-
-static void codec_dealloc(PyObject *self) {
-    Py_XDECREF(((Codec *)self)->name);
-    free_object(self);
-}
-
-static PyMemberDef codec_members[] = {
-    {"name", T_OBJECT, offsetof(Codec, name), READONLY, "The name of its type."},
-    {"decodes", T_BOOL, offsetof(Codec, decode), READONLY, "True for a decoder."}, {0}};
-static PyType_Slot codec_slots[] = {{Py_tp_init, codec_init},
-    {Py_tp_dealloc, codec_dealloc}, {Py_tp_members, codec_members}, {0, NULL}};
-static PyType_Spec codec_spec = {"bags._core.Codec", sizeof(Codec), 0,
-    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, codec_slots};
+/* ---- codecs as functions ---- */
 
 /* encode(type, value): bytes */
 static PyObject *encode_one(PyObject *module, PyObject *args) {
@@ -170,7 +118,7 @@ static PyObject *encode_one(PyObject *module, PyObject *args) {
     bags_error err;
     if (!PyArg_ParseTuple(args, "sO", &type, &value))
         return NULL;
-    if (!field_init(state, &field, "", type, NULL, false) &&
+    if (!field_init(state, &field, "", type, NULL) &&
         !arena_add(state, &arena, &field, value)) {
         if (bags_encode(
                 state->registry, field.type, arena.values, &scratch, &blob, &err))
@@ -196,7 +144,7 @@ static PyObject *decode_one(PyObject *module, PyObject *args) {
     if (!PyArg_ParseTuple(args, "sy*", &type, &bytes))
         return NULL;
     bags_view blob = {(const unsigned char *)bytes.buf, (size_t)bytes.len};
-    if (!field_init(state, &field, "", type, NULL, true))
+    if (!field_init(state, &field, "", type, NULL))
         out = decode(state, &field, blob, NULL, &row, SIZE_MAX, 0);
     PyBuffer_Release(&bytes);
     field_clear(&field);
@@ -204,7 +152,31 @@ static PyObject *decode_one(PyObject *module, PyObject *args) {
     return out;
 }
 
-static PyMethodDef codec_functions[] = {{"encode", encode_one, METH_VARARGS, NULL},
+/* parse(type): ("array(float32,3)", "array", ("float32", "3")) of it, also with [] */
+static PyObject *parse_type(PyObject *module, PyObject *text) {
+    State *state = (State *)PyModule_GetState(module);
+    bags_type type;
+    bags_error err;
+    const char *word = PyUnicode_AsUTF8AndSize(text, NULL);
+    if (!word)
+        return NULL;
+    if (bags_type_parse(word, &type, &err))
+        return raise_error(state, &err, NULL);
+    PyObject *args = PyTuple_New((Py_ssize_t)type.count);
+    for (size_t i = 0; args && i < type.count; i++) {
+        bags_view of = bags_type_argument(&type, i);
+        PyObject *arg =
+            PyUnicode_FromStringAndSize((const char *)of.data, (Py_ssize_t)of.size);
+        if (!arg || PyTuple_SetItem(args, (Py_ssize_t)i, arg))
+            Py_CLEAR(args);
+    }
+    size_t size = strlen(word) - (type.sequence ? 2 : 0);
+    return Py_BuildValue("s#s#N", word, (Py_ssize_t)size, (const char *)type.name.data,
+        (Py_ssize_t)type.name.size, args);
+}
+
+static PyMethodDef codec_functions[] = {{"parse", parse_type, METH_O, NULL},
+    {"encode", encode_one, METH_VARARGS, NULL},
     {"decode", decode_one, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
 
 /* ---- fields ---- */
@@ -226,7 +198,7 @@ static void field_array(Field *field, const bags_type *type) {
 }
 
 /* How our own codec treats a type. */
-static void field_own(Field *field, const bags_type *type, bool decode) {
+static void field_own(Field *field, const bags_type *type) {
     static const struct {
         const char *name;
         How how;
@@ -236,7 +208,7 @@ static void field_own(Field *field, const bags_type *type, bool decode) {
     uint64_t size = 0;
     bags_type inside;
     if (format_type_inside(type, &inside)) {
-        field_own(field, &inside, decode);
+        field_own(field, &inside);
         field->inside = field->how;
         field->how = HOW_COMPRESSED;
         return;
@@ -256,77 +228,10 @@ static void field_own(Field *field, const bags_type *type, bool decode) {
         field->size = (size_t)size;
     if (bags_view_is(type->name, "u64") || field->is_signed)
         field->size = 8;
-    if (decode && field->how == HOW_INT && field->size > 8)
-        field->how = HOW_VALUE;
 }
 
-/* Find the codec that the user passed: by the type, "int(4)", or by its name, "int",
- * and then it also receives the arguments. */
-static int field_find(
-    State *state, Field *field, const bags_type *type, PyObject *codecs, bool decode) {
-    const char *what = decode ? "decoder" : "encoder";
-    bool whole = true;
-    if (PyUnicode_Check(codecs) || !PyMapping_Check(codecs)) {
-        PyErr_Format(PyExc_TypeError,
-            "%ss: %R (expected a dict of types and functions)", what, codecs);
-        return -1;
-    }
-    field->key = PyUnicode_FromString(field->type);
-    field->given = field->key ? PyObject_GetItem(codecs, field->key) : NULL;
-    if (!field->given && PyErr_ExceptionMatches(PyExc_KeyError)) {
-        PyErr_Clear();
-        whole = false;
-        SET(field->key, PyUnicode_FromStringAndSize((const char *)type->name.data,
-                            (Py_ssize_t)type->name.size));
-        field->given = field->key ? PyObject_GetItem(codecs, field->key) : NULL;
-        if (!field->given && PyErr_ExceptionMatches(PyExc_KeyError)) {
-            PyErr_Clear(); /* until it is used */
-            return 0;
-        }
-    }
-    if (!field->given)
-        return -1;
-    if (field->given == Py_None) {
-        field->how = HOW_BYTES;
-        return 0;
-    }
-    if (PyObject_TypeCheck(field->given, state->codec)) {
-        Codec *codec = (Codec *)field->given;
-        const char *name =
-            codec->name ? PyUnicode_AsUTF8AndSize(codec->name, NULL) : "";
-        if (!name)
-            return -1;
-        if (codec->decode == decode && bags_view_is(type->name, name)) {
-            field_own(field, type, decode);
-            return 0;
-        }
-        if (codec->decode != decode) {
-            PyErr_Format(PyExc_TypeError, "%R is not %s %s", field->given,
-                decode ? "a" : "an", what);
-            return -1;
-        }
-    }
-    if (!PyCallable_Check(field->given)) {
-        PyErr_Format(PyExc_TypeError, "%R is not %s %s (expected a function, or None)",
-            field->given, decode ? "a" : "an", what);
-        return -1;
-    }
-    field->how = HOW_CALL;
-    if (whole)
-        return 0;
-    field->args = PyTuple_New((Py_ssize_t)type->count);
-    for (size_t i = 0; field->args && i < type->count; i++) {
-        bags_view word = bags_type_argument(type, i);
-        PyObject *text =
-            PyUnicode_FromStringAndSize((const char *)word.data, (Py_ssize_t)word.size);
-        if (!text || PyTuple_SetItem(field->args, (Py_ssize_t)i, text))
-            Py_CLEAR(field->args);
-    }
-    return field->args ? 0 : -1;
-}
-
-int field_init(State *state, Field *field, const char *name, const char *type,
-    PyObject *codecs, bool decode) {
+int field_init(
+    State *state, Field *field, const char *name, const char *type, PyObject *codec) {
     bags_type parsed;
     bags_error err;
     size_t length = strlen(type);
@@ -347,46 +252,25 @@ int field_init(State *state, Field *field, const char *name, const char *type,
     field->text = PyUnicode_FromString(type);
     if (!field->name || !field->text)
         return -1;
-    if (codecs == Py_None) {
+    bool known = bags_registry_find(state->registry, parsed.name) != NULL;
+    if (codec == Py_None || (codec == Py_Ellipsis && !known)) {
         field->how = HOW_BYTES;
-        return 0;
+    } else if (codec && codec != Py_Ellipsis && codec != Py_True) {
+        field->how = HOW_CALL;
+        field->given = Py_NewRef(codec);
+    } else {
+        field_own(field, &parsed);
     }
-    if (codecs)
-        return field_find(state, field, &parsed, codecs, decode);
-    bool own = bags_registry_find(state->registry, parsed.name) != NULL;
-    if (own)
-        field_own(field, &parsed, decode);
-    else if (decode)
-        field->how = HOW_BYTES;
     return 0;
 }
 
 void field_clear(Field *field) {
     Py_CLEAR(field->given);
-    Py_CLEAR(field->key);
-    Py_CLEAR(field->args);
     Py_CLEAR(field->name);
     Py_CLEAR(field->text);
     free(field->name_utf8);
     free(field->type);
     field->name_utf8 = field->type = NULL;
-}
-
-/* Call a codec of the user. */
-static PyObject *field_call(const Field *field, PyObject *value) {
-    Py_ssize_t count = field->args ? PyTuple_Size(field->args) : 0;
-    if (count == 0)
-        return PyObject_CallFunctionObjArgs(field->given, value, NULL);
-    PyObject *all = PyTuple_New(count + 1), *out = NULL;
-    if (!all || PyTuple_SetItem(all, 0, Py_NewRef(value)))
-        count = -1;
-    for (Py_ssize_t i = 0; i < count; i++)
-        if (PyTuple_SetItem(all, i + 1, Py_NewRef(PyTuple_GetItem(field->args, i))))
-            count = -1;
-    if (count >= 0)
-        out = PyObject_Call(field->given, all, NULL);
-    Py_XDECREF(all);
-    return out;
 }
 
 /* ---- objects to values ---- */
@@ -508,27 +392,6 @@ static int int_value(bags_value *value, PyObject *object) {
     return PyErr_Occurred() ? -1 : 0;
 }
 
-int refuse_type(const Field *field, const char *codec) {
-    PyObject *names = known_codecs();
-    size_t name = strcspn(field->type, "(");
-    bool known = false;
-    for (size_t i = 0; i < CODECS; i++)
-        known |= strlen(codec_names[i]) == name &&
-                 strncmp(codec_names[i], field->type, name) == 0;
-    bool dtype = bags_dtype_parse(field->type, name, NULL) != BAGS_DTYPE_NONE;
-    PyObject *advice =
-        !names  ? NULL
-        : known ? PyUnicode_FromString("those that were passed lack it")
-        : dtype ? PyUnicode_FromFormat("did you mean array(%s)?", field->type)
-                : suggest(field->type, names);
-    if (advice)
-        PyErr_Format(
-            PyExc_KeyError, "no %s for type \"%S\"; %U", codec, field->text, advice);
-    Py_XDECREF(names);
-    Py_XDECREF(advice);
-    return -1;
-}
-
 static int one_value(
     State *state, bags_value *value, Held *held, const Field *field, PyObject *object);
 
@@ -575,16 +438,14 @@ static int one_value(
         SET(held->object, pack(state, object, field->how == HOW_TREE));
         return held->object ? bytes_value(value, held, held->object) : -1;
     case HOW_CALL:
-        SET(held->object, field_call(field, object));
+        SET(held->object, PyObject_CallFunctionObjArgs(field->given, object, NULL));
         return held->object ? bytes_value(value, held, held->object) : -1;
     case HOW_VALUE:
         return array_value(state, value, held, object);
     case HOW_COMPRESSED:
-        return compressed_value(state, value, held, field, object);
-    case HOW_MISSING:
         break;
     }
-    return refuse_type(field, "encoder");
+    return compressed_value(state, value, held, field, object);
 }
 
 int arena_add(State *state, Arena *arena, const Field *field, PyObject *object) {
@@ -730,13 +591,9 @@ PyObject *decode(State *state, const Field *field, bags_view blob, PyObject *own
         return new_array(state, owner, &value, borrowed, false);
     case HOW_CALL:
         bytes = new_bytes(blob);
-        out = bytes ? field_call(field, bytes) : NULL;
+        out = bytes ? PyObject_CallFunctionObjArgs(field->given, bytes, NULL) : NULL;
         Py_XDECREF(bytes);
         return out;
-    case HOW_MISSING:
-        refuse_type(field, "decoder");
-        locate_error(owner ? ((Source *)owner)->path : NULL, field->name_utf8, NULL);
-        return NULL;
     case HOW_MSGPACK:
     case HOW_TREE:
     case HOW_COMPRESSED:
@@ -750,12 +607,5 @@ PyObject *decode(State *state, const Field *field, bags_view blob, PyObject *own
 
 int add_values(PyObject *module, State *state) {
     state->blob = add_type(module, &blob_spec, NULL, false);
-    state->codec = state->blob ? add_type(module, &codec_spec, NULL, true) : NULL;
-    PyObject *names = known_codecs();
-    int code = state->codec && names
-                   ? PyModule_AddObjectRef(module, "codec_names", names) ||
-                         PyModule_AddFunctions(module, codec_functions)
-                   : -1;
-    Py_XDECREF(names);
-    return code;
+    return state->blob ? PyModule_AddFunctions(module, codec_functions) : -1;
 }

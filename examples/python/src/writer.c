@@ -3,29 +3,6 @@
 
 /* ---- opening ---- */
 
-/* pairs: a list of names and types, sorted by name. */
-static bool writer_fields(
-    Written *writer, PyObject *path, PyObject *pairs, PyObject *codecs) {
-    Closable *base = &writer->base;
-    size_t count = (size_t)PyList_Size(pairs);
-    base->fields = (Field *)PyMem_Calloc(count + 1, sizeof *base->fields);
-    if (!base->fields)
-        return PyErr_NoMemory(), false;
-    for (; base->count < count; base->count++) {
-        Field *field = &base->fields[base->count];
-        const char *name, *type;
-        if (!PyArg_ParseTuple(PyList_GetItem(pairs, (Py_ssize_t)base->count),
-                "ss;spec: a name and a type must be str", &name, &type))
-            return locate_error(path, NULL, NULL), false;
-        if (field_init(base->state, field, name, type, codecs, false) ||
-            (field->how == HOW_MISSING && refuse_type(field, "encoder"))) {
-            locate_error(path, name, NULL);
-            return field_clear(field), false;
-        }
-    }
-    return true;
-}
-
 static bool writer_open(
     Written *writer, PyObject *path, const bags_writer_options *options) {
     const Closable *base = &writer->base;
@@ -51,28 +28,17 @@ static bool writer_open(
     return writer->dataset != NULL;
 }
 
-static const Option options_of[] = {OPTION('U', bags_writer_options, shard_size),
-    OPTION('U', bags_writer_options, shard_length), WORKER(bags_writer_options),
-    OPTION('b', bags_writer_options, sharded), OPTION('b', bags_writer_options, resume),
-    OPTION('b', bags_writer_options, append),
-    OPTION('b', bags_writer_options, checksum),
-    OPTION('b', bags_writer_options, keep_idx),
-    {"sync", NULL, 'n', offsetof(bags_writer_options, no_sync)}, {0}};
-
-/* _core.DatasetWriter(path, pairs, codecs, options) */
+/* _core.DatasetWriter(path, fields, options); fields: see take_fields, sorted by name. */
 static int writer_init(PyObject *self, PyObject *args, PyObject *unused) {
     Written *writer = (Written *)self;
-    PyObject *path, *pairs, *codecs, *named;
+    PyObject *path, *fields, *named;
     bags_writer_options options;
     (void)unused;
-    memset(&options, 0, sizeof options);
-    if (!PyArg_ParseTuple(
-            args, "OO!OO", &path, &PyList_Type, &pairs, &codecs, &named) ||
-        !begin_init(self) ||
-        !set_options(options_of, &options, named, path, NULL, NULL, NULL))
+    if (!PyArg_ParseTuple(args, "OO!O", &path, &PyList_Type, &fields, &named) ||
+        !begin_init(self) || !take_struct(&options, sizeof options, named))
         return -1;
     options.registry = writer->base.state->registry;
-    if (!writer_fields(writer, path, pairs, codecs) || !begin_writer(writer, path) ||
+    if (!take_fields(&writer->base, path, fields) || !begin_writer(writer, path) ||
         !writer_open(writer, path, &options))
         return -1;
     writer->resumed = bags_writer_resumed(writer->dataset);
@@ -149,21 +115,6 @@ static PyObject *append_values(Written *writer, Arena *arena, bags_entry *entrie
                : NULL;
 }
 
-/* KeyError that names a field of the datapoint that the spec lacks. */
-static bool refuse_others(Written *writer, PyObject *datapoint) {
-    PyObject *names = PyMapping_Keys(datapoint);
-    PyObject *spec = names ? dataset_spec((PyObject *)writer, NULL) : NULL;
-    for (Py_ssize_t i = 0; spec && !PyErr_Occurred() && i < PyList_Size(names); i++) {
-        PyObject *name = PyList_GetItem(names, i);
-        if (PyDict_Contains(spec, name) == 0)
-            PyErr_Format(PyExc_KeyError, "%S: the spec has no field %R",
-                writer->base.path, name);
-    }
-    Py_XDECREF(names);
-    Py_XDECREF(spec);
-    return !PyErr_Occurred();
-}
-
 static PyObject *writer_append(PyObject *self, PyObject *args, PyObject *kwargs) {
     static char *words[] = {"datapoint", "flush", NULL};
     Written *writer = (Written *)self;
@@ -198,8 +149,11 @@ static PyObject *writer_append(PyObject *self, PyObject *args, PyObject *kwargs)
         entries[i].count = arena->count - before;
         Py_XDECREF(value);
     }
-    if (good && PyDict_Size(datapoint) != (Py_ssize_t)writer->base.count)
-        good = refuse_others(writer, datapoint);
+    if (good && PyDict_Size(datapoint) != (Py_ssize_t)writer->base.count) {
+        PyObject *done = PyObject_CallMethod(self, "_refuse", "O", datapoint);
+        good = done != NULL;
+        Py_XDECREF(done);
+    }
     if (good)
         out = append_values(writer, arena, entries);
     if (entries != few)
@@ -238,7 +192,6 @@ static PyMethodDef writer_methods[] = {
         "sync()\n--\n\nWait until all datapoints are on stable storage."},
     {NULL, NULL, 0, NULL}};
 static PyGetSetDef writer_gets[] = {
-    {"spec", dataset_spec, NULL, "Types of the fields, by name, sorted.", NULL},
     {"shards", written_get, NULL, "Shards begun so far.", "n"},
     {"resumed", written_get, NULL, "With resume: datapoints that existed.", "r"}, {0}};
 static PyType_Slot writer_slots[] = {{Py_tp_init, writer_init},

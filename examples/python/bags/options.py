@@ -1,0 +1,100 @@
+"""Options as bytes of the structs of C, whose members _core.structs lists."""
+import operator
+import struct
+
+from . import _core
+
+# What an error says of a kind that is several numbers, and the highest of bytes.
+_SEVERAL = {'2d': ('the lowest and the highest number', 0), '3f': ('a number, or 3 of them,', 0),
+            '3B': ('a number, or 3 of them,', 255), '4B': ('4 numbers', 3), '9d': ('3 x 3 numbers', 0)}
+
+
+def suggest(name, names):
+    """The end of a message about a name that is none of these."""
+    import difflib  # which takes long, for those who make no mistakes
+    close = difflib.get_close_matches(name, names, 2)
+    return f'did you mean {" or ".join(close)}?' if close else f'known are {", ".join(names)}'
+
+
+def number(value, bits=64):
+    integer = operator.index(value)
+    if not 0 <= integer < 2 ** 64:
+        raise ValueError(f'{value!r} is not from 0 to 2^64-1')
+    if integer >= 2 ** bits:
+        raise ValueError(f'{value!r} is above 2^{bits}-1')
+    return integer
+
+
+def dtype(value):
+    """The number of a dtype of NumPy or PyTorch, or of its name."""
+    name = getattr(value, '__name__', None) or str(value)
+    found = _core.dtype(name.rpartition('.')[2])
+    if not found:
+        raise (ValueError if isinstance(value, str) else TypeError)(
+            f"{value!r} is not a dtype, such as 'float32'")
+    return found
+
+
+def _several(kind, value):
+    what, most = _SEVERAL[kind]
+    if kind == '9d':
+        import numpy as np
+        value = np.asarray(value, 'float64').ravel()
+    values, count = list(value) if hasattr(value, '__len__') else [value], int(kind[0])
+    if len(values) == 1 and what.startswith('a '):
+        values *= count
+    if len(values) != count:
+        raise ValueError(f'{what} are required')
+    if most and not all(0 <= one <= most for one in values):
+        raise ValueError(f'0 to {most} are required')
+    if kind == '2d' and values == [0, 0]:
+        raise ValueError('0 to 0 is the default: leave it out')
+    return values
+
+
+def put(out, members, name, value):
+    """Set a member of a struct."""
+    kind, offset = members.get(name, ('', 0))
+    if not kind:
+        raise TypeError(f'unknown option; {suggest(str(name), members)}')
+    if kind in _SEVERAL:
+        values = _several(kind, value)
+    elif ' ' in kind:
+        kind, names = 'I', kind.split()
+        if value not in names:
+            raise ValueError(f'{value!r} is none of: {" ".join(names)}')
+        values = [names.index(value)]
+    elif kind == 'dtype':
+        kind, values = 'I', [dtype(value)]
+    elif kind in '?!':
+        if isinstance(value, (str, bytes)):
+            raise TypeError(f'{value!r} is not True or False')
+        kind, values = '?', [bool(value) == (kind == '?')]
+    else:
+        values = [value if kind == 'd' else number(value, 32 if kind == 'I' else 64)]
+    try:
+        struct.pack_into(kind, out, offset, *values)
+    except struct.error:
+        raise TypeError(f'{value!r} is not a number') from None
+
+
+def pack(name, options, where='', out=None):
+    """A struct with these options, or a changed one. where: what a message begins with."""
+    size, members = _core.structs[name]
+    out, option = bytearray(size) if out is None else bytearray(out), None
+    try:
+        for option, value in options.items():
+            put(out, members, option, value)
+    except (TypeError, ValueError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f'{where}{option}: {error}') from None
+    return bytes(out)
+
+
+def unpack(name, data):
+    """The members of a struct; those that are several numbers as tuples."""
+    out = {}
+    for member, (kind, offset) in _core.structs[name][1].items():
+        values = struct.unpack_from(kind, data, offset)
+        out[member] = values if len(values) > 1 else values[0]
+    return out
