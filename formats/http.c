@@ -116,7 +116,7 @@ typedef struct http_object {
     size_t ends;     /* requests that look the shard after it up again */
     bool end_asked;  /* there was one, and */
     bool grown;      /* that shard exists now */
-    bool in_dataset; /* its spec.json was found before: its name is a field's */
+    bool in_dataset; /* spec.json was found or requested before: it is a field's */
     bool is_html;
     bool is_real; /* it is not the page of http_refuse_page */
     /* Of a spec.json; points in time are numbers of bags_http.time: */
@@ -715,7 +715,8 @@ static void http_look(bags_http *http, http_object *object) {
         if (!object->record && (object->record = http_record(http, object))) {
             object->sibling = object->record->files;
             object->record->files = object;
-            object->in_dataset = object->record->state == HTTP_DONE;
+            object->in_dataset = object->record->state == HTTP_DONE ||
+                                 object->record->state == HTTP_WAITING;
         }
         http_request_object(http, object, NULL);
         object->asked = ++http->time;

@@ -615,11 +615,12 @@ def the_code_of_an_error_contains_no_secret():
 
 def the_name_of_a_field_is_not_encoded():
     pathlib.Path('spec.json').write_text(json.dumps({'%41': 'int(4)', 'A': 'int(4)'}))
-    run('pack', harness.write_lines('m.jsonl', [{'%41': 1, 'A': 2}]), 'site/ds',
-        '--spec', 'spec.json', '--no-sync')
+    run('pack', harness.write_lines('m.jsonl', [{'%41': i, 'A': 9} for i in range(3)]),
+        'site/ds', '--spec', 'spec.json', '--no-sync', '--shard-length', '1')
     for index in True, False:
         with Server('site', index) as server:
             _same('site/ds', server.url + '/ds', env=_environment())
+            run('verify', server.url + '/ds', env=_environment())  # does not wait for spec.json
 
 
 def what_the_server_does_not_list_is_not_requested():
