@@ -17,7 +17,8 @@
  * they are hashes of the sizes and last bytes (where tables and checksums end), and of
  * the times, of FIELD.bag, FIELD.crc and refs.bag of every shard; times is 0 where
  * files have none, and is not compared where they are those of a copy. When the index
- * is opened, some of its keys are compared, too.
+ * is opened, some of its keys are compared, too. FIELD.dict is none of them: FIELD.crc
+ * has its checksum, and frames of another dictionary are other frames, by its number.
  */
 #ifndef BAGS_FORMATS_INDEX_H
 #define BAGS_FORMATS_INDEX_H

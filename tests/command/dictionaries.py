@@ -49,9 +49,9 @@ def _blobs(row, transpose):
             's': [item.encode() for item in row['s']], 't': row['t'].encode()}
 
 
-def _write(path='ds', shards=3, own=False, early=5):
+def _write(path='ds', shards=3, own=False, early=5, number=None):
     """False if the command, or this Python, has no zstd. own: each shard has dictionaries
-    of its own, as of several workers."""
+    of its own, as of several workers, in which a number may be the same."""
     formats = run('--version').out.decode().split()
     try:
         import zstdref
@@ -68,6 +68,9 @@ def _write(path='ds', shards=3, own=False, early=5):
             dictionaries = {name: zstdref.train([row[name] for row in some] if name != 's'
                                                 else [item for row in some for item in row['s']])
                             for name in ('a', 'm', 's', 't')}
+        if number:
+            dictionaries = {name: own[:4] + struct.pack('<I', number) + own[8:]
+                            for name, own in dictionaries.items()}
         zstdref.write_shard(f'{path}/{i:06}' if shards > 1 else path, SPEC,
                             rows[i * length:(i + 1) * length], dictionaries, early)
     return True
@@ -97,10 +100,10 @@ def _flip(path):
     pathlib.Path(path).write_bytes(data)
 
 
-@each([(1, False), (3, False), (3, True)])
+@each([(1, False, None), (3, False, None), (3, True, None), (3, True, 4711)])
 def every_command_reads_the_values(case):
-    shards, own = case
-    if not _write(shards=shards, own=own):
+    shards, own, number = case
+    if not _write(shards=shards, own=own, number=number):
         return
     _same('ds')
     report = run('verify', 'ds', '--decode').out.decode()
@@ -304,9 +307,10 @@ def a_bag_is_copied_with_its_dictionary():
     assert zstdref.content(bag[50], pathlib.Path('other.dict').read_bytes()).decode() == ROWS[50]['t']
 
 
-@each([False, True])
-def derived_datasets_have_the_dictionaries_of_their_bags(checksums):
-    if not _write(own=True):
+@each([(False, None), (True, None), (True, 99)])
+def derived_datasets_have_the_dictionaries_of_their_bags(case):
+    checksums, number = case
+    if not _write(own=True, number=number):
         return
     if checksums:
         run('checksum', 'ds')
@@ -346,7 +350,7 @@ def derived_datasets_have_the_dictionaries_of_their_bags(checksums):
 
 
 def a_copy_has_no_blob_next_to_another_dictionary():
-    if not _write('one', own=True) or not _write('two', shards=1):
+    if not _write('one', own=True, number=5) or not _write('two', shards=1, number=5):
         return
     for path in ('one', 'two'):
         run('checksum', path)

@@ -162,6 +162,12 @@ def _values(schema, array):
     return [below[k * size:(k + 1) * size] for k in range(count)]
 
 
+def _arrow_values(column):
+    schema, array = column.__arrow_c_array__()
+    return _values(_pointer(schema, b'arrow_schema', _Schema).contents,
+                   _pointer(array, b'arrow_array', _Array).contents)
+
+
 def _expected(i):
     row = _point(i)
     row['c'] = [float(i), 1.0]
@@ -207,9 +213,7 @@ def a_column_is_an_array_of_arrow():
     _write('x')
     reader = bags.DatasetReader('x')
     for name in SPEC:
-        schema, array = reader.column(name).__arrow_c_array__()
-        got = _values(_pointer(schema, b'arrow_schema', _Schema).contents,
-                      _pointer(array, b'arrow_array', _Array).contents)
+        got = _arrow_values(reader.column(name))
         assert got == [_expected(i)[name] for i in range(20)], name
 
 

@@ -29,10 +29,16 @@ static bool element_init(State *state, Element *element, const bags_field *of) {
     bool good = !field_init(state, &field, of->name, of->type, Py_Ellipsis);
     element->name = of->name;
     element->sequence = field.sequence;
-    /* What else is compressed stays in its frames. */
     element->compressed = field.how == HOW_COMPRESSED && field.inside != HOW_VALUE;
-    if (element->compressed)
+    if (element->compressed) {
         field.how = field.inside;
+    } else if (good &&
+               !strncmp(of->type, "zstd", 4)) { /* frames may need a dictionary */
+        PyErr_Format(PyExc_TypeError,
+            "field \"%s\": a column has no values of type %s; read them one by one",
+            of->name, of->type);
+        good = false;
+    }
     if (field.how == HOW_ARRAY) {
         element->dtype = field.dtype;
         element->dims = field.dims;
