@@ -23,7 +23,6 @@
 #include "codecs.h"
 #include "private.h"
 
-#include <pthread.h>
 #include <zdict.h>
 #include <zstd.h>
 
@@ -46,10 +45,11 @@
 
 /* ---- contexts ----
  * The library's contexts have 100 KB and more, which must not be allocated for each
- * blob. Those that no thread is using wait in a list. */
+ * blob. Those that no thread is using are kept, up to a number, without a lock: a thread
+ * that holds one does not exist in a child made by fork(). */
+#define ZSTD_IDLE 64
 
 typedef struct zstd_context {
-    struct zstd_context *next;
     ZSTD_DCtx *reading; /* NULL until needed, like the other one */
     ZSTD_CCtx *writing;
     bags_buffer plain, transposed; /* of a value that is written */
@@ -70,9 +70,8 @@ typedef struct zstd_state {
     size_t element; /* bytes of an element; 1: nothing is transposed */
     uint64_t max_size;
     int level;
-    pthread_mutex_t lock; /* of the list, and of `reading` */
-    zstd_context *idle;
-    bags_view given; /* the dictionary of the options */
+    zstd_context *idle[ZSTD_IDLE]; /* atomic, like `reading` */
+    bags_view given;               /* the dictionary of the options */
     bool no_dictionary;
     ZSTD_DDict *reading; /* the same, prepared; NULL until needed */
     /* Of a writer: */
@@ -83,7 +82,10 @@ typedef struct zstd_state {
     ZSTD_CDict *writing;
 } zstd_state;
 
+/* NULL is accepted. */
 static void zstd_context_free(zstd_context *context) {
+    if (!context)
+        return;
     ZSTD_freeDCtx(context->reading);
     ZSTD_freeCCtx(context->writing);
     bags_buffer_free(&context->plain);
@@ -91,24 +93,12 @@ static void zstd_context_free(zstd_context *context) {
     free(context);
 }
 
-/* Lock the list. False after some time: in a child made by fork(), a thread that does not
- * exist may hold the lock. */
-static bool zstd_lock(zstd_state *s) {
-    int tries = 100;
-    while (tries && pthread_mutex_trylock(&s->lock))
-        tries--;
-    return tries > 0;
-}
-
 /* NULL if out of memory. */
 static zstd_context *zstd_acquire(zstd_state *s, bool write, bags_error *err) {
     zstd_context *context = NULL;
-    if (zstd_lock(s)) {
-        context = s->idle;
-        if (context)
-            s->idle = context->next;
-        pthread_mutex_unlock(&s->lock);
-    }
+    for (size_t i = 0; i < ZSTD_IDLE && !context; i++)
+        if (__atomic_load_n(&s->idle[i], __ATOMIC_RELAXED))
+            context = __atomic_exchange_n(&s->idle[i], NULL, __ATOMIC_ACQUIRE);
     if (!context)
         context = (zstd_context *)calloc(1, sizeof *context);
     if (context && write && !context->writing)
@@ -117,20 +107,17 @@ static zstd_context *zstd_acquire(zstd_state *s, bool write, bags_error *err) {
         context->reading = ZSTD_createDCtx();
     if (context && (write ? context->writing != NULL : context->reading != NULL))
         return context;
-    if (context)
-        zstd_context_free(context);
+    zstd_context_free(context);
     bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
     return NULL;
 }
 
+/* What another thread put into the same place meanwhile is put into the next one. */
 static void zstd_release(zstd_state *s, zstd_context *context) {
-    if (!zstd_lock(s)) {
-        zstd_context_free(context);
-        return;
-    }
-    context->next = s->idle;
-    s->idle = context;
-    pthread_mutex_unlock(&s->lock);
+    for (size_t i = 0; i < ZSTD_IDLE && context; i++)
+        if (!__atomic_load_n(&s->idle[i], __ATOMIC_RELAXED))
+            context = __atomic_exchange_n(&s->idle[i], context, __ATOMIC_ACQ_REL);
+    zstd_context_free(context);
 }
 
 /* ---- the type inside ---- */
@@ -178,12 +165,8 @@ static void zstd_close(void *state) {
     ZSTD_freeDDict(s->reading);
     if (s->inside && s->inside->close)
         s->inside->close(s->inside_state);
-    while (s->idle) {
-        zstd_context *next = s->idle->next;
-        zstd_context_free(s->idle);
-        s->idle = next;
-    }
-    pthread_mutex_destroy(&s->lock);
+    for (size_t i = 0; i < ZSTD_IDLE; i++)
+        zstd_context_free(s->idle[i]);
     format_state_close(s);
 }
 
@@ -208,10 +191,6 @@ static bags_code zstd_open(const bags_codec *codec, const bags_type *type,
     zstd_state *s = (zstd_state *)format_state(allocator, sizeof *s, err);
     if (!s)
         return BAGS_ERROR_MEMORY;
-    if (pthread_mutex_init(&s->lock, NULL)) {
-        format_state_close(s);
-        return bags_fail(err, BAGS_ERROR_MEMORY, "out of memory");
-    }
     s->memory = *allocator;
     s->element = 1;
     s->max_size = options->max_size ? options->max_size : BAGS_ZSTD_MAX_SIZE;
@@ -613,17 +592,24 @@ static bags_code zstd_decode_with(void *state, const void *prepared, bags_view b
     }
 }
 
+/* The dictionary of the options, prepared; NULL with an error. */
+static const ZSTD_DDict *zstd_given(zstd_state *s, bags_error *err) {
+    ZSTD_DDict *found = __atomic_load_n(&s->reading, __ATOMIC_ACQUIRE);
+    ZSTD_DDict *made = found ? NULL : zstd_dictionary(s->given, err);
+    if (made && __atomic_compare_exchange_n(&s->reading, &found, made, false,
+                    __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        return made;
+    ZSTD_freeDDict(made); /* another thread was faster */
+    return found;
+}
+
 /* Without a shard: the dictionary, if one is needed, is that of the options. */
 static bags_code zstd_decode(void *state, bags_view blob, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
     zstd_state *s = (zstd_state *)state;
     const ZSTD_DDict *dictionary = NULL;
     if (s->given.size && zstd_needed(s, blob)) {
-        pthread_mutex_lock(&s->lock);
-        if (!s->reading)
-            s->reading = zstd_dictionary(s->given, err);
-        dictionary = s->reading;
-        pthread_mutex_unlock(&s->lock);
+        dictionary = zstd_given(s, err);
         if (!dictionary)
             return err->code;
     }

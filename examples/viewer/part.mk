@@ -10,14 +10,14 @@ ZSTD_SOURCE ?= build/libzstd
 WASM_ZSTD := $(if $(wildcard $(ZSTD_SOURCE)/lib/decompress/zstd_decompress.c),$(ZSTD_SOURCE))
 WASM_FLAGS = --target=wasm32-wasi --sysroot=/usr -mexec-model=reactor -I. -Oz -std=gnu11 -DNDEBUG \
     -Wall -Wextra -Wshadow -Wno-unused-function -Werror -fvisibility=hidden -ffile-prefix-map='$(CURDIR)'=. \
-    $(if $(WASM_ZSTD),-DVIEWER_ZSTD -Iexamples/viewer/wasm -I$(WASM_ZSTD)/lib)
+    $(if $(WASM_ZSTD),-DVIEWER_ZSTD -I$(WASM_ZSTD)/lib)
 
 .PHONY: viewer install-viewer uninstall-viewer
 viewer: ## build build/viewer.html, which shows any dataset in a browser
 	@$(if $(WASM_CAN),$(MAKE) $(VIEWER),echo 'skipped $(VIEWER): clang and lld for wasm32, wasi-libc or python3 not found')
 
 build/viewer.wasm: examples/viewer/viewer.c formats/archive.c formats/numpy.c formats/index_find.c bags.h $(wildcard formats/*.h) examples/viewer/part.mk \
-    $(if $(WASM_ZSTD),examples/viewer/wasm/zstd_decoder.c formats/zstd.c examples/viewer/wasm/pthread.h $(WASM_ZSTD))
+    $(if $(WASM_ZSTD),examples/viewer/wasm/zstd_decoder.c formats/zstd.c $(WASM_ZSTD))
 	@mkdir -p $(@D); echo '  CC $@'; $(CLANG) $(WASM_FLAGS) $(filter %.c,$^) -o $@ -Wl,--export-dynamic,--gc-sections,--strip-all,--max-memory=1073741824 \
 	    -nodefaultlibs -lc $(WASM_BUILTINS)
 	@! command -v wasm-opt >/dev/null || wasm-opt -Oz $@ -o $@
