@@ -1211,7 +1211,7 @@ typedef struct bags_writer_options {
  *   BAGS_ERROR_FIELD    a name is duplicate, or cannot be a file name on every
  *                       system: refs, "", a leading '.', control characters,
  *                       / \ : * ? " < > |, device names such as "con", no UTF-8,
- *                       more than 242 bytes
+ *                       more than 251 bytes
  *   BAGS_ERROR_TYPE     an invalid type string, or arguments that its codec refuses,
  *                       such as int(0) (with the code that the codec returns); types
  *                       without a codec are accepted
@@ -7695,7 +7695,7 @@ BAGS_API BAGI_COLD void bag_writer_abort(bag_writer *writer) {
 
 #define BAGI_SPEC_MAX ((size_t)1 << 20)
 #define BAGI_FIELDS_MAX 65535
-#define BAGI_NAME_MAX 242 /* 255 with .dict.partial */
+#define BAGI_NAME_MAX 251 /* 255 with .bag */
 
 typedef struct bagi_spec {
     bags_buffer array;
@@ -9800,7 +9800,8 @@ BAGI_COLD static bags_code bagi_writer_take(
 }
 
 /* Let the codecs start, with the dictionaries of the shard that is continued or else of
- * the one before it (without digits: there is none). */
+ * the one before it (without digits: there is none). A field whose name is too long for
+ * the names of those files has none. */
 BAGI_COLD static bags_code bagi_writer_start(
     bags_writer *writer, bagi_shard_id before) {
     const bagi_env *env = &writer->writing.env;
@@ -9818,7 +9819,7 @@ BAGI_COLD static bags_code bagi_writer_start(
         const bagi_dir *from = own ? &writer->dir : &dir;
         unsigned char *data = NULL;
         size_t size = 0;
-        if (!with)
+        if (!with || strlen(name) + sizeof BAGI_DICTIONARY_NEW > 256)
             continue;
         if (from->path)
             code = bagi_dictionary_read(from, name, &data, &size, &why);
