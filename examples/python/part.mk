@@ -5,7 +5,7 @@ PYTHON_INCLUDE = $(shell $(PYTHON) -c 'import os, sysconfig as s; p = s.get_path
 PYTHON_FAR := $(filter mp4 http,$(BUILT))
 PYTHON_FORMATS := $(filter-out mp4 http npz import/%,$(BUILT))
 PYTHON_SOURCES := $(wildcard examples/python/src/*.c)
-PYTHON_FILES := $(patsubst examples/python/bags/%,$(PYTHON_OUT)/%,$(foreach e,py pyi typed,$(wildcard examples/python/bags/*.$e examples/python/bags/granular/*.$e))) $(PYTHON_OUT)/_core.abi3.so $(PYTHON_OUT)/_far.abi3.so
+PYTHON_FILES := $(patsubst examples/python/bags/%,$(PYTHON_OUT)/%,$(wildcard $(foreach e,py pyi typed,examples/python/bags/*.$e) examples/python/bags/granular/*.py)) $(PYTHON_OUT)/_core.abi3.so $(PYTHON_OUT)/_far.abi3.so
 
 .PHONY: python
 python: ## build the Python package in build/python

@@ -94,6 +94,20 @@ def datapoints_are_found_by_key():
     raises(KeyError, bags.build_index, 'x', 'no')
 
 
+def the_module_is_a_command():
+    _write('x')
+    def run(*args, code=0):
+        return python('import os, runpy\nos.environ["PATH"] = ""\n'
+                      'runpy.run_module("bags", run_name="__main__")', *args, code=code)
+    assert '"datapoints": 50' in run('info', 'x') and "'n': 21" in run('get', 'x', 7)
+    assert run('index', 'x', 'n') == '' and bags.DatasetReader('x').index('n').find(21) == [7]
+    assert '"made": 15' in run('checksum', 'x') and run('verify', 'x') == ''
+    with open('x/000001/t.bag', 'r+b') as file:
+        file.write(b'?')
+    assert 't.bag: blob 0' in run('verify', 'x', code=1)
+    assert 'none' in run('info', 'none', code=1) and 'Error' not in run('get', 'x', 99, code=1)
+
+
 def archives_are_read_in_place():
     _write('x')
     bags.write_zip('x', 'x.zip')

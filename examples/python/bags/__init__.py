@@ -173,14 +173,18 @@ class DatasetReader(Dataset, _core.DatasetReader):
                 if not isinstance(part, bool) and part is not None:
                     raise TypeError(f'{self.path}: field "{name}": of several datapoints, its '
                                     'mask must be True or False')
-            for name in mask:
-                self._field(name)
+            self._check(mask)
             mask = [name for name in self.spec if mask.get(name)]
         elif not isinstance(mask, (tuple, list)):
             raise TypeError(f'{self.path}: a mask must be a dict of fields, or a tuple of '
                             f'their names, not {type(mask)}')
         return {name: self.values(name, points.start, max(points.start, points.stop))
                 for name in mask}
+
+    def _check(self, names):
+        """KeyError for the first that is no field's; C calls it."""
+        for name in names:
+            self._field(name)
 
     def _refuse(self, name):
         """What C calls with a name that is no field's."""

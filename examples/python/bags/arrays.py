@@ -5,8 +5,8 @@ from . import _core
 class Column(_core.Column):
     """A field of all datapoints, read-only: np.asarray(column) is (N, *shape), without a
     copy if the dataset is not sharded; numbers are uint or int64. Texts, bytes and
-    sequences have only Arrow's form. It stays valid after close. DLPack before 1.0
-    receives a copy."""
+    sequences have only Arrow's form. It stays valid after close. DLPack before 1.0,
+    or with NumPy before 2.1, receives a copy."""
 
     def __array__(self, dtype=None, copy=None):
         import numpy as np  # which takes long, for those who need none
@@ -20,13 +20,14 @@ class Column(_core.Column):
         return 1, 0
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
-        versioned = max_version is not None and max_version[0] >= 1
-        if copy is False and not versioned:
-            raise BufferError('a column is read-only, which DLPack states from version 1.0 on: '
-                              'allow a copy')
         import numpy as np
-        copies = bool(copy) or not versioned
-        return _core.dlpack(np.array(memoryview(self)) if copies else self, versioned, copies)
+        if max_version is not None and max_version >= (1, 0) and not copy and (
+                np.lib.NumpyVersion(np.__version__) >= '2.1.0'):
+            return np.asarray(self).__dlpack__(max_version=max_version, copy=copy)
+        if copy is False:
+            raise BufferError('a column is read-only, which DLPack states from version 1.0, and '
+                              'NumPy from 2.1 on: allow a copy')
+        return np.array(memoryview(self)).__dlpack__()
 
     def __arrow_c_array__(self, requested_schema=None):
         schema, array = _trees(self)

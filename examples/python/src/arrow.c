@@ -1,10 +1,9 @@
 /*
- * arrow.c - Arrow's C data interface and DLPack, of Python objects with buffers.
+ * arrow.c - Arrow's C data interface, of Python objects with buffers.
  *
  *     arrow_schema((format, name, children))     a capsule of ArrowSchema
  *     arrow_array((length, buffers, children))   of ArrowArray; a buffer may be None
  *     arrow_stream(schema, iterator)             of ArrowArrayStream, of such arrays
- *     dlpack(array, versioned, copied)           of DLManagedTensor, or the versioned one
  *
  * bags/arrays.py calls them. Each struct keeps the buffers that it refers to.
  */
@@ -249,99 +248,9 @@ static PyObject *make_stream(PyObject *module, PyObject *args) {
     return capsule;
 }
 
-/* ---- DLPack ---- */
-
-typedef struct DLTensor {
-    void *data;
-    struct {
-        int32_t type, id;
-    } device;
-    int32_t ndim;
-    struct {
-        uint8_t code, bits;
-        uint16_t lanes;
-    } dtype;
-    int64_t *shape, *strides;
-    uint64_t byte_offset;
-} DLTensor;
-typedef struct DLManaged { /* before version 1.0 */
-    DLTensor tensor;
-    void *context;
-    void (*deleter)(struct DLManaged *);
-} DLManaged;
-typedef struct DLVersioned {
-    uint32_t major, minor;
-    void *context;
-    void (*deleter)(struct DLVersioned *);
-    uint64_t flags; /* 1: read-only, 2: a copy */
-    DLTensor tensor;
-} DLVersioned;
-
-typedef struct Tensor {
-    DLManaged old;
-    DLVersioned versioned;
-    Py_buffer view;
-} Tensor;
-
-static void tensor_free(void *tensor) {
-    PyGILState_STATE gil = PyGILState_Ensure();
-    PyBuffer_Release(&((Tensor *)tensor)->view);
-    PyGILState_Release(gil);
-    free(tensor);
-}
-
-static void delete_old(DLManaged *managed) { tensor_free(managed->context); }
-static void delete_versioned(DLVersioned *managed) { tensor_free(managed->context); }
-
-/* Free a tensor that was not consumed: a consumer renames the capsule. */
-static void tensor_capsule_free(PyObject *capsule) {
-    if (PyCapsule_IsValid(capsule, "dltensor"))
-        delete_old((DLManaged *)PyCapsule_GetPointer(capsule, "dltensor"));
-    else if (PyCapsule_IsValid(capsule, "dltensor_versioned"))
-        delete_versioned(
-            (DLVersioned *)PyCapsule_GetPointer(capsule, "dltensor_versioned"));
-}
-
-static PyObject *make_dlpack(PyObject *module, PyObject *args) {
-    static const uint8_t codes[] = {0, 6, 1, 1, 1, 1, 0, 0, 0, 0, 2, 2, 2, 5, 5};
-    PyObject *object;
-    int versioned, copied;
-    (void)module;
-    if (!PyArg_ParseTuple(args, "Opp", &object, &versioned, &copied))
-        return NULL;
-    Tensor *tensor = (Tensor *)calloc(1, sizeof *tensor);
-    if (!tensor)
-        return PyErr_NoMemory();
-    const Py_buffer *view = &tensor->view;
-    if (PyObject_GetBuffer(object, &tensor->view, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS)) {
-        free(tensor);
-        return NULL;
-    }
-    DLTensor *dl = versioned ? &tensor->versioned.tensor : &tensor->old.tensor;
-    dl->data = view->buf;
-    dl->device.type = 1; /* memory */
-    dl->ndim = view->ndim;
-    dl->dtype.code = codes[buffer_dtype(view)];
-    dl->dtype.bits = (uint8_t)(8 * view->itemsize);
-    dl->dtype.lanes = 1;
-    dl->shape = (int64_t *)view->shape;
-    tensor->versioned.major = 1;
-    tensor->versioned.flags = copied ? 2 : 1;
-    tensor->old.context = tensor->versioned.context = tensor;
-    tensor->old.deleter = delete_old;
-    tensor->versioned.deleter = delete_versioned;
-    PyObject *capsule =
-        PyCapsule_New(versioned ? (void *)&tensor->versioned : (void *)&tensor->old,
-            versioned ? "dltensor_versioned" : "dltensor", tensor_capsule_free);
-    if (!capsule)
-        tensor_free(tensor);
-    return capsule;
-}
-
 static PyMethodDef functions[] = {{"arrow_schema", make_schema, METH_O, NULL},
     {"arrow_array", make_array, METH_O, NULL},
-    {"arrow_stream", make_stream, METH_VARARGS, NULL},
-    {"dlpack", make_dlpack, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
+    {"arrow_stream", make_stream, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
 
 int add_arrow(PyObject *module, State *state) {
     (void)state;

@@ -12,10 +12,9 @@ typedef struct Element {
     const char *name; /* which the reader keeps */
     size_t number;    /* of the field */
     bool sequence;
-    char text;       /* U: text, Z: bytes, whose sizes differ; 0: elements of dtype */
-    bool compressed; /* values are decoded */
-    bool convert;    /* numbers that are not stored as the dtype */
-    bool big;
+    char text;   /* U: text, Z: bytes, whose sizes differ; 0: elements of dtype */
+    bool decode; /* values are not stored as the column has them, */
+    bool integer, fixed, big; /* but are integers, all of one size, in big endian */
     bags_dtype dtype;
     size_t dims, size; /* size: bytes of a value; its shape follows the datapoints */
     Py_ssize_t shape[BAGS_MAX_DIMS + 1], strides[BAGS_MAX_DIMS + 1];
@@ -29,48 +28,40 @@ static bool element_init(State *state, Element *element, const bags_field *of) {
     bool good = !field_init(state, &field, of->name, of->type, Py_Ellipsis);
     element->name = of->name;
     element->sequence = field.sequence;
-    element->compressed = field.how == HOW_COMPRESSED && field.inside != HOW_VALUE;
-    if (element->compressed) {
-        field.how = field.inside;
-    } else if (good &&
-               !strncmp(of->type, "zstd", 4)) { /* frames may need a dictionary */
-        PyErr_Format(PyExc_TypeError,
+    element->decode = field.how == HOW_COMPRESSED && field.inside != HOW_VALUE;
+    How how = element->decode ? field.inside : field.how;
+    if (good && !element->decode && !strncmp(of->type, "zstd", 4)) {
+        PyErr_Format(PyExc_TypeError, /* frames may need a dictionary */
             "field \"%s\": a column has no values of type %s; read them one by one",
             of->name, of->type);
         good = false;
     }
-    if (field.how == HOW_ARRAY) {
+    if (how == HOW_ARRAY) {
         element->dtype = field.dtype;
         element->dims = field.dims;
         for (size_t i = 0; i < field.dims; i++)
             element->shape[i + 1] = (Py_ssize_t)field.shape[i];
-    } else if (field.how == HOW_INT) {
+    } else if (how == HOW_INT) {
         element->dtype = field.is_signed   ? BAGS_DTYPE_INT64
                          : field.size <= 8 ? ints[field.size]
                                            : BAGS_DTYPE_NONE;
-        element->convert =
-            !element->dtype || (field.big && field.size > 1) || !bags_little_endian();
+        element->integer = !element->decode;
+        element->fixed = element->dtype != BAGS_DTYPE_NONE;
+        element->big = field.big;
+        element->decode |= !element->dtype || field.big || !bags_little_endian();
         if (!element->dtype)
             element->dtype = BAGS_DTYPE_UINT64;
-        element->big = field.big && !element->compressed;
-        field.size =
-            element->compressed ? 0 : field.size; /* decoded, any number fits */
-        element->convert = element->convert || element->compressed;
     } else {
-        element->text = field.how == HOW_UTF8 ? 'U' : 'Z';
+        element->text = how == HOW_UTF8 ? 'U' : 'Z';
     }
-    element->size = element->convert ? field.size : bags_dtype_size(element->dtype);
+    element->size = bags_dtype_size(element->dtype);
     for (size_t i = element->dims; i-- > 0;) {
         element->strides[i + 1] = (Py_ssize_t)element->size;
         element->size *= (size_t)element->shape[i + 1];
     }
+    element->strides[0] = (Py_ssize_t)element->size;
     field_clear(&field);
     return good;
-}
-
-/* Bytes of a value in a column. */
-static size_t element_size(const Element *element) {
-    return element->convert ? bags_dtype_size(element->dtype) : element->size;
 }
 
 /* ---- the values of some shards ---- */
@@ -109,48 +100,41 @@ static bags_code put_bytes(
 
 static bags_code put_value(
     const Element *element, Chunk *chunk, bags_view blob, bags_error *err) {
-    bool good =
-        element->text || (element->convert && !element->size)
-            ? element->text || blob.size <= 8 || (blob.size == 9 && !blob.data[8])
-            : blob.size == element->size;
-    if (!good)
+    if (!element->text && blob.size != element->size)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "field \"%s\": value %" PRIu64 " has %zu bytes, not %zu", element->name,
             chunk->items, blob.size, element->size);
-    bags_code code;
-    if (element->convert) {
-        unsigned char bytes[8];
-        uint64_t number = bags_load(
-            blob.data, blob.size > 8 ? 8 : blob.size, element->big && blob.size > 1);
-        bags_store(bytes, element_size(element), !bags_little_endian(), number);
-        code = put_bytes(chunk, bytes, element_size(element), err);
-    } else {
-        code = put_bytes(chunk, blob.data, blob.size, err);
-    }
+    bags_code code = put_bytes(chunk, blob.data, blob.size, err);
     chunk->items++;
     if (!code && element->text)
         code = put_offset(&chunk->ends, chunk->items, chunk->size, err);
     return code;
 }
 
-/* The blob of an item or, if it is compressed, of the type inside. */
-static bags_code item_blob(const Element *element, Row *row, size_t item,
+/* An item as the column has it. number: memory for one. */
+static bags_code item_bytes(const Element *element, Row *row, size_t item,
     unsigned char number[8], bags_view *out, bags_error *err) {
     bags_value value;
     *out = bags_row_bytes(&row->row, 0, item);
-    if (!element->compressed)
+    if (!element->decode)
         return BAGS_OK;
-    bags_code code = bags_row_value(&row->row, 0, item, &row->scratch, &value, err);
-    if (code)
-        return code;
-    out->data = (const unsigned char *)value.data;
-    out->size = value.size;
-    if (value.kind == BAGS_KIND_UINT || value.kind == BAGS_KIND_INT) {
-        bags_store(number, 8, false,
-            value.kind == BAGS_KIND_UINT ? value.uint : (uint64_t)value.sint);
-        out->data = number;
-        out->size = 8;
+    uint64_t bits = 0;
+    if (element->integer && out->size <= 8 &&
+        (!element->fixed || out->size == element->size)) {
+        bits = bags_load(out->data, out->size, element->big);
+    } else {
+        bags_code code = bags_row_value(&row->row, 0, item, &row->scratch, &value, err);
+        if (code)
+            return code;
+        out->data = (const unsigned char *)value.data;
+        out->size = value.size;
+        if (value.kind != BAGS_KIND_INT && value.kind != BAGS_KIND_UINT)
+            return BAGS_OK;
+        bits = value.kind == BAGS_KIND_INT ? (uint64_t)value.sint : value.uint;
     }
+    bags_store(number, element->size, !bags_little_endian(), bits);
+    out->data = number;
+    out->size = element->size;
     return BAGS_OK;
 }
 
@@ -169,7 +153,7 @@ static bags_code gather(const bags_reader *reader, const Element *element,
         for (size_t k = 0; !code && k < bags_row_length(&row->row, 0); k++) {
             unsigned char number[8];
             bags_view blob;
-            code = item_blob(element, row, k, number, &blob, err);
+            code = item_bytes(element, row, k, number, &blob, err);
             if (!code)
                 code = put_value(element, chunk, blob, err);
         }
@@ -188,10 +172,10 @@ static bags_code view_shard(const bags_reader *reader, const Element *element,
         bags_reader_column(reader, shard, element->number, &row->row, &column, err);
     if (code)
         return code;
-    if (!element->text && column.length && column.size != column.length * element->size)
+    if (!element->text && column.length &&
+        (column.size != column.length * element->size ||
+            column.item_size != element->size))
         return BAGS_ERROR_RANGE; /* put_value says which */
-    if (!element->text && column.length && column.item_size != element->size)
-        return BAGS_ERROR_RANGE;
     chunk->length = chunk->items = column.length;
     size_t unit = bags_dtype_size(element->dtype);
     if (bags_row_owns(&row->row, column.data) ||
@@ -220,8 +204,7 @@ static bags_code chunk_build(const bags_reader *reader, const Element *element,
     bags_code code = put_offset(&chunk->ends, 0, 0, err);
     if (!code)
         code = put_offset(&chunk->lists, 0, 0, err);
-    bool view = last == first + 1 && !element->sequence && !element->convert &&
-                !element->compressed;
+    bool view = last == first + 1 && !element->sequence && !element->decode;
     bags_code seen =
         code || !view ? code : view_shard(reader, element, first, &row, chunk, err);
     if (!view || seen == BAGS_ERROR_RANGE)
@@ -277,7 +260,6 @@ static int column_init(PyObject *self, PyObject *args, PyObject *unused) {
     if (code)
         return raise_error(state, &err, source->path), -1;
     column->element.shape[0] = (Py_ssize_t)column->chunk.length;
-    column->element.strides[0] = (Py_ssize_t)element_size(&column->element);
     return 0;
 }
 

@@ -9,7 +9,7 @@
  *     reader.c   DatasetReader
  *     writer.c   DatasetWriter
  *     column.c   Column: a field as one buffer
- *     arrow.c    buffers as structs of Arrow and DLPack
+ *     arrow.c    buffers as structs of Arrow
  *     loader.c   Loader
  *     far.c      bags._far, with mp4 and http, whose libraries take long to load
  *     storage.c  archives, servers, file systems of Python

@@ -173,54 +173,53 @@ static int mask_select(
     return code ? -1 : 1;
 }
 
-/* A mask: a dict of fields and what to read of them, or a sequence of names. Returns
- * the number of selections, or -1. */
-static Py_ssize_t mask_selects(Opened *reader, PyObject *mask, bags_select *selects) {
-    Py_ssize_t count = PyObject_Size(mask), used = 0;
-    bool map = PyDict_Check(mask);
-    if (!map && !PyTuple_Check(mask) && !PyList_Check(mask)) {
-        PyErr_Format(PyExc_TypeError,
-            "%S: a mask must be a dict of fields, or a tuple of their names, not %R",
-            reader->base.path, (PyObject *)Py_TYPE(mask));
-        return -1;
-    }
-    PyObject *names = map ? PyMapping_Keys(mask) : Py_NewRef(mask);
-    for (Py_ssize_t i = 0; names && i < count; i++) {
-        size_t number;
-        PyObject *name = PySequence_GetItem(names, i);
-        PyObject *of = !name ? NULL
-                       : map ? PyObject_GetItem(mask, name)
-                             : Py_NewRef(Py_True);
-        int chosen = -1;
-        if (of && reader_field(reader, name, &number)) {
-            for (Py_ssize_t j = 0; chosen < 0 && j < used; j++)
-                if (selects[j].field == number) /* listed twice */
-                    chosen = 0;
-            if (chosen < 0) {
-                chosen = mask_select(reader, number, of, &selects[used]);
-                /* The result of a dict is in the order of the fields. */
-                for (Py_ssize_t j = used; map && chosen > 0 && j > 0; j--) {
-                    if (selects[j - 1].field < selects[j].field)
-                        break;
-                    bags_select other = selects[j];
-                    selects[j] = selects[j - 1];
-                    selects[j - 1] = other;
-                }
-            }
-        }
-        Py_XDECREF(name);
-        Py_XDECREF(of);
+/* A dict of fields and what to read of them, in the order of the fields; returns the number
+ * of selections, or -1. */
+static Py_ssize_t dict_selects(Opened *reader, PyObject *mask, bags_select *selects) {
+    Py_ssize_t used = 0, found = 0;
+    for (size_t i = 0; i < reader->base.count; i++) {
+        PyObject *of = PyDict_GetItemWithError(mask, reader->base.fields[i].name);
+        if (!of && PyErr_Occurred())
+            return -1;
+        int chosen = of ? mask_select(reader, i, of, &selects[used]) : 0;
         if (chosen < 0)
-            used = -1;
-        else
-            used += chosen;
-        if (used < 0)
-            break;
+            return -1;
+        used += chosen;
+        found += of != NULL;
     }
-    if (!names)
-        used = -1;
-    Py_XDECREF(names);
+    if (found != PyDict_Size(mask)) /* a name is unknown */
+        Py_XDECREF(PyObject_CallMethod((PyObject *)reader, "_check", "O", mask));
+    return PyErr_Occurred() ? -1 : used;
+}
+
+/* The same for a tuple or list of names. */
+static Py_ssize_t list_selects(Opened *reader, PyObject *mask, bags_select *selects) {
+    Py_ssize_t count = PySequence_Size(mask), used = 0;
+    for (Py_ssize_t i = 0; i < count; i++) {
+        size_t number;
+        PyObject *name = PySequence_GetItem(mask, i);
+        bool good = name && reader_field(reader, name, &number);
+        Py_XDECREF(name);
+        if (!good)
+            return -1;
+        Py_ssize_t same = 0;
+        while (same < used && selects[same].field != number)
+            same++;
+        selects[same] = bags_whole(number);
+        used += same == used;
+    }
     return used;
+}
+
+static Py_ssize_t mask_selects(Opened *reader, PyObject *mask, bags_select *selects) {
+    if (PyDict_Check(mask))
+        return dict_selects(reader, mask, selects);
+    if (PyTuple_Check(mask) || PyList_Check(mask))
+        return list_selects(reader, mask, selects);
+    PyErr_Format(PyExc_TypeError,
+        "%S: a mask must be a dict of fields, or a tuple of their names, not %R",
+        reader->base.path, (PyObject *)Py_TYPE(mask));
+    return -1;
 }
 
 /* The values of a field in datapoints start .. stop: of a plain one, with one call. */

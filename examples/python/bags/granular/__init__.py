@@ -2,6 +2,8 @@
 is meant. What differs from granular is listed in README.md."""
 
 import os
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO
 
 import bags
 from bags.granular import sources
@@ -10,6 +12,9 @@ from bags.granular.loader import Loader
 __all__ = ['BagReader', 'BagWriter', 'DatasetReader', 'DatasetWriter', 'Loader',
            'ShardedDatasetReader', 'ShardedDatasetWriter', 'decoders', 'encoders', 'sources']
 
+_Path = str | os.PathLike[str]
+_Bytes = bytes | bytearray | memoryview
+_Codecs = Mapping[str, Any] | None
 _NAMES = 'bytes utf8 msgpack int i64 u64 array tree jpg png mp4 webm'.split()
 encoders = {name: bags.encoders[name] for name in _NAMES}
 decoders = {name: bags.decoders[name] for name in _NAMES}
@@ -44,7 +49,8 @@ class BagWriter(bags.BagWriter):
     FileExistsError: the file exists. ValueError: version=2, or an idx_path elsewhere.
     """
 
-    def __init__(self, filepath=None, version=None, idx_path=None, *, bag_path=None, **options):
+    def __init__(self, filepath: _Path | BinaryIO | None = None, version: int | _Path | None = None,
+                 idx_path: _Path | None = None, *, bag_path: _Path | None = None, **options: Any):
         filepath = bag_path if filepath is None else filepath
         if _is_path(version):  # 0.22: BagWriter(bag_path, idx_path)
             version, idx_path = None, version
@@ -64,8 +70,10 @@ class BagReader(bags.BagReader):
     into memory. single_file=True ignores NAME.idx.
     """
 
-    def __init__(self, source=None, idx_source=None, cache_index=True, cache_data=False,
-                 single_file=False, *, bag_source=None, **options):
+    def __init__(self, source: _Path | _Bytes | None = None,
+                 idx_source: _Path | _Bytes | bool | None = None, cache_index: bool = True,
+                 cache_data: bool = False, single_file: bool = False, *,
+                 bag_source: _Path | _Bytes | None = None, **options: Any):
         source = bag_source if source is None else source
         if isinstance(idx_source, bool):  # 0.16 to 0.21: BagReader(source, cache_index)
             idx_source = None
@@ -92,7 +100,8 @@ class DatasetWriter(bags.DatasetWriter):
     resume=True continue a dataset).
     """
 
-    def __init__(self, directory, spec, encoders, **options):
+    def __init__(self, directory: _Path, spec: Mapping[str, str], encoders: _Codecs,
+                 **options: Any):
         super().__init__(directory, spec, encoders, **options)
 
 
@@ -102,8 +111,9 @@ class ShardedDatasetWriter(bags.ShardedDatasetWriter):
     ValueError: shardstart or shardstep without shardlen.
     """
 
-    def __init__(self, directory, spec, encoders, shardlen=None, shardstart=0, shardstep=1,
-                 **options):
+    def __init__(self, directory: _Path, spec: Mapping[str, str], encoders: _Codecs,
+                 shardlen: int | None = None, shardstart: int = 0, shardstep: int = 1,
+                 **options: Any):
         if (shardstart != 0 or shardstep != 1) and not shardlen:
             raise ValueError('shardstart and shardstep require shardlen')
         super().__init__(directory, spec, encoders, shard_size=None, shard_length=shardlen,
@@ -118,8 +128,8 @@ class DatasetReader(bags.DatasetReader):
     cache_index, cache_keys and parallel do nothing. KeyError: a type has no decoder.
     """
 
-    def __init__(self, directory, decoders, cache_index=True, cache_keys=(), parallel=False,
-                 **options):
+    def __init__(self, directory: _Path, decoders: _Codecs, cache_index: bool = True,
+                 cache_keys: Sequence[str] = (), parallel: bool = False, **options: Any):
         super().__init__(directory, decoders, **options)
         try:
             if not isinstance(cache_keys, (tuple, list)):
@@ -132,7 +142,7 @@ class DatasetReader(bags.DatasetReader):
             self.close()
             raise
 
-    def available(self, index):
+    def available(self, index: int) -> dict[str, bool | range]:
         """The mask of all that a datapoint has: {field: True, or range(its items)}."""
         return {name: range(self.items(index, name)) if kind.endswith('[]') else True
                 for name, kind in self.spec.items()}
@@ -141,7 +151,8 @@ class DatasetReader(bags.DatasetReader):
 class ShardedDatasetReader(DatasetReader):
     """Read shards shardstart, shardstart + shardstep, ..., as a DatasetReader."""
 
-    def __init__(self, directory, decoders, cache_index=True, cache_keys=(), parallel=False,
-                 shardstart=0, shardstep=1, **options):
+    def __init__(self, directory: _Path, decoders: _Codecs, cache_index: bool = True,
+                 cache_keys: Sequence[str] = (), parallel: bool = False, shardstart: int = 0,
+                 shardstep: int = 1, **options: Any):
         super().__init__(directory, decoders, cache_index, cache_keys, parallel,
                          shard_start=shardstart, shard_step=shardstep, **options)
