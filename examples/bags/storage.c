@@ -372,6 +372,8 @@ static bool is_kind(const bags_io *io, const char *path, bags_path_kind expected
 
 static int keep_directory(void *user, const char *name) {
     search *in = (search *)user;
+    if (!name[strspn(name, "0123456789")]) /* a shard: the path is a dataset */
+        return 0;
     char *path = path_join(in->path, name);
     bool directory = is_kind(in->io, path, BAGS_PATH_DIRECTORY);
     if (directory &&

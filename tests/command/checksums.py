@@ -114,6 +114,9 @@ def a_changed_spec_or_checksum_is_found():
 def to_check_what_has_no_checksums_is_an_error():
     pack(ROWS, SPEC, 'out', '--no-checksum')
     refuse('get', 'out', '0', '--check', says='crc')
+    pack(ROWS, SPEC, 'shards', '--no-checksum', '--shard-length', '1')
+    said = refuse('get', 'shards', '0', '--check', says='000000/').err
+    assert said.endswith('`bags checksum` writes them\n'), said
     pathlib.Path('m.jsonl').write_text('{"blob": {"base64": "YWJj"}}\n')
     run('pack', 'm.jsonl', 'x.bag', '--no-checksum')
     refuse('get', 'x.bag', '0', '--check', says='x.')
