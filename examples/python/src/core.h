@@ -247,6 +247,9 @@ struct Arena {
 int arena_add(State *state, Arena *arena, const Field *field, PyObject *object);
 /* Of no field: an int, a str, bytes or an array. */
 int arena_any(State *state, Arena *arena, PyObject *object);
+/* An int, and the buffer of an object with bytes. Return -1 with an exception. */
+int int_value(bags_value *value, PyObject *object);
+int take_bytes(PyObject *object, Py_buffer *buffer);
 void arena_reset(Arena *arena);
 void arena_free(Arena *arena);
 

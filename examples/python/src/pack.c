@@ -16,14 +16,11 @@ typedef struct Packer {
 static bool pack_object(Packer *packer, PyObject *object, int depth);
 
 static bool pack_number(msgpack_packer *to, PyObject *object) {
-    int over = 0;
-    long long number = PyLong_AsLongLongAndOverflow(object, &over);
-    unsigned long long large = over > 0 ? PyLong_AsUnsignedLongLong(object) : 0;
-    if (over < 0)
-        PyErr_Format(PyExc_OverflowError, "%S is below -2^63", object);
-    if (PyErr_Occurred())
+    bags_value number;
+    if (int_value(&number, object))
         return false;
-    return !(over ? msgpack_pack_uint64(to, large) : msgpack_pack_int64(to, number));
+    return !(number.kind == BAGS_KIND_UINT ? msgpack_pack_uint64(to, number.uint)
+                                           : msgpack_pack_int64(to, number.sint));
 }
 
 static bool pack_items(Packer *packer, PyObject *list, int depth) {
@@ -52,7 +49,7 @@ static bool pack_map(Packer *packer, PyObject *map, int depth) {
 
 static bool pack_bytes(Packer *packer, PyObject *object) {
     Py_buffer view;
-    if (PyObject_GetBuffer(object, &view, PyBUF_SIMPLE))
+    if (take_bytes(object, &view))
         return false;
     bool good = !msgpack_pack_bin_with_body(&packer->to, view.buf, (size_t)view.len);
     PyBuffer_Release(&view);

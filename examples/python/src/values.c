@@ -344,6 +344,25 @@ static int array_value(State *state, bags_value *value, Held *held, PyObject *ob
     return 0;
 }
 
+int take_bytes(PyObject *object, Py_buffer *buffer) {
+    if (PyObject_GetBuffer(object, buffer, PyBUF_FORMAT)) {
+        PyErr_Clear(); /* a dtype without a format, such as that of times */
+        if (PyObject_GetBuffer(object, buffer, PyBUF_SIMPLE)) {
+            if (PyErr_ExceptionMatches(PyExc_TypeError) ||
+                PyErr_ExceptionMatches(PyExc_BufferError))
+                PyErr_Format(PyExc_TypeError, "contiguous bytes are required, not %R",
+                    (PyObject *)Py_TYPE(object));
+            return -1;
+        }
+    }
+    if (buffer->format && strcmp(buffer->format, "O") == 0) { /* pointers */
+        PyBuffer_Release(buffer);
+        PyErr_SetString(PyExc_TypeError, "bytes are required, not an array of objects");
+        return -1;
+    }
+    return 0;
+}
+
 /* What has a buffer of bytes. */
 static int bytes_value(bags_value *value, Held *held, PyObject *object) {
     if (PyBytes_Check(object)) {
@@ -359,17 +378,13 @@ static int bytes_value(bags_value *value, Held *held, PyObject *object) {
         PyErr_NoMemory();
         return -1;
     }
-    if (PyObject_GetBuffer(object, held->buffer, PyBUF_SIMPLE)) {
-        if (PyErr_ExceptionMatches(PyExc_TypeError))
-            PyErr_Format(PyExc_TypeError, "bytes are required, not %R",
-                (PyObject *)Py_TYPE(object));
+    if (take_bytes(object, held->buffer))
         return -1;
-    }
     *value = bags_blob(held->buffer->buf, (size_t)held->buffer->len);
     return 0;
 }
 
-static int int_value(bags_value *value, PyObject *object) {
+int int_value(bags_value *value, PyObject *object) {
     PyObject *number = PyNumber_Index(object);
     int over = 0;
     if (!number) {
