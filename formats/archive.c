@@ -675,32 +675,6 @@ static bags_code archive_tar_add(bags_archive *a, const unsigned char *p,
                  : archive_add(a, &found, err);
 }
 
-/* A file that does not begin with a header of a tar. */
-static bags_code archive_fail_unknown(
-    const bags_archive *a, archive_window *w, bags_error *err) {
-    static const struct {
-        const char *bytes, *tool;
-    } known[] = {{"\x1f\x8b", "gzip -d"}, {"BZh", "bzip2 -d"},
-        {"\xfd"
-         "7zXZ",
-            "xz -d"},
-        {"\x28\xb5\x2f\xfd", "zstd -d"}, {"7z\xbc\xaf", "7z x"},
-        {"\x04\x22\x4d\x18", "lz4 -d"}};
-    const unsigned char *p;
-    size_t size = a->size < 8 ? 0 : 8;
-    bags_code code = archive_bytes(a, w, 0, size, &p, err);
-    if (code)
-        return code;
-    for (size_t i = 0; size > 0 && i < sizeof known / sizeof *known; i++)
-        if (!memcmp(p, known[i].bytes, strlen(known[i].bytes)))
-            return bags_fail(err, BAGS_ERROR_VALUE,
-                "%s: compressed as a unit; it can be read in place once it is "
-                "decompressed (%s)",
-                a->path, known[i].tool);
-    return bags_fail(err, BAGS_ERROR_CORRUPT,
-        "%s: neither a zip file (or it is truncated) nor a tar file", a->path);
-}
-
 /* Only zeros may follow the end: what a writer appended after it would be lost
  * silently. */
 static bags_code archive_tar_check_end(
@@ -741,11 +715,12 @@ static bags_code archive_tar_read(
         if (fits && archive_is_zero(p, ARCHIVE_BLOCK))
             break;
         if (!fits || !archive_tar_is_header(p))
-            return at == 0 ? archive_fail_unknown(a, w, err)
-                           : archive_fail(a,
-                                 fits ? "a damaged tar header"
-                                      : "the tar file is truncated: no end",
-                                 at, err);
+            return archive_fail(a,
+                at == 0 ? "neither a zip file (or it is truncated) nor a tar file; "
+                          "decompress it if it is compressed as a unit (.tar.gz)"
+                : fits  ? "a damaged tar header"
+                        : "the tar file is truncated: no end",
+                at, err);
         char type = (char)p[156];
         bool about_next =
             type == 'L' || type == 'K' || type == 'x' || type == 'g' || type == 'V';

@@ -673,13 +673,12 @@ static void other_files_are_refused(void **state) {
         const char *content, *says;
         bags_code code;
     } cases[] = {{"", "neither", BAGS_ERROR_CORRUPT},
-        {"\x1f\x8b\x08\1\1\1\1\1\1", "gzip -d", BAGS_ERROR_VALUE},
-        {"BZh91AY&SY", "bzip2 -d", BAGS_ERROR_VALUE},
+        {"\x1f\x8b\x08\1\1\1\1\1\1", "decompress it", BAGS_ERROR_CORRUPT},
+        {"BZh91AY&SY", "decompress it", BAGS_ERROR_CORRUPT},
         {"\xfd"
          "7zXZ\1\1\1",
-            "xz -d", BAGS_ERROR_VALUE},
-        {"\x28\xb5\x2f\xfd\4\1\1\1", "zstd -d", BAGS_ERROR_VALUE},
-        {"\4\x22\x4d\x18\1\1\1\1", "lz4 -d", BAGS_ERROR_VALUE},
+            "decompress it", BAGS_ERROR_CORRUPT},
+        {"\x28\xb5\x2f\xfd\4\1\1\1", "decompress it", BAGS_ERROR_CORRUPT},
         {"PK\3\4 and then it was cut", "truncated", BAGS_ERROR_CORRUPT}};
     sample s;
     (void)state;
