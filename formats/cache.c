@@ -154,8 +154,7 @@ typedef struct cache_block {
 /* ---- numbers and text ---- */
 
 static void cache_put(unsigned char *to, uint64_t value) {
-    for (int i = 0; i < 8; i++)
-        to[i] = (unsigned char)(value >> 8 * i);
+    bags_store(to, 8, false, value);
 }
 
 static uint64_t cache_get(const unsigned char *from) {
@@ -177,16 +176,10 @@ static double cache_now(void) {
 
 /* Of names of files, which need not be unique: the files state what they are. */
 static uint64_t cache_hash(const char *path, const bags_identity *identity) {
-    uint64_t hash = UINT64_C(14695981039346656037);
     unsigned char bytes[32] = {0};
-    size_t size = strlen(path);
     if (identity)
         cache_put_identity(bytes, identity);
-    for (size_t i = 0; i < size + 32; i++) {
-        unsigned char c = i < size ? (unsigned char)path[i] : bytes[i - size];
-        hash = (hash ^ c) * UINT64_C(1099511628211);
-    }
-    return hash;
+    return format_hash(format_hash(0, path, strlen(path)), bytes, sizeof bytes);
 }
 
 static uint64_t cache_record(
@@ -207,9 +200,12 @@ static bool cache_is_off(bags_cache *cache) {
     return off;
 }
 
-/* Nothing more is stored; what is there is still read. Called without the mutex. */
+/* After a failure: nothing more is stored, and what is there is still read. What is
+ * larger than the cache is no failure. Called without the mutex. */
 static void cache_give_up(bags_cache *cache, int error) {
     char message[512];
+    if (!error || error == EFBIG)
+        return;
     pthread_mutex_lock(&cache->mutex);
     bool first = !cache->off;
     cache->off = true;
@@ -352,7 +348,8 @@ static int cache_reserve(bags_cache *cache, uint64_t bytes, bool again) {
 }
 
 /* Write a file under another name, and give it its own when it is complete; with
- * `replace` in place of one that exists. Returns errno. */
+ * `replace` in place of one that exists. Returns errno; 0 also if another process was
+ * faster, or deleted it. */
 static int cache_create(
     bags_cache *cache, const char *name, const void *data, size_t size, bool replace) {
     char other[96];
@@ -368,15 +365,13 @@ static int cache_create(
         error = errno;
     if (!error && replace) {
         error = renameat(cache->directory, other, cache->directory, name) ? errno : 0;
-    } else if (!error && linkat(cache->directory, other, cache->directory, name, 0)) {
-        error = errno;
-        if (error != EEXIST && error != ENOENT) /* it has no links */
-            error =
-                renameat(cache->directory, other, cache->directory, name) ? errno : 0;
+    } else if (!error && linkat(cache->directory, other, cache->directory, name, 0) &&
+               errno != EEXIST && errno != ENOENT) { /* there are no links */
+        error = renameat(cache->directory, other, cache->directory, name) ? errno : 0;
     }
     if (file >= 0)
         (void)unlinkat(cache->directory, other, 0);
-    return error;
+    return file >= 0 && error == ENOENT ? 0 : error;
 }
 
 /* ---- the directory ---- */
@@ -437,30 +432,9 @@ static int cache_open_directory(bags_cache *cache, const char **why) {
         close(directory);
         return error;
     }
-    if (cache->directory >= 0) { /* the former one was deleted */
-        (void)dup2(directory, cache->directory);
-        (void)dup2(usage, cache->usage);
-        close(directory);
-        close(usage);
-        return 0;
-    }
     cache->directory = directory;
     cache->usage = usage;
     return 0;
-}
-
-/* After a failure: if the directory was deleted, make it again. Returns errno. */
-static int cache_again(bags_cache *cache, int error) {
-    const char *why;
-    struct stat about;
-    if (error != ENOENT)
-        return error;
-    pthread_mutex_lock(&cache->counting);
-    error = 0;
-    if (fstat(cache->directory, &about) || about.st_nlink == 0)
-        error = cache_open_directory(cache, &why);
-    pthread_mutex_unlock(&cache->counting);
-    return error ? error : cache_reserve(cache, 0, true);
 }
 
 /* ---- segments ---- */
@@ -553,8 +527,6 @@ static cache_segment *cache_segment_get(
         *error = cache_reserve(cache, CACHE_HEADER, false);
         if (!*error)
             *error = cache_create(cache, name, header, CACHE_HEADER, exists);
-        if (*error == EEXIST)
-            *error = 0;
         good = !*error && cache_segment_open(cache, name, header, segment);
     }
     if (!good) {
@@ -718,13 +690,6 @@ static void cache_release(bags_cache *cache, cache_block *block) {
     block->claimed = false;
 }
 
-/* Load a block that another thread or process may have stored. */
-static bool cache_attempt(bags_cache *cache, cache_block *block) {
-    uint64_t start = block->number * CACHE_BLOCK, stop = start + block->size;
-    return block->segment &&
-           cache_load(cache, block->segment, start, stop, block->data) == stop;
-}
-
 /* ---- what is missing ---- */
 
 /* Read these blocks by the other hooks, neighbours together. */
@@ -801,8 +766,7 @@ static void cache_store_all(bags_cache *cache, cache_block **blocks, size_t coun
         bytes -= wanted ? CACHE_BLOCK : 0;
         cache_release(cache, blocks[i]);
     }
-    if (error && (error = cache_again(cache, error)) != 0)
-        cache_give_up(cache, error);
+    cache_give_up(cache, error);
 }
 
 /* Wait until nobody else reads this block. */
@@ -840,30 +804,22 @@ static void cache_find_segment(
         block->segment = former;
         return;
     }
-    for (int attempt = 0; attempt < 3; attempt++) {
+    bool again = true;
+    for (int attempt = 0; attempt < 3 && again; attempt++) {
         struct stat about;
         block->segment = cache_segment_get(cache, block->object, number, true, &error);
-        if (error)
-            error = cache_again(cache, error);
-        else if (!block->segment)
+        cache_give_up(cache, error);
+        if (!block->segment ||
+            (!fstat(block->segment->file, &about) && about.st_nlink > 0))
             return;
-        if (error && error != EFBIG)
-            cache_give_up(cache, error);
-        if (error)
-            return;
-        if (!block->segment)
-            continue;
-        if (!fstat(block->segment->file, &about) && about.st_nlink > 0)
-            return;
-        /* It was deleted: what this process has open is of no use to others. */
+        /* It was deleted: what this process has open is of no use to others. If other
+         * threads use it, they keep it for now. */
         pthread_mutex_lock(&cache->mutex);
-        bool last = --block->segment->users == 0;
-        if (last)
+        again = --block->segment->users == 0;
+        if (again)
             cache_segment_free(cache, block->segment);
         pthread_mutex_unlock(&cache->mutex);
         block->segment = NULL;
-        if (!last) /* others use it: they keep it for now */
-            return;
     }
 }
 
@@ -894,8 +850,10 @@ static void cache_bring(
                 cache_wait(cache, block, until);
                 claimed = cache_claim(cache, block);
             }
-            if (block->segment && cache_attempt(cache, block)) {
-                block->complete = true;
+            uint64_t start = block->number * CACHE_BLOCK, stop = start + block->size;
+            if (block->segment &&
+                cache_load(cache, block->segment, start, stop, block->data) == stop) {
+                block->complete = true; /* another thread or process stored it */
                 cache_release(cache, block);
                 continue;
             }
@@ -1161,10 +1119,7 @@ static cache_object *cache_find(
     pthread_mutex_lock(&cache->mutex);
     cache_object *object = cache->objects[bucket];
     while (object && (strcmp(object->path, path) != 0 ||
-                         object->identity.device != identity->device ||
-                         object->identity.inode != identity->inode ||
-                         object->identity.time != identity->time ||
-                         object->identity.size != identity->size))
+                         !format_is_same(&object->identity, identity)))
         object = object->next;
     if (!object && (object = (cache_object *)calloc(1, sizeof *object)) != NULL) {
         uint64_t segments = ((identity->size - 1) >> cache->shift) + 1;
@@ -1345,8 +1300,7 @@ void bags_cache_remember(void *user, const char *path, const bags_http_answer *a
     int error = cache_reserve(cache, CACHE_HEADER, false);
     if (!error)
         error = cache_create(cache, name, data, size, true);
-    if (error && error != EFBIG && (error = cache_again(cache, error)) != 0)
-        cache_give_up(cache, error);
+    cache_give_up(cache, error);
 }
 
 /* ---- opening and closing ---- */

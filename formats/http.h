@@ -7,14 +7,11 @@
 #if !defined(_GNU_SOURCE)
 #define _GNU_SOURCE 1
 #endif
+#include "private.h"
 #include "storage.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 
 /* ---- between the two files ---- */
@@ -88,23 +85,21 @@ static inline int http_hex(char c) {
     return at ? (int)(at - digits) : -1;
 }
 
-/* Encode all but letters, digits, -._~ and what is in `keep`, which signatures need;
- * with a % in it, what is encoded stays as it is. */
-static inline char *http_encode(const char *text, const char *keep) {
+/* Encode all but letters, digits, -._~ and what is in `keep`, which signatures need. What
+ * is encoded before `plain`, which may be NULL, stays as it is. */
+static inline char *http_encode(const char *text, const char *keep, const char *plain) {
     char *out = (char *)malloc(3 * strlen(text) + 1);
     size_t size = 0;
     if (!out)
         return NULL;
     for (const char *at = text; *at; at++) {
-        char c = *at;
-        bool plain = strchr(HTTP_PLAIN, c) || strchr(keep, c);
-        if (c == '%')
-            plain = plain && http_hex(at[1]) >= 0 && http_hex(at[2]) >= 0;
-        if (plain)
-            out[size++] = c;
+        bool encoded = plain && at < plain && *at == '%' && http_hex(at[1]) >= 0 &&
+                       http_hex(at[2]) >= 0;
+        if (encoded || strchr(HTTP_PLAIN, *at) || strchr(keep, *at))
+            out[size++] = *at;
         else
             size +=
-                (size_t)snprintf(out + size, 4, "%%%02X", (unsigned)(unsigned char)c);
+                (size_t)snprintf(out + size, 4, "%%%02X", (unsigned)(unsigned char)*at);
     }
     out[size] = '\0';
     return out;

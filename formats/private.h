@@ -90,6 +90,11 @@ static inline bags_code format_path(char out[FORMAT_PATH], const char *directory
                      bags_path_tail(directory));
 }
 
+static inline bool format_is_same(const bags_identity *a, const bags_identity *b) {
+    return a->device == b->device && a->inode == b->inode && a->time == b->time &&
+           a->size == b->size;
+}
+
 /* Check that an open file or, if it is NULL, what a path leads to is what had this
  * identity when it was found: that the files of a dataset are of one version. Without
  * the hook, it is not noticed. */
@@ -101,8 +106,7 @@ static inline bags_code format_check_identity(const bags_io *io, void *file,
     int error = io->identify(io->user, file, path, &now);
     if (error && error != ENOENT)
         return bags_fail_io(io, error, path, "identify", err);
-    if (!error && now.device == was->device && now.inode == was->inode &&
-        now.time == was->time && now.size == was->size)
+    if (!error && format_is_same(&now, was))
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_CORRUPT,
         "%s: changed while it was read: another process replaced, renamed, "
@@ -300,6 +304,15 @@ static inline double format_half(uint64_t bits) {
             number *= 2;
     }
     return bits >> 15 & 1 ? -number : number;
+}
+
+/* A hash of bytes and, unless it is 0, of those before them (FNV-1a). */
+static inline uint64_t format_hash(uint64_t before, const void *data, size_t size) {
+    const unsigned char *bytes = (const unsigned char *)data;
+    uint64_t hash = before ? before : UINT64_C(14695981039346656037);
+    for (size_t i = 0; i < size; i++)
+        hash = (hash ^ bytes[i]) * UINT64_C(1099511628211);
+    return hash;
 }
 
 /* ---- random numbers, the same on every platform ---- */
