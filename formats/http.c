@@ -43,18 +43,19 @@
 #include <time.h>
 #include <unistd.h>
 
-#define HTTP_TAIL ((uint64_t)32 << 10)  /* read when an object is looked up, */
-#define HTTP_DICT ((uint64_t)112 << 10) /* if it is a dictionary: all of it, */
-#define HTTP_ZIP ((uint64_t)1 << 20)    /* or a zip: all its names usually */
-#define HTTP_BLOCK ((uint64_t)16 << 10) /* small reads are widened to this */
-#define HTTP_GAP ((uint64_t)16 << 10)   /* is always read over */
-#define HTTP_CHUNK ((uint64_t)8 << 20)  /* larger reads are several requests */
-#define HTTP_READ ((uint64_t)64 << 20)  /* at most, at once, of one read */
-#define HTTP_WHOLE ((uint64_t)4 << 20)  /* at most, without ranges */
-#define HTTP_LISTING ((size_t)64 << 20) /* the largest page of a listing */
-#define HTTP_PAGES 2000                 /* of a listing */
-#define HTTP_HEADERS ((size_t)1 << 20)  /* of an answer, at most */
-#define HTTP_ERROR ((size_t)64 << 10)   /* of the body of an error, at most */
+#define HTTP_TAIL ((uint64_t)32 << 10)    /* read when an object is looked up, */
+#define HTTP_DICT ((uint64_t)112 << 10)   /* if it is a dictionary: all of it, */
+#define HTTP_ZIP ((uint64_t)1 << 20)      /* or a zip: all its names usually */
+#define HTTP_BLOCK ((uint64_t)16 << 10)   /* small reads are widened to this */
+#define HTTP_GAP ((uint64_t)16 << 10)     /* is always read over, */
+#define HTTP_GAP_MOST ((uint64_t)1 << 20) /* at most, if requests are very many */
+#define HTTP_CHUNK ((uint64_t)8 << 20)    /* larger reads are several requests */
+#define HTTP_READ ((uint64_t)64 << 20)    /* at most, at once, of one read */
+#define HTTP_WHOLE ((uint64_t)4 << 20)    /* at most, without ranges */
+#define HTTP_LISTING ((size_t)64 << 20)   /* the largest page of a listing */
+#define HTTP_PAGES 2000                   /* of a listing */
+#define HTTP_HEADERS ((size_t)1 << 20)    /* of an answer, at most */
+#define HTTP_ERROR ((size_t)64 << 10)     /* of the body of an error, at most */
 #define HTTP_BUCKETS 4096
 #define HTTP_THREADS 4 /* at most */
 #define HTTP_STEP 16   /* requests; with more, another thread is used, too */
@@ -85,16 +86,13 @@ typedef struct http_part {
     bags_buffer data;
     unsigned users; /* calls that wait for it or copy from it */
     http_state state;
-    /* Until it is done, what the call that requested it wants of it: */
-    const struct http_want *wants;
-    size_t want_count;
 } http_part;
 
 /* Bytes that are not at hand. */
 typedef struct http_want {
     struct http_object *object;
     uint64_t start, stop;
-    bags_io_read *read; /* which waits for them; NULL: requested in advance */
+    bool waits; /* the call waits for them; false: they are requested in advance */
 } http_want;
 
 /* What is known of a URL, and an open file. It lives until the end. */
@@ -118,7 +116,6 @@ typedef struct http_object {
     bool grown;      /* that shard exists now */
     bool in_dataset; /* spec.json was found or requested before: it is a field's */
     bool is_html;
-    bool is_real; /* it is not the page of http_refuse_page */
     /* Of a spec.json; points in time are numbers of bags_http.time: */
     struct http_object *files;  /* those next to it that were looked up, ... */
     struct http_object *latest; /* ... the last of them, ... */
@@ -168,9 +165,9 @@ typedef struct http_request {
     bool is_html;
     bool checked;    /* its head, before the first byte of its body */
     char text[1024]; /* the start of an error's body */
-    size_t text_size, error_size, headers_size;
+    size_t text_size, headers_size;
     double begun;
-    bool ended; /* the rest of an error's body is not read */
+    bool ended; /* the rest of its body is not read */
     /* its life */
     CURL *easy;
     struct curl_slist *headers;
@@ -203,7 +200,8 @@ struct bags_http {
     s3_settings s3;
     double retry_seconds, stall_seconds;
     size_t connections, connections_each; /* of each thread */
-    uint64_t gap, cache_size, read_ahead;
+    uint64_t cache_size;
+    bool no_read_ahead;
     bool (*recall)(void *user, const char *path, bags_http_answer *answer);
     void (*remember)(void *user, const char *path, const bags_http_answer *answer);
     void *cache;
@@ -220,9 +218,9 @@ struct bags_http {
     uint64_t looked;  /* when the last file was looked up */
     bool unversioned; /* an object has neither an ETag nor a Last-Modified */
     uint32_t random;
-    bool from_start;    /* the server does not know ranges from the end */
-    bool answered[256]; /* by the hash of a server: it has answered a request */
-    bool is_openssl;    /* libcurl uses the libssl that this file uses */
+    bool from_start; /* the server does not know ranges from the end */
+    bool answered;   /* a server has answered a request: it is no longer starting */
+    bool is_openssl; /* libcurl uses the libssl that this file uses */
 };
 
 /* ---- text ---- */
@@ -240,15 +238,8 @@ bool bags_http_is_url(const char *path) {
            host && host[3] && !strchr("/?#@", host[3]);
 }
 
-static uint64_t http_hash_bytes(const char *text, size_t size) {
-    uint64_t hash = UINT64_C(14695981039346656037);
-    for (size_t i = 0; i < size; i++)
-        hash = (hash ^ (unsigned char)text[i]) * UINT64_C(1099511628211);
-    return hash;
-}
-
 static uint64_t http_hash(const char *text) {
-    return http_hash_bytes(text, strlen(text));
+    return format_hash(0, text, strlen(text));
 }
 
 /* True for a path with one of these endings, of which each has a space after it. */
@@ -264,21 +255,13 @@ static bool http_ends_in(const char *path, const char *endings) {
 static char *http_url(const bags_http *http, const char *path, bool bucket, bool field,
     const char *query) {
     if (!http_is_s3(path)) {
-        const char *host = strstr(path, "://") + 3;
-        size_t front = (size_t)(host - path) + strcspn(host, "/");
-        const char *keep = "/%!$&'()*+,;=:@[]";
-        const char *last = field ? strrchr(path, '/') : path + strlen(path);
-        char *directory =
-            http_format("%.*s", (int)(last - path - (ptrdiff_t)front), path + front);
-        char *rest = directory ? http_encode(directory, keep) : NULL;
-        char *name = http_encode(last, "/!$&'()*+,;=:@[]");
-        char *out = !rest || !name
-                        ? NULL
-                        : http_format("%.*s%s%s%s%s", (int)front, path, rest, name,
-                              http->query ? "?" : "", http->query ? http->query : "");
-        free(directory);
+        size_t front = 8 + strcspn(path + 8, "/");
+        char *rest = http_encode(path + front, "/!$&'()*+,;=:@[]",
+            field ? strrchr(path, '/') : path + strlen(path));
+        char *out = rest ? http_format("%.*s%s%s%s", (int)front, path, rest,
+                               http->query ? "?" : "", http->query ? http->query : "")
+                         : NULL;
         free(rest);
-        free(name);
         return out;
     }
     const char *name = path + 5;
@@ -290,7 +273,7 @@ static char *http_url(const bags_http *http, const char *path, bool bucket, bool
                  : in_path ? http_format("https://s3.%s.amazonaws.com", http->s3.region)
                            : http_format("https://%.*s.s3.%s.amazonaws.com", (int)size,
                                  name, http->s3.region);
-    char *rest = http_encode(bucket ? "" : key, "/");
+    char *rest = http_encode(bucket ? "" : key, "/", NULL);
     char *out = NULL;
     if (host && rest)
         out = http_format("%s%s%.*s/%s%s%s", host, in_path ? "/" : "",
@@ -463,7 +446,7 @@ static http_part *http_part_find(const http_object *object, uint64_t offset) {
  * was found, or missing, must not be requested again. */
 static http_object *http_find(
     bags_http *http, const char *path, size_t size, bool create) {
-    http_object **at = &http->objects[http_hash_bytes(path, size) % HTTP_BUCKETS];
+    http_object **at = &http->objects[format_hash(0, path, size) % HTTP_BUCKETS];
     for (; *at; at = &(*at)->next)
         if (strncmp((*at)->path, path, size) == 0 && !(*at)->path[size])
             return *at;
@@ -478,15 +461,26 @@ static http_object *http_find(
     return object;
 }
 
+/* The object of a path that is printed; NULL: out of memory. */
+BAGI_PRINTF(2, 3)
+static http_object *http_find_printed(bags_http *http, const char *format, ...) {
+    char *path = NULL;
+    va_list arguments;
+    va_start(arguments, format);
+    int size = vasprintf(&path, format, arguments);
+    va_end(arguments);
+    http_object *object = size < 0 ? NULL : http_find(http, path, (size_t)size, true);
+    free(size < 0 ? NULL : path);
+    return object;
+}
+
 /* The spec.json next to a file, which may not exist; NULL for itself and directories. */
 static http_object *http_record(bags_http *http, const http_object *object) {
     const char *name = strrchr(object->path, '/') + 1;
     if (!*name || !strcmp(name, "spec.json") || !strcmp(name, HTTP_CONTROL))
         return NULL;
-    char *path = http_format("%.*sspec.json", (int)(name - object->path), object->path);
-    http_object *record = path ? http_find(http, path, strlen(path), true) : NULL;
-    free(path);
-    return record;
+    return http_find_printed(
+        http, "%.*sspec.json", (int)(name - object->path), object->path);
 }
 
 /* Why, and when: other failures than a missing object are tried again later. */
@@ -912,11 +906,7 @@ static size_t http_body(char *bytes, size_t one, size_t all, void *user) {
         size = size < most ? size : most;
         memcpy(request->text + request->text_size, bytes, size);
         request->text_size += size;
-        request->error_size += all;
-        request->ended = request->error_size > HTTP_ERROR ||
-                         (request->error_size > sizeof request->text &&
-                             http_now() - request->begun > 2);
-        return request->ended ? 0 : all;
+        return all;
     }
     size_t skip = request->skip < size ? (size_t)request->skip : size;
     request->skip -= skip;
@@ -944,17 +934,17 @@ static size_t http_body(char *bytes, size_t one, size_t all, void *user) {
     return all;
 }
 
-/* The bodies of redirects are read by libcurl alone. */
+/* Of an error, or of a redirect, whose body libcurl alone reads, not all is read. */
 static int http_progress(void *user, curl_off_t total, curl_off_t received,
     curl_off_t upload, curl_off_t sent) {
     http_request *request = (http_request *)user;
-    long status = 0;
     (void)total, (void)upload, (void)sent;
-    curl_easy_getinfo(request->easy, CURLINFO_RESPONSE_CODE, &status);
-    if (status / 100 != 3 || received <= (curl_off_t)HTTP_ERROR)
-        return 0;
-    http_refuse(request, EFBIG, "the answer is too large");
-    return 1;
+    curl_easy_getinfo(request->easy, CURLINFO_RESPONSE_CODE, &request->status);
+    request->ended = request->status / 100 != 2 &&
+                     (received > (curl_off_t)HTTP_ERROR ||
+                         (received > (curl_off_t)sizeof request->text &&
+                             http_now() - request->begun > 2));
+    return request->ended;
 }
 
 /* The body of a 2xx or 416 must be what the head promised. Returns true if it is;
@@ -1215,7 +1205,7 @@ static bool http_begin(http_request *request) {
     request->next = thread->active;
     thread->active = request;
     request->status = 0;
-    request->text_size = request->error_size = request->headers_size = 0;
+    request->text_size = request->headers_size = 0;
     request->begun = http_now();
     request->ended = false;
     request->checked = false;
@@ -1234,14 +1224,6 @@ static bool http_begin(http_request *request) {
     return (request->easy && http_set(request, request->easy) &&
                curl_multi_add_handle(thread->multi, request->easy) == CURLM_OK) ||
            http_refuse(request, ENOMEM, "out of memory");
-}
-
-/* True if the server of a request has answered one: then it exists. Servers of the same
- * hash count as one, which only makes an error come later. */
-static bool *http_has_answered(const http_request *request) {
-    const char *at = strstr(request->url, "://");
-    at = at ? at + 3 : request->url;
-    return &request->http->answered[http_hash_bytes(at, strcspn(at, "/?")) >> 56];
 }
 
 /* True for a failure that another try may not meet. `refused`: there was no
@@ -1294,7 +1276,7 @@ static bool http_retry(http_request *request, CURLcode result) {
         return true;
     if (!http_may_retry(request, result, &refused))
         return false;
-    if (refused && !*http_has_answered(request)) {
+    if (refused && !http->answered) {
         if (result != CURLE_COULDNT_CONNECT && request->tries >= 2)
             return false;
         longest = 0.4;
@@ -1347,9 +1329,7 @@ static void http_checked(http_request *request, bool good) {
         good = good || error == ENOENT || error == EACCES;
     } else if (good) {
         bags_identity found = http_identity(request);
-        changed = found.inode != object->identity.inode ||
-                  found.time != object->identity.time ||
-                  found.size != object->identity.size;
+        changed = !format_is_same(&found, &object->identity);
     }
     if (changed) {
         http_record_changed(record);
@@ -1392,22 +1372,6 @@ static void http_arrived(http_request *request) {
         object->error = 0;
 }
 
-/* Copy the bytes of a part, which have arrived, to the reads that want all of theirs
- * from it, while other parts are on their way. */
-static void http_deliver(http_request *request) {
-    const http_part *part = request->part;
-    for (size_t i = 0; i < part->want_count; i++) {
-        const http_want *want = &part->wants[i];
-        bags_io_read *read = want->read;
-        if (want->start != read->offset || want->start < part->start ||
-            want->stop - want->start < read->size || want->stop > part->stop)
-            continue;
-        memcpy(
-            read->data, request->body.data + (want->start - part->start), read->size);
-        read->done = read->size;
-    }
-}
-
 /* A transfer has ended. */
 static void http_finish(http_request *request, CURLcode result) {
     bags_http *http = request->http;
@@ -1429,13 +1393,10 @@ static void http_finish(http_request *request, CURLcode result) {
     bool good = unchanged || (result == CURLE_OK && http_complete(request));
     bool repeat = good ? !unchanged && http_remember(request)
                        : request->status == 304 && request->unconditional;
-    if (good && request->part)
-        http_deliver(request);
     pthread_mutex_lock(&http->mutex);
     http->requests++;
     http->received += (uint64_t)received;
-    if (request->status)
-        *http_has_answered(request) = true;
+    http->answered = http->answered || request->status;
     good = good && !repeat;
     bool again = repeat || (!good && http_retry(request, result));
     if (repeat)
@@ -1605,6 +1566,11 @@ bool bagi_http_alive(const bags_http *http) { return http->process == getpid(); 
 
 /* ---- hooks that look up ---- */
 
+/* Errno, if a hook cannot do anything with a path. */
+static int http_refuse_path(const bags_http *http, const char *path) {
+    return !bags_http_is_url(path) ? EINVAL : bagi_http_alive(http) ? 0 : EIO;
+}
+
 /* Look a path up and wait. Returns errno; 0: it exists. The mutex is held. */
 static int http_wait(bags_http *http, http_object *object) {
     if (!object)
@@ -1618,9 +1584,10 @@ static int http_wait(bags_http *http, http_object *object) {
 }
 
 /* ---- servers that answer every path ----
- * Some answer names that do not exist with a page and 200, or with 403. What could be
- * such a page, and what is forbidden, is compared with the answer to a name that does
- * not exist either: the control, which is looked up once for each dataset. */
+ * Some answer names that do not exist with a page and 200, or with 403. A page of HTML is
+ * missing. Of files that need not exist, what is found, or forbidden, is compared with the
+ * answer to a name that does not exist either: the control, which is looked up once for
+ * each dataset. */
 
 /* Start to look up the control of a path. The mutex is held. */
 static http_object *http_control(bags_http *http, const char *path) {
@@ -1631,13 +1598,17 @@ static http_object *http_control(bags_http *http, const char *path) {
         digits--; /* a shard */
     if (digits < size && path[digits - 1] == '/' && path + digits > host)
         size = digits - 1;
-    char *control = http_format("%.*s/" HTTP_CONTROL, (int)size, path);
     http_object *object =
-        control ? http_find(http, control, strlen(control), true) : NULL;
+        http_find_printed(http, "%.*s/" HTTP_CONTROL, (int)size, path);
     if (object)
         http_look(http, object);
-    free(control);
     return object;
+}
+
+/* True for a file next to Bags that need not exist. */
+static bool http_is_extra(const char *path) {
+    return http_ends_in(path, ".idx .crc .dict .partial ") ||
+           strcmp(strrchr(path, '/'), "/finalized") == 0;
 }
 
 /* True if 403 is this server's answer to what is missing. The mutex is held. */
@@ -1646,105 +1617,31 @@ static bool http_is_missing(bags_http *http, const char *path) {
     return http_wait(http, control) == EACCES;
 }
 
-/* A JSON object with strings, and nothing else in it but at least one. */
-static bool http_is_spec(const char *at, const char *stop) {
-    static const char order[] = "{\":\""; /* then , and the second again */
-    size_t next = 0, strings = 0;
-    for (; at < stop; at++) {
-        if (strchr(" \t\r\n", *at) && *at)
-            continue;
-        if (next == 4 && *at == '}') {
-            while (++at < stop && strchr(" \t\r\n", *at) && *at)
-                ;
-            return at == stop && strings > 0;
-        }
-        if (*at != (next == 4 ? ',' : order[next]))
-            return false;
-        next = next == 4 ? 1 : next + 1;
-        if (*at != '"')
-            continue;
-        strings++;
-        while (++at < stop && *at != '"')
-            at += *at == '\\';
+/* What was found is missing if it is a page of HTML, and of no use if the server answers
+ * the control, too. What must exist is checked by its reader, so that this need not be
+ * known. Returns errno. The mutex is held. */
+static int http_refuse_page(bags_http *http, http_object *object, bool must_exist) {
+    if (http_is_s3(object->path))
+        return 0;
+    if (!object->is_html) {
+        http_object *control = must_exist ? NULL : http_control(http, object->path);
+        if (must_exist || http_wait(http, control) || control->is_html)
+            return 0;
     }
-    return false;
-}
-
-/* True if what a lookup found may be the file of a dataset by its first or last bytes,
- * which are at hand. */
-static bool http_is_plausible(const http_object *object) {
-    const char *name = strrchr(object->path, '/') + 1;
-    const http_part *part = object->count ? http_parts(object)[0] : NULL;
-    uint64_t size = object->size, table = 0;
-    if (object->is_html)
-        return false;
-    if (part && (part->state != HTTP_DONE || part->stop - part->start < 8))
-        part = NULL;
-    if (strncmp(name, "spec.json", 9) == 0 && size >= HTTP_TAIL)
-        return true;
-    if (strcmp(name, "spec.json") == 0 && part && part->start == 0)
-        return http_is_spec(
-            (const char *)part->data.data, (const char *)part->data.data + part->stop);
-    if (part)
-        table = bags_load(part->data.data + (part->stop - part->start - 8), 8, false);
-    if (http_ends_in(name, ".bag "))
-        return part && (part->stop < size || table <= size - 8);
-    return http_ends_in(name, ".zip .tar ");
-}
-
-/* True if the answers are the same, as far as they are at hand: what is known of another
- * time has an ETag in place of bytes. */
-static bool http_is_equal(const http_object *a, const http_object *b) {
-    const http_part *x = a->count ? http_parts(a)[0] : NULL;
-    const http_part *y = b->count ? http_parts(b)[0] : NULL;
-    if (!x || !y)
-        return a->size == b->size && a->identity.inode == b->identity.inode;
-    return a->size == b->size && x->state == HTTP_DONE && y->state == HTTP_DONE &&
-           x->start == y->start && x->stop == y->stop &&
-           memcmp(x->data.data, y->data.data, (size_t)(x->stop - x->start)) == 0;
-}
-
-/* What was found is missing if it is the page that the server has for everything.
- * Returns errno. The mutex is held. */
-static int http_refuse_page(bags_http *http, http_object *object) {
-    char start[41] = "", why[128];
-    if (http_is_s3(object->path) || object->is_real ||
-        (object->is_real = http_is_plausible(object)))
-        return 0;
-    http_object *control = http_control(http, object->path);
-    object->is_real = http_wait(http, control) != 0;
-    if (object->is_real)
-        return 0;
-    const http_part *part = control->count ? http_parts(control)[0] : NULL;
-    for (size_t i = 0; part && i < sizeof start - 1 && i < part->stop - part->start;
-         i++) {
-        unsigned char c = part->data.data[i];
-        start[i] = c < ' ' || c > '~' ? ' ' : (char)c;
-    }
-    const http_part *own = object->count ? http_parts(object)[0] : NULL;
-    bool page = object->is_html || http_is_equal(object, control) ||
-                (own && strcmp(strrchr(object->path, '/'), "/spec.json") == 0);
-    /* Two objects of JSON may be the same error, with the path in it. */
-    object->is_real =
-        !page && !(*start == '{' && own && own->start == 0 && own->data.data[0] == '{');
-    if (object->is_real)
-        return 0;
-    (void)snprintf(why, sizeof why,
-        "the server answers names that do not exist, too (HTTP 200: %s)", start);
     object->state = HTTP_FAILED;
-    http_object_fail(object, page ? ENOENT : EIO, why);
+    http_object_fail(object, object->is_html ? ENOENT : EIO,
+        object->is_html ? "a page of HTML (HTTP 200)"
+                        : "the server answers names that do not exist, too (HTTP 200)");
     return object->error;
 }
 
 /* Start to look up DIRECTORY/NAME. The mutex is held. */
 static http_object *http_look_in(
     bags_http *http, const char *directory, const char *name) {
-    char *path =
-        http_format("%.*s/%s", (int)http_path_size(directory), directory, name);
-    http_object *object = path ? http_find(http, path, strlen(path), true) : NULL;
+    http_object *object = http_find_printed(
+        http, "%.*s/%s", (int)http_path_size(directory), directory, name);
     if (object)
         http_look(http, object);
-    free(path);
     return object;
 }
 
@@ -1754,9 +1651,11 @@ static void http_expect(void *user, const char *path) {
         return;
     pthread_mutex_lock(&http->mutex);
     http_object *object = http_find(http, path, http_path_size(path), true);
-    if (object && object->state == HTTP_NEW)
+    if (object && object->state == HTTP_NEW) {
         http_look(http, object);
-    else if (object && object->uses) {
+        if (object->state == HTTP_WAITING && http_is_extra(path) && !http_is_s3(path))
+            (void)http_control(http, path);
+    } else if (object && object->uses) {
         object->uses++;
         http_check(http, object,
             http_hides_change(object) ? http->looked : object->answered, true);
@@ -1825,8 +1724,8 @@ static int http_list_page(
     bool s3 = http_is_s3(path);
     const char *prefix = strchr(path + (s3 ? 5 : 8), '/');
     char *directory = s3 ? NULL : curl_easy_unescape(NULL, prefix, 0, NULL);
-    char *encoded = http_encode(prefix + s3, "");
-    char *token = *more ? http_encode(*more, "") : NULL;
+    char *encoded = http_encode(prefix + s3, "", NULL);
+    char *token = *more ? http_encode(*more, "", NULL) : NULL;
     char *query = encoded && (token || !*more)
                       ? http_format("%s%s%sdelimiter=%%2F&list-type=2&prefix=%s",
                             token ? "continuation-token=" : "", token ? token : "",
@@ -1919,12 +1818,9 @@ static bool http_is_optional(bags_http *http, const char *path) {
     if (!http_is_missing(http, path))
         return false;
     if (strcmp(name, "spec.json") != 0)
-        return strcmp(name, "finalized") == 0 ||
-               http_ends_in(name, ".idx .crc .dict .partial ");
-    char *shard = http_format("%.*s000000/%s", (int)(name - path), path, name);
-    http_object *first = shard ? http_find(http, shard, strlen(shard), true) : NULL;
-    free(shard);
-    return http_wait(http, first) == 0;
+        return http_is_extra(path);
+    return !http_wait(http,
+        http_find_printed(http, "%.*s000000/spec.json", (int)(name - path), path));
 }
 
 /* All that may show what a path is is requested at once: the object, the files that a
@@ -1934,30 +1830,26 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
     http_object *inside[3] = {NULL, NULL, NULL}, *listing = NULL;
     static const char *const names[] = {"spec.json", "refs.bag", "000000/spec.json"};
     bool file = http_ends_in(path, HTTP_FILES);
+    int code = http_refuse_path(http, path);
     *kind = BAGS_PATH_NONE;
-    if (!bags_http_is_url(path))
-        return EINVAL;
-    if (!bagi_http_alive(http))
-        return EIO;
+    if (code)
+        return code;
     pthread_mutex_lock(&http->mutex);
     http_object *object = http_find(http, path, http_path_size(path), true);
     if (object && file) /* others are directories usually */
         http_look(http, object);
     for (int i = 0; i < 3 && !file; i++)
         inside[i] = http_look_in(http, path, names[i]);
-    /* What a cache knows is compared with it: both take one round trip. */
-    if (http->recall && inside[0] && !http_is_s3(path))
-        (void)http_control(http, inside[0]->path);
     http_wake(http);
     pthread_mutex_unlock(&http->mutex);
-    int code, listed = file ? ENOENT : http_listing(http, path, &listing);
+    int listed = file ? ENOENT : http_listing(http, path, &listing);
     pthread_mutex_lock(&http->mutex);
     bool directory = listed == 0;
     const http_object *broken = NULL;
     for (int i = 0; i < 3 && !file && !directory; i++) {
         int error = http_wait(http, inside[i]);
         if (!error)
-            error = http_refuse_page(http, inside[i]);
+            error = http_refuse_page(http, inside[i], true);
         directory = !error;
         if (error != ENOENT && error != EACCES && inside[i])
             broken = inside[i];
@@ -1968,7 +1860,7 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
     }
     code = directory ? 0 : http_wait(http, object);
     if (!code && !directory)
-        code = http_refuse_page(http, object);
+        code = http_refuse_page(http, object, !http_is_extra(path));
     if (!code)
         *kind = directory ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
     if (code == ENOENT || (code == EACCES && http_is_optional(http, path)))
@@ -1977,12 +1869,10 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
     return code;
 }
 
-/* Find shards where the server lists nothing: 000000, 000001, ... Of a server that
- * answers every path, those with the spec of the first one. */
+/* Find shards where the server lists nothing: 000000, 000001, ... */
 static int http_probe(bags_http *http, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     uint64_t ahead = 0, missing = 0;
-    http_object *first = NULL;
     for (uint64_t i = 0; missing < HTTP_MISSING; i++) {
         char name[32];
         pthread_mutex_lock(&http->mutex);
@@ -1996,20 +1886,14 @@ static int http_probe(bags_http *http, const char *path,
         }
         (void)snprintf(name, sizeof name, "%06" PRIu64 "/spec.json", i);
         http_object *object = http_look_in(http, path, name);
-        http_object *control = object ? http_control(http, object->path) : NULL;
         int code = http_wait(http, object);
-        int none = http_wait(http, control);
         if (!code)
-            code = http_refuse_page(http, object);
-        if (!code && !none &&
-            (http_is_equal(object, control) ||
-                (first && !http_is_equal(object, first))))
+            code = http_refuse_page(http, object, false);
+        if (code == EACCES && http_is_missing(http, object->path))
             code = ENOENT;
-        first = code || first ? first : object;
         pthread_mutex_unlock(&http->mutex);
         name[strcspn(name, "/")] = '\0';
-        missing =
-            code == ENOENT || (code == EACCES && none == EACCES) ? missing + 1 : 0;
+        missing = code == ENOENT ? missing + 1 : 0;
         if (!code)
             code = each(each_user, name);
         if (code && !missing) {
@@ -2029,11 +1913,10 @@ static int http_list(void *user, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     bags_http *http = (bags_http *)user;
     http_object *listing = NULL;
-    if (!bags_http_is_url(path))
-        return EINVAL;
-    if (!bagi_http_alive(http))
-        return EIO;
-    int code = http_listing(http, path, &listing);
+    int code = http_refuse_path(http, path);
+    if (code)
+        return code;
+    code = http_listing(http, path, &listing);
     if (code == ENOENT || code == EACCES)
         return http_probe(http, path, each, each_user);
     for (size_t at = 0; !code && at < listing->names_size;
@@ -2042,23 +1925,33 @@ static int http_list(void *user, const char *path,
     return code;
 }
 
+/* Lock the mutex, and look up the object of a path, unless it is known. NULL: it failed,
+ * and the mutex is not held. Returns errno. */
+static int http_enter(bags_http *http, const char *path, http_object **object) {
+    int code = http_refuse_path(http, path);
+    if (code) {
+        *object = NULL;
+        return code;
+    }
+    pthread_mutex_lock(&http->mutex);
+    if (!*object)
+        *object = http_find(http, path, http_path_size(path), true);
+    code = http_wait(http, *object);
+    if (!*object)
+        pthread_mutex_unlock(&http->mutex);
+    return code == EACCES && http_is_optional(http, path) ? ENOENT : code;
+}
+
 /* A file is open once it was looked up: the object is its handle, and close does
  * nothing. */
 static int http_open(void *user, const char *path, int mode, void **file) {
     bags_http *http = (bags_http *)user;
-    if (mode != BAGS_IO_READ)
-        return EROFS;
-    if (!bags_http_is_url(path))
-        return EINVAL;
-    if (!bagi_http_alive(http))
-        return EIO;
-    pthread_mutex_lock(&http->mutex);
-    http_object *object = http_find(http, path, http_path_size(path), true);
-    int code = http_wait(http, object);
-    if (code == EACCES && http_is_optional(http, path))
-        code = ENOENT;
+    http_object *object = NULL;
+    int code = mode == BAGS_IO_READ ? http_enter(http, path, &object) : EROFS;
+    if (!object)
+        return code;
     if (!code)
-        code = http_refuse_page(http, object);
+        code = http_refuse_page(http, object, !http_is_extra(path));
     if (!code && object->record) {
         object->record->uses++;
         http_check_end(http, object->record);
@@ -2077,20 +1970,14 @@ static int http_open(void *user, const char *path, int mode, void **file) {
 static int http_identify(
     void *user, void *file, const char *path, bags_identity *identity) {
     bags_http *http = (bags_http *)user;
-    if (!bags_http_is_url(path))
-        return EINVAL;
-    if (!bagi_http_alive(http))
-        return EIO;
-    pthread_mutex_lock(&http->mutex);
-    http_object *object =
-        file ? (http_object *)file : http_find(http, path, http_path_size(path), true);
-    int code = http_wait(http, object);
-    if (code == EACCES && http_is_optional(http, path))
-        code = ENOENT;
+    http_object *object = (http_object *)file;
+    int code = http_enter(http, path, &object);
+    if (!object)
+        return code;
     if (!code && !file) {
         http_object *record = object->record ? object->record : object;
         code = http_wait_checks(http, record);
-        if (record->grown && http_wait(http, http_control(http, record->path)))
+        if (record->grown)
             http_record_changed(record);
     }
     if (code == ESTALE && !object->record)
@@ -2159,10 +2046,10 @@ static int http_want_order(const void *a, const void *b) {
 
 /* Request the bytes from the first of these wants to `stop`, in pieces that arrive at
  * the same time. */
-static void http_request_bytes(bags_http *http, http_call *call, const http_want *wants,
-    size_t count, uint64_t stop) {
-    http_object *object = wants->object;
-    uint64_t at = wants->start, size = object->size;
+static void http_request_bytes(
+    bags_http *http, http_call *call, const http_want *first, uint64_t stop) {
+    http_object *object = first->object;
+    uint64_t at = first->start, size = object->size;
     if (stop - at < HTTP_GAP) { /* their neighbours are read soon */
         at -= at % HTTP_BLOCK;
         stop += (HTTP_BLOCK - stop % HTTP_BLOCK) % HTTP_BLOCK;
@@ -2170,17 +2057,15 @@ static void http_request_bytes(bags_http *http, http_call *call, const http_want
     }
     for (uint64_t end; at < stop; at = end) {
         end = stop - at < HTTP_CHUNK ? stop : at + HTTP_CHUNK;
-        if (!wants->read && !http_make_room(http, http_cost(at, end)))
+        if (!first->waits && !http_make_room(http, http_cost(at, end)))
             return;
         http_part *part = http_part_new(http, object, at, end);
         if (!part)
             return;
-        if (wants->read && !http_call_add(call, part)) {
+        if (first->waits && !http_call_add(call, part)) {
             http_part_free(http, part);
             return;
         }
-        part->wants = wants;
-        part->want_count = wants->read ? count : 0;
         http_request_object(http, object, part);
     }
 }
@@ -2189,7 +2074,7 @@ static void http_request_bytes(bags_http *http, http_call *call, const http_want
  * What a call waits for is not delayed by what is only read ahead. */
 static bool http_joins(
     const http_want *at, const http_want *next, uint64_t stop, uint64_t gap) {
-    return next->object == at->object && !next->read == !at->read &&
+    return next->object == at->object && next->waits == at->waits &&
            (next->start <= stop || next->start - stop <= gap) &&
            next->stop - at->start <= HTTP_CHUNK;
 }
@@ -2198,7 +2083,7 @@ static bool http_joins(
  * connections, and not so large that more is read over than is wanted. */
 static uint64_t http_choose_gap(
     const bags_http *http, const http_want *wants, size_t count) {
-    uint64_t gap = HTTP_GAP < http->gap ? HTTP_GAP : http->gap;
+    uint64_t gap = HTTP_GAP;
     for (uint64_t last = gap;; last = gap, gap += gap / 8 + 1) {
         uint64_t over = 0, wanted = 0, stop = 0;
         size_t requests = 0;
@@ -2214,7 +2099,7 @@ static uint64_t http_choose_gap(
                 stop = want->stop;
             }
         }
-        if (over > wanted || gap > http->gap)
+        if (over > wanted || gap > HTTP_GAP_MOST)
             return last;
         if (requests <= http->connections / 3)
             return gap;
@@ -2232,11 +2117,11 @@ static void http_request_all(
         for (next = i + 1;
              next < count && http_joins(&wants[i], &wants[next], stop, gap); next++)
             stop = wants[next].stop > stop ? wants[next].stop : stop;
-        http_request_bytes(http, call, &wants[i], next - i, stop);
+        http_request_bytes(http, call, &wants[i], stop);
     }
 }
 
-/* Copy what has arrived to a read, unless that was done. */
+/* Copy what has arrived to a read. */
 static void http_copy_read(bags_io_read *read) {
     const http_object *object = (http_object *)read->file;
     unsigned char *data = (unsigned char *)read->data;
@@ -2269,7 +2154,7 @@ static void http_call_end(bags_http *http, http_call *call) {
 static bool http_read_ahead(const bags_http *http, http_want *want) {
     http_object *object = want->object;
     uint64_t start = want->start, stop = want->stop;
-    if (http->read_ahead < HTTP_BLOCK)
+    if (http->no_read_ahead)
         return false;
     if (start == 0 || start != object->last) {
         if (start == 0 || stop - start >= HTTP_GAP) {
@@ -2283,9 +2168,8 @@ static bool http_read_ahead(const bags_http *http, http_want *want) {
         object->window = 2 * HTTP_TAIL;
         return false;
     }
-    uint64_t most = http->read_ahead;
-    uint64_t window = object->window < most ? 2 * object->window : most;
-    want->read = NULL;
+    uint64_t window = object->window < HTTP_CHUNK ? 2 * object->window : HTTP_CHUNK;
+    want->waits = false;
     want->start = object->ahead > stop ? object->ahead : stop;
     want->stop =
         object->size - want->start > window ? want->start + window : object->size;
@@ -2306,7 +2190,7 @@ static bool http_read_ahead(const bags_http *http, http_want *want) {
  *     wait              for those parts that a read needs
  *     http_copy_read    from the parts
  *
- * The mutex is held, except while it waits; http_deliver may copy in the meantime.
+ * The mutex is held, except while it waits.
  */
 static void http_read_many(void *user, bags_io_read *reads, size_t count) {
     bags_http *http = (bags_http *)user;
@@ -2324,7 +2208,7 @@ static void http_read_many(void *user, bags_io_read *reads, size_t count) {
     for (size_t i = 0; i < count; i++) {
         bags_io_read *read = &reads[i];
         http_object *object = (http_object *)read->file;
-        http_want want = {object, read->offset, object->size, read->data ? read : NULL};
+        http_want want = {object, read->offset, object->size, read->data != NULL};
         wait = wait || read->data;
         uint64_t most = read->size < HTTP_READ ? read->size : HTTP_READ;
         if (want.start >= want.stop || most == 0)
@@ -2337,7 +2221,7 @@ static void http_read_many(void *user, bags_io_read *reads, size_t count) {
         if (want.start < want.stop && !failed)
             wants[wanted++] = want; /* after a failure, do not wait again */
         want.start = read->offset;
-        if (want.read && !failed && http_read_ahead(http, &want))
+        if (want.waits && !failed && http_read_ahead(http, &want))
             wants[wanted++] = want;
     }
     http_request_all(http, &call, wants, wanted);
@@ -2346,9 +2230,7 @@ static void http_read_many(void *user, bags_io_read *reads, size_t count) {
         while (call.parts[i]->state == HTTP_WAITING)
             pthread_cond_wait(&http->changed, &http->mutex);
     for (size_t i = 0; i < count; i++)
-        if (((http_object *)reads[i].file)->error == ESTALE)
-            reads[i].done = 0;
-        else if (reads[i].data)
+        if (reads[i].data && ((http_object *)reads[i].file)->error != ESTALE)
             http_copy_read(&reads[i]);
     http_call_end(http, &call);
     pthread_mutex_unlock(&http->mutex);
@@ -2513,8 +2395,7 @@ static bool http_set_up(bags_http *http, const bags_http_options *options) {
     http->retry_seconds = options->retry_seconds > 0 ? options->retry_seconds : 50;
     http->stall_seconds = options->stall_seconds > 0 ? options->stall_seconds : 30;
     http->connections = options->connections ? options->connections : 384;
-    http->gap = options->gap ? options->gap : (uint64_t)1 << 20;
-    http->read_ahead = options->read_ahead ? options->read_ahead : HTTP_CHUNK;
+    http->no_read_ahead = options->no_read_ahead;
     http->cache_size = options->cache_size ? options->cache_size : (uint64_t)256 << 20;
     http->recall = options->recall;
     http->remember = options->remember;

@@ -55,15 +55,14 @@ typedef struct bags_archive_options {
  * Returns the archive, to be closed with bags_archive_close after the readers that
  * use it, or NULL:
  *   BAGS_ERROR_MISSING  no such file
- *   BAGS_ERROR_CORRUPT  neither zip nor tar; damaged or truncated; a member that is
- *                       outside (an absolute name, or one with ..), duplicate,
- *                       overlaps another, or extends past the end. (A local header
- *                       that contradicts the directory is found when the member is
- *                       opened: EBADMSG)
- *   BAGS_ERROR_VALUE    compressed as a unit (.tar.gz); of several disks; sparse; or
- *                       a member with the name of a dataset's file is compressed,
- *                       encrypted or a link. (Others of that kind cannot be opened:
- *                       ENOTSUP, or ENXIO for a link)
+ *   BAGS_ERROR_CORRUPT  neither zip nor tar, or compressed as a unit (.tar.gz);
+ *                       damaged or truncated; a member that is outside (an absolute
+ *                       name, or one with ..), duplicate, overlaps another, or extends
+ *                       past the end. (A local header that contradicts the directory
+ *                       is found when the member is opened: EBADMSG)
+ *   BAGS_ERROR_VALUE    of several disks; sparse; or a member with the name of a
+ *                       dataset's file is compressed, encrypted or a link. (Others of
+ *                       that kind cannot be opened: ENOTSUP, or ENXIO for a link)
  *   BAGS_ERROR_LIMIT    more than max_members
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY
  * The message names the archive and the member.
@@ -177,16 +176,12 @@ typedef struct bags_http_options {
     const char *endpoint; /* of S3: https://host[:port], then in path style */
     const char *ca_file;  /* certificates to trust; NULL: the system's */
     double retry_seconds; /* how long a request that fails is repeated: 429, 5xx,
-                             truncated, stalled, refused (5 s at most until the
-                             server has answered a request). 0: 50 */
+                             truncated, stalled, refused (5 s at most until a
+                             server has answered). 0: 50 */
     double stall_seconds; /* a transfer that does not move for this time fails,
                              and is repeated. 0: 30 */
     size_t connections;   /* at most; 0: 384 */
-    uint64_t gap;         /* bytes between two ranges that are at most read over to save
-                     a request, where requests are more than a third of the
-                     connections; 0: 1 MiB. Never more than is wanted */
-    uint64_t read_ahead;  /* bytes of a file that is read in order, at most; 0: 8 MiB;
-                            below 16 KiB: none */
+    bool no_read_ahead;   /* of files that are read in order: up to 8 MiB */
     uint64_t cache_size;  /* bytes of memory for what was looked up, read ahead or
                             requested in advance; 0: 256 MiB */
     /* Where former answers are kept, such as bags_cache_recall: then a lookup asks only
@@ -296,8 +291,9 @@ int bags_http_names(const void *page, size_t size, bool xml, const char *prefix,
  *
  * Any number of processes may share a directory; a block that one is reading, the others
  * wait for. Each block has a checksum: whatever a crash, a full or a failing disk leaves
- * is a block that is read again. The directory may be deleted at any time. Only files in
- * DIRECTORY/bags-cache-1, which this file makes, are ever deleted.
+ * is a block that is read again. The directory may be deleted at any time: then nothing
+ * more is kept by those that had opened it. Only files in DIRECTORY/bags-cache-1, which
+ * this file makes, are ever deleted.
  * ====================================================================== */
 
 typedef struct bags_cache bags_cache;

@@ -290,7 +290,7 @@ void path_hint(const char *path);
  * for it. */
 const char *path_without_secrets(const char *path);
 /* For the URLs that are opened after it is set: how much of a file is read ahead. */
-extern uint64_t read_ahead;
+extern bool no_read_ahead;
 /* See bags_http_upload and bags_http_same. Any thread, once the URL was passed to
  * io_for_path. */
 bags_code object_upload(const char *url, const bags_io *io, const char *path,

@@ -554,7 +554,7 @@ static void request_last(size_t i) {
 }
 
 static int run(char **operands) {
-    read_ahead = 1; /* request_ahead does it */
+    no_read_ahead = true; /* request_ahead does it */
     const char *shown = path_without_secrets(operands[1]);
     source = path_without_secrets(operands[0]);
     target = shown;

@@ -43,7 +43,7 @@ static void check_url(const char *path) {
             hide ? (int)(host - path) : (int)strlen(path), path, hide ? "..." : "");
 }
 
-uint64_t read_ahead;
+bool no_read_ahead;
 
 #ifdef BAGS_WITH_HTTP
 
@@ -126,7 +126,7 @@ static const place *open_place(const char *path, const char *query, const char *
     options.query = query;
     options.user = user;
     options.ca_file = getenv("BAGS_CA_FILE");
-    options.read_ahead = read_ahead;
+    options.no_read_ahead = no_read_ahead;
     options.retry_seconds = seconds_of("BAGS_RETRY_SECONDS");
     options.stall_seconds = seconds_of("BAGS_STALL_SECONDS");
     use_cache(&options);
