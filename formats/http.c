@@ -140,18 +140,18 @@ typedef struct http_request {
     struct http_thread *thread; /* whose queue it is in; NULL: none yet */
     http_object *object;        /* NULL: the caller reads the body and frees it */
     http_part *part;            /* NULL: look the object up */
-    http_object *record;        /* the spec.json for which it is looked at again */
+    http_object *record;        /* only look whether it is still the same, for this
+                                   spec.json */
     http_state state;
     char *url;
     bool is_s3, from_start; /* look up by the first bytes */
-    bool again;             /* look only whether the object is still the same */
     bool unconditional;     /* the answer 304 stated too little */
     bags_http_answer known; /* with its ETag for If-None-Match, or "" */
     unsigned unsettled;     /* answers that may change without a new ETag */
     const char *method;     /* of uploads */
     const char *send;
     size_t send_size;
-    const char *md5; /* of what is sent, in base64; NULL: not passed */
+    char md5[32]; /* of what is sent, in base64; "": not passed */
     bags_buffer body;
     size_t size; /* of the body */
     /* the answer */
@@ -492,6 +492,12 @@ static void http_object_fail(http_object *object, int error, const char *why) {
     object->when = http_now();
 }
 
+/* True if a failure is not yet tried again: one that lasts, or a recent one. */
+static bool http_rests(const http_object *object, double seconds) {
+    return object->error == ESTALE ||
+           (object->error && http_now() - object->when < seconds);
+}
+
 /* ---- requests ---- */
 
 static void http_request_free(http_request *request) {
@@ -587,21 +593,29 @@ static bool http_is_end(const http_object *record, const http_object *object) {
     return object != record && object->record != record;
 }
 
+/* Request a part of an object; with `record`, look at it again for that; otherwise look it
+ * up. Returns false if out of memory. The mutex is held. */
+static bool http_request_object(
+    bags_http *http, http_object *object, http_part *part, http_object *record) {
+    http_request *request =
+        http_request_new(http, object->path, false, object->in_dataset, NULL);
+    if (!request)
+        return false;
+    request->object = object;
+    request->part = part;
+    request->record = record;
+    request->from_start = http->from_start;
+    http_queue(http, request);
+    return true;
+}
+
 /* Look at an object again. The mutex is held. */
 static void http_request_check(
     bags_http *http, http_object *record, http_object *object) {
-    http_request *request =
-        http_request_new(http, object->path, false, object->in_dataset, NULL);
-    if (!request) {
+    if (http_request_object(http, object, NULL, record))
+        *(http_is_end(record, object) ? &record->ends : &record->checks) += 1;
+    else
         http_fail_check(record, ENOMEM, "out of memory");
-        return;
-    }
-    request->object = object;
-    request->record = record;
-    request->again = true;
-    request->from_start = http->from_start;
-    *(http_is_end(record, object) ? &record->ends : &record->checks) += 1;
-    http_queue(http, request);
 }
 
 /* True if the server has listed the directory of a path, and not this name. Names with
@@ -656,9 +670,8 @@ static void http_check(
     if (!record || record->state != HTTP_DONE)
         return;
     bool hashes = http_hides_change(record);
-    bool failed =
-        record->error && (record->error == ESTALE || http_now() - record->when < 1);
-    if (failed || (files || !hashes ? record->asked : record->glanced) > since)
+    if (http_rests(record, 1) ||
+        (files || !hashes ? record->asked : record->glanced) > since)
         return;
     record->error = 0;
     if (record->uses)
@@ -682,26 +695,10 @@ static int http_wait_checks(bags_http *http, const http_object *record) {
     return record->state == HTTP_DONE ? record->error : 0;
 }
 
-/* Request a part, or with NULL look the object up. The mutex is held. */
-static void http_request_object(bags_http *http, http_object *object, http_part *part) {
-    http_request *request =
-        http_request_new(http, object->path, false, object->in_dataset, NULL);
-    *(part ? &part->state : &object->state) = request ? HTTP_WAITING : HTTP_FAILED;
-    if (!request) {
-        http_object_fail(object, ENOMEM, "out of memory");
-        return;
-    }
-    request->object = object;
-    request->part = part;
-    request->from_start = http->from_start;
-    http_queue(http, request);
-}
-
 /* Start to look an object up, unless that was done. The mutex is held. */
 static void http_look(bags_http *http, http_object *object) {
     bool again = object->state == HTTP_FAILED && object->error != ENOENT &&
-                 object->error != EACCES && object->error != ESTALE &&
-                 http_now() - object->when > HTTP_FORGET;
+                 object->error != EACCES && !http_rests(object, HTTP_FORGET);
     if (object->state == HTTP_NEW && http_is_unlisted(http, object->path)) {
         object->state = HTTP_FAILED;
         http_object_fail(object, ENOENT, "not in the server's list");
@@ -712,7 +709,11 @@ static void http_look(bags_http *http, http_object *object) {
             object->in_dataset = object->record->state == HTTP_DONE ||
                                  object->record->state == HTTP_WAITING;
         }
-        http_request_object(http, object, NULL);
+        object->state = HTTP_WAITING;
+        if (!http_request_object(http, object, NULL, NULL)) {
+            object->state = HTTP_FAILED;
+            http_object_fail(object, ENOMEM, "out of memory");
+        }
         object->asked = ++http->time;
         if (object->record)
             http_check(http, object->record, object->record->answered, false);
@@ -728,7 +729,7 @@ static bool http_refuse(http_request *request, int error, const char *why) {
 
 /* The number of bytes that look an object up: its last ones, or first. */
 static uint64_t http_tail(const http_request *request) {
-    if (request->again)
+    if (request->record)
         return 1;
     const char *path = request->object->path;
     return http_ends_in(path, ".dict ")                          ? HTTP_DICT
@@ -827,7 +828,7 @@ static bool http_check_whole(http_request *request) {
     uint64_t length = request->length;
     bool large = length != UINT64_MAX && length > HTTP_WHOLE;
     request->size = 0; /* it starts at the front again */
-    if (request->again) {
+    if (request->record) {
         request->most = UINT64_MAX;
         return true;
     }
@@ -919,7 +920,7 @@ static size_t http_body(char *bytes, size_t one, size_t all, void *user) {
         }
         size = (size_t)(request->most - request->size);
     }
-    if (request->again) {
+    if (request->record) {
         request->size += size;
         return all;
     }
@@ -1049,8 +1050,9 @@ static bool http_set(http_request *request, CURL *easy) {
         http_add_header(request, "If-None-Match",
             *request->known.tag ? request->known.tag : NULL) &&
         /* For caches between here and the server. */
-        http_add_header(request, "Cache-Control", request->again ? "no-cache" : NULL) &&
-        http_add_header(request, "Content-MD5", request->md5) &&
+        http_add_header(
+            request, "Cache-Control", request->record ? "no-cache" : NULL) &&
+        http_add_header(request, "Content-MD5", *request->md5 ? request->md5 : NULL) &&
         http_add_header(request, "Content-Type",
             request->method ? "application/octet-stream" : NULL);
     if (part)
@@ -1134,7 +1136,7 @@ static void http_recall(http_request *request) {
     memset(known, 0, sizeof *known);
     if (!http->recall || !object || request->part || request->unconditional)
         return;
-    if (!request->again) {
+    if (!request->record) {
         if (!http->recall(http->cache, object->path, known))
             memset(known, 0, sizeof *known);
     } else if (object->tag) {
@@ -1154,7 +1156,7 @@ static bool http_unchanged(http_request *request) {
     if (request->status != 304 || !*known->tag)
         return false;
     bool timed =
-        request->again ? object->identity.time != http_hash("") : *known->modified;
+        request->record ? object->identity.time != http_hash("") : *known->modified;
     if ((timed && !*request->modified) ||
         (*request->tag &&
             strcmp(http_strong(request->tag), http_strong(known->tag)) != 0)) {
@@ -1181,7 +1183,7 @@ static bool http_is_unsettled(const http_request *request) {
  * for two seconds: true. */
 static bool http_remember(http_request *request) {
     const bags_http *http = request->http;
-    if (!http->remember || !request->object || request->part || request->again)
+    if (!http->remember || !request->object || request->part || request->record)
         return false;
     if (http_is_unsettled(request)) {
         request->not_before = http_now() + 0.25;
@@ -1401,7 +1403,7 @@ static void http_finish(http_request *request, CURLcode result) {
     bool again = repeat || (!good && http_retry(request, result));
     if (repeat)
         http_queue(http, request);
-    if (object && !again && !request->part && !request->again) {
+    if (object && !again && !request->part && !request->record) {
         http->looked = ++http->time;
         http_object *record = object->record;
         if (record && record->latest != object) {
@@ -1411,7 +1413,7 @@ static void http_finish(http_request *request, CURLcode result) {
         if (record)
             record->answered = http->time;
     }
-    if (good && object && !request->again)
+    if (good && object && !request->record)
         http_arrived(request);
     curl_easy_cleanup(request->easy);
     request->easy = NULL;
@@ -1422,13 +1424,13 @@ static void http_finish(http_request *request, CURLcode result) {
             (void)snprintf(request->why + used, sizeof request->why - used,
                 " (%d attempts in %.0f s)", request->tries + 1,
                 http_now() - request->since);
-        if (object && !request->again) {
+        if (object && !request->record) {
             http_object_fail(object, request->error, request->why);
             *(request->part ? &request->part->state : &object->state) = HTTP_FAILED;
         }
     }
     http->ended = http->ended || !again;
-    if (request->again && !again)
+    if (request->record && !again)
         http_checked(request, good);
     if (!again) {
         request->state = good ? HTTP_DONE : HTTP_FAILED;
@@ -1774,9 +1776,7 @@ static int http_listing(bags_http *http, const char *path, http_object **out) {
     memset(&names, 0, sizeof names);
     pthread_mutex_lock(&http->mutex);
     http_object *object = key ? http_find(http, key, strlen(key), true) : NULL;
-    bool failed = object && object->state == HTTP_FAILED &&
-                  http_now() - object->when < HTTP_FORGET;
-    bool known = !object || object->names.data || failed;
+    bool known = !object || object->names.data || http_rests(object, HTTP_FORGET);
     if (known)
         code = object ? object->error : ENOMEM;
     pthread_mutex_unlock(&http->mutex);
@@ -2066,7 +2066,10 @@ static void http_request_bytes(
             http_part_free(http, part);
             return;
         }
-        http_request_object(http, object, part);
+        if (!http_request_object(http, object, part, NULL)) {
+            part->state = HTTP_FAILED;
+            http_object_fail(object, ENOMEM, "out of memory");
+        }
     }
 }
 
@@ -2202,7 +2205,6 @@ static void http_read_many(void *user, bags_io_read *reads, size_t count) {
     http_want *wants = (http_want *)malloc((2 * count + 1) * sizeof *wants);
     if (!wants)
         return;
-    double now = http_now();
     memset(&call, 0, sizeof call);
     pthread_mutex_lock(&http->mutex);
     for (size_t i = 0; i < count; i++) {
@@ -2215,8 +2217,7 @@ static void http_read_many(void *user, bags_io_read *reads, size_t count) {
             continue;
         if (want.stop - want.start > most)
             want.stop = want.start + most;
-        bool failed =
-            object->error && (object->error == ESTALE || now - object->when < 1);
+        bool failed = http_rests(object, 1);
         want.start = http_cover(http, &call, object, want.start, want.stop);
         if (want.start < want.stop && !failed)
             wants[wanted++] = want; /* after a failure, do not wait again */
@@ -2259,45 +2260,36 @@ static int http_read_at(
 
 /* ---- for s3.c ---- */
 
-bool bagi_http_send(bags_http *http, const char *method, const char *url,
-    const char *query, const void *data, size_t size, const char *md5,
-    http_reply *reply) {
+bags_code bagi_http_send(bags_http *http, const char *method, const char *url,
+    const char *query, const void *data, size_t size, const unsigned char *md5,
+    http_reply *reply, bags_error *err) {
     http_request *request = http_request_new(http, url, false, false, query);
     memset(reply, 0, sizeof *reply);
-    reply->error = ENOMEM;
-    (void)snprintf(reply->why, sizeof reply->why, "out of memory");
     if (!request)
-        return false;
-    request->md5 = md5;
+        return bags_fail_io(NULL, ENOMEM, url, "upload", err);
+    if (md5)
+        EVP_EncodeBlock((unsigned char *)request->md5, md5, 16);
     request->method = method;
     request->send = size ? (const char *)data : "";
     request->send_size = size;
-    bool good = http_run(http, request);
-    reply->error = request->error;
-    memcpy(reply->why, request->why, sizeof reply->why);
+    bags_code code = BAGS_OK;
+    if (!http_run(http, request)) {
+        code = bags_fail(err, BAGS_ERROR_IO, "%s: cannot upload: %s",
+            bags_path_tail(url), request->why);
+        if (err)
+            err->system = request->error;
+    }
     memcpy(reply->tag, request->tag, sizeof reply->tag);
     reply->body = request->body;
     reply->size = request->size;
     memset(&request->body, 0, sizeof request->body);
     http_request_free(request);
-    return good;
+    return code;
 }
 
-int bagi_http_look_up(
-    bags_http *http, const char *url, uint64_t *size, http_reply *reply) {
-    memset(reply, 0, sizeof *reply);
-    pthread_mutex_lock(&http->mutex);
-    http_object *object = http_find(http, url, http_path_size(url), true);
-    int error = http_wait(http, object);
-    if (!error) {
-        *size = object->size;
-        (void)snprintf(
-            reply->tag, sizeof reply->tag, "%s", object->tag ? object->tag : "");
-    }
-    pthread_mutex_unlock(&http->mutex);
-    if (error)
-        http_explain(http, url, error, reply->why, sizeof reply->why);
-    return error;
+const char *bagi_http_tag(const void *file) {
+    const char *tag = ((const http_object *)file)->tag;
+    return tag ? tag : "";
 }
 
 /* ---- opening and closing ---- */

@@ -29,20 +29,16 @@ typedef struct http_reply {
     bags_buffer body; /* to be freed */
     size_t size;      /* of the body */
     char tag[512];    /* ETag */
-    int error;        /* errno, and in words; 0: the status is 2xx */
-    char why[256];
 } http_reply;
 
-/* Send a request, repeat it as every other, and wait for the answer. `query` and md5,
- * the MD5 of the data in base64, may be NULL. Returns true if the status is 2xx. */
-bool bagi_http_send(bags_http *http, const char *method, const char *url,
-    const char *query, const void *data, size_t size, const char *md5,
-    http_reply *reply);
+/* Send a request, repeat it as every other, and wait for the answer. `query` and the MD5
+ * of the data may be NULL. Returns BAGS_OK if the status is 2xx. */
+bags_code bagi_http_send(bags_http *http, const char *method, const char *url,
+    const char *query, const void *data, size_t size, const unsigned char *md5,
+    http_reply *reply, bags_error *err);
 
-/* Look an object up. Returns errno, in words in reply->why; 0: it exists, and has this
- * size and the ETag, or time of the last change, reply->tag ("": neither). */
-int bagi_http_look_up(
-    bags_http *http, const char *url, uint64_t *size, http_reply *reply);
+/* The ETag, or time of the last change, of an open file; "": neither. */
+const char *bagi_http_tag(const void *file);
 
 /* After a fork the threads are missing. */
 bool bagi_http_alive(const bags_http *http);

@@ -101,42 +101,24 @@ static bags_code s3_source_etag(s3_source *from, char out[64]) {
 
 bags_code bags_http_same(bags_http *http, const char *url, const bags_io *io,
     const char *path, bool *same, bags_error *err) {
+    const bags_io *remote = bags_http_io(http);
     s3_source from;
-    http_reply reply;
     char etag[64];
+    void *object = NULL;
     uint64_t size = 0;
     *same = false;
-    if (!bagi_http_alive(http))
-        return bags_fail(
-            err, BAGS_ERROR_STATE, "a bags_http cannot be used after fork");
     bags_code code = s3_source_open(&from, io, path, err);
-    int error = code ? 0 : bagi_http_look_up(http, url, &size, &reply);
+    int error = code ? 0 : remote->open(remote->user, url, BAGS_IO_READ, &object);
     if (error && error != ENOENT)
-        code = bags_fail(err, BAGS_ERROR_IO, "%s: cannot open: %s", bags_path_tail(url),
-            *reply.why ? reply.why : strerror(error));
-    if (!code && !error && size == from.size && *reply.tag == '"') {
+        code = bags_fail_io(remote, error, url, "open", err);
+    if (object)
+        (void)remote->size(remote->user, object, &size);
+    if (object && size == from.size && *bagi_http_tag(object) == '"') {
         code = s3_source_etag(&from, etag);
-        *same = !code && strcmp(reply.tag, etag) == 0;
+        *same = !code && strcmp(bagi_http_tag(object), etag) == 0;
     }
     s3_source_close(&from);
     return code;
-}
-
-/* Send a body for a key of S3. The reply's body must be freed, also after a failure. */
-static bags_code s3_send(bags_http *http, const char *method, const char *url,
-    const char *query, const void *data, size_t size, const unsigned char *md5,
-    http_reply *reply, bags_error *err) {
-    char base64[32];
-    if (md5)
-        EVP_EncodeBlock((unsigned char *)base64, md5, 16);
-    if (bagi_http_send(
-            http, method, url, query, data, size, md5 ? base64 : NULL, reply))
-        return BAGS_OK;
-    bags_fail(
-        err, BAGS_ERROR_IO, "%s: cannot upload: %s", bags_path_tail(url), reply->why);
-    if (err)
-        err->system = reply->error;
-    return BAGS_ERROR_IO;
 }
 
 /* Upload part i, and append its line to the list of parts in *xml. */
@@ -151,8 +133,8 @@ static bags_code s3_upload_part(bags_http *http, const char *url, const char *id
     bags_code code = query ? s3_source_read(from, i, &size, md5)
                            : bags_fail_io(NULL, ENOMEM, url, "upload", from->err);
     if (!code)
-        code =
-            s3_send(http, "PUT", url, query, from->data, size, md5, &reply, from->err);
+        code = bagi_http_send(
+            http, "PUT", url, query, from->data, size, md5, &reply, from->err);
     char *longer = code ? NULL
                         : http_format("%s<Part><PartNumber>%" PRIu64
                                       "</PartNumber><ETag>%s</ETag></Part>",
@@ -171,7 +153,7 @@ static bags_code s3_upload_multipart(bags_http *http, const char *url, s3_source
     http_reply reply;
     memset(&reply, 0, sizeof reply);
     bags_code code =
-        s3_send(http, "POST", url, "uploads=", NULL, 0, NULL, &reply, from->err);
+        bagi_http_send(http, "POST", url, "uploads=", NULL, 0, NULL, &reply, from->err);
     char *plain = code ? NULL : http_xml(reply.body.data, reply.size, "<UploadId>");
     char *id = plain ? http_encode(plain, "", NULL) : NULL;
     char *query = id ? http_format("uploadId=%s", id) : NULL;
@@ -189,7 +171,7 @@ static bags_code s3_upload_multipart(bags_http *http, const char *url, s3_source
     if (!code && !(all = http_format("%s</CompleteMultipartUpload>", xml)))
         code = bags_fail_io(NULL, ENOMEM, url, "upload", from->err);
     if (!code)
-        code = s3_send(
+        code = bagi_http_send(
             http, "POST", url, query, all, strlen(all), NULL, &reply, from->err);
     /* The status is 200 even if S3 then fails to put the parts together. */
     char *etag = code ? NULL : http_xml(reply.body.data, reply.size, "<ETag>");
@@ -199,7 +181,7 @@ static bags_code s3_upload_multipart(bags_http *http, const char *url, s3_source
             bags_path_tail(url), why ? why : "the answer has no ETag");
     bags_buffer_free(&reply.body);
     if (code && query)
-        (void)s3_send(http, "DELETE", url, query, NULL, 0, NULL, &reply, NULL);
+        (void)bagi_http_send(http, "DELETE", url, query, NULL, 0, NULL, &reply, NULL);
     bags_buffer_free(&reply.body);
     char *texts[] = {plain, id, query, xml, all, etag, why};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
@@ -226,7 +208,8 @@ bags_code bags_http_upload(bags_http *http, const char *url, const bags_io *io,
     } else if (!code) {
         code = s3_source_read(&from, 0, &size, md5);
         if (!code)
-            code = s3_send(http, "PUT", url, NULL, from.data, size, md5, &reply, err);
+            code = bagi_http_send(
+                http, "PUT", url, NULL, from.data, size, md5, &reply, err);
         bags_buffer_free(&reply.body);
         if (!code && progress)
             progress(user, size);
