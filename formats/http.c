@@ -121,8 +121,7 @@ typedef struct http_object {
     struct http_object *latest; /* ... the last of them, ... */
     uint64_t answered, others;  /* ... and when it was, and the others */
     size_t checks;              /* requests that look at them again */
-    uint64_t glanced;           /* when this one was last looked at again, */
-    uint64_t asked;    /* with all files; of a file, when its lookup was requested */
+    uint64_t asked;    /* when they were requested; of a file, when its lookup was */
     bags_buffer parts; /* pointers to http_part, sorted by their start */
     size_t count;      /* of parts */
     uint64_t longest;  /* bytes of the longest part that there ever was */
@@ -553,11 +552,11 @@ static http_request *http_request_new(
 
 /*
  * The files of a shard are of one version if its spec.json is the same before the first
- * of them was looked up and after the last. So it is looked at again in the round trip
- * of every lookup of a file and, since that may be answered before the file is, when it
- * is expected to be identified. Where ETags are hashes of the content, an equal spec.json
- * may be of another version: then that looks at all files again, too. Not all hashes are
- * recognized, but a file that was written again has another Last-Modified, if any.
+ * of them was looked up and after the last. So it is looked at again when it is expected to
+ * be identified, if a file was looked up since the last time: in the round trip of what is
+ * read meanwhile. Where ETags are hashes of the content, an equal spec.json may be of
+ * another version: then all files are looked at again, too. Not all hashes are recognized,
+ * but a file that was written again has another Last-Modified, if any.
  */
 
 /* True if a run of its characters may be MD5 or a longer hash. */
@@ -583,7 +582,7 @@ static void http_record_changed(http_object *record) {
 
 /* A check has failed, and has to be requested again. */
 static void http_fail_check(http_object *record, int error, const char *why) {
-    record->glanced = record->asked = 0;
+    record->asked = 0;
     record->end_asked = false;
     http_object_fail(record, error, why);
 }
@@ -662,25 +661,18 @@ static void http_check_end(bags_http *http, http_object *record) {
     free(path);
 }
 
-/* Look at a spec.json again, unless that was requested after this point in time; with
- * `files`, where they can differ, at the files too: not at one that was looked up when
+/* Look at a spec.json again, unless that was requested after the last lookup had been
+ * answered; where they can differ, at the files too: not at one that was looked up when
  * all others had been. The mutex is held. */
-static void http_check(
-    bags_http *http, http_object *record, uint64_t since, bool files) {
-    if (!record || record->state != HTTP_DONE)
-        return;
+static void http_check(bags_http *http, http_object *record) {
     bool hashes = http_hides_change(record);
-    if (http_rests(record, 1) ||
-        (files || !hashes ? record->asked : record->glanced) > since)
+    if (record->state != HTTP_DONE || http_rests(record, 1) ||
+        record->asked > (hashes ? http->looked : record->answered))
         return;
     record->error = 0;
-    if (record->uses)
-        http_check_end(http, record);
-    record->glanced = ++http->time;
+    http_check_end(http, record);
+    record->asked = ++http->time;
     http_request_check(http, record, record);
-    if (!files && hashes)
-        return;
-    record->asked = record->glanced;
     for (http_object *file = record->files; file && hashes; file = file->sibling)
         if (file->state == HTTP_DONE &&
             (file != record->latest || file->asked < record->others))
@@ -715,8 +707,6 @@ static void http_look(bags_http *http, http_object *object) {
             http_object_fail(object, ENOMEM, "out of memory");
         }
         object->asked = ++http->time;
-        if (object->record)
-            http_check(http, object->record, object->record->answered, false);
     }
 }
 
@@ -1659,8 +1649,7 @@ static void http_expect(void *user, const char *path) {
             (void)http_control(http, path);
     } else if (object && object->uses) {
         object->uses++;
-        http_check(http, object,
-            http_hides_change(object) ? http->looked : object->answered, true);
+        http_check(http, object);
     }
     http_wake(http);
     pthread_mutex_unlock(&http->mutex);

@@ -140,11 +140,11 @@ bags_code bags_zip(const char *dataset, const char *path,
  * An object is looked up once, by one request for its last 32 KiB. Its size, ETag and
  * Last-Modified are remembered until bags_http_close, and so is that it is missing. An
  * object that is replaced in the meantime is an error, and so is a dataset: its
- * spec.json is looked up again with every lookup of a file next to it, and with the
- * first read after one. Where ETags are hashes of the content, or without Last-Modified,
- * that read also looks up all files of the shard that were looked up before. Open another bags_http to read the
- * new version. Caches that return outdated files in spite of "no-cache", and servers that state
- * neither an ETag nor a Last-Modified (see bags_http_is_versioned), can hide a change
+ * spec.json is looked up again with the first read after a lookup of a file next to it.
+ * Where ETags are hashes of the content, or without Last-Modified, that read also looks up
+ * all files of the shard that were looked up before. Open another bags_http to read the
+ * new version. Caches that return outdated files in spite of "no-cache", and servers that
+ * state neither an ETag nor a Last-Modified (see bags_http_is_versioned), can hide a change
  * that leaves the size as it was: then only checksums find it.
  *
  * The shards of a dataset are listed by S3's API (s3://), or from the index page of
