@@ -109,11 +109,10 @@ typedef struct http_object {
     bags_identity identity;      /* its ETag, Last-Modified and size */
     struct http_object *record;  /* spec.json next to it; NULL: it is that one */
     struct http_object *sibling; /* the next file of the same record */
-    /* Of a spec.json: how often files next to it were opened, and checks announced. */
-    uint64_t uses;
-    size_t ends;     /* requests that look the shard after it up again */
-    bool end_asked;  /* there was one, and */
-    bool grown;      /* that shard exists now */
+    /* Of a spec.json: */
+    bool used;       /* a file next to it was opened */
+    bool end_asked;  /* the shard after it was looked up again, and */
+    bool grown;      /* exists now */
     bool in_dataset; /* spec.json was found or requested before: it is a field's */
     bool is_html;
     /* Of a spec.json; points in time are numbers of bags_http.time: */
@@ -612,7 +611,7 @@ static bool http_request_object(
 static void http_request_check(
     bags_http *http, http_object *record, http_object *object) {
     if (http_request_object(http, object, NULL, record))
-        *(http_is_end(record, object) ? &record->ends : &record->checks) += 1;
+        record->checks++;
     else
         http_fail_check(record, ENOMEM, "out of memory");
 }
@@ -636,10 +635,8 @@ static bool http_is_unlisted(bags_http *http, const char *path) {
 }
 
 /* A dataset that is replaced by a longer one while its shards are identified would be
- * read without its end. So when a file of the last shard is opened, which was identified
- * by then, the number after it is looked up again. The first file that is opened is
- * refs.bag, to count the datapoints: it does not wait for the answer, all others do. The
- * mutex is held. */
+ * read without its end. So with the first check of the last shard, which was identified by
+ * then, the number after it is looked up again. The mutex is held. */
 static void http_check_end(bags_http *http, http_object *record) {
     const char *end = strrchr(record->path, '/'), *start = end;
     while (start[-1] >= '0' && start[-1] <= '9')
@@ -682,7 +679,7 @@ static void http_check(bags_http *http, http_object *record) {
 /* Wait until all checks of a shard have ended. Returns errno. The mutex is held. */
 static int http_wait_checks(bags_http *http, const http_object *record) {
     http_wake(http);
-    while (record->checks || (record->ends && record->uses > 1))
+    while (record->checks)
         pthread_cond_wait(&http->changed, &http->mutex);
     return record->state == HTTP_DONE ? record->error : 0;
 }
@@ -1314,7 +1311,7 @@ static void http_checked(http_request *request, bool good) {
     int error = request->error;
     bool changed = good || error == ENOENT || error == ESTALE;
     bool end = http_is_end(record, object);
-    *(end ? &record->ends : &record->checks) -= 1;
+    record->checks--;
     if (end) {
         record->grown = good && !request->is_html;
         changed = false;
@@ -1647,8 +1644,7 @@ static void http_expect(void *user, const char *path) {
         http_look(http, object);
         if (object->state == HTTP_WAITING && http_is_extra(path) && !http_is_s3(path))
             (void)http_control(http, path);
-    } else if (object && object->uses) {
-        object->uses++;
+    } else if (object && object->used) {
         http_check(http, object);
     }
     http_wake(http);
@@ -1941,11 +1937,8 @@ static int http_open(void *user, const char *path, int mode, void **file) {
         return code;
     if (!code)
         code = http_refuse_page(http, object, !http_is_extra(path));
-    if (!code && object->record) {
-        object->record->uses++;
-        http_check_end(http, object->record);
-        http_wake(http);
-    }
+    if (!code && object->record)
+        object->record->used = true;
     if (!code && !object->tag && object->size > 0)
         http->unversioned = true;
     pthread_mutex_unlock(&http->mutex);
