@@ -273,6 +273,20 @@ static inline bags_code sql_blob(
     return BAGS_OK;
 }
 
+/* A frame whose content is of no use here is not passed on without its dictionary. */
+static bags_code sql_check_frame(
+    const sql_cursor *cursor, size_t field, bags_view blob, bags_error *err) {
+    const sql_table *table = (const sql_table *)(const void *)cursor->base.pVtab;
+    const bags_field *of = &bags_reader_fields(table->reader, NULL)[field];
+    if (table->columns[field].compressed ||
+        !format_needs_dictionary(bags_reader_type(table->reader, field), blob))
+        return BAGS_OK;
+    return bags_fail(err, BAGS_ERROR_TYPE,
+        "%s: field \"%.200s\": datapoint %" PRIu64
+        ": values of type %.200s are not read by SQL, and this one needs a dictionary",
+        bags_reader_path(table->reader), of->name, cursor->at, of->type);
+}
+
 /* ---- sequences as JSON ---- */
 
 static void sql_json_text(sqlite3_str *out, bags_view text) {
@@ -316,6 +330,8 @@ static bags_code sql_sequence(
         bags_view blob = {NULL, 0};
         sql_test number;
         code = sql_item(cursor, &item, &cursor->row, i, &blob, err);
+        if (!code)
+            code = sql_check_frame(cursor, field, blob, err);
         if (i)
             sqlite3_str_appendall(out, ", ");
         if (item.kind == SQL_TEXT)
@@ -746,6 +762,8 @@ static int sql_column_value(sqlite3_vtab_cursor *base, sqlite3_context *out, int
         code = sql_sequence(cursor, field, &json, NULL, &err);
     else
         code = sql_blob(cursor, field, &blob, &err);
+    if (!code && column->kind == SQL_BLOB)
+        code = sql_check_frame(cursor, field, blob, &err);
     if (code)
         return sql_fail(base->pVtab, &err);
     if (column->kind == SQL_SEQUENCE) {

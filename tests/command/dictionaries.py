@@ -117,6 +117,7 @@ def every_command_reads_the_values(case):
                     '--json').lines
         assert found == [{key: row[key] for key in ('t', 'n')} for row in ROWS
                          if row['n'] >= 100000 and row['t'].endswith(': 3')] != []
+        refuse('sql', 'ds', 'SELECT m FROM data', says=['field "m"', 'needs a dictionary'])
     run('index', 'ds', 't')
     assert run('get', 'ds', '--key', f't={ROWS[333]["t"]}').lines[0]['id'] == 333
     fields = 'a=array(float32,4),id=int(4),n=int,s=utf8[],t=utf8'
