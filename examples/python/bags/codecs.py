@@ -1,6 +1,8 @@
 """Encoders and decoders, and which of them a field uses."""
+import functools
+
 from . import _core
-from .options import dtype, suggest
+from .options import suggest
 
 _NAMES = 'array bytes i64 int jpeg jpg mp4 msgpack npy png tree u64 utf8 webm zstd'.split()
 
@@ -28,22 +30,23 @@ encoders = {name: Codec(name, False) for name in _NAMES}
 decoders = {name: Codec(name, True) for name in _NAMES}
 
 
-def _find(codecs, *keys):
-    for key in keys:
-        try:
-            return key, codecs[key]
-        except KeyError:
-            pass
-    return None, None
+_parse = functools.lru_cache(1024)(_core.parse)
 
 
 def _choose(kind, codecs, decodes):
     """The key and the codec of a type, as C takes it: True is our own, None bytes."""
-    what = 'a decoder' if decodes else 'an encoder'
-    whole, name, args = _core.parse(kind)
-    key, codec = _find(codecs, whole, name)
+    whole, name, args = _parse(kind)
+    for key in (whole, name):
+        try:
+            codec = codecs[key]
+            break
+        except KeyError:
+            pass
+    else:
+        return None, None
     if codec is None:
         return key, None
+    what = 'a decoder' if decodes else 'an encoder'
     if isinstance(codec, Codec):
         if codec.decodes != decodes:
             raise TypeError(f'{codec!r} is not {what}')
@@ -51,14 +54,12 @@ def _choose(kind, codecs, decodes):
             return key, True
     if not callable(codec):
         raise TypeError(f'{codec!r} is not {what} (expected a function, or None)')
-    if key == whole or not args:
-        return key, codec
-    return key, lambda value: codec(value, *args)
+    return key, (lambda value: codec(value, *args)) if key != whole and args else codec
 
 
 def _missing(kind, decodes):
     """What is wrong with a type that is not among the codecs that were passed."""
-    whole, name, _ = _core.parse(kind)
+    whole, name, _ = _parse(kind)
     advice = ('those that were passed lack it' if name in _NAMES else
               f'did you mean array({whole})?' if _core.dtype(name) else suggest(whole, _NAMES))
     return f'no {"decoder" if decodes else "encoder"} for type "{kind}"; {advice}'
@@ -80,16 +81,15 @@ def choose(fields, codecs, decodes, path):
                         'types and functions)')
     used, chosen = {}, []
     for name, kind in fields:
-        where = f'{path}: field "{name}"'
         try:
             key, codec = _choose(kind, codecs, decodes)
             if key is not None:
                 used[key] = codecs[key]
             elif decodes:
-                codec = _refuse(f'{where}: {_missing(kind, decodes)}')
+                codec = _refuse(f'{path}: field "{name}": {_missing(kind, decodes)}')
             else:
                 raise KeyError(_missing(kind, decodes))
         except (TypeError, ValueError, KeyError) as error:
-            raise type(error)(f'{where}: {error.args[0]}') from None
+            raise type(error)(f'{path}: field "{name}": {error.args[0]}') from None
         chosen.append((name, kind, codec))
     return used, chosen

@@ -252,8 +252,8 @@ int field_init(
     field->text = PyUnicode_FromString(type);
     if (!field->name || !field->text)
         return -1;
-    bool known = bags_registry_find(state->registry, parsed.name) != NULL;
-    if (codec == Py_None || (codec == Py_Ellipsis && !known)) {
+    if (codec == Py_None ||
+        (codec == Py_Ellipsis && !bags_registry_find(state->registry, parsed.name))) {
         field->how = HOW_BYTES;
     } else if (codec && codec != Py_Ellipsis && codec != Py_True) {
         field->how = HOW_CALL;

@@ -139,9 +139,12 @@ static PyObject *writer_append(PyObject *self, PyObject *args, PyObject *kwargs)
     for (size_t i = 0; good && i < writer->base.count; i++) {
         const Field *field = &writer->base.fields[i];
         size_t before = arena->count;
-        PyObject *value = PyObject_GetItem(datapoint, field->name);
+        PyObject *value =
+            PyDict_CheckExact(datapoint)
+                ? Py_XNewRef(PyDict_GetItemWithError(datapoint, field->name))
+                : PyObject_GetItem(datapoint, field->name);
         good = value && !add_field(writer, arena, field, value);
-        if (!value && PyErr_ExceptionMatches(PyExc_KeyError)) {
+        if (!value && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_KeyError))) {
             PyErr_Clear();
             PyErr_Format(PyExc_KeyError, "%S: the datapoint has no field \"%s\"",
                 writer->base.path, field->name_utf8);
