@@ -55,7 +55,7 @@ static bool schema_build(struct ArrowSchema *schema, PyObject *tree) {
     const char *format, *name;
     PyObject *children;
     memset(schema, 0, sizeof *schema);
-    if (!PyArg_ParseTuple(tree, "ssO!", &format, &name, &PyTuple_Type, &children))
+    if (!PyArg_Parse(tree, "(ssO!)", &format, &name, &PyTuple_Type, &children))
         return false;
     size_t count = (size_t)PyTuple_Size(children), size = strlen(format) + 1;
     char *memory = (char *)calloc(
@@ -95,8 +95,8 @@ static bool array_build(struct ArrowArray *array, PyObject *tree) {
     PyObject *buffers, *children;
     long long length;
     memset(array, 0, sizeof *array);
-    if (!PyArg_ParseTuple(
-            tree, "LO!O!", &length, &PyTuple_Type, &buffers, &PyTuple_Type, &children))
+    if (!PyArg_Parse(tree, "(LO!O!)", &length, &PyTuple_Type, &buffers, &PyTuple_Type,
+            &children))
         return false;
     size_t count = (size_t)PyTuple_Size(children);
     ArrayParts *parts =

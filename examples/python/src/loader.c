@@ -180,7 +180,7 @@ static bool set_fields(Loader *loader, bags_load_field *fields) {
         const char *name, *shape, *warp, *jitter;
         Py_ssize_t shape_size, warp_size, jitter_size;
         PyObject *packed;
-        if (!PyArg_ParseTuple(PyTuple_GetItem(loader->fields, i), "sOz#z#z#OO", &name,
+        if (!PyArg_Parse(PyTuple_GetItem(loader->fields, i), "(sOz#z#z#OO)", &name,
                 &packed, &shape, &shape_size, &warp, &warp_size, &jitter, &jitter_size,
                 &callback->decode, &callback->draw) ||
             !take_struct(to, sizeof *to, packed))
@@ -205,7 +205,7 @@ static bool loader_tokens(
     const char *field, *names[15];
     PyObject *packed, *parallel;
     bags_error err;
-    if (!PyArg_ParseTuple(of, "zOO!", &field, &packed, &PyTuple_Type, &parallel) ||
+    if (!PyArg_Parse(of, "(zOO!)", &field, &packed, &PyTuple_Type, &parallel) ||
         !take_struct(&options, sizeof options, packed))
         return false;
     size_t used = (size_t)PyTuple_Size(parallel);
@@ -235,7 +235,7 @@ static bool set_rows(bags_selection *to, PyObject *rows) {
         int ranges;
         if (part == Py_None)
             continue;
-        if (!PyArg_ParseTuple(part, "py#", &ranges, &data, &size))
+        if (!PyArg_Parse(part, "(py#)", &ranges, &data, &size))
             return false;
         to->kind = ranges ? BAGS_SELECTION_RANGES : BAGS_SELECTION_INDICES;
         to->numbers = (const uint64_t *)(const void *)data;

@@ -207,6 +207,8 @@ bool begin_init(PyObject *self) {
 }
 
 bool take_fields(Closable *closable, PyObject *path, PyObject *list) {
+    if (!PyList_Check(list))
+        return PyErr_SetString(PyExc_TypeError, "a list of fields is required"), false;
     size_t count = (size_t)PyList_Size(list);
     closable->fields = (Field *)PyMem_Calloc(count + 1, sizeof *closable->fields);
     if (!closable->fields)
@@ -214,8 +216,8 @@ bool take_fields(Closable *closable, PyObject *path, PyObject *list) {
     for (size_t i = 0; i < count; i++) {
         const char *name, *type;
         PyObject *codec;
-        if (!PyArg_ParseTuple(PyList_GetItem(list, (Py_ssize_t)i),
-                "ssO;spec: a name and a type must be str", &name, &type, &codec))
+        if (!PyArg_Parse(
+                PyList_GetItem(list, (Py_ssize_t)i), "(ssO)", &name, &type, &codec))
             return locate_error(path, NULL, NULL), false;
         closable->count++;
         if (field_init(closable->state, &closable->fields[i], name, type, codec))

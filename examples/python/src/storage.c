@@ -197,9 +197,9 @@ static bool open_http(State *state, Storage *storage, PyObject *texts) {
                 PyExc_ValueError, "this build has no http: libcurl was missing");
         return false;
     }
-    if (!PyArg_ParseTuple(texts, "zzzzzzzzzK", &options.query, &options.user,
-            &options.key, &options.secret, &options.token, &options.region,
-            &options.endpoint, &options.ca_file, &cache, &cache_size))
+    if (!PyArg_Parse(texts, "(zzzzzzzzzK)", &options.query, &options.user, &options.key,
+            &options.secret, &options.token, &options.region, &options.endpoint,
+            &options.ca_file, &cache, &cache_size))
         return false;
     if (cache) {
         keep.size = cache_size;
