@@ -90,6 +90,11 @@ def values_with_dictionaries_are_read():
             assert len(reader) == len(rows)
             for got, row in zip([reader[i] for i in range(len(reader))], rows):
                 _same(got, row)
+            some = reader[60:100]  # of both shards
+            for i in range(40):
+                _same({key: values[i] for key, values in some.items()}, rows[60 + i])
+            assert reader[99, {'s': range(1, 2)}] == {'s': rows[99]['s'][1:]}
+            assert [reader[i, ('t',)]['t'] for i in (150, 3, 90)] == [rows[i]['t'] for i in (150, 3, 90)]
         blob = bags.DatasetReader(path, None)[50]['m']
         raises(ValueError, bags.decoders['zstd'], blob, 'msgpack', says='dictionary')
 
