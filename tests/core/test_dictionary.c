@@ -783,6 +783,42 @@ static void a_fault_of_any_call_or_allocation_is_an_error(void **state) {
         }
 }
 
+static void verify_reports_a_failure_of_any_call_or_allocation(void **state) {
+    uint64_t calls = 0;
+    (void)state;
+    write_set(at("set"), 10, 20);
+    for (int i = 0; i < 4; i++)
+        for (uint64_t n = 1;; n++) {
+            bool by_memory = i % 2;
+            bags_verify_options options;
+            bags_verify_report report;
+            memset(&options, 0, sizeof options);
+            options.registry = codecs;
+            options.decode = i / 2;
+            options.env.io = &disk.io;
+            options.env.allocator = &memory.allocator;
+            memory.calls = disk.calls = memory.failed = disk.failed = 0;
+            disk.fail_with = 5; /* EIO */
+            memory.fail_at = by_memory ? n : 0;
+            disk.fail_at = by_memory ? 0 : n;
+            poison();
+            bags_code code = bags_verify(at("set"), &options, &report, &said);
+            bool failed = memory.failed || disk.failed;
+            memory.fail_at = disk.fail_at = 0;
+            assert_int_equal(made.prepared, made.discarded);
+            if (!failed) {
+                assert_int_equal(code, BAGS_OK);
+                break;
+            }
+            if (by_memory)
+                assert_int_equal(code, BAGS_ERROR_MEMORY);
+            else
+                assert_true(code == BAGS_OK || code == BAGS_ERROR_IO);
+            calls += code != BAGS_OK;
+        }
+    assert_true(calls > 100);
+}
+
 static void reading_allocates_once(void **state) {
     bags_row row = {0};
     bags_buffer scratch = {0};
@@ -889,6 +925,7 @@ int main(void) {
         CASE(a_failure_is_not_kept),
         CASE(a_shard_that_was_replaced_is_noticed),
         CASE(a_fault_of_any_call_or_allocation_is_an_error),
+        CASE(verify_reports_a_failure_of_any_call_or_allocation),
         CASE(reading_allocates_once),
         CASE(threads_find_it_at_once),
         CASE(its_codec_is_not_needed_for_bytes),
