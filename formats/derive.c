@@ -86,7 +86,7 @@ typedef struct derive {
     bags_buffer stored; /* derive_stored: a hash table, at most half full */
     size_t stored_count, stored_capacity;
     uint64_t stored_shard;
-    bags_buffer arrays[4], spec, row, crcs, buffer, plain;
+    bags_buffer arrays[4], spec, row, buffer, plain;
     size_t spec_size;
     bool checksums, sharded;
     bool open;              /* a copy: the last datapoint did not complete its shard */
@@ -99,7 +99,6 @@ typedef struct derive {
     char staging[FORMAT_PATH]; /* of a copy */
     void *file;                /* that is written, at `path` */
     uint64_t written;
-    size_t used;
 } derive;
 
 /* The path of a file in a shard of a source. */
@@ -121,35 +120,17 @@ static bags_code derive_fail_exists(const char *path, bags_error *err) {
 
 /* ---- files that are written ---- */
 
-static bags_code derive_flush(derive *d, bags_error *err) {
-    for (size_t done = 0, step = 0; done < d->used; done += step) {
+static bags_code derive_put(derive *d, const void *data, size_t size, bags_error *err) {
+    for (size_t done = 0, step = 0; done < size; done += step, d->written += step) {
         step = 0;
-        int error = d->io->write_at(d->io->user, d->file, d->written + done,
-            d->buffer.data + done, d->used - done, &step);
+        int error = d->io->write_at(d->io->user, d->file, d->written,
+            (const char *)data + done, size - done, &step);
         if (!error && !step)
             error = EIO;
         if (error)
             return bags_fail_io(d->io, error, d->path, "write", err);
     }
-    d->written += d->used;
-    d->used = 0;
     return BAGS_OK;
-}
-
-static bags_code derive_put(derive *d, const void *data, size_t size, bags_error *err) {
-    const unsigned char *from = (const unsigned char *)data;
-    bags_code code = BAGS_OK;
-    while (size > 0 && !code) {
-        size_t part = DERIVE_BUFFER - d->used;
-        part = part < size ? part : size;
-        memcpy(d->buffer.data + d->used, from, part);
-        d->used += part;
-        from += part;
-        size -= part;
-        if (d->used == DERIVE_BUFFER)
-            code = derive_flush(d, err);
-    }
-    return code;
 }
 
 /* Create a file in the shard or, with BAGS_IO_WRITE, continue one after `at` bytes. */
@@ -159,7 +140,6 @@ static bags_code derive_open(derive *d, const char *name, const char *ending, in
     if (code)
         return code;
     d->written = at;
-    d->used = 0;
     int error = d->io->open(d->io->user, d->path, mode, &d->file);
     if (error)
         d->file = NULL;
@@ -170,8 +150,6 @@ static bags_code derive_open(derive *d, const char *name, const char *ending, in
 static bags_code derive_close(derive *d, bags_code code, bags_error *err) {
     if (!d->file)
         return code;
-    if (!code)
-        code = derive_flush(d, err);
     int error = code || d->options->no_sync ? 0 : d->io->sync(d->io->user, d->file);
     int closed = d->io->close(d->io->user, d->file);
     d->file = NULL;
@@ -562,6 +540,21 @@ static bags_code derive_examine(derive *d, derive_field *field, bags_error *err)
     return code;
 }
 
+/* The CRC of the first bytes of an open file, which are also written if `copy`. */
+static bags_code derive_crc(derive *d, void *file, const char *path, uint64_t size,
+    bool copy, uint32_t *crc, bags_error *err) {
+    bags_code code = BAGS_OK;
+    *crc = 0;
+    for (uint64_t at = 0; at < size && !code; at += DERIVE_BUFFER) {
+        size_t part = size - at < DERIVE_BUFFER ? (size_t)(size - at) : DERIVE_BUFFER;
+        code = bags_read(d->io, file, path, at, d->buffer.data, part, err);
+        if (!code && copy)
+            code = derive_put(d, d->buffer.data, part, err);
+        *crc = bags_crc32c(*crc, d->buffer.data, part);
+    }
+    return code;
+}
+
 /* Compute the CRC of the file at d->path. */
 static bags_code derive_sum(derive *d, uint32_t *crc, bags_error *err) {
     uint64_t size = 0;
@@ -572,14 +565,7 @@ static bags_code derive_sum(derive *d, uint32_t *crc, bags_error *err) {
     error = d->io->size(d->io->user, file, &size);
     bags_code code = bags_fail_io(d->io, error, d->path, "read", err);
     if (!code)
-        code = bags_buffer_reserve(&d->crcs, DERIVE_BUFFER, err);
-    *crc = 0;
-    for (uint64_t at = 0; at < size && !code; at += DERIVE_BUFFER) {
-        size_t part = size - at < DERIVE_BUFFER ? (size_t)(size - at) : DERIVE_BUFFER;
-        code = bags_read(d->io, file, d->path, at, d->crcs.data, part, err);
-        if (!code)
-            *crc = bags_crc32c(*crc, d->crcs.data, part);
-    }
+        code = derive_crc(d, file, d->path, size, false, crc, err);
     d->io->close(d->io->user, file);
     return code;
 }
@@ -742,15 +728,7 @@ static bags_code derive_write_crc(
     } else if (!code)
         code = derive_open(d, field->name, ".crc", BAGS_IO_CREATE, 0, err);
     if (!code)
-        code = bags_buffer_reserve(&d->crcs, DERIVE_BUFFER, err);
-    for (uint64_t at = 0; at < size && !code; at += DERIVE_BUFFER) {
-        size_t part = size - at < DERIVE_BUFFER ? (size_t)(size - at) : DERIVE_BUFFER;
-        code = bags_read(d->io, file, d->from, at, d->crcs.data, part, err);
-        if (!code)
-            code = derive_put(d, d->crcs.data, part, err);
-        if (!code)
-            crc = bags_crc32c(crc, d->crcs.data, part);
-    }
+        code = derive_crc(d, file, d->from, size, true, &crc, err);
     if (file)
         d->io->close(d->io->user, file);
     if (!code && size && crc != bags_load(trailer + 20, 4, false))
@@ -1257,8 +1235,7 @@ static bags_code derive_copy(derive *d, bags_error *err) {
 }
 
 static void derive_free(derive *d) {
-    bags_buffer *buffers[] = {
-        &d->spec, &d->row, &d->crcs, &d->buffer, &d->stored, &d->plain};
+    bags_buffer *buffers[] = {&d->spec, &d->row, &d->buffer, &d->stored, &d->plain};
     bags_row_free(&d->ref_row);
     for (size_t s = 0; s < d->sources_count; s++) {
         bags_reader_close(d->sources[s].reader);
@@ -1297,7 +1274,7 @@ bags_code bags_derive(const char *from, const char *to,
     d->to = to;
     d->io = options->env.io ? options->env.io : bags_io_local();
     d->stop = options->shard_stop ? options->shard_stop : 1;
-    d->spec = d->row = d->crcs = d->buffer = d->stored = d->plain =
+    d->spec = d->row = d->buffer = d->stored = d->plain =
         bags_buffer_of(options->env.allocator);
     for (size_t i = 0; i < sizeof d->arrays / sizeof *d->arrays; i++)
         d->arrays[i] = d->spec;

@@ -289,20 +289,9 @@ static bool loader_is_number(bags_dtype dtype) {
 
 /* An integer in 64 bits, two's complement. */
 static uint64_t loader_load_whole(bags_dtype dtype, const unsigned char *from) {
-    uint16_t two;
-    uint32_t four;
-    uint64_t eight = from[0];
     size_t size = bags_dtype_size(dtype);
-    if (size == 2) {
-        memcpy(&two, from, sizeof two);
-        eight = two;
-    } else if (size == 4) {
-        memcpy(&four, from, sizeof four);
-        eight = four;
-    } else if (size == 8)
-        memcpy(&eight, from, sizeof eight);
     uint64_t sign = loader_is_signed(dtype) ? UINT64_C(1) << (8 * size - 1) : 0;
-    return (eight ^ sign) - sign;
+    return (bags_load(from, size, !bags_little_endian()) ^ sign) - sign;
 }
 
 /* False if the dtype cannot hold it. */
@@ -312,17 +301,9 @@ static bool loader_store_whole(
     uint64_t most = dtype == BAGS_DTYPE_BOOL
                         ? 1
                         : UINT64_MAX >> (64 - 8 * size + loader_is_signed(dtype));
-    uint8_t one = (uint8_t)whole;
-    uint16_t two = (uint16_t)whole;
-    uint32_t four = (uint32_t)whole;
     if (negative ? !loader_is_signed(dtype) || ~whole > most : whole > most)
         return false;
-    memcpy(to,
-        size == 1   ? (const void *)&one
-        : size == 2 ? (const void *)&two
-        : size == 4 ? (const void *)&four
-                    : (const void *)&whole,
-        size);
+    bags_store(to, size, !bags_little_endian(), whole);
     return true;
 }
 
@@ -1336,11 +1317,6 @@ static void loader_advance(const bags_loader *l, loader_cursor *at) {
     }
 }
 
-static void loader_advance_epoch(loader_cursor *at) {
-    at->epoch++;
-    at->batch = at->block = at->row = 0;
-}
-
 /* Pack the blocks of an epoch until one has the row of the cursor. False: it was the
  * last one. Counts the documents that the blocks before left out. */
 static bool loader_find_row(bags_loader *l, loader_cursor *at, uint64_t *dropped,
@@ -1391,16 +1367,14 @@ static bags_code loader_claim_rows(bags_loader *l, loader_slot *s, bags_error *e
     if (!code)
         code = loader_part_push(&s->rows, s->row_count, used, err);
     /* An epoch ends with its last row, so that a state after it is of the next one. */
-    loader_cursor next = at;
-    if (!code && !loader_find_row(l, &next, &s->dropped, &code, err)) {
-        at = next;
-        loader_advance_epoch(&at);
-    } else if (!code) {
-        at = next;
-        at.batch++;
-    }
+    bool last = !code && !loader_find_row(l, &at, &s->dropped, &code, err);
     if (code)
         return code;
+    at.batch++;
+    if (last) {
+        at.epoch++;
+        at.batch = at.block = at.row = 0;
+    }
     s->after = l->claim = at;
     return BAGS_OK;
 }

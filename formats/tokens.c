@@ -147,41 +147,20 @@ static bags_code tokens_document(const bags_tokens *t, const tokens_dataset *d,
 }
 
 /* The document of a place in the stream, below its length, and where the document starts
- * in it. Documents have similar lengths, so that the search starts where the document
- * would be if all had the same. */
+ * in it: the last that starts at or before the place, which is not empty. */
 static uint64_t tokens_find(const bags_tokens *t, const tokens_shard *s,
     const tokens_view *v, uint64_t place, uint64_t *start) {
-    uint64_t low = 0, high = s->documents, step = 1;
-    uint64_t at = (uint64_t)((double)place / (double)s->tokens * (double)s->documents);
-    if (at >= high)
-        at = high - 1;
-        /* The document is the last that starts at or before `place`, and is not empty:
-     * low does, high does not. */
-#define TOKENS_START(i) (tokens_before(v, (i)) + (i)*t->extra)
-    if (TOKENS_START(at) <= place) {
-        low = at;
-        while (low + step < high && TOKENS_START(low + step) <= place) {
-            low += step;
-            step *= 2;
-        }
-        high = high - low > step ? low + step : high;
-    } else {
-        high = at;
-        while (step < high && TOKENS_START(high - step) > place) {
-            high -= step;
-            step *= 2;
-        }
-        low = step < high ? high - step : 0;
-    }
+    uint64_t low = 0, high = s->documents;
+    *start = 0;
     while (high - low > 1) {
         uint64_t middle = low + (high - low) / 2;
-        if (TOKENS_START(middle) <= place)
+        uint64_t at = tokens_before(v, middle) + middle * t->extra;
+        if (at <= place) {
             low = middle;
-        else
+            *start = at;
+        } else
             high = middle;
     }
-    *start = TOKENS_START(low);
-#undef TOKENS_START
     return low;
 }
 
