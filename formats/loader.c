@@ -158,6 +158,7 @@ typedef enum loader_blob_kind {
 typedef struct loader_source {
     size_t field;
     loader_blob_kind kind;
+    bool compressed; /* zstd(TYPE) */
 } loader_source;
 
 /* What becomes of a field. */
@@ -217,7 +218,7 @@ typedef struct loader_slot {
 typedef struct loader_worker {
     bags_loader *loader;
     bags_row row;
-    bags_buffer value, pixels, converted, resized, resampling, indices;
+    bags_buffer value, inside, pixels, converted, resized, resampling, indices;
     bags_select *selects;
     unsigned char **targets; /* for a window or a piece, in each tensor */
     loader_thread id;
@@ -289,9 +290,20 @@ static bool loader_is_number(bags_dtype dtype) {
 
 /* An integer in 64 bits, two's complement. */
 static uint64_t loader_load_whole(bags_dtype dtype, const unsigned char *from) {
+    uint16_t two;
+    uint32_t four;
+    uint64_t eight = from[0];
     size_t size = bags_dtype_size(dtype);
+    if (size == 2) {
+        memcpy(&two, from, sizeof two);
+        eight = two;
+    } else if (size == 4) {
+        memcpy(&four, from, sizeof four);
+        eight = four;
+    } else if (size == 8)
+        memcpy(&eight, from, sizeof eight);
     uint64_t sign = loader_is_signed(dtype) ? UINT64_C(1) << (8 * size - 1) : 0;
-    return (bags_load(from, size, !bags_little_endian()) ^ sign) - sign;
+    return (eight ^ sign) - sign;
 }
 
 /* False if the dtype cannot hold it. */
@@ -301,9 +313,17 @@ static bool loader_store_whole(
     uint64_t most = dtype == BAGS_DTYPE_BOOL
                         ? 1
                         : UINT64_MAX >> (64 - 8 * size + loader_is_signed(dtype));
+    uint8_t one = (uint8_t)whole;
+    uint16_t two = (uint16_t)whole;
+    uint32_t four = (uint32_t)whole;
     if (negative ? !loader_is_signed(dtype) || ~whole > most : whole > most)
         return false;
-    bags_store(to, size, !bags_little_endian(), whole);
+    memcpy(to,
+        size == 1   ? (const void *)&one
+        : size == 2 ? (const void *)&two
+        : size == 4 ? (const void *)&four
+                    : (const void *)&whole,
+        size);
     return true;
 }
 
@@ -950,32 +970,39 @@ static bags_code loader_load_item(loader_worker *w, const loader_column *c,
     loader_part *p, bags_load_item *item, size_t field, bags_error *err) {
     const bags_loader *l = w->loader;
     const loader_source *from = &c->sources[item->pick.dataset];
+    bags_code (*decode)(void *user, const bags_load_item *item, bags_buffer *scratch,
+        bags_value *value, bags_error *err) = c->given.decode;
     bags_value value;
     bags_code code = BAGS_OK;
     memset(&value, 0, sizeof value);
     item->blob = bags_row_bytes(&w->row, field, (size_t)item->item);
     item->field = from->field;
     w->unwatched += item->blob.size;
-    if (c->given.decode)
-        code = c->given.decode(c->given.user, item, &w->value, &value, err);
-    else if (!c->image || from->kind == LOADER_BLOB_OTHER) {
-        code =
-            bags_row_value(&w->row, field, (size_t)item->item, &w->value, &value, err);
-        if (code == BAGS_ERROR_TYPE && c->form == LOADER_FORM_VALUES) {
+    if (decode ? from->compressed : !c->image || from->kind == LOADER_BLOB_OTHER) {
+        code = bags_row_value(&w->row, field, (size_t)item->item,
+            decode ? &w->inside : &w->value, &value, err);
+        if (code == BAGS_ERROR_TYPE && !decode && c->form == LOADER_FORM_VALUES) {
             value = bags_blob(item->blob.data, item->blob.size);
             code = BAGS_OK;
         }
         if (code)
             return code; /* its message is complete */
-        if ((value.kind == BAGS_KIND_BLOB || value.kind == BAGS_KIND_OBJECT) &&
-            format_needs_dictionary(
-                bags_reader_type(l->readers[item->pick.dataset], from->field),
-                item->blob))
+        /* A blob that is passed on must be readable without the dictionary of its Bag. */
+        bool is_bytes = value.kind == BAGS_KIND_BYTES || value.kind == BAGS_KIND_UTF8;
+        bool is_frame = value.kind == BAGS_KIND_BLOB || value.kind == BAGS_KIND_OBJECT;
+        const bags_type *type =
+            bags_reader_type(l->readers[item->pick.dataset], from->field);
+        if (decode ? !is_bytes : is_frame && format_needs_dictionary(type, item->blob))
             code = bags_fail(err, BAGS_ERROR_TYPE,
-                "a blob that needs the dictionary of its Bag; with the option `blobs` "
-                "of "
-                "bags_zstd_options, the value is the blob inside");
+                "needs the blob inside of zstd, which is the value with the option "
+                "`blobs` of bags_zstd_options");
+        if (decode) {
+            item->blob.data = (const unsigned char *)value.data;
+            item->blob.size = value.size;
+        }
     }
+    if (decode && !code)
+        code = decode(c->given.user, item, &w->value, &value, err);
     if (!code)
         code = loader_check_value(&value, err);
     if (!code && c->form == LOADER_FORM_BYTES)
@@ -986,9 +1013,8 @@ static bags_code loader_load_item(loader_worker *w, const loader_column *c,
         code = loader_part_reserve(&p->data, p->used.size, c->item_size, err);
         unsigned char *to = p->data.data + p->used.size;
         if (!code && c->image)
-            code = loader_store_image(w, c,
-                c->given.decode ? LOADER_BLOB_OTHER : from->kind, item, &value, to,
-                err);
+            code = loader_store_image(
+                w, c, decode ? LOADER_BLOB_OTHER : from->kind, item, &value, to, err);
         else if (!code)
             code = loader_store_stacked(c, &value, to, err);
         p->used.size += code ? 0 : c->item_size;
@@ -1519,6 +1545,7 @@ static bags_code loader_find_sources(
         if (code)
             return code;
         const bags_type *type = bags_reader_type(l->readers[d], s->field);
+        s->compressed = bags_view_is(type->name, "zstd");
         memset(&other, 0, sizeof other);
         loader_classify(type, &other);
         if (d == 0) {
@@ -1923,7 +1950,7 @@ static bags_code loader_open_slots(bags_loader *l, bags_error *err) {
     }
     for (size_t i = 0; l->workers && i < l->worker_count; i++) {
         loader_worker *w = &l->workers[i];
-        w->value = w->pixels = w->converted = empty;
+        w->value = w->inside = w->pixels = w->converted = empty;
         w->resized = w->resampling = w->indices = empty;
         w->loader = l;
         w->selects =
@@ -2047,6 +2074,7 @@ void bags_loader_close(bags_loader *l) {
         loader_worker *w = &l->workers[i];
         bags_row_free(&w->row);
         bags_buffer_free(&w->value);
+        bags_buffer_free(&w->inside);
         bags_buffer_free(&w->pixels);
         bags_buffer_free(&w->converted);
         bags_buffer_free(&w->resized);

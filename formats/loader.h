@@ -602,8 +602,9 @@ typedef struct bags_load_field {
     uint64_t window;
     uint64_t stride; /* 0: 1 */
 
-    /* Decode with this instead of the reader's codec. It gets the blob as it is stored: of
-     * zstd(...) the frame, without its dictionary. *value may view the scratch.
+    /* Decode with this instead of the reader's codec. It gets the blob; of zstd(TYPE) the
+     * blob of TYPE, which the codec must make: with the option `blobs` of
+     * bags_zstd_options, unless TYPE is bytes or utf8. *value may view the scratch.
      * It is called by several threads. On failure it writes err (see bags_fail), whose
      * `system` is kept, and returns the code. */
     bags_code (*decode)(void *user, const bags_load_item *item, bags_buffer *scratch,

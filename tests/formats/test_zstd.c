@@ -1008,6 +1008,67 @@ static void a_copy_compresses_with_another_dictionary(void **state) {
     bags_reader_close(reader);
 }
 
+static bags_code decode_bytes(void *user, const bags_load_item *item,
+    bags_buffer *scratch, bags_value *value, bags_error *err) {
+    (void)user;
+    (void)scratch;
+    (void)err;
+    *value = bags_bytes(item->blob.data, item->blob.size);
+    return BAGS_OK;
+}
+
+/* Whether the frame needs a dictionary or not. */
+static void a_callback_of_the_loader_gets_the_blob_inside(void **state) {
+    bags_writer_options writing = {0};
+    bags_loader_options loading = {0};
+    bags_load_field field = {0};
+    const bags_batch *batch;
+    char text[400];
+    (void)state;
+    field.name = "text";
+    field.decode = decode_bytes;
+    loading.fields = &field;
+    loading.field_count = 1;
+    loading.batch = RECORDS;
+    loading.order.in_order = true;
+    for (int plain = 0; plain < 2; plain++)
+        for (int blobs = 0; blobs < 2; blobs++) {
+            options.no_dictionary = plain != 0;
+            options.blobs = false;
+            write_records(at("set%d", plain), writing, 0, RECORDS);
+            options.blobs = blobs != 0;
+            const bags_reader *reader = open_set(at("set%d", plain), NULL);
+            bags_loader *loader;
+            assert_opens(loader, bags_loader_open(&reader, 1, &loading, &said));
+            assert_ok(bags_loader_next(loader, &batch, &said));
+            for (uint64_t i = 0; i < RECORDS; i++) {
+                size_t size = record_of(i, text);
+                assert_bytes(
+                    bags_tensor_get(batch, batch->tensors, i, NULL, NULL), text, size);
+            }
+            bags_loader_close(loader);
+            bags_reader_close((bags_reader *)(uintptr_t)reader);
+            remove_tree(at("set%d", plain));
+        }
+    /* A value that is not the blob. */
+    bags_field number = {"text", "zstd(int)"};
+    bags_value value = bags_int(5);
+    bags_entry entry = {"text", &value, 1};
+    bags_writer *writer;
+    options.blobs = options.no_dictionary = false;
+    writing.registry = codecs;
+    assert_opens(writer, bags_writer_open(at("set"), &number, 1, &writing, &said));
+    assert_ok(bags_writer_append(writer, &entry, 1, &said));
+    assert_ok(bags_writer_close(writer, &said));
+    const bags_reader *reader = open_set(at("set"), NULL);
+    bags_loader *loader;
+    assert_opens(loader, bags_loader_open(&reader, 1, &loading, &said));
+    assert_fails(BAGS_ERROR_TYPE, bags_loader_next(loader, &batch, &said));
+    assert_says("set: field \"text\": datapoint 0: needs the blob inside of zstd");
+    bags_loader_close(loader);
+    bags_reader_close((bags_reader *)(uintptr_t)reader);
+}
+
 #ifdef BAGS_WITH_MSGPACK
 /* A message has no tensor; what the loader passes on must be readable alone. */
 static void the_loader_passes_on_no_frame_that_needs_a_dictionary(void **state) {
@@ -1043,7 +1104,7 @@ static void the_loader_passes_on_no_frame_that_needs_a_dictionary(void **state) 
             assert_memory_equal(batch->tensors[0].values[2].data, "\xa4tex2", 5);
         else
             assert_says(
-                "messages: field \"m\": datapoint 0: a blob that needs the dict");
+                "messages: field \"m\": datapoint 0: needs the blob inside of zstd");
         bags_loader_close(loader);
         bags_reader_close((bags_reader *)(uintptr_t)reader);
     }
@@ -1069,6 +1130,7 @@ int main(void) {
         CASE(threads_share_a_reader),
         CASE(blobs_are_read_without_the_codec),
         CASE(the_loader_stacks_what_is_compressed),
+        CASE(a_callback_of_the_loader_gets_the_blob_inside),
         CASE(small_records_are_compressed_with_a_dictionary),
         CASE(writing_allocates_nothing_once_the_dictionary_is_made),
         CASE(a_dictionary_may_be_given),
