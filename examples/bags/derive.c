@@ -351,9 +351,10 @@ static void choose_copy(void) {
     bool limited = false, sharded = false;
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
         limited = limited || limits[i]->given;
-    if (!copying && (limited || unsharded || with_checksums || without_checksums))
-        usage("--shard-size, --shard-length, --unsharded, --checksum and --no-checksum "
-              "need --copy");
+    if (!copying && (limited || unsharded || with_checksums || without_checksums ||
+                        shard_stop.value > 1))
+        usage("the --shard options, --unsharded, --checksum and --no-checksum need "
+              "--copy");
     if (unsharded && (limited || shard_stop.given))
         usage("--unsharded and the --shard options are mutually exclusive");
     if (with_checksums && without_checksums)
@@ -661,8 +662,8 @@ const command command_derive = {"derive",
     "--copy does what links cannot: an order across shards, shards of other sizes, "
     "several DATASETs (of one spec; numbers continue; --where sees each alone), or one "
     "on a server or in an archive.\n"
-    "A process that is killed leaves directories without spec.json, or OUT.derived, "
-    "OUT.parts or OUT.lines: the next call names what to remove.\n",
+    "A process that is killed leaves OUT.derived, OUT.parts or OUT.lines: the next call "
+    "names what to remove.\n",
     "  bags derive pets cats --rows cats.txt --drop path\n"
     "  bags derive pets parts --split train=0.9,val=0.1 --seed 1\n"
     "  bags derive pets scored --add scores.jsonl --spec 'score=float32'\n"
