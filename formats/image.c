@@ -29,12 +29,6 @@ typedef struct image_promise {
     unsigned char lacks[256]; /* how many have an identifier */
 } image_promise;
 
-/* Start of frame: SOF0 to SOF15 without DHT, JPG and DAC. */
-static bool image_is_frame(unsigned marker) {
-    return marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 &&
-           marker != 0xCC;
-}
-
 /* Its header: bits, height and width in 2 bytes each, number of components; then 3
  * bytes of each, first its identifier. Returns what is wrong, or NULL. */
 static const char *image_check_frame(
@@ -108,7 +102,7 @@ static bags_code image_check_jpeg(bags_view file, bags_error *err) {
             return image_fail_truncated(err, "JPEG", file);
         else if (marker == IMAGE_SOI)
             fault = "has a second start";
-        else if (image_is_frame(marker))
+        else if (format_jpeg_is_frame(marker))
             fault = image_check_frame(&p, marker, data);
         else if (marker == IMAGE_SOS) {
             fault = image_check_scan(&p, data);

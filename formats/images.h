@@ -72,6 +72,12 @@ static inline unsigned format_jpeg_marker(bags_view file, size_t *at, bags_view 
     return marker;
 }
 
+/* Start of frame: SOF0 to SOF15 without DHT, JPG and DAC. */
+static inline bool format_jpeg_is_frame(unsigned marker) {
+    return marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 &&
+           marker != 0xCC;
+}
+
 #define FORMAT_PNG_START "\x89PNG\r\n\x1a\n" /* 8 bytes */
 
 /* The chunk of a PNG at *at, which moves to the next one: its name, which its data and

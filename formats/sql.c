@@ -18,6 +18,7 @@
 #define BAGS_NO_VERIFY
 #endif
 #include "data.h"
+#include "images.h"
 #include "index.h"
 
 #include <math.h>
@@ -356,47 +357,22 @@ static bags_code sql_sequence(
 
 /* ---- the module ---- */
 
-/* True if an earlier column, or a later field, has this name, which SQLite compares
- * without the case of letters. */
-static bool sql_is_taken(const bags_field *fields, size_t count, char *const *names,
-    size_t i, const char *name) {
-    for (size_t k = 0; k < i; k++)
-        if (!sqlite3_stricmp(names[k], name))
-            return true;
-    for (size_t k = i + 1; k < count; k++)
-        if (!strcmp(fields[k].name, name))
-            return true;
-    return false;
-}
-
-/* Declare the columns. The second of two fields that differ only in case is NAME_2. */
-static int sql_declare(sqlite3 *db, sql_table *table, char **message) {
+static int sql_declare(sqlite3 *db, const sql_table *table, char **message) {
     size_t count = 0;
     const bags_field *fields = bags_reader_fields(table->reader, &count);
-    char **names = (char **)sqlite3_malloc64((count + 1) * sizeof *names);
     sqlite3_str *sql = sqlite3_str_new(db);
     sqlite3_str_appendall(sql, "CREATE TABLE x(");
-    for (size_t i = 0; names && i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         const sql_column *column = &table->columns[i];
-        int number = 1;
-        names[i] = sqlite3_mprintf("%s", fields[i].name);
-        while (names[i] && sql_is_taken(fields, count, names, i, names[i]) &&
-               number < 99) {
-            sqlite3_free(names[i]);
-            names[i] = sqlite3_mprintf("%s_%d", fields[i].name, ++number);
-        }
-        sqlite3_str_appendf(sql, "%s\"%w\" %s", i ? ", " : "", names[i],
+        sqlite3_str_appendf(sql, "%s\"%w\" %s", i ? ", " : "", fields[i].name,
             sql_is_number(column) ? column->code == 'f' ? "REAL" : "INTEGER"
             : column->kind == SQL_TEXT || column->kind == SQL_SEQUENCE ? "TEXT"
                                                                        : "BLOB");
     }
-    for (size_t i = 0; names && i < count; i++)
-        sqlite3_free(names[i]);
-    sqlite3_free(names);
     /* A table needs a column. */
     sqlite3_str_appendall(sql, count ? ")" : "\"no fields\" HIDDEN)");
     char *text = sqlite3_str_finish(sql);
-    int code = text && names ? sqlite3_declare_vtab(db, text) : SQLITE_NOMEM;
+    int code = text ? sqlite3_declare_vtab(db, text) : SQLITE_NOMEM;
     if (code && message)
         *message = sqlite3_mprintf("%s", sqlite3_errmsg(db));
     sqlite3_free(text);
@@ -807,25 +783,23 @@ static const sqlite3_module sql_module = {1, sql_connect, sql_connect, sql_best_
 
 /* The width and height that a JPEG or PNG states. */
 static bool sql_image_size(bags_view file, uint64_t size[2]) {
-    const unsigned char *at = file.data;
-    if (file.size >= 24 && !memcmp(at, "\x89PNG\r\n\x1a\n", 8)) {
-        size[0] = bags_load(at + 16, 4, true);
-        size[1] = bags_load(at + 20, 4, true);
+    bags_view data;
+    size_t at = 0;
+    unsigned marker = format_jpeg_marker(file, &at, &data);
+    if (file.size >= 24 && !memcmp(file.data, FORMAT_PNG_START, 8)) {
+        size[0] = bags_load(file.data + 16, 4, true);
+        size[1] = bags_load(file.data + 20, 4, true);
         return true;
     }
-    if (file.size < 4 || at[0] != 0xFF || at[1] != 0xD8)
+    if (marker != 0xD8)
         return false;
-    for (size_t i = 2; i + 9 <= file.size && at[i] == 0xFF;) {
-        unsigned char mark = at[i + 1];
-        if (mark >= 0xC0 && mark <= 0xCF && mark != 0xC4 && mark != 0xC8 &&
-            mark != 0xCC) {
-            size[1] = bags_load(at + i + 5, 2, true);
-            size[0] = bags_load(at + i + 7, 2, true);
-            return true;
-        }
-        i += mark == 0xFF ? 1 : 2 + (size_t)bags_load(at + i + 2, 2, true);
-    }
-    return false;
+    while (marker && !format_jpeg_is_frame(marker))
+        marker = format_jpeg_marker(file, &at, &data);
+    if (data.size < 5)
+        return false;
+    size[1] = bags_load(data.data + 1, 2, true);
+    size[0] = bags_load(data.data + 3, 2, true);
+    return true;
 }
 
 /* width(image), height(image): NULL for what is neither. */
@@ -929,21 +903,6 @@ struct sqlite3 *bags_sql_open(const bags_reader *reader, bags_error *err) {
     return sql_database(reader, 0, err);
 }
 
-/* A name of the rowid that is not one of a field. */
-static const char *sql_rowid_name(const bags_reader *reader) {
-    static const char *const names[] = {"rowid", "_rowid_", "oid"};
-    size_t count = 0;
-    const bags_field *fields = bags_reader_fields(reader, &count);
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        bool taken = false;
-        for (size_t k = 0; k < count; k++)
-            taken = taken || !sqlite3_stricmp(fields[k].name, names[i]);
-        if (!taken)
-            return names[i];
-    }
-    return NULL;
-}
-
 /* Prepare a query that contains the expression once, between other words. */
 static sqlite3_stmt *sql_prepare(sqlite3 *db, const char *before, const char *where,
     const char *after, bags_error *err) {
@@ -967,25 +926,27 @@ bags_code bags_sql_rows(const bags_reader *reader, uint64_t start, const char *w
     bags_buffer *numbers, size_t *count, bags_error *err) {
     bags_error ignored;
     size_t found = 0;
-    char before[64];
+    size_t fields_count = 0;
     err = err ? err : &ignored;
     if (!reader || !where || !numbers || !count)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
-    const char *rowid = sql_rowid_name(reader);
-    if (!rowid)
-        return bags_fail(err, BAGS_ERROR_FIELD,
-            "%s: fields called rowid, _rowid_ and oid hide the number of a datapoint",
-            bags_reader_path(reader));
+    const bags_field *fields = bags_reader_fields(reader, &fields_count);
+    for (size_t i = 0; i < fields_count; i++)
+        if (!sqlite3_stricmp(fields[i].name, "_rowid_"))
+            return bags_fail(err, BAGS_ERROR_FIELD,
+                "%s: a field called _rowid_ hides the number of a datapoint",
+                bags_reader_path(reader));
     sqlite3 *db = sql_database(reader, start, err);
     if (!db)
         return err->code;
     /* What is valid in both places is one expression, and not part of the query. */
-    (void)snprintf(before, sizeof before, "SELECT %s FROM data WHERE ", rowid);
     sqlite3_stmt *statement =
         sql_prepare(db, "SELECT CASE WHEN ", where, " THEN 1 END FROM data", err);
     bags_code code = statement ? BAGS_OK : err->code;
     sqlite3_finalize(statement);
-    statement = code ? NULL : sql_prepare(db, before, where, " ORDER BY 1", err);
+    statement = code ? NULL
+                     : sql_prepare(db, "SELECT _rowid_ FROM data WHERE ", where,
+                           " ORDER BY 1", err);
     code = statement ? BAGS_OK : err->code;
     for (int step = SQLITE_ROW; !code && step == SQLITE_ROW;) {
         step = sqlite3_step(statement);
