@@ -241,25 +241,17 @@ typedef struct bags_part {
  * smaller. (Where a compiler fuses multiplications and additions, a pixel may differ by
  * one.)
  *
- *   image       the shape of the entire image: uint8, 1 to 4 channels, each on its own
- *   part        what the pixels are of; NULL: all. Where more is needed, its edge is
- *               repeated
- *   pixels      the first row of the part
- *   stride      bytes from one row to the next, at least a row; 0: one row
- *   matrix      finite; a last row of 0 0 x divides all by x
- *   fill        one byte per channel; NULL: 0
- *   width       of the result, in pixels, from 1
- *   height      of the result
- *   out         receives height rows of width * channels bytes, and must not overlap
- *               the pixels
- *   out_stride  like stride
+ *   image   the shape of the entire image: uint8, 1 to 4 channels, each on its own
+ *   part    what the pixels are of; NULL: all. Where more is needed, its edge is
+ *           repeated
+ *   matrix  finite; a last row of 0 0 x divides all by x
+ *   fill    one byte per channel; NULL: 0
  *
- * Returns BAGS_OK or
- *   BAGS_ERROR_ARGUMENT  not uint8; 0 or more than 4 channels; an unknown filter; a
- *                        width or height of 0; a stride smaller than a row; a matrix
- *                        that is not finite or whose last row is 0
+ * The other parameters are those of bags_resample. Returns what that does, but not
+ * BAGS_ERROR_MEMORY; also
+ *   BAGS_ERROR_ARGUMENT  a matrix that is not finite or whose last row is 0
  *   BAGS_ERROR_RANGE     the part is not within the image
- *   BAGS_ERROR_LIMIT     a side above 2^30 pixels; too large for the address space
+ *   BAGS_ERROR_LIMIT     a side above 2^30 pixels
  *
  * Threads: any. Cost: per pixel of the result 4 (bicubic: 16) pixels of the image. No
  * memory.
@@ -331,8 +323,7 @@ void bags_jitter_draw(
  * images of Pillow, applied in this order.
  *
  *   image   the shape of the pixels: uint8, 1 or 3 channels
- *   pixels  the first row of the image
- *   stride  bytes from one row to the next, at least a row; 0: one row
+ *   stride  as for bags_resample
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_ARGUMENT  not such an image; a number out of range; an invalid order
@@ -381,9 +372,9 @@ typedef struct bags_selection {
     bags_selection_kind kind;
     const uint64_t *numbers;
     size_t count; /* 0: none */
-    bool
-        borrowed; /* indices are not copied: they must stay as they are until the order,
-                      or the loader, is freed. Ranges always are */
+    /* Indices are not copied: they must stay as they are until the order, or the loader, is
+     * freed. Ranges always are. */
+    bool borrowed;
 } bags_selection;
 
 /*
@@ -470,9 +461,9 @@ void bags_order_free(bags_order *order);
  * Returns BAGS_OK, or BAGS_ERROR_RANGE: a position is not below length; with
  * weights: 2^63 positions of all epochs so far.
  *
- * Threads: any. Cost: about 40 ns per position and, with several datasets, the
- * logarithm of their number, with ranges of the number of ranges; with chunk 40 in a call for thousands, 120 in one for
- * few; with weights 100 for each position from the multiple of 1,024 before `start`.
+ * Threads: any. Cost: about 40 ns per position and, with several datasets or ranges, the
+ * logarithm of their number; with chunk 40 in a call for thousands, 120 in one for few;
+ * with weights 100 for each position from the multiple of 1,024 before `start`.
  */
 bags_code bags_order_get(const bags_order *order, uint64_t epoch, uint64_t start,
     size_t count, bags_pick *picks, bags_error *err);
@@ -544,30 +535,27 @@ typedef struct bags_load_draw {
  *
  * Numbers of the types int and i64 become int64, those of u64 uint64.
  *
- * bags_loader_open refuses options that have no effect or exclude each other: dims,
- * shape and dtype are set together; everything of images needs width and height,
- * `resize` BAGS_CROP_CENTER, `area`, `aspect` and `scaled` BAGS_CROP_RANDOM, `mean` and
- * `std` float32; `scaled` and `warp` exclude each other;
- * `orient` fields of JPEG or PNG, which options.images decodes; `stride` needs a window;
- * and dims and width exclude each other.
+ * bags_loader_open refuses options that have no effect, such as those of images without
+ * width and height, or exclude each other.
  */
 typedef struct bags_load_field {
     const char *name;
-    bags_dtype dtype;      /* convert numbers and elements: integers and bool to
-                              each other, float32 and float64, these to each other.
-                              A number that the dtype cannot hold, integers exactly,
-                              is an error. NONE: as they are */
-    size_t dims;           /* stack arrays that all have this shape, up to 6; needs
-                              a dtype */
-    const uint64_t *shape; /* dimensions */
+    /* Convert numbers and elements: integers and bool to each other, float32 and float64,
+     * these to each other. A number that the dtype cannot hold, integers exactly, is an
+     * error. NONE: as they are */
+    bags_dtype dtype;
+    /* Stack arrays that all have this shape, of up to 6 dimensions; needs a dtype, and
+     * excludes width */
+    size_t dims;
+    const uint64_t *shape;
 
     /* For images: width and height set request a tensor of this size, uint8, or
      * float32 with the value (x / 255 - mean) / std. */
     uint32_t width, height;
     uint32_t channels; /* 1: gray, 3: RGB, as Pillow converts; 0: 3 */
     bags_crop crop;
-    bags_interval area;   /* of BAGS_CROP_RANDOM, as a part of the image's; {0, 0}: 0.08
-                             to 1 */
+    bags_interval
+        area; /* of BAGS_CROP_RANDOM, a part of the image's; {0, 0}: 0.08 to 1 */
     bags_interval aspect; /* its width / height; {0, 0}: 3/4 to 4/3 */
     uint32_t resize;      /* of BAGS_CROP_CENTER; 0: the larger of width, height */
     bags_filter filter;
@@ -584,15 +572,16 @@ typedef struct bags_load_field {
      * `decode` does. NULL: none */
     bags_code (*draw)(void *user, const bags_load_item *item, const bags_image *image,
         bags_load_draw *draw, bags_error *err);
-    bool nchw;     /* channels first: [n, c, h, w]; false: [n, h, w, c] */
-    bool scaled;   /* BAGS_CROP_RANDOM of a JPEG, without warp: decode to 1/2, 1/4 or
-                      1/8 if that still has the size: faster, other pixels */
-    bool orient;   /* JPEG and PNG: turn images upright as their EXIF orientation
-                      states, before they are cropped and resized. false: pixels
-                      as they are stored, as by the decoders of PyTorch. (Without
-                      width and height the reader's codec decodes: set its option
-                      `orient`) */
-    float mean[3]; /* per channel; finite, as std is */
+    bool nchw; /* channels first: [n, c, h, w]; false: [n, h, w, c] */
+    /* BAGS_CROP_RANDOM of a JPEG, without warp: decode to 1/2, 1/4 or 1/8 if that still
+     * has the size: faster, other pixels */
+    bool scaled;
+    /* JPEG and PNG, which options.images decodes: turn images upright as their EXIF
+     * orientation states, before they are cropped and resized. false: pixels as they are
+     * stored, as by the decoders of PyTorch. (Without width and height the reader's codec
+     * decodes: set its option `orient`) */
+    bool orient;
+    float mean[3]; /* of float32, per channel; finite, as std is */
     float std[3];  /* at least 0; 0: 1 */
 
     /* For sequences: take a window of this many items, each `stride` after the one
@@ -721,41 +710,42 @@ typedef struct bags_loader_options {
         size_t count, bags_pick *picks, bags_error *err);
     void *sampler_user;
     uint64_t sampler_length; /* positions of an epoch, below 2^63 */
-    uint64_t sampler_hash;   /* of what determines the order; states of another are
-                                refused */
-    uint32_t batch;          /* datapoints per batch, of all ranks together; 0: 32 */
-    bool drop_last;          /* drop a short batch at the end of an epoch */
-    uint64_t epochs;         /* end after epoch epochs - 1; 0: never */
-    uint32_t rank, ranks;    /* load slice `rank` of `ranks` of each batch; 0, 0: all.
-                             Slices differ in size by at most one, and may be
-                             empty */
-    uint32_t threads;        /* 0: the number of processors */
-    bool no_threads;         /* bags_loader_next does the work itself. Not with threads
-                         or ahead */
-    uint32_t ahead;          /* batches that may wait, besides one per thread; 0: 2 */
-    uint32_t hold;           /* a batch stays valid for this many more calls of
-                      bags_loader_next */
-    bool skip_damaged;     /* leave out and count datapoints that are damaged or do not
-                          fit the fields' options: whose reading or decoding
-                          returns BAGS_ERROR_CORRUPT, _VALUE, _LIMIT or _RANGE.
-                          Other codes, such as those of failed reads, are an
-                          error in any case; so a field's `decode` chooses */
-    bool prefetch;         /* announce a batch to the disk before it is read, see
-                          bags_reader_prefetch; from a server, a batch then takes a
-                          round trip and not one per datapoint */
-    bool random_window;    /* windows of sequences start at random */
-    uint64_t window_start; /* otherwise here. Both need a field with a
-                                      window, and exclude each other */
-    const bags_load_field *fields; /* NULL: all fields of the first dataset, as
-                                      they are; field_count is then 0 */
+    uint64_t
+        sampler_hash; /* of what determines the order: states of another are refused */
+    uint32_t batch;   /* datapoints per batch, of all ranks together; 0: 32 */
+    bool drop_last;   /* drop a short batch at the end of an epoch */
+    uint64_t epochs;  /* end after epoch epochs - 1; 0: never */
+    /* Load slice `rank` of `ranks` of each batch; 0, 0: all. Slices differ in size by at
+     * most one, and may be empty. */
+    uint32_t rank, ranks;
+    uint32_t threads; /* 0: the number of processors */
+    bool
+        no_threads; /* bags_loader_next does the work itself. Not with threads or ahead */
+    uint32_t ahead; /* batches that may wait, besides one per thread; 0: 2 */
+    uint32_t
+        hold; /* a batch stays valid for this many more calls of bags_loader_next */
+    /* Leave out and count datapoints that are damaged or do not fit the fields' options:
+     * whose reading or decoding returns BAGS_ERROR_CORRUPT, _VALUE, _LIMIT or _RANGE. Other
+     * codes, such as those of failed reads, are an error in any case; so a field's `decode`
+     * chooses. */
+    bool skip_damaged;
+    /* Announce a batch to the disk before it is read, see bags_reader_prefetch; from a
+     * server, a batch then takes a round trip and not one per datapoint. */
+    bool prefetch;
+    /* Where windows of sequences start; both need a field with one, and exclude each
+     * other: at random, or at this item. */
+    bool random_window;
+    uint64_t window_start;
+    /* NULL: all fields of the first dataset, as they are; field_count is then 0. */
+    const bags_load_field *fields;
     size_t field_count;
-    const bags_tokens *tokens; /* load its windows or rows in place of datapoints;
-                                         of the same readers. NULL: datapoints */
+    /* Load its windows or rows in place of datapoints; of the same readers. NULL: none. */
+    const bags_tokens *tokens;
     const bags_loader_images *images; /* NULL: none */
-    const bags_allocator *tensors;    /* of batches, such as pinned memory; NULL:
-                                         that of everything else */
-    const bags_allocator *allocator;  /* of everything else; NULL: malloc. Both
-                                         must be thread-safe */
+    /* Of batches, such as pinned memory; NULL: that of everything else. Both must be
+     * thread-safe. */
+    const bags_allocator *tensors;
+    const bags_allocator *allocator; /* of everything else; NULL: malloc */
 } bags_loader_options;
 
 /*
