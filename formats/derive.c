@@ -4,7 +4,7 @@
  * A dataset is made in the directory TO.derived, which becomes TO when it is complete: a
  * reader would accept some of its shards as a dataset. Each is made in this order:
  *
- *     make the directory, which claims it                 (derive_claim)
+ *     make the directory, which claims it                 (derive_shard)
  *     link the Bags and dictionaries, and see what they are (derive_link)
  *     write refs.bag                                      (derive_write_refs)
  *     copy the checksums, with new trailers               (derive_write_checksums)
@@ -771,23 +771,16 @@ static bags_code derive_set_directory(derive *d, uint64_t i, bags_error *err) {
     return bags_shard_path(d->to, &shard, d->directory, FORMAT_PATH, err);
 }
 
-static bags_code derive_claim(derive *d, bags_error *err) {
+/* Make a shard, from `count` rows that start at `at`. */
+static bags_code derive_shard(
+    derive *d, size_t shard, uint64_t at, uint64_t count, bags_error *err) {
     bags_code code = derive_set_directory(d, d->claimed, err);
-    if (code)
-        return code;
-    int error = d->io->make_dir(d->io->user, d->directory);
+    int error = code ? 0 : d->io->make_dir(d->io->user, d->directory);
     if (error == EEXIST)
         return derive_fail_exists(d->directory, err);
     if (error)
         return bags_fail_io(d->io, error, d->directory, "create directory", err);
-    d->claimed++;
-    return BAGS_OK;
-}
-
-/* Make a shard, from `count` rows that start at `at`. */
-static bags_code derive_shard(
-    derive *d, size_t shard, uint64_t at, uint64_t count, bags_error *err) {
-    bags_code code = derive_claim(d, err);
+    d->claimed += !code;
     if (!code)
         code = derive_link(d, shard, err);
     if (!code)
@@ -1222,27 +1215,22 @@ bags_code bags_derive(const char *from, const char *to,
         bags_buffer_of(options->env.allocator);
     for (size_t i = 0; i < sizeof d->arrays / sizeof *d->arrays; i++)
         d->arrays[i] = d->spec;
-    bags_code code = BAGS_OK;
-    if (options->shard_start >= d->stop)
-        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "%s: shard_start out of range (%" PRIu64 ", shard_stop is %" PRIu64 ")",
-            bags_path_tail(to), options->shard_start, d->stop);
-    if (!code && !options->copy && d->stop > 1)
-        code = bags_fail(err, BAGS_ERROR_ARGUMENT, "%s: several workers can only copy",
-            bags_path_tail(to));
-    if (!code && options->copy && (options->copy->resume || options->copy->append))
-        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "%s: a copy can neither resume nor append", bags_path_tail(to));
-    if (!code && options->copy && d->stop > 1 &&
-        (!options->copy->shard_length || options->copy->shard_size))
-        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "%s: workers copy shards of a given shard_length, without a shard_size",
-            bags_path_tail(to));
+    char front[400];
+    (void)snprintf(front, sizeof front, "%s: ", bags_path_tail(to));
+    const bags_writer_options *copy = options->copy;
+    const format_rule rules[] = {
+        {options->shard_start >= d->stop, "shard_start is not below shard_stop"},
+        {!copy && d->stop > 1, "several workers can only copy"},
+        {copy && (copy->resume || copy->append),
+            "a copy can neither resume nor append"},
+        {copy && d->stop > 1 && (!copy->shard_length || copy->shard_size),
+            "workers copy shards of a given shard_length, without a shard_size"},
+    };
+    bags_code code = FORMAT_CHECK(rules, front, err);
     if (!code)
         code = bags_buffer_reserve(&d->buffer, DERIVE_BUFFER, err);
     if (!code)
         code = derive_plan(d, from, err);
-    const bags_writer_options *copy = options->copy;
     const derive_source *first = d->sources;
     if (!code)
         d->sharded = copy ? copy->sharded || copy->shard_size || copy->shard_length ||

@@ -935,31 +935,25 @@ static bool loader_is_damage(bags_code code) {
  * in front of a message. */
 static bags_code loader_fail_item(const bags_loader *l, const loader_column *c,
     const bags_pick *pick, uint64_t item, bags_code code, bags_error *err) {
-    const char *path = bags_reader_path(l->readers[pick->dataset]);
-    char message[600], of[40] = "";
-    int system = err->system;
-    (void)snprintf(message, sizeof message, "%.599s", err->message);
+    char of[40] = "";
     if (c->sequence && item != UINT64_MAX)
         (void)snprintf(of, sizeof of, "item %" PRIu64 ": ", item);
-    (void)bags_fail(err, code, "%s: field \"%.100s\": datapoint %" PRIu64 ": %s%s",
-        bags_path_tail(path), c->given.name, pick->index, of, message);
-    err->system = system;
-    return code;
+    return format_fail_at(
+        l->readers[pick->dataset], c->given.name, pick->index, of, code, err);
 }
 
 /* A codec may be the program's own: what its value refers to is copied only if its
  * size, dtype and shape agree. */
 static bags_code loader_check_value(const bags_value *value, bags_error *err) {
-    size_t size = value->size;
     if (value->kind == BAGS_KIND_ARRAY &&
-        (value->dims > BAGS_MAX_DIMS || (value->dims && !value->shape) ||
-            !bags_array_size(value->dtype, value->dims, value->shape, &size) ||
-            size != value->size))
-        return bags_fail(err, BAGS_ERROR_VALUE,
-            "the codec returned an array of %" PRIu64
-            " bytes, which does not fit its dtype and shape",
-            (uint64_t)value->size);
-    if (size && !value->data && value->kind != BAGS_KIND_OBJECT)
+        (value->dims > BAGS_MAX_DIMS || (value->dims && !value->shape)))
+        return bags_fail(
+            err, BAGS_ERROR_VALUE, "the codec returned an array without a shape");
+    bags_code code =
+        value->kind == BAGS_KIND_ARRAY ? format_array_check(value, err) : BAGS_OK;
+    if (code)
+        return code;
+    if (value->size && !value->data && value->kind != BAGS_KIND_OBJECT)
         return bags_fail(
             err, BAGS_ERROR_VALUE, "the codec returned a value without data");
     return BAGS_OK;
@@ -1643,10 +1637,7 @@ static bags_code loader_check_field(
         has_exif = has_exif && c->sources[i].kind != LOADER_BLOB_OTHER;
     for (size_t i = 0; i < 3; i++)
         has_scale = has_scale || loader_is_set(g->mean[i]) || loader_is_set(g->std[i]);
-    const struct {
-        bool broken;
-        const char *what;
-    } rules[] = {
+    const format_rule rules[] = {
         {!image && (has_scale || has_ranges || g->channels || g->crop || g->resize ||
                        g->filter || g->flip_x > 0 || g->flip_y > 0 || g->warp ||
                        g->jitter || g->draw || g->nchw || g->scaled || g->orient),
@@ -1782,23 +1773,29 @@ static bags_code loader_column_open(
  * the caller those that it holds: otherwise no thread could claim one. */
 static bags_code loader_check_options(bags_loader *l, bags_error *err) {
     bags_loader_options *o = &l->options;
-    if (l->count == 0)
-        return bags_fail(err, BAGS_ERROR_ARGUMENT, "no dataset");
-    o->batch = o->batch ? o->batch : 32;
+    const format_rule rules[] = {
+        {l->count == 0, "no dataset"},
+        {o->threads > LOADER_MAX_THREADS || o->ahead > LOADER_MAX_THREADS ||
+                o->hold > LOADER_MAX_THREADS,
+            "threads, ahead or hold out of range (at most 1024)"},
+        {o->no_threads && (o->threads || o->ahead),
+            "no_threads excludes threads and ahead"},
+        {o->random_window && o->window_start,
+            "random_window and window_start are mutually exclusive"},
+        {!o->fields && o->field_count, "field_count without fields"},
+        {o->fields && !o->field_count, "fields without field_count"},
+        {o->tokens &&
+                (o->fields || o->field_count || o->random_window || o->window_start),
+            "tokens and fields are mutually exclusive"},
+    };
+    bags_code code = FORMAT_CHECK(rules, "", err);
+    if (code)
+        return code;
     if (o->ranks ? o->rank >= o->ranks : o->rank)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
             "rank out of range (%" PRIu32 ", ranks %" PRIu32 ")", o->rank, o->ranks);
+    o->batch = o->batch ? o->batch : 32;
     o->ranks = o->ranks ? o->ranks : 1;
-    if (o->threads > LOADER_MAX_THREADS || o->ahead > LOADER_MAX_THREADS ||
-        o->hold > LOADER_MAX_THREADS)
-        return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "threads, ahead or hold out of range (at most 1024)");
-    if (o->no_threads && (o->threads || o->ahead))
-        return bags_fail(
-            err, BAGS_ERROR_ARGUMENT, "no_threads excludes threads and ahead");
-    if (o->random_window && o->window_start)
-        return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "random_window and window_start are mutually exclusive");
     o->ahead = o->ahead ? o->ahead : 2;
     if (!o->threads)
         o->threads = loader_processors();
@@ -1862,9 +1859,6 @@ static bags_code loader_open_order(bags_loader *l, bags_error *err) {
 static bags_code loader_open_tokens(bags_loader *l, bags_error *err) {
     const bags_loader_options *o = &l->options;
     const format_tokens *t = l->tokens;
-    if (o->fields || o->field_count || o->random_window || o->window_start)
-        return bags_fail(
-            err, BAGS_ERROR_ARGUMENT, "tokens and fields are mutually exclusive");
     if (t->packed && o->skip_damaged)
         return bags_fail(err, BAGS_ERROR_ARGUMENT,
             "skip_damaged and packed rows are mutually exclusive");
@@ -1902,9 +1896,6 @@ static bags_code loader_open_columns(bags_loader *l, bags_error *err) {
     const bags_field *fields = bags_reader_fields(l->readers[0], &count);
     const bags_load_field *given = l->options.fields;
     bags_code code = BAGS_OK;
-    if (!given != !l->options.field_count)
-        return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            given ? "fields without field_count" : "field_count without fields");
     if (given)
         count = l->options.field_count;
     l->columns = (loader_column *)loader_allocate(l, count, sizeof *l->columns, err);

@@ -245,23 +245,20 @@ static bags_code order_share_slots(
 
 static bags_code order_check(
     const bags_order_options *given, size_t count, bags_error *err) {
-    if (count == 0)
-        return bags_fail(err, BAGS_ERROR_ARGUMENT, "no dataset");
-    if (given->in_order && (given->chunk || given->weights))
-        return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "in_order and %s are mutually exclusive",
-            given->chunk ? "chunk" : "weights");
-    if (given->replacement && (given->in_order || given->chunk))
-        return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "replacement and %s are mutually exclusive",
-            given->chunk ? "chunk" : "in_order");
-    if (given->window && !given->chunk)
-        return bags_fail(err, BAGS_ERROR_ARGUMENT, "window without chunk");
-    if (given->weights && count > ORDER_BLOCK)
-        return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "too many datasets for weights (%" PRIu64 ", at most 1,024)",
-            (uint64_t)count);
-    return BAGS_OK;
+    const format_rule rules[] = {
+        {count == 0, "no dataset"},
+        {given->in_order && given->chunk, "in_order and chunk are mutually exclusive"},
+        {given->in_order && given->weights,
+            "in_order and weights are mutually exclusive"},
+        {given->replacement && given->in_order,
+            "replacement and in_order are mutually exclusive"},
+        {given->replacement && given->chunk,
+            "replacement and chunk are mutually exclusive"},
+        {given->window && !given->chunk, "window without chunk"},
+        {given->weights && count > ORDER_BLOCK,
+            "too many datasets for weights (at most 1,024)"},
+    };
+    return FORMAT_CHECK(rules, "", err);
 }
 
 /* ---- selections ---- */

@@ -61,6 +61,62 @@ static inline void format_blocks_free(format_block *blocks) {
     }
 }
 
+/* A rule that options break, and what is wrong with them then. */
+typedef struct format_rule {
+    bool broken;
+    const char *what;
+} format_rule;
+
+/* Fail because of the first rule that is broken. `front` precedes the message. */
+static inline bags_code format_check_rules(
+    const format_rule *rules, size_t count, const char *front, bags_error *err) {
+    for (size_t i = 0; i < count; i++)
+        if (rules[i].broken)
+            return bags_fail(err, BAGS_ERROR_ARGUMENT, "%s%s", front, rules[i].what);
+    return BAGS_OK;
+}
+
+#define FORMAT_CHECK(rules, front, err)                                                \
+    format_check_rules(rules, sizeof rules / sizeof *rules, front, err)
+
+/* Name dataset, field and datapoint in front of a message. `item` may be empty. */
+static inline bags_code format_fail_at(const bags_reader *reader, const char *field,
+    uint64_t datapoint, const char *item, bags_code code, bags_error *err) {
+    char why[600];
+    int system = err->system;
+    (void)snprintf(why, sizeof why, "%.599s", err->message);
+    (void)bags_fail(err, code, "%s: field \"%.200s\": datapoint %" PRIu64 ": %s%s",
+        bags_path_tail(bags_reader_path(reader)), field, datapoint, item, why);
+    err->system = system;
+    return code;
+}
+
+/* Check an image of pixels in memory. *stride 0 becomes a row. */
+static inline bags_code format_check_pixels(
+    const bags_image *image, uint32_t most, size_t *stride, bags_error *err) {
+    uint64_t row = (uint64_t)image->width * image->channels;
+    if (image->dtype != BAGS_DTYPE_UINT8 || image->channels < 1 || image->channels > 4)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "not an image of uint8 with 1 to 4 channels (%s, %u channels)",
+            bags_dtype_name(image->dtype), (unsigned)image->channels);
+    if (image->width < 1 || image->height < 1)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT, "image without pixels (%u x %u)",
+            (unsigned)image->width, (unsigned)image->height);
+    if (image->width > most || image->height > most)
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "side of an image out of range (%u x %u pixels, maximum %u)",
+            (unsigned)image->width, (unsigned)image->height, (unsigned)most);
+    if (*stride && *stride < row)
+        return bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "stride too small (%" PRIu64 " bytes, row %" PRIu64 ")", (uint64_t)*stride,
+            row);
+    if (row > SIZE_MAX / image->height || *stride > SIZE_MAX / image->height)
+        return bags_fail(
+            err, BAGS_ERROR_LIMIT, "image too large for the address space");
+    *stride = *stride ? *stride : (size_t)row;
+    return BAGS_OK;
+}
+
 /* Of `count` structs of some size, each with a number that is not below that of the one
  * before, the last whose number is at most `most`; the first if none is. `numbers` is
  * that of the first. */

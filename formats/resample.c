@@ -23,6 +23,7 @@
  * and 3 * 2^29.
  */
 #include "loader.h"
+#include "private.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -378,37 +379,6 @@ static bags_code resample_prepare(
 
 /* ---- arguments ---- */
 
-static bags_code resample_check_sides(
-    const bags_image *image, uint32_t width, uint32_t height, bags_error *err) {
-    if (image->dtype != BAGS_DTYPE_UINT8 || image->channels < 1 || image->channels > 4)
-        return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "image cannot be resized (%s, %u channels; expected uint8, 1 to 4)",
-            bags_dtype_name(image->dtype), (unsigned)image->channels);
-    uint32_t sides[4] = {image->width, image->height, width, height};
-    for (int i = 0; i < 4; i++)
-        if (sides[i] < 1 || sides[i] > RESAMPLE_MOST_SIDE)
-            return bags_fail(err, sides[i] ? BAGS_ERROR_LIMIT : BAGS_ERROR_ARGUMENT,
-                "side of an image out of range (%u pixels, maximum %u)",
-                (unsigned)sides[i], (unsigned)RESAMPLE_MOST_SIDE);
-    return BAGS_OK;
-}
-
-/* *stride 0: a row. */
-static bags_code resample_check_stride(size_t *stride, uint32_t width, uint32_t height,
-    uint32_t channels, bags_error *err) {
-    size_t row = (size_t)width * channels;
-    if (*stride == 0)
-        *stride = row;
-    if (*stride < row)
-        return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "stride too small (%" PRIu64 " bytes, row %" PRIu64 ")", (uint64_t)*stride,
-            (uint64_t)row);
-    if (*stride > SIZE_MAX / height)
-        return bags_fail(
-            err, BAGS_ERROR_LIMIT, "image too large for the address space");
-    return BAGS_OK;
-}
-
 /* Set the box of both axes. A comparison with NaN is false. */
 static bags_code resample_check_box(
     resample_state *r, const bags_box *box, bags_error *err) {
@@ -435,8 +405,13 @@ bags_code bags_resample(const bags_image *image, const void *pixels, size_t stri
     const bags_box *box, bags_filter filter, uint32_t width, uint32_t height,
     bags_buffer *scratch, void *out, size_t out_stride, bags_error *err) {
     resample_state r;
+    bags_image made = *image;
+    made.width = width;
+    made.height = height;
     memset(&r, 0, sizeof r);
-    bags_code code = resample_check_sides(image, width, height, err);
+    bags_code code = format_check_pixels(image, RESAMPLE_MOST_SIDE, &stride, err);
+    if (!code)
+        code = format_check_pixels(&made, RESAMPLE_MOST_SIDE, &out_stride, err);
     if (code)
         return code;
     if (filter != BAGS_FILTER_BILINEAR && filter != BAGS_FILTER_BICUBIC)
@@ -449,11 +424,6 @@ bags_code bags_resample(const bags_image *image, const void *pixels, size_t stri
     r.channels = image->channels;
     r.pixels = (const unsigned char *)pixels;
     code = resample_check_box(&r, box, err);
-    if (!code)
-        code = resample_check_stride(
-            &stride, image->width, image->height, image->channels, err);
-    if (!code)
-        code = resample_check_stride(&out_stride, width, height, image->channels, err);
     if (code)
         return code;
     r.stride = stride;

@@ -117,10 +117,7 @@ static uint64_t tokens_length(const tokens_view *v, uint64_t i) {
 
 static bags_code tokens_fail(const bags_tokens *t, const tokens_dataset *d,
     size_t field, bags_code code, uint64_t datapoint, bags_error *err) {
-    char why[512];
-    (void)snprintf(why, sizeof why, "%.511s", err->message);
-    return bags_fail(err, code, "%s: field \"%.200s\": datapoint %" PRIu64 ": %s",
-        bags_path_tail(bags_reader_path(d->reader)), t->names[field], datapoint, why);
+    return format_fail_at(d->reader, t->names[field], datapoint, "", code, err);
 }
 
 /* The elements of document i. */
@@ -651,10 +648,7 @@ static bags_code tokens_open_dataset(
 }
 
 static bags_code tokens_check_options(const bags_tokens_options *o, bags_error *err) {
-    const struct {
-        bool broken;
-        const char *what;
-    } rules[] = {
+    const format_rule rules[] = {
         {!o->field, "tokens without a field"},
         {o->length == 0 || o->length > TOKENS_MAX_LENGTH,
             "the length of a window or row must be 1 to 2^28"},
@@ -669,10 +663,7 @@ static bags_code tokens_check_options(const bags_tokens_options *o, bags_error *
             "bos without has_bos, or eos without has_eos"},
         {o->pack && o->places, "pack and places are mutually exclusive"},
     };
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        if (rules[i].broken)
-            return bags_fail(err, BAGS_ERROR_ARGUMENT, "%s", rules[i].what);
-    return BAGS_OK;
+    return FORMAT_CHECK(rules, "", err);
 }
 
 /* True if a token of this dtype can have this number. */

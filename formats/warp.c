@@ -326,31 +326,6 @@ static void warp_all(
 
 /* ---- arguments ---- */
 
-static bags_code warp_check_image(
-    const bags_image *image, size_t *stride, bags_error *err) {
-    uint64_t row = (uint64_t)image->width * image->channels;
-    if (image->dtype != BAGS_DTYPE_UINT8 || image->channels < 1 || image->channels > 4)
-        return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "image cannot be warped (%s, %u channels; expected uint8, 1 to 4)",
-            bags_dtype_name(image->dtype), (unsigned)image->channels);
-    if (image->width < 1 || image->height < 1)
-        return bags_fail(err, BAGS_ERROR_ARGUMENT, "image without pixels (%u x %u)",
-            (unsigned)image->width, (unsigned)image->height);
-    if (image->width > WARP_MOST_SIDE || image->height > WARP_MOST_SIDE)
-        return bags_fail(err, BAGS_ERROR_LIMIT,
-            "side of an image out of range (%u x %u pixels, maximum %u)",
-            (unsigned)image->width, (unsigned)image->height, (unsigned)WARP_MOST_SIDE);
-    if (*stride && *stride < row)
-        return bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "stride too small (%" PRIu64 " bytes, row %" PRIu64 ")", (uint64_t)*stride,
-            row);
-    if (row > SIZE_MAX / image->height || *stride > SIZE_MAX / image->height)
-        return bags_fail(
-            err, BAGS_ERROR_LIMIT, "image too large for the address space");
-    *stride = *stride ? *stride : (size_t)row;
-    return BAGS_OK;
-}
-
 /* The matrix, with 1 as its last element if the row is 0 0 x. */
 static bags_code warp_check_matrix(
     warp_state *s, const double matrix[9], bags_error *err) {
@@ -379,11 +354,11 @@ bags_code bags_warp(const bags_image *image, const bags_part *part, const void *
     made.width = width;
     made.height = height;
     memset(&s, 0, sizeof s);
-    bags_code code = warp_check_image(image, &whole_stride, err);
+    bags_code code = format_check_pixels(image, WARP_MOST_SIDE, &whole_stride, err);
     if (!code)
-        code = warp_check_image(&given, &stride, err);
+        code = format_check_pixels(&given, WARP_MOST_SIDE, &stride, err);
     if (!code)
-        code = warp_check_image(&made, &out_stride, err);
+        code = format_check_pixels(&made, WARP_MOST_SIDE, &out_stride, err);
     if (!code && (part->left > image->width - part->width ||
                      part->top > image->height - part->height ||
                      part->width > image->width || part->height > image->height))
@@ -681,7 +656,7 @@ bags_code bags_jitter_apply(const bags_image *image, void *pixels, size_t stride
     const bags_jitter *jitter, bags_error *err) {
     unsigned char *at = (unsigned char *)pixels;
     bool colours = image->channels == 3;
-    bags_code code = warp_check_image(image, &stride, err);
+    bags_code code = format_check_pixels(image, WARP_MOST_SIDE, &stride, err);
     if (!code && !colours && image->channels != 1)
         code = bags_fail(err, BAGS_ERROR_ARGUMENT,
             "image of %u channels (1 and 3 can be changed)", (unsigned)image->channels);

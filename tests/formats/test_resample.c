@@ -209,16 +209,16 @@ static void other_images_and_options_are_argument_errors(void **state) {
     bags_image odd = rgb;
     odd.dtype = BAGS_DTYPE_UINT16;
     refuse(BAGS_ERROR_ARGUMENT, &odd, 0, NULL, 0, 3, 3, 0,
-        "cannot be resized (uint16, 3 channels");
+        "not an image of uint8 with 1 to 4 channels (uint16, 3 channels");
     odd = rgb;
     for (odd.channels = 0; odd.channels < 6; odd.channels += 5)
         refuse(BAGS_ERROR_ARGUMENT, &odd, 0, NULL, 0, 3, 3, 0,
-            "channels; expected uint8, 1 to 4");
+            "not an image of uint8 with 1 to 4 channels (uint8, ");
     odd = rgb;
     odd.height = 0;
-    refuse(BAGS_ERROR_ARGUMENT, &odd, 0, NULL, 0, 3, 3, 0, "0 pixels");
-    refuse(BAGS_ERROR_ARGUMENT, &rgb, 0, NULL, 0, 0, 3, 0, "0 pixels");
-    refuse(BAGS_ERROR_ARGUMENT, &rgb, 0, NULL, 0, 3, 0, 0, "0 pixels");
+    refuse(BAGS_ERROR_ARGUMENT, &odd, 0, NULL, 0, 3, 3, 0, "image without pixels (");
+    refuse(BAGS_ERROR_ARGUMENT, &rgb, 0, NULL, 0, 0, 3, 0, "image without pixels (");
+    refuse(BAGS_ERROR_ARGUMENT, &rgb, 0, NULL, 0, 3, 0, 0, "image without pixels (");
     refuse(BAGS_ERROR_ARGUMENT, &rgb, 0, NULL, 2, 3, 3, 0, "filter (2)");
     refuse(BAGS_ERROR_ARGUMENT, &rgb, 14, NULL, 0, 3, 3, 0,
         "stride too small (14 bytes, row 15)");
