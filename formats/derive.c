@@ -40,10 +40,10 @@ typedef struct derive_source {
     uint64_t start; /* of its datapoints among those that are concatenated */
     const bags_shard *shards;
     size_t count;
-    bags_buffer refs;    /* bags_ref, one per field */
-    bags_buffer records; /* bags_identity, of each shard's spec.json */
-    size_t identified;   /* shards that have a record */
-    bags_buffer selects; /* bags_select, of what is copied */
+    bags_ref *refs;         /* one per field */
+    bags_identity *records; /* of each shard's spec.json */
+    size_t identified;      /* shards that have a record */
+    bags_select *selects;   /* of what is copied */
     size_t selects_count;
     bags_row row;
     size_t row_shard; /* of the datapoint in `row` */
@@ -79,13 +79,16 @@ typedef struct derive {
     size_t sources_count, parts_count; /* of these, how many are concatenated */
     derive_field *fields;              /* sorted by name; refs.bag follows them */
     size_t fields_count;
+    bags_field *spec_fields;
     bags_type *types;
     bags_ref *refs; /* of a datapoint */
     bags_row ref_row;
-    bags_buffer stored; /* derive_stored: a hash table, at most half full */
+    derive_stored *stored; /* a hash table, at most half full */
     size_t stored_count, stored_capacity;
     uint64_t stored_shard;
-    bags_buffer arrays[4], spec, row, buffer, plain;
+    format_block *blocks;
+    unsigned char *buffer;
+    bags_buffer spec, row, plain;
     size_t spec_size;
     bool checksums, sharded;
     bool open;            /* a copy: the last datapoint did not complete its shard */
@@ -99,6 +102,12 @@ typedef struct derive {
     void *file;                /* that is written, at `path` */
     uint64_t written;
 } derive;
+
+/* Zeroed memory for `count` elements and one more. NULL if out of memory. */
+static void *derive_allocate(derive *d, size_t count, size_t size, bags_error *err) {
+    return format_block_add(
+        &d->blocks, d->options->env.allocator, count + 1, size, err);
+}
 
 /* The path of a file in a shard of a source. */
 static bags_code derive_source_path(derive *d, size_t source, size_t shard,
@@ -252,12 +261,14 @@ static bags_code derive_open_source(
  * derive_check_records fails. */
 static bags_code derive_take_records(derive *d, size_t source, bags_error *err) {
     derive_source *s = &d->sources[source];
-    size_t size = (s->count + 1) * sizeof(bags_identity);
-    bags_code code = bags_buffer_reserve(&s->records, size, err);
+    bags_code code = BAGS_OK;
+    s->records = (bags_identity *)derive_allocate(d, s->count, sizeof *s->records, err);
+    if (!s->records)
+        return BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < s->count && !code && d->io->identify; i++) {
-        bags_identity *record = (bags_identity *)(void *)s->records.data + i;
         code = derive_source_path(d, source, i, "spec.json", "", err);
-        int error = code ? 0 : d->io->identify(d->io->user, NULL, d->from, record);
+        int error =
+            code ? 0 : d->io->identify(d->io->user, NULL, d->from, &s->records[i]);
         if (error)
             code = bags_fail_io(d->io, error, d->from, "identify", err);
         s->identified += !code;
@@ -268,7 +279,7 @@ static bags_code derive_take_records(derive *d, size_t source, bags_error *err) 
 static bags_code derive_check_records(derive *d, size_t shard, bags_error *err) {
     bags_code code = BAGS_OK;
     for (size_t s = 0; s < d->sources_count && !code; s++) {
-        bags_identity *records = (bags_identity *)(void *)d->sources[s].records.data;
+        const bags_identity *records = d->sources[s].records;
         if (shard >= d->sources[s].identified)
             continue;
         code = derive_source_path(d, s, shard, "spec.json", "", err);
@@ -376,8 +387,6 @@ static int derive_compare_fields(const void *a, const void *b) {
 static bags_code derive_add_source(
     derive *d, const char *path, const bags_io *io, bags_error *err) {
     derive_source *s = &d->sources[d->sources_count++];
-    memset(s, 0, sizeof *s);
-    s->refs = s->records = s->selects = bags_buffer_of(d->options->env.allocator);
     s->path = path;
     s->io = io ? io : d->io;
     size_t fields = 0;
@@ -397,9 +406,8 @@ static bags_code derive_add_source(
         code = bags_fail(err, BAGS_ERROR_STATE,
             "%s: another process added or removed shards", bags_path_tail(path));
     (void)bags_reader_fields(s->reader, &fields);
-    if (!code)
-        code = bags_buffer_reserve(&s->refs, (fields + 1) * sizeof(bags_ref), err);
-    return code;
+    s->refs = (bags_ref *)derive_allocate(d, fields, sizeof *s->refs, err);
+    return code || s->refs ? code : BAGS_ERROR_MEMORY;
 }
 
 /* The dataset of a field, which is added unless it is that of an earlier one. */
@@ -414,30 +422,6 @@ static bags_code derive_find_source(
     return derive_add_source(d, given->dataset, given->io, err);
 }
 
-static void *derive_array(
-    derive *d, size_t i, size_t count, size_t size, bags_code *code, bags_error *err) {
-    if (!*code)
-        *code = bags_buffer_reserve(&d->arrays[i], (count + 1) * size, err);
-    if (!*code)
-        memset(d->arrays[i].data, 0, (count + 1) * size);
-    return d->arrays[i].data;
-}
-
-/* The fields of the derived dataset, until the refs of a datapoint take their place. */
-static const bags_field *derive_list_fields(
-    derive *d, bags_code *code, bags_error *err) {
-    bags_field *spec =
-        (bags_field *)derive_array(d, 3, d->fields_count, sizeof *spec, code, err);
-    for (size_t i = 0; i < d->fields_count && !*code; i++) {
-        const derive_field *field = &d->fields[i];
-        const bags_reader *reader = d->sources[field->source].reader;
-        size_t count = 0;
-        spec[i].name = field->name;
-        spec[i].type = bags_reader_fields(reader, &count)[field->number].type;
-    }
-    return spec;
-}
-
 /* Find the fields in their datasets, and make the new spec.json. */
 static bags_code derive_plan(derive *d, const char *from, bags_error *err) {
     const bags_derive_options *options = d->options;
@@ -446,10 +430,10 @@ static bags_code derive_plan(derive *d, const char *from, bags_error *err) {
     size_t source = 0, count = given ? options->fields_count : 0;
     d->checksums = true;
     d->parts_count = options->more_count + 1;
-    d->sources = (derive_source *)derive_array(
-        d, 0, count + d->parts_count, sizeof *d->sources, &code, err);
-    if (!code)
-        code = derive_add_source(d, from, options->from, err);
+    d->sources = (derive_source *)derive_allocate(
+        d, count + d->parts_count, sizeof *d->sources, err);
+    code =
+        d->sources ? derive_add_source(d, from, options->from, err) : BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < options->more_count && !code; i++)
         code = derive_add_source(d, options->more[i].path, options->more[i].io, err);
     if (code)
@@ -457,9 +441,13 @@ static bags_code derive_plan(derive *d, const char *from, bags_error *err) {
     const bags_field *all = bags_reader_fields(d->sources[0].reader, &source);
     if (!given)
         count = source;
-    d->fields =
-        (derive_field *)derive_array(d, 1, count, sizeof *d->fields, &code, err);
-    d->types = (bags_type *)derive_array(d, 2, count, sizeof *d->types, &code, err);
+    d->fields = (derive_field *)derive_allocate(d, count, sizeof *d->fields, err);
+    d->types = (bags_type *)derive_allocate(d, count, sizeof *d->types, err);
+    d->refs = (bags_ref *)derive_allocate(d, count, sizeof *d->refs, err);
+    d->spec_fields =
+        (bags_field *)derive_allocate(d, count, sizeof *d->spec_fields, err);
+    if (!d->fields || !d->types || !d->refs || !d->spec_fields)
+        return BAGS_ERROR_MEMORY;
     for (size_t i = 0; i < count && !code; i++) {
         derive_field *field = &d->fields[i];
         field->name = given ? given[i].name : all[i].name;
@@ -473,19 +461,20 @@ static bags_code derive_plan(derive *d, const char *from, bags_error *err) {
                 d->sources[field->source].reader, field->from, &field->number, err);
         d->fields_count++;
     }
-    if (!code)
-        d->fields[count].name = "refs";
-    if (!code && count > 1)
+    if (code)
+        return code;
+    d->fields[count].name = "refs";
+    if (count > 1)
         qsort(d->fields, count, sizeof *d->fields, derive_compare_fields);
-    const bags_field *spec = derive_list_fields(d, &code, err);
-    if (!code)
-        code = bags_spec_text(
-            spec, count, options->registry, &d->spec, &d->spec_size, err);
-    for (size_t i = 0; i < count && !code; i++)
-        d->types[i] = *bags_reader_type(
-            d->sources[d->fields[i].source].reader, d->fields[i].number);
-    d->refs = (bags_ref *)derive_array(d, 3, count, sizeof *d->refs, &code, err);
-    return code;
+    for (size_t i = 0; i < count; i++) {
+        const derive_field *field = &d->fields[i];
+        const bags_reader *reader = d->sources[field->source].reader;
+        d->types[i] = *bags_reader_type(reader, field->number);
+        d->spec_fields[i].name = field->name;
+        d->spec_fields[i].type = bags_reader_fields(reader, NULL)[field->number].type;
+    }
+    return bags_spec_text(
+        d->spec_fields, count, options->registry, &d->spec, &d->spec_size, err);
 }
 
 /* ---- a shard ---- */
@@ -546,10 +535,10 @@ static bags_code derive_crc(derive *d, void *file, const char *path, uint64_t si
     *crc = 0;
     for (uint64_t at = 0; at < size && !code; at += DERIVE_BUFFER) {
         size_t part = size - at < DERIVE_BUFFER ? (size_t)(size - at) : DERIVE_BUFFER;
-        code = bags_read(d->io, file, path, at, d->buffer.data, part, err);
+        code = bags_read(d->io, file, path, at, d->buffer, part, err);
         if (!code && copy)
-            code = derive_put(d, d->buffer.data, part, err);
-        *crc = bags_crc32c(*crc, d->buffer.data, part);
+            code = derive_put(d, d->buffer, part, err);
+        *crc = bags_crc32c(*crc, d->buffer, part);
     }
     return code;
 }
@@ -613,13 +602,11 @@ static bags_code derive_link(derive *d, size_t shard, bags_error *err) {
 static bags_code derive_read_refs(derive *d, uint64_t row, bags_error *err) {
     bags_code code = BAGS_OK;
     for (size_t s = 0; s < d->sources_count && !code; s++)
-        code = bags_reader_refs(d->sources[s].reader, row, &d->sources[s].row,
-            (bags_ref *)(void *)d->sources[s].refs.data, err);
+        code = bags_reader_refs(
+            d->sources[s].reader, row, &d->sources[s].row, d->sources[s].refs, err);
     for (size_t i = 0; i < d->fields_count && !code; i++) {
         const derive_field *field = &d->fields[i];
-        const bags_ref *refs =
-            (const bags_ref *)(const void *)d->sources[field->source].refs.data;
-        d->refs[i] = refs[field->number];
+        d->refs[i] = d->sources[field->source].refs[field->number];
         if (d->refs[i].count &&
             (d->refs[i].first >= field->length ||
                 d->refs[i].count > field->length - d->refs[i].first))
@@ -889,17 +876,17 @@ static bags_code derive_make(derive *d, bags_error *err) {
 
 /* What is read of each source, and where in its row each field is. */
 static bags_code derive_select(derive *d, bags_error *err) {
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; i < d->fields_count && !code; i++) {
+    for (size_t i = 0; i < d->fields_count; i++) {
         derive_source *source = &d->sources[d->fields[i].source];
-        size_t slot = d->fields[i].slot = source->selects_count++;
-        code = bags_buffer_reserve(
-            &source->selects, (slot + 1) * sizeof(bags_select), err);
-        if (!code)
-            ((bags_select *)(void *)source->selects.data)[slot] =
-                bags_whole(d->fields[i].number);
+        if (!source->selects)
+            source->selects = (bags_select *)derive_allocate(
+                d, d->fields_count, sizeof *source->selects, err);
+        if (!source->selects)
+            return BAGS_ERROR_MEMORY;
+        d->fields[i].slot = source->selects_count++;
+        source->selects[d->fields[i].slot] = bags_whole(d->fields[i].number);
     }
-    return code;
+    return BAGS_OK;
 }
 
 /* Which of the concatenated sources has a datapoint. */
@@ -917,21 +904,19 @@ static bags_code derive_read(
         bool is_part = s < d->parts_count;
         derive_source *source = &d->sources[s];
         const derive_source *of = &d->sources[is_part ? 0 : s];
-        const bags_select *selects =
-            (const bags_select *)(const void *)of->selects.data;
         uint64_t rows[DERIVE_AHEAD];
         if ((is_part && s != part) || !of->selects_count ||
             (ahead && !source->io->read_many))
             continue;
         for (size_t i = 0; i < count; i++)
             rows[i] = derive_row(d, at + i) - source->start;
-        code = ahead ? bags_reader_prefetch(source->reader, rows, count, selects,
+        code = ahead ? bags_reader_prefetch(source->reader, rows, count, of->selects,
                            of->selects_count, &source->row, err)
-                     : bags_reader_get(source->reader, rows[0], selects,
+                     : bags_reader_get(source->reader, rows[0], of->selects,
                            of->selects_count, &source->row, err);
         if (!code && !ahead)
-            code = bags_reader_refs(source->reader, rows[0], &d->ref_row,
-                (bags_ref *)(void *)source->refs.data, err);
+            code = bags_reader_refs(
+                source->reader, rows[0], &d->ref_row, source->refs, err);
         source->row_shard = format_last_at_most(
             &source->shards->start, sizeof *source->shards, source->count, rows[0]);
     }
@@ -940,11 +925,10 @@ static bags_code derive_read(
 
 /* The place of these blobs in the table, or of the first that is unused. */
 static derive_stored *derive_place(const derive *d, const derive_stored *wanted) {
-    derive_stored *table = (derive_stored *)(void *)d->stored.data;
     uint64_t hash = wanted->first * 31 + wanted->field;
     hash = (hash * 31 + wanted->from) * FORMAT_GOLDEN;
     for (size_t i = (size_t)(hash >> 32);; i++) {
-        derive_stored *at = &table[i & (d->stored_capacity - 1)];
+        derive_stored *at = &d->stored[i & (d->stored_capacity - 1)];
         if (at->shard != d->stored_shard ||
             (at->first == wanted->first && at->count == wanted->count &&
                 at->field == wanted->field && at->from == wanted->from))
@@ -964,12 +948,10 @@ static bags_code derive_make_table(derive *d, bags_error *err) {
     d->stored_capacity = 2;
     while (d->stored_capacity < DERIVE_STORED && d->stored_capacity < most)
         d->stored_capacity *= 2;
-    size_t size = d->stored_capacity * sizeof(derive_stored);
-    bags_code code = bags_buffer_reserve(&d->stored, size, err);
-    if (!code)
-        memset(d->stored.data, 0, size);
+    d->stored =
+        (derive_stored *)derive_allocate(d, d->stored_capacity, sizeof *d->stored, err);
     derive_forget(d);
-    return code;
+    return d->stored ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
 /* Find the first of a field's blobs of this datapoint in the shard being written. False:
@@ -978,7 +960,7 @@ static bool derive_find_stored(
     derive *d, bags_writer *writer, size_t i, size_t part, uint64_t *blob) {
     const derive_field *field = &d->fields[i];
     const derive_source *source = &d->sources[field->source ? field->source : part];
-    bags_ref ref = ((const bags_ref *)(const void *)source->refs.data)[field->number];
+    bags_ref ref = source->refs[field->number];
     uint64_t from = source->start + source->shards[source->row_shard].start;
     derive_stored one = {d->stored_shard, from, ref.first, ref.count, 0, i};
     if (!ref.count)
@@ -1083,9 +1065,9 @@ static bags_code derive_copy(derive *d, bags_error *err) {
     bags_code code = derive_select(d, err);
     if (!code)
         code = derive_make_table(d, err);
-    const bags_field *fields = derive_list_fields(d, &code, err);
     if (!code)
-        writer = bags_writer_open(d->to, fields, d->fields_count, &writing, err);
+        writer =
+            bags_writer_open(d->to, d->spec_fields, d->fields_count, &writing, err);
     if (!code && !writer)
         code = err->code;
     for (uint64_t shard = d->options->shard_start; shard < shards && !code;) {
@@ -1172,19 +1154,15 @@ static bags_code derive_run_all(derive *d, bags_error *err) {
 }
 
 static void derive_free(derive *d) {
-    bags_buffer *buffers[] = {&d->spec, &d->row, &d->buffer, &d->stored, &d->plain};
-    bags_row_free(&d->ref_row);
     for (size_t s = 0; s < d->sources_count; s++) {
         bags_reader_close(d->sources[s].reader);
-        bags_buffer_free(&d->sources[s].refs);
-        bags_buffer_free(&d->sources[s].records);
-        bags_buffer_free(&d->sources[s].selects);
         bags_row_free(&d->sources[s].row);
     }
-    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
-        bags_buffer_free(buffers[i]);
-    for (size_t i = 0; i < sizeof d->arrays / sizeof *d->arrays; i++)
-        bags_buffer_free(&d->arrays[i]);
+    bags_row_free(&d->ref_row);
+    bags_buffer_free(&d->spec);
+    bags_buffer_free(&d->row);
+    bags_buffer_free(&d->plain);
+    format_blocks_free(d->blocks);
     format_state_close(d);
 }
 
@@ -1211,10 +1189,7 @@ bags_code bags_derive(const char *from, const char *to,
     d->to = to;
     d->io = options->env.io ? options->env.io : bags_io_local();
     d->stop = options->shard_stop ? options->shard_stop : 1;
-    d->spec = d->row = d->buffer = d->stored = d->plain =
-        bags_buffer_of(options->env.allocator);
-    for (size_t i = 0; i < sizeof d->arrays / sizeof *d->arrays; i++)
-        d->arrays[i] = d->spec;
+    d->spec = d->row = d->plain = bags_buffer_of(options->env.allocator);
     char front[400];
     (void)snprintf(front, sizeof front, "%s: ", bags_path_tail(to));
     const bags_writer_options *copy = options->copy;
@@ -1227,10 +1202,10 @@ bags_code bags_derive(const char *from, const char *to,
             "workers copy shards of a given shard_length, without a shard_size"},
     };
     bags_code code = FORMAT_CHECK(rules, front, err);
-    if (!code)
-        code = bags_buffer_reserve(&d->buffer, DERIVE_BUFFER, err);
-    if (!code)
-        code = derive_plan(d, from, err);
+    if (!code) {
+        d->buffer = (unsigned char *)derive_allocate(d, DERIVE_BUFFER, 1, err);
+        code = d->buffer ? derive_plan(d, from, err) : BAGS_ERROR_MEMORY;
+    }
     const derive_source *first = d->sources;
     if (!code)
         d->sharded = copy ? copy->sharded || copy->shard_size || copy->shard_length ||
