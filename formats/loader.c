@@ -47,11 +47,8 @@
 
 /* ---- threads ---- */
 
-/*
- * The few functions of threads that the ring needs, for both systems. One condition
- * serves all that wait, since any of them may be next: wakes are a few per batch.
- */
-/* A lock, and a signal for everything that waits. */
+/* The few functions of threads that the ring needs, for both systems. A gate is a lock, and
+ * a signal for everything that waits: wakes are a few per batch. */
 #ifdef _WIN32
 typedef struct loader_gate {
     SRWLOCK lock;
@@ -450,6 +447,16 @@ static bags_code loader_part_reserve(
     return bags_buffer_reserve(buffer, used + more, err);
 }
 
+/* Append bytes to a tensor. */
+static bags_code loader_part_append(
+    loader_part *p, const void *data, size_t size, bags_error *err) {
+    bags_code code = loader_part_reserve(&p->data, p->used.size, size, err);
+    if (!code && size)
+        memcpy(p->data.data + p->used.size, data, size);
+    p->used.size += code ? 0 : size;
+    return code;
+}
+
 /* Write number `at` of a list in a buffer, which grows by one. */
 static bags_code loader_part_push(
     bags_buffer *buffer, uint64_t at, uint64_t value, bags_error *err) {
@@ -508,15 +515,8 @@ static bags_code loader_store_bytes(
     loader_part *p, const bags_value *value, bags_error *err) {
     if (value->kind != BAGS_KIND_BYTES && value->kind != BAGS_KIND_UTF8)
         return bags_fail(err, BAGS_ERROR_VALUE, "not bytes or text");
-    bags_code code = loader_part_reserve(&p->data, p->used.size, value->size, err);
-    if (!code)
-        code = loader_part_push(&p->ends, p->used.items, p->used.size, err);
-    if (code)
-        return code;
-    if (value->size)
-        memcpy(p->data.data + p->used.size, value->data, value->size);
-    p->used.size += value->size;
-    return BAGS_OK;
+    bags_code code = loader_part_push(&p->ends, p->used.items, p->used.size, err);
+    return code ? code : loader_part_append(p, value->data, value->size, err);
 }
 
 /* ---- images ---- */
@@ -565,9 +565,7 @@ static bags_part loader_crop_random(
 }
 
 /* Half of it, rounded to even as Python's round does. */
-static uint32_t loader_half_even(uint32_t x) {
-    return x / 2 + (x % 2 && x / 2 % 2 ? 1 : 0);
-}
+static uint32_t loader_half_even(uint32_t x) { return x / 2 + (x % 4 == 3); }
 
 /* An image on its way to a tensor. */
 typedef struct loader_image {
@@ -1110,11 +1108,7 @@ static bags_code loader_load_row(
     bags_code code = BAGS_OK;
     int32_t end = 0;
     for (uint64_t k = rows[at]; k <= rows[at + 1] && !code; k++) {
-        code = loader_part_reserve(&ends->data, ends->used.size, sizeof end, err);
-        if (code)
-            return code;
-        memcpy(ends->data.data + ends->used.size, &end, sizeof end);
-        ends->used.size += sizeof end;
+        code = loader_part_append(ends, &end, sizeof end, err);
         ends->used.items++;
         if (k == rows[at + 1])
             break;
@@ -1475,44 +1469,34 @@ static loader_thread_result LOADER_CALL loader_run(void *user) {
 
 /* ---- opening and closing ---- */
 
-/* The dtype of all values of a type; NONE if it states none. */
-static bags_dtype loader_dtype_of(const bags_type *type) {
+/* What becomes of values of a type without options. Returns the dtype that all of them
+ * have, NONE if it states none. */
+static bags_dtype loader_classify(const bags_type *type, loader_column *out) {
     bags_type inside;
     if (format_type_inside(type, &inside))
         type = &inside;
-    bags_view first = bags_type_argument(type, 0);
-    if (bags_view_is(type->name, "int") || bags_view_is(type->name, "i64"))
-        return BAGS_DTYPE_INT64;
-    if (bags_view_is(type->name, "u64"))
-        return BAGS_DTYPE_UINT64;
-    if (bags_view_is(type->name, "array"))
-        return bags_dtype_parse((const char *)first.data, first.size, NULL);
-    return BAGS_DTYPE_NONE;
-}
-
-/* Without options, what becomes of values of a type. */
-static void loader_classify(const bags_type *type, loader_column *out) {
-    bags_type inside;
-    if (format_type_inside(type, &inside))
-        type = &inside;
-    out->form = LOADER_FORM_VALUES;
-    out->dtype = BAGS_DTYPE_NONE;
-    out->dims = 0;
-    if (bags_view_is(type->name, "bytes") || bags_view_is(type->name, "utf8")) {
-        out->form = LOADER_FORM_BYTES;
-        out->dtype = BAGS_DTYPE_UINT8;
-    } else if (loader_dtype_of(type)) {
-        bool array = bags_view_is(type->name, "array");
-        if (array && type->count > LOADER_MAX_DIMS + 1)
-            return;
-        for (size_t i = 1; array && i < type->count; i++)
-            if (!bags_type_number(type, i, &out->shape[out->dims++])) {
-                out->dims = 0;
-                return; /* -1: any */
-            }
-        out->dtype = loader_dtype_of(type);
+    bags_view first = bags_type_argument(type, 0), name = type->name;
+    bool array = bags_view_is(name, "array");
+    bool bytes = bags_view_is(name, "bytes") || bags_view_is(name, "utf8");
+    bags_dtype dtype = BAGS_DTYPE_NONE;
+    if (bags_view_is(name, "int") || bags_view_is(name, "i64"))
+        dtype = BAGS_DTYPE_INT64;
+    else if (bags_view_is(name, "u64"))
+        dtype = BAGS_DTYPE_UINT64;
+    else if (array)
+        dtype = bags_dtype_parse((const char *)first.data, first.size, NULL);
+    memset(out, 0, sizeof *out);
+    out->form = bytes ? LOADER_FORM_BYTES : LOADER_FORM_VALUES;
+    out->dtype = bytes ? BAGS_DTYPE_UINT8 : BAGS_DTYPE_NONE;
+    bool stacked = dtype && (!array || type->count <= LOADER_MAX_DIMS + 1);
+    for (size_t i = 1; array && i < type->count && stacked; i++) /* -1: any */
+        stacked = bags_type_number(type, i, &out->shape[out->dims++]);
+    out->dims = stacked ? out->dims : 0;
+    if (stacked) {
         out->form = LOADER_FORM_STACKED;
+        out->dtype = dtype;
     }
+    return dtype;
 }
 
 /* True if the values of two types can be in one tensor. */
@@ -1540,8 +1524,7 @@ static bags_code loader_find_sources(
             return code;
         const bags_type *type = bags_reader_type(l->readers[d], s->field);
         s->compressed = bags_view_is(type->name, "zstd");
-        memset(&other, 0, sizeof other);
-        loader_classify(type, &other);
+        (void)loader_classify(type, &other);
         if (d == 0) {
             c->sequence = type->sequence;
             c->form = other.form;
@@ -1693,10 +1676,8 @@ static bags_code loader_check_types(
     for (size_t d = 0; d < l->count && dtype && !c->given.decode; d++) {
         size_t count, field = c->sources[d].field;
         const bags_type *type = bags_reader_type(l->readers[d], field);
-        bags_dtype stored = loader_dtype_of(type);
         loader_column other;
-        memset(&other, 0, sizeof other);
-        loader_classify(type, &other);
+        bags_dtype stored = loader_classify(type, &other);
         other.dtype = c->dtype;
         bool possible = !stored    ? other.form != LOADER_FORM_BYTES
                         : c->image ? stored == BAGS_DTYPE_UINT8
