@@ -551,7 +551,8 @@ typedef struct bags_io_read {
  * than requested and are then called again; a read of 0 bytes means the end of
  * the file. A reader calls its hooks from several threads at once. Hooks marked
  * optional may be NULL, and their failures are ignored (but not those of identify);
- * a reader needs none of those that write. open must not return a NULL *file.
+ * a reader needs none of those that write: without make_dir, nothing is written (EROFS).
+ * open must not return a NULL *file.
  */
 typedef struct bags_io {
     void *user;
@@ -3424,11 +3425,33 @@ BAGS_API bags_allocator bags_allocator_of(const bags_allocator *allocator) {
     return allocator ? *allocator : memory;
 }
 
+#ifndef BAGS_NO_WRITER
+
+static int bagi_refuse(void *user, const char *path) {
+    (void)user;
+    (void)path;
+    return EROFS;
+}
+
+static int bagi_refuse_rename(void *user, const char *from, const char *to) {
+    (void)to;
+    return bagi_refuse(user, from);
+}
+
+#endif
+
 /* env may be NULL, as the options that contain it may be. */
 BAGI_COLD static bagi_env bagi_env_of(const bags_env *env) {
     bagi_env made;
     made.memory = bags_allocator_of(env ? env->allocator : NULL);
     made.io = env && env->io ? *env->io : *bags_io_local();
+#ifndef BAGS_NO_WRITER
+    if (!made.io.make_dir) { /* hooks that only read */
+        made.io.make_dir = made.io.sync_dir = bagi_refuse;
+        made.io.remove = made.io.remove_dir = bagi_refuse;
+        made.io.rename = bagi_refuse_rename;
+    }
+#endif
     made.here = 0;
     return made;
 }

@@ -990,19 +990,6 @@ static int archive_advise(void *user, void *file, const void *map, uint64_t offs
         a->base.user, map ? NULL : a->file, map, offset, size, advice);
 }
 
-static int archive_refuse(void *user, const char *path) {
-    (void)user;
-    (void)path;
-    return EROFS;
-}
-
-static int archive_refuse_rename(void *user, const char *from, const char *to) {
-    (void)user;
-    (void)from;
-    (void)to;
-    return EROFS;
-}
-
 static void archive_set_hooks(bags_archive *a) {
     a->io.user = a;
     a->io.open = archive_open;
@@ -1013,11 +1000,6 @@ static void archive_set_hooks(bags_archive *a) {
     a->io.unmap = archive_unmap;
     a->io.kind = archive_kind;
     a->io.list = archive_list;
-    a->io.make_dir = archive_refuse;
-    a->io.sync_dir = archive_refuse;
-    a->io.remove = archive_refuse;
-    a->io.remove_dir = archive_refuse;
-    a->io.rename = archive_refuse_rename;
     a->io.advise = a->base.advise ? archive_advise : NULL;
     a->io.read_many = a->base.read_many ? archive_read_many : NULL;
     a->io.expect = a->base.read_many && !a->base.map ? archive_expect_path : NULL;

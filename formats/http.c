@@ -618,16 +618,18 @@ static void http_request_check(
 
 /* True if the server has listed the directory of a path, and not this name. Names with
  * other characters may be listed in an encoding that is not known here. */
-static bool http_is_unlisted(bags_http *http, const char *path) {
-    const char *name = strrchr(path, '/') + 1;
-    const http_object *listing = http_find(http, path, (size_t)(name - path), false);
-    if (!*name || !listing || !listing->names.data)
-        return false;
-    if (name[strspn(name, HTTP_PLAIN)])
+static bool http_is_unlisted(bags_http *http, const char *path, size_t size) {
+    size_t start = size;
+    while (path[start - 1] != '/')
+        start--;
+    const char *name = path + start;
+    const http_object *listing = http_find(http, path, start, false);
+    if (start == size || !listing || !listing->names.data ||
+        strspn(name, HTTP_PLAIN) < size - start)
         return false;
     for (size_t at = 0; at < listing->names_size;) {
         const char *listed = (const char *)listing->names.data + at;
-        if (strcmp(listed, name) == 0)
+        if (strncmp(listed, name, size - start) == 0 && !listed[size - start])
             return false;
         at += strlen(listed) + 1;
     }
@@ -646,15 +648,13 @@ static void http_check_end(bags_http *http, http_object *record) {
     record->end_asked = true;
     char *path = http_format("%.*s%0*llu/spec.json", (int)(start - record->path),
         record->path, (int)(end - start), strtoull(start, NULL, 10) + 1);
-    char *next =
-        path ? http_format("%.*s", (int)(strrchr(path, '/') - path), path) : NULL;
-    bool unlisted = next && http_is_unlisted(http, next);
-    http_object *object = next ? http_find(http, path, strlen(path), unlisted) : NULL;
-    if (!next || (unlisted && !object))
+    size_t front = path ? (size_t)(strrchr(path, '/') - path) : 0;
+    bool unlisted = path && http_is_unlisted(http, path, front);
+    http_object *object = path ? http_find(http, path, strlen(path), unlisted) : NULL;
+    if (!path || (unlisted && !object))
         http_fail_check(record, ENOMEM, "out of memory");
     else if (object && (unlisted || object->state == HTTP_FAILED))
         http_request_check(http, record, object);
-    free(next);
     free(path);
 }
 
@@ -688,7 +688,8 @@ static int http_wait_checks(bags_http *http, const http_object *record) {
 static void http_look(bags_http *http, http_object *object) {
     bool again = object->state == HTTP_FAILED && object->error != ENOENT &&
                  object->error != EACCES && !http_rests(object, HTTP_FORGET);
-    if (object->state == HTTP_NEW && http_is_unlisted(http, object->path)) {
+    if (object->state == HTTP_NEW &&
+        http_is_unlisted(http, object->path, strlen(object->path))) {
         object->state = HTTP_FAILED;
         http_object_fail(object, ENOENT, "not in the server's list");
     } else if (object->state == HTTP_NEW || again) {
@@ -1871,6 +1872,8 @@ static int http_probe(bags_http *http, const char *path,
         }
         (void)snprintf(name, sizeof name, "%06" PRIu64 "/spec.json", i);
         http_object *object = http_look_in(http, path, name);
+        if (object)
+            (void)http_control(http, object->path);
         int code = http_wait(http, object);
         if (!code)
             code = http_refuse_page(http, object, false);
@@ -1948,7 +1951,7 @@ static int http_open(void *user, const char *path, int mode, void **file) {
 }
 
 /* Of an open file, what its lookup found, and of spec.json, what the last check of its
- * shard did. A check that was requested with the lookups has ended with them. */
+ * shard did. */
 static int http_identify(
     void *user, void *file, const char *path, bags_identity *identity) {
     bags_http *http = (bags_http *)user;

@@ -42,7 +42,8 @@ typedef struct zip_writer {
     const char *dataset, *path;
     bags_zip_options options;
     const bags_io *from, *io; /* of the dataset, and of the zip file */
-    bags_buffer tables, part, names, members_memory, text;
+    bags_buffer tables, part, names, members_memory;
+    char from_path[FORMAT_PATH];
     zip_member *members;
     size_t names_size, length;
     void *file;
@@ -99,14 +100,9 @@ static const char *zip_name(const zip_writer *z, const zip_member *m) {
     return (const char *)z->names.data + m->name;
 }
 
-/* The path of a member in the dataset, valid until the next call. NULL if memory is
- * short. */
-static const char *zip_path(zip_writer *z, const char *name) {
-    size_t size = strlen(z->dataset) + strlen(name) + 2;
-    if (bags_buffer_reserve(&z->text, size, z->err))
-        return NULL;
-    (void)snprintf((char *)z->text.data, size, "%s/%s", z->dataset, name);
-    return (const char *)z->text.data;
+/* Set from_path to that of a member in the dataset. */
+static bags_code zip_find(zip_writer *z, const char *name) {
+    return format_path(z->from_path, z->dataset, name, "", z->err);
 }
 
 /* Add a file of the dataset, if it exists. */
@@ -126,9 +122,10 @@ static bags_code zip_add_file(zip_writer *z, size_t shard, const char *file_name
         return BAGS_ERROR_MEMORY;
     z->members = (zip_member *)(void *)z->members_memory.data;
     memcpy(z->names.data + z->names_size, file_name, size);
-    const char *name = zip_name(z, &member), *path = zip_path(z, name);
-    if (!path)
-        return BAGS_ERROR_MEMORY;
+    const char *name = zip_name(z, &member), *path = z->from_path;
+    bags_code code = zip_find(z, name);
+    if (code)
+        return code;
     int error = z->from->kind(z->from->user, path, &kind);
     if (!error && kind != BAGS_PATH_FILE)
         return BAGS_OK;
@@ -234,11 +231,14 @@ static bags_code zip_write_header(zip_writer *z, const zip_member *m, size_t ext
 }
 
 /* Copy the bytes of a file, which must still be the same at its end. */
-static bags_code zip_copy(zip_writer *z, zip_member *m, const char *path) {
+static bags_code zip_copy(zip_writer *z, zip_member *m) {
+    const char *path = z->from_path;
     void *file = NULL;
     uint64_t read = 0;
     uint32_t crc = UINT32_MAX;
-    bags_code code = BAGS_OK;
+    bags_code code = zip_find(z, zip_name(z, m));
+    if (code)
+        return code;
     int error = z->from->open(z->from->user, path, BAGS_IO_READ, &file);
     if (error)
         return bags_fail_io(z->from, error, path, "open", z->err);
@@ -276,8 +276,7 @@ static bags_code zip_write_member(zip_writer *z, zip_member *m) {
         extra += filling < 6 ? filling + ZIP_PAGE : filling;
     }
     z->at += ZIP_LOCAL_SIZE + name_size + extra;
-    const char *path = zip_path(z, zip_name(z, m));
-    bags_code code = path ? zip_copy(z, m, path) : BAGS_ERROR_MEMORY;
+    bags_code code = zip_copy(z, m);
     return code ? code : zip_write_header(z, m, extra);
 }
 
@@ -357,16 +356,15 @@ static bags_code zip_write_all(zip_writer *z) {
 static bags_code zip_check_all(zip_writer *z) {
     bags_code code = BAGS_OK;
     for (size_t i = 0; z->from->expect && i < z->length && !code; i++) {
-        const char *path = zip_path(z, zip_name(z, &z->members[i]));
-        code = path ? BAGS_OK : BAGS_ERROR_MEMORY;
-        if (path)
-            z->from->expect(z->from->user, path);
+        code = zip_find(z, zip_name(z, &z->members[i]));
+        if (!code)
+            z->from->expect(z->from->user, z->from_path);
     }
     for (size_t i = 0; z->from->identify && i < z->length && !code; i++) {
-        const char *path = zip_path(z, zip_name(z, &z->members[i]));
-        code = path ? format_check_identity(
-                          z->from, NULL, path, &z->members[i].identity, z->err)
-                    : BAGS_ERROR_MEMORY;
+        code = zip_find(z, zip_name(z, &z->members[i]));
+        if (!code)
+            code = format_check_identity(
+                z->from, NULL, z->from_path, &z->members[i].identity, z->err);
     }
     return code;
 }
@@ -481,7 +479,7 @@ bags_code bags_zip(const char *dataset, const char *path,
     z->err = err;
     z->io = z->options.env.io ? z->options.env.io : bags_io_local();
     z->from = z->options.from ? z->options.from : z->io;
-    z->tables = z->part = z->names = z->members_memory = z->text =
+    z->tables = z->part = z->names = z->members_memory =
         bags_buffer_of(z->options.env.allocator);
     bags_code code = zip_check_target(z);
     if (!code)
@@ -492,7 +490,6 @@ bags_code bags_zip(const char *dataset, const char *path,
         code = zip_create_and_write(z);
     bags_buffer_free(&z->members_memory);
     bags_buffer_free(&z->names);
-    bags_buffer_free(&z->text);
     bags_buffer_free(&z->tables);
     bags_buffer_free(&z->part);
     return code;

@@ -433,8 +433,6 @@ static void nothing_is_written_to_an_archive(void **state) {
     void *file;
     const bags_io *io = bags_archive_io(archive);
     assert_int_equal(io->open(io->user, "a/spec.json", BAGS_IO_WRITE, &file), EROFS);
-    assert_int_equal(io->remove(io->user, "a/spec.json"), EROFS);
-    assert_int_equal(io->rename(io->user, "a/spec.json", "a/b"), EROFS);
     bags_archive_close(archive);
     bytes_free(&zip);
     sample_end(&s);

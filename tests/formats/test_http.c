@@ -572,6 +572,15 @@ static void invalid_arguments_are_refused(void **state) {
     assert_int_equal(io->kind(io->user, "local", &kind), EINVAL);
     assert_int_equal(io->open(io->user, "local", BAGS_IO_READ, &file), EINVAL);
     assert_int_equal(io->open(io->user, url("x.bag"), BAGS_IO_CREATE, &file), EROFS);
+    bags_writer_options writing;
+    bags_field field = {"f", "utf8"};
+    memset(&writing, 0, sizeof writing);
+    writing.env.io = io;
+    server_set(0, 0, false);
+    make_dataset(0);
+    assert_refused(
+        BAGS_ERROR_IO, bags_writer_open(url("ds/new"), &field, 1, &writing, &said));
+    assert_int_equal(said.system, EROFS);
     assert_fails(BAGS_ERROR_ARGUMENT, bags_http_upload(http, url("x.bag"),
                                           bags_io_local(), "x.bag", NULL, NULL, &said));
     bags_http_close(http);
