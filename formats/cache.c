@@ -95,14 +95,14 @@ typedef struct cache_object {
 
 /* An open file. */
 typedef struct cache_file {
+    const struct cache_hooks *hooks;
     cache_object *object; /* NULL: it is not kept */
     void *inner;
 } cache_file;
 
+/* A range that was announced. */
 typedef struct cache_ahead {
-    const struct cache_hooks *hooks;
-    cache_object *object;
-    void *inner;
+    const cache_file *file;
     uint64_t start, stop;
 } cache_ahead;
 
@@ -140,9 +140,7 @@ struct bags_cache {
 
 /* A block that a call needs and that is not at hand. */
 typedef struct cache_block {
-    cache_object *object;
-    const cache_hooks *hooks;
-    void *inner;
+    const cache_file *file;
     uint64_t number; /* in the object */
     unsigned char *data;
     size_t size;
@@ -702,11 +700,11 @@ static void cache_fetch(const cache_hooks *hooks, cache_block **blocks, size_t c
         return;
     for (size_t i = 0; i < count; i++) {
         cache_block *block = blocks[i];
-        if (!last || last->file != block->inner ||
+        if (!last || last->file != block->file->inner ||
             last->offset + last->size != block->number * CACHE_BLOCK ||
             (unsigned char *)last->data + last->size != block->data) {
             last = &reads[runs++];
-            last->file = block->inner;
+            last->file = block->file->inner;
             last->offset = block->number * CACHE_BLOCK;
             last->data = block->data;
         }
@@ -785,10 +783,11 @@ static void cache_wait(bags_cache *cache, const cache_block *block, double until
 
 static int cache_block_order(const void *a, const void *b) {
     const cache_block *x = (const cache_block *)a, *y = (const cache_block *)b;
-    if (x->hooks != y->hooks)
-        return (uintptr_t)x->hooks < (uintptr_t)y->hooks ? -1 : 1;
-    if (x->object != y->object)
-        return (uintptr_t)x->object < (uintptr_t)y->object ? -1 : 1;
+    const cache_file *f = x->file, *g = y->file;
+    if (f->hooks != g->hooks)
+        return (uintptr_t)f->hooks < (uintptr_t)g->hooks ? -1 : 1;
+    if (f->object != g->object)
+        return (uintptr_t)f->object < (uintptr_t)g->object ? -1 : 1;
     return (x->number > y->number) - (x->number < y->number);
 }
 
@@ -797,7 +796,7 @@ static void cache_find_segment(
     bags_cache *cache, cache_block *block, cache_segment *former) {
     uint64_t number = block->number >> (cache->shift - CACHE_BLOCK_SHIFT);
     int error = 0;
-    if (former && former->object == block->object && former->number == number) {
+    if (former && former->object == block->file->object && former->number == number) {
         pthread_mutex_lock(&cache->mutex);
         former->users++;
         pthread_mutex_unlock(&cache->mutex);
@@ -807,7 +806,8 @@ static void cache_find_segment(
     bool again = true;
     for (int attempt = 0; attempt < 3 && again; attempt++) {
         struct stat about;
-        block->segment = cache_segment_get(cache, block->object, number, true, &error);
+        block->segment =
+            cache_segment_get(cache, block->file->object, number, true, &error);
         cache_give_up(cache, error);
         if (!block->segment ||
             (!fstat(block->segment->file, &about) && about.st_nlink > 0))
@@ -860,9 +860,10 @@ static void cache_bring(
             mine[used++] = block;
         }
         for (size_t i = 0, next; i < used; i = next) {
-            for (next = i + 1; next < used && mine[next]->hooks == mine[i]->hooks;)
+            const cache_hooks *hooks = mine[i]->file->hooks;
+            for (next = i + 1; next < used && mine[next]->file->hooks == hooks;)
                 next++;
-            cache_fetch(mine[i]->hooks, mine + i, next - i);
+            cache_fetch(hooks, mine + i, next - i);
         }
         cache_store_all(cache, mine, used);
         if (ahead)
@@ -882,8 +883,8 @@ typedef struct cache_list {
 } cache_list;
 
 /* Add the blocks of a range. */
-static bool cache_list_add(cache_list *list, const cache_hooks *hooks,
-    cache_object *object, void *inner, uint64_t start, uint64_t stop) {
+static bool cache_list_add(
+    cache_list *list, const cache_file *file, uint64_t start, uint64_t stop) {
     uint64_t first = start / CACHE_BLOCK, last = (stop - 1) / CACHE_BLOCK;
     size_t more = (size_t)(last - first + 1);
     if (bags_buffer_reserve(
@@ -893,11 +894,9 @@ static bool cache_list_add(cache_list *list, const cache_hooks *hooks,
     for (uint64_t i = first; i <= last; i++) {
         cache_block *one = &blocks[list->count++];
         memset(one, 0, sizeof *one);
-        one->object = object;
-        one->hooks = hooks;
-        one->inner = inner;
+        one->file = file;
         one->number = i;
-        one->size = cache_block_size(object, i);
+        one->size = cache_block_size(file->object, i);
     }
     return true;
 }
@@ -943,8 +942,7 @@ static uint64_t cache_hit(bags_cache *cache, cache_object *object, uint64_t star
     return at;
 }
 
-static void cache_announce(
-    const cache_hooks *hooks, const cache_file *file, uint64_t start, uint64_t stop);
+static void cache_announce(const cache_file *file, uint64_t start, uint64_t stop);
 
 static void cache_read_many(void *user, bags_io_read *reads, size_t count) {
     const cache_hooks *hooks = (const cache_hooks *)user;
@@ -971,14 +969,14 @@ static void cache_read_many(void *user, bags_io_read *reads, size_t count) {
         uint64_t most = read->size < CACHE_READ ? read->size : CACHE_READ;
         uint64_t stop = size - read->offset < most ? size : read->offset + most;
         if (!read->data) {
-            cache_announce(hooks, file, read->offset, stop);
+            cache_announce(file, read->offset, stop);
             continue;
         }
         uint64_t end =
             cache_hit(cache, object, read->offset, stop, (unsigned char *)read->data);
         read->done = (size_t)(end - read->offset);
         if (end < stop)
-            (void)cache_list_add(&list, hooks, object, file->inner, end, stop);
+            (void)cache_list_add(&list, file, end, stop);
     }
     if (list.count == 0)
         return;
@@ -995,8 +993,7 @@ static void cache_read_many(void *user, bags_io_read *reads, size_t count) {
             uint64_t at = read->offset + read->done;
             cache_block key;
             memset(&key, 0, sizeof key);
-            key.object = file->object;
-            key.hooks = hooks;
+            key.file = file;
             key.number = at / CACHE_BLOCK;
             const cache_block *found = (const cache_block *)bsearch(
                 &key, blocks, list.count, sizeof key, cache_block_order);
@@ -1042,8 +1039,7 @@ static void *cache_work(void *user) {
         while (cache->queue_next < cache->queued && bytes < CACHE_AHEAD) {
             cache_ahead *one = &cache->queue[cache->queue_next++];
             bytes += one->stop - one->start + CACHE_BLOCK;
-            (void)cache_list_add(
-                &list, one->hooks, one->object, one->inner, one->start, one->stop);
+            (void)cache_list_add(&list, one->file, one->start, one->stop);
         }
         if (cache->queue_next == cache->queued)
             cache->queue_next = cache->queued = 0;
@@ -1059,7 +1055,8 @@ static void *cache_work(void *user) {
         for (size_t i = 0; data && i < list.count; i++) {
             uint64_t start = blocks[i].number * CACHE_BLOCK;
             uint64_t stop = start + blocks[i].size;
-            if (cache_hit(cache, blocks[i].object, start, stop, blocks[i].data) < stop)
+            if (cache_hit(cache, blocks[i].file->object, start, stop, blocks[i].data) <
+                stop)
                 blocks[kept++] = blocks[i];
         }
         if (data && kept)
@@ -1086,10 +1083,9 @@ static bool cache_is_known(const bags_cache *cache, const cache_object *object,
     return true;
 }
 
-static void cache_announce(
-    const cache_hooks *hooks, const cache_file *file, uint64_t start, uint64_t stop) {
-    bags_cache *cache = hooks->cache;
-    cache_ahead one = {hooks, file->object, file->inner, start, stop};
+static void cache_announce(const cache_file *file, uint64_t start, uint64_t stop) {
+    bags_cache *cache = file->hooks->cache;
+    cache_ahead one = {file, start, stop};
     pthread_mutex_lock(&cache->mutex);
     if (!cache->off && !cache_is_known(cache, file->object, start, stop)) {
         while (cache->thread_count < CACHE_THREADS &&
@@ -1154,6 +1150,7 @@ static int cache_open(void *user, const char *path, int mode, void **file) {
     cache_file *opened = (cache_file *)calloc(1, sizeof *opened);
     if (!opened)
         return ENOMEM;
+    opened->hooks = hooks;
     int error = inner->open(inner->user, path, mode, &opened->inner);
     if (error) {
         free(opened);
@@ -1175,7 +1172,7 @@ static int cache_close(void *user, void *file) {
     pthread_mutex_lock(&cache->mutex);
     size_t kept = cache->queue_next;
     for (size_t i = kept; i < cache->queued; i++)
-        if (cache->queue[i].hooks != hooks || cache->queue[i].inner != inner)
+        if (cache->queue[i].file != file)
             cache->queue[kept++] = cache->queue[i];
     cache->queued = kept;
     while (cache->active)
