@@ -301,9 +301,9 @@ typedef struct bags_cache bags_cache;
 #define BAGS_CACHE_LEAST (1 << 18) /* bytes */
 
 typedef struct bags_cache_options {
-    uint64_t
-        size; /* bytes on disk, at most, of all processes: what was not used for the
-                      longest time is deleted. 0: 10 GiB; at least BAGS_CACHE_LEAST */
+    /* Bytes on disk, at most, of all processes: what was not used for the longest time is
+     * deleted. 0: 10 GiB; at least BAGS_CACHE_LEAST. */
+    uint64_t size;
     /* Called at most once, by any thread, if the directory cannot be written, since the
      * disk is full. Reading continues; nothing more is kept. May be NULL. */
     void (*warn)(void *user, const char *message);
