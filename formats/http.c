@@ -575,8 +575,9 @@ static bool http_hides_change(const http_object *record) {
 /* A shard is another one than when it was opened. */
 static void http_record_changed(http_object *record) {
     record->identity.device++;
-    http_object_fail(
-        record, ESTALE, "replaced or removed while open; open the dataset again");
+    http_object_fail(record, ESTALE,
+        record->grown ? "a shard was added meanwhile; open the dataset again"
+                      : "replaced or removed while open; open the dataset again");
 }
 
 /* A check has failed, and has to be requested again. */
@@ -1962,10 +1963,12 @@ static int http_identify(
     if (!code && !file) {
         http_object *record = object->record ? object->record : object;
         code = http_wait_checks(http, record);
-        if (record->grown)
+        if (record->grown) {
             http_record_changed(record);
+            code = ESTALE;
+        }
     }
-    if (code == ESTALE && !object->record)
+    if (code == ESTALE && !object->record && !object->grown)
         code = 0; /* it differs from what it was when the file was opened */
     if (!code)
         *identity = object->identity;
