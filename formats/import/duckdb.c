@@ -42,38 +42,14 @@ typedef struct dk_result {
     void *internal;
 } dk_result;
 
+/* The types that are not like others of their row in dk_kinds. */
 enum {
-    DK_BOOLEAN = 1,
-    DK_TINYINT,
-    DK_SMALLINT,
-    DK_INTEGER,
-    DK_BIGINT,
-    DK_UTINYINT,
-    DK_USMALLINT,
-    DK_UINTEGER,
-    DK_UBIGINT,
-    DK_FLOAT,
-    DK_DOUBLE,
-    DK_TIMESTAMP,
-    DK_DATE,
-    DK_TIME,
-    DK_INTERVAL,
-    DK_HUGEINT,
-    DK_VARCHAR,
-    DK_BLOB,
-    DK_DECIMAL,
-    DK_TIMESTAMP_S,
-    DK_TIMESTAMP_MS,
-    DK_TIMESTAMP_NS,
-    DK_ENUM,
-    DK_LIST,
-    DK_STRUCT,
-    DK_UUID = 27,
-    DK_BIT = 29,
-    DK_TIME_TZ,
-    DK_TIMESTAMP_TZ,
-    DK_UHUGEINT,
-    DK_ARRAY
+    DK_VARCHAR = 17,
+    DK_BLOB = 18,
+    DK_LIST = 24,
+    DK_STRUCT = 25,
+    DK_TIMESTAMP_TZ = 31,
+    DK_ARRAY = 33
 };
 
 /* X(result, name, parameters): a member and the symbol duckdb_NAME. */
@@ -130,11 +106,12 @@ typedef struct dk_list {
 
 typedef struct dk_column {
     const char *name, *expression; /* in SQL */
-    int type;                      /* of a value; of arrays, their elements */
-    bool list;                     /* a list of values */
-    bool inner;                    /* values are lists: arrays of one dimension */
-    uint64_t size;                 /* values are arrays of this size; 0: they are not */
-    bool optional;                 /* it has NULLs */
+    bags_dtype dtype;              /* of numbers; otherwise it is text or a blob */
+    bool text;
+    bool list;     /* a list of values */
+    bool inner;    /* values are lists: arrays of one dimension */
+    uint64_t size; /* values are arrays of this size; 0: they are not */
+    bool optional; /* it has NULLs */
 } dk_column;
 
 typedef struct dk_state {
@@ -143,6 +120,7 @@ typedef struct dk_state {
     const char *metadata; /* the same for those of Parquet, or NULL */
     bags_buffer *query;
     size_t query_size;
+    bags_code failed; /* to make it */
     void *database, *connection, *statement, *pending;
     dk_result result;
     bool running;
@@ -207,15 +185,17 @@ static const char *dk_path(bags_source *s, const char *path) {
 
 /* ---- queries ---- */
 
-static bags_code dk_add(bags_source *s, const char *text) {
+/* Append to the query, unless that failed before. NULL: out of memory. */
+static void dk_add(bags_source *s, const char *text) {
     dk_state *d = (dk_state *)s->state;
     size_t size = text ? strlen(text) : 0;
-    bags_code code = text ? bags_source_reserve(s, &d->query, d->query_size + size)
-                          : BAGS_ERROR_MEMORY;
-    if (!code)
-        memcpy(d->query->data + d->query_size, text, size + 1);
+    if (!d->failed)
+        d->failed = text ? bags_source_reserve(s, &d->query, d->query_size + size)
+                         : BAGS_ERROR_MEMORY;
+    if (d->failed)
+        return;
+    memcpy(d->query->data + d->query_size, text, size + 1);
     d->query_size += size;
-    return code;
 }
 
 static void dk_stop(dk_state *d) {
@@ -234,12 +214,11 @@ static void dk_stop(dk_state *d) {
  * chunks. */
 static bags_code dk_run(bags_source *s, const char *from) {
     dk_state *d = (dk_state *)s->state;
-    bags_code code = dk_add(s, " FROM ");
-    if (!code)
-        code = dk_add(s, from);
+    dk_add(s, " FROM ");
+    dk_add(s, from);
     d->query_size = 0;
-    if (code)
-        return code;
+    if (d->failed)
+        return d->failed;
     dk_stop(d);
     memset(&d->result, 0, sizeof d->result);
     if (d->call.prepare(d->connection, (const char *)d->query->data, &d->statement))
@@ -266,36 +245,46 @@ static bags_code dk_next(bags_source *s) {
 
 /* ---- types ---- */
 
-static bags_dtype dk_dtype(int type) {
-    static const bags_dtype dtypes[] = {BAGS_DTYPE_NONE, BAGS_DTYPE_BOOL,
-        BAGS_DTYPE_INT8, BAGS_DTYPE_INT16, BAGS_DTYPE_INT32, BAGS_DTYPE_INT64,
-        BAGS_DTYPE_UINT8, BAGS_DTYPE_UINT16, BAGS_DTYPE_UINT32, BAGS_DTYPE_UINT64,
-        BAGS_DTYPE_FLOAT32, BAGS_DTYPE_FLOAT64};
-    return type <= DK_DOUBLE ? dtypes[type] : BAGS_DTYPE_NONE;
-}
+/* What the values of a type become: numbers, which are dates or times if they have a unit,
+ * or by a cast text. */
+typedef struct dk_kind {
+    bags_dtype dtype;
+    const char *unit;
+    bool text;
+} dk_kind;
 
-/* Bytes of a date or time in a vector, or 0. */
-static size_t dk_time(int type) {
-    return type == DK_DATE ? 4
-           : type == DK_TIMESTAMP || type == DK_TIME ||
-                   (type >= DK_TIMESTAMP_S && type <= DK_TIMESTAMP_NS) ||
-                   type == DK_TIMESTAMP_TZ
-               ? 8
-               : 0;
-}
-
-static const char *dk_unit(int type) {
-    return type == DK_DATE           ? "D"
-           : type == DK_TIMESTAMP_S  ? "s"
-           : type == DK_TIMESTAMP_MS ? "ms"
-           : type == DK_TIMESTAMP_NS ? "ns"
-                                     : "us";
-}
-
-static bool dk_is_text(int type) {
-    return type == DK_INTERVAL || type == DK_HUGEINT || type == DK_DECIMAL ||
-           type == DK_ENUM || type == DK_UUID || type == DK_BIT || type == DK_TIME_TZ ||
-           type == DK_UHUGEINT;
+static dk_kind dk_kind_of(int type) {
+    static const dk_kind kinds[] = {
+        {BAGS_DTYPE_NONE, NULL, false}, {BAGS_DTYPE_BOOL, NULL, false},
+        {BAGS_DTYPE_INT8, NULL, false}, {BAGS_DTYPE_INT16, NULL, false},
+        {BAGS_DTYPE_INT32, NULL, false}, {BAGS_DTYPE_INT64, NULL, false},
+        {BAGS_DTYPE_UINT8, NULL, false}, {BAGS_DTYPE_UINT16, NULL, false},
+        {BAGS_DTYPE_UINT32, NULL, false}, {BAGS_DTYPE_UINT64, NULL, false},
+        {BAGS_DTYPE_FLOAT32, NULL, false}, {BAGS_DTYPE_FLOAT64, NULL, false},
+        {BAGS_DTYPE_INT64, "us", false}, /* TIMESTAMP */
+        {BAGS_DTYPE_INT32, "D", false},  /* DATE */
+        {BAGS_DTYPE_INT64, "us", false}, /* TIME */
+        {BAGS_DTYPE_NONE, NULL, true},   /* INTERVAL */
+        {BAGS_DTYPE_NONE, NULL, true},   /* HUGEINT */
+        {BAGS_DTYPE_NONE, NULL, true},   /* VARCHAR */
+        {BAGS_DTYPE_NONE, NULL, false},  /* BLOB */
+        {BAGS_DTYPE_NONE, NULL, true},   /* DECIMAL */
+        {BAGS_DTYPE_INT64, "s", false},  /* TIMESTAMP_S */
+        {BAGS_DTYPE_INT64, "ms", false}, /* TIMESTAMP_MS */
+        {BAGS_DTYPE_INT64, "ns", false}, /* TIMESTAMP_NS */
+        {BAGS_DTYPE_NONE, NULL, true},   /* ENUM */
+        {BAGS_DTYPE_NONE, NULL, false},  /* LIST */
+        {BAGS_DTYPE_NONE, NULL, false},  /* STRUCT */
+        {BAGS_DTYPE_NONE, NULL, false},  /* MAP */
+        {BAGS_DTYPE_NONE, NULL, true},   /* UUID */
+        {BAGS_DTYPE_NONE, NULL, false},  /* UNION */
+        {BAGS_DTYPE_NONE, NULL, true},   /* BIT */
+        {BAGS_DTYPE_NONE, NULL, true},   /* TIME_TZ */
+        {BAGS_DTYPE_INT64, "us", false}, /* TIMESTAMP_TZ */
+        {BAGS_DTYPE_NONE, NULL, true},   /* UHUGEINT */
+    };
+    bool known = type >= 0 && (size_t)type < sizeof kinds / sizeof *kinds;
+    return kinds[known ? type : 0];
 }
 
 static bags_code dk_columns(bags_source *s, const char *name, const char *expression,
@@ -348,45 +337,43 @@ static bags_code dk_columns(bags_source *s, const char *name, const char *expres
     column.name = name;
     column.expression = expression;
     column.list = list;
-    column.type = call->get_type_id(type);
-    if (column.type == DK_STRUCT && depth < DK_DEPTH)
+    int id = call->get_type_id(type);
+    dk_kind kind = dk_kind_of(id);
+    if (id == DK_STRUCT && depth < DK_DEPTH)
         return dk_members(s, name, expression, type, list, depth);
-    if (column.type == DK_LIST && !list) {
+    if (id == DK_LIST && !list) {
         void *inner = call->list_type_child_type(type);
         bags_code code = dk_columns(s, name, expression, inner, true, depth + 1);
         call->destroy_logical_type(&inner);
         return code;
     }
-    if (column.type == DK_LIST || column.type == DK_ARRAY) {
-        column.inner = column.type == DK_LIST;
+    if (id == DK_LIST || id == DK_ARRAY) {
+        column.inner = id == DK_LIST;
         if (!column.inner)
             column.size = call->array_type_array_size(type);
         void *inner = column.inner ? call->list_type_child_type(type)
                                    : call->array_type_child_type(type);
-        column.type = call->get_type_id(inner);
+        kind = dk_kind_of(call->get_type_id(inner));
         call->destroy_logical_type(&inner);
-        if (!dk_dtype(column.type))
-            column.type = -1;
+        if (!kind.dtype || kind.unit)
+            kind = dk_kind_of(0);
     }
-    if (dk_is_text(column.type)) {
-        column.type = DK_VARCHAR;
-        column.expression = bags_source_format(
-            s, "CAST(%s AS VARCHAR%s)", expression, list ? "[]" : "");
-        if (!column.expression)
-            return BAGS_ERROR_MEMORY;
-    }
-    if (column.type < 0 || (!dk_dtype(column.type) && !dk_time(column.type) &&
-                               column.type != DK_VARCHAR && column.type != DK_BLOB))
+    if (!kind.dtype && !kind.text && id != DK_BLOB)
         return bags_source_fail(s, BAGS_ERROR_TYPE,
             "column %.200s: its type is not supported; convert it in a query "
             "(--from sql)",
             name);
-    if (dk_time(column.type))
-        column.name = bags_source_unit(s, name, dk_unit(column.type));
-    if (column.type == DK_TIMESTAMP_TZ &&
+    column.dtype = kind.dtype;
+    column.text = kind.text;
+    if (kind.text && id != DK_VARCHAR)
+        column.expression = bags_source_format(
+            s, "CAST(%s AS VARCHAR%s)", expression, list ? "[]" : "");
+    if (kind.unit)
+        column.name = bags_source_unit(s, name, kind.unit);
+    if (id == DK_TIMESTAMP_TZ &&
         bags_source_leave_out(s, "time zone", 1, "%s: UTC", name))
         return BAGS_ERROR_MEMORY;
-    if (!column.name)
+    if (!column.name || !column.expression)
         return BAGS_ERROR_MEMORY;
     d->columns = (dk_column *)bags_source_grow(s, d->columns, d->count, sizeof column);
     if (!d->columns)
@@ -396,19 +383,12 @@ static bags_code dk_columns(bags_source *s, const char *name, const char *expres
 }
 
 static const char *dk_type(bags_source *s, const dk_column *c, bool jpeg, bool png) {
-    const char *type = jpeg ? "jpeg" : png ? "png" : "bytes";
+    const char *type = c->text ? "utf8" : jpeg ? "jpeg" : png ? "png" : "bytes";
     bool sequence = c->list || c->optional;
     uint64_t size = c->inner ? UINT64_MAX : c->size;
-    if (size || c->type == DK_BOOLEAN || c->type == DK_FLOAT || c->type == DK_DOUBLE)
-        return bags_source_number_type(
-            s, dk_dtype(c->type), size ? 1 : 0, &size, sequence);
-    if (c->type == DK_VARCHAR)
-        type = "utf8";
-    else if (dk_time(c->type) || (c->type >= DK_TINYINT && c->type <= DK_BIGINT))
-        type = "i64";
-    else if (c->type >= DK_UTINYINT && c->type <= DK_UBIGINT)
-        type = "u64";
-    return bags_source_format(s, "%s%s", type, sequence ? "[]" : "");
+    return c->dtype
+               ? bags_source_number_type(s, c->dtype, size ? 1 : 0, &size, sequence)
+               : bags_source_format(s, "%s%s", type, sequence ? "[]" : "");
 }
 
 /* ---- values ---- */
@@ -422,8 +402,7 @@ static bool dk_is_null(const dk_state *d, void *vector, uint64_t i) {
 static bool dk_value(const dk_state *d, const dk_column *c, void *vector, uint64_t i,
     bags_value *value) {
     unsigned char *data = (unsigned char *)d->call.vector_get_data(vector);
-    bags_dtype dtype = dk_dtype(c->type);
-    size_t size = dtype ? bags_dtype_size(dtype) : dk_time(c->type);
+    size_t size = bags_dtype_size(c->dtype);
     if (c->inner || c->size) {
         const dk_list *part = (const dk_list *)(void *)data + i;
         void *child = c->inner ? d->call.list_vector_get_child(vector)
@@ -434,10 +413,10 @@ static bool dk_value(const dk_state *d, const dk_column *c, void *vector, uint64
             if (dk_is_null(d, child, k))
                 return false;
         data = (unsigned char *)d->call.vector_get_data(child);
-        *value = bags_array(dtype, 1, length, data + start * size);
+        *value = bags_array(c->dtype, 1, length, data + start * size);
         return true;
     }
-    if (c->type == DK_VARCHAR || c->type == DK_BLOB) {
+    if (!c->dtype) {
         /* A length, and 12 bytes of text, or 4 and a pointer to all. */
         const unsigned char *text = data + 16 * i;
         uint32_t length;
@@ -445,21 +424,17 @@ static bool dk_value(const dk_state *d, const dk_column *c, void *vector, uint64
         const char *from = (const char *)text + 4;
         if (length > 12)
             memcpy(&from, text + 8, sizeof from);
-        *value = c->type == DK_VARCHAR ? bags_utf8_sized(from, length)
-                                       : bags_blob(from, length);
+        *value = c->text ? bags_utf8_sized(from, length) : bags_blob(from, length);
         return true;
     }
     data += i * size;
-    if (c->type == DK_BOOLEAN || c->type == DK_FLOAT || c->type == DK_DOUBLE) {
-        *value = bags_array(dtype, 0, NULL, data);
+    if (!bags_import_is_integer(c->dtype)) {
+        *value = bags_array(c->dtype, 0, NULL, data);
         return true;
     }
     unsigned char bytes[8];
     bags_swap_bytes(bytes, data, size, bags_little_endian() ? 1 : size);
-    *value = bags_import_integer(dtype       ? dtype
-                                 : size == 4 ? BAGS_DTYPE_INT32
-                                             : BAGS_DTYPE_INT64,
-        bytes);
+    *value = bags_import_integer(c->dtype, bytes);
     return true;
 }
 
@@ -534,34 +509,31 @@ static bags_code dk_connect(bags_source *s) {
     return code;
 }
 
+static bool dk_is_blob(const dk_column *c) { return !c->dtype && !c->text; }
+
 /* Ask for the number of rows and, of each column, for the number of values; of blobs,
  * whether all begin like a JPEG, or a PNG. */
 static bags_code dk_ask(bags_source *s) {
+    static const char *const bounds[2][2] = {{"\\xFF\\xD8\\xFF", "\\xFF\\xD9"},
+        {"\\x89PNG\\x0D\\x0A\\x1A\\x0A", "\\x89PNG\\x0D\\x0A\\x1A\\x0B"}};
     const dk_state *d = (const dk_state *)s->state;
-    bags_code code = dk_add(s, "SELECT count(*)");
-    for (size_t i = 0; !code && i < d->count; i++) {
+    dk_add(s, "SELECT count(*)");
+    for (size_t i = 0; i < d->count; i++) {
         const dk_column *c = &d->columns[i];
         const char *x = c->list ? "x" : c->expression;
-        code = dk_add(s, bags_source_format(s, ", count(%s)", c->expression));
-        for (int k = 0; !code && c->type == DK_BLOB && k < 2; k++) {
+        dk_add(s, bags_source_format(s, ", count(%s)", c->expression));
+        for (int k = 0; dk_is_blob(c) && k < 2; k++) {
             const char *test =
-                k ? bags_source_format(s,
-                        "%s >= '\\x89PNG\\x0D\\x0A\\x1A\\x0A'::BLOB AND %s < "
-                        "'\\x89PNG\\x0D\\x0A\\x1A\\x0B'::BLOB",
-                        x, x)
-                  : bags_source_format(s,
-                        "%s >= '\\xFF\\xD8\\xFF'::BLOB AND %s < "
-                        "'\\xFF\\xD9'::BLOB",
-                        x, x);
+                bags_source_format(s, "%s >= '%s'::BLOB AND %s < '%s'::BLOB", x,
+                    bounds[k][0], x, bounds[k][1]);
             if (test && c->list)
                 test = bags_source_format(s,
                     "list_aggregate([%s FOR x IN %s], 'bool_and')", test,
                     c->expression);
-            code = test ? dk_add(s, bags_source_format(s, ", bool_and(%s)", test))
-                        : BAGS_ERROR_MEMORY;
+            dk_add(s, test ? bags_source_format(s, ", bool_and(%s)", test) : NULL);
         }
     }
-    return code ? code : dk_run(s, d->from);
+    return dk_run(s, d->from);
 }
 
 /* The number of rows, and which columns have NULLs or only images. */
@@ -572,8 +544,8 @@ static bags_code dk_count(bags_source *s) {
     bags_value value;
     memset(&number, 0, sizeof number);
     truth = number;
-    number.type = DK_BIGINT;
-    truth.type = DK_BOOLEAN;
+    number.dtype = BAGS_DTYPE_INT64;
+    truth.dtype = BAGS_DTYPE_BOOL;
     bags_code code = dk_ask(s);
     if (!code)
         code = dk_next(s);
@@ -588,8 +560,7 @@ static bags_code dk_count(bags_source *s) {
         bool kinds[2] = {false, false};
         dk_value(d, &number, d->call.data_chunk_get_vector(d->chunk, at++), 0, &value);
         c->optional = !c->list && value.uint != s->length;
-        int tests = c->type == DK_BLOB ? 2 : 0;
-        for (int k = 0; k < tests; k++) {
+        for (int k = 0; dk_is_blob(c) && k < 2; k++) {
             void *vector = d->call.data_chunk_get_vector(d->chunk, at++);
             dk_value(d, &truth, vector, 0, &value);
             kinds[k] = !dk_is_null(d, vector, 0) && *(const unsigned char *)value.data;
@@ -604,10 +575,9 @@ static bags_code dk_metadata(bags_source *s) {
     dk_state *d = (dk_state *)s->state;
     dk_column text;
     memset(&text, 0, sizeof text);
-    text.type = DK_VARCHAR;
-    bags_code code = dk_add(s, "SELECT DISTINCT CAST(key AS VARCHAR)");
-    if (!code)
-        code = dk_run(s, d->metadata);
+    text.text = true;
+    dk_add(s, "SELECT DISTINCT CAST(key AS VARCHAR)");
+    bags_code code = dk_run(s, d->metadata);
     while (!code && !(code = dk_next(s)) && d->chunk_size > 0) {
         void *vector = d->call.data_chunk_get_vector(d->chunk, 0);
         for (uint64_t i = 0; !code && i < d->chunk_size; i++) {
@@ -622,21 +592,19 @@ static bags_code dk_metadata(bags_source *s) {
 }
 
 /* The files of a source as a table function of DuckDB with options. */
-static bags_code dk_from_files(
-    bags_source *s, const char *function, const char *options, const char **from) {
+static const char *dk_from_files(
+    bags_source *s, const char *function, const char *options) {
     dk_state *d = (dk_state *)s->state;
-    bags_code code = dk_add(s, function);
-    for (size_t i = 0; !code && i < s->path_count; i++) {
-        code = dk_add(s, i ? ", " : "([");
-        if (!code)
-            code = dk_add(s, dk_path(s, s->paths[i]));
+    dk_add(s, function);
+    for (size_t i = 0; i < s->path_count; i++) {
+        dk_add(s, i ? ", " : "([");
+        dk_add(s, dk_path(s, s->paths[i]));
     }
-    if (!code)
-        code = dk_add(s, options);
-    if (!code)
-        *from = bags_source_text(s, d->query->data, d->query_size);
+    dk_add(s, options);
+    const char *from =
+        d->failed ? NULL : bags_source_text(s, d->query->data, d->query_size);
     d->query_size = 0;
-    return code ? code : *from ? BAGS_OK : BAGS_ERROR_MEMORY;
+    return from;
 }
 
 static bool dk_is_parquet(const char *name) {
@@ -672,24 +640,17 @@ static void dk_close(bags_source *s) {
         d->call.close(&d->database);
 }
 
-static bags_code dk_open(bags_source *s, const char *function, const char *options,
-    bool (*accept)(const char *)) {
+static bags_code dk_open(bags_source *s) {
     dk_state *d = (dk_state *)s->state;
-    bags_code code = function ? bags_source_files(s, accept) : dk_from_query(s);
-    if (!code && function)
-        code = dk_from_files(s, function, options, &d->from);
-    if (!code && accept == dk_is_parquet)
-        code = dk_from_files(s, "parquet_kv_metadata", "])", &d->metadata);
-    if (!code)
-        code = dk_load(s);
+    bags_code code = dk_load(s);
     if (!code)
         code = dk_connect(s);
     if (!code && d->metadata)
         code = dk_metadata(s);
-    if (!code)
-        code = dk_add(s, "SELECT *");
-    if (!code)
-        code = dk_run(s, d->from);
+    if (code)
+        return code;
+    dk_add(s, "SELECT *");
+    code = dk_run(s, d->from);
     uint64_t count = code ? 0 : d->call.column_count(&d->result);
     for (uint64_t i = 0; !code && i < count; i++) {
         const char *name = d->call.column_name(&d->result, i);
@@ -703,15 +664,14 @@ static bags_code dk_open(bags_source *s, const char *function, const char *optio
         code = dk_fail(s, "no columns");
     if (!code)
         code = dk_count(s);
-    for (size_t i = 0; !code && i < d->count; i++) {
-        code = dk_add(s, i ? ", " : "SELECT ");
-        if (!code)
-            code = dk_add(s, d->columns[i].expression);
+    if (code)
+        return code;
+    for (size_t i = 0; i < d->count; i++) {
+        dk_add(s, i ? ", " : "SELECT ");
+        dk_add(s, d->columns[i].expression);
     }
-    if (!code)
-        code = dk_run(s, d->from);
     d->chunk_start = d->chunk_size = 0;
-    return code;
+    return dk_run(s, d->from);
 }
 
 static bags_code dk_read(bags_source *s, uint64_t index) {
@@ -732,11 +692,20 @@ static bags_code dk_read(bags_source *s, uint64_t index) {
 }
 
 static bags_code parquet_open(bags_source *s) {
+    dk_state *d = (dk_state *)s->state;
+    bags_code code = bags_source_files(s, dk_is_parquet);
+    if (code)
+        return code;
     /* A directory named a=b is no column. */
-    return dk_open(s, "read_parquet", "], hive_partitioning=false)", dk_is_parquet);
+    d->from = dk_from_files(s, "read_parquet", "], hive_partitioning=false)");
+    d->metadata = dk_from_files(s, "parquet_kv_metadata", "])");
+    return d->from && d->metadata ? dk_open(s) : BAGS_ERROR_MEMORY;
 }
 
-static bags_code sql_open(bags_source *s) { return dk_open(s, NULL, NULL, NULL); }
+static bags_code sql_open(bags_source *s) {
+    bags_code code = dk_from_query(s);
+    return code ? code : dk_open(s);
+}
 
 static bool parquet_detect(const char *path) {
     return bags_import_starts(path, "PAR1", 4) ||

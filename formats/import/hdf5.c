@@ -120,6 +120,12 @@ static bags_code h5_fail(bags_source *s, const char *where) {
     return code;
 }
 
+/* Close what is open. */
+static void h5_done(hid_t id) {
+    if (id > 0)
+        H5Idec_ref(id);
+}
+
 static bags_code h5_refuse(
     bags_source *s, const char *path, const char *member, const char *what) {
     return bags_source_fail(s, BAGS_ERROR_TYPE, "dataset %s%s: %s", path, member, what);
@@ -210,8 +216,7 @@ static herr_t h5_link(
         if (list->walk == H5_REPORT)
             list->code = bags_source_leave_out(s, "named type", 1, "%s", path);
     }
-    if (object >= 0)
-        H5Oclose(object);
+    h5_done(object);
     return list->code || result < 0 ? -1 : 0;
 }
 
@@ -238,7 +243,7 @@ static bags_code h5_list_inner(
     if (inner < 0)
         return h5_fail(s, name);
     bags_code code = h5_list_group(s, inner, walk, list);
-    H5Gclose(inner);
+    h5_done(inner);
     return code;
 }
 
@@ -298,8 +303,7 @@ static bags_code h5_find(bags_source *s, hid_t group, const char *path, int dept
         code = !inner      ? BAGS_ERROR_MEMORY
                : child < 0 ? h5_fail(s, inner)
                            : h5_find(s, child, inner, depth + 1, any, found);
-        if (child >= 0)
-            H5Gclose(child);
+        h5_done(child);
     }
     return code;
 }
@@ -319,8 +323,7 @@ static bool h5_is_sound(hid_t type) {
             size_t offset = H5Tget_member_offset(type, (unsigned)i);
             part = H5Tget_size(member);
             sound = member >= 0 && part > 0 && part <= size && offset <= size - part;
-            if (member >= 0)
-                H5Tclose(member);
+            h5_done(member);
         }
     } else if (kind == H5T_ARRAY || kind == H5T_ENUM) {
         hsize_t dims[H5S_MAX_RANK];
@@ -330,8 +333,7 @@ static bool h5_is_sound(hid_t type) {
         for (int i = 0; i < rank && part <= size; i++)
             part = dims[i] > size / part ? size + 1 : part * (size_t)dims[i];
         sound = base >= 0 && rank >= 0 && part == size;
-        if (base >= 0)
-            H5Tclose(base);
+        h5_done(base);
     }
     return sound;
 }
@@ -366,11 +368,11 @@ static hid_t h5_plain(hid_t type, bags_dtype *dtype) {
     big = H5Tcopy(half);
     H5Tset_order(big, H5T_ORDER_BE);
     bool is_half = H5Tequal(type, half) > 0 || H5Tequal(type, big) > 0;
-    H5Tclose(big);
+    h5_done(big);
     *dtype = is_half ? BAGS_DTYPE_FLOAT16 : BAGS_DTYPE_NONE;
     if (is_half)
         return half;
-    H5Tclose(half);
+    h5_done(half);
     return -1;
 }
 
@@ -385,9 +387,8 @@ static bool h5_is_complex(hid_t type) {
     for (unsigned i = 0; i < 2; i++) {
         hid_t part = H5Tget_member_type(type, i);
         hid_t plain = h5_plain(part, &dtypes[i]);
-        if (plain >= 0)
-            H5Tclose(plain);
-        H5Tclose(part);
+        h5_done(plain);
+        h5_done(part);
     }
     return dtypes[0] == dtypes[1] &&
            (dtypes[0] == BAGS_DTYPE_FLOAT32 || dtypes[0] == BAGS_DTYPE_FLOAT64);
@@ -422,12 +423,11 @@ static hid_t h5_number(hid_t type, bags_dtype *dtype) {
         memory = H5Tcreate(H5T_COMPOUND, 2 * size);
         H5Tinsert(memory, "r", 0, part);
         H5Tinsert(memory, "i", size, part);
-        H5Tclose(part);
+        h5_done(part);
     } else {
         memory = h5_plain(type, dtype);
     }
-    if (base >= 0)
-        H5Tclose(base);
+    h5_done(base);
     return memory;
 }
 
@@ -497,12 +497,11 @@ static bags_code h5_leaf(bags_source *s, h5_set *set, hid_t type, const char *me
                           ? H5Tvlen_create(number)
                           : H5Tarray_create2(number, (unsigned)c->inner, c->shape);
         if (number >= 0) {
-            H5Tclose(number);
+            h5_done(number);
             code = h5_report_type(
                 s, set, member, base, c->dtype == BAGS_DTYPE_BOOL, &c->unit);
         }
-        if (base >= 0)
-            H5Tclose(base);
+        h5_done(base);
     } else {
         *memory = h5_number(type, &c->dtype);
         if (*memory >= 0)
@@ -552,10 +551,8 @@ static bags_code h5_columns(bags_source *s, h5_set *set, hid_t type, const char 
                 code = h5_fail(s, set->path);
             size += more;
         }
-        if (part >= 0)
-            H5Tclose(part);
-        if (from >= 0)
-            H5Tclose(from);
+        h5_done(part);
+        h5_done(from);
         H5free_memory(name);
     }
     return code;
@@ -615,14 +612,11 @@ static bags_code h5_open_set(bags_source *s, hid_t group, const char *path, h5_s
             "dataset %s: fewer bytes than its shape requires", path);
     else
         h5_set_cache(access, c->file_type, c->rank, c->dims, how);
-    if (set >= 0)
-        H5Dclose(set);
-    c->set = code ? -1 : H5Dopen2(group, path, access);
-    if (space >= 0)
-        H5Sclose(space);
-    if (how >= 0)
-        H5Pclose(how);
-    H5Pclose(access);
+    h5_done(set);
+    c->set = code ? 0 : H5Dopen2(group, path, access);
+    h5_done(space);
+    h5_done(how);
+    h5_done(access);
     return code || c->set >= 0 ? code : h5_fail(s, path);
 }
 
@@ -656,7 +650,7 @@ static void h5_release(h5_set *c) {
     if (c->loaded && c->reclaim && count > 0) {
         hid_t space = H5Screate_simple(1, &count, NULL);
         H5Dvlen_reclaim(c->type, space, H5P_DEFAULT, c->data->data);
-        H5Sclose(space);
+        h5_done(space);
     }
     c->loaded = false;
 }
@@ -687,8 +681,8 @@ static bags_code h5_read_rows(
     c->loaded = H5Dread(c->set, c->type, to, from, H5P_DEFAULT, c->data->data) >= 0;
     if (!c->loaded)
         code = h5_fail(s, c->path);
-    H5Sclose(from);
-    H5Sclose(to);
+    h5_done(from);
+    h5_done(to);
     return code;
 }
 
@@ -770,7 +764,7 @@ static bags_code h5_open_sets(bags_source *s, hid_t group) {
     for (size_t i = 0; !code && i < list.count; i++) {
         h5_set *set = &h->sets[h->set_count++];
         set->path = list.names[i];
-        set->set = set->file_type = set->type = -1;
+        set->type = -1;
         code = h5_open_set(s, group, set->path, set);
         set->sequence = h->episodes && set->rank > 0;
         if (!code)
@@ -787,18 +781,15 @@ static bags_code h5_open_sets(bags_source *s, hid_t group) {
 
 static void h5_close_set(h5_set *c) {
     h5_release(c);
-    if (c->set >= 0)
-        H5Dclose(c->set);
-    if (c->file_type >= 0)
-        H5Tclose(c->file_type);
-    c->set = c->file_type = -1;
+    h5_done(c->set);
+    h5_done(c->file_type);
+    c->set = c->file_type = 0;
 }
 
 static void h5_drop_sets(h5_state *h) {
     for (size_t i = 0; i < h->set_count; i++) {
         h5_close_set(&h->sets[i]);
-        if (h->sets[i].type >= 0)
-            H5Tclose(h->sets[i].type);
+        h5_done(h->sets[i].type);
     }
     h->count = h->set_count = 0;
 }
@@ -833,17 +824,21 @@ typedef struct h5_readings {
     const char *outsider; /* the first of them */
 } h5_readings;
 
+/* True for a dataset that is not in the group of episodes. */
+static bool h5_is_outside(const h5_readings *r, const char *path) {
+    size_t size = r->episodes ? strlen(r->episodes) : 0;
+    return size && (strncmp(path, r->episodes, size) || path[size] != '/');
+}
+
 /* Learn the lengths of all datasets, and which are outside of the episodes. */
 static bags_code h5_compare(bags_source *s, h5_readings *r) {
     h5_state *h = (h5_state *)s->state;
-    size_t size = r->episodes ? strlen(r->episodes) : 0;
     r->first = r->other = NULL;
     r->outside = 0;
     for (size_t i = 0; i < r->sets.count; i++) {
         const char *path = r->sets.names[i];
         h5_set set;
         memset(&set, 0, sizeof set);
-        set.set = set.file_type = -1;
         bags_code code = h5_open_set(s, h->group, path, &set);
         h5_close_set(&set);
         if (code)
@@ -857,8 +852,7 @@ static bags_code h5_compare(bags_source *s, h5_readings *r) {
             r->other = path;
             r->other_length = set.dims[0];
         }
-        if (size && (strncmp(path, r->episodes, size) || path[size] != '/') &&
-            r->outside++ == 0)
+        if (h5_is_outside(r, path) && r->outside++ == 0)
             r->outsider = path;
     }
     return BAGS_OK;
@@ -868,15 +862,9 @@ static bags_code h5_compare(bags_source *s, h5_readings *r) {
 static bags_code h5_find_episodes(bags_source *s, bool any, h5_readings *r) {
     h5_state *h = (h5_state *)s->state;
     bags_code code = h5_find(s, h->group, "", 0, any, &r->episodes);
-    hid_t group =
-        code || !r->episodes
-            ? -1
-            : H5Gopen2(h->group, *r->episodes ? r->episodes : ".", H5P_DEFAULT);
     if (!code && r->episodes)
-        code = group < 0 ? h5_fail(s, r->episodes)
-                         : h5_list_group(s, group, H5_GROUPS, &r->groups);
-    if (group >= 0)
-        H5Gclose(group);
+        code = h5_list_inner(
+            s, h->group, *r->episodes ? r->episodes : ".", H5_GROUPS, &r->groups);
     return code ? code : h5_compare(s, r);
 }
 
@@ -934,12 +922,9 @@ static bags_code h5_decide(bags_source *s, h5_readings *r) {
     if (layout == BAGS_LAYOUT_DETECT && (both || !named) &&
         (!r->other || r->outside > 0))
         return h5_ambiguous(s, r);
-    size_t size = strlen(r->episodes);
-    for (size_t i = 0; !code && size && i < r->sets.count; i++) {
-        const char *path = r->sets.names[i];
-        if (strncmp(path, r->episodes, size) || path[size] != '/')
-            code = bags_source_leave_out(s, "dataset", 1, "%s", path);
-    }
+    for (size_t i = 0; !code && i < r->sets.count; i++)
+        if (h5_is_outside(r, r->sets.names[i]))
+            code = bags_source_leave_out(s, "dataset", 1, "%s", r->sets.names[i]);
     return code;
 }
 
@@ -964,14 +949,13 @@ static bags_code h5_open_layout(bags_source *s) {
         H5Gopen2(h->group, *found.episodes ? found.episodes : ".", H5P_DEFAULT);
     if (group < 0)
         return h5_fail(s, found.episodes);
-    H5Gclose(h->group);
+    h5_done(h->group);
     h->group = group;
     h->names = found.groups;
     s->length = h->names.count;
     hid_t first = H5Gopen2(group, h->names.names[0], H5P_DEFAULT);
     code = first < 0 ? h5_fail(s, found.episodes) : h5_open_sets(s, first);
-    if (first >= 0)
-        H5Gclose(first);
+    h5_done(first);
     return code;
 }
 
@@ -1006,7 +990,7 @@ static bags_code h5_open_file(bags_source *s) {
     h->file = H5Fopen(file, H5F_ACC_RDONLY, access);
     if (h->file < 0)
         code = h5_fail(s, "file"); /* another call forgets the reason */
-    H5Pclose(access);
+    h5_done(access);
     if (code)
         return code;
     h->group = H5Gopen2(h->file, *group ? group : "/", H5P_DEFAULT);
@@ -1040,7 +1024,7 @@ static bags_code h5_open_episode(bags_source *s, const char *name) {
         size_t k = 0;
         while (k < list.count && strcmp(list.names[k], c->path))
             k++;
-        c->set = c->file_type = -1;
+        c->set = c->file_type = 0;
         code = k < list.count
                    ? h5_open_set(s, group, c->path, c)
                    : bags_source_fail(s, BAGS_ERROR_TYPE,
@@ -1061,7 +1045,7 @@ static bags_code h5_open_episode(bags_source *s, const char *name) {
         code = bags_source_fail(s, BAGS_ERROR_TYPE,
             "group %s: %" PRIu64 " datasets, but the first group has %" PRIu64, name,
             (uint64_t)list.count, (uint64_t)h->set_count);
-    H5Gclose(group);
+    h5_done(group);
     return code;
 }
 
@@ -1119,10 +1103,8 @@ static void h5_close(bags_source *s) {
     h5_state *h = (h5_state *)s->state;
     H5E_BEGIN_TRY
     h5_drop_sets(h);
-    if (h->group > 0)
-        H5Gclose(h->group);
-    if (h->file > 0)
-        H5Fclose(h->file);
+    h5_done(h->group);
+    h5_done(h->file);
     H5E_END_TRY
 }
 

@@ -19,7 +19,7 @@
  * those of its scene are repeated, "scenes.host", and scene_index is its number.
  * agents_mask, which L5Kit derives from the others, is left out, as are attributes.
  *
- * A missing chunk is the fill value, which its dtype must hold exactly.
+ * A missing chunk is the fill value, which its dtype must hold.
  *
  * Rejected: Zarr 3, filters, order F, other compressors, objects, and arrays of
  * strings or of structures in a row or member.
@@ -317,74 +317,38 @@ static bags_code zr_dtype(
     return BAGS_OK;
 }
 
-/* The number that a positive float16 is. */
-static double zr_half_number(unsigned bits) {
-    double number = (bits & 1023) + (bits >> 10 ? 1024 : 0);
-    for (unsigned exponent = bits >> 10; exponent > 1; exponent--)
-        number *= 2;
-    return number / 16777216;
-}
-
-/* The positive float16 that is nearest to a positive number; of two, the even one. */
+/* The float16 that is nearest to a number from 0; of two, the even one. */
 static unsigned zr_half(double number) {
-    unsigned low = 0, high = 0x7C00; /* infinity */
-    while (high - low > 1) {
-        unsigned middle = (low + high) / 2;
-        if (zr_half_number(middle) <= number)
-            low = middle;
-        else
-            high = middle;
-    }
-    double below = number - zr_half_number(low);
-    double above = zr_half_number(high) - number;
-    return below < above || (below <= above && low % 2 == 0) ? low : high;
+    int exponent = 0;
+    (void)frexp(number, &exponent);
+    if (exponent < -13 || !(number > 0))
+        exponent = -13; /* it has fewer than 11 bits */
+    unsigned bits = (unsigned)nearbyint(ldexp(number, 11 - exponent));
+    return bits + ((unsigned)(exponent + 13) << 10);
 }
 
-/* True if a decimal, whose nearest float64 is `number`, is what a float `held` is when
- * written with as many digits: 0.1 is a float32, 16777217 is not. */
-static bool zr_is_decimal(const char *text, double number, double held) {
-    char again[64];
-    int digits = 0, zeros = 0; /* significant ones; trailing zeros among them */
-    for (; *text && *text != 'e' && *text != 'E'; text++) {
-        if (*text < '0' || *text > '9' || (*text == '0' && digits == 0))
-            continue;
-        digits++;
-        zeros = *text == '0' ? zeros + 1 : 0;
-    }
-    digits -= zeros;
-    bool is_zero = number <= 0 && number >= 0;
-    if (digits == 0 || is_zero)
-        return digits == 0;
-    snprintf(again, sizeof again, "%.*e", digits > 17 ? 16 : digits - 1, held);
-    double same = strtod(again, NULL);
-    return digits <= 17 && same <= number && same >= number;
-}
-
-/* A number in JSON, or one of three words, as a little-endian float. */
+/* A number in JSON, or one of three words, as the nearest little-endian float. */
 static bool zr_float(json_object *value, size_t size, unsigned char *out) {
     static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
     const double numbers[] = {(double)NAN, HUGE_VAL, -HUGE_VAL};
-    bool is_int = json_object_is_type(value, json_type_int);
-    bool is_double = json_object_is_type(value, json_type_double);
-    const char *text = json_object_get_string(value);
-    size_t word = 0;
-    if (!is_int && !is_double && !json_object_is_type(value, json_type_string))
+    double number = json_object_get_double(value);
+    if (json_object_is_type(value, json_type_string)) {
+        size_t word = 0;
+        while (word < 3 && strcmp(json_object_get_string(value), words[word]) != 0)
+            word++;
+        if (word == 3)
+            return false;
+        number = numbers[word];
+    } else if (!json_object_is_type(value, json_type_int) &&
+               !json_object_is_type(value, json_type_double)) {
         return false;
-    while (word < 3 && strcmp(text, words[word]) != 0)
-        word++;
-    if (word == 3 && !is_int && !is_double)
-        return false;
-    uint64_t whole = json_object_get_uint64(value);
-    double number = word < 3                    ? numbers[word]
-                    : is_double || *text == '-' ? json_object_get_double(value)
-                                                : (double)whole;
-    bool negative = signbit(number) != 0;
+    }
     float single = (float)number;
-    unsigned half = word == 0 ? 0x7E00 : zr_half(negative ? -number : number);
-    double held = size == 8 ? number : (double)single;
-    if (size == 2)
-        held = negative ? -zr_half_number(half) : zr_half_number(half);
-    uint64_t bits = half | (negative && word ? 0x8000U : 0);
+    uint64_t bits = isnan(number)   ? 0x7E00
+                    : isinf(number) ? 0x7C00
+                                    : zr_half(fabs(number));
+    bool fits = size == 8 || (size == 4 ? !isinf(single) : bits < 0x7C00);
+    bits |= signbit(number) && !isnan(number) ? 0x8000 : 0;
     uint32_t low;
     memcpy(&low, &single, sizeof low);
     if (size == 4)
@@ -392,16 +356,7 @@ static bool zr_float(json_object *value, size_t size, unsigned char *out) {
     else if (size == 8)
         memcpy(&bits, &number, sizeof bits);
     bags_store(out, size, false, bits);
-    if (word < 3)
-        return true;
-    if (isinf(number) || isinf(held) || (size == 2 && half == 0x7C00))
-        return false;
-    if (is_double)
-        return zr_is_decimal(text, number, held);
-    return negative ? held >= -9223372036854775808.0 &&
-                          (int64_t)held == json_object_get_int64(value)
-                    : held < 18446744073709551616.0 &&
-                          (uint64_t)held == json_object_get_uint64(value);
+    return fits || isinf(number) || isnan(number);
 }
 
 /* A number in JSON, which may be 2.0, as a little-endian integer. */
@@ -445,8 +400,8 @@ static bool zr_text(json_object *value, unsigned char *out, size_t size) {
     return true;
 }
 
-/* Write a fill value as an element. False unless the dtype holds it exactly. Floats and
- * complex numbers are as zarr-python writes them; |S and |V are in Base64. */
+/* Write a fill value as an element. False unless the dtype holds it, floats rounded to the
+ * nearest. Complex numbers are as zarr-python writes them; |S and |V are in Base64. */
 static bool zr_element(const zr_array *a, json_object *value) {
     const zr_member *member = &a->members[0];
     bool plain = a->count == 1 && !*member->name;
