@@ -57,8 +57,9 @@ typedef struct cv_state {
     bags_import_stream stream;
     bags_buffer *data; /* bytes start to stop are not parsed yet */
     size_t start, stop;
-    bool ended;     /* there are no more */
-    char separator; /* 0: none */
+    bool ended;       /* there are no more */
+    bags_code failed; /* to read or parse the file */
+    char separator;   /* 0: none */
     char line_break;
     uint64_t line, first; /* numbers of the next line and of the current one */
     bags_buffer *cells;
@@ -97,14 +98,13 @@ static bags_code cv_fill(bags_source *s) {
     return BAGS_OK;
 }
 
-/* Set *byte to the one at this distance from the start, or CV_END. */
-static bags_code cv_byte(bags_source *s, size_t at, int *byte) {
+/* The byte at this distance from the start, or CV_END, also after a failure. */
+static int cv_byte(bags_source *s, size_t at) {
     cv_state *c = (cv_state *)s->state;
-    bags_code code = BAGS_OK;
-    while (!code && at >= c->stop - c->start && !c->ended)
-        code = cv_fill(s);
-    *byte = code || at >= c->stop - c->start ? CV_END : c->data->data[c->start + at];
-    return code;
+    while (at >= c->stop - c->start && !c->ended && !c->failed)
+        c->failed = cv_fill(s);
+    return c->failed || at >= c->stop - c->start ? CV_END
+                                                 : c->data->data[c->start + at];
 }
 
 static void cv_close_file(cv_state *c) {
@@ -124,13 +124,15 @@ static bags_code cv_open_file(bags_source *s) {
     c->open = true;
     c->start = c->stop = 0;
     c->ended = false;
+    c->failed = BAGS_OK;
     c->line = c->first = 1;
-    for (size_t i = 0; !code && i < 3; i++) {
-        int byte;
-        code = cv_byte(s, i, &byte);
+    for (size_t i = 0; i < 3; i++) {
+        int byte = cv_byte(s, i);
         head[i] = (unsigned char)(byte == CV_END ? 0 : byte);
     }
-    if (!code && (!memcmp(head, "\xFF\xFE", 2) || !memcmp(head, "\xFE\xFF", 2)))
+    if (c->failed)
+        return c->failed;
+    if ((!memcmp(head, "\xFF\xFE", 2) || !memcmp(head, "\xFE\xFF", 2)))
         return bags_source_fail(
             s, BAGS_ERROR_TYPE, "UTF-16 is not supported; convert it to UTF-8 first");
     if (!memcmp(head, "\xEF\xBB\xBF", 3))
@@ -138,9 +140,8 @@ static bags_code cv_open_file(bags_source *s) {
     size_t size = c->stop - c->start;
     const unsigned char *text = c->data->data + c->start;
     c->line_break =
-        !code && size && !memchr(text, '\n', size) && memchr(text, '\r', size) ? '\r'
-                                                                               : '\n';
-    return code;
+        size && !memchr(text, '\n', size) && memchr(text, '\r', size) ? '\r' : '\n';
+    return BAGS_OK;
 }
 
 /* ---- lines ---- */
@@ -149,91 +150,73 @@ static bags_code cv_bad_line(bags_source *s, uint64_t line, const char *what) {
     return bags_source_fail(s, BAGS_ERROR_CORRUPT, "line %" PRIu64 ": %s", line, what);
 }
 
-/* True at the end of a line: *size becomes that of its break. */
-static bags_code cv_is_end(
-    bags_source *s, size_t at, int byte, bool *end, size_t *size) {
-    cv_state *c = (cv_state *)s->state;
-    bags_code code = BAGS_OK;
-    int next = 0;
-    *end = byte == CV_END || byte == c->line_break;
+/* True at the end of a line: *size becomes that of its break. `byte` is the one there. */
+static bool cv_is_end(bags_source *s, size_t at, int byte, size_t *size) {
+    const cv_state *c = (const cv_state *)s->state;
     *size = byte != CV_END;
-    if (byte != '\r' || *end)
-        return BAGS_OK;
-    code = cv_byte(s, at + 1, &next);
-    *end = next == '\n' || next == CV_END;
-    *size = next == '\n' ? 2 : 1;
-    return code;
+    if (byte == CV_END || byte == c->line_break)
+        return true;
+    if (byte != '\r')
+        return false;
+    int next = cv_byte(s, at + 1);
+    *size += next == '\n';
+    return next == '\n' || next == CV_END;
 }
 
 /* Parse the value at *at, which is then after it: at a separator or the end of the line.
- * What is in quotes is moved over the quotes. */
+ * What is in quotes is moved over the quotes. Returns BAGS_OK, or what is wrong with it. */
 static bags_code cv_parse_value(bags_source *s, size_t *at, cv_value *value) {
     cv_state *c = (cv_state *)s->state;
     size_t to = *at, size;
-    int byte, next;
-    bool end = false;
-    bags_code code = cv_byte(s, *at, &byte);
+    int byte = cv_byte(s, *at);
     value->at = *at;
     value->quoted = byte == '"';
     *at += value->quoted;
-    while (!code && value->quoted) {
-        code = cv_byte(s, *at, &byte);
-        if (code)
-            return code;
-        if (byte == CV_END)
+    while (value->quoted) {
+        byte = cv_byte(s, (*at)++);
+        if (byte == CV_END && !c->failed)
             return bags_source_fail(s, BAGS_ERROR_CORRUPT,
                 "lines differ in their number of values, or a quote is not "
                 "closed (line %" PRIu64 ": a quote that nothing closes)",
                 c->first);
-        ++*at;
-        if (byte == '"') {
-            code = cv_byte(s, *at, &next);
-            if (next != '"')
-                break;
-            ++*at;
-        }
+        if (byte == CV_END || (byte == '"' && cv_byte(s, *at) != '"'))
+            break;
+        *at += byte == '"';
         c->line += byte == c->line_break;
         c->data->data[c->start + to++] = (unsigned char)byte;
     }
     value->size = to - value->at;
-    while (!code) {
-        code = cv_byte(s, *at, &byte);
-        if (!code)
-            code = cv_is_end(s, *at, byte, &end, &size);
-        if (code || end || (c->separator && byte == c->separator))
-            break;
+    for (;; ++*at, value->size++) {
+        byte = cv_byte(s, *at);
+        if ((c->separator && byte == c->separator) ||
+            (byte < ' ' && cv_is_end(s, *at, byte, &size)))
+            return c->failed;
         if (value->quoted)
             return cv_bad_line(s, c->line, "a quote is followed by other text");
-        ++*at;
-        value->size++;
     }
-    return code;
 }
 
 /* Read a line: its values remain until the next one. count 0: there is none. */
 static bags_code cv_line(bags_source *s) {
     cv_state *c = (cv_state *)s->state;
     size_t at = 0, size = 0;
-    bool end = false;
-    int byte;
+    bags_code code = BAGS_OK;
     c->count = 0;
     c->first = c->line;
-    bags_code code = cv_byte(s, 0, &byte);
-    if (code || byte == CV_END)
-        return code;
-    while (!code && !end) {
+    if (cv_byte(s, 0) == CV_END)
+        return c->failed;
+    for (bool end = false; !end;) {
         if (c->count == CV_VALUES)
             return cv_bad_line(s, c->first, "too many values");
         code = bags_source_reserve(s, &c->cells, (c->count + 1) * sizeof *c->values);
+        if (code)
+            return code;
         c->values = (cv_value *)(void *)c->cells->data;
-        if (!code)
-            code = cv_parse_value(s, &at, &c->values[c->count++]);
-        if (!code)
-            code = cv_byte(s, at, &byte);
-        if (!code)
-            code = cv_is_end(s, at, byte, &end, &size);
+        code = cv_parse_value(s, &at, &c->values[c->count++]);
+        end = code || cv_is_end(s, at, cv_byte(s, at), &size);
         at += end ? size : 1;
     }
+    code = code ? code : c->failed;
     c->line++;
     /* The values are before `start`, which no byte is moved to until the next line. */
     for (size_t i = 0; i < c->count; i++)
