@@ -86,6 +86,15 @@ static bags_view mc_text(mc_bytes *from, size_t size_bytes) {
     return text;
 }
 
+/* The next record: its kind and its content. */
+static int mc_record(mc_bytes *from, mc_bytes *body) {
+    int kind = (int)mc_number(from, 1);
+    body->size = mc_number(from, 8);
+    body->data = mc_part(from, body->size);
+    body->bad = false;
+    return kind;
+}
+
 static bags_code mc_bad(bags_source *s, const char *what) {
     return bags_source_fail(s, BAGS_ERROR_CORRUPT, "record at %" PRIu64 ": %s",
         ((mc_state *)s->state)->record, what);
@@ -229,14 +238,12 @@ static bags_code mc_top(bags_source *s, int *kind, mc_bytes *body) {
         done += part;
     }
     body->size = 0;
-    if (!s->opened &&
-        (*kind == MC_SCHEMA || *kind == MC_ATTACHMENT || *kind == MC_METADATA)) {
-        uint64_t most = *kind == MC_SCHEMA ? UINT64_MAX : MC_PART;
+    bool is_reported =
+        *kind == MC_SCHEMA || *kind == MC_ATTACHMENT || *kind == MC_METADATA;
+    uint64_t most = is_reported && *kind != MC_SCHEMA ? MC_PART : UINT64_MAX;
+    if ((is_reported && !s->opened) || *kind == MC_CHANNEL || *kind == MC_MESSAGE ||
+        *kind == MC_CHUNK || *kind == MC_DATA_END)
         code = mc_view(s, start + 9, size - 9 < most ? size - 9 : most, body);
-    }
-    if (*kind == MC_CHANNEL || *kind == MC_MESSAGE || *kind == MC_CHUNK ||
-        *kind == MC_DATA_END)
-        code = mc_view(s, start + 9, size - 9, body);
     return code;
 }
 
@@ -250,9 +257,7 @@ static bags_code mc_next(bags_source *s, mc_bytes *message) {
         int kind = 0;
         bool inside = m->rest.size > 0;
         if (inside) {
-            kind = (int)mc_number(&m->rest, 1);
-            body.size = mc_number(&m->rest, 8);
-            body.data = mc_part(&m->rest, body.size);
+            kind = mc_record(&m->rest, &body);
             if (m->rest.bad)
                 return mc_bad(s, "a record crosses the end of its chunk");
         } else {
@@ -317,11 +322,9 @@ static bags_code mc_summary(bags_source *s) {
     if (!code)
         code = mc_check(s, crc, mc_crc(0, rest.data, rest.size), "summary");
     rest.size = stop - start;
-    mc_bytes all = rest;
     while (!code && rest.size > 0) {
-        int kind = (int)mc_number(&rest, 1);
-        mc_bytes body = {NULL, mc_number(&rest, 8), false};
-        body.data = mc_part(&rest, body.size);
+        mc_bytes body;
+        int kind = mc_record(&rest, &body);
         if (rest.bad)
             return mc_bad(s, "invalid record in the summary");
         found[0] += kind == MC_SCHEMA;
@@ -335,17 +338,18 @@ static bags_code mc_summary(bags_source *s) {
             expected[0] = mc_number(&body, 2);
             for (size_t i = 1; i < 4; i++)
                 expected[i] = mc_number(&body, 4);
+        } else if (kind == MC_SCHEMA || kind == MC_ATTACHMENT_INDEX ||
+                   kind == MC_METADATA_INDEX) {
+            code = mc_leave_out(s, kind, body);
         }
     }
     m->known = !code && memcmp(found, expected, sizeof found) == 0;
-    while (m->known && !code && all.size > 0) {
-        int kind = (int)mc_number(&all, 1);
-        mc_bytes body = {NULL, mc_number(&all, 8), false};
-        body.data = mc_part(&all, body.size);
-        if (kind == MC_SCHEMA || kind == MC_ATTACHMENT_INDEX ||
-            kind == MC_METADATA_INDEX)
-            code = mc_leave_out(s, kind, body);
-    }
+    if (m->known)
+        return BAGS_OK;
+    /* All of the file will be read, which reports them again. */
+    s->left_out_count = 0;
+    memset(m->topics, 0, sizeof m->topics);
+    memset(m->schemas, 0, sizeof m->schemas);
     return code;
 }
 
