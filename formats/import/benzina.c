@@ -1,5 +1,5 @@
 /*
- * benzina.c - imports Benzina's .bzna files. It needs no library.
+ * benzina.c - imports Benzina's .bzna files, which are mapped. It needs no library.
  *
  * A .bzna is an MP4 file of brand bzna with a track per column. Datapoint i is
  * sample i of each; fields have the tracks' names:
@@ -15,12 +15,10 @@
 
 #include <inttypes.h>
 
-#define BZ_MOOV ((uint64_t)1 << 30) /* most bytes of the index */
-
-/* Part of the index in memory. data NULL: there is none. */
+/* Entries of a box. */
 typedef struct bz_table {
     const unsigned char *data;
-    uint64_t size, count; /* entries */
+    uint64_t count;
 } bz_table;
 
 typedef struct bz_track {
@@ -43,75 +41,49 @@ static bags_code bz_bad(bags_source *s, const char *what, const char *of) {
         s, BAGS_ERROR_CORRUPT, "invalid %s%s%s", what, *of ? " of track " : "", of);
 }
 
-/* The content of the next box in *rest, which is moved past it; data NULL if the
- * rest has none. */
-static bz_table bz_next(bz_table *rest, char type[4]) {
-    bz_table box = {NULL, 0, 0};
-    if (rest->size < 8)
-        return box;
-    uint64_t size = bags_load(rest->data, 4, true), header = 8;
-    memcpy(type, rest->data + 4, 4);
-    if (size == 1 && rest->size >= 16) {
-        size = bags_load(rest->data + 8, 8, true);
-        header = 16;
-    } else if (size == 0) {
-        size = rest->size; /* up to the end */
-    }
-    if (size < header || size > rest->size)
-        return box;
-    box.data = rest->data + header;
-    box.size = size - header;
-    rest->data += size;
-    rest->size -= size;
-    return box;
-}
-
-/* The first box at a path such as "mdia" "hdlr" within another. */
-static bz_table bz_find(bz_table in, const char *path) {
-    bz_table box = {NULL, 0, 0};
+/* The first box at a path such as "mdia" "hdlr" within another; data NULL if there is
+ * none. */
+static bags_view bz_find(bags_view in, const char *path) {
+    bags_view box, none = {NULL, 0};
     char type[4];
-    while ((box = bz_next(&in, type)).data)
+    while (bags_import_box(&in, type, &box))
         if (memcmp(type, path, 4) == 0)
             return path[4] ? bz_find(box, path + 4) : box;
-    return box;
+    return none;
 }
 
 /* A table of `width` bytes per entry, whose number precedes it. */
-static bool bz_entries(bz_table *table, uint64_t skip, uint64_t width) {
-    if (!table->data || table->size < skip + 4)
+static bool bz_entries(bz_table *table, bags_view box, size_t skip, size_t width) {
+    if (box.size < skip + 4)
         return false;
-    table->count = bags_load(table->data + skip, 4, true);
-    table->data += skip + 4;
-    table->size -= skip + 4;
-    return table->count <= table->size / width;
+    table->count = bags_load(box.data + skip, 4, true);
+    table->data = box.data + skip + 4;
+    return table->count <= (box.size - skip - 4) / width;
 }
 
-static bags_code bz_open_track(bags_source *s, bz_track *track, bz_table trak) {
-    bz_table about = bz_find(trak, "mdiahdlr");
-    bz_table tables = bz_find(trak, "mdiaminfstbl");
-    if (!about.data || about.size < 24)
+static bags_code bz_open_track(bags_source *s, bz_track *track, bags_view trak) {
+    bags_view about = bz_find(trak, "mdiahdlr"), tables = bz_find(trak, "mdiaminfstbl");
+    bags_view sizes = bz_find(tables, "stsz"), runs = bz_find(tables, "stsc");
+    bags_view offsets = bz_find(tables, "stco");
+    if (about.size < 24)
         return bz_bad(s, "hdlr box", "");
     const unsigned char *name = about.data + 24;
-    const void *end = memchr(name, 0, (size_t)about.size - 24);
-    track->name = bags_source_text(s, name,
-        end ? (size_t)((const unsigned char *)end - name) : (size_t)about.size - 24);
+    const void *end = memchr(name, 0, about.size - 24);
+    track->name = bags_source_text(
+        s, name, end ? (size_t)((const unsigned char *)end - name) : about.size - 24);
     if (!track->name)
         return BAGS_ERROR_MEMORY;
-    track->sizes = bz_find(tables, "stsz");
-    track->runs = bz_find(tables, "stsc");
-    track->offsets = bz_find(tables, "stco");
-    track->wide = !track->offsets.data;
+    track->wide = !offsets.data;
     if (track->wide)
-        track->offsets = bz_find(tables, "co64");
-    if (track->sizes.data && track->sizes.size >= 12) {
-        track->size = (uint32_t)bags_load(track->sizes.data + 4, 4, true);
-        if (track->size)
-            track->sizes.count = bags_load(track->sizes.data + 8, 4, true);
+        offsets = bz_find(tables, "co64");
+    if (sizes.size >= 12) {
+        track->size = (uint32_t)bags_load(sizes.data + 4, 4, true);
+        track->sizes.count = bags_load(sizes.data + 8, 4, true);
     }
     /* Samples of one size have no table of sizes. */
-    if ((!track->size && !bz_entries(&track->sizes, 8, 4)) ||
-        !bz_entries(&track->runs, 4, 12) ||
-        !bz_entries(&track->offsets, 4, track->wide ? 8 : 4))
+    if ((!track->size && !bz_entries(&track->sizes, sizes, 8, 4)) ||
+        !bz_entries(&track->runs, runs, 4, 12) ||
+        !bz_entries(&track->offsets, offsets, 4, track->wide ? 8 : 4))
         return bz_bad(s, "stsz, stsc or stco box", track->name);
     if (track->sizes.count > s->file.size)
         return bz_bad(s, "number of samples", track->name);
@@ -180,47 +152,25 @@ static bags_code bz_type(bags_source *s, bz_track *track, const char **type) {
     return code;
 }
 
-/* Find the moov box and load it. */
-static bags_code bz_load_moov(bags_source *s, bz_table *moov) {
-    for (uint64_t at = 0, size; at < s->file.size; at += size) {
-        uint64_t left = s->file.size - at;
-        bags_view head;
-        bags_code code = bags_source_view(s, at, left < 16 ? left : 16, &head);
-        if (code)
-            return code;
-        size = head.size < 8 ? 2 : bags_load(head.data, 4, true);
-        if (size == 0)
-            size = left;
-        else if (size == 1 && head.size == 16)
-            size = bags_load(head.data + 8, 8, true);
-        if (size < 8 || size > left)
-            return bags_source_fail(s, BAGS_ERROR_CORRUPT,
-                "invalid box at %" PRIu64 " (%" PRIu64 " bytes)", at, size);
-        if (memcmp(head.data + 4, "moov", 4) != 0)
-            continue;
-        if (size > BZ_MOOV)
-            return bags_source_fail(s, BAGS_ERROR_LIMIT,
-                "moov box too large (%" PRIu64 " bytes, maximum %" PRIu64 ")", size,
-                BZ_MOOV);
-        code = bags_source_copy(s, at, size, &head);
-        char type[4];
-        bz_table box = {head.data, size, 0};
-        if (!code)
-            *moov = bz_next(&box, type);
-        return !code && !moov->data ? bz_bad(s, "moov box", "") : code;
-    }
-    return bags_source_fail(s, BAGS_ERROR_CORRUPT, "no moov box");
-}
-
 static bags_code bz_open(bags_source *s) {
     bz_state *b = (bz_state *)s->state;
-    bz_table moov = {NULL, 0, 0}, box;
+    bags_view file, moov = {NULL, 0}, box;
     const char *kind;
     char type[4];
     bags_code code = bags_source_open_file(s, s->path);
     if (!code)
-        code = bz_load_moov(s, &moov);
-    while (!code && (box = bz_next(&moov, type)).data) {
+        code = bags_source_map(s, &file);
+    if (code)
+        return code;
+    bool found = false;
+    while (!found && bags_import_box(&file, type, &moov))
+        found = memcmp(type, "moov", 4) == 0;
+    if (!found)
+        return file.size
+                   ? bags_source_fail(s, BAGS_ERROR_CORRUPT, "invalid box at %" PRIu64,
+                         s->file.size - (uint64_t)file.size)
+                   : bags_source_fail(s, BAGS_ERROR_CORRUPT, "no moov box");
+    while (!code && bags_import_box(&moov, type, &box)) {
         bz_track track;
         memset(&track, 0, sizeof track);
         if (memcmp(type, "trak", 4) != 0)
@@ -264,7 +214,7 @@ static bags_code bz_read(bags_source *s, uint64_t index) {
         bags_view sample;
         code = bz_move(s, track, index, &offset);
         if (!code)
-            code = bags_source_copy(s, offset, bz_size(track, index), &sample);
+            code = bags_source_view(s, offset, bz_size(track, index), &sample);
         if (code)
             return code;
         if (track->text && sample.size > 0 && sample.data[sample.size - 1] == 0)

@@ -40,22 +40,11 @@ static fo_kind fo_find_kind(const unsigned char *data, size_t size) {
 /* True if an MP4 file has an index, and its boxes end where it does. */
 static bool fo_is_mp4(bags_view file) {
     bool index = false;
-    for (size_t at = 0; at < file.size;) {
-        size_t left = file.size - at;
-        const unsigned char *box = file.data + at;
-        uint64_t size = left < 8 ? 0 : bags_load(box, 4, true);
-        if (left < 8)
-            return false;
-        if (size == 1 && left >= 16)
-            size = bags_load(box + 8, 8, true);
-        else if (size == 0) /* up to the end */
-            size = left;
-        if (size < 8 || size > left)
-            return false;
-        index = index || !memcmp(box + 4, "moov", 4);
-        at += (size_t)size;
-    }
-    return index;
+    bags_view box;
+    char type[4];
+    while (bags_import_box(&file, type, &box))
+        index = index || !memcmp(type, "moov", 4);
+    return index && file.size == 0;
 }
 
 /* Read the ID and the size of an element of EBML, whose bytes are skipped. *size becomes
