@@ -325,10 +325,8 @@ bags_code bags_npy_view(
     bags_view file, bags_buffer *scratch, const bags_npy **out, bags_error *err);
 
 /*
- * Encode an array as numpy.save does, to the byte. bags_npy_header makes only the
- * header, after which the elements (value->data, or npy->rows) belong as they are;
- * bags_npy_write makes a complete file with a copy of them. *out is valid until the
- * scratch is reused or freed.
+ * Encode an array as numpy.save does, to the byte. *out is valid until the scratch is
+ * reused or freed.
  *
  *   value  a BAGS_KIND_ARRAY, or a BAGS_KIND_OBJECT with a bags_npy, whose descr
  *          is written as it is
@@ -338,10 +336,8 @@ bags_code bags_npy_view(
  *   BAGS_ERROR_LIMIT   as above
  *   BAGS_ERROR_MEMORY  out of memory
  *
- * Threads: any, each with its own scratch. Cost: O(header), or O(file).
+ * Threads: any, each with its own scratch. Cost: O(file).
  */
-bags_code bags_npy_header(
-    const bags_value *value, bags_buffer *scratch, bags_view *out, bags_error *err);
 bags_code bags_npy_write(
     const bags_value *value, bags_buffer *scratch, bags_view *out, bags_error *err);
 
@@ -502,7 +498,7 @@ bags_code bags_msgpack_write(const struct msgpack_object *object, bags_buffer *s
     bags_view *out, bags_error *err);
 
 /*
- * Print an object, or a blob, as JSON in UTF-8 on one line, with ", " and ": " as
+ * Print an object as JSON in UTF-8 on one line, with ", " and ": " as
  * Python does. What JSON lacks becomes an object:
  *
  *     bin                               {"base64": "AAEC"}
@@ -515,14 +511,12 @@ bags_code bags_msgpack_write(const struct msgpack_object *object, bags_buffer *s
  * keys are printed as they are. *json is valid until the scratch is reused or freed, and
  * not NUL-terminated.
  *
- * Returns BAGS_OK, an error of bags_msgpack_read, BAGS_ERROR_VALUE (an object of
- * unknown type) or BAGS_ERROR_LIMIT (nested above 512 levels). Threads: any, each
+ * Returns BAGS_OK, BAGS_ERROR_VALUE (an object of unknown type), BAGS_ERROR_LIMIT
+ * (nested above 512 levels) or BAGS_ERROR_MEMORY. Threads: any, each
  * with its own scratch. Cost: O(output).
  */
 bags_code bags_msgpack_print(const struct msgpack_object *object, bags_buffer *scratch,
     bags_view *json, bags_error *err);
-bags_code bags_msgpack_to_json(
-    bags_view blob, bags_buffer *scratch, bags_view *json, bags_error *err);
 
 /* Returns true if this is an array in a tree: ["_", dtype, [dimensions], bin]. */
 bool bags_tree_is_array(const struct msgpack_object *object);
@@ -721,14 +715,6 @@ bags_code bags_mp4_writer_close(
 
 /* Release a writer without finishing the video. NULL is accepted. */
 void bags_mp4_writer_abort(bags_mp4_writer *writer);
-
-/*
- * Stop FFmpeg from printing, in the entire program. Without it, faults of a video
- * are only in the bags_error, except for a few messages about hostile files that
- * FFmpeg's helpers print. For programs that own their standard error; libraries
- * should leave this to their users.
- */
-void bags_mp4_silence(void);
 
 #ifdef __cplusplus
 }

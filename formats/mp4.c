@@ -90,8 +90,6 @@ static void mp4_silence(AVFormatContext *format, AVClass *quiet) {
     format->av_class = quiet;
 }
 
-void bags_mp4_silence(void) { av_log_set_level(AV_LOG_QUIET); }
-
 /* A video must not open other files. */
 static int mp4_refuse_open(AVFormatContext *format, AVIOContext **io, const char *url,
     int flags, AVDictionary **options) {

@@ -63,12 +63,10 @@ static bool mp_integer(mp_input *in, unsigned char tag, msgpack_object *item) {
         item->via.u64 = number;
         return true;
     }
-    unsigned shift = 64 - 8 * size;
-    uint64_t sign = (uint64_t)1 << 63;
-    number <<= shift;
-    /* A right shift of a negative number is implementation-defined. */
-    int64_t wide =
-        number & sign ? -(int64_t)(~number >> shift) - 1 : (int64_t)(number >> shift);
+    uint64_t sign = (uint64_t)1 << (8 * size - 1);
+    number = (number ^ sign) - sign; /* the sign is extended */
+    int64_t wide;
+    memcpy(&wide, &number, sizeof wide);
     mp_set_signed(item, wide);
     return true;
 }
@@ -563,20 +561,6 @@ bags_code bags_msgpack_print(const msgpack_object *object, bags_buffer *scratch,
     mp_begin(&out, scratch, err);
     mp_any(&out, object, 0);
     return mp_end(&out, json);
-}
-
-bags_code bags_msgpack_to_json(
-    bags_view blob, bags_buffer *scratch, bags_view *json, bags_error *err) {
-    const msgpack_object *object = NULL;
-    bags_buffer objects;
-    memset(&objects, 0, sizeof objects);
-    objects.resize = scratch->resize;
-    objects.user = scratch->user;
-    bags_code code = bags_msgpack_read(blob, &objects, &object, err);
-    if (!code)
-        code = bags_msgpack_print(object, scratch, json, err);
-    bags_buffer_free(&objects);
-    return code;
 }
 
 /* ---- arrays in trees ---- */

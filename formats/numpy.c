@@ -675,68 +675,49 @@ static bags_code npy_check(
     return code;
 }
 
-static bags_code npy_start(const bags_value *value, bags_buffer *scratch, bags_npy *npy,
-    bags_view *header, bags_error *err) {
-    npy_parts parts;
-    char descr[16];
-    bags_code code = npy_from_value(value, descr, npy, err);
-    if (code)
-        return code;
-    size_t size = strlen(npy->descr) + 96 + 24 * npy->dims, at = 0;
-    if (!bags_utf8_valid(npy->descr, strlen(npy->descr), NULL))
-        return bags_fail(err, BAGS_ERROR_VALUE, "dtype is not valid UTF-8");
-    code = bags_buffer_reserve(scratch, NPY_FRONT + size + NPY_ALIGN, err);
-    if (code)
-        return code;
-    char *text = (char *)scratch->data + NPY_FRONT;
-    at += (size_t)snprintf(
+/* Write the header's dictionary. Returns its size. */
+static size_t npy_print(const bags_npy *npy, char *text, size_t size) {
+    size_t at = (size_t)snprintf(
         text, size, "{'descr': %s, 'fortran_order': False, 'shape': (", npy->descr);
     for (size_t i = 0; i < npy->dims; i++)
         at += (size_t)snprintf(
             text + at, size - at, "%s%" PRIu64, i ? ", " : "", npy->shape[i]);
-    int width = NPY_GROWTH;
-    if (npy->dims)
-        width = snprintf(NULL, 0, "%" PRIu64, npy->shape[0]);
-    at += (size_t)snprintf(text + at, size - at, "%s), }%*s", npy->dims == 1 ? "," : "",
-        NPY_GROWTH - width, "");
-    memset(&parts, 0, sizeof parts);
-    code = npy_finish(scratch->data, at, &parts, err);
-    parts.elements.data = npy->rows;
-    parts.elements.size = npy->size;
-    if (!code && npy->descr != descr)
-        code = npy_check(&parts, scratch, err);
-    size_t front = parts.version == 1 ? 10 : NPY_FRONT;
-    header->data = parts.header.data - front;
-    header->size = parts.header.size + front;
-    return code;
-}
-
-bags_code bags_npy_header(
-    const bags_value *value, bags_buffer *scratch, bags_view *out, bags_error *err) {
-    bags_npy npy;
-    bags_view header;
-    bags_code code = npy_start(value, scratch, &npy, &header, err);
-    if (!code)
-        *out = header;
-    return code;
+    int width = npy->dims ? snprintf(NULL, 0, "%" PRIu64, npy->shape[0]) : NPY_GROWTH;
+    return at + (size_t)snprintf(text + at, size - at, "%s), }%*s",
+                    npy->dims == 1 ? "," : "", NPY_GROWTH - width, "");
 }
 
 bags_code bags_npy_write(
     const bags_value *value, bags_buffer *scratch, bags_view *out, bags_error *err) {
     bags_npy npy;
-    bags_view header;
-    bags_code code = npy_start(value, scratch, &npy, &header, err);
+    npy_parts parts;
+    char descr[16];
+    bags_code code = npy_from_value(value, descr, &npy, err);
     if (code)
         return code;
-    size_t front = (size_t)(header.data - scratch->data);
-    size_t end = front + header.size;
-    code = bags_buffer_reserve(scratch, end + npy.size, err);
+    size_t size = strlen(npy.descr) + 96 + 24 * npy.dims;
+    if (!bags_utf8_valid(npy.descr, strlen(npy.descr), NULL))
+        return bags_fail(err, BAGS_ERROR_VALUE, "dtype is not valid UTF-8");
+    code = bags_buffer_reserve(scratch, NPY_FRONT + size + NPY_ALIGN, err);
+    if (code)
+        return code;
+    size = npy_print(&npy, (char *)scratch->data + NPY_FRONT, size);
+    memset(&parts, 0, sizeof parts);
+    code = npy_finish(scratch->data, size, &parts, err);
+    parts.elements.data = npy.rows;
+    parts.elements.size = npy.size;
+    if (!code && npy.descr != descr)
+        code = npy_check(&parts, scratch, err);
+    size_t end = NPY_FRONT + parts.header.size;
+    if (!code)
+        code = bags_buffer_reserve(scratch, end + npy.size, err);
     if (code)
         return code;
     if (npy.size)
         memcpy(scratch->data + end, npy.rows, npy.size);
-    out->data = scratch->data + front;
-    out->size = header.size + npy.size;
+    size_t start = parts.version == 1 ? 2 : 0;
+    out->data = scratch->data + start;
+    out->size = end - start + npy.size;
     return BAGS_OK;
 }
 

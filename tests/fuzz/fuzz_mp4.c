@@ -14,7 +14,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* What would be printed at the level that programs have by default. Some of
  * FFmpeg's helpers speak for no context, of absurd sizes and parameters: those
- * only bags_mp4_silence hushes. */
+ * only av_log_set_level hushes. */
 static void on_log(void *context, int level, const char *format, va_list list) {
     const AVClass *speaker = context ? *(const AVClass **)context : NULL;
     if (level > AV_LOG_INFO || !speaker || strcmp(speaker->class_name, "IMGUTILS") == 0)
