@@ -260,18 +260,16 @@ static bags_code ar_parse_children(
 }
 
 /* Report the metadata of a schema or field, a vector of it, as left out. */
-static bags_code ar_metadata(
+static void ar_metadata(
     bags_source *s, bags_view fb, size_t table, unsigned i, const char *prefix) {
     size_t count, at = ar_vector(fb, table, i, 4, &count);
-    bags_code code = BAGS_OK;
-    for (size_t k = 0; !code && k < count; k++) {
+    for (size_t k = 0; k < count; k++) {
         size_t size, pair = ar_follow(fb, at + 4 * k);
         size_t key = ar_vector(fb, pair, 0, 1, &size);
         const char *name = key ? (const char *)fb.data + key : "";
-        code = bags_source_leave_out(s, "metadata value", 1, "%s%s%.*s", prefix,
+        bags_source_leave_out(s, "metadata value", 1, "%s%s%.*s", prefix,
             *prefix ? "@" : "", (int)(size < 200 ? size : 200), name);
     }
-    return code;
 }
 
 /* Set the unit and the time zone of a date or time, which its name in the schema then
@@ -292,9 +290,9 @@ static bags_code ar_parse_time(
         return ar_refuse(s, node);
     if (!node->zone)
         return BAGS_ERROR_MEMORY;
-    return size ? bags_source_leave_out(
-                      s, "time zone", 1, "%s: %s", node->name, node->zone)
-                : BAGS_OK;
+    if (size)
+        bags_source_leave_out(s, "time zone", 1, "%s: %s", node->name, node->zone);
+    return BAGS_OK;
 }
 
 static bags_code ar_parse_field(
@@ -329,8 +327,7 @@ static bags_code ar_parse_field(
                    values->type == AR_TIMESTAMP || values->type == AR_DURATION;
     bags_code code =
         is_time ? ar_parse_time(s, fb, ar_table(fb, field, 3), values) : BAGS_OK;
-    if (!code)
-        code = ar_metadata(s, fb, field, 6, node->name);
+    ar_metadata(s, fb, field, 6, node->name);
     if (!code)
         code = ar_parse_children(s, fb, field, 5, values, depth);
     bool list = values->type == AR_LIST || values->type == AR_LARGE_LIST ||
@@ -624,9 +621,8 @@ static bags_code ar_open_file(bags_source *s) {
     other.name = a->root.name = "";
     a->parsed = true;
     a->nodes = 0;
-    code = ar_metadata(s, fb, schema, 2, "");
-    if (!code)
-        code = ar_parse_children(s, fb, schema, 1, again ? &other : &a->root, 0);
+    ar_metadata(s, fb, schema, 2, "");
+    code = ar_parse_children(s, fb, schema, 1, again ? &other : &a->root, 0);
     if (again)
         a->dictionaries = dictionaries;
     return code || !again || ar_same(&a->root, &other)
@@ -712,8 +708,7 @@ static bags_code ar_add_columns(
             if (!file || !strcmp(member->name, "bytes"))
                 code = ar_add_columns(s, full, member, column);
             else
-                code =
-                    bags_source_leave_out(s, "column", 1, "%s.%s", name, member->name);
+                bags_source_leave_out(s, "column", 1, "%s.%s", name, member->name);
         }
         return code;
     }
@@ -973,7 +968,7 @@ static bags_code ar_open(bags_source *s) {
         code = ar_learn(s);
     }
     for (size_t i = 0; !code && i < a->count; i++)
-        code = bags_source_field(s, a->columns[i].name, ar_type(s, &a->columns[i]));
+        bags_source_field(s, a->columns[i].name, ar_type(s, &a->columns[i]));
     bags_source_close_file(s);
     a->open = false;
     s->path_next = 0;

@@ -178,7 +178,7 @@ static bags_code bz_open(bags_source *s) {
         code = bz_open_track(s, &track, box);
         bool thumb = !code && strcmp(track.name, "bzna_thumb") == 0;
         if (thumb)
-            code = bags_source_leave_out(s, "track", 1, "%s", track.name);
+            bags_source_leave_out(s, "track", 1, "%s", track.name);
         if (code || thumb)
             continue;
         if (s->count == 0)
@@ -193,10 +193,10 @@ static bags_code bz_open(bags_source *s) {
                 (bz_track *)bags_source_grow(s, b->tracks, s->count, sizeof track);
         if (!code && !b->tracks)
             code = BAGS_ERROR_MEMORY;
-        if (!code)
-            b->tracks[s->count] = track;
-        if (!code)
-            code = bags_source_field(s, track.name, kind);
+        if (code)
+            break;
+        b->tracks[s->count] = track;
+        bags_source_field(s, track.name, kind);
     }
     if (!code && moov.size > 0)
         code = bz_bad(s, "moov box", "");

@@ -362,12 +362,9 @@ static bags_code cv_next(bags_source *s) {
             continue;
         }
         if (cv_is_blank(c) && c->column_count > 1) {
-            code = opens && c->header
-                       ? cv_bad_line(s, 1, "blank, but it must have the names")
-                       : bags_source_leave_out(
-                             s, "blank line", 1, "line %" PRIu64, c->first);
-            if (code)
-                return code;
+            if (opens && c->header)
+                return cv_bad_line(s, 1, "blank, but it must have the names");
+            bags_source_leave_out(s, "blank line", 1, "line %" PRIu64, c->first);
             continue;
         }
         if (c->count != c->column_count)
@@ -491,9 +488,10 @@ static bags_code cv_add_field(bags_source *s, size_t i) {
     if (column->kind == CV_NONE || (column->kind == CV_INTEGER && column->large))
         column->kind = CV_TEXT;
     column->sequence = column->missing || (column->empty && column->kind != CV_TEXT);
-    return bags_source_field(s, column->name,
+    bags_source_field(s, column->name,
         bags_source_format(
             s, "%s%s", cv_types[column->kind], column->sequence ? "[]" : ""));
+    return BAGS_OK;
 }
 
 static bool cv_accept(const char *name) {

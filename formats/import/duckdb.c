@@ -320,7 +320,7 @@ static bags_code dk_members(bags_source *s, const char *name, const char *expres
         else if (!file || !strcmp(member, "bytes"))
             code = dk_columns(s, full, value, inner, list, depth + 1);
         else
-            code = bags_source_leave_out(s, "column", 1, "%s.%s", name, member);
+            bags_source_leave_out(s, "column", 1, "%s.%s", name, member);
         call->free(member);
         call->destroy_logical_type(&inner);
     }
@@ -370,9 +370,8 @@ static bags_code dk_columns(bags_source *s, const char *name, const char *expres
             s, "CAST(%s AS VARCHAR%s)", expression, list ? "[]" : "");
     if (kind.unit)
         column.name = bags_source_unit(s, name, kind.unit);
-    if (id == DK_TIMESTAMP_TZ &&
-        bags_source_leave_out(s, "time zone", 1, "%s: UTC", name))
-        return BAGS_ERROR_MEMORY;
+    if (id == DK_TIMESTAMP_TZ)
+        bags_source_leave_out(s, "time zone", 1, "%s: UTC", name);
     if (!column.name || !column.expression)
         return BAGS_ERROR_MEMORY;
     d->columns = (dk_column *)bags_source_grow(s, d->columns, d->count, sizeof column);
@@ -555,7 +554,7 @@ static bags_code dk_count(bags_source *s) {
         return code;
     dk_value(d, &number, d->call.data_chunk_get_vector(d->chunk, at++), 0, &value);
     s->length = value.uint;
-    for (size_t i = 0; !code && i < d->count; i++) {
+    for (size_t i = 0; i < d->count; i++) {
         dk_column *c = &d->columns[i];
         bool kinds[2] = {false, false};
         dk_value(d, &number, d->call.data_chunk_get_vector(d->chunk, at++), 0, &value);
@@ -565,9 +564,9 @@ static bags_code dk_count(bags_source *s) {
             dk_value(d, &truth, vector, 0, &value);
             kinds[k] = !dk_is_null(d, vector, 0) && *(const unsigned char *)value.data;
         }
-        code = bags_source_field(s, c->name, dk_type(s, c, kinds[0], kinds[1]));
+        bags_source_field(s, c->name, dk_type(s, c, kinds[0], kinds[1]));
     }
-    return code;
+    return BAGS_OK;
 }
 
 /* Report the metadata of Parquet files as left out. */
@@ -580,10 +579,10 @@ static bags_code dk_metadata(bags_source *s) {
     bags_code code = dk_run(s, d->metadata);
     while (!code && !(code = dk_next(s)) && d->chunk_size > 0) {
         void *vector = d->call.data_chunk_get_vector(d->chunk, 0);
-        for (uint64_t i = 0; !code && i < d->chunk_size; i++) {
+        for (uint64_t i = 0; i < d->chunk_size; i++) {
             bags_value key;
             dk_value(d, &text, vector, i, &key);
-            code = bags_source_leave_out(s, "metadata value", 1, "%.*s",
+            bags_source_leave_out(s, "metadata value", 1, "%.*s",
                 (int)(key.size < 200 ? key.size : 200), (const char *)key.data);
         }
     }

@@ -123,14 +123,12 @@ static bags_code fo_open(bags_source *s) {
     if (!code && video)
         code = fo_learn(s, &kind);
     s->length = s->path_count;
-    if (!code)
-        code = bags_source_field(s, "path", "utf8");
-    if (!code)
-        code = bags_source_field(s, video ? "video" : "array",
-            !video            ? "npy"
-            : kind == FO_MP4  ? "mp4"
-            : kind == FO_WEBM ? "webm"
-                              : "bytes");
+    bags_source_field(s, "path", "utf8");
+    bags_source_field(s, video ? "video" : "array",
+        !video            ? "npy"
+        : kind == FO_MP4  ? "mp4"
+        : kind == FO_WEBM ? "webm"
+                          : "bytes");
     return code;
 }
 

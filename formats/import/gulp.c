@@ -182,9 +182,10 @@ static bags_code gu_open(bags_source *s) {
         s->length = g->stops[i] =
             g->index + (uint64_t)(code ? 0 : json_object_object_length(g->videos));
     }
-    code = code ? code : bags_source_field(s, "frames", "jpeg[]");
-    code = code ? code : bags_source_field(s, "id", "utf8");
-    return code ? code : bags_source_field(s, "meta", "msgpack");
+    bags_source_field(s, "frames", "jpeg[]");
+    bags_source_field(s, "id", "utf8");
+    bags_source_field(s, "meta", "msgpack");
+    return code;
 }
 
 static bags_code gu_read(bags_source *s, uint64_t index) {

@@ -159,10 +159,9 @@ static herr_t h5_attribute(
     bags_source *s = owner->visit->s;
     (void)object;
     (void)info;
-    bags_code code = bags_source_leave_out(
+    bags_source_leave_out(
         s, "attribute", 1, "%s%s%s", owner->path, *owner->path ? "@" : "", name);
-    owner->visit->list->code = code;
-    return code ? -1 : 0;
+    return 0;
 }
 
 /* Report the attributes of a group or dataset as left out. */
@@ -214,7 +213,7 @@ static herr_t h5_link(
     } else {
         list->others++;
         if (list->walk == H5_REPORT)
-            list->code = bags_source_leave_out(s, "named type", 1, "%s", path);
+            bags_source_leave_out(s, "named type", 1, "%s", path);
     }
     h5_done(object);
     return list->code || result < 0 ? -1 : 0;
@@ -442,17 +441,17 @@ static bags_code h5_report_type(bags_source *s, const h5_set *set, const char *m
     if (tag && (!strncmp(tag, "NUMPY:<M8[", 10) || !strncmp(tag, "NUMPY:<m8[", 10)) &&
         H5Tget_size(type) == 8) {
         *unit = bags_source_text(s, tag + 10, strcspn(tag + 10, "]"));
-        code = *unit ? BAGS_OK : BAGS_ERROR_MEMORY;
     } else if (tag && *tag) {
-        code = bags_source_leave_out(
-            s, "opaque tag", 1, "%s%s: %s", set->path, member, tag);
+        bags_source_leave_out(s, "opaque tag", 1, "%s%s: %s", set->path, member, tag);
     }
     H5free_memory(tag);
     for (int i = 0; !code && i < names; i++) {
         char *name = H5Tget_member_name(type, (unsigned)i);
-        code = name ? bags_source_leave_out(
-                          s, "enum name", 1, "%s%s: %s", set->path, member, name)
-                    : h5_fail(s, set->path);
+        if (name)
+            bags_source_leave_out(
+                s, "enum name", 1, "%s%s: %s", set->path, member, name);
+        else
+            code = h5_fail(s, set->path);
         H5free_memory(name);
     }
     return code;
@@ -750,7 +749,8 @@ static bags_code h5_add_field(bags_source *s, h5_column *c) {
     for (char *at = name; at && *at; at++)
         if (*at == '/')
             *at = '.';
-    return bags_source_field(s, name, type);
+    bags_source_field(s, name, type);
+    return BAGS_OK;
 }
 
 /* Add all datasets in a group, and their columns. */
@@ -922,9 +922,9 @@ static bags_code h5_decide(bags_source *s, h5_readings *r) {
     if (layout == BAGS_LAYOUT_DETECT && (both || !named) &&
         (!r->other || r->outside > 0))
         return h5_ambiguous(s, r);
-    for (size_t i = 0; !code && i < r->sets.count; i++)
+    for (size_t i = 0; i < r->sets.count; i++)
         if (h5_is_outside(r, r->sets.names[i]))
-            code = bags_source_leave_out(s, "dataset", 1, "%s", r->sets.names[i]);
+            bags_source_leave_out(s, "dataset", 1, "%s", r->sets.names[i]);
     return code;
 }
 
@@ -1006,7 +1006,9 @@ static bags_code h5_open_source(bags_source *s) {
         code = h5_open_layout(s);
     for (size_t i = 0; !code && i < h->count; i++)
         code = h5_add_field(s, &h->columns[i]);
-    return code || !h->episodes ? code : bags_source_field(s, "group", "utf8");
+    if (h->episodes)
+        bags_source_field(s, "group", "utf8");
+    return code;
 }
 
 /* Open the datasets of an episode, and check that they are those of the first. */

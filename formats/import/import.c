@@ -39,6 +39,7 @@ bags_code bags_source_fail(bags_source *s, bags_code code, const char *format, .
 }
 
 bags_code bags_source_no_memory(bags_source *s) {
+    s->no_memory = true;
     return bags_fail(s->err, BAGS_ERROR_MEMORY, "out of memory");
 }
 
@@ -179,18 +180,18 @@ bags_code bags_source_reserve(bags_source *s, bags_buffer **buffer, size_t size)
 /* ---- what is left out ---- */
 
 /* While datapoints are read nothing is reported: it was said once, by open. */
-bags_code bags_source_leave_out(
+void bags_source_leave_out(
     bags_source *s, const char *what, uint64_t count, const char *format, ...) {
     size_t i = 0;
     if (s->opened)
-        return BAGS_OK;
+        return;
     while (i < s->left_out_count && strcmp(s->left_out[i].what, what) != 0)
         i++;
     if (i == s->left_out_count) {
         bags_left_out *grown =
             (bags_left_out *)bags_source_grow(s, s->left_out, i, sizeof *grown);
         if (!grown)
-            return BAGS_ERROR_MEMORY;
+            return;
         s->left_out = grown;
         memset(&grown[i], 0, sizeof *grown);
         grown[i].what = what;
@@ -199,13 +200,11 @@ bags_code bags_source_leave_out(
     bags_left_out *kind = &s->left_out[i];
     kind->count += count;
     if (kind->names_count++ >= BAGS_LEFT_OUT_NAMES)
-        return BAGS_OK;
+        return;
     va_list arguments;
     va_start(arguments, format);
-    char *name = im_format(s, format, arguments);
+    kind->names[kind->names_count - 1] = im_format(s, format, arguments);
     va_end(arguments);
-    kind->names[kind->names_count - 1] = name;
-    return name ? BAGS_OK : BAGS_ERROR_MEMORY;
 }
 
 char *bags_source_unit(bags_source *s, const char *name, const char *unit) {
@@ -524,11 +523,11 @@ typedef struct im_listing {
 static int im_list(void *user, const char *name) {
     im_listing *listing = (im_listing *)user;
     if (name[0] == '.' || !(listing->pattern ? im_matches(listing->pattern, name)
-                                             : listing->accept(name)))
-        return listing->s && !listing->pattern &&
-                       bags_source_leave_out(listing->s, "other file", 1, "%s", name)
-                   ? ENOMEM
-                   : 0;
+                                             : listing->accept(name))) {
+        if (listing->s && !listing->pattern)
+            bags_source_leave_out(listing->s, "other file", 1, "%s", name);
+        return 0;
+    }
     listing->found = listing->found || listing->accept(name);
     if (!listing->s)
         return 0;
@@ -708,15 +707,15 @@ bags_value bags_import_integer(bags_dtype dtype, const void *data) {
 /* ---- fields ---- */
 
 /* NULL is accepted, so that callers need not check what they have formatted. */
-bags_code bags_source_field(bags_source *s, const char *name, const char *type) {
-    if (name && type)
-        s->fields =
-            (bags_field *)bags_source_grow(s, s->fields, s->count, sizeof *s->fields);
-    if (!name || !type || !s->fields)
-        return BAGS_ERROR_MEMORY;
+void bags_source_field(bags_source *s, const char *name, const char *type) {
+    bags_field *grown = name && type ? (bags_field *)bags_source_grow(
+                                           s, s->fields, s->count, sizeof *grown)
+                                     : NULL;
+    if (!grown)
+        return;
+    s->fields = grown;
     s->fields[s->count].name = name;
     s->fields[s->count++].type = type;
-    return BAGS_OK;
 }
 
 char *bags_source_number_type(bags_source *s, bags_dtype dtype, size_t dims,
@@ -845,18 +844,16 @@ const char *bags_import_guessed(const bags_import_column *column) {
 }
 
 /* Called when all datapoints were seen: only now it is known which of them lack one. */
-bags_code bags_source_add_columns(
+void bags_source_add_columns(
     bags_source *s, const char *(*type)(const bags_import_column *column)) {
-    bags_code code = BAGS_OK;
-    for (size_t i = 0; !code && i < s->column_count; i++) {
+    for (size_t i = 0; i < s->column_count; i++) {
         bags_import_column *column = s->columns[i];
         column->sequence = column->sequence || column->seen < s->length;
         column->last = 0;
         column->field = s->count;
-        code = bags_source_field(s, column->name,
+        bags_source_field(s, column->name,
             bags_source_format(s, "%s%s", type(column), column->sequence ? "[]" : ""));
     }
-    return code;
 }
 
 /* ---- sources ---- */
@@ -883,6 +880,8 @@ bags_source *bags_source_open(const bags_importer *importer, const char *path,
     s->path = s->where = bags_source_text(s, path, strlen(path));
     s->state = bags_source_alloc(s, 1, importer->state_size);
     bags_code code = s->path && s->state ? importer->open(s) : BAGS_ERROR_MEMORY;
+    if (!code && s->no_memory)
+        code = bags_source_no_memory(s);
     if (!code)
         code = im_finish_fields(s);
     s->opened = true;
@@ -910,6 +909,8 @@ bags_code bags_source_read(
     }
     s->ended = index >= s->length;
     bags_code code = s->importer->read(s, index);
+    if (!code && s->no_memory)
+        code = bags_source_no_memory(s);
     if (!code && !s->ended)
         *entries = s->entries;
     if (code && err)

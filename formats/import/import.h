@@ -145,7 +145,7 @@ struct bags_source {
     uint64_t bytes; /* read */
     bags_import_arena arena, scratch;
     bags_error error; /* copied to the caller if open or read fails */
-    bool opened;
+    bool opened, no_memory;
     void *buffers;
     bags_buffer loaded, where_buffer;
 };
@@ -201,7 +201,8 @@ void bags_source_close(bags_source *source);
 /* ========================================================================
  * What importers share. Functions that can fail write *source->err. Memory that is
  * allocated during open is valid until the source is closed; during read, until the
- * next datapoint.
+ * next datapoint. After a lack of memory open or read fails in any case: an importer
+ * only must not use a pointer that is NULL.
  * ====================================================================== */
 
 /* Fail with "WHERE: " and this text. Returns `code`. */
@@ -225,8 +226,8 @@ char *bags_source_format(bags_source *source, const char *format, ...)
 bags_code bags_source_reserve(bags_source *source, bags_buffer **buffer, size_t size);
 
 /* Add a field, during open. The name may be any: bags_source_open makes it one that
- * files can have. Both must stay valid. NULL for either: out of memory. */
-bags_code bags_source_field(bags_source *source, const char *name, const char *type);
+ * files can have. Both must stay valid; either may be NULL after a lack of memory. */
+void bags_source_field(bags_source *source, const char *name, const char *type);
 /* The type of numbers: i64 or u64 of one integer, otherwise array(DTYPE,shape); with []
  * if it is a sequence. A dimension UINT64_MAX is -1: of any length. NULL if out of
  * memory. */
@@ -234,9 +235,8 @@ char *bags_source_number_type(bags_source *source, bags_dtype dtype, size_t dims
     const uint64_t *shape, bool sequence);
 
 /* Report things that the fields lack, during open. Every importer reports whatever it
- * leaves out: `count` things of a kind, then their name as printf makes it. Returns
- * BAGS_OK or BAGS_ERROR_MEMORY. */
-bags_code bags_source_leave_out(bags_source *source, const char *what, uint64_t count,
+ * leaves out: `count` things of a kind, then their name as printf makes it. */
+void bags_source_leave_out(bags_source *source, const char *what, uint64_t count,
     const char *format, ...) BAGI_PRINTF(4, 5);
 /* The name of a field of dates, times or durations, which are numbers of a unit of NumPy:
  * "time_ns" for "time" and "ns", "day_days" for "D", "t_25s" for "25s". NULL if out of
@@ -304,7 +304,7 @@ const char *bags_import_guessed(const bags_import_column *column);
 /* Add the columns as fields, of the types that `type` returns. Those that not all
  * datapoints have become sequences, of no or one value, as do those of which
  * `sequence` is set. */
-bags_code bags_source_add_columns(
+void bags_source_add_columns(
     bags_source *source, const char *(*type)(const bags_import_column *column));
 
 /* ---- without a source ---- */

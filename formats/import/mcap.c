@@ -152,10 +152,11 @@ static bags_code mc_leave_out(bags_source *s, int kind, mc_bytes body) {
                                                    : 40);
     }
     bags_view name = mc_text(&body, 4);
-    return body.bad
-               ? mc_bad(s, "invalid record")
-               : bags_source_leave_out(s, what, 1, "%.*s",
-                     (int)(name.size < 200 ? name.size : 200), (const char *)name.data);
+    if (body.bad)
+        return mc_bad(s, "invalid record");
+    bags_source_leave_out(s, what, 1, "%.*s", (int)(name.size < 200 ? name.size : 200),
+        (const char *)name.data);
+    return BAGS_OK;
 }
 
 /* Find or add the field of a topic. */
@@ -175,13 +176,13 @@ static bags_code mc_channel(bags_source *s, mc_bytes body) {
                         : BAGS_ERROR_MEMORY;
     if (m->topics[id] && m->topics[id] != column)
         return mc_bad(s, "a channel changes its topic");
-    bool is_new = !m->topics[id];
+    if (!m->topics[id])
+        bags_source_leave_out(s, "message encoding", 1, "%s: %.*s", column->name,
+            (int)(encoding.size < 40 ? encoding.size : 40),
+            (const char *)encoding.data);
     column->sequence = true;
     m->topics[id] = column;
-    return !is_new ? BAGS_OK
-                   : bags_source_leave_out(s, "message encoding", 1, "%s: %.*s",
-                         column->name, (int)(encoding.size < 40 ? encoding.size : 40),
-                         (const char *)encoding.data);
+    return BAGS_OK;
 }
 
 static bags_code mc_open_chunk(bags_source *s, mc_bytes body) {
@@ -378,10 +379,11 @@ static bags_code mc_open(bags_source *s) {
         m->known = true;
         mc_rewind(m);
     }
-    code = code ? code : bags_source_field(s, "log_time", "i64");
-    code = code ? code : bags_source_field(s, "publish_time", "i64");
-    code = code ? code : bags_source_field(s, "sequence", "u64");
-    return code ? code : bags_source_add_columns(s, mc_type);
+    bags_source_field(s, "log_time", "i64");
+    bags_source_field(s, "publish_time", "i64");
+    bags_source_field(s, "sequence", "u64");
+    bags_source_add_columns(s, mc_type);
+    return code;
 }
 
 static bags_code mc_read(bags_source *s, uint64_t index) {

@@ -165,7 +165,8 @@ static bags_code md_make_column(bags_source *s, md_column *column, const char *n
         return bags_fail(s->err, BAGS_ERROR_CORRUPT,
             "%s: column \"%.100s\": size %" PRIu64 " for %.100s", path, name,
             column->size, encoding);
-    return bags_source_field(s, name, type);
+    bags_source_field(s, name, type);
+    return BAGS_OK;
 }
 
 /* The columns of the first shard. */

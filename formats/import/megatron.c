@@ -109,8 +109,9 @@ static bags_code mg_parse(
         return mg_bad(s, "index (truncated)");
     if (all.size && all.size != m->count)
         return mg_bad(s, "index (bytes after its parts)");
-    return all.size ? bags_source_leave_out(s, "mode of a sequence", m->count, "modes")
-                    : BAGS_OK;
+    if (all.size)
+        bags_source_leave_out(s, "mode of a sequence", m->count, "modes");
+    return BAGS_OK;
 }
 
 /* Check the lengths, and where they are in X.bin. */
@@ -130,9 +131,10 @@ static bags_code mg_check(bags_source *s) {
         if (offset + length * m->element > end)
             end = offset + length * m->element;
     }
-    return end < s->file.size ? bags_source_leave_out(s, "byte", s->file.size - end,
-                                    "%s", bags_import_base(s->where))
-                              : BAGS_OK;
+    if (end < s->file.size)
+        bags_source_leave_out(
+            s, "byte", s->file.size - end, "%s", bags_import_base(s->where));
+    return BAGS_OK;
 }
 
 /* Check the documents. True in *single: each is one sequence. */
@@ -203,10 +205,9 @@ static bags_code mg_open(bags_source *s) {
     mg_resolve(s, number);
     if (m->legacy && mg_u64(all.data + 24) != m->element)
         return mg_bad(s, "size of an element");
-    code = mg_check(s);
-    return code ? code
-                : bags_source_field(s, "tokens",
-                      bags_source_number_type(s, m->dtype, 1, &any, !single));
+    bags_source_field(
+        s, "tokens", bags_source_number_type(s, m->dtype, 1, &any, !single));
+    return mg_check(s);
 }
 
 static bags_code mg_read(bags_source *s, uint64_t index) {

@@ -350,8 +350,11 @@ static bags_code tf_open(bags_source *s) {
     bags_source_close_file(s);
     s->path_next = 0;
     t->next = 0;
-    return t->examples ? bags_source_add_columns(s, tf_type)
-                       : bags_source_field(s, "record", "bytes");
+    if (t->examples)
+        bags_source_add_columns(s, tf_type);
+    else
+        bags_source_field(s, "record", "bytes");
+    return BAGS_OK;
 }
 
 static bags_code tf_read(bags_source *s, uint64_t index) {

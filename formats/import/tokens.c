@@ -131,8 +131,9 @@ static bags_code to_open(bags_source *s) {
             "separator out of range for %s (%" PRIu64 ", maximum %" PRIu64 ")",
             bags_dtype_name(t->dtype), o->separator, (UINT64_C(1) << bits) - 1);
     s->length = BAGS_SOURCE_UNKNOWN;
-    return bags_source_field(
+    bags_source_field(
         s, "tokens", bags_source_number_type(s, t->dtype, 1, &any, false));
+    return BAGS_OK;
 }
 
 /* The bytes up to the end of the first separator; all, if there is none. */

@@ -186,7 +186,7 @@ static bags_code wd_advance(bags_source *s) {
         if (archive_entry_filetype(entry) == AE_IFREG && !archive_entry_hardlink(entry))
             code = wd_split(s, name);
         if (!code && !w->pending && archive_entry_filetype(entry) != AE_IFDIR)
-            code = bags_source_leave_out(s, "member", 1, "%s", name);
+            bags_source_leave_out(s, "member", 1, "%s", name);
     }
     return code;
 }
@@ -323,10 +323,8 @@ static bags_code wd_open(bags_source *s) {
     s->length = w->next;
     s->path_next = 0;
     w->next = 0;
-    if (!code)
-        code = bags_source_field(s, "__key__", not_utf8 ? "bytes" : "utf8");
-    if (!code)
-        code = bags_source_add_columns(s, bags_import_guessed);
+    bags_source_field(s, "__key__", not_utf8 ? "bytes" : "utf8");
+    bags_source_add_columns(s, bags_import_guessed);
     return code ? code : wd_advance(s);
 }
 

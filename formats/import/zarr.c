@@ -786,8 +786,7 @@ static bags_code zr_l5kit(bags_source *s) {
                 "%s: not an array of an L5Kit dataset; import it by itself", a->key);
         if (!known) {
             a->count = 0;
-            if (bags_source_leave_out(s, "array", 1, "%s", a->name))
-                return BAGS_ERROR_MEMORY;
+            bags_source_leave_out(s, "array", 1, "%s", a->name);
         }
     }
     z->scenes = scenes;
@@ -855,9 +854,9 @@ static bags_code zr_unused(bags_source *s, zr_array *a, const char *name,
     uint64_t next = 0;
     for (size_t i = 0; i <= count; i++) {
         uint64_t start = i < count ? spans[i].start : to->shape[0];
-        if (start > next && bags_source_leave_out(s, what, start - next,
-                                "%" PRIu64 " to %" PRIu64, next, start - 1))
-            return BAGS_ERROR_MEMORY;
+        if (start > next)
+            bags_source_leave_out(
+                s, what, start - next, "%" PRIu64 " to %" PRIu64, next, start - 1);
         if (i < count && spans[i].stop > next)
             next = spans[i].stop;
     }
@@ -873,7 +872,7 @@ static bags_code zr_unused_rows(bags_source *s) {
         code = zr_refers(
             s, z->scenes, "frame_index_interval", z->frames, row, &start, &stop);
         if (!code && start == stop)
-            code = bags_source_leave_out(s, "empty scene", 1, "%" PRIu64, row);
+            bags_source_leave_out(s, "empty scene", 1, "%" PRIu64, row);
     }
     if (!code)
         code =
@@ -936,9 +935,8 @@ static bags_code zr_add_fields(bags_source *s, zr_array *a) {
     zr_state *z = (zr_state *)s->state;
     bool sequence = z->agents && (a == z->agents || a == z->lights);
     bool prefix = *a->name && a != z->frames;
-    bags_code code = BAGS_OK;
     a->first = s->count;
-    for (size_t m = 0; !code && m < a->count; m++) {
+    for (size_t m = 0; m < a->count; m++) {
         zr_member *member = &a->members[m];
         uint64_t shape[2 * BAGS_MAX_DIMS];
         size_t dims = a->dims > 1 ? a->dims - 1 : 0;
@@ -960,9 +958,9 @@ static bags_code zr_add_fields(bags_source *s, zr_array *a) {
             !prefix && !*member->name ? "data" : member->name);
         if (member->unit)
             name = bags_source_unit(s, name, member->unit);
-        code = bags_source_field(s, name, type);
+        bags_source_field(s, name, type);
     }
-    return code;
+    return BAGS_OK;
 }
 
 static int zr_add_key(
@@ -991,9 +989,8 @@ static bags_code zr_attributes(bags_source *s, const char *key) {
         return code;
     json_object_iter at;
     json_object_object_foreachC(about, at) {
-        if (!code)
-            code = bags_source_leave_out(
-                s, "attribute", 1, "%s@%s", key + strlen(z->root), at.key);
+        bags_source_leave_out(
+            s, "attribute", 1, "%s@%s", key + strlen(z->root), at.key);
     }
     json_object_put(about);
     return code;
@@ -1021,8 +1018,7 @@ static int zr_walk(void *user, const char *name) {
     zr_state *z = (zr_state *)s->state;
     int error = name[0] == '.' ? 0 : io->kind(io->user, path, &kind);
     if (!error && kind == BAGS_PATH_NONE && name[0] != '.')
-        return bags_source_leave_out(s, "other file", 1, "%s%s", in->key, name) ? ENOMEM
-                                                                                : 0;
+        bags_source_leave_out(s, "other file", 1, "%s%s", in->key, name);
     if (error || kind != BAGS_PATH_DIRECTORY)
         return error;
     if (bags_import_kind(path, ".zattrs") == BAGS_PATH_FILE)
@@ -1140,8 +1136,8 @@ static bags_code zr_open(bags_source *s) {
                 first->name, s->length, a->name, length);
         code = zr_add_fields(s, a);
     }
-    if (!code && z->scenes)
-        code = bags_source_field(s, "scene_index", "i64");
+    if (z->scenes)
+        bags_source_field(s, "scene_index", "i64");
     return !code && z->scenes ? zr_unused_rows(s) : code;
 }
 

@@ -218,9 +218,9 @@ static bags_code open_names(bags_source *source) {
     if (!field_names)
         code = bags_source_files(source, accept_all);
     for (size_t i = 0; !code && i < source->path_count; i++)
-        code = bags_source_field(source, bags_import_base(source->paths[i]), "utf8");
-    for (size_t i = 0; !code && field_names && field_names[i]; i++)
-        code = bags_source_field(source, field_names[i], "utf8");
+        bags_source_field(source, bags_import_base(source->paths[i]), "utf8");
+    for (size_t i = 0; field_names && field_names[i]; i++)
+        bags_source_field(source, field_names[i], "utf8");
     return code;
 }
 
