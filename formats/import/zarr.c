@@ -323,8 +323,8 @@ static unsigned zr_half(double number) {
     (void)frexp(number, &exponent);
     if (exponent < -13 || !(number > 0))
         exponent = -13; /* it has fewer than 11 bits */
-    unsigned bits = (unsigned)nearbyint(ldexp(number, 11 - exponent));
-    return bits + ((unsigned)(exponent + 13) << 10);
+    double units = nearbyint(ldexp(number, 11 - exponent));
+    return (unsigned)units + ((unsigned)(exponent + 13) << 10);
 }
 
 /* A number in JSON, or one of three words, as the nearest little-endian float. */
