@@ -10,26 +10,14 @@
  * claims to be larger than its compressed bytes can become.
  */
 #include "codecs.h"
+#include "unzip.h"
 
-#include <zip.h>
-
-#include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
-
-/* Deflate makes at most this number of bytes of one. */
-#define NPZ_MOST_RATIO 1032
 
 struct bags_npz {
     zip_t *archive;
     uint64_t size; /* of the file */
 };
-
-static bags_code npz_fail(bags_error *err, zip_error_t *why) {
-    bool memory = zip_error_code_zip(why) == ZIP_ER_MEMORY;
-    return bags_fail(err, memory ? BAGS_ERROR_MEMORY : BAGS_ERROR_CORRUPT,
-        "invalid .npz file: %s", zip_error_strerror(why));
-}
 
 static zip_t *npz_open(bags_view file, bags_error *err) {
     zip_error_t why;
@@ -39,7 +27,7 @@ static zip_t *npz_open(bags_view file, bags_error *err) {
     if (source)
         archive = zip_open_from_source(source, ZIP_RDONLY | ZIP_CHECKCONS, &why);
     if (!archive) {
-        npz_fail(err, &why);
+        format_unzip_fail(err, "invalid .npz file", &why);
         zip_source_free(source);
     }
     zip_error_fini(&why);
@@ -87,70 +75,14 @@ bags_view bags_npz_name(const bags_npz *npz, size_t i) {
     return name;
 }
 
-/* What the archive states about a member, if it can be true. */
-static bags_code npz_stat(
-    const bags_npz *npz, size_t i, uint64_t limit, zip_stat_t *about, bags_error *err) {
-    const zip_uint64_t needed =
-        ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE | ZIP_STAT_COMP_METHOD;
-    zip_stat_init(about);
-    if (zip_stat_index(npz->archive, i, 0, about) || (about->valid & needed) != needed)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            "unknown size of .npz member %" PRIu64, (uint64_t)i);
-    if ((about->valid & ZIP_STAT_ENCRYPTION_METHOD) &&
-        about->encryption_method != ZIP_EM_NONE)
-        return bags_fail(err, BAGS_ERROR_VALUE, "encrypted .npz file");
-    bool stored = about->comp_method == ZIP_CM_STORE;
-    if (!stored && about->comp_method != ZIP_CM_DEFLATE)
-        return bags_fail(err, BAGS_ERROR_VALUE,
-            "unsupported compression of a .npz file (method %d)",
-            (int)about->comp_method);
-    if (about->comp_size > npz->size ||
-        about->size / (stored ? 1 : NPZ_MOST_RATIO) > about->comp_size)
-        return bags_fail(err, BAGS_ERROR_CORRUPT,
-            ".npz member %" PRIu64 " claims too much (%" PRIu64
-            " bytes, compressed %" PRIu64 ")",
-            (uint64_t)i, (uint64_t)about->size, (uint64_t)about->comp_size);
-    if ((limit && about->size > limit) || about->size >= SIZE_MAX)
-        return bags_fail(err, BAGS_ERROR_LIMIT,
-            ".npz member too large (%" PRIu64 " bytes, maximum %" PRIu64 ")",
-            (uint64_t)about->size, limit ? limit : (uint64_t)SIZE_MAX - 1);
-    return BAGS_OK;
-}
-
-/* Read a member. One more byte is requested, since the library compares the
- * checksum at the end of the member. */
-static bool npz_extract(zip_file_t *member, unsigned char *to, size_t size) {
-    for (size_t done = 0; done <= size;) {
-        zip_int64_t part = zip_fread(member, to + done, size - done + 1);
-        if (part <= 0)
-            return part == 0 && done == size;
-        done += (size_t)part;
-    }
-    return false;
-}
-
 bags_code bags_npz_read(bags_npz *npz, size_t i, uint64_t limit, bags_buffer *scratch,
     bags_view *out, bags_error *err) {
     if (i >= bags_npz_length(npz))
         return bags_fail(err, BAGS_ERROR_RANGE,
             ".npz member %" PRIu64 " out of range (length %" PRIu64 ")", (uint64_t)i,
             (uint64_t)bags_npz_length(npz));
-    zip_stat_t about;
-    bags_code code = npz_stat(npz, i, limit, &about, err);
-    size_t size = (size_t)about.size;
-    if (!code)
-        code = bags_buffer_reserve(scratch, size + 1, err);
-    if (code)
-        return code;
-    zip_file_t *member = zip_fopen_index(npz->archive, i, 0);
-    if (!member)
-        return npz_fail(err, zip_get_error(npz->archive));
-    bool complete = npz_extract(member, scratch->data, size);
-    zip_fclose(member);
-    if (!complete)
-        return bags_fail(
-            err, BAGS_ERROR_CORRUPT, "damaged .npz member %" PRIu64, (uint64_t)i);
-    out->data = scratch->data;
-    out->size = size;
-    return BAGS_OK;
+    char name[40];
+    (void)snprintf(name, sizeof name, ".npz member %" PRIu64, (uint64_t)i);
+    return format_unzip(npz->archive, i, name, npz->size, limit ? limit : UINT64_MAX,
+        scratch, out, err);
 }

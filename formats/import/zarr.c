@@ -24,12 +24,11 @@
  * Rejected: Zarr 3, filters, order F, other compressors, objects, and arrays of
  * strings or of structures in a row or member.
  */
-#include "../private.h"
+#include "../unzip.h"
 #include "json.h"
 
 #include <blosc.h>
 #include <lz4.h>
-#include <zip.h>
 #include <zlib.h>
 #include <zstd.h>
 
@@ -103,11 +102,6 @@ typedef struct zr_state {
 
 /* ---- keys and bytes ---- */
 
-static bags_code zr_bad_zip(bags_source *s, const char *key) {
-    return bags_source_fail(s, BAGS_ERROR_CORRUPT, "%s: damaged: %s", key,
-        zip_strerror(((zr_state *)s->state)->zip));
-}
-
 static int zr_compare_entries(const void *a, const void *b) {
     const zr_entry *x = (const zr_entry *)a, *y = (const zr_entry *)b;
     int order = strcmp(x->name, y->name);
@@ -146,38 +140,13 @@ static bags_code zr_read_zip(
     zr_state *z = (zr_state *)s->state;
     const zr_entry *entry = (const zr_entry *)bsearch(
         key, z->entries, z->entry_count, sizeof *entry, zr_compare_name);
-    zip_stat_t about;
     if (!entry)
         return BAGS_ERROR_MISSING;
-    zip_stat_init(&about);
-    if (zip_stat_index(z->zip, entry->index, 0, &about) ||
-        (about.valid & (ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE)) !=
-            (ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE))
-        return zr_bad_zip(s, key);
-    if (about.size > limit || about.size / ZR_RATIO > about.comp_size)
-        return bags_source_fail(s, BAGS_ERROR_LIMIT,
-            "%s: too large (%" PRIu64 " bytes, maximum %" PRIu64 ")", key,
-            (uint64_t)about.size, limit);
-    size_t size = (size_t)about.size, done = 0;
-    bags_code code = bags_source_reserve(s, &z->file, size);
-    if (code)
-        return code;
-    zip_file_t *member = zip_fopen_index(z->zip, entry->index, 0);
-    if (!member)
-        return zr_bad_zip(s, key);
-    /* One more byte: the library compares the checksum at the end. */
-    zip_int64_t part = 1;
-    while (part > 0 && done <= size) {
-        part = zip_fread(member, z->file->data + done, size - done + 1);
-        done += part > 0 ? (size_t)part : 0;
-    }
-    zip_fclose(member);
-    if (part < 0 || done != size)
-        return bags_source_fail(s, BAGS_ERROR_CORRUPT, "%s: damaged", key);
-    z->file->data[size] = 0; /* as bags_source_load does */
-    out->data = z->file->data;
-    out->size = size;
-    return BAGS_OK;
+    const char *name = bags_source_format(s, "%s: %s", s->where, key);
+    bags_code code = name ? bags_source_reserve(s, &z->file, 0) : BAGS_ERROR_MEMORY;
+    return code ? code
+                : format_unzip(z->zip, entry->index, name, UINT64_MAX, limit, z->file,
+                      out, s->err);
 }
 
 /* The bytes of a key. BAGS_ERROR_MISSING if there is none. */
