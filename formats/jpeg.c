@@ -79,7 +79,6 @@ static void jpeg_ignore_output(j_common_ptr library) { (void)library; }
 
 static struct jpeg_error_mgr *jpeg_failure_start(
     jpeg_failure *f, bags_code otherwise, bags_error *err) {
-    f->jump.code = BAGS_OK;
     f->jump.otherwise = otherwise;
     f->jump.err = err;
     jpeg_std_error(&f->library);

@@ -57,13 +57,6 @@ static void png_release(png_structp library, png_voidp memory) {
     free(memory);
 }
 
-static void png_failure_start(png_failure *f, bags_code otherwise, bags_error *err) {
-    f->jump.code = BAGS_OK;
-    f->jump.otherwise = otherwise;
-    f->jump.err = err;
-    f->memory = false;
-}
-
 /* PNG's samples of 16 bits are big-endian. */
 static void png_set_byte_order(png_structp library, bags_dtype dtype) {
     if (dtype == BAGS_DTYPE_UINT16 && bags_little_endian())
@@ -176,7 +169,8 @@ static bags_code png_encode(void *state, const bags_value *value, bags_buffer *s
     bags_code code = png_image_of(value, &e.image, err);
     if (code)
         return code;
-    png_failure_start(&e.failed, BAGS_ERROR_VALUE, err);
+    e.failed.jump.otherwise = BAGS_ERROR_VALUE;
+    e.failed.jump.err = err;
     e.scratch = scratch;
     e.pixels = (const unsigned char *)value->data;
     e.level = ((const png_state *)state)->level;
@@ -333,7 +327,8 @@ static bags_code png_decoder_run(png_decoder *d, bool pixels) {
 static void png_decoder_start(
     png_decoder *d, bags_view blob, const bags_png_options *options, bags_error *err) {
     memset(d, 0, sizeof *d);
-    png_failure_start(&d->failed, BAGS_ERROR_CORRUPT, err);
+    d->failed.jump.otherwise = BAGS_ERROR_CORRUPT;
+    d->failed.jump.err = err;
     d->blob = blob;
     if (options)
         d->options = *options;

@@ -91,8 +91,6 @@ typedef struct zr_state {
     bags_buffer *file, *chunk;
     const char **keys; /* of arrays */
     size_t key_count;
-    const char **attributes; /* keys of .zattrs, without that name */
-    size_t attributes_count;
     zr_array *arrays;
     size_t count;
     /* L5Kit's arrays; scenes is NULL if it is another source. */
@@ -932,37 +930,17 @@ static bags_code zr_add_fields(bags_source *s, zr_array *a) {
     return BAGS_OK;
 }
 
-static int zr_add_key(
-    bags_source *s, const char ***keys, size_t *count, const char *key, size_t size) {
+static int zr_add_key(bags_source *s, const char *key, size_t size) {
+    zr_state *z = (zr_state *)s->state;
     const char *copy = bags_source_text(s, key, size);
     const char **grown =
-        copy ? (const char **)bags_source_grow(s, *keys, *count, sizeof copy) : NULL;
+        copy ? (const char **)bags_source_grow(s, z->keys, z->key_count, sizeof copy)
+             : NULL;
     if (!grown)
         return ENOMEM;
-    *keys = grown;
-    grown[(*count)++] = copy;
+    z->keys = grown;
+    grown[z->key_count++] = copy;
     return 0;
-}
-
-/* Report attributes as left out. */
-static bags_code zr_attributes(bags_source *s, const char *key) {
-    zr_state *z = (zr_state *)s->state;
-    const char *file = bags_source_format(s, "%s.zattrs", key);
-    const char *path = file ? bags_source_format(s, "%s: %s", s->path, file) : NULL;
-    json_object *about = NULL;
-    bags_view text = {NULL, 0};
-    bags_code code = path ? zr_read(s, file, ZR_METADATA, &text) : BAGS_ERROR_MEMORY;
-    if (!code)
-        code = bags_source_parse_json(s, path, text, &about);
-    if (code)
-        return code;
-    json_object_iter at;
-    json_object_object_foreachC(about, at) {
-        bags_source_leave_out(
-            s, "attribute", 1, "%s@%s", key + strlen(z->root), at.key);
-    }
-    json_object_put(about);
-    return code;
 }
 
 /* A directory of the source. */
@@ -984,19 +962,15 @@ static int zr_walk(void *user, const char *name) {
         below.key ? bags_source_format(s, "%s/%s", s->path, below.key) : NULL;
     if (!path)
         return ENOMEM;
-    zr_state *z = (zr_state *)s->state;
     int error = name[0] == '.' ? 0 : io->kind(io->user, path, &kind);
     if (!error && kind == BAGS_PATH_NONE && name[0] != '.')
         bags_source_leave_out(s, "other file", 1, "%s%s", in->key, name);
     if (error || kind != BAGS_PATH_DIRECTORY)
         return error;
     if (bags_import_kind(path, ".zattrs") == BAGS_PATH_FILE)
-        error = zr_add_key(
-            s, &z->attributes, &z->attributes_count, below.key, strlen(below.key));
-    if (!error && bags_import_kind(path, ".zarray") != BAGS_PATH_NONE)
-        return zr_add_key(s, &z->keys, &z->key_count, below.key, strlen(below.key));
-    if (error)
-        return error;
+        bags_source_leave_out(s, ".zattrs file", 1, "%s.zattrs", below.key);
+    if (bags_import_kind(path, ".zarray") != BAGS_PATH_NONE)
+        return zr_add_key(s, below.key, strlen(below.key));
     return below.depth > ZR_DEPTH ? ELOOP : io->list(io->user, path, zr_walk, &below);
 }
 
@@ -1012,9 +986,8 @@ static int zr_walk_zip(bags_source *s) {
         bool about = size >= 7 && !strcmp(name + size - 7, ".zattrs");
         if (size > 7 && name[size - 8] != '/')
             continue;
-        if (about &&
-            zr_add_key(s, &z->attributes, &z->attributes_count, name, size - 7))
-            return ENOMEM;
+        if (about)
+            bags_source_leave_out(s, ".zattrs file", 1, "%s", name);
         if (!array && !group)
             continue;
         if (size - 7 < root) {
@@ -1023,7 +996,7 @@ static int zr_walk_zip(bags_source *s) {
             if (!z->root)
                 return ENOMEM;
         }
-        if (array && zr_add_key(s, &z->keys, &z->key_count, name, size - 7))
+        if (array && zr_add_key(s, name, size - 7))
             return ENOMEM;
     }
     return 0;
@@ -1076,8 +1049,6 @@ static bags_code zr_open_arrays(bags_source *s) {
     code = z->arrays ? BAGS_OK : BAGS_ERROR_MEMORY;
     for (; !code && z->count < z->key_count; z->count++)
         code = zr_open_array(s, &z->arrays[z->count], z->keys[z->count]);
-    for (size_t i = 0; !code && i < z->attributes_count; i++)
-        code = zr_attributes(s, z->attributes[i]);
     return code;
 }
 
