@@ -87,7 +87,8 @@ class BagReader(Closable, _core.BagReader):
                 raise IndexError(f'{self.path}: {part} has negative bounds (length {length})')
             part = slice(part.start, part.stop, part.step)
         points = range(length)[part]
-        return self._range(points.start, points.step, len(points))
+        return (self._range(points.start, max(points.start, points.stop)) if points.step == 1 else
+                [self[i] for i in points])
 
     def copy(self):
         """Another reader of the same Bag."""
@@ -178,8 +179,13 @@ class DatasetReader(Dataset, _core.DatasetReader):
         elif not isinstance(mask, (tuple, list)):
             raise TypeError(f'{self.path}: a mask must be a dict of fields, or a tuple of '
                             f'their names, not {type(mask)}')
-        return {name: self.values(name, points.start, max(points.start, points.stop))
-                for name in mask}
+        return {name: self.values(name, points.start, points.stop) for name in mask}
+
+    def values(self, name, start=0, stop=None):
+        """The values of a field in datapoints start to stop, clamped like a slice, as a list; of
+        a sequence a list of lists."""
+        points = range(len(self))[start:stop]
+        return self._values(self._field(name), points.start, max(points.start, points.stop))
 
     def _check(self, names):
         """KeyError for the first that is no field's; C calls it."""

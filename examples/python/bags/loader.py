@@ -13,7 +13,7 @@ import bags
 
 from . import _core
 from .closable import Closable
-from .options import dtype, number, pack, unpack
+from .options import dtype, layout, number, pack
 
 _loaders = weakref.WeakSet()
 
@@ -71,7 +71,7 @@ class _Picks:
         return picks
 
     def __call__(self, epoch, start, count):
-        return self.epoch(epoch)[start:start + count]
+        return self.epoch(epoch)[start:start + count].tobytes()
 
 
 Drawn = collections.namedtuple('Drawn', (
@@ -88,11 +88,15 @@ hue: -0.5 to 0.5; order: the order of these four. mean, std: 3 numbers each; a s
 """
 
 
+_DRAW = layout('draw')
+
+
 class _Draw:
     """Calls a function `draw` for C, with a bags_load_draw, and returns it changed."""
 
     def __init__(self, function, options):
-        self.function, self.lacks = function, {}
+        import numpy as np
+        self.function, self.lacks, self.array = function, {}, np.array
         self.matrix = 'warp' in options or options.get('filter') == 'nearest'
         if not self.matrix:
             self.lacks['matrix'] = 'warp, which may be {}'
@@ -100,11 +104,10 @@ class _Draw:
             self.lacks.update(dict.fromkeys(('mean', 'std'), "dtype='float32'"))
 
     def __call__(self, draw, *item):
-        import numpy as np
-        parts = unpack('draw', draw)
-        matrix = parts.pop('matrix')
-        matrix = np.array(matrix).reshape(3, 3) if self.matrix else None
-        changes = self.function(Drawn(*item, matrix, **parts))
+        parts = _DRAW.unpack_from(draw)  # 9 of the matrix, 4, 4 of the order, 3 and 3
+        matrix = self.array(parts[:9]).reshape(3, 3) if self.matrix else None
+        changes = self.function(Drawn(*item, matrix, *parts[9:13], parts[13:17], parts[17:20],
+                                      parts[20:]))
         if changes is None:
             return None
         if not isinstance(changes, dict):

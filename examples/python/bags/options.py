@@ -91,10 +91,16 @@ def pack(name, options, where='', out=None):
     return bytes(out)
 
 
+def layout(name):
+    """All members of a struct, by their offsets, for unpack_from."""
+    text, at = '=', 0
+    for kind, offset in sorted(_core.structs[name][1].values(), key=operator.itemgetter(1)):
+        text += f'{offset - at}x{kind}'
+        at = offset + struct.calcsize(f'={kind}')
+    return struct.Struct(text)
+
+
 def unpack(name, data):
-    """The members of a struct; those that are several numbers as tuples."""
-    out = {}
-    for member, (kind, offset) in _core.structs[name][1].items():
-        values = struct.unpack_from(kind, data, offset)
-        out[member] = values if len(values) > 1 else values[0]
-    return out
+    """The members of a struct, each a number."""
+    return {member: struct.unpack_from(kind, data, offset)[0]
+            for member, (kind, offset) in _core.structs[name][1].items()}

@@ -68,63 +68,56 @@ static PyObject *bag_get(Source *source, uint64_t index, bool view) {
     return out;
 }
 
-/* _range(start, step, count): neighbours with one read. */
+/* _range(start, stop): with one read. */
 static PyObject *bag_range(PyObject *self, PyObject *args) {
-    Py_ssize_t start, step, count;
-    if (!PyArg_ParseTuple(args, "nnn", &start, &step, &count))
+    Py_ssize_t start, stop;
+    if (!PyArg_ParseTuple(args, "nn", &start, &stop))
         return NULL;
     Source *source = source_of(self);
-    PyObject *list = source ? PyList_New(count) : NULL;
-    Row *row = list ? take_row(source) : NULL;
+    Row *row = source ? take_row(source) : NULL;
+    PyObject *list = NULL;
     bags_range range;
     bags_error err;
-    bags_code code = BAGS_OK;
-    if (row && step == 1) {
+    bags_code code;
+    if (row) {
         WITHOUT_GIL(code = bag_reader_get_range(source->bag, (uint64_t)start,
-                        (uint64_t)(start + count), &row->scratch, &range, &err));
+                        (uint64_t)stop, &row->scratch, &range, &err));
+        list = code ? raise_error(source->state, &err, source->path)
+                    : PyList_New(stop - start);
     }
-    if (code)
-        raise_error(source->state, &err, source->path);
-    for (Py_ssize_t i = 0; row && !PyErr_Occurred() && i < count; i++) {
-        PyObject *blob = step == 1
-                             ? new_bytes(bags_range_get(&range, (size_t)i))
-                             : bag_get(source, (uint64_t)(start + i * step), false);
-        if (blob)
-            PyList_SetItem(list, i, blob);
+    for (Py_ssize_t i = 0; list && i < stop - start; i++) {
+        PyObject *blob = new_bytes(bags_range_get(&range, (size_t)i));
+        if (!blob || PyList_SetItem(list, i, blob))
+            Py_CLEAR(list);
     }
     if (row)
         give_row(source, row);
     Py_XDECREF((PyObject *)source);
-    if (PyErr_Occurred())
-        Py_CLEAR(list);
     return list;
 }
 
-static PyObject *bag_subscript(PyObject *self, PyObject *key) {
-    if (!PyIndex_Check(key))
-        return PyObject_CallMethod(self, "_slice", "(O)", key);
+static PyObject *bag_at(PyObject *self, PyObject *key, bool view) {
     Source *source = source_of(self);
     uint64_t index;
     PyObject *out = NULL;
     if (source && take_index(source, key, &index))
-        out = bag_get(source, index, false);
+        out = bag_get(source, index, view);
     Py_XDECREF((PyObject *)source);
     return out;
+}
+
+static PyObject *bag_subscript(PyObject *self, PyObject *key) {
+    return PyIndex_Check(key) ? bag_at(self, key, false)
+                              : PyObject_CallMethod(self, "_slice", "(O)", key);
+}
+
+static PyObject *bag_view(PyObject *self, PyObject *key) {
+    return bag_at(self, key, true);
 }
 
 static PyObject *bag_item(PyObject *self, Py_ssize_t index) {
     Source *source = source_of(self);
     PyObject *out = source ? bag_get(source, (uint64_t)index, false) : NULL;
-    Py_XDECREF((PyObject *)source);
-    return out;
-}
-
-static PyObject *bag_view(PyObject *self, PyObject *key) {
-    Source *source = source_of(self);
-    uint64_t index;
-    PyObject *out = NULL;
-    if (source && take_index(source, key, &index))
-        out = bag_get(source, index, true);
     Py_XDECREF((PyObject *)source);
     return out;
 }

@@ -96,11 +96,9 @@ void *new_object(PyTypeObject *type);
 void free_object(PyObject *self);
 /* Raise what a call of C returned. NULL. path: for OSError; may be NULL. */
 PyObject *raise_error(State *state, const bags_error *err, PyObject *path);
-/* Say where a TypeError, ValueError or KeyError of a conversion is from: PATH: field "F":
- * PART: ... Each may be NULL. Other exceptions stay. */
-void locate_error(PyObject *path, const char *field, const char *part);
-/* Add a line to the exception of a user's function, which stays. */
-void note_error(const char *format, ...);
+/* Say where an exception is from: in a note, if a function of the user raised it; otherwise
+ * before the message of a TypeError, ValueError or KeyError, and others stay. */
+void place_error(bool note, const char *format, ...);
 PyObject *no_pickle(PyObject *self, PyObject *unused);
 
 /* ---- options ---- */

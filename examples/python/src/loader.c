@@ -27,8 +27,8 @@ struct Loader {
 
 /* ---- callbacks, in threads of C ---- */
 
-/* What a function returned, as a value in `scratch`. */
-static int returned_value(
+/* What a function returned, as a value in `scratch`; or an exception. */
+static void returned_value(
     State *state, PyObject *object, bags_buffer *scratch, bags_value *value) {
     Arena arena = {0};
     int code = arena_any(state, &arena, object);
@@ -50,7 +50,6 @@ static int returned_value(
     }
     arena_reset(&arena);
     arena_free(&arena);
-    return code;
 }
 
 /* The loader whose callback this thread runs: it cannot be used there, since the thread
@@ -75,66 +74,57 @@ static bags_code keep_raised(Loader *loader, const char *name, bags_error *err) 
     return code;
 }
 
-static bags_code call_decode(void *user, const bags_load_item *item,
-    bags_buffer *scratch, bags_value *value, bags_error *err) {
-    Callback *callback = (Callback *)user;
-    Loader *loader = callback->loader;
-    bags_code code = BAGS_OK;
+/* Before a function is called: with the GIL. */
+static PyGILState_STATE begin_call(Loader *loader) {
     PyGILState_STATE gil = PyGILState_Ensure();
     calling = loader;
-    PyObject *out = PyObject_CallFunction(callback->decode, "y#",
-        (const char *)item->blob.data, (Py_ssize_t)item->blob.size);
-    if (!out || returned_value(loader->state, out, scratch, value))
-        code = keep_raised(loader, "decode", err);
+    return gil;
+}
+
+/* After it; name: of the function, for an exception. */
+static bags_code end_call(Loader *loader, PyGILState_STATE gil, PyObject *out,
+    const char *name, bags_error *err) {
+    bags_code code = PyErr_Occurred() ? keep_raised(loader, name, err) : BAGS_OK;
     Py_XDECREF(out);
     calling = NULL;
     PyGILState_Release(gil);
     return code;
+}
+
+static bags_code call_decode(void *user, const bags_load_item *item,
+    bags_buffer *scratch, bags_value *value, bags_error *err) {
+    const Callback *callback = (const Callback *)user;
+    PyGILState_STATE gil = begin_call(callback->loader);
+    PyObject *out = PyObject_CallFunction(callback->decode, "y#",
+        (const char *)item->blob.data, (Py_ssize_t)item->blob.size);
+    if (out)
+        returned_value(callback->loader->state, out, scratch, value);
+    return end_call(callback->loader, gil, out, "decode", err);
 }
 
 static bags_code call_draw(void *user, const bags_load_item *item,
     const bags_image *image, bags_load_draw *draw, bags_error *err) {
     const Callback *callback = (const Callback *)user;
-    Loader *loader = callback->loader;
-    bags_code code = BAGS_OK;
-    PyGILState_STATE gil = PyGILState_Ensure();
-    calling = loader;
+    PyGILState_STATE gil = begin_call(callback->loader);
     PyObject *out = PyObject_CallFunction(callback->draw, "y#KKKKIII",
         (const char *)draw, (Py_ssize_t)sizeof *draw,
         (unsigned long long)item->pick.dataset, (unsigned long long)item->pick.index,
         (unsigned long long)item->item, (unsigned long long)item->random, image->width,
         image->height, (unsigned)image->channels);
-    if (!out || (out != Py_None && !take_struct(draw, sizeof *draw, out)))
-        code = keep_raised(loader, "draw", err);
-    Py_XDECREF(out);
-    calling = NULL;
-    PyGILState_Release(gil);
-    return code;
+    if (out && out != Py_None)
+        take_struct(draw, sizeof *draw, out);
+    return end_call(callback->loader, gil, out, "draw", err);
 }
 
-/* The sampler: pairs of 64-bit numbers, of dataset and index. */
+/* The sampler: pairs of 64-bit numbers, of dataset and index, as bytes. */
 static bags_code call_sampler(void *user, uint64_t epoch, uint64_t start, size_t count,
     bags_pick *picks, bags_error *err) {
     Loader *loader = (Loader *)user;
-    bags_code code = BAGS_OK;
-    PyGILState_STATE gil = PyGILState_Ensure();
-    calling = loader;
+    PyGILState_STATE gil = begin_call(loader);
     PyObject *out = PyObject_CallFunction(loader->sampler, "KKn", epoch, start, count);
-    Py_buffer view;
-    if (!out || PyObject_GetBuffer(out, &view, PyBUF_SIMPLE)) {
-        code = keep_raised(loader, "sampler", err);
-    } else {
-        if ((size_t)view.len == count * sizeof *picks)
-            memcpy(picks, view.buf, count * sizeof *picks);
-        else
-            code = bags_fail(err, BAGS_ERROR_ARGUMENT, "the sampler returned %zu bytes",
-                (size_t)view.len);
-        PyBuffer_Release(&view);
-    }
-    Py_XDECREF(out);
-    calling = NULL;
-    PyGILState_Release(gil);
-    return code;
+    if (out)
+        take_struct(picks, count * sizeof *picks, out);
+    return end_call(loader, gil, out, "sampler", err);
 }
 
 /* ---- opening ---- */
@@ -440,7 +430,7 @@ static PyObject *loader_fail(Loader *loader, const bags_error *err) {
     /* Every later call raises it again. */
     PyErr_SetObject((PyObject *)Py_TYPE(raised), raised);
     if (!loader->noted)
-        note_error("%s", err->message);
+        place_error(true, "%s", err->message);
     loader->noted = true;
     return NULL;
 }

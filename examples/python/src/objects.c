@@ -2,6 +2,7 @@
 #include "core.h"
 
 #include <pthread.h>
+#include <structmember.h>
 
 /* ---- objects ---- */
 
@@ -82,38 +83,28 @@ PyObject *raise_error(State *state, const bags_error *err, PyObject *path) {
     return NULL;
 }
 
-void locate_error(PyObject *path, const char *field, const char *part) {
-    PyObject *type, *value, *trace;
-    PyErr_Fetch(&type, &value, &trace);
-    if (type == PyExc_TypeError || type == PyExc_ValueError || type == PyExc_KeyError) {
-        PyErr_NormalizeException(&type, &value, &trace);
-        PyObject *args = PyObject_GetAttrString(value, "args"); /* str() quotes a key */
-        PyObject *text = args && PyTuple_Size(args) ? PyTuple_GetItem(args, 0) : value;
-        PyObject *where = path ? PyUnicode_FromFormat("%S: ", path) : NULL;
-        PyErr_Format(type, "%V%s%s%s%s%s%S", where, "", field ? "field \"" : "",
-            field ? field : "", field ? "\": " : "", part ? part : "", part ? ": " : "",
-            text);
-        Py_XDECREF(args);
-        Py_XDECREF(where);
-        Py_DECREF(type);
-        Py_XDECREF(value);
-        Py_XDECREF(trace);
-    } else {
-        PyErr_Restore(type, value, trace);
-    }
-}
-
-void note_error(const char *format, ...) {
-    PyObject *type, *value, *trace;
+void place_error(bool note, const char *format, ...) {
+    PyObject *type, *value, *trace, *made = NULL;
+    va_list list;
     PyErr_Fetch(&type, &value, &trace);
     PyErr_NormalizeException(&type, &value, &trace);
-    va_list list;
     va_start(list, format);
-    PyObject *text = PyUnicode_FromFormatV(format, list);
+    PyObject *where = PyUnicode_FromFormatV(format, list);
     va_end(list);
-    PyObject *done = text ? PyObject_CallMethod(value, "add_note", "O", text) : NULL;
-    Py_XDECREF(text);
-    Py_XDECREF(done);
+    if (where && note) {
+        Py_XDECREF(PyObject_CallMethod(value, "add_note", "O", where));
+    } else if (where && (type == PyExc_TypeError || type == PyExc_ValueError ||
+                            type == PyExc_KeyError)) {
+        PyObject *args = PyObject_GetAttrString(value, "args"); /* str() quotes a key */
+        PyObject *text = args && PyTuple_Size(args) ? PyTuple_GetItem(args, 0) : value;
+        made = PyUnicode_FromFormat("%U: %S", where, text);
+        Py_XDECREF(args);
+    }
+    if (made) {
+        SET(value, made);
+        Py_CLEAR(trace);
+    }
+    Py_XDECREF(where);
     PyErr_Restore(type, value, trace); /* in place of one that was raised here */
 }
 
@@ -218,19 +209,18 @@ bool take_fields(Closable *closable, PyObject *path, PyObject *list) {
         PyObject *codec;
         if (!PyArg_Parse(
                 PyList_GetItem(list, (Py_ssize_t)i), "(ssO)", &name, &type, &codec))
-            return locate_error(path, NULL, NULL), false;
+            return place_error(false, "%S", path), false;
         closable->count++;
         if (field_init(closable->state, &closable->fields[i], name, type, codec))
-            return locate_error(path, name, NULL), false;
+            return place_error(false, "%S: field \"%s\"", path, name), false;
     }
     return true;
 }
 
-static PyObject *closable_path(PyObject *self, void *unused) {
-    (void)unused;
-    PyObject *path = ((Closable *)self)->path;
-    return Py_NewRef(path ? path : Py_None);
-}
+static PyMemberDef closable_members[] = {
+    {"path", T_OBJECT, offsetof(Closable, path), READONLY,
+        "The path with which it was opened."},
+    {0}};
 
 static int closable_traverse(PyObject *self, visitproc visit, void *arg) {
     Closable *closable = (Closable *)self;
@@ -321,14 +311,13 @@ static PyMethodDef opened_methods[] = {
         "Close it. Views and arrays stay valid; files are released with the\n"
         "last."},
     {NULL, NULL, 0, NULL}};
-#define PATH_GETTER                                                                    \
-    { "path", closable_path, NULL, "The path with which it was opened.", NULL }
 static PyGetSetDef opened_gets[] = {
-    PATH_GETTER, {"closed", opened_closed, NULL, "True after close().", NULL}, {0}};
+    {"closed", opened_closed, NULL, "True after close().", NULL}, {0}};
 static PyType_Slot opened_slots[] = {{Py_tp_dealloc, opened_dealloc},
     {Py_tp_traverse, closable_traverse}, {Py_tp_clear, opened_clear},
-    {Py_tp_methods, opened_methods}, {Py_tp_getset, opened_gets},
-    {Py_mp_length, opened_len}, {Py_sq_length, opened_len}, {0, NULL}};
+    {Py_tp_members, closable_members}, {Py_tp_methods, opened_methods},
+    {Py_tp_getset, opened_gets}, {Py_mp_length, opened_len}, {Py_sq_length, opened_len},
+    {0, NULL}};
 static PyType_Spec opened_spec = {"bags._core.Reader", sizeof(Opened), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, opened_slots};
 
@@ -465,13 +454,13 @@ static PyMethodDef written_methods[] = {
     {"close", written_close, METH_NOARGS,
         "close()\n--\n\nFinish it. Closing it again does nothing."},
     {"__reduce__", no_pickle, METH_NOARGS, NULL}, {NULL, NULL, 0, NULL}};
-static PyGetSetDef written_gets[] = {PATH_GETTER,
+static PyGetSetDef written_gets[] = {
     {"size", written_get, NULL, "Bytes that its Bags have when it is closed.", "s"},
     {"closed", written_closed, NULL, "True after close().", NULL}, {0}};
 static PyType_Slot written_slots[] = {{Py_tp_dealloc, written_dealloc},
     {Py_tp_traverse, closable_traverse}, {Py_tp_clear, closable_clear},
-    {Py_tp_methods, written_methods}, {Py_tp_getset, written_gets},
-    {Py_sq_length, written_len}, {0, NULL}};
+    {Py_tp_members, closable_members}, {Py_tp_methods, written_methods},
+    {Py_tp_getset, written_gets}, {Py_sq_length, written_len}, {0, NULL}};
 static PyType_Spec written_spec = {"bags._core.Writer", sizeof(Written), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, written_slots};
 

@@ -130,7 +130,7 @@ bool take_struct(void *to, size_t size, PyObject *bytes) {
     if (PyBytes_AsStringAndSize(bytes, &data, &length))
         return false;
     if ((size_t)length != size)
-        return PyErr_SetString(PyExc_TypeError, "bytes of another struct"), false;
+        return PyErr_SetString(PyExc_TypeError, "bytes of another size"), false;
     memcpy(to, data, size);
     return true;
 }

@@ -77,8 +77,8 @@ static PyObject *slot_item(Source *source, const Field *field, Row *row, size_t 
     PyObject *out = decode(source->state, field, bags_row_bytes(&row->row, slot, i),
         (PyObject *)source, row, slot, i);
     if (!out && field->how == HOW_CALL)
-        note_error("%S: field \"%s\": datapoint %llu", source->path, field->name_utf8,
-            (unsigned long long)(index + (field->sequence ? 0 : i)));
+        place_error(true, "%S: field \"%s\": datapoint %llu", source->path,
+            field->name_utf8, (unsigned long long)(index + (field->sequence ? 0 : i)));
     return out;
 }
 
@@ -166,7 +166,7 @@ static int mask_select(
         code = -1;
     }
     if (code)
-        locate_error(reader->base.path, field->name_utf8, NULL);
+        place_error(false, "%S: field \"%s\"", reader->base.path, field->name_utf8);
     else
         *select = bags_slice(number, (uint64_t)start,
             (uint64_t)(stop < start ? start : stop), (uint64_t)step);
@@ -312,23 +312,19 @@ static PyObject *reader_items(PyObject *self, PyObject *args) {
     return PyErr_Occurred() ? NULL : PyLong_FromUnsignedLongLong(count);
 }
 
-static PyObject *reader_values(PyObject *self, PyObject *args, PyObject *kwargs) {
-    static char *words[] = {"name", "start", "stop", NULL};
+/* _values(field, start, stop) */
+static PyObject *reader_values(PyObject *self, PyObject *args) {
     Source *source = source_of(self);
-    Py_ssize_t start = 0, stop = PY_SSIZE_T_MAX;
-    PyObject *name, *end = Py_None, *out = NULL;
-    size_t field;
-    if (source &&
-        PyArg_ParseTupleAndKeywords(
-            args, kwargs, "O|nO:values", words, &name, &start, &end) &&
-        (end == Py_None ||
-            (stop = PyNumber_AsSsize_t(end, PyExc_OverflowError)) != -1 ||
-            !PyErr_Occurred()) &&
-        reader_field((Opened *)self, name, &field)) {
-        PySlice_AdjustIndices(
-            (Py_ssize_t)bags_reader_length(source->reader), &start, &stop, 1);
-        out = read_values(source, &((Opened *)self)->base.fields[field], field,
-            (uint64_t)start, (uint64_t)(stop < start ? start : stop));
+    Opened *reader = (Opened *)self;
+    Py_ssize_t field, start, stop;
+    PyObject *out = NULL;
+    if (source && PyArg_ParseTuple(args, "nnn", &field, &start, &stop)) {
+        if (field < 0 || (size_t)field >= reader->base.count || start < 0 ||
+            stop < start)
+            PyErr_SetString(PyExc_IndexError, "no field, or no range of datapoints");
+        else
+            out = read_values(source, &reader->base.fields[field], (size_t)field,
+                (uint64_t)start, (uint64_t)stop);
     }
     Py_XDECREF((PyObject *)source);
     return out;
@@ -380,10 +376,7 @@ static PyMethodDef reader_methods[] = {
         "items(i, name)\n--\n\n"
         "Number of items of a sequence in datapoint i, without reading them; 1\n"
         "of a plain field."},
-    {"values", KEYWORDS(reader_values), METH_VARARGS | METH_KEYWORDS,
-        "values(name, start=0, stop=None)\n--\n\n"
-        "The values of a field in datapoints start to stop, clamped like a\n"
-        "slice, as a list; of a sequence a list of lists."},
+    {"_values", reader_values, METH_VARARGS, NULL},
     {"_field", reader_number_of, METH_O, NULL}, {NULL, NULL, 0, NULL}};
 static PyGetSetDef reader_gets[] = {
     {"size", reader_info, NULL, "Bytes of all Bags.", NULL},

@@ -192,7 +192,7 @@ static PyObject *index_find(PyObject *object, PyObject *args) {
         out = code ? raise_error(state, &err, self->source->path)
                    : index_points(self, row, start, stop);
         if (code == BAGS_ERROR_VALUE)
-            locate_error(self->source->path, NULL, NULL);
+            place_error(false, "%S", self->source->path);
     }
     if (row)
         give_row(self->source, row);

@@ -50,15 +50,10 @@ static int writer_init(PyObject *self, PyObject *args, PyObject *unused) {
 static int add_value(
     Written *writer, Arena *arena, const Field *field, PyObject *object) {
     int code = arena_add(writer->base.state, arena, field, object);
-    if (!code)
-        return 0;
-    char where[40];
-    snprintf(where, sizeof where, "datapoint %llu",
-        (unsigned long long)written_number(writer, 'l'));
-    if (field->how != HOW_CALL)
-        locate_error(writer->base.path, field->name_utf8, where);
-    else
-        note_error("%S: field \"%s\": %s", writer->base.path, field->name_utf8, where);
+    if (code)
+        place_error(field->how == HOW_CALL, "%S: field \"%s\": datapoint %llu",
+            writer->base.path, field->name_utf8,
+            (unsigned long long)written_number(writer, 'l'));
     return code;
 }
 
