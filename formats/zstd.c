@@ -70,10 +70,9 @@ typedef struct zstd_state {
     size_t element; /* bytes of an element; 1: nothing is transposed */
     uint64_t max_size;
     int level;
-    zstd_context *idle[ZSTD_IDLE]; /* atomic, like `reading` */
+    zstd_context *idle[ZSTD_IDLE]; /* atomic */
     bags_view given;               /* the dictionary of the options */
     bool no_dictionary;
-    ZSTD_DDict *reading; /* the same, prepared; NULL until needed */
     /* Of a writer: */
     bool sampling;
     zstd_samples samples[2]; /* to make a dictionary, and to measure it */
@@ -162,7 +161,6 @@ static void zstd_close(void *state) {
     zstd_samples_free(s);
     bags_buffer_free(&s->dictionary);
     ZSTD_freeCDict(s->writing);
-    ZSTD_freeDDict(s->reading);
     if (s->inside && s->inside->close)
         s->inside->close(s->inside_state);
     for (size_t i = 0; i < ZSTD_IDLE; i++)
@@ -592,28 +590,20 @@ static bags_code zstd_decode_with(void *state, const void *prepared, bags_view b
     }
 }
 
-/* The dictionary of the options, prepared; NULL with an error. */
-static const ZSTD_DDict *zstd_given(zstd_state *s, bags_error *err) {
-    ZSTD_DDict *found = __atomic_load_n(&s->reading, __ATOMIC_ACQUIRE);
-    ZSTD_DDict *made = found ? NULL : zstd_dictionary(s->given, err);
-    if (made && __atomic_compare_exchange_n(&s->reading, &found, made, false,
-                    __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-        return made;
-    ZSTD_freeDDict(made); /* another thread was faster */
-    return found;
-}
-
-/* Without a shard: the dictionary, if one is needed, is that of the options. */
+/* Without a shard: the dictionary, if one is needed, is that of the options. It is not
+ * kept, since bags_decode has a state of its own for each call. */
 static bags_code zstd_decode(void *state, bags_view blob, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
     zstd_state *s = (zstd_state *)state;
-    const ZSTD_DDict *dictionary = NULL;
+    ZSTD_DDict *dictionary = NULL;
     if (s->given.size && zstd_needed(s, blob)) {
-        dictionary = zstd_given(s, err);
+        dictionary = zstd_dictionary(s->given, err);
         if (!dictionary)
             return err->code;
     }
-    return zstd_decode_with(s, dictionary, blob, scratch, value, err);
+    bags_code code = zstd_decode_with(s, dictionary, blob, scratch, value, err);
+    ZSTD_freeDDict(dictionary);
+    return code;
 }
 
 /* ---- table ---- */
