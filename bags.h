@@ -1765,50 +1765,25 @@ BAGS_API bags_code bags_refs_encode(const bags_type *types, const bags_ref *refs
     size_t count, bags_buffer *scratch, bags_view *out, bags_error *err);
 #endif
 
-/* A plain field of all datapoints of a shard as one array. */
-typedef struct bags_column {
-    const unsigned char *data; /* contiguous blobs */
-    uint64_t length;           /* number of blobs */
-    uint64_t size;             /* bytes of all */
-    uint64_t item_size;        /* bytes of each, if all are equal; otherwise 0 */
-    const uint64_t *offsets;   /* length + 1: blob i is the bytes offsets[i] ..
-                                offsets[i + 1] of data, like Arrow's
-                                LargeBinary. NULL if item_size is not 0 */
-} bags_column;
-
-/*
- * View a plain field of shard i, 0 <= i < the count of bags_reader_shards, as a
- * column: an array [length, ...], without a copy, if all blobs have one size.
- *
- * *out is valid like a row's views, its offsets until the row is reused or freed. If
- * mapped, at most the offsets are copied, 8 bytes per blob; otherwise everything is.
- * The data has no alignment.
- *
- * Returns BAGS_OK, what bags_reader_get returns, or
- *   BAGS_ERROR_RANGE  no such shard; the field is a sequence; or its blobs are not
- *                     in the order of the datapoints: use bags_reader_get_range
- *
- * Cost: O(length) to check the table and, the first time, the shard's refs.
- */
-BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
-    size_t field, bags_row *row, bags_column *out, bags_error *err);
-
 /*
  * View the mapped blobs of a plain field of shard i, 0 <= i < the count of
- * bags_reader_shards, as they are stored, without a copy: also those that no datapoint
- * refers to.
+ * bags_reader_shards, as they are stored, without a copy: an array [length, ...] if all
+ * have one size.
  *
- *   in_order  fail unless blob n belongs to datapoint n; *out then has a blob for each
- *             datapoint. Otherwise nothing is known about which blob belongs to which
- *             datapoint
- *   out       valid until the reader is closed. Entries of the table are not checked: a
- *             caller must check that ends[n - 1] <= ends[n] <= size. Of 0 blobs, data
- *             and ends NULL, if the shard is empty, not mapped or verified when it is
- *             read
+ *   in_order  true: blob n belongs to datapoint n, for each datapoint, and every entry of
+ *             the table is valid; otherwise it fails. false: nothing is known about which
+ *             blob belongs to which datapoint, if any, and a caller must check that
+ *             ends[n - 1] <= ends[n] <= size
+ *   out       valid until the reader is closed; unaligned. Of 0 blobs, data and ends NULL,
+ *             if the shard is empty, not mapped or verified when it is read: use
+ *             bags_reader_get_range
  *
- * The row is scratch and is empty afterwards. Errors as for bags_reader_column.
+ * The row is scratch and is empty afterwards. Returns BAGS_OK, what bags_reader_get
+ * returns, or
+ *   BAGS_ERROR_RANGE  no such shard; the field is a sequence; or its blobs are not in the
+ *                     order of the datapoints
  *
- * Cost: O(1); the first time with in_order, O(length) to check the shard's refs.
+ * Cost: O(1); the first time with in_order, O(length) to check the table and refs.
  */
 BAGS_API bags_code bags_reader_blobs(const bags_reader *reader, uint64_t shard,
     size_t field, bool in_order, bags_row *row, bags_range *out, bags_error *err);
@@ -1833,7 +1808,7 @@ BAGI_INLINE bags_view bags_row_bytes(const bags_row *row, size_t slot, size_t it
     return bagi_row_slots(row)[slot].items[item];
 }
 
-/* True if what a call returned at `data`, an item's blob or a column, is in the row's
+/* True if what a call returned at `data`, an item's blob, is in the row's
  * own memory: it is valid until the row is reused or freed. False: it is valid until
  * the reader is closed. */
 BAGI_INLINE bool bags_row_owns(const bags_row *row, const void *data) {
@@ -11323,8 +11298,8 @@ static bags_code bagi_check_plain(
         return bagi_fail_field_index(reader, field, err);
     if (reader->spec.types[field].sequence)
         return bags_fail(err, BAGS_ERROR_RANGE,
-            "%s: field \"%.200s\": a sequence; only plain fields have ranges "
-            "and columns of datapoints",
+            "%s: field \"%.200s\": a sequence; only plain fields have ranges of "
+            "datapoints",
             reader->shown, reader->spec.fields[field].name);
     return BAGS_OK;
 }
@@ -11461,17 +11436,7 @@ BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     return code ? code : bagi_fetch_run_all(&fetch, NULL, err);
 }
 
-/* ---- columns ---- */
-
-BAGI_COLD static bags_code bagi_column_begin(const bags_reader *reader, uint64_t shard,
-    size_t field, bags_row *row, bags_error *err) {
-    bagi_row_begin(reader, row);
-    bags_code code = bagi_check_plain(reader, field, err);
-    if (!code && shard >= reader->count)
-        code = bagi_prefix(err, bagi_fail_index("shard", shard, reader->count, err),
-            "%s: ", reader->shown);
-    return code;
-}
+/* ---- blobs in the order of the datapoints ---- */
 
 /* Skip rows of refs.bag, starting at `first`, in which the ref of every field, all
  * plain, is the row's own index, in the form that is written from 2^16 to 2^32: they are
@@ -11498,29 +11463,29 @@ static uint64_t bagi_refs_skip(
 }
 
 /* Check that blob n of a plain field, whose Bag this is, belongs to datapoint n of the
- * shard: then all of them are one span. Once checked, this is remembered for all
- * threads. */
-static bags_code bagi_column_check(const bags_reader *reader, size_t shard,
-    size_t field, const bag_reader *bag, bags_row *row, bags_error *err) {
+ * shard, and the table of a map. Once checked, this is remembered for all threads. */
+static bags_code bagi_check_order(const bags_reader *reader, size_t shard, size_t field,
+    const bag_reader *bag, bags_row *row, bags_error *err) {
     void **order_checked = &((bag_reader *)(uintptr_t)bag)->order_checked;
     const bagi_shard *part = &reader->parts[shard];
     const bags_shard *of = &reader->shards[shard];
-    if (BAGI_LOAD(order_checked) ||
-        (part->bag_options.split && of->length <= bag->length))
-        return BAGS_OK;
+    bool split = part->bag_options.split;
     bags_ref next = {bag->length, 1};
-    if (part->bag_options.split)
+    bags_range range;
+    if (BAGI_LOAD(order_checked))
+        return BAGS_OK;
+    if (split && of->length > bag->length)
         return bagi_fail_ref(reader->shown, &reader->spec, of->start + bag->length,
             field, next, bag->length, err);
     bags_select whole = bags_whole(field);
     if (reader->env.io.expect)
         bagi_reader_expect(reader, shard, &whole, 1);
     const bag_reader *from = NULL;
-    bags_code code = bagi_reader_bag(reader, part, reader->spec.count, &from, err);
-    if (!code)
-        code = bagi_row_reserve_refs(reader, row, err);
+    bags_code code = bagi_row_reserve_refs(reader, row, err);
+    if (!code && !split)
+        code = bagi_reader_bag(reader, part, reader->spec.count, &from, err);
     bags_ref *refs = bagi_row_refs(row);
-    for (uint64_t i = 0; i < of->length && !code; i++) {
+    for (uint64_t i = 0; i < of->length && from && !code; i++) {
         if (from->mapped.length && i >= 65536)
             i = bagi_refs_skip(&from->mapped, reader->spec.count, i,
                 BAGI_MIN(of->length, bag->length));
@@ -11546,82 +11511,12 @@ static bags_code bagi_column_check(const bags_reader *reader, size_t shard,
                 " has blob %" PRIu64 "); use bags_reader_get_range",
                 bag->file[BAGI_BLOBS].shown, index, refs[field].first);
     }
+    if (!code && !bag->verify && bag->in_memory[BAGI_BLOBS] &&
+        bag->in_memory[BAGI_ENDS])
+        code = bag_reader_get_range(bag, 0, of->length, &row->data, &range, err);
     if (!code)
         BAGI_STORE(order_checked, (void *)(uintptr_t)bag);
     return code;
-}
-
-/* The size of all blobs, which a table of their ends, of 1 or more, states; 0 if they
- * differ, or one ends after `limit`. */
-static uint64_t bagi_item_size(
-    const unsigned char *ends, uint64_t length, uint64_t limit) {
-    uint64_t size = bagi_load_u64(ends), differ = 0;
-    if (size > limit / length)
-        return 0;
-    for (uint64_t i = 0, end = size; i < length; i++, end += size)
-        differ |= bagi_load_u64(ends + 8 * i) ^ end;
-    return differ ? 0 : size;
-}
-
-BAGS_API BAGI_COLD bags_code bags_reader_column(const bags_reader *reader,
-    uint64_t shard, size_t field, bags_row *row, bags_column *out, bags_error *err) {
-    BAGI_BEGIN(reader && row && out, err);
-    static const uint64_t none[1] = {0};
-    const bag_reader *bag = NULL;
-    bags_range range;
-    bags_column column = BAGI_ZERO;
-    bags_code code = bagi_column_begin(reader, shard, field, row, err);
-    if (code)
-        return code;
-    column.length = reader->shards[shard].length;
-    if (column.length == 0) {
-        column.offsets = none;
-        *out = column;
-        return BAGS_OK;
-    }
-    code = bagi_reader_bag(reader, &reader->parts[shard], field, &bag, err);
-    if (!code)
-        code = bagi_column_check(reader, (size_t)shard, field, bag, row, err);
-    if (code)
-        return code;
-    const unsigned char *data = bag->in_memory[BAGI_BLOBS];
-    const unsigned char *ends = bag->in_memory[BAGI_ENDS];
-    if (!bag->verify && data && ends && column.length <= bag->length)
-        column.item_size = bagi_item_size(ends, column.length, bag->limit);
-    if (column.item_size) { /* every entry was checked */
-        column.data = data;
-        column.size = column.item_size * column.length;
-        *out = column;
-        return BAGS_OK;
-    }
-    code = bag_reader_get_range(bag, 0, column.length, &row->data, &range, err);
-    if (code)
-        return code;
-    column.data = range.data;
-    column.size = range.size;
-    column.item_size = bagi_item_size(range.ends, range.length, range.size);
-    if (column.item_size) {
-        *out = column;
-        return BAGS_OK;
-    }
-    /* The table of a map, if it is an array of native integers; or a copy. */
-    const unsigned char *table = bag->mapped.table;
-    if (table && bags_little_endian() && (uintptr_t)table % 8 == 0) {
-        column.offsets = (const uint64_t *)(const void *)table;
-    } else {
-        code = range.length > SIZE_MAX / 16
-                   ? bagi_fail_memory(err, SIZE_MAX)
-                   : bags_buffer_reserve(&row->items, 8 * range.length + 8, err);
-        if (code)
-            return code;
-        uint64_t *offsets = (uint64_t *)(void *)row->items.data;
-        offsets[0] = 0;
-        for (size_t i = 0; i < range.length; i++)
-            offsets[i + 1] = bagi_load_u64(range.ends + 8 * i);
-        column.offsets = offsets;
-    }
-    *out = column;
-    return BAGS_OK;
 }
 
 BAGS_API BAGI_COLD bags_code bags_reader_blobs(const bags_reader *reader,
@@ -11630,18 +11525,22 @@ BAGS_API BAGI_COLD bags_code bags_reader_blobs(const bags_reader *reader,
     BAGI_BEGIN(reader && row && out, err);
     const bag_reader *bag = NULL;
     memset(out, 0, sizeof *out);
-    bags_code code = bagi_column_begin(reader, shard, field, row, err);
+    bagi_row_begin(reader, row);
+    bags_code code = bagi_check_plain(reader, field, err);
+    if (!code && shard >= reader->count)
+        code = bagi_prefix(err, bagi_fail_index("shard", shard, reader->count, err),
+            "%s: ", reader->shown);
     if (!code && reader->shards[shard].length)
         code = bagi_reader_bag(reader, &reader->parts[shard], field, &bag, err);
-    if (code || !bag || bag->verify)
+    if (!code && bag && in_order)
+        code = bagi_check_order(reader, (size_t)shard, field, bag, row, err);
+    if (code || !bag)
         return code;
     const unsigned char *data = bag->in_memory[BAGI_BLOBS];
     const unsigned char *ends = bag->in_memory[BAGI_ENDS];
     uint64_t length = in_order ? reader->shards[shard].length : bag->length;
-    if (in_order)
-        code = bagi_column_check(reader, (size_t)shard, field, bag, row, err);
-    if (code || !data || !ends || length == 0)
-        return code;
+    if (bag->verify || !data || !ends || length == 0)
+        return BAGS_OK;
     uint64_t size = bagi_load_u64(ends + 8 * (length - 1));
     if (size > bag->limit) /* a read of the blob has the message */
         return bag_reader_get_range(bag, length - 1, length, &row->data, out, err);

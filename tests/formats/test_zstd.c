@@ -497,16 +497,15 @@ static void threads_share_a_reader(void **state) {
 static void blobs_are_read_without_the_codec(void **state) {
     bags_row row = {0};
     bags_value value;
-    bags_column column;
+    bags_range blobs;
     bags_reader *reader;
     bags_buffer scratch = {0};
     (void)state;
     write_set(at("set"));
     assert_opens(reader, bags_reader_open(at("set"), NULL, &said));
-    assert_ok(bags_reader_column(reader, 0, 4, &row, &column, &said));
-    assert_int_equal(column.length, LENGTH);
-    bags_view last = view(column.data + column.offsets[LENGTH - 1],
-        (size_t)(column.offsets[LENGTH] - column.offsets[LENGTH - 1]));
+    assert_ok(bags_reader_blobs(reader, 0, 4, true, &row, &blobs, &said));
+    assert_int_equal(blobs.length, LENGTH);
+    bags_view last = bags_range_get(&blobs, LENGTH - 1);
     assert_ok(bags_decode(codecs, "zstd(utf8)", last, &scratch, &value, &said));
     assert_true(value.size > 3 && !memcmp(value.data, "4444", 4));
     assert_ok(bags_reader_get(reader, 5, NULL, 0, &row, &said));

@@ -167,29 +167,27 @@ static bags_code gather(const bags_reader *reader, const Element *element,
 /* One shard, as it is in the file. */
 static bags_code view_shard(const bags_reader *reader, const Element *element,
     size_t shard, Row *row, Chunk *chunk, bags_error *err) {
-    bags_column column;
+    bags_range blobs;
     bags_code code =
-        bags_reader_column(reader, shard, element->number, &row->row, &column, err);
+        bags_reader_blobs(reader, shard, element->number, true, &row->row, &blobs, err);
     if (code)
         return code;
-    if (!element->text && column.length &&
-        (column.size != column.length * element->size ||
-            column.item_size != element->size))
+    bool equal = blobs.data != NULL; /* otherwise it is not mapped */
+    for (size_t i = 0; !element->text && equal && i < blobs.length; i++)
+        equal = bags_range_get(&blobs, i).size == element->size;
+    if (!equal)
         return BAGS_ERROR_RANGE; /* put_value says which */
-    chunk->length = chunk->items = column.length;
+    chunk->length = chunk->items = blobs.length;
     size_t unit = bags_dtype_size(element->dtype);
-    if (bags_row_owns(&row->row, column.data) ||
-        (unit && (uintptr_t)column.data % unit != 0)) {
-        code = put_bytes(chunk, column.data, (size_t)column.size, err);
+    if (unit && (uintptr_t)blobs.data % unit != 0) {
+        code = put_bytes(chunk, blobs.data, blobs.size, err);
     } else {
-        chunk->data = column.data;
-        chunk->size = (size_t)column.size;
+        chunk->data = blobs.data;
+        chunk->size = blobs.size;
     }
-    for (uint64_t i = 0; element->text && !code && i < column.length; i++)
-        code = put_offset(&chunk->ends, i + 1,
-            column.offsets ? column.offsets[i + 1] - column.offsets[0]
-                           : (i + 1) * column.item_size,
-            err);
+    for (size_t i = 0; element->text && !code && i < blobs.length; i++)
+        code = put_offset(
+            &chunk->ends, i + 1, bags_load(blobs.ends + 8 * i, 8, false), err);
     return code;
 }
 
