@@ -3256,6 +3256,14 @@ static bool bagi_trailer_load(
             return bagi_fail_null(err);                                                \
     } while (0)
 
+/* A step of a function that has nothing to clean up: return its failure. */
+#define BAGI_TRY(step)                                                                 \
+    do {                                                                               \
+        bags_code bagi_failed = (step);                                                \
+        if (BAGI_UNLIKELY(bagi_failed))                                                \
+            return bagi_failed;                                                        \
+    } while (0)
+
 /* Call a function of asserts, which exists with BAGS_DEBUG alone. */
 #ifdef BAGS_DEBUG
 #include <assert.h>
@@ -3935,12 +3943,11 @@ static bool bagi_is_bag_path(const char *path) {
 BAGI_COLD static bags_code bagi_dir_standalone(
     bagi_env *env, const char *path, bagi_dir *dir, bags_error *err) {
     memset(dir, 0, sizeof *dir);
-    bags_code code = bagi_check_path(path, err);
-    if (code)
-        return code;
+    BAGI_TRY(bagi_check_path(path, err));
     bool bare = !bagi_is_bag_path(path);
     char *text = bagi_absolute(env, path, strlen(path) - (bare ? 0 : 4), err);
-    code = text ? bagi_dir_open(dir, env, text, NULL, err) : BAGS_ERROR_MEMORY;
+    bags_code code =
+        text ? bagi_dir_open(dir, env, text, NULL, err) : BAGS_ERROR_MEMORY;
     bagi_free_text(&env->memory, text);
     dir->bare = bare;
     return code;
@@ -4379,9 +4386,7 @@ BAGS_API bags_code bags_refs_encode(const bags_type *types, const bags_ref *refs
     size_t count, bags_buffer *scratch, bags_view *out, bags_error *err) {
     BAGI_BEGIN((types && refs) || !count, err);
     BAGI_NEED(scratch && out, err);
-    bags_code code = bags_buffer_reserve(scratch, bagi_refs_most(count), err);
-    if (code)
-        return code;
+    BAGI_TRY(bags_buffer_reserve(scratch, bagi_refs_most(count), err));
     out->data = scratch->data;
     out->size = bagi_refs_write(types, count, refs, scratch->data);
     return BAGS_OK;
@@ -4824,9 +4829,7 @@ static bags_code bagi_int_encode(void *state, const bags_value *value,
             "value out of range for %s (%" PRIu64 ", maximum %" PRIu64 ")", codec->text,
             bits, most);
     /* bagi_store_u64 writes 8 bytes, even if fewer are used. */
-    bags_code code = bags_buffer_reserve(scratch, size + 8, err);
-    if (code)
-        return code;
+    BAGI_TRY(bags_buffer_reserve(scratch, size + 8, err));
     memset(scratch->data, 0, size);
     bagi_store_u64(scratch->data, bits);
     if (codec->big)
@@ -4985,9 +4988,7 @@ static bags_code bagi_array_encode(void *state, const bags_value *value,
         blob->size = size;
         return BAGS_OK;
     }
-    bags_code failed = bags_buffer_reserve(scratch, BAGI_HEAD_MAX + size, err);
-    if (failed)
-        return failed;
+    BAGI_TRY(bags_buffer_reserve(scratch, BAGI_HEAD_MAX + size, err));
     unsigned char *out = scratch->data;
     if (self) { /* the head: see above */
         const char *code = bags_dtype_code(value->dtype);
@@ -5075,10 +5076,7 @@ static bags_code bagi_array_decode(void *state, bags_view blob, bags_buffer *scr
     /* 1 byte more, so that scratch, to which the value points, is not NULL. */
     if (data.size > SIZE_MAX - front - 1)
         return bagi_fail_memory(err, data.size);
-    bags_code code =
-        bags_buffer_reserve(scratch, front + (copy ? data.size : 0) + 1, err);
-    if (code)
-        return code;
+    BAGI_TRY(bags_buffer_reserve(scratch, front + (copy ? data.size : 0) + 1, err));
     memcpy(scratch->data, shape, front);
     if (copy) {
         bagi_array_copy(scratch->data + front, data.data, data.size, dtype, swap);
@@ -5588,11 +5586,9 @@ BAGI_COLD static bags_code bagi_file_read(const bag_reader *bag, const bagi_file
         memcpy(data, file->map + offset, size);
         return BAGS_OK;
     }
-    bags_code code = bagi_file_pin(bag, file, &handle, err);
-    if (code)
-        return code;
-    code = bags_read(&bag->env->io, handle, bag->env->here ? file->shown : file->path,
-        offset, data, size, err);
+    BAGI_TRY(bagi_file_pin(bag, file, &handle, err));
+    bags_code code = bags_read(&bag->env->io, handle,
+        bag->env->here ? file->shown : file->path, offset, data, size, err);
     bagi_file_unpin(bag, file);
     return code;
 }
@@ -5733,13 +5729,11 @@ BAGI_COLD static bags_code bagi_bag_shape(
     if (file->size < 8)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: not a Bag (%" PRIu64 " bytes, minimum 8)", file->shown, file->size);
-    bags_code code = bagi_file_read(bag, file, file->size - 8, number, 8, err);
+    BAGI_TRY(bagi_file_read(bag, file, file->size - 8, number, 8, err));
     uint64_t table = bagi_load_u64(number);
     bool is_table = table <= file->size - 8 && (file->size - table) % 8 == 0;
-    if (!code && is_table)
-        code = bagi_file_read(bag, file, table, number, 8, err);
-    if (code)
-        return code;
+    if (is_table)
+        BAGI_TRY(bagi_file_read(bag, file, table, number, 8, err));
     /* Many files that are not Bags end in 8 zeros, the offset of their first byte. */
     uint64_t first = bagi_load_u64(number);
     if (!is_table || first > table)
@@ -5764,26 +5758,23 @@ BAGI_COLD static bags_code bagi_bag_shape_split(
     unsigned char entries[512] = {0};
     uint64_t length = bag->file[BAGI_ENDS].size / 8, last = 0;
     bool table = bag->layout == BAGI_V1 && bag->limit > 0;
-    bags_code code = BAGS_OK;
     if (length)
-        code =
-            bagi_file_read(bag, &bag->file[BAGI_ENDS], length * 8 - 8, entries, 8, err);
+        BAGI_TRY(bagi_file_read(
+            bag, &bag->file[BAGI_ENDS], length * 8 - 8, entries, 8, err));
     uint64_t end = bagi_load_u64(entries);
-    if (!code && bag->layout == BAGI_V1 && bag->limit == end && bag->length == length) {
+    if (bag->layout == BAGI_V1 && bag->limit == end && bag->length == length) {
         bagi_file_close(bag, &bag->file[BAGI_ENDS]);
         return BAGS_OK;
     }
-    for (uint64_t i = 0; i < bag->length && table && !code; i++) {
+    for (uint64_t i = 0; i < bag->length && table; i++) {
         size_t at = (size_t)(8 * i % sizeof entries);
         if (at == 0)
-            code = bagi_file_read(bag, file, bag->table + 8 * i, entries,
-                (size_t)BAGI_MIN(8 * (bag->length - i), sizeof entries), err);
+            BAGI_TRY(bagi_file_read(bag, file, bag->table + 8 * i, entries,
+                (size_t)BAGI_MIN(8 * (bag->length - i), sizeof entries), err));
         uint64_t stop = bagi_load_u64(entries + at);
         table = last <= stop && stop <= bag->limit;
         last = stop;
     }
-    if (code)
-        return code;
     if (table)
         return bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: its table (%" PRIu64 " blobs, %" PRIu64
@@ -5849,19 +5840,15 @@ BAGI_COLD static bags_code bagi_crcs_open(bag_reader *bag, const bagi_dir *dir,
             "%.*s%s: no checksums (%s is missing); bags_checksum writes them",
             (int)(strlen(path) - 4), path, dir->bare ? "" : ".bag", path);
     }
-    if (!code)
-        code = bagi_file_map(bag, file, bag_options->no_mmap, err);
-    if (!code && bag_options->unfinished && bagi_is_split(bag)) {
+    BAGI_TRY(code);
+    BAGI_TRY(bagi_file_map(bag, file, bag_options->no_mmap, err));
+    if (bag_options->unfinished && bagi_is_split(bag)) {
         bag->trailer.length = file->size / 4;
         return BAGS_OK;
     }
-    if (code)
-        return code;
     if (file->size >= sizeof bytes) {
         uint64_t offset = file->size - sizeof bytes;
-        code = bagi_file_read(bag, file, offset, bytes, sizeof bytes, err);
-        if (code)
-            return code;
+        BAGI_TRY(bagi_file_read(bag, file, offset, bytes, sizeof bytes, err));
         if (bagi_trailer_load(bytes, &bag->trailer) && offset % 4 == 0 &&
             offset / 4 == bag->trailer.length) {
             if (dir->standalone || bag->trailer.binds_shard)
@@ -6314,10 +6301,8 @@ static bags_code bagi_fetch_add(bagi_fetch *fetch, const bag_reader *bag,
             return BAGS_OK;
         }
     }
-    bags_code code =
-        bags_buffer_reserve(fetch->list, (fetch->count + 1) * BAGI_SPAN_SIZE, err);
-    if (code)
-        return code;
+    BAGI_TRY(
+        bags_buffer_reserve(fetch->list, (fetch->count + 1) * BAGI_SPAN_SIZE, err));
     bagi_span *span = &bagi_fetch_spans(fetch)[fetch->count++];
     memset(span, 0, sizeof *span);
     span->bag = bag;
@@ -6478,16 +6463,14 @@ static bags_code bagi_fetch_run_all(
         span->start -= span->first ? 8 : 0; /* with the end before */
         span->stop = bagi_bag_offset(bag, BAGI_ENDS, span->first + span->count);
     }
-    bags_code code = bagi_fetch_transfer(fetch, BAGI_ENDS, err);
+    BAGI_TRY(bagi_fetch_transfer(fetch, BAGI_ENDS, err));
     for (span = spans, i = 0; i < count; i++, span++) {
         span->at[BAGI_ENDS] += span->first ? 8 : 0;
         span->start = bagi_bag_offset(span->bag, BAGI_CRCS, span->first);
         span->stop = span->start + 4 * span->count;
     }
-    if (!code && verify)
-        code = bagi_fetch_transfer(fetch, BAGI_CRCS, err);
-    if (code)
-        return code;
+    if (verify)
+        BAGI_TRY(bagi_fetch_transfer(fetch, BAGI_CRCS, err));
     /* Blobs of a valid table do not overlap: this bounds what is read by the size
      * of the file. */
     uint64_t last_blob = 0, last_byte = 0; /* of the spans of a Bag so far */
@@ -6513,19 +6496,18 @@ static bags_code bagi_fetch_run_all(
         last_blob = BAGI_MAX(last_blob, span->first + span->count);
         last_byte = BAGI_MAX(last_byte, span->stop);
     }
-    code = bagi_fetch_transfer(fetch, BAGI_BLOBS, err);
-    if (code || fetch->advise)
-        return code;
-    for (span = spans, i = 0; i < count && !code; i++, span++) {
-        const bag_reader *bag = span->bag;
-        bagi_bag_request(bag, span->start, span->stop - span->start);
+    BAGI_TRY(bagi_fetch_transfer(fetch, BAGI_BLOBS, err));
+    if (fetch->advise)
+        return BAGS_OK;
+    for (span = spans, i = 0; i < count; i++, span++) {
+        bagi_bag_request(span->bag, span->start, span->stop - span->start);
         if (verify)
-            code = bagi_crcs_compare(bag, span->first, span->count,
+            BAGI_TRY(bagi_crcs_compare(span->bag, span->first, span->count,
                 bagi_fetch_result(fetch, span, BAGI_ENDS),
                 bagi_fetch_result(fetch, span, BAGI_CRCS),
-                bagi_fetch_result(fetch, span, BAGI_BLOBS), err);
+                bagi_fetch_result(fetch, span, BAGI_BLOBS), err));
     }
-    for (span = spans, i = 0; i < count && !code && items; i++, span++) {
+    for (span = spans, i = 0; i < count && items; i++, span++) {
         const unsigned char *ends = bagi_fetch_result(fetch, span, BAGI_ENDS);
         const unsigned char *data = bagi_fetch_result(fetch, span, BAGI_BLOBS);
         uint64_t start = span->start;
@@ -6536,7 +6518,7 @@ static bags_code bagi_fetch_run_all(
             start = stop;
         }
     }
-    return code;
+    return BAGS_OK;
 }
 
 /* Fetch consecutive blobs, at least one. */
@@ -6546,11 +6528,8 @@ static bags_code bagi_fetch_one(const bag_reader *bag, uint64_t first, uint64_t 
     bags_buffer one = {(unsigned char *)list, sizeof list, NULL, NULL};
     bagi_fetch fetch = {&one, 0, scratch, 0, false};
     bagi_buffer_adopt(scratch, &bag->env->memory);
-    bags_code code = bagi_fetch_add(&fetch, bag, first, count, 0, err);
-    if (!code)
-        code = bagi_fetch_run_all(&fetch, NULL, err);
-    if (code)
-        return code;
+    BAGI_TRY(bagi_fetch_add(&fetch, bag, first, count, 0, err));
+    BAGI_TRY(bagi_fetch_run_all(&fetch, NULL, err));
     const bagi_span *span = bagi_fetch_spans(&fetch);
     out->data = bagi_fetch_result(&fetch, span, BAGI_BLOBS);
     out->size = (size_t)(span->stop - span->start);
@@ -6712,13 +6691,10 @@ static bags_code bagi_cursor_next(bagi_cursor *cursor, bags_error *err) {
             !(bag->in_memory[BAGI_ENDS] && (!crcs || bag->in_memory[BAGI_CRCS])))
             cursor->window = (unsigned char *)bagi_alloc_raw(
                 &bag->env->memory, BAGI_CURSOR_WINDOW, err);
-        bags_code code =
-            bagi_cursor_load(cursor, BAGI_ENDS, 8, count, &cursor->ends, err);
-        if (!code && crcs)
-            code = bagi_cursor_load(cursor, BAGI_CRCS, 8 + 8 * BAGI_CURSOR_ENTRIES,
-                crcs, &cursor->crcs, err);
-        if (code)
-            return code;
+        BAGI_TRY(bagi_cursor_load(cursor, BAGI_ENDS, 8, count, &cursor->ends, err));
+        if (crcs)
+            BAGI_TRY(bagi_cursor_load(cursor, BAGI_CRCS, 8 + 8 * BAGI_CURSOR_ENTRIES,
+                crcs, &cursor->crcs, err));
         cursor->crcs_crc =
             bags_crc32c(cursor->crcs_crc, cursor->crcs, (size_t)crcs * 4);
         if (!cursor->block && cursor->next) /* it does not start at blob 0 */
@@ -6762,12 +6738,9 @@ static bags_code bagi_cursor_bytes(bagi_cursor *cursor, uint64_t at, size_t size
             window = size; /* more only pays where the blobs are in order */
         window = (size_t)BAGI_MIN(rest, window);
         cursor->held = 0;
-        bags_code code = bags_buffer_reserve(&cursor->bytes, window + BAGI_SLACK, err);
-        if (!code)
-            code = bagi_file_read(
-                bag, &bag->file[BAGI_BLOBS], at, cursor->bytes.data, window, err);
-        if (code)
-            return code;
+        BAGI_TRY(bags_buffer_reserve(&cursor->bytes, window + BAGI_SLACK, err));
+        BAGI_TRY(bagi_file_read(
+            bag, &bag->file[BAGI_BLOBS], at, cursor->bytes.data, window, err));
         cursor->read += window;
         cursor->at = at;
         cursor->held = window;
@@ -6779,17 +6752,14 @@ static bags_code bagi_cursor_bytes(bagi_cursor *cursor, uint64_t at, size_t size
 /* The CRC of the current blob, which is usable. */
 static bags_code bagi_cursor_crc(bagi_cursor *cursor, uint32_t *crc, bags_error *err) {
     const unsigned char *data = NULL;
-    bags_code code = BAGS_OK;
     *crc = 0;
-    for (uint64_t at = cursor->start; at < cursor->stop && !code;) {
-        uint64_t left = cursor->stop - at;
-        size_t size = left < BAGI_CURSOR_BYTES ? (size_t)left : BAGI_CURSOR_BYTES;
-        code = bagi_cursor_bytes(cursor, at, size, &data, err);
-        if (!code)
-            *crc = bags_crc32c(*crc, data, size);
+    for (uint64_t at = cursor->start; at < cursor->stop;) {
+        size_t size = (size_t)BAGI_MIN(cursor->stop - at, BAGI_CURSOR_BYTES);
+        BAGI_TRY(bagi_cursor_bytes(cursor, at, size, &data, err));
+        *crc = bags_crc32c(*crc, data, size);
         at += size;
     }
-    return code;
+    return BAGS_OK;
 }
 
 /* The stored CRC of the current blob. */
@@ -6818,21 +6788,19 @@ static bags_code bagi_cursor_complete(
         *reason = "the journal ends before its blobs";
         return BAGS_OK;
     }
-    for (uint64_t i = 0; i < count; i++) {
+    for (uint64_t i = 0; i < count && !*reason; i++) {
         uint32_t computed = 0;
-        bags_code code = bagi_cursor_next(cursor, err);
-        if (!code && !cursor->valid)
-            *reason = cursor->outside ? "a blob is truncated" : "the journal decreases";
+        BAGI_TRY(bagi_cursor_next(cursor, err));
         bool crc = BAGI_CHECKSUMS && bag->file[BAGI_CRCS].path != NULL;
-        if (!code && !*reason && crc && cursor->index >= bag->trailer.length)
+        if (!cursor->valid) {
+            *reason = cursor->outside ? "a blob is truncated" : "the journal decreases";
+        } else if (crc && cursor->index >= bag->trailer.length) {
             *reason = "the checksums end before their blobs";
-        if (!code && !*reason && crc) {
-            code = bagi_cursor_crc(cursor, &computed, err);
-            if (!code && bagi_cursor_stored(cursor) != computed)
+        } else if (crc) {
+            BAGI_TRY(bagi_cursor_crc(cursor, &computed, err));
+            if (bagi_cursor_stored(cursor) != computed)
                 *reason = "a blob does not match its checksum";
         }
-        if (code || *reason)
-            return code;
     }
     return BAGS_OK;
 }
@@ -7628,9 +7596,7 @@ BAGS_API bags_code bag_writer_flush(bag_writer *writer, bags_error *err) {
 /* The names of the files must be on the disk too. */
 BAGS_API BAGI_COLD bags_code bag_writer_sync(bag_writer *writer, bags_error *err) {
     BAGI_ERR(err);
-    bags_code code = bag_writer_flush(writer, err);
-    if (code)
-        return code;
+    BAGI_TRY(bag_writer_flush(writer, err));
     bagi_writing *writing = &writer->writing;
     bagi_outputs_each(&writer->output, 1, BAGI_STREAMS, bagi_stream_sync);
     if (!writing->failure.code)
@@ -7724,10 +7690,7 @@ BAGI_COLD static bags_code bagi_spec_add(const bags_allocator *memory, bagi_spec
     if (spec->count == BAGI_FIELDS_MAX)
         return bags_fail(err, BAGS_ERROR_LIMIT, "more than %d fields", BAGI_FIELDS_MAX);
     bags_field field = {NULL, NULL};
-    bags_code code =
-        bagi_push(&spec->array, memory, &spec->count, &field, sizeof field, err);
-    if (code)
-        return code;
+    BAGI_TRY(bagi_push(&spec->array, memory, &spec->count, &field, sizeof field, err));
     spec->fields = (bags_field *)(void *)spec->array.data;
     bags_field *added = &spec->fields[spec->count - 1];
     added->name = bagi_copy_text(memory, name, err);
@@ -7855,9 +7818,7 @@ static bags_code bagi_fail_field(
 /* Add a field that was read. */
 BAGI_COLD static bags_code bagi_spec_add_read(const bags_allocator *memory,
     bagi_spec *spec, const char *name, const char *type, bags_error *err) {
-    bags_code code = bagi_spec_add(memory, spec, name, type, err);
-    if (code)
-        return code;
+    BAGI_TRY(bagi_spec_add(memory, spec, name, type, err));
     const char *fault = bagi_name_fault_read(name);
     if (fault)
         return bagi_fail_field(err, BAGS_ERROR_FIELD, name, fault);
@@ -7987,9 +7948,7 @@ BAGI_COLD static bags_code bagi_spec_from_caller(const bags_allocator *memory,
         const char *fault = bagi_name_fault_write(name);
         if (fault)
             return bagi_fail_field(err, BAGS_ERROR_FIELD, name, fault);
-        bags_code code = bagi_spec_add(memory, spec, name, type, err);
-        if (code)
-            return code;
+        BAGI_TRY(bagi_spec_add(memory, spec, name, type, err));
     }
     if (count > 1)
         qsort(spec->fields, count, sizeof *spec->fields, bagi_field_order);
@@ -8417,9 +8376,7 @@ BAGI_COLD static bags_code bagi_shard_measure(const bagi_dir *dir,
     for (size_t i = 0; i < spec->count && (split || empty); i++) {
         bag_reader *bag = NULL;
         opening.name = spec->fields[i].name;
-        bags_code code = bagi_bag_open(dir, &opening, NULL, &bag, err);
-        if (code)
-            return code;
+        BAGI_TRY(bagi_bag_open(dir, &opening, NULL, &bag, err));
         uint64_t blobs = bag->length;
         bool filled = bag->layout == BAGI_V1 && blobs > 0;
         bagi_bag_free(bag);
@@ -8461,9 +8418,7 @@ BAGI_COLD static bags_code bagi_shard_bind(const bagi_dir *dir, const bagi_spec 
     for (size_t i = 0; i < spec->count + !split; i++) {
         const char *name = bagi_spec_name(spec, i);
         bagi_trailer trailer;
-        bags_code code = bagi_crcs_read_trailer(dir, name, &trailer, err);
-        if (code)
-            return code;
+        BAGI_TRY(bagi_crcs_read_trailer(dir, name, &trailer, err));
         record->bound = bagi_bind(record->bound, name, trailer.crcs);
     }
     record->is_bound = true;
@@ -8481,13 +8436,11 @@ BAGI_COLD static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *
     const bagi_spec *spec = &common->spec;
     bagi_record *record = &bag_options->record;
     bag_reader *refs = NULL;
-    bags_code code = bagi_common_read(common, dir, "", NULL, record, err);
-    if (!code)
-        code = bagi_shard_variant(dir, spec, &bag_options->split, err);
-    if (BAGI_CHECKSUMS && !code && bag_options->verify_checksums)
-        code = bagi_shard_bind(dir, spec, bag_options->split, record, err);
-    if (code)
-        return code;
+    bags_code code = BAGS_OK;
+    BAGI_TRY(bagi_common_read(common, dir, "", NULL, record, err));
+    BAGI_TRY(bagi_shard_variant(dir, spec, &bag_options->split, err));
+    if (BAGI_CHECKSUMS && bag_options->verify_checksums)
+        BAGI_TRY(bagi_shard_bind(dir, spec, bag_options->split, record, err));
     bagi_bag_options opening = *bag_options;
     opening.name = "refs";
     opening.no_mmap = opening.allow_empty = true;
@@ -9177,9 +9130,7 @@ static void bagi_datapoint_rewind(bags_writer *writer) {
 }
 
 static bags_code bagi_datapoint_begin(bags_writer *writer, bags_error *err) {
-    bags_code code = bagi_writing_end(&writer->writing, err);
-    if (code)
-        return code;
+    BAGI_TRY(bagi_writing_end(&writer->writing, err));
     if (writer->begun)
         return bagi_writer_refuse_state(writer, "begun and not ended", err);
     if (!writer->dir.path && bagi_writer_claim(writer))
@@ -9371,9 +9322,8 @@ static bags_code bagi_datapoint_end(
 BAGS_API bags_code bags_writer_append(
     bags_writer *writer, const bags_entry *entries, size_t count, bags_error *err) {
     BAGI_WRITER_ERR(writer, err);
-    bags_code code = bagi_datapoint_begin(writer, err);
-    if (code)
-        return code;
+    BAGI_TRY(bagi_datapoint_begin(writer, err));
+    bags_code code = BAGS_OK;
     if (!entries && count > 0)
         code = bagi_datapoint_fail(
             writer, BAGS_ERROR_ARGUMENT, NULL, "the entries are NULL");
@@ -9406,9 +9356,7 @@ BAGS_API bags_code bags_writer_begin(bags_writer *writer, bags_error *err) {
 static bags_code bagi_writer_stream(bags_writer *writer, const char *name,
     const bags_value *value, bool sequence, bags_error *err) {
     BAGI_WRITER_ERR(writer, err);
-    bags_code code = bagi_writing_end(&writer->writing, err);
-    if (code)
-        return code;
+    BAGI_TRY(bagi_writing_end(&writer->writing, err));
     if (!writer->begun)
         return bagi_writer_refuse_state(writer, "not begun", err);
     bags_error *why = &writer->pending;
@@ -9440,9 +9388,7 @@ BAGS_API bags_code bags_writer_push(
 
 BAGS_API bags_code bags_writer_end(bags_writer *writer, bags_error *err) {
     BAGI_WRITER_ERR(writer, err);
-    bags_code code = bagi_writing_end(&writer->writing, err);
-    if (code)
-        return code;
+    BAGI_TRY(bagi_writing_end(&writer->writing, err));
     if (!writer->begun)
         return bagi_writer_refuse_state(writer, "not begun", err);
     writer->begun = false;
@@ -9469,9 +9415,9 @@ BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err) {
 
 BAGS_API BAGI_COLD bags_code bags_writer_sync(bags_writer *writer, bags_error *err) {
     BAGI_ERR(err);
-    bags_code code = bags_writer_flush(writer, err);
-    if (code || !writer->dir.path)
-        return code;
+    BAGI_TRY(bags_writer_flush(writer, err));
+    if (!writer->dir.path)
+        return BAGS_OK;
     bagi_writer_each(writer, BAGI_STREAMS, bagi_stream_sync);
     bagi_stream_sync(&writer->record);
     if (!writer->writing.failure.code)
@@ -9623,10 +9569,8 @@ BAGI_COLD static bags_code bagi_writer_scan(
     bool exists = true, listed = false;
     bags_code code = BAGS_OK;
     bag_options.verify_checksums = bagi_dir_has(dir, "refs", ".crc", &code, err);
-    if (!code)
-        code = bagi_check_checksums(dir->shown, bag_options.verify_checksums, err);
-    if (code)
-        return code;
+    BAGI_TRY(code);
+    BAGI_TRY(bagi_check_checksums(dir->shown, bag_options.verify_checksums, err));
     if (bag_options.verify_checksums) {
         bagi_writer_add_checksums(writer);
         writer->options.checksum = true; /* and for the shards after it */
@@ -10988,8 +10932,9 @@ BAGI_NOINLINE static bags_code bagi_row_read_refs(const bags_reader *reader,
 static bags_code bagi_row_fetch_refs(const bags_reader *reader, const uint64_t *indices,
     uint64_t start, size_t count, bags_row *row, bool advise, bags_error *err) {
     bagi_fetch fetch = {&row->ref_spans, 0, &row->scratch, 0, advise};
-    bags_code code = advise ? BAGS_OK : bagi_row_reserve(row, count, err);
-    for (size_t i = 0, run = 1; i < count && !code; i += run) {
+    if (!advise)
+        BAGI_TRY(bagi_row_reserve(row, count, err));
+    for (size_t i = 0, run = 1; i < count; i += run) {
         uint64_t index = indices ? indices[i] : start + i;
         const bag_reader *bag = NULL;
         size_t shard = bagi_reader_find_shard(reader, index, row);
@@ -11001,11 +10946,10 @@ static bags_code bagi_row_fetch_refs(const bags_reader *reader, const uint64_t *
             run = (size_t)BAGI_MIN(count - i, reader->shards[shard].length - local);
         if (part->bag_options.split)
             continue;
-        code = bagi_reader_bag(reader, part, reader->spec.count, &bag, err);
-        if (!code)
-            code = bagi_fetch_add(&fetch, bag, local, run, i, err);
+        BAGI_TRY(bagi_reader_bag(reader, part, reader->spec.count, &bag, err));
+        BAGI_TRY(bagi_fetch_add(&fetch, bag, local, run, i, err));
     }
-    return code ? code : bagi_fetch_run_all(&fetch, bagi_row_items(row), err);
+    return bagi_fetch_run_all(&fetch, bagi_row_items(row), err);
 }
 
 /* ---- selections ---- */
@@ -11062,9 +11006,7 @@ static BAGI_HOT bags_code bagi_select_find(const bags_reader *reader,
     steps->step = 1;
     if (!bagi_select_apply(reader, select, steps))
         return bagi_fail_select(reader, *select, err);
-    bags_code code = bagi_reader_bag(reader, part, field, bag, err);
-    if (code)
-        return code;
+    BAGI_TRY(bagi_reader_bag(reader, part, field, bag, err));
     if (!bagi_ref_fits(ref, (*bag)->length))
         return bagi_fail_ref_read(reader, index, field, ref, *bag, err);
     return BAGS_OK;
@@ -11075,11 +11017,10 @@ static bags_code bagi_fetch_add_steps(bagi_fetch *fetch, const bag_reader *bag,
     const bagi_steps *steps, size_t place, bags_error *err) {
     if (steps->step == 1)
         return bagi_fetch_add(fetch, bag, steps->first, steps->count, place, err);
-    bags_code code = BAGS_OK;
-    for (uint64_t i = 0; i < steps->count && !code; i++)
-        code = bagi_fetch_add(
-            fetch, bag, steps->first + i * steps->step, 1, place + (size_t)i, err);
-    return code;
+    for (uint64_t i = 0; i < steps->count; i++)
+        BAGI_TRY(bagi_fetch_add(
+            fetch, bag, steps->first + i * steps->step, 1, place + (size_t)i, err));
+    return BAGS_OK;
 }
 
 /* ---- reading datapoints ----
@@ -11154,31 +11095,26 @@ BAGI_NOINLINE static bags_code bagi_row_load(const bags_reader *reader, uint64_t
             return bagi_fail_field_index(reader, selects[i].field, err);
     if (reader->env.io.expect) /* before refs are opened, and all shards are checked */
         bagi_reader_expect(reader, (size_t)row->shard, selects, count);
-    bags_code code = bagi_row_read_refs(reader, part, local, row, err);
-    if (!code)
-        code = bagi_reserve(&row->slots, count * sizeof(struct bagi_slot), err);
+    BAGI_TRY(bagi_row_read_refs(reader, part, local, row, err));
+    BAGI_TRY(bagi_reserve(&row->slots, count * sizeof(struct bagi_slot), err));
     struct bagi_slot *slots = bagi_row_slots(row);
-    for (size_t i = 0; i < count && !code; i++) {
+    for (size_t i = 0; i < count; i++) {
         const bag_reader *bag = NULL;
         bagi_steps steps = {0, 0, 1};
         slots[i].field = bagi_select_field(selects, i);
-        code = bagi_select_find(reader, part, index, slots[i].field,
-            selects ? &selects[i] : NULL, bagi_row_refs(row), &bag, &steps, err);
-        if (!code)
-            code = bagi_row_reserve(row, total + steps.count, err);
-        if (!code && bag->mapped_length && steps.count == 1)
-            code = bag_reader_get(
-                bag, steps.first, &row->data, bagi_row_items(row) + total, err);
-        else if (!code)
-            code = bagi_fetch_add_steps(&fetch, bag, &steps, total, err);
+        BAGI_TRY(bagi_select_find(reader, part, index, slots[i].field,
+            selects ? &selects[i] : NULL, bagi_row_refs(row), &bag, &steps, err));
+        BAGI_TRY(bagi_row_reserve(row, total + steps.count, err));
+        if (bag->mapped_length && steps.count == 1)
+            BAGI_TRY(bag_reader_get(
+                bag, steps.first, &row->data, bagi_row_items(row) + total, err));
+        else
+            BAGI_TRY(bagi_fetch_add_steps(&fetch, bag, &steps, total, err));
         slots[i].length = (size_t)steps.count;
         total += slots[i].length;
     }
     bags_view *items = bagi_row_items(row); /* they do not move any more */
-    if (!code)
-        code = bagi_fetch_run_all(&fetch, items, err);
-    if (code)
-        return code;
+    BAGI_TRY(bagi_fetch_run_all(&fetch, items, err));
     for (size_t i = 0; i < count; i++) {
         slots[i].items = items;
         items += slots[i].length;
@@ -11233,8 +11169,7 @@ BAGS_API bags_code bags_reader_get_blob(const bags_reader *reader, uint64_t inde
         select = bags_slice(field, item, item < UINT64_MAX ? item + 1 : item, 1);
     bags_code code = bagi_row_load(reader, index, &select, 1, row, err);
     row->length = 0;
-    if (code)
-        return code;
+    BAGI_TRY(code);
     uint64_t count = bagi_row_refs(row)[field].count;
     if (item >= count)
         return bagi_prefix(err, bagi_fail_index("item", item, count, err),
@@ -11278,15 +11213,15 @@ BAGS_API bags_code bags_reader_refs(const bags_reader *reader, uint64_t index,
     const bagi_shard *part = bagi_row_shard(reader, index, row, &local);
     if (!part)
         return bagi_fail_datapoint(reader, index, err);
-    bags_code code = bagi_row_read_refs(reader, part, local, row, err);
-    for (size_t i = 0; i < reader->spec.count && !code; i++) {
+    BAGI_TRY(bagi_row_read_refs(reader, part, local, row, err));
+    for (size_t i = 0; i < reader->spec.count; i++) {
         const bag_reader *bag = NULL;
+        bagi_steps steps;
         refs[i] = bagi_row_refs(row)[i];
-        code = bagi_reader_bag(reader, part, i, &bag, err);
-        if (!code && BAGI_UNLIKELY(!bagi_ref_fits(refs[i], bag->length)))
-            code = bagi_fail_ref_read(reader, index, i, refs[i], bag, err);
+        BAGI_TRY(bagi_select_find(
+            reader, part, index, i, NULL, bagi_row_refs(row), &bag, &steps, err));
     }
-    return code;
+    return BAGS_OK;
 }
 
 /* ---- many datapoints ---- */
@@ -11322,37 +11257,33 @@ static bags_code bagi_plan_many(const bags_reader *reader, const uint64_t *indic
             bagi_reader_expect(reader, shard, selects, select_count);
         last = shard;
     }
-    bags_code code = BAGS_OK;
     for (size_t k = 0; k < select_count && count; k++)
         if (bagi_select_field(selects, k) >= reader->spec.count)
             return bagi_fail_field_index(reader, selects[k].field, err);
     if (fetch->advise)
-        code = bagi_row_fetch_refs(reader, indices, start, count, row, true, err);
-    if (!code)
-        code = bagi_row_reserve_refs(reader, row, err);
+        BAGI_TRY(bagi_row_fetch_refs(reader, indices, start, count, row, true, err));
+    BAGI_TRY(bagi_row_reserve_refs(reader, row, err));
     bags_ref *refs = bagi_row_refs(row);
-    for (size_t i = 0, at = 0; i < count && !code; i++, at++) {
+    for (size_t i = 0, at = 0; i < count; i++, at++) {
         uint64_t index = indices ? indices[i] : start + i, local = 0;
         if (at == step || i == 0) {
             at = 0;
-            code = bagi_row_fetch_refs(
-                reader, indices, index, BAGI_MIN(step, count - i), row, false, err);
-            if (code)
-                return code;
+            BAGI_TRY(bagi_row_fetch_refs(
+                reader, indices, index, BAGI_MIN(step, count - i), row, false, err));
         }
         (void)bagi_row_shard(reader, index, row, &local); /* its refs were read */
         const bagi_shard *part = &reader->parts[row->shard];
-        code = bagi_refs_of(reader, part, index, bagi_row_items(row)[at], refs, err);
-        for (size_t k = 0; k < select_count && !code; k++) {
+        BAGI_TRY(bagi_refs_of(reader, part, index, bagi_row_items(row)[at], refs, err));
+        for (size_t k = 0; k < select_count; k++) {
             const bag_reader *bag = NULL;
             bagi_steps steps = {0, 0, 1};
-            code = bagi_select_find(reader, part, index, bagi_select_field(selects, k),
-                selects ? &selects[k] : NULL, refs, &bag, &steps, err);
-            if (!code)
-                code = bagi_fetch_add_steps(fetch, bag, &steps, i, err);
+            BAGI_TRY(
+                bagi_select_find(reader, part, index, bagi_select_field(selects, k),
+                    selects ? &selects[k] : NULL, refs, &bag, &steps, err));
+            BAGI_TRY(bagi_fetch_add_steps(fetch, bag, &steps, i, err));
         }
     }
-    return code;
+    return BAGS_OK;
 }
 
 /* The plan for one datapoint states it: a fetch of the field's items, if it has any. */
@@ -11362,11 +11293,9 @@ BAGS_API bags_code bags_reader_items(const bags_reader *reader, uint64_t index,
     bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
     bags_select whole = bags_whole(field);
     bagi_row_begin(reader, row);
-    bags_code code =
-        bagi_plan_many(reader, NULL, index, 1, &whole, 1, row, &fetch, err);
-    if (!code)
-        *count = fetch.count ? bagi_fetch_spans(&fetch)->count : 0;
-    return code;
+    BAGI_TRY(bagi_plan_many(reader, NULL, index, 1, &whole, 1, row, &fetch, err));
+    *count = fetch.count ? bagi_fetch_spans(&fetch)->count : 0;
+    return BAGS_OK;
 }
 
 /* Read a plain field of many datapoints: its blobs become the items of the row's only
@@ -11376,20 +11305,14 @@ BAGI_COLD static bags_code bagi_read_many(const bags_reader *reader,
     bags_error *err) {
     bagi_fetch fetch = {&row->spans, 0, &row->data, 0, false};
     bags_select whole = bags_whole(field);
-    bags_code code = bagi_check_plain(reader, field, err);
-    if (!code)
-        code = bagi_row_reserve(row, count, err);
-    if (!code)
-        code =
-            bagi_plan_many(reader, indices, start, count, &whole, 1, row, &fetch, err);
-    bool keep = !code && indices && bagi_coder_dictionary(&reader->spec.coders[field]);
-    if (!code)
-        code = bagi_reserve(&row->slots,
-            sizeof(struct bagi_slot) + (keep ? count * sizeof(size_t) : 0), err);
-    if (!code)
-        code = bagi_fetch_run_all(&fetch, bagi_row_items(row), err);
-    if (code)
-        return code;
+    BAGI_TRY(bagi_check_plain(reader, field, err));
+    BAGI_TRY(bagi_row_reserve(row, count, err));
+    BAGI_TRY(
+        bagi_plan_many(reader, indices, start, count, &whole, 1, row, &fetch, err));
+    bool keep = indices && bagi_coder_dictionary(&reader->spec.coders[field]);
+    BAGI_TRY(bagi_reserve(&row->slots,
+        sizeof(struct bagi_slot) + (keep ? count * sizeof(size_t) : 0), err));
+    BAGI_TRY(bagi_fetch_run_all(&fetch, bagi_row_items(row), err));
     struct bagi_slot *slot = bagi_row_slots(row);
     size_t *shards = (size_t *)(void *)(slot + 1);
     for (size_t i = 0; keep && i < count; i++)
@@ -11431,9 +11354,9 @@ BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
     BAGI_BEGIN(reader && row && (indices || !count), err);
     bagi_fetch fetch = {&row->spans, 0, &row->data, 0, true};
     bagi_row_begin(reader, row);
-    bags_code code = bagi_plan_many(reader, indices, 0, count, selects,
-        selects ? select_count : reader->spec.count, row, &fetch, err);
-    return code ? code : bagi_fetch_run_all(&fetch, NULL, err);
+    BAGI_TRY(bagi_plan_many(reader, indices, 0, count, selects,
+        selects ? select_count : reader->spec.count, row, &fetch, err));
+    return bagi_fetch_run_all(&fetch, NULL, err);
 }
 
 /* ---- blobs in the order of the datapoints ---- */
@@ -11481,11 +11404,11 @@ static bags_code bagi_check_order(const bags_reader *reader, size_t shard, size_
     if (reader->env.io.expect)
         bagi_reader_expect(reader, shard, &whole, 1);
     const bag_reader *from = NULL;
-    bags_code code = bagi_row_reserve_refs(reader, row, err);
-    if (!code && !split)
-        code = bagi_reader_bag(reader, part, reader->spec.count, &from, err);
+    BAGI_TRY(bagi_row_reserve_refs(reader, row, err));
+    if (!split)
+        BAGI_TRY(bagi_reader_bag(reader, part, reader->spec.count, &from, err));
     bags_ref *refs = bagi_row_refs(row);
-    for (uint64_t i = 0; i < of->length && from && !code; i++) {
+    for (uint64_t i = 0; i < of->length && from; i++) {
         if (from->mapped.length && i >= 65536)
             i = bagi_refs_skip(&from->mapped, reader->spec.count, i,
                 BAGI_MIN(of->length, bag->length));
@@ -11493,30 +11416,27 @@ static bags_code bagi_check_order(const bags_reader *reader, size_t shard, size_
         bags_view blob = {NULL, 0};
         if (i == of->length)
             break;
-        if (from->mapped.length)
-            code = bag_reader_get(from, i, &row->scratch, &blob, err);
-        else if (at == 0)
-            code = bagi_row_fetch_refs(reader, NULL, index,
-                (size_t)BAGI_MIN(of->length - i, BAGI_REFS_STEP), row, false, err);
-        if (code)
-            return code;
-        if (!from->mapped.length)
+        if (from->mapped.length) {
+            BAGI_TRY(bag_reader_get(from, i, &row->scratch, &blob, err));
+        } else {
+            if (at == 0)
+                BAGI_TRY(bagi_row_fetch_refs(reader, NULL, index,
+                    (size_t)BAGI_MIN(of->length - i, BAGI_REFS_STEP), row, false, err));
             blob = bagi_row_items(row)[at];
-        code = bagi_refs_of(reader, part, index, blob, refs, err);
-        if (BAGI_UNLIKELY(!code && !bagi_ref_fits(refs[field], bag->length)))
-            code = bagi_fail_ref_read(reader, index, field, refs[field], bag, err);
-        else if (BAGI_UNLIKELY(!code && refs[field].first != i))
-            code = bags_fail(err, BAGS_ERROR_RANGE,
+        }
+        BAGI_TRY(bagi_refs_of(reader, part, index, blob, refs, err));
+        if (BAGI_UNLIKELY(!bagi_ref_fits(refs[field], bag->length)))
+            return bagi_fail_ref_read(reader, index, field, refs[field], bag, err);
+        if (BAGI_UNLIKELY(refs[field].first != i))
+            return bags_fail(err, BAGS_ERROR_RANGE,
                 "%s: blobs are not in the order of the datapoints (datapoint %" PRIu64
                 " has blob %" PRIu64 "); use bags_reader_get_range",
                 bag->file[BAGI_BLOBS].shown, index, refs[field].first);
     }
-    if (!code && !bag->verify && bag->in_memory[BAGI_BLOBS] &&
-        bag->in_memory[BAGI_ENDS])
-        code = bag_reader_get_range(bag, 0, of->length, &row->data, &range, err);
-    if (!code)
-        BAGI_STORE(order_checked, (void *)(uintptr_t)bag);
-    return code;
+    if (!bag->verify && bag->in_memory[BAGI_BLOBS] && bag->in_memory[BAGI_ENDS])
+        BAGI_TRY(bag_reader_get_range(bag, 0, of->length, &row->data, &range, err));
+    BAGI_STORE(order_checked, (void *)(uintptr_t)bag);
+    return BAGS_OK;
 }
 
 BAGS_API BAGI_COLD bags_code bags_reader_blobs(const bags_reader *reader,
@@ -11526,19 +11446,20 @@ BAGS_API BAGI_COLD bags_code bags_reader_blobs(const bags_reader *reader,
     const bag_reader *bag = NULL;
     memset(out, 0, sizeof *out);
     bagi_row_begin(reader, row);
-    bags_code code = bagi_check_plain(reader, field, err);
-    if (!code && shard >= reader->count)
-        code = bagi_prefix(err, bagi_fail_index("shard", shard, reader->count, err),
+    BAGI_TRY(bagi_check_plain(reader, field, err));
+    if (shard >= reader->count)
+        return bagi_prefix(err, bagi_fail_index("shard", shard, reader->count, err),
             "%s: ", reader->shown);
-    if (!code && reader->shards[shard].length)
-        code = bagi_reader_bag(reader, &reader->parts[shard], field, &bag, err);
-    if (!code && bag && in_order)
-        code = bagi_check_order(reader, (size_t)shard, field, bag, row, err);
-    if (code || !bag)
-        return code;
+    uint64_t length = reader->shards[shard].length;
+    if (length == 0)
+        return BAGS_OK;
+    BAGI_TRY(bagi_reader_bag(reader, &reader->parts[shard], field, &bag, err));
+    if (in_order)
+        BAGI_TRY(bagi_check_order(reader, (size_t)shard, field, bag, row, err));
+    else
+        length = bag->length;
     const unsigned char *data = bag->in_memory[BAGI_BLOBS];
     const unsigned char *ends = bag->in_memory[BAGI_ENDS];
-    uint64_t length = in_order ? reader->shards[shard].length : bag->length;
     if (bag->verify || !data || !ends || length == 0)
         return BAGS_OK;
     uint64_t size = bagi_load_u64(ends + 8 * (length - 1));
@@ -11717,9 +11638,7 @@ BAGI_COLD static bags_code bagi_lock_shard(
     const bagi_dir *dir, void **file, bags_error *err) {
     const bagi_env *env = dir->env;
     const char *path = bagi_dir_path(dir, "spec.json", "");
-    bags_code code = bagi_open(env, path, BAGS_IO_READ, file, err);
-    if (code)
-        return code;
+    BAGI_TRY(bagi_open(env, path, BAGS_IO_READ, file, err));
     return bagi_lock_file(env, *file, path, dir->path,
         "locked by another process that writes it or its checksums", err);
 }
@@ -12261,14 +12180,12 @@ BAGI_COLD static bags_code bagi_verify_standalone(
     bag_reader *bag = NULL;
     if (run->options.part)
         return BAGS_OK;
-    bags_code code = bagi_dir_standalone(&run->env, path, &dir, run->err);
-    if (code)
-        return code;
+    BAGI_TRY(bagi_dir_standalone(&run->env, path, &dir, run->err));
     run->dir = &dir;
     run->bag_options = bagi_bag_options_new();
     run->bag_options.no_mmap = true;
     run->bag_options.allow_empty = run->options.allow_empty_file;
-    code = bagi_verify_file(
+    bags_code code = bagi_verify_file(
         run, bagi_bag_open(&dir, &run->bag_options, NULL, &bag, &run->why));
     if (bag)
         code = bagi_verify_bag(run, bag, 0);
@@ -12546,11 +12463,9 @@ BAGI_COLD static bags_code bagi_checksum_standalone(
     bagi_dir dir;
     work->bag_options = bagi_bag_options_new();
     work->bag_options.allow_empty = true;
-    bags_code code = bagi_check_standalone(env, path, err);
-    if (code)
-        return code;
+    BAGI_TRY(bagi_check_standalone(env, path, err));
     void *file = NULL;
-    code = bagi_dir_standalone(env, path, &dir, err);
+    bags_code code = bagi_dir_standalone(env, path, &dir, err);
     const char *bag = code ? NULL : bagi_checksum_lock(&dir);
     if (!code)
         code = bagi_open(env, bag, BAGS_IO_READ, &file, err);
@@ -12684,6 +12599,7 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
 #undef BAGI_TRAILER_SHARD
 #undef BAGI_TRAILER_SIZE
 #undef BAGI_TRIES
+#undef BAGI_TRY
 #undef BAGI_USER
 #undef BAGI_VALUE_ALIGN
 #undef BAGI_VERIFY_FAULTS
