@@ -202,8 +202,6 @@
  *       never truncates a finished file.)
  *     - spec.json: at most 1 MiB and 65,535 fields, whose names have at most 1,024
  *       bytes. Shard numbers: below 10^18.
- *     - Checksums that version 0.1 stored in a dataset are refused, since they did not
- *       bind its Bags together: bags_checksum with `replace` makes them again.
  *     - After a power failure, empty blobs that were not synced look the same as
  *       a sector of zeros.
  *     - A writer keeps two files open per field; three with checksums.
@@ -687,12 +685,10 @@ typedef struct bag_reader_options {
 
 /*
  * Open a Bag and check its shape. Local files are mapped; a file that cannot be
- * mapped is read.
- *
- * A Bag with a file NAME.idx next to it is a split one, or is being written, or
- * its writer crashed: the blobs flushed so far are read. Open it again to see
- * more; the writer is not affected. After a power failure the journal may list
- * more blobs than exist, which is an error unless `unfinished` is READ.
+ * mapped is read. If there is a file NAME.idx, the Bag is a split one, or is being
+ * written, or its writer crashed: the blobs flushed so far are read. Open it again to
+ * see more. After a power failure the journal may list more blobs than exist, which is
+ * an error unless `unfinished` is READ.
  *
  * Returns the reader, to be closed with bag_reader_close, or NULL:
  *   BAGS_ERROR_MISSING   no such file; with verify_checksums: no NAME.crc
@@ -820,13 +816,11 @@ typedef struct bag_writer_options {
 } bag_writer_options;
 
 /*
- * Create a Bag, which must not exist. While it is being written it is locked, and
- * its journal is next to it, so that the data that was flushed can be read, with
- * `unfinished`, even if the process dies. (If the path does not end in .bag, the
- * journal is PATH.idx, which no reader finds automatically.)
+ * Create a Bag, which must not exist. Until it is closed it is locked, and flushed
+ * data can be read with `unfinished`, even if the process dies. (If the path does not
+ * end in .bag, the journal is PATH.idx, which no reader finds automatically.)
  *
- * Returns the writer, to be ended with bag_writer_close or bag_writer_abort, or
- * NULL:
+ * Returns the writer, to be ended with bag_writer_close or bag_writer_abort, or NULL:
  *   BAGS_ERROR_EXISTS   it, NAME.idx or NAME.crc already exists
  *   BAGS_ERROR_MISSING  no such directory
  *   BAGS_ERROR_LOCKED, BAGS_ERROR_STATE
@@ -836,11 +830,10 @@ typedef struct bag_writer_options {
 BAGS_API bag_writer *bag_writer_open(
     const char *path, const bag_writer_options *options, bags_error *err);
 
-/* Append a blob. The bytes are copied; data may be NULL if size is 0. *index, which
- * may be NULL, receives its index. Returns BAGS_OK, BAGS_ERROR_IO, BAGS_ERROR_LIMIT
- * (2^63 bytes) or BAGS_ERROR_STATE (in a child process). The writer keeps its first
- * failure, and every later call returns it. Cost: a copy; system calls when a buffer
- * is full. No allocation. */
+/* Append a blob; data may be NULL if size is 0. *index, which may be NULL, receives its
+ * index. Returns BAGS_OK, BAGS_ERROR_IO, BAGS_ERROR_LIMIT (2^63 bytes) or
+ * BAGS_ERROR_STATE (in a child process). The writer keeps its first failure, and every
+ * later call returns it. Cost: a copy; system calls when a buffer is full. */
 BAGS_API bags_code bag_writer_append(bag_writer *writer, const void *data, size_t size,
     uint64_t *index, bags_error *err);
 
@@ -1135,13 +1128,9 @@ typedef struct bags_field {
 
 #ifndef BAGS_NO_WRITER
 
-/*
- * Write the text of spec.json, in the bytes that a writer writes, to `out`, which is
- * grown as needed; *size is the number of bytes. The fields may be in any order.
- *
- * Returns BAGS_OK or what bags_writer_open returns for fields and types: BAGS_ERROR_FIELD,
- * BAGS_ERROR_TYPE, BAGS_ERROR_LIMIT, BAGS_ERROR_ARGUMENT, BAGS_ERROR_MEMORY.
- */
+/* Write spec.json as a writer does, for fields in any order, to `out`, which is grown as
+ * needed; *size is its size in bytes. Returns BAGS_OK or what bags_writer_open returns
+ * for fields and types: BAGS_ERROR_FIELD, BAGS_ERROR_TYPE, BAGS_ERROR_LIMIT. */
 BAGS_API bags_code bags_spec_text(const bags_field *fields, size_t count,
     const bags_registry *registry, bags_buffer *out, size_t *size, bags_error *err);
 
@@ -1170,41 +1159,36 @@ typedef struct bags_writer_options {
 } bags_writer_options;
 
 /*
- * Start a dataset, or this worker's shards of one.
+ * Start a dataset, or this worker's shards of one. Fields may be in any order; on disk
+ * they are sorted by name. Parent directories are created as needed.
  *
- * Unsharded: `path` is created and must not exist. Sharded (`sharded`, or any of
- * the four shard numbers nonzero): the directories path/000000, ... are created
- * when their first datapoint arrives; a worker that appends nothing creates
- * nothing. Parent directories are created as needed. A shard ends after the
- * datapoint with which its Bags reach shard_size bytes, or its length reaches
- * shard_length. A worker's own shards have no gaps: a missing one was lost, which
- * is an error. Fields may be in any order; on disk they are sorted by name.
+ * Unsharded: `path` is created and must not exist. Sharded (`sharded`, or any of the
+ * four shard numbers nonzero): path/000000, ... are created when their first datapoint
+ * arrives. A shard ends after the datapoint with which its Bags reach shard_size bytes,
+ * or its length reaches shard_length.
  *
- * resume: pass the fields, shard_start and shard_stop that were used before. An
- * unfinished shard of this worker is recovered, as by bags_recover, and continued;
- * after it, or if there is none, the next number follows this worker's last shard.
- * Continue after the first bags_writer_resumed inputs of this worker. Other worker
- * numbers are only noticed if they leave a gap. A finished unsharded dataset cannot be
- * resumed.
+ * resume: pass the fields, shard_start and shard_stop that were used before, and
+ * continue after the first bags_writer_resumed inputs of this worker. Its unfinished
+ * shard is recovered, as by bags_recover, and continued; if there is none, the next
+ * number follows its last shard. Other worker numbers are only noticed if they leave a
+ * gap. A finished unsharded dataset cannot be resumed.
  *
  * append: pass only new inputs. The next shards are numbered after this worker's own;
  * after bags_finalize, where only `append` is accepted, after all that exist. An
  * unfinished shard of this worker is refused, unless it is an empty directory, or the
  * first and without a datapoint.
  *
- * With either, new shards have the dictionaries of this worker's last shard. They have
- * checksums, and .idx files, if the first finished shard has them; requesting what it
- * lacks is an error. If no shard is finished, `checksum` and `keep_idx` decide. An
- * unfinished shard without checksums is refused if they are requested, or if others have
- * them.
+ * With either, new shards have the dictionaries of this worker's last shard, and they
+ * have checksums and .idx files if the first finished shard has them: requesting what it
+ * lacks is an error. If no shard is finished, `checksum` and `keep_idx` decide; an
+ * unfinished shard that was started without checksums does not get them.
  *
- * Returns the writer, to be ended with bags_writer_close or bags_writer_abort, or
- * NULL:
+ * Returns the writer, to be ended with bags_writer_close or bags_writer_abort, or NULL:
  *   BAGS_ERROR_EXISTS   the dataset, or this worker's first shard, exists; with
  *                       resume: it is finished; with resume or append: it has other
  *                       fields, or lacks requested checksums or .idx files; without
  *                       append: bags_finalize has renumbered its shards
- *   BAGS_ERROR_GAP      a shard of this worker is missing, and a later one exists
+ *   BAGS_ERROR_GAP      a shard of this worker was lost: a later one exists
  *   BAGS_ERROR_CORRUPT  the path has both spec.json and shards, or two shards with
  *                       one number; a shard cannot be recovered
  *   BAGS_ERROR_LOCKED   resume or append, and another process holds the shard
@@ -1255,15 +1239,14 @@ typedef struct bags_entry {
  *   what the codecs return
  *
  * A datapoint that is refused, because of its fields, a value or a call out of order,
- * does not stop the writer if `err` is not NULL. If `err` is NULL, the refusal stops the
- * writer, after flushing the datapoints before it. Any other failure also stops it. A
- * writer that was stopped returns that error from every later call, and from close, so
- * that a loop may check once. Codecs and hooks must return: no exception or longjmp may
- * leave them.
+ * does not stop the writer if `err` is not NULL. If `err` is NULL, it does, after
+ * flushing the datapoints before it, and so does any other failure. Every later call of a
+ * stopped writer returns that error, and so does close: a loop may check once. Codecs and
+ * hooks must return: no exception or longjmp may leave them.
  *
- * Cost: the codecs', and a copy of the blobs; system calls when a buffer is full. No
- * allocation, except when a shard is started, or finished as by close. Before the first
- * blob of a shard that needs a dictionary, that is written and synced.
+ * Cost: the codecs', and a copy of the blobs; system calls when a buffer is full, or a
+ * shard is started or finished; then it may also allocate. Before the first blob of a
+ * shard that needs a dictionary, that is written and synced.
  */
 BAGS_API bags_code bags_writer_append(
     bags_writer *writer, const bags_entry *entries, size_t count, bags_error *err);
@@ -1277,9 +1260,8 @@ BAGS_API bags_code bags_writer_append(
  *         bags_writer_push(writer, "frames", &frame, err);
  *     bags_writer_end(writer, err);
  *
- * set gives a plain field its value, push adds an item to a sequence; a sequence
- * without a push is empty. end appends the datapoint, cancel drops it. After a
- * failed call the others fail too, and end drops the datapoint and returns the
+ * A sequence without a push is empty. end appends the datapoint, cancel drops it. After
+ * a failed call the others fail too, and end drops the datapoint and returns the
  * failure. Errors and cost as for bags_writer_append; BAGS_ERROR_STATE also without
  * begin, BAGS_ERROR_VALUE also for set of a sequence or push to a plain field.
  */
@@ -1303,7 +1285,8 @@ BAGS_API bags_code bags_writer_flush(bags_writer *writer, bags_error *err);
 BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err);
 
 /*
- * The number of the blob that a field gets next. Datapoints that have the same value
+ * The number of the blob that a field gets next; UINT64_MAX, to which no value can
+ * refer, if the field does not exist, or for NULL. Datapoints that have the same value
  * can share one blob, which is stored once:
  *
  *     uint64_t photo = bags_writer_next(writer, "image");
@@ -1311,17 +1294,11 @@ BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err);
  *     value = bags_again(photo);        // with the others
  *
  * Numbers count the blobs of the field since the writer was opened, in all its shards (a
- * resumed one: from the first blob of the shard that it continues). Only blobs of the
- * shard that is being written can be referred to: another number is BAGS_ERROR_RANGE, so
- * that a caller who appends the value itself instead need not know where shards end.
- * Blobs of a datapoint that was refused are gone, and their numbers are used again.
- *
- * The items of a sequence must have successive numbers: a sequence that was stored with n
- * items is, again, bags_again(first), ..., bags_again(first + n - 1), and new items can
+ * resumed one: from the first blob of the shard that it continues); those of a refused
+ * datapoint are used again. A number of another shard than the one being written is
+ * BAGS_ERROR_RANGE: append the value itself then. The items of a sequence must have
+ * successive numbers: bags_again(first), bags_again(first + 1), ..., and new items can
  * only follow the last blob of the field. Otherwise it is BAGS_ERROR_VALUE.
- *
- * Returns UINT64_MAX, to which no value can refer, if the field does not exist, or for
- * NULL.
  */
 BAGS_API uint64_t bags_writer_next(const bags_writer *writer, const char *field);
 
@@ -1330,11 +1307,11 @@ BAGS_API uint64_t bags_writer_length(const bags_writer *writer);
 
 /* With `resume`: the number of datapoints of this worker that existed when the writer
  * was opened. Refused ones are not among them: a worker that skips inputs must store
- * their numbers in a field. With `append` 0, since no shard is continued. */
+ * their numbers in a field. With `append` 0. */
 BAGS_API uint64_t bags_writer_resumed(const bags_writer *writer);
 
-/* Size in bytes that the Bags would have if the writer were closed now: of all shards
- * that it has finished or has begun, with what existed of a resumed one, and refs. */
+/* Size in bytes that the Bags, refs included, would have if the writer were closed now: of
+ * all shards that it has finished, begun or resumed. */
 BAGS_API uint64_t bags_writer_size(const bags_writer *writer);
 
 /* Number of shards that this writer has finished since it was opened; 0 for an
@@ -1345,15 +1322,10 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer);
  * Finish the shard, and free the writer, also on failure. On success the dataset
  * is complete and, unless no_sync, on stable storage. If the writer was stopped (see
  * bags_writer_append), if a datapoint was begun and not ended, or if finishing fails,
- * the shard stays without its spec.json, so that no reader treats it as finished:
- * resume or recover it. Exception: it was complete, and only waiting for stable storage
- * failed. NULL is accepted: BAGS_OK.
- *
- * Returns the first failure that stopped the writer, with errors as for
- * bags_writer_append.
- *
- * Cost: the tables are copied from the journals; unless no_sync, one sync for each
- * file that stays, and about three more.
+ * the shard stays unfinished: resume or recover it. Exception: it was complete, and only
+ * waiting for stable storage failed. NULL is accepted: BAGS_OK. Returns the first failure
+ * that stopped the writer. Cost: the tables are copied from the journals; unless no_sync,
+ * one sync for each file that stays, and about three more.
  */
 BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err);
 
@@ -1399,13 +1371,13 @@ typedef struct bags_recover_report {
  * standalone Bag, read the blobs with `unfinished`, and copy them to a new one.)
  *
  * Of an unfinished shard, the datapoints up to the first one that is not complete
- * in every file are kept; the rest is truncated, and the shard is finished. A shard
- * without a datapoint is removed (only the files that a writer creates; anything
- * else stays, and so does its directory). Finished shards, shards locked by a
- * running writer, directories without a writer's record (spec.json.partial), and
- * shards whose damage a crash cannot explain are left unchanged. It may be
- * interrupted and repeated. After a failed sync, check the disk and restart the
- * machine first: until then the system may return bytes that the disk lost.
+ * in every file are kept; the rest is truncated, and the shard is finished. Of a shard
+ * without a datapoint, the files that a writer creates are removed, and its directory if
+ * nothing else is in it. Finished shards, shards locked by a running writer, directories
+ * without a writer's record (spec.json.partial), and shards whose damage a crash cannot
+ * explain are left unchanged. It may be interrupted and repeated. After a failed sync,
+ * check the disk and restart the machine first: until then the system may return bytes
+ * that the disk lost.
  *
  * Returns BAGS_OK, or the first failure, after all other shards were processed:
  *   BAGS_ERROR_MISSING   no such path, or not a dataset
@@ -1427,16 +1399,14 @@ typedef struct bags_finalize_options {
 
 /*
  * Close the gaps in a sharded dataset's numbers by renaming shards to 000000, 000001,
- * ...; Python readers need that. Order and content do not change. On success
- * *renamed, which may be NULL, receives how many were renamed. Call it when all
- * workers are done and no reader has the dataset open. If it is interrupted, the
- * dataset is intact with other gaps; repeat it.
+ * ...; Python readers need that. On success *renamed, which may be NULL, receives how
+ * many were renamed. Call it when all workers are done and no reader has the dataset
+ * open. If it is interrupted, the dataset is intact with other gaps; repeat it.
  *
- * A dataset without gaps is not changed. Otherwise a mark is left: the file
- * `finalized` in the first shard, which readers ignore. From then on a worker that
- * opens the dataset, or starts another shard, is refused unless it uses `append`: the
- * numbers no longer tell which worker wrote a shard. A failure before the first shard
- * is renamed removes the mark.
+ * If there were gaps, a mark is left: the file `finalized` in the first shard, which
+ * readers ignore. From then on a worker that opens the dataset, or starts another shard,
+ * is refused unless it uses `append`: the numbers no longer show which worker wrote a
+ * shard. A failure before the first shard is renamed removes the mark.
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_UNFINISHED  a shard is unfinished: nothing was renamed; or a worker
@@ -1526,10 +1496,10 @@ typedef struct bags_reader_options {
  *
  * With unfinished READ, unfinished shards are included with the datapoints flushed
  * so far: those that bags_recover would keep (without verify_checksums, also those
- * whose checksums differ). Open again to see more. Writers are not affected, and the
- * reader stays valid when they finish. If a writer aborts, reading its shard fails or
- * still returns what was discarded.
- * Shards that several workers write have gaps most of the time: see allow_gaps.
+ * whose checksums differ). Open again to see more. The reader stays valid when the
+ * writers finish. If one aborts, reading its shard fails or still returns what was
+ * discarded. Shards that several workers write have gaps most of the time: see
+ * allow_gaps.
  *
  * A shard that is replaced, renamed or removed later is an error when a file of it
  * is opened: rows never mix two versions. Open the dataset again then.
@@ -1618,16 +1588,14 @@ BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
 
 /*
  * Check that everything the reader has returned is of one version of the dataset. Call
- * it after the last read. Local files need no check, since each shard is identified when
- * a Bag is opened; where hooks look files up in advance (expect), a shard may have been
- * replaced since then. There, the first read of a datapoint calls it, too, so that the
- * lengths of all shards, and with them each index, are of one version.
+ * it after the last read, if hooks look files up in advance (expect): a shard may have
+ * been replaced since then. Other shards are identified when a Bag is opened. The first
+ * read of a datapoint calls it, too, so that the lengths of all shards, and with them
+ * each index, are of one version.
  *
- * Returns BAGS_OK, errors of files as for bags_reader_get, or
- *   BAGS_ERROR_STATE  a shard was replaced; the message names it
- *
- * Cost: none for local files; otherwise one round trip if Bags were opened since the
- * last call.
+ * Returns BAGS_OK, errors of files as for bags_reader_get, or BAGS_ERROR_STATE: a shard was
+ * replaced; the message names it. Cost: none for local files; otherwise one round trip if
+ * Bags were opened since the last call.
  */
 BAGS_API bags_code bags_reader_check(const bags_reader *reader, bags_error *err);
 
@@ -1915,8 +1883,7 @@ typedef struct bags_verify_report {
  * that has a checksum and, with `decode`, every value. Faults of the dataset are
  * missing, duplicate or unfinished shards; shards with another spec than the first
  * valid one; checksums that do not belong together, or that some shards lack; and
- * both spec.json and shards. It continues after a fault, also after a missing or
- * unreadable file. One damaged byte may be reported at several places.
+ * both spec.json and shards. One damaged byte may be reported at several places.
  *
  * Returns BAGS_OK, or the code of the first fault, or of what ended the work:
  * BAGS_ERROR_MISSING (no such path, or not a dataset), BAGS_ERROR_ARGUMENT (an invalid
@@ -2153,15 +2120,14 @@ static int bagi_result(BOOL succeeded) {
     return EIO; /* as for a hardware fault: a caller cannot do anything about it */
 }
 
-/* Paths from this size on are prefixed: MAX_PATH, without the 12 characters that
- * CreateDirectoryW reserves for a file's name, and 8 spare ones. */
-#define BAGI_WIDE_LONG 240
-#define BAGI_WIDE_MAX 32700                 /* no call accepts longer paths */
-#define BAGI_WIDE_SIZE (BAGI_WIDE_MAX + 10) /* with \\?\UNC\, or \* to list */
+/* No call accepts longer paths; with \\?\UNC\, or \* to list. */
+enum { BAGI_WIDE_MAX = 32700, BAGI_WIDE_SIZE = BAGI_WIDE_MAX + 10 };
 
 /* A path as Windows calls expect it: absolute and, if it is long, prefixed with \\?\,
- * which lifts the limit on its length. Free it with free(). */
+ * which lifts the limit on its length: MAX_PATH, without the 12 characters that
+ * CreateDirectoryW reserves for a file's name, and 8 spare ones. Free it with free(). */
 static int bagi_wide(const char *path, wchar_t **out) {
+    const DWORD most = 240;
     static const wchar_t share[] = {'\\', '\\', '?', '\\', 'U', 'N', 'C', '\\'};
     wchar_t *full = (wchar_t *)malloc(2 * BAGI_WIDE_SIZE * sizeof *full);
     if (!full)
@@ -2178,7 +2144,7 @@ static int bagi_wide(const char *path, wchar_t **out) {
     }
     bool network = full[0] == '\\' && full[1] == '\\';
     bool prefixed = network && (full[2] == '?' || full[2] == '.');
-    if (size >= BAGI_WIDE_LONG && !prefixed) {
+    if (size >= most && !prefixed) {
         size_t front = network ? 8 : 4;
         size_t skip = network ? 2 : 0; /* \\server becomes \\?\UNC\server */
         memmove(full + front, full + skip, (size + 1 - skip) * sizeof *full);
@@ -2434,13 +2400,15 @@ BAGI_COLD static int bagi_local_list(BAGI_USER, const char *path,
     return error;
 }
 
-/* As on POSIX systems, an existing file is replaced. */
-static int bagi_local_rename(BAGI_USER, const char *from, const char *to) {
+/* Give a file another name, or a second one. */
+static int bagi_windows_name(const char *from, const char *to, bool second) {
     wchar_t *wide_from = NULL, *wide_to = NULL;
     int error = bagi_wide(from, &wide_from);
     if (!error)
         error = bagi_wide(to, &wide_to);
-    if (!error)
+    if (!error && second)
+        error = bagi_result(CreateHardLinkW(wide_to, wide_from, NULL));
+    else if (!error)
         error = bagi_result(MoveFileExW(
             wide_from, wide_to, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH));
     free(wide_from);
@@ -2448,16 +2416,13 @@ static int bagi_local_rename(BAGI_USER, const char *from, const char *to) {
     return error;
 }
 
+/* As on POSIX systems, an existing file is replaced. */
+static int bagi_local_rename(BAGI_USER, const char *from, const char *to) {
+    return bagi_windows_name(from, to, false);
+}
+
 BAGI_COLD static int bagi_local_link(BAGI_USER, const char *from, const char *to) {
-    wchar_t *wide_from = NULL, *wide_to = NULL;
-    int error = bagi_wide(from, &wide_from);
-    if (!error)
-        error = bagi_wide(to, &wide_to);
-    if (!error)
-        error = bagi_result(CreateHardLinkW(wide_to, wide_from, NULL));
-    free(wide_from);
-    free(wide_to);
-    return error;
+    return bagi_windows_name(from, to, true);
 }
 
 /* The time of the last write may change until the last writer has closed the file:
@@ -2499,20 +2464,9 @@ static uint64_t bagi_process(void) { return GetCurrentProcessId(); }
 static void bagi_pause(void) { Sleep(1); }
 #endif
 
-/* Windows frees what is allocated past the end when the file is closed. */
-BAGI_COLD static int bagi_local_reserve(BAGI_USER, void *file, uint64_t size) {
-    FILE_ALLOCATION_INFO info;
-    uint64_t used = 0;
-    int error = bagi_local_size(user, file, &used);
-    if (error || size <= used || size > (uint64_t)INT64_MAX)
-        return error;
-    info.AllocationSize.QuadPart = (LONGLONG)size;
-    return bagi_result(
-        SetFileInformationByHandle(file, FileAllocationInfo, &info, sizeof info));
-}
 #define BAGI_HWCAP 0
 #define BAGI_LOCAL_MAP bagi_local_map
-#define BAGI_LOCAL_RESERVE bagi_local_reserve
+#define BAGI_LOCAL_RESERVE NULL
 #define BAGI_LOCAL_ADVISE NULL
 #define BAGI_LOCAL_WRITE_BACK NULL
 #else
@@ -3185,7 +3139,7 @@ typedef struct bagi_trailer {
     bool binds_shard;                  /* with BAGSCRC2 */
 } bagi_trailer;
 
-#define BAGI_TRAILER_SIZE 44
+enum { BAGI_TRAILER_SIZE = 44 };
 
 /* Constant, so that the compiler leaves out what is only used with checksums. */
 #ifdef BAGS_NO_CHECKSUM
@@ -3613,13 +3567,19 @@ BAGI_COLD static bags_code bagi_fail_io(const bagi_env *env, int error,
     return code;
 }
 
-BAGS_API BAGI_COLD bags_code bags_fail_io(const bags_io *io, int error,
-    const char *path, const char *doing, bags_error *err) {
-    BAGI_ERR(err);
+/* An environment for public functions that have hooks only, or NULL. */
+BAGI_COLD static bagi_env bagi_env_for(const bags_io *io) {
     bagi_env env;
     memset(&env, 0, sizeof env);
     if (io)
         env.io = *io;
+    return env;
+}
+
+BAGS_API BAGI_COLD bags_code bags_fail_io(const bags_io *io, int error,
+    const char *path, const char *doing, bags_error *err) {
+    BAGI_ERR(err);
+    const bagi_env env = bagi_env_for(io);
     return bagi_fail_io(&env, error, path, doing, err);
 }
 
@@ -3645,24 +3605,32 @@ static bags_code bagi_file_size(const bagi_env *env, void *file, const char *pat
         env, env->io.size(env->io.user, file, size), path, "get the size of", err);
 }
 
-BAGS_API bags_code bags_read(const bags_io *io, void *file, const char *path,
+/* Read exactly `size` bytes of an open file. */
+static bags_code bagi_read(const bagi_env *env, void *file, const char *path,
     uint64_t offset, void *data, size_t size, bags_error *err) {
     unsigned char *out = (unsigned char *)data;
     while (size > 0) {
         size_t done = 0;
-        int error = io->read_at(io->user, file, offset, out, size, &done);
+        int error = env->io.read_at(env->io.user, file, offset, out, size, &done);
         if (error)
-            return bags_fail_io(io, error, path, "read", err);
+            return bagi_fail_io(env, error, path, "read", err);
         if (done == 0 || done > size)
             return bags_fail(err, BAGS_ERROR_CORRUPT,
                 "%s: truncated while open (ends at offset %" PRIu64 ", %" PRIu64
                 " bytes missing)",
-                bags_path_tail(path), offset, (uint64_t)size);
+                bagi_shown(env, path), offset, (uint64_t)size);
         out += done;
         offset += done;
         size -= done;
     }
     return BAGS_OK;
+}
+
+BAGS_API bags_code bags_read(const bags_io *io, void *file, const char *path,
+    uint64_t offset, void *data, size_t size, bags_error *err) {
+    BAGI_ERR(err);
+    const bagi_env env = bagi_env_for(io);
+    return bagi_read(&env, file, path, offset, data, size, err);
 }
 
 /* What a path is, if anything exists there. Does nothing if *code is an error, and
@@ -3875,9 +3843,9 @@ enum { BAGI_BLOBS, BAGI_CRCS, BAGI_ENDS, BAGI_FILES };
 static const char *const bagi_suffix[] = {
     ".bag", ".crc", ".idx", BAGI_DICTIONARY, BAGI_DICTIONARY_NEW};
 
-/* What a path has after a dataset: the names of a shard, of a Bag, and a suffix. */
-#define BAGI_NAME_SPACE 1536
-#define BAGI_NAME_LONGEST 1024 /* of a Bag, in any file system */
+/* Bytes of the longest name of a Bag in any file system; and of what a path has after a
+ * dataset: the names of a shard, of a Bag, and a suffix. */
+enum { BAGI_NAME_LONGEST = 1024, BAGI_NAME_SPACE = 1536 };
 
 /* A directory of Bags. A standalone Bag is treated as a directory with one
  * nameless field: then `path` is the Bag's path without .bag. A thread uses it at a
@@ -3907,7 +3875,7 @@ BAGI_COLD static bags_code bagi_dir_open(bagi_dir *dir, const bagi_env *env,
     memset(dir, 0, sizeof *dir);
     dir->env = env;
     dir->standalone = !name;
-    dir->size = strlen(path) + (name ? BAGI_NAME_SPACE : sizeof ".crc.partial");
+    dir->size = strlen(path) + (name ? (size_t)BAGI_NAME_SPACE : sizeof ".crc.partial");
     dir->path = (char *)bagi_alloc_raw(&env->memory, 3 * dir->size, err);
     if (!dir->path)
         return BAGS_ERROR_MEMORY;
@@ -4009,11 +3977,10 @@ BAGI_COLD static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
         code = bags_fail(err, BAGS_ERROR_LIMIT,
             "%s: too large (%" PRIu64 " bytes, maximum %" PRIu64 ")",
             bagi_shown(env, path), length, (uint64_t)most);
-    if (!code && !(content = bagi_alloc(&env->memory, (size_t)length, err)))
+    if (!code && !(content = bagi_alloc_raw(&env->memory, (size_t)length, err)))
         code = BAGS_ERROR_MEMORY;
     if (!code)
-        code = bags_read(
-            &env->io, file, bagi_passed(env, path), 0, content, (size_t)length, err);
+        code = bagi_read(env, file, path, 0, content, (size_t)length, err);
     if (!code && identity)
         code = bagi_fail_io(
             env, bagi_identify(env, file, path, identity), path, "identify", err);
@@ -4153,8 +4120,8 @@ BAGI_COLD static const char *bagi_json_string(bagi_json *json) {
 }
 
 #ifndef BAGS_NO_WRITER
-/* Write a valid UTF-8 text as a JSON string in ASCII to `out`, unless that is NULL.
- * Returns its size: a first call with NULL measures it. */
+/* Write a valid UTF-8 text as a JSON string in ASCII, in at most 6 bytes per byte and 2
+ * more. Returns its size. */
 BAGI_COLD static size_t bagi_json_quote(const char *text, char *out) {
     const unsigned char *in = (const unsigned char *)text;
     size_t used = 1; /* the quote */
@@ -4169,12 +4136,10 @@ BAGI_COLD static size_t bagi_json_quote(const char *text, char *out) {
                 0xD7C0 + (point >> 10), 0xDC00 | (point & 0x3FF));
         else if (point < 0x20 || point > 0x7E || strchr("\"\\", (int)point))
             length = snprintf(piece, sizeof piece, "\\u%04" PRIx32, point);
-        if (out)
-            memcpy(out + used, piece, (size_t)length);
+        memcpy(out + used, piece, (size_t)length);
         used += (size_t)length;
     }
-    if (out)
-        out[0] = out[used] = '"';
+    out[0] = out[used] = '"';
     return used + 1;
 }
 #endif
@@ -4297,7 +4262,7 @@ BAGI_COLD static bool bagi_refs_parse_any(bags_view blob, const bags_type *types
 /* Refs are on the path of every read, so they are parsed without a check per byte:
  * 8 bytes can be loaded at any position up to the blob's end, since a table or
  * BAGI_SLACK bytes of a buffer follow every blob of refs.bag. */
-#define BAGI_SLACK 8
+enum { BAGI_SLACK = 8 };
 
 /* A number in a form that is written for indices below 2^32; NULL if it has another. */
 static BAGI_HOT const unsigned char *bagi_refs_uint(
@@ -4769,7 +4734,7 @@ typedef struct bagi_int {
 } bagi_int;
 
 /* Bounds what a few bytes of a spec make the library allocate per value. */
-#define BAGI_INT_MAX 1024
+enum { BAGI_INT_MAX = 1024 };
 
 /* Compile int, int(N), int(N,little), int(N,big), i64 and u64. Without arguments int
  * takes as many bytes as each number needs, and one more if its top bit is set. */
@@ -4939,7 +4904,7 @@ static void bagi_array_copy(
 }
 
 /* Bounds what precedes the elements in a blob that contains dtype and shape. */
-#define BAGI_HEAD_MAX (16 + 9 * BAGS_MAX_DIMS)
+enum { BAGI_HEAD_MAX = 16 + 9 * BAGS_MAX_DIMS };
 
 #ifndef BAGS_NO_WRITER
 /* The value must be consistent, and have the dtype and shape of the type, if that has
@@ -5108,8 +5073,6 @@ static const bags_codec bagi_codecs_built_in[] = {
     {"array", bagi_array_open, bagi_array_encode, bagi_array_decode, bagi_state_close,
         NULL, NULL}};
 
-#define BAGI_BUILT_IN (sizeof bagi_codecs_built_in / sizeof *bagi_codecs_built_in)
-
 /* Codecs that the program has added, in this order. */
 struct bags_registry {
     bags_allocator memory;
@@ -5145,7 +5108,8 @@ BAGS_API BAGI_COLD const bags_codec *bags_registry_find(
     for (size_t i = registry ? registry->count : 0; i > 0; i--)
         if (bagi_has_word(added[i - 1].names, name))
             return &added[i - 1];
-    for (size_t i = 0; i < BAGI_BUILT_IN; i++)
+    for (size_t i = 0; i < sizeof bagi_codecs_built_in / sizeof *bagi_codecs_built_in;
+         i++)
         if (bagi_has_word(bagi_codecs_built_in[i].names, name))
             return &bagi_codecs_built_in[i];
     return NULL;
@@ -5587,8 +5551,7 @@ BAGI_COLD static bags_code bagi_file_read(const bag_reader *bag, const bagi_file
         return BAGS_OK;
     }
     BAGI_TRY(bagi_file_pin(bag, file, &handle, err));
-    bags_code code = bags_read(&bag->env->io, handle,
-        bag->env->here ? file->shown : file->path, offset, data, size, err);
+    bags_code code = bagi_read(bag->env, handle, file->path, offset, data, size, err);
     bagi_file_unpin(bag, file);
     return code;
 }
@@ -5632,8 +5595,8 @@ BAGI_COLD static bags_code bagi_file_attach(bag_reader *bag, const bagi_dir *dir
 
 /* How many files all datasets of this process have mapped. A map is a resource that
  * malloc needs, too: those beyond a quarter of what Linux allows are read. */
-#define BAGI_MAPS_LIMIT 16384
 static volatile long bagi_maps;
+enum { BAGI_MAPS_LIMIT = 16384 };
 
 /* Get the size of an open file and map it, if that is possible and allowed. One that
  * is not mapped may be closed and opened again: it is identified. An empty file needs
@@ -5931,19 +5894,14 @@ BAGI_COLD static bags_code bagi_crcs_fail(const bag_reader *bag, uint64_t index,
 
 /* ---- a Bag ---- */
 
-/* Close the files and free the copies of a Bag, which may be partly open. */
-static void bagi_bag_release(bag_reader *bag) {
+/* Close the files and free the copies of a Bag, which may be partly open, or NULL. */
+static void bagi_bag_free(bag_reader *bag) {
+    if (!bag)
+        return;
     for (int i = 0; i < BAGI_FILES; i++) {
         bagi_file_close(bag, &bag->file[i]);
         bags_buffer_free(&bag->cached[i]);
     }
-}
-
-/* NULL is accepted. */
-static void bagi_bag_free(bag_reader *bag) {
-    if (!bag)
-        return;
-    bagi_bag_release(bag);
     bagi_free(&bag->env->memory, bag, sizeof *bag);
 }
 
@@ -6115,23 +6073,21 @@ BAGI_COLD static bags_code bagi_bag_open(const bagi_dir *dir,
     const bagi_bag_options *bag_options, bagi_files *files, bag_reader **out,
     bags_error *err) {
     const bagi_env *env = dir->env;
-    bag_reader *bag = (bag_reader *)bagi_alloc(&env->memory, sizeof *bag, err);
-    if (!bag)
-        return BAGS_ERROR_MEMORY;
-    bagi_file *blobs = &bag->file[BAGI_BLOBS], *index = &bag->file[BAGI_ENDS];
     bool search = dir->standalone && !dir->bare, moved = false;
     bool verify = BAGI_CHECKSUMS && bag_options->verify_checksums;
     bags_error why;
     bags_code code = BAGS_OK;
-    bag->env = env;
-    bag->files = files;
     bagi_bag_expect(dir, bag_options);
     do {
         uint64_t before = 0, after = 0;
         bool split = bag_options->split || search;
+        bag_reader *bag = (bag_reader *)bagi_alloc(&env->memory, sizeof *bag, err);
+        if (!bag)
+            return BAGS_ERROR_MEMORY;
+        bagi_file *blobs = &bag->file[BAGI_BLOBS], *index = &bag->file[BAGI_ENDS];
+        bag->env = env;
+        bag->files = files;
         bag->layout = BAGI_SPLIT;
-        bag->length = bag->limit = bag->table = 0;
-        memset(&bag->trailer, 0, sizeof bag->trailer);
         blobs->grows = index->grows = bag_options->grows;
         code = bagi_file_attach(bag, dir, bag_options->name, BAGI_BLOBS, &why);
         if (!code && search)
@@ -6176,17 +6132,16 @@ BAGI_COLD static bags_code bagi_bag_open(const bagi_dir *dir,
         if (code == BAGS_ERROR_CORRUPT && search && index->handle)
             moved = env->io.size(env->io.user, index->handle, &after) == 0 &&
                     after != index->size;
-        if (code || moved)
-            bagi_bag_release(bag);
+        if (code || moved) {
+            bagi_bag_free(bag);
+        } else {
+            bagi_bag_ready(bag, bag_options);
+            *out = bag;
+        }
     } while (moved);
-    if (code) {
-        bagi_bag_free(bag);
+    if (code)
         *err = why;
-        return code;
-    }
-    bagi_bag_ready(bag, bag_options);
-    *out = bag;
-    return BAGS_OK;
+    return code;
 }
 
 /* The first blobs of a Bag: how many, and where the last of them ends. */
@@ -6320,8 +6275,6 @@ static int bagi_span_order(const void *a, const void *b) {
     return (x->first > y->first) - (x->first < y->first);
 }
 
-#define BAGI_ADVICE_GAP 8192 /* bytes between two parts requested as one */
-
 /* Far away, what is read is only as old as the check of its shard that follows it: it
  * is announced before. What refs refer to is read, and checked, after them. */
 BAGI_COLD static bags_code bagi_fetch_check(
@@ -6348,6 +6301,7 @@ BAGI_COLD static bags_code bagi_fetch_check(
  * missing is read again.
  */
 static bags_code bagi_fetch_transfer(bagi_fetch *fetch, int which, bags_error *err) {
+    const uint64_t gap = 8192; /* bytes between two parts requested as one */
     bagi_span *span = bagi_fetch_spans(fetch);
     bags_io_read *reads = (bags_io_read *)(void *)(span + fetch->count);
     const bag_reader **bags = (const bag_reader **)(void *)(reads + fetch->count);
@@ -6362,7 +6316,7 @@ static bags_code bagi_fetch_transfer(bagi_fetch *fetch, int which, bags_error *e
         uint64_t start = span->start, stop = span->stop;
         if (bag->in_memory[which]) {
             for (; i + 1 < fetch->count && span[1].bag == bag &&
-                   span[1].start <= stop + BAGI_ADVICE_GAP;
+                   span[1].start <= stop + gap;
                  i++, span++)
                 stop = BAGI_MAX(stop, span[1].stop);
             if (fetch->advise && file->map)
@@ -7080,10 +7034,6 @@ typedef struct bagi_stream {
     uint64_t started; /* bytes whose writing to the disk was started */
 } bagi_stream;
 
-#define BAGI_RESERVE_MIN ((uint64_t)1 << 20)
-#define BAGI_RESERVE_MAX ((uint64_t)64 << 20)
-#define BAGI_WRITE_BACK_MIN ((uint64_t)16 << 20)
-
 static bool bagi_stream_idle(const bagi_stream *stream) {
     return !stream->handle || stream->writing->failure.code;
 }
@@ -7126,6 +7076,7 @@ BAGI_COLD static void bagi_stream_open(bagi_stream *stream, const bagi_dir *dir,
  * a failure, or this would not end. */
 static void bagi_stream_write(
     bagi_stream *stream, const unsigned char *data, size_t size) {
+    const uint64_t mebibyte = (uint64_t)1 << 20;
     const bags_io *io = &stream->writing->env.io;
     if (bagi_stream_idle(stream) ||
         !bagi_writing_is_ours(stream->writing, stream->path))
@@ -7139,8 +7090,8 @@ static void bagi_stream_write(
     /* Request disk space ahead of it: as much again as the file has, so that small
      * files use no more than they need. A full disk is reported by the write. */
     uint64_t end = stream->written + size;
-    if (io->reserve && end > stream->high && size >= BAGI_RESERVE_MIN) {
-        stream->high = end + BAGI_MIN(end, BAGI_RESERVE_MAX);
+    if (io->reserve && end > stream->high && size >= mebibyte) {
+        stream->high = end + BAGI_MIN(end, 64 * mebibyte);
         io->reserve(io->user, stream->handle, stream->high);
     }
     while (size > 0) {
@@ -7160,7 +7111,7 @@ static void bagi_stream_write(
     }
     /* Start to write to the disk early, so that the sync at the end waits less. */
     uint64_t waiting = stream->written - stream->started;
-    if (io->write_back && !stream->writing->no_sync && waiting >= BAGI_WRITE_BACK_MIN) {
+    if (io->write_back && !stream->writing->no_sync && waiting >= 16 * mebibyte) {
         io->write_back(io->user, stream->handle, stream->started, waiting);
         stream->started = stream->written;
     }
@@ -7282,9 +7233,8 @@ static void bagi_stream_copy(bagi_stream *from, bagi_stream *to, uint32_t *crc) 
     size_t step = 0;
     for (uint64_t at = 0; at < from->end && !bagi_stream_idle(from); at += step) {
         step = (size_t)BAGI_MIN(from->end - at, from->capacity);
-        if (bags_read(&from->writing->env.io, from->handle,
-                bagi_passed(&from->writing->env, from->path), at, from->buffer, step,
-                &from->writing->failure))
+        if (bagi_read(&from->writing->env, from->handle, from->path, at, from->buffer,
+                step, &from->writing->failure))
             return;
         *crc = bags_crc32c(*crc, from->buffer, step);
         if (to)
@@ -7305,9 +7255,6 @@ typedef struct bagi_output {
     bagi_dictionary_sum dictionary; /* NAME.dict of the shard */
     bool stored;                    /* it is known to be the codec's */
 } bagi_output;
-
-#define BAGI_BUFFER_DEFAULT ((size_t)2 << 20)
-#define BAGI_BUFFER_MIN ((size_t)4096)
 
 #ifdef BAGS_DEBUG
 /*
@@ -7349,13 +7296,13 @@ static void bagi_output_assert(const bagi_output *output) {
 }
 #endif
 
-/* Set up the streams. The buffers of the ends and CRCs are full after the same number
- * of blobs. */
+/* Set up the streams, with buffers of the size that is an option. Those of the ends and
+ * CRCs are full after the same number of blobs. */
 BAGI_COLD static void bagi_output_init(
     bagi_output *output, bagi_writing *writing, size_t buffer_size) {
-    size_t size = BAGI_BUFFER_MIN;
+    size_t size = 4096;
     if (buffer_size == 0)
-        buffer_size = BAGI_BUFFER_DEFAULT;
+        buffer_size = (size_t)2 << 20;
     while (size < buffer_size && size <= SIZE_MAX / 4)
         size *= 2;
     for (int i = 0; i < BAGI_FILES; i++)
@@ -7658,8 +7605,7 @@ BAGS_API BAGI_COLD void bag_writer_abort(bag_writer *writer) {
  * ====================================================================== */
 
 #define BAGI_SPEC_MAX ((size_t)1 << 20)
-#define BAGI_FIELDS_MAX 65535
-#define BAGI_NAME_MAX 251 /* 255 with .bag */
+enum { BAGI_FIELDS_MAX = 65535, BAGI_NAME_MAX = 251 /* 255 with .bag */ };
 
 typedef struct bagi_spec {
     bags_buffer array;
@@ -7904,35 +7850,29 @@ BAGI_COLD static bags_code bagi_common_read(bagi_common *common, const bagi_dir 
 }
 
 #ifndef BAGS_NO_WRITER
-/* The text of spec.json: *size bytes, to be freed with bagi_free. */
-BAGI_COLD static char *bagi_spec_text(const bags_allocator *memory,
-    const bagi_spec *spec, size_t *size, bags_error *err) {
-    size_t used = 2;
-    for (size_t i = 0; i < spec->count; i++)
-        used += (i ? 4 : 2) + bagi_json_quote(spec->fields[i].name, NULL) +
-                bagi_json_quote(spec->fields[i].type, NULL);
-    if (used > BAGI_SPEC_MAX) {
-        bags_fail(err, BAGS_ERROR_LIMIT,
-            "spec.json: too large (%" PRIu64 " bytes, maximum %" PRIu64 ")",
-            (uint64_t)used, (uint64_t)BAGI_SPEC_MAX);
-        return NULL;
-    }
-    char *text = (char *)bagi_alloc(memory, used, err);
-    if (!text)
-        return NULL;
+/* The text of spec.json, *size bytes. */
+BAGI_COLD static bags_code bagi_spec_text(
+    const bagi_spec *spec, bags_buffer *out, size_t *size, bags_error *err) {
     size_t at = 0;
-    text[at++] = '{';
-    for (size_t i = 0; i < spec->count; i++) {
-        memcpy(text + at, ", ", i ? 2 : 0);
-        at += i ? 2 : 0;
-        at += bagi_json_quote(spec->fields[i].name, text + at);
-        memcpy(text + at, ": ", 2);
-        at += 2;
-        at += bagi_json_quote(spec->fields[i].type, text + at);
+    for (size_t i = 0; i < 2 * spec->count; i++) {
+        const bags_field *field = &spec->fields[i / 2];
+        const char *text = i % 2 ? field->type : field->name;
+        const char *before = i % 2 ? ": " : i ? ", " : "{";
+        BAGI_TRY(bags_buffer_reserve(out, at + 6 * strlen(text) + 8, err));
+        memcpy(out->data + at, before, strlen(before));
+        at += strlen(before);
+        at += bagi_json_quote(text, (char *)out->data + at);
     }
-    text[at] = '}';
-    *size = used;
-    return text;
+    BAGI_TRY(bags_buffer_reserve(out, at + 2, err));
+    if (at == 0)
+        out->data[at++] = '{';
+    out->data[at++] = '}';
+    if (at > BAGI_SPEC_MAX)
+        return bags_fail(err, BAGS_ERROR_LIMIT,
+            "spec.json: too large (%" PRIu64 " bytes, maximum %" PRIu64 ")",
+            (uint64_t)at, (uint64_t)BAGI_SPEC_MAX);
+    *size = at;
+    return BAGS_OK;
 }
 
 /* Check the caller's fields, and sort copies of them. */
@@ -7983,22 +7923,13 @@ BAGI_COLD static bags_code bagi_spec_from_caller(const bags_allocator *memory,
 BAGS_API bags_code bags_spec_text(const bags_field *fields, size_t count,
     const bags_registry *registry, bags_buffer *out, size_t *size, bags_error *err) {
     BAGI_BEGIN(out && size, err);
-    const bagi_env env = bagi_env_of(NULL);
+    const bags_allocator memory = bags_allocator_of(NULL);
     bagi_spec spec = BAGI_ZERO;
-    size_t length = 0;
-    char *text = NULL;
     bags_code code =
-        bagi_spec_from_caller(&env.memory, &spec, registry, fields, count, err);
+        bagi_spec_from_caller(&memory, &spec, registry, fields, count, err);
     if (!code)
-        text = bagi_spec_text(&env.memory, &spec, &length, err);
-    if (!code)
-        code = text ? bags_buffer_reserve(out, length, err) : err->code;
-    if (!code) {
-        memcpy(out->data, text, length);
-        *size = length;
-    }
-    bagi_free(&env.memory, text, length);
-    bagi_spec_free(&env.memory, &spec);
+        code = bagi_spec_text(&spec, out, size, err);
+    bagi_spec_free(&memory, &spec);
     return code;
 }
 #endif
@@ -8020,9 +7951,9 @@ BAGS_API bags_code bags_spec_text(const bags_field *fields, size_t count,
 
 /* ---- names ---- */
 
-#define BAGI_SHARD_DIGITS 18 /* of the largest number */
 #define BAGI_SHARD_LIMIT UINT64_C(1000000000000000000)
-#define BAGI_DIGITS_MAX 255 /* with leading zeros */
+/* Digits of the largest number, without and with leading zeros. */
+enum { BAGI_SHARD_DIGITS = 18, BAGI_DIGITS_MAX = 255 };
 
 /* The number of a shard, and how many digits its name has. */
 typedef struct bagi_shard_id {
@@ -8586,8 +8517,8 @@ struct bags_writer {
     bool sharded;
     char *path;        /* of the dataset */
     const char *shown; /* the same in messages */
-    char *text;        /* of spec.json */
-    size_t text_size;
+    bags_buffer text;  /* of spec.json, */
+    size_t text_size;  /* if its fields are known */
     bagi_spec spec;
     bagi_slot_state *slots; /* one per field */
     bagi_output *outputs;   /* one per field, then refs */
@@ -8695,7 +8626,7 @@ static bags_code bagi_writer_check(bags_writer *writer) {
     return failure->code;
 }
 
-#define BAGI_LOCK_TRIES 200 /* a millisecond each */
+enum { BAGI_LOCK_TRIES = 200 }; /* a millisecond each */
 
 /* Lock the record, which is open. It may have been replaced or removed in between:
  * then another process has the shard. */
@@ -8917,7 +8848,7 @@ BAGI_COLD static void bagi_writer_claim_once(bags_writer *writer) {
         *err = why;
     if (!err->code)
         bagi_writer_check(writer);
-    bagi_stream_write(record, (const unsigned char *)writer->text, writer->text_size);
+    bagi_stream_write(record, writer->text.data, writer->text_size);
     if (!no_sync)
         bagi_stream_sync(record);
     if (!err->code && bagi_writer_check_last(writer, &why))
@@ -9033,7 +8964,7 @@ BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
     bool keep_idx = writer->options.keep_idx && !bagi_writer_shares(writer);
     bool no_sync = writer->writing.no_sync;
     uint64_t size = bagi_writer_shard_size(writer);
-    uint32_t bound = bags_crc32c(0, writer->text, writer->text_size);
+    uint32_t bound = bags_crc32c(0, writer->text.data, writer->text_size);
     bagi_writer_check(writer);
     bagi_writer_flush_all(writer);
 
@@ -9454,10 +9385,6 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer) {
 
 /* ---- a writer ---- */
 
-/* The number of fields of a shard that is recovered comes from its untrusted record:
- * each gets little. */
-#define BAGI_RECOVER_BUFFER ((size_t)64 << 10)
-
 /* Free a writer, which may be partly open, and leave its shard on disk as it is. The
  * allocator is copied, since it is part of what is freed. */
 BAGI_COLD static void bagi_writer_free(bags_writer *writer) {
@@ -9472,9 +9399,9 @@ BAGI_COLD static void bagi_writer_free(bags_writer *writer) {
     bagi_free(&memory, writer->slots, count * sizeof *writer->slots);
     bagi_free(&memory, writer->refs, count * sizeof *writer->refs);
     bagi_free(&memory, writer->row, bagi_refs_most(count));
-    bagi_free(&memory, writer->text, writer->text_size);
     bagi_free_text(&memory, writer->path);
     bags_buffer_free(&writer->scratch);
+    bags_buffer_free(&writer->text);
     bagi_spec_free(&memory, &writer->spec);
     bagi_free(&memory, writer, sizeof *writer);
 }
@@ -9503,7 +9430,7 @@ BAGI_COLD static bags_writer *bagi_writer_new(
     writer->sharded = with.sharded || with.shard_size || with.shard_length ||
                       with.shard_start || options->shard_stop;
     writer->number = with.shard_start;
-    bagi_buffer_adopt(&writer->scratch, &env.memory);
+    writer->scratch = writer->text = bags_buffer_of(&env.memory);
     writer->path = bagi_absolute(&writer->writing.env, path, strlen(path), err);
     if (writer->path) {
         writer->shown = bagi_shown(&writer->writing.env, writer->path);
@@ -9518,9 +9445,7 @@ BAGI_COLD static bags_code bagi_writer_prepare(
     bags_writer *writer, size_t buffer_size, bags_error *err) {
     const bags_allocator *memory = &writer->writing.env.memory;
     size_t count = writer->spec.count;
-    writer->text = bagi_spec_text(memory, &writer->spec, &writer->text_size, err);
-    if (!writer->text)
-        return err->code;
+    BAGI_TRY(bagi_spec_text(&writer->spec, &writer->text, &writer->text_size, err));
     writer->outputs =
         (bagi_output *)bagi_alloc(memory, (count + 1) * sizeof *writer->outputs, err);
     for (size_t i = 0; writer->outputs && i <= count; i++)
@@ -9622,16 +9547,18 @@ BAGI_COLD static bags_code bagi_writer_read_record(
     size_t size = 0;
     bags_code code = bagi_dir_read(
         &writer->dir, "spec.json", ".partial", BAGI_SPEC_MAX, &text, &size, NULL, err);
-    if (!code && writer->text) {
+    if (!code && writer->text_size) {
         *fault = "was started with other fields; pass those, or write to a new path";
-        *known = size == writer->text_size && memcmp(text, writer->text, size) == 0;
+        *known =
+            size == writer->text_size && memcmp(text, writer->text.data, size) == 0;
     } else if (!code) {
         *fault = "spec.json.partial is damaged";
         code = bagi_spec_parse(memory, spec, text, size, err);
         if (!code)
             code = bagi_spec_seal(memory, spec, NULL, err);
+        /* The number of fields comes from an untrusted file: each gets little. */
         if (!code)
-            code = bagi_writer_prepare(writer, BAGI_RECOVER_BUFFER, err);
+            code = bagi_writer_prepare(writer, (size_t)64 << 10, err);
         *known = !code;
         if (code && code != BAGS_ERROR_MEMORY) {
             bagi_spec_free(memory, spec);
@@ -9680,7 +9607,7 @@ BAGI_COLD static bags_code bagi_writer_find(bags_writer *writer, bagi_shard_id n
                         ? io->list(io->user, dir->path, bagi_has_foreign_files, &other)
                         : ENOSYS;
         code = other ? bags_fail(&why,
-                           writer->text ? BAGS_ERROR_EXISTS : BAGS_ERROR_CORRUPT,
+                           writer->text_size ? BAGS_ERROR_EXISTS : BAGS_ERROR_CORRUPT,
                            "%s: %s", dir->shown, fault)
                      : bagi_fail_io(dir->env, error, dir->path, "list", &why);
     }
@@ -10212,7 +10139,7 @@ typedef struct bagi_opening {
 
 /* Tries to read what another process is changing. Each sees what the last one left, so
  * that a few are enough, unless that process changes the dataset as fast as it is read. */
-#define BAGI_TRIES 8
+enum { BAGI_TRIES = 8 };
 
 /*
  * Open a shard without spec.json, by its record. Nothing is locked: what refs.idx
@@ -10697,7 +10624,6 @@ struct bagi_block {
 #define BAGI_VALUE_ALIGN ((size_t)16)
 #define BAGI_BLOCK_SIZE                                                                \
     ((sizeof(struct bagi_block) + BAGI_VALUE_ALIGN - 1) & ~(BAGI_VALUE_ALIGN - 1))
-#define BAGI_BLOCK_MIN ((size_t)4096)
 
 /* Free these blocks. */
 static void bagi_values_free(bags_row *row, struct bagi_block **blocks) {
@@ -10724,7 +10650,7 @@ static void *bagi_values_resize(
     if (!block || size > block->capacity - used) {
         bags_allocator memory = bagi_row_memory(row);
         bool doubles = block && block->capacity <= SIZE_MAX / 4;
-        size_t least = doubles ? 2 * block->capacity : BAGI_BLOCK_MIN;
+        size_t least = doubles ? 2 * block->capacity : 4096;
         size_t capacity = BAGI_MAX(size, least);
         block = (struct bagi_block *)memory.resize(
             memory.user, NULL, 0, BAGI_BLOCK_SIZE + capacity);
@@ -11761,9 +11687,6 @@ BAGS_API BAGI_COLD bags_code bags_finalize(const char *path,
  * to run->why first; it is about the Bag run->name, or if that is NULL about run->path.
  * ====================================================================== */
 
-#define BAGI_VERIFY_FAULTS 1000 /* passed to `each` by default */
-#define BAGI_VERIFY_PROGRESS ((uint64_t)1 << 20)
-
 typedef struct bagi_verifying {
     bagi_env env;
     bags_verify_options options;
@@ -11937,7 +11860,7 @@ static bags_code bagi_verify_range(bagi_verifying *run, const bag_reader *bag,
             ended = true;
             code = bagi_verify_fault(run, code, BAGS_FAULT_FILE, 0, offset);
         }
-        if (cursor.read - seen >= BAGI_VERIFY_PROGRESS) {
+        if (cursor.read - seen >= (uint64_t)1 << 20) {
             bagi_verify_progress(run, cursor.read - seen);
             seen = cursor.read;
         }
@@ -12203,7 +12126,7 @@ BAGS_API BAGI_COLD bags_code bags_verify(const char *path,
         run.options = *options;
     run.options.parts += !run.options.parts;
     if (!run.options.max_faults)
-        run.options.max_faults = BAGI_VERIFY_FAULTS;
+        run.options.max_faults = 1000;
     run.env = bagi_env_of(&run.options.env);
     run.path = path;
     bagi_dir dir = BAGI_ZERO;
@@ -12422,7 +12345,7 @@ BAGI_COLD static bags_code bagi_checksum_dir(
     size_t size = work->count * sizeof *work->bags;
     bagi_writing_init(&work->writing, env, work->options->no_sync);
     memset(&work->output, 0, sizeof work->output);
-    bagi_output_init(&work->output, &work->writing, 4 * BAGI_BUFFER_MIN);
+    bagi_output_init(&work->output, &work->writing, 16384);
     work->output.checksums = true;
     work->bags = (bagi_bag_checksums *)bagi_alloc(&env->memory, size, err);
     if (!work->bags)
@@ -12525,14 +12448,9 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
 
 /* Nothing of the implementation stays defined, except that it was compiled. */
 #undef BAGI_ADD
-#undef BAGI_ADVICE_GAP
 #undef BAGI_BAGS_AHEAD
 #undef BAGI_BEGIN
-#undef BAGI_BLOCK_MIN
 #undef BAGI_BLOCK_SIZE
-#undef BAGI_BUFFER_DEFAULT
-#undef BAGI_BUFFER_MIN
-#undef BAGI_BUILT_IN
 #undef BAGI_CHECK
 #undef BAGI_CHECKSUMS
 #undef BAGI_COLD
@@ -12549,15 +12467,11 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
 #undef BAGI_DICTIONARY
 #undef BAGI_DICTIONARY_MAX
 #undef BAGI_DICTIONARY_NEW
-#undef BAGI_DIGITS_MAX
 #undef BAGI_DTYPES
 #undef BAGI_ERR
-#undef BAGI_FIELDS_MAX
 #undef BAGI_GAPS_READ
-#undef BAGI_HEAD_MAX
 #undef BAGI_HOT
 #undef BAGI_HWCAP
-#undef BAGI_INT_MAX
 #undef BAGI_JOURNAL
 #undef BAGI_LOAD
 #undef BAGI_LOCAL_ADVISE
@@ -12567,27 +12481,17 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
 #undef BAGI_LOCAL_WRITE_BACK
 #undef BAGI_LOCKED_BYTE
 #undef BAGI_LOCKED_BY_WRITER
-#undef BAGI_LOCK_TRIES
-#undef BAGI_MAPS_LIMIT
 #undef BAGI_MARK
 #undef BAGI_MAX
 #undef BAGI_MIN
-#undef BAGI_NAME_LONGEST
-#undef BAGI_NAME_MAX
-#undef BAGI_NAME_SPACE
 #undef BAGI_NEED
 #undef BAGI_NOINLINE
 #undef BAGI_OPTIONS
-#undef BAGI_RECOVER_BUFFER
 #undef BAGI_REFS_STEP
-#undef BAGI_RESERVE_MAX
-#undef BAGI_RESERVE_MIN
 #undef BAGI_RETRY
 #undef BAGI_ROW_MANY
 #undef BAGI_SHARDS_AHEAD
-#undef BAGI_SHARD_DIGITS
 #undef BAGI_SHARD_LIMIT
-#undef BAGI_SLACK
 #undef BAGI_SPAN_SIZE
 #undef BAGI_SPEC_MAX
 #undef BAGI_STALE
@@ -12597,19 +12501,11 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
 #undef BAGI_TOUCH
 #undef BAGI_TRAILER_ALONE
 #undef BAGI_TRAILER_SHARD
-#undef BAGI_TRAILER_SIZE
-#undef BAGI_TRIES
 #undef BAGI_TRY
 #undef BAGI_USER
 #undef BAGI_VALUE_ALIGN
-#undef BAGI_VERIFY_FAULTS
-#undef BAGI_VERIFY_PROGRESS
-#undef BAGI_WIDE_LONG
-#undef BAGI_WIDE_MAX
-#undef BAGI_WIDE_SIZE
 #undef BAGI_WINDOWS_PATHS
 #undef BAGI_WRITER_ERR
-#undef BAGI_WRITE_BACK_MIN
 #undef BAGI_ZERO
 #ifdef BAGS_NO_WRITER
 #undef bagi_bytes_encode
