@@ -3994,45 +3994,45 @@ BAGI_COLD static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
     return BAGS_OK;
 }
 
-/* Read NAME.dict. It is never empty, and one that is too large is not one. */
-BAGI_COLD static bags_code bagi_dictionary_read(const bagi_dir *dir, const char *name,
-    unsigned char **data, size_t *size, bags_error *err) {
-    bags_code code = bagi_dir_read(
-        dir, name, BAGI_DICTIONARY, BAGI_DICTIONARY_MAX, data, size, NULL, err);
-    if (code == BAGS_ERROR_LIMIT)
-        return err->code = BAGS_ERROR_CORRUPT;
-    if (code || *size)
-        return code;
-    bagi_free(&dir->env->memory, *data, 0);
-    return bags_fail(err, BAGS_ERROR_CORRUPT, "%s: empty, not a dictionary",
-        bagi_shown(dir->env, bagi_dir_path(dir, name, BAGI_DICTIONARY)));
-}
-
-/* The CRC of NAME.dict, if there is one. */
+/* What is known of NAME.dict, if it exists. */
 typedef struct bagi_dictionary_sum {
     bool exists;
+    size_t size;
     uint32_t crc;
 } bagi_dictionary_sum;
 
-BAGI_COLD static bags_code bagi_dictionary_find(
-    const bagi_dir *dir, const char *name, bagi_dictionary_sum *sum, bags_error *err) {
+/* Read NAME.dict, if it exists. *data, unless data is NULL, is its content, to be freed
+ * with bagi_free. It is never empty, and one that is too large is not one. */
+BAGI_COLD static bags_code bagi_dictionary_read(const bagi_dir *dir, const char *name,
+    bagi_dictionary_sum *sum, unsigned char **data, bags_error *err) {
+    unsigned char *content = NULL;
     bags_error why;
-    unsigned char *data = NULL;
-    size_t size = 0;
-    bags_code code = bagi_dictionary_read(dir, name, &data, &size, &why);
+    memset(sum, 0, sizeof *sum);
+    bags_code code = bagi_dir_read(dir, name, BAGI_DICTIONARY, BAGI_DICTIONARY_MAX,
+        &content, &sum->size, NULL, &why);
+    if (code == BAGS_ERROR_MISSING)
+        return BAGS_OK;
+    if (!code && !sum->size)
+        code = bags_fail(&why, BAGS_ERROR_CORRUPT, "%s: empty, not a dictionary",
+            bagi_shown(dir->env, bagi_dir_path(dir, name, BAGI_DICTIONARY)));
     sum->exists = !code;
-    sum->crc = code ? 0 : bags_crc32c(0, data, size);
+    sum->crc = code ? 0 : bags_crc32c(0, content, sum->size);
+    if (data && !code)
+        *data = content;
+    else
+        bagi_free(&dir->env->memory, content, sum->size);
     if (!code)
-        bagi_free(&dir->env->memory, data, size);
-    else if (code != BAGS_ERROR_MISSING)
-        *err = why;
-    return code == BAGS_ERROR_MISSING ? BAGS_OK : code;
+        return BAGS_OK;
+    *err = why;
+    return err->code = code == BAGS_ERROR_LIMIT ? BAGS_ERROR_CORRUPT : code;
 }
 
 /* What a trailer contains of the name of a Bag and its dictionary. */
 static uint32_t bagi_name_crc(const char *name, const bagi_dictionary_sum *sum) {
-    return sum->exists ? bagi_bind(0, name, sum->crc)
-                       : bags_crc32c(0, name, strlen(name));
+    unsigned char bytes[4];
+    bagi_store_u32(bytes, sum->crc);
+    uint32_t crc = bags_crc32c(0, name, strlen(name));
+    return bags_crc32c(crc, bytes, sum->exists ? sizeof bytes : 0);
 }
 /* ========================================================================
  * >>json
@@ -5860,11 +5860,11 @@ BAGI_COLD static bags_code bagi_crcs_check(const bag_reader *bag, const bagi_dir
     for (const char *at = name; dir->standalone && *at; at++)
         if (bagi_is_slash(*at))
             name = at + 1;
-    bagi_dictionary_sum sum = {false, 0};
+    bagi_dictionary_sum sum = {false, 0, 0};
     if ((!trailer->name && dir->standalone) ||
         trailer->name == bagi_name_crc(name, &sum))
         return BAGS_OK;
-    bags_code code = bagi_dictionary_find(dir, bag_options->name, &sum, err);
+    bags_code code = bagi_dictionary_read(dir, bag_options->name, &sum, NULL, err);
     if (code || (sum.exists && trailer->name == bagi_name_crc(name, &sum)))
         return code;
     return bags_fail(err, BAGS_ERROR_CORRUPT,
@@ -5916,13 +5916,15 @@ BAGI_COLD static const bagi_dictionary *bagi_dictionary_open(bagi_dictionary **l
     bagi_dictionary made = {*list, coder, NULL, 0, NULL}, *found = *list;
     bags_error why;
     why.code = BAGS_OK;
-    if (bagi_dictionary_read(dir, name, &made.data, &made.size, err))
+    bagi_dictionary_sum sum;
+    if (bagi_dictionary_read(dir, name, &sum, &made.data, err))
         return NULL;
+    made.size = sum.size;
     /* One that was cut off decodes frames to other bytes, so that the checksums are asked
      * even if blobs are not verified. */
     bagi_trailer trailer = bag->trailer;
     bags_code code = BAGS_OK;
-    if (BAGI_CHECKSUMS && !bag->verify)
+    if (BAGI_CHECKSUMS && sum.exists && !bag->verify)
         code = bagi_crcs_read_trailer(dir, name, &trailer, &why);
     if (code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT) {
         trailer.binds_shard = false; /* there are none, or not all of them yet */
@@ -5933,7 +5935,8 @@ BAGI_COLD static const bagi_dictionary *bagi_dictionary_open(bagi_dictionary **l
     const char *path = bagi_dir_path(dir, name, BAGI_DICTIONARY);
     const char *shown = bagi_shown(dir->env, path);
     bags_view bytes = {made.data, made.size};
-    bagi_dictionary_sum sum = {true, bags_crc32c(0, made.data, made.size)};
+    if (!code)
+        code = bagi_fail_io(dir->env, sum.exists ? 0 : ENOENT, path, "open", err);
     if (!code)
         code = bagi_check_record(dir->env, path, bag->record, false, err);
     if (!code && trailer.binds_shard && trailer.name != bagi_name_crc(name, &sum))
@@ -9110,7 +9113,8 @@ BAGI_COLD static bags_code bagi_writer_store(
         return bags_fail(err, BAGS_ERROR_LIMIT,
             "invalid size of the dictionary (%" PRIu64 " bytes, maximum %" PRIu64 ")",
             (uint64_t)bytes.size, (uint64_t)BAGI_DICTIONARY_MAX);
-    bagi_dictionary_sum sum = {true, bags_crc32c(0, bytes.data, bytes.size)};
+    bagi_dictionary_sum sum = {
+        true, bytes.size, bags_crc32c(0, bytes.data, bytes.size)};
     if (output->dictionary.exists && output->dictionary.crc != sum.crc)
         return bags_fail(err, BAGS_ERROR_VALUE,
             "needs another dictionary than %s.dict of this shard", name);
@@ -9662,7 +9666,8 @@ BAGI_COLD static bags_code bagi_writer_take(
     for (size_t i = 0; i < writer->spec.count && !failure->code; i++) {
         const char *name = bagi_spec_name(&writer->spec, i);
         if (!bagi_dir_remove(dir, name, BAGI_DICTIONARY_NEW, failure))
-            bagi_dictionary_find(dir, name, &writer->outputs[i].dictionary, failure);
+            bagi_dictionary_read(
+                dir, name, &writer->outputs[i].dictionary, NULL, failure);
     }
     writer->shard_length = found->length;
     return failure->code;
@@ -9687,19 +9692,19 @@ BAGI_COLD static bags_code bagi_writer_start(
         bool own = writer->dir.path && writer->outputs[i].dictionary.exists;
         const bagi_dir *from = own ? &writer->dir : &dir;
         unsigned char *data = NULL;
-        size_t size = 0;
+        bagi_dictionary_sum sum = {false, 0, 0};
         if (!with || strlen(name) + sizeof BAGI_DICTIONARY_NEW > 256)
             continue;
         if (from->path)
-            code = bagi_dictionary_read(from, name, &data, &size, &why);
-        if (!code || code == BAGS_ERROR_MISSING) {
-            bags_view bytes = {data, size};
+            code = bagi_dictionary_read(from, name, &sum, &data, &why);
+        if (!code) {
+            bags_view bytes = {data, sum.size};
             why.code = BAGS_OK;
             code = with->start(coder->state, bytes, &why);
         }
         if (bagi_codec_result(code, &why, err))
             bagi_prefix(err, code, "%s: field \"%.200s\": ", writer->shown, name);
-        bagi_free(&env->memory, data, size);
+        bagi_free(&env->memory, data, sum.size);
     }
     bagi_dir_free(&dir);
     return code;
@@ -12260,7 +12265,7 @@ BAGI_COLD static bags_code bagi_checksum_bag(bagi_checksumming *work, size_t fie
     known->length = bag_reader_length(bag);
     known->size = bag_reader_size(bag);
     if (!code && work->spec)
-        code = bagi_dictionary_find(dir, name, &known->dictionary, err);
+        code = bagi_dictionary_read(dir, name, &known->dictionary, NULL, err);
     if (!code && known->kept)
         code = bagi_crcs_read_trailer(dir, name, &known->trailer, err);
     else if (!code)
