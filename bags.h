@@ -7856,11 +7856,13 @@ BAGI_COLD static bags_code bagi_common_read(bagi_common *common, const bagi_dir 
 /* The text of spec.json, *size bytes. */
 BAGI_COLD static bags_code bagi_spec_text(
     const bagi_spec *spec, bags_buffer *out, size_t *size, bags_error *err) {
-    size_t at = 0;
-    for (size_t i = 0; i < 2 * spec->count; i++) {
+    size_t at = 0, i = 0, texts = 2 * spec->count;
+    for (; i < texts && at <= BAGI_SPEC_MAX; i++) {
         const bags_field *field = &spec->fields[i / 2];
         const char *text = i % 2 ? field->type : field->name;
         const char *before = i % 2 ? ": " : i ? ", " : "{";
+        if (strlen(text) > BAGI_SPEC_MAX)
+            break;
         BAGI_TRY(bags_buffer_reserve(out, at + 6 * strlen(text) + 8, err));
         memcpy(out->data + at, before, strlen(before));
         at += strlen(before);
@@ -7870,10 +7872,10 @@ BAGI_COLD static bags_code bagi_spec_text(
     if (at == 0)
         out->data[at++] = '{';
     out->data[at++] = '}';
-    if (at > BAGI_SPEC_MAX)
+    if (i < texts || at > BAGI_SPEC_MAX)
         return bags_fail(err, BAGS_ERROR_LIMIT,
-            "spec.json: too large (%" PRIu64 " bytes, maximum %" PRIu64 ")",
-            (uint64_t)at, (uint64_t)BAGI_SPEC_MAX);
+            "spec.json: too large (maximum %" PRIu64 " bytes)",
+            (uint64_t)BAGI_SPEC_MAX);
     *size = at;
     return BAGS_OK;
 }
