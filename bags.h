@@ -9,9 +9,8 @@
  *         #define BAGS_IMPLEMENTATION
  *         #include "bags.h"
  *
- *     It needs libc and the operating system, nothing more: cc -O2 program.c.
- *     Codecs for images, video, msgpack and .npy are optional, one file each, in
- *     formats/.
+ *     It needs libc and the operating system, nothing more: cc -O2 program.c. Codecs
+ *     for images, video, msgpack and .npy are optional, one file each, in formats/.
  *
  * A COMPLETE PROGRAM
  *
@@ -106,12 +105,11 @@
  * RULES THAT HOLD EVERYWHERE
  *     Errors     A function that opens returns the object or NULL. Every other
  *                function that can fail returns a bags_code, with BAGS_OK being
- *                0. The last parameter is the caller's bags_error, or NULL; it
- *                is written on every failure. On failure, outputs are untouched
- *                unless the function states otherwise. Nothing is printed, and
- *                nothing aborts. Codes without a comment mean what >>errors says.
- *                A call that reads, and failed because of a hook, can be repeated:
- *                nothing of it is kept.
+ *                0. The last parameter is the caller's bags_error, or NULL; it is
+ *                written on every failure. On failure, outputs are untouched unless the
+ *                function states otherwise. Nothing is printed, and nothing aborts.
+ *                Codes without a comment mean what >>errors says. A call that reads,
+ *                and failed because of a hook, can be repeated: nothing of it is kept.
  *                Not listed are BAGS_ERROR_ARGUMENT for NULL where it is not accepted;
  *                BAGS_ERROR_MEMORY; and, of functions that use files, BAGS_ERROR_IO.
  *     Ownership  A bags_view is borrowed. What the caller owns has a named function
@@ -132,9 +130,8 @@
  *     Ranges     are half-open: start <= i < stop. A stop past the end is
  *                clamped to the end; so is a start past it, which leaves nothing.
  *                start > stop is BAGS_ERROR_RANGE.
- *     Sizes      _length counts blobs or datapoints, _size counts bytes.
- *                uint64_t in files, size_t in memory. A NULL reader or writer
- *                has length 0.
+ *     Sizes      _length counts blobs or datapoints, _size counts bytes. uint64_t in
+ *                files, size_t in memory. A NULL reader or writer has length 0.
  *     Options    are structs in which 0 is the default of every member: {0} is
  *                always right. NULL means {0}. shard_start and shard_stop are
  *                not a range: they select the shards of worker number shard_start
@@ -187,10 +184,9 @@
  *                          to write or compare checksums is BAGS_ERROR_ARGUMENT, as is
  *                          resuming a shard that has them; bags_verify compares none.
  *     BAGS_NO_LOCAL        leave out local files and locks between threads, for
- *                          WebAssembly and small devices: ISO C alone is needed.
- *                          Every object needs hooks (env.io), without which it does
- *                          not open (BAGS_ERROR_IO), and is used by one thread at a
- *                          time.
+ *                          WebAssembly and small devices: ISO C alone is needed. Every
+ *                          object needs hooks (env.io), without which it does not open
+ *                          (BAGS_ERROR_IO), and is used by one thread at a time.
  *     Define those with NO the same way wherever bags.h is included.
  *
  * KNOWN LIMITS
@@ -387,9 +383,8 @@ typedef struct bags_view {
     size_t size;
 } bags_view;
 
-/* Consecutive blobs of a Bag: their contiguous bytes, and where each ends.
- * Returned by bag_reader_get_range, which has checked every entry; read it with
- * bags_range_get. */
+/* Consecutive blobs of a Bag: their contiguous bytes, and where each ends. Returned by
+ * bag_reader_get_range, which has checked every entry; read it with bags_range_get. */
 typedef struct bags_range {
     const unsigned char *data; /* the first byte of the first blob */
     size_t size;               /* bytes of all blobs */
@@ -1193,10 +1188,9 @@ typedef struct bags_writer_options {
  *                       one number; a shard cannot be recovered
  *   BAGS_ERROR_LOCKED   resume or append, and another process holds the shard
  *   BAGS_ERROR_UNFINISHED  append, and this worker's shard is unfinished
- *   BAGS_ERROR_FIELD    a name is duplicate, or cannot be a file name on every
- *                       system: refs, "", a leading '.', control characters,
- *                       / \ : * ? " < > |, device names such as "con", no UTF-8,
- *                       more than 251 bytes
+ *   BAGS_ERROR_FIELD    a name is duplicate, or cannot be a file name on every system:
+ *                       refs, "", a leading '.', control characters, / \ : * ? " < > |,
+ *                       device names such as "con", no UTF-8, more than 251 bytes
  *   BAGS_ERROR_TYPE     an invalid type string, or arguments that its codec refuses,
  *                       such as int(0) (with the code that the codec returns); types
  *                       without a codec are accepted
@@ -1494,12 +1488,11 @@ typedef struct bags_reader_options {
 /*
  * Open a dataset, sharded or not.
  *
- * With unfinished READ, unfinished shards are included with the datapoints flushed
- * so far: those that bags_recover would keep (without verify_checksums, also those
- * whose checksums differ). Open again to see more. The reader stays valid when the
- * writers finish. If one aborts, reading its shard fails or still returns what was
- * discarded. Shards that several workers write have gaps most of the time: see
- * allow_gaps.
+ * With unfinished READ, unfinished shards are included with the datapoints flushed so
+ * far: those that bags_recover would keep (without verify_checksums, also those whose
+ * checksums differ). Open again to see more. The reader stays valid when the writers
+ * finish. If one aborts, reading its shard fails or still returns what was discarded.
+ * Shards that several workers write have gaps most of the time: see allow_gaps.
  *
  * A shard that is replaced, renamed or removed later is an error when a file of it
  * is opened: rows never mix two versions. Open the dataset again then.
@@ -1512,10 +1505,9 @@ typedef struct bags_reader_options {
  *   BAGS_ERROR_GAP         shards are missing; the message lists them. Those
  *                          missing at the end leave no gap, and are not noticed.
  *                          Or a shard was removed or renamed meanwhile
- *   BAGS_ERROR_CORRUPT     spec.json or a Bag is invalid; shards with different
- *                          specs; two shards with one number; both spec.json and
- *                          shards; with verify_checksums: checksums that do not
- *                          belong together
+ *   BAGS_ERROR_CORRUPT     spec.json or a Bag is invalid; shards with different specs;
+ *                          two shards with one number; both spec.json and shards; with
+ *                          verify_checksums: checksums that do not belong together
  *   BAGS_ERROR_FIELD       spec.json names a file outside the dataset
  *   BAGS_ERROR_TYPE        spec.json has an invalid type string
  *   BAGS_ERROR_LIMIT       spec.json or a shard number is too large
@@ -1910,8 +1902,7 @@ BAGS_API bags_code bags_verify(const char *path, const bags_verify_options *opti
 /* ========================================================================
  * >>platform
  * The only section that tests for operating systems. It defines bagi_mutex,
- * bagi_system_text and the hooks for local files, and it sets feature macros to
- * 0 or 1:
+ * bagi_system_text and the hooks for local files, and it sets feature macros to 0 or 1:
  *
  *     BAGI_WINDOWS_PATHS  paths follow the rules of Windows
  *     BAGI_HWCAP          bagi_hwcap returns the features of an ARM CPU
@@ -3667,8 +3658,7 @@ static size_t bagi_root_size(const char *path) {
     return size;
 }
 
-/* The parent directory of a path; "." for a bare name. Free it with
- * bagi_free_text. */
+/* The parent directory of a path; "." for a bare name. Free it with bagi_free_text. */
 static char *bagi_parent(
     const bags_allocator *memory, const char *path, bags_error *err) {
     size_t size = strlen(path), root = bagi_root_size(path);
@@ -7701,8 +7691,7 @@ BAGI_COLD static bags_code bagi_spec_seal(const bags_allocator *memory, bagi_spe
 
 /* ---- names ---- */
 
-/* True for a name that Windows gives to a device, whatever follows its first
- * dot. */
+/* True for a name that Windows gives to a device, whatever follows its first dot. */
 BAGI_COLD static bool bagi_is_device(const char *name) {
     static const char *const devices[] = {"con", "prn", "aux", "nul"};
     char low[5] = {0};
