@@ -6821,10 +6821,10 @@ static bags_code bagi_prefix_scan(bag_reader **readers, const bags_type *types,
 
 /* ---- standalone Bags ---- */
 
-/* Refuse a value that the enum does not have. */
+/* Refuse a value that the enum does not have, or that a call does not accept: `never`. */
 static bags_code bagi_check_unfinished(
-    const char *path, bags_unfinished unfinished, bags_error *err) {
-    if ((unsigned)unfinished <= BAGS_UNFINISHED_READ)
+    const char *path, bags_unfinished unfinished, int never, bags_error *err) {
+    if ((unsigned)unfinished <= BAGS_UNFINISHED_READ && (int)unfinished != never)
         return BAGS_OK;
     return bags_fail(err, BAGS_ERROR_ARGUMENT, "%s: invalid option (unfinished %d)",
         bags_path_tail(path), (int)unfinished);
@@ -6865,13 +6865,10 @@ BAGS_API BAGI_COLD bag_reader *bag_reader_open(
     bag_options.grows = bag_options.unfinished = journal;
     bag_options.no_read_ahead = options->no_read_ahead;
     if (!code)
-        code = bagi_check_unfinished(path, options->unfinished, err);
+        code =
+            bagi_check_unfinished(path, options->unfinished, BAGS_UNFINISHED_SKIP, err);
     if (!code)
         code = bagi_check_checksums(path, options->verify_checksums, err);
-    if (!code && options->unfinished == BAGS_UNFINISHED_SKIP)
-        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
-            "%s: BAGS_UNFINISHED_SKIP does not apply to a single Bag",
-            bags_path_tail(path));
     if (!code)
         code = bagi_bag_open(&dir, &bag_options, NULL, &reader, err);
     bagi_dir_free(&dir);
@@ -10317,7 +10314,7 @@ BAGI_COLD static bags_reader *bagi_reader_new(
     bags_code code =
         bagi_check_worker(path, options->shard_start, &reader->options.shard_stop, err);
     if (!code)
-        code = bagi_check_unfinished(path, options->unfinished, err);
+        code = bagi_check_unfinished(path, options->unfinished, -1, err);
     if (!code)
         code = bagi_check_checksums(path, options->verify_checksums, err);
     if (!code) {
@@ -12133,8 +12130,6 @@ BAGS_API BAGI_COLD bags_code bags_verify(const char *path,
         fault = "part is not below parts";
     else if (run.options.quick && run.options.decode)
         fault = "quick and decode are mutually exclusive";
-    else if ((unsigned)run.options.unfinished > BAGS_UNFINISHED_SKIP)
-        fault = "unfinished must be BAGS_UNFINISHED_REFUSE or _SKIP";
     bagi_buffer_adopt(&run.scratch, &run.env.memory);
     bool mutex = bagi_mutex_init(&run.files.mutex);
     bags_code code = mutex ? bagi_check_worker(path, run.options.shard_start,
@@ -12143,6 +12138,9 @@ BAGS_API BAGI_COLD bags_code bags_verify(const char *path,
     if (!code && fault)
         code =
             bags_fail(err, BAGS_ERROR_ARGUMENT, "%s: %s", bags_path_tail(path), fault);
+    if (!code)
+        code = bagi_check_unfinished(
+            path, run.options.unfinished, BAGS_UNFINISHED_READ, err);
     if (!code)
         code = bagi_dir_open(&dir, &run.env, path, "", err);
     bags_path_kind kind = bagi_kind(&run.env, path, &code, err);
