@@ -11128,17 +11128,17 @@ BAGS_API bags_code bags_reader_refs(const bags_reader *reader, uint64_t index,
     bags_row *row, bags_ref *refs, bags_error *err) {
     BAGI_BEGIN(reader && row && refs, err);
     uint64_t local = 0;
+    const bag_reader *bag = NULL;
+    bagi_steps all = {0, 0, 1};
     bagi_row_begin(reader, row);
     const bagi_shard *part = bagi_row_shard(reader, index, row, &local);
     if (!part)
         return bagi_fail_datapoint(reader, index, err);
     BAGI_TRY(bagi_row_read_refs(reader, part, local, row, err));
     for (size_t i = 0; i < reader->spec.count; i++) {
-        const bag_reader *bag = NULL;
-        bagi_steps steps;
         refs[i] = bagi_row_refs(row)[i];
         BAGI_TRY(bagi_select_find(
-            reader, part, index, i, NULL, bagi_row_refs(row), &bag, &steps, err));
+            reader, part, index, i, NULL, bagi_row_refs(row), &bag, &all, err));
     }
     return BAGS_OK;
 }
