@@ -3891,19 +3891,15 @@ static const char *bagi_dir_path(
     return dir->file;
 }
 
-static bool bagi_is_bag_path(const char *path) {
-    size_t size = strlen(path);
-    return size >= 4 && memcmp(path + size - 4, ".bag", 4) == 0;
-}
-
 /* The directory of a standalone Bag's files; free it with bagi_dir_free, also after a
  * failure. */
 BAGI_COLD static bags_code bagi_dir_standalone(
     bagi_env *env, const char *path, bagi_dir *dir, bags_error *err) {
     memset(dir, 0, sizeof *dir);
     BAGI_TRY(bagi_check_path(path, err));
-    bool bare = !bagi_is_bag_path(path);
-    char *text = bagi_absolute(env, path, strlen(path) - (bare ? 0 : 4), err);
+    size_t size = strlen(path);
+    bool bare = size < 4 || memcmp(path + size - 4, ".bag", 4) != 0;
+    char *text = bagi_absolute(env, path, size - (bare ? 0 : 4), err);
     bags_code code =
         text ? bagi_dir_open(dir, env, text, NULL, err) : BAGS_ERROR_MEMORY;
     bagi_free_text(&env->memory, text);
@@ -10004,17 +10000,6 @@ static bags_code bagi_reader_dir(
     return bagi_shard_dir(dir, &reader->env, reader->path, name, err);
 }
 
-/* How Bags are opened, apart from what their shard decides. */
-static bagi_bag_options bagi_reader_bag_options(const bags_reader *reader) {
-    bagi_bag_options bag_options = bagi_bag_options_new();
-    bag_options.grows = reader->options.unfinished == BAGS_UNFINISHED_READ;
-    bag_options.no_mmap = reader->options.no_mmap;
-    bag_options.cache_index = reader->options.cache_index;
-    bag_options.verify_checksums = reader->options.verify_checksums;
-    bag_options.no_read_ahead = reader->options.no_read_ahead;
-    return bag_options;
-}
-
 /* Open a Bag and publish it, unless another thread does that first. */
 BAGI_NOINLINE static bags_code bagi_reader_first_bag(const bags_reader *from,
     const bagi_shard *of, size_t field, const bag_reader **out, bags_error *err) {
@@ -10186,7 +10171,8 @@ BAGI_COLD static bags_code bagi_opening_shard(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_opening *opening = (bagi_opening *)user;
     bags_reader *reader = opening->reader;
-    bags_unfinished unfinished = reader->options.unfinished;
+    const bags_reader_options *options = &reader->options;
+    bags_unfinished unfinished = options->unfinished;
     bags_path_kind kind = BAGS_PATH_DIRECTORY;
     bool found = false, again = false;
     unsigned tries = 0;
@@ -10196,7 +10182,12 @@ BAGI_COLD static bags_code bagi_opening_shard(
     do {
         memset(shard, 0, sizeof *shard);
         memset(part, 0, sizeof *part);
-        part->bag_options = bagi_reader_bag_options(reader);
+        part->bag_options = bagi_bag_options_new();
+        part->bag_options.grows = unfinished == BAGS_UNFINISHED_READ;
+        part->bag_options.no_mmap = options->no_mmap;
+        part->bag_options.cache_index = options->cache_index;
+        part->bag_options.verify_checksums = options->verify_checksums;
+        part->bag_options.no_read_ahead = options->no_read_ahead;
         code =
             bagi_shard_open(&opening->common, dir, unfinished != BAGS_UNFINISHED_REFUSE,
                 &part->bag_options, &shard->length, opening->err);
