@@ -403,9 +403,11 @@ void manual_help(text *out, const command *const *commands);
 
 /* ---- completion.c ---- */
 
-/* What bash and zsh complete. */
+/* The scripts for shells, and what they call to complete the last of the words. */
 void completion_bash(text *out, const command *const *commands);
 void completion_zsh(text *out, const command *const *commands);
+void completion_words(
+    text *out, const command *const *commands, int count, char **words);
 
 /* ---- types.c ---- */
 

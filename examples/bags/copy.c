@@ -1,8 +1,8 @@
 /*
  * bags copy: a finished dataset, or a Bag, to another place: local, or an object store.
  *
- * All Bags are copied first, by several threads; then each spec.json, from the last
- * shard to the first. Until the end the copy is unfinished for every reader.
+ * All Bags are copied first, by several threads; then each spec.json, that of the first
+ * shard last. Until the end the copy is unfinished for every reader.
  *
  * A local copy has a record until its end, spec.json.copied or, of a Bag,
  * NAME.bag.copied, which is locked against other copies:
@@ -31,11 +31,15 @@
 #define COPY_LEAST ((size_t)256 << 10) /* of one file */
 #define EXPECTED 64                    /* shards that are looked up at once */
 
+/* When a file is copied. */
+enum { PHASE_BAGS, PHASE_SPECS, PHASE_LAST, PHASES };
+
 typedef struct entry {
     char *from, *to;
     uint64_t size;
     bags_identity identity;
-    bool last;     /* a spec.json, or the .bag of a Bag: after all others */
+    int phase;
+    bool last;     /* a spec.json, or the .bag of a Bag */
     bool finished; /* the place to which it is copied has the last one */
     bool missing;  /* it is not copied, and the copy must not have it */
     bool index;    /* it may be replaced */
@@ -51,6 +55,7 @@ static void *record_file; /* NULL: it is not locked */
 
 /* Of the threads. */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static int now;
 static size_t next_entry, files_left, thread_count;
 static uint64_t bytes_done, bytes_total, files_copied, files_kept;
 static bags_error fault;
@@ -63,6 +68,7 @@ static void add(const char *name, bool last, bool omit) {
     entry one = {0};
     void *file = NULL;
     one.last = last;
+    one.phase = !last ? PHASE_BAGS : count ? PHASE_SPECS : PHASE_LAST; /* it is first */
     one.from = string_format("%s%s", source, name);
     one.to = string_format("%s%s", target, name);
     one.missing = omit || (!last && path_kind(one.from) != BAGS_PATH_FILE);
@@ -497,7 +503,7 @@ static void *work(void *user) {
     for (;;) {
         pthread_mutex_lock(&mutex);
         while (next_entry < count &&
-               (entries[next_entry].last || entries[next_entry].missing))
+               (entries[next_entry].phase != now || entries[next_entry].missing))
             next_entry++;
         size_t i = fault.code ? count : next_entry;
         next_entry += i < count;
@@ -513,44 +519,37 @@ static void *work(void *user) {
     }
 }
 
-static void must_copy(bags_code code) {
-    if (code && code != BAGS_ERROR_EXISTS)
-        failure_suffix("; call it again to continue");
-    bar_hide();
-    must(code);
-}
-
-static void copy_bags(size_t threads) {
+static void copy_phase(int next, size_t threads) {
     pthread_t others[MAX_THREADS];
     size_t started = 0;
+    now = next;
+    next_entry = 0;
     thread_count = threads;
     for (size_t i = 0; i < count; i++)
-        files_left += !entries[i].last && !entries[i].missing;
-    while (started + 1 < threads && !pthread_create(&others[started], NULL, work, NULL))
+        files_left += entries[i].phase == now && !entries[i].missing;
+    while (started + 1 < threads && started + 1 < files_left &&
+           !pthread_create(&others[started], NULL, work, NULL))
         started++;
     work(NULL);
     while (started > 0)
         pthread_join(others[--started], NULL);
-    if (fault.code)
-        failure = fault;
-    must_copy(fault.code);
+    if (!fault.code)
+        return;
+    failure = fault;
+    if (fault.code != BAGS_ERROR_EXISTS)
+        failure_suffix("; call it again to continue");
+    bar_hide();
+    die();
 }
 
-/* The last files are small, and were read when they were looked up, but perhaps dropped
- * since: request some of them at once, from entry `i` down. */
-static void request_last(size_t i) {
-    for (size_t k = 0; in->read_many && i > 0 && k < EXPECTED; i--) {
-        const entry *one = &entries[i - 1];
-        void *file = NULL;
-        if (!one->last || one->size > COPY_SIZE)
-            continue;
-        k++;
-        if (in->open(in->user, one->from, BAGS_IO_READ, &file))
-            continue;
-        bags_io_read read = {file, 0, NULL, (size_t)one->size, 0};
-        in->read_many(in->user, &read, 1);
-        in->close(in->user, file);
-    }
+/* All of it must be of one version. */
+static void check_source(void) {
+    for (size_t i = 0; in->expect && i < count; i++)
+        in->expect(in->user, entries[i].from);
+    for (size_t i = 0; i < count; i++)
+        if (!entries[i].missing)
+            must(format_check_identity(
+                in, NULL, entries[i].from, &entries[i].identity, &failure));
 }
 
 static int run(char **operands) {
@@ -590,19 +589,10 @@ static int run(char **operands) {
     check_entries();
     if (!to_url && !finished)
         start_record();
-    copy_bags(to_url ? UPLOAD_THREADS : remote ? MAX_THREADS : 2);
-    for (size_t i = 0; in->expect && i < count; i++)
-        in->expect(in->user, entries[i].from);
-    for (size_t i = 0; i < count; i++)
-        if (!entries[i].missing)
-            must(format_check_identity(
-                in, NULL, entries[i].from, &entries[i].identity, &failure));
-    for (size_t i = count, done = 0; i-- > 0;) {
-        if (!entries[i].last)
-            continue;
-        if (done++ % EXPECTED == 0)
-            request_last(i + 1);
-        must_copy(copy_entry(&entries[i], &failure));
+    for (int next = PHASE_BAGS; next < PHASES; next++) {
+        copy_phase(next, to_url ? UPLOAD_THREADS : remote ? MAX_THREADS : 2);
+        if (next == PHASE_BAGS)
+            check_source();
     }
     unlock_target();
     progress_end();

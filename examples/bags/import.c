@@ -437,7 +437,8 @@ static void show_entry(const bags_entry *entry, const plan *field, text *line) {
         if (value.kind != BAGS_KIND_BLOB)
             must(bags_encode(
                 registry_get(), field->type, &value, &scratch, &blob, &failure));
-        text_puts(line, j ? ", " : "");
+        if (field->sequence)
+            text_next(line);
         failure.code = BAGS_OK;
         bool shown =
             value_is_shown(field->type) &&
@@ -453,17 +454,17 @@ static void show(const bags_field *fields) {
     const bags_entry *entries;
     must(bags_source_read(source, 0, &entries, &failure));
     in_datapoint = true;
-    text_puts(&line, "{\"spec\": ");
+    text_puts(&line, "{");
+    text_member(&line, "spec");
     text_spec(&line, fields, count);
     if (source->length == BAGS_SOURCE_UNKNOWN)
-        text_puts(&line, ", \"length\": null");
+        text_member_string(&line, "length", NULL);
     else
-        text_format(&line, ", \"length\": %ju", (uintmax_t)source->length);
-    text_puts(&line, entries ? ", \"first\": {" : ", \"first\": null");
+        text_member_number(&line, "length", source->length);
+    text_member(&line, "first");
+    text_puts(&line, entries ? "{" : "null");
     for (size_t i = 0; entries && i < count; i++) {
-        text_puts(&line, i ? ", " : "");
-        text_json_string(&line, plans[i].name);
-        text_puts(&line, ": ");
+        text_member(&line, plans[i].name);
         show_entry(entry_of(entries, &plans[i]), &plans[i], &line);
     }
     text_puts(&line, entries ? "}}\n" : "}\n");

@@ -217,55 +217,54 @@ static const struct {
     {"hue", 'j', false, offsetof(bags_jitter_options, hue)},
 };
 
+#define AUGMENTATIONS (sizeof augmentations / sizeof *augmentations)
+
+ENDS static void fail_augmentation(const char *name) {
+    static text names;
+    for (size_t i = 0; i < AUGMENTATIONS; i++)
+        text_format(&names, "%s%s", i ? ", " : "", augmentations[i].name);
+    usage("--augment: \"%s\" is none of: %s", name, text_string(&names));
+}
+
 /* NAME=LOW:HIGH, or NAME=X. The loader checks the numbers. */
 static void choose_augmentations(bags_load_field *field) {
     static bags_warp_options warp;
     static bags_jitter_options jitter;
-    bool given[sizeof augmentations / sizeof *augmentations] = {false};
-    size_t count, known = sizeof augmentations / sizeof *augmentations;
-    char **parts = split(augment, &count);
-    for (size_t i = 0; i < count; i++) {
-        char *equals = strchr(parts[i], '='), *end = equals;
-        size_t k = 0, length = equals ? (size_t)(equals - parts[i]) : strlen(parts[i]);
-        while (k < known && (strlen(augmentations[k].name) != length ||
-                                memcmp(augmentations[k].name, parts[i], length) != 0))
+    bool given[AUGMENTATIONS] = {false};
+    char *words = string_format("%s", augment), *at = words, *name, *value;
+    while (list_next(&at, &name, &value)) {
+        size_t k = 0;
+        bags_interval range = {0, 0};
+        int used = 0;
+        while (k < AUGMENTATIONS && strcmp(augmentations[k].name, name))
             k++;
-        if (k == known)
-            usage("--augment: \"%.*s\" is none of: area, aspect, flip_x, flip_y, "
-                  "degrees, "
-                  "scale, shear_x, shear_y, translate_x, translate_y, perspective, "
-                  "brightness, contrast, saturation, hue",
-                (int)length, parts[i]);
-        double low = equals ? strtod(equals + 1, &end) : 0, high = low;
-        bool good = equals && end > equals + 1;
-        if (good && !augmentations[k].single) {
-            char *from = end + 1;
-            good = *end == ':';
-            high = good ? strtod(from, &end) : 0;
-            good = good && end > from;
-        }
-        if (!good || *end)
-            usage("--augment: expected %s=%s (\"%s\")", augmentations[k].name,
-                augmentations[k].single ? "X" : "LOW:HIGH", parts[i]);
+        if (k == AUGMENTATIONS)
+            fail_augmentation(name);
+        bool single = augmentations[k].single;
+        bool good = value && (single ? sscanf(value, "%lf%n", &range.low, &used) == 1
+                                     : sscanf(value, "%lf:%lf%n", &range.low,
+                                           &range.high, &used) == 2);
+        if (!good || !used || value[used])
+            usage("--augment: expected %s=%s (\"%s\")", name, single ? "X" : "LOW:HIGH",
+                value ? value : name);
         if (given[k])
-            usage("--augment: %s is given twice", augmentations[k].name);
-        if (!augmentations[k].single && low >= 0 && low <= 0 && high >= 0 && high <= 0)
-            usage("--augment: 0:0 is the default of %s: leave it out",
-                augmentations[k].name);
+            usage("--augment: %s is given twice", name);
+        if (!single && range.low >= 0 && range.low <= 0 && range.high >= 0 &&
+            range.high <= 0)
+            usage("--augment: 0:0 is the default of %s: leave it out", name);
         given[k] = true;
-        char *to = augmentations[k].of == 'f'   ? (char *)field
-                   : augmentations[k].of == 'w' ? (char *)&warp
-                                                : (char *)&jitter;
-        bags_interval range = {low, high};
-        memcpy(to + augmentations[k].at, &range,
-            augmentations[k].single ? sizeof low : sizeof range);
-        if (augmentations[k].of == 'w')
+        char of = augmentations[k].of;
+        char *to = of == 'f'   ? (char *)field
+                   : of == 'w' ? (char *)&warp
+                               : (char *)&jitter;
+        memcpy(
+            to + augmentations[k].at, &range, single ? sizeof range.low : sizeof range);
+        if (of == 'w')
             field->warp = &warp;
-        if (augmentations[k].of == 'j')
+        if (of == 'j')
             field->jitter = &jitter;
     }
-    free(parts[0]);
-    free(parts);
+    free(words);
 }
 
 /* As training on ImageNet does it: its mean and deviation, channels first. */
@@ -380,36 +379,26 @@ static bool state_read(void) {
 /* What becomes the state. Each rank has one of its own, should they share FILE. */
 static const char *state_fresh;
 
-/* Fail before anything is printed if no state can be written. */
-static void state_prepare(void) {
-    const bags_io *io = bags_io_local();
-    unsigned char state[BAGS_LOADER_STATE] = {0};
-    void *file = NULL;
-    state_fresh = string_format("%s.new%ju", state_path, (uintmax_t)rank.value);
-    (void)io->remove(io->user, state_fresh); /* of a run that was killed */
-    int error = io->open(io->user, state_fresh, BAGS_IO_CREATE, &file);
-    if (error)
-        fail_system(error, error == EEXIST ? state_fresh : state_path, "create");
-    error = write_all(io, file, 0, state, sizeof state);
-    int closed = io->close(io->user, file);
-    (void)io->remove(io->user, state_fresh);
-    error = error ? error : closed;
-    if (error)
-        fail_system(error, state_path, "write");
-}
-
-/* Not synced: that takes milliseconds, longer than most batches. After a power
- * failure FILE may be older, or truncated, which bags_loader_restore notices. */
-static void state_write(void) {
+/* Replace the state or, without `keep`, find out whether it can be written. Not synced:
+ * that takes milliseconds, longer than most batches. After a power failure FILE may be
+ * older, or truncated, which bags_loader_restore notices. */
+static void state_write(bool keep) {
     const bags_io *io = bags_io_local();
     unsigned char state[BAGS_LOADER_STATE];
     must(bags_loader_save(loader, state, &failure));
     file_write(state_fresh, state, sizeof state);
-    int error = io->rename(io->user, state_fresh, state_path);
-    if (error) {
+    int error = keep ? io->rename(io->user, state_fresh, state_path) : 0;
+    if (error || !keep)
         (void)io->remove(io->user, state_fresh);
+    if (error)
         fail_system(error, state_path, "replace");
-    }
+}
+
+/* Fail before anything is printed if no state can be written. */
+static void state_prepare(void) {
+    state_fresh = string_format("%s.new%ju", state_path, (uintmax_t)rank.value);
+    (void)bags_io_local()->remove(NULL, state_fresh); /* of a run that was killed */
+    state_write(false);
 }
 
 /* ---- what is printed ---- */
@@ -419,7 +408,8 @@ static void put_row(text *line, const bags_batch *loaded, size_t i) {
     text_puts(line, "[");
     for (uint64_t k = loaded->rows[i]; k < loaded->rows[i + 1]; k++) {
         const bags_piece *piece = &loaded->pieces[k];
-        text_puts(line, k > loaded->rows[i] ? ", [" : "[");
+        text_next(line);
+        text_puts(line, "[");
         if (dataset_count > 1)
             text_format(line, "%ju, ", (uintmax_t)piece->dataset);
         text_format(line, "%ju, %ju, %ju]", (uintmax_t)piece->document,
@@ -433,14 +423,13 @@ static void put_values(text *line, const bags_batch *loaded) {
     for (size_t t = 0; t < loaded->count; t++) {
         const bags_tensor *tensor = &loaded->tensors[t];
         const char *type = temp_format("array(%s,-1)", bags_dtype_name(tensor->dtype));
-        text_puts(line, ", ");
-        text_json_string(line, tensor->name);
-        text_puts(line, ": [");
+        text_member(line, tensor->name);
+        text_puts(line, "[");
         for (size_t i = 0; i < loaded->length; i++) {
             bags_view bytes = bags_tensor_get(loaded, tensor, i, NULL, NULL);
             uint64_t count = bytes.size / bags_dtype_size(tensor->dtype);
             bags_value list = bags_array(tensor->dtype, 1, &count, bytes.data);
-            text_puts(line, i ? ", " : "");
+            text_next(line);
             if (!value_write(line, type, &list, SIZE_MAX))
                 fail(BAGS_ERROR_TYPE, "field \"%s\": %s is not printed by --values",
                     tensor->name, bags_dtype_name(tensor->dtype));
@@ -454,13 +443,15 @@ static void put_values(text *line, const bags_batch *loaded) {
 static void print_batch(const bags_batch *loaded) {
     static text line;
     line.size = 0;
-    text_format(&line, "{\"epoch\": %ju, \"batch\": %ju", (uintmax_t)loaded->epoch,
-        (uintmax_t)loaded->batch);
+    text_puts(&line, "{");
+    text_member_number(&line, "epoch", loaded->epoch);
+    text_member_number(&line, "batch", loaded->batch);
     if (indices) {
-        text_puts(&line, ", \"indices\": [");
+        text_member(&line, "indices");
+        text_puts(&line, "[");
         for (size_t i = 0; i < loaded->length; i++) {
             const bags_pick *pick = &loaded->picks[i];
-            text_puts(&line, i ? ", " : "");
+            text_next(&line);
             if (loaded->pieces)
                 put_row(&line, loaded, i);
             else if (dataset_count > 1)
@@ -472,8 +463,8 @@ static void print_batch(const bags_batch *loaded) {
         text_puts(&line, "]");
     }
     if (digest)
-        text_format(
-            &line, ", \"digest\": \"%016jx\"", (uintmax_t)bags_batch_digest(loaded));
+        text_member_string(&line, "digest",
+            temp_format("%016jx", (uintmax_t)bags_batch_digest(loaded)));
     if (values)
         put_values(&line, loaded);
     text_puts(&line, "}\n");
@@ -574,7 +565,7 @@ static totals load_all(const bags_reader *reader, uint64_t most, const char *tit
         if (indices || digest || values)
             print_batch(loaded);
         if (state_path)
-            state_write();
+            state_write(true);
         progress_show(title,
             !tokens          ? "datapoints"
             : sequences.pack ? "rows"

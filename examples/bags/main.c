@@ -73,6 +73,11 @@ static void run_help(int count, char **words) {
     static text out;
     const char *about = count ? words[0] : "help";
     size_t i = 0;
+    if (!strcmp(about, "complete")) {
+        completion_words(&out, commands, count - 1, words + 1);
+        text_output(&out);
+        return;
+    }
     if (count > 1)
         usage("help: expected one COMMAND (see `bags help`)");
     while (i < TOPICS && strcmp(topics[i].name, about))

@@ -8,8 +8,6 @@
 #include "command.h"
 #include "system.h"
 
-#define WRITE_SIZE ((size_t)1 << 16)
-
 /* Megatron's numbers of dtypes. It has no uint32: these must be below 2^31. */
 static const struct pair_dtype {
     bags_dtype dtype;
@@ -18,43 +16,27 @@ static const struct pair_dtype {
     {BAGS_DTYPE_INT32, 4}, {BAGS_DTYPE_UINT32, 4}, {BAGS_DTYPE_INT64, 5},
     {BAGS_DTYPE_FLOAT64, 6}, {BAGS_DTYPE_FLOAT32, 7}, {BAGS_DTYPE_UINT16, 8}};
 
-/* The file that is written. */
-static char *partial, *complete;
-static void *file;
-static uint64_t written;
-static text pending;
+/* The file that is written: PATH.partial, which becomes PATH. */
+static const char *complete;
+static char *partial;
+static FILE *file;
 
-static void remove_partial(void) {
-    const bags_io *io = bags_io_local();
-    if (file)
-        io->close(io->user, file);
-    (void)io->remove(io->user, partial);
-}
+static void remove_partial(void) { unlink(partial); }
 
 static void file_start(const char *path) {
-    complete = string_format("%s", path);
+    complete = path;
     partial = string_format("%s.partial", path);
-    if (path_exists(path))
-        fail_system(EEXIST, path, "create");
-    file = file_create(partial);
-    written = 0;
+    int made = open(partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    file = made < 0 ? NULL : fdopen(made, "wb");
+    if (!file)
+        fail_system(errno, partial, "create");
     on_failure = remove_partial;
     interrupt_removes(partial);
 }
 
-static void file_flush(void) {
-    int error =
-        write_all(bags_io_local(), file, written, pending.buffer.data, pending.size);
-    if (error)
-        fail_system(error, partial, "write");
-    written += pending.size;
-    pending.size = 0;
-}
-
 static void file_put(const void *data, size_t size) {
-    text_put(&pending, data, size);
-    if (pending.size >= WRITE_SIZE)
-        file_flush();
+    if (fwrite(data, 1, size, file) != size)
+        fail_system(errno, partial, "write");
 }
 
 static void file_put_number(uint64_t number, size_t size) {
@@ -64,18 +46,11 @@ static void file_put_number(uint64_t number, size_t size) {
 }
 
 static void file_finish(void) {
-    const bags_io *io = bags_io_local();
-    file_flush();
-    int error = io->close(io->user, file);
-    file = NULL;
-    if (!error)
-        error = io->rename(io->user, partial, complete);
-    if (error)
-        fail_system(error, complete, "write");
+    if (fclose(file) || rename(partial, complete))
+        fail_system(errno, complete, "write");
     interrupt_removes(NULL);
     on_failure = NULL;
     free(partial);
-    free(complete);
 }
 
 /* The row of the dtype of a field whose blobs are elements. */
@@ -130,10 +105,13 @@ void export_pair(const char *index, const char *name) {
     bags_select select = bags_whole(field);
     uint64_t length = source_length(), sequences = 0, offset = 0;
     text lengths = {0}, ends = {0}; /* of sequences, 4 bytes; of documents, 8 */
-    if (path_exists(index))
-        fail_system(EEXIST, index, "create");
+    char *bin = string_format("%.*sbin", (int)strlen(index) - 3, index);
+    const char *const paths[] = {index, bin};
+    for (size_t i = 0; i < 2; i++)
+        if (path_exists(paths[i]))
+            fail_system(EEXIST, paths[i], "create");
     interrupt_leaves("nothing is kept");
-    file_start(temp_format("%.*sbin", (int)strlen(index) - 3, index));
+    file_start(bin);
     for (uint64_t i = 0; i < length; i++) {
         unsigned char bytes[8];
         source_get(i, &select, 1);
@@ -170,4 +148,5 @@ void export_pair(const char *index, const char *name) {
         source_path(), counted(sequences, "sequence"));
     bags_buffer_free(&lengths.buffer);
     bags_buffer_free(&ends.buffer);
+    free(bin);
 }

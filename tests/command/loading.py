@@ -247,7 +247,7 @@ def a_state_of_something_else_is_refused_and_stays():
     refuse('load', 'x', *words, says='s')
     for words in ([], ['--indices'], ['--digest', '--batches', '1']):
         result = refuse('load', 'x', *words, '--state', 'no/such/s',
-                        says='bags: no/such/s: cannot create')
+                        says='bags: no/such/s.new0: cannot create')
         assert result.out == b''
     _load('x', '--indices', '--batches', '1', '--state', 't')
     assert not [name for name in os.listdir() if '.new' in name]
@@ -411,5 +411,5 @@ def nothing_is_printed_if_the_state_does_not_fit_on_the_disk():
         ['sh', '-c', 'trap "" XFSZ; ulimit -f 0; exec "$@"', 'sh', *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
     assert done.returncode == 1, done
-    assert done.stdout == b'' and b'bags: s: cannot write' in done.stderr, done
+    assert done.stdout == b'' and b'bags: s.new0: cannot write' in done.stderr, done
     assert not list(pathlib.Path('.').glob('s*'))
