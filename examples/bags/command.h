@@ -171,6 +171,11 @@ void text_clean(text *out, const char *string);
  * may be a newline. Lines that are no JSON are printed by it. */
 void print(const char *format, ...) BAGI_PRINTF(1, 2);
 
+/* Add a cell to the table, row by row, as by text_clean; it is to the right, or left. Then
+ * write the table, whose columns are as wide as the widest cell, up to 60 characters. */
+void table_add(const char *words, bool right);
+void table_put(text *out, size_t columns);
+
 /* "1 blob", "2 blobs"; by temp_format. */
 const char *counted(uint64_t count, const char *unit);
 bool has_ending(const char *word, const char *ending); /* ignores case */
@@ -357,6 +362,10 @@ typedef struct command {
  * which are moved to words[0], words[1], ..., NULL. False after printing the help. */
 bool options_parse(const command *about, int count, char **words);
 void options_help(text *out, const command *about);
+/* Fail if of "a|b" an option is given, and of "c|d" another (NULL: of the same list); or
+ * if one is given and none of those that it needs. */
+void options_exclude(const char *some, const char *others);
+void options_need(const char *some, const char *others);
 /* Option `i` of a command; NULL after the last: its own, those that it shares and, if it
  * reads paths, those of the cache. */
 const option *options_get(const command *about, size_t i);

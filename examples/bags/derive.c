@@ -347,18 +347,12 @@ static void choose_rows(void) {
 /* The shards of a copy: as long as the longest of DATASET, if that has any. */
 static void choose_copy(void) {
     static bags_writer_options writing;
-    static const option_number *const limits[] = {&shard_size, &shard_length};
-    bool limited = false, sharded = false;
-    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
-        limited = limited || limits[i]->given;
-    if (!copying && (limited || unsharded || with_checksums || without_checksums ||
-                        shard_stop.value > 1))
-        usage("the --shard options, --unsharded, --checksum and --no-checksum need "
-              "--copy");
-    if (unsharded && (limited || shard_stop.given))
-        usage("--unsharded and the --shard options are mutually exclusive");
-    if (with_checksums && without_checksums)
-        usage("--checksum and --no-checksum are mutually exclusive");
+    bool limited = shard_size.given || shard_length.given, sharded = false;
+    options_need("shard-size|shard-length|unsharded|checksum|no-checksum", "copy");
+    options_exclude("unsharded", "shard-size|shard-length|shard-stop");
+    options_exclude("checksum|no-checksum", NULL);
+    if (!copying && shard_stop.value > 1)
+        usage("--shard-stop needs --copy");
     if (!copying)
         return;
     writing.shard_size = shard_size.value;
@@ -618,12 +612,9 @@ static int run(char **operands) {
     path_must_be_local("OUT", to);
     for (size_t size = strlen(to); size > 1 && to[size - 1] == '/';)
         to[--size] = 0;
-    if (keep_given && drop_given)
-        usage("--fields and --drop are mutually exclusive");
-    if ((seed.given || by) && !split)
-        usage("--seed and --by need --split");
-    if (lines && !joined)
-        usage("--spec needs --add FILE.jsonl");
+    options_exclude("fields|drop", NULL);
+    options_need("seed|by", "split");
+    options_need("spec", "add");
     if (joined && !lines && has_ending(joined, ".jsonl"))
         usage("--add: %s needs --spec", joined);
     worker_check(&shard_start, &shard_stop);

@@ -326,8 +326,7 @@ static void finish(void) {
 
 static int run(char **operands) {
     out = operands[1];
-    if (raw && (npy || lists))
-        usage("--raw and %s are mutually exclusive", npy ? "--npy" : "--lists");
+    options_exclude("raw", "npy|lists");
     if (!strcmp(out, "-"))
         usage("OUT is a directory, not standard output; ./- is one named -");
     path_must_be_writable(out);

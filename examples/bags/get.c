@@ -335,8 +335,7 @@ static int run(char **operands) {
     if (!source_dataset() && words_count)
         usage("%s is a Bag, which has no fields", operands[0]);
     parse_selections(words, words_count);
-    if (raw + npy + (directory != NULL) > 1)
-        usage("--raw, --npy and --out are mutually exclusive");
+    options_exclude("raw|npy|out", NULL);
     if (key)
         key_find(key, &start, &stop);
     bool frames = count == 1 && selections[0].frames;

@@ -579,8 +579,7 @@ static int run(char **operands) {
     how.has_separator = separator.given;
     how.separator = separator.value;
     how.document = document.value;
-    if (separator.given && document.given)
-        usage("--separator and --document are mutually exclusive");
+    options_exclude("separator|document", NULL);
     mapped_path = source_name = operands[0];
     on_failure = explain_failure;
     if (!dry_run && !operands[1])

@@ -131,51 +131,40 @@ static void show_json(void) {
 /* ---- as text ---- */
 
 /* With one decimal, in powers of 1024. */
-static void put_size(uint64_t size) {
+static const char *size_words(uint64_t size) {
     static const char *const units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
     double shown = (double)size / 1024;
     size_t unit = 0;
     for (; shown >= 1024 && unit < 5; unit++)
         shown /= 1024;
-    if (size < 1024)
-        text_format(&out, "%s\n", counted(size, "byte"));
-    else
-        text_format(&out, "%.1f %s\n", shown, units[unit]);
+    return size < 1024 ? counted(size, "byte")
+                       : temp_format("%.1f %s", shown, units[unit]);
 }
 
-/* A name is a JSON string if it contains anything that is special to a terminal
- * or to a reader of the table. Returns its width in characters. */
-static size_t put_name(text *to, const char *name) {
-    size_t before = to->size, size = strlen(name), width = 0;
+/* A name is a JSON string if it contains anything that is special to a terminal or to a
+ * reader of the table. */
+static const char *name_words(const char *name) {
+    static text made;
+    size_t size = strlen(name);
     if (size > 0 && is_clean(name) && strcspn(name, " \"") == size)
-        text_puts(to, name);
-    else
-        text_json_string(to, name);
-    for (size_t i = before; i < to->size; i++)
-        width += (to->buffer.data[i] & 0xC0) != 0x80;
-    return width;
+        return name;
+    made.size = 0;
+    text_json_string(&made, name);
+    return text_string(&made);
 }
 
-/* Columns are as wide as their widest entry, up to 40 characters. */
 static void put_table(void) {
-    size_t names = 5, types = 4;
+    static const char *const titles[] = {"field", "type", "       blobs", "bytes"};
+    for (size_t i = 0; i < 4; i++)
+        table_add(titles[i], i == 2);
     for (size_t i = 0; i < count; i++) {
-        text measure = {0};
-        size_t width = put_name(&measure, fields[i].name);
-        bags_buffer_free(&measure.buffer);
-        names = width > names && width <= 40 ? width : names;
-        width = strlen(fields[i].type);
-        types = width > types && width <= 40 ? width : types;
+        table_add(name_words(fields[i].name), false);
+        table_add(fields[i].type, false);
+        table_add(temp_format("%ju", (uintmax_t)sizes[i].blobs), true);
+        table_add(size_words(sizes[i].size), false);
     }
-    text_format(&out, "\nfield%*s%-*s         blobs  bytes\n", (int)names - 3, "",
-        (int)types, "type");
-    for (size_t i = 0; i < count; i++) {
-        size_t width = put_name(&out, fields[i].name);
-        text_format(&out, "%*s%-*s  %12ju  ",
-            width < names ? (int)(names + 2 - width) : 2, "", (int)types,
-            fields[i].type, (uintmax_t)sizes[i].blobs);
-        put_size(sizes[i].size);
-    }
+    text_puts(&out, "\n");
+    table_put(&out, 4);
 }
 
 static void show_text(void) {
@@ -183,9 +172,8 @@ static void show_text(void) {
         is_bag         ? "Bag"
         : info.sharded ? "sharded dataset"
                        : "dataset");
-    text_format(&out, "length     %s\nsize       ",
-        counted(source_length(), is_bag ? "blob" : "datapoint"));
-    put_size(info.size);
+    text_format(&out, "length     %s\nsize       %s\n",
+        counted(source_length(), is_bag ? "blob" : "datapoint"), size_words(info.size));
     if (info.checksums && info.checksums == shards_count)
         text_puts(&out, "checksums  yes\n");
     else if (info.checksums)
@@ -194,9 +182,8 @@ static void show_text(void) {
     if (is_bag)
         return;
     for (size_t i = 0; i < indexes_count; i++) {
-        text_puts(&out, i ? ", " : "indexes    ");
-        put_name(&out, fields[indexes[i]].name);
-        text_puts(&out, i + 1 < indexes_count ? "" : "\n");
+        text_format(&out, "%s%s%s", i ? ", " : "indexes    ",
+            name_words(fields[indexes[i]].name), i + 1 < indexes_count ? "" : "\n");
     }
     if (info.sharded)
         text_format(&out, "shards     %zu\n", shards_count);

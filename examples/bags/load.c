@@ -595,38 +595,21 @@ static int run(char **operands) {
     link_images();
     if (orient) /* images that are not cropped */
         registry_orient();
-    if (rank.given && !ranks.given)
-        usage("--rank needs --ranks");
+    options_need("rank", "ranks");
     if (loading.rank >= loading.ranks)
         usage("--rank must be below --ranks (%ju, %ju)", (uintmax_t)rank.value,
             (uintmax_t)loading.ranks);
-    if (window.given && !chunk.given)
-        usage("--window needs --chunk");
-    if (loading.order.in_order && (chunk.given || weights_given))
-        usage("--in-order and %s are mutually exclusive",
-            chunk.given ? "--chunk" : "--weights");
-    if (loading.order.in_order && loading.order.replacement)
-        usage("--in-order and --replacement are mutually exclusive");
-    if (chunk.given && loading.order.replacement)
-        usage("--chunk and --replacement are mutually exclusive");
+    options_need("window", "chunk");
+    options_exclude("in-order", "chunk|weights|replacement");
+    options_exclude("chunk|replacement", NULL);
+    options_exclude("tokens|pack", NULL);
+    options_need("stride", "tokens");
+    options_need("long", "pack");
+    options_need("dtype|bos|eos|values", "tokens|pack");
+    options_need("augment", "crop");
+    options_exclude("tokens|pack", "crop|orient");
+    options_exclude("pack", "skip-damaged");
     bool by_token = tokens_given || pack_given;
-    if (tokens_given && pack_given)
-        usage("--tokens and --pack are mutually exclusive");
-    if (stride.given && !tokens_given)
-        usage("--stride needs --tokens");
-    if (long_documents.given && !pack_given)
-        usage("--long needs --pack");
-    if ((dtype.given || bos.given || eos.given || values) && !by_token)
-        usage("--%s needs --tokens or --pack", dtype.given ? "dtype"
-                                               : bos.given ? "bos"
-                                               : eos.given ? "eos"
-                                                           : "values");
-    if (augment && !crop.given)
-        usage("--augment needs --crop");
-    if (by_token && (crop.given || orient))
-        usage("--%s is of images, not of tokens", orient ? "orient" : "crop");
-    if (pack_given && loading.skip_damaged)
-        usage("--pack and --skip-damaged are mutually exclusive");
     if (rows_path && dataset_count > 1)
         usage("--rows needs a single dataset");
     if (where && tokens_given)

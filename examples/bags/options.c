@@ -14,6 +14,8 @@ static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 /* ---- parsing ---- */
 
+static const command *parsed; /* whose options these are */
+
 static bool is_option(const char *word) {
     return word[0] == '-' && word[1] != 0 && !is_digit(word[1]);
 }
@@ -158,6 +160,7 @@ static void check_operands(const command *about, int count, char **words) {
 
 bool options_parse(const command *about, int count, char **words) {
     int kept = 0;
+    parsed = about;
     for (int i = 0; i < count;) {
         if (!strcmp(words[i], "--help") || !strcmp(words[i], "-h")) {
             static text out;
@@ -177,6 +180,53 @@ bool options_parse(const command *about, int count, char **words) {
     words[kept] = NULL;
     check_operands(about, kept, words);
     return true;
+}
+
+static bool is_given(const option *one) {
+    switch (one->kind) {
+    case OPTION_FLAG:
+        return *(const bool *)one->to;
+    case OPTION_TEXT:
+    case OPTION_PATH:
+        return *(const char *const *)one->to != NULL;
+    case OPTION_CHOICE:
+        return ((const option_choice *)one->to)->given;
+    case OPTION_NUMBER:
+    case OPTION_SIZE:
+        break;
+    }
+    return ((const option_number *)one->to)->given;
+}
+
+/* The first of "a|b|c" that is given, or NULL. What follows it is in *rest. */
+static const char *find_given(const char *names, const char **rest) {
+    for (*rest = names; names && **rest;) {
+        const char *name = *rest;
+        size_t size = strcspn(name, "|");
+        const option *at;
+        *rest += size + (name[size] != 0);
+        for (size_t i = 0; (at = options_get(parsed, i)); i++)
+            if (strlen(at->name) == size && !memcmp(at->name, name, size) &&
+                is_given(at))
+                return at->name;
+    }
+    return NULL;
+}
+
+void options_exclude(const char *some, const char *others) {
+    const char *rest, *one = find_given(some, &rest);
+    const char *other = one ? find_given(others ? others : rest, &rest) : NULL;
+    if (other)
+        usage("--%s and --%s are mutually exclusive", one, other);
+}
+
+void options_need(const char *some, const char *others) {
+    const char *rest, *one = find_given(some, &rest);
+    if (!one || find_given(others, &rest))
+        return;
+    size_t size = strcspn(others, "|");
+    usage("--%s needs --%.*s%s%s", one, (int)size, others, others[size] ? " or --" : "",
+        others + size + (others[size] != 0));
 }
 
 /* Without spaces at both ends. */

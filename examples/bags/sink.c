@@ -73,17 +73,14 @@ void writing_check(const char *dataset_path) {
             dataset_path);
     if (version.given && python_versions[version.value].idx)
         writing.keep_idx = true;
-    if (with_checksums && without_checksums)
-        usage("--checksum and --no-checksum are mutually exclusive");
+    options_exclude("checksum|no-checksum", NULL);
+    options_exclude("sync-size|no-sync", NULL);
+    options_exclude("resume|append", NULL);
     if (dedup_given && writing.keep_idx)
         usage(
             "--dedup and %s are mutually exclusive: granular 0.22 reads blob number n "
             "as the value of datapoint n",
             version.given ? "this --for" : "--idx");
-    if (sync_size.given && writing.no_sync)
-        usage("--sync-size and --no-sync are mutually exclusive");
-    if (writing.resume && writing.append)
-        usage("--resume and --append are mutually exclusive");
 }
 
 void writing_no_sync(bool no_sync) { writing.no_sync = no_sync; }

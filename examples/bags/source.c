@@ -33,8 +33,7 @@ const option reading_options[] = {
 
 /* What the options state about unfinished shards. */
 static bags_unfinished how_unfinished(void) {
-    if (live && skip_unfinished)
-        usage("--live and --skip-unfinished are mutually exclusive");
+    options_exclude("live|skip-unfinished", NULL);
     return live              ? BAGS_UNFINISHED_READ
            : skip_unfinished ? BAGS_UNFINISHED_SKIP
                              : BAGS_UNFINISHED_REFUSE;

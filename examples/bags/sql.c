@@ -157,29 +157,6 @@ static void print_number(void) {
 
 /* ---- the table ---- */
 
-#define MAX_WIDTH 60
-
-typedef struct cell {
-    char *text;
-    bool right;
-} cell;
-
-static cell *cells;
-static size_t cells_count;
-
-/* What controls a terminal is escaped. */
-static void add_cell(const char *shown, bool right) {
-    static text clean;
-    clean.size = 0;
-    text_clean(&clean, shown);
-    cell one = {string_format("%s", text_string(&clean)), right};
-    for (char *at = one.text; *at; at++)
-        if (*at == '\n' || *at == '\t' || *at == '\r')
-            *at = ' ';
-    cells = (cell *)grow(cells, cells_count, sizeof *cells);
-    cells[cells_count++] = one;
-}
-
 static void add_row(int columns) {
     static text value;
     for (int i = 0; i < columns; i++) {
@@ -189,37 +166,8 @@ static void add_row(int columns) {
             text_format(&value, "(%d bytes)", sqlite3_column_bytes(statement, i));
         else
             put_value(&value, i, false);
-        add_cell(text_string(&value), type == SQLITE_INTEGER || type == SQLITE_FLOAT);
+        table_add(text_string(&value), type == SQLITE_INTEGER || type == SQLITE_FLOAT);
     }
-}
-
-/* Characters, not bytes. */
-static size_t width_of(const char *shown) {
-    size_t width = 0;
-    for (; *shown; shown++)
-        width += (*shown & 0xC0) != 0x80;
-    return width;
-}
-
-static void print_table(size_t columns) {
-    size_t *widths = (size_t *)allocate(columns, sizeof *widths);
-    for (size_t i = 0; i < cells_count; i++) {
-        size_t width = width_of(cells[i].text);
-        if (width > widths[i % columns])
-            widths[i % columns] = width < MAX_WIDTH ? width : MAX_WIDTH;
-    }
-    for (size_t i = 0; i < cells_count; i++) {
-        size_t width = width_of(cells[i].text), column = i % columns;
-        size_t space = width < widths[column] ? widths[column] - width : 0;
-        bool last = column + 1 == columns;
-        line.size = 0;
-        text_format(&line, "%*s%s", cells[i].right ? (int)space : 0, "", cells[i].text);
-        if (!last)
-            text_format(&line, "%*s", (int)(cells[i].right ? 0 : space) + 2, "");
-        text_puts(&line, last ? "\n" : "");
-        text_output(&line);
-    }
-    free(widths);
 }
 
 static void check_names(int columns) {
@@ -233,8 +181,7 @@ static void check_names(int columns) {
 
 static int run(char **operands) {
     const char *rest = NULL, *path = path_without_secrets(operands[0]);
-    if (json + csv + only_rows > 1)
-        usage("--json, --csv and --rows are mutually exclusive");
+    options_exclude("json|csv|rows", NULL);
     mapped_path = path;
     bags_reader *reader = dataset_open(path, registry_get());
     sqlite3 *db = bags_sql_open(reader, &failure);
@@ -258,7 +205,7 @@ static int run(char **operands) {
     if (csv)
         print_csv(columns, true);
     for (int i = 0; i < columns && !json && !csv && !only_rows; i++)
-        add_cell(sqlite3_column_name(statement, i), false);
+        table_add(sqlite3_column_name(statement, i), false);
     while ((step = sqlite3_step(statement)) == SQLITE_ROW) {
         if (json)
             print_json(columns);
@@ -271,8 +218,10 @@ static int run(char **operands) {
     }
     if (step != SQLITE_DONE)
         fail(BAGS_ERROR_VALUE, "SQL: %s", sqlite3_errmsg(db));
+    line.size = 0;
     if (!json && !csv && !only_rows)
-        print_table((size_t)columns);
+        table_put(&line, (size_t)columns);
+    text_output(&line);
     must(bags_reader_check(reader, &failure));
     sqlite3_finalize(statement);
     sqlite3_close(db);

@@ -96,6 +96,48 @@ const char *counted(uint64_t count, const char *unit) {
     return temp_format("%ju %s%s", (uintmax_t)count, unit, plural);
 }
 
+/* ---- tables ---- */
+
+#define MAX_WIDTH 60
+
+static struct cell {
+    char *words;
+    bool right;
+    size_t width; /* in characters */
+} * cells;
+static size_t cells_count;
+
+void table_add(const char *words, bool right) {
+    static text clean;
+    struct cell one = {NULL, right, 0};
+    clean.size = 0;
+    text_clean(&clean, words);
+    one.words = string_format("%s", text_string(&clean));
+    for (size_t i = 0; i < clean.size; i++)
+        one.width += (clean.buffer.data[i] & 0xC0) != 0x80;
+    cells = (struct cell *)grow(cells, cells_count, sizeof *cells);
+    cells[cells_count++] = one;
+}
+
+void table_put(text *out, size_t columns) {
+    size_t *widths = (size_t *)allocate(columns, sizeof *widths);
+    for (size_t i = 0; i < cells_count; i++)
+        if (cells[i].width > widths[i % columns])
+            widths[i % columns] =
+                cells[i].width < MAX_WIDTH ? cells[i].width : MAX_WIDTH;
+    for (size_t i = 0; i < cells_count; i++) {
+        size_t width = widths[i % columns];
+        int space = cells[i].width < width ? (int)(width - cells[i].width) : 0;
+        bool last = (i + 1) % columns == 0;
+        text_format(out, "%*s%s%*s%s", cells[i].right ? space : 0, "", cells[i].words,
+            last             ? 0
+            : cells[i].right ? 2
+                             : space + 2,
+            "", last ? "\n" : "");
+    }
+    free(widths);
+}
+
 /* ---- JSON ---- */
 
 /* Valid UTF-8 within a JSON string, or JSON itself: then `quote` is false. */

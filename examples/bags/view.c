@@ -232,25 +232,19 @@ static bool is_token(const char *word) {
     return !differs && *word == '/';
 }
 
-/* "bytes=N-M" and "bytes=N-". False: all of it is sent; start and stop are unspecified. */
+/* "bytes=N-M" and "bytes=N-". False: all of it is sent. */
 static bool parse_range(
     const char *words, uint64_t size, uint64_t *start, uint64_t *stop) {
-    unsigned long long first = 0, last = 0;
+    char first[20], last[20] = "";
     int used = 0;
-    if (!words || strncmp(words, "bytes=", 6) != 0 || words[6] < '0' || words[6] > '9')
+    if (!words ||
+        sscanf(words, "bytes=%19[0-9]-%n%19[0-9]%n", first, &used, last, &used) < 1)
         return false;
-    words += 6;
-    if (sscanf(words, "%19llu-%n", &first, &used) != 1 || !used)
+    uint64_t from = strtoull(first, NULL, 10), to = strtoull(last, NULL, 10);
+    if (!used || words[used] || (*last && to < from))
         return false;
-    words += used;
-    *start = first;
-    *stop = size;
-    if (!*words)
-        return true;
-    if (*words < '0' || *words > '9' || sscanf(words, "%19llu%n", &last, &used) != 1 ||
-        words[used] || last < first)
-        return false;
-    *stop = last < size ? last + 1 : size;
+    *start = from;
+    *stop = *last && to < size ? to + 1 : size;
     return true;
 }
 
@@ -264,10 +258,6 @@ static enum MHD_Result send_file(struct MHD_Connection *to, const char *path) {
     uint64_t size = (uint64_t)info.st_size, start = 0, stop = size;
     bool part = parse_range(
         mhd.lookup_connection_value(to, MHD_HEADER_KIND, "Range"), size, &start, &stop);
-    if (!part) {
-        start = 0;
-        stop = size;
-    }
     if (part && start >= size) {
         close(opened);
         return refuse(to, MHD_HTTP_RANGE_NOT_SATISFIABLE, "the file is shorter\n");
