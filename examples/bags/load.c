@@ -23,7 +23,7 @@ static option_number chunk = {0, 1, 0, false};
 static option_number window = {0, 1, 0, false};
 static option_number take = {0, 1, 0, false};
 static option_number crop = {0, 1, 65535, false};
-static const char *tokens_given, *pack_given, *augment;
+static const char *tokens_given, *pack_given;
 static const char *long_name(size_t i) {
     static const char *const names[] = {"split", "drop", NULL};
     return names[i];
@@ -78,8 +78,6 @@ static const option options[] = {
     {"eos", OPTION_NUMBER, &eos, "ID", "add this token after each document"},
     {"crop", OPTION_NUMBER, &crop, "SIZE",
         "of images, random crops of this size, as to train"},
-    {"augment", OPTION_TEXT, &augment, "RANGES",
-        "draw for each crop, as degrees=-9:9,hue=-0.1:0.1"},
     {"orient", OPTION_FLAG, &orient, NULL,
         "turn images upright, as their EXIF data state"},
     {"in-order", OPTION_FLAG, &loading.order.in_order, NULL, "do not shuffle"},
@@ -193,80 +191,6 @@ static bool is_image(const bags_reader *reader, const char *name) {
     return i < count && type_kind(fields[i].type) == TYPE_IMAGE;
 }
 
-/* What --augment names: a range, or a single number, in one of three structures. */
-static const struct {
-    const char *name;
-    char of; /* f: bags_load_field, w: bags_warp_options, j: bags_jitter_options */
-    bool single;
-    size_t at;
-} augmentations[] = {
-    {"area", 'f', false, offsetof(bags_load_field, area)},
-    {"aspect", 'f', false, offsetof(bags_load_field, aspect)},
-    {"flip_x", 'f', true, offsetof(bags_load_field, flip_x)},
-    {"flip_y", 'f', true, offsetof(bags_load_field, flip_y)},
-    {"degrees", 'w', false, offsetof(bags_warp_options, degrees)},
-    {"scale", 'w', false, offsetof(bags_warp_options, scale)},
-    {"shear_x", 'w', false, offsetof(bags_warp_options, shear_x)},
-    {"shear_y", 'w', false, offsetof(bags_warp_options, shear_y)},
-    {"translate_x", 'w', false, offsetof(bags_warp_options, translate_x)},
-    {"translate_y", 'w', false, offsetof(bags_warp_options, translate_y)},
-    {"perspective", 'w', true, offsetof(bags_warp_options, perspective)},
-    {"brightness", 'j', false, offsetof(bags_jitter_options, brightness)},
-    {"contrast", 'j', false, offsetof(bags_jitter_options, contrast)},
-    {"saturation", 'j', false, offsetof(bags_jitter_options, saturation)},
-    {"hue", 'j', false, offsetof(bags_jitter_options, hue)},
-};
-
-#define AUGMENTATIONS (sizeof augmentations / sizeof *augmentations)
-
-ENDS static void fail_augmentation(const char *name) {
-    static text names;
-    for (size_t i = 0; i < AUGMENTATIONS; i++)
-        text_format(&names, "%s%s", i ? ", " : "", augmentations[i].name);
-    usage("--augment: \"%s\" is none of: %s", name, text_string(&names));
-}
-
-/* NAME=LOW:HIGH, or NAME=X. The loader checks the numbers. */
-static void choose_augmentations(bags_load_field *field) {
-    static bags_warp_options warp;
-    static bags_jitter_options jitter;
-    bool given[AUGMENTATIONS] = {false};
-    char *words = string_format("%s", augment), *at = words, *name, *value;
-    while (list_next(&at, &name, &value)) {
-        size_t k = 0;
-        bags_interval range = {0, 0};
-        int used = 0;
-        while (k < AUGMENTATIONS && strcmp(augmentations[k].name, name))
-            k++;
-        if (k == AUGMENTATIONS)
-            fail_augmentation(name);
-        bool single = augmentations[k].single;
-        bool good = value && (single ? sscanf(value, "%lf%n", &range.low, &used) == 1
-                                     : sscanf(value, "%lf:%lf%n", &range.low,
-                                           &range.high, &used) == 2);
-        if (!good || !used || value[used])
-            usage("--augment: expected %s=%s (\"%s\")", name, single ? "X" : "LOW:HIGH",
-                value ? value : name);
-        if (given[k])
-            usage("--augment: %s is given twice", name);
-        if (!single && range.low >= 0 && range.low <= 0 && range.high >= 0 &&
-            range.high <= 0)
-            usage("--augment: 0:0 is the default of %s: leave it out", name);
-        given[k] = true;
-        char of = augmentations[k].of;
-        char *to = of == 'f'   ? (char *)field
-                   : of == 'w' ? (char *)&warp
-                               : (char *)&jitter;
-        memcpy(
-            to + augmentations[k].at, &range, single ? sizeof range.low : sizeof range);
-        if (of == 'w')
-            field->warp = &warp;
-        if (of == 'j')
-            field->jitter = &jitter;
-    }
-    free(words);
-}
-
 /* As training on ImageNet does it: its mean and deviation, channels first. */
 static void choose_crop(bags_load_field *field, uint32_t size) {
     static const float mean[3] = {0.485f, 0.456f, 0.406f};
@@ -282,8 +206,6 @@ static void choose_crop(bags_load_field *field, uint32_t size) {
     field->dtype = BAGS_DTYPE_FLOAT32;
     memcpy(field->mean, mean, sizeof mean);
     memcpy(field->std, deviation, sizeof deviation);
-    if (augment)
-        choose_augmentations(field);
 }
 
 /* The fields to load: all of the first dataset, or those that were given. Returns
@@ -606,7 +528,6 @@ static int run(char **operands) {
     options_need("stride", "tokens");
     options_need("long", "pack");
     options_need("dtype|bos|eos|values", "tokens|pack");
-    options_need("augment", "crop");
     options_exclude("tokens|pack", "crop|orient");
     options_exclude("pack", "skip-damaged");
     bool by_token = tokens_given || pack_given;
@@ -667,11 +588,7 @@ const command command_load = {"load", "load shuffled batches, as for training",
     "With --tokens or --pack, the datapoints of a field are documents: what is loaded "
     "are windows of a stream of them, counted through the shards, or rows, each a list "
     "of [document, first token, tokens]. --fields are then fields that have an element "
-    "for each token.\n"
-    "--augment NAME=LOW:HIGH,... draws area, aspect, degrees, scale, shear_x, shear_y, "
-    "translate_x, translate_y, brightness, contrast, saturation, hue; NAME=X: flip_x, "
-    "flip_y, perspective.\n",
+    "for each token.\n",
     "  bags load pets --batch 256 --crop 224\n"
-    "  bags load pets --crop 224 --augment degrees=-15:15,hue=-0.1:0.1\n"
     "  bags load pets --batch 4 --epochs 2 --indices --state pets.state\n",
     run};

@@ -120,26 +120,6 @@ static bool comparing;      /* and whether one is being compared */
 static bags_row row;
 static bags_buffer scratch;
 
-/* Refuse what cannot be resumed or appended to because of its shards. A writer that
- * was killed at once may leave an empty directory. */
-static void check_shards(void) {
-    bool unsharded = path_has(path, "spec.json") || path_has(path, "spec.json.partial");
-    if (writing.append && !path_exists(path))
-        fail(BAGS_ERROR_MISSING, "%s: does not exist; omit --append to start it", path);
-    if (writing.append && unsharded)
-        fail(BAGS_ERROR_EXISTS, "%s: is not sharded; --append needs a sharded dataset",
-            path);
-    if (writing.resume && sharded && unsharded)
-        fail(BAGS_ERROR_EXISTS, "%s: is not sharded; resume it without --shard options",
-            path);
-    if (writing.resume && !sharded && path_exists(path) && !unsharded &&
-        !directory_is_empty(path))
-        fail(BAGS_ERROR_EXISTS,
-            "%s: is not an unsharded dataset; to resume a sharded one, pass "
-            "the same --shard options as before",
-            path);
-}
-
 /* The fields as --for stores them. */
 static bags_field *fields_for_python(void) {
     const python_version *one = &python_versions[version.value];
@@ -287,10 +267,10 @@ static void open_dataset(void) {
     writing.sharded = sharded;
     writing.registry = registry_get();
     writing.checksum = !without_checksums;
-    if (writing.resume || writing.append) {
-        check_shards();
+    if (writing.append && !path_exists(path))
+        fail(BAGS_ERROR_MISSING, "%s: does not exist; omit --append to start it", path);
+    if (writing.resume || writing.append)
         follow_finished();
-    }
     if (writing.resume && !sharded && path_has(path, "spec.json")) {
         open_complete();
         return;

@@ -227,7 +227,7 @@ def images_are_resumed_and_appended():
     assert len(_images()) == 13 and _images()[-1][1] == 'x/1.jpg'
     run('images', 'd', 'plain')
     assert b'already complete' in run('images', 'd', 'plain', '--resume').out
-    refuse('images', 'e', 'plain', '--append', says='not sharded')
+    refuse('images', 'e', 'plain', '--append', says='is an unsharded dataset already')
 
 
 def images_are_sharded_and_shared_by_workers():
@@ -604,41 +604,6 @@ def sheet_and_load_turn_images_upright():
         assert run('load', 'jpeg', *words).json != upright
     refuse('load', 'png', '--fields', 'label', '--orient', code=2,
            says='--orient: no field that is loaded is an image')
-
-
-def load_augments_crops():
-    if not harness.has_codec('jpeg'):
-        return
-    _tree({f'd/{o}.jpg': _photo(o) for o in range(1, 9)})
-    run('images', 'd', 'x')
-    words = ['load', 'x', '--fields', 'image', '--digest', '--crop', '16']
-    plain = run(*words).json
-    drawn = [plain]
-    for ranges in ('area=0.5:0.6', 'aspect=2:2', 'flip_x=0', 'flip_y=1', 'degrees=-9:9',
-                   'scale=0.5:0.5', 'shear_x=-9:-8', 'shear_y=3:9', 'translate_x=0.1:0.2',
-                   'translate_y=-1:1', 'perspective=0.3', 'brightness=0.5:1', 'contrast=1.5:1.5',
-                   'saturation=0.5:1.5', 'hue=-0.5:-0.1', 'hue=0.1:0.5,degrees=1:1'):
-        once = run(*words, '--augment', ranges, '--threads', '1').json
-        assert run(*words, '--augment', ranges, '--threads', '3').json == once
-        assert once not in drawn, ranges
-        drawn.append(once)
-    for ranges, says in (('blur=1', '"blur" is none of: area'), ('', '"" is none of'),
-                         ('hue=', 'expected hue=LOW:HIGH'), ('hue', 'expected hue=LOW:HIGH'),
-                         ('hue=0:x', 'expected hue'), ('hue=0:0.1x', 'expected hue'),
-                         ('flip_y=0:1', 'expected flip_y=X'), ('degreesx=1', 'none of'),
-                         ('degrees=15', 'expected degrees=LOW:HIGH'),
-                         ('hue=0:0.1,hue=0:0.2', 'hue is given twice'),
-                         ('contrast=0:0', '0:0 is the default of contrast')):
-        refuse(*words, '--augment', ranges, says=says, code=2)
-    refuse(*words, '--augment', 'hue=0.1:-0.1', code=2, says=(
-        'x: field "image": invalid range of hue (low 0.1 > high -0.1)'))
-    for ranges in 'hue=-1:0', 'scale=nan:nan', 'flip_x=2', 'perspective=0.8':
-        refuse(*words, '--augment', ranges, code=2, says=(
-            f'x: field "image": {ranges.split("=")[0]} out of range ('))
-    words += ['--state', 's', '--batches', '1', '--batch', '3', '--augment']
-    run(*words, 'degrees=1:2')
-    refuse(*words, 'degrees=1:3', says='what is drawn for images differ')
-    run(*words, 'degrees=1:2')
 
 
 def a_bag_is_not_made_of_images():

@@ -347,8 +347,7 @@ def the_summary_names_the_speed():
        (['--weights', 'nan'], 'not a positive number'),
        (['--weights', '1x'], 'not a positive number'),
        (['--state', ''], 'name of the file is empty'),
-       (['--crop', '8'], 'no field that is loaded is an image'),
-       (['--augment', 'hue=0:0.1'], '--augment needs --crop')])
+       (['--crop', '8'], 'no field that is loaded is an image')])
 def invalid_command_lines_are_refused(case):
     words, says = case
     _dataset('x', 5)

@@ -267,7 +267,7 @@ def append_adds_every_line_to_a_sharded_dataset():
     before = files('plain')
     for options in [], shards:
         _pack(LINES, 'plain', '--append', *options, call=refuse,
-              says=('plain', 'not sharded'))
+              says=('plain', 'is an unsharded dataset already'))
     assert files('plain') == before
     _pack(LINES[:2], 'new', '--append', call=refuse, says='new: does not exist; omit --append')
     assert not os.path.exists('new')
@@ -561,10 +561,10 @@ def a_shard_that_is_not_recovered_is_named_once_in_its_line():
 def resuming_needs_the_shard_options_of_before():
     _kill_after(25, 'out', '--shard-length', '10')
     refuse('pack', '-', 'out', '--spec', SPEC, '--resume', stdin=LINES[0],
-           says=('out: ', '--shard'))
+           says=('out: ', 'shard options'))
     run('pack', '-', 'plain', '--spec', SPEC, stdin=LINES[0])
     refuse('pack', '-', 'plain', '--spec', SPEC, '--resume', '--shard-length',
-           '10', stdin=LINES[0], says=('plain: ', 'not sharded'))
+           '10', stdin=LINES[0], says=('plain: ', 'is an unsharded dataset already'))
 
 
 def a_lost_spec_is_said_to_be_lost():

@@ -325,7 +325,7 @@ def what_has_no_tokens_is_refused_by_name():
        (['--pack', 't=3', '--long', 'cut'], 'split, drop'),
        (['--values'], '--values needs'), (['--bos', '1'], '--bos needs'),
        (['--dtype', 'uint16'], '--dtype needs'),
-       (['--tokens', 't=3', '--crop', '8'], '--crop is of images'),
+       (['--tokens', 't=3', '--crop', '8'], '--tokens and --crop are mutually exclusive'),
        (['--pack', 't=3', '--skip-damaged'], 'mutually exclusive')])
 def invalid_command_lines_of_tokens_are_refused(case):
     words, says = case
