@@ -285,6 +285,22 @@ def pickles_lead_to_the_same_files_after_chdir():
     assert copies[0].path == 'x'
 
 
+def bytes_in_memory_are_no_path_and_mappings_may_raise():
+    with bags.BagWriter('x.bag') as writer:
+        writer.append(b'ftp://a/b.zip/')
+    assert bags.BagReader(pathlib.Path('x.bag').read_bytes())[0] == b'ftp://a/b.zip/'
+    _write('x')
+
+    class Codecs(dict):
+        def __getitem__(self, key):
+            raise self.error
+    for kind, error in ((TypeError, TypeError()), (ValueError, UnicodeDecodeError('a', b'', 0, 1, 'mine'))):
+        codecs = Codecs()
+        codecs.error = error
+        raises(kind, bags.DatasetReader, 'x', codecs, says='x: field "a": ')
+        raises(kind, bags.DatasetWriter, 'y', SPEC, codecs, says='y: field "a": ')
+
+
 def codecs_that_raise_leave_everything_as_it_was():
     def bad(value):
         raise ZeroDivisionError('mine')

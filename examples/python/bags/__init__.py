@@ -69,10 +69,10 @@ class BagReader(Closable, _core.BagReader):
         if file and not isinstance(source, mmap.mmap):
             source.seek(0)
             source = source.read()
-        path = isinstance(source, (str, bytes, os.PathLike))
+        path = isinstance(source, (str, os.PathLike))  # bytes are a Bag in memory
         super().__init__(source, hooks(source, storage) if path else None,
                          pack('bag reader', options, f'{source if path else "memory"}: '))
-        if isinstance(source, (str, os.PathLike)):
+        if path:
             source = _fixed(source, storage)
         self._arguments = (source,), {**options, 'storage': storage}
 

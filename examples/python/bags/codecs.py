@@ -2,7 +2,7 @@
 import functools
 
 from . import _core
-from .options import suggest
+from .options import placed, suggest
 
 _NAMES = 'array bytes i64 int jpeg jpg mp4 msgpack npy png tree u64 utf8 webm zstd'.split()
 
@@ -90,6 +90,6 @@ def choose(fields, codecs, decodes, path):
             else:
                 raise KeyError(_missing(kind, decodes))
         except (TypeError, ValueError, KeyError) as error:
-            raise type(error)(f'{path}: field "{name}": {error.args[0]}') from None
+            raise placed(error, f'{path}: field "{name}"') from None
         chosen.append((name, kind, codec))
     return used, chosen

@@ -13,7 +13,7 @@ import bags
 
 from . import _core
 from .closable import Closable
-from .options import dtype, layout, number, pack
+from .options import dtype, layout, number, pack, placed
 
 _loaders = weakref.WeakSet()
 
@@ -140,7 +140,7 @@ def _field(name, options, where):
             elif not callable(value):
                 raise TypeError(f'{value!r} is not a function')
         except (TypeError, ValueError) as error:
-            raise type(error)(f'{where}{part}: {error}') from None
+            raise placed(error, f'{where}{part}') from None
     packed = pack('field', options, where)
     if apart['draw']:
         has = {part: value for part, value in apart.items() if value is not None}

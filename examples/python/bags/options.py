@@ -78,6 +78,12 @@ def put(out, members, name, value):
         raise TypeError(f'{value!r} is not a number') from None
 
 
+def placed(error, where):
+    """A TypeError, KeyError or ValueError again, with a place before its message."""
+    kind = next(kind for kind in (TypeError, KeyError, ValueError) if isinstance(error, kind))
+    return kind(f'{where}: {error.args[0] if len(error.args) == 1 else error}')
+
+
 def pack(name, options, where='', out=None):
     """A struct with these options, or a changed one. where: what a message begins with."""
     size, members = _core.structs[name]
@@ -86,8 +92,7 @@ def pack(name, options, where='', out=None):
         for option, value in options.items():
             put(out, members, option, value)
     except (TypeError, ValueError) as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f'{where}{option}: {error}') from None
+        raise placed(error, f'{where}{option}') from None
     return bytes(out)
 
 

@@ -1,4 +1,4 @@
-/* objects.c - errors, options, and what readers and writers have in common. */
+/* objects.c - errors, and what readers and writers have in common. */
 #include "core.h"
 
 #include <pthread.h>
