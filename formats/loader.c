@@ -447,16 +447,6 @@ static bags_code loader_part_reserve(
     return bags_buffer_reserve(buffer, used + more, err);
 }
 
-/* Append bytes to a tensor. */
-static bags_code loader_part_append(
-    loader_part *p, const void *data, size_t size, bags_error *err) {
-    bags_code code = loader_part_reserve(&p->data, p->used.size, size, err);
-    if (!code && size)
-        memcpy(p->data.data + p->used.size, data, size);
-    p->used.size += code ? 0 : size;
-    return code;
-}
-
 /* Write number `at` of a list in a buffer, which grows by one. */
 static bags_code loader_part_push(
     bags_buffer *buffer, uint64_t at, uint64_t value, bags_error *err) {
@@ -515,8 +505,15 @@ static bags_code loader_store_bytes(
     loader_part *p, const bags_value *value, bags_error *err) {
     if (value->kind != BAGS_KIND_BYTES && value->kind != BAGS_KIND_UTF8)
         return bags_fail(err, BAGS_ERROR_VALUE, "not bytes or text");
-    bags_code code = loader_part_push(&p->ends, p->used.items, p->used.size, err);
-    return code ? code : loader_part_append(p, value->data, value->size, err);
+    bags_code code = loader_part_reserve(&p->data, p->used.size, value->size, err);
+    if (!code)
+        code = loader_part_push(&p->ends, p->used.items, p->used.size, err);
+    if (code)
+        return code;
+    if (value->size)
+        memcpy(p->data.data + p->used.size, value->data, value->size);
+    p->used.size += value->size;
+    return BAGS_OK;
 }
 
 /* ---- images ---- */
@@ -929,17 +926,6 @@ static bool loader_is_damage(bags_code code) {
            code == BAGS_ERROR_LIMIT || code == BAGS_ERROR_RANGE;
 }
 
-/* Name dataset, field and datapoint, and of a sequence the item (UINT64_MAX: none),
- * in front of a message. */
-static bags_code loader_fail_item(const bags_loader *l, const loader_column *c,
-    const bags_pick *pick, uint64_t item, bags_code code, bags_error *err) {
-    char of[40] = "";
-    if (c->sequence && item != UINT64_MAX)
-        (void)snprintf(of, sizeof of, "item %" PRIu64 ": ", item);
-    return format_fail_at(
-        l->readers[pick->dataset], c->given.name, pick->index, of, code, err);
-}
-
 /* A codec may be the program's own: what its value refers to is copied only if its
  * size, dtype and shape agree. */
 static bags_code loader_check_value(const bags_value *value, bags_error *err) {
@@ -957,44 +943,61 @@ static bags_code loader_check_value(const bags_value *value, bags_error *err) {
     return BAGS_OK;
 }
 
+static const char loader_needs_blobs[] =
+    "needs the blob inside of zstd, which is the value with the option `blobs` of "
+    "bags_zstd_options";
+
+/* Decode an item of the row by the field's own function, which gets the blob inside of
+ * zstd. */
+static bags_code loader_call_decode(loader_worker *w, const loader_column *c,
+    bags_load_item *item, size_t field, bags_value *value, bags_error *err) {
+    bags_value inside;
+    bags_code code = BAGS_OK;
+    if (c->sources[item->pick.dataset].compressed) {
+        code = bags_row_value(
+            &w->row, field, (size_t)item->item, &w->inside, &inside, err);
+        if (code)
+            return code; /* its message is complete */
+        item->blob.data = (const unsigned char *)inside.data;
+        item->blob.size = inside.size;
+        if (inside.kind != BAGS_KIND_BYTES && inside.kind != BAGS_KIND_UTF8)
+            code = bags_fail(err, BAGS_ERROR_TYPE, "%s", loader_needs_blobs);
+    }
+    if (!code)
+        code = c->given.decode(c->given.user, item, &w->value, value, err);
+    return code ? format_fail_at(item->reader, c->given.name, item->pick.index,
+                      c->sequence ? item->item : UINT64_MAX, code, err)
+                : BAGS_OK;
+}
+
 /* Read an item of the row and append it to a tensor. */
 static bags_code loader_load_item(loader_worker *w, const loader_column *c,
     loader_part *p, bags_load_item *item, size_t field, bags_error *err) {
-    const bags_loader *l = w->loader;
     const loader_source *from = &c->sources[item->pick.dataset];
-    bags_code (*decode)(void *user, const bags_load_item *item, bags_buffer *scratch,
-        bags_value *value, bags_error *err) = c->given.decode;
     bags_value value;
     bags_code code = BAGS_OK;
     memset(&value, 0, sizeof value);
     item->blob = bags_row_bytes(&w->row, field, (size_t)item->item);
     item->field = from->field;
     w->unwatched += item->blob.size;
-    if (decode ? from->compressed : !c->image || from->kind == LOADER_BLOB_OTHER) {
-        code = bags_row_value(&w->row, field, (size_t)item->item,
-            decode ? &w->inside : &w->value, &value, err);
-        if (code == BAGS_ERROR_TYPE && !decode && c->form == LOADER_FORM_VALUES) {
+    if (c->given.decode) {
+        code = loader_call_decode(w, c, item, field, &value, err);
+        if (code)
+            return code;
+    } else if (!c->image || from->kind == LOADER_BLOB_OTHER) {
+        code =
+            bags_row_value(&w->row, field, (size_t)item->item, &w->value, &value, err);
+        if (code == BAGS_ERROR_TYPE && c->form == LOADER_FORM_VALUES) {
             value = bags_blob(item->blob.data, item->blob.size);
             code = BAGS_OK;
         }
         if (code)
             return code; /* its message is complete */
-        /* A blob that is passed on must be readable without the dictionary of its Bag. */
-        bool is_bytes = value.kind == BAGS_KIND_BYTES || value.kind == BAGS_KIND_UTF8;
-        bool is_frame = value.kind == BAGS_KIND_BLOB || value.kind == BAGS_KIND_OBJECT;
-        const bags_type *type =
-            bags_reader_type(l->readers[item->pick.dataset], from->field);
-        if (decode ? !is_bytes : is_frame && format_needs_dictionary(type, item->blob))
-            code = bags_fail(err, BAGS_ERROR_TYPE,
-                "needs the blob inside of zstd, which is the value with the option "
-                "`blobs` of bags_zstd_options");
-        if (decode) {
-            item->blob.data = (const unsigned char *)value.data;
-            item->blob.size = value.size;
-        }
+        if ((value.kind == BAGS_KIND_BLOB || value.kind == BAGS_KIND_OBJECT) &&
+            format_needs_dictionary(
+                bags_reader_type(item->reader, from->field), item->blob))
+            code = bags_fail(err, BAGS_ERROR_TYPE, "%s", loader_needs_blobs);
     }
-    if (decode && !code)
-        code = decode(c->given.user, item, &w->value, &value, err);
     if (!code)
         code = loader_check_value(&value, err);
     if (!code && c->form == LOADER_FORM_BYTES)
@@ -1005,14 +1008,17 @@ static bags_code loader_load_item(loader_worker *w, const loader_column *c,
         code = loader_part_reserve(&p->data, p->used.size, c->item_size, err);
         unsigned char *to = p->data.data + p->used.size;
         if (!code && c->image)
-            code = loader_store_image(
-                w, c, decode ? LOADER_BLOB_OTHER : from->kind, item, &value, to, err);
+            code = loader_store_image(w, c,
+                c->given.decode ? LOADER_BLOB_OTHER : from->kind, item, &value, to,
+                err);
         else if (!code)
             code = loader_store_stacked(c, &value, to, err);
         p->used.size += code ? 0 : c->item_size;
     }
     p->used.items += code ? 0 : 1;
-    return code ? loader_fail_item(l, c, &item->pick, item->item, code, err) : BAGS_OK;
+    return code ? format_fail_at(item->reader, c->given.name, item->pick.index,
+                      c->sequence ? item->item : UINT64_MAX, code, err)
+                : BAGS_OK;
 }
 
 /* Where the windows of a datapoint start. */
@@ -1034,7 +1040,8 @@ static bags_code loader_find_window(loader_worker *w, const bags_pick *pick,
             bags_fail(err, BAGS_ERROR_RANGE,
                 "too short for the window (%" PRIu64 " items, needs %" PRIu64 ")",
                 items, first + c->span);
-            return loader_fail_item(l, c, pick, UINT64_MAX, BAGS_ERROR_RANGE, err);
+            return format_fail_at(l->readers[pick->dataset], c->given.name, pick->index,
+                UINT64_MAX, BAGS_ERROR_RANGE, err);
         }
         last = items - c->span < last ? items - c->span : last;
     }
@@ -1108,7 +1115,11 @@ static bags_code loader_load_row(
     bags_code code = BAGS_OK;
     int32_t end = 0;
     for (uint64_t k = rows[at]; k <= rows[at + 1] && !code; k++) {
-        code = loader_part_append(ends, &end, sizeof end, err);
+        code = loader_part_reserve(&ends->data, ends->used.size, sizeof end, err);
+        if (code)
+            return code;
+        memcpy(ends->data.data + ends->used.size, &end, sizeof end);
+        ends->used.size += sizeof end;
         ends->used.items++;
         if (k == rows[at + 1])
             break;

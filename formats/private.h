@@ -79,14 +79,25 @@ static inline bags_code format_check_rules(
 #define FORMAT_CHECK(rules, front, err)                                                \
     format_check_rules(rules, sizeof rules / sizeof *rules, front, err)
 
-/* Name dataset, field and datapoint in front of a message. `item` may be empty. */
-static inline bags_code format_fail_at(const bags_reader *reader, const char *field,
-    uint64_t datapoint, const char *item, bags_code code, bags_error *err) {
-    char why[600];
+/* What is called only where something fails: not a part of the loops that call it. */
+#ifdef __GNUC__
+#define FORMAT_COLD __attribute__((cold))
+#else
+#define FORMAT_COLD
+#endif
+
+/* Name dataset, field and datapoint, and of a sequence the item (UINT64_MAX: none), in
+ * front of a message. */
+FORMAT_COLD static inline bags_code format_fail_at(const bags_reader *reader,
+    const char *field, uint64_t datapoint, uint64_t item, bags_code code,
+    bags_error *err) {
+    char why[600], of[40] = "";
     int system = err->system;
     (void)snprintf(why, sizeof why, "%.599s", err->message);
+    if (item != UINT64_MAX)
+        (void)snprintf(of, sizeof of, "item %" PRIu64 ": ", item);
     (void)bags_fail(err, code, "%s: field \"%.200s\": datapoint %" PRIu64 ": %s%s",
-        bags_path_tail(bags_reader_path(reader)), field, datapoint, item, why);
+        bags_path_tail(bags_reader_path(reader)), field, datapoint, of, why);
     err->system = system;
     return code;
 }

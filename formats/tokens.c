@@ -117,7 +117,7 @@ static uint64_t tokens_length(const tokens_view *v, uint64_t i) {
 
 static bags_code tokens_fail(const bags_tokens *t, const tokens_dataset *d,
     size_t field, bags_code code, uint64_t datapoint, bags_error *err) {
-    return format_fail_at(d->reader, t->names[field], datapoint, "", code, err);
+    return format_fail_at(d->reader, t->names[field], datapoint, UINT64_MAX, code, err);
 }
 
 /* The elements of document i. */
