@@ -925,8 +925,7 @@ static bags_code ar_row(bags_source *s, ar_column *c, uint64_t row, bags_entry *
 /* ---- the source ---- */
 
 static bool ar_accept(const char *name) {
-    return bags_import_ends(name, ".arrow") || bags_import_ends(name, ".arrows") ||
-           bags_import_ends(name, ".feather") || bags_import_ends(name, ".ipc");
+    return bags_import_ends(name, ".arrow .arrows .feather .ipc");
 }
 
 /* The first pass: which columns have NULLs, and what the others contain. */

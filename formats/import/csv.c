@@ -495,8 +495,7 @@ static bags_code cv_add_field(bags_source *s, size_t i) {
 }
 
 static bool cv_accept(const char *name) {
-    return bags_import_ends(name, ".csv") || bags_import_ends(name, ".tsv") ||
-           bags_import_ends(name, ".csv.gz") || bags_import_ends(name, ".tsv.gz");
+    return bags_import_ends(name, ".csv .tsv .csv.gz .tsv.gz");
 }
 
 /* Read the first line of the first file: the columns, and its text. */

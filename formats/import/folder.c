@@ -90,12 +90,7 @@ static bool fo_is_matroska(bags_view file) {
 static bool fo_is_array(const char *name) { return bags_import_ends(name, ".npy"); }
 
 static bool fo_is_video(const char *name) {
-    static const char *const endings[] = {
-        ".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi"};
-    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
-        if (bags_import_ends(name, endings[i]))
-            return true;
-    return false;
+    return bags_import_ends(name, ".mp4 .m4v .mov .webm .mkv .avi");
 }
 
 /* What videos are, by their first bytes. */

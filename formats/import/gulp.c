@@ -142,7 +142,7 @@ static void gu_close(bags_source *s) {
 static bool gu_is_data(const char *name) { return bags_import_ends(name, ".gulp"); }
 
 static bool gu_accept(const char *name) {
-    return bags_import_ends(name, ".gmeta") || gu_is_data(name);
+    return bags_import_ends(name, ".gmeta .gulp");
 }
 
 /* Find the .gmeta of every file, each once: a .gulp without one is an error. */

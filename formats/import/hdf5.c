@@ -148,25 +148,19 @@ static void h5_add(bags_source *s, h5_list *list, const char *name) {
         list->names[list->count++] = name;
 }
 
-typedef struct h5_owner {
-    h5_visit *visit;
-    const char *path;
-} h5_owner;
-
 static herr_t h5_attribute(
     hid_t object, const char *name, const H5A_info_t *info, void *user) {
-    const h5_owner *owner = (const h5_owner *)user;
-    bags_source *s = owner->visit->s;
+    const h5_visit *owner = (const h5_visit *)user;
     (void)object;
     (void)info;
-    bags_source_leave_out(
-        s, "attribute", 1, "%s%s%s", owner->path, *owner->path ? "@" : "", name);
+    bags_source_leave_out(owner->s, "attribute", 1, "%s%s%s", owner->prefix,
+        *owner->prefix ? "@" : "", name);
     return 0;
 }
 
 /* Report the attributes of a group or dataset as left out. */
-static herr_t h5_attributes(h5_visit *visit, hid_t object, const char *path) {
-    h5_owner owner = {visit, path};
+static herr_t h5_attributes(bags_source *s, hid_t object, const char *path) {
+    h5_visit owner = {s, NULL, path, 0};
     hsize_t at = 0;
     return H5Aiterate2(
         object, H5_INDEX_NAME, H5_ITER_NATIVE, &at, h5_attribute, &owner);
@@ -192,7 +186,7 @@ static herr_t h5_link(
     H5I_type_t kind = object < 0 ? H5I_BADID : H5Iget_type(object);
     herr_t result = 0;
     if (kind != H5I_BADID && list->walk == H5_REPORT)
-        result = h5_attributes(visit, object, path);
+        result = h5_attributes(s, object, path);
     if (result < 0) {
         list->code = list->code ? list->code : h5_fail(s, path);
     } else if (kind == H5I_BADID) {
@@ -225,7 +219,7 @@ static bags_code h5_list_group(
     h5_visit visit = {s, list, "", 0};
     memset(list, 0, sizeof *list);
     list->walk = walk;
-    if (((walk == H5_REPORT && h5_attributes(&visit, group, "") < 0) ||
+    if (((walk == H5_REPORT && h5_attributes(s, group, "") < 0) ||
             H5Literate(group, H5_INDEX_NAME, H5_ITER_INC, NULL, h5_link, &visit) < 0) &&
         !list->code)
         list->code = h5_fail(s, "a group");

@@ -392,16 +392,20 @@ bags_path_kind bags_import_kind(const char *path, const char *name) {
 }
 
 /* Only ASCII letters have a case here, whatever the locale. */
-bool bags_import_ends(const char *name, const char *ending) {
-    size_t size = strlen(name), part = strlen(ending);
-    if (part > size)
-        return false;
-    for (size_t i = 0; i < part; i++) {
-        char a = name[size - part + i], b = ending[i];
-        if ((a >= 'A' && a <= 'Z' ? a + 32 : a) != (b >= 'A' && b <= 'Z' ? b + 32 : b))
-            return false;
+static int im_lower(char c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; }
+
+bool bags_import_ends(const char *name, const char *endings) {
+    size_t size = strlen(name);
+    for (const char *at = endings; *at; at += strspn(at, " ")) {
+        size_t part = strcspn(at, " "), i = 0;
+        while (i < part && part <= size &&
+               im_lower(name[size - part + i]) == im_lower(at[i]))
+            i++;
+        if (i == part)
+            return true;
+        at += part;
     }
-    return true;
+    return false;
 }
 
 /* ---- the files of a source ---- */

@@ -323,8 +323,9 @@ bool bags_import_has_files(const char *path, bool (*accept)(const char *name));
 const char *bags_import_base(const char *path);
 /* For qsort of an array of names: numbers in them by value. */
 int bags_import_compare(const void *left, const void *right);
-/* True if the name ends like this, whatever the case of its letters. */
-bool bags_import_ends(const char *name, const char *ending);
+/* True if the name ends like one of these, which spaces separate, whatever the case of
+ * its letters. */
+bool bags_import_ends(const char *name, const char *endings);
 
 /* Write the field name that a name in a source becomes, NUL-terminated, to `out`,
  * which has size + 2 bytes: bytes that file names cannot have on every system

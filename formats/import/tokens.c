@@ -31,9 +31,7 @@ typedef struct to_state {
 
 static bool to_is_bin(const char *name) { return bags_import_ends(name, ".bin"); }
 
-static bool to_is_file(const char *name) {
-    return to_is_bin(name) || bags_import_ends(name, ".npy");
-}
+static bool to_is_file(const char *name) { return bags_import_ends(name, ".bin .npy"); }
 
 static bags_code to_open_array(bags_source *s) {
     to_state *t = (to_state *)s->state;

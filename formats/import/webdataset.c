@@ -300,12 +300,8 @@ static bags_code wd_sample(bags_source *s, wd_task task) {
 /* ---- the source ---- */
 
 static bool wd_accept(const char *name) {
-    static const char *const endings[] = {".tar", ".tar.gz", ".tgz", ".tar.zst",
-        ".tzst", ".tar.xz", ".txz", ".tar.bz2", ".tbz2", ".tbz", ".tar.lz4"};
-    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
-        if (bags_import_ends(name, endings[i]))
-            return true;
-    return false;
+    return bags_import_ends(name, ".tar .tar.gz .tgz .tar.zst .tzst .tar.xz .txz "
+                                  ".tar.bz2 .tbz2 .tbz .tar.lz4");
 }
 
 static bags_code wd_open(bags_source *s) {
