@@ -57,7 +57,7 @@ typedef struct bags_derive_options {
      * and the shards in order. NULL: all. */
     const uint64_t *rows;
     size_t rows_count;
-    uint64_t shard_start, shard_stop; /* a copy only: that of this worker */
+    uint64_t shard_start, shard_stop; /* make only the shards of this worker */
     bool no_sync;                     /* do not wait for stable storage */
     /* NULL: link. Otherwise copy the blobs, by a writer with these limits of shards,
      * `checksum`, `keep_idx` and `buffer_size`; the other members are those of this
@@ -103,13 +103,16 @@ typedef struct bags_derive_report {
  * own.
  *
  * `to` must not exist; parent directories are created. With shard_stop above 1, several
- * workers make one copy, each with the same other options, of shards of shard_length
- * datapoints, and no shard_size; `to` may then exist, and each shard must not.
+ * workers make one dataset, each with the same other options; `to` may then exist, and
+ * each shard must not. A copy by workers has shards of shard_length datapoints, and no
+ * shard_size.
  *
- * What is made (except by workers) is in the directory TO.derived, which is renamed when it
- * is complete. After a failure everything is removed. A process that is killed leaves
- * TO.derived, or of a worker directories without spec.json: remove them, which the source
- * does not notice; the next call names them. The source is never changed.
+ * spec.json, without which no reader accepts a shard, is given its name last, when all
+ * shards of this call are complete. A copy (except by workers) is written to the directory
+ * TO.derived, which is renamed when it is complete. After a failure everything is removed.
+ * A process that is killed leaves directories without spec.json, or TO.derived: remove
+ * them, which the source does not notice; the next call names them. The source is never
+ * changed.
  *
  * Returns BAGS_OK, what bags_reader_open and bags_reader_refs return for the datasets, or
  *   BAGS_ERROR_EXISTS    the path exists, or with workers one of the shards

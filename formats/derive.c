@@ -1,21 +1,22 @@
 /*
  * derive.c - versions of datasets that share their Bags by hard links; see data.h.
  *
- * A dataset is made in the directory TO.derived, which becomes TO when it is complete: a
- * reader would accept some of its shards as a dataset. Each is made in this order:
+ * A shard is made from the bottom up, and no reader accepts it before the last step:
  *
  *     make the directory, which claims it                 (derive_shard)
  *     link the Bags and dictionaries, and see what they are (derive_link)
  *     write refs.bag                                      (derive_write_refs)
  *     copy the checksums, with new trailers               (derive_write_checksums)
- *     write spec.json                                     (derive_shard)
+ *     write spec.json.derived                             (derive_shard)
  *     the source is as it was?                            (derive_check_records)
+ *     when all shards are made: it becomes spec.json      (derive_publish)
  *
  * There is no spec.json.partial: with it a recovery would treat the links as files that
  * it may truncate.
  *
- * A copy is written by a bags_writer (derive_copy). Workers, of whom none is the last, copy
- * to TO itself.
+ * A copy is written by a bags_writer to TO.derived, which becomes TO when it is complete
+ * (derive_copy): the writer finishes one shard after the other, and a reader would accept
+ * the first ones as a dataset. Workers, of whom none is the last, write to TO itself.
  */
 #include "data.h"
 #include "private.h"
@@ -91,14 +92,14 @@ typedef struct derive {
     bags_buffer spec, row, plain;
     size_t spec_size;
     bool checksums, sharded;
-    bool open;            /* a copy: the last datapoint did not complete its shard */
-    bool made_root;       /* TO.derived was made by this call */
-    uint64_t stop;        /* workers, at least 1 */
-    uint64_t claimed;     /* shards of this worker */
-    uint64_t all, length; /* datapoints of the source, and those that are selected */
+    bool open;              /* a copy: the last datapoint did not complete its shard */
+    bool made_root;         /* the directory `to` was made by this call */
+    uint64_t stop;          /* workers, at least 1 */
+    uint64_t claimed, next; /* shards of this worker; number of the next one of all */
+    uint64_t complete;      /* of the shards of this worker: they have a spec.json */
+    uint64_t all, length;   /* datapoints of the source, and those that are selected */
     char directory[FORMAT_PATH], from[FORMAT_PATH], path[FORMAT_PATH];
-    char parent[FORMAT_PATH];  /* of `to` */
-    char staging[FORMAT_PATH]; /* TO.derived */
+    char staging[FORMAT_PATH]; /* of a copy */
     void *file;                /* that is written, at `path` */
     uint64_t written;
 } derive;
@@ -775,7 +776,7 @@ static bags_code derive_shard(
     if (!code && d->checksums)
         code = derive_write_checksums(d, shard, err);
     if (!code)
-        code = derive_open(d, "spec.json", "", BAGS_IO_CREATE, 0, err);
+        code = derive_open(d, "spec.json", ".derived", BAGS_IO_CREATE, 0, err);
     if (!code)
         code = derive_put(d, d->spec.data, d->spec_size, err);
     code = derive_close(d, code, err);
@@ -788,17 +789,45 @@ static bags_code derive_shard(
     return code;
 }
 
+/* Give the spec.json of all shards their name. */
+static bags_code derive_publish(derive *d, bags_error *err) {
+    bags_code code = BAGS_OK;
+    if (d->sharded)
+        code = derive_sync_dir(d, d->to, err);
+    for (uint64_t i = 0; i < d->claimed && !code; i++) {
+        code = derive_set_directory(d, i, err);
+        if (!code)
+            code = format_path(d->from, d->directory, "spec.json", ".derived", err);
+        if (!code)
+            code = format_path(d->path, d->directory, "spec.json", "", err);
+        int error = code ? 0 : d->io->rename(d->io->user, d->from, d->path);
+        if (error)
+            code = bags_fail_io(d->io, error, d->path, "rename", err);
+        d->complete += !code;
+        if (!code)
+            code = derive_sync_dir(d, d->directory, err);
+    }
+    return code;
+}
+
 static void derive_remove_file(derive *d, const char *name, const char *ending) {
     if (!format_path(d->path, d->directory, name, ending, NULL))
         d->io->remove(d->io->user, d->path);
 }
 
-/* After a failure: remove what was made; of each shard spec.json first. */
+/* After a failure: remove what was made; first of all each spec.json. One that another
+ * process made instead stays, with its shard. */
 static void derive_remove(derive *d) {
+    for (uint64_t i = 0; i < d->complete; i++)
+        if (!derive_set_directory(d, i, NULL))
+            derive_remove_file(d, "spec.json", "");
     for (uint64_t i = 0; i < d->claimed; i++) {
-        if (derive_set_directory(d, i, NULL))
+        bags_path_kind kind = BAGS_PATH_NONE;
+        if (derive_set_directory(d, i, NULL) ||
+            format_path(d->path, d->directory, "spec.json", "", NULL) ||
+            d->io->kind(d->io->user, d->path, &kind) || kind != BAGS_PATH_NONE)
             continue;
-        derive_remove_file(d, "spec.json", "");
+        derive_remove_file(d, "spec.json", ".derived");
         derive_remove_file(d, "spec.json", ".partial");
         for (size_t k = 0; k <= d->fields_count; k++) {
             for (size_t j = 0; j < FORMAT_SUFFIXES; j++)
@@ -830,7 +859,7 @@ static bags_code derive_check_parent(derive *d, const char *parent, bags_error *
     return BAGS_OK;
 }
 
-/* Make the parents of `to`. */
+/* Make the parents of `to`. d->path is then the last one. */
 static bags_code derive_make_parents(derive *d, bags_error *err) {
     size_t size = strlen(d->to);
     bags_code code = BAGS_OK;
@@ -839,7 +868,7 @@ static bags_code derive_make_parents(derive *d, bags_error *err) {
     if (size >= FORMAT_PATH)
         return bags_fail(
             err, BAGS_ERROR_LIMIT, "%s: path too long", bags_path_tail(d->to));
-    memcpy(d->parent, *d->to == '/' ? "/" : ".", 2);
+    memcpy(d->path, *d->to == '/' ? "/" : ".", 2);
     for (size_t i = 1; i < size && !code; i++) {
         bags_path_kind kind = BAGS_PATH_NONE;
         if (d->to[i] != '/' || d->to[i - 1] == '/')
@@ -848,28 +877,57 @@ static bags_code derive_make_parents(derive *d, bags_error *err) {
         d->from[i] = 0;
         int error = d->io->kind(d->io->user, d->from, &kind);
         if (!error && kind == BAGS_PATH_NONE) {
-            code = derive_check_parent(d, d->parent, err);
+            code = derive_check_parent(d, d->path, err);
             error = code ? 0 : d->io->make_dir(d->io->user, d->from);
         }
         if (error && error != EEXIST)
             code = bags_fail_io(d->io, error, d->from, "create directory", err);
-        memcpy(d->parent, d->from, i + 1);
+        memcpy(d->path, d->from, i + 1);
     }
-    return code ? code : derive_check_parent(d, d->parent, err);
+    return code ? code : derive_check_parent(d, d->path, err);
 }
 
-/* Link all shards that have rows. */
+/* The directory of the shards. Only with several workers it may exist. */
+static bags_code derive_make_root(derive *d, bags_error *err) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    bags_code code = derive_make_parents(d, err);
+    if (code || !d->sharded)
+        return code;
+    int error = d->io->make_dir(d->io->user, d->to);
+    d->made_root = !error;
+    if (error == EEXIST && d->stop > 1) {
+        code = format_path(d->path, d->to, "spec.json", "", err);
+        error = code ? 0 : d->io->kind(d->io->user, d->path, &kind);
+        if (!code && !error && kind != BAGS_PATH_NONE)
+            error = EEXIST;
+    }
+    if (error == EEXIST)
+        return derive_fail_exists(d->to, err);
+    return code ? code : bags_fail_io(d->io, error, d->to, "create directory", err);
+}
+
 static bags_code derive_make(derive *d, bags_error *err) {
     const derive_source *source = &d->sources[0];
     uint64_t at = 0;
-    bags_code code = BAGS_OK;
+    d->sharded = source->count != 1 || source->shards[0].digits > 0;
+    bags_code code = derive_make_root(d, err);
     for (size_t i = 0; i < source->count && !code; i++) {
         uint64_t run = derive_run(d, &source->shards[i], at);
-        if (run || !d->sharded)
+        if (run == 0 && d->sharded)
+            continue;
+        if (d->next++ % d->stop == d->options->shard_start)
             code = derive_shard(d, i, at, run, err);
         at += run;
     }
-    return !code && d->sharded ? derive_sync_dir(d, d->to, err) : code;
+    if (!code)
+        code = derive_publish(d, err);
+    if (!code && d->sharded)
+        code = derive_sync_dir(d, d->to, err);
+    if (code)
+        derive_remove(d);
+    else if (d->made_root && !d->claimed) /* as a writer without a datapoint */
+        d->io->remove_dir(d->io->user, d->to);
+    return code;
 }
 
 /* ---- copies ---- */
@@ -1051,18 +1109,64 @@ static bags_code derive_copy_rows(
     return code;
 }
 
+/* Claim TO.derived, which becomes `to`. A writer creates an unsharded dataset itself. */
+static bags_code derive_stage(derive *d, bags_error *err) {
+    bags_path_kind kind = BAGS_PATH_NONE;
+    size_t size = strlen(d->to);
+    while (size > 1 && d->to[size - 1] == '/')
+        size--;
+    int length = snprintf(d->staging, FORMAT_PATH, "%.*s.derived", (int)size, d->to);
+    if (length < 0 || length >= FORMAT_PATH)
+        return bags_fail(
+            err, BAGS_ERROR_LIMIT, "%s: path too long", bags_path_tail(d->to));
+    int error = d->io->kind(d->io->user, d->to, &kind);
+    if (!error && kind != BAGS_PATH_NONE)
+        return bags_fail(
+            err, BAGS_ERROR_EXISTS, "%s: already exists", bags_path_tail(d->to));
+    if (!error && !d->sharded)
+        error = d->io->kind(d->io->user, d->staging, &kind);
+    if (!error && d->sharded)
+        error = d->io->make_dir(d->io->user, d->staging);
+    if (error == EEXIST || kind != BAGS_PATH_NONE)
+        return derive_fail_exists(d->staging, err);
+    d->made_root = !error && d->sharded;
+    return bags_fail_io(d->io, error, d->staging, "create directory", err);
+}
+
+/* The copy is complete: it becomes `to`. */
+static bags_code derive_unstage(derive *d, const char *to, bags_error *err) {
+    int error = d->io->rename(d->io->user, d->staging, to);
+    if (error == ENOTEMPTY || error == EEXIST || error == ENOTDIR)
+        return bags_fail(
+            err, BAGS_ERROR_EXISTS, "%s: already exists", bags_path_tail(to));
+    if (error)
+        return bags_fail_io(d->io, error, to, "rename", err);
+    d->to = to;
+    return derive_sync_dir(d, d->path, err); /* of its parent */
+}
+
 static bags_code derive_copy(derive *d, bags_error *err) {
+    const char *to = d->to;
     bags_writer *writer = NULL;
     bags_path_kind kind = BAGS_PATH_NONE;
     bags_writer_options writing = *d->options->copy;
-    uint64_t block = d->stop == 1 ? d->length : writing.shard_length;
+    bool alone = d->stop == 1;
+    uint64_t block = alone ? d->length : writing.shard_length;
     uint64_t shards = block ? d->length / block + (d->length % block > 0) : 0;
     writing.shard_start = d->options->shard_start;
     writing.shard_stop = d->options->shard_stop;
     writing.no_sync = d->options->no_sync;
     writing.registry = d->options->registry;
     writing.env = d->options->env;
-    bags_code code = derive_select(d, err);
+    d->sharded = writing.sharded || writing.shard_size || writing.shard_length ||
+                 writing.shard_stop;
+    bags_code code = derive_make_parents(d, err);
+    if (!code && alone) {
+        code = derive_stage(d, err);
+        d->to = d->staging;
+    }
+    if (!code)
+        code = derive_select(d, err);
     if (!code)
         code = derive_make_table(d, err);
     if (!code)
@@ -1094,61 +1198,13 @@ static bags_code derive_copy(derive *d, bags_error *err) {
         code = bags_writer_close(writer, err);
     /* After a failure also the shard that was not complete, unless it is another's. */
     d->claimed += writer && !is_other;
-    return code;
-}
-
-/* Make the directory TO.derived; of an unsharded dataset, its only shard does. */
-static bags_code derive_stage(derive *d, bags_error *err) {
-    bags_path_kind kind = BAGS_PATH_NONE;
-    size_t size = strlen(d->to);
-    while (size > 1 && d->to[size - 1] == '/')
-        size--;
-    int length = snprintf(d->staging, FORMAT_PATH, "%.*s.derived", (int)size, d->to);
-    if (length < 0 || length >= FORMAT_PATH)
-        return bags_fail(
-            err, BAGS_ERROR_LIMIT, "%s: path too long", bags_path_tail(d->to));
-    int error = d->io->kind(d->io->user, d->to, &kind);
-    if (!error && kind != BAGS_PATH_NONE)
-        return bags_fail(
-            err, BAGS_ERROR_EXISTS, "%s: already exists", bags_path_tail(d->to));
-    if (!error && !d->sharded)
-        error = d->io->kind(d->io->user, d->staging, &kind);
-    if (!error && d->sharded)
-        error = d->io->make_dir(d->io->user, d->staging);
-    if (error == EEXIST || kind != BAGS_PATH_NONE)
-        return derive_fail_exists(d->staging, err);
-    d->made_root = !error && d->sharded;
-    d->to = d->staging;
-    return bags_fail_io(d->io, error, d->staging, "create directory", err);
-}
-
-/* What was made is complete: it becomes `to`. */
-static bags_code derive_unstage(derive *d, const char *to, bags_error *err) {
-    int error = d->io->rename(d->io->user, d->staging, to);
-    if (error == ENOTEMPTY || error == EEXIST || error == ENOTDIR)
-        return bags_fail(
-            err, BAGS_ERROR_EXISTS, "%s: already exists", bags_path_tail(to));
-    if (error)
-        return bags_fail_io(d->io, error, to, "rename", err);
-    d->to = to;
-    return derive_sync_dir(d, d->parent, err);
-}
-
-/* Make the dataset in TO.derived or, with workers, their shards of it. */
-static bags_code derive_run_all(derive *d, bags_error *err) {
-    const char *to = d->to;
-    bool alone = d->stop == 1;
-    bags_code code = derive_make_parents(d, err);
-    if (!code && alone)
-        code = derive_stage(d, err);
-    if (!code)
-        code = d->options->copy ? derive_copy(d, err) : derive_make(d, err);
-    bool any = !d->sharded || d->report->shards > 0;
+    d->complete = d->claimed;
+    bool any = !d->sharded || d->report->length > 0;
     if (!code && alone && any)
         code = derive_unstage(d, to, err);
     if (code)
         derive_remove(d);
-    else if (alone && !any)
+    else if (!any && alone)
         d->io->remove_dir(d->io->user, d->staging);
     return code;
 }
@@ -1195,7 +1251,6 @@ bags_code bags_derive(const char *from, const char *to,
     const bags_writer_options *copy = options->copy;
     const format_rule rules[] = {
         {options->shard_start >= d->stop, "shard_start is not below shard_stop"},
-        {!copy && d->stop > 1, "several workers can only copy"},
         {copy && (copy->resume || copy->append),
             "a copy can neither resume nor append"},
         {copy && d->stop > 1 && (!copy->shard_length || copy->shard_size),
@@ -1206,11 +1261,6 @@ bags_code bags_derive(const char *from, const char *to,
         d->buffer = (unsigned char *)derive_allocate(d, DERIVE_BUFFER, 1, err);
         code = d->buffer ? derive_plan(d, from, err) : BAGS_ERROR_MEMORY;
     }
-    const derive_source *first = d->sources;
-    if (!code)
-        d->sharded = copy ? copy->sharded || copy->shard_size || copy->shard_length ||
-                                options->shard_stop
-                          : first->count != 1 || first->shards->digits > 0;
     if (!code)
         code = derive_check_lengths(d, err);
     if (!code && !options->copy)
@@ -1218,7 +1268,7 @@ bags_code bags_derive(const char *from, const char *to,
     if (!code)
         code = derive_check_rows(d, err);
     if (!code)
-        code = derive_run_all(d, err);
+        code = options->copy ? derive_copy(d, err) : derive_make(d, err);
     if (code)
         code = derive_explain(d, code, err);
     derive_free(d);

@@ -351,8 +351,6 @@ static void choose_copy(void) {
     options_need("shard-size|shard-length|unsharded|checksum|no-checksum", "copy");
     options_exclude("unsharded", "shard-size|shard-length|shard-stop");
     options_exclude("checksum|no-checksum", NULL);
-    if (!copying && shard_stop.value > 1)
-        usage("--shard-stop needs --copy");
     if (!copying)
         return;
     writing.shard_size = shard_size.value;
@@ -653,8 +651,8 @@ const command command_derive = {"derive",
     "--copy does what links cannot: an order across shards, shards of other sizes, "
     "several DATASETs (of one spec; numbers continue; --where sees each alone), or one "
     "on a server or in an archive.\n"
-    "A process that is killed leaves OUT.derived, OUT.parts or OUT.lines: the next call "
-    "names what to remove.\n",
+    "A process that is killed leaves directories without spec.json, or OUT.derived, "
+    "OUT.parts or OUT.lines: the next call names what to remove.\n",
     "  bags derive pets cats --rows cats.txt --drop path\n"
     "  bags derive pets parts --split train=0.9,val=0.1 --seed 1\n"
     "  bags derive pets scored --add scores.jsonl --spec 'score=float32'\n"

@@ -189,9 +189,8 @@ def lines_are_new_fields():
     run('get', 'linked', ':', '--check')
     for worker in [1, 0]:
         run('derive', 'src', 'workers', '--range', '5:22:3', '--add', 'add.jsonl', *spec,
-            '--rename', 'id=name', '--copy', '--shard-length', 3, '--shard-start', worker,
-            '--shard-stop', 2)
-    assert run('get', 'workers', ':').lines == found
+            '--rename', 'id=name', '--shard-start', worker, '--shard-stop', 2)
+    assert files('workers') == files('linked')
     run('derive', 'src', 'parts', '--split', 'a=0.5,b=0.5', '--add', 'add.jsonl', *spec)
     for row in run('get', 'parts/a', ':').lines + run('get', 'parts/b', ':').lines:
         assert row['tags'] == added[int(row['id'][1:])]['tags']
@@ -226,6 +225,18 @@ def fields_of_another_dataset():
     refuse('derive', 'src', 'bad', '--add', 'src', says='duplicate')
 
 
+def workers_make_one_dataset():
+    rows = _rows(50)
+    _pack(rows, 'src', '--shard-length', 8)
+    for worker in [1, 0, 2]:
+        run('derive', 'src', 'out', '--range', '3:45', '--shard-start', worker,
+            '--shard-stop', 3)
+    _same('out', rows[3:45])
+    refuse('derive', 'src', 'out', '--shard-start', 0, '--shard-stop', 3, says='exists')
+    refuse('derive', 'src', 'out', says='already exists')
+    _same('out', rows[3:45])
+
+
 def what_links_cannot_do_needs_a_copy():
     rows = _rows(20)
     _pack(rows, 'src', '--shard-length', 10, '--checksum')
@@ -244,8 +255,6 @@ def what_links_cannot_do_needs_a_copy():
     whole = both('archive', rows, 'src.zip')
     part = both('across shards', [rows[11], rows[3]], 'src', '--rows', numbers)
     assert 0 < part < whole / 9
-    refuse('derive', 'src', 'out', '--shard-start', 0, '--shard-stop', 2, says='--copy',
-           code=2)
     two = both('several', rows + rows, 'src', 'src')
     assert two > 1.9 * whole
     both('split', [{'name': t} for t in ['a', 'bc', '']], 'split')
@@ -411,7 +420,9 @@ def hostile_sources_and_destinations():
     refuse('derive', 'src', 'out', says='unfinished')
     os.rename('src/000001/spec.json.partial', 'src/000001/spec.json')
     run('derive', 'src', 'out')
-    os.rename('out', 'out.derived')
+    os.rename('out/000001/spec.json', 'out/000001/spec.json.derived')
+    refuse('get', 'out', '0', says='unfinished')
+    refuse('recover', 'out')
     refuse('derive', 'src', 'out', says='remove it')
     assert files('src') == before
     # A link is followed.
