@@ -158,8 +158,9 @@ bags_code bags_derive(const char *from, const char *to,
  * is not used. EXPLAIN QUERY PLAN then shows INDEX 1.
  *
  * width(image) and height(image) are those of a JPEG or PNG, otherwise NULL. A column is
- * read when a query uses it. SQLite compares names without the case of letters: a dataset
- * with fields that differ only in case is no table (BAGS_ERROR_VALUE). A field called
+ * read when a query uses it. SQLite compares names without the case of letters: of two
+ * fields that differ only in case, the second in the order of fields, which has capitals
+ * first, is called NAME_2: of `A` and `a`, the column a_2 is the field `a`. A field called
  * rowid hides the number, which is then _rowid_ or oid.
  *
  * sql.c is also a loadable extension of SQLite, if it is compiled with
@@ -178,9 +179,10 @@ struct sqlite3 *bags_sql_open(const bags_reader *reader, bags_error *err);
 
 /* The datapoints for which an expression such as "label = 3 AND score > 0.5" is true: their
  * numbers, which are uint64_t, in ascending order, in `numbers`, which is grown as
- * needed; *count of them. The numbers, and rowid, begin with `start`. Returns BAGS_OK, BAGS_ERROR_VALUE (not one expression, or what
- * fails while it is computed), BAGS_ERROR_FIELD (a field is called _rowid_) or
- * BAGS_ERROR_MEMORY. Cost: reads the columns that it uses. */
+ * needed; *count of them. The numbers, and rowid, begin with `start`. Returns BAGS_OK,
+ * BAGS_ERROR_VALUE (not one expression, or what fails while it is computed),
+ * BAGS_ERROR_FIELD (a field is called _rowid_) or BAGS_ERROR_MEMORY. Cost: reads the
+ * columns that it uses. */
 bags_code bags_sql_rows(const bags_reader *reader, uint64_t start, const char *where,
     bags_buffer *numbers, size_t *count, bags_error *err);
 

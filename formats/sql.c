@@ -357,22 +357,47 @@ static bags_code sql_sequence(
 
 /* ---- the module ---- */
 
-static int sql_declare(sqlite3 *db, const sql_table *table, char **message) {
+/* True if an earlier column, or a later field, has this name, which SQLite compares
+ * without the case of letters. */
+static bool sql_is_taken(const bags_field *fields, size_t count, char *const *names,
+    size_t i, const char *name) {
+    for (size_t k = 0; k < i; k++)
+        if (!sqlite3_stricmp(names[k], name))
+            return true;
+    for (size_t k = i + 1; k < count; k++)
+        if (!strcmp(fields[k].name, name))
+            return true;
+    return false;
+}
+
+/* Declare the columns. The second of two fields that differ only in case is NAME_2. */
+static int sql_declare(sqlite3 *db, sql_table *table, char **message) {
     size_t count = 0;
     const bags_field *fields = bags_reader_fields(table->reader, &count);
+    char **names = (char **)sqlite3_malloc64((count + 1) * sizeof *names);
     sqlite3_str *sql = sqlite3_str_new(db);
     sqlite3_str_appendall(sql, "CREATE TABLE x(");
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; names && i < count; i++) {
         const sql_column *column = &table->columns[i];
-        sqlite3_str_appendf(sql, "%s\"%w\" %s", i ? ", " : "", fields[i].name,
+        int number = 1;
+        names[i] = sqlite3_mprintf("%s", fields[i].name);
+        while (names[i] && sql_is_taken(fields, count, names, i, names[i]) &&
+               number < 99) {
+            sqlite3_free(names[i]);
+            names[i] = sqlite3_mprintf("%s_%d", fields[i].name, ++number);
+        }
+        sqlite3_str_appendf(sql, "%s\"%w\" %s", i ? ", " : "", names[i],
             sql_is_number(column) ? column->code == 'f' ? "REAL" : "INTEGER"
             : column->kind == SQL_TEXT || column->kind == SQL_SEQUENCE ? "TEXT"
                                                                        : "BLOB");
     }
+    for (size_t i = 0; names && i < count; i++)
+        sqlite3_free(names[i]);
+    sqlite3_free(names);
     /* A table needs a column. */
     sqlite3_str_appendall(sql, count ? ")" : "\"no fields\" HIDDEN)");
     char *text = sqlite3_str_finish(sql);
-    int code = text ? sqlite3_declare_vtab(db, text) : SQLITE_NOMEM;
+    int code = text && names ? sqlite3_declare_vtab(db, text) : SQLITE_NOMEM;
     if (code && message)
         *message = sqlite3_mprintf("%s", sqlite3_errmsg(db));
     sqlite3_free(text);

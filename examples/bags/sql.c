@@ -258,10 +258,9 @@ const command command_sql = {"sql", "ask a dataset with SQL", "DATASET QUERY",
     "label'. rowid is the number of a datapoint, and each field is a column: numbers, "
     "arrays of one element and text are values, sequences are text in JSON, and "
     "others, such as images, are blobs, with length(image), width(image) and "
-    "height(image). A "
-    "column is read when the query uses it. Blobs are printed in base64 or, in the "
-    "table, "
-    "by their size. Whatever writes is refused.\n",
+    "height(image). A column is read when the query uses it. Of two fields that differ "
+    "only in case, the second is called NAME_2. Blobs are printed in base64 or, in the "
+    "table, by their size. Whatever writes is refused.\n",
     "  bags sql pets 'SELECT label, count(*) FROM data GROUP BY label'\n"
     "  bags sql pets 'SELECT rowid FROM data WHERE label = 3' --rows\n",
     run};
