@@ -115,6 +115,7 @@ typedef struct http_object {
     bool grown;      /* exists now */
     bool in_dataset; /* spec.json was found or requested before: it is a field's */
     bool is_html;
+    bool is_real; /* it is not the page of http_refuse_page */
     /* Of a spec.json; points in time are numbers of bags_http.time: */
     struct http_object *files;  /* those next to it that were looked up, ... */
     struct http_object *latest; /* ... the last of them, ... */
@@ -1575,10 +1576,9 @@ static int http_wait(bags_http *http, http_object *object) {
 }
 
 /* ---- servers that answer every path ----
- * Some answer names that do not exist with a page and 200, or with 403. A page of HTML is
- * missing. Of files that need not exist, what is found, or forbidden, is compared with the
- * answer to a name that does not exist either: the control, which is looked up once for
- * each dataset. */
+ * Some answer names that do not exist with a page and 200, or with 403. What could be
+ * such a page, and what is forbidden, is compared with the answer to a name that does
+ * not exist either: the control, which is looked up once for each dataset. */
 
 /* Start to look up the control of a path. The mutex is held. */
 static http_object *http_control(bags_http *http, const char *path) {
@@ -1608,21 +1608,93 @@ static bool http_is_missing(bags_http *http, const char *path) {
     return http_wait(http, control) == EACCES;
 }
 
-/* What was found is missing if it is a page of HTML, and of no use if the server answers
- * the control, too. What must exist is checked by its reader, so that this need not be
- * known. Returns errno. The mutex is held. */
-static int http_refuse_page(bags_http *http, http_object *object, bool must_exist) {
-    if (http_is_s3(object->path))
-        return 0;
-    if (!object->is_html) {
-        http_object *control = must_exist ? NULL : http_control(http, object->path);
-        if (must_exist || http_wait(http, control) || control->is_html)
-            return 0;
+/* A JSON object with strings, and nothing else in it but at least one. */
+static bool http_is_spec(const char *at, const char *stop) {
+    static const char order[] = "{\":\""; /* then , and the second again */
+    size_t next = 0, strings = 0;
+    for (; at < stop; at++) {
+        if (strchr(" \t\r\n", *at) && *at)
+            continue;
+        if (next == 4 && *at == '}') {
+            while (++at < stop && strchr(" \t\r\n", *at) && *at)
+                ;
+            return at == stop && strings > 0;
+        }
+        if (*at != (next == 4 ? ',' : order[next]))
+            return false;
+        next = next == 4 ? 1 : next + 1;
+        if (*at != '"')
+            continue;
+        strings++;
+        while (++at < stop && *at != '"')
+            at += *at == '\\';
     }
+    return false;
+}
+
+/* True if what a lookup found may be the file of a dataset by its first or last bytes,
+ * which are at hand. */
+static bool http_is_plausible(const http_object *object) {
+    const char *name = strrchr(object->path, '/') + 1;
+    const http_part *part = object->count ? http_parts(object)[0] : NULL;
+    uint64_t size = object->size, table = 0;
+    if (object->is_html)
+        return false;
+    if (part && (part->state != HTTP_DONE || part->stop - part->start < 8))
+        part = NULL;
+    if (strncmp(name, "spec.json", 9) == 0 && size >= HTTP_TAIL)
+        return true;
+    if (strcmp(name, "spec.json") == 0 && part && part->start == 0)
+        return http_is_spec(
+            (const char *)part->data.data, (const char *)part->data.data + part->stop);
+    if (part)
+        table = bags_load(part->data.data + (part->stop - part->start - 8), 8, false);
+    if (http_ends_in(name, ".bag "))
+        return part && (part->stop < size || table <= size - 8);
+    return http_ends_in(name, ".zip .tar ");
+}
+
+/* True if the answers are the same, as far as they are at hand: what is known of another
+ * time has an ETag in place of bytes. */
+static bool http_is_equal(const http_object *a, const http_object *b) {
+    const http_part *x = a->count ? http_parts(a)[0] : NULL;
+    const http_part *y = b->count ? http_parts(b)[0] : NULL;
+    if (!x || !y)
+        return a->size == b->size && a->identity.inode == b->identity.inode;
+    return a->size == b->size && x->state == HTTP_DONE && y->state == HTTP_DONE &&
+           x->start == y->start && x->stop == y->stop &&
+           memcmp(x->data.data, y->data.data, (size_t)(x->stop - x->start)) == 0;
+}
+
+/* What was found is missing if it is the page that the server has for everything.
+ * Returns errno. The mutex is held. */
+static int http_refuse_page(bags_http *http, http_object *object) {
+    char start[41] = "", why[128];
+    if (http_is_s3(object->path) || object->is_real ||
+        (object->is_real = http_is_plausible(object)))
+        return 0;
+    http_object *control = http_control(http, object->path);
+    object->is_real = http_wait(http, control) != 0;
+    if (object->is_real)
+        return 0;
+    const http_part *part = control->count ? http_parts(control)[0] : NULL;
+    for (size_t i = 0; part && i < sizeof start - 1 && i < part->stop - part->start;
+         i++) {
+        unsigned char c = part->data.data[i];
+        start[i] = c < ' ' || c > '~' ? ' ' : (char)c;
+    }
+    const http_part *own = object->count ? http_parts(object)[0] : NULL;
+    bool page = object->is_html || http_is_equal(object, control) ||
+                (own && strcmp(strrchr(object->path, '/'), "/spec.json") == 0);
+    /* Two objects of JSON may be the same error, with the path in it. */
+    object->is_real =
+        !page && !(*start == '{' && own && own->start == 0 && own->data.data[0] == '{');
+    if (object->is_real)
+        return 0;
+    (void)snprintf(why, sizeof why,
+        "the server answers names that do not exist, too (HTTP 200: %s)", start);
     object->state = HTTP_FAILED;
-    http_object_fail(object, object->is_html ? ENOENT : EIO,
-        object->is_html ? "a page of HTML (HTTP 200)"
-                        : "the server answers names that do not exist, too (HTTP 200)");
+    http_object_fail(object, page ? ENOENT : EIO, why);
     return object->error;
 }
 
@@ -1827,6 +1899,9 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
         http_look(http, object);
     for (int i = 0; i < 3 && !file; i++)
         inside[i] = http_look_in(http, path, names[i]);
+    /* What a cache knows is compared with it: both take one round trip. */
+    if (http->recall && inside[0] && !http_is_s3(path))
+        (void)http_control(http, inside[0]->path);
     http_wake(http);
     pthread_mutex_unlock(&http->mutex);
     int listed = file ? ENOENT : http_listing(http, path, &listing);
@@ -1836,7 +1911,7 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
     for (int i = 0; i < 3 && !file && !directory; i++) {
         int error = http_wait(http, inside[i]);
         if (!error)
-            error = http_refuse_page(http, inside[i], true);
+            error = http_refuse_page(http, inside[i]);
         directory = !error;
         if (error != ENOENT && error != EACCES && inside[i])
             broken = inside[i];
@@ -1847,7 +1922,7 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
     }
     code = directory ? 0 : http_wait(http, object);
     if (!code && !directory)
-        code = http_refuse_page(http, object, !http_is_extra(path));
+        code = http_refuse_page(http, object);
     if (!code)
         *kind = directory ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
     if (code == ENOENT || (code == EACCES && http_is_optional(http, path)))
@@ -1856,10 +1931,12 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
     return code;
 }
 
-/* Find shards where the server lists nothing: 000000, 000001, ... */
+/* Find shards where the server lists nothing: 000000, 000001, ... Of a server that
+ * answers every path, those with the spec of the first one. */
 static int http_probe(bags_http *http, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     uint64_t ahead = 0, missing = 0;
+    http_object *first = NULL;
     for (uint64_t i = 0; missing < HTTP_MISSING; i++) {
         char name[32];
         pthread_mutex_lock(&http->mutex);
@@ -1873,16 +1950,20 @@ static int http_probe(bags_http *http, const char *path,
         }
         (void)snprintf(name, sizeof name, "%06" PRIu64 "/spec.json", i);
         http_object *object = http_look_in(http, path, name);
-        if (object)
-            (void)http_control(http, object->path);
+        http_object *control = object ? http_control(http, object->path) : NULL;
         int code = http_wait(http, object);
+        int none = http_wait(http, control);
         if (!code)
-            code = http_refuse_page(http, object, false);
-        if (code == EACCES && http_is_missing(http, object->path))
+            code = http_refuse_page(http, object);
+        if (!code && !none &&
+            (http_is_equal(object, control) ||
+                (first && !http_is_equal(object, first))))
             code = ENOENT;
+        first = code || first ? first : object;
         pthread_mutex_unlock(&http->mutex);
         name[strcspn(name, "/")] = '\0';
-        missing = code == ENOENT ? missing + 1 : 0;
+        missing =
+            code == ENOENT || (code == EACCES && none == EACCES) ? missing + 1 : 0;
         if (!code)
             code = each(each_user, name);
         if (code && !missing) {
@@ -1940,7 +2021,7 @@ static int http_open(void *user, const char *path, int mode, void **file) {
     if (!object)
         return code;
     if (!code)
-        code = http_refuse_page(http, object, !http_is_extra(path));
+        code = http_refuse_page(http, object);
     if (!code && object->record)
         object->record->used = true;
     if (!code && !object->tag && object->size > 0)
@@ -1963,7 +2044,7 @@ static int http_identify(
     if (!code && !file) {
         http_object *record = object->record ? object->record : object;
         code = http_wait_checks(http, record);
-        if (record->grown) {
+        if (record->grown && http_wait(http, http_control(http, record->path))) {
             http_record_changed(record);
             code = ESTALE;
         }

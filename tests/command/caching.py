@@ -77,14 +77,17 @@ def a_second_run_requests_no_data(options):
         assert harness.files('copied') == harness.files('site/ds')
 
 
-@each([False, True])
-def the_page_of_a_server_that_answers_every_path_is_no_file(shards):
+@each([(page, shards) for page in ('[]', 'not here') for shards in (False, True)])
+def the_page_of_a_server_that_answers_every_path_is_no_file(case):
     """Also when the answers to lookups are those of the run before."""
+    page, shards = case
     _pack('site/ds', 120, 900, 1, *(['--shard-length', '50'] if shards else []))
+    pathlib.Path('site/page').write_text(page)
 
     def fault(handler, number):
-        return not handler.local.is_file() and handler.answer(
-            200, b'not here', Content_Type='text/html')
+        if not handler.local.is_file():
+            handler.path = '/page'
+        return False
 
     local = run('get', 'site/ds', ':').out
     with Server('site', fault=fault) as server:

@@ -213,7 +213,7 @@ def a_dictionary_is_requested_with_its_bag():
             assert not late
 
 
-@each([(403, 'text/plain'), (404, 'text/html'), (200, 'text/html')])
+@each([(403, 'text/plain'), (404, 'text/html'), (200, 'text/html'), (200, 'application/json')])
 def verify_needs_what_the_blobs_need(case):
     """A server may answer a file that is missing in many ways."""
     status, kind = case
