@@ -527,8 +527,9 @@ static void copy_phase(int next, size_t threads) {
     thread_count = threads;
     for (size_t i = 0; i < count; i++)
         files_left += entries[i].phase == now && !entries[i].missing;
-    while (started + 1 < threads && started + 1 < files_left &&
-           !pthread_create(&others[started], NULL, work, NULL))
+    if (threads > files_left)
+        threads = files_left;
+    while (started + 1 < threads && !pthread_create(&others[started], NULL, work, NULL))
         started++;
     work(NULL);
     while (started > 0)
