@@ -267,6 +267,8 @@ bool path_exists(const char *path);
 char *path_join(const char *directory, const char *name);
 /* The directory of a path, "." if it names none; by temp_format. */
 const char *path_parent(const char *path);
+/* True if a path, which need not exist, is below a local directory, by whatever names. */
+bool path_is_in(const char *path, const char *directory);
 /* File names for fields, after a prefix, valid and distinct on every file system: the
  * field's own name if it is short and plain. */
 char **names_make(const bags_field *fields, size_t count, const char *prefix);

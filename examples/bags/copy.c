@@ -193,7 +193,8 @@ static void plan_dataset(void) {
     size_t shards_count, length = strlen(source);
     options.env.io = in;
     options.no_mmap = true;
-    if (!strncmp(target, source, length) && is_separator(target[length]))
+    if ((!strncmp(target, source, length) && is_separator(target[length])) ||
+        (!to_url && in == bags_io_local() && path_is_in(target, source)))
         usage("%s: is in the dataset %s", target, source);
     bags_reader *reader = bags_reader_open(source, &options, &failure);
     if (!reader)

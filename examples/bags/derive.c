@@ -123,19 +123,11 @@ static void explain_failure(void) {
 /* Make the directory OUT.ENDING, of this worker if there are several. */
 static const char *claim(const char *to, const char *ending) {
     const bags_io *io = bags_io_local();
-    bags_identity parent, other;
     char *path = shard_stop.value > 1 ? string_format("%s.%s-%ju", to, ending,
                                             (uintmax_t)shard_start.value)
                                       : string_format("%s.%s", to, ending);
-    const char *made_in = path_parent(path);
-    while (!path_exists(made_in))
-        made_in = path_parent(made_in);
-    must(bags_fail_io(io, io->identify(io->user, NULL, made_in, &parent), path,
-        "identify", &failure));
     for (size_t k = 0; k < froms_count; k++)
-        if (io_for_path(froms[k].path) == io &&
-            !io->identify(io->user, NULL, froms[k].path, &other) &&
-            parent.device == other.device && parent.inode == other.inode)
+        if (io_for_path(froms[k].path) == io && path_is_in(path, froms[k].path))
             usage("%s: is in the directory of the dataset %s", to, froms[k].path);
     directory_make(path_parent(path));
     int error = io->make_dir(io->user, path);

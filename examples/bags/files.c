@@ -26,6 +26,19 @@ const char *path_parent(const char *path) {
     return temp_format("%.*s", slash == path ? 1 : (int)(slash - path), path);
 }
 
+bool path_is_in(const char *path, const char *directory) {
+    const bags_io *io = bags_io_local();
+    bags_identity top, parent;
+    bool found = false;
+    if (io->identify(io->user, NULL, directory, &top))
+        return false;
+    for (const char *at = path_parent(path), *last = "";
+         !found && strcmp(at, last) != 0; last = at, at = path_parent(at))
+        found = !io->identify(io->user, NULL, at, &parent) &&
+                parent.device == top.device && parent.inode == top.inode;
+    return found;
+}
+
 bool path_exists(const char *path) {
     struct stat about;
     return !lstat(path, &about);

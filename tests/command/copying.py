@@ -143,6 +143,11 @@ def a_dataset_is_not_copied_into_itself():
     before = files('a')
     for to in 'a/000004', 'a/none/more':
         refuse('copy', 'a', to, says=f'{to}: is in the dataset a', code=2)
+    os.symlink('a', 'link')
+    for to in './a/000004', 'link/000004', os.path.abspath('a/none/more'):
+        refuse('copy', 'a', to, says=f'{to}: is in the dataset a', code=2)
+    for to in '000004', '../a/000004', 'x/y':
+        refuse('copy', '.', to, says='is in the dataset .', code=2, cwd='a')
     refuse('copy', 'a/000001', 'a', says='a: already has another dataset')
     run('copy', 'a', './a')
     assert files('a') == before
