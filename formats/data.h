@@ -124,8 +124,8 @@ typedef struct bags_derive_report {
  *   BAGS_ERROR_STATE     a dataset was replaced, removed or finalized meanwhile
  *   BAGS_ERROR_LIMIT     without `copy`: an order across shards, `more`, or files that
  *                        cannot be linked: another file system, or one without links;
- *                        too many links of a file; a server or an archive; a dataset
- *                        of granular 0.20 or later. report->copy is set
+ *                        too many links of a file; a server or an archive; a split
+ *                        dataset. report->copy is set
  *   BAGS_ERROR_ARGUMENT  also with BAGS_NO_CHECKSUM, if all shards of a dataset have checksums
  *   BAGS_ERROR_IO, BAGS_ERROR_MEMORY; with `copy`, what bags_reader_get and
  *   bags_writer_append return

@@ -3,9 +3,9 @@
  *
  * A shard is made from the bottom up, and no reader accepts it before the last step:
  *
- *     make the directory, which claims it                 (derive_shard)
+ *     make the directory, which claims it                 (derive_claim)
  *     link the Bags and dictionaries, and see what they are (derive_link)
- *     write refs.bag                                      (derive_write_refs)
+ *     write refs.bag, in their layout                     (derive_write_refs)
  *     copy the checksums, with new trailers               (derive_write_checksums)
  *     write spec.json.derived                             (derive_shard)
  *     the source is as it was?                            (derive_check_records)
@@ -25,12 +25,12 @@
 
 #ifndef BAGS_NO_WRITER
 
+#define DERIVE_PATH 4096 /* bytes of the longest path */
 #define DERIVE_BUFFER ((size_t)256 << 10)
 #define DERIVE_AHEAD 64 /* datapoints that are requested from a server at once */
 #define DERIVE_STORED ((size_t)1 << 21) /* blobs that a copy remembers, twice */
 #define DERIVE_TRAILER 44               /* see >>crc in bags.h */
 #define DERIVE_MAGIC "BAGSCRC2"
-#define DERIVE_ALONE "BAGSCRC1" /* of a standalone Bag */
 
 /* A dataset that fields come from. The first is the source, those that are concatenated
  * with it follow. */
@@ -41,10 +41,10 @@ typedef struct derive_source {
     uint64_t start; /* of its datapoints among those that are concatenated */
     const bags_shard *shards;
     size_t count;
-    bags_ref *refs;         /* one per field */
-    bags_identity *records; /* of each shard's spec.json */
-    size_t identified;      /* shards that have a record */
-    bags_select *selects;   /* of what is copied */
+    bags_buffer refs;    /* bags_ref, one per field */
+    bags_buffer records; /* bags_identity, of each shard's spec.json */
+    size_t identified;   /* shards that have a record */
+    bags_buffer selects; /* bags_select, of what is copied */
     size_t selects_count;
     bags_row row;
     size_t row_shard; /* of the datapoint in `row` */
@@ -57,17 +57,17 @@ typedef struct derive_field {
     size_t slot;           /* of those that are copied from there */
     uint64_t length;       /* blobs */
     uint64_t size;         /* bytes */
+    bool empty;            /* a new file without blobs, not a link */
     bool has_dictionary;
     uint32_t dictionary; /* its CRC */
     unsigned char trailer[DERIVE_TRAILER];
 } derive_field;
 
-/* Blobs of a source that were copied: the first one there, and in the new shard. */
+/* Blobs of a source that the shard being copied to has, and the first one there. */
 typedef struct derive_stored {
-    uint64_t shard; /* of the new dataset, from 1; of another than this one: unused */
-    uint64_t from;  /* of all datapoints, the first of the source's shard */
-    uint64_t first, count, blob;
-    size_t field;
+    uint64_t first, count; /* count 0: none */
+    size_t field, part, shard;
+    uint64_t blob;
 } derive_stored;
 
 typedef struct derive {
@@ -78,46 +78,46 @@ typedef struct derive {
     bags_derive_report *report;
     derive_source *sources;
     size_t sources_count, parts_count; /* of these, how many are concatenated */
-    derive_field *fields;              /* sorted by name; refs.bag follows them */
+    derive_field *fields;              /* sorted by name */
     size_t fields_count;
-    bags_field *spec_fields;
     bags_type *types;
     bags_ref *refs; /* of a datapoint */
     bags_row ref_row;
-    derive_stored *stored; /* a hash table, at most half full */
+    bags_buffer stored; /* derive_stored: a hash table, at most half full */
     size_t stored_count, stored_capacity;
-    uint64_t stored_shard;
-    format_block *blocks;
-    unsigned char *buffer;
-    bags_buffer spec, row, plain;
+    bags_buffer arrays[4], spec, row, ends, crcs, buffer, plain;
     size_t spec_size;
-    bool checksums, sharded;
+    bool checksums, sharded, v2;
     bool open;              /* a copy: the last datapoint did not complete its shard */
     bool made_root;         /* the directory `to` was made by this call */
     uint64_t stop;          /* workers, at least 1 */
     uint64_t claimed, next; /* shards of this worker; number of the next one of all */
     uint64_t complete;      /* of the shards of this worker: they have a spec.json */
     uint64_t all, length;   /* datapoints of the source, and those that are selected */
-    char directory[FORMAT_PATH], from[FORMAT_PATH], path[FORMAT_PATH];
-    char staging[FORMAT_PATH]; /* of a copy */
+    char directory[DERIVE_PATH], from[DERIVE_PATH], path[DERIVE_PATH];
+    char staging[DERIVE_PATH]; /* of a copy */
     void *file;                /* that is written, at `path` */
     uint64_t written;
+    size_t used;
 } derive;
 
-/* Zeroed memory for `count` elements and one more. NULL if out of memory. */
-static void *derive_allocate(derive *d, size_t count, size_t size, bags_error *err) {
-    return format_block_add(
-        &d->blocks, d->options->env.allocator, count + 1, size, err);
+static bags_code derive_join(char out[DERIVE_PATH], const char *directory,
+    const char *name, const char *ending, bags_error *err) {
+    int size = snprintf(out, DERIVE_PATH, "%s/%s%s", directory, name, ending);
+    return size >= 0 && size < DERIVE_PATH
+               ? BAGS_OK
+               : bags_fail(err, BAGS_ERROR_LIMIT, "%s: path too long",
+                     bags_path_tail(directory));
 }
 
 /* The path of a file in a shard of a source. */
 static bags_code derive_source_path(derive *d, size_t source, size_t shard,
     const char *name, const char *ending, bags_error *err) {
     const derive_source *s = &d->sources[source];
-    char directory[FORMAT_PATH];
+    char directory[DERIVE_PATH];
     bags_code code =
         bags_shard_path(s->path, &s->shards[shard], directory, sizeof directory, err);
-    return code ? code : format_path(d->from, directory, name, ending, err);
+    return code ? code : derive_join(d->from, directory, name, ending, err);
 }
 
 static bags_code derive_fail_exists(const char *path, bags_error *err) {
@@ -129,27 +129,44 @@ static bags_code derive_fail_exists(const char *path, bags_error *err) {
 
 /* ---- files that are written ---- */
 
-static bags_code derive_put(derive *d, const void *data, size_t size, bags_error *err) {
-    for (size_t done = 0, step = 0; done < size; done += step, d->written += step) {
+static bags_code derive_flush(derive *d, bags_error *err) {
+    for (size_t done = 0, step = 0; done < d->used; done += step) {
         step = 0;
-        int error = d->io->write_at(d->io->user, d->file, d->written,
-            (const char *)data + done, size - done, &step);
+        int error = d->io->write_at(d->io->user, d->file, d->written + done,
+            d->buffer.data + done, d->used - done, &step);
         if (!error && !step)
             error = EIO;
         if (error)
             return bags_fail_io(d->io, error, d->path, "write", err);
     }
+    d->written += d->used;
+    d->used = 0;
     return BAGS_OK;
 }
 
-/* Create a file in the shard or, with BAGS_IO_WRITE, continue one after `at` bytes. */
-static bags_code derive_open(derive *d, const char *name, const char *ending, int mode,
-    uint64_t at, bags_error *err) {
-    bags_code code = format_path(d->path, d->directory, name, ending, err);
+static bags_code derive_put(derive *d, const void *data, size_t size, bags_error *err) {
+    const unsigned char *from = (const unsigned char *)data;
+    bags_code code = BAGS_OK;
+    while (size > 0 && !code) {
+        size_t part = DERIVE_BUFFER - d->used;
+        part = part < size ? part : size;
+        memcpy(d->buffer.data + d->used, from, part);
+        d->used += part;
+        from += part;
+        size -= part;
+        if (d->used == DERIVE_BUFFER)
+            code = derive_flush(d, err);
+    }
+    return code;
+}
+
+static bags_code derive_create(
+    derive *d, const char *name, const char *ending, bags_error *err) {
+    bags_code code = derive_join(d->path, d->directory, name, ending, err);
     if (code)
         return code;
-    d->written = at;
-    int error = d->io->open(d->io->user, d->path, mode, &d->file);
+    d->written = d->used = 0;
+    int error = d->io->open(d->io->user, d->path, BAGS_IO_CREATE, &d->file);
     if (error)
         d->file = NULL;
     return bags_fail_io(d->io, error, d->path, "create", err);
@@ -159,6 +176,8 @@ static bags_code derive_open(derive *d, const char *name, const char *ending, in
 static bags_code derive_close(derive *d, bags_code code, bags_error *err) {
     if (!d->file)
         return code;
+    if (!code)
+        code = derive_flush(d, err);
     int error = code || d->options->no_sync ? 0 : d->io->sync(d->io->user, d->file);
     int closed = d->io->close(d->io->user, d->file);
     d->file = NULL;
@@ -262,14 +281,12 @@ static bags_code derive_open_source(
  * derive_check_records fails. */
 static bags_code derive_take_records(derive *d, size_t source, bags_error *err) {
     derive_source *s = &d->sources[source];
-    bags_code code = BAGS_OK;
-    s->records = (bags_identity *)derive_allocate(d, s->count, sizeof *s->records, err);
-    if (!s->records)
-        return BAGS_ERROR_MEMORY;
+    size_t size = (s->count + 1) * sizeof(bags_identity);
+    bags_code code = bags_buffer_reserve(&s->records, size, err);
     for (size_t i = 0; i < s->count && !code && d->io->identify; i++) {
+        bags_identity *record = (bags_identity *)(void *)s->records.data + i;
         code = derive_source_path(d, source, i, "spec.json", "", err);
-        int error =
-            code ? 0 : d->io->identify(d->io->user, NULL, d->from, &s->records[i]);
+        int error = code ? 0 : d->io->identify(d->io->user, NULL, d->from, record);
         if (error)
             code = bags_fail_io(d->io, error, d->from, "identify", err);
         s->identified += !code;
@@ -280,7 +297,7 @@ static bags_code derive_take_records(derive *d, size_t source, bags_error *err) 
 static bags_code derive_check_records(derive *d, size_t shard, bags_error *err) {
     bags_code code = BAGS_OK;
     for (size_t s = 0; s < d->sources_count && !code; s++) {
-        const bags_identity *records = d->sources[s].records;
+        bags_identity *records = (bags_identity *)(void *)d->sources[s].records.data;
         if (shard >= d->sources[s].identified)
             continue;
         code = derive_source_path(d, s, shard, "spec.json", "", err);
@@ -388,6 +405,8 @@ static int derive_compare_fields(const void *a, const void *b) {
 static bags_code derive_add_source(
     derive *d, const char *path, const bags_io *io, bags_error *err) {
     derive_source *s = &d->sources[d->sources_count++];
+    memset(s, 0, sizeof *s);
+    s->refs = s->records = s->selects = bags_buffer_of(d->options->env.allocator);
     s->path = path;
     s->io = io ? io : d->io;
     size_t fields = 0;
@@ -407,8 +426,9 @@ static bags_code derive_add_source(
         code = bags_fail(err, BAGS_ERROR_STATE,
             "%s: another process added or removed shards", bags_path_tail(path));
     (void)bags_reader_fields(s->reader, &fields);
-    s->refs = (bags_ref *)derive_allocate(d, fields, sizeof *s->refs, err);
-    return code || s->refs ? code : BAGS_ERROR_MEMORY;
+    if (!code)
+        code = bags_buffer_reserve(&s->refs, (fields + 1) * sizeof(bags_ref), err);
+    return code;
 }
 
 /* The dataset of a field, which is added unless it is that of an earlier one. */
@@ -423,6 +443,30 @@ static bags_code derive_find_source(
     return derive_add_source(d, given->dataset, given->io, err);
 }
 
+static void *derive_array(
+    derive *d, size_t i, size_t count, size_t size, bags_code *code, bags_error *err) {
+    if (!*code)
+        *code = bags_buffer_reserve(&d->arrays[i], (count + 1) * size, err);
+    if (!*code)
+        memset(d->arrays[i].data, 0, (count + 1) * size);
+    return d->arrays[i].data;
+}
+
+/* The fields of the derived dataset, until the refs of a datapoint take their place. */
+static const bags_field *derive_list_fields(
+    derive *d, bags_code *code, bags_error *err) {
+    bags_field *spec =
+        (bags_field *)derive_array(d, 3, d->fields_count, sizeof *spec, code, err);
+    for (size_t i = 0; i < d->fields_count && !*code; i++) {
+        const derive_field *field = &d->fields[i];
+        const bags_reader *reader = d->sources[field->source].reader;
+        size_t count = 0;
+        spec[i].name = field->name;
+        spec[i].type = bags_reader_fields(reader, &count)[field->number].type;
+    }
+    return spec;
+}
+
 /* Find the fields in their datasets, and make the new spec.json. */
 static bags_code derive_plan(derive *d, const char *from, bags_error *err) {
     const bags_derive_options *options = d->options;
@@ -431,10 +475,10 @@ static bags_code derive_plan(derive *d, const char *from, bags_error *err) {
     size_t source = 0, count = given ? options->fields_count : 0;
     d->checksums = true;
     d->parts_count = options->more_count + 1;
-    d->sources = (derive_source *)derive_allocate(
-        d, count + d->parts_count, sizeof *d->sources, err);
-    code =
-        d->sources ? derive_add_source(d, from, options->from, err) : BAGS_ERROR_MEMORY;
+    d->sources = (derive_source *)derive_array(
+        d, 0, count + d->parts_count, sizeof *d->sources, &code, err);
+    if (!code)
+        code = derive_add_source(d, from, options->from, err);
     for (size_t i = 0; i < options->more_count && !code; i++)
         code = derive_add_source(d, options->more[i].path, options->more[i].io, err);
     if (code)
@@ -442,13 +486,9 @@ static bags_code derive_plan(derive *d, const char *from, bags_error *err) {
     const bags_field *all = bags_reader_fields(d->sources[0].reader, &source);
     if (!given)
         count = source;
-    d->fields = (derive_field *)derive_allocate(d, count, sizeof *d->fields, err);
-    d->types = (bags_type *)derive_allocate(d, count, sizeof *d->types, err);
-    d->refs = (bags_ref *)derive_allocate(d, count, sizeof *d->refs, err);
-    d->spec_fields =
-        (bags_field *)derive_allocate(d, count, sizeof *d->spec_fields, err);
-    if (!d->fields || !d->types || !d->refs || !d->spec_fields)
-        return BAGS_ERROR_MEMORY;
+    d->fields =
+        (derive_field *)derive_array(d, 1, count, sizeof *d->fields, &code, err);
+    d->types = (bags_type *)derive_array(d, 2, count, sizeof *d->types, &code, err);
     for (size_t i = 0; i < count && !code; i++) {
         derive_field *field = &d->fields[i];
         field->name = given ? given[i].name : all[i].name;
@@ -462,23 +502,31 @@ static bags_code derive_plan(derive *d, const char *from, bags_error *err) {
                 d->sources[field->source].reader, field->from, &field->number, err);
         d->fields_count++;
     }
-    if (code)
-        return code;
-    d->fields[count].name = "refs";
-    if (count > 1)
+    if (!code && count > 1)
         qsort(d->fields, count, sizeof *d->fields, derive_compare_fields);
-    for (size_t i = 0; i < count; i++) {
-        const derive_field *field = &d->fields[i];
-        const bags_reader *reader = d->sources[field->source].reader;
-        d->types[i] = *bags_reader_type(reader, field->number);
-        d->spec_fields[i].name = field->name;
-        d->spec_fields[i].type = bags_reader_fields(reader, NULL)[field->number].type;
-    }
-    return bags_spec_text(
-        d->spec_fields, count, options->registry, &d->spec, &d->spec_size, err);
+    const bags_field *spec = derive_list_fields(d, &code, err);
+    if (!code)
+        code = bags_spec_text(
+            spec, count, options->registry, &d->spec, &d->spec_size, err);
+    for (size_t i = 0; i < count && !code; i++)
+        d->types[i] = *bags_reader_type(
+            d->sources[d->fields[i].source].reader, d->fields[i].number);
+    d->refs = (bags_ref *)derive_array(d, 3, count, sizeof *d->refs, &code, err);
+    return code;
 }
 
 /* ---- a shard ---- */
+
+/* Make a file of 8 zeros: a Bag without blobs, as v1 has it. */
+static bags_code derive_write_empty(derive *d, derive_field *field, bags_error *err) {
+    static const unsigned char zeros[8] = {0};
+    field->empty = true;
+    field->size = sizeof zeros;
+    bags_code code = derive_create(d, field->name, ".bag", err);
+    if (!code)
+        code = derive_put(d, zeros, sizeof zeros, err);
+    return derive_close(d, code, err);
+}
 
 static bags_code derive_fail_link(
     derive *d, int error, const char *path, bags_error *err) {
@@ -497,50 +545,41 @@ static bags_code derive_fail_link(
     return bags_fail_io(d->io, error, path, "link", err);
 }
 
-/* Open a linked Bag, which checks its shape. A refs.bag of v2, which is not written, would
- * have to be next to one of v2: only v1 has an entry of 0 at the start of its table. */
-static bags_code derive_examine(derive *d, derive_field *field, bags_error *err) {
-    unsigned char entry[8] = {0};
+/* Open a linked Bag, which checks its shape, and find its layout: only v1 has an entry of
+ * 0 at the start of its table. */
+static bags_code derive_examine(
+    derive *d, derive_field *field, bool *v1, bool *v2, bags_error *err) {
+    unsigned char last[8], first[8];
     bag_reader_options opening;
     void *file = NULL;
     memset(&opening, 0, sizeof opening);
     opening.allow_empty_file = true;
     opening.no_mmap = true;
     opening.env = d->options->env;
+    opening.env.io = d->io;
     bag_reader *bag = bag_reader_open(d->path, &opening, err);
     if (!bag)
         return err->code;
     field->length = bag_reader_length(bag);
     field->size = bag_reader_size(bag);
     bag_reader_close(bag);
-    int error =
-        field->size ? d->io->open(d->io->user, d->path, BAGS_IO_READ, &file) : 0;
+    if (field->size == 0) {
+        *v2 = true;
+        return BAGS_OK;
+    }
+    int error = d->io->open(d->io->user, d->path, BAGS_IO_READ, &file);
     if (error)
         return bags_fail_io(d->io, error, d->path, "open", err);
-    bags_code code = BAGS_OK;
-    uint64_t at = field->size - sizeof entry; /* the last entry is where they start */
-    for (int i = 0; i < 2 && file && !code; i++, at = bags_load(entry, 8, false))
-        code = bags_read(d->io, file, d->path, at, entry, sizeof entry, err);
-    if (file)
-        d->io->close(d->io->user, file);
-    if (!code && (!file || at != 0))
-        code = derive_fail_copy(
-            d, d->from, "written by granular 0.20 or 0.21, whose refs differ", err);
-    return code;
-}
-
-/* The CRC of the first bytes of an open file, which are also written if `copy`. */
-static bags_code derive_crc(derive *d, void *file, const char *path, uint64_t size,
-    bool copy, uint32_t *crc, bags_error *err) {
-    bags_code code = BAGS_OK;
-    *crc = 0;
-    for (uint64_t at = 0; at < size && !code; at += DERIVE_BUFFER) {
-        size_t part = size - at < DERIVE_BUFFER ? (size_t)(size - at) : DERIVE_BUFFER;
-        code = bags_read(d->io, file, path, at, d->buffer, part, err);
-        if (!code && copy)
-            code = derive_put(d, d->buffer, part, err);
-        *crc = bags_crc32c(*crc, d->buffer, part);
-    }
+    bags_code code =
+        bags_read(d->io, file, d->path, field->size - 8, last, sizeof last, err);
+    if (!code)
+        code = bags_read(
+            d->io, file, d->path, bags_load(last, 8, false), first, sizeof first, err);
+    d->io->close(d->io->user, file);
+    if (!code && bags_load(first, 8, false) == 0)
+        *v1 = true;
+    else if (!code)
+        *v2 = true;
     return code;
 }
 
@@ -554,7 +593,14 @@ static bags_code derive_sum(derive *d, uint32_t *crc, bags_error *err) {
     error = d->io->size(d->io->user, file, &size);
     bags_code code = bags_fail_io(d->io, error, d->path, "read", err);
     if (!code)
-        code = derive_crc(d, file, d->path, size, false, crc, err);
+        code = bags_buffer_reserve(&d->crcs, DERIVE_BUFFER, err);
+    *crc = 0;
+    for (uint64_t at = 0; at < size && !code; at += DERIVE_BUFFER) {
+        size_t part = size - at < DERIVE_BUFFER ? (size_t)(size - at) : DERIVE_BUFFER;
+        code = bags_read(d->io, file, d->path, at, d->crcs.data, part, err);
+        if (!code)
+            *crc = bags_crc32c(*crc, d->crcs.data, part);
+    }
     d->io->close(d->io->user, file);
     return code;
 }
@@ -569,7 +615,7 @@ static bags_code derive_link_dictionary(
     bags_code code =
         derive_source_path(d, field->source, shard, field->from, ".dict", err);
     if (!code)
-        code = format_path(d->path, d->directory, field->name, ".dict", err);
+        code = derive_join(d->path, d->directory, field->name, ".dict", err);
     int error = code ? 0 : d->io->link(d->io->user, d->from, d->path);
     if (error == ENOENT)
         return BAGS_OK;
@@ -579,22 +625,37 @@ static bags_code derive_link_dictionary(
     return code || !d->checksums ? code : derive_sum(d, &field->dictionary, err);
 }
 
-/* Link the Bags of a shard. */
+/* Link the Bags of a shard. Beside v1 Bags an empty file is no Bag, so that one of v1
+ * takes its place. */
 static bags_code derive_link(derive *d, size_t shard, bags_error *err) {
+    bool v1 = false, v2 = false;
     bags_code code = BAGS_OK;
     for (size_t i = 0; i < d->fields_count && !code; i++) {
         derive_field *field = &d->fields[i];
+        field->empty = false;
         code = derive_source_path(d, field->source, shard, field->from, ".bag", err);
         if (!code)
-            code = format_path(d->path, d->directory, field->name, ".bag", err);
+            code = derive_join(d->path, d->directory, field->name, ".bag", err);
         int error = code ? 0 : d->io->link(d->io->user, d->from, d->path);
         if (error)
             return derive_fail_link(d, error, d->from, err);
         if (!code)
-            code = derive_examine(d, field, err);
+            code = derive_examine(d, field, &v1, &v2, err);
         if (!code)
             code = derive_link_dictionary(d, shard, i, err);
         d->report->linked += field->size;
+    }
+    d->v2 = v2 && !v1;
+    for (size_t i = 0; i < d->fields_count && !code; i++) {
+        derive_field *field = &d->fields[i];
+        if (field->size > 0 || d->v2)
+            continue;
+        code = derive_join(d->path, d->directory, field->name, ".bag", err);
+        int error = code ? 0 : d->io->remove(d->io->user, d->path);
+        if (!code && error)
+            code = bags_fail_io(d->io, error, d->path, "remove", err);
+        if (!code)
+            code = derive_write_empty(d, field, err);
     }
     return code;
 }
@@ -603,11 +664,13 @@ static bags_code derive_link(derive *d, size_t shard, bags_error *err) {
 static bags_code derive_read_refs(derive *d, uint64_t row, bags_error *err) {
     bags_code code = BAGS_OK;
     for (size_t s = 0; s < d->sources_count && !code; s++)
-        code = bags_reader_refs(
-            d->sources[s].reader, row, &d->sources[s].row, d->sources[s].refs, err);
+        code = bags_reader_refs(d->sources[s].reader, row, &d->sources[s].row,
+            (bags_ref *)(void *)d->sources[s].refs.data, err);
     for (size_t i = 0; i < d->fields_count && !code; i++) {
         const derive_field *field = &d->fields[i];
-        d->refs[i] = d->sources[field->source].refs[field->number];
+        const bags_ref *refs =
+            (const bags_ref *)(const void *)d->sources[field->source].refs.data;
+        d->refs[i] = refs[field->number];
         if (d->refs[i].count &&
             (d->refs[i].first >= field->length ||
                 d->refs[i].count > field->length - d->refs[i].first))
@@ -618,39 +681,62 @@ static bags_code derive_read_refs(derive *d, uint64_t row, bags_error *err) {
     return code;
 }
 
-/* Write refs.bag for `count` rows that start at `at`, and its checksums, whose trailer is
- * that of a standalone Bag. */
-static bags_code derive_write_refs(
-    derive *d, uint64_t at, uint64_t count, bags_error *err) {
-    derive_field *refs = &d->fields[d->fields_count];
-    bag_writer_options writing;
-    memset(&writing, 0, sizeof writing);
-    writing.checksum = d->checksums;
-    writing.no_sync = true; /* derive_close does it, after the trailer has changed */
-    writing.buffer_size = DERIVE_BUFFER;
-    writing.env = d->options->env;
-    bags_code code = format_path(d->path, d->directory, refs->name, ".bag", err);
-    bag_writer *writer = code ? NULL : bag_writer_open(d->path, &writing, err);
-    if (!writer)
-        return err->code;
-    for (uint64_t i = 0; i < count && !code; i++) {
+/* Append an entry of the table. Fills `ends` in memory, since it follows all blobs. */
+static bags_code derive_end(derive *d, size_t entry, uint64_t end, bags_error *err) {
+    bags_code code = bags_buffer_reserve(&d->ends, 8 * (entry + 1), err);
+    if (!code)
+        bags_store(d->ends.data + 8 * entry, 8, false, end);
+    return code;
+}
+
+/* What a trailer contains; see >>crc in bags.h. The last 4 bytes, and the CRC that binds
+ * the shard together, follow in derive_seal. */
+static void derive_trailer(unsigned char out[DERIVE_TRAILER], uint64_t length,
+    uint64_t size, uint32_t table, uint32_t crcs) {
+    bags_store(out, 8, false, length);
+    bags_store(out + 8, 8, false, size);
+    bags_store(out + 16, 4, false, table);
+    bags_store(out + 20, 4, false, crcs);
+}
+
+static uint32_t derive_trailer_crcs(const unsigned char trailer[DERIVE_TRAILER]) {
+    return (uint32_t)bags_load(trailer + 20, 4, false);
+}
+
+/* Write refs.bag, for `count` datapoints. */
+static bags_code derive_write_refs(derive *d, uint64_t at, uint64_t count,
+    unsigned char trailer[DERIVE_TRAILER], bags_error *err) {
+    uint64_t end = 0;
+    size_t entries = 0, rows = 0;
+    bags_code code = derive_create(d, "refs", ".bag", err);
+    if (!code && !d->v2)
+        code = derive_end(d, entries++, 0, err);
+    for (; rows < count && !code; rows++) {
         bags_view blob;
-        code = derive_read_refs(d, derive_row(d, at + i), err);
+        code = derive_read_refs(d, derive_row(d, at + rows), err);
         if (!code)
             code = bags_refs_encode(
                 d->types, d->refs, d->fields_count, &d->row, &blob, err);
         if (!code)
-            code = bag_writer_append(writer, blob.data, blob.size, NULL, err);
+            code = derive_put(d, blob.data, blob.size, err);
+        if (!code && d->checksums)
+            code = bags_buffer_reserve(&d->crcs, 4 * (rows + 1), err);
+        if (code)
+            break;
+        if (d->checksums)
+            bags_store(d->crcs.data + 4 * rows, 4, false,
+                bags_crc32c(0, blob.data, blob.size));
+        end += blob.size;
+        code = derive_end(d, entries++, end, err);
     }
-    refs->length = count;
-    refs->size = bag_writer_size(writer);
-    if (code)
-        bag_writer_abort(writer);
-    else
-        code = bag_writer_close(writer, err);
     if (!code)
-        code = derive_open(d, refs->name, ".bag", BAGS_IO_WRITE, refs->size, err);
-    return derive_close(d, code, err);
+        code = derive_put(d, d->ends.data, 8 * entries, err);
+    code = derive_close(d, code, err);
+    if (!code && d->checksums)
+        derive_trailer(trailer, count, end + 8 * entries,
+            bags_crc32c(0, d->ends.data, 8 * entries),
+            bags_crc32c(0, d->crcs.data, 4 * rows));
+    return code;
 }
 
 /* ---- checksums ---- */
@@ -662,89 +748,117 @@ static bags_code derive_fail_checksums(derive *d, bags_error *err) {
         bags_path_tail(d->from));
 }
 
-/* What a trailer contains of a name and, if there is one, of the dictionary. */
+/* What a trailer contains of a name and, unless field is NULL, of its dictionary. */
 static uint32_t derive_name(const char *name, const derive_field *field) {
     uint32_t crc = bags_crc32c(0, name, strlen(name));
     unsigned char bytes[4];
-    if (!field->has_dictionary)
+    if (!field || !field->has_dictionary)
         return crc;
     bags_store(bytes, sizeof bytes, false, field->dictionary);
     return bags_crc32c(crc, bytes, sizeof bytes);
 }
 
-/* Read the trailer of a Bag's checksums, and leave the file open. */
+/* Read the trailer of a field's checksums, or make one for a Bag without blobs. */
 static bags_code derive_read_trailer(
-    derive *d, size_t shard, size_t i, void **file, bags_error *err) {
-    derive_field *field = &d->fields[i];
-    const unsigned char *trailer = field->trailer;
-    bool is_new = i == d->fields_count; /* refs.crc: still of a standalone Bag */
-    bags_code code =
-        is_new ? format_path(d->from, d->directory, field->name, ".crc", err)
-               : derive_source_path(d, field->source, shard, field->from, ".crc", err);
-    int error = code ? 0 : d->io->open(d->io->user, d->from, BAGS_IO_READ, file);
-    if (error) {
-        *file = NULL;
-        code = bags_fail_io(d->io, error, d->from, "open", err);
+    derive *d, size_t shard, derive_field *field, bags_error *err) {
+    static const unsigned char zeros[8] = {0};
+    void *file = NULL;
+    if (field->empty) {
+        derive_trailer(
+            field->trailer, 0, sizeof zeros, bags_crc32c(0, zeros, sizeof zeros), 0);
+        return BAGS_OK;
     }
-    if (!code)
-        code = bags_read(d->io, *file, d->from, 4 * field->length, field->trailer,
-            DERIVE_TRAILER, err);
-    if (!code && (memcmp(trailer + 32, is_new ? DERIVE_ALONE : DERIVE_MAGIC, 8) != 0 ||
-                     bags_load(trailer + 40, 4, false) != bags_crc32c(0, trailer, 40) ||
-                     bags_load(trailer, 8, false) != field->length ||
-                     bags_load(trailer + 8, 8, false) != field->size ||
-                     bags_load(trailer + 24, 4, false) !=
-                         (is_new ? 0 : derive_name(field->from, field))))
+    bags_code code =
+        derive_source_path(d, field->source, shard, field->from, ".crc", err);
+    int error = code ? 0 : d->io->open(d->io->user, d->from, BAGS_IO_READ, &file);
+    if (code || error)
+        return code ? code : bags_fail_io(d->io, error, d->from, "open", err);
+    code = bags_read(
+        d->io, file, d->from, 4 * field->length, field->trailer, DERIVE_TRAILER, err);
+    d->io->close(d->io->user, file);
+    if (!code && (memcmp(field->trailer + 32, DERIVE_MAGIC, 8) != 0 ||
+                     bags_load(field->trailer + 40, 4, false) !=
+                         bags_crc32c(0, field->trailer, 40) ||
+                     bags_load(field->trailer, 8, false) != field->length ||
+                     bags_load(field->trailer + 8, 8, false) != field->size ||
+                     bags_load(field->trailer + 24, 4, false) !=
+                         derive_name(field->from, field)))
         code = derive_fail_checksums(d, err);
     return code;
 }
 
-/* Write the checksums of a Bag: the CRCs of its blobs, and its trailer. Of refs.crc the
- * trailer alone is new. `bound` is of the shard. */
-static bags_code derive_write_crc(
-    derive *d, size_t shard, size_t i, uint32_t bound, bags_error *err) {
-    derive_field *field = &d->fields[i];
-    unsigned char *trailer = field->trailer;
-    uint64_t size = 4 * field->length;
-    uint32_t crc = 0;
-    void *file = NULL;
-    bags_code code = derive_read_trailer(d, shard, i, &file, err);
-    if (!code && i == d->fields_count) {
-        code = derive_open(d, field->name, ".crc", BAGS_IO_WRITE, size, err);
-        size = 0;
-    } else if (!code)
-        code = derive_open(d, field->name, ".crc", BAGS_IO_CREATE, 0, err);
-    if (!code)
-        code = derive_crc(d, file, d->from, size, true, &crc, err);
-    if (file)
-        d->io->close(d->io->user, file);
-    if (!code && size && crc != bags_load(trailer + 20, 4, false))
-        code = derive_fail_checksums(d, err);
-    bags_store(trailer + 24, 4, false, derive_name(field->name, field));
+/* Complete a trailer and write it. `name` is of the Bag, `bound` of the shard. */
+static bags_code derive_seal(derive *d, uint32_t name, uint32_t bound,
+    unsigned char trailer[DERIVE_TRAILER], bags_error *err) {
+    bags_store(trailer + 24, 4, false, name);
     bags_store(trailer + 28, 4, false, bound);
     memcpy(trailer + 32, DERIVE_MAGIC, 8);
     bags_store(trailer + 40, 4, false, bags_crc32c(0, trailer, 40));
-    if (!code)
-        code = derive_put(d, trailer, DERIVE_TRAILER, err);
-    return derive_close(d, code, err);
+    return derive_put(d, trailer, DERIVE_TRAILER, err);
 }
 
-/* The checksums of all Bags of a shard; see >>crc in bags.h. The CRC that binds them
- * together is of the CRC in each trailer. */
-static bags_code derive_write_checksums(derive *d, size_t shard, bags_error *err) {
+/* The CRC that binds a shard together, after another Bag. */
+static uint32_t derive_bind(
+    uint32_t crc, const char *name, const unsigned char trailer[DERIVE_TRAILER]) {
+    return bags_crc32c(bags_crc32c(crc, name, strlen(name)), trailer + 20, 4);
+}
+
+/* Copy the CRCs of a field's blobs. */
+static bags_code derive_copy_crcs(
+    derive *d, size_t shard, const derive_field *field, bags_error *err) {
+    uint64_t size = field->empty ? 0 : 4 * field->length;
+    uint32_t crc = 0;
+    void *file = NULL;
+    bags_code code =
+        derive_source_path(d, field->source, shard, field->from, ".crc", err);
+    if (code || !size)
+        return code;
+    int error = d->io->open(d->io->user, d->from, BAGS_IO_READ, &file);
+    if (error)
+        return bags_fail_io(d->io, error, d->from, "open", err);
+    code = bags_buffer_reserve(&d->crcs, DERIVE_BUFFER, err);
+    for (uint64_t at = 0; at < size && !code; at += DERIVE_BUFFER) {
+        size_t part = size - at < DERIVE_BUFFER ? (size_t)(size - at) : DERIVE_BUFFER;
+        code = bags_read(d->io, file, d->from, at, d->crcs.data, part, err);
+        if (!code)
+            code = derive_put(d, d->crcs.data, part, err);
+        if (!code)
+            crc = bags_crc32c(crc, d->crcs.data, part);
+    }
+    d->io->close(d->io->user, file);
+    return code || crc == derive_trailer_crcs(field->trailer)
+               ? code
+               : derive_fail_checksums(d, err);
+}
+
+/* refs.crc is written first, since its CRCs are in memory. */
+static bags_code derive_write_checksums(derive *d, size_t shard, uint64_t length,
+    unsigned char refs[DERIVE_TRAILER], bags_error *err) {
     uint32_t bound = bags_crc32c(0, d->spec.data, d->spec_size);
     bags_code code = BAGS_OK;
-    for (size_t i = 0; i <= d->fields_count && !code; i++) {
-        const derive_field *field = &d->fields[i];
-        void *file = NULL;
-        code = derive_read_trailer(d, shard, i, &file, err);
-        if (file)
-            d->io->close(d->io->user, file);
-        bound = bags_crc32c(bound, field->name, strlen(field->name));
-        bound = bags_crc32c(bound, field->trailer + 20, 4);
+    for (size_t i = 0; i < d->fields_count && !code; i++) {
+        derive_field *field = &d->fields[i];
+        code = derive_read_trailer(d, shard, field, err);
+        bound = derive_bind(bound, field->name, field->trailer);
     }
-    for (size_t i = 0; i <= d->fields_count && !code; i++)
-        code = derive_write_crc(d, shard, i, bound, err);
+    bound = derive_bind(bound, "refs", refs);
+    if (!code)
+        code = derive_create(d, "refs", ".crc", err);
+    if (!code)
+        code = derive_put(d, d->crcs.data, 4 * (size_t)length, err);
+    if (!code)
+        code = derive_seal(d, derive_name("refs", NULL), bound, refs, err);
+    code = derive_close(d, code, err);
+    for (size_t i = 0; i < d->fields_count && !code; i++) {
+        derive_field *field = &d->fields[i];
+        code = derive_create(d, field->name, ".crc", err);
+        if (!code)
+            code = derive_copy_crcs(d, shard, field, err);
+        if (!code)
+            code = derive_seal(
+                d, derive_name(field->name, field), bound, field->trailer, err);
+        code = derive_close(d, code, err);
+    }
     return code;
 }
 
@@ -756,27 +870,35 @@ static bags_code derive_set_directory(derive *d, uint64_t i, bags_error *err) {
     memset(&shard, 0, sizeof shard);
     shard.number = d->options->shard_start + i * d->stop;
     shard.digits = d->sharded ? 6 : 0;
-    return bags_shard_path(d->to, &shard, d->directory, FORMAT_PATH, err);
+    return bags_shard_path(d->to, &shard, d->directory, DERIVE_PATH, err);
+}
+
+static bags_code derive_claim(derive *d, bags_error *err) {
+    bags_code code = derive_set_directory(d, d->claimed, err);
+    if (code)
+        return code;
+    int error = d->io->make_dir(d->io->user, d->directory);
+    if (error == EEXIST)
+        return derive_fail_exists(d->directory, err);
+    if (error)
+        return bags_fail_io(d->io, error, d->directory, "create directory", err);
+    d->claimed++;
+    return BAGS_OK;
 }
 
 /* Make a shard, from `count` rows that start at `at`. */
 static bags_code derive_shard(
     derive *d, size_t shard, uint64_t at, uint64_t count, bags_error *err) {
-    bags_code code = derive_set_directory(d, d->claimed, err);
-    int error = code ? 0 : d->io->make_dir(d->io->user, d->directory);
-    if (error == EEXIST)
-        return derive_fail_exists(d->directory, err);
-    if (error)
-        return bags_fail_io(d->io, error, d->directory, "create directory", err);
-    d->claimed += !code;
+    unsigned char trailer[DERIVE_TRAILER];
+    bags_code code = derive_claim(d, err);
     if (!code)
         code = derive_link(d, shard, err);
     if (!code)
-        code = derive_write_refs(d, at, count, err);
+        code = derive_write_refs(d, at, count, trailer, err);
     if (!code && d->checksums)
-        code = derive_write_checksums(d, shard, err);
+        code = derive_write_checksums(d, shard, count, trailer, err);
     if (!code)
-        code = derive_open(d, "spec.json", ".derived", BAGS_IO_CREATE, 0, err);
+        code = derive_create(d, "spec.json", ".derived", err);
     if (!code)
         code = derive_put(d, d->spec.data, d->spec_size, err);
     code = derive_close(d, code, err);
@@ -797,9 +919,9 @@ static bags_code derive_publish(derive *d, bags_error *err) {
     for (uint64_t i = 0; i < d->claimed && !code; i++) {
         code = derive_set_directory(d, i, err);
         if (!code)
-            code = format_path(d->from, d->directory, "spec.json", ".derived", err);
+            code = derive_join(d->from, d->directory, "spec.json", ".derived", err);
         if (!code)
-            code = format_path(d->path, d->directory, "spec.json", "", err);
+            code = derive_join(d->path, d->directory, "spec.json", "", err);
         int error = code ? 0 : d->io->rename(d->io->user, d->from, d->path);
         if (error)
             code = bags_fail_io(d->io, error, d->path, "rename", err);
@@ -811,7 +933,7 @@ static bags_code derive_publish(derive *d, bags_error *err) {
 }
 
 static void derive_remove_file(derive *d, const char *name, const char *ending) {
-    if (!format_path(d->path, d->directory, name, ending, NULL))
+    if (!derive_join(d->path, d->directory, name, ending, NULL))
         d->io->remove(d->io->user, d->path);
 }
 
@@ -824,15 +946,16 @@ static void derive_remove(derive *d) {
     for (uint64_t i = 0; i < d->claimed; i++) {
         bags_path_kind kind = BAGS_PATH_NONE;
         if (derive_set_directory(d, i, NULL) ||
-            format_path(d->path, d->directory, "spec.json", "", NULL) ||
+            derive_join(d->path, d->directory, "spec.json", "", NULL) ||
             d->io->kind(d->io->user, d->path, &kind) || kind != BAGS_PATH_NONE)
             continue;
         derive_remove_file(d, "spec.json", ".derived");
         derive_remove_file(d, "spec.json", ".partial");
         for (size_t k = 0; k <= d->fields_count; k++) {
+            const char *name = k < d->fields_count ? d->fields[k].name : "refs";
             for (size_t j = 0; j < FORMAT_SUFFIXES; j++)
-                derive_remove_file(d, d->fields[k].name, format_suffix(j));
-            derive_remove_file(d, d->fields[k].name, ".dict.partial");
+                derive_remove_file(d, name, format_suffix(j));
+            derive_remove_file(d, name, ".dict.partial");
         }
         d->io->remove_dir(d->io->user, d->directory);
     }
@@ -865,7 +988,7 @@ static bags_code derive_make_parents(derive *d, bags_error *err) {
     bags_code code = BAGS_OK;
     while (size > 1 && d->to[size - 1] == '/')
         size--;
-    if (size >= FORMAT_PATH)
+    if (size >= DERIVE_PATH)
         return bags_fail(
             err, BAGS_ERROR_LIMIT, "%s: path too long", bags_path_tail(d->to));
     memcpy(d->path, *d->to == '/' ? "/" : ".", 2);
@@ -896,7 +1019,7 @@ static bags_code derive_make_root(derive *d, bags_error *err) {
     int error = d->io->make_dir(d->io->user, d->to);
     d->made_root = !error;
     if (error == EEXIST && d->stop > 1) {
-        code = format_path(d->path, d->to, "spec.json", "", err);
+        code = derive_join(d->path, d->to, "spec.json", "", err);
         error = code ? 0 : d->io->kind(d->io->user, d->path, &kind);
         if (!code && !error && kind != BAGS_PATH_NONE)
             error = EEXIST;
@@ -934,23 +1057,37 @@ static bags_code derive_make(derive *d, bags_error *err) {
 
 /* What is read of each source, and where in its row each field is. */
 static bags_code derive_select(derive *d, bags_error *err) {
-    for (size_t i = 0; i < d->fields_count; i++) {
+    bags_code code = BAGS_OK;
+    for (size_t i = 0; i < d->fields_count && !code; i++) {
         derive_source *source = &d->sources[d->fields[i].source];
-        if (!source->selects)
-            source->selects = (bags_select *)derive_allocate(
-                d, d->fields_count, sizeof *source->selects, err);
-        if (!source->selects)
-            return BAGS_ERROR_MEMORY;
-        d->fields[i].slot = source->selects_count++;
-        source->selects[d->fields[i].slot] = bags_whole(d->fields[i].number);
+        size_t slot = d->fields[i].slot = source->selects_count++;
+        code = bags_buffer_reserve(
+            &source->selects, (slot + 1) * sizeof(bags_select), err);
+        if (!code)
+            ((bags_select *)(void *)source->selects.data)[slot] =
+                bags_whole(d->fields[i].number);
     }
-    return BAGS_OK;
+    return code;
+}
+
+/* Of structs whose members `start` ascend, the last one that starts at or before `row`. */
+static size_t derive_find(
+    const uint64_t *start, size_t size, size_t count, uint64_t row) {
+    size_t low = 0, high = count;
+    while (high - low > 1) {
+        size_t middle = low + (high - low) / 2;
+        const void *at = (const char *)start + middle * size;
+        if (*(const uint64_t *)at <= row)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
 }
 
 /* Which of the concatenated sources has a datapoint. */
 static size_t derive_part(const derive *d, uint64_t row) {
-    return format_last_at_most(
-        &d->sources->start, sizeof *d->sources, d->parts_count, row);
+    return derive_find(&d->sources->start, sizeof *d->sources, d->parts_count, row);
 }
 
 /* Read datapoints of a part, and of the datasets that are joined: if `ahead`, all at once
@@ -962,79 +1099,98 @@ static bags_code derive_read(
         bool is_part = s < d->parts_count;
         derive_source *source = &d->sources[s];
         const derive_source *of = &d->sources[is_part ? 0 : s];
+        const bags_select *selects =
+            (const bags_select *)(const void *)of->selects.data;
         uint64_t rows[DERIVE_AHEAD];
         if ((is_part && s != part) || !of->selects_count ||
             (ahead && !source->io->read_many))
             continue;
         for (size_t i = 0; i < count; i++)
             rows[i] = derive_row(d, at + i) - source->start;
-        code = ahead ? bags_reader_prefetch(source->reader, rows, count, of->selects,
+        code = ahead ? bags_reader_prefetch(source->reader, rows, count, selects,
                            of->selects_count, &source->row, err)
-                     : bags_reader_get(source->reader, rows[0], of->selects,
+                     : bags_reader_get(source->reader, rows[0], selects,
                            of->selects_count, &source->row, err);
         if (!code && !ahead)
-            code = bags_reader_refs(
-                source->reader, rows[0], &d->ref_row, source->refs, err);
-        source->row_shard = format_last_at_most(
+            code = bags_reader_refs(source->reader, rows[0], &d->ref_row,
+                (bags_ref *)(void *)source->refs.data, err);
+        source->row_shard = derive_find(
             &source->shards->start, sizeof *source->shards, source->count, rows[0]);
     }
     return code;
 }
 
-/* The place of these blobs in the table, or of the first that is unused. */
+/* The place of these blobs in the table, or of the first that is empty. */
 static derive_stored *derive_place(const derive *d, const derive_stored *wanted) {
+    derive_stored *table = (derive_stored *)(void *)d->stored.data;
     uint64_t hash = wanted->first * 31 + wanted->field;
-    hash = (hash * 31 + wanted->from) * FORMAT_GOLDEN;
-    for (size_t i = (size_t)(hash >> 32);; i++) {
-        derive_stored *at = &d->stored[i & (d->stored_capacity - 1)];
-        if (at->shard != d->stored_shard ||
-            (at->first == wanted->first && at->count == wanted->count &&
-                at->field == wanted->field && at->from == wanted->from))
+    hash = (hash * 31 + wanted->shard) * UINT64_C(0x9E3779B97F4A7C15);
+    size_t i = (size_t)(hash >> 32);
+    for (;; i++) {
+        derive_stored *at = &table[i & (d->stored_capacity - 1)];
+        if (!at->count || (at->first == wanted->first && at->count == wanted->count &&
+                              at->field == wanted->field && at->part == wanted->part &&
+                              at->shard == wanted->shard))
             return at;
     }
 }
 
-/* All that was stored is of an earlier shard, or is stored again. */
 static void derive_forget(derive *d) {
-    d->stored_shard++;
+    if (d->stored_count > 0)
+        memset(d->stored.data, 0, d->stored_capacity * sizeof(derive_stored));
     d->stored_count = 0;
 }
 
-/* Make the table, for all blobs of the copy if they are not too many. */
-static bags_code derive_make_table(derive *d, bags_error *err) {
-    uint64_t most = 2 * d->length * (d->fields_count ? d->fields_count : 1);
-    d->stored_capacity = 2;
-    while (d->stored_capacity < DERIVE_STORED && d->stored_capacity < most)
-        d->stored_capacity *= 2;
-    d->stored =
-        (derive_stored *)derive_allocate(d, d->stored_capacity, sizeof *d->stored, err);
-    derive_forget(d);
-    return d->stored ? BAGS_OK : BAGS_ERROR_MEMORY;
+/* Make place in the table for one more. One that is full is emptied. */
+static bags_code derive_grow(derive *d, bags_error *err) {
+    bags_buffer old = d->stored;
+    size_t capacity = d->stored_capacity;
+    if (2 * (d->stored_count + 1) <= capacity)
+        return BAGS_OK;
+    if (capacity == DERIVE_STORED) {
+        derive_forget(d);
+        return BAGS_OK;
+    }
+    size_t size = capacity ? 2 * capacity : 1024; /* up to DERIVE_STORED */
+    d->stored = bags_buffer_of(d->options->env.allocator);
+    bags_code code = bags_buffer_reserve(&d->stored, size * sizeof(derive_stored), err);
+    if (code) {
+        d->stored = old;
+        return code;
+    }
+    memset(d->stored.data, 0, size * sizeof(derive_stored));
+    d->stored_capacity = size;
+    for (size_t i = 0; i < capacity; i++) {
+        const derive_stored *one = (const derive_stored *)(void *)old.data + i;
+        if (one->count)
+            *derive_place(d, one) = *one;
+    }
+    bags_buffer_free(&old);
+    return BAGS_OK;
 }
 
-/* Find the first of a field's blobs of this datapoint in the shard being written. False:
- * they come next. */
-static bool derive_find_stored(
-    derive *d, bags_writer *writer, size_t i, size_t part, uint64_t *blob) {
+/* Find the first of a field's blobs of this datapoint in the shard being written, or add
+ * them as those that come next: *again is false. */
+static bags_code derive_store(derive *d, bags_writer *writer, size_t i, size_t part,
+    uint64_t *blob, bool *again, bags_error *err) {
     const derive_field *field = &d->fields[i];
     const derive_source *source = &d->sources[field->source ? field->source : part];
-    bags_ref ref = source->refs[field->number];
-    uint64_t from = source->start + source->shards[source->row_shard].start;
-    derive_stored one = {d->stored_shard, from, ref.first, ref.count, 0, i};
-    if (!ref.count)
-        return false;
-    if (2 * (d->stored_count + 1) > d->stored_capacity)
-        derive_forget(d);
+    const bags_ref *refs = (const bags_ref *)(const void *)source->refs.data;
+    derive_stored one = {refs[field->number].first, refs[field->number].count, i, part,
+        source->row_shard, 0};
+    bags_code code = derive_grow(d, err);
+    *again = false;
+    if (code || !one.count)
+        return code;
     derive_stored *at = derive_place(d, &one);
-    bool found = at->shard == d->stored_shard;
-    if (!found) {
-        one.shard = d->stored_shard;
+    *again = at->count > 0;
+    if (!*again) {
         one.blob = bags_writer_next(writer, field->name);
         *at = one;
         d->stored_count++;
     }
     *blob = at->blob;
-    return found;
+    return BAGS_OK;
 }
 
 /* An item as it is written: of whatever type, the blob as it is, unless it needs the
@@ -1066,7 +1222,8 @@ static bags_code derive_append(
         const derive_field *field = &d->fields[i];
         bags_row *row = &d->sources[field->source ? field->source : part].row;
         uint64_t blob = 0;
-        bool again = derive_find_stored(d, writer, i, part, &blob);
+        bool again = false;
+        code = derive_store(d, writer, i, part, &blob, &again, err);
         for (size_t k = 0; k < bags_row_length(row, field->slot) && !code; k++) {
             bags_value value = bags_again(blob + k);
             if (!again)
@@ -1115,8 +1272,8 @@ static bags_code derive_stage(derive *d, bags_error *err) {
     size_t size = strlen(d->to);
     while (size > 1 && d->to[size - 1] == '/')
         size--;
-    int length = snprintf(d->staging, FORMAT_PATH, "%.*s.derived", (int)size, d->to);
-    if (length < 0 || length >= FORMAT_PATH)
+    int length = snprintf(d->staging, DERIVE_PATH, "%.*s.derived", (int)size, d->to);
+    if (length < 0 || length >= DERIVE_PATH)
         return bags_fail(
             err, BAGS_ERROR_LIMIT, "%s: path too long", bags_path_tail(d->to));
     int error = d->io->kind(d->io->user, d->to, &kind);
@@ -1167,11 +1324,9 @@ static bags_code derive_copy(derive *d, bags_error *err) {
     }
     if (!code)
         code = derive_select(d, err);
+    const bags_field *fields = derive_list_fields(d, &code, err);
     if (!code)
-        code = derive_make_table(d, err);
-    if (!code)
-        writer =
-            bags_writer_open(d->to, d->spec_fields, d->fields_count, &writing, err);
+        writer = bags_writer_open(d->to, fields, d->fields_count, &writing, err);
     if (!code && !writer)
         code = err->code;
     for (uint64_t shard = d->options->shard_start; shard < shards && !code;) {
@@ -1210,15 +1365,20 @@ static bags_code derive_copy(derive *d, bags_error *err) {
 }
 
 static void derive_free(derive *d) {
+    bags_buffer *buffers[] = {
+        &d->spec, &d->row, &d->ends, &d->crcs, &d->buffer, &d->stored, &d->plain};
+    bags_row_free(&d->ref_row);
     for (size_t s = 0; s < d->sources_count; s++) {
         bags_reader_close(d->sources[s].reader);
+        bags_buffer_free(&d->sources[s].refs);
+        bags_buffer_free(&d->sources[s].records);
+        bags_buffer_free(&d->sources[s].selects);
         bags_row_free(&d->sources[s].row);
     }
-    bags_row_free(&d->ref_row);
-    bags_buffer_free(&d->spec);
-    bags_buffer_free(&d->row);
-    bags_buffer_free(&d->plain);
-    format_blocks_free(d->blocks);
+    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
+        bags_buffer_free(buffers[i]);
+    for (size_t i = 0; i < sizeof d->arrays / sizeof *d->arrays; i++)
+        bags_buffer_free(&d->arrays[i]);
     format_state_close(d);
 }
 
@@ -1245,22 +1405,27 @@ bags_code bags_derive(const char *from, const char *to,
     d->to = to;
     d->io = options->env.io ? options->env.io : bags_io_local();
     d->stop = options->shard_stop ? options->shard_stop : 1;
-    d->spec = d->row = d->plain = bags_buffer_of(options->env.allocator);
-    char front[400];
-    (void)snprintf(front, sizeof front, "%s: ", bags_path_tail(to));
-    const bags_writer_options *copy = options->copy;
-    const format_rule rules[] = {
-        {options->shard_start >= d->stop, "shard_start is not below shard_stop"},
-        {copy && (copy->resume || copy->append),
-            "a copy can neither resume nor append"},
-        {copy && d->stop > 1 && (!copy->shard_length || copy->shard_size),
-            "workers copy shards of a given shard_length, without a shard_size"},
-    };
-    bags_code code = FORMAT_CHECK(rules, front, err);
-    if (!code) {
-        d->buffer = (unsigned char *)derive_allocate(d, DERIVE_BUFFER, 1, err);
-        code = d->buffer ? derive_plan(d, from, err) : BAGS_ERROR_MEMORY;
-    }
+    d->spec = d->row = d->ends = d->crcs = d->buffer = d->stored = d->plain =
+        bags_buffer_of(options->env.allocator);
+    for (size_t i = 0; i < sizeof d->arrays / sizeof *d->arrays; i++)
+        d->arrays[i] = d->spec;
+    bags_code code = BAGS_OK;
+    if (options->shard_start >= d->stop)
+        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: shard_start out of range (%" PRIu64 ", shard_stop is %" PRIu64 ")",
+            bags_path_tail(to), options->shard_start, d->stop);
+    if (!code && options->copy && (options->copy->resume || options->copy->append))
+        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: a copy can neither resume nor append", bags_path_tail(to));
+    if (!code && options->copy && d->stop > 1 &&
+        (!options->copy->shard_length || options->copy->shard_size))
+        code = bags_fail(err, BAGS_ERROR_ARGUMENT,
+            "%s: workers copy shards of a given shard_length, without a shard_size",
+            bags_path_tail(to));
+    if (!code)
+        code = bags_buffer_reserve(&d->buffer, DERIVE_BUFFER, err);
+    if (!code)
+        code = derive_plan(d, from, err);
     if (!code)
         code = derive_check_lengths(d, err);
     if (!code && !options->copy)
