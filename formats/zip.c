@@ -39,6 +39,7 @@ typedef struct zip_member {
 } zip_member;
 
 typedef struct zip_writer {
+    bags_buffer memory; /* see format_state */
     const char *dataset, *path;
     bags_zip_options options;
     const bags_io *from, *io; /* of the dataset, and of the zip file */
@@ -467,11 +468,13 @@ static bags_code zip_create_and_write(zip_writer *z) {
 bags_code bags_zip(const char *dataset, const char *path,
     const bags_zip_options *options, bags_error *err) {
     bags_error ignored = {BAGS_OK, 0, ""};
-    zip_writer writer, *z = &writer;
     err = err ? err : &ignored;
     if (!dataset || !*dataset || !path || !*path)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "the path is empty");
-    memset(z, 0, sizeof *z);
+    zip_writer *z = (zip_writer *)format_state(
+        options ? options->env.allocator : NULL, sizeof *z, err);
+    if (!z)
+        return BAGS_ERROR_MEMORY;
     if (options)
         z->options = *options;
     z->dataset = dataset;
@@ -492,5 +495,6 @@ bags_code bags_zip(const char *dataset, const char *path,
     bags_buffer_free(&z->names);
     bags_buffer_free(&z->tables);
     bags_buffer_free(&z->part);
+    format_state_close(z);
     return code;
 }
