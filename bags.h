@@ -8194,10 +8194,13 @@ BAGI_COLD static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err
 
 /* For the list hook: *foreign unless one of the names is that of a shard's file. */
 BAGI_COLD static int bagi_find_shard_file(void *foreign, const char *name) {
-    size_t size = strlen(name);
-    *(bool *)foreign = strncmp(name, "spec.json", 9) != 0 &&
-                       (size < 4 || strcmp(name + size - 4, ".bag") != 0);
-    return *(bool *)foreign ? 0 : ECANCELED;
+    const char *end = strrchr(name, '.');
+    bool found =
+        strncmp(name, "spec.json", 9) == 0 || (end && !strcmp(end, ".partial"));
+    for (size_t i = 0; end && i < sizeof bagi_suffix / sizeof *bagi_suffix; i++)
+        found = found || strcmp(end, bagi_suffix[i]) == 0;
+    *(bool *)foreign = !found;
+    return found ? ECANCELED : 0;
 }
 
 /* Directories of anything may have numbers as names, as those of /proc have. */
@@ -8208,7 +8211,7 @@ BAGI_COLD static bags_code bagi_fail_unfinished(const bagi_dir *dir, bags_error 
         (void)io->list(io->user, dir->path, bagi_find_shard_file, &foreign);
     if (foreign)
         return bags_fail(err, BAGS_ERROR_MISSING,
-            "%s: not a shard (no spec.json, no Bags)", dir->shown);
+            "%s: not a shard (it has no file of one)", dir->shown);
     return bags_fail(err, BAGS_ERROR_UNFINISHED,
         "%s: unfinished (no spec.json); if its writer crashed, run bags_recover",
         dir->shown);
