@@ -15,7 +15,7 @@ static const option options[] = {
 static int run(char **operands) {
     bags_checksum_report made;
     path_must_be_writable(operands[0]);
-    interrupt_leaves("complete .crc files are kept, call it again");
+    interrupt_leaves("complete .crc files are kept", "continue with", NULL);
     bags_code code = bags_checksum(operands[0], &given, &made, &failure);
     if (made.made || made.kept)
         print("%s: wrote checksums of %s in %s, kept those of %ju\n", operands[0],

@@ -230,9 +230,12 @@ double seconds_of(const char *variable);
 /* ---- interrupt.c: Ctrl-C and SIGTERM, which end the program at once, with a message,
  * unless they are deferred ---- */
 
-void interrupt_expect(void); /* call it first */
-/* What the message states. */
-void interrupt_leaves(const char *kept);
+/* Call it first, with the words of the command line as they may be shown. */
+void interrupt_expect(char **line);
+/* What the message states: what is kept ("" for nothing to be said), and `next`, as
+ * "continue with", before the same command, with the option `with` unless it has it.
+ * next and with may be NULL. */
+void interrupt_leaves(const char *kept, const char *next, const char *with);
 /* A file that is not complete, which an interruption removes; NULL: none. The path must
  * stay valid. */
 void interrupt_removes(const char *path);
@@ -296,6 +299,8 @@ void path_hint(const char *path);
 /* The path to be shown: a URL without its query and its user, which are remembered
  * for it. */
 const char *path_without_secrets(const char *path);
+/* The same for a word that may be one; nothing is remembered. To be freed. */
+char *path_shown(const char *word);
 /* For the URLs that are opened after it is set: how much of a file is read ahead. */
 extern bool no_read_ahead;
 /* See bags_http_upload and bags_http_same. Any thread, once the URL was passed to

@@ -566,7 +566,7 @@ static int run(char **operands) {
         usage("the name of the copy is empty");
     if (to_url && strncmp(target, "s3://", 5) != 0)
         usage("%s: only local paths and s3:// can be written", target);
-    interrupt_leaves("what was copied is kept, call it again");
+    interrupt_leaves("what was copied is kept", "continue with", NULL);
     bags_path_kind kind = path_kind(source);
     if (kind == BAGS_PATH_NONE)
         must(bags_fail_io(in, ENOENT, source, "open", &failure));

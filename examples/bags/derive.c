@@ -378,7 +378,8 @@ static void derive(
     given.shard_start = shard_start.value;
     given.shard_stop = shard_stop.value;
     given.progress = show_progress;
-    interrupt_leaves("nothing is complete; remove what is left");
+    interrupt_leaves(
+        "nothing is complete; remove what is left", "start again with", NULL);
     interrupt_defer();
     bags_code code = bags_derive(from, path, &given, &made, &failure);
     progress_end();
@@ -613,7 +614,7 @@ static int run(char **operands) {
     if (split)
         parse_split();
     path_must_be_writable(path_parent(to));
-    interrupt_leaves("nothing was derived");
+    interrupt_leaves("nothing was derived", "start again with", NULL);
     open_all(operands, count);
     given.registry = registry_blobs();
     on_failure = explain_failure;

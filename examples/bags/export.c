@@ -277,7 +277,7 @@ static void open_out(void) {
     open_manifest(interrupted || complete);
     on_failure = keep_or_remove;
     interrupt_leaves(
-        temp_format("%s: what was exported is kept, --resume continues", out));
+        temp_format("%s: what was exported is kept", out), "continue with", "--resume");
     made = (bool *)allocate(count, sizeof *made);
     directories = names_make(fields, count, "files/");
     written_at = seconds_now();

@@ -9,7 +9,7 @@ static int run(char **operands) {
     static text missing;
     static bags_shard *shards;
     path_must_be_writable(operands[0]);
-    interrupt_leaves("shards that were renamed stay so, call it again");
+    interrupt_leaves("shards that were renamed stay so", "continue with", NULL);
     shards = shards_list(operands[0], &shards_count);
     bags_code code = bags_finalize(operands[0], NULL, &renamed, &failure);
     if (code == BAGS_ERROR_MISSING && path_kind(operands[0]) != BAGS_PATH_NONE)

@@ -356,7 +356,7 @@ static int run(char **operands) {
     if (type && !type_is_valid(type))
         usage("--type: %s", failure.message);
     writing_check(operands[1]);
-    interrupt_leaves("nothing was added");
+    interrupt_leaves("nothing was added", "start again with", NULL);
     find_images();
     if (classes_path)
         read_classes();

@@ -585,7 +585,7 @@ static int run(char **operands) {
     if (!dry_run && !operands[1])
         usage("expected SRC DST");
     writing_check(operands[1]);
-    interrupt_leaves("nothing was added");
+    interrupt_leaves("nothing was added", "start again with", NULL);
     const bags_importer *importer = importer_find(source_name);
     if (!strcmp(importer->name, "hdf5"))
         expect_crashes();

@@ -255,7 +255,7 @@ static int run(char **operands) {
     how.registry = registry_get();
     how.progress = progress;
     path_must_be_writable(operands[0]);
-    interrupt_leaves("no index was written");
+    interrupt_leaves("no index was written", "start again with", NULL);
     bags_code code = bags_index_build(operands[0], operands[1], &how, &failure);
     progress_end();
     if (code == BAGS_ERROR_FIELD)

@@ -1,8 +1,8 @@
 /*
  * Ctrl-C and SIGTERM. They end the program at once, with a message that states what is
- * kept: what the commands write is valid whenever they are killed. A command that keeps
- * more, or removes files, if it ends in order defers the first signal to its next
- * interrupt_check; the second one still ends it at once.
+ * kept and the command that continues: what the commands write is valid whenever they
+ * are killed. A command that keeps more, or removes files, if it ends in order defers
+ * the first signal to its next interrupt_check; the second one still ends it at once.
  *
  * At the end the signal is raised again, so that a shell or another parent process
  * notices how the program ended; shells report 130 and 143.
@@ -10,25 +10,71 @@
 #include "command.h"
 #include "system.h"
 
+static char **words; /* of the command line */
 static volatile sig_atomic_t deferred, pending;
 static volatile double pending_since;
-/* What the handler prints, and a file that it removes. */
+/* The handler prints the first two. They are replaced, and never freed. */
 static const char *volatile notice = "bags: interrupted\n";
-static const char *volatile doomed;
+static const char *volatile next_line = "";
+static const char *volatile doomed; /* a file that the handler removes */
 
 /* A parent process may pass on a signal that its process group receives as well. */
 #define SAME_SECONDS 0.2
 
-void interrupt_leaves(const char *kept) {
-    /* That of the last call may be printed meanwhile. */
-    static text texts[2];
+/* ---- the command that continues ---- */
+
+#define PLAIN                                                                          \
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"                   \
+    "-_./:,@%+="
+
+/* Append a word as a shell reads it. Control characters must not reach a terminal. */
+static void put_word(text *out, const char *word) {
+    bool control = !is_clean(word);
+    if (*word && !word[strspn(word, PLAIN)]) {
+        text_puts(out, word);
+        return;
+    }
+    text_puts(out, control ? "$'" : "'");
+    for (const char *at = word; *at; at++) {
+        unsigned char byte = (unsigned char)*at;
+        if (control && (byte < 0x20 || byte >= 0x7F))
+            text_format(out, "\\%03o", byte);
+        else if (control && (byte == '\'' || byte == '\\'))
+            text_format(out, "\\%c", byte);
+        else if (byte == '\'')
+            text_puts(out, "'\\''");
+        else
+            text_put(out, at, 1);
+    }
+    text_puts(out, "'");
+}
+
+static void put_command(text *out, const char *with) {
+    for (size_t i = 0; words && words[i]; i++) {
+        text_puts(out, i ? " " : "");
+        put_word(out, words[i]);
+        if (i == 1 && with) /* before a "--" */
+            text_format(out, " %s", with);
+    }
+}
+
+void interrupt_leaves(const char *kept, const char *next, const char *with) {
+    /* Those of the last call may be printed meanwhile. */
+    static text texts[2][2];
     static unsigned turn;
-    text *line = &texts[turn ^= 1];
-    line->size = 0;
-    text_puts(line, "bags: interrupted; ");
-    text_clean(line, kept);
-    text_puts(line, "\n");
-    notice = text_string(line);
+    text *line = &texts[turn ^= 1][0], *all = &texts[turn][1];
+    bool given = false;
+    line->size = all->size = 0;
+    for (size_t i = 0; with && words && words[i]; i++)
+        given = given || !strcmp(words[i], with);
+    if (next) {
+        text_format(line, "bags: %s: ", next);
+        put_command(line, given ? NULL : with);
+        text_puts(line, "\n");
+    }
+    text_format(all, "bags: interrupted%s%s\n", *kept ? "; " : "", kept);
+    notice = text_string(all);
+    next_line = text_string(line);
 }
 
 /* ---- the signals ---- */
@@ -49,6 +95,11 @@ ENDS static void end(int number) {
 }
 #endif
 
+static void print_line(const char *line) {
+    if (write(STDERR_FILENO, line, strlen(line)) < 0)
+        return;
+}
+
 /* Only what a signal handler may call; texts were made before. */
 static void handle(int number) {
     if (deferred && !pending) {
@@ -63,8 +114,8 @@ static void handle(int number) {
     if (doomed)
         unlink(doomed);
     bar_hide();
-    if (write(STDERR_FILENO, notice, strlen(notice)) >= 0)
-        bar_is_shown = false;
+    print_line(notice);
+    print_line(next_line);
     end(number);
 }
 
@@ -84,12 +135,14 @@ static void end_by_signal(void) {
         return;
     fflush(stdout);
     is_ending = 1;
+    print_line(next_line);
     end(pending);
 }
 
 /* A signal that is ignored stays so, as nohup and background jobs of scripts need. */
-void interrupt_expect(void) {
+void interrupt_expect(char **line) {
     static const int numbers[] = {SIGINT, SIGTERM};
+    words = line;
     failure_ends = end_by_signal;
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
 #ifdef _WIN32

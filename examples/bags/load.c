@@ -541,7 +541,9 @@ static int run(char **operands) {
     if (weights_given)
         loading.order.weights = parse_weights();
     if (state_path)
-        interrupt_leaves("the state of the last batch is kept");
+        interrupt_leaves("the state of the last batch is kept", "continue with", NULL);
+    else
+        interrupt_leaves("", "start again with", NULL);
     bool remote = false;
     for (size_t i = 0; i < dataset_count; i++) {
         const char *path = path_without_secrets(operands[i]);

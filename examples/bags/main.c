@@ -112,9 +112,13 @@ static int run(int count, char **words) {
 }
 
 int main(int argc, char **argv) {
+    /* The words as an interruption shows them; parsing moves the others. */
+    char **shown = (char **)allocate((size_t)argc, sizeof *shown);
+    for (int i = 0; i < argc; i++)
+        shown[i] = path_shown(argv[i]);
     prepare_standard_files();
     expect_truncation();
-    interrupt_expect();
+    interrupt_expect(shown);
     int code = run(argc - 1, argv + 1);
     return output_is_complete() ? code : 1;
 }

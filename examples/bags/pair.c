@@ -110,7 +110,7 @@ void export_pair(const char *index, const char *name) {
     for (size_t i = 0; i < 2; i++)
         if (path_exists(paths[i]))
             fail_system(EEXIST, paths[i], "create");
-    interrupt_leaves("nothing is kept");
+    interrupt_leaves("nothing is kept", "start again with", NULL);
     file_start(bin);
     for (uint64_t i = 0; i < length; i++) {
         unsigned char bytes[8];

@@ -94,7 +94,7 @@ static int run(char **operands) {
         print("%s: nothing to recover\n", operands[0]);
         return 0;
     }
-    interrupt_leaves("what is finished is kept, call it again");
+    interrupt_leaves("what is finished is kept", "continue with", NULL);
     given.each = show;
     bags_code code = bags_recover(operands[0], &given, &sum, &failure);
     if (!code && sum.finished_before)

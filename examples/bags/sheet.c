@@ -256,7 +256,7 @@ static int run(char **operands) {
                              : NULL;
     if (!format)
         usage("%s: the name must end in .png, .jpg or .jpeg", path);
-    interrupt_leaves("nothing is kept");
+    interrupt_leaves("nothing is kept", "start again with", NULL);
     registry_expand_palettes(true);
     registry_orient();
     source_open(operands[0]);

@@ -296,8 +296,9 @@ void sink_open(const char *out, const char *from, const bags_field *given,
     fields = given;
     count = length;
     path_must_be_writable(path);
-    interrupt_leaves(temp_format(
-        "%s: the data that was flushed is kept, %s", path, next_step(is_bag)));
+    interrupt_leaves(temp_format("%s: the data that was flushed is kept, %s", path,
+                         next_step(is_bag)),
+        is_bag || writing.append ? NULL : "continue with", "--resume");
     interrupt_defer();
     sharded = writing.append || shard_size.given || shard_length.given ||
               shard_start.given || shard_stop.given;
@@ -588,6 +589,8 @@ void sink_failed(void) {
         bags_writer_abort(dataset);
         bag_writer_abort(bag);
     }
+    if (kept == 0)
+        interrupt_leaves("", "start again with", NULL);
     if (kept == 0 || comparing)
         return;
     if (flushed)

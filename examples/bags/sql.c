@@ -183,6 +183,7 @@ static int run(char **operands) {
     const char *rest = NULL, *path = path_without_secrets(operands[0]);
     options_exclude("json|csv|rows", NULL);
     mapped_path = path;
+    interrupt_leaves("", "start again with", NULL);
     bags_reader *reader = dataset_open(path, registry_get());
     sqlite3 *db = bags_sql_open(reader, &failure);
     must_open(db);

@@ -227,6 +227,14 @@ static void split_url(char *url, char **query, char **user) {
     }
 }
 
+char *path_shown(const char *path) {
+    char *clean = string_format("%s", path), *query, *user = NULL;
+    if (path_is_remote(path))
+        split_url(clean, &query, &user);
+    free(user);
+    return clean;
+}
+
 const char *path_without_secrets(const char *path) {
     if (!path_is_remote(path))
         return path;

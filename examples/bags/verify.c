@@ -266,7 +266,7 @@ static int run(char **operands) {
     threads = jobs_given.given ? jobs_given.value : threads;
     given.parts = threads < MAX_JOBS ? threads : MAX_JOBS;
     options_exclude("quick|decode", NULL);
-    interrupt_leaves("not everything was checked");
+    interrupt_leaves("not everything was checked", "start again with", NULL);
     if (skip_unfinished)
         given.unfinished = BAGS_UNFINISHED_SKIP;
     given.registry = registry_get();

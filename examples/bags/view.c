@@ -425,6 +425,7 @@ static int run(char **operands) {
             (uintmax_t)port.value);
     const char *address = string_format(
         "http://%s/%s/#ds=%s", hosts[0], token, remote ? path : encoded(name));
+    interrupt_leaves("", NULL, NULL);
     print("%s\n", address);
     if (fflush(stdout))
         fail_system(errno, "standard output", "write");

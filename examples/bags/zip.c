@@ -30,7 +30,7 @@ static int run(char **operands) {
     given.files = (const char *const *)index_files(dataset, &given.files_count);
     given.progress = show_progress;
     partial = string_format("%s.partial", operands[1]);
-    interrupt_leaves("nothing is kept");
+    interrupt_leaves("nothing is kept", "start again with", NULL);
     bags_code code = bags_zip(dataset, operands[1], &given, &failure);
     interrupt_removes(NULL);
     must(code);

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: what is kept, how it continues, and how it ended."""
+"""Ctrl-C and SIGTERM: what is kept, the command that continues, and how it ended."""
 import io
 import os
 import pathlib
@@ -35,15 +35,16 @@ def _wait(ready):
 
 
 def _end(job, number, seconds=20):
-    """It ended by this signal; returns what it said."""
+    """It ended by this signal; returns the reason, and the command that continues."""
     return _parse(job, number, job.communicate(timeout=seconds)[1].decode())
 
 
 def _parse(job, number, error):
     assert job.returncode == -number, (job.returncode, error)
-    line, = error.splitlines()
-    assert line.startswith('bags: interrupted'), error
-    return line
+    lines = error.splitlines()
+    assert lines[0].startswith('bags: interrupted'), error
+    next_step, _, command = ''.join(lines[1:]).partition(': ')[2].partition(': ')
+    return lines[0], next_step, command
 
 
 def _interrupt(number, ready, *words):
@@ -54,6 +55,13 @@ def _interrupt(number, ready, *words):
     job.send_signal(number)
     error = job.communicate(timeout=60)[1].decode()
     return _parse(job, number, error) if job.returncode else None
+
+
+def _shell(command):
+    done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, env=ENVIRONMENT,
+                          stdout=subprocess.PIPE, timeout=60)
+    assert done.returncode == 0, (command, done.stderr)
+    return done.stdout.decode()
 
 
 def _png():
@@ -95,7 +103,7 @@ WRITERS = {
 
 
 @each([(name, number) for number in SIGNALS for name in WRITERS])
-def a_writer_keeps_its_datapoints_and_says_how_it_continues(case):
+def a_writer_keeps_its_datapoints_and_names_the_command(case):
     which, number = case
     if which == 'images' and not has_codec('png'):
         return
@@ -107,13 +115,16 @@ def a_writer_keeps_its_datapoints_and_says_how_it_continues(case):
         words[2:2] = ['the out', '--no-sync']
         said = _interrupt(number, lambda: list(pathlib.Path().rglob('refs.bag')), *words)
         count *= 2
-    if 'kept' in said:
-        assert 'the out: ' in said and said.endswith('--resume continues'), said
+    reason, next_step, command = said
+    if 'kept' in reason:
+        assert 'the out' in reason and next_step == 'continue with', said
+        assert ' --resume ' in command and "'the out'" in command, said
         assert not list(pathlib.Path('the out').rglob('*.bag')) or not \
             (pathlib.Path('the out') / 'spec.json').exists()
     else:
+        assert next_step == 'start again with', said
         assert not os.path.exists('the out'), said
-    run(*words, *['--resume'] * ('kept' in said))
+    _shell(command)
     words[2] = 'whole'
     run(*words)
     assert files('the out') == files('whole')
@@ -126,10 +137,12 @@ def a_writer_that_waits_for_input_is_interrupted():
     refs = pathlib.Path('out/refs.bag')
     _wait(lambda: refs.exists() and refs.stat().st_size)
     job.send_signal(signal.SIGTERM)
-    said = _end(job, signal.SIGTERM)
-    assert 'out: 2 datapoints are kept' in said, said
+    reason, next_step, command = _end(job, signal.SIGTERM)
+    assert 'out: 2 datapoints are kept' in reason, reason
     run('pack', '--resume', '-', 'out', *SPEC,
         stdin=b'{"n": 1}\n{"n": 2}\n{"n": 3}\n')
+    assert command == f'{harness.PROGRAM} pack --resume - out --spec n=int(4)'.replace(
+        'n=int(4)', "'n=int(4)'"), command
 
 
 def a_bag_and_a_dataset_to_which_was_appended_keep_their_blobs():
@@ -144,8 +157,8 @@ def a_bag_and_a_dataset_to_which_was_appended_keep_their_blobs():
         bag = pathlib.Path(flushed)
         _wait(lambda: bag.exists() and bag.stat().st_size)
         job.send_signal(signal.SIGINT)
-        reason = _end(job, signal.SIGINT)
-        assert '1 ' in reason and said in reason, reason
+        reason, _, command = _end(job, signal.SIGINT)
+        assert '1 ' in reason and said in reason and not command, reason
     assert b'1 blob' in run('export', 'x.bag', 'OUT', '--live').out
     assert run('get', 'y', ':').lines == [{'n': 0}, {'n': 1}]
 
@@ -200,8 +213,9 @@ def what_changes_a_dataset_is_continued(which):
         make(count)
         said = _interrupt(signal.SIGINT, ready, *words)
         count *= 2
-    assert said.endswith('no index was written' if which == 'index' else 'call it again')
-    run(*words)
+    assert said[1] in ('continue with', 'start again with'), said
+    assert said[2].endswith(' '.join(words)), said
+    _shell(said[2])
     run('verify', 'pets')
     assert ready()
 
@@ -236,10 +250,13 @@ def a_command_that_waits_for_a_server_ends_at_once(which):
         if which == 'zip':
             _wait(lambda: os.path.exists('out.zip.partial'))
         job.send_signal(signal.SIGINT)
-        said = _end(job, signal.SIGINT, 5)
+        reason, next_step, command = _end(job, signal.SIGINT, 5)
         go.set()
+    assert 'secret' not in command and 'hidden' not in command, command
     if which in ('copy', 'export'):
-        assert 'is kept, ' in said, said
+        assert 'kept' in reason and next_step == 'continue with', reason
+    if which not in ('copy', 'export', 'get'):
+        assert next_step == 'start again with' and server.url + '/pets' in command
     if which not in ('copy', 'export'):
         assert not [name for name in os.listdir() if name.startswith('out')]
 
@@ -263,11 +280,12 @@ def a_second_signal_ends_a_writer_that_does_not_react():
     time.sleep(0.5)
     assert job.poll() is None
     job.send_signal(signal.SIGTERM)
-    said = _end(job, signal.SIGTERM, 5)
+    reason, next_step, command = _end(job, signal.SIGTERM, 5)
     os.close(reader)
     os.close(writer)
-    assert 'out: the data that was flushed is kept, --resume continues' in said, said
-    assert b'already complete' in run('pack', 'm.jsonl', 'out', *SPEC, '--resume').out
+    assert 'out: the data that was flushed is kept' in reason, reason
+    assert ' --resume ' in command and next_step == 'continue with', command
+    assert 'already complete' in _shell(command)
 
 
 def a_zip_that_was_killed_leaves_nothing_to_a_later_one():
