@@ -19,9 +19,10 @@
  *     anything else                 utf8, as it is
  *
  * A column is text if a number would lose something: leading zeros (007), a plus sign,
- * integers out of range for i64 among integers, floats above 1.8e308. So are dates, t, f,
- * yes and no. A value that is missing makes a sequence of 0 or 1; "" in quotes is empty
- * text in a column of text.
+ * integers above 2^64, floats above 1.8e308. So are dates, t, f, yes and no. A value that
+ * is missing makes a sequence of 0 or 1; "" in quotes is empty text in a column of text.
+ *
+ * Rejected: integers between 2^63 and 2^64 (state their type in a query of DuckDB).
  */
 #include "gzip.h"
 
@@ -48,7 +49,7 @@ typedef struct cv_column {
     const char *name;
     cv_kind kind;
     bool missing, empty; /* some values are: nothing, "" in quotes */
-    bool large;          /* an integer is out of range for i64 */
+    bool large, huge;    /* integers of more than 63, of more than 64 bits */
     bool sequence;
 } cv_column;
 
@@ -238,7 +239,7 @@ static bool cv_is_word(const char *text, size_t size, const char *word) {
 typedef struct cv_parsed {
     double number;
     int64_t integer;
-    bool large; /* see cv_column */
+    bool large, huge; /* see cv_column */
 } cv_parsed;
 
 /* Parse text that is a number without a loss; CV_TEXT if it is none. */
@@ -289,10 +290,10 @@ static cv_kind cv_number(const char *text, size_t size, cv_parsed *out) {
     uint64_t value = 0;
     for (size_t i = 0; i < whole; i++) {
         unsigned digit = (unsigned)(digits[i] - '0');
-        out->large =
-            out->large || value > ((uint64_t)INT64_MAX + negative - digit) / 10;
+        out->huge = out->huge || value > (UINT64_MAX - digit) / 10;
         value = value * 10 + digit;
     }
+    out->large = out->huge || value > (uint64_t)INT64_MAX + negative;
     value = negative ? 0 - value : value;
     memcpy(&out->integer, &value, sizeof value);
     return CV_INTEGER;
@@ -329,7 +330,10 @@ static bags_code cv_learn(bags_source *s, cv_column *column, size_t i) {
         column->empty = column->empty || value->quoted;
         return BAGS_OK;
     }
-    column->large = column->large || (kind == CV_INTEGER && parsed.large);
+    if (kind == CV_INTEGER) {
+        column->large = column->large || parsed.large;
+        column->huge = column->huge || parsed.huge;
+    }
     if (column->kind == CV_NONE || (kind > column->kind && column->kind != CV_BOOL))
         column->kind = kind;
     else if ((kind == CV_BOOL) != (column->kind == CV_BOOL))
@@ -430,7 +434,7 @@ static const char *const cv_types[] = {
 
 /* Decide whether the first line of the first file, `firsts`, is the header: unless a
  * column of numbers or Booleans begins with one. The columns are those of the lines after
- * it, and then of this one, too. */
+ * it. */
 static bags_code cv_decide(
     bags_source *s, const char **firsts, const cv_column *of_first) {
     cv_state *c = (cv_state *)s->state;
@@ -453,14 +457,21 @@ static bags_code cv_decide(
         return BAGS_OK;
     }
     s->length++;
-    s->path_next = 0;
-    bags_code code = cv_open_file(s);
-    if (!code)
-        code = cv_line(s);
-    for (size_t i = 0; !code && i < c->column_count && i < c->count; i++)
-        code = cv_learn(s, &c->columns[i], i);
-    cv_close_file(c);
-    return code;
+    for (size_t i = 0; i < c->column_count; i++) {
+        cv_column *column = &c->columns[i];
+        const cv_column *first = &of_first[i];
+        column->missing = column->missing || first->missing;
+        column->empty = column->empty || first->empty;
+        column->large = column->large || first->large;
+        column->huge = column->huge || first->huge;
+        if (first->kind == CV_NONE || first->kind == column->kind)
+            continue;
+        column->kind = column->kind == CV_NONE                             ? first->kind
+                       : column->kind == CV_BOOL || first->kind == CV_BOOL ? CV_TEXT
+                       : first->kind > column->kind                        ? first->kind
+                                                    : column->kind;
+    }
+    return BAGS_OK;
 }
 
 /* The name of a column: that of the header, a number after one that is a duplicate. */
@@ -485,7 +496,13 @@ static bags_code cv_add_field(bags_source *s, size_t i) {
     column->name = cv_name(s, i);
     if (!column->name)
         return BAGS_ERROR_MEMORY;
-    if (column->kind == CV_NONE || (column->kind == CV_INTEGER && column->large))
+    if (column->kind == CV_INTEGER && column->large && !column->huge)
+        return bags_source_fail(s, BAGS_ERROR_VALUE,
+            "column \"%.200s\": integers above 2^63-1 would be rounded; "
+            "state their type in a query of DuckDB (--from sql \"SELECT * FROM "
+            "read_csv('x.csv', types={'%.200s': 'UBIGINT'})\")",
+            column->name, column->name);
+    if (column->kind == CV_NONE || (column->kind == CV_INTEGER && column->huge))
         column->kind = CV_TEXT;
     column->sequence = column->missing || (column->empty && column->kind != CV_TEXT);
     bags_source_field(s, column->name,

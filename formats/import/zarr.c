@@ -19,7 +19,7 @@
  * those of its scene are repeated, "scenes.host", and scene_index is its number.
  * agents_mask, which L5Kit derives from the others, is left out, as are attributes.
  *
- * A missing chunk is the fill value, which its dtype must hold.
+ * A missing chunk is the fill value, which its dtype must hold exactly.
  *
  * Rejected: Zarr 3, filters, order F, other compressors, objects, and arrays of
  * strings or of structures in a row or member.
@@ -91,6 +91,8 @@ typedef struct zr_state {
     bags_buffer *file, *chunk;
     const char **keys; /* of arrays */
     size_t key_count;
+    const char **attributes; /* keys of .zattrs, without that name */
+    size_t attributes_count;
     zr_array *arrays;
     size_t count;
     /* L5Kit's arrays; scenes is NULL if it is another source. */
@@ -284,38 +286,74 @@ static bags_code zr_dtype(
     return BAGS_OK;
 }
 
-/* The float16 that is nearest to a number from 0; of two, the even one. */
-static unsigned zr_half(double number) {
-    int exponent = 0;
-    (void)frexp(number, &exponent);
-    if (exponent < -13 || !(number > 0))
-        exponent = -13; /* it has fewer than 11 bits */
-    double units = nearbyint(ldexp(number, 11 - exponent));
-    return (unsigned)units + ((unsigned)(exponent + 13) << 10);
+/* The number that a positive float16 is. */
+static double zr_half_number(unsigned bits) {
+    double number = (bits & 1023) + (bits >> 10 ? 1024 : 0);
+    for (unsigned exponent = bits >> 10; exponent > 1; exponent--)
+        number *= 2;
+    return number / 16777216;
 }
 
-/* A number in JSON, or one of three words, as the nearest little-endian float. */
+/* The positive float16 that is nearest to a positive number; of two, the even one. */
+static unsigned zr_half(double number) {
+    unsigned low = 0, high = 0x7C00; /* infinity */
+    while (high - low > 1) {
+        unsigned middle = (low + high) / 2;
+        if (zr_half_number(middle) <= number)
+            low = middle;
+        else
+            high = middle;
+    }
+    double below = number - zr_half_number(low);
+    double above = zr_half_number(high) - number;
+    return below < above || (below <= above && low % 2 == 0) ? low : high;
+}
+
+/* True if a decimal, whose nearest float64 is `number`, is what a float `held` is when
+ * written with as many digits: 0.1 is a float32, 16777217 is not. */
+static bool zr_is_decimal(const char *text, double number, double held) {
+    char again[64];
+    int digits = 0, zeros = 0; /* significant ones; trailing zeros among them */
+    for (; *text && *text != 'e' && *text != 'E'; text++) {
+        if (*text < '0' || *text > '9' || (*text == '0' && digits == 0))
+            continue;
+        digits++;
+        zeros = *text == '0' ? zeros + 1 : 0;
+    }
+    digits -= zeros;
+    bool is_zero = number <= 0 && number >= 0;
+    if (digits == 0 || is_zero)
+        return digits == 0;
+    snprintf(again, sizeof again, "%.*e", digits > 17 ? 16 : digits - 1, held);
+    double same = strtod(again, NULL);
+    return digits <= 17 && same <= number && same >= number;
+}
+
+/* A number in JSON, or one of three words, as a little-endian float. */
 static bool zr_float(json_object *value, size_t size, unsigned char *out) {
     static const char *const words[] = {"NaN", "Infinity", "-Infinity"};
     const double numbers[] = {(double)NAN, HUGE_VAL, -HUGE_VAL};
-    double number = json_object_get_double(value);
-    if (json_object_is_type(value, json_type_string)) {
-        size_t word = 0;
-        while (word < 3 && strcmp(json_object_get_string(value), words[word]) != 0)
-            word++;
-        if (word == 3)
-            return false;
-        number = numbers[word];
-    } else if (!json_object_is_type(value, json_type_int) &&
-               !json_object_is_type(value, json_type_double)) {
+    bool is_int = json_object_is_type(value, json_type_int);
+    bool is_double = json_object_is_type(value, json_type_double);
+    const char *text = json_object_get_string(value);
+    size_t word = 0;
+    if (!is_int && !is_double && !json_object_is_type(value, json_type_string))
         return false;
-    }
+    while (word < 3 && strcmp(text, words[word]) != 0)
+        word++;
+    if (word == 3 && !is_int && !is_double)
+        return false;
+    uint64_t whole = json_object_get_uint64(value);
+    double number = word < 3                    ? numbers[word]
+                    : is_double || *text == '-' ? json_object_get_double(value)
+                                                : (double)whole;
+    bool negative = signbit(number) != 0;
     float single = (float)number;
-    uint64_t bits = isnan(number)   ? 0x7E00
-                    : isinf(number) ? 0x7C00
-                                    : zr_half(fabs(number));
-    bool fits = size == 8 || (size == 4 ? !isinf(single) : bits < 0x7C00);
-    bits |= signbit(number) && !isnan(number) ? 0x8000 : 0;
+    unsigned half = word == 0 ? 0x7E00 : zr_half(negative ? -number : number);
+    double held = size == 8 ? number : (double)single;
+    if (size == 2)
+        held = negative ? -zr_half_number(half) : zr_half_number(half);
+    uint64_t bits = half | (negative && word ? 0x8000U : 0);
     uint32_t low;
     memcpy(&low, &single, sizeof low);
     if (size == 4)
@@ -323,7 +361,16 @@ static bool zr_float(json_object *value, size_t size, unsigned char *out) {
     else if (size == 8)
         memcpy(&bits, &number, sizeof bits);
     bags_store(out, size, false, bits);
-    return fits || isinf(number) || isnan(number);
+    if (word < 3)
+        return true;
+    if (isinf(number) || isinf(held) || (size == 2 && half == 0x7C00))
+        return false;
+    if (is_double)
+        return zr_is_decimal(text, number, held);
+    return negative ? held >= -9223372036854775808.0 &&
+                          (int64_t)held == json_object_get_int64(value)
+                    : held < 18446744073709551616.0 &&
+                          (uint64_t)held == json_object_get_uint64(value);
 }
 
 /* A number in JSON, which may be 2.0, as a little-endian integer. */
@@ -367,8 +414,8 @@ static bool zr_text(json_object *value, unsigned char *out, size_t size) {
     return true;
 }
 
-/* Write a fill value as an element. False unless the dtype holds it, floats rounded to the
- * nearest. Complex numbers are as zarr-python writes them; |S and |V are in Base64. */
+/* Write a fill value as an element. False unless the dtype holds it exactly. Floats and
+ * complex numbers are as zarr-python writes them; |S and |V are in Base64. */
 static bool zr_element(const zr_array *a, json_object *value) {
     const zr_member *member = &a->members[0];
     bool plain = a->count == 1 && !*member->name;
@@ -930,17 +977,37 @@ static bags_code zr_add_fields(bags_source *s, zr_array *a) {
     return BAGS_OK;
 }
 
-static int zr_add_key(bags_source *s, const char *key, size_t size) {
-    zr_state *z = (zr_state *)s->state;
+static int zr_add_key(
+    bags_source *s, const char ***keys, size_t *count, const char *key, size_t size) {
     const char *copy = bags_source_text(s, key, size);
     const char **grown =
-        copy ? (const char **)bags_source_grow(s, z->keys, z->key_count, sizeof copy)
-             : NULL;
+        copy ? (const char **)bags_source_grow(s, *keys, *count, sizeof copy) : NULL;
     if (!grown)
         return ENOMEM;
-    z->keys = grown;
-    grown[z->key_count++] = copy;
+    *keys = grown;
+    grown[(*count)++] = copy;
     return 0;
+}
+
+/* Report attributes as left out. */
+static bags_code zr_attributes(bags_source *s, const char *key) {
+    zr_state *z = (zr_state *)s->state;
+    const char *file = bags_source_format(s, "%s.zattrs", key);
+    const char *path = file ? bags_source_format(s, "%s: %s", s->path, file) : NULL;
+    json_object *about = NULL;
+    bags_view text = {NULL, 0};
+    bags_code code = path ? zr_read(s, file, ZR_METADATA, &text) : BAGS_ERROR_MEMORY;
+    if (!code)
+        code = bags_source_parse_json(s, path, text, &about);
+    if (code)
+        return code;
+    json_object_iter at;
+    json_object_object_foreachC(about, at) {
+        bags_source_leave_out(
+            s, "attribute", 1, "%s@%s", key + strlen(z->root), at.key);
+    }
+    json_object_put(about);
+    return code;
 }
 
 /* A directory of the source. */
@@ -962,15 +1029,19 @@ static int zr_walk(void *user, const char *name) {
         below.key ? bags_source_format(s, "%s/%s", s->path, below.key) : NULL;
     if (!path)
         return ENOMEM;
+    zr_state *z = (zr_state *)s->state;
     int error = name[0] == '.' ? 0 : io->kind(io->user, path, &kind);
     if (!error && kind == BAGS_PATH_NONE && name[0] != '.')
         bags_source_leave_out(s, "other file", 1, "%s%s", in->key, name);
     if (error || kind != BAGS_PATH_DIRECTORY)
         return error;
     if (bags_import_kind(path, ".zattrs") == BAGS_PATH_FILE)
-        bags_source_leave_out(s, ".zattrs file", 1, "%s.zattrs", below.key);
-    if (bags_import_kind(path, ".zarray") != BAGS_PATH_NONE)
-        return zr_add_key(s, below.key, strlen(below.key));
+        error = zr_add_key(
+            s, &z->attributes, &z->attributes_count, below.key, strlen(below.key));
+    if (!error && bags_import_kind(path, ".zarray") != BAGS_PATH_NONE)
+        return zr_add_key(s, &z->keys, &z->key_count, below.key, strlen(below.key));
+    if (error)
+        return error;
     return below.depth > ZR_DEPTH ? ELOOP : io->list(io->user, path, zr_walk, &below);
 }
 
@@ -986,8 +1057,9 @@ static int zr_walk_zip(bags_source *s) {
         bool about = size >= 7 && !strcmp(name + size - 7, ".zattrs");
         if (size > 7 && name[size - 8] != '/')
             continue;
-        if (about)
-            bags_source_leave_out(s, ".zattrs file", 1, "%s", name);
+        if (about &&
+            zr_add_key(s, &z->attributes, &z->attributes_count, name, size - 7))
+            return ENOMEM;
         if (!array && !group)
             continue;
         if (size - 7 < root) {
@@ -996,7 +1068,7 @@ static int zr_walk_zip(bags_source *s) {
             if (!z->root)
                 return ENOMEM;
         }
-        if (array && zr_add_key(s, name, size - 7))
+        if (array && zr_add_key(s, &z->keys, &z->key_count, name, size - 7))
             return ENOMEM;
     }
     return 0;
@@ -1049,6 +1121,8 @@ static bags_code zr_open_arrays(bags_source *s) {
     code = z->arrays ? BAGS_OK : BAGS_ERROR_MEMORY;
     for (; !code && z->count < z->key_count; z->count++)
         code = zr_open_array(s, &z->arrays[z->count], z->keys[z->count]);
+    for (size_t i = 0; !code && i < z->attributes_count; i++)
+        code = zr_attributes(s, z->attributes[i]);
     return code;
 }
 

@@ -97,7 +97,7 @@ static void what_is_not_supported_is_refused_by_name(void **state) {
 }
 
 /* What of a fill value becomes an element; bytes NULL: its dtype cannot hold it. */
-static void a_fill_value_that_its_dtype_cannot_hold_is_an_error(void **state) {
+static void a_fill_value_is_held_exactly_or_an_error(void **state) {
     static const struct {
         const char *dtype, *fill, *bytes;
         size_t size;
@@ -123,13 +123,13 @@ static void a_fill_value_that_its_dtype_cannot_hold_is_an_error(void **state) {
         {"<u8", "18446744073709551615", "\xff\xff\xff\xff\xff\xff\xff\xff", 8},
         {"<u8", "-1", NULL, 0},
         {"<f4", "1e300", NULL, 0},
-        {"<f4", "1e-300", "\0\0\0\0", 4},
+        {"<f4", "1e-300", NULL, 0},
         {"<f4", "0.1", "\xcd\xcc\xcc\x3d", 4},
         {"<f4", "0.10000000149011612", "\xcd\xcc\xcc\x3d", 4},
-        {"<f4", "0.123456789", "\xea\xd6\xfc\x3d", 4},
-        {"<f4", "16777217", "\0\0\x80\x4b", 4},
+        {"<f4", "0.123456789", NULL, 0},
+        {"<f4", "16777217", NULL, 0},
         {"<f4", "16777216", "\0\0\x80\x4b", 4},
-        {"<f4", "16777217.0", "\0\0\x80\x4b", 4},
+        {"<f4", "16777217.0", NULL, 0},
         {">f4", "-0.5", "\xbf\0\0\0", 4},
         {"<f4", "-0.0", "\0\0\0\x80", 4},
         {"<f4", "\"NaN\"", "\0\0\xc0\x7f", 4},
@@ -139,28 +139,24 @@ static void a_fill_value_that_its_dtype_cannot_hold_is_an_error(void **state) {
         {"<f4", "\"nan\"", NULL, 0},
         {"<f4", "false", NULL, 0},
         {"<f8", "1e400", NULL, 0},
-        {"<f8", "1e-400", "\0\0\0\0\0\0\0\0", 8},
+        {"<f8", "1e-400", NULL, 0},
         {"<f8", "5e-324", "\1\0\0\0\0\0\0\0", 8},
-        {"<f8", "9007199254740993", "\0\0\0\0\0\0\x40\x43", 8},
+        {"<f8", "9007199254740993", NULL, 0},
         {"<f8", "0.1", "\x9a\x99\x99\x99\x99\x99\xb9\x3f", 8},
-        {"<f8", "0.1234567890123456789", "\x5f\xf6\x46\x37\xdd\x9a\xbf\x3f", 8},
+        {"<f8", "0.1234567890123456789", NULL, 0},
         {"<f8", "\"Infinity\"", "\0\0\0\0\0\0\xf0\x7f", 8},
         {"<f2", "1", "\0\x3c", 2},
         {"<f2", "65504", "\xff\x7b", 2},
-        {"<f2", "65505", "\xff\x7b", 2},
-        {"<f2", "65519", "\xff\x7b", 2},
-        {"<f2", "65520", NULL, 0},
-        {"<f2", "1e300", NULL, 0},
+        {"<f2", "65505", NULL, 0},
+        {"<f2", "65536", NULL, 0},
         {"<f2", "0.1", "\x66\x2e", 2},
-        {"<f2", "0.33333", "\x55\x35", 2},
+        {"<f2", "0.33333", NULL, 0},
         {"<f2", "6e-8", "\1\0", 2},
-        {"<f2", "1e-9", "\0\0", 2},
-        {"<f2", "-6.1e-5", "\xff\x83", 2},
+        {"<f2", "1e-9", NULL, 0},
         {"<f2", "-2.5", "\0\xc1", 2},
         {">f2", "\"NaN\"", "\x7e\0", 2},
         {"<f2", "\"-Infinity\"", "\0\xfc", 2},
-        {"<f2", "2049", "\0\x68", 2},
-        {"<f2", "2051", "\2\x68", 2},
+        {"<f2", "2049", NULL, 0},
         {"|b1", "true", "\1", 1},
         {"|b1", "1", "\1", 1},
         {"|b1", "2", NULL, 0},
@@ -248,7 +244,9 @@ static void what_is_left_out_is_counted_and_named(void **state) {
     bytes_free(&text);
     assert_int_equal(code, BAGS_OK);
     assert_string_equal(
-        import_left_out, ".zattrs file 2 .zattrs,x/.zattrs;other file 1 README;");
+        import_left_out, "other file 1 README;attribute 3 @a,@b,x/@units;");
+    save_text(at("g/.zattrs"), "{");
+    check_import_fails(ZARR, BAGS_ERROR_CORRUPT, at("g"), "g: .zattrs: invalid JSON");
 }
 
 static void a_chunk_of_another_size_is_an_error_that_names_it(void **state) {
@@ -371,7 +369,7 @@ int main(void) {
         TEST(every_codec_and_shuffle_is_read_from_a_zip),
         TEST(every_dtype_is_read_and_missing_chunks_are_the_fill_value),
         TEST(what_is_not_supported_is_refused_by_name),
-        TEST(a_fill_value_that_its_dtype_cannot_hold_is_an_error),
+        TEST(a_fill_value_is_held_exactly_or_an_error),
         TEST(a_missing_chunk_without_a_fill_value_is_an_error),
         TEST(what_is_left_out_is_counted_and_named),
         TEST(a_chunk_of_another_size_is_an_error_that_names_it),
