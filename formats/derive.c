@@ -1397,6 +1397,8 @@ bags_code bags_derive(const char *from, const char *to,
     memset(report, 0, sizeof *report);
     if (!from || !to || !*to)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "a path is NULL or empty");
+    if (options->env.io && !options->env.io->make_dir) /* hooks that only read */
+        return bags_fail_io(options->env.io, EROFS, to, "create directory", err);
     derive *d = (derive *)format_state(options->env.allocator, sizeof *d, err);
     if (!d)
         return err->code;

@@ -371,7 +371,9 @@ static bags_code index_build(index_builder *b, bags_error *err) {
         code = index_check_no_link(b->io, b->partial, err);
     if (code)
         return code;
-    int error = b->io->open(b->io->user, b->from, BAGS_IO_READ, &file);
+    int error = b->io->lock && b->io->make_dir
+                    ? b->io->open(b->io->user, b->from, BAGS_IO_READ, &file)
+                    : EROFS;
     if (error)
         return bags_fail_io(b->io, error, b->from, "open", err);
     error = b->io->lock(b->io->user, file);

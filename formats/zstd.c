@@ -47,7 +47,7 @@
  * The library's contexts have 100 KB and more, which must not be allocated for each
  * blob. Those that no thread is using are kept, up to a number, without a lock: a thread
  * that holds one does not exist in a child made by fork(). */
-#define ZSTD_IDLE 64
+#define ZSTD_IDLE 256
 
 typedef struct zstd_context {
     ZSTD_DCtx *reading; /* NULL until needed, like the other one */

@@ -35,7 +35,7 @@ static void file_start(const char *path) {
 }
 
 static void file_put(const void *data, size_t size) {
-    if (fwrite(data, 1, size, file) != size)
+    if (size && fwrite(data, 1, size, file) != size)
         fail_system(errno, partial, "write");
 }
 

@@ -1,5 +1,5 @@
 /*
- * benzina.c - imports Benzina's .bzna files, which are mapped. It needs no library.
+ * benzina.c - imports Benzina's .bzna files. It needs no library.
  *
  * A .bzna is an MP4 file of brand bzna with a track per column. Datapoint i is
  * sample i of each; fields have the tracks' names:
@@ -14,6 +14,8 @@
 #include "import.h"
 
 #include <inttypes.h>
+
+#define BZ_MOOV ((uint64_t)1 << 30) /* most bytes of the index */
 
 /* Entries of a box. */
 typedef struct bz_table {
@@ -152,24 +154,44 @@ static bags_code bz_type(bags_source *s, bz_track *track, const char **type) {
     return code;
 }
 
+/* Find the moov box, the index, and copy its content. The rest may not fit in memory. */
+static bags_code bz_load_moov(bags_source *s, bags_view *moov) {
+    char type[4] = "";
+    for (uint64_t at = 0, size; at < s->file.size; at += size) {
+        uint64_t left = s->file.size - at;
+        bags_view box;
+        bags_code code = bags_source_view(s, at, left < 16 ? left : 16, &box);
+        if (code)
+            return code;
+        size = box.size < 8 ? 2 : bags_load(box.data, 4, true);
+        if (size == 0)
+            size = left;
+        else if (size == 1 && box.size == 16)
+            size = bags_load(box.data + 8, 8, true);
+        if (size < 8 || size > left)
+            return bags_source_fail(s, BAGS_ERROR_CORRUPT,
+                "invalid box at %" PRIu64 " (%" PRIu64 " bytes)", at, size);
+        if (memcmp(box.data + 4, "moov", 4) != 0)
+            continue;
+        if (size > BZ_MOOV)
+            return bags_source_fail(s, BAGS_ERROR_LIMIT,
+                "moov box too large (%" PRIu64 " bytes, maximum %" PRIu64 ")", size,
+                BZ_MOOV);
+        code = bags_source_copy(s, at, size, &box);
+        return code || bags_import_box(&box, type, moov) ? code
+                                                         : bz_bad(s, "moov box", "");
+    }
+    return bags_source_fail(s, BAGS_ERROR_CORRUPT, "no moov box");
+}
+
 static bags_code bz_open(bags_source *s) {
     bz_state *b = (bz_state *)s->state;
-    bags_view file, moov = {NULL, 0}, box;
+    bags_view moov = {NULL, 0}, box;
     const char *kind;
     char type[4];
     bags_code code = bags_source_open_file(s, s->path);
     if (!code)
-        code = bags_source_map(s, &file);
-    if (code)
-        return code;
-    bool found = false;
-    while (!found && bags_import_box(&file, type, &moov))
-        found = memcmp(type, "moov", 4) == 0;
-    if (!found)
-        return file.size
-                   ? bags_source_fail(s, BAGS_ERROR_CORRUPT, "invalid box at %" PRIu64,
-                         s->file.size - (uint64_t)file.size)
-                   : bags_source_fail(s, BAGS_ERROR_CORRUPT, "no moov box");
+        code = bz_load_moov(s, &moov);
     while (!code && bags_import_box(&moov, type, &box)) {
         bz_track track;
         memset(&track, 0, sizeof track);

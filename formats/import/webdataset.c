@@ -313,8 +313,10 @@ static bags_code wd_open(bags_source *s) {
         code = wd_advance(s);
     while (!code && w->pending) {
         code = wd_sample(s, WD_LEARN);
+        if (code)
+            break;
         const char *key = (const char *)w->key->data;
-        not_utf8 = !code && (not_utf8 || !bags_utf8_valid(key, strlen(key), NULL));
+        not_utf8 = not_utf8 || !bags_utf8_valid(key, strlen(key), NULL);
     }
     s->length = w->next;
     s->path_next = 0;

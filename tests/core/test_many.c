@@ -1,4 +1,4 @@
-/* Many blobs at once: lists of indices, prefetch, fields in order; and the access
+/* Many blobs at once: lists of indices, prefetch, columns; and the access
  * options, which must not change what is read. */
 #include "check.h"
 
@@ -125,7 +125,7 @@ static void invalid_lists_are_refused(void **state) {
     for (int mode = 0; mode < MODES; mode++) {
         bags_reader *reader = open_mode(at("x"), mode);
         bags_row row = {0};
-        bags_range all;
+        bags_column column;
         assert_fails(
             BAGS_ERROR_RANGE, bags_reader_get_many(reader, order, 3, 0, &row, &said));
         assert_says("x*datapoint*23*length 23");
@@ -137,9 +137,9 @@ static void invalid_lists_are_refused(void **state) {
         assert_fails(BAGS_ERROR_FIELD,
             bags_reader_prefetch(reader, order, 2, &none, 1, &row, &said));
         assert_fails(
-            BAGS_ERROR_RANGE, bags_reader_blobs(reader, 3, 0, true, &row, &all, &said));
+            BAGS_ERROR_RANGE, bags_reader_column(reader, 3, 0, &row, &column, &said));
         assert_fails(
-            BAGS_ERROR_FIELD, bags_reader_blobs(reader, 0, 3, true, &row, &all, &said));
+            BAGS_ERROR_FIELD, bags_reader_column(reader, 0, 3, &row, &column, &said));
         assert_int_equal(bags_row_length(&row, 0), 0);
         bags_row_free(&row);
         bags_reader_close(reader);
@@ -223,10 +223,11 @@ static void items_of_sequences_are_prefetched(void **state) {
         bags_select back = bags_slice(0, 3, 1, 1);
         assert_fails(BAGS_ERROR_RANGE,
             bags_reader_prefetch(reader, order, 3, &back, 1, &row, &said));
-        bags_range all;
+        bags_column column;
         assert_fails(
-            BAGS_ERROR_RANGE, bags_reader_blobs(reader, 0, 0, true, &row, &all, &said));
+            BAGS_ERROR_RANGE, bags_reader_column(reader, 0, 0, &row, &column, &said));
         assert_says("sequence");
+        bags_range all;
         assert_fails(BAGS_ERROR_RANGE,
             bags_reader_blobs(reader, 0, 0, false, &row, &all, &said));
         assert_fails(BAGS_ERROR_RANGE,
@@ -306,7 +307,7 @@ static void a_large_blob_is_requested_when_it_is_read(void **state) {
     }
 }
 
-static void the_blobs_of_a_shard_are_one_range(void **state) {
+static void a_column_holds_all_blobs_of_a_shard(void **state) {
     (void)state;
     for (int kind = 0; kind < 3; kind++) {
         const char *path = at("%d", kind);
@@ -316,13 +317,26 @@ static void the_blobs_of_a_shard_are_one_range(void **state) {
             bags_row row = {0};
             for (uint64_t shard = 0; shard < 3; shard++)
                 for (size_t field = 0; field < 3; field++) {
-                    size_t length = shard < 2 ? SHARD : ROWS % SHARD;
+                    bags_column c;
+                    assert_ok(
+                        bags_reader_column(reader, shard, field, &row, &c, &said));
+                    assert_true(c.length == (shard < 2 ? SHARD : ROWS % SHARD));
+                    assert_true(c.item_size == (field == LABEL ? 8u : 0));
+                    assert_true((c.offsets == NULL) == (field == LABEL));
+                    for (uint64_t i = 0; i < c.length; i++) {
+                        uint64_t start = c.offsets ? c.offsets[i] : i * c.item_size;
+                        uint64_t stop =
+                            c.offsets ? c.offsets[i + 1] : start + c.item_size;
+                        bags_view blob = {c.data + start, (size_t)(stop - start)};
+                        check_blob(blob, field, shard * SHARD + i);
+                        assert_true(stop <= c.size);
+                    }
+                    /* The same without a copy, where it is mapped. */
                     bags_range all;
                     assert_ok(bags_reader_blobs(
                         reader, shard, field, true, &row, &all, &said));
-                    assert_true(mode == 0 ? all.length == length : true);
-                    assert_true(all.length == 0 || all.length == length);
-                    assert_true(!all.data == !all.length);
+                    assert_true(mode == 0 ? all.length == c.length : true);
+                    assert_true(all.length == 0 || all.length == c.length);
                     for (size_t i = 0; i < all.length; i++)
                         check_blob(bags_range_get(&all, i), field, shard * SHARD + i);
                 }
@@ -341,16 +355,16 @@ static void the_blobs_of_a_shard_are_one_range(void **state) {
     }
 }
 
-static void the_order_of_a_field_is_checked_once(void **state) {
+static void the_order_of_a_column_is_checked_once(void **state) {
     (void)state;
     save_rows(at("x"), V1, false);
     bags_reader *reader = open_mode(at("x"), NO_MMAP);
     uint64_t reads[2];
     bags_row row = {0};
     for (int i = 0; i < 2; i++) {
-        bags_range all;
+        bags_column c;
         reads[i] = disk.counts[HOOK_READ];
-        assert_ok(bags_reader_blobs(reader, 0, IMAGE, true, &row, &all, &said));
+        assert_ok(bags_reader_column(reader, 0, IMAGE, &row, &c, &said));
         reads[i] = disk.counts[HOOK_READ] - reads[i];
     }
     assert_true(reads[1] < reads[0]);
@@ -358,23 +372,23 @@ static void the_order_of_a_field_is_checked_once(void **state) {
     bags_reader_close(reader);
 }
 
-static void a_field_that_is_not_in_order_is_found(void **state) {
+static void a_field_that_is_not_in_order_has_no_column(void **state) {
     (void)state;
     save_rows(at("x"), V1, true);
     for (int mode = 0; mode < MODES; mode++) {
         bags_reader *reader = open_mode(at("x"), mode);
         bags_row row = {0};
-        bags_range all;
-        assert_fails(BAGS_ERROR_RANGE,
-            bags_reader_blobs(reader, 1, TITLE, true, &row, &all, &said));
+        bags_column c;
+        assert_fails(
+            BAGS_ERROR_RANGE, bags_reader_column(reader, 1, TITLE, &row, &c, &said));
         assert_says("x/000001/title.bag*datapoint 9*blob 1");
-        assert_ok(bags_reader_blobs(reader, 1, IMAGE, true, &row, &all, &said));
+        assert_ok(bags_reader_column(reader, 1, IMAGE, &row, &c, &said));
         bags_row_free(&row);
         bags_reader_close(reader);
     }
 }
 
-static void an_empty_dataset_has_no_blobs(void **state) {
+static void an_empty_dataset_has_empty_columns(void **state) {
     (void)state;
     hand_set set;
     memset(&set, 0, sizeof set);
@@ -384,9 +398,10 @@ static void an_empty_dataset_has_no_blobs(void **state) {
         for (int mode = 0; mode < MODES; mode++) {
             bags_reader *reader = open_mode(at("%d", variant), mode);
             bags_row row = {0};
-            bags_range all;
-            assert_ok(bags_reader_blobs(reader, 0, 0, true, &row, &all, &said));
-            assert_true(all.length == 0 && all.size == 0 && !all.data && !all.ends);
+            bags_column c;
+            assert_ok(bags_reader_column(reader, 0, 0, &row, &c, &said));
+            assert_true(c.length == 0 && c.size == 0);
+            assert_true(c.item_size || c.offsets[0] == 0);
             bags_row_free(&row);
             bags_reader_close(reader);
         }
@@ -446,7 +461,7 @@ static void many_blobs_of_a_bag_are_read(void **state) {
     hand_free(&hand);
 }
 
-static void invalid_tables_are_found_by_get_many_and_blobs(void **state) {
+static void invalid_tables_are_found_by_get_many_and_columns(void **state) {
     (void)state;
     save_rows(at("x"), V1, false);
     bytes bag = load(at("x/000000/image.bag"));
@@ -456,16 +471,15 @@ static void invalid_tables_are_found_by_get_many_and_blobs(void **state) {
     for (int mode = 0; mode < MODES; mode++) {
         bags_reader *reader = open_mode(at("x"), mode);
         bags_row row = {0};
-        bags_range all;
+        bags_column c;
         assert_fails(BAGS_ERROR_CORRUPT,
             bags_reader_get_many(reader, orders[0], 8, IMAGE, &row, &said));
         assert_says("image.bag");
-        bags_code code = bags_reader_blobs(reader, 0, IMAGE, true, &row, &all, &said);
-        assert_int_equal(code, mode < NO_MMAP ? BAGS_ERROR_CORRUPT : code);
-        assert_true(!all.data); /* what is not mapped is not returned */
+        assert_fails(
+            BAGS_ERROR_CORRUPT, bags_reader_column(reader, 0, IMAGE, &row, &c, &said));
         assert_fails(BAGS_ERROR_CORRUPT,
             bags_reader_prefetch(reader, orders[0], 8, NULL, 0, &row, &said));
-        assert_ok(bags_reader_blobs(reader, 0, LABEL, true, &row, &all, &said));
+        assert_ok(bags_reader_column(reader, 0, LABEL, &row, &c, &said));
         bags_row_free(&row);
         bags_reader_close(reader);
     }
@@ -473,7 +487,7 @@ static void invalid_tables_are_found_by_get_many_and_blobs(void **state) {
 
 /* From datapoint 65536 on, refs that are the datapoint's own index are compared, not
  * parsed: what differs is found there, too. */
-static void refs_that_differ_in_a_large_shard_are_found(void **state) {
+static void refs_that_differ_in_a_large_column_are_found(void **state) {
     enum { LENGTH = 66000, SIZE = 11, START = LENGTH - 3 }; /* bytes of a row */
     static const struct {
         size_t row, byte;
@@ -511,10 +525,13 @@ static void refs_that_differ_in_a_large_shard_are_found(void **state) {
         for (int mode = 0; mode < MODES; mode++) {
             bags_reader *reader = open_mode(at("x"), mode);
             bags_row row = {0};
-            bags_range all;
-            for (size_t field = 0; field < 2; field++)
+            bags_column c;
+            for (size_t field = 0; field < 2; field++) {
                 assert_int_equal(cases[i].codes[field],
-                    bags_reader_blobs(reader, 0, field, true, &row, &all, &said));
+                    bags_reader_column(reader, 0, field, &row, &c, &said));
+                if (cases[i].codes[field] == BAGS_OK)
+                    assert_int_equal(c.item_size, field == 0 ? 4 : 0);
+            }
             bags_row_free(&row);
             bags_reader_close(reader);
         }
@@ -557,12 +574,12 @@ static void overlapping_blobs_are_not_copied_again_and_again(void **state) {
 
 /* One of the three calls that read many datapoints. */
 static bags_code read_many(const bags_reader *reader, int what, bags_row *row) {
-    bags_range all;
+    bags_column c;
     if (what == 0)
         return bags_reader_get_many(reader, orders[1], 8, IMAGE, row, &said);
     if (what == 1)
         return bags_reader_prefetch(reader, orders[1], 8, NULL, 0, row, &said);
-    return bags_reader_blobs(reader, 1, TITLE, true, row, &all, &said);
+    return bags_reader_column(reader, 1, TITLE, row, &c, &said);
 }
 
 static void every_system_failure_is_reported(void **state) {
@@ -755,13 +772,13 @@ int main(void) {
         TEST(items_of_sequences_are_prefetched),
         TEST(a_failing_advise_hook_changes_nothing),
         TEST(a_large_blob_is_requested_when_it_is_read),
-        TEST(the_blobs_of_a_shard_are_one_range),
-        TEST(the_order_of_a_field_is_checked_once),
-        TEST(a_field_that_is_not_in_order_is_found),
-        TEST(an_empty_dataset_has_no_blobs),
+        TEST(a_column_holds_all_blobs_of_a_shard),
+        TEST(the_order_of_a_column_is_checked_once),
+        TEST(a_field_that_is_not_in_order_has_no_column),
+        TEST(an_empty_dataset_has_empty_columns),
         TEST(many_blobs_of_a_bag_are_read),
-        TEST(invalid_tables_are_found_by_get_many_and_blobs),
-        TEST(refs_that_differ_in_a_large_shard_are_found),
+        TEST(invalid_tables_are_found_by_get_many_and_columns),
+        TEST(refs_that_differ_in_a_large_column_are_found),
         TEST(overlapping_blobs_are_not_copied_again_and_again),
         TEST(every_system_failure_is_reported),
         TEST(running_out_of_memory_is_reported),
