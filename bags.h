@@ -1175,8 +1175,9 @@ typedef struct bags_writer_options {
  *
  * With either, new shards have the dictionaries of this worker's last shard, and they
  * have checksums and .idx files if the first finished shard has them: requesting what it
- * lacks is an error. If no shard is finished, `checksum` and `keep_idx` decide; an
- * unfinished shard that was started without checksums does not get them.
+ * lacks is an error. If no shard is finished, `checksum` and `keep_idx` decide. An
+ * unfinished shard without checksums is refused if they are requested, or if others have
+ * them.
  *
  * Returns the writer, to be ended with bags_writer_close or bags_writer_abort, or NULL:
  *   BAGS_ERROR_EXISTS   the dataset, or this worker's first shard, exists; with
@@ -8219,29 +8220,28 @@ BAGI_COLD static bags_code bagi_check_mixed(const bagi_dir *dir, bags_error *err
     return code;
 }
 
-/* For the list hook: *foreign unless one of the names is that of a shard's file. */
-BAGI_COLD static int bagi_find_shard_file(void *foreign, const char *name) {
+/* For the list hook: *left is 0 if one of the first names is that of a shard's file. */
+BAGI_COLD static int bagi_find_shard_file(void *left, const char *name) {
     const char *end = strrchr(name, '.');
     bool found =
         strncmp(name, "spec.json", 9) == 0 || (end && !strcmp(end, ".partial"));
     for (size_t i = 0; end && i < sizeof bagi_suffix / sizeof *bagi_suffix; i++)
         found = found || strcmp(end, bagi_suffix[i]) == 0;
-    *(bool *)foreign = !found;
-    return found ? ECANCELED : 0;
+    *(int *)left = found ? 0 : *(int *)left - 1;
+    return *(int *)left ? 0 : ECANCELED;
 }
 
 /* Directories of anything may have numbers as names, as those of /proc have. */
 BAGI_COLD static bags_code bagi_fail_unfinished(const bagi_dir *dir, bags_error *err) {
     const bags_io *io = &dir->env->io;
-    bool foreign = false;
+    const int most = 100;
+    int left = most;
     if (io->list)
-        (void)io->list(io->user, dir->path, bagi_find_shard_file, &foreign);
-    if (foreign)
-        return bags_fail(err, BAGS_ERROR_MISSING,
-            "%s: not a shard (it has no file of one)", dir->shown);
-    return bags_fail(err, BAGS_ERROR_UNFINISHED,
-        "%s: unfinished (no spec.json); if its writer crashed, run bags_recover",
-        dir->shown);
+        (void)io->list(io->user, dir->path, bagi_find_shard_file, &left);
+    return bags_fail(err, BAGS_ERROR_UNFINISHED, "%s: %s", dir->shown,
+        left > 0 && left < most
+            ? "not a shard (it has no file of one)"
+            : "unfinished (no spec.json); if its writer crashed, run bags_recover");
 }
 
 /* For bagi_each_shard, with a bags_error as `user`: refuse an unfinished shard. */
@@ -8793,8 +8793,10 @@ BAGI_COLD static bags_code bagi_writer_check_single(bags_writer *writer) {
     bagi_dir_free(&dir);
     if (!single)
         return err->code;
-    return bags_fail(
-        err, BAGS_ERROR_EXISTS, "%s: is an unsharded dataset already", writer->shown);
+    return bags_fail(err, BAGS_ERROR_EXISTS,
+        "%s: is an unsharded dataset already; only sharded ones can be appended to, or "
+        "resumed with options of shards",
+        writer->shown);
 }
 
 /* What the writer would create exists already. Of a sharded dataset that is the next

@@ -181,7 +181,7 @@ struct sqlite3 *bags_sql_open(const bags_reader *reader, bags_error *err);
  * numbers, which are uint64_t, in ascending order, in `numbers`, which is grown as
  * needed; *count of them. The numbers, and rowid, begin with `start`. Returns BAGS_OK,
  * BAGS_ERROR_VALUE (not one expression, or what fails while it is computed),
- * BAGS_ERROR_FIELD (a field is called _rowid_) or BAGS_ERROR_MEMORY. Cost: reads the
+ * BAGS_ERROR_FIELD (fields hide all names of the rowid) or BAGS_ERROR_MEMORY. Cost: reads the
  * columns that it uses. */
 bags_code bags_sql_rows(const bags_reader *reader, uint64_t start, const char *where,
     bags_buffer *numbers, size_t *count, bags_error *err);

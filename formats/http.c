@@ -217,9 +217,9 @@ struct bags_http {
     uint64_t looked;  /* when the last file was looked up */
     bool unversioned; /* an object has neither an ETag nor a Last-Modified */
     uint32_t random;
-    bool from_start; /* the server does not know ranges from the end */
-    bool answered;   /* a server has answered a request: it is no longer starting */
-    bool is_openssl; /* libcurl uses the libssl that this file uses */
+    bool from_start;    /* the server does not know ranges from the end */
+    bool answered[256]; /* by the hash of a server: it has answered a request */
+    bool is_openssl;    /* libcurl uses the libssl that this file uses */
 };
 
 /* ---- text ---- */
@@ -707,6 +707,8 @@ static void http_look(bags_http *http, http_object *object) {
             http_object_fail(object, ENOMEM, "out of memory");
         }
         object->asked = ++http->time;
+        if (object->record && object->record->used)
+            http_check(http, object->record);
     }
 }
 
@@ -931,9 +933,10 @@ static int http_progress(void *user, curl_off_t total, curl_off_t received,
     http_request *request = (http_request *)user;
     (void)total, (void)upload, (void)sent;
     curl_easy_getinfo(request->easy, CURLINFO_RESPONSE_CODE, &request->status);
-    request->ended = request->status / 100 != 2 &&
-                     (received > (curl_off_t)HTTP_ERROR ||
-                         (received > (curl_off_t)sizeof request->text &&
+    long kind = request->status / 100;
+    request->ended =
+        kind != 2 && (received > (curl_off_t)HTTP_ERROR ||
+                         (kind != 3 && received > (curl_off_t)sizeof request->text &&
                              http_now() - request->begun > 2));
     return request->ended;
 }
@@ -1218,6 +1221,15 @@ static bool http_begin(http_request *request) {
            http_refuse(request, ENOMEM, "out of memory");
 }
 
+/* True if the server of a request has answered one: then it exists. Servers of the same
+ * hash count as one, which only makes an error come later. */
+static bool *http_has_answered(const http_request *request) {
+    const char *at = strstr(request->url, "://");
+    at = at ? at + 3 : request->url;
+    uint64_t hash = format_hash(0, at, strcspn(at, "/?"));
+    return &request->http->answered[hash >> 56];
+}
+
 /* True for a failure that another try may not meet. `refused`: there was no
  * connection. */
 static bool http_may_retry(
@@ -1268,7 +1280,7 @@ static bool http_retry(http_request *request, CURLcode result) {
         return true;
     if (!http_may_retry(request, result, &refused))
         return false;
-    if (refused && !http->answered) {
+    if (refused && !*http_has_answered(request)) {
         if (result != CURLE_COULDNT_CONNECT && request->tries >= 2)
             return false;
         longest = 0.4;
@@ -1388,7 +1400,8 @@ static void http_finish(http_request *request, CURLcode result) {
     pthread_mutex_lock(&http->mutex);
     http->requests++;
     http->received += (uint64_t)received;
-    http->answered = http->answered || request->status;
+    if (request->status)
+        *http_has_answered(request) = true;
     good = good && !repeat;
     bool again = repeat || (!good && http_retry(request, result));
     if (repeat)

@@ -928,6 +928,21 @@ struct sqlite3 *bags_sql_open(const bags_reader *reader, bags_error *err) {
     return sql_database(reader, 0, err);
 }
 
+/* A name of the rowid that is not one of a field. */
+static const char *sql_rowid_name(const bags_reader *reader) {
+    static const char *const names[] = {"rowid", "_rowid_", "oid"};
+    size_t count = 0;
+    const bags_field *fields = bags_reader_fields(reader, &count);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        bool taken = false;
+        for (size_t k = 0; k < count; k++)
+            taken = taken || !sqlite3_stricmp(fields[k].name, names[i]);
+        if (!taken)
+            return names[i];
+    }
+    return NULL;
+}
+
 /* Prepare a query that contains the expression once, between other words. */
 static sqlite3_stmt *sql_prepare(sqlite3 *db, const char *before, const char *where,
     const char *after, bags_error *err) {
@@ -951,27 +966,25 @@ bags_code bags_sql_rows(const bags_reader *reader, uint64_t start, const char *w
     bags_buffer *numbers, size_t *count, bags_error *err) {
     bags_error ignored;
     size_t found = 0;
-    size_t fields_count = 0;
+    char before[64];
     err = err ? err : &ignored;
     if (!reader || !where || !numbers || !count)
         return bags_fail(err, BAGS_ERROR_ARGUMENT, "an argument is NULL");
-    const bags_field *fields = bags_reader_fields(reader, &fields_count);
-    for (size_t i = 0; i < fields_count; i++)
-        if (!sqlite3_stricmp(fields[i].name, "_rowid_"))
-            return bags_fail(err, BAGS_ERROR_FIELD,
-                "%s: a field called _rowid_ hides the number of a datapoint",
-                bags_reader_path(reader));
+    const char *rowid = sql_rowid_name(reader);
+    if (!rowid)
+        return bags_fail(err, BAGS_ERROR_FIELD,
+            "%s: fields called rowid, _rowid_ and oid hide the number of a datapoint",
+            bags_reader_path(reader));
     sqlite3 *db = sql_database(reader, start, err);
     if (!db)
         return err->code;
     /* What is valid in both places is one expression, and not part of the query. */
+    (void)snprintf(before, sizeof before, "SELECT %s FROM data WHERE ", rowid);
     sqlite3_stmt *statement =
         sql_prepare(db, "SELECT CASE WHEN ", where, " THEN 1 END FROM data", err);
     bags_code code = statement ? BAGS_OK : err->code;
     sqlite3_finalize(statement);
-    statement = code ? NULL
-                     : sql_prepare(db, "SELECT _rowid_ FROM data WHERE ", where,
-                           " ORDER BY 1", err);
+    statement = code ? NULL : sql_prepare(db, before, where, " ORDER BY 1", err);
     code = statement ? BAGS_OK : err->code;
     for (int step = SQLITE_ROW; !code && step == SQLITE_ROW;) {
         step = sqlite3_step(statement);

@@ -176,8 +176,8 @@ typedef struct bags_http_options {
     const char *endpoint; /* of S3: https://host[:port], then in path style */
     const char *ca_file;  /* certificates to trust; NULL: the system's */
     double retry_seconds; /* how long a request that fails is repeated: 429, 5xx,
-                             truncated, stalled, refused (5 s at most until a
-                             server has answered). 0: 50 */
+                             truncated, stalled, refused (5 s at most until the
+                             server has answered a request). 0: 50 */
     double stall_seconds; /* a transfer that does not move for this time fails,
                              and is repeated. 0: 30 */
     size_t connections;   /* at most; 0: 384 */

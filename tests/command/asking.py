@@ -179,9 +179,9 @@ def names_of_fields_are_columns():
     got = run('sql', 'names', f'SELECT {quoted}, oid AS at FROM data', '--json').lines
     assert list(got[0].values()) == [*range(len(names)), 0], got
     assert run('sql', 'names', 'SELECT * FROM data', '--csv').out.count(b'\r\n') == 2
-    refuse('derive', 'names', 'out', '--where', 'oid = 0', says='hides')
-    run('derive', 'names', 'some', '--drop', '_rowid_')
-    run('derive', 'some', 'out', '--where', '"select" = 0 AND "it\'s" = 2 AND oid = 0')
+    run('derive', 'names', 'out', '--where', '"select" = 0 AND "it\'s" = 2 AND oid = 0')
+    pack([{'rowid': 1, '_rowid_': 2, 'oid': 3}], 'rowid=int,_rowid_=int,oid=int', 'hidden')
+    refuse('derive', 'hidden', 'no', '--where', '1', says='hide')
 
 
 def numbers_are_exact_or_an_error():

@@ -148,6 +148,9 @@ def a_dataset_is_not_copied_into_itself():
         refuse('copy', 'a', to, says=f'{to}: is in the dataset a', code=2)
     for to in '000004', '../a/000004', 'x/y':
         refuse('copy', '.', to, says='is in the dataset .', code=2, cwd='a')
+    run('copy', '.', '../beside', cwd='a')
+    run('derive', '.', '../derived', cwd='a')
+    assert files('beside') == files('a')
     refuse('copy', 'a/000001', 'a', says='a: already has another dataset')
     run('copy', 'a', './a')
     assert files('a') == before

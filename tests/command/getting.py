@@ -490,7 +490,8 @@ def directories_that_have_numbers_as_names_are_not_shards():
         refuse(*words, 'photos', says='photos/2023: not a shard (it has no file of one)')
     pack([{'n': 1}], 'n=int', 'photos/2024')
     os.rename('photos/2024', 'photos/pets')
-    refuse('info', 'photos', says='it contains the dataset photos/pets')
+    refuse('info', 'photos', says='photos/2023: not a shard')
+    assert run('info', 'photos/pets').out
     os.makedirs('claimed/000000')
     refuse('info', 'claimed', says='claimed/000000: unfinished')
     pathlib.Path('claimed/000000/n.bag').touch()

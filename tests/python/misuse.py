@@ -359,6 +359,20 @@ def an_encoder_may_append_to_its_own_writer():
     assert list(bags.DatasetReader('x')) == [{'n': 99, 't': 'inner'}, {'n': 1, 't': 'outer'}]
 
 
+def a_mask_may_change_while_it_is_read():
+    _write('x')
+    mask = {}
+
+    class Index:
+        def __index__(self):
+            mask.clear()
+            return -1
+    with bags.DatasetReader('x') as reader:
+        for _ in range(100):
+            mask['s'] = slice(Index(), 3)
+            raises((ValueError, KeyError, RuntimeError), lambda: reader[0, mask])
+
+
 def a_value_may_close_its_writer_and_change_its_datapoint():
     writer = bags.DatasetWriter('x', {'n': 'int[]', 'z': 'utf8'})
     point = {'z': 'x'}

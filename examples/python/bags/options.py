@@ -47,6 +47,8 @@ def _several(kind, value):
         raise ValueError(f'{what} are required')
     if most and not all(0 <= one <= most for one in values):
         raise ValueError(f'0 to {most} are required')
+    if most:
+        values = [int(one) for one in values]
     if kind == '2d' and values == [0, 0]:
         raise ValueError('0 to 0 is the default: leave it out')
     return values

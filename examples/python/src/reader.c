@@ -66,7 +66,7 @@ static bool reader_field(Opened *reader, PyObject *name, size_t *field) {
         !bags_reader_field(reader->source->reader, text, field, NULL))
         return true;
     PyErr_Clear();
-    Py_XDECREF(PyObject_CallMethod((PyObject *)reader, "_refuse", "O", name));
+    Py_XDECREF(PyObject_CallMethod((PyObject *)reader, "_refuse", "(O)", name));
     return false;
 }
 
@@ -181,14 +181,16 @@ static Py_ssize_t dict_selects(Opened *reader, PyObject *mask, bags_select *sele
         PyObject *of = PyDict_GetItemWithError(mask, reader->base.fields[i].name);
         if (!of && PyErr_Occurred())
             return -1;
+        Py_XINCREF(of); /* an index in it may run anything, which may change the mask */
         int chosen = of ? mask_select(reader, i, of, &selects[used]) : 0;
+        found += of != NULL;
+        Py_XDECREF(of);
         if (chosen < 0)
             return -1;
         used += chosen;
-        found += of != NULL;
     }
     if (found != PyDict_Size(mask)) /* a name is unknown */
-        Py_XDECREF(PyObject_CallMethod((PyObject *)reader, "_check", "O", mask));
+        Py_XDECREF(PyObject_CallMethod((PyObject *)reader, "_check", "(O)", mask));
     return PyErr_Occurred() ? -1 : used;
 }
 
