@@ -29,6 +29,7 @@
 #define O_CLOEXEC (O_NOINHERIT | O_BINARY)
 #define S_ISLNK(mode) ((void)(mode), 0)
 #define lstat(path, about) stat(path, about)
+#define realpath(path, out) _fullpath(out, path, 0)
 #define mkdir(path, mode) _mkdir(path)
 
 static inline bool is_separator(char c) { return c == '/' || c == '\\'; }
