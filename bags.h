@@ -11783,6 +11783,18 @@ typedef struct bagi_verifying {
 BAGI_COLD static bags_code bagi_verify_fault(bagi_verifying *run, bags_code code,
     bags_fault_kind kind, uint64_t index, uint64_t offset) {
     bool ends = code == BAGS_ERROR_MEMORY && kind == BAGS_FAULT_FILE;
+    if (code == BAGS_ERROR_CORRUPT && run->name && run->env.io.expect) {
+        /* Far away, what was replaced since its files were looked up looks damaged. */
+        const char *path = bagi_dir_path(run->dir, run->name, ".bag");
+        uint64_t identity = run->bag_options.record.identity;
+        bags_error why;
+        (void)bagi_check_record(&run->env, path, identity, true, &why);
+        if (bagi_check_record(&run->env, path, identity, false, &why) ==
+            BAGS_ERROR_STATE) {
+            run->why = why;
+            code = BAGS_ERROR_STATE;
+        }
+    }
     if (ends || !run->code)
         *run->err = run->why;
     if (ends)

@@ -707,7 +707,7 @@ static void http_look(bags_http *http, http_object *object) {
             http_object_fail(object, ENOMEM, "out of memory");
         }
         object->asked = ++http->time;
-        if (object->record && object->record->used)
+        if (object->record)
             http_check(http, object->record);
     }
 }

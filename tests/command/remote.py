@@ -434,6 +434,34 @@ def a_compressed_answer_is_refused():
         refuse('info', server.url + '/ds', says='Content-Encoding gzip', env=_environment())
 
 
+@each(['index', 'probing'])
+def a_dataset_that_is_replaced_is_not_called_damaged(how):
+    """By verify, and with --check."""
+    for v in 'ab':
+        harness.pack([{'x': f'{v}{i}', 'y': [f'{v}{i}'] * (i % 3 + 1)} for i in range(9)],
+                     'x=utf8,y=utf8[]', f'{v}/bucket/ds', '--shard-length', '3', '--checksum')
+    roots = [pathlib.Path('a').resolve(), pathlib.Path('b').resolve()]
+    for words in ['verify'], ['verify', '--decode'], ['get', ':', '--check']:
+        ends = set()
+        for at in range(1, 40, 3):
+            def fault(handler, number):
+                handler.root = roots[number >= at]
+                if not handler.local.is_file():
+                    return False
+                data = handler.local.read_bytes()
+                handler.send_range(data, f'"{number >= at} {len(data)}"')
+                return True
+
+            with Server('.', how == 'index', fault=fault) as server:
+                done = subprocess.run(
+                    [harness.PROGRAM, words[0], server.url + '/bucket/ds', *words[1:]],
+                    env=_environment(server), capture_output=True)
+            said = done.stdout + done.stderr
+            assert not done.returncode or b'replaced' in said or b'changed' in said, said
+            ends.add(done.returncode)
+        assert ends == {0, 1}, (words, ends)
+
+
 @each([(how, 9) for how in ('probing', 'index', 's3', 'short hashes')] +
       [(how, length) for how in ('probing', 'index') for length in (15, 6)])
 def a_dataset_that_is_replaced_is_of_one_version_or_an_error(case):
