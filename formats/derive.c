@@ -25,7 +25,6 @@
 
 #ifndef BAGS_NO_WRITER
 
-#define DERIVE_PATH 4096 /* bytes of the longest path */
 #define DERIVE_BUFFER ((size_t)256 << 10)
 #define DERIVE_AHEAD 64 /* datapoints that are requested from a server at once */
 #define DERIVE_STORED ((size_t)1 << 21) /* blobs that a copy remembers, twice */
@@ -94,30 +93,21 @@ typedef struct derive {
     uint64_t claimed, next; /* shards of this worker; number of the next one of all */
     uint64_t complete;      /* of the shards of this worker: they have a spec.json */
     uint64_t all, length;   /* datapoints of the source, and those that are selected */
-    char directory[DERIVE_PATH], from[DERIVE_PATH], path[DERIVE_PATH];
-    char staging[DERIVE_PATH]; /* of a copy */
+    char directory[FORMAT_PATH], from[FORMAT_PATH], path[FORMAT_PATH];
+    char staging[FORMAT_PATH]; /* of a copy */
     void *file;                /* that is written, at `path` */
     uint64_t written;
     size_t used;
 } derive;
 
-static bags_code derive_join(char out[DERIVE_PATH], const char *directory,
-    const char *name, const char *ending, bags_error *err) {
-    int size = snprintf(out, DERIVE_PATH, "%s/%s%s", directory, name, ending);
-    return size >= 0 && size < DERIVE_PATH
-               ? BAGS_OK
-               : bags_fail(err, BAGS_ERROR_LIMIT, "%s: path too long",
-                     bags_path_tail(directory));
-}
-
 /* The path of a file in a shard of a source. */
 static bags_code derive_source_path(derive *d, size_t source, size_t shard,
     const char *name, const char *ending, bags_error *err) {
     const derive_source *s = &d->sources[source];
-    char directory[DERIVE_PATH];
+    char directory[FORMAT_PATH];
     bags_code code =
         bags_shard_path(s->path, &s->shards[shard], directory, sizeof directory, err);
-    return code ? code : derive_join(d->from, directory, name, ending, err);
+    return code ? code : format_path(d->from, directory, name, ending, err);
 }
 
 static bags_code derive_fail_exists(const char *path, bags_error *err) {
@@ -162,7 +152,7 @@ static bags_code derive_put(derive *d, const void *data, size_t size, bags_error
 
 static bags_code derive_create(
     derive *d, const char *name, const char *ending, bags_error *err) {
-    bags_code code = derive_join(d->path, d->directory, name, ending, err);
+    bags_code code = format_path(d->path, d->directory, name, ending, err);
     if (code)
         return code;
     d->written = d->used = 0;
@@ -615,7 +605,7 @@ static bags_code derive_link_dictionary(
     bags_code code =
         derive_source_path(d, field->source, shard, field->from, ".dict", err);
     if (!code)
-        code = derive_join(d->path, d->directory, field->name, ".dict", err);
+        code = format_path(d->path, d->directory, field->name, ".dict", err);
     int error = code ? 0 : d->io->link(d->io->user, d->from, d->path);
     if (error == ENOENT)
         return BAGS_OK;
@@ -635,7 +625,7 @@ static bags_code derive_link(derive *d, size_t shard, bags_error *err) {
         field->empty = false;
         code = derive_source_path(d, field->source, shard, field->from, ".bag", err);
         if (!code)
-            code = derive_join(d->path, d->directory, field->name, ".bag", err);
+            code = format_path(d->path, d->directory, field->name, ".bag", err);
         int error = code ? 0 : d->io->link(d->io->user, d->from, d->path);
         if (error)
             return derive_fail_link(d, error, d->from, err);
@@ -650,7 +640,7 @@ static bags_code derive_link(derive *d, size_t shard, bags_error *err) {
         derive_field *field = &d->fields[i];
         if (field->size > 0 || d->v2)
             continue;
-        code = derive_join(d->path, d->directory, field->name, ".bag", err);
+        code = format_path(d->path, d->directory, field->name, ".bag", err);
         int error = code ? 0 : d->io->remove(d->io->user, d->path);
         if (!code && error)
             code = bags_fail_io(d->io, error, d->path, "remove", err);
@@ -870,7 +860,7 @@ static bags_code derive_set_directory(derive *d, uint64_t i, bags_error *err) {
     memset(&shard, 0, sizeof shard);
     shard.number = d->options->shard_start + i * d->stop;
     shard.digits = d->sharded ? 6 : 0;
-    return bags_shard_path(d->to, &shard, d->directory, DERIVE_PATH, err);
+    return bags_shard_path(d->to, &shard, d->directory, FORMAT_PATH, err);
 }
 
 static bags_code derive_claim(derive *d, bags_error *err) {
@@ -919,9 +909,9 @@ static bags_code derive_publish(derive *d, bags_error *err) {
     for (uint64_t i = 0; i < d->claimed && !code; i++) {
         code = derive_set_directory(d, i, err);
         if (!code)
-            code = derive_join(d->from, d->directory, "spec.json", ".derived", err);
+            code = format_path(d->from, d->directory, "spec.json", ".derived", err);
         if (!code)
-            code = derive_join(d->path, d->directory, "spec.json", "", err);
+            code = format_path(d->path, d->directory, "spec.json", "", err);
         int error = code ? 0 : d->io->rename(d->io->user, d->from, d->path);
         if (error)
             code = bags_fail_io(d->io, error, d->path, "rename", err);
@@ -933,7 +923,7 @@ static bags_code derive_publish(derive *d, bags_error *err) {
 }
 
 static void derive_remove_file(derive *d, const char *name, const char *ending) {
-    if (!derive_join(d->path, d->directory, name, ending, NULL))
+    if (!format_path(d->path, d->directory, name, ending, NULL))
         d->io->remove(d->io->user, d->path);
 }
 
@@ -946,7 +936,7 @@ static void derive_remove(derive *d) {
     for (uint64_t i = 0; i < d->claimed; i++) {
         bags_path_kind kind = BAGS_PATH_NONE;
         if (derive_set_directory(d, i, NULL) ||
-            derive_join(d->path, d->directory, "spec.json", "", NULL) ||
+            format_path(d->path, d->directory, "spec.json", "", NULL) ||
             d->io->kind(d->io->user, d->path, &kind) || kind != BAGS_PATH_NONE)
             continue;
         derive_remove_file(d, "spec.json", ".derived");
@@ -988,7 +978,7 @@ static bags_code derive_make_parents(derive *d, bags_error *err) {
     bags_code code = BAGS_OK;
     while (size > 1 && d->to[size - 1] == '/')
         size--;
-    if (size >= DERIVE_PATH)
+    if (size >= FORMAT_PATH)
         return bags_fail(
             err, BAGS_ERROR_LIMIT, "%s: path too long", bags_path_tail(d->to));
     memcpy(d->path, *d->to == '/' ? "/" : ".", 2);
@@ -1019,7 +1009,7 @@ static bags_code derive_make_root(derive *d, bags_error *err) {
     int error = d->io->make_dir(d->io->user, d->to);
     d->made_root = !error;
     if (error == EEXIST && d->stop > 1) {
-        code = derive_join(d->path, d->to, "spec.json", "", err);
+        code = format_path(d->path, d->to, "spec.json", "", err);
         error = code ? 0 : d->io->kind(d->io->user, d->path, &kind);
         if (!code && !error && kind != BAGS_PATH_NONE)
             error = EEXIST;
@@ -1070,24 +1060,10 @@ static bags_code derive_select(derive *d, bags_error *err) {
     return code;
 }
 
-/* Of structs whose members `start` ascend, the last one that starts at or before `row`. */
-static size_t derive_find(
-    const uint64_t *start, size_t size, size_t count, uint64_t row) {
-    size_t low = 0, high = count;
-    while (high - low > 1) {
-        size_t middle = low + (high - low) / 2;
-        const void *at = (const char *)start + middle * size;
-        if (*(const uint64_t *)at <= row)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 /* Which of the concatenated sources has a datapoint. */
 static size_t derive_part(const derive *d, uint64_t row) {
-    return derive_find(&d->sources->start, sizeof *d->sources, d->parts_count, row);
+    return format_last_at_most(
+        &d->sources->start, sizeof *d->sources, d->parts_count, row);
 }
 
 /* Read datapoints of a part, and of the datasets that are joined: if `ahead`, all at once
@@ -1114,7 +1090,7 @@ static bags_code derive_read(
         if (!code && !ahead)
             code = bags_reader_refs(source->reader, rows[0], &d->ref_row,
                 (bags_ref *)(void *)source->refs.data, err);
-        source->row_shard = derive_find(
+        source->row_shard = format_last_at_most(
             &source->shards->start, sizeof *source->shards, source->count, rows[0]);
     }
     return code;
@@ -1272,8 +1248,8 @@ static bags_code derive_stage(derive *d, bags_error *err) {
     size_t size = strlen(d->to);
     while (size > 1 && d->to[size - 1] == '/')
         size--;
-    int length = snprintf(d->staging, DERIVE_PATH, "%.*s.derived", (int)size, d->to);
-    if (length < 0 || length >= DERIVE_PATH)
+    int length = snprintf(d->staging, FORMAT_PATH, "%.*s.derived", (int)size, d->to);
+    if (length < 0 || length >= FORMAT_PATH)
         return bags_fail(
             err, BAGS_ERROR_LIMIT, "%s: path too long", bags_path_tail(d->to));
     int error = d->io->kind(d->io->user, d->to, &kind);
