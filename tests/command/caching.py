@@ -242,11 +242,14 @@ def it_stays_within_its_size():
              '--epochs', '2', *CACHED, '--cache-size', '1M'], env=ENVIRONMENT,
             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
+        # What is deleted while sizes are added up, for what is new, is counted with it.
         def watch():
             nonlocal most
             while work.poll() is None:
                 try:
-                    most = max(most, _used())
+                    files = _files()
+                    used = _used()
+                    most = max(most, used if files == _files() else 0)
                 except FileNotFoundError:
                     pass
         watcher = threading.Thread(target=watch)
