@@ -5922,38 +5922,27 @@ static void bagi_bag_free(bag_reader *bag) {
 /* ---- dictionaries ---- */
 
 /* Find the dictionary of a Bag, which is open, in a list, to which it is added if it is
- * not there. NULL after a failure, whose message has the path of NAME.dict. */
+ * not there. It is compared with the Bag's trailer, if that was read. NULL after a
+ * failure, whose message has the path of NAME.dict. */
 BAGI_COLD static const bagi_dictionary *bagi_dictionary_open(bagi_dictionary **list,
     const bag_reader *bag, const bagi_dir *dir, const char *name,
     const bagi_coder *coder, bags_error *err) {
     const bags_allocator *memory = &dir->env->memory;
     bagi_dictionary made = {*list, coder, NULL, 0, NULL}, *found = *list;
+    const bagi_trailer *trailer = &bag->trailer;
     bags_error why;
-    why.code = BAGS_OK;
     bagi_dictionary_sum sum;
     if (bagi_dictionary_read(dir, name, &sum, &made.data, err))
         return NULL;
     made.size = sum.size;
-    /* One that was cut off decodes frames to other bytes, so that the checksums are asked
-     * even if blobs are not verified. */
-    bagi_trailer trailer = bag->trailer;
-    bags_code code = BAGS_OK;
-    if (BAGI_CHECKSUMS && sum.exists && !bag->verify)
-        code = bagi_crcs_read_trailer(dir, name, &trailer, &why);
-    if (code == BAGS_ERROR_MISSING || code == BAGS_ERROR_CORRUPT) {
-        trailer.binds_shard = false; /* there are none, or not all of them yet */
-        code = BAGS_OK;
-    } else if (code) {
-        *err = why;
-    }
     const char *path = bagi_dir_path(dir, name, BAGI_DICTIONARY);
     const char *shown = bagi_shown(dir->env, path);
     bags_view bytes = {made.data, made.size};
-    if (!code)
-        code = bagi_fail_io(dir->env, sum.exists ? 0 : ENOENT, path, "open", err);
+    bags_code code =
+        bagi_fail_io(dir->env, sum.exists ? 0 : ENOENT, path, "open", err);
     if (!code)
         code = bagi_check_record(dir->env, path, bag->record, false, err);
-    if (!code && trailer.binds_shard && trailer.name != bagi_name_crc(name, &sum))
+    if (!code && trailer->binds_shard && trailer->name != bagi_name_crc(name, &sum))
         code = bags_fail(err, BAGS_ERROR_CORRUPT,
             "%s: checksum mismatch: it is not the one that %s.crc was made with", shown,
             name);
@@ -10096,10 +10085,22 @@ BAGI_NOINLINE static bags_code bagi_reader_dictionary(const bags_reader *from,
     bagi_lock(&reader->mutex);
     *out = (const bagi_dictionary *)bag->dictionary;
     if (!*out) {
+        const char *name = bagi_spec_name(&reader->spec, field);
+        bags_error why;
         code = bagi_reader_dir(reader, shard, &dir, err);
+        /* One that was cut off decodes frames to other bytes, so that the checksums are
+         * asked even if blobs are not verified. There may be none, or not all of them
+         * yet. */
+        if (BAGI_CHECKSUMS && !code && !bag->verify) {
+            bags_code read = bagi_crcs_read_trailer(&dir, name, &bag->trailer, &why);
+            if (read && read != BAGS_ERROR_MISSING && read != BAGS_ERROR_CORRUPT) {
+                *err = why;
+                code = read;
+            }
+        }
         if (!code)
-            *out = bagi_dictionary_open(&reader->dictionaries, bag, &dir,
-                bagi_spec_name(&reader->spec, field), &reader->spec.coders[field], err);
+            *out = bagi_dictionary_open(&reader->dictionaries, bag, &dir, name,
+                &reader->spec.coders[field], err);
         bagi_dir_free(&dir);
         if (*out)
             BAGI_STORE(&bag->dictionary, (void *)(uintptr_t)*out);
