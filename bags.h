@@ -544,8 +544,8 @@ typedef struct bags_io_read {
  * than requested and are then called again; a read of 0 bytes means the end of
  * the file. A reader calls its hooks from several threads at once. Hooks marked
  * optional may be NULL, and their failures are ignored (but not those of identify);
- * a reader needs none of those that write: without make_dir, nothing is written (EROFS).
- * open must not return a NULL *file.
+ * a reader needs none of those that write: without make_dir, nothing is written
+ * (EROFS). open must not return a NULL *file.
  */
 typedef struct bags_io {
     void *user;
@@ -1011,24 +1011,24 @@ typedef struct bags_codec {
 } bags_codec;
 
 /*
- * What a codec has whose blobs may need a dictionary: bytes, 1 to 16 MiB of them, that the
- * blobs of a field share. A shard has them once, in the file NAME.dict. The codec alone
- * knows what they are. No member may be NULL; `state` is that of the codec.
+ * What a codec has whose blobs may need a dictionary: bytes, 1 to 16 MiB of them, that
+ * the blobs of a field share. A shard has them once, in the file NAME.dict. The codec
+ * alone knows what they are. No member may be NULL; `state` is that of the codec.
  *
  *   needed   true if a blob cannot be decoded without a dictionary. Any thread
- *   start    a writer will encode with this state. It continues a shard with these bytes,
- *            or follows one of its worker: blobs may need no others. size 0: there are
- *            none, and the codec may make a dictionary of the first values. Called once,
- *            before encode. Without it, as for bags_encode, blobs must need none
+ *   start    a writer will encode with this state. It continues a shard with these
+ *            bytes, or follows one of its worker: blobs may need no others. size 0:
+ *            there are none, and the codec may make a dictionary of the first values.
+ *            Called once, before encode; without it (bags_encode) blobs need none
  *   find     finds the bytes that a blob needs: one that was just encoded, or one that
- *            the caller encoded (bags_blob), which fails if it needs others. They are the
- *            same for all blobs of a state, and valid until close. The writer stores
- *            them in the shard before the blob
+ *            the caller encoded (bags_blob), which fails if it needs others. They are
+ *            the same for all blobs of a state, and valid until close. The writer
+ *            stores them in the shard before the blob
  *   prepare  makes *prepared of the content of NAME.dict, which is valid until discard.
  *            A reader calls it once for all shards with the same content
  *   discard  frees that
- *   decode   is bags_codec.decode of a blob that needs a dictionary; several threads may
- *            share what was prepared. It must notice if that is of another dictionary
+ *   decode   is bags_codec.decode of a blob that needs a dictionary; several threads
+ *            may share what was prepared. It must notice another dictionary's
  */
 typedef struct bags_codec_dictionary {
     bool (*needed)(void *state, bags_view blob);
@@ -1123,9 +1123,9 @@ typedef struct bags_field {
 
 #ifndef BAGS_NO_WRITER
 
-/* Write spec.json as a writer does, for fields in any order, to `out`, which is grown as
- * needed; *size is its size in bytes. Returns BAGS_OK or what bags_writer_open returns
- * for fields and types: BAGS_ERROR_FIELD, BAGS_ERROR_TYPE, BAGS_ERROR_LIMIT. */
+/* Write spec.json as a writer does, for fields in any order, to `out`, which is grown
+ * as needed; *size is its size in bytes. Returns BAGS_OK or what bags_writer_open
+ * returns for fields and types: BAGS_ERROR_FIELD, BAGS_ERROR_TYPE, BAGS_ERROR_LIMIT. */
 BAGS_API bags_code bags_spec_text(const bags_field *fields, size_t count,
     const bags_registry *registry, bags_buffer *out, size_t *size, bags_error *err);
 
@@ -1174,9 +1174,9 @@ typedef struct bags_writer_options {
  * first and without a datapoint.
  *
  * With either, new shards have the dictionaries of this worker's last shard, and they
- * have checksums and .idx files if the first finished shard has them: requesting what it
- * lacks is an error. If no shard is finished, `checksum` and `keep_idx` decide. An
- * unfinished shard without checksums is refused if they are requested, or if others have
+ * have checksums and .idx files if the first finished shard has them: requesting what
+ * it lacks is an error. If no shard is finished, `checksum` and `keep_idx` decide. An
+ * unfinished shard without checksums is refused if they are requested, or others have
  * them.
  *
  * Returns the writer, to be ended with bags_writer_close or bags_writer_abort, or NULL:
@@ -1235,9 +1235,9 @@ typedef struct bags_entry {
  *
  * A datapoint that is refused, because of its fields, a value or a call out of order,
  * does not stop the writer if `err` is not NULL. If `err` is NULL, it does, after
- * flushing the datapoints before it, and so does any other failure. Every later call of a
- * stopped writer returns that error, and so does close: a loop may check once. Codecs and
- * hooks must return: no exception or longjmp may leave them.
+ * flushing the datapoints before it, and so does any other failure. Every later call of
+ * a stopped writer returns that error, and so does close: a loop may check once. Codecs
+ * and hooks must return: no exception or longjmp may leave them.
  *
  * Cost: the codecs', and a copy of the blobs; system calls when a buffer is full, or a
  * shard is started or finished; then it may also allocate. Before the first blob of a
@@ -1288,12 +1288,12 @@ BAGS_API bags_code bags_writer_sync(bags_writer *writer, bags_error *err);
  *     value = bags_bytes(jpeg, size);   // appended with the first question
  *     value = bags_again(photo);        // with the others
  *
- * Numbers count the blobs of the field since the writer was opened, in all its shards (a
- * resumed one: from the first blob of the shard that it continues); those of a refused
- * datapoint are used again. A number of another shard than the one being written is
- * BAGS_ERROR_RANGE: append the value itself then. The items of a sequence must have
- * successive numbers: bags_again(first), bags_again(first + 1), ..., and new items can
- * only follow the last blob of the field. Otherwise it is BAGS_ERROR_VALUE.
+ * Numbers count the blobs of the field since the writer was opened, in all its shards
+ * (a resumed one: from the first blob of the shard that it continues); those of a
+ * refused datapoint are used again. A number of another shard than the one being
+ * written is BAGS_ERROR_RANGE: append the value itself then. The items of a sequence
+ * must have successive numbers: bags_again(first), bags_again(first + 1), ..., and new
+ * items can only follow the last blob of the field. Otherwise it is BAGS_ERROR_VALUE.
  */
 BAGS_API uint64_t bags_writer_next(const bags_writer *writer, const char *field);
 
@@ -1305,8 +1305,8 @@ BAGS_API uint64_t bags_writer_length(const bags_writer *writer);
  * their numbers in a field. With `append` 0. */
 BAGS_API uint64_t bags_writer_resumed(const bags_writer *writer);
 
-/* Size in bytes that the Bags, refs included, would have if the writer were closed now: of
- * all shards that it has finished, begun or resumed. */
+/* Size in bytes that the Bags, refs included, would have if the writer were closed now:
+ * of all shards that it has finished, begun or resumed. */
 BAGS_API uint64_t bags_writer_size(const bags_writer *writer);
 
 /* Number of shards that this writer has finished since it was opened; 0 for an
@@ -1317,10 +1317,10 @@ BAGS_API uint64_t bags_writer_shards(const bags_writer *writer);
  * Finish the shard, and free the writer, also on failure. On success the dataset
  * is complete and, unless no_sync, on stable storage. If the writer was stopped (see
  * bags_writer_append), if a datapoint was begun and not ended, or if finishing fails,
- * the shard stays unfinished: resume or recover it. Exception: it was complete, and only
- * waiting for stable storage failed. NULL is accepted: BAGS_OK. Returns the first failure
- * that stopped the writer. Cost: the tables are copied from the journals; unless no_sync,
- * one sync for each file that stays, and about three more.
+ * the shard stays unfinished: resume or recover it. Exception: it was complete, and
+ * only waiting for stable storage failed. NULL is accepted: BAGS_OK. Returns the first
+ * failure that stopped the writer. Cost: the tables are copied from the journals;
+ * unless no_sync, one sync for each file that stays, and about three more.
  */
 BAGS_API bags_code bags_writer_close(bags_writer *writer, bags_error *err);
 
@@ -1367,12 +1367,12 @@ typedef struct bags_recover_report {
  *
  * Of an unfinished shard, the datapoints up to the first one that is not complete
  * in every file are kept; the rest is truncated, and the shard is finished. Of a shard
- * without a datapoint, the files that a writer creates are removed, and its directory if
- * nothing else is in it. Finished shards, shards locked by a running writer, directories
- * without a writer's record (spec.json.partial), and shards whose damage a crash cannot
- * explain are left unchanged. It may be interrupted and repeated. After a failed sync,
- * check the disk and restart the machine first: until then the system may return bytes
- * that the disk lost.
+ * without a datapoint, the files that a writer creates are removed, and its directory
+ * if nothing else is in it. Finished shards, shards locked by a running writer,
+ * directories without a writer's record (spec.json.partial), and shards whose damage a
+ * crash cannot explain are left unchanged. It may be interrupted and repeated. After a
+ * failed sync, check the disk and restart the machine first: until then the system may
+ * return bytes that the disk lost.
  *
  * Returns BAGS_OK, or the first failure, after all other shards were processed:
  *   BAGS_ERROR_MISSING   no such path, or not a dataset
@@ -1399,9 +1399,9 @@ typedef struct bags_finalize_options {
  * open. If it is interrupted, the dataset is intact with other gaps; repeat it.
  *
  * If there were gaps, a mark is left: the file `finalized` in the first shard, which
- * readers ignore. From then on a worker that opens the dataset, or starts another shard,
- * is refused unless it uses `append`: the numbers no longer show which worker wrote a
- * shard. A failure before the first shard is renamed removes the mark.
+ * readers ignore. From then on a worker that opens the dataset, or starts another
+ * shard, is refused unless it uses `append`: the numbers no longer show which worker
+ * wrote a shard. A failure before the first shard is renamed removes the mark.
  *
  * Returns BAGS_OK or
  *   BAGS_ERROR_UNFINISHED  a shard is unfinished: nothing was renamed; or a worker
@@ -1586,9 +1586,9 @@ BAGS_API bags_code bags_reader_info(const bags_reader *reader, bags_info *info,
  * read of a datapoint calls it, too, so that the lengths of all shards, and with them
  * each index, are of one version.
  *
- * Returns BAGS_OK, errors of files as for bags_reader_get, or BAGS_ERROR_STATE: a shard was
- * replaced; the message names it. Cost: none for local files; otherwise one round trip if
- * Bags were opened since the last call.
+ * Returns BAGS_OK, errors of files as for bags_reader_get, or BAGS_ERROR_STATE: a shard
+ * was replaced; the message names it. Cost: none for local files; otherwise one round
+ * trip if Bags were opened since the last call.
  */
 BAGS_API bags_code bags_reader_check(const bags_reader *reader, bags_error *err);
 
@@ -1758,18 +1758,18 @@ BAGS_API bags_code bags_reader_column(const bags_reader *reader, uint64_t shard,
  * bags_reader_shards, as they are stored, without a copy: an array [length, ...] if all
  * have one size.
  *
- *   in_order  true: blob n belongs to datapoint n, for each datapoint, and every entry of
- *             the table is valid; otherwise it fails. false: nothing is known about which
- *             blob belongs to which datapoint, if any, and a caller must check that
- *             ends[n - 1] <= ends[n] <= size
- *   out       valid until the reader is closed; unaligned. Of 0 blobs, data and ends NULL,
- *             if the shard is empty, not mapped or verified when it is read: use
+ *   in_order  true: blob n belongs to datapoint n, for each datapoint, and every entry
+ *             of the table is valid; otherwise it fails. false: nothing is known about
+ *             which blob belongs to which datapoint, if any, and a caller must check
+ *             that ends[n - 1] <= ends[n] <= size
+ *   out       valid until the reader is closed; unaligned. Of 0 blobs, data and ends
+ *             NULL, if the shard is empty, not mapped or verified when it is read: use
  *             bags_reader_get_range
  *
  * The row is scratch and is empty afterwards. Returns BAGS_OK, what bags_reader_get
  * returns, or
- *   BAGS_ERROR_RANGE  no such shard; the field is a sequence; or its blobs are not in the
- *                     order of the datapoints
+ *   BAGS_ERROR_RANGE  no such shard; the field is a sequence; or its blobs are not in
+ *                     the order of the datapoints
  *
  * Cost: O(1); the first time with in_order, O(length) to check the table and refs.
  */
@@ -1861,8 +1861,8 @@ typedef struct bags_verify_options {
     /* Check only what costs O(1) per file: sizes, spec.json, and the first and last
      * entries of every table and of refs. */
     bool quick;
-    /* Decode every blob with its field's codec. Not with quick. Without either, the last
-     * blob of a Bag is decoded if it needs a dictionary. */
+    /* Decode every blob with its field's codec. Not with quick. Without either, the
+     * last blob of a Bag is decoded if it needs a dictionary. */
     bool decode;
     bool allow_gaps;       /* missing shards are not a fault */
     bool allow_empty_file; /* see bag_reader_options */
@@ -2144,7 +2144,7 @@ enum { BAGI_WIDE_MAX = 32700, BAGI_WIDE_SIZE = BAGI_WIDE_MAX + 10 };
 
 /* A path as Windows calls expect it: absolute and, if it is long, prefixed with \\?\,
  * which lifts the limit on its length: MAX_PATH, without the 12 characters that
- * CreateDirectoryW reserves for a file's name, and 8 spare ones. Free it with free(). */
+ * CreateDirectoryW reserves for a file's name, and 8 spare ones. Free with free(). */
 static int bagi_wide(const char *path, wchar_t **out) {
     const DWORD most = 240;
     static const wchar_t share[] = {'\\', '\\', '?', '\\', 'U', 'N', 'C', '\\'};
@@ -3734,8 +3734,8 @@ BAGI_COLD static bags_code bagi_make_parents(
 }
 #endif
 
-/* A copy of a path, for the object with this env: made absolute if it is that of a local
- * file, so that a later chdir() does not change where it leads. Free it with
+/* A copy of a path, for the object with this env: made absolute if it is that of a
+ * local file, so that a later chdir() does not change where it leads. Free it with
  * bagi_free_text. */
 BAGI_COLD static char *bagi_absolute(
     bagi_env *env, const char *path, size_t size, bags_error *err) {
@@ -4298,8 +4298,8 @@ static BAGI_HOT const unsigned char *bagi_refs_uint(
     return at[0] == 0xCC ? at + 2 : NULL;
 }
 
-/* bagi_refs_parse_any for most rows, in which all numbers have these forms. Returns false
- * for others. The first bytes are loaded even if the blob is empty. */
+/* bagi_refs_parse_any for most rows, in which all numbers have these forms. Returns
+ * false for others. The first bytes are loaded even if the blob is empty. */
 BAGI_NOINLINE static bool bagi_refs_parse_usual(
     bags_view blob, const bags_type *types, size_t count, bags_ref *refs) {
     const unsigned char *at = blob.data, *stop = at + blob.size;
@@ -5011,7 +5011,7 @@ static size_t bagi_msgpack_bytes(
 
 /* Find dtype, shape and elements, in the blob or by the type. The value is a view of
  * the elements if they are aligned and in native byte order, otherwise a copy. The
- * shape is copied to scratch, since the codec may be closed before the value is used. */
+ * shape is copied to scratch: the codec may be closed before the value is used. */
 static bags_code bagi_array_decode(void *state, bags_view blob, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
     const bagi_array *codec = (const bagi_array *)state;
@@ -6834,7 +6834,7 @@ static bags_code bagi_prefix_scan(bag_reader **readers, const bags_type *types,
 
 /* ---- standalone Bags ---- */
 
-/* Refuse a value that the enum does not have, or that a call does not accept: `never`. */
+/* Refuse a value that the enum does not have, or that a call never accepts. */
 static bags_code bagi_check_unfinished(
     const char *path, bags_unfinished unfinished, int never, bags_error *err) {
     if ((unsigned)unfinished <= BAGS_UNFINISHED_READ && (int)unfinished != never)
@@ -7399,8 +7399,8 @@ static inline void bagi_output_append(
     output->length++;
 }
 
-/* Forget the blobs after these. All files go back together, so that they agree about how
- * many blobs there are. */
+/* Forget the blobs after these. All files go back together, so that they agree about
+ * how many blobs there are. */
 static void bagi_output_rewind(bagi_output *output, bagi_extent extent) {
     for (int i = 0; i < BAGI_FILES; i++)
         if (output->stream[i].handle)
@@ -8057,8 +8057,8 @@ BAGI_COLD static bags_code bagi_shard_list_check(
     return code;
 }
 
-/* List the shards of a dataset; free list->array, also after a failure. After a fault of
- * the names, the list is complete. */
+/* List the shards of a dataset; free list->array, also after a failure. After a fault
+ * of the names, the list is complete. */
 BAGI_COLD static bags_code bagi_shard_list_read(
     const bagi_env *env, const char *path, bagi_shard_list *list, bags_error *err) {
     memset(list, 0, sizeof *list);
@@ -8244,8 +8244,8 @@ BAGI_COLD static bags_code bagi_check_finished(
 }
 
 /* Find the dataset at a path and list its shards, after checking that there are not two
- * datasets. Free list->array, also after a failure. After a fault of the names, the list
- * is complete. */
+ * datasets. Free list->array, also after a failure. After a fault of the names, the
+ * list is complete. */
 BAGI_COLD static bags_code bagi_shard_list_find(
     const bagi_dir *dir, bagi_shard_list *list, bags_error *err) {
     const bagi_env *env = dir->env;
@@ -8299,8 +8299,8 @@ BAGI_COLD static bags_code bagi_shard_variant(
 }
 
 /* Count the datapoints of a shard: refs.bag has one blob each; if it is split, all
- * fields have the same length. *bag_options states how to open the Bags, apart from their
- * names. */
+ * fields have the same length. *bag_options states how to open the Bags, apart from
+ * their names. */
 BAGI_COLD static bags_code bagi_shard_measure(const bagi_dir *dir,
     const bagi_spec *spec, const bagi_bag_options *bag_options, const bag_reader *refs,
     bool allow_unequal, uint64_t *length, bags_error *err) {
@@ -9718,7 +9718,7 @@ BAGI_COLD static bags_code bagi_writer_start(
 /* ---- opening ---- */
 
 /* Check that the existing shards fit this worker's numbers: they were not renumbered;
- * its first shard does not exist, or `resume` is set; and none of its own is missing. */
+ * its first shard does not exist, or `resume` is set; none of its own is missing. */
 BAGI_COLD static bags_code bagi_writer_check_names(
     bags_writer *writer, const bagi_shard_list *list, bool *finalized) {
     bags_error *err = &writer->writing.failure;
@@ -10149,7 +10149,7 @@ typedef struct bagi_opening {
 } bagi_opening;
 
 /* Tries to read what another process is changing. Each sees what the last one left, so
- * that a few are enough, unless that process changes the dataset as fast as it is read. */
+ * that a few are enough, unless the dataset changes as fast as it is read. */
 enum { BAGI_TRIES = 8 };
 
 /*
@@ -10197,9 +10197,9 @@ BAGI_COLD static bags_code bagi_opening_unfinished(bagi_opening *opening,
     return BAGS_OK;
 }
 
-/* Open one shard. If the files of an unfinished one contradict each other, or nothing of
- * it is complete and now it is finished, its writer is running: try again. On the last
- * try, missing files do not exist yet. */
+/* Open one shard. If the files of an unfinished one contradict each other, or nothing
+ * of it is complete and now it is finished, its writer is running: try again. On the
+ * last try, missing files do not exist yet. */
 BAGI_COLD static bags_code bagi_opening_shard(
     void *user, const bagi_dir *dir, size_t index) {
     bagi_opening *opening = (bagi_opening *)user;
@@ -10584,8 +10584,8 @@ BAGS_API bags_select bags_slice(
     return select;
 }
 
-/* In place of a datapoint's index: the row has many, and does not keep which. If values of
- * the field may need a dictionary, the numbers of their shards follow the slot. */
+/* In place of a datapoint's index: the row has many, and does not keep which. If values
+ * of the field may need a dictionary, the numbers of their shards follow the slot. */
 #define BAGI_ROW_MANY UINT64_MAX
 
 /* The first reader that uses a row gives it its allocator. */
@@ -10720,8 +10720,8 @@ BAGI_NOINLINE static size_t bagi_reader_find_shard(
     return low;
 }
 
-/* The same, and the index of the datapoint in it; NULL if the index is out of range. Most
- * often it is the shard that the row was used for last. */
+/* The same, and the index of the datapoint in it; NULL if the index is out of range.
+ * Most often it is the shard that the row was used for last. */
 static BAGI_HOT const bagi_shard *bagi_row_shard(
     const bags_reader *reader, uint64_t index, bags_row *row, uint64_t *local) {
     if (row->shard < reader->count) {
@@ -10917,7 +10917,7 @@ BAGI_COLD static bags_code bagi_fail_select(
         reader->spec.fields[select.field].name);
 }
 
-/* Apply a selection (NULL: all) to a datapoint's ref. Returns false if it is invalid. */
+/* Apply a selection (NULL: all) to a datapoint's ref. False if it is invalid. */
 static BAGI_HOT bool bagi_select_apply(
     const bags_reader *reader, const bags_select *select, bagi_steps *steps) {
     if (!select)
@@ -11305,8 +11305,8 @@ BAGS_API bags_code bags_reader_prefetch(const bags_reader *reader,
 /* ---- blobs in the order of the datapoints ---- */
 
 /* Skip rows of refs.bag, starting at `first`, in which the ref of every field, all
- * plain, is the row's own index, in the form that is written from 2^16 to 2^32: they are
- * compared, not parsed. Returns the row that differs, or `stop`. */
+ * plain, is the row's own index, in the form that is written from 2^16 to 2^32: they
+ * are compared, not parsed. Returns the row that differs, or `stop`. */
 static uint64_t bagi_refs_skip(
     const bagi_mapped *refs, size_t count, uint64_t first, uint64_t stop) {
     uint64_t i = first, end = bagi_load_u64(refs->table + 8 * first);
@@ -11779,8 +11779,8 @@ typedef struct bagi_verifying {
     bagi_dictionary *dictionary; /* of the Bag, once a value needed it */
 } bagi_verifying;
 
-/* Report the fault in run->why. Only a lack of memory ends the work, unless it is that of
- * a codec: a blob that needs too much is a fault of its own. */
+/* Report the fault in run->why. Only a lack of memory ends the work, unless it is that
+ * of a codec: a blob that needs too much is a fault of its own. */
 BAGI_COLD static bags_code bagi_verify_fault(bagi_verifying *run, bags_code code,
     bags_fault_kind kind, uint64_t index, uint64_t offset) {
     bool ends = code == BAGS_ERROR_MEMORY && kind == BAGS_FAULT_FILE;
@@ -12347,7 +12347,7 @@ BAGI_COLD static bags_code bagi_checksum_bag(bagi_checksumming *work, size_t fie
     return code;
 }
 
-/* Add the trailer of a Bag's new CRCs, which `bound` is in, and give them their name. */
+/* Add the trailer, which contains `bound`, to a Bag's new CRCs, and rename the file. */
 BAGI_COLD static bags_code bagi_checksum_seal(
     bagi_checksumming *work, size_t field, uint32_t bound) {
     const bagi_dir *dir = work->dir;
