@@ -66,7 +66,8 @@ bags_reader *dataset_open(const char *given, const bags_registry *registry) {
     reading.registry = registry;
     reading.env.io = io_for_path(given);
     bags_reader *reader = bags_reader_open(given, &reading, &failure);
-    if (!reader && failure.code == BAGS_ERROR_UNFINISHED)
+    if (!reader && failure.code == BAGS_ERROR_UNFINISHED &&
+        !strstr(failure.message, ": not a shard"))
         failure_suffix("; --live reads the data that was flushed, --skip-unfinished "
                        "leaves it out");
     if (!reader)

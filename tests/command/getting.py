@@ -487,7 +487,9 @@ def directories_that_have_numbers_as_names_are_not_shards():
     os.makedirs('photos/2023')
     pathlib.Path('photos/2023/a.jpg').touch()
     for words in (('info',), ('verify',)):
-        refuse(*words, 'photos', says='photos/2023: not a shard (it has no file of one)')
+        error = refuse(*words, 'photos',
+                       says='photos/2023: not a shard (it has no file of one)').err
+        assert '--live' not in error, error
     pack([{'n': 1}], 'n=int', 'photos/2024')
     os.rename('photos/2024', 'photos/pets')
     refuse('info', 'photos', says='photos/2023: not a shard')
