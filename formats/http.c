@@ -1099,6 +1099,8 @@ static bool http_set(http_request *request, CURL *easy) {
         HTTP_SET(CURLOPT_POSTFIELDS, request->send);
         HTTP_SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)request->send_size);
         HTTP_SET(CURLOPT_CUSTOMREQUEST, request->method);
+        if (strcmp(request->method, "HEAD") == 0)
+            HTTP_SET(CURLOPT_NOBODY, 1L);
     }
     if (!request->is_s3) {
         HTTP_SET(CURLOPT_FOLLOWLOCATION, 1L);

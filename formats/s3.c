@@ -9,6 +9,7 @@
  *     PUT ?partNumber=2&...     that fail for a reason that may pass
  *     POST ?uploadId=...     the list of ETags: now the object appears
  *     DELETE ?uploadId=...   instead, after a failure: the parts are discarded
+ *     HEAD                   after a failure of the last POST: is the object complete?
  */
 #include "http.h"
 
@@ -148,6 +149,18 @@ static bags_code s3_upload_part(bags_http *http, const char *url, const char *id
     return code;
 }
 
+/* True if the object is what the upload of this file makes. */
+static bool s3_is_complete(bags_http *http, const char *url, s3_source *from) {
+    http_reply reply;
+    bags_error ignored;
+    char etag[64];
+    bags_code code =
+        bagi_http_send(http, "HEAD", url, NULL, NULL, 0, NULL, &reply, &ignored);
+    bags_buffer_free(&reply.body);
+    from->err = &ignored;
+    return !code && !s3_source_etag(from, etag) && strcmp(reply.tag, etag) == 0;
+}
+
 static bags_code s3_upload_multipart(bags_http *http, const char *url, s3_source *from,
     void (*progress)(void *user, uint64_t bytes), void *user) {
     http_reply reply;
@@ -183,6 +196,9 @@ static bags_code s3_upload_multipart(bags_http *http, const char *url, s3_source
     if (code && query)
         (void)bagi_http_send(http, "DELETE", url, query, NULL, 0, NULL, &reply, NULL);
     bags_buffer_free(&reply.body);
+    /* If the answer to the last request was lost, the same request fails again. */
+    if (code && all && s3_is_complete(http, url, from))
+        code = BAGS_OK;
     char *texts[] = {plain, id, query, xml, all, etag, why};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         free(texts[i]);

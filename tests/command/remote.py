@@ -1,6 +1,7 @@
 """Datasets on web servers and in object stores."""
 import base64
 import gzip
+import io
 import json
 import os
 import pathlib
@@ -850,7 +851,8 @@ def slashes_at_the_end_of_a_url_are_ignored(url):
             assert run('get', there, ':', env=environment).out == run('get', path, ':').out
 
 
-@each(['503', '429', 'close', '500 of the last request'])
+@each(['503', '429', 'close', '500 of the last request',
+       'no answer to the last request, which was carried out'])
 def a_passing_fault_of_an_upload_is_survived(which):
     path = _pack('here/ds')
     os.makedirs('site/bucket')
@@ -866,11 +868,16 @@ def a_passing_fault_of_an_upload_is_survived(which):
         if 'last' in which and not b'CompleteMultipart' in handler.body:
             return False
         seen.add((handler.command, handler.path))
+        if 'carried out' in which:
+            handler.wfile = io.BytesIO()
+            handler.close_connection = True
+            return False
         handler.close_connection = which == 'close'
         return which == 'close' or handler.answer(int(which[:3]))
 
     with Server('site', s3=True, fault=fault) as server:
-        environment = _environment(server, BAGS_RETRY_SECONDS='9')
+        environment = _environment(server, BAGS_RETRY_SECONDS='9',
+                                   BAGS_STALL_SECONDS='30')
         _copy(path, 's3://bucket/ds', env=environment)
         _copy('x.bag', 's3://bucket/x.bag', env=environment)
         assert files('site/bucket/ds') == files(path)
