@@ -56,6 +56,7 @@
 #define CACHE_THREADS 2
 #define CACHE_PATIENCE 30.0
 #define CACHE_QUEUE 65536
+#define CACHE_LARGE (-1) /* no errno: larger than the cache */
 #define CACHE_NAME "bags-cache-1"
 #define CACHE_TAG                                                                      \
     "Signature: 8a477f597d28d172789f06886806bc55\n"                                    \
@@ -202,7 +203,7 @@ static bool cache_is_off(bags_cache *cache) {
  * larger than the cache is no failure. Called without the mutex. */
 static void cache_give_up(bags_cache *cache, int error) {
     char message[512];
-    if (!error || error == EFBIG)
+    if (!error || error == CACHE_LARGE)
         return;
     pthread_mutex_lock(&cache->mutex);
     bool first = !cache->off;
@@ -317,12 +318,12 @@ static uint64_t cache_evict(const bags_cache *cache, uint64_t most) {
 
 /* Count bytes that are going to be written, after others were deleted if they would be
  * too many. The file `usage` is a number and its complement; if it is damaged, or with
- * `again`, everything is counted. Returns errno. */
+ * `again`, everything is counted. Returns errno or CACHE_LARGE. */
 static int cache_reserve(bags_cache *cache, uint64_t bytes, bool again) {
     unsigned char found[16];
     int error = 0;
     if (bytes > cache->size)
-        return EFBIG;
+        return CACHE_LARGE;
     pthread_mutex_lock(&cache->counting);
     while (flock(cache->usage, LOCK_EX) && errno == EINTR)
         ;

@@ -294,6 +294,23 @@ static void any_file_call_may_fail(void **state) {
     shim_in_use = NULL;
 }
 
+static void a_file_system_without_large_files_is_warned_of(void **state) {
+    shim calls;
+    (void)state;
+    remove_cache();
+    memset(&calls, 0, sizeof calls);
+    calls.error = EFBIG;
+    calls.only = ONLY(CALL_WRITE);
+    calls.stays = calls.armed = true;
+    calls.fail_at = 5;
+    warnings = 0;
+    shim_in_use = &calls;
+    assert_true(run(LARGE, 1));
+    shim_in_use = NULL;
+    assert_int_equal(warnings, 1);
+    assert_true(contains(warned, strerror(EFBIG)));
+}
+
 static void a_process_may_be_killed_at_any_file_call(void **state) {
     static const enum effect effects[] = {
         EFFECT_DIE_BEFORE, EFFECT_DIE_HALFWAY, EFFECT_DIE_AFTER};
@@ -477,6 +494,7 @@ int main(void) {
         TEST(versions_are_kept_side_by_side),
         TEST(what_nothing_identifies_is_not_kept),
         TEST(any_file_call_may_fail),
+        TEST(a_file_system_without_large_files_is_warned_of),
         TEST(a_process_may_be_killed_at_any_file_call),
         TEST(damage_is_read_again),
         TEST(threads_share_a_small_directory),
