@@ -538,7 +538,7 @@ static void copy_phase(int next, size_t threads) {
     if (!fault.code)
         return;
     failure = fault;
-    if (fault.code != BAGS_ERROR_EXISTS)
+    if (fault.code != BAGS_ERROR_EXISTS && fault.system != ENAMETOOLONG)
         failure_suffix("; call it again to continue");
     bar_hide();
     die();

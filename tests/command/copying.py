@@ -104,6 +104,13 @@ def a_dataset_with_a_damaged_bag_is_not_copied(how):
     assert not os.path.exists('out') and not os.path.exists('out.zip')
 
 
+def a_field_of_which_a_part_has_no_name_is_not_copied():
+    name = 'f' * 251
+    pack([{name: 1}], f'{name}=int', 'a')
+    error = refuse('copy', 'a', 'out', says=f'out/{name}.bag.copy: cannot create').err
+    assert 'again' not in error, error
+
+
 def _stopped_copy():
     """A copy of `a` that is stopped before its end."""
     while True:
