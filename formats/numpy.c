@@ -114,16 +114,6 @@ static bool npy_digits(const char **text, uint64_t *number) {
     return valid;
 }
 
-/* Write a code point as UTF-8. Returns the end. */
-static char *npy_utf8(char *to, uint32_t point) {
-    int more = point < 0x80 ? 0 : point < 0x800 ? 1 : point < 0x10000 ? 2 : 3;
-    uint32_t mark = more ? 0xFF00U >> (more + 1) & 0xFF : 0;
-    *to++ = (char)(unsigned char)(mark | point >> 6 * more);
-    while (more-- > 0)
-        *to++ = (char)(unsigned char)(0x80 | (point >> 6 * more & 0x3F));
-    return to;
-}
-
 /* Unescape what follows a backslash; it becomes shorter. Returns the end. */
 static char *npy_escape(npy_parser *p, char *to) {
     static const char plain[] = "\\'\"nrt", value[] = "\\'\"\n\r\t";
@@ -147,7 +137,7 @@ static char *npy_escape(npy_parser *p, char *to) {
     if (digits > 0 || point == 0 || point > 0x10FFFF ||
         (point >= 0xD800 && point < 0xE000))
         npy_fail(p, "invalid escape in a string");
-    return p->code ? to : npy_utf8(to, point);
+    return p->code ? to : (char *)format_utf8((unsigned char *)to, point);
 }
 
 static const char *npy_string(npy_parser *p) {
@@ -495,7 +485,7 @@ static bags_code npy_parse(npy_parts *parts, size_t more, bags_buffer *scratch,
     p.err = err;
     for (size_t i = 0; i < size; i++)
         if (parts->version < 3)
-            p.end = npy_utf8(p.end, header[i]);
+            p.end = (char *)format_utf8((unsigned char *)p.end, header[i]);
         else
             *p.end++ = (char)header[i];
     *p.end = 0;

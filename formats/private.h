@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Allocate the zeroed state of an open codec or file, whose first member is the
@@ -179,6 +180,65 @@ static inline bags_code format_check_identity(const bags_io *io, void *file,
         "%s: changed while it was read: another process replaced, renamed, "
         "removed or wrote it",
         path);
+}
+
+/* The size of a file, and what identifies its version. */
+static inline bags_code format_look_at(const bags_io *io, const char *path,
+    uint64_t *size, bags_identity *identity, bags_error *err) {
+    void *file = NULL;
+    int error = io->open(io->user, path, BAGS_IO_READ, &file);
+    if (error)
+        return bags_fail_io(io, error, path, "open", err);
+    error = io->size(io->user, file, size);
+    if (!error && io->identify)
+        error = io->identify(io->user, file, path, identity);
+    io->close(io->user, file);
+    return bags_fail_io(io, error, path, "get the size of", err);
+}
+
+/* Write bytes at an offset. Returns 0, or an errno value. */
+static inline int format_write_all(
+    const bags_io *io, void *file, uint64_t at, const void *data, size_t size) {
+    int error = 0;
+    for (size_t done = 0, step = 0; done < size && !error; done += step) {
+        step = 0;
+        error = io->write_at(
+            io->user, file, at + done, (const char *)data + done, size - done, &step);
+        if (!error && (step == 0 || step > size - done))
+            error = EIO;
+    }
+    return error;
+}
+
+/* Open a file and lock it, or that of a process that was killed. It belongs to `of`, of
+ * which messages say that it is locked by another running `by`. */
+static inline bags_code format_open_locked(const bags_io *io, const char *path,
+    const char *of, const char *by, void **file, bags_error *err) {
+    for (;;) {
+        bags_identity opened, found;
+        int error = io->open(io->user, path, BAGS_IO_WRITE, file);
+        if (error == ENOENT)
+            error = io->open(io->user, path, BAGS_IO_CREATE, file);
+        if (error == EEXIST)
+            continue;
+        if (error)
+            return bags_fail_io(io, error, path, "create", err);
+        error = io->lock(io->user, *file);
+        if (!error && io->identify)
+            error = io->identify(io->user, *file, path, &opened);
+        /* Before it was locked, another process may have renamed or removed it. */
+        if (!error && (!io->identify || (!io->identify(io->user, NULL, path, &found) &&
+                                            opened.device == found.device &&
+                                            opened.inode == found.inode)))
+            return BAGS_OK;
+        io->close(io->user, *file);
+        *file = NULL;
+        if (error == EWOULDBLOCK)
+            return bags_fail(
+                err, BAGS_ERROR_LOCKED, "%s: locked by another running %s", of, by);
+        if (error)
+            return bags_fail_io(io, error, path, "lock", err);
+    }
 }
 
 /* True if a name ends like this. */
@@ -355,10 +415,17 @@ static inline bags_code format_array_check(const bags_value *value, bags_error *
         (uint64_t)value->size, (uint64_t)size);
 }
 
-/* A float16. */
-static inline double format_half(uint64_t bits) {
-    double number = (double)(bits & 1023);
+/* The number that a float of 2, 4 or 8 bytes is. */
+static inline double format_real(uint64_t bits, size_t size) {
+    uint32_t low = (uint32_t)bits;
     int exponent = (int)(bits >> 10 & 31);
+    float single;
+    double number;
+    memcpy(&single, &low, sizeof single);
+    memcpy(&number, &bits, sizeof number);
+    if (size > 2)
+        return size == 4 ? (double)single : number;
+    number = (double)(bits & 1023);
     if (exponent == 31) {
         uint64_t special =
             bits & 1023 ? UINT64_C(0x7FF8000000000000) : UINT64_C(0x7FF0000000000000);
@@ -371,6 +438,55 @@ static inline double format_half(uint64_t bits) {
             number *= 2;
     }
     return bits >> 15 & 1 ? -number : number;
+}
+
+/* The bits of the float of 2, 4 or 8 bytes that is nearest to a number; of two, the even
+ * one. False if the number is too large. */
+static inline bool format_real_bits(double number, size_t size, uint64_t *out) {
+    float single = (float)number;
+    uint64_t bits, rest;
+    uint32_t low;
+    memcpy(&bits, &number, sizeof bits);
+    memcpy(&low, &single, sizeof low);
+    *out = size == 4 ? low : bits;
+    int exponent = (int)(bits >> 52 & 2047) - 1023; /* 1024: not finite */
+    if (size > 2)
+        return size == 8 || exponent == 1024 || (low >> 23 & 255) < 255;
+    uint64_t sign = bits >> 48 & 0x8000, fraction = bits & (UINT64_MAX >> 12);
+    *out = sign | 0x7C00 | (exponent == 1024 && fraction ? 0x200 : 0);
+    if (exponent > 15)
+        return exponent == 1024;
+    fraction |= UINT64_C(1) << 52; /* the bit that is not stored, but below 2^-14 */
+    exponent = exponent < -26 ? -26 : exponent; /* far below the least: 0 */
+    int dropped = exponent < -14 ? 28 - exponent : 42;
+    rest = fraction & ((UINT64_C(1) << dropped) - 1);
+    fraction >>= dropped;
+    fraction += rest + fraction % 2 > UINT64_C(1) << (dropped - 1);
+    fraction += exponent < -14 ? 0 : (uint64_t)(exponent + 14) << 10;
+    *out = sign | fraction;
+    return fraction < 0x7C00;
+}
+
+/* The fewest digits that read back as the same number, which is a float or a double. */
+static inline void format_digits(char out[40], double number, bool is_single) {
+    bool is_tiny = number > -2.3e-308 && number < 2.3e-308; /* it has fewer digits */
+    for (int digits = is_single ? 6 : is_tiny ? 1 : 15; digits < 18; digits++) {
+        (void)snprintf(out, 40, "%.*g", digits, number);
+        double back = strtod(out, NULL);
+        back = is_single ? (double)(float)back : back;
+        if (!(back < number || back > number))
+            return;
+    }
+}
+
+/* Write a code point as UTF-8. Returns the end. */
+static inline unsigned char *format_utf8(unsigned char *to, uint32_t point) {
+    int more = point < 0x80 ? 0 : point < 0x800 ? 1 : point < 0x10000 ? 2 : 3;
+    uint32_t mark = more ? 0xFF00U >> (more + 1) & 0xFF : 0;
+    *to++ = (unsigned char)(mark | point >> 6 * more);
+    while (more-- > 0)
+        *to++ = (unsigned char)(0x80 | (point >> 6 * more & 0x3F));
+    return to;
 }
 
 /* A hash of bytes and, unless it is 0, of those before them (FNV-1a). */

@@ -172,13 +172,7 @@ static const char *sql_number(const sql_column *column, bags_view blob, sql_test
                                         : bags_load(blob.data, size, big);
     out->is_real = column->code == 'f';
     if (out->is_real) {
-        float single;
-        uint32_t low = (uint32_t)bits;
-        memcpy(&single, &low, sizeof single);
-        memcpy(&out->real, &bits, sizeof out->real);
-        out->real = size == 2   ? format_half(bits)
-                    : size == 4 ? (double)single
-                                : out->real;
+        out->real = format_real(bits, size);
         return NULL;
     }
     if (column->code == 'i') {

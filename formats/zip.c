@@ -77,16 +77,8 @@ static uint32_t zip_narrow(uint64_t number) {
 
 static bags_code zip_write(
     zip_writer *z, uint64_t at, const unsigned char *data, size_t size) {
-    while (size > 0) {
-        size_t done = 0;
-        int error = z->io->write_at(z->io->user, z->file, at, data, size, &done);
-        if (error || done == 0 || done > size)
-            return bags_fail_io(z->io, error ? error : EIO, z->path, "write", z->err);
-        at += done;
-        data += done;
-        size -= done;
-    }
-    return BAGS_OK;
+    return bags_fail_io(z->io, format_write_all(z->io, z->file, at, data, size),
+        z->path, "write", z->err);
 }
 
 static bags_code zip_append(zip_writer *z, const unsigned char *data, size_t size) {
@@ -110,7 +102,6 @@ static bags_code zip_find(zip_writer *z, const char *name) {
 static bags_code zip_add_file(zip_writer *z, size_t shard, const char *file_name) {
     bags_path_kind kind = BAGS_PATH_NONE;
     zip_member member;
-    void *file = NULL;
     size_t size = strlen(file_name) + 1;
     memset(&member, 0, sizeof member);
     member.shard = shard;
@@ -130,17 +121,11 @@ static bags_code zip_add_file(zip_writer *z, size_t shard, const char *file_name
     int error = z->from->kind(z->from->user, path, &kind);
     if (!error && kind != BAGS_PATH_FILE)
         return BAGS_OK;
-    if (!error)
-        error = z->from->open(z->from->user, path, BAGS_IO_READ, &file);
-    if (error)
-        return bags_fail_io(z->from, error, path, "open", z->err);
-    if (z->from->identify)
-        error = z->from->identify(z->from->user, file, path, &member.identity);
-    if (!error)
-        error = z->from->size(z->from->user, file, &member.size);
-    z->from->close(z->from->user, file);
-    if (error)
-        return bags_fail_io(z->from, error, path, "get the size of", z->err);
+    code = error
+               ? bags_fail_io(z->from, error, path, "open", z->err)
+               : format_look_at(z->from, path, &member.size, &member.identity, z->err);
+    if (code)
+        return code;
     if (strlen(name) > ZIP_NAME_MOST)
         return bags_fail(
             z->err, BAGS_ERROR_LIMIT, "%s: the name is too long for a zip file", path);
@@ -380,40 +365,14 @@ static bags_code zip_check_target(zip_writer *z) {
     return error ? bags_fail_io(z->io, error, z->path, "create", z->err) : BAGS_OK;
 }
 
-/* True if the open file has this path: another process may have renamed or removed it
- * before it was locked. */
-static bool zip_is_at(zip_writer *z, const char *path) {
-    bags_identity opened, found;
-    if (!z->io->identify)
-        return true;
-    return !z->io->identify(z->io->user, z->file, path, &opened) &&
-           !z->io->identify(z->io->user, NULL, path, &found) &&
-           opened.device == found.device && opened.inode == found.inode;
-}
-
 /* Create the temporary file and lock it, or use that of a process that was killed. */
 static bags_code zip_create(zip_writer *z, const char *partial) {
-    for (;;) {
-        int error = z->io->open(z->io->user, partial, BAGS_IO_WRITE, &z->file);
-        if (error == ENOENT)
-            error = z->io->open(z->io->user, partial, BAGS_IO_CREATE, &z->file);
-        if (error == EEXIST)
-            continue;
-        if (error)
-            return bags_fail_io(z->io, error, partial, "create", z->err);
-        error = z->io->lock(z->io->user, z->file);
-        bool ours = !error && zip_is_at(z, partial);
-        if (ours)
-            error = z->io->truncate(z->io->user, z->file, 0);
-        if (ours && !error)
-            return BAGS_OK;
+    bags_code code = format_open_locked(
+        z->io, partial, z->path, "process that writes it", &z->file, z->err);
+    int error = code ? 0 : z->io->truncate(z->io->user, z->file, 0);
+    if (error)
         z->io->close(z->io->user, z->file);
-        if (error == EWOULDBLOCK)
-            return bags_fail(z->err, BAGS_ERROR_LOCKED,
-                "%s: locked by another running process that writes it", z->path);
-        if (error)
-            return bags_fail_io(z->io, error, partial, "lock", z->err);
-    }
+    return error ? bags_fail_io(z->io, error, partial, "lock", z->err) : code;
 }
 
 /* Wait until the new name is on stable storage. */

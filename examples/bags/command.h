@@ -157,11 +157,6 @@ void text_member_number(text *out, const char *name, uint64_t value);
 void text_spec(text *out, const bags_field *fields, size_t count);
 void text_base64(text *out, const void *data, size_t size);
 void text_output(const text *out);
-/* The 64-bit FNV-1a hash: of a string, or of bytes, starting with HASH_START or the hash
- * of those before them. */
-#define HASH_START UINT64_C(0xcbf29ce484222325)
-uint64_t text_hash(const char *string);
-uint64_t bytes_hash(uint64_t hash, const void *data, size_t size);
 /* The text, NUL-terminated, until it grows. */
 const char *text_string(text *out);
 
@@ -248,14 +243,12 @@ bool interrupt_pending(void);
 
 /* ---- files.c ---- */
 
-/* Read *size bytes of an open file at an offset, fewer only at its end; write them.
- * Return 0 or an errno value. */
+/* Read *size bytes of an open file at an offset, fewer only at its end. Returns 0 or an
+ * errno value. */
 int read_all(const bags_io *io, void *file, uint64_t at, void *data, size_t *size);
-int write_all(
-    const bags_io *io, void *file, uint64_t at, const void *data, size_t size);
 /* Read a regular file into the buffer, followed by a zero byte. */
 bags_view file_read(const char *path, bags_buffer *buffer);
-/* Create a local file, for write_all. It must not exist. */
+/* Create a local file, for format_write_all. It must not exist. */
 void *file_create(const char *path);
 /* Write a new file. It must not exist; it is removed if writing fails. */
 void file_write(const char *path, const void *data, size_t size);
@@ -546,8 +539,6 @@ void value_show(
     const char *type, bags_view blob, const bags_value *value, bool lists, text *out);
 void array_show(const char *type, const bags_value *array, bool lists, text *out);
 void blob_show(const char *type, bags_view blob, text *out);
-/* The shortest digits that read back as the same number. */
-void shortest_digits(char out[40], double value, bool is_single);
 /* True if a float32 is shown as this number. */
 bool single_is_shown(double value);
 /* Write {"KEY": NAME}, in place of a blob that is a file. */

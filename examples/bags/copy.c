@@ -66,20 +66,13 @@ static bags_error fault;
  * is not copied. */
 static void add(const char *name, bool last, bool omit) {
     entry one = {0};
-    void *file = NULL;
     one.last = last;
     one.phase = !last ? PHASE_BAGS : count ? PHASE_SPECS : PHASE_LAST; /* it is first */
     one.from = string_format("%s%s", source, name);
     one.to = string_format("%s%s", target, name);
     one.missing = omit || (!last && path_kind(one.from) != BAGS_PATH_FILE);
-    int error = one.missing ? 0 : in->open(in->user, one.from, BAGS_IO_READ, &file);
-    if (file) {
-        error = in->size(in->user, file, &one.size);
-        if (!error && in->identify)
-            error = in->identify(in->user, file, one.from, &one.identity);
-        in->close(in->user, file);
-    }
-    must(bags_fail_io(in, error, one.from, "open", &failure));
+    if (!one.missing)
+        must(format_look_at(in, one.from, &one.size, &one.identity, &failure));
     bytes_total += one.size;
     entries = (entry *)grow(entries, count, sizeof *entries);
     entries[count++] = one;
@@ -119,33 +112,12 @@ static void unlock_target(void) {
     record_file = NULL;
 }
 
-/* Between opening and locking the file, another copy may have finished with it. */
 static void lock_target(const char *name) {
     if (to_url)
         return;
     record_path = string_format("%s%s.copied", target, name);
     directory_make(path_parent(record_path));
-    while (!record_file) {
-        bags_identity opened, found;
-        void *file = NULL;
-        int error = out->open(out->user, record_path, BAGS_IO_WRITE, &file);
-        if (error == ENOENT)
-            error = out->open(out->user, record_path, BAGS_IO_CREATE, &file);
-        if (error == EEXIST)
-            continue;
-        must(bags_fail_io(out, error, record_path, "create", &failure));
-        error = out->lock(out->user, file);
-        if (error == EWOULDBLOCK)
-            fail(BAGS_ERROR_LOCKED, "%s: locked by another running copy", target);
-        if (!error)
-            error = out->identify(out->user, file, record_path, &opened);
-        must(bags_fail_io(out, error, record_path, "lock", &failure));
-        error = out->identify(out->user, NULL, record_path, &found);
-        if (!error && opened.device == found.device && opened.inode == found.inode)
-            record_file = file;
-        else
-            out->close(out->user, file);
-    }
+    must(format_open_locked(out, record_path, target, "copy", &record_file, &failure));
     on_failure = unlock_target;
 }
 
@@ -274,7 +246,7 @@ static const char *make_record(void) {
     if (path_exists(boot_path))
         id = (const char *)file_read(boot_path, &boot).data;
     return temp_format("%.*s %016jx\n", (int)strcspn(id, " \n"), id,
-        (uintmax_t)text_hash(text_string(&all)));
+        (uintmax_t)format_hash(0, all.buffer.data, all.size));
 }
 
 /* Find out what is left of this version, and remove what is not, before its record is
@@ -300,7 +272,7 @@ static void start_record(void) {
     if (!error && !keep_parts)
         error = out->truncate(out->user, record_file, 0);
     if (!error && !keep_parts)
-        error = write_all(out, record_file, 0, record, strlen(record));
+        error = format_write_all(out, record_file, 0, record, strlen(record));
     must(bags_fail_io(out, error, record_path, "write", &failure));
     on_failure = NULL;
     free(record);
@@ -359,7 +331,7 @@ static bags_code pass_bytes(const entry *one, uint64_t at, void *from, void *to,
             error = read_all(out, to, at, written, &other);
             *same = !error && size == other && !memcmp(data, written, size);
         } else if (!code) {
-            error = write_all(out, to, at, data, size);
+            error = format_write_all(out, to, at, data, size);
         }
         if (error)
             code = bags_fail_io(out, error, one->to, compare ? "read" : "write", err);

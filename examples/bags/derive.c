@@ -6,6 +6,7 @@
 #include <errno.h>
 
 #include "../../formats/formats.h"
+#include "../../formats/private.h"
 
 static bags_derive_options given;
 static const char *rows_path, *range, *exclude_path, *split, *keep_given, *drop_given,
@@ -478,7 +479,7 @@ static void hash_values(member *members) {
             ;
         must(bags_reader_get(
             readers[k], rows[i] - froms[k].start, &select, 1, &row, &failure));
-        members[i].hash = HASH_START;
+        members[i].hash = 0;
         for (size_t item = 0; item < bags_row_length(&row, 0); item++) {
             bags_view blob = bags_row_bytes(&row, 0, item);
             unsigned char size[8];
@@ -488,8 +489,8 @@ static void hash_values(member *members) {
                 blob = value_bytes(&value);
             }
             bags_store(size, 8, false, blob.size);
-            members[i].hash = bytes_hash(members[i].hash, size, sizeof size);
-            members[i].hash = bytes_hash(members[i].hash, blob.data, blob.size);
+            members[i].hash = format_hash(members[i].hash, size, sizeof size);
+            members[i].hash = format_hash(members[i].hash, blob.data, blob.size);
         }
     }
     for (size_t k = 0; compressed && k < froms_count; k++)

@@ -17,6 +17,8 @@
 #include "command.h"
 #include "system.h"
 
+#include "../../formats/private.h"
+
 #define MAX_INLINE 256 /* bytes of blobs that --raw writes into the line */
 #define MAX_SMALL 64   /* elements of arrays that are in the line by default */
 #define MAX_TEXT ((size_t)1 << 20) /* bytes of text in the line */
@@ -190,7 +192,7 @@ static void write_lines(void) {
     }
     if (size < line.size && complete)
         fail_difference(manifest, "ends before what this export writes");
-    error = write_all(
+    error = format_write_all(
         io, manifest_file, written + size, line.buffer.data + size, line.size - size);
     if (error)
         fail_system(error, partial, "write");

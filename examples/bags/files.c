@@ -6,6 +6,8 @@
 #include "command.h"
 #include "system.h"
 
+#include "../../formats/private.h"
+
 /* ---- paths ---- */
 
 char *path_join(const char *directory, const char *name) {
@@ -65,19 +67,6 @@ int read_all(const bags_io *io, void *file, uint64_t at, void *data, size_t *siz
     return error;
 }
 
-int write_all(
-    const bags_io *io, void *file, uint64_t at, const void *data, size_t size) {
-    int error = 0;
-    for (size_t done = 0, step = 0; done < size && !error; done += step) {
-        step = 0;
-        error = io->write_at(
-            io->user, file, at + done, (const char *)data + done, size - done, &step);
-        if (!error && !step)
-            error = EIO;
-    }
-    return error;
-}
-
 /* It grows with what is read: the size that the system states may be 0, as in /proc. */
 bags_view file_read(const char *path, bags_buffer *buffer) {
     const bags_io *io = bags_io_local();
@@ -116,7 +105,7 @@ void file_write(const char *path, const void *data, size_t size) {
     const bags_io *io = bags_io_local();
     void *file = file_create(path);
     interrupt_removes(path);
-    int error = write_all(io, file, 0, data, size);
+    int error = format_write_all(io, file, 0, data, size);
     int closed = io->close(io->user, file);
     interrupt_removes(NULL);
     error = error ? error : closed;

@@ -368,7 +368,7 @@ static int run(char **operands) {
         interrupt_check();
         /* Which worker writes an image does not depend on what else the folder contains,
          * now or when the worker is resumed. */
-        if (writing_is_mine(text_hash(images[i].path)))
+        if (writing_is_mine(format_hash(0, images[i].path, strlen(images[i].path))))
             add_image(&images[i]);
         progress_show("images", "images", i + 1, count, sink_length());
     }

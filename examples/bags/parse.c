@@ -132,24 +132,11 @@ static bags_value parse_base64(
 
 /* ---- elements of arrays ---- */
 
-/* Rounded to the nearest, halfway to even. False if it is too large. */
-static bool double_to_half(double value, uint16_t *out) {
-    int exponent = 0;
-    double size = fabs(value);
-    uint16_t sign = signbit(value) ? 0x8000 : 0;
-    if (!isfinite(value)) {
-        *out = (uint16_t)(sign | (isnan(value) ? 0x7E00 : 0x7C00));
-        return true;
-    }
-    (void)frexp(size, &exponent); /* size < 2^exponent */
-    exponent = exponent < -13 || size < 1e-7 ? -13 : exponent;
-    if (exponent > 16)
-        return false;
-    /* The bits of the fraction; 1024 is the bit that is not stored. */
-    unsigned bits = (unsigned)rint(ldexp(size, 11 - exponent));
-    bits += (unsigned)(exponent + 13) << 10;
-    *out = (uint16_t)(sign | bits);
-    return bits < 0x7C00;
+/* The low bytes of a number, in native byte order. */
+static void put_bits(text *out, uint64_t bits, size_t size) {
+    unsigned char bytes[8];
+    bags_store(bytes, size, !bags_little_endian(), bits);
+    text_put(out, bytes, size);
 }
 
 /* A number; "NaN", "Infinity" and "-Infinity" may be text. */
@@ -172,16 +159,9 @@ static bool get_double(json_object *json, double *out) {
 }
 
 static const char *put_float(text *out, size_t size, double value) {
-    float single = (float)value;
-    uint16_t half = 0;
-    bool fits = size == 2   ? double_to_half(value, &half)
-                : size == 4 ? isfinite(single) || !isfinite(value)
-                            : true;
-    text_put(out,
-        size == 2   ? (void *)&half
-        : size == 4 ? (void *)&single
-                    : (void *)&value,
-        size);
+    uint64_t bits = 0;
+    bool fits = format_real_bits(value, size, &bits);
+    put_bits(out, bits, size);
     return fits ? NULL : "is too large";
 }
 
@@ -207,13 +187,6 @@ static const char *put_complex(text *out, size_t size, json_object *json) {
     }
     const char *fault = put_float(out, size / 2, parts[0]);
     return fault ? fault : put_float(out, size / 2, parts[1]);
-}
-
-/* The low bytes of a number, in native byte order. */
-static void put_bits(text *out, uint64_t bits, size_t size) {
-    unsigned char bytes[8];
-    bags_store(bytes, size, !bags_little_endian(), bits);
-    text_put(out, bytes, size);
 }
 
 bool integer_fits(bags_dtype dtype, uint64_t bits, bool negative) {

@@ -15,18 +15,9 @@
 
 /* ---- elements ---- */
 
-void shortest_digits(char out[40], double value, bool is_single) {
-    for (int digits = is_single ? 6 : 15; digits < 18; digits++) {
-        snprintf(out, 40, "%.*g", digits, value);
-        double back = strtod(out, NULL);
-        if (is_single ? (float)back == (float)value : !(back < value || back > value))
-            return;
-    }
-}
-
 bool single_is_shown(double value) {
     char digits[40];
-    shortest_digits(digits, (double)(float)value, true);
+    format_digits(digits, (double)(float)value, true);
     double back = strtod(digits, NULL);
     return !(back < value || back > value);
 }
@@ -40,7 +31,7 @@ static void put_double(text *out, double value, bool is_single) {
                                     : "\"-Infinity\"");
         return;
     }
-    shortest_digits(digits, value, is_single);
+    format_digits(digits, value, is_single);
     /* Without a point it would be read as the integer 0. */
     text_puts(out, strcmp(digits, "-0") ? digits : "-0.0");
 }
@@ -48,8 +39,8 @@ static void put_double(text *out, double value, bool is_single) {
 /* "1.5-2j", as Python's complex() reads it. */
 static void put_complex(text *out, double real, double imaginary, bool is_single) {
     char parts[2][40];
-    shortest_digits(parts[0], real, is_single);
-    shortest_digits(parts[1], imaginary, is_single);
+    format_digits(parts[0], real, is_single);
+    format_digits(parts[1], imaginary, is_single);
     text_format(out, "\"%s%s%sj\"", parts[0], parts[1][0] == '-' ? "" : "+", parts[1]);
 }
 
@@ -58,12 +49,7 @@ static uint64_t load_bits(const void *at, size_t size) {
 }
 
 static double load_float(const void *at, size_t size) {
-    float single;
-    double value;
-    if (size == 2)
-        return format_half(load_bits(at, size));
-    memcpy(size == 4 ? (void *)&single : (void *)&value, at, size);
-    return size == 4 ? (double)single : value;
+    return format_real(load_bits(at, size), size);
 }
 
 static void put_element(text *out, bags_dtype dtype, const void *data, size_t i) {

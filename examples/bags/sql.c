@@ -4,6 +4,7 @@
 #include "command.h"
 
 #include "../../formats/formats.h"
+#include "../../formats/private.h"
 
 #include <math.h>
 
@@ -60,7 +61,7 @@ static text line;
 
 static void put_real(text *out, double number) {
     char shown[40];
-    shortest_digits(shown, number, false);
+    format_digits(shown, number, false);
     bool whole = !shown[strspn(shown, "-0123456789")];
     text_format(out, isinf(number) ? number < 0 ? "-Infinity" : "Infinity" : "%s%s",
         shown, whole ? ".0" : "");

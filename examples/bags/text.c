@@ -51,17 +51,6 @@ const char *text_string(text *out) {
     return (const char *)out->buffer.data;
 }
 
-uint64_t bytes_hash(uint64_t hash, const void *data, size_t size) {
-    const unsigned char *bytes = (const unsigned char *)data;
-    for (size_t i = 0; i < size; i++)
-        hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
-uint64_t text_hash(const char *string) {
-    return bytes_hash(HASH_START, string, strlen(string));
-}
-
 void text_output(const text *out) { output(out->buffer.data, out->size); }
 
 void text_clean(text *out, const char *string) {

@@ -4,6 +4,7 @@
 #include "command.h"
 
 #include "../../formats/formats.h"
+#include "../../formats/private.h"
 
 static bags_zip_options given;
 static const char *dataset, *partial;
@@ -35,15 +36,9 @@ static int run(char **operands) {
     interrupt_removes(NULL);
     must(code);
     progress_end();
-    const bags_io *io = bags_io_local();
-    void *file = NULL;
+    bags_identity identity;
     uint64_t size = 0;
-    int error = io->open(io->user, operands[1], BAGS_IO_READ, &file);
-    if (!error) {
-        error = io->size(io->user, file, &size);
-        io->close(io->user, file);
-    }
-    must(bags_fail_io(io, error, operands[1], "open", &failure));
+    must(format_look_at(bags_io_local(), operands[1], &size, &identity, &failure));
     print("%s: wrote %s in %s\n", operands[1], dataset, counted(size, "byte"));
     return 0;
 }

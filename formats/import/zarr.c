@@ -286,29 +286,6 @@ static bags_code zr_dtype(
     return BAGS_OK;
 }
 
-/* The number that a positive float16 is. */
-static double zr_half_number(unsigned bits) {
-    double number = (bits & 1023) + (bits >> 10 ? 1024 : 0);
-    for (unsigned exponent = bits >> 10; exponent > 1; exponent--)
-        number *= 2;
-    return number / 16777216;
-}
-
-/* The positive float16 that is nearest to a positive number; of two, the even one. */
-static unsigned zr_half(double number) {
-    unsigned low = 0, high = 0x7C00; /* infinity */
-    while (high - low > 1) {
-        unsigned middle = (low + high) / 2;
-        if (zr_half_number(middle) <= number)
-            low = middle;
-        else
-            high = middle;
-    }
-    double below = number - zr_half_number(low);
-    double above = zr_half_number(high) - number;
-    return below < above || (below <= above && low % 2 == 0) ? low : high;
-}
-
 /* True if a decimal, whose nearest float64 is `number`, is what a float `held` is when
  * written with as many digits: 0.1 is a float32, 16777217 is not. */
 static bool zr_is_decimal(const char *text, double number, double held) {
@@ -347,30 +324,18 @@ static bool zr_float(json_object *value, size_t size, unsigned char *out) {
     double number = word < 3                    ? numbers[word]
                     : is_double || *text == '-' ? json_object_get_double(value)
                                                 : (double)whole;
-    bool negative = signbit(number) != 0;
-    float single = (float)number;
-    unsigned half = word == 0 ? 0x7E00 : zr_half(negative ? -number : number);
-    double held = size == 8 ? number : (double)single;
-    if (size == 2)
-        held = negative ? -zr_half_number(half) : zr_half_number(half);
-    uint64_t bits = half | (negative && word ? 0x8000U : 0);
-    uint32_t low;
-    memcpy(&low, &single, sizeof low);
-    if (size == 4)
-        bits = low;
-    else if (size == 8)
-        memcpy(&bits, &number, sizeof bits);
+    uint64_t bits;
+    bool fits = format_real_bits(number, size, &bits);
+    double held = format_real(bits, size);
     bags_store(out, size, false, bits);
-    if (word < 3)
-        return true;
-    if (isinf(number) || isinf(held) || (size == 2 && half == 0x7C00))
-        return false;
+    if (word < 3 || !fits || isinf(number))
+        return word < 3;
     if (is_double)
         return zr_is_decimal(text, number, held);
-    return negative ? held >= -9223372036854775808.0 &&
-                          (int64_t)held == json_object_get_int64(value)
-                    : held < 18446744073709551616.0 &&
-                          (uint64_t)held == json_object_get_uint64(value);
+    return *text == '-' ? held >= -9223372036854775808.0 &&
+                              (int64_t)held == json_object_get_int64(value)
+                        : held < 18446744073709551616.0 &&
+                              (uint64_t)held == json_object_get_uint64(value);
 }
 
 /* A number in JSON, which may be 2.0, as a little-endian integer. */
@@ -695,15 +660,10 @@ static size_t zr_utf8(
         size -= 4;
     for (size_t i = 0; i + 4 <= size; i += 4) {
         uint32_t c = (uint32_t)bags_load(from + i, 4, big);
-        unsigned extra = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
-        static const unsigned char marks[] = {0, 0xC0, 0xE0, 0xF0};
-        if (c > 0x10FFFF) {
+        if (c > 0x10FFFF)
             out[made++] = 0xFF;
-            continue;
-        }
-        out[made++] = (unsigned char)(marks[extra] | c >> 6 * extra);
-        while (extra-- > 0)
-            out[made++] = (unsigned char)(0x80 | (c >> 6 * extra & 0x3F));
+        else
+            made = (size_t)(format_utf8(out + made, c) - out);
     }
     return made;
 }
