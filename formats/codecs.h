@@ -465,37 +465,20 @@ struct msgpack_object;
  *
  * Decoded strings, binaries and extensions point into the blob, everything else
  * into the scratch: there is nothing to free, and the lifetime of the value is
- * that of all its parts.
- */
-extern const bags_codec bags_codec_msgpack;
-extern const bags_codec bags_codec_tree;
-
-/*
- * Decode one msgpack value, as the codecs do. *out is valid until the scratch is
- * reused or freed, and as long as the blob.
+ * that of all its parts. Encoded are the shortest forms of every number, text and
+ * length, as Python's package does by default.
  *
- * Returns BAGS_OK or
+ * Decoding fails with
  *   BAGS_ERROR_CORRUPT  not msgpack, truncated, or trailing bytes
  *   BAGS_ERROR_LIMIT    arrays and maps nested above 512 levels (Python's package
  *                       writes up to 511)
  *   BAGS_ERROR_MEMORY   out of memory
- *
- * Threads: any, each with its own scratch. Cost: O(blob), at most one allocation:
- * a msgpack_object per value, which are counted first.
+ * and encoding with BAGS_ERROR_VALUE (an object of unknown type) or
+ * BAGS_ERROR_MEMORY. Cost: O(blob), at most one allocation: a msgpack_object per value,
+ * which are counted first.
  */
-bags_code bags_msgpack_read(bags_view blob, bags_buffer *scratch,
-    const struct msgpack_object **out, bags_error *err);
-
-/*
- * Encode an object with the shortest form of every number, text and length, as
- * Python's package does by default. *out is valid until the scratch is reused or
- * freed.
- *
- * Returns BAGS_OK, BAGS_ERROR_VALUE (an object of unknown type) or
- * BAGS_ERROR_MEMORY. Threads: any, each with its own scratch. Cost: O(output).
- */
-bags_code bags_msgpack_write(const struct msgpack_object *object, bags_buffer *scratch,
-    bags_view *out, bags_error *err);
+extern const bags_codec bags_codec_msgpack;
+extern const bags_codec bags_codec_tree;
 
 /*
  * Print an object as JSON in UTF-8 on one line, with ", " and ": " as

@@ -19,7 +19,6 @@
 
 #include <msgpack.h>
 
-#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -282,8 +281,9 @@ static bags_code mp_place(
     }
 }
 
-bags_code bags_msgpack_read(
-    bags_view blob, bags_buffer *scratch, const msgpack_object **out, bags_error *err) {
+static bags_code mp_decode(void *state, bags_view blob, bags_buffer *scratch,
+    bags_value *value, bags_error *err) {
+    (void)state;
     size_t count = 0;
     bags_code code = mp_count(blob, &count, err);
     if (code)
@@ -299,9 +299,12 @@ bags_code bags_msgpack_read(
         return code;
     msgpack_object *objects = (msgpack_object *)(void *)scratch->data;
     code = mp_place(blob, objects, (mp_frame *)(void *)(objects + count), err);
-    if (!code)
-        *out = objects;
-    return code;
+    if (code)
+        return code;
+    memset(value, 0, sizeof *value);
+    value->kind = BAGS_KIND_OBJECT;
+    value->object = objects;
+    return BAGS_OK;
 }
 
 /* ---- encoding and printing ---- */
@@ -369,16 +372,18 @@ static bags_code mp_end(const mp_output *out, bags_view *view) {
     return BAGS_OK;
 }
 
-bags_code bags_msgpack_write(const msgpack_object *object, bags_buffer *scratch,
-    bags_view *out, bags_error *err) {
+static bags_code mp_encode(void *state, const bags_value *value, bags_buffer *scratch,
+    bags_view *blob, bags_error *err) {
     mp_output output;
     msgpack_packer packer;
+    (void)state;
+    if (value->kind != BAGS_KIND_OBJECT || !value->object)
+        return bags_fail(err, BAGS_ERROR_VALUE, "expected a msgpack_object");
     mp_begin(&output, scratch, err);
     msgpack_packer_init(&packer, &output, mp_put);
-    int failed = msgpack_pack_object(&packer, *object);
-    if (failed)
+    if (msgpack_pack_object(&packer, *(const msgpack_object *)value->object))
         mp_refuse(&output, BAGS_ERROR_VALUE, mp_unknown);
-    return mp_end(&output, out);
+    return mp_end(&output, blob);
 }
 
 /* ---- JSON ---- */
@@ -445,13 +450,7 @@ static void mp_double_text(mp_output *out, double number) {
                                    : "{\"float\": \"-Infinity\"}");
         return;
     }
-    int precision = fabs(number) < DBL_MIN ? 1 : 15; /* the fewest to try */
-    for (; precision <= 17; precision++) {
-        (void)snprintf(digits, sizeof digits, "%.*g", precision, number);
-        double back = strtod(digits, NULL);
-        if (memcmp(&back, &number, sizeof back) == 0)
-            break;
-    }
+    format_digits(digits, number, false);
     size_t size = 0;
     bool integer = true, point = false;
     for (const char *at = digits; *at; at++) {
@@ -681,28 +680,6 @@ bags_code bags_tree_leaf(const bags_value *value, bags_buffer *scratch,
 }
 
 /* ---- the codecs ---- */
-
-static bags_code mp_encode(void *state, const bags_value *value, bags_buffer *scratch,
-    bags_view *blob, bags_error *err) {
-    (void)state;
-    if (value->kind != BAGS_KIND_OBJECT || !value->object)
-        return bags_fail(err, BAGS_ERROR_VALUE, "expected a msgpack_object");
-    return bags_msgpack_write(
-        (const msgpack_object *)value->object, scratch, blob, err);
-}
-
-static bags_code mp_decode(void *state, bags_view blob, bags_buffer *scratch,
-    bags_value *value, bags_error *err) {
-    (void)state;
-    const msgpack_object *object = NULL;
-    bags_code code = bags_msgpack_read(blob, scratch, &object, err);
-    if (code)
-        return code;
-    memset(value, 0, sizeof *value);
-    value->kind = BAGS_KIND_OBJECT;
-    value->object = object;
-    return BAGS_OK;
-}
 
 const bags_codec bags_codec_msgpack = {
     "msgpack", NULL, mp_encode, mp_decode, NULL, NULL, NULL};

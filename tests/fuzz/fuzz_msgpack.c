@@ -59,15 +59,18 @@ static void look_at(const msgpack_object *object) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     bags_buffer buffers[4];
     bags_view blob = {data, size}, json, first, second;
-    const msgpack_object *object = NULL;
+    bags_value value;
+    const msgpack_object *object;
     memset(buffers, 0, sizeof buffers);
-    if (bags_msgpack_read(blob, &buffers[0], &object, NULL))
+    if (bags_codec_msgpack.decode(NULL, blob, &buffers[0], &value, NULL))
         goto done;
+    object = (const msgpack_object *)value.object;
     look_at(object);
     if (bags_msgpack_print(object, &buffers[1], &json, NULL) || json.size == 0 ||
-        bags_msgpack_write(object, &buffers[2], &first, NULL) || first.size > size ||
-        bags_msgpack_read(first, &buffers[0], &object, NULL) ||
-        bags_msgpack_write(object, &buffers[3], &second, NULL) ||
+        bags_codec_msgpack.encode(NULL, &value, &buffers[2], &first, NULL) ||
+        first.size > size ||
+        bags_codec_msgpack.decode(NULL, first, &buffers[0], &value, NULL) ||
+        bags_codec_msgpack.encode(NULL, &value, &buffers[3], &second, NULL) ||
         first.size != second.size || memcmp(first.data, second.data, first.size) != 0)
         abort();
 done:
