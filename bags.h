@@ -3975,15 +3975,16 @@ BAGI_COLD static bags_code bagi_dir_rename(const bagi_dir *dir, const char *name
 }
 #endif
 
-/* Read a small file completely. *data has *size bytes; free it with bagi_free.
- * *identity, unless NULL, is that of the file. */
+/* Read a small file completely, into an empty buffer, which has memory only if this
+ * succeeds: *size bytes. *identity, unless NULL, is that of the file. */
 BAGI_COLD static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
-    const char *suffix, size_t most, unsigned char **data, size_t *size,
+    const char *suffix, size_t most, bags_buffer *data, size_t *size,
     uint64_t *identity, bags_error *err) {
     const bagi_env *env = dir->env;
-    void *file = NULL, *content = NULL;
+    void *file = NULL;
     uint64_t length = 0;
     const char *path = bagi_dir_path(dir, name, suffix);
+    bagi_buffer_adopt(data, &env->memory);
     bags_code code = bagi_open(env, path, BAGS_IO_READ, &file, err);
     if (!code)
         code = bagi_file_size(env, file, path, &length, err);
@@ -3991,21 +3992,19 @@ BAGI_COLD static bags_code bagi_dir_read(const bagi_dir *dir, const char *name,
         code = bags_fail(err, BAGS_ERROR_LIMIT,
             "%s: too large (%" PRIu64 " bytes, maximum %" PRIu64 ")",
             bagi_shown(env, path), length, (uint64_t)most);
-    if (!code && !(content = bagi_alloc_raw(&env->memory, (size_t)length, err)))
-        code = BAGS_ERROR_MEMORY;
     if (!code)
-        code = bagi_read(env, file, path, 0, content, (size_t)length, err);
+        code = bags_buffer_reserve(data, (size_t)length + 1, err);
+    if (!code)
+        code = bagi_read(env, file, path, 0, data->data, (size_t)length, err);
     if (!code && identity)
         code = bagi_fail_io(
             env, bagi_identify(env, file, path, identity), path, "identify", err);
     bagi_close_read(env, file);
-    if (code) {
-        bagi_free(&env->memory, content, (size_t)length);
-        return code;
-    }
-    *data = (unsigned char *)content;
-    *size = (size_t)length;
-    return BAGS_OK;
+    if (code)
+        bags_buffer_free(data);
+    else
+        *size = (size_t)length;
+    return code;
 }
 
 /* What is known of NAME.dict, if it exists. */
@@ -4015,11 +4014,11 @@ typedef struct bagi_dictionary_sum {
     uint32_t crc;
 } bagi_dictionary_sum;
 
-/* Read NAME.dict, if it exists. *data, unless data is NULL, is its content, to be freed
- * with bagi_free. It is never empty, and one that is too large is not one. */
+/* Read NAME.dict, if it exists, into an empty buffer, unless that is NULL. It is never
+ * empty, and one that is too large is not one. */
 BAGI_COLD static bags_code bagi_dictionary_read(const bagi_dir *dir, const char *name,
-    bagi_dictionary_sum *sum, unsigned char **data, bags_error *err) {
-    unsigned char *content = NULL;
+    bagi_dictionary_sum *sum, bags_buffer *data, bags_error *err) {
+    bags_buffer content = BAGI_ZERO;
     bags_error why;
     memset(sum, 0, sizeof *sum);
     bags_code code = bagi_dir_read(dir, name, BAGI_DICTIONARY, BAGI_DICTIONARY_MAX,
@@ -4030,11 +4029,11 @@ BAGI_COLD static bags_code bagi_dictionary_read(const bagi_dir *dir, const char 
         code = bags_fail(&why, BAGS_ERROR_CORRUPT, "%s: empty, not a dictionary",
             bagi_shown(dir->env, bagi_dir_path(dir, name, BAGI_DICTIONARY)));
     sum->exists = !code;
-    sum->crc = code ? 0 : bags_crc32c(0, content, sum->size);
+    sum->crc = code ? 0 : bags_crc32c(0, content.data, sum->size);
     if (data && !code)
         *data = content;
     else
-        bagi_free(&dir->env->memory, content, sum->size);
+        bags_buffer_free(&content);
     if (!code)
         return BAGS_OK;
     *err = why;
@@ -5263,8 +5262,8 @@ static bool bagi_coder_needs(const bagi_coder *coder, bags_view blob) {
 typedef struct bagi_dictionary {
     struct bagi_dictionary *older;
     const bagi_coder *coder;
-    unsigned char *data;
-    size_t size;
+    bags_buffer data;
+    size_t size; /* of its content */
     void *prepared;
 } bagi_dictionary;
 
@@ -5928,7 +5927,8 @@ BAGI_COLD static const bagi_dictionary *bagi_dictionary_open(bagi_dictionary **l
     const bag_reader *bag, const bagi_dir *dir, const char *name,
     const bagi_coder *coder, bags_error *err) {
     const bags_allocator *memory = &dir->env->memory;
-    bagi_dictionary made = {*list, coder, NULL, 0, NULL}, *found = *list;
+    bagi_dictionary made = {*list, coder, {NULL, 0, NULL, NULL}, 0, NULL};
+    bagi_dictionary *found = *list;
     const bagi_trailer *trailer = &bag->trailer;
     bags_error why;
     bagi_dictionary_sum sum;
@@ -5937,9 +5937,8 @@ BAGI_COLD static const bagi_dictionary *bagi_dictionary_open(bagi_dictionary **l
     made.size = sum.size;
     const char *path = bagi_dir_path(dir, name, BAGI_DICTIONARY);
     const char *shown = bagi_shown(dir->env, path);
-    bags_view bytes = {made.data, made.size};
-    bags_code code =
-        bagi_fail_io(dir->env, sum.exists ? 0 : ENOENT, path, "open", err);
+    bags_view bytes = {made.data.data, made.size};
+    bags_code code = bagi_fail_io(dir->env, sum.exists ? 0 : ENOENT, path, "open", err);
     if (!code)
         code = bagi_check_record(dir->env, path, bag->record, false, err);
     if (!code && trailer->binds_shard && trailer->name != bagi_name_crc(name, &sum))
@@ -5947,7 +5946,7 @@ BAGI_COLD static const bagi_dictionary *bagi_dictionary_open(bagi_dictionary **l
             "%s: checksum mismatch: it is not the one that %s.crc was made with", shown,
             name);
     while (found && (found->coder != coder || found->size != made.size ||
-                        memcmp(found->data, made.data, made.size) != 0))
+                        memcmp(found->data.data, bytes.data, bytes.size) != 0))
         found = found->older;
     if (!code && !found) {
         found = (bagi_dictionary *)bagi_alloc(memory, sizeof *found, err);
@@ -5962,7 +5961,7 @@ BAGI_COLD static const bagi_dictionary *bagi_dictionary_open(bagi_dictionary **l
         bagi_free(memory, found, sizeof *found);
         found = NULL;
     }
-    bagi_free(memory, made.data, made.size);
+    bags_buffer_free(&made.data);
     return code ? NULL : found;
 }
 
@@ -5973,7 +5972,7 @@ static void bagi_dictionaries_free(
         const bagi_coder *coder = dictionary->coder;
         *list = dictionary->older;
         coder->codec->dictionary->discard(coder->state, dictionary->prepared);
-        bagi_free(memory, dictionary->data, dictionary->size);
+        bags_buffer_free(&dictionary->data);
         bagi_free(memory, dictionary, sizeof *dictionary);
     }
 }
@@ -7616,6 +7615,8 @@ typedef struct bagi_spec {
     size_t count;
     bags_type *types; /* NULL until sealed, like coders */
     bagi_coder *coders;
+    bags_buffer text; /* of spec.json, */
+    size_t text_size; /* if it was read or written */
 } bagi_spec;
 
 /* A spec may be incomplete: `types` and `coders` are NULL until it is sealed. */
@@ -7629,6 +7630,7 @@ BAGI_COLD static void bagi_spec_free(const bags_allocator *memory, bagi_spec *sp
     bagi_free(memory, spec->coders, spec->count * sizeof *spec->coders);
     bagi_free(memory, spec->types, spec->count * sizeof *spec->types);
     bags_buffer_free(&spec->array);
+    bags_buffer_free(&spec->text);
     memset(spec, 0, sizeof *spec);
 }
 
@@ -7668,6 +7670,12 @@ BAGI_COLD static bool bagi_spec_same(const bagi_spec *a, const bagi_spec *b) {
         same = strcmp(a->fields[i].name, b->fields[i].name) == 0 &&
                strcmp(a->fields[i].type, b->fields[i].type) == 0;
     return same;
+}
+
+/* One that has the text of another need not be parsed. */
+static bool bagi_spec_same_text(const bagi_spec *a, const bagi_spec *b) {
+    return a->text_size > 0 && a->text_size == b->text_size &&
+           memcmp(a->text.data, b->text.data, a->text_size) == 0;
 }
 
 /* The name of a Bag: of a field, or for `count` of the refs. A standalone Bag has no
@@ -7777,10 +7785,11 @@ BAGI_COLD static bags_code bagi_spec_add_read(const bags_allocator *memory,
         order ? "follows a greater name; fields must be sorted by name" : "duplicate");
 }
 
-/* Parse the text of a spec.json into an empty spec, which is not sealed. */
-BAGI_COLD static bags_code bagi_spec_parse(const bags_allocator *memory,
-    bagi_spec *spec, const unsigned char *text, size_t size, bags_error *err) {
-    bagi_json json = {text, size, 0, NULL};
+/* Parse the text of a spec that has nothing else, which is not sealed. */
+BAGI_COLD static bags_code bagi_spec_parse(
+    const bags_allocator *memory, bagi_spec *spec, bags_error *err) {
+    size_t size = spec->text_size;
+    bagi_json json = {spec->text.data, size, 0, NULL};
     char *strings = (char *)bagi_alloc_raw(memory, size, err);
     if (!strings)
         return BAGS_ERROR_MEMORY;
@@ -7823,19 +7832,18 @@ BAGI_COLD static bags_code bagi_common_read(bagi_common *common, const bagi_dir 
     const char *suffix, bagi_spec *own, bagi_record *record, bags_error *err) {
     const bags_allocator *memory = &dir->env->memory;
     bagi_spec spec = BAGI_ZERO;
-    unsigned char *text = NULL;
-    size_t size = 0;
     memset(record, 0, sizeof *record);
-    bags_code code = bagi_dir_read(
-        dir, "spec.json", suffix, BAGI_SPEC_MAX, &text, &size, &record->identity, err);
+    bags_code code = bagi_dir_read(dir, "spec.json", suffix, BAGI_SPEC_MAX, &spec.text,
+        &spec.text_size, &record->identity, err);
     record->missing = code == BAGS_ERROR_MISSING && err->system == ENOENT;
     if (code)
         return code;
-    record->spec = bags_crc32c(0, text, size);
-    code = bagi_spec_parse(memory, &spec, text, size, err);
-    bagi_free(memory, text, size);
+    record->spec = bags_crc32c(0, spec.text.data, spec.text_size);
     bool first = !common->spec.types;
-    bool differs = !code && !first && !bagi_spec_same(&spec, &common->spec);
+    bool same = !first && bagi_spec_same_text(&spec, &common->spec);
+    if (!same)
+        code = bagi_spec_parse(memory, &spec, err);
+    bool differs = !code && !first && !same && !bagi_spec_same(&spec, &common->spec);
     if (!code && (first || (differs && own)))
         code = bagi_spec_seal(memory, &spec, common->registry, err);
     bagi_spec *out = code ? NULL : first ? &common->spec : differs ? own : NULL;
@@ -8521,11 +8529,9 @@ struct bags_writer {
     bagi_writing writing;
     bags_writer_options options;
     bool sharded;
-    char *path;        /* of the dataset */
-    const char *shown; /* the same in messages */
-    bags_buffer text;  /* of spec.json, */
-    size_t text_size;  /* if its fields are known */
-    bagi_spec spec;
+    char *path;             /* of the dataset */
+    const char *shown;      /* the same in messages */
+    bagi_spec spec;         /* with its text, if the fields are known */
     bagi_slot_state *slots; /* one per field */
     bagi_output *outputs;   /* one per field, then refs */
     uint64_t number;        /* of the next shard */
@@ -8856,7 +8862,7 @@ BAGI_COLD static void bagi_writer_claim_once(bags_writer *writer) {
         *err = why;
     if (!err->code)
         bagi_writer_check(writer);
-    bagi_stream_write(record, writer->text.data, writer->text_size);
+    bagi_stream_write(record, writer->spec.text.data, writer->spec.text_size);
     if (!no_sync)
         bagi_stream_sync(record);
     if (!err->code && bagi_writer_check_last(writer, &why))
@@ -8972,7 +8978,7 @@ BAGI_COLD static bags_code bagi_writer_finish(bags_writer *writer) {
     bool keep_idx = writer->options.keep_idx && !bagi_writer_shares(writer);
     bool no_sync = writer->writing.no_sync;
     uint64_t size = bagi_writer_shard_size(writer);
-    uint32_t bound = bags_crc32c(0, writer->text.data, writer->text_size);
+    uint32_t bound = bags_crc32c(0, writer->spec.text.data, writer->spec.text_size);
     bagi_writer_check(writer);
     bagi_writer_flush_all(writer);
 
@@ -9410,7 +9416,6 @@ BAGI_COLD static void bagi_writer_free(bags_writer *writer) {
     bagi_free(&memory, writer->row, bagi_refs_most(count));
     bagi_free_text(&memory, writer->path);
     bags_buffer_free(&writer->scratch);
-    bags_buffer_free(&writer->text);
     bagi_spec_free(&memory, &writer->spec);
     bagi_free(&memory, writer, sizeof *writer);
 }
@@ -9439,7 +9444,7 @@ BAGI_COLD static bags_writer *bagi_writer_new(
     writer->sharded = with.sharded || with.shard_size || with.shard_length ||
                       with.shard_start || options->shard_stop;
     writer->number = with.shard_start;
-    writer->scratch = writer->text = bags_buffer_of(&env.memory);
+    writer->scratch = writer->spec.text = bags_buffer_of(&env.memory);
     writer->path = bagi_absolute(&writer->writing.env, path, strlen(path), err);
     if (writer->path) {
         writer->shown = bagi_shown(&writer->writing.env, writer->path);
@@ -9454,7 +9459,6 @@ BAGI_COLD static bags_code bagi_writer_prepare(
     bags_writer *writer, size_t buffer_size, bags_error *err) {
     const bags_allocator *memory = &writer->writing.env.memory;
     size_t count = writer->spec.count;
-    BAGI_TRY(bagi_spec_text(&writer->spec, &writer->text, &writer->text_size, err));
     writer->outputs =
         (bagi_output *)bagi_alloc(memory, (count + 1) * sizeof *writer->outputs, err);
     for (size_t i = 0; writer->outputs && i <= count; i++)
@@ -9480,11 +9484,11 @@ static int bagi_has_foreign_files(void *user, const char *name) {
  * none. */
 BAGI_COLD static bool bagi_refs_exceed(const bagi_dir *dir, const char *suffix,
     size_t most, bags_code *code, bags_error *err) {
-    unsigned char *content = NULL;
+    bags_buffer content = BAGI_ZERO;
     size_t size = 0;
     bags_code found =
         bagi_dir_read(dir, "refs", suffix, most, &content, &size, NULL, err);
-    bagi_free(&dir->env->memory, content, size);
+    bags_buffer_free(&content);
     if (found != BAGS_ERROR_LIMIT && found != BAGS_ERROR_MISSING)
         *code = found;
     return found == BAGS_ERROR_LIMIT;
@@ -9551,18 +9555,17 @@ typedef enum bagi_left {
 BAGI_COLD static bags_code bagi_writer_read_record(
     bags_writer *writer, bool *known, const char **fault, bags_error *err) {
     const bags_allocator *memory = &writer->writing.env.memory;
-    bagi_spec *spec = &writer->spec;
-    unsigned char *text = NULL;
-    size_t size = 0;
-    bags_code code = bagi_dir_read(
-        &writer->dir, "spec.json", ".partial", BAGI_SPEC_MAX, &text, &size, NULL, err);
-    if (!code && writer->text_size) {
+    bagi_spec *spec = &writer->spec, found = BAGI_ZERO;
+    bags_code code = bagi_dir_read(&writer->dir, "spec.json", ".partial", BAGI_SPEC_MAX,
+        &found.text, &found.text_size, NULL, err);
+    if (!code && spec->text_size) {
         *fault = "was started with other fields; pass those, or write to a new path";
-        *known =
-            size == writer->text_size && memcmp(text, writer->text.data, size) == 0;
+        *known = bagi_spec_same_text(&found, spec);
+        bagi_spec_free(memory, &found);
     } else if (!code) {
         *fault = "spec.json.partial is damaged";
-        code = bagi_spec_parse(memory, spec, text, size, err);
+        *spec = found;
+        code = bagi_spec_parse(memory, spec, err);
         if (!code)
             code = bagi_spec_seal(memory, spec, NULL, err);
         /* The number of fields comes from an untrusted file: each gets little. */
@@ -9574,7 +9577,6 @@ BAGI_COLD static bags_code bagi_writer_read_record(
             code = BAGS_OK;
         }
     }
-    bagi_free(memory, text, size);
     return code;
 }
 
@@ -9615,10 +9617,11 @@ BAGI_COLD static bags_code bagi_writer_find(bags_writer *writer, bagi_shard_id n
         int error = io->list
                         ? io->list(io->user, dir->path, bagi_has_foreign_files, &other)
                         : ENOSYS;
-        code = other ? bags_fail(&why,
-                           writer->text_size ? BAGS_ERROR_EXISTS : BAGS_ERROR_CORRUPT,
-                           "%s: %s", dir->shown, fault)
-                     : bagi_fail_io(dir->env, error, dir->path, "list", &why);
+        code =
+            other ? bags_fail(&why,
+                        writer->spec.text_size ? BAGS_ERROR_EXISTS : BAGS_ERROR_CORRUPT,
+                        "%s: %s", dir->shown, fault)
+                  : bagi_fail_io(dir->env, error, dir->path, "list", &why);
     }
     if (!code && !record && !dry_run)
         code = bagi_writer_open_record(writer, BAGS_IO_CREATE, &why);
@@ -9696,20 +9699,20 @@ BAGI_COLD static bags_code bagi_writer_start(
         const char *name = bagi_spec_name(spec, i);
         bool own = writer->dir.path && writer->outputs[i].dictionary.exists;
         const bagi_dir *from = own ? &writer->dir : &dir;
-        unsigned char *data = NULL;
+        bags_buffer data = BAGI_ZERO;
         bagi_dictionary_sum sum = {false, 0, 0};
         if (!with || strlen(name) + sizeof BAGI_DICTIONARY_NEW > 256)
             continue;
         if (from->path)
             code = bagi_dictionary_read(from, name, &sum, &data, &why);
         if (!code) {
-            bags_view bytes = {data, sum.size};
+            bags_view bytes = {data.data, sum.size};
             why.code = BAGS_OK;
             code = with->start(coder->state, bytes, &why);
         }
         if (bagi_codec_result(code, &why, err))
             bagi_prefix(err, code, "%s: field \"%.200s\": ", writer->shown, name);
-        bagi_free(&env->memory, data, sum.size);
+        bags_buffer_free(&data);
     }
     bagi_dir_free(&dir);
     return code;
@@ -9874,6 +9877,9 @@ BAGS_API BAGI_COLD bags_writer *bags_writer_open(const char *path,
         &env->memory, &writer->spec, writer->options.registry, fields, count, failure);
     if (code && code != BAGS_ERROR_MEMORY)
         bagi_prefix(failure, code, "%s: ", writer->shown);
+    bagi_spec *spec = &writer->spec;
+    if (!code)
+        code = bagi_spec_text(spec, &spec->text, &spec->text_size, failure);
     if (!code)
         code = bagi_writer_prepare(writer, writer->options.buffer_size, failure);
     for (size_t i = 0; i < count && !code; i++)

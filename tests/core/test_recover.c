@@ -974,6 +974,21 @@ static void a_shard_with_checksums_is_recovered_with_them(void **state) {
     }
 }
 
+/* The checksums are those of the record as it is, which becomes spec.json. */
+static void a_record_with_other_whitespace_is_recovered_with_its_checksums(
+    void **state) {
+    reported t;
+    (void)state;
+    work w = checksum_work(at("x"), 0, true);
+    leave(&w, 6, 0);
+    bytes record = load(at("x/spec.json.partial"));
+    put(&record, "\n", 1);
+    save(at("x/spec.json.partial"), record.data, record.size);
+    bytes_free(&record);
+    assert_ok(recover(w.path, &t));
+    check_points(&w, 6);
+}
+
 /* A power failure may keep a file's size but not its bytes. */
 static void datapoints_end_before_a_checksum_mismatch(void **state) {
     static const char *const names[] = {"text", "clip", "id", "refs"};
@@ -1334,6 +1349,7 @@ int main(void) {
         TEST(recovery_at_any_time_does_not_harm_a_running_writer),
         TEST(a_writer_that_finishes_does_not_disturb_a_recovery),
         TEST(a_shard_with_checksums_is_recovered_with_them),
+        TEST(a_record_with_other_whitespace_is_recovered_with_its_checksums),
         TEST(datapoints_end_before_a_checksum_mismatch),
         TEST(truncated_checksums_end_the_datapoints),
         TEST(resuming_with_and_without_checksums),
