@@ -387,7 +387,9 @@ static void derive(
     if (made.copy)
         failure_suffix(": use --copy");
     must(code);
-    if (copying)
+    if (!made.shards)
+        print("%s: no datapoint, and so no shard is made\n", to);
+    else if (copying)
         print("%s: copied %s in %s, %s\n", to, counted(made.length, "datapoint"),
             counted(made.shards, "shard"), counted(made.made, "byte"));
     else

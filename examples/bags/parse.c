@@ -351,7 +351,8 @@ static const char *only_member(json_object *json, const char *name, size_t *size
 
 ENDS static void fail_value(const char *type, json_object *json) {
     static const char *const names[] = {"null", "true or false",
-        "a number with a fraction", "a number", "an object", "a list", "text"};
+        "a number with a point or an exponent", "a number", "an object", "a list",
+        "text"};
     json_type kind = json_object_get_type(json);
     if (kind == json_type_object)
         fail(BAGS_ERROR_VALUE, "an object must be " OBJECTS);

@@ -412,8 +412,9 @@ def hostile_sources_and_destinations():
     refuse('derive', 'src', 'out', '--drop', 'ids', says='did you mean')
     refuse('derive', 'src', 'out', '--rows', _numbers('rows', [20]), says='out of range')
     refuse('derive', 'nothing', 'out', says='nothing')
-    assert run('derive', 'src', 'none', '--range', '2:2').err == \
-        'bags: src: no datapoint is selected\n'
+    none = run('derive', 'src', 'none', '--range', '2:2')
+    assert none.err == 'bags: src: no datapoint is selected\n'
+    assert none.out == b'none: no datapoint, and so no shard is made\n'
     assert files('src') == before and not os.path.exists('out')
     # An unfinished shard, and what a killed derivation leaves.
     os.rename('src/000001/spec.json', 'src/000001/spec.json.partial')

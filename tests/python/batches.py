@@ -223,8 +223,11 @@ def rows_are_a_part_of_the_dataset():
     raises(ValueError, other.load_state_dict, loader.state_dict(), says='other datasets or options')
     for rows, kind, says in (([-1], ValueError, 'rows: -1 is negative'), ([1.5], TypeError, 'rows: [1.5] (expected'),
                              ('abc', TypeError, 'rows: '), ([[1]], TypeError, 'rows: '), (5, TypeError, 'rows: 5'),
-                             ([100], IndexError, '100'), (range(101), IndexError, ''), (range(-1, 5), ValueError, 'rows: -1')):
+                             ([100], IndexError, '100'), (range(101), IndexError, ''), (range(-1, 5), ValueError, 'rows: -1'),
+                             (np.ones(99, bool), IndexError, 'rows: bools of shape (99,) for 100 datapoints'),
+                             (np.zeros(101, bool), IndexError, 'for 100 datapoints')):
         raises(kind, bags.Loader, 'x', rows=rows, says=says)
+    raises(IndexError, bags.Loader, 'x', sampler=lambda epoch: [True, False], says='sampler: bools of shape (2,)')
     raises(ValueError, bags.Loader, ['x', 'x'], rows=[None], says='rows: 1 for 2 datasets')
     assert _numbers(rows=[]) == _numbers(rows=range(5, 2)) == [[]]
 

@@ -47,6 +47,8 @@ def _fixed(path, storage):
 def _worker(start, step, stop):
     """shard_stop is the name of C for shard_step. Nothing, of the defaults: 0 of 1."""
     if stop:
+        if step not in (1, stop):
+            raise ValueError(f'shard_step {step} and shard_stop {stop} contradict each other')
         return {'shard_start': start, 'shard_stop': stop}
     return {} if start == 0 and step == 1 else {'shard_start': start, 'shard_step': step}
 

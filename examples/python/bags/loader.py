@@ -24,11 +24,13 @@ def _close_loaders():  # whose threads may call Python
         loader.close()
 
 
-def _indices(name, values):
-    """Numbers of datapoints as an array of uint64."""
+def _indices(name, values, length):
+    """Numbers of datapoints, of which there are `length`, as an array of uint64."""
     import numpy as np  # which takes long, for those who need none
     indices = np.asarray(values)
     if indices.dtype == bool:
+        if length is not None and indices.shape != (length,):
+            raise IndexError(f'{name}: bools of shape {indices.shape} for {length} datapoints')
         indices = np.flatnonzero(indices)
     if indices.ndim != 1 or indices.size and indices.dtype.kind not in 'iu':
         raise TypeError(f'{name}: {values!r} (expected integers, a range or bools)')
@@ -37,11 +39,11 @@ def _indices(name, values):
     return indices.astype(np.uint64)
 
 
-def _selection(rows):
-    """(is it a range, its bytes), as C takes it."""
+def _selection(rows, length):
+    """(is it a range, its bytes), as C takes it; length None: unknown."""
     if isinstance(rows, range) and rows.step == 1 and rows.start >= 0:
         return True, array.array('Q', [rows.start, max(rows.start, rows.stop)]).tobytes()
-    return False, _indices('rows', rows).tobytes()
+    return False, _indices('rows', rows, length).tobytes()
 
 
 class _Picks:
@@ -58,7 +60,8 @@ class _Picks:
         import numpy as np
         picks = self.epochs.get(number)  # another thread may replace them
         if picks is None:
-            indices, ends = _indices('sampler', self.sampler(number)), np.cumsum(self.lengths)
+            indices = _indices('sampler', self.sampler(number), sum(self.lengths))
+            ends = np.cumsum(self.lengths)
             if self.length is not None and len(indices) != self.length:
                 raise ValueError(f'sampler: epoch {number} has {len(indices)} datapoints '
                                  f'(epoch 0 has {self.length})')
@@ -188,7 +191,7 @@ class Loader(Closable, _core.Loader):
     what is damaged or does not fit the options. chunk, window: shuffle chunks of
     neighbours, for disks and servers.
 
-    rows: only these datapoints: indices, a range or a bool array (of several datasets, a
+    rows: only these datapoints: indices, a range or a bool for each (of several datasets, a
     list of them, or None). take: the first N of them. replacement: draw any of them each
     time. weights: of several datasets, their shares. sampler: a function of an epoch that
     returns its indices (counted through all datasets), as many in each, the same each time.
@@ -223,16 +226,18 @@ class Loader(Closable, _core.Loader):
                 weights = array.array('d', weights).tobytes()
             except (TypeError, ValueError):
                 raise TypeError(f'weights: {weights!r} (expected a number for each dataset)') from None
+        self._packed = isinstance(tokens, Mapping) and bool(tokens.get('pack'))
         if rows is not None:
             rows = list(rows) if isinstance(source, (list, tuple)) else [rows]
             if len(rows) != len(readers):
                 raise ValueError(f'rows: {len(rows)} for {len(readers)} datasets')
-            rows = [part if part is None else _selection(part) for part in rows]
+            rows = [part if part is None else
+                    _selection(part, None if tokens and not self._packed else len(reader))
+                    for part, reader in zip(rows, readers)]
         if sampler is not None:
             if tokens:
                 raise ValueError('sampler and tokens are mutually exclusive')
             sampler = _Picks(sampler, [len(reader) for reader in readers])
-        self._packed = isinstance(tokens, Mapping) and bool(tokens.get('pack'))
         super().__init__(
             readers, pack('loader', {'batch': batch, **options}, where),
             tuple(_field(name, how, where) for name, how in (fields or {}).items()),

@@ -157,9 +157,10 @@ static int mask_select(
     Py_XDECREF(slice);
     if (!slice && !PyErr_Occurred())
         PyErr_Format(PyExc_TypeError,
-            "the mask of a %s must be True or False%s, not %R",
+            "the mask of a %s must be True or False%s, not %R of %R",
             field->sequence ? "sequence" : "plain field",
-            field->sequence ? ", a range or a slice" : "", mask);
+            field->sequence ? ", a range or a slice" : "", mask,
+            (PyObject *)Py_TYPE(mask));
     if (!code && (start < 0 || stop < 0 || step < 0)) {
         PyErr_Format(PyExc_ValueError,
             "%R has negative numbers, which a mask cannot have", mask);

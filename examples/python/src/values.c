@@ -327,8 +327,14 @@ static int array_value(State *state, bags_value *value, Held *held, PyObject *ob
             return -1;
         SET(held->object,
             PyObject_CallFunction(state->asarray, "OOs", object, Py_None, "C"));
-        if (!held->object || PyObject_GetBuffer(held->object, held->buffer, flags))
+        if (!held->object)
             return -1;
+        if (PyObject_GetBuffer(held->object, held->buffer, flags)) {
+            if (PyErr_ExceptionMatches(PyExc_ValueError)) /* a dtype of times */
+                PyErr_Format(PyExc_TypeError, "an array of times cannot be written; "
+                                              "view('i8') has their numbers");
+            return -1;
+        }
     }
     const Py_buffer *buffer = held->buffer;
     bags_dtype dtype = buffer_dtype(buffer);
