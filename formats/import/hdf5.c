@@ -104,10 +104,12 @@ typedef struct h5_state {
 
 /* ---- errors ---- */
 
-/* The last one is the innermost call, which has the reason. */
+/* The last one is the innermost call, which has the reason; but of a filter that is
+ * missing, where it was searched for. */
 static herr_t h5_describe(unsigned n, const H5E_error2_t *error, void *description) {
     (void)n;
-    *(const char **)description = error->desc ? error->desc : "";
+    if (error->maj_num != H5E_PLUGIN)
+        *(const char **)description = error->desc ? error->desc : "";
     return 0;
 }
 

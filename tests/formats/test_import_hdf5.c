@@ -103,6 +103,8 @@ static void what_is_not_supported_is_refused_by_name(void **state) {
         {"lengths", "differ in length (test/x 2, train/x 3)", BAGS_ERROR_TYPE},
         {"episode", "group ep2: dataset x differs", BAGS_ERROR_TYPE},
         {"empty", "dataset x: it has no shape", BAGS_ERROR_TYPE},
+        {"filter", "x: cannot read: required filter 'lzf' is not registered",
+            BAGS_ERROR_CORRUPT},
         /* Damaged: libhdf5 1.10 crashes when it reads them. */
         {"member", "dataset x: a member is not within its compound",
             BAGS_ERROR_CORRUPT},

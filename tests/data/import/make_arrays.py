@@ -243,6 +243,8 @@ def hdf5():
             f[f'ep{i}/x'] = np.zeros((2, 2 + (i == 2)))
     with bad('empty') as f:
         f['x'] = h5py.Empty('f4')
+    with bad('filter') as f:  # one of h5py's own
+        f.create_dataset('x', data=np.arange(3), compression='lzf')
 
 
 def layouts():
