@@ -6128,7 +6128,11 @@ BAGI_COLD static bags_code bagi_bag_open(const bagi_dir *dir,
         if (!code && verify && !moved)
             code = bagi_crcs_check_shard(
                 bag->file[BAGI_CRCS].shown, &bag->trailer, &bag_options->record, &why);
-        /* What contradicts itself may be of two shards. */
+        /* What contradicts itself may be of two shards: far away, it is looked at again. */
+        bags_error again;
+        if (code == BAGS_ERROR_CORRUPT && blobs->path)
+            (void)bagi_check_record(
+                env, blobs->path, bag_options->record.identity, true, &again);
         if ((!code || code == BAGS_ERROR_CORRUPT) && blobs->path) {
             bags_code same = bagi_check_record(
                 env, blobs->path, bag_options->record.identity, false, &why);
