@@ -42,7 +42,7 @@ def _start(shell):
 
 
 def _wait_for(path, master, seen):
-    end = time.monotonic() + 20
+    end = time.monotonic() + harness.HANG
     while not os.path.exists(path):
         assert time.monotonic() < end, seen
         if select.select([master], [], [], 0.02)[0]:

@@ -137,16 +137,8 @@ def a_crash_loses_nothing_that_is_compressed():
                               stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
     writer.stdin.write(lines[:len(lines) // 2].encode())
     writer.stdin.flush()
-    for _ in range(400):  # until something was flushed
-        try:
-            if os.path.getsize('ds/refs.idx') > 80:
-                break
-        except OSError:
-            pass
-        try:
-            writer.wait(0.05)
-        except subprocess.TimeoutExpired:
-            continue
+    harness.wait_for(lambda: os.path.exists('ds/refs.idx') and
+                     os.path.getsize('ds/refs.idx') > 80, writer)
     writer.kill()
     writer.wait()
     writer.stdin.close()
@@ -164,7 +156,7 @@ def a_crash_loses_nothing_that_is_compressed():
     run('zip', 'ds', 'ds.zip')
     assert run('get', 'ds.zip', '299').lines == rows[-1:]
     with Server('.') as server:
-        environment = {**os.environ, **server.environment}
+        environment = {**harness.PATIENT, **server.environment}
         done = subprocess.run([harness.PROGRAM, 'get', server.url + '/ds', '298:'],
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
         lines = [json.loads(line) for line in done.stdout.splitlines()]

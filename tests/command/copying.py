@@ -11,7 +11,7 @@ import threading
 import time
 
 import harness
-from harness import each, files, pack, refuse, run
+from harness import HANG, PATIENT, each, files, pack, refuse, run, stop, wait_for
 from server import Server
 
 LOCKED = 'locked by another running copy'
@@ -35,7 +35,7 @@ def _lock(path):
 
 def _start(*words):
     return subprocess.Popen([harness.PROGRAM, *words], stdout=subprocess.DEVNULL,
-                            stderr=subprocess.PIPE)
+                            stderr=subprocess.PIPE, env=PATIENT)
 
 
 @each([(), ('--shard-length', 50)])
@@ -44,7 +44,7 @@ def two_copies_at_once_do_not_mix(options):
     _pack('b', 1000, *options)
     for _ in range(8):
         copies = {name: _start('copy', name, 'out') for name in 'ab'}
-        errors = {name: copy.communicate(timeout=60)[1] for name, copy in copies.items()}
+        errors = {name: copy.communicate(timeout=HANG)[1] for name, copy in copies.items()}
         done = [name for name, copy in copies.items() if copy.returncode == 0]
         assert len(done) == 1, errors
         assert files('out') == files(done[0])
@@ -117,11 +117,10 @@ def _stopped_copy():
         copy = _start('copy', 'a', 'out')
         while not os.path.exists('out/data.bag.copy') and copy.poll() is None:
             time.sleep(0.001)
-        copy.send_signal(signal.SIGSTOP)
-        if copy.poll() is None and os.path.exists('out/data.bag.copy'):
+        if stop(copy) and os.path.exists('out/data.bag.copy'):
             return copy
         copy.send_signal(signal.SIGCONT)
-        copy.communicate(timeout=60)
+        copy.communicate(timeout=HANG)
         shutil.rmtree('out')
 
 
@@ -138,7 +137,7 @@ def a_dataset_that_changes_while_it_is_copied_is_not_copied(how):
     else:
         shutil.copyfile('b/n.bag', 'a/n.bag')
     copy.send_signal(signal.SIGCONT)
-    error = copy.communicate(timeout=60)[1].decode()
+    error = copy.communicate(timeout=HANG)[1].decode()
     assert copy.returncode == 1, error
     assert 'changed while it was read' in error, error
     assert not os.path.exists('out/spec.json')
@@ -211,11 +210,6 @@ def _far(name, letter, count, size):
     shutil.rmtree('files')
 
 
-def _slow(handler, _):
-    time.sleep(0.004)
-    return False
-
-
 def _starts(path, letter):
     try:
         with open(path, 'rb') as file:
@@ -225,13 +219,15 @@ def _starts(path, letter):
 
 
 def _killed_copy(server, words, most):
-    """Kill a copy once this many bytes were sent."""
-    before, copy = server.sent, _start(*words)
-    while server.sent - before < most and copy.poll() is None:
-        time.sleep(0.001)
-    assert copy.poll() is None, copy.communicate()
+    """Kill a copy once this many bytes were sent, after which none are."""
+    before, killed = server.sent, threading.Event()
+    server.fault = lambda handler, _: server.sent - before >= most and killed.wait()
+    copy = _start(*words)
+    wait_for(lambda: server.sent - before >= most, copy)
     copy.kill()
     copy.communicate()
+    server.fault = None
+    killed.set()
 
 
 @each([(40, 300_000), (1, 64 << 20)])
@@ -239,55 +235,53 @@ def many_transfers_are_in_flight(case):
     """Of many small files, and of one large one in ranges."""
     count, size = case
     _far('site/ds', b'a', count, size)
-    running, most, lock = 0, 0, threading.Lock()
+    waiting, enough, lock = 0, threading.Event(), threading.Lock()
 
     def fault(handler, _):
-        nonlocal running, most
+        nonlocal waiting
         if '.bag' not in handler.path or handler.headers['Range'].startswith('bytes=-'):
             return False
         with lock:
-            running += 1
-            most = max(most, running)
-        time.sleep(.03)
-        with lock:
-            running -= 1
-        return False
+            waiting += 1
+        if waiting >= (16 if count > 1 else 4):
+            enough.set()
+        return not enough.wait(HANG)
 
     with Server('site', index=True, fault=fault) as server:
-        run('copy', server.url + '/ds', 'out')
-    assert files('out') == files('site/ds')
-    assert most >= (16 if count > 1 else 4), most
+        run('copy', server.url + '/ds', 'out', env=PATIENT)
+    assert files('out') == files('site/ds') and enough.is_set()
 
 
 def a_small_part_is_requested_in_advance():
     """Also when the first files of many start: that is lost if the copy is killed."""
     _far('site/ds', b'a', 8, 28 << 20)
-    lengths = []
+    lengths, ended = [], threading.Event()
 
     def fault(handler, _):
         first, _, last = handler.headers.get('Range', 'bytes=-')[6:].partition('-')
         if '.bag' in handler.path and first:
             lengths.append(int(last) + 1 - int(first))
-            time.sleep(2)
+            ended.wait()
         return False
 
     with Server('site', index=True, fault=fault) as server:
         copy = _start('copy', server.url + '/ds', 'out')
-        while not lengths and copy.poll() is None:
-            time.sleep(0.01)
+        wait_for(lambda: sum(lengths) > 4 << 20, copy)
         time.sleep(1)
+        assert copy.poll() is None
         copy.kill()
         copy.communicate()
-        assert 4 << 20 < sum(lengths) <= 20 << 20, lengths
+        assert sum(lengths) <= 20 << 20, lengths
+        ended.set()
 
 
 def a_download_that_was_killed_continues():
     """At most 15% is sent again: what had arrived and was not written yet."""
     _far('site/ds', b'a', 8, 28 << 20)
-    with Server('site', index=True, fault=_slow) as server:
+    with Server('site', index=True) as server:
         words = ['copy', server.url + '/ds', 'out']
         _killed_copy(server, words, 110 << 20)
-        run(*words)
+        run(*words, env=PATIENT)
         assert server.sent <= 1.15 * (224 << 20), server.sent / (224 << 20)
     assert files('out') == files('site/ds')
 
@@ -295,7 +289,7 @@ def a_download_that_was_killed_continues():
 def a_download_of_a_bag_that_failed_continues():
     """After a kill, and after the server has failed."""
     _far('site/ds', b'a', 1, 40 << 20)
-    with Server('site', fault=_slow) as server:
+    with Server('site') as server:
         words = ['copy', server.url + '/ds/f0.bag', 'out.bag']
         _killed_copy(server, words, 10 << 20)
         most = server.sent + (10 << 20)
@@ -303,7 +297,7 @@ def a_download_of_a_bag_that_failed_continues():
         refuse(*words, says=('HTTP 503', 'call it again to continue'),
                env={**os.environ, 'BAGS_RETRY_SECONDS': '0.1'})
         server.fault = None
-        run(*words)
+        run(*words, env=PATIENT)
         assert server.sent <= 1.15 * (40 << 20), server.sent / (40 << 20)
     assert files('.')['out.bag'] == files('site/ds')['f0.bag']
     assert [name for name in os.listdir() if name.startswith('out')] == ['out.bag']
@@ -327,10 +321,8 @@ def a_download_is_never_a_mixture(how):
     def kill(letter):
         copy = _start(*words)
         part = pathlib.Path('out/f1.bag.copy')
-        while not (_starts('out/f0.bag', letter) and _starts(part, letter) and
-                   part.stat().st_size > 1 << 20):
-            assert copy.poll() is None, copy.communicate()
-            time.sleep(0.001)
+        wait_for(lambda: _starts('out/f0.bag', letter) and _starts(part, letter) and
+                 part.stat().st_size > 1 << 20, copy)
         copy.kill()
         copy.communicate()
         matches.clear()
@@ -358,7 +350,7 @@ def a_download_is_never_a_mixture(how):
             part = pathlib.Path('out/f1.bag.copy')
             part.write_bytes(bytes(part.stat().st_size))
         waits.set()
-        run(*words)
+        run(*words, env=PATIENT)
     letter = 'b' if how in ('replaced', 'another source') else 'a'
     assert files('out') == files(f'site/{letter}')
     starts = {name: min(first for path, first, _ in matches if path == name)

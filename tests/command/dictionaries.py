@@ -12,7 +12,7 @@ import tarfile
 import time
 
 import harness
-from harness import each, files, has_codec, has_urls, refuse, run, write_lines
+from harness import HANG, PATIENT, each, files, has_codec, has_urls, refuse, run, write_lines
 from server import Server
 
 sys.path.append(str(harness.ROOT / 'tests/lib'))
@@ -20,7 +20,6 @@ sys.path.append(str(harness.ROOT / 'tests/lib'))
 SPEC = {'a': 'zstd(array,float32,4)', 'id': 'int(4)', 'm': 'zstd(msgpack)', 'n': 'zstd(int)',
         's': 'zstd(utf8)[]', 't': 'zstd(utf8)'}
 LENGTH, SHARD = 360, 120
-ENVIRONMENT = {**os.environ, 'BAGS_RETRY_SECONDS': '20', 'BAGS_STALL_SECONDS': '20'}
 
 
 def _row(i):
@@ -177,14 +176,14 @@ def wherever_it_is(how):
     with Server('site', index=True) as server:
         url = f'{server.url}/ds{".zip" if "zip" in how else ""}'
         for again in range(2):
-            shown = run('get', url, ':', '--lists', *words, env=ENVIRONMENT).lines
+            shown = run('get', url, ':', '--lists', *words, env=PATIENT).lines
             assert shown == ROWS
             sent = _sent(server)
             # Each once: of three shards, of four fields. n has none.
             most = 0 if 'zip' in how or (again and words) else 12
             assert len(sent) == len(set(sent)) == most, (again, server.answers)
             del server.answers[:]
-        run('copy', url, 'out', *words, env=ENVIRONMENT)
+        run('copy', url, 'out', *words, env=PATIENT)
     assert files('out') == files('site/ds')
 
 
@@ -200,7 +199,7 @@ def a_dictionary_is_requested_with_its_bag():
 
         def fault(handler, number):
             missing.discard(handler.path)
-            end = time.monotonic() + 20
+            end = time.monotonic() + HANG
             while handler.path.endswith('.bag') and handler.path[-5] in names and missing:
                 if time.monotonic() > end:
                     late.extend(missing)
@@ -208,7 +207,7 @@ def a_dictionary_is_requested_with_its_bag():
                 time.sleep(0.01)
 
         with Server('site', index=True, fault=fault) as server:
-            run('get', server.url + '/ds', *words, env=ENVIRONMENT)
+            run('get', server.url + '/ds', *words, env=PATIENT)
             assert _sent(server) == [f'/ds/000000/{name}.dict' for name in names]
             assert not late
 
@@ -228,7 +227,7 @@ def verify_needs_what_the_blobs_need(case):
     with Server('site', fault=fault) as server:
         for words in [], ['--decode']:
             del server.log[:]
-            run('verify', server.url + '/ds', *words, env=ENVIRONMENT)
+            run('verify', server.url + '/ds', *words, env=PATIENT)
             asked = {path for _, path, _ in server.log if path.endswith('.dict')}
             assert asked == {f'/ds/00000{i}/{name}.dict' for i in range(3) for name in 'amst'}
 
@@ -290,7 +289,7 @@ def a_dataset_is_copied_to_a_store_and_back():
         return
     os.makedirs('store/bucket')
     with Server('store', s3=True) as server:
-        environment = {**ENVIRONMENT, **server.environment}
+        environment = {**PATIENT, **server.environment}
         run('copy', 'ds', 's3://bucket/ds', env=environment)
         assert files('store/bucket/ds') == files('ds')
         _same('s3://bucket/ds', env=environment)

@@ -4,8 +4,10 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 import traceback
 
 PROGRAM = None
@@ -17,6 +19,13 @@ part, parts, number = 1, 1, 0  # this process runs every check whose number is o
 # Under a sanitizer its faults must not look like the command's own errors.
 os.environ['ASAN_OPTIONS'] = ':'.join(
     filter(None, [os.environ.get('ASAN_OPTIONS'), 'exitcode=99']))
+
+# What a shell starts in the background ignores it, and so would the command.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+HANG = 600  # seconds: more than anything takes on a machine that is slow and busy
+# Where no server is broken, one that pauses is waited for.
+PATIENT = {**os.environ, 'BAGS_RETRY_SECONDS': '100', 'BAGS_STALL_SECONDS': '100'}
 
 
 def load_reference():
@@ -46,11 +55,11 @@ class Result:
         return json.loads(self.out)
 
 
-def run(*words, code=0, stdin=b'', timeout=60, **options):
+def run(*words, code=0, stdin=b'', **options):
     """Run the command and demand this exit code."""
     done = subprocess.run([PROGRAM, *map(str, words)], input=stdin,
                           stdout=options.pop('stdout', subprocess.PIPE),
-                          stderr=subprocess.PIPE, timeout=timeout, **options)
+                          stderr=subprocess.PIPE, timeout=HANG, **options)
     result = Result(done)
     for sign in ('Sanitizer', 'runtime error:'):
         assert sign not in result.err, result.err
@@ -70,6 +79,33 @@ def refuse(*words, says=(), code=1, **options):
     for part in [says] if isinstance(says, str) else says:
         assert part in said, f'{part!r} is not in {said!r}'
     return result
+
+
+def wait_for(ready, job=None):
+    """Until this is true; a job must not end before."""
+    end = time.monotonic() + HANG
+    while not ready():
+        assert job is None or job.poll() is None, job.communicate()
+        assert time.monotonic() < end, 'it does not come'
+        time.sleep(0.005)
+
+
+def stop(job):
+    """Stop a process; True unless it has ended."""
+    if job.poll() is None:
+        job.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, job.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    return job.poll() is None
+
+
+def in_time(seconds, attempt, tries=8):
+    """One of some attempts takes less: a machine that is busy may delay the others."""
+    found = []
+    while not found or (found[-1] >= seconds and len(found) < tries):
+        start = time.monotonic()
+        attempt()
+        found.append(time.monotonic() - start)
+    assert found[-1] < seconds, found
 
 
 def check(name, function, *arguments):

@@ -12,12 +12,14 @@ import time
 import zlib
 
 import harness
-from harness import each, files, has_codec, pack, refuse, run, write_lines
+from harness import (HANG, each, files, has_codec, pack, refuse, run, stop, wait_for,
+                     write_lines)
 from server import Server
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM]
 SPEC = ('--spec', 'n=int(4)')
-ENVIRONMENT = {**os.environ, 'BAGS_RETRY_SECONDS': '30', 'BAGS_STALL_SECONDS': '30'}
+# A server that does not answer is waited for until a signal comes.
+ENVIRONMENT = {**os.environ, 'BAGS_RETRY_SECONDS': '9999', 'BAGS_STALL_SECONDS': '9999'}
 
 
 def _start(*words, **options):
@@ -27,16 +29,9 @@ def _start(*words, **options):
                             env=ENVIRONMENT, **options)
 
 
-def _wait(ready):
-    since = time.monotonic()
-    while not ready():
-        assert time.monotonic() - since < 30
-        time.sleep(0.005)
-
-
-def _end(job, number, seconds=20):
+def _end(job, number):
     """It ended by this signal; returns the reason, and the command that continues."""
-    return _parse(job, number, job.communicate(timeout=seconds)[1].decode())
+    return _parse(job, number, job.communicate(timeout=HANG)[1].decode())
 
 
 def _parse(job, number, error):
@@ -53,13 +48,13 @@ def _interrupt(number, ready, *words):
     while not ready() and job.poll() is None:
         time.sleep(0.0005)
     job.send_signal(number)
-    error = job.communicate(timeout=60)[1].decode()
+    error = job.communicate(timeout=HANG)[1].decode()
     return _parse(job, number, error) if job.returncode else None
 
 
 def _shell(command):
     done = subprocess.run(command, shell=True, stderr=subprocess.PIPE, env=ENVIRONMENT,
-                          stdout=subprocess.PIPE, timeout=60)
+                          stdout=subprocess.PIPE, timeout=HANG)
     assert done.returncode == 0, (command, done.stderr)
     return done.stdout.decode()
 
@@ -134,8 +129,8 @@ def a_writer_that_waits_for_input_is_interrupted():
     job = _start('pack', '-', 'out', *SPEC, stdin=subprocess.PIPE)
     job.stdin.write(b'{"n": 1}\n{"n": 2}\n')
     job.stdin.flush()
-    refs = pathlib.Path('out/refs.bag')
-    _wait(lambda: refs.exists() and refs.stat().st_size)
+    refs = pathlib.Path('out/refs.idx')
+    wait_for(lambda: refs.exists() and refs.stat().st_size == 16, job)
     job.send_signal(signal.SIGTERM)
     reason, next_step, command = _end(job, signal.SIGTERM)
     assert 'out: 2 datapoints are kept' in reason, reason
@@ -155,7 +150,7 @@ def a_bag_and_a_dataset_to_which_was_appended_keep_their_blobs():
         job.stdin.write(line)
         job.stdin.flush()
         bag = pathlib.Path(flushed)
-        _wait(lambda: bag.exists() and bag.stat().st_size)
+        wait_for(lambda: bag.exists() and bag.stat().st_size, job)
         job.send_signal(signal.SIGINT)
         reason, _, command = _end(job, signal.SIGINT)
         assert '1 ' in reason and said in reason and not command, reason
@@ -168,9 +163,9 @@ def a_signal_that_is_ignored_stays_ignored():
                  preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
     job.stdin.write(b'{"n": 1}\n')
     job.stdin.flush()
-    _wait(lambda: os.path.exists('out/refs.bag'))
+    wait_for(lambda: os.path.exists('out/refs.bag'), job)
     job.send_signal(signal.SIGINT)
-    job.communicate(b'{"n": 2}\n', timeout=60)
+    job.communicate(b'{"n": 2}\n', timeout=HANG)
     assert job.returncode == 0
     assert run('get', 'out', ':').lines == [{'n': 1}, {'n': 2}]
 
@@ -246,11 +241,11 @@ def a_command_that_waits_for_a_server_ends_at_once(which):
                 which in ('derive', 'sql') and 'sql' not in run('--version').out.decode():
             return
         job = _start(which, *words)
-        assert waiting.wait(20)
+        wait_for(waiting.is_set, job)
         if which == 'zip':
-            _wait(lambda: os.path.exists('out.zip.partial'))
+            wait_for(lambda: os.path.exists('out.zip.partial'), job)
         job.send_signal(signal.SIGINT)
-        reason, next_step, command = _end(job, signal.SIGINT, 5)
+        reason, next_step, command = _end(job, signal.SIGINT)
         go.set()
     assert 'secret' not in command and 'hidden' not in command, command
     if which in ('copy', 'export'):
@@ -273,14 +268,17 @@ def a_second_signal_ends_a_writer_that_does_not_react():
     job = subprocess.Popen(
         [harness.PROGRAM, 'pack', write_lines('m.jsonl', [{'n': 1}]), 'out', *SPEC],
         stdout=writer, stderr=subprocess.PIPE)
-    _wait(lambda: os.path.exists('out/spec.json'))
-    time.sleep(0.2)
+    wait_for(lambda: os.path.exists('out/spec.json'), job)
+    stop(job)  # so that both come at once
     job.send_signal(signal.SIGINT)
     job.send_signal(signal.SIGTERM)  # the same, passed on by a parent process
+    job.send_signal(signal.SIGCONT)
     time.sleep(0.5)
     assert job.poll() is None
-    job.send_signal(signal.SIGTERM)
-    reason, next_step, command = _end(job, signal.SIGTERM, 5)
+    while job.poll() is None:
+        job.send_signal(signal.SIGTERM)
+        time.sleep(0.5)
+    reason, next_step, command = _end(job, signal.SIGTERM)
     os.close(reader)
     os.close(writer)
     assert 'out: the data that was flushed is kept' in reason, reason

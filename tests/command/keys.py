@@ -325,7 +325,7 @@ def keys_are_found_on_servers(how):
     _dataset(300, '--shard-length', 60)
     want = [_numbers(key) for key in keys]
     with Server('site', how == 'index', how == 's3') as server:
-        env = {**os.environ, 'BAGS_RETRY_SECONDS': '1', **server.environment}
+        env = {**harness.PATIENT, **server.environment}
         if how == 's3':
             url = 's3://bucket/set'
             run('copy', 'out', url, env=env)

@@ -380,13 +380,13 @@ def a_closed_pipe_and_an_interrupt_end_it():
         json.loads(process.stdout.readline())
     process.stdout.close()
     assert process.stderr.read() == b''
-    assert process.wait(20) == 1
+    assert process.wait(harness.HANG) == 1
     process.stderr.close()
     process = subprocess.Popen([*words, '--state', 's'], stdout=subprocess.PIPE)
     process.stdout.readline()
     process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate(timeout=harness.HANG)
     assert process.returncode == -signal.SIGINT
     assert pathlib.Path('s').stat().st_size == 64
 
@@ -408,7 +408,7 @@ def nothing_is_printed_if_the_state_does_not_fit_on_the_disk():
     words = [harness.PROGRAM, 'load', 'x', '--indices', '--state', 's']
     done = subprocess.run(
         ['sh', '-c', 'trap "" XFSZ; ulimit -f 0; exec "$@"', 'sh', *words],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=60)
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=harness.HANG)
     assert done.returncode == 1, done
     assert done.stdout == b'' and b'bags: s.new0: cannot write' in done.stderr, done
     assert not list(pathlib.Path('.').glob('s*'))

@@ -8,7 +8,6 @@ import pathlib
 import resource
 import struct
 import subprocess
-import time
 
 import harness
 from harness import each, files, has_codec, pack, read, refuse, run, values, write_lines
@@ -339,7 +338,7 @@ def _pack_spaces(mebibytes, says, **options):
             process.stdin.write(b' ' * (1 << 20))
     except BrokenPipeError:
         pass
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=harness.HANG)
     assert process.returncode == 1 and says in err, err
     assert not pathlib.Path('out').exists()
     return sent
@@ -776,10 +775,8 @@ def lines_of_gzip_arrive_one_by_one():
     for byte in packed:  # also the first bytes, which show what it is
         job.stdin.write(bytes([byte]))
         job.stdin.flush()
-    end = time.monotonic() + 10
-    while not (os.path.exists('out/refs.idx') and os.path.getsize('out/refs.idx') == 8):
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    harness.wait_for(lambda: os.path.exists('out/refs.idx') and
+                     os.path.getsize('out/refs.idx') == 8, job)
     job.stdin.close()
     assert job.wait() == 0 and values('out') == [{'n': 7}]
 

@@ -156,7 +156,7 @@ class Document:
         done = subprocess.run(command, cwd=where or self.directory, env=self.env,
                               text=True, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              timeout=300)
+                              timeout=1500)
         return done.returncode, done.stdout
 
     def compile_and_run(self, source, name, compiling, linking, where=None):

@@ -13,13 +13,14 @@ import urllib.parse
 import zlib
 
 import harness
-from harness import each, files, refuse, run
+from harness import each, files, in_time, refuse, run
 from server import KEY, SECRET, Server
 
 ROWS = [{'n': i, 'words': ['a' * (i % 5), 'é'], 'data': {'base64': 'AAAA' * 3000}}
         for i in range(40)]
 SPEC = 'n=int(4),words=utf8[],data=bytes'
-FAST = {'BAGS_RETRY_SECONDS': '1', 'BAGS_STALL_SECONDS': '1'}
+# A server that answers at all is waited for, but what it refuses is soon an error.
+FAST = {'BAGS_RETRY_SECONDS': '1', 'BAGS_STALL_SECONDS': '100'}
 
 
 def _environment(server=None, **more):
@@ -83,8 +84,7 @@ def many_shards_are_listed_page_by_page():
     harness.pack([{'n': i} for i in range(230)], 'n=int(4)', 'site/bucket/ds',
                  '--shard-length', '1')
     with Server('site', s3=True) as server:
-        shown = run('info', 's3://bucket/ds', '--json', env=_environment(
-            server, BAGS_STALL_SECONDS='20', BAGS_RETRY_SECONDS='20')).json
+        shown = run('info', 's3://bucket/ds', '--json', env=_environment(server)).json
         assert shown['length'] == shown['shards'] == 230
 
 
@@ -101,7 +101,7 @@ def a_gap_is_an_error():
        '2: stall', 'redirect'])
 def a_passing_fault_is_survived(which):
     path = _pack()
-    done = set()
+    done, ended = set(), threading.Event()
 
     def fault(handler, number):
         at, _, what = which.partition(': ')
@@ -120,7 +120,7 @@ def a_passing_fault_is_survived(which):
         if '429' in what:
             return handler.answer(429, Retry_After='0')
         if what == 'stall':
-            time.sleep(1.5)
+            ended.wait()
         if what in ('close', 'stall'):
             handler.close_connection = True
             return True
@@ -134,8 +134,10 @@ def a_passing_fault_is_survived(which):
         return True
 
     with Server('site', fault=fault) as server:
-        out = run('get', server.url + '/ds', ':',
-                  env=_environment(BAGS_RETRY_SECONDS='5')).out
+        out = run('get', server.url + '/ds', ':', env=_environment(
+            BAGS_RETRY_SECONDS='100',
+            BAGS_STALL_SECONDS='1' if 'stall' in which else '100')).out
+        ended.set()
         assert out == run('get', path, ':').out
         assert which == 'redirect' or done
 
@@ -144,6 +146,7 @@ def a_passing_fault_is_survived(which):
        '500 XML'])
 def a_lasting_fault_is_an_error_in_time(which):
     _pack()
+    ended = threading.Event()
 
     def fault(handler, number):
         if which == '429':
@@ -155,39 +158,41 @@ def a_lasting_fault_is_an_error_in_time(which):
         if which == 'truncated files' and not handler.local.is_file():
             return handler.answer(403)
         if which == 'stall':
-            time.sleep(30)
+            ended.wait()
         if 'truncated' in which:
             handler.answer(200, b'x', length=100)
         handler.close_connection = True
         return True
 
     with Server('site', fault=fault) as server:
-        start = time.monotonic()
         says = {'stall': 'stall', 'truncated': 'remaining', 'close': '',
                 'truncated files': 'remaining',
                 '500 XML': 'HTTP 500 InternalError'}.get(which, 'HTTP ' + which)
-        refuse('get', server.url + '/ds', '0', says=[server.url, says],
-               env=_environment())
-        assert time.monotonic() - start < 12
+        stall = {'BAGS_STALL_SECONDS': '1'} if which == 'stall' else {}
+        in_time(12, lambda: refuse('get', server.url + '/ds', '0', says=[server.url, says],
+                                   env=_environment(**stall)))
+        ended.set()
 
 
 @each(['503', 'stall'])
 def a_lasting_fault_takes_the_time_of_one(which):
     """Whatever number of files is looked up."""
+    ended = threading.Event()
+
     def fault(handler, number):
         if which == '503':
             return handler.answer(503)
-        time.sleep(30)
+        ended.wait()
         handler.close_connection = True
         return True
 
     os.mkdir('site')
     with Server('site', fault=fault) as server:
         for name in 'ds', 'a.zip/ds', 'a.zip/b.zip/ds':
-            start = time.monotonic()
-            refuse('info', server.url + '/' + name, says=server.url,
-                   env=_environment(BAGS_RETRY_SECONDS='2', BAGS_STALL_SECONDS='1'))
-            assert time.monotonic() - start < 4.5, name
+            in_time(4.5, lambda: refuse(
+                'info', server.url + '/' + name, says=server.url, env=_environment(
+                    BAGS_RETRY_SECONDS='2', BAGS_STALL_SECONDS='1')))
+        ended.set()
 
 
 @each(['http', 's3'])
@@ -390,8 +395,7 @@ def few_requests_and_bytes_are_needed(how):
                 (['get', '777', 'n'], 3 << 20, 20 + more[1]),
                 (['get', batch], 6 << 20, 40 + more[2])):
             with Server('site', index=True) as server:
-                run(words[0], f'{server.url}/ds{ending}', *words[1:],
-                    env=_environment(BAGS_STALL_SECONDS='20', BAGS_RETRY_SECONDS='20'))
+                run(words[0], f'{server.url}/ds{ending}', *words[1:], env=_environment())
                 assert server.sent <= size, (ending, words, server.sent)
                 assert len(server.log) <= most, (ending, words, server.log)
 
@@ -400,11 +404,8 @@ def shards_are_verified_in_a_few_round_trips():
     _pack('site/ds', '--shard-length', '1', '--checksum')
     with Server('site', index=True,
                 fault=lambda handler, number: time.sleep(0.05)) as server:
-        start = time.monotonic()
-        run('verify', server.url + '/ds',
-            env=_environment(BAGS_STALL_SECONDS='20', BAGS_RETRY_SECONDS='20'))
         # One file after the other: 40 shards of 9 take 18 s.
-        assert time.monotonic() - start < 10
+        in_time(10, lambda: run('verify', server.url + '/ds', env=_environment()))
 
 
 @each(['neither', 'an ETag', 'a time'])
@@ -444,7 +445,7 @@ def a_dataset_that_is_replaced_is_not_called_damaged(how):
     roots = [pathlib.Path('a').resolve(), pathlib.Path('b').resolve()]
     for words in ['verify'], ['verify', '--decode'], ['get', ':', '--check']:
         ends = set()
-        for at in range(1, 40, 3):
+        for at in [*range(1, 40, 3), 10**9]:
             def fault(handler, number):
                 handler.root = roots[number >= at]
                 if not handler.local.is_file():
@@ -556,11 +557,11 @@ def a_server_that_answers_every_path_ends(case):
 
     with Server('site', fault=fault) as server:
         for words in ['info', '--json'], ['get', ':'], ['copy', 'out']:
-            before, start = len(server.log), time.monotonic()
+            before = len(server.log)
             done = subprocess.run([harness.PROGRAM, words[0], server.url + '/ds', *words[1:]],
                                   env=_environment(), stdout=subprocess.PIPE,
-                                  stderr=subprocess.PIPE, timeout=60)
-            assert time.monotonic() - start < 20 and len(server.log) - before < 160
+                                  stderr=subprocess.PIPE, timeout=harness.HANG)
+            assert len(server.log) - before < 160
             assert done.returncode in (0, 1), done.stderr
             assert not done.returncode or b'/ds' in done.stderr, done.stderr
             if how == 'nothing':
@@ -629,10 +630,9 @@ def an_answer_without_an_end_is_an_error(what):
         return True
 
     with Server('site', s3=what == 'list', fault=fault) as server:
-        start = time.monotonic()
         url = 's3://b/ds' if what == 'list' else server.url + '/ds'
-        refuse('info', url, says='/ds', env=_environment(server), timeout=100)
-        assert time.monotonic() - start < 60 and sent[0] < 190 << 20, sent
+        refuse('info', url, says='/ds', env=_environment(server))
+        assert sent[0] < 190 << 20, sent
 
 
 def the_code_of_an_error_contains_no_secret():
@@ -673,11 +673,9 @@ def a_batch_is_loaded_in_a_few_round_trips():
     rows = [{'data': {'base64': 'ABCD' * 10_000}} for _ in range(256)]
     harness.pack(rows, 'data=bytes', 'site/ds')
     with Server('site', index=True, fault=lambda handler, number: time.sleep(0.1)) as server:
-        start = time.monotonic()
-        run('load', server.url + '/ds', '--batch', '64', '--threads', '1',
-            env=_environment(BAGS_STALL_SECONDS='20', BAGS_RETRY_SECONDS='20'))
         # One datapoint after the other takes 25.6 s.
-        assert time.monotonic() - start < 8
+        in_time(8, lambda: run('load', server.url + '/ds', '--batch', '64', '--threads', '1',
+                               env=_environment()))
 
 
 @each([30_000, 8])
@@ -876,8 +874,7 @@ def a_passing_fault_of_an_upload_is_survived(which):
         return which == 'close' or handler.answer(int(which[:3]))
 
     with Server('site', s3=True, fault=fault) as server:
-        environment = _environment(server, BAGS_RETRY_SECONDS='9',
-                                   BAGS_STALL_SECONDS='30')
+        environment = _environment(server, BAGS_RETRY_SECONDS='100')
         _copy(path, 's3://bucket/ds', env=environment)
         _copy('x.bag', 's3://bucket/x.bag', env=environment)
         assert files('site/bucket/ds') == files(path)
@@ -998,8 +995,7 @@ def a_large_bag_is_uploaded_in_parts():
     run('pack', harness.write_lines('m.jsonl', [row, row]), 'x.bag', '--no-sync',
         '--no-checksum')
     with Server('site', s3=True) as server:
-        environment = _environment(server, BAGS_STALL_SECONDS='20',
-                                   BAGS_RETRY_SECONDS='20')
+        environment = _environment(server)
         _copy('x.bag', 's3://bucket/x.bag', env=environment)
         assert [m for m, _, _ in server.log if m in ('PUT', 'POST')] == \
             ['POST', 'PUT', 'PUT', 'PUT', 'POST']
@@ -1029,8 +1025,8 @@ def a_host_that_does_not_exist_is_an_error():
     environment = {k: v for k, v in os.environ.items() if 'AWS' not in k}
     for url in ('http://none.invalid/ds', 'https://none.invalid/ds', 's3://none/ds'):
         environment['AWS_ENDPOINT_URL'] = 'https://none.invalid'
-        refuse('info', url, says=['none', 'resolve'], env=environment, timeout=20)
-        refuse('copy', url, 'out', says='resolve', env=environment, timeout=20)
+        refuse('info', url, says=['none', 'resolve'], env=environment)
+        refuse('copy', url, 'out', says='resolve', env=environment)
 
 
 def nothing_is_written_to_a_url():
@@ -1112,7 +1108,7 @@ def a_server_may_not_know_ranges_from_the_end(how):
     with Server('site', fault=fault) as server:
         # Four requests of 500 are repeated first.
         out = run('get', server.url + '/ds', '7',
-                  env=_environment(BAGS_RETRY_SECONDS='9')).out
+                  env=_environment(BAGS_RETRY_SECONDS='100')).out
         assert out == run('get', 'site/ds', '7').out
         assert server.sent < 12 << 20, server.sent
 
@@ -1222,9 +1218,9 @@ def a_bucket_is_a_host_without_an_endpoint():
     environment = {k: v for k, v in os.environ.items() if 'AWS' not in k}
     environment.update(AWS_REGION='none-1', AWS_EC2_METADATA_DISABLED='true')
     refuse('info', 's3://my-bucket/ds', says='my-bucket.s3.none-1.amazonaws.com',
-           env=environment, timeout=20)
+           env=environment)
     refuse('info', 's3://my.bucket/ds', says='host: s3.none-1.amazonaws.com',
-           env=environment, timeout=20)
+           env=environment)
 
 
 def every_request_of_a_signed_url_has_its_query():
@@ -1270,24 +1266,37 @@ def _start(*words, **more):
 
 def a_server_that_starts_within_five_seconds_is_read():
     path = _pack('site/ds', '--shard-length', '7')
-    with Server('site') as server, Server('site') as other:
-        port = server.server_address[1]
-        url, never = server.url + '/ds', other.url + '/ds'
-    start = time.monotonic()
-    jobs = [_start('get', url, ':', BAGS_RETRY_SECONDS='50'),
-            _start('verify', never, BAGS_RETRY_SECONDS='50'),
-            _start('verify', never, BAGS_RETRY_SECONDS='1')]
-    out, error = jobs[2].communicate(timeout=20)
-    assert jobs[2].returncode == 1 and time.monotonic() - start < 3, error
-    time.sleep(max(0, start + 4.3 - time.monotonic()))
-    assert jobs[0].poll() is None and jobs[1].poll() is None
-    with Server('site', port=port):
-        out, error = jobs[0].communicate(timeout=30)
-    assert jobs[0].returncode == 0, error
-    assert out == run('get', path, ':').out
-    out, error = jobs[1].communicate(timeout=20)
-    assert jobs[1].returncode == 1 and b'connect' in error, error
-    assert 5 < time.monotonic() - start < 10
+    found = []
+
+    def attempt():
+        server = Server('site', starts=False)
+        start = time.monotonic()
+        job = _start('get', server.url + '/ds', ':', BAGS_RETRY_SECONDS='50')
+        time.sleep(4.3)
+        assert job.poll() is None
+        with server:
+            out, error = job.communicate(timeout=harness.HANG)
+        found.append((time.monotonic() - start, job.returncode, error))
+        assert job.returncode or out == run('get', path, ':').out
+
+    # It is too late where the machine is too busy.
+    while not found or (found[-1][1] and len(found) < 8):
+        attempt()
+    assert found[-1][1] == 0, found
+
+
+@each([(50, 5, 10), (1, 0, 3)])
+def a_server_that_does_not_start_is_an_error(case):
+    retry, least, most = case
+    server = Server('site', starts=False)
+
+    def attempt():
+        start = time.monotonic()
+        error = refuse('verify', server.url + '/ds', says='connect',
+                       env=_environment(BAGS_RETRY_SECONDS=str(retry))).err
+        assert time.monotonic() - start > least, error
+    in_time(most, attempt)
+    server.server_close()
 
 
 @each(['load', 'copy', 's3'])
@@ -1308,16 +1317,17 @@ def a_server_that_restarts_ends_no_training(which):
 
     with Server('site', s3=which == 's3', fault=fault) as server:
         url = ('s3:/' if which == 's3' else server.url) + '/bucket/ds'
-        port = server.server_address[1]
+        again = Server('site', s3=which == 's3', port=server.server_address[1],
+                       starts=False)
         words = {'load': ['--digest', '--epochs', '3', '--batch', '4'],
                  'copy': ['out'], 's3': [':']}[which]
         word = 'get' if which == 's3' else which
         job = _start(word, url, *words, **server.environment, BAGS_RETRY_SECONDS='50')
-        assert down.wait(20)
+        assert down.wait(harness.HANG)
     time.sleep(2)
     assert job.poll() is None, job.communicate()
-    with Server('site', s3=which == 's3', port=port) as server:
-        out, error = job.communicate(timeout=40)
+    with again:
+        out, error = job.communicate(timeout=harness.HANG)
     assert job.returncode == 0, error
     if which == 'copy':
         assert files('out') == files('site/bucket/ds')

@@ -1,12 +1,13 @@
 """A web server and object store for tests, which misbehaves on demand: ranges, ETags,
 an index page, S3's API with signatures that are checked, and faults."""
-import functools
 import hashlib
 import hmac
 import html
 import http.server
+import os
 import pathlib
 import re
+import socket
 import threading
 import time
 import urllib.parse
@@ -14,11 +15,22 @@ import urllib.parse
 KEY, SECRET, REGION = 'AKIDEXAMPLE', 'a/secret+key', 'eu-test-1'
 
 
-@functools.lru_cache(maxsize=16)
-def _read(path, time, size):
-    """A file that has not changed, and its MD5."""
-    data = path.read_bytes()
-    return data, hashlib.md5(data).hexdigest()
+_kept = {}
+
+
+def _read(path):
+    """A file and its MD5, which are kept while it does not change."""
+    with path.open('rb') as file:  # another one may have its name at any time
+        about = os.fstat(file.fileno())
+        identity = path, about.st_ino, about.st_mtime_ns, about.st_size
+        found = _kept.get(identity)
+        if not found:
+            data = file.read()
+            found = data, hashlib.md5(data).hexdigest()
+            if len(_kept) >= 16:
+                _kept.clear()
+            _kept[identity] = found
+        return found
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -31,8 +43,13 @@ class Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 512
 
-    def __init__(self, root, index=False, s3=False, fault=None, token=None, port=0):
-        super().__init__(('127.0.0.1', port), Handler)
+    def __init__(self, root, index=False, s3=False, fault=None, token=None, port=0,
+                 starts=True):
+        super().__init__(('127.0.0.1', port), Handler, bind_and_activate=False)
+        # One that starts later, with `with`, has its port already, and shares it with one
+        # that ends before.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        self.server_bind()
         self.root = pathlib.Path(root).resolve()
         self.index, self.s3, self.fault, self.token = index, s3, fault, token
         self.lock = threading.Lock()
@@ -42,9 +59,18 @@ class Server(http.server.ThreadingHTTPServer):
         self.uploads = {}
         self.etags = {}
         self.url = f'http://127.0.0.1:{self.server_address[1]}'
+        self.started = False
+        if starts:
+            self.start()
+
+    def start(self):
+        self.started = True
+        self.server_activate()
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
     def __enter__(self):
+        if not self.started:
+            self.start()
         return self
 
     def __exit__(self, *_):
@@ -69,14 +95,15 @@ class Handler(http.server.BaseHTTPRequestHandler):
         pass
 
     def answer(self, status, body=b'', length=None, **headers):
+        self.server.answers.append((self.path, status, len(body)))
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name.replace('_', '-'), value)
         self.send_header('Content-Length', len(body) if length is None else length)
         self.end_headers()
-        self.server.answers.append((self.path, status, len(body)))
         if self.command != 'HEAD':
-            self.server.sent += len(body)
+            with self.server.lock:
+                self.server.sent += len(body)
             self.wfile.write(body)
         return True
 
@@ -195,11 +222,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if self.server.index:
                 return self.list_directory()
             return self.answer(403)
-        if not self.local.is_file():
+        try:
+            data, md5 = _read(self.local)
+        except (FileNotFoundError, NotADirectoryError):
             return (self.refuse(404, 'NoSuchKey') if self.server.s3
                     else self.answer(404))
-        status = self.local.stat()
-        data, md5 = _read(self.local, status.st_mtime_ns, status.st_size)
         return self.send_range(data, self.server.etags.get(self.local, f'"{md5}"'))
 
     def send_range(self, data, etag):

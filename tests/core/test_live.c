@@ -1179,7 +1179,8 @@ static double now(void) {
 static void watch_process(work *job, int way, double until) {
     uint64_t seen = 0, opens = 0;
     bags_reader_options options = unfinished_options(NULL, way);
-    for (; now() < until; opens++) {
+    /* It may take long until the other process starts. */
+    for (; now() < until || (!seen && now() < until + 600); opens++) {
         bags_error err;
         bags_reader *reader = work_read(job, &options, &err);
         if (!reader) {

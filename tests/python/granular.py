@@ -329,7 +329,7 @@ def long_a_killed_program_leaves_no_worker():
     '''
     for method in ('fork', 'forkserver'):
         for pid in python(text, method, code=-9).split():
-            for _ in range(200):
+            for _ in range(12000):
                 if not os.path.exists(f'/proc/{pid}'):
                     break
                 multiprocessing.Event().wait(0.05)

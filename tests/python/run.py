@@ -38,7 +38,7 @@ def raises(kinds, call, *args, says='', **kwargs):
 def python(text, *args, code=0):
     """Run a program in another interpreter; its output."""
     done = subprocess.run([sys.executable, '-c', text, *map(str, args)], text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=1500)
     assert done.returncode == code, (done.returncode, done.stdout)
     return done.stdout
 

@@ -40,7 +40,7 @@ export async function launch() {
       if (exceptionDetails) throw Error(exceptionDetails.exception?.description ?? exceptionDetails.text);
       return result.value;
     };
-    const wait = async (expression, seconds = 10) => {
+    const wait = async (expression, seconds = 600) => {
       const end = Date.now() + 1000 * seconds;
       for (;;) {
         const value = await run(expression).catch(() => undefined);
