@@ -399,8 +399,8 @@ bags_code bags_npz_read(bags_npz *npz, size_t i, uint64_t limit, bags_buffer *sc
  * ones, when it has 1 MiB of them or 8,192, if they are at least 64 and it saves at least
  * 5 % of their compressed size. It is stored in each shard, as NAME.dict, of at most 112
  * KiB, and readers use it automatically. That takes up to half a second, once, and 12 MB
- * of memory meanwhile; the first values are stored without it. Only the dataset's
- * checksums notice every damage of NAME.dict.
+ * of memory meanwhile; the first values are stored without it. It has a CRC of its own,
+ * but only the dataset's checksums notice every damage of NAME.dict.
  * ====================================================================== */
 
 /*

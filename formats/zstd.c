@@ -1,5 +1,5 @@
 /*
- * zstd.c - the type zstd(NAME,ARGUMENTS...), on libzstd 1.4 or later (Debian:
+ * zstd.c - the type zstd(NAME,ARGUMENTS...), on libzstd 1.4.5 or later (Debian:
  * libzstd-dev).
  *
  * Arguments: the type that is compressed, its name and its arguments as one list:
@@ -14,7 +14,10 @@
  *
  * NAME.dict of a shard is a dictionary of zstd (RFC 8878, section 5), which begins with
  * 37 a4 30 ec and its number; a frame that was compressed with it states this number. A
- * writer trains it from its first values: see ZSTD_SAMPLES_SIZE.
+ * writer trains it from its first values: see ZSTD_SAMPLES_SIZE. The content of one that
+ * was trained here begins with a mark, by which damage is noticed:
+ *
+ *     "bags" | CRC-32C of what follows the number, without these 8 bytes | more
  *
  * Rejected: what is not exactly one frame; a frame that does not state its content's
  * size, or claims more than its bytes can become or than max_size (1 GiB); one that needs
@@ -235,15 +238,32 @@ static void zstd_transpose_back(
 
 /* ---- dictionaries ---- */
 
+/* The mark of a dictionary. Returns where it is; 0: there is no place for one. */
+static size_t zstd_mark(bags_view bytes, unsigned char mark[8]) {
+    size_t at = ZDICT_getDictHeaderSize(bytes.data, bytes.size);
+    if (ZDICT_isError(at) || bytes.size - at < 8)
+        return 0;
+    uint32_t crc = bags_crc32c(0, bytes.data + 8, at - 8);
+    crc = bags_crc32c(crc, bytes.data + at + 8, bytes.size - at - 8);
+    memcpy(mark, "bags", 4);
+    bags_store(mark + 4, 4, false, crc);
+    return at;
+}
+
 static bags_code zstd_check_dictionary(bags_view bytes, bags_error *err) {
+    unsigned char mark[8];
     if (bytes.size > ZSTD_DICTIONARY_MOST)
         return bags_fail(err, BAGS_ERROR_LIMIT,
             "dictionary of zstd too large (%" PRIu64 " bytes, maximum 16 MiB)",
             (uint64_t)bytes.size);
-    if (ZSTD_getDictID_fromDict(bytes.data, bytes.size))
-        return BAGS_OK;
-    return bags_fail(err, BAGS_ERROR_CORRUPT,
-        "not a dictionary of zstd, as `zstd --train` makes them");
+    if (!ZSTD_getDictID_fromDict(bytes.data, bytes.size))
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "not a dictionary of zstd, as `zstd --train` makes them");
+    size_t at = zstd_mark(bytes, mark);
+    if (at && !memcmp(bytes.data + at, mark, 4) && memcmp(bytes.data + at, mark, 8))
+        return bags_fail(err, BAGS_ERROR_CORRUPT,
+            "damaged dictionary of zstd (its CRC differs from the one in it)");
+    return BAGS_OK;
 }
 
 /* What the library makes of a dictionary; NULL with an error. */
@@ -364,6 +384,10 @@ static bags_code zstd_train(
             (const size_t *)(const void *)some->sizes.data, some->count);
     if (!code && !ZDICT_isError(size)) {
         bags_view bytes = {made.data, size};
+        unsigned char mark[8];
+        size_t at = zstd_mark(bytes, mark);
+        if (at)
+            memcpy(made.data + at, mark, 8);
         ZSTD_CDict *trial = ZSTD_createCDict(made.data, size, s->level);
         size_t with =
             trial ? zstd_measure(s, context, others, trial, &scratch) : SIZE_MAX;

@@ -781,21 +781,29 @@ static void a_dictionary_that_is_wrong_is_refused(void **state) {
     save(at("set/000003/text.dict"), file.data, file.size);
     check_wrong(BAGS_ERROR_CORRUPT, "needs another dictionary (number ");
     file.data[5] ^= 1;
-    /* Every byte of its tables, and some of its content: an error, or any bytes. */
-    bags_reader *reader = NULL;
+    /* Every byte of its tables and its mark: an error, or any bytes; of the rest, and if
+     * it is truncated, always an error. */
+    size_t front = ZDICT_getDictHeaderSize(file.data, file.size) + 4;
     uint64_t refused = 0;
-    for (size_t i = 0; i < file.size; i += i < 200 ? 1 : 1777) {
-        bags_row row = {0};
-        bags_value value;
-        file.data[i] ^= 0x55;
-        save(at("set/000003/text.dict"), file.data, file.size);
-        file.data[i] ^= 0x55;
-        reader = open_set(at("set"), NULL);
-        assert_ok(bags_reader_get(reader, RECORDS - 1, NULL, 0, &row, &said));
-        refused += bags_row_value(&row, 0, 0, NULL, &value, &said) != BAGS_OK;
-        bags_row_free(&row);
-        bags_reader_close(reader);
-    }
+    for (size_t i = 0; i < file.size; i += i < front ? 1 : 1777)
+        for (int cut = i >= front; cut >= 0; cut--) {
+            bags_reader *reader = NULL;
+            bags_row row = {0};
+            bags_value value;
+            file.data[i] ^= 0x55;
+            save(at("set/000003/text.dict"), file.data, cut ? i : file.size);
+            file.data[i] ^= 0x55;
+            reader = open_set(at("set"), NULL);
+            assert_ok(bags_reader_get(reader, RECORDS - 1, NULL, 0, &row, &said));
+            bags_code code = bags_row_value(&row, 0, 0, NULL, &value, &said);
+            if (i >= front) {
+                assert_int_equal(code, BAGS_ERROR_CORRUPT);
+                assert_says("set/000003/text.dict: damaged dictionary");
+            }
+            refused += code != BAGS_OK;
+            bags_row_free(&row);
+            bags_reader_close(reader);
+        }
     assert_true(refused > 20);
     bytes_free(&file);
 }
