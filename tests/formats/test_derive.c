@@ -62,7 +62,6 @@ typedef struct way {
 } way;
 
 static const way ways[] = {{"shards", 3, false, false, false, false},
-    {"checksums", 3, true, false, false, false},
     {"joined", 3, true, false, true, false},
     {"unsharded", 0, true, false, false, false}, {"copy", 3, true, true, false, false},
     {"unsharded copy", 0, false, true, false, false},
@@ -311,7 +310,8 @@ static void a_source_that_changes_is_never_mixed(void **state) {
                 if (k > 2 && !ways[i].shard_length)
                     break;
                 write_source(at("from"), 'a', &ways[i]);
-                write_source(at("next"), 'b', &ways[i]);
+                if (changes[k] == replace_source || changes[k] == replace_shard)
+                    write_source(at("next"), 'b', &ways[i]);
                 if (ways[i].joined)
                     copy_tree(at("from"), at("other"));
                 let_another(changes[k], n, &ways[i]);
@@ -338,11 +338,13 @@ static void derive_too(void) {
 static void of_two_derivations_to_one_path_one_is_refused(void **state) {
     (void)state;
     for (size_t i = 0; i < WAYS; i++)
-        for (size_t k = 0; k < WAYS; k++)
-            for (uint64_t n = 1 + i + k; !ways[i].joined && !ways[k].joined;
-                 n += support_stride() * support_stride()) {
-                write_source(at("from"), 'a', &ways[i]);
-                write_source(at("next"), 'b', &ways[k]);
+        for (size_t k = 0; k < WAYS; k++) {
+            /* The second one is complete: what it has besides Bags does not matter. */
+            if (ways[i].joined || ways[k].joined || ways[k].dictionaries)
+                continue;
+            write_source(at("from"), 'a', &ways[i]);
+            write_source(at("next"), 'b', &ways[k]);
+            for (uint64_t n = 1 + i + k;; n += support_stride() * support_stride()) {
                 let_another(derive_too, n, &ways[k]);
                 bags_code code = derive(&ways[i], at("from"), at("out"), &disk.io);
                 disk.before = NULL;
@@ -354,10 +356,12 @@ static void of_two_derivations_to_one_path_one_is_refused(void **state) {
                     version_of(at("out"), code ? &ways[k] : &ways[i], false),
                     code ? 'b' : 'a');
                 assert_false(exists(at("out.derived")));
-                remove_all();
+                remove_tree(at("out"));
                 if (!other.done)
                     break;
             }
+            remove_all();
+        }
 }
 
 static void nothing_is_made_in_the_directory_of_a_source(void **state) {
