@@ -27,7 +27,7 @@ static void write_fields(const char *path, char version, uint64_t shard_length,
     assert_opens(writer, bags_writer_open(path, fields, 2, &options, &said));
     for (uint64_t i = 0; i < LENGTH; i++) {
         char id[16], words[2][16];
-        bags_value name = bags_utf8(id), items[2];
+        bags_value name, items[2];
         bags_entry entries[] = {{"id", &name, 1}, {"words", items, i % 3}};
         snprintf(id, sizeof id, "%c%d", version, (int)i);
         for (int k = 0; k < 2; k++) {
