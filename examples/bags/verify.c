@@ -222,8 +222,8 @@ static void note_empty_file(void) {
     bag_reader_close(bag);
 }
 
-/* Check one path. Returns false if it has faults or cannot be checked. */
-/* All threads verify the same path, each its part; a fault does not end the others. */
+/* Check one path: all threads verify it, each its part, and a fault does not end the
+ * others. Returns false if it has faults or cannot be checked. */
 static bool check(const char *operand, job *jobs, size_t count) {
     bags_verify_report sum = {0};
     text line = {0};
