@@ -116,7 +116,7 @@ int main(int argc, char **argv) {
     char **shown = (char **)allocate((size_t)argc, sizeof *shown);
     for (int i = 0; i < argc; i++)
         shown[i] = path_shown(argv[i]);
-    prepare_standard_files();
+    prepare_files();
     expect_truncation();
     interrupt_expect(shown);
     int code = run(argc - 1, argv + 1);

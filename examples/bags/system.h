@@ -80,7 +80,7 @@ static inline bool secret_fill(void *out, size_t size) {
     return SystemFunction036(out, (ULONG)size);
 }
 
-static inline void prepare_standard_files(void) {
+static inline void prepare_files(void) {
     _setmode(STDIN_FILENO, O_BINARY);
     _setmode(STDOUT_FILENO, O_BINARY);
 }
@@ -88,6 +88,7 @@ static inline void prepare_standard_files(void) {
 #else
 #include <poll.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 
 static inline bool is_separator(char c) { return c == '/'; }
 
@@ -130,7 +131,7 @@ static inline bool secret_fill(void *out, size_t size) {
 /* Without this, a program started without standard output would open a data file
  * as descriptor 1. Using a standard file that was closed stays an error: input is
  * replaced by what cannot be read, output by what cannot be written. */
-static inline void prepare_standard_files(void) {
+static inline void prepare_files(void) {
     bool no_input = fcntl(STDIN_FILENO, F_GETFD) < 0;
     int file;
     do {
@@ -141,6 +142,11 @@ static inline void prepare_standard_files(void) {
         close(file);
     signal(SIGPIPE, SIG_IGN); /* writing then fails with EPIPE */
     signal(SIGXFSZ, SIG_IGN); /* ... and with EFBIG */
+    struct rlimit open_files; /* a writer needs two or three for each field */
+    if (!getrlimit(RLIMIT_NOFILE, &open_files)) {
+        open_files.rlim_cur = open_files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &open_files);
+    }
 }
 #endif
 

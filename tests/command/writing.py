@@ -483,11 +483,19 @@ def many_fields_are_no_problem():
     run('pack', 'm.jsonl', 'out', '--no-sync', preexec_fn=_few_files)
     assert run('get', 'out', '2', preexec_fn=_few_files).json == \
         dict.fromkeys(names, 7)
+    # More than the limit that may be raised.
+    run('pack', 'm.jsonl', 'more', '--no-sync', preexec_fn=_few_at_first)
+    assert files('more') == files('out')
 
 
 def _few_files():
     import resource
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+
+
+def _few_at_first():
+    import resource
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 1024))
 
 
 def many_shards_are_read_with_few_files():

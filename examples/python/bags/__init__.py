@@ -230,7 +230,8 @@ class DatasetWriter(Dataset, _core.DatasetWriter):
     encoders maps types to functions of a value that return bytes; None: values are
     bytes. KeyError: it lacks a type. resume: continue what a crashed writer left, after
     `resumed` datapoints. checksum: of every blob. keep_idx: granular 0.22 reads it.
-    sync: close waits for stable storage. A writer that is dropped is closed.
+    sync: close waits for stable storage. A writer that is dropped, or whose `with` ends by
+    an exception, is closed: what was appended is then a complete dataset.
     """
 
     def __init__(self, directory, spec, encoders=encoders, *, sync=False, **options):
