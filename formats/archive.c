@@ -586,31 +586,21 @@ static bags_code archive_tar_keep_name(
     return BAGS_OK;
 }
 
-/* A decimal number, at most 10^18. Returns what follows it, or NULL. */
-static const unsigned char *archive_decimal(
-    const unsigned char *p, const unsigned char *end, uint64_t *out) {
-    const unsigned char *start = p;
-    for (*out = 0; p < end && *p >= '0' && *p <= '9'; p++)
-        *out = 10 * *out + (uint64_t)(*p - '0');
-    return p > start && p - start <= 18 ? p : NULL;
-}
-
 /* Apply the records of a pax header: "SIZE KEY=VALUE\n". */
 static bags_code archive_tar_pax(const bags_archive *a, uint64_t offset,
     const unsigned char *p, size_t size, bool global, archive_tar_next *next,
     bags_error *err) {
-    const unsigned char *end = p + size, *stop;
-    for (; p < end; p = stop) {
+    const char *at = (const char *)p, *end = at + size, *stop;
+    for (; at < end; at = stop) {
         uint64_t record = 0;
-        const unsigned char *key = archive_decimal(p, end, &record);
-        const unsigned char *value = NULL;
-        if (key && record > (uint64_t)(key - p) && record <= (uint64_t)(end - p))
-            value = (const unsigned char *)memchr(
-                key, '=', (size_t)record - (size_t)(key - p));
-        stop = value ? p + record : end;
+        const char *key = at, *value = NULL;
+        if (format_decimal(&key, end, &record) && record > (uint64_t)(key - at) &&
+            record <= (uint64_t)(end - at))
+            value = (const char *)memchr(key, '=', (size_t)record - (size_t)(key - at));
+        stop = value ? at + record : end;
         if (!value || *key++ != ' ' || value < key || stop[-1] != '\n')
             return archive_fail(a, "an invalid pax header", offset, err);
-        bags_view name = {key, (size_t)(value - key)};
+        bags_view name = {(const unsigned char *)key, (size_t)(value - key)};
         bool is_path = bags_view_is(name, "path"), is_size = bags_view_is(name, "size");
         if (name.size > 10 && !memcmp(name.data, "GNU.sparse", 10))
             return bags_fail(err, BAGS_ERROR_VALUE,
@@ -623,7 +613,8 @@ static bags_code archive_tar_pax(const bags_archive *a, uint64_t offset,
         if (is_path &&
             archive_tar_keep_name(next, value, (size_t)(stop - 1 - value), err))
             return BAGS_ERROR_MEMORY;
-        if (is_size && archive_decimal(value, stop, &next->size) != stop - 1)
+        if (is_size &&
+            (!format_decimal(&value, stop, &next->size) || value != stop - 1))
             return archive_fail(a, "an invalid pax header", offset, err);
         next->has_size = next->has_size || is_size;
     }

@@ -255,7 +255,7 @@ static char *http_url(const bags_http *http, const char *path, bool bucket, bool
     const char *query) {
     if (!http_is_s3(path)) {
         size_t front = 8 + strcspn(path + 8, "/");
-        char *rest = http_encode(path + front, "/!$&'()*+,;=:@[]",
+        char *rest = format_url(path + front, "/!$&'()*+,;=:@[]",
             field ? strrchr(path, '/') : path + strlen(path));
         char *out = rest ? http_format("%.*s%s%s%s", (int)front, path, rest,
                                http->query ? "?" : "", http->query ? http->query : "")
@@ -272,7 +272,7 @@ static char *http_url(const bags_http *http, const char *path, bool bucket, bool
                  : in_path ? http_format("https://s3.%s.amazonaws.com", http->s3.region)
                            : http_format("https://%.*s.s3.%s.amazonaws.com", (int)size,
                                  name, http->s3.region);
-    char *rest = http_encode(bucket ? "" : key, "/", NULL);
+    char *rest = format_url(bucket ? "" : key, "/", NULL);
     char *out = NULL;
     if (host && rest)
         out = http_format("%s%s%.*s/%s%s%s", host, in_path ? "/" : "",
@@ -563,7 +563,7 @@ static http_request *http_request_new(
 static bool http_is_hash(const char *tag) {
     size_t digits = 0;
     for (; tag && *tag && digits < 32; tag++)
-        digits = http_hex(*tag) >= 0 ? digits + 1 : 0;
+        digits = format_hex(*tag) >= 0 ? digits + 1 : 0;
     return digits == 32;
 }
 
@@ -627,7 +627,7 @@ static bool http_is_unlisted(bags_http *http, const char *path, size_t size) {
     const char *name = path + start;
     const http_object *listing = http_find(http, path, start, false);
     if (start == size || !listing || !listing->names.data ||
-        strspn(name, HTTP_PLAIN) < size - start)
+        strspn(name, FORMAT_PLAIN) < size - start)
         return false;
     for (size_t at = 0; at < listing->names_size;) {
         const char *listed = (const char *)listing->names.data + at;
@@ -779,29 +779,13 @@ static const char *http_tag(const http_request *request) {
     return *request->tag ? request->tag : request->modified;
 }
 
-/* A size or an offset at the start of the text, which becomes its end. */
-static bool http_number(const char **text, uint64_t *out) {
-    const char *at = *text;
-    uint64_t number = 0;
-    if (*at < '0' || *at > '9')
-        return false;
-    for (; *at >= '0' && *at <= '9'; at++) {
-        if (number > (UINT64_MAX - 9) / 10)
-            return false;
-        number = number * 10 + (uint64_t)(*at - '0');
-    }
-    *text = at;
-    *out = number;
-    return true;
-}
-
 /* bytes FIRST-LAST/TOTAL */
 static bool http_parse_range(http_request *request) {
     const char *at = request->range + 6;
     return strncasecmp(request->range, "bytes ", 6) == 0 &&
-           http_number(&at, &request->first) && *at++ == '-' &&
-           http_number(&at, &request->last) && *at++ == '/' &&
-           http_number(&at, &request->total) && !*at &&
+           format_decimal(&at, NULL, &request->first) && *at++ == '-' &&
+           format_decimal(&at, NULL, &request->last) && *at++ == '/' &&
+           format_decimal(&at, NULL, &request->total) && !*at &&
            request->first <= request->last && request->last < request->total;
 }
 
@@ -1800,8 +1784,8 @@ static int http_list_page(
     bool s3 = http_is_s3(path);
     const char *prefix = strchr(path + (s3 ? 5 : 8), '/');
     char *directory = s3 ? NULL : curl_easy_unescape(NULL, prefix, 0, NULL);
-    char *encoded = http_encode(prefix + s3, "", NULL);
-    char *token = *more ? http_encode(*more, "", NULL) : NULL;
+    char *encoded = format_url(prefix + s3, "", NULL);
+    char *token = *more ? format_url(*more, "", NULL) : NULL;
     char *query = encoded && (token || !*more)
                       ? http_format("%s%s%sdelimiter=%%2F&list-type=2&prefix=%s",
                             token ? "continuation-token=" : "", token ? token : "",

@@ -45,9 +45,6 @@ bool bagi_http_alive(const bags_http *http);
 
 /* ---- text ---- */
 
-#define HTTP_WORD "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789."
-#define HTTP_PLAIN HTTP_WORD "-_~"
-
 /* printf to new memory. */
 BAGI_PRINTF(1, 2)
 static inline char *http_format(const char *format, ...) {
@@ -73,32 +70,6 @@ static inline size_t http_path_size(const char *path) {
     while (size > 0 && path[size - 1] == '/')
         size--;
     return size;
-}
-
-static inline int http_hex(char c) {
-    const char *digits = "0123456789abcdef";
-    const char *at = c ? strchr(digits, c | 0x20) : NULL;
-    return at ? (int)(at - digits) : -1;
-}
-
-/* Encode all but letters, digits, -._~ and what is in `keep`, which signatures need. What
- * is encoded before `plain`, which may be NULL, stays as it is. */
-static inline char *http_encode(const char *text, const char *keep, const char *plain) {
-    char *out = (char *)malloc(3 * strlen(text) + 1);
-    size_t size = 0;
-    if (!out)
-        return NULL;
-    for (const char *at = text; *at; at++) {
-        bool encoded = plain && at < plain && *at == '%' && http_hex(at[1]) >= 0 &&
-                       http_hex(at[2]) >= 0;
-        if (encoded || strchr(HTTP_PLAIN, *at) || strchr(keep, *at))
-            out[size++] = *at;
-        else
-            size +=
-                (size_t)snprintf(out + size, 4, "%%%02X", (unsigned)(unsigned char)*at);
-    }
-    out[size] = '\0';
-    return out;
 }
 
 /* The text after the next of these marks, up to the quote or the tag that ends it. */
@@ -150,7 +121,7 @@ static inline char *http_xml(const void *page, size_t size, const char *mark) {
 static inline char *http_code(const void *page, size_t size) {
     char *code = http_xml(page, size, "<Code>");
     if (code)
-        code[strspn(code, HTTP_WORD)] = '\0';
+        code[strspn(code, FORMAT_PLAIN)] = '\0';
     return code;
 }
 

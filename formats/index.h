@@ -85,20 +85,15 @@ static inline index_key_type index_key_type_of(const bags_type *type) {
 static inline bags_value index_key_element(const bags_value *array, double *real) {
     size_t size = bags_dtype_size(array->dtype);
     char code = *bags_dtype_code(array->dtype);
-    float single = 0;
     bags_value out;
     memset(&out, 0, sizeof out);
     if (array->size != size || size > 8)
         return out;
+    uint64_t number = bags_load(array->data, size, !bags_little_endian());
     if (code == 'f') {
-        if (size == sizeof single)
-            memcpy(&single, array->data, size);
-        *real = (double)single;
-        if (size == sizeof *real)
-            memcpy(real, array->data, size);
+        *real = format_real(number, size);
         return size == 2 ? out : *array;
     }
-    uint64_t number = bags_load(array->data, size, !bags_little_endian());
     uint64_t sign = (uint64_t)1 << (8 * size - 1);
     if (code != 'i')
         return code == 'u' || code == 'b' ? bags_uint(number) : out;

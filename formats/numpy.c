@@ -25,7 +25,6 @@
 #include "private.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,17 +102,6 @@ static void npy_expect(npy_parser *p, const char *word) {
         npy_fail(p, problem);
 }
 
-/* The decimal number at *text, which is skipped. Returns false if there is none,
- * or if it is above 2^64-1. */
-static bool npy_digits(const char **text, uint64_t *number) {
-    char *end = NULL;
-    errno = 0;
-    *number = strtoull(*text, &end, 10);
-    bool valid = isdigit((unsigned char)**text) && errno == 0;
-    *text = end;
-    return valid;
-}
-
 /* Unescape what follows a backslash; it becomes shorter. Returns the end. */
 static char *npy_escape(npy_parser *p, char *to) {
     static const char plain[] = "\\'\"nrt", value[] = "\\'\"\n\r\t";
@@ -180,7 +168,7 @@ static uint64_t npy_tuple(npy_parser *p, size_t *dims, const uint64_t **shape) {
         bool zero = *digits == '0';
         if (!comma)
             npy_fail(p, "expected ',' or ')'");
-        if (!npy_digits(&digits, &number) || (zero && digits > p->at + 1))
+        if (!format_decimal(&digits, NULL, &number) || (zero && digits > p->at + 1))
             npy_fail(p, "expected a decimal number below 2^64");
         else
             p->at += digits - p->at;
@@ -216,7 +204,8 @@ static bool npy_unit(const char *text, bags_npy_type *type) {
     uint64_t step = 1;
     if (!*text)
         return true;
-    if (*text++ != '[' || (isdigit((unsigned char)*text) && !npy_digits(&text, &step)))
+    if (*text++ != '[' ||
+        (isdigit((unsigned char)*text) && !format_decimal(&text, NULL, &step)))
         return false;
     for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
         size_t size = strlen(units[i]);
@@ -235,7 +224,7 @@ static bool npy_simple(const char *text, bags_npy_type *type) {
     bool big = *text == '>' || (*text != '<' && !bags_little_endian());
     text += *text && strchr("<>|=", *text);
     type->kind = *text;
-    if (!*text++ || !npy_digits(&text, &number) || number > INT32_MAX)
+    if (!*text++ || !format_decimal(&text, NULL, &number) || number > INT32_MAX)
         return false;
     type->item_size = (size_t)number;
     (void)snprintf(code, sizeof code, " %c%u ", type->kind, (unsigned)number);

@@ -467,6 +467,49 @@ static inline bool format_real_bits(double number, size_t size, uint64_t *out) {
     return fraction < 0x7C00;
 }
 
+/* The number that a hexadecimal digit is; -1: it is none. */
+static inline int format_hex(char c) {
+    const char *digits = "0123456789abcdef";
+    const char *at = c ? strchr(digits, c | 0x20) : NULL;
+    return at ? (int)(at - digits) : -1;
+}
+
+#define FORMAT_PLAIN                                                                   \
+    "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_~"
+
+/* Text for a URL, to be freed: all but FORMAT_PLAIN and what is in `keep` is encoded. What
+ * is encoded before `plain`, which may be NULL, stays as it is. NULL: out of memory. */
+static inline char *format_url(const char *from, const char *keep, const char *plain) {
+    char *out = (char *)malloc(3 * strlen(from) + 1);
+    size_t size = 0;
+    if (!out)
+        return NULL;
+    for (const char *at = from; *at; at++) {
+        bool encoded = plain && at < plain && *at == '%' && format_hex(at[1]) >= 0 &&
+                       format_hex(at[2]) >= 0;
+        if (encoded || strchr(FORMAT_PLAIN, *at) || strchr(keep, *at))
+            out[size++] = *at;
+        else
+            size +=
+                (size_t)snprintf(out + size, 4, "%%%02X", (unsigned)(unsigned char)*at);
+    }
+    out[size] = '\0';
+    return out;
+}
+
+/* The decimal number at *at, which is moved past its digits; they end before `end`, which
+ * is NULL if other text follows. False if there are none, or it is above 2^64-1. */
+static inline bool format_decimal(const char **at, const char *end, uint64_t *out) {
+    const char *start = *at;
+    bool fits = true;
+    for (*out = 0; *at != end && **at >= '0' && **at <= '9'; ++*at) {
+        unsigned digit = (unsigned)(**at - '0');
+        fits = fits && *out <= (UINT64_MAX - digit) / 10;
+        *out = *out * 10 + digit;
+    }
+    return fits && *at > start;
+}
+
 /* The fewest digits that read back as the same number, which is a float or a double. */
 static inline void format_digits(char out[40], double number, bool is_single) {
     bool is_tiny = number > -2.3e-308 && number < 2.3e-308; /* it has fewer digits */

@@ -168,7 +168,7 @@ static bags_code s3_upload_multipart(bags_http *http, const char *url, s3_source
     bags_code code =
         bagi_http_send(http, "POST", url, "uploads=", NULL, 0, NULL, &reply, from->err);
     char *plain = code ? NULL : http_xml(reply.body.data, reply.size, "<UploadId>");
-    char *id = plain ? http_encode(plain, "", NULL) : NULL;
+    char *id = plain ? format_url(plain, "", NULL) : NULL;
     char *query = id ? http_format("uploadId=%s", id) : NULL;
     char *xml = http_copy("<CompleteMultipartUpload>"), *all = NULL;
     bags_buffer_free(&reply.body);

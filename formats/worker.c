@@ -47,9 +47,7 @@ static bags_code worker_number(const char *variable, uint64_t *out, bags_error *
     uint64_t number = 0;
     if (!value)
         return BAGS_OK;
-    for (; *at >= '0' && *at <= '9' && number < UINT32_MAX; at++)
-        number = number * 10 + (uint64_t)(*at - '0');
-    if (*at || number > UINT32_MAX)
+    if (!format_decimal(&at, NULL, &number) || *at || number > UINT32_MAX)
         return bags_fail(err, BAGS_ERROR_VALUE,
             "%s: \"%.40s\" is not a number from 0 to 4294967295", variable, value);
     *out = number;

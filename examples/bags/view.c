@@ -235,16 +235,15 @@ static bool is_token(const char *word) {
 /* "bytes=N-M" and "bytes=N-". False: all of it is sent. */
 static bool parse_range(
     const char *words, uint64_t size, uint64_t *start, uint64_t *stop) {
-    char first[20], last[20] = "";
-    int used = 0;
-    if (!words ||
-        sscanf(words, "bytes=%19[0-9]-%n%19[0-9]%n", first, &used, last, &used) < 1)
+    uint64_t from, to = UINT64_MAX;
+    if (!words || strncmp(words, "bytes=", 6))
         return false;
-    uint64_t from = strtoull(first, NULL, 10), to = strtoull(last, NULL, 10);
-    if (!used || words[used] || (*last && to < from))
+    const char *at = words + 6;
+    if (!format_decimal(&at, NULL, &from) || *at++ != '-' ||
+        (*at && !format_decimal(&at, NULL, &to)) || *at || to < from)
         return false;
     *start = from;
-    *stop = *last && to < size ? to + 1 : size;
+    *stop = to < size ? to + 1 : size;
     return true;
 }
 
@@ -342,20 +341,6 @@ static const char *make_token(void) {
     return text_string(&out);
 }
 
-/* What follows #ds=: the characters that an address may contain stay. */
-static const char *encoded(const char *words) {
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                "0123456789-._~";
-    text out = {0};
-    for (const char *at = words; *at; at++) {
-        if (strchr(plain, *at))
-            text_put(&out, at, 1);
-        else
-            text_format(&out, "%%%02X", (unsigned)(unsigned char)*at);
-    }
-    return text_string(&out);
-}
-
 /* Check what will be shown, and open its directory. Its last name is that in addresses. */
 static void open_dataset(const char *path) {
     struct stat info;
@@ -423,8 +408,9 @@ static int run(char **operands) {
             (unsigned)IDLE_SECONDS, MHD_OPTION_END))
         fail(BAGS_ERROR_IO, "view: cannot start the server on port %ju",
             (uintmax_t)port.value);
-    const char *address = string_format(
-        "http://%s/%s/#ds=%s", hosts[0], token, remote ? path : encoded(name));
+    const char *shown = remote ? path : format_url(name, "", NULL);
+    must_open(shown);
+    const char *address = string_format("http://%s/%s/#ds=%s", hosts[0], token, shown);
     interrupt_leaves("", NULL, NULL);
     print("%s\n", address);
     if (fflush(stdout))

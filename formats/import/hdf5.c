@@ -428,24 +428,26 @@ static hid_t h5_number(hid_t type, bags_dtype *dtype) {
 
 /* Report what of a type no field has: the names of an enum, the tag of an opaque type,
  * unless it is NumPy's of a date or time, whose unit is copied. */
-static bags_code h5_report_type(bags_source *s, const h5_set *set, const char *member,
-    hid_t type, bool is_bool, const char **unit) {
+static bags_code h5_report_type(
+    bags_source *s, const h5_set *set, h5_column *c, hid_t type) {
     bags_code code = BAGS_OK;
     bool is_opaque = H5Tget_class(type) == H5T_OPAQUE;
-    int names = H5Tget_class(type) == H5T_ENUM && !is_bool ? H5Tget_nmembers(type) : 0;
+    bool has_names = H5Tget_class(type) == H5T_ENUM && c->dtype != BAGS_DTYPE_BOOL;
+    int names = has_names ? H5Tget_nmembers(type) : 0;
     char *tag = is_opaque ? H5Tget_tag(type) : NULL;
     if (tag && (!strncmp(tag, "NUMPY:<M8[", 10) || !strncmp(tag, "NUMPY:<m8[", 10)) &&
         H5Tget_size(type) == 8) {
-        *unit = bags_source_text(s, tag + 10, strcspn(tag + 10, "]"));
+        c->unit = bags_source_text(s, tag + 10, strcspn(tag + 10, "]"));
     } else if (tag && *tag) {
-        bags_source_leave_out(s, "opaque tag", 1, "%s%s: %s", set->path, member, tag);
+        bags_source_leave_out(
+            s, "opaque tag", 1, "%s%s: %s", set->path, c->member, tag);
     }
     H5free_memory(tag);
     for (int i = 0; !code && i < names; i++) {
         char *name = H5Tget_member_name(type, (unsigned)i);
         if (name)
             bags_source_leave_out(
-                s, "enum name", 1, "%s%s: %s", set->path, member, name);
+                s, "enum name", 1, "%s%s: %s", set->path, c->member, name);
         else
             code = h5_fail(s, set->path);
         H5free_memory(name);
@@ -471,7 +473,7 @@ static bags_code h5_leaf(bags_source *s, h5_set *set, hid_t type, const char *me
     c->offset = offset;
     bags_code code = BAGS_OK;
     if (kind == H5T_OPAQUE)
-        code = h5_report_type(s, set, member, type, false, &c->unit);
+        code = h5_report_type(s, set, c, type);
     if (c->unit) {
         c->dtype = BAGS_DTYPE_INT64;
         *memory = H5Tcopy(type);
@@ -493,15 +495,13 @@ static bags_code h5_leaf(bags_source *s, h5_set *set, hid_t type, const char *me
                           : H5Tarray_create2(number, (unsigned)c->inner, c->shape);
         if (number >= 0) {
             h5_done(number);
-            code = h5_report_type(
-                s, set, member, base, c->dtype == BAGS_DTYPE_BOOL, &c->unit);
+            code = h5_report_type(s, set, c, base);
         }
         h5_done(base);
     } else {
         *memory = h5_number(type, &c->dtype);
         if (*memory >= 0)
-            code = h5_report_type(
-                s, set, member, type, c->dtype == BAGS_DTYPE_BOOL, &c->unit);
+            code = h5_report_type(s, set, c, type);
     }
     if (code)
         return code;
