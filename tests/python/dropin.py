@@ -217,7 +217,7 @@ def a_crashed_writer_is_resumed_and_live_data_is_read():
     for i in range(6):
         writer.append(_point(i))
     writer.flush()
-    raises(bags.DataError, bags.DatasetReader, 'x', says='unfinished')
+    raises(bags.DataError, bags.DatasetReader, 'x', says='crashed, run bags.recover')
     assert len(bags.DatasetReader('x', unfinished='skip')) == 4
     live = bags.DatasetReader('x', unfinished='read')
     assert [row['bar'] for row in live] == list(range(6))

@@ -421,7 +421,7 @@ static bool loader_begin(Loader *loader) {
     return false;
 }
 
-static PyObject *loader_fail(Loader *loader, const bags_error *err) {
+static PyObject *loader_fail(Loader *loader, bags_error *err) {
     PyObject *raised = err->code == BAGS_ERROR_STATE && err->system > 0
                            ? PyList_GetItem(loader->raised, err->system - 1)
                            : NULL;
@@ -437,7 +437,7 @@ static PyObject *loader_fail(Loader *loader, const bags_error *err) {
 
 /* End it: NULL with an exception if it failed; otherwise `out`. */
 static PyObject *loader_end(
-    Loader *loader, bags_code code, const bags_error *err, PyObject *out) {
+    Loader *loader, bags_code code, bags_error *err, PyObject *out) {
     PyThread_release_lock(loader->lock);
     if (!code)
         return out;

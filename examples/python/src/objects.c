@@ -47,7 +47,7 @@ static const char *after_path(const char *message, PyObject *path) {
     return message;
 }
 
-PyObject *raise_error(State *state, const bags_error *err, PyObject *path) {
+PyObject *raise_error(State *state, bags_error *err, PyObject *path) {
     static const struct {
         bags_code code;
         int system; /* errno of an OSError, which chooses the class */
@@ -67,6 +67,10 @@ PyObject *raise_error(State *state, const bags_error *err, PyObject *path) {
     int system = 0;
     if (PyErr_Occurred()) /* of a hook that is written in Python */
         return NULL;
+    /* "; run bags_recover": its name here is bags.recover */
+    char *remedy = strrchr(err->message, ';');
+    while (remedy && (remedy = strstr(remedy, " bags_")) != NULL)
+        remedy[5] = '.';
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         if (kinds[i].code == err->code) {
             type = kinds[i].type ? *kinds[i].type : PyExc_OSError;
