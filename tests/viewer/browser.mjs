@@ -49,10 +49,15 @@ export async function launch() {
         await new Promise(done => setTimeout(done, 20));
       }
     };
-    // The requests to a server, and the bytes of their answers, since the page was opened or `begin`.
-    const traffic = (url, begin = 0) => {
+    // When this became true, by the clock of the page, which does not request more before it is noticed.
+    const when = expression => wait(`(async () => {
+      for (let i = 0; i < 20000; i++, await new Promise(done => setTimeout(done, 5))) if (${expression}) return Date.now();
+    })()`);
+    // The requests to a server, and the bytes of their answers, since the page was opened or `begin`, up to a time.
+    const traffic = (url, begin = 0, until = Infinity) => {
       const sent = new Set(), of = name => events.slice(begin).filter(({method}) => method === `Network.${name}`).map(({params}) => params);
-      for (const {requestId, request} of of('requestWillBeSent')) if (request.url.startsWith(url)) sent.add(requestId);
+      for (const {requestId, request, wallTime} of of('requestWillBeSent'))
+        if (request.url.startsWith(url) && 1000 * wallTime <= until) sent.add(requestId);
       const bytes = of('dataReceived').reduce((sum, part) => sum + (sent.has(part.requestId) ? part.encodedDataLength : 0), 0);
       return {requests: sent.size, bytes};
     };
@@ -76,7 +81,7 @@ export async function launch() {
       }
       await call('Debugger.disable');
     };
-    return {call, run, wait, events, traffic, drop, pick, within,
+    return {call, run, wait, when, events, traffic, drop, pick, within,
       open: async url => {
         events.length = 0;
         await call('Page.navigate', {url: 'about:blank'});
@@ -95,18 +100,21 @@ export async function launch() {
 }
 
 // Serve a directory by nginx, whose answers wait `trip` ms; NULL: it is not installed.
-export async function serve_nginx(root, trip) {
+export async function serve_nginx(root, trip, tries = 8) {
   const modules = '/usr/lib/nginx/modules', free = net.createServer();
   if (!fs.existsSync(`${modules}/ngx_http_lua_module.so`)) return null;
   await new Promise(done => free.listen(0, '127.0.0.1', done));
   const {port} = free.address(), dir = fs.mkdtempSync(path.join(os.tmpdir(), 'bags-nginx-'));
   await new Promise(done => free.close(done));
+  const answers = () => new Promise(done => net.connect(port, '127.0.0.1').once('connect', function () { this.destroy(); done(true); }).once('error', () => done(false)));
   const temporary = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi'].map(name => `${name}_temp_path ${dir}/${name};`).join(' ');
   fs.writeFileSync(`${dir}/conf`, `load_module ${modules}/ndk_http_module.so; load_module ${modules}/ngx_http_lua_module.so;
     daemon off; pid ${dir}/pid; error_log ${dir}/error.log; ${process.getuid() ? '' : 'user root;'} events { worker_connections 2048; }
     http { access_log off; ${temporary} sendfile on; tcp_nopush on; autoindex on; server { listen 127.0.0.1:${port};
       access_by_lua_block { ngx.sleep(${trip / 1000}) } add_header Access-Control-Allow-Origin *; location /d/ { alias ${root}/; } } }`);
   const job = spawn('nginx', ['-e', `${dir}/error.log`, '-c', `${dir}/conf`], {stdio: 'ignore'});
+  while (job.exitCode === null && !await answers()) await new Promise(done => setTimeout(done, 20));
+  if (job.exitCode !== null && tries > 1) return serve_nginx(root, trip, tries - 1); // another program has the port
   return {url: `http://127.0.0.1:${port}`, close: () => { job.kill(); fs.rmSync(dir, {recursive: true, force: true}); }};
 }
 
