@@ -3300,13 +3300,10 @@ BAGI_COLD static bags_code bagi_fail_null(bags_error *err) {
     return bags_fail(err, BAGS_ERROR_ARGUMENT, "invalid argument: a pointer is NULL");
 }
 
-static bags_code bagi_prefix(bags_error *err, bags_code code, const char *format, ...)
-    BAGI_PRINTF(3, 4);
-
 /* Insert text in front of a message. Returns code, so that a caller can return the
  * result. If both do not fit, the end of the message is lost. */
-BAGI_COLD static bags_code bagi_prefix(
-    bags_error *err, bags_code code, const char *format, ...) {
+BAGI_COLD BAGI_PRINTF(3, 4) static bags_code
+    bagi_prefix(bags_error *err, bags_code code, const char *format, ...) {
     char text[BAGS_ERROR_SIZE / 2] = "";
     bags_error old = *err;
     va_list arguments;
@@ -3444,10 +3441,7 @@ static void bagi_free_text(const bags_allocator *memory, const char *text) {
 }
 
 /* A NUL-terminated text as printf writes it; free it with bagi_free_text. */
-static char *bagi_print(const bags_allocator *memory, bags_error *err,
-    const char *format, ...) BAGI_PRINTF(3, 4);
-
-BAGI_COLD static char *bagi_print(
+BAGI_COLD BAGI_PRINTF(3, 4) static char *bagi_print(
     const bags_allocator *memory, bags_error *err, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
@@ -4325,21 +4319,11 @@ BAGI_NOINLINE static bool bagi_refs_parse_usual(
     return at == stop;
 }
 
-/* Parse a datapoint's refs. Returns false if they are invalid: see bagi_refs_fault. */
+/* Parse a datapoint's refs. Returns false if they are invalid: see bagi_fail_row. */
 static bool bagi_refs_parse(
     bags_view blob, const bags_type *types, size_t count, bags_ref *refs) {
     return bagi_refs_parse_usual(blob, types, count, refs) ||
            bagi_refs_parse_any(blob, types, count, refs, NULL);
-}
-
-/* What is wrong with refs that cannot be parsed, and with field *field (`count`: with
- * the blob as a whole). */
-BAGI_COLD static const char *bagi_refs_fault(
-    bags_view blob, const bags_type *types, size_t count, size_t *field) {
-    (void)bagi_refs_parse_any(blob, types, count, NULL, field);
-    if (*field == count)
-        return "not a msgpack array with one element per field";
-    return types[*field].sequence ? "not [] or [first, count]" : "not a blob index";
 }
 
 #ifndef BAGS_NO_WRITER
@@ -10766,8 +10750,12 @@ BAGI_COLD static bags_code bagi_fail_refs(const char *path, const bagi_spec *spe
 /* Refs that cannot be parsed. */
 BAGI_COLD static bags_code bagi_fail_row(const char *path, const bagi_spec *spec,
     uint64_t index, bags_view row, bags_error *err) {
-    size_t field = 0;
-    const char *fault = bagi_refs_fault(row, spec->types, spec->count, &field);
+    size_t field = spec->count;
+    (void)bagi_refs_parse_any(row, spec->types, spec->count, NULL, &field);
+    const char *fault = field == spec->count
+                            ? "not a msgpack array with one element per field"
+                        : spec->types[field].sequence ? "not [] or [first, count]"
+                                                      : "not a blob index";
     return bagi_fail_refs(path, spec, index, field, fault, err);
 }
 
@@ -11632,14 +11620,20 @@ BAGS_API BAGI_COLD bags_code bags_recover(const char *path,
  * while it does.
  * ====================================================================== */
 
-/* Open and lock spec.json of a finished shard, against other processes that change
- * what belongs to it. *file is to be closed. */
-BAGI_COLD static bags_code bagi_lock_shard(
+/* The file that is locked while a finished shard, or a standalone Bag, is changed: it
+ * shows that it is still the same. */
+static const char *bagi_lock_path(const bagi_dir *dir) {
+    return dir->standalone ? bagi_dir_path(dir, "", ".bag")
+                           : bagi_dir_path(dir, "spec.json", "");
+}
+
+/* Open and lock it, against other processes that change what belongs to it. *file is
+ * to be closed. */
+BAGI_COLD static bags_code bagi_lock_dir(
     const bagi_dir *dir, void **file, bags_error *err) {
-    const bagi_env *env = dir->env;
-    const char *path = bagi_dir_path(dir, "spec.json", "");
-    BAGI_TRY(bagi_open(env, path, BAGS_IO_READ, file, err));
-    return bagi_lock_file(env, *file, path, dir->path,
+    const char *path = bagi_lock_path(dir);
+    BAGI_TRY(bagi_open(dir->env, path, BAGS_IO_READ, file, err));
+    return bagi_lock_file(dir->env, *file, path, dir->standalone ? path : dir->path,
         "locked by another process that writes it or its checksums", err);
 }
 
@@ -11659,12 +11653,12 @@ BAGI_COLD static bags_code bagi_finalize_rename(const bagi_env *env, const char 
     if (!code)
         code = bagi_shard_dir(&to, env, path, bagi_shard_name(number), err);
     if (!code)
-        code = bagi_lock_shard(&from, &file, err);
+        code = bagi_lock_dir(&from, &file, err);
     if (bagi_kind(env, to.path, &code, err) != BAGS_PATH_NONE)
         code = bags_fail(err, BAGS_ERROR_EXISTS,
             "%s: already exists: a writer has started it", to.shown);
     if (!code)
-        code = bagi_check_same(env, file, bagi_dir_path(&from, "spec.json", ""), err);
+        code = bagi_check_same(env, file, bagi_lock_path(&from), err);
     bagi_close_read(env, file); /* before, for Windows */
     if (!code)
         code = bagi_fail_io(env, env->io.rename(env->io.user, from.path, to.path),
@@ -12274,7 +12268,8 @@ typedef struct bagi_checksumming {
     const bagi_dir *dir;
     const bagi_spec *spec;        /* NULL: of a standalone Bag */
     bagi_bag_options bag_options; /* of its Bags, apart from their names */
-    void *file;                   /* bagi_checksum_lock, open and locked */
+    bool sharded;
+    void *file; /* bagi_lock_path, open and locked */
     size_t count;
     bagi_bag_checksums *bags;
     bagi_writing writing;
@@ -12324,13 +12319,6 @@ static bags_code bagi_check_no_link(
     return bagi_fail_io(env, error, path, "open", err);
 }
 
-/* The file that is locked while checksums are made: it shows that the shard, or the
- * standalone Bag, is still the same. */
-static const char *bagi_checksum_lock(const bagi_dir *dir) {
-    return dir->standalone ? bagi_dir_path(dir, "", ".bag")
-                           : bagi_dir_path(dir, "spec.json", "");
-}
-
 /* Make the CRCs of a Bag, in NAME.crc.partial, or keep those that it has. */
 BAGI_COLD static bags_code bagi_checksum_bag(bagi_checksumming *work, size_t field) {
     const bagi_dir *dir = work->dir;
@@ -12364,7 +12352,7 @@ BAGI_COLD static bags_code bagi_checksum_seal(
     bagi_stream *stream = &work->output.stream[BAGI_CRCS];
     bags_error *err = &work->writing.failure;
     const char *name = bagi_spec_name(work->spec, field);
-    if (bagi_check_same(dir->env, work->file, bagi_checksum_lock(dir), err))
+    if (bagi_check_same(dir->env, work->file, bagi_lock_path(dir), err))
         return err->code;
     work->output.trailer = work->bags[field].trailer;
     bagi_trailer_bind(
@@ -12420,14 +12408,14 @@ BAGI_COLD static bags_code bagi_checksum_bags(bagi_checksumming *work) {
                            : bagi_sync_dir(env, dir->path, err);
 }
 
-/* Make the checksums of all Bags of a directory, whose `file` is open and locked. What
- * is not complete is removed. */
+/* Make the checksums of all Bags of a directory, which is locked meanwhile. What is not
+ * complete is removed. */
 BAGI_COLD static bags_code bagi_checksum_dir(
-    bagi_checksumming *work, const bagi_dir *dir, void *file, bags_error *err) {
+    bagi_checksumming *work, const bagi_dir *dir, bags_error *err) {
     const bagi_env *env = dir->env;
     bags_error ignored;
     work->dir = dir;
-    work->file = file;
+    work->file = NULL;
     work->count = work->spec ? work->spec->count + !work->bag_options.split : 1;
     size_t size = work->count * sizeof *work->bags;
     bagi_writing_init(&work->writing, env, work->options->no_sync);
@@ -12435,17 +12423,21 @@ BAGI_COLD static bags_code bagi_checksum_dir(
     bagi_output_init(&work->output, &work->writing, 16384);
     work->output.checksums = true;
     work->bags = (bagi_bag_checksums *)bagi_alloc(&env->memory, size, err);
-    if (!work->bags)
-        return BAGS_ERROR_MEMORY;
-    bags_code code = bagi_checksum_bags(work);
-    for (size_t i = 0; i < work->count && code; i++)
-        if (!bagi_check_same(env, file, bagi_checksum_lock(dir), &ignored))
-            bagi_dir_remove(
-                dir, bagi_spec_name(work->spec, i), ".crc.partial", &ignored);
+    bags_code code =
+        work->bags ? bagi_lock_dir(dir, &work->file, err) : BAGS_ERROR_MEMORY;
+    if (!code && work->sharded)
+        code = bagi_check_no_link(env, dir->path, err);
+    if (!code && bagi_checksum_bags(work)) {
+        *err = work->writing.failure;
+        code = err->code;
+        for (size_t i = 0; i < work->count; i++)
+            if (!bagi_check_same(env, work->file, bagi_lock_path(dir), &ignored))
+                bagi_dir_remove(
+                    dir, bagi_spec_name(work->spec, i), ".crc.partial", &ignored);
+    }
+    bagi_close_read(env, work->file);
     bagi_output_free(&work->output);
     bagi_free(&env->memory, work->bags, size);
-    if (code)
-        *err = work->writing.failure;
     return code;
 }
 
@@ -12474,16 +12466,9 @@ BAGI_COLD static bags_code bagi_checksum_standalone(
     work->bag_options = bagi_bag_options_new();
     work->bag_options.allow_empty = true;
     BAGI_TRY(bagi_check_standalone(env, path, err));
-    void *file = NULL;
     bags_code code = bagi_dir_standalone(env, path, &dir, err);
-    const char *bag = code ? NULL : bagi_checksum_lock(&dir);
     if (!code)
-        code = bagi_open(env, bag, BAGS_IO_READ, &file, err);
-    if (!code)
-        code = bagi_lock_file(env, file, bag, bag, BAGI_LOCKED_BY_WRITER, err);
-    if (!code)
-        code = bagi_checksum_dir(work, &dir, file, err);
-    bagi_close_read(env, file);
+        code = bagi_checksum_dir(work, &dir, err);
     bagi_dir_free(&dir);
     return code;
 }
@@ -12513,17 +12498,12 @@ BAGS_API BAGI_COLD bags_code bags_checksum(const char *path,
     }
     for (size_t i = 0; reader && i < reader->count && !code; i++) {
         bagi_dir dir;
-        void *file = NULL;
         work.bag_options = reader->parts[i].bag_options;
         work.spec = &reader->spec;
+        work.sharded = reader->sharded;
         code = bagi_reader_dir(reader, i, &dir, err);
         if (!code)
-            code = bagi_lock_shard(&dir, &file, err);
-        if (!code && reader->sharded)
-            code = bagi_check_no_link(dir.env, dir.path, err);
-        if (!code)
-            code = bagi_checksum_dir(&work, &dir, file, err);
-        bagi_close_read(&env, file);
+            code = bagi_checksum_dir(&work, &dir, err);
         bagi_dir_free(&dir);
     }
     bags_reader_close(reader);
