@@ -7029,9 +7029,8 @@ static bool bagi_stream_idle(const bagi_stream *stream) {
 }
 
 static void bagi_stream_fail(const bagi_stream *stream, int error, const char *doing) {
-    if (error)
-        bagi_fail_io(&stream->writing->env, error, stream->path, doing,
-            &stream->writing->failure);
+    bagi_fail_io(
+        &stream->writing->env, error, stream->path, doing, &stream->writing->failure);
 }
 
 /* Open a new file, or with BAGS_IO_WRITE one that a writer left, to continue at its
@@ -8530,7 +8529,6 @@ struct bags_writer {
     /* The shard being written. */
     bagi_dir dir;       /* it owns its path; NULL: there is none */
     bagi_stream record; /* its spec.json.partial */
-    uint64_t shard_length;
 
     /* The dataset's directories. */
     void *last;        /* spec.json of the shard before, open; NULL: none */
@@ -8574,8 +8572,7 @@ static void bagi_writer_assert(const bags_writer *writer) {
     if (failed)
         return;
     assert(writer->record.handle && refs->stream[BAGI_BLOBS].handle);
-    assert(refs->length == writer->shard_length);
-    assert(writer->shard_length - refs->resumed.length <= writer->length);
+    assert(refs->length - refs->resumed.length <= writer->length);
     for (size_t i = 0; i <= writer->spec.count; i++) {
         const bagi_output *output = &writer->outputs[i];
         bool more = writer->partial && i < writer->spec.count;
@@ -8805,7 +8802,6 @@ BAGI_COLD static bags_code bagi_fail_claimed(
 /* Start with a shard: of a sharded dataset, that of this name. */
 BAGI_COLD static bags_code bagi_writer_enter(bags_writer *writer, bagi_shard_id name) {
     bags_error *failure = &writer->writing.failure;
-    writer->shard_length = 0;
     if (!writer->sharded)
         name.digits = 0;
     bagi_shard_dir(&writer->dir, &writer->writing.env, writer->path, name, failure);
@@ -8949,10 +8945,12 @@ static uint64_t bagi_writer_shard_size(const bags_writer *writer) {
 /* True if datapoints of the shard share a blob: each of them has added one to every
  * plain field otherwise. */
 static bool bagi_writer_shares(const bags_writer *writer) {
+    const bagi_output *outputs = writer->outputs;
+    size_t count = writer->spec.count;
     bool shares = false;
-    for (size_t i = 0; i < writer->spec.count; i++)
+    for (size_t i = 0; i < count; i++)
         shares = shares || (!writer->spec.types[i].sequence &&
-                               writer->outputs[i].length < writer->shard_length);
+                               outputs[i].length < outputs[count].length);
     return shares;
 }
 
@@ -9023,7 +9021,8 @@ static bool bagi_writer_full(const bags_writer *writer) {
     const bags_writer_options *options = &writer->options;
     if (!writer->sharded)
         return false;
-    if (options->shard_length && writer->shard_length >= options->shard_length)
+    if (options->shard_length &&
+        writer->outputs[writer->spec.count].length >= options->shard_length)
         return true;
     return options->shard_size && bagi_writer_shard_size(writer) >= options->shard_size;
 }
@@ -9244,7 +9243,6 @@ static bags_code bagi_datapoint_end(
             output->kept.end = output->stream[BAGI_BLOBS].end;
         }
         writer->partial = false;
-        writer->shard_length++;
         writer->length++;
         BAGI_CHECK(bagi_writer_assert(writer));
         if (bagi_writer_full(writer))
@@ -9665,7 +9663,6 @@ BAGI_COLD static bags_code bagi_writer_take(
             bagi_dictionary_read(
                 dir, name, &writer->outputs[i].dictionary, NULL, failure);
     }
-    writer->shard_length = found->length;
     return failure->code;
 }
 
@@ -9930,7 +9927,7 @@ BAGS_API BAGI_COLD bags_code bags_writer_close(bags_writer *writer, bags_error *
     bagi_writer_check_idle(writer);
     /* An unfinished shard without a datapoint would stop readers. */
     if (!failure->code && writer->dir.path && writer->sharded &&
-        writer->shard_length == 0)
+        writer->outputs[writer->spec.count].length == 0)
         bagi_writer_drop(writer, failure);
     else if (!failure->code && writer->dir.path)
         bagi_writer_finish(writer);
