@@ -8368,17 +8368,24 @@ BAGI_COLD static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *
     const bagi_spec *spec = &common->spec;
     bagi_record *record = &bag_options->record;
     bag_reader *refs = NULL;
-    bags_code code = BAGS_OK;
+    bool verify = BAGI_CHECKSUMS && bag_options->verify_checksums;
     BAGI_TRY(bagi_common_read(common, dir, "", NULL, record, err));
-    BAGI_TRY(bagi_shard_variant(dir, spec, &bag_options->split, err));
-    if (BAGI_CHECKSUMS && bag_options->verify_checksums)
-        BAGI_TRY(bagi_shard_bind(dir, spec, bag_options->split, record, err));
     bagi_bag_options opening = *bag_options;
     opening.name = "refs";
     opening.no_mmap = opening.allow_empty = true;
     opening.cache_index = false;
-    if (!opening.split)
-        code = bagi_bag_open(dir, &opening, NULL, &refs, err);
+    bags_code code = bagi_bag_open(dir, &opening, NULL, &refs, err);
+    if (code == BAGS_ERROR_MISSING) {
+        BAGI_TRY(bagi_shard_variant(dir, spec, &opening.split, err));
+        code = opening.split ? BAGS_OK : code; /* its checksums are */
+    }
+    if (!code && verify)
+        code = bagi_shard_bind(dir, spec, opening.split, record, err);
+    if (!code && verify && refs)
+        code = bagi_crcs_check_shard(
+            refs->file[BAGI_CRCS].shown, &refs->trailer, record, err);
+    opening.record = *record;
+    bag_options->split = opening.split;
     if (!code)
         code =
             bagi_shard_measure(dir, spec, &opening, refs, allow_unequal, length, err);

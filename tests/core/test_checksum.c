@@ -543,7 +543,7 @@ static void checksums_of_version_0_1_are_refused_until_they_are_replaced(void **
         bytes_free(&old);
     }
     assert_refused(BAGS_ERROR_CORRUPT, bags_reader_open(at("set"), &options, &said));
-    assert_says("clip.crc: checksums of version 0.1");
+    assert_says("refs.crc: checksums of version 0.1");
     assert_fails(BAGS_ERROR_CORRUPT, bags_verify(at("set"), NULL, NULL, &said));
     assert_says("crc: checksums of version 0.1");
     assert_fails(BAGS_ERROR_CORRUPT, checksum(at("set"), false, NULL));
