@@ -248,11 +248,6 @@ static PyObject *make_stream(PyObject *module, PyObject *args) {
     return capsule;
 }
 
-static PyMethodDef functions[] = {{"arrow_schema", make_schema, METH_O, NULL},
+PyMethodDef arrow_functions[] = {{"arrow_schema", make_schema, METH_O, NULL},
     {"arrow_array", make_array, METH_O, NULL},
     {"arrow_stream", make_stream, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
-
-int add_arrow(PyObject *module, State *state) {
-    (void)state;
-    return PyModule_AddFunctions(module, functions);
-}

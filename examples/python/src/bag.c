@@ -142,7 +142,7 @@ static PyGetSetDef bag_gets[] = {
 static PyType_Slot bag_slots[] = {{Py_tp_init, bag_init}, {Py_tp_methods, bag_methods},
     {Py_tp_getset, bag_gets}, {Py_mp_subscript, bag_subscript}, {Py_sq_item, bag_item},
     {0, NULL}};
-static PyType_Spec bag_spec = {"bags._core.BagReader", sizeof(Opened), 0,
+PyType_Spec bag_spec = {"bags._core.BagReader", sizeof(Opened), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, bag_slots};
 
 /* ---- writer ---- */
@@ -196,12 +196,5 @@ static PyMethodDef out_methods[] = {
     {NULL, NULL, 0, NULL}};
 static PyType_Slot out_slots[] = {
     {Py_tp_init, out_init}, {Py_tp_methods, out_methods}, {0, NULL}};
-static PyType_Spec out_spec = {"bags._core.BagWriter", sizeof(Written), 0,
+PyType_Spec bag_writer_spec = {"bags._core.BagWriter", sizeof(Written), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, out_slots};
-
-int add_bag(PyObject *module, State *state) {
-    return add_type(module, &bag_spec, state->opened, true) &&
-                   add_type(module, &out_spec, state->written, true)
-               ? 0
-               : -1;
-}

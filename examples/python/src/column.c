@@ -349,10 +349,5 @@ static PyType_Slot column_slots[] = {{Py_tp_init, column_init},
     {Py_bf_getbuffer, column_buffer}, {Py_tp_repr, column_repr},
     {Py_tp_dealloc, column_dealloc}, {Py_tp_methods, column_methods},
     {Py_tp_getset, column_gets}, {Py_sq_length, column_len}, {0, NULL}};
-static PyType_Spec column_spec = {"bags._core.Column", sizeof(Column), 0,
+PyType_Spec column_spec = {"bags._core.Column", sizeof(Column), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, column_slots};
-
-int add_column(PyObject *module, State *state) {
-    (void)state;
-    return add_type(module, &column_spec, NULL, true) ? 0 : -1;
-}

@@ -41,8 +41,8 @@ _Static_assert(sizeof(Py_ssize_t) == sizeof(uint64_t), "a 64-bit system");
 /* ---- the module ---- */
 
 typedef struct State { /* objects first: see STATE_COUNT */
-    PyTypeObject *source, *opened, *written, *blob, *reader, *storage;
     PyObject *data_error;
+    PyTypeObject *source, *opened, *written, *blob, *reader, *storage; /* see types */
     PyObject *ndarray, *asarray;                 /* of NumPy, when first needed */
     PyObject *dtypes[BAGS_DTYPE_COMPLEX128 + 1]; /* numpy.dtype objects */
     bags_registry *registry;
@@ -56,20 +56,12 @@ bool load_numpy(State *state);
 const bags_io *map_io(void);
 /* bags._far, imported when first needed; NULL with an exception. */
 const Far *load_far(void);
-/* Types: each file adds its own. */
-int add_objects(PyObject *module, State *state);
-int add_options(PyObject *module, State *state);
-int add_values(PyObject *module, State *state);
-int add_bag(PyObject *module, State *state);
-int add_reader(PyObject *module, State *state);
-int add_writer(PyObject *module, State *state);
-int add_column(PyObject *module, State *state);
-int add_arrow(PyObject *module, State *state);
-int add_storage(PyObject *module, State *state);
-int add_tools(PyObject *module, State *state);
-int add_loader(PyObject *module, State *state);
-PyTypeObject *add_type(
-    PyObject *module, PyType_Spec *spec, PyTypeObject *base, bool visible);
+/* Types and functions of the other files, which module.c adds. */
+extern PyType_Spec source_spec, opened_spec, written_spec, blob_spec, bag_spec,
+    bag_writer_spec, reader_spec, writer_spec, column_spec, loader_spec, storage_spec,
+    index_spec;
+extern PyMethodDef option_functions[], codec_functions[], arrow_functions[],
+    tool_functions[];
 
 /* ---- objects ---- */
 
@@ -90,7 +82,9 @@ PyTypeObject *add_type(
         Py_XDECREF(old_object);                                                        \
     } while (0)
 
-/* A number that a child of fork() does not have: getpid without a system call. */
+/* A number that a child of fork() does not have: getpid without a system call. It changes
+ * after watch_forks, which returns false without memory. */
+bool watch_forks(void);
 unsigned this_process(void);
 void *new_object(PyTypeObject *type);
 void free_object(PyObject *self);
@@ -103,6 +97,8 @@ PyObject *no_pickle(PyObject *self, PyObject *unused);
 
 /* ---- options ---- */
 
+/* {name: (size, {member: (kind, offset)})} of all structs. */
+PyObject *option_structs(void);
 /* The bytes of a struct, as bags/options.py packs them; false with an exception. */
 bool take_struct(void *to, size_t size, PyObject *bytes);
 

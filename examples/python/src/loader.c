@@ -584,10 +584,5 @@ static PyType_Slot loader_slots[] = {{Py_tp_doc, "The base of bags.Loader."},
     {Py_tp_init, loader_init}, {Py_tp_dealloc, loader_dealloc},
     {Py_tp_traverse, loader_traverse}, {Py_tp_clear, loader_clear},
     {Py_tp_methods, loader_methods}, {Py_tp_getset, loader_gets}, {0, NULL}};
-static PyType_Spec loader_spec = {"bags._core.Loader", sizeof(Loader), 0,
+PyType_Spec loader_spec = {"bags._core.Loader", sizeof(Loader), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, loader_slots};
-
-int add_loader(PyObject *module, State *state) {
-    (void)state;
-    return add_type(module, &loader_spec, NULL, true) ? 0 : -1;
-}

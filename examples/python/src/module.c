@@ -31,15 +31,6 @@ State *state_of(PyTypeObject *type) {
     return NULL;
 }
 
-PyTypeObject *add_type(
-    PyObject *module, PyType_Spec *spec, PyTypeObject *base, bool visible) {
-    PyTypeObject *type =
-        (PyTypeObject *)PyType_FromModuleAndSpec(module, spec, (PyObject *)base);
-    if (type && visible && PyModule_AddType(module, type))
-        Py_CLEAR(type);
-    return type;
-}
-
 /* ---- bags._far ---- */
 
 /* Of the process, as the code is to which it points. */
@@ -135,6 +126,36 @@ static bool add_codecs(State *state) {
     return true;
 }
 
+/* Bases first. base, keep: offsets in the state, or 0. */
+static const struct {
+    PyType_Spec *spec;
+    size_t base, keep;
+} types[] = {{&source_spec, 0, offsetof(State, source)},
+    {&opened_spec, 0, offsetof(State, opened)},
+    {&written_spec, 0, offsetof(State, written)},
+    {&blob_spec, 0, offsetof(State, blob)}, {&bag_spec, offsetof(State, opened), 0},
+    {&bag_writer_spec, offsetof(State, written), 0},
+    {&reader_spec, offsetof(State, opened), offsetof(State, reader)},
+    {&writer_spec, offsetof(State, written), 0}, {&column_spec, 0, 0},
+    {&loader_spec, 0, 0}, {&storage_spec, 0, offsetof(State, storage)},
+    {&index_spec, 0, 0}};
+
+static int add_types(PyObject *module, State *state) {
+    PyObject **members = (PyObject **)state;
+    int code = 0;
+    for (size_t i = 0; !code && i < sizeof types / sizeof *types; i++) {
+        size_t base = types[i].base / sizeof *members,
+               keep = types[i].keep / sizeof *members;
+        PyObject *type = PyType_FromModuleAndSpec(
+            module, types[i].spec, base ? members[base] : NULL);
+        code = type ? PyModule_AddType(module, (PyTypeObject *)type) : -1;
+        if (keep)
+            members[keep] = Py_XNewRef(type);
+        Py_XDECREF(type);
+    }
+    return code;
+}
+
 static int module_exec(PyObject *module) {
     State *state = (State *)PyModule_GetState(module);
     PyObject *bases = PyTuple_Pack(2, PyExc_ValueError, PyExc_OSError);
@@ -142,20 +163,21 @@ static int module_exec(PyObject *module) {
         state->data_error = PyErr_NewExceptionWithDoc("bags._core.DataError",
             "Data is damaged, unfinished, or shards are missing.", bases, NULL);
     Py_XDECREF(bases);
-    if (!state->data_error ||
-        PyModule_AddObjectRef(module, "DataError", state->data_error))
-        return -1;
     local_io = *bags_io_local();
     if (local_io.map)
         local_io.map = map_private;
-    if (!add_codecs(state))
+    if (!add_codecs(state) || !watch_forks())
         return PyErr_NoMemory(), -1;
-    return add_objects(module, state) || add_options(module, state) ||
-                   add_values(module, state) || add_bag(module, state) ||
-                   add_column(module, state) || add_arrow(module, state) ||
-                   add_reader(module, state) || add_writer(module, state) ||
-                   add_loader(module, state) || add_storage(module, state) ||
-                   add_tools(module, state) ||
+    PyObject *structs = option_structs();
+    int code = structs ? PyModule_AddObjectRef(module, "structs", structs) : -1;
+    Py_XDECREF(structs);
+    return code || !state->data_error ||
+                   PyModule_AddObjectRef(module, "DataError", state->data_error) ||
+                   add_types(module, state) ||
+                   PyModule_AddFunctions(module, option_functions) ||
+                   PyModule_AddFunctions(module, codec_functions) ||
+                   PyModule_AddFunctions(module, arrow_functions) ||
+                   PyModule_AddFunctions(module, tool_functions) ||
                    PyModule_AddStringConstant(module, "version", BAGS_VERSION)
                ? -1
                : 0;

@@ -10,6 +10,12 @@ static unsigned forks;
 
 static void count_fork(void) { forks++; }
 
+bool watch_forks(void) {
+    static bool watched; /* of the process, which has one copy of this code */
+    watched = watched || !pthread_atfork(NULL, NULL, count_fork);
+    return watched;
+}
+
 unsigned this_process(void) { return forks; }
 
 void *new_object(PyTypeObject *type) {
@@ -128,7 +134,7 @@ static void source_dealloc(PyObject *self) {
 }
 
 static PyType_Slot source_slots[] = {{Py_tp_dealloc, source_dealloc}, {0, NULL}};
-static PyType_Spec source_spec = {"bags._core.Source", sizeof(Source), 0,
+PyType_Spec source_spec = {"bags._core.Source", sizeof(Source), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, source_slots};
 
 Source *new_source(State *state, PyObject *path) {
@@ -322,7 +328,7 @@ static PyType_Slot opened_slots[] = {{Py_tp_dealloc, opened_dealloc},
     {Py_tp_members, closable_members}, {Py_tp_methods, opened_methods},
     {Py_tp_getset, opened_gets}, {Py_mp_length, opened_len}, {Py_sq_length, opened_len},
     {0, NULL}};
-static PyType_Spec opened_spec = {"bags._core.Reader", sizeof(Opened), 0,
+PyType_Spec opened_spec = {"bags._core.Reader", sizeof(Opened), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, opened_slots};
 
 /* ---- writers ---- */
@@ -465,16 +471,5 @@ static PyType_Slot written_slots[] = {{Py_tp_dealloc, written_dealloc},
     {Py_tp_traverse, closable_traverse}, {Py_tp_clear, closable_clear},
     {Py_tp_members, closable_members}, {Py_tp_methods, written_methods},
     {Py_tp_getset, written_gets}, {Py_sq_length, written_len}, {0, NULL}};
-static PyType_Spec written_spec = {"bags._core.Writer", sizeof(Written), 0,
+PyType_Spec written_spec = {"bags._core.Writer", sizeof(Written), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, written_slots};
-
-int add_objects(PyObject *module, State *state) {
-    static bool counts; /* of the process, which has one copy of this code */
-    if (!counts && pthread_atfork(NULL, NULL, count_fork))
-        return PyErr_NoMemory(), -1;
-    counts = true;
-    state->source = add_type(module, &source_spec, NULL, false);
-    state->opened = state->source ? add_type(module, &opened_spec, NULL, true) : NULL;
-    state->written = state->opened ? add_type(module, &written_spec, NULL, true) : NULL;
-    return state->written ? 0 : -1;
-}

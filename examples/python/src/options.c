@@ -144,7 +144,7 @@ static PyObject *dtype_number(PyObject *module, PyObject *name) {
                 : NULL;
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef option_functions[] = {
     {"dtype", dtype_number, METH_O, NULL}, {NULL, NULL, 0, NULL}};
 
 /* {member: (kind, offset)} */
@@ -159,10 +159,8 @@ static PyObject *members_dict(const Member *at) {
     return out;
 }
 
-/* structs: {name: (size, members)} */
-int add_options(PyObject *module, State *state) {
+PyObject *option_structs(void) {
     PyObject *all = PyDict_New();
-    (void)state;
     for (size_t i = 0; all && i < sizeof structs / sizeof *structs; i++) {
         PyObject *made =
             Py_BuildValue("nN", structs[i].size, members_dict(structs[i].members));
@@ -170,7 +168,5 @@ int add_options(PyObject *module, State *state) {
             Py_CLEAR(all);
         Py_XDECREF(made);
     }
-    int code = all ? PyModule_AddObjectRef(module, "structs", all) : -1;
-    Py_XDECREF(all);
-    return code ? code : PyModule_AddFunctions(module, functions);
+    return all;
 }

@@ -389,10 +389,5 @@ static PyGetSetDef reader_gets[] = {
 static PyType_Slot reader_slots[] = {{Py_tp_init, reader_init},
     {Py_tp_methods, reader_methods}, {Py_tp_getset, reader_gets},
     {Py_mp_subscript, reader_subscript}, {Py_sq_item, reader_item}, {0, NULL}};
-static PyType_Spec reader_spec = {"bags._core.DatasetReader", sizeof(Opened), 0,
+PyType_Spec reader_spec = {"bags._core.DatasetReader", sizeof(Opened), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, reader_slots};
-
-int add_reader(PyObject *module, State *state) {
-    state->reader = add_type(module, &reader_spec, state->opened, true);
-    return state->reader ? 0 : -1;
-}

@@ -261,13 +261,8 @@ static int storage_init(PyObject *self, PyObject *args, PyObject *unused) {
 
 static PyType_Slot storage_slots[] = {
     {Py_tp_init, storage_init}, {Py_tp_dealloc, storage_dealloc}, {0, NULL}};
-static PyType_Spec storage_spec = {
+PyType_Spec storage_spec = {
     "bags._core.Storage", sizeof(Storage), 0, Py_TPFLAGS_DEFAULT, storage_slots};
-
-int add_storage(PyObject *module, State *state) {
-    state->storage = add_type(module, &storage_spec, NULL, true);
-    return state->storage ? 0 : -1;
-}
 
 const bags_io *storage_io(State *state, PyObject *storage) {
     if (storage == Py_None)

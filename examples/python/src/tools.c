@@ -88,7 +88,7 @@ static PyObject *run_tool(PyObject *module, PyObject *args) {
     return out;
 }
 
-static PyMethodDef functions[] = {
+PyMethodDef tool_functions[] = {
     {"tool", run_tool, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
 
 /* ---- Index ---- */
@@ -211,12 +211,5 @@ static PyMethodDef index_methods[] = {
     {"_find", index_find, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
 static PyType_Slot index_slots[] = {{Py_tp_init, index_init},
     {Py_tp_dealloc, index_dealloc}, {Py_tp_methods, index_methods}, {0, NULL}};
-static PyType_Spec index_spec = {"bags._core.Index", sizeof(Index), 0,
+PyType_Spec index_spec = {"bags._core.Index", sizeof(Index), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, index_slots};
-
-int add_tools(PyObject *module, State *state) {
-    (void)state;
-    return add_type(module, &index_spec, NULL, true)
-               ? PyModule_AddFunctions(module, functions)
-               : -1;
-}

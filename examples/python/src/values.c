@@ -24,7 +24,7 @@ static void blob_dealloc(PyObject *self) {
 
 static PyType_Slot blob_slots[] = {
     {Py_bf_getbuffer, blob_buffer}, {Py_tp_dealloc, blob_dealloc}, {0, NULL}};
-static PyType_Spec blob_spec = {"bags._core.Blob", sizeof(Blob), 0,
+PyType_Spec blob_spec = {"bags._core.Blob", sizeof(Blob), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION, blob_slots};
 
 PyObject *new_blob(State *state, PyObject *owner, const void *data, size_t size) {
@@ -175,7 +175,7 @@ static PyObject *parse_type(PyObject *module, PyObject *text) {
         (Py_ssize_t)type.name.size, args);
 }
 
-static PyMethodDef codec_functions[] = {{"parse", parse_type, METH_O, NULL},
+PyMethodDef codec_functions[] = {{"parse", parse_type, METH_O, NULL},
     {"encode", encode_one, METH_VARARGS, NULL},
     {"decode", decode_one, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
 
@@ -622,11 +622,4 @@ PyObject *decode(State *state, const Field *field, bags_view blob, PyObject *own
         break;
     }
     return decode_value(state, field, blob, owner, borrowed, row, slot, item);
-}
-
-/* ---- the types of this file ---- */
-
-int add_values(PyObject *module, State *state) {
-    state->blob = add_type(module, &blob_spec, NULL, false);
-    return state->blob ? PyModule_AddFunctions(module, codec_functions) : -1;
 }

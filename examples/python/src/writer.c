@@ -194,9 +194,5 @@ static PyGetSetDef writer_gets[] = {
     {"resumed", written_get, NULL, "With resume: datapoints that existed.", "r"}, {0}};
 static PyType_Slot writer_slots[] = {{Py_tp_init, writer_init},
     {Py_tp_methods, writer_methods}, {Py_tp_getset, writer_gets}, {0, NULL}};
-static PyType_Spec writer_spec = {"bags._core.DatasetWriter", sizeof(Written), 0,
+PyType_Spec writer_spec = {"bags._core.DatasetWriter", sizeof(Written), 0,
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, writer_slots};
-
-int add_writer(PyObject *module, State *state) {
-    return add_type(module, &writer_spec, state->written, true) ? 0 : -1;
-}
