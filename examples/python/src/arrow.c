@@ -131,16 +131,12 @@ static bool array_build(struct ArrowArray *array, PyObject *tree) {
 
 /* Keep the exception as text. */
 static int stream_fail(Stream *stream) {
-    PyObject *type, *value, *trace;
+    OWNED PyObject *type, *value, *trace;
     stream->failed = PyErr_ExceptionMatches(PyExc_MemoryError) ? ENOMEM : EIO;
     PyErr_Fetch(&type, &value, &trace);
-    PyObject *text = value ? PyObject_Str(value) : NULL;
+    OWNED PyObject *text = value ? PyObject_Str(value) : NULL;
     const char *message = text ? PyUnicode_AsUTF8AndSize(text, NULL) : NULL;
     snprintf(stream->message, sizeof stream->message, "%s", message ? message : "");
-    Py_XDECREF(text);
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(trace);
     PyErr_Clear();
     return stream->failed;
 }

@@ -35,7 +35,7 @@ static int bag_init(PyObject *self, PyObject *args, PyObject *unused) {
         !begin_init(self) || !take_struct(&options, sizeof options, named))
         return -1;
     bool memory = PyObject_CheckBuffer(object);
-    PyObject *path = memory ? PyUnicode_FromString("memory") : Py_NewRef(object);
+    OWNED PyObject *path = memory ? PyUnicode_FromString("memory") : Py_NewRef(object);
     State *state = bag->base.state;
     options.cache_index &= options.no_mmap;
     if (path)
@@ -44,7 +44,6 @@ static int bag_init(PyObject *self, PyObject *args, PyObject *unused) {
                                    open_bag, &options);
     if (bag->source)
         bag->base.path = Py_NewRef(path);
-    Py_XDECREF(path);
     return bag->source ? 0 : -1;
 }
 
@@ -73,37 +72,31 @@ static PyObject *bag_range(PyObject *self, PyObject *args) {
     Py_ssize_t start, stop;
     if (!PyArg_ParseTuple(args, "nn", &start, &stop))
         return NULL;
-    Source *source = source_of(self);
+    OWNED Source *source = source_of(self);
     Row *row = source ? take_row(source) : NULL;
-    PyObject *list = NULL;
     bags_range range;
     bags_error err;
     bags_code code;
-    if (row) {
-        WITHOUT_GIL(code = bag_reader_get_range(source->bag, (uint64_t)start,
-                        (uint64_t)stop, &row->scratch, &range, &err));
-        list = code ? raise_error(source->state, &err, source->path)
-                    : PyList_New(stop - start);
-    }
+    if (!row)
+        return NULL;
+    WITHOUT_GIL(code = bag_reader_get_range(source->bag, (uint64_t)start,
+                    (uint64_t)stop, &row->scratch, &range, &err));
+    PyObject *list = code ? raise_error(source->state, &err, source->path)
+                          : PyList_New(stop - start);
     for (Py_ssize_t i = 0; list && i < stop - start; i++) {
         PyObject *blob = new_bytes(bags_range_get(&range, (size_t)i));
         if (!blob || PyList_SetItem(list, i, blob))
             Py_CLEAR(list);
     }
-    if (row)
-        give_row(source, row);
-    Py_XDECREF((PyObject *)source);
+    give_row(source, row);
     return list;
 }
 
 static PyObject *bag_at(PyObject *self, PyObject *key, bool view) {
-    Source *source = source_of(self);
+    OWNED Source *source = source_of(self);
     uint64_t index;
-    PyObject *out = NULL;
-    if (source && take_index(source, key, &index))
-        out = bag_get(source, index, view);
-    Py_XDECREF((PyObject *)source);
-    return out;
+    return source && take_index(source, key, &index) ? bag_get(source, index, view)
+                                                     : NULL;
 }
 
 static PyObject *bag_subscript(PyObject *self, PyObject *key) {
@@ -116,10 +109,8 @@ static PyObject *bag_view(PyObject *self, PyObject *key) {
 }
 
 static PyObject *bag_item(PyObject *self, Py_ssize_t index) {
-    Source *source = source_of(self);
-    PyObject *out = source ? bag_get(source, (uint64_t)index, false) : NULL;
-    Py_XDECREF((PyObject *)source);
-    return out;
+    OWNED Source *source = source_of(self);
+    return source ? bag_get(source, (uint64_t)index, false) : NULL;
 }
 
 static PyObject *bag_size(PyObject *self, void *unused) {
@@ -150,7 +141,8 @@ PyType_Spec bag_spec = {"bags._core.BagReader", sizeof(Opened), 0,
 /* _core.BagWriter(path, options) */
 static int out_init(PyObject *self, PyObject *args, PyObject *unused) {
     Written *out = (Written *)self;
-    PyObject *path, *named, *name;
+    PyObject *path, *named;
+    OWNED PyObject *name = NULL;
     bag_writer_options options;
     bags_error err;
     (void)unused;
@@ -161,7 +153,6 @@ static int out_init(PyObject *self, PyObject *args, PyObject *unused) {
     if (begin_writer(out, path) &&
         !(out->bag = bag_writer_open(PyBytes_AsString(name), &options, &err)))
         raise_error(out->base.state, &err, path);
-    Py_DECREF(name);
     return out->bag ? 0 : -1;
 }
 

@@ -74,6 +74,14 @@ extern PyMethodDef option_functions[], codec_functions[], arrow_functions[],
     } while (0)
 #define KEYWORDS(function) (PyCFunction)(void (*)(void)) function
 
+/* A reference, or NULL, that is released at the end of its scope, which must have the GIL. */
+#define OWNED __attribute__((cleanup(release_owned)))
+static inline void release_owned(void *at) {
+    PyObject *object;
+    memcpy(&object, at, sizeof object);
+    Py_XDECREF(object);
+}
+
 /* Replace a reference, before the old one is released. */
 #define SET(member, object)                                                            \
     do {                                                                               \

@@ -58,7 +58,7 @@ static __thread Loader *calling;
 
 /* Keep the exception of a callback. It is no damage: no code that skip_damaged skips. */
 static bags_code keep_raised(Loader *loader, const char *name, bags_error *err) {
-    PyObject *type, *value, *trace;
+    OWNED PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
     PyErr_NormalizeException(&type, &value, &trace);
     if (trace)
@@ -68,9 +68,6 @@ static bags_code keep_raised(Loader *loader, const char *name, bags_error *err) 
         PyErr_Clear();
     else
         err->system = (int)PyList_Size(loader->raised);
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(trace);
     return code;
 }
 
@@ -384,11 +381,10 @@ static PyObject *batch_dict(Loader *loader, const bags_batch *batch) {
     const char *texts = PyBytes_AsString(loader->text);
     size_t fields = (size_t)PyBytes_Size(loader->text);
     for (size_t i = 0; out && i < batch->count; i++) {
-        PyObject *value = tensor_object(
+        OWNED PyObject *value = tensor_object(
             loader->state, batch, &batch->tensors[i], i < fields && texts[i]);
         if (!value || PyDict_SetItemString(out, batch->tensors[i].name, value))
             Py_CLEAR(out);
-        Py_XDECREF(value);
     }
     return out;
 }

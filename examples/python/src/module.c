@@ -38,9 +38,8 @@ static const Far *far_functions;
 
 const Far *load_far(void) {
     if (!far_functions) {
-        PyObject *module = PyImport_ImportModule("bags._far");
+        OWNED PyObject *module = PyImport_ImportModule("bags._far");
         far_functions = module ? (const Far *)PyCapsule_Import(FAR_CAPSULE, 0) : NULL;
-        Py_XDECREF(module);
     }
     return far_functions;
 }
@@ -146,32 +145,29 @@ static int add_types(PyObject *module, State *state) {
     for (size_t i = 0; !code && i < sizeof types / sizeof *types; i++) {
         size_t base = types[i].base / sizeof *members,
                keep = types[i].keep / sizeof *members;
-        PyObject *type = PyType_FromModuleAndSpec(
+        OWNED PyObject *type = PyType_FromModuleAndSpec(
             module, types[i].spec, base ? members[base] : NULL);
         code = type ? PyModule_AddType(module, (PyTypeObject *)type) : -1;
         if (keep)
             members[keep] = Py_XNewRef(type);
-        Py_XDECREF(type);
     }
     return code;
 }
 
 static int module_exec(PyObject *module) {
     State *state = (State *)PyModule_GetState(module);
-    PyObject *bases = PyTuple_Pack(2, PyExc_ValueError, PyExc_OSError);
+    OWNED PyObject *bases = PyTuple_Pack(2, PyExc_ValueError, PyExc_OSError);
     if (bases)
         state->data_error = PyErr_NewExceptionWithDoc("bags._core.DataError",
             "Data is damaged, unfinished, or shards are missing.", bases, NULL);
-    Py_XDECREF(bases);
     local_io = *bags_io_local();
     if (local_io.map)
         local_io.map = map_private;
     if (!add_codecs(state) || !watch_forks())
         return PyErr_NoMemory(), -1;
-    PyObject *structs = option_structs();
-    int code = structs ? PyModule_AddObjectRef(module, "structs", structs) : -1;
-    Py_XDECREF(structs);
-    return code || !state->data_error ||
+    OWNED PyObject *structs = option_structs();
+    return !structs || PyModule_AddObjectRef(module, "structs", structs) ||
+                   !state->data_error ||
                    PyModule_AddObjectRef(module, "DataError", state->data_error) ||
                    add_types(module, state) ||
                    PyModule_AddFunctions(module, option_functions) ||

@@ -39,7 +39,7 @@ PyObject *no_pickle(PyObject *self, PyObject *unused) {
 
 /* A message without the path that it begins with: an OSError appends it. */
 static const char *after_path(const char *message, PyObject *path) {
-    PyObject *text = NULL;
+    OWNED PyObject *text = NULL;
     Py_ssize_t size = 0;
     if (path && !PyUnicode_FSDecoder(path, &text))
         PyErr_Clear();
@@ -49,7 +49,6 @@ static const char *after_path(const char *message, PyObject *path) {
         message += size + 2;
     else
         PyErr_Clear();
-    Py_XDECREF(text);
     return message;
 }
 
@@ -85,11 +84,10 @@ PyObject *raise_error(State *state, bags_error *err, PyObject *path) {
     }
     if (!system)
         return PyErr_SetString(type, err->message), NULL;
-    PyObject *made = PyObject_CallFunction(
+    OWNED PyObject *made = PyObject_CallFunction(
         type, "isO", system, after_path(err->message, path), path ? path : Py_None);
     if (made)
         PyErr_SetObject((PyObject *)Py_TYPE(made), made);
-    Py_XDECREF(made);
     return NULL;
 }
 
@@ -99,22 +97,21 @@ void place_error(bool note, const char *format, ...) {
     PyErr_Fetch(&type, &value, &trace);
     PyErr_NormalizeException(&type, &value, &trace);
     va_start(list, format);
-    PyObject *where = PyUnicode_FromFormatV(format, list);
+    OWNED PyObject *where = PyUnicode_FromFormatV(format, list);
     va_end(list);
     if (where && note) {
         Py_XDECREF(PyObject_CallMethod(value, "add_note", "O", where));
     } else if (where && (type == PyExc_TypeError || type == PyExc_ValueError ||
                             type == PyExc_KeyError)) {
-        PyObject *args = PyObject_GetAttrString(value, "args"); /* str() quotes a key */
+        OWNED PyObject *args =
+            PyObject_GetAttrString(value, "args"); /* str() quotes a key */
         PyObject *text = args && PyTuple_Size(args) ? PyTuple_GetItem(args, 0) : value;
         made = PyUnicode_FromFormat("%U: %S", where, text);
-        Py_XDECREF(args);
     }
     if (made) {
         SET(value, made);
         Py_CLEAR(trace);
     }
-    Py_XDECREF(where);
     PyErr_Restore(type, value, trace); /* in place of one that was raised here */
 }
 
@@ -149,7 +146,7 @@ Source *new_source(State *state, PyObject *path) {
 Source *open_source(State *state, PyObject *path, PyObject *storage, const bags_io **io,
     open_call open, const void *options) {
     Source *source = new_source(state, path);
-    PyObject *name;
+    OWNED PyObject *name = NULL;
     bags_error err;
     bool good = false;
     *io = storage_io(state, storage);
@@ -159,7 +156,6 @@ Source *open_source(State *state, PyObject *path, PyObject *storage, const bags_
         WITHOUT_GIL(good = open(source, text, options, &err));
         if (!good)
             raise_error(state, &err, path);
-        Py_DECREF(name);
     }
     if (!good)
         Py_CLEAR(source);
@@ -189,12 +185,11 @@ void free_row(Row *row) {
 
 int closed_error(PyObject *closable) {
     PyObject *path = ((Closable *)closable)->path;
-    PyObject *name = PyType_GetName(Py_TYPE(closable));
+    OWNED PyObject *name = PyType_GetName(Py_TYPE(closable));
     if (name && path)
         PyErr_Format(PyExc_ValueError, "%S: this %U is closed", path, name);
     else if (name)
         PyErr_Format(PyExc_ValueError, "this %U was not opened, or is closed", name);
-    Py_XDECREF(name);
     return -1;
 }
 

@@ -151,10 +151,9 @@ PyMethodDef option_functions[] = {
 static PyObject *members_dict(const Member *at) {
     PyObject *out = PyDict_New();
     for (; out && at->name; at++) {
-        PyObject *how = Py_BuildValue("sn", at->kind, at->offset);
+        OWNED PyObject *how = Py_BuildValue("sn", at->kind, at->offset);
         if (!how || PyDict_SetItemString(out, at->name, how))
             Py_CLEAR(out);
-        Py_XDECREF(how);
     }
     return out;
 }
@@ -162,11 +161,10 @@ static PyObject *members_dict(const Member *at) {
 PyObject *option_structs(void) {
     PyObject *all = PyDict_New();
     for (size_t i = 0; all && i < sizeof structs / sizeof *structs; i++) {
-        PyObject *made =
+        OWNED PyObject *made =
             Py_BuildValue("nN", structs[i].size, members_dict(structs[i].members));
         if (!made || PyDict_SetItemString(all, structs[i].name, made))
             Py_CLEAR(all);
-        Py_XDECREF(made);
     }
     return all;
 }

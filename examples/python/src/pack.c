@@ -27,15 +27,14 @@ static bool pack_items(Packer *packer, PyObject *list, int depth) {
     Py_ssize_t count = PySequence_Size(list);
     bool good = count >= 0 && !msgpack_pack_array(&packer->to, (size_t)count);
     for (Py_ssize_t i = 0; good && i < count; i++) {
-        PyObject *item = PySequence_GetItem(list, i);
+        OWNED PyObject *item = PySequence_GetItem(list, i);
         good = item && pack_object(packer, item, depth);
-        Py_XDECREF(item);
     }
     return good;
 }
 
 static bool pack_map(Packer *packer, PyObject *map, int depth) {
-    PyObject *items = PyMapping_Items(map);
+    OWNED PyObject *items = PyMapping_Items(map);
     Py_ssize_t count = items ? PyList_Size(items) : -1;
     bool good = count >= 0 && !msgpack_pack_map(&packer->to, (size_t)count);
     for (Py_ssize_t i = 0; good && i < count; i++) {
@@ -43,7 +42,6 @@ static bool pack_map(Packer *packer, PyObject *map, int depth) {
         good = pack_object(packer, PyTuple_GetItem(pair, 0), depth) &&
                pack_object(packer, PyTuple_GetItem(pair, 1), depth);
     }
-    Py_XDECREF(items);
     return good;
 }
 
@@ -58,8 +56,8 @@ static bool pack_bytes(Packer *packer, PyObject *object) {
 
 /* Numbers that bags_dtype has: others, as objects and text, could not be read. */
 static bool check_dtype(PyObject *dtype) {
-    PyObject *kind = PyObject_GetAttrString(dtype, "kind");
-    PyObject *itemsize = kind ? PyObject_GetAttrString(dtype, "itemsize") : NULL;
+    OWNED PyObject *kind = PyObject_GetAttrString(dtype, "kind");
+    OWNED PyObject *itemsize = kind ? PyObject_GetAttrString(dtype, "itemsize") : NULL;
     const char *text = itemsize ? PyUnicode_AsUTF8AndSize(kind, NULL) : NULL;
     long size = text ? PyLong_AsLong(itemsize) : 0;
     bool good = text && strchr("biufc", *text) && size <= (*text == 'c' ? 16 : 8);
@@ -68,27 +66,20 @@ static bool check_dtype(PyObject *dtype) {
             "an array in a tree has dtype %R (expected bool, "
             "int, uint, float or complex)",
             dtype);
-    Py_XDECREF(kind);
-    Py_XDECREF(itemsize);
     return good;
 }
 
 /* In a tree: ["_", dtype, shape, elements]. */
 static bool pack_array(Packer *packer, PyObject *array, int depth) {
-    PyObject *dtype = PyObject_GetAttrString(array, "dtype");
-    PyObject *code =
+    OWNED PyObject *dtype = PyObject_GetAttrString(array, "dtype");
+    OWNED PyObject *code =
         dtype && check_dtype(dtype) ? PyObject_GetAttrString(dtype, "str") : NULL;
-    PyObject *shape = code ? PyObject_GetAttrString(array, "shape") : NULL;
-    PyObject *bytes = shape ? PyObject_CallMethod(array, "tobytes", NULL) : NULL;
-    bool good = bytes && !msgpack_pack_array(&packer->to, 4) &&
-                !msgpack_pack_str_with_body(&packer->to, "_", 1) &&
-                pack_object(packer, code, depth) && pack_object(packer, shape, depth) &&
-                pack_bytes(packer, bytes);
-    Py_XDECREF(dtype);
-    Py_XDECREF(code);
-    Py_XDECREF(shape);
-    Py_XDECREF(bytes);
-    return good;
+    OWNED PyObject *shape = code ? PyObject_GetAttrString(array, "shape") : NULL;
+    OWNED PyObject *bytes = shape ? PyObject_CallMethod(array, "tobytes", NULL) : NULL;
+    return bytes && !msgpack_pack_array(&packer->to, 4) &&
+           !msgpack_pack_str_with_body(&packer->to, "_", 1) &&
+           pack_object(packer, code, depth) && pack_object(packer, shape, depth) &&
+           pack_bytes(packer, bytes);
 }
 
 /* False: with an exception, or out of memory. */
@@ -160,19 +151,18 @@ static PyObject *unpack_map(State *state, const msgpack_object *object, bool tre
     PyObject *out = PyDict_New();
     for (uint32_t i = 0; out && i < object->via.map.size; i++) {
         const msgpack_object_kv *pair = &object->via.map.ptr[i];
-        PyObject *key = unpack(state, &pair->key, tree);
-        PyObject *value = key ? unpack(state, &pair->val, tree) : NULL;
+        OWNED PyObject *key = unpack(state, &pair->key, tree);
+        OWNED PyObject *value = key ? unpack(state, &pair->val, tree) : NULL;
         if (!value || PyDict_SetItem(out, key, value))
             Py_CLEAR(out);
-        Py_XDECREF(key);
-        Py_XDECREF(value);
     }
     return out;
 }
 
 PyObject *unpack(State *state, const void *from, bool tree) {
     const msgpack_object *object = (const msgpack_object *)from;
-    PyObject *out = NULL, *module;
+    OWNED PyObject *module = NULL;
+    PyObject *out = NULL;
     switch (object->type) {
     case MSGPACK_OBJECT_NIL:
         Py_RETURN_NONE;
@@ -205,12 +195,10 @@ PyObject *unpack(State *state, const void *from, bool tree) {
         return out;
     case MSGPACK_OBJECT_EXT: /* of Python's package, where it is installed */
         module = PyImport_ImportModule("msgpack");
-        if (module)
-            out =
-                PyObject_CallMethod(module, "ExtType", "iy#", (int)object->via.ext.type,
-                    object->via.ext.ptr, (Py_ssize_t)object->via.ext.size);
-        Py_XDECREF(module);
-        return out;
+        return module ? PyObject_CallMethod(module, "ExtType", "iy#",
+                            (int)object->via.ext.type, object->via.ext.ptr,
+                            (Py_ssize_t)object->via.ext.size)
+                      : NULL;
     }
     PyErr_SetString(PyExc_ValueError, "msgpack of an unknown type");
     return NULL;

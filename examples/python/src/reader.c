@@ -7,18 +7,16 @@
 static bool reader_fields(Opened *reader, PyObject *choose) {
     size_t count;
     const bags_field *of = bags_reader_fields(reader->source->reader, &count);
-    PyObject *list = PyList_New((Py_ssize_t)count);
+    OWNED PyObject *list = PyList_New((Py_ssize_t)count);
     for (size_t i = 0; list && i < count; i++) {
         PyObject *pair = Py_BuildValue("ss", of[i].name, of[i].type);
         if (!pair || PyList_SetItem(list, (Py_ssize_t)i, pair))
             Py_CLEAR(list);
     }
-    PyObject *chosen = list ? PyObject_CallFunctionObjArgs(choose, list, NULL) : NULL;
-    bool good = chosen && take_fields(&reader->base, reader->source->path, chosen) &&
-                reader->base.count == count;
-    Py_XDECREF(list);
-    Py_XDECREF(chosen);
-    return good;
+    OWNED PyObject *chosen =
+        list ? PyObject_CallFunctionObjArgs(choose, list, NULL) : NULL;
+    return chosen && take_fields(&reader->base, reader->source->path, chosen) &&
+           reader->base.count == count;
 }
 
 static bool open_dataset(
@@ -116,10 +114,10 @@ static PyObject *read_datapoint(Opened *reader, Source *source, uint64_t index,
     }
     for (size_t i = 0; out && i < (selects ? count : reader->base.count); i++) {
         Field *field = &reader->base.fields[selects ? selects[i].field : i];
-        PyObject *value = slot_value(source, field, row, i, field->sequence, index);
+        OWNED PyObject *value =
+            slot_value(source, field, row, i, field->sequence, index);
         if (!value || PyDict_SetItem(out, field->name, value))
             Py_CLEAR(out);
-        Py_XDECREF(value);
     }
     if (row)
         give_row(source, row);
@@ -132,14 +130,10 @@ static PyObject *as_slice(PyObject *object) {
         return Py_NewRef(object);
     if (!PyObject_TypeCheck(object, &PyRange_Type))
         return NULL;
-    PyObject *start = PyObject_GetAttrString(object, "start");
-    PyObject *stop = PyObject_GetAttrString(object, "stop");
-    PyObject *step = PyObject_GetAttrString(object, "step");
-    PyObject *slice = start && stop && step ? PySlice_New(start, stop, step) : NULL;
-    Py_XDECREF(start);
-    Py_XDECREF(stop);
-    Py_XDECREF(step);
-    return slice;
+    OWNED PyObject *start = PyObject_GetAttrString(object, "start");
+    OWNED PyObject *stop = PyObject_GetAttrString(object, "stop");
+    OWNED PyObject *step = PyObject_GetAttrString(object, "step");
+    return start && stop && step ? PySlice_New(start, stop, step) : NULL;
 }
 
 /* What a mask says about a field: 1: select it, 0: leave it out, -1: an exception. */
@@ -152,9 +146,8 @@ static int mask_select(
     if (mask == Py_False || mask == Py_None)
         return 0;
     const Field *field = &reader->base.fields[number];
-    PyObject *slice = field->sequence ? as_slice(mask) : NULL;
+    OWNED PyObject *slice = field->sequence ? as_slice(mask) : NULL;
     int code = slice ? PySlice_Unpack(slice, &start, &stop, &step) : -1;
-    Py_XDECREF(slice);
     if (!slice && !PyErr_Occurred())
         PyErr_Format(PyExc_TypeError,
             "the mask of a %s must be True or False%s, not %R of %R",
@@ -179,15 +172,13 @@ static int mask_select(
 static Py_ssize_t dict_selects(Opened *reader, PyObject *mask, bags_select *selects) {
     Py_ssize_t used = 0, found = 0;
     for (size_t i = 0; i < reader->base.count; i++) {
-        PyObject *of = PyDict_GetItemWithError(mask, reader->base.fields[i].name);
-        if (!of && PyErr_Occurred())
-            return -1;
-        Py_XINCREF(of); /* an index in it may run anything, which may change the mask */
+        /* Owned: an index in it may run anything, which may change the mask. */
+        OWNED PyObject *of =
+            Py_XNewRef(PyDict_GetItemWithError(mask, reader->base.fields[i].name));
         int chosen = of ? mask_select(reader, i, of, &selects[used]) : 0;
-        found += of != NULL;
-        Py_XDECREF(of);
-        if (chosen < 0)
+        if (chosen < 0 || PyErr_Occurred())
             return -1;
+        found += of != NULL;
         used += chosen;
     }
     if (found != PyDict_Size(mask)) /* a name is unknown */
@@ -200,10 +191,8 @@ static Py_ssize_t list_selects(Opened *reader, PyObject *mask, bags_select *sele
     Py_ssize_t count = PySequence_Size(mask), used = 0;
     for (Py_ssize_t i = 0; i < count; i++) {
         size_t number;
-        PyObject *name = PySequence_GetItem(mask, i);
-        bool good = name && reader_field(reader, name, &number);
-        Py_XDECREF(name);
-        if (!good)
+        OWNED PyObject *name = PySequence_GetItem(mask, i);
+        if (!name || !reader_field(reader, name, &number))
             return -1;
         Py_ssize_t same = 0;
         while (same < used && selects[same].field != number)
@@ -267,7 +256,7 @@ static PyObject *reader_subscript(PyObject *self, PyObject *key) {
         return NULL;
     if (PySlice_Check(which) || PyObject_TypeCheck(which, &PyRange_Type))
         return PyObject_CallMethod(self, "_rows", masked ? "(OO)" : "(O)", which, mask);
-    Source *source = source_of(self);
+    OWNED Source *source = source_of(self);
     if (!source)
         return NULL;
     if (masked && reader->base.count > 8)
@@ -281,21 +270,17 @@ static PyObject *reader_subscript(PyObject *self, PyObject *key) {
             reader, source, index, masked ? selects : NULL, (size_t)count);
     if (selects != few)
         PyMem_Free(selects);
-    Py_DECREF(source);
     return out;
 }
 
 static PyObject *reader_item(PyObject *self, Py_ssize_t index) {
-    Source *source = source_of(self);
-    PyObject *out =
-        source ? read_datapoint((Opened *)self, source, (uint64_t)index, NULL, 0)
-               : NULL;
-    Py_XDECREF((PyObject *)source);
-    return out;
+    OWNED Source *source = source_of(self);
+    return source ? read_datapoint((Opened *)self, source, (uint64_t)index, NULL, 0)
+                  : NULL;
 }
 
 static PyObject *reader_items(PyObject *self, PyObject *args) {
-    Source *source = source_of(self);
+    OWNED Source *source = source_of(self);
     PyObject *key, *name;
     uint64_t index, count = 0;
     size_t field;
@@ -311,50 +296,42 @@ static PyObject *reader_items(PyObject *self, PyObject *args) {
             raise_error(source->state, &err, source->path);
         give_row(source, row);
     }
-    Py_XDECREF((PyObject *)source);
     return PyErr_Occurred() ? NULL : PyLong_FromUnsignedLongLong(count);
 }
 
 /* _values(field, start, stop) */
 static PyObject *reader_values(PyObject *self, PyObject *args) {
-    Source *source = source_of(self);
+    OWNED Source *source = source_of(self);
     Opened *reader = (Opened *)self;
     Py_ssize_t field, start, stop;
-    PyObject *out = NULL;
-    if (source && PyArg_ParseTuple(args, "nnn", &field, &start, &stop)) {
-        if (field < 0 || (size_t)field >= reader->base.count || start < 0 ||
-            stop < start)
-            PyErr_SetString(PyExc_IndexError, "no field, or no range of datapoints");
-        else
-            out = read_values(source, &reader->base.fields[field], (size_t)field,
-                (uint64_t)start, (uint64_t)stop);
-    }
-    Py_XDECREF((PyObject *)source);
-    return out;
+    if (!source || !PyArg_ParseTuple(args, "nnn", &field, &start, &stop))
+        return NULL;
+    if (field < 0 || (size_t)field >= reader->base.count || start < 0 || stop < start)
+        return PyErr_SetString(PyExc_IndexError, "no field, or no range of datapoints"),
+               NULL;
+    return read_values(source, &reader->base.fields[field], (size_t)field,
+        (uint64_t)start, (uint64_t)stop);
 }
 
 static PyObject *reader_number_of(PyObject *self, PyObject *name) {
-    Source *source = source_of(self);
+    OWNED Source *source = source_of(self);
     size_t field;
-    bool good = source && reader_field((Opened *)self, name, &field);
-    Py_XDECREF((PyObject *)source);
-    return good ? PyLong_FromSize_t(field) : NULL;
+    return source && reader_field((Opened *)self, name, &field)
+               ? PyLong_FromSize_t(field)
+               : NULL;
 }
 
 /* ---- attributes ---- */
 
 static PyObject *reader_info(PyObject *self, void *what) {
-    Source *source = source_of(self);
+    OWNED Source *source = source_of(self);
     bags_info info;
     bags_error err;
     bags_code code;
     if (!source)
         return NULL;
     WITHOUT_GIL(code = bags_reader_info(source->reader, &info, NULL, &err));
-    if (code)
-        raise_error(source->state, &err, source->path);
-    Py_DECREF(source);
-    return code   ? NULL
+    return code   ? raise_error(source->state, &err, source->path)
            : what ? PyBool_FromLong(info.sharded)
                   : PyLong_FromUnsignedLongLong(info.size);
 }

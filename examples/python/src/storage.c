@@ -225,7 +225,7 @@ static bool open_http(State *state, Storage *storage, PyObject *texts) {
 static bool open_archive(State *state, Storage *storage, PyObject *path) {
     bags_archive_options with;
     bags_error err;
-    PyObject *name;
+    OWNED PyObject *name = NULL;
     if (!PyUnicode_FSConverter(path, &name))
         return false;
     memset(&with, 0, sizeof with);
@@ -233,7 +233,6 @@ static bool open_archive(State *state, Storage *storage, PyObject *path) {
     with.env.io = &storage->below;
     const char *text = PyBytes_AsString(name);
     WITHOUT_GIL(storage->archive = bags_archive_open(text, &with, &err));
-    Py_DECREF(name);
     if (!storage->archive)
         return raise_error(state, &err, path), false;
     storage->io = *bags_archive_io(storage->archive);

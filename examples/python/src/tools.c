@@ -79,9 +79,8 @@ static PyObject *run_tool(PyObject *module, PyObject *args) {
     WITHOUT_GIL(code = call_tool(tool, path, other, &options, &report, &err));
     if (code && PyList_Size(faults) == 0) {
         bool of_other = tool == 'z' && !strncmp(err.message, other, strlen(other));
-        PyObject *shown = PyUnicode_DecodeFSDefault(of_other ? other : path);
+        OWNED PyObject *shown = PyUnicode_DecodeFSDefault(of_other ? other : path);
         raise_error(state, &err, shown);
-        Py_XDECREF(shown);
     }
     if (!PyErr_Occurred())
         out = PyBytes_FromStringAndSize((const char *)&report, sizeof report);
@@ -102,7 +101,8 @@ typedef struct Index {
 static int index_init(PyObject *object, PyObject *args, PyObject *unused) {
     Index *self = (Index *)object;
     State *state = state_of(Py_TYPE(object));
-    PyObject *source, *name;
+    PyObject *source;
+    OWNED PyObject *name = NULL;
     Py_ssize_t field;
     bags_index_options options;
     bags_error err;
@@ -121,7 +121,6 @@ static int index_init(PyObject *object, PyObject *args, PyObject *unused) {
     const char *path = PyBytes_AsString(name);
     WITHOUT_GIL(self->index = bags_index_open(
                     path, self->source->reader, (size_t)field, &options, &err));
-    Py_DECREF(name);
     if (!self->index)
         raise_error(state, &err, self->source->path);
     return self->index ? 0 : -1;

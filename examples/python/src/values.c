@@ -42,18 +42,16 @@ PyObject *new_bytes(bags_view bytes) {
 }
 
 PyObject *new_view(State *state, PyObject *owner, bags_view bytes, bool borrowed) {
-    PyObject *of =
+    OWNED PyObject *of =
         borrowed ? new_blob(state, owner, bytes.data, bytes.size) : new_bytes(bytes);
-    PyObject *view = of ? PyMemoryView_FromObject(of) : NULL;
-    Py_XDECREF(of);
-    return view;
+    return of ? PyMemoryView_FromObject(of) : NULL;
 }
 
 bool load_numpy(State *state) {
     if (state->ndarray)
         return true;
-    PyObject *numpy = PyImport_ImportModule("numpy");
-    PyObject *array = numpy ? PyObject_GetAttrString(numpy, "ndarray") : NULL;
+    OWNED PyObject *numpy = PyImport_ImportModule("numpy");
+    OWNED PyObject *array = numpy ? PyObject_GetAttrString(numpy, "ndarray") : NULL;
     state->asarray = array ? PyObject_GetAttrString(numpy, "asarray") : NULL;
     bool good = state->asarray != NULL;
     for (int i = 1; good && i <= BAGS_DTYPE_COMPLEX128; i++) {
@@ -61,11 +59,8 @@ bool load_numpy(State *state) {
             PyObject_CallMethod(numpy, "dtype", "s", bags_dtype_name((bags_dtype)i));
         good = state->dtypes[i] != NULL;
     }
-    Py_XDECREF(numpy);
     if (good)
-        state->ndarray = array;
-    else
-        Py_XDECREF(array);
+        state->ndarray = Py_NewRef(array);
     return good;
 }
 
@@ -77,7 +72,7 @@ PyObject *new_array(State *state, PyObject *owner, const bags_value *value,
     bool borrowed, bool writable) {
     if (!load_numpy(state))
         return NULL;
-    PyObject *shape = PyTuple_New((Py_ssize_t)value->dims), *data, *array = NULL;
+    OWNED PyObject *shape = PyTuple_New((Py_ssize_t)value->dims), *data = NULL;
     for (size_t i = 0; shape && i < value->dims; i++) {
         PyObject *length = PyLong_FromUnsignedLongLong(value->shape[i]);
         if (!length || PyTuple_SetItem(shape, (Py_ssize_t)i, length) < 0)
@@ -93,15 +88,12 @@ PyObject *new_array(State *state, PyObject *owner, const bags_value *value,
     else
         data = PyBytes_FromStringAndSize(
             (const char *)value->data, (Py_ssize_t)value->size);
-    if (data && value->size == 0) /* numpy demands a byte of every buffer */
-        array = PyObject_CallFunctionObjArgs(
-            state->ndarray, shape, state->dtypes[value->dtype], NULL);
-    else if (data)
-        array = PyObject_CallFunctionObjArgs(
-            state->ndarray, shape, state->dtypes[value->dtype], data, NULL);
-    Py_XDECREF(data);
-    Py_DECREF(shape);
-    return array;
+    if (!data)
+        return NULL;
+    return PyObject_CallFunctionObjArgs(state->ndarray, shape,
+        state->dtypes[value->dtype],
+        value->size ? data : NULL, /* numpy demands a byte of every buffer */
+        NULL);
 }
 
 /* ---- codecs as functions ---- */
@@ -391,7 +383,7 @@ static int bytes_value(bags_value *value, Held *held, PyObject *object) {
 }
 
 int int_value(bags_value *value, PyObject *object) {
-    PyObject *number = PyNumber_Index(object);
+    OWNED PyObject *number = PyNumber_Index(object);
     int over = 0;
     if (!number) {
         if (PyErr_ExceptionMatches(PyExc_TypeError))
@@ -404,7 +396,6 @@ int int_value(bags_value *value, PyObject *object) {
         *value = bags_uint(PyLong_AsUnsignedLongLong(number));
     else
         *value = bags_int(small);
-    Py_DECREF(number);
     if (over < 0 || (over && PyErr_ExceptionMatches(PyExc_OverflowError))) {
         PyErr_Clear();
         PyErr_Format(PyExc_ValueError,

@@ -6,7 +6,7 @@
 static bool writer_open(
     Written *writer, PyObject *path, const bags_writer_options *options) {
     const Closable *base = &writer->base;
-    PyObject *name;
+    OWNED PyObject *name = NULL;
     bags_error err;
     if (!PyUnicode_FSConverter(path, &name))
         return false;
@@ -24,7 +24,6 @@ static bool writer_open(
     if (fields && !writer->dataset)
         raise_error(base->state, &err, path);
     PyMem_Free(fields);
-    Py_DECREF(name);
     return writer->dataset != NULL;
 }
 
@@ -62,9 +61,9 @@ static int add_field(
     Written *writer, Arena *arena, const Field *field, PyObject *object) {
     if (!field->sequence)
         return add_value(writer, arena, field, object);
-    PyObject *iterator = PyUnicode_Check(object) || PyBytes_Check(object)
-                             ? NULL
-                             : PyObject_GetIter(object);
+    OWNED PyObject *iterator = PyUnicode_Check(object) || PyBytes_Check(object)
+                                   ? NULL
+                                   : PyObject_GetIter(object);
     PyObject *item;
     int code = iterator ? 0 : -1;
     if (!iterator && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_TypeError)))
@@ -75,7 +74,6 @@ static int add_field(
         code = add_value(writer, arena, field, item);
         Py_DECREF(item);
     }
-    Py_XDECREF(iterator);
     return PyErr_Occurred() ? -1 : code;
 }
 
@@ -134,7 +132,7 @@ static PyObject *writer_append(PyObject *self, PyObject *args, PyObject *kwargs)
     for (size_t i = 0; good && i < writer->base.count; i++) {
         const Field *field = &writer->base.fields[i];
         size_t before = arena->count;
-        PyObject *value =
+        OWNED PyObject *value =
             PyDict_CheckExact(datapoint)
                 ? Py_XNewRef(PyDict_GetItemWithError(datapoint, field->name))
                 : PyObject_GetItem(datapoint, field->name);
@@ -145,12 +143,10 @@ static PyObject *writer_append(PyObject *self, PyObject *args, PyObject *kwargs)
                 writer->base.path, field->name_utf8);
         }
         entries[i].count = arena->count - before;
-        Py_XDECREF(value);
     }
     if (good && PyDict_Size(datapoint) != (Py_ssize_t)writer->base.count) {
-        PyObject *done = PyObject_CallMethod(self, "_refuse", "O", datapoint);
+        OWNED PyObject *done = PyObject_CallMethod(self, "_refuse", "O", datapoint);
         good = done != NULL;
-        Py_XDECREF(done);
     }
     if (good)
         out = append_values(writer, arena, entries);
