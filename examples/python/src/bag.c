@@ -48,8 +48,7 @@ static int bag_init(PyObject *self, PyObject *args, PyObject *unused) {
 }
 
 static PyObject *bag_get(Source *source, uint64_t index, bool view) {
-    Row *row = take_row(source);
-    PyObject *out = NULL;
+    AT_END(give_row) Row *row = take_row(source);
     bags_view blob;
     bags_error err;
     bags_code code;
@@ -57,14 +56,10 @@ static PyObject *bag_get(Source *source, uint64_t index, bool view) {
         return NULL;
     WITHOUT_GIL(code = bag_reader_get(source->bag, index, &row->scratch, &blob, &err));
     if (code)
-        raise_error(source->state, &err, source->path);
-    else if (view)
-        out = new_view(source->state, (PyObject *)source, blob,
-            !bags_buffer_contains(&row->scratch, blob.data));
-    else
-        out = new_bytes(blob);
-    give_row(source, row);
-    return out;
+        return raise_error(source->state, &err, source->path);
+    return view ? new_view(source->state, (PyObject *)source, blob,
+                      !bags_buffer_contains(&row->scratch, blob.data))
+                : new_bytes(blob);
 }
 
 /* _range(start, stop): with one read. */
@@ -73,7 +68,7 @@ static PyObject *bag_range(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "nn", &start, &stop))
         return NULL;
     OWNED Source *source = source_of(self);
-    Row *row = source ? take_row(source) : NULL;
+    AT_END(give_row) Row *row = source ? take_row(source) : NULL;
     bags_range range;
     bags_error err;
     bags_code code;
@@ -88,7 +83,6 @@ static PyObject *bag_range(PyObject *self, PyObject *args) {
         if (!blob || PyList_SetItem(list, i, blob))
             Py_CLEAR(list);
     }
-    give_row(source, row);
     return list;
 }
 

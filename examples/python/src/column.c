@@ -24,7 +24,7 @@ typedef struct Element {
 static bool element_init(State *state, Element *element, const bags_field *of) {
     static const bags_dtype ints[] = {0, BAGS_DTYPE_UINT8, BAGS_DTYPE_UINT16, 0,
         BAGS_DTYPE_UINT32, 0, 0, 0, BAGS_DTYPE_UINT64};
-    Field field = {0};
+    AT_END(field_clear) Field field = {0};
     bool good = !field_init(state, &field, of->name, of->type, Py_Ellipsis);
     element->name = of->name;
     element->sequence = field.sequence;
@@ -60,7 +60,6 @@ static bool element_init(State *state, Element *element, const bags_field *of) {
         element->size *= (size_t)element->shape[i + 1];
     }
     element->strides[0] = (Py_ssize_t)element->size;
-    field_clear(&field);
     return good;
 }
 
@@ -197,7 +196,7 @@ static bags_code chunk_build(const bags_reader *reader, const Element *element,
     static const unsigned char nothing[16];
     size_t count;
     const bags_shard *shards = bags_reader_shards(reader, &count);
-    Row row = {0};
+    AT_END(row_clear) Row row = {0};
     memset(chunk, 0, sizeof *chunk);
     bags_code code = put_offset(&chunk->ends, 0, 0, err);
     if (!code)
@@ -210,8 +209,6 @@ static bags_code chunk_build(const bags_reader *reader, const Element *element,
             code = gather(reader, element, &shards[i], &row, chunk, err);
     else
         code = seen;
-    bags_row_free(&row.row);
-    bags_buffer_free(&row.scratch);
     if (code)
         chunk_free(chunk);
     else if (!chunk->data)

@@ -74,8 +74,10 @@ extern PyMethodDef option_functions[], codec_functions[], arrow_functions[],
     } while (0)
 #define KEYWORDS(function) (PyCFunction)(void (*)(void)) function
 
-/* A reference, or NULL, that is released at the end of its scope, which must have the GIL. */
-#define OWNED __attribute__((cleanup(release_owned)))
+/* Before a variable: call a function with its address at the end of its scope. OWNED: a
+ * reference, or NULL, that is released there; the scope must have the GIL. */
+#define AT_END(function) __attribute__((cleanup(function)))
+#define OWNED AT_END(release_owned)
 static inline void release_owned(void *at) {
     PyObject *object;
     memcpy(&object, at, sizeof object);
@@ -116,6 +118,7 @@ bool take_struct(void *to, size_t size, PyObject *bytes);
 typedef struct Row {
     bags_row row;
     bags_buffer scratch;
+    struct Source *source;
 } Row;
 
 /* An open reader. Calls and views hold a reference, so that it lives until the last of
@@ -137,9 +140,11 @@ typedef bool (*open_call)(
     Source *source, const char *path, const void *options, bags_error *err);
 Source *open_source(State *state, PyObject *path, PyObject *storage, const bags_io **io,
     open_call open, const void *options);
-/* A row that no other call uses, also one of the same thread further up. */
+/* A row that no other call uses, also one of the same thread further up; give_row is
+ * called AT_END. */
 Row *take_row(Source *source);
-void give_row(Source *source, Row *row);
+void give_row(Row **row);
+void row_clear(Row *row);
 void free_row(Row *row);
 
 /* How the objects begin that can be closed. */

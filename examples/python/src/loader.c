@@ -30,26 +30,23 @@ struct Loader {
 /* What a function returned, as a value in `scratch`; or an exception. */
 static void returned_value(
     State *state, PyObject *object, bags_buffer *scratch, bags_value *value) {
-    Arena arena = {0};
-    int code = arena_any(state, &arena, object);
-    bags_value *from = arena.values;
-    size_t shape = code ? 0 : from->dims * sizeof *from->shape;
-    if (!code && bags_buffer_reserve(scratch, shape + from->size + 64, NULL)) {
+    AT_END(arena_free) Arena arena = {0};
+    if (arena_any(state, &arena, object))
+        return;
+    const bags_value *from = arena.values;
+    size_t shape = from->dims * sizeof *from->shape;
+    if (bags_buffer_reserve(scratch, shape + from->size + 64, NULL)) {
         PyErr_NoMemory();
-        code = -1;
+        return;
     }
-    if (!code) { /* the data first, since it is aligned there */
-        *value = *from;
-        size_t at = (from->size + 15) & ~(size_t)15;
-        if (from->size)
-            memcpy(scratch->data, from->data, from->size);
-        if (shape)
-            memcpy(scratch->data + at, from->shape, shape);
-        value->data = scratch->data;
-        value->shape = (const uint64_t *)(const void *)(scratch->data + at);
-    }
-    arena_reset(&arena);
-    arena_free(&arena);
+    *value = *from; /* the data first, since it is aligned there */
+    size_t at = (from->size + 15) & ~(size_t)15;
+    if (from->size)
+        memcpy(scratch->data, from->data, from->size);
+    if (shape)
+        memcpy(scratch->data + at, from->shape, shape);
+    value->data = scratch->data;
+    value->shape = (const uint64_t *)(const void *)(scratch->data + at);
 }
 
 /* The loader whose callback this thread runs: it cannot be used there, since the thread

@@ -166,18 +166,24 @@ Row *take_row(Source *source) {
     Row *row = __atomic_exchange_n(&source->spare, NULL, __ATOMIC_ACQ_REL);
     if (!row && !(row = (Row *)calloc(1, sizeof *row)))
         PyErr_NoMemory();
+    if (row)
+        row->source = source;
     return row;
 }
 
-void give_row(Source *source, Row *row) {
-    free_row(__atomic_exchange_n(&source->spare, row, __ATOMIC_ACQ_REL));
+void give_row(Row **row) {
+    if (*row)
+        free_row(__atomic_exchange_n(&(*row)->source->spare, *row, __ATOMIC_ACQ_REL));
+}
+
+void row_clear(Row *row) {
+    bags_row_free(&row->row);
+    bags_buffer_free(&row->scratch);
 }
 
 void free_row(Row *row) {
-    if (!row)
-        return;
-    bags_row_free(&row->row);
-    bags_buffer_free(&row->scratch);
+    if (row)
+        row_clear(row);
     free(row);
 }
 

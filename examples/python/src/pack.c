@@ -46,12 +46,9 @@ static bool pack_map(Packer *packer, PyObject *map, int depth) {
 }
 
 static bool pack_bytes(Packer *packer, PyObject *object) {
-    Py_buffer view;
-    if (take_bytes(object, &view))
-        return false;
-    bool good = !msgpack_pack_bin_with_body(&packer->to, view.buf, (size_t)view.len);
-    PyBuffer_Release(&view);
-    return good;
+    AT_END(PyBuffer_Release) Py_buffer view = {0};
+    return !take_bytes(object, &view) &&
+           !msgpack_pack_bin_with_body(&packer->to, view.buf, (size_t)view.len);
 }
 
 /* Numbers that bags_dtype has: others, as objects and text, could not be read. */
@@ -137,14 +134,12 @@ PyObject *pack(State *state, PyObject *object, bool tree) {
 }
 
 static PyObject *unpack_array(State *state, const msgpack_object *object) {
-    bags_buffer scratch = {0};
+    AT_END(bags_buffer_free) bags_buffer scratch = {0};
     bags_value value;
     bags_error err;
-    PyObject *out = bags_tree_array(object, &scratch, &value, &err)
-                        ? raise_error(state, &err, NULL)
-                        : new_array(state, NULL, &value, false, false);
-    bags_buffer_free(&scratch);
-    return out;
+    return bags_tree_array(object, &scratch, &value, &err)
+               ? raise_error(state, &err, NULL)
+               : new_array(state, NULL, &value, false, false);
 }
 
 static PyObject *unpack_map(State *state, const msgpack_object *object, bool tree) {

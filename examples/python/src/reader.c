@@ -100,18 +100,16 @@ static PyObject *slot_value(Source *source, const Field *field, Row *row, size_t
  * decoder reads from the same reader. */
 static PyObject *read_datapoint(Opened *reader, Source *source, uint64_t index,
     const bags_select *selects, size_t count) {
-    Row *row = take_row(source);
-    PyObject *out = row ? PyDict_New() : NULL;
+    AT_END(give_row) Row *row = take_row(source);
     bags_error err;
-    bags_code code = BAGS_OK;
-    if (out) {
-        WITHOUT_GIL(code = bags_reader_get(
-                        source->reader, index, selects, count, &row->row, &err));
-    }
-    if (code) {
-        raise_error(source->state, &err, source->path);
-        Py_CLEAR(out);
-    }
+    bags_code code;
+    if (!row)
+        return NULL;
+    WITHOUT_GIL(
+        code = bags_reader_get(source->reader, index, selects, count, &row->row, &err));
+    if (code)
+        return raise_error(source->state, &err, source->path);
+    PyObject *out = PyDict_New();
     for (size_t i = 0; out && i < (selects ? count : reader->base.count); i++) {
         Field *field = &reader->base.fields[selects ? selects[i].field : i];
         OWNED PyObject *value =
@@ -119,8 +117,6 @@ static PyObject *read_datapoint(Opened *reader, Source *source, uint64_t index,
         if (!value || PyDict_SetItem(out, field->name, value))
             Py_CLEAR(out);
     }
-    if (row)
-        give_row(source, row);
     return out;
 }
 
@@ -218,28 +214,26 @@ static Py_ssize_t mask_selects(Opened *reader, PyObject *mask, bags_select *sele
 static PyObject *read_values(
     Source *source, Field *field, size_t number, uint64_t start, uint64_t stop) {
     bags_select whole = bags_whole(number);
-    Row *row = take_row(source);
-    PyObject *out =
-        row ? PyList_New(field->sequence ? (Py_ssize_t)(stop - start) : 0) : NULL;
+    AT_END(give_row) Row *row = take_row(source);
     bags_error err;
-    bags_code code = BAGS_OK;
-    if (out && !field->sequence) {
+    bags_code code;
+    if (!row)
+        return NULL;
+    if (!field->sequence) {
         WITHOUT_GIL(code = bags_reader_get_range(
                         source->reader, start, stop, number, &row->row, &err));
-        Py_DECREF(out);
-        out = code ? NULL : slot_value(source, field, row, 0, true, start);
+        return code ? raise_error(source->state, &err, source->path)
+                    : slot_value(source, field, row, 0, true, start);
     }
-    for (uint64_t i = start; out && field->sequence && i < stop; i++) {
+    PyObject *out = PyList_New((Py_ssize_t)(stop - start));
+    for (uint64_t i = start; out && i < stop; i++) {
         WITHOUT_GIL(
             code = bags_reader_get(source->reader, i, &whole, 1, &row->row, &err));
-        PyObject *list = code ? NULL : slot_value(source, field, row, 0, true, i);
+        PyObject *list = code ? raise_error(source->state, &err, source->path)
+                              : slot_value(source, field, row, 0, true, i);
         if (!list || PyList_SetItem(out, (Py_ssize_t)(i - start), list))
             Py_CLEAR(out);
     }
-    if (code)
-        raise_error(source->state, &err, source->path);
-    if (row)
-        give_row(source, row);
     return out;
 }
 
@@ -282,21 +276,20 @@ static PyObject *reader_item(PyObject *self, Py_ssize_t index) {
 static PyObject *reader_items(PyObject *self, PyObject *args) {
     OWNED Source *source = source_of(self);
     PyObject *key, *name;
-    uint64_t index, count = 0;
+    uint64_t index, count;
     size_t field;
-    Row *row = NULL;
     bags_error err;
-    if (source && PyArg_ParseTuple(args, "OO:items", &key, &name) &&
-        take_index(source, key, &index) && reader_field((Opened *)self, name, &field) &&
-        (row = take_row(source)) != NULL) {
-        bags_code code;
-        WITHOUT_GIL(code = bags_reader_items(
-                        source->reader, index, field, &row->row, &count, &err));
-        if (code)
-            raise_error(source->state, &err, source->path);
-        give_row(source, row);
-    }
-    return PyErr_Occurred() ? NULL : PyLong_FromUnsignedLongLong(count);
+    bags_code code;
+    if (!source || !PyArg_ParseTuple(args, "OO:items", &key, &name) ||
+        !take_index(source, key, &index) || !reader_field((Opened *)self, name, &field))
+        return NULL;
+    AT_END(give_row) Row *row = take_row(source);
+    if (!row)
+        return NULL;
+    WITHOUT_GIL(code = bags_reader_items(
+                    source->reader, index, field, &row->row, &count, &err));
+    return code ? raise_error(source->state, &err, source->path)
+                : PyLong_FromUnsignedLongLong(count);
 }
 
 /* _values(field, start, stop) */

@@ -162,42 +162,39 @@ static PyObject *index_points(Index *self, Row *row, uint64_t start, uint64_t st
  * the keys from .. to. */
 static PyObject *index_find(PyObject *object, PyObject *args) {
     Index *self = (Index *)object;
-    PyObject *from, *to, *out = NULL;
+    PyObject *from, *to;
     int how;
     if (!PyArg_ParseTuple(args, "COO", &how, &from, &to))
         return NULL;
     if (!self->index)
         return PyErr_SetString(PyExc_ValueError, "not opened"), NULL;
     State *state = self->source->state;
-    Arena arena = {0};
+    AT_END(arena_free) Arena arena = {0};
     double reals[2];
     bags_value keys[2];
     bags_error err;
     bags_code code;
     uint64_t start = 0, stop = 0;
-    Row *row = take_row(self->source);
-    if (row &&
-        (from == Py_None || index_key(state, &arena, from, &reals[0], &keys[0])) &&
-        (to == Py_None || index_key(state, &arena, to, &reals[1], &keys[1]))) {
-        const bags_value *first = from == Py_None ? NULL : &keys[0];
-        const bags_value *last = to == Py_None ? NULL : &keys[1];
-        bags_buffer *scratch = &row->scratch;
-        WITHOUT_GIL(code = how == 'r' ? bags_index_find_range(self->index, first, last,
-                                            scratch, &start, &stop, &err)
-                           : how == 'p' ? bags_index_find_prefix(self->index, first,
-                                              scratch, &start, &stop, &err)
-                                        : bags_index_find(self->index, first, scratch,
-                                              &start, &stop, &err));
-        out = code ? raise_error(state, &err, self->source->path)
-                   : index_points(self, row, start, stop);
-        if (code == BAGS_ERROR_VALUE)
-            place_error(false, "%S", self->source->path);
-    }
-    if (row)
-        give_row(self->source, row);
-    arena_reset(&arena);
-    arena_free(&arena);
-    return out;
+    AT_END(give_row) Row *row = take_row(self->source);
+    if (!row ||
+        (from != Py_None && !index_key(state, &arena, from, &reals[0], &keys[0])) ||
+        (to != Py_None && !index_key(state, &arena, to, &reals[1], &keys[1])))
+        return NULL;
+    const bags_value *first = from == Py_None ? NULL : &keys[0];
+    const bags_value *last = to == Py_None ? NULL : &keys[1];
+    bags_buffer *scratch = &row->scratch;
+    WITHOUT_GIL(code = how == 'r'   ? bags_index_find_range(self->index, first, last,
+                                          scratch, &start, &stop, &err)
+                       : how == 'p' ? bags_index_find_prefix(self->index, first,
+                                          scratch, &start, &stop, &err)
+                                    : bags_index_find(self->index, first, scratch,
+                                          &start, &stop, &err));
+    if (!code)
+        return index_points(self, row, start, stop);
+    raise_error(state, &err, self->source->path);
+    if (code == BAGS_ERROR_VALUE)
+        place_error(false, "%S", self->source->path);
+    return NULL;
 }
 
 static void index_dealloc(PyObject *self) {

@@ -102,46 +102,33 @@ PyObject *new_array(State *state, PyObject *owner, const bags_value *value,
 static PyObject *encode_one(PyObject *module, PyObject *args) {
     State *state = (State *)PyModule_GetState(module);
     const char *type;
-    PyObject *value, *out = NULL;
-    Arena arena = {0};
-    Field field = {0};
-    bags_buffer scratch = {0};
+    PyObject *value;
+    AT_END(arena_free) Arena arena = {0};
+    AT_END(field_clear) Field field = {0};
+    AT_END(bags_buffer_free) bags_buffer scratch = {0};
     bags_view blob;
     bags_error err;
-    if (!PyArg_ParseTuple(args, "sO", &type, &value))
+    if (!PyArg_ParseTuple(args, "sO", &type, &value) ||
+        field_init(state, &field, "", type, NULL) ||
+        arena_add(state, &arena, &field, value))
         return NULL;
-    if (!field_init(state, &field, "", type, NULL) &&
-        !arena_add(state, &arena, &field, value)) {
-        if (bags_encode(
-                state->registry, field.type, arena.values, &scratch, &blob, &err))
-            raise_error(state, &err, NULL);
-        else
-            out = new_bytes(blob);
-    }
-    arena_reset(&arena);
-    arena_free(&arena);
-    field_clear(&field);
-    bags_buffer_free(&scratch);
-    return out;
+    return bags_encode(state->registry, field.type, arena.values, &scratch, &blob, &err)
+               ? raise_error(state, &err, NULL)
+               : new_bytes(blob);
 }
 
 /* decode(type, blob): a value */
 static PyObject *decode_one(PyObject *module, PyObject *args) {
     State *state = (State *)PyModule_GetState(module);
     const char *type;
-    PyObject *out = NULL;
-    Py_buffer bytes;
-    Field field = {0};
-    Row row = {0};
-    if (!PyArg_ParseTuple(args, "sy*", &type, &bytes))
+    AT_END(PyBuffer_Release) Py_buffer bytes = {0};
+    AT_END(field_clear) Field field = {0};
+    AT_END(row_clear) Row row = {0};
+    if (!PyArg_ParseTuple(args, "sy*", &type, &bytes) ||
+        field_init(state, &field, "", type, NULL))
         return NULL;
     bags_view blob = {(const unsigned char *)bytes.buf, (size_t)bytes.len};
-    if (!field_init(state, &field, "", type, NULL))
-        out = decode(state, &field, blob, NULL, &row, SIZE_MAX, 0);
-    PyBuffer_Release(&bytes);
-    field_clear(&field);
-    bags_buffer_free(&row.scratch);
-    return out;
+    return decode(state, &field, blob, NULL, &row, SIZE_MAX, 0);
 }
 
 /* parse(type): ("array(float32,3)", "array", ("float32", "3")) of it, also with [] */
@@ -509,6 +496,7 @@ void arena_reset(Arena *arena) {
 }
 
 void arena_free(Arena *arena) {
+    arena_reset(arena);
     PyMem_Free(arena->values);
     PyMem_Free(arena->held);
 }
@@ -518,17 +506,13 @@ void arena_free(Arena *arena) {
 /* What is packed in a frame of zstd. */
 static PyObject *unpack_inside(State *state, const bags_value *packed, bool tree) {
     bags_view blob = {(const unsigned char *)packed->data, packed->size};
-    bags_buffer scratch = {0};
+    AT_END(bags_buffer_free) bags_buffer scratch = {0};
     bags_value value;
     bags_error err;
-    PyObject *out = NULL;
-    if (bags_decode(
-            state->registry, tree ? "tree" : "msgpack", blob, &scratch, &value, &err))
-        raise_error(state, &err, NULL);
-    else
-        out = unpack(state, value.object, tree);
-    bags_buffer_free(&scratch);
-    return out;
+    return bags_decode(
+               state->registry, tree ? "tree" : "msgpack", blob, &scratch, &value, &err)
+               ? raise_error(state, &err, NULL)
+               : unpack(state, value.object, tree);
 }
 
 /* By the codec of C. */
