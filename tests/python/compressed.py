@@ -135,6 +135,7 @@ def a_writer_makes_a_dictionary():
 def a_child_reads_while_threads_of_its_parent_do():
     _write('x')
     reader = bags.DatasetReader('x')
+    reader[0], reader[19]  # what opens its files holds a lock, also in the child
     stop = threading.Event()
 
     def read():
