@@ -179,6 +179,8 @@ bool options_parse(const command *about, int count, char **words) {
     }
     words[kept] = NULL;
     check_operands(about, kept, words);
+    if (!getenv("BAGS_CACHE"))
+        options_need("cache-size", "cache");
     return true;
 }
 

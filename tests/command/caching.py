@@ -255,6 +255,14 @@ def it_stays_within_its_size():
     assert 0 < _used() <= 1.25 * (1 << 20), _used()
 
 
+def a_size_without_a_cache_is_an_error():
+    _pack('ds')
+    refuse('get', 'ds', '0', '--cache-size', '1M', code=2,
+           says='--cache-size needs --cache')
+    assert run('get', 'ds', '0', 'n', '--cache-size', '1M',
+               env={**os.environ, 'BAGS_CACHE': 'cache'}).out
+
+
 def other_files_stay():
     _pack()
     os.makedirs('cache/bags-cache-1')
