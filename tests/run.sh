@@ -123,7 +123,7 @@ run_part() {
     local name=$1 log=$logs/${1//\//_} scratch code=0 good bad=0 skips=0 counts
     shift
     case $tier:$name in test:* | *:asan/* | *:tsan/* | *:portability | *pairs) scratch=$memory ;; *) scratch=$disk ;; esac
-    TMPDIR=$scratch timeout 10800 "$@" >"$log.log" 2>&1 </dev/null || code=$?
+    TMPDIR=$scratch timeout 3600 "$@" >"$log.log" 2>&1 </dev/null || code=$?
     counts=$(grep -E '^[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$' "$log.log" | tail -n 1)
     if [ -n "$counts" ]; then
         read -r good _ bad _ skips _ <<<"${counts//,/} 0"

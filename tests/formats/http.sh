@@ -19,13 +19,14 @@ if ! command -v nginx >/dev/null || [ ! -f $modules/ngx_http_lua_module.so ] ||
 fi
 dir=$(mktemp -d)
 trap 'kill "$(cat "$dir/pid" 2>/dev/null)" 2>/dev/null || true; rm -rf "$dir"' EXIT
-port=$((20000 + RANDOM % 20000))
 mkdir "$dir/www" "$dir/tmp"
 ln -s "$PWD/tests/data/golden" "$dir/www/golden"
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 \
     -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1 -keyout "$dir/key.pem" \
     -out "$dir/cert.pem" 2>/dev/null
-cat >"$dir/conf" <<END
+# Of two ports in a row.
+configure() {
+    cat <<END
 load_module $modules/ndk_http_module.so;
 load_module $modules/ngx_http_lua_module.so;
 pid $dir/pid;
@@ -71,7 +72,12 @@ http {
     }
 }
 END
-nginx -c "$dir/conf" 2>/dev/null
+}
+tries=0
+until port=$((20000 + RANDOM % 12000)) && configure >"$dir/conf" &&
+    nginx -c "$dir/conf" 2>"$dir/why"; do # they may be in use
+    [ $((tries += 1)) -lt 20 ] || { cat "$dir/why"; exit 1; }
+done
 /usr/bin/python3 - "$build/bags" "$dir/www" <<'END'
 import base64, json, random, subprocess, sys
 random.seed(1)
