@@ -388,7 +388,7 @@ static void derive(
         failure_suffix(": use --copy");
     must(code);
     if (!made.shards)
-        print("%s: no datapoint, and so no shard is made\n", to);
+        print("%s: no datapoint is selected, so no shard is made\n", to);
     else if (copying)
         print("%s: copied %s in %s, %s\n", to, counted(made.length, "datapoint"),
             counted(made.shards, "shard"), counted(made.made, "byte"));

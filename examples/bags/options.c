@@ -179,7 +179,8 @@ bool options_parse(const command *about, int count, char **words) {
     }
     words[kept] = NULL;
     check_operands(about, kept, words);
-    if (!getenv("BAGS_CACHE"))
+    const char *cache = getenv("BAGS_CACHE");
+    if (!cache || !*cache)
         options_need("cache-size", "cache");
     return true;
 }

@@ -145,7 +145,10 @@ static inline void prepare_files(void) {
     struct rlimit open_files; /* a writer needs two or three for each field */
     if (!getrlimit(RLIMIT_NOFILE, &open_files)) {
         open_files.rlim_cur = open_files.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &open_files);
+        if (setrlimit(RLIMIT_NOFILE, &open_files)) {
+            open_files.rlim_cur = 10240; /* OPEN_MAX of macOS */
+            setrlimit(RLIMIT_NOFILE, &open_files);
+        }
     }
 }
 #endif

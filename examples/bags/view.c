@@ -380,6 +380,11 @@ static void open_browser(const char *address) {
     (void)dup2(null, STDIN_FILENO);
     (void)dup2(null, STDOUT_FILENO);
     (void)dup2(null, STDERR_FILENO);
+    struct rlimit open_files; /* as programs expect it, which may close all up to it */
+    if (!getrlimit(RLIMIT_NOFILE, &open_files) && open_files.rlim_cur > 1024) {
+        open_files.rlim_cur = 1024;
+        setrlimit(RLIMIT_NOFILE, &open_files);
+    }
     execlp("xdg-open", "xdg-open", address, (char *)NULL);
     _exit(127);
 }
@@ -409,6 +414,8 @@ static int run(char **operands) {
         fail(BAGS_ERROR_IO, "view: cannot start the server on port %ju",
             (uintmax_t)port.value);
     const char *shown = remote ? path : format_url(name, "", NULL);
+    if (!shown)
+        bags_fail(&failure, BAGS_ERROR_MEMORY, "out of memory");
     must_open(shown);
     const char *address = string_format("http://%s/%s/#ds=%s", hosts[0], token, shown);
     interrupt_leaves("", NULL, NULL);

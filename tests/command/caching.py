@@ -261,6 +261,8 @@ def a_size_without_a_cache_is_an_error():
            says='--cache-size needs --cache')
     assert run('get', 'ds', '0', 'n', '--cache-size', '1M',
                env={**os.environ, 'BAGS_CACHE': 'cache'}).out
+    refuse('get', 'ds', '0', '--cache-size', '1M', code=2, says='needs --cache',
+           env={**os.environ, 'BAGS_CACHE': ''})
 
 
 def other_files_stay():

@@ -414,7 +414,7 @@ def hostile_sources_and_destinations():
     refuse('derive', 'nothing', 'out', says='nothing')
     none = run('derive', 'src', 'none', '--range', '2:2')
     assert none.err == 'bags: src: no datapoint is selected\n'
-    assert none.out == b'none: no datapoint, and so no shard is made\n'
+    assert none.out == b'none: no datapoint is selected, so no shard is made\n'
     assert files('src') == before and not os.path.exists('out')
     # An unfinished shard, and what a killed derivation leaves.
     os.rename('src/000001/spec.json', 'src/000001/spec.json.partial')

@@ -105,6 +105,8 @@ def in_time(seconds, attempt, tries=8):
         start = time.monotonic()
         attempt()
         found.append(time.monotonic() - start)
+    if len(found) > 1:
+        print(f'        after {len(found)} attempts')
     assert found[-1] < seconds, found
 
 

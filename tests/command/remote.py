@@ -394,14 +394,15 @@ def few_requests_and_bytes_are_needed(how):
                 (['get', '0'], 3 << 20, first + more[1]),
                 (['get', '777', 'n'], 3 << 20, 20 + more[1]),
                 (['get', batch], 6 << 20, 40 + more[2])):
-            # A busy machine may delay what else is looked at again at once.
+            # Files are looked at again together. Where a busy machine answers one late,
+            # some are looked at twice: of a few attempts one must do without.
             for _ in range(8):
                 with Server('site', index=True) as server:
                     run(words[0], f'{server.url}/ds{ending}', *words[1:],
                         env=_environment())
-                if server.sent <= size and len(server.log) <= most:
+                assert server.sent <= size, (ending, words, server.sent)
+                if len(server.log) <= most:
                     break
-            assert server.sent <= size, (ending, words, server.sent)
             assert len(server.log) <= most, (ending, words, server.log)
 
 
@@ -565,7 +566,7 @@ def a_server_that_answers_every_path_ends(case):
             before = len(server.log)
             done = subprocess.run([harness.PROGRAM, words[0], server.url + '/ds', *words[1:]],
                                   env=_environment(), stdout=subprocess.PIPE,
-                                  stderr=subprocess.PIPE, timeout=harness.HANG)
+                                  stderr=subprocess.PIPE, timeout=60)
             assert len(server.log) - before < 160
             assert done.returncode in (0, 1), done.stderr
             assert not done.returncode or b'/ds' in done.stderr, done.stderr
@@ -1278,7 +1279,6 @@ def a_server_that_starts_within_five_seconds_is_read():
         start = time.monotonic()
         job = _start('get', server.url + '/ds', ':', BAGS_RETRY_SECONDS='50')
         time.sleep(4.3)
-        assert job.poll() is None
         with server:
             out, error = job.communicate(timeout=harness.HANG)
         found.append((time.monotonic() - start, job.returncode, error))

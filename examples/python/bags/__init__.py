@@ -47,9 +47,7 @@ def _fixed(path, storage):
 def _worker(start, step, stop):
     """shard_stop is the name of C for shard_step. Nothing, of the defaults: 0 of 1."""
     if stop:
-        if step not in (1, stop):
-            raise ValueError(f'shard_step {step} and shard_stop {stop} contradict each other')
-        return {'shard_start': start, 'shard_stop': stop}
+        return {'shard_start': start, 'shard_stop': stop, **({'shard_step': step} if step != 1 else {})}
     return {} if start == 0 and step == 1 else {'shard_start': start, 'shard_step': step}
 
 

@@ -29,7 +29,10 @@ def _indices(name, values, length):
     import numpy as np  # which takes long, for those who need none
     indices = np.asarray(values)
     if indices.dtype == bool:
-        if length is not None and indices.shape != (length,):
+        if length is None:
+            raise TypeError(f'{name}: bools are of datapoints; with tokens, numbers of windows '
+                            f'are expected')
+        if indices.shape != (length,):
             raise IndexError(f'{name}: bools of shape {indices.shape} for {length} datapoints')
         indices = np.flatnonzero(indices)
     if indices.ndim != 1 or indices.size and indices.dtype.kind not in 'iu':
@@ -40,7 +43,7 @@ def _indices(name, values, length):
 
 
 def _selection(rows, length):
-    """(is it a range, its bytes), as C takes it; length None: unknown."""
+    """(is it a range, its bytes), as C takes it; length None: of windows of tokens."""
     if isinstance(rows, range) and rows.step == 1 and rows.start >= 0:
         return True, array.array('Q', [rows.start, max(rows.start, rows.stop)]).tobytes()
     return False, _indices('rows', rows, length).tobytes()

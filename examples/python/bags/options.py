@@ -89,10 +89,16 @@ def placed(error, where):
 def pack(name, options, where='', out=None):
     """A struct with these options, or a changed one. where: what a message begins with."""
     size, members = _core.structs[name]
-    out, option = bytearray(size) if out is None else bytearray(out), None
+    out, option, given = bytearray(size) if out is None else bytearray(out), None, {}
     try:
         for option, value in options.items():
             put(out, members, option, value)
+            first = given.setdefault(members[option][1], option)
+            if first != option:  # another name of the same member
+                other = bytearray(out)
+                put(other, members, first, options[first])
+                if other != out:
+                    raise ValueError(f'{value!r} contradicts {first} {options[first]!r}')
     except (TypeError, ValueError) as error:
         raise placed(error, f'{where}{option}') from None
     return bytes(out)

@@ -99,7 +99,9 @@ unsigned this_process(void);
 void *new_object(PyTypeObject *type);
 void free_object(PyObject *self);
 /* Raise what a call of C returned. NULL. path: for OSError; may be NULL. */
-PyObject *raise_error(State *state, bags_error *err, PyObject *path);
+PyObject *raise_error(State *state, const bags_error *err, PyObject *path);
+/* A message of C in the words of Python. */
+void message_of_python(const char *message, char out[BAGS_ERROR_SIZE]);
 /* Say where an exception is from: in a note, if a function of the user raised it; otherwise
  * before the message of a TypeError, ValueError or KeyError, and others stay. */
 void place_error(bool note, const char *format, ...);

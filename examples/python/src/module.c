@@ -125,7 +125,7 @@ static bool add_codecs(State *state) {
     return true;
 }
 
-/* Bases first. base, keep: offsets in the state, or 0. */
+/* Bases first. base, keep: offsets in the state, or 0: none begins it. */
 static const struct {
     PyType_Spec *spec;
     size_t base, keep;

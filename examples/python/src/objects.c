@@ -52,7 +52,20 @@ static const char *after_path(const char *message, PyObject *path) {
     return message;
 }
 
-PyObject *raise_error(State *state, bags_error *err, PyObject *path) {
+/* What to do follows the first semicolon. Words are replaced by others of their length. */
+void message_of_python(const char *message, char out[BAGS_ERROR_SIZE]) {
+    static const char *const words[][2] = {{"bags_recover", "bags.recover"},
+        {"bags_checksum", "bags.checksum"}, {"bags_reader_length", "length of a reader"}};
+    (void)snprintf(out, BAGS_ERROR_SIZE, "%s", message);
+    char *remedy = strstr(out, "; ");
+    for (size_t i = 0; remedy && i < sizeof words / sizeof *words; i++) {
+        char *at = strstr(remedy, words[i][0]);
+        if (at)
+            memcpy(at, words[i][1], strlen(words[i][1]));
+    }
+}
+
+PyObject *raise_error(State *state, const bags_error *err, PyObject *path) {
     static const struct {
         bags_code code;
         int system; /* errno of an OSError, which chooses the class */
@@ -72,10 +85,8 @@ PyObject *raise_error(State *state, bags_error *err, PyObject *path) {
     int system = 0;
     if (PyErr_Occurred()) /* of a hook that is written in Python */
         return NULL;
-    /* "; run bags_recover": its name here is bags.recover */
-    char *remedy = strrchr(err->message, ';');
-    while (remedy && (remedy = strstr(remedy, " bags_")) != NULL)
-        remedy[5] = '.';
+    char message[BAGS_ERROR_SIZE];
+    message_of_python(err->message, message);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         if (kinds[i].code == err->code) {
             type = kinds[i].type ? *kinds[i].type : PyExc_OSError;
@@ -83,9 +94,9 @@ PyObject *raise_error(State *state, bags_error *err, PyObject *path) {
         }
     }
     if (!system)
-        return PyErr_SetString(type, err->message), NULL;
+        return PyErr_SetString(type, message), NULL;
     OWNED PyObject *made = PyObject_CallFunction(
-        type, "isO", system, after_path(err->message, path), path ? path : Py_None);
+        type, "isO", system, after_path(message, path), path ? path : Py_None);
     if (made)
         PyErr_SetObject((PyObject *)Py_TYPE(made), made);
     return NULL;

@@ -37,12 +37,14 @@ static bags_code call_tool(char tool, const char *path, const char *other,
 static void add_fault(void *user, const bags_fault *fault) {
     PyGILState_STATE gil = PyGILState_Ensure();
     static const char *const kinds[] = {"file", "blob", "datapoint"};
+    char message[BAGS_ERROR_SIZE];
+    message_of_python(fault->message, message);
     PyObject *made =
         PyErr_Occurred()
             ? NULL
             : Py_BuildValue("{szszsssKsKss}", "path", fault->path, "field",
                   fault->field, "kind", kinds[fault->kind], "index", fault->index,
-                  "offset", fault->offset, "message", fault->message);
+                  "offset", fault->offset, "message", message);
     if (made)
         PyList_Append((PyObject *)user, made);
     Py_XDECREF(made);

@@ -309,9 +309,14 @@ static int array_value(State *state, bags_value *value, Held *held, PyObject *ob
         if (!held->object)
             return -1;
         if (PyObject_GetBuffer(held->object, held->buffer, flags)) {
-            if (PyErr_ExceptionMatches(PyExc_ValueError)) /* a dtype of times */
-                PyErr_Format(PyExc_TypeError, "an array of times cannot be written; "
-                                              "view('i8') has their numbers");
+            if (PyErr_ExceptionMatches(PyExc_ValueError)) { /* a dtype that it lacks */
+                PyErr_Clear();
+                OWNED PyObject *dtype = PyObject_GetAttrString(held->object, "dtype");
+                PyErr_Format(PyExc_TypeError,
+                    "an array of %S cannot be written (expected bool, int, uint, float or "
+                    "complex; view('i8') has the numbers of times)",
+                    dtype);
+            }
             return -1;
         }
     }
