@@ -1028,7 +1028,8 @@ typedef struct bags_codec {
  *            A reader calls it once for all shards with the same content
  *   discard  frees that
  *   decode   is bags_codec.decode of a blob that needs a dictionary; several threads
- *            may share what was prepared. It must notice another dictionary's
+ *            may share what was prepared. It must notice a blob
+ *            of another one
  */
 typedef struct bags_codec_dictionary {
     bool (*needed)(void *state, bags_view blob);
@@ -3842,6 +3843,21 @@ BAGI_COLD static bags_code bagi_check_record(const bagi_env *env, const char *pa
         bagi_shown(env, path));
 }
 
+/* The same after a file of the shard was read, with what that returned: what contradicts
+ * itself may be of two shards, so that on a server spec.json is looked up again. */
+BAGI_COLD static bags_code bagi_check_found(const bagi_env *env, const char *path,
+    uint64_t identity, bags_code code, bags_error *err) {
+    bags_error why;
+    if (code && code != BAGS_ERROR_CORRUPT)
+        return code;
+    if (code)
+        (void)bagi_check_record(env, path, identity, true, &why);
+    bags_code same = bagi_check_record(env, path, identity, false, &why);
+    if (same)
+        *err = why;
+    return same ? same : code;
+}
+
 /* ---- directories ---- */
 
 /* The files of a Bag, in the order in which they must reach the system. */
@@ -5905,15 +5921,14 @@ static void bagi_bag_free(bag_reader *bag) {
 /* ---- dictionaries ---- */
 
 /* Find the dictionary of a Bag, which is open, in a list, to which it is added if it is
- * not there. It is compared with the Bag's trailer, if that was read. NULL after a
+ * not there. It is compared with a trailer, if that was read. NULL after a
  * failure, whose message has the path of NAME.dict. */
 BAGI_COLD static const bagi_dictionary *bagi_dictionary_open(bagi_dictionary **list,
-    const bag_reader *bag, const bagi_dir *dir, const char *name,
-    const bagi_coder *coder, bags_error *err) {
+    const bag_reader *bag, const bagi_trailer *trailer, const bagi_dir *dir,
+    const char *name, const bagi_coder *coder, bags_error *err) {
     const bags_allocator *memory = &dir->env->memory;
     bagi_dictionary made = {*list, coder, {NULL, 0, NULL, NULL}, 0, NULL};
     bagi_dictionary *found = *list;
-    const bagi_trailer *trailer = &bag->trailer;
     bags_error why;
     bagi_dictionary_sum sum;
     if (bagi_dictionary_read(dir, name, &sum, &made.data, err))
@@ -6112,16 +6127,9 @@ BAGI_COLD static bags_code bagi_bag_open(const bagi_dir *dir,
         if (!code && verify && !moved)
             code = bagi_crcs_check_shard(
                 bag->file[BAGI_CRCS].shown, &bag->trailer, &bag_options->record, &why);
-        /* What contradicts itself may be of two shards: far away, it is looked at again. */
-        bags_error again;
-        if (code == BAGS_ERROR_CORRUPT && blobs->path)
-            (void)bagi_check_record(
-                env, blobs->path, bag_options->record.identity, true, &again);
-        if ((!code || code == BAGS_ERROR_CORRUPT) && blobs->path) {
-            bags_code same = bagi_check_record(
-                env, blobs->path, bag_options->record.identity, false, &why);
-            code = same ? same : code;
-        }
+        if (blobs->path)
+            code = bagi_check_found(
+                env, blobs->path, bag_options->record.identity, code, &why);
         if (code == BAGS_ERROR_CORRUPT && search && index->handle)
             moved = env->io.size(env->io.user, index->handle, &after) == 0 &&
                     after != index->size;
@@ -8377,13 +8385,16 @@ BAGI_COLD static bags_code bagi_shard_open(bagi_common *common, const bagi_dir *
     bags_code code = bagi_bag_open(dir, &opening, NULL, &refs, err);
     if (code == BAGS_ERROR_MISSING) {
         BAGI_TRY(bagi_shard_variant(dir, spec, &opening.split, err));
-        code = opening.split ? BAGS_OK : code; /* its checksums are */
+        code = opening.split ? BAGS_OK : code; /* refs.bag exists */
     }
     if (!code && verify)
         code = bagi_shard_bind(dir, spec, opening.split, record, err);
     if (!code && verify && refs)
         code = bagi_crcs_check_shard(
             refs->file[BAGI_CRCS].shown, &refs->trailer, record, err);
+    if (verify && refs)
+        code = bagi_check_found(
+            dir->env, refs->file[BAGI_BLOBS].path, record->identity, code, err);
     opening.record = *record;
     bag_options->split = opening.split;
     if (!code)
@@ -10084,21 +10095,22 @@ BAGI_NOINLINE static bags_code bagi_reader_dictionary(const bags_reader *from,
     *out = (const bagi_dictionary *)bag->dictionary;
     if (!*out) {
         const char *name = bagi_spec_name(&reader->spec, field);
+        bagi_trailer trailer = bag->trailer;
         bags_error why;
         code = bagi_reader_dir(reader, shard, &dir, err);
-        /* One that was cut off decodes frames to other bytes, so that the checksums are
-         * asked even if blobs are not verified. There may be none, or not all of them
-         * yet. */
+        /* One that was cut off decodes frames to other bytes, so that its checksum is
+         * compared even if blobs are not verified. NAME.crc may be missing, or
+         * incomplete. */
         if (BAGI_CHECKSUMS && !code && !bag->verify) {
-            bags_code read = bagi_crcs_read_trailer(&dir, name, &bag->trailer, &why);
+            bags_code read = bagi_crcs_read_trailer(&dir, name, &trailer, &why);
             if (read && read != BAGS_ERROR_MISSING && read != BAGS_ERROR_CORRUPT) {
                 *err = why;
                 code = read;
             }
         }
         if (!code)
-            *out = bagi_dictionary_open(&reader->dictionaries, bag, &dir, name,
-                &reader->spec.coders[field], err);
+            *out = bagi_dictionary_open(&reader->dictionaries, bag, &trailer, &dir,
+                name, &reader->spec.coders[field], err);
         bagi_dir_free(&dir);
         if (*out)
             BAGI_STORE(&bag->dictionary, (void *)(uintptr_t)*out);
@@ -11792,18 +11804,9 @@ typedef struct bagi_verifying {
 BAGI_COLD static bags_code bagi_verify_fault(bagi_verifying *run, bags_code code,
     bags_fault_kind kind, uint64_t index, uint64_t offset) {
     bool ends = code == BAGS_ERROR_MEMORY && kind == BAGS_FAULT_FILE;
-    if (code == BAGS_ERROR_CORRUPT && run->name && run->env.io.expect) {
-        /* Far away, what was replaced since its files were looked up looks damaged. */
-        const char *path = bagi_dir_path(run->dir, run->name, ".bag");
-        uint64_t identity = run->bag_options.record.identity;
-        bags_error why;
-        (void)bagi_check_record(&run->env, path, identity, true, &why);
-        if (bagi_check_record(&run->env, path, identity, false, &why) ==
-            BAGS_ERROR_STATE) {
-            run->why = why;
-            code = BAGS_ERROR_STATE;
-        }
-    }
+    if (code == BAGS_ERROR_CORRUPT && run->name && run->env.io.expect)
+        code = bagi_check_found(&run->env, bagi_dir_path(run->dir, run->name, ".bag"),
+            run->bag_options.record.identity, code, &run->why);
     if (ends || !run->code)
         *run->err = run->why;
     if (ends)
@@ -11884,8 +11887,9 @@ static bags_code bagi_verify_value(bagi_verifying *run, bagi_cursor *cursor) {
     if (!code && !needed && !run->options.decode)
         return BAGS_OK;
     if (needed && !run->dictionary) {
-        bool opened = bagi_dictionary_open(&run->dictionary, cursor->bag, run->dir,
-                          run->name, coder, &run->why) != NULL;
+        bool opened =
+            bagi_dictionary_open(&run->dictionary, cursor->bag, &cursor->bag->trailer,
+                run->dir, run->name, coder, &run->why) != NULL;
         run->report.files += opened;
         run->decode = opened ? run->decode : UINT64_MAX; /* one fault is enough */
         code = opened ? BAGS_OK : run->why.code;

@@ -465,7 +465,7 @@ struct msgpack_object;
  *
  * Decoded strings, binaries and extensions point into the blob, everything else
  * into the scratch: there is nothing to free, and the lifetime of the value is
- * that of all its parts. Encoded are the shortest forms of every number, text and
+ * that of all its parts. Encoding writes the shortest form of every number, text and
  * length, as Python's package does by default.
  *
  * Decoding fails with
@@ -474,8 +474,8 @@ struct msgpack_object;
  *                       writes up to 511)
  *   BAGS_ERROR_MEMORY   out of memory
  * and encoding with BAGS_ERROR_VALUE (an object of unknown type) or
- * BAGS_ERROR_MEMORY. Cost: O(blob), at most one allocation: a msgpack_object per value,
- * which are counted first.
+ * BAGS_ERROR_MEMORY. Threads: any, each with a scratch of its own. Cost: O(blob); decoding
+ * makes at most one allocation, for a msgpack_object per value, which are counted first.
  */
 extern const bags_codec bags_codec_msgpack;
 extern const bags_codec bags_codec_tree;

@@ -182,8 +182,9 @@ static inline bags_code format_check_identity(const bags_io *io, void *file,
         path);
 }
 
-/* The size of a file, and what identifies its version. */
-static inline bags_code format_look_at(const bags_io *io, const char *path,
+/* The size of a file, and what identifies its version, which stays as it is without the
+ * hook. */
+static inline bags_code format_measure(const bags_io *io, const char *path,
     uint64_t *size, bags_identity *identity, bags_error *err) {
     void *file = NULL;
     int error = io->open(io->user, path, BAGS_IO_READ, &file);
@@ -210,8 +211,8 @@ static inline int format_write_all(
     return error;
 }
 
-/* Open a file and lock it, or that of a process that was killed. It belongs to `of`, of
- * which messages say that it is locked by another running `by`. */
+/* Open a file and lock it, or that of a process that was killed. Messages say of `of`, to
+ * which it belongs, that another running `by` has locked it. */
 static inline bags_code format_open_locked(const bags_io *io, const char *path,
     const char *of, const char *by, void **file, bags_error *err) {
     for (;;) {
@@ -467,7 +468,7 @@ static inline bool format_real_bits(double number, size_t size, uint64_t *out) {
     return fraction < 0x7C00;
 }
 
-/* The number that a hexadecimal digit is; -1: it is none. */
+/* The number that a hexadecimal digit is; -1 if it is not one. */
 static inline int format_hex(char c) {
     const char *digits = "0123456789abcdef";
     const char *at = c ? strchr(digits, c | 0x20) : NULL;
@@ -512,8 +513,9 @@ static inline bool format_decimal(const char **at, const char *end, uint64_t *ou
 
 /* The fewest digits that read back as the same number, which is a float or a double. */
 static inline void format_digits(char out[40], double number, bool is_single) {
-    bool is_tiny = number > -2.3e-308 && number < 2.3e-308; /* it has fewer digits */
-    for (int digits = is_single ? 6 : is_tiny ? 1 : 15; digits < 18; digits++) {
+    double least = is_single ? 1.2e-38 : 2.3e-308;
+    bool is_tiny = number > -least && number < least; /* it has fewer digits */
+    for (int digits = is_tiny ? 1 : is_single ? 6 : 15; digits < 18; digits++) {
         (void)snprintf(out, 40, "%.*g", digits, number);
         double back = strtod(out, NULL);
         back = is_single ? (double)(float)back : back;

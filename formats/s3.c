@@ -150,15 +150,16 @@ static bags_code s3_upload_part(bags_http *http, const char *url, const char *id
 }
 
 /* True if the object is what the upload of this file makes. */
-static bool s3_is_complete(bags_http *http, const char *url, s3_source *from) {
+static bool s3_is_complete(bags_http *http, const char *url, const s3_source *from) {
+    s3_source again = *from;
     http_reply reply;
     bags_error ignored;
     char etag[64];
     bags_code code =
         bagi_http_send(http, "HEAD", url, NULL, NULL, 0, NULL, &reply, &ignored);
     bags_buffer_free(&reply.body);
-    from->err = &ignored;
-    return !code && !s3_source_etag(from, etag) && strcmp(reply.tag, etag) == 0;
+    again.err = &ignored;
+    return !code && !s3_source_etag(&again, etag) && strcmp(reply.tag, etag) == 0;
 }
 
 static bags_code s3_upload_multipart(bags_http *http, const char *url, s3_source *from,

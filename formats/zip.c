@@ -123,7 +123,7 @@ static bags_code zip_add_file(zip_writer *z, size_t shard, const char *file_name
         return BAGS_OK;
     code = error
                ? bags_fail_io(z->from, error, path, "open", z->err)
-               : format_look_at(z->from, path, &member.size, &member.identity, z->err);
+               : format_measure(z->from, path, &member.size, &member.identity, z->err);
     if (code)
         return code;
     if (strlen(name) > ZIP_NAME_MOST)

@@ -1,5 +1,5 @@
 /*
- * zstd.c - the type zstd(NAME,ARGUMENTS...), on libzstd 1.4.5 or later (Debian:
+ * zstd.c - the type zstd(NAME,ARGUMENTS...), on libzstd 1.4 or later (Debian:
  * libzstd-dev).
  *
  * Arguments: the type that is compressed, its name and its arguments as one list:
@@ -17,7 +17,7 @@
  * writer trains it from its first values: see ZSTD_SAMPLES_SIZE. The content of one that
  * was trained here begins with a mark, by which damage is noticed:
  *
- *     "bags" | CRC-32C of what follows the number, without these 8 bytes | more
+ *     ba 65 d1 00 | CRC-32C of what follows the number, without these 8 bytes | more
  *
  * Rejected: what is not exactly one frame; a frame that does not state its content's
  * size, or claims more than its bytes can become or than max_size (1 GiB); one that needs
@@ -240,14 +240,20 @@ static void zstd_transpose_back(
 
 /* The mark of a dictionary. Returns where it is; 0: there is no place for one. */
 static size_t zstd_mark(bags_view bytes, unsigned char mark[8]) {
+#if ZSTD_VERSION_NUMBER < 10405
+    (void)bytes, (void)mark;
+    return 0;
+#else
+    static const unsigned char magic[4] = {0xBA, 0x65, 0xD1, 0x00}; /* no text */
     size_t at = ZDICT_getDictHeaderSize(bytes.data, bytes.size);
     if (ZDICT_isError(at) || bytes.size - at < 8)
         return 0;
     uint32_t crc = bags_crc32c(0, bytes.data + 8, at - 8);
     crc = bags_crc32c(crc, bytes.data + at + 8, bytes.size - at - 8);
-    memcpy(mark, "bags", 4);
+    memcpy(mark, magic, 4);
     bags_store(mark + 4, 4, false, crc);
     return at;
+#endif
 }
 
 static bags_code zstd_check_dictionary(bags_view bytes, bags_error *err) {

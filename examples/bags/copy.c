@@ -72,7 +72,7 @@ static void add(const char *name, bool last, bool omit) {
     one.to = string_format("%s%s", target, name);
     one.missing = omit || (!last && path_kind(one.from) != BAGS_PATH_FILE);
     if (!one.missing)
-        must(format_look_at(in, one.from, &one.size, &one.identity, &failure));
+        must(format_measure(in, one.from, &one.size, &one.identity, &failure));
     bytes_total += one.size;
     entries = (entry *)grow(entries, count, sizeof *entries);
     entries[count++] = one;

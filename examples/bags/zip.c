@@ -38,7 +38,7 @@ static int run(char **operands) {
     progress_end();
     bags_identity identity;
     uint64_t size = 0;
-    must(format_look_at(bags_io_local(), operands[1], &size, &identity, &failure));
+    must(format_measure(bags_io_local(), operands[1], &size, &identity, &failure));
     print("%s: wrote %s in %s\n", operands[1], dataset, counted(size, "byte"));
     return 0;
 }

@@ -104,8 +104,8 @@ typedef struct h5_state {
 
 /* ---- errors ---- */
 
-/* The last one is the innermost call, which has the reason; but of a filter that is
- * missing, where it was searched for. */
+/* The last one is the innermost call, which has the reason. For a filter that is missing
+ * that is where plugins were searched for, which is skipped. */
 static herr_t h5_describe(unsigned n, const H5E_error2_t *error, void *description) {
     (void)n;
     if (error->maj_num != H5E_PLUGIN)
