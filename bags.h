@@ -3843,8 +3843,9 @@ BAGI_COLD static bags_code bagi_check_record(const bagi_env *env, const char *pa
         bagi_shown(env, path));
 }
 
-/* The same after a file of the shard was read, with what that returned: what contradicts
- * itself may be of two shards, so that on a server spec.json is looked up again. */
+/* The same after a file of the shard was read, with what that returned: what
+ * contradicts itself may be of two shards, so that on a server spec.json is looked up
+ * again. */
 BAGI_COLD static bags_code bagi_check_found(const bagi_env *env, const char *path,
     uint64_t identity, bags_code code, bags_error *err) {
     bags_error why;
