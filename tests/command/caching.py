@@ -223,7 +223,7 @@ def a_dataset_that_is_replaced_while_it_is_read_is_of_one_version_or_an_error(at
         else:
             assert done.returncode == 1 and (  # between the renames there is no dataset
                 b'changed' in done.stderr or b'replaced' in done.stderr or
-                b'missing' in done.stderr), done.stderr
+                b'missing' in done.stderr or b'HTTP 404' in done.stderr), done.stderr
         server.fault = None
         assert _digest(server.url + '/ds', *epochs, *CACHED) in expected
 
