@@ -1028,8 +1028,7 @@ typedef struct bags_codec {
  *            A reader calls it once for all shards with the same content
  *   discard  frees that
  *   decode   is bags_codec.decode of a blob that needs a dictionary; several threads
- *            may share what was prepared. It must notice a blob
- *            of another one
+ *            may share what was prepared. It must notice if the blob needs another one
  */
 typedef struct bags_codec_dictionary {
     bool (*needed)(void *state, bags_view blob);

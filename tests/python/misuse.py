@@ -207,7 +207,7 @@ def every_wrong_use_says_what_is_wrong_where_and_what_to_do():
             (ValueError, lambda: bags.DatasetReader('x', unfinished=True), 'x: unfinished: True is none of: refuse skip read'),
             (ValueError, lambda: bags.DatasetReader('x', shard_start=3), 'x: shard_start out of range (3, shard_stop is 1)'),
             (TypeError, lambda: bags.DatasetReader('x', shard_step='a'), "x: shard_step: 'str' object"),
-            (ValueError, lambda: bags.DatasetReader('x', shard_step=3, shard_stop=2), 'x: shard_step: 3 contradicts shard_stop 2'),
+            (ValueError, lambda: bags.DatasetReader('x', shard_step=3, shard_stop=2), 'x: shard_stop: 2 contradicts shard_step 3'),
             (ValueError, lambda: bags.verify('x', shard_step=3, shard_stop=2), 'shard_stop: 2 contradicts shard_step 3'),
             (TypeError, lambda: bags.encoders['array'](np.array(['2020'], 'M8[D]')), "an array of datetime64[D] cannot be written"),
             (TypeError, lambda: bags.Loader('x', fields={'n': {'dtype': 3}}), "dtype: 3 is not a dtype, such as 'float32'"),

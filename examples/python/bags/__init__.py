@@ -45,10 +45,9 @@ def _fixed(path, storage):
 
 
 def _worker(start, step, stop):
-    """shard_stop is the name of C for shard_step. Nothing, of the defaults: 0 of 1."""
-    if stop:
-        return {'shard_start': start, 'shard_stop': stop, **({'shard_step': step} if step != 1 else {})}
-    return {} if start == 0 and step == 1 else {'shard_start': start, 'shard_step': step}
+    """What differs from the defaults, 0 of 1. shard_stop is the name of C for shard_step."""
+    given = ('shard_start', start, 0), ('shard_step', step, 1), ('shard_stop', stop, 0)
+    return {name: value for name, value, default in given if value != default}
 
 
 class BagReader(Closable, _core.BagReader):
