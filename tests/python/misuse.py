@@ -210,6 +210,8 @@ def every_wrong_use_says_what_is_wrong_where_and_what_to_do():
             (ValueError, lambda: bags.DatasetReader('x', shard_step=3, shard_stop=2), 'x: shard_stop: 2 contradicts shard_step 3'),
             (ValueError, lambda: bags.verify('x', shard_step=3, shard_stop=2), 'shard_stop: 2 contradicts shard_step 3'),
             (TypeError, lambda: bags.encoders['array'](np.array(['2020'], 'M8[D]')), "an array of datetime64[D] cannot be written"),
+            (TypeError, lambda: bags.encoders['array'](np.ma.array([1, 2], mask=[0, 1])), "MaskedArray'> has a mask, which cannot be written"),
+            (TypeError, lambda: bags.encoders['tree']([np.ma.array([1, 2])]), "MaskedArray'> has a mask, which cannot be written"),
             (TypeError, lambda: bags.Loader('x', fields={'n': {'dtype': 3}}), "dtype: 3 is not a dtype, such as 'float32'"),
             (TypeError, lambda: bags.Loader('x', fields={'n': {'decode': 3}}), 'x: field "n": decode: 3 is not a function'),
             (TypeError, lambda: bags.Loader(bag), "source: <bags.BagReader 'x/n.bag', 50 blobs> (expected a path or a DatasetReader"),

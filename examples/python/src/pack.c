@@ -68,7 +68,9 @@ static bool check_dtype(PyObject *dtype) {
 
 /* In a tree: ["_", dtype, shape, elements]. */
 static bool pack_array(Packer *packer, PyObject *array, int depth) {
-    OWNED PyObject *dtype = PyObject_GetAttrString(array, "dtype");
+    OWNED PyObject *dtype = without_mask(packer->state, array)
+                                ? PyObject_GetAttrString(array, "dtype")
+                                : NULL;
     OWNED PyObject *code =
         dtype && check_dtype(dtype) ? PyObject_GetAttrString(dtype, "str") : NULL;
     OWNED PyObject *shape = code ? PyObject_GetAttrString(array, "shape") : NULL;

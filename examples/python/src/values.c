@@ -281,6 +281,16 @@ bags_dtype buffer_dtype(const Py_buffer *buffer) {
     return row < 0 ? BAGS_DTYPE_NONE : sizes[row][buffer->itemsize];
 }
 
+bool without_mask(State *state, PyObject *array) {
+    if ((PyObject *)Py_TYPE(array) == state->ndarray ||
+        !PyObject_HasAttrString(array, "filled"))
+        return true;
+    PyErr_Format(PyExc_TypeError,
+        "%R has a mask, which cannot be written; filled() makes an array without one",
+        (PyObject *)Py_TYPE(array));
+    return false;
+}
+
 /* An array: what has a buffer, or __array__ as tensors and images have. */
 static int array_value(State *state, bags_value *value, Held *held, PyObject *object) {
     if (PyUnicode_Check(object) || PyBytes_Check(object) || PyByteArray_Check(object) ||
@@ -293,6 +303,8 @@ static int array_value(State *state, bags_value *value, Held *held, PyObject *ob
                 : "numpy.asarray makes one");
         return -1;
     }
+    if (!without_mask(state, object))
+        return -1;
     held->buffer = (Py_buffer *)PyMem_Calloc(1, sizeof *held->buffer);
     if (!held->buffer) {
         PyErr_NoMemory();
