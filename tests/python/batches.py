@@ -513,3 +513,16 @@ def windows_and_packed_rows_of_tokens_are_batches():
                       (('ids', -1), ValueError), ({'field': 'ids', 'length': 4, 'bos': 70000}, ValueError)):
         raises(kind, bags.Loader, 'x', 8, tokens=bad)
     raises(ValueError, bags.Loader, 'x', 8, tokens=('ids', 4), fields=['m'])
+
+
+def epochs_without_a_packed_row_are_empty():
+    for documents in ([], [0, 0], [9, 9]):
+        with bags.DatasetWriter(f'x{sum(documents)}{len(documents)}', {'ids': 'array(uint16,-1)'}) as w:
+            for n in documents:
+                w.append({'ids': np.ones(n, 'u2')})
+        def packed():
+            return bags.Loader(w.path, 2, tokens={'field': 'ids', 'length': 8, 'pack': True, 'long_documents': 'drop'})
+        loader, other = packed(), packed()
+        assert [list(loader) for _ in range(2)] == [[], []] and loader.epoch == 2
+        other.load_state_dict(loader.state_dict())
+        assert list(other) == [] and other.epoch == 3

@@ -289,7 +289,11 @@ class Loader(Closable, _core.Loader):
                 if self.batch >= self._count:
                     self.epoch, self.batch = self.epoch + 1, 0
                     raise StopIteration
-                epoch, number, skipped, batch = self._next()
+                found = self._next()
+                if found is None:  # no document has a token that is loaded
+                    self.epoch, self.batch = self.epoch + 1, 0
+                    raise StopIteration
+                epoch, number, skipped, batch = found
                 self.skipped += skipped
                 # How many batches of packed rows an epoch has is known when the first of
                 # the next one was read. The state is that before it.

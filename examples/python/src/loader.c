@@ -438,7 +438,7 @@ static PyObject *loader_end(
     return loader_fail(loader, err);
 }
 
-/* (epoch, number in it, datapoints that were left out, dict) */
+/* (epoch, number in it, datapoints that were left out, dict), or None: there is no batch */
 static PyObject *loader_next(PyObject *self, PyObject *unused) {
     Loader *loader = (Loader *)self;
     const bags_batch *batch = NULL;
@@ -448,9 +448,10 @@ static PyObject *loader_next(PyObject *self, PyObject *unused) {
     if (!loader_begin(loader))
         return NULL;
     WITHOUT_GIL(code = bags_loader_next(loader->loader, &batch, &err));
-    PyObject *out = code ? NULL
-                         : Py_BuildValue("KKKN", batch->epoch, batch->batch,
-                               batch->skipped, batch_dict(loader, batch));
+    PyObject *out = code     ? NULL
+                    : !batch ? Py_NewRef(Py_None)
+                             : Py_BuildValue("KKKN", batch->epoch, batch->batch,
+                                   batch->skipped, batch_dict(loader, batch));
     return loader_end(loader, code, &err, out);
 }
 
