@@ -515,6 +515,25 @@ def windows_and_packed_rows_of_tokens_are_batches():
     raises(ValueError, bags.Loader, 'x', 8, tokens=('ids', 4), fields=['m'])
 
 
+def windows_of_sequences_have_an_entry_for_each_datapoint():
+    spec = {'n': 'int[]', 'w': 'utf8[]', 'y': 'zstd(bytes)[]', 'a': 'array(uint8,-1)[]', 'm': 'msgpack[]'}
+    def point(i):
+        return {'n': [i, i + 1, i + 2], 'w': [f'{i}', '', 'c'], 'y': [b'%d' % i, b'', b'y'],
+                'a': [np.full(i + k, k, 'u1') for k in range(3)], 'm': [i, [i], 'm']}
+    with bags.DatasetWriter('x', spec) as writer:
+        for i in range(7):
+            writer.append(point(i))
+    window = {'window': 2, 'stride': 2}
+    for ranks in (0, 9):  # this rank has nothing of the batch of 7
+        batch = next(bags.Loader('x', 8, fields=dict.fromkeys(spec, window), shuffle=False, ranks=ranks))
+        assert {name: len(value) for name, value in batch.items()} == dict.fromkeys(spec, 0 if ranks else 7)
+        for i, n in enumerate(batch['n']):
+            want = point(i)
+            assert n.tolist() == want['n'][::2] and batch['w'][i] == want['w'][::2] and batch['y'][i] == want['y'][::2]
+            assert [a.tolist() for a in batch['a'][i]] == [a.tolist() for a in want['a'][::2]]
+            assert batch['m'][i] == [bags.encoders['msgpack'](m) for m in want['m'][::2]]
+
+
 def epochs_without_a_packed_row_are_empty():
     for documents in ([], [0, 0], [9, 9]):
         with bags.DatasetWriter(f'x{sum(documents)}{len(documents)}', {'ids': 'array(uint16,-1)'}) as w:

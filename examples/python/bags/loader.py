@@ -176,7 +176,8 @@ class Loader(Closable, _core.Loader):
     Shuffled batches of a dataset, by threads of C. One iteration is one epoch, the next
     one the next; len() is the number of batches. A batch is a dict: numbers and arrays
     whose type states a shape are arrays (N, *shape), sequences of them lists of arrays,
-    texts and bytes lists, everything else a list of arrays or bytes.
+    texts and bytes lists, everything else a list of arrays or bytes. With a window, these are
+    arrays (N, window, *shape), and lists of lists.
 
     source: a path, a DatasetReader, or a list of them. batch: datapoints, of all ranks
     together; rank loads its slice of ranks. fields: names, or {name: options}:

@@ -343,12 +343,15 @@ static PyObject *tensor_values(State *state, const bags_tensor *tensor, bool tex
     return out;
 }
 
-/* The items of ragged sequences, by datapoint: of a list or an array. */
-static PyObject *tensor_ragged(PyObject *all, const uint64_t *offsets, size_t length) {
-    PyObject *out = PyList_New((Py_ssize_t)length);
-    for (size_t i = 0; out && i < length; i++) {
-        PyObject *part = PySequence_GetSlice(
-            all, (Py_ssize_t)offsets[i], (Py_ssize_t)offsets[i + 1]);
+/* The items of a sequence or a window, by datapoint: of a list or an array. */
+static PyObject *tensor_items(
+    PyObject *all, const bags_batch *batch, const bags_tensor *tensor) {
+    PyObject *out = PyList_New((Py_ssize_t)batch->length);
+    for (size_t i = 0; out && i < batch->length; i++) {
+        uint64_t first, count;
+        (void)bags_tensor_get(batch, tensor, i, &first, &count);
+        PyObject *part =
+            PySequence_GetSlice(all, (Py_ssize_t)first, (Py_ssize_t)(first + count));
         if (!part || PyList_SetItem(out, (Py_ssize_t)i, part))
             Py_CLEAR(out);
     }
@@ -359,16 +362,18 @@ static PyObject *tensor_ragged(PyObject *all, const uint64_t *offsets, size_t le
 static PyObject *tensor_object(
     State *state, const bags_batch *batch, const bags_tensor *tensor, bool text) {
     PyObject *all;
-    if (tensor->values || tensor->ends) {
+    bool listed = tensor->values || tensor->ends;
+    if (listed) {
         all = tensor_values(state, tensor, text);
     } else {
         bags_value value =
             bags_array(tensor->dtype, tensor->dims, tensor->shape, tensor->data);
         all = new_array(state, NULL, &value, false, true);
     }
-    if (!all || !tensor->offsets)
+    bool windowed = listed && tensor->dims > 1; /* [n, window] */
+    if (!all || !(tensor->offsets || windowed))
         return all;
-    PyObject *out = tensor_ragged(all, tensor->offsets, batch->length);
+    PyObject *out = tensor_items(all, batch, tensor);
     Py_DECREF(all);
     return out;
 }
