@@ -709,11 +709,17 @@ static bags_code tokens_describe(bags_tokens *t, bags_error *err) {
     const uint64_t numbers[] = {o->length, o->stride,
         (uint64_t)o->pack << 1 | o->has_bos, (uint64_t)o->has_eos, o->bos, o->eos,
         (uint64_t)o->long_documents};
+    /* States know an array's dtype by its type. Tokens in bytes mostly are uint16. */
+    const tokens_dataset *d = t->datasets;
+    size_t element = bags_dtype_size(t->dtypes[0]);
     s->hash = FORMAT_GOLDEN;
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         s->hash = format_mix(s->hash ^ numbers[i]) + FORMAT_GOLDEN;
     for (const char *c = o->field; *c; c++)
         s->hash = format_mix(s->hash ^ (unsigned char)*c) + FORMAT_GOLDEN;
+    if (element != 2 &&
+        bags_view_is(bags_reader_type(d->reader, d->fields[0])->name, "bytes"))
+        s->hash = format_mix(s->hash ^ element) + FORMAT_GOLDEN;
     s->packed = o->pack;
     s->length = o->length;
     s->field_count = t->field_count;

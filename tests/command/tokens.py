@@ -345,6 +345,16 @@ def a_state_is_of_one_kind_of_sequences():
         for other in kinds:
             if other != kind:
                 refuse(*words, *other, says='s: a state of other datasets or options')
+    # Nor is it of tokens of another size in bytes, where there are as many documents.
+    pack([{'t': {'base64': 'YWJjZGVmZ2g='}}] * 100, 't=bytes', 'y')
+    sizes = ['uint8', 'uint16', 'uint32']
+    for size in sizes:
+        pathlib.Path('s').unlink()
+        words = ['load', 'y', '--pack', 't=8', '--state', 's', '--batch', 4, '--batches', 2]
+        run(*words, '--dtype', size)
+        for other in sizes:
+            if other != size:
+                refuse(*words, '--dtype', other, says='s: a state of other datasets or opt')
 
 
 def an_empty_stream_has_nothing():
