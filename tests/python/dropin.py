@@ -1,6 +1,8 @@
 """The API of bags 0.5.1: what a program that uses it relies on."""
+import collections
 import io
 import json
+import os
 import pathlib
 import pickle
 
@@ -51,6 +53,22 @@ def a_bag_is_written_to_an_open_file():
     with bags.BagWriter(open('x.bag', 'wb')) as writer:
         writer.append(b'abc')
     assert bags.BagReader('x.bag')[0] == b'abc' and writer._file is None
+    file = open('dropped.bag', 'wb')
+    bags.BagWriter(file).append(b'abc')
+    assert file.closed and bags.BagReader('dropped.bag')[0] == b'abc'
+    for text in (open('text', 'w'), io.StringIO('x.bag')):
+        raises(TypeError, bags.BagWriter, text)
+        raises((TypeError, OSError), bags.BagReader, text)
+    raises(OSError, bags.BagWriter, open('x.bag', 'rb'))
+    with bags.BagWriter(open('forked.bag', 'wb')) as writer:
+        writer.append(b'abc')
+        child = os.fork()
+        if child == 0:
+            writer.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        writer.append(b'd')
+    assert list(bags.BagReader('forked.bag')) == [b'abc', b'd']
 
 
 def a_dataset_is_written_and_read():
@@ -181,10 +199,62 @@ def values_may_be_any_iterable_of_the_right_type():
             raises(TypeError, writer.append, bad)
         for bad in ({'n': []}, {'n': [], 'm': 1, 'x': 2}, {}):
             raises(KeyError, writer.append, bad)
+        for kind in (lambda d: collections.defaultdict(int, d), collections.Counter):
+            raises(KeyError, writer.append, kind({'n': [1]}), says='no field "m"')
+            raises(KeyError, writer.append, kind({'n': [1], 'x': 2}), says='no field "m"')
+            raises(KeyError, writer.append, kind({'n': [1], 'm': 1, 'x': 2}), says="no field 'x'")
         raises((ValueError, OverflowError), writer.append, {'n': [], 'm': -1})
         raises(ValueError, writer.append, {'n': [], 'm': 2**64}, says='x: field "m": datapoint 7: value out of range')
     with bags.DatasetReader('x') as reader:
         assert list(reader) == [{'n': [1, 2], 'm': 3}] * 7
+
+
+def a_value_is_taken_before_code_that_may_change_it_runs():
+    array, data = np.zeros(4, 'f4'), bytearray(4)
+
+    def frames():
+        for i in range(40):
+            array[:] = i
+            yield array
+
+    def blobs():
+        for i in range(3):
+            data[:] = bytes([i]) * 4
+            yield data
+
+    class Frames:
+        def __len__(self):
+            return 3
+
+        def __getitem__(self, i):
+            array[:] = range(3)[i]
+            return array.reshape(2, 2)
+
+    class Lazy(dict):
+        def __getitem__(self, name):
+            array[:] = ord(name)
+            return array
+
+    def shift(value):
+        value += 1
+        return value.tobytes()
+    spec = {'a': 'array(float32,4)', 'b': 'array(float32,4)[]', 'c': 'bytes[]', 'd': 'array[]', 'e': 'shift'}
+    encoders = {**bags.encoders, 'shift': shift}
+    with bags.DatasetWriter('x', spec, encoders) as writer:
+        array[:] = 7
+        writer.append({'a': array, 'b': frames(), 'c': blobs(), 'd': Frames(), 'e': array})
+        writer.append({'a': array, 'b': [array] * 2, 'c': [data], 'd': np.nditer([array], ['external_loop', 'buffered'], buffersize=2),
+                       'e': array})
+    with bags.DatasetWriter('y', dict.fromkeys('ab', 'array(float32,4)')) as writer:
+        writer.append(Lazy(a=0, b=0))
+    row, last = bags.DatasetReader('x')
+    assert row['a'].tolist() == [7] * 4 and [b.tolist() for b in row['b']] == [[i] * 4 for i in range(40)]
+    assert row['c'] == [bytes([i]) * 4 for i in range(3)]
+    assert [d.tolist() for d in row['d']] == [[[i] * 2] * 2 for i in range(3)]
+    assert np.frombuffer(row['e'], 'f4').tolist() == [3] * 4 == last['a'].tolist()
+    assert [b.tolist() for b in last['b']] == [[3] * 4] * 2 and np.frombuffer(last['e'], 'f4').tolist() == [4] * 4
+    assert [d.tolist() for d in last['d']] == [[3, 3]] * 2
+    assert {name: value[0] for name, value in bags.DatasetReader('y')[0].items()} == {'a': 97, 'b': 98}
 
 
 def readers_are_pickled_and_copied():

@@ -68,6 +68,8 @@ class BagReader(Closable, _core.BagReader):
         if file and not isinstance(source, mmap.mmap):
             source.seek(0)
             source = source.read()
+            if isinstance(source, str):
+                raise TypeError('a file that is opened in binary mode is required, not text')
         path = isinstance(source, (str, os.PathLike))  # bytes are a Bag in memory
         super().__init__(source, hooks(source, storage) if path else None,
                          pack('bag reader', options, f'{source if path else "memory"}: '))
@@ -110,18 +112,23 @@ class BagWriter(Closable, _core.BagWriter):
 
     def __init__(self, path, *, sync=False, **options):
         if hasattr(path, 'write') and not hasattr(path, '__fspath__'):
+            path.write(b'')  # not of text, nor read-only
             self._file, self._folder = path, tempfile.mkdtemp(prefix='bags-')
             path = os.path.join(self._folder, 'x.bag')
         super().__init__(path, pack('bag writer', {'sync': sync, **options}, f'{path}: '))
 
     def close(self):
-        super().close()
         file, self._file = self._file, None
-        if file:
+        super().close()
+        if file and self.closed:  # not in the child of a fork
             with open(os.path.join(self._folder, 'x.bag'), 'rb') as bag:
                 shutil.copyfileobj(bag, file)
             shutil.rmtree(self._folder)
             file.close()
+
+    def __del__(self):
+        if self._file:
+            self.close()
 
 
 class DatasetReader(Dataset, _core.DatasetReader):
@@ -240,9 +247,13 @@ class DatasetWriter(Dataset, _core.DatasetWriter):
         super().__init__(directory, choose(self._spec.items(), encoders, False, directory)[1],
                          pack('writer', {'sync': sync, **options}, f'{directory}: '))
 
-    def _refuse(self, datapoint):
-        """What C calls with a datapoint that has other fields."""
-        for name in datapoint:
+    def _check(self, datapoint):
+        """KeyError if a datapoint has other fields; C calls it."""
+        names = datapoint.keys()
+        for name in self._spec:
+            if name not in names:
+                raise KeyError(f'{self.path}: the datapoint has no field "{name}"')
+        for name in names:
             if name not in self._spec:
                 raise KeyError(f'{self.path}: the spec has no field {name!r}')
 

@@ -252,10 +252,13 @@ typedef struct Held {
 struct Arena {
     bags_value *values;
     Held *held;
-    size_t count, room;
+    size_t count, room, kept; /* kept: so many are not in buffers of others */
 };
 /* Add the value of an object. Returns -1 with an exception. */
 int arena_add(State *state, Arena *arena, const Field *field, PyObject *object);
+/* Copy the values that are in buffers of others, before code of the user runs that may
+ * change them, such as a generator that fills one array again and again. The same. */
+int arena_keep(Arena *arena);
 /* Of no field: an int, a str, bytes or an array. */
 int arena_any(State *state, Arena *arena, PyObject *object);
 /* An int, and the buffer of an object with bytes. Return -1 with an exception. */

@@ -464,7 +464,41 @@ static int one_value(
     return compressed_value(state, value, held, field, object);
 }
 
+static void release_buffer(Held *held) {
+    if (held->buffer) {
+        PyBuffer_Release(held->buffer); /* of nothing, if it was refused */
+        PyMem_Free(held->buffer);
+    }
+    held->buffer = NULL;
+}
+
+int arena_keep(Arena *arena) {
+    for (; arena->kept < arena->count; arena->kept++) {
+        bags_value *value = &arena->values[arena->kept];
+        Held *held = &arena->held[arena->kept];
+        size_t shape = value->dims * sizeof *value->shape;
+        if (!held->buffer)
+            continue;
+        PyObject *copy =
+            PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(shape + value->size));
+        if (!copy)
+            return -1;
+        char *data = PyBytes_AsString(copy);
+        if (shape)
+            memcpy(data, value->shape, shape);
+        if (value->size)
+            memcpy(data + shape, value->data, value->size);
+        value->shape = (const uint64_t *)(void *)data;
+        value->data = data + shape;
+        release_buffer(held);
+        SET(held->object, copy);
+    }
+    return 0;
+}
+
 int arena_add(State *state, Arena *arena, const Field *field, PyObject *object) {
+    if (field->how == HOW_CALL && arena_keep(arena))
+        return -1;
     if (arena->count == arena->room) {
         size_t room = arena->room * 2 + 16;
         bags_value *values =
@@ -504,12 +538,10 @@ int arena_any(State *state, Arena *arena, PyObject *object) {
 void arena_reset(Arena *arena) {
     while (arena->count > 0) {
         Held *held = &arena->held[--arena->count];
-        if (held->buffer) {
-            PyBuffer_Release(held->buffer); /* of nothing, if it was refused */
-            PyMem_Free(held->buffer);
-        }
+        release_buffer(held);
         Py_XDECREF(held->object);
     }
+    arena->kept = 0;
 }
 
 void arena_free(Arena *arena) {

@@ -64,13 +64,17 @@ static int add_field(
     OWNED PyObject *iterator = PyUnicode_Check(object) || PyBytes_Check(object)
                                    ? NULL
                                    : PyObject_GetIter(object);
+    /* Others, such as lists and arrays of NumPy, run nothing of the user. */
+    bool runs = iterator && (iterator == object ||
+                                PyType_HasFeature(Py_TYPE(object), Py_TPFLAGS_HEAPTYPE));
     PyObject *item;
     int code = iterator ? 0 : -1;
     if (!iterator && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_TypeError)))
         PyErr_Format(PyExc_TypeError,
             "%S: field \"%s\": a sequence of values is required, not %R",
             writer->base.path, field->name_utf8, (PyObject *)Py_TYPE(object));
-    while (!code && (item = PyIter_Next(iterator)) != NULL) {
+    while (!code && (!runs || !arena_keep(arena)) &&
+           (item = PyIter_Next(iterator)) != NULL) {
         code = add_value(writer, arena, field, item);
         Py_DECREF(item);
     }
@@ -108,6 +112,12 @@ static PyObject *append_values(Written *writer, Arena *arena, bags_entry *entrie
                : NULL;
 }
 
+/* KeyError if the names of a datapoint are not those of the fields. */
+static bool check_names(PyObject *self, PyObject *datapoint) {
+    OWNED PyObject *done = PyObject_CallMethod(self, "_check", "O", datapoint);
+    return done != NULL;
+}
+
 static PyObject *writer_append(PyObject *self, PyObject *args, PyObject *kwargs) {
     static char *words[] = {"datapoint", "flush", NULL};
     Written *writer = (Written *)self;
@@ -128,26 +138,21 @@ static PyObject *writer_append(PyObject *self, PyObject *args, PyObject *kwargs)
         PyMem_Free(arena);
         return PyErr_NoMemory();
     }
-    bool good = true;
+    bool plain = PyDict_CheckExact(datapoint);
+    bool good = plain || check_names(self, datapoint); /* before __missing__ adds some */
     for (size_t i = 0; good && i < writer->base.count; i++) {
         const Field *field = &writer->base.fields[i];
         size_t before = arena->count;
         OWNED PyObject *value =
-            PyDict_CheckExact(datapoint)
-                ? Py_XNewRef(PyDict_GetItemWithError(datapoint, field->name))
-                : PyObject_GetItem(datapoint, field->name);
-        good = value && !add_field(writer, arena, field, value);
-        if (!value && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_KeyError))) {
-            PyErr_Clear();
-            PyErr_Format(PyExc_KeyError, "%S: the datapoint has no field \"%s\"",
-                writer->base.path, field->name_utf8);
-        }
+            plain ? Py_XNewRef(PyDict_GetItemWithError(datapoint, field->name))
+            : !arena_keep(arena) ? PyObject_GetItem(datapoint, field->name)
+                                 : NULL;
+        good = value ? !add_field(writer, arena, field, value)
+                     : plain && !PyErr_Occurred() && check_names(self, datapoint);
         entries[i].count = arena->count - before;
     }
-    if (good && PyDict_Size(datapoint) != (Py_ssize_t)writer->base.count) {
-        OWNED PyObject *done = PyObject_CallMethod(self, "_refuse", "O", datapoint);
-        good = done != NULL;
-    }
+    if (good && plain && PyDict_Size(datapoint) != (Py_ssize_t)writer->base.count)
+        good = check_names(self, datapoint);
     if (good)
         out = append_values(writer, arena, entries);
     if (entries != few)
