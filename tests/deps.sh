@@ -55,6 +55,7 @@ command -v djpeg                        | libjpeg-turbo-progs
 command -v pngcheck                     | pngcheck
 /usr/bin/python3 -c "import PIL"        | python3-pil
 /usr/bin/python3 -c "import zstandard"  | python3-zstandard
+/usr/bin/python3 -c "import msgpack"    | python3-msgpack
 /usr/bin/python3 -c "import numpy"      | python3-numpy
 command -v ffmpeg                       | ffmpeg
 command -v zip                          | zip
@@ -81,6 +82,7 @@ command -v node                         | nodejs
 /usr/bin/python3 -c "import torch"      | python3-torch
 /usr/bin/python3 -c "import torchvision" | python3-torchvision
 /usr/bin/python3 -c "import zstandard"  | python3-zstandard
+/usr/bin/python3 -c "import msgpack"    | python3-msgpack
 command -v parallel                     | parallel
 command -v sbatch                       | slurm-wlm
 command -v munged || [ -x /usr/sbin/munged ] | munge

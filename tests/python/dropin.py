@@ -9,7 +9,7 @@ import pickle
 import numpy as np
 
 import bags
-from run import raises
+from run import Skip, raises
 
 SPEC = {'foo': 'utf8', 'bar': 'int(4)', 'baz': 'utf8[]'}
 
@@ -152,6 +152,25 @@ def every_type_is_encoded_in_c_and_decoded():
                 assert got == value and type[0] != 'n', (key, got)
     kept = row['q'], row['j']
     assert not kept[0].flags.writeable and kept[1].flags.writeable
+
+
+def msgpack_has_the_extensions_of_its_package():
+    try:
+        import msgpack
+    except ImportError:
+        raise Skip('no msgpack') from None
+    value = {'a': [msgpack.ExtType(5, b'abc'), collections.namedtuple('Two', 'a b')(1, 2)],
+             'b': msgpack.Timestamp(-1, 5), 'c': msgpack.Timestamp(2**33, 0), 'd': msgpack.ExtType(127, b'')}
+    encode, decode = bags.encoders['msgpack'], bags.decoders['msgpack']
+    blob = encode(value)
+    assert blob == msgpack.packb(value) and decode(blob) == msgpack.unpackb(blob) == {**value, 'a': [(5, b'abc'), [1, 2]]}
+    assert type(decode(blob)['a'][0]) is msgpack.ExtType
+    for bad in ((300, b''), (-2, b''), (2**70, b''), (1, 'x'), ('x', b'')):
+        raises((TypeError, ValueError, OverflowError), encode, msgpack.ExtType._make(bad))
+    for bad in (b'\xc7\x03\xffabc', b'\xd4\xfe\0'):
+        raises(ValueError, decode, bad)
+    blob = bags.encoders['tree'](value)  # as granular: a tuple
+    assert bags.decoders['tree'](blob) == {**value, 'a': [[5, b'abc'], [1, 2]], 'd': [127, b'']}
 
 
 def codecs_are_called_and_pickled():

@@ -81,10 +81,43 @@ static bool pack_array(Packer *packer, PyObject *array, int depth) {
            pack_bytes(packer, bytes);
 }
 
+/* The class of an extension of Python's package msgpack, or NULL. Where nothing has imported
+ * it, there is none. In a tree, an ExtType is a tuple. */
+static const char *ext_class(PyObject *object, bool tree) {
+    static const char *const names[] = {"ExtType", "Timestamp"};
+    OWNED PyObject *name = PyUnicode_FromString("msgpack");
+    OWNED PyObject *module = name ? PyImport_GetModule(name) : NULL;
+    const char *found = NULL;
+    for (size_t i = tree; module && !found && i < 2; i++) {
+        OWNED PyObject *type = PyObject_GetAttrString(module, names[i]);
+        if (type && PyObject_IsInstance(object, type) == 1)
+            found = names[i];
+        PyErr_Clear();
+    }
+    return found;
+}
+
+static bool pack_ext(Packer *packer, PyObject *object, bool timestamp) {
+    OWNED PyObject *code =
+        timestamp ? PyLong_FromLong(-1) : PyObject_GetAttrString(object, "code");
+    OWNED PyObject *data = timestamp ? PyObject_CallMethod(object, "to_bytes", NULL)
+                                     : PyObject_GetAttrString(object, "data");
+    AT_END(PyBuffer_Release) Py_buffer view = {0};
+    if (!code || !data || take_bytes(data, &view))
+        return false;
+    long number = PyLong_AsLong(code);
+    if (!PyErr_Occurred() && (number < -1 || number > 127))
+        PyErr_Format(
+            PyExc_ValueError, "ExtType of code %ld (expected 0 to 127)", number);
+    return !PyErr_Occurred() && !msgpack_pack_ext_with_body(&packer->to, view.buf,
+                                    (size_t)view.len, (int8_t)number);
+}
+
 /* False: with an exception, or out of memory. */
 static bool pack_object(Packer *packer, PyObject *object, int depth) {
     msgpack_packer *to = &packer->to;
     Py_ssize_t size;
+    const char *ext;
     if (depth > MAX_DEPTH) {
         PyErr_Format(PyExc_ValueError, "nested more than %d levels", MAX_DEPTH);
         return false;
@@ -106,13 +139,17 @@ static bool pack_object(Packer *packer, PyObject *object, int depth) {
     if (PyBytes_Check(object) || PyByteArray_Check(object) ||
         PyMemoryView_Check(object))
         return pack_bytes(packer, object);
-    if (PyList_Check(object) || PyTuple_Check(object))
+    if (PyList_Check(object) || PyTuple_CheckExact(object))
         return pack_items(packer, object, depth + 1);
     if (PyDict_Check(object))
         return pack_map(packer, object, depth + 1);
     if (packer->tree && load_numpy(packer->state) &&
         PyObject_TypeCheck(object, (PyTypeObject *)packer->state->ndarray))
         return pack_array(packer, object, depth + 1);
+    if (!PyErr_Occurred() && (ext = ext_class(object, packer->tree)) != NULL)
+        return pack_ext(packer, object, *ext == 'T');
+    if (!PyErr_Occurred() && PyTuple_Check(object)) /* of a subclass */
+        return pack_items(packer, object, depth + 1);
     if (!PyErr_Occurred())
         PyErr_Format(
             PyExc_TypeError, "msgpack has no form of %R", (PyObject *)Py_TYPE(object));
@@ -192,6 +229,12 @@ PyObject *unpack(State *state, const void *from, bool tree) {
         return out;
     case MSGPACK_OBJECT_EXT: /* of Python's package, where it is installed */
         module = PyImport_ImportModule("msgpack");
+        if (module && object->via.ext.type == -1) {
+            OWNED PyObject *type = PyObject_GetAttrString(module, "Timestamp");
+            return type ? PyObject_CallMethod(type, "from_bytes", "y#",
+                              object->via.ext.ptr, (Py_ssize_t)object->via.ext.size)
+                        : NULL;
+        }
         return module ? PyObject_CallMethod(module, "ExtType", "iy#",
                             (int)object->via.ext.type, object->via.ext.ptr,
                             (Py_ssize_t)object->via.ext.size)

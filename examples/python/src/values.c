@@ -325,7 +325,8 @@ static int array_value(State *state, bags_value *value, Held *held, PyObject *ob
                 PyErr_Clear();
                 OWNED PyObject *dtype = PyObject_GetAttrString(held->object, "dtype");
                 PyErr_Format(PyExc_TypeError,
-                    "an array of %S cannot be written (expected bool, int, uint, float or "
+                    "an array of %S cannot be written (expected bool, int, uint, float "
+                    "or "
                     "complex; view('i8') has the numbers of times)",
                     dtype);
             }

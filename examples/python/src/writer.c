@@ -65,8 +65,8 @@ static int add_field(
                                    ? NULL
                                    : PyObject_GetIter(object);
     /* Others, such as lists and arrays of NumPy, run nothing of the user. */
-    bool runs = iterator && (iterator == object ||
-                                PyType_HasFeature(Py_TYPE(object), Py_TPFLAGS_HEAPTYPE));
+    bool runs = iterator && (iterator == object || PyType_HasFeature(Py_TYPE(object),
+                                                       Py_TPFLAGS_HEAPTYPE));
     PyObject *item;
     int code = iterator ? 0 : -1;
     if (!iterator && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_TypeError)))
@@ -139,7 +139,8 @@ static PyObject *writer_append(PyObject *self, PyObject *args, PyObject *kwargs)
         return PyErr_NoMemory();
     }
     bool plain = PyDict_CheckExact(datapoint);
-    bool good = plain || check_names(self, datapoint); /* before __missing__ adds some */
+    bool good =
+        plain || check_names(self, datapoint); /* before __missing__ adds some */
     for (size_t i = 0; good && i < writer->base.count; i++) {
         const Field *field = &writer->base.fields[i];
         size_t before = arena->count;
