@@ -112,6 +112,12 @@ def shards_are_cut_and_shared_among_workers():
         with bags.ShardedDatasetReader(f'x{size}', bags.decoders) as reader:
             assert reader.shards == writer.shards and reader.size == writer.size
             assert list(reader) == [_point(i) for i in range(10)]
+    for i, (limits, lengths) in enumerate((({'shard_length': 2.5}, [3, 3, 3, 1]), ({'shard_size': 10 / 3}, [1] * 10),
+                                           ({'shard_size': float('inf'), 'shard_length': 0.}, [10]))):
+        _write(f'f{i}', make=bags.ShardedDatasetWriter, **limits)
+        assert [len(bags.DatasetReader(shard)) for shard in sorted(pathlib.Path(f'f{i}').iterdir())] == lengths
+    raises(ValueError, bags.ShardedDatasetWriter, 'nan', SPEC, shard_size=float('nan'))
+    raises(TypeError, bags.ShardedDatasetWriter, 'text', SPEC, shard_size='1')
     for worker in range(3):
         with bags.ShardedDatasetWriter('y', SPEC, shard_length=2, shard_start=worker,
                                        shard_step=3) as writer:

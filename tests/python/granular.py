@@ -157,7 +157,7 @@ def bags_of_every_version():
         for blob in blobs:
             writer.append(blob, flush=False)
     files = {'v1.bag': None, 'v2.bag': b''.join(blobs) + index, 'split.bag': b''.join(blobs),
-             'split.idx': index + b'torn', 'elsewhere': index}
+             'split.idx': index + b'torn', 'elsewhere': index, 'alone.bag': b''.join(blobs)}
     for name, data in files.items():
         if data:
             pathlib.Path(name).write_bytes(data)
@@ -170,7 +170,7 @@ def bags_of_every_version():
             (('v2.bag',), {}), (('v2.bag',), {'single_file': True}),
             ((pathlib.Path('v2.bag').read_bytes(), True, True), {}),
             (('split.bag',), {}), (('split.bag', 'split.idx'), {}),
-            (('split.bag', 'elsewhere'), {}), (('split.bag', index + b'torn'), {}),
+            (('split.bag', 'elsewhere'), {}), (('alone.bag', 'elsewhere'), {}), (('split.bag', index + b'torn'), {}),
             ((b''.join(blobs) + b'not yet', bytearray(index)), {}),
             ((), {'bag_source': 'split.bag', 'idx_source': pathlib.Path('elsewhere')})):
         with granular.BagReader(*args, **options) as reader:

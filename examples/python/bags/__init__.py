@@ -6,6 +6,7 @@
         print(reader[0])
 """
 import copy
+import math
 import mmap
 import os
 import shutil
@@ -48,6 +49,13 @@ def _worker(start, step, stop):
     """What differs from the defaults, 0 of 1. shard_stop is the name of C for shard_step."""
     given = ('shard_start', start, 0), ('shard_step', step, 1), ('shard_stop', stop, 0)
     return {name: value for name, value, default in given if value != default}
+
+
+def _limit(number):
+    """A limit of shards; None: 0. A float, such as 0.5 * GB, is reached by the next integer."""
+    if isinstance(number, float):
+        number = 0 if number == math.inf else math.ceil(number)
+    return number or 0
 
 
 class BagReader(Closable, _core.BagReader):
@@ -271,7 +279,7 @@ class ShardedDatasetWriter(DatasetWriter):
     def __init__(self, directory, spec, encoders=encoders, shard_size=10 * GB,
                  shard_length=None, shard_start=0, shard_step=1, *, shard_stop=0, **options):
         options.update(_worker(shard_start, shard_step, shard_stop), sharded=True,
-                       shard_size=shard_size or 0, shard_length=shard_length or 0)
+                       shard_size=_limit(shard_size), shard_length=_limit(shard_length))
         super().__init__(directory, spec, encoders, **options)
 
 

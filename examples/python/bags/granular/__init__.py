@@ -83,6 +83,7 @@ class BagReader(bags.BagReader):
             if not _is_path(source) or single_file and os.path.exists(_index_of(source)):
                 source = _content(source)
         elif not (_is_path(source) and _is_path(idx_source) and
+                  os.path.exists(_index_of(source)) and
                   os.path.samefile(idx_source, _index_of(source))):
             blobs, ends = memoryview(_content(source)), memoryview(_content(idx_source))
             ends = ends[:len(ends) // 8 * 8]  # a torn entry is ignored
