@@ -162,6 +162,7 @@ typedef struct http_request {
     uint64_t skip; /* bytes before the range, of a server that ignores it */
     uint64_t most; /* bytes of the body that are read */
     bool is_html;
+    bool has_head;   /* all of it */
     bool checked;    /* its head, before the first byte of its body */
     char text[1024]; /* the start of an error's body */
     size_t text_size, headers_size;
@@ -754,7 +755,10 @@ static size_t http_header(char *line, size_t one, size_t size, void *user) {
         http_refuse(request, EFBIG, "the headers are too large");
         return 0;
     }
-    if (size > 5 && memcmp(line, "HTTP/", 5) == 0)
+    bool first = size > 5 && memcmp(line, "HTTP/", 5) == 0;
+    /* An empty line is the last one; trailers may follow. */
+    request->has_head = !first && (request->has_head || *line == '\r' || *line == '\n');
+    if (first)
         *request->tag = *request->modified = *request->date = *request->range =
             *request->encoding = *request->transfer = '\0';
     http_keep(line, size, "etag:", request->tag, sizeof request->tag);
@@ -1189,7 +1193,7 @@ static bool http_begin(http_request *request) {
     request->text_size = request->headers_size = 0;
     request->begun = http_now();
     request->ended = false;
-    request->checked = false;
+    request->has_head = request->checked = false;
     request->skip = 0;
     request->error = 0;
     request->curl_why[0] = request->why[0] = '\0';
@@ -1379,6 +1383,8 @@ static void http_finish(http_request *request, CURLcode result) {
     }
     if (request->ended)
         result = CURLE_OK;
+    else if (result == CURLE_OK && !request->has_head) /* it ended there */
+        result = CURLE_PARTIAL_FILE;
     bool unchanged = result == CURLE_OK && http_unchanged(request);
     bool good = unchanged || (result == CURLE_OK && http_complete(request));
     bool repeat = good ? !unchanged && http_remember(request)

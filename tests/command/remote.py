@@ -230,6 +230,29 @@ def a_list_that_is_truncated_without_a_token_is_an_error():
                env=_environment(server))
 
 
+@each(['head', 'list'])
+def an_answer_that_ends_in_its_head_is_truncated(what):
+    """It is repeated: nothing says how long its body is."""
+    os.mkdir('site')
+    harness.pack([{'n': i} for i in range(230)], 'n=int(4)', 'site/bucket/ds',
+                 '--shard-length', '1')
+    done = []
+
+    def fault(handler, number):
+        if done or {'head': '/n.bag', 'list': 'continuation'}[what] not in handler.path:
+            return False
+        done.append(number)
+        handler.send_response(206 if what == 'head' else 200)
+        handler.flush_headers()
+        handler.wfile.write(b'Content-Ty')
+        handler.close_connection = True
+        return True
+
+    with Server('site', s3=True, fault=fault) as server:
+        shown = run('info', 's3://bucket/ds', '--json', env=_environment(server)).json
+        assert shown['length'] == 230 and done
+
+
 @each(['n.bag', 'n.crc'])
 def only_an_object_of_no_bytes_is_empty(name):
     """416 states a size that contradicts it."""
