@@ -164,6 +164,23 @@ def file_systems_of_python_are_hooks():
     raises(RuntimeError, lambda: bag[4], says='t.bag')
     assert reader[4, ('n',)] == {'n': 12}
 
+    # What it remembers of a directory hides no shard.
+    class Remembers(type(fs)):
+        cachable, lists = False, {}
+
+        def ls(self, path, detail=True, **kwargs):
+            if path not in self.lists:
+                self.lists[path] = super().ls(path, detail=False, **kwargs)
+            return self.lists[path]
+
+        def invalidate_cache(self, path=None):
+            self.lists.pop(path, None)
+    remembers = Remembers()
+    fs.put('x/000000', '/data/w/000000', recursive=True)
+    assert len(remembers.ls('/data/w')) == 1
+    fs.put('x/000001', '/data/w/000001', recursive=True)
+    assert len(bags.DatasetReader('/data/w', storage=remembers)) == 40
+
     class Bad(type(fs)):
         cachable = False
         broken = True

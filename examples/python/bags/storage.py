@@ -31,11 +31,15 @@ class FileSystem:
             known = known if isinstance(known, int) and known > 0 else 0
             return known or (errno.ENOENT if missing else errno.EIO), repr(error)
 
+    def forget(self, path):
+        """What it remembers of a path may be outdated."""
+        with contextlib.suppress(Exception):
+            self.fs.invalidate_cache(path)
+
     def info(self, path, fresh):
         """(is a file, size, a number of its version); fresh: not what it remembers."""
         if fresh:
-            with contextlib.suppress(Exception):
-                self.fs.invalidate_cache(path)
+            self.forget(path)
         info = self.fs.info(path)
         version = hash(repr([info.get(name) for name in _VERSIONS])) % 2 ** 64
         file = info['type'] != 'directory'
@@ -48,6 +52,7 @@ class FileSystem:
         return data
 
     def list(self, path):
+        self.forget(path)
         names = (posixpath.basename(name.rstrip('/')) for name in self.fs.ls(path, detail=False))
         return [name for name in names if name]
 
