@@ -114,6 +114,7 @@ typedef struct http_object {
     bool end_asked;  /* the shard after it was looked up again, and */
     bool grown;      /* exists now */
     bool in_dataset; /* spec.json was found or requested before: it is a field's */
+    bool early;      /* spec.json was not found yet when this was requested */
     bool is_html;
     bool is_real; /* it is not the page of http_refuse_page */
     /* Of a spec.json; points in time are numbers of bags_http.time: */
@@ -663,7 +664,8 @@ static void http_check_end(bags_http *http, http_object *record) {
 
 /* Look at a spec.json again, unless that was requested after the last lookup had been
  * answered; where they can differ, at the files too: not at one that was looked up when
- * all others had been. The mutex is held. */
+ * all others had been. At those that were requested before it was found in any case.
+ * The mutex is held. */
 static void http_check(bags_http *http, http_object *record) {
     bool hashes = http_hides_change(record);
     if (record->state != HTTP_DONE || http_rests(record, 1) ||
@@ -673,9 +675,10 @@ static void http_check(bags_http *http, http_object *record) {
     http_check_end(http, record);
     record->asked = ++http->time;
     http_request_check(http, record, record);
-    for (http_object *file = record->files; file && hashes; file = file->sibling)
+    for (http_object *file = record->files; file; file = file->sibling)
         if (file->state == HTTP_DONE &&
-            (file != record->latest || file->asked < record->others))
+            (file->early ||
+                (hashes && (file != record->latest || file->asked < record->others))))
             http_request_check(http, record, file);
 }
 
@@ -699,8 +702,9 @@ static void http_look(bags_http *http, http_object *object) {
         if (!object->record && (object->record = http_record(http, object))) {
             object->sibling = object->record->files;
             object->record->files = object;
-            object->in_dataset = object->record->state == HTTP_DONE ||
-                                 object->record->state == HTTP_WAITING;
+            object->early = object->record->state != HTTP_DONE;
+            object->in_dataset =
+                !object->early || object->record->state == HTTP_WAITING;
         }
         object->state = HTTP_WAITING;
         if (!http_request_object(http, object, NULL, NULL)) {
@@ -1311,7 +1315,7 @@ static bags_identity http_identity(const http_request *request) {
 
 /* An object was looked at again. */
 static void http_checked(http_request *request, bool good) {
-    const http_object *object = request->object;
+    http_object *object = request->object;
     http_object *record = request->record;
     int error = request->error;
     bool changed = good || error == ENOENT || error == ESTALE;
@@ -1324,6 +1328,7 @@ static void http_checked(http_request *request, bool good) {
     } else if (good) {
         bags_identity found = http_identity(request);
         changed = !format_is_same(&found, &object->identity);
+        object->early = object->early && changed;
     }
     if (changed) {
         http_record_changed(record);
@@ -2048,6 +2053,15 @@ static int http_identify(
         return code;
     if (!code && !file) {
         http_object *record = object->record ? object->record : object;
+        while (record->state == HTTP_WAITING)
+            pthread_cond_wait(&http->changed, &http->mutex);
+        if (record != object && record->state == HTTP_DONE) {
+            http_check(http, record);
+        } else if (record != object) { /* which is in no shard */
+            record = object;
+            if (!object->checks)
+                http_request_check(http, object, object);
+        }
         code = http_wait_checks(http, record);
         if (record->grown && http_wait(http, http_control(http, record->path))) {
             http_record_changed(record);

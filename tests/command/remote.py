@@ -541,6 +541,41 @@ def a_dataset_that_is_replaced_is_of_one_version_or_an_error(case):
                     b'missing shards 3' in done.stderr), done.stderr
 
 
+@each(['ds refs.bag', 'ds 000001/refs.bag', 'ds/x.bag x.bag', 'q.bag q.bag', 'q.bag q.crc'])
+def what_is_requested_before_its_spec_is_found_is_looked_up_again(case):
+    """This file is answered before the dataset is replaced, all others after that; as is
+    one file of a Bag that is in no dataset."""
+    path, early = case.split()
+    for v in range(2):
+        harness.pack([{'x': f'{v}{i}', 'y': [f'{v}{i}'] * (1 + (i + v) % 2)}
+                      for i in range(8)], 'x=utf8,y=utf8[]', f'{v}/ds', '--no-checksum',
+                     *(['--shard-length', '4'] if '0' in early else []))
+        run('pack', harness.write_lines('m.jsonl', [{'blob': {'base64': f'AAA{v}'}}]),
+            f'{v}/q.bag', '--no-sync')
+    answered = threading.Event()
+
+    def fault(handler, number):
+        is_early = handler.path.endswith('/' + early)
+        spec = early.replace('refs.bag', 'spec.json')
+        if handler.path.endswith('/' + spec) and spec != early:
+            assert answered.wait(harness.HANG)
+        handler.root = pathlib.Path('01'[answered.is_set() or not is_early]).resolve()
+        if not handler.local.is_file():
+            return False
+        data = handler.local.read_bytes()
+        handler.send_range(data, f'"{handler.root.name} {len(data)}"',
+                           Last_Modified='Sat, 03 Oct 2026 10:00:00 GMT')
+        if is_early:
+            answered.set()
+        return True
+
+    with Server('.', True, fault=fault) as server:
+        refuse(*(['get', f'{server.url}/ds', ':'] if path == 'ds' else
+                 ['copy', f'{server.url}/{path}', 'out.bag']),
+               says='replaced', env=_environment())
+    assert answered.is_set()
+
+
 @each([(how, answer) for how in ('probing', 'index') for answer in (206, 404, 500)])
 def shards_that_are_added_while_a_dataset_is_opened_are_an_error(case):
     """Whatever is read of the last shard, if only its refs, waits for the answer whether

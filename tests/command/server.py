@@ -229,20 +229,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
                     else self.answer(404))
         return self.send_range(data, self.server.etags.get(self.local, f'"{md5}"'))
 
-    def send_range(self, data, etag):
+    def send_range(self, data, etag, **headers):
         if self.headers.get('If-Match', etag) != etag:
             return self.answer(412)
+        headers['ETag'] = etag
         if self.headers.get('If-None-Match') == etag:
-            return self.answer(304, ETag=etag)
+            return self.answer(304, **headers)
         wanted = re.fullmatch(r'bytes=(\d*)-(\d*)', self.headers.get('Range', ''))
         if not wanted:
-            return self.answer(200, data, ETag=etag)
+            return self.answer(200, data, **headers)
         first, last = wanted.groups()
         start = int(first) if first else max(0, len(data) - int(last))
         stop = min(len(data), int(last) + 1 if first and last else len(data))
         if start >= len(data):
             return self.answer(416, Content_Range=f'bytes */{len(data)}')
-        return self.answer(206, data[start:stop], ETag=etag,
+        return self.answer(206, data[start:stop], **headers,
                            Content_Range=f'bytes {start}-{stop - 1}/{len(data)}')
 
     def store(self, data):
