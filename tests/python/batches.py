@@ -141,6 +141,9 @@ def a_function_decodes_in_the_threads_of_the_loader():
         for n, y in zip(batch['n'], batch['y']):
             assert y.tolist() == [sum(b'%d' % n)]
     assert threading.get_ident() not in threads
+    numbers = [0, 2**64 - 1, -2**63, True]
+    loader = bags.Loader('x', 4, fields={'n': {'decode': lambda b: numbers[b[0]]}}, shuffle=False)
+    assert next(loader)['n'] == numbers
 
     def bad(blob):
         if blob == b'37':

@@ -112,6 +112,12 @@ def columns_and_batches_have_the_values():
             assert bags.decoders['msgpack'](batch['m'][k]) == row['m']
         at += 16
     assert at == len(rows)
+    inside = {name: {'decode': lambda blob: blob} for name in 'tbm'}
+    batch = next(bags.Loader('d', batch=16, shuffle=False, fields=inside))
+    for k, row in enumerate(rows[:16]):
+        assert batch['t'][k] == row['t'].encode() and batch['b'][k] == row['b']
+        assert bags.decoders['msgpack'](batch['m'][k]) == row['m']
+    raises(TypeError, next, bags.Loader('d', fields={'a': {'decode': bytes}}), says='inside of zstd')
     raises(TypeError, reader.column, 'x', says='type zstd(npy)')
     raises(TypeError, reader.__arrow_c_stream__, says='field "x"')
     for name, expected in (('m', bags.encoders['msgpack']), ('t', str), ('s', list), ('b', bytes)):

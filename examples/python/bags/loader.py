@@ -179,15 +179,15 @@ class Loader(Closable, _core.Loader):
     texts and bytes lists, everything else a list of arrays or bytes. With a window, these are
     arrays (N, window, *shape), and lists of lists.
 
-    source: a path, a DatasetReader, or a list of them. batch: datapoints, of all ranks
-    together; rank loads its slice of ranks. fields: names, or {name: options}:
+    source: a path, a DatasetReader, whose decoders are not used, or a list of them. batch:
+    datapoints, of all ranks together; rank loads its slice of ranks. fields: names, or {name: options}:
     width, height, channels, crop ('none', 'center', 'random'), resize, filter
     ('bilinear', 'bicubic', 'nearest'), area, aspect, flip_x, flip_y, warp and jitter
     (dicts of pairs, lowest and highest), nchw, scaled, orient, dtype, shape, mean, std,
     window, stride, decode or draw. The options are those of bags_load_field in
-    formats/loader.h. decode is a function of a blob, as it is stored (of zstd(...) the
-    frame), that returns an array. draw is a
-    function of a bags.Drawn, what was drawn for an image, which returns None or a dict of
+    formats/loader.h. decode is a function of a blob, as it is stored, that returns an array,
+    bytes or an int; of zstd(utf8), zstd(bytes) and zstd(msgpack) it gets what is inside,
+    others of zstd are a TypeError. draw is a function of a bags.Drawn, what was drawn for an image, which returns None or a dict of
     what it changes: matrix (with warp), brightness, contrast, saturation, hue, order, mean
     and std (of float32). Both are called in threads of C, one at a time, in any order, and
     must return the same each time: draw takes its random numbers from drawn.random. What

@@ -326,11 +326,16 @@ static PyObject *tensor_values(State *state, const bags_tensor *tensor, bool tex
     const unsigned char *data = (const unsigned char *)tensor->data;
     for (uint64_t i = 0; out && i < tensor->items; i++) {
         PyObject *item;
-        if (tensor->values && tensor->values[i].kind == BAGS_KIND_ARRAY) {
-            item = new_array(state, NULL, &tensor->values[i], false, true);
-        } else if (tensor->values) {
-            item = PyBytes_FromStringAndSize((const char *)tensor->values[i].data,
-                (Py_ssize_t)tensor->values[i].size);
+        const bags_value *value = tensor->values ? &tensor->values[i] : NULL;
+        if (value && value->kind == BAGS_KIND_ARRAY) {
+            item = new_array(state, NULL, value, false, true);
+        } else if (value && value->kind == BAGS_KIND_UINT) { /* decode returned it */
+            item = PyLong_FromUnsignedLongLong(value->uint);
+        } else if (value && value->kind == BAGS_KIND_INT) {
+            item = PyLong_FromLongLong(value->sint);
+        } else if (value) {
+            item = PyBytes_FromStringAndSize(
+                (const char *)value->data, (Py_ssize_t)value->size);
         } else {
             const char *start = (const char *)data + tensor->ends[i];
             Py_ssize_t size = (Py_ssize_t)(tensor->ends[i + 1] - tensor->ends[i]);
