@@ -54,6 +54,15 @@ def blobs_are_frames():
     assert bags.decoders['zstd'](reader[3]['t'], 'utf8') == 'text 3'
 
 
+def compressed_fields_can_have_an_index():
+    _write('x')
+    for name in 'nt':
+        bags.build_index('x', name)
+    reader = bags.DatasetReader('x')
+    assert reader.index('n').range(3000, 6000) == [3, 4, 5] and reader.index('t').find('text 7') == [7]
+    assert reader.index('t').prefix('text 1') == [1, *range(10, 20)]
+
+
 def damage_is_an_error():
     raises(ValueError, bags.decoders['zstd'], b'text 3', 'utf8', says='zstd frame')
     raises(TypeError, bags.encoders['zstd'], 5, 'utf8')

@@ -60,6 +60,9 @@ def a_bag_is_written_to_an_open_file():
         raises(TypeError, bags.BagWriter, text)
         raises((TypeError, OSError), bags.BagReader, text)
     raises(OSError, bags.BagWriter, open('x.bag', 'rb'))
+    for option in ('sync', 'checksum', 'keep_idx'):
+        raises(ValueError, bags.BagWriter, io.BytesIO(), says='pass a path', **{option: True})
+        bags.BagWriter(io.BytesIO(), **{option: False}).close()
     with bags.BagWriter(open('forked.bag', 'wb')) as writer:
         writer.append(b'abc')
         child = os.fork()

@@ -120,6 +120,9 @@ class BagWriter(Closable, _core.BagWriter):
 
     def __init__(self, path, *, sync=False, **options):
         if hasattr(path, 'write') and not hasattr(path, '__fspath__'):
+            if sync or options.get('keep_idx') or options.get('checksum'):
+                raise ValueError(f'{path}: an open file is not synchronized, and has no other files '
+                                 'next to it: pass a path')
             path.write(b'')  # not of text, nor read-only
             self._file, self._folder = path, tempfile.mkdtemp(prefix='bags-')
             path = os.path.join(self._folder, 'x.bag')

@@ -7,6 +7,7 @@ typedef union Options {
     bags_recover_options recover;
     bags_verify_options verify;
     bags_checksum_options checksum;
+    bags_index_options index;
 } Options;
 typedef union Report {
     bags_recover_report recover;
@@ -30,7 +31,7 @@ static bags_code call_tool(char tool, const char *path, const char *other,
     case 'z':
         return bags_zip(path, other, NULL, err);
     default:
-        return bags_index_build(path, other, NULL, err);
+        return bags_index_build(path, other, &options->index, err);
     }
 }
 
@@ -70,6 +71,8 @@ static PyObject *run_tool(PyObject *module, PyObject *args) {
     memcpy(&options, packed,
         (size_t)size < sizeof options ? (size_t)size : sizeof options);
     char tool = *name;
+    if (tool == 'i')
+        options.index.registry = state->registry;
     if (tool == 'v') {
         options.verify.registry = state->registry;
         options.verify.each = add_fault;
