@@ -392,8 +392,11 @@ def a_value_may_close_its_writer_and_change_its_datapoint():
     slices = memoryview(b'abcd')[::2]
     for bad in (loop, {'a': object()}, 2**64, -2**63 - 1, '\ud800', {1, 2}, slices):
         raises((TypeError, ValueError), bags.encoders['msgpack'], bad)
-    for bad in (slices, np.array([1, None])):  # of objects it has pointers
+    for bad in (slices, np.array([1, None]), np.str_('x'), 'x', None):  # of objects it has pointers
         raises(TypeError, bags.encoders['bytes'], bad)
+        raises(TypeError, bags.BagWriter(f'{id(bad)}.bag').append, bad)
+    bags.BagWriter('x.bag').append(np.float32(1))
+    assert bags.BagReader(np.str_('x.bag'))[0] == np.float32(1).tobytes()
     for bad in (b'', b'\xc1', b'\x91', b'\x01\x01', b'\xdd\xff\xff\xff\xff', b'\x81\x90\x01'):
         raises((TypeError, ValueError), bags.decoders['msgpack'], bad)
         raises((TypeError, ValueError), bags.decoders['tree'], bad)

@@ -34,7 +34,7 @@ static int bag_init(PyObject *self, PyObject *args, PyObject *unused) {
     if (!PyArg_ParseTuple(args, "OOO", &object, &storage, &named) ||
         !begin_init(self) || !take_struct(&options, sizeof options, named))
         return -1;
-    bool memory = PyObject_CheckBuffer(object);
+    bool memory = PyObject_CheckBuffer(object) && !PyUnicode_Check(object);
     OWNED PyObject *path = memory ? PyUnicode_FromString("memory") : Py_NewRef(object);
     State *state = bag->base.state;
     options.cache_index &= options.no_mmap;
@@ -163,10 +163,12 @@ static bags_code append_record(Written *out, void *data, bags_error *err) {
 
 static PyObject *out_append(PyObject *self, PyObject *args, PyObject *kwargs) {
     static char *words[] = {"record", "flush", NULL};
+    PyObject *object;
     Record record = {0};
     int flush;
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "y*|p:append", words, &record.bytes, &flush))
+            args, kwargs, "O|p:append", words, &object, &flush) ||
+        take_bytes(object, &record.bytes))
         return NULL;
     bool good = call_writer(self, append_record, &record);
     PyBuffer_Release(&record.bytes);

@@ -348,10 +348,11 @@ static int array_value(State *state, bags_value *value, Held *held, PyObject *ob
 }
 
 int take_bytes(PyObject *object, Py_buffer *buffer) {
-    if (PyObject_GetBuffer(object, buffer, PyBUF_FORMAT)) {
+    bool text = PyUnicode_Check(object); /* that of NumPy has a buffer */
+    if (text || PyObject_GetBuffer(object, buffer, PyBUF_FORMAT)) {
         PyErr_Clear(); /* a dtype without a format, such as that of times */
-        if (PyObject_GetBuffer(object, buffer, PyBUF_SIMPLE)) {
-            if (PyErr_ExceptionMatches(PyExc_TypeError) ||
+        if (text || PyObject_GetBuffer(object, buffer, PyBUF_SIMPLE)) {
+            if (text || PyErr_ExceptionMatches(PyExc_TypeError) ||
                 PyErr_ExceptionMatches(PyExc_BufferError))
                 PyErr_Format(PyExc_TypeError, "contiguous bytes are required, not %R",
                     (PyObject *)Py_TYPE(object));
