@@ -82,7 +82,6 @@ command -v node                         | nodejs
 /usr/bin/python3 -c "import torch"      | python3-torch
 /usr/bin/python3 -c "import torchvision" | python3-torchvision
 /usr/bin/python3 -c "import zstandard"  | python3-zstandard
-/usr/bin/python3 -c "import msgpack"    | python3-msgpack
 command -v parallel                     | parallel
 command -v sbatch                       | slurm-wlm
 command -v munged || [ -x /usr/sbin/munged ] | munge
