@@ -432,6 +432,13 @@ static bags_code fail_different(const entry *one, bags_error *err) {
         bags_path_tail(one->to));
 }
 
+/* A process that was killed in publish_file has left the other name of a last file. */
+static void remove_partial(const entry *one) {
+    char *partial = string_format("%s.copy", one->to);
+    (void)out->remove(out->user, partial);
+    free(partial);
+}
+
 static bags_code copy_entry(const entry *one, bags_error *err) {
     bool exists = false, same = false;
     bags_code code = is_same(one, &exists, &same, err);
@@ -442,6 +449,8 @@ static bags_code copy_entry(const entry *one, bags_error *err) {
                       : write_file(one, err);
     if (!code && same)
         advance(NULL, one->size);
+    if (!code && same && one->last && !to_url)
+        remove_partial(one);
     pthread_mutex_lock(&mutex);
     files_kept += !code && same;
     files_copied += !code && !same;
