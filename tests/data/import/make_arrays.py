@@ -276,13 +276,18 @@ def layouts():
         date = np.array(['2024-01-01T00:00:01'], '<M8[us]')
         f['date'] = date.astype(h5py.opaque_dtype(date.dtype))
         f['dates'] = np.array([date] * 1).astype(h5py.opaque_dtype(date.dtype))
+        big = np.array([[1, -2]], '>m8[ms]')
+        f['big'] = big[:, 0].astype(h5py.opaque_dtype(big.dtype))
+        f['bigs'] = big.astype(h5py.opaque_dtype(big.dtype))
         f['other'] = np.array([b'ab'], 'V2')
     fields = [('mixed.r', 'array(float32)', np.float32(1.5)), ('mixed.i', 'array(float64)', 2.25),
               ('half.r', 'array(float16)', np.float16(1.5)),
               ('half.i', 'array(float16)', np.float16(2.25)),
               ('not', 'i64', np.int64(1)), ('bool', 'array(bool)', True), ('color', 'i64', np.int64(1)),
               ('date_us', 'i64', np.int64(1704067201000000)),
-              ('dates_us', 'array(int64,1)', np.int64(1704067201000000)), ('other', 'bytes', b'ab')]
+              ('dates_us', 'array(int64,1)', np.int64(1704067201000000)),
+              ('big_ms', 'i64', np.int64(1)), ('bigs_ms', 'array(int64,2)', np.array([1, -2])),
+              ('other', 'bytes', b'ab')]
     expect('members', 1, [(n, t, [blob(v, False)]) for n, t, v in fields])
 
 
