@@ -364,18 +364,24 @@ static bags_value array_from_integers(
 }
 
 /* The value that --type makes of one: text becomes a whole number or, if it is JSON,
- * msgpack, and never the elements of an array, which any bytes could be; other bytes
- * must be a blob of the type; an array of integers becomes one of other integers; numbers
- * and arrays must fit, which is checked when they are encoded. */
+ * msgpack, and never the elements of an array, which any bytes could be; nor are elements
+ * of more than a byte a number or text; other bytes must be a blob of the type; an array
+ * of integers becomes one of other integers; numbers and arrays must fit, which is
+ * checked when they are encoded. */
 static bags_value convert(const plan *to, const bags_value *value) {
     static bags_buffer scratch, decoded;
     const char *type = source->fields[to->from].type;
     bool is_text = !strncmp(type, "utf8", 4);
     type_class kind = type_kind(to->type);
+    bags_dtype dtype = type_dtype(type);
+    bool is_other = kind == TYPE_ARRAY
+                        ? dtype != type_dtype(to->type)
+                        : (kind == TYPE_NUMBER || kind == TYPE_TEXT ||
+                              kind == TYPE_MSGPACK) &&
+                              dtype != BAGS_DTYPE_UINT8 && dtype != BAGS_DTYPE_BOOL;
     bags_view blob = {(const unsigned char *)value->data, value->size};
     bags_value ignored, array = *value;
-    if (kind == TYPE_ARRAY && type_kind(type) == TYPE_ARRAY &&
-        type_dtype(type) != type_dtype(to->type)) {
+    if (type_kind(type) == TYPE_ARRAY && is_other) {
         if (value->kind == BAGS_KIND_BLOB)
             must(bags_decode(registry_get(), type, blob, &decoded, &array, &failure));
         if (array.kind == BAGS_KIND_ARRAY && is_integer(array.dtype) &&
@@ -434,9 +440,11 @@ static void show_entry(const bags_entry *entry, const plan *field, text *line) {
     for (size_t j = 0; j < entry->count; j++) {
         bags_value value = value_of(entry, j, field);
         bags_view blob = {(const unsigned char *)value.data, value.size};
+        in_plan = field;
         if (value.kind != BAGS_KIND_BLOB)
             must(bags_encode(
                 registry_get(), field->type, &value, &scratch, &blob, &failure));
+        in_plan = NULL;
         if (field->sequence)
             text_next(line);
         failure.code = BAGS_OK;

@@ -613,6 +613,27 @@ def a_structure_of_one_member_has_a_fill_value():
         [1, 2], [3, 4], [5, 6], [5, 6]]
 
 
+def elements_of_an_array_are_no_number_and_no_text():
+    """The 8 bytes of 1.0 would be a u64; those of 0.0 would be text."""
+    if 'zarr' not in _kinds():
+        return
+    pathlib.Path('x.zarr').mkdir()
+    for dtype, fill in (('<f8', 1), ('<f8', 0)):
+        pathlib.Path('x.zarr/.zarray').write_text(_zarray(dtype, fill))
+        for kind, says in (('u64', 'expected number'), ('i64[]', 'expected number'),
+                           ('zstd(u64)', 'expected number'), ('utf8', 'expected text'),
+                           ('int(4)', 'expected number')):
+            options = ['--type', f'data={kind}']
+            refuse('import', 'x.zarr', 'out', *options,
+                   says=['x.zarr: datapoint 0: ', 'field "data"', 'array', says])
+            refuse('import', 'x.zarr', '--dry-run', *options, says=['field "data"', says])
+    # Bytes are bytes.
+    for dtype, fill, kind, value in (('|b1', True, 'int(1)', 1), ('|u1', 65, 'u64', 65)):
+        pathlib.Path('x.zarr/.zarray').write_text(_zarray(dtype, fill))
+        run('import', 'x.zarr', kind, '--type', f'data={kind}')
+        assert [row['data'] for row in run('get', kind, ':').lines] == [value] * 4
+
+
 def what_is_too_large_does_not_exhaust_memory():
     if 'tfrecord' not in _kinds():
         return
