@@ -68,7 +68,7 @@ static const struct pair_dtype *find_dtype(const bags_field *field) {
     if (i == sizeof dtypes / sizeof *dtypes)
         fail(BAGS_ERROR_TYPE,
             "%s: field \"%s\": of type %s, of which Megatron has no tokens (allowed: "
-            "array(DTYPE,-1) of integers up to 64 bits, float32 and float64)",
+            "array(DTYPE,-1) of integers except uint64, of float32 and float64)",
             source_path(), field->name, field->type);
     return &dtypes[i];
 }

@@ -23,7 +23,8 @@
  *     fixed-size lists   array(DTYPE,N)
  *
  * A column with NULLs becomes a sequence of 0 or 1. To find those, open reads the
- * source once. Rejected: NULL in a list, maps, unions, deeper lists.
+ * source once. Rejected: NULL in a list, maps, unions, deeper lists, and Parquet files whose
+ * columns differ.
  */
 #include "import.h"
 
@@ -590,13 +591,13 @@ static bags_code dk_metadata(bags_source *s) {
     return code;
 }
 
-/* The files of a source as a table function of DuckDB with options. */
-static const char *dk_from_files(
-    bags_source *s, const char *function, const char *options) {
+/* Files `start` to `stop` as a table function of DuckDB with options. */
+static const char *dk_from_files(bags_source *s, const char *function, size_t start,
+    size_t stop, const char *options) {
     dk_state *d = (dk_state *)s->state;
     dk_add(s, function);
-    for (size_t i = 0; i < s->path_count; i++) {
-        dk_add(s, i ? ", " : "([");
+    for (size_t i = start; i < stop; i++) {
+        dk_add(s, i > start ? ", " : "([");
         dk_add(s, dk_path(s, s->paths[i]));
     }
     dk_add(s, options);
@@ -604,6 +605,70 @@ static const char *dk_from_files(
         d->failed ? NULL : bags_source_text(s, d->query->data, d->query_size);
     d->query_size = 0;
     return from;
+}
+
+/* A directory named a=b is no column. */
+static const char *dk_from_parquet(bags_source *s, size_t start, size_t stop) {
+    return dk_from_files(s, "read_parquet", start, stop, "], hive_partitioning=false)");
+}
+
+/* The columns of a file, a line each: names, which have no case, and types. Integers are
+ * of one type, since DuckDB checks that they fit. */
+static bags_code dk_describe(bags_source *s, size_t file, const char **lines) {
+    dk_state *d = (dk_state *)s->state;
+    const char *from = dk_from_parquet(s, file, file + 1);
+    dk_column text;
+    bags_value value = bags_utf8("");
+    memset(&text, 0, sizeof text);
+    text.text = true;
+    if (!from)
+        return BAGS_ERROR_MEMORY;
+    dk_add(s, "SELECT string_agg(x || chr(10), '' ORDER BY x)");
+    from = bags_source_format(s,
+        "(SELECT lower(column_name) || ' ' || regexp_replace(column_type, "
+        "'\\bU?(TINYINT|SMALLINT|BIGINT|INTEGER)\\b', 'INTEGER', 'g') AS x "
+        "FROM (DESCRIBE SELECT * FROM %s))",
+        from);
+    bags_code code = from ? dk_run(s, from) : BAGS_ERROR_MEMORY;
+    if (!code)
+        code = dk_next(s);
+    if (!code && d->chunk_size != 1)
+        code = dk_fail(s, "no result of DESCRIBE");
+    if (code)
+        return code;
+    void *vector = d->call.data_chunk_get_vector(d->chunk, 0);
+    if (!dk_is_null(d, vector, 0))
+        dk_value(d, &text, vector, 0, &value);
+    *lines = bags_source_text(s, value.data, value.size);
+    return *lines ? BAGS_OK : BAGS_ERROR_MEMORY;
+}
+
+/* DuckDB would convert the values of other types to those of the first file, 1.5 to 2, and
+ * leave out columns that the first file lacks. */
+static bags_code dk_same_columns(bags_source *s) {
+    const char *first = NULL, *other = NULL, *where = s->where;
+    bags_code code = s->path_count > 1 ? dk_describe(s, 0, &first) : BAGS_OK;
+    for (size_t i = 1; !code && i < s->path_count; i++) {
+        s->where = s->paths[i];
+        code = dk_describe(s, i, &other);
+        if (code || strcmp(first, other) == 0)
+            continue;
+        size_t line = 0; /* the first that differs */
+        for (size_t k = 0; first[k] && first[k] == other[k]; k++)
+            if (first[k] == '\n')
+                line = k + 1;
+        size_t size = strcspn(first + line, "\n"),
+               other_size = strcspn(other + line, "\n");
+        return bags_source_fail(s, BAGS_ERROR_TYPE,
+            "other columns than in %.100s (\"%.*s\", \"%.*s\"); a query can unite "
+            "them: "
+            "--from sql \"SELECT * FROM read_parquet('DIR/*.parquet', "
+            "union_by_name=true)\"",
+            s->paths[0], (int)(other_size < 70 ? other_size : 70), other + line,
+            (int)(size < 70 ? size : 70), first + line);
+    }
+    s->where = where;
+    return code;
 }
 
 static bool dk_is_parquet(const char *name) {
@@ -644,6 +709,8 @@ static bags_code dk_open(bags_source *s) {
     bags_code code = dk_load(s);
     if (!code)
         code = dk_connect(s);
+    if (!code && d->metadata)
+        code = dk_same_columns(s);
     if (!code && d->metadata)
         code = dk_metadata(s);
     if (code)
@@ -695,9 +762,8 @@ static bags_code parquet_open(bags_source *s) {
     bags_code code = bags_source_files(s, dk_is_parquet);
     if (code)
         return code;
-    /* A directory named a=b is no column. */
-    d->from = dk_from_files(s, "read_parquet", "], hive_partitioning=false)");
-    d->metadata = dk_from_files(s, "parquet_kv_metadata", "])");
+    d->from = dk_from_parquet(s, 0, s->path_count);
+    d->metadata = dk_from_files(s, "parquet_kv_metadata", 0, s->path_count, "])");
     return d->from && d->metadata ? dk_open(s) : BAGS_ERROR_MEMORY;
 }
 

@@ -61,6 +61,59 @@ static void what_has_no_counterpart_is_an_error(void **state) {
     check_import_fails(PARQUET, BAGS_ERROR_CORRUPT, at("bad.parquet"), "bad.parquet");
 }
 
+/* Write the result of a query to a Parquet file in the test's directory. */
+static void write_parquet(const char *name, const char *query) {
+    int (*begin)(const char *path, void **database);
+    int (*connect_to)(void *database, void **connection);
+    int (*run)(void *connection, const char *query, void *result);
+    void (*disconnect)(void **connection), (*end)(void **database);
+    static const char *const names[] = {"duckdb_open", "duckdb_connect", "duckdb_query",
+        "duckdb_disconnect", "duckdb_close"};
+    void *library = dlopen("libduckdb.so", RTLD_NOW), *symbols[5];
+    void *database, *connection;
+    char text[1000];
+    for (size_t i = 0; i < 5; i++)
+        assert_non_null(symbols[i] = dlsym(library, names[i]));
+    memcpy(&begin, &symbols[0], sizeof begin);
+    memcpy(&connect_to, &symbols[1], sizeof connect_to);
+    memcpy(&run, &symbols[2], sizeof run);
+    memcpy(&disconnect, &symbols[3], sizeof disconnect);
+    memcpy(&end, &symbols[4], sizeof end);
+    snprintf(text, sizeof text, "COPY (%s) TO '%s' (FORMAT parquet)", query, at(name));
+    assert_int_equal(begin(NULL, &database), 0);
+    assert_int_equal(connect_to(database, &connection), 0);
+    assert_int_equal(run(connection, text, NULL), 0);
+    disconnect(&connection);
+    end(&database);
+}
+
+/* DuckDB alone imports 1.5 as 2, and leaves y out. */
+static void files_with_other_columns_are_refused(void **state) {
+    static const char *const others[][2] = {
+        {"SELECT 1.5::DOUBLE AS x", "a1.parquet: other columns than in"},
+        {"SELECT 'a' AS x", "(\"x VARCHAR\", \"x INTEGER\")"},
+        {"SELECT 2 AS x, 3 AS y", "(\"y INTEGER\", \"\")"},
+        {"SELECT 2 AS y", "(\"y INTEGER\", \"x INTEGER\")"},
+        {"SELECT [2] AS x", "(\"x INTEGER[]\", \"x INTEGER\")"},
+    };
+    bags_code code;
+    char pattern[256];
+    (void)state;
+    skip_without_duckdb();
+    snprintf(pattern, sizeof pattern, "%s", at("a*.parquet"));
+    write_parquet("a0.parquet", "SELECT 1 AS x");
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        write_parquet("a1.parquet", others[i][0]);
+        check_import_fails(PARQUET, BAGS_ERROR_TYPE, pattern, others[i][1]);
+    }
+    write_parquet("a1.parquet", "SELECT 2::BIGINT AS X");
+    bytes text = import_all(PARQUET, pattern, &code);
+    assert_int_equal(code, BAGS_OK);
+    assert_true(contains((const char *)text.data, "2\ni64 * x\n"));
+    bytes_free(&text);
+    check_out_of_memory(PARQUET, pattern);
+}
+
 static void a_truncated_file_is_an_error(void **state) {
     (void)state;
     skip_without_duckdb();
@@ -83,6 +136,7 @@ int main(void) {
         TEST(columns_of_every_type_are_fields),
         TEST(a_query_can_be_imported),
         TEST(what_has_no_counterpart_is_an_error),
+        TEST(files_with_other_columns_are_refused),
         TEST(a_truncated_file_is_an_error),
         TEST(an_allocation_that_fails_is_an_error),
     };
