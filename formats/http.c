@@ -642,12 +642,14 @@ static bool http_is_unlisted(bags_http *http, const char *path, size_t size) {
 
 /* A dataset that is replaced by a longer one while its shards are identified would be
  * read without its end. So with the first check of the last shard, which was identified by
- * then, the number after it is looked up again. The mutex is held. */
+ * then, the number after it is looked up again; with every one where its spec.json may
+ * hide that it was replaced later. The mutex is held. */
 static void http_check_end(bags_http *http, http_object *record) {
     const char *end = strrchr(record->path, '/'), *start = end;
     while (start[-1] >= '0' && start[-1] <= '9')
         start--;
-    if (record->end_asked || start == end || end - start > 18 || start[-1] != '/')
+    if ((record->end_asked && !http_hides_change(record)) || start == end ||
+        end - start > 18 || start[-1] != '/')
         return;
     record->end_asked = true;
     char *path = http_format("%.*s%0*llu/spec.json", (int)(start - record->path),

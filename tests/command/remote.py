@@ -494,11 +494,12 @@ def a_dataset_that_is_replaced_is_not_called_damaged(how):
 
 
 @each([(how, 9) for how in ('probing', 'index', 's3', 'short hashes')] +
-      [(how, length) for how in ('probing', 'index') for length in (15, 6)])
+      [(how, length) for how in ('probing', 'index') for length in (15, 6)] +
+      [(how, 12) for how in ('index', 's3', 'short hashes')])
 def a_dataset_that_is_replaced_is_of_one_version_or_an_error(case):
     """At every fifth request; by one with more shards, or with shorter ones, at each of
-    the first. Where ETags are hashes, two files are equal. The third shard of the longer
-    one has only refs of y."""
+    the first. Where ETags are hashes, two files are equal. The third shard of the longest
+    one has only refs of y; one that is a shard longer has the same refs."""
     how, length = case
     for v, rows in ('a', 9), ('b', length):
         harness.pack([{'x': f'{v}{i}', 'y': [f'{v}{i}'] * (rows != 15 or i // 3 != 2)}
