@@ -666,8 +666,8 @@ static void http_check_end(bags_http *http, http_object *record) {
 
 /* Look at a spec.json again, unless that was requested after the last lookup had been
  * answered; where they can differ, at the files too: not at one that was looked up when
- * all others had been. At those that were requested before it was found in any case.
- * The mutex is held. */
+ * all others had been. Elsewhere at those that were requested before it was found. The
+ * mutex is held. */
 static void http_check(bags_http *http, http_object *record) {
     bool hashes = http_hides_change(record);
     if (record->state != HTTP_DONE || http_rests(record, 1) ||
@@ -679,8 +679,8 @@ static void http_check(bags_http *http, http_object *record) {
     http_request_check(http, record, record);
     for (http_object *file = record->files; file; file = file->sibling)
         if (file->state == HTTP_DONE &&
-            (file->early ||
-                (hashes && (file != record->latest || file->asked < record->others))))
+            (hashes ? file != record->latest || file->asked < record->others
+                    : file->early))
             http_request_check(http, record, file);
 }
 
