@@ -2135,8 +2135,9 @@ bags_code bags_loader_seek(
     loader_stop(l);
     loader_cursor to = {epoch, batch, 0, 0};
     if (l->packer && batch) {
+        uint64_t each = l->options.batch, most = UINT64_MAX / each;
         bags_code code =
-            loader_skip_rows(l, &to, batch * (uint64_t)l->options.batch, err);
+            loader_skip_rows(l, &to, (batch < most ? batch : most) * each, err);
         if (code)
             return code;
     }
@@ -2419,6 +2420,7 @@ bags_code bags_loader_restore(
     if (!l->packer)
         return bags_loader_seek(
             l, numbers[LOADER_STATE_EPOCH], numbers[LOADER_STATE_BATCH], err);
+    loader_cursor before = l->next;
     code = bags_loader_seek(l, 0, 0, err);
     if (code)
         return code;
@@ -2431,7 +2433,6 @@ bags_code bags_loader_restore(
         (!found || at.block != to.block || at.row != to.row))
         code = bags_fail(
             err, BAGS_ERROR_CORRUPT, "a damaged loader's state (no such row)");
-    if (!code)
-        l->next = to;
+    l->next = code ? before : to;
     return code;
 }

@@ -1923,6 +1923,58 @@ static void seeking_is_like_getting_there(void **state) {
     bags_reader_close(reader);
 }
 
+/* Documents of one token each, or none but for the first, the middle and the last. */
+static bags_reader *open_documents(const char *path, bool all) {
+    bags_field field = {"ids", "array(uint16,-1)"};
+    bags_writer *writer = bags_writer_open(path, &field, 1, NULL, &said);
+    assert_non_null(writer);
+    for (uint16_t i = 0; i < 11; i++) {
+        uint64_t size = all || i % 5 == 0;
+        bags_value ids = bags_array(BAGS_DTYPE_UINT16, 1, &size, &i);
+        bags_entry entry = {"ids", &ids, 1};
+        assert_ok(bags_writer_append(writer, &entry, 1, &said));
+    }
+    assert_ok(bags_writer_close(writer, &said));
+    return open_dataset(path);
+}
+
+static void a_packed_row_that_does_not_exist_is_refused_and_nothing_moves(
+    void **state) {
+    (void)state;
+    unsigned char saved[BAGS_LOADER_STATE];
+    bags_tokens_options rows = {0};
+    rows.field = "ids";
+    rows.length = 1;
+    rows.pack = true;
+    for (int few = 0; few < 2; few++) {
+        bags_reader *reader = open_documents(at(few ? "few" : "all"), !few);
+        const bags_reader *readers[] = {reader};
+        bags_tokens *tokens = bags_tokens_open(readers, 1, &rows, &said);
+        assert_non_null(tokens);
+        bags_loader_options options = {0};
+        options.tokens = tokens;
+        options.batch = 2;
+        options.threads = 2;
+        options.order.in_order = true;
+        bags_loader *loader = open_loader(reader, &options);
+        const bags_batch *b = next(loader);
+        if (few) /* its first, middle and last document are those of the other */
+            assert_fails(BAGS_ERROR_CORRUPT,
+                bags_loader_restore(loader, saved, sizeof saved, &said));
+        assert_fails(BAGS_ERROR_RANGE, bags_loader_seek(loader, 0, 6, &said));
+        assert_fails(
+            BAGS_ERROR_RANGE, bags_loader_seek(loader, 0, UINT64_C(1) << 63, &said));
+        b = next(loader);
+        assert_true(b->batch == 1 && b->pieces[b->rows[0]].document == (few ? 10 : 2));
+        for (int i = 2; i < 5 && !few; i++)
+            next(loader);
+        assert_ok(bags_loader_save(loader, saved, &said));
+        bags_loader_close(loader);
+        bags_tokens_close(tokens);
+        bags_reader_close(reader);
+    }
+}
+
 /* ---- options, memory, faults ---- */
 
 /* Datapoint 7 comes at every second position. */
@@ -2349,6 +2401,7 @@ int main(void) {
         TEST(a_state_of_something_else_is_refused_by_name),
         TEST(two_loaders_share_a_reader),
         TEST(seeking_is_like_getting_there),
+        TEST(a_packed_row_that_does_not_exist_is_refused_and_nothing_moves),
         TEST(a_sampler_chooses_each_position_and_keeps_states),
         TEST(an_empty_dataset_has_no_batches),
         TEST(invalid_options_are_refused),
