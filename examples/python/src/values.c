@@ -326,8 +326,7 @@ static int array_value(State *state, bags_value *value, Held *held, PyObject *ob
                 OWNED PyObject *dtype = PyObject_GetAttrString(held->object, "dtype");
                 PyErr_Format(PyExc_TypeError,
                     "an array of %S cannot be written (expected bool, int, uint, float "
-                    "or "
-                    "complex; view('i8') has the numbers of times)",
+                    "or complex; view('i8') has the numbers of times)",
                     dtype);
             }
             return -1;
