@@ -432,10 +432,15 @@ static bags_code fail_different(const entry *one, bags_error *err) {
         bags_path_tail(one->to));
 }
 
-/* A process that was killed in publish_file has left the other name of a last file. */
-static void remove_partial(const entry *one) {
+/* A process that was killed in publish_file has left the other name of a last file. What
+ * else has this name, such as a copy that the user made, stays. */
+static void remove_other_name(const entry *one) {
     char *partial = string_format("%s.copy", one->to);
-    (void)out->remove(out->user, partial);
+    bags_identity to, other;
+    if (out->identify && !out->identify(out->user, NULL, one->to, &to) &&
+        !out->identify(out->user, NULL, partial, &other) && !other.link &&
+        format_is_same(&to, &other))
+        (void)out->remove(out->user, partial);
     free(partial);
 }
 
@@ -450,7 +455,7 @@ static bags_code copy_entry(const entry *one, bags_error *err) {
     if (!code && same)
         advance(NULL, one->size);
     if (!code && same && one->last && !to_url)
-        remove_partial(one);
+        remove_other_name(one);
     pthread_mutex_lock(&mutex);
     files_kept += !code && same;
     files_copied += !code && !same;

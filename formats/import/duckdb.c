@@ -661,8 +661,7 @@ static bags_code dk_same_columns(bags_source *s) {
                other_size = strcspn(other + line, "\n");
         return bags_source_fail(s, BAGS_ERROR_TYPE,
             "other columns than in %.100s (\"%.*s\", \"%.*s\"); a query can unite "
-            "them: "
-            "--from sql \"SELECT * FROM read_parquet('DIR/*.parquet', "
+            "them: --from sql \"SELECT * FROM read_parquet('DIR/*.parquet', "
             "union_by_name=true)\"",
             s->paths[0], (int)(other_size < 70 ? other_size : 70), other + line,
             (int)(size < 70 ? size : 70), first + line);

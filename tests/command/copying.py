@@ -84,6 +84,9 @@ def a_copy_that_was_killed_is_continued(options):
     refuse('copy', 'b', 'out', says='differs')
     run('copy', 'a', 'out')
     assert files('out') == files('a')
+    shutil.copyfile(spec, f'{spec}.copy')
+    run('copy', 'a', 'out')
+    assert os.path.exists(f'{spec}.copy')
 
 
 def _damage(how):
