@@ -1,15 +1,18 @@
 """The API of bags 0.5.1: what a program that uses it relies on."""
 import collections
+import gc
 import io
 import json
 import os
 import pathlib
 import pickle
+import sys
+import tempfile
 
 import numpy as np
 
 import bags
-from run import Skip, raises
+from run import Skip, python, raises
 
 SPEC = {'foo': 'utf8', 'bar': 'int(4)', 'baz': 'utf8[]'}
 
@@ -52,7 +55,7 @@ def a_bag_is_written_and_read():
 def a_bag_is_written_to_an_open_file():
     with bags.BagWriter(open('x.bag', 'wb')) as writer:
         writer.append(b'abc')
-    assert bags.BagReader('x.bag')[0] == b'abc' and writer._file is None
+    assert bags.BagReader('x.bag')[0] == b'abc' and writer._folder is None
     file = open('dropped.bag', 'wb')
     bags.BagWriter(file).append(b'abc')
     assert file.closed and bags.BagReader('dropped.bag')[0] == b'abc'
@@ -67,11 +70,30 @@ def a_bag_is_written_to_an_open_file():
         writer.append(b'abc')
         child = os.fork()
         if child == 0:
-            writer.close()
-            os._exit(0)
+            try:
+                writer.close()
+                os._exit(0)
+            finally:  # never into the other tests
+                os._exit(1)
         assert os.waitpid(child, 0)[1] == 0
         writer.append(b'd')
     assert list(bags.BagReader('forked.bag')) == [b'abc', b'd']
+    unraised, sys.unraisablehook, tempfile.tempdir = [], lambda e: unraised.append(e), os.getcwd()
+    try:
+        raises(TypeError, bags.BagWriter, io.BytesIO(), unknown=1)
+        cycle = [bags.BagWriter(open('cycle.bag', 'wb'))]
+        cycle[0].append(b'abc')
+        cycle.append(cycle)
+        del cycle
+        gc.collect()
+    finally:
+        sys.unraisablehook, tempfile.tempdir = sys.__unraisablehook__, None
+    assert not unraised and list(bags.BagReader('cycle.bag')) == [b'abc']
+    assert not list(pathlib.Path().glob('bags-*'))
+    python("""import bags, sys
+sys.keep = bags.BagWriter(open('exit.bag', 'wb'))
+sys.keep.append(b'abc')""")
+    assert list(bags.BagReader('exit.bag')) == [b'abc']
 
 
 def a_dataset_is_written_and_read():
@@ -236,6 +258,12 @@ def values_may_be_any_iterable_of_the_right_type():
     with bags.DatasetReader('x') as reader:
         assert list(reader) == [{'n': [1, 2], 'm': 3}] * 7
 
+    class Attributes(dict):
+        __getattr__ = dict.__getitem__
+    with bags.DatasetWriter('y', {'keys': 'int', 'b': 'int'}) as writer:
+        writer.append(Attributes(keys=1, b=2))
+    assert list(bags.DatasetReader('y')) == [{'keys': 1, 'b': 2}]
+
 
 def a_value_is_taken_before_code_that_may_change_it_runs():
     array, data = np.zeros(4, 'f4'), bytearray(4)
@@ -263,6 +291,14 @@ def a_value_is_taken_before_code_that_may_change_it_runs():
             array[:] = ord(name)
             return array
 
+    class Tensor:
+        def __init__(self, i):
+            self.i = i
+
+        def __array__(self, *args, **more):
+            array[:] = self.i
+            return array
+
     def shift(value):
         value += 1
         return value.tobytes()
@@ -275,6 +311,7 @@ def a_value_is_taken_before_code_that_may_change_it_runs():
                        'e': array})
     with bags.DatasetWriter('y', dict.fromkeys('ab', 'array(float32,4)')) as writer:
         writer.append(Lazy(a=0, b=0))
+        writer.append({'a': Tensor(97), 'b': Tensor(98)})
     row, last = bags.DatasetReader('x')
     assert row['a'].tolist() == [7] * 4 and [b.tolist() for b in row['b']] == [[i] * 4 for i in range(40)]
     assert row['c'] == [bytes([i]) * 4 for i in range(3)]
@@ -282,7 +319,8 @@ def a_value_is_taken_before_code_that_may_change_it_runs():
     assert np.frombuffer(row['e'], 'f4').tolist() == [3] * 4 == last['a'].tolist()
     assert [b.tolist() for b in last['b']] == [[3] * 4] * 2 and np.frombuffer(last['e'], 'f4').tolist() == [4] * 4
     assert [d.tolist() for d in last['d']] == [[3, 3]] * 2
-    assert {name: value[0] for name, value in bags.DatasetReader('y')[0].items()} == {'a': 97, 'b': 98}
+    for row in bags.DatasetReader('y'):
+        assert {name: value[0] for name, value in row.items()} == {'a': 97, 'b': 98}
 
 
 def readers_are_pickled_and_copied():

@@ -5,12 +5,14 @@
     with bags.DatasetReader('pets') as reader:
         print(reader[0])
 """
+import atexit
 import copy
 import math
 import mmap
 import os
 import shutil
 import tempfile
+import weakref
 from collections.abc import Mapping
 
 from . import _core
@@ -54,8 +56,18 @@ def _worker(start, step, stop):
 def _limit(number):
     """A limit of shards; None: 0. A float, such as 0.5 * GB, is reached by the next integer."""
     if isinstance(number, float):
-        number = 0 if number == math.inf else math.ceil(number)
+        number = 0 if number == math.inf else math.ceil(number) if number >= 0 else -1
     return number or 0
+
+
+# Open files of writers, by folder: of a cycle that is freed, an attribute is closed first.
+_files, _writers = {}, weakref.WeakSet()
+
+
+@atexit.register
+def _close_writers():
+    for writer in list(_writers):
+        writer.close()
 
 
 class BagReader(Closable, _core.BagReader):
@@ -116,29 +128,42 @@ class BagWriter(Closable, _core.BagWriter):
     waits for stable storage. A writer that is dropped is closed.
     """
 
-    _file, _unit = None, 'blobs'
+    _folder, _unit = None, 'blobs'
 
     def __init__(self, path, *, sync=False, **options):
-        if hasattr(path, 'write') and not hasattr(path, '__fspath__'):
+        file = path if hasattr(path, 'write') and not hasattr(path, '__fspath__') else None
+        if file:
             if sync or options.get('keep_idx') or options.get('checksum'):
                 raise ValueError(f'{path}: an open file is not synchronized, and has no other files '
                                  'next to it: pass a path')
-            path.write(b'')  # not of text, nor read-only
-            self._file, self._folder = path, tempfile.mkdtemp(prefix='bags-')
-            path = os.path.join(self._folder, 'x.bag')
-        super().__init__(path, pack('bag writer', {'sync': sync, **options}, f'{path}: '))
+            file.write(b'')  # not of text, nor read-only
+            folder = tempfile.mkdtemp(prefix='bags-')
+            path = os.path.join(folder, 'x.bag')
+        try:
+            super().__init__(path, pack('bag writer', {'sync': sync, **options}, f'{path}: '))
+        except BaseException:
+            if file:
+                shutil.rmtree(folder)
+            raise
+        if file:
+            self._folder, _files[folder] = folder, file
+            _writers.add(self)
 
     def close(self):
-        file, self._file = self._file, None
-        super().close()
-        if file and self.closed:  # not in the child of a fork
-            with open(os.path.join(self._folder, 'x.bag'), 'rb') as bag:
-                shutil.copyfileobj(bag, file)
-            shutil.rmtree(self._folder)
-            file.close()
+        folder, self._folder = self._folder, None
+        file = _files.pop(folder, None)
+        try:
+            super().close()
+            if file and self.closed:  # not in the child of a fork
+                with open(os.path.join(folder, 'x.bag'), 'rb') as bag:
+                    shutil.copyfileobj(bag, file)
+        finally:
+            if file and self.closed:
+                shutil.rmtree(folder)
+                file.close()
 
     def __del__(self):
-        if self._file:
+        if self._folder:
             self.close()
 
 
@@ -260,7 +285,7 @@ class DatasetWriter(Dataset, _core.DatasetWriter):
 
     def _check(self, datapoint):
         """KeyError if a datapoint has other fields; C calls it."""
-        names = datapoint.keys()
+        names = dict.fromkeys(type(datapoint).keys(datapoint))  # a field may be "keys"
         for name in self._spec:
             if name not in names:
                 raise KeyError(f'{self.path}: the datapoint has no field "{name}"')

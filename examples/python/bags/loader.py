@@ -180,20 +180,20 @@ class Loader(Closable, _core.Loader):
     arrays (N, window, *shape), and lists of lists.
 
     source: a path, a DatasetReader, whose decoders are not used, or a list of them. batch:
-    datapoints, of all ranks together; rank loads its slice of ranks. fields: names, or {name: options}:
-    width, height, channels, crop ('none', 'center', 'random'), resize, filter
-    ('bilinear', 'bicubic', 'nearest'), area, aspect, flip_x, flip_y, warp and jitter
-    (dicts of pairs, lowest and highest), nchw, scaled, orient, dtype, shape, mean, std,
-    window, stride, decode or draw. The options are those of bags_load_field in
-    formats/loader.h. decode is a function of a blob, as it is stored, that returns an array,
-    bytes or an int; of zstd(utf8), zstd(bytes) and zstd(msgpack) it gets what is inside,
-    others of zstd are a TypeError. draw is a function of a bags.Drawn, what was drawn for an image, which returns None or a dict of
-    what it changes: matrix (with warp), brightness, contrast, saturation, hue, order, mean
-    and std (of float32). Both are called in threads of C, one at a time, in any order, and
-    must return the same each time: draw takes its random numbers from drawn.random. What
-    they raise is raised, with the datapoint in a note. skip_damaged leaves out, and counts,
-    what is damaged or does not fit the options. chunk, window: shuffle chunks of
-    neighbours, for disks and servers.
+    datapoints, of all ranks together; rank loads its slice of ranks. fields: names, or {name:
+    options}: width, height, channels, crop ('none', 'center', 'random'), resize, filter
+    ('bilinear', 'bicubic', 'nearest'), area, aspect, flip_x, flip_y, warp and jitter (dicts of
+    pairs, lowest and highest), nchw, scaled, orient, dtype, shape, mean, std, window, stride,
+    decode or draw. The options are those of bags_load_field in formats/loader.h. decode is a
+    function of a blob, as it is stored, that returns an array, bytes or an int; of zstd(utf8),
+    zstd(bytes), zstd(msgpack) and zstd(tree) it gets what is inside, others of zstd are a
+    TypeError. draw is a function of a bags.Drawn, what was drawn for an image, which returns
+    None or a dict of what it changes: matrix (with warp), brightness, contrast, saturation,
+    hue, order, mean and std (of float32). Both are called in threads of C, one at a time, in
+    any order, and must return the same each time: draw takes its random numbers from
+    drawn.random. What they raise is raised, with the datapoint in a note. skip_damaged leaves
+    out, and counts, what is damaged or does not fit the options. chunk, window: shuffle chunks
+    of neighbours, for disks and servers.
 
     rows: only these datapoints: indices, a range or a bool for each (of several datasets, a
     list of them, or None). take: the first N of them. replacement: draw any of them each

@@ -52,8 +52,8 @@ typedef struct State { /* objects first: see STATE_COUNT */
 
 State *state_of(PyTypeObject *type);
 bool load_numpy(State *state);
-/* False, with an exception: elements behind a mask have no values that could be written. */
-bool without_mask(State *state, PyObject *array);
+/* False, with an exception: elements behind a mask have no values. */
+bool without_mask(PyObject *array);
 /* Local files, with private maps: see map_private. */
 const bags_io *map_io(void);
 /* bags._far, imported when first needed; NULL with an exception. */

@@ -68,9 +68,8 @@ static bool check_dtype(PyObject *dtype) {
 
 /* In a tree: ["_", dtype, shape, elements]. */
 static bool pack_array(Packer *packer, PyObject *array, int depth) {
-    OWNED PyObject *dtype = without_mask(packer->state, array)
-                                ? PyObject_GetAttrString(array, "dtype")
-                                : NULL;
+    OWNED PyObject *dtype =
+        without_mask(array) ? PyObject_GetAttrString(array, "dtype") : NULL;
     OWNED PyObject *code =
         dtype && check_dtype(dtype) ? PyObject_GetAttrString(dtype, "str") : NULL;
     OWNED PyObject *shape = code ? PyObject_GetAttrString(array, "shape") : NULL;
@@ -139,11 +138,12 @@ static bool pack_object(Packer *packer, PyObject *object, int depth) {
     if (PyBytes_Check(object) || PyByteArray_Check(object) ||
         PyMemoryView_Check(object))
         return pack_bytes(packer, object);
-    if (PyList_Check(object) || PyTuple_CheckExact(object))
+    if (PyList_Check(object) || PyTuple_CheckExact(object) ||
+        (PyTuple_Check(object) && PyTuple_Size(object) != 2))
         return pack_items(packer, object, depth + 1);
     if (PyDict_Check(object))
         return pack_map(packer, object, depth + 1);
-    if (packer->tree && load_numpy(packer->state) &&
+    if (packer->tree && !PyTuple_Check(object) && load_numpy(packer->state) &&
         PyObject_TypeCheck(object, (PyTypeObject *)packer->state->ndarray))
         return pack_array(packer, object, depth + 1);
     if (!PyErr_Occurred() && (ext = ext_class(object, packer->tree)) != NULL)

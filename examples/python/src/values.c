@@ -281,12 +281,14 @@ bags_dtype buffer_dtype(const Py_buffer *buffer) {
     return row < 0 ? BAGS_DTYPE_NONE : sizes[row][buffer->itemsize];
 }
 
-bool without_mask(State *state, PyObject *array) {
-    if ((PyObject *)Py_TYPE(array) == state->ndarray ||
-        !PyObject_HasAttrString(array, "filled"))
+/* Of the type: a table may have a column "filled". Static types, such as that of an array,
+ * have no mask, and a lookup that fails would take longer than the rest. */
+bool without_mask(PyObject *array) {
+    if (!PyType_HasFeature(Py_TYPE(array), Py_TPFLAGS_HEAPTYPE) ||
+        !PyObject_HasAttrString((PyObject *)Py_TYPE(array), "filled"))
         return true;
     PyErr_Format(PyExc_TypeError,
-        "%R has a mask, which cannot be written; filled() makes an array without one",
+        "values without a mask are required, not %R; filled() makes them",
         (PyObject *)Py_TYPE(array));
     return false;
 }
@@ -303,7 +305,7 @@ static int array_value(State *state, bags_value *value, Held *held, PyObject *ob
                 : "numpy.asarray makes one");
         return -1;
     }
-    if (!without_mask(state, object))
+    if (!without_mask(object))
         return -1;
     held->buffer = (Py_buffer *)PyMem_Calloc(1, sizeof *held->buffer);
     if (!held->buffer) {
@@ -498,7 +500,10 @@ int arena_keep(Arena *arena) {
 }
 
 int arena_add(State *state, Arena *arena, const Field *field, PyObject *object) {
-    if (field->how == HOW_CALL && arena_keep(arena))
+    How how = field->how == HOW_COMPRESSED ? field->inside : field->how;
+    bool runs = how == HOW_CALL || ((how == HOW_ARRAY || how == HOW_VALUE) &&
+                                       !PyObject_CheckBuffer(object)); /* __array__ */
+    if (runs && arena_keep(arena))
         return -1;
     if (arena->count == arena->room) {
         size_t room = arena->room * 2 + 16;

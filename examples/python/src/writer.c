@@ -65,8 +65,9 @@ static int add_field(
                                    ? NULL
                                    : PyObject_GetIter(object);
     /* Others, such as lists and arrays of NumPy, run nothing of the user. */
-    bool runs = iterator && (iterator == object || PyType_HasFeature(Py_TYPE(object),
-                                                       Py_TPFLAGS_HEAPTYPE));
+    bool runs = iterator && !PyList_CheckExact(object) && !PyTuple_CheckExact(object) &&
+                (!PyObject_CheckBuffer(object) ||
+                    PyType_HasFeature(Py_TYPE(object), Py_TPFLAGS_HEAPTYPE));
     PyObject *item;
     int code = iterator ? 0 : -1;
     if (!iterator && (!PyErr_Occurred() || PyErr_ExceptionMatches(PyExc_TypeError)))
