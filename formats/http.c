@@ -1324,7 +1324,7 @@ static void http_checked(http_request *request, bool good) {
     bool end = http_is_end(record, object);
     record->checks--;
     if (end) {
-        record->grown = good && !request->is_html;
+        record->grown = record->grown || (good && !request->is_html);
         changed = false;
         good = good || error == ENOENT || error == EACCES;
     } else if (good) {
@@ -2070,7 +2070,9 @@ static int http_identify(
             code = ESTALE;
         }
     }
-    if (code == ESTALE && !object->record && !object->grown)
+    if (file && !object->record && object->error == ESTALE)
+        code = ESTALE; /* what was read of it is of another version */
+    else if (code == ESTALE && !object->record && !object->grown)
         code = 0; /* it differs from what it was when the file was opened */
     if (!code)
         *identity = object->identity;

@@ -438,7 +438,7 @@ static void remove_other_name(const entry *one) {
     char *partial = string_format("%s.copy", one->to);
     bags_identity to, other;
     if (out->identify && !out->identify(out->user, NULL, one->to, &to) &&
-        !out->identify(out->user, NULL, partial, &other) && !other.link &&
+        !out->identify(out->user, NULL, partial, &other) && !to.link && !other.link &&
         format_is_same(&to, &other))
         (void)out->remove(out->user, partial);
     free(partial);

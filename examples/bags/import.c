@@ -326,6 +326,15 @@ static bags_view msgpack_from_text(const bags_value *value, bags_buffer *scratch
     return blob;
 }
 
+/* An element of an array of integers. */
+static bags_value integer_of(const bags_value *array, size_t i) {
+    unsigned char bytes[8];
+    size_t size = bags_dtype_size(array->dtype);
+    bags_swap_bytes(bytes, (const unsigned char *)array->data + i * size, size,
+        bags_little_endian() ? 1 : size);
+    return bags_import_integer(array->dtype, bytes);
+}
+
 /* Whole numbers, which are the elements of an array or `items` values, as elements of the
  * dtype of --type, which has each of them. */
 static bags_value array_from_integers(
@@ -333,23 +342,13 @@ static bags_value array_from_integers(
     static bags_buffer elements;
     static uint64_t length;
     bags_dtype dtype = type_dtype(to->type);
-    size_t size = bags_dtype_size(dtype), item = 0;
+    size_t size = bags_dtype_size(dtype);
     bool is_array = !to->gather;
-    if (is_array) {
-        item = bags_dtype_size(values->dtype);
-        items = values->size / item;
-    }
+    if (is_array)
+        items = values->size / bags_dtype_size(values->dtype);
     must(bags_buffer_reserve(&elements, items * size + 1, &failure));
     for (size_t i = 0; i < items; i++) {
-        bags_value number;
-        unsigned char bytes[8];
-        if (!is_array) {
-            number = values[i];
-        } else {
-            bags_swap_bytes(bytes, (const unsigned char *)values->data + i * item, item,
-                bags_little_endian() ? 1 : item);
-            number = bags_import_integer(values->dtype, bytes);
-        }
+        bags_value number = is_array ? integer_of(values, i) : values[i];
         bool negative = number.kind == BAGS_KIND_INT && number.sint < 0;
         uint64_t bits = negative ? (uint64_t)number.sint : number.uint;
         if (!integer_fits(dtype, bits, negative))
@@ -365,20 +364,19 @@ static bags_value array_from_integers(
 
 /* The value that --type makes of one: text becomes a whole number or, if it is JSON,
  * msgpack, and never the elements of an array, which any bytes could be; nor are elements
- * of more than a byte a number or text; other bytes must be a blob of the type; an array
- * of integers becomes one of other integers; numbers and arrays must fit, which is
- * checked when they are encoded. */
+ * of more than a byte a number or text, except one integer; other bytes must be a blob of
+ * the type; an array of integers becomes one of other integers; numbers and arrays must
+ * fit, which is checked when they are encoded. */
 static bags_value convert(const plan *to, const bags_value *value) {
     static bags_buffer scratch, decoded;
     const char *type = source->fields[to->from].type;
     bool is_text = !strncmp(type, "utf8", 4);
     type_class kind = type_kind(to->type);
     bags_dtype dtype = type_dtype(type);
-    bool is_other = kind == TYPE_ARRAY
-                        ? dtype != type_dtype(to->type)
-                        : (kind == TYPE_NUMBER || kind == TYPE_TEXT ||
-                              kind == TYPE_MSGPACK) &&
-                              dtype != BAGS_DTYPE_UINT8 && dtype != BAGS_DTYPE_BOOL;
+    bool is_other = kind == TYPE_ARRAY ? dtype != type_dtype(to->type)
+                                       : (kind == TYPE_NUMBER || kind == TYPE_TEXT ||
+                                             kind == TYPE_MSGPACK) &&
+                                             bags_dtype_size(dtype) != 1;
     bags_view blob = {(const unsigned char *)value->data, value->size};
     bags_value ignored, array = *value;
     if (type_kind(type) == TYPE_ARRAY && is_other) {
@@ -387,6 +385,9 @@ static bags_value convert(const plan *to, const bags_value *value) {
         if (array.kind == BAGS_KIND_ARRAY && is_integer(array.dtype) &&
             is_integer(type_dtype(to->type)))
             array = array_from_integers(to, &array, 0);
+        else if (array.kind == BAGS_KIND_ARRAY && kind == TYPE_NUMBER &&
+                 is_integer(array.dtype) && array.size == bags_dtype_size(array.dtype))
+            array = integer_of(&array, 0);
         return array;
     }
     if (value->kind != BAGS_KIND_BLOB && value->kind != BAGS_KIND_BYTES &&

@@ -73,7 +73,7 @@ typedef struct h5_column {
     bags_dtype dtype;
     bool integer;     /* values are integers, not arrays */
     const char *unit; /* of a date or time, as in NumPy; otherwise NULL */
-    bool swapped;     /* of these, which libhdf5 does not convert: in the other order */
+    bool big;         /* of these, which libhdf5 does not convert: big-endian */
     H5T_str_t pad;
     int inner; /* dimensions of an array type: */
     hsize_t shape[H5S_MAX_RANK];
@@ -438,7 +438,7 @@ static bags_code h5_report_type(
     char *tag = is_opaque ? H5Tget_tag(type) : NULL;
     if (tag && strlen(tag) > 10 && !memcmp(tag, "NUMPY:", 6) && strchr("<>", tag[6]) &&
         strchr("Mm", tag[7]) && !memcmp(tag + 8, "8[", 2) && H5Tget_size(type) == 8) {
-        c->swapped = tag[6] == (bags_little_endian() ? '>' : '<');
+        c->big = tag[6] == '>';
         c->unit = bags_source_text(s, tag + 10, strcspn(tag + 10, "]"));
     } else if (tag && *tag) {
         bags_source_leave_out(
@@ -688,7 +688,7 @@ static bags_code h5_value(bags_source *s, const h5_set *set, const h5_column *c,
     size_t row, bags_value *out) {
     unsigned char *data = set->data->data + row * set->cells * set->size + c->offset;
     size_t size = set->cells * c->size;
-    for (size_t i = 0; c->swapped && i < set->cells; i++)
+    for (size_t i = 0; c->big && i < set->cells; i++)
         bags_swap_bytes(data + i * set->size, data + i * set->size, 8, 8);
     if (c->form == H5_TEXT) {
         char *text;

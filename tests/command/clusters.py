@@ -65,7 +65,7 @@ def kill_worker(dataset, process):
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        while pids & writers(shard):
+        while pids & writers(shard) and time.monotonic() < until:
             time.sleep(0.01)
         if (shard / 'spec.json').exists():
             raise TooFast('worker 3 was too fast to be killed')

@@ -87,6 +87,10 @@ def a_copy_that_was_killed_is_continued(options):
     shutil.copyfile(spec, f'{spec}.copy')
     run('copy', 'a', 'out')
     assert os.path.exists(f'{spec}.copy')
+    os.remove(spec)
+    os.symlink('spec.json.copy', spec)
+    run('copy', 'a', 'out')
+    assert os.path.exists(spec)
 
 
 def _damage(how):

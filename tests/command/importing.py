@@ -632,6 +632,19 @@ def elements_of_an_array_are_no_number_and_no_text():
         pathlib.Path('x.zarr/.zarray').write_text(_zarray(dtype, fill))
         run('import', 'x.zarr', kind, '--type', f'data={kind}')
         assert [row['data'] for row in run('get', kind, ':').lines] == [value] * 4
+    # So is an integer alone a number.
+    spec = json.loads(_zarray('<i2', -5))
+    spec['shape'], spec['chunks'] = [*spec['shape'][:1], 1], [*spec['chunks'][:1], 1]
+    for dtype, fill, kind, value in (('<i2', -5, 'i64', -5), ('<i8', 7, 'int(1)', 7),
+                                     ('|i1', 65, 'utf8', 'A')):
+        pathlib.Path('x.zarr/.zarray').write_text(
+            json.dumps({**spec, 'dtype': dtype, 'fill_value': fill}))
+        run('import', 'x.zarr', dtype[1:], '--type', f'data={kind}')
+        rows = run('get', dtype[1:], ':').lines
+        assert [row['data'] for row in rows] == [value] * len(rows) and rows
+    spec['shape'][1] = spec['chunks'][1] = 2
+    pathlib.Path('x.zarr/.zarray').write_text(json.dumps(spec))
+    refuse('import', 'x.zarr', 'two', '--type', 'data=i64', says='expected number')
 
 
 def what_is_too_large_does_not_exhaust_memory():

@@ -249,7 +249,8 @@ def an_answer_that_ends_in_its_head_is_truncated(what):
         return True
 
     with Server('site', s3=True, fault=fault) as server:
-        shown = run('info', 's3://bucket/ds', '--json', env=_environment(server)).json
+        shown = run('info', 's3://bucket/ds', '--json',
+                    env=_environment(server, BAGS_RETRY_SECONDS='100')).json
         assert shown['length'] == 230 and done
 
 
