@@ -109,15 +109,14 @@ typedef struct http_object {
     bags_identity identity;      /* its ETag, Last-Modified and size */
     struct http_object *record;  /* spec.json next to it; NULL: it is that one */
     struct http_object *sibling; /* the next file of the same record */
-    /* Of a spec.json: */
-    bool used;       /* a file next to it was opened */
-    bool end_asked;  /* the shard after it was looked up again, and */
-    bool grown;      /* exists now */
     bool in_dataset; /* spec.json was found or requested before: it is a field's */
     bool early;      /* spec.json was not found yet when this was requested */
     bool is_html;
     bool is_real; /* it is not the page of http_refuse_page */
     /* Of a spec.json; points in time are numbers of bags_http.time: */
+    bool used;                  /* a file next to it was opened */
+    bool end_asked;             /* the shard after it was looked up again, and */
+    bool grown;                 /* exists now */
     struct http_object *files;  /* those next to it that were looked up, ... */
     struct http_object *latest; /* ... the last of them, ... */
     uint64_t answered, others;  /* ... and when it was, and the others */

@@ -60,7 +60,8 @@ def _limit(number):
     return number or 0
 
 
-# Open files of writers, by folder: of a cycle that is freed, an attribute is closed first.
+# Open files of writers, by folder, and these writers. Not attributes: when a cycle is freed,
+# a file may be closed before its writer.
 _files, _writers = {}, weakref.WeakSet()
 
 

@@ -138,6 +138,7 @@ static bool pack_object(Packer *packer, PyObject *object, int depth) {
     if (PyBytes_Check(object) || PyByteArray_Check(object) ||
         PyMemoryView_Check(object))
         return pack_bytes(packer, object);
+    /* An ExtType is a tuple of 2 of a class of its own: for others none is searched. */
     if (PyList_Check(object) || PyTuple_CheckExact(object) ||
         (PyTuple_Check(object) && PyTuple_Size(object) != 2))
         return pack_items(packer, object, depth + 1);
