@@ -5,6 +5,7 @@ import pathlib
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -39,8 +40,11 @@ def _data(server):
 
 
 def _forget(server):
-    """Also what a process that has ended no longer waited for."""
-    wait_for(lambda: len(server.answers) == len(server.log))
+    """Also what processes that have ended no longer waited for: their connections were
+    accepted before the last one."""
+    with socket.create_connection(server.server_address) as last:
+        wait_for(lambda: last.getsockname() in list(server.clients.values()))
+    wait_for(lambda: not server.clients)
     del server.answers[:], server.log[:]
 
 

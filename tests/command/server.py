@@ -56,6 +56,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.log = []  # (method, path, range) of every request
         self.answers = []  # (path, status, bytes) of every answer
         self.sent = 0
+        self.clients = {}  # addresses, by open connection
         self.uploads = {}
         self.etags = {}
         self.url = f'http://127.0.0.1:{self.server_address[1]}'
@@ -76,6 +77,14 @@ class Server(http.server.ThreadingHTTPServer):
     def __exit__(self, *_):
         self.shutdown()
         self.server_close()
+
+    def process_request(self, request, client_address):
+        self.clients[request] = client_address
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request):
+        super().shutdown_request(request)
+        self.clients.pop(request, None)
 
     def handle_error(self, *_):
         pass  # the client went away
