@@ -200,7 +200,7 @@ struct bags_http {
     s3_settings s3;
     double retry_seconds, stall_seconds;
     size_t connections, connections_each; /* of each thread */
-    uint64_t cache_size;
+    uint64_t cache_size, part_size;
     bool no_read_ahead;
     bool (*recall)(void *user, const char *path, bags_http_answer *answer);
     void (*remember)(void *user, const char *path, const bags_http_answer *answer);
@@ -2383,6 +2383,8 @@ const char *bagi_http_tag(const void *file) {
     return tag ? tag : "";
 }
 
+uint64_t bagi_http_part_size(const bags_http *http) { return http->part_size; }
+
 /* ---- opening and closing ---- */
 
 /* Returns false if out of memory. */
@@ -2480,6 +2482,7 @@ static bool http_set_up(bags_http *http, const bags_http_options *options) {
     http->connections = options->connections ? options->connections : 384;
     http->no_read_ahead = options->no_read_ahead;
     http->cache_size = options->cache_size ? options->cache_size : (uint64_t)256 << 20;
+    http->part_size = options->part_size ? options->part_size : (uint64_t)64 << 20;
     http->recall = options->recall;
     http->remember = options->remember;
     http->cache = options->cache;
@@ -2503,7 +2506,9 @@ bags_http *bags_http_open(const bags_http_options *options, bags_error *err) {
     memset(&none, 0, sizeof none);
     options = options ? options : &none;
     if (options->retry_seconds < 0 || options->stall_seconds < 0 ||
-        options->connections > 65535 || (options->key && !options->secret)) {
+        options->connections > 65535 || (options->key && !options->secret) ||
+        (options->part_size && (options->part_size < (uint64_t)5 << 20 ||
+                                   options->part_size > (uint64_t)5 << 30))) {
         bags_fail(err, BAGS_ERROR_ARGUMENT, "invalid options of bags_http_open");
         return NULL;
     }

@@ -40,6 +40,9 @@ bags_code bagi_http_send(bags_http *http, const char *method, const char *url,
 /* The ETag, or time of the last change, of an open file; "": neither. */
 const char *bagi_http_tag(const void *file);
 
+/* bags_http_options.part_size. */
+uint64_t bagi_http_part_size(const bags_http *http);
+
 /* After a fork the threads are missing. */
 bool bagi_http_alive(const bags_http *http);
 

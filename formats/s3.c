@@ -2,7 +2,7 @@
  * s3.c - the part of http.c that is of S3 alone: its settings, and uploads. libcurl signs
  * the requests (SigV4).
  *
- * An upload is one request, or from 64 MiB on:
+ * An upload is one request, or above the size of a part:
  *
  *     POST ?uploads          -> an id
  *     PUT ?partNumber=1&...  -> the ETag of each part, of which http.c repeats those
@@ -14,8 +14,6 @@
 #include "http.h"
 
 #include <openssl/evp.h>
-
-#define S3_PART ((uint64_t)64 << 20) /* of uploads */
 
 /* ---- uploading ---- */
 
@@ -30,10 +28,10 @@ typedef struct s3_source {
     bags_error *err;
 } s3_source;
 
-/* The size of parts is that of most tools if possible, so that ETags can be compared;
- * there are at most 10,000 parts. */
-static bags_code s3_source_open(
-    s3_source *from, const bags_io *io, const char *path, bags_error *err) {
+/* ETags can be compared if the parts have the size that was chosen; but there are at most
+ * 10,000 parts. */
+static bags_code s3_source_open(s3_source *from, bags_http *http, const bags_io *io,
+    const char *path, bags_error *err) {
     memset(from, 0, sizeof *from);
     from->io = io;
     from->path = path;
@@ -45,7 +43,7 @@ static bags_code s3_source_open(
         error = io->size(io->user, from->file, &from->size);
     if (error)
         return bags_fail_io(io, error, path, "open", err);
-    from->part = S3_PART;
+    from->part = bagi_http_part_size(http);
     while (from->size / 10000 >= from->part)
         from->part *= 2;
     from->count =
@@ -108,7 +106,7 @@ bags_code bags_http_same(bags_http *http, const char *url, const bags_io *io,
     void *object = NULL;
     uint64_t size = 0;
     *same = false;
-    bags_code code = s3_source_open(&from, io, path, err);
+    bags_code code = s3_source_open(&from, http, io, path, err);
     int error = code ? 0 : remote->open(remote->user, url, BAGS_IO_READ, &object);
     if (error && error != ENOENT)
         code = bags_fail_io(remote, error, url, "open", err);
@@ -219,7 +217,7 @@ bags_code bags_http_upload(bags_http *http, const char *url, const bags_io *io,
             "%s: only s3:// accepts uploads, and only in the process that "
             "opened it",
             bags_path_tail(url));
-    bags_code code = s3_source_open(&from, io, path, err);
+    bags_code code = s3_source_open(&from, http, io, path, err);
     if (!code && from.count > 1) {
         code = s3_upload_multipart(http, url, &from, progress, user);
     } else if (!code) {

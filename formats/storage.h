@@ -181,6 +181,8 @@ typedef struct bags_http_options {
     double stall_seconds; /* a transfer that does not move for this time fails,
                              and is repeated. 0: 30 */
     size_t connections;   /* at most; 0: 384 */
+    uint64_t part_size;   /* bytes of the parts of an upload, 5 MiB to 5 GiB, as S3
+                             demands; 0: 64 MiB */
     bool no_read_ahead;   /* of files that are read in order: up to 8 MiB */
     uint64_t cache_size;  /* bytes of memory for what was looked up, read ahead or
                             requested in advance; 0: 256 MiB */
@@ -233,7 +235,7 @@ void bags_http_counts(bags_http *http, uint64_t *requests, uint64_t *bytes);
 bool bags_http_is_versioned(bags_http *http);
 
 /*
- * Upload a file that `io` reads to s3://: with one request up to 64 MiB, otherwise in
+ * Upload a file that `io` reads to s3://: with one request up to part_size, otherwise in
  * parts, which are discarded after a failure (but not if the process is killed: let a
  * lifecycle rule of the bucket abort incomplete multipart uploads). The object appears
  * when it is complete, and replaces one of the same name. Every request has the MD5 of

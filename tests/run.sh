@@ -25,7 +25,6 @@ test  | command/1      | release:all               | tests/command/command.sh bu
 test  | command/2      | release:all               | tests/command/command.sh build/release/bags 2/3
 test  | command/3      | release:all               | tests/command/command.sh build/release/bags 3/3
 test  | release/test_power | release:test_power    | build/release/tests/core/test_power 8
-test  | demo           | release:all               | tests/command/demo.sh
 test  | header         |                           | tests/core/header.sh quick
 test  | kills          | release:all               | /usr/bin/python3 tests/command/kills.py build/release/bags 20
 test  | instructions   | release:instructions      | tests/bench/instructions.sh build/release/tests/bench/instructions
@@ -35,9 +34,10 @@ test  | python         | release:python            | tests/python/run.sh release
 check | asan/command/1 | asan:all                  | tests/command/command.sh build/asan/bags 1/3
 check | asan/command/2 | asan:all                  | tests/command/command.sh build/asan/bags 2/3
 check | asan/command/3 | asan:all                  | tests/command/command.sh build/asan/bags 3/3
+check | demo           | release:all               | tests/command/demo.sh
 check | readme         | release:all               | tests/command/readme.py
 check | header         |                           | tests/core/header.sh
-check | portability    | release:all               | env BAGS_QUICK=1 tests/portability.sh part
+check | portability    | release:all               | env BAGS_QUICK=5 tests/portability.sh part
 check | release/test_power | release:test_power    | build/release/tests/core/test_power
 check | asan/test_power | asan:test_power         | build/asan/tests/core/test_power 8
 check | clusters       | release:all               | tests/command/clusters.py build/release/bags
@@ -48,9 +48,9 @@ check | lint           |                           | tests/lint.sh quick
 check | pillow         |                           | tests/formats/pillow.py
 check | footprint      |                           | tests/bench/footprint.py README.md tests/bench/README.md
 check | benchmark      | release:speed             | build/release/tests/bench/speed --small --folder build/bench-small
-check | asan/test_pairs | asan:test_pairs         | env BAGS_QUICK=1 build/asan/tests/core/test_pairs
-check | asan/test_faults | asan:test_faults       | env BAGS_QUICK=1 build/asan/tests/core/test_faults
-check | asan/test_hooks | asan:test_hooks         | env BAGS_QUICK=1 build/asan/tests/core/test_hooks
+check | asan/test_pairs | asan:test_pairs         | env BAGS_QUICK=5 build/asan/tests/core/test_pairs
+check | asan/test_faults | asan:test_faults       | env BAGS_QUICK=5 build/asan/tests/core/test_faults
+check | asan/test_hooks | asan:test_hooks         | build/asan/tests/core/test_hooks
 check | asan/examples  | asan:all                  | tests/command/examples.sh build/asan
 check | python         | release:python            | tests/python/run.sh release
 check | asan/python    | asan:python               | tests/python/run.sh asan
@@ -58,42 +58,25 @@ check | tsan/python    | tsan:python               | tests/python/run.sh tsan
 check | cxx/examples   | cxx:all                   | tests/command/examples.sh build/cxx
 soak  | command        | release:all               | tests/command/command.sh build/release/bags
 soak  | kills          | release:all               | /usr/bin/python3 tests/command/kills.py build/release/bags 500
-soak  | system         | release:all release:test_system | build/release/tests/core/test_system
-soak  | asan/power     | asan:test_power           | build/asan/tests/core/test_power
-soak  | asan/system    | asan:test_system          | build/asan/tests/core/test_system
 END
 }
 
-# Every tests/*/test_*.c and tests/fuzz/fuzz_*.c is two parts: `test` runs it under the
-# sanitizers, `check` without them. Of those that take longest under the sanitizers it is
-# the other way round: many faults or crashes, servers, FFmpeg; importers rarely change.
+# Every tests/*/test_*.c and tests/fuzz/fuzz_*.c states in its first lines in which
+# flavours a tier runs it. Usually `test` runs it under the sanitizers and `check` without
+# them; if it takes long under the sanitizers, the other way round.
 programs() {
-    local source name test check words
+    local source name words lines flavours tier
     for source in tests/core/test_{pairs,faults,hooks,live,system,threads}.c tests/*/test_*.c tests/fuzz/fuzz_*.c; do
         name=$(basename "$source" .c)
         words=
-        case $name in
-        fuzz_main) continue ;;
-        fuzz_*) test=asan check='' words=tests/fuzz/corpus/${name#fuzz_} ;;
-        test_threads) test=tsan check='release asan' ;;
-        test_loader | test_http | test_cache) test=release check='asan tsan' ;;
-        test_dictionary | test_zstd) test=asan check='release tsan' ;;
-        test_system) test='' check='release asan' ;;
-        test_mp4) test='' check=asan ;;
-        test_power) test='' check='' ;; # in parts()
-        test_pairs | test_faults | test_hooks) test=release check=release ;; # and in parts()
-        test_archive | test_checksum | test_corruption | test_derive | test_hostile | test_index | test_live | \
-            test_recover | test_sizes | test_verify | test_writer | test_import*)
-            test=release check=asan
-            ;;
-        *) test=asan check=release ;;
-        esac
-        for flavour in $test; do
-            echo "test | $flavour/$name | $flavour:$name | build/$flavour/${source%.c} $words"
-        done
-        for flavour in $check; do
-            echo "check | $flavour/$name | $flavour:$name | build/$flavour/${source%.c} $words"
-        done
+        case $name in fuzz_*) words=tests/fuzz/corpus/${name#fuzz_} ;; esac
+        lines=$(sed -n 's|^// flavours: ||p' "$source")
+        [ -n "$lines" ] || echo "test | $source states no flavours | | false"
+        while IFS=: read -r tier flavours; do
+            for flavour in $flavours; do
+                echo "${tier// /} | $flavour/$name | $flavour:$name | build/$flavour/${source%.c} $words"
+            done
+        done <<<"${lines//;/$'\n'}"
     done | awk '!seen[$0]++'
 }
 
@@ -117,13 +100,21 @@ build() {
     done
 }
 
+# From what `times` prints: of a shell and of its children, user and system.
+processor_time() {
+    tr 'ms ' '  \n' | awk '{ sum += 60 * $1 + $2 } END { printf "%d", sum }'
+}
+
 # run_part NAME COMMAND...: a part prints how many tests it had at its end, as "3 passed,
 # 0 failed"; or it is a cmocka program; or it is one test.
 run_part() {
     local name=$1 log=$logs/${1//\//_} scratch code=0 good bad=0 skips=0 counts
     shift
+    SECONDS=0
     case $tier:$name in test:* | *:asan/* | *:tsan/* | *:portability | *pairs) scratch=$memory ;; *) scratch=$disk ;; esac
     TMPDIR=$scratch timeout 3600 "$@" >"$log.log" 2>&1 </dev/null || code=$?
+    times >"$log.times"
+    took="$SECONDS s ($(processor_time <"$log.times") s of the processor)"
     counts=$(grep -E '^[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$' "$log.log" | tail -n 1)
     if [ -n "$counts" ]; then
         read -r good _ bad _ skips _ <<<"${counts//,/} 0"
@@ -141,7 +132,7 @@ run_part() {
         bad=1
     fi
     {
-        printf '%-28s %5d passed, %4d s' "$name" "$good" $SECONDS
+        printf '%-28s %5d passed, %s' "$name" "$good" "$took"
         [ "$skips" = 0 ] || printf ', %d skipped' "$skips"
         if [ "$bad" != 0 ]; then
             printf ', %d FAILED (exit code %d):\n' "$bad" "$code"
@@ -154,6 +145,7 @@ run_part() {
     } >"$log.report"
     cat "$log.report"
     echo "$good $bad $skips" >"$log.count"
+    printf '%-28s %s\n' "$name" "$took" >"$log.took"
 }
 
 # missing COMMAND...: the first program of these words that was not built.
@@ -179,7 +171,6 @@ run() {
         while [ "$(jobs -rp | wc -l)" -gt $((jobs + 1)) ]; do
             wait -n
         done
-        SECONDS=0
         run_part "$name" "${command[@]}" &
     done < <(chosen)
     wait
@@ -199,7 +190,8 @@ if [ "${free:-0}" -gt 4194304 ] && shm=$(mktemp -d /dev/shm/bags-tests-XXXXXX); 
     cp /bin/true "$shm" && "$shm/true" && memory=$shm
 fi
 case $tier in
-test) export BAGS_QUICK=1 ;;
+# One of 11 points, and of the cases of a test every third, which depends on the commit.
+test) export BAGS_QUICK=11 BAGS_THIRD=$(($(git rev-list --count HEAD 2>/dev/null || echo 0) % 3)) ;;
 soak) export BAGS_SOAK=1 ;;
 esac
 case $tier in
@@ -209,12 +201,17 @@ if ! build; then
     echo '0 passed, 1 failed'
     exit 1
 fi
+building=$SECONDS
+times >"$logs/building.times"
 run
 # Who sees only the end of a log sees what failed.
 for report in $(grep -l 'FAILED (exit code' "$logs"/*.report); do
     head -n 1 "$report"
     sed 1d "$report" | grep -E 'FAILED|ERROR|not ok|[Ee]rror|Sanitizer' | tail -n 8
 done
+echo 'The slowest parts:'
+{ printf '%-28s %s\n' building "$building s ($(processor_time <"$logs/building.times") s of the processor)"
+  cat "$logs"/*.took; } | sort -k 2 -n -r | head -n 11
 cat "$logs"/*.count | awk -v parts="$(chosen | wc -l)" '
     { passed += $1; failed += $2; skipped += $3 }
     END {

@@ -370,6 +370,7 @@ void options_need(const char *some, const char *others);
  * reads paths, those of the cache. */
 const option *options_get(const command *about, size_t i);
 extern const option cache_options[]; /* of storage.c */
+extern option_number part_size;      /* the same: of uploads */
 
 /* The next part of 'a=int(8), b=utf8[]', up to a comma outside parentheses: what
  * precedes and follows its last "=" (without one, value is NULL), without spaces at

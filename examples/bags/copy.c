@@ -594,8 +594,14 @@ static int run(char **operands) {
     return 0;
 }
 
+static const option options[] = {
+    {"part-size", OPTION_SIZE, &part_size, "N",
+        "upload larger files in parts of N bytes (64M)"},
+    OPTIONS_END,
+};
+
 const command command_copy = {"copy", "to another place, or an object store", "FROM TO",
-    {ARGUMENT_PATH, ARGUMENT_PATH}, 2, 2, NULL, NULL,
+    {ARGUMENT_PATH, ARGUMENT_PATH}, 2, 2, options, NULL,
     "Copies a finished dataset, or a Bag: every Bag, its .crc, .idx and .dict "
     "files, then each spec.json, so that the copy is unfinished until it is complete. "
     "Of a Bag that belongs to a dataset, the checksums are left out: they are "
@@ -607,7 +613,7 @@ const command command_copy = {"copy", "to another place, or an object store", "F
     "If it is interrupted, call it again: if the source has not changed, "
     "complete files are kept, and a local file that is not complete continues "
     "where it ended. An object in a store is kept if its size and its MD5, from "
-    "its ETag, are equal. What is finished and differs is never replaced. "
+    "its ETag, are equal; an ETag depends on the size of the parts. What is finished and differs is never replaced. "
     "A second copy to the same local place fails while the first is running; "
     "to an object store, run only one at a time.\n",
     "  bags copy pets s3://datasets/pets\n"

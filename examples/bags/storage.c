@@ -82,6 +82,7 @@ static void note_unversioned(void) {
 static const char *cache_path;
 static option_number cache_size = {0, BAGS_CACHE_LEAST, 0, false};
 static bags_cache *cache;
+option_number part_size = {0, (uint64_t)5 << 20, (uint64_t)5 << 30, false};
 
 const option cache_options[] = {
     {"cache", OPTION_PATH, &cache_path, "DIR",
@@ -129,6 +130,7 @@ static const place *open_place(const char *path, const char *query, const char *
     options.no_read_ahead = no_read_ahead;
     options.retry_seconds = seconds_of("BAGS_RETRY_SECONDS");
     options.stall_seconds = seconds_of("BAGS_STALL_SECONDS");
+    options.part_size = part_size.value;
     use_cache(&options);
     bags_http *http = bags_http_open(&options, &failure);
     must_open(http);
@@ -177,6 +179,7 @@ bags_code object_same(
 #else
 
 const option cache_options[] = {OPTIONS_END};
+option_number part_size;
 
 static void open_place(const char *path, const char *query, const char *user) {
     (void)path;

@@ -15,6 +15,9 @@ GOLDEN = pathlib.Path(os.environ['BAGS_GOLDEN'])
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 passed = failed = 0
 part, parts, number = 1, 1, 0  # this process runs every check whose number is of its part
+# Of the cases of `each`, those whose number has this remainder by 3; all if it is not set.
+third = os.environ.get('BAGS_THIRD')
+cases_seen = 0
 
 # Under a sanitizer its faults must not look like the command's own errors.
 os.environ['ASAN_OPTIONS'] = ':'.join(
@@ -108,15 +111,6 @@ def at_most(most, measure, tries=8):
     assert found[-1] <= most, found
 
 
-def in_time(seconds, attempt, tries=8):
-    def measure():
-        start = time.monotonic()
-        attempt()
-        return time.monotonic() - start
-
-    at_most(seconds, measure, tries)
-
-
 def check(name, function, *arguments):
     """Run one check in a directory of its own."""
     global passed, failed, number
@@ -126,10 +120,13 @@ def check(name, function, *arguments):
     before = os.getcwd()
     directory = pathlib.Path(tempfile.mkdtemp(prefix='bags-command-'))
     os.chdir(directory)
+    start, spent = time.monotonic(), sum(os.times()[:4])
     try:
         function(*arguments)
         passed += 1
-        print('ok    ', name, flush=True)
+        took, spent = time.monotonic() - start, sum(os.times()[:4]) - spent
+        print('ok    ', name, f'({took:.1f} s, {spent:.1f} s of the processor)'
+              if took >= 1 else '', flush=True)
     except Exception as fault:
         failed += 1
         print('FAILED', name, flush=True)
@@ -144,6 +141,7 @@ def check(name, function, *arguments):
 def checks(module):
     """Run the functions of a module whose names begin with an article or so:
     all that are public and defined there."""
+    global cases_seen
     for name, function in list(vars(module).items()):
         if callable(function) and getattr(function, '__module__', '') == \
                 module.__name__ and not name.startswith('_'):
@@ -152,6 +150,9 @@ def checks(module):
                 check(name.replace('_', ' '), function)
                 continue
             for case in cases():
+                cases_seen += 1
+                if third and cases_seen % 3 != int(third):
+                    continue
                 words = ' '.join(map(str, case)) if isinstance(case, tuple) \
                     else str(case)
                 check(f'{name.replace("_", " ")}: {words[:70]}', function, case)

@@ -1,5 +1,6 @@
 /* Datapoints that share blobs: bags_again, against a model, with crashes at every step,
  * and journals and refs that a crash cannot explain. */
+// flavours: test: asan; check: release
 #include "check.h"
 #include "durability.h"
 

@@ -1,4 +1,5 @@
 /* One file: Bags of all variants, read and written in every way. */
+// flavours: test: asan; check: release
 #include "check.h"
 
 #include <errno.h>

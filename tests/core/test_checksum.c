@@ -1,5 +1,6 @@
 /* Checksums next to Bags: their bytes, who writes them, who verifies them; and
  * every change to any byte is detected. */
+// flavours: test: release; check: asan
 #include "check.h"
 #include "durability.h"
 

@@ -10,6 +10,7 @@
  * what contradicts the format. Without checksums a change within a blob is legal;
  * with them, no change to what a reader returns goes undetected.
  */
+// flavours: test: release; check: asan
 #include "check.h"
 
 /* ---- datasets ---- */

@@ -3,6 +3,7 @@
  * way, resuming, recovery, checksums, threads, and files that are wrong. Faults at every
  * call and power failures are in test_faults and test_power.
  */
+// flavours: test: asan; check: release tsan
 #include "check.h"
 #include "durability.h"
 #include "toy.h"

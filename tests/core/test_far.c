@@ -1,5 +1,6 @@
 /* Hooks for files that are far away: read_many, expect, explain. Here they are on
  * local files, and count. */
+// flavours: test: asan; check: release
 #include "check.h"
 
 #include <errno.h>

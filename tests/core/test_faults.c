@@ -6,6 +6,7 @@
  * everything that was flushed must exist, and resuming must end with the same
  * bytes as if nothing had happened.
  */
+// flavours: test: release; check: release
 #include "check.h"
 #include "durability.h"
 #include "toy.h"

@@ -1,6 +1,7 @@
 /* Files written by the original Python programs are compared with their
  * manifests; written again, they are compared with themselves. See
  * tests/data/golden/README.md. */
+// flavours: test: asan; check: release
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif

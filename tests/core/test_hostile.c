@@ -1,5 +1,6 @@
 /* Untrusted input: specs of every kind, special files, odd names, and bytes
  * changed at random. */
+// flavours: test: release; check: asan
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif

@@ -1,5 +1,6 @@
 /* Extremes: files of 2^63 bytes, numbers above 2^32, NULL arguments, local
  * files whose calls fail, messages that are too long. */
+// flavours: test: asan; check: release
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif

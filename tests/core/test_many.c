@@ -1,5 +1,6 @@
 /* Many blobs at once: lists of indices, prefetch, columns; and the access
  * options, which must not change what is read. */
+// flavours: test: asan; check: release
 #include "check.h"
 
 #include <errno.h>

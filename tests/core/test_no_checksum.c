@@ -1,4 +1,5 @@
 /* The library without checksums, as static functions of one file. */
+// flavours: test: asan; check: release
 #define BAGS_STATIC
 #define BAGS_NO_CHECKSUM
 #include "../../bags.h"

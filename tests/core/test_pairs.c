@@ -13,6 +13,7 @@
  *
  * tests/README.md lists the rule for every pair.
  */
+// flavours: test: release; check: release
 #include "check.h"
 
 #ifdef _WIN32

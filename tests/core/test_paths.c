@@ -1,5 +1,6 @@
 /* Paths of local files: long ones, in any script, those of Windows; and open
  * files that others rename, remove or lock. */
+// flavours: test: asan; check: release
 #include "check.h"
 
 #include <errno.h>

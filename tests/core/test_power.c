@@ -25,6 +25,7 @@
  * everything is repeated, it may not (but see check_image). A shard without a
  * certain datapoint may also stay as it is, with an error.
  */
+// flavours: soak: asan
 #include "check.h"
 #include "durability.h"
 #include "toy.h"

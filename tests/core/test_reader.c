@@ -1,4 +1,5 @@
 /* Reading datasets in one directory: selections, refs, rows, values. */
+// flavours: test: asan; check: release
 #include "check.h"
 
 #include <errno.h>

@@ -1,5 +1,6 @@
 /* bags_recover and the writer's option `resume`, applied to what crashed
  * writers leave and to damaged files, and what they report. */
+// flavours: test: release; check: asan
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif

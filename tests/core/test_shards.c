@@ -1,5 +1,6 @@
 /* Directories of shards: where writers end a shard, which numbers they use, how
  * readers treat gaps and unfinished shards; and finalize. */
+// flavours: test: asan; check: release
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif

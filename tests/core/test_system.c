@@ -9,6 +9,7 @@
  * A seeded sample of the points is tested; with BAGS_SOAK set, every one. Tests
  * that need root are skipped where it is not permitted.
  */
+// flavours: check: release asan; soak: release asan
 #define _GNU_SOURCE 1
 #include "check.h"
 #include "durability.h"

@@ -1,5 +1,6 @@
 /* Many threads: on one reader, each with its own row; and each with a writer,
  * as workers of one dataset. Only the main thread asserts. */
+// flavours: check: release asan tsan
 #include "check.h"
 
 #define THREADS 8

@@ -1,4 +1,5 @@
 /* Type strings, dtypes, values, buffers, the built-in codecs and the registry. */
+// flavours: test: asan; check: release
 #include "check.h"
 
 /* ---- types ---- */

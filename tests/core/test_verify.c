@@ -1,5 +1,6 @@
 /* Faults of every kind, planted in a dataset: bags_verify reports each one
  * where it is, alone and together. */
+// flavours: test: release; check: asan
 #include "check.h"
 
 #include <errno.h>

@@ -1,5 +1,6 @@
 /* Datasets in one directory: what a writer leaves on disk, and when it leaves
  * nothing. The files are compared with files made by hand. */
+// flavours: test: release; check: asan
 #include "check.h"
 #include "durability.h"
 

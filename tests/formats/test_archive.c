@@ -1,4 +1,5 @@
 /* Datasets in zip and tar files: archives made by hand, and those of bags_zip. */
+// flavours: test: release; check: asan
 #include "check.h"
 
 #include "../../formats/formats.h"

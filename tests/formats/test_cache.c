@@ -5,6 +5,7 @@
  *
  * tests/command/caching.py tests it with servers and processes.
  */
+// flavours: test: release; check: asan tsan
 #define _GNU_SOURCE 1
 #include "check.h"
 #include "system/shim.h"

@@ -1,6 +1,7 @@
 /* Derived datasets: formats/derive.c where the system fails, and where other processes
  * change the source or the destination meanwhile. What is selected and renamed is tested
  * with the command. */
+// flavours: test: release; check: asan
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif

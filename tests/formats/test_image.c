@@ -1,4 +1,5 @@
 /* formats/image.c: what image files state, valid or not. Nothing is decoded. */
+// flavours: test: release; check: asan
 #include "pictures.h"
 
 static bags_view copy(bags_view file, size_t size) {

@@ -1,5 +1,6 @@
 /* Importers on sources that the formats' own writers made (tests/data/import): what
  * is damaged, what memory fails, and in which order datapoints are read. */
+// flavours: test: release; check: asan
 #include "check.h"
 
 #include "../../formats/import/import.h"

@@ -1,5 +1,6 @@
 /* Files that apache-arrow and polars wrote: tests/data/import/make_arrow.mjs. What
  * they contain is checked in tests/command/importing.py. */
+// flavours: test: release; check: asan
 #include "import_check.h"
 
 #define ARROW &bags_import_arrow

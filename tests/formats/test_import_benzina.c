@@ -1,4 +1,5 @@
 /* The golden .bzna, and its damage: tests/data/import/make_arrays.py. */
+// flavours: test: release; check: asan
 #include "import_check.h"
 
 #define BENZINA &bags_import_benzina

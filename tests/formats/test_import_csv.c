@@ -1,4 +1,5 @@
 /* CSV files by hand, and one of a table that DuckDB reads alike. */
+// flavours: test: release; check: asan
 #include "import_check.h"
 
 #include <locale.h>

@@ -1,5 +1,6 @@
 /* Parquet files that polars and DuckDB wrote:
  * tests/data/import/make_arrays.py. */
+// flavours: test: release; check: asan
 #include "import_check.h"
 
 #include <dlfcn.h>

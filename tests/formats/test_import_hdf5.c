@@ -1,4 +1,5 @@
 /* Files that h5py wrote: tests/data/import/make_arrays.py. */
+// flavours: test: release; check: asan
 #include "import_check.h"
 
 #define HDF5 &bags_import_hdf5

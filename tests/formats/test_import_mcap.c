@@ -1,4 +1,5 @@
 /* Files that @mcap/core wrote, and their damage: tests/data/import/make_mcap.mjs. */
+// flavours: test: release; check: asan
 #include "import_check.h"
 
 #define MCAP &bags_import_mcap

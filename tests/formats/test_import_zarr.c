@@ -1,4 +1,5 @@
 /* Sources that zarr-python and L5Kit wrote: tests/data/import/make_arrays.py. */
+// flavours: test: release; check: asan
 #include "import_check.h"
 
 #define ZARR &bags_import_zarr

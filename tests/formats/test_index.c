@@ -1,4 +1,5 @@
 /* Finding datapoints by key: formats/index_build.c and index_find.c. */
+// flavours: test: release; check: asan
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE 1
 #endif

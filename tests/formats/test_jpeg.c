@@ -1,5 +1,6 @@
 /* formats/jpeg.c against what libjpeg-turbo's own djpeg makes of the same
  * files, and against files and calls that must be rejected. */
+// flavours: test: release; check: asan
 #include "picture_check.h"
 
 #include <sys/stat.h>

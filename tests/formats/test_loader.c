@@ -1,5 +1,6 @@
 /* The loader: that its orders are exact and random, that batches do not depend on
  * ranks and threads, what fields become, states, and faults while threads work. */
+// flavours: test: release; check: asan tsan
 #include "check.h"
 
 #include "../../formats/formats.h"

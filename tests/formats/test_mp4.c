@@ -2,6 +2,7 @@
  * formats/mp4.c: what Python wrote, what ffmpeg wrote, what we write, and what
  * nobody should have written.
  */
+// flavours: check: asan
 #include "../../bags.h"
 #include "../../formats/formats.h"
 

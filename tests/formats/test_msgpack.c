@@ -1,6 +1,7 @@
 /* The types msgpack and tree: what Python's msgpack wrote, decoded, printed and
  * encoded again; bad blobs; arrays in trees. The data:
  * tests/data/arrays/make.py. */
+// flavours: test: asan; check: release
 #include "check.h"
 
 #include "../../formats/formats.h"

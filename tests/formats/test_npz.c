@@ -1,4 +1,5 @@
 /* .npz files that NumPy wrote: tests/data/arrays/make.py. */
+// flavours: test: asan; check: release
 #include "check.h"
 
 #include "../../formats/formats.h"

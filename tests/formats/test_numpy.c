@@ -1,5 +1,6 @@
 /* .npy files: what NumPy wrote, read and written again; structures in place;
  * bad files; the codec in a dataset. The data: tests/data/arrays/make.py. */
+// flavours: test: asan; check: release
 #include "check.h"
 
 #include "../../formats/formats.h"

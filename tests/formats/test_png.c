@@ -1,5 +1,6 @@
 /* formats/png.c against what Pillow reads from the same files, and against files
  * and calls that must be rejected. */
+// flavours: test: release; check: asan
 #include "picture_check.h"
 
 static bags_error err;

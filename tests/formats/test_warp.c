@@ -1,5 +1,6 @@
 /* formats/warp.c against what Pillow and torchvision made of the same images, which
  * pillow.py has written; and calls that must be rejected. pillow.py compares many more. */
+// flavours: test: asan; check: release
 #include "check.h"
 
 #include <float.h>

@@ -1,4 +1,5 @@
 /* Which worker of a cluster's job this process is: formats/worker.c. */
+// flavours: test: asan; check: release
 #include "check.h"
 
 #include "../../formats/formats.h"

@@ -1,5 +1,6 @@
 /* The type zstd: values of every type inside, what is in a frame, frames that other
  * programs made, hostile ones, threads and memory. */
+// flavours: test: asan; check: release tsan
 #include "check.h"
 
 #include "../../formats/formats.h"

@@ -7,6 +7,7 @@
  * by the bytes that it needs. Two workers write to a sharded dataset, or one to an
  * unsharded one.
  */
+// flavours: test: asan
 #include "durability.h"
 
 #include <errno.h>

@@ -3,6 +3,7 @@
  * tree, and read every member, whose bytes must be the same in both ways, and no
  * others' as well.
  */
+// flavours: test: asan
 #include "support.h"
 
 #include "../../formats/formats.h"

@@ -5,6 +5,7 @@
  * The input: a byte of options; if its bit 1 is set, two bytes with the size of
  * the .idx file (little-endian) and that file; then the .bag file.
  */
+// flavours: test: asan
 #include "support.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -6,6 +6,7 @@
  * low 4 bits, the shard in the high 4; 0: no shard), its size in two bytes,
  * little-endian, and its bytes.
  */
+// flavours: test: asan
 #include "support.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

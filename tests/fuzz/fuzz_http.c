@@ -3,6 +3,7 @@
  * the second how much of the rest is the prefix. Names are valid: not empty, without a
  * slash, neither . nor ..
  */
+// flavours: test: asan
 #include "../../bags.h"
 #include "../../formats/formats.h"
 

@@ -18,6 +18,7 @@
  *     M  a Megatron .idx and its .bin; its size, 2 bytes, precedes the .idx
  *     n  a .npy file of raw tokens
  */
+// flavours: test: asan
 #include "../../bags.h"
 #include "../../formats/import/import.h"
 

@@ -1,5 +1,6 @@
 /* Any bytes as a JPEG. What is accepted must be complete, and have the shape that was
  * probed, and a rectangle of it the pixels of that part. */
+// flavours: test: asan
 #include "../../formats/formats.h"
 
 #include <stdlib.h>

@@ -2,6 +2,7 @@
  * Fuzzes formats/mp4.c: an untrusted blob is probed and read, completely and in
  * part, with limits that keep a run short. FFmpeg must not print about it.
  */
+// flavours: test: asan
 #include "../../formats/formats.h"
 
 #include <libavutil/log.h>

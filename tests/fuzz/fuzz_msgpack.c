@@ -2,6 +2,7 @@
  * Any bytes as msgpack: decode, look at every value, print it as JSON, encode
  * it, and decode that again, which must then give the same blob.
  */
+// flavours: test: asan
 #include "../../bags.h"
 #include "../../formats/formats.h"
 

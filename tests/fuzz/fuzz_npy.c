@@ -2,6 +2,7 @@
  * Any bytes as a .npy file: read, look at every byte of what comes out, write
  * it, and read that again, which must then give the same file.
  */
+// flavours: test: asan
 #include "../../bags.h"
 #include "../../formats/formats.h"
 

@@ -1,4 +1,5 @@
 /* Any bytes as a .npz file: open it and take every member out. */
+// flavours: test: asan
 #include "../../bags.h"
 #include "../../formats/formats.h"
 

@@ -1,6 +1,7 @@
 /* Any bytes as a PNG, as they are and with the checksums of all chunks put
  * right: few others come past libpng's front door. What is accepted must be complete,
  * have the shape that was probed, and come back exactly when it is written again. */
+// flavours: test: asan
 #include "../../formats/formats.h"
 
 #include <stdlib.h>

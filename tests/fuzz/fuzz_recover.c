@@ -11,6 +11,7 @@
  * one; another makes it a standalone Bag (odd: standalone.bag; 0: standalone.crc; otherwise
  * standalone.idx).
  */
+// flavours: test: asan
 #include "support.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -7,6 +7,7 @@
  * of three bytes; the number of blobs in each field's Bag in a byte; and then for
  * each datapoint the size of its blob in a byte, and the blob.
  */
+// flavours: test: asan
 #include "support.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -3,6 +3,7 @@
  * as possible, must accept the same files and find the same fields; and a writer
  * with those fields must write what Python's json.dumps would write.
  */
+// flavours: test: asan
 #include "support.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -2,6 +2,7 @@
  * A type string and a blob, separated by NUL: a value that was decoded must encode
  * and decode again to the same value.
  */
+// flavours: test: asan
 #include "support.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -2,6 +2,7 @@
  * becomes a frame, with and without a dictionary, of which some bytes are then changed, or
  * some of the dictionary. What is accepted must be what the library makes of the frame,
  * and content must come back. */
+// flavours: test: asan
 #include "../../bags.h"
 #include "../../formats/formats.h"
 

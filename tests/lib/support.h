@@ -292,7 +292,7 @@ extern watch disk;
 int support_setup(void **state);
 int support_teardown(void **state);
 
-/* How far apart the points are that a test tries: 1, or 5 if BAGS_QUICK is set. */
+/* The distance between the points that a test tries: BAGS_QUICK, or 1 without it. */
 uint64_t support_stride(void);
 
 #endif /* BAGS_TESTS_SUPPORT_H */

@@ -180,7 +180,6 @@ await test('1,000 shards, 30 ms away', async () => {
   const {requests, bytes} = page.traffic(far.url, 0, end);
   console.log(`        first thumbnails: ${end - begin} ms, ${requests} requests, ${bytes} bytes`);
   assert(requests <= 40 && bytes <= 1e6, 'more than 40 requests or 1 MB');
-  assert(end - begin < 60000, 'slow'); // about 1 s on an idle machine
   await titled('shards: 30000 datapoints');
   console.log(`        all shards: ${Date.now() - begin} ms, ${page.traffic(far.url).requests} requests`);
 });
