@@ -114,13 +114,12 @@ typedef struct http_object {
     bool is_html;
     bool is_real; /* it is not the page of http_refuse_page */
     /* Of a spec.json; points in time are numbers of bags_http.time: */
-    bool used;                  /* a file next to it was opened */
-    bool end_asked;             /* the shard after it was looked up again, and */
-    bool grown;                 /* exists now */
-    struct http_object *files;  /* those next to it that were looked up, ... */
-    struct http_object *latest; /* ... the last of them, ... */
-    uint64_t answered, others;  /* ... and when it was, and the others */
-    size_t checks;              /* requests that look at them again */
+    bool used;                 /* a file next to it was opened */
+    bool end_asked;            /* the shard after it was looked up again, and */
+    bool grown;                /* exists now */
+    struct http_object *files; /* those next to it that were looked up, ... */
+    uint64_t answered;         /* ... and when the last of them was */
+    size_t checks;             /* requests that look at them again */
     uint64_t asked;    /* when they were requested; of a file, when its lookup was */
     bags_buffer parts; /* pointers to http_part, sorted by their start */
     size_t count;      /* of parts */
@@ -214,8 +213,11 @@ struct bags_http {
     http_object *objects[HTTP_BUCKETS];
     http_part *newest, *oldest;
     uint64_t cached, requests, received;
-    uint64_t time;    /* counts requested checks and answered lookups */
-    uint64_t looked;  /* when the last file was looked up */
+    uint64_t time;   /* counts requested checks and answered lookups */
+    uint64_t looked; /* when the last object was looked up */
+    /* The last file next to a spec.json that was looked up, when, and the others: */
+    http_object *latest;
+    uint64_t found, others;
     bool unversioned; /* an object has neither an ETag nor a Last-Modified */
     uint32_t random;
     bool from_start;    /* the server does not know ranges from the end */
@@ -664,9 +666,9 @@ static void http_check_end(bags_http *http, http_object *record) {
 }
 
 /* Look at a spec.json again, unless that was requested after the last lookup had been
- * answered; where they can differ, at the files too: not at one that was looked up when
- * all others had been. Elsewhere at those that were requested before it was found. The
- * mutex is held. */
+ * answered; where they can differ, at the files too: not at the one that was looked up when
+ * all others, of all shards, had been. Elsewhere at those that were requested before it
+ * was found. The mutex is held. */
 static void http_check(bags_http *http, http_object *record) {
     bool hashes = http_hides_change(record);
     if (record->state != HTTP_DONE || http_rests(record, 1) ||
@@ -678,8 +680,7 @@ static void http_check(bags_http *http, http_object *record) {
     http_request_check(http, record, record);
     for (http_object *file = record->files; file; file = file->sibling)
         if (file->state == HTTP_DONE &&
-            (hashes ? file != record->latest || file->asked < record->others
-                    : file->early))
+            (hashes ? file != http->latest || file->asked < http->others : file->early))
             http_request_check(http, record, file);
 }
 
@@ -1406,13 +1407,12 @@ static void http_finish(http_request *request, CURLcode result) {
         http_queue(http, request);
     if (object && !again && !request->part && !request->record) {
         http->looked = ++http->time;
-        http_object *record = object->record;
-        if (record && record->latest != object) {
-            record->latest = object;
-            record->others = record->answered;
+        if (object->record) {
+            if (http->latest != object)
+                http->others = http->found;
+            http->latest = object;
+            http->found = object->record->answered = http->time;
         }
-        if (record)
-            record->answered = http->time;
     }
     if (good && object && !request->record)
         http_arrived(request);
