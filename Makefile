@@ -50,7 +50,7 @@ SKIPPED := $(foreach f,$(filter-out $(FOUND),$(ALL_FORMATS)),'skipped formats/$f
 
 pkg = $(if $(strip $2),$(shell pkg-config $1 $2))
 with = $(shell printf ' %s' $(2:%=-D$1_%=1) | tr a-z/ A-Z_)
-WITH := $(call with,BAGS_WITH,$(BUILT)) $(call with,BAGS_MODULE,$(MODULES)) $(call with,COMMAND_WITH,$(OPTIONAL))
+WITH := $(call with,BAGS_WITH,$(BUILT)) $(if $(MODULES),-DBAGS_MODULES=1) $(call with,COMMAND_WITH,$(OPTIONAL))
 PACKAGES := $(foreach f,$(BUILT),$(PKG_$f))
 INCLUDES := -I. $(call pkg,--cflags,$(PACKAGES) $(JSON) $(OPTIONAL))
 TEST_INCLUDES := -Itests/lib $(call pkg,--cflags,$(CMOCKA) $(PEERS)) $(call with,BENCH_WITH,$(PEERS))

@@ -26,10 +26,9 @@ FORMATS := $(FOUND)
 BUILT := $(foreach f,$(ALL_FORMATS),$(if $(and $(PKG_$f),$(filter-out $(FORMATS),$f)),,$f))
 MISSING := $(filter-out $(BUILT),$(ALL_FORMATS))
 
-# Modules: the libraries of these formats need up to 130 others, which take up to 50 ms to
-# load. The command opens libbags-mp4.so when it needs it. If MODULES is empty, as on
-# other systems than Linux, it is linked with all.
-MODULES := $(if $(LINUX),$(filter mp4 http import/hdf5 import/webdataset import/zarr,$(BUILT)))
+# Modules: the formats that need a library. The command opens libbags-mp4.so when it needs
+# it. If MODULES is empty, as on other systems than Linux, it is linked with all.
+MODULES := $(if $(LINUX),$(foreach f,$(BUILT),$(if $(PKG_$f),$f)))
 ABI := $(shell sed -n 's/^.define BAGS_VERSION "\(.*\)\..*"/\1/p' bags.h)
 shared = $B/libbags-$(subst /,-,$1).so.$(ABI)
 SHARED := $(foreach f,$(MODULES),$(call shared,$f))

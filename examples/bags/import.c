@@ -11,60 +11,54 @@
 
 /* The importers of this build, in the order in which they are tried. */
 static const struct built {
-    const char *name;
-    const bags_importer *linked; /* NULL: in a module */
+    const char *name, *symbol;
+    const bags_importer *importer; /* NULL: in a module, with this symbol */
 } importers[] = {
 #ifdef BAGS_WITH_IMPORT_GULP
-    {"gulp", &bags_import_gulp},
+    {"gulp", LINKED(bags_import_gulp)},
 #endif
-#ifdef BAGS_MODULE_IMPORT_ZARR
-    {"zarr", NULL},
-#elif defined BAGS_WITH_IMPORT_ZARR
-    {"zarr", &bags_import_zarr},
+#ifdef BAGS_WITH_IMPORT_ZARR
+    {"zarr", LINKED(bags_import_zarr)},
 #endif
 #ifdef BAGS_WITH_IMPORT_BENZINA
-    {"benzina", &bags_import_benzina},
+    {"benzina", NULL, &bags_import_benzina},
 #endif
-#ifdef BAGS_MODULE_IMPORT_WEBDATASET
-    {"webdataset", NULL},
-#elif defined BAGS_WITH_IMPORT_WEBDATASET
-    {"webdataset", &bags_import_webdataset},
+#ifdef BAGS_WITH_IMPORT_WEBDATASET
+    {"webdataset", LINKED(bags_import_webdataset)},
 #endif
 #ifdef BAGS_WITH_IMPORT_TFRECORD
-    {"tfrecord", &bags_import_tfrecord},
+    {"tfrecord", NULL, &bags_import_tfrecord},
 #endif
 #ifdef BAGS_WITH_IMPORT_MDS
-    {"mds", &bags_import_mds},
+    {"mds", LINKED(bags_import_mds)},
 #endif
-#ifdef BAGS_MODULE_IMPORT_HDF5
-    {"hdf5", NULL},
-#elif defined BAGS_WITH_IMPORT_HDF5
-    {"hdf5", &bags_import_hdf5},
+#ifdef BAGS_WITH_IMPORT_HDF5
+    {"hdf5", LINKED(bags_import_hdf5)},
 #endif
 #ifdef BAGS_WITH_IMPORT_MCAP
-    {"mcap", &bags_import_mcap},
+    {"mcap", LINKED(bags_import_mcap)},
 #endif
 #ifdef BAGS_WITH_IMPORT_ARROW
-    {"arrow", &bags_import_arrow},
+    {"arrow", LINKED(bags_import_arrow)},
 #endif
 #ifdef BAGS_WITH_IMPORT_CSV
-    {"csv", &bags_import_csv},
+    {"csv", LINKED(bags_import_csv)},
 #endif
 #ifdef BAGS_WITH_IMPORT_MEGATRON
-    {"megatron", &bags_import_megatron},
+    {"megatron", NULL, &bags_import_megatron},
 #endif
 #ifdef BAGS_WITH_IMPORT_TOKENS
-    {"tokens", &bags_import_tokens},
+    {"tokens", NULL, &bags_import_tokens},
 #endif
 #ifdef BAGS_WITH_IMPORT_FOLDER
-    {"npy", &bags_import_npy},
-    {"video", &bags_import_video},
+    {"npy", NULL, &bags_import_npy},
+    {"video", NULL, &bags_import_video},
 #endif
 #ifdef BAGS_WITH_IMPORT_DUCKDB
-    {"parquet", &bags_import_parquet},
-    {"sql", &bags_import_sql},
+    {"parquet", NULL, &bags_import_parquet},
+    {"sql", NULL, &bags_import_sql},
 #endif
-    {NULL, NULL},
+    {NULL, NULL, NULL},
 };
 
 static const char *importer_name(size_t i) { return importers[i].name; }
@@ -124,14 +118,12 @@ void importers_print(void) { printf("importers: %s\n", importers_names()); }
 
 /* NULL if its module is missing; then `failure` names it. */
 static const bags_importer *importer_open(const struct built *importer) {
-    if (importer->linked)
-        return importer->linked;
+    if (importer->importer)
+        return importer->importer;
     char *format = string_format("import/%s", importer->name);
-    char *symbol = string_format("bags_import_%s", importer->name);
     const bags_importer *opened =
-        (const bags_importer *)module_find(format, symbol, &failure);
+        (const bags_importer *)module_find(format, importer->symbol, &failure);
     free(format);
-    free(symbol);
     return opened;
 }
 

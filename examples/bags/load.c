@@ -11,6 +11,7 @@
 #include <errno.h>
 
 #include "../../formats/formats.h"
+#include "modules.h"
 
 static const char *weights_given, *fields_given, *state_path, *rows_path, *where;
 static option_number batch = {32, 1, UINT32_MAX, false}, seed;
@@ -195,6 +196,7 @@ static bool is_image(const bags_reader *reader, const char *name) {
 static void choose_crop(bags_load_field *field, uint32_t size) {
     static const float mean[3] = {0.485f, 0.456f, 0.406f};
     static const float deviation[3] = {0.229f, 0.224f, 0.225f};
+    link_images();
     if (!loading.images)
         fail(BAGS_ERROR_TYPE,
             "--crop is not in this build of bags; formats/resample.c has it");
@@ -514,7 +516,6 @@ static int run(char **operands) {
     loading.order.chunk = chunk.value;
     loading.order.window = window.value;
     loading.order.take = take.value;
-    link_images();
     if (orient) /* images that are not cropped */
         registry_orient();
     options_need("rank", "ranks");

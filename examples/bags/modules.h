@@ -1,8 +1,8 @@
 /*
- * The formats whose libraries need so many others that they take tens of milliseconds to
- * load: FFmpeg, libcurl, HDF5. Each is a library of its own, libbags-NAME, which is opened
- * when a function of it is first called. MODULES in formats/packages.mk lists them; a
- * build without modules links them.
+ * The formats that need a library: each is a library of its own, libbags-NAME, which is
+ * opened when a function or a codec of it is first used. So a call loads only what it
+ * needs: FFmpeg alone takes tens of milliseconds. MODULES in formats/packages.mk lists
+ * them; a build without modules links them.
  */
 #ifndef MODULES_H
 #define MODULES_H
@@ -16,26 +16,67 @@ typedef void (*module_function)(void);
 void *module_find(const char *format, const char *symbol, bags_error *err);
 module_function module_get(const char *format, const char *symbol);
 
-/* A function that the command calls of a module needs a line here: without one the
- * program does not link. */
-#define MODULE(format, symbol) (*(__typeof__(symbol) *)module_get(format, #symbol))
+/* Members of a table: the name of a symbol of a format, and its address, which is NULL if
+ * it is in a module. */
+#ifdef BAGS_MODULES
+#define LINKED(symbol) #symbol, NULL
+#else
+#define LINKED(symbol) #symbol, &symbol
+#endif
 
-#ifdef BAGS_MODULE_HTTP
+#ifdef BAGS_MODULES
+
+/* What the command calls of a module needs a line here: without one the program does not
+ * link. A function is found by the first call at each place. */
+#define MODULE(format, symbol)                                                         \
+    (*__extension__({                                                                  \
+        static __typeof__(symbol) *found_in_module;                                    \
+        if (!__atomic_load_n(&found_in_module, __ATOMIC_RELAXED))                      \
+            __atomic_store_n(&found_in_module,                                         \
+                (__typeof__(symbol) *)module_get(format, #symbol), __ATOMIC_RELAXED);  \
+        __atomic_load_n(&found_in_module, __ATOMIC_RELAXED);                           \
+    }))
+
 #define bags_http_open MODULE("http", bags_http_open)
 #define bags_http_io MODULE("http", bags_http_io)
 #define bags_http_counts MODULE("http", bags_http_counts)
 #define bags_http_is_versioned MODULE("http", bags_http_is_versioned)
 #define bags_http_same MODULE("http", bags_http_same)
 #define bags_http_upload MODULE("http", bags_http_upload)
-#endif
 
-#ifdef BAGS_MODULE_MP4
+#define bags_jpeg_probe MODULE("jpeg", bags_jpeg_probe)
+#define bags_jpeg_decode MODULE("jpeg", bags_jpeg_decode)
+
 #define bags_mp4_probe MODULE("mp4", bags_mp4_probe)
 #define bags_mp4_reader_open MODULE("mp4", bags_mp4_reader_open)
 #define bags_mp4_reader_close MODULE("mp4", bags_mp4_reader_close)
 #define bags_mp4_reader_info MODULE("mp4", bags_mp4_reader_info)
 #define bags_mp4_reader_get MODULE("mp4", bags_mp4_reader_get)
 #define bags_mp4_reader_get_into MODULE("mp4", bags_mp4_reader_get_into)
-#endif
+
+#define bags_msgpack_print MODULE("msgpack", bags_msgpack_print)
+
+#define bags_png_probe MODULE("png", bags_png_probe)
+#define bags_png_decode MODULE("png", bags_png_decode)
+
+#define bags_sql_open MODULE("sql", bags_sql_open)
+#define bags_sql_rows MODULE("sql", bags_sql_rows)
+
+/* SQLite is a library of that module. */
+#define sqlite3_close MODULE("sql", sqlite3_close)
+#define sqlite3_column_blob MODULE("sql", sqlite3_column_blob)
+#define sqlite3_column_bytes MODULE("sql", sqlite3_column_bytes)
+#define sqlite3_column_count MODULE("sql", sqlite3_column_count)
+#define sqlite3_column_double MODULE("sql", sqlite3_column_double)
+#define sqlite3_column_int64 MODULE("sql", sqlite3_column_int64)
+#define sqlite3_column_name MODULE("sql", sqlite3_column_name)
+#define sqlite3_column_text MODULE("sql", sqlite3_column_text)
+#define sqlite3_column_type MODULE("sql", sqlite3_column_type)
+#define sqlite3_errmsg MODULE("sql", sqlite3_errmsg)
+#define sqlite3_finalize MODULE("sql", sqlite3_finalize)
+#define sqlite3_prepare_v2 MODULE("sql", sqlite3_prepare_v2)
+#define sqlite3_step MODULE("sql", sqlite3_step)
+
+#endif /* BAGS_MODULES */
 
 #endif /* MODULES_H */

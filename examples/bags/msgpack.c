@@ -4,6 +4,7 @@
 #include "command.h"
 
 #include "../../formats/formats.h"
+#include "modules.h"
 
 #ifdef BAGS_WITH_MSGPACK
 #include "../../formats/import/pack.h"

@@ -12,6 +12,8 @@
 #include <sqlite3.h>
 #endif
 
+#include "modules.h" /* after the declarations of SQLite */
+
 static bool json, csv, only_rows;
 
 static const option options[] = {

@@ -147,8 +147,13 @@ bool type_is_valid(const char *type) {
     bags_view nothing = {(const unsigned char *)"", 0};
     bags_value ignored;
     /* The arguments are checked first: any other failure is of the blob. */
-    return !codec_exists(type) || bags_decode(registry_get(), type, nothing, &scratch,
-                                      &ignored, &failure) != BAGS_ERROR_TYPE;
+    bool valid =
+        !codec_exists(type) || bags_decode(registry_get(), type, nothing, &scratch,
+                                   &ignored, &failure) != BAGS_ERROR_TYPE;
+    char *inside = valid ? type_inside(type) : NULL;
+    valid = valid && (!inside || type_is_valid(inside));
+    free(inside);
+    return valid;
 }
 
 /* The first argument of array(DTYPE,...); npy has none. */
@@ -311,84 +316,189 @@ static bags_zstd_options zstd_options;
 static bags_zstd_options zstd_blobs;
 #endif
 
-#ifdef BAGS_MODULE_MP4
-#include <pthread.h>
+/* A codec of this build, of a format whose file is formats/FORMAT.c. */
+typedef struct linked {
+    const char *format, *names;
+    const char *symbol;
+    const bags_codec *codec; /* NULL: in a module, with this symbol */
+    void *options;
+    bool dictionaries; /* it has a bags_codec_dictionary */
+} linked;
 
-/* The registry with the codec of the module, or NULL with an error. */
-static const bags_registry *videos_get(bags_error *err) {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static bags_registry *videos;
-    pthread_mutex_lock(&lock);
-    const bags_codec *codec =
-        videos ? NULL : (const bags_codec *)module_find("mp4", "bags_codec_mp4", err);
-    bags_registry *made = codec ? bags_registry_create(NULL, err) : NULL;
-    if (made && bags_registry_add(made, codec, err))
-        bags_registry_free(made);
-    else if (made)
-        videos = made;
-    pthread_mutex_unlock(&lock);
-    return videos;
+static const linked all_linked[] = {
+#ifdef BAGS_WITH_JPEG
+    {"jpeg", "jpeg jpg", LINKED(bags_codec_jpeg), &jpeg_options, false},
+#endif
+#ifdef BAGS_WITH_PNG
+    {"png", "png", LINKED(bags_codec_png), &png_options, false},
+#endif
+#ifdef BAGS_WITH_NUMPY
+    {"numpy", "npy", NULL, &bags_codec_npy, NULL, false},
+#endif
+#ifdef BAGS_WITH_MSGPACK
+    {"msgpack", "msgpack", LINKED(bags_codec_msgpack), NULL, false},
+    {"msgpack", "tree", LINKED(bags_codec_tree), NULL, false},
+#endif
+#ifdef BAGS_WITH_MP4
+    {"mp4", "mp4 webm", LINKED(bags_codec_mp4), NULL, false},
+#endif
+#ifdef BAGS_WITH_ZSTD
+    {"zstd", "zstd", LINKED(bags_codec_zstd), &zstd_options, true},
+#endif
+    {NULL, NULL, NULL, NULL, NULL, false},
+};
+
+#ifdef BAGS_WITH_ZSTD
+static const linked zstd_of_blobs = {
+    "zstd", "zstd", LINKED(bags_codec_zstd), &zstd_blobs, true};
+#endif
+
+/* NULL with an error: its module is missing. */
+static const bags_codec *linked_codec(const linked *from, bags_error *err) {
+    return from->codec
+               ? from->codec
+               : (const bags_codec *)module_find(from->format, from->symbol, err);
 }
 
-/* A codec that opens the module when a value is encoded or decoded, not when a dataset
- * with a video is opened. Its state is the type. */
-static bags_code video_open(const bags_codec *codec, const bags_type *type,
+#ifdef BAGS_MODULES
+#include <pthread.h>
+
+/* The state of a codec that opens its module when a value is encoded or decoded, not when
+ * a dataset with such a field is opened. */
+typedef struct late {
+    const linked *from;
+    char *type;
+    const bags_codec *codec; /* atomic; NULL: not open */
+    void *state;             /* of that codec */
+} late;
+
+static bags_code late_open(const bags_codec *codec, const bags_type *type,
     const bags_allocator *memory, void **state, bags_error *err) {
-    (void)codec;
+    late *made = (late *)allocate(1, sizeof *made);
     (void)memory;
     (void)err;
-    *state = string_format("%.*s", (int)strcspn((const char *)type->name.data, "["),
-        (const char *)type->name.data);
+    made->from = (const linked *)codec->user;
+    made->type = string_format("%s", (const char *)type->name.data);
+    *state = made;
     return BAGS_OK;
 }
 
-static bags_code video_encode(void *state, const bags_value *value,
-    bags_buffer *scratch, bags_view *blob, bags_error *err) {
-    const bags_registry *videos = videos_get(err);
-    return videos ? bags_encode(videos, (const char *)state, value, scratch, blob, err)
-                  : err->code;
+/* Fails like a codec that bags.h opens. */
+static bags_code late_start(late *one, const bags_codec *codec, bags_error *err) {
+    bags_allocator memory = bags_allocator_of(NULL);
+    bags_codec with = *codec;
+    bags_type type;
+    bags_error why;
+    bags_code code = bags_type_parse(one->type, &type, &why);
+    with.user = one->from->options;
+    if (!code && with.open)
+        code = with.open(&with, &type, &memory, &one->state, &why);
+    else if (!code && type.count)
+        code = bags_fail(&why, BAGS_ERROR_TYPE, "this type accepts no arguments");
+    if (code)
+        return bags_fail(err, code, "type \"%.200s\": %s", one->type, why.message);
+    __atomic_store_n(&one->codec, codec, __ATOMIC_RELEASE);
+    return BAGS_OK;
 }
 
-static bags_code video_decode(void *state, bags_view blob, bags_buffer *scratch,
+/* The codec, which is open; NULL with an error. */
+static const bags_codec *late_get(late *one, bags_error *err) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    const bags_codec *codec = __atomic_load_n(&one->codec, __ATOMIC_ACQUIRE);
+    if (codec)
+        return codec;
+    pthread_mutex_lock(&lock);
+    codec = one->codec ? one->codec : linked_codec(one->from, err);
+    if (codec && !one->codec && late_start(one, codec, err))
+        codec = NULL;
+    pthread_mutex_unlock(&lock);
+    return codec;
+}
+
+static bags_code late_encode(void *state, const bags_value *value, bags_buffer *scratch,
+    bags_view *blob, bags_error *err) {
+    late *one = (late *)state;
+    const bags_codec *codec = late_get(one, err);
+    return codec ? codec->encode(one->state, value, scratch, blob, err) : err->code;
+}
+
+static bags_code late_decode(void *state, bags_view blob, bags_buffer *scratch,
     bags_value *value, bags_error *err) {
-    const bags_registry *videos = videos_get(err);
-    return videos ? bags_decode(videos, (const char *)state, blob, scratch, value, err)
-                  : err->code;
+    late *one = (late *)state;
+    const bags_codec *codec = late_get(one, err);
+    return codec ? codec->decode(one->state, blob, scratch, value, err) : err->code;
 }
 
-static const bags_codec video = {
-    "mp4 webm", video_open, video_encode, video_decode, free, NULL, NULL};
+static void late_close(void *state) {
+    late *one = (late *)state;
+    if (one->codec && one->codec->close)
+        one->codec->close(one->state);
+    free(one->type);
+    free(one);
+}
 
-#elif defined BAGS_WITH_MP4
-#define video bags_codec_mp4
+/* Without its module a blob cannot be decoded in any case. */
+static bool late_needed(void *state, bags_view blob) {
+    late *one = (late *)state;
+    bags_error why;
+    const bags_codec *codec = late_get(one, &why);
+    return codec && codec->dictionary->needed(one->state, blob);
+}
+
+static bags_code late_begin(void *state, bags_view bytes, bags_error *err) {
+    late *one = (late *)state;
+    const bags_codec *codec = late_get(one, err);
+    return codec ? codec->dictionary->start(one->state, bytes, err) : err->code;
+}
+
+static bags_code late_match(
+    void *state, bags_view blob, bags_view *bytes, bags_error *err) {
+    late *one = (late *)state;
+    const bags_codec *codec = late_get(one, err);
+    return codec ? codec->dictionary->find(one->state, blob, bytes, err) : err->code;
+}
+
+static bags_code late_prepare(
+    void *state, bags_view bytes, void **prepared, bags_error *err) {
+    late *one = (late *)state;
+    const bags_codec *codec = late_get(one, err);
+    return codec ? codec->dictionary->prepare(one->state, bytes, prepared, err)
+                 : err->code;
+}
+
+/* What was prepared shows that the codec is open, as do the next two. */
+static void late_discard(void *state, void *prepared) {
+    late *one = (late *)state;
+    one->codec->dictionary->discard(one->state, prepared);
+}
+
+static bags_code late_decode_with(void *state, const void *prepared, bags_view blob,
+    bags_buffer *scratch, bags_value *value, bags_error *err) {
+    late *one = (late *)state;
+    return one->codec->dictionary->decode(
+        one->state, prepared, blob, scratch, value, err);
+}
+
+static const bags_codec_dictionary late_dictionary = {
+    late_needed, late_begin, late_match, late_prepare, late_discard, late_decode_with};
+
 #endif
 
-static const struct linked {
-    const bags_codec *codec; /* NULL: a format without types */
-    const char *name;
-    void *options;
-} linked[] = {
-#ifdef BAGS_WITH_JPEG
-    {&bags_codec_jpeg, "jpeg", &jpeg_options},
+/* `from` must stay valid. */
+static void registry_link(bags_registry *registry, const linked *from) {
+    bags_codec codec;
+#ifdef BAGS_MODULES
+    bags_codec of_module = {from->names, late_open, late_encode, late_decode,
+        late_close, (void *)(uintptr_t)from,
+        from->dictionaries ? &late_dictionary : NULL};
+    codec = of_module;
 #endif
-#ifdef BAGS_WITH_PNG
-    {&bags_codec_png, "png", &png_options},
-#endif
-#ifdef BAGS_WITH_NUMPY
-    {&bags_codec_npy, "numpy", NULL},
-#endif
-#ifdef BAGS_WITH_MSGPACK
-    {&bags_codec_msgpack, "msgpack", NULL},
-    {&bags_codec_tree, NULL, NULL},
-#endif
-#ifdef BAGS_WITH_MP4
-    {&video, "mp4", NULL},
-#endif
-#ifdef BAGS_WITH_ZSTD
-    {&bags_codec_zstd, "zstd", &zstd_options},
-#endif
-    {NULL, NULL, NULL},
-};
+    if (from->codec) {
+        codec = *from->codec;
+        codec.user = from->options;
+    }
+    must(bags_registry_add(registry, &codec, &failure));
+}
 
 /* Made when the first value is decoded or encoded: the options are known by then, and a
  * command that shows no value needs no codec. */
@@ -397,11 +507,8 @@ static bags_registry *registry_make(void) {
     must_open(registry);
     jpeg_options.max_pixels = png_options.max_pixels = max_pixels.value;
     jpeg_options.allow_trailing = png_options.allow_trailing = true;
-    for (size_t i = 0; linked[i].codec; i++) {
-        bags_codec codec = *linked[i].codec;
-        codec.user = linked[i].options;
-        must(bags_registry_add(registry, &codec, &failure));
-    }
+    for (size_t i = 0; all_linked[i].format; i++)
+        registry_link(registry, &all_linked[i]);
     return registry;
 }
 
@@ -422,10 +529,8 @@ const bags_registry *registry_blobs(void) {
         return registry;
     registry = registry_make();
 #ifdef BAGS_WITH_ZSTD
-    bags_codec zstd = bags_codec_zstd;
     zstd_blobs.blobs = true;
-    zstd.user = &zstd_blobs;
-    must(bags_registry_add(registry, &zstd, &failure));
+    registry_link(registry, &zstd_of_blobs);
 #endif
     return registry;
 }
@@ -433,17 +538,19 @@ const bags_registry *registry_blobs(void) {
 void registry_dictionary(const char *path) {
 #ifdef BAGS_WITH_ZSTD
     static bags_buffer file; /* as long as the registries */
-    const bags_codec_dictionary *of_zstd = bags_codec_zstd.dictionary;
+    const bags_codec *zstd;
     void *checked;
     zstd_options.no_dictionary = !strcmp(path, "none");
     if (zstd_options.no_dictionary)
         return;
     zstd_options.dictionary = zstd_blobs.dictionary = file_read(path, &file);
-    if (of_zstd->prepare(NULL, zstd_options.dictionary, &checked, &failure)) {
+    zstd = linked_codec(&zstd_of_blobs, &failure);
+    must_open(zstd);
+    if (zstd->dictionary->prepare(NULL, zstd_options.dictionary, &checked, &failure)) {
         failure_prefix("%s: ", path);
         die();
     }
-    of_zstd->discard(NULL, checked);
+    zstd->dictionary->discard(NULL, checked);
 #else
     (void)path;
 #endif
@@ -477,10 +584,10 @@ void codec_check(const char *type) {
 
 void formats_print(void) {
     fputs("formats:", stdout);
-    for (size_t i = 0; linked[i].codec; i++)
-        if (linked[i].name)
-            printf(" %s", linked[i].name);
-    puts(linked[0].codec ? "" : " none; see formats/");
+    for (size_t i = 0; all_linked[i].format; i++)
+        if (i == 0 || strcmp(all_linked[i].format, all_linked[i - 1].format))
+            printf(" %s", all_linked[i].format);
+    puts(all_linked[0].format ? "" : " none; see formats/");
 }
 
 /* ---- what is in images and videos ---- */
@@ -488,6 +595,26 @@ void formats_print(void) {
 static void put_size(text *out, uint64_t height, uint64_t width) {
     text_member_number(out, "height", height);
     text_member_number(out, "width", width);
+}
+
+/* False, once with a remark, if the module of a format is missing. */
+static bool has_format(const char *format, bool *said) {
+#ifdef BAGS_MODULES
+    char *symbol = string_format("bags_%s_probe", format);
+    bool found = module_find(format, symbol, &failure) != NULL;
+    free(symbol);
+    if (found)
+        return true;
+    if (!*said)
+        note("%s", failure.message);
+    *said = true;
+    failure.code = BAGS_ERROR_TYPE;
+    return false;
+#else
+    (void)format;
+    (void)said;
+    return true;
+#endif
 }
 
 /* Only the header of an image is read, so its number of pixels has no limit. */
@@ -501,13 +628,15 @@ static void put_image(const char *type, bags_view blob, text *out) {
 #ifdef BAGS_WITH_JPEG
     bags_jpeg_options jpeg = {0};
     jpeg.max_pixels = UINT64_MAX;
-    if (!is_png)
+    static bool said_jpeg;
+    if (!is_png && has_format("jpeg", &said_jpeg))
         failure.code = bags_jpeg_probe(blob, &jpeg, &image, &failure);
 #endif
 #ifdef BAGS_WITH_PNG
     bags_png_options png = {0};
     png.max_pixels = UINT64_MAX;
-    if (is_png)
+    static bool said_png;
+    if (is_png && has_format("png", &said_png))
         failure.code = bags_png_probe(blob, &png, &image, &failure);
 #endif
     if (failure.code)
@@ -518,27 +647,12 @@ static void put_image(const char *type, bags_view blob, text *out) {
 
 #ifdef BAGS_WITH_MP4
 
-/* False, once with a remark, if the library of videos is missing. */
-static bool has_videos(void) {
-#ifdef BAGS_MODULE_MP4
-    static bool said;
-    if (module_find("mp4", "bags_mp4_probe", &failure))
-        return true;
-    if (!said)
-        note("%s", failure.message);
-    said = true;
-    failure.code = BAGS_ERROR_TYPE;
-    return false;
-#else
-    return true;
-#endif
-}
-
 static void put_video(bags_view blob, text *out) {
     bags_mp4_options options = {0};
     bags_mp4_info info;
     options.max_pixels = UINT64_MAX;
-    if (!has_videos())
+    static bool said;
+    if (!has_format("mp4", &said))
         return;
     failure.code = bags_mp4_probe(blob, &options, &info, &failure);
     if (failure.code)
