@@ -84,7 +84,11 @@ def what_is_not_a_frame_is_refused():
            says=['line 1', '1087897600 bytes, maximum 1073741824'])
     pathlib.Path('rows.jsonl').write_text('{"b": 5}\n')
     for type, words in (('zstd(nonsense)', 'nonsense'), ('zstd', 'expected zstd(TYPE)'),
-                        ('zstd(array,float31)', 'float31'), ('zstd(zstd,utf8)', 'inside of zstd')):
+                        ('zstd(array,float31)', 'float31'), ('zstd(zstd,utf8)', 'inside of zstd'),
+                        ('zstd(utf8,1)', 'no arguments'), ('zstd(msgpack,1)', 'no arguments'),
+                        ('zstd(png,10)', 'invalid argument'), ('zstd(webm,0)', 'frame rate')):
+        if not has_codec(type[5:].split(',')[0]):
+            continue
         refuse('pack', 'rows.jsonl', 'no', '--spec', f'b={type}', says=words, code=2)
     assert not os.path.exists('no')
     _pack([{'t': 'words, words, words, words'}], 't=zstd(utf8)', 'ds2')
