@@ -15,7 +15,7 @@
  *     parse.c       JSON as values
  *     show.c        values as JSON
  *     msgpack.c     msgpack to JSON and back
- *     types.c       what is known about each type; the codecs that were linked
+ *     types.c       what is known about each type; the codecs, linked or in modules
  *     worker.c      the number of a worker of a cluster
  *     options.c     the words of a command line; the help made from their tables
  *     storage.c     where paths are: local files, URLs, archives

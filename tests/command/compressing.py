@@ -8,7 +8,7 @@ import subprocess
 from random import Random
 
 import harness
-from harness import refuse, run
+from harness import has_codec, refuse, run
 from server import Server
 
 SPEC = 'a=zstd(array,float32,8),m=zstd(msgpack),n=zstd(int),s=zstd(utf8)[],t=zstd(utf8)'
