@@ -3,7 +3,7 @@
  */
 #include "command.h"
 
-#include "../../formats/import/import.h"
+#include "../../formats/import/detect.h"
 #include "modules.h"
 
 #include <errno.h>
@@ -12,53 +12,54 @@
 /* The importers of this build, in the order in which they are tried. */
 static const struct built {
     const char *name, *symbol;
-    const bags_importer *importer; /* NULL: in a module, with this symbol */
+    const bags_importer *importer;    /* NULL: in a module, with this symbol, */
+    bool (*detect)(const char *path); /* and has this; otherwise it may be NULL */
 } importers[] = {
 #ifdef BAGS_WITH_IMPORT_GULP
-    {"gulp", LINKED(bags_import_gulp)},
+    {"gulp", LINKED(bags_import_gulp), bags_import_is_gulp},
 #endif
 #ifdef BAGS_WITH_IMPORT_ZARR
-    {"zarr", LINKED(bags_import_zarr)},
+    {"zarr", LINKED(bags_import_zarr), bags_import_is_zarr},
 #endif
 #ifdef BAGS_WITH_IMPORT_BENZINA
-    {"benzina", NULL, &bags_import_benzina},
+    {"benzina", NULL, &bags_import_benzina, NULL},
 #endif
 #ifdef BAGS_WITH_IMPORT_WEBDATASET
-    {"webdataset", LINKED(bags_import_webdataset)},
+    {"webdataset", LINKED(bags_import_webdataset), bags_import_is_webdataset},
 #endif
 #ifdef BAGS_WITH_IMPORT_TFRECORD
-    {"tfrecord", NULL, &bags_import_tfrecord},
+    {"tfrecord", NULL, &bags_import_tfrecord, NULL},
 #endif
 #ifdef BAGS_WITH_IMPORT_MDS
-    {"mds", LINKED(bags_import_mds)},
+    {"mds", LINKED(bags_import_mds), bags_import_is_mds},
 #endif
 #ifdef BAGS_WITH_IMPORT_HDF5
-    {"hdf5", LINKED(bags_import_hdf5)},
+    {"hdf5", LINKED(bags_import_hdf5), bags_import_is_hdf5},
 #endif
 #ifdef BAGS_WITH_IMPORT_MCAP
-    {"mcap", LINKED(bags_import_mcap)},
+    {"mcap", LINKED(bags_import_mcap), bags_import_is_mcap},
 #endif
 #ifdef BAGS_WITH_IMPORT_ARROW
-    {"arrow", LINKED(bags_import_arrow)},
+    {"arrow", LINKED(bags_import_arrow), bags_import_is_arrow},
 #endif
 #ifdef BAGS_WITH_IMPORT_CSV
-    {"csv", LINKED(bags_import_csv)},
+    {"csv", LINKED(bags_import_csv), bags_import_is_csv},
 #endif
 #ifdef BAGS_WITH_IMPORT_MEGATRON
-    {"megatron", NULL, &bags_import_megatron},
+    {"megatron", NULL, &bags_import_megatron, NULL},
 #endif
 #ifdef BAGS_WITH_IMPORT_TOKENS
-    {"tokens", NULL, &bags_import_tokens},
+    {"tokens", NULL, &bags_import_tokens, NULL},
 #endif
 #ifdef BAGS_WITH_IMPORT_FOLDER
-    {"npy", NULL, &bags_import_npy},
-    {"video", NULL, &bags_import_video},
+    {"npy", NULL, &bags_import_npy, NULL},
+    {"video", NULL, &bags_import_video, NULL},
 #endif
 #ifdef BAGS_WITH_IMPORT_DUCKDB
-    {"parquet", NULL, &bags_import_parquet},
-    {"sql", NULL, &bags_import_sql},
+    {"parquet", NULL, &bags_import_parquet, NULL},
+    {"sql", NULL, &bags_import_sql, NULL},
 #endif
-    {NULL, NULL, NULL},
+    {NULL, NULL, NULL, NULL},
 };
 
 static const char *importer_name(size_t i) { return importers[i].name; }
@@ -116,36 +117,34 @@ static const char *importers_names(void) {
 
 void importers_print(void) { printf("importers: %s\n", importers_names()); }
 
-/* NULL if its module is missing; then `failure` names it. */
 static const bags_importer *importer_open(const struct built *importer) {
     if (importer->importer)
         return importer->importer;
     char *format = string_format("import/%s", importer->name);
     const bags_importer *opened =
         (const bags_importer *)module_find(format, importer->symbol, &failure);
+    must_open(opened);
     free(format);
     return opened;
+}
+
+static bool importer_accepts(const struct built *importer, const char *path) {
+    return importer->detect ? importer->detect(path) : importer->importer->detect(path);
 }
 
 /* Each importer checks the path; two that accept it need --from. A path that none
  * accepts may be a dataset already, or a manifest. */
 static const bags_importer *importer_find(const char *path) {
-    const bags_importer *found = NULL;
-    bool missing = false;
+    const struct built *found = NULL;
     for (size_t i = 0; importers[i].name; i++) {
-        if (from.given && i != from.value)
-            continue;
-        const bags_importer *importer = importer_open(&importers[i]);
-        missing = missing || !importer;
-        if (!importer || (!from.given && !importer->detect(path)))
+        const struct built *one = &importers[i];
+        if (from.given ? i != from.value : !importer_accepts(one, path))
             continue;
         if (found)
             usage("%s: is it of format %s or %s? pass --from KIND", path, found->name,
-                importer->name);
-        found = importer;
+                one->name);
+        found = one;
     }
-    if (!found && from.given && missing)
-        die();
     if (!found && !path_exists(path) && strchr(path, '*'))
         fail(BAGS_ERROR_MISSING, "%s: no file has such a name", path);
     if (!found && !path_exists(path))
@@ -157,15 +156,11 @@ static const bags_importer *importer_find(const char *path) {
             path);
     if (!found && has_ending(path, ".jsonl"))
         fail(BAGS_ERROR_TYPE, "%s: lines of JSON are packed: use `bags pack`", path);
-    if (!found && missing)
-        failure_prefix("%s: unknown format, or ", path);
-    if (!found && missing)
-        die();
     if (!found)
         fail(BAGS_ERROR_TYPE,
             "%s: unknown format; pass --from KIND if it is one of: %s", path,
             importers_names());
-    return found;
+    return importer_open(found);
 }
 
 /* ---- fields ---- */

@@ -22,6 +22,7 @@
  * source once. Rejected: NULL in a list, unions, intervals, run-end encoding, list
  * views, deltas of dictionaries, big-endian files.
  */
+#include "detect.h"
 #include "lz4frame.h"
 
 #include <inttypes.h>
@@ -924,10 +925,6 @@ static bags_code ar_row(bags_source *s, ar_column *c, uint64_t row, bags_entry *
 
 /* ---- the source ---- */
 
-static bool ar_accept(const char *name) {
-    return bags_import_ends(name, ".arrow .arrows .feather .ipc");
-}
-
 /* The first pass: which columns have NULLs, and what the others contain. */
 static bags_code ar_learn(bags_source *s) {
     ar_state *a = (ar_state *)s->state;
@@ -953,7 +950,7 @@ static bags_code ar_open(bags_source *s) {
     ar_state *a = (ar_state *)s->state;
     ar_column none;
     memset(&none, 0, sizeof none);
-    bags_code code = bags_source_files(s, ar_accept);
+    bags_code code = bags_source_files(s, bags_import_is_arrow_name);
     if (!code)
         code = ar_open_file(s);
     a->open = true;
@@ -986,10 +983,5 @@ static bags_code ar_read(bags_source *s, uint64_t index) {
     return code;
 }
 
-static bool ar_detect(const char *path) {
-    return bags_import_starts(path, "ARROW1", 6) ||
-           bags_import_has_files(path, ar_accept);
-}
-
 const bags_importer bags_import_arrow = {
-    "arrow", ar_detect, sizeof(ar_state), ar_open, ar_read, NULL};
+    "arrow", bags_import_is_arrow, sizeof(ar_state), ar_open, ar_read, NULL};

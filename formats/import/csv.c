@@ -24,6 +24,7 @@
  *
  * Rejected: integers between 2^63 and 2^64 (state their type in a query of DuckDB).
  */
+#include "detect.h"
 #include "gzip.h"
 
 #include <float.h>
@@ -511,10 +512,6 @@ static bags_code cv_add_field(bags_source *s, size_t i) {
     return BAGS_OK;
 }
 
-static bool cv_accept(const char *name) {
-    return bags_import_ends(name, ".csv .tsv .csv.gz .tsv.gz");
-}
-
 /* Read the first line of the first file: the columns, and its text. */
 static bags_code cv_open_columns(
     bags_source *s, const char ***firsts, cv_column **of_first) {
@@ -545,7 +542,7 @@ static bags_code cv_open(bags_source *s) {
     const char **firsts = NULL;
     cv_column *of_first = NULL;
     bool decided = false;
-    bags_code code = bags_source_files(s, cv_accept);
+    bags_code code = bags_source_files(s, bags_import_is_csv_name);
     if (!code)
         code = cv_choose(s);
     if (!code)
@@ -622,9 +619,5 @@ static bags_code cv_read(bags_source *s, uint64_t index) {
 
 static void cv_close(bags_source *s) { cv_close_file((cv_state *)s->state); }
 
-static bool cv_detect(const char *path) {
-    return bags_import_has_files(path, cv_accept);
-}
-
 const bags_importer bags_import_csv = {
-    "csv", cv_detect, sizeof(cv_state), cv_open, cv_read, cv_close};
+    "csv", bags_import_is_csv, sizeof(cv_state), cv_open, cv_read, cv_close};

@@ -9,6 +9,7 @@
  * or one of these files. There are no checksums: a frame that is not within its file,
  * or does not begin like a JPEG, is an error.
  */
+#include "detect.h"
 #include "json.h"
 #include "pack.h"
 
@@ -141,18 +142,14 @@ static void gu_close(bags_source *s) {
 
 static bool gu_is_data(const char *name) { return bags_import_ends(name, ".gulp"); }
 
-static bool gu_accept(const char *name) {
-    return bags_import_ends(name, ".gmeta .gulp");
-}
-
 /* Find the .gmeta of every file, each once: a .gulp without one is an error. */
 static bags_code gu_find(bags_source *s) {
     size_t count = 0;
-    bags_code code = bags_source_files(s, gu_accept);
+    bags_code code = bags_source_files(s, bags_import_is_gulp_name);
     if (code)
         return code;
     for (size_t i = 0; i < s->path_count; i++) {
-        if (!gu_accept(s->paths[i]))
+        if (!bags_import_is_gulp_name(s->paths[i]))
             return bags_fail(
                 s->err, BAGS_ERROR_TYPE, "%s: not a .gmeta or .gulp file", s->paths[i]);
         if (gu_is_data(s->paths[i]))
@@ -212,9 +209,5 @@ static bags_code gu_read(bags_source *s, uint64_t index) {
     return code;
 }
 
-static bool gu_detect(const char *path) {
-    return bags_import_has_files(path, gu_accept);
-}
-
 const bags_importer bags_import_gulp = {
-    "gulp", gu_detect, sizeof(gu_state), gu_open, gu_read, gu_close};
+    "gulp", bags_import_is_gulp, sizeof(gu_state), gu_open, gu_read, gu_close};

@@ -30,7 +30,7 @@
  * strings in a row; links to other names or files, and data in other files.
  * Attributes and named types are left out.
  */
-#include "import.h"
+#include "detect.h"
 
 #include <hdf5.h>
 
@@ -959,23 +959,13 @@ static bags_code h5_open_layout(bags_source *s) {
     return code;
 }
 
-/* Truncate FILE/GROUP to the file. False if there is none. */
-static bool h5_split(char *path) {
-    char *slash = path + strlen(path);
-    while (slash && bags_import_kind(path, NULL) != BAGS_PATH_FILE) {
-        *slash = 0;
-        slash = strrchr(path, '/');
-    }
-    return slash != NULL;
-}
-
 /* Open the file and the group that a path names. */
 static bags_code h5_open_file(bags_source *s) {
     h5_state *h = (h5_state *)s->state;
     char *file = bags_source_text(s, s->path, strlen(s->path));
     if (!file)
         return BAGS_ERROR_MEMORY;
-    if (!h5_split(file))
+    if (!bags_import_hdf5_file(file))
         return bags_source_fail(
             s, BAGS_ERROR_MISSING, "cannot open: No such file or directory");
     const char *group = s->path + strlen(file);
@@ -1110,15 +1100,5 @@ static void h5_close(bags_source *s) {
     H5E_END_TRY
 }
 
-static bool h5_detect(const char *path) {
-    char *file = (char *)malloc(strlen(path) + 1);
-    if (!file)
-        return false;
-    memcpy(file, path, strlen(path) + 1);
-    bool found = h5_split(file) && bags_import_starts(file, "\x89HDF\r\n\x1A\n", 8);
-    free(file);
-    return found;
-}
-
 const bags_importer bags_import_hdf5 = {
-    "hdf5", h5_detect, sizeof(h5_state), h5_open, h5_read, h5_close};
+    "hdf5", bags_import_is_hdf5, sizeof(h5_state), h5_open, h5_read, h5_close};

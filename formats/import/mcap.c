@@ -15,6 +15,7 @@
  *
  * Rejected: other compressions, chunks of more than 1 GiB, 10,000 topics.
  */
+#include "detect.h"
 #include "lz4frame.h"
 
 #include <zlib.h>
@@ -22,7 +23,6 @@
 
 #include <inttypes.h>
 
-#define MC_MAGIC "\x89MCAP0\r\n"
 #define MC_PART ((uint64_t)1 << 20)  /* bytes that are checked at a time */
 #define MC_MOST ((uint64_t)1 << 30)  /* of a record in memory, or a chunk */
 #define MC_RATIO ((uint64_t)1 << 16) /* no compression makes more of a byte */
@@ -288,8 +288,8 @@ static bags_code mc_next(bags_source *s, mc_bytes *message) {
 }
 
 static void mc_rewind(mc_state *m) {
-    m->at = sizeof MC_MAGIC - 1;
-    m->crc = mc_crc(0, MC_MAGIC, sizeof MC_MAGIC - 1);
+    m->at = sizeof BAGS_IMPORT_MCAP - 1;
+    m->crc = mc_crc(0, BAGS_IMPORT_MCAP, sizeof BAGS_IMPORT_MCAP - 1);
     m->rest.size = 0;
     m->ended = false;
 }
@@ -309,7 +309,8 @@ static bags_code mc_summary(bags_source *s) {
     bags_code code = mc_view(s, stop, tail, &end);
     if (code)
         return code;
-    if (end.data[0] != MC_FOOTER || memcmp(end.data + tail - 8, MC_MAGIC, 8) != 0)
+    if (end.data[0] != MC_FOOTER ||
+        memcmp(end.data + tail - 8, BAGS_IMPORT_MCAP, 8) != 0)
         return mc_bad(s, "no footer (truncated?)");
     mc_part(&end, 9);
     uint64_t start = mc_number(&end, 8);
@@ -366,7 +367,7 @@ static bags_code mc_open(bags_source *s) {
     bags_code code = bags_source_open_file(s, s->path);
     if (!code)
         code = bags_source_view(s, 0, s->file.size < 8 ? 0 : 8, &magic);
-    if (!code && (magic.size < 8 || memcmp(magic.data, MC_MAGIC, 8) != 0))
+    if (!code && (magic.size < 8 || memcmp(magic.data, BAGS_IMPORT_MCAP, 8) != 0))
         code = bags_source_fail(s, BAGS_ERROR_CORRUPT, "not an MCAP file");
     if (!code && s->file.size < 8 + 9 + 20 + 8)
         code = mc_bad(s, "truncated");
@@ -421,9 +422,5 @@ static bags_code mc_read(bags_source *s, uint64_t index) {
     return BAGS_OK;
 }
 
-static bool mc_detect(const char *path) {
-    return bags_import_starts(path, MC_MAGIC, sizeof MC_MAGIC - 1);
-}
-
 const bags_importer bags_import_mcap = {
-    "mcap", mc_detect, sizeof(mc_state), mc_open, mc_read, NULL};
+    "mcap", bags_import_is_mcap, sizeof(mc_state), mc_open, mc_read, NULL};

@@ -20,6 +20,7 @@
  * is compressed, is read into memory. Other compressions are rejected, and images of
  * mode 1, whose pixels are bits.
  */
+#include "detect.h"
 #include "json.h"
 
 #include <openssl/evp.h>
@@ -592,11 +593,5 @@ static bags_code md_read(bags_source *s, uint64_t index) {
     return code ? code : md_split(s, sample, bytes);
 }
 
-static bool md_detect(const char *path) {
-    return bags_import_kind(path, "index.json") == BAGS_PATH_FILE ||
-           (!strcmp(bags_import_base(path), "index.json") &&
-               bags_import_kind(path, NULL) == BAGS_PATH_FILE);
-}
-
 const bags_importer bags_import_mds = {
-    "mds", md_detect, sizeof(md_state), md_open, md_read, md_close};
+    "mds", bags_import_is_mds, sizeof(md_state), md_open, md_read, md_close};

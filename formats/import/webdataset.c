@@ -13,6 +13,7 @@
  * text (see bags_import_guess), otherwise bytes. A field that some samples lack is a
  * sequence of 0 or 1. Tar has checksums of its headers only.
  */
+#include "detect.h"
 #include "gzip.h"
 
 #include <archive.h>
@@ -299,15 +300,10 @@ static bags_code wd_sample(bags_source *s, wd_task task) {
 
 /* ---- the source ---- */
 
-static bool wd_accept(const char *name) {
-    return bags_import_ends(name, ".tar .tar.gz .tgz .tar.zst .tzst .tar.xz .txz "
-                                  ".tar.bz2 .tbz2 .tbz .tar.lz4");
-}
-
 static bags_code wd_open(bags_source *s) {
     wd_state *w = (wd_state *)s->state;
     bool not_utf8 = false;
-    bags_code code = bags_source_files(s, wd_accept);
+    bags_code code = bags_source_files(s, bags_import_is_webdataset_name);
     /* The first pass. */
     if (!code)
         code = wd_advance(s);
@@ -356,12 +352,5 @@ static bags_code wd_read(bags_source *s, uint64_t index) {
     return BAGS_OK;
 }
 
-static bool wd_detect(const char *path) {
-    char head[262];
-    return bags_import_has_files(path, wd_accept) ||
-           (bags_import_peek(path, head, sizeof head) == sizeof head &&
-               memcmp(head + 257, "ustar", 5) == 0);
-}
-
-const bags_importer bags_import_webdataset = {
-    "webdataset", wd_detect, sizeof(wd_state), wd_open, wd_read, wd_close};
+const bags_importer bags_import_webdataset = {"webdataset", bags_import_is_webdataset,
+    sizeof(wd_state), wd_open, wd_read, wd_close};

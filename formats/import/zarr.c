@@ -25,6 +25,7 @@
  * strings or of structures in a row or member.
  */
 #include "../unzip.h"
+#include "detect.h"
 #include "json.h"
 
 #include <blosc.h>
@@ -1127,12 +1128,5 @@ static bags_code zr_read_row(bags_source *s, uint64_t index) {
     return code;
 }
 
-static bool zr_detect(const char *path) {
-    return (bags_import_ends(path, ".zip") && bags_import_starts(path, "PK", 2)) ||
-           bags_import_kind(path, ".zgroup") == BAGS_PATH_FILE ||
-           bags_import_kind(path, ".zarray") == BAGS_PATH_FILE ||
-           bags_import_kind(path, "zarr.json") == BAGS_PATH_FILE;
-}
-
 const bags_importer bags_import_zarr = {
-    "zarr", zr_detect, sizeof(zr_state), zr_open, zr_read_row, zr_close};
+    "zarr", bags_import_is_zarr, sizeof(zr_state), zr_open, zr_read_row, zr_close};

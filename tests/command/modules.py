@@ -67,7 +67,8 @@ if LIBRARIES:
                                ('get set 0 photo --raw', ''), ('get set 0 photo', 'jpeg'),
                                ('get set 0 clip', 'mp4'), ('get other 0 text', 'zstd'),
                                ('get other 0 tree', 'msgpack'),
-                               ('sql set SELECT(n)FROM(data)', 'sql')]:
+                               ('sql set SELECT(n)FROM(data)', 'sql'),
+                               ('import some.csv out', 'import-csv')]:
             loaded = {os.path.basename(name) for name in
                       _loaded([harness.PROGRAM, *words.split(' ')])}
             found = {name.split('.')[0] for name in loaded if name.startswith('libbags-')}
@@ -98,6 +99,7 @@ if LIBRARIES:
                 assert list(shown.json[field]) == ['type', 'bytes']
                 assert 'libbags-' in shown.err, shown.err
             pack([{'text': 'x'}], 'text=utf8', 'text')
+            pathlib.Path('some.csv').write_text('a,b\n1,2\n')
             for words, format in [(['get', 'set', '0', 'clip', '--npy'], 'mp4'),
                                   (['get', 'set', '0', 'photo', '--npy'], 'jpeg'),
                                   (['sql', 'set', 'SELECT 1'], 'sql'),
@@ -106,7 +108,7 @@ if LIBRARIES:
                                   (['info', 'text', '--ratio', 'text'], 'zstd'),
                                   (['info', 'http://127.0.0.1:1/set'], 'http'),
                                   (['import', 'set', 'out', '--from', 'hdf5'], 'import/hdf5'),
-                                  (['import', str(JPEG), 'out'], 'import/csv')]:
+                                  (['import', 'some.csv', 'out'], 'import/csv')]:
                 name = f'libbags-{format.replace("/", "-")}.so.'
                 refuse(*words, says=[name, f'formats/{format}.c is in {name}', '../lib'])
         finally:
