@@ -353,12 +353,14 @@ static const linked zstd_of_blobs = {
     "zstd", "zstd", LINKED(bags_codec_zstd), &zstd_blobs, true};
 #endif
 
+#if defined(BAGS_MODULES) || defined(BAGS_WITH_ZSTD)
 /* NULL with an error: its module is missing. */
 static const bags_codec *linked_codec(const linked *from, bags_error *err) {
     return from->codec
                ? from->codec
                : (const bags_codec *)module_find(from->format, from->symbol, err);
 }
+#endif
 
 #ifdef BAGS_MODULES
 #include <pthread.h>
@@ -623,7 +625,8 @@ static void put_image(const char *type, bags_view blob, text *out) {
     bags_image image;
     memset(&image, 0, sizeof image);
     failure.code = BAGS_ERROR_TYPE;
-    (void)is_png; /* in a build without the codecs */
+    (void)has_format; /* in a build without the codecs */
+    (void)is_png;
     (void)blob;
 #ifdef BAGS_WITH_JPEG
     bags_jpeg_options jpeg = {0};
