@@ -65,7 +65,8 @@ if LIBRARIES:
         pathlib.Path('some.csv').write_text('a,b\n1,2\n')
         for words, formats in [('info set', ''), ('get set 0 n', ''), ('verify set', ''),
                                ('get set 0 photo --raw', ''), ('get set 0 photo', 'jpeg'),
-                               ('get set 0 clip', 'mp4'), ('get other 0 text', 'zstd'),
+                               ('get set 0 clip', 'mp4'), ('verify other', ''),
+                               ('get other 0 text --raw', ''), ('get other 0 text', 'zstd'),
                                ('get other 0 tree', 'msgpack'),
                                ('sql set SELECT(n)FROM(data)', 'sql'),
                                ('import some.csv out', 'import-csv')]:
