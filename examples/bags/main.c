@@ -4,6 +4,7 @@
  * Lists the subcommands, and runs one. No other file calls this one.
  */
 #include "command.h"
+#include "modules.h"
 #include "system.h"
 
 extern const command command_checksum, command_copy, command_derive, command_export,
@@ -116,6 +117,7 @@ int main(int argc, char **argv) {
     char **shown = (char **)allocate((size_t)argc, sizeof *shown);
     for (int i = 0; i < argc; i++)
         shown[i] = path_shown(argv[i]);
+    modules_prepare();
     prepare_files();
     expect_truncation();
     interrupt_expect(shown);

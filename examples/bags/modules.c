@@ -8,6 +8,15 @@
 #include "../../formats/import/import.h"
 #include "modules.h"
 
+#include <pthread.h>
+
+/* Held while a library is opened, and by a program that exits. */
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+
+static void stop_opening(void) { pthread_mutex_lock(&opening); }
+
+void modules_prepare(void) { (void)atexit(stop_opening); }
+
 /* libbags-import-zarr.so.0.2 for import/zarr. */
 void *module_find(const char *format, const char *symbol, bags_error *err) {
     const char *version = BAGS_VERSION;
@@ -17,7 +26,9 @@ void *module_find(const char *format, const char *symbol, bags_error *err) {
     const char *const names[] = {name, NULL};
     for (char *slash = name; (slash = strchr(slash, '/'));)
         *slash = '-';
+    pthread_mutex_lock(&opening);
     void *found = bags_import_symbol(names, symbol, &why);
+    pthread_mutex_unlock(&opening);
     if (!found)
         bags_fail(err, why.code,
             "%s; formats/%s.c is in %s, which must be in ../lib of the "

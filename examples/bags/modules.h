@@ -16,6 +16,10 @@ typedef void (*module_function)(void);
 void *module_find(const char *format, const char *symbol, bags_error *err);
 module_function module_get(const char *format, const char *symbol);
 
+/* Call it first: no thread opens a library while the program exits, which would initialize
+ * again what the loader has finished. */
+void modules_prepare(void);
+
 /* Members of a table: the name of a symbol of a format, and its address, which is NULL if
  * it is in a module. */
 #ifdef BAGS_MODULES
