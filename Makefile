@@ -11,8 +11,8 @@ CC_release = $(CC)
 CC_cxx = g++ -x c++
 CC_$(FLAVOUR) ?= gcc
 FLAGS_release = -O2 -g -ffile-prefix-map='$(CURDIR)'=.
-FLAGS_asan = -DBAGS_DEBUG -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
-FLAGS_tsan = -DBAGS_DEBUG -O1 -g -fsanitize=thread
+FLAGS_asan = -DBAGS_DEBUG -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+FLAGS_tsan = -DBAGS_DEBUG -O1 -g1 -fsanitize=thread
 # C++ warns about {0}, which bags.h recommends.
 FLAGS_cxx = -DBAGS_DEBUG -O0 -g -std=c++11 -Wno-missing-field-initializers
 
@@ -130,13 +130,14 @@ print-formats:
 	@echo '$(WITH) $(INCLUDES)'; echo '$B/$(IMPORT) $(foreach f,$(BUILT),$(call of_format,$B,$f)) $(LIBS)'
 
 # --- compile and link. Objects depend on the flags, which change when a library is
-# installed. What users copy is C99; the command and the tests are C11.
+# installed. What users copy is C99; the command and the tests are C11. Formats are in
+# shared libraries, too: modules, the Python package, those that are installed.
 COMPILE = $(CC_$(FLAVOUR)) $(FLAGS_$(FLAVOUR)) $(CPPFLAGS) $(CFLAGS)
 WARN := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wundef -Werror
 STANDARD = $(if $(filter bags.h formats/% examples/0%,$<),-std=c99,-std=gnu11) -Wstrict-prototypes -Wc++-compat
 OBJECT = @mkdir -p $(@D); echo '  CC $@'; $(COMPILE) $(WARN) $(if $(filter cxx,$(FLAVOUR)),,$(STANDARD)) \
     $(WITH) $(INCLUDES) $(if $(filter tests/%,$<),$(TEST_INCLUDES)) \
-    $(if $(findstring /pic/,$@)$(filter $(patsubst %,formats/%.c,$(MODULES) $(foreach f,$(MODULES),$(PARTS_$f))),$<),-fPIC) -MMD -MP -c -o $@
+    $(if $(findstring /pic/,$@)$(filter formats/%,$<),-fPIC) -MMD -MP -c -o $@
 LINK = @mkdir -p $(@D); echo '  LD $@'; $(COMPILE) -x none $(filter %.o,$^) $(filter %.a,$^) $(LINK_$(FLAVOUR)) $(OWN) $(LDFLAGS) $(LIBS) -o $@
 
 $B/flags $B/peers $B/libdir: FORCE
@@ -149,8 +150,6 @@ FORCE:
 
 $B/bags.o $B/pic/bags.o: bags.h $B/flags
 	$(OBJECT) -DBAGS_IMPLEMENTATION $(if $(filter cxx,$(FLAVOUR)),,-x c) $<
-$B/pic/%.o: %.c $B/flags
-	$(OBJECT) $<
 # Each example has an implementation of its own, which takes seconds to optimize.
 $B/examples/%.o: examples/%.c $B/flags
 	$(OBJECT) $(if $(findstring /,$*),,-O0) $<
@@ -190,7 +189,7 @@ build/bags: build/release/bags
 	@ln -sf release/bags $@
 
 install: ## install it; PREFIX=/usr/local, LIBDIR=PREFIX/lib and DESTDIR set where, FORMATS='jpeg png' what
-	$(BUILD) $B/pic/bags.o $B/pic/$(IMPORT) $(foreach f,$(BUILT),$(call of_format,$B/pic,$f)) $(COMMAND)
+	$(BUILD) $B/pic/bags.o $B/$(IMPORT) $(foreach f,$(BUILT),$(call of_format,$B,$f)) $(COMMAND)
 	@formats/install.sh install $B '$(CC) $(CFLAGS) $(LDFLAGS)' '$(LIBS)' '$(COMMAND)' $(foreach f,$(BUILT),'$(strip $f $(PKG_$f))')
 
 uninstall: ## remove what install installed, with the same PREFIX, LIBDIR and DESTDIR

@@ -8,7 +8,7 @@
 # libbags contains bags.h and the formats that need no library, and needs libc and its
 # libm alone.
 # Each other format is a library of its own, libbags-jpeg, so that a distribution can
-# package it apart from those that need FFmpeg. BUILD/pic contains the objects.
+# package it apart from those that need FFmpeg. BUILD contains the objects.
 # Before 1.0 each minor version may break programs, so it is part of the soname.
 set -eu
 
@@ -57,7 +57,7 @@ install_all() {
     for header in $headers; do
         install -m 644 "formats/$header" "$to/include/bags"
     done
-    core="$build/pic/bags.o $build/pic/formats/import/import.o"
+    core="$build/pic/bags.o $build/formats/import/import.o"
     for format; do
         case $format in *' '*) ;; *) core="$core $(objects "$format")" ;; esac
     done
@@ -89,8 +89,8 @@ install_all() {
 
 # Of a format; http has a second file.
 objects() {
-    echo "$build/pic/formats/$1.o"
-    [ "$1" != http ] || echo "$build/pic/formats/s3.o"
+    echo "$build/formats/$1.o"
+    [ "$1" != http ] || echo "$build/formats/s3.o"
 }
 
 # libbags-import-zarr from import/zarr.

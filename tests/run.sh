@@ -21,14 +21,15 @@ unset MAKEFLAGS MAKELEVEL
 parts() {
     cat <<'END'
 # tier | part          | needs                     | command
-test  | command/1      | release:all               | tests/command/command.sh build/release/bags 1/3
-test  | command/2      | release:all               | tests/command/command.sh build/release/bags 2/3
-test  | command/3      | release:all               | tests/command/command.sh build/release/bags 3/3
-test  | release/test_power | release:test_power    | build/release/tests/core/test_power 8
+test  | command/1      | release:all               | tests/command/command.sh build/release/bags 1/4
+test  | command/2      | release:all               | tests/command/command.sh build/release/bags 2/4
+test  | command/3      | release:all               | tests/command/command.sh build/release/bags 3/4
+test  | command/4      | release:all               | tests/command/command.sh build/release/bags 4/4
+test  | release/test_power | release:test_power    | build/release/tests/core/test_power 16
 test  | header         |                           | tests/core/header.sh quick
 test  | kills          | release:all               | /usr/bin/python3 tests/command/kills.py build/release/bags 20
 test  | instructions   | release:instructions      | tests/bench/instructions.sh build/release/tests/bench/instructions
-test  | pillow         |                           | tests/formats/pillow.py 500
+test  | pillow         |                           | tests/formats/pillow.py 200
 test  | examples       | release:all               | tests/command/examples.sh build/release
 test  | python         | release:python            | tests/python/run.sh release
 check | asan/command/1 | asan:all                  | tests/command/command.sh build/asan/bags 1/3
@@ -167,8 +168,8 @@ run() {
             echo '0 0 1' >"$logs/${name//\//_}.count"
             continue
         fi
-        # Two more than there are cores: many tests wait for disks, timers and servers.
-        while [ "$(jobs -rp | wc -l)" -gt $((jobs + 1)) ]; do
+        # Four more than there are cores: many tests wait for disks, timers and servers.
+        while [ "$(jobs -rp | wc -l)" -gt $((jobs + 3)) ]; do
             wait -n
         done
         run_part "$name" "${command[@]}" &

@@ -613,7 +613,8 @@ const command command_copy = {"copy", "to another place, or an object store", "F
     "If it is interrupted, call it again: if the source has not changed, "
     "complete files are kept, and a local file that is not complete continues "
     "where it ended. An object in a store is kept if its size and its MD5, from "
-    "its ETag, are equal; an ETag depends on the size of the parts. What is finished and differs is never replaced. "
+    "its ETag, are equal; an ETag depends on the size of the parts. What is finished "
+    "and differs is never replaced. "
     "A second copy to the same local place fails while the first is running; "
     "to an object store, run only one at a time.\n",
     "  bags copy pets s3://datasets/pets\n"

@@ -1,7 +1,7 @@
 /* The checksum itself: known values, and agreement between the CPU's
  * instructions and the tables. The implementation is compiled into this file,
  * to call both. */
-// flavours: test: asan; check: release
+// flavours: test: release; check: asan
 #define BAGS_STATIC
 #include "../../bags.h" /* the implementation comes before system headers */
 #include "check.h"

@@ -1,5 +1,5 @@
 /* The library without checksums, as static functions of one file. */
-// flavours: test: asan; check: release
+// flavours: test: release; check: asan
 #define BAGS_STATIC
 #define BAGS_NO_CHECKSUM
 #include "../../bags.h"

@@ -1,5 +1,5 @@
 /* The reader without the writer and verify, as static functions of one file. */
-// flavours: test: asan; check: release
+// flavours: test: release; check: asan
 #define BAGS_STATIC
 #define BAGS_NO_WRITER
 #define BAGS_NO_VERIFY
