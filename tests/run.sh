@@ -29,7 +29,6 @@ test  | release/test_power | release:test_power    | build/release/tests/core/te
 test  | header         |                           | tests/core/header.sh quick
 test  | kills          | release:all               | /usr/bin/python3 tests/command/kills.py build/release/bags 20
 test  | instructions   | release:instructions      | tests/bench/instructions.sh build/release/tests/bench/instructions
-test  | pillow         |                           | tests/formats/pillow.py 200
 test  | examples       | release:all               | tests/command/examples.sh build/release
 test  | python         | release:python            | tests/python/run.sh release
 check | asan/command/1 | asan:all                  | tests/command/command.sh build/asan/bags 1/3

@@ -3,7 +3,7 @@
  * way, resuming, recovery, checksums, threads, and files that are wrong. Faults at every
  * call and power failures are in test_faults and test_power.
  */
-// flavours: test: asan; check: release tsan
+// flavours: test: release; check: asan tsan
 #include "check.h"
 #include "durability.h"
 #include "toy.h"

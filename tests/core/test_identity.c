@@ -1,7 +1,7 @@
 /* Two processes, two runs or two versions of a dataset at one path: whatever is
  * renamed, replaced or removed under a writer or reader, nothing is lost, doubled or
  * mixed. */
-// flavours: test: asan; check: release
+// flavours: test: release; check: asan
 #include "check.h"
 
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* Files larger than 4 GiB and counts above 2^32, also on 32-bit CPUs. The files
  * are mostly holes: this needs a file system with sparse files. */
-// flavours: test: release; check: asan
+// flavours: check: release asan
 #define _FILE_OFFSET_BITS 64
 #include "check.h"
 

@@ -1,6 +1,6 @@
 /* The type zstd: values of every type inside, what is in a frame, frames that other
  * programs made, hostile ones, threads and memory. */
-// flavours: test: asan; check: release tsan
+// flavours: test: release; check: asan tsan
 #include "check.h"
 
 #include "../../formats/formats.h"
