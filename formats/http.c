@@ -197,6 +197,7 @@ struct bags_http {
     bags_io io;
     char *query, *user, *ca_file;
     s3_settings s3;
+    uint32_t place, s3_place; /* hashes of what a path leaves open; 0: nothing */
     double retry_seconds, stall_seconds;
     size_t connections, connections_each; /* of each thread */
     uint64_t cache_size, part_size;
@@ -283,6 +284,72 @@ static char *http_url(const bags_http *http, const char *path, bool bucket, bool
     free(host);
     free(rest);
     return out;
+}
+
+/* ---- what a path leaves open ----
+ * The object that a path names also depends on the query and the user, or the endpoint of
+ * S3: these belong to its identity. A signature does not: it differs each time. */
+
+/* The parameters of signatures: the first of a scheme must be there for the others to
+ * count. */
+static const char *const http_schemes[] = {
+    "X-Amz-Signature X-Amz-Algorithm X-Amz-Content-Sha256 X-Amz-Credential X-Amz-Date "
+    "X-Amz-Expires X-Amz-Security-Token X-Amz-SignedHeaders ",
+    "X-Goog-Signature X-Goog-Algorithm X-Goog-Credential X-Goog-Date X-Goog-Expires "
+    "X-Goog-SignedHeaders ",
+    /* CloudFront; S3 and Google Cloud, version 2 */
+    "Signature Expires Hash-Algorithm Key-Pair-Id Policy AWSAccessKeyId GoogleAccessId "
+    "X-Amz-Security-Token ",
+    /* Azure */
+    "sig rscc rscd rsce rscl rsct saoid scid sdd se ses si sip ske skoid sks skt sktid "
+    "skv sp spr sr srt ss st suoid sv "};
+
+/* The length of a parameter's name. */
+static size_t http_name_size(const char *parameter) { return strcspn(parameter, "=&"); }
+
+/* True if the first word, or with `any` any word, is the name of this parameter. */
+static bool http_is_named(const char *parameter, const char *words, bool any) {
+    size_t size = http_name_size(parameter);
+    for (const char *word = words; *word; word += strcspn(word, " ") + 1) {
+        if (strcspn(word, " ") == size && strncasecmp(word, parameter, size) == 0)
+            return true;
+        if (!any)
+            return false;
+    }
+    return false;
+}
+
+/* The next parameter of a query; NULL: there is none. */
+static const char *http_parameter(const char *at) {
+    at += strcspn(at, "&");
+    return *at ? at + 1 : NULL;
+}
+
+/* True for a parameter that is part of a signature of this query. */
+static bool http_signs(const char *query, const char *parameter) {
+    for (size_t i = 0; i < sizeof http_schemes / sizeof *http_schemes; i++)
+        for (const char *at = query;
+             at && http_is_named(parameter, http_schemes[i], true);
+             at = http_parameter(at))
+            if (http_is_named(at, http_schemes[i], false))
+                return true;
+    return false;
+}
+
+/* Find out what http:// and s3:// leave open. */
+static void http_find_places(bags_http *http) {
+    uint64_t hash = 0;
+    for (const char *at = http->query; at; at = http_parameter(at))
+        if (!http_signs(http->query, at))
+            hash = format_hash(format_hash(hash, at, strcspn(at, "&")), "&", 1);
+    if (http->user)
+        hash = format_hash(hash, http->user, strlen(http->user) + 1);
+    http->place = format_mix(hash) & UINT32_MAX;
+    http->s3_place = http->s3.endpoint ? http_hash(http->s3.endpoint) & UINT32_MAX : 0;
+}
+
+static uint32_t http_place(const http_request *request) {
+    return request->is_s3 ? request->http->s3_place : request->http->place;
 }
 
 /* ---- listings ---- */
@@ -1117,6 +1184,13 @@ static bool http_is_tag(const char *tag) {
     return *tag == '"' || strncmp(tag, "W/\"", 3) == 0;
 }
 
+/* The path of an object with what it leaves open. */
+static char *http_key(const http_request *request) {
+    uint32_t place = http_place(request);
+    const char *path = request->object->path;
+    return place ? http_format("%s?%08" PRIx32, path, place) : http_copy(path);
+}
+
 /* Find out what a request may ask for. Nothing else uses it yet. */
 static void http_recall(http_request *request) {
     const bags_http *http = request->http;
@@ -1126,8 +1200,10 @@ static void http_recall(http_request *request) {
     if (!http->recall || !object || request->part || request->unconditional)
         return;
     if (!request->record) {
-        if (!http->recall(http->cache, object->path, known))
+        char *key = http_key(request);
+        if (!key || !http->recall(http->cache, key, known))
             memset(known, 0, sizeof *known);
+        free(key);
     } else if (object->tag) {
         (void)snprintf(known->tag, sizeof known->tag, "%s", object->tag);
         known->size = object->size;
@@ -1186,7 +1262,10 @@ static bool http_remember(http_request *request) {
     answer.size = request->total;
     memcpy(answer.tag, request->tag, sizeof answer.tag);
     memcpy(answer.modified, request->modified, sizeof answer.modified);
-    http->remember(http->cache, request->object->path, &answer);
+    char *key = http_key(request);
+    if (key)
+        http->remember(http->cache, key, &answer);
+    free(key);
     return false;
 }
 
@@ -1302,8 +1381,7 @@ static bool http_retry(http_request *request, CURLcode result) {
 static bags_identity http_identity(const http_request *request) {
     bags_identity found;
     memset(&found, 0, sizeof found);
-    if (request->is_s3 && request->http->s3.endpoint) /* the path does not name it */
-        found.device = http_hash(request->http->s3.endpoint) & UINT32_MAX;
+    found.device = http_place(request);
     found.inode = http_hash(http_strong(request->tag));
     /* A weak ETag states only that the content means the same. Alone, it identifies no
      * bytes, as in an object with neither. */
@@ -2487,6 +2565,7 @@ static bool http_set_up(bags_http *http, const bags_http_options *options) {
     http->remember = options->remember;
     http->cache = options->cache;
     bagi_s3_settings(&http->s3, options);
+    http_find_places(http);
     /* A program may exit while transfers run: what signs them must not be freed. */
     if (!OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL) ||
         curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)

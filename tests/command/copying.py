@@ -309,7 +309,8 @@ def a_download_of_a_bag_that_failed_continues():
     assert [name for name in os.listdir() if name.startswith('out')] == ['out.bag']
 
 
-@each(['same', 'replaced', 'replaced twice', 'another source', 'another boot'])
+@each(['same', 'replaced', 'replaced twice', 'another source', 'another boot',
+       'another query', 'another user', 'another signature'])
 def a_download_is_never_a_mixture(how):
     """A field has arrived, one partly, and one not."""
     matches = []
@@ -317,11 +318,15 @@ def a_download_is_never_a_mixture(how):
     def fault(handler, _):
         given = handler.headers.get('Range') or ''
         first = int(given[6:].split('-')[0] or 0)
+        if 'v=b' in handler.path or handler.headers.get('Authorization'):
+            handler.path = handler.path.replace('/ds', '/b')
+        if how in ('another query', 'another user'):
+            handler.server.etags[handler.local] = '"65000000-7"'
         if waits and (handler.path.endswith('f2.bag') and '=-' not in given or
                       handler.path.endswith('f1.bag') and first > 3 << 20):
             waits.wait()
         if '=-' not in given and given:
-            matches.append((handler.path[-6:], first, handler.headers.get('If-Match')))
+            matches.append((handler.path.split('?')[0][-6:], first, handler.headers.get('If-Match')))
         return False
 
     def kill(letter):
@@ -350,6 +355,12 @@ def a_download_is_never_a_mixture(how):
         choose('b' if how == 'replaced' else 'a')
         if how == 'another source':
             words[1] = server.url + '/b'
+        if how == 'another query':
+            words[1] += '?v=b'
+        if how == 'another user':
+            words[1] = words[1].replace('//', '//bob:pw@')
+        if how == 'another signature':
+            words[1] += '?sig=b&se=2030'
         if how == 'another boot':
             for record in pathlib.Path('out').glob('*.copied'):
                 record.write_text('another ' + record.read_text().split(' ', 1)[1])
@@ -357,10 +368,12 @@ def a_download_is_never_a_mixture(how):
             part.write_bytes(bytes(part.stat().st_size))
         waits.set()
         run(*words, env=PATIENT)
-    letter = 'b' if how in ('replaced', 'another source') else 'a'
+    letter = 'b' if how in ('replaced', 'another source', 'another query',
+                            'another user') else 'a'
     assert files('out') == files(f'site/{letter}')
     starts = {name: min(first for path, first, _ in matches if path == name)
               for name in {path for path, _, _ in matches}}
     assert all(match for _, _, match in matches), matches
-    assert ('f0.bag' in starts) == (how not in ('same', 'another boot')), starts
-    assert (starts['f1.bag'] > 0) == (how == 'same'), starts
+    kept = how in ('same', 'another signature')
+    assert ('f0.bag' in starts) == (not kept and how != 'another boot'), starts
+    assert (starts['f1.bag'] > 0) == kept, starts

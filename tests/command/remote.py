@@ -826,6 +826,22 @@ def secrets_of_a_url_that_is_refused_are_not_shown(words):
         assert files('.') == before
 
 
+def one_path_with_two_queries_is_refused():
+    """Of which the second dataset would be the first again."""
+    _pack()
+    with Server('site', index=True) as server:
+        url = server.url + '/ds'
+        bob = url.replace('//', '//bob:pw@')
+        for one, two in ((url + '?v=1', url + '?v=2'), (url, url + '?v=2'),
+                         (url + '?v=1', url), (url + '?v=1', url + '/000000'),
+                         (url + '/n.bag?v=1', url), (url, bob), (bob, url)):
+            result = refuse('verify', one, two, code=2, says='one query and one user',
+                            env=_environment())
+            assert 'pw' not in result.err and 'v=' not in result.err, result.err
+        run('verify', url + '?v=1', url + '?v=1', server.url + '/ds/n.bag?v=1',
+            env=_environment())
+
+
 @each(['me:p%40s%25s', 'me:p@s%25s'])
 def a_password_is_encoded_in_a_url(user):
     _pack()
