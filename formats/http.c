@@ -61,11 +61,13 @@
 #define HTTP_STEP 16   /* requests; with more, another thread is used, too */
 #define HTTP_REDIRECTS 5
 #define HTTP_FORGET 10.0 /* seconds until a failure is tried again */
+#define HTTP_SETTLES 2   /* seconds that clocks of a server and its files may differ */
 #define HTTP_STARTS 5.0  /* seconds that a server may take until it accepts */
 #define HTTP_MISSING 4   /* this number of missing shards ends the search */
 #define HTTP_AHEAD 90    /* shards are looked up at once, at most */
 #define HTTP_FILES ".bag .idx .crc .dict .json .partial .zip .tar "
 #define HTTP_CONTROL "no.such.file" /* next to a dataset's files */
+#define HTTP_SHARDS 999999          /* this one does not exist where none is listed */
 
 #ifndef ESTALE
 #define ESTALE EIO
@@ -1237,11 +1239,12 @@ static bool http_unchanged(http_request *request) {
 
 /* True if the object may be replaced by another one of the same size, ETag and time of
  * the last change, which some servers make of seconds: it was changed in the second of
- * the answer. */
+ * the answer. A later time was not set by a clock: to wait for it is of no use. */
 static bool http_is_unsettled(const http_request *request) {
     time_t modified = curl_getdate(request->modified, NULL);
     time_t now = *request->date ? curl_getdate(request->date, NULL) : time(NULL);
-    return modified >= 0 && now >= 0 && now <= modified && !http_is_hash(request->tag);
+    return modified >= 0 && now >= 0 && now <= modified &&
+           modified <= now + HTTP_SETTLES && !http_is_hash(request->tag);
 }
 
 /* A lookup has succeeded: remember it. Of an object that is not settled, it is repeated
@@ -2020,27 +2023,55 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
     return code;
 }
 
+/* The spec.json of a shard. */
+static http_object *http_look_in_shard(
+    bags_http *http, const char *path, uint64_t number) {
+    char name[40];
+    (void)snprintf(name, sizeof name, "%06" PRIu64 "/spec.json", number);
+    return http_look_in(http, path, name);
+}
+
+/* A server that ignores a folder of the path has every shard: then there are none next to
+ * a spec.json, and without that it is an error. True: *code is the result. The mutex is
+ * held. */
+static bool http_ignores_folder(bags_http *http, const char *path, int *code) {
+    http_object *last = http_look_in_shard(http, path, HTTP_SHARDS);
+    http_object *own = http_look_in(http, path, "spec.json");
+    http_object *directory = http_find(http, path, http_path_size(path), true);
+    if (http_wait(http, last) || http_refuse_page(http, last))
+        return false;
+    *code = http_wait(http, own) ? EIO : 0;
+    if (*code && directory)
+        http_object_fail(directory, EIO,
+            "the server has every shard up to 999999 (HTTP 200): it ignores a folder "
+            "of "
+            "the path");
+    return true;
+}
+
 /* Find shards where the server lists nothing: 000000, 000001, ... Of a server that
  * answers every path, those with the spec of the first one. */
 static int http_probe(bags_http *http, const char *path,
     int (*each)(void *each_user, const char *name), void *each_user) {
     uint64_t ahead = 0, missing = 0;
     http_object *first = NULL;
-    for (uint64_t i = 0; missing < HTTP_MISSING; i++) {
+    for (uint64_t i = 0; missing < HTTP_MISSING && i < HTTP_SHARDS; i++) {
         char name[32];
         pthread_mutex_lock(&http->mutex);
         /* The longer the row is, the more of its rest are looked up at once. */
         uint64_t more = missing ? HTTP_MISSING - missing : 3 * i + HTTP_MISSING;
         uint64_t stop =
             i == ahead ? i + (more < HTTP_AHEAD ? more : HTTP_AHEAD) : ahead;
-        for (; ahead < stop; ahead++) {
-            (void)snprintf(name, sizeof name, "%06" PRIu64 "/spec.json", ahead);
-            http_look_in(http, path, name);
-        }
-        (void)snprintf(name, sizeof name, "%06" PRIu64 "/spec.json", i);
-        http_object *object = http_look_in(http, path, name);
+        for (; ahead < stop; ahead++)
+            http_look_in_shard(http, path, ahead);
+        http_object *object = http_look_in_shard(http, path, i);
         http_object *control = object ? http_control(http, object->path) : NULL;
-        int code = http_wait(http, object);
+        int code = 0;
+        if (i == 0 && http_ignores_folder(http, path, &code)) {
+            pthread_mutex_unlock(&http->mutex);
+            return code;
+        }
+        code = http_wait(http, object);
         int none = http_wait(http, control);
         if (!code)
             code = http_refuse_page(http, object);
@@ -2050,7 +2081,7 @@ static int http_probe(bags_http *http, const char *path,
             code = ENOENT;
         first = code || first ? first : object;
         pthread_mutex_unlock(&http->mutex);
-        name[strcspn(name, "/")] = '\0';
+        (void)snprintf(name, sizeof name, "%06" PRIu64, i);
         missing =
             code == ENOENT || (code == EACCES && none == EACCES) ? missing + 1 : 0;
         if (!code)

@@ -150,7 +150,8 @@ bags_code bags_zip(const char *dataset, const char *path,
  * The shards of a dataset are listed by S3's API (s3://), or from the index page of
  * the directory (nginx's autoindex, Apache, Python's http.server). Where neither
  * exists, 000000, 000001, ... are looked up until four in a row are missing: then a
- * shard after such a gap is not seen.
+ * shard after such a gap is not seen. If 999999 exists, the server ignores a folder of the
+ * path, and no shard is listed.
  * ====================================================================== */
 
 typedef struct bags_http bags_http;

@@ -1,5 +1,6 @@
 """--cache: what is read from servers is kept; damage, kills, full disks and changes cost a
 download, and are never a wrong byte."""
+import email.utils
 import os
 import pathlib
 import random
@@ -247,6 +248,29 @@ def an_endpoint_is_of_the_identity():
             out = run('load', 's3://bucket/ds', '--digest', '--in-order', *CACHED,
                       env={**PATIENT, **server.environment}).out
             assert out == _digest(f'{where}/bucket/ds')
+
+
+def a_last_modified_in_the_future_is_not_waited_for():
+    """Nothing is looked up twice, and the next run requests no data."""
+    _pack('site/ds', 30, 9000, 1, '--shard-length', '3')
+    later = email.utils.formatdate(time.time() + 3600, usegmt=True)
+
+    def fault(handler, number):
+        if handler.local.is_file():
+            data = handler.local.read_bytes()
+            handler.send_range(data, f'"{len(data):x}"', Last_Modified=later)
+        return handler.local.is_file()
+
+    with Server('site', fault=fault) as server:
+        url = server.url + '/ds'
+        local = _digest(url)
+        requests = len(server.log)
+        _forget(server)
+        assert _digest(url, *CACHED) == local
+        assert len(server.log) <= requests, (len(server.log), requests)
+        _forget(server)
+        assert _digest(url, *CACHED) == local
+        assert len(server.log) <= requests and _data(server) == 0, server.answers
 
 
 def what_a_weak_etag_alone_identifies_is_not_kept():

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pathlib
+import re
 import subprocess
 import tarfile
 import threading
@@ -644,6 +645,30 @@ def a_server_that_answers_every_path_ends(case):
                 stored = b''.join(files('out').values())
                 assert page == 'nothing' or _PAGES[page][:12].encode() not in stored or \
                     page == 'text' or page == 'a list'
+
+
+@each(['the last folder', 'numbers', 'six digits'])
+def a_server_that_ignores_a_folder_ends(which):
+    """It has every shard: a dataset is what its own spec.json states, or an error."""
+    _pack('site/ds')
+    pattern = {'the last folder': r'(/x)(/.*)?/', 'numbers': r'(/x)/\d+/',
+               'six digits': r'(/x)/\d{6}/'}[which]
+
+    def fault(handler, number):
+        handler.path = re.sub('^' + pattern, '/ds/', handler.path)
+        return False
+
+    with Server('site', fault=fault) as server:
+        for words in ['info'], ['get', ':'], ['verify']:
+            before = len(server.log)
+            if which == 'the last folder':
+                local = run(words[0], 'site/ds', *words[1:]).out
+                out = run(words[0], server.url + '/x', *words[1:], env=_environment()).out
+                assert out.replace(server.url.encode() + b'/x', b'site/ds') == local
+            else:
+                refuse(words[0], server.url + '/x', *words[1:], env=_environment(),
+                       says='the server has every shard up to 999999')
+            assert len(server.log) - before < 50
 
 
 @each(['401', '403', '403 of all that is missing'])
