@@ -631,8 +631,7 @@ static http_request *http_request_new(
  * but a file that was written again has another Last-Modified, if any.
  */
 
-/* True if a run of its characters may be MD5 or a longer hash. */
-static bool http_is_hash(const char *tag) {
+bool bagi_http_is_hash(const char *tag) {
     size_t digits = 0;
     for (; tag && *tag && digits < 32; tag++)
         digits = format_hex(*tag) >= 0 ? digits + 1 : 0;
@@ -642,7 +641,8 @@ static bool http_is_hash(const char *tag) {
 /* True if two versions of a spec.json may be identified alike. */
 static bool http_hides_change(const http_object *record) {
     return record->identity.time == http_hash("") ||
-           record->identity.time == record->identity.inode || http_is_hash(record->tag);
+           record->identity.time == record->identity.inode ||
+           bagi_http_is_hash(record->tag);
 }
 
 /* A shard is another one than when it was opened. */
@@ -1244,7 +1244,7 @@ static bool http_is_unsettled(const http_request *request) {
     time_t modified = curl_getdate(request->modified, NULL);
     time_t now = *request->date ? curl_getdate(request->date, NULL) : time(NULL);
     return modified >= 0 && now >= 0 && now <= modified &&
-           modified <= now + HTTP_SETTLES && !http_is_hash(request->tag);
+           modified <= now + HTTP_SETTLES && !bagi_http_is_hash(request->tag);
 }
 
 /* A lookup has succeeded: remember it. Of an object that is not settled, it is repeated
