@@ -217,6 +217,9 @@ void bags_http_close(bags_http *http);
 /*
  * The hooks, valid until bags_http_close. Threads: any.
  *
+ * Memory: cache_size, and about 400 bytes for each object that was looked up, until
+ * bags_http_close.
+ *
  * What identifies an object (the hook identify) is its ETag, Last-Modified and size, and
  * the query and the user, or the endpoint of S3. The parameters of known signatures do not
  * count: X-Amz-*, X-Goog-*, Azure's next to `sig`, those next to `Signature` (CloudFront).
