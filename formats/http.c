@@ -114,7 +114,8 @@ typedef struct http_object {
     bool in_dataset; /* spec.json was found or requested before: it is a field's */
     bool early;      /* spec.json was not found yet when this was requested */
     bool is_html;
-    bool is_real; /* it is not the page of http_refuse_page */
+    bool is_real;      /* it is not the page of http_refuse_page */
+    bool is_directory; /* the server redirects to the path with a slash */
     /* Of a spec.json; points in time are numbers of bags_http.time: */
     bool used;                 /* a file next to it was opened */
     bool end_asked;            /* the shard after it was looked up again, and */
@@ -126,7 +127,8 @@ typedef struct http_object {
     bags_buffer parts; /* pointers to http_part, sorted by their start */
     size_t count;      /* of parts */
     uint64_t longest;  /* bytes of the longest part that there ever was */
-    bags_buffer names; /* of a directory: NUL-terminated, one after the other */
+    bags_buffer names; /* of a directory: NUL-terminated, one after the other; if it
+                          failed, the links of a page that may be no list */
     size_t names_size;
     /* Of reads in order: */
     uint64_t last;   /* the end of the last one */
@@ -698,7 +700,7 @@ static bool http_is_unlisted(bags_http *http, const char *path, size_t size) {
         start--;
     const char *name = path + start;
     const http_object *listing = http_find(http, path, start, false);
-    if (start == size || !listing || !listing->names.data ||
+    if (start == size || !listing || listing->state != HTTP_DONE ||
         strspn(name, FORMAT_PLAIN) < size - start)
         return false;
     for (size_t at = 0; at < listing->names_size;) {
@@ -1420,6 +1422,19 @@ static void http_checked(http_request *request, bool good) {
     }
 }
 
+/* True if the answer is that to the same path with a slash: then it is a directory. */
+static bool http_is_redirected(const http_request *request) {
+    const char *from = request->url, *to = NULL;
+    curl_easy_getinfo(request->easy, CURLINFO_EFFECTIVE_URL, &to);
+    if (!to || strlen(to) < 8)
+        return false;
+    from += 8 + strcspn(from + 8, "/?");
+    to += 8 + strcspn(to + 8, "/?");
+    size_t size = strcspn(from, "?");
+    return strncmp(from, to, size) == 0 && to[size] == '/' &&
+           (!to[size + 1] || strchr("?#", to[size + 1]));
+}
+
 /* Bytes of an object have arrived. Of a lookup, they are its last ones, or first. */
 static void http_arrived(http_request *request) {
     bags_http *http = request->http;
@@ -1495,6 +1510,8 @@ static void http_finish(http_request *request, CURLcode result) {
             http->found = object->record->answered = http->time;
         }
     }
+    if (object && !request->record && !request->part && request->easy)
+        object->is_directory = http_is_redirected(request);
     if (good && object && !request->record)
         http_arrived(request);
     curl_easy_cleanup(request->easy);
@@ -1943,18 +1960,20 @@ static int http_listing(bags_http *http, const char *path, http_object **out) {
     free(key);
     if (known)
         return code;
-    if (!code && !(http_is_s3(path) ? names.size > 0 : names.dataset))
+    bool whole = !code;
+    if (whole && !(http_is_s3(path) ? names.size > 0 : names.dataset))
         code = ENOENT;
     pthread_mutex_lock(&http->mutex);
-    if (code && !object->names.data) {
-        object->state = HTTP_FAILED;
-        http_object_fail(object, code, why);
-    } else if (!object->names.data) {
-        object->names = names.text;
-        object->names_size = names.size;
-        object->state = HTTP_DONE;
+    if (!object->names.data) {
+        object->state = code ? HTTP_FAILED : HTTP_DONE;
         object->error = 0;
-        memset(&names.text, 0, sizeof names.text);
+        if (code)
+            http_object_fail(object, code, why);
+        if (whole) {
+            object->names = names.text;
+            object->names_size = names.size;
+            memset(&names.text, 0, sizeof names.text);
+        }
     }
     pthread_mutex_unlock(&http->mutex);
     bags_buffer_free(&names.text);
@@ -2015,6 +2034,10 @@ static int http_kind(void *user, const char *path, bags_path_kind *kind) {
     code = directory ? 0 : http_wait(http, object);
     if (!code && !directory)
         code = http_refuse_page(http, object);
+    if ((code == ENOENT || code == EACCES) && object->is_directory) {
+        directory = true; /* without a dataset */
+        code = 0;
+    }
     if (!code)
         *kind = directory ? BAGS_PATH_DIRECTORY : BAGS_PATH_FILE;
     if (code == ENOENT || (code == EACCES && http_is_optional(http, path)))
@@ -2107,6 +2130,11 @@ static int http_list(void *user, const char *path,
     if (code)
         return code;
     code = http_listing(http, path, &listing);
+    pthread_mutex_lock(&http->mutex);
+    const http_object *object = http_find(http, path, http_path_size(path), false);
+    if (code == ENOENT && object && object->is_directory && listing->names.data)
+        code = 0; /* a list, since it is of a directory */
+    pthread_mutex_unlock(&http->mutex);
     if (code == ENOENT || code == EACCES)
         return http_probe(http, path, each, each_user);
     for (size_t at = 0; !code && at < listing->names_size;

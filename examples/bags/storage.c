@@ -396,12 +396,14 @@ void path_must_be_writable(const char *path) {
 /* ---- datasets below the path ---- */
 
 #define MAX_HINTS 5
+#define MAX_SEARCHED 100 /* names at a URL, each of which takes requests */
 
 typedef struct search {
     const bags_io *io;
     const char *path;
+    bool remote;
     char **datasets, *other; /* a directory that is none, or NULL */
-    size_t count;
+    size_t count, searched;
 } search;
 
 static bool is_kind(const bags_io *io, const char *path, bags_path_kind expected) {
@@ -409,15 +411,40 @@ static bool is_kind(const bags_io *io, const char *path, bags_path_kind expected
     return !io->kind(io->user, path, &kind) && kind == expected;
 }
 
+static bool may_be_dataset(search *in, const char *name) {
+    return name[strspn(name, "0123456789")] && /* a shard: the path is a dataset */
+           (!in->remote || in->searched++ < MAX_SEARCHED);
+}
+
+/* Request at once what keep_directory waits for. */
+static int expect_directory(void *user, const char *name) {
+    search *in = (search *)user;
+    char *path = path_join(in->path, name);
+    if (may_be_dataset(in, name)) {
+        in->io->expect(in->io->user, temp_format("%s/spec.json", path));
+        in->io->expect(in->io->user, temp_format("%s/000000/spec.json", path));
+    }
+    free(path);
+    return 0;
+}
+
+/* At a URL, every kind of a directory takes several requests. */
+static bool is_dataset(const search *in, const char *path) {
+    if (is_kind(in->io, temp_format("%s/spec.json", path), BAGS_PATH_FILE))
+        return true;
+    return in->remote
+               ? is_kind(
+                     in->io, temp_format("%s/000000/spec.json", path), BAGS_PATH_FILE)
+               : is_kind(in->io, temp_format("%s/000000", path), BAGS_PATH_DIRECTORY);
+}
+
 static int keep_directory(void *user, const char *name) {
     search *in = (search *)user;
-    if (!name[strspn(name, "0123456789")]) /* a shard: the path is a dataset */
+    if (!may_be_dataset(in, name))
         return 0;
     char *path = path_join(in->path, name);
-    bool directory = is_kind(in->io, path, BAGS_PATH_DIRECTORY);
-    if (directory &&
-        (is_kind(in->io, temp_format("%s/spec.json", path), BAGS_PATH_FILE) ||
-            is_kind(in->io, temp_format("%s/000000", path), BAGS_PATH_DIRECTORY))) {
+    bool directory = in->remote || is_kind(in->io, path, BAGS_PATH_DIRECTORY);
+    if (directory && is_dataset(in, path)) {
         in->datasets = (char **)grow(in->datasets, in->count, sizeof *in->datasets);
         in->datasets[in->count++] = path;
     } else if (directory && !in->other) {
@@ -436,11 +463,13 @@ static int compare_paths(const void *a, const void *b) {
  * whose directories are not seen otherwise. */
 void path_hint(const char *path) {
     const bags_io *io = failure.code == BAGS_ERROR_MISSING ? io_for_path(path) : NULL;
-    search in = {io, path, NULL, NULL, 0};
     bool in_archive = io && path_is_archived(path);
-    if (!io || (path_is_remote(path) && !in_archive) ||
-        !is_kind(io, path, BAGS_PATH_DIRECTORY))
+    search in = {io, path, path_is_remote(path) && !in_archive, NULL, NULL, 0, 0};
+    if (!io || !is_kind(io, path, BAGS_PATH_DIRECTORY))
         return;
+    if (in.remote)
+        io->list(io->user, path, expect_directory, &in);
+    in.searched = 0;
     io->list(io->user, path, keep_directory, &in);
     if (in.count)
         qsort(in.datasets, in.count, sizeof *in.datasets, compare_paths);

@@ -1125,6 +1125,27 @@ def what_does_not_exist_is_missing():
     refuse('info', server.url + '/none', says=server.url, env=_environment())
 
 
+@each(['index', 'no index', 's3'])
+def a_directory_without_a_dataset_is_said_to_be_one(how):
+    """As locally. The datasets in it are named where the server lists them."""
+    os.makedirs('site/bucket/files')
+    _pack('site/bucket/ds')
+    _pack('site/bucket/sh', '--shard-length', '7')
+    pathlib.Path('site/bucket/files/a.txt').write_text('a')
+    with Server('site', how == 'index', how == 's3') as server:
+        base = 's3://' if how == 's3' else server.url + '/'
+        for name in ('bucket', 'bucket/files', 'bucket/none'):
+            for words in ['info'], ['get', ':1'], ['verify'], ['copy', 'out']:
+                local = refuse(words[0], 'site/' + name, *words[1:]).err
+                before = len(server.log)
+                found = refuse(words[0], base + name, *words[1:],
+                               env=_environment(server)).err
+                if how == 'no index':
+                    local = local.split('; it contains')[0].rstrip() + '\n'
+                assert found.replace(base, 'site/') == local, (found, local)
+                assert len(server.log) - before < 30
+
+
 def a_host_that_does_not_exist_is_an_error():
     environment = {k: v for k, v in os.environ.items() if 'AWS' not in k}
     for url in ('http://none.invalid/ds', 'https://none.invalid/ds', 's3://none/ds'):
