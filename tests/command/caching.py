@@ -181,28 +181,9 @@ def what_is_replaced_is_read_anew():
             os.rename('site/aside', 'other/ds')
 
 
-_SIGNED = {
-    'AWS': ['X-Amz-Algorithm=A&X-Amz-Credential={0}&X-Amz-Date={0}&X-Amz-Expires=60&'
-            'X-Amz-Security-Token={0}&X-Amz-SignedHeaders=host&X-Amz-Signature={0}'],
-    'Google': ['X-Goog-Algorithm=A&X-Goog-Credential={0}&X-Goog-Date={0}&'
-               'X-Goog-Expires={0}&X-Goog-SignedHeaders=host&X-Goog-Signature={0}'],
-    'Azure': ['sv={0}&ss=b&srt=co&sp=rl&se={0}&st={0}&spr=https&sig={0}'],
-    'CloudFront': ['Expires={0}&Signature={0}&Key-Pair-Id={0}',
-                   'Policy={0}&Signature={0}&Key-Pair-Id={0}'],
-}
-
-
-@each([(what, one, two) for what, one, two in [
-    ('same', '?v=1', '?v=1'), ('other', '?v=1', '?v=2'), ('other', '', '?v=2'),
-    ('other', '?a=1&v=1', '?a=1v&=1'), ('other', 'alice:pw@', 'bob:pw@'),
-    ('other', '', 'bob:pw@'), ('other', '?se=1', '?se=2'), ('other', '?Expires=1', '?Expires=2'),
-    ('other', '?X-Amz-Date=1', '?X-Amz-Date=2')]] +
-    [('same', '?' + one.format('a'), '?' + one.format('b'))
-     for signed in _SIGNED.values() for one in signed] +
-    [('same', '?v=1&' + one.format('a'), '?' + one.format('b') + '&v=1')
-     for signed in _SIGNED.values() for one in signed[:1]] +
-    [('other', '?v=1&' + one.format('a'), '?v=2&' + one.format('a'))
-     for signed in _SIGNED.values() for one in signed[:1]])
+@each([('same', '?v=1', '?v=1'), ('other', '?v=1', '?v=2'), ('other', 'alice:pw@', 'bob:pw@'),
+       ('same', '?v=1&se=1&sig=1', '?se=2&sig=2&v=1'),
+       ('other', '?v=1&se=1&sig=1', '?v=2&se=1&sig=1')])
 def a_query_and_a_user_are_of_the_identity_and_signatures_are_not(case):
     """Of two versions with equal sizes and ETags, as nginx makes them."""
     what, one, two = case
