@@ -286,9 +286,12 @@ static size_t unescape(void *user, struct MHD_Connection *from, char *words) {
     for (const char *at = words; *at; at++) {
         int high = *at == '%' ? format_hex(at[1]) : -1;
         int low = high >= 0 ? format_hex(at[2]) : -1;
-        bool encoded = low >= 0 && high + low > 0;
-        *to++ = encoded ? (char)(high << 4 | low) : *at;
-        at += encoded ? 2 : 0;
+        if (low < 0 || high + low == 0) {
+            *to++ = *at;
+            continue;
+        }
+        *to++ = (char)(16 * high + low);
+        at += 2;
     }
     *to = '\0';
     return (size_t)(to - words);
