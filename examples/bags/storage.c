@@ -465,7 +465,8 @@ void path_hint(const char *path) {
     const bags_io *io = failure.code == BAGS_ERROR_MISSING ? io_for_path(path) : NULL;
     bool in_archive = io && path_is_archived(path);
     search in = {io, path, path_is_remote(path) && !in_archive, NULL, NULL, 0, 0};
-    if (!io || !is_kind(io, path, BAGS_PATH_DIRECTORY))
+    if (!io || !is_kind(io, path, BAGS_PATH_DIRECTORY) ||
+        (in.remote && is_dataset(&in, path)))
         return;
     if (in.remote)
         io->list(io->user, path, expect_directory, &in);

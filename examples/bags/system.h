@@ -42,7 +42,7 @@ static inline int publish_file(const char *from, const char *to) {
     return rename(from, to); /* which replaces nothing */
 }
 
-/* Times of files are not read again there. */
+/* What identifies a file has the time of its creation. */
 static inline bool set_file_time(const char *path, uint64_t nanoseconds) {
     (void)path, (void)nanoseconds;
     return false;
