@@ -308,12 +308,9 @@ static const char *const http_schemes[] = {
     "sig rscc rscd rsce rscl rsct saoid scid sdd se ses si sip ske skoid sks skt sktid "
     "skv sp spr sr srt ss st suoid sv "};
 
-/* The length of a parameter's name. */
-static size_t http_name_size(const char *parameter) { return strcspn(parameter, "=&"); }
-
 /* True if the first word, or with `any` any word, is the name of this parameter. */
 static bool http_is_named(const char *parameter, const char *words, bool any) {
-    size_t size = http_name_size(parameter);
+    size_t size = strcspn(parameter, "=&");
     for (const char *word = words; *word; word += strcspn(word, " ") + 1) {
         if (strcspn(word, " ") == size && strncasecmp(word, parameter, size) == 0)
             return true;
@@ -2066,9 +2063,8 @@ static bool http_ignores_folder(bags_http *http, const char *path, int *code) {
     *code = http_wait(http, own) ? EIO : 0;
     if (*code && directory)
         http_object_fail(directory, EIO,
-            "the server has every shard up to 999999 (HTTP 200): it ignores a folder "
-            "of "
-            "the path");
+            "the server has every shard up to 999999 (HTTP 200): it ignores a "
+            "folder of the path");
     return true;
 }
 

@@ -257,7 +257,8 @@ static void mark_version(const entry *one, const char *path) {
 /* True if a file is marked with this version. */
 static bool is_marked(const entry *one) {
     bags_identity found;
-    return has_version(one) && !out->identify(out->user, NULL, one->to, &found) &&
+    return !to_url && has_version(one) &&
+           !out->identify(out->user, NULL, one->to, &found) &&
            found.size == one->size &&
            found.time % NANOSECONDS == format_mix(hash_version(0, one)) % NANOSECONDS;
 }
@@ -414,8 +415,11 @@ static bags_code is_same(const entry *one, bool *exists, bool *same, bags_error 
         return bags_fail_io(out, error, one->to, "open", err);
     if (kind != BAGS_PATH_FILE)
         return BAGS_OK;
-    if (to_url)
-        return object_same(one->to, in, one->from, same, err);
+    if (to_url) {
+        bags_code code = object_same(one->to, in, one->from, same, err);
+        if (code || *same || !one->finished)
+            return code;
+    }
     if (one->finished)
         return compare_file(one, same, err);
     *same = true; /* start_record has kept it */
@@ -650,8 +654,9 @@ const command command_copy = {"copy", "to another place, or an object store", "F
     "If it is interrupted, call it again: if the source has not changed, "
     "complete files are kept, and a local file that is not complete continues "
     "where it ended. An object in a store is kept if its size and its MD5, from "
-    "its ETag, are equal; an ETag depends on the size of the parts. What is finished "
-    "and differs is never replaced. "
+    "its ETag, are equal; an ETag depends on the size of the parts. If all is "
+    "complete, others are compared. What is finished and differs is never "
+    "replaced. "
     "A second copy to the same local place fails while the first is running; "
     "to an object store, run only one at a time.\n",
     "  bags copy pets s3://datasets/pets\n"

@@ -1051,6 +1051,24 @@ def a_finished_dataset_is_not_replaced():
         assert files('there') == files('site/bucket/ds') == files(path)
 
 
+def a_finished_dataset_in_a_store_whose_etags_are_no_hashes_is_compared():
+    """As those of encrypted objects: a copy that is repeated is no other dataset."""
+    path = _pack('here/ds', '--shard-length', '7')
+    harness.pack([dict(row, n=row['n'] + 1) for row in ROWS], SPEC, 'changed',
+                 '--shard-length', '7', '--no-checksum')
+    os.makedirs('site/bucket')
+    with Server('site', s3=True) as server:
+        environment = _environment(server)
+        _copy(path, 's3://bucket/ds', env=environment)
+        for i, file in enumerate(sorted(pathlib.Path('site/bucket').resolve().rglob('*.*'))):
+            server.etags[file] = f'"{i:032x}"' if i % 2 else f'"opaque-{i}"'
+        out = run('copy', path, 's3://bucket/ds', env=environment).out
+        assert b' 0 files copied' in out, out
+        refuse('copy', 'changed', 's3://bucket/ds', env=environment,
+               says=('s3://bucket/ds', 'already exists and differs'))
+        assert files('site/bucket/ds') == files(path)
+
+
 def a_finished_dataset_receives_no_field_of_another():
     harness.pack([{'n': 1}], 'n=int(4)', 'one')
     harness.pack([{'m': 1}], 'm=int(4)', 'two')
