@@ -343,7 +343,7 @@ def a_complete_copy_transfers_nothing_again(what):
         if what == 'a time':
             times['ds'] = 'Mon, 01 Jan 2024 00:00:01 GMT'
             assert copy() > 2 << 20
-        differs = ('out/f0.', 'already exists and differs')
+        differs = ('out/f', 'already exists and differs')
         refuse('copy', server.url + '/ds?v=2', 'out', says=differs, env=PATIENT)
         path = pathlib.Path('out/f0.bag')
         data = path.read_bytes()
